@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * File data: byte ranges of inodes on chunks, slices and blocks (volume-format section 6).
+ *
+ * One struct cfs_file per inode that is open on this mount, shared by all its handles. Writes go to
+ * open slices in budgeted pages, full blocks are stored while the application still writes, and a
+ * slice becomes visible to others when its record is committed: at flush, fsync, after 5 s, or
+ * under memory pressure. Local readers see unflushed bytes at once.
+ *
+ * Lock order: file -> writer -> nothing; no lock is held across a store or metadata call.
+ */
+#ifndef CFS_DATA_H
+#define CFS_DATA_H
+
+#include <cachefs/meta.h>
+#include <cachefs/store.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct cfs_data;
+struct cfs_file;
+struct cfs_session_read; /* a read session: one sequential stream, see read.c */
+
+struct cfs_data_conf {
+	struct cfs_meta *meta;	 /* borrowed */
+	struct cfs_store *store; /* borrowed */
+	struct cfs_pool *pool;	 /* borrowed */
+	uint32_t block_size;
+	uint64_t flush_age_ms;	    /* 5 000: oldest an open slice gets */
+	uint64_t flush_idle_ms;	    /* 1 000: without writes */
+	uint64_t max_readahead;	    /* bytes per file */
+	uint64_t io_timeout_ms;	    /* deadline of background work */
+	bool read_only;
+};
+
+int cfs_data_create(const struct cfs_data_conf *conf, struct cfs_data **ret);
+/* Flushes everything that is left; 0 or the first error. */
+int cfs_data_destroy(struct cfs_data *d);
+
+/*
+ * The file of an inode, with one more reference. `length` and `mtime` are those of the metadata
+ * just read: cached chunk lists are dropped when mtime differs from what they were read under.
+ */
+int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr,
+		  struct cfs_file **ret);
+/* The last reference flushes nothing: call cfs_file_flush first; unflushed bytes are flushed in the background. */
+void cfs_file_put(struct cfs_file *f);
+/* True when somebody on this mount has it open (cfs_meta_hooks.is_open). */
+bool cfs_data_is_open(struct cfs_data *d, cfs_ino_t ino);
+cfs_ino_t cfs_file_ino(const struct cfs_file *f);
+
+/* The length a local reader sees: the larger of the stored one and what is being written. */
+uint64_t cfs_file_length(struct cfs_file *f);
+/*
+ * Replaces length, and times by those of unflushed writes when newer: what getattr must show.
+ */
+void cfs_file_overlay_attr(struct cfs_file *f, struct cfs_attr *attr);
+/* The metadata was re-read (getattr, setattr...): refresh length, drop chunk lists on a newer mtime. */
+void cfs_file_refresh(struct cfs_file *f, const struct cfs_attr *attr);
+
+/*
+ * Reads up to `size` bytes at off, cut at the file's length, as pinned pieces (holes are pieces
+ * without page). *ret must be initialised; on error it is empty. `stream` identifies the handle, for
+ * read-ahead; any number that is stable per handle.
+ */
+int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream, uint64_t off,
+		  uint32_t size, struct cfs_segs *ret);
+/* The handle is closed: its read sessions and their read-ahead end. */
+void cfs_file_end_stream(struct cfs_file *f, uint64_t stream);
+
+/*
+ * Copies src into open slices. `append`: off is ignored, data goes to the end of the file. Waits for
+ * memory within ctx->deadline. Errors of earlier background commits are reported by flush, not here,
+ * except -ENOSPC/-EDQUOT, judged before the data is taken. Returns 0 (all bytes taken) or negative.
+ */
+int cfs_file_write(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, bool append,
+		   const struct iovec *src, int n_src, uint64_t *ret_off);
+
+/*
+ * Commits everything written before the call. Returns the first error of any commit since the last
+ * report through `seen` (a per-handle cursor that starts at the value cfs_file_error_mark gives): an
+ * error is reported once per handle.
+ */
+uint32_t cfs_file_error_mark(struct cfs_file *f);
+int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen);
+/* flush, then store and metadata made durable. */
+int cfs_file_fsync(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen);
+/* True when there are bytes not yet committed. */
+bool cfs_file_dirty(struct cfs_file *f);
+
+/* These flush what they must, change the metadata and the cached view, and return the attributes. */
+int cfs_file_truncate(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t length,
+		      struct cfs_attr *ret);
+int cfs_file_fallocate(struct cfs_file *f, const struct cfs_ctx *ctx, unsigned mode, uint64_t off,
+		       uint64_t len, struct cfs_attr *ret);
+int cfs_file_copy_range(struct cfs_file *src, uint64_t src_off, struct cfs_file *dst,
+			uint64_t dst_off, uint64_t len, const struct cfs_ctx *ctx,
+			uint64_t *ret_copied, struct cfs_attr *ret_dst);
+/* whence SEEK_DATA or SEEK_HOLE; -ENXIO as lseek(2). */
+int cfs_file_seek(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, int whence,
+		  uint64_t *ret_off);
+
+/* Removes the objects of a slice (cfs_meta_hooks.delete_slice). */
+int cfs_data_delete_slice(struct cfs_data *d, uint64_t slice, uint32_t size);
+/* Compaction of one chunk (volume-format section 6), in the calling thread; -EAGAIN: lost a race. */
+int cfs_data_compact(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx);
+/* Queues it (cfs_meta_hooks.compact). */
+void cfs_data_queue_compact(struct cfs_data *d, cfs_ino_t ino, uint32_t indx, bool force);
+
+struct cfs_data_stats {
+	uint64_t open_files, read_sessions;
+	uint64_t dirty_bytes, open_slices, commits, commit_errors;
+	uint64_t readahead_bytes, compactions;
+};
+void cfs_data_stats(struct cfs_data *d, struct cfs_data_stats *ret);
+
+/*
+ * The visible pieces of a chunk: the records applied in order (volume-format section 6). Used by
+ * the reader, compaction and fsck. Pieces are sorted, do not overlap, and holes between them are
+ * implicit; records with id 0 yield no piece.
+ */
+struct cfs_piece {
+	uint32_t pos, len;  /* in the chunk */
+	uint64_t slice;
+	uint32_t slice_size;
+	uint32_t slice_off;
+};
+struct cfs_view {
+	struct cfs_piece *v;
+	size_t n;
+};
+int cfs_view_build(const struct cfs_slice *records, size_t n, struct cfs_view *ret);
+void cfs_view_free(struct cfs_view *v);
+
+#endif

@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Metadata of a volume: names, attributes, chunk lists, sessions, locks, quotas.
+ *
+ * One struct cfs_meta is one connection pool to one volume in one engine (SQLite, ...). The core
+ * does what all engines share (names, trash, quotas, id batches, heartbeats, background jobs) and
+ * then makes exactly one call into the engine (meta/engine.h), on the calling thread.
+ *
+ * Format: volume-format sections 2, 5, 6, 9, 10, 11. Every function may be called from any thread,
+ * returns 0 or a negative errno, and returns before ctx->deadline (-ETIMEDOUT becomes -EIO at the
+ * core's border). Names are byte strings of 1..255 bytes without '/' and NUL.
+ */
+#ifndef CFS_META_H
+#define CFS_META_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
+#include <time.h>
+
+#include "base/clock.h"
+
+typedef uint64_t cfs_ino_t;
+
+#define CFS_ROOT_INO ((cfs_ino_t)1)
+#define CFS_TRASH_INO ((cfs_ino_t)0x7FFFFFFF10000000ULL)
+#define CFS_NAME_MAX 255
+#define CFS_SYMLINK_MAX 4095
+#define CFS_XATTR_VALUE_MAX 65536
+#define CFS_CHUNK_BITS 26
+#define CFS_CHUNK_SIZE (1ULL << CFS_CHUNK_BITS)
+#define CFS_FILE_MAX (1ULL << 57)
+#define CFS_DIR_LENGTH 4096
+
+static inline bool cfs_ino_is_trash(cfs_ino_t ino)
+{
+	return ino >= CFS_TRASH_INO;
+}
+
+/* Space charged for an inode of the given length (volume-format: align4K; 0 costs 4096). */
+static inline int64_t cfs_space_of(uint64_t length)
+{
+	return length ? (int64_t)((length + 4095) & ~4095ULL) : 4096;
+}
+
+enum cfs_type {
+	CFS_TYPE_FILE = 1,
+	CFS_TYPE_DIR = 2,
+	CFS_TYPE_SYMLINK = 3,
+	CFS_TYPE_FIFO = 4,
+	CFS_TYPE_BLOCK = 5,
+	CFS_TYPE_CHAR = 6,
+	CFS_TYPE_SOCKET = 7,
+};
+
+enum cfs_flag { /* cfs_attr.flags, stored */
+	CFS_FLAG_IMMUTABLE = 1,
+	CFS_FLAG_APPEND = 2,
+	CFS_FLAG_SKIP_TRASH = 32,
+};
+
+struct cfs_attr {
+	uint8_t type; /* enum cfs_type */
+	uint8_t flags;
+	uint8_t tier;
+	uint16_t mode; /* 07777 bits */
+	uint32_t uid, gid;
+	uint32_t nlink;
+	uint32_t rdev; /* Linux "new" 32-bit encoding */
+	struct timespec atime, mtime, ctime;
+	uint64_t length;
+	cfs_ino_t parent; /* 0: hard linked at some time */
+	uint32_t access_acl, default_acl; /* rule ids, 0 = none */
+};
+
+struct cfs_entry {
+	cfs_ino_t ino;
+	struct cfs_attr attr;
+};
+
+/* Who asks, when, and until when. Lives on the caller's stack for one operation. */
+struct cfs_ctx {
+	uint32_t uid, gid;
+	pid_t pid;
+	const gid_t *groups; /* supplementary groups; only looked at when check is set */
+	size_t n_groups;
+	bool check;	      /* do permission checks here (squash, non-default permissions) */
+	bool cancelled;	      /* reserved for the front end's own use */
+	struct timespec now;  /* CLOCK_REALTIME at the start of the operation */
+	cfs_deadline_t deadline;
+	/* True when the caller has given up (FUSE INTERRUPT); polled only by blocking locks. May be NULL. */
+	bool (*interrupted)(const struct cfs_ctx *ctx);
+};
+
+/* root, now, deadline in timeout_ms */
+struct cfs_ctx cfs_ctx_internal(uint64_t timeout_ms);
+
+/* ---- volume setting (volume-format section 2) ---- */
+
+struct cfs_tier {
+	int id;
+	char *storage_class, *tag;
+};
+
+struct cfs_setting {
+	char *name, *uuid, *storage, *storage_class, *bucket;
+	char *access_key, *secret_key, *session_token, *encrypt_key, *encrypt_algo; /* decrypted */
+	bool key_encrypted;
+	uint32_t block_size_kib;
+	char *compression; /* "none", "lz4", "zstd" */
+	int shards;
+	bool hash_prefix;
+	uint64_t capacity, inodes; /* 0: unlimited */
+	int upload_limit_mbps, download_limit_mbps;
+	int trash_days;
+	int meta_version;
+	char *min_client_version, *max_client_version;
+	bool dir_stats, user_group_quota, enable_acl, changelog;
+	int changelog_max_age_s, changelog_max_lines;
+	struct cfs_tier *tiers;
+	size_t n_tiers;
+	char *ranger_rest_url, *ranger_service, *kerb_conf;
+};
+
+#define CFS_META_VERSION 1
+#define CFS_COMPAT_VERSION "1.4.1" /* the level at which this client presents itself */
+
+/* Defaults of a fresh volume, a random v4 UUID included. */
+int cfs_setting_new(const char *name, struct cfs_setting **ret);
+void cfs_setting_free(struct cfs_setting *s);
+int cfs_setting_copy(const struct cfs_setting *s, struct cfs_setting **ret);
+/* *ret is malloc'ed JSON text in the form the volume stores. Secrets are encrypted when key_encrypted. */
+int cfs_setting_encode(const struct cfs_setting *s, char **ret);
+/* err: one line without secrets. -EINVAL: not a setting; -EPROTONOSUPPORT: newer MetaVersion; -EKEYREJECTED: secrets. */
+int cfs_setting_decode(const char *json, size_t len, struct cfs_setting **ret, char err[256]);
+/* JSON for people: secrets replaced by "***"; malloc'ed. */
+int cfs_setting_show(const struct cfs_setting *s, char **ret);
+/* Volume name rule; 0 or -EINVAL. */
+int cfs_setting_check_name(const char *name);
+/* 0, or -EPROTONOSUPPORT with a reason when Min/MaxClientVersion excludes CFS_COMPAT_VERSION. */
+int cfs_setting_check_version(const struct cfs_setting *s, char err[256]);
+
+/* ---- life ---- */
+
+struct cfs_meta;
+
+struct cfs_meta_conf {
+	bool read_only;	  /* no session, no background jobs, every change is -EROFS */
+	bool no_bgjob;
+	uint64_t heartbeat_ms;	    /* 12 000; 0: session expires in a year */
+	uint64_t timeout_ms;	    /* deadline of internal operations, 30 000 */
+	uint64_t skip_dir_mtime_ms; /* 0: directory times are exact */
+	int64_t max_deletes;	    /* threads that remove file data, 2 */
+	const char *mount_point;    /* for the session record */
+	char *subdir;		    /* not used by the core */
+	bool trace;		    /* wrap the engine in the tracer (CFS_TRACE=meta) */
+	bool squash_checks;	    /* permission checks by the core on every call */
+};
+
+/*
+ * What the layers above lend to the core. Called without locks held, from background threads unless
+ * noted. Members may be NULL.
+ */
+struct cfs_meta_hooks {
+	void *arg;
+	/* Removes the objects of a slice; -EAGAIN: try again later. */
+	int (*delete_slice)(void *arg, uint64_t slice, uint32_t size);
+	/* The chunk has enough records to be worth compacting (a hint). */
+	void (*compact)(void *arg, cfs_ino_t ino, uint32_t indx, bool force);
+	/* This client holds the inode open. Called on the operation's own thread, inside a transaction: must not block. */
+	bool (*is_open)(void *arg, cfs_ino_t ino);
+	/* The setting was changed by somebody. */
+	void (*reloaded)(void *arg, const struct cfs_setting *s);
+	/* The volume is gone (record missing or other UUID): the mount should end. */
+	void (*lost)(void *arg, const char *reason);
+};
+
+/*
+ * Connects. err receives one line naming the (masked) URL. -ENOENT: no such database; -EINVAL: bad
+ * URL or unknown engine; -EACCES; -ETIMEDOUT...  An unformatted database is fine here.
+ */
+int cfs_meta_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_meta **ret,
+		  char err[256]);
+void cfs_meta_close(struct cfs_meta *m);
+/* Stable name of the engine, "sqlite3". */
+const char *cfs_meta_engine_name(struct cfs_meta *m);
+
+/*
+ * Writes the setting and, on an empty database, schema, counters, root and trash (volume-format
+ * section 3). On an existing volume only fields that may change are changed (-EEXIST + err when
+ * another is asked for, unless force).
+ */
+int cfs_meta_format(struct cfs_meta *m, const struct cfs_setting *s, bool force, char err[256]);
+/* Reads and checks the setting. -ENODATA: not a volume. The result is the core's own copy. */
+int cfs_meta_load(struct cfs_meta *m, struct cfs_setting **ret, char err[256]);
+/* The setting of the last load or heartbeat. Caller frees. */
+int cfs_meta_setting(struct cfs_meta *m, struct cfs_setting **ret);
+
+/* New session (unless read-only), heartbeat, background jobs. After a successful load. */
+int cfs_meta_start(struct cfs_meta *m, const struct cfs_meta_hooks *hooks);
+/* Ends jobs and removes the session: locks, sustained inodes, pending counters included. */
+int cfs_meta_stop(struct cfs_meta *m);
+uint64_t cfs_meta_sid(struct cfs_meta *m); /* 0 without session */
+
+/* Metadata changes acknowledged so far survive a power failure when this returns 0. */
+int cfs_meta_sync(struct cfs_meta *m, const struct cfs_ctx *ctx);
+
+/* ---- names and attributes ---- */
+
+/* "." and ".." are answered too. A name in the trash root is an hour directory. */
+int cfs_meta_lookup(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
+		    const char *name, size_t name_len, struct cfs_entry *ret);
+int cfs_meta_getattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		     struct cfs_attr *ret);
+
+enum cfs_set {
+	CFS_SET_MODE = 1 << 0,
+	CFS_SET_UID = 1 << 1,
+	CFS_SET_GID = 1 << 2,
+	CFS_SET_ATIME = 1 << 3,
+	CFS_SET_MTIME = 1 << 4,
+	CFS_SET_CTIME = 1 << 5,
+	CFS_SET_ATIME_NOW = 1 << 6,
+	CFS_SET_MTIME_NOW = 1 << 7,
+	CFS_SET_FLAGS = 1 << 8,
+	CFS_SET_KILL_SUID = 1 << 9, /* clear setuid and (if group executable) setgid: after a write */
+};
+/* Length is changed by cfs_meta_truncate. *ret is the result. */
+int cfs_meta_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
+		     const struct cfs_attr *in, struct cfs_attr *ret);
+/* buf is terminated. */
+int cfs_meta_readlink(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		      char buf[CFS_SYMLINK_MAX + 1]);
+/* rwx mask as access(2), against ctx. */
+int cfs_meta_access(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, int mask,
+		    const struct cfs_attr *attr);
+
+struct cfs_mknod {
+	cfs_ino_t parent;
+	const char *name;
+	size_t name_len;
+	uint8_t type;
+	uint16_t mode;	/* before umask */
+	uint16_t umask;
+	uint32_t rdev;
+	const char *target; /* symlink */
+	size_t target_len;
+};
+/* Creates a file, directory, symlink or special file. -EEXIST fills *ret with what is there. */
+int cfs_meta_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+		   struct cfs_entry *ret);
+int cfs_meta_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
+		  const char *name, size_t name_len, struct cfs_attr *ret);
+
+enum cfs_fate {
+	CFS_FATE_NONE,	    /* there was nothing to remove (rename without victim) */
+	CFS_FATE_LINKED,    /* other names remain */
+	CFS_FATE_TRASHED,   /* moved to the trash */
+	CFS_FATE_SUSTAINED, /* nlink 0, kept while this client has it open */
+	CFS_FATE_DELETED,   /* gone; the data of a file follows in the background */
+};
+struct cfs_removed {
+	enum cfs_fate fate;
+	cfs_ino_t ino;
+	struct cfs_attr attr; /* after the change; before it when deleted */
+};
+enum cfs_remove_flags { CFS_REMOVE_SKIP_TRASH = 1 << 0 };
+int cfs_meta_unlink(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
+		    const char *name, size_t name_len, unsigned flags, struct cfs_removed *ret);
+int cfs_meta_rmdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
+		   const char *name, size_t name_len, unsigned flags, struct cfs_removed *ret);
+
+enum cfs_rename_flags { /* numbers of renameat2(2), plus our own */
+	CFS_RENAME_NOREPLACE = 1 << 0,
+	CFS_RENAME_EXCHANGE = 1 << 1,
+	CFS_RENAME_RESTORE = 1 << 5, /* out of the trash, by the restore command */
+};
+struct cfs_rename {
+	cfs_ino_t src_parent, dst_parent;
+	const char *src_name, *dst_name;
+	size_t src_len, dst_len;
+	unsigned flags;
+};
+struct cfs_renamed {
+	struct cfs_entry moved;	   /* the source, after the change */
+	struct cfs_removed victim; /* what the target name had; EXCHANGE: LINKED with its new attr */
+};
+int cfs_meta_rename(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_rename *req,
+		    struct cfs_renamed *ret);
+
+/*
+ * A directory position: opaque bytes that order the engine's listing. len 0 is the beginning. It
+ * stays valid while entries come and go: an entry that exists throughout a listing is seen exactly
+ * once.
+ */
+struct cfs_cursor {
+	uint16_t len;
+	uint8_t key[CFS_NAME_MAX + 1];
+};
+struct cfs_dirent {
+	const char *name; /* valid during the callback; not terminated */
+	size_t name_len;
+	uint8_t type;
+	struct cfs_entry entry;	  /* attr is filled when asked for */
+	struct cfs_cursor *after; /* the position behind this entry; valid during the callback */
+};
+/* A non-zero return ends the page; that entry counts as not delivered. */
+typedef int (*cfs_dirent_fn)(void *arg, const struct cfs_dirent *e);
+/*
+ * Delivers at most `limit` entries behind *cursor ("." and ".." are not included), in constant
+ * memory, and advances *cursor past what was delivered. Returns 1 when the end was reached.
+ */
+int cfs_meta_readdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir, bool attrs,
+		     size_t limit, struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg);
+
+/* Checks an open against flags (O_*) and inode flags; updates atime by the mount's mode. */
+enum cfs_atime { CFS_NOATIME, CFS_RELATIME, CFS_STRICTATIME };
+int cfs_meta_open_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_attr *attr,
+			int flags);
+int cfs_meta_touch_atime(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 enum cfs_atime mode, struct cfs_attr *attr);
+/* The last local handle of an unlinked inode is gone. */
+int cfs_meta_close_ino(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino);
+
+struct cfs_statfs {
+	uint64_t total_bytes, avail_bytes, used_bytes;
+	uint64_t total_inodes, avail_inodes, used_inodes;
+};
+/* As seen from `root` (a directory with a quota shrinks it). */
+int cfs_meta_statfs(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t root,
+		    struct cfs_statfs *ret);
+
+/* ---- file data ---- */
+
+/* One record of a chunk, oldest first (volume-format section 6, 24 bytes on disk). */
+struct cfs_slice {
+	uint32_t pos;  /* in the chunk */
+	uint64_t id;   /* 0: zeros */
+	uint32_t size; /* of the stored slice */
+	uint32_t off;  /* first byte used */
+	uint32_t len;  /* bytes used */
+};
+#define CFS_SLICE_BYTES 24
+void cfs_slice_encode(const struct cfs_slice *s, uint8_t out[CFS_SLICE_BYTES]);
+void cfs_slice_decode(const uint8_t in[CFS_SLICE_BYTES], struct cfs_slice *ret);
+
+/* Records of a chunk; *ret is malloc'ed (NULL when there are none). Returns the count. */
+ssize_t cfs_meta_read_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			    uint32_t indx, struct cfs_slice **ret);
+/* Slice ids come from a local batch; a round trip every 4096. */
+int cfs_meta_new_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t *ret_id);
+/*
+ * Appends a record whose blocks are all stored. mtime: time of the last write into it. *ret: the
+ * attributes afterwards. Quotas and ENOSPC are judged here. May compact when the list is very long.
+ */
+int cfs_meta_commit_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			  uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
+			  struct cfs_attr *ret);
+/*
+ * Whether growing the file from old_length to new_length fits volume and directory quotas: 0,
+ * -ENOSPC or -EDQUOT. No round trip. For checks before data is buffered.
+ */
+int cfs_meta_check_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length);
+int cfs_meta_truncate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t length,
+		      struct cfs_attr *ret);
+enum cfs_fallocate { /* numbers of fallocate(2) */
+	CFS_FALLOC_KEEP_SIZE = 0x01,
+	CFS_FALLOC_PUNCH_HOLE = 0x02,
+	CFS_FALLOC_ZERO_RANGE = 0x10,
+};
+int cfs_meta_fallocate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, unsigned mode,
+		       uint64_t off, uint64_t len, struct cfs_attr *ret);
+struct cfs_copy_range {
+	cfs_ino_t src, dst;
+	uint64_t src_off, dst_off, len;
+};
+/* By reference. *ret_copied is cut at the source's length. */
+int cfs_meta_copy_range(struct cfs_meta *m, const struct cfs_ctx *ctx,
+			const struct cfs_copy_range *req, uint64_t *ret_copied,
+			struct cfs_attr *ret_dst);
+/*
+ * Replaces records [skipped, skipped + n) of the list that starts with `head` (the records as they
+ * were read, skipped ones included, head_n of them) by one. -EAGAIN when the head has changed: the
+ * caller's new slice has been given back.
+ */
+int cfs_meta_compact_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			   uint32_t indx, const struct cfs_slice *head, size_t head_n,
+			   size_t skipped, const struct cfs_slice *merged);
+/* A slice that was written but will never be committed. */
+void cfs_meta_discard_slice(struct cfs_meta *m, uint64_t id, uint32_t size);
+
+/* ---- extended attributes and ACL ---- */
+
+/* Returns the length (also when size is 0), -ERANGE when size is too small, -ENODATA. */
+ssize_t cfs_meta_getxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			  const char *name, void *buf, size_t size);
+ssize_t cfs_meta_listxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, char *buf,
+			   size_t size);
+/* flags: XATTR_CREATE, XATTR_REPLACE. system.posix_acl_* is translated (volume-format section 10). */
+int cfs_meta_setxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		      const char *name, const void *value, size_t size, int flags);
+int cfs_meta_removexattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 const char *name);
+
+/* ---- locks ---- */
+
+enum cfs_lock_type { CFS_LOCK_READ = 0, CFS_LOCK_WRITE = 1, CFS_LOCK_NONE = 2 }; /* plock encoding */
+struct cfs_plock {
+	uint32_t type; /* enum cfs_lock_type */
+	uint32_t pid;
+	uint64_t start, end; /* inclusive; EOF = INT64_MAX */
+};
+/* wait: until granted, ctx->interrupted (-EINTR) or EDEADLK; no deadline, by contract of flock(2). */
+int cfs_meta_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
+		   enum cfs_lock_type type, bool wait);
+int cfs_meta_setlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
+		   const struct cfs_plock *lock, bool wait);
+/* *lock becomes the first conflicting lock, or type NONE. */
+int cfs_meta_getlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
+		   struct cfs_plock *lock);
+
+/* ---- sessions, for status ---- */
+
+struct cfs_session {
+	uint64_t sid;
+	int64_t expire_s; /* unix time */
+	const char *info; /* JSON text, volume-format section 9; "" when absent */
+};
+typedef int (*cfs_session_fn)(void *arg, const struct cfs_session *s);
+int cfs_meta_each_session(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_session_fn fn,
+			  void *arg);
+
+/* ---- the path of an inode, for info ---- */
+
+typedef int (*cfs_path_fn)(void *arg, const char *path);
+/* Every name of the inode as a path from the root ("/a/b"); trash names included. */
+int cfs_meta_each_path(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_path_fn fn,
+		       void *arg);
+
+/* ---- statistics ---- */
+
+enum cfs_meta_op {
+#define CFS_META_OPS(X)                                                                          \
+	X(lookup) X(getattr) X(setattr) X(readlink) X(mknod) X(link) X(unlink) X(rmdir) X(rename) \
+	X(readdir) X(read_chunk) X(write) X(truncate) X(fallocate) X(copy_range) X(compact)       \
+	X(xattr) X(lock) X(session) X(counter) X(delete) X(other)
+#define X(name) CFS_META_OP_##name,
+	CFS_META_OPS(X)
+#undef X
+	CFS_META_OP_COUNT,
+};
+struct cfs_meta_stats {
+	struct {
+		uint64_t calls, errors, round_trips, time_ns;
+	} op[CFS_META_OP_COUNT];
+	uint64_t retries;
+};
+void cfs_meta_stats(struct cfs_meta *m, struct cfs_meta_stats *ret);
+const char *cfs_meta_op_name(enum cfs_meta_op op);
+
+#endif

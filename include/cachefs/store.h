@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The block store: immutable blocks by slice id, from the nearest tier that has them.
+ *
+ *	memory -> (disk cache -> peers) -> object store
+ *
+ * It knows keys and bytes, not files. A range that several callers want is fetched once (single
+ * flight). A hit in memory is answered on the calling thread without a system call.
+ *
+ * Format: volume-format section 7 (object names). Memory: pages of the mount's pool.
+ */
+#ifndef CFS_STORE_H
+#define CFS_STORE_H
+
+#include <cachefs/object.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/workers.h"
+
+struct cfs_store;
+
+struct cfs_store_conf {
+	struct cfs_object_store *object; /* borrowed */
+	struct cfs_pool *pool;		 /* borrowed */
+	const char *volume;		 /* key prefix */
+	uint32_t block_size;		 /* bytes */
+	bool hash_prefix;
+	unsigned max_downloads, max_uploads; /* worker threads; 0: 20 */
+	uint64_t get_timeout_ms, put_timeout_ms;
+};
+
+int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret);
+/* Waits for what is under way (each part has its deadline). */
+void cfs_store_destroy(struct cfs_store *s);
+
+/* One block of a slice. len is its whole (uncompressed) length and part of its name. */
+struct cfs_block {
+	uint64_t slice;
+	uint32_t index;
+	uint32_t len;
+};
+
+#define CFS_BLOCK_KEY_MAX 160
+/* "<volume>/chunks/..."; returns the length. */
+int cfs_store_block_key(const struct cfs_store *s, const struct cfs_block *b,
+			char key[CFS_BLOCK_KEY_MAX]);
+
+/*
+ * Appends the bytes [off, off + len) of a block to *ret (pinned pages, to be released by the
+ * caller). -ENOENT: the object is missing; -EIO: it is shorter or longer than its name says, or the
+ * deadline has passed. On error *ret is as before.
+ */
+int cfs_store_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
+		   cfs_deadline_t deadline, struct cfs_segs *ret);
+/* Starts fetching [off, off + len) into memory unless it is there or memory is short. Never waits. */
+void cfs_store_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len);
+/* True when all of the range could be read without leaving memory. */
+bool cfs_store_in_memory(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
+			 uint32_t len);
+
+/*
+ * Stores a block. The pages in `data` are handed over (references are taken; the bytes must not
+ * change any more) and stay readable through cfs_store_read at once. done runs on a worker thread,
+ * exactly once, with 0 or a negative errno. Waits while too many uploads are queued; when it
+ * returns an error done will not run.
+ */
+struct cfs_put;
+typedef void (*cfs_put_done_fn)(void *arg, int err);
+int cfs_store_put(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
+		  cfs_put_done_fn done, void *arg, cfs_deadline_t deadline);
+/* Stored blocks survive a power failure afterwards. */
+int cfs_store_sync(struct cfs_store *s, cfs_deadline_t deadline);
+
+/* Removes every block of a slice of `size` bytes, and forgets it in all tiers. */
+int cfs_store_remove_slice(struct cfs_store *s, uint64_t slice, uint32_t size,
+			   cfs_deadline_t deadline);
+/* Drops a block from the caches only. */
+void cfs_store_forget(struct cfs_store *s, const struct cfs_block *b);
+
+struct cfs_store_stats {
+	uint64_t memory_hits, memory_hit_bytes, memory_bytes;
+	uint64_t gets, get_bytes, get_errors, get_ns;
+	uint64_t puts, put_bytes, put_errors, put_ns;
+	uint64_t deletes, delete_errors;
+	uint64_t prefetches, prefetch_drops;
+	unsigned uploads_queued, downloads_queued;
+};
+void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret);
+
+/*
+ * A cache tier between memory and the object store. Tiers are asked in order; what a farther tier
+ * delivered is offered to the nearer ones.
+ */
+struct cfs_tier_ops {
+	const char *name;
+	/* As cfs_object_get_fn for a range of a block; -ENOENT: a miss. nowait: -EAGAIN rather than wait. */
+	ssize_t (*get)(void *tier, const struct cfs_block *b, uint32_t off, const struct iovec *dst,
+		       int n_dst, bool nowait, cfs_deadline_t deadline);
+	/* Offers a whole block; the tier may decline. */
+	void (*offer)(void *tier, const struct cfs_block *b, const struct cfs_segs *data);
+	void (*forget)(void *tier, const struct cfs_block *b);
+};
+/* Before the first read. At most 4. */
+int cfs_store_add_tier(struct cfs_store *s, const struct cfs_tier_ops *ops, void *tier);
+
+#endif

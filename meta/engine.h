@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A metadata engine: a table of whole operations. Each engine does an operation in the way that is
+ * cheapest for it, in one atomic step, and retries conflicts itself (busy, deadlock, lost
+ * connection where the outcome is known) until ctx->deadline; then -ETIMEDOUT.
+ *
+ * What the core has done before the call: names checked, "." and ".." answered, special and trash
+ * names refused, read-only mounts refused, ids allocated, quotas judged from memory. What the
+ * engine judges inside its transaction, with the functions of rules.h: existence, type, emptiness,
+ * inode flags, sticky bit and (ctx->check) permissions, because they need rows it reads anyway.
+ *
+ * Usage: every change of space and inodes is described in a struct cfs_usage. An engine with
+ * `inline_usage` also writes it (counters, dir_stats) in the same transaction; for others the core
+ * batches it. Directory, user and group quota usage is always batched by the core.
+ *
+ * Outputs are written only on success unless a member says otherwise.
+ */
+#ifndef CFS_META_ENGINE_H
+#define CFS_META_ENGINE_H
+
+#include <cachefs/meta.h>
+
+#include "base/url.h"
+
+struct cfs_engine;
+
+/* What an operation changed. dirs[]: direct children of a directory only (dir_stats). */
+struct cfs_usage {
+	int64_t space, inodes; /* of the volume */
+	struct cfs_usage_dir {
+		cfs_ino_t dir;
+		int64_t length, space, inodes;
+	} dirs[3];
+	unsigned n_dirs;
+	/* of owners; from_* loses, to_* gains (chown); equal for other operations */
+	uint32_t uid, gid;
+	int64_t owner_space, owner_inodes;
+};
+void cfs_usage_add_dir(struct cfs_usage *u, cfs_ino_t dir, int64_t length, int64_t space,
+		       int64_t inodes);
+
+struct cfs_engine_conf {
+	const struct cfs_url *url;
+	const struct cfs_meta_conf *meta;
+	/* The core behind it, for rules that need it: is_open and the ACL rule cache. */
+	struct cfs_meta *core;
+};
+
+/* Answers of the core to an engine, callable inside a transaction (they never block). */
+bool cfs_core_is_open(struct cfs_meta *core, cfs_ino_t ino);
+uint64_t cfs_core_sid(struct cfs_meta *core);
+bool cfs_core_dir_stats(struct cfs_meta *core);
+bool cfs_core_changelog(struct cfs_meta *core);
+uint64_t cfs_core_txn_number(struct cfs_meta *core); /* 1, 2, ... for changelog lines */
+uint64_t cfs_core_skip_dir_mtime_ms(struct cfs_meta *core);
+bool cfs_core_trash_on(struct cfs_meta *core);
+void cfs_core_count(struct cfs_meta *core, enum cfs_meta_op op, unsigned round_trips,
+		    unsigned retries);
+
+/* A request of remove operations; trash is 0 when the object must really go. */
+struct cfs_engine_remove {
+	cfs_ino_t parent;
+	const char *name;
+	size_t name_len;
+	cfs_ino_t trash; /* hour directory */
+	bool from_trash; /* parent is inside the trash: permissions differ (volume-format 5) */
+};
+
+struct cfs_engine_rename {
+	struct cfs_rename r;
+	cfs_ino_t trash; /* for the victim */
+};
+
+/* An ACL rule (volume-format section 10). */
+struct cfs_acl_entry {
+	uint32_t id;
+	uint16_t perm;
+};
+struct cfs_acl {
+	uint16_t owner, group, mask, other; /* 0xFFFF: unset */
+	uint32_t n_users, n_groups;
+	struct cfs_acl_entry *users, *groups; /* owned */
+};
+
+struct cfs_dir_stat {
+	int64_t length, space, inodes;
+};
+
+enum cfs_quota_kind { CFS_QUOTA_DIR, CFS_QUOTA_USER, CFS_QUOTA_GROUP };
+struct cfs_quota {
+	enum cfs_quota_kind kind;
+	uint64_t key;		      /* inode, uid or gid */
+	int64_t max_space, max_inodes; /* <= 0 none (users, groups: -1) */
+	int64_t used_space, used_inodes;
+};
+
+struct cfs_dead_slice {
+	uint64_t id;
+	uint32_t size;
+};
+
+/* One edge of an inode; name is valid during the callback. */
+typedef int (*cfs_engine_parent_fn)(void *arg, cfs_ino_t parent, const char *name, size_t len);
+typedef int (*cfs_engine_slice_fn)(void *arg, uint64_t id, uint32_t size);
+typedef int (*cfs_engine_delfile_fn)(void *arg, cfs_ino_t ino, uint64_t length, int64_t when_s);
+typedef int (*cfs_engine_quota_fn)(void *arg, const struct cfs_quota *q);
+
+#define CFS_CTX const struct cfs_ctx *ctx
+#define CFS_ENG struct cfs_engine *e
+
+struct cfs_engine_ops {
+	const char *name;    /* "sqlite3" */
+	const char *schemes; /* space separated URL schemes */
+	bool inline_usage;
+
+	/* -- life and volume -- */
+	int (*open)(const struct cfs_engine_conf *conf, struct cfs_engine **ret, char err[256]);
+	void (*close)(CFS_ENG);
+	/* Schema, counters, root and (trash) the trash directory: on an empty database. -EEXIST: a volume is there. */
+	int (*create)(CFS_ENG, CFS_CTX, const char *setting, bool trash);
+	/* Adds what a newer schema has (tables, indexes, columns). Called once by a writable session. */
+	int (*upgrade)(CFS_ENG, CFS_CTX);
+	/* *ret is malloc'ed text. -ENODATA: no volume here. */
+	int (*get_setting)(CFS_ENG, CFS_CTX, char **ret);
+	int (*put_setting)(CFS_ENG, CFS_CTX, const char *setting);
+	/* Makes acknowledged changes durable. NULL: they are already. */
+	int (*sync)(CFS_ENG, CFS_CTX);
+	/* Removes everything of the volume. */
+	int (*destroy)(CFS_ENG, CFS_CTX);
+
+	/* -- counters: names of volume-format section 3, SQL meaning -- */
+	/* Adds n atomically; *ret_old is the value before (the first id of a batch). */
+	int (*add_counter)(CFS_ENG, CFS_CTX, const char *name, int64_t n, int64_t *ret_old);
+	int (*get_counters)(CFS_ENG, CFS_CTX, int64_t *ret_used_space, int64_t *ret_inodes);
+	/* 1 and the counter set to `now` when it was <= now - interval; else 0. */
+	int (*claim_job)(CFS_ENG, CFS_CTX, const char *name, int64_t now_s, int64_t interval_s);
+
+	/* -- sessions -- */
+	int (*new_session)(CFS_ENG, CFS_CTX, const char *info, int64_t expire_s, uint64_t *ret_sid);
+	/* Re-inserts a record that vanished. */
+	int (*refresh_session)(CFS_ENG, CFS_CTX, uint64_t sid, const char *info, int64_t expire_s);
+	/* Removes locks, finishes sustained inodes, then removes the record. */
+	int (*clean_session)(CFS_ENG, CFS_CTX, uint64_t sid);
+	/* Sessions with expire < before_s (0: all), at most limit. */
+	int (*each_session)(CFS_ENG, CFS_CTX, int64_t before_s, size_t limit, cfs_session_fn fn,
+			    void *arg);
+
+	/* -- names and attributes -- */
+	int (*lookup)(CFS_ENG, CFS_CTX, cfs_ino_t parent, const char *name, size_t len,
+		      struct cfs_entry *ret);
+	int (*getattr)(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct cfs_attr *ret);
+	int (*setattr)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t set, const struct cfs_attr *in,
+		       struct cfs_attr *ret, struct cfs_usage *ret_usage);
+	/* Stores atime only. */
+	int (*touch_atime)(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct timespec atime);
+	int (*readlink)(CFS_ENG, CFS_CTX, cfs_ino_t ino, char buf[CFS_SYMLINK_MAX + 1]);
+	/* ino: allocated by the core. -EEXIST fills *ret. */
+	int (*mknod)(CFS_ENG, CFS_CTX, const struct cfs_mknod *req, cfs_ino_t ino,
+		     struct cfs_entry *ret, struct cfs_usage *ret_usage);
+	int (*link)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_ino_t parent, const char *name, size_t len,
+		    struct cfs_attr *ret, struct cfs_usage *ret_usage);
+	int (*unlink)(CFS_ENG, CFS_CTX, const struct cfs_engine_remove *req,
+		      struct cfs_removed *ret, struct cfs_usage *ret_usage);
+	int (*rmdir)(CFS_ENG, CFS_CTX, const struct cfs_engine_remove *req, struct cfs_removed *ret,
+		     struct cfs_usage *ret_usage);
+	int (*rename)(CFS_ENG, CFS_CTX, const struct cfs_engine_rename *req,
+		      struct cfs_renamed *ret, struct cfs_usage *ret_usage);
+	/* As cfs_meta_readdir. */
+	int (*readdir)(CFS_ENG, CFS_CTX, cfs_ino_t dir, bool attrs, size_t limit,
+		       struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg);
+	/* The hour directory of that name in the trash, created when missing. */
+	int (*trash_dir)(CFS_ENG, CFS_CTX, const char *name, cfs_ino_t *ret);
+	int (*each_parent)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_engine_parent_fn fn, void *arg);
+
+	/* -- data -- */
+	/* Raw records: *ret malloc'ed, count * 24 bytes; returns the count. */
+	ssize_t (*read_chunk)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t indx,
+			      struct cfs_slice **ret);
+	/* *ret_records: how many records the chunk has afterwards. */
+	int (*commit_slice)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t indx,
+			    const struct cfs_slice *s, struct timespec mtime, struct cfs_attr *ret,
+			    unsigned *ret_records, struct cfs_usage *ret_usage);
+	int (*truncate)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t length, struct cfs_attr *ret,
+			struct cfs_usage *ret_usage);
+	int (*fallocate)(CFS_ENG, CFS_CTX, cfs_ino_t ino, unsigned mode, uint64_t off, uint64_t len,
+			 struct cfs_attr *ret, struct cfs_usage *ret_usage);
+	int (*copy_range)(CFS_ENG, CFS_CTX, const struct cfs_copy_range *req, uint64_t *ret_copied,
+			  struct cfs_attr *ret_dst, struct cfs_usage *ret_usage);
+	/*
+	 * As cfs_meta_compact_chunk; on -EAGAIN nothing has changed and the merged slice is recorded
+	 * with no reference. With trash the replaced slices become a delayed entry; without, those
+	 * left without reference are handed to dead().
+	 */
+	int (*compact_chunk)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t indx,
+			     const struct cfs_slice *head, size_t head_n, size_t skipped,
+			     const struct cfs_slice *merged, bool trash, cfs_engine_slice_fn dead,
+			     void *arg);
+
+	/* -- deletion (volume-format section 9) -- */
+	/* The inode is no longer open here: its sustained entry becomes a delfile. *ret_length: of the file. */
+	int (*end_sustained)(CFS_ENG, CFS_CTX, uint64_t sid, cfs_ino_t ino, uint64_t *ret_length,
+			     struct cfs_usage *ret_usage);
+	int (*each_delfile)(CFS_ENG, CFS_CTX, int64_t before_s, size_t limit,
+			    cfs_engine_delfile_fn fn, void *arg);
+	/*
+	 * Removes one chunk of a deleted file, dropping references; slices left without are handed to
+	 * dead() after the commit. Returns 1 when no chunk is left, else 0: call again.
+	 */
+	int (*delete_chunk)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_engine_slice_fn dead, void *arg);
+	int (*drop_delfile)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t length);
+	/* Slices without references whose objects still have to be removed. */
+	int (*each_dead_slice)(CFS_ENG, CFS_CTX, size_t limit, cfs_engine_slice_fn fn, void *arg);
+	/* The objects are gone: forget the slice. */
+	int (*drop_slice)(CFS_ENG, CFS_CTX, uint64_t id, uint32_t size);
+	/* One delayed entry (delslices) older than before_s: references dropped, dead ones handed on. 1: none left. */
+	int (*expire_delayed)(CFS_ENG, CFS_CTX, int64_t before_s, cfs_engine_slice_fn dead,
+			      void *arg);
+	/* Every slice that a record, a delayed entry or a reference row names (duplicates possible). */
+	int (*each_slice)(CFS_ENG, CFS_CTX, cfs_engine_slice_fn fn, void *arg);
+
+	/* -- extended attributes, ACL -- */
+	/* *ret malloc'ed; returns the length. */
+	ssize_t (*getxattr)(CFS_ENG, CFS_CTX, cfs_ino_t ino, const char *name, void **ret);
+	/* NUL-separated names, *ret malloc'ed; returns the length. */
+	ssize_t (*listxattr)(CFS_ENG, CFS_CTX, cfs_ino_t ino, char **ret);
+	int (*setxattr)(CFS_ENG, CFS_CTX, cfs_ino_t ino, const char *name, const void *value,
+			size_t size, int flags);
+	int (*removexattr)(CFS_ENG, CFS_CTX, cfs_ino_t ino, const char *name);
+	/* Caller frees users and groups. */
+	int (*get_acl)(CFS_ENG, CFS_CTX, uint32_t id, struct cfs_acl *ret);
+	/* The id of a rule with this content, stored when new. */
+	int (*put_acl)(CFS_ENG, CFS_CTX, const struct cfs_acl *rule, uint32_t *ret_id);
+	/* Sets the rule id (0: none) and, for the access rule, the mode. */
+	int (*set_acl_id)(CFS_ENG, CFS_CTX, cfs_ino_t ino, bool is_default, uint32_t id,
+			  int mode /* -1: keep */, struct cfs_attr *ret);
+
+	/* -- locks: one try, -EAGAIN on conflict -- */
+	int (*flock)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t sid, uint64_t owner,
+		     enum cfs_lock_type type);
+	int (*setlk)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t sid, uint64_t owner,
+		     const struct cfs_plock *lock);
+	/* The first lock of another owner in conflict with *lock; *ret_sid and *ret_owner name it. */
+	int (*getlk)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t sid, uint64_t owner,
+		     struct cfs_plock *lock, uint64_t *ret_sid, uint64_t *ret_owner);
+
+	/* -- dir stats and quotas -- */
+	int (*get_dir_stat)(CFS_ENG, CFS_CTX, cfs_ino_t dir, struct cfs_dir_stat *ret); /* -ENODATA */
+	int (*set_dir_stat)(CFS_ENG, CFS_CTX, cfs_ino_t dir, const struct cfs_dir_stat *st);
+	/* Relative; for batched usage. Rows that do not exist are left alone. */
+	int (*add_usage)(CFS_ENG, CFS_CTX, int64_t space, int64_t inodes,
+			 const struct cfs_usage_dir *dirs, size_t n);
+	int (*each_quota)(CFS_ENG, CFS_CTX, cfs_engine_quota_fn fn, void *arg);
+	int (*put_quota)(CFS_ENG, CFS_CTX, const struct cfs_quota *q); /* limits and usage, absolute */
+	int (*del_quota)(CFS_ENG, CFS_CTX, enum cfs_quota_kind kind, uint64_t key);
+	/* used += delta for each, in the order given (the caller sorts: no deadlocks). */
+	int (*add_quota_usage)(CFS_ENG, CFS_CTX, const struct cfs_quota *deltas, size_t n);
+
+	/* -- clone -- */
+	/* Copies one inode (attributes, xattrs, symlink, chunks with references) as `ino` under parent/name;
+	 * name NULL: detached. */
+	int (*clone_ino)(CFS_ENG, CFS_CTX, cfs_ino_t src, cfs_ino_t ino, cfs_ino_t parent,
+			 const char *name, size_t len, bool preserve, struct cfs_entry *ret,
+			 struct cfs_usage *ret_usage);
+	int (*attach)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_ino_t parent, const char *name,
+		      size_t len, struct cfs_usage *ret_usage);
+
+	/* -- changelog housekeeping -- */
+	int (*trim_changelog)(CFS_ENG, CFS_CTX, int64_t before_s, int64_t max_lines);
+};
+
+#undef CFS_CTX
+#undef CFS_ENG
+
+/* Every engine embeds this first. */
+struct cfs_engine {
+	const struct cfs_engine_ops *ops;
+	struct cfs_meta *core;
+};
+
+/* Engines built in; NULL-terminated. */
+extern const struct cfs_engine_ops *const cfs_engines[];
+extern const struct cfs_engine_ops cfs_engine_sqlite;
+
+/* Wraps any engine: one debug line per call with arguments, result and time. Takes over `inner`. */
+int cfs_engine_trace(struct cfs_engine *inner, struct cfs_engine **ret);
+
+#endif

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The SQL runner: operations are written once (names.c, remove.c, chunks.c, ...) over numbered
+ * statements; a dialect knows how to talk to one database.
+ *
+ *	op function ──> sql_txn()/sql_read() ──> sql_exec()/sql_query() ──> dialect
+ *
+ * Statement texts live in statements.h, one per line, with {table} for "jfs_<prefix>table" and ?
+ * for parameters; a dialect may replace single texts. Each connection prepares a statement at its
+ * first use and keeps it.
+ */
+#ifndef CFS_META_SQL_H
+#define CFS_META_SQL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "meta/engine.h"
+#include "meta/rules.h"
+
+struct sql_db;	 /* pool of connections to one database; the engine */
+struct sql_conn; /* one connection, used by one thread at a time */
+
+enum sql_stmt_id {
+#define SQL(id, text) SQL_##id,
+#include "meta/sql/statements.h"
+#undef SQL
+	SQL_STMT_COUNT,
+};
+
+/*
+ * Parameters, in order, one letter each in fmt:
+ *	i  int64_t   (u64 values are passed as their two's complement)
+ *	b  const void *, size_t   binary
+ *	t  const char *, size_t   text
+ *	n  (no argument) NULL
+ */
+/* Runs a statement that returns no rows. Returns the number of rows changed or a negative errno; -EEXIST: unique key. */
+int sql_exec(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...);
+/* Starts a query; its rows are read with sql_next; one open query per statement id and connection. */
+int sql_query(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...);
+/* 1: a row; 0: no more (the query is closed); negative errno (closed too). */
+int sql_next(struct sql_conn *c, enum sql_stmt_id id);
+/* Ends a query before its last row. Harmless when it has ended. */
+void sql_done(struct sql_conn *c, enum sql_stmt_id id);
+/* Columns of the current row; pointers live until the next sql_next/sql_done of that statement. */
+int64_t sql_int(struct sql_conn *c, enum sql_stmt_id id, int col); /* NULL: 0 */
+const void *sql_blob(struct sql_conn *c, enum sql_stmt_id id, int col, size_t *ret_len);
+/* Query for exactly one row: 1 (row is current, call sql_done afterwards), 0 none, negative. */
+int sql_row(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...);
+
+/*
+ * One write transaction on a connection of the pool: begin, fn, commit. fn's negative result rolls
+ * back and is returned, except -EAGAIN from the database (busy, deadlock, serialization), which is
+ * retried with backoff until ctx->deadline: fn must be repeatable and write outputs only at its end.
+ */
+typedef int (*sql_fn)(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg);
+int sql_txn(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op, sql_fn fn, void *arg);
+/* Statements without a transaction. */
+int sql_read(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op, sql_fn fn,
+	     void *arg);
+struct cfs_meta *sql_core(struct sql_conn *c);
+
+/* Row helpers used everywhere (node.c). FOR UPDATE where the dialect has it. */
+int sql_get_node(struct sql_conn *c, cfs_ino_t ino, bool for_update, struct cfs_attr *ret);
+int sql_put_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr);    /* insert */
+int sql_update_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr); /* whole row */
+/* Reads the columns of a node from a row, starting at col. */
+void sql_node_columns(struct sql_conn *c, enum sql_stmt_id id, int col, struct cfs_attr *ret);
+struct sql_edge {
+	cfs_ino_t ino;
+	uint8_t type;
+};
+int sql_get_edge(struct sql_conn *c, cfs_ino_t parent, const char *name, size_t len,
+		 struct sql_edge *ret); /* -ENOENT */
+/* nlink += d, times; 0 rows: -ENOENT. */
+int sql_touch_parent(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t parent, int nlink_d);
+/* Writes usage in this transaction when the engine does so inline (usage.c). */
+int sql_write_usage(struct sql_conn *c, const struct cfs_usage *u);
+/* One changelog line (volume-format section 14) when the volume wants it (changelog.c). */
+__attribute__((format(printf, 3, 4))) int sql_log(struct sql_conn *c, const struct cfs_ctx *ctx,
+						  const char *fmt, ...);
+/* name escaped for a changelog line; buf of at least 3 * len + 1. */
+const char *sql_log_name(const char *name, size_t len, char *buf);
+
+/*
+ * A dialect. Connections are made by connect; everything else works on one connection. Errors are
+ * mapped to: -EAGAIN retry the transaction, -EEXIST unique key, -ENOTCONN connection lost, -EIO.
+ */
+struct sql_dialect {
+	const char *name;
+	const char *for_update; /* " FOR UPDATE" or "" */
+	const char *insert_ignore_prefix, *insert_ignore_suffix;
+	int (*connect)(struct sql_db *db, bool writer, struct sql_conn **ret, char err[256]);
+	void (*disconnect)(struct sql_conn *c);
+	int (*begin)(struct sql_conn *c);
+	int (*commit)(struct sql_conn *c);
+	int (*rollback)(struct sql_conn *c);
+	/* A replacement of a statement's text, or NULL. */
+	const char *(*text)(enum sql_stmt_id id);
+	int (*prepare)(struct sql_conn *c, enum sql_stmt_id id, const char *text);
+	int (*bind_int)(struct sql_conn *c, enum sql_stmt_id id, int n, int64_t v);
+	int (*bind_bytes)(struct sql_conn *c, enum sql_stmt_id id, int n, const void *v, size_t len,
+			  bool text);
+	int (*bind_null)(struct sql_conn *c, enum sql_stmt_id id, int n);
+	int (*step)(struct sql_conn *c, enum sql_stmt_id id); /* 1 row, 0 done */
+	void (*reset)(struct sql_conn *c, enum sql_stmt_id id);
+	int (*changes)(struct sql_conn *c, enum sql_stmt_id id);
+	int64_t (*col_int)(struct sql_conn *c, enum sql_stmt_id id, int col);
+	const void *(*col_bytes)(struct sql_conn *c, enum sql_stmt_id id, int col, size_t *ret_len);
+	/* Creates missing tables, indexes, columns (schema.c has the list). */
+	int (*create_schema)(struct sql_conn *c);
+	int (*sync)(struct sql_db *db, const struct cfs_ctx *ctx); /* NULL: commits are durable */
+	bool single_writer; /* one write connection, guarded by a mutex with deadline (SQLite) */
+};
+
+/* Implementations of struct cfs_engine_ops members, grouped by file; e is a struct sql_db. */
+#include "meta/sql/ops.h"
+
+#endif

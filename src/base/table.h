@@ -20,6 +20,7 @@ struct cfs_table;
 struct cfs_node {
 	struct cds_lfht_node lfht;
 	struct rcu_head rcu;
+	void (*free_fn)(struct cfs_node *node); /* the table's, after cfs_table_free_rcu() */
 	uint64_t key;
 };
 

@@ -1,0 +1,488 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A slab is 2 MiB of data in 16 units of CFS_PAGE_LARGE. A unit is handed out whole or carved into
+ * pages of one smaller class; it becomes whole again when the last of them comes back. Free units
+ * of a slab and free pages of a carved unit are bits in a mask; slabs with free units and carved
+ * units with free pages are on lists, so taking and giving back are O(1).
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/queue.h>
+
+#include "buf.h"
+#include "bytes.h"
+#include "log.h"
+
+#define SLAB_SIZE   ((size_t)2 << 20)
+#define SLAB_UNITS  (SLAB_SIZE / CFS_PAGE_LARGE)
+#define UNIT_PAGES  (CFS_PAGE_LARGE / CFS_PAGE_SMALL)
+#define ALL_UNITS   ((1u << SLAB_UNITS) - 1)
+#define BUDGET_STEP ((uint64_t)8 << 20)
+
+/* Asked of a reclaim function at once, so that a full pool does not evict page by page. */
+#define RECLAIM_STEP ((uint64_t)2 << 20)
+/* A cached page becomes reclaimable when its last reader leaves, which nobody announces. */
+#define RECLAIM_AGAIN_MS 50
+
+enum page_class { SMALL, MEDIUM, LARGE, CLASS_COUNT };
+static const uint32_t class_size[CLASS_COUNT] = {CFS_PAGE_SMALL, CFS_PAGE_MEDIUM, CFS_PAGE_LARGE};
+
+struct slab;
+
+struct page {
+	struct cfs_page pub; /* first: a cfs_page is a page */
+	struct slab *slab;
+};
+
+struct unit {
+	TAILQ_ENTRY(unit) link; /* in pool.carved[class] while free_pages != 0 */
+	struct slab *slab;
+	uint32_t free_pages;
+	enum page_class class;
+};
+
+/* Mapped on its own, so that the pages[] of units that are never carved cost nothing. */
+struct slab {
+	TAILQ_ENTRY(slab) link; /* in pool.slabs while free_units != 0, in pool.full otherwise */
+	uint8_t *data;
+	uint32_t free_units;
+	struct unit units[SLAB_UNITS];
+	struct page whole[SLAB_UNITS];
+	struct page pages[SLAB_UNITS][UNIT_PAGES];
+};
+
+TAILQ_HEAD(slab_list, slab);
+TAILQ_HEAD(unit_list, unit);
+
+struct reclaimer {
+	TAILQ_ENTRY(reclaimer) link;
+	cfs_reclaim_fn fn;
+	void *arg;
+};
+TAILQ_HEAD(reclaimer_list, reclaimer);
+
+struct cfs_pool {
+	uint64_t budget;
+	uint64_t mapped_max; /* a partly used unit per class may pin a slab beyond the budget */
+	_Atomic uint64_t used_by[CFS_USE_COUNT];
+	_Atomic unsigned waiters; /* changes under lock, peeked at without */
+
+	/*
+	 * Protects the list of reclaimers and makes one caller reclaim at a time; the others find
+	 * what it freed. Taken before every lock that a reclaim function takes, and before `lock`.
+	 */
+	pthread_mutex_t reclaim_lock;
+	struct reclaimer_list reclaimers;
+
+	/* Protects what follows. A leaf. */
+	pthread_mutex_t lock;
+	pthread_cond_t freed;
+	uint64_t used, mapped, waits;
+	uint64_t freed_count; /* grows with every page that comes back or becomes reclaimable */
+	struct slab_list slabs, full;
+	struct unit_list carved[CLASS_COUNT];
+};
+
+int cfs_pool_create(uint64_t budget, struct cfs_pool **ret)
+{
+	struct cfs_pool *p;
+	int r;
+
+	p = calloc(1, sizeof(*p));
+	if (!p)
+		return -ENOMEM;
+	p->budget = CFS_MAX(CFS_DIV_UP(budget, BUDGET_STEP), (uint64_t)1) * BUDGET_STEP;
+	p->mapped_max = p->budget + CLASS_COUNT * SLAB_SIZE;
+	TAILQ_INIT(&p->reclaimers);
+	TAILQ_INIT(&p->slabs);
+	TAILQ_INIT(&p->full);
+	TAILQ_INIT(&p->carved[SMALL]);
+	TAILQ_INIT(&p->carved[MEDIUM]);
+	r = cfs_cond_init(&p->freed);
+	if (r) {
+		free(p);
+		return r;
+	}
+	pthread_mutex_init(&p->lock, NULL);
+	pthread_mutex_init(&p->reclaim_lock, NULL);
+	*ret = p;
+	return 0;
+}
+
+/* SLAB_SIZE bytes aligned to SLAB_SIZE, without which the kernel cannot use a huge page. */
+static uint8_t *map_aligned(void)
+{
+	size_t before;
+	uint8_t *m;
+
+	m = mmap(NULL, 2 * SLAB_SIZE, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (m == MAP_FAILED)
+		return NULL;
+	before = -(uintptr_t)m & (SLAB_SIZE - 1);
+	if (before)
+		munmap(m, before);
+	munmap(m + before + SLAB_SIZE, SLAB_SIZE - before);
+	/* Fails on kernels without huge pages, where small ones do. */
+	madvise(m + before, SLAB_SIZE, MADV_HUGEPAGE);
+	return m + before;
+}
+
+static int add_slab(struct cfs_pool *p)
+{
+	struct slab *s;
+	size_t i;
+
+	s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (s == MAP_FAILED)
+		return -ENOMEM;
+	s->data = map_aligned();
+	if (!s->data) {
+		munmap(s, sizeof(*s));
+		return -ENOMEM;
+	}
+	for (i = 0; i < SLAB_UNITS; i++)
+		s->units[i].slab = s;
+	s->free_units = ALL_UNITS;
+	TAILQ_INSERT_HEAD(&p->slabs, s, link);
+	p->mapped += SLAB_SIZE;
+	return 0;
+}
+
+static void remove_slab(struct cfs_pool *p, struct slab *s)
+{
+	TAILQ_REMOVE(&p->slabs, s, link);
+	p->mapped -= SLAB_SIZE;
+	munmap(s->data, SLAB_SIZE);
+	munmap(s, sizeof(*s));
+}
+
+static size_t unit_index(const struct unit *u)
+{
+	return (size_t)(u - u->slab->units);
+}
+
+static uint8_t *unit_data(const struct unit *u)
+{
+	return u->slab->data + unit_index(u) * CFS_PAGE_LARGE;
+}
+
+/* -ENOBUFS when the pool may not grow. */
+static int take_unit(struct cfs_pool *p, struct unit **ret)
+{
+	struct slab *s;
+	unsigned i;
+	int r;
+
+	if (TAILQ_EMPTY(&p->slabs)) {
+		if (p->mapped + SLAB_SIZE > p->mapped_max)
+			return -ENOBUFS;
+		r = add_slab(p);
+		if (r < 0)
+			return r;
+	}
+	s = TAILQ_FIRST(&p->slabs);
+	i = (unsigned)__builtin_ctz(s->free_units);
+	s->free_units &= s->free_units - 1;
+	if (!s->free_units) {
+		TAILQ_REMOVE(&p->slabs, s, link);
+		TAILQ_INSERT_HEAD(&p->full, s, link);
+	}
+	*ret = &s->units[i];
+	return 0;
+}
+
+static void give_unit(struct cfs_pool *p, struct unit *u)
+{
+	struct slab *s = u->slab;
+	bool was_full = !s->free_units;
+
+	s->free_units |= 1u << unit_index(u);
+	if (was_full) {
+		TAILQ_REMOVE(&p->full, s, link);
+		TAILQ_INSERT_HEAD(&p->slabs, s, link);
+	}
+	if (s->free_units == ALL_UNITS) {
+		/* Used last, so that cfs_pool_trim() finds whole slabs. */
+		TAILQ_REMOVE(&p->slabs, s, link);
+		TAILQ_INSERT_TAIL(&p->slabs, s, link);
+	}
+}
+
+static uint32_t all_pages(enum page_class class)
+{
+	return (uint32_t)(((uint64_t)1 << (CFS_PAGE_LARGE / class_size[class])) - 1);
+}
+
+/* With the lock held. -ENOBUFS when there is no room, -ENOMEM when the kernel has none. */
+static int take_page(struct cfs_pool *p, enum page_class class, struct page **ret)
+{
+	uint32_t size = class_size[class];
+	struct page *page;
+	struct unit *u;
+	unsigned i = 0;
+	int r;
+
+	if (p->used + size > p->budget)
+		return -ENOBUFS;
+	u = class == LARGE ? NULL : TAILQ_FIRST(&p->carved[class]);
+	if (!u) {
+		r = take_unit(p, &u);
+		if (r < 0)
+			return r;
+		u->class = class;
+		if (class != LARGE) {
+			u->free_pages = all_pages(class);
+			TAILQ_INSERT_HEAD(&p->carved[class], u, link);
+		}
+	}
+	if (class == LARGE) {
+		page = &u->slab->whole[unit_index(u)];
+	} else {
+		i = (unsigned)__builtin_ctz(u->free_pages);
+		u->free_pages &= u->free_pages - 1;
+		if (!u->free_pages)
+			TAILQ_REMOVE(&p->carved[class], u, link);
+		page = &u->slab->pages[unit_index(u)][i];
+	}
+	p->used += size;
+	page->slab = u->slab;
+	page->pub.data = unit_data(u) + (size_t)i * size;
+	page->pub.size = size;
+	page->pub.pool = p;
+	*ret = page;
+	return 0;
+}
+
+/* With the lock held. */
+static void give_page(struct cfs_pool *p, struct page *page)
+{
+	size_t off = (size_t)(page->pub.data - page->slab->data);
+	struct unit *u = &page->slab->units[off / CFS_PAGE_LARGE];
+	enum page_class class = u->class;
+	uint32_t was_free = u->free_pages;
+
+	p->used -= page->pub.size;
+	if (class == LARGE) {
+		give_unit(p, u);
+		return;
+	}
+	u->free_pages |= 1u << (off % CFS_PAGE_LARGE / page->pub.size);
+	if (!was_free)
+		TAILQ_INSERT_HEAD(&p->carved[class], u, link);
+	if (u->free_pages == all_pages(class)) {
+		TAILQ_REMOVE(&p->carved[class], u, link);
+		u->free_pages = 0;
+		give_unit(p, u);
+	}
+}
+
+/* Calls the reclaim functions one by one until a page of the class can be had. */
+static int reclaim_and_take(struct cfs_pool *p, enum page_class class, struct page **ret)
+{
+	uint64_t want = CFS_MIN(RECLAIM_STEP, p->budget / 16);
+	struct reclaimer *rc;
+	int r;
+
+	pthread_mutex_lock(&p->reclaim_lock);
+	pthread_mutex_lock(&p->lock);
+	r = take_page(p, class, ret);
+	pthread_mutex_unlock(&p->lock);
+	for (rc = TAILQ_FIRST(&p->reclaimers); rc && r == -ENOBUFS; rc = TAILQ_NEXT(rc, link)) {
+		rc->fn(rc->arg, want);
+		pthread_mutex_lock(&p->lock);
+		r = take_page(p, class, ret);
+		pthread_mutex_unlock(&p->lock);
+	}
+	pthread_mutex_unlock(&p->reclaim_lock);
+	return r;
+}
+
+/* Until something was freed after freed_count was `seen`, or it is time to reclaim again. */
+static void wait_freed(struct cfs_pool *p, uint64_t seen, cfs_deadline_t deadline)
+{
+	cfs_deadline_t until = cfs_deadline_min(deadline, cfs_deadline_in(RECLAIM_AGAIN_MS));
+	int r = 0;
+
+	p->waiters++;
+	while (p->freed_count == seen && r != -ETIMEDOUT)
+		r = cfs_cond_wait(&p->freed, &p->lock, until);
+	p->waiters--;
+}
+
+static int take_slowly(struct cfs_pool *p, enum page_class class, cfs_deadline_t deadline,
+		       struct page **ret)
+{
+	bool waited = false;
+	uint64_t seen;
+	int r;
+
+	for (;;) {
+		pthread_mutex_lock(&p->lock);
+		seen = p->freed_count;
+		pthread_mutex_unlock(&p->lock);
+		r = reclaim_and_take(p, class, ret);
+		if (r != -ENOBUFS)
+			return r;
+		if (cfs_deadline_passed(deadline))
+			return -ETIMEDOUT;
+		pthread_mutex_lock(&p->lock);
+		if (!waited)
+			p->waits++;
+		waited = true;
+		wait_freed(p, seen, deadline);
+		pthread_mutex_unlock(&p->lock);
+	}
+}
+
+int cfs_page_get(struct cfs_pool *p, size_t size, enum cfs_pool_use use, cfs_deadline_t deadline,
+		 struct cfs_page **ret)
+{
+	enum page_class class = SMALL;
+	struct page *page;
+	int r;
+
+	if (size > CFS_PAGE_LARGE)
+		return -EINVAL;
+	while (class_size[class] < size)
+		class ++;
+	pthread_mutex_lock(&p->lock);
+	r = take_page(p, class, &page);
+	pthread_mutex_unlock(&p->lock);
+	if (r == -ENOBUFS)
+		r = take_slowly(p, class, deadline, &page);
+	if (r < 0)
+		return r;
+	atomic_store_explicit(&page->pub.refs, 1, memory_order_relaxed);
+	atomic_store_explicit(&page->pub.use, (uint8_t)use, memory_order_relaxed);
+	atomic_fetch_add_explicit(&p->used_by[use], page->pub.size, memory_order_relaxed);
+	*ret = &page->pub;
+	return 0;
+}
+
+struct cfs_page *cfs_page_ref(struct cfs_page *page)
+{
+	atomic_fetch_add_explicit(&page->refs, 1, memory_order_relaxed);
+	return page;
+}
+
+void cfs_page_unref(struct cfs_page *page)
+{
+	struct cfs_pool *p;
+
+	if (!page || atomic_fetch_sub_explicit(&page->refs, 1, memory_order_acq_rel) != 1)
+		return;
+	p = page->pool;
+	atomic_fetch_sub_explicit(&p->used_by[page->use], page->size, memory_order_relaxed);
+	pthread_mutex_lock(&p->lock);
+	give_page(p, (struct page *)page);
+	p->freed_count++;
+	if (p->waiters)
+		pthread_cond_broadcast(&p->freed);
+	pthread_mutex_unlock(&p->lock);
+}
+
+void cfs_page_set_use(struct cfs_page *page, enum cfs_pool_use use)
+{
+	uint8_t old = atomic_exchange_explicit(&page->use, (uint8_t)use, memory_order_relaxed);
+	struct cfs_pool *p = page->pool;
+
+	if (old == use)
+		return;
+	atomic_fetch_sub_explicit(&p->used_by[old], page->size, memory_order_relaxed);
+	atomic_fetch_add_explicit(&p->used_by[use], page->size, memory_order_relaxed);
+	/* What was just written or read and goes to the cache can be reclaimed from there. */
+	if (use == CFS_USE_CACHE && p->waiters) {
+		pthread_mutex_lock(&p->lock);
+		p->freed_count++;
+		pthread_cond_broadcast(&p->freed);
+		pthread_mutex_unlock(&p->lock);
+	}
+}
+
+int cfs_pool_add_reclaim(struct cfs_pool *p, cfs_reclaim_fn fn, void *arg)
+{
+	struct reclaimer *rc;
+
+	rc = malloc(sizeof(*rc));
+	if (!rc)
+		return -ENOMEM;
+	rc->fn = fn;
+	rc->arg = arg;
+	pthread_mutex_lock(&p->reclaim_lock);
+	TAILQ_INSERT_TAIL(&p->reclaimers, rc, link);
+	pthread_mutex_unlock(&p->reclaim_lock);
+	return 0;
+}
+
+void cfs_pool_remove_reclaim(struct cfs_pool *p, cfs_reclaim_fn fn, void *arg)
+{
+	struct reclaimer *rc;
+
+	pthread_mutex_lock(&p->reclaim_lock);
+	TAILQ_FOREACH(rc, &p->reclaimers, link)
+	if (rc->fn == fn && rc->arg == arg)
+		break;
+	if (rc)
+		TAILQ_REMOVE(&p->reclaimers, rc, link);
+	pthread_mutex_unlock(&p->reclaim_lock);
+	free(rc);
+}
+
+void cfs_pool_trim(struct cfs_pool *p)
+{
+	struct slab *s;
+
+	pthread_mutex_lock(&p->lock);
+	while ((s = TAILQ_LAST(&p->slabs, slab_list)) != NULL && s->free_units == ALL_UNITS)
+		remove_slab(p, s);
+	pthread_mutex_unlock(&p->lock);
+}
+
+void cfs_pool_stats(struct cfs_pool *p, struct cfs_pool_stats *ret)
+{
+	int i;
+
+	ret->budget = p->budget;
+	for (i = 0; i < CFS_USE_COUNT; i++)
+		ret->used[i] = atomic_load_explicit(&p->used_by[i], memory_order_relaxed);
+	pthread_mutex_lock(&p->lock);
+	ret->mapped = p->mapped;
+	ret->waits = p->waits;
+	pthread_mutex_unlock(&p->lock);
+}
+
+uint64_t cfs_pool_available(struct cfs_pool *p)
+{
+	uint64_t used;
+
+	pthread_mutex_lock(&p->lock);
+	used = p->used;
+	pthread_mutex_unlock(&p->lock);
+	return p->budget - used;
+}
+
+void cfs_pool_destroy(struct cfs_pool *p)
+{
+	struct reclaimer *rc;
+
+	if (!p)
+		return;
+	if (p->used) {
+		/* Somebody may still touch the pages: losing the memory beats crashing. */
+		cfs_err("buffer pool destroyed while in use, memory is lost: bytes=%llu",
+			(unsigned long long)p->used);
+		return;
+	}
+	cfs_pool_trim(p);
+	while ((rc = TAILQ_FIRST(&p->reclaimers)) != NULL) {
+		TAILQ_REMOVE(&p->reclaimers, rc, link);
+		free(rc);
+	}
+	pthread_cond_destroy(&p->freed);
+	pthread_mutex_destroy(&p->lock);
+	pthread_mutex_destroy(&p->reclaim_lock);
+	free(p);
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <signal.h>
+#include <stdio.h>
+
+#include "thread.h"
+
+/* Sanitizers put red zones around every local variable. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define STACK_SIZE (4 * CFS_THREAD_STACK)
+#else
+#define STACK_SIZE CFS_THREAD_STACK
+#endif
+
+int cfs_thread_start(const char *name, void *(*run)(void *arg), void *arg, pthread_t *ret)
+{
+	pthread_attr_t attr;
+	sigset_t all, old;
+	pthread_t id;
+	char cut[16];
+	int r;
+
+	r = pthread_attr_init(&attr);
+	if (r)
+		return -r;
+	r = pthread_attr_setstacksize(&attr, STACK_SIZE);
+	if (r)
+		goto out;
+
+	/* A thread inherits the mask of the thread that starts it. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	r = pthread_create(&id, &attr, run, arg);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (r)
+		goto out;
+	snprintf(cut, sizeof(cut), "%s", name);
+	pthread_setname_np(id, cut);
+	*ret = id;
+out:
+	pthread_attr_destroy(&attr);
+	return -r;
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "thread.h"
+#include "workers.h"
+
+struct cfs_workers {
+	char name[16];
+	unsigned max;
+	size_t limit;
+
+	/* Protects what follows. A leaf; no job runs under it. */
+	pthread_mutex_t lock;
+	pthread_cond_t work;  /* a job was queued, or stopping */
+	pthread_cond_t space; /* the queue is not full, or stopping */
+	pthread_cond_t left;  /* stopping and no submitter waits any more */
+	struct cfs_job *head, **tail;
+	size_t queued;
+	unsigned n_threads, idle, submitters_waiting;
+	uint64_t done;
+	bool stopping;
+	pthread_t threads[]; /* n_threads of max */
+};
+
+int cfs_workers_create(const char *name, unsigned max, size_t queue_limit, struct cfs_workers **ret)
+{
+	struct cfs_workers *w;
+	int r;
+
+	if (!max || !queue_limit)
+		return -EINVAL;
+	w = calloc(1, sizeof(*w) + max * sizeof(w->threads[0]));
+	if (!w)
+		return -ENOMEM;
+	snprintf(w->name, sizeof(w->name), "%s", name);
+	w->max = max;
+	w->limit = queue_limit;
+	w->tail = &w->head;
+	r = -pthread_mutex_init(&w->lock, NULL);
+	if (r)
+		goto free_w;
+	r = cfs_cond_init(&w->work);
+	if (r)
+		goto destroy_lock;
+	r = cfs_cond_init(&w->space);
+	if (r)
+		goto destroy_work;
+	r = cfs_cond_init(&w->left);
+	if (r)
+		goto destroy_space;
+	*ret = w;
+	return 0;
+
+destroy_space:
+	pthread_cond_destroy(&w->space);
+destroy_work:
+	pthread_cond_destroy(&w->work);
+destroy_lock:
+	pthread_mutex_destroy(&w->lock);
+free_w:
+	free(w);
+	return r;
+}
+
+static struct cfs_job *pop(struct cfs_workers *w)
+{
+	struct cfs_job *job = w->head;
+
+	w->head = job->next;
+	if (!w->head)
+		w->tail = &w->head;
+	w->queued--;
+	pthread_cond_signal(&w->space);
+	return job;
+}
+
+static void *worker(void *arg)
+{
+	struct cfs_workers *w = arg;
+	struct cfs_job *job;
+
+	pthread_mutex_lock(&w->lock);
+	for (;;) {
+		while (!w->head && !w->stopping) {
+			w->idle++;
+			pthread_cond_wait(&w->work, &w->lock);
+			w->idle--;
+		}
+		if (!w->head)
+			break;
+		job = pop(w);
+		pthread_mutex_unlock(&w->lock);
+		job->run(job); /* may free the job */
+		pthread_mutex_lock(&w->lock);
+		w->done++;
+	}
+	pthread_mutex_unlock(&w->lock);
+	return NULL;
+}
+
+/* With the lock held and room in the queue. */
+static int enqueue(struct cfs_workers *w, struct cfs_job *job)
+{
+	int r;
+
+	/* An idle thread that was woken but has not run yet still counts as idle. */
+	if (w->queued >= w->idle && w->n_threads < w->max) {
+		r = cfs_thread_start(w->name, worker, w, &w->threads[w->n_threads]);
+		if (r == 0)
+			w->n_threads++;
+		else if (w->n_threads == 0)
+			return r;
+	}
+	job->next = NULL;
+	*w->tail = job;
+	w->tail = &job->next;
+	w->queued++;
+	pthread_cond_signal(&w->work);
+	return 0;
+}
+
+int cfs_workers_submit(struct cfs_workers *w, struct cfs_job *job, cfs_deadline_t deadline)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&w->lock);
+	w->submitters_waiting++;
+	while (!w->stopping && w->queued >= w->limit && r != -ETIMEDOUT)
+		r = cfs_cond_wait(&w->space, &w->lock, deadline);
+	w->submitters_waiting--;
+	if (w->stopping) {
+		r = -ESHUTDOWN;
+		if (!w->submitters_waiting)
+			pthread_cond_signal(&w->left);
+	} else if (w->queued < w->limit) {
+		r = enqueue(w, job);
+	}
+	pthread_mutex_unlock(&w->lock);
+	return r;
+}
+
+int cfs_workers_try_submit(struct cfs_workers *w, struct cfs_job *job)
+{
+	int r;
+
+	pthread_mutex_lock(&w->lock);
+	if (w->stopping)
+		r = -ESHUTDOWN;
+	else if (w->queued >= w->limit)
+		r = -EAGAIN;
+	else
+		r = enqueue(w, job);
+	pthread_mutex_unlock(&w->lock);
+	return r;
+}
+
+bool cfs_workers_cancel(struct cfs_workers *w, struct cfs_job *job)
+{
+	struct cfs_job **p;
+	bool found = false;
+
+	pthread_mutex_lock(&w->lock);
+	for (p = &w->head; *p; p = &(*p)->next) {
+		if (*p != job)
+			continue;
+		*p = job->next;
+		if (!*p)
+			w->tail = p;
+		w->queued--;
+		pthread_cond_signal(&w->space);
+		found = true;
+		break;
+	}
+	pthread_mutex_unlock(&w->lock);
+	return found;
+}
+
+void cfs_workers_stats(struct cfs_workers *w, struct cfs_workers_stats *ret)
+{
+	pthread_mutex_lock(&w->lock);
+	ret->threads = w->n_threads;
+	ret->busy = w->n_threads - w->idle;
+	ret->queued = w->queued;
+	ret->done = w->done;
+	pthread_mutex_unlock(&w->lock);
+}
+
+void cfs_workers_destroy(struct cfs_workers *w)
+{
+	unsigned i;
+
+	if (!w)
+		return;
+	pthread_mutex_lock(&w->lock);
+	w->stopping = true;
+	pthread_cond_broadcast(&w->work);
+	pthread_cond_broadcast(&w->space);
+	while (w->submitters_waiting)
+		pthread_cond_wait(&w->left, &w->lock);
+	pthread_mutex_unlock(&w->lock);
+	/* Nothing starts threads any more. */
+	for (i = 0; i < w->n_threads; i++)
+		pthread_join(w->threads[i], NULL);
+	pthread_cond_destroy(&w->left);
+	pthread_cond_destroy(&w->space);
+	pthread_cond_destroy(&w->work);
+	pthread_mutex_destroy(&w->lock);
+	free(w);
+}

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds and unpacks the golden volumes (CACHEFS_FIXTURES, default ../shared/fixtures)."""
+
+import os
+import pathlib
+import shutil
+import tarfile
+
+REPO = pathlib.Path(__file__).resolve().parents[2]
+
+
+def _home():
+    names = [os.environ.get("CACHEFS_FIXTURES"), REPO / "tests/fixtures", REPO.parent / "shared/fixtures"]
+    for name in names:
+        if name and (pathlib.Path(name) / "juicefs-1.4.1").is_dir():
+            return pathlib.Path(name) / "juicefs-1.4.1"
+    return None
+
+
+HOME = _home()
+SQLITE = ("sqlite", "lz4", "zstd", "bs1m", "hash", "enc", "encchacha", "stale-sqlite")
+
+
+def unpack(name, into):
+    """Returns (META-URL, bucket directory with a slash) of a private copy of a SQLite volume."""
+    if HOME is None:
+        raise FileNotFoundError("no golden volumes: set CACHEFS_FIXTURES")
+    into = pathlib.Path(into)
+    bucket = into / "bucket"
+    bucket.mkdir(parents=True)
+    shutil.copy(HOME / name / "meta.db", into / "meta.db")
+    with tarfile.open(HOME / name / "objects.tar.gz") as tar:
+        tar.extractall(bucket)
+    return "sqlite3://%s/meta.db" % into, "%s/" % bucket

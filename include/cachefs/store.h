@@ -71,6 +71,9 @@ struct cfs_put;
 typedef void (*cfs_put_done_fn)(void *arg, int err);
 int cfs_store_put(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
 		  cfs_put_done_fn done, void *arg, cfs_deadline_t deadline);
+/* The same in the calling thread: returns when the block is stored (0) or has failed. */
+int cfs_store_put_sync(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
+		       cfs_deadline_t deadline);
 /* Stored blocks survive a power failure afterwards. */
 int cfs_store_sync(struct cfs_store *s, cfs_deadline_t deadline);
 

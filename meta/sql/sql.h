@@ -36,13 +36,18 @@ enum sql_stmt_id {
  *	t  const char *, size_t   text
  *	n  (no argument) NULL
  */
-/* Runs a statement that returns no rows. Returns the number of rows changed or a negative errno; -EEXIST: unique key. */
+/* Runs a statement that returns no rows. Returns the number of rows changed or a negative errno;
+ * -EEXIST: unique key. */
 int sql_exec(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...);
-/* Starts a query; its rows are read with sql_next; one open query per statement id and connection. */
+/* Starts a query; its rows are read with sql_next; one open query per statement id and connection.
+ */
 int sql_query(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...);
 /* 1: a row; 0: no more (the query is closed); negative errno (closed too). */
 int sql_next(struct sql_conn *c, enum sql_stmt_id id);
-/* Ends a query before its last row. Harmless when it has ended. */
+/*
+ * Ends a query before its last row. Harmless when it has ended. Queries that are open when fn of
+ * sql_txn or sql_read returns are ended there.
+ */
 void sql_done(struct sql_conn *c, enum sql_stmt_id id);
 /* Columns of the current row; pointers live until the next sql_next/sql_done of that statement. */
 int64_t sql_int(struct sql_conn *c, enum sql_stmt_id id, int col); /* NULL: 0 */
@@ -53,20 +58,30 @@ int sql_row(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...);
 /*
  * One write transaction on a connection of the pool: begin, fn, commit. fn's negative result rolls
  * back and is returned, except -EAGAIN from the database (busy, deadlock, serialization), which is
- * retried with backoff until ctx->deadline: fn must be repeatable and write outputs only at its end.
+ * retried with backoff until ctx->deadline: fn must be repeatable and write outputs only at its
+ * end.
  */
 typedef int (*sql_fn)(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg);
-int sql_txn(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op, sql_fn fn, void *arg);
+int sql_txn(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op, sql_fn fn,
+	    void *arg);
 /* Statements without a transaction. */
 int sql_read(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op, sql_fn fn,
 	     void *arg);
 struct cfs_meta *sql_core(struct sql_conn *c);
+/* The engine handed to an operation. */
+static inline struct sql_db *sql_db(struct cfs_engine *e)
+{
+	return (struct sql_db *)e;
+}
+/* The automatic id that the last run of this INSERT gave. */
+int64_t sql_insert_id(struct sql_conn *c, enum sql_stmt_id id);
 
 /* Row helpers used everywhere (node.c). FOR UPDATE where the dialect has it. */
 int sql_get_node(struct sql_conn *c, cfs_ino_t ino, bool for_update, struct cfs_attr *ret);
 int sql_put_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr);    /* insert */
 int sql_update_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr); /* whole row */
-/* Reads the columns of a node from a row, starting at col. */
+/* Reads the columns {NODE} of a row, which start at col. */
+#define SQL_NODE_COLUMNS 18
 void sql_node_columns(struct sql_conn *c, enum sql_stmt_id id, int col, struct cfs_attr *ret);
 struct sql_edge {
 	cfs_ino_t ino;

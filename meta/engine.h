@@ -32,7 +32,10 @@ struct cfs_usage {
 		int64_t length, space, inodes;
 	} dirs[3];
 	unsigned n_dirs;
-	/* of owners; from_* loses, to_* gains (chown); equal for other operations */
+	/*
+	 * Of the inode's owner. A chown that changed something gives the owner before it and the
+	 * inode's whole size: the core moves that to the owner in the resulting attributes.
+	 */
 	uint32_t uid, gid;
 	int64_t owner_space, owner_inodes;
 };
@@ -54,6 +57,10 @@ bool cfs_core_changelog(struct cfs_meta *core);
 uint64_t cfs_core_txn_number(struct cfs_meta *core); /* 1, 2, ... for changelog lines */
 uint64_t cfs_core_skip_dir_mtime_ms(struct cfs_meta *core);
 bool cfs_core_trash_on(struct cfs_meta *core);
+/* The cache of ACL rules, which never change. False: not cached. The copy is the caller's. */
+struct cfs_acl;
+bool cfs_core_acl_cached(struct cfs_meta *core, uint32_t id, struct cfs_acl *ret);
+void cfs_core_acl_remember(struct cfs_meta *core, uint32_t id, const struct cfs_acl *rule);
 void cfs_core_count(struct cfs_meta *core, enum cfs_meta_op op, unsigned round_trips,
 		    unsigned retries);
 

@@ -226,6 +226,7 @@ enum cfs_set {
 	CFS_SET_MTIME_NOW = 1 << 7,
 	CFS_SET_FLAGS = 1 << 8,
 	CFS_SET_KILL_SUID = 1 << 9, /* clear setuid and (if group executable) setgid: after a write */
+	CFS_SET_IS_OPEN = 1 << 15,  /* set by the core: this mount has it open, so the trash is no bar */
 };
 /* Length is changed by cfs_meta_truncate. *ret is the result. */
 int cfs_meta_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
@@ -315,7 +316,10 @@ typedef int (*cfs_dirent_fn)(void *arg, const struct cfs_dirent *e);
 int cfs_meta_readdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir, bool attrs,
 		     size_t limit, struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg);
 
-/* Checks an open against flags (O_*) and inode flags; updates atime by the mount's mode. */
+/*
+ * Checks an open against flags (O_*), inode flags and the trash. Also to be asked, with O_WRONLY,
+ * for a truncate by path (without open handle).
+ */
 enum cfs_atime { CFS_NOATIME, CFS_RELATIME, CFS_STRICTATIME };
 int cfs_meta_open_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_attr *attr,
 			int flags);

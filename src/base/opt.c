@@ -118,6 +118,7 @@ int cfs_parse_duration_ms(const char *text, uint64_t unit_ms, uint64_t *ret)
 	const struct suffix *sf;
 	uint64_t sum = 0, part;
 	const char *s = text;
+	bool single = true;
 	unsigned __int128 n;
 	size_t len;
 	int r;
@@ -126,7 +127,7 @@ int cfs_parse_duration_ms(const char *text, uint64_t unit_ms, uint64_t *ret)
 		s = parse_decimal(s, &n);
 		if (!s)
 			return -EINVAL;
-		if (!*s && sum == 0)
+		if (!*s && single)
 			return scale(n, unit_ms ? unit_ms : 1000, ret);
 		len = strcspn(s, "0123456789.");
 		for (sf = duration_suffixes; sf->name; sf++)
@@ -138,6 +139,7 @@ int cfs_parse_duration_ms(const char *text, uint64_t unit_ms, uint64_t *ret)
 		if (r < 0 || __builtin_add_overflow(sum, part, &sum))
 			return -ERANGE;
 		s += len;
+		single = false;
 	} while (*s);
 	*ret = sum;
 	return 0;

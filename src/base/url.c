@@ -508,12 +508,36 @@ static size_t find_non_port(const char *s, size_t len)
 	return len;
 }
 
+/* What follows "SCHEME://", or the whole text when it does not begin like that. */
+static const char *after_scheme(const char *text)
+{
+	const char *s = text;
+
+	while (isalnum((unsigned char)*s) || (*s && strchr("+-.", *s)))
+		s++;
+	return s > text && strncmp(s, "://", 3) == 0 ? s + 3 : text;
+}
+
+/* What stands before the last '@'. */
+static void mask_userinfo(struct out *o, const char *s, size_t len, bool redis)
+{
+	const char *colon = memchr(s, ':', len);
+
+	if (colon)
+		put(o, s, (size_t)(colon + 1 - s));
+	/* A lone word is a user, but for Redis, where people take it for the password. */
+	if (colon || redis)
+		put(o, MASK, strlen(MASK));
+	else
+		put(o, s, len);
+}
+
 void cfs_url_mask(const char *text, char *buf, size_t size)
 {
+	const char *rest = after_scheme(text), *at, *query;
 	struct out o = {buf, size, 0};
-	const char *sep = strstr(text, "://");
-	const char *rest = sep ? sep + 3 : text, *at, *colon, *query;
 	bool sqlite = strncasecmp(text, "sqlite3:", 8) == 0;
+	bool redis = rest == text || strncasecmp(text, "redis", 5) == 0;
 	size_t len, shown;
 
 	if (!size)
@@ -524,13 +548,7 @@ void cfs_url_mask(const char *text, char *buf, size_t size)
 	/* The last '@' wherever it is: raw passwords hold '/', '?' and '@'. A file has none. */
 	at = sqlite ? NULL : strrchr(rest, '@');
 	if (at) {
-		colon = memchr(rest, ':', (size_t)(at - rest));
-		if (colon) {
-			put(&o, rest, (size_t)(colon + 1 - rest));
-			put(&o, MASK, strlen(MASK));
-		} else {
-			put(&o, rest, (size_t)(at - rest));
-		}
+		mask_userinfo(&o, rest, (size_t)(at - rest), redis);
 		rest = at;
 	}
 	query = strchr(rest, '?');

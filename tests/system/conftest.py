@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every test gets a workspace; what it leaves behind is judged after it."""
+
+import faulthandler
+import os
+import resource
+import signal
+import sys
+import threading
+
+import pytest
+
+sys.path.insert(0, os.path.dirname(__file__))
+
+import cachefs  # noqa: E402
+
+DEADLINE_S = 90
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "deadline(seconds): longest run time of a test")
+    resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def pytest_collection_modifyitems(items):
+    if not (cachefs.BIN / "cachefs").exists():
+        raise pytest.UsageError("no programs in %s: build, or set CACHEFS_BIN" % cachefs.BIN)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = (yield).get_result()
+    setattr(item, "report_" + report.when, report)
+
+
+@pytest.fixture
+def ws(request):
+    marker = request.node.get_closest_marker("deadline")
+    seconds = (marker.args[0] if marker else DEADLINE_S) * cachefs.SLOW
+    work = cachefs.Workspace(request.node.name)
+
+    def late(signum, frame):
+        raise TimeoutError("the test ran longer than %g s" % seconds)
+
+    def watch():
+        # the test may sit in a system call that only the end of the mount process can end
+        print("watchdog: %s: killing its processes" % request.node.nodeid, file=sys.stderr)
+        faulthandler.dump_traceback(file=sys.__stderr__)
+        work.abort()
+
+    old = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    dog = threading.Timer(seconds + 5, watch)
+    dog.daemon = True
+    dog.start()
+    yield work
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, old)
+    dog.cancel()
+    dog = threading.Timer(120 * cachefs.SLOW, watch)
+    dog.daemon = True
+    dog.start()
+    report = getattr(request.node, "report_call", None)
+    complaints = work.close(passed=report is not None and report.passed)
+    dog.cancel()
+    if complaints:
+        pytest.fail("\n".join(complaints), pytrace=False)
+
+
+@pytest.fixture
+def volume(ws):
+    return ws.volume()
+
+
+@pytest.fixture
+def mnt(volume):
+    return volume.mount()

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The file system as its users see it: names, attributes and open files of one mount, with the
+ * caches in front of metadata and data. It knows nothing of FUSE.
+ *
+ * Every function may be called from any thread, returns 0 (or a count) or a negative errno, and
+ * returns before ctx->deadline; the exception are blocking locks. The caller makes ctx with
+ * cfs_vfs_ctx(), once per request.
+ *
+ * Inode numbers are the volume's; CFS_ROOT_INO means the root of the mount, whatever inode of the
+ * volume that is (subdirectory mounts). Names come with their length and need no terminator.
+ *
+ * Handles are table indices with a generation, never pointers and never 0: a stale or forged one is
+ * -EBADF. Releasing a handle while another call uses it is the caller's mistake (the kernel never
+ * does it).
+ */
+#ifndef CFS_VFS_H
+#define CFS_VFS_H
+
+#include <cachefs/data.h>
+#include <cachefs/meta.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+
+struct cfs_vfs;
+
+/* Inode numbers of special files (.control, .stats, ...); never stored in the volume. */
+#define CFS_SPECIAL_INO	    ((cfs_ino_t)0x7FFFFFFF00000001ULL)
+#define CFS_SPECIAL_INO_END ((cfs_ino_t)0x7FFFFFFF00000010ULL)
+
+struct cfs_vfs_conf {
+	struct cfs_meta *meta; /* borrowed, all of them */
+	struct cfs_data *data;
+	struct cfs_store *store;
+	struct cfs_pool *pool;
+
+	cfs_ino_t root; /* of a subdirectory mount; 0: the volume's */
+	bool read_only;
+	bool hide_internal;  /* special files do not show up in listings */
+	bool security_xattr; /* off: "security." attributes do not exist, at no cost */
+	enum cfs_atime atime;
+	uint64_t attr_timeout_ms, entry_timeout_ms, dir_entry_timeout_ms; /* 0: never cached */
+	uint64_t io_timeout_ms; /* deadline of one request; 0: 60 000 */
+	uint32_t uid, gid;	/* owner of the special files */
+
+	/*
+	 * Answers one request written to .control; *ret is malloc'ed. NULL: there is no such file.
+	 * Called on the requesting thread. arg is control_arg.
+	 */
+	int (*control)(void *arg, const struct cfs_ctx *ctx, const char *req, size_t len,
+		       char **ret, size_t *ret_len);
+	void *control_arg;
+	/* The volume is gone: the mount should end. May be NULL. */
+	void (*lost)(void *arg, const char *reason);
+	void *lost_arg;
+};
+
+int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret);
+/*
+ * What metadata needs to know from above, for cfs_meta_start(). Valid until cfs_vfs_destroy(), so
+ * the end of a mount is: stop serving, cfs_vfs_flush(), cfs_meta_stop(), cfs_vfs_destroy(), data...
+ */
+struct cfs_meta_hooks cfs_vfs_hooks(struct cfs_vfs *v);
+/* Closes every handle and commits what they wrote; 0 or the first error. No calls may follow but
+ * destroy. */
+int cfs_vfs_flush(struct cfs_vfs *v);
+/* Does cfs_vfs_flush() if nobody has. */
+void cfs_vfs_destroy(struct cfs_vfs *v);
+
+/* The context of a request that starts now. */
+struct cfs_ctx cfs_vfs_ctx(struct cfs_vfs *v, uint32_t uid, uint32_t gid, pid_t pid);
+
+/* ---- names and attributes ---- */
+
+/* For how long the answer may be used is counted from when it was read, and may be 0. */
+struct cfs_vfs_attr {
+	cfs_ino_t ino;
+	struct cfs_attr attr;
+	uint32_t attr_ms;
+};
+struct cfs_vfs_entry {
+	cfs_ino_t ino;
+	struct cfs_attr attr;
+	uint32_t attr_ms, entry_ms;
+};
+
+int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
+		   size_t len, struct cfs_vfs_entry *ret);
+/* The kernel has dropped the inode: what is cached for it goes too. */
+void cfs_vfs_forget(struct cfs_vfs *v, cfs_ino_t ino, uint64_t count);
+int cfs_vfs_getattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		    struct cfs_vfs_attr *ret);
+/* enum cfs_set, plus: */
+#define CFS_VFS_SET_SIZE (1u << 31) /* in->length; fh 0: by path */
+int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t fh,
+		    uint32_t set, const struct cfs_attr *in, struct cfs_vfs_attr *ret);
+int cfs_vfs_readlink(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		     char buf[CFS_SYMLINK_MAX + 1]);
+int cfs_vfs_access(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int mask);
+/* As cfs_meta_mknod: files, directories, symlinks, special files. */
+int cfs_vfs_mknod(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+		  struct cfs_vfs_entry *ret);
+int cfs_vfs_link(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
+		 const char *name, size_t len, struct cfs_vfs_entry *ret);
+int cfs_vfs_unlink(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
+		   size_t len);
+int cfs_vfs_rmdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
+		  size_t len);
+int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req);
+int cfs_vfs_statfs(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct cfs_statfs *ret);
+
+/* ---- extended attributes and inode flags ---- */
+
+ssize_t cfs_vfs_getxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 const char *name, void *buf, size_t size);
+ssize_t cfs_vfs_listxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, char *buf,
+			  size_t size);
+int cfs_vfs_setxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, const char *name,
+		     const void *value, size_t size, int flags);
+int cfs_vfs_removexattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			const char *name);
+/* FS_*_FL of linux/fs.h; setting any other than immutable, append, secrm is -EOPNOTSUPP. */
+int cfs_vfs_get_flags(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		      uint32_t *ret_flags);
+int cfs_vfs_set_flags(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t flags);
+
+/* ---- open files ---- */
+
+struct cfs_vfs_open {
+	uint64_t fh;
+	/* mtime is that of this mount's previous open: pages cached in the meantime are still right
+	 */
+	bool keep_cache;
+	bool direct_io; /* special files: their length is not known beforehand */
+};
+/* flags: O_* of open(2); O_TRUNC truncates. */
+int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int flags,
+		 struct cfs_vfs_open *ret);
+/* mknod of a regular file and open; without O_EXCL a file that has appeared meanwhile is opened. */
+int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+			int flags, struct cfs_vfs_entry *ret, struct cfs_vfs_open *ret_open);
+/* As cfs_file_read: *ret must be initialised. */
+int cfs_vfs_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
+		 uint32_t size, struct cfs_segs *ret);
+/* append: off is ignored and *ret_off is where the data went. All bytes are taken, or none. */
+int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
+		  bool append, const struct iovec *src, int n_src, uint64_t *ret_off);
+/* One of possibly many descriptors is closed; drops lock_owner's POSIX locks. */
+int cfs_vfs_flush_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh,
+		       uint64_t lock_owner);
+int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh);
+int cfs_vfs_fsync(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, bool data_only);
+int cfs_vfs_fallocate(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, unsigned mode,
+		      uint64_t off, uint64_t len);
+int cfs_vfs_copy_range(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t src_fh,
+		       uint64_t src_off, uint64_t dst_fh, uint64_t dst_off, uint64_t len,
+		       uint64_t *ret_copied);
+/* whence SEEK_DATA or SEEK_HOLE. */
+int cfs_vfs_seek(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
+		 int whence, uint64_t *ret_off);
+
+/* ---- directories ---- */
+
+int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t *ret_fh);
+struct cfs_vfs_dirent {
+	const char *name; /* valid during the callback; not terminated */
+	size_t name_len;
+	cfs_ino_t ino;
+	uint8_t type;	   /* enum cfs_type */
+	uint64_t next_off; /* where to go on behind this entry */
+	/* NULL for "." and "..", and when what is known may be outdated: the entry is then looked
+	 * up. */
+	const struct cfs_vfs_entry *entry;
+};
+/* A non-zero return ends this call; that entry counts as not delivered. */
+typedef int (*cfs_vfs_dirent_fn)(void *arg, const struct cfs_vfs_dirent *e);
+/*
+ * Delivers entries from offset `off` on, at least one unless the end is reached. Offsets count
+ * entries, "." and ".." included; 0 starts a fresh listing. Memory per handle is bounded whatever
+ * the size of the directory.
+ */
+int cfs_vfs_readdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
+		    bool attrs, cfs_vfs_dirent_fn fn, void *arg);
+int cfs_vfs_fsyncdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh);
+int cfs_vfs_releasedir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh);
+
+/* ---- locks ---- */
+
+/*
+ * wait: until granted or ctx->interrupted says so (-EINTR); -EAGAIN without. Locks go away with the
+ * handle (flock) and with flush_file by their owner (POSIX).
+ */
+int cfs_vfs_flock(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t owner,
+		  enum cfs_lock_type type, bool wait);
+int cfs_vfs_setlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t owner,
+		  const struct cfs_plock *lock, bool wait);
+int cfs_vfs_getlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t owner,
+		  struct cfs_plock *lock);
+
+/* ---- statistics ---- */
+
+struct cfs_vfs_stats {
+	uint64_t handles, open_inodes;
+	uint64_t attr_hits, attr_misses, entry_hits, entry_misses;
+};
+void cfs_vfs_stats(struct cfs_vfs *v, struct cfs_vfs_stats *ret);
+
+#endif

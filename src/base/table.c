@@ -8,6 +8,18 @@
 
 #define MIN_BUCKETS 16
 
+char cfs_table_readers;
+
+#ifdef CFS_TSAN
+/* What liburcu itself allocates and frees between its threads. */
+const char *__tsan_default_suppressions(void);
+__attribute__((visibility("default"))) const char *__tsan_default_suppressions(void)
+{
+	return "called_from_lib:liburcu-bp.so\ncalled_from_lib:liburcu-cds.so\n"
+	       "called_from_lib:liburcu-common.so\n";
+}
+#endif
+
 struct cfs_table {
 	struct cds_lfht *ht;
 	_Atomic size_t count;
@@ -28,6 +40,7 @@ static int match(struct cds_lfht_node *lfht, const void *key)
 {
 	struct cfs_node *node = caa_container_of(lfht, struct cfs_node, lfht);
 
+	CFS_TSAN_ACQUIRE(lfht);
 	return node->key == *(const uint64_t *)key;
 }
 
@@ -81,9 +94,10 @@ struct cfs_node *cfs_table_add(struct cfs_table *t, struct cfs_node *node)
 	struct cds_lfht_node *in_table;
 
 	cds_lfht_node_init(&node->lfht);
-	urcu_bp_read_lock();
+	CFS_TSAN_RELEASE(&node->lfht);
+	cfs_table_read_lock();
 	in_table = cds_lfht_add_unique(t->ht, hash_key(node->key), match, &node->key, &node->lfht);
-	urcu_bp_read_unlock();
+	cfs_table_read_unlock();
 	if (in_table == &node->lfht)
 		atomic_fetch_add_explicit(&t->count, 1, memory_order_relaxed);
 	return caa_container_of(in_table, struct cfs_node, lfht);
@@ -93,9 +107,9 @@ bool cfs_table_remove(struct cfs_table *t, struct cfs_node *node)
 {
 	int r;
 
-	urcu_bp_read_lock();
+	cfs_table_read_lock();
 	r = cds_lfht_del(t->ht, &node->lfht);
-	urcu_bp_read_unlock();
+	cfs_table_read_unlock();
 	if (r == 0)
 		atomic_fetch_sub_explicit(&t->count, 1, memory_order_relaxed);
 	return r == 0;
@@ -105,12 +119,15 @@ static void call_free_fn(struct rcu_head *head)
 {
 	struct cfs_node *node = caa_container_of(head, struct cfs_node, rcu);
 
+	CFS_TSAN_ACQUIRE(head);
+	CFS_TSAN_ACQUIRE(&cfs_table_readers);
 	node->free_fn(node);
 }
 
 void cfs_table_free_rcu(struct cfs_node *node, void (*free_fn)(struct cfs_node *node))
 {
 	node->free_fn = free_fn;
+	CFS_TSAN_RELEASE(&node->rcu);
 	urcu_bp_call_rcu(&node->rcu, call_free_fn);
 }
 
@@ -124,11 +141,12 @@ void cfs_table_each(struct cfs_table *t, void (*fn)(struct cfs_node *node, void 
 	struct cds_lfht_iter iter;
 	struct cds_lfht_node *found;
 
-	urcu_bp_read_lock();
+	cfs_table_read_lock();
 	cds_lfht_first(t->ht, &iter);
 	while ((found = cds_lfht_iter_get_node(&iter)) != NULL) {
+		CFS_TSAN_ACQUIRE(found);
 		cds_lfht_next(t->ht, &iter);
 		fn(caa_container_of(found, struct cfs_node, lfht), arg);
 	}
-	urcu_bp_read_unlock();
+	cfs_table_read_unlock();
 }

@@ -15,6 +15,8 @@
 #include <urcu-bp.h>
 #include <urcu/rculfhash.h>
 
+#include "tsan.h"
+
 struct cfs_table;
 
 struct cfs_node {
@@ -27,12 +29,16 @@ struct cfs_node {
 int cfs_table_create(size_t initial_buckets, struct cfs_table **ret);
 void cfs_table_destroy(struct cfs_table *t); /* must be empty */
 
+extern char cfs_table_readers; /* names all readers to ThreadSanitizer, nothing else */
+
 static inline void cfs_table_read_lock(void)
 {
 	urcu_bp_read_lock();
 }
+
 static inline void cfs_table_read_unlock(void)
 {
+	CFS_TSAN_RELEASE(&cfs_table_readers);
 	urcu_bp_read_unlock();
 }
 

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <cachefs/meta.h>
+#include <cachefs/object.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/url.h"
+#include "cmd/cmd.h"
+#include "cmd/volume.h"
+
+#define PROBE_TIMEOUT_MS 30000
+
+static const char *const compressions[] = { "none", "lz4", "zstd", NULL };
+
+struct format_opts {
+	char *storage, *bucket, *credentials;
+	uint64_t block_size, capacity;
+	int64_t inodes, trash_days, shards;
+	int compression;
+	bool hash_prefix, enable_acl, dir_stats, force, no_check;
+};
+
+#define OPT(f) .offset = offsetof(struct format_opts, f)
+static const struct cfs_opt format_table[] = {
+	{ .name = "storage", .kind = CFS_OPT_STRING, OPT(storage), .def = "file", .arg = "TYPE",
+	  .help = "type of the object store" },
+	{ .name = "bucket", .kind = CFS_OPT_STRING, OPT(bucket), .def = "/var/jfs", .arg = "PLACE",
+	  .help = "directory (file) or endpoint of the bucket" },
+	{ .name = "credentials", .kind = CFS_OPT_STRING, OPT(credentials), .arg = "FILE",
+	  .help = "KEY=VALUE lines (ACCESS_KEY, SECRET_KEY, META_PASSWORD, ...), mode 0600" },
+	{ .name = "block-size", .kind = CFS_OPT_SIZE, OPT(block_size), .unit = 1024, .def = "4M",
+	  .arg = "SIZE", .min = 64 << 10, .max = 16 << 20,
+	  .help = "largest object, a power of two; a bare number is in KiB" },
+	{ .name = "compress", .kind = CFS_OPT_CHOICE, OPT(compression), .def = "none",
+	  .choices = compressions, .arg = "METHOD", .help = "compression of objects" },
+	{ .name = "capacity", .kind = CFS_OPT_SIZE, OPT(capacity), .unit = 1ULL << 30, .def = "0",
+	  .arg = "SIZE", .help = "limit of the volume, a bare number is in GiB; 0: none" },
+	{ .name = "inodes", .kind = CFS_OPT_INT, OPT(inodes), .def = "0", .arg = "N", .max = INT64_MAX,
+	  .help = "limit of the number of inodes; 0: none" },
+	{ .name = "trash-days", .kind = CFS_OPT_INT, OPT(trash_days), .def = "1", .arg = "DAYS",
+	  .max = 36500, .help = "how long removed files stay in .trash; 0: no trash" },
+	{ .name = "shards", .kind = CFS_OPT_INT, OPT(shards), .def = "0", .arg = "N", .max = 256,
+	  .help = "spread blocks over N buckets; the bucket then holds one %d" },
+	{ .name = "hash-prefix", .kind = CFS_OPT_FLAG, OPT(hash_prefix),
+	  .help = "begin object keys with a hash" },
+	{ .name = "enable-acl", .kind = CFS_OPT_FLAG, OPT(enable_acl),
+	  .help = "POSIX ACLs; cannot be switched off again" },
+	{ .name = "dir-stats", .kind = CFS_OPT_FLAG, OPT(dir_stats), .def = "true",
+	  .help = "keep usage per directory" },
+	{ .name = "force", .kind = CFS_OPT_FLAG, OPT(force),
+	  .help = "overwrite the setting of an existing volume" },
+	{ .name = "no-check", .kind = CFS_OPT_FLAG, OPT(no_check),
+	  .help = "do not test the object store" },
+	{ 0 },
+};
+#undef OPT
+
+static int set_string(char **dst, const char *value)
+{
+	char *copy = value && *value ? strdup(value) : NULL;
+
+	if (value && *value && !copy)
+		return -ENOMEM;
+	free(*dst);
+	*dst = copy;
+	return 0;
+}
+
+/* "file" buckets are stored as an absolute path that ends in '/'. */
+static int set_bucket(struct cfs_setting *s, const char *bucket)
+{
+	cfs_auto_free char *cwd = NULL;
+	size_t len = strlen(bucket);
+	char *path = NULL;
+
+	if (strcmp(s->storage, "file"))
+		return set_string(&s->bucket, bucket);
+	if (*bucket != '/') {
+		cwd = getcwd(NULL, 0);
+		if (!cwd)
+			return -errno;
+	}
+	if (asprintf(&path, "%s%s%s%s", cwd ? cwd : "", cwd ? "/" : "", bucket,
+		     len && bucket[len - 1] == '/' ? "" : "/") < 0)
+		return -ENOMEM;
+	free(s->bucket);
+	s->bucket = path;
+	return 0;
+}
+
+static int build_setting(const char *name, const struct format_opts *o, struct cfs_setting **ret)
+{
+	struct cfs_setting *s;
+	int r;
+
+	r = cfs_setting_new(name, &s);
+	if (r < 0)
+		return r;
+	s->block_size_kib = (uint32_t)(o->block_size >> 10);
+	s->capacity = o->capacity;
+	s->inodes = (uint64_t)o->inodes;
+	s->trash_days = (int)o->trash_days;
+	s->shards = (int)o->shards;
+	s->hash_prefix = o->hash_prefix;
+	s->enable_acl = o->enable_acl;
+	s->dir_stats = o->dir_stats;
+	r = set_string(&s->storage, o->storage);
+	if (r == 0)
+		r = set_bucket(s, o->bucket);
+	if (r == 0)
+		r = set_string(&s->compression, compressions[o->compression]);
+	if (r == 0)
+		r = set_string(&s->access_key, getenv("ACCESS_KEY"));
+	if (r == 0)
+		r = set_string(&s->secret_key, getenv("SECRET_KEY"));
+	if (r == 0)
+		r = set_string(&s->session_token, getenv("SESSION_TOKEN"));
+	s->key_encrypted = s->secret_key || s->session_token || s->encrypt_key;
+	if (s->enable_acl && r == 0)
+		r = set_string(&s->min_client_version, "1.2.0-A");
+	if (r < 0) {
+		cfs_setting_free(s);
+		return r;
+	}
+	*ret = s;
+	return 0;
+}
+
+/* Writes, reads and deletes a probe object, then stores the volume's id. */
+static int probe_store(struct cfs_object_store *store, const struct cfs_setting *s, char err[256])
+{
+	cfs_deadline_t deadline = cfs_deadline_in(PROBE_TIMEOUT_MS);
+	char probe[128], id[128], data[37] = "", want[] = "cachefs probe object";
+	const char *step = "create";
+	int r = 0;
+
+	snprintf(probe, sizeof(probe), "%s/testing/%010llx", s->name,
+		 (unsigned long long)(cfs_random_u64() & 0xFFFFFFFFFFULL));
+	snprintf(id, sizeof(id), "%s/juicefs_uuid", s->name);
+	if (store->ops->create)
+		r = store->ops->create(store, deadline);
+	if (r == 0) {
+		step = "write to";
+		r = store->ops->put(store, probe,
+				    &(struct iovec){ .iov_base = want, .iov_len = sizeof(want) }, 1,
+				    deadline);
+	}
+	if (r == 0) {
+		ssize_t n;
+
+		step = "read from";
+		n = store->ops->get(store, probe, 0,
+				    &(struct iovec){ .iov_base = data, .iov_len = sizeof(want) }, 1,
+				    deadline);
+		r = n < 0 ? (int)n : n == sizeof(want) && !memcmp(data, want, sizeof(want)) ? 0 : -EIO;
+	}
+	if (r == 0) {
+		step = "delete from";
+		r = store->ops->del(store, probe, deadline);
+	}
+	if (r == 0) {
+		step = "write the volume id to";
+		r = store->ops->put(store, id,
+				    &(struct iovec){ .iov_base = s->uuid, .iov_len = strlen(s->uuid) },
+				    1, deadline);
+	}
+	if (r < 0)
+		snprintf(err, 256, "cannot %s the object store: storage=%s bucket=%s: %s", step,
+			 s->storage, s->bucket, strerror(-r));
+	return r;
+}
+
+static int format_volume(const char *url, const struct format_opts *o, struct cfs_setting *s,
+			 char err[256])
+{
+	struct cfs_meta_conf conf = { .timeout_ms = 30000, .no_bgjob = true };
+	struct cfs_object_store *store = NULL;
+	struct cfs_setting *old = NULL;
+	struct cfs_meta *meta = NULL;
+	char unused[256];
+	bool fresh;
+	int r;
+
+	r = cfs_meta_open(url, &conf, &meta, err);
+	if (r < 0)
+		return r;
+	fresh = cfs_meta_load(meta, &old, unused) == -ENODATA;
+	cfs_setting_free(old);
+	if (fresh && !o->no_check) {
+		r = volume_open_objects(s, NULL, NULL, &store, err);
+		if (r == 0)
+			r = probe_store(store, s, err);
+		if (r < 0)
+			goto out;
+	}
+	r = cfs_meta_format(meta, s, o->force, err);
+out:
+	cfs_object_close(store);
+	cfs_meta_close(meta);
+	return r;
+}
+
+static int format_run(int argc, char **argv)
+{
+	char err[256] = "out of memory", masked[256];
+	struct cfs_setting *s = NULL;
+	struct format_opts o = { 0 };
+	const char *pos[2];
+	int r;
+
+	cfs_opt_defaults(format_table, &o);
+	r = cmd_parse(&cmd_format, format_table, &o, argc, argv, pos, 2, 2);
+	if (r >= 0)
+		goto out;
+	r = CMD_USAGE;
+	if (cfs_setting_check_name(pos[1]) < 0) {
+		cmd_error("volume name '%s' must be 3 to 63 characters of a-z, 0-9 and '-', not "
+			  "beginning or ending with '-'",
+			  pos[1]);
+		goto out;
+	}
+	if (o.block_size & (o.block_size - 1)) {
+		cmd_error("block size must be a power of two between 64K and 16M");
+		goto out;
+	}
+	if (o.credentials && volume_read_credentials(o.credentials, err) < 0) {
+		cmd_error("%s", err);
+		goto out;
+	}
+	r = CMD_SYSTEM;
+	if (build_setting(pos[1], &o, &s) < 0) {
+		cmd_error("out of memory");
+		goto out;
+	}
+	if (format_volume(pos[0], &o, s, err) < 0) {
+		cmd_error("%s", err);
+		goto out;
+	}
+	cfs_url_mask(pos[0], masked, sizeof(masked));
+	printf("volume %s formatted: meta=%s storage=%s bucket=%s\n", s->name, masked, s->storage,
+	       s->bucket);
+	r = CMD_OK;
+out:
+	cfs_setting_free(s);
+	cfs_opt_free(format_table, &o);
+	return r;
+}
+
+const struct cmd cmd_format = {
+	.name = "format",
+	.synopsis = "[OPTIONS] META-URL NAME",
+	.summary = "Creates a volume, or changes the setting of an existing one",
+	.run = format_run,
+};

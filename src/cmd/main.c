@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/url.h"
+#include "cmd/cmd.h"
+
+static const struct cmd *const commands[] = {
+	&cmd_format, &cmd_mount, &cmd_umount, &cmd_status, &cmd_info, &cmd_version, NULL,
+};
+
+static const char *command_name = "cachefs";
+
+void cmd_set_name(const char *name)
+{
+	command_name = name;
+}
+
+void cmd_error(const char *fmt, ...)
+{
+	va_list ap;
+
+	fprintf(stderr, "%s: ", command_name);
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fputc('\n', stderr);
+}
+
+char **cmd_hide_secrets(int argc, char **argv)
+{
+	char **copy = calloc((size_t)argc + 1, sizeof(*copy));
+	char *masked;
+	size_t len;
+	int i;
+
+	if (!copy)
+		abort();
+	for (i = 0; i < argc; i++) {
+		copy[i] = strdup(argv[i]);
+		len = strlen(argv[i]);
+		masked = malloc(4 * len + 64);
+		if (!copy[i] || !masked)
+			abort();
+		if (strstr(argv[i], "://")) {
+			cfs_url_mask(argv[i], masked, 4 * len + 64);
+			/* The kernel shows the original bytes: never longer than they were. */
+			memset(argv[i], 0, len);
+			memcpy(argv[i], masked, strnlen(masked, len));
+		}
+		free(masked);
+	}
+	return copy;
+}
+
+static void usage(FILE *out)
+{
+	const struct cmd *const *c;
+
+	fputs("usage: cachefs COMMAND [OPTIONS] [ARGUMENTS]\n\n"
+	      "A file system for data in object storage.\n\nCommands:\n",
+	      out);
+	for (c = commands; *c; c++)
+		fprintf(out, "  %-10s %s\n", (*c)->name, (*c)->summary);
+	fputs("\n`cachefs COMMAND --help` describes a command.\n", out);
+}
+
+int cmd_parse(const struct cmd *cmd, const struct cfs_opt *table, void *dst, int argc, char **argv,
+	      const char **pos, int min_pos, int n_pos)
+{
+	char err[CFS_OPT_ERRLEN] = "";
+	bool options_end = false;
+	int i, r, n = 0;
+
+	memset(pos, 0, sizeof(*pos) * (size_t)n_pos);
+	for (i = 1; i < argc; i += r) {
+		r = 0;
+		if (!options_end && !strcmp(argv[i], "--")) {
+			options_end = true;
+			r = 1;
+			continue;
+		}
+		if (!options_end && (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))) {
+			printf("usage: cachefs %s %s\n\n%s.\n\n", cmd->name, cmd->synopsis,
+			       cmd->summary);
+			cfs_opt_help(table, stdout);
+			return CMD_OK;
+		}
+		if (!options_end)
+			r = cfs_opt_arg(table, dst, argc - i, argv + i, err);
+		if (r < 0) {
+			if (r == -ENOENT)
+				cmd_error("unknown option '%s'", argv[i]);
+			else
+				cmd_error("%s", err);
+			return CMD_USAGE;
+		}
+		if (r > 0)
+			continue;
+		if (n == n_pos) {
+			cmd_error("unexpected argument '%s'", argv[i]);
+			return CMD_USAGE;
+		}
+		pos[n++] = argv[i];
+		r = 1;
+	}
+	if (n < min_pos) {
+		cmd_error("usage: cachefs %s %s", cmd->name, cmd->synopsis);
+		return CMD_USAGE;
+	}
+	return -1;
+}
+
+static const char *base_name(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
+int main(int argc, char **argv)
+{
+	const struct cmd *const *c;
+	char **args;
+	char name[64];
+
+	args = cmd_hide_secrets(argc, argv);
+	cfs_log_init(CFS_LOG_STDERR, CFS_LOG_WARN);
+	if (argc > 0 && !strncmp(base_name(args[0]), "mount.", 6)) {
+		cmd_set_name(base_name(args[0]));
+		return cmd_mount_helper(argc, args);
+	}
+	if (argc < 2) {
+		usage(stderr);
+		return CMD_USAGE;
+	}
+	if (!strcmp(args[1], "--help") || !strcmp(args[1], "-h") || !strcmp(args[1], "help")) {
+		usage(stdout);
+		return CMD_OK;
+	}
+	if (!strcmp(args[1], "--version"))
+		args[1] = (char *)"version";
+	for (c = commands; *c; c++) {
+		if (strcmp((*c)->name, args[1]))
+			continue;
+		snprintf(name, sizeof(name), "cachefs %s", (*c)->name);
+		cmd_set_name(name);
+		return (*c)->run(argc - 1, args + 1);
+	}
+	cmd_error("unknown command '%s'; `cachefs --help` lists them", args[1]);
+	return CMD_USAGE;
+}

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/mount.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "cmd/cmd.h"
+#include "cmd/control.h"
+#include "cmd/daemon.h"
+#include "cmd/mounted.h"
+#include "cmd/volume.h"
+
+static unsigned long remount_flags(const struct mount_opts *o)
+{
+	static const struct {
+		const char *name;
+		unsigned long set, clear;
+	} flags[] = {
+		{ "nodev", MS_NODEV, 0 },	{ "dev", 0, MS_NODEV },
+		{ "nosuid", MS_NOSUID, 0 },	{ "suid", 0, MS_NOSUID },
+		{ "noexec", MS_NOEXEC, 0 },	{ "exec", 0, MS_NOEXEC },
+		{ "sync", MS_SYNCHRONOUS, 0 },	{ "dirsync", MS_DIRSYNC, 0 },
+		{ "noatime", MS_NOATIME, 0 },	{ "atime", 0, MS_NOATIME },
+		{ "nodiratime", MS_NODIRATIME, 0 }, { "diratime", 0, MS_NODIRATIME },
+	};
+	cfs_auto_free char *list = strdup(o->kernel_opts ? o->kernel_opts : "");
+	unsigned long v = MS_REMOUNT | (o->ro ? MS_RDONLY : 0);
+	char *name, *save = NULL;
+	size_t i;
+
+	for (name = list ? strtok_r(list, ",", &save) : NULL; name;
+	     name = strtok_r(NULL, ",", &save)) {
+		for (i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
+			if (!strcmp(name, flags[i].name))
+				v = (v & ~flags[i].clear) | flags[i].set;
+		}
+	}
+	return v;
+}
+
+/* Changes the kernel's flags; our own options belong to the running process and stay. */
+static int remount(const char *point, const struct mount_opts *o)
+{
+	struct mounted m;
+
+	if (mounted_at(point, &m) < 0 || strcmp(m.type, CFS_FSTYPE)) {
+		cmd_error("%s: not a mounted cachefs", point);
+		return CMD_MOUNT_FAILED;
+	}
+	if (!o->ro && m.ro && control_is_read_only(point)) {
+		cmd_error("%s was mounted read-only from the start: unmount it and mount it again",
+			  point);
+		return CMD_MOUNT_FAILED;
+	}
+	if (mount(m.source, point, m.type, remount_flags(o), NULL) < 0) {
+		cmd_error("cannot remount %s: %s", point, strerror(errno));
+		return CMD_MOUNT_FAILED;
+	}
+	return CMD_OK;
+}
+
+static int check_mount_point(const char *point)
+{
+	struct mounted m;
+	struct stat st;
+
+	if (mounted_at(point, &m) == 0 && !strcmp(m.type, CFS_FSTYPE)) {
+		cmd_error("%s: already mounted (%s)", point, m.source);
+		return CMD_MOUNT_FAILED;
+	}
+	if (stat(point, &st) < 0) {
+		cmd_error("mount point %s: %s", point, strerror(errno));
+		return CMD_MOUNT_FAILED;
+	}
+	if (!S_ISDIR(st.st_mode)) {
+		cmd_error("mount point %s: not a directory", point);
+		return CMD_MOUNT_FAILED;
+	}
+	return CMD_OK;
+}
+
+/* -f: everything short of mounting. */
+static int check_volume(const char *url, const struct mount_opts *o)
+{
+	struct cfs_meta_conf conf = { .read_only = true, .timeout_ms = o->meta_timeout_ms };
+	struct cfs_object_store *objects;
+	struct cfs_setting *setting;
+	struct cfs_meta *meta;
+	char err[256] = "";
+	int r;
+
+	if (volume_open(url, &conf, &meta, &setting, err) < 0) {
+		cmd_error("%s", err);
+		return CMD_MOUNT_FAILED;
+	}
+	r = volume_open_objects(setting, o->storage, o->bucket, &objects, err);
+	if (r == 0)
+		cfs_object_close(objects);
+	else
+		cmd_error("%s", err);
+	cfs_setting_free(setting);
+	cfs_meta_close(meta);
+	return r == 0 ? CMD_OK : CMD_MOUNT_FAILED;
+}
+
+static void ready_in_background(void *arg)
+{
+	daemon_ready(*(int *)arg);
+}
+
+static void ready_in_foreground(void *arg)
+{
+}
+
+/* True when statfs answers; a hang ends with SIGALRM's default action otherwise. */
+static int verify_answer(const char *point, uint64_t timeout_ms)
+{
+	struct statvfs st;
+
+	signal(SIGALRM, SIG_DFL);
+	alarm((unsigned)(timeout_ms / 1000) + 1);
+	if (statvfs(point, &st) < 0) {
+		cmd_error("%s is mounted but does not answer: %s", point, strerror(errno));
+		return CMD_MOUNT_FAILED;
+	}
+	alarm(0);
+	return CMD_OK;
+}
+
+static int mount_in_background(const char *url, const char *point, const struct mount_opts *o,
+			       enum cfs_log_level level)
+{
+	char err[256] = "";
+	int r, fd = -1;
+
+	r = daemon_fork(o->mount_timeout_ms, &fd);
+	if (r < 0) {
+		cmd_error("cannot start a process: %s", strerror(-r));
+		return CMD_SYSTEM;
+	}
+	if (r == 1)
+		return verify_answer(point, o->mount_timeout_ms);
+	if (r > 1)
+		return r - 1;
+	cfs_log_init(CFS_LOG_SYSLOG, level);
+	r = serve_mount(url, point, o, ready_in_background, &fd, err);
+	if (err[0])
+		daemon_failed(fd, r ? r : CMD_MOUNT_FAILED, err);
+	exit(r);
+}
+
+int mount_volume(const char *url, const char *dir, const struct mount_opts *o, bool verbose)
+{
+	cfs_auto_free char *full_url = volume_absolute_url(url);
+	enum cfs_log_level level;
+	char point[4096];
+	char err[256] = "";
+	int r;
+
+	if (cfs_log_level_parse(o->log_level, &level) < 0) {
+		cmd_error("log-level '%s' is not one of error, warning, info, debug", o->log_level);
+		return CMD_USAGE;
+	}
+	if (o->credentials && volume_read_credentials(o->credentials, err) < 0) {
+		cmd_error("%s", err);
+		return CMD_USAGE;
+	}
+	r = mounted_resolve(dir, point, sizeof(point));
+	if (r < 0 || !full_url) {
+		cmd_error("mount point %s: %s", dir, strerror(r < 0 ? -r : ENOMEM));
+		return CMD_MOUNT_FAILED;
+	}
+	if (o->remount)
+		return remount(point, o);
+	r = check_mount_point(point);
+	if (r != CMD_OK)
+		return r;
+	if (verbose)
+		printf("mounting on %s\n", point);
+	if (o->fake)
+		return check_volume(full_url, o);
+	if (!o->foreground)
+		return mount_in_background(full_url, point, o, level);
+	cfs_log_init(CFS_LOG_STDERR, level);
+	r = serve_mount(full_url, point, o, ready_in_foreground, NULL, err);
+	if (err[0])
+		cmd_error("%s", err);
+	return r;
+}
+
+static int mount_run(int argc, char **argv)
+{
+	struct mount_opts o = { 0 };
+	char err[CFS_OPT_ERRLEN] = "";
+	const char *pos[2] = { NULL, NULL };
+	int i, n = 0, r = CMD_USAGE;
+
+	cfs_opt_defaults(mount_table, &o);
+	for (i = 1; i < argc; i++) {
+		int used;
+
+		if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+			printf("usage: cachefs %s %s\n\n%s.\n\nOptions, as --NAME=VALUE or in -o:\n\n",
+			       cmd_mount.name, cmd_mount.synopsis, cmd_mount.summary);
+			cfs_opt_help(mount_table, stdout);
+			r = CMD_OK;
+			goto out;
+		}
+		if (!strcmp(argv[i], "-o")) {
+			if (!argv[++i]) {
+				cmd_error("-o needs a list of options");
+				goto out;
+			}
+			if (mount_opts_list(&o, argv[i], false, err) < 0) {
+				cmd_error("%s", err);
+				goto out;
+			}
+			continue;
+		}
+		if (!strcmp(argv[i], "-f") || !strcmp(argv[i], "--fake")) {
+			o.fake = true;
+			continue;
+		}
+		used = cfs_opt_arg(mount_table, &o, argc - i, argv + i, err);
+		if (used < 0) {
+			if (used == -ENOENT)
+				cmd_error("unknown option '%s'", argv[i]);
+			else
+				cmd_error("%s", err);
+			goto out;
+		}
+		if (used > 0) {
+			i += used - 1;
+		} else if (n == 2) {
+			cmd_error("unexpected argument '%s'", argv[i]);
+			goto out;
+		} else {
+			pos[n++] = argv[i];
+		}
+	}
+	if (n < 2) {
+		cmd_error("usage: cachefs %s %s", cmd_mount.name, cmd_mount.synopsis);
+		goto out;
+	}
+	r = mount_volume(pos[0], pos[1], &o, false);
+out:
+	mount_opts_free(&o);
+	return r;
+}
+
+const struct cmd cmd_mount = {
+	.name = "mount",
+	.synopsis = "[-o OPTIONS] [--OPTION=VALUE...] META-URL DIR",
+	.summary = "Mounts a volume; returns when the mount answers",
+	.run = mount_run,
+};

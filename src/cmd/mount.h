@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CFS_CMD_MOUNT_H
+#define CFS_CMD_MOUNT_H
+
+#include <cachefs/meta.h>
+
+#include "cmd/mountopts.h"
+
+/*
+ * Mounts (or checks, or remounts) a volume and returns the exit status of mount(8). In the
+ * foreground it returns when the mount has ended.
+ */
+int mount_volume(const char *url, const char *dir, const struct mount_opts *o, bool verbose);
+
+/*
+ * The life of one mount in this process: opens every layer, mounts, calls ready(arg), serves until
+ * unmounted or told to stop, flushes, closes. On failure before ready: an exit status and err.
+ */
+typedef void (*serve_ready_fn)(void *arg);
+int serve_mount(const char *url, const char *dir, const struct mount_opts *o,
+		serve_ready_fn ready, void *arg, char err[256]);
+
+#endif

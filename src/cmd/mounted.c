@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/mounted.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+/* Undoes the \ooo escapes of mountinfo, in place. */
+static void unescape(char *s)
+{
+	char *out = s;
+
+	for (; *s; s++, out++) {
+		if (s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && s[2] && s[3]) {
+			*out = (char)((s[1] - '0') << 6 | (s[2] - '0') << 3 | (s[3] - '0'));
+			s += 3;
+		} else {
+			*out = *s;
+		}
+	}
+	*out = '\0';
+}
+
+/* proc(5): id parent dev root POINT OPTIONS [tags...] - TYPE SOURCE SUPEROPTIONS */
+static bool parse_line(char *line, struct mounted *ret)
+{
+	char *field[6], *save = NULL, *sep;
+	int i;
+
+	sep = strstr(line, " - ");
+	if (!sep)
+		return false;
+	*sep = '\0';
+	for (i = 0; i < 6; i++) {
+		field[i] = strtok_r(i ? NULL : line, " ", &save);
+		if (!field[i])
+			return false;
+	}
+	unescape(field[4]);
+	snprintf(ret->point, sizeof(ret->point), "%s", field[4]);
+	ret->ro = !strncmp(field[5], "ro", 2);
+	if (sscanf(sep + 3, "%31s %255s", ret->type, ret->source) != 2)
+		return false;
+	unescape(ret->source);
+	return true;
+}
+
+int mounted_at(const char *path, struct mounted *ret)
+{
+	cfs_auto_free char *line = NULL;
+	struct mounted m;
+	int r = -ENOENT;
+	size_t cap = 0;
+	FILE *in;
+
+	in = fopen("/proc/self/mountinfo", "re");
+	if (!in)
+		return -errno;
+	while (getline(&line, &cap, in) > 0) {
+		if (!parse_line(line, &m) || strcmp(m.point, path))
+			continue;
+		*ret = m; /* later lines are mounted over earlier ones */
+		r = 0;
+	}
+	fclose(in);
+	return r;
+}
+
+int mounted_resolve(const char *path, char *buf, size_t size)
+{
+	cfs_auto_free char *copy = strdup(path), *parent = NULL;
+	char *base;
+	size_t len;
+
+	if (!copy)
+		return -ENOMEM;
+	len = strlen(copy);
+	while (len > 1 && copy[len - 1] == '/')
+		copy[--len] = '\0';
+	base = strrchr(copy, '/');
+	base = base ? base + 1 : copy;
+	if (!*base || !strcmp(base, ".") || !strcmp(base, "..")) {
+		parent = realpath(copy, NULL);
+		if (!parent)
+			return -errno;
+		if ((size_t)snprintf(buf, size, "%s", parent) >= size)
+			return -ENAMETOOLONG;
+		return 0;
+	}
+	if (base == copy) {
+		parent = realpath(".", NULL);
+	} else {
+		base[-1] = '\0';
+		parent = realpath(base - 1 == copy ? "/" : copy, NULL);
+	}
+	if (!parent)
+		return -errno;
+	if ((size_t)snprintf(buf, size, "%s/%s", strcmp(parent, "/") ? parent : "", base) >= size)
+		return -ENAMETOOLONG;
+	return 0;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is mounted where, from /proc/self/mountinfo. */
+#ifndef CFS_CMD_MOUNTED_H
+#define CFS_CMD_MOUNTED_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define CFS_FSTYPE "fuse.cachefs"
+
+struct mounted {
+	char type[32];
+	char source[256];
+	char point[4096];
+	bool ro;
+};
+
+/*
+ * The topmost mount at exactly this (absolute, resolved) path. Does not touch the file system, so a
+ * dead mount is found too. -ENOENT: nothing is mounted there.
+ */
+int mounted_at(const char *path, struct mounted *ret);
+/* An absolute path without "." and "..", its last component not followed into the mount. */
+int mounted_resolve(const char *path, char *buf, size_t size);
+
+#endif

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/mountopts.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "cmd/cmd.h"
+
+static const char *const atime_modes[] = { "noatime", "relatime", "strictatime", NULL };
+
+#define OPT(f) .offset = offsetof(struct mount_opts, f)
+const struct cfs_opt mount_table[] = {
+	{ .name = "foreground", .kind = CFS_OPT_FLAG, OPT(foreground),
+	  .help = "stay in the foreground and log to stderr" },
+	{ .name = "mount_timeout", .kind = CFS_OPT_DURATION, OPT(mount_timeout_ms), .def = "30",
+	  .arg = "TIME", .min = 1000, .max = 3600000,
+	  .help = "give up when the mount does not answer by then" },
+	{ .name = "credentials", .kind = CFS_OPT_STRING, OPT(credentials), .arg = "FILE",
+	  .help = "KEY=VALUE lines (META_PASSWORD, ACCESS_KEY, ...), mode 0600" },
+	{ .name = "log-level", .kind = CFS_OPT_STRING, OPT(log_level), .def = "info", .arg = "LEVEL",
+	  .help = "error, warning, info or debug" },
+	{ .name = "fuse-debug", .kind = CFS_OPT_FLAG, OPT(debug), .flags = CFS_OPT_HIDDEN,
+	  .help = "libfuse's request trace on stderr" },
+	{ .name = "ro", .kind = CFS_OPT_FLAG, OPT(ro), .help = "read-only: no session, no changes" },
+	{ .name = "remount", .kind = CFS_OPT_FLAG, OPT(remount), .flags = CFS_OPT_HIDDEN,
+	  .help = "change the flags of a running mount" },
+	{ .name = "subdir", .kind = CFS_OPT_STRING, OPT(subdir), .arg = "PATH",
+	  .help = "mount this directory of the volume as the root" },
+	{ .name = "storage", .kind = CFS_OPT_STRING, OPT(storage), .arg = "TYPE",
+	  .help = "object store type in place of the volume's" },
+	{ .name = "bucket", .kind = CFS_OPT_STRING, OPT(bucket), .arg = "PLACE",
+	  .help = "bucket in place of the volume's" },
+	{ .name = "allow_other", .kind = CFS_OPT_FLAG, OPT(allow_other), .def = "true",
+	  .help = "let other users use the mount" },
+	{ .name = "default_permissions", .kind = CFS_OPT_FLAG, OPT(default_permissions),
+	  .def = "true", .help = "let the kernel check permissions" },
+	{ .name = "writeback_cache", .kind = CFS_OPT_FLAG, OPT(writeback_cache),
+	  .help = "let the kernel gather small writes" },
+	{ .name = "attr-cache", .kind = CFS_OPT_DURATION, OPT(attr_cache_ms), .def = "1",
+	  .arg = "TIME", .help = "how long attributes are served without asking again" },
+	{ .name = "entry-cache", .kind = CFS_OPT_DURATION, OPT(entry_cache_ms), .def = "1",
+	  .arg = "TIME", .help = "how long names of files are" },
+	{ .name = "dir-entry-cache", .kind = CFS_OPT_DURATION, OPT(dir_entry_cache_ms), .def = "1",
+	  .arg = "TIME", .help = "how long names of directories are" },
+	{ .name = "buffer-size", .kind = CFS_OPT_SIZE, OPT(buffer_size), .unit = 1 << 20,
+	  .def = "0", .arg = "SIZE", .max = INT64_MAX,
+	  .help = "memory for data, a bare number is in MiB; 0: 300M or a quarter of the cgroup's "
+		  "limit" },
+	{ .name = "max-readahead", .kind = CFS_OPT_SIZE, OPT(max_readahead), .unit = 1 << 20,
+	  .def = "32M", .arg = "SIZE", .max = INT64_MAX,
+	  .help = "furthest a sequential reader is read ahead" },
+	{ .name = "kernel-read-ahead", .kind = CFS_OPT_SIZE, OPT(read_ahead), .unit = 1 << 10,
+	  .def = "1M", .arg = "SIZE", .max = 1 << 30,
+	  .help = "the kernel's own read-ahead on this mount; 0: leave it" },
+	{ .name = "heartbeat", .kind = CFS_OPT_DURATION, OPT(heartbeat_ms), .def = "12",
+	  .arg = "TIME", .max = 600000, .help = "period of session refresh and setting reload" },
+	{ .name = "meta-timeout", .kind = CFS_OPT_DURATION, OPT(meta_timeout_ms), .def = "30",
+	  .arg = "TIME", .min = 100, .max = 3600000,
+	  .help = "longest a metadata operation may take before EIO" },
+	{ .name = "skip-dir-mtime", .kind = CFS_OPT_DURATION, OPT(skip_dir_mtime_ms), .def = "0",
+	  .arg = "TIME", .help = "update a directory's times at most this often; 0: always" },
+	{ .name = "atime-mode", .kind = CFS_OPT_CHOICE, OPT(atime_mode), .def = "noatime",
+	  .choices = atime_modes, .arg = "MODE", .help = "when access times are stored" },
+	{ .name = "no-bgjob", .kind = CFS_OPT_FLAG, OPT(no_bgjob),
+	  .help = "leave clean-up jobs to other clients" },
+	{ .name = "max-deletes", .kind = CFS_OPT_INT, OPT(max_deletes), .def = "2", .arg = "N",
+	  .min = 1, .max = 64, .help = "threads that remove the data of deleted files" },
+	{ .name = "io-timeout", .kind = CFS_OPT_DURATION, OPT(io_timeout_ms), .def = "60",
+	  .arg = "TIME", .min = 100, .max = 3600000,
+	  .help = "longest a read or flush may take before EIO" },
+	{ .name = "get-timeout", .kind = CFS_OPT_DURATION, OPT(get_timeout_ms), .def = "60",
+	  .arg = "TIME", .min = 100, .max = 3600000, .help = "deadline of one object download" },
+	{ .name = "put-timeout", .kind = CFS_OPT_DURATION, OPT(put_timeout_ms), .def = "60",
+	  .arg = "TIME", .min = 100, .max = 3600000, .help = "deadline of one object upload" },
+	{ .name = "max-uploads", .kind = CFS_OPT_INT, OPT(max_uploads), .def = "20", .arg = "N",
+	  .min = 1, .max = 1024, .help = "uploads at the same time" },
+	{ .name = "max-downloads", .kind = CFS_OPT_INT, OPT(max_downloads), .def = "20",
+	  .arg = "N", .min = 1, .max = 1024, .help = "downloads at the same time" },
+	{ .name = "max-threads", .kind = CFS_OPT_INT, OPT(max_threads), .def = "0", .arg = "N",
+	  .max = 1024, .help = "threads that answer the kernel; 0: libfuse's default" },
+	{ 0 },
+};
+#undef OPT
+
+/* Addressed to mount(8), systemd or fsck; they reach helpers but mean nothing to them. */
+static bool is_foreign(const char *name)
+{
+	static const char *const names[] = { "_netdev", "nofail", "auto",     "noauto",	  "user",
+					     "users",	"nouser", "owner",    "group",	  "defaults",
+					     "rw",	"async",  "relatime", "norelatime" };
+	size_t i;
+
+	if (!strncasecmp(name, "x-", 2) || !strncmp(name, "comment", 7))
+		return true;
+	for (i = 0; i < CFS_ARRAY_SIZE(names); i++) {
+		if (!strcmp(name, names[i]))
+			return true;
+	}
+	return false;
+}
+
+static bool is_kernel_flag(const char *name)
+{
+	static const char *const names[] = { "nodev",  "dev",	 "nosuid",  "suid",	 "noexec",
+					     "exec",   "sync",	 "dirsync", "noatime",	 "atime",
+					     "nodiratime", "diratime" };
+	size_t i;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(names); i++) {
+		if (!strcmp(name, names[i]))
+			return true;
+	}
+	return false;
+}
+
+static int add_kernel_flag(struct mount_opts *o, const char *name)
+{
+	char *all = NULL;
+
+	if (asprintf(&all, "%s%s%s", o->kernel_opts ? o->kernel_opts : "",
+		     o->kernel_opts ? "," : "", name) < 0)
+		return -ENOMEM;
+	free(o->kernel_opts);
+	o->kernel_opts = all;
+	return 0;
+}
+
+struct list_ctx {
+	struct mount_opts *o;
+	bool sloppy;
+};
+
+static int unknown_option(void *arg, const char *name, const char *value)
+{
+	struct list_ctx *c = arg;
+
+	if (!strcmp(name, "rw"))
+		c->o->ro = false;
+	if (is_foreign(name))
+		return 0;
+	if (is_kernel_flag(name))
+		return add_kernel_flag(c->o, name);
+	if (!c->sloppy)
+		return -ENOENT;
+	cmd_error("ignoring unknown option '%s'", name);
+	return 0;
+}
+
+int mount_opts_list(struct mount_opts *o, const char *list, bool sloppy, char err[CFS_OPT_ERRLEN])
+{
+	struct list_ctx c = { .o = o, .sloppy = sloppy };
+	int r;
+
+	r = cfs_opt_list(mount_table, o, list, unknown_option, &c, err);
+	return r == -ENOENT ? -EINVAL : r;
+}
+
+void mount_opts_free(struct mount_opts *o)
+{
+	cfs_opt_free(mount_table, o);
+	free(o->kernel_opts);
+	o->kernel_opts = NULL;
+}
+
+/* The smallest memory.max from our cgroup (v2) up to the root; 0 when there is none. */
+static uint64_t cgroup_limit(void)
+{
+	char line[512], path[700], *group = NULL, *slash;
+	unsigned long long v;
+	uint64_t limit = 0;
+	FILE *in;
+
+	in = fopen("/proc/self/cgroup", "re");
+	if (!in)
+		return 0;
+	while (fgets(line, sizeof(line), in)) {
+		if (!strncmp(line, "0::", 3)) {
+			group = line + 3;
+			group[strcspn(group, "\n")] = '\0';
+			break;
+		}
+	}
+	fclose(in);
+	while (group && *group) {
+		snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.max", group);
+		in = fopen(path, "re");
+		if (in) {
+			if (fscanf(in, "%llu", &v) == 1 && (!limit || v < limit))
+				limit = v;
+			fclose(in);
+		}
+		slash = strrchr(group, '/');
+		if (!slash)
+			break;
+		*slash = '\0';
+	}
+	return limit;
+}
+
+uint64_t mount_default_budget(void)
+{
+	const uint64_t full = 300ULL << 20, least = 32ULL << 20;
+	uint64_t limit = cgroup_limit();
+
+	if (!limit || limit / 4 >= full)
+		return full;
+	return CFS_MAX(limit / 4, least);
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The options of a mount: one table for `cachefs mount`, `-o` and fstab. */
+#ifndef CFS_CMD_MOUNTOPTS_H
+#define CFS_CMD_MOUNTOPTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/opt.h"
+
+struct mount_opts {
+	/* how */
+	bool foreground, fake, debug;
+	uint64_t mount_timeout_ms;
+	char *credentials;
+	char *log_level;
+	/* what */
+	bool ro, remount;
+	char *subdir, *storage, *bucket;
+	/* the kernel's generic flags, in the order seen */
+	char *kernel_opts;
+	bool allow_other, default_permissions, writeback_cache;
+	/* caches */
+	uint64_t attr_cache_ms, entry_cache_ms, dir_entry_cache_ms;
+	uint64_t buffer_size, max_readahead, read_ahead;
+	/* metadata */
+	uint64_t heartbeat_ms, meta_timeout_ms, skip_dir_mtime_ms;
+	int atime_mode;
+	bool no_bgjob;
+	int64_t max_deletes;
+	/* data */
+	uint64_t io_timeout_ms, get_timeout_ms, put_timeout_ms;
+	int64_t max_uploads, max_downloads, max_threads;
+};
+
+extern const struct cfs_opt mount_table[];
+
+/*
+ * Applies a comma list as mount(8) and fstab have it: generic options that mean nothing here are
+ * dropped, kernel flags collected. sloppy: unknown names are warnings. 0, or -EINVAL with err.
+ */
+int mount_opts_list(struct mount_opts *o, const char *list, bool sloppy,
+		    char err[CFS_OPT_ERRLEN]);
+void mount_opts_free(struct mount_opts *o);
+
+/* Budget for data pages when buffer-size is not given: 300 MiB, or a quarter of the cgroup's limit. */
+uint64_t mount_default_budget(void);
+
+#endif

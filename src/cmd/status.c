@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <cachefs/meta.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "base/url.h"
+#include "cmd/cmd.h"
+#include "cmd/volume.h"
+
+struct status_opts {
+	bool json;
+	char *credentials;
+};
+
+static const struct cfs_opt status_table[] = {
+	{ .name = "json",
+	  .kind = CFS_OPT_FLAG,
+	  .offset = offsetof(struct status_opts, json),
+	  .help = "print JSON" },
+	{ .name = "credentials",
+	  .kind = CFS_OPT_STRING,
+	  .offset = offsetof(struct status_opts, credentials),
+	  .arg = "FILE",
+	  .help = "KEY=VALUE lines (META_PASSWORD, ...), mode 0600" },
+	{ 0 },
+};
+
+static int add_session(void *arg, const struct cfs_session *s)
+{
+	json_t *info = json_loads(s->info, 0, NULL);
+	json_t *j = json_pack("{s:I, s:I, s:b, s:o}", "sid", (json_int_t)s->sid, "expire",
+			      (json_int_t)s->expire_s, "stale", s->expire_s < time(NULL), "info",
+			      info ? info : json_object());
+
+	return j && json_array_append_new(arg, j) == 0 ? 0 : -1;
+}
+
+static json_t *collect(struct cfs_meta *meta, const struct cfs_setting *setting)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(30000);
+	cfs_auto_free char *shown = NULL;
+	json_t *sessions = json_array();
+	struct cfs_statfs st;
+	json_t *s;
+
+	if (cfs_setting_show(setting, &shown) < 0 ||
+	    cfs_meta_each_session(meta, &ctx, add_session, sessions) < 0 ||
+	    cfs_meta_statfs(meta, &ctx, CFS_ROOT_INO, &st) < 0) {
+		json_decref(sessions);
+		return NULL;
+	}
+	s = json_loads(shown, 0, NULL);
+	return json_pack("{s:o, s:s, s:{s:I, s:I, s:I, s:I}, s:o}", "setting", s, "engine",
+			 cfs_meta_engine_name(meta), "usage", "used_bytes",
+			 (json_int_t)st.used_bytes, "available_bytes", (json_int_t)st.avail_bytes,
+			 "used_inodes", (json_int_t)st.used_inodes, "available_inodes",
+			 (json_int_t)st.avail_inodes, "sessions", sessions);
+}
+
+static const char *human(uint64_t bytes, char buf[32])
+{
+	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
+	double v = (double)bytes;
+	size_t i = 0;
+
+	while (v >= 1024 && i < 6) {
+		v /= 1024;
+		i++;
+	}
+	snprintf(buf, 32, i ? "%.1f %s" : "%.0f %s", v, units[i]);
+	return buf;
+}
+
+static const char *text(json_t *j, const char *key)
+{
+	const char *s = json_string_value(json_object_get(j, key));
+
+	return s ? s : "";
+}
+
+static void print_status(json_t *j, const char *url)
+{
+	json_t *s = json_object_get(j, "setting"), *u = json_object_get(j, "usage"), *session;
+	json_int_t used = json_integer_value(json_object_get(u, "used_bytes"));
+	char masked[256], buf[32];
+	size_t i;
+
+	cfs_url_mask(url, masked, sizeof(masked));
+	printf("volume:      %s (%s)\n", text(s, "Name"), text(s, "UUID"));
+	printf("metadata:    %s\n", masked);
+	printf("storage:     %s %s\n", text(s, "Storage"), text(s, "Bucket"));
+	printf("block size:  %lld KiB\n", json_integer_value(json_object_get(s, "BlockSize")));
+	printf("compression: %s\n", *text(s, "Compression") ? text(s, "Compression") : "none");
+	printf("encryption:  %s\n", *text(s, "EncryptKey") ? text(s, "EncryptAlgo") : "none");
+	printf("trash:       %lld days\n", json_integer_value(json_object_get(s, "TrashDays")));
+	printf("used:        %s in %lld inodes\n", human((uint64_t)used, buf),
+	       json_integer_value(json_object_get(u, "used_inodes")));
+	printf("sessions:    %zu\n", json_array_size(json_object_get(j, "sessions")));
+	json_array_foreach (json_object_get(j, "sessions"), i, session) {
+		json_t *info = json_object_get(session, "info");
+
+		printf("  %-4lld %s:%s  pid %lld  version %s  since %s%s\n",
+		       json_integer_value(json_object_get(session, "sid")), text(info, "HostName"),
+		       text(info, "MountPoint"),
+		       json_integer_value(json_object_get(info, "ProcessID")),
+		       text(info, "Version"), text(info, "MountTime"),
+		       json_is_true(json_object_get(session, "stale")) ? "  (stale)" : "");
+	}
+}
+
+static int status_run(int argc, char **argv)
+{
+	struct cfs_meta_conf conf = { .read_only = true, .timeout_ms = 30000 };
+	struct cfs_setting *setting = NULL;
+	struct cfs_meta *meta = NULL;
+	struct status_opts o = { 0 };
+	char err[256] = "";
+	const char *url;
+	json_t *j = NULL;
+	int r;
+
+	cfs_opt_defaults(status_table, &o);
+	r = cmd_parse(&cmd_status, status_table, &o, argc, argv, &url, 1, 1);
+	if (r >= 0)
+		goto out;
+	r = CMD_USAGE;
+	if ((o.credentials && volume_read_credentials(o.credentials, err) < 0)) {
+		cmd_error("%s", err);
+		goto out;
+	}
+	r = CMD_SYSTEM;
+	if (volume_open(url, &conf, &meta, &setting, err) < 0) {
+		cmd_error("%s", err);
+		goto out;
+	}
+	j = collect(meta, setting);
+	if (!j) {
+		cmd_error("cannot read the volume's counters and sessions");
+		goto out;
+	}
+	if (o.json) {
+		json_dumpf(j, stdout, JSON_INDENT(2));
+		putchar('\n');
+	} else {
+		print_status(j, url);
+	}
+	r = CMD_OK;
+out:
+	json_decref(j);
+	cfs_setting_free(setting);
+	if (meta)
+		cfs_meta_close(meta);
+	cfs_opt_free(status_table, &o);
+	return r;
+}
+
+const struct cmd cmd_status = {
+	.name = "status",
+	.synopsis = "[--json] META-URL",
+	.summary = "Shows a volume's setting, usage and sessions",
+	.run = status_run,
+};

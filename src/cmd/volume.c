@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/volume.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/url.h"
+
+char *volume_absolute_url(const char *url)
+{
+	static const char scheme[] = "sqlite3://";
+	const char *path = url + sizeof(scheme) - 1;
+	cfs_auto_free char *cwd = NULL;
+	char *out = NULL;
+
+	if (strncmp(url, scheme, sizeof(scheme) - 1) || *path == '/')
+		return strdup(url);
+	cwd = getcwd(NULL, 0);
+	if (!cwd || asprintf(&out, "%s%s/%s", scheme, cwd, path) < 0)
+		return NULL;
+	return out;
+}
+
+static char *trim(char *text)
+{
+	char *end;
+
+	while (isspace((unsigned char)*text))
+		text++;
+	end = text + strlen(text);
+	while (end > text && isspace((unsigned char)end[-1]))
+		*--end = '\0';
+	return text;
+}
+
+static int read_credential_lines(FILE *in, const char *path, char err[256])
+{
+	cfs_auto_free char *line = NULL;
+	char *key, *value;
+	unsigned number = 0;
+	size_t cap = 0;
+
+	while (getline(&line, &cap, in) > 0) {
+		number++;
+		key = trim(line);
+		if (!*key || *key == '#')
+			continue;
+		value = strchr(key, '=');
+		if (!value || value == key) {
+			snprintf(err, 256, "credentials file %s: line %u is not KEY=VALUE", path,
+				 number);
+			return -EINVAL;
+		}
+		*value++ = '\0';
+		if (setenv(trim(key), trim(value), 1) < 0)
+			return -errno;
+	}
+	if (ferror(in)) {
+		snprintf(err, 256, "cannot read credentials file %s: %s", path, cfs_errname(errno));
+		return -EIO;
+	}
+	return 0;
+}
+
+int volume_read_credentials(const char *path, char err[256])
+{
+	struct stat st;
+	FILE *in;
+	int fd, r;
+
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+	if (fd < 0) {
+		r = -errno;
+		snprintf(err, 256, "cannot open credentials file %s: %s", path, strerror(-r));
+		return r;
+	}
+	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || (st.st_mode & 077) ||
+	    (st.st_uid != geteuid() && st.st_uid != 0)) {
+		snprintf(err, 256,
+			 "credentials file %s must be a regular file of mode 0600 owned by you", path);
+		close(fd);
+		return -EPERM;
+	}
+	in = fdopen(fd, "r");
+	if (!in) {
+		r = -errno;
+		close(fd);
+		return r;
+	}
+	r = read_credential_lines(in, path, err);
+	fclose(in);
+	return r;
+}
+
+int volume_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_meta **ret_meta,
+		struct cfs_setting **ret_setting, char err[256])
+{
+	struct cfs_meta *meta;
+	int r;
+
+	r = cfs_meta_open(url, conf, &meta, err);
+	if (r < 0)
+		return r;
+	r = cfs_meta_load(meta, ret_setting, err);
+	if (r < 0) {
+		cfs_meta_close(meta);
+		return r;
+	}
+	*ret_meta = meta;
+	return 0;
+}
+
+int volume_open_objects(const struct cfs_setting *s, const char *storage, const char *bucket,
+			struct cfs_object_store **ret, char err[256])
+{
+	struct cfs_object_conf conf = {
+		.storage = storage ? storage : s->storage,
+		.bucket = bucket ? bucket : s->bucket,
+		.access_key = s->access_key,
+		.secret_key = s->secret_key,
+		.session_token = s->session_token,
+		.compression = s->compression,
+		.encrypt_algo = s->encrypt_algo,
+		.encrypt_key = s->encrypt_key && *s->encrypt_key ? s->encrypt_key : NULL,
+	};
+
+	return cfs_object_open(&conf, ret, err);
+}

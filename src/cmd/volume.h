@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening a volume for a command: metadata, setting and object store, with messages for people. */
+#ifndef CFS_CMD_VOLUME_H
+#define CFS_CMD_VOLUME_H
+
+#include <cachefs/meta.h>
+#include <cachefs/object.h>
+
+/*
+ * A META-URL whose SQLite path does not depend on the working directory; malloc'ed, NULL when out
+ * of memory.
+ */
+char *volume_absolute_url(const char *url);
+
+/*
+ * KEY=VALUE lines into the environment (META_PASSWORD, ACCESS_KEY, ...). The file must belong to
+ * the caller and be closed to others (mode 0600 or stricter). 0 or a negative errno with err.
+ */
+int volume_read_credentials(const char *path, char err[256]);
+
+/* Connects and loads; on failure err says which volume and why. */
+int volume_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_meta **ret_meta,
+		struct cfs_setting **ret_setting, char err[256]);
+
+/* The object store of a setting; storage and bucket override it when not NULL. */
+int volume_open_objects(const struct cfs_setting *s, const char *storage, const char *bucket,
+			struct cfs_object_store **ret, char err[256]);
+
+#endif

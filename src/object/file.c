@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Objects as files of a local directory (volume-format section 7, "file" storage). Listing is in
+ * file-list.c.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/openat2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/cleanup.h"
+#include "file.h"
+
+#define DIR_MODE      0777 /* umask applies */
+#define FILE_MODE     0666
+#define TMP_NAME_KEPT 200 /* characters of the object's name in that of its temporary file */
+#define IOV_BATCH     64
+
+/* Key to path; -EINVAL for a key that would leave the bucket. */
+static int make_path(const struct cfs_object_file *o, const char *key, char path[PATH_MAX])
+{
+	const char *p;
+	int n;
+
+	for (p = key; (p = strstr(p, "..")) != NULL; p += 2) {
+		if ((p == key || p[-1] == '/') && (p[2] == '\0' || p[2] == '/'))
+			return -EINVAL;
+	}
+	if (key[0] == '\0' || key[0] == '/')
+		return -EINVAL;
+	n = snprintf(path, PATH_MAX, "%s%s", o->bucket, key);
+	return n < PATH_MAX ? 0 : -ENAMETOOLONG;
+}
+
+/* Creates the directories above the last '/' of path that are missing; others may do the same. */
+static int make_parents(char *path)
+{
+	char *slash = path;
+	int r;
+
+	while ((slash = strchr(slash + 1, '/')) != NULL) {
+		*slash = '\0';
+		r = mkdir(path, DIR_MODE) < 0 && errno != EEXIST ? -errno : 0;
+		*slash = '/';
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* Like preadv2/pwritev until everything is done, or the end of the file is reached. */
+static ssize_t transfer(int fd, bool writing, uint64_t off, const struct iovec *iov, int n_iov,
+			int flags)
+{
+	size_t total = cfs_iov_len(iov, n_iov), done = 0, skip = 0;
+	int first = 0;
+
+	while (done < total) {
+		struct iovec v[IOV_BATCH];
+		ssize_t r;
+		int n;
+
+		while (skip >= iov[first].iov_len)
+			skip -= iov[first++].iov_len;
+		n = CFS_MIN(n_iov - first, IOV_BATCH);
+		memcpy(v, iov + first, (size_t)n * sizeof(*v));
+		v[0].iov_base = (char *)v[0].iov_base + skip;
+		v[0].iov_len -= skip;
+		r = writing ? pwritev(fd, v, n, (off_t)(off + done))
+			    : preadv2(fd, v, n, (off_t)(off + done), flags);
+		if (r < 0 && errno == EINTR)
+			continue;
+		if (r < 0)
+			return -errno;
+		if (r == 0)
+			break;
+		done += (size_t)r;
+		skip += (size_t)r;
+	}
+	return (ssize_t)done;
+}
+
+static ssize_t file_get(struct cfs_object_store *base, const char *key, uint64_t off,
+			const struct iovec *dst, int n_dst, cfs_deadline_t deadline)
+{
+	struct cfs_object_file *o = (struct cfs_object_file *)base;
+	char path[PATH_MAX];
+	cfs_auto_close int fd = -1;
+	int r;
+
+	r = make_path(o, key, path);
+	if (r < 0)
+		return r;
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	return transfer(fd, false, off, dst, n_dst, 0);
+}
+
+/*
+ * RESOLVE_CACHED (openat2(2)) makes the path walk fail rather than wait, RWF_NOWAIT (preadv2(2))
+ * the read. Whatever the kernel or a sandbox answers to either, the blocking way is the fallback.
+ */
+static ssize_t file_get_nowait(struct cfs_object_store *base, const char *key, uint64_t off,
+			       const struct iovec *dst, int n_dst)
+{
+	struct cfs_object_file *o = (struct cfs_object_file *)base;
+	struct open_how how = {
+		.flags = O_RDONLY | O_CLOEXEC,
+		.resolve = RESOLVE_CACHED,
+	};
+	char path[PATH_MAX];
+	cfs_auto_close int fd = -1;
+	ssize_t n;
+	int r;
+
+	r = make_path(o, key, path);
+	if (r < 0)
+		return r;
+	fd = (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof(how));
+	if (fd < 0)
+		return errno == ENOENT ? -ENOENT : -EAGAIN;
+	n = transfer(fd, false, off, dst, n_dst, RWF_NOWAIT);
+	return n < 0 ? -EAGAIN : n;
+}
+
+static int write_tmp(char *tmp, const struct iovec *src, int n_src)
+{
+	size_t len = cfs_iov_len(src, n_src);
+	ssize_t n;
+	int fd, r;
+
+	fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, FILE_MODE);
+	if (fd < 0 && errno == ENOENT) {
+		r = make_parents(tmp);
+		if (r < 0)
+			return r;
+		fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, FILE_MODE);
+	}
+	if (fd < 0)
+		return -errno;
+	n = transfer(fd, true, 0, src, n_src, 0);
+	r = n < 0 ? (int)n : (size_t)n < len ? -EIO : 0;
+	/* Network file systems report a full disk or quota here. */
+	if (close(fd) < 0 && r == 0)
+		r = -errno;
+	if (r < 0)
+		unlink(tmp);
+	return r;
+}
+
+static int file_put(struct cfs_object_store *base, const char *key, const struct iovec *src,
+		    int n_src, cfs_deadline_t deadline)
+{
+	struct cfs_object_file *o = (struct cfs_object_file *)base;
+	char path[PATH_MAX], tmp[PATH_MAX];
+	const char *name;
+	int n, r;
+
+	r = make_path(o, key, path);
+	if (r < 0)
+		return r;
+	name = strrchr(path, '/') + 1;
+	n = snprintf(tmp, sizeof(tmp), "%.*s" CFS_FILE_TMP_PREFIX "%.*s" CFS_FILE_TMP_INFIX "%lu",
+		     (int)(name - path), path, TMP_NAME_KEPT, name,
+		     (unsigned long)(cfs_random_u64() >> 1));
+	if (n >= (int)sizeof(tmp))
+		return -ENAMETOOLONG;
+	r = write_tmp(tmp, src, n_src);
+	if (r < 0)
+		return r;
+	if (rename(tmp, path) < 0) {
+		r = -errno;
+		unlink(tmp);
+	}
+	return r;
+}
+
+static int file_del(struct cfs_object_store *base, const char *key, cfs_deadline_t deadline)
+{
+	struct cfs_object_file *o = (struct cfs_object_file *)base;
+	char path[PATH_MAX];
+	int r;
+
+	r = make_path(o, key, path);
+	if (r < 0)
+		return r;
+	return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
+}
+
+static int file_head(struct cfs_object_store *base, const char *key, struct cfs_object_info *ret,
+		     cfs_deadline_t deadline)
+{
+	struct cfs_object_file *o = (struct cfs_object_file *)base;
+	char path[PATH_MAX];
+	struct stat st;
+	int r;
+
+	r = make_path(o, key, path);
+	if (r < 0)
+		return r;
+	if (stat(path, &st) < 0)
+		return -errno;
+	if (!S_ISREG(st.st_mode))
+		return -ENOENT;
+	*ret = (struct cfs_object_info){
+		.key = key,
+		.size = (uint64_t)st.st_size,
+		.mtime_s = st.st_mtim.tv_sec,
+	};
+	return 0;
+}
+
+static int file_sync(struct cfs_object_store *base, cfs_deadline_t deadline)
+{
+	struct cfs_object_file *o = (struct cfs_object_file *)base;
+	cfs_auto_close int fd = open(o->bucket, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0)
+		return -errno;
+	return syncfs(fd) < 0 ? -errno : 0;
+}
+
+static int file_create(struct cfs_object_store *base, cfs_deadline_t deadline)
+{
+	struct cfs_object_file *o = (struct cfs_object_file *)base;
+	struct stat st;
+	int r;
+
+	r = make_parents(o->bucket);
+	if (r < 0)
+		return r;
+	if (stat(o->bucket, &st) < 0)
+		return -errno;
+	return access(o->bucket, R_OK | W_OK | X_OK) < 0 ? -errno : 0;
+}
+
+static void file_close(struct cfs_object_store *base)
+{
+	struct cfs_object_file *o = (struct cfs_object_file *)base;
+
+	free(o->bucket);
+	free(o);
+}
+
+static const struct cfs_object_ops file_ops = {
+	.name = "file",
+	.get = file_get,
+	.get_nowait = file_get_nowait,
+	.put = file_put,
+	.del = file_del,
+	.head = file_head,
+	.list = cfs_object_file_list,
+	.sync = file_sync,
+	.create = file_create,
+	.close = file_close,
+};
+
+int cfs_object_open_file(const struct cfs_object_conf *conf, struct cfs_object_store **ret,
+			 char err[CFS_OBJECT_ERRLEN])
+{
+	struct cfs_object_file *o;
+	size_t len;
+
+	if (!conf->bucket || conf->bucket[0] != '/') {
+		snprintf(err, CFS_OBJECT_ERRLEN,
+			 "bucket of a file storage must be an absolute path: %s",
+			 conf->bucket && conf->bucket[0] ? conf->bucket : "(empty)");
+		return -EINVAL;
+	}
+	o = calloc(1, sizeof(*o));
+	if (!o)
+		return -ENOMEM;
+	len = strlen(conf->bucket);
+	if (asprintf(&o->bucket, "%s%s", conf->bucket, conf->bucket[len - 1] == '/' ? "" : "/") <
+	    0) {
+		free(o);
+		return -ENOMEM;
+	}
+	o->base.ops = &file_ops;
+	*ret = &o->base;
+	return 0;
+}

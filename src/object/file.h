@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The file store, for its two source files. */
+#ifndef CFS_OBJECT_FILE_H
+#define CFS_OBJECT_FILE_H
+
+#include "object-internal.h"
+
+/* Temporary files are PREFIX name INFIX random. */
+#define CFS_FILE_TMP_PREFIX ".jfs."
+#define CFS_FILE_TMP_INFIX  ".tmp."
+
+struct cfs_object_file {
+	struct cfs_object_store base;
+	char *bucket; /* absolute, ends in '/' */
+};
+
+int cfs_object_file_list(struct cfs_object_store *base, const char *prefix, const char *after,
+			 cfs_object_list_fn fn, void *arg, cfs_deadline_t deadline);
+
+#endif

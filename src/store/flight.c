@@ -1,0 +1,586 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Single flight: what is missing of a block is fetched once, in runs of slots, for all who want it.
+ *
+ * The reader that finds slots without page or flight marks them with a flight of its own, takes the
+ * memory for it (holding no page while it waits for memory, or readers could starve each other),
+ * tries to fetch without waiting on its own thread, and hands the rest to a download worker. From
+ * there on it waits like any other reader, with its own deadline.
+ *
+ * A flight that is not done at its deadline is failed by whoever notices: its slots are free for
+ * another try, while its pages belong to the stuck worker until that returns.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "store-internal.h"
+
+#define HELD_MAX 8
+
+struct flight {
+	struct cfs_job job; /* first */
+	struct cfs_store *store;
+	struct shard *shard;
+	struct block *block; /* a user of it */
+	struct cfs_block id;
+	unsigned first, n; /* slots */
+	uint32_t off, len; /* the same in bytes */
+	cfs_deadline_t deadline;
+	bool prefetch;
+	unsigned source; /* number of the tier that had it; n_tiers: the object store */
+
+	/* Under the shard's lock. */
+	pthread_cond_t changed;
+	unsigned refs; /* those who wait, and the worker */
+	bool done;
+	int err; /* -EAGAIN: not tried, or not for you to worry about: try yourself */
+
+	struct cfs_page *pages[];
+};
+
+/* The flights that one reader waits for. Holding them pins their pages. */
+struct held {
+	struct flight *v[HELD_MAX];
+	bool mine[HELD_MAX]; /* to be launched by us */
+	unsigned n;
+	bool expired; /* we failed one at its deadline */
+};
+
+static void put_flight(struct flight *f)
+{
+	struct shard *sh = f->shard;
+	unsigned i;
+	bool last;
+
+	pthread_mutex_lock(&sh->lock);
+	last = --f->refs == 0;
+	if (last)
+		cfs_memory_unuse(sh, f->block);
+	pthread_mutex_unlock(&sh->lock);
+	if (!last)
+		return;
+	for (i = 0; i < f->n; i++)
+		cfs_page_unref(f->pages[i]);
+	pthread_cond_destroy(&f->changed);
+	free(f);
+}
+
+static void release(struct held *held)
+{
+	while (held->n > 0)
+		put_flight(held->v[--held->n]);
+}
+
+/* With the shard locked. Marks those slots of the run that are free. */
+static struct flight *new_flight(struct cfs_store *s, struct shard *sh, struct block *block,
+				 unsigned first, unsigned n, cfs_deadline_t deadline)
+{
+	struct flight *f = calloc(1, sizeof(*f) + n * sizeof(f->pages[0]));
+	unsigned i;
+
+	if (!f)
+		return NULL;
+	if (cfs_cond_init(&f->changed) < 0) {
+		free(f);
+		return NULL;
+	}
+	f->store = s;
+	f->shard = sh;
+	f->block = block;
+	f->id = block->id;
+	f->first = first;
+	f->n = n;
+	f->off = first * CFS_PAGE_LARGE;
+	f->len = CFS_MIN(n * CFS_PAGE_LARGE, block->id.len - f->off);
+	/* Until `deadline` it may be waiting for memory. */
+	f->deadline = CFS_MAX(deadline, cfs_deadline_in(s->get_timeout_ms));
+	f->refs = 1;
+	block->users++;
+	for (i = first; i < first + n; i++) {
+		if (!block->slots[i].page && !block->slots[i].flight)
+			block->slots[i].flight = f;
+	}
+	return f;
+}
+
+/* With the shard locked. */
+static void end_flight(struct flight *f, int err)
+{
+	unsigned i;
+
+	if (f->done)
+		return;
+	for (i = 0; i < f->n; i++) {
+		struct slot *slot = &f->block->slots[f->first + i];
+
+		if (slot->flight != f)
+			continue;
+		slot->flight = NULL;
+		if (err == 0)
+			cfs_memory_insert(f->store, f->shard, f->block, f->first + i,
+					  cfs_page_ref(f->pages[i]));
+	}
+	f->done = true;
+	f->err = err;
+	pthread_cond_broadcast(&f->changed);
+}
+
+static void finish(struct flight *f, int err)
+{
+	pthread_mutex_lock(&f->shard->lock);
+	end_flight(f, err);
+	pthread_mutex_unlock(&f->shard->lock);
+	if (err == 0)
+		cfs_memory_shrink(f->store);
+}
+
+static bool holds(const struct held *held, const struct flight *f)
+{
+	unsigned i;
+
+	for (i = 0; i < held->n; i++) {
+		if (held->v[i] == f)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * With the shard locked: makes *held the flights that will deliver what is missing of the slots,
+ * starting one for each run that nobody fetches. The first HELD_MAX of them, should there be more.
+ */
+static int join(struct cfs_store *s, struct shard *sh, struct block *block, unsigned first,
+		unsigned last, cfs_deadline_t deadline, struct held *held)
+{
+	cfs_deadline_t now = cfs_now_ms();
+	unsigned i;
+
+	*held = (struct held){0};
+	for (i = first; i <= last && held->n < HELD_MAX; i++) {
+		struct slot *slot = &block->slots[i];
+		struct flight *f = slot->flight;
+		unsigned from = i, n = 1;
+
+		if (slot->page)
+			continue;
+		if (f && f->deadline <= now) {
+			end_flight(f, -EIO);
+			held->expired = true;
+			f = NULL;
+		}
+		if (f) {
+			if (!holds(held, f)) {
+				f->refs++;
+				held->v[held->n++] = f;
+			}
+			continue;
+		}
+		if (s->object->ops->whole) {
+			from = 0;
+			n = block->n_slots;
+		} else {
+			while (from + n <= last && !slot[n].page && !slot[n].flight)
+				n++;
+		}
+		f = new_flight(s, sh, block, from, n, deadline);
+		if (!f)
+			return held->n ? 0 : -ENOMEM;
+		held->mine[held->n] = true;
+		held->v[held->n++] = f;
+	}
+	return 0;
+}
+
+static void log_failure(const struct flight *f, const char *what, int err)
+{
+	char key[CFS_BLOCK_KEY_MAX];
+
+	cfs_store_block_key(f->store, &f->id, key);
+	if (!f->prefetch)
+		cfs_err("%s: key=%s off=%u len=%u err=%s", what, key, f->off, f->len,
+			cfs_errname(err));
+}
+
+static void log_expired(struct cfs_store *s, const struct cfs_block *b)
+{
+	char key[CFS_BLOCK_KEY_MAX];
+
+	cfs_store_block_key(s, b, key);
+	cfs_err("block was not read in time, its worker is left behind: key=%s timeout_ms=%llu",
+		key, (unsigned long long)s->get_timeout_ms);
+}
+
+/* iov has room for one more piece. 0, -EAGAIN (only when nowait), -ENOENT, -EIO. */
+static int fetch_object(struct flight *f, struct iovec *iov, int n_iov, bool nowait)
+{
+	struct cfs_store *s = f->store;
+	const struct cfs_object_ops *ops = s->object->ops;
+	char key[CFS_BLOCK_KEY_MAX];
+	uint64_t start = cfs_now_ns();
+	uint8_t beyond;
+	ssize_t got;
+
+	if (nowait && !ops->get_nowait)
+		return -EAGAIN;
+	cfs_store_block_key(s, &f->id, key);
+	/* One byte more than there should be tells an object that is too long. */
+	if (f->off + f->len == f->id.len)
+		iov[n_iov++] = (struct iovec){.iov_base = &beyond, .iov_len = 1};
+	if (nowait)
+		got = ops->get_nowait(s->object, key, f->off, iov, n_iov);
+	else
+		got = ops->get(s->object, key, f->off, iov, n_iov,
+			       cfs_deadline_min(f->deadline, cfs_deadline_in(s->get_timeout_ms)));
+	if (nowait && got == -EAGAIN)
+		return -EAGAIN;
+
+	CFS_STAT_ADD(s, gets, 1);
+	CFS_STAT_ADD(s, get_ns, cfs_now_ns() - start);
+	if (got == (ssize_t)f->len) {
+		CFS_STAT_ADD(s, get_bytes, f->len);
+		return 0;
+	}
+	CFS_STAT_ADD(s, get_errors, 1);
+	if (got == -ENOENT)
+		log_failure(f, "block is missing", -ENOENT);
+	else if (got < 0)
+		log_failure(f, "block cannot be read", (int)got);
+	else
+		log_failure(f,
+			    got < (ssize_t)f->len ? "block is shorter than its name says"
+						  : "block is longer than its name says",
+			    -EIO);
+	return got == -ENOENT ? -ENOENT : -EIO;
+}
+
+static int fetch(struct flight *f, bool nowait)
+{
+	struct iovec iov[CFS_STORE_PAGES_MAX + 1];
+	struct cfs_store *s = f->store;
+	unsigned i;
+	ssize_t got;
+
+	for (i = 0; i < f->n; i++)
+		iov[i] = (struct iovec){
+			.iov_base = f->pages[i]->data,
+			.iov_len = cfs_slot_len(&f->id, f->first + i),
+		};
+	/* A tier that fails is a tier that misses; it does its own accounting. */
+	for (f->source = 0; f->source < s->n_tiers; f->source++) {
+		const struct cfs_tier_slot *t = &s->tiers[f->source];
+
+		got = t->ops->get(t->tier, &f->id, f->off, iov, (int)f->n, nowait, f->deadline);
+		if (got == (ssize_t)f->len)
+			return 0;
+		if (nowait && got == -EAGAIN)
+			return -EAGAIN;
+	}
+	return fetch_object(f, iov, (int)f->n, nowait);
+}
+
+/* Offers a block that was fetched whole to the tiers nearer than the one that had it. */
+static void offer(struct flight *f)
+{
+	struct cfs_store *s = f->store;
+	struct cfs_segs data;
+	unsigned i;
+	int r = 0;
+
+	if (f->len != f->id.len || f->source == 0)
+		return;
+	cfs_segs_init(&data);
+	for (i = 0; r == 0 && i < f->n; i++) {
+		r = cfs_segs_add(&data, cfs_page_ref(f->pages[i]), 0, cfs_slot_len(&f->id, i));
+		if (r < 0)
+			cfs_page_unref(f->pages[i]);
+	}
+	for (i = 0; r == 0 && i < f->source; i++) {
+		if (s->tiers[i].ops->offer)
+			s->tiers[i].ops->offer(s->tiers[i].tier, &f->id, &data);
+	}
+	cfs_segs_release(&data);
+}
+
+/* Ends a flight whose bytes are there, or not. */
+static void land(struct flight *f, int err)
+{
+	/* Nobody asked for it: let the one who does find out, and have it logged. */
+	finish(f, err < 0 && f->prefetch ? -EAGAIN : err);
+	if (err == 0)
+		offer(f);
+}
+
+static void run_flight(struct cfs_job *job)
+{
+	struct flight *f = (struct flight *)job;
+	bool expired;
+
+	pthread_mutex_lock(&f->shard->lock);
+	expired = f->done;
+	pthread_mutex_unlock(&f->shard->lock);
+	if (!expired)
+		land(f, fetch(f, false));
+	if (f->prefetch)
+		atomic_fetch_sub(&f->store->prefetching, 1);
+	put_flight(f);
+}
+
+static void free_pages(struct flight *f)
+{
+	unsigned i;
+
+	for (i = 0; i < f->n; i++) {
+		cfs_page_unref(f->pages[i]);
+		f->pages[i] = NULL;
+	}
+}
+
+static int take_pages(struct flight *f, cfs_deadline_t deadline)
+{
+	unsigned i;
+	int r = 0;
+
+	for (i = 0; r == 0 && i < f->n; i++)
+		r = cfs_page_get(f->store->pool, cfs_slot_len(&f->id, f->first + i), CFS_USE_READ,
+				 deadline, &f->pages[i]);
+	if (r < 0)
+		free_pages(f);
+	return r;
+}
+
+static int take_all_pages(struct held *held, cfs_deadline_t deadline)
+{
+	unsigned i;
+	int r = 0;
+
+	for (i = 0; r == 0 && i < held->n; i++) {
+		if (held->mine[i])
+			r = take_pages(held->v[i], deadline);
+	}
+	for (i = 0; r < 0 && i < held->n; i++) {
+		if (held->mine[i])
+			free_pages(held->v[i]);
+	}
+	return r;
+}
+
+/*
+ * Memory for all flights of ours. Readers that have to wait for it do so one after the other: two
+ * that each hold a part of what the other waits for would wait for ever.
+ */
+static int allocate(struct cfs_store *s, struct held *held, cfs_deadline_t deadline)
+{
+	bool busy;
+	int r = 0;
+
+	pthread_mutex_lock(&s->alloc_lock);
+	busy = s->alloc_busy;
+	pthread_mutex_unlock(&s->alloc_lock);
+	if (!busy) {
+		r = take_all_pages(held, 0);
+		if (r != -ETIMEDOUT)
+			return r;
+	}
+
+	r = 0;
+	pthread_mutex_lock(&s->alloc_lock);
+	while (s->alloc_busy && r == 0)
+		r = cfs_cond_wait(&s->alloc_free, &s->alloc_lock, deadline);
+	if (!s->alloc_busy) {
+		s->alloc_busy = true;
+		r = 0;
+	}
+	pthread_mutex_unlock(&s->alloc_lock);
+	if (r < 0)
+		return r;
+
+	r = take_all_pages(held, deadline);
+	pthread_mutex_lock(&s->alloc_lock);
+	s->alloc_busy = false;
+	pthread_cond_signal(&s->alloc_free);
+	pthread_mutex_unlock(&s->alloc_lock);
+	return r;
+}
+
+static int submit(struct flight *f, cfs_deadline_t deadline)
+{
+	struct shard *sh = f->shard;
+	int r;
+
+	pthread_mutex_lock(&sh->lock);
+	f->refs++;
+	pthread_mutex_unlock(&sh->lock);
+	f->job.run = run_flight;
+	if (f->prefetch)
+		r = cfs_workers_try_submit(f->store->downloads, &f->job);
+	else
+		r = cfs_workers_submit(f->store->downloads, &f->job, deadline);
+	if (r < 0)
+		put_flight(f);
+	return r;
+}
+
+/* Starts our flights; whatever happens, each of them will be done. */
+static int launch(struct cfs_store *s, struct held *held, cfs_deadline_t deadline)
+{
+	unsigned i, mine = 0;
+	int r, err = 0;
+
+	for (i = 0; i < held->n; i++)
+		mine += held->mine[i];
+	if (mine == 0)
+		return 0;
+	err = allocate(s, held, deadline);
+	for (i = 0; i < held->n; i++) {
+		struct flight *f = held->v[i];
+
+		if (!held->mine[i])
+			continue;
+		if (err < 0) {
+			finish(f, -EAGAIN);
+			continue;
+		}
+		r = fetch(f, true);
+		if (r != -EAGAIN) {
+			land(f, r);
+			continue;
+		}
+		r = submit(f, deadline);
+		if (r < 0) {
+			finish(f, -EAGAIN);
+			err = r;
+		}
+	}
+	return err;
+}
+
+static int wait_flight(struct flight *f, cfs_deadline_t deadline, bool *expired)
+{
+	cfs_deadline_t until = cfs_deadline_min(deadline, f->deadline);
+	int r = 0;
+
+	pthread_mutex_lock(&f->shard->lock);
+	while (!f->done && r == 0) {
+		r = cfs_cond_wait(&f->changed, &f->shard->lock, until);
+		if (r < 0 && !f->done && f->deadline <= until) {
+			end_flight(f, -EIO);
+			*expired = true;
+		}
+	}
+	r = f->done ? f->err : -EIO;
+	pthread_mutex_unlock(&f->shard->lock);
+	return r;
+}
+
+static int wait_all(struct held *held, cfs_deadline_t deadline)
+{
+	unsigned i;
+	int r = 0;
+
+	for (i = 0; r == 0 && i < held->n; i++) {
+		r = wait_flight(held->v[i], deadline, &held->expired);
+		if (r == -EAGAIN)
+			r = 0;
+	}
+	return r;
+}
+
+/* 1: collected; 0: *held replaced by the flights that are needed for it; or negative errno. */
+static int collect_or_join(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
+			   uint32_t len, cfs_deadline_t deadline, struct cfs_segs *ret,
+			   struct held *held)
+{
+	struct shard *sh = cfs_memory_shard(s, b);
+	struct held next = {0};
+	struct block *block;
+	int r;
+
+	pthread_mutex_lock(&sh->lock);
+	block = cfs_memory_use(sh, b);
+	r = block ? cfs_memory_collect(block, off, len, ret) : -ENOMEM;
+	if (r == 0 && cfs_deadline_passed(deadline))
+		r = -EIO;
+	if (r == 0)
+		r = join(s, sh, block, off / CFS_PAGE_LARGE, (off + len - 1) / CFS_PAGE_LARGE,
+			 deadline, &next);
+	if (block)
+		cfs_memory_unuse(sh, block);
+	pthread_mutex_unlock(&sh->lock);
+	release(held);
+	*held = next;
+	return r;
+}
+
+int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
+		    cfs_deadline_t deadline, struct cfs_segs *ret)
+{
+	struct held held = {0};
+	bool expired = false;
+	int r;
+
+	for (;;) {
+		r = collect_or_join(s, b, off, len, deadline, ret, &held);
+		if (r == 0)
+			r = launch(s, &held, deadline);
+		else
+			break;
+		if (r == 0)
+			r = wait_all(&held, deadline);
+		expired |= held.expired;
+		if (r < 0)
+			break;
+	}
+	release(&held);
+	if (expired)
+		log_expired(s, b);
+	if (r > 0)
+		return 0;
+	return r == -ENOENT || r == -ENOMEM ? r : -EIO;
+}
+
+static bool launch_prefetch(struct flight *f)
+{
+	struct cfs_store *s = f->store;
+
+	f->prefetch = true;
+	if (atomic_fetch_add(&s->prefetching, 1) < s->max_prefetches && take_pages(f, 0) == 0 &&
+	    submit(f, 0) == 0)
+		return true;
+	atomic_fetch_sub(&s->prefetching, 1);
+	finish(f, -EAGAIN);
+	return false;
+}
+
+void cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len)
+{
+	struct shard *sh = cfs_memory_shard(s, b);
+	struct held held = {0};
+	struct block *block;
+	unsigned i;
+
+	if (atomic_load(&s->prefetching) >= s->max_prefetches) {
+		CFS_STAT_ADD(s, prefetch_drops, 1);
+		return;
+	}
+	pthread_mutex_lock(&sh->lock);
+	block = cfs_memory_use(sh, b);
+	if (block && !block->put)
+		join(s, sh, block, off / CFS_PAGE_LARGE, (off + len - 1) / CFS_PAGE_LARGE, 0,
+		     &held);
+	if (block)
+		cfs_memory_unuse(sh, block);
+	pthread_mutex_unlock(&sh->lock);
+	for (i = 0; i < held.n; i++) {
+		if (!held.mine[i])
+			continue;
+		if (launch_prefetch(held.v[i]))
+			CFS_STAT_ADD(s, prefetches, 1);
+		else
+			CFS_STAT_ADD(s, prefetch_drops, 1);
+	}
+	release(&held);
+	if (held.expired)
+		log_expired(s, b);
+}

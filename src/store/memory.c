@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The memory tier: a hash of blocks in shards, each with its own lock and its own clock of pages.
+ *
+ * A hit takes one shard lock for as long as it takes to find the block and reference its pages
+ * (well below a microsecond), so that an evicted page is free the moment it leaves the clock and
+ * no grace period stands between memory pressure and memory.
+ *
+ * Eviction is a clock with a small counter: the hand takes the oldest page; one that was hit since
+ * the hand's last visit, or is in somebody's hands (freeing it would free nothing), goes round
+ * again.
+ */
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "store-internal.h"
+
+#define FIRST_BUCKETS 64
+#define HOT_MAX	      3
+/* Share of the pool, the rest being for what is in flight without having to evict first. */
+#define SHARE_PERCENT 80
+
+static uint64_t hash_block(const struct cfs_block *b)
+{
+	uint64_t h = (b->slice + ((uint64_t)b->index << 48)) * 0x9E3779B97F4A7C15ULL;
+
+	h ^= h >> 32;
+	h *= 0xD6E8FEB86659FD93ULL;
+	return h ^ h >> 32;
+}
+
+struct shard *cfs_memory_shard(struct cfs_store *s, const struct cfs_block *b)
+{
+	return &s->shards[hash_block(b) % CFS_STORE_SHARDS];
+}
+
+static struct block_list *bucket_of(const struct shard *sh, const struct cfs_block *b)
+{
+	return &sh->buckets[hash_block(b) / CFS_STORE_SHARDS % sh->n_buckets];
+}
+
+struct block *cfs_memory_find(struct shard *sh, const struct cfs_block *b)
+{
+	struct block *block;
+
+	LIST_FOREACH(block, bucket_of(sh, b), link)
+	{
+		if (block->id.slice == b->slice && block->id.index == b->index &&
+		    block->id.len == b->len)
+			return block;
+	}
+	return NULL;
+}
+
+/* Without memory the table goes on with longer chains. */
+static void grow(struct shard *sh)
+{
+	struct block_list *old = sh->buckets, *v;
+	size_t i, n = sh->n_buckets;
+	struct block *block;
+
+	v = calloc(2 * n, sizeof(*v));
+	if (!v)
+		return;
+	sh->buckets = v;
+	sh->n_buckets = 2 * n;
+	for (i = 0; i < n; i++) {
+		while ((block = LIST_FIRST(&old[i])) != NULL) {
+			LIST_REMOVE(block, link);
+			LIST_INSERT_HEAD(bucket_of(sh, &block->id), block, link);
+		}
+	}
+	free(old);
+}
+
+struct block *cfs_memory_use(struct shard *sh, const struct cfs_block *b)
+{
+	struct block *block = cfs_memory_find(sh, b);
+	unsigned i, n;
+
+	if (!block) {
+		n = CFS_DIV_UP(b->len, CFS_PAGE_LARGE);
+		block = calloc(1, sizeof(*block) + n * sizeof(block->slots[0]));
+		if (!block)
+			return NULL;
+		block->id = *b;
+		block->n_slots = n;
+		for (i = 0; i < n; i++)
+			block->slots[i].index = (uint16_t)i;
+		if (sh->n_blocks >= sh->n_buckets)
+			grow(sh);
+		LIST_INSERT_HEAD(bucket_of(sh, b), block, link);
+		sh->n_blocks++;
+	}
+	block->users++;
+	return block;
+}
+
+void cfs_memory_unuse(struct shard *sh, struct block *block)
+{
+	if (--block->users > 0)
+		return;
+	LIST_REMOVE(block, link);
+	sh->n_blocks--;
+	free(block);
+}
+
+bool cfs_memory_insert(struct cfs_store *s, struct shard *sh, struct block *block, unsigned index,
+		       struct cfs_page *page)
+{
+	struct slot *slot = &block->slots[index];
+
+	if (slot->page || slot->flight)
+		return false;
+	cfs_page_set_use(page, CFS_USE_CACHE);
+	slot->page = page;
+	slot->hot = 0;
+	block->users++;
+	TAILQ_INSERT_TAIL(&sh->clock, slot, link);
+	sh->n_clock++;
+	atomic_fetch_add_explicit(&s->memory_bytes, page->size, memory_order_relaxed);
+	return true;
+}
+
+/* The page is the caller's to release, unlocked. May free the block. */
+static struct cfs_page *remove_page(struct cfs_store *s, struct shard *sh, struct slot *slot)
+{
+	struct block *block =
+		(struct block *)((char *)(slot - slot->index) - offsetof(struct block, slots));
+	struct cfs_page *page = slot->page;
+
+	TAILQ_REMOVE(&sh->clock, slot, link);
+	sh->n_clock--;
+	slot->page = NULL;
+	atomic_fetch_sub_explicit(&s->memory_bytes, page->size, memory_order_relaxed);
+	cfs_memory_unuse(sh, block);
+	return page;
+}
+
+int cfs_memory_collect(struct block *block, uint32_t off, uint32_t len, struct cfs_segs *ret)
+{
+	unsigned i, first = off / CFS_PAGE_LARGE, last = (off + len - 1) / CFS_PAGE_LARGE;
+	uint64_t before = ret->len;
+	int r;
+
+	if (block->put) {
+		r = cfs_segs_slice(ret, cfs_put_data(block->put), off, len);
+		return r < 0 ? r : 1;
+	}
+	for (i = first; i <= last; i++) {
+		if (!block->slots[i].page)
+			return 0;
+	}
+	for (i = first; i <= last; i++) {
+		struct slot *slot = &block->slots[i];
+		uint32_t from = i == first ? off % CFS_PAGE_LARGE : 0;
+		uint32_t to = i == last ? (off + len - 1) % CFS_PAGE_LARGE + 1 : CFS_PAGE_LARGE;
+
+		r = cfs_segs_add(ret, cfs_page_ref(slot->page), from, to - from);
+		if (r < 0) {
+			/* The slot keeps it from being the last reference. */
+			cfs_page_unref(slot->page);
+			cfs_segs_truncate(ret, before);
+			return r;
+		}
+		if (slot->hot < HOT_MAX)
+			slot->hot++;
+	}
+	return 1;
+}
+
+void cfs_memory_forget(struct cfs_store *s, const struct cfs_block *b)
+{
+	struct shard *sh = cfs_memory_shard(s, b);
+	struct cfs_page *pages[CFS_STORE_PAGES_MAX];
+	struct block *block;
+	unsigned i, n = 0;
+
+	pthread_mutex_lock(&sh->lock);
+	block = cfs_memory_find(sh, b);
+	if (block) {
+		block->users++;
+		for (i = 0; i < block->n_slots; i++) {
+			block->slots[i].flight = NULL;
+			if (block->slots[i].page)
+				pages[n++] = remove_page(s, sh, &block->slots[i]);
+		}
+		cfs_memory_unuse(sh, block);
+	}
+	pthread_mutex_unlock(&sh->lock);
+	for (i = 0; i < n; i++)
+		cfs_page_unref(pages[i]);
+}
+
+/* Evicts one page; NULL when every page of the shard is in use. */
+static struct cfs_page *evict_page(struct cfs_store *s, struct shard *sh)
+{
+	struct cfs_page *page = NULL;
+	struct slot *slot;
+	size_t steps;
+
+	pthread_mutex_lock(&sh->lock);
+	for (steps = sh->n_clock * (HOT_MAX + 1); steps > 0 && !page; steps--) {
+		slot = TAILQ_FIRST(&sh->clock);
+		/* One reference: ours, and others come by only under this lock. */
+		if (slot->hot == 0 && atomic_load(&slot->page->refs) == 1) {
+			page = remove_page(s, sh, slot);
+			break;
+		}
+		if (slot->hot > 0)
+			slot->hot--;
+		TAILQ_REMOVE(&sh->clock, slot, link);
+		TAILQ_INSERT_TAIL(&sh->clock, slot, link);
+	}
+	pthread_mutex_unlock(&sh->lock);
+	return page;
+}
+
+static void evict(struct cfs_store *s, uint64_t want)
+{
+	unsigned idle = 0;
+	uint64_t freed = 0;
+
+	while (freed < want && idle < CFS_STORE_SHARDS) {
+		unsigned i = atomic_fetch_add_explicit(&s->hand, 1, memory_order_relaxed);
+		struct cfs_page *page = evict_page(s, &s->shards[i % CFS_STORE_SHARDS]);
+
+		if (page) {
+			freed += page->size;
+			idle = 0;
+			cfs_page_unref(page);
+		} else {
+			idle++;
+		}
+	}
+}
+
+void cfs_memory_shrink(struct cfs_store *s)
+{
+	uint64_t bytes = atomic_load_explicit(&s->memory_bytes, memory_order_relaxed);
+
+	if (bytes > s->memory_limit)
+		evict(s, bytes - s->memory_limit);
+}
+
+static void reclaim(void *arg, uint64_t want)
+{
+	evict(arg, want);
+}
+
+int cfs_memory_init(struct cfs_store *s)
+{
+	struct cfs_pool_stats stats;
+	unsigned i;
+
+	cfs_pool_stats(s->pool, &stats);
+	s->memory_limit = stats.budget / 100 * SHARE_PERCENT;
+	for (i = 0; i < CFS_STORE_SHARDS; i++) {
+		struct shard *sh = &s->shards[i];
+
+		pthread_mutex_init(&sh->lock, NULL);
+		TAILQ_INIT(&sh->clock);
+		sh->n_buckets = FIRST_BUCKETS;
+		sh->buckets = calloc(FIRST_BUCKETS, sizeof(*sh->buckets));
+		if (!sh->buckets)
+			return -ENOMEM;
+	}
+	return cfs_pool_add_reclaim(s->pool, reclaim, s);
+}
+
+void cfs_memory_fini(struct cfs_store *s)
+{
+	unsigned i;
+
+	cfs_pool_remove_reclaim(s->pool, reclaim, s);
+	for (i = 0; i < CFS_STORE_SHARDS; i++) {
+		struct shard *sh = &s->shards[i];
+
+		while (!TAILQ_EMPTY(&sh->clock))
+			cfs_page_unref(remove_page(s, sh, TAILQ_FIRST(&sh->clock)));
+		free(sh->buckets);
+		if (sh->buckets)
+			pthread_mutex_destroy(&sh->lock);
+	}
+}

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Uploads. From the moment it is taken until its upload has ended a block is read from the very
+ * pages that are being uploaded; after success they stay behind as cache.
+ *
+ * An upload whose object store does not come back at its deadline is reported as failed by a
+ * watching thread; its worker keeps the pages until it returns.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "store-internal.h"
+
+/* Parts of the pool that may wait for upload, and of the timeout between two looks of the watch. */
+#define POOL_PARTS  2
+#define WATCH_PARTS 8
+
+struct cfs_put {
+	struct cfs_job job; /* first */
+	struct cfs_store *store;
+	struct block *block; /* a user of it, until the put has ended */
+	struct cfs_block id;
+	struct cfs_segs data;
+	cfs_put_done_fn done;
+	void *arg;
+
+	/* Under put_lock. */
+	LIST_ENTRY(cfs_put) link; /* until ended */
+	cfs_deadline_t deadline;
+	unsigned refs;
+	bool ended; /* somebody reports the result */
+};
+
+const struct cfs_segs *cfs_put_data(const struct cfs_put *p)
+{
+	return &p->data;
+}
+
+static void unref_put(struct cfs_put *p)
+{
+	struct cfs_store *s = p->store;
+	bool last;
+
+	pthread_mutex_lock(&s->put_lock);
+	last = --p->refs == 0;
+	pthread_mutex_unlock(&s->put_lock);
+	if (!last)
+		return;
+	cfs_segs_release(&p->data);
+	free(p);
+}
+
+/* With put_lock held. False when somebody else has reported, or will. */
+static bool claim_end(struct cfs_put *p)
+{
+	struct cfs_store *s = p->store;
+
+	if (p->ended)
+		return false;
+	p->ended = true;
+	LIST_REMOVE(p, link);
+	s->put_pending_bytes -= p->id.len;
+	pthread_cond_broadcast(&s->put_room);
+	return true;
+}
+
+/*
+ * The page for a slot: the one that was uploaded when it holds just this slot and is not much too
+ * big, else a copy. NULL when memory is short.
+ */
+static struct cfs_page *page_for_slot(struct cfs_put *p, const struct cfs_seg *seg, unsigned index)
+{
+	uint32_t len = cfs_slot_len(&p->id, index);
+	struct cfs_page *page;
+
+	if (seg && seg->page && seg->off == 0 && seg->len == len &&
+	    (len > CFS_PAGE_MEDIUM || seg->page->size < 2 * len ||
+	     seg->page->size == CFS_PAGE_SMALL))
+		return cfs_page_ref(seg->page);
+	if (cfs_page_get(p->store->pool, len, CFS_USE_CACHE, 0, &page) < 0)
+		return NULL;
+	cfs_segs_copy_out(&p->data, (uint64_t)index * CFS_PAGE_LARGE, page->data, len);
+	return page;
+}
+
+static unsigned pages_for_slots(struct cfs_put *p, struct cfs_page *pages[CFS_STORE_PAGES_MAX])
+{
+	unsigned i, n = CFS_DIV_UP(p->id.len, CFS_PAGE_LARGE);
+	size_t k = 0;
+	uint64_t at = 0;
+
+	for (i = 0; i < n; i++) {
+		const struct cfs_seg *seg = NULL;
+
+		while (k < p->data.n && at < (uint64_t)i * CFS_PAGE_LARGE)
+			at += p->data.v[k++].len;
+		if (k < p->data.n && at == (uint64_t)i * CFS_PAGE_LARGE)
+			seg = &p->data.v[k];
+		pages[i] = page_for_slot(p, seg, i);
+	}
+	return n;
+}
+
+/* The block stops being read from the upload, and after success starts being read from the cache.
+ */
+static void detach(struct cfs_put *p, bool keep)
+{
+	struct cfs_page *pages[CFS_STORE_PAGES_MAX];
+	struct cfs_store *s = p->store;
+	struct shard *sh = cfs_memory_shard(s, &p->id);
+	unsigned i, n = keep ? pages_for_slots(p, pages) : 0;
+
+	pthread_mutex_lock(&sh->lock);
+	p->block->put = NULL;
+	for (i = 0; i < n; i++) {
+		if (pages[i] && cfs_memory_insert(s, sh, p->block, i, pages[i]))
+			pages[i] = NULL;
+	}
+	cfs_memory_unuse(sh, p->block);
+	pthread_mutex_unlock(&sh->lock);
+	for (i = 0; i < n; i++)
+		cfs_page_unref(pages[i]);
+	if (keep)
+		cfs_memory_shrink(s);
+}
+
+static void conclude(struct cfs_put *p, int err)
+{
+	char key[CFS_BLOCK_KEY_MAX];
+
+	if (err < 0) {
+		CFS_STAT_ADD(p->store, put_errors, 1);
+		cfs_store_block_key(p->store, &p->id, key);
+		cfs_err("block cannot be stored: key=%s err=%s", key, cfs_errname(err));
+	}
+	detach(p, err == 0);
+}
+
+static void report(struct cfs_put *p, int err)
+{
+	conclude(p, err);
+	p->done(p->arg, err);
+}
+
+static int upload(struct cfs_put *p, cfs_deadline_t deadline)
+{
+	struct cfs_store *s = p->store;
+	uint64_t start = cfs_now_ns();
+	char key[CFS_BLOCK_KEY_MAX];
+	struct iovec *iov;
+	int n, r;
+
+	n = cfs_segs_iov(&p->data, &iov);
+	if (n < 0)
+		return n;
+	cfs_store_block_key(s, &p->id, key);
+	r = s->object->ops->put(s->object, key, iov, n, deadline);
+	free(iov);
+	CFS_STAT_ADD(s, puts, 1);
+	CFS_STAT_ADD(s, put_ns, cfs_now_ns() - start);
+	if (r == 0)
+		CFS_STAT_ADD(s, put_bytes, p->id.len);
+	return r < 0 ? r : 0;
+}
+
+static void run_put(struct cfs_job *job)
+{
+	struct cfs_put *p = (struct cfs_put *)job;
+	struct cfs_store *s = p->store;
+	cfs_deadline_t deadline = cfs_deadline_in(s->put_timeout_ms);
+	bool ended;
+	int r;
+
+	pthread_mutex_lock(&s->put_lock);
+	ended = p->ended;
+	p->deadline = deadline;
+	pthread_mutex_unlock(&s->put_lock);
+	if (!ended) {
+		r = upload(p, deadline);
+		pthread_mutex_lock(&s->put_lock);
+		ended = !claim_end(p);
+		pthread_mutex_unlock(&s->put_lock);
+		if (!ended)
+			report(p, r);
+	}
+	unref_put(p);
+}
+
+/* Reports one upload that is past its deadline. */
+static bool expire_one(struct cfs_store *s)
+{
+	struct cfs_put *p;
+
+	pthread_mutex_lock(&s->put_lock);
+	LIST_FOREACH(p, &s->puts, link)
+	{
+		if (cfs_deadline_passed(p->deadline)) {
+			claim_end(p);
+			p->refs++;
+			break;
+		}
+	}
+	pthread_mutex_unlock(&s->put_lock);
+	if (!p)
+		return false;
+	if (cfs_workers_cancel(s->uploads, &p->job))
+		unref_put(p);
+	report(p, -ETIMEDOUT);
+	unref_put(p);
+	return true;
+}
+
+static void watch_puts(void *arg)
+{
+	while (expire_one(arg))
+		;
+}
+
+/* Waits for room; the first upload always has it. */
+static int enter(struct cfs_store *s, struct cfs_put *p, cfs_deadline_t deadline)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&s->put_lock);
+	while (s->put_pending_bytes && s->put_pending_bytes + p->id.len > s->put_limit_bytes &&
+	       r == 0)
+		r = cfs_cond_wait(&s->put_room, &s->put_lock, deadline);
+	if (r == 0) {
+		s->put_pending_bytes += p->id.len;
+		LIST_INSERT_HEAD(&s->puts, p, link);
+	}
+	pthread_mutex_unlock(&s->put_lock);
+	return r;
+}
+
+/* -EBUSY when an upload of this very block is under way. */
+static int attach(struct cfs_store *s, struct cfs_put *p)
+{
+	struct shard *sh = cfs_memory_shard(s, &p->id);
+	struct block *block;
+	int r = 0;
+
+	pthread_mutex_lock(&sh->lock);
+	block = cfs_memory_use(sh, &p->id);
+	if (!block) {
+		r = -ENOMEM;
+	} else if (block->put) {
+		cfs_memory_unuse(sh, block);
+		r = -EBUSY;
+	} else {
+		p->block = block;
+		block->put = p;
+	}
+	pthread_mutex_unlock(&sh->lock);
+	return r;
+}
+
+/* Takes back a put that was entered; false when the watch was faster and has reported it. */
+static bool withdraw(struct cfs_put *p)
+{
+	struct cfs_store *s = p->store;
+	bool mine;
+
+	pthread_mutex_lock(&s->put_lock);
+	mine = claim_end(p);
+	pthread_mutex_unlock(&s->put_lock);
+	return mine;
+}
+
+static bool is_valid(const struct cfs_store *s, const struct cfs_block *b,
+		     const struct cfs_segs *data)
+{
+	return b->len > 0 && b->len <= s->block_size && data->len == b->len;
+}
+
+int cfs_store_put(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
+		  cfs_put_done_fn done, void *arg, cfs_deadline_t deadline)
+{
+	struct cfs_put *p;
+	int r;
+
+	if (!is_valid(s, b, data))
+		return -EINVAL;
+	p = calloc(1, sizeof(*p));
+	if (!p)
+		return -ENOMEM;
+	p->job.run = run_put;
+	p->store = s;
+	p->id = *b;
+	p->done = done;
+	p->arg = arg;
+	p->refs = 1;
+	/* In the queue, where one round of uploads may be before it; run_put sets its own. */
+	p->deadline = CFS_MAX(deadline, cfs_deadline_in(2 * s->put_timeout_ms));
+	cfs_segs_init(&p->data);
+	r = cfs_segs_slice(&p->data, data, 0, data->len);
+	if (r < 0)
+		goto fail;
+	r = attach(s, p);
+	if (r < 0)
+		goto fail;
+	r = enter(s, p, deadline);
+	if (r < 0)
+		goto fail_attached;
+	r = cfs_workers_submit(s->uploads, &p->job, deadline);
+	if (r < 0) {
+		if (withdraw(p))
+			goto fail_attached;
+		r = 0;
+		goto fail;
+	}
+	return 0;
+
+fail_attached:
+	detach(p, false);
+fail:
+	unref_put(p);
+	return r == -ETIMEDOUT ? -EIO : r;
+}
+
+int cfs_store_put_sync(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
+		       cfs_deadline_t deadline)
+{
+	struct cfs_put p = {.store = s, .id = *b};
+	int r;
+
+	if (!is_valid(s, b, data))
+		return -EINVAL;
+	cfs_segs_init(&p.data);
+	r = cfs_segs_slice(&p.data, data, 0, data->len);
+	if (r == 0)
+		r = attach(s, &p);
+	if (r == 0) {
+		r = upload(&p, cfs_deadline_min(deadline, cfs_deadline_in(s->put_timeout_ms)));
+		conclude(&p, r);
+	}
+	cfs_segs_release(&p.data);
+	return r == -ETIMEDOUT ? -EIO : r;
+}
+
+int cfs_put_init(struct cfs_store *s)
+{
+	struct cfs_pool_stats stats;
+	uint64_t period_ms = CFS_MIN(CFS_MAX(s->put_timeout_ms / WATCH_PARTS, 10), 1000);
+
+	cfs_pool_stats(s->pool, &stats);
+	s->put_limit_bytes = stats.budget / POOL_PARTS;
+	LIST_INIT(&s->puts);
+	return cfs_ticker_start("cfs-put-watch", period_ms, watch_puts, s, &s->put_watch);
+}
+
+void cfs_put_fini(struct cfs_store *s)
+{
+	if (s->put_watch)
+		cfs_ticker_stop(s->put_watch);
+}

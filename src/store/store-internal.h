@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of the block store share.
+ *
+ *	memory.c  the memory tier: blocks, their pages, eviction
+ *	flight.c  fetches that several readers share
+ *	put.c     uploads
+ *	store.c   life, read, prefetch, removal, statistics
+ *
+ * Locks: a shard's lock protects its blocks with all their slots, and the flights of those blocks.
+ * put_lock protects the list of uploads. They are leaves: nothing is called under them that takes
+ * pages or another lock of the store, and no I/O is done.
+ */
+#ifndef CFS_STORE_INTERNAL_H
+#define CFS_STORE_INTERNAL_H
+
+#include <cachefs/store.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/queue.h>
+
+#include "base/bytes.h"
+
+#define CFS_STORE_SHARDS    32 /* power of two */
+#define CFS_STORE_TIERS	    4
+#define CFS_STORE_BLOCK_MAX (16u << 20)
+#define CFS_STORE_PAGES_MAX (CFS_STORE_BLOCK_MAX / CFS_PAGE_LARGE) /* of one block */
+
+struct flight;
+struct cfs_put;
+
+/* CFS_PAGE_LARGE bytes of a block, or what is left at its end. */
+struct slot {
+	struct cfs_page *page;	/* in memory: the tier's reference */
+	struct flight *flight;	/* being fetched; never together with page */
+	TAILQ_ENTRY(slot) link; /* in shard.clock while page is set */
+	uint16_t index;
+	uint8_t hot; /* hits since the clock hand came by, at most HOT_MAX */
+};
+
+struct block {
+	LIST_ENTRY(block) link; /* in its bucket */
+	struct cfs_block id;
+	unsigned users; /* flights, uploads, pages: in the table while not 0 */
+	unsigned n_slots;
+	struct cfs_put *put; /* pending upload, whose data answers every read */
+	struct slot slots[];
+};
+
+LIST_HEAD(block_list, block);
+TAILQ_HEAD(slot_list, slot);
+
+struct shard {
+	_Alignas(64) pthread_mutex_t lock;
+	struct block_list *buckets;
+	size_t n_buckets, n_blocks;
+	struct slot_list clock; /* oldest first */
+	size_t n_clock;
+	uint64_t hits, hit_bytes;
+};
+
+struct cfs_tier_slot {
+	const struct cfs_tier_ops *ops;
+	void *tier;
+};
+
+struct cfs_store {
+	struct cfs_object_store *object;
+	struct cfs_pool *pool;
+	char *volume;
+	uint32_t block_size;
+	bool hash_prefix;
+	uint64_t get_timeout_ms, put_timeout_ms;
+	struct cfs_workers *downloads, *uploads, *control;
+	struct cfs_tier_slot tiers[CFS_STORE_TIERS];
+	unsigned n_tiers;
+
+	struct shard shards[CFS_STORE_SHARDS];
+	_Atomic uint64_t memory_bytes;
+	uint64_t memory_limit;
+	_Atomic unsigned hand; /* shard from which the next page is evicted */
+
+	/* Makes readers that found no free memory take it one after the other. */
+	pthread_mutex_t alloc_lock;
+	pthread_cond_t alloc_free;
+	bool alloc_busy;
+	unsigned max_prefetches;
+	_Atomic unsigned prefetching;
+
+	pthread_mutex_t put_lock;
+	pthread_cond_t put_room;
+	LIST_HEAD(, cfs_put) puts;
+	uint64_t put_pending_bytes, put_limit_bytes;
+	struct cfs_ticker *put_watch;
+
+	struct {
+		_Atomic uint64_t gets, get_bytes, get_errors, get_ns;
+		_Atomic uint64_t puts, put_bytes, put_errors, put_ns;
+		_Atomic uint64_t deletes, delete_errors;
+		_Atomic uint64_t prefetches, prefetch_drops;
+	} stat;
+};
+
+#define CFS_STAT_ADD(s, field, n)                                                                  \
+	atomic_fetch_add_explicit(&(s)->stat.field, (n), memory_order_relaxed)
+
+/* ---- memory.c ---- */
+
+int cfs_memory_init(struct cfs_store *s);
+void cfs_memory_fini(struct cfs_store *s);
+struct shard *cfs_memory_shard(struct cfs_store *s, const struct cfs_block *b);
+/* These four with the shard locked. */
+struct block *cfs_memory_find(struct shard *sh, const struct cfs_block *b);
+/* Finds or adds it, with one more user; NULL without memory. */
+struct block *cfs_memory_use(struct shard *sh, const struct cfs_block *b);
+/* Drops a user. */
+void cfs_memory_unuse(struct shard *sh, struct block *block);
+/* Takes over one reference of the page when the slot is empty; false: the caller keeps it. */
+bool cfs_memory_insert(struct cfs_store *s, struct shard *sh, struct block *block, unsigned index,
+		       struct cfs_page *page);
+/*
+ * Appends the range when all of it is in memory: 1; 0 when it is not; negative errno. With the
+ * shard locked.
+ */
+int cfs_memory_collect(struct block *block, uint32_t off, uint32_t len, struct cfs_segs *ret);
+/* Drops the pages of a block and detaches its flights. */
+void cfs_memory_forget(struct cfs_store *s, const struct cfs_block *b);
+/* Evicts what exceeds the tier's share. */
+void cfs_memory_shrink(struct cfs_store *s);
+
+static inline uint32_t cfs_slot_len(const struct cfs_block *b, unsigned index)
+{
+	return CFS_MIN(CFS_PAGE_LARGE, b->len - index * CFS_PAGE_LARGE);
+}
+
+/* ---- flight.c ---- */
+
+/* A range that is not wholly in memory; deadline and errors as cfs_store_read. */
+int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
+		    cfs_deadline_t deadline, struct cfs_segs *ret);
+void cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
+			 uint32_t len);
+
+/* ---- put.c ---- */
+
+int cfs_put_init(struct cfs_store *s);
+void cfs_put_fini(struct cfs_store *s);
+const struct cfs_segs *cfs_put_data(const struct cfs_put *p);
+
+#endif

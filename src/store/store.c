@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The block store: its life, the way of a read, removal, statistics. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "store-internal.h"
+
+#define DEFAULT_WORKERS	   20
+#define DEFAULT_TIMEOUT_MS 60000
+#define QUEUE_LIMIT	   1024
+#define CONTROL_WORKERS	   4
+#define VOLUME_MAX	   64
+
+static unsigned workers_or_default(unsigned n)
+{
+	return n ? n : DEFAULT_WORKERS;
+}
+
+int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret)
+{
+	unsigned max_downloads = workers_or_default(conf->max_downloads);
+	struct cfs_store *s;
+	int r;
+
+	if (conf->block_size == 0 || conf->block_size > CFS_STORE_BLOCK_MAX ||
+	    strlen(conf->volume) > VOLUME_MAX)
+		return -EINVAL;
+	s = aligned_alloc(64, sizeof(*s));
+	if (!s)
+		return -ENOMEM;
+	memset(s, 0, sizeof(*s));
+	s->object = conf->object;
+	s->pool = conf->pool;
+	s->block_size = conf->block_size;
+	s->hash_prefix = conf->hash_prefix;
+	s->get_timeout_ms = conf->get_timeout_ms ? conf->get_timeout_ms : DEFAULT_TIMEOUT_MS;
+	s->put_timeout_ms = conf->put_timeout_ms ? conf->put_timeout_ms : DEFAULT_TIMEOUT_MS;
+	/* A reader that nobody foresaw finds a worker of the other quarter. */
+	s->max_prefetches = CFS_DIV_UP(max_downloads * 3, 4);
+	pthread_mutex_init(&s->alloc_lock, NULL);
+	pthread_mutex_init(&s->put_lock, NULL);
+	cfs_cond_init(&s->alloc_free);
+	cfs_cond_init(&s->put_room);
+
+	r = cfs_memory_init(s);
+	if (r < 0)
+		goto fail;
+	s->volume = strdup(conf->volume);
+	if (!s->volume) {
+		r = -ENOMEM;
+		goto fail;
+	}
+	r = cfs_workers_create("cfs-download", max_downloads, QUEUE_LIMIT, &s->downloads);
+	if (r < 0)
+		goto fail;
+	r = cfs_workers_create("cfs-upload", workers_or_default(conf->max_uploads), QUEUE_LIMIT,
+			       &s->uploads);
+	if (r < 0)
+		goto fail;
+	r = cfs_workers_create("cfs-store", CONTROL_WORKERS, QUEUE_LIMIT, &s->control);
+	if (r < 0)
+		goto fail;
+	r = cfs_put_init(s);
+	if (r < 0)
+		goto fail;
+	*ret = s;
+	return 0;
+
+fail:
+	cfs_store_destroy(s);
+	return r;
+}
+
+void cfs_store_destroy(struct cfs_store *s)
+{
+	if (!s)
+		return;
+	/* The watch outlives the uploads: they may need it to end. */
+	if (s->uploads)
+		cfs_workers_destroy(s->uploads);
+	cfs_put_fini(s);
+	if (s->downloads)
+		cfs_workers_destroy(s->downloads);
+	if (s->control)
+		cfs_workers_destroy(s->control);
+	cfs_memory_fini(s);
+	pthread_cond_destroy(&s->put_room);
+	pthread_cond_destroy(&s->alloc_free);
+	pthread_mutex_destroy(&s->put_lock);
+	pthread_mutex_destroy(&s->alloc_lock);
+	free(s->volume);
+	free(s);
+}
+
+int cfs_store_add_tier(struct cfs_store *s, const struct cfs_tier_ops *ops, void *tier)
+{
+	if (s->n_tiers == CFS_STORE_TIERS)
+		return -ENOSPC;
+	s->tiers[s->n_tiers++] = (struct cfs_tier_slot){.ops = ops, .tier = tier};
+	return 0;
+}
+
+static bool range_is_valid(const struct cfs_store *s, const struct cfs_block *b, uint32_t off,
+			   uint32_t len)
+{
+	return b->len > 0 && b->len <= s->block_size && len > 0 && off < b->len &&
+	       len <= b->len - off;
+}
+
+int cfs_store_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
+		   cfs_deadline_t deadline, struct cfs_segs *ret)
+{
+	struct shard *sh = cfs_memory_shard(s, b);
+	uint64_t before = ret->len;
+	struct block *block;
+	int r = 0;
+
+	if (!range_is_valid(s, b, off, len))
+		return -EINVAL;
+	pthread_mutex_lock(&sh->lock);
+	block = cfs_memory_find(sh, b);
+	if (block)
+		r = cfs_memory_collect(block, off, len, ret);
+	if (r > 0) {
+		sh->hits++;
+		sh->hit_bytes += len;
+	}
+	pthread_mutex_unlock(&sh->lock);
+	if (r > 0)
+		return 0;
+	if (r == 0)
+		r = cfs_flight_read(s, b, off, len, deadline, ret);
+	if (r < 0)
+		cfs_segs_truncate(ret, before);
+	return r;
+}
+
+void cfs_store_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len)
+{
+	if (range_is_valid(s, b, off, len))
+		cfs_flight_prefetch(s, b, off, len);
+}
+
+bool cfs_store_in_memory(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len)
+{
+	struct shard *sh = cfs_memory_shard(s, b);
+	struct block *block;
+	bool all = false;
+	unsigned i;
+
+	if (!range_is_valid(s, b, off, len))
+		return false;
+	pthread_mutex_lock(&sh->lock);
+	block = cfs_memory_find(sh, b);
+	if (block) {
+		i = off / CFS_PAGE_LARGE;
+		while (i <= (off + len - 1) / CFS_PAGE_LARGE && block->slots[i].page)
+			i++;
+		all = block->put || i > (off + len - 1) / CFS_PAGE_LARGE;
+	}
+	pthread_mutex_unlock(&sh->lock);
+	return all;
+}
+
+void cfs_store_forget(struct cfs_store *s, const struct cfs_block *b)
+{
+	unsigned i;
+
+	cfs_memory_forget(s, b);
+	for (i = 0; i < s->n_tiers; i++) {
+		if (s->tiers[i].ops->forget)
+			s->tiers[i].ops->forget(s->tiers[i].tier, b);
+	}
+}
+
+/* Work for the object store that the caller waits for, but not longer than its deadline. */
+struct call {
+	struct cfs_job job; /* first */
+	struct cfs_store *store;
+	int (*fn)(const struct call *c);
+	uint64_t slice;
+	uint32_t size;
+	cfs_deadline_t deadline;
+
+	pthread_mutex_t lock; /* protects what follows; a leaf */
+	pthread_cond_t ended;
+	unsigned refs;
+	bool done;
+	int err;
+};
+
+static void unref_call(struct call *c)
+{
+	bool last;
+
+	pthread_mutex_lock(&c->lock);
+	last = --c->refs == 0;
+	pthread_mutex_unlock(&c->lock);
+	if (!last)
+		return;
+	pthread_cond_destroy(&c->ended);
+	pthread_mutex_destroy(&c->lock);
+	free(c);
+}
+
+static void run_call(struct cfs_job *job)
+{
+	struct call *c = (struct call *)job;
+	int r = c->fn(c);
+
+	pthread_mutex_lock(&c->lock);
+	c->done = true;
+	c->err = r;
+	pthread_cond_signal(&c->ended);
+	pthread_mutex_unlock(&c->lock);
+	unref_call(c);
+}
+
+static int call_and_wait(const struct call *template)
+{
+	struct call *c = malloc(sizeof(*c));
+	int r;
+
+	if (!c)
+		return -ENOMEM;
+	*c = *template;
+	c->job.run = run_call;
+	c->refs = 2;
+	pthread_mutex_init(&c->lock, NULL);
+	cfs_cond_init(&c->ended);
+	r = cfs_workers_submit(c->store->control, &c->job, c->deadline);
+	if (r < 0) {
+		unref_call(c);
+	} else {
+		pthread_mutex_lock(&c->lock);
+		while (!c->done && r == 0)
+			r = cfs_cond_wait(&c->ended, &c->lock, c->deadline);
+		if (c->done)
+			r = c->err;
+		pthread_mutex_unlock(&c->lock);
+	}
+	unref_call(c);
+	return r == -ETIMEDOUT ? -EIO : r;
+}
+
+static int sync_objects(const struct call *c)
+{
+	struct cfs_object_store *o = c->store->object;
+
+	return o->ops->sync(o, c->deadline);
+}
+
+int cfs_store_sync(struct cfs_store *s, cfs_deadline_t deadline)
+{
+	struct call c = {.store = s, .fn = sync_objects, .deadline = deadline};
+
+	return s->object->ops->sync ? call_and_wait(&c) : 0;
+}
+
+static struct cfs_block block_of_slice(const struct cfs_store *s, uint64_t slice, uint32_t size,
+				       uint32_t index)
+{
+	return (struct cfs_block){
+		.slice = slice,
+		.index = index,
+		.len = CFS_MIN(s->block_size, size - index * s->block_size),
+	};
+}
+
+static int remove_objects(const struct call *c)
+{
+	struct cfs_store *s = c->store;
+	uint32_t i, n = CFS_DIV_UP(c->size, s->block_size);
+	char key[CFS_BLOCK_KEY_MAX];
+	int r, err = 0;
+
+	for (i = 0; i < n; i++) {
+		struct cfs_block b = block_of_slice(s, c->slice, c->size, i);
+
+		cfs_store_block_key(s, &b, key);
+		r = s->object->ops->del(s->object, key, c->deadline);
+		CFS_STAT_ADD(s, deletes, 1);
+		if (r < 0) {
+			CFS_STAT_ADD(s, delete_errors, 1);
+			err = err ? err : r;
+		}
+	}
+	return err;
+}
+
+int cfs_store_remove_slice(struct cfs_store *s, uint64_t slice, uint32_t size,
+			   cfs_deadline_t deadline)
+{
+	struct call c = {
+		.store = s,
+		.fn = remove_objects,
+		.slice = slice,
+		.size = size,
+		.deadline = deadline,
+	};
+	uint32_t i, n = CFS_DIV_UP((uint64_t)size, s->block_size);
+
+	for (i = 0; i < n; i++) {
+		struct cfs_block b = block_of_slice(s, slice, size, i);
+
+		cfs_store_forget(s, &b);
+	}
+	return n ? call_and_wait(&c) : 0;
+}
+
+void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret)
+{
+	struct cfs_workers_stats workers;
+	unsigned i;
+
+	*ret = (struct cfs_store_stats){
+		.memory_bytes = atomic_load(&s->memory_bytes),
+		.gets = atomic_load(&s->stat.gets),
+		.get_bytes = atomic_load(&s->stat.get_bytes),
+		.get_errors = atomic_load(&s->stat.get_errors),
+		.get_ns = atomic_load(&s->stat.get_ns),
+		.puts = atomic_load(&s->stat.puts),
+		.put_bytes = atomic_load(&s->stat.put_bytes),
+		.put_errors = atomic_load(&s->stat.put_errors),
+		.put_ns = atomic_load(&s->stat.put_ns),
+		.deletes = atomic_load(&s->stat.deletes),
+		.delete_errors = atomic_load(&s->stat.delete_errors),
+		.prefetches = atomic_load(&s->stat.prefetches),
+		.prefetch_drops = atomic_load(&s->stat.prefetch_drops),
+	};
+	for (i = 0; i < CFS_STORE_SHARDS; i++) {
+		struct shard *sh = &s->shards[i];
+
+		pthread_mutex_lock(&sh->lock);
+		ret->memory_hits += sh->hits;
+		ret->memory_hit_bytes += sh->hit_bytes;
+		pthread_mutex_unlock(&sh->lock);
+	}
+	cfs_workers_stats(s->uploads, &workers);
+	ret->uploads_queued = (unsigned)workers.queued;
+	cfs_workers_stats(s->downloads, &workers);
+	ret->downloads_queued = (unsigned)workers.queued;
+}

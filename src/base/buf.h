@@ -5,7 +5,8 @@
  * A page has one of three sizes (CFS_PAGE_*). Memory comes from 2 MiB-aligned slabs marked
  * MADV_HUGEPAGE, mapped when first needed, recycled for ever after (a first touch costs 2 us per
  * 4 KiB) and given back to the kernel only by cfs_pool_trim(). Contents of a fresh page are
- * undefined. Every byte is charged to one use; the sum of all uses never exceeds the budget.
+ * undefined. Every byte is charged to one use; the sum of all uses never exceeds the budget. Small
+ * pages are carved out of large ones, which can pin up to 6 MiB of mapped memory beyond the budget.
  *
  * A page may be shared by many readers; its owner decides when its bytes may change (write pages
  * only while the slice is open). All functions may be called from any thread.
@@ -21,9 +22,9 @@
 
 #include "clock.h"
 
-#define CFS_PAGE_SMALL (4u << 10)
+#define CFS_PAGE_SMALL	(4u << 10)
 #define CFS_PAGE_MEDIUM (32u << 10)
-#define CFS_PAGE_LARGE (128u << 10) /* also the unit in which blocks are cached and written */
+#define CFS_PAGE_LARGE	(128u << 10) /* also the unit in which blocks are cached and written */
 
 enum cfs_pool_use {
 	CFS_USE_CACHE, /* memory tier */
@@ -60,8 +61,10 @@ void cfs_page_unref(struct cfs_page *page); /* NULL is fine */
 void cfs_page_set_use(struct cfs_page *page, enum cfs_pool_use use);
 
 /*
- * Asked to free or to start freeing `want` bytes; must not wait, must not take pages. Registered in
- * the order in which they should give way: memory cache, read-ahead, writers.
+ * Asked to free or to start freeing `want` bytes; must not wait, must not take pages, must not add
+ * or remove reclaim functions. Called by one thread at a time, from within cfs_page_get(): never
+ * call that with a lock held that a reclaim function takes. Registered in the order in which they
+ * should give way: memory cache, read-ahead, writers. After remove returns, fn is not running.
  */
 typedef void (*cfs_reclaim_fn)(void *arg, uint64_t want);
 int cfs_pool_add_reclaim(struct cfs_pool *p, cfs_reclaim_fn fn, void *arg);
@@ -80,7 +83,7 @@ uint64_t cfs_pool_available(struct cfs_pool *p);
 
 /*
  * A byte string made of pieces of pages. Owns one reference per piece. A piece without a page is a
- * run of zeros (a hole).
+ * run of zeros (a hole). A cfs_segs may point into itself: never copy one by assignment.
  */
 struct cfs_seg {
 	struct cfs_page *page;
@@ -97,7 +100,7 @@ struct cfs_segs {
 
 void cfs_segs_init(struct cfs_segs *s);
 void cfs_segs_release(struct cfs_segs *s); /* drops the references; s is empty and usable again */
-/* Takes over the caller's reference; joins with the last piece when they touch. -ENOMEM: not taken. */
+/* Takes over the caller's reference, unless -ENOMEM. Joins with the last piece when they touch. */
 int cfs_segs_add(struct cfs_segs *s, struct cfs_page *page, uint32_t off, uint32_t len);
 int cfs_segs_add_zeros(struct cfs_segs *s, uint64_t len);
 /* Appends [off, off + len) of src to dst with references of its own. */

@@ -7,26 +7,26 @@
 #include <stdint.h>
 #include <string.h>
 
-#define CFS_DEFINE_BE(bits)                                            \
-	static inline uint##bits##_t cfs_get_be##bits(const void *src) \
-	{                                                              \
-		uint##bits##_t v;                                      \
-		memcpy(&v, src, sizeof(v));                            \
-		return be##bits##toh(v);                               \
-	}                                                              \
-	static inline void cfs_put_be##bits(void *dst, uint##bits##_t v) \
-	{                                                              \
-		v = htobe##bits(v);                                    \
-		memcpy(dst, &v, sizeof(v));                            \
+#define CFS_DEFINE_BE(bits)                                                                        \
+	static inline uint##bits##_t cfs_get_be##bits(const void *src)                             \
+	{                                                                                          \
+		uint##bits##_t v;                                                                  \
+		memcpy(&v, src, sizeof(v));                                                        \
+		return be##bits##toh(v);                                                           \
+	}                                                                                          \
+	static inline void cfs_put_be##bits(void *dst, uint##bits##_t v)                           \
+	{                                                                                          \
+		v = htobe##bits(v);                                                                \
+		memcpy(dst, &v, sizeof(v));                                                        \
 	}
 
 CFS_DEFINE_BE(16)
 CFS_DEFINE_BE(32)
 CFS_DEFINE_BE(64)
 
-#define CFS_MIN(a, b) ((a) < (b) ? (a) : (b))
-#define CFS_MAX(a, b) ((a) > (b) ? (a) : (b))
+#define CFS_MIN(a, b)	  ((a) < (b) ? (a) : (b))
+#define CFS_MAX(a, b)	  ((a) > (b) ? (a) : (b))
 #define CFS_ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
-#define CFS_DIV_UP(a, b) (((a) + (b) - 1) / (b))
+#define CFS_DIV_UP(a, b)  (((a) + (b)-1) / (b))
 
 #endif

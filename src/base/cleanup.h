@@ -24,7 +24,7 @@ static inline void cfs_unlockp(pthread_mutex_t **lock)
 		pthread_mutex_unlock(*lock);
 }
 
-#define cfs_auto_free __attribute__((cleanup(cfs_freep)))
+#define cfs_auto_free  __attribute__((cleanup(cfs_freep)))
 #define cfs_auto_close __attribute__((cleanup(cfs_closep)))
 
 #endif

@@ -13,10 +13,10 @@
 
 typedef uint64_t cfs_deadline_t; /* CLOCK_MONOTONIC, ms */
 
-uint64_t cfs_now_ms(void);	   /* CLOCK_MONOTONIC */
-uint64_t cfs_now_ns(void);	   /* CLOCK_MONOTONIC */
-struct timespec cfs_wall(void);	   /* CLOCK_REALTIME */
-int64_t cfs_wall_s(void);	   /* CLOCK_REALTIME, seconds */
+uint64_t cfs_now_ms(void);	/* CLOCK_MONOTONIC */
+uint64_t cfs_now_ns(void);	/* CLOCK_MONOTONIC */
+struct timespec cfs_wall(void); /* CLOCK_REALTIME */
+int64_t cfs_wall_s(void);	/* CLOCK_REALTIME, seconds */
 
 static inline cfs_deadline_t cfs_deadline_in(uint64_t timeout_ms)
 {

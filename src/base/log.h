@@ -13,7 +13,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum cfs_log_level { /* numbers of syslog(3) */
+/* The numbers of syslog(3). */
+enum cfs_log_level {
 	CFS_LOG_ERR = 3,
 	CFS_LOG_WARN = 4,
 	CFS_LOG_INFO = 6,
@@ -33,13 +34,13 @@ void cfs_log_flush(void);
 __attribute__((format(printf, 2, 3))) void cfs_log(enum cfs_log_level level, const char *fmt, ...);
 bool cfs_log_enabled(enum cfs_log_level level);
 
-#define cfs_err(...) cfs_log(CFS_LOG_ERR, __VA_ARGS__)
+#define cfs_err(...)  cfs_log(CFS_LOG_ERR, __VA_ARGS__)
 #define cfs_warn(...) cfs_log(CFS_LOG_WARN, __VA_ARGS__)
 #define cfs_info(...) cfs_log(CFS_LOG_INFO, __VA_ARGS__)
-#define cfs_debug(...)                                       \
-	do {                                                 \
-		if (cfs_log_enabled(CFS_LOG_DEBUG))          \
-			cfs_log(CFS_LOG_DEBUG, __VA_ARGS__); \
+#define cfs_debug(...)                                                                             \
+	do {                                                                                       \
+		if (cfs_log_enabled(CFS_LOG_DEBUG))                                                \
+			cfs_log(CFS_LOG_DEBUG, __VA_ARGS__);                                       \
 	} while (0)
 
 /* Short symbolic name of a positive or negative errno ("EIO"); never NULL. */

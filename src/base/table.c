@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -48,14 +50,20 @@ int cfs_table_create(size_t initial_buckets, struct cfs_table **ret)
 {
 	unsigned long buckets = MIN_BUCKETS;
 	struct cfs_table *t;
+	sigset_t all, old;
 
 	while (buckets < initial_buckets && buckets < (1ul << 30))
 		buckets <<= 1;
 	t = calloc(1, sizeof(*t));
 	if (!t)
 		return -ENOMEM;
+	/* Both start a thread, which inherits the mask: signals are for the main thread. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	urcu_bp_get_default_call_rcu_data();
 	t->ht = cds_lfht_new(buckets, MIN_BUCKETS, 0, CDS_LFHT_AUTO_RESIZE | CDS_LFHT_ACCOUNTING,
 			     NULL);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (!t->ht) {
 		free(t);
 		return -ENOMEM;

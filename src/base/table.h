@@ -4,7 +4,8 @@
  * readers register themselves).
  *
  * Look-ups run inside cfs_table_read_lock()/unlock(); a node found there stays valid memory until
- * the unlock. Whoever removes a node must free it through cfs_table_free_rcu().
+ * the unlock. Whoever removes a node must free it through cfs_table_free_rcu(). Tables have threads
+ * behind them that a fork() does not copy: create them after the last one.
  */
 #ifndef CFS_TABLE_H
 #define CFS_TABLE_H
@@ -27,7 +28,8 @@ struct cfs_node {
 };
 
 int cfs_table_create(size_t initial_buckets, struct cfs_table **ret);
-void cfs_table_destroy(struct cfs_table *t); /* must be empty */
+/* Must be empty. Waits until all free functions have run: not under the read lock. */
+void cfs_table_destroy(struct cfs_table *t);
 
 extern char cfs_table_readers; /* names all readers to ThreadSanitizer, nothing else */
 

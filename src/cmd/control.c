@@ -18,7 +18,7 @@
 #include "cmd/mounted.h"
 
 #define ASK_TIMEOUT_MS 10000
-#define REPLY_MAX (64u << 20)
+#define REPLY_MAX      (64u << 20)
 
 /* ---- client ---- */
 
@@ -233,7 +233,7 @@ static json_t *slice_objects(struct control_server *s, const struct cfs_slice *s
 	first = slice->off / s->block_size;
 	last = (slice->off + slice->len - 1) / s->block_size;
 	for (i = first; i <= last; i++) {
-		struct cfs_block b = { .slice = slice->id, .index = i, .len = s->block_size };
+		struct cfs_block b = {.slice = slice->id, .index = i, .len = s->block_size};
 
 		if ((uint64_t)(i + 1) * s->block_size > slice->size)
 			b.len = slice->size - i * s->block_size;
@@ -259,9 +259,8 @@ static int add_chunk(struct control_server *s, const struct cfs_ctx *ctx, cfs_in
 			list, json_pack("{s:I, s:I, s:I, s:I, s:I, s:o}", "pos",
 					(json_int_t)slices[i].pos, "id", (json_int_t)slices[i].id,
 					"size", (json_int_t)slices[i].size, "off",
-					(json_int_t)slices[i].off, "len",
-					(json_int_t)slices[i].len, "objects",
-					slice_objects(s, &slices[i])));
+					(json_int_t)slices[i].off, "len", (json_int_t)slices[i].len,
+					"objects", slice_objects(s, &slices[i])));
 	}
 	return json_array_append_new(chunks, json_pack("{s:I, s:o}", "index", (json_int_t)indx,
 						       "slices", list)) < 0
@@ -282,8 +281,9 @@ static int info(struct control_server *s, const struct cfs_ctx *ctx, cfs_ino_t i
 	r = cfs_meta_getattr(s->meta, ctx, ino, &attr);
 	if (r == 0)
 		r = cfs_meta_each_path(s->meta, ctx, ino, add_path, paths);
-	n = r == 0 && attr.type == CFS_TYPE_FILE ? (attr.length + CFS_CHUNK_SIZE - 1) / CFS_CHUNK_SIZE
-						 : 0;
+	n = r == 0 && attr.type == CFS_TYPE_FILE
+		    ? (attr.length + CFS_CHUNK_SIZE - 1) / CFS_CHUNK_SIZE
+		    : 0;
 	for (i = 0; i < n && i < INFO_CHUNKS_MAX && r == 0; i++)
 		r = add_chunk(s, ctx, ino, (uint32_t)i, chunks);
 	if (r < 0) {

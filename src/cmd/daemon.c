@@ -53,8 +53,8 @@ static void end_child(pid_t pid)
 static int wait_report(pid_t pid, int fd, uint64_t timeout_ms)
 {
 	cfs_deadline_t deadline = cfs_deadline_in(timeout_ms);
-	struct pollfd p = { .fd = fd, .events = POLLIN };
-	struct report rep = { 0 };
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	struct report rep = {0};
 	ssize_t n;
 	int r;
 
@@ -88,7 +88,7 @@ static int wait_report(pid_t pid, int fd, uint64_t timeout_ms)
 
 int daemon_fork(uint64_t timeout_ms, int *ret_fd)
 {
-	struct sigaction sa = { .sa_handler = on_signal };
+	struct sigaction sa = {.sa_handler = on_signal};
 	int fds[2], status;
 	pid_t pid;
 
@@ -121,7 +121,7 @@ int daemon_fork(uint64_t timeout_ms, int *ret_fd)
 
 void daemon_ready(int fd)
 {
-	struct report rep = { 0 };
+	struct report rep = {0};
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
 	cfs_log_flush();
@@ -141,7 +141,7 @@ void daemon_ready(int fd)
 
 void daemon_failed(int fd, int status, const char *reason)
 {
-	struct report rep = { .status = (uint8_t)status };
+	struct report rep = {.status = (uint8_t)status};
 	size_t len;
 
 	snprintf(rep.reason, sizeof(rep.reason), "%s", reason);

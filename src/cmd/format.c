@@ -15,7 +15,7 @@
 
 #define PROBE_TIMEOUT_MS 30000
 
-static const char *const compressions[] = { "none", "lz4", "zstd", NULL };
+static const char *const compressions[] = {"none", "lz4", "zstd", NULL};
 
 struct format_opts {
 	char *storage, *bucket, *credentials;
@@ -27,36 +27,89 @@ struct format_opts {
 
 #define OPT(f) .offset = offsetof(struct format_opts, f)
 static const struct cfs_opt format_table[] = {
-	{ .name = "storage", .kind = CFS_OPT_STRING, OPT(storage), .def = "file", .arg = "TYPE",
-	  .help = "type of the object store" },
-	{ .name = "bucket", .kind = CFS_OPT_STRING, OPT(bucket), .def = "/var/jfs", .arg = "PLACE",
-	  .help = "directory (file) or endpoint of the bucket" },
-	{ .name = "credentials", .kind = CFS_OPT_STRING, OPT(credentials), .arg = "FILE",
-	  .help = "KEY=VALUE lines (ACCESS_KEY, SECRET_KEY, META_PASSWORD, ...), mode 0600" },
-	{ .name = "block-size", .kind = CFS_OPT_SIZE, OPT(block_size), .unit = 1024, .def = "4M",
-	  .arg = "SIZE", .min = 64 << 10, .max = 16 << 20,
-	  .help = "largest object, a power of two; a bare number is in KiB" },
-	{ .name = "compress", .kind = CFS_OPT_CHOICE, OPT(compression), .def = "none",
-	  .choices = compressions, .arg = "METHOD", .help = "compression of objects" },
-	{ .name = "capacity", .kind = CFS_OPT_SIZE, OPT(capacity), .unit = 1ULL << 30, .def = "0",
-	  .arg = "SIZE", .help = "limit of the volume, a bare number is in GiB; 0: none" },
-	{ .name = "inodes", .kind = CFS_OPT_INT, OPT(inodes), .def = "0", .arg = "N", .max = INT64_MAX,
-	  .help = "limit of the number of inodes; 0: none" },
-	{ .name = "trash-days", .kind = CFS_OPT_INT, OPT(trash_days), .def = "1", .arg = "DAYS",
-	  .max = 36500, .help = "how long removed files stay in .trash; 0: no trash" },
-	{ .name = "shards", .kind = CFS_OPT_INT, OPT(shards), .def = "0", .arg = "N", .max = 256,
-	  .help = "spread blocks over N buckets; the bucket then holds one %d" },
-	{ .name = "hash-prefix", .kind = CFS_OPT_FLAG, OPT(hash_prefix),
-	  .help = "begin object keys with a hash" },
-	{ .name = "enable-acl", .kind = CFS_OPT_FLAG, OPT(enable_acl),
-	  .help = "POSIX ACLs; cannot be switched off again" },
-	{ .name = "dir-stats", .kind = CFS_OPT_FLAG, OPT(dir_stats), .def = "true",
-	  .help = "keep usage per directory" },
-	{ .name = "force", .kind = CFS_OPT_FLAG, OPT(force),
-	  .help = "overwrite the setting of an existing volume" },
-	{ .name = "no-check", .kind = CFS_OPT_FLAG, OPT(no_check),
-	  .help = "do not test the object store" },
-	{ 0 },
+	{.name = "storage",
+	 .kind = CFS_OPT_STRING,
+	 OPT(storage),
+	 .def = "file",
+	 .arg = "TYPE",
+	 .help = "type of the object store"},
+	{.name = "bucket",
+	 .kind = CFS_OPT_STRING,
+	 OPT(bucket),
+	 .def = "/var/jfs",
+	 .arg = "PLACE",
+	 .help = "directory (file) or endpoint of the bucket"},
+	{.name = "credentials",
+	 .kind = CFS_OPT_STRING,
+	 OPT(credentials),
+	 .arg = "FILE",
+	 .help = "KEY=VALUE lines (ACCESS_KEY, SECRET_KEY, META_PASSWORD, ...), mode 0600"},
+	{.name = "block-size",
+	 .kind = CFS_OPT_SIZE,
+	 OPT(block_size),
+	 .unit = 1024,
+	 .def = "4M",
+	 .arg = "SIZE",
+	 .min = 64 << 10,
+	 .max = 16 << 20,
+	 .help = "largest object, a power of two; a bare number is in KiB"},
+	{.name = "compress",
+	 .kind = CFS_OPT_CHOICE,
+	 OPT(compression),
+	 .def = "none",
+	 .choices = compressions,
+	 .arg = "METHOD",
+	 .help = "compression of objects"},
+	{.name = "capacity",
+	 .kind = CFS_OPT_SIZE,
+	 OPT(capacity),
+	 .unit = 1ULL << 30,
+	 .def = "0",
+	 .arg = "SIZE",
+	 .help = "limit of the volume, a bare number is in GiB; 0: none"},
+	{.name = "inodes",
+	 .kind = CFS_OPT_INT,
+	 OPT(inodes),
+	 .def = "0",
+	 .arg = "N",
+	 .max = INT64_MAX,
+	 .help = "limit of the number of inodes; 0: none"},
+	{.name = "trash-days",
+	 .kind = CFS_OPT_INT,
+	 OPT(trash_days),
+	 .def = "1",
+	 .arg = "DAYS",
+	 .max = 36500,
+	 .help = "how long removed files stay in .trash; 0: no trash"},
+	{.name = "shards",
+	 .kind = CFS_OPT_INT,
+	 OPT(shards),
+	 .def = "0",
+	 .arg = "N",
+	 .max = 256,
+	 .help = "spread blocks over N buckets; the bucket then holds one %d"},
+	{.name = "hash-prefix",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(hash_prefix),
+	 .help = "begin object keys with a hash"},
+	{.name = "enable-acl",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(enable_acl),
+	 .help = "POSIX ACLs; cannot be switched off again"},
+	{.name = "dir-stats",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(dir_stats),
+	 .def = "true",
+	 .help = "keep usage per directory"},
+	{.name = "force",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(force),
+	 .help = "overwrite the setting of an existing volume"},
+	{.name = "no-check",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(no_check),
+	 .help = "do not test the object store"},
+	{0},
 };
 #undef OPT
 
@@ -147,7 +200,7 @@ static int probe_store(struct cfs_object_store *store, const struct cfs_setting 
 	if (r == 0) {
 		step = "write to";
 		r = store->ops->put(store, probe,
-				    &(struct iovec){ .iov_base = want, .iov_len = sizeof(want) }, 1,
+				    &(struct iovec){.iov_base = want, .iov_len = sizeof(want)}, 1,
 				    deadline);
 	}
 	if (r == 0) {
@@ -155,9 +208,11 @@ static int probe_store(struct cfs_object_store *store, const struct cfs_setting 
 
 		step = "read from";
 		n = store->ops->get(store, probe, 0,
-				    &(struct iovec){ .iov_base = data, .iov_len = sizeof(want) }, 1,
+				    &(struct iovec){.iov_base = data, .iov_len = sizeof(want)}, 1,
 				    deadline);
-		r = n < 0 ? (int)n : n == sizeof(want) && !memcmp(data, want, sizeof(want)) ? 0 : -EIO;
+		r = n < 0						     ? (int)n
+		    : n == sizeof(want) && !memcmp(data, want, sizeof(want)) ? 0
+									     : -EIO;
 	}
 	if (r == 0) {
 		step = "delete from";
@@ -165,9 +220,9 @@ static int probe_store(struct cfs_object_store *store, const struct cfs_setting 
 	}
 	if (r == 0) {
 		step = "write the volume id to";
-		r = store->ops->put(store, id,
-				    &(struct iovec){ .iov_base = s->uuid, .iov_len = strlen(s->uuid) },
-				    1, deadline);
+		r = store->ops->put(
+			store, id, &(struct iovec){.iov_base = s->uuid, .iov_len = strlen(s->uuid)},
+			1, deadline);
 	}
 	if (r < 0)
 		snprintf(err, 256, "cannot %s the object store: storage=%s bucket=%s: %s", step,
@@ -178,7 +233,7 @@ static int probe_store(struct cfs_object_store *store, const struct cfs_setting 
 static int format_volume(const char *url, const struct format_opts *o, struct cfs_setting *s,
 			 char err[256])
 {
-	struct cfs_meta_conf conf = { .timeout_ms = 30000, .no_bgjob = true };
+	struct cfs_meta_conf conf = {.timeout_ms = 30000, .no_bgjob = true};
 	struct cfs_object_store *store = NULL;
 	struct cfs_setting *old = NULL;
 	struct cfs_meta *meta = NULL;
@@ -209,7 +264,7 @@ static int format_run(int argc, char **argv)
 {
 	char err[256] = "out of memory", masked[256];
 	struct cfs_setting *s = NULL;
-	struct format_opts o = { 0 };
+	struct format_opts o = {0};
 	const char *pos[2];
 	int r;
 

@@ -15,7 +15,8 @@
 static void usage(FILE *out)
 {
 	fputs("usage: mount.cachefs META-URL DIR [-sfnvrw] [-o OPTIONS] [-t cachefs]\n\n"
-	      "Called by mount(8) for `mount -t cachefs` and fstab lines. -f checks everything but\n"
+	      "Called by mount(8) for `mount -t cachefs` and fstab lines. -f checks everything "
+	      "but\n"
 	      "does not mount, -s turns unknown options into warnings, -v says what is done.\n\n"
 	      "Options for -o:\n",
 	      out);
@@ -26,7 +27,7 @@ int cmd_mount_helper(int argc, char **argv)
 {
 	bool sloppy = false, verbose = false;
 	char err[CFS_OPT_ERRLEN] = "";
-	struct mount_opts o = { 0 };
+	struct mount_opts o = {0};
 	int c, r = CMD_USAGE;
 
 	cfs_opt_defaults(mount_table, &o);
@@ -54,7 +55,8 @@ int cmd_mount_helper(int argc, char **argv)
 			o.ro = true;
 			break;
 		case 'N':
-			cmd_error("mounting in another namespace (-N) is not supported; use nsenter(1)");
+			cmd_error("mounting in another namespace (-N) is not supported; use "
+				  "nsenter(1)");
 			goto out;
 		case 'o':
 			if (mount_opts_list(&o, optarg, sloppy, err) < 0) {

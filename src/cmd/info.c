@@ -13,17 +13,17 @@ struct info_opts {
 };
 
 static const struct cfs_opt info_table[] = {
-	{ .name = "json",
-	  .kind = CFS_OPT_FLAG,
-	  .offset = offsetof(struct info_opts, json),
-	  .help = "print JSON" },
-	{ 0 },
+	{.name = "json",
+	 .kind = CFS_OPT_FLAG,
+	 .offset = offsetof(struct info_opts, json),
+	 .help = "print JSON"},
+	{0},
 };
 
 static const char *type_name(json_int_t type)
 {
-	static const char *const names[] = { "?",   "file",	    "directory",	"symlink",
-					     "fifo", "block device", "character device", "socket" };
+	static const char *const names[] = {"?",    "file",	    "directory",	"symlink",
+					    "fifo", "block device", "character device", "socket"};
 
 	return names[type >= 1 && type <= 7 ? type : 0];
 }
@@ -84,8 +84,8 @@ static int info_run(int argc, char **argv)
 		cmd_error("%s: not in a cachefs mount", path);
 		return CMD_USAGE;
 	}
-	reply = control_ask(point, json_pack("{s:s, s:I}", "op", "info", "inode",
-					     (json_int_t)st.st_ino));
+	reply = control_ask(point,
+			    json_pack("{s:s, s:I}", "op", "info", "inode", (json_int_t)st.st_ino));
 	if (!reply) {
 		cmd_error("the mount at %s does not answer: %s", point, strerror(errno));
 		return CMD_SYSTEM;

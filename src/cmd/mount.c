@@ -25,12 +25,12 @@ static unsigned long remount_flags(const struct mount_opts *o)
 		const char *name;
 		unsigned long set, clear;
 	} flags[] = {
-		{ "nodev", MS_NODEV, 0 },	{ "dev", 0, MS_NODEV },
-		{ "nosuid", MS_NOSUID, 0 },	{ "suid", 0, MS_NOSUID },
-		{ "noexec", MS_NOEXEC, 0 },	{ "exec", 0, MS_NOEXEC },
-		{ "sync", MS_SYNCHRONOUS, 0 },	{ "dirsync", MS_DIRSYNC, 0 },
-		{ "noatime", MS_NOATIME, 0 },	{ "atime", 0, MS_NOATIME },
-		{ "nodiratime", MS_NODIRATIME, 0 }, { "diratime", 0, MS_NODIRATIME },
+		{"nodev", MS_NODEV, 0},		  {"dev", 0, MS_NODEV},
+		{"nosuid", MS_NOSUID, 0},	  {"suid", 0, MS_NOSUID},
+		{"noexec", MS_NOEXEC, 0},	  {"exec", 0, MS_NOEXEC},
+		{"sync", MS_SYNCHRONOUS, 0},	  {"dirsync", MS_DIRSYNC, 0},
+		{"noatime", MS_NOATIME, 0},	  {"atime", 0, MS_NOATIME},
+		{"nodiratime", MS_NODIRATIME, 0}, {"diratime", 0, MS_NODIRATIME},
 	};
 	cfs_auto_free char *list = strdup(o->kernel_opts ? o->kernel_opts : "");
 	unsigned long v = MS_REMOUNT | (o->ro ? MS_RDONLY : 0);
@@ -91,7 +91,7 @@ static int check_mount_point(const char *point)
 /* -f: everything short of mounting. */
 static int check_volume(const char *url, const struct mount_opts *o)
 {
-	struct cfs_meta_conf conf = { .read_only = true, .timeout_ms = o->meta_timeout_ms };
+	struct cfs_meta_conf conf = {.read_only = true, .timeout_ms = o->meta_timeout_ms};
 	struct cfs_object_store *objects;
 	struct cfs_setting *setting;
 	struct cfs_meta *meta;
@@ -199,9 +199,9 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 
 static int mount_run(int argc, char **argv)
 {
-	struct mount_opts o = { 0 };
+	struct mount_opts o = {0};
 	char err[CFS_OPT_ERRLEN] = "";
-	const char *pos[2] = { NULL, NULL };
+	const char *pos[2] = {NULL, NULL};
 	int i, n = 0, r = CMD_USAGE;
 
 	cfs_opt_defaults(mount_table, &o);
@@ -209,7 +209,8 @@ static int mount_run(int argc, char **argv)
 		int used;
 
 		if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
-			printf("usage: cachefs %s %s\n\n%s.\n\nOptions, as --NAME=VALUE or in -o:\n\n",
+			printf("usage: cachefs %s %s\n\n%s.\n\nOptions, as --NAME=VALUE or in "
+			       "-o:\n\n",
 			       cmd_mount.name, cmd_mount.synopsis, cmd_mount.summary);
 			cfs_opt_help(mount_table, stdout);
 			r = CMD_OK;

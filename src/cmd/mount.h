@@ -17,7 +17,7 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
  * unmounted or told to stop, flushes, closes. On failure before ready: an exit status and err.
  */
 typedef void (*serve_ready_fn)(void *arg);
-int serve_mount(const char *url, const char *dir, const struct mount_opts *o,
-		serve_ready_fn ready, void *arg, char err[256]);
+int serve_mount(const char *url, const char *dir, const struct mount_opts *o, serve_ready_fn ready,
+		void *arg, char err[256]);
 
 #endif

@@ -39,11 +39,11 @@ extern const struct cfs_opt mount_table[];
  * Applies a comma list as mount(8) and fstab have it: generic options that mean nothing here are
  * dropped, kernel flags collected. sloppy: unknown names are warnings. 0, or -EINVAL with err.
  */
-int mount_opts_list(struct mount_opts *o, const char *list, bool sloppy,
-		    char err[CFS_OPT_ERRLEN]);
+int mount_opts_list(struct mount_opts *o, const char *list, bool sloppy, char err[CFS_OPT_ERRLEN]);
 void mount_opts_free(struct mount_opts *o);
 
-/* Budget for data pages when buffer-size is not given: 300 MiB, or a quarter of the cgroup's limit. */
+/* Budget for data pages when buffer-size is not given: 300 MiB, or a quarter of the cgroup's limit.
+ */
 uint64_t mount_default_budget(void);
 
 #endif

@@ -18,16 +18,16 @@ struct status_opts {
 };
 
 static const struct cfs_opt status_table[] = {
-	{ .name = "json",
-	  .kind = CFS_OPT_FLAG,
-	  .offset = offsetof(struct status_opts, json),
-	  .help = "print JSON" },
-	{ .name = "credentials",
-	  .kind = CFS_OPT_STRING,
-	  .offset = offsetof(struct status_opts, credentials),
-	  .arg = "FILE",
-	  .help = "KEY=VALUE lines (META_PASSWORD, ...), mode 0600" },
-	{ 0 },
+	{.name = "json",
+	 .kind = CFS_OPT_FLAG,
+	 .offset = offsetof(struct status_opts, json),
+	 .help = "print JSON"},
+	{.name = "credentials",
+	 .kind = CFS_OPT_STRING,
+	 .offset = offsetof(struct status_opts, credentials),
+	 .arg = "FILE",
+	 .help = "KEY=VALUE lines (META_PASSWORD, ...), mode 0600"},
+	{0},
 };
 
 static int add_session(void *arg, const struct cfs_session *s)
@@ -64,7 +64,7 @@ static json_t *collect(struct cfs_meta *meta, const struct cfs_setting *setting)
 
 static const char *human(uint64_t bytes, char buf[32])
 {
-	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
+	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
 	double v = (double)bytes;
 	size_t i = 0;
 
@@ -115,10 +115,10 @@ static void print_status(json_t *j, const char *url)
 
 static int status_run(int argc, char **argv)
 {
-	struct cfs_meta_conf conf = { .read_only = true, .timeout_ms = 30000 };
+	struct cfs_meta_conf conf = {.read_only = true, .timeout_ms = 30000};
 	struct cfs_setting *setting = NULL;
 	struct cfs_meta *meta = NULL;
-	struct status_opts o = { 0 };
+	struct status_opts o = {0};
 	char err[256] = "";
 	const char *url;
 	json_t *j = NULL;

@@ -18,17 +18,17 @@ struct umount_opts {
 };
 
 static const struct cfs_opt umount_table[] = {
-	{ .name = "force",
-	  .kind = CFS_OPT_FLAG,
-	  .offset = offsetof(struct umount_opts, force),
-	  .help = "detach at once even when busy; open files keep working until closed" },
-	{ .name = "timeout",
-	  .kind = CFS_OPT_DURATION,
-	  .offset = offsetof(struct umount_opts, timeout_ms),
-	  .def = "300",
-	  .arg = "TIME",
-	  .help = "how long to wait for data to be flushed" },
-	{ 0 },
+	{.name = "force",
+	 .kind = CFS_OPT_FLAG,
+	 .offset = offsetof(struct umount_opts, force),
+	 .help = "detach at once even when busy; open files keep working until closed"},
+	{.name = "timeout",
+	 .kind = CFS_OPT_DURATION,
+	 .offset = offsetof(struct umount_opts, timeout_ms),
+	 .def = "300",
+	 .arg = "TIME",
+	 .help = "how long to wait for data to be flushed"},
+	{0},
 };
 
 /* The mount process ends only when everything it held is stored. */
@@ -50,7 +50,7 @@ static int wait_for_process(pid_t pid, uint64_t timeout_ms)
 
 static int umount_run(int argc, char **argv)
 {
-	struct umount_opts o = { 0 };
+	struct umount_opts o = {0};
 	struct mounted m;
 	const char *dir;
 	char point[4096];

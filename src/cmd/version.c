@@ -14,11 +14,11 @@ struct version_opts {
 };
 
 static const struct cfs_opt version_table[] = {
-	{ .name = "json",
-	  .kind = CFS_OPT_FLAG,
-	  .offset = offsetof(struct version_opts, json),
-	  .help = "print JSON" },
-	{ 0 },
+	{.name = "json",
+	 .kind = CFS_OPT_FLAG,
+	 .offset = offsetof(struct version_opts, json),
+	 .help = "print JSON"},
+	{0},
 };
 
 /* What the running kernel offers, independent of what was built in. */
@@ -36,7 +36,7 @@ static int version_run(int argc, char **argv)
 	int r;
 
 	cfs_opt_defaults(version_table, &o);
-	r = cmd_parse(&cmd_version, version_table, &o, argc, argv, &(const char *){ NULL }, 0, 0);
+	r = cmd_parse(&cmd_version, version_table, &o, argc, argv, &(const char *){NULL}, 0, 0);
 	if (r >= 0)
 		return r;
 	cfs_fuse_features(&f);

@@ -85,7 +85,8 @@ int volume_read_credentials(const char *path, char err[256])
 	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || (st.st_mode & 077) ||
 	    (st.st_uid != geteuid() && st.st_uid != 0)) {
 		snprintf(err, 256,
-			 "credentials file %s must be a regular file of mode 0600 owned by you", path);
+			 "credentials file %s must be a regular file of mode 0600 owned by you",
+			 path);
 		close(fd);
 		return -EPERM;
 	}

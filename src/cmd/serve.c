@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One mount from the first connection to the last flush: the layers, bottom up and down again. */
+#include <cachefs/data.h>
+#include <cachefs/fuse.h>
+#include <cachefs/store.h>
+#include <cachefs/vfs.h>
+#include <errno.h>
+#include <malloc.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/log.h"
+#include "cmd/cmd.h"
+#include "cmd/control.h"
+#include "cmd/mount.h"
+#include "cmd/volume.h"
+
+struct serve {
+	const struct mount_opts *o;
+	struct cfs_setting *setting;
+	struct cfs_meta *meta;
+	struct cfs_object_store *objects;
+	struct cfs_pool *pool;
+	struct cfs_store *store;
+	struct cfs_data *data;
+	struct cfs_vfs *vfs;
+	struct control_server control;
+	_Atomic(struct cfs_fuse *) fuse;
+	_Atomic bool lost;
+};
+
+/* The volume is gone: end the session; from a background thread. */
+static void on_lost(void *arg, const char *reason)
+{
+	struct serve *s = arg;
+	struct cfs_fuse *f;
+
+	cfs_err("the volume is lost, unmounting: %s", reason);
+	atomic_store(&s->lost, true);
+	f = atomic_load(&s->fuse);
+	if (f)
+		cfs_fuse_stop(f);
+}
+
+static int find_subdir(struct serve *s, cfs_ino_t *ret, char err[256])
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(s->o->meta_timeout_ms);
+	const char *p = s->o->subdir;
+	struct cfs_entry e;
+	size_t len;
+	int r;
+
+	*ret = CFS_ROOT_INO;
+	for (p += strspn(p, "/"); *p; p += len, p += strspn(p, "/")) {
+		len = strcspn(p, "/");
+		r = cfs_meta_lookup(s->meta, &ctx, *ret, p, len, &e);
+		if (r == 0 && e.attr.type != CFS_TYPE_DIR)
+			r = -ENOTDIR;
+		if (r < 0) {
+			snprintf(err, 256, "subdir=%s: %s", s->o->subdir, strerror(-r));
+			return r;
+		}
+		*ret = e.ino;
+	}
+	return 0;
+}
+
+static int open_backends(struct serve *s, const char *url, const char *dir, char err[256])
+{
+	struct cfs_meta_conf conf = {
+		.read_only = s->o->ro,
+		.no_bgjob = s->o->no_bgjob,
+		.heartbeat_ms = s->o->heartbeat_ms,
+		.timeout_ms = s->o->meta_timeout_ms,
+		.skip_dir_mtime_ms = s->o->skip_dir_mtime_ms,
+		.max_deletes = s->o->max_deletes,
+		.mount_point = dir,
+	};
+	int r;
+
+	r = volume_open(url, &conf, &s->meta, &s->setting, err);
+	if (r == 0)
+		r = volume_open_objects(s->setting, s->o->storage, s->o->bucket, &s->objects, err);
+	return r;
+}
+
+static int open_layers(struct serve *s, char err[256])
+{
+	const struct mount_opts *o = s->o;
+	uint64_t budget = o->buffer_size ? o->buffer_size : mount_default_budget();
+	struct cfs_store_conf store = {
+		.object = s->objects,
+		.volume = s->setting->name,
+		.block_size = s->setting->block_size_kib << 10,
+		.hash_prefix = s->setting->hash_prefix,
+		.max_downloads = (unsigned)o->max_downloads,
+		.max_uploads = (unsigned)o->max_uploads,
+		.get_timeout_ms = o->get_timeout_ms,
+		.put_timeout_ms = o->put_timeout_ms,
+	};
+	struct cfs_data_conf data = {
+		.meta = s->meta,
+		.block_size = store.block_size,
+		.flush_age_ms = 5000,
+		.flush_idle_ms = 1000,
+		.max_readahead = o->max_readahead,
+		.io_timeout_ms = o->io_timeout_ms,
+		.read_only = o->ro,
+	};
+	struct cfs_vfs_conf vfs = {
+		.meta = s->meta,
+		.read_only = o->ro,
+		.atime = (enum cfs_atime)o->atime_mode,
+		.attr_timeout_ms = o->attr_cache_ms,
+		.entry_timeout_ms = o->entry_cache_ms,
+		.dir_entry_timeout_ms = o->dir_entry_cache_ms,
+		.io_timeout_ms = o->io_timeout_ms,
+		.uid = getuid(),
+		.gid = getgid(),
+		.control = control_serve,
+		.control_arg = &s->control,
+		.lost = on_lost,
+		.lost_arg = s,
+	};
+	int r;
+
+	r = cfs_pool_create(budget, &s->pool);
+	if (r == 0) {
+		store.pool = data.pool = vfs.pool = s->pool;
+		r = cfs_store_create(&store, &s->store);
+	}
+	if (r == 0) {
+		data.store = vfs.store = s->store;
+		r = cfs_data_create(&data, &s->data);
+	}
+	if (r == 0 && o->subdir)
+		r = find_subdir(s, &vfs.root, err);
+	if (r == 0) {
+		vfs.data = s->data;
+		r = cfs_vfs_create(&vfs, &s->vfs);
+	}
+	s->control = (struct control_server){
+		.meta = s->meta,
+		.store = s->store,
+		.volume = s->setting->name,
+		.block_size = store.block_size,
+		.read_only = o->ro,
+	};
+	if (r < 0 && !err[0])
+		snprintf(err, 256, "cannot start: %s", strerror(-r));
+	return r;
+}
+
+static int start_session(struct serve *s, char err[256])
+{
+	struct cfs_meta_hooks hooks = cfs_vfs_hooks(s->vfs);
+	int r = cfs_meta_start(s->meta, &hooks);
+
+	if (r < 0)
+		snprintf(err, 256, "cannot start a session on volume %s: %s", s->setting->name,
+			 strerror(-r));
+	return r;
+}
+
+static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret, char err[256])
+{
+	char source[300], kernel_opts[512];
+	struct cfs_fuse_conf conf = {
+		.vfs = s->vfs,
+		.mount_point = dir,
+		.source = source,
+		.kernel_opts = kernel_opts,
+		.allow_other = s->o->allow_other,
+		.default_permissions = s->o->default_permissions,
+		.writeback_cache = s->o->writeback_cache,
+		.debug = s->o->debug,
+		.max_threads = (unsigned)s->o->max_threads,
+		.max_io = 1 << 20,
+		.read_ahead_kb = (uint32_t)(s->o->read_ahead >> 10),
+	};
+
+	snprintf(source, sizeof(source), "cachefs:%s", s->setting->name);
+	snprintf(kernel_opts, sizeof(kernel_opts), "%s%s%s", s->o->ro ? "ro" : "rw",
+		 s->o->kernel_opts ? "," : "", s->o->kernel_opts ? s->o->kernel_opts : "");
+	return cfs_fuse_mount(&conf, ret, err);
+}
+
+/* Top down; whatever was reached. 0 or the first error of what had to be stored. */
+static int close_layers(struct serve *s, bool session)
+{
+	int first = 0, r;
+
+	if (s->vfs) {
+		first = cfs_vfs_flush(s->vfs);
+		if (first < 0)
+			cfs_err("data could not be stored before unmounting: err=%s",
+				cfs_errname(first));
+	}
+	if (session) {
+		r = cfs_meta_stop(s->meta);
+		if (r < 0)
+			cfs_warn("the session could not be closed, others will clean it up: err=%s",
+				 cfs_errname(r));
+	}
+	cfs_vfs_destroy(s->vfs);
+	if (s->data) {
+		r = cfs_data_destroy(s->data);
+		first = first ? first : r;
+	}
+	if (s->store)
+		cfs_store_destroy(s->store);
+	if (s->meta)
+		cfs_meta_close(s->meta);
+	cfs_object_close(s->objects);
+	if (s->pool)
+		cfs_pool_destroy(s->pool);
+	cfs_setting_free(s->setting);
+	return first;
+}
+
+int serve_mount(const char *url, const char *dir, const struct mount_opts *o, serve_ready_fn ready,
+		void *arg, char err[256])
+{
+	struct serve s = {.o = o};
+	struct cfs_fuse *fuse = NULL;
+	bool session = false;
+	int r, sig = 0;
+
+	/* One arena per core costs more memory than contention costs time here. */
+	mallopt(M_ARENA_MAX, 2);
+	r = open_backends(&s, url, dir, err);
+	if (r == 0)
+		r = open_layers(&s, err);
+	if (r == 0) {
+		r = start_session(&s, err);
+		session = r == 0;
+	}
+	if (r == 0)
+		r = mount_kernel(&s, dir, &fuse, err);
+	if (r == 0) {
+		atomic_store(&s.fuse, fuse);
+		cfs_info("mounted: volume=%s dir=%s sid=%llu", s.setting->name, dir,
+			 (unsigned long long)cfs_meta_sid(s.meta));
+		ready(arg);
+		sig = cfs_fuse_loop(fuse);
+		cfs_info("unmounting: volume=%s dir=%s signal=%d", s.setting->name, dir,
+			 sig > 0 ? sig : 0);
+		atomic_store(&s.fuse, NULL);
+		cfs_fuse_unmount(fuse);
+	}
+	if (close_layers(&s, session) < 0)
+		return CMD_SYSTEM;
+	if (r < 0)
+		return CMD_MOUNT_FAILED;
+	return sig < 0 || atomic_load(&s.lost) ? CMD_SYSTEM : CMD_OK;
+}

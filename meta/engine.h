@@ -30,7 +30,7 @@ struct cfs_usage {
 	struct cfs_usage_dir {
 		cfs_ino_t dir;
 		int64_t length, space, inodes;
-	} dirs[3];
+	} dirs[8]; /* more names of one file than that are left to the repair of dir_stats */
 	unsigned n_dirs;
 	/*
 	 * Of the inode's owner. A chown that changed something gives the owner before it and the

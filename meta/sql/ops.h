@@ -12,7 +12,6 @@
 #define CFS_ENG struct cfs_engine *e
 
 /* setting.c counters.c session.c names.c readdir.c trashdir.c changelog.c */
-void sql_op_close(CFS_ENG);
 int sql_op_create(CFS_ENG, CFS_CTX, const char *setting, bool trash);
 int sql_op_upgrade(CFS_ENG, CFS_CTX);
 int sql_op_get_setting(CFS_ENG, CFS_CTX, char **ret);
@@ -43,6 +42,9 @@ int sql_op_readdir(CFS_ENG, CFS_CTX, cfs_ino_t dir, bool attrs, size_t limit,
 int sql_op_trash_dir(CFS_ENG, CFS_CTX, const char *name, cfs_ino_t *ret);
 int sql_op_each_parent(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_engine_parent_fn fn, void *arg);
 int sql_op_trim_changelog(CFS_ENG, CFS_CTX, int64_t before_s, int64_t max_lines);
+
+/* Adds to a counter that may not exist. */
+int sql_add_counter(struct sql_conn *c, const char *name, int64_t n, int64_t *ret_old);
 
 /*
  * remove.c rename.c chunks.c copy.c deletion.c xattr.c acl.c locks.c quota.c dirstat.c clone.c
@@ -114,6 +116,83 @@ int sql_put_acl(struct sql_conn *c, const struct cfs_acl *acl, uint32_t *ret_id)
 int sql_clean_session_locks(struct sql_conn *c, uint64_t sid);
 /* Ends every sustained inode of the session, each in its own transaction. */
 int sql_end_sustained_all(struct sql_db *db, const struct cfs_ctx *ctx, uint64_t sid);
+
+/* -- times as stored: microseconds, and the nanoseconds below -- */
+static inline int64_t sql_us(struct timespec t)
+{
+	return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+static inline int64_t sql_sub_us(struct timespec t)
+{
+	return t.tv_nsec % 1000;
+}
+
+/* -- what an inode weighs -- */
+/* In dir_stats: bytes of data; in dir_stats and in the volume: space. */
+static inline int64_t sql_length_of(const struct cfs_attr *attr)
+{
+	return attr->type == CFS_TYPE_FILE ? (int64_t)attr->length : 0;
+}
+static inline int64_t sql_space_of(const struct cfs_attr *attr)
+{
+	return cfs_space_of((uint64_t)sql_length_of(attr));
+}
+/* One name of the inode comes to (sign 1) or leaves (-1) the directory. */
+void sql_usage_entry(struct cfs_usage *u, cfs_ino_t dir, const struct cfs_attr *attr, int sign);
+/* The inode comes to (1) or leaves (-1) the volume. */
+void sql_usage_inode(struct cfs_usage *u, const struct cfs_attr *attr, int sign);
+/* The file's length was old_length: in the volume and in every directory that names it. */
+int sql_usage_length(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr,
+		     uint64_t old_length, struct cfs_usage *u);
+
+/* -- remove.c -- */
+/* The node behind an edge, locked; a node that is missing looks like an empty one. */
+int sql_lock_victim(struct sql_conn *c, const struct sql_edge *edge, struct cfs_attr *ret);
+/*
+ * Disposes of an object whose edge (req->parent, req->name) is gone: trash, sustained or deleted.
+ * v->ino and v->attr are given, the rest is filled in.
+ */
+int sql_dispose(struct sql_conn *c, CFS_CTX, const struct cfs_engine_remove *req,
+		struct cfs_removed *v, struct cfs_usage *u);
+/* Moves the times of a directory when they are due or its nlink changes. Not in the trash. */
+int sql_touch_dir(struct sql_conn *c, CFS_CTX, cfs_ino_t dir, const struct cfs_attr *attr,
+		  int nlink_d);
+/* nlink, parent and ctime of *attr. */
+int sql_move_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr);
+
+/* -- chunks.c -- */
+/* Appends encoded records to a chunk, created when absent. */
+int sql_append_records(struct sql_conn *c, cfs_ino_t ino, uint32_t indx, const void *records,
+		       size_t bytes);
+/* length, mtime and ctime of *attr. */
+int sql_set_written(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr);
+/* The file to be changed, locked; judged by cfs_rules_write. */
+int sql_lock_file(struct sql_conn *c, CFS_CTX, cfs_ino_t ino, struct cfs_attr *ret);
+
+/* -- references of slices (refs.c) -- */
+struct sql_ref {
+	uint64_t id;
+	uint32_t size;
+	uint32_t n; /* records */
+};
+struct sql_refs {
+	struct sql_ref *v;
+	size_t n, cap;
+};
+/* id 0 (zeros) is left out. */
+int sql_refs_add(struct sql_refs *l, uint64_t id, uint32_t size);
+/* Encoded chunk records. -EIO: not a list of records. */
+int sql_refs_add_records(struct sql_refs *l, const void *records, size_t bytes);
+/* The (id, size) pairs of a delayed entry. */
+int sql_refs_add_pairs(struct sql_refs *l, const void *pairs, size_t bytes);
+/* refs + n of each, in the order of ids. -EIO: a slice has no row. */
+int sql_refs_raise(struct sql_conn *c, struct sql_refs *l);
+/* refs - n of each; only slices that have none left stay in the list. */
+int sql_refs_drop(struct sql_conn *c, struct sql_refs *l);
+/* Until fn returns non-zero, which is returned. */
+int sql_refs_each(const struct sql_refs *l, cfs_engine_slice_fn fn, void *arg);
+void sql_refs_clear(struct sql_refs *l); /* keeps the memory */
+void sql_refs_free(struct sql_refs *l);
 
 #undef CFS_CTX
 #undef CFS_ENG

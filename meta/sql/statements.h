@@ -29,6 +29,9 @@ SQL(add_dir_stat, "UPDATE {dir_stats} SET data_length=data_length+?,used_space=u
 SQL(new_dir_stat, "INSERT INTO {dir_stats}(inode,data_length,used_space,used_inodes) "
 		  "VALUES(?,0,0,0)")
 SQL(log_entry, "INSERT INTO {change_log}(entry) VALUES(?)")
+SQL(oldest_lines, "SELECT id,entry FROM {change_log} ORDER BY id LIMIT ?")
+SQL(newest_line, "SELECT MAX(id) FROM {change_log}")
+SQL(drop_lines, "DELETE FROM {change_log} WHERE id<=?")
 
 /* -- sessions -- */
 SQL(new_session, "INSERT INTO {session2}(sid,expire,info) VALUES(?,?,?)")
@@ -67,9 +70,110 @@ SQL(list_nodes, "SELECT {NODE},e.name,e.inode,e.type,n.inode FROM {edge} e "
 		"ORDER BY e.name LIMIT ?")
 
 /* -- removal, rename -- */
+SQL(del_edge, "DELETE FROM {edge} WHERE parent=? AND name=? AND inode=?")
+SQL(set_edge, "UPDATE {edge} SET inode=?,type=? WHERE parent=? AND name=? AND inode=?")
+SQL(move_edge, "UPDATE {edge} SET parent=?,name=? WHERE parent=? AND name=? AND inode=?")
+SQL(has_entry, "SELECT inode FROM {edge} WHERE parent=? LIMIT 1")
+SQL(move_node, "UPDATE {node} SET nlink=?,parent=?,ctime=?,ctimensec=? WHERE inode=?")
+SQL(del_node, "DELETE FROM {node} WHERE inode=?")
+SQL(del_symlink, "DELETE FROM {symlink} WHERE inode=?")
+SQL(put_sustained, "INSERT INTO {sustained}(sid,inode) VALUES(?,?)")
+SQL(put_delfile, "INSERT {OR_IGNORE} INTO {delfile}(inode,length,expire) VALUES(?,?,?) "
+		 "{ELSE_IGNORE}")
 
 /* -- chunks, slices, deletion -- */
+SQL(get_chunk, "SELECT slices FROM {chunk} WHERE inode=? AND indx=?")
+SQL(lock_chunk, "SELECT slices FROM {chunk} WHERE inode=? AND indx=?{FOR_UPDATE}")
+SQL(any_chunk, "SELECT indx,slices FROM {chunk} WHERE inode=? LIMIT 1{FOR_UPDATE}")
+SQL(set_chunk, "UPDATE {chunk} SET slices=? WHERE inode=? AND indx=?")
+SQL(del_chunk, "DELETE FROM {chunk} WHERE inode=? AND indx=?")
+/* Appending with || gives a TEXT value in SQLite, whose length() ends at the first NUL. */
+SQL(append_chunk, "INSERT INTO {chunk}(inode,indx,slices) VALUES(?,?,?) "
+		  "ON CONFLICT(inode,indx) DO UPDATE SET slices={chunk}.slices||excluded.slices")
+SQL(append_chunks, "UPDATE {chunk} SET slices=slices||? WHERE inode=? AND indx>=? AND indx<?")
+SQL(chunk_length, "SELECT length(CAST(slices AS BLOB)) FROM {chunk} WHERE inode=? AND indx=?")
+SQL(set_written, "UPDATE {node} SET length=?,mtime=?,mtimensec=?,ctime=?,ctimensec=? "
+		 "WHERE inode=?")
+SQL(put_ref, "INSERT INTO {chunk_ref}(chunkid,size,refs) VALUES(?,?,?)")
+SQL(add_refs, "UPDATE {chunk_ref} SET refs=refs+? WHERE chunkid=?")
+SQL(get_refs, "SELECT refs,size FROM {chunk_ref} WHERE chunkid=?")
+SQL(each_dead, "SELECT chunkid,size FROM {chunk_ref} WHERE refs<=0 LIMIT ?")
+SQL(del_ref, "DELETE FROM {chunk_ref} WHERE chunkid=? AND refs<=0")
+SQL(put_delayed, "INSERT INTO {delslices}(chunkid,deleted,slices) VALUES(?,?,?)")
+SQL(any_delayed, "SELECT chunkid,slices FROM {delslices} WHERE deleted<? LIMIT 1{FOR_UPDATE}")
+SQL(del_delayed, "DELETE FROM {delslices} WHERE chunkid=?")
+SQL(del_sustained, "DELETE FROM {sustained} WHERE sid=? AND inode=?")
+SQL(any_sustained, "SELECT inode FROM {sustained} WHERE sid=? LIMIT 1")
+SQL(each_delfile, "SELECT inode,length,expire FROM {delfile} WHERE expire<? LIMIT ?")
+SQL(del_delfile, "DELETE FROM {delfile} WHERE inode=? AND length=?")
+SQL(page_chunks, "SELECT id,slices FROM {chunk} WHERE id>? ORDER BY id LIMIT ?")
+SQL(page_delayed, "SELECT chunkid,slices FROM {delslices} WHERE chunkid>? ORDER BY chunkid "
+		  "LIMIT ?")
+SQL(page_refs, "SELECT chunkid,size FROM {chunk_ref} WHERE chunkid>? ORDER BY chunkid LIMIT ?")
 
 /* -- extended attributes, ACL, locks -- */
+SQL(get_xattr, "SELECT value FROM {xattr} WHERE inode=? AND name=?")
+SQL(list_xattrs, "SELECT name FROM {xattr} WHERE inode=?")
+SQL(new_xattr, "INSERT INTO {xattr}(inode,name,value) VALUES(?,?,?)")
+SQL(replace_xattr, "UPDATE {xattr} SET value=? WHERE inode=? AND name=?")
+SQL(put_xattr, "INSERT INTO {xattr}(inode,name,value) VALUES(?,?,?) "
+	       "ON CONFLICT(inode,name) DO UPDATE SET value=excluded.value")
+SQL(del_xattr, "DELETE FROM {xattr} WHERE inode=? AND name=?")
+SQL(del_xattrs, "DELETE FROM {xattr} WHERE inode=?")
+SQL(get_acl, "SELECT owner,`group`,mask,other,named_users,named_groups FROM {acl} WHERE id=?")
+SQL(find_acl, "SELECT id,named_users,named_groups FROM {acl} "
+	      "WHERE owner=? AND `group`=? AND mask=? AND other=? ORDER BY id")
+SQL(put_acl, "INSERT INTO {acl}(owner,`group`,mask,other,named_users,named_groups) "
+	     "VALUES(?,?,?,?,?,?)")
+SQL(each_flock, "SELECT sid,owner,ltype FROM {flock} WHERE inode=?")
+SQL(put_flock, "INSERT INTO {flock}(inode,sid,owner,ltype) VALUES(?,?,?,?)")
+SQL(set_flock, "UPDATE {flock} SET ltype=? WHERE inode=? AND sid=? AND owner=?")
+SQL(del_flock, "DELETE FROM {flock} WHERE inode=? AND sid=? AND owner=?")
+SQL(del_session_flocks, "DELETE FROM {flock} WHERE sid=?")
+SQL(each_plock, "SELECT sid,owner,records FROM {plock} WHERE inode=?")
+SQL(put_plock, "INSERT INTO {plock}(inode,sid,owner,records) VALUES(?,?,?,?)")
+SQL(set_plock, "UPDATE {plock} SET records=? WHERE inode=? AND sid=? AND owner=?")
+SQL(del_plock, "DELETE FROM {plock} WHERE inode=? AND sid=? AND owner=?")
+SQL(del_session_plocks, "DELETE FROM {plock} WHERE sid=?")
 
 /* -- quotas, dir stats, clone -- */
+SQL(get_dir_stat, "SELECT data_length,used_space,used_inodes FROM {dir_stats} WHERE inode=?")
+SQL(put_dir_stat, "INSERT INTO {dir_stats}(inode,data_length,used_space,used_inodes) "
+		  "VALUES(?,?,?,?) ON CONFLICT(inode) DO UPDATE SET "
+		  "data_length=excluded.data_length,used_space=excluded.used_space,"
+		  "used_inodes=excluded.used_inodes")
+SQL(del_dir_stat, "DELETE FROM {dir_stats} WHERE inode=?")
+SQL(each_dir_quota, "SELECT inode,max_space,max_inodes,used_space,used_inodes FROM {dir_quota}")
+SQL(put_dir_quota,
+    "INSERT INTO {dir_quota}(inode,max_space,max_inodes,used_space,used_inodes) "
+    "VALUES(?,?,?,?,?) ON CONFLICT(inode) DO UPDATE SET max_space=excluded.max_space,"
+    "max_inodes=excluded.max_inodes,used_space=excluded.used_space,"
+    "used_inodes=excluded.used_inodes")
+SQL(add_dir_quota, "UPDATE {dir_quota} SET used_space=used_space+?,used_inodes=used_inodes+? "
+		   "WHERE inode=?")
+SQL(del_dir_quota, "DELETE FROM {dir_quota} WHERE inode=?")
+SQL(each_owner_quota, "SELECT qtype,qkey,max_space,max_inodes,used_space,used_inodes "
+		      "FROM {user_group_quota}")
+SQL(put_owner_quota,
+    "INSERT INTO {user_group_quota}(qtype,qkey,max_space,max_inodes,used_space,used_inodes) "
+    "VALUES(?,?,?,?,?,?) ON CONFLICT(qtype,qkey) DO UPDATE SET max_space=excluded.max_space,"
+    "max_inodes=excluded.max_inodes,used_space=excluded.used_space,"
+    "used_inodes=excluded.used_inodes")
+SQL(add_owner_quota,
+    "INSERT INTO {user_group_quota}(qtype,qkey,max_space,max_inodes,used_space,used_inodes) "
+    "VALUES(?,?,-1,-1,?,?) ON CONFLICT(qtype,qkey) DO UPDATE SET "
+    "used_space={user_group_quota}.used_space+excluded.used_space,"
+    "used_inodes={user_group_quota}.used_inodes+excluded.used_inodes")
+SQL(lift_owner_quota,
+    "UPDATE {user_group_quota} SET max_space=-1,max_inodes=-1 WHERE qtype=? AND qkey=?")
+SQL(clone_xattrs, "INSERT INTO {xattr}(inode,name,value) "
+		  "SELECT ?,name,value FROM {xattr} WHERE inode=?")
+SQL(clone_symlink, "INSERT INTO {symlink}(inode,target) "
+		   "SELECT ?,target FROM {symlink} WHERE inode=?")
+SQL(clone_dir_stat, "INSERT INTO {dir_stats}(inode,data_length,used_space,used_inodes) "
+		    "SELECT ?,data_length,used_space,used_inodes FROM {dir_stats} WHERE inode=?")
+SQL(clone_chunks, "INSERT INTO {chunk}(inode,indx,slices) "
+		  "SELECT ?,indx,slices FROM {chunk} WHERE inode=?")
+SQL(each_chunk, "SELECT slices FROM {chunk} WHERE inode=?")
+SQL(put_detached, "INSERT INTO {detached_node}(inode,added) VALUES(?,?)")
+SQL(del_detached, "DELETE FROM {detached_node} WHERE inode=?")

@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Chunk lists of one file (volume-format section 6): read, append, truncate, fallocate. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "meta/sql/sql.h"
+
+int sql_usage_length(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr,
+		     uint64_t old_length, struct cfs_usage *u)
+{
+	int64_t length = (int64_t)(attr->length - old_length);
+	int64_t space = cfs_space_of(attr->length) - cfs_space_of(old_length);
+	int r;
+
+	if (!length)
+		return 0;
+	u->space += space;
+	u->uid = attr->uid;
+	u->gid = attr->gid;
+	u->owner_space += space;
+	if (!attr->nlink || !cfs_core_dir_stats(sql_core(c)))
+		return 0;
+	if (attr->parent) {
+		cfs_usage_add_dir(u, attr->parent, length, space, 0);
+		return 0;
+	}
+	r = sql_query(c, SQL_each_parent, "i", ino);
+	while (r >= 0 && (r = sql_next(c, SQL_each_parent)) > 0)
+		cfs_usage_add_dir(u, (cfs_ino_t)sql_int(c, SQL_each_parent, 0), length, space, 0);
+	return r;
+}
+
+/* ---- reading ---- */
+
+struct read_chunk {
+	cfs_ino_t ino;
+	uint32_t indx;
+	struct cfs_slice *ret;
+	size_t n;
+};
+
+static int decode(struct sql_conn *c, struct read_chunk *a)
+{
+	const uint8_t *p;
+	size_t len, i;
+
+	p = sql_blob(c, SQL_get_chunk, 0, &len);
+	if (len % CFS_SLICE_BYTES) {
+		cfs_err("chunk list is damaged: inode=%" PRIu64 " chunk=%u bytes=%zu", a->ino,
+			a->indx, len);
+		return -EIO;
+	}
+	a->n = len / CFS_SLICE_BYTES;
+	if (!a->n)
+		return 0;
+	a->ret = calloc(a->n, sizeof(*a->ret));
+	if (!a->ret)
+		return -ENOMEM;
+	for (i = 0; i < a->n; i++)
+		cfs_slice_decode(p + i * CFS_SLICE_BYTES, &a->ret[i]);
+	return 0;
+}
+
+static int read_chunk(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct read_chunk *a = arg;
+	struct cfs_attr attr;
+	int r;
+
+	(void)ctx;
+	r = sql_row(c, SQL_get_chunk, "ii", a->ino, (int64_t)a->indx);
+	if (r < 0)
+		return r;
+	/* A hole, or a file that somebody else has removed? */
+	if (r == 0)
+		return sql_get_node(c, a->ino, false, &attr);
+	r = decode(c, a);
+	sql_done(c, SQL_get_chunk);
+	return r;
+}
+
+ssize_t sql_op_read_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			  uint32_t indx, struct cfs_slice **ret)
+{
+	struct read_chunk a = {.ino = ino, .indx = indx};
+	int r = sql_read(sql_db(e), ctx, CFS_META_OP_read_chunk, read_chunk, &a);
+
+	if (r < 0)
+		return r;
+	*ret = a.ret;
+	return (ssize_t)a.n;
+}
+
+/* ---- changing ---- */
+
+/* What all changes of a file's data have in common. */
+struct change {
+	cfs_ino_t ino;
+	struct cfs_attr attr;
+	struct cfs_usage usage;
+
+	/* commit_slice */
+	uint32_t indx;
+	const struct cfs_slice *slice;
+	struct timespec mtime;
+	unsigned records;
+
+	/* truncate, fallocate */
+	uint64_t off, length;
+	unsigned mode;
+};
+
+int sql_append_records(struct sql_conn *c, cfs_ino_t ino, uint32_t indx, const void *records,
+		       size_t bytes)
+{
+	int r = sql_exec(c, SQL_append_chunk, "iib", ino, (int64_t)indx, records, bytes);
+
+	return r < 0 ? r : 0;
+}
+
+int sql_set_written(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr)
+{
+	int r = sql_exec(c, SQL_set_written, "iiiiii", attr->length, sql_us(attr->mtime),
+			 sql_sub_us(attr->mtime), sql_us(attr->ctime), sql_sub_us(attr->ctime),
+			 ino);
+
+	return r < 0 ? r : 0;
+}
+
+int sql_lock_file(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		  struct cfs_attr *ret)
+{
+	int r = sql_get_node(c, ino, true, ret);
+
+	if (r < 0)
+		return r;
+	if (ret->type != CFS_TYPE_FILE)
+		return ret->type == CFS_TYPE_DIR ? -EISDIR : -EINVAL;
+	/* Who had it open when it went to the trash may go on. */
+	if (cfs_ino_is_trash(ret->parent) && !cfs_core_is_open(sql_core(c), ino))
+		return -EPERM;
+	return cfs_rules_write(ctx, ret, false);
+}
+
+static int append_slice(struct sql_conn *c, const struct change *a)
+{
+	uint8_t record[CFS_SLICE_BYTES];
+	int r;
+
+	cfs_slice_encode(a->slice, record);
+	r = sql_append_records(c, a->ino, a->indx, record, sizeof(record));
+	if (r < 0 || !a->slice->id)
+		return r;
+	r = sql_exec(c, SQL_put_ref, "iii", a->slice->id, (int64_t)a->slice->size, (int64_t)1);
+	if (r == -EEXIST) {
+		cfs_err("slice id is in use already, write refused: slice=%" PRIu64
+			" inode=%" PRIu64,
+			a->slice->id, a->ino);
+		return -EIO;
+	}
+	return r;
+}
+
+static int count_records(struct sql_conn *c, struct change *a)
+{
+	int r = sql_row(c, SQL_chunk_length, "ii", a->ino, (int64_t)a->indx);
+
+	if (r <= 0)
+		return r < 0 ? r : -EIO;
+	a->records = (unsigned)(sql_int(c, SQL_chunk_length, 0) / CFS_SLICE_BYTES);
+	sql_done(c, SQL_chunk_length);
+	return 0;
+}
+
+static int commit_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct change *a = arg;
+	const struct cfs_slice *s = a->slice;
+	uint64_t end = ((uint64_t)a->indx << CFS_CHUNK_BITS) + s->pos + s->len;
+	uint64_t old_length;
+	int r;
+
+	a->usage = (struct cfs_usage){0};
+	r = sql_get_node(c, a->ino, true, &a->attr);
+	if (r < 0)
+		return r;
+	if (a->attr.type != CFS_TYPE_FILE)
+		return -EPERM;
+	r = append_slice(c, a);
+	if (r < 0)
+		return r;
+	old_length = a->attr.length;
+	if (end > old_length)
+		a->attr.length = end;
+	a->attr.mtime = a->mtime;
+	a->attr.ctime = ctx->now;
+	r = sql_set_written(c, a->ino, &a->attr);
+	if (r >= 0)
+		r = count_records(c, a);
+	if (r >= 0)
+		r = sql_usage_length(c, a->ino, &a->attr, old_length, &a->usage);
+	if (r >= 0)
+		r = sql_write_usage(c, &a->usage);
+	if (r < 0 || !cfs_core_changelog(sql_core(c)))
+		return r;
+	return sql_log(c, ctx, "WRITE(%" PRIu64 ",%u,%u,%" PRIu64 ",%u,%" PRId64 ",%ld):%u", a->ino,
+		       a->indx, s->pos, s->id, s->len, (int64_t)a->mtime.tv_sec, a->mtime.tv_nsec,
+		       a->records);
+}
+
+int sql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
+			struct cfs_attr *ret, unsigned *ret_records, struct cfs_usage *ret_usage)
+{
+	struct change a = {.ino = ino, .indx = indx, .slice = s, .mtime = mtime};
+	int r;
+
+	if (s->len > CFS_CHUNK_SIZE || s->pos > CFS_CHUNK_SIZE - s->len)
+		return -EINVAL;
+	if (((uint64_t)indx << CFS_CHUNK_BITS) + s->pos + s->len >= CFS_FILE_MAX)
+		return -EFBIG;
+	r = sql_txn(sql_db(e), ctx, CFS_META_OP_write, commit_slice, &a);
+	if (r < 0)
+		return r;
+	*ret = a.attr;
+	*ret_records = a.records;
+	*ret_usage = a.usage;
+	return 0;
+}
+
+struct zeroing {
+	struct sql_conn *c;
+	cfs_ino_t ino;
+};
+
+static int append_zeros(void *arg, const struct cfs_zero *z)
+{
+	const struct zeroing *a = arg;
+	const struct cfs_slice s = {.pos = z->pos, .len = z->len};
+	uint8_t record[CFS_SLICE_BYTES];
+	int r;
+
+	cfs_slice_encode(&s, record);
+	if (!z->only_existing)
+		return sql_append_records(a->c, a->ino, z->indx, record, sizeof(record));
+	r = sql_exec(a->c, SQL_append_chunks, "biii", record, sizeof(record), a->ino,
+		     (int64_t)z->indx, (int64_t)z->last + 1);
+	return r < 0 ? r : 0;
+}
+
+/* The length and times of a->attr, with what follows from them. */
+static int finish(struct sql_conn *c, const struct cfs_ctx *ctx, struct change *a,
+		  uint64_t old_length)
+{
+	int r;
+
+	a->attr.mtime = a->attr.ctime = ctx->now;
+	r = sql_set_written(c, a->ino, &a->attr);
+	if (r >= 0)
+		r = sql_usage_length(c, a->ino, &a->attr, old_length, &a->usage);
+	if (r >= 0)
+		r = sql_write_usage(c, &a->usage);
+	return r;
+}
+
+static int truncate_file(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct change *a = arg;
+	struct zeroing zeroing = {.c = c, .ino = a->ino};
+	uint64_t old_length;
+	int r;
+
+	a->usage = (struct cfs_usage){0};
+	r = sql_lock_file(c, ctx, a->ino, &a->attr);
+	if (r < 0)
+		return r;
+	old_length = a->attr.length;
+	if (a->length == old_length)
+		return 0;
+	r = cfs_rules_truncate_zeros(old_length, a->length, append_zeros, &zeroing);
+	if (r < 0)
+		return r;
+	a->attr.length = a->length;
+	r = finish(c, ctx, a, old_length);
+	if (r < 0)
+		return r;
+	return sql_log(c, ctx, "TRUNCATE(%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",0)", a->ino,
+		       old_length, a->length);
+}
+
+int sql_op_truncate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t length,
+		    struct cfs_attr *ret, struct cfs_usage *ret_usage)
+{
+	struct change a = {.ino = ino, .length = length};
+	int r;
+
+	if (length >= CFS_FILE_MAX)
+		return -EFBIG;
+	r = sql_txn(sql_db(e), ctx, CFS_META_OP_truncate, truncate_file, &a);
+	if (r < 0)
+		return r;
+	*ret = a.attr;
+	*ret_usage = a.usage;
+	return 0;
+}
+
+static int fallocate_file(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct change *a = arg;
+	struct zeroing zeroing = {.c = c, .ino = a->ino};
+	uint64_t end = a->off + a->length, old_length;
+	int r;
+
+	a->usage = (struct cfs_usage){0};
+	r = sql_lock_file(c, ctx, a->ino, &a->attr);
+	if (r < 0)
+		return r;
+	old_length = a->attr.length;
+	if ((a->mode & (CFS_FALLOC_PUNCH_HOLE | CFS_FALLOC_ZERO_RANGE)) && a->off < old_length) {
+		uint64_t len = (end < old_length ? end : old_length) - a->off;
+
+		r = cfs_rules_hole_zeros(a->off, len, append_zeros, &zeroing);
+		if (r < 0)
+			return r;
+	}
+	if (!(a->mode & CFS_FALLOC_KEEP_SIZE) && end > old_length)
+		a->attr.length = end;
+	r = finish(c, ctx, a, old_length);
+	if (r < 0)
+		return r;
+	return sql_log(c, ctx, "FALLOCATE(%" PRIu64 ",%u,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ")",
+		       a->ino, a->mode, a->off, a->length, a->attr.length);
+}
+
+int sql_op_fallocate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, unsigned mode,
+		     uint64_t off, uint64_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage)
+{
+	struct change a = {.ino = ino, .mode = mode, .off = off, .length = len};
+	int r;
+
+	if (!len)
+		return -EINVAL;
+	if (off >= CFS_FILE_MAX || len >= CFS_FILE_MAX - off)
+		return -EFBIG;
+	r = sql_txn(sql_db(e), ctx, CFS_META_OP_fallocate, fallocate_file, &a);
+	if (r < 0)
+		return r;
+	*ret = a.attr;
+	*ret_usage = a.usage;
+	return 0;
+}

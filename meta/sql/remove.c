@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Removal of names (volume-format section 9): unlink, rmdir, and the victim of a rename. */
+#include <errno.h>
+#include <inttypes.h>
+
+#include "meta/sql/sql.h"
+
+void sql_usage_entry(struct cfs_usage *u, cfs_ino_t dir, const struct cfs_attr *attr, int sign)
+{
+	cfs_usage_add_dir(u, dir, sign * sql_length_of(attr), sign * sql_space_of(attr), sign);
+}
+
+void sql_usage_inode(struct cfs_usage *u, const struct cfs_attr *attr, int sign)
+{
+	u->space += sign * sql_space_of(attr);
+	u->inodes += sign;
+	u->uid = attr->uid;
+	u->gid = attr->gid;
+	u->owner_space += sign * sql_space_of(attr);
+	u->owner_inodes += sign;
+}
+
+int sql_move_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr)
+{
+	int r;
+
+	r = sql_exec(c, SQL_move_node, "iiiii", (int64_t)attr->nlink, attr->parent,
+		     sql_us(attr->ctime), sql_sub_us(attr->ctime), ino);
+	return r < 0 ? r : 0;
+}
+
+int sql_touch_dir(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t dir,
+		  const struct cfs_attr *attr, int nlink_d)
+{
+	uint64_t skip_ms = cfs_core_skip_dir_mtime_ms(sql_core(c));
+
+	/* An hour directory keeps its link count whatever is in it. */
+	if (cfs_ino_is_trash(dir))
+		return 0;
+	if (!cfs_rules_touch_parent(ctx, attr, skip_ms, nlink_d != 0))
+		return 0;
+	return sql_touch_parent(c, ctx, dir, nlink_d);
+}
+
+int sql_lock_victim(struct sql_conn *c, const struct sql_edge *edge, struct cfs_attr *ret)
+{
+	int r = sql_get_node(c, edge->ino, true, ret);
+
+	if (r != -ENOENT)
+		return r;
+	*ret = (struct cfs_attr){
+		.type = edge->type,
+		.flags = CFS_FLAG_SKIP_TRASH,
+		.nlink = 1,
+	};
+	return 0;
+}
+
+/* Deletes the rows that live and die with an inode. */
+static int delete_rows(struct sql_conn *c, const struct cfs_ctx *ctx, const struct cfs_removed *v)
+{
+	int r = sql_exec(c, SQL_del_node, "i", v->ino);
+
+	if (r >= 0)
+		r = sql_exec(c, SQL_del_xattrs, "i", v->ino);
+	if (r >= 0 && v->attr.type == CFS_TYPE_SYMLINK)
+		r = sql_exec(c, SQL_del_symlink, "i", v->ino);
+	if (r >= 0 && v->attr.type == CFS_TYPE_FILE)
+		r = sql_exec(c, SQL_put_delfile, "iii", v->ino, v->attr.length,
+			     (int64_t)ctx->now.tv_sec);
+	return r < 0 ? r : 0;
+}
+
+static int to_trash(struct sql_conn *c, const struct cfs_ctx *ctx,
+		    const struct cfs_engine_remove *req, const char *name, size_t len,
+		    struct cfs_removed *v, struct cfs_usage *u)
+{
+	int r;
+
+	r = sql_exec(c, SQL_put_edge, "ibii", req->trash, name, len, v->ino, (int64_t)v->attr.type);
+	if (r < 0)
+		return r;
+	v->fate = CFS_FATE_TRASHED;
+	v->attr.ctime = ctx->now;
+	if (v->attr.parent)
+		v->attr.parent = req->trash;
+	sql_usage_entry(u, req->trash, &v->attr, 1);
+	return sql_move_node(c, v->ino, &v->attr);
+}
+
+static int for_real(struct sql_conn *c, const struct cfs_ctx *ctx, struct cfs_removed *v,
+		    struct cfs_usage *u)
+{
+	struct cfs_meta *core = sql_core(c);
+	bool dir = v->attr.type == CFS_TYPE_DIR;
+	int r;
+
+	if (!dir && v->attr.nlink > 1) {
+		v->fate = CFS_FATE_LINKED;
+		v->attr.nlink--;
+		v->attr.ctime = ctx->now;
+		return sql_move_node(c, v->ino, &v->attr);
+	}
+	if (v->attr.type == CFS_TYPE_FILE && cfs_core_sid(core) && cfs_core_is_open(core, v->ino)) {
+		v->fate = CFS_FATE_SUSTAINED;
+		v->attr.nlink = 0;
+		v->attr.ctime = ctx->now;
+		r = sql_exec(c, SQL_put_sustained, "ii", cfs_core_sid(core), v->ino);
+		if (r >= 0)
+			r = sql_exec(c, SQL_del_xattrs, "i", v->ino);
+		return r < 0 ? r : sql_move_node(c, v->ino, &v->attr);
+	}
+	v->fate = CFS_FATE_DELETED;
+	sql_usage_inode(u, &v->attr, -1);
+	return delete_rows(c, ctx, v);
+}
+
+int sql_dispose(struct sql_conn *c, const struct cfs_ctx *ctx, const struct cfs_engine_remove *req,
+		struct cfs_removed *v, struct cfs_usage *u)
+{
+	bool trash = req->trash && !(v->attr.flags & CFS_FLAG_SKIP_TRASH);
+	char name[CFS_NAME_MAX + 1];
+	struct sql_edge there;
+	size_t len = 0;
+	int r;
+
+	sql_usage_entry(u, req->parent, &v->attr, -1);
+	if (v->attr.type == CFS_TYPE_DIR) {
+		r = sql_exec(c, SQL_del_dir_stat, "i", v->ino);
+		if (r >= 0)
+			r = sql_exec(c, SQL_del_dir_quota, "i", v->ino);
+		if (r < 0)
+			return r;
+	}
+	if (trash)
+		len = cfs_rules_trash_name(req->parent, v->ino, req->name, req->name_len, name);
+	if (trash && v->attr.nlink > 1 && v->attr.type != CFS_TYPE_DIR) {
+		r = sql_get_edge(c, req->trash, name, len, &there);
+		if (r < 0 && r != -ENOENT)
+			return r;
+		trash = r == -ENOENT;
+	}
+	return trash ? to_trash(c, ctx, req, name, len, v, u) : for_real(c, ctx, v, u);
+}
+
+struct remove {
+	const struct cfs_engine_remove *req;
+	bool dir;
+	struct cfs_removed ret;
+	struct cfs_usage usage;
+};
+
+static int log_removal(struct sql_conn *c, const struct cfs_ctx *ctx, const struct remove *a,
+		       bool touched)
+{
+	const struct cfs_engine_remove *req = a->req;
+	uint64_t trash = a->ret.fate == CFS_FATE_TRASHED ? req->trash : 0;
+	char name[3 * CFS_NAME_MAX + 1];
+
+	if (!cfs_core_changelog(sql_core(c)))
+		return 0;
+	sql_log_name(req->name, req->name_len, name);
+	if (a->dir)
+		return sql_log(c, ctx, "RMDIR(%" PRIu64 ",%s,%" PRIu64 "):%" PRIu64, req->parent,
+			       name, trash, a->ret.ino);
+	return sql_log(c, ctx, "UNLINK(%" PRIu64 ",%s,%" PRIu64 ",%s,%s):%" PRIu64, req->parent,
+		       name, trash, a->ret.fate == CFS_FATE_SUSTAINED ? "true" : "false",
+		       touched ? "true" : "false", a->ret.ino);
+}
+
+static int remove_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct remove *a = arg;
+	const struct cfs_engine_remove *req = a->req;
+	struct cfs_attr parent;
+	struct sql_edge edge;
+	bool touched;
+	int r;
+
+	a->usage = (struct cfs_usage){0};
+	a->ret = (struct cfs_removed){0};
+	r = sql_get_node(c, req->parent, false, &parent);
+	if (r < 0)
+		return r;
+	r = sql_get_edge(c, req->parent, req->name, req->name_len, &edge);
+	if (r < 0)
+		return r;
+	if (a->dir != (edge.type == CFS_TYPE_DIR))
+		return a->dir ? -ENOTDIR : -EISDIR;
+	a->ret.ino = edge.ino;
+	r = sql_lock_victim(c, &edge, &a->ret.attr);
+	if (r < 0)
+		return r;
+	r = cfs_rules_remove_entry(ctx, req->parent, &parent, &a->ret.attr);
+	if (r < 0)
+		return r;
+	if (a->dir) {
+		r = sql_row(c, SQL_has_entry, "i", edge.ino);
+		sql_done(c, SQL_has_entry);
+		if (r != 0)
+			return r < 0 ? r : -ENOTEMPTY;
+	}
+	r = sql_exec(c, SQL_del_edge, "ibi", req->parent, req->name, req->name_len, edge.ino);
+	if (r <= 0)
+		return r < 0 ? r : -ENOENT;
+	r = sql_dispose(c, ctx, req, &a->ret, &a->usage);
+	if (r < 0)
+		return r;
+	touched = cfs_rules_touch_parent(ctx, &parent, cfs_core_skip_dir_mtime_ms(sql_core(c)),
+					 a->dir);
+	r = sql_touch_dir(c, ctx, req->parent, &parent, a->dir ? -1 : 0);
+	if (r < 0)
+		return r;
+	r = sql_write_usage(c, &a->usage);
+	return r < 0 ? r : log_removal(c, ctx, a, touched);
+}
+
+static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,
+	       struct remove *a, struct cfs_removed *ret, struct cfs_usage *ret_usage)
+{
+	int r = sql_txn(sql_db(e), ctx, op, remove_entry, a);
+
+	if (r < 0)
+		return r;
+	*ret = a->ret;
+	*ret_usage = a->usage;
+	return 0;
+}
+
+int sql_op_unlink(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		  const struct cfs_engine_remove *req, struct cfs_removed *ret,
+		  struct cfs_usage *ret_usage)
+{
+	struct remove a = {.req = req};
+
+	return run(e, ctx, CFS_META_OP_unlink, &a, ret, ret_usage);
+}
+
+int sql_op_rmdir(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		 const struct cfs_engine_remove *req, struct cfs_removed *ret,
+		 struct cfs_usage *ret_usage)
+{
+	struct remove a = {.req = req, .dir = true};
+
+	return run(e, ctx, CFS_META_OP_rmdir, &a, ret, ret_usage);
+}

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <inttypes.h>
+#include <sys/stat.h>
+
+#include "meta/sql/sql.h"
+
+struct rename {
+	const struct cfs_engine_rename *req;
+	/* of one attempt */
+	struct cfs_attr src_dir, dst_dir; /* attributes of the parents */
+	struct sql_edge src, dst;	  /* dst.ino 0: the target name is free */
+	int src_nlink, dst_nlink;	  /* changes of the parents' link counts */
+	bool raced;			  /* look again */
+	struct cfs_renamed ret;
+	struct cfs_usage usage;
+};
+
+static int find(struct sql_conn *c, struct rename *a)
+{
+	const struct cfs_rename *q = &a->req->r;
+	int r;
+
+	r = sql_get_node(c, q->src_parent, false, &a->src_dir);
+	if (r < 0)
+		return r;
+	a->dst_dir = a->src_dir;
+	if (q->dst_parent != q->src_parent)
+		r = sql_get_node(c, q->dst_parent, false, &a->dst_dir);
+	if (r < 0)
+		return r;
+	if (a->src_dir.type != CFS_TYPE_DIR || a->dst_dir.type != CFS_TYPE_DIR)
+		return -ENOTDIR;
+	r = sql_get_edge(c, q->src_parent, q->src_name, q->src_len, &a->src);
+	if (r < 0)
+		return r;
+	r = sql_get_edge(c, q->dst_parent, q->dst_name, q->dst_len, &a->dst);
+	if (r == -ENOENT)
+		a->dst = (struct sql_edge){0};
+	else if (r < 0)
+		return r;
+	if (a->dst.ino && (q->flags & CFS_RENAME_NOREPLACE))
+		return -EEXIST;
+	return !a->dst.ino && (q->flags & CFS_RENAME_EXCHANGE) ? -ENOENT : 0;
+}
+
+/* In inode order, as every client does. */
+static int lock_nodes(struct sql_conn *c, struct rename *a)
+{
+	struct cfs_attr *src = &a->ret.moved.attr, *dst = &a->ret.victim.attr;
+	bool dst_first = a->dst.ino && a->dst.ino < a->src.ino;
+	int r = 0;
+
+	if (dst_first)
+		r = sql_lock_victim(c, &a->dst, dst);
+	if (r >= 0)
+		r = sql_get_node(c, a->src.ino, true, src);
+	if (r >= 0 && a->dst.ino && !dst_first && a->dst.ino != a->src.ino)
+		r = sql_lock_victim(c, &a->dst, dst);
+	a->ret.moved.ino = a->src.ino;
+	a->ret.victim.ino = a->dst.ino;
+	return r;
+}
+
+static int check_source(const struct cfs_ctx *ctx, const struct rename *a)
+{
+	const struct cfs_rename *q = &a->req->r;
+	const struct cfs_attr *src = &a->ret.moved.attr;
+	int r = cfs_rules_remove_entry(ctx, q->src_parent, &a->src_dir, src);
+
+	if (r < 0 || q->src_parent == q->dst_parent || src->type != CFS_TYPE_DIR)
+		return r;
+	if ((a->src_dir.mode & S_ISVTX) && ctx->uid != 0 && ctx->uid != src->uid)
+		return -EACCES;
+	/* Its ".." is written. */
+	return ctx->check ? cfs_rules_access(ctx, src, 2) : 0;
+}
+
+static int check_target(const struct cfs_ctx *ctx, const struct rename *a)
+{
+	const struct cfs_rename *q = &a->req->r;
+
+	if (cfs_ino_is_trash(q->dst_parent))
+		return (q->flags & CFS_RENAME_RESTORE) && ctx->uid == 0 ? 0 : -EPERM;
+	if (a->dst.ino)
+		return cfs_rules_remove_entry(ctx, q->dst_parent, &a->dst_dir, &a->ret.victim.attr);
+	return cfs_rules_add_entry(ctx, q->dst_parent, &a->dst_dir);
+}
+
+static int check(struct sql_conn *c, const struct cfs_ctx *ctx, const struct rename *a)
+{
+	const struct cfs_rename *q = &a->req->r;
+	bool exchange = q->flags & CFS_RENAME_EXCHANGE;
+	bool src_is_dir = a->src.type == CFS_TYPE_DIR;
+	bool dst_is_dir = a->dst.ino && a->dst.type == CFS_TYPE_DIR;
+	int r;
+
+	if (exchange && (cfs_ino_is_trash(q->src_parent) || cfs_ino_is_trash(q->dst_parent)))
+		return -EPERM;
+	/* One level; the kernel guards the rest. */
+	if (q->dst_parent == a->src.ino || (exchange && q->src_parent == a->dst.ino))
+		return -EINVAL;
+	r = check_source(ctx, a);
+	if (r >= 0)
+		r = check_target(ctx, a);
+	if (r < 0 || exchange || !a->dst.ino)
+		return r;
+	if (src_is_dir != dst_is_dir)
+		return src_is_dir ? -ENOTDIR : -EISDIR;
+	if (!dst_is_dir)
+		return 0;
+	r = sql_row(c, SQL_has_entry, "i", a->dst.ino);
+	sql_done(c, SQL_has_entry);
+	return r > 0 ? -ENOTEMPTY : r;
+}
+
+static int set_edge(struct sql_conn *c, cfs_ino_t parent, const char *name, size_t len,
+		    const struct sql_edge *from, const struct sql_edge *to)
+{
+	int r = sql_exec(c, SQL_set_edge, "iiibi", to->ino, (int64_t)to->type, parent, name, len,
+			 from->ino);
+
+	return r == 0 ? -ENOENT : r;
+}
+
+/* The inode has come to another directory. */
+static int arrive(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t dir,
+		  struct cfs_attr *attr)
+{
+	attr->ctime = ctx->now;
+	if (attr->parent)
+		attr->parent = dir;
+	return sql_move_node(c, ino, attr);
+}
+
+static int exchange(struct sql_conn *c, const struct cfs_ctx *ctx, struct rename *a)
+{
+	const struct cfs_rename *q = &a->req->r;
+	struct cfs_attr *src = &a->ret.moved.attr, *dst = &a->ret.victim.attr;
+	int r;
+
+	r = set_edge(c, q->src_parent, q->src_name, q->src_len, &a->src, &a->dst);
+	if (r >= 0)
+		r = set_edge(c, q->dst_parent, q->dst_name, q->dst_len, &a->dst, &a->src);
+	if (r >= 0)
+		r = arrive(c, ctx, a->src.ino, q->dst_parent, src);
+	if (r >= 0)
+		r = arrive(c, ctx, a->dst.ino, q->src_parent, dst);
+	if (r < 0)
+		return r;
+	a->ret.victim.fate = CFS_FATE_LINKED;
+	if (q->src_parent == q->dst_parent)
+		return 0;
+	a->dst_nlink = (src->type == CFS_TYPE_DIR) - (dst->type == CFS_TYPE_DIR);
+	a->src_nlink = -a->dst_nlink;
+	sql_usage_entry(&a->usage, q->src_parent, src, -1);
+	sql_usage_entry(&a->usage, q->src_parent, dst, 1);
+	sql_usage_entry(&a->usage, q->dst_parent, dst, -1);
+	sql_usage_entry(&a->usage, q->dst_parent, src, 1);
+	return 0;
+}
+
+/* The source's edge takes the free target name. */
+static int take_free_name(struct sql_conn *c, struct rename *a)
+{
+	const struct cfs_rename *q = &a->req->r;
+	int r = sql_exec(c, SQL_move_edge, "ibibi", q->dst_parent, q->dst_name, q->dst_len,
+			 q->src_parent, q->src_name, q->src_len, a->src.ino);
+
+	/* Made by somebody meanwhile. */
+	a->raced = r == -EEXIST && !(q->flags & CFS_RENAME_NOREPLACE);
+	return r == 0 ? -ENOENT : r;
+}
+
+/* The target's edge names the source; what it named is disposed of. */
+static int take_name_of_victim(struct sql_conn *c, const struct cfs_ctx *ctx, struct rename *a)
+{
+	const struct cfs_rename *q = &a->req->r;
+	const struct cfs_engine_remove victim = {
+		.parent = q->dst_parent,
+		.name = q->dst_name,
+		.name_len = q->dst_len,
+		.trash = a->req->trash,
+	};
+	int r;
+
+	r = sql_exec(c, SQL_del_edge, "ibi", q->src_parent, q->src_name, q->src_len, a->src.ino);
+	if (r <= 0)
+		return r < 0 ? r : -ENOENT;
+	r = set_edge(c, q->dst_parent, q->dst_name, q->dst_len, &a->dst, &a->src);
+	if (r < 0)
+		return r;
+	if (a->dst.type == CFS_TYPE_DIR)
+		a->dst_nlink--;
+	return sql_dispose(c, ctx, &victim, &a->ret.victim, &a->usage);
+}
+
+static int move(struct sql_conn *c, const struct cfs_ctx *ctx, struct rename *a)
+{
+	const struct cfs_rename *q = &a->req->r;
+	struct cfs_attr *src = &a->ret.moved.attr;
+	int r;
+
+	r = a->dst.ino ? take_name_of_victim(c, ctx, a) : take_free_name(c, a);
+	if (r < 0)
+		return r;
+	if (q->src_parent != q->dst_parent) {
+		a->src_nlink -= src->type == CFS_TYPE_DIR;
+		a->dst_nlink += src->type == CFS_TYPE_DIR;
+		sql_usage_entry(&a->usage, q->src_parent, src, -1);
+		sql_usage_entry(&a->usage, q->dst_parent, src, 1);
+	}
+	return arrive(c, ctx, a->src.ino, q->dst_parent, src);
+}
+
+/* In inode order. */
+static int touch_parents(struct sql_conn *c, const struct cfs_ctx *ctx, const struct rename *a)
+{
+	const struct cfs_rename *q = &a->req->r;
+	int r = 0;
+
+	if (q->src_parent == q->dst_parent)
+		return sql_touch_dir(c, ctx, q->src_parent, &a->src_dir,
+				     a->src_nlink + a->dst_nlink);
+	if (q->dst_parent < q->src_parent)
+		r = sql_touch_dir(c, ctx, q->dst_parent, &a->dst_dir, a->dst_nlink);
+	if (r >= 0)
+		r = sql_touch_dir(c, ctx, q->src_parent, &a->src_dir, a->src_nlink);
+	if (r >= 0 && q->dst_parent > q->src_parent)
+		r = sql_touch_dir(c, ctx, q->dst_parent, &a->dst_dir, a->dst_nlink);
+	return r;
+}
+
+static int log_move(struct sql_conn *c, const struct cfs_ctx *ctx, const struct rename *a)
+{
+	const struct cfs_rename *q = &a->req->r;
+	char src[3 * CFS_NAME_MAX + 1], dst[3 * CFS_NAME_MAX + 1];
+
+	if (!cfs_core_changelog(sql_core(c)))
+		return 0;
+	return sql_log(c, ctx,
+		       "MOVE(%" PRIu64 ",%s,%" PRIu64 ",%s,%u,%" PRIu64 ",%" PRIu64 "):%" PRIu64,
+		       q->src_parent, sql_log_name(q->src_name, q->src_len, src), q->dst_parent,
+		       sql_log_name(q->dst_name, q->dst_len, dst), q->flags, a->dst.ino,
+		       a->ret.victim.fate == CFS_FATE_TRASHED ? a->req->trash : 0, a->src.ino);
+}
+
+static int rename_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct rename *a = arg;
+	int r;
+
+	a->usage = (struct cfs_usage){0};
+	a->ret = (struct cfs_renamed){0};
+	a->src_nlink = a->dst_nlink = 0;
+	a->raced = false;
+	r = find(c, a);
+	if (r >= 0)
+		r = lock_nodes(c, a);
+	if (r < 0)
+		return r;
+	if (a->src.ino == a->dst.ino) {
+		a->ret.victim = (struct cfs_removed){.fate = CFS_FATE_NONE};
+		return 0;
+	}
+	r = check(c, ctx, a);
+	if (r < 0)
+		return r;
+	r = a->req->r.flags & CFS_RENAME_EXCHANGE ? exchange(c, ctx, a) : move(c, ctx, a);
+	if (r >= 0)
+		r = touch_parents(c, ctx, a);
+	if (r >= 0)
+		r = sql_write_usage(c, &a->usage);
+	return r < 0 ? r : log_move(c, ctx, a);
+}
+
+int sql_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		  const struct cfs_engine_rename *req, struct cfs_renamed *ret,
+		  struct cfs_usage *ret_usage)
+{
+	struct rename a = {.req = req};
+	int r;
+
+	do
+		r = sql_txn(sql_db(e), ctx, CFS_META_OP_rename, rename_entry, &a);
+	while (a.raced && !cfs_deadline_passed(ctx->deadline));
+	if (r < 0)
+		return r;
+	*ret = a.ret;
+	*ret_usage = a.usage;
+	return 0;
+}

@@ -147,6 +147,7 @@ int cfs_setting_check_version(const struct cfs_setting *s, char err[256]);
 struct cfs_meta;
 
 struct cfs_meta_conf {
+	bool create;	  /* a database that does not exist is made by cfs_meta_format */
 	bool read_only;	  /* no session, no background jobs, every change is -EROFS */
 	bool no_bgjob;
 	uint64_t heartbeat_ms;	    /* 12 000; 0: session expires in a year */
@@ -179,7 +180,8 @@ struct cfs_meta_hooks {
 
 /*
  * Connects. err receives one line naming the (masked) URL. -ENOENT: no such database; -EINVAL: bad
- * URL or unknown engine; -EACCES; -ETIMEDOUT...  An unformatted database is fine here.
+ * URL or unknown engine; -EACCES; -ETIMEDOUT...  An unformatted database is fine here, with
+ * conf->create also one that does not exist.
  */
 int cfs_meta_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_meta **ret,
 		  char err[256]);

@@ -106,7 +106,7 @@ const char *sql_log_name(const char *name, size_t len, char *buf);
 struct sql_dialect {
 	const char *name;
 	const char *for_update; /* " FOR UPDATE" or "" */
-	const char *insert_ignore_prefix, *insert_ignore_suffix;
+	const char *or_ignore, *else_ignore; /* for {OR_IGNORE}, {ELSE_IGNORE} */
 	int (*connect)(struct sql_db *db, bool writer, struct sql_conn **ret, char err[256]);
 	void (*disconnect)(struct sql_conn *c);
 	int (*begin)(struct sql_conn *c);
@@ -124,8 +124,18 @@ struct sql_dialect {
 	int (*changes)(struct sql_conn *c, enum sql_stmt_id id);
 	int64_t (*col_int)(struct sql_conn *c, enum sql_stmt_id id, int col);
 	const void *(*col_bytes)(struct sql_conn *c, enum sql_stmt_id id, int col, size_t *ret_len);
-	/* Creates missing tables, indexes, columns (schema.c has the list). */
+	/* The automatic id that the last run of this INSERT gave. */
+	int64_t (*insert_id)(struct sql_conn *c, enum sql_stmt_id id);
+	/* Makes the database itself, empty. NULL: it must exist. */
+	int (*create_database)(struct sql_db *db);
+	/* 1: something of the list in schema.c is missing, 0, or negative. */
+	int (*check_schema)(struct sql_conn *c);
+	/* Creates missing tables, indexes, columns, in the current transaction. */
 	int (*create_schema)(struct sql_conn *c);
+	/* Drops every table of the list. */
+	int (*drop_schema)(struct sql_conn *c);
+	/* Table name without prefix. */
+	bool (*has_column)(struct sql_conn *c, const char *table, const char *column);
 	int (*sync)(struct sql_db *db, const struct cfs_ctx *ctx); /* NULL: commits are durable */
 	bool single_writer; /* one write connection, guarded by a mutex with deadline (SQLite) */
 };

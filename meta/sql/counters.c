@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Counters (volume-format section 3): always changed by relative updates. */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "meta/sql/sql.h"
+
+/* A counter that was never used has no row and counts as 0. */
+static int get_counter(struct sql_conn *c, const char *name, int64_t *ret, bool *ret_exists)
+{
+	int r = sql_row(c, SQL_get_counter, "t", name, strlen(name));
+
+	if (r < 0)
+		return r;
+	*ret_exists = r;
+	*ret = r ? sql_int(c, SQL_get_counter, 0) : 0;
+	sql_done(c, SQL_get_counter);
+	return 0;
+}
+
+int sql_add_counter(struct sql_conn *c, const char *name, int64_t n, int64_t *ret_old)
+{
+	int64_t old;
+	bool exists;
+	int r = get_counter(c, name, &old, &exists);
+
+	if (r < 0)
+		return r;
+	r = exists ? sql_exec(c, SQL_add_counter, "it", n, name, strlen(name))
+		   : sql_exec(c, SQL_new_counter, "ti", name, strlen(name), n);
+	if (r < 0)
+		return r;
+	*ret_old = old;
+	return 0;
+}
+
+struct counter {
+	const char *name;
+	int64_t n, old;
+};
+
+static int add_counter(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct counter *a = arg;
+	int r = sql_add_counter(c, a->name, a->n, &a->old);
+
+	return r ? r : sql_log(c, ctx, "INCR_COUNTER(%s,%" PRId64 ")", a->name, a->n);
+}
+
+int sql_op_add_counter(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *name, int64_t n,
+		       int64_t *ret_old)
+{
+	struct counter a = {.name = name, .n = n};
+	int r = sql_txn(sql_db(e), ctx, CFS_META_OP_counter, add_counter, &a);
+
+	if (!r)
+		*ret_old = a.old;
+	return r;
+}
+
+struct usage {
+	int64_t space, inodes;
+};
+
+static int get_usage(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct usage u = {0};
+	int r = sql_query(c, SQL_get_usage, "");
+
+	while (!r && (r = sql_next(c, SQL_get_usage)) > 0) {
+		size_t len;
+		const char *name = sql_blob(c, SQL_get_usage, 0, &len);
+		int64_t v = sql_int(c, SQL_get_usage, 1);
+
+		if (len == strlen("usedSpace") && !memcmp(name, "usedSpace", len))
+			u.space = v;
+		else
+			u.inodes = v;
+		r = 0;
+	}
+	if (!r)
+		*(struct usage *)arg = u;
+	return r;
+}
+
+int sql_op_get_counters(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t *ret_used_space,
+			int64_t *ret_inodes)
+{
+	struct usage u;
+	int r = sql_read(sql_db(e), ctx, CFS_META_OP_counter, get_usage, &u);
+
+	if (r)
+		return r;
+	*ret_used_space = u.space;
+	*ret_inodes = u.inodes;
+	return 0;
+}
+
+struct claim {
+	const char *name;
+	int64_t now_s, interval_s;
+};
+
+static int claim(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	const struct claim *a = arg;
+	int64_t last;
+	bool exists;
+	int r = get_counter(c, a->name, &last, &exists);
+
+	if (r < 0)
+		return r;
+	if (last > a->now_s - a->interval_s)
+		return 0;
+	r = exists ? sql_exec(c, SQL_set_counter, "it", a->now_s, a->name, strlen(a->name))
+		   : sql_exec(c, SQL_new_counter, "ti", a->name, strlen(a->name), a->now_s);
+	if (r >= 0)
+		r = sql_log(c, ctx, "SET(%s,%" PRId64 ")", a->name, a->now_s);
+	return r < 0 ? r : 1;
+}
+
+int sql_op_claim_job(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *name,
+		     int64_t now_s, int64_t interval_s)
+{
+	struct claim a = {.name = name, .now_s = now_s, .interval_s = interval_s};
+
+	return sql_txn(sql_db(e), ctx, CFS_META_OP_counter, claim, &a);
+}

@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names and attributes: look-up, creation, links, setattr. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "meta/sql/sql.h"
+
+/* ---- reads: one statement each ---- */
+
+struct lookup {
+	cfs_ino_t parent;
+	const char *name;
+	size_t len;
+	struct cfs_entry *ret;
+};
+
+static int lookup(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	const struct lookup *a = arg;
+	int r = sql_row(c, SQL_lookup, "ib", (int64_t)a->parent, a->name, a->len);
+
+	if (r <= 0)
+		return r ? r : -ENOENT;
+	sql_node_columns(c, SQL_lookup, 0, &a->ret->attr);
+	a->ret->ino = (cfs_ino_t)sql_int(c, SQL_lookup, SQL_NODE_COLUMNS);
+	return 0;
+}
+
+int sql_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t parent,
+		  const char *name, size_t len, struct cfs_entry *ret)
+{
+	struct lookup a = {.parent = parent, .name = name, .len = len, .ret = ret};
+
+	return sql_read(sql_db(e), ctx, CFS_META_OP_lookup, lookup, &a);
+}
+
+struct getattr {
+	cfs_ino_t ino;
+	struct cfs_attr *ret;
+};
+
+static int getattr(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	const struct getattr *a = arg;
+
+	return sql_get_node(c, a->ino, false, a->ret);
+}
+
+int sql_op_getattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		   struct cfs_attr *ret)
+{
+	struct getattr a = {.ino = ino, .ret = ret};
+
+	return sql_read(sql_db(e), ctx, CFS_META_OP_getattr, getattr, &a);
+}
+
+struct readlink {
+	cfs_ino_t ino;
+	char *buf;
+};
+
+static int read_target(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	const struct readlink *a = arg;
+	struct cfs_attr attr;
+	const void *target;
+	size_t len;
+	int r = sql_row(c, SQL_get_symlink, "i", (int64_t)a->ino);
+
+	if (r < 0)
+		return r;
+	if (!r) {
+		r = sql_get_node(c, a->ino, false, &attr);
+		if (r)
+			return r;
+		return attr.type == CFS_TYPE_SYMLINK ? -EIO : -EINVAL;
+	}
+	target = sql_blob(c, SQL_get_symlink, 0, &len);
+	if (len > CFS_SYMLINK_MAX)
+		return -EIO;
+	memcpy(a->buf, target, len);
+	a->buf[len] = '\0';
+	return 0;
+}
+
+int sql_op_readlink(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		    char buf[CFS_SYMLINK_MAX + 1])
+{
+	struct readlink a = {.ino = ino, .buf = buf};
+
+	return sql_read(sql_db(e), ctx, CFS_META_OP_readlink, read_target, &a);
+}
+
+struct parents {
+	cfs_ino_t ino;
+	cfs_engine_parent_fn fn;
+	void *arg;
+};
+
+static int each_parent(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	const struct parents *a = arg;
+	int r = sql_query(c, SQL_each_parent, "i", (int64_t)a->ino);
+
+	while (!r && (r = sql_next(c, SQL_each_parent)) > 0) {
+		size_t len;
+		const char *name = sql_blob(c, SQL_each_parent, 1, &len);
+
+		r = a->fn(a->arg, (cfs_ino_t)sql_int(c, SQL_each_parent, 0), name, len);
+	}
+	return r;
+}
+
+int sql_op_each_parent(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       cfs_engine_parent_fn fn, void *arg)
+{
+	struct parents a = {.ino = ino, .fn = fn, .arg = arg};
+
+	return sql_read(sql_db(e), ctx, CFS_META_OP_other, each_parent, &a);
+}
+
+/* ---- mknod ---- */
+
+struct mknod {
+	const struct cfs_mknod *req;
+	cfs_ino_t ino;
+	struct cfs_entry *ret;
+	struct cfs_attr attr;
+	struct cfs_usage usage;
+};
+
+/* The rule of a child of a directory with a default rule (volume-format section 10). */
+static int inherit_acl(struct sql_conn *c, const struct mknod *a, const struct cfs_attr *parent,
+		       struct cfs_attr *attr)
+{
+	uint16_t mode = (attr->mode & 07000) | (a->req->mode & 0777);
+	struct cfs_acl def, rule;
+	int r = sql_get_acl(c, parent->default_acl, &def);
+
+	if (r)
+		return r;
+	r = cfs_acl_inherit(&def, mode, &attr->mode, &rule);
+	cfs_acl_release(&def);
+	if (r > 0) {
+		r = sql_put_acl(c, &rule, &attr->access_acl);
+		cfs_acl_release(&rule);
+	}
+	if (attr->type == CFS_TYPE_DIR)
+		attr->default_acl = parent->default_acl;
+	return r;
+}
+
+static int log_create(struct sql_conn *c, const struct cfs_ctx *ctx, const struct mknod *a,
+		      bool touched)
+{
+	const struct cfs_mknod *req = a->req;
+	char name[3 * CFS_NAME_MAX + 1];
+	cfs_auto_free char *target = NULL;
+
+	if (!cfs_core_changelog(sql_core(c)))
+		return 0;
+	target = malloc(3 * req->target_len + 1);
+	if (!target)
+		return -ENOMEM;
+	sql_log_name(req->target, req->target_len, target);
+	return sql_log(c, ctx, "CREATE(%" PRIu64 ",%s,%u,%u,%u,%u,%u,%s,linux,%s):%" PRIu64,
+		       req->parent, sql_log_name(req->name, req->name_len, name), ctx->uid,
+		       ctx->gid, (unsigned)req->type, (unsigned)req->mode, (unsigned)req->umask,
+		       target, touched ? "true" : "false", a->ino);
+}
+
+/* The unique key on (parent, name) decides races: what is there is returned with -EEXIST. */
+static int put_entry(struct sql_conn *c, const struct cfs_ctx *ctx, const struct mknod *a)
+{
+	const struct cfs_mknod *req = a->req;
+	struct lookup there = {req->parent, req->name, req->name_len, a->ret};
+	int r = sql_exec(c, SQL_put_edge, "ibii", (int64_t)req->parent, req->name, req->name_len,
+			 (int64_t)a->ino, (int64_t)req->type);
+
+	if (r >= 0)
+		return 0;
+	if (r == -EEXIST) {
+		int found = lookup(c, ctx, &there);
+
+		/* A name without node is in the way all the same. */
+		if (found && found != -ENOENT)
+			return found;
+	}
+	return r;
+}
+
+static int mknod_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct mknod *a = arg;
+	const struct cfs_mknod *req = a->req;
+	struct cfs_meta *core = sql_core(c);
+	bool dir = req->type == CFS_TYPE_DIR;
+	struct cfs_attr parent;
+	bool touch;
+	int r = sql_get_node(c, req->parent, false, &parent);
+
+	if (!r)
+		r = cfs_rules_add_entry(ctx, req->parent, &parent);
+	if (r)
+		return r;
+	cfs_rules_new_inode(ctx, req, &parent, &a->attr);
+	if (parent.default_acl && req->type != CFS_TYPE_SYMLINK)
+		r = inherit_acl(c, a, &parent, &a->attr);
+	if (!r)
+		r = put_entry(c, ctx, a);
+	if (!r)
+		r = sql_put_node(c, a->ino, &a->attr);
+	if (!r && req->type == CFS_TYPE_SYMLINK)
+		r = sql_exec(c, SQL_put_symlink, "ib", (int64_t)a->ino, req->target,
+			     req->target_len);
+	if (r >= 0 && dir && cfs_core_dir_stats(core))
+		r = sql_exec(c, SQL_new_dir_stat, "i", (int64_t)a->ino);
+	if (r < 0)
+		return r;
+	touch = cfs_rules_touch_parent(ctx, &parent, cfs_core_skip_dir_mtime_ms(core), dir);
+	r = touch ? sql_touch_parent(c, ctx, req->parent, dir) : 0;
+	a->usage = (struct cfs_usage){0};
+	sql_usage_inode(&a->usage, &a->attr, 1);
+	sql_usage_entry(&a->usage, req->parent, &a->attr, 1);
+	if (!r)
+		r = sql_write_usage(c, &a->usage);
+	return r ? r : log_create(c, ctx, a, touch);
+}
+
+int sql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+		 cfs_ino_t ino, struct cfs_entry *ret, struct cfs_usage *ret_usage)
+{
+	struct mknod a = {.req = req, .ino = ino, .ret = ret};
+	int r = sql_txn(sql_db(e), ctx, CFS_META_OP_mknod, mknod_txn, &a);
+
+	if (r)
+		return r;
+	ret->ino = ino;
+	ret->attr = a.attr;
+	*ret_usage = a.usage;
+	return 0;
+}
+
+/* ---- link ---- */
+
+struct link {
+	cfs_ino_t ino, parent;
+	const char *name;
+	size_t len;
+	struct cfs_attr attr;
+	struct cfs_usage usage;
+};
+
+static int check_link(const struct cfs_attr *attr)
+{
+	if (attr->type == CFS_TYPE_DIR || (attr->flags & (CFS_FLAG_IMMUTABLE | CFS_FLAG_APPEND)))
+		return -EPERM;
+	/* Unlinked and only kept open, or in the trash: there is no way back. */
+	if (!attr->nlink)
+		return -ENOENT;
+	return cfs_ino_is_trash(attr->parent) ? -EPERM : 0;
+}
+
+static int link_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct link *a = arg;
+	char name[3 * CFS_NAME_MAX + 1];
+	struct cfs_attr parent;
+	bool touch;
+	int r = sql_get_node(c, a->parent, false, &parent);
+
+	if (!r)
+		r = cfs_rules_add_entry(ctx, a->parent, &parent);
+	if (!r)
+		r = sql_get_node(c, a->ino, true, &a->attr);
+	if (!r)
+		r = check_link(&a->attr);
+	if (r)
+		return r;
+	r = sql_exec(c, SQL_put_edge, "ibii", (int64_t)a->parent, a->name, a->len, (int64_t)a->ino,
+		     (int64_t)a->attr.type);
+	if (r >= 0)
+		r = sql_exec(c, SQL_add_link, "iii", sql_us(ctx->now), sql_sub_us(ctx->now),
+			     (int64_t)a->ino);
+	if (r < 0)
+		return r;
+	a->attr.nlink++;
+	a->attr.parent = 0;
+	a->attr.ctime = ctx->now;
+	touch = cfs_rules_touch_parent(ctx, &parent, cfs_core_skip_dir_mtime_ms(sql_core(c)),
+				       false);
+	r = touch ? sql_touch_parent(c, ctx, a->parent, 0) : 0;
+	a->usage = (struct cfs_usage){.uid = a->attr.uid, .gid = a->attr.gid};
+	sql_usage_entry(&a->usage, a->parent, &a->attr, 1);
+	if (!r)
+		r = sql_write_usage(c, &a->usage);
+	if (r || !cfs_core_changelog(sql_core(c)))
+		return r;
+	return sql_log(c, ctx, "LINK(%" PRIu64 ",%" PRIu64 ",%s,%s):%u", a->ino, a->parent,
+		       sql_log_name(a->name, a->len, name), touch ? "true" : "false",
+		       a->attr.nlink);
+}
+
+int sql_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
+		const char *name, size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage)
+{
+	struct link a = {.ino = ino, .parent = parent, .name = name, .len = len};
+	int r = sql_txn(sql_db(e), ctx, CFS_META_OP_link, link_txn, &a);
+
+	if (r)
+		return r;
+	*ret = a.attr;
+	*ret_usage = a.usage;
+	return 0;
+}
+
+/* ---- setattr ---- */
+
+struct setattr {
+	cfs_ino_t ino;
+	uint32_t set;
+	const struct cfs_attr *in;
+	struct cfs_attr attr;
+	struct cfs_usage usage;
+};
+
+static int chmod_acl(struct sql_conn *c, struct cfs_attr *attr)
+{
+	struct cfs_acl rule;
+	int r = sql_get_acl(c, attr->access_acl, &rule);
+
+	if (r)
+		return r;
+	cfs_acl_chmod(&rule, attr->mode);
+	r = sql_put_acl(c, &rule, &attr->access_acl);
+	cfs_acl_release(&rule);
+	return r;
+}
+
+/* The other client's bits of what was asked to change (volume-format section 14). */
+static unsigned log_bits(uint32_t set)
+{
+	static const struct {
+		uint32_t ours;
+		unsigned theirs;
+	} bits[] = {
+		{CFS_SET_MODE, 1},	  {CFS_SET_UID, 2},	    {CFS_SET_GID, 4},
+		{CFS_SET_ATIME, 16},	  {CFS_SET_MTIME, 32},	    {CFS_SET_CTIME, 64},
+		{CFS_SET_ATIME_NOW, 128}, {CFS_SET_MTIME_NOW, 256}, {CFS_SET_FLAGS, 1 << 15},
+	};
+	unsigned out = 0;
+
+	for (size_t i = 0; i < sizeof(bits) / sizeof(bits[0]); i++)
+		if (set & bits[i].ours)
+			out |= bits[i].theirs;
+	return out;
+}
+
+static int log_setattr(struct sql_conn *c, const struct cfs_ctx *ctx, const struct setattr *a)
+{
+	const struct cfs_attr *t = &a->attr;
+
+	return sql_log(
+		c, ctx, "SETATTR(%" PRIu64 ",%u,0,%u,%u,%u,%u,%lld,%lld,%ld,%ld,%lld,%ld,%u)",
+		a->ino, log_bits(a->set), t->uid, t->gid, (unsigned)t->mode, (unsigned)t->flags,
+		(long long)t->atime.tv_sec, (long long)t->mtime.tv_sec, t->atime.tv_nsec,
+		t->mtime.tv_nsec, (long long)t->ctime.tv_sec, t->ctime.tv_nsec, (unsigned)t->tier);
+}
+
+static int setattr(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct setattr *a = arg;
+	struct cfs_attr old;
+	int r = sql_get_node(c, a->ino, true, &old);
+
+	if (r)
+		return r;
+	a->attr = old;
+	a->usage = (struct cfs_usage){.uid = old.uid, .gid = old.gid};
+	r = cfs_rules_setattr(ctx, a->set, a->in, &a->attr);
+	if (r <= 0)
+		return r;
+	r = 0;
+	if (a->attr.access_acl && a->attr.mode != old.mode)
+		r = chmod_acl(c, &a->attr);
+	if (!r)
+		r = sql_update_node(c, a->ino, &a->attr);
+	if (r)
+		return r;
+	if (a->attr.uid != old.uid || a->attr.gid != old.gid) {
+		a->usage.owner_space = sql_space_of(&old);
+		a->usage.owner_inodes = 1;
+	}
+	return log_setattr(c, ctx, a);
+}
+
+int sql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
+		   const struct cfs_attr *in, struct cfs_attr *ret, struct cfs_usage *ret_usage)
+{
+	struct setattr a = {.ino = ino, .set = set, .in = in};
+	int r = sql_txn(sql_db(e), ctx, CFS_META_OP_setattr, setattr, &a);
+
+	if (r)
+		return r;
+	*ret = a.attr;
+	*ret_usage = a.usage;
+	return 0;
+}
+
+struct touch {
+	cfs_ino_t ino;
+	struct timespec atime;
+};
+
+static int touch_atime(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	const struct touch *a = arg;
+	int r = sql_exec(c, SQL_touch_atime, "iii", sql_us(a->atime), sql_sub_us(a->atime),
+			 (int64_t)a->ino);
+
+	if (r <= 0)
+		return r ? r : -ENOENT;
+	return sql_log(c, ctx, "ACCESS(%" PRIu64 ")", a->ino);
+}
+
+int sql_op_touch_atime(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       struct timespec atime)
+{
+	struct touch a = {.ino = ino, .atime = atime};
+
+	return sql_txn(sql_db(e), ctx, CFS_META_OP_setattr, touch_atime, &a);
+}

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The connections of a database. Readers are kept in a stack, so that the one used last, whose
+ * caches are warm, is used next. A single-writer database has one write connection besides.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "meta/sql/sql-internal.h"
+
+#define MIN_CONNS 4
+#define MAX_CONNS 16
+
+#define DEFAULT_TIMEOUT_MS 30000
+#define RETRY_BASE_MS	   1
+#define RETRY_MAX_MS	   32
+
+static unsigned default_conns(void)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+
+	return (unsigned)CFS_MIN(CFS_MAX(2 * cpus, MIN_CONNS), MAX_CONNS);
+}
+
+static int option_number(const struct cfs_url *url, const char *key, unsigned max, unsigned *num)
+{
+	const char *text = cfs_url_option(url, key);
+	char *end;
+	unsigned long v;
+
+	if (!text)
+		return 0;
+	v = strtoul(text, &end, 10);
+	if (!*text || *end || v > max)
+		return -EINVAL;
+	if (v)
+		*num = (unsigned)v;
+	return 0;
+}
+
+/* Only what may stand unquoted in an identifier. */
+static int make_prefix(const struct cfs_url *url, char **ret)
+{
+	const char *word = cfs_url_option(url, "table_prefix");
+
+	if (!word || !*word) {
+		*ret = strdup("jfs_");
+		return *ret ? 0 : -ENOMEM;
+	}
+	for (const char *p = word; *p; p++)
+		if (!((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ||
+		      (*p >= '0' && *p <= '9') || *p == '_'))
+			return -EINVAL;
+	if (asprintf(ret, "jfs_%s_", word) < 0) {
+		*ret = NULL;
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+int sql_db_init(struct sql_db *db, const struct cfs_engine_conf *conf,
+		const struct cfs_engine_ops *ops, const struct sql_dialect *dialect)
+{
+	pthread_mutexattr_t spin;
+	int r;
+
+	db->engine = (struct cfs_engine){.ops = ops, .core = conf->core};
+	db->dialect = dialect;
+	db->read_only = conf->meta->read_only;
+	db->timeout_ms = conf->meta->timeout_ms ? conf->meta->timeout_ms : DEFAULT_TIMEOUT_MS;
+	db->pool.max_conns = default_conns();
+	/* A transaction is shorter than going to sleep and being woken. */
+	pthread_mutexattr_init(&spin);
+	pthread_mutexattr_settype(&spin, PTHREAD_MUTEX_ADAPTIVE_NP);
+	pthread_mutex_init(&db->write_lock, &spin);
+	pthread_mutexattr_destroy(&spin);
+	pthread_mutex_init(&db->pool.lock, NULL);
+	cfs_cond_init(&db->pool.returned);
+	r = option_number(conf->url, "max_open_conns", 1024, &db->pool.max_conns);
+	return r ? r : make_prefix(conf->url, &db->prefix);
+}
+
+void sql_db_deinit(struct sql_db *db)
+{
+	while (db->pool.idle) {
+		struct sql_conn *c = db->pool.idle;
+
+		db->pool.idle = c->next;
+		db->dialect->disconnect(c);
+	}
+	if (db->writer)
+		db->dialect->disconnect(db->writer);
+	pthread_cond_destroy(&db->pool.returned);
+	pthread_mutex_destroy(&db->pool.lock);
+	pthread_mutex_destroy(&db->write_lock);
+	free(db->prefix);
+	free(db->where);
+}
+
+static int connect_to(struct sql_db *db, bool writer, struct sql_conn **ret, char err[256])
+{
+	int r = db->dialect->connect(db, writer, ret, err);
+
+	if (r)
+		return r;
+	(*ret)->db = db;
+	(*ret)->writer = writer;
+	(*ret)->epoch = atomic_load(&db->epoch);
+	return 0;
+}
+
+/* As connect_to, in the middle of the volume's life. */
+static int connect_again(struct sql_db *db, bool writer, struct sql_conn **ret)
+{
+	char err[256] = "";
+	int r = connect_to(db, writer, ret, err);
+
+	if (r && r != -EAGAIN)
+		cfs_err("connection failed: database=%s error=%s", db->where, err);
+	return r;
+}
+
+static bool usable(struct sql_conn *c)
+{
+	return !c->broken && c->epoch == atomic_load(&c->db->epoch);
+}
+
+/* ---- the write connection ---- */
+
+static int lock_writer(struct sql_db *db, cfs_deadline_t deadline)
+{
+	struct timespec until = {.tv_sec = (time_t)(deadline / 1000),
+				 .tv_nsec = (long)(deadline % 1000) * 1000000};
+
+	if (!pthread_mutex_trylock(&db->write_lock))
+		return 0;
+	return -pthread_mutex_clocklock(&db->write_lock, CLOCK_MONOTONIC, &until);
+}
+
+static int single_writer(struct sql_db *db, cfs_deadline_t deadline, struct sql_conn **ret)
+{
+	int r = lock_writer(db, deadline);
+
+	if (r)
+		return r;
+	if (db->writer && !usable(db->writer)) {
+		db->dialect->disconnect(db->writer);
+		db->writer = NULL;
+	}
+	if (!db->writer)
+		r = connect_again(db, true, &db->writer);
+	if (r)
+		pthread_mutex_unlock(&db->write_lock);
+	else
+		*ret = db->writer;
+	return r;
+}
+
+/* The write connection if it is there and nobody uses it. */
+static struct sql_conn *borrow_writer(struct sql_db *db)
+{
+	if (!db->dialect->single_writer || pthread_mutex_trylock(&db->write_lock))
+		return NULL;
+	if (db->writer && usable(db->writer))
+		return db->writer;
+	pthread_mutex_unlock(&db->write_lock);
+	return NULL;
+}
+
+/* ---- the pool ---- */
+
+static int pooled(struct sql_db *db, cfs_deadline_t deadline, bool quick, struct sql_conn **ret)
+{
+	uint64_t commits = atomic_load_explicit(&db->commits, memory_order_relaxed);
+	struct sql_conn *c = NULL;
+	int r = 0;
+
+	pthread_mutex_lock(&db->pool.lock);
+	if (quick && (!db->pool.idle || db->pool.idle->commits != commits))
+		c = borrow_writer(db);
+	while (!c && !r) {
+		if (db->pool.idle) {
+			c = db->pool.idle;
+			db->pool.idle = c->next;
+			c->commits = commits;
+		} else if (db->pool.n_conns < db->pool.max_conns) {
+			db->pool.n_conns++;
+			break;
+		} else {
+			r = cfs_cond_wait(&db->pool.returned, &db->pool.lock, deadline);
+		}
+	}
+	pthread_mutex_unlock(&db->pool.lock);
+	if (r)
+		return r;
+	if (!c) {
+		r = connect_again(db, !db->dialect->single_writer && !db->read_only, &c);
+		if (r) {
+			pthread_mutex_lock(&db->pool.lock);
+			db->pool.n_conns--;
+			pthread_cond_signal(&db->pool.returned);
+			pthread_mutex_unlock(&db->pool.lock);
+			return r;
+		}
+		c->commits = commits;
+	}
+	*ret = c;
+	return 0;
+}
+
+int sql_acquire_writer(struct sql_db *db, cfs_deadline_t deadline, struct sql_conn **ret)
+{
+	return db->dialect->single_writer ? single_writer(db, deadline, ret)
+					  : pooled(db, deadline, false, ret);
+}
+
+int sql_acquire_reader(struct sql_db *db, cfs_deadline_t deadline, bool quick,
+		       struct sql_conn **ret)
+{
+	return pooled(db, deadline, quick, ret);
+}
+
+void sql_release(struct sql_conn *c)
+{
+	struct sql_db *db = c->db;
+	bool keep = usable(c);
+
+	if (db->dialect->single_writer && c->writer) {
+		pthread_mutex_unlock(&db->write_lock);
+		return;
+	}
+	if (!keep)
+		db->dialect->disconnect(c);
+	pthread_mutex_lock(&db->pool.lock);
+	if (keep) {
+		c->next = db->pool.idle;
+		db->pool.idle = c;
+	} else {
+		db->pool.n_conns--;
+	}
+	pthread_cond_signal(&db->pool.returned);
+	pthread_mutex_unlock(&db->pool.lock);
+}
+
+void sql_forget_statements(struct sql_db *db)
+{
+	struct sql_conn *stale;
+
+	atomic_fetch_add(&db->epoch, 1);
+	pthread_mutex_lock(&db->pool.lock);
+	stale = db->pool.idle;
+	db->pool.idle = NULL;
+	for (struct sql_conn *c = stale; c; c = c->next)
+		db->pool.n_conns--;
+	pthread_cond_broadcast(&db->pool.returned);
+	pthread_mutex_unlock(&db->pool.lock);
+	while (stale) {
+		struct sql_conn *c = stale;
+
+		stale = c->next;
+		db->dialect->disconnect(c);
+	}
+}
+
+int sql_db_probe(struct sql_db *db, cfs_deadline_t deadline, char err[256])
+{
+	bool writer = !db->dialect->single_writer && !db->read_only;
+	struct sql_conn *c;
+	unsigned attempt = 0;
+	int r;
+
+	while ((r = connect_to(db, writer, &c, err)) == -EAGAIN)
+		if (!cfs_backoff(attempt++, RETRY_BASE_MS, RETRY_MAX_MS, deadline))
+			return -ETIMEDOUT;
+	if (r)
+		return r;
+	db->pool.n_conns++;
+	db->pool.idle = c;
+	return 0;
+}

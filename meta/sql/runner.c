@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Statements and transactions over a dialect. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "meta/sql/sql-internal.h"
+
+#define RETRY_BASE_MS 1
+#define RETRY_MAX_MS  32
+
+static const char *const texts[] = {
+#define SQL(id, text) [SQL_##id] = text,
+#include "meta/sql/statements.h"
+#undef SQL
+};
+
+static const char *const names[] = {
+#define SQL(id, text) [SQL_##id] = #id,
+#include "meta/sql/statements.h"
+#undef SQL
+};
+
+static const char node_columns[SQL_NODE_COLUMNS][16] = {
+	"type",	  "flags",	   "mode",	     "uid",	  "gid",   "atime",  "mtime",
+	"ctime",  "atimensec",	   "mtimensec",	     "ctimensec", "nlink", "length", "rdev",
+	"parent", "access_acl_id", "default_acl_id", "tier_id",
+};
+
+const char *sql_stmt_name(enum sql_stmt_id id)
+{
+	return names[id];
+}
+
+const char *sql_stmt_text(enum sql_stmt_id id)
+{
+	return texts[id];
+}
+
+static bool get_bit(const uint64_t *set, unsigned n)
+{
+	return set[n / 64] >> (n % 64) & 1;
+}
+
+static void set_bit(uint64_t *set, unsigned n)
+{
+	set[n / 64] |= 1ULL << (n % 64);
+}
+
+static void clear_bit(uint64_t *set, unsigned n)
+{
+	set[n / 64] &= ~(1ULL << (n % 64));
+}
+
+/* ---- texts ---- */
+
+/* A volume of an older client that is mounted read-only may lack the columns that came last. */
+static void put_node_columns(struct sql_conn *c, FILE *f)
+{
+	for (unsigned i = 0; i < SQL_NODE_COLUMNS; i++) {
+		if (i)
+			fputc(',', f);
+		if (sql_dialect(c)->has_column(c, "node", node_columns[i]))
+			fprintf(f, "n.%s", node_columns[i]);
+		else
+			fputc('0', f);
+	}
+}
+
+static void put_brace(struct sql_conn *c, FILE *f, const char *word, size_t len)
+{
+	const struct sql_dialect *d = sql_dialect(c);
+
+	if (len == 4 && !memcmp(word, "NODE", 4))
+		put_node_columns(c, f);
+	else if (len == 10 && !memcmp(word, "FOR_UPDATE", 10))
+		fputs(d->for_update, f);
+	else if (len == 9 && !memcmp(word, "OR_IGNORE", 9))
+		fputs(d->or_ignore, f);
+	else if (len == 11 && !memcmp(word, "ELSE_IGNORE", 11))
+		fputs(d->else_ignore, f);
+	else
+		fprintf(f, "%s%.*s", c->db->prefix, (int)len, word);
+}
+
+char *sql_expand(struct sql_conn *c, const char *text)
+{
+	char *out = NULL;
+	size_t size;
+	FILE *f = open_memstream(&out, &size);
+
+	if (!f)
+		return NULL;
+	for (const char *p = text; *p; p++) {
+		const char *end = *p == '{' ? strchr(p, '}') : NULL;
+
+		if (end) {
+			put_brace(c, f, p + 1, (size_t)(end - p - 1));
+			p = end;
+		} else {
+			fputc(*p, f);
+		}
+	}
+	if (fclose(f)) {
+		free(out);
+		return NULL;
+	}
+	return out;
+}
+
+/* ---- statements ---- */
+
+/* Remembers what the end of the transaction must know. */
+static int note(struct sql_conn *c, int r)
+{
+	if (r == -EAGAIN)
+		c->conflict = true;
+	else if (r == -ENOTCONN)
+		c->broken = true;
+	return r;
+}
+
+static int prepare(struct sql_conn *c, enum sql_stmt_id id)
+{
+	const struct sql_dialect *d = sql_dialect(c);
+	const char *text = d->text ? d->text(id) : NULL;
+	char *full = sql_expand(c, text ? text : texts[id]);
+	int r;
+
+	if (!full)
+		return -ENOMEM;
+	r = d->prepare(c, id, full);
+	free(full);
+	if (!r)
+		set_bit(c->prepared, id);
+	return r;
+}
+
+static int bind(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
+{
+	const struct sql_dialect *d = sql_dialect(c);
+	int r = 0;
+
+	for (int n = 1; *fmt && !r; fmt++, n++) {
+		switch (*fmt) {
+		case 'i':
+			r = d->bind_int(c, id, n, va_arg(ap, int64_t));
+			break;
+		case 'b':
+		case 't': {
+			const void *v = va_arg(ap, const void *);
+			size_t len = va_arg(ap, size_t);
+
+			r = d->bind_bytes(c, id, n, v, len, *fmt == 't');
+			break;
+		}
+		case 'n':
+			r = d->bind_null(c, id, n);
+			break;
+		default:
+			r = -EINVAL;
+		}
+	}
+	return r;
+}
+
+static int start(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
+{
+	int r = 0;
+
+	if (!get_bit(c->prepared, id))
+		r = prepare(c, id);
+	else
+		sql_done(c, id);
+	if (!r)
+		r = bind(c, id, fmt, ap);
+	c->round_trips++;
+	return note(c, r);
+}
+
+int sql_exec(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
+{
+	const struct sql_dialect *d = sql_dialect(c);
+	va_list ap;
+	int r;
+
+	va_start(ap, fmt);
+	r = start(c, id, fmt, ap);
+	va_end(ap);
+	if (r)
+		return r;
+	r = note(c, d->step(c, id));
+	if (r >= 0)
+		r = d->changes(c, id);
+	d->reset(c, id);
+	return r;
+}
+
+static int query(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
+{
+	int r = start(c, id, fmt, ap);
+
+	if (!r)
+		set_bit(c->open, id);
+	return r;
+}
+
+int sql_query(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
+{
+	va_list ap;
+	int r;
+
+	va_start(ap, fmt);
+	r = query(c, id, fmt, ap);
+	va_end(ap);
+	return r;
+}
+
+int sql_next(struct sql_conn *c, enum sql_stmt_id id)
+{
+	int r = note(c, sql_dialect(c)->step(c, id));
+
+	if (r <= 0)
+		sql_done(c, id);
+	return r;
+}
+
+void sql_done(struct sql_conn *c, enum sql_stmt_id id)
+{
+	if (!get_bit(c->open, id))
+		return;
+	clear_bit(c->open, id);
+	sql_dialect(c)->reset(c, id);
+}
+
+int sql_row(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
+{
+	va_list ap;
+	int r;
+
+	va_start(ap, fmt);
+	r = query(c, id, fmt, ap);
+	va_end(ap);
+	return r ? r : sql_next(c, id);
+}
+
+int64_t sql_int(struct sql_conn *c, enum sql_stmt_id id, int col)
+{
+	return sql_dialect(c)->col_int(c, id, col);
+}
+
+const void *sql_blob(struct sql_conn *c, enum sql_stmt_id id, int col, size_t *ret_len)
+{
+	return sql_dialect(c)->col_bytes(c, id, col, ret_len);
+}
+
+int64_t sql_insert_id(struct sql_conn *c, enum sql_stmt_id id)
+{
+	return sql_dialect(c)->insert_id(c, id);
+}
+
+struct cfs_meta *sql_core(struct sql_conn *c)
+{
+	return c->db->engine.core;
+}
+
+static void end_queries(struct sql_conn *c)
+{
+	for (unsigned w = 0; w < SQL_STMT_WORDS; w++)
+		while (c->open[w])
+			sql_done(c, (enum sql_stmt_id)(w * 64 +
+						       (unsigned)__builtin_ctzll(c->open[w])));
+}
+
+/* ---- transactions ---- */
+
+/* -EAGAIN only when the database asked for it: an operation's own -EAGAIN is a result. */
+struct outcome {
+	bool again;
+	unsigned round_trips;
+};
+
+static int run_once(struct sql_conn *c, const struct cfs_ctx *ctx, bool txn, sql_fn fn, void *arg,
+		    struct outcome *out)
+{
+	const struct sql_dialect *d = sql_dialect(c);
+	int r;
+
+	c->conflict = false;
+	c->round_trips = 0;
+	r = txn ? note(c, d->begin(c)) : 0;
+	if (!r) {
+		r = fn(c, ctx, arg);
+		end_queries(c);
+		if (txn) {
+			int end = r < 0 ? 0 : note(c, d->commit(c));
+
+			if (end < 0)
+				r = end;
+			if (r < 0)
+				d->rollback(c);
+			else
+				atomic_fetch_add_explicit(&c->db->commits, 1, memory_order_relaxed);
+		}
+	}
+	out->again = r < 0 && c->conflict;
+	out->round_trips += c->round_trips;
+	return r;
+}
+
+static bool is_quick(enum cfs_meta_op op)
+{
+	return op == CFS_META_OP_lookup || op == CFS_META_OP_getattr ||
+	       op == CFS_META_OP_readlink || op == CFS_META_OP_read_chunk ||
+	       op == CFS_META_OP_xattr;
+}
+
+static int run(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op, bool txn,
+	       sql_fn fn, void *arg)
+{
+	struct outcome out = {0};
+	unsigned attempt = 0;
+	int r;
+
+	for (;; attempt++) {
+		struct sql_conn *c;
+
+		r = txn ? sql_acquire_writer(db, ctx->deadline, &c)
+			: sql_acquire_reader(db, ctx->deadline, is_quick(op), &c);
+		out.again = r == -EAGAIN;
+		if (!r) {
+			r = run_once(c, ctx, txn, fn, arg, &out);
+			sql_release(c);
+		}
+		if (!out.again)
+			break;
+		if (!cfs_backoff(attempt, RETRY_BASE_MS, RETRY_MAX_MS, ctx->deadline)) {
+			cfs_warn(
+				"database busy for too long, operation given up: database=%s op=%s "
+				"tries=%u",
+				db->where, cfs_meta_op_name(op), attempt + 1);
+			r = -ETIMEDOUT;
+			break;
+		}
+	}
+	cfs_core_count(db->engine.core, op, out.round_trips, attempt);
+	return r;
+}
+
+int sql_txn(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op, sql_fn fn, void *arg)
+{
+	return db->read_only ? -EROFS : run(db, ctx, op, true, fn, arg);
+}
+
+int sql_read(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op, sql_fn fn,
+	     void *arg)
+{
+	return run(db, ctx, op, false, fn, arg);
+}

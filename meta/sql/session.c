@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sessions (volume-format section 9). */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "meta/sql/sql.h"
+
+struct session {
+	uint64_t sid;
+	const char *info;
+	int64_t expire_s;
+};
+
+static int log_session(struct sql_conn *c, const struct cfs_ctx *ctx, const struct session *a)
+{
+	cfs_auto_free char *info = NULL;
+
+	if (!cfs_core_changelog(sql_core(c)))
+		return 0;
+	info = malloc(3 * strlen(a->info) + 1);
+	if (!info)
+		return -ENOMEM;
+	return sql_log(c, ctx, "NEWSESSION(%" PRIu64 ",%" PRId64 ",%s)", a->sid, a->expire_s,
+		       sql_log_name(a->info, strlen(a->info), info));
+}
+
+static int put_session(struct sql_conn *c, const struct cfs_ctx *ctx, const struct session *a)
+{
+	int r = sql_exec(c, SQL_new_session, "iib", (int64_t)a->sid, a->expire_s, a->info,
+			 strlen(a->info));
+
+	return r < 0 ? r : log_session(c, ctx, a);
+}
+
+static int new_session(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct session *a = arg;
+	int64_t last;
+	int r = sql_add_counter(c, "nextSession", 1, &last);
+
+	if (r < 0)
+		return r;
+	a->sid = (uint64_t)last + 1;
+	return put_session(c, ctx, a);
+}
+
+int sql_op_new_session(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *info,
+		       int64_t expire_s, uint64_t *ret_sid)
+{
+	struct session a = {.info = info, .expire_s = expire_s};
+	int r = sql_txn(sql_db(e), ctx, CFS_META_OP_session, new_session, &a);
+
+	if (!r)
+		*ret_sid = a.sid;
+	return r;
+}
+
+static int refresh_session(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct session *a = arg;
+	int r = sql_exec(c, SQL_refresh_session, "ii", a->expire_s, (int64_t)a->sid);
+
+	if (r < 0)
+		return r;
+	return r ? 0 : put_session(c, ctx, a);
+}
+
+int sql_op_refresh_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid,
+			   const char *info, int64_t expire_s)
+{
+	struct session a = {.sid = sid, .info = info, .expire_s = expire_s};
+
+	return sql_txn(sql_db(e), ctx, CFS_META_OP_session, refresh_session, &a);
+}
+
+static int drop_locks(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	return sql_clean_session_locks(c, *(uint64_t *)arg);
+}
+
+static int drop_session(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	uint64_t sid = *(uint64_t *)arg;
+	int r = sql_exec(c, SQL_drop_session, "i", (int64_t)sid);
+
+	return r < 0 ? r : sql_log(c, ctx, "CLEANSESSION(%" PRIu64 ")", sid);
+}
+
+int sql_op_clean_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid)
+{
+	struct sql_db *db = sql_db(e);
+	int r = sql_txn(db, ctx, CFS_META_OP_session, drop_locks, &sid);
+
+	if (!r)
+		r = sql_end_sustained_all(db, ctx, sid);
+	/* The record goes last: whoever finds it knows that there may be more to clean. */
+	return r ? r : sql_txn(db, ctx, CFS_META_OP_session, drop_session, &sid);
+}
+
+struct each {
+	int64_t before_s;
+	size_t limit;
+	cfs_session_fn fn;
+	void *arg;
+};
+
+static int each_session(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	const struct each *a = arg;
+	int r = sql_query(c, SQL_each_session, "ii", a->before_s, (int64_t)a->limit);
+
+	while (!r && (r = sql_next(c, SQL_each_session)) > 0) {
+		size_t len;
+		const char *info = sql_blob(c, SQL_each_session, 2, &len);
+		cfs_auto_free char *copy = strndup(len ? info : "", len);
+		struct cfs_session s = {
+			.sid = (uint64_t)sql_int(c, SQL_each_session, 0),
+			.expire_s = sql_int(c, SQL_each_session, 1),
+			.info = copy,
+		};
+
+		r = copy ? a->fn(a->arg, &s) : -ENOMEM;
+	}
+	return r;
+}
+
+int sql_op_each_session(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t before_s,
+			size_t limit, cfs_session_fn fn, void *arg)
+{
+	struct each a = {
+		.before_s = before_s ? before_s : INT64_MAX,
+		.limit = limit && limit < INT64_MAX ? limit : INT64_MAX,
+		.fn = fn,
+		.arg = arg,
+	};
+
+	return sql_read(sql_db(e), ctx, CFS_META_OP_session, each_session, &a);
+}

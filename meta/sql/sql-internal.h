@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What runner, pool, schema and dialects share: the database and its connections.
+ *
+ * Locks: write_lock (the write connection of a single-writer database; held across its statements,
+ * always taken with a deadline) is taken before pool.lock, or tried while holding it.
+ */
+#ifndef CFS_META_SQL_INTERNAL_H
+#define CFS_META_SQL_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "meta/sql/sql.h"
+
+#define SQL_STMT_WORDS ((SQL_STMT_COUNT + 63) / 64)
+
+struct sql_conn {
+	struct sql_db *db;
+	struct sql_conn *next; /* in the pool */
+	bool writer;
+	bool conflict; /* the database asked to try the transaction again */
+	bool broken;   /* not to be used again */
+	unsigned round_trips;
+	unsigned epoch;	  /* of the schema its statements were prepared under */
+	uint64_t commits; /* sql_db.commits when it read last: its page cache is of that age */
+	uint64_t prepared[SQL_STMT_WORDS], open[SQL_STMT_WORDS];
+};
+
+struct sql_db {
+	struct cfs_engine engine; /* first */
+	const struct sql_dialect *dialect;
+	bool read_only;
+	uint64_t timeout_ms; /* of work without a context */
+	char *prefix;	     /* of table names: "jfs_" */
+	char *where;	     /* the database in messages, without secrets */
+	_Atomic uint64_t commits;
+	atomic_uint epoch;
+
+	pthread_mutex_t write_lock;
+	struct sql_conn *writer; /* under write_lock; connected at first use */
+
+	struct {
+		pthread_mutex_t lock;
+		pthread_cond_t returned;
+		struct sql_conn *idle; /* most recently used first */
+		unsigned n_conns, max_conns;
+	} pool;
+};
+
+/* Fills what dialects share, except `where`. db is zeroed memory of the dialect's own size. */
+int sql_db_init(struct sql_db *db, const struct cfs_engine_conf *conf,
+		const struct cfs_engine_ops *ops, const struct sql_dialect *dialect);
+/* The first connection: shows whether the database can be reached. err: one line. */
+int sql_db_probe(struct sql_db *db, cfs_deadline_t deadline, char err[256]);
+/* Disconnects everything; after sql_db_init, whatever it returned. */
+void sql_db_deinit(struct sql_db *db);
+
+/* -ETIMEDOUT; -EAGAIN and others of connect. */
+int sql_acquire_writer(struct sql_db *db, cfs_deadline_t deadline, struct sql_conn **ret);
+/*
+ * quick: the read is a matter of microseconds and may use an idle write connection, whose page
+ * cache survives this process's own commits.
+ */
+int sql_acquire_reader(struct sql_db *db, cfs_deadline_t deadline, bool quick,
+		       struct sql_conn **ret);
+void sql_release(struct sql_conn *c);
+/* Statements prepared so far are not to be used any more: the schema has changed. */
+void sql_forget_statements(struct sql_db *db);
+
+/* The statement's text with everything in braces replaced; malloc'ed, NULL without memory. */
+char *sql_expand(struct sql_conn *c, const char *text);
+const char *sql_stmt_text(enum sql_stmt_id id);
+const char *sql_stmt_name(enum sql_stmt_id id);
+
+/* ---- schema (volume-format section 3) ---- */
+
+enum sql_kind { SQL_KIND_I32, SQL_KIND_I64, SQL_KIND_STRING, SQL_KIND_TEXT, SQL_KIND_BLOB };
+
+struct sql_column {
+	const char *name;
+	enum sql_kind kind;
+	unsigned size; /* of a binary column of limited length, else 0 */
+	bool null;
+	bool key; /* (part of) the primary key */
+	bool auto_id;
+	bool zero; /* DEFAULT 0 */
+};
+
+struct sql_index {
+	const char *name;    /* without the UQE_<table>_ or IDX_<table>_ before it */
+	const char *columns; /* comma separated */
+	bool unique;
+};
+
+#define SQL_MAX_COLUMNS 20
+struct sql_table {
+	const char *name;			    /* without prefix */
+	struct sql_column columns[SQL_MAX_COLUMNS]; /* ends with name NULL */
+	struct sql_index indexes[3];		    /* ends with name NULL */
+};
+
+extern const struct sql_table sql_tables[]; /* ends with name NULL */
+
+static inline const struct sql_dialect *sql_dialect(const struct sql_conn *c)
+{
+	return c->db->dialect;
+}
+
+#endif

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the SQLite dialect share. */
+#ifndef CFS_META_SQL_SQLITE_INTERNAL_H
+#define CFS_META_SQL_SQLITE_INTERNAL_H
+
+#include <sqlite3.h>
+
+#include "meta/sql/sql-internal.h"
+
+/*
+ * The checkpointer moves pages from the write-ahead log into the database on its own thread and
+ * connection, so that no request pays for it. Its lock protects wanted and stop.
+ */
+struct sqlite_checkpointer {
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	bool running, wanted, stop;
+	pthread_t thread;
+	int next_frames; /* log length that asks for the next run; under the write lock */
+};
+
+struct sqlite_db {
+	struct sql_db sql; /* first */
+	char *path;
+	atomic_bool immutable;	     /* read-only, and the log cannot be opened */
+	_Atomic uint64_t synced;     /* sql.commits that are durable */
+	_Atomic uint64_t synced_log; /* inode of the log whose directory entry is durable */
+	struct sqlite_checkpointer checkpointer;
+};
+
+struct sqlite_conn {
+	struct sql_conn sql; /* first */
+	sqlite3 *handle;
+	sqlite3_stmt *begin, *commit, *rollback;
+	sqlite3_stmt *stmt[SQL_STMT_COUNT];
+};
+
+extern const struct sql_dialect sql_sqlite;
+
+/* The engine's open and close. */
+int sql_sqlite_open(const struct cfs_engine_conf *conf, struct cfs_engine **ret, char err[256]);
+void sql_sqlite_close(struct cfs_engine *e);
+
+/* Maps a result code; unexpected ones are logged with the statement (or NULL) at fault. */
+int sqlite_error(sqlite3 *handle, int rc, const char *statement);
+int sqlite_open_handle(struct sqlite_db *db, int flags, sqlite3 **ret);
+/* printf with sqlite3_mprintf's %w and %q; runs without parameters and result. */
+__attribute__((format(printf, 2, 3))) int sqlite_run(sqlite3 *handle, const char *fmt, ...);
+
+/* sqlite-log.c */
+void sqlite_checkpointer_init(struct sqlite_db *db);
+void sqlite_checkpointer_stop(struct sqlite_db *db);
+/* Has the write connection report the length of its log. */
+void sqlite_checkpointer_watch(struct sqlite_db *db, sqlite3 *handle);
+int sqlite_sync(struct sql_db *db, const struct cfs_ctx *ctx);
+
+/* sqlite-schema.c */
+int sqlite_check_schema(struct sql_conn *c);
+int sqlite_create_schema(struct sql_conn *c);
+int sqlite_drop_schema(struct sql_conn *c);
+bool sqlite_has_column(struct sql_conn *c, const char *table, const char *column);
+
+#endif

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SQLite's write-ahead log: making it durable, and moving it into the database. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "meta/sql/sqlite-internal.h"
+
+/* Pages in the log that start a checkpoint; look-ups in a longer log cost more. */
+#define CHECKPOINT_FRAMES 4000
+#define LOCK_TIMEOUT_MS	  5000
+
+/* ---- durability ---- */
+
+static int sync_directory(const char *path)
+{
+	cfs_auto_free char *dir = strdup(path);
+	cfs_auto_close int fd = -1;
+	char *slash;
+
+	if (!dir)
+		return -ENOMEM;
+	slash = strrchr(dir, '/');
+	if (slash)
+		slash[slash == dir] = '\0';
+	fd = open(slash ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return fd < 0 || fsync(fd) ? -errno : 0;
+}
+
+/*
+ * Commits are in the log, or in the database that a checkpoint has synced. The log has its own
+ * descriptor here: unlike the database it carries no locks that closing it would drop.
+ */
+int sqlite_sync(struct sql_db *sql, const struct cfs_ctx *ctx)
+{
+	struct sqlite_db *db = (struct sqlite_db *)sql;
+	uint64_t commits = atomic_load(&sql->commits);
+	cfs_auto_free char *path = NULL;
+	cfs_auto_close int fd = -1;
+	struct stat st;
+	int r;
+
+	if (atomic_load(&db->synced) == commits)
+		return 0;
+	if (asprintf(&path, "%s-wal", db->path) < 0) {
+		path = NULL;
+		return -ENOMEM;
+	}
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOENT ? 0 : -errno;
+	if (fstat(fd, &st) || fdatasync(fd))
+		return -errno;
+	if (atomic_load(&db->synced_log) != st.st_ino) {
+		r = sync_directory(path);
+		if (r)
+			return r;
+		atomic_store(&db->synced_log, st.st_ino);
+	}
+	atomic_store(&db->synced, commits);
+	return 0;
+}
+
+/* ---- checkpoints ---- */
+
+/* Pages that a crash of the machine would otherwise find only in the log. */
+static void sync_database(sqlite3 *handle)
+{
+	sqlite3_file *file = NULL;
+
+	if (!sqlite3_file_control(handle, "main", SQLITE_FCNTL_FILE_POINTER, &file) && file &&
+	    file->pMethods)
+		file->pMethods->xSync(file, SQLITE_SYNC_NORMAL);
+}
+
+/*
+ * The bulk is moved while writers go on; the short rest under the write lock, so that the log can
+ * start again from its beginning instead of growing as long as somebody writes.
+ */
+static void checkpoint(struct sqlite_db *db, sqlite3 *handle)
+{
+	struct sql_conn *c;
+	int rc = sqlite3_wal_checkpoint_v2(handle, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+
+	if (!rc) {
+		sync_database(handle);
+		if (sql_acquire_writer(&db->sql, cfs_deadline_in(LOCK_TIMEOUT_MS), &c))
+			return;
+		rc = sqlite3_wal_checkpoint_v2(handle, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+		sql_release(c);
+	}
+	if (rc && (rc & 0xff) != SQLITE_BUSY && (rc & 0xff) != SQLITE_LOCKED)
+		sqlite_error(handle, rc, "checkpoint");
+}
+
+static bool wait_for_work(struct sqlite_checkpointer *k)
+{
+	bool stop;
+
+	pthread_mutex_lock(&k->lock);
+	while (!k->wanted && !k->stop)
+		pthread_cond_wait(&k->wake, &k->lock);
+	k->wanted = false;
+	stop = k->stop;
+	pthread_mutex_unlock(&k->lock);
+	return !stop;
+}
+
+static void *run(void *arg)
+{
+	struct sqlite_db *db = arg;
+	sqlite3 *handle = NULL;
+
+	while (wait_for_work(&db->checkpointer)) {
+		int rc =
+			handle ? SQLITE_OK : sqlite_open_handle(db, SQLITE_OPEN_READWRITE, &handle);
+
+		if (!rc) {
+			checkpoint(db, handle);
+			continue;
+		}
+		sqlite_error(handle, rc, "checkpoint");
+		sqlite3_close(handle);
+		handle = NULL;
+	}
+	sqlite3_close(handle);
+	return NULL;
+}
+
+/* On the write connection, after each commit: frames is the length of the log. */
+static int committed(void *arg, sqlite3 *handle, const char *name, int frames)
+{
+	struct sqlite_db *db = arg;
+	struct sqlite_checkpointer *k = &db->checkpointer;
+
+	if (frames < k->next_frames - CHECKPOINT_FRAMES)
+		k->next_frames = CHECKPOINT_FRAMES;
+	if (frames < k->next_frames)
+		return SQLITE_OK;
+	k->next_frames = frames + CHECKPOINT_FRAMES;
+	pthread_mutex_lock(&k->lock);
+	if (!k->running)
+		k->running = !cfs_thread_start("cfs-checkpoint", run, db, &k->thread);
+	k->wanted = true;
+	pthread_cond_signal(&k->wake);
+	pthread_mutex_unlock(&k->lock);
+	return SQLITE_OK;
+}
+
+void sqlite_checkpointer_watch(struct sqlite_db *db, sqlite3 *handle)
+{
+	sqlite3_wal_hook(handle, committed, db);
+}
+
+void sqlite_checkpointer_init(struct sqlite_db *db)
+{
+	db->checkpointer.next_frames = CHECKPOINT_FRAMES;
+	pthread_mutex_init(&db->checkpointer.lock, NULL);
+	cfs_cond_init(&db->checkpointer.wake);
+}
+
+void sqlite_checkpointer_stop(struct sqlite_db *db)
+{
+	struct sqlite_checkpointer *k = &db->checkpointer;
+
+	pthread_mutex_lock(&k->lock);
+	k->stop = true;
+	pthread_cond_signal(&k->wake);
+	pthread_mutex_unlock(&k->lock);
+	if (k->running)
+		pthread_join(k->thread, NULL);
+	pthread_cond_destroy(&k->wake);
+	pthread_mutex_destroy(&k->lock);
+}

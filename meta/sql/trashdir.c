@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Hour directories of the trash (volume-format section 9). */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "meta/sql/sql.h"
+
+struct trash_dir {
+	const char *name;
+	cfs_ino_t ino;
+};
+
+static int find(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct trash_dir *a = arg;
+	struct sql_edge edge;
+	int r = sql_get_edge(c, CFS_TRASH_INO, a->name, strlen(a->name), &edge);
+
+	if (!r)
+		a->ino = edge.ino;
+	return r;
+}
+
+/* It belongs to the volume's usage, but not to the link count and times of the trash. */
+static int make(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct trash_dir *a = arg;
+	const struct cfs_usage usage = {.space = cfs_space_of(0), .inodes = 1};
+	const struct cfs_attr attr = {
+		.type = CFS_TYPE_DIR,
+		.mode = 0555,
+		.nlink = 2,
+		.atime = ctx->now,
+		.mtime = ctx->now,
+		.ctime = ctx->now,
+		.length = CFS_DIR_LENGTH,
+		.parent = CFS_TRASH_INO,
+	};
+	int64_t last;
+	int r = find(c, ctx, a);
+
+	if (r != -ENOENT)
+		return r;
+	r = sql_add_counter(c, "nextTrash", 1, &last);
+	if (r)
+		return r;
+	a->ino = CFS_TRASH_INO + (uint64_t)last + 1;
+	r = sql_exec(c, SQL_put_edge, "ibii", (int64_t)CFS_TRASH_INO, a->name, strlen(a->name),
+		     (int64_t)a->ino, (int64_t)CFS_TYPE_DIR);
+	if (r >= 0)
+		r = sql_put_node(c, a->ino, &attr);
+	if (r >= 0 && cfs_core_dir_stats(sql_core(c)))
+		r = sql_exec(c, SQL_new_dir_stat, "i", (int64_t)a->ino);
+	if (r >= 0)
+		r = sql_write_usage(c, &usage);
+	if (r < 0)
+		return r;
+	return sql_log(c, ctx, "CREATE(%" PRIu64 ",%s,0,0,2,365,0,,linux,false):%" PRIu64,
+		       CFS_TRASH_INO, a->name, a->ino);
+}
+
+int sql_op_trash_dir(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *name,
+		     cfs_ino_t *ret)
+{
+	struct trash_dir a = {.name = name};
+	int r = sql_read(sql_db(e), ctx, CFS_META_OP_lookup, find, &a);
+
+	if (r == -ENOENT)
+		r = sql_txn(sql_db(e), ctx, CFS_META_OP_mknod, make, &a);
+	if (!r)
+		*ret = a.ino;
+	return r;
+}

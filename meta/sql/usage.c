@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Usage of the volume and of directories, inside the transaction that changes it. */
+#include "meta/sql/sql-internal.h"
+
+int sql_write_usage(struct sql_conn *c, const struct cfs_usage *u)
+{
+	int r = 0;
+
+	if (!c->db->engine.ops->inline_usage)
+		return 0;
+	if (u->space || u->inodes)
+		r = sql_exec(c, SQL_add_usage, "ii", u->space, u->inodes);
+	if (!cfs_core_dir_stats(sql_core(c)))
+		return r < 0 ? r : 0;
+	for (unsigned i = 0; i < u->n_dirs && r >= 0; i++) {
+		const struct cfs_usage_dir *d = &u->dirs[i];
+
+		if (d->length || d->space || d->inodes)
+			r = sql_exec(c, SQL_add_dir_stat, "iiii", d->length, d->space, d->inodes,
+				     (int64_t)d->dir);
+	}
+	return r < 0 ? r : 0;
+}

@@ -34,7 +34,12 @@ struct cfs_data_conf {
 };
 
 int cfs_data_create(const struct cfs_data_conf *conf, struct cfs_data **ret);
-/* Flushes everything that is left; 0 or the first error. */
+/*
+ * Commits everything that any file has, and ends compaction for good: before cfs_meta_stop(), whose
+ * hooks need the data layer alive. 0 or the first error.
+ */
+int cfs_data_drain(struct cfs_data *d);
+/* Drains if that was not done; every file must have been put. */
 int cfs_data_destroy(struct cfs_data *d);
 
 /*

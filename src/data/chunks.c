@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Cached record lists. A list read from the metadata is kept until a newer mtime is seen. The own
+ * commit is appended to it, so that a file that is read and written in turn costs no look-up; but
+ * such a commit also hides the mtime of a foreign one before it, which is why the next open reads
+ * lists again that are older than the last own change (close-to-open, volume-format section 12).
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data-internal.h"
+
+#define COMPACT_RECORDS 5
+#define COMPACT_PIECES	5
+
+static size_t position(const struct cfs_file *f, uint32_t indx)
+{
+	size_t lo = 0, hi = f->n_chunks, mid;
+
+	while (lo < hi) {
+		mid = (lo + hi) / 2;
+		if (f->chunks[mid]->indx < indx)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+struct cfs_chunk *cfs_chunk_find(struct cfs_file *f, uint32_t indx)
+{
+	size_t i = position(f, indx);
+
+	if (i == f->n_chunks || f->chunks[i]->indx != indx)
+		return NULL;
+	f->chunks[i]->used = ++f->clock;
+	return f->chunks[i];
+}
+
+static void chunk_free(struct cfs_chunk *c)
+{
+	cfs_chunk_drop(c);
+	free(c);
+}
+
+static bool chunk_unused(const struct cfs_chunk *c)
+{
+	return !c->pins && !c->committing && TAILQ_EMPTY(&c->pending);
+}
+
+/* Makes room when there are too many; what is in use stays. */
+static void evict(struct cfs_file *f)
+{
+	size_t i, oldest = f->n_chunks;
+
+	if (f->n_chunks < CFS_FILE_CHUNKS)
+		return;
+	for (i = 0; i < f->n_chunks; i++) {
+		if (chunk_unused(f->chunks[i]) &&
+		    (oldest == f->n_chunks || f->chunks[i]->used < f->chunks[oldest]->used))
+			oldest = i;
+	}
+	if (oldest == f->n_chunks)
+		return;
+	chunk_free(f->chunks[oldest]);
+	f->n_chunks--;
+	memmove(f->chunks + oldest, f->chunks + oldest + 1,
+		(f->n_chunks - oldest) * sizeof(*f->chunks));
+}
+
+struct cfs_chunk *cfs_chunk_get(struct cfs_file *f, uint32_t indx)
+{
+	struct cfs_chunk *c = cfs_chunk_find(f, indx), **bigger;
+	size_t i, cap;
+
+	if (c)
+		return c;
+	evict(f);
+	if (f->n_chunks == f->cap_chunks) {
+		cap = f->cap_chunks ? 2 * f->cap_chunks : 2;
+		bigger = reallocarray(f->chunks, cap, sizeof(*bigger));
+		if (!bigger)
+			return NULL;
+		f->chunks = bigger;
+		f->cap_chunks = cap;
+	}
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		return NULL;
+	c->file = f;
+	c->indx = indx;
+	c->used = ++f->clock;
+	TAILQ_INIT(&c->pending);
+	i = position(f, indx);
+	memmove(f->chunks + i + 1, f->chunks + i, (f->n_chunks - i) * sizeof(*f->chunks));
+	f->chunks[i] = c;
+	f->n_chunks++;
+	return c;
+}
+
+void cfs_chunk_drop(struct cfs_chunk *c)
+{
+	c->gen++;
+	c->cached = false;
+	free(c->recs);
+	c->recs = NULL;
+	c->n_recs = c->cap_recs = 0;
+	cfs_view_free(&c->view);
+}
+
+void cfs_chunks_drop(struct cfs_file *f, uint32_t from, uint32_t to)
+{
+	size_t i;
+
+	for (i = position(f, from); i < f->n_chunks && f->chunks[i]->indx <= to; i++)
+		cfs_chunk_drop(f->chunks[i]);
+}
+
+void cfs_chunks_free(struct cfs_file *f)
+{
+	size_t i;
+
+	for (i = 0; i < f->n_chunks; i++)
+		chunk_free(f->chunks[i]);
+	free(f->chunks);
+}
+
+void cfs_chunk_append(struct cfs_chunk *c, const struct cfs_slice *r)
+{
+	struct cfs_slice *bigger;
+	size_t cap;
+
+	c->gen++;
+	if (!c->cached)
+		return;
+	if (c->n_recs == c->cap_recs) {
+		cap = c->cap_recs ? 2 * c->cap_recs : 4;
+		bigger = reallocarray(c->recs, cap, sizeof(*bigger));
+		if (!bigger) {
+			cfs_chunk_drop(c);
+			return;
+		}
+		c->recs = bigger;
+		c->cap_recs = cap;
+	}
+	c->recs[c->n_recs++] = *r;
+	if (cfs_view_append(&c->view, r) < 0)
+		cfs_chunk_drop(c);
+}
+
+int cfs_chunk_load(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t indx)
+{
+	struct cfs_data *d = f->data;
+	struct cfs_slice *recs = NULL;
+	struct cfs_view view = {0};
+	struct cfs_chunk *c;
+	bool compact = false;
+	uint64_t gen, mark;
+	ssize_t n;
+	int r = 0;
+
+	pthread_mutex_lock(&f->lock);
+	c = cfs_chunk_get(f, indx);
+	if (!c) {
+		pthread_mutex_unlock(&f->lock);
+		return -ENOMEM;
+	}
+	c->pins++;
+	gen = c->gen;
+	mark = f->own_mark;
+	pthread_mutex_unlock(&f->lock);
+
+	n = cfs_meta_read_chunk(d->conf.meta, ctx, f->node.key, indx, &recs);
+	if (n < 0)
+		r = (int)n;
+	else
+		r = cfs_view_build(recs, (size_t)n, &view);
+	if (r == -EIO && n >= 0)
+		cfs_err("chunk list is damaged: inode=%llu chunk=%u",
+			(unsigned long long)f->node.key, indx);
+
+	pthread_mutex_lock(&f->lock);
+	c->pins--;
+	if (r == 0 && !c->cached && c->gen == gen) {
+		c->recs = recs;
+		c->n_recs = c->cap_recs = (size_t)n;
+		c->view = view;
+		c->mark = mark;
+		c->cached = true;
+		recs = NULL;
+		view = (struct cfs_view){0};
+		compact = c->n_recs >= COMPACT_RECORDS || c->view.n >= COMPACT_PIECES;
+	}
+	pthread_mutex_unlock(&f->lock);
+
+	free(recs);
+	cfs_view_free(&view);
+	if (compact && !d->conf.read_only)
+		cfs_data_queue_compact(d, f->node.key, indx, false);
+	return r;
+}

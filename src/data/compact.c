@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Compaction of chunks: volume-format section 6. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data-internal.h"
+
+#define RECORDS_MAX 1000
+#define GOOD_LEN    (1u << 20)
+#define GOOD_SHARE  5 /* a good slice has at least one in this many bytes of the rest */
+#define QUEUE_MAX   1024
+#define PATIENCE    4 /* io_timeout_ms for one chunk */
+
+struct cfs_compact_job {
+	struct cfs_job job;
+	TAILQ_ENTRY(cfs_compact_job) link;
+	struct cfs_data *data;
+	cfs_ino_t ino;
+	uint32_t indx;
+};
+
+/* The range that one slice would have to hold, holes at its ends left out. */
+static void extent(const struct cfs_view *v, const struct cfs_slice *recs, uint32_t *ret_pos,
+		   uint32_t *ret_size)
+{
+	*ret_pos = recs[0].pos;
+	*ret_size = 1;
+	if (v->n) {
+		*ret_pos = v->v[0].pos;
+		*ret_size = v->v[v->n - 1].pos + v->v[v->n - 1].len - v->v[0].pos;
+	}
+}
+
+static bool same_record(const struct cfs_slice *a, const struct cfs_slice *b)
+{
+	return a->pos == b->pos && a->id == b->id && a->size == b->size && a->off == b->off &&
+	       a->len == b->len;
+}
+
+/* A big slice at the front that nothing covers is not worth copying. */
+static bool good(const struct cfs_slice *recs, size_t n, const struct cfs_view *v)
+{
+	const struct cfs_slice *r = &recs[0];
+	uint32_t pos, size;
+	size_t i;
+
+	extent(v, recs, &pos, &size);
+	if (!r->id || r->len < GOOD_LEN || (uint64_t)r->len * GOOD_SHARE < size || !v->n)
+		return false;
+	if (v->v[0].pos != r->pos || v->v[0].len != r->len || v->v[0].slice != r->id ||
+	    v->v[0].slice_off != r->off)
+		return false;
+	for (i = 1; i < n; i++) {
+		if (same_record(r, &recs[i]))
+			return false;
+	}
+	return true;
+}
+
+/* Fills a page with bytes [pos, pos + len) of the view. */
+static int fill_page(struct cfs_data *d, const struct cfs_view *v, uint32_t pos, uint32_t len,
+		     cfs_deadline_t deadline, struct cfs_page *page)
+{
+	uint32_t block = d->conf.block_size, end = pos + len;
+	struct cfs_segs segs;
+	size_t i;
+	int r = 0;
+
+	memset(page->data, 0, len);
+	cfs_segs_init(&segs);
+	for (i = cfs_view_find(v, pos); i < v->n && v->v[i].pos < end && r == 0; i++) {
+		const struct cfs_piece *p = &v->v[i];
+		uint32_t from = CFS_MAX(pos, p->pos), to = CFS_MIN(end, p->pos + p->len);
+
+		while (from < to && r == 0) {
+			uint32_t off = p->slice_off + (from - p->pos), in = off % block, n;
+			struct cfs_block b = {.slice = p->slice, .index = off / block};
+
+			b.len = CFS_MIN(block, p->slice_size - b.index * block);
+			n = CFS_MIN(to - from, b.len - in);
+			r = cfs_store_read(d->conf.store, &b, in, n, deadline, &segs);
+			if (r == 0)
+				cfs_segs_copy_out(&segs, 0, page->data + (from - pos), n);
+			cfs_segs_release(&segs);
+			from += n;
+		}
+	}
+	return r;
+}
+
+static int write_block(struct cfs_data *d, const struct cfs_view *v, uint32_t pos,
+		       const struct cfs_block *b, cfs_deadline_t deadline)
+{
+	struct cfs_page *page;
+	struct cfs_segs data;
+	uint32_t off, n;
+	int r = 0;
+
+	cfs_segs_init(&data);
+	for (off = 0; off < b->len && r == 0; off += n) {
+		n = CFS_MIN(CFS_PAGE_LARGE, b->len - off);
+		r = cfs_page_get(d->conf.pool, n, CFS_USE_WRITE, deadline, &page);
+		if (r < 0)
+			break;
+		r = fill_page(d, v, pos + off, n, deadline, page);
+		if (r == 0)
+			r = cfs_segs_add(&data, page, 0, n);
+		if (r < 0)
+			cfs_page_unref(page);
+	}
+	if (r == 0)
+		r = cfs_store_put_sync(d->conf.store, b, &data, deadline);
+	cfs_segs_release(&data);
+	return r;
+}
+
+static int write_merged(struct cfs_data *d, const struct cfs_view *v,
+			const struct cfs_slice *merged, cfs_deadline_t deadline)
+{
+	struct cfs_block b = {.slice = merged->id};
+	uint32_t block = d->conf.block_size, off;
+	int r = 0;
+
+	for (off = 0; off < merged->size && r == 0; off += block) {
+		if (atomic_load(&d->draining))
+			return -EAGAIN;
+		b.index = off / block;
+		b.len = CFS_MIN(block, merged->size - off);
+		r = write_block(d, v, merged->pos + off, &b, deadline);
+	}
+	return r;
+}
+
+static int skip_good(const struct cfs_slice *recs, size_t n, size_t *ret_skipped,
+		     struct cfs_view *ret)
+{
+	size_t skipped = 0;
+	int r;
+
+	for (;;) {
+		r = cfs_view_build(recs + skipped, n - skipped, ret);
+		if (r < 0)
+			return r;
+		if (n - skipped < 2 || !good(recs + skipped, n - skipped, ret))
+			break;
+		cfs_view_free(ret);
+		skipped++;
+	}
+	*ret_skipped = skipped;
+	return 0;
+}
+
+/* The list that an open file has cached names slices that may soon be gone. */
+static void forget_list(struct cfs_data *d, cfs_ino_t ino, uint32_t indx)
+{
+	struct cfs_file *f = cfs_data_find(d, ino);
+
+	if (!f)
+		return;
+	pthread_mutex_lock(&f->lock);
+	cfs_chunks_drop(f, indx, indx);
+	pthread_mutex_unlock(&f->lock);
+	cfs_file_unref(f);
+}
+
+/* Returns 1 when there is likely more to do. */
+static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx)
+{
+	struct cfs_slice *recs = NULL, merged = {0};
+	struct cfs_view view = {0};
+	size_t n, skipped = 0;
+	ssize_t total;
+	int r;
+
+	total = cfs_meta_read_chunk(d->conf.meta, ctx, ino, indx, &recs);
+	if (total < 0)
+		return (int)total;
+	n = CFS_MIN((size_t)total, RECORDS_MAX);
+	r = skip_good(recs, n, &skipped, &view);
+	if (r < 0 || n - skipped < 2)
+		goto out;
+	extent(&view, recs + skipped, &merged.pos, &merged.size);
+	merged.len = merged.size;
+	r = cfs_meta_new_slice(d->conf.meta, ctx, &merged.id);
+	if (r < 0)
+		goto out;
+	r = write_merged(d, &view, &merged, ctx->deadline);
+	if (r < 0) {
+		cfs_meta_discard_slice(d->conf.meta, merged.id, merged.size);
+		r = r == -ENOENT ? -EAGAIN : r;
+		goto out;
+	}
+	r = cfs_meta_compact_chunk(d->conf.meta, ctx, ino, indx, recs, n, skipped, &merged);
+	forget_list(d, ino, indx);
+	if (r < 0)
+		goto out;
+	atomic_fetch_add(&d->compactions, 1);
+	r = (size_t)total > n;
+out:
+	cfs_view_free(&view);
+	free(recs);
+	return r;
+}
+
+/* With d->lock. */
+static struct cfs_compact_job *job_find(struct cfs_data *d, cfs_ino_t ino, uint32_t indx)
+{
+	struct cfs_compact_job *j;
+
+	TAILQ_FOREACH(j, &d->compacts, link)
+	{
+		if (j->ino == ino && j->indx == indx)
+			return j;
+	}
+	return NULL;
+}
+
+static void job_add(struct cfs_data *d, struct cfs_compact_job *j, cfs_ino_t ino, uint32_t indx)
+{
+	j->data = d;
+	j->ino = ino;
+	j->indx = indx;
+	TAILQ_INSERT_TAIL(&d->compacts, j, link);
+	d->n_compacts++;
+}
+
+static void job_remove(struct cfs_data *d, struct cfs_compact_job *j)
+{
+	pthread_mutex_lock(&d->lock);
+	TAILQ_REMOVE(&d->compacts, j, link);
+	d->n_compacts--;
+	pthread_cond_broadcast(&d->compacted);
+	pthread_mutex_unlock(&d->lock);
+}
+
+static int compact_all(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx)
+{
+	int r;
+
+	do {
+		r = compact_once(d, ctx, ino, indx);
+	} while (r > 0 && !cfs_deadline_passed(ctx->deadline));
+	return r < 0 ? r : 0;
+}
+
+int cfs_data_compact(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx)
+{
+	struct cfs_compact_job self = {0};
+	bool mine;
+	int r;
+
+	if (d->conf.read_only)
+		return -EROFS;
+	pthread_mutex_lock(&d->lock);
+	mine = !job_find(d, ino, indx);
+	if (mine)
+		job_add(d, &self, ino, indx);
+	pthread_mutex_unlock(&d->lock);
+	if (!mine)
+		return -EAGAIN;
+	r = compact_all(d, ctx, ino, indx);
+	job_remove(d, &self);
+	return r;
+}
+
+static void compact_job(struct cfs_job *job)
+{
+	struct cfs_compact_job *j = caa_container_of(job, struct cfs_compact_job, job);
+	struct cfs_data *d = j->data;
+	struct cfs_ctx ctx = cfs_ctx_internal(PATIENCE * d->conf.io_timeout_ms);
+	int r;
+
+	r = compact_all(d, &ctx, j->ino, j->indx);
+	if (r < 0 && r != -EAGAIN && r != -ENOENT)
+		cfs_warn("chunk not compacted: inode=%llu chunk=%u error=%s",
+			 (unsigned long long)j->ino, j->indx, cfs_errname(r));
+	job_remove(d, j);
+	free(j);
+}
+
+void cfs_data_queue_compact(struct cfs_data *d, cfs_ino_t ino, uint32_t indx, bool force)
+{
+	struct cfs_compact_job *j;
+	bool queued = false;
+
+	if (d->conf.read_only || atomic_load(&d->draining))
+		return;
+	j = calloc(1, sizeof(*j));
+	if (!j)
+		return;
+	j->job.run = compact_job;
+	pthread_mutex_lock(&d->lock);
+	if (!atomic_load(&d->draining) && !job_find(d, ino, indx) &&
+	    (force || d->n_compacts < QUEUE_MAX / 2)) {
+		job_add(d, j, ino, indx);
+		queued = true;
+	}
+	pthread_mutex_unlock(&d->lock);
+	if (queued && cfs_workers_try_submit(d->compactors, &j->job) == 0)
+		return;
+	if (queued)
+		job_remove(d, j);
+	free(j);
+}
+
+void cfs_compact_stop(struct cfs_data *d, cfs_deadline_t deadline)
+{
+	struct cfs_compact_job *j, *next;
+
+	atomic_store(&d->draining, true);
+	pthread_mutex_lock(&d->lock);
+	for (j = TAILQ_FIRST(&d->compacts); j; j = next) {
+		next = TAILQ_NEXT(j, link);
+		if (!j->job.run || !cfs_workers_cancel(d->compactors, &j->job))
+			continue;
+		TAILQ_REMOVE(&d->compacts, j, link);
+		d->n_compacts--;
+		free(j);
+	}
+	while (d->n_compacts && cfs_cond_wait(&d->compacted, &d->lock, deadline) == 0)
+		;
+	pthread_mutex_unlock(&d->lock);
+}

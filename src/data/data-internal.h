@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of the data layer share.
+ *
+ *	data.c     life, the table of files, the flusher
+ *	view.c     records of a chunk -> visible pieces
+ *	chunks.c   cached record lists of open files
+ *	file.c     length and attributes; truncate, fallocate, copy, seek
+ *	read.c     reads; session.c: read-ahead
+ *	write.c    writes into open slices
+ *	slice.c    from an open slice to a committed record
+ *	flush.c    waiting for that
+ *	compact.c  many records -> one
+ *
+ * Lock order: d->lock, file->lock, then the leaves below this layer (pool, workers). No store,
+ * metadata or page-getting call is made under either lock.
+ */
+#ifndef CFS_DATA_INTERNAL_H
+#define CFS_DATA_INTERNAL_H
+
+#include <cachefs/data.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/queue.h>
+
+#include "base/buf.h"
+#include "base/bytes.h"
+#include "base/log.h"
+#include "base/table.h"
+#include "base/workers.h"
+
+#define CFS_FILE_SESSIONS   4
+#define CFS_FILE_ERRORS	    8
+#define CFS_FILE_CHUNKS	    512	 /* cached lists per file */
+#define CFS_FILE_PENDING    512	 /* slices per file that are not committed; then writers wait */
+#define CFS_CHUNK_OPEN	    8	 /* open slices per chunk; then the oldest is frozen */
+#define CFS_SLICE_BLOCK_MAX 1024 /* CFS_CHUNK_SIZE / the smallest block size */
+
+struct cfs_compact_job;
+TAILQ_HEAD(cfs_file_list, cfs_file);
+TAILQ_HEAD(cfs_wslice_list, cfs_wslice);
+TAILQ_HEAD(cfs_compact_list, cfs_compact_job);
+
+struct cfs_data {
+	struct cfs_data_conf conf;
+	struct cfs_table *files;      /* by inode */
+	struct cfs_workers *flushers; /* uploads of frozen slices, retries, commits */
+	struct cfs_workers *compactors;
+	struct cfs_ticker *ticker;
+	_Atomic bool draining;	   /* no more compaction */
+	_Atomic uint64_t pressure; /* bytes that the pool wants back */
+
+	/* Protects what follows, and membership of files in `dirty`. */
+	pthread_mutex_t lock;
+	struct cfs_file_list dirty; /* files with slices that are not committed, oldest first */
+	struct cfs_compact_list compacts; /* queued or running */
+	unsigned n_compacts;
+	pthread_cond_t compacted; /* one of these has ended */
+
+	_Atomic uint64_t n_files, n_slices, dirty_bytes;
+	_Atomic uint64_t commits, commit_errors, readahead_bytes, compactions;
+};
+
+/* What was written and is not yet a record: one range of one chunk. */
+struct cfs_wslice {
+	struct cfs_file *file; /* holds a reference */
+	struct cfs_chunk *chunk;
+	TAILQ_ENTRY(cfs_wslice) in_chunk, in_file;
+	uint64_t seq; /* order of creation in the file */
+	uint64_t id;  /* 0 until the first block is put */
+	uint32_t pos, len;
+	uint32_t handed; /* bytes given to the store; they never change again */
+	unsigned puts;	 /* blocks given to the store that are not answered */
+	bool busy;	 /* a writer copies into it */
+	bool frozen;	 /* takes no more writes */
+	bool claimed;	 /* somebody sees to the upload of its tail */
+	int err;
+	struct timespec mtime;
+	uint64_t born_ms, touched_ms;
+	struct cfs_page **pages; /* per CFS_PAGE_LARGE; NULL when stored */
+	uint32_t n_pages;
+	uint64_t stored[CFS_SLICE_BLOCK_MAX / 64]; /* bit per block */
+	struct cfs_job job;
+};
+
+struct cfs_chunk {
+	struct cfs_file *file;
+	uint32_t indx;
+	unsigned pins; /* somebody holds a pointer to it without the file's lock */
+	bool cached;
+	bool committing; /* somebody runs cfs_chunk_commit(), or the job is queued */
+	uint64_t gen;	 /* changes with the stored list, as far as this client knows */
+	uint64_t mark;	 /* file->own_mark when it was read */
+	uint64_t used;	 /* file->clock of the last use */
+	struct cfs_slice *recs;
+	size_t n_recs, cap_recs;
+	struct cfs_view view;
+	struct cfs_wslice_list pending; /* oldest first; commits go in this order */
+	unsigned n_open;
+	unsigned attempt; /* failed tries to commit the first slice */
+	cfs_deadline_t give_up;
+	struct cfs_job job;
+};
+
+/* A sequential stream of reads. */
+struct cfs_session_read {
+	uint64_t stream;
+	uint64_t end;	 /* highest byte read */
+	uint64_t ahead;	 /* prefetched up to here */
+	uint64_t window; /* 0: not yet known to be sequential */
+	uint64_t run;	 /* bytes since the window last grew */
+	uint64_t used;	 /* file->clock; 0: free */
+};
+
+struct cfs_file {
+	struct cfs_node node; /* key: the inode */
+	struct cfs_data *data;
+	_Atomic uint32_t refs;	/* handles, slices, work under way */
+	_Atomic uint32_t opens; /* handles */
+	TAILQ_ENTRY(cfs_file) in_dirty;
+
+	/* Protects what follows; held for memory accesses only. */
+	pthread_mutex_t lock;
+	pthread_cond_t cond; /* op ended, slice left, work for an idle flusher */
+	unsigned waiters;    /* threads in cond */
+	unsigned flush_idle; /* of these, flushers that can take work over */
+	bool listed;	     /* in data->dirty; changed under both locks */
+	bool op;	     /* a write, truncate, ... is under way; see cfs_file_op_begin() */
+
+	struct cfs_attr attr;	 /* as stored */
+	uint64_t length;	 /* what readers see */
+	uint64_t own_ms;	 /* of this client's last change, 0 for none */
+	uint64_t own_mark;	 /* number of own changes */
+	struct timespec written; /* time of the last write call that is not committed */
+
+	uint64_t clock;
+	struct cfs_chunk **chunks; /* sorted */
+	size_t n_chunks, cap_chunks;
+	struct cfs_wslice_list slices; /* not committed, in order of creation */
+	unsigned n_pending;
+	uint64_t seq;
+
+	uint32_t err_seq;
+	int errs[CFS_FILE_ERRORS];
+	struct cfs_session_read sessions[CFS_FILE_SESSIONS];
+};
+
+/* data.c */
+void cfs_file_ref(struct cfs_file *f);
+void cfs_file_unref(struct cfs_file *f);
+/* NULL when it is not open. */
+struct cfs_file *cfs_data_find(struct cfs_data *d, cfs_ino_t ino);
+/* Makes `dirty` right after slices came or went. Without locks. */
+void cfs_file_list_dirty(struct cfs_file *f);
+
+/* view.c */
+/* The first piece that ends behind pos, or n. */
+size_t cfs_view_find(const struct cfs_view *v, uint32_t pos);
+int cfs_view_append(struct cfs_view *v, const struct cfs_slice *r);
+
+/* chunks.c; with the file's lock unless noted */
+struct cfs_chunk *cfs_chunk_find(struct cfs_file *f, uint32_t indx);
+struct cfs_chunk *cfs_chunk_get(struct cfs_file *f, uint32_t indx); /* NULL: no memory */
+/* Reads the list from the metadata. Without locks. The caller looks again afterwards. */
+int cfs_chunk_load(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t indx);
+void cfs_chunk_drop(struct cfs_chunk *c);
+/* Drops the lists of chunks from..to. */
+void cfs_chunks_drop(struct cfs_file *f, uint32_t from, uint32_t to);
+/* A record of our own was appended to the stored list. */
+void cfs_chunk_append(struct cfs_chunk *c, const struct cfs_slice *r);
+void cfs_chunks_free(struct cfs_file *f);
+
+/* file.c */
+/*
+ * Operations that change a file go one by one: this waits for the others. Flushes and reads are
+ * not among them.
+ */
+int cfs_file_op_begin(struct cfs_file *f, cfs_deadline_t deadline);
+void cfs_file_op_end(struct cfs_file *f);
+/* With the lock. */
+void cfs_file_wake(struct cfs_file *f);
+void cfs_file_compute_length(struct cfs_file *f);
+void cfs_file_changed(struct cfs_file *f, const struct cfs_attr *attr);
+
+/* session.c; with the file's lock */
+struct cfs_span {
+	uint64_t off, end;
+};
+/* True when there is something to read ahead. */
+bool cfs_session_advance(struct cfs_file *f, uint64_t stream, uint64_t off, uint64_t end,
+			 struct cfs_span *ret);
+
+/* slice.c; with the file's lock unless noted */
+struct cfs_wslice *cfs_wslice_new(struct cfs_chunk *c, uint32_t pos);
+void cfs_wslice_freeze(struct cfs_wslice *s);
+/* Whether its tail waits for somebody to upload it. */
+bool cfs_wslice_due(const struct cfs_wslice *s);
+/* Hands a due tail to an idle flusher or to a worker. */
+void cfs_wslice_kick(struct cfs_wslice *s);
+/*
+ * Uploads the tail; the caller has claimed it. sync: in this thread, and the caller commits what
+ * becomes due. Without locks.
+ */
+void cfs_wslice_upload(struct cfs_wslice *s, bool sync, cfs_deadline_t deadline);
+/* Puts blocks [first, last) that are handed and counted in s->puts. Without locks. */
+void cfs_wslice_put(struct cfs_wslice *s, uint32_t first, uint32_t last, bool sync,
+		    cfs_deadline_t deadline);
+/* Whether the first slice can be committed and nobody does. */
+bool cfs_chunk_due(const struct cfs_chunk *c);
+void cfs_chunk_kick(struct cfs_chunk *c);
+/* Commits what is ready; the caller has set committing and holds the file. Without locks. */
+void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline);
+/* Kicks everything that is due. */
+void cfs_file_kick(struct cfs_file *f);
+void cfs_file_freeze(struct cfs_file *f);
+
+/* flush.c */
+/* Everything written before the call is committed or has failed: 0, or -EIO at the deadline. */
+int cfs_file_settle(struct cfs_file *f, cfs_deadline_t deadline);
+
+/* compact.c */
+/* Ends compaction for good: nothing runs any more when this returns. */
+void cfs_compact_stop(struct cfs_data *d, cfs_deadline_t deadline);
+
+#endif

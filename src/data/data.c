@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data-internal.h"
+
+#define FLUSHERS      8
+#define FLUSH_QUEUE   65536
+#define COMPACTORS    2
+#define COMPACT_QUEUE 1024
+#define TICK_MIN_MS   10
+#define TICK_MAX_MS   250
+/* For this long the stored attributes that come back may be older than an own change. */
+#define STALE_ATTR_MS  1000
+#define DRAIN_PATIENCE 3 /* io_timeout_ms, for what is left at the end */
+
+static struct cfs_file *file_of(struct cfs_node *node)
+{
+	return caa_container_of(node, struct cfs_file, node);
+}
+
+/* Fails when the last reference is gone already. */
+static bool ref_alive(struct cfs_file *f)
+{
+	uint32_t refs = atomic_load_explicit(&f->refs, memory_order_relaxed);
+
+	while (refs) {
+		if (atomic_compare_exchange_weak(&f->refs, &refs, refs + 1))
+			return true;
+	}
+	return false;
+}
+
+static void file_free(struct cfs_node *node)
+{
+	struct cfs_file *f = file_of(node);
+
+	cfs_chunks_free(f);
+	pthread_cond_destroy(&f->cond);
+	pthread_mutex_destroy(&f->lock);
+	free(f);
+}
+
+void cfs_file_ref(struct cfs_file *f)
+{
+	atomic_fetch_add_explicit(&f->refs, 1, memory_order_relaxed);
+}
+
+void cfs_file_unref(struct cfs_file *f)
+{
+	struct cfs_data *d = f->data;
+
+	if (atomic_fetch_sub(&f->refs, 1) != 1)
+		return;
+	cfs_table_remove(d->files, &f->node);
+	cfs_table_free_rcu(&f->node, file_free);
+	atomic_fetch_sub(&d->n_files, 1);
+}
+
+static int file_new(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr,
+		    struct cfs_file **ret)
+{
+	struct cfs_file *f = calloc(1, sizeof(*f));
+	int r;
+
+	if (!f)
+		return -ENOMEM;
+	r = cfs_cond_init(&f->cond);
+	if (r < 0) {
+		free(f);
+		return r;
+	}
+	pthread_mutex_init(&f->lock, NULL);
+	f->node.key = ino;
+	f->data = d;
+	f->refs = 1;
+	f->opens = 1;
+	f->attr = *attr;
+	f->length = attr->length;
+	TAILQ_INIT(&f->slices);
+	*ret = f;
+	return 0;
+}
+
+struct cfs_file *cfs_data_find(struct cfs_data *d, cfs_ino_t ino)
+{
+	struct cfs_file *f = NULL;
+	struct cfs_node *node;
+
+	cfs_table_read_lock();
+	node = cfs_table_find(d->files, ino);
+	if (node && ref_alive(file_of(node)))
+		f = file_of(node);
+	cfs_table_read_unlock();
+	return f;
+}
+
+/*
+ * Whether `attr` may have been read before the last own change was made. Own changes are known
+ * exactly, so such a snapshot tells nothing; others' changes in that time have a later ctime.
+ */
+static bool attr_stale(const struct cfs_file *f, const struct cfs_attr *attr)
+{
+	return f->own_ms && cfs_now_ms() < f->own_ms + STALE_ATTR_MS &&
+	       cfs_timespec_cmp(attr->ctime, f->attr.ctime) <= 0;
+}
+
+static void take_attr(struct cfs_file *f, const struct cfs_attr *attr)
+{
+	if (attr_stale(f, attr))
+		return;
+	if (cfs_timespec_cmp(attr->mtime, f->attr.mtime) != 0)
+		cfs_chunks_drop(f, 0, UINT32_MAX);
+	f->attr = *attr;
+	cfs_file_compute_length(f);
+}
+
+/* The list may lack what others committed before the last own change: see chunks.c. */
+static void drop_unsure(struct cfs_file *f)
+{
+	size_t i;
+
+	for (i = 0; i < f->n_chunks; i++) {
+		if (f->chunks[i]->cached && f->chunks[i]->mark != f->own_mark)
+			cfs_chunk_drop(f->chunks[i]);
+	}
+}
+
+int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr,
+		  struct cfs_file **ret)
+{
+	struct cfs_file *f = cfs_data_find(d, ino), *fresh = NULL;
+	struct cfs_node *node;
+	int r;
+
+	while (!f) {
+		if (!fresh) {
+			r = file_new(d, ino, attr, &fresh);
+			if (r < 0)
+				return r;
+		}
+		cfs_table_read_lock();
+		node = cfs_table_add(d->files, &fresh->node);
+		if (node == &fresh->node) {
+			cfs_table_read_unlock();
+			atomic_fetch_add(&d->n_files, 1);
+			*ret = fresh;
+			return 0;
+		}
+		if (ref_alive(file_of(node)))
+			f = file_of(node);
+		else /* its last user is about to do the same */
+			cfs_table_remove(d->files, node);
+		cfs_table_read_unlock();
+	}
+	if (fresh)
+		file_free(&fresh->node);
+	atomic_fetch_add(&f->opens, 1);
+	pthread_mutex_lock(&f->lock);
+	take_attr(f, attr);
+	drop_unsure(f);
+	pthread_mutex_unlock(&f->lock);
+	*ret = f;
+	return 0;
+}
+
+void cfs_file_put(struct cfs_file *f)
+{
+	if (!f)
+		return;
+	if (atomic_fetch_sub(&f->opens, 1) == 1) {
+		pthread_mutex_lock(&f->lock);
+		if (f->n_pending) {
+			cfs_file_freeze(f);
+			cfs_file_kick(f);
+		}
+		pthread_mutex_unlock(&f->lock);
+	}
+	cfs_file_unref(f);
+}
+
+bool cfs_data_is_open(struct cfs_data *d, cfs_ino_t ino)
+{
+	struct cfs_node *node;
+	bool open;
+
+	cfs_table_read_lock();
+	node = cfs_table_find(d->files, ino);
+	open = node && atomic_load(&file_of(node)->opens);
+	cfs_table_read_unlock();
+	return open;
+}
+
+cfs_ino_t cfs_file_ino(const struct cfs_file *f)
+{
+	return f->node.key;
+}
+
+void cfs_file_refresh(struct cfs_file *f, const struct cfs_attr *attr)
+{
+	pthread_mutex_lock(&f->lock);
+	take_attr(f, attr);
+	pthread_mutex_unlock(&f->lock);
+}
+
+void cfs_file_list_dirty(struct cfs_file *f)
+{
+	struct cfs_data *d = f->data;
+
+	pthread_mutex_lock(&d->lock);
+	pthread_mutex_lock(&f->lock);
+	if (f->n_pending && !f->listed)
+		TAILQ_INSERT_TAIL(&d->dirty, f, in_dirty);
+	else if (!f->n_pending && f->listed)
+		TAILQ_REMOVE(&d->dirty, f, in_dirty);
+	f->listed = f->n_pending;
+	pthread_mutex_unlock(&f->lock);
+	pthread_mutex_unlock(&d->lock);
+}
+
+/* Freezes what is old enough, or, under pressure, everything of this file. Returns its bytes. */
+static uint64_t freeze_old(struct cfs_file *f, uint64_t now_ms, bool pressure)
+{
+	const struct cfs_data_conf *conf = &f->data->conf;
+	struct cfs_wslice *s;
+	uint64_t bytes = 0;
+
+	TAILQ_FOREACH(s, &f->slices, in_file)
+	{
+		if (s->frozen)
+			continue;
+		if (!pressure && now_ms < s->born_ms + conf->flush_age_ms &&
+		    now_ms < s->touched_ms + conf->flush_idle_ms)
+			continue;
+		bytes += s->len - s->handed;
+		cfs_wslice_freeze(s);
+	}
+	return bytes;
+}
+
+static void tick(void *arg)
+{
+	struct cfs_data *d = arg;
+	uint64_t want = atomic_exchange(&d->pressure, 0), now_ms = cfs_now_ms(), freed;
+	struct cfs_file *f;
+
+	pthread_mutex_lock(&d->lock);
+	TAILQ_FOREACH(f, &d->dirty, in_dirty)
+	{
+		pthread_mutex_lock(&f->lock);
+		freed = freeze_old(f, now_ms, want > 0);
+		want -= CFS_MIN(want, freed);
+		cfs_file_kick(f);
+		pthread_mutex_unlock(&f->lock);
+	}
+	pthread_mutex_unlock(&d->lock);
+}
+
+/* May be called under locks of any layer, so the ticker does the work. */
+static void reclaim(void *arg, uint64_t want)
+{
+	struct cfs_data *d = arg;
+
+	if (!atomic_load(&d->n_slices))
+		return;
+	atomic_fetch_add(&d->pressure, want);
+	cfs_ticker_kick(d->ticker);
+}
+
+int cfs_data_create(const struct cfs_data_conf *conf, struct cfs_data **ret)
+{
+	uint64_t period_ms = CFS_MIN(conf->flush_age_ms, conf->flush_idle_ms) / 4;
+	struct cfs_data *d;
+	int r;
+
+	if (conf->block_size < 65536 || conf->block_size & (conf->block_size - 1))
+		return -EINVAL;
+	d = calloc(1, sizeof(*d));
+	if (!d)
+		return -ENOMEM;
+	d->conf = *conf;
+	r = cfs_cond_init(&d->compacted);
+	if (r < 0)
+		goto free_d;
+	pthread_mutex_init(&d->lock, NULL);
+	TAILQ_INIT(&d->dirty);
+	TAILQ_INIT(&d->compacts);
+	r = cfs_table_create(64, &d->files);
+	if (r < 0)
+		goto destroy_lock;
+	r = cfs_workers_create("flush", FLUSHERS, FLUSH_QUEUE, &d->flushers);
+	if (r < 0)
+		goto free_table;
+	r = cfs_workers_create("compact", COMPACTORS, COMPACT_QUEUE, &d->compactors);
+	if (r < 0)
+		goto free_flushers;
+	period_ms = CFS_MAX(TICK_MIN_MS, CFS_MIN(TICK_MAX_MS, period_ms));
+	r = cfs_ticker_start("flush-tick", period_ms, tick, d, &d->ticker);
+	if (r < 0)
+		goto free_compactors;
+	r = cfs_pool_add_reclaim(conf->pool, reclaim, d);
+	if (r < 0)
+		goto stop_ticker;
+	*ret = d;
+	return 0;
+
+stop_ticker:
+	cfs_ticker_stop(d->ticker);
+free_compactors:
+	cfs_workers_destroy(d->compactors);
+free_flushers:
+	cfs_workers_destroy(d->flushers);
+free_table:
+	cfs_table_destroy(d->files);
+destroy_lock:
+	pthread_mutex_destroy(&d->lock);
+	pthread_cond_destroy(&d->compacted);
+free_d:
+	free(d);
+	return r;
+}
+
+/* A file with slices left, with a reference. */
+static struct cfs_file *first_dirty(struct cfs_data *d)
+{
+	struct cfs_file *f;
+
+	pthread_mutex_lock(&d->lock);
+	TAILQ_FOREACH(f, &d->dirty, in_dirty)
+	{
+		if (ref_alive(f))
+			break;
+	}
+	pthread_mutex_unlock(&d->lock);
+	return f;
+}
+
+static void freeze_all(struct cfs_data *d)
+{
+	struct cfs_file *f;
+
+	pthread_mutex_lock(&d->lock);
+	TAILQ_FOREACH(f, &d->dirty, in_dirty)
+	{
+		pthread_mutex_lock(&f->lock);
+		cfs_file_freeze(f);
+		cfs_file_kick(f);
+		pthread_mutex_unlock(&f->lock);
+	}
+	pthread_mutex_unlock(&d->lock);
+}
+
+int cfs_data_drain(struct cfs_data *d)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(DRAIN_PATIENCE * d->conf.io_timeout_ms);
+	struct cfs_file *f;
+	uint32_t seen;
+	int r = 0, rf;
+
+	cfs_compact_stop(d, ctx.deadline);
+	freeze_all(d);
+	while ((f = first_dirty(d))) {
+		seen = cfs_file_error_mark(f);
+		rf = cfs_file_flush(f, &ctx, &seen);
+		if (cfs_file_dirty(f) && cfs_deadline_passed(ctx.deadline)) {
+			cfs_err("writes not stored in time: inode=%llu",
+				(unsigned long long)f->node.key);
+			cfs_file_unref(f);
+			return r ? r : -EIO;
+		}
+		if (r == 0)
+			r = rf;
+		/* The worker that committed may not have come to this yet. */
+		cfs_file_list_dirty(f);
+		cfs_file_unref(f);
+	}
+	return r;
+}
+
+int cfs_data_destroy(struct cfs_data *d)
+{
+	int r;
+
+	if (!d)
+		return 0;
+	r = cfs_data_drain(d);
+	cfs_pool_remove_reclaim(d->conf.pool, reclaim, d);
+	cfs_ticker_stop(d->ticker);
+	cfs_workers_destroy(d->compactors);
+	cfs_workers_destroy(d->flushers);
+	if (atomic_load(&d->n_slices)) /* uploads that still come back refer to d */
+		return r;
+	cfs_table_destroy(d->files);
+	pthread_mutex_destroy(&d->lock);
+	pthread_cond_destroy(&d->compacted);
+	free(d);
+	return r;
+}
+
+int cfs_data_delete_slice(struct cfs_data *d, uint64_t slice, uint32_t size)
+{
+	return cfs_store_remove_slice(d->conf.store, slice, size,
+				      cfs_deadline_in(d->conf.io_timeout_ms));
+}
+
+static void count_sessions(struct cfs_node *node, void *arg)
+{
+	struct cfs_file *f = file_of(node);
+	uint64_t *ret = arg;
+	unsigned i;
+
+	pthread_mutex_lock(&f->lock);
+	for (i = 0; i < CFS_FILE_SESSIONS; i++)
+		*ret += f->sessions[i].used != 0;
+	pthread_mutex_unlock(&f->lock);
+}
+
+void cfs_data_stats(struct cfs_data *d, struct cfs_data_stats *ret)
+{
+	memset(ret, 0, sizeof(*ret));
+	cfs_table_each(d->files, count_sessions, &ret->read_sessions);
+	ret->open_files = atomic_load(&d->n_files);
+	ret->dirty_bytes = atomic_load(&d->dirty_bytes);
+	ret->open_slices = atomic_load(&d->n_slices);
+	ret->commits = atomic_load(&d->commits);
+	ret->commit_errors = atomic_load(&d->commit_errors);
+	ret->readahead_bytes = atomic_load(&d->readahead_bytes);
+	ret->compactions = atomic_load(&d->compactions);
+}

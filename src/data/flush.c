@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Waiting until slices are committed. The waiting thread does the work that it can do itself: a
+ * small file is put and committed without another thread being woken.
+ */
+#include <errno.h>
+
+#include "data-internal.h"
+
+/* Claims the tail that waits for an upload. *ret_only: there is no second one. */
+static struct cfs_wslice *claim_tail(struct cfs_file *f, bool *ret_only)
+{
+	struct cfs_wslice *s, *first = NULL;
+
+	*ret_only = true;
+	TAILQ_FOREACH(s, &f->slices, in_file)
+	{
+		if (!cfs_wslice_due(s))
+			continue;
+		if (first) {
+			*ret_only = false;
+			break;
+		}
+		first = s;
+	}
+	if (first)
+		first->claimed = true;
+	return first;
+}
+
+/* Claims a chunk that can commit; workers get the others. */
+static struct cfs_chunk *claim_chunk(struct cfs_file *f)
+{
+	struct cfs_chunk *mine = NULL;
+	struct cfs_wslice *s;
+
+	TAILQ_FOREACH(s, &f->slices, in_file)
+	{
+		if (s != TAILQ_FIRST(&s->chunk->pending) || !cfs_chunk_due(s->chunk))
+			continue;
+		if (mine) {
+			cfs_chunk_kick(s->chunk);
+			continue;
+		}
+		mine = s->chunk;
+		mine->committing = true;
+	}
+	return mine;
+}
+
+/* Does one piece of work, if there is any. */
+static bool flush_step(struct cfs_file *f, cfs_deadline_t deadline)
+{
+	struct cfs_wslice *s;
+	struct cfs_chunk *c;
+	bool only;
+
+	s = claim_tail(f, &only);
+	c = s ? NULL : claim_chunk(f);
+	if (!s && !c)
+		return false;
+	pthread_mutex_unlock(&f->lock);
+	if (s)
+		cfs_wslice_upload(s, only, deadline);
+	else
+		cfs_chunk_commit(c, deadline);
+	pthread_mutex_lock(&f->lock);
+	return true;
+}
+
+int cfs_file_settle(struct cfs_file *f, cfs_deadline_t deadline)
+{
+	struct cfs_wslice *s;
+	uint64_t target;
+	int r = 0;
+
+	pthread_mutex_lock(&f->lock);
+	target = f->seq;
+	cfs_file_freeze(f);
+	while ((s = TAILQ_FIRST(&f->slices)) && s->seq <= target && r == 0) {
+		if (cfs_deadline_passed(deadline)) {
+			r = -EIO;
+		} else if (!flush_step(f, deadline)) {
+			f->waiters++;
+			f->flush_idle++;
+			cfs_cond_wait(&f->cond, &f->lock, deadline);
+			f->flush_idle--;
+			f->waiters--;
+		}
+	}
+	/* What was left to this thread. */
+	if (f->n_pending)
+		cfs_file_kick(f);
+	pthread_mutex_unlock(&f->lock);
+	return r;
+}
+
+uint32_t cfs_file_error_mark(struct cfs_file *f)
+{
+	uint32_t mark;
+
+	pthread_mutex_lock(&f->lock);
+	mark = f->err_seq;
+	pthread_mutex_unlock(&f->lock);
+	return mark;
+}
+
+/* The oldest error that this cursor has not seen, or 0. */
+static int take_error(struct cfs_file *f, uint32_t *seen)
+{
+	uint32_t new;
+	int err = 0;
+
+	pthread_mutex_lock(&f->lock);
+	new = f->err_seq - *seen;
+	if (new)
+		err = f->errs[(f->err_seq - CFS_MIN(new, CFS_FILE_ERRORS)) % CFS_FILE_ERRORS];
+	*seen = f->err_seq;
+	pthread_mutex_unlock(&f->lock);
+	return err;
+}
+
+int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen)
+{
+	int r = cfs_file_settle(f, ctx->deadline);
+
+	return r < 0 ? r : take_error(f, seen);
+}
+
+int cfs_file_fsync(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen)
+{
+	struct cfs_data *d = f->data;
+	int r;
+
+	r = cfs_file_flush(f, ctx, seen);
+	if (r < 0)
+		return r;
+	r = cfs_store_sync(d->conf.store, ctx->deadline);
+	if (r < 0)
+		return r;
+	return cfs_meta_sync(d->conf.meta, ctx);
+}
+
+bool cfs_file_dirty(struct cfs_file *f)
+{
+	bool dirty;
+
+	pthread_mutex_lock(&f->lock);
+	dirty = f->n_pending > 0;
+	pthread_mutex_unlock(&f->lock);
+	return dirty;
+}

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads. Under the file's lock a read is only planned: which bytes come from pages that a writer
+ * still holds, which from the store, which are zeros. The plan owns references to the pages, so
+ * that the rest happens without the lock. When the list is cached and the blocks are in memory
+ * there is no system call and no allocation on this way.
+ */
+#include <errno.h>
+
+#include "data-internal.h"
+
+#define PLAN_MAX     32
+#define PREFETCH_MAX 16
+
+struct part {
+	struct cfs_page *page; /* bytes of this page, or ... */
+	uint64_t slice;	       /* ... of this slice, or (0) zeros */
+	uint32_t size;	       /* of the slice */
+	uint32_t off, len;     /* in page or slice */
+};
+
+struct plan {
+	struct part v[PLAN_MAX];
+	unsigned n;
+	uint64_t len;
+};
+
+static struct part *plan_add(struct plan *p, uint32_t len)
+{
+	struct part *part;
+
+	if (p->n == PLAN_MAX)
+		return NULL;
+	part = &p->v[p->n++];
+	part->page = NULL;
+	part->slice = 0;
+	part->len = len;
+	p->len += len;
+	return part;
+}
+
+/* The functions below return false when the plan is full; what it has is a prefix. */
+
+static bool plan_zeros(struct plan *p, uint32_t len)
+{
+	return plan_add(p, len) != NULL;
+}
+
+static bool plan_stored(struct plan *p, uint64_t slice, uint32_t size, uint32_t off, uint32_t len)
+{
+	struct part *part = plan_add(p, len);
+
+	if (!part)
+		return false;
+	part->slice = slice;
+	part->size = size;
+	part->off = off;
+	return true;
+}
+
+/* Bytes [off, end) of a slice that is not committed. */
+static bool plan_slice(struct plan *p, struct cfs_wslice *s, uint32_t off, uint32_t end)
+{
+	struct part *part;
+
+	while (off < end) {
+		struct cfs_page *page = s->pages[off / CFS_PAGE_LARGE];
+		uint32_t in = off % CFS_PAGE_LARGE;
+		uint32_t len = CFS_MIN(end - off, CFS_PAGE_LARGE - in);
+
+		if (!page) {
+			/* Stored, so its blocks are whole and `handed` is as good as the size. */
+			if (!plan_stored(p, s->id, s->handed, off, len))
+				return false;
+		} else {
+			part = plan_add(p, len);
+			if (!part)
+				return false;
+			part->page = cfs_page_ref(page);
+			part->off = in;
+		}
+		off += len;
+	}
+	return true;
+}
+
+static bool plan_view(struct plan *p, const struct cfs_view *v, uint32_t pos, uint32_t end)
+{
+	size_t i;
+	uint32_t to;
+
+	for (i = cfs_view_find(v, pos); pos < end; pos = to) {
+		const struct cfs_piece *piece = &v->v[i];
+
+		if (i == v->n || piece->pos >= end)
+			return plan_zeros(p, end - pos);
+		if (piece->pos > pos) {
+			to = piece->pos;
+			if (!plan_zeros(p, to - pos))
+				return false;
+			continue;
+		}
+		to = CFS_MIN(end, piece->pos + piece->len);
+		if (!plan_stored(p, piece->slice, piece->slice_size,
+				 piece->slice_off + (pos - piece->pos), to - pos))
+			return false;
+		i++;
+	}
+	return true;
+}
+
+/* [pos, end) as it is after slice s and all before it. The depth is that of overlapping slices. */
+static bool plan_range(struct plan *p, struct cfs_chunk *c, struct cfs_wslice *s, uint32_t pos,
+		       uint32_t end)
+{
+	uint32_t from, to;
+
+	while (s && (s->pos >= end || s->pos + s->len <= pos))
+		s = TAILQ_PREV(s, cfs_wslice_list, in_chunk);
+	if (!s)
+		return plan_view(p, &c->view, pos, end);
+	from = CFS_MAX(pos, s->pos);
+	to = CFS_MIN(end, s->pos + s->len);
+	if (pos < from && !plan_range(p, c, TAILQ_PREV(s, cfs_wslice_list, in_chunk), pos, from))
+		return false;
+	if (!plan_slice(p, s, from - s->pos, to - s->pos))
+		return false;
+	return to == end || plan_range(p, c, TAILQ_PREV(s, cfs_wslice_list, in_chunk), to, end);
+}
+
+static void plan_release(struct plan *p, unsigned from)
+{
+	for (; from < p->n; from++)
+		cfs_page_unref(p->v[from].page);
+}
+
+static int read_blocks(struct cfs_data *d, const struct part *part, cfs_deadline_t deadline,
+		       struct cfs_segs *ret)
+{
+	uint32_t block = d->conf.block_size, off = part->off, end = part->off + part->len;
+	int r;
+
+	while (off < end) {
+		struct cfs_block b = {.slice = part->slice, .index = off / block};
+		uint32_t in = off % block, n;
+
+		b.len = CFS_MIN(block, part->size - b.index * block);
+		n = CFS_MIN(end - off, b.len - in);
+		r = cfs_store_read(d->conf.store, &b, in, n, deadline, ret);
+		if (r < 0)
+			return r;
+		off += n;
+	}
+	return 0;
+}
+
+/* Uses up the plan. On error *ret_slice names the slice that could not be read. */
+static int plan_run(struct cfs_data *d, struct plan *p, cfs_deadline_t deadline,
+		    struct cfs_segs *ret, uint64_t *ret_slice)
+{
+	struct part *part;
+	unsigned i;
+	int r = 0;
+
+	for (i = 0; i < p->n; i++) {
+		part = &p->v[i];
+		if (part->page)
+			r = cfs_segs_add(ret, part->page, part->off, part->len);
+		else if (part->slice)
+			r = read_blocks(d, part, deadline, ret);
+		else
+			r = cfs_segs_add_zeros(ret, part->len);
+		if (r < 0) {
+			*ret_slice = part->slice;
+			plan_release(p, i);
+			break;
+		}
+	}
+	return r;
+}
+
+/* Committed bytes only; to fetch what an open slice covers would be waste, not a fault. */
+static unsigned plan_prefetch(struct cfs_chunk *c, uint32_t pos, uint32_t end, struct part *parts)
+{
+	const struct cfs_view *v = &c->view;
+	unsigned n = 0;
+	size_t i;
+
+	for (i = cfs_view_find(v, pos); i < v->n && v->v[i].pos < end && n < PREFETCH_MAX; i++) {
+		uint32_t from = CFS_MAX(pos, v->v[i].pos);
+		uint32_t to = CFS_MIN(end, v->v[i].pos + v->v[i].len);
+
+		parts[n++] = (struct part){.slice = v->v[i].slice,
+					   .size = v->v[i].slice_size,
+					   .off = v->v[i].slice_off + (from - v->v[i].pos),
+					   .len = to - from};
+	}
+	return n;
+}
+
+static void prefetch_part(struct cfs_data *d, const struct part *part)
+{
+	uint32_t block = d->conf.block_size, off = part->off, end = part->off + part->len;
+
+	while (off < end) {
+		struct cfs_block b = {.slice = part->slice, .index = off / block};
+		uint32_t in = off % block, n;
+
+		b.len = CFS_MIN(block, part->size - b.index * block);
+		n = CFS_MIN(end - off, b.len - in);
+		cfs_store_prefetch(d->conf.store, &b, in, n);
+		off += n;
+	}
+}
+
+/* Chunks whose list is not cached are left out: read-ahead makes no metadata calls. */
+static void prefetch(struct cfs_file *f, struct cfs_span span)
+{
+	struct cfs_data *d = f->data;
+	struct part parts[PREFETCH_MAX];
+	struct cfs_chunk *c;
+	unsigned i, n;
+
+	atomic_fetch_add(&d->readahead_bytes, span.end - span.off);
+	while (span.off < span.end) {
+		uint32_t pos = span.off & (CFS_CHUNK_SIZE - 1);
+		uint32_t len = (uint32_t)CFS_MIN(span.end - span.off, CFS_CHUNK_SIZE - pos);
+
+		n = 0;
+		pthread_mutex_lock(&f->lock);
+		c = cfs_chunk_find(f, (uint32_t)(span.off >> CFS_CHUNK_BITS));
+		if (c && c->cached)
+			n = plan_prefetch(c, pos, pos + len, parts);
+		pthread_mutex_unlock(&f->lock);
+		for (i = 0; i < n; i++)
+			prefetch_part(d, &parts[i]);
+		span.off += len;
+	}
+}
+
+/* Another client has compacted the chunk: the list is read again, once. */
+static void drop_list(struct cfs_file *f, uint32_t indx)
+{
+	struct cfs_chunk *c;
+
+	pthread_mutex_lock(&f->lock);
+	c = cfs_chunk_find(f, indx);
+	if (c)
+		cfs_chunk_drop(c);
+	pthread_mutex_unlock(&f->lock);
+}
+
+int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream, uint64_t off,
+		  uint32_t size, struct cfs_segs *ret)
+{
+	struct cfs_data *d = f->data;
+	uint64_t at = off, end = off + size, slice = 0, reread = UINT64_MAX;
+	bool first = true, ahead = false;
+	struct cfs_span span;
+	struct cfs_chunk *c;
+	struct plan plan;
+	int r;
+
+	if (end < off)
+		return -EINVAL;
+	for (;;) {
+		uint32_t indx = (uint32_t)(at >> CFS_CHUNK_BITS);
+		uint32_t pos = at & (CFS_CHUNK_SIZE - 1);
+
+		pthread_mutex_lock(&f->lock);
+		end = CFS_MIN(end, f->length);
+		if (at >= end) {
+			pthread_mutex_unlock(&f->lock);
+			return 0;
+		}
+		c = cfs_chunk_find(f, indx);
+		if (!c || !c->cached) {
+			pthread_mutex_unlock(&f->lock);
+			r = cfs_deadline_passed(ctx->deadline) ? -EIO : 0;
+			if (r == 0)
+				r = cfs_chunk_load(f, ctx, indx);
+			if (r < 0)
+				goto fail;
+			continue;
+		}
+		if (first)
+			ahead = cfs_session_advance(f, stream, at, end, &span);
+		first = false;
+		plan.n = 0;
+		plan.len = 0;
+		plan_range(&plan, c, TAILQ_LAST(&c->pending, cfs_wslice_list), pos,
+			   (uint32_t)CFS_MIN(CFS_CHUNK_SIZE, pos + (end - at)));
+		pthread_mutex_unlock(&f->lock);
+		if (ahead)
+			prefetch(f, span);
+		ahead = false;
+		r = plan_run(d, &plan, ctx->deadline, ret, &slice);
+		if (r == 0) {
+			at += plan.len;
+		} else if (r == -ENOENT && reread != indx) {
+			reread = indx;
+			drop_list(f, indx);
+			cfs_segs_truncate(ret, at - off);
+		} else {
+			if (r == -ENOENT)
+				cfs_err("an object is missing: inode=%llu chunk=%u slice=%llu",
+					(unsigned long long)f->node.key, indx,
+					(unsigned long long)slice);
+			goto fail;
+		}
+	}
+fail:
+	cfs_segs_release(ret);
+	return r == -ENOENT ? -EIO : r;
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Read sessions. A session is a stream of reads that goes up through the file; the kernel's own
+ * read-ahead sends such requests out of order, so a read belongs to a session when it is within a
+ * window of its end. The window doubles each time it was read through, from WINDOW_MIN up to
+ * max_readahead, and shrinks while fetches and dirty pages fill the pool.
+ */
+#include "data-internal.h"
+
+#define WINDOW_MIN CFS_PAGE_LARGE
+
+static bool belongs(const struct cfs_session_read *s, uint64_t stream, uint64_t off, uint64_t end)
+{
+	uint64_t slack = s->window + (end - off);
+
+	return s->used && s->stream == stream && off <= s->end + slack && end + slack >= s->end;
+}
+
+static struct cfs_session_read *session_find(struct cfs_file *f, uint64_t stream, uint64_t off,
+					     uint64_t end)
+{
+	unsigned i;
+
+	for (i = 0; i < CFS_FILE_SESSIONS; i++) {
+		if (belongs(&f->sessions[i], stream, off, end))
+			return &f->sessions[i];
+	}
+	return NULL;
+}
+
+/* Random reads take turns in one place rather than push out the streams. */
+static struct cfs_session_read *session_new(struct cfs_file *f, uint64_t stream, uint64_t off)
+{
+	struct cfs_session_read *s = &f->sessions[0], *t;
+	unsigned i;
+
+	for (i = 1; i < CFS_FILE_SESSIONS; i++) {
+		t = &f->sessions[i];
+		if ((t->window == 0) == (s->window == 0) ? t->used < s->used : t->window == 0)
+			s = t;
+	}
+	*s = (struct cfs_session_read){.stream = stream, .end = off, .ahead = off};
+	/* Whoever begins at the beginning mostly goes on. */
+	if (off == 0)
+		s->window = CFS_MIN(WINDOW_MIN, f->data->conf.max_readahead);
+	return s;
+}
+
+/* What read-ahead may use: half of the pool less what is in flight. */
+static uint64_t room(struct cfs_data *d)
+{
+	struct cfs_pool_stats st;
+	uint64_t busy;
+
+	cfs_pool_stats(d->conf.pool, &st);
+	busy = st.used[CFS_USE_READ] + st.used[CFS_USE_WRITE] + st.used[CFS_USE_PEER];
+	return busy < st.budget / 2 ? st.budget / 2 - busy : 0;
+}
+
+bool cfs_session_advance(struct cfs_file *f, uint64_t stream, uint64_t off, uint64_t end,
+			 struct cfs_span *ret)
+{
+	struct cfs_data *d = f->data;
+	struct cfs_session_read *s;
+	uint64_t target, align, space;
+
+	if (!d->conf.max_readahead)
+		return false;
+	s = session_find(f, stream, off, end);
+	if (!s)
+		s = session_new(f, stream, off);
+	s->used = ++f->clock;
+	if (end <= s->end)
+		return false;
+	s->run += end - s->end;
+	s->end = end;
+	if (off > 0 && s->run >= CFS_MAX(s->window, 2 * (end - off))) {
+		s->window = CFS_MIN(CFS_MAX(2 * s->window, WINDOW_MIN), d->conf.max_readahead);
+		s->run = 0;
+	}
+	if (!s->window || s->end >= f->length)
+		return false;
+	s->ahead = CFS_MAX(s->ahead, s->end);
+	target = s->end + s->window;
+	if (target < s->ahead + s->window / 2)
+		return false;
+	space = room(d);
+	if (space < s->window) {
+		s->window = CFS_MAX(s->window / 2, WINDOW_MIN);
+		target = s->end + CFS_MIN(s->window, space);
+	}
+	align = s->window >= d->conf.block_size ? d->conf.block_size : CFS_PAGE_LARGE;
+	target = CFS_MIN((target + align - 1) & ~(align - 1), f->length);
+	if (target <= s->ahead)
+		return false;
+	*ret = (struct cfs_span){.off = s->ahead, .end = target};
+	s->ahead = target;
+	return true;
+}
+
+void cfs_file_end_stream(struct cfs_file *f, uint64_t stream)
+{
+	unsigned i;
+
+	pthread_mutex_lock(&f->lock);
+	for (i = 0; i < CFS_FILE_SESSIONS; i++) {
+		if (f->sessions[i].stream == stream)
+			f->sessions[i] = (struct cfs_session_read){0};
+	}
+	pthread_mutex_unlock(&f->lock);
+}

@@ -1,0 +1,508 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The life of a slice: open -> frozen -> tail claimed -> all blocks stored -> committed or failed.
+ *
+ * It stays in the pending list of its chunk, where readers see it, until its record is in the
+ * cached list (or the list is dropped) under the same hold of the file's lock. A block that could
+ * not be stored, or a record that could not be committed, is tried again until io_timeout_ms have
+ * passed since the first failure; then the slice is dropped and the error recorded on the file.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data-internal.h"
+
+#define BACKOFF_BASE_MS 50
+#define BACKOFF_MAX_MS	2000
+
+struct put {
+	struct cfs_job job;
+	struct cfs_wslice *slice;
+	uint32_t index;
+	unsigned attempt;
+	bool sync;		/* the caller goes on with the commit itself */
+	cfs_deadline_t give_up; /* 0 until it has failed once */
+};
+
+static uint32_t block_size(const struct cfs_wslice *s)
+{
+	return s->file->data->conf.block_size;
+}
+
+static bool block_stored(const struct cfs_wslice *s, uint32_t i)
+{
+	return s->stored[i / 64] >> (i % 64) & 1;
+}
+
+/* ---- states, with the file's lock ---- */
+
+static void upload_job(struct cfs_job *job)
+{
+	struct cfs_wslice *s = caa_container_of(job, struct cfs_wslice, job);
+
+	cfs_wslice_upload(s, false, cfs_deadline_in(s->file->data->conf.io_timeout_ms));
+}
+
+struct cfs_wslice *cfs_wslice_new(struct cfs_chunk *c, uint32_t pos)
+{
+	struct cfs_file *f = c->file;
+	struct cfs_wslice *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return NULL;
+	s->file = f;
+	s->chunk = c;
+	s->seq = ++f->seq;
+	s->pos = pos;
+	s->born_ms = s->touched_ms = cfs_now_ms();
+	s->job.run = upload_job;
+	TAILQ_INSERT_TAIL(&c->pending, s, in_chunk);
+	TAILQ_INSERT_TAIL(&f->slices, s, in_file);
+	c->n_open++;
+	f->n_pending++;
+	cfs_file_ref(f);
+	atomic_fetch_add(&f->data->n_slices, 1);
+	return s;
+}
+
+void cfs_wslice_freeze(struct cfs_wslice *s)
+{
+	if (s->frozen)
+		return;
+	s->frozen = true;
+	s->chunk->n_open--;
+}
+
+void cfs_file_freeze(struct cfs_file *f)
+{
+	struct cfs_wslice *s;
+
+	TAILQ_FOREACH(s, &f->slices, in_file)
+	cfs_wslice_freeze(s);
+}
+
+bool cfs_wslice_due(const struct cfs_wslice *s)
+{
+	return s->frozen && !s->busy && !s->claimed;
+}
+
+void cfs_wslice_kick(struct cfs_wslice *s)
+{
+	if (!cfs_wslice_due(s))
+		return;
+	if (s->file->flush_idle) {
+		pthread_cond_broadcast(&s->file->cond);
+		return;
+	}
+	/* When the queue is full the ticker tries again. */
+	s->claimed = cfs_workers_try_submit(s->file->data->flushers, &s->job) == 0;
+}
+
+/* Nothing happens to it any more but the end. */
+static bool slice_ready(const struct cfs_wslice *s)
+{
+	return s->frozen && !s->busy && s->handed == s->len && !s->puts;
+}
+
+static void commit_job(struct cfs_job *job)
+{
+	struct cfs_chunk *c = caa_container_of(job, struct cfs_chunk, job);
+	struct cfs_file *f = c->file;
+
+	if (c->attempt)
+		cfs_backoff(c->attempt - 1, BACKOFF_BASE_MS, BACKOFF_MAX_MS, c->give_up);
+	cfs_chunk_commit(c, cfs_deadline_in(f->data->conf.io_timeout_ms));
+	cfs_file_unref(f);
+}
+
+bool cfs_chunk_due(const struct cfs_chunk *c)
+{
+	const struct cfs_wslice *s = TAILQ_FIRST(&c->pending);
+
+	return s && !c->committing && slice_ready(s);
+}
+
+static bool submit_commit(struct cfs_chunk *c)
+{
+	c->job.run = commit_job;
+	cfs_file_ref(c->file);
+	c->committing = cfs_workers_try_submit(c->file->data->flushers, &c->job) == 0;
+	if (!c->committing) /* a slice is pending, so this is not the last reference */
+		cfs_file_unref(c->file);
+	return c->committing;
+}
+
+void cfs_chunk_kick(struct cfs_chunk *c)
+{
+	if (!cfs_chunk_due(c))
+		return;
+	if (c->file->flush_idle)
+		pthread_cond_broadcast(&c->file->cond);
+	else
+		submit_commit(c);
+}
+
+void cfs_file_kick(struct cfs_file *f)
+{
+	struct cfs_wslice *s;
+
+	TAILQ_FOREACH(s, &f->slices, in_file)
+	{
+		cfs_wslice_kick(s);
+		if (s == TAILQ_FIRST(&s->chunk->pending))
+			cfs_chunk_kick(s->chunk);
+	}
+}
+
+static void slice_fail(struct cfs_wslice *s, int err)
+{
+	if (!s->err)
+		s->err = err;
+	cfs_wslice_freeze(s);
+	cfs_wslice_kick(s);
+}
+
+/* ---- upload ---- */
+
+static void release_stored(struct cfs_wslice *s, uint32_t index)
+{
+	uint32_t block = block_size(s), k, i, last;
+	uint32_t end = CFS_MIN(s->handed, (index + 1) * block);
+
+	for (k = index * block / CFS_PAGE_LARGE; k * CFS_PAGE_LARGE < end; k++) {
+		if (!s->pages[k])
+			continue;
+		/* With blocks smaller than a page, the page waits for all of its blocks. */
+		if ((k + 1) * CFS_PAGE_LARGE > s->handed && !(s->frozen && s->handed == s->len))
+			continue;
+		last = (CFS_MIN((k + 1) * CFS_PAGE_LARGE, s->handed) - 1) / block;
+		for (i = k * CFS_PAGE_LARGE / block; i <= last && block_stored(s, i); i++)
+			;
+		if (i <= last)
+			continue;
+		cfs_page_unref(s->pages[k]);
+		s->pages[k] = NULL;
+	}
+}
+
+static void put_retry(struct cfs_job *job);
+
+static bool retry_later(struct put *p)
+{
+	struct cfs_data *d = p->slice->file->data;
+
+	if (!p->give_up)
+		p->give_up = cfs_deadline_in(d->conf.io_timeout_ms);
+	if (cfs_deadline_passed(p->give_up))
+		return false;
+	p->sync = false;
+	p->job.run = put_retry;
+	return cfs_workers_try_submit(d->flushers, &p->job) == 0;
+}
+
+static void put_done(void *arg, int err)
+{
+	struct put *p = arg;
+	struct cfs_wslice *s = p->slice;
+	struct cfs_file *f = s->file;
+
+	if (err && retry_later(p))
+		return;
+	if (err)
+		cfs_err("block not stored, its bytes are lost: inode=%llu slice=%llu block=%u "
+			"error=%s",
+			(unsigned long long)f->node.key, (unsigned long long)s->id, p->index,
+			cfs_errname(err));
+	pthread_mutex_lock(&f->lock);
+	s->puts--;
+	if (err) {
+		slice_fail(s, err);
+	} else {
+		s->stored[p->index / 64] |= 1ULL << (p->index % 64);
+		release_stored(s, p->index);
+	}
+	/* After the unlock the slice may be gone. */
+	if (!p->sync && s == TAILQ_FIRST(&s->chunk->pending))
+		cfs_chunk_kick(s->chunk);
+	pthread_mutex_unlock(&f->lock);
+	free(p);
+}
+
+static int slice_id(struct cfs_wslice *s, cfs_deadline_t deadline, uint64_t *ret)
+{
+	struct cfs_file *f = s->file;
+	struct cfs_ctx ctx;
+	uint64_t id;
+	int r;
+
+	pthread_mutex_lock(&f->lock);
+	*ret = s->id;
+	pthread_mutex_unlock(&f->lock);
+	if (*ret)
+		return 0;
+	ctx = cfs_ctx_internal(0);
+	ctx.deadline = deadline;
+	r = cfs_meta_new_slice(f->data->conf.meta, &ctx, &id);
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&f->lock);
+	if (!s->id)
+		s->id = id;
+	*ret = s->id;
+	pthread_mutex_unlock(&f->lock);
+	return 0;
+}
+
+/* References to the bytes of a block. */
+static int block_bytes(struct cfs_wslice *s, uint32_t index, struct cfs_segs *ret)
+{
+	uint64_t off = (uint64_t)index * block_size(s);
+	uint64_t end = CFS_MIN(off + block_size(s), s->handed);
+	int r = 0;
+
+	pthread_mutex_lock(&s->file->lock);
+	while (off < end && r == 0) {
+		uint32_t in = (uint32_t)(off % CFS_PAGE_LARGE);
+		uint32_t n = (uint32_t)CFS_MIN(CFS_PAGE_LARGE - in, end - off);
+		struct cfs_page *page = cfs_page_ref(s->pages[off / CFS_PAGE_LARGE]);
+
+		r = cfs_segs_add(ret, page, in, n);
+		if (r < 0)
+			cfs_page_unref(page);
+		off += n;
+	}
+	pthread_mutex_unlock(&s->file->lock);
+	return r;
+}
+
+static void put_start(struct put *p, cfs_deadline_t deadline)
+{
+	struct cfs_wslice *s = p->slice;
+	struct cfs_store *store = s->file->data->conf.store;
+	struct cfs_block b = {.index = p->index};
+	struct cfs_segs data;
+	bool answered = true;
+	int r;
+
+	cfs_segs_init(&data);
+	r = slice_id(s, deadline, &b.slice);
+	if (r == 0)
+		r = block_bytes(s, p->index, &data);
+	b.len = (uint32_t)data.len;
+	if (r == 0 && p->sync) {
+		r = cfs_store_put_sync(store, &b, &data, deadline);
+	} else if (r == 0) {
+		r = cfs_store_put(store, &b, &data, put_done, p, deadline);
+		answered = r < 0;
+	}
+	cfs_segs_release(&data);
+	if (answered)
+		put_done(p, r);
+}
+
+static void put_retry(struct cfs_job *job)
+{
+	struct put *p = caa_container_of(job, struct put, job);
+
+	cfs_backoff(p->attempt++, BACKOFF_BASE_MS, BACKOFF_MAX_MS, p->give_up);
+	put_start(p, p->give_up);
+}
+
+void cfs_wslice_put(struct cfs_wslice *s, uint32_t first, uint32_t last, bool sync,
+		    cfs_deadline_t deadline)
+{
+	struct cfs_file *f = s->file;
+	struct put *p;
+	uint32_t i;
+
+	/* Each of these holds the slice until it is answered; it may be gone after the last. */
+	for (i = first; i < last; i++) {
+		p = calloc(1, sizeof(*p));
+		if (!p) {
+			pthread_mutex_lock(&f->lock);
+			s->puts--;
+			slice_fail(s, -ENOMEM);
+			if (s == TAILQ_FIRST(&s->chunk->pending))
+				cfs_chunk_kick(s->chunk);
+			pthread_mutex_unlock(&f->lock);
+			continue;
+		}
+		p->slice = s;
+		p->index = i;
+		p->sync = sync;
+		put_start(p, deadline);
+	}
+}
+
+void cfs_wslice_upload(struct cfs_wslice *s, bool sync, cfs_deadline_t deadline)
+{
+	struct cfs_file *f = s->file;
+	uint32_t block = block_size(s), first, last;
+
+	pthread_mutex_lock(&f->lock);
+	first = s->handed / block;
+	last = s->err ? first : CFS_DIV_UP(s->len, block);
+	s->handed = s->len;
+	s->puts += last - first;
+	if (!sync && s == TAILQ_FIRST(&s->chunk->pending))
+		cfs_chunk_kick(s->chunk);
+	pthread_mutex_unlock(&f->lock);
+	/* Without a tail the slice may be gone. */
+	if (first < last)
+		cfs_wslice_put(s, first, last, sync, deadline);
+}
+
+/* ---- commit ---- */
+
+static void slice_free(struct cfs_wslice *s)
+{
+	struct cfs_file *f = s->file;
+	uint32_t k;
+
+	for (k = 0; k < s->n_pages; k++)
+		cfs_page_unref(s->pages[k]);
+	TAILQ_REMOVE(&s->chunk->pending, s, in_chunk);
+	TAILQ_REMOVE(&f->slices, s, in_file);
+	f->n_pending--;
+	atomic_fetch_sub(&f->data->n_slices, 1);
+	atomic_fetch_sub(&f->data->dirty_bytes, s->len);
+	free(s->pages);
+	free(s);
+	cfs_file_wake(f);
+	cfs_file_unref(f); /* whoever commits has its own */
+}
+
+static void record_error(struct cfs_file *f, int err)
+{
+	f->errs[f->err_seq++ % CFS_FILE_ERRORS] = err;
+	atomic_fetch_add(&f->data->commit_errors, 1);
+}
+
+/* Errors after which the record may or may not have been appended. */
+static bool unsure(int err)
+{
+	return err == -EIO || err == -ETIMEDOUT;
+}
+
+static bool worth_retry(int err)
+{
+	switch (err) {
+	case -ENOSPC:
+	case -EDQUOT:
+	case -ENOENT:
+	case -EFBIG:
+	case -EROFS:
+	case -EPERM:
+	case -EACCES:
+	case -EINVAL:
+		return false;
+	default:
+		return true;
+	}
+}
+
+/* A commit that ended in doubt must not be made twice. */
+static int find_record(struct cfs_chunk *c, const struct cfs_ctx *ctx, uint64_t id)
+{
+	struct cfs_slice *recs = NULL;
+	ssize_t n, i;
+
+	n = cfs_meta_read_chunk(c->file->data->conf.meta, ctx, c->file->node.key, c->indx, &recs);
+	if (n < 0)
+		return (int)n;
+	for (i = 0; i < n && recs[i].id != id; i++)
+		;
+	free(recs);
+	return i < n;
+}
+
+static int commit_record(struct cfs_chunk *c, const struct cfs_slice *rec, struct timespec mtime,
+			 cfs_deadline_t deadline, struct cfs_attr *attr)
+{
+	struct cfs_data *d = c->file->data;
+	struct cfs_ctx ctx = cfs_ctx_internal(0);
+	int r = 0;
+
+	ctx.deadline = deadline;
+	if (c->attempt)
+		r = find_record(c, &ctx, rec->id);
+	if (r < 0)
+		return r;
+	if (r > 0)
+		return cfs_meta_getattr(d->conf.meta, &ctx, c->file->node.key, attr);
+	return cfs_meta_commit_slice(d->conf.meta, &ctx, c->file->node.key, c->indx, rec, mtime,
+				     attr);
+}
+
+/* With the lock. The slice will not be committed. */
+static void drop_slice(struct cfs_wslice *s, int err)
+{
+	struct cfs_chunk *c = s->chunk;
+	struct cfs_file *f = c->file;
+
+	if (unsure(err))
+		cfs_chunk_drop(c);
+	slice_free(s);
+	record_error(f, err);
+	cfs_file_compute_length(f);
+}
+
+void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
+{
+	struct cfs_file *f = c->file;
+	struct cfs_data *d = f->data;
+	struct cfs_wslice *s;
+
+	pthread_mutex_lock(&f->lock);
+	while ((s = TAILQ_FIRST(&c->pending)) && slice_ready(s)) {
+		struct cfs_slice rec = {.pos = s->pos, .id = s->id, .size = s->len, .len = s->len};
+		struct timespec mtime = s->mtime;
+		struct cfs_attr attr;
+		int err = s->err;
+
+		if (!s->len) { /* there was no memory for its first byte */
+			slice_free(s);
+			continue;
+		}
+		pthread_mutex_unlock(&f->lock);
+		if (!err) {
+			err = commit_record(c, &rec, mtime, deadline, &attr);
+			if (err && worth_retry(err)) {
+				if (!c->attempt++)
+					c->give_up = cfs_deadline_in(d->conf.io_timeout_ms);
+				if (!cfs_deadline_passed(c->give_up)) {
+					pthread_mutex_lock(&f->lock);
+					if (!submit_commit(c))
+						cfs_warn("commit waits for the next round: "
+							 "inode=%llu",
+							 (unsigned long long)f->node.key);
+					pthread_mutex_unlock(&f->lock);
+					return;
+				}
+			}
+			if (err)
+				cfs_err("slice not committed, its bytes are lost: inode=%llu "
+					"chunk=%u slice=%llu error=%s",
+					(unsigned long long)f->node.key, c->indx,
+					(unsigned long long)rec.id, cfs_errname(err));
+			if (err && !unsure(err))
+				cfs_meta_discard_slice(d->conf.meta, rec.id, rec.size);
+		} else if (rec.id) {
+			cfs_meta_discard_slice(d->conf.meta, rec.id, rec.size);
+		}
+		pthread_mutex_lock(&f->lock);
+		c->attempt = 0;
+		if (err) {
+			drop_slice(s, err);
+			continue;
+		}
+		cfs_chunk_append(c, &rec);
+		slice_free(s);
+		cfs_file_changed(f, &attr);
+		atomic_fetch_add(&d->commits, 1);
+	}
+	c->committing = false;
+	pthread_mutex_unlock(&f->lock);
+	cfs_file_list_dirty(f);
+}

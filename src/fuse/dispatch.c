@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What runs where. With the classic device every handler runs on the thread that read the request
+ * and may block there; only waits for file locks, which have no deadline, move to a thread of their
+ * own (ops-lock.c).
+ */
+#include "fuse-internal.h"
+
+#include <stddef.h>
+
+static bool interrupted(const struct cfs_ctx *ctx)
+{
+	const struct call *c =
+		(const struct call *)((const char *)ctx - offsetof(struct call, ctx));
+
+	return fuse_req_interrupted(c->req) ||
+	       atomic_load_explicit(&c->fuse->stopping, memory_order_relaxed);
+}
+
+void call_begin(struct call *c, fuse_req_t req)
+{
+	const struct fuse_ctx *who = fuse_req_ctx(req);
+
+	c->req = req;
+	c->fuse = fuse_req_userdata(req);
+	c->vfs = c->fuse->vfs;
+	c->umask = who->umask;
+	c->ctx = cfs_vfs_ctx(c->vfs, who->uid, who->gid, who->pid);
+	c->ctx.interrupted = interrupted;
+}
+
+static void want(struct fuse_conn_info *conn, unsigned cap, bool on)
+{
+	if (on)
+		conn->want |= conn->capable & cap;
+	else
+		conn->want &= ~cap;
+}
+
+void op_init(void *userdata, struct fuse_conn_info *conn)
+{
+	struct cfs_fuse *f = userdata;
+
+	conn->max_write = f->conf.max_io;
+	conn->max_read = f->conf.max_io; /* must repeat the mount option */
+	conn->time_gran = 1;
+	conn->max_background = 64;
+	conn->congestion_threshold = 48;
+	want(conn, FUSE_CAP_ASYNC_READ | FUSE_CAP_ASYNC_DIO, true);
+	want(conn, FUSE_CAP_PARALLEL_DIROPS, true);
+	want(conn, FUSE_CAP_ATOMIC_O_TRUNC, true);
+	want(conn, FUSE_CAP_EXPORT_SUPPORT, true);
+	want(conn, FUSE_CAP_IOCTL_DIR, true);
+	want(conn, FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS, true);
+	/* What another client has written shows as a newer mtime, which drops the kernel's pages.
+	 */
+	want(conn, FUSE_CAP_AUTO_INVAL_DATA, true);
+	want(conn, FUSE_CAP_CACHE_SYMLINKS, true);
+	/*
+	 * Always with attributes: without, each stat after a listing is a metadata round trip, and
+	 * the kernel's guess (auto) asks for them in the first piece of a listing only.
+	 */
+	want(conn, FUSE_CAP_READDIRPLUS, true);
+	want(conn, FUSE_CAP_READDIRPLUS_AUTO, false);
+	/* The umask must not be applied where the parent has a default ACL. */
+	want(conn, FUSE_CAP_DONT_MASK, true);
+	/* The kernel then clears setuid and setgid by explicit setattr, only where they are set. */
+	want(conn, FUSE_CAP_HANDLE_KILLPRIV, false);
+	/* Requests arrive in memory and replies leave from pinned pages: pipes would add copies. */
+	want(conn, FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE, false);
+	want(conn, FUSE_CAP_WRITEBACK_CACHE, f->conf.writeback_cache);
+}
+
+const struct fuse_lowlevel_ops fuse_ops = {
+	.init = op_init,
+	.lookup = op_lookup,
+	.forget = op_forget,
+	.forget_multi = op_forget_multi,
+	.getattr = op_getattr,
+	.setattr = op_setattr,
+	.readlink = op_readlink,
+	.mknod = op_mknod,
+	.mkdir = op_mkdir,
+	.symlink = op_symlink,
+	.unlink = op_unlink,
+	.rmdir = op_rmdir,
+	.rename = op_rename,
+	.link = op_link,
+	.access = op_access,
+	.statfs = op_statfs,
+	.open = op_open,
+	.create = op_create,
+	.read = op_read,
+	.write_buf = op_write_buf,
+	.flush = op_flush,
+	.release = op_release,
+	.fsync = op_fsync,
+	.fallocate = op_fallocate,
+	.copy_file_range = op_copy_file_range,
+	.lseek = op_lseek,
+	.opendir = op_opendir,
+	.readdir = op_readdir,
+	.readdirplus = op_readdirplus,
+	.releasedir = op_releasedir,
+	.fsyncdir = op_fsyncdir,
+	.getxattr = op_getxattr,
+	.listxattr = op_listxattr,
+	.setxattr = op_setxattr,
+	.removexattr = op_removexattr,
+	.ioctl = op_ioctl,
+	.getlk = op_getlk,
+	.setlk = op_setlk,
+	.flock = op_flock,
+};

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CFS_FUSE_INTERNAL_H
+#define CFS_FUSE_INTERNAL_H
+
+#define FUSE_USE_VERSION 312
+
+#include <cachefs/fuse.h>
+#include <fuse_lowlevel.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define WAITERS_MAX 1024
+
+struct cfs_fuse {
+	struct cfs_fuse_conf conf;
+	struct cfs_vfs *vfs;
+	struct fuse_session *session;
+	char *mount_point;
+
+	int signal_fd, event_fd;
+	pthread_t loop_thread;
+	_Atomic int signo;
+	_Atomic bool looping, stopping;
+
+	pthread_mutex_t lock; /* protects n_waiters; a leaf */
+	pthread_cond_t idle;  /* n_waiters is 0 */
+	unsigned n_waiters;   /* threads that wait for a file lock, ops-lock.c */
+};
+
+/* One request: who asks, and whom to answer. */
+struct call {
+	struct cfs_ctx ctx;
+	struct cfs_fuse *fuse;
+	struct cfs_vfs *vfs;
+	fuse_req_t req;
+	mode_t umask;
+};
+
+void call_begin(struct call *c, fuse_req_t req);
+
+/* reply.c; every request is answered exactly once. r: 0 or a negative errno. */
+void reply_status(struct call *c, int r);
+void reply_entry(struct call *c, int r, const struct cfs_vfs_entry *e);
+void reply_attr(struct call *c, int r, const struct cfs_vfs_attr *a);
+/* Gives the handle back when the kernel does not want it any more. */
+void reply_open(struct call *c, int r, const struct cfs_vfs_open *o, struct fuse_file_info *fi);
+void reply_create(struct call *c, int r, const struct cfs_vfs_entry *e,
+		  const struct cfs_vfs_open *o, struct fuse_file_info *fi);
+/* Releases the pieces. */
+void reply_segs(struct call *c, int r, struct cfs_segs *s);
+void fill_entry(struct fuse_entry_param *ret, const struct cfs_vfs_entry *e);
+mode_t type_mode(uint8_t type);
+
+/* dispatch.c */
+extern const struct fuse_lowlevel_ops fuse_ops;
+void op_init(void *userdata, struct fuse_conn_info *conn);
+
+/* ops-name.c */
+void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name);
+void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t count);
+void op_forget_multi(fuse_req_t req, size_t n, struct fuse_forget_data *forgets);
+void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
+		struct fuse_file_info *fi);
+void op_readlink(fuse_req_t req, fuse_ino_t ino);
+void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev);
+void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode);
+void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name);
+void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name);
+void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name);
+void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
+	       const char *new_name, unsigned int flags);
+void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name);
+void op_access(fuse_req_t req, fuse_ino_t ino, int mask);
+void op_statfs(fuse_req_t req, fuse_ino_t ino);
+struct cfs_mknod make_request(const struct call *c, fuse_ino_t parent, const char *name,
+			      mode_t mode);
+
+/* ops-file.c */
+void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
+	       struct fuse_file_info *fi);
+void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
+void op_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *src, off_t off,
+		  struct fuse_file_info *fi);
+void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void op_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi);
+void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len,
+		  struct fuse_file_info *fi);
+void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
+			struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t off_out,
+			struct fuse_file_info *fi_out, size_t len, int flags);
+void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi);
+
+/* ops-dir.c */
+void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
+void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+		    struct fuse_file_info *fi);
+void op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void op_fsyncdir(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi);
+
+/* ops-xattr.c */
+void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size);
+void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size);
+void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size,
+		 int flags);
+void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
+void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int cmd, void *arg,
+	      struct fuse_file_info *fi, unsigned flags, const void *in, size_t in_size,
+	      size_t out_size);
+
+/* ops-lock.c */
+void op_getlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lock);
+void op_setlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lock,
+	      int sleep);
+void op_flock(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, int op);
+/* Ends every wait for a lock. */
+void waiters_stop(struct cfs_fuse *f);
+
+#endif

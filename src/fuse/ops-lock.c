@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * File locks. A lock that is not to be had at once is waited for on a thread of its own: the waits
+ * have no deadline, and the unlock they wait for needs a thread of the loop.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/file.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "fuse-internal.h"
+
+#define STOP_TIMEOUT_MS 5000
+
+struct waiter {
+	struct call call;
+	uint64_t fh, owner;
+	bool posix;
+	struct cfs_plock lock; /* flock: the type only */
+};
+
+static int set_lock(struct waiter *w, bool wait)
+{
+	struct call *c = &w->call;
+
+	if (w->posix)
+		return cfs_vfs_setlk(c->vfs, &c->ctx, w->fh, w->owner, &w->lock, wait);
+	return cfs_vfs_flock(c->vfs, &c->ctx, w->fh, w->owner, (enum cfs_lock_type)w->lock.type,
+			     wait);
+}
+
+static void waiter_done(struct cfs_fuse *f)
+{
+	pthread_mutex_lock(&f->lock);
+	if (--f->n_waiters == 0)
+		pthread_cond_broadcast(&f->idle);
+	pthread_mutex_unlock(&f->lock);
+}
+
+static void *run_waiter(void *arg)
+{
+	struct waiter *w = arg;
+	struct cfs_fuse *f = w->call.fuse;
+
+	reply_status(&w->call, set_lock(w, true));
+	free(w);
+	waiter_done(f);
+	return NULL;
+}
+
+static int wait_for_lock(const struct waiter *what)
+{
+	struct cfs_fuse *f = what->call.fuse;
+	struct waiter *w;
+	pthread_t thread;
+	bool room;
+	int r;
+
+	pthread_mutex_lock(&f->lock);
+	room = f->n_waiters < WAITERS_MAX;
+	if (room)
+		f->n_waiters++;
+	pthread_mutex_unlock(&f->lock);
+	if (!room)
+		return -ENOLCK;
+	w = malloc(sizeof(*w));
+	if (w) {
+		*w = *what;
+		r = cfs_thread_start("lock-wait", run_waiter, w, &thread);
+		if (r == 0) {
+			pthread_detach(thread);
+			return 0;
+		}
+		free(w);
+	} else {
+		r = -ENOMEM;
+	}
+	waiter_done(f);
+	return r;
+}
+
+static void lock(struct waiter *w, bool wait)
+{
+	int r = set_lock(w, false);
+
+	if (r == -EAGAIN && wait) {
+		r = wait_for_lock(w);
+		if (r == 0)
+			return;
+	}
+	reply_status(&w->call, r);
+}
+
+void waiters_stop(struct cfs_fuse *f)
+{
+	cfs_deadline_t deadline = cfs_deadline_in(STOP_TIMEOUT_MS);
+	int r = 0;
+
+	atomic_store(&f->stopping, true);
+	pthread_mutex_lock(&f->lock);
+	while (f->n_waiters && r == 0)
+		r = cfs_cond_wait(&f->idle, &f->lock, deadline);
+	pthread_mutex_unlock(&f->lock);
+	if (r < 0)
+		cfs_warn("lock waits did not end: waiters=%u", f->n_waiters);
+}
+
+static int to_plock(const struct flock *in, struct cfs_plock *ret)
+{
+	switch (in->l_type) {
+	case F_RDLCK:
+		ret->type = CFS_LOCK_READ;
+		break;
+	case F_WRLCK:
+		ret->type = CFS_LOCK_WRITE;
+		break;
+	case F_UNLCK:
+		ret->type = CFS_LOCK_NONE;
+		break;
+	default:
+		return -EINVAL;
+	}
+	/* The kernel hands in absolute ranges; length 0 is up to the end. */
+	ret->pid = (uint32_t)in->l_pid;
+	ret->start = (uint64_t)in->l_start;
+	ret->end = in->l_len ? (uint64_t)in->l_start + (uint64_t)in->l_len - 1 : INT64_MAX;
+	return 0;
+}
+
+void op_getlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lk)
+{
+	static const short types[] = {
+		[CFS_LOCK_READ] = F_RDLCK,
+		[CFS_LOCK_WRITE] = F_WRLCK,
+		[CFS_LOCK_NONE] = F_UNLCK,
+	};
+	struct cfs_plock p;
+	struct call c;
+	int r;
+
+	call_begin(&c, req);
+	r = to_plock(lk, &p);
+	if (r == 0)
+		r = cfs_vfs_getlk(c.vfs, &c.ctx, fi->fh, fi->lock_owner, &p);
+	if (r < 0) {
+		reply_status(&c, r);
+		return;
+	}
+	lk->l_type = types[p.type];
+	if (p.type != CFS_LOCK_NONE) {
+		lk->l_whence = SEEK_SET;
+		lk->l_pid = (pid_t)p.pid;
+		lk->l_start = (off_t)p.start;
+		lk->l_len = p.end >= INT64_MAX ? 0 : (off_t)(p.end - p.start + 1);
+	}
+	fuse_reply_lock(req, lk);
+}
+
+void op_setlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lk,
+	      int sleep)
+{
+	struct waiter w = {.fh = fi->fh, .owner = fi->lock_owner, .posix = true};
+	int r;
+
+	call_begin(&w.call, req);
+	r = to_plock(lk, &w.lock);
+	if (r < 0)
+		reply_status(&w.call, r);
+	else
+		lock(&w, sleep);
+}
+
+void op_flock(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, int op)
+{
+	struct waiter w = {.fh = fi->fh, .owner = fi->lock_owner};
+
+	call_begin(&w.call, req);
+	switch (op & ~LOCK_NB) {
+	case LOCK_SH:
+		w.lock.type = CFS_LOCK_READ;
+		break;
+	case LOCK_EX:
+		w.lock.type = CFS_LOCK_WRITE;
+		break;
+	case LOCK_UN:
+		w.lock.type = CFS_LOCK_NONE;
+		break;
+	default:
+		reply_status(&w.call, -EINVAL);
+		return;
+	}
+	lock(&w, !(op & LOCK_NB));
+}

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include "fuse-internal.h"
+
+#define STATFS_BSIZE 4096
+
+void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	struct cfs_vfs_entry e;
+	struct call c;
+	int r;
+
+	call_begin(&c, req);
+	r = cfs_vfs_lookup(c.vfs, &c.ctx, parent, name, strlen(name), &e);
+	reply_entry(&c, r, &e);
+}
+
+void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t count)
+{
+	struct cfs_fuse *f = fuse_req_userdata(req);
+
+	cfs_vfs_forget(f->vfs, ino, count);
+	fuse_reply_none(req);
+}
+
+void op_forget_multi(fuse_req_t req, size_t n, struct fuse_forget_data *forgets)
+{
+	struct cfs_fuse *f = fuse_req_userdata(req);
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		cfs_vfs_forget(f->vfs, forgets[i].ino, forgets[i].nlookup);
+	fuse_reply_none(req);
+}
+
+void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct cfs_vfs_attr a;
+	struct call c;
+	int r;
+
+	call_begin(&c, req);
+	r = cfs_vfs_getattr(c.vfs, &c.ctx, ino, &a);
+	reply_attr(&c, r, &a);
+}
+
+void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
+		struct fuse_file_info *fi)
+{
+	static const struct {
+		int fuse;
+		uint32_t vfs;
+	} map[] = {
+		{FUSE_SET_ATTR_MODE, CFS_SET_MODE},   {FUSE_SET_ATTR_UID, CFS_SET_UID},
+		{FUSE_SET_ATTR_GID, CFS_SET_GID},     {FUSE_SET_ATTR_SIZE, CFS_VFS_SET_SIZE},
+		{FUSE_SET_ATTR_CTIME, CFS_SET_CTIME},
+	};
+	struct cfs_attr in = {
+		.mode = st->st_mode & 07777,
+		.uid = st->st_uid,
+		.gid = st->st_gid,
+		.length = (uint64_t)st->st_size,
+		.atime = st->st_atim,
+		.mtime = st->st_mtim,
+		.ctime = st->st_ctim,
+	};
+	struct cfs_vfs_attr a;
+	uint32_t set = 0;
+	struct call c;
+	size_t i;
+	int r;
+
+	call_begin(&c, req);
+	for (i = 0; i < sizeof(map) / sizeof(map[0]); i++) {
+		if (to_set & map[i].fuse)
+			set |= map[i].vfs;
+	}
+	if (to_set & FUSE_SET_ATTR_ATIME)
+		set |= to_set & FUSE_SET_ATTR_ATIME_NOW ? CFS_SET_ATIME_NOW : CFS_SET_ATIME;
+	if (to_set & FUSE_SET_ATTR_MTIME)
+		set |= to_set & FUSE_SET_ATTR_MTIME_NOW ? CFS_SET_MTIME_NOW : CFS_SET_MTIME;
+	r = cfs_vfs_setattr(c.vfs, &c.ctx, ino, fi ? fi->fh : 0, set, &in, &a);
+	reply_attr(&c, r, &a);
+}
+
+void op_readlink(fuse_req_t req, fuse_ino_t ino)
+{
+	char buf[CFS_SYMLINK_MAX + 1];
+	struct call c;
+	int r;
+
+	call_begin(&c, req);
+	r = cfs_vfs_readlink(c.vfs, &c.ctx, ino, buf);
+	if (r < 0)
+		reply_status(&c, r);
+	else
+		fuse_reply_readlink(req, buf);
+}
+
+static uint8_t mode_type(mode_t mode)
+{
+	switch (mode & S_IFMT) {
+	case 0: /* mknod(2): zero means a regular file */
+	case S_IFREG:
+		return CFS_TYPE_FILE;
+	case S_IFDIR:
+		return CFS_TYPE_DIR;
+	case S_IFLNK:
+		return CFS_TYPE_SYMLINK;
+	case S_IFIFO:
+		return CFS_TYPE_FIFO;
+	case S_IFBLK:
+		return CFS_TYPE_BLOCK;
+	case S_IFCHR:
+		return CFS_TYPE_CHAR;
+	case S_IFSOCK:
+		return CFS_TYPE_SOCKET;
+	default:
+		return 0;
+	}
+}
+
+struct cfs_mknod make_request(const struct call *c, fuse_ino_t parent, const char *name,
+			      mode_t mode)
+{
+	return (struct cfs_mknod){
+		.parent = parent,
+		.name = name,
+		.name_len = strlen(name),
+		.type = mode_type(mode),
+		.mode = mode & 07777,
+		.umask = (uint16_t)(c->umask & 0777),
+	};
+}
+
+static void make(struct call *c, const struct cfs_mknod *in)
+{
+	struct cfs_vfs_entry e;
+	int r = in->type ? cfs_vfs_mknod(c->vfs, &c->ctx, in, &e) : -EINVAL;
+
+	reply_entry(c, r, &e);
+}
+
+void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev)
+{
+	struct cfs_mknod in;
+	struct call c;
+
+	call_begin(&c, req);
+	in = make_request(&c, parent, name, mode);
+	in.rdev = (uint32_t)rdev;
+	make(&c, &in);
+}
+
+void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
+{
+	struct cfs_mknod in;
+	struct call c;
+
+	call_begin(&c, req);
+	in = make_request(&c, parent, name, (mode & 07777) | S_IFDIR);
+	make(&c, &in);
+}
+
+void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
+{
+	struct cfs_mknod in;
+	struct call c;
+
+	call_begin(&c, req);
+	in = make_request(&c, parent, name, S_IFLNK | 0777);
+	in.umask = 0;
+	in.target = target;
+	in.target_len = strlen(target);
+	make(&c, &in);
+}
+
+void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	struct call c;
+
+	call_begin(&c, req);
+	reply_status(&c, cfs_vfs_unlink(c.vfs, &c.ctx, parent, name, strlen(name)));
+}
+
+void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	struct call c;
+
+	call_begin(&c, req);
+	reply_status(&c, cfs_vfs_rmdir(c.vfs, &c.ctx, parent, name, strlen(name)));
+}
+
+void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
+	       const char *new_name, unsigned int flags)
+{
+	struct cfs_rename in = {
+		.src_parent = parent,
+		.dst_parent = new_parent,
+		.src_name = name,
+		.dst_name = new_name,
+		.src_len = strlen(name),
+		.dst_len = strlen(new_name),
+		.flags = flags,
+	};
+	struct call c;
+	int r;
+
+	call_begin(&c, req);
+	/* RENAME_WHITEOUT has no meaning in the format. */
+	if (flags & ~(unsigned)(CFS_RENAME_NOREPLACE | CFS_RENAME_EXCHANGE))
+		r = -EINVAL;
+	else
+		r = cfs_vfs_rename(c.vfs, &c.ctx, &in);
+	reply_status(&c, r);
+}
+
+void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name)
+{
+	struct cfs_vfs_entry e;
+	struct call c;
+	int r;
+
+	call_begin(&c, req);
+	r = cfs_vfs_link(c.vfs, &c.ctx, ino, parent, name, strlen(name), &e);
+	reply_entry(&c, r, &e);
+}
+
+void op_access(fuse_req_t req, fuse_ino_t ino, int mask)
+{
+	struct call c;
+
+	call_begin(&c, req);
+	reply_status(&c, cfs_vfs_access(c.vfs, &c.ctx, ino, mask));
+}
+
+void op_statfs(fuse_req_t req, fuse_ino_t ino)
+{
+	struct cfs_statfs s;
+	struct statvfs st;
+	struct call c;
+	int r;
+
+	call_begin(&c, req);
+	r = cfs_vfs_statfs(c.vfs, &c.ctx, &s);
+	if (r < 0) {
+		reply_status(&c, r);
+		return;
+	}
+	memset(&st, 0, sizeof(st));
+	st.f_bsize = st.f_frsize = STATFS_BSIZE;
+	st.f_blocks = s.total_bytes / STATFS_BSIZE;
+	st.f_bfree = st.f_bavail = s.avail_bytes / STATFS_BSIZE;
+	st.f_files = s.total_inodes;
+	st.f_ffree = st.f_favail = s.avail_inodes;
+	st.f_namemax = CFS_NAME_MAX;
+	fuse_reply_statfs(req, &st);
+}

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <linux/fs.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fuse-internal.h"
+
+#define SMALL 1024
+
+/* size 0 asks for the length only. */
+static void reply_value(struct call *c, ssize_t n, const char *buf, size_t size)
+{
+	if (n < 0)
+		reply_status(c, (int)n);
+	else if (size == 0)
+		fuse_reply_xattr(c->req, (size_t)n);
+	else
+		fuse_reply_buf(c->req, buf, (size_t)n);
+}
+
+void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
+{
+	char small[SMALL], *buf = small;
+	struct call c;
+	ssize_t n;
+
+	call_begin(&c, req);
+	if (size > CFS_XATTR_VALUE_MAX)
+		size = CFS_XATTR_VALUE_MAX;
+	if (size > sizeof(small))
+		buf = malloc(size);
+	n = buf ? cfs_vfs_getxattr(c.vfs, &c.ctx, ino, name, buf, size) : -ENOMEM;
+	reply_value(&c, n, buf, size);
+	if (buf != small)
+		free(buf);
+}
+
+void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
+{
+	char small[SMALL], *buf = small;
+	struct call c;
+	ssize_t n;
+
+	call_begin(&c, req);
+	if (size > CFS_XATTR_VALUE_MAX)
+		size = CFS_XATTR_VALUE_MAX;
+	if (size > sizeof(small))
+		buf = malloc(size);
+	n = buf ? cfs_vfs_listxattr(c.vfs, &c.ctx, ino, buf, size) : -ENOMEM;
+	reply_value(&c, n, buf, size);
+	if (buf != small)
+		free(buf);
+}
+
+void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size,
+		 int flags)
+{
+	struct call c;
+
+	call_begin(&c, req);
+	reply_status(&c, cfs_vfs_setxattr(c.vfs, &c.ctx, ino, name, value, size, flags));
+}
+
+void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
+{
+	struct call c;
+
+	call_begin(&c, req);
+	reply_status(&c, cfs_vfs_removexattr(c.vfs, &c.ctx, ino, name));
+}
+
+/* ---- inode flags: chattr(1), lsattr(1) ---- */
+
+#define FLAGS_SIZE sizeof(uint32_t) /* whatever the request's number says, ioctl_iflags(2) */
+
+static int get_flags(struct call *c, fuse_ino_t ino, size_t out_size)
+{
+	uint32_t flags;
+	int r;
+
+	if (out_size < FLAGS_SIZE)
+		return -EINVAL;
+	r = cfs_vfs_get_flags(c->vfs, &c->ctx, ino, &flags);
+	if (r == 0)
+		fuse_reply_ioctl(c->req, 0, &flags, FLAGS_SIZE);
+	return r;
+}
+
+static int set_flags(struct call *c, fuse_ino_t ino, const void *in, size_t in_size)
+{
+	uint32_t flags;
+	int r;
+
+	if (in_size < FLAGS_SIZE)
+		return -EINVAL;
+	memcpy(&flags, in, FLAGS_SIZE);
+	r = cfs_vfs_set_flags(c->vfs, &c->ctx, ino, flags);
+	if (r == 0)
+		fuse_reply_ioctl(c->req, 0, NULL, 0);
+	return r;
+}
+
+static int get_fsxattr(struct call *c, fuse_ino_t ino, size_t out_size)
+{
+	struct fsxattr x = {0};
+	uint32_t flags;
+	int r;
+
+	if (out_size < sizeof(x))
+		return -EINVAL;
+	r = cfs_vfs_get_flags(c->vfs, &c->ctx, ino, &flags);
+	if (r < 0)
+		return r;
+	if (flags & FS_IMMUTABLE_FL)
+		x.fsx_xflags |= FS_XFLAG_IMMUTABLE;
+	if (flags & FS_APPEND_FL)
+		x.fsx_xflags |= FS_XFLAG_APPEND;
+	fuse_reply_ioctl(c->req, 0, &x, sizeof(x));
+	return 0;
+}
+
+void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int cmd, void *arg,
+	      struct fuse_file_info *fi, unsigned flags, const void *in, size_t in_size,
+	      size_t out_size)
+{
+	struct call c;
+	int r;
+
+	call_begin(&c, req);
+	switch (cmd) {
+	case FS_IOC_GETFLAGS:
+	case FS_IOC32_GETFLAGS:
+		r = get_flags(&c, ino, out_size);
+		break;
+	case FS_IOC_SETFLAGS:
+	case FS_IOC32_SETFLAGS:
+		r = set_flags(&c, ino, in, in_size);
+		break;
+	case FS_IOC_FSGETXATTR:
+		r = get_fsxattr(&c, ino, out_size);
+		break;
+	default:
+		r = -ENOTTY;
+	}
+	if (r < 0)
+		reply_status(&c, r);
+}

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The life of a mount: mounting, the loop with its signals, unmounting. */
+#include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "fuse-internal.h"
+
+#define DEFAULT_MAX_IO	(1u << 20)
+#define DEFAULT_THREADS 32 /* each holds a request buffer of max_io once it has carried data */
+#define WAKE_SIGNAL	SIGUSR1
+#define WAKE_EVERY_MS	20
+#define OPTION_MAX	4096
+
+/* What libfuse said last: its calls return no reason. Only written while mounting. */
+static _Thread_local char last_message[200];
+
+__attribute__((format(printf, 2, 0))) static void log_libfuse(enum fuse_log_level level,
+							      const char *fmt, va_list ap)
+{
+	char text[sizeof(last_message)];
+
+	vsnprintf(text, sizeof(text), fmt, ap);
+	text[strcspn(text, "\n")] = '\0';
+	memcpy(last_message, text, sizeof(text));
+	if (level <= FUSE_LOG_ERR)
+		cfs_warn("libfuse: %s", text);
+	else
+		cfs_debug("libfuse: %s", text);
+}
+
+/* ---- mounting ---- */
+
+static int add_option(char **list, const char *name, const char *value)
+{
+	char opt[OPTION_MAX];
+	int n = snprintf(opt, sizeof(opt), "%s%s%s", name, value ? "=" : "", value ? value : "");
+
+	if (n < 0 || (size_t)n >= sizeof(opt))
+		return -ENAMETOOLONG;
+	return fuse_opt_add_opt_escaped(list, opt) < 0 ? -ENOMEM : 0;
+}
+
+/* The kernel's own options come as a list already. */
+static int add_kernel_options(char **list, const char *kernel_opts)
+{
+	cfs_auto_free char *copy = NULL;
+	char *name, *save = NULL;
+	int r = 0;
+
+	if (!kernel_opts)
+		return 0;
+	copy = strdup(kernel_opts);
+	if (!copy)
+		return -ENOMEM;
+	for (name = strtok_r(copy, ",", &save); name && r == 0; name = strtok_r(NULL, ",", &save))
+		r = add_option(list, name, NULL);
+	return r;
+}
+
+static int build_args(const struct cfs_fuse_conf *conf, struct fuse_args *args)
+{
+	char *list = NULL, max_read[16];
+	int r;
+
+	snprintf(max_read, sizeof(max_read), "%u", conf->max_io);
+	r = add_option(&list, "fsname", conf->source ? conf->source : "cachefs");
+	if (r == 0)
+		r = add_option(&list, "subtype", "cachefs");
+	if (r == 0)
+		r = add_option(&list, "max_read", max_read);
+	if (r == 0 && conf->allow_other)
+		r = add_option(&list, "allow_other", NULL);
+	if (r == 0 && conf->default_permissions)
+		r = add_option(&list, "default_permissions", NULL);
+	if (r == 0)
+		r = add_kernel_options(&list, conf->kernel_opts);
+	if (r == 0 &&
+	    (fuse_opt_add_arg(args, "cachefs") < 0 || fuse_opt_add_arg(args, "-o") < 0 ||
+	     fuse_opt_add_arg(args, list) < 0 || (conf->debug && fuse_opt_add_arg(args, "-d") < 0)))
+		r = -ENOMEM;
+	free(list);
+	return r;
+}
+
+static int fill(struct cfs_fuse *f, const struct cfs_fuse_conf *conf)
+{
+	f->conf = *conf;
+	f->vfs = conf->vfs;
+	f->signal_fd = f->event_fd = -1;
+	if (!f->conf.max_io)
+		f->conf.max_io = DEFAULT_MAX_IO;
+	if (!f->conf.max_threads)
+		f->conf.max_threads = DEFAULT_THREADS;
+	pthread_mutex_init(&f->lock, NULL);
+	cfs_cond_init(&f->idle);
+	f->mount_point = strdup(conf->mount_point);
+	if (!f->mount_point)
+		return -ENOMEM;
+	f->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	return f->event_fd < 0 ? -errno : 0;
+}
+
+static void free_session(struct cfs_fuse *f)
+{
+	if (f->session)
+		fuse_session_destroy(f->session);
+	if (f->signal_fd >= 0)
+		close(f->signal_fd);
+	if (f->event_fd >= 0)
+		close(f->event_fd);
+	pthread_mutex_destroy(&f->lock);
+	pthread_cond_destroy(&f->idle);
+	free(f->mount_point);
+	free(f);
+}
+
+static int mount_session(struct cfs_fuse *f, char err[256])
+{
+	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
+	int r;
+
+	last_message[0] = '\0';
+	fuse_set_log_func(log_libfuse);
+	r = build_args(&f->conf, &args);
+	if (r < 0) {
+		snprintf(err, 256, "%s: mount options: %s", f->mount_point, strerror(-r));
+		goto out;
+	}
+	f->session = fuse_session_new(&args, &fuse_ops, sizeof(fuse_ops), f);
+	if (!f->session) {
+		r = -EINVAL;
+		snprintf(err, 256, "%s: %s", f->mount_point,
+			 last_message[0] ? last_message : "mount options refused");
+		goto out;
+	}
+	errno = 0;
+	if (fuse_session_mount(f->session, f->mount_point) != 0) {
+		r = errno ? -errno : -EIO;
+		snprintf(err, 256, "%s: %s", f->mount_point,
+			 last_message[0] ? last_message : strerror(-r));
+	}
+out:
+	fuse_opt_free_args(&args);
+	return r;
+}
+
+int cfs_fuse_mount(const struct cfs_fuse_conf *conf, struct cfs_fuse **ret, char err[256])
+{
+	struct cfs_fuse *f = calloc(1, sizeof(*f));
+	int r = -ENOMEM;
+
+	if (f) {
+		r = fill(f, conf);
+		if (r == 0)
+			r = mount_session(f, err);
+		else
+			snprintf(err, 256, "%s: %s", conf->mount_point, strerror(-r));
+		if (r < 0)
+			free_session(f);
+	}
+	if (r == 0)
+		*ret = f;
+	return r;
+}
+
+/* ---- the loop ---- */
+
+/* First request of the mount: comes back when the kernel and we have agreed (INIT). */
+static void tune_read_ahead(struct cfs_fuse *f)
+{
+	char path[64], text[16];
+	struct stat st;
+	int fd, n;
+
+	if (!f->conf.read_ahead_kb || stat(f->mount_point, &st) < 0)
+		return;
+	snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(st.st_dev),
+		 minor(st.st_dev));
+	n = snprintf(text, sizeof(text), "%u", f->conf.read_ahead_kb);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0 || write(fd, text, (size_t)n) != n)
+		cfs_debug("read-ahead left at the kernel's default: path=%s error=%s", path,
+			  cfs_errname(errno));
+	if (fd >= 0)
+		close(fd);
+}
+
+/* Pages that programs have changed through mappings, while there is still somebody to take them. */
+static void collect_dirty_pages(struct cfs_fuse *f)
+{
+	cfs_auto_close int fd = open(f->mount_point, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd >= 0)
+		syncfs(fd);
+}
+
+/*
+ * libfuse's loop waits on a semaphore, and looks whether it is to end whenever a signal interrupts
+ * that; one that comes too early is lost, hence the repetition.
+ */
+static void end_loop(struct cfs_fuse *f)
+{
+	struct pollfd event = {.fd = f->event_fd, .events = POLLIN};
+
+	collect_dirty_pages(f);
+	fuse_session_exit(f->session);
+	while (atomic_load(&f->looping)) {
+		pthread_kill(f->loop_thread, WAKE_SIGNAL);
+		poll(&event, 1, WAKE_EVERY_MS);
+	}
+}
+
+static void *run_control(void *arg)
+{
+	struct cfs_fuse *f = arg;
+	struct pollfd fds[2] = {
+		{.fd = f->signal_fd, .events = POLLIN},
+		{.fd = f->event_fd, .events = POLLIN},
+	};
+	struct signalfd_siginfo info;
+	uint64_t count;
+
+	tune_read_ahead(f);
+	while (atomic_load(&f->looping)) {
+		if (poll(fds, 2, -1) < 0 && errno != EINTR)
+			break;
+		if ((fds[1].revents & POLLIN) && read(f->event_fd, &count, sizeof(count)) > 0 &&
+		    !atomic_load(&f->stopping))
+			continue;
+		if ((fds[0].revents & POLLIN) &&
+		    read(f->signal_fd, &info, sizeof(info)) == sizeof(info)) {
+			cfs_info("stopping: signal=%u mount=%s", info.ssi_signo, f->mount_point);
+			atomic_store(&f->signo, (int)info.ssi_signo);
+			atomic_store(&f->stopping, true);
+		}
+		if (atomic_load(&f->stopping)) {
+			end_loop(f);
+			break;
+		}
+	}
+	return NULL;
+}
+
+static void wake(struct cfs_fuse *f)
+{
+	uint64_t one = 1;
+	ssize_t n = write(f->event_fd, &one, sizeof(one));
+
+	(void)n; /* full means that it is awake already */
+}
+
+static void on_wake(int signo)
+{
+}
+
+static int take_signals(struct cfs_fuse *f)
+{
+	struct sigaction wake_action = {.sa_handler = on_wake};
+	struct sigaction ignore = {.sa_handler = SIG_IGN};
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	f->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (f->signal_fd < 0)
+		return -errno;
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
+	sigaction(WAKE_SIGNAL, &wake_action, NULL);
+	sigaction(SIGPIPE, &ignore, NULL);
+	sigemptyset(&set);
+	sigaddset(&set, WAKE_SIGNAL);
+	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+	return 0;
+}
+
+int cfs_fuse_loop(struct cfs_fuse *f)
+{
+	struct fuse_loop_config *config = NULL;
+	pthread_t control;
+	int r;
+
+	/* Request threads allocate little and alike; an arena each would only keep memory. */
+	mallopt(M_ARENA_MAX, 2);
+	r = take_signals(f);
+	if (r < 0)
+		return r;
+	config = fuse_loop_cfg_create();
+	if (!config)
+		return -ENOMEM;
+	fuse_loop_cfg_set_clone_fd(config, 0);
+	fuse_loop_cfg_set_max_threads(config, f->conf.max_threads);
+	/* Threads are kept: starting one costs more than the request it would be started for. */
+	fuse_loop_cfg_set_idle_threads(config, f->conf.max_threads);
+	f->loop_thread = pthread_self();
+	atomic_store(&f->looping, true);
+	r = cfs_thread_start("fuse-control", run_control, f, &control);
+	if (r == 0) {
+		r = fuse_session_loop_mt(f->session, config);
+		atomic_store(&f->looping, false);
+		wake(f);
+		pthread_join(control, NULL);
+		waiters_stop(f);
+	}
+	fuse_loop_cfg_destroy(config);
+	return atomic_load(&f->signo) ? atomic_load(&f->signo) : r;
+}
+
+void cfs_fuse_stop(struct cfs_fuse *f)
+{
+	atomic_store(&f->stopping, true);
+	wake(f);
+}
+
+void cfs_fuse_unmount(struct cfs_fuse *f)
+{
+	fuse_session_unmount(f->session);
+	free_session(f);
+}
+
+#define STRING_OF(x)		     #x
+#define VERSION_STRING(major, minor) STRING_OF(major) "." STRING_OF(minor)
+
+void cfs_fuse_features(struct cfs_fuse_features *ret)
+{
+	*ret = (struct cfs_fuse_features){
+		.libfuse_built = VERSION_STRING(FUSE_MAJOR_VERSION, FUSE_MINOR_VERSION),
+		.libfuse_running = fuse_pkgversion(),
+#ifdef FUSE_CAP_PASSTHROUGH
+		.passthrough_built = true,
+#endif
+#ifdef FUSE_CAP_OVER_IO_URING
+		.io_uring_built = true,
+#endif
+	};
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What this mount remembers of metadata: attributes by inode, names by parent, and the mtime each
+ * file had when it was last opened. Fixed size, set associative; nothing is allocated per entry.
+ *
+ * Local changes are numbered. A reader takes the number before it asks the engine and hands it in
+ * with the answer; an answer older than a change of the same inode (or name) is not kept.
+ */
+#ifndef CFS_VFS_CACHE_H
+#define CFS_VFS_CACHE_H
+
+#include <cachefs/meta.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define CACHE_WAYS	  4
+#define CACHE_ATTR_SETS	  2048
+#define CACHE_NAME_SETS	  1024
+#define CACHE_OPENED_SETS 1024
+#define CACHE_LOCKS	  64
+#define CACHE_NAME_MAX	  63 /* longer names are not kept */
+
+struct cache_stats {
+	_Atomic uint64_t attr_hits, attr_misses, entry_hits, entry_misses;
+};
+
+struct cache {
+	uint64_t attr_timeout_ms;
+	_Atomic uint64_t seq;
+	/* Each lock protects the sets whose number is the same modulo CACHE_LOCKS; leaves. */
+	pthread_mutex_t locks[CACHE_LOCKS];
+	struct attr_set *attrs;
+	struct name_set *names;
+	struct opened_set *opened;
+	struct cache_stats stats;
+};
+
+int cache_init(struct cache *c, uint64_t attr_timeout_ms);
+void cache_fini(struct cache *c);
+
+/* The number of the last change: to be taken before metadata is read. */
+static inline uint64_t cache_seq(struct cache *c)
+{
+	return atomic_load_explicit(&c->seq, memory_order_acquire);
+}
+
+/* False: not there. *ret_ms: how long it may still be used. */
+bool cache_get_attr(struct cache *c, cfs_ino_t ino, uint64_t now_ms, struct cfs_attr *ret,
+		    uint32_t *ret_ms);
+void cache_put_attr(struct cache *c, uint64_t seq, uint64_t now_ms, cfs_ino_t ino,
+		    const struct cfs_attr *attr);
+/* A local change, done. attr: the result, NULL to forget; kept unless another change came between.
+ */
+void cache_changed(struct cache *c, uint64_t seq, uint64_t now_ms, cfs_ino_t ino,
+		   const struct cfs_attr *attr);
+bool cache_changed_since(struct cache *c, cfs_ino_t ino, uint64_t seq);
+void cache_forget(struct cache *c, cfs_ino_t ino);
+
+bool cache_get_name(struct cache *c, cfs_ino_t parent, const char *name, size_t len,
+		    uint64_t now_ms, cfs_ino_t *ret, uint32_t *ret_ms);
+void cache_put_name(struct cache *c, uint64_t seq, uint64_t expire_ms, cfs_ino_t parent,
+		    const char *name, size_t len, cfs_ino_t ino);
+/* A local change of the name, done. ino: what it names, 0 to forget. */
+void cache_name_changed(struct cache *c, uint64_t seq, uint64_t expire_ms, cfs_ino_t parent,
+			const char *name, size_t len, cfs_ino_t ino);
+
+/* Remembers the mtime of an open; true when the one before had the same. */
+bool cache_opened(struct cache *c, cfs_ino_t ino, struct timespec mtime);
+
+#endif

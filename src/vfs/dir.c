@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Directory listings. A handle holds one page of entries and the positions where some of the pages
+ * before it began, so that seekdir(3) has somewhere near to start from.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vfs-internal.h"
+
+#define PAGE_ENTRIES 1000
+#define MARKS	     64
+#define STALE_MS     1000 /* oldest page that attributes are taken from when nothing may be cached */
+
+struct page_entry {
+	cfs_ino_t ino;
+	uint32_t name_off;
+	uint8_t name_len, type;
+	struct cfs_attr attr;
+};
+
+struct mark {
+	uint64_t index;
+	struct cfs_cursor cursor;
+};
+
+struct dir {
+	cfs_ino_t ino;
+	_Atomic bool
+		busy; /* the kernel reads a handle from one thread at a time; others are refused */
+
+	uint64_t first; /* index of the page's first entry; "." and ".." are not counted */
+	size_t n, cap;
+	size_t names_len, names_cap;
+	struct page_entry *entries;
+	char *names;
+	bool loaded, last, attrs, no_memory;
+	uint64_t seq, read_ms; /* cache_seq() and clock from before the page was read */
+	struct cfs_cursor end; /* behind the page */
+
+	size_t n_marks;
+	uint64_t stride; /* least distance of marks */
+	struct mark *marks;
+};
+
+int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t *ret_fh)
+{
+	struct cfs_attr attr;
+	struct handle *h;
+	struct dir *d;
+	uint32_t ms;
+	int r;
+
+	ino = ino_in(v, ino);
+	if (v->conf.atime != CFS_NOATIME && !v->conf.read_only && !cfs_ino_is_trash(ino) &&
+	    get_attr(v, ctx, ino, &attr, &ms) == 0 &&
+	    cfs_meta_touch_atime(v->conf.meta, ctx, ino, v->conf.atime, &attr) == 0)
+		cache_changed(&v->cache, 0, 0, ino, NULL);
+	d = calloc(1, sizeof(*d));
+	if (!d)
+		return -ENOMEM;
+	d->ino = ino;
+	r = handle_alloc(&v->handles, &h, ret_fh);
+	if (r < 0) {
+		free(d);
+		return r;
+	}
+	h->dir = d;
+	handle_publish(h, HANDLE_DIR);
+	return 0;
+}
+
+void dir_free(struct dir *d)
+{
+	free(d->entries);
+	free(d->names);
+	free(d->marks);
+	free(d);
+}
+
+int cfs_vfs_releasedir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
+{
+	struct handle *h = handle_find(&v->handles, fh, HANDLE_DIR);
+
+	if (!h)
+		return -EBADF;
+	dir_free(h->dir);
+	handle_free(&v->handles, fh, h);
+	return 0;
+}
+
+int cfs_vfs_fsyncdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
+{
+	return cfs_meta_sync(v->conf.meta, ctx);
+}
+
+/* ---- pages ---- */
+
+static bool reserve(void **array, size_t *cap, size_t want, size_t unit, size_t min)
+{
+	size_t n = *cap ? *cap : min;
+	void *p;
+
+	while (n < want)
+		n *= 2;
+	if (n == *cap)
+		return true;
+	p = realloc(*array, n * unit);
+	if (!p)
+		return false;
+	*array = p;
+	*cap = n;
+	return true;
+}
+
+static int collect(void *arg, const struct cfs_dirent *e)
+{
+	struct dir *d = arg;
+	struct page_entry *p;
+
+	if (!reserve((void **)&d->entries, &d->cap, d->n + 1, sizeof(*d->entries), 16) ||
+	    !reserve((void **)&d->names, &d->names_cap, d->names_len + e->name_len, 1, 512)) {
+		d->no_memory = true;
+		return 1;
+	}
+	p = &d->entries[d->n++];
+	p->ino = e->entry.ino;
+	p->type = e->type;
+	p->name_off = (uint32_t)d->names_len;
+	p->name_len = (uint8_t)e->name_len;
+	if (d->attrs)
+		p->attr = e->entry.attr;
+	memcpy(d->names + d->names_len, e->name, e->name_len);
+	d->names_len += e->name_len;
+	return 0;
+}
+
+static void add_mark(struct dir *d, uint64_t index, const struct cfs_cursor *cursor)
+{
+	size_t i;
+
+	if (!d->marks) {
+		d->marks = malloc(MARKS * sizeof(*d->marks));
+		d->stride = PAGE_ENTRIES;
+	}
+	/* Without memory for marks seekdir starts from the beginning. */
+	if (!d->marks || (d->n_marks && index < d->marks[d->n_marks - 1].index + d->stride))
+		return;
+	if (d->n_marks == MARKS) {
+		for (i = 0; i < MARKS / 2; i++)
+			d->marks[i] = d->marks[2 * i + 1];
+		d->n_marks = MARKS / 2;
+		d->stride *= 2;
+	}
+	d->marks[d->n_marks++] = (struct mark){index, *cursor};
+}
+
+/* The page behind `cursor`, whose first entry has this index. */
+static int load_page(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uint64_t index,
+		     const struct cfs_cursor *cursor, bool attrs)
+{
+	int r;
+
+	d->end = *cursor;
+	d->n = d->names_len = 0;
+	d->first = index;
+	d->loaded = d->no_memory = false;
+	d->attrs = attrs;
+	d->seq = cache_seq(&v->cache);
+	d->read_ms = cfs_now_ms();
+	if (index)
+		add_mark(d, index, cursor);
+	r = cfs_meta_readdir(v->conf.meta, ctx, d->ino, attrs, PAGE_ENTRIES, &d->end, collect, d);
+	if (r < 0)
+		return r;
+	if (d->no_memory && !d->n)
+		return -ENOMEM;
+	d->last = r == 1;
+	d->loaded = true;
+	return 0;
+}
+
+/* Makes the page the one that holds entry `index`. 1: the directory ends before it. */
+static int seek_page(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uint64_t index,
+		     bool attrs)
+{
+	struct cfs_cursor cursor = {0};
+	uint64_t first = 0;
+	size_t i;
+	int r;
+
+	if (!d->loaded || index < d->first) {
+		for (i = 0; i < d->n_marks && d->marks[i].index <= index; i++) {
+			first = d->marks[i].index;
+			cursor = d->marks[i].cursor;
+		}
+		r = load_page(v, ctx, d, first, &cursor, attrs && index < first + PAGE_ENTRIES);
+		if (r < 0)
+			return r;
+	}
+	while (index >= d->first + d->n) {
+		if (d->last)
+			return 1;
+		cursor = d->end;
+		first = d->first + d->n;
+		r = load_page(v, ctx, d, first, &cursor, attrs && index < first + PAGE_ENTRIES);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* A page is read at once and handed out in pieces: meanwhile its attributes may have become wrong.
+ */
+static bool is_current(struct cfs_vfs *v, const struct dir *d, const struct page_entry *p,
+		       uint64_t age_ms)
+{
+	uint64_t limit = v->conf.attr_timeout_ms ? v->conf.attr_timeout_ms : STALE_MS;
+	struct vnode *n;
+
+	if (age_ms >= limit || cache_changed_since(&v->cache, p->ino, d->seq))
+		return false;
+	n = vnode_find(v, p->ino);
+	if (n)
+		vnode_put(n);
+	return !n;
+}
+
+static uint32_t time_left(uint64_t timeout_ms, uint64_t age_ms)
+{
+	return timeout_ms > age_ms ? (uint32_t)(timeout_ms - age_ms) : 0;
+}
+
+static int deliver(struct cfs_vfs *v, struct dir *d, uint64_t index, uint64_t age_ms, bool attrs,
+		   cfs_vfs_dirent_fn fn, void *arg)
+{
+	const struct page_entry *p = &d->entries[index - d->first];
+	struct cfs_vfs_entry entry;
+	struct cfs_vfs_dirent e = {
+		.name = d->names + p->name_off,
+		.name_len = p->name_len,
+		.ino = ino_out(v, p->ino),
+		.type = p->type,
+		.next_off = index + 3,
+	};
+
+	if (attrs && d->attrs && is_current(v, d, p, age_ms)) {
+		entry.ino = e.ino;
+		entry.attr = p->attr;
+		entry.attr_ms = time_left(v->conf.attr_timeout_ms, age_ms);
+		entry.entry_ms = time_left(entry_timeout(v, &p->attr), age_ms);
+		e.entry = &entry;
+	}
+	return fn(arg, &e);
+}
+
+/* "." and "..". */
+static int deliver_dots(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uint64_t off,
+			cfs_vfs_dirent_fn fn, void *arg)
+{
+	struct cfs_vfs_dirent e = {.name = "..", .type = CFS_TYPE_DIR};
+	struct cfs_attr attr;
+	uint32_t ms;
+
+	for (; off < 2; off++) {
+		e.name_len = off + 1;
+		e.next_off = off + 1;
+		e.ino = ino_out(v, d->ino);
+		if (off == 1 && d->ino != v->conf.root && get_attr(v, ctx, d->ino, &attr, &ms) == 0)
+			e.ino = ino_out(v, attr.parent);
+		if (fn(arg, &e))
+			return 1;
+	}
+	return 0;
+}
+
+static int list(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uint64_t off,
+		bool attrs, cfs_vfs_dirent_fn fn, void *arg)
+{
+	uint64_t index, age_ms;
+	int r;
+
+	if (off == 0) {
+		d->loaded = false;
+		d->n_marks = 0;
+	}
+	if (off < 2 && deliver_dots(v, ctx, d, off, fn, arg))
+		return 0;
+	index = off < 2 ? 0 : off - 2;
+	r = seek_page(v, ctx, d, index, attrs);
+	if (r < 0)
+		return r;
+	if (r == 1)
+		return 0;
+	/* One page per call at most: the kernel may come back for any offset of what it was given.
+	 */
+	age_ms = cfs_now_ms() - d->read_ms;
+	while (index < d->first + d->n && !deliver(v, d, index, age_ms, attrs, fn, arg))
+		index++;
+	return 0;
+}
+
+int cfs_vfs_readdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
+		    bool attrs, cfs_vfs_dirent_fn fn, void *arg)
+{
+	struct handle *h = handle_find(&v->handles, fh, HANDLE_DIR);
+	int r;
+
+	if (!h)
+		return -EBADF;
+	if (atomic_exchange(&h->dir->busy, true))
+		return -EBUSY;
+	r = list(v, ctx, h->dir, off, attrs, fn, arg);
+	atomic_store(&h->dir->busy, false);
+	return r;
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Open files. */
+#include <errno.h>
+#include <fcntl.h>
+
+#include "base/log.h"
+#include "vfs-internal.h"
+
+static bool writable(int flags)
+{
+	return (flags & O_ACCMODE) != O_RDONLY;
+}
+
+static void touch_atime(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			struct cfs_attr *attr)
+{
+	if (v->conf.atime == CFS_NOATIME || v->conf.read_only || cfs_ino_is_trash(ino))
+		return;
+	/* A time that could not be noted is no reason to refuse the open. */
+	if (cfs_meta_touch_atime(v->conf.meta, ctx, ino, v->conf.atime, attr) == 0)
+		cache_changed(&v->cache, 0, 0, ino, NULL);
+}
+
+/* n is referenced and belongs to the handle afterwards; attr is that of the metadata now. */
+static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int flags,
+		      struct cfs_attr *attr, struct cfs_vfs_open *ret)
+{
+	cfs_ino_t ino = n->node.key;
+	struct handle *h;
+	int r;
+
+	if (attr->type != CFS_TYPE_FILE)
+		return attr->type == CFS_TYPE_DIR ? -EISDIR : -ENXIO;
+	if (v->conf.read_only && (writable(flags) || (flags & O_TRUNC)))
+		return -EROFS;
+	r = cfs_meta_open_check(v->conf.meta, ctx, attr, flags);
+	if (r < 0)
+		return r;
+	r = vnode_attach(n, attr);
+	if (r < 0)
+		return r;
+	if (flags & O_TRUNC) {
+		atomic_store_explicit(&n->written, true, memory_order_relaxed);
+		r = cfs_file_truncate(vnode_file(n), ctx, 0, attr);
+		if (r < 0)
+			return r;
+		inode_changed(v, ino, 0, 0, NULL);
+	}
+	r = handle_alloc(&v->handles, &h, &ret->fh);
+	if (r < 0)
+		return r;
+	h->vnode = n;
+	h->flags = flags;
+	atomic_store(&h->seen, cfs_file_error_mark(vnode_file(n)));
+	handle_publish(h, HANDLE_FILE);
+	ret->keep_cache = cache_opened(&v->cache, ino, attr->mtime);
+	ret->direct_io = false;
+	touch_atime(v, ctx, ino, attr);
+	return 0;
+}
+
+int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int flags,
+		 struct cfs_vfs_open *ret)
+{
+	struct cfs_attr attr;
+	struct vnode *n;
+	int r;
+
+	if (ino_is_special(ino))
+		return special_open(v, ino, ret);
+	n = vnode_get(v, ino);
+	if (!n)
+		return -ENOMEM;
+	/* Always asked again: what others have closed is seen by who opens (close-to-open). */
+	r = cfs_meta_getattr(v->conf.meta, ctx, ino, &attr);
+	if (r == 0)
+		r = open_vnode(v, ctx, n, flags, &attr, ret);
+	if (r < 0)
+		vnode_put(n);
+	return r;
+}
+
+int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+			int flags, struct cfs_vfs_entry *ret, struct cfs_vfs_open *ret_open)
+{
+	struct cfs_attr attr;
+	struct vnode *n;
+	bool existed;
+	int r;
+
+	r = make_node(v, ctx, req, ret);
+	existed = r == -EEXIST && ret->ino && !(flags & O_EXCL);
+	if (r < 0 && !existed)
+		return r;
+	n = vnode_get(v, ret->ino);
+	if (!n)
+		return -ENOMEM;
+	attr = ret->attr;
+	/* The mode of a fresh file does not bind the open that creates it. */
+	r = open_vnode(v, ctx, n, existed ? flags : flags & ~O_TRUNC, &attr, ret_open);
+	if (r < 0) {
+		vnode_put(n);
+		return r;
+	}
+	ret->attr = attr;
+	if (existed)
+		vnode_overlay(n, &ret->attr);
+	return 0;
+}
+
+int cfs_vfs_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
+		 uint32_t size, struct cfs_segs *ret)
+{
+	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
+
+	if (h)
+		return cfs_file_read(vnode_file(h->vnode), ctx, fh, off, size, ret);
+	h = handle_find(&v->handles, fh, HANDLE_CONTROL);
+	return h ? special_read(v, ctx, h, off, size, ret) : -EBADF;
+}
+
+int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
+		  bool append, const struct iovec *src, int n_src, uint64_t *ret_off)
+{
+	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
+
+	if (!h) {
+		h = handle_find(&v->handles, fh, HANDLE_CONTROL);
+		*ret_off = off;
+		return h ? special_write(v, ctx, h, off, src, n_src) : -EBADF;
+	}
+	if (!writable(h->flags))
+		return -EBADF;
+	if (!atomic_load_explicit(&h->vnode->written, memory_order_relaxed))
+		atomic_store_explicit(&h->vnode->written, true, memory_order_relaxed);
+	return cfs_file_write(vnode_file(h->vnode), ctx, off, append, src, n_src, ret_off);
+}
+
+/* Two descriptors of one handle may be closed at once; each error is told to at least one of them.
+ */
+static int commit(struct handle *h, const struct cfs_ctx *ctx,
+		  int (*fn)(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen))
+{
+	uint32_t seen = atomic_load(&h->seen);
+	int r = fn(vnode_file(h->vnode), ctx, &seen);
+
+	atomic_store(&h->seen, seen);
+	return r;
+}
+
+int cfs_vfs_flush_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh,
+		       uint64_t lock_owner)
+{
+	static const struct cfs_plock all = {.type = CFS_LOCK_NONE, .end = INT64_MAX};
+	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
+	int r = 0;
+
+	if (!h)
+		return handle_find(&v->handles, fh, HANDLE_CONTROL) ? 0 : -EBADF;
+	if (writable(h->flags))
+		r = commit(h, ctx, cfs_file_flush);
+	/* After the data: who gets the lock next must read what was written under it. */
+	if (atomic_load(&h->vnode->plocked))
+		cfs_meta_setlk(v->conf.meta, ctx, h->vnode->node.key, lock_owner, &all, false);
+	return r;
+}
+
+int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
+{
+	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
+	struct cfs_file *file;
+	struct vnode *n;
+	int r = 0;
+
+	if (!h) {
+		h = handle_find(&v->handles, fh, HANDLE_CONTROL);
+		if (!h)
+			return -EBADF;
+		special_release(h);
+		handle_free(&v->handles, fh, h);
+		return 0;
+	}
+	n = h->vnode;
+	file = vnode_file(n);
+	/* Written through a mapping after the descriptor was closed. */
+	if (writable(h->flags) && cfs_file_dirty(file)) {
+		r = commit(h, ctx, cfs_file_flush);
+		if (r < 0)
+			cfs_err("data written through a mapping is lost: inode=%llu error=%s",
+				(unsigned long long)n->node.key, cfs_errname(r));
+	}
+	if (atomic_load(&h->flocked))
+		cfs_meta_flock(v->conf.meta, ctx, n->node.key, atomic_load(&h->flock_owner),
+			       CFS_LOCK_NONE, false);
+	cfs_file_end_stream(file, fh);
+	handle_free(&v->handles, fh, h);
+	vnode_put(n);
+	return r;
+}
+
+int cfs_vfs_fsync(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, bool data_only)
+{
+	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
+
+	if (!h)
+		return handle_find(&v->handles, fh, HANDLE_CONTROL) ? 0 : -EBADF;
+	return commit(h, ctx, cfs_file_fsync);
+}
+
+int cfs_vfs_fallocate(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, unsigned mode,
+		      uint64_t off, uint64_t len)
+{
+	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
+	struct cfs_attr attr;
+
+	if (!h || !writable(h->flags))
+		return -EBADF;
+	if (!len)
+		return -EINVAL;
+	if (off > CFS_FILE_MAX || len > CFS_FILE_MAX - off)
+		return -EFBIG;
+	atomic_store_explicit(&h->vnode->written, true, memory_order_relaxed);
+	return cfs_file_fallocate(vnode_file(h->vnode), ctx, mode, off, len, &attr);
+}
+
+int cfs_vfs_copy_range(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t src_fh,
+		       uint64_t src_off, uint64_t dst_fh, uint64_t dst_off, uint64_t len,
+		       uint64_t *ret_copied)
+{
+	struct handle *src = handle_find(&v->handles, src_fh, HANDLE_FILE);
+	struct handle *dst = handle_find(&v->handles, dst_fh, HANDLE_FILE);
+	struct cfs_attr attr;
+
+	if (!src || !dst || !writable(dst->flags))
+		return -EBADF;
+	if (dst_off > CFS_FILE_MAX || len > CFS_FILE_MAX - dst_off)
+		return -EFBIG;
+	atomic_store_explicit(&dst->vnode->written, true, memory_order_relaxed);
+	return cfs_file_copy_range(vnode_file(src->vnode), src_off, vnode_file(dst->vnode), dst_off,
+				   len, ctx, ret_copied, &attr);
+}
+
+int cfs_vfs_seek(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
+		 int whence, uint64_t *ret_off)
+{
+	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
+
+	if (!h)
+		return -EBADF;
+	return cfs_file_seek(vnode_file(h->vnode), ctx, off, whence, ret_off);
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Handles: fh = generation << 32 | index + 1. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "vfs-internal.h"
+
+int handles_init(struct handles *t)
+{
+	t->chunks = calloc(HANDLE_CHUNKS, sizeof(*t->chunks));
+	if (!t->chunks)
+		return -ENOMEM;
+	pthread_mutex_init(&t->lock, NULL);
+	return 0;
+}
+
+void handles_fini(struct handles *t)
+{
+	uint32_t i;
+
+	for (i = 0; i < t->n_chunks; i++)
+		free(t->chunks[i]);
+	free(t->chunks);
+	pthread_mutex_destroy(&t->lock);
+}
+
+static struct handle *slot(struct handles *t, uint32_t index)
+{
+	struct handle *chunk;
+
+	if (index >= HANDLES_PER_CHUNK * HANDLE_CHUNKS)
+		return NULL;
+	chunk = atomic_load_explicit(&t->chunks[index / HANDLES_PER_CHUNK], memory_order_acquire);
+	return chunk ? &chunk[index % HANDLES_PER_CHUNK] : NULL;
+}
+
+static int grow(struct handles *t)
+{
+	uint32_t base = t->n_chunks * HANDLES_PER_CHUNK, i;
+	struct handle *chunk;
+
+	if (t->n_chunks == HANDLE_CHUNKS)
+		return -ENFILE;
+	chunk = calloc(HANDLES_PER_CHUNK, sizeof(*chunk));
+	if (!chunk)
+		return -ENOMEM;
+	for (i = 0; i < HANDLES_PER_CHUNK; i++) {
+		atomic_init(&chunk[i].gen, 1);
+		chunk[i].next_free = i + 1 < HANDLES_PER_CHUNK ? base + i + 2 : 0;
+	}
+	atomic_store_explicit(&t->chunks[t->n_chunks++], chunk, memory_order_release);
+	t->free = base + 1;
+	return 0;
+}
+
+int handle_alloc(struct handles *t, struct handle **ret, uint64_t *ret_fh)
+{
+	struct handle *h;
+	int r = 0;
+
+	pthread_mutex_lock(&t->lock);
+	if (!t->free)
+		r = grow(t);
+	if (r == 0) {
+		h = slot(t, t->free - 1);
+		*ret_fh = (uint64_t)atomic_load(&h->gen) << 32 | t->free;
+		t->free = h->next_free;
+		h->flags = 0;
+		h->vnode = NULL;
+		atomic_store(&h->seen, 0);
+		atomic_store(&h->flocked, false);
+		*ret = h;
+	}
+	pthread_mutex_unlock(&t->lock);
+	if (r == 0)
+		atomic_fetch_add_explicit(&t->in_use, 1, memory_order_relaxed);
+	return r;
+}
+
+void handle_publish(struct handle *h, enum handle_kind kind)
+{
+	atomic_store_explicit(&h->kind, (uint8_t)kind, memory_order_release);
+}
+
+struct handle *handle_find(struct handles *t, uint64_t fh, enum handle_kind kind)
+{
+	struct handle *h = slot(t, (uint32_t)fh - 1);
+
+	if (!h || atomic_load_explicit(&h->kind, memory_order_acquire) != kind ||
+	    atomic_load_explicit(&h->gen, memory_order_relaxed) != (uint32_t)(fh >> 32))
+		return NULL;
+	return h;
+}
+
+void handle_free(struct handles *t, uint64_t fh, struct handle *h)
+{
+	uint32_t gen = (uint32_t)(fh >> 32) + 1;
+
+	atomic_store(&h->kind, HANDLE_FREE);
+	atomic_store(&h->gen, gen ? gen : 1);
+	pthread_mutex_lock(&t->lock);
+	h->next_free = t->free;
+	t->free = (uint32_t)fh;
+	pthread_mutex_unlock(&t->lock);
+	atomic_fetch_sub_explicit(&t->in_use, 1, memory_order_relaxed);
+}
+
+uint64_t handle_next(struct handles *t, uint32_t *pos, enum handle_kind *ret_kind)
+{
+	struct handle *h;
+
+	while ((h = slot(t, *pos)) != NULL) {
+		(*pos)++;
+		*ret_kind = atomic_load(&h->kind);
+		if (*ret_kind != HANDLE_FREE)
+			return (uint64_t)atomic_load(&h->gen) << 32 | *pos;
+	}
+	return 0;
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inodes that are open on this mount. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "vfs-internal.h"
+
+static bool try_ref(struct vnode *n)
+{
+	uint32_t refs = atomic_load_explicit(&n->refs, memory_order_relaxed);
+
+	while (refs) {
+		if (atomic_compare_exchange_weak_explicit(
+			    &n->refs, &refs, refs + 1, memory_order_acquire, memory_order_relaxed))
+			return true;
+	}
+	return false;
+}
+
+static void free_vnode(struct cfs_node *node)
+{
+	free(caa_container_of(node, struct vnode, node));
+}
+
+struct vnode *vnode_find(struct cfs_vfs *v, cfs_ino_t ino)
+{
+	struct cfs_node *node;
+	struct vnode *n = NULL;
+
+	if (!cfs_table_count(v->vnodes))
+		return NULL;
+	cfs_table_read_lock();
+	node = cfs_table_find(v->vnodes, ino);
+	if (node) {
+		n = caa_container_of(node, struct vnode, node);
+		if (!try_ref(n))
+			n = NULL;
+	}
+	cfs_table_read_unlock();
+	return n;
+}
+
+struct vnode *vnode_get(struct cfs_vfs *v, cfs_ino_t ino)
+{
+	struct vnode *n, *fresh = NULL;
+	struct cfs_node *node;
+
+	for (;;) {
+		n = vnode_find(v, ino);
+		if (n)
+			break;
+		if (!fresh) {
+			fresh = calloc(1, sizeof(*fresh));
+			if (!fresh)
+				return NULL;
+			fresh->node.key = ino;
+			fresh->vfs = v;
+			atomic_init(&fresh->refs, 1);
+		}
+		cfs_table_read_lock();
+		node = cfs_table_add(v->vnodes, &fresh->node);
+		if (node == &fresh->node) {
+			cfs_table_read_unlock();
+			return fresh;
+		}
+		/* One that is just going away: help it out of the table, and try again. */
+		n = caa_container_of(node, struct vnode, node);
+		if (try_ref(n)) {
+			cfs_table_read_unlock();
+			break;
+		}
+		cfs_table_remove(v->vnodes, node);
+		cfs_table_read_unlock();
+	}
+	free(fresh);
+	return n;
+}
+
+void vnode_put(struct vnode *n)
+{
+	struct cfs_vfs *v = n->vfs;
+	cfs_ino_t ino = n->node.key;
+	struct cfs_file *file;
+	struct cfs_ctx ctx;
+	bool sustained;
+	int r;
+
+	if (atomic_fetch_sub_explicit(&n->refs, 1, memory_order_acq_rel) != 1)
+		return;
+	/* Nobody can take a reference from here on, so the flags are final. */
+	sustained = atomic_load(&n->sustained);
+	if (atomic_load(&n->written))
+		cache_changed(&v->cache, 0, 0, ino, NULL);
+	cfs_table_remove(v->vnodes, &n->node);
+	file = vnode_file(n);
+	if (file)
+		cfs_file_put(file);
+	cfs_table_free_rcu(&n->node, free_vnode);
+	if (!sustained)
+		return;
+	ctx = cfs_vfs_ctx(v, 0, 0, 0);
+	r = cfs_meta_close_ino(v->conf.meta, &ctx, ino);
+	if (r < 0)
+		cfs_warn("removed file could not be released, the end of the session will do it: "
+			 "inode=%llu error=%s",
+			 (unsigned long long)ino, cfs_errname(r));
+}
+
+int vnode_attach(struct vnode *n, const struct cfs_attr *attr)
+{
+	struct cfs_file *file = vnode_file(n), *none = NULL;
+	int r;
+
+	if (file) {
+		cfs_file_refresh(file, attr);
+		return 0;
+	}
+	r = cfs_data_open(n->vfs->conf.data, n->node.key, attr, &file);
+	if (r < 0)
+		return r;
+	if (!atomic_compare_exchange_strong(&n->file, &none, file))
+		cfs_file_put(file);
+	return 0;
+}
+
+void vnode_overlay(struct vnode *n, struct cfs_attr *attr)
+{
+	struct cfs_file *file = vnode_file(n);
+
+	if (file) {
+		cfs_file_refresh(file, attr);
+		cfs_file_overlay_attr(file, attr);
+	}
+}

@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names and attributes: the metadata calls with the caches in front of them. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "vfs-internal.h"
+
+/* Caches count from the moment the engine is asked; without caches nobody looks at the clock. */
+static uint64_t cache_now(const struct cfs_vfs *v)
+{
+	return v->conf.attr_timeout_ms | v->conf.entry_timeout_ms | v->conf.dir_entry_timeout_ms
+		       ? cfs_now_ms()
+		       : 0;
+}
+
+static int check_name(const char *name, size_t len)
+{
+	return len > CFS_NAME_MAX ? -ENAMETOOLONG : 0;
+}
+
+uint32_t entry_timeout(const struct cfs_vfs *v, const struct cfs_attr *attr)
+{
+	return (uint32_t)(attr->type == CFS_TYPE_DIR ? v->conf.dir_entry_timeout_ms
+						     : v->conf.entry_timeout_ms);
+}
+
+static void keep_name(struct cfs_vfs *v, uint64_t seq, uint64_t now_ms, cfs_ino_t parent,
+		      const char *name, size_t len, const struct cfs_vfs_entry *e)
+{
+	if (e->entry_ms)
+		cache_put_name(&v->cache, seq, now_ms + e->entry_ms, parent, name, len, e->ino);
+}
+
+/* What has just been read from the engine, with what this mount knows better. */
+static void attr_read(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t now_ms,
+		      struct cfs_attr *attr)
+{
+	struct vnode *n = vnode_find(v, ino);
+
+	if (n) {
+		vnode_overlay(n, attr);
+		vnode_put(n);
+	} else {
+		cache_put_attr(&v->cache, seq, now_ms, ino, attr);
+	}
+}
+
+void inode_changed(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t now_ms,
+		   struct cfs_attr *attr)
+{
+	struct vnode *n = attr ? vnode_find(v, ino) : NULL;
+
+	if (n) {
+		vnode_overlay(n, attr);
+		vnode_put(n);
+		attr = NULL;
+	}
+	cache_changed(&v->cache, seq, now_ms, ino, attr);
+}
+
+static void directory_changed(struct cfs_vfs *v, cfs_ino_t dir)
+{
+	cache_changed(&v->cache, 0, 0, dir, NULL);
+}
+
+int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct cfs_attr *ret,
+	     uint32_t *ret_ms)
+{
+	uint64_t seq, now_ms = cache_now(v);
+	struct vnode *n = vnode_find(v, ino);
+	int r;
+
+	*ret_ms = (uint32_t)v->conf.attr_timeout_ms;
+	/* The data of an open inode is committed behind our back: what is kept here may be
+	 * outdated. */
+	if (!n && cache_get_attr(&v->cache, ino, now_ms, ret, ret_ms))
+		return 0;
+	seq = cache_seq(&v->cache);
+	r = cfs_meta_getattr(v->conf.meta, ctx, ino, ret);
+	if (r == 0) {
+		if (n)
+			vnode_overlay(n, ret);
+		else
+			cache_put_attr(&v->cache, seq, now_ms, ino, ret);
+	}
+	if (n)
+		vnode_put(n);
+	return r;
+}
+
+static bool cached_lookup(struct cfs_vfs *v, cfs_ino_t parent, const char *name, size_t len,
+			  uint64_t now_ms, struct cfs_vfs_entry *ret)
+{
+	struct vnode *n;
+
+	if (!now_ms ||
+	    !cache_get_name(&v->cache, parent, name, len, now_ms, &ret->ino, &ret->entry_ms))
+		return false;
+	n = vnode_find(v, ret->ino);
+	if (n) {
+		vnode_put(n);
+		return false;
+	}
+	return cache_get_attr(&v->cache, ret->ino, now_ms, &ret->attr, &ret->attr_ms);
+}
+
+int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
+		   size_t len, struct cfs_vfs_entry *ret)
+{
+	uint64_t seq, now_ms = cache_now(v);
+	struct cfs_entry e;
+	int r = check_name(name, len);
+
+	if (r < 0)
+		return r;
+	parent = ino_in(v, parent);
+	if (name_is_reserved(v, parent, name, len))
+		return special_lookup(v, ctx, name, len, ret);
+	/* Nothing above the root of a subdirectory mount exists. */
+	if (parent == v->conf.root && len == 2 && !memcmp(name, "..", 2))
+		len = 1;
+	if (!cached_lookup(v, parent, name, len, now_ms, ret)) {
+		seq = cache_seq(&v->cache);
+		r = cfs_meta_lookup(v->conf.meta, ctx, parent, name, len, &e);
+		if (r < 0)
+			return r;
+		attr_read(v, e.ino, seq, now_ms, &e.attr);
+		*ret = (struct cfs_vfs_entry){
+			.ino = e.ino,
+			.attr = e.attr,
+			.attr_ms = (uint32_t)v->conf.attr_timeout_ms,
+			.entry_ms = entry_timeout(v, &e.attr),
+		};
+		keep_name(v, seq, now_ms, parent, name, len, ret);
+	}
+	ret->ino = ino_out(v, ret->ino);
+	return 0;
+}
+
+void cfs_vfs_forget(struct cfs_vfs *v, cfs_ino_t ino, uint64_t count)
+{
+	cache_forget(&v->cache, ino_in(v, ino));
+}
+
+int cfs_vfs_getattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		    struct cfs_vfs_attr *ret)
+{
+	ret->ino = ino;
+	if (ino_is_special(ino)) {
+		ret->attr_ms = 0;
+		return special_getattr(v, ino, &ret->attr);
+	}
+	return get_attr(v, ctx, ino_in(v, ino), &ret->attr, &ret->attr_ms);
+}
+
+/* ---- setattr ---- */
+
+static int truncate_open(struct vnode *n, const struct cfs_ctx *ctx, uint64_t length,
+			 struct cfs_attr *ret)
+{
+	atomic_store_explicit(&n->written, true, memory_order_relaxed);
+	return cfs_file_truncate(vnode_file(n), ctx, length, ret);
+}
+
+static int truncate_path(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 uint64_t length, struct cfs_attr *ret)
+{
+	struct cfs_attr attr;
+	struct vnode *n;
+	uint32_t ms;
+	int r;
+
+	r = get_attr(v, ctx, ino, &attr, &ms);
+	if (r < 0)
+		return r;
+	if (attr.type != CFS_TYPE_FILE)
+		return attr.type == CFS_TYPE_DIR ? -EISDIR : -EINVAL;
+	r = cfs_meta_open_check(v->conf.meta, ctx, &attr, O_WRONLY);
+	if (r < 0)
+		return r;
+	n = vnode_find(v, ino);
+	if (n && vnode_file(n)) {
+		r = truncate_open(n, ctx, length, ret);
+		vnode_put(n);
+		return r;
+	}
+	if (n)
+		vnode_put(n);
+	/* Somebody who opens it meanwhile is told by inode_changed(). */
+	return cfs_meta_truncate(v->conf.meta, ctx, ino, length, ret);
+}
+
+static int change_size(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t fh,
+		       uint64_t length, struct cfs_attr *ret)
+{
+	struct handle *h = fh ? handle_find(&v->handles, fh, HANDLE_FILE) : NULL;
+
+	if (length > CFS_FILE_MAX)
+		return -EFBIG;
+	if (h && h->vnode->node.key == ino)
+		return truncate_open(h->vnode, ctx, length, ret);
+	return truncate_path(v, ctx, ino, length, ret);
+}
+
+/* A commit after this would put the time of the last write over the one that is being set. */
+static void commit_before_times(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino)
+{
+	struct vnode *n = vnode_find(v, ino);
+	struct cfs_file *file = n ? vnode_file(n) : NULL;
+	uint32_t seen;
+
+	if (file && cfs_file_dirty(file)) {
+		/* An error is for those who wrote: their handles have cursors of their own. */
+		seen = cfs_file_error_mark(file);
+		cfs_file_flush(file, ctx, &seen);
+	}
+	if (n)
+		vnode_put(n);
+}
+
+int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t fh,
+		    uint32_t set, const struct cfs_attr *in, struct cfs_vfs_attr *ret)
+{
+	uint64_t seq = cache_seq(&v->cache), now_ms = cache_now(v);
+	struct cfs_attr want = *in;
+	int r = 0;
+
+	ret->ino = ino;
+	ret->attr_ms = (uint32_t)v->conf.attr_timeout_ms;
+	if (ino_is_special(ino))
+		return set & (CFS_VFS_SET_SIZE) ? special_getattr(v, ino, &ret->attr) : -EPERM;
+	ino = ino_in(v, ino);
+	/* The format has no times before 1970 and its clients take them for "now". */
+	if ((set & CFS_SET_ATIME) && want.atime.tv_sec < 0)
+		set = (set & ~(uint32_t)CFS_SET_ATIME) | CFS_SET_ATIME_NOW;
+	if ((set & CFS_SET_MTIME) && want.mtime.tv_sec < 0)
+		set = (set & ~(uint32_t)CFS_SET_MTIME) | CFS_SET_MTIME_NOW;
+	if (set & CFS_VFS_SET_SIZE) {
+		r = change_size(v, ctx, ino, fh, in->length, &ret->attr);
+		if (r < 0)
+			return r;
+		set &= ~CFS_VFS_SET_SIZE;
+	} else if (!set) {
+		return get_attr(v, ctx, ino, &ret->attr, &ret->attr_ms);
+	}
+	if (set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW))
+		commit_before_times(v, ctx, ino);
+	if (set)
+		r = cfs_meta_setattr(v->conf.meta, ctx, ino, set, &want, &ret->attr);
+	inode_changed(v, ino, seq, now_ms, r == 0 ? &ret->attr : NULL);
+	return r;
+}
+
+int cfs_vfs_readlink(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		     char buf[CFS_SYMLINK_MAX + 1])
+{
+	struct cfs_attr attr;
+	uint32_t ms;
+	int r;
+
+	r = cfs_meta_readlink(v->conf.meta, ctx, ino, buf);
+	if (r == 0 && v->conf.atime != CFS_NOATIME && !v->conf.read_only &&
+	    get_attr(v, ctx, ino, &attr, &ms) == 0 &&
+	    cfs_meta_touch_atime(v->conf.meta, ctx, ino, v->conf.atime, &attr) == 0)
+		cache_changed(&v->cache, 0, 0, ino, NULL);
+	return r;
+}
+
+int cfs_vfs_access(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int mask)
+{
+	struct cfs_attr attr;
+	uint32_t ms;
+	int r;
+
+	if (ino_is_special(ino))
+		return 0;
+	ino = ino_in(v, ino);
+	r = get_attr(v, ctx, ino, &attr, &ms);
+	return r < 0 ? r : cfs_meta_access(v->conf.meta, ctx, ino, mask, &attr);
+}
+
+/* ---- changes of the tree ---- */
+
+int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+	      struct cfs_vfs_entry *ret)
+{
+	uint64_t seq = cache_seq(&v->cache), now_ms = cache_now(v);
+	struct cfs_mknod in = *req;
+	struct cfs_entry e;
+	int r = check_name(req->name, req->name_len);
+
+	if (r < 0)
+		return r;
+	in.parent = ino_in(v, req->parent);
+	*ret = (struct cfs_vfs_entry){0};
+	if (name_is_reserved(v, in.parent, req->name, req->name_len))
+		return -EEXIST;
+	r = cfs_meta_mknod(v->conf.meta, ctx, &in, &e);
+	if (r < 0 && r != -EEXIST)
+		return r;
+	*ret = (struct cfs_vfs_entry){
+		.ino = e.ino,
+		.attr = e.attr,
+		.attr_ms = (uint32_t)v->conf.attr_timeout_ms,
+		.entry_ms = entry_timeout(v, &e.attr),
+	};
+	if (r < 0)
+		return r;
+	directory_changed(v, in.parent);
+	cache_put_attr(&v->cache, seq, now_ms, e.ino, &e.attr);
+	cache_name_changed(&v->cache, seq, now_ms + ret->entry_ms, in.parent, in.name, in.name_len,
+			   ret->entry_ms ? e.ino : 0);
+	return 0;
+}
+
+int cfs_vfs_mknod(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+		  struct cfs_vfs_entry *ret)
+{
+	return make_node(v, ctx, req, ret);
+}
+
+int cfs_vfs_link(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
+		 const char *name, size_t len, struct cfs_vfs_entry *ret)
+{
+	uint64_t seq = cache_seq(&v->cache), now_ms = cache_now(v);
+	int r = check_name(name, len);
+
+	if (r < 0)
+		return r;
+	parent = ino_in(v, parent);
+	if (ino_is_special(ino) || name_is_reserved(v, parent, name, len))
+		return -EPERM;
+	r = cfs_meta_link(v->conf.meta, ctx, ino, parent, name, len, &ret->attr);
+	if (r < 0)
+		return r;
+	ret->ino = ino;
+	ret->attr_ms = (uint32_t)v->conf.attr_timeout_ms;
+	ret->entry_ms = entry_timeout(v, &ret->attr);
+	directory_changed(v, parent);
+	inode_changed(v, ino, seq, now_ms, &ret->attr);
+	cache_name_changed(&v->cache, seq, now_ms + ret->entry_ms, parent, name, len,
+			   ret->entry_ms ? ino : 0);
+	return 0;
+}
+
+/* An inode has lost a name. If it lives on because we have it open, the last close must say so. */
+static void removed(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_removed *what)
+{
+	struct vnode *n;
+
+	if (what->fate == CFS_FATE_NONE)
+		return;
+	cache_changed(&v->cache, 0, 0, what->ino, NULL);
+	if (what->fate != CFS_FATE_SUSTAINED)
+		return;
+	n = vnode_find(v, what->ino);
+	if (n) {
+		atomic_store(&n->sustained, true);
+		vnode_put(n);
+	} else {
+		cfs_meta_close_ino(v->conf.meta, ctx, what->ino);
+	}
+}
+
+typedef int (*remove_fn)(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
+			 const char *name, size_t len, unsigned flags, struct cfs_removed *ret);
+
+static int remove_name(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent,
+		       const char *name, size_t len, remove_fn fn)
+{
+	struct cfs_removed what = {.fate = CFS_FATE_NONE};
+	int r = check_name(name, len);
+
+	if (r < 0)
+		return r;
+	parent = ino_in(v, parent);
+	if (name_is_reserved(v, parent, name, len))
+		return -EPERM;
+	r = fn(v->conf.meta, ctx, parent, name, len, 0, &what);
+	if (r == 0) {
+		directory_changed(v, parent);
+		removed(v, ctx, &what);
+	}
+	/* Also when it failed: the engine may know better than what is kept here. */
+	cache_name_changed(&v->cache, 0, 0, parent, name, len, 0);
+	return r;
+}
+
+int cfs_vfs_unlink(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
+		   size_t len)
+{
+	return remove_name(v, ctx, parent, name, len, cfs_meta_unlink);
+}
+
+int cfs_vfs_rmdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
+		  size_t len)
+{
+	return remove_name(v, ctx, parent, name, len, cfs_meta_rmdir);
+}
+
+int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req)
+{
+	struct cfs_rename in = *req;
+	struct cfs_renamed res = {.victim.fate = CFS_FATE_NONE};
+	int r;
+
+	if (check_name(req->src_name, req->src_len) < 0 ||
+	    check_name(req->dst_name, req->dst_len) < 0)
+		return -ENAMETOOLONG;
+	in.src_parent = ino_in(v, req->src_parent);
+	in.dst_parent = ino_in(v, req->dst_parent);
+	if (name_is_reserved(v, in.src_parent, in.src_name, in.src_len) ||
+	    name_is_reserved(v, in.dst_parent, in.dst_name, in.dst_len))
+		return -EPERM;
+	r = cfs_meta_rename(v->conf.meta, ctx, &in, &res);
+	if (r == 0) {
+		directory_changed(v, in.src_parent);
+		directory_changed(v, in.dst_parent);
+		cache_changed(&v->cache, 0, 0, res.moved.ino, NULL);
+		removed(v, ctx, &res.victim);
+	}
+	cache_name_changed(&v->cache, 0, 0, in.src_parent, in.src_name, in.src_len, 0);
+	cache_name_changed(&v->cache, 0, 0, in.dst_parent, in.dst_name, in.dst_len, 0);
+	return r;
+}
+
+int cfs_vfs_statfs(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct cfs_statfs *ret)
+{
+	return cfs_meta_statfs(v->conf.meta, ctx, v->conf.root, ret);
+}

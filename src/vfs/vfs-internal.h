@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CFS_VFS_INTERNAL_H
+#define CFS_VFS_INTERNAL_H
+
+#include <cachefs/vfs.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/table.h"
+#include "cache.h"
+
+/*
+ * An inode that somebody on this mount has open, or is just opening. Reference counted without a
+ * lock; the last reference closes the inode below. It is in the table before the metadata is read,
+ * so that an unlink that comes after the reading keeps the inode (cfs_meta_hooks.is_open).
+ */
+struct vnode {
+	struct cfs_node node; /* key: inode */
+	struct cfs_vfs *vfs;
+	_Atomic uint32_t refs;
+	_Atomic bool sustained; /* unlinked, and kept by metadata until we close it */
+	_Atomic bool written;	/* through any handle: cached attributes are outdated at the end */
+	_Atomic bool plocked;	/* POSIX locks have been asked for */
+	_Atomic(struct cfs_file *) file;
+};
+
+struct vnode *vnode_get(struct cfs_vfs *v, cfs_ino_t ino); /* NULL: no memory */
+/* NULL when nobody has it open. */
+struct vnode *vnode_find(struct cfs_vfs *v, cfs_ino_t ino);
+void vnode_put(struct vnode *n);
+/* The data of the inode; attr has just been read from metadata. */
+int vnode_attach(struct vnode *n, const struct cfs_attr *attr);
+/* Shows in *attr, as read from metadata, what this mount has written since. */
+void vnode_overlay(struct vnode *n, struct cfs_attr *attr);
+static inline struct cfs_file *vnode_file(struct vnode *n)
+{
+	return atomic_load_explicit(&n->file, memory_order_acquire);
+}
+
+enum handle_kind { HANDLE_FREE, HANDLE_FILE, HANDLE_DIR, HANDLE_CONTROL };
+
+struct dir;	/* dir.c */
+struct control; /* special.c */
+
+/* Slots are recycled and never freed, so that a stale handle can be looked at and refused. */
+struct handle {
+	_Atomic uint32_t gen;
+	_Atomic uint8_t kind;
+	_Atomic bool flocked;
+	int flags;	       /* of open(2) */
+	uint32_t next_free;    /* index + 1 */
+	_Atomic uint32_t seen; /* errors reported, cfs_file_flush */
+	_Atomic uint64_t flock_owner;
+	union {
+		struct vnode *vnode;
+		struct dir *dir;
+		struct control *control;
+	};
+};
+
+#define HANDLES_PER_CHUNK 256u
+#define HANDLE_CHUNKS	  4096u
+
+struct handles {
+	pthread_mutex_t lock; /* free list and growth; a leaf */
+	uint32_t n_chunks;
+	uint32_t free; /* index + 1 of the first free slot */
+	_Atomic uint64_t in_use;
+	_Atomic(struct handle *) *chunks;
+};
+
+int handles_init(struct handles *t);
+void handles_fini(struct handles *t);
+/* The slot is invisible until handle_publish. -ENFILE when a million are open. */
+int handle_alloc(struct handles *t, struct handle **ret, uint64_t *ret_fh);
+void handle_publish(struct handle *h, enum handle_kind kind);
+/* NULL when stale, or of another kind. */
+struct handle *handle_find(struct handles *t, uint64_t fh, enum handle_kind kind);
+void handle_free(struct handles *t, uint64_t fh, struct handle *h);
+/* For the end of the mount: fh of the first open handle at or after slot *pos, 0 at the end. */
+uint64_t handle_next(struct handles *t, uint32_t *pos, enum handle_kind *ret_kind);
+
+struct cfs_vfs {
+	struct cfs_vfs_conf conf;
+	struct timespec started;
+	struct cfs_table *vnodes;
+	struct handles handles;
+	struct cache cache;
+	bool flushed;
+	int flush_err;
+};
+
+/* The root of a subdirectory mount has another number inside. */
+static inline cfs_ino_t ino_in(const struct cfs_vfs *v, cfs_ino_t ino)
+{
+	return ino == CFS_ROOT_INO ? v->conf.root : ino;
+}
+static inline cfs_ino_t ino_out(const struct cfs_vfs *v, cfs_ino_t ino)
+{
+	return ino == v->conf.root ? CFS_ROOT_INO : ino;
+}
+
+/* names.c; inode numbers inside the folder are the volume's. */
+int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct cfs_attr *ret,
+	     uint32_t *ret_ms);
+/* As cfs_vfs_mknod; -EEXIST fills *ret with what is there, ino 0 when that is not to be touched. */
+int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+	      struct cfs_vfs_entry *ret);
+uint32_t entry_timeout(const struct cfs_vfs *v, const struct cfs_attr *attr);
+/* A change of the inode by this mount, with the attributes it led to; seq from before the change.
+ */
+void inode_changed(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t now_ms,
+		   struct cfs_attr *attr);
+
+/* special.c */
+static inline bool ino_is_special(cfs_ino_t ino)
+{
+	return ino >= CFS_SPECIAL_INO && ino < CFS_SPECIAL_INO_END;
+}
+/* A name that the mount keeps for itself, in a directory given by its number inside. */
+bool name_is_reserved(const struct cfs_vfs *v, cfs_ino_t parent, const char *name, size_t len);
+/* -ENOENT when there is no such file. */
+int special_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, const char *name, size_t len,
+		   struct cfs_vfs_entry *ret);
+int special_getattr(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_attr *ret);
+int special_open(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_vfs_open *ret);
+int special_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h, uint64_t off,
+		 uint32_t size, struct cfs_segs *ret);
+int special_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h, uint64_t off,
+		  const struct iovec *src, int n_src);
+void special_release(struct handle *h);
+
+/* dir.c */
+void dir_free(struct dir *d);
+
+#endif

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "vfs-internal.h"
+
+#define DEFAULT_IO_TIMEOUT_MS 60000
+
+int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
+{
+	struct cfs_vfs *v = calloc(1, sizeof(*v));
+	int r;
+
+	if (!v)
+		return -ENOMEM;
+	v->conf = *conf;
+	if (!v->conf.root)
+		v->conf.root = CFS_ROOT_INO;
+	if (!v->conf.io_timeout_ms)
+		v->conf.io_timeout_ms = DEFAULT_IO_TIMEOUT_MS;
+	v->started = cfs_wall();
+	r = cache_init(&v->cache, conf->attr_timeout_ms);
+	if (r < 0)
+		goto free_vfs;
+	r = handles_init(&v->handles);
+	if (r < 0)
+		goto free_cache;
+	r = cfs_table_create(64, &v->vnodes);
+	if (r < 0)
+		goto free_handles;
+	*ret = v;
+	return 0;
+
+free_handles:
+	handles_fini(&v->handles);
+free_cache:
+	cache_fini(&v->cache);
+free_vfs:
+	free(v);
+	return r;
+}
+
+int cfs_vfs_flush(struct cfs_vfs *v)
+{
+	enum handle_kind kind;
+	struct cfs_ctx ctx;
+	uint32_t pos = 0;
+	uint64_t fh;
+	int r;
+
+	if (v->flushed)
+		return v->flush_err;
+	v->flushed = true;
+	while ((fh = handle_next(&v->handles, &pos, &kind)) != 0) {
+		ctx = cfs_vfs_ctx(v, 0, 0, 0);
+		if (kind == HANDLE_DIR) {
+			cfs_vfs_releasedir(v, &ctx, fh);
+			continue;
+		}
+		r = cfs_vfs_flush_file(v, &ctx, fh, 0);
+		if (r < 0 && v->flush_err == 0)
+			v->flush_err = r;
+		cfs_vfs_release(v, &ctx, fh);
+	}
+	return v->flush_err;
+}
+
+void cfs_vfs_destroy(struct cfs_vfs *v)
+{
+	if (!v)
+		return;
+	cfs_vfs_flush(v);
+	cfs_table_destroy(v->vnodes);
+	handles_fini(&v->handles);
+	cache_fini(&v->cache);
+	free(v);
+}
+
+struct cfs_ctx cfs_vfs_ctx(struct cfs_vfs *v, uint32_t uid, uint32_t gid, pid_t pid)
+{
+	return (struct cfs_ctx){
+		.uid = uid,
+		.gid = gid,
+		.pid = pid,
+		.now = cfs_wall(),
+		.deadline = cfs_deadline_in(v->conf.io_timeout_ms),
+	};
+}
+
+/* ---- what metadata asks of us ---- */
+
+static int hook_delete_slice(void *arg, uint64_t slice, uint32_t size)
+{
+	struct cfs_vfs *v = arg;
+
+	return cfs_data_delete_slice(v->conf.data, slice, size);
+}
+
+static void hook_compact(void *arg, cfs_ino_t ino, uint32_t indx, bool force)
+{
+	struct cfs_vfs *v = arg;
+
+	cfs_data_queue_compact(v->conf.data, ino, indx, force);
+}
+
+static bool hook_is_open(void *arg, cfs_ino_t ino)
+{
+	struct cfs_vfs *v = arg;
+	bool open;
+
+	cfs_table_read_lock();
+	open = cfs_table_find(v->vnodes, ino) != NULL;
+	cfs_table_read_unlock();
+	return open;
+}
+
+static void hook_lost(void *arg, const char *reason)
+{
+	struct cfs_vfs *v = arg;
+
+	if (v->conf.lost)
+		v->conf.lost(v->conf.lost_arg, reason);
+	else
+		cfs_err("volume is gone: reason=\"%s\"", reason);
+}
+
+struct cfs_meta_hooks cfs_vfs_hooks(struct cfs_vfs *v)
+{
+	return (struct cfs_meta_hooks){
+		.arg = v,
+		.delete_slice = hook_delete_slice,
+		.compact = v->conf.read_only ? NULL : hook_compact,
+		.is_open = hook_is_open,
+		.lost = hook_lost,
+	};
+}
+
+void cfs_vfs_stats(struct cfs_vfs *v, struct cfs_vfs_stats *ret)
+{
+	*ret = (struct cfs_vfs_stats){
+		.handles = atomic_load(&v->handles.in_use),
+		.open_inodes = cfs_table_count(v->vnodes),
+		.attr_hits = atomic_load(&v->cache.stats.attr_hits),
+		.attr_misses = atomic_load(&v->cache.stats.attr_misses),
+		.entry_hits = atomic_load(&v->cache.stats.entry_hits),
+		.entry_misses = atomic_load(&v->cache.stats.entry_misses),
+	};
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <linux/fs.h>
+#include <string.h>
+
+#include "vfs-internal.h"
+
+static bool is_hidden(const struct cfs_vfs *v, const char *name)
+{
+	return !v->conf.security_xattr && !strncmp(name, "security.", 9);
+}
+
+static int check(const struct cfs_vfs *v, cfs_ino_t ino, const char *name)
+{
+	size_t len = strlen(name);
+
+	if (len == 0 || len > CFS_NAME_MAX)
+		return -ERANGE;
+	return ino_is_special(ino) || is_hidden(v, name) ? -EOPNOTSUPP : 0;
+}
+
+ssize_t cfs_vfs_getxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 const char *name, void *buf, size_t size)
+{
+	int r = check(v, ino, name);
+
+	/* The kernel asks for security.capability before every write: answered without the engine.
+	 */
+	if (r < 0)
+		return r == -EOPNOTSUPP ? -ENODATA : r;
+	return cfs_meta_getxattr(v->conf.meta, ctx, ino_in(v, ino), name, buf, size);
+}
+
+ssize_t cfs_vfs_listxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, char *buf,
+			  size_t size)
+{
+	size_t from, to, len;
+	ssize_t n;
+
+	if (ino_is_special(ino))
+		return 0;
+	n = cfs_meta_listxattr(v->conf.meta, ctx, ino_in(v, ino), buf, size);
+	if (n <= 0 || !size)
+		return n;
+	for (from = to = 0; from < (size_t)n; from += len) {
+		len = strnlen(buf + from, (size_t)n - from) + 1;
+		if (is_hidden(v, buf + from))
+			continue;
+		memmove(buf + to, buf + from, len);
+		to += len;
+	}
+	return (ssize_t)to;
+}
+
+int cfs_vfs_setxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, const char *name,
+		     const void *value, size_t size, int flags)
+{
+	int r = check(v, ino, name);
+
+	if (r < 0)
+		return r;
+	if (size > CFS_XATTR_VALUE_MAX)
+		return -E2BIG;
+	ino = ino_in(v, ino);
+	r = cfs_meta_setxattr(v->conf.meta, ctx, ino, name, value, size, flags);
+	cache_changed(&v->cache, 0, 0, ino, NULL);
+	return r;
+}
+
+int cfs_vfs_removexattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			const char *name)
+{
+	int r = check(v, ino, name);
+
+	if (r < 0)
+		return r == -EOPNOTSUPP ? -ENODATA : r;
+	ino = ino_in(v, ino);
+	r = cfs_meta_removexattr(v->conf.meta, ctx, ino, name);
+	cache_changed(&v->cache, 0, 0, ino, NULL);
+	return r;
+}
+
+/* ---- inode flags ---- */
+
+static const struct {
+	uint32_t fs;
+	uint8_t stored;
+} flag_map[] = {
+	{FS_IMMUTABLE_FL, CFS_FLAG_IMMUTABLE},
+	{FS_APPEND_FL, CFS_FLAG_APPEND},
+	{FS_SECRM_FL, CFS_FLAG_SKIP_TRASH},
+};
+
+int cfs_vfs_get_flags(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		      uint32_t *ret_flags)
+{
+	struct cfs_attr attr;
+	uint32_t ms, flags = 0;
+	size_t i;
+	int r;
+
+	if (ino_is_special(ino))
+		return -ENOTTY;
+	r = get_attr(v, ctx, ino_in(v, ino), &attr, &ms);
+	if (r < 0)
+		return r;
+	for (i = 0; i < sizeof(flag_map) / sizeof(flag_map[0]); i++) {
+		if (attr.flags & flag_map[i].stored)
+			flags |= flag_map[i].fs;
+	}
+	*ret_flags = flags;
+	return 0;
+}
+
+int cfs_vfs_set_flags(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t flags)
+{
+	uint64_t seq = cache_seq(&v->cache);
+	struct cfs_attr attr;
+	uint32_t ms;
+	size_t i;
+	int r;
+
+	if (ino_is_special(ino))
+		return -ENOTTY;
+	ino = ino_in(v, ino);
+	/* The Windows bits stay as they are. */
+	r = get_attr(v, ctx, ino, &attr, &ms);
+	if (r < 0)
+		return r;
+	for (i = 0; i < sizeof(flag_map) / sizeof(flag_map[0]); i++) {
+		attr.flags &= (uint8_t)~flag_map[i].stored;
+		if (flags & flag_map[i].fs)
+			attr.flags |= flag_map[i].stored;
+		flags &= ~flag_map[i].fs;
+	}
+	if (flags)
+		return -EOPNOTSUPP;
+	r = cfs_meta_setattr(v->conf.meta, ctx, ino, CFS_SET_FLAGS, &attr, &attr);
+	inode_changed(v, ino, seq, 0, NULL);
+	return r;
+}

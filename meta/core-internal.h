@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The core's own state, shared by the files of meta/ (engines see none of it).
+ *
+ * Lock order: every lock here is a leaf: no second lock is taken and no engine call is made while
+ * one is held.
+ */
+#ifndef CFS_META_CORE_INTERNAL_H
+#define CFS_META_CORE_INTERNAL_H
+
+#include <cachefs/meta.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/workers.h"
+#include "meta/engine.h"
+
+struct cfs_acl_cache;
+struct cfs_jobs;
+struct cfs_locks;
+struct cfs_quotas;
+struct cfs_sessions;
+
+/* Ids handed out from a batch that the engine gave us. */
+struct cfs_ids {
+	const char *counter;
+	int64_t batch;
+	pthread_mutex_t lock; /* protects the rest */
+	pthread_cond_t refilled;
+	uint64_t next, end;
+	bool refilling;
+};
+
+struct cfs_op_counters {
+	_Atomic uint64_t calls, errors, round_trips, time_ns;
+};
+
+struct cfs_meta {
+	struct cfs_engine *eng;
+	struct cfs_url url;
+	char masked_url[256];
+	struct cfs_meta_conf conf; /* mount_point is our copy */
+	char *mount_point;
+
+	struct cfs_meta_hooks hooks;
+	_Atomic bool started; /* hooks are valid */
+
+	pthread_mutex_t setting_lock; /* protects setting and setting_text */
+	struct cfs_setting *setting;
+	char *setting_text;
+	/* What hot paths need of it. */
+	_Atomic int trash_days;
+	_Atomic bool dir_stats, changelog, enable_acl, user_group_quota;
+	_Atomic uint64_t capacity, max_inodes;
+
+	struct cfs_ids inode_ids, slice_ids;
+
+	pthread_mutex_t trash_lock; /* protects the cached hour directory */
+	char trash_name[16];
+	cfs_ino_t trash_ino;
+
+	_Atomic uint64_t sid;
+	_Atomic uint64_t txn_number;
+
+	struct cfs_op_counters op[CFS_META_OP_COUNT];
+	_Atomic uint64_t retries;
+
+	struct cfs_acl_cache *acls;
+	struct cfs_jobs *jobs;
+	struct cfs_locks *locks;
+	struct cfs_quotas *quotas;
+	struct cfs_sessions *sessions;
+};
+
+/* One call of the public interface: measured, and with permission checks on when the mount wants
+ * them. */
+struct cfs_call {
+	struct cfs_meta *m;
+	enum cfs_meta_op op;
+	uint64_t start_ns;
+	const struct cfs_ctx *ctx;
+	struct cfs_ctx checking;
+};
+void cfs_call_begin(struct cfs_call *c, struct cfs_meta *m, enum cfs_meta_op op,
+		    const struct cfs_ctx *ctx);
+/* Counts, turns -ETIMEDOUT and -ENOTCONN into -EIO (with a log line), returns the result. */
+ssize_t cfs_call_end(struct cfs_call *c, ssize_t rc);
+
+/* The result of a setting that was just read or written becomes the current one. */
+int cfs_core_adopt_setting(struct cfs_meta *m, const char *text, const struct cfs_setting *s);
+/* 0, or an errno for a name that cannot exist. */
+int cfs_core_check_name(const char *name, size_t len);
+/* 0 or -EROFS */
+int cfs_core_check_writable(const struct cfs_meta *m);
+/* rwx permission of ctx on an inode, ACL included; reads the inode when attr is NULL. */
+int cfs_core_access(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, int mask,
+		    const struct cfs_attr *attr);
+/*
+ * Under ctx->check: permission on a directory that carries an access ACL, which engines do not
+ * judge (rules.h). 0 at once otherwise.
+ */
+int cfs_core_check_acl(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, int mask);
+
+/* ids.c */
+int cfs_ids_init(struct cfs_ids *ids, const char *counter, int64_t batch);
+void cfs_ids_destroy(struct cfs_ids *ids);
+int cfs_ids_next(struct cfs_meta *m, struct cfs_ids *ids, const struct cfs_ctx *ctx, uint64_t *ret);
+
+/* trash.c: the directory of this hour; 0 in *ret when things are really removed. */
+int cfs_core_trash_dir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent, bool skip,
+		       cfs_ino_t *ret);
+/* Empties and removes the hours that are older than the volume keeps them. */
+int cfs_trash_expire(struct cfs_meta *m, cfs_deadline_t end, const _Atomic bool *stop);
+
+/* quota.c */
+int cfs_quotas_create(struct cfs_meta *m, struct cfs_quotas **ret);
+void cfs_quotas_destroy(struct cfs_quotas *q);
+/* Reads counters and quotas again. */
+int cfs_quotas_load(struct cfs_meta *m, const struct cfs_ctx *ctx);
+/* Writes pending deltas. */
+int cfs_quotas_flush(struct cfs_meta *m, const struct cfs_ctx *ctx);
+/* Is there any limit on directories, or on owners? */
+bool cfs_quotas_on_dirs(struct cfs_meta *m);
+bool cfs_quotas_on_owners(struct cfs_meta *m);
+/* 0, -ENOSPC, -EDQUOT for `space` more bytes and `inodes` more inodes of an owner below `dir` (0:
+ * no directory). */
+struct cfs_charge {
+	cfs_ino_t dir;
+	bool owned; /* uid and gid count */
+	uint32_t uid, gid;
+	int64_t space, inodes;
+	bool dir_only; /* the volume's and owners' usage does not change */
+};
+int cfs_quotas_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_charge *c);
+/* A file may grow to `end`; reads its attributes only when a limit is near. */
+int cfs_quotas_check_end(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 uint64_t end);
+/*
+ * Bracket an engine call that changes usage, so that a reload sees whether one is under way. u is
+ * NULL when the call failed.
+ */
+void cfs_quotas_begin(struct cfs_meta *m);
+void cfs_quotas_end(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_usage *u);
+/* The inode's usage moves to another owner. */
+void cfs_quotas_chown(struct cfs_meta *m, const struct cfs_usage *u, const struct cfs_attr *now);
+void cfs_quotas_learn_parent(struct cfs_meta *m, cfs_ino_t dir, cfs_ino_t parent);
+/* Moving a tree from one directory to another. */
+struct cfs_tree_move {
+	cfs_ino_t from, to;
+	int64_t space, inodes; /* of what is below the moved directory, without itself */
+};
+/* -EDQUOT when the entry does not fit below `to`; fills *ret for cfs_quotas_moved. */
+int cfs_quotas_check_move(struct cfs_meta *m, const struct cfs_ctx *ctx,
+			  const struct cfs_entry *entry, cfs_ino_t from, cfs_ino_t to,
+			  struct cfs_tree_move *ret);
+void cfs_quotas_moved(struct cfs_meta *m, const struct cfs_ctx *ctx,
+		      const struct cfs_tree_move *move);
+
+/* usage.c: volume and directory usage of engines that do not write it themselves */
+struct cfs_usage_batch;
+int cfs_usage_batch_create(struct cfs_usage_batch **ret);
+void cfs_usage_batch_destroy(struct cfs_usage_batch *b);
+void cfs_usage_batch_add(struct cfs_usage_batch *b, const struct cfs_usage *u);
+/* On success *ret_space and *ret_inodes are what of the volume's usage was written. */
+int cfs_usage_batch_flush(struct cfs_usage_batch *b, struct cfs_meta *m, const struct cfs_ctx *ctx,
+			  int64_t *ret_space, int64_t *ret_inodes);
+
+/* session.c */
+int cfs_sessions_start(struct cfs_meta *m);
+int cfs_sessions_stop(struct cfs_meta *m);
+
+/* jobs.c */
+int cfs_jobs_create(struct cfs_meta *m, struct cfs_jobs **ret);
+void cfs_jobs_destroy(struct cfs_jobs *j);
+int cfs_jobs_start(struct cfs_meta *m);
+void cfs_jobs_stop(struct cfs_meta *m);
+/* Removes the data of a deleted file soon, or leaves it to the hourly job. */
+void cfs_jobs_delete_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length);
+/* Removes the objects of a slice soon; drop: and then its row. */
+void cfs_jobs_delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size, bool drop);
+
+/* acl.c */
+int cfs_acl_cache_create(struct cfs_acl_cache **ret);
+void cfs_acl_cache_destroy(struct cfs_acl_cache *c);
+/* The rule of an id, from the cache or the engine; the copy is the caller's. */
+int cfs_acl_get(struct cfs_meta *m, const struct cfs_ctx *ctx, uint32_t id, struct cfs_acl *ret);
+bool cfs_acl_is_name(const char *name, bool *ret_default);
+ssize_t cfs_acl_getxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 bool is_default, void **ret);
+int cfs_acl_setxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, bool is_default,
+		     const void *value, size_t size);
+
+/* locks.c */
+int cfs_locks_create(struct cfs_locks **ret);
+void cfs_locks_destroy(struct cfs_locks *l);
+
+/* trace.c, engines.c */
+const struct cfs_engine_ops *cfs_engine_for_scheme(const char *scheme);
+
+#endif

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Waiting for locks. An engine tries once; who has to wait does so here.
+ *
+ * A wait for an owner on this mount sleeps until somebody here gives something up on that inode. A
+ * wait for another mount asks again at growing intervals. Waiters for POSIX locks on this mount
+ * form a graph (owner -> the owner it waits for); a lock that would close a circle is EDEADLK.
+ */
+#include <stdlib.h>
+
+#include "base/bytes.h"
+#include "meta/core-internal.h"
+#include "meta/rules.h"
+
+enum { FLOCK_BUCKETS = 64 };
+enum { POLL_FIRST_MS = 1, POLL_LAST_MS = 100, INTERRUPT_POLL_MS = 100, LOCAL_RETRY_MS = 5000 };
+
+struct waiter {
+	struct waiter *next;
+	cfs_ino_t ino;
+	uint64_t owner, waits_for;
+	uint64_t visited; /* round of the search that was here */
+	bool in_graph;	  /* POSIX, and waits_for is on this mount */
+	bool woken;
+	pthread_cond_t cond;
+};
+
+/* BSD locks held by this mount: engines cannot tell who holds one. */
+struct held {
+	struct held *next;
+	cfs_ino_t ino;
+	uint64_t owner;
+	enum cfs_lock_type type;
+};
+
+struct cfs_locks {
+	pthread_mutex_t lock; /* protects the lists */
+	struct waiter *waiters;
+	uint64_t rounds;
+	struct held *held[FLOCK_BUCKETS];
+	_Atomic uint64_t releases; /* a wait that began before one of these must not sleep */
+};
+
+int cfs_locks_create(struct cfs_locks **ret)
+{
+	struct cfs_locks *l = calloc(1, sizeof(*l));
+
+	if (!l)
+		return -ENOMEM;
+	pthread_mutex_init(&l->lock, NULL);
+	*ret = l;
+	return 0;
+}
+
+void cfs_locks_destroy(struct cfs_locks *l)
+{
+	size_t i;
+
+	if (!l)
+		return;
+	for (i = 0; i < FLOCK_BUCKETS; i++) {
+		while (l->held[i]) {
+			struct held *h = l->held[i];
+
+			l->held[i] = h->next;
+			free(h);
+		}
+	}
+	pthread_mutex_destroy(&l->lock);
+	free(l);
+}
+
+/* ---- waking and waiting ---- */
+
+static void released(struct cfs_locks *l, cfs_ino_t ino)
+{
+	struct waiter *w;
+
+	pthread_mutex_lock(&l->lock);
+	atomic_fetch_add(&l->releases, 1);
+	for (w = l->waiters; w; w = w->next) {
+		if (w->ino != ino)
+			continue;
+		w->woken = true;
+		pthread_cond_signal(&w->cond);
+	}
+	pthread_mutex_unlock(&l->lock);
+}
+
+/* Does the owner wait, directly or through others, for `target`? Threads of one owner wait apart.
+ */
+static bool waits_for(struct cfs_locks *l, uint64_t owner, uint64_t target, uint64_t round)
+{
+	struct waiter *w;
+
+	if (owner == target)
+		return true;
+	for (w = l->waiters; w; w = w->next) {
+		if (!w->in_graph || w->owner != owner || w->visited == round)
+			continue;
+		w->visited = round;
+		if (waits_for(l, w->waits_for, target, round))
+			return true;
+	}
+	return false;
+}
+
+static void unlist(struct cfs_locks *l, struct waiter *w)
+{
+	struct waiter **p;
+
+	for (p = &l->waiters; *p; p = &(*p)->next) {
+		if (*p == w) {
+			*p = w->next;
+			return;
+		}
+	}
+}
+
+/*
+ * Sleeps until something was released here, or for_ms have passed: 0; -EINTR; -EDEADLK. `seen` is
+ * the count of releases before the lock was tried.
+ */
+static int wait_turn(struct cfs_locks *l, const struct cfs_ctx *ctx, struct waiter *w,
+		     uint64_t seen, uint64_t for_ms)
+{
+	cfs_deadline_t until = cfs_deadline_in(for_ms);
+	int rc = 0;
+
+	pthread_mutex_lock(&l->lock);
+	if (w->in_graph && waits_for(l, w->waits_for, w->owner, ++l->rounds)) {
+		pthread_mutex_unlock(&l->lock);
+		return -EDEADLK;
+	}
+	w->woken = atomic_load(&l->releases) != seen;
+	w->next = l->waiters;
+	l->waiters = w;
+	while (!rc && !w->woken && !cfs_deadline_passed(until)) {
+		if (ctx->interrupted && ctx->interrupted(ctx))
+			rc = -EINTR;
+		else
+			cfs_cond_wait(&w->cond, &l->lock,
+				      cfs_deadline_min(until, cfs_deadline_in(INTERRUPT_POLL_MS)));
+	}
+	unlist(l, w);
+	pthread_mutex_unlock(&l->lock);
+	return rc;
+}
+
+static uint64_t next_poll(uint64_t ms)
+{
+	return CFS_MIN(ms * 2, (uint64_t)POLL_LAST_MS);
+}
+
+/* A blocking lock outlives the request's deadline; each try gets one of its own. */
+static struct cfs_ctx try_ctx(struct cfs_meta *m, const struct cfs_ctx *ctx)
+{
+	struct cfs_ctx c = *ctx;
+
+	c.deadline = cfs_deadline_in(m->conf.timeout_ms);
+	return c;
+}
+
+/* ---- BSD locks ---- */
+
+static void note_flock(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, enum cfs_lock_type type)
+{
+	struct held **p, *h;
+
+	pthread_mutex_lock(&l->lock);
+	for (p = &l->held[ino % FLOCK_BUCKETS]; *p; p = &(*p)->next)
+		if ((*p)->ino == ino && (*p)->owner == owner)
+			break;
+	h = *p;
+	if (h && type == CFS_LOCK_NONE) {
+		*p = h->next;
+		free(h);
+	} else if (h) {
+		h->type = type;
+	} else if (type != CFS_LOCK_NONE) {
+		h = malloc(sizeof(*h));
+		/* Without the note a waiter polls, which is only slower. */
+		if (h) {
+			*h = (struct held){NULL, ino, owner, type};
+			*p = h;
+		}
+	}
+	pthread_mutex_unlock(&l->lock);
+}
+
+static bool held_here(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, enum cfs_lock_type type)
+{
+	const struct held *h;
+
+	pthread_mutex_lock(&l->lock);
+	for (h = l->held[ino % FLOCK_BUCKETS]; h; h = h->next)
+		if (h->ino == ino && h->owner != owner &&
+		    (h->type == CFS_LOCK_WRITE || type == CFS_LOCK_WRITE))
+			break;
+	pthread_mutex_unlock(&l->lock);
+	return h;
+}
+
+static int try_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
+		     enum cfs_lock_type type)
+{
+	int rc = m->eng->ops->flock(m->eng, ctx, ino, cfs_core_sid(m), owner, type);
+
+	if (rc)
+		return rc;
+	note_flock(m->locks, ino, owner, type);
+	if (type != CFS_LOCK_WRITE)
+		released(m->locks, ino);
+	return 0;
+}
+
+static int do_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
+		    enum cfs_lock_type type, bool wait)
+{
+	struct waiter w = {.ino = ino, .owner = owner};
+	uint64_t poll_ms = POLL_FIRST_MS;
+	int rc = cfs_core_check_writable(m);
+
+	if (rc)
+		return rc;
+	rc = cfs_cond_init(&w.cond);
+	if (rc)
+		return rc;
+	for (;;) {
+		struct cfs_ctx now = try_ctx(m, ctx);
+		uint64_t seen = atomic_load(&m->locks->releases);
+
+		rc = try_flock(m, &now, ino, owner, type);
+		if (rc != -EAGAIN || !wait)
+			break;
+		if (held_here(m->locks, ino, owner, type)) {
+			rc = wait_turn(m->locks, ctx, &w, seen, LOCAL_RETRY_MS);
+		} else {
+			rc = wait_turn(m->locks, ctx, &w, seen, poll_ms);
+			poll_ms = next_poll(poll_ms);
+		}
+		if (rc)
+			break;
+	}
+	pthread_cond_destroy(&w.cond);
+	return rc;
+}
+
+int cfs_meta_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
+		   enum cfs_lock_type type, bool wait)
+{
+	struct cfs_call c;
+
+	cfs_call_begin(&c, m, CFS_META_OP_lock, ctx);
+	return (int)cfs_call_end(&c, do_flock(m, c.ctx, ino, owner, type, wait));
+}
+
+/* ---- POSIX locks ---- */
+
+/* Who is in the way? Fills w; 1 when nobody is any more. */
+static int find_blocker(struct cfs_meta *m, const struct cfs_ctx *ctx, struct waiter *w,
+			const struct cfs_plock *lock)
+{
+	struct cfs_plock other = *lock;
+	uint64_t sid = 0, owner = 0;
+	int rc = m->eng->ops->getlk(m->eng, ctx, w->ino, cfs_core_sid(m), w->owner, &other, &sid,
+				    &owner);
+
+	if (rc)
+		return rc;
+	if (other.type == CFS_LOCK_NONE)
+		return 1;
+	w->in_graph = sid == cfs_core_sid(m);
+	w->waits_for = owner;
+	return 0;
+}
+
+static int do_setlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
+		    const struct cfs_plock *lock, bool wait)
+{
+	struct waiter w = {.ino = ino, .owner = owner};
+	uint64_t poll_ms = POLL_FIRST_MS;
+	int rc = cfs_core_check_writable(m);
+
+	if (rc)
+		return rc;
+	if (lock->start > lock->end)
+		return -EINVAL;
+	rc = cfs_cond_init(&w.cond);
+	if (rc)
+		return rc;
+	for (;;) {
+		struct cfs_ctx now = try_ctx(m, ctx);
+		uint64_t seen = atomic_load(&m->locks->releases);
+
+		rc = m->eng->ops->setlk(m->eng, &now, ino, cfs_core_sid(m), owner, lock);
+		if (rc != -EAGAIN || !wait)
+			break;
+		rc = find_blocker(m, &now, &w, lock);
+		if (rc > 0)
+			continue;
+		if (rc < 0)
+			break;
+		rc = wait_turn(m->locks, ctx, &w, seen, w.in_graph ? LOCAL_RETRY_MS : poll_ms);
+		if (!w.in_graph)
+			poll_ms = next_poll(poll_ms);
+		if (rc)
+			break;
+	}
+	if (!rc && lock->type != CFS_LOCK_WRITE)
+		released(m->locks, ino);
+	pthread_cond_destroy(&w.cond);
+	return rc;
+}
+
+int cfs_meta_setlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
+		   const struct cfs_plock *lock, bool wait)
+{
+	struct cfs_call c;
+
+	cfs_call_begin(&c, m, CFS_META_OP_lock, ctx);
+	return (int)cfs_call_end(&c, do_setlk(m, c.ctx, ino, owner, lock, wait));
+}
+
+int cfs_meta_getlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
+		   struct cfs_plock *lock)
+{
+	uint64_t sid = 0, holder = 0;
+	struct cfs_call c;
+	int rc;
+
+	cfs_call_begin(&c, m, CFS_META_OP_lock, ctx);
+	rc = m->eng->ops->getlk(m->eng, c.ctx, ino, cfs_core_sid(m), owner, lock, &sid, &holder);
+	/* A process id means nothing on another host. */
+	if (!rc && lock->type != CFS_LOCK_NONE && sid != cfs_core_sid(m))
+		lock->pid = 0;
+	return (int)cfs_call_end(&c, rc);
+}

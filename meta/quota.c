@@ -1,0 +1,575 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Limits and usage: of the volume, of directories, of owners.
+ *
+ * Limits are judged from memory: what the engine said at the last load, plus what this mount has
+ * changed since. A volume's usage is base + delta, where delta only ever grows by this mount's
+ * changes and a load replaces base; so neither needs a lock against the other.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "meta/quota-internal.h"
+
+enum { PARENT_SLOTS = 4096, LOAD_TRIES = 4 };
+
+static int order(const struct cfs_quota *a, const struct cfs_quota *b)
+{
+	if (a->kind != b->kind)
+		return a->kind < b->kind ? -1 : 1;
+	return (a->key > b->key) - (a->key < b->key);
+}
+
+static int order_limits(const void *a, const void *b)
+{
+	const struct limit *x = a, *y = b;
+
+	return order(&x->q, &y->q);
+}
+
+static struct limit *find(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key)
+{
+	struct limit wanted = {.q = {.kind = kind, .key = key}};
+
+	if (!q->n)
+		return NULL;
+	return bsearch(&wanted, q->v, q->n, sizeof(*q->v), order_limits);
+}
+
+int cfs_quotas_create(struct cfs_meta *m, struct cfs_quotas **ret)
+{
+	struct cfs_quotas *q = calloc(1, sizeof(*q));
+	int rc;
+
+	(void)m;
+	if (!q)
+		return -ENOMEM;
+	rc = cfs_usage_batch_create(&q->batch);
+	if (rc) {
+		free(q);
+		return rc;
+	}
+	pthread_mutex_init(&q->lock, NULL);
+	*ret = q;
+	return 0;
+}
+
+void cfs_quotas_destroy(struct cfs_quotas *q)
+{
+	if (!q)
+		return;
+	pthread_mutex_destroy(&q->lock);
+	cfs_usage_batch_destroy(q->batch);
+	free(q->parents);
+	free(q->v);
+	free(q);
+}
+
+bool cfs_quotas_on_dirs(struct cfs_meta *m)
+{
+	return atomic_load(&m->quotas->on_dirs);
+}
+
+bool cfs_quotas_on_owners(struct cfs_meta *m)
+{
+	return atomic_load(&m->quotas->on_owners);
+}
+
+static int64_t used_space(struct cfs_quotas *q)
+{
+	return atomic_load(&q->base_space) + atomic_load(&q->delta_space);
+}
+
+static int64_t used_inodes(struct cfs_quotas *q)
+{
+	return atomic_load(&q->base_inodes) + atomic_load(&q->delta_inodes);
+}
+
+/* ---- directories and their ancestors ---- */
+
+void cfs_quotas_learn_parent(struct cfs_meta *m, cfs_ino_t dir, cfs_ino_t parent)
+{
+	struct cfs_quotas *q = m->quotas;
+
+	if (!atomic_load(&q->on_dirs))
+		return;
+	pthread_mutex_lock(&q->lock);
+	if (!q->parents)
+		q->parents = calloc(PARENT_SLOTS, sizeof(*q->parents));
+	if (q->parents)
+		q->parents[dir % PARENT_SLOTS] = (struct parent_slot){dir, parent};
+	pthread_mutex_unlock(&q->lock);
+}
+
+static int parent_of(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir, cfs_ino_t *ret)
+{
+	struct cfs_quotas *q = m->quotas;
+	cfs_ino_t parent = 0;
+	struct cfs_attr attr;
+	int rc;
+
+	pthread_mutex_lock(&q->lock);
+	if (q->parents && q->parents[dir % PARENT_SLOTS].dir == dir)
+		parent = q->parents[dir % PARENT_SLOTS].parent;
+	pthread_mutex_unlock(&q->lock);
+	if (!parent) {
+		rc = m->eng->ops->getattr(m->eng, ctx, dir, &attr);
+		if (rc)
+			return rc;
+		parent = attr.parent;
+		cfs_quotas_learn_parent(m, dir, parent);
+	}
+	*ret = parent;
+	return 0;
+}
+
+bool cfs_quotas_get(struct cfs_meta *m, cfs_ino_t dir, struct cfs_quota *ret)
+{
+	struct cfs_quotas *q = m->quotas;
+	const struct limit *l;
+
+	pthread_mutex_lock(&q->lock);
+	l = find(q, CFS_QUOTA_DIR, dir);
+	if (l) {
+		*ret = l->q;
+		ret->used_space += l->pending_space;
+		ret->used_inodes += l->pending_inodes;
+	}
+	pthread_mutex_unlock(&q->lock);
+	return l;
+}
+
+int cfs_quotas_scopes(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
+		      struct scopes *ret)
+{
+	struct cfs_quota limit;
+	struct scopes s = {0};
+	int rc = 0;
+
+	while (dir && !cfs_ino_is_trash(dir)) {
+		if (cfs_quotas_get(m, dir, &limit)) {
+			cfs_ino_t *v = reallocarray(s.v, s.n + 1, sizeof(*v));
+
+			if (!v) {
+				rc = -ENOMEM;
+				break;
+			}
+			s.v = v;
+			s.v[s.n++] = dir;
+		}
+		if (dir == CFS_ROOT_INO)
+			break;
+		rc = parent_of(m, ctx, dir, &dir);
+		if (rc)
+			break;
+	}
+	if (rc) {
+		free(s.v);
+		return rc;
+	}
+	*ret = s;
+	return 0;
+}
+
+/* ---- judging ---- */
+
+static bool exceeds(const struct limit *l, int64_t space, int64_t inodes)
+{
+	const struct cfs_quota *q = &l->q;
+
+	if (space > 0 && q->max_space > 0 &&
+	    q->used_space + l->pending_space + space > q->max_space)
+		return true;
+	return inodes > 0 && q->max_inodes > 0 &&
+	       q->used_inodes + l->pending_inodes + inodes > q->max_inodes;
+}
+
+static int check_limit(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key, int64_t space,
+		       int64_t inodes)
+{
+	const struct limit *l;
+	int rc;
+
+	pthread_mutex_lock(&q->lock);
+	l = find(q, kind, key);
+	rc = l && exceeds(l, space, inodes) ? -EDQUOT : 0;
+	pthread_mutex_unlock(&q->lock);
+	return rc;
+}
+
+static int check_volume(struct cfs_meta *m, int64_t space, int64_t inodes)
+{
+	uint64_t capacity = atomic_load(&m->capacity);
+	uint64_t max_inodes = atomic_load(&m->max_inodes);
+
+	if (space > 0 && capacity && used_space(m->quotas) + space > (int64_t)capacity)
+		return -ENOSPC;
+	if (inodes > 0 && max_inodes && used_inodes(m->quotas) + inodes > (int64_t)max_inodes)
+		return -ENOSPC;
+	return 0;
+}
+
+int cfs_quotas_check_scopes(struct cfs_meta *m, const struct scopes *s, int64_t space,
+			    int64_t inodes)
+{
+	size_t i;
+	int rc = 0;
+
+	for (i = 0; i < s->n && !rc; i++)
+		rc = check_limit(m->quotas, CFS_QUOTA_DIR, s->v[i], space, inodes);
+	return rc;
+}
+
+int cfs_quotas_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_charge *c)
+{
+	struct cfs_quotas *q = m->quotas;
+	struct scopes scopes;
+	int rc;
+
+	if (!c->dir_only) {
+		rc = check_volume(m, c->space, c->inodes);
+		if (!rc && c->owned && atomic_load(&q->on_owners)) {
+			rc = check_limit(q, CFS_QUOTA_USER, c->uid, c->space, c->inodes);
+			if (!rc)
+				rc = check_limit(q, CFS_QUOTA_GROUP, c->gid, c->space, c->inodes);
+		}
+		if (rc)
+			return rc;
+	}
+	if (!c->dir || !atomic_load(&q->on_dirs))
+		return 0;
+	rc = cfs_quotas_scopes(m, ctx, c->dir, &scopes);
+	if (rc)
+		return rc;
+	rc = cfs_quotas_check_scopes(m, &scopes, c->space, c->inodes);
+	free(scopes.v);
+	return rc;
+}
+
+struct parents_check {
+	struct cfs_meta *m;
+	const struct cfs_ctx *ctx;
+	int64_t space;
+	cfs_ino_t v[64];
+	size_t n;
+};
+
+static int note_parent(void *arg, cfs_ino_t parent, const char *name, size_t len)
+{
+	struct parents_check *c = arg;
+
+	(void)name;
+	(void)len;
+	if (c->n < sizeof(c->v) / sizeof(c->v[0]))
+		c->v[c->n++] = parent;
+	return 0;
+}
+
+/* A hard linked file is charged in every directory that names it. */
+static int check_all_parents(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			     int64_t space)
+{
+	struct parents_check c = {.m = m, .ctx = ctx, .space = space};
+	size_t i;
+	int rc = m->eng->ops->each_parent(m->eng, ctx, ino, note_parent, &c);
+
+	for (i = 0; i < c.n && !rc; i++) {
+		struct cfs_charge charge = {.dir = c.v[i], .space = space, .dir_only = true};
+
+		rc = cfs_quotas_check(m, ctx, &charge);
+	}
+	return rc;
+}
+
+int cfs_meta_check_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length)
+{
+	struct cfs_charge charge = {
+		.dir = attr->parent,
+		.owned = true,
+		.uid = attr->uid,
+		.gid = attr->gid,
+		.space = cfs_space_of(new_length) - cfs_space_of(old_length),
+	};
+	int rc;
+
+	if (charge.space <= 0)
+		return 0;
+	rc = cfs_quotas_check(m, ctx, &charge);
+	if (!rc && !attr->parent && cfs_quotas_on_dirs(m))
+		rc = check_all_parents(m, ctx, ino, charge.space);
+	return rc;
+}
+
+int cfs_quotas_check_end(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t end)
+{
+	struct cfs_quotas *q = m->quotas;
+	struct cfs_attr attr;
+	int rc;
+
+	/* Even if all of it were growth it would fit. */
+	if (!atomic_load(&q->on_dirs) && !atomic_load(&q->on_owners) &&
+	    check_volume(m, cfs_space_of(end), 0) == 0)
+		return 0;
+	rc = m->eng->ops->getattr(m->eng, ctx, ino, &attr);
+	if (rc || end <= attr.length)
+		return rc;
+	return cfs_meta_check_space(m, ctx, ino, &attr, attr.length, end);
+}
+
+/* ---- accounting ---- */
+
+static void add_pending(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key, int64_t space,
+			int64_t inodes)
+{
+	struct limit *l;
+
+	pthread_mutex_lock(&q->lock);
+	l = find(q, kind, key);
+	if (!l && kind != CFS_QUOTA_DIR) {
+		/* The first change of this owner: its row follows with the next flush. */
+		struct limit *v = reallocarray(q->v, q->n + 1, sizeof(*v));
+
+		if (v) {
+			q->v = v;
+			v[q->n++] = (struct limit){
+				.q = {.kind = kind, .key = key, .max_space = -1, .max_inodes = -1}};
+			qsort(v, q->n, sizeof(*v), order_limits);
+			l = find(q, kind, key);
+		}
+	}
+	if (l) {
+		l->pending_space += space;
+		l->pending_inodes += inodes;
+	}
+	pthread_mutex_unlock(&q->lock);
+}
+
+void cfs_quotas_add_scoped(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
+			   int64_t space, int64_t inodes)
+{
+	struct scopes scopes;
+	size_t i;
+
+	if ((!space && !inodes) || !atomic_load(&m->quotas->on_dirs))
+		return;
+	if (cfs_quotas_scopes(m, ctx, dir, &scopes)) {
+		cfs_warn("a change is missing in directory quotas: inode=%llu",
+			 (unsigned long long)dir);
+		return;
+	}
+	for (i = 0; i < scopes.n; i++)
+		add_pending(m->quotas, CFS_QUOTA_DIR, scopes.v[i], space, inodes);
+	free(scopes.v);
+}
+
+static void add_owner(struct cfs_meta *m, uint32_t uid, uint32_t gid, int64_t space, int64_t inodes)
+{
+	if ((!space && !inodes) || !atomic_load(&m->user_group_quota))
+		return;
+	add_pending(m->quotas, CFS_QUOTA_USER, uid, space, inodes);
+	add_pending(m->quotas, CFS_QUOTA_GROUP, gid, space, inodes);
+}
+
+void cfs_quotas_begin(struct cfs_meta *m)
+{
+	atomic_fetch_add(&m->quotas->begun, 1);
+}
+
+void cfs_quotas_end(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_usage *u)
+{
+	struct cfs_quotas *q = m->quotas;
+	unsigned i;
+
+	if (u) {
+		atomic_fetch_add(&q->delta_space, u->space);
+		atomic_fetch_add(&q->delta_inodes, u->inodes);
+		if (!m->eng->ops->inline_usage)
+			cfs_usage_batch_add(q->batch, u);
+	}
+	atomic_fetch_add(&q->ended, 1);
+	if (!u)
+		return;
+	for (i = 0; i < u->n_dirs; i++)
+		cfs_quotas_add_scoped(m, ctx, u->dirs[i].dir, u->dirs[i].space, u->dirs[i].inodes);
+	add_owner(m, u->uid, u->gid, u->owner_space, u->owner_inodes);
+}
+
+void cfs_quotas_chown(struct cfs_meta *m, const struct cfs_usage *u, const struct cfs_attr *now)
+{
+	add_owner(m, u->uid, u->gid, -u->owner_space, -u->owner_inodes);
+	add_owner(m, now->uid, now->gid, u->owner_space, u->owner_inodes);
+}
+
+/* ---- loading and flushing ---- */
+
+static int load_counters(struct cfs_meta *m, const struct cfs_ctx *ctx)
+{
+	struct cfs_quotas *q = m->quotas;
+	bool is_inline = m->eng->ops->inline_usage;
+	int64_t space = 0, inodes = 0, own_space = 0, own_inodes = 0;
+	int i, rc = 0;
+
+	/*
+	 * A change that is under way may be in the counters already and in delta not yet. A quiet
+	 * moment gives an exact base; without one the next load corrects it.
+	 */
+	for (i = 0; i < LOAD_TRIES && !rc; i++) {
+		uint64_t ended = atomic_load(&q->ended);
+		uint64_t begun = atomic_load(&q->begun);
+
+		rc = m->eng->ops->get_counters(m->eng, ctx, &space, &inodes);
+		own_space = atomic_load(is_inline ? &q->delta_space : &q->flushed_space);
+		own_inodes = atomic_load(is_inline ? &q->delta_inodes : &q->flushed_inodes);
+		if (begun == ended && atomic_load(&q->begun) == begun)
+			break;
+	}
+	if (rc)
+		return rc;
+	atomic_store(&q->base_space, space - own_space);
+	atomic_store(&q->base_inodes, inodes - own_inodes);
+	return 0;
+}
+
+struct listing {
+	struct limit *v;
+	size_t n;
+	bool on_dirs, on_owners;
+};
+
+static int collect(void *arg, const struct cfs_quota *quota)
+{
+	struct listing *l = arg;
+	struct limit *v = reallocarray(l->v, l->n + 1, sizeof(*v));
+
+	if (!v)
+		return -ENOMEM;
+	l->v = v;
+	v[l->n++] = (struct limit){.q = *quota};
+	if (quota->kind == CFS_QUOTA_DIR)
+		l->on_dirs = true;
+	else if (quota->max_space > 0 || quota->max_inodes > 0)
+		l->on_owners = true;
+	return 0;
+}
+
+/* What this mount has not flushed yet stays on top of what was read. */
+static void carry_pending(struct cfs_quotas *q, struct listing *fresh)
+{
+	size_t i, n = fresh->n;
+
+	for (i = 0; i < q->n; i++) {
+		const struct limit *old = &q->v[i];
+		struct limit *now = NULL;
+
+		if (!old->pending_space && !old->pending_inodes)
+			continue;
+		if (n)
+			now = bsearch(old, fresh->v, n, sizeof(*fresh->v), order_limits);
+		if (now) {
+			now->pending_space = old->pending_space;
+			now->pending_inodes = old->pending_inodes;
+		} else if (old->q.kind != CFS_QUOTA_DIR && collect(fresh, &old->q) == 0) {
+			now = &fresh->v[fresh->n - 1];
+			now->q.used_space = now->q.used_inodes = 0;
+			now->pending_space = old->pending_space;
+			now->pending_inodes = old->pending_inodes;
+		}
+	}
+	if (fresh->n > n)
+		qsort(fresh->v, fresh->n, sizeof(*fresh->v), order_limits);
+}
+
+int cfs_quotas_load(struct cfs_meta *m, const struct cfs_ctx *ctx)
+{
+	struct cfs_quotas *q = m->quotas;
+	struct listing fresh = {0};
+	struct limit *old;
+	int rc = load_counters(m, ctx);
+
+	if (!rc)
+		rc = m->eng->ops->each_quota(m->eng, ctx, collect, &fresh);
+	if (rc) {
+		free(fresh.v);
+		return rc;
+	}
+	if (fresh.n)
+		qsort(fresh.v, fresh.n, sizeof(*fresh.v), order_limits);
+	pthread_mutex_lock(&q->lock);
+	carry_pending(q, &fresh);
+	old = q->v;
+	q->v = fresh.v;
+	q->n = fresh.n;
+	/* Other mounts may have moved directories. */
+	if (q->parents)
+		memset(q->parents, 0, PARENT_SLOTS * sizeof(*q->parents));
+	pthread_mutex_unlock(&q->lock);
+	atomic_store(&q->on_dirs, fresh.on_dirs);
+	atomic_store(&q->on_owners, fresh.on_owners);
+	free(old);
+	return 0;
+}
+
+static int flush_limits(struct cfs_meta *m, const struct cfs_ctx *ctx)
+{
+	struct cfs_quotas *q = m->quotas;
+	struct cfs_quota *deltas;
+	size_t i, n = 0;
+	int rc;
+
+	pthread_mutex_lock(&q->lock);
+	deltas = q->n ? calloc(q->n, sizeof(*deltas)) : NULL;
+	for (i = 0; i < q->n && deltas; i++) {
+		if (!q->v[i].pending_space && !q->v[i].pending_inodes)
+			continue;
+		deltas[n] = q->v[i].q;
+		deltas[n].used_space = q->v[i].pending_space;
+		deltas[n++].used_inodes = q->v[i].pending_inodes;
+	}
+	pthread_mutex_unlock(&q->lock);
+	if (!n) {
+		free(deltas);
+		return 0;
+	}
+	rc = m->eng->ops->add_quota_usage(m->eng, ctx, deltas, n);
+	pthread_mutex_lock(&q->lock);
+	for (i = 0; i < n && !rc; i++) {
+		struct limit *l = find(q, deltas[i].kind, deltas[i].key);
+
+		if (!l)
+			continue;
+		l->pending_space -= deltas[i].used_space;
+		l->pending_inodes -= deltas[i].used_inodes;
+		l->q.used_space += deltas[i].used_space;
+		l->q.used_inodes += deltas[i].used_inodes;
+	}
+	pthread_mutex_unlock(&q->lock);
+	free(deltas);
+	return rc;
+}
+
+static int flush_batch(struct cfs_meta *m, const struct cfs_ctx *ctx)
+{
+	struct cfs_quotas *q = m->quotas;
+	int64_t space = 0, inodes = 0;
+	int rc;
+
+	if (m->eng->ops->inline_usage)
+		return 0;
+	rc = cfs_usage_batch_flush(q->batch, m, ctx, &space, &inodes);
+	if (!rc) {
+		atomic_fetch_add(&q->flushed_space, space);
+		atomic_fetch_add(&q->flushed_inodes, inodes);
+	}
+	return rc;
+}
+
+int cfs_quotas_flush(struct cfs_meta *m, const struct cfs_ctx *ctx)
+{
+	int rc = flush_batch(m, ctx);
+	int rc2 = flush_limits(m, ctx);
+
+	return rc ? rc : rc2;
+}

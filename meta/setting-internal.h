@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The setting, for the core only. */
+#ifndef CFS_META_SETTING_INTERNAL_H
+#define CFS_META_SETTING_INTERNAL_H
+
+#include <cachefs/meta.h>
+
+/*
+ * Secrets of a setting: AES-128-GCM under MD5(UUID), base64 of nonce, ciphertext and tag. The
+ * results are malloc'ed. -EKEYREJECTED: not sealed with this UUID, or damaged.
+ */
+int cfs_secret_seal(const char *uuid, const char *clear, char **ret);
+int cfs_secret_open(const char *uuid, const char *sealed, char **ret);
+
+/* Name of the first field that may not change on an existing volume but would; NULL: none. */
+const char *cfs_setting_fixed_change(const struct cfs_setting *from, const struct cfs_setting *to);
+bool cfs_setting_compressed(const struct cfs_setting *s);
+/* What follows from other fields: KeyEncrypted, MinClientVersion, changelog defaults. */
+int cfs_setting_normalise(struct cfs_setting *s);
+
+#endif

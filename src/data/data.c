@@ -12,7 +12,7 @@
 #define TICK_MIN_MS   10
 #define TICK_MAX_MS   250
 /* For this long the stored attributes that come back may be older than an own change. */
-#define STALE_ATTR_MS  1000
+#define STALE_ATTR_MS  5000
 #define DRAIN_PATIENCE 3 /* io_timeout_ms, for what is left at the end */
 
 static struct cfs_file *file_of(struct cfs_node *node)

@@ -8,15 +8,23 @@
 #include "meta/sql/sql-internal.h"
 
 /*
- * The checkpointer moves pages from the write-ahead log into the database on its own thread and
- * connection, so that no request pays for it. Its lock protects wanted and stop.
+ * The checkpointer moves most of the write-ahead log into the database on a thread and connection
+ * of its own; the lock protects stop and the wait for work. The phases follow each other in a
+ * circle: the write connection leaves IDLE and BULK_MOVED, the thread leaves WANTED.
  */
+enum sqlite_checkpoint {
+	SQLITE_CHECKPOINT_IDLE,
+	SQLITE_CHECKPOINT_WANTED,
+	SQLITE_CHECKPOINT_BULK_MOVED,
+};
+
 struct sqlite_checkpointer {
+	atomic_int phase; /* enum sqlite_checkpoint */
+	int next_frames;  /* log length that asks for the next run; under the write lock */
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
-	bool running, wanted, stop;
 	pthread_t thread;
-	int next_frames; /* log length that asks for the next run; under the write lock */
+	bool running, stop;
 };
 
 struct sqlite_db {
@@ -43,9 +51,16 @@ void sql_sqlite_close(struct cfs_engine *e);
 
 /* Maps a result code; unexpected ones are logged with the statement (or NULL) at fault. */
 int sqlite_error(sqlite3 *handle, int rc, const char *statement);
-int sqlite_open_handle(struct sqlite_db *db, int flags, sqlite3 **ret);
+/* vfs: NULL or SQLITE_WRITER_VFS. */
+int sqlite_open_handle(struct sqlite_db *db, int flags, const char *vfs, sqlite3 **ret);
+/* Reads the first page, so that a file that is no database or that is locked shows. */
+int sqlite_probe(sqlite3 *handle);
 /* printf with sqlite3_mprintf's %w and %q; runs without parameters and result. */
 __attribute__((format(printf, 2, 3))) int sqlite_run(sqlite3 *handle, const char *fmt, ...);
+
+/* sqlite-vfs.c: for the write connection */
+#define SQLITE_WRITER_VFS "cachefs-writer"
+void sqlite_vfs_register(void);
 
 /* sqlite-log.c */
 void sqlite_checkpointer_init(struct sqlite_db *db);

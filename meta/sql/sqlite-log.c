@@ -14,7 +14,6 @@
 
 /* Pages in the log that start a checkpoint; look-ups in a longer log cost more. */
 #define CHECKPOINT_FRAMES 4000
-#define LOCK_TIMEOUT_MS	  5000
 
 /* ---- durability ---- */
 
@@ -69,7 +68,19 @@ int sqlite_sync(struct sql_db *sql, const struct cfs_ctx *ctx)
 
 /* ---- checkpoints ---- */
 
-/* Pages that a crash of the machine would otherwise find only in the log. */
+static void report(sqlite3 *handle, int rc)
+{
+	/* Somebody else's reader or checkpoint is in the way: the next one will do. */
+	if ((rc & 0xff) != SQLITE_BUSY && (rc & 0xff) != SQLITE_LOCKED)
+		sqlite_error(handle, rc, "checkpoint");
+}
+
+static int checkpoint(sqlite3 *handle)
+{
+	return sqlite3_wal_checkpoint_v2(handle, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+}
+
+/* So that the short rest of a checkpoint finds little to sync. */
 static void sync_database(sqlite3 *handle)
 {
 	sqlite3_file *file = NULL;
@@ -79,24 +90,19 @@ static void sync_database(sqlite3 *handle)
 		file->pMethods->xSync(file, SQLITE_SYNC_NORMAL);
 }
 
-/*
- * The bulk is moved while writers go on; the short rest under the write lock, so that the log can
- * start again from its beginning instead of growing as long as somebody writes.
- */
-static void checkpoint(struct sqlite_db *db, sqlite3 *handle)
+/* A connection knows that there is a log only when it has read the database once. */
+static int open_own_handle(struct sqlite_db *db, sqlite3 **ret)
 {
-	struct sql_conn *c;
-	int rc = sqlite3_wal_checkpoint_v2(handle, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+	int rc = sqlite_open_handle(db, SQLITE_OPEN_READWRITE, NULL, ret);
 
-	if (!rc) {
-		sync_database(handle);
-		if (sql_acquire_writer(&db->sql, cfs_deadline_in(LOCK_TIMEOUT_MS), &c))
-			return;
-		rc = sqlite3_wal_checkpoint_v2(handle, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
-		sql_release(c);
+	if (!rc)
+		rc = sqlite_probe(*ret);
+	if (rc) {
+		report(*ret, rc);
+		sqlite3_close(*ret);
+		*ret = NULL;
 	}
-	if (rc && (rc & 0xff) != SQLITE_BUSY && (rc & 0xff) != SQLITE_LOCKED)
-		sqlite_error(handle, rc, "checkpoint");
+	return rc;
 }
 
 static bool wait_for_work(struct sqlite_checkpointer *k)
@@ -104,52 +110,74 @@ static bool wait_for_work(struct sqlite_checkpointer *k)
 	bool stop;
 
 	pthread_mutex_lock(&k->lock);
-	while (!k->wanted && !k->stop)
+	while (atomic_load(&k->phase) != SQLITE_CHECKPOINT_WANTED && !k->stop)
 		pthread_cond_wait(&k->wake, &k->lock);
-	k->wanted = false;
 	stop = k->stop;
 	pthread_mutex_unlock(&k->lock);
 	return !stop;
 }
 
-static void *run(void *arg)
+static void *move_bulk(void *arg)
 {
 	struct sqlite_db *db = arg;
 	sqlite3 *handle = NULL;
 
 	while (wait_for_work(&db->checkpointer)) {
-		int rc =
-			handle ? SQLITE_OK : sqlite_open_handle(db, SQLITE_OPEN_READWRITE, &handle);
+		int rc = handle ? SQLITE_OK : open_own_handle(db, &handle);
 
 		if (!rc) {
-			checkpoint(db, handle);
-			continue;
+			rc = checkpoint(handle);
+			if (rc)
+				report(handle, rc);
+			else
+				sync_database(handle);
 		}
-		sqlite_error(handle, rc, "checkpoint");
-		sqlite3_close(handle);
-		handle = NULL;
+		atomic_store(&db->checkpointer.phase,
+			     rc ? SQLITE_CHECKPOINT_IDLE : SQLITE_CHECKPOINT_BULK_MOVED);
 	}
 	sqlite3_close(handle);
 	return NULL;
 }
 
-/* On the write connection, after each commit: frames is the length of the log. */
+static void wake(struct sqlite_db *db)
+{
+	struct sqlite_checkpointer *k = &db->checkpointer;
+
+	pthread_mutex_lock(&k->lock);
+	if (!k->running)
+		k->running = !cfs_thread_start("cfs-checkpoint", move_bulk, db, &k->thread);
+	atomic_store(&k->phase, SQLITE_CHECKPOINT_WANTED);
+	pthread_cond_signal(&k->wake);
+	pthread_mutex_unlock(&k->lock);
+}
+
+/*
+ * On the write connection, after each commit: frames is the length of the log. The short rest is
+ * moved here, where nobody can write meanwhile: the log can start again from its beginning instead
+ * of growing for as long as somebody writes.
+ */
 static int committed(void *arg, sqlite3 *handle, const char *name, int frames)
 {
 	struct sqlite_db *db = arg;
 	struct sqlite_checkpointer *k = &db->checkpointer;
+	int rc;
 
-	if (frames < k->next_frames - CHECKPOINT_FRAMES)
-		k->next_frames = CHECKPOINT_FRAMES;
-	if (frames < k->next_frames)
-		return SQLITE_OK;
-	k->next_frames = frames + CHECKPOINT_FRAMES;
-	pthread_mutex_lock(&k->lock);
-	if (!k->running)
-		k->running = !cfs_thread_start("cfs-checkpoint", run, db, &k->thread);
-	k->wanted = true;
-	pthread_cond_signal(&k->wake);
-	pthread_mutex_unlock(&k->lock);
+	switch (atomic_load(&k->phase)) {
+	case SQLITE_CHECKPOINT_IDLE:
+		if (frames < k->next_frames - CHECKPOINT_FRAMES)
+			k->next_frames = CHECKPOINT_FRAMES;
+		if (frames >= k->next_frames) {
+			k->next_frames = frames + CHECKPOINT_FRAMES;
+			wake(db);
+		}
+		break;
+	case SQLITE_CHECKPOINT_BULK_MOVED:
+		rc = checkpoint(handle);
+		if (rc)
+			report(handle, rc);
+		atomic_store(&k->phase, SQLITE_CHECKPOINT_IDLE);
+		break;
+	}
 	return SQLITE_OK;
 }
 

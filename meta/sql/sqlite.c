@@ -82,6 +82,8 @@ static void configure(void)
 	/* Each connection is used by one thread at a time; memory is not counted. */
 	sqlite3_config(SQLITE_CONFIG_MULTITHREAD);
 	sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
+	sqlite3_initialize();
+	sqlite_vfs_register();
 }
 
 /* "file:" URI with everything escaped that is special there. */
@@ -102,7 +104,7 @@ static char *immutable_uri(const char *path)
 	return uri;
 }
 
-int sqlite_open_handle(struct sqlite_db *db, int flags, sqlite3 **ret)
+int sqlite_open_handle(struct sqlite_db *db, int flags, const char *vfs, sqlite3 **ret)
 {
 	char *uri = NULL;
 	int rc;
@@ -113,15 +115,14 @@ int sqlite_open_handle(struct sqlite_db *db, int flags, sqlite3 **ret)
 			return SQLITE_NOMEM;
 		flags |= SQLITE_OPEN_URI;
 	}
-	rc = sqlite3_open_v2(uri ? uri : db->path, ret, flags | SQLITE_OPEN_NOMUTEX, NULL);
+	rc = sqlite3_open_v2(uri ? uri : db->path, ret, flags | SQLITE_OPEN_NOMUTEX, vfs);
 	free(uri);
 	if (*ret)
 		sqlite3_extended_result_codes(*ret, 1);
 	return rc;
 }
 
-/* Reads the first page, so that a file that is no database or that is locked shows. */
-static int probe(sqlite3 *handle)
+int sqlite_probe(sqlite3 *handle)
 {
 	return sqlite3_exec(handle, "SELECT 1 FROM sqlite_master LIMIT 1", NULL, NULL, NULL);
 }
@@ -203,9 +204,9 @@ static int sqlite_connect(struct sql_db *sql, bool writer, struct sql_conn **ret
 
 	if (!s)
 		return -ENOMEM;
-	rc = sqlite_open_handle(db, flags, &s->handle);
+	rc = sqlite_open_handle(db, flags, writer ? SQLITE_WRITER_VFS : NULL, &s->handle);
 	if (!rc)
-		rc = probe(s->handle);
+		rc = sqlite_probe(s->handle);
 	if (needs_immutable(db, rc)) {
 		cfs_warn("write-ahead log cannot be opened, reading the database file alone: "
 			 "changes of others are not seen: database=%s error=%s",
@@ -213,9 +214,9 @@ static int sqlite_connect(struct sql_db *sql, bool writer, struct sql_conn **ret
 		atomic_store(&db->immutable, true);
 		sqlite3_close(s->handle);
 		s->handle = NULL;
-		rc = sqlite_open_handle(db, flags, &s->handle);
+		rc = sqlite_open_handle(db, flags, writer ? SQLITE_WRITER_VFS : NULL, &s->handle);
 		if (!rc)
-			rc = probe(s->handle);
+			rc = sqlite_probe(s->handle);
 	}
 	if (rc)
 		r = open_error(db, s->handle, rc, err);

@@ -233,7 +233,7 @@ static int probe_store(struct cfs_object_store *store, const struct cfs_setting 
 static int format_volume(const char *url, const struct format_opts *o, struct cfs_setting *s,
 			 char err[256])
 {
-	struct cfs_meta_conf conf = {.timeout_ms = 30000, .no_bgjob = true};
+	struct cfs_meta_conf conf = {.timeout_ms = 30000, .no_bgjob = true, .create = true};
 	struct cfs_object_store *store = NULL;
 	struct cfs_setting *old = NULL;
 	struct cfs_meta *meta = NULL;

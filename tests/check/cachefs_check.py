@@ -235,9 +235,7 @@ class SqliteLoader(SqlLoader):
                     r[1].decode(): r[2]
                     for r in self.db.execute("PRAGMA index_list(%s%s)" % (self.prefix, table))
                 }
-                got = tuple(
-                    r[2].decode() for r in self.db.execute("PRAGMA index_info(%s)" % name)
-                )
+                got = tuple(r[2].decode() for r in self.db.execute("PRAGMA index_info(%s)" % name))
                 if name not in have or have[name] != unique or got != columns:
                     out.append(("schema", "index %s is missing or differs" % name))
         return out
@@ -422,8 +420,13 @@ class Checker:
                 continue
             if n.nlink == 0 and n.type != DIR and n.ino in sustained:
                 continue
-            self.bad("orphan", "node %d (type %d, nlink %d) has no name that leads to the root",
-                     n.ino, n.type, n.nlink)
+            self.bad(
+                "orphan",
+                "node %d (type %d, nlink %d) has no name that leads to the root",
+                n.ino,
+                n.type,
+                n.nlink,
+            )
 
     def links(self):
         for n in self.m.nodes.values():
@@ -444,7 +447,9 @@ class Checker:
                 self.bad("nlink", "inode %d has %d, want %d", n.ino, n.nlink, len(edges))
             parents = {e[0] for e in edges}
             if len(edges) > 1 and n.parent != 0:
-                self.bad("parent", "inode %d with %d names says %d, want 0", n.ino, len(edges), n.parent)
+                self.bad(
+                    "parent", "inode %d with %d names says %d, want 0", n.ino, len(edges), n.parent
+                )
             elif len(edges) == 1 and n.parent not in parents | {0}:
                 self.bad("parent", "inode %d says %d, is in %d", n.ino, n.parent, edges[0][0])
 
@@ -511,8 +516,14 @@ class Checker:
         def use(where, id_, size):
             used[id_] += 1
             if sizes.setdefault(id_, size) != size:
-                self.bad("slice", "%s: slice %d has size %d here, %d elsewhere",
-                         where, id_, size, sizes[id_])
+                self.bad(
+                    "slice",
+                    "%s: slice %d has size %d here, %d elsewhere",
+                    where,
+                    id_,
+                    size,
+                    sizes[id_],
+                )
             if id_ >= next_id:
                 self.bad("slice", "%s: slice %d was never given out", where, id_)
 
@@ -647,14 +658,22 @@ class Checker:
                 if id_ and id_ not in self.m.acls:
                     self.bad("acl", "inode %d names rule %d, which does not exist", n.ino, id_)
             if n.default_acl and n.type != DIR:
-                self.bad("acl", "inode %d is no directory but has default rule %d", n.ino, n.default_acl)
+                self.bad(
+                    "acl", "inode %d is no directory but has default rule %d", n.ino, n.default_acl
+                )
             rule = self.m.acls.get(n.access_acl)
             if rule:
                 group = rule.group if rule.mask == 0xFFFF else rule.mask
                 want = (rule.owner << 6) | (group << 3) | rule.other
                 if n.mode & 0o777 != want:
-                    self.bad("acl", "inode %d: mode %o, rule %d says %o",
-                             n.ino, n.mode & 0o777, n.access_acl, want)
+                    self.bad(
+                        "acl",
+                        "inode %d: mode %o, rule %d says %o",
+                        n.ino,
+                        n.mode & 0o777,
+                        n.access_acl,
+                        want,
+                    )
         if self.m.acls and not self.m.setting.get("EnableACL"):
             self.bad("acl", "rules are stored but the volume has ACLs off")
 
@@ -688,8 +707,14 @@ class Checker:
             kids = [self.m.nodes[e[2]] for e in self.by_parent.get(ino, ()) if e[2] in self.m.nodes]
             want = (sum(k.space for k in kids), len(kids))
             if (space, inodes) != want:
-                self.bad("dirstat", "directory %d has %d bytes %d inodes, want %d and %d",
-                         ino, space, inodes, *want)
+                self.bad(
+                    "dirstat",
+                    "directory %d has %d bytes %d inodes, want %d and %d",
+                    ino,
+                    space,
+                    inodes,
+                    *want
+                )
             want = sum(k.length for k in kids if k.type == FILE)
             if self.opt.data_length and length != want:
                 self.bad("dirstat", "directory %d has length %d, want %d", ino, length, want)
@@ -715,8 +740,15 @@ class Checker:
                         if type_ == DIR:
                             stack.append(child)
             if (space, inodes) != (want_space, want_inodes):
-                self.bad("quota", "directory %d uses %d bytes %d inodes, want %d and %d",
-                         ino, space, inodes, want_space, want_inodes)
+                self.bad(
+                    "quota",
+                    "directory %d uses %d bytes %d inodes, want %d and %d",
+                    ino,
+                    space,
+                    inodes,
+                    want_space,
+                    want_inodes,
+                )
         if not self.m.setting.get("UserGroupQuota"):
             return
         usage = collections.defaultdict(lambda: [0, 0])
@@ -729,11 +761,22 @@ class Checker:
         for key, (_, _, space, inodes) in self.m.owner_quota.items():
             want = usage.get(key, [0, 0])
             if [space, inodes] != want:
-                self.bad("quota", "%s %d uses %d bytes %d inodes, want %d and %d",
-                         "user" if key[0] == 1 else "group", key[1], space, inodes, *want)
+                self.bad(
+                    "quota",
+                    "%s %d uses %d bytes %d inodes, want %d and %d",
+                    "user" if key[0] == 1 else "group",
+                    key[1],
+                    space,
+                    inodes,
+                    *want
+                )
         for key in set(usage) - set(self.m.owner_quota):
-            self.bad("quota", "%s %d owns inodes but has no row",
-                     "user" if key[0] == 1 else "group", key[1])
+            self.bad(
+                "quota",
+                "%s %d owns inodes but has no row",
+                "user" if key[0] == 1 else "group",
+                key[1],
+            )
 
 
 def check(url, bucket=None, options=None, objects=True):
@@ -753,7 +796,9 @@ def check(url, bucket=None, options=None, objects=True):
 def main(argv=None):
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("url", metavar="META-URL")
-    p.add_argument("--bucket", metavar="DIR", help="where the objects are, if not where the volume says")
+    p.add_argument(
+        "--bucket", metavar="DIR", help="where the objects are, if not where the volume says"
+    )
     p.add_argument("--no-objects", action="store_true", help="tables only")
     p.add_argument("--lag", action="store_true", help="counters and statistics may be behind")
     p.add_argument("--unmounted", action="store_true", help="no session or lock may be left")

@@ -10,7 +10,11 @@ REPO = pathlib.Path(__file__).resolve().parents[2]
 
 
 def _home():
-    names = [os.environ.get("CACHEFS_FIXTURES"), REPO / "tests/fixtures", REPO.parent / "shared/fixtures"]
+    names = [
+        os.environ.get("CACHEFS_FIXTURES"),
+        REPO / "tests/fixtures",
+        REPO.parent / "shared/fixtures",
+    ]
     for name in names:
         if name and (pathlib.Path(name) / "juicefs-1.4.1").is_dir():
             return pathlib.Path(name) / "juicefs-1.4.1"

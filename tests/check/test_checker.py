@@ -66,7 +66,10 @@ SQL_DAMAGE = {
     "nextInode": ("counter", "UPDATE jfs_counter SET value=20 WHERE name='nextInode'"),
     "nextChunk": ("counter", "UPDATE jfs_counter SET value=20 WHERE name='nextChunk'"),
     "nextTrash": ("counter", "UPDATE jfs_counter SET value=0 WHERE name='nextTrash'"),
-    "half a record": ("chunk", "UPDATE jfs_chunk SET slices=substr(CAST(slices AS BLOB),1,23) WHERE id=1"),
+    "half a record": (
+        "chunk",
+        "UPDATE jfs_chunk SET slices=substr(CAST(slices AS BLOB),1,23) WHERE id=1",
+    ),
     "record leaves the chunk": (
         "record",
         "UPDATE jfs_chunk SET slices=x'03FFFFFF'||substr(CAST(slices AS BLOB),5)",
@@ -104,7 +107,7 @@ SQL_DAMAGE = {
 def test_damaged_table_is_found(volume, what):
     kind, sql = SQL_DAMAGE[what]
     url, bucket = volume("sqlite")
-    db = sqlite3.connect(url[len("sqlite3://"):])
+    db = sqlite3.connect(url[len("sqlite3://") :])
     db.executescript(sql)
     db.close()
     assert kind in {k for k, _ in findings(url, bucket)}
@@ -112,8 +115,14 @@ def test_damaged_table_is_found(volume, what):
 
 @pytest.mark.parametrize(
     "what,kind",
-    [("missing", "object"), ("truncated", "object"), ("grown", "object"), ("extra", "leak"),
-     ("temporary", "leak"), ("foreign uuid", "object")],
+    [
+        ("missing", "object"),
+        ("truncated", "object"),
+        ("grown", "object"),
+        ("extra", "leak"),
+        ("temporary", "leak"),
+        ("foreign uuid", "object"),
+    ],
 )
 def test_damaged_bucket_is_found(volume, what, kind):
     url, bucket = volume("sqlite")
@@ -149,7 +158,7 @@ def test_missing_object_of_filtered_volume_is_found(volume):
 
 def test_lag_forgives_counters_only(volume):
     url, bucket = volume("sqlite")
-    db = sqlite3.connect(url[len("sqlite3://"):])
+    db = sqlite3.connect(url[len("sqlite3://") :])
     db.executescript(
         "UPDATE jfs_counter SET value=value+1 WHERE name IN ('usedSpace','totalInodes');"
         "UPDATE jfs_dir_stats SET used_space=0;"
@@ -165,7 +174,9 @@ def test_command_line(volume):
     tool = cachefs_check.__file__
 
     def run(*args):
-        r = subprocess.run([sys.executable, tool, *args], capture_output=True, text=True, timeout=60)
+        r = subprocess.run(
+            [sys.executable, tool, *args], capture_output=True, text=True, timeout=60
+        )
         return r.returncode, r.stdout.splitlines()
 
     assert run(url, "--bucket", bucket) == (0, ["0 findings"])

@@ -94,7 +94,11 @@ class Workspace:
         # files, not pipes: a daemon that keeps an inherited descriptor must not block the test
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             p = subprocess.Popen(
-                argv, stdout=out, stderr=err, env=self.env(**(env or {})), cwd=self.dir,
+                argv,
+                stdout=out,
+                stderr=err,
+                env=self.env(**(env or {})),
+                cwd=self.dir,
                 stdin=subprocess.PIPE if input is not None else subprocess.DEVNULL,
             )
             try:
@@ -112,7 +116,11 @@ class Workspace:
         assert r.returncode >= 0, "%s died of signal %d\n%s" % (argv[0], -r.returncode, r.stderr)
         if check:
             assert r.returncode == 0, "%s: exit %d\n%s%s" % (
-                shlex.join(argv), r.returncode, r.stdout, r.stderr)
+                shlex.join(argv),
+                r.returncode,
+                r.stdout,
+                r.stderr,
+            )
         return r
 
     def popen(self, argv, **kw):
@@ -193,7 +201,7 @@ class Workspace:
         except TimeoutError:
             bad += ["process left: %d %s" % p for p in self.processes()]
             self.abort()
-        for core in [*self.dir.rglob("core*"), *pathlib.Path("/").glob("core*")]:
+        for core in [*self.dir.glob("core*"), *pathlib.Path("/").glob("core*")]:
             if re.match(r"core(\.\d+)?$", core.name) and core.is_file():
                 bad.append("core left: %s" % core)
         if passed:
@@ -223,7 +231,7 @@ class Volume:
 
     def attach(self, ws, name, url, bucket):
         self.ws, self.name, self.url, self.bucket = ws, name, url, bucket
-        self.db = pathlib.Path(url[len("sqlite3://"):])
+        self.db = pathlib.Path(url[len("sqlite3://") :])
         self.check_options = {"unmounted": True}
         self.fixture_name = None
 
@@ -287,7 +295,8 @@ class Volume:
                 if os.path.exists(str(self.db) + suffix):
                     shutil.copy(str(self.db) + suffix, os.path.join(tmp, "meta.db" + suffix))
             found, warnings = cachefs_check.check(
-                "sqlite3://%s/meta.db" % tmp, str(self.bucket), options)
+                "sqlite3://%s/meta.db" % tmp, str(self.bucket), options
+            )
         for kind, text in warnings:
             print("checker: %s: warning: %s: %s" % (self.name, kind, text))
         return ["checker: %s: %s: %s" % (self.name, kind, text) for kind, text in found]
@@ -315,8 +324,12 @@ class Mount:
             # sd-daemon(3): asks for "<n>" level prefixes on stderr
             journal = {"JOURNAL_STREAM": "%d:%d" % (st.st_dev, st.st_ino)}
             self.process = subprocess.Popen(
-                argv + ["--foreground"], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env=self.ws.env(**journal, **(env or {})), cwd=self.ws.dir,
+                argv + ["--foreground"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.ws.env(**journal, **(env or {})),
+                cwd=self.ws.dir,
             )
 
     def __fspath__(self):
@@ -371,7 +384,10 @@ class Mount:
             except subprocess.TimeoutExpired:
                 raise AssertionError("the mount process did not end in %g s" % (seconds * SLOW))
             assert code is None or got == code, "mount process: exit %d, want %d\n%s" % (
-                got, code, self.log()[-4000:])
+                got,
+                code,
+                self.log()[-4000:],
+            )
         wait_until(lambda: not self.mounted(), 10, "the end of the mount")
         self.ended = True
 
@@ -392,8 +408,10 @@ class Mount:
         if not self.ended:
             self.umount()
         return self.volume.mount(
-            self.opts if opts is None else opts, self.daemon if daemon is None else daemon,
-            path=self.path)
+            self.opts if opts is None else opts,
+            self.daemon if daemon is None else daemon,
+            path=self.path,
+        )
 
     def finish(self):
         bad = []
@@ -408,8 +426,9 @@ class Mount:
                 if self.process and self.process.poll() is None:
                     self.process.kill()
                     self.process.wait(20)
-                subprocess.run(["umount", "-l", str(self.path)], timeout=20,
-                               stderr=subprocess.DEVNULL)
+                subprocess.run(
+                    ["umount", "-l", str(self.path)], timeout=20, stderr=subprocess.DEVNULL
+                )
         for line in self.log().splitlines():
             if LOG_ERROR.search(line) and not any(a.search(line) for a in self.allowed):
                 bad.append("%s logged: %s" % (self.path.name, line))

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""format, status, info, umount, version: what a user types and what a script reads."""
+
+import json
+import os
+import re
+import sqlite3
+
+import pytest
+
+from syscalls import data, read, write
+
+
+def test_format_makes_what_the_other_client_makes(ws):
+    vol = ws.volume(name="my-vol", trash_days=1)
+    s = vol.setting()
+    assert s["Name"] == "my-vol" and s["Storage"] == "file" and s["BlockSize"] == 4096
+    assert s["Bucket"] == "%s/" % vol.bucket and s["TrashDays"] == 1 and s["MetaVersion"] == 1
+    assert s["DirStats"] is True and s["EnableACL"] is False
+    assert re.match(r"^1\.\d+\.\d+", s["MinClientVersion"])
+    counters = dict(vol.sql("SELECT name, value FROM jfs_counter"))
+    assert counters.pop("nextCleanupSlices", 0) == 0
+    assert counters == {
+        "nextInode": 2,
+        "nextChunk": 1,
+        "nextSession": 0,
+        "usedSpace": 0,
+        "totalInodes": 0,
+    }
+    nodes = vol.sql(
+        "SELECT inode, type, mode, uid, gid, nlink, length, parent FROM jfs_node ORDER BY inode"
+    )
+    assert nodes == [
+        (1, 2, 0o777, 0, 0, 2, 4096, 1),
+        (0x7FFFFFFF10000000, 2, 0o555, 0, 0, 2, 4096, 1),
+    ]
+    assert vol.sql("PRAGMA journal_mode") == [("wal",)]
+    assert read(vol.bucket / "my-vol/juicefs_uuid").decode() == s["UUID"]
+    assert [p.name for p in (vol.bucket / "my-vol").iterdir() if p.name != "testing"] == [
+        "juicefs_uuid"
+    ]
+
+
+def test_schema_is_the_other_clients(ws):
+    """Index names matter: an index of another name makes the peer build its own beside it."""
+    import fixtures
+
+    vol = ws.volume()
+    want = sqlite3.connect(
+        "file:%s?mode=ro&immutable=1" % (fixtures.HOME / "stale-sqlite/meta.db"), uri=True
+    )
+    q = "SELECT name FROM sqlite_master WHERE name LIKE '%jfs_%' ORDER BY name"
+    assert {r[0] for r in want.execute(q)} <= {r[0] for r in vol.sql(q)}
+    for (name,) in want.execute(
+        "SELECT name FROM sqlite_master WHERE type='table' AND name LIKE 'jfs_%'"
+    ):
+        info = "PRAGMA table_info(%s)" % name
+        strip = [(c[1], c[2].upper(), c[3], c[5]) for c in want.execute(info)]
+        assert [(c[1], c[2].upper(), c[3], c[5]) for c in vol.sql(info)] == strip, name
+    want.close()
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "ab", "UPPER", "under_score", "-lead", "trail-", "a" * 64, "a/b", ""]
+)
+def test_format_refuses_bad_names(ws, name):
+    vol = ws.volume(format=False)
+    r = ws.run("cachefs", "format", vol.url, name, "--storage", "file", "--bucket", vol.bucket)
+    assert r.returncode != 0 and r.stderr.strip()
+    assert not vol.db.exists() or vol.sql(
+        "SELECT count(*) FROM sqlite_master WHERE name='jfs_setting'"
+    ) == [(0,)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"block_size": "3"},
+        {"block_size": "64M"},
+        {"compress": "gzip"},
+        {"trash_days": "-1"},
+        {"storage": "ftp"},
+        {"capacity": "much"},
+    ],
+)
+def test_format_refuses_bad_values(ws, options):
+    vol = ws.volume(format=False)
+    r = ws.run("cachefs", *vol.format_args(**options))
+    assert r.returncode != 0 and r.stderr.strip()
+    vol.check_options = None
+
+
+def test_format_again(volume, ws):
+    uuid = volume.setting()["UUID"]
+    mnt = volume.mount()
+    write(mnt / "f", b"x")
+    mnt.umount()
+    for options in ({"block_size": "1M"}, {"hash_prefix": True}, {"compress": "lz4"}):
+        r = ws.run("cachefs", *volume.format_args(**options))
+        assert r.returncode != 0 and r.stderr.strip()
+    r = ws.run(
+        "cachefs", "format", volume.url, "other", "--storage", "file", "--bucket", volume.bucket
+    )
+    assert r.returncode != 0
+    volume.format(capacity="10G", trash_days=3)
+    s = volume.setting()
+    assert (s["UUID"], s["BlockSize"], s["TrashDays"], s["Capacity"]) == (uuid, 4096, 3, 10 << 30)
+    mnt = volume.mount()
+    assert read(mnt / "f") == b"x"
+
+
+def test_format_of_an_unusable_bucket(ws):
+    write(ws.path("file"), b"")
+    vol = ws.volume(format=False)
+    r = ws.run("cachefs", *vol.format_args(bucket=ws.path("file")))
+    assert r.returncode != 0 and r.stderr.strip()
+    vol.check_options = None
+
+
+def test_status(volume, ws):
+    mnt = volume.mount()
+    write(mnt / "f", data(10_000))
+    s = volume.status()
+    assert s["setting"]["Name"] == "vol" and s["setting"]["UUID"] == volume.setting()["UUID"]
+    (session,) = s["sessions"]
+    assert session["info"]["MountPoint"] == str(mnt.path)
+    assert session["info"]["ProcessID"] == mnt.pid()
+    assert re.match(r"^1\.4\.1", session["info"]["Version"])
+    assert s["usage"]["used_bytes"] == 12288 and s["usage"]["used_inodes"] == 1
+    text = ws.run("cachefs", "status", volume.url, check=True).stdout
+    assert "vol" in text and str(mnt.path) in text
+    mnt.umount()
+    assert volume.status()["sessions"] == []
+
+
+def test_read_only_mount_has_no_session(volume):
+    volume.mount("ro")
+    assert volume.status()["sessions"] == []
+
+
+def test_info(volume, ws, mnt):
+    write(mnt / "f", data(5_000_000))
+    os.mkdir(mnt / "d")
+    os.link(mnt / "f", mnt / "d/g")
+    i = json.loads(ws.run("cachefs", "info", mnt / "f", "--json", check=True).stdout)
+    assert i["inode"] == os.stat(mnt / "f").st_ino and i["length"] == 5_000_000 and i["nlink"] == 2
+    assert sorted(i["paths"]) == ["/d/g", "/f"]
+    slices = [s for c in i["chunks"] for s in c["slices"]]
+    assert sum(s["len"] for s in slices) == 5_000_000
+    objects = {o for s in slices for o in s["objects"]}
+    have = {str(p.relative_to(volume.bucket)) for p in volume.objects()}
+    assert objects == have or {"vol/" + o for o in objects} == have
+    assert str(i["inode"]) in ws.run("cachefs", "info", mnt / "f", check=True).stdout
+    assert ws.run("cachefs", "info", mnt / "d", check=True).returncode == 0
+    for path in (mnt / "nothing", "/etc/passwd"):
+        r = ws.run("cachefs", "info", path)
+        assert r.returncode != 0 and r.stderr.strip()
+
+
+def test_version(ws):
+    text = ws.run("cachefs", "version", check=True).stdout
+    assert re.search(r"\d+\.\d+", text)
+    v = json.loads(ws.run("cachefs", "version", "--json", check=True).stdout)
+    assert isinstance(v, dict) and v
+    assert ws.run("cachefs", "--version").returncode == 0
+
+
+@pytest.mark.parametrize("command", ["format", "mount", "status", "info", "umount", "version"])
+def test_help(ws, command):
+    r = ws.run("cachefs", command, "--help")
+    assert r.returncode == 0 and command in r.stdout and not r.stderr
+    top = ws.run("cachefs", "--help")
+    assert top.returncode == 0 and command in top.stdout
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["no-such-command"],
+        ["format"],
+        ["mount", "x"],
+        ["status"],
+        ["status", "--no-such-option", "x"],
+        ["umount"],
+        ["info"],
+    ],
+)
+def test_usage_errors(ws, argv):
+    r = ws.run("cachefs", *argv)
+    assert r.returncode == 1 and r.stderr.strip()
+
+
+def test_umount_of_something_else(ws):
+    ws.path("d").mkdir()
+    for path in (ws.path("d"), ws.path("nowhere"), "/proc"):
+        r = ws.run("cachefs", "umount", path)
+        assert r.returncode != 0 and r.stderr.strip()
+    assert os.path.ismount("/proc")

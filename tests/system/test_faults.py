@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Broken, wrong, full and silent backends. A failure here is a hang, a wrong byte or damage where an
+error was due."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import time
+
+import pytest
+
+from cachefs import SLOW, mountinfo, wait_until
+from syscalls import data, fails, read, write
+
+LOCKER = """
+import sqlite3, sys, time
+db = sqlite3.connect(sys.argv[1], timeout=30, isolation_level=None)
+db.execute('BEGIN EXCLUSIVE')
+print('locked', flush=True)
+time.sleep(float(sys.argv[2]))
+db.execute('COMMIT')
+"""
+
+
+def refused(ws, url, word, status=(1, 32)):
+    """Neither command nor helper may mount this; each says why in one line, soon."""
+    point = ws.path("refused")
+    point.mkdir(exist_ok=True)
+    for argv in (
+        ["mount.cachefs", url, point],
+        ["cachefs", "mount", url, point],
+        ["cachefs", "status", url],
+    ):
+        start = time.monotonic()
+        r = ws.run(*argv)
+        assert time.monotonic() - start < 15 * SLOW
+        assert r.returncode in status or (argv[1] == "status" and r.returncode), r
+        lines = r.stderr.strip().splitlines()
+        assert len(lines) == 1 and word in lines[0].lower(), "%r lacks %r" % (r.stderr, word)
+        assert str(point) not in mountinfo()
+    wait_until(lambda: not ws.processes(), 10, "the end of the processes")
+
+
+# -- what is no volume
+
+
+def test_unreachable_database(ws):
+    refused(ws, "sqlite3://%s/no/such/dir/x.db" % ws.dir, "no such")
+    refused(ws, "sqlite3://%s/missing.db" % ws.dir, "")
+    assert not ws.path("missing.db").exists(), "a mount must not create a database"
+
+
+@pytest.mark.parametrize("url", ["gopher://x/y", "sqlite3://", "://", "", "sqlite3:"])
+def test_wrong_url(ws, url):
+    refused(ws, url, "")
+
+
+def test_database_without_volume(ws):
+    sqlite3.connect(ws.path("empty.db")).close()
+    db = sqlite3.connect(ws.path("other.db"))
+    db.execute("CREATE TABLE t (x)")
+    db.commit()
+    db.close()
+    before = read(ws.path("other.db"))
+    for name in ("empty.db", "other.db"):
+        ws.path(name).touch()
+        refused(ws, "sqlite3://%s/%s" % (ws.dir, name), "volume")
+    assert read(ws.path("other.db")) == before
+
+
+def test_not_a_database(ws):
+    write(ws.path("text.db"), b"this is no database\n" * 1000)
+    refused(ws, "sqlite3://%s/text.db" % ws.dir, "")
+    ws.path("dir.db").mkdir()
+    refused(ws, "sqlite3://%s/dir.db" % ws.dir, "")
+
+
+@pytest.mark.parametrize(
+    "change,word",
+    [
+        ({"MetaVersion": 2}, "version"),
+        ({"MinClientVersion": "9.0.0"}, "version"),
+        ({"MaxClientVersion": "1.0.0"}, "version"),
+        ({"Storage": "tape"}, "tape"),
+        ({"Compression": "brotli"}, "brotli"),
+        ({"BlockSize": 0}, ""),
+        ({"BlockSize": "many"}, ""),
+    ],
+)
+def test_setting_from_another_world(ws, volume, change, word):
+    s = volume.setting()
+    s.update(change)
+    volume.sql("UPDATE jfs_setting SET value=? WHERE name='format'", json.dumps(s))
+    volume.check_options = None
+    point = ws.path("refused")
+    point.mkdir()
+    r = ws.run("mount.cachefs", volume.url, point)
+    assert r.returncode in (1, 32) and word in r.stderr.lower() and len(r.stderr.splitlines()) == 1
+    assert str(point) not in mountinfo()
+
+
+def test_setting_that_is_no_json(ws, volume):
+    volume.sql("UPDATE jfs_setting SET value='{\"Name\": '")
+    volume.check_options = None
+    refused(ws, volume.url, "")
+
+
+def test_bucket_that_is_missing(ws, volume):
+    """Mounting must not turn a bucket that is not there (a disk not mounted yet) into an empty one."""
+    mnt = volume.mount()
+    write(mnt / "f", b"x")
+    mnt.umount()
+    os.rename(volume.bucket, ws.path("away"))
+    point = ws.path("refused")
+    point.mkdir()
+    r = ws.run("mount.cachefs", volume.url, point)
+    if r.returncode == 0:
+        with fails("EIO"):
+            read(point / "f")
+        ws.run("cachefs", "umount", point, check=True)
+        wait_until(lambda: not ws.processes(), 30, "the end of the mount process")
+    else:
+        assert r.returncode == 32 and r.stderr.strip()
+    assert not volume.bucket.exists() or not list(volume.bucket.rglob("*_*"))
+    if volume.bucket.exists():
+        volume.bucket.rmdir() if not list(volume.bucket.iterdir()) else None
+    os.rename(ws.path("away"), volume.bucket)
+
+
+# -- objects
+
+
+@pytest.mark.parametrize("how", ["missing", "short", "empty", "directory"])
+def test_damaged_object_is_eio(volume, how):
+    mnt = volume.mount()
+    content = data(9_000_000)
+    write(mnt / "f", content)
+    write(mnt / "g", b"healthy")
+    mnt.umount()
+    (victim,) = [p for p in volume.objects() if "_1_" in p.name]
+    saved = read(victim)
+    if how == "short":
+        os.truncate(victim, 1000)
+    elif how == "empty":
+        os.truncate(victim, 0)
+    else:
+        os.unlink(victim)
+        if how == "directory":
+            victim.mkdir()
+    mnt = volume.mount("io-timeout=5", expect=r"EIO|ENOENT|missing|short|truncated|EISDIR|object")
+    start = time.monotonic()
+    with open(mnt / "f", "rb", buffering=0) as f:
+        assert f.read(100) == content[:100]
+        f.seek(5 << 20)
+        with fails("EIO"):
+            f.read(4096)
+        f.seek(8_500_000)
+        assert f.read(10) == content[8_500_000:8_500_010]
+    assert time.monotonic() - start < 20 * SLOW
+    assert read(mnt / "g") == b"healthy"
+    if victim.is_dir():
+        victim.rmdir()
+    write(victim, saved)
+    assert read(mnt / "f") == content, "the object came back, the file did not"
+
+
+@pytest.fixture
+def small_disk(ws):
+    """A bucket on a file system of its own, 24 MiB."""
+    bucket = ws.path("vol-bucket")
+    bucket.mkdir()
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "cachefs-test", str(bucket)], check=True
+    )
+    kept = ws.path("kept")
+
+    def clean():
+        # the checker runs later: leave the objects as a plain directory
+        subprocess.run(["cp", "-a", str(bucket), str(kept)], check=True)
+        subprocess.run(["umount", "-l", str(bucket)], check=True)
+        bucket.rmdir()
+        os.rename(kept, bucket)
+
+    ws.cleanups.append(clean)
+    return bucket
+
+
+def remount(bucket, opts):
+    subprocess.run(["mount", "-o", "remount," + opts, str(bucket)], check=True)
+
+
+def try_write(path, content):
+    """Returns the error of a write, fsync or close, or None."""
+    try:
+        fd = os.open(path, os.O_CREAT | os.O_WRONLY)
+    except OSError as e:
+        return e
+    error = None
+    try:
+        for off in range(0, len(content), 1 << 20):
+            os.write(fd, content[off : off + (1 << 20)])
+        os.fsync(fd)
+    except OSError as e:
+        error = e
+    try:
+        os.close(fd)
+    except OSError as e:
+        error = error or e
+    return error
+
+
+@pytest.mark.deadline(180)
+def test_read_only_object_directory(ws, small_disk):
+    vol = ws.volume()
+    vol.check_options = {"unmounted": True, "leaks": "warn"}
+    mnt = vol.mount("io-timeout=5,put-timeout=5", expect=r"EROFS|EIO|read-only|object")
+    write(mnt / "before", data(100_000))
+    remount(small_disk, "ro")
+    start = time.monotonic()
+    error = try_write(mnt / "during", data(1_000_000))
+    assert error is not None and error.strerror in ("Input/output error", "Read-only file system")
+    assert time.monotonic() - start < 40 * SLOW
+    assert read(mnt / "before") == data(100_000)
+    remount(small_disk, "rw")
+    wait_until(
+        lambda: try_write(mnt / "after", data(1_000_000)) is None, 30, "a write after the repair"
+    )
+    assert read(mnt / "after") == data(1_000_000)
+    os.unlink(mnt / "during")
+
+
+@pytest.mark.deadline(180)
+def test_full_object_directory(ws, small_disk):
+    vol = ws.volume()
+    vol.check_options = {"unmounted": True, "leaks": "warn"}
+    mnt = vol.mount("io-timeout=5,put-timeout=5", expect=r"ENOSPC|EIO|space|object")
+    write(mnt / "before", data(100_000))
+    error = try_write(mnt / "during", data(40 << 20))
+    assert error is not None and error.strerror in ("Input/output error", "No space left on device")
+    assert read(mnt / "before") == data(100_000)
+    os.unlink(mnt / "during")
+    remount(small_disk, "size=200m")
+    wait_until(
+        lambda: try_write(mnt / "after", data(30 << 20)) is None, 60, "a write after the repair"
+    )
+    assert read(mnt / "after") == data(30 << 20)
+
+
+# -- metadata
+
+
+def locker(ws, volume, seconds):
+    p = ws.python(LOCKER, volume.db, str(seconds), stdout=-1)
+    assert p.stdout.readline() == b"locked\n"
+    return p
+
+
+@pytest.mark.deadline(120)
+def test_locked_database_is_waited_for(ws, volume, mnt):
+    """Another process (a backup, the other client) holds the database for 10 s."""
+    write(mnt / "f", b"x")
+    p = locker(ws, volume, 10)
+    start = time.monotonic()
+    assert os.stat(mnt / "f").st_size == 1
+    assert read(mnt / "f") == b"x"
+    assert time.monotonic() - start < 5 * SLOW, "reads need not wait for a writer"
+    os.mkdir(mnt / "d")
+    write(mnt / "d/g", data(5_000_000))
+    assert time.monotonic() - start < 25 * SLOW
+    assert p.wait(20) == 0
+    assert read(mnt / "d/g") == data(5_000_000)
+
+
+@pytest.mark.deadline(120)
+def test_lock_beyond_the_deadline_is_eio(ws, volume):
+    mnt = volume.mount(
+        "meta-timeout=2,io-timeout=4", expect=r"locked|busy|EIO|ETIMEDOUT|timed out|deadline"
+    )
+    write(mnt / "f", b"x")
+    p = locker(ws, volume, 12)
+    start = time.monotonic()
+    with fails("EIO"):
+        os.mkdir(mnt / "d")
+    assert time.monotonic() - start < 8 * SLOW
+    assert os.stat(mnt / "f").st_size == 1
+    p.kill()
+    p.wait(20)
+    wait_until(lambda: try_mkdir(mnt / "e"), 20, "the mount to work again")
+    write(mnt / "g", b"y")
+
+
+def try_mkdir(path):
+    try:
+        os.mkdir(path)
+        return True
+    except OSError:
+        return False
+
+
+def test_mount_of_a_locked_database(ws, volume):
+    p = locker(ws, volume, 3)
+    mnt = volume.mount()
+    os.mkdir(mnt / "d")
+    assert p.wait(20) == 0
+
+
+def test_database_on_a_full_disk(ws):
+    """The metadata disk is full: an error for the writer, no damage, and it works again afterwards."""
+    where = ws.path("metadisk")
+    where.mkdir()
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "cachefs-test", str(where)], check=True
+    )
+    vol = ws.volume(format=False)
+    vol.db = where / "vol.db"
+    vol.url = "sqlite3://%s" % vol.db
+    vol.format()
+
+    def clean():
+        for suffix in ("", "-wal"):
+            if os.path.exists(str(vol.db) + suffix):
+                subprocess.run(
+                    ["cp", str(vol.db) + suffix, str(ws.path("kept.db" + suffix))], check=True
+                )
+        subprocess.run(["umount", "-l", str(where)], check=True)
+        vol.db = ws.path("kept.db")
+
+    ws.cleanups.append(clean)
+    mnt = vol.mount("meta-timeout=3", expect=r"full|ENOSPC|EIO|disk")
+    made, error = 0, None
+    while made < 60_000 and error is None:
+        try:
+            os.mknod(mnt / ("f" + "x" * 200 + str(made)), 0o644)
+            made += 1
+        except OSError as e:
+            error = e
+    assert error is not None and error.strerror in ("No space left on device", "Input/output error")
+    remount(where, "size=64m")
+    wait_until(lambda: try_mkdir(mnt / "d"), 30, "the mount to work again")
+    assert len([n for n in os.listdir(mnt.path) if n.startswith("f")]) == made
+
+
+def test_volume_that_vanishes_under_a_mount(ws, volume):
+    """Reformatted or deleted while mounted: the mount ends or fails, it does not write into the new one."""
+    mnt = volume.mount("heartbeat=1", expect=r".")
+    write(mnt / "f", b"x")
+    volume.check_options = None
+    s = volume.setting()
+    s["UUID"] = "00000000-0000-4000-8000-000000000000"
+    volume.sql("UPDATE jfs_setting SET value=? WHERE name='format'", json.dumps(s))
+
+    def refuses():
+        try:
+            os.mkdir(mnt / "d")
+            os.rmdir(mnt / "d")
+            return False
+        except OSError:
+            return True
+
+    wait_until(refuses, 30, "the mount to notice")
+    subprocess.run(["umount", "-l", str(mnt.path)], stderr=subprocess.DEVNULL, timeout=20)
+    mnt.wait_end(code=None)

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mount.cachefs against the contract of mount(8). A failure here is a mount that works by hand and
+not from fstab, or a boot that hangs."""
+
+import os
+import sqlite3
+import subprocess
+import time
+
+import pytest
+
+from cachefs import SLOW, mountinfo, tool, wait_until
+from syscalls import fails, read, write
+
+
+@pytest.fixture
+def point(ws):
+    p = ws.path("m")
+    p.mkdir()
+    return p
+
+
+def helper(ws, *args, **kw):
+    return ws.run("mount.cachefs", *args, **kw)
+
+
+def umount(ws, point):
+    ws.run("cachefs", "umount", point, check=True)
+    assert str(point) not in mountinfo()
+    wait_until(lambda: not ws.processes(), 30, "the end of the mount process")
+
+
+def one_reason(r):
+    lines = [x for x in r.stderr.splitlines() if x.strip()]
+    assert len(lines) == 1, "want one line that says why, got %r" % r.stderr
+    return lines[0]
+
+
+ORDERS = [
+    "SPEC DIR",
+    "SPEC DIR -s -n -v -o rw,noatime -t cachefs",
+    "-o rw SPEC DIR",
+    "SPEC -o nosuid,nodev DIR",
+    "-v SPEC DIR -o _netdev,nofail,noauto,user,defaults",
+    "-sn SPEC DIR -t fuse.cachefs",
+    "SPEC DIR -o x-systemd.automount,X-mount.mkdir,comment=hello -n",
+    "-o attr-cache=2 -o entry-cache=3,rw SPEC DIR",
+]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_argument_orders(ws, volume, point, order):
+    args = [{"SPEC": volume.url, "DIR": str(point)}.get(a, a) for a in order.split()]
+    start = time.monotonic()
+    r = helper(ws, *args)
+    assert r.returncode == 0, r.stderr
+    assert time.monotonic() - start < 10 * SLOW
+    info = mountinfo()[str(point)]
+    assert info[1] == "fuse.cachefs"
+    write(point / "f", b"x")  # it answers when the helper returns
+    umount(ws, point)
+
+
+def test_generic_options_reach_the_kernel(ws, volume, point):
+    helper(ws, volume.url, point, "-o", "ro,nodev,nosuid,noexec", check=True)
+    opts = set(mountinfo()[str(point)][3].split(","))
+    assert {"ro", "nodev", "nosuid", "noexec"} <= opts
+    with fails("EROFS"):
+        os.mkdir(point / "d")
+    umount(ws, point)
+
+
+def test_fake_checks_without_mounting(ws, volume, point):
+    assert helper(ws, volume.url, point, "-f").returncode == 0
+    assert helper(ws, "-fv", volume.url, point, "-o", "ro").returncode == 0
+    assert str(point) not in mountinfo() and not ws.processes()
+    assert volume.sql("SELECT count(*) FROM jfs_session2") == [(0,)]
+    r = helper(ws, "sqlite3://%s/nothing.db" % ws.dir, point, "-f")
+    assert r.returncode == 32 and one_reason(r)
+    r = helper(ws, volume.url, point, "-f", "-o", "no-such-option")
+    assert r.returncode == 1 and "no-such-option" in r.stderr
+
+
+def test_unknown_option(ws, volume, point):
+    r = helper(ws, volume.url, point, "-o", "no-such-option=3")
+    assert r.returncode == 1 and "no-such-option" in one_reason(r)
+    assert str(point) not in mountinfo()
+    r = helper(ws, volume.url, point, "-s", "-o", "no-such-option=3")
+    assert r.returncode == 0 and "no-such-option" in r.stderr
+    umount(ws, point)
+
+
+@pytest.mark.parametrize(
+    "opts", ["attr-cache=soon", "heartbeat=-1", "buffer-size=lots", "credentials"]
+)
+def test_bad_option_value(ws, volume, point, opts):
+    r = helper(ws, volume.url, point, "-o", opts)
+    assert r.returncode == 1 and opts.split("=")[0] in one_reason(r)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["SPEC"],
+        ["SPEC", "DIR", "more"],
+        ["-N", "/proc/1/ns/mnt", "SPEC", "DIR"],
+        ["-z", "SPEC", "DIR"],
+        ["SPEC", "DIR", "-t", "ext4"],
+    ],
+)
+def test_wrong_call(ws, volume, point, args):
+    r = helper(ws, *[{"SPEC": volume.url, "DIR": str(point)}.get(a, a) for a in args])
+    assert r.returncode == 1 and r.stderr.strip()
+    assert str(point) not in mountinfo()
+
+
+def test_missing_mount_point(ws, volume):
+    r = helper(ws, volume.url, ws.path("nowhere"))
+    assert r.returncode == 32 and "nowhere" in one_reason(r)
+    assert not ws.path("nowhere").exists()
+
+
+def test_mount_point_is_a_file(ws, volume):
+    write(ws.path("file"), b"")
+    r = helper(ws, volume.url, ws.path("file"))
+    assert r.returncode == 32 and "file" in one_reason(r)
+
+
+def test_already_mounted(ws, volume, point):
+    helper(ws, volume.url, point, check=True)
+    write(point / "f", b"first")
+    r = helper(ws, volume.url, point)
+    assert r.returncode == 32 and "mounted" in one_reason(r)
+    assert read(point / "f") == b"first"
+    umount(ws, point)
+
+
+def test_remount(ws, volume, point):
+    helper(ws, volume.url, point, check=True)
+    write(point / "f", b"x")
+    helper(ws, volume.url, point, "-o", "remount,ro", check=True)
+    assert "ro" in mountinfo()[str(point)][3].split(",")
+    with fails("EROFS"):
+        write(point / "g", b"x")
+    assert read(point / "f") == b"x"
+    helper(ws, volume.url, point, "-o", "rw,remount", check=True)
+    write(point / "g", b"y")
+    umount(ws, point)
+    r = helper(ws, volume.url, point, "-o", "remount,ro")
+    assert r.returncode == 32
+
+
+def test_credentials(ws, volume, point):
+    secret = "geheim-9d2f"
+    file = ws.path("cred")
+    write(file, ("META_PASSWORD=%s\n" % secret).encode())
+    os.chmod(file, 0o644)
+    r = helper(ws, volume.url, point, "-o", "credentials=%s" % file)
+    assert r.returncode in (1, 32) and "0600" in one_reason(r) and secret not in r.stderr
+    assert str(point) not in mountinfo()
+    r = helper(ws, volume.url, point, "-o", "credentials=%s" % ws.path("none"))
+    assert r.returncode in (1, 32) and one_reason(r)
+    os.chmod(file, 0o600)
+    helper(ws, volume.url, point, "-o", "credentials=%s" % file, check=True)
+    for pid, cmdline in ws.processes():
+        assert secret not in cmdline
+    assert secret not in " ".join(mountinfo()[str(point)])
+    umount(ws, point)
+
+
+def test_secret_is_masked_in_messages(ws, point):
+    for url in (
+        "mysql://root:geheim@(127.0.0.1:1)/db",
+        "postgres://u:geheim@127.0.0.1:1/db",
+        "redis://:geheim@127.0.0.1:1/1",
+        "what://u:geheim@host/x",
+        "sqlite3:/u:geheim@x",
+    ):
+        for argv in (["mount.cachefs", url, point], ["cachefs", "status", url]):
+            r = ws.run(*argv)
+            assert r.returncode != 0 and "geheim" not in r.stderr + r.stdout, url
+
+
+def test_mount_timeout(ws, volume, point):
+    """A metadata store that does not answer must not hang the boot."""
+    lock = sqlite3.connect(volume.db, isolation_level=None)
+    lock.execute("PRAGMA locking_mode=EXCLUSIVE")
+    lock.execute("BEGIN EXCLUSIVE")
+    lock.execute("UPDATE jfs_counter SET value=value")
+    try:
+        start = time.monotonic()
+        r = helper(ws, volume.url, point, "-o", "mount_timeout=3")
+        assert r.returncode == 32 and one_reason(r)
+        assert time.monotonic() - start < 10 * SLOW
+    finally:
+        lock.execute("ROLLBACK")
+        lock.close()
+    assert str(point) not in mountinfo()
+    wait_until(lambda: not ws.processes(), 10, "the end of the helper's processes")
+
+
+def test_nothing_is_inherited(ws, volume, point):
+    """ssh host mount ...: the session ends although the daemon lives on."""
+    p = subprocess.Popen(
+        [tool("mount.cachefs"), volume.url, str(point)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=ws.env(),
+        cwd=ws.dir,
+    )
+    out, _ = p.communicate(timeout=30 * SLOW)  # ends only when every copy of the pipe is closed
+    assert p.returncode == 0, out
+    ((pid, _),) = ws.processes()
+    assert os.readlink("/proc/%d/cwd" % pid) == "/"
+    assert os.getsid(pid) != os.getsid(0)
+    umount(ws, point)
+
+
+@pytest.fixture
+def installed(ws):
+    """The helper where mount(8) looks for it."""
+    link = "/sbin/mount.cachefs"
+    if os.path.lexists(link) and not os.path.islink(link):
+        pytest.skip("an installed mount.cachefs is in the way")
+    # another test run may be using the place
+    wait_until(
+        lambda: not os.path.lexists(link) or not os.path.exists(link), 60, link + " to be free"
+    )
+    if os.path.lexists(link):
+        os.unlink(link)
+    os.symlink(tool("mount.cachefs"), link)
+    yield
+    os.unlink(link)
+
+
+def test_mount_program(ws, volume, point, installed):
+    ws.run("/bin/mount", "-t", "cachefs", "-o", "ro,attr-cache=1", volume.url, point, check=True)
+    assert mountinfo()[str(point)][1] == "fuse.cachefs"
+    umount(ws, point)
+    assert ws.run("/bin/mount", "-f", "-t", "cachefs", volume.url, point).returncode == 0
+    assert str(point) not in mountinfo()
+    r = ws.run("/bin/mount", "-t", "cachefs", "sqlite3://%s/no.db" % ws.dir, point)
+    assert r.returncode == 32
+
+
+def test_fstab_line(ws, volume, point, installed):
+    write(
+        ws.path("fstab"),
+        ("%s %s cachefs _netdev,nofail,x-systemd.automount 0 0\n" % (volume.url, point)).encode(),
+    )
+    ws.run("/bin/mount", "-T", ws.path("fstab"), point, check=True)
+    write(point / "f", b"x")
+    ws.run("/bin/umount", point, check=True)
+    wait_until(lambda: not ws.processes(), 30, "the end of the mount process")

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two mounts of one volume. A failure here is a user on machine B who does not see, or destroys,
+what was saved on machine A."""
+
+import os
+
+import pytest
+
+from cachefs import SLOW, wait_until
+from syscalls import RENAME_NOREPLACE, data, fails, read, renameat2, write
+
+FRESH = "attr-cache=0,entry-cache=0,dir-entry-cache=0"
+
+
+@pytest.fixture
+def pair(volume):
+    return volume.mount(FRESH), volume.mount(FRESH)
+
+
+def test_closed_file_is_seen(pair):
+    a, b = pair
+    for i, size in enumerate((0, 1, 100_000, 9_000_000)):
+        content = data(size, seed=i)
+        write(a / "f", content)
+        assert read(b / "f") == content
+        assert os.stat(b / "f").st_size == size
+    write(b / "f", b"from b")
+    assert read(a / "f") == b"from b"
+
+
+def test_fsynced_data_is_seen_at_the_next_open(pair):
+    a, b = pair
+    with open(a / "f", "wb", buffering=0) as f:
+        for i in range(5):
+            f.write(b"line %d\n" % i)
+            os.fsync(f.fileno())
+            assert read(b / "f").count(b"\n") == i + 1
+
+
+def test_overwritten_file_is_not_served_from_the_page_cache(pair):
+    a, b = pair
+    write(a / "f", b"A" * 200_000)
+    assert read(b / "f") == b"A" * 200_000
+    with open(a / "f", "r+b") as f:
+        f.write(b"B" * 200_000)
+    assert read(b / "f") == b"B" * 200_000
+    os.truncate(a / "f", 1000)
+    assert read(b / "f") == b"B" * 1000
+
+
+def test_names_are_seen(pair):
+    a, b = pair
+    os.mkdir(a / "d")
+    write(a / "d/f", b"x")
+    assert os.listdir(b / "d") == ["f"]
+    os.rename(a / "d/f", a / "d/g")
+    with fails("ENOENT"):
+        os.stat(b / "d/f")
+    assert read(b / "d/g") == b"x"
+    with fails("ENOTEMPTY"):
+        os.rmdir(b / "d")
+    os.unlink(a / "d/g")
+    assert os.listdir(b / "d") == []
+    os.rmdir(b / "d")
+    with fails("ENOENT"):
+        os.listdir(a / "d")
+    os.chmod(b.path, 0o755)
+    assert os.stat(a.path).st_mode & 0o777 == 0o755
+
+
+def test_default_caches_end_after_their_time(volume):
+    a, b = volume.mount(), volume.mount()
+    write(a / "f", b"one")
+    assert read(b / "f") == b"one"
+    write(a / "f", b"longer")
+    wait_until(lambda: read(b / "f") == b"longer", 5, "the change at the other mount")
+    os.unlink(a / "f")
+    wait_until(lambda: not os.path.exists(b / "f"), 5, "the removal at the other mount")
+
+
+@pytest.mark.deadline(180)
+def test_exclusive_create_has_one_winner(ws, pair):
+    code = (
+        "import os,sys\n"
+        "n=0\n"
+        "for i in range(200):\n"
+        "    try:\n"
+        "        os.close(os.open('%s/lock%d' % (sys.argv[1], i), os.O_CREAT|os.O_EXCL|os.O_WRONLY)); n+=1\n"
+        "    except FileExistsError: pass\n"
+        "print(n)\n"
+    )
+    runs = [ws.python(code, m.path, stdout=-1) for m in pair for _ in range(2)]
+    assert sum(int(p.communicate(timeout=120 * SLOW)[0]) for p in runs) == 200
+
+
+@pytest.mark.deadline(180)
+def test_creates_and_renames_from_both_sides(ws, pair):
+    a, b = pair
+    os.makedirs(a / "in")
+    os.makedirs(a / "out")
+    code = (
+        "import os,sys\n"
+        "root,me=sys.argv[1:]\n"
+        "for i in range(150):\n"
+        "    name='%s-%d'%(me,i)\n"
+        "    open('%s/in/%s'%(root,name),'w').write(name)\n"
+        "    os.rename('%s/in/%s'%(root,name),'%s/out/%s'%(root,name))\n"
+        "    if i%5==0: os.unlink('%s/out/%s'%(root,name))\n"
+    )
+    runs = [ws.python(code, m.path, n) for m, n in ((a, "a1"), (a, "a2"), (b, "b1"), (b, "b2"))]
+    for p in runs:
+        assert p.wait(150 * SLOW) == 0
+    names = sorted(os.listdir(b / "out"))
+    assert names == sorted(os.listdir(a / "out")) and len(names) == 4 * 120
+    assert os.listdir(a / "in") == []
+    for n in names[::17]:
+        assert read(b / ("out/" + n)) == n.encode()
+
+
+def test_rename_noreplace_over_the_others_file(pair):
+    a, b = pair
+    write(a / "x", b"x")
+    write(b / "y", b"y")
+    with fails("EEXIST"):
+        renameat2(a / "x", a / "y", RENAME_NOREPLACE)
+
+
+def test_file_deleted_by_the_other_mount(pair):
+    """The format gives no protection here: an error is right, a wrong byte or a hang is not."""
+    a, b = pair
+    content = data(5_000_000)
+    write(a / "f", content)
+    with open(b / "f", "rb") as f:
+        assert f.read(10) == content[:10]
+        os.unlink(a / "f")
+        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        try:
+            got = f.read()
+        except OSError:
+            got = b""
+        assert content[10:].startswith(got)
+    b.allow(r"EIO|ENOENT|ESTALE|EBADF|missing")
+
+
+def test_append_by_turns(pair):
+    a, b = pair
+    want = b""
+    for i in range(30):
+        line = b"%d\n" % i
+        with open((a, b)[i % 2] / "log", "ab") as f:
+            f.write(line)
+        want += line
+    assert read(a / "log") == read(b / "log") == want

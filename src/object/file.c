@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/openat2.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -219,34 +220,45 @@ static int file_head(struct cfs_object_store *base, const char *key, struct cfs_
 	return 0;
 }
 
+static void open_bucket(struct cfs_object_file *o)
+{
+	int none = -1, fd = open(o->bucket, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd >= 0 && !atomic_compare_exchange_strong(&o->fd, &none, fd))
+		close(fd);
+}
+
 static int file_sync(struct cfs_object_store *base, cfs_deadline_t deadline)
 {
 	struct cfs_object_file *o = (struct cfs_object_file *)base;
-	cfs_auto_close int fd = open(o->bucket, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-	if (fd < 0)
-		return -errno;
-	return syncfs(fd) < 0 ? -errno : 0;
+	if (o->fd < 0)
+		open_bucket(o);
+	if (o->fd < 0)
+		return -ENOENT;
+	return syncfs(o->fd) < 0 ? -errno : 0;
 }
 
 static int file_create(struct cfs_object_store *base, cfs_deadline_t deadline)
 {
 	struct cfs_object_file *o = (struct cfs_object_file *)base;
-	struct stat st;
 	int r;
 
 	r = make_parents(o->bucket);
 	if (r < 0)
 		return r;
-	if (stat(o->bucket, &st) < 0)
+	if (access(o->bucket, R_OK | W_OK | X_OK) < 0)
 		return -errno;
-	return access(o->bucket, R_OK | W_OK | X_OK) < 0 ? -errno : 0;
+	open_bucket(o);
+	return 0;
 }
 
 static void file_close(struct cfs_object_store *base)
 {
 	struct cfs_object_file *o = (struct cfs_object_file *)base;
 
+	if (o->fd >= 0)
+		close(o->fd);
 	free(o->bucket);
 	free(o);
 }
@@ -286,6 +298,8 @@ int cfs_object_open_file(const struct cfs_object_conf *conf, struct cfs_object_s
 		return -ENOMEM;
 	}
 	o->base.ops = &file_ops;
+	o->fd = -1;
+	open_bucket(o);
 	*ret = &o->base;
 	return 0;
 }

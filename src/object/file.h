@@ -12,6 +12,11 @@
 struct cfs_object_file {
 	struct cfs_object_store base;
 	char *bucket; /* absolute, ends in '/' */
+	/*
+	 * The bucket, -1 until there is one. syncfs(2) reports the errors since it was opened, so
+	 * it is opened before the first put and stays open.
+	 */
+	_Atomic int fd;
 };
 
 int cfs_object_file_list(struct cfs_object_store *base, const char *prefix, const char *after,

@@ -5,10 +5,12 @@
  *	memory.c  the memory tier: blocks, their pages, eviction
  *	flight.c  fetches that several readers share
  *	put.c     uploads
+ *	sync.c    durability
  *	store.c   life, read, prefetch, removal, statistics
  *
  * Locks: a shard's lock protects its blocks with all their slots, and the flights of those blocks.
- * put_lock protects the list of uploads. They are leaves: nothing is called under them that takes
+ * put_lock protects the list of uploads, alloc_lock a flag, sync.lock the syncs. They are leaves
+ * (but for sync.lock, under which a job is queued): nothing is called under them that takes
  * pages or another lock of the store, and no I/O is done.
  */
 #ifndef CFS_STORE_INTERNAL_H
@@ -17,6 +19,7 @@
 #include <cachefs/store.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <sys/queue.h>
 
 #include "base/bytes.h"
@@ -64,6 +67,19 @@ struct cfs_tier_slot {
 	void *tier;
 };
 
+struct cfs_sync {
+	struct cfs_workers *worker;
+	struct cfs_job job; /* queued or running while `running` */
+
+	pthread_mutex_t lock; /* protects what follows */
+	pthread_cond_t changed;
+	/* Syncs are numbered from 1: the last one that is wanted, has begun, has ended, has failed.
+	 */
+	uint64_t wanted, started, ended, failed;
+	int err; /* of `failed` */
+	bool running;
+};
+
 struct cfs_store {
 	struct cfs_object_store *object;
 	struct cfs_pool *pool;
@@ -71,7 +87,7 @@ struct cfs_store {
 	uint32_t block_size;
 	bool hash_prefix;
 	uint64_t get_timeout_ms, put_timeout_ms;
-	struct cfs_workers *downloads, *uploads, *control;
+	struct cfs_workers *downloads, *uploads;
 	struct cfs_tier_slot tiers[CFS_STORE_TIERS];
 	unsigned n_tiers;
 
@@ -92,6 +108,8 @@ struct cfs_store {
 	LIST_HEAD(, cfs_put) puts;
 	uint64_t put_pending_bytes, put_limit_bytes;
 	struct cfs_ticker *put_watch;
+
+	struct cfs_sync sync;
 
 	struct {
 		_Atomic uint64_t gets, get_bytes, get_errors, get_ns;
@@ -146,5 +164,10 @@ void cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_
 int cfs_put_init(struct cfs_store *s);
 void cfs_put_fini(struct cfs_store *s);
 const struct cfs_segs *cfs_put_data(const struct cfs_put *p);
+
+/* ---- sync.c ---- */
+
+int cfs_sync_init(struct cfs_store *s);
+void cfs_sync_fini(struct cfs_store *s);
 
 #endif

@@ -10,7 +10,6 @@
 #define DEFAULT_WORKERS	   20
 #define DEFAULT_TIMEOUT_MS 60000
 #define QUEUE_LIMIT	   1024
-#define CONTROL_WORKERS	   4
 #define VOLUME_MAX	   64
 
 static unsigned workers_or_default(unsigned n)
@@ -59,7 +58,7 @@ int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret)
 			       &s->uploads);
 	if (r < 0)
 		goto fail;
-	r = cfs_workers_create("cfs-store", CONTROL_WORKERS, QUEUE_LIMIT, &s->control);
+	r = cfs_sync_init(s);
 	if (r < 0)
 		goto fail;
 	r = cfs_put_init(s);
@@ -83,8 +82,7 @@ void cfs_store_destroy(struct cfs_store *s)
 	cfs_put_fini(s);
 	if (s->downloads)
 		cfs_workers_destroy(s->downloads);
-	if (s->control)
-		cfs_workers_destroy(s->control);
+	cfs_sync_fini(s);
 	cfs_memory_fini(s);
 	pthread_cond_destroy(&s->put_room);
 	pthread_cond_destroy(&s->alloc_free);
@@ -175,90 +173,6 @@ void cfs_store_forget(struct cfs_store *s, const struct cfs_block *b)
 	}
 }
 
-/* Work for the object store that the caller waits for, but not longer than its deadline. */
-struct call {
-	struct cfs_job job; /* first */
-	struct cfs_store *store;
-	int (*fn)(const struct call *c);
-	uint64_t slice;
-	uint32_t size;
-	cfs_deadline_t deadline;
-
-	pthread_mutex_t lock; /* protects what follows; a leaf */
-	pthread_cond_t ended;
-	unsigned refs;
-	bool done;
-	int err;
-};
-
-static void unref_call(struct call *c)
-{
-	bool last;
-
-	pthread_mutex_lock(&c->lock);
-	last = --c->refs == 0;
-	pthread_mutex_unlock(&c->lock);
-	if (!last)
-		return;
-	pthread_cond_destroy(&c->ended);
-	pthread_mutex_destroy(&c->lock);
-	free(c);
-}
-
-static void run_call(struct cfs_job *job)
-{
-	struct call *c = (struct call *)job;
-	int r = c->fn(c);
-
-	pthread_mutex_lock(&c->lock);
-	c->done = true;
-	c->err = r;
-	pthread_cond_signal(&c->ended);
-	pthread_mutex_unlock(&c->lock);
-	unref_call(c);
-}
-
-static int call_and_wait(const struct call *template)
-{
-	struct call *c = malloc(sizeof(*c));
-	int r;
-
-	if (!c)
-		return -ENOMEM;
-	*c = *template;
-	c->job.run = run_call;
-	c->refs = 2;
-	pthread_mutex_init(&c->lock, NULL);
-	cfs_cond_init(&c->ended);
-	r = cfs_workers_submit(c->store->control, &c->job, c->deadline);
-	if (r < 0) {
-		unref_call(c);
-	} else {
-		pthread_mutex_lock(&c->lock);
-		while (!c->done && r == 0)
-			r = cfs_cond_wait(&c->ended, &c->lock, c->deadline);
-		if (c->done)
-			r = c->err;
-		pthread_mutex_unlock(&c->lock);
-	}
-	unref_call(c);
-	return r == -ETIMEDOUT ? -EIO : r;
-}
-
-static int sync_objects(const struct call *c)
-{
-	struct cfs_object_store *o = c->store->object;
-
-	return o->ops->sync(o, c->deadline);
-}
-
-int cfs_store_sync(struct cfs_store *s, cfs_deadline_t deadline)
-{
-	struct call c = {.store = s, .fn = sync_objects, .deadline = deadline};
-
-	return s->object->ops->sync ? call_and_wait(&c) : 0;
-}
-
 static struct cfs_block block_of_slice(const struct cfs_store *s, uint64_t slice, uint32_t size,
 				       uint32_t index)
 {
@@ -269,18 +183,19 @@ static struct cfs_block block_of_slice(const struct cfs_store *s, uint64_t slice
 	};
 }
 
-static int remove_objects(const struct call *c)
+int cfs_store_remove_slice(struct cfs_store *s, uint64_t slice, uint32_t size,
+			   cfs_deadline_t deadline)
 {
-	struct cfs_store *s = c->store;
-	uint32_t i, n = CFS_DIV_UP(c->size, s->block_size);
+	uint32_t i, n = CFS_DIV_UP((uint64_t)size, s->block_size);
 	char key[CFS_BLOCK_KEY_MAX];
 	int r, err = 0;
 
 	for (i = 0; i < n; i++) {
-		struct cfs_block b = block_of_slice(s, c->slice, c->size, i);
+		struct cfs_block b = block_of_slice(s, slice, size, i);
 
+		cfs_store_forget(s, &b);
 		cfs_store_block_key(s, &b, key);
-		r = s->object->ops->del(s->object, key, c->deadline);
+		r = s->object->ops->del(s->object, key, deadline);
 		CFS_STAT_ADD(s, deletes, 1);
 		if (r < 0) {
 			CFS_STAT_ADD(s, delete_errors, 1);
@@ -288,26 +203,6 @@ static int remove_objects(const struct call *c)
 		}
 	}
 	return err;
-}
-
-int cfs_store_remove_slice(struct cfs_store *s, uint64_t slice, uint32_t size,
-			   cfs_deadline_t deadline)
-{
-	struct call c = {
-		.store = s,
-		.fn = remove_objects,
-		.slice = slice,
-		.size = size,
-		.deadline = deadline,
-	};
-	uint32_t i, n = CFS_DIV_UP((uint64_t)size, s->block_size);
-
-	for (i = 0; i < n; i++) {
-		struct cfs_block b = block_of_slice(s, slice, size, i);
-
-		cfs_store_forget(s, &b);
-	}
-	return n ? call_and_wait(&c) : 0;
 }
 
 void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret)

@@ -34,12 +34,12 @@ static cfs_deadline_t soon(void)
 static struct faulty {
 	struct cfs_object_store base;
 	struct cfs_object_store *inner;
-	_Atomic int gets, puts;
-	_Atomic int get_error, put_error; /* returned by every call while not 0 */
+	_Atomic int gets, puts, syncs;
+	_Atomic int get_error, put_error, sync_error; /* returned by every call while not 0 */
 
 	pthread_mutex_t lock; /* protects what follows */
 	pthread_cond_t changed;
-	int hold_gets, hold_puts; /* so many next calls hang until let go */
+	int hold_gets, hold_puts, hold_syncs; /* so many next calls hang until let go */
 	int held;
 	unsigned generation; /* grows when the held calls are let go */
 } faulty;
@@ -84,7 +84,7 @@ static void wait_held(int n)
 static void let_go(void)
 {
 	pthread_mutex_lock(&faulty.lock);
-	faulty.hold_gets = faulty.hold_puts = 0;
+	faulty.hold_gets = faulty.hold_puts = faulty.hold_syncs = 0;
 	faulty.generation++;
 	pthread_cond_broadcast(&faulty.changed);
 	pthread_mutex_unlock(&faulty.lock);
@@ -115,11 +115,19 @@ static int faulty_del(struct cfs_object_store *o, const char *key, cfs_deadline_
 	return faulty.inner->ops->del(faulty.inner, key, deadline);
 }
 
+static int faulty_sync(struct cfs_object_store *o, cfs_deadline_t deadline)
+{
+	faulty.syncs++;
+	pass_gate(&faulty.hold_syncs);
+	return faulty.sync_error;
+}
+
 static struct cfs_object_ops faulty_ops = {
 	.name = "faulty",
 	.get = faulty_get,
 	.put = faulty_put,
 	.del = faulty_del,
+	.sync = faulty_sync,
 };
 
 /* ---- fixture ---- */
@@ -822,6 +830,37 @@ static void remove_slice(void **state)
 	assert_int_equal(stats().deletes, 2);
 	assert_int_equal(read_range(&b, 0, BLOCK, soon()), -ENOENT);
 	assert_int_equal(cfs_store_remove_slice(store, 25, BLOCK + 7, soon()), 0);
+	tear_down();
+}
+
+static void *run_sync(void *arg)
+{
+	return (void *)(intptr_t)cfs_store_sync(store, soon());
+}
+
+/* An fsync covers the puts before it, even when another one is under way, and gives up in time. */
+static void sync_is_shared(void **state)
+{
+	pthread_t t[READERS];
+	void *r;
+	int i;
+
+	set_up((struct setting){0});
+	hold(&faulty.hold_syncs, 1);
+	assert_int_equal(pthread_create(&t[0], NULL, run_sync, NULL), 0);
+	wait_held(1);
+	assert_int_equal(cfs_store_sync(store, cfs_deadline_in(50)), -EIO);
+	for (i = 1; i < READERS; i++)
+		assert_int_equal(pthread_create(&t[i], NULL, run_sync, NULL), 0);
+	let_go();
+	for (i = 0; i < READERS; i++) {
+		pthread_join(t[i], &r);
+		assert_null(r);
+	}
+	assert_true(faulty.syncs >= 2);
+	faulty.sync_error = -EDQUOT;
+	assert_int_equal(cfs_store_sync(store, soon()), -EDQUOT);
+	faulty.sync_error = 0;
 	assert_int_equal(cfs_store_sync(store, soon()), 0);
 	tear_down();
 }
@@ -934,6 +973,7 @@ int main(void)
 		cmocka_unit_test(prefetch),
 		cmocka_unit_test(prefetches_are_bounded),
 		cmocka_unit_test(remove_slice),
+		cmocka_unit_test(sync_is_shared),
 		cmocka_unit_test(tiers),
 	};
 

@@ -108,9 +108,20 @@ static void replaced(struct cfs_file *f, const struct cfs_attr *attr, uint64_t f
 	pthread_mutex_unlock(&f->lock);
 }
 
+/* What was pending has just been committed, with a ctime that may be later than the request's. */
+static struct cfs_ctx after_commits(const struct cfs_ctx *ctx)
+{
+	struct cfs_ctx late = *ctx;
+
+	late.now = cfs_wall();
+	late.interrupted = NULL; /* its argument is the caller's own structure */
+	return late;
+}
+
 int cfs_file_truncate(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t length,
 		      struct cfs_attr *ret)
 {
+	struct cfs_ctx late;
 	int r;
 
 	r = cfs_file_op_begin(f, ctx->deadline);
@@ -119,7 +130,8 @@ int cfs_file_truncate(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t le
 	r = cfs_file_settle(f, ctx->deadline);
 	if (r < 0)
 		goto out;
-	r = cfs_meta_truncate(f->data->conf.meta, ctx, f->node.key, length, ret);
+	late = after_commits(ctx);
+	r = cfs_meta_truncate(f->data->conf.meta, &late, f->node.key, length, ret);
 	if (r == 0) /* which chunks it touches depends on the length that was stored */
 		replaced(f, ret, 0, CFS_FILE_MAX);
 out:
@@ -130,6 +142,7 @@ out:
 int cfs_file_fallocate(struct cfs_file *f, const struct cfs_ctx *ctx, unsigned mode, uint64_t off,
 		       uint64_t len, struct cfs_attr *ret)
 {
+	struct cfs_ctx late;
 	int r;
 
 	r = cfs_file_op_begin(f, ctx->deadline);
@@ -138,7 +151,8 @@ int cfs_file_fallocate(struct cfs_file *f, const struct cfs_ctx *ctx, unsigned m
 	r = cfs_file_settle(f, ctx->deadline);
 	if (r < 0)
 		goto out;
-	r = cfs_meta_fallocate(f->data->conf.meta, ctx, f->node.key, mode, off, len, ret);
+	late = after_commits(ctx);
+	r = cfs_meta_fallocate(f->data->conf.meta, &late, f->node.key, mode, off, len, ret);
 	if (r == 0)
 		replaced(f, ret, off, off + len);
 out:
@@ -155,6 +169,7 @@ int cfs_file_copy_range(struct cfs_file *src, uint64_t src_off, struct cfs_file 
 				     .src_off = src_off,
 				     .dst_off = dst_off,
 				     .len = len};
+	struct cfs_ctx late;
 	int r;
 
 	r = cfs_file_op_begin(dst, ctx->deadline);
@@ -165,7 +180,8 @@ int cfs_file_copy_range(struct cfs_file *src, uint64_t src_off, struct cfs_file 
 		r = cfs_file_settle(src, ctx->deadline);
 	if (r < 0)
 		goto out;
-	r = cfs_meta_copy_range(dst->data->conf.meta, ctx, &req, ret_copied, ret_dst);
+	late = after_commits(ctx);
+	r = cfs_meta_copy_range(dst->data->conf.meta, &late, &req, ret_copied, ret_dst);
 	if (r == 0)
 		replaced(dst, ret_dst, dst_off, dst_off + *ret_copied);
 out:

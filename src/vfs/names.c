@@ -203,8 +203,11 @@ static int change_size(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t i
 	return truncate_path(v, ctx, ino, length, ret);
 }
 
-/* A commit after this would put the time of the last write over the one that is being set. */
-static void commit_before_times(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino)
+/*
+ * A commit after this would put the time of the last write over the one that is being set. One
+ * before it has a later ctime than the request: it is set with a fresh one.
+ */
+static void commit_before_times(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_t ino)
 {
 	struct vnode *n = vnode_find(v, ino);
 	struct cfs_file *file = n ? vnode_file(n) : NULL;
@@ -215,6 +218,8 @@ static void commit_before_times(struct cfs_vfs *v, const struct cfs_ctx *ctx, cf
 		seen = cfs_file_error_mark(file);
 		cfs_file_flush(file, ctx, &seen);
 	}
+	if (file)
+		ctx->now = cfs_wall();
 	if (n)
 		vnode_put(n);
 }
@@ -224,8 +229,10 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 {
 	uint64_t seq = cache_seq(&v->cache), now_ms = cache_now(v);
 	struct cfs_attr want = *in;
+	struct cfs_ctx late = *ctx;
 	int r = 0;
 
+	late.interrupted = NULL; /* its argument is the caller's own structure */
 	ret->ino = ino;
 	ret->attr_ms = (uint32_t)v->conf.attr_timeout_ms;
 	if (ino_is_special(ino))
@@ -245,9 +252,9 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		return get_attr(v, ctx, ino, &ret->attr, &ret->attr_ms);
 	}
 	if (set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW))
-		commit_before_times(v, ctx, ino);
+		commit_before_times(v, &late, ino);
 	if (set)
-		r = cfs_meta_setattr(v->conf.meta, ctx, ino, set, &want, &ret->attr);
+		r = cfs_meta_setattr(v->conf.meta, &late, ino, set, &want, &ret->attr);
 	inode_changed(v, ino, seq, now_ms, r == 0 ? &ret->attr : NULL);
 	return r;
 }

@@ -22,7 +22,7 @@ struct sqlite_checkpointer {
 	atomic_int phase; /* enum sqlite_checkpoint */
 	int next_frames;  /* log length that asks for the next run; under the write lock */
 	pthread_mutex_t lock;
-	pthread_cond_t wake;
+	pthread_cond_t wake, moved;
 	pthread_t thread;
 	bool running, stop;
 };

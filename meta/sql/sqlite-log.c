@@ -14,6 +14,10 @@
 
 /* Pages in the log that start a checkpoint; look-ups in a longer log cost more. */
 #define CHECKPOINT_FRAMES 4000
+#define BULK_PASSES	  2
+/* A log this long makes writers wait for the checkpoint: it must not outgrow the disk. */
+#define MAX_FRAMES  32000
+#define MAX_WAIT_MS 1000
 
 /* ---- durability ---- */
 
@@ -117,6 +121,25 @@ static bool wait_for_work(struct sqlite_checkpointer *k)
 	return !stop;
 }
 
+static void bulk_moved(struct sqlite_checkpointer *k, enum sqlite_checkpoint next)
+{
+	pthread_mutex_lock(&k->lock);
+	atomic_store(&k->phase, next);
+	pthread_cond_signal(&k->moved);
+	pthread_mutex_unlock(&k->lock);
+}
+
+static void wait_for_bulk(struct sqlite_checkpointer *k)
+{
+	cfs_deadline_t deadline = cfs_deadline_in(MAX_WAIT_MS);
+
+	pthread_mutex_lock(&k->lock);
+	while (atomic_load(&k->phase) == SQLITE_CHECKPOINT_WANTED)
+		if (cfs_cond_wait(&k->moved, &k->lock, deadline))
+			break;
+	pthread_mutex_unlock(&k->lock);
+}
+
 static void *move_bulk(void *arg)
 {
 	struct sqlite_db *db = arg;
@@ -125,15 +148,16 @@ static void *move_bulk(void *arg)
 	while (wait_for_work(&db->checkpointer)) {
 		int rc = handle ? SQLITE_OK : open_own_handle(db, &handle);
 
-		if (!rc) {
+		/* The second finds what was written during the first. */
+		for (int pass = 0; pass < BULK_PASSES && !rc; pass++) {
 			rc = checkpoint(handle);
 			if (rc)
 				report(handle, rc);
 			else
 				sync_database(handle);
 		}
-		atomic_store(&db->checkpointer.phase,
-			     rc ? SQLITE_CHECKPOINT_IDLE : SQLITE_CHECKPOINT_BULK_MOVED);
+		bulk_moved(&db->checkpointer,
+			   rc ? SQLITE_CHECKPOINT_IDLE : SQLITE_CHECKPOINT_BULK_MOVED);
 	}
 	sqlite3_close(handle);
 	return NULL;
@@ -146,7 +170,8 @@ static void wake(struct sqlite_db *db)
 	pthread_mutex_lock(&k->lock);
 	if (!k->running)
 		k->running = !cfs_thread_start("cfs-checkpoint", move_bulk, db, &k->thread);
-	atomic_store(&k->phase, SQLITE_CHECKPOINT_WANTED);
+	if (k->running)
+		atomic_store(&k->phase, SQLITE_CHECKPOINT_WANTED);
 	pthread_cond_signal(&k->wake);
 	pthread_mutex_unlock(&k->lock);
 }
@@ -171,6 +196,10 @@ static int committed(void *arg, sqlite3 *handle, const char *name, int frames)
 			wake(db);
 		}
 		break;
+	case SQLITE_CHECKPOINT_WANTED:
+		if (frames >= MAX_FRAMES)
+			wait_for_bulk(k);
+		break;
 	case SQLITE_CHECKPOINT_BULK_MOVED:
 		rc = checkpoint(handle);
 		if (rc)
@@ -191,6 +220,7 @@ void sqlite_checkpointer_init(struct sqlite_db *db)
 	db->checkpointer.next_frames = CHECKPOINT_FRAMES;
 	pthread_mutex_init(&db->checkpointer.lock, NULL);
 	cfs_cond_init(&db->checkpointer.wake);
+	cfs_cond_init(&db->checkpointer.moved);
 }
 
 void sqlite_checkpointer_stop(struct sqlite_db *db)
@@ -204,5 +234,6 @@ void sqlite_checkpointer_stop(struct sqlite_db *db)
 	if (k->running)
 		pthread_join(k->thread, NULL);
 	pthread_cond_destroy(&k->wake);
+	pthread_cond_destroy(&k->moved);
 	pthread_mutex_destroy(&k->lock);
 }

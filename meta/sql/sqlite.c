@@ -18,6 +18,12 @@
 #define READER_CACHE_KIB 512
 #define MMAP_BYTES	 (256 << 20)
 
+/*
+ * Of a database that is empty yet. A create changes six pages, whole pages go to the log, so small
+ * ones are cheap; the longest name must still fit into an index page without an overflow page.
+ */
+#define PAGE_BYTES "2048"
+
 static struct sqlite_conn *conn(struct sql_conn *c)
 {
 	return (struct sqlite_conn *)c;
@@ -145,7 +151,8 @@ static int is_wal(void *arg, int n, char **values, char **columns)
 static int use_log(struct sqlite_db *db, sqlite3 *handle, char err[256])
 {
 	bool wal = false;
-	int rc = sqlite3_exec(handle, "PRAGMA journal_mode=WAL", is_wal, &wal, NULL);
+	int rc = sqlite3_exec(handle, "PRAGMA page_size=" PAGE_BYTES "; PRAGMA journal_mode=WAL",
+			      is_wal, &wal, NULL);
 
 	if (rc)
 		return sqlite_error(handle, rc, "PRAGMA journal_mode");
@@ -431,6 +438,7 @@ int sql_sqlite_open(const struct cfs_engine_conf *conf, struct cfs_engine **ret,
 	}
 	if (!r) {
 		r = check_exists(db, conf->meta, err);
+		db->sql.missing = r > 0;
 		if (!r)
 			r = sql_db_probe(&db->sql, cfs_deadline_in(db->sql.timeout_ms), err);
 	}

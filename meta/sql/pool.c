@@ -121,7 +121,8 @@ static int connect_again(struct sql_db *db, bool writer, struct sql_conn **ret)
 
 	if (r && r != -EAGAIN)
 		cfs_err("connection failed: database=%s error=%s", db->where, err);
-	return r;
+	/* A database that has gone is not a name that does not exist. */
+	return r == -ENOENT ? -EIO : r;
 }
 
 static bool usable(struct sql_conn *c)

@@ -31,6 +31,8 @@ static int get_setting(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 
 int sql_op_get_setting(struct cfs_engine *e, const struct cfs_ctx *ctx, char **ret)
 {
+	if (sql_db(e)->missing)
+		return -ENODATA;
 	return sql_read(sql_db(e), ctx, CFS_META_OP_other, get_setting, ret);
 }
 
@@ -122,6 +124,8 @@ int sql_op_create(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *s
 		return -EROFS;
 	if (db->dialect->create_database)
 		r = db->dialect->create_database(db);
+	if (!r)
+		db->missing = false;
 	if (!r)
 		r = sql_txn(db, ctx, CFS_META_OP_other, create, &a);
 	if (!r && db->dialect->sync)

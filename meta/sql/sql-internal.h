@@ -31,6 +31,7 @@ struct sql_db {
 	struct cfs_engine engine; /* first */
 	const struct sql_dialect *dialect;
 	bool read_only;
+	bool missing;	     /* format is about to make the database */
 	uint64_t timeout_ms; /* of work without a context */
 	char *prefix;	     /* of table names: "jfs_" */
 	char *where;	     /* the database in messages, without secrets */

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "filter.h"
+
+#include <string.h>
+
+#include "base/bytes.h"
+
+static struct cfs_object_store *inner(struct cfs_object_store *o)
+{
+	return ((struct cfs_filter *)o)->inner;
+}
+
+int cfs_filter_del(struct cfs_object_store *o, const char *key, cfs_deadline_t deadline)
+{
+	return inner(o)->ops->del(inner(o), key, deadline);
+}
+
+int cfs_filter_head(struct cfs_object_store *o, const char *key, struct cfs_object_info *ret,
+		    cfs_deadline_t deadline)
+{
+	return inner(o)->ops->head(inner(o), key, ret, deadline);
+}
+
+int cfs_filter_list(struct cfs_object_store *o, const char *prefix, const char *after,
+		    cfs_object_list_fn fn, void *arg, cfs_deadline_t deadline)
+{
+	return inner(o)->ops->list(inner(o), prefix, after, fn, arg, deadline);
+}
+
+int cfs_filter_sync(struct cfs_object_store *o, cfs_deadline_t deadline)
+{
+	return inner(o)->ops->sync ? inner(o)->ops->sync(inner(o), deadline) : 0;
+}
+
+int cfs_filter_create(struct cfs_object_store *o, cfs_deadline_t deadline)
+{
+	return inner(o)->ops->create ? inner(o)->ops->create(inner(o), deadline) : 0;
+}
+
+size_t cfs_iov_scatter(const struct iovec *dst, int n_dst, const uint8_t *src, size_t len)
+{
+	size_t done = 0, n;
+	int i;
+
+	for (i = 0; i < n_dst && done < len; i++) {
+		n = CFS_MIN(dst[i].iov_len, len - done);
+		memcpy(dst[i].iov_base, src + done, n);
+		done += n;
+	}
+	return done;
+}
+
+void cfs_iov_gather(const struct iovec *src, int n_src, uint8_t *dst)
+{
+	int i;
+
+	for (i = 0; i < n_src; i++) {
+		if (src[i].iov_len)
+			memcpy(dst, src[i].iov_base, src[i].iov_len);
+		dst += src[i].iov_len;
+	}
+}

@@ -76,8 +76,11 @@ int cfs_meta_statfs(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t roo
 	int rc = 0;
 
 	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
+	/* Without heartbeat nobody else keeps the counters fresh. */
+	if (!atomic_load(&m->started))
+		rc = cfs_quotas_load(m, c.ctx);
 	statfs_volume(m, &s);
-	if (cfs_quotas_on_dirs(m))
+	if (!rc && cfs_quotas_on_dirs(m))
 		rc = statfs_dir(m, c.ctx, root, &s);
 	if (!rc)
 		*ret = s;

@@ -146,11 +146,16 @@ int sql_lock_file(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino,
 
 static int append_slice(struct sql_conn *c, const struct change *a)
 {
+	bool expected = (uint64_t)a->indx << CFS_CHUNK_BITS < a->attr.length;
 	uint8_t record[CFS_SLICE_BYTES];
-	int r;
+	int r = 0;
 
 	cfs_slice_encode(a->slice, record);
-	r = sql_append_records(c, a->ino, a->indx, record, sizeof(record));
+	if (expected)
+		r = sql_exec(c, SQL_append_known, "bii", record, sizeof(record), a->ino,
+			     (int64_t)a->indx);
+	if (r == 0)
+		r = sql_append_records(c, a->ino, a->indx, record, sizeof(record));
 	if (r < 0 || !a->slice->id)
 		return r;
 	r = sql_exec(c, SQL_put_ref, "iii", a->slice->id, (int64_t)a->slice->size, (int64_t)1);

@@ -90,6 +90,8 @@ SQL(del_chunk, "DELETE FROM {chunk} WHERE inode=? AND indx=?")
 /* Appending with || gives a TEXT value in SQLite, whose length() ends at the first NUL. */
 SQL(append_chunk, "INSERT INTO {chunk}(inode,indx,slices) VALUES(?,?,?) "
 		  "ON CONFLICT(inode,indx) DO UPDATE SET slices={chunk}.slices||excluded.slices")
+/* The form above uses up an automatic id, which costs SQLite a page. */
+SQL(append_known, "UPDATE {chunk} SET slices=slices||? WHERE inode=? AND indx=?")
 SQL(append_chunks, "UPDATE {chunk} SET slices=slices||? WHERE inode=? AND indx>=? AND indx<?")
 SQL(chunk_length, "SELECT length(CAST(slices AS BLOB)) FROM {chunk} WHERE inode=? AND indx=?")
 SQL(set_written, "UPDATE {node} SET length=?,mtime=?,mtimensec=?,ctime=?,ctimensec=? "

@@ -203,13 +203,12 @@ static void log_failure(const struct flight *f, const char *what, int err)
 			cfs_errname(err));
 }
 
-static void log_expired(struct cfs_store *s, const struct cfs_block *b)
+static void log_late(struct cfs_store *s, const struct cfs_block *b, const char *what)
 {
 	char key[CFS_BLOCK_KEY_MAX];
 
 	cfs_store_block_key(s, b, key);
-	cfs_err("block was not read in time, its worker is left behind: key=%s timeout_ms=%llu",
-		key, (unsigned long long)s->get_timeout_ms);
+	cfs_err("block was not read in time, %s: key=%s", what, key);
 }
 
 /* iov has room for one more piece. 0, -EAGAIN (only when nowait), -ENOENT, -EIO. */
@@ -469,7 +468,7 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, bool *expired)
 			*expired = true;
 		}
 	}
-	r = f->done ? f->err : -EIO;
+	r = f->done ? f->err : -ETIMEDOUT;
 	pthread_mutex_unlock(&f->shard->lock);
 	return r;
 }
@@ -501,7 +500,7 @@ static int collect_or_join(struct cfs_store *s, const struct cfs_block *b, uint3
 	block = cfs_memory_use(sh, b);
 	r = block ? cfs_memory_collect(block, off, len, ret) : -ENOMEM;
 	if (r == 0 && cfs_deadline_passed(deadline))
-		r = -EIO;
+		r = -ETIMEDOUT;
 	if (r == 0)
 		r = join(s, sh, block, off / CFS_PAGE_LARGE, (off + len - 1) / CFS_PAGE_LARGE,
 			 deadline, &next);
@@ -534,7 +533,9 @@ int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 	}
 	release(&held);
 	if (expired)
-		log_expired(s, b);
+		log_late(s, b, "its worker is left behind");
+	else if (r == -ETIMEDOUT)
+		log_late(s, b, "the reader gives up");
 	if (r > 0)
 		return 0;
 	return r == -ENOENT || r == -ENOMEM ? r : -EIO;
@@ -582,5 +583,5 @@ void cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_
 	}
 	release(&held);
 	if (held.expired)
-		log_expired(s, b);
+		log_late(s, b, "its worker is left behind");
 }

@@ -4,12 +4,14 @@
  * caches are warm, is used next. A single-writer database has one write connection besides.
  */
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/tsan.h"
 #include "meta/sql/sql-internal.h"
 
 #define MIN_CONNS 4
@@ -132,14 +134,29 @@ static bool usable(struct sql_conn *c)
 
 /* ---- the write connection ---- */
 
-static int lock_writer(struct sql_db *db, cfs_deadline_t deadline)
+/* ThreadSanitizer does not know pthread_mutex_clocklock(). */
+static int lock_until(pthread_mutex_t *lock, cfs_deadline_t deadline)
 {
+#ifdef CFS_TSAN
+	while (pthread_mutex_trylock(lock)) {
+		if (cfs_deadline_passed(deadline))
+			return -ETIMEDOUT;
+		sched_yield();
+	}
+	return 0;
+#else
 	struct timespec until = {.tv_sec = (time_t)(deadline / 1000),
 				 .tv_nsec = (long)(deadline % 1000) * 1000000};
 
+	return -pthread_mutex_clocklock(lock, CLOCK_MONOTONIC, &until);
+#endif
+}
+
+static int lock_writer(struct sql_db *db, cfs_deadline_t deadline)
+{
 	if (!pthread_mutex_trylock(&db->write_lock))
 		return 0;
-	return -pthread_mutex_clocklock(&db->write_lock, CLOCK_MONOTONIC, &until);
+	return lock_until(&db->write_lock, deadline);
 }
 
 static int single_writer(struct sql_db *db, cfs_deadline_t deadline, struct sql_conn **ret)

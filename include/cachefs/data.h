@@ -50,6 +50,11 @@ int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr
 		  struct cfs_file **ret);
 /* The last reference flushes nothing: call cfs_file_flush first; unflushed bytes are flushed in the background. */
 void cfs_file_put(struct cfs_file *f);
+/*
+ * Another open(2) of a file that the caller has already: as cfs_file_refresh(), and lists that an
+ * own commit may have outdated unnoticed are read again (close-to-open). cfs_data_open() does so too.
+ */
+void cfs_file_reopen(struct cfs_file *f, const struct cfs_attr *attr);
 /* True when somebody on this mount has it open (cfs_meta_hooks.is_open). */
 bool cfs_data_is_open(struct cfs_data *d, cfs_ino_t ino);
 cfs_ino_t cfs_file_ino(const struct cfs_file *f);

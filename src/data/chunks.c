@@ -129,11 +129,16 @@ void cfs_chunks_free(struct cfs_file *f)
 void cfs_chunk_append(struct cfs_chunk *c, const struct cfs_slice *r)
 {
 	struct cfs_slice *bigger;
-	size_t cap;
+	size_t cap, i;
 
 	c->gen++;
 	if (!c->cached)
 		return;
+	/* The list may have been read between the commit and its answer. */
+	for (i = c->n_recs; i > 0; i--) {
+		if (c->recs[i - 1].id == r->id)
+			return;
+	}
 	if (c->n_recs == c->cap_recs) {
 		cap = c->cap_recs ? 2 * c->cap_recs : 4;
 		bigger = reallocarray(c->recs, cap, sizeof(*bigger));

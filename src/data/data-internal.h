@@ -57,6 +57,7 @@ struct cfs_data {
 	unsigned n_compacts;
 	pthread_cond_t compacted; /* one of these has ended */
 
+	_Atomic uint64_t stored_ms; /* when a block was last stored */
 	_Atomic uint64_t n_files, n_slices, dirty_bytes;
 	_Atomic uint64_t commits, commit_errors, readahead_bytes, compactions;
 };
@@ -74,6 +75,7 @@ struct cfs_wslice {
 	bool busy;	 /* a writer copies into it */
 	bool frozen;	 /* takes no more writes */
 	bool claimed;	 /* somebody sees to the upload of its tail */
+	bool tailed;	 /* ... and has begun: no bytes are left to hand over */
 	int err;
 	struct timespec mtime;
 	uint64_t born_ms, touched_ms;

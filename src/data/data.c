@@ -127,6 +127,14 @@ static void drop_unsure(struct cfs_file *f)
 	}
 }
 
+void cfs_file_reopen(struct cfs_file *f, const struct cfs_attr *attr)
+{
+	pthread_mutex_lock(&f->lock);
+	take_attr(f, attr);
+	drop_unsure(f);
+	pthread_mutex_unlock(&f->lock);
+}
+
 int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr,
 		  struct cfs_file **ret)
 {
@@ -157,10 +165,7 @@ int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr
 	if (fresh)
 		file_free(&fresh->node);
 	atomic_fetch_add(&f->opens, 1);
-	pthread_mutex_lock(&f->lock);
-	take_attr(f, attr);
-	drop_unsure(f);
-	pthread_mutex_unlock(&f->lock);
+	cfs_file_reopen(f, attr);
 	*ret = f;
 	return 0;
 }

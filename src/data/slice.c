@@ -102,7 +102,7 @@ void cfs_wslice_kick(struct cfs_wslice *s)
 /* Nothing happens to it any more but the end. */
 static bool slice_ready(const struct cfs_wslice *s)
 {
-	return s->frozen && !s->busy && s->handed == s->len && !s->puts;
+	return s->tailed && !s->puts;
 }
 
 static void commit_job(struct cfs_job *job)
@@ -188,12 +188,16 @@ static void release_stored(struct cfs_wslice *s, uint32_t index)
 
 static void put_retry(struct cfs_job *job);
 
-static bool retry_later(struct put *p)
+/* A store that is slow rather than broken times out too, but it gets on with other blocks. */
+static bool retry_later(struct put *p, int err)
 {
 	struct cfs_data *d = p->slice->file->data;
 
 	if (!p->give_up)
 		p->give_up = cfs_deadline_in(d->conf.io_timeout_ms);
+	if (err == -ETIMEDOUT)
+		p->give_up =
+			CFS_MAX(p->give_up, atomic_load(&d->stored_ms) + d->conf.io_timeout_ms);
 	if (cfs_deadline_passed(p->give_up))
 		return false;
 	p->sync = false;
@@ -207,13 +211,15 @@ static void put_done(void *arg, int err)
 	struct cfs_wslice *s = p->slice;
 	struct cfs_file *f = s->file;
 
-	if (err && retry_later(p))
+	if (err && retry_later(p, err))
 		return;
 	if (err)
 		cfs_err("block not stored, its bytes are lost: inode=%llu slice=%llu block=%u "
 			"error=%s",
 			(unsigned long long)f->node.key, (unsigned long long)s->id, p->index,
 			cfs_errname(err));
+	else
+		atomic_store(&f->data->stored_ms, cfs_now_ms());
 	pthread_mutex_lock(&f->lock);
 	s->puts--;
 	if (err) {
@@ -295,6 +301,8 @@ static void put_start(struct put *p, cfs_deadline_t deadline)
 	} else if (r == 0) {
 		r = cfs_store_put(store, &b, &data, put_done, p, deadline);
 		answered = r < 0;
+		if (r == -EIO) /* there was no room for it in time */
+			r = -ETIMEDOUT;
 	}
 	cfs_segs_release(&data);
 	if (answered)
@@ -344,6 +352,7 @@ void cfs_wslice_upload(struct cfs_wslice *s, bool sync, cfs_deadline_t deadline)
 	first = s->handed / block;
 	last = s->err ? first : CFS_DIV_UP(s->len, block);
 	s->handed = s->len;
+	s->tailed = true;
 	s->puts += last - first;
 	if (!sync && s == TAILQ_FIRST(&s->chunk->pending))
 		cfs_chunk_kick(s->chunk);

@@ -8,6 +8,7 @@ import sqlite3
 
 import pytest
 
+from cachefs import wait_until
 from syscalls import data, read, write
 
 
@@ -126,7 +127,9 @@ def test_status(volume, ws):
     assert session["info"]["MountPoint"] == str(mnt.path)
     assert session["info"]["ProcessID"] == mnt.pid()
     assert re.match(r"^1\.4\.1", session["info"]["Version"])
-    assert s["usage"]["used_bytes"] == 12288 and s["usage"]["used_inodes"] == 1
+    # usage reaches the counters within a second or so
+    wait_until(lambda: volume.status()["usage"]["used_bytes"] == 12288, 10, "the usage")
+    assert volume.status()["usage"]["used_inodes"] == 1
     text = ws.run("cachefs", "status", volume.url, check=True).stdout
     assert "vol" in text and str(mnt.path) in text
     mnt.umount()

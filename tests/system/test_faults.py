@@ -351,6 +351,8 @@ def test_volume_that_vanishes_under_a_mount(ws, volume):
     volume.sql("UPDATE jfs_setting SET value=? WHERE name='format'", json.dumps(s))
 
     def refuses():
+        if not mnt.mounted():
+            return True
         try:
             os.mkdir(mnt / "d")
             os.rmdir(mnt / "d")

@@ -56,6 +56,12 @@ def test_umount_returns_when_all_is_flushed(volume, ws):
     assert read(mnt / "f") == content
 
 
+def test_umount_sees_the_end_of_a_process_that_nobody_reaps(volume, ws):
+    """In a container the mount's parent is often a program that never calls wait(2)."""
+    mnt = volume.mount(reap=False)
+    assert ws.run("cachefs", "umount", mnt.path, timeout=20).returncode == 0
+
+
 def test_umount_of_a_busy_mount(volume, ws):
     mnt = volume.mount()
     f = open(mnt / "f", "wb", buffering=0)

@@ -103,9 +103,16 @@ int cfs_core_access(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino
 
 int cfs_core_check_acl(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, int mask)
 {
+	struct cfs_attr attr;
+	int rc;
+
 	if (!ctx->check || ctx->uid == 0 || !atomic_load(&m->enable_acl))
 		return 0;
-	return cfs_core_access(m, ctx, ino, mask, NULL);
+	rc = m->eng->ops->getattr(m->eng, ctx, ino, &attr);
+	if (rc)
+		return rc;
+	/* Without one the engine judges, after it knows whether the name exists. */
+	return attr.access_acl ? cfs_core_access(m, ctx, ino, mask, &attr) : 0;
 }
 
 /* ---- answers to engines ---- */

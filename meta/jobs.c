@@ -23,6 +23,7 @@ struct cfs_jobs {
 	struct cfs_workers *workers;
 	struct cfs_ticker *ticker;
 	_Atomic bool stopping;
+	_Atomic bool overflowed; /* files were deleted that the queue had no room for */
 };
 
 /* One file or slice to remove. */
@@ -128,56 +129,6 @@ static int delete_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length)
 	return m->eng->ops->drop_delfile(m->eng, &ctx, ino, length);
 }
 
-static void run_task(struct cfs_job *job)
-{
-	struct task *t = (struct task *)job;
-	struct cfs_meta *m = t->m;
-	int rc = 0;
-
-	if (!stopping(m) && t->is_file)
-		rc = delete_file(m, t->id, t->size);
-	else if (!stopping(m))
-		rc = delete_slice(m, t->id, (uint32_t)t->size, t->drop);
-	if (rc && rc != -EAGAIN)
-		cfs_warn("cannot remove deleted data, the hourly job tries again: %s=%llu error=%s",
-			 t->is_file ? "inode" : "slice", (unsigned long long)t->id,
-			 cfs_errname(rc));
-	free(t);
-}
-
-static void submit(struct cfs_meta *m, const struct task *task)
-{
-	struct task *t;
-
-	if (!atomic_load(&m->started) || !m->jobs->workers || stopping(m))
-		return;
-	t = malloc(sizeof(*t));
-	if (!t)
-		return;
-	*t = *task;
-	t->m = m;
-	t->job.run = run_task;
-	/* A full queue means that somebody deletes much: the rest is the hourly job's. */
-	if (cfs_workers_try_submit(m->jobs->workers, &t->job))
-		free(t);
-}
-
-void cfs_jobs_delete_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length)
-{
-	struct task t = {.is_file = true, .id = ino, .size = length};
-
-	submit(m, &t);
-}
-
-void cfs_jobs_delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size, bool drop)
-{
-	struct task t = {.id = id, .size = size, .drop = drop};
-
-	submit(m, &t);
-}
-
-/* ---- hourly ---- */
-
 /* Time that one round of a job may take. */
 static bool time_is_up(struct cfs_meta *m, cfs_deadline_t end)
 {
@@ -202,25 +153,92 @@ static int keep_delfile(void *arg, cfs_ino_t ino, uint64_t length, int64_t when_
 	return 0;
 }
 
-static int clean_files(struct cfs_meta *m, cfs_deadline_t end)
+/* All files deleted before that time, by whomever. One that fails does not hold up the others. */
+static int delete_files(struct cfs_meta *m, int64_t before_s, cfs_deadline_t end)
 {
 	struct delfiles *d = malloc(sizeof(*d));
-	size_t i;
-	int rc;
+	size_t i, done;
+	int rc = 0, rc2;
 
 	if (!d)
 		return -ENOMEM;
 	do {
 		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 
-		d->n = 0;
-		rc = m->eng->ops->each_delfile(m->eng, &ctx, cfs_wall_s() - LEFT_BEHIND_S, PAGE,
-					       keep_delfile, d);
-		for (i = 0; i < d->n && rc >= 0 && !time_is_up(m, end); i++)
-			rc = delete_file(m, d->v[i].ino, d->v[i].length);
-	} while (rc >= 0 && d->n == PAGE && !time_is_up(m, end));
+		d->n = done = 0;
+		rc2 = m->eng->ops->each_delfile(m->eng, &ctx, before_s, PAGE, keep_delfile, d);
+		if (rc2 < 0)
+			rc = rc2;
+		for (i = 0; i < d->n && !time_is_up(m, end); i++) {
+			rc2 = delete_file(m, d->v[i].ino, d->v[i].length);
+			if (rc2 < 0)
+				rc = rc2;
+			else
+				done++;
+		}
+	} while (d->n == PAGE && done && !time_is_up(m, end));
 	free(d);
 	return rc;
+}
+
+static void run_task(struct cfs_job *job)
+{
+	struct task *t = (struct task *)job;
+	struct cfs_meta *m = t->m;
+	int rc = 0;
+
+	if (!stopping(m) && t->is_file)
+		rc = delete_file(m, t->id, t->size);
+	else if (!stopping(m))
+		rc = delete_slice(m, t->id, (uint32_t)t->size, t->drop);
+	if (rc && rc != -EAGAIN)
+		cfs_warn("cannot remove deleted data, the hourly job tries again: %s=%llu error=%s",
+			 t->is_file ? "inode" : "slice", (unsigned long long)t->id,
+			 cfs_errname(rc));
+	free(t);
+	/* Whatever was refused is in the tables by now. */
+	if (!stopping(m) && atomic_exchange(&m->jobs->overflowed, false))
+		delete_files(m, cfs_wall_s() + 1, cfs_deadline_in(BUDGET_MS));
+}
+
+static void submit(struct cfs_meta *m, const struct task *task)
+{
+	struct task *t;
+
+	if (!atomic_load(&m->started) || !m->jobs->workers || stopping(m))
+		return;
+	t = malloc(sizeof(*t));
+	if (!t)
+		return;
+	*t = *task;
+	t->m = m;
+	t->job.run = run_task;
+	/* A full queue means that somebody deletes much; the tables remember the rest. */
+	if (cfs_workers_try_submit(m->jobs->workers, &t->job)) {
+		free(t);
+		atomic_store(&m->jobs->overflowed, true);
+	}
+}
+
+void cfs_jobs_delete_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length)
+{
+	struct task t = {.is_file = true, .id = ino, .size = length};
+
+	submit(m, &t);
+}
+
+void cfs_jobs_delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size, bool drop)
+{
+	struct task t = {.id = id, .size = size, .drop = drop};
+
+	submit(m, &t);
+}
+
+/* ---- hourly ---- */
+
+static int clean_files(struct cfs_meta *m, cfs_deadline_t end)
+{
+	return delete_files(m, cfs_wall_s() - LEFT_BEHIND_S, end);
 }
 
 static int clean_slices(struct cfs_meta *m, cfs_deadline_t end)

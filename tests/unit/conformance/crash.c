@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A process that is killed in the middle of anything: the volume must be whole afterwards. The
+ * child tells its parent of each finished operation; the parent kills it after a random number of
+ * them.
+ */
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "conformance.h"
+
+enum { ROUNDS = 8, NAMES = 12, MAX_OPS = 400 };
+
+/* ---- the child ---- */
+
+static struct cfs_meta *mount_child(const char *url)
+{
+	struct cfs_meta_conf conf = {.heartbeat_ms = 60000, .no_bgjob = true};
+	struct cfs_setting *s;
+	struct cfs_meta *m;
+	char err[256];
+
+	if (cfs_meta_open(url, &conf, &m, err) || cfs_meta_load(m, &s, err) ||
+	    cfs_meta_start(m, NULL))
+		_exit(3);
+	cfs_setting_free(s);
+	return m;
+}
+
+static cfs_ino_t entry_of(struct cfs_meta *m, cfs_ino_t dir, const char *name)
+{
+	struct cfs_ctx c = as_root();
+	struct cfs_entry e;
+
+	return cfs_meta_lookup(m, &c, dir, name, strlen(name), &e) ? 0 : e.ino;
+}
+
+static void random_write(struct cfs_meta *m, cfs_ino_t ino)
+{
+	struct cfs_slice s = {.pos = (uint32_t)rand() % 100000, .len = 1 + (uint32_t)rand() % 9999};
+	struct cfs_ctx c = as_root();
+	struct cfs_attr a;
+
+	s.size = s.len;
+	if (!cfs_meta_new_slice(m, &c, &s.id))
+		cfs_meta_commit_slice(m, &c, ino, (uint32_t)rand() % 3, &s, c.now, &a);
+}
+
+/* Errors are part of it: names are there or not, directories full or not. */
+static void random_op(struct cfs_meta *m, cfs_ino_t dirs[3])
+{
+	char a[8], b[8];
+	cfs_ino_t d = dirs[rand() % 3], d2 = dirs[rand() % 3], ino, ino2;
+	struct cfs_mknod make = {.parent = d, .name = a, .mode = 0644, .type = CFS_TYPE_FILE};
+	struct cfs_rename move = {.src_parent = d, .dst_parent = d2, .src_name = a, .dst_name = b};
+	struct cfs_copy_range copy = {0};
+	struct cfs_ctx c = as_root();
+	struct cfs_renamed renamed;
+	struct cfs_removed removed;
+	struct cfs_entry e;
+	struct cfs_attr attr;
+	uint64_t copied;
+
+	make.name_len = (size_t)snprintf(a, sizeof(a), "n%d", rand() % NAMES);
+	move.src_len = make.name_len;
+	move.dst_len = (size_t)snprintf(b, sizeof(b), "n%d", rand() % NAMES);
+	ino = entry_of(m, d, a);
+	switch (rand() % 10) {
+	case 0:
+	case 1:
+		cfs_meta_mknod(m, &c, &make, &e);
+		break;
+	case 2:
+		make.type = CFS_TYPE_DIR;
+		cfs_meta_mknod(m, &c, &make, &e);
+		break;
+	case 3:
+		cfs_meta_unlink(m, &c, d, a, make.name_len, 0, &removed);
+		break;
+	case 4:
+		cfs_meta_rmdir(m, &c, d, a, make.name_len, 0, &removed);
+		break;
+	case 5:
+		if (rand() % 4 == 0)
+			move.flags = CFS_RENAME_EXCHANGE;
+		cfs_meta_rename(m, &c, &move, &renamed);
+		break;
+	case 6:
+		if (ino)
+			cfs_meta_link(m, &c, ino, d2, b, move.dst_len, &attr);
+		break;
+	case 7:
+		if (ino)
+			cfs_meta_truncate(m, &c, ino, (uint64_t)rand() % 200000, &attr);
+		break;
+	case 8:
+		ino2 = entry_of(m, d2, b);
+		copy = (struct cfs_copy_range){ino, ino2, 100, 5000, 20000};
+		if (ino && ino2)
+			cfs_meta_copy_range(m, &c, &copy, &copied, &attr);
+		break;
+	case 9:
+		if (ino)
+			random_write(m, ino);
+		break;
+	}
+}
+
+void crash_child(const char *url, unsigned seed)
+{
+	struct cfs_meta *m = mount_child(url);
+	cfs_ino_t top = entry_of(m, CFS_ROOT_INO, "crash");
+	cfs_ino_t dirs[3] = {top, entry_of(m, top, "d1"), entry_of(m, top, "d2")};
+
+	if (!dirs[1] || !dirs[2])
+		_exit(4);
+	srand(seed);
+	for (;;) {
+		random_op(m, dirs);
+		if (write(STDOUT_FILENO, ".", 1) != 1)
+			_exit(5);
+	}
+}
+
+/* ---- the parent ---- */
+
+static void run_and_kill(unsigned seed, unsigned ops)
+{
+	int fds[2], status;
+	char text[16], byte;
+	pid_t pid;
+
+	OK(pipe(fds));
+	snprintf(text, sizeof(text), "%u", seed);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		dup2(fds[1], STDOUT_FILENO);
+		close(fds[0]);
+		close(fds[1]);
+		execl("/proc/self/exe", "meta-conformance", "--crash-child", vol.url, text,
+		      (char *)NULL);
+		_exit(6);
+	}
+	close(fds[1]);
+	while (ops-- && read(fds[0], &byte, 1) == 1)
+		;
+	kill(pid, SIGKILL);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	close(fds[0]);
+	if (!WIFSIGNALED(status))
+		fail_msg("the child ended by itself: status %d", WEXITSTATUS(status));
+}
+
+struct others {
+	uint64_t v[16];
+	size_t n;
+};
+
+static int note_other(void *arg, const struct cfs_session *s)
+{
+	struct others *o = arg;
+
+	if (s->sid != cfs_meta_sid(vol.m) && s->sid != cfs_meta_sid(vol.other) && o->n < 16)
+		o->v[o->n++] = s->sid;
+	return 0;
+}
+
+static void clean_dead_sessions(void)
+{
+	struct others dead = {0};
+	struct cfs_ctx c = as_root();
+
+	OK(cfs_meta_each_session(vol.m, &c, note_other, &dead));
+	assert_int_equal(dead.n, 1);
+	OK(vol.m->eng->ops->clean_session(vol.m->eng, &c, dead.v[0]));
+}
+
+struct delfile {
+	cfs_ino_t ino;
+	uint64_t length;
+};
+struct delfiles {
+	struct delfile v[MAX_OPS];
+	size_t n;
+};
+
+static int note_delfile(void *arg, cfs_ino_t ino, uint64_t length, int64_t when_s)
+{
+	struct delfiles *d = arg;
+
+	(void)when_s;
+	if (d->n < MAX_OPS)
+		d->v[d->n++] = (struct delfile){ino, length};
+	return 0;
+}
+
+/* The child's deletions, which the hourly job would find. */
+static void finish_deletions(void)
+{
+	struct delfiles *d = calloc(1, sizeof(*d));
+	struct cfs_ctx c = as_root();
+	size_t i;
+
+	assert_non_null(d);
+	OK(vol.m->eng->ops->each_delfile(vol.m->eng, &c, c.now.tv_sec + 60, MAX_OPS, note_delfile,
+					 d));
+	for (i = 0; i < d->n; i++) {
+		cfs_jobs_delete_file(vol.m, d->v[i].ino, d->v[i].length);
+		if (i % 50 == 49)
+			sched_yield();
+	}
+	free(d);
+}
+
+static void test_kill(void **state)
+{
+	cfs_ino_t top = test_dir("crash");
+	unsigned round, seed = (unsigned)getpid();
+
+	make_dir(top, "d1");
+	make_dir(top, "d2");
+	print_message("crash seed %u\n", seed);
+	srand(seed);
+	for (round = 0; round < ROUNDS; round++) {
+		run_and_kill(seed + round, 1 + (unsigned)rand() % MAX_OPS);
+		clean_dead_sessions();
+		finish_deletions();
+		volume_check(vol.m);
+	}
+}
+
+struct emptying {
+	cfs_ino_t dir;
+	char names[64][CFS_NAME_MAX + 1];
+	uint8_t types[64];
+	size_t n;
+};
+
+static int note_entry(void *arg, const struct cfs_dirent *e)
+{
+	struct emptying *k = arg;
+
+	if (k->n == 64)
+		return 1;
+	memcpy(k->names[k->n], e->name, e->name_len);
+	k->names[k->n][e->name_len] = '\0';
+	k->types[k->n++] = e->type;
+	return 0;
+}
+
+static void remove_tree(cfs_ino_t dir)
+{
+	struct emptying *k = calloc(1, sizeof(*k));
+	struct cfs_ctx c = as_root();
+	size_t i;
+
+	assert_non_null(k);
+	do {
+		struct cfs_cursor cursor = {0};
+
+		k->n = 0;
+		assert_true(cfs_meta_readdir(vol.m, &c, dir, false, 64, &cursor, note_entry, k) >=
+			    0);
+		for (i = 0; i < k->n; i++) {
+			if (k->types[i] == CFS_TYPE_DIR) {
+				remove_tree(find(dir, k->names[i]));
+				rmdir_name(dir, k->names[i]);
+			} else {
+				unlink_name(dir, k->names[i]);
+			}
+		}
+		wait_deletions();
+	} while (k->n);
+	free(k);
+}
+
+static int count_slice(void *arg, uint64_t id, uint32_t size)
+{
+	(void)id;
+	(void)size;
+	++*(size_t *)arg;
+	return 0;
+}
+
+/* Every reference given out was taken back: nothing is left when everything is deleted. */
+static void test_nothing_left(void **state)
+{
+	struct cfs_engine *e = vol.m->eng;
+	cfs_deadline_t end = cfs_deadline_in(20000);
+	struct cfs_ctx c = as_root();
+	size_t left;
+
+	remove_tree(CFS_ROOT_INO);
+	if (e->ops->getattr(e, &c, CFS_TRASH_INO, &(struct cfs_attr){0}) == 0)
+		remove_tree(CFS_TRASH_INO);
+	while (e->ops->expire_delayed(e, &c, c.now.tv_sec + 60, count_slice, &left) == 0)
+		;
+	wait_deletions();
+	do {
+		left = 0;
+		OK(e->ops->each_slice(e, &c, count_slice, &left));
+	} while (left && !cfs_deadline_passed(end));
+	assert_int_equal(left, 0);
+}
+
+TEST_LIST(crash, T(test_kill), T(test_nothing_left));

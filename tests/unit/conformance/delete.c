@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What happens to removed files: data, trash, files that are still open. A failure means lost data
+ * or storage that is paid for and never freed.
+ */
+#include <stdio.h>
+#include <time.h>
+
+#include "conformance.h"
+
+static void test_data_goes(void **state)
+{
+	cfs_ino_t d = test_dir("data-goes"), f = make_file(d, "f");
+	uint64_t a = write_at(f, 0, 100), b = write_at(f, 3 * CFS_CHUNK_SIZE, 100);
+	struct cfs_ctx c = as_root();
+	struct cfs_attr attr;
+
+	OK(cfs_meta_setxattr(vol.m, &c, f, "user.x", "1", 1, 0));
+	OK(cfs_meta_truncate(vol.m, &c, f, 0, &attr));
+	unlink_name(d, "f");
+	wait_deletions();
+	assert_true(slice_deleted(a));
+	assert_true(slice_deleted(b));
+}
+
+static void test_open_file(void **state)
+{
+	cfs_ino_t d = test_dir("open-file"), f = make_file(d, "f");
+	uint64_t id = write_at(f, 0, 100), id2;
+	struct cfs_ctx c = as_root();
+	struct cfs_removed r;
+	struct cfs_attr a;
+
+	set_open(f, true);
+	r = unlink_name(d, "f");
+	assert_int_equal(r.fate, CFS_FATE_SUSTAINED);
+	assert_int_equal(r.attr.nlink, 0);
+	assert_int_equal(try_lookup(d, "f"), -ENOENT);
+	/* It reads, grows and changes as if it had a name. */
+	assert_int_equal(attr_of(f).nlink, 0);
+	id2 = write_at(f, 100, 5000);
+	OK(cfs_meta_truncate(vol.m, &c, f, 4999, &a));
+	OK(cfs_meta_setattr(vol.m, &c, f, CFS_SET_MODE, &(struct cfs_attr){.mode = 0600}, &a));
+	assert_int_equal(try_link(&c, f, d, "again"), -ENOENT);
+	wait_deletions();
+	assert_false(slice_deleted(id));
+	set_open(f, false);
+	OK(cfs_meta_close_ino(vol.m, &c, f));
+	assert_int_equal(try_getattr(f), -ENOENT);
+	wait_deletions();
+	assert_true(slice_deleted(id));
+	assert_true(slice_deleted(id2));
+}
+
+static cfs_ino_t hour_dir(void)
+{
+	char name[32];
+	time_t now = time(NULL);
+	struct tm tm;
+
+	gmtime_r(&now, &tm);
+	strftime(name, sizeof(name), "%Y-%m-%d-%H", &tm);
+	return find(find(CFS_ROOT_INO, ".trash"), name);
+}
+
+static void test_trash(void **state)
+{
+	cfs_ino_t d = test_dir("trash"), f, sub, hour;
+	struct cfs_ctx c = as_root(), user = as_user(5, 5);
+	struct cfs_removed r;
+	struct cfs_attr a;
+	char name[300];
+	uint64_t id;
+
+	change_setting(trash_on);
+	f = make_file(d, "f");
+	id = write_at(f, 0, 10);
+	sub = make_dir(d, "sub");
+	r = unlink_name(d, "f");
+	assert_int_equal(r.fate, CFS_FATE_TRASHED);
+	hour = hour_dir();
+	assert_int_equal(r.attr.parent, hour);
+	assert_int_equal(r.attr.nlink, 1);
+	assert_int_equal(rmdir_name(d, "sub").fate, CFS_FATE_TRASHED);
+	assert_int_equal(attr_of(d).nlink, 2);
+	assert_int_equal(attr_of(CFS_TRASH_INO).nlink, 2);
+	a = attr_of(hour);
+	assert_int_equal(a.mode, 0555);
+	assert_int_equal(a.nlink, 2);
+	assert_int_equal(a.parent, CFS_TRASH_INO);
+	snprintf(name, sizeof(name), "%llu-%llu-f", (unsigned long long)d, (unsigned long long)f);
+	assert_int_equal(find(hour, name), f);
+	assert_int_equal(try_lookup(d, "f"), -ENOENT);
+
+	/* Nothing changes in there, and only root takes things out. */
+	assert_int_equal(cfs_meta_setattr(vol.m, &c, f, CFS_SET_MODE, &a, &a), -EPERM);
+	a = attr_of(f);
+	assert_int_equal(cfs_meta_open_check(vol.m, &c, &a, 1 /* O_WRONLY */), -EPERM);
+	assert_int_equal(try_make(&c, hour, "x", CFS_TYPE_FILE, 0644, NULL), -EPERM);
+	assert_int_equal(try_make(&c, CFS_TRASH_INO, "x", CFS_TYPE_FILE, 0644, NULL), -EPERM);
+	assert_int_equal(try_make(&c, sub, "x", CFS_TYPE_FILE, 0644, NULL), -ENOENT);
+	assert_int_equal(try_rename(&c, CFS_ROOT_INO, "trash", hour, "x", 0, NULL), -EPERM);
+	user.check = false;
+	assert_int_equal(try_unlink(&user, hour, name), -EPERM);
+	assert_int_equal(try_rename(&user, hour, name, d, "f", 0, NULL), -EPERM);
+
+	/* Restored, it is what it was. */
+	OK(try_rename(&c, hour, name, d, "back", CFS_RENAME_NOREPLACE | CFS_RENAME_RESTORE, NULL));
+	assert_int_equal(attr_of(f).parent, d);
+	assert_int_equal(unlink_name(d, "back").fate, CFS_FATE_TRASHED);
+	wait_deletions();
+	assert_false(slice_deleted(id));
+	snprintf(name, sizeof(name), "%llu-%llu-back", (unsigned long long)d,
+		 (unsigned long long)f);
+	assert_int_equal(unlink_name(hour, name).fate, CFS_FATE_DELETED);
+	wait_deletions();
+	assert_true(slice_deleted(id));
+}
+
+static void test_trash_special(void **state)
+{
+	cfs_ino_t d = test_dir("trash-special"), f, g;
+	struct cfs_ctx c = as_root();
+	struct cfs_removed r;
+	struct cfs_renamed rr;
+	char name[CFS_NAME_MAX + 1];
+
+	change_setting(trash_on);
+	/* the flag, the option */
+	f = make_file(d, "skip");
+	set_flags(f, CFS_FLAG_SKIP_TRASH);
+	assert_int_equal(unlink_name(d, "skip").fate, CFS_FATE_DELETED);
+	make_file(d, "skip2");
+	OK(cfs_meta_unlink(vol.m, &c, d, "skip2", 5, CFS_REMOVE_SKIP_TRASH, &r));
+	assert_int_equal(r.fate, CFS_FATE_DELETED);
+	/* the victim of a rename */
+	make_file(d, "a");
+	g = make_file(d, "b");
+	OK(try_rename(&c, d, "a", d, "b", 0, &rr));
+	assert_int_equal(rr.victim.fate, CFS_FATE_TRASHED);
+	assert_int_equal(rr.victim.ino, g);
+	/* a long name is cut */
+	memset(name, 'g', CFS_NAME_MAX);
+	name[CFS_NAME_MAX] = '\0';
+	make_file(d, name);
+	assert_int_equal(unlink_name(d, name).fate, CFS_FATE_TRASHED);
+	/* hard links: each name is kept; the same one twice is not */
+	f = make_file(d, "l");
+	OK(try_link(&c, f, d, "l2"));
+	OK(try_link(&c, f, d, "l3"));
+	assert_int_equal(unlink_name(d, "l").fate, CFS_FATE_TRASHED);
+	assert_int_equal(attr_of(f).nlink, 3);
+	assert_int_equal(attr_of(f).parent, 0);
+	OK(try_link(&c, f, d, "l"));
+	r = unlink_name(d, "l");
+	assert_int_equal(r.fate, CFS_FATE_LINKED);
+	assert_int_equal(r.attr.nlink, 3);
+}
+
+/* open, unlink, write, fchmod: the usual temporary file, with trash on */
+static void test_trash_open(void **state)
+{
+	cfs_ino_t d = test_dir("trash-open"), f;
+	struct cfs_attr in = {.mode = 0600}, a;
+	struct cfs_ctx c = as_root();
+
+	change_setting(trash_on);
+	f = make_file(d, "tmp");
+	set_open(f, true);
+	assert_int_equal(unlink_name(d, "tmp").fate, CFS_FATE_TRASHED);
+	write_at(f, 0, 100);
+	OK(cfs_meta_truncate(vol.m, &c, f, 50, &a));
+	OK(cfs_meta_setattr(vol.m, &c, f, CFS_SET_MODE, &in, &a));
+	assert_int_equal(a.mode, 0600);
+	set_open(f, false);
+	assert_int_equal(cfs_meta_setattr(vol.m, &c, f, CFS_SET_MODE, &in, &a), -EPERM);
+}
+
+static void test_trash_expiry(void **state)
+{
+	cfs_ino_t d = test_dir("expiry"), f, dir, old_hour = 0;
+	struct cfs_ctx past = at_time(time(NULL) - 3 * 86400, 0);
+	const _Atomic bool stop = false;
+	struct cfs_removed r;
+	uint64_t id;
+
+	change_setting(trash_on);
+	f = make_file(d, "old");
+	id = write_at(f, 0, 10);
+	dir = make_dir(d, "olddir");
+	OK(cfs_meta_unlink(vol.m, &past, d, "old", 3, 0, &r));
+	old_hour = r.attr.parent;
+	OK(cfs_meta_rmdir(vol.m, &past, d, "olddir", 6, 0, &r));
+	make_file(d, "young");
+	r = unlink_name(d, "young");
+	OK(cfs_trash_expire(vol.m, cfs_deadline_in(10000), &stop));
+	assert_int_equal(try_getattr(f), -ENOENT);
+	assert_int_equal(try_getattr(dir), -ENOENT);
+	assert_int_equal(try_getattr(old_hour), -ENOENT);
+	OK(try_getattr(r.ino));
+	wait_deletions();
+	assert_true(slice_deleted(id));
+}
+
+static int note_dead(void *arg, uint64_t id, uint32_t size)
+{
+	assert_int_equal(size, 10);
+	*(uint64_t *)arg = id;
+	return 0;
+}
+
+/* A file deleted by a mount that died before removing the data: the hourly job's work. */
+static void test_left_behind(void **state)
+{
+	cfs_ino_t d = test_dir("left-behind"), f = make_file(d, "f");
+	struct cfs_engine_remove req = {.parent = d, .name = "f", .name_len = 1};
+	uint64_t id = write_at(f, 0, 10), dead = 0;
+	struct cfs_engine *e = vol.m->eng;
+	struct cfs_usage usage = {0};
+	struct cfs_ctx c = as_root();
+	struct cfs_removed r;
+	int rc;
+
+	cfs_quotas_begin(vol.m);
+	OK(e->ops->unlink(e, &c, &req, &r, &usage));
+	cfs_quotas_end(vol.m, &c, &usage);
+	assert_int_equal(r.attr.length, 10);
+	do {
+		rc = e->ops->delete_chunk(e, &c, f, note_dead, &dead);
+	} while (rc == 0);
+	assert_int_equal(rc, 1);
+	assert_int_equal(dead, id);
+	dead = 0;
+	OK(e->ops->each_dead_slice(e, &c, 100, note_dead, &dead));
+	assert_int_equal(dead, id);
+	OK(e->ops->drop_slice(e, &c, id, 10));
+	OK(e->ops->drop_delfile(e, &c, f, r.attr.length));
+	dead = 0;
+	OK(e->ops->each_dead_slice(e, &c, 100, note_dead, &dead));
+	assert_int_equal(dead, 0);
+}
+
+TEST_LIST(delete, T(test_data_goes), T(test_open_file), T(test_trash), T(test_trash_special),
+	  T(test_trash_open), T(test_trash_expiry), T(test_left_behind));

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Locks. A failure means that two programs write one database file, or that one waits for ever.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <sqlite3.h>
+#include <stdio.h>
+
+#include "conformance.h"
+
+#define MAX INT64_MAX
+
+static int flock_(struct cfs_meta *m, cfs_ino_t ino, uint64_t owner, enum cfs_lock_type type)
+{
+	struct cfs_ctx c = as_root();
+
+	return cfs_meta_flock(m, &c, ino, owner, type, false);
+}
+
+static int plock(struct cfs_meta *m, cfs_ino_t ino, uint64_t owner, enum cfs_lock_type type,
+		 uint64_t start, uint64_t end)
+{
+	struct cfs_plock l = {(uint32_t)type, 0x516, start, end};
+	struct cfs_ctx c = as_root();
+
+	return cfs_meta_setlk(m, &c, ino, owner, &l, false);
+}
+
+static void test_flock(void **state)
+{
+	cfs_ino_t d = test_dir("flock"), f = make_file(d, "f");
+
+	OK(flock_(vol.m, f, 1, CFS_LOCK_READ));
+	OK(flock_(vol.m, f, 2, CFS_LOCK_READ));
+	OK(flock_(vol.other, f, 1, CFS_LOCK_READ));
+	assert_int_equal(flock_(vol.m, f, 1, CFS_LOCK_WRITE), -EAGAIN);
+	OK(flock_(vol.m, f, 2, CFS_LOCK_NONE));
+	assert_int_equal(flock_(vol.m, f, 1, CFS_LOCK_WRITE), -EAGAIN);
+	OK(flock_(vol.other, f, 1, CFS_LOCK_NONE));
+	OK(flock_(vol.m, f, 1, CFS_LOCK_WRITE));
+	assert_int_equal(flock_(vol.m, f, 2, CFS_LOCK_READ), -EAGAIN);
+	assert_int_equal(flock_(vol.other, f, 1, CFS_LOCK_READ), -EAGAIN);
+	OK(flock_(vol.m, f, 1, CFS_LOCK_READ));
+	OK(flock_(vol.m, f, 2, CFS_LOCK_READ));
+	OK(flock_(vol.m, f, 1, CFS_LOCK_NONE));
+	OK(flock_(vol.m, f, 2, CFS_LOCK_NONE));
+	OK(flock_(vol.m, f, 2, CFS_LOCK_NONE));
+	assert_int_equal(flock_(vol.m, 1ULL << 40, 1, CFS_LOCK_READ), -ENOENT);
+}
+
+static void test_posix(void **state)
+{
+	cfs_ino_t d = test_dir("plock"), f = make_file(d, "f");
+	struct cfs_plock l = {CFS_LOCK_WRITE, 1, 10, 60};
+	struct cfs_ctx c = as_root();
+
+	OK(plock(vol.m, f, 1, CFS_LOCK_WRITE, 0, 39));
+	OK(plock(vol.m, f, 1, CFS_LOCK_READ, 50, 99));
+	assert_int_equal(plock(vol.m, f, 2, CFS_LOCK_READ, 39, 39), -EAGAIN);
+	OK(plock(vol.m, f, 2, CFS_LOCK_READ, 40, 60));
+	assert_int_equal(plock(vol.other, f, 1, CFS_LOCK_WRITE, 45, 45), -EAGAIN);
+	OK(cfs_meta_getlk(vol.m, &c, f, 3, &l));
+	assert_int_not_equal(l.type, CFS_LOCK_NONE);
+	assert_int_equal(l.pid, 0x516);
+	l = (struct cfs_plock){CFS_LOCK_WRITE, 1, 0, 5};
+	OK(cfs_meta_getlk(vol.other, &c, f, 3, &l));
+	assert_int_equal(l.type, CFS_LOCK_WRITE);
+	assert_int_equal(l.end, 39);
+	assert_int_equal(l.pid, 0);
+	l = (struct cfs_plock){CFS_LOCK_WRITE, 1, 100, MAX};
+	OK(cfs_meta_getlk(vol.m, &c, f, 3, &l));
+	assert_int_equal(l.type, CFS_LOCK_NONE);
+	l = (struct cfs_plock){CFS_LOCK_WRITE, 1, 0, 5};
+	OK(cfs_meta_getlk(vol.m, &c, f, 1, &l)); /* one's own are no conflict */
+	assert_int_equal(l.type, CFS_LOCK_NONE);
+	OK(plock(vol.m, f, 1, CFS_LOCK_NONE, 0, MAX));
+	OK(plock(vol.m, f, 2, CFS_LOCK_NONE, 0, MAX));
+	OK(plock(vol.other, f, 1, CFS_LOCK_WRITE, 0, MAX));
+	OK(plock(vol.other, f, 1, CFS_LOCK_NONE, 0, MAX));
+	assert_int_equal(plock(vol.m, f, 1, CFS_LOCK_WRITE, 5, 4), -EINVAL);
+}
+
+/* The list as the other client reads it (volume-format section 9). */
+static void test_posix_bytes(void **state)
+{
+	static const char want[] = "000000010000051600000000000000000000000000000027"
+				   "000000010000051600000000000000320000000000000063"
+				   "000000000000051600000000000000C800000000000000F9"
+				   "000000010000051600000000000003E87FFFFFFFFFFFFFFF";
+	cfs_ino_t d = test_dir("plock-bytes"), f = make_file(d, "f");
+	struct cfs_plock l = {CFS_LOCK_READ, 1, 40, 49};
+	struct cfs_ctx c = as_root();
+
+	OK(plock(vol.m, f, 7, CFS_LOCK_WRITE, 0, 99));
+	OK(plock(vol.m, f, 7, CFS_LOCK_WRITE, 1000, MAX));
+	OK(plock(vol.m, f, 7, CFS_LOCK_READ, 200, 219));
+	OK(plock(vol.m, f, 7, CFS_LOCK_READ, 220, 249));
+	OK(plock(vol.m, f, 7, CFS_LOCK_NONE, 40, 49));
+	OK(cfs_meta_getlk(vol.m, &c, f, 8, &l));
+	assert_int_equal(l.type, CFS_LOCK_NONE);
+	if (strncmp(vol.url, "sqlite3://", 10) == 0) {
+		sqlite3_stmt *st;
+		sqlite3 *db;
+		char sql[128];
+
+		OK(sqlite3_open_v2(vol.url + 10, &db, SQLITE_OPEN_READONLY, NULL));
+		snprintf(sql, sizeof(sql), "SELECT hex(records) FROM jfs_plock WHERE inode=%llu",
+			 (unsigned long long)f);
+		OK(sqlite3_prepare_v2(db, sql, -1, &st, NULL));
+		assert_int_equal(sqlite3_step(st), SQLITE_ROW);
+		assert_string_equal((const char *)sqlite3_column_text(st, 0), want);
+		sqlite3_finalize(st);
+		sqlite3_close(db);
+	}
+	OK(plock(vol.m, f, 7, CFS_LOCK_NONE, 0, MAX));
+}
+
+/* ---- waiting ---- */
+
+struct waiting {
+	pthread_t thread;
+	struct cfs_meta *m;
+	cfs_ino_t ino;
+	uint64_t owner;
+	bool posix;
+	bool (*interrupted)(const struct cfs_ctx *ctx);
+	_Atomic int rc; /* 1: not finished */
+};
+
+static void *wait_for_lock(void *arg)
+{
+	struct waiting *w = arg;
+	struct cfs_plock l = {CFS_LOCK_WRITE, 1, 0, 9};
+	struct cfs_ctx c = as_root();
+	int rc;
+
+	c.interrupted = w->interrupted;
+	if (w->posix)
+		rc = cfs_meta_setlk(w->m, &c, w->ino, w->owner, &l, true);
+	else
+		rc = cfs_meta_flock(w->m, &c, w->ino, w->owner, CFS_LOCK_WRITE, true);
+	atomic_store(&w->rc, rc);
+	return NULL;
+}
+
+static void start(struct waiting *w)
+{
+	atomic_store(&w->rc, 1);
+	OK(pthread_create(&w->thread, NULL, wait_for_lock, w));
+}
+
+static int finish(struct waiting *w)
+{
+	OK(pthread_join(w->thread, NULL));
+	return atomic_load(&w->rc);
+}
+
+static uint64_t lock_trips(struct cfs_meta *m)
+{
+	struct cfs_meta_stats s;
+
+	cfs_meta_stats(m, &s);
+	return s.op[CFS_META_OP_lock].round_trips;
+}
+
+/* Until the waiter has asked the engine, and been refused, once more than before. */
+static void until_tried(struct cfs_meta *m, uint64_t before)
+{
+	cfs_deadline_t end = cfs_deadline_in(10000);
+
+	while (lock_trips(m) <= before && !cfs_deadline_passed(end))
+		sched_yield();
+	assert_true(lock_trips(m) > before);
+}
+
+static void test_wait_local(void **state)
+{
+	cfs_ino_t d = test_dir("wait-local"), f = make_file(d, "f");
+	struct waiting w = {.m = vol.m, .ino = f, .owner = 2};
+	uint64_t before;
+	int posix;
+
+	for (posix = 0; posix < 2; posix++) {
+		w.posix = posix;
+		if (posix)
+			OK(plock(vol.m, f, 1, CFS_LOCK_WRITE, 5, 5));
+		else
+			OK(flock_(vol.m, f, 1, CFS_LOCK_READ));
+		before = lock_trips(vol.m);
+		start(&w);
+		until_tried(vol.m, before);
+		assert_int_equal(atomic_load(&w.rc), 1);
+		if (posix)
+			OK(plock(vol.m, f, 1, CFS_LOCK_NONE, 0, MAX));
+		else
+			OK(flock_(vol.m, f, 1, CFS_LOCK_NONE));
+		assert_int_equal(finish(&w), 0);
+		OK(posix ? plock(vol.m, f, 2, CFS_LOCK_NONE, 0, MAX)
+			 : flock_(vol.m, f, 2, CFS_LOCK_NONE));
+	}
+}
+
+static void test_wait_foreign(void **state)
+{
+	cfs_ino_t d = test_dir("wait-foreign"), f = make_file(d, "f");
+	struct waiting w = {.m = vol.m, .ino = f, .owner = 2, .posix = true};
+	uint64_t before = lock_trips(vol.m);
+
+	OK(plock(vol.other, f, 1, CFS_LOCK_WRITE, 5, 5));
+	start(&w);
+	until_tried(vol.m, before);
+	OK(plock(vol.other, f, 1, CFS_LOCK_NONE, 5, 5));
+	assert_int_equal(finish(&w), 0);
+	OK(plock(vol.m, f, 2, CFS_LOCK_NONE, 0, MAX));
+}
+
+static _Atomic bool give_up;
+
+static bool given_up(const struct cfs_ctx *ctx)
+{
+	(void)ctx;
+	return atomic_load(&give_up);
+}
+
+static void test_interrupt(void **state)
+{
+	cfs_ino_t d = test_dir("interrupt"), f = make_file(d, "f");
+	struct waiting w = {.m = vol.m, .ino = f, .owner = 2, .interrupted = given_up};
+	uint64_t before;
+
+	atomic_store(&give_up, false);
+	OK(flock_(vol.m, f, 1, CFS_LOCK_WRITE));
+	before = lock_trips(vol.m);
+	start(&w);
+	until_tried(vol.m, before);
+	atomic_store(&give_up, true);
+	assert_int_equal(finish(&w), -EINTR);
+	OK(flock_(vol.m, f, 1, CFS_LOCK_NONE));
+}
+
+/* 1 holds a and wants b, 2 holds b and wants a. */
+static void test_deadlock(void **state)
+{
+	cfs_ino_t d = test_dir("deadlock"), a = make_file(d, "a"), b = make_file(d, "b");
+	struct waiting one = {.m = vol.m, .ino = b, .owner = 1, .posix = true};
+	struct waiting two = {.m = vol.m, .ino = a, .owner = 2, .posix = true};
+	cfs_deadline_t end = cfs_deadline_in(10000);
+
+	OK(plock(vol.m, a, 1, CFS_LOCK_WRITE, 0, 9));
+	OK(plock(vol.m, b, 2, CFS_LOCK_WRITE, 0, 9));
+	start(&one);
+	start(&two);
+	while (atomic_load(&one.rc) == 1 && atomic_load(&two.rc) == 1 && !cfs_deadline_passed(end))
+		sched_yield();
+	if (atomic_load(&one.rc) == 1) {
+		assert_int_equal(finish(&two), -EDEADLK);
+		OK(plock(vol.m, b, 2, CFS_LOCK_NONE, 0, MAX));
+		OK(finish(&one));
+	} else {
+		assert_int_equal(finish(&one), -EDEADLK);
+		OK(plock(vol.m, a, 1, CFS_LOCK_NONE, 0, MAX));
+		OK(finish(&two));
+	}
+	OK(plock(vol.m, a, 1, CFS_LOCK_NONE, 0, MAX));
+	OK(plock(vol.m, a, 2, CFS_LOCK_NONE, 0, MAX));
+	OK(plock(vol.m, b, 1, CFS_LOCK_NONE, 0, MAX));
+	OK(plock(vol.m, b, 2, CFS_LOCK_NONE, 0, MAX));
+}
+
+TEST_LIST(lock, T(test_flock), T(test_posix), T(test_posix_bytes), T(test_wait_local),
+	  T(test_wait_foreign), T(test_interrupt), T(test_deadlock));

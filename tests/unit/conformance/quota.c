@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Limits, to the byte. A failure means that a full volume loses a write that was acknowledged. */
+#include "conformance.h"
+
+enum { PAGE = 4096 };
+
+static int64_t used_space(void)
+{
+	struct cfs_ctx c = as_root();
+	int64_t space, inodes;
+
+	OK(cfs_quotas_flush(vol.m, &c));
+	OK(vol.m->eng->ops->get_counters(vol.m->eng, &c, &space, &inodes));
+	return space;
+}
+
+static uint64_t capacity, max_inodes;
+
+static void limits(struct cfs_setting *s)
+{
+	s->capacity = capacity;
+	s->inodes = max_inodes;
+}
+
+static void limit(uint64_t bytes, uint64_t inodes)
+{
+	struct cfs_ctx c = as_root();
+
+	capacity = bytes;
+	max_inodes = inodes;
+	change_setting(limits);
+	OK(cfs_quotas_load(vol.m, &c));
+}
+
+static int commit(cfs_ino_t ino, uint32_t pos, uint32_t len)
+{
+	struct cfs_slice s = {.pos = pos, .size = len, .len = len};
+	struct cfs_ctx c = as_root();
+	struct cfs_attr a;
+
+	OK(cfs_meta_new_slice(vol.m, &c, &s.id));
+	return cfs_meta_commit_slice(vol.m, &c, ino, 0, &s, c.now, &a);
+}
+
+static void test_volume_space(void **state)
+{
+	cfs_ino_t d = test_dir("enospc"), f = make_file(d, "f");
+	struct cfs_attr a = attr_of(f), after;
+	struct cfs_ctx c = as_root();
+	struct cfs_statfs st;
+
+	limit((uint64_t)used_space() + 2 * PAGE, 0);
+	OK(cfs_meta_statfs(vol.m, &c, CFS_ROOT_INO, &st));
+	assert_int_equal(st.avail_bytes, 2 * PAGE);
+	assert_int_equal(st.total_bytes, capacity);
+	/* An empty file is charged one page already. */
+	assert_int_equal(cfs_meta_check_space(vol.m, &c, f, &a, 0, 3 * PAGE + 1), -ENOSPC);
+	OK(cfs_meta_check_space(vol.m, &c, f, &a, 0, 3 * PAGE));
+	assert_int_equal(commit(f, 0, 3 * PAGE + 1), -ENOSPC);
+	OK(commit(f, 0, 3 * PAGE));
+	OK(commit(f, 5, PAGE)); /* overwriting costs nothing */
+	assert_int_equal(cfs_meta_truncate(vol.m, &c, f, 3 * PAGE + 1, &after), -ENOSPC);
+	assert_int_equal(cfs_meta_fallocate(vol.m, &c, f, 0, 0, 3 * PAGE + 1, &after), -ENOSPC);
+	OK(cfs_meta_fallocate(vol.m, &c, f, CFS_FALLOC_KEEP_SIZE, 0, 9 * PAGE, &after));
+	assert_int_equal(try_make(&c, d, "g", CFS_TYPE_FILE, 0644, NULL), -ENOSPC);
+	OK(cfs_meta_statfs(vol.m, &c, CFS_ROOT_INO, &st));
+	assert_int_equal(st.avail_bytes, 0);
+	OK(cfs_meta_truncate(vol.m, &c, f, 2 * PAGE, &after));
+	OK(try_make(&c, d, "g", CFS_TYPE_FILE, 0644, NULL));
+	limit(0, 0);
+}
+
+static void test_volume_inodes(void **state)
+{
+	cfs_ino_t d = test_dir("inodes"), f = make_file(d, "f");
+	struct cfs_ctx c = as_root();
+	int64_t space, inodes;
+
+	used_space();
+	OK(vol.m->eng->ops->get_counters(vol.m->eng, &c, &space, &inodes));
+	limit(0, (uint64_t)inodes + 1);
+	OK(try_make(&c, d, "g", CFS_TYPE_DIR, 0755, NULL));
+	assert_int_equal(try_make(&c, d, "h", CFS_TYPE_FILE, 0644, NULL), -ENOSPC);
+	OK(try_link(&c, f, d, "f2"));
+	rmdir_name(d, "g");
+	OK(try_make(&c, d, "h", CFS_TYPE_FILE, 0644, NULL));
+	limit(0, 0);
+}
+
+static void set_quota(enum cfs_quota_kind kind, uint64_t key, int64_t space, int64_t inodes)
+{
+	struct cfs_quota q = {.kind = kind, .key = key, .max_space = space, .max_inodes = inodes};
+	struct cfs_ctx c = as_root();
+
+	OK(vol.m->eng->ops->put_quota(vol.m->eng, &c, &q));
+	OK(cfs_quotas_load(vol.m, &c));
+}
+
+struct wanted {
+	struct cfs_quota q;
+	bool found;
+};
+
+static int match(void *arg, const struct cfs_quota *q)
+{
+	struct wanted *w = arg;
+
+	if (q->kind != w->q.kind || q->key != w->q.key)
+		return 0;
+	w->q = *q;
+	w->found = true;
+	return 0;
+}
+
+static struct cfs_quota stored(enum cfs_quota_kind kind, uint64_t key)
+{
+	struct wanted w = {.q = {.kind = kind, .key = key}};
+	struct cfs_ctx c = as_root();
+
+	OK(cfs_quotas_flush(vol.m, &c));
+	OK(vol.m->eng->ops->each_quota(vol.m->eng, &c, match, &w));
+	assert_true(w.found);
+	return w.q;
+}
+
+static void drop_quota(enum cfs_quota_kind kind, uint64_t key)
+{
+	struct cfs_ctx c = as_root();
+
+	OK(vol.m->eng->ops->del_quota(vol.m->eng, &c, kind, key));
+	OK(cfs_quotas_load(vol.m, &c));
+}
+
+static void test_directory(void **state)
+{
+	cfs_ino_t d = test_dir("dir-quota"), sub, f;
+	struct cfs_ctx c = as_root();
+	struct cfs_statfs st;
+	struct cfs_quota q;
+	struct cfs_attr a;
+
+	set_quota(CFS_QUOTA_DIR, d, 5 * PAGE, 4);
+	sub = make_dir(d, "sub");
+	f = make_file(sub, "f");
+	OK(commit(f, 0, 3 * PAGE));
+	assert_int_equal(commit(f, 0, 4 * PAGE + 1), -EDQUOT);
+	a = attr_of(f);
+	assert_int_equal(cfs_meta_check_space(vol.m, &c, f, &a, a.length, 4 * PAGE + 1), -EDQUOT);
+	OK(commit(f, 0, 4 * PAGE));
+	assert_int_equal(try_make(&c, sub, "g", CFS_TYPE_FILE, 0644, NULL), -EDQUOT);
+	OK(cfs_meta_statfs(vol.m, &c, sub, &st));
+	assert_int_equal(st.total_bytes, 5 * PAGE);
+	assert_int_equal(st.avail_bytes, 0);
+	q = stored(CFS_QUOTA_DIR, d);
+	assert_int_equal(q.used_space, 5 * PAGE);
+	assert_int_equal(q.used_inodes, 2);
+	unlink_name(sub, "f");
+	make_file(sub, "1");
+	make_file(sub, "2");
+	make_file(sub, "3");
+	assert_int_equal(try_make(&c, d, "4", CFS_TYPE_FILE, 0644, NULL), -EDQUOT);
+	OK(try_rename(&c, sub, "1", CFS_ROOT_INO, "quota-out", 0, NULL));
+	OK(try_make(&c, d, "4", CFS_TYPE_FILE, 0644, NULL));
+	assert_int_equal(try_rename(&c, CFS_ROOT_INO, "quota-out", d, "5", 0, NULL), -EDQUOT);
+	q = stored(CFS_QUOTA_DIR, d);
+	assert_int_equal(q.used_space, 4 * PAGE);
+	assert_int_equal(q.used_inodes, 4);
+	drop_quota(CFS_QUOTA_DIR, d);
+}
+
+static void test_move_tree(void **state)
+{
+	cfs_ino_t d = test_dir("move-tree"), a = make_dir(d, "a"), b = make_dir(d, "b");
+	cfs_ino_t t, f;
+	struct cfs_ctx c = as_root();
+
+	set_quota(CFS_QUOTA_DIR, a, 100 * PAGE, 0);
+	set_quota(CFS_QUOTA_DIR, b, 6 * PAGE, 0);
+	t = make_dir(a, "t");
+	f = make_file(make_dir(t, "u"), "f");
+	OK(commit(f, 0, 4 * PAGE));
+	make_file(t, "g");
+	assert_int_equal(stored(CFS_QUOTA_DIR, a).used_space, 7 * PAGE);
+	assert_int_equal(try_rename(&c, a, "t", b, "t", 0, NULL), -EDQUOT);
+	unlink_name(t, "g");
+	OK(try_rename(&c, a, "t", b, "t", 0, NULL));
+	assert_int_equal(stored(CFS_QUOTA_DIR, a).used_space, 0);
+	assert_int_equal(stored(CFS_QUOTA_DIR, a).used_inodes, 0);
+	assert_int_equal(stored(CFS_QUOTA_DIR, b).used_space, 6 * PAGE);
+	assert_int_equal(stored(CFS_QUOTA_DIR, b).used_inodes, 3);
+	drop_quota(CFS_QUOTA_DIR, a);
+	drop_quota(CFS_QUOTA_DIR, b);
+}
+
+static void owners_on(struct cfs_setting *s)
+{
+	s->user_group_quota = true;
+}
+
+static void owners_off(struct cfs_setting *s)
+{
+	s->user_group_quota = false;
+}
+
+static void test_owners(void **state)
+{
+	struct cfs_ctx user = as_user(555, 666);
+	cfs_ino_t d = test_dir("owner-quota");
+	struct cfs_entry e = {0};
+	struct cfs_quota q;
+	struct cfs_attr a;
+
+	change_setting(owners_on);
+	set_quota(CFS_QUOTA_USER, 555, 3 * PAGE, 2);
+	OK(try_make(&user, d, "f", CFS_TYPE_FILE, 0644, &e));
+	assert_int_equal(commit(e.ino, 0, 3 * PAGE + 1), -EDQUOT);
+	OK(commit(e.ino, 0, 2 * PAGE));
+	OK(try_make(&user, d, "g", CFS_TYPE_FILE, 0644, NULL));
+	assert_int_equal(try_make(&user, d, "h", CFS_TYPE_FILE, 0644, NULL), -EDQUOT);
+	q = stored(CFS_QUOTA_USER, 555);
+	assert_int_equal(q.used_space, 3 * PAGE);
+	assert_int_equal(q.used_inodes, 2);
+	/* rows of owners without a limit appear by themselves */
+	q = stored(CFS_QUOTA_GROUP, 666);
+	assert_int_equal(q.used_space, 3 * PAGE);
+	assert_int_equal(q.max_space, -1);
+	/* chown moves usage */
+	user = as_root();
+	OK(cfs_meta_setattr(vol.m, &user, e.ino, CFS_SET_UID, &(struct cfs_attr){.uid = 556}, &a));
+	assert_int_equal(stored(CFS_QUOTA_USER, 555).used_space, PAGE);
+	assert_int_equal(stored(CFS_QUOTA_USER, 556).used_space, 2 * PAGE);
+	assert_int_equal(stored(CFS_QUOTA_GROUP, 666).used_space, 3 * PAGE);
+	change_setting(owners_off);
+	drop_quota(CFS_QUOTA_USER, 555);
+	drop_quota(CFS_QUOTA_USER, 556);
+	drop_quota(CFS_QUOTA_GROUP, 666);
+}
+
+TEST_LIST(quota, T(test_volume_space), T(test_volume_inodes), T(test_directory), T(test_move_tree),
+	  T(test_owners));

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Renames. A failure means that a file or a whole tree is lost or in two places. */
+#include "conformance.h"
+
+static void test_plain(void **state)
+{
+	struct cfs_ctx c = as_root();
+	cfs_ino_t d = test_dir("rename"), d2 = make_dir(d, "d2"), f = make_file(d, "f");
+	cfs_ino_t sub = make_dir(d, "sub");
+	struct cfs_renamed r;
+
+	OK(try_rename(&c, d, "f", d, "g", 0, &r));
+	assert_int_equal(r.moved.ino, f);
+	assert_int_equal(r.victim.fate, CFS_FATE_NONE);
+	assert_int_equal(find(d, "g"), f);
+	assert_int_equal(try_lookup(d, "f"), -ENOENT);
+	OK(try_rename(&c, d, "g", d2, "g", 0, &r));
+	assert_int_equal(attr_of(f).parent, d2);
+	assert_int_equal(attr_of(d).nlink, 4);
+	assert_int_equal(attr_of(d2).nlink, 2);
+	OK(try_rename(&c, d, "sub", d2, "sub", 0, &r));
+	assert_int_equal(attr_of(d).nlink, 3);
+	assert_int_equal(attr_of(d2).nlink, 3);
+	assert_int_equal(attr_of(sub).parent, d2);
+	assert_int_equal(find(sub, ".."), d2);
+	OK(try_rename(&c, d2, "g", d2, "g", 0, &r));
+	assert_int_equal(find(d2, "g"), f);
+}
+
+static void test_replace(void **state)
+{
+	struct cfs_ctx c = as_root();
+	cfs_ino_t d = test_dir("replace"), a = make_file(d, "a"), b = make_file(d, "b");
+	cfs_ino_t e1 = make_dir(d, "e1"), e2 = make_dir(d, "e2");
+	struct cfs_renamed r;
+
+	OK(try_rename(&c, d, "a", d, "b", 0, &r));
+	assert_int_equal(r.victim.fate, CFS_FATE_DELETED);
+	assert_int_equal(r.victim.ino, b);
+	assert_int_equal(find(d, "b"), a);
+	assert_int_equal(try_getattr(b), -ENOENT);
+	OK(try_rename(&c, d, "e1", d, "e2", 0, &r));
+	assert_int_equal(find(d, "e2"), e1);
+	assert_int_equal(try_getattr(e2), -ENOENT);
+	assert_int_equal(attr_of(d).nlink, 3);
+}
+
+static void test_errors(void **state)
+{
+	struct cfs_ctx c = as_root();
+	cfs_ino_t d = test_dir("rename-errors"), dir = make_dir(d, "dir"),
+		  full = make_dir(d, "full");
+	cfs_ino_t f = make_file(d, "f");
+
+	make_file(full, "x");
+	assert_int_equal(try_rename(&c, d, "none", d, "y", 0, NULL), -ENOENT);
+	assert_int_equal(try_rename(&c, d, "f", d, "dir", 0, NULL), -EISDIR);
+	assert_int_equal(try_rename(&c, d, "dir", d, "f", 0, NULL), -ENOTDIR);
+	assert_int_equal(try_rename(&c, d, "dir", d, "full", 0, NULL), -ENOTEMPTY);
+	assert_int_equal(try_rename(&c, d, "f", f, "y", 0, NULL), -ENOTDIR);
+	assert_int_equal(try_rename(&c, f, "y", d, "y", 0, NULL), -ENOTDIR);
+	assert_int_equal(try_rename(&c, d, "f", 1ULL << 40, "y", 0, NULL), -ENOENT);
+	assert_int_equal(try_rename(&c, d, "dir", dir, "y", 0, NULL), -EINVAL);
+	assert_int_equal(try_rename(&c, d, "f", d, "", 0, NULL), -EINVAL);
+	assert_int_equal(try_rename(&c, d, ".", d, "y", 0, NULL), -EBUSY);
+	assert_int_equal(try_rename(&c, d, "f", d, "..", 0, NULL), -EBUSY);
+	assert_int_equal(try_rename(&c, d, "f", CFS_ROOT_INO, ".stats", 0, NULL), -EPERM);
+	assert_int_equal(try_rename(&c, d, "f", d, "y", 1 << 2, NULL), -EOPNOTSUPP);
+	assert_int_equal(try_rename(&c, d, "f", d, "y", 1 << 9, NULL), -EINVAL);
+	assert_int_equal(
+		try_rename(&c, d, "f", d, "y", CFS_RENAME_NOREPLACE | CFS_RENAME_EXCHANGE, NULL),
+		-EINVAL);
+	set_flags(f, CFS_FLAG_IMMUTABLE);
+	assert_int_equal(try_rename(&c, d, "f", d, "y", 0, NULL), -EPERM);
+	make_file(d, "over");
+	assert_int_equal(try_rename(&c, d, "over", d, "f", 0, NULL), -EPERM);
+	set_flags(f, 0);
+	set_flags(d, CFS_FLAG_APPEND);
+	assert_int_equal(try_rename(&c, d, "f", d, "y", 0, NULL), -EPERM);
+	set_flags(d, 0);
+	assert_int_equal(find(d, "f"), f);
+}
+
+static void test_noreplace(void **state)
+{
+	struct cfs_ctx c = as_root();
+	cfs_ino_t d = test_dir("noreplace"), a = make_file(d, "a"), b = make_file(d, "b");
+
+	assert_int_equal(try_rename(&c, d, "a", d, "b", CFS_RENAME_NOREPLACE, NULL), -EEXIST);
+	OK(try_rename(&c, d, "a", d, "x", CFS_RENAME_NOREPLACE, NULL));
+	assert_int_equal(find(d, "x"), a);
+	assert_int_equal(find(d, "b"), b);
+}
+
+static void test_exchange(void **state)
+{
+	struct cfs_ctx c = as_root();
+	cfs_ino_t d = test_dir("exchange"), d2 = make_dir(d, "d2"), f = make_file(d, "f");
+	cfs_ino_t sub = make_dir(d2, "sub");
+	struct cfs_renamed r;
+
+	assert_int_equal(try_rename(&c, d, "f", d2, "none", CFS_RENAME_EXCHANGE, NULL), -ENOENT);
+	OK(try_rename(&c, d, "f", d2, "sub", CFS_RENAME_EXCHANGE, &r));
+	assert_int_equal(find(d, "f"), sub);
+	assert_int_equal(find(d2, "sub"), f);
+	assert_int_equal(attr_of(sub).parent, d);
+	assert_int_equal(attr_of(f).parent, d2);
+	assert_int_equal(attr_of(d).nlink, 4);
+	assert_int_equal(attr_of(d2).nlink, 2);
+	assert_int_equal(r.victim.ino, sub);
+	assert_int_equal(r.victim.fate, CFS_FATE_LINKED);
+	assert_int_equal(try_rename(&c, d, "d2", d2, "sub", CFS_RENAME_EXCHANGE, NULL), -EINVAL);
+}
+
+/* Two names of one file: POSIX says nothing happens. */
+static void test_same_inode(void **state)
+{
+	struct cfs_ctx c = as_root();
+	cfs_ino_t d = test_dir("same-inode"), f = make_file(d, "a");
+
+	OK(try_link(&c, f, d, "b"));
+	OK(try_rename(&c, d, "a", d, "b", 0, NULL));
+	assert_int_equal(find(d, "a"), f);
+	assert_int_equal(find(d, "b"), f);
+	assert_int_equal(attr_of(f).nlink, 2);
+}
+
+static void test_victim_linked(void **state)
+{
+	struct cfs_ctx c = as_root();
+	cfs_ino_t d = test_dir("victim-linked"), a = make_file(d, "a"), b = make_file(d, "b");
+	struct cfs_renamed r;
+
+	OK(try_link(&c, b, d, "b2"));
+	OK(try_rename(&c, d, "a", d, "b", 0, &r));
+	assert_int_equal(r.victim.fate, CFS_FATE_LINKED);
+	assert_int_equal(r.victim.attr.nlink, 1);
+	assert_int_equal(find(d, "b"), a);
+	assert_int_equal(find(d, "b2"), b);
+}
+
+static void test_times(void **state)
+{
+	struct cfs_ctx t = at_time(5000, 7);
+	cfs_ino_t d = test_dir("rename-times"), d2 = make_dir(d, "d2"), f = make_file(d, "f");
+	int64_t mtime_s = attr_of(f).mtime.tv_sec;
+
+	OK(try_rename(&t, d, "f", d2, "f", 0, NULL));
+	assert_int_equal(attr_of(f).ctime.tv_sec, 5000);
+	assert_int_equal(attr_of(f).mtime.tv_sec, mtime_s);
+	assert_int_equal(attr_of(d).mtime.tv_sec, 5000);
+	assert_int_equal(attr_of(d2).ctime.tv_sec, 5000);
+}
+
+static void test_move_between_mounts(void **state)
+{
+	struct cfs_ctx c = as_root();
+	cfs_ino_t d = test_dir("two-mounts"), f = make_file(d, "f");
+	struct cfs_rename req = {.src_parent = d,
+				 .dst_parent = d,
+				 .src_name = "f",
+				 .dst_name = "g",
+				 .src_len = 1,
+				 .dst_len = 1};
+	struct cfs_renamed r;
+
+	OK(cfs_meta_rename(vol.other, &c, &req, &r));
+	assert_int_equal(find(d, "g"), f);
+	assert_int_equal(cfs_meta_rename(vol.m, &c, &req, &r), -ENOENT);
+}
+
+TEST_LIST(rename, T(test_plain), T(test_replace), T(test_errors), T(test_noreplace),
+	  T(test_exchange), T(test_same_inode), T(test_victim_linked), T(test_times),
+	  T(test_move_between_mounts));

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sessions, counters and the setting. */
+#include <jansson.h>
+#include <unistd.h>
+
+#include "conformance.h"
+#include "meta/rules.h"
+
+struct found {
+	uint64_t sid;
+	int64_t expire_s;
+	char info[1024];
+	size_t n;
+};
+
+static int note(void *arg, const struct cfs_session *s)
+{
+	struct found *f = arg;
+
+	f->n++;
+	if (s->sid != f->sid)
+		return 0;
+	f->expire_s = s->expire_s;
+	snprintf(f->info, sizeof(f->info), "%s", s->info);
+	return 0;
+}
+
+static void test_record(void **state)
+{
+	struct found f = {.sid = cfs_meta_sid(vol.m)};
+	struct cfs_ctx c = as_root();
+	json_t *info;
+
+	assert_int_not_equal(f.sid, 0);
+	assert_int_not_equal(f.sid, cfs_meta_sid(vol.other));
+	OK(cfs_meta_each_session(vol.m, &c, note, &f));
+	assert_int_equal(f.n, 2);
+	assert_in_range(f.expire_s, c.now.tv_sec + 200, c.now.tv_sec + 301);
+	info = json_loads(f.info, 0, NULL);
+	assert_non_null(info);
+	assert_int_equal(strncmp(json_string_value(json_object_get(info, "Version")), "1.4.1+", 6),
+			 0);
+	assert_string_equal(json_string_value(json_object_get(info, "MountPoint")), "/conformance");
+	assert_int_equal(json_integer_value(json_object_get(info, "ProcessID")), getpid());
+	assert_true(json_is_array(json_object_get(info, "IPAddrs")));
+	json_decref(info);
+}
+
+/* What a mount that died leaves behind, another mount cleans up. */
+static void test_stale(void **state)
+{
+	cfs_ino_t d = test_dir("stale"), f = make_file(d, "f"), g = make_file(d, "g");
+	struct cfs_engine *e = vol.m->eng;
+	struct cfs_plock l = {CFS_LOCK_WRITE, 1, 0, INT64_MAX};
+	struct cfs_engine_remove req = {.parent = d, .name = "g", .name_len = 1};
+	uint64_t dead, own = cfs_meta_sid(vol.m), id = write_at(g, 0, 10);
+	struct cfs_ctx c = as_root();
+	struct found found = {0};
+	struct cfs_usage usage = {0};
+	struct cfs_removed r;
+
+	OK(e->ops->new_session(e, &c, "{}", c.now.tv_sec - 10, &dead));
+	OK(e->ops->flock(e, &c, f, dead, 1, CFS_LOCK_WRITE));
+	OK(e->ops->setlk(e, &c, f, dead, 1, &l));
+	assert_int_equal(cfs_meta_flock(vol.m, &c, f, 1, CFS_LOCK_READ, false), -EAGAIN);
+	/* It had g open when g was removed. */
+	atomic_store(&vol.m->sid, dead);
+	set_open(g, true);
+	cfs_quotas_begin(vol.m);
+	OK(e->ops->unlink(e, &c, &req, &r, &usage));
+	cfs_quotas_end(vol.m, &c, &usage);
+	atomic_store(&vol.m->sid, own);
+	set_open(g, false);
+	assert_int_equal(r.fate, CFS_FATE_SUSTAINED);
+	OK(try_getattr(g));
+
+	found.sid = dead;
+	OK(e->ops->each_session(e, &c, c.now.tv_sec, 1000, note, &found));
+	assert_int_equal(found.n, 1);
+	OK(e->ops->clean_session(e, &c, dead));
+	assert_int_equal(try_getattr(g), -ENOENT);
+	OK(cfs_meta_flock(vol.m, &c, f, 1, CFS_LOCK_WRITE, false));
+	OK(cfs_meta_flock(vol.m, &c, f, 1, CFS_LOCK_NONE, false));
+	OK(cfs_meta_setlk(vol.m, &c, f, 1, &l, false));
+	l.type = CFS_LOCK_NONE;
+	OK(cfs_meta_setlk(vol.m, &c, f, 1, &l, false));
+	found = (struct found){0};
+	OK(e->ops->each_session(e, &c, c.now.tv_sec, 1000, note, &found));
+	assert_int_equal(found.n, 0);
+	/* Its data is a job for the hour; here at once. */
+	cfs_jobs_delete_file(vol.m, g, 10);
+	wait_deletions();
+	assert_true(slice_deleted(id));
+}
+
+static void test_refresh(void **state)
+{
+	struct cfs_engine *e = vol.m->eng;
+	struct found f = {0};
+	struct cfs_ctx c = as_root();
+	uint64_t sid;
+
+	OK(e->ops->new_session(e, &c, "{\"a\":1}", c.now.tv_sec + 50, &sid));
+	OK(e->ops->refresh_session(e, &c, sid, "{\"a\":1}", c.now.tv_sec + 99));
+	f.sid = sid;
+	OK(cfs_meta_each_session(vol.m, &c, note, &f));
+	assert_int_equal(f.expire_s, c.now.tv_sec + 99);
+	assert_string_equal(f.info, "{\"a\":1}");
+	OK(e->ops->clean_session(e, &c, sid));
+	/* Cleaned by mistake (a long pause): it comes back. */
+	OK(e->ops->refresh_session(e, &c, sid, "{\"a\":2}", c.now.tv_sec + 77));
+	OK(cfs_meta_each_session(vol.m, &c, note, &f));
+	assert_int_equal(f.expire_s, c.now.tv_sec + 77);
+	OK(e->ops->clean_session(e, &c, sid));
+}
+
+static void test_counters(void **state)
+{
+	struct cfs_engine *e = vol.m->eng;
+	struct cfs_ctx c = as_root();
+	int64_t a, b;
+
+	OK(e->ops->add_counter(e, &c, "nextInode", 1024, &a));
+	OK(vol.other->eng->ops->add_counter(vol.other->eng, &c, "nextInode", 1024, &b));
+	assert_int_equal(b, a + 1024);
+	assert_int_equal(e->ops->claim_job(e, &c, "lastCleanupFiles", 100000, 3240), 1);
+	assert_int_equal(e->ops->claim_job(e, &c, "lastCleanupFiles", 100000, 3240), 0);
+	assert_int_equal(e->ops->claim_job(e, &c, "lastCleanupFiles", 103239, 3240), 0);
+	assert_int_equal(e->ops->claim_job(e, &c, "lastCleanupFiles", 103240, 3240), 1);
+}
+
+static void rename_volume(struct cfs_setting *s)
+{
+	free(s->name);
+	s->name = strdup("another");
+}
+
+static void limit_volume(struct cfs_setting *s)
+{
+	s->upload_limit_mbps = 7;
+	free(s->uuid);
+	s->uuid = strdup("11111111-1111-4111-8111-111111111111");
+}
+
+static void unlimit_volume(struct cfs_setting *s)
+{
+	s->upload_limit_mbps = 0;
+}
+
+static void test_setting(void **state)
+{
+	struct cfs_setting *s, *back;
+	char err[256], uuid[64];
+
+	OK(cfs_meta_setting(vol.m, &s));
+	snprintf(uuid, sizeof(uuid), "%s", s->uuid);
+	assert_string_equal(s->min_client_version, "1.2.0-A");
+	rename_volume(s);
+	assert_int_equal(cfs_meta_format(vol.m, s, false, err), -EEXIST);
+	assert_non_null(strstr(err, "Name"));
+	cfs_setting_free(s);
+	change_setting(limit_volume);
+	OK(cfs_meta_load(vol.other, &back, err));
+	assert_int_equal(back->upload_limit_mbps, 7);
+	assert_string_equal(back->uuid, uuid);
+	cfs_setting_free(back);
+	change_setting(unlimit_volume);
+}
+
+static void test_read_only(void **state)
+{
+	struct cfs_meta_conf conf = {.read_only = true, .heartbeat_ms = 60000};
+	cfs_ino_t d = test_dir("read-only"), f = make_file(d, "f");
+	struct cfs_mknod req = {.parent = d, .name = "x", .name_len = 1, .type = CFS_TYPE_FILE};
+	struct cfs_slice s = {.id = 1, .size = 1, .len = 1};
+	struct cfs_ctx c = as_root();
+	struct cfs_setting *setting;
+	struct cfs_removed r;
+	struct cfs_entry e;
+	struct cfs_meta *m;
+	struct cfs_attr a = {0};
+	char err[256];
+
+	OK(cfs_meta_open(vol.url, &conf, &m, err));
+	OK(cfs_meta_load(m, &setting, err));
+	OK(cfs_meta_start(m, NULL));
+	assert_int_equal(cfs_meta_sid(m), 0);
+	OK(cfs_meta_lookup(m, &c, d, "f", 1, &e));
+	assert_int_equal(e.ino, f);
+	assert_int_equal(cfs_meta_mknod(m, &c, &req, &e), -EROFS);
+	assert_int_equal(cfs_meta_unlink(m, &c, d, "f", 1, 0, &r), -EROFS);
+	assert_int_equal(cfs_meta_rmdir(m, &c, CFS_ROOT_INO, "read-only", 9, 0, &r), -EROFS);
+	assert_int_equal(cfs_meta_setattr(m, &c, f, CFS_SET_MODE, &a, &a), -EROFS);
+	assert_int_equal(cfs_meta_truncate(m, &c, f, 1, &a), -EROFS);
+	assert_int_equal(cfs_meta_commit_slice(m, &c, f, 0, &s, c.now, &a), -EROFS);
+	assert_int_equal(cfs_meta_setxattr(m, &c, f, "user.a", "1", 1, 0), -EROFS);
+	assert_int_equal(cfs_meta_format(m, setting, true, err), -EROFS);
+	cfs_setting_free(setting);
+	OK(cfs_meta_stop(m));
+	cfs_meta_close(m);
+}
+
+static void test_open_errors(void **state)
+{
+	struct cfs_meta_conf conf = {0};
+	struct cfs_meta *m;
+	char err[256] = "";
+
+	assert_int_equal(cfs_meta_open("gopher://x/y", &conf, &m, err), -EINVAL);
+	assert_true(err[0] != '\0');
+	assert_true(cfs_meta_open("", &conf, &m, err) < 0);
+	assert_true(cfs_meta_open("sqlite3:///nonexistent-dir/x.db", &conf, &m, err) < 0);
+	assert_non_null(strstr(err, "nonexistent-dir"));
+}
+
+static void log_on(struct cfs_setting *s)
+{
+	s->changelog = true;
+}
+
+static void log_off(struct cfs_setting *s)
+{
+	s->changelog = false;
+}
+
+/* Every kind of change still works with the changelog on, and it can be trimmed. */
+static void test_changelog(void **state)
+{
+	struct cfs_ctx c = as_root();
+	cfs_ino_t d, f;
+
+	change_setting(log_on);
+	d = test_dir("changelog");
+	f = make_file(d, "a,b(%)\"\\\xff");
+	write_at(f, 0, 10);
+	OK(try_link(&c, f, d, "g"));
+	OK(try_rename(&c, d, "g", d, "h", 0, NULL));
+	unlink_name(d, "h");
+	unlink_name(d, "a,b(%)\"\\\xff");
+	rmdir_name(CFS_ROOT_INO, "changelog");
+	change_setting(log_off);
+	OK(vol.m->eng->ops->trim_changelog(vol.m->eng, &c, c.now.tv_sec + 100, 0));
+}
+
+TEST_LIST(session, T(test_record), T(test_stale), T(test_refresh), T(test_counters),
+	  T(test_setting), T(test_read_only), T(test_open_errors), T(test_changelog));

@@ -78,6 +78,8 @@ int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct
 		return 0;
 	seq = cache_seq(&v->cache);
 	r = cfs_meta_getattr(v->conf.meta, ctx, ino, ret);
+	if (r == 0 && ino == CFS_TRASH_INO)
+		ret->length = 0; /* as other clients show it, whatever is stored */
 	if (r == 0) {
 		if (n)
 			vnode_overlay(n, ret);

@@ -175,7 +175,7 @@ struct cfs_engine_ops {
 	/* As cfs_meta_readdir. */
 	int (*readdir)(CFS_ENG, CFS_CTX, cfs_ino_t dir, bool attrs, size_t limit,
 		       struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg);
-	/* The hour directory of that name in the trash, created when missing. */
+	/* The hour directory of that name in the trash, created when missing; so is the trash. */
 	int (*trash_dir)(CFS_ENG, CFS_CTX, const char *name, cfs_ino_t *ret);
 	int (*each_parent)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_engine_parent_fn fn, void *arg);
 

@@ -22,6 +22,19 @@ static int find(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return r;
 }
 
+/* A volume that was formatted without trash gets its root with the first hour. */
+static int make_root(struct sql_conn *c, const struct cfs_attr *hour)
+{
+	struct cfs_attr root;
+	int r = sql_get_node(c, CFS_TRASH_INO, false, &root);
+
+	if (r != -ENOENT)
+		return r;
+	root = *hour;
+	root.parent = CFS_ROOT_INO;
+	return sql_put_node(c, CFS_TRASH_INO, &root);
+}
+
 /* It belongs to the volume's usage, but not to the link count and times of the trash. */
 static int make(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
@@ -41,6 +54,9 @@ static int make(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	int r = find(c, ctx, a);
 
 	if (r != -ENOENT)
+		return r;
+	r = make_root(c, &attr);
+	if (r < 0)
 		return r;
 	r = sql_add_counter(c, "nextTrash", 1, &last);
 	if (r)

@@ -238,7 +238,10 @@ static void prefetch(struct cfs_file *f, struct cfs_span span)
 	}
 }
 
-/* Another client has compacted the chunk: the list is read again, once. */
+/*
+ * The chunk was compacted, here or elsewhere, and the list that was used is old. When the list that
+ * is read after that names the same slice again, its object is really missing.
+ */
 static void drop_list(struct cfs_file *f, uint32_t indx)
 {
 	struct cfs_chunk *c;
@@ -254,7 +257,7 @@ int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream
 		  uint32_t size, struct cfs_segs *ret)
 {
 	struct cfs_data *d = f->data;
-	uint64_t at = off, end = off + size, slice = 0, reread = UINT64_MAX;
+	uint64_t at = off, end = off + size, slice = 0, missing = 0;
 	bool first = true, ahead = false;
 	struct cfs_span span;
 	struct cfs_chunk *c;
@@ -297,8 +300,8 @@ int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream
 		r = plan_run(d, &plan, ctx->deadline, ret, &slice);
 		if (r == 0) {
 			at += plan.len;
-		} else if (r == -ENOENT && reread != indx) {
-			reread = indx;
+		} else if (r == -ENOENT && slice != missing) {
+			missing = slice;
 			drop_list(f, indx);
 			cfs_segs_truncate(ret, at - off);
 		} else {

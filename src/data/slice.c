@@ -30,6 +30,14 @@ static uint32_t block_size(const struct cfs_wslice *s)
 	return s->file->data->conf.block_size;
 }
 
+/* Between two tries; a good number of them fit into the time after which one gives up. */
+static void wait_before_try(struct cfs_data *d, unsigned attempt, cfs_deadline_t give_up)
+{
+	unsigned max_ms = (unsigned)CFS_MIN(BACKOFF_MAX_MS, d->conf.io_timeout_ms / 16 + 1);
+
+	cfs_backoff(attempt, CFS_MIN(BACKOFF_BASE_MS, max_ms), max_ms, give_up);
+}
+
 static bool block_stored(const struct cfs_wslice *s, uint32_t i)
 {
 	return s->stored[i / 64] >> (i % 64) & 1;
@@ -111,7 +119,7 @@ static void commit_job(struct cfs_job *job)
 	struct cfs_file *f = c->file;
 
 	if (c->attempt)
-		cfs_backoff(c->attempt - 1, BACKOFF_BASE_MS, BACKOFF_MAX_MS, c->give_up);
+		wait_before_try(f->data, c->attempt - 1, c->give_up);
 	cfs_chunk_commit(c, cfs_deadline_in(f->data->conf.io_timeout_ms));
 	cfs_file_unref(f);
 }
@@ -263,11 +271,11 @@ static int slice_id(struct cfs_wslice *s, cfs_deadline_t deadline, uint64_t *ret
 /* References to the bytes of a block. */
 static int block_bytes(struct cfs_wslice *s, uint32_t index, struct cfs_segs *ret)
 {
-	uint64_t off = (uint64_t)index * block_size(s);
-	uint64_t end = CFS_MIN(off + block_size(s), s->handed);
+	uint64_t off = (uint64_t)index * block_size(s), end;
 	int r = 0;
 
 	pthread_mutex_lock(&s->file->lock);
+	end = CFS_MIN(off + block_size(s), s->handed);
 	while (off < end && r == 0) {
 		uint32_t in = (uint32_t)(off % CFS_PAGE_LARGE);
 		uint32_t n = (uint32_t)CFS_MIN(CFS_PAGE_LARGE - in, end - off);
@@ -313,7 +321,7 @@ static void put_retry(struct cfs_job *job)
 {
 	struct put *p = caa_container_of(job, struct put, job);
 
-	cfs_backoff(p->attempt++, BACKOFF_BASE_MS, BACKOFF_MAX_MS, p->give_up);
+	wait_before_try(p->slice->file->data, p->attempt++, p->give_up);
 	put_start(p, p->give_up);
 }
 

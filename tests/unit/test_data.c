@@ -1119,13 +1119,13 @@ static void slow_store(void **state)
 /* A link that takes longer than every deadline for what is queued, but moves, loses nothing. */
 static void slow_but_alive(void **state)
 {
-	struct volume *v = volume_new((struct options){.io_timeout_ms = 400});
+	struct volume *v = volume_new((struct options){.io_timeout_ms = 2000});
 	struct cfs_file *f = open_file(v, 1);
 	uint8_t *buf = malloc(BLOCK * 40), *got = malloc(BLOCK * 40);
 
 	assert_true(buf && got);
 	memset(buf, 'x', BLOCK * 40);
-	v->object.pace_ms = 30;
+	v->object.pace_ms = 75;
 	assert_int_equal(write_at(f, 0, buf, BLOCK * 40), 0);
 	assert_int_equal(flush(f), 0);
 	assert_int_equal(read_at(f, 0, got, BLOCK * 40), BLOCK * 40);

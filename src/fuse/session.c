@@ -14,6 +14,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -21,6 +22,7 @@
 
 #define DEFAULT_MAX_IO	(1u << 20)
 #define DEFAULT_THREADS 32 /* each holds a request buffer of max_io once it has carried data */
+#define MIN_IDLE	4
 #define WAKE_SIGNAL	SIGUSR1
 #define WAKE_EVERY_MS	20
 #define OPTION_MAX	4096
@@ -289,6 +291,18 @@ static int take_signals(struct cfs_fuse *f)
 	return 0;
 }
 
+/*
+ * Some are kept, as starting one costs more than a request. The rest ends once the burst is over
+ * that needed them: the kernel hands requests to sleeping threads in turn, so that each request
+ * would wake another one while those that run find nothing.
+ */
+static unsigned idle_threads(unsigned max_threads)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+
+	return CFS_MIN(max_threads, (unsigned)CFS_MAX(2 * cpus, MIN_IDLE));
+}
+
 int cfs_fuse_loop(struct cfs_fuse *f)
 {
 	struct fuse_loop_config *config = NULL;
@@ -305,8 +319,7 @@ int cfs_fuse_loop(struct cfs_fuse *f)
 		return -ENOMEM;
 	fuse_loop_cfg_set_clone_fd(config, 0);
 	fuse_loop_cfg_set_max_threads(config, f->conf.max_threads);
-	/* Threads are kept: starting one costs more than the request it would be started for. */
-	fuse_loop_cfg_set_idle_threads(config, f->conf.max_threads);
+	fuse_loop_cfg_set_idle_threads(config, idle_threads(f->conf.max_threads));
 	f->loop_thread = pthread_self();
 	atomic_store(&f->looping, true);
 	r = cfs_thread_start("fuse-control", run_control, f, &control);

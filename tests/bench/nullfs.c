@@ -486,13 +486,15 @@ static bool make_root(void)
 static int serve(struct fuse_session *se, const char *dir, unsigned threads)
 {
 	struct fuse_loop_config *config = fuse_loop_cfg_create();
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	unsigned idle = cpus > 2 ? 2 * (unsigned)cpus : 4;
 	int r = 1;
 
 	if (!config)
 		return 1;
 	fuse_loop_cfg_set_clone_fd(config, 0);
 	fuse_loop_cfg_set_max_threads(config, threads);
-	fuse_loop_cfg_set_idle_threads(config, threads);
+	fuse_loop_cfg_set_idle_threads(config, threads < idle ? threads : idle);
 	if (fuse_session_mount(se, dir) == 0) {
 		r = fuse_session_loop_mt(se, config) != 0;
 		fuse_session_unmount(se);

@@ -89,21 +89,14 @@ struct cfs_acl {
 	struct cfs_acl_entry *users, *groups; /* owned */
 };
 
-struct cfs_dir_stat {
-	int64_t length, space, inodes;
-};
-
-enum cfs_quota_kind { CFS_QUOTA_DIR, CFS_QUOTA_USER, CFS_QUOTA_GROUP };
-struct cfs_quota {
-	enum cfs_quota_kind kind;
-	uint64_t key;		      /* inode, uid or gid */
-	int64_t max_space, max_inodes; /* <= 0 none (users, groups: -1) */
-	int64_t used_space, used_inodes;
-};
-
 struct cfs_dead_slice {
 	uint64_t id;
 	uint32_t size;
+};
+
+/* Where a scan goes on: the engine's own numbers. */
+struct cfs_scan_pos {
+	uint64_t a, b;
 };
 
 /* One edge of an inode; name is valid during the callback. */
@@ -204,7 +197,10 @@ struct cfs_engine_ops {
 			     void *arg);
 
 	/* -- deletion (volume-format section 9) -- */
-	/* The inode is no longer open here: its sustained entry becomes a delfile. *ret_length: of the file. */
+	/*
+	 * The inode is no longer open here: its sustained entry becomes a delfile. *ret_length: of the
+	 * file; UINT64_MAX when it had no chunk and so needs no delfile.
+	 */
 	int (*end_sustained)(CFS_ENG, CFS_CTX, uint64_t sid, cfs_ino_t ino, uint64_t *ret_length,
 			     struct cfs_usage *ret_usage);
 	int (*each_delfile)(CFS_ENG, CFS_CTX, int64_t before_s, size_t limit,
@@ -270,6 +266,22 @@ struct cfs_engine_ops {
 			 struct cfs_usage *ret_usage);
 	int (*attach)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_ino_t parent, const char *name,
 		      size_t len, struct cfs_usage *ret_usage);
+
+	/* A detached inode that will not be attached, its entries gone. A file becomes a delfile. */
+	int (*drop_detached)(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct cfs_usage *ret_usage);
+
+	/* -- administration; contracts as the cfs_meta function of that name -- */
+	/* One page of a table behind *pos, which moves on; a fresh one is zero. 1: the end. */
+	int (*scan)(CFS_ENG, CFS_CTX, enum cfs_table table, struct cfs_scan_pos *pos, cfs_row_fn fn,
+		    void *arg);
+	ssize_t (*list_chunks)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t first,
+			       struct cfs_chunk_len ret[1024]);
+	int (*check_inode)(CFS_ENG, CFS_CTX, cfs_ino_t ino, unsigned repair, struct cfs_check *ret,
+			   struct cfs_usage *ret_usage);
+	/* Against the counters, in one consistent view. */
+	int (*check_usage)(CFS_ENG, CFS_CTX, int64_t *ret_space, int64_t *ret_inodes);
+	int (*fix_refs)(CFS_ENG, CFS_CTX, uint64_t id, uint32_t size, int64_t have, int64_t want);
+	int (*clear_dir_stats)(CFS_ENG, CFS_CTX);
 
 	/* -- changelog housekeeping -- */
 	int (*trim_changelog)(CFS_ENG, CFS_CTX, int64_t before_s, int64_t max_lines);

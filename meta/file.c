@@ -335,7 +335,7 @@ static int close_ino(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 	cfs_quotas_begin(m);
 	rc = m->eng->ops->end_sustained(m->eng, ctx, cfs_core_sid(m), ino, &length, &usage);
 	cfs_quotas_end(m, ctx, rc ? NULL : &usage);
-	if (!rc)
+	if (!rc && length != UINT64_MAX)
 		cfs_jobs_delete_file(m, ino, length);
 	return rc;
 }

@@ -299,7 +299,7 @@ int cfs_meta_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, 
 /* Data of what is gone for good follows in the background. */
 static void after_removal(struct cfs_meta *m, const struct cfs_removed *r)
 {
-	if (r->fate == CFS_FATE_DELETED && r->attr.type == CFS_TYPE_FILE)
+	if (r->fate == CFS_FATE_DELETED && r->has_data)
 		cfs_jobs_delete_file(m, r->ino, r->attr.length);
 }
 

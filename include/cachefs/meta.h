@@ -268,6 +268,7 @@ struct cfs_removed {
 	enum cfs_fate fate;
 	cfs_ino_t ino;
 	struct cfs_attr attr; /* after the change; before it when deleted */
+	bool has_data;	      /* deleted, and chunks were left behind for the background */
 };
 enum cfs_remove_flags { CFS_REMOVE_SKIP_TRASH = 1 << 0 };
 int cfs_meta_unlink(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
@@ -445,6 +446,163 @@ typedef int (*cfs_path_fn)(void *arg, const char *path);
 /* Every name of the inode as a path from the root ("/a/b"); trash names included. */
 int cfs_meta_each_path(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_path_fn fn,
 		       void *arg);
+
+/* ---- administration: fsck, gc, quota, config, clone, destroy ---- */
+
+struct cfs_dir_stat {
+	int64_t length, space, inodes;
+};
+
+enum cfs_quota_kind { CFS_QUOTA_DIR, CFS_QUOTA_USER, CFS_QUOTA_GROUP };
+struct cfs_quota {
+	enum cfs_quota_kind kind;
+	uint64_t key;		       /* inode, uid or gid */
+	int64_t max_space, max_inodes; /* <= 0 none (users, groups: -1) */
+	int64_t used_space, used_inodes;
+};
+
+/*
+ * Bracket the work of a command that changes a volume without having a session: schema brought up
+ * to date and quotas read; usage that is batched written. After a successful load.
+ */
+int cfs_meta_admin_begin(struct cfs_meta *m);
+int cfs_meta_admin_end(struct cfs_meta *m);
+
+/* Tables of the volume, whatever the engine keeps them in. */
+enum cfs_table {
+	CFS_TABLE_NODE,
+	CFS_TABLE_EDGE,
+	CFS_TABLE_CHUNK,
+	CFS_TABLE_REF,	     /* slices with their reference counts */
+	CFS_TABLE_DELAYED,   /* slices that compaction replaced, kept for the trash time */
+	CFS_TABLE_DELFILE,   /* deleted files whose data is still there */
+	CFS_TABLE_SUSTAINED, /* unlinked inodes that a session has open */
+	CFS_TABLE_DETACHED,  /* tops of trees that are being cloned */
+	CFS_TABLE_DIR_STAT,
+};
+struct cfs_row { /* pointers are valid during the callback */
+	cfs_ino_t ino; /* all but REF and DELAYED */
+	union {
+		struct cfs_attr attr; /* NODE */
+		struct {
+			cfs_ino_t parent;
+			const char *name; /* not terminated */
+			size_t name_len;
+			uint8_t type;
+		} edge;
+		struct { /* CHUNK; DELAYED: id and size of each slice, indx not used */
+			uint32_t indx;
+			bool damaged; /* not a list of records: slices is empty */
+			const struct cfs_slice *slices;
+			size_t n;
+			int64_t deleted_s; /* DELAYED: since when */
+		} list;
+		struct {
+			uint64_t id;
+			uint32_t size;
+			int64_t refs;
+		} ref;
+		struct {
+			uint64_t length;
+			int64_t when_s;
+		} deleted;	 /* DELFILE */
+		uint64_t sid;	 /* SUSTAINED */
+		int64_t added_s; /* DETACHED */
+		struct cfs_dir_stat stat;
+	};
+};
+/* Must not call the metadata. Non-zero ends the scan and is returned. */
+typedef int (*cfs_row_fn)(void *arg, const struct cfs_row *row);
+/*
+ * Every row that exists throughout is delivered at least once, in no particular order, in constant
+ * memory; each page has its own deadline. 0: complete.
+ */
+int cfs_meta_scan(struct cfs_meta *m, enum cfs_table table, cfs_row_fn fn, void *arg);
+/* Chunks of a file that have a list, from index `first` on: at most 1024; returns how many. */
+struct cfs_chunk_len {
+	uint32_t indx, records;
+};
+ssize_t cfs_meta_list_chunks(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			     uint32_t first, struct cfs_chunk_len ret[1024]);
+
+/* What can be wrong with an inode number and the rows that name it. */
+enum cfs_damage {
+	CFS_DAMAGE_NLINK = 1 << 0,
+	CFS_DAMAGE_PARENT = 1 << 1,
+	CFS_DAMAGE_TYPE = 1 << 2,   /* a name gives another type */
+	CFS_DAMAGE_NAME = 1 << 3,   /* names, but no inode; repaired: a directory is made again,
+				     * other names go */
+	CFS_DAMAGE_ORPHAN = 1 << 4, /* no name; removed when nlink is 0, else left alone */
+	CFS_DAMAGE_LOST = 1 << 5,   /* entries of a directory that has neither name nor inode */
+	CFS_DAMAGE_DATA = 1 << 6,   /* chunks of no inode; repaired: to be deleted */
+	CFS_DAMAGE_STAT = 1 << 7,   /* dir_stats: space or inodes */
+	CFS_DAMAGE_LENGTH = 1 << 8, /* dir_stats: bytes of data, which clients keep loosely */
+};
+struct cfs_check {
+	unsigned damage, repaired; /* enum cfs_damage */
+	struct cfs_attr attr;	   /* as it was; nlink 0 and type 0 when there is none */
+	uint32_t names;		   /* a repaired directory's or file's nlink follows from these */
+	uint32_t nlink;		   /* what it should be */
+	cfs_ino_t parent;
+	struct cfs_dir_stat stat, want; /* CFS_DAMAGE_STAT, CFS_DAMAGE_LENGTH */
+};
+/*
+ * Judges one inode number; repair: those kinds of damage are put right in the same transaction.
+ * Without repair the answer may be disturbed by changes that happen meanwhile.
+ */
+int cfs_meta_check_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 unsigned repair, struct cfs_check *ret);
+/* What is missing in the counters of the volume against the sum of its inodes; may be negative. */
+int cfs_meta_check_usage(struct cfs_meta *m, const struct cfs_ctx *ctx, bool repair,
+			 int64_t *ret_space, int64_t *ret_inodes);
+/* Sets the references of a slice if they still are `have` (-1: no row). -EAGAIN: they are not. */
+int cfs_meta_fix_refs(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t slice, uint32_t size,
+		      int64_t have, int64_t want);
+/* Forgets a slice that has no references, after its objects are gone. */
+int cfs_meta_drop_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t slice,
+			uint32_t size);
+/* -ENODATA: the directory has no row. */
+int cfs_meta_get_dir_stat(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
+			  struct cfs_dir_stat *ret);
+/* Before DirStats is switched on: rows of long ago would be taken for true. */
+int cfs_meta_clear_dir_stats(struct cfs_meta *m, const struct cfs_ctx *ctx);
+
+/*
+ * The end of what has been deleted: data of files deleted more than an hour ago, slices whose trash
+ * time is over, clones given up a day ago. Slices left without references are handed to dead(),
+ * which may call the metadata; errors of it are for it to remember.
+ */
+struct cfs_reaped {
+	uint64_t files, delayed, clones;
+};
+int cfs_meta_reap(struct cfs_meta *m, int (*dead)(void *arg, uint64_t slice, uint32_t size),
+		  void *arg, struct cfs_reaped *ret);
+
+typedef int (*cfs_quota_fn)(void *arg, const struct cfs_quota *q);
+int cfs_meta_each_quota(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_quota_fn fn, void *arg);
+/* Limits and usage, absolute. */
+int cfs_meta_put_quota(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_quota *q);
+int cfs_meta_del_quota(struct cfs_meta *m, const struct cfs_ctx *ctx, enum cfs_quota_kind kind,
+		       uint64_t key);
+
+/*
+ * Copies a file or tree by reference as parent/name, which must not exist, and makes it visible
+ * when it is complete. who: the caller; deadlines are set per step. step: called now and then with
+ * the number of inodes copied so far; non-zero gives up (-EINTR), and what was copied is removed.
+ */
+struct cfs_clone {
+	cfs_ino_t src, parent;
+	const char *name;
+	size_t name_len;
+	bool preserve; /* owner and times too */
+	int (*step)(void *arg, uint64_t done);
+	void *arg;
+};
+int cfs_meta_clone(struct cfs_meta *m, const struct cfs_ctx *who, const struct cfs_clone *req,
+		   struct cfs_entry *ret);
+
+/* Removes everything the volume has in the metadata engine. */
+int cfs_meta_destroy_volume(struct cfs_meta *m, const struct cfs_ctx *ctx);
 
 /* ---- statistics ---- */
 

@@ -41,7 +41,9 @@ static int end_sustained(struct sql_conn *c, const struct cfs_ctx *ctx, void *ar
 		return 0;
 	a->length = attr.length;
 	sql_usage_inode(&a->usage, &attr, -1);
-	r = sql_exec(c, SQL_put_delfile, "iii", a->ino, attr.length, (int64_t)ctx->now.tv_sec);
+	r = sql_put_delfile(c, ctx, a->ino, attr.length);
+	if (r == 0)
+		a->length = UINT64_MAX;
 	if (r >= 0)
 		r = sql_exec(c, SQL_del_node, "i", a->ino);
 	if (r >= 0)

@@ -108,6 +108,18 @@ int sql_op_clone_ino(CFS_ENG, CFS_CTX, cfs_ino_t src, cfs_ino_t ino, cfs_ino_t p
 int sql_op_attach(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_ino_t parent, const char *name, size_t len,
 		  struct cfs_usage *ret_usage);
 
+/* scan.c repair.c */
+int sql_op_drop_detached(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct cfs_usage *ret_usage);
+int sql_op_scan(CFS_ENG, CFS_CTX, enum cfs_table table, struct cfs_scan_pos *pos, cfs_row_fn fn,
+		void *arg);
+ssize_t sql_op_list_chunks(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t first,
+			   struct cfs_chunk_len ret[1024]);
+int sql_op_check_inode(CFS_ENG, CFS_CTX, cfs_ino_t ino, unsigned repair, struct cfs_check *ret,
+		       struct cfs_usage *ret_usage);
+int sql_op_check_usage(CFS_ENG, CFS_CTX, int64_t *ret_space, int64_t *ret_inodes);
+int sql_op_fix_refs(CFS_ENG, CFS_CTX, uint64_t id, uint32_t size, int64_t have, int64_t want);
+int sql_op_clear_dir_stats(CFS_ENG, CFS_CTX);
+
 /* The rule of that id; the caller frees users and groups. -ENODATA: no such rule. */
 int sql_get_acl(struct sql_conn *c, uint32_t id, struct cfs_acl *ret);
 /* The id of a rule with this content, stored when there is none. */
@@ -157,6 +169,8 @@ int sql_dispose(struct sql_conn *c, CFS_CTX, const struct cfs_engine_remove *req
 /* Moves the times of a directory when they are due or its nlink changes. Not in the trash. */
 int sql_touch_dir(struct sql_conn *c, CFS_CTX, cfs_ino_t dir, const struct cfs_attr *attr,
 		  int nlink_d);
+/* 1: the file has left chunks, which are remembered for deletion; 0: there are none. */
+int sql_put_delfile(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t length);
 /* nlink, parent and ctime of *attr. */
 int sql_move_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr);
 

@@ -56,8 +56,20 @@ int sql_lock_victim(struct sql_conn *c, const struct sql_edge *edge, struct cfs_
 	return 0;
 }
 
+/* A file that was never written leaves nothing to be deleted later. 1: it has left chunks. */
+int sql_put_delfile(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t length)
+{
+	int r = sql_row(c, SQL_any_chunk, "i", ino);
+
+	sql_done(c, SQL_any_chunk);
+	if (r <= 0)
+		return r;
+	r = sql_exec(c, SQL_put_delfile, "iii", ino, length, (int64_t)ctx->now.tv_sec);
+	return r < 0 ? r : 1;
+}
+
 /* Deletes the rows that live and die with an inode. */
-static int delete_rows(struct sql_conn *c, const struct cfs_ctx *ctx, const struct cfs_removed *v)
+static int delete_rows(struct sql_conn *c, const struct cfs_ctx *ctx, struct cfs_removed *v)
 {
 	int r = sql_exec(c, SQL_del_node, "i", v->ino);
 
@@ -65,9 +77,10 @@ static int delete_rows(struct sql_conn *c, const struct cfs_ctx *ctx, const stru
 		r = sql_exec(c, SQL_del_xattrs, "i", v->ino);
 	if (r >= 0 && v->attr.type == CFS_TYPE_SYMLINK)
 		r = sql_exec(c, SQL_del_symlink, "i", v->ino);
-	if (r >= 0 && v->attr.type == CFS_TYPE_FILE)
-		r = sql_exec(c, SQL_put_delfile, "iii", v->ino, v->attr.length,
-			     (int64_t)ctx->now.tv_sec);
+	if (r >= 0 && v->attr.type == CFS_TYPE_FILE) {
+		r = sql_put_delfile(c, ctx, v->ino, v->attr.length);
+		v->has_data = r > 0;
+	}
 	return r < 0 ? r : 0;
 }
 

@@ -7,6 +7,7 @@
 #include <cachefs/fuse.h>
 #include <fuse_lowlevel.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 
 #define WAITERS_MAX 1024
@@ -18,6 +19,7 @@ struct cfs_fuse {
 	char *mount_point;
 
 	int signal_fd, event_fd;
+	sigset_t old_mask;
 	pthread_t loop_thread;
 	_Atomic int signo;
 	_Atomic bool looping, stopping;

@@ -136,7 +136,9 @@ static int mount_session(struct cfs_fuse *f, char err[256])
 	int r;
 
 	last_message[0] = '\0';
-	fuse_set_log_func(log_libfuse);
+	/* Its request trace goes to stderr as it is, whatever our own level. */
+	if (!f->conf.debug)
+		fuse_set_log_func(log_libfuse);
 	r = build_args(&f->conf, &args);
 	if (r < 0) {
 		snprintf(err, 256, "%s: mount options: %s", f->mount_point, strerror(-r));
@@ -160,6 +162,36 @@ out:
 	return r;
 }
 
+static void on_wake(int signo)
+{
+}
+
+/*
+ * From before the mount: a signal that comes between mounting and serving must not kill the process
+ * and leave a dead mount behind.
+ */
+static int take_signals(struct cfs_fuse *f)
+{
+	struct sigaction wake_action = {.sa_handler = on_wake};
+	struct sigaction ignore = {.sa_handler = SIG_IGN};
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	f->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (f->signal_fd < 0)
+		return -errno;
+	pthread_sigmask(SIG_BLOCK, &set, &f->old_mask);
+	sigaction(WAKE_SIGNAL, &wake_action, NULL);
+	sigaction(SIGPIPE, &ignore, NULL);
+	sigemptyset(&set);
+	sigaddset(&set, WAKE_SIGNAL);
+	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+	return 0;
+}
+
 int cfs_fuse_mount(const struct cfs_fuse_conf *conf, struct cfs_fuse **ret, char err[256])
 {
 	struct cfs_fuse *f = calloc(1, sizeof(*f));
@@ -168,11 +200,16 @@ int cfs_fuse_mount(const struct cfs_fuse_conf *conf, struct cfs_fuse **ret, char
 	if (f) {
 		r = fill(f, conf);
 		if (r == 0)
-			r = mount_session(f, err);
-		else
-			snprintf(err, 256, "%s: %s", conf->mount_point, strerror(-r));
+			r = take_signals(f);
 		if (r < 0)
+			snprintf(err, 256, "%s: %s", conf->mount_point, strerror(-r));
+		else
+			r = mount_session(f, err);
+		if (r < 0) {
+			if (f->signal_fd >= 0)
+				pthread_sigmask(SIG_SETMASK, &f->old_mask, NULL);
 			free_session(f);
+		}
 	}
 	if (r == 0)
 		*ret = f;
@@ -265,32 +302,6 @@ static void wake(struct cfs_fuse *f)
 	(void)n; /* full means that it is awake already */
 }
 
-static void on_wake(int signo)
-{
-}
-
-static int take_signals(struct cfs_fuse *f)
-{
-	struct sigaction wake_action = {.sa_handler = on_wake};
-	struct sigaction ignore = {.sa_handler = SIG_IGN};
-	sigset_t set;
-
-	sigemptyset(&set);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGHUP);
-	f->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	if (f->signal_fd < 0)
-		return -errno;
-	pthread_sigmask(SIG_BLOCK, &set, NULL);
-	sigaction(WAKE_SIGNAL, &wake_action, NULL);
-	sigaction(SIGPIPE, &ignore, NULL);
-	sigemptyset(&set);
-	sigaddset(&set, WAKE_SIGNAL);
-	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
-	return 0;
-}
-
 /*
  * Some are kept, as starting one costs more than a request. The rest ends once the burst is over
  * that needed them: the kernel hands requests to sleeping threads in turn, so that each request
@@ -311,9 +322,6 @@ int cfs_fuse_loop(struct cfs_fuse *f)
 
 	/* Request threads allocate little and alike; an arena each would only keep memory. */
 	mallopt(M_ARENA_MAX, 2);
-	r = take_signals(f);
-	if (r < 0)
-		return r;
 	config = fuse_loop_cfg_create();
 	if (!config)
 		return -ENOMEM;

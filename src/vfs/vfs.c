@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "vfs-internal.h"
 
@@ -19,8 +20,12 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 		v->conf.root = CFS_ROOT_INO;
 	if (!v->conf.io_timeout_ms)
 		v->conf.io_timeout_ms = DEFAULT_IO_TIMEOUT_MS;
+	/* Validity times are handed out in 32 bits. */
+	v->conf.attr_timeout_ms = CFS_MIN(conf->attr_timeout_ms, (uint64_t)UINT32_MAX);
+	v->conf.entry_timeout_ms = CFS_MIN(conf->entry_timeout_ms, (uint64_t)UINT32_MAX);
+	v->conf.dir_entry_timeout_ms = CFS_MIN(conf->dir_entry_timeout_ms, (uint64_t)UINT32_MAX);
 	v->started = cfs_wall();
-	r = cache_init(&v->cache, conf->attr_timeout_ms);
+	r = cache_init(&v->cache, v->conf.attr_timeout_ms);
 	if (r < 0)
 		goto free_vfs;
 	r = handles_init(&v->handles);

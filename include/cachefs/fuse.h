@@ -14,10 +14,11 @@
 struct cfs_fuse;
 
 struct cfs_fuse_conf {
-	struct cfs_vfs *vfs;	/* borrowed */
+	struct cfs_vfs *vfs; /* borrowed */
 	const char *mount_point;
-	const char *source;	/* shown by mount(8): "cachefs:NAME" */
-	const char *kernel_opts; /* "ro,nodev,nosuid,noexec,noatime", comma list for the kernel; may be NULL */
+	const char *source;	 /* shown by mount(8): "cachefs:NAME" */
+	const char *kernel_opts; /* "ro,nodev,nosuid,noexec,noatime", comma list for the kernel; may
+				    be NULL */
 	bool allow_other;
 	bool default_permissions;
 	bool writeback_cache;

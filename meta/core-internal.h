@@ -157,6 +157,9 @@ int cfs_quotas_check_move(struct cfs_meta *m, const struct cfs_ctx *ctx,
 void cfs_quotas_moved(struct cfs_meta *m, const struct cfs_ctx *ctx,
 		      const struct cfs_tree_move *move);
 
+/* clone.c: removes a tree that has no name */
+int cfs_clone_discard(struct cfs_meta *m, cfs_ino_t top);
+
 /* usage.c: volume and directory usage of engines that do not write it themselves */
 struct cfs_usage_batch;
 int cfs_usage_batch_create(struct cfs_usage_batch **ret);

@@ -272,7 +272,7 @@ struct cfs_engine_ops {
 
 	/* -- administration; contracts as the cfs_meta function of that name -- */
 	/* One page of a table behind *pos, which moves on; a fresh one is zero. 1: the end. */
-	int (*scan)(CFS_ENG, CFS_CTX, enum cfs_table table, struct cfs_scan_pos *pos, cfs_row_fn fn,
+	int (*scan)(CFS_ENG, CFS_CTX, enum cfs_meta_table table, struct cfs_scan_pos *pos, cfs_row_fn fn,
 		    void *arg);
 	ssize_t (*list_chunks)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t first,
 			       struct cfs_chunk_len ret[1024]);

@@ -655,6 +655,75 @@ static int trace_attach(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 			"ino=%" PRIu64 " parent=%" PRIu64, ino, parent);
 }
 
+static int trace_drop_detached(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			       struct cfs_usage *ret_usage)
+{
+	struct cfs_engine *i = inner_of(e);
+	uint64_t start_ns = cfs_now_ns();
+
+	return (int)say("drop_detached", start_ns, i->ops->drop_detached(i, ctx, ino, ret_usage),
+			"ino=%" PRIu64, ino);
+}
+
+static int trace_scan(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_table table,
+		      struct cfs_scan_pos *pos, cfs_row_fn fn, void *arg)
+{
+	struct cfs_engine *i = inner_of(e);
+	uint64_t start_ns = cfs_now_ns(), from = pos->a;
+
+	return (int)say("scan", start_ns, i->ops->scan(i, ctx, table, pos, fn, arg),
+			"table=%d from=%" PRIu64, (int)table, from);
+}
+
+static ssize_t trace_list_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+				 uint32_t first, struct cfs_chunk_len ret[1024])
+{
+	struct cfs_engine *i = inner_of(e);
+	uint64_t start_ns = cfs_now_ns();
+
+	return say("list_chunks", start_ns, i->ops->list_chunks(i, ctx, ino, first, ret),
+		   "ino=%" PRIu64 " first=%u", ino, first);
+}
+
+static int trace_check_inode(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			     unsigned repair, struct cfs_check *ret, struct cfs_usage *ret_usage)
+{
+	struct cfs_engine *i = inner_of(e);
+	uint64_t start_ns = cfs_now_ns();
+
+	return (int)say("check_inode", start_ns,
+			i->ops->check_inode(i, ctx, ino, repair, ret, ret_usage),
+			"ino=%" PRIu64 " repair=%#x", ino, repair);
+}
+
+static int trace_check_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t *ret_space,
+			     int64_t *ret_inodes)
+{
+	struct cfs_engine *i = inner_of(e);
+	uint64_t start_ns = cfs_now_ns();
+
+	return (int)say("check_usage", start_ns, i->ops->check_usage(i, ctx, ret_space, ret_inodes),
+			"-");
+}
+
+static int trace_fix_refs(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t id,
+			  uint32_t size, int64_t have, int64_t want)
+{
+	struct cfs_engine *i = inner_of(e);
+	uint64_t start_ns = cfs_now_ns();
+
+	return (int)say("fix_refs", start_ns, i->ops->fix_refs(i, ctx, id, size, have, want),
+			"slice=%" PRIu64 " have=%" PRId64 " want=%" PRId64, id, have, want);
+}
+
+static int trace_clear_dir_stats(struct cfs_engine *e, const struct cfs_ctx *ctx)
+{
+	struct cfs_engine *i = inner_of(e);
+	uint64_t start_ns = cfs_now_ns();
+
+	return (int)say("clear_dir_stats", start_ns, i->ops->clear_dir_stats(i, ctx), "-");
+}
+
 static int trace_trim_changelog(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t before_s,
 				int64_t max_lines)
 {
@@ -735,6 +804,13 @@ static const struct cfs_engine_ops trace_ops = {
 	.add_quota_usage = trace_add_quota_usage,
 	.clone_ino = trace_clone_ino,
 	.attach = trace_attach,
+	.drop_detached = trace_drop_detached,
+	.scan = trace_scan,
+	.list_chunks = trace_list_chunks,
+	.check_inode = trace_check_inode,
+	.check_usage = trace_check_usage,
+	.fix_refs = trace_fix_refs,
+	.clear_dir_stats = trace_clear_dir_stats,
 	.trim_changelog = trace_trim_changelog,
 };
 

@@ -469,7 +469,7 @@ int cfs_meta_admin_begin(struct cfs_meta *m);
 int cfs_meta_admin_end(struct cfs_meta *m);
 
 /* Tables of the volume, whatever the engine keeps them in. */
-enum cfs_table {
+enum cfs_meta_table {
 	CFS_TABLE_NODE,
 	CFS_TABLE_EDGE,
 	CFS_TABLE_CHUNK,
@@ -517,7 +517,7 @@ typedef int (*cfs_row_fn)(void *arg, const struct cfs_row *row);
  * Every row that exists throughout is delivered at least once, in no particular order, in constant
  * memory; each page has its own deadline. 0: complete.
  */
-int cfs_meta_scan(struct cfs_meta *m, enum cfs_table table, cfs_row_fn fn, void *arg);
+int cfs_meta_scan(struct cfs_meta *m, enum cfs_meta_table table, cfs_row_fn fn, void *arg);
 /* Chunks of a file that have a list, from index `first` on: at most 1024; returns how many. */
 struct cfs_chunk_len {
 	uint32_t indx, records;

@@ -164,3 +164,43 @@ int sql_op_attach(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 	*ret_usage = a.usage;
 	return 0;
 }
+
+static int drop_detached(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct clone *a = arg;
+	struct cfs_removed gone = {.ino = a->ino};
+	const struct cfs_engine_remove req = {.parent = 0};
+	int r;
+
+	a->usage = (struct cfs_usage){0};
+	r = sql_exec(c, SQL_del_detached, "i", a->ino);
+	if (r <= 0)
+		return r < 0 ? r : -ENOENT;
+	r = sql_get_node(c, a->ino, true, &gone.attr);
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	r = sql_row(c, SQL_has_entry, "i", a->ino);
+	sql_done(c, SQL_has_entry);
+	if (r)
+		return r < 0 ? r : -ENOTEMPTY;
+	r = sql_dispose(c, ctx, &req, &gone, &a->usage);
+	a->usage.n_dirs = 0; /* it was no entry */
+	if (r < 0)
+		return r;
+	r = sql_write_usage(c, &a->usage);
+	if (r < 0)
+		return r;
+	return sql_log(c, ctx, "CLEANUP(%" PRIu64 ")", a->ino);
+}
+
+int sql_op_drop_detached(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 struct cfs_usage *ret_usage)
+{
+	struct clone a = {.ino = ino};
+	int r = sql_txn(sql_db(e), ctx, CFS_META_OP_other, drop_detached, &a);
+
+	if (r < 0)
+		return r;
+	*ret_usage = a.usage;
+	return 0;
+}

@@ -67,5 +67,12 @@ const struct cfs_engine_ops cfs_engine_sqlite = {
 	.add_quota_usage = sql_op_add_quota_usage,
 	.clone_ino = sql_op_clone_ino,
 	.attach = sql_op_attach,
+	.drop_detached = sql_op_drop_detached,
+	.scan = sql_op_scan,
+	.list_chunks = sql_op_list_chunks,
+	.check_inode = sql_op_check_inode,
+	.check_usage = sql_op_check_usage,
+	.fix_refs = sql_op_fix_refs,
+	.clear_dir_stats = sql_op_clear_dir_stats,
 	.trim_changelog = sql_op_trim_changelog,
 };

@@ -82,6 +82,9 @@ static int check_target(const struct cfs_ctx *ctx, const struct rename *a)
 
 	if (cfs_ino_is_trash(q->dst_parent))
 		return (q->flags & CFS_RENAME_RESTORE) && ctx->uid == 0 ? 0 : -EPERM;
+	/* A tree is put together again where its top is: in the trash. */
+	if ((q->flags & CFS_RENAME_RESTORE) && ctx->uid == 0 && !a->dst.ino)
+		return a->dst_dir.type == CFS_TYPE_DIR ? 0 : -ENOTDIR;
 	if (a->dst.ino)
 		return cfs_rules_remove_entry(ctx, q->dst_parent, &a->dst_dir, &a->ret.victim.attr);
 	return cfs_rules_add_entry(ctx, q->dst_parent, &a->dst_dir);

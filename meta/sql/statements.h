@@ -179,3 +179,42 @@ SQL(clone_chunks, "INSERT INTO {chunk}(inode,indx,slices) "
 SQL(each_chunk, "SELECT slices FROM {chunk} WHERE inode=?")
 SQL(put_detached, "INSERT INTO {detached_node}(inode,added) VALUES(?,?)")
 SQL(del_detached, "DELETE FROM {detached_node} WHERE inode=?")
+
+/* -- scans: pages behind a key -- */
+SQL(scan_nodes, "SELECT {NODE},n.inode FROM {node} n WHERE n.inode>? ORDER BY n.inode LIMIT ?")
+SQL(scan_edges, "SELECT id,parent,name,inode,type FROM {edge} WHERE id>? ORDER BY id LIMIT ?")
+SQL(scan_chunks, "SELECT id,inode,indx,slices FROM {chunk} WHERE id>? ORDER BY id LIMIT ?")
+SQL(scan_refs, "SELECT chunkid,size,refs FROM {chunk_ref} WHERE chunkid>? ORDER BY chunkid "
+	       "LIMIT ?")
+SQL(scan_delayed, "SELECT chunkid,deleted,slices FROM {delslices} WHERE chunkid>? "
+		  "ORDER BY chunkid LIMIT ?")
+SQL(scan_delfiles, "SELECT inode,length,expire FROM {delfile} WHERE inode>? ORDER BY inode "
+		   "LIMIT ?")
+SQL(scan_sustained, "SELECT id,sid,inode FROM {sustained} WHERE id>? ORDER BY id LIMIT ?")
+SQL(scan_detached, "SELECT inode,added FROM {detached_node} WHERE inode>? ORDER BY inode LIMIT ?")
+SQL(scan_dir_stats, "SELECT inode,data_length,used_space,used_inodes FROM {dir_stats} "
+		    "WHERE inode>? ORDER BY inode LIMIT ?")
+SQL(chunk_lengths, "SELECT indx,length(CAST(slices AS BLOB)) FROM {chunk} "
+		   "WHERE inode=? AND indx>=? ORDER BY indx LIMIT ?")
+
+/* -- check and repair -- */
+SQL(each_name, "SELECT parent,type FROM {edge} WHERE inode=?")
+SQL(set_names_type, "UPDATE {edge} SET type=? WHERE inode=?")
+SQL(del_names, "DELETE FROM {edge} WHERE inode=?")
+SQL(count_subdirs, "SELECT COUNT(*) FROM {edge} WHERE parent=? AND type=2")
+/* Space as cfs_space_of(). */
+SQL(sum_entries,
+    "SELECT COUNT(*),SUM(CASE WHEN n.type=1 THEN n.length ELSE 0 END),"
+    "SUM(CASE WHEN n.type=1 AND n.length>0 THEN n.length+4095-(n.length+4095)%4096 "
+    "ELSE 4096 END) FROM {edge} e JOIN {node} n ON n.inode=e.inode WHERE e.parent=?")
+SQL(sum_nodes,
+    "SELECT COUNT(*),SUM(CASE WHEN type=1 AND length>0 THEN length+4095-(length+4095)%4096 "
+    "ELSE 4096 END),(SELECT value FROM {counter} WHERE name='totalInodes'),"
+    "(SELECT value FROM {counter} WHERE name='usedSpace') "
+    "FROM {node} WHERE inode<>1 AND inode<>9223372032828243968")
+SQL(is_sustained, "SELECT sid FROM {sustained} WHERE inode=? LIMIT 1")
+SQL(is_detached, "SELECT added FROM {detached_node} WHERE inode=?")
+SQL(get_delfile, "SELECT length FROM {delfile} WHERE inode=?")
+SQL(last_chunk, "SELECT indx FROM {chunk} WHERE inode=? ORDER BY indx DESC LIMIT 1")
+SQL(set_refs, "UPDATE {chunk_ref} SET refs=? WHERE chunkid=? AND refs=?")
+SQL(clear_dir_stats, "DELETE FROM {dir_stats}")

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Judging single inodes and counts, and putting them right in the transaction that judges. */
+#include <errno.h>
+#include <inttypes.h>
+
+#include "base/log.h"
+#include "meta/sql/sql-internal.h"
+
+struct check {
+	cfs_ino_t ino;
+	unsigned repair;
+	/* of one attempt */
+	struct cfs_check c;
+	struct cfs_usage usage;
+	bool exists;
+	uint8_t name_type; /* of the first name */
+	bool types_differ, parent_named;
+	cfs_ino_t first_parent;
+};
+
+static bool wanted(struct check *a, enum cfs_damage damage)
+{
+	a->c.damage |= damage;
+	if (!(a->repair & damage))
+		return false;
+	a->c.repaired |= damage;
+	return true;
+}
+
+/* 1: there is a row, 0 there is none. */
+static int has_row(struct sql_conn *c, enum sql_stmt_id id, cfs_ino_t ino)
+{
+	int r = sql_row(c, id, "i", ino);
+
+	sql_done(c, id);
+	return r;
+}
+
+static int has_detached(struct sql_conn *c, cfs_ino_t ino)
+{
+	return sql_dialect(c)->has_column(c, "detached_node", "inode")
+		       ? has_row(c, SQL_is_detached, ino)
+		       : 0;
+}
+
+static int read_names(struct sql_conn *c, struct check *a)
+{
+	int r = sql_query(c, SQL_each_name, "i", a->ino);
+
+	while (r >= 0 && (r = sql_next(c, SQL_each_name)) > 0) {
+		cfs_ino_t parent = (cfs_ino_t)sql_int(c, SQL_each_name, 0);
+		uint8_t type = (uint8_t)sql_int(c, SQL_each_name, 1);
+
+		if (a->c.names++ == 0) {
+			a->first_parent = parent;
+			a->name_type = type;
+		}
+		a->parent_named |= parent == a->c.attr.parent;
+		a->types_differ |= type != (a->exists ? a->c.attr.type : a->name_type);
+	}
+	return r;
+}
+
+static int count_subdirs(struct sql_conn *c, cfs_ino_t ino, uint32_t *ret)
+{
+	int r = sql_row(c, SQL_count_subdirs, "i", ino);
+
+	if (r > 0)
+		*ret = (uint32_t)sql_int(c, SQL_count_subdirs, 0);
+	sql_done(c, SQL_count_subdirs);
+	return r < 0 ? r : 0;
+}
+
+static int check_stat(struct sql_conn *c, struct check *a)
+{
+	struct cfs_dir_stat *have = &a->c.stat, *want = &a->c.want;
+	bool repair = false;
+	int r;
+
+	if (!cfs_core_dir_stats(sql_core(c)))
+		return 0;
+	r = sql_row(c, SQL_get_dir_stat, "i", a->ino);
+	if (r <= 0)
+		return r; /* a missing row is computed when it is needed */
+	have->length = sql_int(c, SQL_get_dir_stat, 0);
+	have->space = sql_int(c, SQL_get_dir_stat, 1);
+	have->inodes = sql_int(c, SQL_get_dir_stat, 2);
+	sql_done(c, SQL_get_dir_stat);
+	r = sql_row(c, SQL_sum_entries, "i", a->ino);
+	if (r > 0) {
+		want->inodes = sql_int(c, SQL_sum_entries, 0);
+		want->length = sql_int(c, SQL_sum_entries, 1);
+		want->space = sql_int(c, SQL_sum_entries, 2);
+	}
+	sql_done(c, SQL_sum_entries);
+	if (r < 0)
+		return r;
+	if (have->space != want->space || have->inodes != want->inodes)
+		repair = wanted(a, CFS_DAMAGE_STAT);
+	else if (have->length != want->length)
+		repair = wanted(a, CFS_DAMAGE_LENGTH);
+	if (!repair)
+		return 0;
+	return sql_exec(c, SQL_put_dir_stat, "iiii", a->ino, want->length, want->space,
+			want->inodes);
+}
+
+/* Nobody can reach it, and nothing says that it is on its way in or out. */
+static int check_orphan(struct sql_conn *c, const struct cfs_ctx *ctx, struct check *a)
+{
+	const struct cfs_engine_remove req = {.parent = 0};
+	const struct cfs_attr *attr = &a->c.attr;
+	struct cfs_removed gone = {.ino = a->ino};
+	int r = has_row(c, SQL_is_sustained, a->ino);
+
+	if (r == 0)
+		r = has_detached(c, a->ino);
+	if (r)
+		return r < 0 ? r : 0;
+	if (attr->nlink || attr->type == CFS_TYPE_DIR) {
+		a->c.damage |= CFS_DAMAGE_ORPHAN;
+		return 0;
+	}
+	if (!wanted(a, CFS_DAMAGE_ORPHAN))
+		return 0;
+	gone.attr = *attr;
+	r = sql_dispose(c, ctx, &req, &gone, &a->usage);
+	a->usage.n_dirs = 0; /* it was no entry */
+	return r < 0 ? r : sql_write_usage(c, &a->usage);
+}
+
+static int check_named(struct sql_conn *c, struct check *a)
+{
+	struct cfs_attr *attr = &a->c.attr, now = *attr;
+	bool is_dir = attr->type == CFS_TYPE_DIR, repair = false;
+	uint32_t subdirs = 0;
+	int r = is_dir ? count_subdirs(c, a->ino, &subdirs) : 0;
+
+	if (r < 0)
+		return r;
+	a->c.nlink = is_dir ? 2 + subdirs : a->c.names;
+	a->c.parent = is_dir || a->c.names == 1 ? a->first_parent : 0;
+	if (a->ino == CFS_ROOT_INO)
+		a->c.parent = CFS_ROOT_INO;
+	/* Neither hour directories nor what moves into them counts in the trash. */
+	if (a->c.nlink != attr->nlink && !cfs_ino_is_trash(a->ino))
+		repair = wanted(a, CFS_DAMAGE_NLINK);
+	if (a->c.parent != attr->parent && a->ino != CFS_TRASH_INO && (is_dir || attr->parent != 0))
+		repair |= wanted(a, CFS_DAMAGE_PARENT);
+	if (a->types_differ && wanted(a, CFS_DAMAGE_TYPE))
+		r = sql_exec(c, SQL_set_names_type, "ii", (int64_t)attr->type, a->ino);
+	if (r < 0 || !repair)
+		return r;
+	if (a->c.repaired & CFS_DAMAGE_NLINK)
+		now.nlink = a->c.nlink;
+	if (a->c.repaired & CFS_DAMAGE_PARENT)
+		now.parent = a->c.parent;
+	return sql_move_node(c, a->ino, &now);
+}
+
+static int make_directory(struct sql_conn *c, const struct cfs_ctx *ctx, struct check *a)
+{
+	struct cfs_attr attr = {
+		.type = CFS_TYPE_DIR,
+		.mode = 0755,
+		.nlink = a->c.nlink,
+		.length = CFS_DIR_LENGTH,
+		.parent = a->first_parent,
+		.atime = ctx->now,
+		.mtime = ctx->now,
+		.ctime = ctx->now,
+	};
+	int r = sql_put_node(c, a->ino, &attr);
+
+	if (r < 0)
+		return r;
+	sql_usage_inode(&a->usage, &attr, 1);
+	sql_usage_entry(&a->usage, a->first_parent, &attr, 1);
+	return sql_write_usage(c, &a->usage);
+}
+
+/* There is no such inode, but something speaks of it. */
+static int check_missing(struct sql_conn *c, const struct cfs_ctx *ctx, struct check *a)
+{
+	uint64_t length;
+	int r;
+
+	if (a->c.names) {
+		r = count_subdirs(c, a->ino, &a->c.nlink);
+		a->c.nlink += 2;
+		a->c.parent = a->first_parent;
+		if (r < 0 || !wanted(a, CFS_DAMAGE_NAME))
+			return r;
+		if (a->name_type == CFS_TYPE_DIR)
+			return make_directory(c, ctx, a);
+		return sql_exec(c, SQL_del_names, "i", a->ino);
+	}
+	r = has_row(c, SQL_has_entry, a->ino);
+	if (r < 0)
+		return r;
+	if (r)
+		a->c.damage |= CFS_DAMAGE_LOST;
+	r = sql_row(c, SQL_last_chunk, "i", a->ino);
+	if (r <= 0)
+		return r;
+	length = ((uint64_t)sql_int(c, SQL_last_chunk, 0) + 1) << CFS_CHUNK_BITS;
+	sql_done(c, SQL_last_chunk);
+	r = has_row(c, SQL_get_delfile, a->ino);
+	if (r || !wanted(a, CFS_DAMAGE_DATA))
+		return r;
+	return sql_exec(c, SQL_put_delfile, "iii", a->ino, length, (int64_t)ctx->now.tv_sec);
+}
+
+static int check(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct check *a = arg;
+	int r;
+
+	*a = (struct check){.ino = a->ino, .repair = a->repair};
+	r = sql_get_node(c, a->ino, a->repair, &a->c.attr);
+	if (r < 0 && r != -ENOENT)
+		return r;
+	a->exists = r == 0;
+	r = read_names(c, a);
+	if (r < 0)
+		return r;
+	if (!a->exists)
+		r = check_missing(c, ctx, a);
+	else if (a->c.names || a->ino == CFS_ROOT_INO || a->ino == CFS_TRASH_INO)
+		r = check_named(c, a);
+	else
+		r = check_orphan(c, ctx, a);
+	if (r >= 0 && a->exists && a->c.attr.type == CFS_TYPE_DIR)
+		r = check_stat(c, a);
+	if (r < 0 || !a->c.repaired)
+		return r < 0 ? r : 0;
+	return sql_log(c, ctx, "REPAIRDIR(%" PRIu64 ",%u)", a->ino, a->c.repaired);
+}
+
+int sql_op_check_inode(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       unsigned repair, struct cfs_check *ret, struct cfs_usage *ret_usage)
+{
+	struct check a = {.ino = ino, .repair = repair};
+	int r = repair ? sql_txn(sql_db(e), ctx, CFS_META_OP_other, check, &a)
+		       : sql_read(sql_db(e), ctx, CFS_META_OP_other, check, &a);
+
+	if (r < 0)
+		return r;
+	*ret = a.c;
+	*ret_usage = a.usage;
+	return 0;
+}
+
+struct sums {
+	int64_t space, inodes;
+};
+
+static int sum_nodes(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct sums *a = arg;
+	int r = sql_row(c, SQL_sum_nodes, "");
+
+	if (r <= 0)
+		return r < 0 ? r : -EIO;
+	a->inodes = sql_int(c, SQL_sum_nodes, 0) - sql_int(c, SQL_sum_nodes, 2);
+	a->space = sql_int(c, SQL_sum_nodes, 1) - sql_int(c, SQL_sum_nodes, 3);
+	sql_done(c, SQL_sum_nodes);
+	return 0;
+}
+
+int sql_op_check_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t *ret_space,
+		       int64_t *ret_inodes)
+{
+	struct sums a = {0};
+	int r = sql_read(sql_db(e), ctx, CFS_META_OP_other, sum_nodes, &a);
+
+	if (r < 0)
+		return r;
+	*ret_space = a.space;
+	*ret_inodes = a.inodes;
+	return 0;
+}
+
+struct refs {
+	uint64_t id;
+	uint32_t size;
+	int64_t have, want;
+};
+
+static int fix_refs(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	const struct refs *a = arg;
+	int r;
+
+	if (a->have < 0) {
+		r = sql_exec(c, SQL_put_ref, "iii", a->id, (int64_t)a->size, a->want);
+		return r == -EEXIST ? -EBUSY : r < 0 ? r : 0;
+	}
+	r = sql_exec(c, SQL_set_refs, "iii", a->want, a->id, a->have);
+	return r == 0 ? -EBUSY : r < 0 ? r : 0;
+}
+
+int sql_op_fix_refs(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t id, uint32_t size,
+		    int64_t have, int64_t want)
+{
+	struct refs a = {.id = id, .size = size, .have = have, .want = want};
+	int r = sql_txn(sql_db(e), ctx, CFS_META_OP_other, fix_refs, &a);
+
+	return r == -EBUSY ? -EAGAIN : r;
+}
+
+static int clear_dir_stats(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	int r = sql_exec(c, SQL_clear_dir_stats, "");
+
+	return r < 0 ? r : 0;
+}
+
+int sql_op_clear_dir_stats(struct cfs_engine *e, const struct cfs_ctx *ctx)
+{
+	return sql_txn(sql_db(e), ctx, CFS_META_OP_other, clear_dir_stats, NULL);
+}

@@ -17,13 +17,15 @@ enum {
 	CHANGELOG_S = 300 * 9 / 10,
 	BUDGET_MS = 50 * 60 * 1000,
 	LEFT_BEHIND_S = 3600,
+	STOP_GRACE_MS = 3000,
 };
 
 struct cfs_jobs {
 	struct cfs_workers *workers;
 	struct cfs_ticker *ticker;
-	_Atomic bool stopping;
-	_Atomic bool overflowed; /* files were deleted that the queue had no room for */
+	_Atomic bool stopping;	  /* no new work, hourly jobs end */
+	_Atomic uint64_t stop_at; /* and what is queued may take until then */
+	_Atomic bool overflowed;  /* files were deleted that the queue had no room for */
 };
 
 /* One file or slice to remove. */
@@ -54,9 +56,11 @@ void cfs_jobs_destroy(struct cfs_jobs *j)
 
 /* ---- slices and files ---- */
 
-static bool stopping(struct cfs_meta *m)
+/* An unmount right after an rm -r need not leave the data to another mount's hourly job. */
+static bool grace_over(struct cfs_meta *m)
 {
-	return atomic_load(&m->jobs->stopping);
+	return atomic_load(&m->jobs->stopping) &&
+	       cfs_deadline_passed(atomic_load(&m->jobs->stop_at));
 }
 
 /* What fails stays in the tables, and the hourly job tries again. */
@@ -101,7 +105,7 @@ static void delete_slices(struct cfs_meta *m, struct slices *s)
 	size_t i;
 	int rc = 0;
 
-	for (i = 0; i < s->n && !stopping(m); i++) {
+	for (i = 0; i < s->n && !grace_over(m); i++) {
 		rc = delete_slice(m, s->v[i].id, s->v[i].size, true);
 		if (rc && rc != -EAGAIN)
 			cfs_warn("cannot remove the objects of a slice, trying again within the "
@@ -121,7 +125,7 @@ static int delete_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length)
 		ctx = cfs_ctx_internal(m->conf.timeout_ms);
 		rc = m->eng->ops->delete_chunk(m->eng, &ctx, ino, keep_slice, &dead);
 		delete_slices(m, &dead);
-	} while (rc == 0 && !stopping(m));
+	} while (rc == 0 && !grace_over(m));
 	free(dead.v);
 	if (rc != 1)
 		return rc;
@@ -132,7 +136,7 @@ static int delete_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length)
 /* Time that one round of a job may take. */
 static bool time_is_up(struct cfs_meta *m, cfs_deadline_t end)
 {
-	return stopping(m) || cfs_deadline_passed(end);
+	return atomic_load(&m->jobs->stopping) || cfs_deadline_passed(end);
 }
 
 struct delfiles {
@@ -187,9 +191,9 @@ static void run_task(struct cfs_job *job)
 	struct cfs_meta *m = t->m;
 	int rc = 0;
 
-	if (!stopping(m) && t->is_file)
+	if (!grace_over(m) && t->is_file)
 		rc = delete_file(m, t->id, t->size);
-	else if (!stopping(m))
+	else if (!grace_over(m))
 		rc = delete_slice(m, t->id, (uint32_t)t->size, t->drop);
 	if (rc && rc != -EAGAIN)
 		cfs_warn("cannot remove deleted data, the hourly job tries again: %s=%llu error=%s",
@@ -197,7 +201,7 @@ static void run_task(struct cfs_job *job)
 			 cfs_errname(rc));
 	free(t);
 	/* Whatever was refused is in the tables by now. */
-	if (!stopping(m) && atomic_exchange(&m->jobs->overflowed, false))
+	if (!grace_over(m) && atomic_exchange(&m->jobs->overflowed, false))
 		delete_files(m, cfs_wall_s() + 1, cfs_deadline_in(BUDGET_MS));
 }
 
@@ -205,7 +209,7 @@ static void submit(struct cfs_meta *m, const struct task *task)
 {
 	struct task *t;
 
-	if (!atomic_load(&m->started) || !m->jobs->workers || stopping(m))
+	if (!atomic_load(&m->started) || !m->jobs->workers || atomic_load(&m->jobs->stopping))
 		return;
 	t = malloc(sizeof(*t));
 	if (!t)
@@ -303,7 +307,7 @@ static void run_job(struct cfs_meta *m, const char *counter, int64_t interval_s,
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	int rc;
 
-	if (stopping(m))
+	if (atomic_load(&m->jobs->stopping))
 		return;
 	rc = m->eng->ops->claim_job(m->eng, &ctx, counter, cfs_wall_s(), interval_s);
 	if (rc == 1)
@@ -344,6 +348,7 @@ void cfs_jobs_stop(struct cfs_meta *m)
 {
 	struct cfs_jobs *j = m->jobs;
 
+	atomic_store(&j->stop_at, cfs_deadline_in(STOP_GRACE_MS));
 	atomic_store(&j->stopping, true);
 	if (j->ticker)
 		cfs_ticker_stop(j->ticker);

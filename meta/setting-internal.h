@@ -18,4 +18,7 @@ bool cfs_setting_compressed(const struct cfs_setting *s);
 /* What follows from other fields: KeyEncrypted, MinClientVersion, changelog defaults. */
 int cfs_setting_normalise(struct cfs_setting *s);
 
+/* MinClientVersion becomes at least `to`. */
+int cfs_setting_raise_version(struct cfs_setting *s, const char *to);
+
 #endif

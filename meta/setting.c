@@ -544,101 +544,11 @@ int cfs_setting_check_name(const char *name)
 	return name[0] == '-' || name[len - 1] == '-' ? -EINVAL : 0;
 }
 
-struct version {
-	unsigned long part[3];
-	char pre[64];
-};
-
-static int parse_version(const char *text, struct version *ret)
-{
-	struct version v = {0};
-	const char *p = text;
-	int i;
-
-	for (i = 0; i < 3; i++) {
-		char *end;
-
-		if (*p < '0' || *p > '9')
-			return -EINVAL;
-		v.part[i] = strtoul(p, &end, 10);
-		p = end;
-		if (*p != '.')
-			break;
-		p++;
-	}
-	if (*p == '-') {
-		size_t len = strcspn(++p, "+");
-
-		if (!len || len >= sizeof(v.pre))
-			return -EINVAL;
-		memcpy(v.pre, p, len);
-		p += len;
-	}
-	if (*p != '\0' && *p != '+')
-		return -EINVAL;
-	*ret = v;
-	return 0;
-}
-
-static int compare_versions(const struct version *a, const struct version *b)
-{
-	int i;
-
-	for (i = 0; i < 3; i++)
-		if (a->part[i] != b->part[i])
-			return a->part[i] < b->part[i] ? -1 : 1;
-	if (!a->pre[0] || !b->pre[0])
-		return (a->pre[0] == '\0') - (b->pre[0] == '\0');
-	return strcmp(a->pre, b->pre);
-}
-
-static int check_bound(const char *bound, int bad_sign, const char *which, char err[256])
-{
-	struct version own, v;
-	int order;
-
-	if (!bound || !*bound)
-		return 0;
-	if (parse_version(bound, &v) || parse_version(CFS_COMPAT_VERSION, &own)) {
-		say(err, "%s \"%s\" of the volume is not a version", which, bound);
-		return -EPROTONOSUPPORT;
-	}
-	order = compare_versions(&own, &v);
-	if (order == 0 || (order < 0) != (bad_sign < 0))
-		return 0;
-	say(err, "the volume asks for %s %s, this client is level %s", which, bound,
-	    CFS_COMPAT_VERSION);
-	return -EPROTONOSUPPORT;
-}
-
-int cfs_setting_check_version(const struct cfs_setting *s, char err[256])
-{
-	int rc = check_bound(s->min_client_version, -1, "MinClientVersion", err);
-
-	return rc ? rc : check_bound(s->max_client_version, 1, "MaxClientVersion", err);
-}
-
-static int raise_min_version(struct cfs_setting *s, const char *to)
-{
-	struct version have, want;
-	char *text;
-
-	if (s->min_client_version && !parse_version(s->min_client_version, &have) &&
-	    !parse_version(to, &want) && compare_versions(&have, &want) >= 0)
-		return 0;
-	text = strdup(to);
-	if (!text)
-		return -ENOMEM;
-	free(s->min_client_version);
-	s->min_client_version = text;
-	return 0;
-}
-
 int cfs_setting_normalise(struct cfs_setting *s)
 {
 	bool tiers = s->n_tiers > 1;
 	size_t i;
-	int rc = raise_min_version(s, "1.1.0-A");
+	int rc = cfs_setting_raise_version(s, "1.1.0-A");
 
 	for (i = 0; i < CFS_ARRAY_SIZE(fields); i++)
 		if (fields[i].kind == SECRET && *text_of(&fields[i], s))
@@ -646,10 +556,10 @@ int cfs_setting_normalise(struct cfs_setting *s)
 	if (s->changelog && !s->changelog_max_age_s && !s->changelog_max_lines)
 		s->changelog_max_age_s = 7200;
 	if (!rc && s->enable_acl)
-		rc = raise_min_version(s, "1.2.0-A");
+		rc = cfs_setting_raise_version(s, "1.2.0-A");
 	if (!rc && s->ranger_rest_url && *s->ranger_rest_url)
-		rc = raise_min_version(s, "1.3.0-A");
+		rc = cfs_setting_raise_version(s, "1.3.0-A");
 	if (!rc && (tiers || (s->kerb_conf && *s->kerb_conf)))
-		rc = raise_min_version(s, "1.4.0-A");
+		rc = cfs_setting_raise_version(s, "1.4.0-A");
 	return rc;
 }

@@ -4,6 +4,7 @@
  * child tells its parent of each finished operation; the parent kills it after a random number of
  * them.
  */
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,8 +14,9 @@
 #include "conformance.h"
 
 enum { ROUNDS = 8, NAMES = 12, MAX_OPS = 400 };
+enum { STORM_THREADS = 4, STORM_OPS = 1000 };
 
-/* ---- the child ---- */
+/* ---- random operations ---- */
 
 static struct cfs_meta *mount_child(const char *url)
 {
@@ -38,22 +40,23 @@ static cfs_ino_t entry_of(struct cfs_meta *m, cfs_ino_t dir, const char *name)
 	return cfs_meta_lookup(m, &c, dir, name, strlen(name), &e) ? 0 : e.ino;
 }
 
-static void random_write(struct cfs_meta *m, cfs_ino_t ino)
+static void random_write(struct cfs_meta *m, cfs_ino_t ino, unsigned *seed)
 {
-	struct cfs_slice s = {.pos = (uint32_t)rand() % 100000, .len = 1 + (uint32_t)rand() % 9999};
+	struct cfs_slice s = {.pos = (uint32_t)rand_r(seed) % 100000,
+			      .len = 1 + (uint32_t)rand_r(seed) % 9999};
 	struct cfs_ctx c = as_root();
 	struct cfs_attr a;
 
 	s.size = s.len;
 	if (!cfs_meta_new_slice(m, &c, &s.id))
-		cfs_meta_commit_slice(m, &c, ino, (uint32_t)rand() % 3, &s, c.now, &a);
+		cfs_meta_commit_slice(m, &c, ino, (uint32_t)rand_r(seed) % 3, &s, c.now, &a);
 }
 
 /* Errors are part of it: names are there or not, directories full or not. */
-static void random_op(struct cfs_meta *m, cfs_ino_t dirs[3])
+static void random_op(struct cfs_meta *m, const cfs_ino_t dirs[3], unsigned *seed)
 {
 	char a[8], b[8];
-	cfs_ino_t d = dirs[rand() % 3], d2 = dirs[rand() % 3], ino, ino2;
+	cfs_ino_t d = dirs[rand_r(seed) % 3], d2 = dirs[rand_r(seed) % 3], ino, ino2;
 	struct cfs_mknod make = {.parent = d, .name = a, .mode = 0644, .type = CFS_TYPE_FILE};
 	struct cfs_rename move = {.src_parent = d, .dst_parent = d2, .src_name = a, .dst_name = b};
 	struct cfs_copy_range copy = {0};
@@ -64,11 +67,11 @@ static void random_op(struct cfs_meta *m, cfs_ino_t dirs[3])
 	struct cfs_attr attr;
 	uint64_t copied;
 
-	make.name_len = (size_t)snprintf(a, sizeof(a), "n%d", rand() % NAMES);
+	make.name_len = (size_t)snprintf(a, sizeof(a), "n%d", rand_r(seed) % NAMES);
 	move.src_len = make.name_len;
-	move.dst_len = (size_t)snprintf(b, sizeof(b), "n%d", rand() % NAMES);
+	move.dst_len = (size_t)snprintf(b, sizeof(b), "n%d", rand_r(seed) % NAMES);
 	ino = entry_of(m, d, a);
-	switch (rand() % 10) {
+	switch (rand_r(seed) % 10) {
 	case 0:
 	case 1:
 		cfs_meta_mknod(m, &c, &make, &e);
@@ -84,7 +87,7 @@ static void random_op(struct cfs_meta *m, cfs_ino_t dirs[3])
 		cfs_meta_rmdir(m, &c, d, a, make.name_len, 0, &removed);
 		break;
 	case 5:
-		if (rand() % 4 == 0)
+		if (rand_r(seed) % 4 == 0)
 			move.flags = CFS_RENAME_EXCHANGE;
 		cfs_meta_rename(m, &c, &move, &renamed);
 		break;
@@ -94,7 +97,7 @@ static void random_op(struct cfs_meta *m, cfs_ino_t dirs[3])
 		break;
 	case 7:
 		if (ino)
-			cfs_meta_truncate(m, &c, ino, (uint64_t)rand() % 200000, &attr);
+			cfs_meta_truncate(m, &c, ino, (uint64_t)rand_r(seed) % 200000, &attr);
 		break;
 	case 8:
 		ino2 = entry_of(m, d2, b);
@@ -104,7 +107,7 @@ static void random_op(struct cfs_meta *m, cfs_ino_t dirs[3])
 		break;
 	case 9:
 		if (ino)
-			random_write(m, ino);
+			random_write(m, ino, seed);
 		break;
 	}
 }
@@ -117,9 +120,8 @@ void crash_child(const char *url, unsigned seed)
 
 	if (!dirs[1] || !dirs[2])
 		_exit(4);
-	srand(seed);
 	for (;;) {
-		random_op(m, dirs);
+		random_op(m, dirs, &seed);
 		if (write(STDOUT_FILENO, ".", 1) != 1)
 			_exit(5);
 	}
@@ -233,6 +235,44 @@ static void test_kill(void **state)
 	}
 }
 
+/* ---- many at once ---- */
+
+struct storm {
+	pthread_t thread;
+	struct cfs_meta *m;
+	const cfs_ino_t *dirs;
+	unsigned seed;
+};
+
+static void *storm(void *arg)
+{
+	struct storm *s = arg;
+	int i;
+
+	for (i = 0; i < STORM_OPS; i++)
+		random_op(s->m, s->dirs, &s->seed);
+	return NULL;
+}
+
+/* Threads of two mounts in three directories, on the same few names. */
+static void test_storm(void **state)
+{
+	cfs_ino_t top = test_dir("storm");
+	const cfs_ino_t dirs[3] = {top, make_dir(top, "d1"), make_dir(top, "d2")};
+	struct storm threads[STORM_THREADS];
+	unsigned i, seed = (unsigned)getpid();
+
+	print_message("storm seed %u\n", seed);
+	for (i = 0; i < STORM_THREADS; i++) {
+		threads[i] = (struct storm){
+			.m = i % 2 ? vol.other : vol.m, .dirs = dirs, .seed = seed + i};
+		OK(pthread_create(&threads[i].thread, NULL, storm, &threads[i]));
+	}
+	for (i = 0; i < STORM_THREADS; i++)
+		OK(pthread_join(threads[i].thread, NULL));
+	finish_deletions();
+}
+
 struct emptying {
 	cfs_ino_t dir;
 	char names[64][CFS_NAME_MAX + 1];
@@ -316,4 +356,4 @@ static void test_nothing_left(void **state)
 	assert_int_equal(left, 0);
 }
 
-TEST_LIST(crash, T(test_kill), T(test_nothing_left));
+TEST_LIST(crash, T(test_kill), T(test_storm), T(test_nothing_left));

@@ -213,6 +213,84 @@ static void test_open_errors(void **state)
 	assert_non_null(strstr(err, "nonexistent-dir"));
 }
 
+/* ---- heartbeat ---- */
+
+static _Atomic int reloads, losses;
+
+static void on_reload(void *arg, const struct cfs_setting *s)
+{
+	(void)arg;
+	if (s->upload_limit_mbps == 7)
+		atomic_fetch_add(&reloads, 1);
+}
+
+static void on_loss(void *arg, const char *reason)
+{
+	(void)arg;
+	(void)reason;
+	atomic_fetch_add(&losses, 1);
+}
+
+static bool session_exists(uint64_t sid)
+{
+	struct found f = {.sid = sid};
+	struct cfs_ctx c = as_root();
+
+	OK(cfs_meta_each_session(vol.m, &c, note, &f));
+	return f.expire_s != 0;
+}
+
+static void lose_volume(void)
+{
+	struct cfs_engine *e = vol.m->eng;
+	cfs_deadline_t end = cfs_deadline_in(10000);
+	struct cfs_ctx c = as_root();
+	struct cfs_setting *s;
+	char *text, *other;
+
+	OK(e->ops->get_setting(e, &c, &text));
+	OK(cfs_meta_setting(vol.m, &s));
+	limit_volume(s);
+	OK(cfs_setting_encode(s, &other));
+	OK(e->ops->put_setting(e, &c, other));
+	while (!atomic_load(&losses) && !cfs_deadline_passed(end))
+		usleep(2000);
+	OK(e->ops->put_setting(e, &c, text));
+	assert_int_equal(atomic_load(&losses), 1);
+	cfs_setting_free(s);
+	free(other);
+	free(text);
+}
+
+/* A mount notices a changed setting, a dead neighbour, and that its volume was replaced. */
+static void test_heartbeat(void **state)
+{
+	struct cfs_meta_conf conf = {.heartbeat_ms = 50};
+	struct cfs_meta_hooks hooks = {.reloaded = on_reload, .lost = on_loss};
+	cfs_deadline_t end = cfs_deadline_in(20000);
+	struct cfs_engine *e = vol.m->eng;
+	struct cfs_ctx c = as_root();
+	struct cfs_setting *s;
+	struct cfs_meta *m;
+	char err[256];
+	uint64_t dead;
+
+	OK(e->ops->new_session(e, &c, "{}", c.now.tv_sec - 10, &dead));
+	OK(cfs_meta_open(vol.url, &conf, &m, err));
+	OK(cfs_meta_load(m, &s, err));
+	cfs_setting_free(s);
+	OK(cfs_meta_start(m, &hooks));
+	change_setting(limit_volume);
+	while ((!atomic_load(&reloads) || session_exists(dead)) && !cfs_deadline_passed(end))
+		usleep(2000);
+	assert_int_equal(atomic_load(&reloads), 1);
+	assert_false(session_exists(dead));
+	change_setting(unlimit_volume);
+	lose_volume();
+	OK(cfs_meta_stop(m));
+	cfs_meta_close(m);
+}
+
 static void log_on(struct cfs_setting *s)
 {
 	s->changelog = true;
@@ -243,4 +321,5 @@ static void test_changelog(void **state)
 }
 
 TEST_LIST(session, T(test_record), T(test_stale), T(test_refresh), T(test_counters),
-	  T(test_setting), T(test_read_only), T(test_open_errors), T(test_changelog));
+	  T(test_setting), T(test_heartbeat), T(test_read_only), T(test_open_errors),
+	  T(test_changelog));

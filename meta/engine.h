@@ -116,9 +116,11 @@ struct cfs_engine_ops {
 	/* -- life and volume -- */
 	int (*open)(const struct cfs_engine_conf *conf, struct cfs_engine **ret, char err[256]);
 	void (*close)(CFS_ENG);
-	/* Schema, counters, root and (trash) the trash directory: on an empty database. -EEXIST: a volume is there. */
+	/* Schema, counters, root and (trash) the trash directory: on an empty database. -EEXIST: a
+	 * volume is there. */
 	int (*create)(CFS_ENG, CFS_CTX, const char *setting, bool trash);
-	/* Adds what a newer schema has (tables, indexes, columns). Called once by a writable session. */
+	/* Adds what a newer schema has (tables, indexes, columns). Called once by a writable
+	 * session. */
 	int (*upgrade)(CFS_ENG, CFS_CTX);
 	/* *ret is malloc'ed text. -ENODATA: no volume here. */
 	int (*get_setting)(CFS_ENG, CFS_CTX, char **ret);
@@ -187,9 +189,9 @@ struct cfs_engine_ops {
 	int (*copy_range)(CFS_ENG, CFS_CTX, const struct cfs_copy_range *req, uint64_t *ret_copied,
 			  struct cfs_attr *ret_dst, struct cfs_usage *ret_usage);
 	/*
-	 * As cfs_meta_compact_chunk; on -EAGAIN nothing has changed and the merged slice is recorded
-	 * with no reference. With trash the replaced slices become a delayed entry; without, those
-	 * left without reference are handed to dead().
+	 * As cfs_meta_compact_chunk; on -EAGAIN nothing has changed and the merged slice is
+	 * recorded with no reference. With trash the replaced slices become a delayed entry;
+	 * without, those left without reference are handed to dead().
 	 */
 	int (*compact_chunk)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t indx,
 			     const struct cfs_slice *head, size_t head_n, size_t skipped,
@@ -198,16 +200,16 @@ struct cfs_engine_ops {
 
 	/* -- deletion (volume-format section 9) -- */
 	/*
-	 * The inode is no longer open here: its sustained entry becomes a delfile. *ret_length: of the
-	 * file; UINT64_MAX when it had no chunk and so needs no delfile.
+	 * The inode is no longer open here: its sustained entry becomes a delfile. *ret_length: of
+	 * the file; UINT64_MAX when it had no chunk and so needs no delfile.
 	 */
 	int (*end_sustained)(CFS_ENG, CFS_CTX, uint64_t sid, cfs_ino_t ino, uint64_t *ret_length,
 			     struct cfs_usage *ret_usage);
 	int (*each_delfile)(CFS_ENG, CFS_CTX, int64_t before_s, size_t limit,
 			    cfs_engine_delfile_fn fn, void *arg);
 	/*
-	 * Removes one chunk of a deleted file, dropping references; slices left without are handed to
-	 * dead() after the commit. Returns 1 when no chunk is left, else 0: call again.
+	 * Removes one chunk of a deleted file, dropping references; slices left without are handed
+	 * to dead() after the commit. Returns 1 when no chunk is left, else 0: call again.
 	 */
 	int (*delete_chunk)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_engine_slice_fn dead, void *arg);
 	int (*drop_delfile)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t length);
@@ -215,10 +217,12 @@ struct cfs_engine_ops {
 	int (*each_dead_slice)(CFS_ENG, CFS_CTX, size_t limit, cfs_engine_slice_fn fn, void *arg);
 	/* The objects are gone: forget the slice. */
 	int (*drop_slice)(CFS_ENG, CFS_CTX, uint64_t id, uint32_t size);
-	/* One delayed entry (delslices) older than before_s: references dropped, dead ones handed on. 1: none left. */
+	/* One delayed entry (delslices) older than before_s: references dropped, dead ones handed
+	 * on. 1: none left. */
 	int (*expire_delayed)(CFS_ENG, CFS_CTX, int64_t before_s, cfs_engine_slice_fn dead,
 			      void *arg);
-	/* Every slice that a record, a delayed entry or a reference row names (duplicates possible). */
+	/* Every slice that a record, a delayed entry or a reference row names (duplicates
+	 * possible). */
 	int (*each_slice)(CFS_ENG, CFS_CTX, cfs_engine_slice_fn fn, void *arg);
 
 	/* -- extended attributes, ACL -- */
@@ -242,38 +246,42 @@ struct cfs_engine_ops {
 		     enum cfs_lock_type type);
 	int (*setlk)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t sid, uint64_t owner,
 		     const struct cfs_plock *lock);
-	/* The first lock of another owner in conflict with *lock; *ret_sid and *ret_owner name it. */
+	/* The first lock of another owner in conflict with *lock; *ret_sid and *ret_owner name it.
+	 */
 	int (*getlk)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t sid, uint64_t owner,
 		     struct cfs_plock *lock, uint64_t *ret_sid, uint64_t *ret_owner);
 
 	/* -- dir stats and quotas -- */
-	int (*get_dir_stat)(CFS_ENG, CFS_CTX, cfs_ino_t dir, struct cfs_dir_stat *ret); /* -ENODATA */
+	int (*get_dir_stat)(CFS_ENG, CFS_CTX, cfs_ino_t dir,
+			    struct cfs_dir_stat *ret); /* -ENODATA */
 	int (*set_dir_stat)(CFS_ENG, CFS_CTX, cfs_ino_t dir, const struct cfs_dir_stat *st);
 	/* Relative; for batched usage. Rows that do not exist are left alone. */
 	int (*add_usage)(CFS_ENG, CFS_CTX, int64_t space, int64_t inodes,
 			 const struct cfs_usage_dir *dirs, size_t n);
 	int (*each_quota)(CFS_ENG, CFS_CTX, cfs_engine_quota_fn fn, void *arg);
-	int (*put_quota)(CFS_ENG, CFS_CTX, const struct cfs_quota *q); /* limits and usage, absolute */
+	int (*put_quota)(CFS_ENG, CFS_CTX,
+			 const struct cfs_quota *q); /* limits and usage, absolute */
 	int (*del_quota)(CFS_ENG, CFS_CTX, enum cfs_quota_kind kind, uint64_t key);
 	/* used += delta for each, in the order given (the caller sorts: no deadlocks). */
 	int (*add_quota_usage)(CFS_ENG, CFS_CTX, const struct cfs_quota *deltas, size_t n);
 
 	/* -- clone -- */
-	/* Copies one inode (attributes, xattrs, symlink, chunks with references) as `ino` under parent/name;
-	 * name NULL: detached. */
+	/* Copies one inode (attributes, xattrs, symlink, chunks with references) as `ino` under
+	 * parent/name; name NULL: detached. */
 	int (*clone_ino)(CFS_ENG, CFS_CTX, cfs_ino_t src, cfs_ino_t ino, cfs_ino_t parent,
 			 const char *name, size_t len, bool preserve, struct cfs_entry *ret,
 			 struct cfs_usage *ret_usage);
 	int (*attach)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_ino_t parent, const char *name,
 		      size_t len, struct cfs_usage *ret_usage);
 
-	/* A detached inode that will not be attached, its entries gone. A file becomes a delfile. */
+	/* A detached inode that will not be attached, its entries gone. A file becomes a delfile.
+	 */
 	int (*drop_detached)(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct cfs_usage *ret_usage);
 
 	/* -- administration; contracts as the cfs_meta function of that name -- */
 	/* One page of a table behind *pos, which moves on; a fresh one is zero. 1: the end. */
-	int (*scan)(CFS_ENG, CFS_CTX, enum cfs_meta_table table, struct cfs_scan_pos *pos, cfs_row_fn fn,
-		    void *arg);
+	int (*scan)(CFS_ENG, CFS_CTX, enum cfs_meta_table table, struct cfs_scan_pos *pos,
+		    cfs_row_fn fn, void *arg);
 	ssize_t (*list_chunks)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t first,
 			       struct cfs_chunk_len ret[1024]);
 	int (*check_inode)(CFS_ENG, CFS_CTX, cfs_ino_t ino, unsigned repair, struct cfs_check *ret,

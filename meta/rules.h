@@ -18,8 +18,8 @@ int cfs_rules_add_entry(const struct cfs_ctx *ctx, cfs_ino_t dir, const struct c
 int cfs_rules_remove_entry(const struct cfs_ctx *ctx, cfs_ino_t dir, const struct cfs_attr *attr,
 			   const struct cfs_attr *victim);
 /*
- * Attributes of a new inode, mode by umask, ids of ACL rules 0. When parent->default_acl is set (and
- * it is not a symlink) the caller then applies cfs_acl_inherit().
+ * Attributes of a new inode, mode by umask, ids of ACL rules 0. When parent->default_acl is set
+ * (and it is not a symlink) the caller then applies cfs_acl_inherit().
  */
 void cfs_rules_new_inode(const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 			 const struct cfs_attr *parent, struct cfs_attr *ret);
@@ -31,9 +31,10 @@ void cfs_rules_new_inode(const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 int cfs_rules_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct cfs_attr *in,
 		      struct cfs_attr *attr);
 /*
- * May length or content be changed by truncate, fallocate, copy? -EPERM: immutable, append-only (when
- * not appending). Not asked for commits: those bytes were accepted at write(2). The trash is judged
- * at open (cfs_meta_open_check), because a file that is open when it moves there stays writable.
+ * May length or content be changed by truncate, fallocate, copy? -EPERM: immutable, append-only
+ * (when not appending). Not asked for commits: those bytes were accepted at write(2). The trash is
+ * judged at open (cfs_meta_open_check), because a file that is open when it moves there stays
+ * writable.
  */
 int cfs_rules_write(const struct cfs_ctx *ctx, const struct cfs_attr *attr, bool append);
 /* Must the parent's times move for this change? */
@@ -91,7 +92,8 @@ void cfs_acl_pack(const struct cfs_acl_entry *v, size_t n, uint8_t *out);
 /* *ret malloc'ed, NULL when there are none; -EINVAL: not a multiple of 6. */
 int cfs_acl_unpack(const void *in, size_t len, struct cfs_acl_entry **ret, uint32_t *ret_n);
 
-/* POSIX lock lists: applies `lock` to a sorted list of one owner. Returns the new count in a malloc'ed list. */
+/* POSIX lock lists: applies `lock` to a sorted list of one owner. Returns the new count in a
+ * malloc'ed list. */
 ssize_t cfs_rules_plock_apply(const struct cfs_plock *list, size_t n, const struct cfs_plock *lock,
 			      struct cfs_plock **ret);
 /* First lock of the list in conflict with `lock`, or NULL. */

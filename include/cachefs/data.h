@@ -26,10 +26,10 @@ struct cfs_data_conf {
 	struct cfs_store *store; /* borrowed */
 	struct cfs_pool *pool;	 /* borrowed */
 	uint32_t block_size;
-	uint64_t flush_age_ms;	    /* 5 000: oldest an open slice gets */
-	uint64_t flush_idle_ms;	    /* 1 000: without writes */
-	uint64_t max_readahead;	    /* bytes per file */
-	uint64_t io_timeout_ms;	    /* deadline of background work */
+	uint64_t flush_age_ms;	/* 5 000: oldest an open slice gets */
+	uint64_t flush_idle_ms; /* 1 000: without writes */
+	uint64_t max_readahead; /* bytes per file */
+	uint64_t io_timeout_ms; /* deadline of background work */
 	bool read_only;
 };
 
@@ -48,11 +48,13 @@ int cfs_data_destroy(struct cfs_data *d);
  */
 int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr,
 		  struct cfs_file **ret);
-/* The last reference flushes nothing: call cfs_file_flush first; unflushed bytes are flushed in the background. */
+/* The last reference flushes nothing: call cfs_file_flush first; unflushed bytes are flushed in the
+ * background. */
 void cfs_file_put(struct cfs_file *f);
 /*
  * Another open(2) of a file that the caller has already: as cfs_file_refresh(), and lists that an
- * own commit may have outdated unnoticed are read again (close-to-open). cfs_data_open() does so too.
+ * own commit may have outdated unnoticed are read again (close-to-open). cfs_data_open() does so
+ * too.
  */
 void cfs_file_reopen(struct cfs_file *f, const struct cfs_attr *attr);
 /* True when somebody on this mount has it open (cfs_meta_hooks.is_open). */
@@ -65,13 +67,14 @@ uint64_t cfs_file_length(struct cfs_file *f);
  * Replaces length, and times by those of unflushed writes when newer: what getattr must show.
  */
 void cfs_file_overlay_attr(struct cfs_file *f, struct cfs_attr *attr);
-/* The metadata was re-read (getattr, setattr...): refresh length, drop chunk lists on a newer mtime. */
+/* The metadata was re-read (getattr, setattr...): refresh length, drop chunk lists on a newer
+ * mtime. */
 void cfs_file_refresh(struct cfs_file *f, const struct cfs_attr *attr);
 
 /*
  * Reads up to `size` bytes at off, cut at the file's length, as pinned pieces (holes are pieces
- * without page). *ret must be initialised; on error it is empty. `stream` identifies the handle, for
- * read-ahead; any number that is stable per handle.
+ * without page). *ret must be initialised; on error it is empty. `stream` identifies the handle,
+ * for read-ahead; any number that is stable per handle.
  */
 int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream, uint64_t off,
 		  uint32_t size, struct cfs_segs *ret);
@@ -79,17 +82,18 @@ int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream
 void cfs_file_end_stream(struct cfs_file *f, uint64_t stream);
 
 /*
- * Copies src into open slices. `append`: off is ignored, data goes to the end of the file. Waits for
- * memory within ctx->deadline. Errors of earlier background commits are reported by flush, not here,
- * except -ENOSPC/-EDQUOT, judged before the data is taken. Returns 0 (all bytes taken) or negative.
+ * Copies src into open slices. `append`: off is ignored, data goes to the end of the file. Waits
+ * for memory within ctx->deadline. Errors of earlier background commits are reported by flush, not
+ * here, except -ENOSPC/-EDQUOT, judged before the data is taken. Returns 0 (all bytes taken) or
+ * negative.
  */
 int cfs_file_write(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, bool append,
 		   const struct iovec *src, int n_src, uint64_t *ret_off);
 
 /*
  * Commits everything written before the call. Returns the first error of any commit since the last
- * report through `seen` (a per-handle cursor that starts at the value cfs_file_error_mark gives): an
- * error is reported once per handle.
+ * report through `seen` (a per-handle cursor that starts at the value cfs_file_error_mark gives):
+ * an error is reported once per handle.
  */
 uint32_t cfs_file_error_mark(struct cfs_file *f);
 int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen);
@@ -98,7 +102,8 @@ int cfs_file_fsync(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen
 /* True when there are bytes not yet committed. */
 bool cfs_file_dirty(struct cfs_file *f);
 
-/* These flush what they must, change the metadata and the cached view, and return the attributes. */
+/* These flush what they must, change the metadata and the cached view, and return the attributes.
+ */
 int cfs_file_truncate(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t length,
 		      struct cfs_attr *ret);
 int cfs_file_fallocate(struct cfs_file *f, const struct cfs_ctx *ctx, unsigned mode, uint64_t off,
@@ -112,7 +117,8 @@ int cfs_file_seek(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, i
 
 /* Removes the objects of a slice (cfs_meta_hooks.delete_slice). */
 int cfs_data_delete_slice(struct cfs_data *d, uint64_t slice, uint32_t size);
-/* Compaction of one chunk (volume-format section 6), in the calling thread; -EAGAIN: lost a race. */
+/* Compaction of one chunk (volume-format section 6), in the calling thread; -EAGAIN: lost a race.
+ */
 int cfs_data_compact(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx);
 /* Queues it (cfs_meta_hooks.compact). */
 void cfs_data_queue_compact(struct cfs_data *d, cfs_ino_t ino, uint32_t indx, bool force);
@@ -130,7 +136,7 @@ void cfs_data_stats(struct cfs_data *d, struct cfs_data_stats *ret);
  * implicit; records with id 0 yield no piece.
  */
 struct cfs_piece {
-	uint32_t pos, len;  /* in the chunk */
+	uint32_t pos, len; /* in the chunk */
 	uint64_t slice;
 	uint32_t slice_size;
 	uint32_t slice_off;

@@ -24,15 +24,15 @@
 
 typedef uint64_t cfs_ino_t;
 
-#define CFS_ROOT_INO ((cfs_ino_t)1)
-#define CFS_TRASH_INO ((cfs_ino_t)0x7FFFFFFF10000000ULL)
-#define CFS_NAME_MAX 255
-#define CFS_SYMLINK_MAX 4095
+#define CFS_ROOT_INO	    ((cfs_ino_t)1)
+#define CFS_TRASH_INO	    ((cfs_ino_t)0x7FFFFFFF10000000ULL)
+#define CFS_NAME_MAX	    255
+#define CFS_SYMLINK_MAX	    4095
 #define CFS_XATTR_VALUE_MAX 65536
-#define CFS_CHUNK_BITS 26
-#define CFS_CHUNK_SIZE (1ULL << CFS_CHUNK_BITS)
-#define CFS_FILE_MAX (1ULL << 57)
-#define CFS_DIR_LENGTH 4096
+#define CFS_CHUNK_BITS	    26
+#define CFS_CHUNK_SIZE	    (1ULL << CFS_CHUNK_BITS)
+#define CFS_FILE_MAX	    (1ULL << 57)
+#define CFS_DIR_LENGTH	    4096
 
 static inline bool cfs_ino_is_trash(cfs_ino_t ino)
 {
@@ -56,9 +56,9 @@ enum cfs_type {
 };
 
 enum cfs_flag { /* cfs_attr.flags, stored */
-	CFS_FLAG_IMMUTABLE = 1,
-	CFS_FLAG_APPEND = 2,
-	CFS_FLAG_SKIP_TRASH = 32,
+		CFS_FLAG_IMMUTABLE = 1,
+		CFS_FLAG_APPEND = 2,
+		CFS_FLAG_SKIP_TRASH = 32,
 };
 
 struct cfs_attr {
@@ -71,7 +71,7 @@ struct cfs_attr {
 	uint32_t rdev; /* Linux "new" 32-bit encoding */
 	struct timespec atime, mtime, ctime;
 	uint64_t length;
-	cfs_ino_t parent; /* 0: hard linked at some time */
+	cfs_ino_t parent;		  /* 0: hard linked at some time */
 	uint32_t access_acl, default_acl; /* rule ids, 0 = none */
 };
 
@@ -86,11 +86,12 @@ struct cfs_ctx {
 	pid_t pid;
 	const gid_t *groups; /* supplementary groups; only looked at when check is set */
 	size_t n_groups;
-	bool check;	      /* do permission checks here (squash, non-default permissions) */
-	bool cancelled;	      /* reserved for the front end's own use */
-	struct timespec now;  /* CLOCK_REALTIME at the start of the operation */
+	bool check;	     /* do permission checks here (squash, non-default permissions) */
+	bool cancelled;	     /* reserved for the front end's own use */
+	struct timespec now; /* CLOCK_REALTIME at the start of the operation */
 	cfs_deadline_t deadline;
-	/* True when the caller has given up (FUSE INTERRUPT); polled only by blocking locks. May be NULL. */
+	/* True when the caller has given up (FUSE INTERRUPT); polled only by blocking locks. May be
+	 * NULL. */
 	bool (*interrupted)(const struct cfs_ctx *ctx);
 };
 
@@ -124,16 +125,18 @@ struct cfs_setting {
 	char *ranger_rest_url, *ranger_service, *kerb_conf;
 };
 
-#define CFS_META_VERSION 1
+#define CFS_META_VERSION   1
 #define CFS_COMPAT_VERSION "1.4.1" /* the level at which this client presents itself */
 
 /* Defaults of a fresh volume, a random v4 UUID included. */
 int cfs_setting_new(const char *name, struct cfs_setting **ret);
 void cfs_setting_free(struct cfs_setting *s);
 int cfs_setting_copy(const struct cfs_setting *s, struct cfs_setting **ret);
-/* *ret is malloc'ed JSON text in the form the volume stores. Secrets are encrypted when key_encrypted. */
+/* *ret is malloc'ed JSON text in the form the volume stores. Secrets are encrypted when
+ * key_encrypted. */
 int cfs_setting_encode(const struct cfs_setting *s, char **ret);
-/* err: one line without secrets. -EINVAL: not a setting; -EPROTONOSUPPORT: newer MetaVersion; -EKEYREJECTED: secrets. */
+/* err: one line without secrets. -EINVAL: not a setting; -EPROTONOSUPPORT: newer MetaVersion;
+ * -EKEYREJECTED: secrets. */
 int cfs_setting_decode(const char *json, size_t len, struct cfs_setting **ret, char err[256]);
 /* JSON for people: secrets replaced by "***"; malloc'ed. */
 int cfs_setting_show(const struct cfs_setting *s, char **ret);
@@ -147,8 +150,8 @@ int cfs_setting_check_version(const struct cfs_setting *s, char err[256]);
 struct cfs_meta;
 
 struct cfs_meta_conf {
-	bool create;	  /* a database that does not exist is made by cfs_meta_format */
-	bool read_only;	  /* no session, no background jobs, every change is -EROFS */
+	bool create;	/* a database that does not exist is made by cfs_meta_format */
+	bool read_only; /* no session, no background jobs, every change is -EROFS */
 	bool no_bgjob;
 	uint64_t heartbeat_ms;	    /* 12 000; 0: session expires in a year */
 	uint64_t timeout_ms;	    /* deadline of internal operations, 30 000 */
@@ -170,7 +173,8 @@ struct cfs_meta_hooks {
 	int (*delete_slice)(void *arg, uint64_t slice, uint32_t size);
 	/* The chunk has enough records to be worth compacting (a hint). */
 	void (*compact)(void *arg, cfs_ino_t ino, uint32_t indx, bool force);
-	/* This client holds the inode open. Called on the operation's own thread, inside a transaction: must not block. */
+	/* This client holds the inode open. Called on the operation's own thread, inside a
+	 * transaction: must not block. */
 	bool (*is_open)(void *arg, cfs_ino_t ino);
 	/* The setting was changed by somebody. */
 	void (*reloaded)(void *arg, const struct cfs_setting *s);
@@ -227,8 +231,10 @@ enum cfs_set {
 	CFS_SET_ATIME_NOW = 1 << 6,
 	CFS_SET_MTIME_NOW = 1 << 7,
 	CFS_SET_FLAGS = 1 << 8,
-	CFS_SET_KILL_SUID = 1 << 9, /* clear setuid and (if group executable) setgid: after a write */
-	CFS_SET_IS_OPEN = 1 << 15,  /* set by the core: this mount has it open, so the trash is no bar */
+	CFS_SET_KILL_SUID =
+		1 << 9, /* clear setuid and (if group executable) setgid: after a write */
+	CFS_SET_IS_OPEN =
+		1 << 15, /* set by the core: this mount has it open, so the trash is no bar */
 };
 /* Length is changed by cfs_meta_truncate. *ret is the result. */
 int cfs_meta_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
@@ -245,7 +251,7 @@ struct cfs_mknod {
 	const char *name;
 	size_t name_len;
 	uint8_t type;
-	uint16_t mode;	/* before umask */
+	uint16_t mode; /* before umask */
 	uint16_t umask;
 	uint32_t rdev;
 	const char *target; /* symlink */
@@ -277,9 +283,9 @@ int cfs_meta_rmdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t pare
 		   const char *name, size_t name_len, unsigned flags, struct cfs_removed *ret);
 
 enum cfs_rename_flags { /* numbers of renameat2(2), plus our own */
-	CFS_RENAME_NOREPLACE = 1 << 0,
-	CFS_RENAME_EXCHANGE = 1 << 1,
-	CFS_RENAME_RESTORE = 1 << 5, /* out of the trash, by the restore command */
+			CFS_RENAME_NOREPLACE = 1 << 0,
+			CFS_RENAME_EXCHANGE = 1 << 1,
+			CFS_RENAME_RESTORE = 1 << 5, /* out of the trash, by the restore command */
 };
 struct cfs_rename {
 	cfs_ino_t src_parent, dst_parent;
@@ -288,8 +294,9 @@ struct cfs_rename {
 	unsigned flags;
 };
 struct cfs_renamed {
-	struct cfs_entry moved;	   /* the source, after the change */
-	struct cfs_removed victim; /* what the target name had; EXCHANGE: LINKED with its new attr */
+	struct cfs_entry moved; /* the source, after the change */
+	struct cfs_removed
+		victim; /* what the target name had; EXCHANGE: LINKED with its new attr */
 };
 int cfs_meta_rename(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_rename *req,
 		    struct cfs_renamed *ret);
@@ -374,9 +381,9 @@ int cfs_meta_check_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
 int cfs_meta_truncate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t length,
 		      struct cfs_attr *ret);
 enum cfs_fallocate { /* numbers of fallocate(2) */
-	CFS_FALLOC_KEEP_SIZE = 0x01,
-	CFS_FALLOC_PUNCH_HOLE = 0x02,
-	CFS_FALLOC_ZERO_RANGE = 0x10,
+		     CFS_FALLOC_KEEP_SIZE = 0x01,
+		     CFS_FALLOC_PUNCH_HOLE = 0x02,
+		     CFS_FALLOC_ZERO_RANGE = 0x10,
 };
 int cfs_meta_fallocate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, unsigned mode,
 		       uint64_t off, uint64_t len, struct cfs_attr *ret);
@@ -406,7 +413,8 @@ ssize_t cfs_meta_getxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
 			  const char *name, void *buf, size_t size);
 ssize_t cfs_meta_listxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, char *buf,
 			   size_t size);
-/* flags: XATTR_CREATE, XATTR_REPLACE. system.posix_acl_* is translated (volume-format section 10). */
+/* flags: XATTR_CREATE, XATTR_REPLACE. system.posix_acl_* is translated (volume-format section 10).
+ */
 int cfs_meta_setxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		      const char *name, const void *value, size_t size, int flags);
 int cfs_meta_removexattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
@@ -414,13 +422,18 @@ int cfs_meta_removexattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
 
 /* ---- locks ---- */
 
-enum cfs_lock_type { CFS_LOCK_READ = 0, CFS_LOCK_WRITE = 1, CFS_LOCK_NONE = 2 }; /* plock encoding */
+enum cfs_lock_type {
+	CFS_LOCK_READ = 0,
+	CFS_LOCK_WRITE = 1,
+	CFS_LOCK_NONE = 2
+}; /* plock encoding */
 struct cfs_plock {
 	uint32_t type; /* enum cfs_lock_type */
 	uint32_t pid;
 	uint64_t start, end; /* inclusive; EOF = INT64_MAX */
 };
-/* wait: until granted, ctx->interrupted (-EINTR) or EDEADLK; no deadline, by contract of flock(2). */
+/* wait: until granted, ctx->interrupted (-EINTR) or EDEADLK; no deadline, by contract of flock(2).
+ */
 int cfs_meta_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
 		   enum cfs_lock_type type, bool wait);
 int cfs_meta_setlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
@@ -480,7 +493,7 @@ enum cfs_meta_table {
 	CFS_TABLE_DETACHED,  /* tops of trees that are being cloned */
 	CFS_TABLE_DIR_STAT,
 };
-struct cfs_row { /* pointers are valid during the callback */
+struct cfs_row {       /* pointers are valid during the callback */
 	cfs_ino_t ino; /* all but REF and DELAYED */
 	union {
 		struct cfs_attr attr; /* NODE */
@@ -607,14 +620,15 @@ int cfs_meta_destroy_volume(struct cfs_meta *m, const struct cfs_ctx *ctx);
 /* ---- statistics ---- */
 
 enum cfs_meta_op {
-#define CFS_META_OPS(X)                                                                          \
-	X(lookup) X(getattr) X(setattr) X(readlink) X(mknod) X(link) X(unlink) X(rmdir) X(rename) \
-	X(readdir) X(read_chunk) X(write) X(truncate) X(fallocate) X(copy_range) X(compact)       \
-	X(xattr) X(lock) X(session) X(counter) X(delete) X(other)
+#define CFS_META_OPS(X)                                                                            \
+	X(lookup)                                                                                  \
+	X(getattr) X(setattr) X(readlink) X(mknod) X(link) X(unlink) X(rmdir) X(rename) X(readdir) \
+		X(read_chunk) X(write) X(truncate) X(fallocate) X(copy_range) X(compact) X(xattr)  \
+			X(lock) X(session) X(counter) X(delete) X(other)
 #define X(name) CFS_META_OP_##name,
 	CFS_META_OPS(X)
 #undef X
-	CFS_META_OP_COUNT,
+		CFS_META_OP_COUNT,
 };
 struct cfs_meta_stats {
 	struct {

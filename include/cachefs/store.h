@@ -55,7 +55,8 @@ int cfs_store_block_key(const struct cfs_store *s, const struct cfs_block *b,
  */
 int cfs_store_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 		   cfs_deadline_t deadline, struct cfs_segs *ret);
-/* Starts fetching [off, off + len) into memory unless it is there or memory is short. Never waits. */
+/* Starts fetching [off, off + len) into memory unless it is there or memory is short. Never waits.
+ */
 void cfs_store_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len);
 /* True when all of the range could be read without leaving memory. */
 bool cfs_store_in_memory(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
@@ -99,7 +100,8 @@ void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret);
  */
 struct cfs_tier_ops {
 	const char *name;
-	/* As cfs_object_get_fn for a range of a block; -ENOENT: a miss. nowait: -EAGAIN rather than wait. */
+	/* As cfs_object_get_fn for a range of a block; -ENOENT: a miss. nowait: -EAGAIN rather than
+	 * wait. */
 	ssize_t (*get)(void *tier, const struct cfs_block *b, uint32_t off, const struct iovec *dst,
 		       int n_dst, bool nowait, cfs_deadline_t deadline);
 	/* Offers a whole block; the tier may decline. */

@@ -105,7 +105,7 @@ const char *sql_log_name(const char *name, size_t len, char *buf);
  */
 struct sql_dialect {
 	const char *name;
-	const char *for_update; /* " FOR UPDATE" or "" */
+	const char *for_update;		     /* " FOR UPDATE" or "" */
 	const char *or_ignore, *else_ignore; /* for {OR_IGNORE}, {ELSE_IGNORE} */
 	int (*connect)(struct sql_db *db, bool writer, struct sql_conn **ret, char err[256]);
 	void (*disconnect)(struct sql_conn *c);

@@ -203,10 +203,9 @@ SQL(set_names_type, "UPDATE {edge} SET type=? WHERE inode=?")
 SQL(del_names, "DELETE FROM {edge} WHERE inode=?")
 SQL(count_subdirs, "SELECT COUNT(*) FROM {edge} WHERE parent=? AND type=2")
 /* Space as cfs_space_of(). */
-SQL(sum_entries,
-    "SELECT COUNT(*),SUM(CASE WHEN n.type=1 THEN n.length ELSE 0 END),"
-    "SUM(CASE WHEN n.type=1 AND n.length>0 THEN n.length+4095-(n.length+4095)%4096 "
-    "ELSE 4096 END) FROM {edge} e JOIN {node} n ON n.inode=e.inode WHERE e.parent=?")
+SQL(sum_entries, "SELECT COUNT(*),SUM(CASE WHEN n.type=1 THEN n.length ELSE 0 END),"
+		 "SUM(CASE WHEN n.type=1 AND n.length>0 THEN n.length+4095-(n.length+4095)%4096 "
+		 "ELSE 4096 END) FROM {edge} e JOIN {node} n ON n.inode=e.inode WHERE e.parent=?")
 SQL(sum_nodes,
     "SELECT COUNT(*),SUM(CASE WHEN type=1 AND length>0 THEN length+4095-(length+4095)%4096 "
     "ELSE 4096 END),(SELECT value FROM {counter} WHERE name='totalInodes'),"

@@ -539,7 +539,7 @@ int cfs_setting_check_name(const char *name)
 	const char *inner = "abcdefghijklmnopqrstuvwxyz0123456789-";
 	size_t len = strlen(name);
 
-	if (len < 3 || len > 63 || strspn(name, inner) != len)
+	if (len < 2 || len > 63 || strspn(name, inner) != len)
 		return -EINVAL;
 	return name[0] == '-' || name[len - 1] == '-' ? -EINVAL : 0;
 }

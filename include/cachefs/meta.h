@@ -140,7 +140,7 @@ int cfs_setting_encode(const struct cfs_setting *s, char **ret);
 int cfs_setting_decode(const char *json, size_t len, struct cfs_setting **ret, char err[256]);
 /* JSON for people: secrets replaced by "***"; malloc'ed. */
 int cfs_setting_show(const struct cfs_setting *s, char **ret);
-/* Volume name rule; 0 or -EINVAL. */
+/* 2..63 of a-z, 0-9 and inner "-" (the other client makes none shorter than 3, but mounts them). */
 int cfs_setting_check_name(const char *name);
 /* 0, or -EPROTONOSUPPORT with a reason when Min/MaxClientVersion excludes CFS_COMPAT_VERSION. */
 int cfs_setting_check_version(const struct cfs_setting *s, char err[256]);
@@ -622,7 +622,8 @@ int cfs_meta_destroy_volume(struct cfs_meta *m, const struct cfs_ctx *ctx);
 enum cfs_meta_op {
 #define CFS_META_OPS(X)                                                                            \
 	X(lookup)                                                                                  \
-	X(getattr) X(setattr) X(readlink) X(mknod) X(link) X(unlink) X(rmdir) X(rename) X(readdir) \
+	X(getattr)                                                                                 \
+	X(setattr) X(readlink) X(mknod) X(link) X(unlink) X(rmdir) X(rename) X(readdir)            \
 		X(read_chunk) X(write) X(truncate) X(fallocate) X(copy_range) X(compact) X(xattr)  \
 			X(lock) X(session) X(counter) X(delete) X(other)
 #define X(name) CFS_META_OP_##name,

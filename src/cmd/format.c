@@ -274,7 +274,7 @@ static int format_run(int argc, char **argv)
 		goto out;
 	r = CMD_USAGE;
 	if (cfs_setting_check_name(pos[1]) < 0) {
-		cmd_error("volume name '%s' must be 3 to 63 characters of a-z, 0-9 and '-', not "
+		cmd_error("volume name '%s' must be 2 to 63 characters of a-z, 0-9 and '-', not "
 			  "beginning or ending with '-'",
 			  pos[1]);
 		goto out;

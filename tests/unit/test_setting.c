@@ -183,9 +183,9 @@ static void test_versions(void **state)
 
 static void test_names(void **state)
 {
-	static const char *const good[] = {"abc", "a-b", "0vol9", "vol-2026"};
+	static const char *const good[] = {"my", "abc", "a-b", "0vol9", "vol-2026"};
 	static const char *const bad[] = {
-		"", "ab", "-abc", "abc-", "Abc", "a_b", "a b c", "a/b/c", "\xc3\xa9t\xc3\xa9"};
+		"", "a", "-abc", "abc-", "Abc", "a_b", "a b c", "a/b/c", "\xc3\xa9t\xc3\xa9"};
 	char longest[65];
 	size_t i;
 

@@ -33,11 +33,12 @@ void cmd_error(const char *fmt, ...)
 
 char **cmd_hide_secrets(int argc, char **argv)
 {
-	char **copy = calloc((size_t)argc + 1, sizeof(*copy));
+	static char **copy; /* for the life of the process */
 	char *masked;
 	size_t len;
 	int i;
 
+	copy = calloc((size_t)argc + 1, sizeof(*copy));
 	if (!copy)
 		abort();
 	for (i = 0; i < argc; i++) {

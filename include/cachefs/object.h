@@ -55,10 +55,28 @@ typedef int (*cfs_object_list_fn)(void *arg, const struct cfs_object_info *info)
 typedef int (*cfs_object_list_all_fn)(struct cfs_object_store *o, const char *prefix,
 				      const char *after, cfs_object_list_fn fn, void *arg,
 				      cfs_deadline_t deadline);
-/* Objects whose put has returned survive a power failure afterwards. NULL: put already promises it. */
+/*
+ * Removes n objects, at most CFS_OBJECT_DEL_MAX; missing ones are success. 0 when all are gone,
+ * else the first error, with any part done. Optional: NULL when there is nothing better than del.
+ */
+#define CFS_OBJECT_DEL_MAX 1000
+typedef int (*cfs_object_del_many_fn)(struct cfs_object_store *o, const char *const *keys, size_t n,
+				      cfs_deadline_t deadline);
+/* Objects whose put has returned survive a power failure afterwards. NULL: put already promises it.
+ */
 typedef int (*cfs_object_sync_fn)(struct cfs_object_store *o, cfs_deadline_t deadline);
 /* Makes the bucket usable at format (directory, bucket). NULL: nothing to do. */
 typedef int (*cfs_object_create_fn)(struct cfs_object_store *o, cfs_deadline_t deadline);
+/*
+ * What there is to say of the call that failed last in this thread, to whoever decides whether it
+ * is made again. NULL: trying again is of no use.
+ */
+struct cfs_object_failure {
+	bool retry;	   /* the same call may succeed */
+	uint32_t after_ms; /* the server asked for a pause this long; 0: it did not */
+	char text[256];	   /* cause, for the log; no secrets */
+};
+typedef void (*cfs_object_failure_fn)(struct cfs_object_store *o, struct cfs_object_failure *ret);
 typedef void (*cfs_object_close_fn)(struct cfs_object_store *o);
 
 struct cfs_object_ops {
@@ -73,6 +91,8 @@ struct cfs_object_ops {
 	cfs_object_sync_fn sync;
 	cfs_object_create_fn create;
 	cfs_object_close_fn close;
+	cfs_object_del_many_fn del_many;
+	cfs_object_failure_fn failure;
 };
 
 /* Implementations embed this first. */
@@ -81,17 +101,27 @@ struct cfs_object_store {
 };
 
 struct cfs_object_conf {
-	const char *storage; /* "file", "mem", ... */
+	const char *storage; /* "file", "mem", "s3", "minio" */
 	const char *bucket;
+	unsigned shards; /* > 1: as many buckets, named by the one %d in `bucket` */
 	const char *access_key, *secret_key, *session_token;
 	const char *compression;  /* NULL or "none": no filter */
 	const char *encrypt_algo; /* with encrypt_key */
 	const char *encrypt_key;  /* PEM, NULL: no encryption; passphrase in JFS_RSA_PASSPHRASE */
+	uint64_t upload_limit, download_limit; /* bytes per second, 0: none */
+	unsigned max_connections;	       /* per bucket, 0: 64 */
+	uint64_t silence_ms; /* a connection that long without a byte has failed, 0: 15 s */
 };
 
 /* The chain of filters over the store. err: one line, no secrets. -EINVAL: unknown storage. */
 int cfs_object_open(const struct cfs_object_conf *conf, struct cfs_object_store **ret,
 		    char err[256]);
 void cfs_object_close(struct cfs_object_store *o);
+
+/* Any number of objects, in as few requests as the store can; errors as del_many. */
+int cfs_object_del_many(struct cfs_object_store *o, const char *const *keys, size_t n,
+			cfs_deadline_t deadline);
+/* How often a call to any store was made again since the start of the process. */
+uint64_t cfs_object_retries(void);
 
 #endif

@@ -217,6 +217,7 @@ int cfs_object_wrap_compress(const struct cfs_object_conf *conf, struct cfs_obje
 		.sync = cfs_filter_sync,
 		.create = cfs_filter_create,
 		.close = compress_close,
+		.del_many = cfs_filter_del_many,
 	};
 	c->codec = codec;
 	c->f.base.ops = &c->ops;

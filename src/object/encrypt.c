@@ -312,6 +312,7 @@ static const struct cfs_object_ops encrypt_ops = {
 	.sync = cfs_filter_sync,
 	.create = cfs_filter_create,
 	.close = encrypt_close,
+	.del_many = cfs_filter_del_many,
 };
 
 /* pem_password_cb; *arg (bool) tells that it was asked for. */

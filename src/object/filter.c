@@ -27,6 +27,12 @@ int cfs_filter_list(struct cfs_object_store *o, const char *prefix, const char *
 	return inner(o)->ops->list(inner(o), prefix, after, fn, arg, deadline);
 }
 
+int cfs_filter_del_many(struct cfs_object_store *o, const char *const *keys, size_t n,
+			cfs_deadline_t deadline)
+{
+	return cfs_object_del_many(inner(o), keys, n, deadline);
+}
+
 int cfs_filter_sync(struct cfs_object_store *o, cfs_deadline_t deadline)
 {
 	return inner(o)->ops->sync ? inner(o)->ops->sync(inner(o), deadline) : 0;

@@ -20,6 +20,8 @@ int cfs_filter_head(struct cfs_object_store *o, const char *key, struct cfs_obje
 		    cfs_deadline_t deadline);
 int cfs_filter_list(struct cfs_object_store *o, const char *prefix, const char *after,
 		    cfs_object_list_fn fn, void *arg, cfs_deadline_t deadline);
+int cfs_filter_del_many(struct cfs_object_store *o, const char *const *keys, size_t n,
+			cfs_deadline_t deadline);
 int cfs_filter_sync(struct cfs_object_store *o, cfs_deadline_t deadline);
 int cfs_filter_create(struct cfs_object_store *o, cfs_deadline_t deadline);
 

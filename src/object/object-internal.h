@@ -15,11 +15,24 @@ int cfs_object_open_file(const struct cfs_object_conf *conf, struct cfs_object_s
 int cfs_object_open_mem(const struct cfs_object_conf *conf, struct cfs_object_store **ret,
 			char err[CFS_OBJECT_ERRLEN]);
 
+/* What the module of a store has for cfs_module_load(). */
+struct cfs_object_module {
+	cfs_object_open_fn open;
+};
+
+/* A store of conf->shards stores, each opened with `open`. */
+int cfs_object_open_shards(const struct cfs_object_conf *conf, cfs_object_open_fn open,
+			   struct cfs_object_store **ret, char err[CFS_OBJECT_ERRLEN]);
+
 /* Filters take over `inner` when they succeed. */
 int cfs_object_wrap_compress(const struct cfs_object_conf *conf, struct cfs_object_store *inner,
 			     struct cfs_object_store **ret, char err[CFS_OBJECT_ERRLEN]);
 int cfs_object_wrap_encrypt(const struct cfs_object_conf *conf, struct cfs_object_store *inner,
 			    struct cfs_object_store **ret, char err[CFS_OBJECT_ERRLEN]);
+int cfs_object_wrap_limit(const struct cfs_object_conf *conf, struct cfs_object_store *inner,
+			  struct cfs_object_store **ret);
+/* inner has a failure function. */
+int cfs_object_wrap_retry(struct cfs_object_store *inner, struct cfs_object_store **ret);
 
 static inline size_t cfs_iov_len(const struct iovec *iov, int n)
 {

@@ -5,7 +5,22 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/module.h"
 #include "object-internal.h"
+
+static int open_s3(const struct cfs_object_conf *conf, struct cfs_object_store **ret,
+		   char err[CFS_OBJECT_ERRLEN])
+{
+	const struct cfs_object_module *module;
+	const void *table;
+	int r;
+
+	r = cfs_module_load("s3", &table, err);
+	if (r < 0)
+		return r;
+	module = table;
+	return module->open(conf, ret, err);
+}
 
 static const struct {
 	const char *name;
@@ -13,20 +28,38 @@ static const struct {
 } storages[] = {
 	{"file", cfs_object_open_file},
 	{"mem", cfs_object_open_mem},
+	{"minio", open_s3},
+	{"s3", open_s3},
 };
 
-static int open_storage(const struct cfs_object_conf *conf, struct cfs_object_store **ret,
-			char err[CFS_OBJECT_ERRLEN])
+/* One bucket. */
+static int open_bucket(const struct cfs_object_conf *conf, struct cfs_object_store **ret,
+		       char err[CFS_OBJECT_ERRLEN])
 {
-	size_t i;
+	struct cfs_object_store *o;
+	size_t i = 0;
+	int r;
 
-	for (i = 0; i < CFS_ARRAY_SIZE(storages); i++) {
-		if (conf->storage && strcmp(conf->storage, storages[i].name) == 0)
-			return storages[i].open(conf, ret, err);
+	while (i < CFS_ARRAY_SIZE(storages) &&
+	       (!conf->storage || strcmp(conf->storage, storages[i].name) != 0))
+		i++;
+	if (i == CFS_ARRAY_SIZE(storages)) {
+		snprintf(err, CFS_OBJECT_ERRLEN, "unknown storage: %s",
+			 conf->storage ? conf->storage : "(none)");
+		return -EINVAL;
 	}
-	snprintf(err, CFS_OBJECT_ERRLEN, "unknown storage: %s",
-		 conf->storage ? conf->storage : "(none)");
-	return -EINVAL;
+	r = storages[i].open(conf, &o, err);
+	if (r < 0)
+		return r;
+	if (o->ops->failure) {
+		r = cfs_object_wrap_retry(o, &o);
+		if (r < 0) {
+			cfs_object_close(o);
+			return r;
+		}
+	}
+	*ret = o;
+	return 0;
 }
 
 #ifndef CFS_HAVE_COMPRESSION
@@ -54,10 +87,18 @@ int cfs_object_open(const struct cfs_object_conf *conf, struct cfs_object_store 
 	int r;
 
 	err[0] = '\0';
-	r = open_storage(conf, &o, err);
+	if (conf->shards > 1)
+		r = cfs_object_open_shards(conf, open_bucket, &o, err);
+	else
+		r = open_bucket(conf, &o, err);
 	if (r < 0)
 		return r;
 
+	if (conf->upload_limit || conf->download_limit) {
+		r = cfs_object_wrap_limit(conf, o, &o);
+		if (r < 0)
+			goto fail;
+	}
 	/* On its way down a block is compressed first, encrypted after: encryption is inside. */
 	if (conf->encrypt_key && conf->encrypt_key[0]) {
 		r = cfs_object_wrap_encrypt(conf, o, &o, err);
@@ -81,4 +122,21 @@ void cfs_object_close(struct cfs_object_store *o)
 {
 	if (o)
 		o->ops->close(o);
+}
+
+int cfs_object_del_many(struct cfs_object_store *o, const char *const *keys, size_t n,
+			cfs_deadline_t deadline)
+{
+	size_t i, part;
+	int r, err = 0;
+
+	for (i = 0; i < n; i += part) {
+		part = o->ops->del_many ? CFS_MIN(n - i, (size_t)CFS_OBJECT_DEL_MAX) : 1;
+		if (o->ops->del_many)
+			r = o->ops->del_many(o, keys + i, part, deadline);
+		else
+			r = o->ops->del(o, keys[i], deadline);
+		err = err ? err : r;
+	}
+	return err;
 }

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Parts of cachefs that lean on a library which most mounts do not need, as modules loaded when
+ * first asked for.
+ *
+ * "cachefs-NAME.so" lies beside the program (as in a build directory) or in the module directory.
+ * It exports one symbol, `cfs_module`, and takes the functions of src/base from the program, so
+ * that there is one log and one random state. A loaded module stays for the life of the process.
+ */
+#ifndef CFS_MODULE_H
+#define CFS_MODULE_H
+
+struct cfs_module {
+	const char *version; /* CFS_MODULE_VERSION of its build: it must be the program's */
+	const void *table;   /* what those who ask for this kind of module expect */
+};
+
+#define CFS_MODULE_EXPORT(t)                                                                       \
+	extern const struct cfs_module cfs_module;                                                 \
+	__attribute__((visibility("default"))) const struct cfs_module cfs_module = {              \
+		.version = CFS_MODULE_VERSION,                                                     \
+		.table = (t),                                                                      \
+	}
+
+/*
+ * -ENOENT: there is no such module; -ENOEXEC: there is, and it cannot be used. err: one line.
+ * Any thread.
+ */
+int cfs_module_load(const char *name, const void **ret_table, char err[256]);
+
+#endif

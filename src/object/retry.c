@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The one place where calls to an object store are made again. Every call of the table may be: a
+ * put stores the same bytes, a removal of what is gone is success, a listing goes on behind the key
+ * that was delivered last.
+ */
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "filter.h"
+
+#define TRIES_MAX    100
+#define PAUSE_MIN_MS 100
+#define PAUSE_MAX_MS 10000
+
+static _Atomic uint64_t retries;
+
+struct retry {
+	struct cfs_filter f; /* first */
+	struct cfs_object_ops ops;
+};
+
+struct attempt {
+	const char *verb, *key;
+	cfs_deadline_t deadline;
+	unsigned tries;
+};
+
+uint64_t cfs_object_retries(void)
+{
+	return atomic_load_explicit(&retries, memory_order_relaxed);
+}
+
+static struct cfs_object_store *inner(struct cfs_object_store *o)
+{
+	return ((struct cfs_filter *)o)->inner;
+}
+
+/* The server's wish with some jitter on top. False when the deadline comes before. */
+static bool pause_as_asked(uint32_t after_ms, cfs_deadline_t deadline)
+{
+	uint64_t pause_ms = after_ms + cfs_random_u64() % (after_ms / 8 + 50);
+	struct timespec ts = {.tv_sec = (time_t)(pause_ms / 1000),
+			      .tv_nsec = (long)(pause_ms % 1000) * 1000000};
+
+	if (cfs_deadline_left_ms(deadline) <= pause_ms)
+		return false;
+	while (nanosleep(&ts, &ts) < 0 && errno == EINTR)
+		;
+	return true;
+}
+
+static bool again(struct cfs_object_store *o, struct attempt *a, int err)
+{
+	struct cfs_object_failure f = {0};
+
+	/* An answer, not a failure. */
+	if (err == -ENOENT)
+		return false;
+	inner(o)->ops->failure(inner(o), &f);
+	a->tries++;
+	if (f.retry && a->tries < TRIES_MAX) {
+		bool in_time = f.after_ms ? pause_as_asked(f.after_ms, a->deadline)
+					  : cfs_backoff(a->tries - 1, PAUSE_MIN_MS, PAUSE_MAX_MS,
+							a->deadline);
+
+		if (in_time) {
+			cfs_debug("object store: trying again: op=%s key=%s tries=%u err=%s "
+				  "cause=%s",
+				  a->verb, a->key, a->tries, cfs_errname(err), f.text);
+			atomic_fetch_add_explicit(&retries, 1, memory_order_relaxed);
+			return true;
+		}
+	}
+	cfs_err("object store: gave up: op=%s key=%s tries=%u err=%s cause=%s", a->verb, a->key,
+		a->tries, cfs_errname(err), f.text);
+	return false;
+}
+
+static ssize_t retry_get(struct cfs_object_store *o, const char *key, uint64_t off,
+			 const struct iovec *dst, int n_dst, cfs_deadline_t deadline)
+{
+	struct attempt a = {"get", key, deadline, 0};
+	ssize_t n;
+
+	do {
+		n = inner(o)->ops->get(inner(o), key, off, dst, n_dst, deadline);
+	} while (n < 0 && again(o, &a, (int)n));
+	return n;
+}
+
+static int retry_put(struct cfs_object_store *o, const char *key, const struct iovec *src,
+		     int n_src, cfs_deadline_t deadline)
+{
+	struct attempt a = {"put", key, deadline, 0};
+	int r;
+
+	do {
+		r = inner(o)->ops->put(inner(o), key, src, n_src, deadline);
+	} while (r < 0 && again(o, &a, r));
+	return r;
+}
+
+static int retry_del(struct cfs_object_store *o, const char *key, cfs_deadline_t deadline)
+{
+	struct attempt a = {"delete", key, deadline, 0};
+	int r;
+
+	do {
+		r = inner(o)->ops->del(inner(o), key, deadline);
+	} while (r < 0 && again(o, &a, r));
+	return r;
+}
+
+static int retry_del_many(struct cfs_object_store *o, const char *const *keys, size_t n,
+			  cfs_deadline_t deadline)
+{
+	struct attempt a = {"delete", keys[0], deadline, 0};
+	int r;
+
+	do {
+		r = inner(o)->ops->del_many(inner(o), keys, n, deadline);
+	} while (r < 0 && again(o, &a, r));
+	return r;
+}
+
+static int retry_head(struct cfs_object_store *o, const char *key, struct cfs_object_info *ret,
+		      cfs_deadline_t deadline)
+{
+	struct attempt a = {"head", key, deadline, 0};
+	int r;
+
+	do {
+		r = inner(o)->ops->head(inner(o), key, ret, deadline);
+	} while (r < 0 && again(o, &a, r));
+	return r;
+}
+
+static int retry_create(struct cfs_object_store *o, cfs_deadline_t deadline)
+{
+	struct attempt a = {"create", "", deadline, 0};
+	int r;
+
+	do {
+		r = inner(o)->ops->create(inner(o), deadline);
+	} while (r < 0 && again(o, &a, r));
+	return r;
+}
+
+struct listing {
+	cfs_object_list_fn fn;
+	void *arg;
+	char *last; /* key delivered last */
+	size_t cap;
+	bool stopped; /* by fn, or for want of memory */
+	bool disorder;
+};
+
+static int deliver(void *arg, const struct cfs_object_info *info)
+{
+	struct listing *l = arg;
+	size_t len = strlen(info->key) + 1;
+	int r;
+
+	if (l->last && strcmp(info->key, l->last) <= 0)
+		l->disorder = true;
+	if (len > l->cap) {
+		char *bigger = realloc(l->last, 2 * len);
+
+		if (!bigger) {
+			l->stopped = true;
+			return -ENOMEM;
+		}
+		l->last = bigger;
+		l->cap = 2 * len;
+	}
+	memcpy(l->last, info->key, len);
+	r = l->fn(l->arg, info);
+	l->stopped = r != 0;
+	return r;
+}
+
+static int retry_list(struct cfs_object_store *o, const char *prefix, const char *after,
+		      cfs_object_list_fn fn, void *arg, cfs_deadline_t deadline)
+{
+	struct attempt a = {"list", prefix, deadline, 0};
+	struct listing l = {.fn = fn, .arg = arg};
+	int r;
+
+	/* Behind the last of keys that came in no order there may be some that never come. */
+	do {
+		r = inner(o)->ops->list(inner(o), prefix, l.last ? l.last : after, deliver, &l,
+					deadline);
+	} while (r < 0 && !l.stopped && !l.disorder && again(o, &a, r));
+	free(l.last);
+	return r;
+}
+
+static void retry_close(struct cfs_object_store *o)
+{
+	struct retry *rt = (struct retry *)o;
+
+	cfs_object_close(rt->f.inner);
+	free(rt);
+}
+
+int cfs_object_wrap_retry(struct cfs_object_store *in, struct cfs_object_store **ret)
+{
+	struct retry *rt = calloc(1, sizeof(*rt));
+
+	if (!rt)
+		return -ENOMEM;
+	rt->ops = (struct cfs_object_ops){
+		.name = in->ops->name,
+		.whole = in->ops->whole,
+		.get = retry_get,
+		.put = retry_put,
+		.del = retry_del,
+		.head = retry_head,
+		.list = retry_list,
+		.sync = in->ops->sync ? cfs_filter_sync : NULL,
+		.create = in->ops->create ? retry_create : NULL,
+		.close = retry_close,
+		.del_many = in->ops->del_many ? retry_del_many : NULL,
+	};
+	rt->f.base.ops = &rt->ops;
+	rt->f.inner = in;
+	*ret = &rt->f.base;
+	return 0;
+}

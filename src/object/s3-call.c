@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A signed call to the bucket, and what its answer means. */
+#include <curl/curl.h>
+#include <errno.h>
+#include <openssl/evp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/cleanup.h"
+#include "s3.h"
+
+#define REDIRECT_FIRST 300
+#define MD5_LEN	       16
+
+static _Thread_local struct cfs_object_failure failure;
+
+void cfs_s3_failure(struct cfs_object_store *o, struct cfs_object_failure *ret)
+{
+	*ret = failure;
+}
+
+int cfs_s3_fail(bool retry, int err, const char *fmt, ...)
+{
+	va_list ap;
+	char *p;
+
+	failure.retry = retry;
+	failure.after_ms = 0;
+	va_start(ap, fmt);
+	vsnprintf(failure.text, sizeof(failure.text), fmt, ap);
+	va_end(ap);
+	/* Servers' texts go to the log as one line. */
+	for (p = failure.text; *p; p++) {
+		if ((unsigned char)*p < ' ' || *p == 0x7f)
+			*p = ' ';
+	}
+	return err;
+}
+
+void cfs_s3_xml_value(const char *xml, const char *name, char *ret, size_t size)
+{
+	char tag[64];
+	const char *begin, *end;
+
+	ret[0] = '\0';
+	snprintf(tag, sizeof(tag), "<%s>", name);
+	begin = strstr(xml, tag);
+	if (!begin)
+		return;
+	begin += strlen(tag);
+	end = strchr(begin, '<');
+	if (end)
+		snprintf(ret, size, "%.*s", (int)(end - begin), begin);
+}
+
+int cfs_s3_content_md5(const void *data, size_t len, char ret[25])
+{
+	uint8_t hash[MD5_LEN];
+
+	if (EVP_Digest(data, len, hash, NULL, EVP_md5(), NULL) <= 0)
+		return -EIO;
+	EVP_EncodeBlock((unsigned char *)ret, hash, MD5_LEN);
+	return 0;
+}
+
+/* ---- what an answer means ---- */
+
+/* By the code of the error document, where that says more than the status. */
+static const struct {
+	const char *code;
+	int err;
+	bool retry;
+} codes[] = {
+	{"NoSuchKey", -ENOENT, false},
+	{"NoSuchBucket", -ENODEV, false},
+	{"AccessDenied", -EACCES, false},
+	{"InvalidAccessKeyId", -EACCES, false},
+	{"SignatureDoesNotMatch", -EACCES, false},
+	{"InvalidToken", -EACCES, false},
+	{"AuthorizationHeaderMalformed", -EACCES, false},
+	{"RequestTimeTooSkewed", -EACCES, false},
+	{"ExpiredToken", -EACCES, false},
+	{"TokenRefreshRequired", -EACCES, false},
+	{"RequestTimeout", -ETIMEDOUT, true},
+	{"SlowDown", -EBUSY, true},
+	{"Throttling", -EBUSY, true},
+	{"RequestThrottled", -EBUSY, true},
+	{"TooManyRequests", -EBUSY, true},
+	{"OperationAborted", -EBUSY, true},
+	{"BadDigest", -EIO, true},
+	{"IncompleteBody", -EIO, true},
+	{"InternalError", -EIO, true},
+	{"KeyTooLongError", -ENAMETOOLONG, false},
+	{"EntityTooLarge", -EFBIG, false},
+	{"QuotaExceeded", -EDQUOT, false},
+	{"XMinioStorageFull", -ENOSPC, false},
+};
+
+static int errno_of_status(unsigned status, bool *ret_retry)
+{
+	*ret_retry = false;
+	switch (status) {
+	case 401:
+	case 403:
+		return -EACCES;
+	case 404:
+		return -ENOENT;
+	case 405:
+	case 501:
+		return -EOPNOTSUPP;
+	case 416:
+		return -ERANGE;
+	case 507:
+		return -ENOSPC;
+	case 408:
+		*ret_retry = true;
+		return -ETIMEDOUT;
+	case 429:
+	case 503:
+		*ret_retry = true;
+		return -EBUSY;
+	default:
+		*ret_retry = status >= 500;
+		return -EIO;
+	}
+}
+
+static int errno_of_answer(const struct cfs_s3_response *resp, const char *code, bool *ret_retry)
+{
+	int err = errno_of_status(resp->status, ret_retry);
+	size_t i;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(codes); i++) {
+		if (strcmp(codes[i].code, code) == 0) {
+			*ret_retry = codes[i].retry || *ret_retry;
+			return codes[i].err;
+		}
+	}
+	/* A page of something in between must not pass for the bucket's word that a block is gone.
+	 */
+	if (err == -ENOENT && resp->error_len && !*code)
+		err = -EIO;
+	return err;
+}
+
+static void describe_skew(const struct cfs_s3_response *resp, char *text, size_t size)
+{
+	long skew_s = (long)(cfs_wall_s() - resp->date);
+
+	if (resp->date < 0)
+		snprintf(text, size, "this machine's clock differs from the server's");
+	else
+		snprintf(text, size, "this machine's clock is %ld s %s the server's", labs(skew_s),
+			 skew_s > 0 ? "ahead of" : "behind");
+}
+
+static int judge(struct cfs_s3 *s, const struct cfs_s3_keys *keys,
+		 const struct cfs_s3_response *resp)
+{
+	char code[64], message[160], region[64];
+	bool retry;
+	int err;
+
+	cfs_s3_xml_value(resp->error, "Code", code, sizeof(code));
+	cfs_s3_xml_value(resp->error, "Message", message, sizeof(message));
+	cfs_s3_xml_value(resp->error, "Region", region, sizeof(region));
+	if (!region[0])
+		snprintf(region, sizeof(region), "%s", resp->region);
+	err = errno_of_answer(resp, code, &retry);
+
+	if (strcmp(code, "RequestTimeTooSkewed") == 0)
+		describe_skew(resp, message, sizeof(message));
+	else if (strcmp(code, "NoSuchBucket") == 0)
+		snprintf(message, sizeof(message), "bucket %s does not exist", s->endpoint.bucket);
+	else if (region[0] && strcmp(region, s->endpoint.region) != 0 &&
+		 (resp->status < 400 || resp->status == 400))
+		snprintf(message, sizeof(message), "bucket %s is in region %s, not %s",
+			 s->endpoint.bucket, region, s->endpoint.region);
+	if (strcmp(code, "ExpiredToken") == 0 || strcmp(code, "TokenRefreshRequired") == 0)
+		retry = cfs_s3_credentials_expired(s->credentials, keys);
+
+	cfs_s3_fail(retry, err, "%u %s%s%s", resp->status, code, message[0] ? ": " : "", message);
+	failure.after_ms = retry ? resp->retry_after_ms : 0;
+	return err;
+}
+
+/* ---- the request ---- */
+
+/* Frees the list when it cannot be made longer. */
+static bool add_header(struct curl_slist **list, const char *name, const char *value)
+{
+	cfs_auto_free char *line = NULL;
+	struct curl_slist *longer;
+
+	if (!value)
+		return true;
+	if (asprintf(&line, *value ? "%s: %s" : "%s:", name, value) < 0) {
+		line = NULL;
+		return false;
+	}
+	longer = curl_slist_append(*list, line);
+	if (longer)
+		*list = longer;
+	return longer != NULL;
+}
+
+static int make_headers(struct cfs_s3 *s, const struct cfs_s3_keys *keys,
+			const struct cfs_s3_call *call, const char *path, struct curl_slist **ret)
+{
+	struct cfs_s3_to_sign what = {
+		.method = call->method,
+		.host = s->endpoint.host,
+		.path = path,
+		.query = call->query ? call->query : "",
+		.content_md5 = call->content_md5,
+		.meta_crc32c = call->meta_crc32c,
+		.now = (time_t)cfs_wall_s(),
+	};
+	cfs_auto_free char *authorization = NULL;
+	struct curl_slist *list = NULL;
+	char date[17];
+	bool ok;
+	int r = 0;
+
+	if (keys->access) {
+		r = cfs_s3_sign(&s->signer, s->endpoint.region, keys, &what, date, &authorization);
+		if (r < 0)
+			return r;
+	}
+	/* What is signed must be what is sent; libcurl leaves a port out that is the scheme's own.
+	 */
+	ok = add_header(&list, "Host", what.host) && add_header(&list, "Expect", "") &&
+	     add_header(&list, "Accept", "") && add_header(&list, "Range", call->range) &&
+	     add_header(&list, "Content-MD5", what.content_md5) &&
+	     add_header(&list, "x-amz-meta-crc32c", what.meta_crc32c);
+	if (keys->access)
+		ok = ok && add_header(&list, "x-amz-date", date) &&
+		     add_header(&list, "x-amz-content-sha256", "UNSIGNED-PAYLOAD") &&
+		     add_header(&list, "x-amz-security-token", keys->token) &&
+		     add_header(&list, "Authorization", authorization);
+	if (!ok) {
+		curl_slist_free_all(list);
+		return -ENOMEM;
+	}
+	*ret = list;
+	return 0;
+}
+
+/* The encoded path; malloc'ed. */
+static char *make_path(const struct cfs_s3 *s, const char *key)
+{
+	size_t prefix_len = strlen(s->endpoint.path);
+	char *path = malloc(prefix_len + 3 * strlen(key ? key : "") + 2);
+
+	if (!path)
+		return NULL;
+	memcpy(path, s->endpoint.path, prefix_len + 1);
+	if (key || !prefix_len) {
+		path[prefix_len] = '/';
+		cfs_s3_encode(key ? key : "", true, path + prefix_len + 1);
+	}
+	return path;
+}
+
+static int run_call(struct cfs_s3 *s, const struct cfs_s3_keys *keys,
+		    const struct cfs_s3_call *call, struct cfs_s3_response *ret,
+		    cfs_deadline_t deadline)
+{
+	cfs_auto_free char *path = make_path(s, call->key), *url = NULL;
+	struct cfs_s3_request req = {
+		.method = call->method,
+		.src = call->src,
+		.n_src = call->n_src,
+		.dst = call->dst,
+		.n_dst = call->n_dst,
+		.dst_off = call->dst_off,
+		.sink = call->sink,
+		.sink_arg = call->sink_arg,
+		.deadline = deadline,
+	};
+	char cause[256];
+	bool retry;
+	int r;
+
+	if (!path || asprintf(&url, "%s%s%s%s", s->endpoint.origin, path, call->query ? "?" : "",
+			      call->query ? call->query : "") < 0)
+		return cfs_s3_fail(false, -ENOMEM, "out of memory");
+	r = make_headers(s, keys, call, path, &req.headers);
+	if (r < 0)
+		return cfs_s3_fail(false, r, "the request cannot be signed");
+	req.url = url;
+	r = cfs_s3_http_run(s->http, &req, ret, &retry, cause);
+	curl_slist_free_all(req.headers);
+	if (r < 0)
+		return cfs_s3_fail(retry, r, "%s", cause);
+	if (ret->status < 200 || ret->status >= REDIRECT_FIRST)
+		return judge(s, keys, ret);
+	return 0;
+}
+
+int cfs_s3_call(struct cfs_s3 *s, const struct cfs_s3_call *call, struct cfs_s3_response *ret,
+		cfs_deadline_t deadline)
+{
+	const struct cfs_s3_keys *keys;
+	char err[CFS_OBJECT_ERRLEN];
+	int r;
+
+	r = cfs_s3_credentials_get(s->credentials, deadline, &keys, err);
+	if (r < 0)
+		return cfs_s3_fail(false, r, "%s", err);
+	r = run_call(s, keys, call, ret, deadline);
+	cfs_s3_keys_unref(keys);
+	return r;
+}

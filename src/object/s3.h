@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The S3 store, for its source files:
+ *
+ *	s3-endpoint.c	 what a bucket setting names
+ *	s3-credentials.c whose requests they are
+ *	s3-sign.c	 Signature Version 4
+ *	s3-http.c	 connections, one request and its response
+ *	s3-call.c	 a signed call to the bucket; what its answer means
+ *	s3-list.c	 ListObjectsV2 and DeleteObjects, the verbs with XML
+ *	s3.c		 the store's table
+ */
+#ifndef CFS_OBJECT_S3_H
+#define CFS_OBJECT_S3_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "object-internal.h"
+
+/* ---- endpoint ---- */
+
+struct cfs_s3_endpoint {
+	char *origin; /* "https://host[:port]" */
+	char *host;   /* what stands behind "://" there */
+	char *path;   /* before every key: "", or "/bucket" in path style */
+	char *bucket, *region;
+	char *ca_certs, *ssl_cert, *ssl_key; /* files, NULL: the system's, none */
+	bool insecure;			     /* the server's certificate is not checked */
+	bool checksum;			     /* CRC32C beside each object */
+	bool verify_etag;		     /* MD5 of what was stored */
+};
+
+/* storage: "s3" or "minio". On failure err says what is wrong with the text; it has no secrets. */
+int cfs_s3_endpoint_parse(const char *storage, const char *text, struct cfs_s3_endpoint *ret,
+			  char err[CFS_OBJECT_ERRLEN]);
+void cfs_s3_endpoint_free(struct cfs_s3_endpoint *e);
+
+/* ---- credentials ---- */
+
+/* Immutable, counted. */
+struct cfs_s3_keys {
+	_Atomic unsigned refs;
+	char *access, *secret, *token; /* access NULL: requests are not signed; token may be NULL */
+	int64_t expires_s;	       /* CLOCK_REALTIME, 0: never */
+};
+
+struct cfs_s3_credentials;
+
+int cfs_s3_credentials_open(const struct cfs_object_conf *conf, struct cfs_s3_credentials **ret);
+void cfs_s3_credentials_close(struct cfs_s3_credentials *c);
+/* Keys that are valid now. -EACCES when none can be found, with the reason in err. */
+int cfs_s3_credentials_get(struct cfs_s3_credentials *c, cfs_deadline_t deadline,
+			   const struct cfs_s3_keys **ret, char err[CFS_OBJECT_ERRLEN]);
+const struct cfs_s3_keys *cfs_s3_keys_ref(const struct cfs_s3_keys *keys);
+void cfs_s3_keys_unref(const struct cfs_s3_keys *keys);
+/* The server calls them expired. True when the next get may find others. */
+bool cfs_s3_credentials_expired(struct cfs_s3_credentials *c, const struct cfs_s3_keys *keys);
+
+/* Where they come from, one function per place: -ENOENT when there are none. */
+int cfs_s3_keys_new(const char *access, const char *secret, const char *token, int64_t expires_s,
+		    struct cfs_s3_keys **ret);
+int cfs_s3_keys_from_profile(struct cfs_s3_keys **ret);
+int cfs_s3_keys_from_instance(cfs_deadline_t deadline, struct cfs_s3_keys **ret);
+
+/* ---- signature ---- */
+
+struct cfs_s3_signer {
+	pthread_mutex_t lock; /* protects what follows; a leaf */
+	const struct cfs_s3_keys *keys;
+	char day[9];
+	uint8_t key[32];
+};
+
+struct cfs_s3_to_sign {
+	const char *method, *host;
+	const char *path;	 /* encoded */
+	const char *query;	 /* encoded, sorted, "name=value&..."; "" */
+	const char *content_md5; /* values of headers, NULL: not sent */
+	const char *meta_crc32c;
+	time_t now;
+};
+
+void cfs_s3_signer_init(struct cfs_s3_signer *s);
+void cfs_s3_signer_fini(struct cfs_s3_signer *s);
+/* The value of x-amz-date, and that of Authorization, malloc'ed. */
+int cfs_s3_sign(struct cfs_s3_signer *s, const char *region, const struct cfs_s3_keys *keys,
+		const struct cfs_s3_to_sign *what, char ret_date[17], char **ret_authorization);
+
+/* Everything but A-Z a-z 0-9 - _ . ~ becomes %XX, '/' unless it is kept. Needs 3 * strlen + 1. */
+void cfs_s3_encode(const char *text, bool keep_slash, char *ret);
+
+/* ---- http ---- */
+
+struct cfs_s3_http;
+
+struct cfs_s3_http_conf {
+	unsigned max_connections;
+	uint64_t silence_ms;
+	const char *ca_certs, *ssl_cert, *ssl_key;
+	bool insecure;
+};
+
+struct curl_slist;
+
+#define CFS_S3_ERROR_BODY 4096
+
+struct cfs_s3_response {
+	unsigned status;   /* 0: there was none */
+	uint64_t received; /* bytes of the body of a success */
+	uint64_t content_length;
+	uint64_t range_first, range_last, range_total; /* Content-Range */
+	bool has_length, has_range, has_crc;
+	uint32_t crc, received_crc; /* x-amz-meta-crc32c, and what was computed when it was sent */
+	char etag[80];		    /* without quotes */
+	time_t date, last_modified; /* -1: not sent */
+	uint32_t retry_after_ms;
+	char region[64];
+	char error[CFS_S3_ERROR_BODY]; /* beginning of the body of a failure */
+	size_t error_len;
+};
+
+/* Receives the body of a success; non-zero ends the transfer. */
+typedef int (*cfs_s3_sink_fn)(void *arg, const void *data, size_t len);
+
+struct cfs_s3_request {
+	const char *method, *url;
+	struct curl_slist *headers;
+	const struct iovec *src; /* body of PUT and POST */
+	int n_src;
+	/* Where the body of a success goes: from its byte `dst_off` on; what does not fit is not
+	 * read. */
+	const struct iovec *dst;
+	int n_dst;
+	uint64_t dst_off;    /* for servers that answer a range with the whole */
+	cfs_s3_sink_fn sink; /* or there */
+	void *sink_arg;
+	cfs_deadline_t deadline;
+};
+
+int cfs_s3_http_open(const struct cfs_s3_http_conf *conf, struct cfs_s3_http **ret,
+		     char err[CFS_OBJECT_ERRLEN]);
+void cfs_s3_http_close(struct cfs_s3_http *h);
+/*
+ * 0: there is a whole response, of whatever status. Else a negative errno and the cause;
+ * *ret_retry: another try may end differently.
+ */
+int cfs_s3_http_run(struct cfs_s3_http *h, const struct cfs_s3_request *req,
+		    struct cfs_s3_response *ret, bool *ret_retry, char cause[256]);
+
+/* ---- calls ---- */
+
+struct cfs_s3 {
+	struct cfs_object_store base; /* first */
+	struct cfs_s3_endpoint endpoint;
+	struct cfs_s3_credentials *credentials;
+	struct cfs_s3_signer signer;
+	struct cfs_s3_http *http;
+	_Atomic bool no_del_many; /* the server lacks DeleteObjects */
+};
+
+struct cfs_s3_call {
+	const char *method;
+	const char *key;   /* NULL: the bucket itself */
+	const char *query; /* as in cfs_s3_to_sign; NULL: none */
+	const char *range; /* value of Range; NULL: none */
+	const char *content_md5, *meta_crc32c;
+	const struct iovec *src, *dst;
+	int n_src, n_dst;
+	uint64_t dst_off;
+	cfs_s3_sink_fn sink;
+	void *sink_arg;
+};
+
+/*
+ * 0 for a status of 2xx, else a negative errno, with the cause kept for the failure function:
+ * -ENOENT no such key, -ENODEV no such bucket, -EACCES, -ERANGE the range is beyond the end.
+ */
+int cfs_s3_call(struct cfs_s3 *s, const struct cfs_s3_call *call, struct cfs_s3_response *ret,
+		cfs_deadline_t deadline);
+/* Records why a call failed whose response was a success, and returns err. */
+__attribute__((format(printf, 3, 4))) int cfs_s3_fail(bool retry, int err, const char *fmt, ...);
+void cfs_s3_failure(struct cfs_object_store *o, struct cfs_object_failure *ret);
+
+/* What stands in <name>...</name>, or "". */
+void cfs_s3_xml_value(const char *xml, const char *name, char *ret, size_t size);
+/* Base64 of the MD5 of a request's body. */
+int cfs_s3_content_md5(const void *data, size_t len, char ret[25]);
+
+/* ---- verbs with XML ---- */
+
+int cfs_s3_list(struct cfs_object_store *o, const char *prefix, const char *after,
+		cfs_object_list_fn fn, void *arg, cfs_deadline_t deadline);
+int cfs_s3_del_many(struct cfs_object_store *o, const char *const *keys, size_t n,
+		    cfs_deadline_t deadline);
+int cfs_s3_del(struct cfs_object_store *o, const char *key, cfs_deadline_t deadline);
+
+int cfs_object_open_s3(const struct cfs_object_conf *conf, struct cfs_object_store **ret,
+		       char err[CFS_OBJECT_ERRLEN]);
+
+#endif

@@ -78,7 +78,8 @@ static ssize_t mem_get_nowait(struct cfs_object_store *base, const char *key, ui
 	for (i = 0; obj && i < n_dst && off + done < obj->size; i++) {
 		size_t n = CFS_MIN(dst[i].iov_len, obj->size - off - done);
 
-		memcpy(dst[i].iov_base, obj->data + off + done, n);
+		if (n)
+			memcpy(dst[i].iov_base, obj->data + off + done, n);
 		done += n;
 	}
 	pthread_rwlock_unlock(&sp->lock);

@@ -113,7 +113,7 @@ int vnode_attach(struct vnode *n, const struct cfs_attr *attr)
 	int r;
 
 	if (file) {
-		cfs_file_refresh(file, attr);
+		cfs_file_reopen(file, attr);
 		return 0;
 	}
 	r = cfs_data_open(n->vfs->conf.data, n->node.key, attr, &file);

@@ -30,6 +30,8 @@ struct cfs_store_conf {
 	bool hash_prefix;
 	unsigned max_downloads, max_uploads; /* worker threads; 0: 20 */
 	uint64_t get_timeout_ms, put_timeout_ms;
+	bool cache_large_write; /* offers uploaded blocks of full size to the tiers, not only others
+				 */
 };
 
 int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret);
@@ -91,6 +93,15 @@ struct cfs_store_stats {
 	uint64_t deletes, delete_errors;
 	uint64_t prefetches, prefetch_drops;
 	unsigned uploads_queued, downloads_queued;
+	/* The disk cache; all 0 without one. */
+	uint64_t disk_hits, disk_hit_bytes, disk_misses;
+	uint64_t disk_writes, disk_write_bytes,
+		disk_drops; /* drops: offers that were not written */
+	uint64_t disk_evictions, disk_evicted_bytes, disk_expired;
+	uint64_t disk_corrupt, disk_errors, disk_dir_failures;
+	uint64_t disk_scans; /* of directories, that have ended */
+	uint64_t disk_bytes, disk_blocks, disk_pending_bytes;
+	unsigned disk_dirs, disk_dirs_bad;
 };
 void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret);
 
@@ -100,6 +111,7 @@ void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret);
  */
 struct cfs_tier_ops {
 	const char *name;
+	bool local; /* a small range is cheap to get again: it is not kept in memory */
 	/* As cfs_object_get_fn for a range of a block; -ENOENT: a miss. nowait: -EAGAIN rather than
 	 * wait. */
 	ssize_t (*get)(void *tier, const struct cfs_block *b, uint32_t off, const struct iovec *dst,
@@ -107,6 +119,8 @@ struct cfs_tier_ops {
 	/* Offers a whole block; the tier may decline. */
 	void (*offer)(void *tier, const struct cfs_block *b, const struct cfs_segs *data);
 	void (*forget)(void *tier, const struct cfs_block *b);
+	/* Fills in what it knows. Optional. */
+	void (*stats)(void *tier, struct cfs_store_stats *ret);
 };
 /* Before the first read. At most 4. */
 int cfs_store_add_tier(struct cfs_store *s, const struct cfs_tier_ops *ops, void *tier);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/mountopts.h"
 
+#include <cachefs/disk.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,10 @@
 #include "cmd/cmd.h"
 
 static const char *const atime_modes[] = {"noatime", "relatime", "strictatime", NULL};
+
+/* In the order of enum cfs_disk_eviction and enum cfs_disk_verify. */
+static const char *const evictions[] = {"s3-fifo", "2-random", "lru", "none", NULL};
+static const char *const verify_levels[] = {"none", "full", "shrink", "extend", NULL};
 
 #define OPT(f) .offset = offsetof(struct mount_opts, f)
 const struct cfs_opt mount_table[] = {
@@ -119,6 +124,81 @@ const struct cfs_opt mount_table[] = {
 	 .arg = "SIZE",
 	 .max = 1 << 30,
 	 .help = "the kernel's own read-ahead on this mount; 0: leave it"},
+	{.name = "cache-dir",
+	 .kind = CFS_OPT_STRING,
+	 OPT(cache_dir),
+	 .arg = "DIR[:DIR...]",
+	 .help = "keep blocks in these local directories, which may be patterns; none: no disk "
+		 "cache, the default"},
+	{.name = "cache-size",
+	 .kind = CFS_OPT_SIZE,
+	 OPT(cache_size),
+	 .unit = 1 << 20,
+	 .def = "100G",
+	 .arg = "SIZE",
+	 .max = INT64_MAX,
+	 .help = "size of the disk cache, a bare number is in MiB"},
+	{.name = "free-space-ratio",
+	 .kind = CFS_OPT_FRACTION,
+	 OPT(free_space_ratio),
+	 .def = "0.1",
+	 .arg = "RATIO",
+	 .help = "part of the space and inodes below cache-dir that the cache leaves free"},
+	{.name = "cache-items",
+	 .kind = CFS_OPT_INT,
+	 OPT(cache_items),
+	 .def = "0",
+	 .arg = "N",
+	 .max = CFS_DISK_ITEMS_MAX,
+	 .help = "most blocks in the disk cache, of 32 bytes of memory each; 0: ten million"},
+	{.name = "cache-expire",
+	 .kind = CFS_OPT_DURATION,
+	 OPT(cache_expire_ms),
+	 .def = "0",
+	 .arg = "TIME",
+	 .help = "drop cached blocks that were not read for so long; 0: never"},
+	{.name = "cache-eviction",
+	 .kind = CFS_OPT_CHOICE,
+	 OPT(cache_eviction),
+	 .def = "s3-fifo",
+	 .choices = evictions,
+	 .arg = "POLICY",
+	 .help = "which block leaves a full cache: s3-fifo, 2-random or lru; none: it takes no "
+		 "more"},
+	{.name = "cache-partial-only",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(cache_partial_only),
+	 .help = "cache only blocks shorter than the volume's block size"},
+	{.name = "cache-large-write",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(cache_large_write),
+	 .help = "cache blocks of full size when they are written, too"},
+	{.name = "cache-mode",
+	 .kind = CFS_OPT_STRING,
+	 OPT(cache_mode),
+	 .def = "0600",
+	 .arg = "MODE",
+	 .help = "permissions of cached files"},
+	{.name = "verify-cache-checksum",
+	 .kind = CFS_OPT_CHOICE,
+	 OPT(verify_cache_checksum),
+	 .def = "extend",
+	 .choices = verify_levels,
+	 .arg = "LEVEL",
+	 .help = "none, full (reads of whole blocks), shrink (whole 32 KiB segments) or extend "
+		 "(every byte)"},
+	{.name = "cache-retry",
+	 .kind = CFS_OPT_DURATION,
+	 OPT(cache_retry_ms),
+	 .flags = CFS_OPT_HIDDEN,
+	 .def = "30",
+	 .help = "pause before a failed cache directory is tried again"},
+	{.name = "cache-tick",
+	 .kind = CFS_OPT_DURATION,
+	 OPT(cache_tick_ms),
+	 .flags = CFS_OPT_HIDDEN,
+	 .def = "5",
+	 .help = "period of the cache's upkeep"},
 	{.name = "heartbeat",
 	 .kind = CFS_OPT_DURATION,
 	 OPT(heartbeat_ms),

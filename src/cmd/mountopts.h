@@ -23,6 +23,14 @@ struct mount_opts {
 	/* caches */
 	uint64_t attr_cache_ms, entry_cache_ms, dir_entry_cache_ms;
 	uint64_t buffer_size, max_readahead, read_ahead;
+	/* disk cache */
+	char *cache_dir, *cache_mode;
+	uint64_t cache_size, cache_expire_ms;
+	double free_space_ratio;
+	int64_t cache_items;
+	int cache_eviction, verify_cache_checksum; /* enum cfs_disk_eviction, cfs_disk_verify */
+	bool cache_partial_only, cache_large_write;
+	uint64_t cache_retry_ms, cache_tick_ms;
 	/* metadata */
 	uint64_t heartbeat_ms, meta_timeout_ms, skip_dir_mtime_ms;
 	int atime_mode;

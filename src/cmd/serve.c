@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One mount from the first connection to the last flush: the layers, bottom up and down again. */
 #include <cachefs/data.h>
+#include <cachefs/disk.h>
 #include <cachefs/fuse.h>
 #include <cachefs/store.h>
 #include <cachefs/vfs.h>
@@ -26,6 +27,7 @@ struct serve {
 	struct cfs_object_store *objects;
 	struct cfs_pool *pool;
 	struct cfs_store *store;
+	struct cfs_disk *disk;
 	struct cfs_data *data;
 	struct cfs_vfs *vfs;
 	struct control_server control;
@@ -88,6 +90,45 @@ static int open_backends(struct serve *s, const char *url, const char *dir, char
 	return r;
 }
 
+/* A pattern that matches nothing is a disk that is not there: the mount goes on without. */
+static int open_disk(struct serve *s, char err[256])
+{
+	const struct mount_opts *o = s->o;
+	struct cfs_disk_conf conf = {
+		.pool = s->pool,
+		.dirs = o->cache_dir,
+		.uuid = s->setting->uuid,
+		.hash_prefix = s->setting->hash_prefix,
+		.block_size = s->setting->block_size_kib << 10,
+		.size = o->cache_size,
+		.free_ratio = o->free_space_ratio,
+		.items = (uint64_t)o->cache_items,
+		.expire_s = (o->cache_expire_ms + 999) / 1000,
+		.eviction = (enum cfs_disk_eviction)o->cache_eviction,
+		.verify = (enum cfs_disk_verify)o->verify_cache_checksum,
+		.partial_only = o->cache_partial_only,
+		.tick_ms = o->cache_tick_ms,
+		.retry_ms = o->cache_retry_ms,
+	};
+	char *end;
+	int r;
+
+	if (!o->cache_dir || !o->cache_dir[0] || !strcmp(o->cache_dir, "none"))
+		return 0;
+	conf.mode = (unsigned)strtoul(o->cache_mode, &end, 8);
+	if (*end || !conf.mode) {
+		snprintf(err, 256, "cache-mode=%.100s: not an octal mode", o->cache_mode);
+		return -EINVAL;
+	}
+	r = cfs_disk_create(&conf, &s->disk, err);
+	if (r == -ENOENT) {
+		cfs_warn("mounting without a disk cache: %s", err);
+		err[0] = '\0';
+		return 0;
+	}
+	return r < 0 ? r : cfs_store_add_tier(s->store, &cfs_disk_tier, s->disk);
+}
+
 static int open_layers(struct serve *s, char err[256])
 {
 	const struct mount_opts *o = s->o;
@@ -101,6 +142,7 @@ static int open_layers(struct serve *s, char err[256])
 		.max_uploads = (unsigned)o->max_uploads,
 		.get_timeout_ms = o->get_timeout_ms,
 		.put_timeout_ms = o->put_timeout_ms,
+		.cache_large_write = o->cache_large_write,
 	};
 	struct cfs_data_conf data = {
 		.meta = s->meta,
@@ -133,6 +175,8 @@ static int open_layers(struct serve *s, char err[256])
 		store.pool = data.pool = vfs.pool = s->pool;
 		r = cfs_store_create(&store, &s->store);
 	}
+	if (r == 0)
+		r = open_disk(s, err);
 	if (r == 0) {
 		data.store = vfs.store = s->store;
 		r = cfs_data_create(&data, &s->data);
@@ -200,6 +244,9 @@ static int close_layers(struct serve *s, bool session)
 			cfs_err("data could not be stored before unmounting: err=%s",
 				cfs_errname(first));
 	}
+	/* Compaction and late commits need the session. */
+	if (s->data)
+		cfs_data_drain(s->data);
 	if (session) {
 		r = cfs_meta_stop(s->meta);
 		if (r < 0)
@@ -213,6 +260,7 @@ static int close_layers(struct serve *s, bool session)
 	}
 	if (s->store)
 		cfs_store_destroy(s->store);
+	cfs_disk_destroy(s->disk);
 	if (s->meta)
 		cfs_meta_close(s->meta);
 	cfs_object_close(s->objects);

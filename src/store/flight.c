@@ -127,13 +127,11 @@ static void end_flight(struct flight *f, int err)
 	pthread_cond_broadcast(&f->changed);
 }
 
-static void finish(struct flight *f, int err)
+static void fail(struct flight *f, int err)
 {
 	pthread_mutex_lock(&f->shard->lock);
 	end_flight(f, err);
 	pthread_mutex_unlock(&f->shard->lock);
-	if (err == 0)
-		cfs_memory_shrink(f->store);
 }
 
 static bool holds(const struct held *held, const struct flight *f)
@@ -242,11 +240,9 @@ static int fetch_object(struct flight *f, struct iovec *iov, int n_iov, bool now
 		return 0;
 	}
 	CFS_STAT_ADD(s, get_errors, 1);
-	if (got == -ENOENT)
-		log_failure(f, "block is missing", -ENOENT);
-	else if (got < 0)
+	if (got < 0 && got != -ENOENT) /* the reader may know why a block has gone */
 		log_failure(f, "block cannot be read", (int)got);
-	else
+	else if (got >= 0)
 		log_failure(f,
 			    got < (ssize_t)f->len ? "block is shorter than its name says"
 						  : "block is longer than its name says",
@@ -266,8 +262,11 @@ static int fetch(struct flight *f, bool nowait)
 			.iov_base = f->pages[i]->data,
 			.iov_len = cfs_slot_len(&f->id, f->first + i),
 		};
-	/* A tier that fails is a tier that misses; it does its own accounting. */
-	for (f->source = 0; f->source < s->n_tiers; f->source++) {
+	/*
+	 * A tier that fails is a tier that misses; it does its own accounting. One that has missed
+	 * is not asked again when the rest has to wait.
+	 */
+	for (; f->source < s->n_tiers; f->source++) {
 		const struct cfs_tier_slot *t = &s->tiers[f->source];
 
 		got = t->ops->get(t->tier, &f->id, f->off, iov, (int)f->n, nowait, f->deadline);
@@ -279,36 +278,27 @@ static int fetch(struct flight *f, bool nowait)
 	return fetch_object(f, iov, (int)f->n, nowait);
 }
 
-/* Offers a block that was fetched whole to the tiers nearer than the one that had it. */
-static void offer(struct flight *f)
-{
-	struct cfs_store *s = f->store;
-	struct cfs_segs data;
-	unsigned i;
-	int r = 0;
-
-	if (f->len != f->id.len || f->source == 0)
-		return;
-	cfs_segs_init(&data);
-	for (i = 0; r == 0 && i < f->n; i++) {
-		r = cfs_segs_add(&data, cfs_page_ref(f->pages[i]), 0, cfs_slot_len(&f->id, i));
-		if (r < 0)
-			cfs_page_unref(f->pages[i]);
-	}
-	for (i = 0; r == 0 && i < f->source; i++) {
-		if (s->tiers[i].ops->offer)
-			s->tiers[i].ops->offer(s->tiers[i].tier, &f->id, &data);
-	}
-	cfs_segs_release(&data);
-}
-
-/* Ends a flight whose bytes are there, or not. */
+/*
+ * Ends a flight whose bytes are there, or not. The block is offered to the tiers nearer than the
+ * one that had it once all of it is in memory: small fetches that add up count as a whole one.
+ */
 static void land(struct flight *f, int err)
 {
+	struct cfs_segs whole;
+	int r = 0;
+
+	cfs_segs_init(&whole);
+	pthread_mutex_lock(&f->shard->lock);
 	/* Nobody asked for it: let the one who does find out, and have it logged. */
-	finish(f, err < 0 && f->prefetch ? -EAGAIN : err);
+	end_flight(f, err < 0 && f->prefetch ? -EAGAIN : err);
+	if (err == 0 && f->source > 0 && !f->block->put)
+		r = cfs_memory_collect_block(f->block, &whole);
+	pthread_mutex_unlock(&f->shard->lock);
 	if (err == 0)
-		offer(f);
+		cfs_memory_shrink(f->store);
+	if (r > 0)
+		cfs_store_offer(f->store, &f->id, &whole, f->source);
+	cfs_segs_release(&whole);
 }
 
 static void run_flight(struct cfs_job *job)
@@ -438,7 +428,7 @@ static int launch(struct cfs_store *s, struct held *held, cfs_deadline_t deadlin
 		if (!held->mine[i])
 			continue;
 		if (err < 0) {
-			finish(f, -EAGAIN);
+			fail(f, -EAGAIN);
 			continue;
 		}
 		r = fetch(f, true);
@@ -448,7 +438,7 @@ static int launch(struct cfs_store *s, struct held *held, cfs_deadline_t deadlin
 		}
 		r = submit(f, deadline);
 		if (r < 0) {
-			finish(f, -EAGAIN);
+			fail(f, -EAGAIN);
 			err = r;
 		}
 	}
@@ -550,7 +540,7 @@ static bool launch_prefetch(struct flight *f)
 	    submit(f, 0) == 0)
 		return true;
 	atomic_fetch_sub(&s->prefetching, 1);
-	finish(f, -EAGAIN);
+	fail(f, -EAGAIN);
 	return false;
 }
 

@@ -138,7 +138,7 @@ static struct cfs_page *remove_page(struct cfs_store *s, struct shard *sh, struc
 	return page;
 }
 
-int cfs_memory_collect(struct block *block, uint32_t off, uint32_t len, struct cfs_segs *ret)
+static int collect(struct block *block, uint32_t off, uint32_t len, bool hit, struct cfs_segs *ret)
 {
 	unsigned i, first = off / CFS_PAGE_LARGE, last = (off + len - 1) / CFS_PAGE_LARGE;
 	uint64_t before = ret->len;
@@ -164,10 +164,20 @@ int cfs_memory_collect(struct block *block, uint32_t off, uint32_t len, struct c
 			cfs_segs_truncate(ret, before);
 			return r;
 		}
-		if (slot->hot < HOT_MAX)
+		if (hit && slot->hot < HOT_MAX)
 			slot->hot++;
 	}
 	return 1;
+}
+
+int cfs_memory_collect(struct block *block, uint32_t off, uint32_t len, struct cfs_segs *ret)
+{
+	return collect(block, off, len, true, ret);
+}
+
+int cfs_memory_collect_block(struct block *block, struct cfs_segs *ret)
+{
+	return collect(block, 0, block->id.len, false, ret);
 }
 
 void cfs_memory_forget(struct cfs_store *s, const struct cfs_block *b)

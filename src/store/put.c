@@ -132,15 +132,24 @@ static void conclude(struct cfs_put *p, int err)
 	if (err < 0) {
 		CFS_STAT_ADD(p->store, put_errors, 1);
 		cfs_store_block_key(p->store, &p->id, key);
-		cfs_err("block cannot be stored: key=%s err=%s", key, cfs_errname(err));
+		/* The writer tries again; it says so when it gives up. */
+		cfs_debug("block cannot be stored: key=%s err=%s", key, cfs_errname(err));
 	}
 	detach(p, err == 0);
+}
+
+/* A large block that was written is rarely read back soon; a small one costs little to keep. */
+static void offer_put(struct cfs_put *p, int err)
+{
+	if (err == 0 && (p->id.len < p->store->block_size || p->store->cache_large_write))
+		cfs_store_offer(p->store, &p->id, &p->data, p->store->n_tiers);
 }
 
 static void report(struct cfs_put *p, int err)
 {
 	conclude(p, err);
 	p->done(p->arg, err);
+	offer_put(p, err);
 }
 
 static int upload(struct cfs_put *p, cfs_deadline_t deadline)
@@ -334,6 +343,7 @@ int cfs_store_put_sync(struct cfs_store *s, const struct cfs_block *b, const str
 	if (r == 0) {
 		r = upload(&p, cfs_deadline_min(deadline, cfs_deadline_in(s->put_timeout_ms)));
 		conclude(&p, r);
+		offer_put(&p, r);
 	}
 	cfs_segs_release(&p.data);
 	return r == -ETIMEDOUT ? -EIO : r;

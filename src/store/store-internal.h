@@ -3,10 +3,12 @@
  * What the files of the block store share.
  *
  *	memory.c  the memory tier: blocks, their pages, eviction
+ *	direct.c  small reads from a local tier
  *	flight.c  fetches that several readers share
  *	put.c     uploads
  *	sync.c    durability
  *	store.c   life, read, prefetch, removal, statistics
+ *	disk/	  the disk cache, a tier
  *
  * Locks: a shard's lock protects its blocks with all their slots, and the flights of those blocks.
  * put_lock protects the list of uploads, alloc_lock a flag, sync.lock the syncs. They are leaves
@@ -87,6 +89,7 @@ struct cfs_store {
 	uint32_t block_size;
 	bool hash_prefix;
 	uint64_t get_timeout_ms, put_timeout_ms;
+	bool cache_large_write;
 	struct cfs_workers *downloads, *uploads;
 	struct cfs_tier_slot tiers[CFS_STORE_TIERS];
 	unsigned n_tiers;
@@ -141,6 +144,8 @@ bool cfs_memory_insert(struct cfs_store *s, struct shard *sh, struct block *bloc
  * shard locked.
  */
 int cfs_memory_collect(struct block *block, uint32_t off, uint32_t len, struct cfs_segs *ret);
+/* The same for all of a block, not counted as a hit. */
+int cfs_memory_collect_block(struct block *block, struct cfs_segs *ret);
 /* Drops the pages of a block and detaches its flights. */
 void cfs_memory_forget(struct cfs_store *s, const struct cfs_block *b);
 /* Evicts what exceeds the tier's share. */
@@ -150,6 +155,18 @@ static inline uint32_t cfs_slot_len(const struct cfs_block *b, unsigned index)
 {
 	return CFS_MIN(CFS_PAGE_LARGE, b->len - index * CFS_PAGE_LARGE);
 }
+
+/* ---- store.c ---- */
+
+/* Offers a whole block to the first n_tiers tiers. */
+void cfs_store_offer(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
+		     unsigned n_tiers);
+
+/* ---- direct.c ---- */
+
+/* 1: done; 0: no local tier has it, or it is not small; negative errno as cfs_store_read. */
+int cfs_direct_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
+		    cfs_deadline_t deadline, struct cfs_segs *ret);
 
 /* ---- flight.c ---- */
 

@@ -36,6 +36,7 @@ int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret)
 	s->hash_prefix = conf->hash_prefix;
 	s->get_timeout_ms = conf->get_timeout_ms ? conf->get_timeout_ms : DEFAULT_TIMEOUT_MS;
 	s->put_timeout_ms = conf->put_timeout_ms ? conf->put_timeout_ms : DEFAULT_TIMEOUT_MS;
+	s->cache_large_write = conf->cache_large_write;
 	/* A reader that nobody foresaw finds a worker of the other quarter. */
 	s->max_prefetches = CFS_DIV_UP(max_downloads * 3, 4);
 	pthread_mutex_init(&s->alloc_lock, NULL);
@@ -92,6 +93,17 @@ void cfs_store_destroy(struct cfs_store *s)
 	free(s);
 }
 
+void cfs_store_offer(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
+		     unsigned n_tiers)
+{
+	unsigned i;
+
+	for (i = 0; i < n_tiers; i++) {
+		if (s->tiers[i].ops->offer)
+			s->tiers[i].ops->offer(s->tiers[i].tier, b, data);
+	}
+}
+
 int cfs_store_add_tier(struct cfs_store *s, const struct cfs_tier_ops *ops, void *tier)
 {
 	if (s->n_tiers == CFS_STORE_TIERS)
@@ -126,6 +138,8 @@ int cfs_store_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
 		sh->hit_bytes += len;
 	}
 	pthread_mutex_unlock(&sh->lock);
+	if (r == 0)
+		r = cfs_direct_read(s, b, off, len, deadline, ret);
 	if (r > 0)
 		return 0;
 	if (r == 0)
@@ -232,6 +246,10 @@ void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret)
 		ret->memory_hits += sh->hits;
 		ret->memory_hit_bytes += sh->hit_bytes;
 		pthread_mutex_unlock(&sh->lock);
+	}
+	for (i = 0; i < s->n_tiers; i++) {
+		if (s->tiers[i].ops->stats)
+			s->tiers[i].ops->stats(s->tiers[i].tier, ret);
 	}
 	cfs_workers_stats(s->uploads, &workers);
 	ret->uploads_queued = (unsigned)workers.queued;

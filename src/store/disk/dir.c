@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One cache directory. All access goes through one descriptor of <dir>/<uuid>, so that a disk that
+ * was unmounted, or a tree that was removed, is noticed rather than filled in the wrong place.
+ *
+ * Its keeper thread looks after space, age and idle files, scans, and tries again what has failed.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/workers.h"
+#include "disk-internal.h"
+
+#define LOCK_NAME   ".lock"
+#define QUEUE_LIMIT 4096
+/* So many faults within so long are no accident. */
+#define FAULTS_MAX 3
+#define FAULTS_MS  60000
+/* An open file that nobody read for so long is closed. */
+#define IDLE_S 60
+/* Others may add files too. */
+#define SCAN_MS	    3600000
+#define PARENT_MODE 0755
+#define PROBE_BYTES 4096
+
+/* ---- faults ---- */
+
+static void set_state(struct cache_dir *dir, enum dir_state state, const char *what, int err)
+{
+	uint64_t retry_ms = dir->disk->conf.retry_ms;
+	bool changed;
+
+	pthread_mutex_lock(&dir->lock);
+	changed = (enum dir_state)atomic_load(&dir->state) < state;
+	if (changed) {
+		atomic_store(&dir->state, state);
+		dir->retry_at = cfs_deadline_in(retry_ms);
+		dir->faults = 0;
+	}
+	pthread_mutex_unlock(&dir->lock);
+	if (!changed)
+		return;
+	CFS_DISK_COUNT(dir->disk, dir_failures, 1);
+	cfs_warn("cache directory %s, tried again every %llu s: dir=%s op=%s err=%s",
+		 state == DIR_FAILED ? "is dropped" : "takes no more blocks",
+		 (unsigned long long)(retry_ms + 999) / 1000, dir->base, what, cfs_errname(err));
+	if (dir->keeper)
+		cfs_ticker_kick(dir->keeper);
+}
+
+static bool too_many_faults(struct cache_dir *dir)
+{
+	bool many;
+
+	CFS_DISK_COUNT(dir->disk, errors, 1);
+	pthread_mutex_lock(&dir->lock);
+	if (dir->faults == 0 || cfs_now_ms() - dir->fault_ms > FAULTS_MS) {
+		dir->faults = 0;
+		dir->fault_ms = cfs_now_ms();
+	}
+	many = ++dir->faults >= FAULTS_MAX;
+	pthread_mutex_unlock(&dir->lock);
+	return many;
+}
+
+void cfs_disk_dir_fault(struct cache_dir *dir, const char *what, int err, bool writing)
+{
+	switch (-err) {
+	case EAGAIN:
+	case EEXIST:
+	case EINTR:
+	case EMFILE:
+	case ENFILE:
+	case ENOMEM:
+		return;
+	case ENOENT:
+		if (writing)
+			set_state(dir, DIR_FAILED, what, err);
+		return;
+	case EACCES:
+	case EDQUOT:
+	case ENOSPC:
+	case EPERM:
+	case EROFS:
+		if (writing)
+			set_state(dir, DIR_READ_ONLY, what, err);
+		else if (too_many_faults(dir))
+			set_state(dir, DIR_FAILED, what, err);
+		return;
+	case ENODEV:
+	case ENOTCONN:
+	case ENOTDIR:
+	case ENXIO:
+	case ESTALE:
+		set_state(dir, DIR_FAILED, what, err);
+		return;
+	default:
+		if (too_many_faults(dir))
+			set_state(dir, DIR_FAILED, what, err);
+	}
+}
+
+/* ---- opening ---- */
+
+static bool is_on_root(const struct stat *st)
+{
+	struct stat root;
+
+	return stat("/", &root) == 0 && root.st_dev == st->st_dev;
+}
+
+/*
+ * Makes what is missing of a path, but not on the root file system when it was on another: a mount
+ * point whose disk is gone stays empty.
+ */
+static int make_base(struct cache_dir *dir)
+{
+	cfs_auto_free char *path = strdup(dir->base);
+	struct stat st;
+	char *slash;
+
+	if (!path)
+		return -ENOMEM;
+	while (stat(path, &st) < 0) {
+		slash = strrchr(path, '/');
+		if (errno != ENOENT || !slash || slash == path)
+			return -errno;
+		*slash = '\0';
+	}
+	if (dir->off_root && is_on_root(&st))
+		return -ENODEV;
+	while (strlen(path) < strlen(dir->base)) {
+		path[strlen(path)] = '/';
+		if (mkdir(path, PARENT_MODE) < 0 && errno != EEXIST)
+			return -errno;
+	}
+	return 0;
+}
+
+static void random_id(char id[64])
+{
+	uint64_t a = cfs_random_u64(), b = cfs_random_u64();
+
+	snprintf(id, 64, "%08x-%04x-4%03x-%04x-%012llx", (unsigned)(a >> 32),
+		 (unsigned)(a >> 16) & 0xFFFF, (unsigned)a & 0xFFF,
+		 (unsigned)(b >> 48 & 0x3FFF) | 0x8000, (unsigned long long)(b & 0xFFFFFFFFFFFF));
+}
+
+static int read_id(int fd, char id[64])
+{
+	cfs_auto_close int in = openat(fd, LOCK_NAME, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	ssize_t n;
+
+	if (in < 0)
+		return -errno;
+	n = read(in, id, 63);
+	if (n < 0)
+		return -errno;
+	id[n] = '\0';
+	id[strcspn(id, " \t\r\n")] = '\0';
+	return id[0] ? 0 : -ENODATA;
+}
+
+/* Whole at once, unless another client was faster. */
+static int write_id(int fd, const char *id)
+{
+	char tmp[80];
+	int r = 0, out;
+
+	snprintf(tmp, sizeof(tmp), LOCK_NAME ".%016llx" CFS_DISK_TMP,
+		 (unsigned long long)cfs_random_u64());
+	out = openat(fd, tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (out < 0)
+		return -errno;
+	if (write(out, id, strlen(id)) != (ssize_t)strlen(id))
+		r = -EIO;
+	close(out);
+	if (r == 0 && renameat2(fd, tmp, fd, LOCK_NAME, RENAME_NOREPLACE) < 0)
+		r = -errno;
+	if (r == -EINVAL || r == -ENOSYS)
+		r = renameat(fd, tmp, fd, LOCK_NAME) < 0 ? -errno : 0;
+	if (r < 0)
+		unlinkat(fd, tmp, 0);
+	return r;
+}
+
+/* The id is kept when the file is lost, or the directory's share of the keys would move. */
+static int settle_id(struct cache_dir *dir, int fd)
+{
+	char id[64];
+	int r;
+
+	r = read_id(fd, id);
+	if (r == -ENOENT || r == -ENODATA) {
+		if (dir->id[0])
+			snprintf(id, sizeof(id), "%s", dir->id);
+		else
+			random_id(id);
+		r = write_id(fd, id);
+		if (r == -EEXIST)
+			r = read_id(fd, id);
+		/* Not writable: an id for this run. */
+		if (r == -EROFS || r == -EACCES || r == -ENOSPC || r == -EDQUOT)
+			r = 0;
+	}
+	if (r < 0 || dir->id[0])
+		return r;
+	memcpy(dir->id, id, sizeof(id));
+	return cfs_disk_ring_add(dir->disk, dir);
+}
+
+static int open_dir(struct cache_dir *dir)
+{
+	unsigned mode = dir->disk->dir_mode;
+	cfs_auto_close int fd = -1;
+	struct statfs fs;
+	struct stat st;
+	int r, old = atomic_load(&dir->fd);
+
+	r = make_base(dir);
+	if (r < 0)
+		return r;
+	if (mkdir(dir->path, mode) < 0 && errno != EEXIST && errno != EROFS)
+		return -errno;
+	fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (mkdirat(fd, "raw", mode) < 0 && errno != EEXIST && errno != EROFS)
+		return -errno;
+	if (fstat(fd, &st) < 0 || fstatfs(fd, &fs) < 0)
+		return -errno;
+	r = settle_id(dir, fd);
+	if (r < 0)
+		return r;
+	dir->off_root = !is_on_root(&st);
+	atomic_store(&dir->in_memory,
+		     fs.f_type == TMPFS_MAGIC || (unsigned long)fs.f_type == RAMFS_MAGIC);
+	if (old < 0) {
+		atomic_store(&dir->fd, fd);
+		fd = -1;
+		return 0;
+	}
+	/* Under the number that others may be using this moment. */
+	return dup3(fd, old, O_CLOEXEC) < 0 ? -errno : 0;
+}
+
+int cfs_disk_dir_make_parents(struct cache_dir *dir, char *path)
+{
+	char *slash = path;
+	int r;
+
+	while ((slash = strchr(slash, '/')) != NULL) {
+		*slash = '\0';
+		r = mkdirat(atomic_load(&dir->fd), path, dir->disk->dir_mode) < 0 && errno != EEXIST
+			    ? -errno
+			    : 0;
+		*slash++ = '/';
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* ---- upkeep ---- */
+
+/* Whether a block could be written. */
+static int probe(struct cache_dir *dir)
+{
+	static const char zeros[PROBE_BYTES];
+	uint32_t size = dir->disk->conf.block_size;
+	int fd, at = atomic_load(&dir->fd), r = 0;
+	char name[64];
+
+	snprintf(name, sizeof(name), ".probe.%016llx" CFS_DISK_TMP,
+		 (unsigned long long)cfs_random_u64());
+	fd = openat(at, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -errno;
+	if (fallocate(fd, 0, 0, size) < 0 && errno != EOPNOTSUPP)
+		r = -errno;
+	if (r == 0 && pwrite(fd, zeros, sizeof(zeros), 0) != (ssize_t)sizeof(zeros))
+		r = -errno;
+	close(fd);
+	if (unlinkat(at, name, 0) < 0 && r == 0)
+		r = -errno;
+	return r < 0 ? r : cfs_disk_keep_free(dir, size);
+}
+
+static void revive(struct cache_dir *dir)
+{
+	bool failed = atomic_load(&dir->state) == DIR_FAILED;
+	int r = failed ? open_dir(dir) : 0;
+
+	if (r == 0)
+		r = probe(dir);
+	pthread_mutex_lock(&dir->lock);
+	dir->retry_at = cfs_deadline_in(dir->disk->conf.retry_ms);
+	if (r == 0) {
+		atomic_store(&dir->state, DIR_OK);
+		dir->faults = 0;
+		if (failed)
+			dir->scan_at = 0;
+	}
+	pthread_mutex_unlock(&dir->lock);
+	if (r == 0)
+		cfs_info("cache directory is used again: dir=%s", dir->base);
+}
+
+static bool is_due(struct cache_dir *dir, const cfs_deadline_t *when)
+{
+	bool due;
+
+	pthread_mutex_lock(&dir->lock);
+	due = cfs_deadline_passed(*when);
+	pthread_mutex_unlock(&dir->lock);
+	return due;
+}
+
+/* A tree that was removed, or cleared, while we hold its root. */
+static void check_root(struct cache_dir *dir)
+{
+	int fd = atomic_load(&dir->fd);
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		cfs_disk_dir_fault(dir, "stat", -errno, true);
+	else if (st.st_nlink == 0)
+		cfs_disk_dir_fault(dir, "stat", -ENOENT, true);
+	else if (fstatat(fd, LOCK_NAME, &st, 0) < 0 && errno == ENOENT)
+		write_id(fd, dir->id);
+}
+
+static void scan(struct cache_dir *dir)
+{
+	int r;
+
+	pthread_mutex_lock(&dir->lock);
+	dir->scan_at = cfs_deadline_in(SCAN_MS);
+	pthread_mutex_unlock(&dir->lock);
+	r = cfs_disk_scan(dir);
+	if (r < 0)
+		cfs_disk_dir_fault(dir, "scan", r, false);
+}
+
+static void keep(void *arg)
+{
+	struct cache_dir *dir = arg;
+	struct cfs_disk *d = dir->disk;
+	uint32_t now_s = cfs_disk_now_s();
+	int state = atomic_load(&dir->state);
+
+	if (state == DIR_FAILED) {
+		cfs_disk_fds_sweep(&d->fds, dir, true, 0);
+		cfs_disk_index_clear(&dir->index);
+	}
+	if (state != DIR_OK && is_due(dir, &dir->retry_at))
+		revive(dir);
+	if (atomic_load(&dir->state) == DIR_FAILED)
+		return;
+	check_root(dir);
+	if (is_due(dir, &dir->scan_at))
+		scan(dir);
+	cfs_disk_fds_sweep(&d->fds, dir, false, now_s > IDLE_S ? now_s - IDLE_S : 0);
+	if (atomic_load(&dir->state) == DIR_OK) {
+		cfs_disk_make_room(dir, 0);
+		cfs_disk_expire(dir);
+	}
+}
+
+void cfs_disk_dir_forget(struct cache_dir *dir, const struct cfs_block *b)
+{
+	char path[CFS_DISK_KEY_MAX];
+
+	cfs_disk_index_remove(&dir->index, b);
+	cfs_disk_fds_drop(&dir->disk->fds, b);
+	cfs_disk_path(dir->disk, b, path);
+	unlinkat(atomic_load(&dir->fd), path, 0);
+}
+
+/* ---- life ---- */
+
+int cfs_disk_dir_init(struct cache_dir *dir, struct cfs_disk *d, char *base, uint64_t limit,
+		      uint32_t max_items)
+{
+	int r;
+
+	dir->disk = d;
+	dir->base = base;
+	dir->fd = -1;
+	pthread_mutex_init(&dir->lock, NULL);
+	r = cfs_disk_index_init(&dir->index, d->conf.eviction, limit, max_items,
+				d->conf.block_size);
+	if (r < 0)
+		return r;
+	if (asprintf(&dir->path, "%s/%s", base, d->uuid) < 0)
+		return -ENOMEM;
+	return cfs_workers_create("cfs-cache-write", 1, QUEUE_LIMIT, &dir->writer);
+}
+
+int cfs_disk_dir_start(struct cache_dir *dir)
+{
+	int r = open_dir(dir);
+
+	if (r < 0)
+		set_state(dir, DIR_FAILED, "open", r);
+	r = cfs_ticker_start("cfs-cache-keep", dir->disk->conf.tick_ms, keep, dir, &dir->keeper);
+	if (r == 0)
+		cfs_ticker_kick(dir->keeper);
+	return r;
+}
+
+void cfs_disk_dir_stop(struct cache_dir *dir)
+{
+	if (dir->keeper)
+		cfs_ticker_stop(dir->keeper);
+	if (dir->writer)
+		cfs_workers_destroy(dir->writer);
+}
+
+void cfs_disk_dir_fini(struct cache_dir *dir)
+{
+	if (dir->fd >= 0)
+		close(dir->fd);
+	cfs_disk_index_fini(&dir->index);
+	pthread_mutex_destroy(&dir->lock);
+	free(dir->path);
+	free(dir->base);
+}

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of the disk cache share.
+ *
+ *	disk.c	 life, the tier's operations, statistics
+ *	dirs.c	 which directories, and which of them has a key
+ *	dir.c	 one directory: opening, faults, upkeep
+ *	index.c	 what is in a directory, in 32 bytes per block
+ *	queue.c	 in which order it leaves
+ *	evict.c	 keeping size, free space and age
+ *	file.c	 a block's file: open, read, verify
+ *	fds.c	 open files of hot blocks
+ *	write.c	 blocks on their way into files
+ *	scan.c	 finding what is there at start
+ *
+ * Locks: index.lock, a lock per set of open files, write_lock, dir.lock, ring_lock. They are leaves
+ * (but for write_lock, under which jobs are cancelled) and no I/O is done under them.
+ */
+#ifndef CFS_DISK_INTERNAL_H
+#define CFS_DISK_INTERNAL_H
+
+#include <cachefs/disk.h>
+#include <isa-l/crc.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/queue.h>
+
+#include "base/bytes.h"
+
+#define CFS_DISK_OVERHEAD  4096 /* charged per block beside its bytes, as other clients do */
+#define CFS_DISK_LEN_MAX   (16u << 20)
+#define CFS_DISK_SLICE_MAX (1ULL << 48)
+#define CFS_DISK_KEY_MAX   128
+#define CFS_DISK_TMP	   ".tmp"
+
+struct cache_dir;
+
+static inline uint32_t cfs_disk_n_segments(uint32_t len)
+{
+	return CFS_DIV_UP(len, CFS_DISK_SEGMENT);
+}
+
+/* Running CRC-32C: starts and is kept as all ones, the complement is the value. */
+#define CFS_CRC_INIT 0xFFFFFFFFu
+static inline uint32_t cfs_disk_crc_add(uint32_t crc, const void *data, size_t len)
+{
+	return crc32_iscsi((unsigned char *)data, (int)len, crc);
+}
+
+static inline uint32_t cfs_disk_crc(const void *data, size_t len)
+{
+	return ~cfs_disk_crc_add(CFS_CRC_INIT, data, len);
+}
+
+/* ---- index.c ---- */
+
+/* Handles are numbers of entries. */
+#define CFS_NIL UINT32_MAX
+
+enum queue_name { CFS_QUEUE_NONE, CFS_QUEUE_SMALL, CFS_QUEUE_MAIN, CFS_QUEUES };
+
+#define CFS_FREQ_MAX 3
+
+struct entry {
+	uint32_t slice_low;
+	uint16_t slice_high;
+	uint16_t index;
+	uint32_t last : 24; /* length - 1 */
+	uint32_t freq : 2;  /* reads in different seconds, at most CFS_FREQ_MAX */
+	uint32_t queue : 2; /* enum queue_name; none: the entry is free */
+	uint32_t found : 1; /* by the scan, and neither read nor put in order since */
+	uint32_t atime;	    /* CLOCK_REALTIME, seconds */
+	uint32_t chain;	    /* next of its bucket, or next free entry */
+	uint32_t newer, older;
+};
+_Static_assert(sizeof(struct entry) == 28, "32 bytes per block with its bucket");
+
+struct queue {
+	uint32_t newest, oldest, n;
+	uint64_t bytes;
+};
+
+struct index {
+	pthread_mutex_t lock; /* protects all of it */
+	enum cfs_disk_eviction eviction;
+	uint64_t limit; /* bytes */
+	uint32_t max;	/* entries */
+
+	struct entry *entries;
+	uint32_t cap, top, free; /* allocated, ever used, first free one */
+	uint32_t n;
+	uint64_t bytes;
+	uint32_t *buckets; /* linear hashing: one bucket is split per entry that is added */
+	uint32_t bucket_cap, n_buckets, low;
+
+	struct queue queues[CFS_QUEUES];
+	uint32_t *ghosts; /* hashes of what left the small queue unread; a newcomer overwrites */
+	uint32_t ghost_mask;
+};
+
+int cfs_disk_index_init(struct index *ix, enum cfs_disk_eviction eviction, uint64_t limit,
+			uint32_t max, uint32_t block_size);
+void cfs_disk_index_fini(struct index *ix);
+bool cfs_disk_index_has(struct index *ix, const struct cfs_block *b);
+/* Notes a read; false when it is not there. */
+bool cfs_disk_index_hit(struct index *ix, const struct cfs_block *b, uint32_t now_s);
+/* -EEXIST; -ENOSPC: it has `max` entries; -ENOMEM. */
+int cfs_disk_index_add(struct index *ix, const struct cfs_block *b, uint32_t atime_s, bool found);
+bool cfs_disk_index_remove(struct index *ix, const struct cfs_block *b);
+void cfs_disk_index_clear(struct index *ix);
+/* Takes out the block that should leave first. False: empty, or the policy is not to. */
+bool cfs_disk_index_take_victim(struct index *ix, struct cfs_block *ret);
+/* Takes out up to n blocks that were last read before `before_s`, *cursor being where to go on. */
+unsigned cfs_disk_index_take_expired(struct index *ix, uint32_t before_s, uint32_t *cursor,
+				     struct cfs_block *ret, unsigned n);
+/* Puts the entries that the scan found behind all others, oldest last. */
+int cfs_disk_index_sort_found(struct index *ix);
+
+struct index_state {
+	uint64_t bytes;
+	uint32_t n;
+};
+struct index_state cfs_disk_index_state(struct index *ix);
+
+static inline uint64_t cfs_disk_charge(const struct cfs_block *b)
+{
+	return (uint64_t)b->len + CFS_DISK_OVERHEAD;
+}
+
+uint32_t cfs_disk_hash(const struct cfs_block *b);
+
+/* ---- queue.c: with index.lock held ---- */
+
+uint32_t cfs_disk_queue_hash(const struct entry *e);
+void cfs_disk_queue_enter(struct index *ix, uint32_t h, bool found);
+void cfs_disk_queue_hit(struct index *ix, uint32_t h, uint32_t now_s);
+void cfs_disk_queue_leave(struct index *ix, uint32_t h);
+/* The entry that should leave first, still in its queue; CFS_NIL. */
+uint32_t cfs_disk_queue_victim(struct index *ix);
+
+static inline struct cfs_block cfs_disk_entry_block(const struct entry *e)
+{
+	return (struct cfs_block){
+		.slice = (uint64_t)e->slice_high << 32 | e->slice_low,
+		.index = e->index,
+		.len = e->last + 1,
+	};
+}
+
+/* ---- fds.c ---- */
+
+struct cfs_disk_file {
+	_Atomic unsigned refs;
+	_Atomic uint32_t used_s; /* last use, coarse */
+	struct cache_dir *dir;
+	struct cfs_block id;
+	int fd;
+	unsigned n_crcs;
+	uint32_t crcs[];
+};
+
+#define CFS_FD_WAYS 4
+
+struct file_set {
+	pthread_mutex_t lock;
+	struct cfs_disk_file *way[CFS_FD_WAYS]; /* most recently used first */
+};
+
+struct fd_cache {
+	struct file_set *sets;
+	unsigned n_sets; /* power of two */
+};
+
+int cfs_disk_fds_init(struct fd_cache *c);
+void cfs_disk_fds_fini(struct fd_cache *c);
+/* With a reference, or NULL. */
+struct cfs_disk_file *cfs_disk_fds_get(struct fd_cache *c, const struct cfs_block *b);
+/* Keeps a reference of its own. */
+void cfs_disk_fds_add(struct fd_cache *c, struct cfs_disk_file *f);
+void cfs_disk_fds_drop(struct fd_cache *c, const struct cfs_block *b);
+/* Closes what belongs to dir and (all: anyway, else when) it was not used after `since_s` or is
+ * unlinked. */
+void cfs_disk_fds_sweep(struct fd_cache *c, const struct cache_dir *dir, bool all,
+			uint32_t since_s);
+void cfs_disk_file_unref(struct cfs_disk_file *f);
+
+/* ---- dir.c ---- */
+
+enum dir_state {
+	DIR_OK,
+	DIR_READ_ONLY, /* full, or not writable: what it has is served */
+	DIR_FAILED,    /* left out */
+};
+
+TAILQ_HEAD(write_list, disk_write);
+
+struct cache_dir {
+	struct cfs_disk *disk;
+	char *base, *path; /* as given; with the volume's UUID below it */
+	char id[64]; /* from .lock; empty until it was opened once. Set before it is in the ring */
+	_Atomic int fd; /* of path; -1 until it was opened once, then the same number for ever */
+	_Atomic int state;
+	_Atomic bool in_memory; /* tmpfs: a read never waits, whatever RWF_NOWAIT says */
+	bool off_root;		/* was on a file system other than "/"; for the keeper only */
+
+	struct index index;
+	uint32_t expire_cursor;
+	struct cfs_workers *writer; /* one thread: what it makes room for is not taken by another */
+	struct cfs_ticker *keeper;
+
+	pthread_mutex_t lock; /* protects what follows */
+	unsigned faults;
+	uint64_t fault_ms; /* the first of them */
+	cfs_deadline_t retry_at;
+	cfs_deadline_t scan_at; /* due when passed */
+};
+
+int cfs_disk_dir_init(struct cache_dir *dir, struct cfs_disk *d, char *base, uint64_t limit,
+		      uint32_t max_items);
+/* Starts the upkeep. */
+int cfs_disk_dir_start(struct cache_dir *dir);
+void cfs_disk_dir_stop(struct cache_dir *dir);
+void cfs_disk_dir_fini(struct cache_dir *dir);
+/* Judges an error of the directory's file system and may change its state. */
+void cfs_disk_dir_fault(struct cache_dir *dir, const char *what, int err, bool writing);
+/* Creates the directories above the last '/' of a path below dir->fd. */
+int cfs_disk_dir_make_parents(struct cache_dir *dir, char *path);
+void cfs_disk_dir_forget(struct cache_dir *dir, const struct cfs_block *b);
+
+/* ---- dirs.c ---- */
+
+struct ring_point {
+	uint32_t hash;
+	unsigned dir;
+};
+
+struct ring {
+	struct ring *replaced; /* kept until the end: somebody may still be looking */
+	unsigned n;
+	struct ring_point points[];
+};
+
+/* malloc'ed array of malloc'ed paths. Returns how many, or a negative errno. */
+int cfs_disk_expand_dirs(const char *list, char ***ret);
+/* Adds a directory that has its id. */
+int cfs_disk_ring_add(struct cfs_disk *d, const struct cache_dir *dir);
+/* The directory for a block among those that have not failed, or NULL. */
+struct cache_dir *cfs_disk_ring_find(struct cfs_disk *d, const struct cfs_block *b);
+uint32_t cfs_disk_murmur3(const void *data, size_t len);
+
+/* ---- write.c ---- */
+
+struct disk_write {
+	struct cfs_job job; /* first */
+	struct cache_dir *dir;
+	struct cfs_block id;
+	struct cfs_segs data;
+	TAILQ_ENTRY(disk_write) link; /* under write_lock, while it is queued */
+};
+
+void cfs_disk_offer(void *tier, const struct cfs_block *b, const struct cfs_segs *data);
+/* Drops queued writes until `want` bytes are free: a reclaim function. */
+void cfs_disk_reclaim(void *arg, uint64_t want);
+
+/* ---- evict.c ---- */
+
+/* Makes room for a file of so many bytes; -ENOSPC. */
+int cfs_disk_make_room(struct cache_dir *dir, uint64_t need);
+/* -ENOSPC when the file system is too full and nothing is left to evict. */
+int cfs_disk_keep_free(struct cache_dir *dir, uint64_t need);
+void cfs_disk_expire(struct cache_dir *dir);
+
+/* ---- scan.c ---- */
+
+/* 0, or the error that ended it. */
+int cfs_disk_scan(struct cache_dir *dir);
+
+/* ---- file.c ---- */
+
+/* "raw/chunks/..." below the directory. */
+void cfs_disk_path(const struct cfs_disk *d, const struct cfs_block *b,
+		   char path[CFS_DISK_KEY_MAX]);
+/* True when a file of this size may be the block's. */
+bool cfs_disk_size_fits(const struct cfs_block *b, uint64_t size);
+/* A reference. -ENOENT: not here (any more), -EAGAIN: nowait, -EBADMSG: damaged; or I/O errors. */
+int cfs_disk_file_open(struct cache_dir *dir, const struct cfs_block *b, bool nowait,
+		       struct cfs_disk_file **ret);
+/* Reads [off, off + sum of dst) and verifies. As cfs_disk_file_open. */
+int cfs_disk_file_read(const struct cfs_disk_file *f, uint32_t off, const struct iovec *dst,
+		       int n_dst, bool nowait);
+
+/* ---- disk.c ---- */
+
+struct cfs_disk {
+	struct cfs_disk_conf conf; /* without the strings */
+	char *uuid;
+	unsigned dir_mode;
+	struct cache_dir *dirs;
+	unsigned n_dirs;
+	_Atomic(struct ring *) ring;
+	pthread_mutex_t ring_lock; /* one who adds at a time */
+	struct fd_cache fds;
+	_Atomic bool stopping;
+
+	pthread_mutex_t write_lock; /* protects what follows */
+	struct write_list writes;
+	uint64_t pending_bytes; /* queued and being written */
+
+	struct {
+		_Atomic uint64_t hits, hit_bytes, misses;
+		_Atomic uint64_t writes, write_bytes, drops;
+		_Atomic uint64_t evictions, evicted_bytes, expired;
+		_Atomic uint64_t corrupt, errors, dir_failures, scanned;
+	} stat;
+};
+
+#define CFS_DISK_COUNT(d, field, n)                                                                \
+	atomic_fetch_add_explicit(&(d)->stat.field, (n), memory_order_relaxed)
+
+uint32_t cfs_disk_now_s(void);
+
+#endif

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The disk cache: its life, the tier's operations, statistics. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "disk-internal.h"
+
+#define TICK_MS	      5000
+#define RETRY_MS      30000
+#define PENDING_PARTS 4
+#define MODE	      0600
+
+uint32_t cfs_disk_now_s(void)
+{
+	return (uint32_t)cfs_wall_s();
+}
+
+/* ---- reading ---- */
+
+static bool is_possible(const struct cfs_block *b)
+{
+	return b->slice < CFS_DISK_SLICE_MAX && b->index <= UINT16_MAX && b->len > 0 &&
+	       b->len <= CFS_DISK_LEN_MAX;
+}
+
+/* A file that is not the block it claims to be. */
+static void drop_bad(struct cache_dir *dir, const struct cfs_block *b, int err)
+{
+	char path[CFS_DISK_KEY_MAX];
+
+	cfs_disk_dir_forget(dir, b);
+	if (err != -EBADMSG)
+		return;
+	CFS_DISK_COUNT(dir->disk, corrupt, 1);
+	cfs_disk_path(dir->disk, b, path);
+	cfs_warn("cached block is damaged, dropped and fetched again: file=%s/%s", dir->path, path);
+}
+
+/* What went wrong with a file becomes a miss. */
+static int judge(struct cache_dir *dir, const struct cfs_block *b, const char *what, int r)
+{
+	if (r == -EAGAIN)
+		return r;
+	if (r == -ENOENT)
+		cfs_disk_index_remove(&dir->index, b);
+	else if (r == -EBADMSG || r == -ENODATA)
+		drop_bad(dir, b, r);
+	else
+		cfs_disk_dir_fault(dir, what, r, false);
+	return -ENOENT;
+}
+
+/* Files that others put there, or that the scan has not reached, are as good as those we know. */
+static int get_file(struct cfs_disk *d, const struct cfs_block *b, bool nowait,
+		    struct cfs_disk_file **ret)
+{
+	struct cfs_disk_file *f;
+	struct cache_dir *dir;
+	uint32_t now_s = cfs_disk_now_s();
+	int r;
+
+	if (!is_possible(b))
+		return -ENOENT;
+	f = cfs_disk_fds_get(&d->fds, b);
+	if (f && atomic_load(&f->dir->state) == DIR_FAILED) {
+		cfs_disk_file_unref(f);
+		f = NULL;
+	}
+	if (!f) {
+		dir = cfs_disk_ring_find(d, b);
+		if (!dir)
+			return -ENOENT;
+		r = cfs_disk_file_open(dir, b, nowait, &f);
+		if (r < 0)
+			return judge(dir, b, "open", r);
+		cfs_disk_fds_add(&d->fds, f);
+	}
+	/* Once a second is often enough for the order of eviction. */
+	if (atomic_exchange_explicit(&f->used_s, now_s, memory_order_relaxed) != now_s &&
+	    !cfs_disk_index_hit(&f->dir->index, b, now_s))
+		cfs_disk_index_add(&f->dir->index, b, now_s, false);
+	*ret = f;
+	return 0;
+}
+
+static ssize_t get(void *tier, const struct cfs_block *b, uint32_t off, const struct iovec *dst,
+		   int n_dst, bool nowait, cfs_deadline_t deadline)
+{
+	struct cfs_disk *d = tier;
+	struct cfs_disk_file *f;
+	ssize_t total = 0;
+	int i, r;
+
+	r = get_file(d, b, nowait, &f);
+	if (r == 0) {
+		r = cfs_disk_file_read(f, off, dst, n_dst, nowait);
+		if (r < 0)
+			r = judge(f->dir, b, "read", r);
+		cfs_disk_file_unref(f);
+	}
+	if (r == -ENOENT)
+		CFS_DISK_COUNT(d, misses, 1);
+	if (r < 0)
+		return r;
+	for (i = 0; i < n_dst; i++)
+		total += (ssize_t)dst[i].iov_len;
+	CFS_DISK_COUNT(d, hits, 1);
+	CFS_DISK_COUNT(d, hit_bytes, (uint64_t)total);
+	return total;
+}
+
+static void forget(void *tier, const struct cfs_block *b)
+{
+	struct cfs_disk *d = tier;
+	struct cache_dir *dir = is_possible(b) ? cfs_disk_ring_find(d, b) : NULL;
+
+	if (dir)
+		cfs_disk_dir_forget(dir, b);
+}
+
+static void stats(void *tier, struct cfs_store_stats *ret)
+{
+	struct cfs_disk *d = tier;
+	unsigned i;
+
+	ret->disk_hits = atomic_load(&d->stat.hits);
+	ret->disk_hit_bytes = atomic_load(&d->stat.hit_bytes);
+	ret->disk_misses = atomic_load(&d->stat.misses);
+	ret->disk_writes = atomic_load(&d->stat.writes);
+	ret->disk_write_bytes = atomic_load(&d->stat.write_bytes);
+	ret->disk_drops = atomic_load(&d->stat.drops);
+	ret->disk_evictions = atomic_load(&d->stat.evictions);
+	ret->disk_evicted_bytes = atomic_load(&d->stat.evicted_bytes);
+	ret->disk_expired = atomic_load(&d->stat.expired);
+	ret->disk_corrupt = atomic_load(&d->stat.corrupt);
+	ret->disk_errors = atomic_load(&d->stat.errors);
+	ret->disk_dir_failures = atomic_load(&d->stat.dir_failures);
+	ret->disk_scans = atomic_load(&d->stat.scanned);
+	ret->disk_dirs = d->n_dirs;
+	for (i = 0; i < d->n_dirs; i++) {
+		struct index_state state = cfs_disk_index_state(&d->dirs[i].index);
+
+		ret->disk_bytes += state.bytes;
+		ret->disk_blocks += state.n;
+		ret->disk_dirs_bad += atomic_load(&d->dirs[i].state) != DIR_OK;
+	}
+	pthread_mutex_lock(&d->write_lock);
+	ret->disk_pending_bytes = d->pending_bytes;
+	pthread_mutex_unlock(&d->write_lock);
+}
+
+const struct cfs_tier_ops cfs_disk_tier = {
+	.name = "disk",
+	.local = true,
+	.get = get,
+	.offer = cfs_disk_offer,
+	.forget = forget,
+	.stats = stats,
+};
+
+int cfs_disk_pin(struct cfs_disk *d, const struct cfs_block *b, bool nowait,
+		 struct cfs_disk_pin *ret)
+{
+	struct cfs_disk_file *f;
+	int r;
+
+	r = get_file(d, b, nowait, &f);
+	if (r < 0)
+		return r;
+	*ret = (struct cfs_disk_pin){
+		.fd = f->fd,
+		.len = b->len,
+		.n_crcs = f->n_crcs,
+		.crcs = f->n_crcs ? f->crcs : NULL,
+		.file = f,
+	};
+	return 0;
+}
+
+void cfs_disk_unpin(struct cfs_disk_pin *pin)
+{
+	cfs_disk_file_unref(pin->file);
+	pin->file = NULL;
+}
+
+/* ---- life ---- */
+
+static int check(const struct cfs_disk_conf *conf, char err[256])
+{
+	if (conf->block_size == 0 || conf->block_size > CFS_DISK_LEN_MAX)
+		snprintf(err, 256, "disk cache: block size %u is out of range", conf->block_size);
+	else if (conf->free_ratio < 0 || conf->free_ratio >= 1)
+		snprintf(err, 256, "free-space-ratio: must be at least 0 and less than 1");
+	else if (conf->mode & ~0666u)
+		snprintf(err, 256, "cache-mode: %04o is not a mode for files", conf->mode);
+	else
+		return 0;
+	return -EINVAL;
+}
+
+static void set_defaults(struct cfs_disk *d, const struct cfs_disk_conf *conf)
+{
+	struct cfs_pool_stats pool;
+
+	d->conf = *conf;
+	d->conf.dirs = d->conf.uuid = NULL;
+	if (!d->conf.mode)
+		d->conf.mode = MODE;
+	if (!d->conf.items || d->conf.items > CFS_DISK_ITEMS_MAX)
+		d->conf.items = CFS_DISK_ITEMS_MAX;
+	if (!d->conf.tick_ms)
+		d->conf.tick_ms = TICK_MS;
+	if (!d->conf.retry_ms)
+		d->conf.retry_ms = RETRY_MS;
+	if (!d->conf.pending_max) {
+		cfs_pool_stats(conf->pool, &pool);
+		d->conf.pending_max = pool.budget / PENDING_PARTS;
+	}
+	d->dir_mode = d->conf.mode | (d->conf.mode & 0444) >> 2;
+}
+
+/* Takes over the paths. */
+static int add_dirs(struct cfs_disk *d, char **paths, unsigned n)
+{
+	uint64_t limit = d->conf.size / n;
+	uint32_t items = (uint32_t)CFS_MAX(d->conf.items / n, 1);
+	unsigned i;
+	int r = 0;
+
+	d->dirs = calloc(n, sizeof(*d->dirs));
+	for (i = 0; i < n; i++) {
+		if (d->dirs && r == 0) {
+			d->n_dirs = i + 1;
+			r = cfs_disk_dir_init(&d->dirs[i], d, paths[i], limit, items);
+		} else {
+			free(paths[i]);
+		}
+	}
+	free(paths);
+	return d->dirs && d->uuid ? r : -ENOMEM;
+}
+
+static int start(struct cfs_disk *d)
+{
+	unsigned i;
+	int r;
+
+	r = cfs_disk_fds_init(&d->fds);
+	if (r == 0)
+		r = cfs_pool_add_reclaim(d->conf.pool, cfs_disk_reclaim, d);
+	for (i = 0; i < d->n_dirs && r == 0; i++)
+		r = cfs_disk_dir_start(&d->dirs[i]);
+	return r;
+}
+
+int cfs_disk_create(const struct cfs_disk_conf *conf, struct cfs_disk **ret, char err[256])
+{
+	struct cfs_disk *d;
+	char **paths;
+	int r, n;
+
+	r = check(conf, err);
+	if (r < 0)
+		return r;
+	n = cfs_disk_expand_dirs(conf->dirs, &paths);
+	if (n < 0) {
+		snprintf(err, 256, "cache-dir=%.150s: %s", conf->dirs,
+			 n == -EINVAL	? "not a list of absolute paths"
+			 : n == -ENOENT ? "no such directory"
+					: strerror(-n));
+		return n;
+	}
+	d = calloc(1, sizeof(*d));
+	if (!d)
+		return -ENOMEM;
+	pthread_mutex_init(&d->write_lock, NULL);
+	pthread_mutex_init(&d->ring_lock, NULL);
+	TAILQ_INIT(&d->writes);
+	set_defaults(d, conf);
+	d->uuid = strdup(conf->uuid);
+	r = add_dirs(d, paths, (unsigned)n);
+	if (r == 0)
+		r = start(d);
+	if (r < 0) {
+		snprintf(err, 256, "disk cache: %s", strerror(-r));
+		cfs_disk_destroy(d);
+		return r;
+	}
+	*ret = d;
+	return 0;
+}
+
+void cfs_disk_destroy(struct cfs_disk *d)
+{
+	struct ring *ring, *next;
+	unsigned i;
+
+	if (!d)
+		return;
+	atomic_store(&d->stopping, true);
+	cfs_pool_remove_reclaim(d->conf.pool, cfs_disk_reclaim, d);
+	for (i = 0; i < d->n_dirs; i++)
+		cfs_disk_dir_stop(&d->dirs[i]);
+	cfs_disk_fds_fini(&d->fds);
+	for (i = 0; i < d->n_dirs; i++)
+		cfs_disk_dir_fini(&d->dirs[i]);
+	for (ring = atomic_load(&d->ring); ring; ring = next) {
+		next = ring->replaced;
+		free(ring);
+	}
+	free(d->dirs);
+	free(d->uuid);
+	pthread_mutex_destroy(&d->ring_lock);
+	pthread_mutex_destroy(&d->write_lock);
+	free(d);
+}

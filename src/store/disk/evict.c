@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keeping a directory within its size, its file system's free space, and the age of its blocks. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "disk-internal.h"
+
+#define EXPIRE_BATCH 64
+/* Blocks that turn out to be kept by another client before we stop looking for others. */
+#define STAGED_MAX 64
+
+/* A second link means that another client has not uploaded the block yet: it would free nothing. */
+static bool is_staged(struct cache_dir *dir, const struct cfs_block *b)
+{
+	char path[CFS_DISK_KEY_MAX];
+	struct stat st;
+
+	cfs_disk_path(dir->disk, b, path);
+	return fstatat(atomic_load(&dir->fd), path, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	       st.st_nlink > 1;
+}
+
+/* Bytes that were charged for it; 0: nothing left to evict. */
+static uint64_t evict_one(struct cache_dir *dir)
+{
+	struct cfs_disk *d = dir->disk;
+	struct cfs_block b;
+	unsigned i;
+
+	for (i = 0; i < STAGED_MAX; i++) {
+		if (!cfs_disk_index_take_victim(&dir->index, &b))
+			return 0;
+		if (!is_staged(dir, &b)) {
+			cfs_disk_dir_forget(dir, &b);
+			CFS_DISK_COUNT(d, evictions, 1);
+			CFS_DISK_COUNT(d, evicted_bytes, b.len);
+			return cfs_disk_charge(&b);
+		}
+		cfs_disk_index_add(&dir->index, &b, cfs_disk_now_s(), false);
+	}
+	return 0;
+}
+
+static bool exceeds(struct cache_dir *dir, uint64_t need)
+{
+	struct index_state state = cfs_disk_index_state(&dir->index);
+
+	return state.bytes + need > dir->index.limit || state.n + (need > 0) > dir->index.max;
+}
+
+/* What is unlinked may become free only later, so the need is reckoned once. */
+int cfs_disk_keep_free(struct cache_dir *dir, uint64_t need)
+{
+	double ratio = dir->disk->conf.free_ratio;
+	uint64_t lack = 0, lack_files = 0, keep, avail, freed;
+	struct statvfs fs;
+
+	if (fstatvfs(atomic_load(&dir->fd), &fs) < 0)
+		return -errno;
+	keep = (uint64_t)(ratio * (double)fs.f_blocks) * fs.f_frsize + need;
+	avail = (uint64_t)fs.f_bavail * fs.f_frsize;
+	if (avail < keep)
+		lack = keep - avail;
+	keep = (uint64_t)(ratio * (double)fs.f_files) + (need > 0);
+	if (fs.f_files > 0 && fs.f_favail < keep)
+		lack_files = keep - fs.f_favail;
+	while (lack > 0 || lack_files > 0) {
+		freed = evict_one(dir);
+		if (freed == 0)
+			return -ENOSPC;
+		lack -= CFS_MIN(lack, freed);
+		lack_files -= CFS_MIN(lack_files, 1u);
+	}
+	return 0;
+}
+
+int cfs_disk_make_room(struct cache_dir *dir, uint64_t need)
+{
+	while (exceeds(dir, need)) {
+		if (evict_one(dir) == 0)
+			return -EDQUOT;
+	}
+	return cfs_disk_keep_free(dir, need);
+}
+
+void cfs_disk_expire(struct cache_dir *dir)
+{
+	struct cfs_disk *d = dir->disk;
+	uint32_t now_s = cfs_disk_now_s(), start = dir->expire_cursor;
+	struct cfs_block expired[EXPIRE_BATCH];
+	unsigned i, n;
+
+	if (d->conf.expire_s == 0 || d->conf.expire_s >= now_s)
+		return;
+	do {
+		n = cfs_disk_index_take_expired(&dir->index, now_s - (uint32_t)d->conf.expire_s,
+						&dir->expire_cursor, expired, EXPIRE_BATCH);
+		for (i = 0; i < n; i++)
+			cfs_disk_dir_forget(dir, &expired[i]);
+		CFS_DISK_COUNT(d, expired, n);
+	} while (dir->expire_cursor > start && !atomic_load(&d->stopping));
+}

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A block's file: data, then a checksum per segment (volume-format section 8). The checksums are
+ * read once, when the file is opened; the data is verified each time it is read, while it is hot.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/openat2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "disk-internal.h"
+
+void cfs_disk_path(const struct cfs_disk *d, const struct cfs_block *b, char path[CFS_DISK_KEY_MAX])
+{
+	uint64_t million = b->slice / 1000 / 1000;
+
+	if (d->conf.hash_prefix)
+		snprintf(path, CFS_DISK_KEY_MAX,
+			 "raw/chunks/%02X/%" PRIu64 "/%" PRIu64 "_%" PRIu32 "_%" PRIu32,
+			 (unsigned)(b->slice % 256), million, b->slice, b->index, b->len);
+	else
+		snprintf(path, CFS_DISK_KEY_MAX,
+			 "raw/chunks/%" PRIu64 "/%" PRIu64 "/%" PRIu64 "_%" PRIu32 "_%" PRIu32,
+			 million, b->slice / 1000, b->slice, b->index, b->len);
+}
+
+static uint64_t size_with_trailer(const struct cfs_block *b)
+{
+	return (uint64_t)b->len + cfs_disk_n_segments(b->len) * sizeof(uint32_t);
+}
+
+bool cfs_disk_size_fits(const struct cfs_block *b, uint64_t size)
+{
+	return size == b->len || size == size_with_trailer(b);
+}
+
+static int read_flags(const struct cache_dir *dir, bool nowait)
+{
+	return nowait && !atomic_load_explicit(&dir->in_memory, memory_order_relaxed) ? RWF_NOWAIT
+										      : 0;
+}
+
+/* All of it, or -EBADMSG at the end of the file, or -EAGAIN when some of it would have to wait. */
+static int read_all(int fd, void *dst, size_t len, uint64_t off, int flags)
+{
+	size_t done = 0;
+
+	while (done < len) {
+		struct iovec v = {.iov_base = (char *)dst + done, .iov_len = len - done};
+		ssize_t n = preadv2(fd, &v, 1, (off_t)(off + done), flags);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return flags ? -EAGAIN : -errno;
+		if (n == 0)
+			return -EBADMSG;
+		done += (size_t)n;
+	}
+	return 0;
+}
+
+/* openat2(2) with RESOLVE_CACHED fails rather than wait; where it is not to be had, we wait. */
+static int open_fd(const struct cache_dir *dir, const char *path, bool nowait)
+{
+	struct open_how how = {
+		.flags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW,
+		.resolve = nowait ? RESOLVE_CACHED : 0,
+	};
+	int fd, at = atomic_load(&dir->fd);
+
+	if (nowait)
+		fd = (int)syscall(SYS_openat2, at, path, &how, sizeof(how));
+	else
+		fd = openat(at, path, (int)how.flags);
+	if (fd >= 0)
+		return fd;
+	return nowait && errno != ENOENT ? -EAGAIN : -errno;
+}
+
+static int read_trailer(struct cfs_disk_file *f, bool nowait)
+{
+	unsigned i;
+	int r;
+
+	r = read_all(f->fd, f->crcs, f->n_crcs * sizeof(f->crcs[0]), f->id.len,
+		     read_flags(f->dir, nowait));
+	for (i = 0; r == 0 && i < f->n_crcs; i++)
+		f->crcs[i] = be32toh(f->crcs[i]);
+	return r;
+}
+
+int cfs_disk_file_open(struct cache_dir *dir, const struct cfs_block *b, bool nowait,
+		       struct cfs_disk_file **ret)
+{
+	unsigned n = cfs_disk_n_segments(b->len);
+	char path[CFS_DISK_KEY_MAX];
+	struct cfs_disk_file *f;
+	struct stat st;
+	int fd, r = 0;
+
+	cfs_disk_path(dir->disk, b, path);
+	fd = open_fd(dir, path, nowait);
+	if (fd < 0)
+		return fd;
+	f = malloc(sizeof(*f) + n * sizeof(f->crcs[0]));
+	if (!f) {
+		close(fd);
+		return -ENOMEM;
+	}
+	*f = (struct cfs_disk_file){.refs = 1, .dir = dir, .id = *b, .fd = fd};
+	if (fstat(fd, &st) < 0)
+		r = -errno;
+	else if (!S_ISREG(st.st_mode) || !cfs_disk_size_fits(b, (uint64_t)st.st_size))
+		r = -EBADMSG;
+	else if (st.st_size > b->len)
+		f->n_crcs = n;
+	else if (dir->disk->conf.verify != CFS_VERIFY_NONE)
+		r = -ENODATA;
+	if (r == 0)
+		r = read_trailer(f, nowait);
+	if (r < 0) {
+		cfs_disk_file_unref(f);
+		return r;
+	}
+	*ret = f;
+	return 0;
+}
+
+/* Bytes of a segment. */
+static uint32_t segment_len(const struct cfs_disk_file *f, uint32_t segment)
+{
+	return CFS_MIN(CFS_DISK_SEGMENT, f->id.len - segment * CFS_DISK_SEGMENT);
+}
+
+struct reader {
+	const struct cfs_disk_file *f;
+	bool check, extend;
+	int flags;
+};
+
+/* Whole segments, or the last ones of the block, right into the caller's memory. */
+static int read_segments(const struct reader *rd, uint32_t off, uint8_t *dst, uint32_t len)
+{
+	uint32_t i = off / CFS_DISK_SEGMENT, n;
+	int r;
+
+	r = read_all(rd->f->fd, dst, len, off, rd->flags);
+	if (r < 0 || !rd->check)
+		return r;
+	for (; len > 0; i++, dst += n, len -= n) {
+		n = segment_len(rd->f, i);
+		if (cfs_disk_crc(dst, n) != rd->f->crcs[i])
+			return -EBADMSG;
+	}
+	return 0;
+}
+
+/* A part of one segment, by way of all of it. */
+static __attribute__((noinline)) int read_part(const struct reader *rd, uint32_t off, uint8_t *dst,
+					       uint32_t len)
+{
+	uint32_t i = off / CFS_DISK_SEGMENT;
+	uint8_t segment[CFS_DISK_SEGMENT];
+	int r;
+
+	if (!rd->check || !rd->extend)
+		return read_all(rd->f->fd, dst, len, off, rd->flags);
+	r = read_segments(rd, i * CFS_DISK_SEGMENT, segment, segment_len(rd->f, i));
+	if (r == 0)
+		memcpy(dst, segment + off % CFS_DISK_SEGMENT, len);
+	return r;
+}
+
+static int read_piece(const struct reader *rd, uint32_t off, uint8_t *dst, uint32_t len)
+{
+	uint32_t n;
+	int r;
+
+	for (; len > 0; off += n, dst += n, len -= n) {
+		uint32_t in = off % CFS_DISK_SEGMENT;
+
+		n = off + len == rd->f->id.len ? len : len - len % CFS_DISK_SEGMENT;
+		if (in == 0 && n > 0) {
+			r = read_segments(rd, off, dst, n);
+		} else {
+			n = CFS_MIN(len, CFS_DISK_SEGMENT - in);
+			r = read_part(rd, off, dst, n);
+		}
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+int cfs_disk_file_read(const struct cfs_disk_file *f, uint32_t off, const struct iovec *dst,
+		       int n_dst, bool nowait)
+{
+	enum cfs_disk_verify verify = f->dir->disk->conf.verify;
+	struct reader rd = {
+		.f = f,
+		.extend = verify == CFS_VERIFY_EXTEND,
+		.flags = read_flags(f->dir, nowait),
+	};
+	size_t total = 0;
+	int i, r = 0;
+
+	for (i = 0; i < n_dst; i++)
+		total += dst[i].iov_len;
+	rd.check = f->n_crcs > 0 && verify != CFS_VERIFY_NONE &&
+		   (verify != CFS_VERIFY_FULL || total == f->id.len);
+	for (i = 0; i < n_dst && r == 0; i++) {
+		r = read_piece(&rd, off, dst[i].iov_base, (uint32_t)dst[i].iov_len);
+		off += (uint32_t)dst[i].iov_len;
+	}
+	return r;
+}

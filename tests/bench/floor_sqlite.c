@@ -38,7 +38,6 @@ enum stmt {
 	TOUCH_PARENT,
 	ADD_USAGE,
 	ADD_DIR_STAT,
-	PUT_DELFILE,
 	N_STMTS
 };
 
@@ -58,7 +57,6 @@ static const char *const texts[N_STMTS] = {
 		      "ELSE ? END WHERE name IN ('usedSpace','totalInodes')",
 	[ADD_DIR_STAT] = "UPDATE jfs_dir_stats SET data_length=data_length+?,"
 			 "used_space=used_space+?,used_inodes=used_inodes+? WHERE inode=?",
-	[PUT_DELFILE] = "INSERT OR IGNORE INTO jfs_delfile(inode,length,expire) VALUES(?,?,?)",
 };
 
 static sqlite3_stmt *stmts[N_STMTS];
@@ -111,6 +109,7 @@ static void create(int64_t n)
 	run(COMMIT, "");
 }
 
+/* The files have never been written: no row remembers data to be deleted. */
 static void unlink_for_real(int64_t n)
 {
 	int64_t ino = FIRST_INO + n, zero = 0;
@@ -120,7 +119,6 @@ static void unlink_for_real(int64_t n)
 	run(BEGIN, "");
 	run(DEL_EDGE, "iti", I(ROOT), name, ino);
 	run(DEL_NODE, "i", ino);
-	run(PUT_DELFILE, "iii", ino, zero, I(NOW) / 1000000);
 	run(TOUCH_PARENT, "iiiiii", zero, I(NOW) + n, I(NOW) + n, n % 1000, n % 1000, I(ROOT));
 	run(ADD_USAGE, "ii", I(-4096), I(-1));
 	run(ADD_DIR_STAT, "iiii", zero, I(-4096), I(-1), I(ROOT));

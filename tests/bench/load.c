@@ -50,7 +50,7 @@ static struct {
 struct worker {
 	pthread_t thread;
 	unsigned index;
-	uint64_t n, ops, rnd;
+	uint64_t n, ops, rnd, end_ns;
 	uint64_t hist[N_BUCKETS];
 	int fd;
 	char *buf;
@@ -364,6 +364,7 @@ static void *work(void *arg)
 		w->hist[bucket_of(ns / n)] += n;
 		w->ops += n;
 	}
+	w->end_ns = now_ns();
 	return NULL;
 }
 
@@ -392,7 +393,7 @@ static double run_threads(const struct load_case *c)
 {
 	struct timespec length = {(time_t)conf.seconds,
 				  (long)((conf.seconds - (double)(time_t)conf.seconds) * 1e9)};
-	uint64_t start;
+	uint64_t start, end = 0;
 
 	pthread_barrier_init(&start_line, NULL, conf.n_threads + 1);
 	for (unsigned i = 0; i < conf.n_threads; i++) {
@@ -410,9 +411,11 @@ static double run_threads(const struct load_case *c)
 		nanosleep(&length, NULL);
 		atomic_store(&stop, true);
 	}
-	for (unsigned i = 0; i < conf.n_threads; i++)
+	for (unsigned i = 0; i < conf.n_threads; i++) {
 		pthread_join(workers[i].thread, NULL);
-	return (double)(now_ns() - start) / 1e9;
+		end = workers[i].end_ns > end ? workers[i].end_ns : end;
+	}
+	return (double)(end - start) / 1e9;
 }
 
 static void report(const struct load_case *c, double seconds, double cpu)

@@ -2,7 +2,7 @@
 """Volumes and mounts for the system tests: every wait has a deadline, every process a witness.
 
 Environment: CACHEFS_BIN  directory with cachefs and mount.cachefs (default build/src/cmd)
-             CACHEFS_TEST_SLOW  factor on every deadline, for sanitizer builds (default 1)
+             CACHEFS_TEST_SLOW  factor on every deadline (default 1, sanitizer builds 4)
 """
 
 import json
@@ -25,7 +25,17 @@ import cachefs_check  # noqa: E402
 import fixtures  # noqa: E402
 
 BIN = pathlib.Path(os.environ.get("CACHEFS_BIN") or REPO / "build" / "src" / "cmd").resolve()
-SLOW = float(os.environ.get("CACHEFS_TEST_SLOW") or 1)
+
+
+def _sanitized():
+    try:
+        program = (BIN / "cachefs").read_bytes()
+    except OSError:
+        return False
+    return b"__asan_init" in program or b"__tsan_init" in program
+
+
+SLOW = float(os.environ.get("CACHEFS_TEST_SLOW") or (4 if _sanitized() else 1))
 MARK = "CACHEFS_TEST_DIR"  # in the environment of every process a test starts
 LOG_ERROR = re.compile(
     r"^<[0-3]>|ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|runtime error:|Assertion .* failed"

@@ -19,6 +19,7 @@ DEADLINE_S = 90
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "deadline(seconds): longest run time of a test")
+    config.addinivalue_line("markers", "long: takes long, left out of sanitizer runs")
     resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 

@@ -182,6 +182,7 @@ def test_overwrites_pile_up(mnt):
     assert read(mnt / "f") == image
 
 
+@pytest.mark.long
 @pytest.mark.deadline(180)
 def test_large_file_in_little_memory(volume):
     """The budget holds while a file larger than it is written and read."""

@@ -230,7 +230,7 @@ def installed(ws):
     for link in links:
         if os.path.lexists(link) and not os.path.islink(link):
             pytest.skip("an installed %s is in the way" % link)
-        wait_until(lambda: free(link), 60, link + " to be free")
+        wait_until(lambda: free(link), 200, link + " to be free")
     for link in links:
         os.symlink(tool("mount.cachefs"), link)
     yield
@@ -238,6 +238,7 @@ def installed(ws):
         os.unlink(link)
 
 
+@pytest.mark.deadline(300)
 def test_mount_program(ws, volume, point, installed):
     ws.run("/bin/mount", "-t", "cachefs", "-o", "ro,attr-cache=1", volume.url, point, check=True)
     assert mountinfo()[str(point)][1] == "fuse.cachefs"
@@ -248,6 +249,7 @@ def test_mount_program(ws, volume, point, installed):
     assert r.returncode == 32
 
 
+@pytest.mark.deadline(300)
 def test_fstab_line(ws, volume, point, installed):
     write(
         ws.path("fstab"),
@@ -259,6 +261,7 @@ def test_fstab_line(ws, volume, point, installed):
     wait_until(lambda: not ws.processes(), 30, "the end of the mount process")
 
 
+@pytest.mark.deadline(300)
 def test_remount_by_mount_program(ws, volume, point, installed):
     """mount -o remount,ro DIR takes type and options from the kernel's table."""
     ws.run("/bin/mount", "-t", "cachefs", volume.url, point, check=True)

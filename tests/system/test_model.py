@@ -22,7 +22,9 @@ RUNS = {
     "large-sparse": ("", {}, ["--size", "200m", "--files", "2"]),
     "large-io": ("", {}, ["--size", "80m", "--io", "5m", "--files", "2"]),
     "small-blocks": ("", {"block_size": "64K"}, ["--size", "4m"]),
-    "little-memory": ("buffer-size=32", {}, ["--size", "100m", "--io", "3m"]),
+    "little-memory": ("buffer-size=32", {}, ["--size", "50m", "--io", "1m"]),
+    "holes": ("", {}, ["--allocate", "--punch", "--zero", "--size", "100m", "--io", "1m"]),
+    "copies": ("", {"trash_days": 1}, ["--copy", "--punch", "--files", "5"]),
     "writeback": ("writeback_cache", {}, []),
     "no-caches": (FRESH, {}, []),
 }
@@ -34,8 +36,13 @@ def cfsx(ws, *args, timeout=100):
     return r
 
 
+LONG = ("large-sparse", "large-io", "little-memory", "holes")
+
+
 @pytest.mark.deadline(240)
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.long] if n in LONG else []) for n in RUNS]
+)
 def test_run(ws, name):
     mount_options, format_options, args = RUNS[name]
     vol = ws.volume(**format_options)

@@ -294,6 +294,10 @@ void cfs_file_refresh(struct cfs_file *f, const struct cfs_attr *attr)
 {
 }
 
+void cfs_file_reopen(struct cfs_file *f, const struct cfs_attr *attr)
+{
+}
+
 void cfs_file_overlay_attr(struct cfs_file *f, struct cfs_attr *attr)
 {
 	if (data.length)

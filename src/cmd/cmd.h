@@ -28,6 +28,7 @@ struct cmd {
 };
 
 extern const struct cmd cmd_format, cmd_status, cmd_info, cmd_mount, cmd_umount, cmd_version;
+extern const struct cmd cmd_objbench;
 
 /* mount.cachefs(8): the helper that mount(8) calls. */
 int cmd_mount_helper(int argc, char **argv);

@@ -20,7 +20,7 @@ static const char *const compressions[] = {"none", "lz4", "zstd", NULL};
 struct format_opts {
 	char *storage, *bucket, *credentials;
 	uint64_t block_size, capacity;
-	int64_t inodes, trash_days, shards;
+	int64_t inodes, trash_days, shards, upload_limit, download_limit;
 	int compression;
 	bool hash_prefix, enable_acl, dir_stats, force, no_check;
 };
@@ -88,6 +88,20 @@ static const struct cfs_opt format_table[] = {
 	 .arg = "N",
 	 .max = 256,
 	 .help = "spread blocks over N buckets; the bucket then holds one %d"},
+	{.name = "upload-limit",
+	 .kind = CFS_OPT_INT,
+	 OPT(upload_limit),
+	 .def = "0",
+	 .arg = "MBPS",
+	 .max = 10000000,
+	 .help = "bandwidth of each mount's uploads in Mbit/s; 0: no limit"},
+	{.name = "download-limit",
+	 .kind = CFS_OPT_INT,
+	 OPT(download_limit),
+	 .def = "0",
+	 .arg = "MBPS",
+	 .max = 10000000,
+	 .help = "bandwidth of each mount's downloads in Mbit/s; 0: no limit"},
 	{.name = "hash-prefix",
 	 .kind = CFS_OPT_FLAG,
 	 OPT(hash_prefix),
@@ -159,6 +173,8 @@ static int build_setting(const char *name, const struct format_opts *o, struct c
 	s->inodes = (uint64_t)o->inodes;
 	s->trash_days = (int)o->trash_days;
 	s->shards = (int)o->shards;
+	s->upload_limit_mbps = (int)o->upload_limit;
+	s->download_limit_mbps = (int)o->download_limit;
 	s->hash_prefix = o->hash_prefix;
 	s->enable_acl = o->enable_acl;
 	s->dir_stats = o->dir_stats;

@@ -10,7 +10,8 @@
 #include "cmd/cmd.h"
 
 static const struct cmd *const commands[] = {
-	&cmd_format, &cmd_mount, &cmd_umount, &cmd_status, &cmd_info, &cmd_version, NULL,
+	&cmd_format, &cmd_mount,    &cmd_umount,  &cmd_status,
+	&cmd_info,   &cmd_objbench, &cmd_version, NULL,
 };
 
 static const char *command_name = "cachefs";

@@ -39,6 +39,7 @@ struct mount_opts {
 	/* data */
 	uint64_t io_timeout_ms, get_timeout_ms, put_timeout_ms;
 	int64_t max_uploads, max_downloads, max_threads;
+	int64_t upload_limit_mbps, download_limit_mbps; /* -1: the volume's setting */
 };
 
 extern const struct cfs_opt mount_table[];

@@ -14,11 +14,15 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/log.h"
 #include "cmd/cmd.h"
 #include "cmd/control.h"
 #include "cmd/mount.h"
 #include "cmd/volume.h"
+
+/* Of the object store, for what is neither an upload nor a download: compaction, clean-up. */
+#define SPARE_CONNECTIONS 8
 
 struct serve {
 	const struct mount_opts *o;
@@ -82,11 +86,20 @@ static int open_backends(struct serve *s, const char *url, const char *dir, char
 		.max_deletes = s->o->max_deletes,
 		.mount_point = dir,
 	};
+	struct volume_objects objects = {
+		.storage = s->o->storage,
+		.bucket = s->o->bucket,
+		.upload_limit_mbps = s->o->upload_limit_mbps,
+		.download_limit_mbps = s->o->download_limit_mbps,
+		.max_connections =
+			(unsigned)(s->o->max_uploads + s->o->max_downloads + s->o->max_deletes) +
+			SPARE_CONNECTIONS,
+	};
 	int r;
 
 	r = volume_open(url, &conf, &s->meta, &s->setting, err);
 	if (r == 0)
-		r = volume_open_objects(s->setting, s->o->storage, s->o->bucket, &s->objects, err);
+		r = volume_open_objects_with(s->setting, &objects, &s->objects, err);
 	return r;
 }
 
@@ -129,6 +142,17 @@ static int open_disk(struct serve *s, char err[256])
 	return r < 0 ? r : cfs_store_add_tier(s->store, &cfs_disk_tier, s->disk);
 }
 
+/*
+ * As many blocks at a time as pass a bandwidth limit within a quarter of their deadline: more would
+ * only wait for each other, and fail.
+ */
+static unsigned workers_for(int64_t max, uint64_t limit, uint64_t timeout_ms, uint32_t block_size)
+{
+	uint64_t n = limit ? limit * timeout_ms / 4000 / block_size : (uint64_t)max;
+
+	return (unsigned)CFS_MAX(CFS_MIN(n, (uint64_t)max), 1);
+}
+
 static int open_layers(struct serve *s, char err[256])
 {
 	const struct mount_opts *o = s->o;
@@ -138,8 +162,14 @@ static int open_layers(struct serve *s, char err[256])
 		.volume = s->setting->name,
 		.block_size = s->setting->block_size_kib << 10,
 		.hash_prefix = s->setting->hash_prefix,
-		.max_downloads = (unsigned)o->max_downloads,
-		.max_uploads = (unsigned)o->max_uploads,
+		.max_downloads = workers_for(
+			o->max_downloads,
+			volume_limit(o->download_limit_mbps, s->setting->download_limit_mbps),
+			o->get_timeout_ms, s->setting->block_size_kib << 10),
+		.max_uploads = workers_for(
+			o->max_uploads,
+			volume_limit(o->upload_limit_mbps, s->setting->upload_limit_mbps),
+			o->put_timeout_ms, s->setting->block_size_kib << 10),
 		.get_timeout_ms = o->get_timeout_ms,
 		.put_timeout_ms = o->put_timeout_ms,
 		.cache_large_write = o->cache_large_write,

@@ -119,19 +119,43 @@ int volume_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_me
 	return 0;
 }
 
-int volume_open_objects(const struct cfs_setting *s, const char *storage, const char *bucket,
-			struct cfs_object_store **ret, char err[256])
+uint64_t volume_limit(int64_t given_mbps, int setting_mbps)
+{
+	int64_t mbps = given_mbps >= 0 ? given_mbps : setting_mbps;
+
+	return mbps > 0 ? (uint64_t)mbps * 125000 : 0;
+}
+
+int volume_open_objects_with(const struct cfs_setting *s, const struct volume_objects *with,
+			     struct cfs_object_store **ret, char err[256])
 {
 	struct cfs_object_conf conf = {
-		.storage = storage ? storage : s->storage,
-		.bucket = bucket ? bucket : s->bucket,
+		.storage = with->storage ? with->storage : s->storage,
+		.bucket = with->bucket ? with->bucket : s->bucket,
+		.shards = s->shards > 1 ? (unsigned)s->shards : 0,
 		.access_key = s->access_key,
 		.secret_key = s->secret_key,
 		.session_token = s->session_token,
 		.compression = s->compression,
 		.encrypt_algo = s->encrypt_algo,
 		.encrypt_key = s->encrypt_key && *s->encrypt_key ? s->encrypt_key : NULL,
+		.upload_limit = volume_limit(with->upload_limit_mbps, s->upload_limit_mbps),
+		.download_limit = volume_limit(with->download_limit_mbps, s->download_limit_mbps),
+		.max_connections = with->max_connections,
 	};
 
 	return cfs_object_open(&conf, ret, err);
+}
+
+int volume_open_objects(const struct cfs_setting *s, const char *storage, const char *bucket,
+			struct cfs_object_store **ret, char err[256])
+{
+	struct volume_objects with = {
+		.storage = storage,
+		.bucket = bucket,
+		.upload_limit_mbps = -1,
+		.download_limit_mbps = -1,
+	};
+
+	return volume_open_objects_with(s, &with, ret, err);
 }

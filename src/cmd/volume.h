@@ -22,8 +22,19 @@ int volume_read_credentials(const char *path, char err[256]);
 int volume_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_meta **ret_meta,
 		struct cfs_setting **ret_setting, char err[256]);
 
+/* What may differ from the setting. */
+struct volume_objects {
+	const char *storage, *bucket;			/* NULL: the setting's */
+	int64_t upload_limit_mbps, download_limit_mbps; /* -1: the setting's, 0: none */
+	unsigned max_connections;			/* 0: as many as the store likes */
+};
+
 /* The object store of a setting; storage and bucket override it when not NULL. */
 int volume_open_objects(const struct cfs_setting *s, const char *storage, const char *bucket,
 			struct cfs_object_store **ret, char err[256]);
+int volume_open_objects_with(const struct cfs_setting *s, const struct volume_objects *with,
+			     struct cfs_object_store **ret, char err[256]);
+/* Bytes per second, 0: no limit. */
+uint64_t volume_limit(int64_t given_mbps, int setting_mbps);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Limits of the bytes per second in each direction, over all threads. Bytes are paid for before
- * they move, in order of arrival; what idle time has saved lasts for BURST_NS.
+ * Limits of the bytes per second in each direction, over all threads. An object moves when those
+ * before it have been paid for, and its call returns when it has been itself: no more than one is
+ * ahead of the limit. What idle time saves lasts for BURST_NS.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -10,12 +11,12 @@
 #include "base/bytes.h"
 #include "filter.h"
 
-#define BURST_NS 50000000ULL
+#define BURST_NS 10000000ULL
 
 struct bucket {
 	pthread_mutex_t lock; /* protects paid_ns; a leaf */
 	uint64_t rate;	      /* bytes per second, 0: no limit */
-	uint64_t paid_ns;     /* when all that was let through so far will have been paid */
+	uint64_t paid_ns;     /* when all that was let through so far is paid for */
 };
 
 struct limit {
@@ -38,35 +39,44 @@ static void sleep_until_ns(uint64_t ns)
 		;
 }
 
-/* Waits until so many bytes may move; -ETIMEDOUT, at the deadline, when they may not before. */
-static int take(struct bucket *b, size_t bytes, cfs_deadline_t deadline)
+/*
+ * Waits until all before has been paid for; *ret_paid_ns: when these bytes will be. -ETIMEDOUT, at
+ * the deadline, when that would be later.
+ */
+static int start(struct bucket *b, size_t bytes, cfs_deadline_t deadline, uint64_t *ret_paid_ns)
 {
-	uint64_t now_ns, paid_ns;
+	uint64_t start_ns, cost;
 	bool late;
 
+	*ret_paid_ns = 0;
 	if (!b->rate)
 		return 0;
-	now_ns = cfs_now_ns();
+	cost = cost_ns(b, bytes);
 	pthread_mutex_lock(&b->lock);
-	paid_ns = CFS_MAX(b->paid_ns, now_ns - BURST_NS) + cost_ns(b, bytes);
-	late = paid_ns / 1000000 >= deadline;
+	start_ns = CFS_MAX(b->paid_ns, cfs_now_ns() - BURST_NS);
+	late = (start_ns + cost) / 1000000 >= deadline;
 	if (!late)
-		b->paid_ns = paid_ns;
+		b->paid_ns = start_ns + cost;
 	pthread_mutex_unlock(&b->lock);
-	if (late)
-		paid_ns = deadline * 1000000;
-	if (paid_ns > now_ns)
-		sleep_until_ns(paid_ns);
+	sleep_until_ns(late ? deadline * 1000000 : start_ns);
+	*ret_paid_ns = start_ns + cost;
 	return late ? -ETIMEDOUT : 0;
 }
 
-static void give_back(struct bucket *b, size_t bytes)
+/* Waits until what has moved is paid for; the rest is given back. */
+static void finish(struct bucket *b, size_t unused, uint64_t paid_ns)
 {
-	if (!b->rate || !bytes)
+	uint64_t back_ns;
+
+	if (!b->rate)
 		return;
-	pthread_mutex_lock(&b->lock);
-	b->paid_ns -= cost_ns(b, bytes);
-	pthread_mutex_unlock(&b->lock);
+	back_ns = cost_ns(b, unused);
+	if (unused) {
+		pthread_mutex_lock(&b->lock);
+		b->paid_ns -= back_ns;
+		pthread_mutex_unlock(&b->lock);
+	}
+	sleep_until_ns(paid_ns - back_ns);
 }
 
 static ssize_t limit_get(struct cfs_object_store *o, const char *key, uint64_t off,
@@ -75,13 +85,14 @@ static ssize_t limit_get(struct cfs_object_store *o, const char *key, uint64_t o
 	struct limit *l = (struct limit *)o;
 	struct cfs_object_store *inner = l->f.inner;
 	size_t asked = cfs_iov_len(dst, n_dst);
+	uint64_t paid_ns;
 	ssize_t n;
 
-	n = take(&l->down, asked, deadline);
+	n = start(&l->down, asked, deadline, &paid_ns);
 	if (n < 0)
 		return n;
 	n = inner->ops->get(inner, key, off, dst, n_dst, deadline);
-	give_back(&l->down, n < 0 ? asked : asked - (size_t)n);
+	finish(&l->down, n < 0 ? asked : asked - (size_t)n, paid_ns);
 	return n;
 }
 
@@ -98,10 +109,16 @@ static int limit_put(struct cfs_object_store *o, const char *key, const struct i
 {
 	struct limit *l = (struct limit *)o;
 	struct cfs_object_store *inner = l->f.inner;
+	size_t len = cfs_iov_len(src, n_src);
+	uint64_t paid_ns;
 	int r;
 
-	r = take(&l->up, cfs_iov_len(src, n_src), deadline);
-	return r < 0 ? r : inner->ops->put(inner, key, src, n_src, deadline);
+	r = start(&l->up, len, deadline, &paid_ns);
+	if (r < 0)
+		return r;
+	r = inner->ops->put(inner, key, src, n_src, deadline);
+	finish(&l->up, r < 0 ? len : 0, paid_ns);
+	return r;
 }
 
 static void limit_close(struct cfs_object_store *o)

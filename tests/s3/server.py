@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""versitygw over a folder of the test's own, as an unprivileged user on a loopback port."""
+
+import os
+import pathlib
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+
+BIN = pathlib.Path("/var/cache/cachefs-tests/go/bin/versitygw")
+ACCESS, SECRET = "cachefs-test", "a secret of the test+/="
+
+
+class Server:
+    def __init__(self, ws, wait_until):
+        assert BIN.exists(), "no %s: run scripts/install-versitygw" % BIN
+        self.ws, self.wait_until = ws, wait_until
+        self.root = ws.path("s3-root")
+        self.root.mkdir(exist_ok=True)
+        user = pwd.getpwnam("nobody")
+        os.chown(self.root, user.pw_uid, user.pw_gid)
+        self.user = user
+        with socket.create_server(("127.0.0.1", 0)) as s:
+            self.port = s.getsockname()[1]
+        self.address = ("127.0.0.1", self.port)
+        self.url = "http://127.0.0.1:%d" % self.port
+        self.keys = {"ACCESS_KEY": ACCESS, "SECRET_KEY": SECRET}
+        self.start()
+
+    def start(self):
+        env = self.ws.env(ROOT_ACCESS_KEY=ACCESS, ROOT_SECRET_KEY=SECRET, HOME="/nonexistent")
+        self.process = subprocess.Popen(
+            [BIN, "--port", "127.0.0.1:%d" % self.port, "--keep-alive", "--quiet", "posix", self.root],
+            env=env,
+            cwd=self.ws.dir,
+            user=self.user.pw_uid,
+            group=self.user.pw_gid,
+            extra_groups=[],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self.ws.children.append(self.process)
+        self.wait_until(self.answers, 20, "versitygw answers")
+
+    def answers(self):
+        assert self.process.poll() is None, "versitygw ended"
+        try:
+            socket.create_connection(self.address, timeout=1).close()
+            return True
+        except OSError:
+            return False
+
+    def stop(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+
+    def bucket(self, name):
+        """The folder of a bucket; it need not exist."""
+        return self.root / name
+
+    def fill(self, bucket, source):
+        """A bucket with the files of a folder as objects."""
+        target = self.bucket(bucket)
+        shutil.copytree(source, target)
+        for where, dirs, files in os.walk(target):
+            for name in ["", *dirs, *files]:
+                os.chown(os.path.join(where, name), self.user.pw_uid, self.user.pw_gid)
+        return "%s/%s" % (self.url, bucket)

@@ -90,7 +90,7 @@ class Workspace:
         env[MARK] = str(self.dir)
         env.setdefault("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0:exitcode=99")
         env.setdefault("UBSAN_OPTIONS", "print_stacktrace=1")
-        env.setdefault("TSAN_OPTIONS", "exitcode=66:second_deadlock_stack=1")
+        env.setdefault("TSAN_OPTIONS", "second_deadlock_stack=1:suppressions=%s/tests/tsan.supp" % REPO)
         env.update(more)
         return env
 

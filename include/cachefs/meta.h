@@ -256,6 +256,8 @@ struct cfs_mknod {
 	uint32_t rdev;
 	const char *target; /* symlink */
 	size_t target_len;
+	/* If not NULL: the directory after the change, written on success by engines that know. */
+	struct cfs_attr *ret_parent;
 };
 /* Creates a file, directory, symlink or special file. -EEXIST fills *ret with what is there. */
 int cfs_meta_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
@@ -273,8 +275,9 @@ enum cfs_fate {
 struct cfs_removed {
 	enum cfs_fate fate;
 	cfs_ino_t ino;
-	struct cfs_attr attr; /* after the change; before it when deleted */
-	bool has_data;	      /* deleted, and chunks were left behind for the background */
+	struct cfs_attr attr;	/* after the change; before it when deleted */
+	bool has_data;		/* deleted, and chunks were left behind for the background */
+	struct cfs_attr parent; /* the directory after the change; nlink 0: not known */
 };
 enum cfs_remove_flags { CFS_REMOVE_SKIP_TRASH = 1 << 0 };
 int cfs_meta_unlink(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
@@ -623,9 +626,19 @@ enum cfs_meta_op {
 #define CFS_META_OPS(X)                                                                            \
 	X(lookup)                                                                                  \
 	X(getattr)                                                                                 \
-	X(setattr) X(readlink) X(mknod) X(link) X(unlink) X(rmdir) X(rename) X(readdir)            \
-		X(read_chunk) X(write) X(truncate) X(fallocate) X(copy_range) X(compact) X(xattr)  \
-			X(lock) X(session) X(counter) X(delete) X(other)
+	X(setattr)                                                                                 \
+	X(readlink)                                                                                \
+	X(mknod)                                                                                   \
+	X(link)                                                                                    \
+	X(unlink)                                                                                  \
+	X(rmdir)                                                                                   \
+	X(rename)                                                                                  \
+	X(readdir)                                                                                 \
+	X(read_chunk)                                                                              \
+	X(write)                                                                                   \
+	X(truncate)                                                                                \
+	X(fallocate)                                                                               \
+	X(copy_range) X(compact) X(xattr) X(lock) X(session) X(counter) X(delete) X(other)
 #define X(name) CFS_META_OP_##name,
 	CFS_META_OPS(X)
 #undef X

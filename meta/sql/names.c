@@ -227,7 +227,11 @@ static int mknod_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	sql_usage_entry(&a->usage, req->parent, &a->attr, 1);
 	if (!r)
 		r = sql_write_usage(c, &a->usage);
-	return r ? r : log_create(c, ctx, a, touch);
+	if (!r)
+		r = log_create(c, ctx, a, touch);
+	if (!r && req->ret_parent)
+		*req->ret_parent = sql_touched(ctx, &parent, touch, dir);
+	return r;
 }
 
 int sql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_mknod *req,

@@ -224,6 +224,8 @@ static int remove_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	r = sql_touch_dir(c, ctx, req->parent, &parent, a->dir ? -1 : 0);
 	if (r < 0)
 		return r;
+	if (!cfs_ino_is_trash(req->parent))
+		a->ret.parent = sql_touched(ctx, &parent, touched, a->dir ? -1 : 0);
 	r = sql_write_usage(c, &a->usage);
 	return r < 0 ? r : log_removal(c, ctx, a, touched);
 }

@@ -91,6 +91,9 @@ int sql_get_edge(struct sql_conn *c, cfs_ino_t parent, const char *name, size_t 
 		 struct sql_edge *ret); /* -ENOENT */
 /* nlink += d, times; 0 rows: -ENOENT. */
 int sql_touch_parent(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t parent, int nlink_d);
+/* The attributes of a directory after that, where `touched`. */
+struct cfs_attr sql_touched(const struct cfs_ctx *ctx, const struct cfs_attr *dir, bool touched,
+			    int nlink_d);
 /* Writes usage in this transaction when the engine does so inline (usage.c). */
 int sql_write_usage(struct sql_conn *c, const struct cfs_usage *u);
 /* One changelog line (volume-format section 14) when the volume wants it (changelog.c). */

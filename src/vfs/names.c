@@ -59,9 +59,11 @@ void inode_changed(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t now_
 	cache_changed(&v->cache, seq, now_ms, ino, attr);
 }
 
-static void directory_changed(struct cfs_vfs *v, cfs_ino_t dir)
+/* attr: as the change left it, nlink 0 when not known. seq, now_ms: from before the change. */
+static void directory_changed(struct cfs_vfs *v, cfs_ino_t dir, uint64_t seq, uint64_t now_ms,
+			      const struct cfs_attr *attr)
 {
-	cache_changed(&v->cache, 0, 0, dir, NULL);
+	cache_changed(&v->cache, seq, now_ms, dir, attr && attr->nlink ? attr : NULL);
 }
 
 int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct cfs_attr *ret,
@@ -295,6 +297,7 @@ int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mkn
 	      struct cfs_vfs_entry *ret)
 {
 	uint64_t seq = cache_seq(&v->cache), now_ms = cache_now(v);
+	struct cfs_attr dir = {.nlink = 0};
 	struct cfs_mknod in = *req;
 	struct cfs_entry e;
 	int r = check_name(req->name, req->name_len);
@@ -302,6 +305,7 @@ int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mkn
 	if (r < 0)
 		return r;
 	in.parent = ino_in(v, req->parent);
+	in.ret_parent = &dir;
 	*ret = (struct cfs_vfs_entry){0};
 	if (name_is_reserved(v, in.parent, req->name, req->name_len))
 		return -EEXIST;
@@ -316,7 +320,7 @@ int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mkn
 	};
 	if (r < 0)
 		return r;
-	directory_changed(v, in.parent);
+	directory_changed(v, in.parent, seq, now_ms, &dir);
 	cache_put_attr(&v->cache, seq, now_ms, e.ino, &e.attr);
 	cache_name_changed(&v->cache, seq, now_ms + ret->entry_ms, in.parent, in.name, in.name_len,
 			   ret->entry_ms ? e.ino : 0);
@@ -346,7 +350,7 @@ int cfs_vfs_link(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cf
 	ret->ino = ino;
 	ret->attr_ms = (uint32_t)v->conf.attr_timeout_ms;
 	ret->entry_ms = entry_timeout(v, &ret->attr);
-	directory_changed(v, parent);
+	directory_changed(v, parent, 0, 0, NULL);
 	inode_changed(v, ino, seq, now_ms, &ret->attr);
 	cache_name_changed(&v->cache, seq, now_ms + ret->entry_ms, parent, name, len,
 			   ret->entry_ms ? ino : 0);
@@ -378,6 +382,7 @@ typedef int (*remove_fn)(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
 static int remove_name(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent,
 		       const char *name, size_t len, remove_fn fn)
 {
+	uint64_t seq = cache_seq(&v->cache), now_ms = cache_now(v);
 	struct cfs_removed what = {.fate = CFS_FATE_NONE};
 	int r = check_name(name, len);
 
@@ -388,7 +393,7 @@ static int remove_name(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t p
 		return -EPERM;
 	r = fn(v->conf.meta, ctx, parent, name, len, 0, &what);
 	if (r == 0) {
-		directory_changed(v, parent);
+		directory_changed(v, parent, seq, now_ms, &what.parent);
 		removed(v, ctx, &what);
 	}
 	/* Also when it failed: the engine may know better than what is kept here. */
@@ -424,8 +429,8 @@ int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cf
 		return -EPERM;
 	r = cfs_meta_rename(v->conf.meta, ctx, &in, &res);
 	if (r == 0) {
-		directory_changed(v, in.src_parent);
-		directory_changed(v, in.dst_parent);
+		directory_changed(v, in.src_parent, 0, 0, NULL);
+		directory_changed(v, in.dst_parent, 0, 0, NULL);
 		cache_changed(&v->cache, 0, 0, res.moved.ino, NULL);
 		removed(v, ctx, &res.victim);
 	}

@@ -37,6 +37,11 @@ int cfs_fuse_mount(const struct cfs_fuse_conf *conf, struct cfs_fuse **ret, char
 int cfs_fuse_loop(struct cfs_fuse *f);
 /* Callable from any thread: makes the loop return. */
 void cfs_fuse_stop(struct cfs_fuse *f);
+/*
+ * The kernel forgets what it knows of a name and of its directory's attributes. Not on a thread
+ * that holds up a change of that directory.
+ */
+void cfs_fuse_name_changed(struct cfs_fuse *f, cfs_ino_t parent, const char *name, size_t len);
 /* Unmounts (lazily when busy) and frees the session. */
 void cfs_fuse_unmount(struct cfs_fuse *f);
 

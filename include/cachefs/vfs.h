@@ -109,6 +109,11 @@ int cfs_vfs_unlink(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 		   size_t len);
 int cfs_vfs_rmdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
 		  size_t len);
+/* unlink, or rmdir for a directory, with enum cfs_remove_flags. */
+int cfs_vfs_remove(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
+		   size_t len, bool is_dir, unsigned flags);
+/* Somebody in this process has changed the name below us. */
+void cfs_vfs_name_changed(struct cfs_vfs *v, cfs_ino_t parent, const char *name, size_t len);
 int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req);
 int cfs_vfs_statfs(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct cfs_statfs *ret);
 

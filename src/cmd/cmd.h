@@ -2,7 +2,7 @@
 /*
  * Commands of cachefs(1). Each takes its own argv (argv[0] is the command's name) and returns the
  * exit status of the process: 0 done, 1 wrong usage or bad input, 2 the system or a backend failed,
- * and for mount the codes of mount(8).
+ * 3 damage was found, and for mount the codes of mount(8).
  */
 #ifndef CFS_CMD_H
 #define CFS_CMD_H
@@ -15,6 +15,7 @@ enum {
 	CMD_OK = 0,
 	CMD_USAGE = 1,
 	CMD_SYSTEM = 2,
+	CMD_DAMAGED = 3, /* fsck, quota check: something is wrong and was not repaired */
 	CMD_BUG = 4,
 	CMD_INTERRUPTED = 8,
 	CMD_MOUNT_FAILED = 32,
@@ -29,6 +30,9 @@ struct cmd {
 
 extern const struct cmd cmd_format, cmd_status, cmd_info, cmd_mount, cmd_umount, cmd_version;
 extern const struct cmd cmd_objbench;
+
+extern const struct cmd cmd_config, cmd_fsck, cmd_gc, cmd_rmr, cmd_restore, cmd_clone, cmd_compact,
+	cmd_summary, cmd_quota, cmd_destroy;
 
 /* mount.cachefs(8): the helper that mount(8) calls. */
 int cmd_mount_helper(int argc, char **argv);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/control.h"
 
-#include <cachefs/meta.h>
-#include <cachefs/store.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -14,13 +12,13 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "cmd/mounted.h"
 
 #define ASK_TIMEOUT_MS 10000
-#define REPLY_MAX      (64u << 20)
-
-/* ---- client ---- */
+#define POLL_MS	       250
+/* A long operation whose mount does not answer for so long is given up. */
+#define SILENCE_MS 60000
+#define REPLY_MAX  (64u << 20)
 
 /*
  * One question to a mount that may be dead: asked on a thread of its own, so that the caller can
@@ -111,11 +109,10 @@ static void *ask_thread(void *arg)
 	return NULL;
 }
 
-json_t *control_ask(const char *point, json_t *req)
+/* Sends the request on its way; NULL with errno set on failure. Takes over req. */
+static struct question *ask(const char *point, json_t *req)
 {
-	cfs_deadline_t deadline = cfs_deadline_in(ASK_TIMEOUT_MS);
 	struct question *q = calloc(1, sizeof(*q));
-	json_t *reply = NULL;
 	pthread_t thread;
 	int r;
 
@@ -136,9 +133,29 @@ json_t *control_ask(const char *point, json_t *req)
 		return NULL;
 	}
 	pthread_detach(thread);
+	return q;
+}
+
+static bool is_answered(struct question *q, cfs_deadline_t deadline)
+{
+	bool done;
+	int r = 0;
+
 	pthread_mutex_lock(&q->lock);
 	while (!q->done && r != -ETIMEDOUT)
 		r = cfs_cond_wait(&q->cond, &q->lock, deadline);
+	done = q->done;
+	pthread_mutex_unlock(&q->lock);
+	return done;
+}
+
+/* The reply, or NULL with errno set when it has failed or not come yet. */
+static json_t *take_reply(struct question *q)
+{
+	json_t *reply;
+	int r;
+
+	pthread_mutex_lock(&q->lock);
 	if (!q->done) {
 		q->abandoned = true;
 		pthread_mutex_unlock(&q->lock);
@@ -151,6 +168,65 @@ json_t *control_ask(const char *point, json_t *req)
 	question_free(q);
 	errno = -r;
 	return reply;
+}
+
+json_t *control_ask(const char *point, json_t *req)
+{
+	struct question *q = ask(point, req);
+
+	if (!q)
+		return NULL;
+	is_answered(q, cfs_deadline_in(ASK_TIMEOUT_MS));
+	return take_reply(q);
+}
+
+json_t *control_run(const char *point, json_t *req, struct progress *p)
+{
+	/* What JSON readers agree on for integers. */
+	json_int_t job = (json_int_t)(cfs_random_u64() >> 11);
+	cfs_deadline_t alive = cfs_deadline_in(SILENCE_MS);
+	struct question *q;
+	json_t *now;
+
+	json_object_set_new(req, "job", json_integer(job));
+	q = ask(point, req);
+	if (!q)
+		return NULL;
+	while (!is_answered(q, cfs_deadline_in(POLL_MS)) && !cfs_deadline_passed(alive)) {
+		now = control_ask(point, json_pack("{s:s, s:I}", "op", "progress", "job", job));
+		if (!now)
+			continue;
+		alive = cfs_deadline_in(SILENCE_MS);
+		progress_set(p, (uint64_t)json_integer_value(json_object_get(now, "done")),
+			     (uint64_t)json_integer_value(json_object_get(now, "total")));
+		json_decref(now);
+	}
+	progress_end(p);
+	return take_reply(q);
+}
+
+int control_error(json_t *reply)
+{
+	json_t *code;
+
+	if (!reply)
+		return errno ? -errno : -EIO;
+	if (!json_object_get(reply, "error"))
+		return 0;
+	code = json_object_get(reply, "errno");
+	return json_integer_value(code) > 0 ? (int)-json_integer_value(code) : -EIO;
+}
+
+char *control_hex(const char *name)
+{
+	size_t i, len = strlen(name);
+	char *hex = malloc(2 * len + 1);
+
+	for (i = 0; hex && i < len; i++)
+		snprintf(hex + 2 * i, 3, "%02x", (unsigned char)name[i]);
+	if (hex)
+		hex[2 * len] = '\0';
+	return hex;
 }
 
 pid_t control_pid(const char *point)
@@ -192,133 +268,4 @@ int control_find_mount(const char *path, char *point, size_t size)
 	if (r < 0)
 		return r;
 	return strcmp(m.type, CFS_FSTYPE) ? -ENOENT : 0;
-}
-
-/* ---- server ---- */
-
-static json_t *hello(struct control_server *s)
-{
-	return json_pack("{s:i, s:s, s:b}", "pid", (int)getpid(), "volume", s->volume, "read_only",
-			 s->read_only);
-}
-
-static int add_path(void *arg, const char *path)
-{
-	/* A name that is not UTF-8 cannot be said in JSON: shown with replacement characters. */
-	json_t *text = json_string(path);
-	char *copy, *p;
-
-	if (!text) {
-		copy = strdup(path);
-		if (!copy)
-			return -ENOMEM;
-		for (p = copy; *p; p++) {
-			if ((unsigned char)*p >= 0x80)
-				*p = '?';
-		}
-		text = json_string(copy);
-		free(copy);
-	}
-	return json_array_append_new(arg, text) < 0 ? -ENOMEM : 0;
-}
-
-static json_t *slice_objects(struct control_server *s, const struct cfs_slice *slice)
-{
-	json_t *objects = json_array();
-	uint32_t first, last, i;
-	char key[CFS_BLOCK_KEY_MAX];
-
-	if (!slice->id || !slice->len)
-		return objects;
-	first = slice->off / s->block_size;
-	last = (slice->off + slice->len - 1) / s->block_size;
-	for (i = first; i <= last; i++) {
-		struct cfs_block b = {.slice = slice->id, .index = i, .len = s->block_size};
-
-		if ((uint64_t)(i + 1) * s->block_size > slice->size)
-			b.len = slice->size - i * s->block_size;
-		cfs_store_block_key(s->store, &b, key);
-		json_array_append_new(objects, json_string(key));
-	}
-	return objects;
-}
-
-static int add_chunk(struct control_server *s, const struct cfs_ctx *ctx, cfs_ino_t ino,
-		     uint32_t indx, json_t *chunks)
-{
-	cfs_auto_free struct cfs_slice *slices = NULL;
-	json_t *list;
-	ssize_t i, n;
-
-	n = cfs_meta_read_chunk(s->meta, ctx, ino, indx, &slices);
-	if (n <= 0)
-		return (int)n;
-	list = json_array();
-	for (i = 0; i < n; i++) {
-		json_array_append_new(
-			list, json_pack("{s:I, s:I, s:I, s:I, s:I, s:o}", "pos",
-					(json_int_t)slices[i].pos, "id", (json_int_t)slices[i].id,
-					"size", (json_int_t)slices[i].size, "off",
-					(json_int_t)slices[i].off, "len", (json_int_t)slices[i].len,
-					"objects", slice_objects(s, &slices[i])));
-	}
-	return json_array_append_new(chunks, json_pack("{s:I, s:o}", "index", (json_int_t)indx,
-						       "slices", list)) < 0
-		       ? -ENOMEM
-		       : 0;
-}
-
-/* Chunk look-ups are bounded: a sparse file of 2^57 bytes has two thousand million of them. */
-#define INFO_CHUNKS_MAX 16384
-
-static int info(struct control_server *s, const struct cfs_ctx *ctx, cfs_ino_t ino, json_t **ret)
-{
-	json_t *paths = json_array(), *chunks = json_array();
-	struct cfs_attr attr;
-	uint64_t i, n;
-	int r;
-
-	r = cfs_meta_getattr(s->meta, ctx, ino, &attr);
-	if (r == 0)
-		r = cfs_meta_each_path(s->meta, ctx, ino, add_path, paths);
-	n = r == 0 && attr.type == CFS_TYPE_FILE
-		    ? (attr.length + CFS_CHUNK_SIZE - 1) / CFS_CHUNK_SIZE
-		    : 0;
-	for (i = 0; i < n && i < INFO_CHUNKS_MAX && r == 0; i++)
-		r = add_chunk(s, ctx, ino, (uint32_t)i, chunks);
-	if (r < 0) {
-		json_decref(paths);
-		json_decref(chunks);
-		return r;
-	}
-	*ret = json_pack("{s:I, s:i, s:I, s:i, s:i, s:I, s:o, s:b, s:o}", "inode", (json_int_t)ino,
-			 "type", attr.type, "length", (json_int_t)attr.length, "nlink",
-			 (int)attr.nlink, "mode", attr.mode, "parent", (json_int_t)attr.parent,
-			 "paths", paths, "truncated", n > INFO_CHUNKS_MAX, "chunks", chunks);
-	return *ret ? 0 : -ENOMEM;
-}
-
-int control_serve(void *arg, const struct cfs_ctx *ctx, const char *req, size_t len, char **ret,
-		  size_t *ret_len)
-{
-	struct control_server *s = arg;
-	json_t *in = json_loadb(req, len, 0, NULL), *out = NULL;
-	const char *op = in ? json_string_value(json_object_get(in, "op")) : NULL;
-	int r = -EINVAL;
-
-	if (op && !strcmp(op, "hello")) {
-		out = hello(s);
-		r = 0;
-	} else if (op && !strcmp(op, "info")) {
-		r = info(s, ctx, (cfs_ino_t)json_integer_value(json_object_get(in, "inode")), &out);
-	}
-	if (r < 0)
-		out = json_pack("{s:s}", "error", cfs_errname(r));
-	json_decref(in);
-	*ret = out ? json_dumps(out, JSON_COMPACT) : NULL;
-	json_decref(out);
-	if (!*ret)
-		return -ENOMEM;
-	*ret_len = strlen(*ret);
-	return 0;
 }

@@ -52,6 +52,17 @@ static void on_lost(void *arg, const char *reason)
 		cfs_fuse_stop(f);
 }
 
+/* A command has changed a name behind the kernel's back. */
+static void on_name_changed(void *arg, cfs_ino_t parent, const char *name, size_t len)
+{
+	struct serve *s = arg;
+	struct cfs_fuse *f = atomic_load(&s->fuse);
+
+	if (f)
+		cfs_fuse_name_changed(f, parent == s->control.root ? CFS_ROOT_INO : parent, name,
+				      len);
+}
+
 static int find_subdir(struct serve *s, cfs_ino_t *ret, char err[256])
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(s->o->meta_timeout_ms);
@@ -220,9 +231,15 @@ static int open_layers(struct serve *s, char err[256])
 	s->control = (struct control_server){
 		.meta = s->meta,
 		.store = s->store,
+		.data = s->data,
+		.vfs = s->vfs,
+		.root = vfs.root,
 		.volume = s->setting->name,
 		.block_size = store.block_size,
 		.read_only = o->ro,
+		.name_changed = on_name_changed,
+		.arg = s,
+		.lock = PTHREAD_MUTEX_INITIALIZER,
 	};
 	if (r < 0 && !err[0])
 		snprintf(err, 256, "cannot start: %s", strerror(-r));

@@ -348,6 +348,11 @@ void cfs_fuse_stop(struct cfs_fuse *f)
 	wake(f);
 }
 
+void cfs_fuse_name_changed(struct cfs_fuse *f, cfs_ino_t parent, const char *name, size_t len)
+{
+	fuse_lowlevel_notify_inval_entry(f->session, parent, name, len);
+}
+
 void cfs_fuse_unmount(struct cfs_fuse *f)
 {
 	fuse_session_unmount(f->session);

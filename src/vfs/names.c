@@ -380,7 +380,7 @@ typedef int (*remove_fn)(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
 			 const char *name, size_t len, unsigned flags, struct cfs_removed *ret);
 
 static int remove_name(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent,
-		       const char *name, size_t len, remove_fn fn)
+		       const char *name, size_t len, unsigned flags, remove_fn fn)
 {
 	uint64_t seq = cache_seq(&v->cache), now_ms = cache_now(v);
 	struct cfs_removed what = {.fate = CFS_FATE_NONE};
@@ -391,7 +391,7 @@ static int remove_name(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t p
 	parent = ino_in(v, parent);
 	if (name_is_reserved(v, parent, name, len))
 		return -EPERM;
-	r = fn(v->conf.meta, ctx, parent, name, len, 0, &what);
+	r = fn(v->conf.meta, ctx, parent, name, len, flags, &what);
 	if (r == 0) {
 		directory_changed(v, parent, seq, now_ms, &what.parent);
 		removed(v, ctx, &what);
@@ -404,13 +404,27 @@ static int remove_name(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t p
 int cfs_vfs_unlink(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
 		   size_t len)
 {
-	return remove_name(v, ctx, parent, name, len, cfs_meta_unlink);
+	return remove_name(v, ctx, parent, name, len, 0, cfs_meta_unlink);
 }
 
 int cfs_vfs_rmdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
 		  size_t len)
 {
-	return remove_name(v, ctx, parent, name, len, cfs_meta_rmdir);
+	return remove_name(v, ctx, parent, name, len, 0, cfs_meta_rmdir);
+}
+
+int cfs_vfs_remove(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
+		   size_t len, bool is_dir, unsigned flags)
+{
+	return remove_name(v, ctx, parent, name, len, flags,
+			   is_dir ? cfs_meta_rmdir : cfs_meta_unlink);
+}
+
+void cfs_vfs_name_changed(struct cfs_vfs *v, cfs_ino_t parent, const char *name, size_t len)
+{
+	parent = ino_in(v, parent);
+	directory_changed(v, parent, 0, 0, NULL);
+	cache_name_changed(&v->cache, 0, 0, parent, name, len, 0);
 }
 
 int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req)

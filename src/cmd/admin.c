@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/admin.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/workers.h"
+#include "cmd/cmd.h"
+#include "cmd/volume.h"
+
+#define POOL_BUDGET  (256ULL << 20) /* mapped when needed */
+#define REMOVE_QUEUE 1024
+
+static int open_store(struct admin *a)
+{
+	struct cfs_store_conf store = {
+		.object = a->objects,
+		.volume = a->setting->name,
+		.block_size = a->block_size,
+		.hash_prefix = a->setting->hash_prefix,
+		.get_timeout_ms = ADMIN_OBJECT_MS,
+		.put_timeout_ms = ADMIN_OBJECT_MS,
+	};
+	struct cfs_data_conf data = {
+		.meta = a->meta,
+		.block_size = a->block_size,
+		.flush_age_ms = 5000,
+		.flush_idle_ms = 1000,
+		.io_timeout_ms = ADMIN_OBJECT_MS,
+	};
+	int r = cfs_pool_create(POOL_BUDGET, &a->pool);
+
+	if (r == 0) {
+		store.pool = data.pool = a->pool;
+		r = cfs_store_create(&store, &a->store);
+	}
+	if (r == 0 && (a->needs & ADMIN_DATA)) {
+		data.store = a->store;
+		r = cfs_data_create(&data, &a->data);
+	}
+	return r;
+}
+
+int admin_open(const char *url, const struct admin_opts *o, unsigned needs, struct admin *ret)
+{
+	struct cfs_meta_conf conf = {
+		.read_only = !(needs & ADMIN_WRITE),
+		.no_bgjob = true,
+		.timeout_ms = ADMIN_STEP_MS,
+	};
+	char err[256] = "";
+	int r;
+
+	*ret = (struct admin){.needs = needs};
+	if (o->credentials && volume_read_credentials(o->credentials, err) < 0) {
+		cmd_error("%s", err);
+		return CMD_USAGE;
+	}
+	r = volume_open(url, &conf, &ret->meta, &ret->setting, err);
+	if (r == 0) {
+		ret->block_size = ret->setting->block_size_kib << 10;
+		if (needs & ADMIN_WRITE)
+			r = cfs_meta_admin_begin(ret->meta);
+	}
+	if (r == 0 && (needs & ADMIN_OBJECTS))
+		r = volume_open_objects(ret->setting, o->storage, o->bucket, &ret->objects, err);
+	if (r == 0 && (needs & ADMIN_OBJECTS))
+		r = open_store(ret);
+	if (r == 0)
+		return CMD_OK;
+	cmd_error("%s", err[0] ? err : strerror(-r));
+	return CMD_SYSTEM;
+}
+
+int admin_close(struct admin *a)
+{
+	int r = 0;
+
+	if (a->data)
+		cfs_data_destroy(a->data);
+	if (a->store)
+		cfs_store_destroy(a->store);
+	if (a->meta && a->setting && (a->needs & ADMIN_WRITE))
+		r = cfs_meta_admin_end(a->meta);
+	if (a->meta)
+		cfs_meta_close(a->meta);
+	cfs_object_close(a->objects);
+	if (a->pool)
+		cfs_pool_destroy(a->pool);
+	cfs_setting_free(a->setting);
+	if (r < 0)
+		cmd_error("usage counters could not be written, run fsck: %s", strerror(-r));
+	return r < 0 ? CMD_SYSTEM : CMD_OK;
+}
+
+/* ---- names ---- */
+
+int admin_lookup(struct admin *a, const char *path, struct cfs_entry *ret)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	struct cfs_entry e = {.ino = CFS_ROOT_INO};
+	size_t len;
+	int r = cfs_meta_getattr(a->meta, &ctx, e.ino, &e.attr);
+
+	for (path += strspn(path, "/"); *path && r == 0; path += len, path += strspn(path, "/")) {
+		len = strcspn(path, "/");
+		ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+		r = cfs_meta_lookup(a->meta, &ctx, e.ino, path, len, &e);
+	}
+	if (r == 0)
+		*ret = e;
+	return r;
+}
+
+static int keep_first(void *arg, const char *path)
+{
+	char **ret = arg;
+
+	*ret = strdup(path);
+	return 1;
+}
+
+char *admin_path(struct admin *a, cfs_ino_t ino)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	char *path = NULL;
+
+	cfs_meta_each_path(a->meta, &ctx, ino, keep_first, &path);
+	if (!path && asprintf(&path, "inode %llu", (unsigned long long)ino) < 0)
+		return NULL;
+	return path;
+}
+
+json_t *admin_text(const char *bytes, size_t len)
+{
+	json_t *text = memchr(bytes, '%', len) ? NULL : json_stringn(bytes, len);
+	char *escaped, *out;
+	size_t i;
+
+	if (text)
+		return text;
+	out = escaped = malloc(3 * len + 1);
+	if (!escaped)
+		return NULL;
+	for (i = 0; i < len; i++) {
+		unsigned char c = (unsigned char)bytes[i];
+
+		if (c >= 0x80 || c == '%')
+			out += snprintf(out, 4, "%%%02X", c);
+		else
+			*out++ = (char)c;
+	}
+	text = json_stringn(escaped, (size_t)(out - escaped));
+	free(escaped);
+	return text;
+}
+
+void admin_print_json(json_t *j)
+{
+	json_dumpf(j, stdout, JSON_INDENT(2));
+	putchar('\n');
+	json_decref(j);
+}
+
+/* ---- removing objects ---- */
+
+struct remover {
+	struct cfs_object_store *objects;
+	struct cfs_workers *workers;
+	_Atomic uint64_t objects_gone, bytes_gone, failed;
+	_Atomic int err;
+};
+
+struct removal {
+	struct cfs_job job;
+	struct remover *r;
+	uint64_t size;
+	char key[];
+};
+
+int remover_create(struct admin *a, unsigned threads, struct remover **ret)
+{
+	struct remover *r = calloc(1, sizeof(*r));
+	int rc;
+
+	if (!r)
+		return -ENOMEM;
+	r->objects = a->objects;
+	rc = cfs_workers_create("remove", threads ? threads : 1, REMOVE_QUEUE, &r->workers);
+	if (rc < 0) {
+		free(r);
+		return rc;
+	}
+	*ret = r;
+	return 0;
+}
+
+static void note_error(struct remover *r, int err)
+{
+	int none = 0;
+
+	atomic_fetch_add(&r->failed, 1);
+	atomic_compare_exchange_strong(&r->err, &none, err);
+}
+
+static void remove_one(struct cfs_job *job)
+{
+	struct removal *m = (struct removal *)job;
+	int r = m->r->objects->ops->del(m->r->objects, m->key, cfs_deadline_in(ADMIN_OBJECT_MS));
+
+	if (r < 0) {
+		cfs_warn("object not removed: key=%s error=%s", m->key, cfs_errname(r));
+		note_error(m->r, r);
+	} else {
+		atomic_fetch_add(&m->r->objects_gone, 1);
+		atomic_fetch_add(&m->r->bytes_gone, m->size);
+	}
+	free(m);
+}
+
+int remover_add(struct remover *r, const char *key, uint64_t size)
+{
+	size_t len = strlen(key);
+	struct removal *m = malloc(sizeof(*m) + len + 1);
+	int rc;
+
+	if (!m)
+		return -ENOMEM;
+	m->job.run = remove_one;
+	m->r = r;
+	m->size = size;
+	memcpy(m->key, key, len + 1);
+	/* The queue moves on within the deadline of one object. */
+	rc = cfs_workers_submit(r->workers, &m->job, cfs_deadline_in(2 * ADMIN_OBJECT_MS));
+	if (rc < 0) {
+		note_error(r, rc);
+		free(m);
+	}
+	return rc;
+}
+
+struct removed remover_finish(struct remover *r)
+{
+	struct removed done;
+
+	cfs_workers_destroy(r->workers);
+	done = (struct removed){
+		.objects = atomic_load(&r->objects_gone),
+		.bytes = atomic_load(&r->bytes_gone),
+		.failed = atomic_load(&r->failed),
+		.err = atomic_load(&r->err),
+	};
+	free(r);
+	return done;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CFS_CMD_QUOTA_H
+#define CFS_CMD_QUOTA_H
+
+#include "cmd/admin.h"
+
+/* A quota whose usage is not what is there. */
+struct quota_finding {
+	struct cfs_quota have;
+	int64_t space, inodes; /* what is there */
+	bool repaired;
+};
+typedef int (*quota_finding_fn)(void *arg, const struct quota_finding *q);
+/*
+ * Recomputes the usage of every quota. Mounts write theirs with a delay: exact when the volume is
+ * not being changed. A quota that changes while it is recomputed is tried again and then left.
+ */
+int quota_check(struct admin *a, bool repair, quota_finding_fn fn, void *arg);
+
+/* What is below a directory, itself not counted. */
+int quota_measure(struct admin *a, cfs_ino_t dir, int64_t *ret_space, int64_t *ret_inodes);
+
+#endif

@@ -178,10 +178,12 @@ int cfs_jobs_create(struct cfs_meta *m, struct cfs_jobs **ret);
 void cfs_jobs_destroy(struct cfs_jobs *j);
 int cfs_jobs_start(struct cfs_meta *m);
 void cfs_jobs_stop(struct cfs_meta *m);
+/* Files that others have left in the table of deleted files go now, not within the hour. */
+void cfs_jobs_sweep(struct cfs_meta *m);
 /* Removes the data of a deleted file soon, or leaves it to the hourly job. */
 void cfs_jobs_delete_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length);
-/* Removes the objects of a slice soon; drop: and then its row. */
-void cfs_jobs_delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size, bool drop);
+/* Removes the objects of a slice soon, and then its row. */
+void cfs_jobs_delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size);
 
 /* acl.c */
 int cfs_acl_cache_create(struct cfs_acl_cache **ret);

@@ -417,6 +417,7 @@ static int format_existing(struct cfs_meta *m, const struct cfs_ctx *ctx, const 
 {
 	cfs_auto_free char *text = NULL;
 	struct cfs_setting *old;
+	cfs_ino_t trash;
 	int rc = cfs_setting_decode(old_text, strlen(old_text), &old, err);
 
 	if (rc && !force)
@@ -432,6 +433,8 @@ static int format_existing(struct cfs_meta *m, const struct cfs_ctx *ctx, const 
 		rc = cfs_setting_encode(s, &text);
 	if (!rc)
 		rc = m->eng->ops->put_setting(m->eng, ctx, text);
+	if (!rc && s->trash_days > 0)
+		rc = m->eng->ops->trash_dir(m->eng, ctx, "", &trash);
 	if (!rc)
 		rc = cfs_core_adopt_setting(m, text, s);
 	if (rc)

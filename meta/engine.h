@@ -170,7 +170,8 @@ struct cfs_engine_ops {
 	/* As cfs_meta_readdir. */
 	int (*readdir)(CFS_ENG, CFS_CTX, cfs_ino_t dir, bool attrs, size_t limit,
 		       struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg);
-	/* The hour directory of that name in the trash, created when missing; so is the trash. */
+	/* The hour directory of that name in the trash ("": only the trash itself), created when
+	 * missing; so is the trash. */
 	int (*trash_dir)(CFS_ENG, CFS_CTX, const char *name, cfs_ino_t *ret);
 	int (*each_parent)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_engine_parent_fn fn, void *arg);
 
@@ -215,6 +216,11 @@ struct cfs_engine_ops {
 	int (*drop_delfile)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t length);
 	/* Slices without references whose objects still have to be removed. */
 	int (*each_dead_slice)(CFS_ENG, CFS_CTX, size_t limit, cfs_engine_slice_fn fn, void *arg);
+	/*
+	 * A slice that was stored and will never be committed: recorded without reference, for
+	 * each_dead_slice. -EBUSY: a record names it after all.
+	 */
+	int (*orphan_slice)(CFS_ENG, CFS_CTX, uint64_t id, uint32_t size);
 	/* The objects are gone: forget the slice. */
 	int (*drop_slice)(CFS_ENG, CFS_CTX, uint64_t id, uint32_t size);
 	/* One delayed entry (delslices) older than before_s: references dropped, dead ones handed

@@ -32,10 +32,9 @@ struct cfs_jobs {
 struct task {
 	struct cfs_job job;
 	struct cfs_meta *m;
-	bool is_file;
+	enum { TASK_FILE, TASK_SLICE, TASK_SWEEP } kind;
 	uint64_t id; /* inode or slice */
 	uint64_t size;
-	bool drop; /* slice: it has a row */
 };
 
 int cfs_jobs_create(struct cfs_meta *m, struct cfs_jobs **ret)
@@ -64,7 +63,7 @@ static bool grace_over(struct cfs_meta *m)
 }
 
 /* What fails stays in the tables, and the hourly job tries again. */
-static int delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size, bool drop)
+static int delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size)
 {
 	struct cfs_ctx ctx;
 	int rc;
@@ -72,7 +71,7 @@ static int delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size, bool dro
 	if (!m->hooks.delete_slice)
 		return -EAGAIN;
 	rc = m->hooks.delete_slice(m->hooks.arg, id, size);
-	if (rc || !drop)
+	if (rc)
 		return rc;
 	ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	return m->eng->ops->drop_slice(m->eng, &ctx, id, size);
@@ -106,7 +105,7 @@ static void delete_slices(struct cfs_meta *m, struct slices *s)
 	int rc = 0;
 
 	for (i = 0; i < s->n && !grace_over(m); i++) {
-		rc = delete_slice(m, s->v[i].id, s->v[i].size, true);
+		rc = delete_slice(m, s->v[i].id, s->v[i].size);
 		if (rc && rc != -EAGAIN)
 			cfs_warn("cannot remove the objects of a slice, trying again within the "
 				 "hour: slice=%llu error=%s",
@@ -191,13 +190,13 @@ static void run_task(struct cfs_job *job)
 	struct cfs_meta *m = t->m;
 	int rc = 0;
 
-	if (!grace_over(m) && t->is_file)
+	if (!grace_over(m) && t->kind == TASK_FILE)
 		rc = delete_file(m, t->id, t->size);
-	else if (!grace_over(m))
-		rc = delete_slice(m, t->id, (uint32_t)t->size, t->drop);
+	else if (!grace_over(m) && t->kind == TASK_SLICE)
+		rc = delete_slice(m, t->id, (uint32_t)t->size);
 	if (rc && rc != -EAGAIN)
 		cfs_warn("cannot remove deleted data, the hourly job tries again: %s=%llu error=%s",
-			 t->is_file ? "inode" : "slice", (unsigned long long)t->id,
+			 t->kind == TASK_FILE ? "inode" : "slice", (unsigned long long)t->id,
 			 cfs_errname(rc));
 	free(t);
 	/* Whatever was refused is in the tables by now. */
@@ -226,15 +225,23 @@ static void submit(struct cfs_meta *m, const struct task *task)
 
 void cfs_jobs_delete_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length)
 {
-	struct task t = {.is_file = true, .id = ino, .size = length};
+	struct task t = {.kind = TASK_FILE, .id = ino, .size = length};
 
 	submit(m, &t);
 }
 
-void cfs_jobs_delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size, bool drop)
+void cfs_jobs_delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size)
 {
-	struct task t = {.id = id, .size = size, .drop = drop};
+	struct task t = {.kind = TASK_SLICE, .id = id, .size = size};
 
+	submit(m, &t);
+}
+
+void cfs_jobs_sweep(struct cfs_meta *m)
+{
+	struct task t = {.kind = TASK_SWEEP};
+
+	atomic_store(&m->jobs->overflowed, true);
 	submit(m, &t);
 }
 

@@ -215,6 +215,8 @@ static void clean_stale(struct cfs_meta *m)
 		cfs_info("cleaned up after a session that stopped answering: sid=%llu result=%s",
 			 (unsigned long long)sids->v[i], rc ? cfs_errname(rc) : "ok");
 	}
+	if (sids->n)
+		cfs_jobs_sweep(m);
 	free(sids);
 }
 

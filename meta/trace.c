@@ -431,6 +431,16 @@ static int trace_each_dead_slice(struct cfs_engine *e, const struct cfs_ctx *ctx
 			i->ops->each_dead_slice(i, ctx, limit, fn, arg), "-");
 }
 
+static int trace_orphan_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t id,
+			      uint32_t size)
+{
+	struct cfs_engine *i = inner_of(e);
+	uint64_t start_ns = cfs_now_ns();
+
+	return (int)say("orphan_slice", start_ns, i->ops->orphan_slice(i, ctx, id, size),
+			"slice=%" PRIu64, id);
+}
+
 static int trace_drop_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t id,
 			    uint32_t size)
 {
@@ -782,6 +792,7 @@ static const struct cfs_engine_ops trace_ops = {
 	.delete_chunk = trace_delete_chunk,
 	.drop_delfile = trace_drop_delfile,
 	.each_dead_slice = trace_each_dead_slice,
+	.orphan_slice = trace_orphan_slice,
 	.drop_slice = trace_drop_slice,
 	.expire_delayed = trace_expire_delayed,
 	.each_slice = trace_each_slice,

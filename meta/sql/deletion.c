@@ -251,6 +251,30 @@ int sql_op_each_dead_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, size
 	return r;
 }
 
+static int orphan_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	const struct cfs_dead_slice *a = arg;
+	int64_t refs;
+	int r = sql_row(c, SQL_get_refs, "i", a->id);
+
+	if (r < 0)
+		return r;
+	if (r > 0) {
+		refs = sql_int(c, SQL_get_refs, 0);
+		sql_done(c, SQL_get_refs);
+		return refs > 0 ? -EBUSY : 0;
+	}
+	r = sql_exec(c, SQL_put_ref, "iii", a->id, (int64_t)a->size, (int64_t)0);
+	return r < 0 ? r : 0;
+}
+
+int sql_op_orphan_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t id, uint32_t size)
+{
+	struct cfs_dead_slice a = {.id = id, .size = size};
+
+	return sql_txn(sql_db(e), ctx, CFS_META_OP_delete, orphan_slice, &a);
+}
+
 static int drop_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	const struct cfs_dead_slice *a = arg;

@@ -45,6 +45,7 @@ const struct cfs_engine_ops cfs_engine_sqlite = {
 	.delete_chunk = sql_op_delete_chunk,
 	.drop_delfile = sql_op_drop_delfile,
 	.each_dead_slice = sql_op_each_dead_slice,
+	.orphan_slice = sql_op_orphan_slice,
 	.drop_slice = sql_op_drop_slice,
 	.expire_delayed = sql_op_expire_delayed,
 	.each_slice = sql_op_each_slice,

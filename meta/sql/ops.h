@@ -76,6 +76,7 @@ int sql_op_each_delfile(CFS_ENG, CFS_CTX, int64_t before_s, size_t limit, cfs_en
 int sql_op_delete_chunk(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_engine_slice_fn dead, void *arg);
 int sql_op_drop_delfile(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t length);
 int sql_op_each_dead_slice(CFS_ENG, CFS_CTX, size_t limit, cfs_engine_slice_fn fn, void *arg);
+int sql_op_orphan_slice(CFS_ENG, CFS_CTX, uint64_t id, uint32_t size);
 int sql_op_drop_slice(CFS_ENG, CFS_CTX, uint64_t id, uint32_t size);
 int sql_op_expire_delayed(CFS_ENG, CFS_CTX, int64_t before_s, cfs_engine_slice_fn dead, void *arg);
 int sql_op_each_slice(CFS_ENG, CFS_CTX, cfs_engine_slice_fn fn, void *arg);

@@ -22,6 +22,20 @@ static int find(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return r;
 }
 
+static struct cfs_attr directory(const struct cfs_ctx *ctx, cfs_ino_t parent)
+{
+	return (struct cfs_attr){
+		.type = CFS_TYPE_DIR,
+		.mode = 0555,
+		.nlink = 2,
+		.atime = ctx->now,
+		.mtime = ctx->now,
+		.ctime = ctx->now,
+		.length = CFS_DIR_LENGTH,
+		.parent = parent,
+	};
+}
+
 /* A volume that was formatted without trash gets its root with the first hour. */
 static int make_root(struct sql_conn *c, const struct cfs_attr *hour)
 {
@@ -40,16 +54,7 @@ static int make(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct trash_dir *a = arg;
 	const struct cfs_usage usage = {.space = cfs_space_of(0), .inodes = 1};
-	const struct cfs_attr attr = {
-		.type = CFS_TYPE_DIR,
-		.mode = 0555,
-		.nlink = 2,
-		.atime = ctx->now,
-		.mtime = ctx->now,
-		.ctime = ctx->now,
-		.length = CFS_DIR_LENGTH,
-		.parent = CFS_TRASH_INO,
-	};
+	const struct cfs_attr attr = directory(ctx, CFS_TRASH_INO);
 	int64_t last;
 	int r = find(c, ctx, a);
 
@@ -76,13 +81,26 @@ static int make(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		       CFS_TRASH_INO, a->name, a->ino);
 }
 
+static int make_root_alone(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	const struct cfs_attr attr = directory(ctx, CFS_ROOT_INO);
+	int r = make_root(c, &attr);
+
+	return r < 0 ? r : 0;
+}
+
 int sql_op_trash_dir(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *name,
 		     cfs_ino_t *ret)
 {
-	struct trash_dir a = {.name = name};
-	int r = sql_read(sql_db(e), ctx, CFS_META_OP_lookup, find, &a);
+	struct trash_dir a = {.name = name, .ino = CFS_TRASH_INO};
+	int r;
 
-	if (r == -ENOENT)
+	if (!*name)
+		r = sql_txn(sql_db(e), ctx, CFS_META_OP_mknod, make_root_alone, NULL);
+	else
+		r = sql_read(sql_db(e), ctx, CFS_META_OP_lookup, find, &a);
+
+	if (*name && r == -ENOENT)
 		r = sql_txn(sql_db(e), ctx, CFS_META_OP_mknod, make, &a);
 	if (!r)
 		*ret = a.ino;

@@ -536,7 +536,7 @@ void cfs_url_mask(const char *text, char *buf, size_t size)
 {
 	const char *rest = after_scheme(text), *at, *query;
 	struct out o = {buf, size, 0};
-	bool sqlite = strncasecmp(text, "sqlite3:", 8) == 0;
+	bool sqlite = strncasecmp(text, "sqlite3://", 10) == 0;
 	bool redis = rest == text || strncasecmp(text, "redis", 5) == 0;
 	size_t len, shown;
 

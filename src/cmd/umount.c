@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "base/bytes.h"
 #include "cmd/cmd.h"
 #include "cmd/control.h"
 #include "cmd/mounted.h"
@@ -34,18 +35,19 @@ static const struct cfs_opt umount_table[] = {
 /* The mount process ends only when everything it held is stored. */
 static int wait_for_process(pid_t pid, uint64_t timeout_ms)
 {
-	cfs_deadline_t deadline = cfs_deadline_in(timeout_ms);
+	struct pollfd p = {.events = POLLIN};
+	int r;
 
-	if (pid <= 0)
+	/* Readable when the process has ended, reaped or not. */
+	p.fd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+	if (p.fd < 0)
 		return CMD_OK;
-	while (kill(pid, 0) == 0 || errno == EPERM) {
-		if (cfs_deadline_passed(deadline)) {
-			cmd_error("unmounted, but process %d still flushes data", (int)pid);
-			return CMD_SYSTEM;
-		}
-		poll(NULL, 0, 5);
-	}
-	return CMD_OK;
+	r = poll(&p, 1, (int)CFS_MIN(timeout_ms, (uint64_t)INT_MAX));
+	close(p.fd);
+	if (r > 0)
+		return CMD_OK;
+	cmd_error("unmounted, but process %d still flushes data", (int)pid);
+	return CMD_SYSTEM;
 }
 
 static int umount_run(int argc, char **argv)

@@ -9,6 +9,9 @@
  * contents without touching a file: after a remount, or, with the --progress file of a run that was
  * cut off, as far as it is known (what was synced and not touched since must be there).
  *
+ * A clone replaces a file by one that shares all data of another (cachefs clone), an operation that
+ * a cut-off run may leave half done: it does not go with --progress.
+ *
  * Several directories are mounts of one volume: a file moves to another of them only while no
  * handle is open (close-to-open consistency).
  *
@@ -20,6 +23,7 @@
 #include <inttypes.h>
 #include <linux/falloc.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,6 +32,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define MAX_FILES 16
@@ -52,6 +57,7 @@ enum kind {
 	OP_PUNCH,
 	OP_ZERO,
 	OP_COPY,
+	OP_CLONE,
 	OP_COUNT,
 };
 
@@ -65,7 +71,7 @@ static const struct {
 	[OP_REOPEN] = {"reopen", 4},	 [OP_FSYNC] = {"fsync", 3},
 	[OP_SYNCALL] = {"syncall", 1},	 [OP_ALLOCATE] = {"allocate", 3},
 	[OP_PUNCH] = {"punch", 5},	 [OP_ZERO] = {"zero", 5},
-	[OP_COPY] = {"copy", 5},
+	[OP_COPY] = {"copy", 5},	 [OP_CLONE] = {"clone", 1},
 };
 
 struct file {
@@ -99,6 +105,7 @@ static struct {
 	unsigned n_files, n_dirs;
 	const char *dirs[MAX_DIRS];
 	const char *progress_path;
+	const char *clone_program;
 	bool enabled[OP_COUNT];
 	bool verify, verbose;
 } conf = {.seed = 1, .n_ops = 2000, .max_size = 8 << 20, .max_io = 256 << 10, .n_files = 3};
@@ -136,6 +143,9 @@ static void print_op(const struct op *o)
 	case OP_SYNCALL:
 	case OP_FSYNC:
 		break;
+	case OP_CLONE:
+		printf(" from file %u", o->src);
+		break;
 	case OP_COPY:
 		printf(" from file %u at %#" PRIx64 ",", o->src, o->src_off);
 		/* fall through */
@@ -155,6 +165,8 @@ static bool touches(const struct op *o, unsigned f, uint64_t at)
 
 	if (o->file != f || o->kind == OP_READ || o->kind == OP_MAPREAD)
 		return false;
+	if (o->kind == OP_CLONE)
+		return true;
 	resized = (at >= o->old_size) != (at >= o->new_size);
 	return resized || (at >= o->off && at < o->off + o->len);
 }
@@ -284,6 +296,10 @@ static void apply(const struct op *o)
 			set_size(f, o->new_size);
 		memcpy(f->data + o->off, io_buf, o->len);
 		touch(f, o->off, o->off + o->len);
+		break;
+	case OP_CLONE:
+		set_size(f, o->new_size);
+		memcpy(f->data, files[o->src].data, o->new_size);
 		break;
 	case OP_REOPEN:
 		f->dir = o->dir;
@@ -441,6 +457,13 @@ static struct op draw(uint64_t index)
 			o.len = 0;
 		if (o.len && o.off + o.len > f->size)
 			o.new_size = o.off + o.len;
+		break;
+	case OP_CLONE:
+		o.src = (unsigned)rnd_below(conf.n_files);
+		s = &files[o.src];
+		if (o.src == o.file || s->dir != f->dir)
+			break;
+		o.len = o.new_size = s->size;
 		break;
 	default:
 		break;
@@ -623,6 +646,34 @@ static void sync_file(const struct op *o, unsigned n)
 		fail_call(o, "fsync");
 }
 
+static void do_clone(const struct op *o)
+{
+	char from[4096], to[4096], clone[] = "clone";
+	char *argv[] = {(char *)conf.clone_program, clone, from, to, NULL};
+	int status, err;
+	pid_t pid;
+
+	sync_file(o, o->src);
+	close_file(o->file);
+	file_path(from, o->src, files[o->src].dir);
+	file_path(to, o->file, files[o->file].dir);
+	if (unlink(to) < 0)
+		fail_call(o, "unlink");
+	err = posix_spawn(&pid, conf.clone_program, NULL, NULL, argv, environ);
+	if (err) {
+		errno = err;
+		fail_call(o, "posix_spawn");
+	}
+	if (waitpid(pid, &status, 0) < 0)
+		fail_call(o, "waitpid");
+	if (status) {
+		print_op(o);
+		errno = 0;
+		fail(o->file, UINT64_MAX, "clone: wait status %#x", (unsigned)status);
+	}
+	open_file(o->file, false);
+}
+
 static void act(const struct op *o)
 {
 	struct file *f = &files[o->file];
@@ -663,6 +714,9 @@ static void act(const struct op *o)
 		break;
 	case OP_COPY:
 		do_copy(o);
+		break;
+	case OP_CLONE:
+		do_clone(o);
 		break;
 	default:
 		break;
@@ -792,6 +846,7 @@ __attribute__((noreturn)) static void usage(int code)
 		"  --size BYTES    longest file, k m g allowed (8m)\n"
 		"  --io BYTES      longest transfer (256k)\n"
 		"  --allocate --punch --zero --copy   these operations too\n"
+		"  --clone PROGRAM clone files too; PROGRAM is the cachefs command\n"
 		"  --no-mmap       without mapped reads and writes\n"
 		"  --progress FILE keep count there of what was begun and what was synced\n"
 		"  --verify        do nothing, check what an earlier run with the same options "
@@ -812,6 +867,7 @@ static void parse(int argc, char **argv)
 		PUNCH,
 		ZERO,
 		COPY,
+		CLONE,
 		NO_MMAP,
 		PROGRESS,
 		VERIFY
@@ -826,6 +882,7 @@ static void parse(int argc, char **argv)
 		{"punch", no_argument, NULL, PUNCH},
 		{"zero", no_argument, NULL, ZERO},
 		{"copy", no_argument, NULL, COPY},
+		{"clone", required_argument, NULL, CLONE},
 		{"no-mmap", no_argument, NULL, NO_MMAP},
 		{"progress", required_argument, NULL, PROGRESS},
 		{"verify", no_argument, NULL, VERIFY},
@@ -861,6 +918,10 @@ static void parse(int argc, char **argv)
 		case COPY:
 			conf.enabled[OP_ALLOCATE + (c - ALLOCATE)] = true;
 			break;
+		case CLONE:
+			conf.enabled[OP_CLONE] = true;
+			conf.clone_program = optarg;
+			break;
 		case NO_MMAP:
 			conf.enabled[OP_MAPWRITE] = conf.enabled[OP_MAPREAD] = false;
 			break;
@@ -882,7 +943,7 @@ static void parse(int argc, char **argv)
 	for (; optind < argc && conf.n_dirs < MAX_DIRS; optind++)
 		conf.dirs[conf.n_dirs++] = argv[optind];
 	if (!conf.n_dirs || !conf.n_files || conf.n_files > MAX_FILES || !conf.max_size ||
-	    !conf.max_io)
+	    !conf.max_io || (conf.clone_program && conf.progress_path))
 		usage(2);
 }
 

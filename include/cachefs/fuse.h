@@ -22,7 +22,9 @@ struct cfs_fuse_conf {
 	bool allow_other;
 	bool default_permissions;
 	bool writeback_cache;
+	bool posix_acl;		/* the kernel judges by ACLs, which implies default_permissions */
 	bool debug;		/* libfuse's own request trace on stderr */
+	int umask;		/* of all callers; -1: each its own */
 	unsigned max_threads;	/* 0: libfuse's default */
 	uint32_t max_io;	/* bytes per request, 1 MiB */
 	uint32_t read_ahead_kb; /* of the mount's backing device; 0: leave the kernel's */

@@ -87,7 +87,7 @@ struct cfs_ctx {
 	const gid_t *groups; /* supplementary groups; only looked at when check is set */
 	size_t n_groups;
 	bool check;	     /* do permission checks here (squash, non-default permissions) */
-	bool cancelled;	     /* reserved for the front end's own use */
+	bool admin;	     /* may use the mount's own files; for the front end, by real uid */
 	struct timespec now; /* CLOCK_REALTIME at the start of the operation */
 	cfs_deadline_t deadline;
 	/* True when the caller has given up (FUSE INTERRUPT); polled only by blocking locks. May be

@@ -39,9 +39,23 @@ struct cfs_vfs_conf {
 
 	cfs_ino_t root; /* of a subdirectory mount; 0: the volume's */
 	bool read_only;
-	bool hide_internal;  /* special files do not show up in listings */
-	bool security_xattr; /* off: "security." attributes do not exist, at no cost */
+	bool hide_internal; /* special files do not show up in listings */
+	/*
+	 * Extended attributes that do not exist here, at no cost: all but ACLs, and of "security."
+	 * those that are not wanted. (The kernel asks for security.capability before writes.)
+	 */
+	bool no_xattr;
+	bool security_xattr, capability_xattr, selinux_xattr; /* all; one of them */
 	enum cfs_atime atime;
+	/*
+	 * Requests of all users, or of root only, are made in another name, whose permissions are
+	 * checked here. check_permissions: everybody's are, as the kernel does not.
+	 */
+	struct cfs_vfs_squash {
+		bool on;
+		uint32_t uid, gid;
+	} squash_all, squash_root;
+	bool check_permissions;
 	uint64_t attr_timeout_ms, entry_timeout_ms, dir_entry_timeout_ms; /* 0: never cached */
 	uint64_t io_timeout_ms; /* deadline of one request; 0: 60 000 */
 	uint32_t uid, gid;	/* owner of the special files */
@@ -53,6 +67,9 @@ struct cfs_vfs_conf {
 	int (*control)(void *arg, const struct cfs_ctx *ctx, const char *req, size_t len,
 		       char **ret, size_t *ret_len);
 	void *control_arg;
+	/* The text of .config, malloc'ed. NULL: there is no such file. */
+	int (*config)(void *arg, char **ret, size_t *ret_len);
+	void *config_arg;
 	/* The volume is gone: the mount should end. May be NULL. */
 	void (*lost)(void *arg, const char *reason);
 	void *lost_arg;
@@ -70,7 +87,10 @@ int cfs_vfs_flush(struct cfs_vfs *v);
 /* Does cfs_vfs_flush() if nobody has. */
 void cfs_vfs_destroy(struct cfs_vfs *v);
 
-/* The context of a request that starts now. */
+/*
+ * The context of a request that starts now. It may point to memory of the calling thread that is
+ * valid until the thread's next request.
+ */
 struct cfs_ctx cfs_vfs_ctx(struct cfs_vfs *v, uint32_t uid, uint32_t gid, pid_t pid);
 
 /* ---- names and attributes ---- */
@@ -176,8 +196,8 @@ struct cfs_vfs_dirent {
 	cfs_ino_t ino;
 	uint8_t type;	   /* enum cfs_type */
 	uint64_t next_off; /* where to go on behind this entry */
-	/* NULL for "." and "..", and when what is known may be outdated: the entry is then looked
-	 * up. */
+	/* NULL for ".", ".." and special files, and when what is known may be outdated: the entry
+	 * is then looked up. */
 	const struct cfs_vfs_entry *entry;
 };
 /* A non-zero return ends this call; that entry counts as not delivered. */
@@ -204,6 +224,14 @@ int cfs_vfs_setlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 		  const struct cfs_plock *lock, bool wait);
 int cfs_vfs_getlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t owner,
 		  struct cfs_plock *lock);
+
+/* ---- requests, for those who read .accesslog ---- */
+
+/* Somebody does: requests are to be logged. */
+bool cfs_vfs_logging(const struct cfs_vfs *v);
+/* result: as the call returned it. */
+void cfs_vfs_log(struct cfs_vfs *v, const struct cfs_ctx *ctx, const char *op, const char *args,
+		 int result, uint64_t took_ns);
 
 /* ---- statistics ---- */
 

@@ -77,6 +77,42 @@ const struct cfs_opt mount_table[] = {
 	 OPT(default_permissions),
 	 .def = "true",
 	 .help = "let the kernel check permissions"},
+	{.name = "hide-internal",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(hide_internal),
+	 .help = "leave .stats, .config, .accesslog and .trash out of listings"},
+	{.name = "umask",
+	 .kind = CFS_OPT_STRING,
+	 OPT(umask),
+	 .arg = "OCTAL",
+	 .help = "umask of all callers in place of their own"},
+	{.name = "root-squash",
+	 .kind = CFS_OPT_STRING,
+	 OPT(root_squash),
+	 .arg = "UID:GID",
+	 .help = "who root is on this mount"},
+	{.name = "all-squash",
+	 .kind = CFS_OPT_STRING,
+	 OPT(all_squash),
+	 .arg = "UID:GID",
+	 .help = "who everybody is on this mount"},
+	{.name = "enable-xattr",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(xattr),
+	 .def = "true",
+	 .help = "extended attributes"},
+	{.name = "security-xattr",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(security_xattr),
+	 .help = "also those named security.*, at the cost of a question before writes"},
+	{.name = "enable-cap",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(capability_xattr),
+	 .help = "of these only security.capability"},
+	{.name = "enable-selinux",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(selinux_xattr),
+	 .help = "of these only security.selinux"},
 	{.name = "writeback_cache",
 	 .kind = CFS_OPT_FLAG,
 	 OPT(writeback_cache),
@@ -312,10 +348,17 @@ static bool is_foreign(const char *name)
 	static const char *const names[] = {
 		"_netdev", "nofail", "auto",	 "noauto", "user",  "users",	"nouser",
 		"owner",   "group",  "defaults", "rw",	   "async", "relatime", "norelatime"};
+	static const char *const shown[] = {"user_id", "group_id", "rootmode",
+					    "fd",      "blksize",  "max_read"};
 	size_t i;
 
 	if (!strncasecmp(name, "x-", 2) || !strncmp(name, "comment", 7))
 		return true;
+	/* libmount repeats what the kernel shows of a mount when it is to be remounted. */
+	for (i = 0; i < CFS_ARRAY_SIZE(shown); i++) {
+		if (!strcmp(name, shown[i]))
+			return true;
+	}
 	for (i = 0; i < CFS_ARRAY_SIZE(names); i++) {
 		if (!strcmp(name, names[i]))
 			return true;
@@ -377,6 +420,43 @@ int mount_opts_list(struct mount_opts *o, const char *list, bool sloppy, char er
 
 	r = cfs_opt_list(mount_table, o, list, unknown_option, &c, err);
 	return r == -ENOENT ? -EINVAL : r;
+}
+
+int mount_opts_squash(const char *name, const char *text, uint32_t *ret_uid, uint32_t *ret_gid,
+		      char err[CFS_OPT_ERRLEN])
+{
+	unsigned long id[2];
+	const char *p = text;
+	char *end;
+	int i;
+
+	for (i = 0; i < 2; i++, p = end + 1) {
+		errno = 0;
+		id[i] = strtoul(p, &end, 10);
+		/* The last number means "no change" to chown(2). */
+		if (end == p || *p < '0' || *p > '9' || errno || id[i] >= UINT32_MAX ||
+		    *end != (i == 0 ? ':' : '\0')) {
+			snprintf(err, CFS_OPT_ERRLEN, "%s=%s: not UID:GID", name, text);
+			return -EINVAL;
+		}
+	}
+	*ret_uid = (uint32_t)id[0];
+	*ret_gid = (uint32_t)id[1];
+	return 0;
+}
+
+int mount_opts_umask(const char *text, int *ret, char err[CFS_OPT_ERRLEN])
+{
+	unsigned long v;
+	char *end;
+
+	v = strtoul(text, &end, 8);
+	if (end == text || *text < '0' || *text > '7' || *end || v > 0777) {
+		snprintf(err, CFS_OPT_ERRLEN, "umask=%s: not an octal number up to 777", text);
+		return -EINVAL;
+	}
+	*ret = (int)v;
+	return 0;
 }
 
 void mount_opts_free(struct mount_opts *o)

@@ -20,6 +20,9 @@ struct mount_opts {
 	/* the kernel's generic flags, in the order seen */
 	char *kernel_opts;
 	bool allow_other, default_permissions, writeback_cache;
+	/* names and identities */
+	bool hide_internal, xattr, security_xattr, capability_xattr, selinux_xattr;
+	char *umask, *root_squash, *all_squash;
 	/* caches */
 	uint64_t attr_cache_ms, entry_cache_ms, dir_entry_cache_ms;
 	uint64_t buffer_size, max_readahead, read_ahead;
@@ -49,6 +52,10 @@ extern const struct cfs_opt mount_table[];
  * dropped, kernel flags collected. sloppy: unknown names are warnings. 0, or -EINVAL with err.
  */
 int mount_opts_list(struct mount_opts *o, const char *list, bool sloppy, char err[CFS_OPT_ERRLEN]);
+/* The values of root-squash, all-squash and umask. 0, or -EINVAL with err. */
+int mount_opts_squash(const char *name, const char *text, uint32_t *ret_uid, uint32_t *ret_gid,
+		      char err[CFS_OPT_ERRLEN]);
+int mount_opts_umask(const char *text, int *ret, char err[CFS_OPT_ERRLEN]);
 void mount_opts_free(struct mount_opts *o);
 
 /* Budget for data pages when buffer-size is not given: 300 MiB, or a quarter of the cgroup's limit.

@@ -19,6 +19,7 @@
 #include "cmd/cmd.h"
 #include "cmd/control.h"
 #include "cmd/mount.h"
+#include "cmd/mountconfig.h"
 #include "cmd/volume.h"
 
 /* Of the object store, for what is neither an upload nor a download: compaction, clean-up. */
@@ -26,6 +27,7 @@
 
 struct serve {
 	const struct mount_opts *o;
+	const char *dir;
 	struct cfs_setting *setting;
 	struct cfs_meta *meta;
 	struct cfs_object_store *objects;
@@ -164,6 +166,35 @@ static unsigned workers_for(int64_t max, uint64_t limit, uint64_t timeout_ms, ui
 	return (unsigned)CFS_MAX(CFS_MIN(n, (uint64_t)max), 1);
 }
 
+/* Squashed callers have names that the kernel does not know. It knows those of root-squash well
+ * enough: it lets root pass, and what root may do here is judged here. */
+static bool kernel_checks(const struct serve *s)
+{
+	return s->o->default_permissions && !s->o->all_squash;
+}
+
+static int set_squash(const struct mount_opts *o, struct cfs_vfs_conf *vfs, char err[256])
+{
+	int r = 0;
+
+	vfs->squash_root.on = o->root_squash;
+	vfs->squash_all.on = o->all_squash;
+	if (o->root_squash)
+		r = mount_opts_squash("root-squash", o->root_squash, &vfs->squash_root.uid,
+				      &vfs->squash_root.gid, err);
+	if (r == 0 && o->all_squash)
+		r = mount_opts_squash("all-squash", o->all_squash, &vfs->squash_all.uid,
+				      &vfs->squash_all.gid, err);
+	return r;
+}
+
+static int show_config(void *arg, char **ret, size_t *ret_len)
+{
+	const struct serve *s = arg;
+
+	return mount_config_show(s->meta, s->o, s->dir, ret, ret_len);
+}
+
 static int open_layers(struct serve *s, char err[256])
 {
 	const struct mount_opts *o = s->o;
@@ -197,6 +228,12 @@ static int open_layers(struct serve *s, char err[256])
 	struct cfs_vfs_conf vfs = {
 		.meta = s->meta,
 		.read_only = o->ro,
+		.hide_internal = o->hide_internal,
+		.no_xattr = !o->xattr,
+		.security_xattr = o->security_xattr,
+		.capability_xattr = o->capability_xattr,
+		.selinux_xattr = o->selinux_xattr,
+		.check_permissions = !kernel_checks(s),
 		.atime = (enum cfs_atime)o->atime_mode,
 		.attr_timeout_ms = o->attr_cache_ms,
 		.entry_timeout_ms = o->entry_cache_ms,
@@ -206,11 +243,16 @@ static int open_layers(struct serve *s, char err[256])
 		.gid = getgid(),
 		.control = control_serve,
 		.control_arg = &s->control,
+		.config = show_config,
+		.config_arg = s,
 		.lost = on_lost,
 		.lost_arg = s,
 	};
 	int r;
 
+	r = set_squash(o, &vfs, err);
+	if (r < 0)
+		return r;
 	r = cfs_pool_create(budget, &s->pool);
 	if (r == 0) {
 		store.pool = data.pool = vfs.pool = s->pool;
@@ -266,14 +308,18 @@ static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret,
 		.source = source,
 		.kernel_opts = kernel_opts,
 		.allow_other = s->o->allow_other,
-		.default_permissions = s->o->default_permissions,
+		.default_permissions = kernel_checks(s),
 		.writeback_cache = s->o->writeback_cache,
+		.posix_acl = s->setting->enable_acl && kernel_checks(s),
+		.umask = -1,
 		.debug = s->o->debug,
 		.max_threads = (unsigned)s->o->max_threads,
 		.max_io = 1 << 20,
 		.read_ahead_kb = (uint32_t)(s->o->read_ahead >> 10),
 	};
 
+	if (s->o->umask && mount_opts_umask(s->o->umask, &conf.umask, err) < 0)
+		return -EINVAL;
 	snprintf(source, sizeof(source), "cachefs:%s", s->setting->name);
 	snprintf(kernel_opts, sizeof(kernel_opts), "%s%s%s", s->o->ro ? "ro" : "rw",
 		 s->o->kernel_opts ? "," : "", s->o->kernel_opts ? s->o->kernel_opts : "");
@@ -320,7 +366,7 @@ static int close_layers(struct serve *s, bool session)
 int serve_mount(const char *url, const char *dir, const struct mount_opts *o, serve_ready_fn ready,
 		void *arg, char err[256])
 {
-	struct serve s = {.o = o};
+	struct serve s = {.o = o, .dir = dir};
 	struct cfs_fuse *fuse = NULL;
 	bool session = false;
 	int r, sig = 0;

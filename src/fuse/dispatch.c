@@ -6,7 +6,9 @@
  */
 #include "fuse-internal.h"
 
+#include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 
 static bool interrupted(const struct cfs_ctx *ctx)
 {
@@ -17,16 +19,33 @@ static bool interrupted(const struct cfs_ctx *ctx)
 	       atomic_load_explicit(&c->fuse->stopping, memory_order_relaxed);
 }
 
-void call_begin(struct call *c, fuse_req_t req)
+void call_begin(struct call *c, fuse_req_t req, const char *op)
 {
 	const struct fuse_ctx *who = fuse_req_ctx(req);
 
 	c->req = req;
 	c->fuse = fuse_req_userdata(req);
 	c->vfs = c->fuse->vfs;
-	c->umask = who->umask;
+	c->umask = c->fuse->conf.umask >= 0 ? (mode_t)c->fuse->conf.umask : who->umask;
+	c->op = op;
+	c->start_ns = cfs_vfs_logging(c->vfs) ? cfs_now_ns() : 0;
 	c->ctx = cfs_vfs_ctx(c->vfs, who->uid, who->gid, who->pid);
 	c->ctx.interrupted = interrupted;
+}
+
+void call_set_args(struct call *c, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(c->args, sizeof(c->args), fmt, ap);
+	va_end(ap);
+}
+
+void call_end(struct call *c, int r)
+{
+	if (c->start_ns)
+		cfs_vfs_log(c->vfs, &c->ctx, c->op, c->args, r, cfs_now_ns() - c->start_ns);
 }
 
 static void want(struct fuse_conn_info *conn, unsigned cap, bool on)
@@ -64,6 +83,8 @@ void op_init(void *userdata, struct fuse_conn_info *conn)
 	want(conn, FUSE_CAP_READDIRPLUS_AUTO, false);
 	/* The umask must not be applied where the parent has a default ACL. */
 	want(conn, FUSE_CAP_DONT_MASK, true);
+	/* The kernel then judges by ACLs, and inherits default_permissions from it. */
+	want(conn, FUSE_CAP_POSIX_ACL, f->conf.posix_acl);
 	/* The kernel then clears setuid and setgid by explicit setattr, only where they are set. */
 	want(conn, FUSE_CAP_HANDLE_KILLPRIV, false);
 	/* Requests arrive in memory and replies leave from pinned pages: pipes would add copies. */

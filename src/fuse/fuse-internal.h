@@ -29,6 +29,8 @@ struct cfs_fuse {
 	unsigned n_waiters;   /* threads that wait for a file lock, ops-lock.c */
 };
 
+#define CALL_ARGS 600 /* two names and some numbers */
+
 /* One request: who asks, and whom to answer. */
 struct call {
 	struct cfs_ctx ctx;
@@ -36,9 +38,21 @@ struct call {
 	struct cfs_vfs *vfs;
 	fuse_req_t req;
 	mode_t umask;
+	/* For the access log; args are set when start_ns is. */
+	const char *op;
+	uint64_t start_ns; /* 0: nobody reads it */
+	char args[CALL_ARGS];
 };
 
-void call_begin(struct call *c, fuse_req_t req);
+void call_begin(struct call *c, fuse_req_t req, const char *op);
+__attribute__((format(printf, 2, 3))) void call_set_args(struct call *c, const char *fmt, ...);
+#define call_args(c, ...)                                                                          \
+	do {                                                                                       \
+		if ((c)->start_ns)                                                                 \
+			call_set_args(c, __VA_ARGS__);                                             \
+	} while (0)
+/* The request has been answered; reply_*() do this themselves. */
+void call_end(struct call *c, int r);
 
 /* reply.c; every request is answered exactly once. r: 0 or a negative errno. */
 void reply_status(struct call *c, int r);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/bytes.h"
@@ -20,7 +21,8 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	uint64_t fh;
 	int r;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "opendir");
+	call_args(&c, "%" PRIu64, ino);
 	r = cfs_vfs_opendir(c.vfs, &c.ctx, ino, &fh);
 	if (r < 0) {
 		reply_status(&c, r);
@@ -29,6 +31,7 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	fi->fh = fh;
 	if (fuse_reply_open(req, fi) == -ENOENT)
 		cfs_vfs_releasedir(c.vfs, &c.ctx, fh);
+	call_end(&c, 0);
 }
 
 static int add_entry(void *arg, const struct cfs_vfs_dirent *d)
@@ -60,7 +63,7 @@ static int add_entry(void *arg, const struct cfs_vfs_dirent *d)
 	return 0;
 }
 
-static void list(fuse_req_t req, size_t size, off_t off, uint64_t fh, bool plus)
+static void list(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, uint64_t fh, bool plus)
 {
 	char buf[LISTING_MAX];
 	struct listing l = {
@@ -72,30 +75,34 @@ static void list(fuse_req_t req, size_t size, off_t off, uint64_t fh, bool plus)
 	struct call c;
 	int r;
 
-	call_begin(&c, req);
+	call_begin(&c, req, plus ? "readdirplus" : "readdir");
+	call_args(&c, "%" PRIu64 ",%zu,%lld", ino, size, (long long)off);
 	r = cfs_vfs_readdir(c.vfs, &c.ctx, fh, (uint64_t)off, plus, add_entry, &l);
-	if (r < 0)
+	if (r < 0) {
 		reply_status(&c, r);
-	else
-		fuse_reply_buf(req, l.buf, l.used);
+		return;
+	}
+	fuse_reply_buf(req, l.buf, l.used);
+	call_end(&c, 0);
 }
 
 void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
-	list(req, size, off, fi->fh, false);
+	list(req, ino, size, off, fi->fh, false);
 }
 
 void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 		    struct fuse_file_info *fi)
 {
-	list(req, size, off, fi->fh, true);
+	list(req, ino, size, off, fi->fh, true);
 }
 
 void op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct call c;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "releasedir");
+	call_args(&c, "%" PRIu64 ",%#" PRIx64, ino, fi->fh);
 	reply_status(&c, cfs_vfs_releasedir(c.vfs, &c.ctx, fi->fh));
 }
 
@@ -103,6 +110,7 @@ void op_fsyncdir(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file
 {
 	struct call c;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "fsyncdir");
+	call_args(&c, "%" PRIu64, ino);
 	reply_status(&c, cfs_vfs_fsyncdir(c.vfs, &c.ctx, fi->fh));
 }

@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <sys/file.h>
 
@@ -141,7 +142,9 @@ void op_getlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct 
 	struct call c;
 	int r;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "getlk");
+	call_args(&c, "%" PRIu64 ",%#" PRIx64 ",%lld,%lld,%d,%#" PRIx64, ino, fi->fh,
+		  (long long)lk->l_start, (long long)lk->l_len, lk->l_type, fi->lock_owner);
 	r = to_plock(lk, &p);
 	if (r == 0)
 		r = cfs_vfs_getlk(c.vfs, &c.ctx, fi->fh, fi->lock_owner, &p);
@@ -157,6 +160,7 @@ void op_getlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct 
 		lk->l_len = p.end >= INT64_MAX ? 0 : (off_t)(p.end - p.start + 1);
 	}
 	fuse_reply_lock(req, lk);
+	call_end(&c, 0);
 }
 
 void op_setlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lk,
@@ -165,7 +169,9 @@ void op_setlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct 
 	struct waiter w = {.fh = fi->fh, .owner = fi->lock_owner, .posix = true};
 	int r;
 
-	call_begin(&w.call, req);
+	call_begin(&w.call, req, "setlk");
+	call_args(&w.call, "%" PRIu64 ",%#" PRIx64 ",%lld,%lld,%d,%#" PRIx64, ino, fi->fh,
+		  (long long)lk->l_start, (long long)lk->l_len, lk->l_type, fi->lock_owner);
 	r = to_plock(lk, &w.lock);
 	if (r < 0)
 		reply_status(&w.call, r);
@@ -177,7 +183,8 @@ void op_flock(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, int op)
 {
 	struct waiter w = {.fh = fi->fh, .owner = fi->lock_owner};
 
-	call_begin(&w.call, req);
+	call_begin(&w.call, req, "flock");
+	call_args(&w.call, "%" PRIu64 ",%#" PRIx64 ",%d", ino, fi->fh, op);
 	switch (op & ~LOCK_NB) {
 	case LOCK_SH:
 		w.lock.type = CFS_LOCK_READ;

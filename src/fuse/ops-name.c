@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -14,7 +15,8 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	struct call c;
 	int r;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "lookup");
+	call_args(&c, "%" PRIu64 ",%s", parent, name);
 	r = cfs_vfs_lookup(c.vfs, &c.ctx, parent, name, strlen(name), &e);
 	reply_entry(&c, r, &e);
 }
@@ -43,7 +45,8 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	struct call c;
 	int r;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "getattr");
+	call_args(&c, "%" PRIu64, ino);
 	r = cfs_vfs_getattr(c.vfs, &c.ctx, ino, &a);
 	reply_attr(&c, r, &a);
 }
@@ -74,7 +77,8 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 	size_t i;
 	int r;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "setattr");
+	call_args(&c, "%" PRIu64 ",%#x", ino, (unsigned)to_set);
 	for (i = 0; i < sizeof(map) / sizeof(map[0]); i++) {
 		if (to_set & map[i].fuse)
 			set |= map[i].vfs;
@@ -93,12 +97,15 @@ void op_readlink(fuse_req_t req, fuse_ino_t ino)
 	struct call c;
 	int r;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "readlink");
+	call_args(&c, "%" PRIu64, ino);
 	r = cfs_vfs_readlink(c.vfs, &c.ctx, ino, buf);
-	if (r < 0)
+	if (r < 0) {
 		reply_status(&c, r);
-	else
-		fuse_reply_readlink(req, buf);
+		return;
+	}
+	fuse_reply_readlink(req, buf);
+	call_end(&c, 0);
 }
 
 static uint8_t mode_type(mode_t mode)
@@ -150,7 +157,8 @@ void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, 
 	struct cfs_mknod in;
 	struct call c;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "mknod");
+	call_args(&c, "%" PRIu64 ",%s,%#o,%#x", parent, name, mode, (unsigned)rdev);
 	in = make_request(&c, parent, name, mode);
 	in.rdev = (uint32_t)rdev;
 	make(&c, &in);
@@ -161,7 +169,8 @@ void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 	struct cfs_mknod in;
 	struct call c;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "mkdir");
+	call_args(&c, "%" PRIu64 ",%s,%#o", parent, name, mode);
 	in = make_request(&c, parent, name, (mode & 07777) | S_IFDIR);
 	make(&c, &in);
 }
@@ -171,7 +180,8 @@ void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const cha
 	struct cfs_mknod in;
 	struct call c;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "symlink");
+	call_args(&c, "%" PRIu64 ",%s,%s", parent, name, target);
 	in = make_request(&c, parent, name, S_IFLNK | 0777);
 	in.umask = 0;
 	in.target = target;
@@ -183,7 +193,8 @@ void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	struct call c;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "unlink");
+	call_args(&c, "%" PRIu64 ",%s", parent, name);
 	reply_status(&c, cfs_vfs_unlink(c.vfs, &c.ctx, parent, name, strlen(name)));
 }
 
@@ -191,7 +202,8 @@ void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	struct call c;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "rmdir");
+	call_args(&c, "%" PRIu64 ",%s", parent, name);
 	reply_status(&c, cfs_vfs_rmdir(c.vfs, &c.ctx, parent, name, strlen(name)));
 }
 
@@ -210,7 +222,9 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
 	struct call c;
 	int r;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "rename");
+	call_args(&c, "%" PRIu64 ",%s,%" PRIu64 ",%s,%u", parent, name, new_parent, new_name,
+		  flags);
 	/* RENAME_WHITEOUT has no meaning in the format. */
 	if (flags & ~(unsigned)(CFS_RENAME_NOREPLACE | CFS_RENAME_EXCHANGE))
 		r = -EINVAL;
@@ -225,7 +239,8 @@ void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name
 	struct call c;
 	int r;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "link");
+	call_args(&c, "%" PRIu64 ",%" PRIu64 ",%s", ino, parent, name);
 	r = cfs_vfs_link(c.vfs, &c.ctx, ino, parent, name, strlen(name), &e);
 	reply_entry(&c, r, &e);
 }
@@ -234,7 +249,8 @@ void op_access(fuse_req_t req, fuse_ino_t ino, int mask)
 {
 	struct call c;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "access");
+	call_args(&c, "%" PRIu64 ",%#x", ino, (unsigned)mask);
 	reply_status(&c, cfs_vfs_access(c.vfs, &c.ctx, ino, mask));
 }
 
@@ -245,7 +261,8 @@ void op_statfs(fuse_req_t req, fuse_ino_t ino)
 	struct call c;
 	int r;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "statfs");
+	call_args(&c, "%" PRIu64, ino);
 	r = cfs_vfs_statfs(c.vfs, &c.ctx, &s);
 	if (r < 0) {
 		reply_status(&c, r);
@@ -259,4 +276,5 @@ void op_statfs(fuse_req_t req, fuse_ino_t ino)
 	st.f_ffree = st.f_favail = s.avail_inodes;
 	st.f_namemax = CFS_NAME_MAX;
 	fuse_reply_statfs(req, &st);
+	call_end(&c, 0);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <inttypes.h>
 #include <linux/fs.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +12,15 @@
 /* size 0 asks for the length only. */
 static void reply_value(struct call *c, ssize_t n, const char *buf, size_t size)
 {
-	if (n < 0)
+	if (n < 0) {
 		reply_status(c, (int)n);
-	else if (size == 0)
+		return;
+	}
+	if (size == 0)
 		fuse_reply_xattr(c->req, (size_t)n);
 	else
 		fuse_reply_buf(c->req, buf, (size_t)n);
+	call_end(c, 0);
 }
 
 void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
@@ -25,7 +29,8 @@ void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 	struct call c;
 	ssize_t n;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "getxattr");
+	call_args(&c, "%" PRIu64 ",%s,%zu", ino, name, size);
 	if (size > CFS_XATTR_VALUE_MAX)
 		size = CFS_XATTR_VALUE_MAX;
 	if (size > sizeof(small))
@@ -42,7 +47,8 @@ void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 	struct call c;
 	ssize_t n;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "listxattr");
+	call_args(&c, "%" PRIu64 ",%zu", ino, size);
 	if (size > CFS_XATTR_VALUE_MAX)
 		size = CFS_XATTR_VALUE_MAX;
 	if (size > sizeof(small))
@@ -58,7 +64,8 @@ void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *v
 {
 	struct call c;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "setxattr");
+	call_args(&c, "%" PRIu64 ",%s,%zu,%#x", ino, name, size, (unsigned)flags);
 	reply_status(&c, cfs_vfs_setxattr(c.vfs, &c.ctx, ino, name, value, size, flags));
 }
 
@@ -66,7 +73,8 @@ void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 {
 	struct call c;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "removexattr");
+	call_args(&c, "%" PRIu64 ",%s", ino, name);
 	reply_status(&c, cfs_vfs_removexattr(c.vfs, &c.ctx, ino, name));
 }
 
@@ -120,6 +128,33 @@ static int get_fsxattr(struct call *c, fuse_ino_t ino, size_t out_size)
 	return 0;
 }
 
+/* Knows nothing of secure deletion, which stays as it is. */
+static int set_fsxattr(struct call *c, fuse_ino_t ino, const void *in, size_t in_size)
+{
+	struct fsxattr x;
+	uint32_t flags;
+	int r;
+
+	if (in_size < sizeof(x))
+		return -EINVAL;
+	memcpy(&x, in, sizeof(x));
+	if ((x.fsx_xflags & ~(uint32_t)(FS_XFLAG_IMMUTABLE | FS_XFLAG_APPEND)) || x.fsx_extsize ||
+	    x.fsx_projid || x.fsx_cowextsize)
+		return -EOPNOTSUPP;
+	r = cfs_vfs_get_flags(c->vfs, &c->ctx, ino, &flags);
+	if (r < 0)
+		return r;
+	flags &= FS_SECRM_FL;
+	if (x.fsx_xflags & FS_XFLAG_IMMUTABLE)
+		flags |= FS_IMMUTABLE_FL;
+	if (x.fsx_xflags & FS_XFLAG_APPEND)
+		flags |= FS_APPEND_FL;
+	r = cfs_vfs_set_flags(c->vfs, &c->ctx, ino, flags);
+	if (r == 0)
+		fuse_reply_ioctl(c->req, 0, NULL, 0);
+	return r;
+}
+
 void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int cmd, void *arg,
 	      struct fuse_file_info *fi, unsigned flags, const void *in, size_t in_size,
 	      size_t out_size)
@@ -127,7 +162,8 @@ void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int cmd, void *arg,
 	struct call c;
 	int r;
 
-	call_begin(&c, req);
+	call_begin(&c, req, "ioctl");
+	call_args(&c, "%" PRIu64 ",%#x", ino, cmd);
 	switch (cmd) {
 	case FS_IOC_GETFLAGS:
 	case FS_IOC32_GETFLAGS:
@@ -140,9 +176,14 @@ void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int cmd, void *arg,
 	case FS_IOC_FSGETXATTR:
 		r = get_fsxattr(&c, ino, out_size);
 		break;
+	case FS_IOC_FSSETXATTR:
+		r = set_fsxattr(&c, ino, in, in_size);
+		break;
 	default:
 		r = -ENOTTY;
 	}
 	if (r < 0)
 		reply_status(&c, r);
+	else
+		call_end(&c, 0);
 }

@@ -67,6 +67,7 @@ void fill_entry(struct fuse_entry_param *ret, const struct cfs_vfs_entry *e)
 void reply_status(struct call *c, int r)
 {
 	fuse_reply_err(c->req, positive_errno(r));
+	call_end(c, r);
 }
 
 void reply_entry(struct call *c, int r, const struct cfs_vfs_entry *e)
@@ -79,6 +80,7 @@ void reply_entry(struct call *c, int r, const struct cfs_vfs_entry *e)
 	}
 	fill_entry(&p, e);
 	fuse_reply_entry(c->req, &p);
+	call_end(c, 0);
 }
 
 void reply_attr(struct call *c, int r, const struct cfs_vfs_attr *a)
@@ -91,6 +93,7 @@ void reply_attr(struct call *c, int r, const struct cfs_vfs_attr *a)
 	}
 	fill_stat(&st, a->ino, &a->attr);
 	fuse_reply_attr(c->req, &st, a->attr_ms / 1000.0);
+	call_end(c, 0);
 }
 
 static void fill_open(struct fuse_file_info *fi, const struct cfs_vfs_open *o)
@@ -110,6 +113,7 @@ void reply_open(struct call *c, int r, const struct cfs_vfs_open *o, struct fuse
 	/* -ENOENT: the caller was interrupted, no release will come. */
 	if (fuse_reply_open(c->req, fi) == -ENOENT)
 		cfs_vfs_release(c->vfs, &c->ctx, o->fh);
+	call_end(c, 0);
 }
 
 void reply_create(struct call *c, int r, const struct cfs_vfs_entry *e,
@@ -125,6 +129,7 @@ void reply_create(struct call *c, int r, const struct cfs_vfs_entry *e,
 	fill_open(fi, o);
 	if (fuse_reply_create(c->req, &p, fi) == -ENOENT)
 		cfs_vfs_release(c->vfs, &c->ctx, o->fh);
+	call_end(c, 0);
 }
 
 /* True when every piece has a page and all fit into iov: no memory is needed to reply. */
@@ -143,25 +148,32 @@ static bool inline_iov(const struct cfs_segs *s, struct iovec iov[IOV_INLINE])
 	return true;
 }
 
+/* The pieces in memory of their own. */
+static int reply_copied_iov(struct call *c, const struct cfs_segs *s)
+{
+	struct iovec *iov;
+	int n = cfs_segs_iov(s, &iov);
+
+	if (n < 0)
+		return n;
+	fuse_reply_iov(c->req, iov, n);
+	free(iov);
+	return 0;
+}
+
 void reply_segs(struct call *c, int r, struct cfs_segs *s)
 {
-	struct iovec iov[IOV_INLINE], *heap = NULL;
-	int n = 0;
+	struct iovec iov[IOV_INLINE];
 
-	if (r < 0) {
+	if (r == 0 && !inline_iov(s, iov))
+		r = reply_copied_iov(c, s);
+	else if (r == 0 && s->n == 1)
+		fuse_reply_buf(c->req, iov[0].iov_base, iov[0].iov_len);
+	else if (r == 0)
+		fuse_reply_iov(c->req, iov, (int)s->n);
+	if (r < 0)
 		reply_status(c, r);
-	} else if (inline_iov(s, iov)) {
-		if (s->n == 1)
-			fuse_reply_buf(c->req, iov[0].iov_base, iov[0].iov_len);
-		else
-			fuse_reply_iov(c->req, iov, (int)s->n);
-	} else {
-		n = cfs_segs_iov(s, &heap);
-		if (n < 0)
-			reply_status(c, n);
-		else
-			fuse_reply_iov(c->req, heap, n);
-		free(heap);
-	}
+	else
+		call_end(c, 0);
 	cfs_segs_release(s);
 }

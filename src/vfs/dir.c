@@ -9,9 +9,12 @@
 
 #include "vfs-internal.h"
 
+#define N_DOTS	     2
 #define PAGE_ENTRIES 1000
 #define MARKS	     64
 #define STALE_MS     1000 /* oldest page that attributes are taken from when nothing may be cached */
+
+enum { MAY_READ = 4 };
 
 struct page_entry {
 	cfs_ino_t ino;
@@ -27,10 +30,11 @@ struct mark {
 
 struct dir {
 	cfs_ino_t ino;
-	_Atomic bool
-		busy; /* the kernel reads a handle from one thread at a time; others are refused */
+	/* The kernel reads a handle from one thread at a time; others are refused. */
+	_Atomic bool busy;
 
-	uint64_t first; /* index of the page's first entry; "." and ".." are not counted */
+	unsigned n_fixed; /* entries before those of the pages: ".", "..", special files */
+	uint64_t first;	  /* index of the page's first entry; the fixed ones are not counted */
 	size_t n, cap;
 	size_t names_len, names_cap;
 	struct page_entry *entries;
@@ -44,23 +48,40 @@ struct dir {
 	struct mark *marks;
 };
 
-int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t *ret_fh)
+static int check_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino)
 {
 	struct cfs_attr attr;
-	struct handle *h;
-	struct dir *d;
 	uint32_t ms;
 	int r;
 
+	if (!ctx->check && !keeps_atime(v, ino))
+		return 0;
+	r = get_attr(v, ctx, ino, &attr, &ms);
+	if (r == 0 && ctx->check)
+		r = cfs_meta_access(v->conf.meta, ctx, ino, MAY_READ, &attr);
+	if (r == 0 && keeps_atime(v, ino))
+		touch_atime(v, ctx, ino, &attr);
+	return r;
+}
+
+int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t *ret_fh)
+{
+	struct cfs_vfs_dirent e;
+	struct handle *h;
+	struct dir *d;
+	int r;
+
 	ino = ino_in(v, ino);
-	if (v->conf.atime != CFS_NOATIME && !v->conf.read_only && !cfs_ino_is_trash(ino) &&
-	    get_attr(v, ctx, ino, &attr, &ms) == 0 &&
-	    cfs_meta_touch_atime(v->conf.meta, ctx, ino, v->conf.atime, &attr) == 0)
-		cache_changed(&v->cache, 0, 0, ino, NULL);
+	r = check_open(v, ctx, ino);
+	if (r < 0)
+		return r;
 	d = calloc(1, sizeof(*d));
 	if (!d)
 		return -ENOMEM;
 	d->ino = ino;
+	d->n_fixed = N_DOTS;
+	while (ino == v->conf.root && special_listed(v, ctx, d->n_fixed - N_DOTS, &e))
+		d->n_fixed++;
 	r = handle_alloc(&v->handles, &h, ret_fh);
 	if (r < 0) {
 		free(d);
@@ -242,7 +263,7 @@ static int deliver(struct cfs_vfs *v, struct dir *d, uint64_t index, uint64_t ag
 		.name_len = p->name_len,
 		.ino = ino_out(v, p->ino),
 		.type = p->type,
-		.next_off = index + 3,
+		.next_off = index + d->n_fixed + 1,
 	};
 
 	if (attrs && d->attrs && is_current(v, d, p, age_ms)) {
@@ -255,20 +276,31 @@ static int deliver(struct cfs_vfs *v, struct dir *d, uint64_t index, uint64_t ag
 	return fn(arg, &e);
 }
 
-/* "." and "..". */
-static int deliver_dots(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uint64_t off,
-			cfs_vfs_dirent_fn fn, void *arg)
+static void fill_dot(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, bool parent,
+		     struct cfs_vfs_dirent *e)
 {
-	struct cfs_vfs_dirent e = {.name = "..", .type = CFS_TYPE_DIR};
 	struct cfs_attr attr;
 	uint32_t ms;
 
-	for (; off < 2; off++) {
-		e.name_len = off + 1;
+	e->name = "..";
+	e->name_len = parent ? 2 : 1;
+	e->type = CFS_TYPE_DIR;
+	e->ino = ino_out(v, d->ino);
+	if (parent && d->ino != v->conf.root && get_attr(v, ctx, d->ino, &attr, &ms) == 0)
+		e->ino = ino_out(v, attr.parent);
+}
+
+static int deliver_fixed(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uint64_t off,
+			 cfs_vfs_dirent_fn fn, void *arg)
+{
+	struct cfs_vfs_dirent e = {0};
+
+	for (; off < d->n_fixed; off++) {
+		if (off < N_DOTS)
+			fill_dot(v, ctx, d, off == 1, &e);
+		else if (!special_listed(v, ctx, (unsigned)off - N_DOTS, &e))
+			continue;
 		e.next_off = off + 1;
-		e.ino = ino_out(v, d->ino);
-		if (off == 1 && d->ino != v->conf.root && get_attr(v, ctx, d->ino, &attr, &ms) == 0)
-			e.ino = ino_out(v, attr.parent);
 		if (fn(arg, &e))
 			return 1;
 	}
@@ -285,9 +317,9 @@ static int list(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uin
 		d->loaded = false;
 		d->n_marks = 0;
 	}
-	if (off < 2 && deliver_dots(v, ctx, d, off, fn, arg))
+	if (off < d->n_fixed && deliver_fixed(v, ctx, d, off, fn, arg))
 		return 0;
-	index = off < 2 ? 0 : off - 2;
+	index = off < d->n_fixed ? 0 : off - d->n_fixed;
 	r = seek_page(v, ctx, d, index, attrs);
 	if (r < 0)
 		return r;

@@ -2,6 +2,7 @@
 /* Open files. */
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include "base/log.h"
 #include "vfs-internal.h"
@@ -11,14 +12,41 @@ static bool writable(int flags)
 	return (flags & O_ACCMODE) != O_RDONLY;
 }
 
-static void touch_atime(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			struct cfs_attr *attr)
+bool keeps_atime(const struct cfs_vfs *v, cfs_ino_t ino)
 {
-	if (v->conf.atime == CFS_NOATIME || v->conf.read_only || cfs_ino_is_trash(ino))
-		return;
-	/* A time that could not be noted is no reason to refuse the open. */
+	return v->conf.atime != CFS_NOATIME && !v->conf.read_only && !cfs_ino_is_trash(ino);
+}
+
+void touch_atime(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct cfs_attr *attr)
+{
+	/* A time that could not be noted is no reason to refuse the access. */
 	if (cfs_meta_touch_atime(v->conf.meta, ctx, ino, v->conf.atime, attr) == 0)
 		cache_changed(&v->cache, 0, 0, ino, NULL);
+}
+
+/* A read through this handle; looks at the time stored at most once a second. */
+static void read_touches(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h)
+{
+	int64_t last = atomic_load_explicit(&h->atime_s, memory_order_relaxed);
+	cfs_ino_t ino = h->vnode->node.key;
+	struct cfs_attr attr;
+	uint32_t ms;
+
+	if ((h->flags & O_NOATIME) || last == ctx->now.tv_sec || !keeps_atime(v, ino) ||
+	    !atomic_compare_exchange_strong(&h->atime_s, &last, ctx->now.tv_sec))
+		return;
+	if (get_attr(v, ctx, ino, &attr, &ms) == 0)
+		touch_atime(v, ctx, ino, &attr);
+}
+
+/* The kernel leaves this to us when it lets us truncate at open. */
+static void drop_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			struct cfs_attr *attr)
+{
+	struct cfs_ctx own = permitted(ctx);
+
+	if (ctx->uid != 0 && (attr->mode & (S_ISUID | S_ISGID)))
+		cfs_meta_setattr(v->conf.meta, &own, ino, CFS_SET_KILL_SUID, attr, attr);
 }
 
 /* n is referenced and belongs to the handle afterwards; attr is that of the metadata now. */
@@ -40,10 +68,13 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 	if (r < 0)
 		return r;
 	if (flags & O_TRUNC) {
+		struct cfs_ctx own = permitted(ctx);
+
 		atomic_store_explicit(&n->written, true, memory_order_relaxed);
-		r = cfs_file_truncate(vnode_file(n), ctx, 0, attr);
+		r = cfs_file_truncate(vnode_file(n), &own, 0, attr);
 		if (r < 0)
 			return r;
+		drop_set_id(v, ctx, ino, attr);
 		inode_changed(v, ino, 0, 0, NULL);
 	}
 	r = handle_alloc(&v->handles, &h, &ret->fh);
@@ -55,7 +86,9 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 	handle_publish(h, HANDLE_FILE);
 	ret->keep_cache = cache_opened(&v->cache, ino, attr->mtime);
 	ret->direct_io = false;
-	touch_atime(v, ctx, ino, attr);
+	atomic_store(&h->atime_s, ctx->now.tv_sec);
+	if (keeps_atime(v, ino) && !(flags & O_NOATIME) && (flags & O_ACCMODE) != O_WRONLY)
+		touch_atime(v, ctx, ino, attr);
 	return 0;
 }
 
@@ -67,7 +100,7 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 	int r;
 
 	if (ino_is_special(ino))
-		return special_open(v, ino, ret);
+		return special_open(v, ctx, ino, flags, ret);
 	n = vnode_get(v, ino);
 	if (!n)
 		return -ENOMEM;
@@ -84,6 +117,7 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 			int flags, struct cfs_vfs_entry *ret, struct cfs_vfs_open *ret_open)
 {
 	struct cfs_attr attr;
+	struct cfs_ctx own;
 	struct vnode *n;
 	bool existed;
 	int r;
@@ -97,7 +131,9 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 		return -ENOMEM;
 	attr = ret->attr;
 	/* The mode of a fresh file does not bind the open that creates it. */
-	r = open_vnode(v, ctx, n, existed ? flags : flags & ~O_TRUNC, &attr, ret_open);
+	own = permitted(ctx);
+	r = existed ? open_vnode(v, ctx, n, flags, &attr, ret_open)
+		    : open_vnode(v, &own, n, flags & ~O_TRUNC, &attr, ret_open);
 	if (r < 0) {
 		vnode_put(n);
 		return r;
@@ -113,9 +149,11 @@ int cfs_vfs_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint
 {
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
 
-	if (h)
+	if (h) {
+		read_touches(v, ctx, h);
 		return cfs_file_read(vnode_file(h->vnode), ctx, fh, off, size, ret);
-	h = handle_find(&v->handles, fh, HANDLE_CONTROL);
+	}
+	h = handle_find(&v->handles, fh, HANDLE_SPECIAL);
 	return h ? special_read(v, ctx, h, off, size, ret) : -EBADF;
 }
 
@@ -125,7 +163,7 @@ int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
 
 	if (!h) {
-		h = handle_find(&v->handles, fh, HANDLE_CONTROL);
+		h = handle_find(&v->handles, fh, HANDLE_SPECIAL);
 		*ret_off = off;
 		return h ? special_write(v, ctx, h, off, src, n_src) : -EBADF;
 	}
@@ -151,17 +189,15 @@ static int commit(struct handle *h, const struct cfs_ctx *ctx,
 int cfs_vfs_flush_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh,
 		       uint64_t lock_owner)
 {
-	static const struct cfs_plock all = {.type = CFS_LOCK_NONE, .end = INT64_MAX};
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
 	int r = 0;
 
 	if (!h)
-		return handle_find(&v->handles, fh, HANDLE_CONTROL) ? 0 : -EBADF;
+		return handle_find(&v->handles, fh, HANDLE_SPECIAL) ? 0 : -EBADF;
 	if (writable(h->flags))
 		r = commit(h, ctx, cfs_file_flush);
 	/* After the data: who gets the lock next must read what was written under it. */
-	if (atomic_load(&h->vnode->plocked))
-		cfs_meta_setlk(v->conf.meta, ctx, h->vnode->node.key, lock_owner, &all, false);
+	locks_flush(v, ctx, h, lock_owner);
 	return r;
 }
 
@@ -173,10 +209,10 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 	int r = 0;
 
 	if (!h) {
-		h = handle_find(&v->handles, fh, HANDLE_CONTROL);
+		h = handle_find(&v->handles, fh, HANDLE_SPECIAL);
 		if (!h)
 			return -EBADF;
-		special_release(h);
+		special_release(v, h);
 		handle_free(&v->handles, fh, h);
 		return 0;
 	}
@@ -189,9 +225,7 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 			cfs_err("data written through a mapping is lost: inode=%llu error=%s",
 				(unsigned long long)n->node.key, cfs_errname(r));
 	}
-	if (atomic_load(&h->flocked))
-		cfs_meta_flock(v->conf.meta, ctx, n->node.key, atomic_load(&h->flock_owner),
-			       CFS_LOCK_NONE, false);
+	locks_release(v, ctx, h);
 	cfs_file_end_stream(file, fh);
 	handle_free(&v->handles, fh, h);
 	vnode_put(n);
@@ -203,7 +237,7 @@ int cfs_vfs_fsync(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, boo
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
 
 	if (!h)
-		return handle_find(&v->handles, fh, HANDLE_CONTROL) ? 0 : -EBADF;
+		return handle_find(&v->handles, fh, HANDLE_SPECIAL) ? 0 : -EBADF;
 	return commit(h, ctx, cfs_file_fsync);
 }
 
@@ -212,6 +246,7 @@ int cfs_vfs_fallocate(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh,
 {
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
 	struct cfs_attr attr;
+	struct cfs_ctx own;
 
 	if (!h || !writable(h->flags))
 		return -EBADF;
@@ -219,8 +254,9 @@ int cfs_vfs_fallocate(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh,
 		return -EINVAL;
 	if (off > CFS_FILE_MAX || len > CFS_FILE_MAX - off)
 		return -EFBIG;
+	own = permitted(ctx);
 	atomic_store_explicit(&h->vnode->written, true, memory_order_relaxed);
-	return cfs_file_fallocate(vnode_file(h->vnode), ctx, mode, off, len, &attr);
+	return cfs_file_fallocate(vnode_file(h->vnode), &own, mode, off, len, &attr);
 }
 
 int cfs_vfs_copy_range(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t src_fh,
@@ -230,14 +266,16 @@ int cfs_vfs_copy_range(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t sr
 	struct handle *src = handle_find(&v->handles, src_fh, HANDLE_FILE);
 	struct handle *dst = handle_find(&v->handles, dst_fh, HANDLE_FILE);
 	struct cfs_attr attr;
+	struct cfs_ctx own;
 
 	if (!src || !dst || !writable(dst->flags))
 		return -EBADF;
 	if (dst_off > CFS_FILE_MAX || len > CFS_FILE_MAX - dst_off)
 		return -EFBIG;
+	own = permitted(ctx);
 	atomic_store_explicit(&dst->vnode->written, true, memory_order_relaxed);
 	return cfs_file_copy_range(vnode_file(src->vnode), src_off, vnode_file(dst->vnode), dst_off,
-				   len, ctx, ret_copied, &attr);
+				   len, &own, ret_copied, &attr);
 }
 
 int cfs_vfs_seek(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,

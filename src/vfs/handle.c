@@ -69,6 +69,8 @@ int handle_alloc(struct handles *t, struct handle **ret, uint64_t *ret_fh)
 		h->vnode = NULL;
 		atomic_store(&h->seen, 0);
 		atomic_store(&h->flocked, false);
+		atomic_store(&h->atime_s, 0);
+		h->lock_owners = NULL;
 		*ret = h;
 	}
 	pthread_mutex_unlock(&t->lock);

@@ -99,7 +99,7 @@ void vnode_put(struct vnode *n)
 	cfs_table_free_rcu(&n->node, free_vnode);
 	if (!sustained)
 		return;
-	ctx = cfs_vfs_ctx(v, 0, 0, 0);
+	ctx = internal_ctx(v);
 	r = cfs_meta_close_ino(v->conf.meta, &ctx, ino);
 	if (r < 0)
 		cfs_warn("removed file could not be released, the end of the session will do it: "

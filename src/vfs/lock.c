@@ -1,7 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * File locks. The kernel says when the last descriptor of an open file is closed and when a process
+ * closes one, but not that an OFD lock ends with the first: each handle therefore knows the owners
+ * that have set POSIX locks through it, and what is left of them at the release goes then.
+ */
 #include <errno.h>
+#include <stdlib.h>
 
 #include "vfs-internal.h"
+
+struct lock_owner {
+	struct lock_owner *next;
+	uint64_t owner;
+};
+
+static const struct cfs_plock everything = {.type = CFS_LOCK_NONE, .end = INT64_MAX};
 
 /* The kernel's owner is per descriptor table; one file opened twice needs two owners. */
 static uint64_t flock_owner(uint64_t owner, uint64_t fh)
@@ -25,6 +38,66 @@ int cfs_vfs_flock(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 	return cfs_meta_flock(v->conf.meta, ctx, h->vnode->node.key, owner, type, wait);
 }
 
+static int note_owner(struct cfs_vfs *v, struct handle *h, uint64_t owner)
+{
+	struct lock_owner *o;
+	int r = 0;
+
+	pthread_mutex_lock(&v->lock_owners_lock);
+	for (o = h->lock_owners; o && o->owner != owner; o = o->next)
+		;
+	if (!o) {
+		o = malloc(sizeof(*o));
+		if (o) {
+			*o = (struct lock_owner){h->lock_owners, owner};
+			h->lock_owners = o;
+		} else {
+			r = -ENOLCK;
+		}
+	}
+	pthread_mutex_unlock(&v->lock_owners_lock);
+	return r;
+}
+
+static void forget_owner(struct cfs_vfs *v, struct handle *h, uint64_t owner)
+{
+	struct lock_owner **p, *o;
+
+	pthread_mutex_lock(&v->lock_owners_lock);
+	for (p = &h->lock_owners; *p && (*p)->owner != owner; p = &(*p)->next)
+		;
+	o = *p;
+	if (o)
+		*p = o->next;
+	pthread_mutex_unlock(&v->lock_owners_lock);
+	free(o);
+}
+
+void locks_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h)
+{
+	cfs_ino_t ino = h->vnode->node.key;
+	struct lock_owner *o;
+
+	if (atomic_load(&h->flocked))
+		cfs_meta_flock(v->conf.meta, ctx, ino, atomic_load(&h->flock_owner), CFS_LOCK_NONE,
+			       false);
+	while (h->lock_owners) {
+		o = h->lock_owners;
+		h->lock_owners = o->next;
+		cfs_meta_setlk(v->conf.meta, ctx, ino, o->owner, &everything, false);
+		free(o);
+	}
+}
+
+/* A process has closed a descriptor of the file. */
+void locks_flush(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h, uint64_t owner)
+{
+	if (!atomic_load(&h->vnode->plocked))
+		return;
+	cfs_meta_setlk(v->conf.meta, ctx, h->vnode->node.key, owner, &everything, false);
+	forget_owner(v, h, owner);
+}
+
 int cfs_vfs_setlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t owner,
 		  const struct cfs_plock *lock, bool wait)
 {
@@ -32,8 +105,14 @@ int cfs_vfs_setlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 
 	if (!h)
 		return -EBADF;
-	if (lock->type != CFS_LOCK_NONE)
+	/* Before it is taken: the release must find it whatever happens in between. */
+	if (lock->type != CFS_LOCK_NONE) {
+		int r = note_owner(v, h, owner);
+
+		if (r < 0)
+			return r;
 		atomic_store(&h->vnode->plocked, true);
+	}
 	return cfs_meta_setlk(v->conf.meta, ctx, h->vnode->node.key, owner, lock, wait);
 }
 

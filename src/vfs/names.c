@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "vfs-internal.h"
 
@@ -13,6 +14,8 @@ static uint64_t cache_now(const struct cfs_vfs *v)
 		       ? cfs_now_ms()
 		       : 0;
 }
+
+enum { MAY_SEARCH = 1 };
 
 static int check_name(const char *name, size_t len)
 {
@@ -93,6 +96,16 @@ int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct
 	return r;
 }
 
+/* The core has not been asked whether the caller may search the directory. */
+static bool may_search(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t dir)
+{
+	struct cfs_attr attr;
+	uint32_t ms;
+
+	return !ctx->check || (get_attr(v, ctx, dir, &attr, &ms) == 0 &&
+			       cfs_meta_access(v->conf.meta, ctx, dir, MAY_SEARCH, &attr) == 0);
+}
+
 static bool cached_lookup(struct cfs_vfs *v, cfs_ino_t parent, const char *name, size_t len,
 			  uint64_t now_ms, struct cfs_vfs_entry *ret)
 {
@@ -107,6 +120,23 @@ static bool cached_lookup(struct cfs_vfs *v, cfs_ino_t parent, const char *name,
 		return false;
 	}
 	return cache_get_attr(&v->cache, ret->ino, now_ms, &ret->attr, &ret->attr_ms);
+}
+
+/* What a file handle names (open_by_handle_at(2)): any inode, not only a directory. */
+static int lookup_self(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       struct cfs_vfs_entry *ret)
+{
+	int r;
+
+	ret->ino = ino_out(v, ino);
+	ret->entry_ms = 0;
+	if (!ino_is_special(ino)) {
+		r = get_attr(v, ctx, ino, &ret->attr, &ret->attr_ms);
+	} else {
+		ret->attr_ms = 0;
+		r = special_getattr(v, ino, &ret->attr);
+	}
+	return r == 0 && ret->attr.nlink == 0 ? -ESTALE : r;
 }
 
 int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
@@ -124,7 +154,9 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 	/* Nothing above the root of a subdirectory mount exists. */
 	if (parent == v->conf.root && len == 2 && !memcmp(name, "..", 2))
 		len = 1;
-	if (!cached_lookup(v, parent, name, len, now_ms, ret)) {
+	if (len == 1 && name[0] == '.')
+		return lookup_self(v, ctx, parent, ret);
+	if (!cached_lookup(v, parent, name, len, now_ms, ret) || !may_search(v, ctx, parent)) {
 		seq = cache_seq(&v->cache);
 		r = cfs_meta_lookup(v->conf.meta, ctx, parent, name, len, &e);
 		if (r < 0)
@@ -199,11 +231,12 @@ static int change_size(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t i
 		       uint64_t length, struct cfs_attr *ret)
 {
 	struct handle *h = fh ? handle_find(&v->handles, fh, HANDLE_FILE) : NULL;
+	struct cfs_ctx own = permitted(ctx);
 
 	if (length > CFS_FILE_MAX)
 		return -EFBIG;
 	if (h && h->vnode->node.key == ino)
-		return truncate_open(h->vnode, ctx, length, ret);
+		return truncate_open(h->vnode, &own, length, ret);
 	return truncate_path(v, ctx, ino, length, ret);
 }
 
@@ -228,6 +261,20 @@ static void commit_before_times(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_
 		vnode_put(n);
 }
 
+/*
+ * Before a write or truncate by somebody else than the owner the kernel removes setuid and setgid
+ * as if by chmod(2), which is not the caller's own doing.
+ */
+static bool kills_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint16_t mode)
+{
+	const uint16_t set_id = S_ISUID | S_ISGID;
+	struct cfs_attr now;
+	uint32_t ms;
+
+	return get_attr(v, ctx, ino, &now, &ms) == 0 && ctx->uid != now.uid && now.mode != mode &&
+	       (now.mode & ~set_id) == (mode & ~set_id) && !(mode & ~now.mode);
+}
+
 int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t fh,
 		    uint32_t set, const struct cfs_attr *in, struct cfs_vfs_attr *ret)
 {
@@ -247,6 +294,9 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		set = (set & ~(uint32_t)CFS_SET_ATIME) | CFS_SET_ATIME_NOW;
 	if ((set & CFS_SET_MTIME) && want.mtime.tv_sec < 0)
 		set = (set & ~(uint32_t)CFS_SET_MTIME) | CFS_SET_MTIME_NOW;
+	if (ctx->check && (set & CFS_SET_MODE) && !(set & (CFS_SET_UID | CFS_SET_GID)) &&
+	    kills_set_id(v, ctx, ino, want.mode))
+		set = (set & ~(uint32_t)CFS_SET_MODE) | CFS_SET_KILL_SUID;
 	if (set & CFS_VFS_SET_SIZE) {
 		r = change_size(v, ctx, ino, fh, in->length, &ret->attr);
 		if (r < 0)
@@ -271,10 +321,8 @@ int cfs_vfs_readlink(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 	int r;
 
 	r = cfs_meta_readlink(v->conf.meta, ctx, ino, buf);
-	if (r == 0 && v->conf.atime != CFS_NOATIME && !v->conf.read_only &&
-	    get_attr(v, ctx, ino, &attr, &ms) == 0 &&
-	    cfs_meta_touch_atime(v->conf.meta, ctx, ino, v->conf.atime, &attr) == 0)
-		cache_changed(&v->cache, 0, 0, ino, NULL);
+	if (r == 0 && keeps_atime(v, ino) && get_attr(v, ctx, ino, &attr, &ms) == 0)
+		touch_atime(v, ctx, ino, &attr);
 	return r;
 }
 

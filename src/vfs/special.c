@@ -1,48 +1,101 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Names in the root that the mount keeps for itself. .control takes one request per write and gives
- * the answer to the reads behind it, on the same descriptor.
+ * the answer to the reads behind it, on the same descriptor; .stats and .config show what was true
+ * when they were opened.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/bytes.h"
 #include "vfs-internal.h"
 
-#define INO_CONTROL CFS_SPECIAL_INO
 #define REQUEST_MAX (1u << 20)
+#define TRASH_NAME  ".trash"
 
-struct control {
-	pthread_mutex_t lock; /* protects reply; a leaf */
-	uint64_t reply_off;   /* in the file: behind the request */
-	size_t reply_len;
-	char *reply;
+enum special_kind { SPECIAL_LOG, SPECIAL_CONTROL, SPECIAL_STATS, SPECIAL_CONFIG, SPECIAL_COUNT };
+
+/* By inode number. */
+static const struct {
+	const char *name;
+	uint16_t mode;
+	bool listed;
+} specials[SPECIAL_COUNT] = {
+	[SPECIAL_LOG] = {".accesslog", 0400, true},
+	[SPECIAL_CONTROL] = {".control", 0600, false},
+	[SPECIAL_STATS] = {".stats", 0444, true},
+	[SPECIAL_CONFIG] = {".config", 0400, true},
 };
+
+struct special_open {
+	enum special_kind kind;
+	struct log_reader *reader; /* .accesslog */
+	pthread_mutex_t lock;	   /* protects the rest; a leaf */
+	uint64_t text_off;	   /* in the file; of an answer: behind the request */
+	size_t text_len;
+	char *text;
+};
+
+static cfs_ino_t special_ino(enum special_kind kind)
+{
+	return CFS_SPECIAL_INO + (cfs_ino_t)kind;
+}
+
+static bool exists(const struct cfs_vfs *v, enum special_kind kind)
+{
+	switch (kind) {
+	case SPECIAL_CONTROL:
+		return v->conf.control != NULL;
+	case SPECIAL_CONFIG:
+		return v->conf.config != NULL;
+	case SPECIAL_COUNT:
+		return false;
+	default:
+		return true;
+	}
+}
+
+/* SPECIAL_COUNT: there is none. */
+static enum special_kind find(const struct cfs_vfs *v, const char *name, size_t len)
+{
+	unsigned i;
+
+	for (i = 0; i < SPECIAL_COUNT; i++) {
+		if (len == strlen(specials[i].name) && !memcmp(name, specials[i].name, len))
+			break;
+	}
+	return exists(v, i) ? i : SPECIAL_COUNT;
+}
+
+static bool is_trash(const char *name, size_t len)
+{
+	return len == strlen(TRASH_NAME) && !memcmp(name, TRASH_NAME, len);
+}
 
 bool name_is_reserved(const struct cfs_vfs *v, cfs_ino_t parent, const char *name, size_t len)
 {
-	static const char *const names[] = {".control", ".accesslog", ".stats", ".config",
-					    ".trash"};
-	bool in_root = parent == v->conf.root || parent == CFS_ROOT_INO;
-	size_t i;
+	unsigned i;
 
-	if (!in_root || len < 6 || name[0] != '.')
+	if ((parent != v->conf.root && parent != CFS_ROOT_INO) || len < 6 || name[0] != '.')
 		return false;
-	for (i = 0; i < CFS_ARRAY_SIZE(names); i++) {
-		if (len == strlen(names[i]) && !memcmp(name, names[i], len))
+	for (i = 0; i < SPECIAL_COUNT; i++) {
+		if (len == strlen(specials[i].name) && !memcmp(name, specials[i].name, len))
 			return true;
 	}
-	return false;
+	return is_trash(name, len);
 }
 
 int special_getattr(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_attr *ret)
 {
-	if (ino != INO_CONTROL || !v->conf.control)
+	unsigned kind = (unsigned)(ino - CFS_SPECIAL_INO);
+
+	if (kind >= SPECIAL_COUNT || !exists(v, kind))
 		return -ENOENT;
 	*ret = (struct cfs_attr){
 		.type = CFS_TYPE_FILE,
-		.mode = 0600,
+		.mode = specials[kind].mode,
 		.uid = v->conf.uid,
 		.gid = v->conf.gid,
 		.nlink = 1,
@@ -57,49 +110,119 @@ int special_getattr(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_attr *ret)
 int special_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, const char *name, size_t len,
 		   struct cfs_vfs_entry *ret)
 {
+	enum special_kind kind;
+
 	*ret = (struct cfs_vfs_entry){0};
-	if (len == 6 && !memcmp(name, ".trash", 6) && v->conf.root == CFS_ROOT_INO) {
+	if (is_trash(name, len) && v->conf.root == CFS_ROOT_INO) {
 		ret->ino = CFS_TRASH_INO;
 		return get_attr(v, ctx, CFS_TRASH_INO, &ret->attr, &ret->attr_ms);
 	}
-	if (len == 8 && !memcmp(name, ".control", 8)) {
-		ret->ino = INO_CONTROL;
-		return special_getattr(v, INO_CONTROL, &ret->attr);
-	}
-	return -ENOENT;
+	kind = find(v, name, len);
+	if (kind == SPECIAL_COUNT)
+		return -ENOENT;
+	ret->ino = special_ino(kind);
+	return special_getattr(v, ret->ino, &ret->attr);
 }
 
-int special_open(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_vfs_open *ret)
+bool special_listed(struct cfs_vfs *v, const struct cfs_ctx *ctx, unsigned i,
+		    struct cfs_vfs_dirent *ret)
 {
-	struct control *c;
-	struct handle *h;
-	int r;
+	struct cfs_attr attr;
+	unsigned kind;
+	uint32_t ms;
 
-	if (ino != INO_CONTROL || !v->conf.control)
-		return -ENOENT;
-	c = calloc(1, sizeof(*c));
-	if (!c)
+	if (v->conf.hide_internal)
+		return false;
+	for (kind = 0; kind < SPECIAL_COUNT; kind++) {
+		if (!specials[kind].listed || !exists(v, kind) || i-- > 0)
+			continue;
+		ret->name = specials[kind].name;
+		ret->ino = special_ino(kind);
+		ret->type = CFS_TYPE_FILE;
+		ret->name_len = strlen(ret->name);
+		return true;
+	}
+	if (i > 0 || v->conf.root != CFS_ROOT_INO ||
+	    get_attr(v, ctx, CFS_TRASH_INO, &attr, &ms) < 0)
+		return false;
+	ret->name = TRASH_NAME;
+	ret->ino = CFS_TRASH_INO;
+	ret->type = CFS_TYPE_DIR;
+	ret->name_len = strlen(ret->name);
+	return true;
+}
+
+static int fill(struct cfs_vfs *v, struct special_open *s)
+{
+	switch (s->kind) {
+	case SPECIAL_LOG:
+		return access_log_open(&v->log, &s->reader);
+	case SPECIAL_STATS:
+		return stats_text(v, &s->text, &s->text_len);
+	case SPECIAL_CONFIG:
+		return v->conf.config(v->conf.config_arg, &s->text, &s->text_len);
+	default:
+		return 0;
+	}
+}
+
+static void free_open(struct cfs_vfs *v, struct special_open *s)
+{
+	if (s->reader)
+		access_log_close(&v->log, s->reader);
+	pthread_mutex_destroy(&s->lock);
+	free(s->text);
+	free(s);
+}
+
+/* Also where the kernel judges by mode and owner already: it may have been told not to. */
+static int check_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int flags)
+{
+	struct cfs_attr attr;
+	int r = special_getattr(v, ino, &attr);
+
+	if (r < 0 || ctx->admin)
+		return r;
+	return (flags & O_ACCMODE) == O_RDONLY && (attr.mode & 04) ? 0 : -EACCES;
+}
+
+int special_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int flags,
+		 struct cfs_vfs_open *ret)
+{
+	struct special_open *s;
+	struct handle *h;
+	int r = check_open(v, ctx, ino, flags);
+
+	if (r < 0)
+		return r;
+	s = calloc(1, sizeof(*s));
+	if (!s)
 		return -ENOMEM;
+	s->kind = (enum special_kind)(ino - CFS_SPECIAL_INO);
+	pthread_mutex_init(&s->lock, NULL);
 	*ret = (struct cfs_vfs_open){.direct_io = true};
-	r = handle_alloc(&v->handles, &h, &ret->fh);
+	r = fill(v, s);
+	if (r == 0)
+		r = handle_alloc(&v->handles, &h, &ret->fh);
 	if (r < 0) {
-		free(c);
+		free_open(v, s);
 		return r;
 	}
-	pthread_mutex_init(&c->lock, NULL);
-	h->control = c;
-	handle_publish(h, HANDLE_CONTROL);
+	h->special = s;
+	handle_publish(h, HANDLE_SPECIAL);
 	return 0;
 }
 
 int special_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h, uint64_t off,
 		  const struct iovec *src, int n_src)
 {
-	struct control *c = h->control;
+	struct special_open *s = h->special;
 	size_t len = 0, reply_len = 0;
 	char *req, *reply = NULL;
 	int i, r;
 
+	if (s->kind != SPECIAL_CONTROL)
+		return -EBADF;
 	for (i = 0; i < n_src; i++)
 		len += src[i].iov_len;
 	if (len > REQUEST_MAX)
@@ -114,12 +237,12 @@ int special_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h
 	free(req);
 	if (r < 0)
 		return r;
-	pthread_mutex_lock(&c->lock);
-	free(c->reply);
-	c->reply = reply;
-	c->reply_len = reply_len;
-	c->reply_off = off + len;
-	pthread_mutex_unlock(&c->lock);
+	pthread_mutex_lock(&s->lock);
+	free(s->text);
+	s->text = reply;
+	s->text_len = reply_len;
+	s->text_off = off + len;
+	pthread_mutex_unlock(&s->lock);
 	return 0;
 }
 
@@ -147,38 +270,43 @@ static int copy_to_segs(struct cfs_vfs *v, const struct cfs_ctx *ctx, const char
 	return 0;
 }
 
+/* The part of the text that lies at off of the file. */
+static size_t copy_text(struct special_open *s, uint64_t off, char *buf, size_t size)
+{
+	size_t len = 0;
+
+	pthread_mutex_lock(&s->lock);
+	if (s->text && off >= s->text_off && off - s->text_off < s->text_len) {
+		off -= s->text_off;
+		len = CFS_MIN(size, s->text_len - (size_t)off);
+		memcpy(buf, s->text + off, len);
+	}
+	pthread_mutex_unlock(&s->lock);
+	return len;
+}
+
 int special_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h, uint64_t off,
 		 uint32_t size, struct cfs_segs *ret)
 {
-	struct control *c = h->control;
-	char *copy = NULL;
-	size_t len = 0;
-	int r = 0;
+	struct special_open *s = h->special;
+	char *buf = malloc(size ? size : 1);
+	size_t len;
+	int r;
 
-	pthread_mutex_lock(&c->lock);
-	if (c->reply && off >= c->reply_off && off - c->reply_off < c->reply_len) {
-		len = CFS_MIN((size_t)size, c->reply_len - (size_t)(off - c->reply_off));
-		copy = malloc(len);
-		if (copy)
-			memcpy(copy, c->reply + (off - c->reply_off), len);
-		else
-			r = -ENOMEM;
-	}
-	pthread_mutex_unlock(&c->lock);
-	if (copy) {
-		r = copy_to_segs(v, ctx, copy, len, ret);
-		if (r < 0)
-			cfs_segs_release(ret);
-		free(copy);
-	}
+	if (!buf)
+		return -ENOMEM;
+	if (s->kind == SPECIAL_LOG)
+		len = access_log_read(&v->log, s->reader, ctx->deadline, buf, size);
+	else
+		len = copy_text(s, off, buf, size);
+	r = copy_to_segs(v, ctx, buf, len, ret);
+	if (r < 0)
+		cfs_segs_release(ret);
+	free(buf);
 	return r;
 }
 
-void special_release(struct handle *h)
+void special_release(struct cfs_vfs *v, struct handle *h)
 {
-	struct control *c = h->control;
-
-	pthread_mutex_destroy(&c->lock);
-	free(c->reply);
-	free(c);
+	free_open(v, h->special);
 }

@@ -37,24 +37,28 @@ static inline struct cfs_file *vnode_file(struct vnode *n)
 	return atomic_load_explicit(&n->file, memory_order_acquire);
 }
 
-enum handle_kind { HANDLE_FREE, HANDLE_FILE, HANDLE_DIR, HANDLE_CONTROL };
+enum handle_kind { HANDLE_FREE, HANDLE_FILE, HANDLE_DIR, HANDLE_SPECIAL };
 
-struct dir;	/* dir.c */
-struct control; /* special.c */
+struct dir;	     /* dir.c */
+struct special_open; /* special.c */
+struct log_reader;   /* accesslog.c */
+struct lock_owner;   /* lock.c */
 
 /* Slots are recycled and never freed, so that a stale handle can be looked at and refused. */
 struct handle {
 	_Atomic uint32_t gen;
 	_Atomic uint8_t kind;
 	_Atomic bool flocked;
-	int flags;	       /* of open(2) */
-	uint32_t next_free;    /* index + 1 */
-	_Atomic uint32_t seen; /* errors reported, cfs_file_flush */
+	int flags;		 /* of open(2) */
+	_Atomic int64_t atime_s; /* when the access time was last looked at */
+	uint32_t next_free;	 /* index + 1 */
+	_Atomic uint32_t seen;	 /* errors reported, cfs_file_flush */
 	_Atomic uint64_t flock_owner;
+	struct lock_owner *lock_owners; /* under cfs_vfs.lock_owners_lock */
 	union {
 		struct vnode *vnode;
 		struct dir *dir;
-		struct control *control;
+		struct special_open *special;
 	};
 };
 
@@ -80,12 +84,30 @@ void handle_free(struct handles *t, uint64_t fh, struct handle *h);
 /* For the end of the mount: fh of the first open handle at or after slot *pos, 0 at the end. */
 uint64_t handle_next(struct handles *t, uint32_t *pos, enum handle_kind *ret_kind);
 
+struct access_log {
+	pthread_mutex_t lock; /* protects the readers and what they hold; a leaf */
+	pthread_cond_t more;
+	_Atomic unsigned n_readers;
+	struct log_reader *readers;
+};
+
+int access_log_init(struct access_log *l);
+void access_log_fini(struct access_log *l);
+/* -EBUSY: too many readers. */
+int access_log_open(struct access_log *l, struct log_reader **ret);
+void access_log_close(struct access_log *l, struct log_reader *reader);
+/* What there is, whole lines or not; after a second without any an empty comment. */
+size_t access_log_read(struct access_log *l, struct log_reader *reader, cfs_deadline_t deadline,
+		       char *buf, size_t size);
+
 struct cfs_vfs {
 	struct cfs_vfs_conf conf;
 	struct timespec started;
 	struct cfs_table *vnodes;
 	struct handles handles;
 	struct cache cache;
+	struct access_log log;
+	pthread_mutex_t lock_owners_lock; /* a leaf */
 	bool flushed;
 	int flush_err;
 };
@@ -112,6 +134,24 @@ uint32_t entry_timeout(const struct cfs_vfs *v, const struct cfs_attr *attr);
 void inode_changed(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t now_ms,
 		   struct cfs_attr *attr);
 
+/* caller.c */
+struct cfs_ctx internal_ctx(const struct cfs_vfs *v);
+/* Fills in the supplementary groups of ctx->pid; valid until the thread's next request. */
+void caller_groups(struct cfs_ctx *ctx);
+/* As ctx, for what was permitted when the file was opened. */
+static inline struct cfs_ctx permitted(const struct cfs_ctx *ctx)
+{
+	struct cfs_ctx c = *ctx;
+
+	c.check = false;
+	c.interrupted = NULL; /* its argument is the caller's own structure */
+	return c;
+}
+/* Access time, when it is due; attr is that of the metadata now. */
+bool keeps_atime(const struct cfs_vfs *v, cfs_ino_t ino);
+void touch_atime(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		 struct cfs_attr *attr);
+
 /* special.c */
 static inline bool ino_is_special(cfs_ino_t ino)
 {
@@ -123,12 +163,23 @@ bool name_is_reserved(const struct cfs_vfs *v, cfs_ino_t parent, const char *nam
 int special_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, const char *name, size_t len,
 		   struct cfs_vfs_entry *ret);
 int special_getattr(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_attr *ret);
-int special_open(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_vfs_open *ret);
+/* Number i, from 0, of those that listings of the root show; false: there are no more. */
+bool special_listed(struct cfs_vfs *v, const struct cfs_ctx *ctx, unsigned i,
+		    struct cfs_vfs_dirent *ret);
+int special_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int flags,
+		 struct cfs_vfs_open *ret);
 int special_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h, uint64_t off,
 		 uint32_t size, struct cfs_segs *ret);
 int special_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h, uint64_t off,
 		  const struct iovec *src, int n_src);
-void special_release(struct handle *h);
+void special_release(struct cfs_vfs *v, struct handle *h);
+
+/* stats.c: malloc'ed */
+int stats_text(struct cfs_vfs *v, char **ret, size_t *ret_len);
+
+/* lock.c: a process has closed a descriptor; the last one is closed */
+void locks_flush(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h, uint64_t owner);
+void locks_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h);
 
 /* dir.c */
 void dir_free(struct dir *d);

@@ -24,6 +24,9 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 	v->conf.attr_timeout_ms = CFS_MIN(conf->attr_timeout_ms, (uint64_t)UINT32_MAX);
 	v->conf.entry_timeout_ms = CFS_MIN(conf->entry_timeout_ms, (uint64_t)UINT32_MAX);
 	v->conf.dir_entry_timeout_ms = CFS_MIN(conf->dir_entry_timeout_ms, (uint64_t)UINT32_MAX);
+	/* The kernel would let one caller through on what another one was allowed to look up. */
+	if (conf->check_permissions && !conf->squash_all.on)
+		v->conf.entry_timeout_ms = v->conf.dir_entry_timeout_ms = 0;
 	v->started = cfs_wall();
 	r = cache_init(&v->cache, v->conf.attr_timeout_ms);
 	if (r < 0)
@@ -31,12 +34,18 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 	r = handles_init(&v->handles);
 	if (r < 0)
 		goto free_cache;
-	r = cfs_table_create(64, &v->vnodes);
+	r = access_log_init(&v->log);
 	if (r < 0)
 		goto free_handles;
+	r = cfs_table_create(64, &v->vnodes);
+	if (r < 0)
+		goto free_log;
+	pthread_mutex_init(&v->lock_owners_lock, NULL);
 	*ret = v;
 	return 0;
 
+free_log:
+	access_log_fini(&v->log);
 free_handles:
 	handles_fini(&v->handles);
 free_cache:
@@ -58,7 +67,7 @@ int cfs_vfs_flush(struct cfs_vfs *v)
 		return v->flush_err;
 	v->flushed = true;
 	while ((fh = handle_next(&v->handles, &pos, &kind)) != 0) {
-		ctx = cfs_vfs_ctx(v, 0, 0, 0);
+		ctx = internal_ctx(v);
 		if (kind == HANDLE_DIR) {
 			cfs_vfs_releasedir(v, &ctx, fh);
 			continue;
@@ -77,20 +86,11 @@ void cfs_vfs_destroy(struct cfs_vfs *v)
 		return;
 	cfs_vfs_flush(v);
 	cfs_table_destroy(v->vnodes);
+	pthread_mutex_destroy(&v->lock_owners_lock);
+	access_log_fini(&v->log);
 	handles_fini(&v->handles);
 	cache_fini(&v->cache);
 	free(v);
-}
-
-struct cfs_ctx cfs_vfs_ctx(struct cfs_vfs *v, uint32_t uid, uint32_t gid, pid_t pid)
-{
-	return (struct cfs_ctx){
-		.uid = uid,
-		.gid = gid,
-		.pid = pid,
-		.now = cfs_wall(),
-		.deadline = cfs_deadline_in(v->conf.io_timeout_ms),
-	};
 }
 
 /* ---- what metadata asks of us ---- */

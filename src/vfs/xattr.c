@@ -5,9 +5,27 @@
 
 #include "vfs-internal.h"
 
+enum { MAY_READ = 4 };
+
+static bool begins(const char *name, const char *with)
+{
+	return !strncmp(name, with, strlen(with));
+}
+
+static bool is_acl(const char *name)
+{
+	return begins(name, "system.posix_acl_");
+}
+
 static bool is_hidden(const struct cfs_vfs *v, const char *name)
 {
-	return !v->conf.security_xattr && !strncmp(name, "security.", 9);
+	if (is_acl(name))
+		return false;
+	if (v->conf.no_xattr)
+		return true;
+	return begins(name, "security.") && !v->conf.security_xattr &&
+	       !(v->conf.capability_xattr && !strcmp(name, "security.capability")) &&
+	       !(v->conf.selinux_xattr && !strcmp(name, "security.selinux"));
 }
 
 static int check(const struct cfs_vfs *v, cfs_ino_t ino, const char *name)
@@ -19,6 +37,23 @@ static int check(const struct cfs_vfs *v, cfs_ino_t ino, const char *name)
 	return ino_is_special(ino) || is_hidden(v, name) ? -EOPNOTSUPP : 0;
 }
 
+/* What the kernel checks, for callers whom it knows by another name. */
+static int check_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, const char *name)
+{
+	struct cfs_attr attr;
+	uint32_t ms;
+	int r;
+
+	if (!ctx->check || ctx->uid == 0)
+		return 0;
+	if (begins(name, "trusted."))
+		return -ENODATA;
+	if (!begins(name, "user."))
+		return 0;
+	r = get_attr(v, ctx, ino, &attr, &ms);
+	return r < 0 ? r : cfs_meta_access(v->conf.meta, ctx, ino, MAY_READ, &attr);
+}
+
 ssize_t cfs_vfs_getxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 const char *name, void *buf, size_t size)
 {
@@ -27,8 +62,10 @@ ssize_t cfs_vfs_getxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t
 	/* The kernel asks for security.capability before every write: answered without the engine.
 	 */
 	if (r < 0)
-		return r == -EOPNOTSUPP ? -ENODATA : r;
-	return cfs_meta_getxattr(v->conf.meta, ctx, ino_in(v, ino), name, buf, size);
+		return r == -EOPNOTSUPP && begins(name, "security.") ? -ENODATA : r;
+	ino = ino_in(v, ino);
+	r = check_read(v, ctx, ino, name);
+	return r < 0 ? r : cfs_meta_getxattr(v->conf.meta, ctx, ino, name, buf, size);
 }
 
 ssize_t cfs_vfs_listxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, char *buf,
@@ -44,7 +81,8 @@ ssize_t cfs_vfs_listxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_
 		return n;
 	for (from = to = 0; from < (size_t)n; from += len) {
 		len = strnlen(buf + from, (size_t)n - from) + 1;
-		if (is_hidden(v, buf + from))
+		/* As local file systems do: who may not read them does not see their names. */
+		if (is_hidden(v, buf + from) || (ctx->uid != 0 && begins(buf + from, "trusted.")))
 			continue;
 		memmove(buf + to, buf + from, len);
 		to += len;
@@ -56,13 +94,22 @@ int cfs_vfs_setxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 		     const void *value, size_t size, int flags)
 {
 	int r = check(v, ino, name);
+	struct cfs_ctx with;
 
 	if (r < 0)
 		return r;
 	if (size > CFS_XATTR_VALUE_MAX)
 		return -E2BIG;
 	ino = ino_in(v, ino);
-	r = cfs_meta_setxattr(v->conf.meta, ctx, ino, name, value, size, flags);
+	with = *ctx;
+	with.interrupted = NULL;
+	/* Only for an ACL does it matter who else sets it: setgid goes unless the caller is in the
+	 * group, which the kernel does not tell. */
+	if (!ctx->check && ctx->uid != 0 && is_acl(name)) {
+		with.check = true;
+		caller_groups(&with);
+	}
+	r = cfs_meta_setxattr(v->conf.meta, &with, ino, name, value, size, flags);
 	cache_changed(&v->cache, 0, 0, ino, NULL);
 	return r;
 }
@@ -73,7 +120,7 @@ int cfs_vfs_removexattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t 
 	int r = check(v, ino, name);
 
 	if (r < 0)
-		return r == -EOPNOTSUPP ? -ENODATA : r;
+		return r == -EOPNOTSUPP && begins(name, "security.") ? -ENODATA : r;
 	ino = ino_in(v, ino);
 	r = cfs_meta_removexattr(v->conf.meta, ctx, ino, name);
 	cache_changed(&v->cache, 0, 0, ino, NULL);

@@ -23,6 +23,7 @@ static struct {
 	bool exists[FILES], sustained[FILES];
 	struct cfs_attr attr[FILES];
 	int calls, closed, flocks, unlocks, max_limit;
+	uint64_t unlocked_owners;
 	cfs_ino_t dir_asked;
 	bool fill_attrs;
 	struct cfs_meta_hooks hooks;
@@ -37,6 +38,7 @@ static struct {
 } data;
 
 static struct cfs_vfs *vfs;
+static struct cfs_pool *pool;
 
 static struct cfs_attr make_attr(uint8_t type)
 {
@@ -215,9 +217,36 @@ int cfs_meta_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 int cfs_meta_setlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
 		   const struct cfs_plock *lock, bool wait)
 {
-	if (lock->type == CFS_LOCK_NONE)
+	if (lock->type == CFS_LOCK_NONE) {
 		meta.unlocks = 1 + data.flushes;
+		meta.unlocked_owners += owner;
+	}
 	return 0;
+}
+
+struct cfs_ctx cfs_ctx_internal(uint64_t timeout_ms)
+{
+	return (struct cfs_ctx){0};
+}
+
+void cfs_meta_stats(struct cfs_meta *m, struct cfs_meta_stats *ret)
+{
+	*ret = (struct cfs_meta_stats){0};
+}
+
+const char *cfs_meta_op_name(enum cfs_meta_op op)
+{
+	return "op";
+}
+
+void cfs_data_stats(struct cfs_data *d, struct cfs_data_stats *ret)
+{
+	*ret = (struct cfs_data_stats){.commits = 77};
+}
+
+void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret)
+{
+	*ret = (struct cfs_store_stats){.gets = 78, .uploads_queued = 79, .get_ns = 1500000000};
 }
 
 #define REFUSE(name, ...)                                                                          \
@@ -361,6 +390,8 @@ static void start(uint64_t timeout_ms, cfs_ino_t root)
 		.attr_timeout_ms = timeout_ms,
 		.entry_timeout_ms = timeout_ms,
 		.dir_entry_timeout_ms = timeout_ms,
+		.hide_internal = true,
+		.pool = pool,
 	};
 
 	memset(&meta, 0, sizeof(meta));
@@ -368,6 +399,17 @@ static void start(uint64_t timeout_ms, cfs_ino_t root)
 	pthread_mutex_init(&meta.lock, NULL);
 	assert_int_equal(cfs_vfs_create(&conf, &vfs), 0);
 	meta.hooks = cfs_vfs_hooks(vfs);
+}
+
+static int make_pool(void **state)
+{
+	return cfs_pool_create(8 << 20, &pool);
+}
+
+static int free_pool(void **state)
+{
+	cfs_pool_destroy(pool);
+	return 0;
 }
 
 static int stop(void **state)
@@ -633,8 +675,140 @@ static void nothing_is_above_the_root_of_a_subdirectory(void **state)
 
 	start(1000, 77);
 	assert_int_equal(lookup("..", &e), 0);
-	assert_int_equal(meta.dir_asked, 77);
+	assert_int_equal(meta.dir_asked, 0);
 	assert_int_equal(e.ino, CFS_ROOT_INO);
+}
+
+/* Without it: a handle that name_to_handle_at(2) gave cannot be opened any more. */
+static void any_inode_is_found_as_its_own_dot(void **state)
+{
+	struct cfs_vfs_entry e;
+	struct cfs_ctx c;
+
+	start(1000, 0);
+	fill_engine(1);
+	c = ctx();
+	assert_int_equal(cfs_vfs_lookup(vfs, &c, FIRST_INO, ".", 1, &e), 0);
+	assert_int_equal(e.ino, FIRST_INO);
+	assert_int_equal(e.attr.type, CFS_TYPE_FILE);
+	assert_int_equal(cfs_vfs_lookup(vfs, &c, FIRST_INO + 1, ".", 1, &e), -ENOENT);
+}
+
+static void read_special(const char *name, char *buf, size_t size)
+{
+	struct cfs_vfs_open o = {0};
+	struct cfs_vfs_entry e;
+	struct cfs_segs segs;
+	struct cfs_ctx c = ctx();
+
+	assert_int_equal(lookup(name, &e), 0);
+	assert_int_equal(cfs_vfs_open(vfs, &c, e.ino, O_RDONLY, &o), 0);
+	cfs_segs_init(&segs);
+	assert_int_equal(cfs_vfs_read(vfs, &c, o.fh, 0, (uint32_t)size - 1, &segs), 0);
+	assert_true(segs.len > 0 && segs.len < size);
+	cfs_segs_copy_out(&segs, 0, buf, segs.len);
+	buf[segs.len] = '\0';
+	cfs_segs_release(&segs);
+	assert_int_equal(release(o.fh), 0);
+}
+
+/* Without it: monitoring shows the number of one thing under the name of another. */
+static void numbers_stand_beside_their_names(void **state)
+{
+	static char text[65536];
+
+	start(0, 0);
+	read_special(".stats", text, sizeof(text));
+	assert_non_null(strstr(text, "\ncachefs_data_commits_total 77\n"));
+	assert_non_null(strstr(text, "\ncachefs_object_requests_total{method=\"get\"} 78\n"));
+	assert_non_null(strstr(text, "\ncachefs_store_uploads_queued 79\n"));
+	assert_non_null(
+		strstr(text, "\ncachefs_object_request_seconds_total{method=\"get\"} 1.500000\n"));
+}
+
+/* Without it: a reader of the log who falls behind takes all memory, or is not told of gaps. */
+static void a_slow_reader_of_the_log_is_told_what_it_lost(void **state)
+{
+	char text[65536];
+	struct cfs_vfs_open o = {0};
+	struct cfs_vfs_entry e;
+	struct cfs_segs segs;
+	size_t all = 0, i, n = 20000;
+	struct cfs_ctx c;
+
+	start(0, 0);
+	c = ctx();
+	assert_false(cfs_vfs_logging(vfs));
+	assert_int_equal(lookup(".accesslog", &e), 0);
+	assert_int_equal(cfs_vfs_open(vfs, &c, e.ino, O_RDONLY, &o), 0);
+	assert_true(cfs_vfs_logging(vfs));
+	for (i = 0; i < n; i++)
+		cfs_vfs_log(vfs, &c, "lookup", "1,a name\nwith a break", -ENOENT, 1234567);
+	do {
+		cfs_segs_init(&segs);
+		assert_int_equal(cfs_vfs_read(vfs, &c, o.fh, all, sizeof(text) - 1, &segs), 0);
+		cfs_segs_copy_out(&segs, 0, text, segs.len);
+		text[segs.len] = '\0';
+		all += segs.len;
+		if (all == segs.len)
+			assert_non_null(strstr(text, "[uid:0,gid:0,pid:1] lookup (1,a name?with a "
+						     "break): No such file or directory <0.001234>"
+						     "\n"));
+		cfs_segs_release(&segs);
+	} while (strcmp(text, "#\n") != 0);
+	assert_true(all <= (1 << 20) + 100);
+	cfs_vfs_log(vfs, &c, "lookup", "1,f", 0, 0);
+	cfs_segs_init(&segs);
+	assert_int_equal(cfs_vfs_read(vfs, &c, o.fh, all, sizeof(text) - 1, &segs), 0);
+	cfs_segs_copy_out(&segs, 0, text, segs.len);
+	text[segs.len] = '\0';
+	cfs_segs_release(&segs);
+	assert_memory_equal(text, "# ", 2);
+	assert_non_null(strstr(text, " lines lost\n"));
+	assert_non_null(strstr(text, "lookup (1,f): OK <0.000000>\n"));
+	assert_int_equal(release(o.fh), 0);
+	assert_false(cfs_vfs_logging(vfs));
+}
+
+/* Without it: an OFD lock, which nobody releases by name, is held until the mount ends. */
+static void every_owner_of_a_handle_loses_its_locks_with_it(void **state)
+{
+	struct cfs_plock lock = {.type = CFS_LOCK_WRITE, .end = 9};
+	struct cfs_ctx c;
+	uint64_t fh;
+
+	start(0, 0);
+	fill_engine(1);
+	c = ctx();
+	fh = open_file(0, O_RDWR);
+	assert_int_equal(cfs_vfs_setlk(vfs, &c, fh, 11, &lock, false), 0);
+	assert_int_equal(cfs_vfs_setlk(vfs, &c, fh, 22, &lock, false), 0);
+	assert_int_equal(cfs_vfs_setlk(vfs, &c, fh, 22, &lock, false), 0);
+	assert_int_equal(cfs_vfs_flush_file(vfs, &c, fh, 11), 0);
+	assert_int_equal(meta.unlocked_owners, 11);
+	assert_int_equal(release(fh), 0);
+	assert_int_equal(meta.unlocked_owners, 11 + 22);
+}
+
+/* Without it: files served over root-squash belong to root after all, or nobody may use them. */
+static void identities_are_replaced(void **state)
+{
+	struct cfs_vfs_conf conf = {.squash_root = {true, 5, 6}};
+	struct cfs_ctx c;
+
+	assert_int_equal(cfs_vfs_create(&conf, &vfs), 0);
+	c = cfs_vfs_ctx(vfs, 0, 0, 1);
+	assert_true(c.uid == 5 && c.gid == 6 && c.check && c.admin && !c.n_groups);
+	c = cfs_vfs_ctx(vfs, 7, 8, 1);
+	assert_true(c.uid == 7 && c.gid == 8 && !c.check && !c.admin);
+	cfs_vfs_destroy(vfs);
+	conf.squash_all = (struct cfs_vfs_squash){true, 9, 10};
+	conf.check_permissions = true;
+	assert_int_equal(cfs_vfs_create(&conf, &vfs), 0);
+	c = cfs_vfs_ctx(vfs, 0, 0, 1);
+	assert_true(c.uid == 9 && c.gid == 10 && c.check);
+	c = cfs_vfs_ctx(vfs, 7, 8, 1);
+	assert_true(c.uid == 9 && c.gid == 10 && c.check && !c.n_groups);
 }
 
 /* Without it: names that the format keeps for itself can be created, and break other clients. */
@@ -870,6 +1044,11 @@ int main(void)
 		cmocka_unit_test_teardown(a_slow_answer_does_not_replace_a_change, stop),
 		cmocka_unit_test_teardown(changes_of_names_are_seen_at_once, stop),
 		cmocka_unit_test_teardown(nothing_is_above_the_root_of_a_subdirectory, stop),
+		cmocka_unit_test_teardown(any_inode_is_found_as_its_own_dot, stop),
+		cmocka_unit_test_teardown(numbers_stand_beside_their_names, stop),
+		cmocka_unit_test_teardown(a_slow_reader_of_the_log_is_told_what_it_lost, stop),
+		cmocka_unit_test_teardown(every_owner_of_a_handle_loses_its_locks_with_it, stop),
+		cmocka_unit_test_teardown(identities_are_replaced, stop),
 		cmocka_unit_test_teardown(reserved_names_are_refused, stop),
 		cmocka_unit_test_teardown(stale_handles_are_refused, stop),
 		cmocka_unit_test_teardown(pages_are_kept_only_while_mtime_stays, stop),
@@ -882,5 +1061,5 @@ int main(void)
 		cmocka_unit_test_teardown(parallel_users_of_one_file, stop),
 	};
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, make_pool, free_pool);
 }

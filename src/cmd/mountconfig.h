@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CFS_CMD_MOUNTCONFIG_H
+#define CFS_CMD_MOUNTCONFIG_H
+
+#include <stddef.h>
+
+struct cfs_meta;
+struct mount_opts;
+
+/* The text of .config: what this mount is and was told, as JSON without secrets; malloc'ed. */
+int mount_config_show(struct cfs_meta *m, const struct mount_opts *o, const char *dir, char **ret,
+		      size_t *ret_len);
+
+#endif

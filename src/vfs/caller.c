@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who asks: identities that the mount replaces, and what permission checks need to know of others.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "vfs-internal.h"
+
+#define GROUPS_MAX    1024 /* of one process; further ones give it nothing */
+#define GROUPS_AGE_MS 1000
+
+/* The supplementary groups of the process that this thread has asked for last. */
+static _Thread_local struct {
+	pid_t pid;
+	uint64_t until_ms;
+	size_t n;
+	gid_t id[GROUPS_MAX];
+} groups;
+
+static void parse_groups(char *p)
+{
+	unsigned long id;
+	char *end;
+
+	for (; groups.n < GROUPS_MAX; p = end) {
+		id = strtoul(p, &end, 10);
+		if (end == p)
+			break;
+		groups.id[groups.n++] = (gid_t)id;
+	}
+}
+
+/* A process that is gone, or not to be seen from here, has none. */
+static void read_groups(pid_t pid)
+{
+	char path[32], *line = NULL;
+	size_t size = 0;
+	FILE *in;
+
+	groups.pid = pid;
+	groups.n = 0;
+	groups.until_ms = cfs_now_ms() + GROUPS_AGE_MS;
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	in = fopen(path, "re");
+	if (!in)
+		return;
+	while (getline(&line, &size, in) > 0) {
+		if (!strncmp(line, "Groups:", 7)) {
+			parse_groups(line + 7);
+			break;
+		}
+	}
+	free(line);
+	fclose(in);
+}
+
+void caller_groups(struct cfs_ctx *ctx)
+{
+	if (groups.pid != ctx->pid || groups.until_ms < cfs_now_ms())
+		read_groups(ctx->pid);
+	ctx->groups = groups.id;
+	ctx->n_groups = groups.n;
+}
+
+struct cfs_ctx internal_ctx(const struct cfs_vfs *v)
+{
+	return cfs_ctx_internal(v->conf.io_timeout_ms);
+}
+
+struct cfs_ctx cfs_vfs_ctx(struct cfs_vfs *v, uint32_t uid, uint32_t gid, pid_t pid)
+{
+	const struct cfs_vfs_squash *as = NULL;
+	struct cfs_ctx ctx = {
+		.uid = uid,
+		.gid = gid,
+		.pid = pid,
+		.check = v->conf.check_permissions,
+		.admin = uid == 0 || uid == v->conf.uid,
+		.now = cfs_wall(),
+		.deadline = cfs_deadline_in(v->conf.io_timeout_ms),
+	};
+
+	if (v->conf.squash_all.on)
+		as = &v->conf.squash_all;
+	else if (v->conf.squash_root.on && uid == 0)
+		as = &v->conf.squash_root;
+	if (as) {
+		ctx.uid = as->uid;
+		ctx.gid = as->gid;
+		ctx.check = true;
+	} else if (ctx.check && uid != 0) {
+		caller_groups(&ctx);
+	}
+	return ctx;
+}

@@ -72,7 +72,7 @@ struct gc {
 	struct progress p;
 	struct blocks_listed listed;
 	struct tally live, in_trash, pending, leaked, recent;
-	uint64_t dead_slices, misjudged, compacted, missing, damaged;
+	uint64_t dead_slices, misjudged, compacted, damaged;
 	struct cfs_reaped reaped;
 	struct removed removed;
 	uint64_t slices_dropped;
@@ -216,7 +216,6 @@ struct slice {
 	uint32_t size; /* what records say, else its reference row */
 	uint32_t kinds;
 	struct tally found;
-	uint32_t blocks;
 };
 
 struct merge {
@@ -286,8 +285,6 @@ static void judge(struct gc *g, const struct slice *s)
 
 	t->objects += s->found.objects;
 	t->bytes += s->found.bytes;
-	if ((s->kinds & (USE_LIVE | USE_TRASH)) && s->blocks > s->found.objects)
-		g->missing += s->blocks - s->found.objects;
 	if (!(s->kinds & USE_DEAD))
 		return;
 	/* A wrong count must not cost data: fsck puts it right. */
@@ -313,7 +310,6 @@ static int gather_uses(struct gc *g, struct merge *m, struct slice *s)
 		s->kinds |= m->use.kind;
 		r = next_use(g, m);
 	}
-	s->blocks = blocks_count(g->a, s->size);
 	return r;
 }
 
@@ -412,18 +408,18 @@ static json_t *tally_json(const struct tally *t)
 static void print_json(const struct gc *g)
 {
 	admin_print_json(json_pack(
-		"{s:{s:I, s:I}, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:b, "
+		"{s:{s:I, s:I}, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:b, "
 		"s:{s:I, s:I, s:I, s:I, s:I, s:I}}",
 		"listed", "objects", (json_int_t)g->listed.objects, "bytes",
 		(json_int_t)g->listed.bytes, "live", tally_json(&g->live), "trash",
 		tally_json(&g->in_trash), "pending", tally_json(&g->pending), "leaked",
 		tally_json(&g->leaked), "recent", tally_json(&g->recent), "foreign",
-		(json_int_t)g->listed.foreign, "missing", (json_int_t)g->missing, "dead_slices",
-		(json_int_t)g->dead_slices, "wrong_references", (json_int_t)g->misjudged,
-		"compacted_chunks", (json_int_t)g->compacted, "delete", g->o->delete, "removed",
-		"objects", (json_int_t)g->removed.objects, "bytes", (json_int_t)g->removed.bytes,
-		"slices", (json_int_t)g->slices_dropped, "files", (json_int_t)g->reaped.files,
-		"delayed", (json_int_t)g->reaped.delayed, "clones", (json_int_t)g->reaped.clones));
+		(json_int_t)g->listed.foreign, "dead_slices", (json_int_t)g->dead_slices,
+		"wrong_references", (json_int_t)g->misjudged, "compacted_chunks",
+		(json_int_t)g->compacted, "delete", g->o->delete, "removed", "objects",
+		(json_int_t)g->removed.objects, "bytes", (json_int_t)g->removed.bytes, "slices",
+		(json_int_t)g->slices_dropped, "files", (json_int_t)g->reaped.files, "delayed",
+		(json_int_t)g->reaped.delayed, "clones", (json_int_t)g->reaped.clones));
 }
 
 static void print_tally(const char *what, const struct tally *t, const char *meaning)
@@ -450,8 +446,6 @@ static void print_text(const struct gc *g)
 	if (g->listed.foreign)
 		printf("%" PRIu64 " objects below chunks/ are no blocks and are left alone\n",
 		       g->listed.foreign);
-	if (g->missing)
-		printf("%" PRIu64 " blocks of files were not found: run fsck\n", g->missing);
 	if (g->misjudged)
 		printf("%" PRIu64 " slices in use have no references: run fsck --repair\n",
 		       g->misjudged);

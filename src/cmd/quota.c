@@ -326,6 +326,23 @@ static int set(struct quota_cmd *c, struct cfs_quota *q)
 	return cfs_meta_put_quota(c->a.meta, &ctx, q);
 }
 
+static int note_session(void *arg, const struct cfs_session *s)
+{
+	*(bool *)arg = true;
+	return 0;
+}
+
+static void hint(struct quota_cmd *c)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	bool mounted = false;
+
+	cfs_meta_each_session(c->a.meta, &ctx, note_session, &mounted);
+	if (mounted)
+		fprintf(stderr, "Mounts notice within a heartbeat. Should files have been changed "
+				"until then, `cachefs quota repair` counts them.\n");
+}
+
 static int run_set(struct quota_cmd *c)
 {
 	const struct quota_opts *o = c->o;
@@ -344,6 +361,7 @@ static int run_set(struct quota_cmd *c)
 		cmd_error("the quota could not be set: %s", strerror(-r));
 		return CMD_SYSTEM;
 	}
+	hint(c);
 	return run_get(c);
 }
 

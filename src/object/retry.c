@@ -53,7 +53,8 @@ static bool pause_as_asked(uint32_t after_ms, cfs_deadline_t deadline)
 	return true;
 }
 
-static bool again(struct cfs_object_store *o, struct attempt *a, int err)
+/* resume: it makes sense to go on. */
+static bool again(struct cfs_object_store *o, struct attempt *a, int err, bool resume)
 {
 	struct cfs_object_failure f = {0};
 
@@ -62,7 +63,7 @@ static bool again(struct cfs_object_store *o, struct attempt *a, int err)
 		return false;
 	inner(o)->ops->failure(inner(o), &f);
 	a->tries++;
-	if (f.retry && a->tries < TRIES_MAX) {
+	if (f.retry && resume && a->tries < TRIES_MAX) {
 		bool in_time = f.after_ms ? pause_as_asked(f.after_ms, a->deadline)
 					  : cfs_backoff(a->tries - 1, PAUSE_MIN_MS, PAUSE_MAX_MS,
 							a->deadline);
@@ -88,7 +89,7 @@ static ssize_t retry_get(struct cfs_object_store *o, const char *key, uint64_t o
 
 	do {
 		n = inner(o)->ops->get(inner(o), key, off, dst, n_dst, deadline);
-	} while (n < 0 && again(o, &a, (int)n));
+	} while (n < 0 && again(o, &a, (int)n, true));
 	return n;
 }
 
@@ -100,7 +101,7 @@ static int retry_put(struct cfs_object_store *o, const char *key, const struct i
 
 	do {
 		r = inner(o)->ops->put(inner(o), key, src, n_src, deadline);
-	} while (r < 0 && again(o, &a, r));
+	} while (r < 0 && again(o, &a, r, true));
 	return r;
 }
 
@@ -111,7 +112,7 @@ static int retry_del(struct cfs_object_store *o, const char *key, cfs_deadline_t
 
 	do {
 		r = inner(o)->ops->del(inner(o), key, deadline);
-	} while (r < 0 && again(o, &a, r));
+	} while (r < 0 && again(o, &a, r, true));
 	return r;
 }
 
@@ -123,7 +124,7 @@ static int retry_del_many(struct cfs_object_store *o, const char *const *keys, s
 
 	do {
 		r = inner(o)->ops->del_many(inner(o), keys, n, deadline);
-	} while (r < 0 && again(o, &a, r));
+	} while (r < 0 && again(o, &a, r, true));
 	return r;
 }
 
@@ -135,7 +136,7 @@ static int retry_head(struct cfs_object_store *o, const char *key, struct cfs_ob
 
 	do {
 		r = inner(o)->ops->head(inner(o), key, ret, deadline);
-	} while (r < 0 && again(o, &a, r));
+	} while (r < 0 && again(o, &a, r, true));
 	return r;
 }
 
@@ -146,7 +147,7 @@ static int retry_create(struct cfs_object_store *o, cfs_deadline_t deadline)
 
 	do {
 		r = inner(o)->ops->create(inner(o), deadline);
-	} while (r < 0 && again(o, &a, r));
+	} while (r < 0 && again(o, &a, r, true));
 	return r;
 }
 
@@ -194,7 +195,7 @@ static int retry_list(struct cfs_object_store *o, const char *prefix, const char
 	do {
 		r = inner(o)->ops->list(inner(o), prefix, l.last ? l.last : after, deliver, &l,
 					deadline);
-	} while (r < 0 && !l.stopped && !l.disorder && again(o, &a, r));
+	} while (r < 0 && !l.stopped && again(o, &a, r, !l.disorder));
 	free(l.last);
 	return r;
 }

@@ -75,9 +75,12 @@ static const struct {
 	bool retry;
 } codes[] = {
 	{"NoSuchKey", -ENOENT, false},
+	{"NoSuchVersion", -ENOENT, false},
+	{"NoSuchObject", -ENOENT, false},
 	{"NoSuchBucket", -ENODEV, false},
 	{"AccessDenied", -EACCES, false},
 	{"InvalidAccessKeyId", -EACCES, false},
+	{"XAdminUserNotFound", -EACCES, false}, /* versitygw's, with status 404 */
 	{"SignatureDoesNotMatch", -EACCES, false},
 	{"InvalidToken", -EACCES, false},
 	{"AuthorizationHeaderMalformed", -EACCES, false},

@@ -150,9 +150,17 @@ static int s3_head(struct cfs_object_store *o, const char *key, struct cfs_objec
 {
 	struct cfs_s3_call call = {.method = "HEAD", .key = key};
 	struct cfs_s3_response resp;
+	char byte;
+	ssize_t n;
 	int r;
 
 	r = cfs_s3_call((struct cfs_s3 *)o, &call, &resp, deadline);
+	/* What is missing, the object or the bucket or who asks, only a body tells. */
+	if (r == -ENOENT) {
+		n = s3_get(o, key, 0, &(struct iovec){.iov_base = &byte, .iov_len = 1}, 1,
+			   deadline);
+		return n < 0 ? (int)n : cfs_s3_fail(true, -EIO, "it is missing, and is there");
+	}
 	if (r == 0 && !resp.has_length)
 		r = cfs_s3_fail(true, -EIO, "no length in the answer");
 	if (r < 0)

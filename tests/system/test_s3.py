@@ -1,0 +1,835 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Volumes in S3: a real server, and a proxy in front of it that breaks things. A failure here is
+data lost or made up on the way to the bucket, a hang, or an error nobody understands."""
+
+import errno
+import http.server
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import cachefs
+import test_fixtures
+from cachefs import REPO, SLOW, Volume, wait_until
+from syscalls import data, read, write
+
+sys.path.insert(0, str(REPO / "tests" / "s3"))
+
+import proxy  # noqa: E402
+import server  # noqa: E402
+
+BUILD = cachefs.BIN.parents[1]
+GAVE_UP = r"object store: gave up|block cannot be stored|cannot be read|not read in time"
+
+
+@pytest.fixture
+def s3(ws):
+    return server.Server(ws, wait_until)
+
+
+@pytest.fixture
+def via(ws, s3):
+    p = proxy.Proxy(s3.address)
+    ws.cleanups.append(p.close)
+    return p
+
+
+def objtool(ws, s3, url, *command, deadline_ms=20000, silence_ms=15000, storage="s3", env=None):
+    r = ws.run(
+        BUILD / "tests/s3/objtool",
+        int(deadline_ms * SLOW),
+        int(silence_ms * SLOW),
+        storage,
+        url,
+        *command,
+        env={**(s3.keys if s3 else {}), **(env or {})},
+        timeout=90,
+    )
+    assert r.stdout, r.stderr
+    out = json.loads(r.stdout)
+    out["stderr"] = r.stderr
+    return out
+
+
+def make_bucket(ws, s3, name="bkt"):
+    url = "%s/%s" % (s3.url, name)
+    assert objtool(ws, s3, url, "create")["result"] == 0
+    return url
+
+
+def put_file(ws, s3, url, key, content):
+    path = ws.path("content")
+    path.write_bytes(content)
+    return objtool(ws, s3, url, "put", key, path)
+
+
+def get_file(ws, s3, url, key, off=0, size=100 << 20, **kw):
+    path = ws.path("got")
+    out = objtool(ws, s3, url, "get", key, off, size, path, 1, **kw)
+    out["bytes"] = path.read_bytes()
+    return out
+
+
+def list_keys(ws, s3, url, prefix="", after="", **kw):
+    path = ws.path("listed")
+    out = objtool(ws, s3, url, "list", prefix, after, path, **kw)
+    out["keys"] = [line.rsplit(" ", 2)[0] for line in path.read_text().splitlines()]
+    return out
+
+
+class S3Volume(Volume):
+    """A volume whose bucket is on the server; its folder there is what the checker reads."""
+
+    def __init__(self, ws, s3, name="vol", url=None, format=True, **options):
+        self.s3 = s3
+        self.where = url or "%s/bucket" % s3.url
+        self.attach(ws, name, "sqlite3://%s" % ws.path(name + ".db"), s3.bucket("bucket"))
+        ws.volumes.append(self)
+        if format:
+            self.format(storage="s3", bucket=self.where, **options)
+
+    def format(self, **options):
+        return self.ws.run(
+            "cachefs", *self.format_args(**options), check=True, env=self.s3.keys, timeout=60
+        )
+
+
+# -- the surface
+
+
+@pytest.mark.parametrize("storage", ("s3", "minio"))
+def test_surface(ws, s3, storage):
+    """Every verb, odd keys, ranges, order of listings."""
+    r = ws.run(
+        *("cachefs", "objbench", "--skip-speed", "--json", "--storage", storage, s3.url + "/bkt"),
+        env=s3.keys,
+        timeout=60,
+    )
+    tests = json.loads(r.stdout)["tests"]
+    assert r.returncode == 0 and len(tests) > 10, r.stdout + r.stderr
+    assert not [t for t in tests if not t["passed"]]
+    assert not list(s3.bucket("bkt").rglob("*objbench*/*")), "objects are left"
+
+
+def test_surface_of_shards(ws, s3):
+    r = ws.run(
+        *("cachefs", "objbench", "--skip-speed", "--shards", "3", "--storage", "s3"),
+        s3.url + "/shard-%d",
+        env=s3.keys,
+        timeout=60,
+    )
+    assert r.returncode == 0, r.stdout + r.stderr
+    assert all(s3.bucket("shard-%d" % i).is_dir() for i in range(3))
+
+
+def test_speed_table(ws, s3):
+    r = ws.run(
+        *("cachefs", "objbench", "--skip-functional-tests", "--json", "--storage", "s3"),
+        *("--threads", "1,4", "--big-size", "16M", "--small-objects", "20", s3.url + "/bkt"),
+        env=s3.keys,
+        timeout=60,
+    )
+    rows = json.loads(r.stdout)["speed"]
+    assert r.returncode == 0 and {x["threads"] for x in rows} == {1, 4}
+    assert all(x["objects_per_s"] > 0 for x in rows) and len(rows) == 14
+
+
+# -- volumes
+
+
+def test_session(ws, s3):
+    """format makes the bucket; what is written is there after a remount."""
+    vol = S3Volume(ws, s3)
+    setting = vol.setting()
+    assert setting["Storage"] == "s3" and setting["KeyEncrypted"]
+    assert setting["AccessKey"] == server.ACCESS
+    assert server.SECRET not in json.dumps(setting)
+    mnt = vol.mount()
+    content = data(9_000_001)
+    write(mnt / "f", content)
+    with open(mnt / "f", "r+b") as f:
+        f.seek(5_000_000)
+        f.write(b"over")
+    os.mkdir(mnt / "d")
+    write(mnt / "d/small", b"x")
+    mnt = mnt.remount()
+    want = content[:5_000_000] + b"over" + content[5_000_004:]
+    assert read(mnt / "f") == want
+    assert read(mnt / "d/small") == b"x"
+    assert len(vol.objects()) >= 4
+    os.unlink(mnt / "f")
+    wait_until(lambda: len(vol.objects()) == 1, 20, "the removal of the blocks")
+    maps = pathlib.Path("/proc/%d/maps" % mnt.pid()).read_text()
+    assert "libcurl" in maps
+    assert server.SECRET not in pathlib.Path("/proc/%d/cmdline" % mnt.pid()).read_text()
+    assert server.SECRET not in mnt.log()
+
+
+def test_credentials_file(ws, s3):
+    """Keys may come from a file at format; the mount has them from the setting."""
+    path = ws.path("keys")
+    path.write_text("ACCESS_KEY=%s\nSECRET_KEY=%s\n" % (server.ACCESS, server.SECRET))
+    path.chmod(0o600)
+    vol = S3Volume(ws, s3, format=False)
+    ws.run(
+        "cachefs",
+        *vol.format_args(storage="s3", bucket=vol.where, credentials=path),
+        check=True,
+        timeout=60,
+    )
+    mnt = vol.mount()
+    write(mnt / "f", b"something")
+    assert read(mnt.remount() / "f") == b"something"
+
+
+def test_compressed_shards(ws, s3):
+    vol = S3Volume(ws, s3, url=s3.url + "/shard%d", shards=3, compress="zstd", block_size="64K")
+    vol.check_options = None  # it knows one bucket
+    mnt = vol.mount()
+    content = b"compressible " * 200_000
+    write(mnt / "f", content)
+    assert read(mnt.remount() / "f") == content
+    counts = [len(list(s3.bucket("shard%d" % i).glob("vol/chunks/**/*_*"))) for i in range(3)]
+    assert all(counts), counts
+
+
+def test_file_mount_has_no_libcurl(ws, volume):
+    mnt = volume.mount()
+    assert "libcurl" not in pathlib.Path("/proc/%d/maps" % mnt.pid()).read_text()
+
+
+@pytest.mark.parametrize("name", test_fixtures.NAMES)
+def test_other_clients_volume(ws, s3, name):
+    """Its objects, copied into a bucket, read as they did."""
+    vol = ws.fixture(name)
+    url = s3.fill("fix", vol.bucket)
+    vol.fixture_name = None
+    mnt = vol.mount("ro,storage=s3,bucket=" + url, env=s3.keys)
+    found = test_fixtures.differences(
+        test_fixtures.manifest(ws, mnt), test_fixtures.wanted(name), parts=("entries",)
+    )
+    test_fixtures.nothing(found)
+
+
+# -- who may
+
+
+def one_line(r, *words):
+    lines = r["stderr"].strip().splitlines()
+    assert len(lines) == 1, r
+    for word in words:
+        assert word in lines[0], r
+    assert server.SECRET not in r["stderr"]
+
+
+def test_wrong_secret(ws, s3):
+    url = make_bucket(ws, s3)
+    wrong = {"SECRET_KEY": "not the secret"}
+    r = objtool(ws, s3, url, "head", "x", env=wrong)
+    assert r["error"] == "EACCES" and r["ms"] < 5000 * SLOW
+    r = get_file(ws, s3, url, "x", env=wrong)
+    assert r["error"] == "EACCES"
+    one_line(r, "SignatureDoesNotMatch", "tries=1 ")
+    vol = S3Volume(ws, s3, format=False)
+    r = ws.run(
+        "cachefs",
+        *vol.format_args(storage="s3", bucket=vol.where),
+        env={**s3.keys, **wrong},
+        timeout=60,
+    )
+    assert r.returncode and "Permission denied" in r.stderr, r
+    assert "not the secret" not in r.stderr
+
+
+def test_no_keys_at_all(ws, s3):
+    none = {"ACCESS_KEY": "", "SECRET_KEY": "", "HOME": "/nonexistent"}
+    r = objtool(ws, None, s3.url + "/bkt", "head", "x", env={**none, "AWS_EC2_METADATA_DISABLED": "true"})
+    assert r["error"] == "EACCES"
+    one_line(r, "no credentials")
+
+
+def test_anonymous(ws, s3, via):
+    via.add(status=200, headers={"Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}, body=b"12345")
+    r = objtool(ws, None, via.url + "/bkt", "head", "x", env={"ACCESS_KEY": "anonymous"})
+    assert r["result"] == 5
+    assert "authorization" not in via.seen()[0].headers
+
+
+def test_profile(ws, s3):
+    make_bucket(ws, s3)
+    ws.path("home").mkdir()
+    ws.path("home/.aws").mkdir()
+    ws.path("home/.aws/credentials").write_text(
+        "# mine\n[default]\naws_access_key_id = wrong\naws_secret_access_key = wrong\n"
+        "[other]\naws_access_key_id=%s\naws_secret_access_key = %s\n" % (server.ACCESS, server.SECRET)
+    )
+    env = {"HOME": str(ws.path("home")), "AWS_EC2_METADATA_DISABLED": "true"}
+    env.update({"ACCESS_KEY": "", "SECRET_KEY": ""})
+    assert objtool(ws, None, s3.url + "/bkt", "head", "x", env=env)["error"] == "EACCES"
+    r = objtool(ws, None, s3.url + "/bkt", "head", "x", env={**env, "AWS_PROFILE": "other"})
+    assert r["error"] == "ENOENT"
+
+
+class Imds(http.server.BaseHTTPRequestHandler):
+    """IMDSv2: a token by PUT, then the role's name, then keys that soon expire."""
+
+    asked = []
+
+    def log_message(self, *args):
+        pass
+
+    def reply(self, text, status=200):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def do_PUT(self):
+        assert self.path == "/latest/api/token"
+        assert self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
+        self.reply("the token")
+
+    def do_GET(self):
+        if self.headers["X-aws-ec2-metadata-token"] != "the token":
+            self.reply("", 401)
+        elif self.path.endswith("/security-credentials/"):
+            self.reply("the-role")
+        else:
+            assert self.path.endswith("/the-role")
+            self.asked.append(self.path)
+            expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
+            self.reply(
+                json.dumps(
+                    {
+                        "Code": "Success",
+                        "AccessKeyId": "role-key-%d" % len(self.asked),
+                        "SecretAccessKey": server.SECRET,
+                        "Token": "session+token/%d==" % len(self.asked),
+                        "Expiration": expires,
+                    }
+                )
+            )
+
+
+def test_instance_credentials(ws, s3, via):
+    """Keys of a role carry a session token, and are fetched anew when the server calls them old."""
+    imds = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Imds)
+    threading.Thread(target=imds.serve_forever, daemon=True).start()
+    ws.cleanups.append(imds.server_close)
+    ws.cleanups.append(imds.shutdown)
+    Imds.asked = []
+    via.add(times=1, status=400, body=proxy.xml_error("ExpiredToken"))
+    via.add(status=206, headers={"Content-Range": "bytes 0-4/5"}, body=b"12345")
+    env = {
+        "ACCESS_KEY": "",
+        "SECRET_KEY": "",
+        "HOME": "/nonexistent",
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://127.0.0.1:%d" % imds.server_port,
+    }
+    r = get_file(ws, None, via.url + "/bkt", "x", env=env)
+    assert r["bytes"] == b"12345" and r["retries"] == 1, r
+    assert len(Imds.asked) == 2
+    old, new = via.seen()
+    assert old.headers["x-amz-security-token"] == "session+token/1=="
+    assert new.headers["x-amz-security-token"] == "session+token/2=="
+    assert "x-amz-security-token" in new.headers["authorization"]
+    assert "role-key-2" in new.headers["authorization"]
+
+
+def test_clock_skew(ws, s3, via):
+    hour_ago = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() - 3600))
+    via.add(
+        status=403,
+        headers={"Date": hour_ago},
+        body=proxy.xml_error("RequestTimeTooSkewed", "The difference is too large."),
+    )
+    r = get_file(ws, s3, via.url + "/bkt", "x")
+    assert r["error"] == "EACCES"
+    one_line(r, "clock is 36", "s ahead of the server's")
+
+
+def test_bucket_in_another_region(ws, s3, via):
+    via.add(
+        status=400,
+        body=proxy.xml_error("AuthorizationHeaderMalformed").replace(
+            "<Resource>", "<Region>eu-west-1</Region><Resource>"
+        ),
+    )
+    r = get_file(ws, s3, via.url + "/bkt", "x")
+    assert r["error"] == "EACCES"
+    one_line(r, "in region eu-west-1, not us-east-1")
+
+
+def test_bucket_missing(ws, s3):
+    r = get_file(ws, s3, s3.url + "/nothing-here", "x")
+    assert r["error"] == "ENODEV", "a missing bucket must not pass for a missing block"
+    one_line(r, "bucket nothing-here does not exist")
+    assert put_file(ws, s3, s3.url + "/nothing-here", "x", b"1")["error"] == "ENODEV"
+
+
+def test_page_of_something_in_between(ws, s3, via):
+    """A 404 that is not the bucket's own says nothing about a block."""
+    via.add(status=404, body="<html>No such host here</html>")
+    assert get_file(ws, s3, via.url + "/bkt", "x")["error"] == "EIO"
+
+
+def test_put_denied(ws, s3, via):
+    """Reads go on, fsync says EIO, the mount lives, and writing works again when it may."""
+    vol = S3Volume(ws, s3)
+    mnt = vol.mount("bucket=%s/bucket,io-timeout=5" % via.url)
+    write(mnt / "f", b"before")
+    via.add(method="PUT", status=403, body=proxy.xml_error("AccessDenied"))
+    mnt.allow(GAVE_UP)
+    mnt.allow("could not be stored|lost|cannot")
+    with open(mnt / "g", "wb", buffering=0) as f:
+        f.write(b"denied")
+        with pytest.raises(OSError) as e:
+            os.fsync(f.fileno())
+        assert e.value.errno == errno.EIO
+        via.clear()
+        try:
+            os.fsync(f.fileno())
+        except OSError:
+            pass
+    assert read(mnt / "f") == b"before"
+    write(mnt / "h", b"after")
+    assert read(mnt.remount() / "h") == b"after"
+
+
+# -- TLS
+
+
+@pytest.fixture
+def tls(ws):
+    """A CA, a certificate of 127.0.0.1, one of a client."""
+
+    def openssl(*args):
+        subprocess.run(["openssl", *args], check=True, cwd=ws.dir, stderr=subprocess.DEVNULL)
+
+    openssl(
+        *("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.pem"),
+        *("-subj", "/CN=test CA", "-days", "2"),
+    )
+    for name in ("host", "client"):
+        openssl(
+            *("req", "-newkey", "rsa:2048", "-nodes", "-keyout", name + ".key"),
+            *("-out", name + ".csr", "-subj", "/CN=" + name),
+        )
+        ws.path("ext").write_text("subjectAltName=IP:127.0.0.1\n")
+        openssl(
+            *("x509", "-req", "-in", name + ".csr", "-CA", "ca.pem", "-CAkey", "ca.key"),
+            *("-CAcreateserial", "-out", name + ".crt", "-days", "2", "-extfile", "ext"),
+        )
+        ws.path(name + ".pem").write_text(
+            ws.path(name + ".crt").read_text() + ws.path(name + ".key").read_text()
+        )
+    return ws.dir
+
+
+def test_tls(ws, s3, tls):
+    p = proxy.Proxy(s3.address, cert=tls / "host.pem")
+    ws.cleanups.append(p.close)
+    make_bucket(ws, s3)
+    put_file(ws, s3, s3.url + "/bkt", "x", b"over TLS")
+    url = p.url + "/bkt"
+    r = get_file(ws, s3, url, "x")
+    assert r["error"] == "EACCES" and r["ms"] < 5000 * SLOW
+    one_line(r, "certificate", "tries=1 ")
+    assert get_file(ws, s3, "%s?ca-certs=%s/ca.pem" % (url, tls), "x")["bytes"] == b"over TLS"
+    assert get_file(ws, s3, url + "?tls-insecure-skip-verify=true", "x")["bytes"] == b"over TLS"
+
+
+def test_tls_client_certificate(ws, s3, tls):
+    p = proxy.Proxy(s3.address, cert=tls / "host.pem", client_ca=tls / "ca.pem")
+    ws.cleanups.append(p.close)
+    make_bucket(ws, s3)
+    put_file(ws, s3, s3.url + "/bkt", "x", b"for clients")
+    url = "%s/bkt?ca-certs=%s/ca.pem" % (p.url, tls)
+    assert get_file(ws, s3, url, "x", deadline_ms=3000)["result"] < 0
+    url += "&ssl-cert=%s/client.crt&ssl-key=%s/client.key" % (tls, tls)
+    assert get_file(ws, s3, url, "x")["bytes"] == b"for clients"
+
+
+def test_proxy_of_the_environment(ws, s3, via):
+    url = make_bucket(ws, s3)
+    put_file(ws, s3, url, "x", b"by proxy")
+    env = {"http_proxy": via.url, "no_proxy": ""}
+    assert get_file(ws, s3, url, "x", env=env)["bytes"] == b"by proxy"
+    assert len(via.seen("GET", "/bkt/x")) == 1
+    env["no_proxy"] = "127.0.0.1"
+    assert get_file(ws, s3, url, "x", env=env)["bytes"] == b"by proxy"
+    assert len(via.seen("GET", "/bkt/x")) == 1
+
+
+# -- what happens on the way
+
+
+@pytest.fixture
+def stored(ws, s3, via):
+    """An object of 3 MB with its checksum; url leads through the proxy."""
+    make_bucket(ws, s3)
+    content = data(3_000_000)
+    assert put_file(ws, s3, s3.url + "/bkt", "key", content)["result"] == 0
+    return via.url + "/bkt", content
+
+
+FAULTS = {
+    "cut": {"cut": 1_000_000},
+    "cut-head": {"refuse": True},
+    "shorter": {"shorten": 10},
+    "wrong-byte": {"flip": 2_999_999},
+    "500": {"status": 500, "body": proxy.xml_error("InternalError")},
+    "503": {"status": 503, "body": proxy.xml_error("SlowDown")},
+    "502-html": {"status": 502, "body": "<html>Bad gateway</html>"},
+    "429": {"status": 429},
+    "408": {"status": 400, "body": proxy.xml_error("RequestTimeout")},
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_get_passes_faults(ws, s3, via, stored, name):
+    url, content = stored
+    via.add("GET", times=2, **FAULTS[name])
+    r = get_file(ws, s3, url, "key")
+    assert r["bytes"] == content and r["stderr"] == ""
+    # a kept connection that ends is replaced by libcurl without being a try
+    assert r["retries"] == 2 and len(via.seen("GET")) == 3
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_get_never_makes_up_bytes(ws, s3, via, stored, name):
+    """The fault stays: an error at the deadline, with one line that counts the tries."""
+    url, content = stored
+    via.add("GET", **FAULTS[name])
+    r = get_file(ws, s3, url, "key", deadline_ms=2500)
+    assert r["result"] < 0 and r["ms"] < 4500 * SLOW and r["error"] != "ENOENT"
+    tries = int(re.search(r"tries=(\d+) ", r["stderr"]).group(1))
+    assert 3 <= tries and tries - 1 <= len(via.seen("GET")) <= tries and r["retries"] == tries - 1
+    one_line(r, "op=get", "key=key", "cause=")
+
+
+@pytest.mark.parametrize("name", ("cut-head", "500", "503", "429", "cut-request", "lost-answer"))
+def test_put_passes_faults(ws, s3, via, stored, name):
+    """The body is sent again from its first byte."""
+    url, content = stored
+    what = {"cut-request": {"cut_request": 1_000_000}, "lost-answer": {"cut": 0, "rewrite": None}}
+    fault = FAULTS.get(name) or what[name]
+    if name == "lost-answer":
+        fault = {"status": 500}
+    via.add("PUT", times=2, **fault)
+    other = data(5_000_000, 7)
+    r = put_file(ws, s3, url, "other", other)
+    assert r["result"] == 0 and r["stderr"] == "" and r["retries"] == 2
+    assert s3.bucket("bkt").joinpath("other").read_bytes() == other
+    r = get_file(ws, s3, url, "other")
+    assert r["bytes"] == other
+
+
+def test_upload_that_arrives_wrong(ws, s3, stored):
+    """With verify-etag an object is stored again when its MD5 is not that of what was sent."""
+    url, _ = stored
+    p = proxy.Proxy(s3.address)
+    ws.cleanups.append(p.close)
+    p.add(
+        "PUT", times=1, status=200, headers={"ETag": '"0123456789abcdef0123456789abcdef"'}
+    )
+    r = put_file(ws, s3, p.url + "/bkt?verify-etag=true", "y", b"content")
+    assert r["result"] == 0 and r["retries"] == 1
+    assert s3.bucket("bkt").joinpath("y").read_bytes() == b"content"
+
+
+def test_slow_first_byte_and_deadline(ws, s3, via, stored):
+    url, content = stored
+    via.add("GET", delay=30)
+    r = get_file(ws, s3, url, "key", deadline_ms=1000)
+    assert r["error"] == "ETIMEDOUT" and 900 <= r["ms"] < 2500 * SLOW
+    one_line(r, "deadline")
+
+
+def test_silent_server_is_asked_again(ws, s3, via, stored):
+    url, content = stored
+    via.add("GET", delay=30, times=1)
+    r = get_file(ws, s3, url, "key", silence_ms=400)
+    assert r["bytes"] == content and r["retries"] == 1 and r["ms"] < 5000 * SLOW
+
+
+def test_slow_is_not_silent(ws, s3, via, stored):
+    """A transfer that goes on is not cut, however long it takes."""
+    url, content = stored
+    via.add("GET", rate=1_500_000)
+    r = get_file(ws, s3, url, "key", silence_ms=1000)
+    assert r["bytes"] == content and r["retries"] == 0 and r["ms"] > 1500
+
+
+def test_retry_after(ws, s3, via, stored):
+    url, content = stored
+    via.add(
+        "GET",
+        times=1,
+        status=503,
+        headers={"Retry-After": "2"},
+        body=proxy.xml_error("SlowDown", "Please reduce your request rate."),
+    )
+    r = get_file(ws, s3, url, "key")
+    first, second = via.seen("GET")
+    assert r["bytes"] == content
+    assert 2 <= second.at - first.at < 4 * SLOW
+
+
+def test_retry_after_beyond_the_deadline(ws, s3, via, stored):
+    url, _ = stored
+    via.add("GET", status=503, headers={"Retry-After": "60"})
+    r = get_file(ws, s3, url, "key", deadline_ms=5000)
+    assert r["error"] == "EBUSY" and r["ms"] < 2000 * SLOW
+    one_line(r, "tries=1 ")
+
+
+def test_pauses_grow(ws, s3, via, stored):
+    url, _ = stored
+    via.add("GET", status=500)
+    get_file(ws, s3, url, "key", deadline_ms=8000)
+    assert 4 <= len(via.seen("GET")) <= 40
+
+
+def test_nobody_listens(ws, s3):
+    url = make_bucket(ws, s3)
+    s3.stop()
+    r = get_file(ws, s3, url, "key", deadline_ms=2000)
+    assert r["error"] == "ECONNREFUSED" and r["ms"] < 4000 * SLOW
+
+
+def test_answer_that_ignores_the_range(ws, s3, via, stored):
+    url, content = stored
+    via.add("GET", status=200, body=content)
+    assert get_file(ws, s3, url, "key", 1_000_000, 5000)["bytes"] == content[1_000_000:1_005_000]
+    via.clear()
+    via.add("GET", times=1, status=206, headers={"Content-Range": "bytes 0-9/20"}, body=b"0123456789")
+    r = get_file(ws, s3, url, "key", 1_000_000, 5000)
+    assert r["bytes"] == content[1_000_000:1_005_000] and r["retries"] == 1
+
+
+def test_connections_are_kept(ws, s3, via, stored):
+    url, content = stored
+    r = objtool(ws, s3, url, "get", "key", 0, 1000, ws.path("got"), 50)
+    assert r["result"] == 1000
+    assert via.connections == 1 and len(via.seen("GET")) == 50
+    assert not [r for r in via.seen() if "expect" in r.headers]
+
+
+def test_kept_connection_that_was_closed(ws, s3, via, stored):
+    """libcurl's own second try goes back to the first byte of an upload."""
+    url, _ = stored
+    r = ws.run(
+        *("cachefs", "objbench", "--skip-functional-tests", "--storage", "s3", "--threads", "1"),
+        *("--big-size", "16M", "--small-objects", "0", url),
+        env=s3.keys,
+    )
+    assert r.returncode == 0, r
+    via.clear()
+    via.add("PUT", times=1, skip=1, refuse=True)
+    r = ws.run(
+        *("cachefs", "objbench", "--skip-functional-tests", "--storage", "s3", "--threads", "1"),
+        *("--big-size", "16M", "--small-objects", "0", url),
+        env=s3.keys,
+    )
+    assert r.returncode == 0 and r.stderr == "", r
+
+
+# -- listings
+
+
+def fill(ws, s3, n):
+    """So many objects, put there as files, and their keys."""
+    make_bucket(ws, s3)
+    folder = s3.bucket("bkt")
+    keys = ["d%02d/key %04d+&" % (i // 100, i) for i in range(n)]
+    for i, key in enumerate(keys):
+        path = folder / key
+        if i % 100 == 0:
+            path.parent.mkdir()
+            os.chown(path.parent, s3.user.pw_uid, s3.user.pw_gid)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o666))
+    return sorted(keys)
+
+
+@pytest.fixture
+def many(ws, s3):
+    return fill(ws, s3, 1234)
+
+
+def test_list_of_many_pages(ws, s3, via):
+    many = fill(ws, s3, 2345)
+    url = via.url + "/bkt"
+    r = list_keys(ws, s3, url)
+    assert r["result"] == 0 and r["keys"] == many
+    assert len(via.seen("GET")) == 3
+    assert list_keys(ws, s3, url, "d07/")["keys"] == [k for k in many if k.startswith("d07/")]
+    assert list_keys(ws, s3, url, after=many[1500])["keys"] == many[1501:]
+
+
+PAGE_FAULTS = {
+    "503": {"status": 503, "body": proxy.xml_error("SlowDown")},
+    "500": {"status": 500},
+    "cut": {"cut": 3000},
+    "half": {"shorten": 5000},
+    "one-tag": {"shorten": 3},
+    "not-xml": {"rewrite": lambda b: b"<html>hello"},
+    "other-xml": {"rewrite": lambda b: b"<html>hello</html>"},
+    "no-word": {"rewrite": lambda b: re.sub(b"<IsTruncated>.*</IsTruncated>", b"", b)},
+    "no-token": {
+        "rewrite": lambda b: re.sub(b"<NextContinuationToken>.*</NextContinuationToken>", b"", b)
+    },
+    "empty": {"rewrite": lambda b: b""},
+}
+
+
+@pytest.mark.parametrize("name", PAGE_FAULTS)
+def test_list_error_on_page_two(ws, s3, via, many, name):
+    """Once: the listing is complete, without doubles. For ever: it is an error, never an end."""
+    url = via.url + "/bkt"
+    skip = 0 if name == "no-token" else 1  # the last page has none
+    via.add("GET", skip=skip, times=1, **PAGE_FAULTS[name])
+    r = list_keys(ws, s3, url)
+    assert r["result"] == 0 and r["keys"] == many and r["retries"] == 1, r["stderr"]
+    via.clear()
+    via.add("GET", skip=skip, **PAGE_FAULTS[name])
+    r = list_keys(ws, s3, url, deadline_ms=2000)
+    assert r["result"] < 0, "a listing that was cut short passed for a whole one"
+    assert r["keys"] == many[: len(r["keys"])] and len(r["keys"]) < len(many)
+    one_line(r, "op=list")
+
+
+def test_list_denied(ws, s3, via, many):
+    via.add("GET", skip=1, status=403, body=proxy.xml_error("AccessDenied"))
+    r = list_keys(ws, s3, via.url + "/bkt")
+    assert r["error"] == "EACCES" and len(via.seen("GET")) == 2
+
+
+# -- removal
+
+
+def test_delete_many(ws, s3, via, many):
+    url = via.url + "/bkt"
+    gone = many[:1100] + ["never/was <&>"]
+    r = objtool(ws, s3, url, "del", *gone)
+    assert r["result"] == 0 and len(via.seen("POST")) == 2 and not via.seen("DELETE")
+    assert list_keys(ws, s3, url)["keys"] == many[1100:]
+
+
+def test_delete_many_partly_denied(ws, s3, via, many):
+    body = (
+        "<DeleteResult><Error><Key>a</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
+        "<Error><Key>b</Key><Code>NoSuchKey</Code></Error></DeleteResult>"
+    )
+    via.add("POST", status=200, body=body)
+    r = objtool(ws, s3, via.url + "/bkt", "del", "a", "b", "c")
+    assert r["error"] == "EACCES"
+    one_line(r, "1 not removed, AccessDenied")
+
+
+def test_delete_many_where_there_is_none(ws, s3, via, many):
+    via.add("POST", status=501, body=proxy.xml_error("NotImplemented"))
+    url = via.url + "/bkt"
+    assert objtool(ws, s3, url, "del", *many[:20])["result"] == 0
+    assert len(via.seen("DELETE")) == 20 and list_keys(ws, s3, url)["keys"] == many[20:]
+
+
+# -- mounts under trouble
+
+
+def test_mount_limits(ws, s3):
+    """upload-limit and download-limit hold within 5 %."""
+    vol = S3Volume(ws, s3, block_size="256K")
+    mnt = vol.mount("upload-limit=32,download-limit=64")  # 4 and 8 MB/s
+    content = data(16_000_000)
+    start = time.monotonic()
+    with open(mnt / "f", "wb") as f:
+        f.write(content)
+        f.flush()
+        os.fsync(f.fileno())
+    took = time.monotonic() - start
+    assert 4 * 0.95 <= took <= 4 * 1.05 + 0.5 * SLOW, took
+    mnt = mnt.remount()
+    start = time.monotonic()
+    assert read(mnt / "f") == content
+    took = time.monotonic() - start
+    assert 2 * 0.95 <= took <= 2 * 1.05 + 0.5 * SLOW, took
+
+
+def test_limits_of_the_setting(ws, s3):
+    """A volume's own limit counts, unless the mount says otherwise."""
+    vol = S3Volume(ws, s3, upload_limit=16, block_size="256K")
+    content = data(4_000_000)
+    for opts, least, most in (("", 1.9, 9), ("upload-limit=0", 0, 1.5 * SLOW)):
+        mnt = vol.mount(opts)
+        start = time.monotonic()
+        with open(mnt / "f", "wb", buffering=0) as f:
+            f.write(content)
+            os.fsync(f.fileno())
+        took = time.monotonic() - start
+        mnt.umount()
+        assert least <= took <= most, (opts, took)
+
+
+# Processes of their own: a child of this one would, as it starts, close and so flush our files.
+READER = """
+import sys
+print("begins", flush=True)
+assert open(sys.argv[1], "rb").read() == open(sys.argv[2], "rb").read()
+"""
+WRITER = """
+import os, sys
+print("begins", flush=True)
+with open(sys.argv[1], "wb", buffering=0) as f:
+    f.write(open(sys.argv[2], "rb").read())
+    os.fsync(f.fileno())
+"""
+
+
+@pytest.mark.deadline(150)
+def test_server_gone_for_a_while(ws, s3):
+    """Writers and readers wait, and go on when it is back; nothing is lost."""
+    vol = S3Volume(ws, s3)
+    mnt = vol.mount()
+    before = data(5_000_000, 1)
+    ws.path("before").write_bytes(before)
+    write(mnt / "before", before)
+    mnt = mnt.remount()
+    s3.stop()
+    children = [
+        ws.python(code, mnt / name, content, stdout=subprocess.PIPE)
+        for code, name, content in (
+            (READER, "before", ws.path("before")),
+            (WRITER, "during", ws.path("before")),
+        )
+    ]
+    for p in children:
+        assert p.stdout.readline() == b"begins\n"
+    time.sleep(3)  # the outage
+    assert [p.poll() for p in children] == [None, None]
+    s3.start()
+    assert [p.wait(60 * SLOW) for p in children] == [0, 0]
+    assert read(mnt.remount() / "during") == before
+
+
+def test_flaky_server(ws, s3, via):
+    """One request in three fails in one way or another, and no user notices."""
+    vol = S3Volume(ws, s3, block_size="256K")
+    mnt = vol.mount("bucket=%s/bucket" % via.url)
+    for what in (FAULTS["cut"], FAULTS["500"], FAULTS["cut-head"], FAULTS["wrong-byte"]):
+        for i in range(12):
+            via.add(skip=5 * i, times=1, **dict(what, **({"cut": 1000} if "cut" in what else {})))
+    content = data(8_000_000, 3)
+    write(mnt / "f", content)
+    assert read(mnt / "f") == content
+    mnt = mnt.remount()
+    assert read(mnt / "f") == content
+    mnt.umount()
+    via.clear()

@@ -1,0 +1,927 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * When these fail requests are refused by the server, go to another bucket or as somebody else,
+ * are given up too early or never, or run into a limit that the user did not set.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "object/s3.h"
+
+#define SECRET "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+
+static char home[] = "/tmp/cachefs-test-s3-XXXXXX";
+
+static cfs_deadline_t soon(void)
+{
+	return cfs_deadline_in(20000);
+}
+
+/* ---- signature ---- */
+
+static void test_encoding(void **state)
+{
+	char out[256];
+
+	cfs_s3_encode("AZaz09-_.~/x", true, out);
+	assert_string_equal(out, "AZaz09-_.~/x");
+	cfs_s3_encode("a/b", false, out);
+	assert_string_equal(out, "a%2Fb");
+	cfs_s3_encode(" !\"#$%&'()*+,:;<=>?@[\\]^`{|}\xc3\xa9\x01", true, out);
+	assert_string_equal(out, "%20%21%22%23%24%25%26%27%28%29%2A%2B%2C%3A%3B%3C%3D%3E%3F%40%5B"
+				 "%5C%5D%5E%60%7B%7C%7D%C3%A9%01");
+}
+
+/* Expected values: another implementation of AWS's description. */
+static void test_signature(void **state)
+{
+	const struct {
+		struct cfs_s3_to_sign what;
+		const char *region, *token, *date, *want;
+	} cases[] = {
+		{{"GET", "examplebucket.s3.amazonaws.com", "/test%20%2Btxt", "", NULL, NULL,
+		  1369353600},
+		 "us-east-1",
+		 NULL,
+		 "20130524T000000Z",
+		 "AWS4-HMAC-SHA256 Credential=AKID/20130524/us-east-1/s3/aws4_request,"
+		 "SignedHeaders=host;x-amz-content-sha256;x-amz-date,"
+		 "Signature=b1ae622b7e8320ae00f435d2e2525928aa113d3cf96f2e11cbd0cc3fa38f0b2f"},
+		{{"PUT", "h:9000", "/b/k", "", NULL, "123", 1369353600},
+		 "eu-west-1",
+		 "tok/en+==",
+		 "20130524T000000Z",
+		 "AWS4-HMAC-SHA256 Credential=AKID/20130524/eu-west-1/s3/aws4_request,"
+		 "SignedHeaders=host;x-amz-content-sha256;x-amz-date;x-amz-meta-crc32c;"
+		 "x-amz-security-token,"
+		 "Signature=599cd7d3ee8fae254141f5263fd9252001f070c4bc1ae72bb92fe6c84c842ff4"},
+		{{"POST", "h", "/b", "delete=", "1B2M2Y8AsgTpgAmY7PhCfg==", NULL, 1369443723},
+		 "us-east-1",
+		 NULL,
+		 "20130525T010203Z",
+		 "AWS4-HMAC-SHA256 Credential=AKID/20130525/us-east-1/s3/aws4_request,"
+		 "SignedHeaders=content-md5;host;x-amz-content-sha256;x-amz-date,"
+		 "Signature=b4d76dacb24655357e6169755c6a11887634fc84ca37ac3e2be6c9ed7faf356f"},
+	};
+	size_t i;
+	int round;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(cases); i++) {
+		struct cfs_s3_signer signer;
+		struct cfs_s3_keys *keys;
+		char date[17], *got;
+
+		cfs_s3_signer_init(&signer);
+		assert_int_equal(cfs_s3_keys_new("AKID", SECRET, cases[i].token, 0, &keys), 0);
+		/* The second time the day's key is known. */
+		for (round = 0; round < 2; round++) {
+			assert_int_equal(cfs_s3_sign(&signer, cases[i].region, keys, &cases[i].what,
+						     date, &got),
+					 0);
+			assert_string_equal(date, cases[i].date);
+			assert_string_equal(got, cases[i].want);
+			free(got);
+		}
+		cfs_s3_keys_unref(keys);
+		cfs_s3_signer_fini(&signer);
+	}
+}
+
+static void test_signature_follows_the_keys(void **state)
+{
+	struct cfs_s3_to_sign what = {"GET", "h", "/b/k", "", NULL, NULL, 1369353600};
+	char date[17], *first, *second, *third;
+	struct cfs_s3_keys *a, *b;
+	struct cfs_s3_signer s;
+
+	cfs_s3_signer_init(&s);
+	assert_int_equal(cfs_s3_keys_new("AKID", "one", NULL, 0, &a), 0);
+	assert_int_equal(cfs_s3_keys_new("AKID", "two", NULL, 0, &b), 0);
+	assert_int_equal(cfs_s3_sign(&s, "r", a, &what, date, &first), 0);
+	assert_int_equal(cfs_s3_sign(&s, "r", b, &what, date, &second), 0);
+	assert_int_equal(cfs_s3_sign(&s, "r", a, &what, date, &third), 0);
+	assert_string_not_equal(first, second);
+	assert_string_equal(first, third);
+	free(first);
+	free(second);
+	free(third);
+	cfs_s3_keys_unref(a);
+	cfs_s3_keys_unref(b);
+	cfs_s3_signer_fini(&s);
+}
+
+/* ---- endpoint ---- */
+
+static void test_endpoints(void **state)
+{
+	static const struct {
+		const char *storage, *text, *origin, *path, *bucket, *region;
+	} cases[] = {
+		{"s3", "https://bkt.s3.eu-west-1.amazonaws.com",
+		 "https://bkt.s3.eu-west-1.amazonaws.com", "", "bkt", "eu-west-1"},
+		{"s3", "https://bkt.s3-eu-west-1.amazonaws.com/",
+		 "https://bkt.s3-eu-west-1.amazonaws.com", "", "bkt", "eu-west-1"},
+		{"s3", "https://s3.eu-west-1.amazonaws.com/bkt",
+		 "https://bkt.s3.eu-west-1.amazonaws.com", "", "bkt", "eu-west-1"},
+		{"s3", "bkt.s3.cn-north-1.amazonaws.com.cn",
+		 "https://bkt.s3.cn-north-1.amazonaws.com.cn", "", "bkt", "cn-north-1"},
+		{"s3", "https://s3.dualstack.us-west-2.amazonaws.com/bkt",
+		 "https://bkt.s3.dualstack.us-west-2.amazonaws.com", "", "bkt", "us-west-2"},
+		{"s3", "https://my.dotted.bkt.s3.us-west-2.amazonaws.com",
+		 "https://s3.us-west-2.amazonaws.com", "/my.dotted.bkt", "my.dotted.bkt",
+		 "us-west-2"},
+		{"s3", "https://bkt.s3.amazonaws.com", "https://bkt.s3.amazonaws.com", "", "bkt",
+		 "us-east-1"},
+		{"s3", "https://s3.amazonaws.com/bkt", "https://bkt.s3.amazonaws.com", "", "bkt",
+		 "us-east-1"},
+		{"s3", "https://vpce-1a.s3.us-east-2.vpce.amazonaws.com/bkt",
+		 "https://vpce-1a.s3.us-east-2.vpce.amazonaws.com", "/bkt", "bkt", "us-east-2"},
+		{"s3", "bkt", "https://bkt.s3.us-east-1.amazonaws.com", "", "bkt", "us-east-1"},
+		{"s3", "http://host.example:9000/bkt", "http://host.example:9000", "/bkt", "bkt",
+		 "us-east-1"},
+		{"s3", "http://127.0.0.1:9000/bkt/", "http://127.0.0.1:9000", "/bkt", "bkt",
+		 "us-east-1"},
+		{"s3", "https://[::1]:9000/bkt", "https://[::1]:9000", "/bkt", "bkt", "us-east-1"},
+		{"s3", "host.example/bkt", "http://host.example", "/bkt", "bkt", "us-east-1"},
+		{"s3", "localhost:9000/bkt", "http://localhost:9000", "/bkt", "bkt", "us-east-1"},
+		{"s3", "https://bkt.host.example", "https://host.example", "/bkt", "bkt",
+		 "us-east-1"},
+		{"s3", "https://host.example/bkt?region=here", "https://host.example", "/bkt",
+		 "bkt", "here"},
+		{"minio", "http://host:9000/bkt?region=there", "http://host:9000", "/bkt", "bkt",
+		 "there"},
+		{"minio", "host:9000/bkt", "http://host:9000", "/bkt", "bkt", "us-east-1"},
+	};
+	struct cfs_s3_endpoint e;
+	char err[CFS_OBJECT_ERRLEN];
+	size_t i;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(cases); i++) {
+		assert_int_equal(cfs_s3_endpoint_parse(cases[i].storage, cases[i].text, &e, err),
+				 0);
+		assert_string_equal(e.origin, cases[i].origin);
+		assert_string_equal(e.path, cases[i].path);
+		assert_string_equal(e.bucket, cases[i].bucket);
+		assert_string_equal(e.region, cases[i].region);
+		cfs_s3_endpoint_free(&e);
+	}
+}
+
+static void test_endpoint_options_and_environment(void **state)
+{
+	struct cfs_s3_endpoint e;
+	char err[CFS_OBJECT_ERRLEN];
+
+	setenv("JFS_S3_VHOST_STYLE", "true", 1);
+	setenv("AWS_DEFAULT_REGION", "by-default", 1);
+	assert_int_equal(cfs_s3_endpoint_parse("s3",
+					       "https://host.example/bkt?disable-checksum=true"
+					       "&tls-insecure-skip-verify=true&ca-certs=/c%20a"
+					       "&ssl-cert=/b&ssl-key=/k",
+					       &e, err),
+			 0);
+	assert_string_equal(e.host, "bkt.host.example");
+	assert_string_equal(e.path, "");
+	assert_string_equal(e.region, "by-default");
+	assert_string_equal(e.ca_certs, "/c a");
+	assert_string_equal(e.ssl_cert, "/b");
+	assert_string_equal(e.ssl_key, "/k");
+	assert_true(e.insecure);
+	assert_false(e.checksum);
+	cfs_s3_endpoint_free(&e);
+
+	setenv("AWS_REGION", "first", 1);
+	setenv("MINIO_REGION", "minio's", 1);
+	assert_int_equal(cfs_s3_endpoint_parse("s3", "https://bkt.host.example", &e, err), 0);
+	assert_string_equal(e.host, "bkt.host.example");
+	assert_string_equal(e.region, "first");
+	assert_true(e.checksum);
+	cfs_s3_endpoint_free(&e);
+	assert_int_equal(cfs_s3_endpoint_parse("minio", "http://h/bkt", &e, err), 0);
+	assert_string_equal(e.host, "h");
+	assert_string_equal(e.path, "/bkt");
+	assert_string_equal(e.region, "minio's");
+	cfs_s3_endpoint_free(&e);
+	unsetenv("JFS_S3_VHOST_STYLE");
+	unsetenv("AWS_DEFAULT_REGION");
+	unsetenv("AWS_REGION");
+	unsetenv("MINIO_REGION");
+}
+
+static void test_endpoints_that_are_none(void **state)
+{
+	static const char *const texts[] = {
+		"",
+		"http://",
+		"ftp://host/bkt",
+		"http://127.0.0.1:9000",
+		"http://localhost:9000/",
+		"https://s3.eu-west-1.amazonaws.com",
+		"https://ec2.amazonaws.com/bkt",
+		"https://key:secret@host.example/bkt",
+		"http://a.example,b.example/bkt",
+		"https://vpce-1a.s3.us-east-2.vpce.amazonaws.com",
+		"http://host.example/bkt?x=%zz",
+	};
+	struct cfs_s3_endpoint e;
+	char err[CFS_OBJECT_ERRLEN];
+	size_t i;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(texts); i++) {
+		err[0] = '\0';
+		assert_true(cfs_s3_endpoint_parse("s3", texts[i], &e, err) < 0);
+		assert_true(err[0]);
+		assert_null(strstr(err, "secret@"));
+	}
+	assert_true(cfs_s3_endpoint_parse("minio", "http://bkt.host.example", &e, err) < 0);
+}
+
+/* ---- credentials ---- */
+
+static void clear_environment(void)
+{
+	static const char *const names[] = {
+		"ACCESS_KEY",
+		"SECRET_KEY",
+		"SESSION_TOKEN",
+		"AWS_ACCESS_KEY_ID",
+		"AWS_SECRET_ACCESS_KEY",
+		"AWS_SESSION_TOKEN",
+		"MINIO_ACCESS_KEY",
+		"MINIO_SECRET_KEY",
+		"AWS_PROFILE",
+		"AWS_CONFIG_FILE",
+		"AWS_SHARED_CREDENTIALS_FILE",
+		"AWS_CONTAINER_CREDENTIALS_FULL_URI",
+		"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+	};
+	size_t i;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(names); i++)
+		unsetenv(names[i]);
+	setenv("AWS_EC2_METADATA_DISABLED", "true", 1);
+	setenv("HOME", home, 1);
+}
+
+static void write_file(const char *name, const char *text)
+{
+	char path[256];
+	FILE *out;
+
+	snprintf(path, sizeof(path), "%s/.aws", home);
+	mkdir(path, 0700);
+	snprintf(path, sizeof(path), "%s/.aws/%s", home, name);
+	out = fopen(path, "w");
+	assert_non_null(out);
+	fputs(text, out);
+	fclose(out);
+}
+
+static void expect_keys(const struct cfs_object_conf *conf, const char *access, const char *secret,
+			const char *token)
+{
+	struct cfs_s3_credentials *c;
+	const struct cfs_s3_keys *keys;
+	char err[CFS_OBJECT_ERRLEN];
+
+	assert_int_equal(cfs_s3_credentials_open(conf, &c), 0);
+	assert_int_equal(cfs_s3_credentials_get(c, soon(), &keys, err), 0);
+	if (access) {
+		assert_string_equal(keys->access, access);
+		assert_string_equal(keys->secret, secret);
+	} else {
+		assert_null(keys->access);
+	}
+	if (token)
+		assert_string_equal(keys->token, token);
+	else
+		assert_null(keys->token);
+	cfs_s3_keys_unref(keys);
+	cfs_s3_credentials_close(c);
+}
+
+static void test_order_of_credentials(void **state)
+{
+	struct cfs_object_conf none = {.storage = "s3"}, minio = {.storage = "minio"};
+	struct cfs_object_conf given = {
+		.storage = "s3",
+		.access_key = "given",
+		.secret_key = "secret",
+		.session_token = "token",
+	};
+	struct cfs_s3_credentials *c;
+	const struct cfs_s3_keys *keys;
+	char err[CFS_OBJECT_ERRLEN];
+
+	clear_environment();
+	assert_int_equal(cfs_s3_credentials_open(&none, &c), 0);
+	assert_int_equal(cfs_s3_credentials_get(c, soon(), &keys, err), -EACCES);
+	assert_non_null(strstr(err, "no credentials"));
+	cfs_s3_credentials_close(c);
+
+	write_file("config", "[default]\naws_access_key_id = c0\naws_secret_access_key=s0\n"
+			     "[profile named]\naws_access_key_id=c1\naws_secret_access_key=s1\n");
+	expect_keys(&none, "c0", "s0", NULL);
+	setenv("AWS_PROFILE", "named", 1);
+	expect_keys(&none, "c1", "s1", NULL);
+	unsetenv("AWS_PROFILE");
+	write_file("credentials", "; comment\n[other]\naws_access_key_id=x\n\n [default]\r\n"
+				  "aws_access_key_id = a=1\r\naws_secret_access_key = b+/=\r\n"
+				  "aws_session_token = t==\r\n[more]\naws_access_key_id=y\n");
+	expect_keys(&none, "a=1", "b+/=", "t==");
+	setenv("MINIO_ACCESS_KEY", "m", 1);
+	setenv("MINIO_SECRET_KEY", "ms", 1);
+	expect_keys(&none, "a=1", "b+/=", "t==");
+	expect_keys(&minio, "m", "ms", NULL);
+	setenv("AWS_ACCESS_KEY_ID", "aws", 1);
+	setenv("AWS_SECRET_ACCESS_KEY", "awss", 1);
+	setenv("AWS_SESSION_TOKEN", "awst", 1);
+	expect_keys(&none, "aws", "awss", "awst");
+	setenv("ACCESS_KEY", "mine", 1);
+	setenv("SECRET_KEY", "mines", 1);
+	expect_keys(&none, "mine", "mines", NULL);
+	expect_keys(&given, "given", "secret", "token");
+	given.access_key = "anonymous";
+	expect_keys(&given, NULL, NULL, NULL);
+	setenv("ACCESS_KEY", "anonymous", 1);
+	expect_keys(&none, NULL, NULL, NULL);
+	clear_environment();
+}
+
+static void test_refused_credentials_are_looked_for_again(void **state)
+{
+	struct cfs_object_conf none = {.storage = "s3"};
+	struct cfs_s3_credentials *c;
+	const struct cfs_s3_keys *old, *new;
+	char err[CFS_OBJECT_ERRLEN];
+
+	clear_environment();
+	write_file("credentials", "[default]\naws_access_key_id=1\naws_secret_access_key=s\n");
+	assert_int_equal(cfs_s3_credentials_open(&none, &c), 0);
+	assert_int_equal(cfs_s3_credentials_get(c, soon(), &old, err), 0);
+	write_file("credentials", "[default]\naws_access_key_id=2\naws_secret_access_key=s\n");
+	assert_true(cfs_s3_credentials_expired(c, old));
+	assert_int_equal(cfs_s3_credentials_get(c, soon(), &new, err), 0);
+	assert_string_equal(new->access, "2");
+	/* What others have refreshed meanwhile is not refused with the old ones. */
+	assert_true(cfs_s3_credentials_expired(c, old));
+	cfs_s3_keys_unref(old);
+	assert_int_equal(cfs_s3_credentials_get(c, soon(), &old, err), 0);
+	assert_ptr_equal(old, new);
+	cfs_s3_keys_unref(old);
+	cfs_s3_keys_unref(new);
+	cfs_s3_credentials_close(c);
+}
+
+/* ---- retries, over a store that fails as it is told ---- */
+
+struct fake {
+	struct cfs_object_store base;
+	struct cfs_object_store *inner; /* mem */
+	int failures;			/* to come */
+	int err;
+	struct cfs_object_failure failure;
+	int calls;
+	int list_fails_after; /* keys; with failures */
+	bool disorder;
+};
+
+static bool fake_fails(struct fake *f)
+{
+	f->calls++;
+	if (f->failures == 0)
+		return false;
+	if (f->failures > 0)
+		f->failures--;
+	return true;
+}
+
+static ssize_t fake_get(struct cfs_object_store *o, const char *key, uint64_t off,
+			const struct iovec *dst, int n_dst, cfs_deadline_t deadline)
+{
+	struct fake *f = (struct fake *)o;
+
+	return fake_fails(f) ? f->err
+			     : f->inner->ops->get(f->inner, key, off, dst, n_dst, deadline);
+}
+
+static int fake_put(struct cfs_object_store *o, const char *key, const struct iovec *src, int n_src,
+		    cfs_deadline_t deadline)
+{
+	struct fake *f = (struct fake *)o;
+
+	return fake_fails(f) ? f->err : f->inner->ops->put(f->inner, key, src, n_src, deadline);
+}
+
+static int fake_del(struct cfs_object_store *o, const char *key, cfs_deadline_t deadline)
+{
+	struct fake *f = (struct fake *)o;
+
+	return fake_fails(f) ? f->err : f->inner->ops->del(f->inner, key, deadline);
+}
+
+static int fake_head(struct cfs_object_store *o, const char *key, struct cfs_object_info *ret,
+		     cfs_deadline_t deadline)
+{
+	struct fake *f = (struct fake *)o;
+
+	return fake_fails(f) ? f->err : f->inner->ops->head(f->inner, key, ret, deadline);
+}
+
+struct fake_listing {
+	cfs_object_list_fn fn;
+	void *arg;
+	int left;
+};
+
+static int fake_list_one(void *arg, const struct cfs_object_info *info)
+{
+	struct fake_listing *l = arg;
+	int r;
+
+	if (l->left-- == 0)
+		return 1000;
+	r = l->fn(l->arg, info);
+	return r;
+}
+
+static int fake_list(struct cfs_object_store *o, const char *prefix, const char *after,
+		     cfs_object_list_fn fn, void *arg, cfs_deadline_t deadline)
+{
+	struct fake *f = (struct fake *)o;
+	bool fails = fake_fails(f);
+	struct fake_listing l = {fn, arg, fails ? f->list_fails_after : -1};
+	int r;
+
+	if (f->disorder && (r = fn(arg, &(struct cfs_object_info){.key = "zzz"})) != 0)
+		return r;
+	r = f->inner->ops->list(f->inner, prefix, after, fake_list_one, &l, deadline);
+	return r == 1000 || (fails && r == 0) ? f->err : r;
+}
+
+static void fake_failure(struct cfs_object_store *o, struct cfs_object_failure *ret)
+{
+	*ret = ((struct fake *)o)->failure;
+}
+
+static void fake_close(struct cfs_object_store *o)
+{
+	cfs_object_close(((struct fake *)o)->inner);
+	free(o);
+}
+
+static const struct cfs_object_ops fake_ops = {
+	.name = "fake",
+	.get = fake_get,
+	.put = fake_put,
+	.del = fake_del,
+	.head = fake_head,
+	.list = fake_list,
+	.close = fake_close,
+	.failure = fake_failure,
+};
+
+static struct fake *fake;
+static struct cfs_object_store *store;
+
+static int set_up_retry(void **state)
+{
+	struct cfs_object_conf conf = {.storage = "mem", .bucket = "retry"};
+	char err[256];
+
+	fake = calloc(1, sizeof(*fake));
+	fake->base.ops = &fake_ops;
+	fake->err = -EIO;
+	fake->failure.retry = true;
+	assert_int_equal(cfs_object_open(&conf, &fake->inner, err), 0);
+	assert_int_equal(cfs_object_wrap_retry(&fake->base, &store), 0);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	cfs_object_close(store);
+	return 0;
+}
+
+static int put(const char *key, const char *text)
+{
+	struct iovec iov = {(char *)text, strlen(text)};
+
+	return store->ops->put(store, key, &iov, 1, soon());
+}
+
+static ssize_t get(const char *key, char *buf, size_t size, cfs_deadline_t deadline)
+{
+	struct iovec iov = {buf, size};
+
+	return store->ops->get(store, key, 0, &iov, 1, deadline);
+}
+
+static void test_calls_are_made_again(void **state)
+{
+	struct cfs_object_info info;
+	uint64_t before = cfs_object_retries();
+	char buf[16];
+
+	fake->failures = 2;
+	assert_int_equal(put("k", "text"), 0);
+	fake->failures = 2;
+	assert_int_equal(get("k", buf, sizeof(buf), soon()), 4);
+	fake->failures = 1;
+	assert_int_equal(store->ops->head(store, "k", &info, soon()), 0);
+	assert_int_equal(info.size, 4);
+	fake->failures = 1;
+	assert_int_equal(store->ops->del(store, "k", soon()), 0);
+	assert_int_equal(fake->calls, 3 + 3 + 2 + 2);
+	assert_int_equal(cfs_object_retries() - before, 6);
+}
+
+static void test_answers_are_no_failures(void **state)
+{
+	char buf[4];
+
+	assert_int_equal(get("missing", buf, sizeof(buf), soon()), -ENOENT);
+	assert_int_equal(fake->calls, 1);
+	fake->failures = 1;
+	fake->err = -EACCES;
+	fake->failure.retry = false;
+	assert_int_equal(put("k", "x"), -EACCES);
+	assert_int_equal(fake->calls, 2);
+}
+
+static void test_retries_end_at_the_deadline(void **state)
+{
+	uint64_t start = cfs_now_ms(), took;
+	char buf[4];
+
+	fake->failures = -1;
+	assert_int_equal(get("k", buf, sizeof(buf), cfs_deadline_in(700)), -EIO);
+	took = cfs_now_ms() - start;
+	assert_in_range(took, 600, 3000);
+	assert_in_range(fake->calls, 2, 60);
+}
+
+static void test_the_servers_pause_is_kept(void **state)
+{
+	uint64_t start = cfs_now_ms();
+	char buf[4];
+
+	put("k", "x");
+	fake->failures = 1;
+	fake->failure.after_ms = 500;
+	assert_int_equal(get("k", buf, sizeof(buf), soon()), 1);
+	assert_true(cfs_now_ms() - start >= 500);
+
+	/* One that does not fit before the deadline is not begun. */
+	start = cfs_now_ms();
+	fake->failures = -1;
+	fake->failure.after_ms = 30000;
+	assert_int_equal(get("k", buf, sizeof(buf), soon()), -EIO);
+	assert_true(cfs_now_ms() - start < 5000);
+}
+
+struct seen {
+	char keys[64][32];
+	size_t n, stop_at;
+};
+
+static int see(void *arg, const struct cfs_object_info *info)
+{
+	struct seen *s = arg;
+
+	assert_true(s->n < 64);
+	snprintf(s->keys[s->n++], sizeof(s->keys[0]), "%s", info->key);
+	return s->stop_at && s->n == s->stop_at ? 7 : 0;
+}
+
+static void put_numbers(int n)
+{
+	char key[32];
+	int i;
+
+	for (i = 0; i < n; i++) {
+		snprintf(key, sizeof(key), "n/%02d", i);
+		assert_int_equal(put(key, "x"), 0);
+	}
+}
+
+static void expect_numbers(const struct seen *s, int n)
+{
+	char key[32];
+	int i;
+
+	assert_int_equal(s->n, n);
+	for (i = 0; i < n; i++) {
+		snprintf(key, sizeof(key), "n/%02d", i);
+		assert_string_equal(s->keys[i], key);
+	}
+}
+
+static void test_a_listing_goes_on_where_it_broke(void **state)
+{
+	struct seen s = {0};
+
+	put_numbers(30);
+	fake->failures = 3;
+	fake->list_fails_after = 7;
+	fake->calls = 0;
+	assert_int_equal(store->ops->list(store, "n/", "", see, &s, soon()), 0);
+	assert_int_equal(fake->calls, 4);
+	expect_numbers(&s, 30);
+}
+
+static void test_a_listing_that_stays_broken_is_an_error(void **state)
+{
+	struct seen s = {0};
+
+	put_numbers(30);
+	fake->failures = -1;
+	fake->list_fails_after = 0;
+	assert_int_equal(store->ops->list(store, "n/", "", see, &s, cfs_deadline_in(500)), -EIO);
+	assert_int_equal(s.n, 0);
+}
+
+/* Behind the last of keys in no order some may never come: such a listing is not resumed. */
+static void test_a_listing_in_disorder_is_not_resumed(void **state)
+{
+	struct seen s = {0};
+
+	put_numbers(10);
+	fake->disorder = true;
+	fake->failures = 1;
+	fake->list_fails_after = 5;
+	fake->calls = 0;
+	assert_int_equal(store->ops->list(store, "n/", "", see, &s, soon()), -EIO);
+	assert_int_equal(fake->calls, 1);
+}
+
+static void test_the_callers_stop_is_no_failure(void **state)
+{
+	struct seen s = {.stop_at = 4};
+
+	put_numbers(10);
+	fake->calls = 0;
+	assert_int_equal(store->ops->list(store, "n/", "", see, &s, soon()), 7);
+	assert_int_equal(fake->calls, 1);
+	assert_int_equal(s.n, 4);
+}
+
+/* ---- limits ---- */
+
+struct mover {
+	size_t size;
+	int times;
+	bool down;
+};
+
+static void *move(void *arg)
+{
+	const struct mover *m = arg;
+	char *data = calloc(1, m->size);
+	struct iovec iov = {data, m->size};
+	char key[32];
+	int i;
+
+	snprintf(key, sizeof(key), "limit/%p", (void *)&data);
+	if (m->down)
+		assert_int_equal(store->ops->put(store, key, &iov, 1, soon()), 0);
+	for (i = 0; i < m->times; i++) {
+		if (m->down)
+			assert_int_equal(store->ops->get(store, key, 0, &iov, 1, soon()), m->size);
+		else
+			assert_int_equal(store->ops->put(store, key, &iov, 1, soon()), 0);
+	}
+	free(data);
+	return NULL;
+}
+
+static void open_limited(uint64_t up, uint64_t down)
+{
+	struct cfs_object_conf conf = {
+		.storage = "mem",
+		.bucket = "limit",
+		.upload_limit = up,
+		.download_limit = down,
+	};
+	char err[256];
+
+	assert_int_equal(cfs_object_open(&conf, &store, err), 0);
+}
+
+/* 8 MB/s, by one thread and by four, in large and small objects: within 5 % of it. */
+static void test_limits_hold(void **state)
+{
+	static const struct {
+		bool down;
+		unsigned threads;
+		size_t size;
+		int times;
+	} cases[] = {
+		{false, 1, 400000, 20},
+		{false, 4, 100000, 20},
+		{true, 1, 400000, 20},
+		{true, 4, 10000, 200},
+	};
+	pthread_t v[4];
+	size_t i;
+	unsigned k;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(cases); i++) {
+		struct mover m = {cases[i].size, cases[i].times, cases[i].down};
+		double bytes = (double)cases[i].threads * (double)m.size * m.times, rate;
+		uint64_t start;
+
+		if (m.down)
+			open_limited(0, 8000000);
+		else
+			open_limited(8000000, 0);
+		start = cfs_now_ns();
+		for (k = 0; k < cases[i].threads; k++)
+			assert_int_equal(pthread_create(&v[k], NULL, move, &m), 0);
+		for (k = 0; k < cases[i].threads; k++)
+			pthread_join(v[k], NULL);
+		rate = bytes * 1e9 / (double)(cfs_now_ns() - start);
+		assert_true(rate < 8000000 * 1.05);
+		/* A loaded machine may be slower, not faster. */
+		assert_true(rate > 8000000 * 0.60);
+		cfs_object_close(store);
+	}
+}
+
+static void test_limit_and_deadline(void **state)
+{
+	char *data = calloc(1, 1000000);
+	struct iovec iov = {data, 1000000};
+	uint64_t start = cfs_now_ms();
+
+	open_limited(100000, 0);
+	assert_int_equal(store->ops->put(store, "k", &iov, 1, cfs_deadline_in(300)), -ETIMEDOUT);
+	assert_in_range(cfs_now_ms() - start, 250, 2500);
+	/* What was refused has not been charged. */
+	iov.iov_len = 1000;
+	assert_int_equal(store->ops->put(store, "k", &iov, 1, cfs_deadline_in(2000)), 0);
+	assert_true(store->ops->get_nowait != NULL);
+	cfs_object_close(store);
+	free(data);
+}
+
+/* ---- shards ---- */
+
+static int set_up_shards(void **state)
+{
+	struct cfs_object_conf conf = {.storage = "mem", .bucket = "shard-%d", .shards = 3};
+	char err[256];
+
+	assert_int_equal(cfs_object_open(&conf, &store, err), 0);
+	return 0;
+}
+
+/* FNV-1a of the whole key, modulo their number: where the other client looks. */
+static void test_shard_of_a_key(void **state)
+{
+	static const struct {
+		const char *key, *bucket;
+	} cases[] = {
+		{"vol/chunks/0/0/1_0_4194304", "shard-0"},
+		{"vol/chunks/0/0/2_0_4194304", "shard-2"},
+		{"vol/juicefs_uuid", "shard-1"},
+		{"foobar", "shard-1"},
+	};
+	char err[256], buf[8];
+	size_t i;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(cases); i++) {
+		struct cfs_object_conf conf = {.storage = "mem", .bucket = cases[i].bucket};
+		struct iovec iov = {buf, sizeof(buf)};
+		struct cfs_object_store *one;
+
+		assert_int_equal(put(cases[i].key, "here"), 0);
+		assert_int_equal(cfs_object_open(&conf, &one, err), 0);
+		assert_int_equal(one->ops->get(one, cases[i].key, 0, &iov, 1, soon()), 4);
+		cfs_object_close(one);
+	}
+}
+
+static int count(void *arg, const struct cfs_object_info *info)
+{
+	static char last[64];
+	size_t *n = arg;
+
+	if (*n)
+		assert_true(strcmp(info->key, last) > 0);
+	snprintf(last, sizeof(last), "%s", info->key);
+	++*n;
+	return 0;
+}
+
+static void test_shards_are_one_listing(void **state)
+{
+	enum { MANY = 40000 };
+	struct seen s = {0};
+	const char **keys;
+	char key[32];
+	size_t n = 0;
+	int i;
+
+	put_numbers(40);
+	assert_int_equal(store->ops->list(store, "n/", "", see, &s, soon()), 0);
+	expect_numbers(&s, 40);
+	s = (struct seen){.stop_at = 5};
+	assert_int_equal(store->ops->list(store, "n/", "n/09", see, &s, soon()), 7);
+	assert_string_equal(s.keys[0], "n/10");
+	assert_int_equal(s.n, 5);
+
+	/* More than one piece of each shard */
+	keys = calloc(MANY, sizeof(*keys));
+	for (i = 0; i < MANY; i++) {
+		snprintf(key, sizeof(key), "m/%d", i);
+		keys[i] = strdup(key);
+		assert_int_equal(put(key, ""), 0);
+	}
+	assert_int_equal(store->ops->list(store, "m/", "", count, &n, cfs_deadline_in(60000)), 0);
+	assert_int_equal(n, MANY);
+	assert_int_equal(cfs_object_del_many(store, keys, MANY, soon()), 0);
+	n = 0;
+	assert_int_equal(store->ops->list(store, "m/", "", count, &n, soon()), 0);
+	assert_int_equal(n, 0);
+	for (i = 0; i < MANY; i++)
+		free((char *)keys[i]);
+	free(keys);
+}
+
+static void test_buckets_of_shards(void **state)
+{
+	static const char *const bad[] = {"no-mark", "two-%d-%d", "other-%s"};
+	struct cfs_object_conf conf = {.storage = "mem", .shards = 2};
+	struct cfs_object_store *o;
+	char err[256];
+	size_t i;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(bad); i++) {
+		conf.bucket = bad[i];
+		assert_int_equal(cfs_object_open(&conf, &o, err), -EINVAL);
+		assert_non_null(strstr(err, "%d"));
+	}
+	conf.bucket = "%s%n-%d-100%";
+	assert_int_equal(cfs_object_open(&conf, &o, err), 0);
+	cfs_object_close(o);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_encoding),
+		cmocka_unit_test(test_signature),
+		cmocka_unit_test(test_signature_follows_the_keys),
+		cmocka_unit_test(test_endpoints),
+		cmocka_unit_test(test_endpoint_options_and_environment),
+		cmocka_unit_test(test_endpoints_that_are_none),
+		cmocka_unit_test(test_order_of_credentials),
+		cmocka_unit_test(test_refused_credentials_are_looked_for_again),
+#define RETRY(fn) cmocka_unit_test_setup_teardown(fn, set_up_retry, tear_down)
+		RETRY(test_calls_are_made_again),
+		RETRY(test_answers_are_no_failures),
+		RETRY(test_retries_end_at_the_deadline),
+		RETRY(test_the_servers_pause_is_kept),
+		RETRY(test_a_listing_goes_on_where_it_broke),
+		RETRY(test_a_listing_that_stays_broken_is_an_error),
+		RETRY(test_a_listing_in_disorder_is_not_resumed),
+		RETRY(test_the_callers_stop_is_no_failure),
+#undef RETRY
+		cmocka_unit_test(test_limits_hold),
+		cmocka_unit_test(test_limit_and_deadline),
+		cmocka_unit_test_setup_teardown(test_shard_of_a_key, set_up_shards, tear_down),
+		cmocka_unit_test_setup_teardown(test_shards_are_one_listing, set_up_shards,
+						tear_down),
+		cmocka_unit_test(test_buckets_of_shards),
+	};
+	char path[128];
+	int r;
+
+	if (!mkdtemp(home))
+		return 1;
+	clear_environment();
+	r = cmocka_run_group_tests(tests, NULL, NULL);
+	snprintf(path, sizeof(path), "%s/.aws/config", home);
+	unlink(path);
+	snprintf(path, sizeof(path), "%s/.aws/credentials", home);
+	unlink(path);
+	snprintf(path, sizeof(path), "%s/.aws", home);
+	rmdir(path);
+	rmdir(home);
+	return r;
+}

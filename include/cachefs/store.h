@@ -30,6 +30,7 @@ struct cfs_store_conf {
 	bool hash_prefix;
 	unsigned max_downloads, max_uploads; /* worker threads; 0: 20 */
 	uint64_t get_timeout_ms, put_timeout_ms;
+	uint64_t tier_timeout_ms; /* how long a reader waits for a tier, then goes on; 0: 10 s */
 	bool cache_large_write; /* offers uploaded blocks of full size to the tiers, not only others
 				 */
 };
@@ -116,6 +117,11 @@ struct cfs_tier_ops {
 	 * wait. */
 	ssize_t (*get)(void *tier, const struct cfs_block *b, uint32_t off, const struct iovec *dst,
 		       int n_dst, bool nowait, cfs_deadline_t deadline);
+	/*
+	 * A get of this block has not returned for tier_timeout_ms and is left behind: better keep
+	 * others from it. Optional.
+	 */
+	void (*late)(void *tier, const struct cfs_block *b);
 	/* Offers a whole block; the tier may decline. */
 	void (*offer)(void *tier, const struct cfs_block *b, const struct cfs_segs *data);
 	void (*forget)(void *tier, const struct cfs_block *b);

@@ -8,7 +8,7 @@
 
 struct cfs_workers {
 	char name[16];
-	unsigned max;
+	unsigned cap;
 	size_t limit;
 
 	/* Protects what follows. A leaf; no job runs under it. */
@@ -18,10 +18,10 @@ struct cfs_workers {
 	pthread_cond_t left;  /* stopping and no submitter waits any more */
 	struct cfs_job *head, **tail;
 	size_t queued;
-	unsigned n_threads, idle, submitters_waiting;
+	unsigned max, n_threads, idle, submitters_waiting;
 	uint64_t done;
 	bool stopping;
-	pthread_t threads[]; /* n_threads of max */
+	pthread_t threads[]; /* n_threads of cap */
 };
 
 int cfs_workers_create(const char *name, unsigned max, size_t queue_limit, struct cfs_workers **ret)
@@ -31,9 +31,10 @@ int cfs_workers_create(const char *name, unsigned max, size_t queue_limit, struc
 
 	if (!max || !queue_limit)
 		return -EINVAL;
-	w = calloc(1, sizeof(*w) + max * sizeof(w->threads[0]));
+	w = calloc(1, sizeof(*w) + 2 * (size_t)max * sizeof(w->threads[0]));
 	if (!w)
 		return -ENOMEM;
+	w->cap = 2 * max;
 	snprintf(w->name, sizeof(w->name), "%s", name);
 	w->max = max;
 	w->limit = queue_limit;
@@ -100,6 +101,15 @@ static void *worker(void *arg)
 	return NULL;
 }
 
+static int start_thread(struct cfs_workers *w)
+{
+	int r = cfs_thread_start(w->name, worker, w, &w->threads[w->n_threads]);
+
+	if (r == 0)
+		w->n_threads++;
+	return r;
+}
+
 /* With the lock held and room in the queue. */
 static int enqueue(struct cfs_workers *w, struct cfs_job *job)
 {
@@ -107,10 +117,8 @@ static int enqueue(struct cfs_workers *w, struct cfs_job *job)
 
 	/* An idle thread that was woken but has not run yet still counts as idle. */
 	if (w->queued >= w->idle && w->n_threads < w->max) {
-		r = cfs_thread_start(w->name, worker, w, &w->threads[w->n_threads]);
-		if (r == 0)
-			w->n_threads++;
-		else if (w->n_threads == 0)
+		r = start_thread(w);
+		if (r < 0 && w->n_threads == 0)
 			return r;
 	}
 	job->next = NULL;
@@ -175,6 +183,17 @@ bool cfs_workers_cancel(struct cfs_workers *w, struct cfs_job *job)
 	}
 	pthread_mutex_unlock(&w->lock);
 	return found;
+}
+
+void cfs_workers_replace(struct cfs_workers *w)
+{
+	pthread_mutex_lock(&w->lock);
+	if (w->max < w->cap && !w->stopping) {
+		w->max++;
+		if (w->head)
+			start_thread(w);
+	}
+	pthread_mutex_unlock(&w->lock);
 }
 
 void cfs_workers_stats(struct cfs_workers *w, struct cfs_workers_stats *ret)

@@ -37,6 +37,11 @@ int cfs_workers_submit(struct cfs_workers *w, struct cfs_job *job, cfs_deadline_
 int cfs_workers_try_submit(struct cfs_workers *w, struct cfs_job *job);
 /* True when the job was still queued: it will not run and belongs to the caller again. */
 bool cfs_workers_cancel(struct cfs_workers *w, struct cfs_job *job);
+/*
+ * A job is stuck and its worker is given up: another may be started in its place. At most as many
+ * as the pool has by right; one that returns after all stays.
+ */
+void cfs_workers_replace(struct cfs_workers *w);
 void cfs_workers_stats(struct cfs_workers *w, struct cfs_workers_stats *ret);
 
 /*

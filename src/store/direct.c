@@ -4,8 +4,8 @@
  * keeps what is behind the tier in its own cache; another copy here would cost more than it saves,
  * and a slot of 128 KiB more still.
  *
- * What would have to wait for a disk is done by a worker. One that is past the reader's deadline is
- * left behind with its page.
+ * What would have to wait for a disk is done by a worker. One that takes too long is left behind
+ * with its page, and the reader goes the long way.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ struct direct {
 	pthread_mutex_t lock; /* protects what follows */
 	pthread_cond_t ended;
 	unsigned refs;
-	bool done;
+	bool started, done;
 	ssize_t result;
 };
 
@@ -48,23 +48,21 @@ static void unref(struct direct *w)
 static ssize_t ask(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 		   struct cfs_page *page, bool nowait, cfs_deadline_t deadline)
 {
+	const struct cfs_tier_slot *t = &s->tiers[0];
 	struct iovec iov = {.iov_base = page->data, .iov_len = len};
-	ssize_t n = -ENOENT;
-	unsigned i;
 
-	for (i = 0; i < s->n_tiers && s->tiers[i].ops->local; i++) {
-		n = s->tiers[i].ops->get(s->tiers[i].tier, b, off, &iov, 1, nowait, deadline);
-		if (n == (ssize_t)len || n == -EAGAIN)
-			break;
-	}
-	return n;
+	return t->ops->get(t->tier, b, off, &iov, 1, nowait, deadline);
 }
 
 static void run(struct cfs_job *job)
 {
 	struct direct *w = (struct direct *)job;
-	ssize_t n = ask(w->store, &w->id, w->off, w->len, w->page, false, w->deadline);
+	ssize_t n;
 
+	pthread_mutex_lock(&w->lock);
+	w->started = true;
+	pthread_mutex_unlock(&w->lock);
+	n = ask(w->store, &w->id, w->off, w->len, w->page, false, w->deadline);
 	pthread_mutex_lock(&w->lock);
 	w->result = n;
 	w->done = true;
@@ -73,12 +71,13 @@ static void run(struct cfs_job *job)
 	unref(w);
 }
 
-/* The result of the worker; -EIO at the deadline. */
+/* The result of the worker; -ETIMEDOUT. */
 static ssize_t ask_worker(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
 			  uint32_t len, struct cfs_page *page, cfs_deadline_t deadline)
 {
 	struct direct *w = calloc(1, sizeof(*w));
-	ssize_t n = -EIO;
+	ssize_t n = -ETIMEDOUT;
+	bool started;
 	int r;
 
 	if (!w)
@@ -87,6 +86,7 @@ static ssize_t ask_worker(struct cfs_store *s, const struct cfs_block *b, uint32
 		free(w);
 		return -ENOMEM;
 	}
+	deadline = cfs_deadline_min(deadline, cfs_deadline_in(s->tier_timeout_ms));
 	pthread_mutex_init(&w->lock, NULL);
 	w->job.run = run;
 	w->store = s;
@@ -104,7 +104,12 @@ static ssize_t ask_worker(struct cfs_store *s, const struct cfs_block *b, uint32
 		r = cfs_cond_wait(&w->ended, &w->lock, deadline);
 	if (w->done)
 		n = w->result;
+	started = w->started;
 	pthread_mutex_unlock(&w->lock);
+	if (n == -ETIMEDOUT && started)
+		cfs_store_leave_tier(s, 0, b);
+	else if (n == -ETIMEDOUT && cfs_workers_cancel(s->downloads, &w->job))
+		unref(w);
 	unref(w);
 	return n;
 }
@@ -129,5 +134,5 @@ int cfs_direct_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 	if (n == (ssize_t)len && r == 0)
 		return 1;
 	cfs_page_unref(page);
-	return r < 0 ? r : n == -EIO || n == -ENOMEM ? (int)n : 0;
+	return r < 0 ? r : n == -ENOMEM ? -ENOMEM : 0;
 }

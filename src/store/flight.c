@@ -29,7 +29,8 @@ struct flight {
 	uint32_t off, len; /* the same in bytes */
 	cfs_deadline_t deadline;
 	bool prefetch;
-	unsigned source; /* number of the tier that had it; n_tiers: the object store */
+	_Atomic unsigned source;   /* number of the tier that had it; n_tiers: the object store */
+	_Atomic uint64_t asked_ms; /* when a tier was asked that has not answered yet, or 0 */
 
 	/* Under the shard's lock. */
 	pthread_cond_t changed;
@@ -269,7 +270,10 @@ static int fetch(struct flight *f, bool nowait)
 	for (; f->source < s->n_tiers; f->source++) {
 		const struct cfs_tier_slot *t = &s->tiers[f->source];
 
+		if (!nowait)
+			atomic_store(&f->asked_ms, cfs_now_ms());
 		got = t->ops->get(t->tier, &f->id, f->off, iov, (int)f->n, nowait, f->deadline);
+		atomic_store(&f->asked_ms, 0);
 		if (got == (ssize_t)f->len)
 			return 0;
 		if (nowait && got == -EAGAIN)
@@ -445,21 +449,42 @@ static int launch(struct cfs_store *s, struct held *held, cfs_deadline_t deadlin
 	return err;
 }
 
+static bool tier_is_late(const struct flight *f)
+{
+	uint64_t asked_ms = atomic_load(&f->asked_ms);
+
+	return asked_ms && cfs_now_ms() - asked_ms >= f->store->tier_timeout_ms;
+}
+
+/* A flight that waits for a cache too long is left behind: the next one will not. */
 static int wait_flight(struct flight *f, cfs_deadline_t deadline, bool *expired)
 {
-	cfs_deadline_t until = cfs_deadline_min(deadline, f->deadline);
+	cfs_deadline_t until = cfs_deadline_min(deadline, f->deadline), next = until;
+	struct cfs_store *s = f->store;
+	bool late = false;
 	int r = 0;
 
 	pthread_mutex_lock(&f->shard->lock);
 	while (!f->done && r == 0) {
-		r = cfs_cond_wait(&f->changed, &f->shard->lock, until);
-		if (r < 0 && !f->done && f->deadline <= until) {
+		if (s->n_tiers > 0)
+			next = cfs_deadline_min(until, cfs_deadline_in(s->tier_timeout_ms / 4));
+		r = cfs_cond_wait(&f->changed, &f->shard->lock, next);
+		if (r == 0 || f->done)
+			continue;
+		if (tier_is_late(f)) {
+			late = true;
+			end_flight(f, -EAGAIN);
+		} else if (next < until) {
+			r = 0;
+		} else if (f->deadline <= until) {
 			end_flight(f, -EIO);
 			*expired = true;
 		}
 	}
 	r = f->done ? f->err : -ETIMEDOUT;
 	pthread_mutex_unlock(&f->shard->lock);
+	if (late)
+		cfs_store_leave_tier(s, atomic_load(&f->source), &f->id);
 	return r;
 }
 

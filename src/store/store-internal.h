@@ -88,7 +88,7 @@ struct cfs_store {
 	char *volume;
 	uint32_t block_size;
 	bool hash_prefix;
-	uint64_t get_timeout_ms, put_timeout_ms;
+	uint64_t get_timeout_ms, put_timeout_ms, tier_timeout_ms;
 	bool cache_large_write;
 	struct cfs_workers *downloads, *uploads;
 	struct cfs_tier_slot tiers[CFS_STORE_TIERS];
@@ -158,6 +158,8 @@ static inline uint32_t cfs_slot_len(const struct cfs_block *b, unsigned index)
 
 /* ---- store.c ---- */
 
+/* Gives up a worker that waits for a tier. */
+void cfs_store_leave_tier(struct cfs_store *s, unsigned tier, const struct cfs_block *b);
 /* Offers a whole block to the first n_tiers tiers. */
 void cfs_store_offer(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
 		     unsigned n_tiers);

@@ -9,6 +9,7 @@
 
 #define DEFAULT_WORKERS	   20
 #define DEFAULT_TIMEOUT_MS 60000
+#define TIER_TIMEOUT_MS	   10000
 #define QUEUE_LIMIT	   1024
 #define VOLUME_MAX	   64
 
@@ -36,6 +37,7 @@ int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret)
 	s->hash_prefix = conf->hash_prefix;
 	s->get_timeout_ms = conf->get_timeout_ms ? conf->get_timeout_ms : DEFAULT_TIMEOUT_MS;
 	s->put_timeout_ms = conf->put_timeout_ms ? conf->put_timeout_ms : DEFAULT_TIMEOUT_MS;
+	s->tier_timeout_ms = conf->tier_timeout_ms ? conf->tier_timeout_ms : TIER_TIMEOUT_MS;
 	s->cache_large_write = conf->cache_large_write;
 	/* A reader that nobody foresaw finds a worker of the other quarter. */
 	s->max_prefetches = CFS_DIV_UP(max_downloads * 3, 4);
@@ -91,6 +93,15 @@ void cfs_store_destroy(struct cfs_store *s)
 	pthread_mutex_destroy(&s->alloc_lock);
 	free(s->volume);
 	free(s);
+}
+
+void cfs_store_leave_tier(struct cfs_store *s, unsigned tier, const struct cfs_block *b)
+{
+	const struct cfs_tier_slot *t = &s->tiers[tier];
+
+	if (t->ops->late)
+		t->ops->late(t->tier, b);
+	cfs_workers_replace(s->downloads);
 }
 
 void cfs_store_offer(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,

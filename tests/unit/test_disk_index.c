@@ -24,13 +24,13 @@ static struct cfs_block block(uint64_t n)
 	return (struct cfs_block){.slice = n / 16 + 1, .index = (uint32_t)(n % 16), .len = BLOCK};
 }
 
+/* With room for so many blocks. */
 static struct index new_index(enum cfs_disk_eviction eviction, uint32_t blocks)
 {
+	uint64_t limit = blocks * (uint64_t)(BLOCK + CFS_DISK_OVERHEAD);
 	struct index ix = {0};
 
-	assert_int_equal(
-		cfs_disk_index_init(&ix, eviction, (uint64_t)blocks * BLOCK, 10 * blocks, BLOCK),
-		0);
+	assert_int_equal(cfs_disk_index_init(&ix, eviction, limit, blocks, BLOCK), 0);
 	return ix;
 }
 
@@ -152,13 +152,16 @@ static void edges(void **state)
 /* The bound on memory that limits the number of blocks. */
 static void bounded(void **state)
 {
-	struct index ix = new_index(CFS_EVICT_S3FIFO, 100);
+	struct index ix = new_index(CFS_EVICT_S3FIFO, 1000);
 	struct cfs_block b = block(1000);
 	uint32_t i;
 
 	for (i = 0; i < 1000; i++)
 		add(&ix, i, 1);
+	assert_int_equal(cfs_disk_index_add(&ix, &b, 1, true), -ENOSPC);
+	ix.max = 2000;
 	assert_int_equal(cfs_disk_index_add(&ix, &b, 1, false), -ENOSPC);
+	assert_int_equal(cfs_disk_index_add(&ix, &b, 1, true), 0);
 	assert_true(ix.cap <= 1024 && ix.bucket_cap <= 1024);
 	cfs_disk_index_clear(&ix);
 	assert_false(has(&ix, 5));
@@ -235,7 +238,7 @@ static void s3fifo_remembers(void **state)
 		add(&ix, i, 1);
 	assert_int_equal(evict(&ix), 0);
 	add(&ix, 0, 2);
-	for (i = 1; i < 91; i++)
+	for (i = 1; i < 80; i++)
 		assert_int_equal(evict(&ix), i);
 	assert_true(has(&ix, 0));
 	cfs_disk_index_fini(&ix);

@@ -136,7 +136,7 @@ static struct cfs_pool *pool;
 static struct cfs_store *store;
 
 struct setting {
-	uint64_t budget, get_timeout_ms, put_timeout_ms;
+	uint64_t budget, get_timeout_ms, put_timeout_ms, tier_timeout_ms;
 	unsigned uploads;
 	bool whole, nowait, hash_prefix;
 };
@@ -153,6 +153,7 @@ static void set_up(struct setting setting)
 		.max_uploads = setting.uploads ? setting.uploads : 4,
 		.get_timeout_ms = setting.get_timeout_ms ? setting.get_timeout_ms : LONG_MS,
 		.put_timeout_ms = setting.put_timeout_ms ? setting.put_timeout_ms : LONG_MS,
+		.tier_timeout_ms = setting.tier_timeout_ms,
 	};
 	char err[256];
 
@@ -872,6 +873,8 @@ struct test_tier {
 	_Atomic int gets, offers, forgets;
 	bool lies; /* delivers too little */
 	bool waits;
+	int hold; /* so many next gets that may wait hang until let go */
+	_Atomic int lates;
 };
 
 static ssize_t tier_get(void *arg, const struct cfs_block *b, uint32_t off, const struct iovec *dst,
@@ -885,6 +888,8 @@ static ssize_t tier_get(void *arg, const struct cfs_block *b, uint32_t off, cons
 	if (nowait && t->waits)
 		return -EAGAIN;
 	t->gets++;
+	if (!nowait)
+		pass_gate(&t->hold);
 	if (memcmp(b, &t->has, sizeof(*b)) != 0)
 		return -ENOENT;
 	for (i = 0; i < n_dst; i++) {
@@ -951,6 +956,64 @@ static void tiers(void **state)
 	assert_int_equal(far.offers, 2);
 }
 
+static void tier_late(void *arg, const struct cfs_block *b)
+{
+	struct test_tier *t = arg;
+
+	t->lates++;
+	t->hold = 0;
+}
+
+struct range_reader {
+	struct cfs_block b;
+	uint32_t off, len;
+	int result;
+};
+
+static void *read_one(void *arg)
+{
+	struct range_reader *r = arg;
+
+	r->result = read_range(&r->b, r->off, r->len, soon());
+	return NULL;
+}
+
+/* A cache that hangs with every worker in it costs its readers a moment, not an error. */
+static void hanging_tier(void **state)
+{
+	enum { N = 8 };
+	static const struct cfs_tier_ops ops = {
+		.name = "test",
+		.local = true,
+		.get = tier_get,
+		.late = tier_late,
+	};
+	struct test_tier tier = {.waits = true};
+	struct range_reader readers[N];
+	pthread_t threads[N];
+	unsigned i;
+
+	set_up((struct setting){.tier_timeout_ms = 100});
+	assert_int_equal(cfs_store_add_tier(store, &ops, &tier), 0);
+	hold(&tier.hold, N);
+	for (i = 0; i < N; i++) {
+		/* Small reads and large ones; the workers are 4. */
+		readers[i] = (struct range_reader){
+			.b = {.slice = 40 + i, .len = 2 * PAGE},
+			.len = i % 2 ? 4096 : 2 * PAGE,
+		};
+		put_object(&readers[i].b, readers[i].b.len);
+		assert_int_equal(pthread_create(&threads[i], NULL, read_one, &readers[i]), 0);
+	}
+	for (i = 0; i < N; i++) {
+		pthread_join(threads[i], NULL);
+		assert_int_equal(readers[i].result, 0);
+	}
+	assert_in_range(tier.lates, 1, N);
+	let_go();
+	tear_down();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -975,6 +1038,7 @@ int main(void)
 		cmocka_unit_test(remove_slice),
 		cmocka_unit_test(sync_is_shared),
 		cmocka_unit_test(tiers),
+		cmocka_unit_test(hanging_tier),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -101,6 +101,7 @@ void cfs_disk_dir_fault(struct cache_dir *dir, const char *what, int err, bool w
 	case ENOTDIR:
 	case ENXIO:
 	case ESTALE:
+	case ETIMEDOUT:
 		set_state(dir, DIR_FAILED, what, err);
 		return;
 	default:

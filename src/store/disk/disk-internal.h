@@ -104,7 +104,7 @@ void cfs_disk_index_fini(struct index *ix);
 bool cfs_disk_index_has(struct index *ix, const struct cfs_block *b);
 /* Notes a read; false when it is not there. */
 bool cfs_disk_index_hit(struct index *ix, const struct cfs_block *b, uint32_t now_s);
-/* -EEXIST; -ENOSPC: it has `max` entries; -ENOMEM. */
+/* -EEXIST; -ENOSPC: `max` entries, or over the limit, unless found by the scan; -ENOMEM. */
 int cfs_disk_index_add(struct index *ix, const struct cfs_block *b, uint32_t atime_s, bool found);
 bool cfs_disk_index_remove(struct index *ix, const struct cfs_block *b);
 void cfs_disk_index_clear(struct index *ix);

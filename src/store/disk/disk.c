@@ -112,6 +112,16 @@ static ssize_t get(void *tier, const struct cfs_block *b, uint32_t off, const st
 	return total;
 }
 
+/* A disk that hangs, most likely. */
+static void late(void *tier, const struct cfs_block *b)
+{
+	struct cfs_disk *d = tier;
+	struct cache_dir *dir = cfs_disk_ring_find(d, b);
+
+	if (dir)
+		cfs_disk_dir_fault(dir, "read", -ETIMEDOUT, false);
+}
+
 static void forget(void *tier, const struct cfs_block *b)
 {
 	struct cfs_disk *d = tier;
@@ -156,6 +166,7 @@ const struct cfs_tier_ops cfs_disk_tier = {
 	.name = "disk",
 	.local = true,
 	.get = get,
+	.late = late,
 	.offer = cfs_disk_offer,
 	.forget = forget,
 	.stats = stats,

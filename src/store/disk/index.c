@@ -146,7 +146,7 @@ static int add(struct index *ix, const struct cfs_block *b, uint32_t atime_s, bo
 
 	if (*find(ix, b) != CFS_NIL)
 		return -EEXIST;
-	if (ix->n >= ix->max)
+	if (ix->n >= ix->max || (!found && ix->bytes + cfs_disk_charge(b) > ix->limit))
 		return -ENOSPC;
 	h = new_entry(ix);
 	if (h == CFS_NIL)

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "config.h"
 #include "cmd/mountopts.h"
+#include "config.h"
 
 #define VALUE_MAX 4096
 

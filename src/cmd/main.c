@@ -128,6 +128,7 @@ static const char *base_name(const char *path)
 int main(int argc, char **argv)
 {
 	const struct cmd *const *c;
+	const char *wanted;
 	char **args;
 	char name[64];
 
@@ -145,10 +146,9 @@ int main(int argc, char **argv)
 		usage(stdout);
 		return CMD_OK;
 	}
-	if (!strcmp(args[1], "--version"))
-		args[1] = (char *)"version";
+	wanted = strcmp(args[1], "--version") ? args[1] : "version";
 	for (c = commands; *c; c++) {
-		if (strcmp((*c)->name, args[1]))
+		if (strcmp((*c)->name, wanted))
 			continue;
 		snprintf(name, sizeof(name), "cachefs %s", (*c)->name);
 		cmd_set_name(name);

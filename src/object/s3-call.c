@@ -311,6 +311,8 @@ int cfs_s3_call(struct cfs_s3 *s, const struct cfs_s3_call *call, struct cfs_s3_
 	char err[CFS_OBJECT_ERRLEN];
 	int r;
 
+	ret->status = 0;
+	ret->error[0] = '\0';
 	r = cfs_s3_credentials_get(s->credentials, deadline, &keys, err);
 	if (r < 0)
 		return cfs_s3_fail(false, r, "%s", err);

@@ -176,6 +176,7 @@ struct cfs_s3_call {
 /*
  * 0 for a status of 2xx, else a negative errno, with the cause kept for the failure function:
  * -ENOENT no such key, -ENODEV no such bucket, -EACCES, -ERANGE the range is beyond the end.
+ * ret->status is 0 and ret->error "" when there was no answer.
  */
 int cfs_s3_call(struct cfs_s3 *s, const struct cfs_s3_call *call, struct cfs_s3_response *ret,
 		cfs_deadline_t deadline);

@@ -48,6 +48,7 @@ static long put(const char *key, const char *path)
 	struct iovec iov[IOV];
 	char *data;
 	off_t len;
+	long r;
 	int fd;
 
 	fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -56,7 +57,9 @@ static long put(const char *key, const char *path)
 	if (!data || pread(fd, data, (size_t)len, 0) != len)
 		fail(path);
 	close(fd);
-	return store->ops->put(store, key, iov, in_pieces(data, (size_t)len, iov), deadline);
+	r = store->ops->put(store, key, iov, in_pieces(data, (size_t)len, iov), deadline);
+	free(data);
+	return r;
 }
 
 static long get(const char *key, uint64_t off, size_t len, const char *path, int times)
@@ -73,6 +76,7 @@ static long get(const char *key, uint64_t off, size_t len, const char *path, int
 	out = fopen(path, "we");
 	if (!out || (n > 0 && fwrite(data, 1, (size_t)n, out) != (size_t)n) || fclose(out) != 0)
 		fail(path);
+	free(data);
 	return n;
 }
 

@@ -39,6 +39,7 @@ struct by_dir {
 struct tree {
 	struct fsck *f;
 	struct sorter *inodes, *dirs, *suspects;
+	cfs_ino_t last_with_data;
 };
 
 static int compare_inodes(const void *a, const void *b)
@@ -120,8 +121,13 @@ static int add_deleted(void *arg, const struct cfs_row *row)
 
 static int add_chunk(void *arg, const struct cfs_row *row)
 {
+	struct tree *t = arg;
+
 	/* One per file is enough to see that there is data. */
-	return row->list.indx == 0 ? add_mark(arg, row->ino, ROW_CHUNK) : 0;
+	if (row->ino == t->last_with_data)
+		return 0;
+	t->last_with_data = row->ino;
+	return add_mark(t, row->ino, ROW_CHUNK);
 }
 
 static int add_stat(void *arg, const struct cfs_row *row)

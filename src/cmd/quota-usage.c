@@ -4,12 +4,14 @@
  * owners are summed up in one scan of all inodes (32 bytes per owner).
  */
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 
 #include "cmd/quota.h"
 
-#define PAGE  1000
-#define TRIES 3
+#define PAGE	 1000
+#define TRIES	 2
+#define FLUSH_MS 4000 /* mounts write every 3 s */
 
 /* ---- directories ---- */
 
@@ -183,74 +185,56 @@ static const struct cfs_quota *find(const struct quotas *l, enum cfs_quota_kind 
 	return NULL;
 }
 
-struct checking {
-	struct admin *a;
-	bool repair;
-	quota_finding_fn fn;
-	void *arg;
+struct findings {
+	struct quota_finding *v;
+	size_t n;
 };
 
-static int settle(struct checking *c, const struct cfs_quota *have, int64_t space, int64_t inodes)
+static int note(struct findings *l, const struct cfs_quota *have, int64_t space, int64_t inodes)
 {
-	struct quota_finding f = {.have = *have, .space = space, .inodes = inodes};
-	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
-	struct cfs_quota now = *have;
-	int r = 0;
+	struct quota_finding *v;
 
 	if (have->used_space == space && have->used_inodes == inodes)
 		return 0;
-	if (c->repair) {
-		now.used_space = space;
-		now.used_inodes = inodes;
-		r = cfs_meta_put_quota(c->a->meta, &ctx, &now);
-		f.repaired = r == 0;
-	}
-	return r < 0 ? r : c->fn(c->arg, &f);
-}
-
-static int check_dir(struct checking *c, const struct cfs_quota *q)
-{
-	struct cfs_quota have = *q;
-	int64_t space, inodes;
-	int i, r = 0;
-
-	for (i = 0; i < TRIES; i++) {
-		const struct cfs_quota *now;
-		struct quotas l = {0};
-		bool same;
-
-		r = quota_measure(c->a, have.key, &space, &inodes);
-		if (r == 0)
-			r = read_quotas(c->a, &l);
-		if (r < 0)
-			return r;
-		now = find(&l, CFS_QUOTA_DIR, have.key);
-		same = now && now->used_space == have.used_space &&
-		       now->used_inodes == have.used_inodes;
-		if (now)
-			have = *now;
-		free(l.v);
-		if (same)
-			return settle(c, &have, space, inodes);
-	}
+	v = reallocarray(l->v, l->n + 1, sizeof(*v));
+	if (!v)
+		return -ENOMEM;
+	l->v = v;
+	v[l->n++] = (struct quota_finding){.have = *have, .space = space, .inodes = inodes};
 	return 0;
 }
 
-static int check_owners(struct checking *c, const struct quotas *l)
+static int check_dirs(struct admin *a, const struct quotas *l, struct findings *found)
+{
+	int64_t space, inodes;
+	size_t i;
+	int r = 0;
+
+	for (i = 0; i < l->n && r == 0; i++) {
+		if (l->v[i].kind != CFS_QUOTA_DIR)
+			continue;
+		r = quota_measure(a, l->v[i].key, &space, &inodes);
+		if (r == 0)
+			r = note(found, &l->v[i], space, inodes);
+	}
+	return r;
+}
+
+static int check_owners(struct admin *a, const struct quotas *l, struct findings *found)
 {
 	struct owners o = {0};
 	size_t i;
 	int r = grow(&o);
 
 	if (r == 0)
-		r = cfs_meta_scan(c->a->meta, CFS_TABLE_NODE, add_node, &o);
+		r = cfs_meta_scan(a->meta, CFS_TABLE_NODE, add_node, &o);
 	for (i = 0; i < l->n && r == 0; i++) {
 		const struct owner *w;
 
 		if (l->v[i].kind == CFS_QUOTA_DIR)
 			continue;
 		w = slot(&o, l->v[i].kind, (uint32_t)l->v[i].key);
-		r = settle(c, &l->v[i], w->space, w->inodes);
+		r = note(found, &l->v[i], w->space, w->inodes);
 	}
 	/* Every owner has a row from the moment such quotas are on. */
 	for (i = 0; i < o.cap && r == 0; i++) {
@@ -259,30 +243,83 @@ static int check_owners(struct checking *c, const struct quotas *l)
 			.kind = w->kind, .key = w->id, .max_space = -1, .max_inodes = -1};
 
 		if (w->inodes && !find(l, w->kind, w->id))
-			r = settle(c, &none, w->space, w->inodes);
+			r = note(found, &none, w->space, w->inodes);
 	}
 	free(o.v);
 	return r;
 }
 
+static int compare_all(struct admin *a, bool owners, struct findings *ret)
+{
+	struct findings found = {0};
+	struct quotas l = {0};
+	int r = read_quotas(a, &l);
+
+	if (r == 0)
+		r = check_dirs(a, &l, &found);
+	if (r == 0 && owners)
+		r = check_owners(a, &l, &found);
+	free(l.v);
+	if (r < 0)
+		free(found.v);
+	else
+		*ret = found;
+	return r;
+}
+
+static int note_session(void *arg, const struct cfs_session *s)
+{
+	*(bool *)arg = true;
+	return 0;
+}
+
+static bool is_mounted(struct admin *a)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	bool mounted = false;
+
+	cfs_meta_each_session(a->meta, &ctx, note_session, &mounted);
+	return mounted;
+}
+
+static int settle(struct admin *a, struct quota_finding *f)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	struct cfs_quota now = f->have;
+	int r;
+
+	now.used_space = f->space;
+	now.used_inodes = f->inodes;
+	r = cfs_meta_put_quota(a->meta, &ctx, &now);
+	f->repaired = r == 0;
+	return r;
+}
+
 int quota_check(struct admin *a, bool repair, quota_finding_fn fn, void *arg)
 {
-	struct checking c = {.a = a, .repair = repair, .fn = fn, .arg = arg};
+	struct findings found = {0};
 	struct cfs_setting *setting;
-	struct quotas l = {0};
 	size_t i;
-	int r = cfs_meta_setting(a->meta, &setting);
+	int tries, r = cfs_meta_setting(a->meta, &setting);
 
 	if (r < 0)
 		return r;
-	r = read_quotas(a, &l);
-	for (i = 0; i < l.n && r == 0; i++) {
-		if (l.v[i].kind == CFS_QUOTA_DIR)
-			r = check_dir(&c, &l.v[i]);
+	for (tries = 0; r == 0; tries++) {
+		r = compare_all(a, setting->user_group_quota, &found);
+		if (r < 0 || !found.n || tries == TRIES || !is_mounted(a))
+			break;
+		/* Perhaps a mount has not written yet what it counted. */
+		free(found.v);
+		found = (struct findings){0};
+		poll(NULL, 0, FLUSH_MS);
 	}
-	if (r == 0 && setting->user_group_quota)
-		r = check_owners(&c, &l);
-	free(l.v);
+	for (i = 0; i < found.n && r == 0; i++) {
+		if (repair)
+			r = settle(a, &found.v[i]);
+		if (r == 0)
+			r = fn(arg, &found.v[i]);
+	}
+	free(found.v);
 	cfs_setting_free(setting);
 	return r;
 }

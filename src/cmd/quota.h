@@ -12,8 +12,8 @@ struct quota_finding {
 };
 typedef int (*quota_finding_fn)(void *arg, const struct quota_finding *q);
 /*
- * Recomputes the usage of every quota. Mounts write theirs with a delay: exact when the volume is
- * not being changed. A quota that changes while it is recomputed is tried again and then left.
+ * Recomputes the usage of every quota. Mounts write theirs with a delay: on a volume in use what
+ * differs is looked at again after some seconds, and is exact only when nothing changes.
  */
 int quota_check(struct admin *a, bool repair, quota_finding_fn fn, void *arg);
 

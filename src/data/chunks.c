@@ -117,6 +117,17 @@ void cfs_chunks_drop(struct cfs_file *f, uint32_t from, uint32_t to)
 		cfs_chunk_drop(f->chunks[i]);
 }
 
+uint32_t cfs_chunks_pending(const struct cfs_file *f, uint32_t from)
+{
+	size_t i;
+
+	for (i = position(f, from); i < f->n_chunks; i++) {
+		if (!TAILQ_EMPTY(&f->chunks[i]->pending))
+			return f->chunks[i]->indx;
+	}
+	return UINT32_MAX;
+}
+
 void cfs_chunks_free(struct cfs_file *f)
 {
 	size_t i;

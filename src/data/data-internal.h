@@ -168,6 +168,8 @@ int cfs_chunk_load(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t indx)
 void cfs_chunk_drop(struct cfs_chunk *c);
 /* Drops the lists of chunks from..to. */
 void cfs_chunks_drop(struct cfs_file *f, uint32_t from, uint32_t to);
+/* The first chunk from `from` on that has what is not committed; UINT32_MAX: none. */
+uint32_t cfs_chunks_pending(const struct cfs_file *f, uint32_t from);
 /* A record of our own was appended to the stored list. */
 void cfs_chunk_append(struct cfs_chunk *c, const struct cfs_slice *r);
 void cfs_chunks_free(struct cfs_file *f);

@@ -240,11 +240,32 @@ static uint32_t seek_chunk(struct cfs_chunk *c, uint32_t pos, int whence)
 	return pos;
 }
 
+/*
+ * The first chunk from `indx` on that may hold data; a sparse file of 2^57 bytes has two thousand
+ * million others. Without the lock.
+ */
+static int next_chunk(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t indx,
+		      uint32_t *ret_indx)
+{
+	struct cfs_chunk_len stored[1024];
+	uint32_t first;
+	ssize_t n;
+
+	pthread_mutex_lock(&f->lock);
+	first = cfs_chunks_pending(f, indx);
+	pthread_mutex_unlock(&f->lock);
+	n = cfs_meta_list_chunks(f->data->conf.meta, ctx, f->node.key, indx, stored);
+	if (n < 0)
+		return (int)n;
+	*ret_indx = n ? CFS_MIN(first, stored[0].indx) : first;
+	return 0;
+}
+
 int cfs_file_seek(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, int whence,
 		  uint64_t *ret_off)
 {
+	uint32_t pos, indx;
 	struct cfs_chunk *c;
-	uint32_t pos;
 	int r;
 
 	if (whence != SEEK_DATA && whence != SEEK_HOLE)
@@ -255,12 +276,13 @@ int cfs_file_seek(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, i
 		return -ENXIO;
 	}
 	while (off < f->length) {
-		c = cfs_chunk_find(f, (uint32_t)(off >> CFS_CHUNK_BITS));
+		indx = (uint32_t)(off >> CFS_CHUNK_BITS);
+		c = cfs_chunk_find(f, indx);
 		if (!c || !c->cached) {
 			pthread_mutex_unlock(&f->lock);
 			r = cfs_deadline_passed(ctx->deadline) ? -EIO : 0;
 			if (r == 0)
-				r = cfs_chunk_load(f, ctx, (uint32_t)(off >> CFS_CHUNK_BITS));
+				r = cfs_chunk_load(f, ctx, indx);
 			if (r < 0)
 				return r;
 			pthread_mutex_lock(&f->lock);
@@ -270,6 +292,14 @@ int cfs_file_seek(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, i
 		off = (off & ~(CFS_CHUNK_SIZE - 1)) + pos;
 		if (pos < CFS_CHUNK_SIZE)
 			break;
+		if (whence == SEEK_DATA && off < f->length) {
+			pthread_mutex_unlock(&f->lock);
+			r = next_chunk(f, ctx, indx + 1, &indx);
+			if (r < 0)
+				return r;
+			pthread_mutex_lock(&f->lock);
+			off = (uint64_t)indx << CFS_CHUNK_BITS;
+		}
 	}
 	r = 0;
 	if (whence == SEEK_HOLE)

@@ -107,6 +107,20 @@ ssize_t cfs_meta_read_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_i
 	return (ssize_t)n;
 }
 
+ssize_t cfs_meta_list_chunks(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			     uint32_t first, struct cfs_chunk_len ret[1024])
+{
+	ssize_t n = 0;
+
+	pthread_mutex_lock(&m->lock);
+	for (; first < CHUNKS; first++) {
+		if (m->chunk[ino][first].n)
+			ret[n++] = (struct cfs_chunk_len){first, (uint32_t)m->chunk[ino][first].n};
+	}
+	pthread_mutex_unlock(&m->lock);
+	return n;
+}
+
 int cfs_meta_new_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t *ret_id)
 {
 	pthread_mutex_lock(&m->lock);

@@ -961,7 +961,7 @@ static void tier_late(void *arg, const struct cfs_block *b)
 	struct test_tier *t = arg;
 
 	t->lates++;
-	t->hold = 0;
+	hold(&t->hold, 0);
 }
 
 struct range_reader {

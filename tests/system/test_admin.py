@@ -68,13 +68,20 @@ def make_tree(root):
     return files
 
 
+def ls(path):
+    """Names, without those that a mount shows of itself in its root."""
+    return sorted(n for n in os.listdir(path) if not n.startswith("."))
+
+
 def contents(root):
-    return {
-        os.path.relpath(os.path.join(d, f), root): read(os.path.join(d, f))
-        for d, _, names in os.walk(root)
-        for f in names
-        if not os.path.islink(os.path.join(d, f))
-    }
+    out = {}
+    for d, dirs, names in os.walk(root):
+        dirs[:] = [n for n in dirs if not n.startswith(".")]
+        for f in names:
+            path = os.path.join(d, f)
+            if not f.startswith(".") and not os.path.islink(path):
+                out[os.path.relpath(path, root)] = read(path)
+    return out
 
 
 def hour(mnt):
@@ -218,7 +225,7 @@ def test_config_reaches_a_mount(ws, volume):
 
     def full():
         try:
-            os.mkdir(mnt / ("d%d" % len(os.listdir(mnt))))
+            os.mkdir(mnt / ("d%d" % len(ls(mnt))))
         except OSError as e:
             return e.errno
         return None
@@ -576,7 +583,7 @@ def test_rmr(ws, skip):
     held = open(mnt / "a/one", "rb")
     options = ["--skip-trash"] if skip else []
     assert ask(ws, "rmr", *options, mnt / "a") == {"removed": 7, "failed": 0, "dry_run": False}
-    assert sorted(os.listdir(mnt)) == ["empty", "keep", "link", "three"]
+    assert ls(mnt) == ["empty", "keep", "link", "three"]
     os.mkdir(mnt / "a")  # the kernel has forgotten the name
     assert read(mnt / "keep/f") == b"kept" and read(mnt / "three") == b"3"
     assert held.read() == data(100_000, 1)
@@ -618,7 +625,7 @@ def test_rmr_of_wide_and_deep_trees(ws, mnt, skip):
     options = ["--skip-trash"] if skip else []
     r = ask(ws, "rmr", *options, mnt / "wide", mnt / "d0", timeout=120)
     assert r == {"removed": 3001 + 1500, "failed": 0, "dry_run": False}
-    assert os.listdir(mnt) == []
+    assert ls(mnt) == []
 
 
 def test_rmr_spares_what_is_mounted_inside(ws, volume):
@@ -642,7 +649,7 @@ def test_control_is_for_the_user_who_mounted(ws, volume):
             env=ws.env(), cwd="/", capture_output=True, text=True, timeout=30,
         )
         assert r.returncode == 2 and "only the user" in r.stderr, r.stderr
-    assert os.listdir(mnt) == ["f"]
+    assert ls(mnt) == ["f"]
 
 
 # ---- clone
@@ -926,4 +933,4 @@ def test_destroy(ws, volume):
     refused(ws, "status", url)
     neighbour.unlink()
     volume.format()
-    assert os.listdir(volume.mount().path) == []
+    assert ls(volume.mount().path) == []

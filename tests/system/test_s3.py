@@ -211,7 +211,8 @@ def test_other_clients_volume(ws, s3, name):
     vol = ws.fixture(name)
     url = s3.fill("fix", vol.bucket)
     vol.fixture_name = None
-    mnt = vol.mount("ro,storage=s3,bucket=" + url, env=s3.keys)
+    env = {**s3.keys, "JFS_RSA_PASSPHRASE": "fixture-passphrase"}
+    mnt = vol.mount("ro,storage=s3,bucket=" + url, env=env)
     found = test_fixtures.differences(
         test_fixtures.manifest(ws, mnt), test_fixtures.wanted(name), parts=("entries",)
     )

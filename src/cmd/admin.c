@@ -14,7 +14,8 @@
 #include "cmd/volume.h"
 
 #define POOL_BUDGET  (256ULL << 20) /* mapped when needed */
-#define REMOVE_QUEUE 1024
+#define REMOVE_QUEUE 64
+#define BATCH	     100
 
 static int open_store(struct admin *a)
 {
@@ -169,18 +170,22 @@ void admin_print_json(json_t *j)
 
 /* ---- removing objects ---- */
 
+/* Keys of one request. A store that takes one at a time gets one, for the sake of the threads. */
+struct batch {
+	struct cfs_job job;
+	struct remover *r;
+	uint64_t bytes;
+	size_t n;
+	char *keys[BATCH];
+};
+
 struct remover {
 	struct cfs_object_store *objects;
 	struct cfs_workers *workers;
+	size_t batch_size;
+	struct batch *next; /* being filled */
 	_Atomic uint64_t objects_gone, bytes_gone, failed;
 	_Atomic int err;
-};
-
-struct removal {
-	struct cfs_job job;
-	struct remover *r;
-	uint64_t size;
-	char key[];
 };
 
 int remover_create(struct admin *a, unsigned threads, struct remover **ret)
@@ -191,6 +196,7 @@ int remover_create(struct admin *a, unsigned threads, struct remover **ret)
 	if (!r)
 		return -ENOMEM;
 	r->objects = a->objects;
+	r->batch_size = a->objects->ops->del_many ? BATCH : 1;
 	rc = cfs_workers_create("remove", threads ? threads : 1, REMOVE_QUEUE, &r->workers);
 	if (rc < 0) {
 		free(r);
@@ -200,54 +206,76 @@ int remover_create(struct admin *a, unsigned threads, struct remover **ret)
 	return 0;
 }
 
-static void note_error(struct remover *r, int err)
+static void free_batch(struct batch *b)
+{
+	while (b->n)
+		free(b->keys[--b->n]);
+	free(b);
+}
+
+static void note_failure(struct batch *b, int err)
 {
 	int none = 0;
 
-	atomic_fetch_add(&r->failed, 1);
-	atomic_compare_exchange_strong(&r->err, &none, err);
+	atomic_fetch_add(&b->r->failed, b->n);
+	atomic_compare_exchange_strong(&b->r->err, &none, err);
 }
 
-static void remove_one(struct cfs_job *job)
+static void remove_batch(struct cfs_job *job)
 {
-	struct removal *m = (struct removal *)job;
-	int r = m->r->objects->ops->del(m->r->objects, m->key, cfs_deadline_in(ADMIN_OBJECT_MS));
+	struct batch *b = (struct batch *)job;
+	int r = cfs_object_del_many(b->r->objects, (const char *const *)b->keys, b->n,
+				    cfs_deadline_in(ADMIN_OBJECT_MS));
 
 	if (r < 0) {
-		cfs_warn("object not removed: key=%s error=%s", m->key, cfs_errname(r));
-		note_error(m->r, r);
+		cfs_warn("objects not removed: first=%s count=%zu error=%s", b->keys[0], b->n,
+			 cfs_errname(r));
+		note_failure(b, r);
 	} else {
-		atomic_fetch_add(&m->r->objects_gone, 1);
-		atomic_fetch_add(&m->r->bytes_gone, m->size);
+		atomic_fetch_add(&b->r->objects_gone, b->n);
+		atomic_fetch_add(&b->r->bytes_gone, b->bytes);
 	}
-	free(m);
+	free_batch(b);
+}
+
+static int submit(struct remover *r)
+{
+	struct batch *b = r->next;
+	int rc;
+
+	r->next = NULL;
+	/* The queue moves on within the deadline of one request. */
+	rc = cfs_workers_submit(r->workers, &b->job, cfs_deadline_in(2 * ADMIN_OBJECT_MS));
+	if (rc < 0) {
+		note_failure(b, rc);
+		free_batch(b);
+	}
+	return rc;
 }
 
 int remover_add(struct remover *r, const char *key, uint64_t size)
 {
-	size_t len = strlen(key);
-	struct removal *m = malloc(sizeof(*m) + len + 1);
-	int rc;
+	char *copy = strdup(key);
 
-	if (!m)
+	if (copy && !r->next)
+		r->next = calloc(1, sizeof(*r->next));
+	if (!copy || !r->next) {
+		free(copy);
 		return -ENOMEM;
-	m->job.run = remove_one;
-	m->r = r;
-	m->size = size;
-	memcpy(m->key, key, len + 1);
-	/* The queue moves on within the deadline of one object. */
-	rc = cfs_workers_submit(r->workers, &m->job, cfs_deadline_in(2 * ADMIN_OBJECT_MS));
-	if (rc < 0) {
-		note_error(r, rc);
-		free(m);
 	}
-	return rc;
+	r->next->job.run = remove_batch;
+	r->next->r = r;
+	r->next->keys[r->next->n++] = copy;
+	r->next->bytes += size;
+	return r->next->n == r->batch_size ? submit(r) : 0;
 }
 
 struct removed remover_finish(struct remover *r)
 {
 	struct removed done;
 
+	if (r->next)
+		submit(r);
 	cfs_workers_destroy(r->workers);
 	done = (struct removed){
 		.objects = atomic_load(&r->objects_gone),

@@ -11,7 +11,7 @@
 
 #include <stddef.h>
 
-#define SORTER_MEMORY (64u << 20)
+#define SORTER_MEMORY (32u << 20)
 
 struct sorter;
 

@@ -67,6 +67,23 @@ int sql_op_end_sustained(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64
 	return 0;
 }
 
+/* Of another client's session: nobody else knows what its owners gain. */
+static int end_stale(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	const struct sustained *a = arg;
+	const struct cfs_usage *u = &a->usage;
+	int r = end_sustained(c, ctx, arg);
+
+	if (r < 0 || !a->deleted)
+		return r;
+	r = sql_exec(c, SQL_move_owner_usage, "iiii", u->owner_space, u->owner_inodes,
+		     (int64_t)CFS_QUOTA_USER, (int64_t)u->uid);
+	if (r >= 0)
+		r = sql_exec(c, SQL_move_owner_usage, "iiii", u->owner_space, u->owner_inodes,
+			     (int64_t)CFS_QUOTA_GROUP, (int64_t)u->gid);
+	return r < 0 ? r : 0;
+}
+
 static int any_sustained(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct sustained *a = arg;
@@ -89,7 +106,7 @@ int sql_end_sustained_all(struct sql_db *db, const struct cfs_ctx *ctx, uint64_t
 	do {
 		r = sql_read(db, ctx, CFS_META_OP_delete, any_sustained, &a);
 		if (r >= 0 && a.ino)
-			r = sql_txn(db, ctx, CFS_META_OP_delete, end_sustained, &a);
+			r = sql_txn(db, ctx, CFS_META_OP_delete, end_stale, &a);
 	} while ((r >= 0 || r == -ENOENT) && a.ino);
 	return r;
 }

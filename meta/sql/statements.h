@@ -166,6 +166,8 @@ SQL(add_owner_quota,
     "VALUES(?,?,-1,-1,?,?) ON CONFLICT(qtype,qkey) DO UPDATE SET "
     "used_space={user_group_quota}.used_space+excluded.used_space,"
     "used_inodes={user_group_quota}.used_inodes+excluded.used_inodes")
+SQL(move_owner_usage, "UPDATE {user_group_quota} SET used_space=used_space+?,"
+		      "used_inodes=used_inodes+? WHERE qtype=? AND qkey=?")
 SQL(lift_owner_quota,
     "UPDATE {user_group_quota} SET max_space=-1,max_inodes=-1 WHERE qtype=? AND qkey=?")
 SQL(clone_xattrs, "INSERT INTO {xattr}(inode,name,value) "

@@ -200,7 +200,10 @@ int cfs_acl_setxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 int cfs_locks_create(struct cfs_locks **ret);
 void cfs_locks_destroy(struct cfs_locks *l);
 
-/* trace.c, engines.c */
-const struct cfs_engine_ops *cfs_engine_for_scheme(const char *scheme);
+/*
+ * engines.c: the engine of a URL's scheme, its module loaded when it is not built in. -EINVAL: no
+ * such scheme; else as cfs_module_load.
+ */
+int cfs_engine_find(const char *scheme, const struct cfs_engine_ops **ret, char err[256]);
 
 #endif

@@ -241,11 +241,11 @@ static int open_engine(struct cfs_meta *m, const char *url, char err[256])
 	rc = cfs_url_parse(url, &m->url, err);
 	if (rc)
 		return rc;
-	ops = cfs_engine_for_scheme(m->url.scheme);
-	if (!ops) {
+	rc = cfs_engine_find(m->url.scheme, &ops, err);
+	if (rc == -EINVAL)
 		say(err, "no metadata engine for the scheme of %.180s", m->masked_url);
-		return -EINVAL;
-	}
+	if (rc)
+		return rc;
 	rc = ops->open(&conf, &m->eng, err);
 	if (rc)
 		return rc;

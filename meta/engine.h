@@ -110,7 +110,6 @@ typedef int (*cfs_engine_quota_fn)(void *arg, const struct cfs_quota *q);
 
 struct cfs_engine_ops {
 	const char *name;    /* "sqlite3" */
-	const char *schemes; /* space separated URL schemes */
 	bool inline_usage;
 
 	/* -- life and volume -- */
@@ -310,8 +309,10 @@ struct cfs_engine {
 	struct cfs_meta *core;
 };
 
-/* Engines built in; NULL-terminated. */
-extern const struct cfs_engine_ops *const cfs_engines[];
+/*
+ * Built in. Others are modules (base/module.h) whose table is a struct cfs_engine_ops; they take
+ * the functions of base and meta from the program.
+ */
 extern const struct cfs_engine_ops cfs_engine_sqlite;
 
 /* Wraps any engine: one debug line per call with arguments, result and time. Takes over `inner`. */

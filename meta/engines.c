@@ -1,32 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "base/module.h"
 #include "meta/core-internal.h"
 
-const struct cfs_engine_ops *const cfs_engines[] = {
-	&cfs_engine_sqlite,
-	NULL,
+/* SQLite is built in; the others come with the client library of their database. */
+static const struct {
+	const char *scheme, *module;
+} modules[] = {
+	{"redis", "redis"}, {"rediss", "redis"},	{"unix", "redis"},
+	{"mysql", "mysql"}, {"postgres", "postgresql"}, {"postgresql", "postgresql"},
 };
 
-static bool has_word(const char *words, const char *word)
+int cfs_engine_find(const char *scheme, const struct cfs_engine_ops **ret, char err[256])
 {
-	size_t len = strlen(word);
-	const char *p = words;
-
-	while (len && (p = strstr(p, word))) {
-		if ((p == words || p[-1] == ' ') && (p[len] == ' ' || p[len] == '\0'))
-			return true;
-		p += len;
-	}
-	return false;
-}
-
-const struct cfs_engine_ops *cfs_engine_for_scheme(const char *scheme)
-{
+	const void *table;
 	size_t i;
+	int rc;
 
-	for (i = 0; cfs_engines[i]; i++)
-		if (has_word(cfs_engines[i]->schemes, scheme))
-			return cfs_engines[i];
-	return NULL;
+	if (strcmp(scheme, cfs_engine_sqlite.name) == 0) {
+		*ret = &cfs_engine_sqlite;
+		return 0;
+	}
+	for (i = 0; i < sizeof(modules) / sizeof(modules[0]); i++) {
+		if (strcmp(modules[i].scheme, scheme) != 0)
+			continue;
+		rc = cfs_module_load(modules[i].module, &table, err);
+		if (rc)
+			return rc;
+		*ret = table;
+		return 0;
+	}
+	return -EINVAL;
 }

@@ -833,7 +833,6 @@ int cfs_engine_trace(struct cfs_engine *inner, struct cfs_engine **ret)
 		return -ENOMEM;
 	t->ops = trace_ops;
 	t->ops.name = inner->ops->name;
-	t->ops.schemes = inner->ops->schemes;
 	t->ops.inline_usage = inner->ops->inline_usage;
 	t->ops.open = inner->ops->open;
 	if (!inner->ops->sync)

@@ -142,6 +142,9 @@ int cfs_quotas_check_end(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
  */
 void cfs_quotas_begin(struct cfs_meta *m);
 void cfs_quotas_end(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_usage *u);
+/* The same for a file whose growth may have been promised. */
+void cfs_quotas_end_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			   const struct cfs_usage *u);
 /* The inode's usage moves to another owner. */
 void cfs_quotas_chown(struct cfs_meta *m, const struct cfs_usage *u, const struct cfs_attr *now);
 void cfs_quotas_learn_parent(struct cfs_meta *m, cfs_ino_t dir, cfs_ino_t parent);

@@ -82,7 +82,7 @@ static int commit_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t
 		return rc;
 	cfs_quotas_begin(m);
 	rc = m->eng->ops->commit_slice(m->eng, ctx, ino, indx, s, mtime, ret, &records, &usage);
-	cfs_quotas_end(m, ctx, rc ? NULL : &usage);
+	cfs_quotas_end_commit(m, ctx, ino, rc ? NULL : &usage);
 	if (rc)
 		return rc;
 	if (records % COMPACT_EVERY == COMPACT_EVERY - 1 || records > COMPACT_LONG)

@@ -8,7 +8,11 @@
 struct limit {
 	struct cfs_quota q; /* as last read, plus what has been flushed since */
 	int64_t pending_space, pending_inodes;
+	int64_t promised_space;
 };
+
+struct promise; /* promise.c */
+#define PROMISE_BUCKETS 256
 
 struct parent_slot {
 	cfs_ino_t dir, parent;
@@ -20,12 +24,15 @@ struct cfs_quotas {
 	_Atomic int64_t flushed_space, flushed_inodes; /* of delta, by the batch */
 	_Atomic uint64_t begun, ended;		       /* engine calls that change usage */
 	_Atomic bool on_dirs, on_owners;
+	_Atomic int64_t promised_space; /* of the volume */
+	_Atomic size_t n_promises;
 	struct cfs_usage_batch *batch;
 
 	pthread_mutex_t lock; /* protects the rest */
 	struct limit *v;      /* sorted by kind and key */
 	size_t n;
 	struct parent_slot *parents; /* a direct-mapped cache, NULL until needed */
+	struct promise *promises[PROMISE_BUCKETS];
 };
 
 /* A directory and its ancestors that have a limit, nearest first. */
@@ -42,5 +49,21 @@ void cfs_quotas_add_scoped(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_in
 			   int64_t space, int64_t inodes);
 /* The limit of a directory, pending usage included; false: it has none. */
 bool cfs_quotas_get(struct cfs_meta *m, cfs_ino_t dir, struct cfs_quota *ret);
+
+/* quota.c, for promise.c; find and judge with the lock held */
+struct limit *cfs_quotas_find(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key);
+bool cfs_quotas_limited(struct cfs_meta *m);
+/* As cfs_quotas_scopes, of all directories that name the file. */
+int cfs_quotas_file_scopes(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			   const struct cfs_attr *attr, struct scopes *ret);
+/* 0, -ENOSPC, -EDQUOT for a file of this owner that grows. */
+int cfs_quotas_judge(struct cfs_meta *m, const struct cfs_attr *attr, const struct scopes *dirs,
+		     int64_t space);
+
+/* promise.c */
+int64_t cfs_quotas_promised(struct cfs_meta *m, cfs_ino_t ino);
+/* With the lock: so much is becoming usage, as far as it was promised. */
+void cfs_quotas_keep_promise(struct cfs_quotas *q, cfs_ino_t ino, int64_t space);
+void cfs_quotas_drop_promises(struct cfs_quotas *q);
 
 #endif

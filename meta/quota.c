@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "meta/quota-internal.h"
 
@@ -29,7 +30,7 @@ static int order_limits(const void *a, const void *b)
 	return order(&x->q, &y->q);
 }
 
-static struct limit *find(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key)
+struct limit *cfs_quotas_find(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key)
 {
 	struct limit wanted = {.q = {.kind = kind, .key = key}};
 
@@ -62,6 +63,7 @@ void cfs_quotas_destroy(struct cfs_quotas *q)
 		return;
 	pthread_mutex_destroy(&q->lock);
 	cfs_usage_batch_destroy(q->batch);
+	cfs_quotas_drop_promises(q);
 	free(q->parents);
 	free(q->v);
 	free(q);
@@ -131,7 +133,7 @@ bool cfs_quotas_get(struct cfs_meta *m, cfs_ino_t dir, struct cfs_quota *ret)
 	const struct limit *l;
 
 	pthread_mutex_lock(&q->lock);
-	l = find(q, CFS_QUOTA_DIR, dir);
+	l = cfs_quotas_find(q, CFS_QUOTA_DIR, dir);
 	if (l) {
 		*ret = l->q;
 		ret->used_space += l->pending_space;
@@ -180,21 +182,27 @@ static bool exceeds(const struct limit *l, int64_t space, int64_t inodes)
 	const struct cfs_quota *q = &l->q;
 
 	if (space > 0 && q->max_space > 0 &&
-	    q->used_space + l->pending_space + space > q->max_space)
+	    q->used_space + l->pending_space + l->promised_space + space > q->max_space)
 		return true;
 	return inodes > 0 && q->max_inodes > 0 &&
 	       q->used_inodes + l->pending_inodes + inodes > q->max_inodes;
 }
 
+static int judge_limit(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key, int64_t space,
+		       int64_t inodes)
+{
+	const struct limit *l = cfs_quotas_find(q, kind, key);
+
+	return l && exceeds(l, space, inodes) ? -EDQUOT : 0;
+}
+
 static int check_limit(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key, int64_t space,
 		       int64_t inodes)
 {
-	const struct limit *l;
 	int rc;
 
 	pthread_mutex_lock(&q->lock);
-	l = find(q, kind, key);
-	rc = l && exceeds(l, space, inodes) ? -EDQUOT : 0;
+	rc = judge_limit(q, kind, key, space, inodes);
 	pthread_mutex_unlock(&q->lock);
 	return rc;
 }
@@ -204,7 +212,9 @@ static int check_volume(struct cfs_meta *m, int64_t space, int64_t inodes)
 	uint64_t capacity = atomic_load(&m->capacity);
 	uint64_t max_inodes = atomic_load(&m->max_inodes);
 
-	if (space > 0 && capacity && used_space(m->quotas) + space > (int64_t)capacity)
+	if (space > 0 && capacity &&
+	    used_space(m->quotas) + atomic_load(&m->quotas->promised_space) + space >
+		    (int64_t)capacity)
 		return -ENOSPC;
 	if (inodes > 0 && max_inodes && used_inodes(m->quotas) + inodes > (int64_t)max_inodes)
 		return -ENOSPC;
@@ -248,58 +258,98 @@ int cfs_quotas_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct
 	return rc;
 }
 
-struct parents_check {
-	struct cfs_meta *m;
-	const struct cfs_ctx *ctx;
-	int64_t space;
+bool cfs_quotas_limited(struct cfs_meta *m)
+{
+	const struct cfs_quotas *q = m->quotas;
+
+	return atomic_load(&m->capacity) || atomic_load(&q->on_dirs) || atomic_load(&q->on_owners);
+}
+
+int cfs_quotas_judge(struct cfs_meta *m, const struct cfs_attr *attr, const struct scopes *dirs,
+		     int64_t space)
+{
+	struct cfs_quotas *q = m->quotas;
+	int rc = check_volume(m, space, 0);
+	size_t i;
+
+	if (!rc)
+		rc = judge_limit(q, CFS_QUOTA_USER, attr->uid, space, 0);
+	if (!rc)
+		rc = judge_limit(q, CFS_QUOTA_GROUP, attr->gid, space, 0);
+	for (i = 0; i < dirs->n && !rc; i++)
+		rc = judge_limit(q, CFS_QUOTA_DIR, dirs->v[i], space, 0);
+	return rc;
+}
+
+struct parents {
 	cfs_ino_t v[64];
 	size_t n;
 };
 
 static int note_parent(void *arg, cfs_ino_t parent, const char *name, size_t len)
 {
-	struct parents_check *c = arg;
+	struct parents *p = arg;
 
 	(void)name;
 	(void)len;
-	if (c->n < sizeof(c->v) / sizeof(c->v[0]))
-		c->v[c->n++] = parent;
+	if (p->n < sizeof(p->v) / sizeof(p->v[0]))
+		p->v[p->n++] = parent;
 	return 0;
 }
 
 /* A hard linked file is charged in every directory that names it. */
-static int check_all_parents(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			     int64_t space)
+int cfs_quotas_file_scopes(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			   const struct cfs_attr *attr, struct scopes *ret)
 {
-	struct parents_check c = {.m = m, .ctx = ctx, .space = space};
+	struct scopes all = {0}, one;
+	struct parents parents = {.v = {attr->parent}, .n = attr->parent != 0};
+	cfs_ino_t *v;
 	size_t i;
-	int rc = m->eng->ops->each_parent(m->eng, ctx, ino, note_parent, &c);
+	int rc = 0;
 
-	for (i = 0; i < c.n && !rc; i++) {
-		struct cfs_charge charge = {.dir = c.v[i], .space = space, .dir_only = true};
-
-		rc = cfs_quotas_check(m, ctx, &charge);
+	if (!attr->parent)
+		rc = m->eng->ops->each_parent(m->eng, ctx, ino, note_parent, &parents);
+	for (i = 0; i < parents.n && !rc; i++) {
+		rc = cfs_quotas_scopes(m, ctx, parents.v[i], &one);
+		if (rc || !one.n)
+			continue;
+		v = reallocarray(all.v, all.n + one.n, sizeof(*v));
+		if (v) {
+			memcpy(v + all.n, one.v, one.n * sizeof(*v));
+			all.v = v;
+			all.n += one.n;
+		} else {
+			rc = -ENOMEM;
+		}
+		free(one.v);
 	}
+	if (rc)
+		free(all.v);
+	else
+		*ret = all;
 	return rc;
 }
 
 int cfs_meta_check_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length)
 {
-	struct cfs_charge charge = {
-		.dir = attr->parent,
-		.owned = true,
-		.uid = attr->uid,
-		.gid = attr->gid,
-		.space = cfs_space_of(new_length) - cfs_space_of(old_length),
-	};
-	int rc;
+	int64_t space = cfs_space_of(new_length) - cfs_space_of(old_length);
+	struct cfs_quotas *q = m->quotas;
+	struct scopes dirs = {0};
+	int rc = 0;
 
-	if (charge.space <= 0)
+	/* What was promised to the file is its own to use. */
+	space -= cfs_quotas_promised(m, ino);
+	if (space <= 0 || !cfs_quotas_limited(m))
 		return 0;
-	rc = cfs_quotas_check(m, ctx, &charge);
-	if (!rc && !attr->parent && cfs_quotas_on_dirs(m))
-		rc = check_all_parents(m, ctx, ino, charge.space);
+	if (atomic_load(&q->on_dirs))
+		rc = cfs_quotas_file_scopes(m, ctx, ino, attr, &dirs);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&q->lock);
+	rc = cfs_quotas_judge(m, attr, &dirs, space);
+	pthread_mutex_unlock(&q->lock);
+	free(dirs.v);
 	return rc;
 }
 
@@ -321,13 +371,12 @@ int cfs_quotas_check_end(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
 
 /* ---- accounting ---- */
 
+/* With the lock. */
 static void add_pending(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key, int64_t space,
 			int64_t inodes)
 {
-	struct limit *l;
+	struct limit *l = cfs_quotas_find(q, kind, key);
 
-	pthread_mutex_lock(&q->lock);
-	l = find(q, kind, key);
 	if (!l && kind != CFS_QUOTA_DIR) {
 		/* The first change of this owner: its row follows with the next flush. */
 		struct limit *v = reallocarray(q->v, q->n + 1, sizeof(*v));
@@ -337,40 +386,57 @@ static void add_pending(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t
 			v[q->n++] = (struct limit){
 				.q = {.kind = kind, .key = key, .max_space = -1, .max_inodes = -1}};
 			qsort(v, q->n, sizeof(*v), order_limits);
-			l = find(q, kind, key);
+			l = cfs_quotas_find(q, kind, key);
 		}
 	}
 	if (l) {
 		l->pending_space += space;
 		l->pending_inodes += inodes;
 	}
-	pthread_mutex_unlock(&q->lock);
+}
+
+static void add_to_scopes(struct cfs_quotas *q, const struct scopes *dirs, int64_t space,
+			  int64_t inodes)
+{
+	size_t i;
+
+	for (i = 0; i < dirs->n; i++)
+		add_pending(q, CFS_QUOTA_DIR, dirs->v[i], space, inodes);
+}
+
+static void add_to_owner(struct cfs_quotas *q, uint32_t uid, uint32_t gid, int64_t space,
+			 int64_t inodes)
+{
+	if (!space && !inodes)
+		return;
+	add_pending(q, CFS_QUOTA_USER, uid, space, inodes);
+	add_pending(q, CFS_QUOTA_GROUP, gid, space, inodes);
+}
+
+/* The limits above a directory that changes. None where they cannot be learnt. */
+static struct scopes scopes_of(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir)
+{
+	struct scopes s = {0};
+
+	if (atomic_load(&m->quotas->on_dirs) && cfs_quotas_scopes(m, ctx, dir, &s))
+		cfs_warn("a change is missing in directory quotas: inode=%llu",
+			 (unsigned long long)dir);
+	return s;
 }
 
 void cfs_quotas_add_scoped(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
 			   int64_t space, int64_t inodes)
 {
-	struct scopes scopes;
-	size_t i;
+	struct cfs_quotas *q = m->quotas;
+	struct scopes dirs;
 
-	if ((!space && !inodes) || !atomic_load(&m->quotas->on_dirs))
+	if (!space && !inodes)
 		return;
-	if (cfs_quotas_scopes(m, ctx, dir, &scopes)) {
-		cfs_warn("a change is missing in directory quotas: inode=%llu",
-			 (unsigned long long)dir);
-		return;
-	}
-	for (i = 0; i < scopes.n; i++)
-		add_pending(m->quotas, CFS_QUOTA_DIR, scopes.v[i], space, inodes);
-	free(scopes.v);
-}
-
-static void add_owner(struct cfs_meta *m, uint32_t uid, uint32_t gid, int64_t space, int64_t inodes)
-{
-	if ((!space && !inodes) || !atomic_load(&m->user_group_quota))
-		return;
-	add_pending(m->quotas, CFS_QUOTA_USER, uid, space, inodes);
-	add_pending(m->quotas, CFS_QUOTA_GROUP, gid, space, inodes);
+	dirs = scopes_of(m, ctx, dir);
+	pthread_mutex_lock(&q->lock);
+	add_to_scopes(q, &dirs, space, inodes);
+	pthread_mutex_unlock(&q->lock);
+	free(dirs.v);
 }
 
 void cfs_quotas_begin(struct cfs_meta *m)
@@ -378,29 +444,67 @@ void cfs_quotas_begin(struct cfs_meta *m)
 	atomic_fetch_add(&m->quotas->begun, 1);
 }
 
-void cfs_quotas_end(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_usage *u)
+static void add_volume(struct cfs_quotas *q, const struct cfs_usage *u)
+{
+	atomic_fetch_add(&q->delta_space, u->space);
+	atomic_fetch_add(&q->delta_inodes, u->inodes);
+}
+
+/* Whoever claims space at the same time sees a promise that is kept once, not twice or never. */
+static void add_at_once(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t promised,
+			const struct cfs_usage *u)
 {
 	struct cfs_quotas *q = m->quotas;
+	struct scopes dirs[CFS_ARRAY_SIZE(u->dirs)];
 	unsigned i;
 
+	for (i = 0; i < u->n_dirs; i++)
+		dirs[i] = scopes_of(m, ctx, u->dirs[i].dir);
+	pthread_mutex_lock(&q->lock);
+	if (promised)
+		cfs_quotas_keep_promise(q, promised, u->space);
+	add_volume(q, u);
+	for (i = 0; i < u->n_dirs; i++)
+		add_to_scopes(q, &dirs[i], u->dirs[i].space, u->dirs[i].inodes);
+	if (atomic_load(&m->user_group_quota))
+		add_to_owner(q, u->uid, u->gid, u->owner_space, u->owner_inodes);
+	pthread_mutex_unlock(&q->lock);
+	for (i = 0; i < u->n_dirs; i++)
+		free(dirs[i].v);
+}
+
+void cfs_quotas_end_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			   const struct cfs_usage *u)
+{
+	struct cfs_quotas *q = m->quotas;
+
 	if (u) {
-		atomic_fetch_add(&q->delta_space, u->space);
-		atomic_fetch_add(&q->delta_inodes, u->inodes);
+		if (atomic_load(&q->on_dirs) || atomic_load(&m->user_group_quota) ||
+		    atomic_load(&q->n_promises))
+			add_at_once(m, ctx, ino, u);
+		else
+			add_volume(q, u);
 		if (!m->eng->ops->inline_usage)
 			cfs_usage_batch_add(q->batch, u);
 	}
 	atomic_fetch_add(&q->ended, 1);
-	if (!u)
-		return;
-	for (i = 0; i < u->n_dirs; i++)
-		cfs_quotas_add_scoped(m, ctx, u->dirs[i].dir, u->dirs[i].space, u->dirs[i].inodes);
-	add_owner(m, u->uid, u->gid, u->owner_space, u->owner_inodes);
+}
+
+void cfs_quotas_end(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_usage *u)
+{
+	cfs_quotas_end_commit(m, ctx, 0, u);
 }
 
 void cfs_quotas_chown(struct cfs_meta *m, const struct cfs_usage *u, const struct cfs_attr *now)
 {
-	add_owner(m, u->uid, u->gid, -u->owner_space, -u->owner_inodes);
-	add_owner(m, now->uid, now->gid, u->owner_space, u->owner_inodes);
+	struct cfs_quotas *q = m->quotas;
+
+	if (!atomic_load(&m->user_group_quota))
+		return;
+	pthread_mutex_lock(&q->lock);
+	add_to_owner(q, u->uid, u->gid, -u->owner_space, -u->owner_inodes);
+	add_to_owner(q, now->uid, now->gid, u->owner_space, u->owner_inodes);
+	pthread_mutex_unlock(&q->lock);
 }
 
 /* ---- loading and flushing ---- */
@@ -464,18 +568,20 @@ static void carry_pending(struct cfs_quotas *q, struct listing *fresh)
 		const struct limit *old = &q->v[i];
 		struct limit *now = NULL;
 
-		if (!old->pending_space && !old->pending_inodes)
+		if (!old->pending_space && !old->pending_inodes && !old->promised_space)
 			continue;
 		if (n)
 			now = bsearch(old, fresh->v, n, sizeof(*fresh->v), order_limits);
 		if (now) {
 			now->pending_space = old->pending_space;
 			now->pending_inodes = old->pending_inodes;
+			now->promised_space = old->promised_space;
 		} else if (old->q.kind != CFS_QUOTA_DIR && collect(fresh, &old->q) == 0) {
 			now = &fresh->v[fresh->n - 1];
 			now->q.used_space = now->q.used_inodes = 0;
 			now->pending_space = old->pending_space;
 			now->pending_inodes = old->pending_inodes;
+			now->promised_space = old->promised_space;
 		}
 	}
 	if (fresh->n > n)
@@ -536,7 +642,7 @@ static int flush_limits(struct cfs_meta *m, const struct cfs_ctx *ctx)
 	rc = m->eng->ops->add_quota_usage(m->eng, ctx, deltas, n);
 	pthread_mutex_lock(&q->lock);
 	for (i = 0; i < n && !rc; i++) {
-		struct limit *l = find(q, deltas[i].kind, deltas[i].key);
+		struct limit *l = cfs_quotas_find(q, deltas[i].kind, deltas[i].key);
 
 		if (!l)
 			continue;

@@ -381,6 +381,14 @@ int cfs_meta_commit_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
  */
 int cfs_meta_check_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length);
+/*
+ * The same, and what fits is set aside for the file until it is committed or given back, so that
+ * bytes that were taken from a writer also fit when they are committed.
+ */
+int cfs_meta_claim_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length);
+/* Nothing of the file waits to be committed. No round trip, no wait. */
+void cfs_meta_release_space(struct cfs_meta *m, cfs_ino_t ino);
 int cfs_meta_truncate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t length,
 		      struct cfs_attr *ret);
 enum cfs_fallocate { /* numbers of fallocate(2) */

@@ -135,7 +135,9 @@ int cfs_vfs_remove(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 /* Somebody in this process has changed the name below us. */
 void cfs_vfs_name_changed(struct cfs_vfs *v, cfs_ino_t parent, const char *name, size_t len);
 int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req);
-int cfs_vfs_statfs(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct cfs_statfs *ret);
+/* As seen from ino: limits of the directories above it count. */
+int cfs_vfs_statfs(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		   struct cfs_statfs *ret);
 
 /* ---- extended attributes and inode flags ---- */
 

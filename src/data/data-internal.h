@@ -13,7 +13,7 @@
  *	compact.c  many records -> one
  *
  * Lock order: d->lock, file->lock, then the leaves below this layer (pool, workers). No store,
- * metadata or page-getting call is made under either lock.
+ * metadata or page-getting call is made under either lock, but for giving back promised space.
  */
 #ifndef CFS_DATA_INTERNAL_H
 #define CFS_DATA_INTERNAL_H
@@ -154,6 +154,8 @@ void cfs_file_unref(struct cfs_file *f);
 struct cfs_file *cfs_data_find(struct cfs_data *d, cfs_ino_t ino);
 /* Makes `dirty` right after slices came or went. Without locks. */
 void cfs_file_list_dirty(struct cfs_file *f);
+/* With the file's lock: gives back what is set aside for a file that has nothing to commit. */
+void cfs_file_release_space(struct cfs_file *f);
 
 /* view.c */
 /* The first piece that ends behind pos, or n. */

@@ -209,6 +209,13 @@ void cfs_file_refresh(struct cfs_file *f, const struct cfs_attr *attr)
 	pthread_mutex_unlock(&f->lock);
 }
 
+void cfs_file_release_space(struct cfs_file *f)
+{
+	/* A write that is under way may have claimed some for a slice that it opens next. */
+	if (!f->n_pending && !f->op)
+		cfs_meta_release_space(f->data->conf.meta, f->node.key);
+}
+
 void cfs_file_list_dirty(struct cfs_file *f)
 {
 	struct cfs_data *d = f->data;
@@ -220,6 +227,7 @@ void cfs_file_list_dirty(struct cfs_file *f)
 	else if (!f->n_pending && f->listed)
 		TAILQ_REMOVE(&d->dirty, f, in_dirty);
 	f->listed = f->n_pending;
+	cfs_file_release_space(f);
 	pthread_mutex_unlock(&f->lock);
 	pthread_mutex_unlock(&d->lock);
 }

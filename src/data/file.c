@@ -91,6 +91,7 @@ void cfs_file_op_end(struct cfs_file *f)
 {
 	pthread_mutex_lock(&f->lock);
 	f->op = false;
+	cfs_file_release_space(f);
 	cfs_file_wake(f);
 	pthread_mutex_unlock(&f->lock);
 }

@@ -271,7 +271,7 @@ int cfs_file_write(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, 
 	if (len >= CFS_FILE_MAX || off >= CFS_FILE_MAX - len)
 		r = -EFBIG;
 	if (r == 0 && off + len > length)
-		r = cfs_meta_check_space(d->conf.meta, ctx, f->node.key, &attr, length, off + len);
+		r = cfs_meta_claim_space(d->conf.meta, ctx, f->node.key, &attr, length, off + len);
 	if (r == 0)
 		r = write_range(f, ctx, &from, off, off + len);
 	cfs_file_op_end(f);

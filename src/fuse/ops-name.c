@@ -263,7 +263,7 @@ void op_statfs(fuse_req_t req, fuse_ino_t ino)
 
 	call_begin(&c, req, "statfs");
 	call_args(&c, "%" PRIu64, ino);
-	r = cfs_vfs_statfs(c.vfs, &c.ctx, &s);
+	r = cfs_vfs_statfs(c.vfs, &c.ctx, ino, &s);
 	if (r < 0) {
 		reply_status(&c, r);
 		return;

@@ -501,7 +501,9 @@ int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cf
 	return r;
 }
 
-int cfs_vfs_statfs(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct cfs_statfs *ret)
+int cfs_vfs_statfs(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		   struct cfs_statfs *ret)
 {
-	return cfs_meta_statfs(v->conf.meta, ctx, v->conf.root, ret);
+	ino = ino_is_special(ino) || cfs_ino_is_trash(ino) ? v->conf.root : ino_in(v, ino);
+	return cfs_meta_statfs(v->conf.meta, ctx, ino, ret);
 }

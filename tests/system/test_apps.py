@@ -117,6 +117,7 @@ while True:
 """
 
 
+@pytest.mark.deadline(240)
 @pytest.mark.parametrize("journal", ["DELETE", "WAL"])
 def test_sqlite_survives_kill(ws, volume, journal):
     """What was committed is there and the database is whole after each death of the mount."""

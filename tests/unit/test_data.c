@@ -164,7 +164,11 @@ int cfs_meta_commit_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
 	return fail ? m->fail_error : 0;
 }
 
-int cfs_meta_check_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+void cfs_meta_release_space(struct cfs_meta *m, cfs_ino_t ino)
+{
+}
+
+int cfs_meta_claim_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length)
 {
 	return m->space_error;

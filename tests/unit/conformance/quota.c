@@ -70,6 +70,34 @@ static void test_volume_space(void **state)
 	limit(0, 0);
 }
 
+/* Without it: bytes that a write accepted are refused, and lost, when they are stored. */
+static void test_promised_space(void **state)
+{
+	cfs_ino_t d = test_dir("promise"), f = make_file(d, "f"), g = make_file(d, "g");
+	struct cfs_attr a = attr_of(f), b = attr_of(g), after;
+	struct cfs_ctx c = as_root();
+
+	limit((uint64_t)used_space() + 2 * PAGE, 0);
+	OK(cfs_meta_claim_space(vol.m, &c, f, &a, 0, PAGE + 1));
+	OK(cfs_meta_claim_space(vol.m, &c, g, &b, 0, 2 * PAGE));
+	assert_int_equal(cfs_meta_claim_space(vol.m, &c, g, &b, 2 * PAGE, 2 * PAGE + 1), -ENOSPC);
+	assert_int_equal(cfs_meta_truncate(vol.m, &c, f, 4 * PAGE, &after), -ENOSPC);
+	assert_int_equal(try_make(&c, d, "h", CFS_TYPE_FILE, 0644, NULL), -ENOSPC);
+	OK(commit(f, 0, PAGE + 1)); /* its own promise is no obstacle */
+	assert_int_equal(cfs_meta_claim_space(vol.m, &c, f, &a, 2 * PAGE, 3 * PAGE), -ENOSPC);
+	assert_int_equal(commit(f, 2 * PAGE, PAGE), -ENOSPC);
+	cfs_meta_release_space(vol.m, g);
+	OK(cfs_meta_claim_space(vol.m, &c, f, &a, 2 * PAGE, 3 * PAGE));
+	assert_int_equal(commit(g, 0, PAGE + 1), -ENOSPC);
+	OK(commit(f, 2 * PAGE, PAGE));
+	cfs_meta_release_space(vol.m, f);
+	cfs_meta_release_space(vol.m, f);
+	assert_int_equal(commit(g, 0, PAGE + 1), -ENOSPC);
+	limit(0, 0);
+	OK(commit(g, 0, PAGE + 1));
+	OK(cfs_meta_claim_space(vol.m, &c, g, &b, 0, 100 * PAGE));
+}
+
 static void test_volume_inodes(void **state)
 {
 	cfs_ino_t d = test_dir("inodes"), f = make_file(d, "f");
@@ -236,5 +264,5 @@ static void test_owners(void **state)
 	drop_quota(CFS_QUOTA_GROUP, 666);
 }
 
-TEST_LIST(quota, T(test_volume_space), T(test_volume_inodes), T(test_directory), T(test_move_tree),
-	  T(test_owners));
+TEST_LIST(quota, T(test_volume_space), T(test_promised_space), T(test_volume_inodes),
+	  T(test_directory), T(test_move_tree), T(test_owners));

@@ -105,6 +105,8 @@ typedef int (*cfs_engine_slice_fn)(void *arg, uint64_t id, uint32_t size);
 typedef int (*cfs_engine_delfile_fn)(void *arg, cfs_ino_t ino, uint64_t length, int64_t when_s);
 typedef int (*cfs_engine_quota_fn)(void *arg, const struct cfs_quota *q);
 
+#define CFS_PUT_ROWS 1024
+
 #define CFS_CTX const struct cfs_ctx *ctx
 #define CFS_ENG struct cfs_engine *e
 
@@ -295,6 +297,23 @@ struct cfs_engine_ops {
 	int (*check_usage)(CFS_ENG, CFS_CTX, int64_t *ret_space, int64_t *ret_inodes);
 	int (*fix_refs)(CFS_ENG, CFS_CTX, uint64_t id, uint32_t size, int64_t have, int64_t want);
 	int (*clear_dir_stats)(CFS_ENG, CFS_CTX);
+	/*
+	 * The opposite of scan, for load: writes n rows (at most CFS_PUT_ROWS) of one table of a
+	 * volume that nobody uses yet, all or none where the engine can, in as few round trips as
+	 * it can. It comes after create(), whose rows it meets; what it writes is what scan of the
+	 * same table delivers, except:
+	 *	NODE	root and trash are there already and are overwritten
+	 *	REF	refs is added to what the slice has; no row: made with refs
+	 *	PARENT	where names are found from the inode anyway (SQL edges): nothing to do
+	 *	EDGE	only the entry of its directory; nlink, parent, PARENT, DIR_STAT and
+	 *		counters come on their own
+	 *	COUNTER	absolute, by SQL name and meaning
+	 *	ACL	with the id given; later ids are larger
+	 * DELAYED and DETACHED do not occur. Quotas are written by put_quota, sessions by
+	 * refresh_session.
+	 */
+	int (*put_rows)(CFS_ENG, CFS_CTX, enum cfs_meta_table table, const struct cfs_row *rows,
+			size_t n);
 
 	/* -- changelog housekeeping -- */
 	int (*trim_changelog)(CFS_ENG, CFS_CTX, int64_t before_s, int64_t max_lines);

@@ -685,6 +685,16 @@ static int trace_scan(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_
 			"table=%d from=%" PRIu64, (int)table, from);
 }
 
+static int trace_put_rows(struct cfs_engine *e, const struct cfs_ctx *ctx,
+			  enum cfs_meta_table table, const struct cfs_row *rows, size_t n)
+{
+	struct cfs_engine *i = inner_of(e);
+	uint64_t start_ns = cfs_now_ns();
+
+	return (int)say("put_rows", start_ns, i->ops->put_rows(i, ctx, table, rows, n),
+			"table=%d rows=%zu", (int)table, n);
+}
+
 static ssize_t trace_list_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 				 uint32_t first, struct cfs_chunk_len ret[1024])
 {
@@ -817,6 +827,7 @@ static const struct cfs_engine_ops trace_ops = {
 	.attach = trace_attach,
 	.drop_detached = trace_drop_detached,
 	.scan = trace_scan,
+	.put_rows = trace_put_rows,
 	.list_chunks = trace_list_chunks,
 	.check_inode = trace_check_inode,
 	.check_usage = trace_check_usage,

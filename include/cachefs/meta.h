@@ -503,9 +503,15 @@ enum cfs_meta_table {
 	CFS_TABLE_SUSTAINED, /* unlinked inodes that a session has open */
 	CFS_TABLE_DETACHED,  /* tops of trees that are being cloned */
 	CFS_TABLE_DIR_STAT,
+	/* of interest to dump and load only */
+	CFS_TABLE_SYMLINK,
+	CFS_TABLE_XATTR,
+	CFS_TABLE_PARENT, /* the directories of files whose attr.parent is 0 */
+	CFS_TABLE_ACL,
+	CFS_TABLE_COUNTER,
 };
 struct cfs_row {       /* pointers are valid during the callback */
-	cfs_ino_t ino; /* all but REF and DELAYED */
+	cfs_ino_t ino; /* all but REF, DELAYED, ACL and COUNTER */
 	union {
 		struct cfs_attr attr; /* NODE */
 		struct {
@@ -533,6 +539,29 @@ struct cfs_row {       /* pointers are valid during the callback */
 		uint64_t sid;	 /* SUSTAINED */
 		int64_t added_s; /* DETACHED */
 		struct cfs_dir_stat stat;
+		struct { /* not terminated */
+			const char *target;
+			size_t len;
+		} symlink;
+		struct {
+			const char *name; /* not terminated */
+			size_t name_len;
+			const void *value;
+			size_t value_len;
+		} xattr;
+		struct {
+			cfs_ino_t dir;
+			uint32_t names; /* that the file has in it */
+		} parent;
+		struct {
+			uint32_t id;
+			const void *rule; /* packed: the value of a field of the Redis hash */
+			size_t len;
+		} acl;
+		struct {
+			const char *name; /* as in SQL, and the value with its meaning there */
+			int64_t value;
+		} counter;
 	};
 };
 /* Must not call the metadata. Non-zero ends the scan and is returned. */

@@ -69,6 +69,7 @@
 	.attach = sql_op_attach, \
 	.drop_detached = sql_op_drop_detached, \
 	.scan = sql_op_scan, \
+	.put_rows = sql_op_put_rows, \
 	.list_chunks = sql_op_list_chunks, \
 	.check_inode = sql_op_check_inode, \
 	.check_usage = sql_op_check_usage, \

@@ -113,6 +113,8 @@ int sql_op_attach(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_ino_t parent, const char 
 int sql_op_drop_detached(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct cfs_usage *ret_usage);
 int sql_op_scan(CFS_ENG, CFS_CTX, enum cfs_meta_table table, struct cfs_scan_pos *pos,
 		cfs_row_fn fn, void *arg);
+int sql_op_put_rows(CFS_ENG, CFS_CTX, enum cfs_meta_table table, const struct cfs_row *rows,
+		    size_t n);
 ssize_t sql_op_list_chunks(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t first,
 			   struct cfs_chunk_len ret[1024]);
 int sql_op_check_inode(CFS_ENG, CFS_CTX, cfs_ino_t ino, unsigned repair, struct cfs_check *ret,

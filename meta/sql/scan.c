@@ -5,12 +5,13 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/bytes.h"
 #include "meta/sql/sql-internal.h"
 
 /* Lists of slices are up to 64 KiB each. */
-enum { PAGE = 4096, PAGE_LISTS = 256, PAIR_BYTES = 12 };
+enum { PAGE = 4096, PAGE_LISTS = 256, PAIR_BYTES = 12, ACL_ENTRY_BYTES = 6 };
 
 static const struct source {
 	enum sql_stmt_id stmt;
@@ -26,17 +27,24 @@ static const struct source {
 	[CFS_TABLE_SUSTAINED] = {SQL_scan_sustained, "sustained", "id", PAGE},
 	[CFS_TABLE_DETACHED] = {SQL_scan_detached, "detached_node", "inode", PAGE},
 	[CFS_TABLE_DIR_STAT] = {SQL_scan_dir_stats, "dir_stats", "inode", PAGE},
+	[CFS_TABLE_SYMLINK] = {SQL_scan_symlinks, "symlink", "inode", PAGE_LISTS},
+	[CFS_TABLE_XATTR] = {SQL_scan_xattrs, "xattr", "id", PAGE_LISTS},
+	[CFS_TABLE_PARENT] = {SQL_scan_parents, "node", "parent", PAGE},
+	[CFS_TABLE_ACL] = {SQL_scan_acls, "acl", "id", PAGE},
+	/* Few, and without a number. */
+	[CFS_TABLE_COUNTER] = {SQL_scan_counters, "counter", "name", INT64_MAX},
 };
 
 struct scan {
 	enum cfs_meta_table table;
-	uint64_t after;
+	struct cfs_scan_pos after;
 	cfs_row_fn fn;
 	void *arg;
 	bool at_end;
 	int stopped; /* what fn returned */
 	struct cfs_slice *slices;
 	size_t cap;
+	char *text; /* of one row */
 };
 
 static int room_for(struct scan *a, size_t n)
@@ -82,15 +90,65 @@ static int decode_list(struct sql_conn *c, struct scan *a, enum sql_stmt_id id, 
 	return 0;
 }
 
+static size_t pack_named(struct sql_conn *c, enum sql_stmt_id id, int col, uint8_t *out)
+{
+	size_t len;
+	const void *p = sql_blob(c, id, col, &len);
+
+	cfs_put_be32(out, (uint32_t)(len / ACL_ENTRY_BYTES));
+	if (len)
+		memcpy(out + 4, p, len);
+	return 4 + len;
+}
+
+static int decode_acl(struct sql_conn *c, struct scan *a, enum sql_stmt_id id, struct cfs_row *row)
+{
+	size_t users, groups;
+	uint8_t *p;
+	int i;
+
+	(void)sql_blob(c, id, 5, &users);
+	(void)sql_blob(c, id, 6, &groups);
+	free(a->text);
+	a->text = malloc(16 + users + groups);
+	if (!a->text)
+		return -ENOMEM;
+	p = (uint8_t *)a->text;
+	for (i = 0; i < 4; i++, p += 2)
+		cfs_put_be16(p, (uint16_t)sql_int(c, id, 1 + i));
+	p += pack_named(c, id, 5, p);
+	p += pack_named(c, id, 6, p);
+	row->acl.id = (uint32_t)sql_int(c, id, 0);
+	row->acl.rule = a->text;
+	row->acl.len = (size_t)(p - (uint8_t *)a->text);
+	return 0;
+}
+
+static int decode_counter(struct sql_conn *c, struct scan *a, enum sql_stmt_id id,
+			  struct cfs_row *row)
+{
+	size_t len;
+	const char *name = sql_blob(c, id, 0, &len);
+
+	free(a->text);
+	a->text = strndup(len ? name : "", len);
+	row->counter.name = a->text;
+	row->counter.value = sql_int(c, id, 1);
+	return a->text ? 0 : -ENOMEM;
+}
+
 /* Returns the row's key in *ret_key. */
 static int decode(struct sql_conn *c, struct scan *a, enum sql_stmt_id id, struct cfs_row *row,
-		  uint64_t *ret_key)
+		  struct cfs_scan_pos *ret_key)
 {
 	int r = 0;
 
 	*row = (struct cfs_row){0};
-	*ret_key = (uint64_t)sql_int(c, id, a->table == CFS_TABLE_NODE ? SQL_NODE_COLUMNS : 0);
-	row->ino = *ret_key;
+	*ret_key = (struct cfs_scan_pos){0};
+	if (a->table == CFS_TABLE_COUNTER)
+		return decode_counter(c, a, id, row);
+	ret_key->a = (uint64_t)sql_int(c, id, a->table == CFS_TABLE_NODE ? SQL_NODE_COLUMNS : 0);
+	row->ino = ret_key->a;
 	switch (a->table) {
 	case CFS_TABLE_NODE:
 		sql_node_columns(c, id, 0, &row->attr);
@@ -111,7 +169,7 @@ static int decode(struct sql_conn *c, struct scan *a, enum sql_stmt_id id, struc
 		r = decode_list(c, a, id, 2, row);
 		break;
 	case CFS_TABLE_REF:
-		row->ref.id = *ret_key;
+		row->ref.id = ret_key->a;
 		row->ref.size = (uint32_t)sql_int(c, id, 1);
 		row->ref.refs = sql_int(c, id, 2);
 		break;
@@ -133,6 +191,24 @@ static int decode(struct sql_conn *c, struct scan *a, enum sql_stmt_id id, struc
 			.inodes = sql_int(c, id, 3),
 		};
 		break;
+	case CFS_TABLE_SYMLINK:
+		row->symlink.target = sql_blob(c, id, 1, &row->symlink.len);
+		break;
+	case CFS_TABLE_XATTR:
+		row->ino = (cfs_ino_t)sql_int(c, id, 1);
+		row->xattr.name = sql_blob(c, id, 2, &row->xattr.name_len);
+		row->xattr.value = sql_blob(c, id, 3, &row->xattr.value_len);
+		break;
+	case CFS_TABLE_PARENT:
+		row->parent.dir = (cfs_ino_t)sql_int(c, id, 1);
+		row->parent.names = (uint32_t)sql_int(c, id, 2);
+		ret_key->b = row->parent.dir;
+		break;
+	case CFS_TABLE_ACL:
+		r = decode_acl(c, a, id, row);
+		break;
+	case CFS_TABLE_COUNTER:
+		break;
 	}
 	return r;
 }
@@ -142,15 +218,21 @@ static int scan(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	struct scan *a = arg;
 	const struct source *s = &sources[a->table];
 	struct cfs_row row;
+	struct cfs_scan_pos key;
 	int64_t n = 0;
-	uint64_t key;
 	int r;
 
 	if (!sql_dialect(c)->has_column(c, s->table, s->column)) {
 		a->at_end = true;
 		return 0;
 	}
-	r = sql_query(c, s->stmt, "ii", a->after, s->page);
+	if (a->table == CFS_TABLE_COUNTER)
+		r = sql_query(c, s->stmt, "");
+	else if (a->table == CFS_TABLE_PARENT)
+		r = sql_query(c, s->stmt, "iiii", (int64_t)a->after.a, (int64_t)a->after.a,
+			      (int64_t)a->after.b, s->page);
+	else
+		r = sql_query(c, s->stmt, "ii", (int64_t)a->after.a, s->page);
 	while (r >= 0 && (r = sql_next(c, s->stmt)) > 0) {
 		n++;
 		r = decode(c, a, s->stmt, &row, &key);
@@ -169,11 +251,12 @@ static int scan(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 int sql_op_scan(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_table table,
 		struct cfs_scan_pos *pos, cfs_row_fn fn, void *arg)
 {
-	struct scan a = {.table = table, .after = pos->a, .fn = fn, .arg = arg};
+	struct scan a = {.table = table, .after = *pos, .fn = fn, .arg = arg};
 	int r = sql_read(sql_db(e), ctx, CFS_META_OP_other, scan, &a);
 
 	free(a.slices);
-	pos->a = a.after;
+	free(a.text);
+	*pos = a.after;
 	if (a.stopped)
 		return a.stopped;
 	return r < 0 ? r : a.at_end;

@@ -196,6 +196,14 @@ SQL(scan_sustained, "SELECT id,sid,inode FROM {sustained} WHERE id>? ORDER BY id
 SQL(scan_detached, "SELECT inode,added FROM {detached_node} WHERE inode>? ORDER BY inode LIMIT ?")
 SQL(scan_dir_stats, "SELECT inode,data_length,used_space,used_inodes FROM {dir_stats} "
 		    "WHERE inode>? ORDER BY inode LIMIT ?")
+SQL(scan_symlinks, "SELECT inode,target FROM {symlink} WHERE inode>? ORDER BY inode LIMIT ?")
+SQL(scan_xattrs, "SELECT id,inode,name,value FROM {xattr} WHERE id>? ORDER BY id LIMIT ?")
+SQL(scan_parents, "SELECT n.inode,e.parent,COUNT(*) FROM {node} n JOIN {edge} e "
+		  "ON e.inode=n.inode WHERE n.parent=0 AND n.inode>=? AND (n.inode>? OR e.parent>?) "
+		  "GROUP BY n.inode,e.parent ORDER BY n.inode,e.parent LIMIT ?")
+SQL(scan_acls, "SELECT id,owner,`group`,mask,other,named_users,named_groups FROM {acl} "
+	       "WHERE id>? ORDER BY id LIMIT ?")
+SQL(scan_counters, "SELECT name,value FROM {counter} ORDER BY name")
 SQL(chunk_lengths, "SELECT indx,length(CAST(slices AS BLOB)) FROM {chunk} "
 		   "WHERE inode=? AND indx>=? ORDER BY indx LIMIT ?")
 
@@ -219,3 +227,13 @@ SQL(get_delfile, "SELECT length FROM {delfile} WHERE inode=?")
 SQL(last_chunk, "SELECT indx FROM {chunk} WHERE inode=? ORDER BY indx DESC LIMIT 1")
 SQL(set_refs, "UPDATE {chunk_ref} SET refs=? WHERE chunkid=? AND refs=?")
 SQL(clear_dir_stats, "DELETE FROM {dir_stats}")
+
+/* -- load -- */
+SQL(load_chunk, "INSERT INTO {chunk}(inode,indx,slices) VALUES(?,?,?)")
+SQL(load_ref, "INSERT INTO {chunk_ref}(chunkid,size,refs) VALUES(?,?,?) ON CONFLICT(chunkid) "
+	      "DO UPDATE SET refs={chunk_ref}.refs+excluded.refs")
+SQL(load_delfile, "INSERT INTO {delfile}(inode,length,expire) VALUES(?,?,?)")
+SQL(load_acl, "INSERT INTO {acl}(id,owner,`group`,mask,other,named_users,named_groups) "
+	      "VALUES(?,?,?,?,?,?,?)")
+/* Where automatic ids do not follow ids that were given, the replacement makes them follow. */
+SQL(load_acl_end, "SELECT MAX(id) FROM {acl}")

@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Database servers for tests: unprivileged, on loopback and a unix socket, their own directories.
+
+One server of a kind per test run; each test takes a fresh database from it:
+
+    from servers import ENGINES, mariadb_server, postgres_server, redis_server   # in a test file
+    db = postgres_server().database()        # a Database: db.url, db.connect(), db.load_fixture()
+    with Postgres() as own: ...              # a private server, to be killed and restarted
+
+Durability is off: what a test sees survives kill -9 of the server, not of the machine.
+"""
+
+import atexit
+import ctypes
+import gzip
+import itertools
+import os
+import pathlib
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "check"))
+
+import fixtures  # noqa: E402
+
+SLOW = float(os.environ.get("CACHEFS_TEST_SLOW") or 1)
+USER, PASSWORD = "cachefs", "se:cr@t/"  # a password that a URL has to escape
+QUOTED = "se%3Acr%40t%2F"
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def find(program, *folders):
+    """The newest of a program that may be outside of PATH."""
+    for pattern in folders:
+        found = sorted(pathlib.Path("/").glob(pattern.lstrip("/") + "/" + program))
+        if found:
+            return str(found[-1])
+    found = shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+    if not found:
+        raise FileNotFoundError("%s is not installed: run scripts/install-deps test" % program)
+    return found
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def _die_with_parent():
+    _libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+class Database:
+    """A fresh, empty database. url: as a META-URL; connect(): the Python driver's connection."""
+
+    def __init__(self, server, name):
+        self.server, self.name = server, name
+        self.scheme = server.scheme
+        self.url = server.url(name)
+        self.unix_url = server.unix_url(name)
+
+    def connect(self):
+        return self.server.connect(self.name)
+
+    def load_fixture(self, name):
+        """Puts the rows of a golden volume of this engine into it."""
+        self.server.load(self.name, fixtures.HOME / name)
+
+    def drop(self):
+        self.server.drop(self.name)
+
+
+class Server:
+    """Started by start(), ended by stop(); kill9() and start() again keep the data."""
+
+    users = ("nobody",)
+
+    def __init__(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="cachefs-server.", dir="/tmp"))
+        self.port = free_port()
+        self.socket = str(self.dir / "socket")
+        self.process = None
+        self.numbers = itertools.count(1)
+        self.account = None
+        if os.geteuid() == 0:
+            self.account = next(u for u in self.users if self._exists(u))
+            entry = pwd.getpwnam(self.account)
+            os.chown(self.dir, entry.pw_uid, entry.pw_gid)
+        os.chmod(self.dir, 0o755)
+
+    @staticmethod
+    def _exists(user):
+        try:
+            return bool(pwd.getpwnam(user))
+        except KeyError:
+            return False
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    def _as_user(self):
+        kw = {"cwd": str(self.dir), "env": {"PATH": os.environ["PATH"], "HOME": str(self.dir)}}
+        if self.account:
+            gid = pwd.getpwnam(self.account).pw_gid
+            kw.update(user=self.account, group=gid, extra_groups=[])
+        return kw
+
+    def run(self, *argv, **kw):
+        r = subprocess.run(
+            [str(a) for a in argv],
+            capture_output=True,
+            timeout=120 * SLOW,
+            **{**self._as_user(), **kw},
+        )
+        assert r.returncode == 0, "%s: %s%s" % (argv[0], r.stdout.decode(), r.stderr.decode())
+        return r.stdout
+
+    def log(self):
+        return (self.dir / "log").read_text("utf-8", "replace")
+
+    def start(self):
+        """Waits until it answers."""
+        with open(self.dir / "log", "ab") as log:
+            self.process = subprocess.Popen(
+                [str(a) for a in self.argv()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_die_with_parent,
+                **self._as_user(),
+            )
+        end = time.monotonic() + 60 * SLOW
+        while not self.answers():
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError("%s did not start:\n%s" % (self.scheme, self.log()[-3000:]))
+            time.sleep(0.02)
+        self.started()
+        return self
+
+    def started(self):
+        """After every start."""
+
+    def answers(self):
+        try:
+            self.connect(self.admin_database).close()
+            return True
+        except Exception:  # each driver has its own, and any of them means: not yet
+            return False
+
+    def stop(self, sig=signal.SIGTERM):
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(sig)
+            try:
+                self.process.wait(30 * SLOW)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(30)
+        self.process = None
+
+    def kill9(self):
+        self.stop(signal.SIGKILL)
+
+    def close(self):
+        self.kill9()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def database(self):
+        name = self.create("t%d" % next(self.numbers))
+        return Database(self, name)
+
+
+class Redis(Server):
+    scheme = "redis"
+    users = ("redis", "nobody")
+    admin_database = "0"
+
+    def __init__(self, *options):
+        super().__init__()
+        self.options = options
+
+    def argv(self):
+        return [
+            find("redis-server"),
+            *("--port", self.port, "--bind", "127.0.0.1", "--unixsocket", self.socket),
+            *("--unixsocketperm", "777", "--dir", self.dir, "--save", "", "--appendonly", "no"),
+            *("--databases", "1024", "--maxmemory-policy", "noeviction", "--daemonize", "no"),
+            *self.options,
+        ]
+
+    def connect(self, name):
+        import redis
+
+        c = redis.Redis(unix_socket_path=self.socket, db=int(name))
+        c.ping()
+        return c
+
+    def url(self, name):
+        return "redis://127.0.0.1:%d/%s" % (self.port, name)
+
+    def unix_url(self, name):
+        return "unix://%s?db=%s" % (self.socket, name)
+
+    def create(self, name):
+        return name[1:]  # a number
+
+    def drop(self, name):
+        self.connect(name).flushdb()
+
+    def load(self, name, folder):
+        commands = gzip.decompress((folder / "load.resp.gz").read_bytes())
+        out = self.run(find("redis-cli"), "-s", self.socket, "-n", name, "--pipe", input=commands)
+        assert b"errors: 0" in out, out
+
+
+class Postgres(Server):
+    scheme = "postgres"
+    users = ("postgres", "nobody")
+    admin_database = "postgres"
+    folders = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin")
+
+    def __init__(self, *options):
+        super().__init__()
+        self.options = options
+        self.data = self.dir / "data"
+        secret = self.dir / "secret"
+        secret.write_text(PASSWORD)
+        os.chmod(secret, 0o644)
+        self.run(
+            find("initdb", *self.folders),
+            *("-D", self.data, "-U", USER, "--no-sync", "-E", "UTF8", "--locale=C"),
+            *("--auth-local=trust", "--auth-host=scram-sha-256", "--pwfile", secret),
+        )
+
+    def argv(self):
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "fsync": "off",
+            "synchronous_commit": "off",
+            "full_page_writes": "off",
+            "max_connections": "300",
+            "shared_buffers": "64MB",
+            "autovacuum_naptime": "10s",
+        }
+        return [
+            *(find("postgres", *self.folders), "-D", self.data, "-k", self.dir, "-p", self.port),
+            *(x for k, v in settings.items() for x in ("-c", "%s=%s" % (k, v))),
+            *self.options,
+        ]
+
+    def stop(self, sig=signal.SIGINT):  # a fast shutdown
+        super().stop(sig)
+
+    def connect(self, name):
+        import psycopg2
+
+        return psycopg2.connect(host=str(self.dir), port=self.port, user=USER, dbname=name)
+
+    def _admin(self, *statements):
+        c = self.connect(self.admin_database)
+        c.autocommit = True
+        with c.cursor() as cur:
+            for s in statements:
+                cur.execute(s)
+        c.close()
+
+    def url(self, name):
+        return "postgres://%s:%s@127.0.0.1:%d/%s?sslmode=disable" % (USER, QUOTED, self.port, name)
+
+    def unix_url(self, name):
+        return "postgres://%s@/%s?host=%s&port=%d" % (USER, name, self.dir, self.port)
+
+    def create(self, name):
+        self._admin("CREATE DATABASE %s" % name)
+        return name
+
+    def drop(self, name):
+        self._admin("DROP DATABASE IF EXISTS %s WITH (FORCE)" % name)
+
+    def load(self, name, folder):
+        self.run(
+            find("psql", *self.folders),
+            *("-q", "-v", "ON_ERROR_STOP=1", "-h", self.dir, "-p", self.port, "-U", USER),
+            *("-d", name),
+            input=(folder / "dump.sql").read_bytes(),
+        )
+
+
+class Mariadb(Server):
+    scheme = "mysql"
+    users = ("mysql", "nobody")
+    admin_database = None
+
+    def __init__(self, *options):
+        super().__init__()
+        self.options = options
+        self.data = self.dir / "data"
+        self.run(
+            find("mariadb-install-db"),
+            *("--no-defaults", "--datadir=%s" % self.data, "--skip-test-db"),
+            *("--auth-root-authentication-method=normal", "--skip-name-resolve"),
+            "--innodb-log-file-size=8M",
+        )
+
+    def argv(self):
+        return [
+            *(find("mariadbd"), "--no-defaults", "--datadir=%s" % self.data),
+            *("--socket=" + self.socket, "--port=%d" % self.port, "--bind-address=127.0.0.1"),
+            *("--innodb-buffer-pool-size=64M", "--innodb-log-file-size=8M"),
+            *("--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync"),
+            *("--innodb-doublewrite=0", "--skip-log-bin", "--skip-name-resolve"),
+            *("--max-connections=300", "--performance-schema=OFF"),
+            "--pid-file=%s" % (self.dir / "pid"),
+            *self.options,
+        ]
+
+    def started(self):
+        self._admin(
+            "CREATE USER IF NOT EXISTS %s@'%%' IDENTIFIED BY '%s'" % (USER, PASSWORD),
+            "GRANT ALL ON *.* TO %s@'%%'" % USER,
+        )
+
+    def connect(self, name):
+        import pymysql
+
+        return pymysql.connect(
+            unix_socket=self.socket, user="root", database=name, charset="utf8mb4"
+        )
+
+    def _admin(self, *statements):
+        c = self.connect(None)
+        with c.cursor() as cur:
+            for s in statements:
+                cur.execute(s)
+        c.close()
+
+    def url(self, name):
+        return "mysql://%s:%s@(127.0.0.1:%d)/%s" % (USER, QUOTED, self.port, name)
+
+    def unix_url(self, name):
+        return "mysql://%s:%s@unix(%s)/%s" % (USER, QUOTED, self.socket, name)
+
+    def create(self, name):
+        self._admin("CREATE DATABASE %s CHARACTER SET latin1" % name)  # an old server's default
+        return name
+
+    def drop(self, name):
+        self._admin("DROP DATABASE IF EXISTS %s" % name)
+
+    def load(self, name, folder):
+        self.run(
+            find("mariadb"),
+            *("--no-defaults", "-S", self.socket, "-u", "root", name),
+            input=(folder / "dump.sql").read_bytes(),
+        )
+
+
+_shared = {}
+
+
+def _one(kind):
+    if kind not in _shared:
+        _shared[kind] = kind()
+        atexit.register(_shared[kind].close)
+        _shared[kind].start()
+    return _shared[kind]
+
+
+def redis_server():
+    """The run's Redis, started at its first use."""
+    return _one(Redis)
+
+
+def postgres_server():
+    return _one(Postgres)
+
+
+def mariadb_server():
+    return _one(Mariadb)
+
+
+# engine -> (the run's server, the golden volume in that engine's own form)
+ENGINES = {
+    "redis": (redis_server, "redis"),
+    "postgres": (postgres_server, "postgres"),
+    "mysql": (mariadb_server, "mysql"),
+}

@@ -111,7 +111,7 @@ typedef int (*cfs_engine_quota_fn)(void *arg, const struct cfs_quota *q);
 #define CFS_ENG struct cfs_engine *e
 
 struct cfs_engine_ops {
-	const char *name;    /* "sqlite3" */
+	const char *name; /* "sqlite3" */
 	bool inline_usage;
 
 	/* -- life and volume -- */
@@ -317,6 +317,16 @@ struct cfs_engine_ops {
 
 	/* -- changelog housekeeping -- */
 	int (*trim_changelog)(CFS_ENG, CFS_CTX, int64_t before_s, int64_t max_lines);
+
+	/*
+	 * -- records of cachefs's own: as the cfs_meta function of that name --
+	 * Where other clients do not look (volume-format section 16, rules 5 and 6): SQL a table
+	 * {cachefs_record} made at the first put, Redis the hash "zcachefs:record".
+	 */
+	int (*put_record)(CFS_ENG, CFS_CTX, const char *key, const void *value, size_t len,
+			  bool fresh);
+	int (*drop_record)(CFS_ENG, CFS_CTX, const char *key);
+	int (*each_record)(CFS_ENG, CFS_CTX, const char *prefix, cfs_record_fn fn, void *arg);
 };
 
 #undef CFS_CTX

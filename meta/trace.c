@@ -754,6 +754,34 @@ static int trace_trim_changelog(struct cfs_engine *e, const struct cfs_ctx *ctx,
 			i->ops->trim_changelog(i, ctx, before_s, max_lines), "-");
 }
 
+static int trace_put_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *key,
+			    const void *value, size_t len, bool fresh)
+{
+	struct cfs_engine *i = inner_of(e);
+	uint64_t start_ns = cfs_now_ns();
+
+	return (int)say("put_record", start_ns, i->ops->put_record(i, ctx, key, value, len, fresh),
+			"key=%s", key);
+}
+
+static int trace_drop_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *key)
+{
+	struct cfs_engine *i = inner_of(e);
+	uint64_t start_ns = cfs_now_ns();
+
+	return (int)say("drop_record", start_ns, i->ops->drop_record(i, ctx, key), "key=%s", key);
+}
+
+static int trace_each_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *prefix,
+			     cfs_record_fn fn, void *arg)
+{
+	struct cfs_engine *i = inner_of(e);
+	uint64_t start_ns = cfs_now_ns();
+
+	return (int)say("each_record", start_ns, i->ops->each_record(i, ctx, prefix, fn, arg),
+			"prefix=%s", prefix);
+}
+
 static void trace_close(struct cfs_engine *e)
 {
 	struct cfs_engine *i = inner_of(e);
@@ -834,6 +862,9 @@ static const struct cfs_engine_ops trace_ops = {
 	.fix_refs = trace_fix_refs,
 	.clear_dir_stats = trace_clear_dir_stats,
 	.trim_changelog = trace_trim_changelog,
+	.put_record = trace_put_record,
+	.drop_record = trace_drop_record,
+	.each_record = trace_each_record,
 };
 
 int cfs_engine_trace(struct cfs_engine *inner, struct cfs_engine **ret)

@@ -690,4 +690,21 @@ struct cfs_meta_stats {
 void cfs_meta_stats(struct cfs_meta *m, struct cfs_meta_stats *ret);
 const char *cfs_meta_op_name(enum cfs_meta_op op);
 
+/* ---- records of cachefs's own, which other clients of the format ignore ---- */
+
+#define CFS_RECORD_KEY_MAX 127 /* printable bytes */
+#define CFS_RECORD_MAX	   8192
+
+/* fresh: -EEXIST when the key is there; its value stays as it is. */
+int cfs_meta_put_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key,
+			const void *value, size_t len, bool fresh);
+int cfs_meta_drop_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key);
+/*
+ * In no order, one perhaps twice; until fn returns non-zero, which is returned. fn calls no
+ * cfs_meta function.
+ */
+typedef int (*cfs_record_fn)(void *arg, const char *key, const void *value, size_t len);
+int cfs_meta_each_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *prefix,
+			 cfs_record_fn fn, void *arg);
+
 #endif

@@ -75,7 +75,10 @@
 	.check_usage = sql_op_check_usage, \
 	.fix_refs = sql_op_fix_refs, \
 	.clear_dir_stats = sql_op_clear_dir_stats, \
-	.trim_changelog = sql_op_trim_changelog
+	.trim_changelog = sql_op_trim_changelog, \
+	.put_record = sql_op_put_record, \
+	.drop_record = sql_op_drop_record, \
+	.each_record = sql_op_each_record
 /* clang-format on */
 
 #endif

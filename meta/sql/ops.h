@@ -43,6 +43,13 @@ int sql_op_trash_dir(CFS_ENG, CFS_CTX, const char *name, cfs_ino_t *ret);
 int sql_op_each_parent(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_engine_parent_fn fn, void *arg);
 int sql_op_trim_changelog(CFS_ENG, CFS_CTX, int64_t before_s, int64_t max_lines);
 
+/* records.c */
+int sql_op_put_record(CFS_ENG, CFS_CTX, const char *key, const void *value, size_t len, bool fresh);
+int sql_op_drop_record(CFS_ENG, CFS_CTX, const char *key);
+int sql_op_each_record(CFS_ENG, CFS_CTX, const char *prefix, cfs_record_fn fn, void *arg);
+/* With the volume; in its transaction. */
+int sql_destroy_records(struct sql_conn *c);
+
 /* Adds to a counter that may not exist. */
 int sql_add_counter(struct sql_conn *c, const char *name, int64_t n, int64_t *ret_old);
 

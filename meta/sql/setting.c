@@ -157,7 +157,9 @@ int sql_op_upgrade(struct cfs_engine *e, const struct cfs_ctx *ctx)
 
 static int destroy(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	return sql_dialect(c)->drop_schema(c);
+	int r = sql_destroy_records(c);
+
+	return r ? r : sql_dialect(c)->drop_schema(c);
 }
 
 int sql_op_destroy(struct cfs_engine *e, const struct cfs_ctx *ctx)

@@ -37,6 +37,7 @@ struct sql_db {
 	char *where;	     /* the database in messages, without secrets */
 	_Atomic uint64_t commits;
 	atomic_uint epoch;
+	atomic_bool has_records; /* the table of records.c exists */
 
 	pthread_mutex_t write_lock;
 	struct sql_conn *writer; /* under write_lock; connected at first use */

@@ -237,3 +237,12 @@ SQL(load_acl, "INSERT INTO {acl}(id,owner,`group`,mask,other,named_users,named_g
 	      "VALUES(?,?,?,?,?,?,?)")
 /* Where automatic ids do not follow ids that were given, the replacement makes them follow. */
 SQL(load_acl_end, "SELECT MAX(id) FROM {acl}")
+
+/* -- records of cachefs's own -- */
+SQL(make_records, "CREATE TABLE IF NOT EXISTS {cachefs_record}(name BLOB NOT NULL PRIMARY KEY,"
+		  "value BLOB NOT NULL)")
+SQL(unmake_records, "DROP TABLE IF EXISTS {cachefs_record}")
+SQL(new_record, "INSERT INTO {cachefs_record}(name,value) VALUES(?,?)")
+SQL(set_record, "UPDATE {cachefs_record} SET value=? WHERE name=?")
+SQL(drop_record, "DELETE FROM {cachefs_record} WHERE name=?")
+SQL(each_record, "SELECT name,value FROM {cachefs_record}")

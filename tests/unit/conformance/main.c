@@ -191,6 +191,7 @@ static int run(const char *only)
 		{"locks", lock_tests, &lock_test_count},
 		{"sessions", session_tests, &session_test_count},
 		{"quotas", quota_tests, &quota_test_count},
+		{"records", record_tests, &record_test_count},
 		{"crash", crash_tests, &crash_test_count},
 	};
 	int failed = 0;

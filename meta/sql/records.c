@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Records of cachefs's own, in a table that is made when the first one is put. */
+#include <errno.h>
+#include <string.h>
+
+#include "meta/sql/sql-internal.h"
+
+static bool has_table(struct sql_conn *c)
+{
+	struct sql_db *db = c->db;
+
+	if (!atomic_load(&db->has_records) &&
+	    sql_dialect(c)->has_column(c, "cachefs_record", "name"))
+		atomic_store(&db->has_records, true);
+	return atomic_load(&db->has_records);
+}
+
+struct record {
+	const char *key;
+	const void *value;
+	size_t len;
+	bool fresh;
+};
+
+static int make_table(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	return has_table(c) ? 0 : sql_exec(c, SQL_make_records, "");
+}
+
+static int put_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	const struct record *a = arg;
+	int r = 0;
+
+	if (!a->fresh)
+		r = sql_exec(c, SQL_set_record, "bb", a->value, a->len, a->key, strlen(a->key));
+	if (r)
+		return r < 0 ? r : 0;
+	r = sql_exec(c, SQL_new_record, "bb", a->key, strlen(a->key), a->value, a->len);
+	if (r == -EEXIST && !a->fresh)
+		r = -EAGAIN; /* somebody put it in between */
+	return r < 0 ? r : 0;
+}
+
+int sql_op_put_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *key,
+		      const void *value, size_t len, bool fresh)
+{
+	struct record a = {.key = key, .value = value, .len = len, .fresh = fresh};
+	struct sql_db *db = sql_db(e);
+	int r = 0;
+
+	if (!atomic_load(&db->has_records))
+		r = sql_txn(db, ctx, CFS_META_OP_other, make_table, NULL);
+	return r < 0 ? r : sql_txn(db, ctx, CFS_META_OP_other, put_record, &a);
+}
+
+static int drop_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	const char *key = arg;
+	int r = has_table(c) ? sql_exec(c, SQL_drop_record, "b", key, strlen(key)) : 0;
+
+	return r < 0 ? r : 0;
+}
+
+int sql_op_drop_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *key)
+{
+	return sql_txn(sql_db(e), ctx, CFS_META_OP_other, drop_record, (char *)key);
+}
+
+struct listing {
+	const char *prefix;
+	cfs_record_fn fn;
+	void *arg;
+};
+
+static int each_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	const struct listing *a = arg;
+	size_t prefix_len = strlen(a->prefix);
+	int r = has_table(c) ? sql_query(c, SQL_each_record, "") : 0;
+
+	if (r < 0 || !atomic_load(&c->db->has_records))
+		return r;
+	while ((r = sql_next(c, SQL_each_record)) > 0) {
+		char key[CFS_RECORD_KEY_MAX + 1];
+		const void *name, *value;
+		size_t name_len, len;
+
+		name = sql_blob(c, SQL_each_record, 0, &name_len);
+		if (name_len < prefix_len || name_len >= sizeof(key) ||
+		    memcmp(name, a->prefix, prefix_len) != 0)
+			continue;
+		memcpy(key, name, name_len);
+		key[name_len] = '\0';
+		value = sql_blob(c, SQL_each_record, 1, &len);
+		r = a->fn(a->arg, key, value, len);
+		if (r)
+			return r;
+	}
+	return r;
+}
+
+int sql_op_each_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *prefix,
+		       cfs_record_fn fn, void *arg)
+{
+	struct listing a = {.prefix = prefix, .fn = fn, .arg = arg};
+
+	return sql_read(sql_db(e), ctx, CFS_META_OP_other, each_record, &a);
+}
+
+int sql_destroy_records(struct sql_conn *c)
+{
+	int r = has_table(c) ? sql_exec(c, SQL_unmake_records, "") : 0;
+
+	atomic_store(&c->db->has_records, false);
+	return r < 0 ? r : 0;
+}

@@ -192,6 +192,7 @@ static int run(const char *only)
 		{"sessions", session_tests, &session_test_count},
 		{"quotas", quota_tests, &quota_test_count},
 		{"records", record_tests, &record_test_count},
+		{"administration", admin_tests, &admin_test_count},
 		{"crash", crash_tests, &crash_test_count},
 	};
 	int failed = 0;

@@ -159,6 +159,30 @@ static void drop_quota(enum cfs_quota_kind kind, uint64_t key)
 	OK(cfs_quotas_load(vol.m, &c));
 }
 
+/* Promises under a directory's limit, which is charged when the record has been made. */
+static void test_promised_quota(void **state)
+{
+	cfs_ino_t d = test_dir("promise-quota"), f = make_file(d, "f"), g = make_file(d, "g");
+	struct cfs_attr a = attr_of(f), b = attr_of(g);
+	struct cfs_ctx c = as_root();
+
+	set_quota(CFS_QUOTA_DIR, d, 4 * PAGE, 0);
+	OK(cfs_meta_claim_space(vol.m, &c, f, &a, 0, 3 * PAGE));
+	OK(cfs_meta_claim_space(vol.m, &c, g, &b, 0, 2 * PAGE));
+	assert_int_equal(cfs_meta_claim_space(vol.m, &c, g, &b, 2 * PAGE, 4 * PAGE), -EDQUOT);
+	OK(commit(f, 0, PAGE));
+	OK(commit(f, PAGE, 2 * PAGE));
+	assert_int_equal(cfs_meta_claim_space(vol.m, &c, g, &b, 2 * PAGE, 4 * PAGE), -EDQUOT);
+	OK(cfs_meta_claim_space(vol.m, &c, g, &b, 2 * PAGE, 3 * PAGE));
+	assert_int_equal(cfs_meta_check_space(vol.m, &c, f, &a, 3 * PAGE, 4 * PAGE), -EDQUOT);
+	cfs_meta_release_space(vol.m, f);
+	assert_int_equal(cfs_meta_check_space(vol.m, &c, f, &a, 3 * PAGE, 4 * PAGE), -EDQUOT);
+	cfs_meta_release_space(vol.m, g);
+	OK(cfs_meta_check_space(vol.m, &c, f, &a, 3 * PAGE, 5 * PAGE));
+	assert_int_equal(cfs_meta_check_space(vol.m, &c, f, &a, 3 * PAGE, 6 * PAGE), -EDQUOT);
+	drop_quota(CFS_QUOTA_DIR, d);
+}
+
 static void test_directory(void **state)
 {
 	cfs_ino_t d = test_dir("dir-quota"), sub, f;
@@ -264,5 +288,5 @@ static void test_owners(void **state)
 	drop_quota(CFS_QUOTA_GROUP, 666);
 }
 
-TEST_LIST(quota, T(test_volume_space), T(test_promised_space), T(test_volume_inodes),
-	  T(test_directory), T(test_move_tree), T(test_owners));
+TEST_LIST(quota, T(test_volume_space), T(test_promised_space), T(test_promised_quota),
+	  T(test_volume_inodes), T(test_directory), T(test_move_tree), T(test_owners));

@@ -53,7 +53,6 @@ static int make_root(struct sql_conn *c, const struct cfs_attr *hour)
 static int make(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct trash_dir *a = arg;
-	const struct cfs_usage usage = {.space = cfs_space_of(0), .inodes = 1};
 	const struct cfs_attr attr = directory(ctx, CFS_TRASH_INO);
 	int64_t last;
 	int r = find(c, ctx, a);
@@ -73,8 +72,9 @@ static int make(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		r = sql_put_node(c, a->ino, &attr);
 	if (r >= 0 && cfs_core_dir_stats(sql_core(c)))
 		r = sql_exec(c, SQL_new_dir_stat, "i", (int64_t)a->ino);
+	/* Here and not by the core, which is not told whether it was made. */
 	if (r >= 0)
-		r = sql_write_usage(c, &usage);
+		r = sql_exec(c, SQL_add_usage, "ii", (int64_t)cfs_space_of(0), (int64_t)1);
 	if (r < 0)
 		return r;
 	return sql_log(c, ctx, "CREATE(%" PRIu64 ",%s,0,0,2,365,0,,linux,false):%" PRIu64,

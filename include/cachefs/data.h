@@ -127,6 +127,8 @@ struct cfs_data_stats {
 	uint64_t open_files, read_sessions;
 	uint64_t dirty_bytes, open_slices, commits, commit_errors;
 	uint64_t readahead_bytes, compactions;
+	uint64_t prefetches_declined; /* whole blocks not fetched, as too little of others was read
+				       */
 };
 void cfs_data_stats(struct cfs_data *d, struct cfs_data_stats *ret);
 

@@ -31,6 +31,7 @@ struct cfs_store_conf {
 	unsigned max_downloads, max_uploads; /* worker threads; 0: 20 */
 	uint64_t get_timeout_ms, put_timeout_ms;
 	uint64_t tier_timeout_ms; /* how long a reader waits for a tier, then goes on; 0: 10 s */
+	unsigned prefetch;	  /* whole blocks fetched at a time after reads of parts; 0: none */
 	bool cache_large_write; /* offers uploaded blocks of full size to the tiers, not only others
 				 */
 };
@@ -58,9 +59,23 @@ int cfs_store_block_key(const struct cfs_store *s, const struct cfs_block *b,
  */
 int cfs_store_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 		   cfs_deadline_t deadline, struct cfs_segs *ret);
-/* Starts fetching [off, off + len) into memory unless it is there or memory is short. Never waits.
+/* The same; *ret_far says whether it had to come from farther than this machine's caches. */
+int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
+		    cfs_deadline_t deadline, struct cfs_segs *ret, bool *ret_far);
+/*
+ * Starts fetching [off, off + len) into memory unless it is there or memory is short. Never waits.
+ * False: too much is under way already, or there is no memory. owner: any number for
+ * cfs_store_cancel(); 0 is nobody.
  */
-void cfs_store_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len);
+bool cfs_store_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
+			uint64_t owner);
+/*
+ * Queues all of a block, of which a part was read: at most conf.prefetch are fetched at a time.
+ * False: the queue is full, or there is no prefetching.
+ */
+bool cfs_store_prefetch_block(struct cfs_store *s, const struct cfs_block *b, uint64_t owner);
+/* What was prefetched for `owner` and has not begun is dropped. */
+void cfs_store_cancel(struct cfs_store *s, uint64_t owner);
 /* True when all of the range could be read without leaving memory. */
 bool cfs_store_in_memory(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
 			 uint32_t len);
@@ -87,12 +102,29 @@ int cfs_store_remove_slice(struct cfs_store *s, uint64_t slice, uint32_t size,
 /* Drops a block from the caches only. */
 void cfs_store_forget(struct cfs_store *s, const struct cfs_block *b);
 
+/*
+ * Brings a whole block into the disk cache, or into memory when there is none, and waits for that.
+ * 1: fetched; 0: it was there; -EOPNOTSUPP: the disk cache does not keep such blocks; else as
+ * cfs_store_read, or -EAGAIN: the disk cache did not take it by the deadline.
+ */
+int cfs_store_warm(struct cfs_store *s, const struct cfs_block *b, cfs_deadline_t deadline);
+/* How much of [off, off + len) the caches have. Waits for the disk. */
+struct cfs_store_held {
+	uint32_t memory, disk;
+};
+void cfs_store_held(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
+		    struct cfs_store_held *ret);
+/* Whether there is a disk cache. */
+bool cfs_store_has_disk(const struct cfs_store *s);
+
 struct cfs_store_stats {
 	uint64_t memory_hits, memory_hit_bytes, memory_bytes;
 	uint64_t gets, get_bytes, get_errors, get_ns;
 	uint64_t puts, put_bytes, put_errors, put_ns;
 	uint64_t deletes, delete_errors;
 	uint64_t prefetches, prefetch_drops;
+	uint64_t prefetch_cancels;			 /* of those that were queued */
+	uint64_t block_prefetches, block_prefetch_drops; /* cfs_store_prefetch_block() */
 	unsigned uploads_queued, downloads_queued;
 	/* The disk cache; all 0 without one. */
 	uint64_t disk_hits, disk_hit_bytes, disk_misses;
@@ -103,6 +135,10 @@ struct cfs_store_stats {
 	uint64_t disk_scans; /* of directories, that have ended */
 	uint64_t disk_bytes, disk_blocks, disk_pending_bytes;
 	unsigned disk_dirs, disk_dirs_bad;
+	/* Writeback (cachefs/stage.h). */
+	uint64_t staged_blocks, staged_bytes, staged_oldest_s, staged_damaged;
+	uint64_t stage_uploads, stage_upload_errors;
+	uint64_t stage_bypassed; /* blocks that writeback was for, but that went straight */
 };
 void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret);
 
@@ -124,6 +160,16 @@ struct cfs_tier_ops {
 	void (*late)(void *tier, const struct cfs_block *b);
 	/* Offers a whole block; the tier may decline. */
 	void (*offer)(void *tier, const struct cfs_block *b, const struct cfs_segs *data);
+	/*
+	 * The same, and waits: 0: the tier has it; -EAGAIN: it has no room at the moment;
+	 * -EOPNOTSUPP: it never keeps such blocks. Optional.
+	 */
+	int (*put)(void *tier, const struct cfs_block *b, const struct cfs_segs *data,
+		   cfs_deadline_t deadline);
+	/* Whether the tier believes to have the block, without asking any disk. Optional. */
+	bool (*holds)(void *tier, const struct cfs_block *b);
+	/* The same after a look: 1, 0; -EOPNOTSUPP: it never keeps such blocks. Optional. */
+	int (*check)(void *tier, const struct cfs_block *b, cfs_deadline_t deadline);
 	void (*forget)(void *tier, const struct cfs_block *b);
 	/* Fills in what it knows. Optional. */
 	void (*stats)(void *tier, struct cfs_store_stats *ret);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/control-serve.h"
 
+#include <cachefs/stage.h>
 #include <cachefs/store.h>
 #include <errno.h>
 #include <stdio.h>
@@ -16,6 +17,25 @@ static json_t *hello(struct control_server *s)
 {
 	return json_pack("{s:i, s:s, s:b}", "pid", (int)getpid(), "volume", s->volume, "read_only",
 			 s->read_only);
+}
+
+/* What waits on disk for its upload; {"mode": "flush", "leave" or "normal"} says what to do about
+ * it. */
+static json_t *staged(struct control_server *s, json_t *in)
+{
+	const char *mode = json_string_value(json_object_get(in, "mode"));
+	struct cfs_store_stats stats;
+
+	if (mode && !strcmp(mode, "flush"))
+		cfs_stage_set_mode(s->store, CFS_STAGE_FLUSH);
+	else if (mode && !strcmp(mode, "leave"))
+		cfs_stage_set_mode(s->store, CFS_STAGE_LEAVE);
+	else if (mode)
+		cfs_stage_set_mode(s->store, CFS_STAGE_NORMAL);
+	cfs_store_stats(s->store, &stats);
+	return json_pack("{s:I, s:I, s:I}", "blocks", (json_int_t)stats.staged_blocks, "bytes",
+			 (json_int_t)stats.staged_bytes, "uploads",
+			 (json_int_t)stats.stage_uploads);
 }
 
 static int add_path(void *arg, const char *path)
@@ -196,6 +216,7 @@ static const struct operation {
 	{"rmr", control_rmr, true},
 	{"compact", control_compact, true},
 	{"summary", control_summary, false},
+	{"warmup", control_warmup, false},
 };
 
 static int run(struct control_server *s, const struct cfs_ctx *who, const char *op, json_t *in,
@@ -237,6 +258,8 @@ int control_serve(void *arg, const struct cfs_ctx *ctx, const char *req, size_t 
 		out = hello(s);
 	else if (!strcmp(op, "info"))
 		r = info(s, ctx, control_ino(s, in, "inode"), &out);
+	else if (!strcmp(op, "staged"))
+		out = staged(s, in);
 	else if (!strcmp(op, "progress"))
 		out = progress(s, json_integer_value(json_object_get(in, "job")));
 	else

@@ -26,6 +26,7 @@ struct mount_opts {
 	/* caches */
 	uint64_t attr_cache_ms, entry_cache_ms, dir_entry_cache_ms;
 	uint64_t buffer_size, max_readahead, read_ahead;
+	int64_t prefetch;
 	/* disk cache */
 	char *cache_dir, *cache_mode;
 	uint64_t cache_size, cache_expire_ms;
@@ -34,6 +35,10 @@ struct mount_opts {
 	int cache_eviction, verify_cache_checksum; /* enum cfs_disk_eviction, cfs_disk_verify */
 	bool cache_partial_only, cache_large_write;
 	uint64_t cache_retry_ms, cache_tick_ms;
+	/* writeback */
+	bool writeback;
+	uint64_t writeback_threshold, stage_size, upload_delay_ms;
+	char *upload_hours;
 	/* metadata */
 	uint64_t heartbeat_ms, meta_timeout_ms, skip_dir_mtime_ms;
 	int atime_mode;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/clock.h"
 
 #define SHOW_EVERY_MS 200
@@ -13,10 +14,31 @@ void progress_begin(struct progress *p, const char *what)
 {
 	p->what = what;
 	p->on = isatty(STDERR_FILENO);
+	p->bytes = false;
 	p->start_ms = cfs_now_ms();
 	atomic_store(&p->done, 0);
 	atomic_store(&p->total, 0);
 	atomic_store(&p->shown_ms, 0);
+}
+
+#define BAR 30
+
+static void show_bytes(struct progress *p, uint64_t done, uint64_t total, uint64_t ms)
+{
+	unsigned filled = total ? (unsigned)(CFS_MIN(done, total) * BAR / total) : 0;
+	uint64_t rate = done * 1000 / ms, left_s = total > done && rate ? (total - done) / rate : 0;
+	char a[32], b[32], c[32];
+
+	fprintf(stderr, "\r\033[K%s: ", p->what);
+	if (total)
+		fprintf(stderr, "[%.*s%*s] %s of %s", (int)filled, "##############################",
+			(int)(BAR - filled), "", progress_size(done, a), progress_size(total, b));
+	else
+		fputs(progress_size(done, a), stderr);
+	fprintf(stderr, ", %s/s", progress_size(rate, c));
+	if (left_s)
+		fprintf(stderr, ", %" PRIu64 ":%02u left", left_s / 60, (unsigned)(left_s % 60));
+	fflush(stderr);
 }
 
 static void show(struct progress *p, uint64_t now_ms)
@@ -24,6 +46,10 @@ static void show(struct progress *p, uint64_t now_ms)
 	uint64_t done = atomic_load(&p->done), total = atomic_load(&p->total);
 	uint64_t rate = done * 1000 / (now_ms - p->start_ms + 1);
 
+	if (p->bytes) {
+		show_bytes(p, done, total, now_ms - p->start_ms + 1);
+		return;
+	}
 	if (total)
 		fprintf(stderr, "\r\033[K%s: %" PRIu64 " of %" PRIu64 " (%" PRIu64 "/s)", p->what,
 			done, total, rate);

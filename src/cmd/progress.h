@@ -13,6 +13,7 @@
 struct progress {
 	const char *what; /* "objects listed" */
 	bool on;
+	bool bytes; /* counts bytes, not things; set before the first number */
 	uint64_t start_ms;
 	_Atomic uint64_t done, total; /* total 0: not known */
 	_Atomic uint64_t shown_ms;

@@ -3,6 +3,7 @@
 #include <cachefs/data.h>
 #include <cachefs/disk.h>
 #include <cachefs/fuse.h>
+#include <cachefs/stage.h>
 #include <cachefs/store.h>
 #include <cachefs/vfs.h>
 #include <errno.h>
@@ -24,6 +25,8 @@
 
 /* Of the object store, for what is neither an upload nor a download: compaction, clean-up. */
 #define SPARE_CONNECTIONS 8
+/* Deadlines of an upload that go by without one that succeeds before staged blocks are left. */
+#define DRAIN_PATIENCE 2
 
 struct serve {
 	const struct mount_opts *o;
@@ -155,6 +158,37 @@ static int open_disk(struct serve *s, char err[256])
 	return r < 0 ? r : cfs_store_add_tier(s->store, &cfs_disk_tier, s->disk);
 }
 
+/* Whatever the options say now, what an earlier mount has left on disk is uploaded. */
+static int start_stage(struct serve *s, unsigned max_uploads, char err[256])
+{
+	const struct mount_opts *o = s->o;
+	struct cfs_stage_conf conf = {
+		.writeback = o->writeback,
+		.hold = o->ro,
+		.size = o->stage_size ? o->stage_size : o->cache_size,
+		.free_ratio = o->free_space_ratio,
+		.threshold = (uint32_t)CFS_MIN(o->writeback_threshold, (uint64_t)UINT32_MAX),
+		.delay_ms = o->upload_delay_ms,
+		.max_uploads = max_uploads,
+	};
+
+	if (o->upload_hours &&
+	    cfs_stage_parse_hours(o->upload_hours, &conf.hour_from, &conf.hour_until) < 0) {
+		snprintf(err, 256, "upload-hours=%.100s: not as in 22-6", o->upload_hours);
+		return -EINVAL;
+	}
+	if (s->disk)
+		return cfs_stage_start(s->store, s->disk, &conf);
+	if (!o->writeback)
+		return 0;
+	if (o->cache_dir && strcmp(o->cache_dir, "none") != 0) {
+		cfs_warn("writing through: there is no cache-dir for writeback");
+		return 0;
+	}
+	snprintf(err, 256, "writeback needs a cache-dir");
+	return -EINVAL;
+}
+
 /*
  * As many blocks at a time as pass a bandwidth limit within a quarter of their deadline: more would
  * only wait for each other, and fail.
@@ -215,6 +249,7 @@ static int open_layers(struct serve *s, char err[256])
 		.get_timeout_ms = o->get_timeout_ms,
 		.put_timeout_ms = o->put_timeout_ms,
 		.cache_large_write = o->cache_large_write,
+		.prefetch = (unsigned)o->prefetch,
 	};
 	struct cfs_data_conf data = {
 		.meta = s->meta,
@@ -260,6 +295,8 @@ static int open_layers(struct serve *s, char err[256])
 	}
 	if (r == 0)
 		r = open_disk(s, err);
+	if (r == 0)
+		r = start_stage(s, store.max_uploads, err);
 	if (r == 0) {
 		data.store = vfs.store = s->store;
 		r = cfs_data_create(&data, &s->data);
@@ -310,6 +347,8 @@ static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret,
 		.allow_other = s->o->allow_other,
 		.default_permissions = kernel_checks(s),
 		.writeback_cache = s->o->writeback_cache,
+		/* Whoever may not write cannot tell others either. */
+		.local_locks = s->o->ro,
 		.posix_acl = s->setting->enable_acl && kernel_checks(s),
 		.umask = -1,
 		.debug = s->o->debug,
@@ -351,8 +390,10 @@ static int close_layers(struct serve *s, bool session)
 		r = cfs_data_destroy(s->data);
 		first = first ? first : r;
 	}
-	if (s->store)
+	if (s->store) {
+		cfs_stage_drain(s->store, DRAIN_PATIENCE * s->o->put_timeout_ms);
 		cfs_store_destroy(s->store);
+	}
 	cfs_disk_destroy(s->disk);
 	if (s->meta)
 		cfs_meta_close(s->meta);

@@ -6,7 +6,7 @@
  *	view.c     records of a chunk -> visible pieces
  *	chunks.c   cached record lists of open files
  *	file.c     length and attributes; truncate, fallocate, copy, seek
- *	read.c     reads; session.c: read-ahead
+ *	read.c     reads; session.c: read-ahead; amplify.c: whole blocks
  *	write.c    writes into open slices
  *	slice.c    from an open slice to a committed record
  *	flush.c    waiting for that
@@ -29,7 +29,7 @@
 #include "base/table.h"
 #include "base/workers.h"
 
-#define CFS_FILE_SESSIONS   4
+#define CFS_FILE_SESSIONS   16
 #define CFS_FILE_ERRORS	    8
 #define CFS_FILE_CHUNKS	    512	 /* cached lists per file */
 #define CFS_FILE_PENDING    512	 /* slices per file that are not committed; then writers wait */
@@ -60,6 +60,7 @@ struct cfs_data {
 	_Atomic uint64_t stored_ms; /* when a block was last stored */
 	_Atomic uint64_t n_files, n_slices, dirty_bytes;
 	_Atomic uint64_t commits, commit_errors, readahead_bytes, compactions;
+	_Atomic uint64_t prefetches_declined;
 };
 
 /* What was written and is not yet a record: one range of one chunk. */
@@ -145,6 +146,7 @@ struct cfs_file {
 	uint32_t err_seq;
 	int errs[CFS_FILE_ERRORS];
 	struct cfs_session_read sessions[CFS_FILE_SESSIONS];
+	struct cfs_amplify *amplify; /* NULL: nothing was read at random */
 };
 
 /* data.c */
@@ -192,9 +194,24 @@ void cfs_file_changed(struct cfs_file *f, const struct cfs_attr *attr);
 struct cfs_span {
 	uint64_t off, end;
 };
-/* True when there is something to read ahead. */
+/* True when there is something to read ahead. *ret_random: the read belongs to no stream. */
 bool cfs_session_advance(struct cfs_file *f, uint64_t stream, uint64_t off, uint64_t end,
-			 struct cfs_span *ret);
+			 struct cfs_span *ret, bool *ret_random);
+/* Of what was to be read ahead up to `end`, only what lies before `reached` will be. */
+void cfs_session_withdraw(struct cfs_file *f, uint64_t stream, uint64_t end, uint64_t reached);
+/* The number under which the store knows what is fetched for a handle. */
+static inline uint64_t cfs_session_owner(const struct cfs_file *f, uint64_t stream)
+{
+	return (f->node.key * 0x9E3779B97F4A7C15ULL ^ stream) | 1;
+}
+
+/* amplify.c; with the file's lock */
+/*
+ * A read outside of any stream; missed: it came from afar. True when the whole block should be
+ * fetched.
+ */
+bool cfs_amplify_note(struct cfs_file *f, const struct cfs_block *b, uint32_t off, uint32_t len,
+		      bool missed);
 
 /* slice.c; with the file's lock unless noted */
 struct cfs_wslice *cfs_wslice_new(struct cfs_chunk *c, uint32_t pos);

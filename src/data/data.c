@@ -37,6 +37,7 @@ static void file_free(struct cfs_node *node)
 	struct cfs_file *f = file_of(node);
 
 	cfs_chunks_free(f);
+	free(f->amplify);
 	pthread_cond_destroy(&f->cond);
 	pthread_mutex_destroy(&f->lock);
 	free(f);
@@ -439,5 +440,6 @@ void cfs_data_stats(struct cfs_data *d, struct cfs_data_stats *ret)
 	ret->commits = atomic_load(&d->commits);
 	ret->commit_errors = atomic_load(&d->commit_errors);
 	ret->readahead_bytes = atomic_load(&d->readahead_bytes);
+	ret->prefetches_declined = atomic_load(&d->prefetches_declined);
 	ret->compactions = atomic_load(&d->compactions);
 }

@@ -16,6 +16,7 @@ struct part {
 	struct cfs_page *page; /* bytes of this page, or ... */
 	uint64_t slice;	       /* ... of this slice, or (0) zeros */
 	uint32_t size;	       /* of the slice */
+	uint32_t pos;	       /* in the chunk; of what is read ahead only */
 	uint32_t off, len;     /* in page or slice */
 };
 
@@ -134,10 +135,35 @@ static void plan_release(struct plan *p, unsigned from)
 		cfs_page_unref(p->v[from].page);
 }
 
-static int read_blocks(struct cfs_data *d, const struct part *part, cfs_deadline_t deadline,
-		       struct cfs_segs *ret)
+/* For whom a plan is carried out. */
+struct reader {
+	struct cfs_file *file;
+	uint64_t stream;
+	bool random;
+	cfs_deadline_t deadline;
+};
+
+/* A random read has got its bytes: the rest of the block may be worth having. */
+static void note_random(const struct reader *rd, const struct cfs_block *b, uint32_t off,
+			uint32_t len, bool missed)
 {
+	struct cfs_file *f = rd->file;
+	bool whole;
+
+	pthread_mutex_lock(&f->lock);
+	whole = cfs_amplify_note(f, b, off, len, missed);
+	pthread_mutex_unlock(&f->lock);
+	if (whole)
+		cfs_store_prefetch_block(f->data->conf.store, b, cfs_session_owner(f, rd->stream));
+	else if (missed)
+		atomic_fetch_add(&f->data->prefetches_declined, 1);
+}
+
+static int read_blocks(const struct reader *rd, const struct part *part, struct cfs_segs *ret)
+{
+	struct cfs_data *d = rd->file->data;
 	uint32_t block = d->conf.block_size, off = part->off, end = part->off + part->len;
+	bool missed;
 	int r;
 
 	while (off < end) {
@@ -146,17 +172,19 @@ static int read_blocks(struct cfs_data *d, const struct part *part, cfs_deadline
 
 		b.len = CFS_MIN(block, part->size - b.index * block);
 		n = CFS_MIN(end - off, b.len - in);
-		r = cfs_store_read(d->conf.store, &b, in, n, deadline, ret);
+		r = cfs_store_fetch(d->conf.store, &b, in, n, rd->deadline, ret, &missed);
 		if (r < 0)
 			return r;
+		if (rd->random && n < b.len)
+			note_random(rd, &b, in, n, missed);
 		off += n;
 	}
 	return 0;
 }
 
 /* Uses up the plan. On error *ret_slice names the slice that could not be read. */
-static int plan_run(struct cfs_data *d, struct plan *p, cfs_deadline_t deadline,
-		    struct cfs_segs *ret, uint64_t *ret_slice)
+static int plan_run(const struct reader *rd, struct plan *p, struct cfs_segs *ret,
+		    uint64_t *ret_slice)
 {
 	struct part *part;
 	unsigned i;
@@ -167,7 +195,7 @@ static int plan_run(struct cfs_data *d, struct plan *p, cfs_deadline_t deadline,
 		if (part->page)
 			r = cfs_segs_add(ret, part->page, part->off, part->len);
 		else if (part->slice)
-			r = read_blocks(d, part, deadline, ret);
+			r = read_blocks(rd, part, ret);
 		else
 			r = cfs_segs_add_zeros(ret, part->len);
 		if (r < 0) {
@@ -192,13 +220,15 @@ static unsigned plan_prefetch(struct cfs_chunk *c, uint32_t pos, uint32_t end, s
 
 		parts[n++] = (struct part){.slice = v->v[i].slice,
 					   .size = v->v[i].slice_size,
+					   .pos = from,
 					   .off = v->v[i].slice_off + (from - v->v[i].pos),
 					   .len = to - from};
 	}
 	return n;
 }
 
-static void prefetch_part(struct cfs_data *d, const struct part *part)
+/* Returns how many bytes it has got through: less than all when the store takes no more. */
+static uint32_t prefetch_part(struct cfs_data *d, const struct part *part, uint64_t owner)
 {
 	uint32_t block = d->conf.block_size, off = part->off, end = part->off + part->len;
 
@@ -208,20 +238,23 @@ static void prefetch_part(struct cfs_data *d, const struct part *part)
 
 		b.len = CFS_MIN(block, part->size - b.index * block);
 		n = CFS_MIN(end - off, b.len - in);
-		cfs_store_prefetch(d->conf.store, &b, in, n);
+		if (!cfs_store_prefetch(d->conf.store, &b, in, n, owner))
+			break;
 		off += n;
 	}
+	return off - part->off;
 }
 
 /* Chunks whose list is not cached are left out: read-ahead makes no metadata calls. */
-static void prefetch(struct cfs_file *f, struct cfs_span span)
+static void prefetch(const struct reader *rd, struct cfs_span span)
 {
-	struct cfs_data *d = f->data;
+	uint64_t owner = cfs_session_owner(rd->file, rd->stream), bytes = 0;
 	struct part parts[PREFETCH_MAX];
+	struct cfs_file *f = rd->file;
+	struct cfs_data *d = f->data;
 	struct cfs_chunk *c;
 	unsigned i, n;
 
-	atomic_fetch_add(&d->readahead_bytes, span.end - span.off);
 	while (span.off < span.end) {
 		uint32_t pos = span.off & (CFS_CHUNK_SIZE - 1);
 		uint32_t len = (uint32_t)CFS_MIN(span.end - span.off, CFS_CHUNK_SIZE - pos);
@@ -232,10 +265,22 @@ static void prefetch(struct cfs_file *f, struct cfs_span span)
 		if (c && c->cached)
 			n = plan_prefetch(c, pos, pos + len, parts);
 		pthread_mutex_unlock(&f->lock);
-		for (i = 0; i < n; i++)
-			prefetch_part(d, &parts[i]);
+		for (i = 0; i < n; i++) {
+			uint32_t done = prefetch_part(d, &parts[i], owner);
+
+			bytes += done;
+			if (done == parts[i].len)
+				continue;
+			pthread_mutex_lock(&f->lock);
+			cfs_session_withdraw(f, rd->stream, span.end,
+					     span.off + (parts[i].pos - pos) + done);
+			pthread_mutex_unlock(&f->lock);
+			goto out;
+		}
 		span.off += len;
 	}
+out:
+	atomic_fetch_add(&d->readahead_bytes, bytes);
 }
 
 /*
@@ -256,7 +301,7 @@ static void drop_list(struct cfs_file *f, uint32_t indx)
 int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream, uint64_t off,
 		  uint32_t size, struct cfs_segs *ret)
 {
-	struct cfs_data *d = f->data;
+	struct reader rd = {.file = f, .stream = stream, .deadline = ctx->deadline};
 	uint64_t at = off, end = off + size, slice = 0, missing = 0;
 	bool first = true, ahead = false;
 	struct cfs_span span;
@@ -287,7 +332,7 @@ int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream
 			continue;
 		}
 		if (first)
-			ahead = cfs_session_advance(f, stream, at, end, &span);
+			ahead = cfs_session_advance(f, stream, at, end, &span, &rd.random);
 		first = false;
 		plan.n = 0;
 		plan.len = 0;
@@ -295,9 +340,9 @@ int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream
 			   (uint32_t)CFS_MIN(CFS_CHUNK_SIZE, pos + (end - at)));
 		pthread_mutex_unlock(&f->lock);
 		if (ahead)
-			prefetch(f, span);
+			prefetch(&rd, span);
 		ahead = false;
-		r = plan_run(d, &plan, ctx->deadline, ret, &slice);
+		r = plan_run(&rd, &plan, ret, &slice);
 		if (r == 0) {
 			at += plan.len;
 		} else if (r == -ENOENT && slice != missing) {

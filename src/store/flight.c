@@ -17,7 +17,8 @@
 #include "base/log.h"
 #include "store-internal.h"
 
-#define HELD_MAX 8
+#define HELD_MAX    8
+#define WIDEN_PARTS 4
 
 struct flight {
 	struct cfs_job job; /* first */
@@ -29,6 +30,8 @@ struct flight {
 	uint32_t off, len; /* the same in bytes */
 	cfs_deadline_t deadline;
 	bool prefetch;
+	uint64_t owner; /* of a prefetch, which is in store->ahead until it runs */
+	TAILQ_ENTRY(flight) queued;
 	_Atomic unsigned source;   /* number of the tier that had it; n_tiers: the object store */
 	_Atomic uint64_t asked_ms; /* when a tier was asked that has not answered yet, or 0 */
 
@@ -47,6 +50,13 @@ struct held {
 	bool mine[HELD_MAX]; /* to be launched by us */
 	unsigned n;
 	bool expired; /* we failed one at its deadline */
+};
+
+/* What a reader would make of a miss. */
+struct want {
+	unsigned first, last; /* slots */
+	bool wider;	      /* a large part of a block means all of it */
+	cfs_deadline_t deadline;
 };
 
 static void put_flight(struct flight *f)
@@ -147,17 +157,34 @@ static bool holds(const struct held *held, const struct flight *f)
 }
 
 /*
+ * Makes a run of missing slots as long as it can be when it is a quarter of the block or more: that
+ * much costs nearly as much as the whole.
+ */
+static void widen(const struct block *block, unsigned *from, unsigned *n)
+{
+	if ((uint64_t)*n * CFS_PAGE_LARGE * WIDEN_PARTS < block->id.len)
+		return;
+	while (*from > 0 && !block->slots[*from - 1].page && !block->slots[*from - 1].flight) {
+		(*from)--;
+		(*n)++;
+	}
+	while (*from + *n < block->n_slots && !block->slots[*from + *n].page &&
+	       !block->slots[*from + *n].flight)
+		(*n)++;
+}
+
+/*
  * With the shard locked: makes *held the flights that will deliver what is missing of the slots,
  * starting one for each run that nobody fetches. The first HELD_MAX of them, should there be more.
  */
-static int join(struct cfs_store *s, struct shard *sh, struct block *block, unsigned first,
-		unsigned last, cfs_deadline_t deadline, struct held *held)
+static int join(struct cfs_store *s, struct shard *sh, struct block *block, const struct want *want,
+		struct held *held)
 {
 	cfs_deadline_t now = cfs_now_ms();
 	unsigned i;
 
 	*held = (struct held){0};
-	for (i = first; i <= last && held->n < HELD_MAX; i++) {
+	for (i = want->first; i <= want->last && held->n < HELD_MAX; i++) {
 		struct slot *slot = &block->slots[i];
 		struct flight *f = slot->flight;
 		unsigned from = i, n = 1;
@@ -180,10 +207,12 @@ static int join(struct cfs_store *s, struct shard *sh, struct block *block, unsi
 			from = 0;
 			n = block->n_slots;
 		} else {
-			while (from + n <= last && !slot[n].page && !slot[n].flight)
+			while (from + n <= want->last && !slot[n].page && !slot[n].flight)
 				n++;
+			if (want->wider)
+				widen(block, &from, &n);
 		}
-		f = new_flight(s, sh, block, from, n, deadline);
+		f = new_flight(s, sh, block, from, n, want->deadline);
 		if (!f)
 			return held->n ? 0 : -ENOMEM;
 		held->mine[held->n] = true;
@@ -305,11 +334,20 @@ static void land(struct flight *f, int err)
 	cfs_segs_release(&whole);
 }
 
+static void leave_queue(struct flight *f)
+{
+	pthread_mutex_lock(&f->store->prefetch_lock);
+	TAILQ_REMOVE(&f->store->ahead, f, queued);
+	pthread_mutex_unlock(&f->store->prefetch_lock);
+}
+
 static void run_flight(struct cfs_job *job)
 {
 	struct flight *f = (struct flight *)job;
 	bool expired;
 
+	if (f->prefetch)
+		leave_queue(f);
 	pthread_mutex_lock(&f->shard->lock);
 	expired = f->done;
 	pthread_mutex_unlock(&f->shard->lock);
@@ -406,10 +444,16 @@ static int submit(struct flight *f, cfs_deadline_t deadline)
 	f->refs++;
 	pthread_mutex_unlock(&sh->lock);
 	f->job.run = run_flight;
-	if (f->prefetch)
+	if (f->prefetch) {
+		pthread_mutex_lock(&f->store->prefetch_lock);
+		TAILQ_INSERT_TAIL(&f->store->ahead, f, queued);
+		pthread_mutex_unlock(&f->store->prefetch_lock);
 		r = cfs_workers_try_submit(f->store->downloads, &f->job);
-	else
+		if (r < 0)
+			leave_queue(f);
+	} else {
 		r = cfs_workers_submit(f->store->downloads, &f->job, deadline);
+	}
 	if (r < 0)
 		put_flight(f);
 	return r;
@@ -501,11 +545,47 @@ static int wait_all(struct held *held, cfs_deadline_t deadline)
 	return r;
 }
 
+static bool is_held_nearby(struct cfs_store *s, const struct cfs_block *b)
+{
+	unsigned i;
+
+	for (i = 0; i < s->n_tiers && s->tiers[i].ops->local; i++) {
+		if (s->tiers[i].ops->holds && s->tiers[i].ops->holds(s->tiers[i].tier, b))
+			return true;
+	}
+	return false;
+}
+
+/* Whether there is memory to fetch more than was asked for. */
+static bool is_roomy(struct cfs_store *s)
+{
+	struct cfs_pool_stats st;
+
+	cfs_pool_stats(s->pool, &st);
+	return st.used[CFS_USE_READ] + st.used[CFS_USE_WRITE] + st.used[CFS_USE_PEER] +
+		       s->block_size <=
+	       st.budget / 2;
+}
+
+static bool is_near(const struct cfs_store *s, const struct flight *f)
+{
+	unsigned source = atomic_load(&f->source);
+
+	return source < s->n_tiers && s->tiers[source].ops->local;
+}
+
 /* 1: collected; 0: *held replaced by the flights that are needed for it; or negative errno. */
 static int collect_or_join(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
 			   uint32_t len, cfs_deadline_t deadline, struct cfs_segs *ret,
 			   struct held *held)
 {
+	struct want want = {
+		.first = off / CFS_PAGE_LARGE,
+		.last = (off + len - 1) / CFS_PAGE_LARGE,
+		.wider = (uint64_t)len * WIDEN_PARTS >= b->len && len < b->len && is_roomy(s) &&
+			 !is_held_nearby(s, b),
+		.deadline = deadline,
+	};
 	struct shard *sh = cfs_memory_shard(s, b);
 	struct held next = {0};
 	struct block *block;
@@ -517,8 +597,7 @@ static int collect_or_join(struct cfs_store *s, const struct cfs_block *b, uint3
 	if (r == 0 && cfs_deadline_passed(deadline))
 		r = -ETIMEDOUT;
 	if (r == 0)
-		r = join(s, sh, block, off / CFS_PAGE_LARGE, (off + len - 1) / CFS_PAGE_LARGE,
-			 deadline, &next);
+		r = join(s, sh, block, &want, &next);
 	if (block)
 		cfs_memory_unuse(sh, block);
 	pthread_mutex_unlock(&sh->lock);
@@ -528,10 +607,11 @@ static int collect_or_join(struct cfs_store *s, const struct cfs_block *b, uint3
 }
 
 int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		    cfs_deadline_t deadline, struct cfs_segs *ret)
+		    cfs_deadline_t deadline, struct cfs_segs *ret, bool *ret_far)
 {
 	struct held held = {0};
 	bool expired = false;
+	unsigned i;
 	int r;
 
 	for (;;) {
@@ -542,6 +622,8 @@ int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 			break;
 		if (r == 0)
 			r = wait_all(&held, deadline);
+		for (i = 0; i < held.n; i++)
+			*ret_far |= held.mine[i] && !is_near(s, held.v[i]);
 		expired |= held.expired;
 		if (r < 0)
 			break;
@@ -556,11 +638,12 @@ int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 	return r == -ENOENT || r == -ENOMEM ? r : -EIO;
 }
 
-static bool launch_prefetch(struct flight *f)
+static bool launch_prefetch(struct flight *f, uint64_t owner)
 {
 	struct cfs_store *s = f->store;
 
 	f->prefetch = true;
+	f->owner = owner;
 	if (atomic_fetch_add(&s->prefetching, 1) < s->max_prefetches && take_pages(f, 0) == 0 &&
 	    submit(f, 0) == 0)
 		return true;
@@ -569,34 +652,95 @@ static bool launch_prefetch(struct flight *f)
 	return false;
 }
 
-void cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len)
+/* The flights that a prefetch of the range needs; those that are mine are to be launched. */
+static void join_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
+		       struct held *held)
 {
+	struct want want = {
+		.first = off / CFS_PAGE_LARGE,
+		.last = (off + len - 1) / CFS_PAGE_LARGE,
+	};
 	struct shard *sh = cfs_memory_shard(s, b);
-	struct held held = {0};
 	struct block *block;
+
+	*held = (struct held){0};
+	pthread_mutex_lock(&sh->lock);
+	block = cfs_memory_use(sh, b);
+	if (block && !block->put)
+		join(s, sh, block, &want, held);
+	if (block)
+		cfs_memory_unuse(sh, block);
+	pthread_mutex_unlock(&sh->lock);
+}
+
+bool cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
+			 uint64_t owner)
+{
+	struct held held;
+	bool all = true;
 	unsigned i;
 
 	if (atomic_load(&s->prefetching) >= s->max_prefetches) {
 		CFS_STAT_ADD(s, prefetch_drops, 1);
-		return;
+		return false;
 	}
-	pthread_mutex_lock(&sh->lock);
-	block = cfs_memory_use(sh, b);
-	if (block && !block->put)
-		join(s, sh, block, off / CFS_PAGE_LARGE, (off + len - 1) / CFS_PAGE_LARGE, 0,
-		     &held);
-	if (block)
-		cfs_memory_unuse(sh, block);
-	pthread_mutex_unlock(&sh->lock);
+	join_ahead(s, b, off, len, &held);
 	for (i = 0; i < held.n; i++) {
 		if (!held.mine[i])
 			continue;
-		if (launch_prefetch(held.v[i]))
+		if (launch_prefetch(held.v[i], owner)) {
 			CFS_STAT_ADD(s, prefetches, 1);
-		else
+		} else {
 			CFS_STAT_ADD(s, prefetch_drops, 1);
+			all = false;
+		}
 	}
 	release(&held);
 	if (held.expired)
 		log_late(s, b, "its worker is left behind");
+	return all;
+}
+
+void cfs_flight_fill(struct cfs_store *s, const struct cfs_block *b)
+{
+	struct held held;
+	unsigned i;
+
+	join_ahead(s, b, 0, b->len, &held);
+	for (i = 0; i < held.n; i++) {
+		struct flight *f = held.v[i];
+
+		if (!held.mine[i])
+			continue;
+		f->prefetch = true;
+		if (take_pages(f, 0) == 0)
+			land(f, fetch(f, false));
+		else
+			fail(f, -EAGAIN);
+	}
+	release(&held);
+}
+
+/* A reader that waits for one of them fetches it himself. */
+void cfs_flight_cancel(struct cfs_store *s, uint64_t owner)
+{
+	struct flight_list dropped = TAILQ_HEAD_INITIALIZER(dropped);
+	struct flight *f, *next;
+
+	pthread_mutex_lock(&s->prefetch_lock);
+	for (f = TAILQ_FIRST(&s->ahead); f; f = next) {
+		next = TAILQ_NEXT(f, queued);
+		if (f->owner != owner || !cfs_workers_cancel(s->downloads, &f->job))
+			continue;
+		TAILQ_REMOVE(&s->ahead, f, queued);
+		TAILQ_INSERT_TAIL(&dropped, f, queued);
+	}
+	pthread_mutex_unlock(&s->prefetch_lock);
+	while ((f = TAILQ_FIRST(&dropped)) != NULL) {
+		TAILQ_REMOVE(&dropped, f, queued);
+		fail(f, -EAGAIN);
+		atomic_fetch_sub(&s->prefetching, 1);
+		CFS_STAT_ADD(s, prefetch_cancels, 1);
+		put_flight(f);
+	}
 }

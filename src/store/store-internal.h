@@ -5,6 +5,8 @@
  *	memory.c  the memory tier: blocks, their pages, eviction
  *	direct.c  small reads from a local tier
  *	flight.c  fetches that several readers share
+ *	prefetch.c whole blocks behind reads of parts; what is dropped when a file is closed
+ *	warm.c	  filling the caches on request
  *	put.c     uploads
  *	sync.c    durability
  *	store.c   life, read, prefetch, removal, statistics
@@ -32,6 +34,8 @@
 #define CFS_STORE_PAGES_MAX (CFS_STORE_BLOCK_MAX / CFS_PAGE_LARGE) /* of one block */
 
 struct flight;
+struct whole;
+struct cfs_stage;
 struct cfs_put;
 
 /* CFS_PAGE_LARGE bytes of a block, or what is left at its end. */
@@ -53,6 +57,8 @@ struct block {
 };
 
 LIST_HEAD(block_list, block);
+TAILQ_HEAD(flight_list, flight);
+TAILQ_HEAD(whole_list, whole);
 TAILQ_HEAD(slot_list, slot);
 
 struct shard {
@@ -106,11 +112,19 @@ struct cfs_store {
 	unsigned max_prefetches;
 	_Atomic unsigned prefetching;
 
+	struct cfs_workers *prefetchers; /* NULL: whole blocks are not prefetched */
+	/* Protects the lists of what is queued for an owner. Held to take jobs out of queues. */
+	pthread_mutex_t prefetch_lock;
+	struct flight_list ahead;
+	struct whole_list wholes;
+
 	pthread_mutex_t put_lock;
 	pthread_cond_t put_room;
 	LIST_HEAD(, cfs_put) puts;
 	uint64_t put_pending_bytes, put_limit_bytes;
 	struct cfs_ticker *put_watch;
+	_Atomic bool puts_fail;	 /* the last upload has */
+	struct cfs_stage *stage; /* NULL: none. Set before the first put */
 
 	struct cfs_sync sync;
 
@@ -118,7 +132,8 @@ struct cfs_store {
 		_Atomic uint64_t gets, get_bytes, get_errors, get_ns;
 		_Atomic uint64_t puts, put_bytes, put_errors, put_ns;
 		_Atomic uint64_t deletes, delete_errors;
-		_Atomic uint64_t prefetches, prefetch_drops;
+		_Atomic uint64_t prefetches, prefetch_drops, prefetch_cancels;
+		_Atomic uint64_t block_prefetches, block_prefetch_drops;
 	} stat;
 };
 
@@ -172,17 +187,30 @@ int cfs_direct_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 
 /* ---- flight.c ---- */
 
-/* A range that is not wholly in memory; deadline and errors as cfs_store_read. */
+/* A range that is not wholly in memory; deadline and errors as cfs_store_fetch. */
 int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		    cfs_deadline_t deadline, struct cfs_segs *ret);
-void cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
-			 uint32_t len);
+		    cfs_deadline_t deadline, struct cfs_segs *ret, bool *ret_far);
+bool cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
+			 uint64_t owner);
+/* Fetches what is missing of a block in the calling thread, if memory can be had at once. */
+void cfs_flight_fill(struct cfs_store *s, const struct cfs_block *b);
+/* Drops queued prefetches of an owner. */
+void cfs_flight_cancel(struct cfs_store *s, uint64_t owner);
+
+/* ---- prefetch.c ---- */
+
+int cfs_prefetch_init(struct cfs_store *s, unsigned max);
+/* After it nothing is prefetched. */
+void cfs_prefetch_fini(struct cfs_store *s);
 
 /* ---- put.c ---- */
 
 int cfs_put_init(struct cfs_store *s);
 void cfs_put_fini(struct cfs_store *s);
 const struct cfs_segs *cfs_put_data(const struct cfs_put *p);
+/* One object, in this thread. */
+int cfs_put_object(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
+		   cfs_deadline_t deadline);
 
 /* ---- sync.c ---- */
 

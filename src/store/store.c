@@ -6,12 +6,14 @@
 
 #include "base/log.h"
 #include "store-internal.h"
+#include "store/stage-internal.h"
 
 #define DEFAULT_WORKERS	   20
 #define DEFAULT_TIMEOUT_MS 60000
 #define TIER_TIMEOUT_MS	   10000
 #define QUEUE_LIMIT	   1024
 #define VOLUME_MAX	   64
+#define REMOVE_BATCH	   64
 
 static unsigned workers_or_default(unsigned n)
 {
@@ -43,6 +45,9 @@ int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret)
 	s->max_prefetches = CFS_DIV_UP(max_downloads * 3, 4);
 	pthread_mutex_init(&s->alloc_lock, NULL);
 	pthread_mutex_init(&s->put_lock, NULL);
+	pthread_mutex_init(&s->prefetch_lock, NULL);
+	TAILQ_INIT(&s->ahead);
+	TAILQ_INIT(&s->wholes);
 	cfs_cond_init(&s->alloc_free);
 	cfs_cond_init(&s->put_room);
 
@@ -59,6 +64,9 @@ int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret)
 		goto fail;
 	r = cfs_workers_create("cfs-upload", workers_or_default(conf->max_uploads), QUEUE_LIMIT,
 			       &s->uploads);
+	if (r < 0)
+		goto fail;
+	r = cfs_prefetch_init(s, conf->prefetch);
 	if (r < 0)
 		goto fail;
 	r = cfs_sync_init(s);
@@ -82,13 +90,16 @@ void cfs_store_destroy(struct cfs_store *s)
 	/* The watch outlives the uploads: they may need it to end. */
 	if (s->uploads)
 		cfs_workers_destroy(s->uploads);
+	cfs_stage_stop(s->stage);
 	cfs_put_fini(s);
+	cfs_prefetch_fini(s);
 	if (s->downloads)
 		cfs_workers_destroy(s->downloads);
 	cfs_sync_fini(s);
 	cfs_memory_fini(s);
 	pthread_cond_destroy(&s->put_room);
 	pthread_cond_destroy(&s->alloc_free);
+	pthread_mutex_destroy(&s->prefetch_lock);
 	pthread_mutex_destroy(&s->put_lock);
 	pthread_mutex_destroy(&s->alloc_lock);
 	free(s->volume);
@@ -133,11 +144,20 @@ static bool range_is_valid(const struct cfs_store *s, const struct cfs_block *b,
 int cfs_store_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 		   cfs_deadline_t deadline, struct cfs_segs *ret)
 {
+	bool far;
+
+	return cfs_store_fetch(s, b, off, len, deadline, ret, &far);
+}
+
+int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
+		    cfs_deadline_t deadline, struct cfs_segs *ret, bool *ret_far)
+{
 	struct shard *sh = cfs_memory_shard(s, b);
 	uint64_t before = ret->len;
 	struct block *block;
 	int r = 0;
 
+	*ret_far = false;
 	if (!range_is_valid(s, b, off, len))
 		return -EINVAL;
 	pthread_mutex_lock(&sh->lock);
@@ -154,16 +174,16 @@ int cfs_store_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
 	if (r > 0)
 		return 0;
 	if (r == 0)
-		r = cfs_flight_read(s, b, off, len, deadline, ret);
+		r = cfs_flight_read(s, b, off, len, deadline, ret, ret_far);
 	if (r < 0)
 		cfs_segs_truncate(ret, before);
 	return r;
 }
 
-void cfs_store_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len)
+bool cfs_store_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
+			uint64_t owner)
 {
-	if (range_is_valid(s, b, off, len))
-		cfs_flight_prefetch(s, b, off, len);
+	return !range_is_valid(s, b, off, len) || cfs_flight_prefetch(s, b, off, len, owner);
 }
 
 bool cfs_store_in_memory(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len)
@@ -208,24 +228,41 @@ static struct cfs_block block_of_slice(const struct cfs_store *s, uint64_t slice
 	};
 }
 
+static int remove_objects(struct cfs_store *s, const struct cfs_block *blocks, uint32_t n,
+			  cfs_deadline_t deadline)
+{
+	char keys[REMOVE_BATCH][CFS_BLOCK_KEY_MAX];
+	const char *list[REMOVE_BATCH];
+	uint32_t i;
+	int r;
+
+	for (i = 0; i < n; i++) {
+		cfs_stage_drop(s->stage, &blocks[i]);
+		cfs_store_forget(s, &blocks[i]);
+		cfs_store_block_key(s, &blocks[i], keys[i]);
+		list[i] = keys[i];
+	}
+	r = cfs_object_del_many(s->object, list, n, deadline);
+	CFS_STAT_ADD(s, deletes, n);
+	if (r < 0)
+		CFS_STAT_ADD(s, delete_errors, 1);
+	return r;
+}
+
 int cfs_store_remove_slice(struct cfs_store *s, uint64_t slice, uint32_t size,
 			   cfs_deadline_t deadline)
 {
-	uint32_t i, n = CFS_DIV_UP((uint64_t)size, s->block_size);
-	char key[CFS_BLOCK_KEY_MAX];
+	uint32_t i, n = CFS_DIV_UP((uint64_t)size, s->block_size), k = 0;
+	struct cfs_block blocks[REMOVE_BATCH];
 	int r, err = 0;
 
 	for (i = 0; i < n; i++) {
-		struct cfs_block b = block_of_slice(s, slice, size, i);
-
-		cfs_store_forget(s, &b);
-		cfs_store_block_key(s, &b, key);
-		r = s->object->ops->del(s->object, key, deadline);
-		CFS_STAT_ADD(s, deletes, 1);
-		if (r < 0) {
-			CFS_STAT_ADD(s, delete_errors, 1);
-			err = err ? err : r;
-		}
+		blocks[k++] = block_of_slice(s, slice, size, i);
+		if (k < REMOVE_BATCH && i + 1 < n)
+			continue;
+		r = remove_objects(s, blocks, k, deadline);
+		err = err ? err : r;
+		k = 0;
 	}
 	return err;
 }
@@ -249,6 +286,9 @@ void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret)
 		.delete_errors = atomic_load(&s->stat.delete_errors),
 		.prefetches = atomic_load(&s->stat.prefetches),
 		.prefetch_drops = atomic_load(&s->stat.prefetch_drops),
+		.prefetch_cancels = atomic_load(&s->stat.prefetch_cancels),
+		.block_prefetches = atomic_load(&s->stat.block_prefetches),
+		.block_prefetch_drops = atomic_load(&s->stat.block_prefetch_drops),
 	};
 	for (i = 0; i < CFS_STORE_SHARDS; i++) {
 		struct shard *sh = &s->shards[i];
@@ -262,6 +302,7 @@ void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret)
 		if (s->tiers[i].ops->stats)
 			s->tiers[i].ops->stats(s->tiers[i].tier, ret);
 	}
+	cfs_stage_stats(s->stage, ret);
 	cfs_workers_stats(s->uploads, &workers);
 	ret->uploads_queued = (unsigned)workers.queued;
 	cfs_workers_stats(s->downloads, &workers);

@@ -47,6 +47,7 @@ static const struct metric {
 	M("data_commit_errors_total", data.commit_errors),
 	M("data_readahead_bytes_total", data.readahead_bytes),
 	M("data_compactions_total", data.compactions),
+	M("data_prefetches_declined_total", data.prefetches_declined),
 
 	M("pool_budget_bytes", pool.budget),
 	M("pool_mapped_bytes", pool.mapped),
@@ -61,6 +62,9 @@ static const struct metric {
 	M("memory_cache_bytes", store.memory_bytes),
 	M("store_prefetches_total", store.prefetches),
 	M("store_prefetch_drops_total", store.prefetch_drops),
+	M("store_prefetch_cancels_total", store.prefetch_cancels),
+	M("store_block_prefetches_total", store.block_prefetches),
+	M("store_block_prefetch_drops_total", store.block_prefetch_drops),
 	M("store_uploads_queued", store.uploads_queued),
 	M("store_downloads_queued", store.downloads_queued),
 	M("disk_cache_hits_total", store.disk_hits),
@@ -81,6 +85,14 @@ static const struct metric {
 	M("disk_cache_pending_bytes", store.disk_pending_bytes),
 	M("disk_cache_directories", store.disk_dirs),
 	M("disk_cache_directories_failed", store.disk_dirs_bad),
+
+	M("staging_blocks", store.staged_blocks),
+	M("staging_bytes", store.staged_bytes),
+	M("staging_oldest_seconds", store.staged_oldest_s),
+	M("staging_damaged_blocks", store.staged_damaged),
+	M("staging_uploads_total", store.stage_uploads),
+	M("staging_upload_errors_total", store.stage_upload_errors),
+	M("staging_bypassed_total", store.stage_bypassed),
 
 	M("object_requests_total{method=\"get\"}", store.gets),
 	M("object_requests_total{method=\"put\"}", store.puts),
@@ -182,6 +194,8 @@ int stats_text(struct cfs_vfs *v, char **ret, size_t *ret_len)
 	print_process(out, v);
 	for (i = 0; i < CFS_ARRAY_SIZE(metrics); i++)
 		print_metric(out, &metrics[i], &all);
+	fprintf(out, "cachefs_object_retries_total %llu\n",
+		(unsigned long long)cfs_object_retries());
 	print_meta(out, v->conf.meta);
 	failed = ferror(out);
 	if (fclose(out) || failed) {

@@ -687,7 +687,7 @@ static void *read_at_random(void *arg)
 		off = (uint32_t)(rnd >> 20) % (BLOCK - 1);
 		len = 1 + (uint32_t)(rnd >> 7) % CFS_MIN(BLOCK - off, (uint32_t)MIB);
 		if (i % 8 == 0)
-			cfs_store_prefetch(store, &b, 0, BLOCK);
+			cfs_store_prefetch(store, &b, 0, BLOCK, 0);
 		bad += read_range(&b, off, len, soon()) != 0;
 	}
 	return (void *)bad;
@@ -759,7 +759,7 @@ static void no_memory_no_read(void **state)
 	for (i = 0; i < CFS_ARRAY_SIZE(pages); i++)
 		assert_int_equal(cfs_page_get(pool, PAGE, CFS_USE_WRITE, 0, &pages[i]), 0);
 	assert_int_equal(read_range(&b, 0, 10, cfs_deadline_in(50)), -EIO);
-	cfs_store_prefetch(store, &b, 0, BLOCK);
+	cfs_store_prefetch(store, &b, 0, BLOCK, 0);
 	assert_int_equal(stats().prefetches, 0);
 	assert_int_equal(stats().prefetch_drops, 1);
 	for (i = 0; i < CFS_ARRAY_SIZE(pages); i++)
@@ -777,10 +777,10 @@ static void prefetch(void **state)
 	set_up((struct setting){0});
 	put_object(&b, b.len);
 	hold(&faulty.hold_gets, 1);
-	cfs_store_prefetch(store, &b, 0, BLOCK);
+	cfs_store_prefetch(store, &b, 0, BLOCK, 0);
 	wait_held(1);
 	/* Again: under way. */
-	cfs_store_prefetch(store, &b, PAGE, PAGE);
+	cfs_store_prefetch(store, &b, PAGE, PAGE, 0);
 	start_readers(&rd, &t, 1);
 	let_go();
 	join_readers(&t, 1);
@@ -788,7 +788,7 @@ static void prefetch(void **state)
 	assert_int_equal(faulty.gets, 1);
 	assert_int_equal(stats().prefetches, 1);
 	/* A prefetch that fails decides nothing for the reader. */
-	cfs_store_prefetch(store, &absent, 0, BLOCK);
+	cfs_store_prefetch(store, &absent, 0, BLOCK, 0);
 	WAIT_STAT(get_errors, 1);
 	put_object(&absent, absent.len);
 	assert_int_equal(read_range(&absent, 0, 10, soon()), 0);
@@ -803,7 +803,7 @@ static void prefetches_are_bounded(void **state)
 	hold(&faulty.hold_gets, 100);
 	for (b.index = 0; b.index < 20; b.index++) {
 		put_object(&b, b.len);
-		cfs_store_prefetch(store, &b, 0, PAGE);
+		cfs_store_prefetch(store, &b, 0, PAGE, 0);
 	}
 	/* Three quarters of four workers; the fourth is free for a reader. */
 	wait_held(3);
@@ -924,7 +924,7 @@ static const struct cfs_tier_ops tier_ops = {
 /* The nearest tier that has a block delivers it, and the nearer ones are offered it. */
 static void tiers(void **state)
 {
-	struct cfs_block b = {.slice = 26, .len = 2 * PAGE}, c = {.slice = 27, .len = 2 * PAGE};
+	struct cfs_block b = {.slice = 26, .len = 5 * PAGE}, c = {.slice = 27, .len = 5 * PAGE};
 	struct test_tier near = {.waits = true}, far = {.has = b};
 
 	set_up((struct setting){0});

@@ -34,6 +34,7 @@
 #define CFS_DISK_TMP	   ".tmp"
 
 struct cache_dir;
+struct cfs_stage;
 
 static inline uint32_t cfs_disk_n_segments(uint32_t len)
 {
@@ -256,9 +257,18 @@ struct disk_write {
 	struct cfs_block id;
 	struct cfs_segs data;
 	TAILQ_ENTRY(disk_write) link; /* under write_lock, while it is queued */
+	struct disk_waiter *waiter;   /* who wants to know how it ended, or NULL */
 };
 
+/* A file of its own; makes the directories above it. The name is the caller's to rename or remove. */
+int cfs_disk_create_tmp(struct cache_dir *dir, char *tmp);
+/* The bytes of a block and, unless told not to, its checksums. */
+int cfs_disk_write_data(int fd, const struct cfs_segs *data, bool trailer);
 void cfs_disk_offer(void *tier, const struct cfs_block *b, const struct cfs_segs *data);
+/* As the operations of struct cfs_tier_ops. */
+int cfs_disk_put(void *tier, const struct cfs_block *b, const struct cfs_segs *data,
+		 cfs_deadline_t deadline);
+bool cfs_disk_keeps(const struct cfs_disk *d, const struct cfs_block *b);
 /* Drops queued writes until `want` bytes are free: a reclaim function. */
 void cfs_disk_reclaim(void *arg, uint64_t want);
 
@@ -272,6 +282,13 @@ void cfs_disk_expire(struct cache_dir *dir);
 
 /* ---- scan.c ---- */
 
+/*
+ * Calls visit for every file below <root>/chunks that is named like a block of its place, or like
+ * one with CFS_DISK_TMP behind; fd is the directory's. Ends with what visit returns, unless 0.
+ */
+typedef int (*cfs_disk_visit_fn)(void *arg, int fd, const char *name, const struct cfs_block *b,
+				 bool tmp);
+int cfs_disk_walk(struct cache_dir *dir, const char *root, cfs_disk_visit_fn visit, void *arg);
 /* 0, or the error that ended it. */
 int cfs_disk_scan(struct cache_dir *dir);
 
@@ -280,6 +297,11 @@ int cfs_disk_scan(struct cache_dir *dir);
 /* "raw/chunks/..." below the directory. */
 void cfs_disk_path(const struct cfs_disk *d, const struct cfs_block *b,
 		   char path[CFS_DISK_KEY_MAX]);
+/* "rawstaging/chunks/...": the same while it is not uploaded. */
+void cfs_disk_staging_path(const struct cfs_disk *d, const struct cfs_block *b,
+			   char path[CFS_DISK_KEY_MAX]);
+/* All of it, -EBADMSG when the file is shorter, or (flags: RWF_NOWAIT) -EAGAIN. */
+int cfs_disk_read_all(int fd, void *dst, size_t len, uint64_t off, int flags);
 /* True when a file of this size may be the block's. */
 bool cfs_disk_size_fits(const struct cfs_block *b, uint64_t size);
 /* A reference. -ENOENT: not here (any more), -EAGAIN: nowait, -EBADMSG: damaged; or I/O errors. */
@@ -300,6 +322,7 @@ struct cfs_disk {
 	_Atomic(struct ring *) ring;
 	pthread_mutex_t ring_lock; /* one who adds at a time */
 	struct fd_cache fds;
+	struct cfs_stage *stage; /* NULL: none. Set before the first read */
 	_Atomic bool stopping;
 
 	pthread_mutex_t write_lock; /* protects what follows */

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "disk-internal.h"
+#include "store/stage-internal.h"
 
 #define TICK_MS	      5000
 #define RETRY_MS      30000
@@ -70,7 +71,10 @@ static int get_file(struct cfs_disk *d, const struct cfs_block *b, bool nowait,
 		f = NULL;
 	}
 	if (!f) {
-		dir = cfs_disk_ring_find(d, b);
+		/* Where it was staged; the ring may have changed since. */
+		dir = cfs_stage_dir(d->stage, b);
+		if (!dir)
+			dir = cfs_disk_ring_find(d, b);
 		if (!dir)
 			return -ENOENT;
 		r = cfs_disk_file_open(dir, b, nowait, &f);
@@ -131,6 +135,35 @@ static void forget(void *tier, const struct cfs_block *b)
 		cfs_disk_dir_forget(dir, b);
 }
 
+static bool holds(void *tier, const struct cfs_block *b)
+{
+	struct cfs_disk *d = tier;
+	struct cache_dir *dir = is_possible(b) ? cfs_disk_ring_find(d, b) : NULL;
+
+	return dir && cfs_disk_index_has(&dir->index, b);
+}
+
+/* Leaves no trace in the order of eviction. */
+static int check_file(void *tier, const struct cfs_block *b, cfs_deadline_t deadline)
+{
+	struct cfs_disk *d = tier;
+	struct cfs_disk_file *f;
+	struct cache_dir *dir;
+	int r;
+
+	if (!is_possible(b))
+		return -EOPNOTSUPP;
+	dir = cfs_disk_ring_find(d, b);
+	r = dir ? cfs_disk_file_open(dir, b, false, &f) : -ENOENT;
+	if (r == 0) {
+		cfs_disk_file_unref(f);
+		return 1;
+	}
+	if (dir)
+		judge(dir, b, "open", r);
+	return cfs_disk_keeps(d, b) ? 0 : -EOPNOTSUPP;
+}
+
 static void stats(void *tier, struct cfs_store_stats *ret)
 {
 	struct cfs_disk *d = tier;
@@ -168,6 +201,9 @@ const struct cfs_tier_ops cfs_disk_tier = {
 	.get = get,
 	.late = late,
 	.offer = cfs_disk_offer,
+	.put = cfs_disk_put,
+	.holds = holds,
+	.check = check_file,
 	.forget = forget,
 	.stats = stats,
 };

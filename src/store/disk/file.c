@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "disk-internal.h"
+#include "store/stage-internal.h"
 
 void cfs_disk_path(const struct cfs_disk *d, const struct cfs_block *b, char path[CFS_DISK_KEY_MAX])
 {
@@ -29,6 +30,16 @@ void cfs_disk_path(const struct cfs_disk *d, const struct cfs_block *b, char pat
 		snprintf(path, CFS_DISK_KEY_MAX,
 			 "raw/chunks/%" PRIu64 "/%" PRIu64 "/%" PRIu64 "_%" PRIu32 "_%" PRIu32,
 			 million, b->slice / 1000, b->slice, b->index, b->len);
+}
+
+void cfs_disk_staging_path(const struct cfs_disk *d, const struct cfs_block *b,
+			   char path[CFS_DISK_KEY_MAX])
+{
+	char cached[CFS_DISK_KEY_MAX];
+
+	cfs_disk_path(d, b, cached);
+	snprintf(path, CFS_DISK_KEY_MAX, "%s%.*s", CFS_STAGE_ROOT, CFS_DISK_KEY_MAX - 16,
+		 strchr(cached, '/'));
 }
 
 static uint64_t size_with_trailer(const struct cfs_block *b)
@@ -47,8 +58,7 @@ static int read_flags(const struct cache_dir *dir, bool nowait)
 										      : 0;
 }
 
-/* All of it, or -EBADMSG at the end of the file, or -EAGAIN when some of it would have to wait. */
-static int read_all(int fd, void *dst, size_t len, uint64_t off, int flags)
+int cfs_disk_read_all(int fd, void *dst, size_t len, uint64_t off, int flags)
 {
 	size_t done = 0;
 
@@ -90,7 +100,7 @@ static int read_trailer(struct cfs_disk_file *f, bool nowait)
 	unsigned i;
 	int r;
 
-	r = read_all(f->fd, f->crcs, f->n_crcs * sizeof(f->crcs[0]), f->id.len,
+	r = cfs_disk_read_all(f->fd, f->crcs, f->n_crcs * sizeof(f->crcs[0]), f->id.len,
 		     read_flags(f->dir, nowait));
 	for (i = 0; r == 0 && i < f->n_crcs; i++)
 		f->crcs[i] = be32toh(f->crcs[i]);
@@ -108,6 +118,10 @@ int cfs_disk_file_open(struct cache_dir *dir, const struct cfs_block *b, bool no
 
 	cfs_disk_path(dir->disk, b, path);
 	fd = open_fd(dir, path, nowait);
+	if (fd == -ENOENT && cfs_stage_has(dir->disk->stage, b, dir)) {
+		cfs_disk_staging_path(dir->disk, b, path);
+		fd = open_fd(dir, path, nowait);
+	}
 	if (fd < 0)
 		return fd;
 	f = malloc(sizeof(*f) + n * sizeof(f->crcs[0]));
@@ -152,7 +166,7 @@ static int read_segments(const struct reader *rd, uint32_t off, uint8_t *dst, ui
 	uint32_t i = off / CFS_DISK_SEGMENT, n;
 	int r;
 
-	r = read_all(rd->f->fd, dst, len, off, rd->flags);
+	r = cfs_disk_read_all(rd->f->fd, dst, len, off, rd->flags);
 	if (r < 0 || !rd->check)
 		return r;
 	for (; len > 0; i++, dst += n, len -= n) {
@@ -172,7 +186,7 @@ static __attribute__((noinline)) int read_part(const struct reader *rd, uint32_t
 	int r;
 
 	if (!rd->check || !rd->extend)
-		return read_all(rd->f->fd, dst, len, off, rd->flags);
+		return cfs_disk_read_all(rd->f->fd, dst, len, off, rd->flags);
 	r = read_segments(rd, i * CFS_DISK_SEGMENT, segment, segment_len(rd->f, i));
 	if (r == 0)
 		memcpy(dst, segment + off % CFS_DISK_SEGMENT, len);

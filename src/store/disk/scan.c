@@ -20,11 +20,16 @@
 #define TMP_AGE_S  600
 #define TORN_AGE_S 60
 
+struct walk {
+	struct cache_dir *dir;
+	cfs_disk_visit_fn visit;
+	void *arg;
+	char path[64]; /* of the directory that is being read */
+};
+
 struct scan {
 	struct cache_dir *dir;
 	uint64_t found, removed;
-	int fd; /* of the directory that is being read, and its path */
-	char path[64];
 };
 
 /* Decimal without sign; leading zeros are caught when the path is made again from the number. */
@@ -44,10 +49,11 @@ static const char *parse_number(const char *p, uint64_t max, uint64_t *ret)
 }
 
 /* False when the file is not a block, or not where that block belongs. */
-static bool parse_block(const struct scan *s, const char *name, struct cfs_block *ret,
+static bool parse_block(const struct walk *s, const char *name, struct cfs_block *ret,
 			const char **ret_rest)
 {
 	char path[CFS_DISK_KEY_MAX], want[CFS_DISK_KEY_MAX];
+	const char *below_root = strchr(s->path, '/');
 	uint64_t slice, index, len;
 	const char *p = name;
 
@@ -63,14 +69,14 @@ static bool parse_block(const struct scan *s, const char *name, struct cfs_block
 	*ret = (struct cfs_block){.slice = slice, .index = (uint32_t)index, .len = (uint32_t)len};
 	*ret_rest = p;
 	cfs_disk_path(s->dir->disk, ret, path);
-	return snprintf(want, sizeof(want), "%s/%.*s", s->path, (int)(p - name), name) <
+	return snprintf(want, sizeof(want), "%s/%.*s", below_root, (int)(p - name), name) <
 		       (int)sizeof(want) &&
-	       !strcmp(path, want);
+	       !strcmp(strchr(path, '/'), want);
 }
 
-static void remove_file(struct scan *s, const char *name)
+static void remove_file(struct scan *s, int fd, const char *name)
 {
-	if (unlinkat(s->fd, name, 0) == 0)
+	if (unlinkat(fd, name, 0) == 0)
 		s->removed++;
 }
 
@@ -91,25 +97,33 @@ static void add_block(struct scan *s, const struct cfs_block *b, const struct st
 		s->found++;
 }
 
-static void visit_file(struct scan *s, const char *name)
+static int visit_cached(void *arg, int fd, const char *name, const struct cfs_block *b, bool tmp)
+{
+	struct scan *s = arg;
+	struct stat st;
+
+	if (!tmp && cfs_disk_index_has(&s->dir->index, b))
+		return 0;
+	if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode))
+		return 0;
+	if (!tmp && cfs_disk_size_fits(b, (uint64_t)st.st_size))
+		add_block(s, b, &st);
+	else if (st.st_nlink == 1 &&
+		 st.st_mtim.tv_sec < cfs_wall_s() - (tmp ? TMP_AGE_S : TORN_AGE_S))
+		remove_file(s, fd, name);
+	return 0;
+}
+
+static int visit_file(struct walk *s, int fd, const char *name)
 {
 	struct cfs_block b;
-	struct stat st;
 	const char *rest;
 
 	if (!parse_block(s, name, &b, &rest))
-		return;
-	if (*rest == '\0' && cfs_disk_index_has(&s->dir->index, &b))
-		return;
+		return 0;
 	if (*rest != '\0' && strcmp(rest, CFS_DISK_TMP) != 0)
-		return;
-	if (fstatat(s->fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode))
-		return;
-	if (*rest == '\0' && cfs_disk_size_fits(&b, (uint64_t)st.st_size))
-		add_block(s, &b, &st);
-	else if (st.st_nlink == 1 &&
-		 st.st_mtim.tv_sec < cfs_wall_s() - (*rest ? TMP_AGE_S : TORN_AGE_S))
-		remove_file(s, name);
+		return 0;
+	return s->visit(s->arg, fd, name, &b, *rest != '\0');
 }
 
 static bool is_name_of_dir(const char *name)
@@ -117,9 +131,9 @@ static bool is_name_of_dir(const char *name)
 	return name[strspn(name, "0123456789ABCDEF")] == '\0';
 }
 
-static int walk(struct scan *s, int at, const char *name, unsigned depth);
+static int walk(struct walk *s, int at, const char *name, unsigned depth);
 
-static int visit_dir(struct scan *s, DIR *d, unsigned depth, bool *empty)
+static int visit_dir(struct walk *s, DIR *d, unsigned depth, bool *empty)
 {
 	size_t len = strlen(s->path);
 	struct dirent *e;
@@ -132,9 +146,8 @@ static int visit_dir(struct scan *s, DIR *d, unsigned depth, bool *empty)
 		if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
 			continue;
 		*empty = false;
-		s->fd = dirfd(d);
 		if (depth == 0) {
-			visit_file(s, e->d_name);
+			r = visit_file(s, dirfd(d), e->d_name);
 		} else if (is_name_of_dir(e->d_name) &&
 			   len + strlen(e->d_name) + 2 < sizeof(s->path)) {
 			snprintf(s->path + len, sizeof(s->path) - len, "/%s", e->d_name);
@@ -146,7 +159,7 @@ static int visit_dir(struct scan *s, DIR *d, unsigned depth, bool *empty)
 }
 
 /* A directory that goes away meanwhile is no error. */
-static int walk(struct scan *s, int at, const char *name, unsigned depth)
+static int walk(struct walk *s, int at, const char *name, unsigned depth)
 {
 	int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW), r;
 	bool empty;
@@ -167,13 +180,21 @@ static int walk(struct scan *s, int at, const char *name, unsigned depth)
 	return r;
 }
 
+int cfs_disk_walk(struct cache_dir *dir, const char *root, cfs_disk_visit_fn visit, void *arg)
+{
+	struct walk w = {.dir = dir, .visit = visit, .arg = arg};
+
+	snprintf(w.path, sizeof(w.path), "%s/chunks", root);
+	return walk(&w, atomic_load(&dir->fd), w.path, 2);
+}
+
 int cfs_disk_scan(struct cache_dir *dir)
 {
-	struct scan s = {.dir = dir, .path = "raw/chunks"};
 	uint64_t start = cfs_now_ms();
+	struct scan s = {.dir = dir};
 	int r;
 
-	r = walk(&s, atomic_load(&dir->fd), s.path, 2);
+	r = cfs_disk_walk(dir, "raw", visit_cached, &s);
 	cfs_disk_index_sort_found(&dir->index);
 	CFS_DISK_COUNT(dir->disk, scanned, 1);
 	if (r == -ECANCELED)

@@ -18,7 +18,16 @@
 /* A temporary file older than that belongs to nobody. */
 #define TMP_AGE_S 600
 
-static bool is_cacheable(const struct cfs_disk *d, const struct cfs_block *b)
+/* Held by the one who waits and by the write. */
+struct disk_waiter {
+	pthread_mutex_t lock; /* protects what follows; a leaf */
+	pthread_cond_t ended;
+	unsigned refs;
+	bool done;
+	int err;
+};
+
+bool cfs_disk_keeps(const struct cfs_disk *d, const struct cfs_block *b)
 {
 	if (b->slice >= CFS_DISK_SLICE_MAX || b->index > UINT16_MAX || b->len == 0 ||
 	    b->len > d->conf.block_size)
@@ -59,15 +68,15 @@ static void add_crcs(uint32_t *crcs, uint32_t off, const uint8_t *p, size_t len)
 }
 
 /* Each piece is summed up just before it is written: one way through memory for both. */
-static int write_data(const struct disk_write *w, int fd, bool trailer)
+int cfs_disk_write_data(int fd, const struct cfs_segs *data, bool trailer)
 {
 	uint32_t crcs[CFS_DISK_LEN_MAX / CFS_DISK_SEGMENT];
-	unsigned k, n_crcs = cfs_disk_n_segments(w->id.len);
+	unsigned k, n_crcs = cfs_disk_n_segments((uint32_t)data->len);
 	struct iovec *iov;
 	uint32_t off = 0;
 	int i, n, r = 0;
 
-	n = cfs_segs_iov(&w->data, &iov);
+	n = cfs_segs_iov(data, &iov);
 	if (n < 0)
 		return n;
 	for (k = 0; k < n_crcs; k++)
@@ -94,7 +103,7 @@ static bool remove_stale(int at, const char *tmp)
 	       st.st_mtim.tv_sec < cfs_wall_s() - TMP_AGE_S && unlinkat(at, tmp, 0) == 0;
 }
 
-static int create_tmp(struct cache_dir *dir, char *tmp)
+int cfs_disk_create_tmp(struct cache_dir *dir, char *tmp)
 {
 	int fd, tries, at = atomic_load(&dir->fd), r = -EEXIST;
 
@@ -124,10 +133,10 @@ static int write_file(struct disk_write *w)
 
 	cfs_disk_path(dir->disk, &w->id, path);
 	snprintf(tmp, sizeof(tmp), "%s" CFS_DISK_TMP, path);
-	fd = create_tmp(dir, tmp);
+	fd = cfs_disk_create_tmp(dir, tmp);
 	if (fd < 0)
 		return fd;
-	r = write_data(w, fd, dir->disk->conf.verify != CFS_VERIFY_NONE);
+	r = cfs_disk_write_data(fd, &w->data, dir->disk->conf.verify != CFS_VERIFY_NONE);
 	if (close(fd) < 0 && r == 0)
 		r = -errno;
 	if (r == 0 && renameat(at, tmp, at, path) < 0)
@@ -163,10 +172,37 @@ static int write_block(struct disk_write *w)
 	return 0;
 }
 
-static void free_write(struct disk_write *w)
+static void unref_waiter(struct disk_waiter *wt)
+{
+	bool last;
+
+	pthread_mutex_lock(&wt->lock);
+	last = --wt->refs == 0;
+	pthread_mutex_unlock(&wt->lock);
+	if (!last)
+		return;
+	pthread_cond_destroy(&wt->ended);
+	pthread_mutex_destroy(&wt->lock);
+	free(wt);
+}
+
+static void tell(struct disk_waiter *wt, int err)
+{
+	pthread_mutex_lock(&wt->lock);
+	wt->done = true;
+	wt->err = err;
+	pthread_cond_signal(&wt->ended);
+	pthread_mutex_unlock(&wt->lock);
+	unref_waiter(wt);
+}
+
+/* It has been written, or failed, or been given up. */
+static void free_write(struct disk_write *w, int err)
 {
 	struct cfs_disk *d = w->dir->disk;
 
+	if (w->waiter)
+		tell(w->waiter, err);
 	pthread_mutex_lock(&d->write_lock);
 	d->pending_bytes -= w->id.len;
 	pthread_mutex_unlock(&d->write_lock);
@@ -178,13 +214,15 @@ static void run_write(struct cfs_job *job)
 {
 	struct disk_write *w = (struct disk_write *)job;
 	struct cfs_disk *d = w->dir->disk;
+	int r;
 
 	pthread_mutex_lock(&d->write_lock);
 	TAILQ_REMOVE(&d->writes, w, link);
 	pthread_mutex_unlock(&d->write_lock);
-	if (write_block(w) < 0)
+	r = write_block(w);
+	if (r < 0)
 		CFS_DISK_COUNT(d, drops, 1);
-	free_write(w);
+	free_write(w, r);
 }
 
 static bool enter(struct cfs_disk *d, struct disk_write *w)
@@ -220,35 +258,88 @@ static struct disk_write *new_write(struct cache_dir *dir, const struct cfs_bloc
 	return w;
 }
 
-void cfs_disk_offer(void *tier, const struct cfs_block *b, const struct cfs_segs *data)
+/* Queues it; the waiter, if any, will be told. -EAGAIN: there is no room in the queue. */
+static int queue_write(struct cache_dir *dir, const struct cfs_block *b,
+		       const struct cfs_segs *data, struct disk_waiter *waiter)
 {
-	struct cfs_disk *d = tier;
-	struct cache_dir *dir;
-	struct disk_write *w;
+	struct disk_write *w = new_write(dir, b, data);
+	struct cfs_disk *d = dir->disk;
 
-	if (!is_cacheable(d, b) || data->len != b->len)
-		return;
-	dir = cfs_disk_ring_find(d, b);
-	if (!dir || atomic_load(&dir->state) != DIR_OK || cfs_disk_index_has(&dir->index, b))
-		return;
-	w = new_write(dir, b, data);
-	if (!w) {
-		CFS_DISK_COUNT(d, drops, 1);
-		return;
-	}
+	if (!w)
+		return -ENOMEM;
 	if (!enter(d, w)) {
 		cfs_segs_release(&w->data);
 		free(w);
-		CFS_DISK_COUNT(d, drops, 1);
-		return;
+		return -EAGAIN;
 	}
+	w->waiter = waiter;
 	if (cfs_workers_try_submit(dir->writer, &w->job) < 0) {
 		pthread_mutex_lock(&d->write_lock);
 		TAILQ_REMOVE(&d->writes, w, link);
 		pthread_mutex_unlock(&d->write_lock);
-		free_write(w);
-		CFS_DISK_COUNT(d, drops, 1);
+		w->waiter = NULL;
+		free_write(w, 0);
+		return -EAGAIN;
 	}
+	return 0;
+}
+
+void cfs_disk_offer(void *tier, const struct cfs_block *b, const struct cfs_segs *data)
+{
+	struct cfs_disk *d = tier;
+	struct cache_dir *dir;
+
+	if (!cfs_disk_keeps(d, b) || data->len != b->len)
+		return;
+	dir = cfs_disk_ring_find(d, b);
+	if (!dir || atomic_load(&dir->state) != DIR_OK || cfs_disk_index_has(&dir->index, b))
+		return;
+	if (queue_write(dir, b, data, NULL) < 0)
+		CFS_DISK_COUNT(d, drops, 1);
+}
+
+static int wait_for(struct disk_waiter *wt, cfs_deadline_t deadline)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&wt->lock);
+	while (!wt->done && r == 0)
+		r = cfs_cond_wait(&wt->ended, &wt->lock, deadline);
+	r = wt->done ? wt->err : -EAGAIN;
+	pthread_mutex_unlock(&wt->lock);
+	return r;
+}
+
+int cfs_disk_put(void *tier, const struct cfs_block *b, const struct cfs_segs *data,
+		 cfs_deadline_t deadline)
+{
+	struct cfs_disk *d = tier;
+	struct disk_waiter *wt;
+	struct cache_dir *dir;
+	int r;
+
+	if (!cfs_disk_keeps(d, b) || data->len != b->len)
+		return -EOPNOTSUPP;
+	dir = cfs_disk_ring_find(d, b);
+	if (!dir || atomic_load(&dir->state) != DIR_OK)
+		return -EROFS;
+	wt = calloc(1, sizeof(*wt));
+	if (!wt)
+		return -ENOMEM;
+	if (cfs_cond_init(&wt->ended) < 0) {
+		free(wt);
+		return -ENOMEM;
+	}
+	pthread_mutex_init(&wt->lock, NULL);
+	wt->refs = 2;
+	r = queue_write(dir, b, data, wt);
+	if (r < 0)
+		unref_waiter(wt);
+	else
+		r = wait_for(wt, deadline);
+	unref_waiter(wt);
+	/* Somebody else's write may have come first. */
+	return r < 0 && cfs_disk_index_has(&dir->index, b) ? 0 : r;
 }
 
 /* Oldest first: they are at the head of their worker's queue. One that is being run stays. */
@@ -271,7 +362,7 @@ void cfs_disk_reclaim(void *arg, uint64_t want)
 	pthread_mutex_unlock(&d->write_lock);
 	while ((w = TAILQ_FIRST(&dropped)) != NULL) {
 		TAILQ_REMOVE(&dropped, w, link);
-		free_write(w);
+		free_write(w, -EAGAIN);
 		CFS_DISK_COUNT(d, drops, 1);
 	}
 }

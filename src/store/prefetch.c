@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whole blocks behind reads of parts. A queue of its own, so that they never stand before what
+ * somebody waits for, and a bounded one: what does not fit will be asked for again if it is wanted.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "store-internal.h"
+
+#define QUEUE_LIMIT 64
+
+struct whole {
+	struct cfs_job job; /* first */
+	struct cfs_store *store;
+	struct cfs_block id;
+	uint64_t owner;
+	TAILQ_ENTRY(whole) link; /* in store->wholes until it runs */
+};
+
+static void run(struct cfs_job *job)
+{
+	struct whole *w = (struct whole *)job;
+	struct cfs_store *s = w->store;
+
+	pthread_mutex_lock(&s->prefetch_lock);
+	TAILQ_REMOVE(&s->wholes, w, link);
+	pthread_mutex_unlock(&s->prefetch_lock);
+	cfs_flight_fill(s, &w->id);
+	free(w);
+}
+
+/* With the lock. */
+static bool is_queued(const struct cfs_store *s, const struct cfs_block *b)
+{
+	const struct whole *w;
+
+	TAILQ_FOREACH(w, &s->wholes, link)
+	{
+		if (w->id.slice == b->slice && w->id.index == b->index)
+			return true;
+	}
+	return false;
+}
+
+bool cfs_store_prefetch_block(struct cfs_store *s, const struct cfs_block *b, uint64_t owner)
+{
+	struct whole *w;
+	bool queued;
+
+	if (!s->prefetchers || b->len == 0 || b->len > s->block_size)
+		return false;
+	w = calloc(1, sizeof(*w));
+	if (!w)
+		return false;
+	w->job.run = run;
+	w->store = s;
+	w->id = *b;
+	w->owner = owner;
+	pthread_mutex_lock(&s->prefetch_lock);
+	queued = is_queued(s, b);
+	if (!queued && cfs_workers_try_submit(s->prefetchers, &w->job) == 0) {
+		TAILQ_INSERT_TAIL(&s->wholes, w, link);
+		w = NULL;
+	}
+	pthread_mutex_unlock(&s->prefetch_lock);
+	if (!w)
+		CFS_STAT_ADD(s, block_prefetches, 1);
+	else if (!queued)
+		CFS_STAT_ADD(s, block_prefetch_drops, 1);
+	queued = queued || !w;
+	free(w);
+	return queued;
+}
+
+void cfs_store_cancel(struct cfs_store *s, uint64_t owner)
+{
+	struct whole_list dropped = TAILQ_HEAD_INITIALIZER(dropped);
+	struct whole *w, *next;
+
+	cfs_flight_cancel(s, owner);
+	pthread_mutex_lock(&s->prefetch_lock);
+	for (w = TAILQ_FIRST(&s->wholes); w; w = next) {
+		next = TAILQ_NEXT(w, link);
+		if (w->owner != owner || !cfs_workers_cancel(s->prefetchers, &w->job))
+			continue;
+		TAILQ_REMOVE(&s->wholes, w, link);
+		TAILQ_INSERT_TAIL(&dropped, w, link);
+	}
+	pthread_mutex_unlock(&s->prefetch_lock);
+	while ((w = TAILQ_FIRST(&dropped)) != NULL) {
+		TAILQ_REMOVE(&dropped, w, link);
+		CFS_STAT_ADD(s, prefetch_cancels, 1);
+		free(w);
+	}
+}
+
+/* Of nobody's interest any more. */
+static void drop_all(struct cfs_store *s)
+{
+	struct whole *w, *next;
+
+	pthread_mutex_lock(&s->prefetch_lock);
+	for (w = TAILQ_FIRST(&s->wholes); w; w = next) {
+		next = TAILQ_NEXT(w, link);
+		if (!cfs_workers_cancel(s->prefetchers, &w->job))
+			continue;
+		TAILQ_REMOVE(&s->wholes, w, link);
+		free(w);
+	}
+	pthread_mutex_unlock(&s->prefetch_lock);
+}
+
+int cfs_prefetch_init(struct cfs_store *s, unsigned max)
+{
+	return max ? cfs_workers_create("cfs-prefetch", max, QUEUE_LIMIT, &s->prefetchers) : 0;
+}
+
+void cfs_prefetch_fini(struct cfs_store *s)
+{
+	if (!s->prefetchers)
+		return;
+	drop_all(s);
+	cfs_workers_destroy(s->prefetchers);
+	s->prefetchers = NULL;
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Filling the caches on request, and saying what they have. */
+#include <errno.h>
+
+#include "store-internal.h"
+
+#define RETRY_MIN_MS 5
+#define RETRY_MAX_MS 100
+
+/* The tier that keeps blocks on this machine beyond memory, or NULL. */
+static const struct cfs_tier_slot *disk_of(const struct cfs_store *s)
+{
+	unsigned i;
+
+	for (i = 0; i < s->n_tiers; i++) {
+		if (s->tiers[i].ops->local && s->tiers[i].ops->put && s->tiers[i].ops->check)
+			return &s->tiers[i];
+	}
+	return NULL;
+}
+
+bool cfs_store_has_disk(const struct cfs_store *s)
+{
+	return disk_of(s) != NULL;
+}
+
+static int put_until(const struct cfs_tier_slot *disk, const struct cfs_block *b,
+		     const struct cfs_segs *data, cfs_deadline_t deadline)
+{
+	unsigned tries = 0;
+	int r;
+
+	do {
+		r = disk->ops->put(disk->tier, b, data, deadline);
+	} while (r == -EAGAIN && cfs_backoff(tries++, RETRY_MIN_MS, RETRY_MAX_MS, deadline));
+	return r;
+}
+
+int cfs_store_warm(struct cfs_store *s, const struct cfs_block *b, cfs_deadline_t deadline)
+{
+	const struct cfs_tier_slot *disk = disk_of(s);
+	struct cfs_segs data;
+	int r;
+
+	if (disk)
+		r = disk->ops->check(disk->tier, b, deadline);
+	else
+		r = cfs_store_in_memory(s, b, 0, b->len);
+	if (r != 0)
+		return r < 0 ? r : 0;
+	cfs_segs_init(&data);
+	r = cfs_store_read(s, b, 0, b->len, deadline, &data);
+	if (r == 0 && disk)
+		r = put_until(disk, b, &data, deadline);
+	cfs_segs_release(&data);
+	return r < 0 ? r : 1;
+}
+
+static uint32_t bytes_in_memory(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
+				uint32_t end)
+{
+	struct shard *sh = cfs_memory_shard(s, b);
+	uint32_t bytes = 0, next;
+	struct block *block;
+
+	pthread_mutex_lock(&sh->lock);
+	block = cfs_memory_find(sh, b);
+	for (; block && off < end; off = next) {
+		next = CFS_MIN(end, (off / CFS_PAGE_LARGE + 1) * CFS_PAGE_LARGE);
+		if (block->put || block->slots[off / CFS_PAGE_LARGE].page)
+			bytes += next - off;
+	}
+	pthread_mutex_unlock(&sh->lock);
+	return bytes;
+}
+
+void cfs_store_held(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
+		    struct cfs_store_held *ret)
+{
+	const struct cfs_tier_slot *disk = disk_of(s);
+
+	*ret = (struct cfs_store_held){0};
+	if (off >= b->len)
+		return;
+	len = CFS_MIN(len, b->len - off);
+	ret->memory = bytes_in_memory(s, b, off, off + len);
+	if (disk && disk->ops->check(disk->tier, b, cfs_deadline_in(s->tier_timeout_ms)) > 0)
+		ret->disk = len;
+}

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "meta/sql/sql.h"
+#include "meta/sql/sql-internal.h"
 
 /* Chunk lists are up to 64 KiB each. */
 #define PAGE_CHUNKS 64
@@ -67,7 +67,7 @@ int sql_op_end_sustained(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64
 	return 0;
 }
 
-/* Of another client's session: nobody else knows what its owners gain. */
+/* Of another client's session: nobody else knows what the volume and its owners gain. */
 static int end_stale(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	const struct sustained *a = arg;
@@ -76,8 +76,10 @@ static int end_stale(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 
 	if (r < 0 || !a->deleted)
 		return r;
-	r = sql_exec(c, SQL_move_owner_usage, "iiii", u->owner_space, u->owner_inodes,
-		     (int64_t)CFS_QUOTA_USER, (int64_t)u->uid);
+	r = sql_write_lone_usage(c, u);
+	if (r >= 0)
+		r = sql_exec(c, SQL_move_owner_usage, "iiii", u->owner_space, u->owner_inodes,
+			     (int64_t)CFS_QUOTA_USER, (int64_t)u->uid);
 	if (r >= 0)
 		r = sql_exec(c, SQL_move_owner_usage, "iiii", u->owner_space, u->owner_inodes,
 			     (int64_t)CFS_QUOTA_GROUP, (int64_t)u->gid);

@@ -10,6 +10,9 @@
 
 #define RETRY_BASE_MS 1
 #define RETRY_MAX_MS  32
+/* While there is no connection to be had. */
+#define LOST_BASE_MS 16
+#define LOST_MAX_MS  1000
 
 static const char *const texts[] = {
 #define SQL(id, text) [SQL_##id] = text,
@@ -77,12 +80,14 @@ static void put_brace(struct sql_conn *c, FILE *f, const char *word, size_t len)
 		put_node_columns(c, f);
 	else if (len == 10 && !memcmp(word, "FOR_UPDATE", 10))
 		fputs(d->for_update, f);
+	else if (len == 9 && !memcmp(word, "FOR_SHARE", 9))
+		fputs(d->for_share ? d->for_share : "", f);
 	else if (len == 9 && !memcmp(word, "OR_IGNORE", 9))
 		fputs(d->or_ignore, f);
 	else if (len == 11 && !memcmp(word, "ELSE_IGNORE", 11))
 		fputs(d->else_ignore, f);
 	else
-		fprintf(f, "%s%.*s", c->db->prefix, (int)len, word);
+		fprintf(f, "`%s%.*s`", c->db->prefix, (int)len, word);
 }
 
 char *sql_expand(struct sql_conn *c, const char *text)
@@ -168,6 +173,7 @@ static int bind(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_lis
 
 static int start(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
 {
+	const struct sql_dialect *d = sql_dialect(c);
 	int r = 0;
 
 	if (!get_bit(c->prepared, id))
@@ -176,7 +182,7 @@ static int start(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_li
 		sql_done(c, id);
 	if (!r)
 		r = bind(c, id, fmt, ap);
-	c->round_trips++;
+	c->round_trips += !d->counts_round_trips;
 	return note(c, r);
 }
 
@@ -196,6 +202,24 @@ int sql_exec(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
 		r = d->changes(c, id);
 	d->reset(c, id);
 	return r;
+}
+
+int sql_post(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
+{
+	const struct sql_dialect *d = sql_dialect(c);
+	va_list ap;
+	int r;
+
+	va_start(ap, fmt);
+	r = start(c, id, fmt, ap);
+	va_end(ap);
+	if (r)
+		return r;
+	if (d->post)
+		return note(c, d->post(c, id));
+	r = note(c, d->step(c, id));
+	d->reset(c, id);
+	return r < 0 ? r : 0;
 }
 
 static int query(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
@@ -276,9 +300,11 @@ static void end_queries(struct sql_conn *c)
 
 /* ---- transactions ---- */
 
-/* -EAGAIN only when the database asked for it: an operation's own -EAGAIN is a result. */
+/* again: on the database's account alone; an operation's own -EAGAIN is a result. */
 struct outcome {
 	bool again;
+	bool unknown; /* the commit got no answer; r is what fn returned */
+	uint64_t txn;
 	unsigned round_trips;
 };
 
@@ -288,8 +314,9 @@ static int run_once(struct sql_conn *c, const struct cfs_ctx *ctx, bool txn, sql
 	const struct sql_dialect *d = sql_dialect(c);
 	int r;
 
-	c->conflict = false;
+	c->conflict = c->unknown = false;
 	c->round_trips = 0;
+	c->deadline = ctx->deadline;
 	r = txn ? note(c, d->begin(c)) : 0;
 	if (!r) {
 		r = fn(c, ctx, arg);
@@ -297,17 +324,45 @@ static int run_once(struct sql_conn *c, const struct cfs_ctx *ctx, bool txn, sql
 		if (txn) {
 			int end = r < 0 ? 0 : note(c, d->commit(c));
 
-			if (end < 0)
+			out->unknown = end < 0 && c->unknown;
+			out->txn = c->txn;
+			if (end < 0 && !out->unknown)
 				r = end;
-			if (r < 0)
+			if (r < 0 || end < 0)
 				d->rollback(c);
 			else
 				atomic_fetch_add_explicit(&c->db->commits, 1, memory_order_relaxed);
 		}
 	}
-	out->again = r < 0 && c->conflict;
+	out->again = r < 0 && (c->conflict || r == -ENOTCONN);
 	out->round_trips += c->round_trips;
 	return r;
+}
+
+/*
+ * Asks the server what became of a commit whose answer was lost. 1: it was carried out, 0: not;
+ * -EIO: nobody can tell.
+ */
+static int settle(struct sql_db *db, const struct cfs_ctx *ctx, uint64_t txn)
+{
+	unsigned attempt = 0;
+	struct sql_conn *c;
+	int r;
+
+	do {
+		r = txn ? sql_acquire_reader(db, ctx->deadline, false, &c) : -EIO;
+		if (!r) {
+			c->deadline = ctx->deadline;
+			r = note(c, db->dialect->resolve(c, txn));
+			sql_release(c);
+		}
+	} while ((r == -EAGAIN || r == -ENOTCONN) &&
+		 cfs_backoff(attempt++, LOST_BASE_MS, LOST_MAX_MS, ctx->deadline));
+	if (r >= 0)
+		return r;
+	cfs_err("connection lost during commit, it is not known whether it was done: database=%s",
+		db->where);
+	return -EIO;
 }
 
 static bool is_quick(enum cfs_meta_op op)
@@ -322,25 +377,36 @@ static int run(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op
 {
 	struct outcome out = {0};
 	unsigned attempt = 0;
+	bool lost;
 	int r;
 
 	for (;; attempt++) {
 		struct sql_conn *c;
 
+		out.unknown = false;
 		r = txn ? sql_acquire_writer(db, ctx->deadline, &c)
 			: sql_acquire_reader(db, ctx->deadline, is_quick(op), &c);
-		out.again = r == -EAGAIN;
+		out.again = r == -EAGAIN || r == -ENOTCONN;
+		lost = r == -ENOTCONN;
 		if (!r) {
 			r = run_once(c, ctx, txn, fn, arg, &out);
 			sql_release(c);
 		}
+		if (out.unknown) {
+			int done = settle(db, ctx, out.txn);
+
+			if (done < 0)
+				r = done;
+			out.again = done == 0;
+		}
 		if (!out.again)
 			break;
-		if (!cfs_backoff(attempt, RETRY_BASE_MS, RETRY_MAX_MS, ctx->deadline)) {
-			cfs_warn(
-				"database busy for too long, operation given up: database=%s op=%s "
-				"tries=%u",
-				db->where, cfs_meta_op_name(op), attempt + 1);
+		if (!cfs_backoff(attempt, lost ? LOST_BASE_MS : RETRY_BASE_MS,
+				 lost ? LOST_MAX_MS : RETRY_MAX_MS, ctx->deadline)) {
+			cfs_warn("database %s for too long, operation given up: database=%s op=%s "
+				 "tries=%u",
+				 r == -ENOTCONN ? "away" : "busy", db->where, cfs_meta_op_name(op),
+				 attempt + 1);
 			r = -ETIMEDOUT;
 			break;
 		}

@@ -19,8 +19,11 @@ struct sql_conn {
 	struct sql_db *db;
 	struct sql_conn *next; /* in the pool */
 	bool writer;
-	bool conflict; /* the database asked to try the transaction again */
-	bool broken;   /* not to be used again */
+	bool conflict;		 /* the database asked to try the transaction again */
+	bool broken;		 /* not to be used again */
+	bool unknown;		 /* the commit got no answer */
+	uint64_t txn;		 /* then: its number at the server, 0 when that is not known */
+	cfs_deadline_t deadline; /* of the operation that uses it */
 	unsigned round_trips;
 	unsigned epoch;	  /* of the schema its statements were prepared under */
 	uint64_t commits; /* sql_db.commits when it read last: its page cache is of that age */
@@ -37,6 +40,7 @@ struct sql_db {
 	char *where;	     /* the database in messages, without secrets */
 	_Atomic uint64_t commits;
 	atomic_uint epoch;
+	atomic_bool away;	 /* the last attempt to connect failed */
 	atomic_bool has_records; /* the table of records.c exists */
 
 	pthread_mutex_t write_lock;

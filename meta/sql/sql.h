@@ -39,6 +39,11 @@ enum sql_stmt_id {
 /* Runs a statement that returns no rows. Returns the number of rows changed or a negative errno;
  * -EEXIST: unique key. */
 int sql_exec(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...);
+/*
+ * As sql_exec, of a write whose outcome is not needed before the end of the transaction: it may go
+ * to the server together with what follows. An error is that of a later statement or the commit.
+ */
+int sql_post(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...);
 /* Starts a query; its rows are read with sql_next; one open query per statement id and connection.
  */
 int sql_query(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...);
@@ -96,6 +101,8 @@ struct cfs_attr sql_touched(const struct cfs_ctx *ctx, const struct cfs_attr *di
 			    int nlink_d);
 /* Writes usage in this transaction when the engine does so inline (usage.c). */
 int sql_write_usage(struct sql_conn *c, const struct cfs_usage *u);
+/* When it does not: usage that the core is not told of and so cannot batch. */
+int sql_write_lone_usage(struct sql_conn *c, const struct cfs_usage *u);
 /* One changelog line (volume-format section 14) when the volume wants it (changelog.c). */
 __attribute__((format(printf, 3, 4))) int sql_log(struct sql_conn *c, const struct cfs_ctx *ctx,
 						  const char *fmt, ...);
@@ -109,11 +116,15 @@ const char *sql_log_name(const char *name, size_t len, char *buf);
 struct sql_dialect {
 	const char *name;
 	const char *for_update;		     /* " FOR UPDATE" or "" */
+	const char *for_share;		     /* {FOR_SHARE}: against deletion alone; NULL: "" */
 	const char *or_ignore, *else_ignore; /* for {OR_IGNORE}, {ELSE_IGNORE} */
 	int (*connect)(struct sql_db *db, bool writer, struct sql_conn **ret, char err[256]);
 	void (*disconnect)(struct sql_conn *c);
 	int (*begin)(struct sql_conn *c);
+	/* When the answer is lost: unknown and txn of *c are set. */
 	int (*commit)(struct sql_conn *c);
+	/* 1: that transaction was committed, 0: it was not, -EAGAIN: it is still running. */
+	int (*resolve)(struct sql_conn *c, uint64_t txn);
 	int (*rollback)(struct sql_conn *c);
 	/* A replacement of a statement's text, or NULL. */
 	const char *(*text)(enum sql_stmt_id id);
@@ -123,6 +134,8 @@ struct sql_dialect {
 			  bool text);
 	int (*bind_null)(struct sql_conn *c, enum sql_stmt_id id, int n);
 	int (*step)(struct sql_conn *c, enum sql_stmt_id id); /* 1 row, 0 done */
+	/* Runs it together with the next statement; its error is that one's. NULL: at once. */
+	int (*post)(struct sql_conn *c, enum sql_stmt_id id);
 	void (*reset)(struct sql_conn *c, enum sql_stmt_id id);
 	int (*changes)(struct sql_conn *c, enum sql_stmt_id id);
 	int64_t (*col_int)(struct sql_conn *c, enum sql_stmt_id id, int col);
@@ -140,6 +153,7 @@ struct sql_dialect {
 	/* Table name without prefix. */
 	bool (*has_column)(struct sql_conn *c, const char *table, const char *column);
 	int (*sync)(struct sql_db *db, const struct cfs_ctx *ctx); /* NULL: commits are durable */
+	bool counts_round_trips;				   /* the dialect does it itself */
 	bool single_writer; /* one write connection, guarded by a mutex with deadline (SQLite) */
 };
 

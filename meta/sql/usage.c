@@ -2,12 +2,10 @@
 /* Usage of the volume and of directories, inside the transaction that changes it. */
 #include "meta/sql/sql-internal.h"
 
-int sql_write_usage(struct sql_conn *c, const struct cfs_usage *u)
+static int put_usage(struct sql_conn *c, const struct cfs_usage *u)
 {
 	int r = 0;
 
-	if (!c->db->engine.ops->inline_usage)
-		return 0;
 	if (u->space || u->inodes)
 		r = sql_exec(c, SQL_add_usage, "ii", u->space, u->inodes);
 	if (!cfs_core_dir_stats(sql_core(c)))
@@ -20,4 +18,14 @@ int sql_write_usage(struct sql_conn *c, const struct cfs_usage *u)
 				     (int64_t)d->dir);
 	}
 	return r < 0 ? r : 0;
+}
+
+int sql_write_usage(struct sql_conn *c, const struct cfs_usage *u)
+{
+	return c->db->engine.ops->inline_usage ? put_usage(c, u) : 0;
+}
+
+int sql_write_lone_usage(struct sql_conn *c, const struct cfs_usage *u)
+{
+	return c->db->engine.ops->inline_usage ? 0 : put_usage(c, u);
 }

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From the META-URL to a connection (volume-format section 1). */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "meta/postgresql/pg-internal.h"
+
+#define CONNECT_TIMEOUT_S "10"
+#define SECRET_MAX	  4096
+
+static int add(struct pg_db *db, const char *keyword, const char *value)
+{
+	size_t n = db->n_values;
+	char **k, **v;
+
+	k = realloc(db->keywords, (n + 2) * sizeof(*k));
+	if (!k)
+		return -ENOMEM;
+	db->keywords = k;
+	v = realloc(db->values, (n + 2) * sizeof(*v));
+	if (!v)
+		return -ENOMEM;
+	db->values = v;
+	k[n] = strdup(keyword);
+	v[n] = strdup(value);
+	k[n + 1] = v[n + 1] = NULL;
+	db->n_values++;
+	return k[n] && v[n] ? 0 : -ENOMEM;
+}
+
+void pg_free_url(struct pg_db *db)
+{
+	for (size_t i = 0; i < db->n_values; i++) {
+		free(db->keywords[i]);
+		if (db->values[i])
+			explicit_bzero(db->values[i], strlen(db->values[i]));
+		free(db->values[i]);
+	}
+	free(db->keywords);
+	free(db->values);
+}
+
+static bool is_own_option(const char *key)
+{
+	static const char *const own[] = {
+		"max_open_conns", "max_idle_conns", "max_idle_time", "max_life_time",
+		"table_prefix",	  "search_path",    "host"};
+
+	for (size_t i = 0; i < CFS_ARRAY_SIZE(own); i++)
+		if (!strcmp(own[i], key))
+			return true;
+	return false;
+}
+
+static int add_options(struct pg_db *db, const struct cfs_url *url, char err[256])
+{
+	PQconninfoOption *known = PQconndefaults();
+	int r = known ? 0 : -ENOMEM;
+
+	for (size_t i = 0; i < url->n_query && !r; i++) {
+		const char *key = url->query[i].key;
+		const PQconninfoOption *o = known;
+
+		if (is_own_option(key))
+			continue;
+		while (o->keyword && strcmp(o->keyword, key) != 0)
+			o++;
+		if (!o->keyword) {
+			snprintf(err, 256, "unknown option of the metadata URL: %.100s", key);
+			r = -EINVAL;
+		} else {
+			r = add(db, key, url->query[i].value);
+		}
+	}
+	PQconninfoFree(known);
+	return r;
+}
+
+/* "h1:1,h2" as libpq wants it: "h1,h2" and "1,5432". */
+static int add_hosts(struct pg_db *db, const char *hosts)
+{
+	cfs_auto_free char *names = calloc(1, strlen(hosts) + 1);
+	cfs_auto_free char *ports = calloc(1, 6 * strlen(hosts) + 6);
+	char *n = names, *p = ports;
+	int r;
+
+	if (!names || !ports)
+		return -ENOMEM;
+	for (const char *s = hosts; s; s = strchr(s, ',') ? strchr(s, ',') + 1 : NULL) {
+		size_t len = strcspn(s, ",");
+		const char *end = s + len, *colon = memrchr(s, ':', len);
+
+		if (colon && memchr(colon, ']', (size_t)(end - colon)))
+			colon = NULL;
+		if (s > hosts) {
+			*n++ = ',';
+			*p++ = ',';
+		}
+		len = (size_t)((colon ? colon : end) - s);
+		if (len > 2 && *s == '[') {
+			s++;
+			len -= 2;
+		}
+		n = mempcpy(n, s, len);
+		p = colon ? mempcpy(p, colon + 1, (size_t)(end - colon - 1)) : stpcpy(p, "5432");
+	}
+	*n = *p = '\0';
+	r = add(db, "host", names);
+	return r ? r : add(db, "port", ports);
+}
+
+/* META_PASSWORD, else the first line of META_PASSWORD_FILE. */
+static int add_secret(struct pg_db *db, char err[256])
+{
+	const char *secret = getenv("META_PASSWORD"), *path = getenv("META_PASSWORD_FILE");
+	char line[SECRET_MAX];
+	FILE *f;
+	int r;
+
+	if (secret && *secret)
+		return add(db, "password", secret);
+	if (!path || !*path)
+		return 0;
+	f = fopen(path, "re");
+	if (!f) {
+		r = -errno;
+		snprintf(err, 256, "META_PASSWORD_FILE: %.150s: %s", path, strerror(-r));
+		return r;
+	}
+	if (!fgets(line, sizeof(line), f))
+		line[0] = '\0';
+	fclose(f);
+	line[strcspn(line, "\r\n")] = '\0';
+	secret = line + strspn(line, " \t");
+	for (size_t n = strlen(secret); n && strchr(" \t", secret[n - 1]); n--)
+		line[(size_t)(secret - line) + n - 1] = '\0';
+	r = add(db, "password", secret);
+	explicit_bzero(line, sizeof(line));
+	return r;
+}
+
+/* The schema becomes part of every table's name: no setting that a pooler would lose. */
+static int set_schema(struct pg_db *db, const char *schema, char err[256])
+{
+	char *prefix;
+
+	if (!schema || !*schema)
+		return 0;
+	if (strpbrk(schema, ",`\"")) {
+		snprintf(err, 256, "search_path must name one schema");
+		return -EINVAL;
+	}
+	if (asprintf(&prefix, "%s`.`%s", schema, db->sql.prefix) < 0)
+		return -ENOMEM;
+	db->schema = strdup(schema);
+	db->bare_prefix = db->sql.prefix;
+	db->sql.prefix = prefix;
+	return db->schema ? 0 : -ENOMEM;
+}
+
+int pg_parse_url(struct pg_db *db, const struct cfs_url *url, char err[256])
+{
+	int r = 0;
+
+	if (!url->path || !*url->path) {
+		snprintf(err, 256, "postgres://: the name of the database is missing");
+		return -EINVAL;
+	}
+	if (asprintf(&db->sql.where, "postgres://%s/%s",
+		     url->hosts	   ? url->hosts
+		     : url->socket ? url->socket
+				   : "",
+		     url->path) < 0) {
+		db->sql.where = NULL;
+		return -ENOMEM;
+	}
+	if (url->socket)
+		r = add(db, "host", url->socket);
+	else if (url->hosts)
+		r = add_hosts(db, url->hosts);
+	if (!r)
+		r = add(db, "dbname", url->path);
+	if (!r && url->user)
+		r = add(db, "user", url->user);
+	if (!r)
+		r = url->password ? add(db, "password", url->password) : add_secret(db, err);
+	/* Options of the URL come after the defaults and win. */
+	if (!r)
+		r = add(db, "connect_timeout", CONNECT_TIMEOUT_S);
+	if (!r)
+		r = add(db, "application_name", "cachefs");
+	if (!r)
+		r = add(db, "client_encoding", "UTF8");
+	if (!r && url->hosts && strchr(url->hosts, ',') && !db->sql.read_only)
+		r = add(db, "target_session_attrs", "read-write");
+	if (!r)
+		r = add_options(db, url, err);
+	return r ? r : set_schema(db, cfs_url_option(url, "search_path"), err);
+}
+
+/* ---- connections ---- */
+
+/* One line of libpq's message, which may say the same of several hosts. */
+static void explain(const struct pg_db *db, const char *why, char err[256])
+{
+	snprintf(err, 256, "%s: %.*s", db->sql.where, (int)strcspn(why, "\n"), why);
+}
+
+/* libpq has no code for what the server said while connecting. */
+static int connect_error(struct pg_db *db, const char *text, char err[256])
+{
+	static const struct {
+		const char *words, *hint;
+		int error;
+	} map[] = {
+		{"password authentication failed", NULL, -EACCES},
+		{"no password supplied", " (set META_PASSWORD)", -EACCES},
+		{"authentication failed", NULL, -EACCES},
+		{"no pg_hba.conf entry", NULL, -EACCES},
+		{"permission denied for database", NULL, -EACCES},
+		{"role \"", NULL, -EACCES},
+		{"does not exist", " (create it: createdb NAME)", -ENOENT},
+		{"invalid ", NULL, -EINVAL},
+	};
+	size_t len;
+
+	explain(db, text, err);
+	for (size_t i = 0; i < CFS_ARRAY_SIZE(map); i++) {
+		if (!strstr(text, map[i].words))
+			continue;
+		len = strlen(err);
+		snprintf(err + len, 256 - len, "%s", map[i].hint ? map[i].hint : "");
+		return map[i].error;
+	}
+	return -ENOTCONN;
+}
+
+static int check_server(struct pg_conn *s, bool writer, char err[256])
+{
+	const char *where = s->sql.db->where;
+	const char *standby = PQparameterStatus(s->handle, "in_hot_standby");
+	const char *read_only = PQparameterStatus(s->handle, "default_transaction_read_only");
+
+	if (PQserverVersion(s->handle) < 100000) {
+		snprintf(err, 256, "%s: PostgreSQL %d is too old, 10 is needed", where,
+			 PQserverVersion(s->handle) / 10000);
+		return -ENOTSUP;
+	}
+	if (writer &&
+	    ((standby && !strcmp(standby, "on")) || (read_only && !strcmp(read_only, "on")))) {
+		snprintf(err, 256,
+			 "%s: the server is read-only (a standby?): mount with -o ro, or name the "
+			 "primary",
+			 where);
+		return -EROFS;
+	}
+	return 0;
+}
+
+static void no_notice(void *arg, const PGresult *result)
+{
+}
+
+int pg_connect(struct sql_db *sql, bool writer, struct sql_conn **ret, char err[256])
+{
+	struct pg_db *db = pg_db(sql);
+	struct pg_conn *s = calloc(1, sizeof(*s));
+	int r = 0;
+
+	if (!s)
+		return -ENOMEM;
+	s->sql.db = sql;
+	s->handle = PQconnectdbParams((const char *const *)db->keywords,
+				      (const char *const *)db->values, 0);
+	if (!s->handle)
+		r = -ENOMEM;
+	else if (PQstatus(s->handle) != CONNECTION_OK)
+		r = connect_error(db, PQerrorMessage(s->handle), err);
+	if (!r)
+		r = check_server(s, writer, err);
+	if (!r) {
+		PQsetNoticeReceiver(s->handle, no_notice, NULL);
+		if (PQsetnonblocking(s->handle, 1) || !PQenterPipelineMode(s->handle))
+			r = -ENOTCONN;
+	}
+	if (r) {
+		pg_disconnect(&s->sql);
+		return r;
+	}
+	*ret = &s->sql;
+	return 0;
+}
+
+void pg_disconnect(struct sql_conn *c)
+{
+	struct pg_conn *s = pg_conn(c);
+
+	for (unsigned i = 0; i < CFS_ARRAY_SIZE(s->stmt); i++)
+		pg_free_stmt(s->stmt[i]);
+	PQfinish(s->handle);
+	free(s);
+}

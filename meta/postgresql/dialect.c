@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The PostgreSQL dialect: the numbered statements of meta/sql over the pipeline. */
+#include <errno.h>
+#include <string.h>
+
+#include "meta/postgresql/pg-internal.h"
+
+/* Only what PostgreSQL writes differently. */
+static const char *pg_text(enum sql_stmt_id id)
+{
+	switch (id) {
+	/* An error would end the transaction; 0 rows say the same (see step). */
+	case SQL_put_edge:
+		return "INSERT INTO {edge}(parent,name,inode,type) VALUES(?,?,?,?) "
+		       "ON CONFLICT(parent,name) DO NOTHING";
+	case SQL_new_xattr:
+		return "INSERT INTO {xattr}(inode,name,value) VALUES(?,?,?) "
+		       "ON CONFLICT(inode,name) DO NOTHING";
+	case SQL_chunk_length:
+		return "SELECT length(slices) FROM {chunk} WHERE inode=? AND indx=?";
+	case SQL_chunk_lengths:
+		return "SELECT indx,length(slices) FROM {chunk} WHERE inode=? AND indx>=? "
+		       "ORDER BY indx LIMIT ?";
+	/* The sum of a BIGINT column is NUMERIC. */
+	case SQL_sum_entries:
+		return "SELECT COUNT(*),SUM(CASE WHEN n.type=1 THEN n.length ELSE 0 END)::bigint,"
+		       "SUM(CASE WHEN n.type=1 AND n.length>0 "
+		       "THEN n.length+4095-(n.length+4095)%4096 ELSE 4096 END)::bigint "
+		       "FROM {edge} e JOIN {node} n ON n.inode=e.inode WHERE e.parent=?";
+	case SQL_sum_nodes:
+		return "SELECT COUNT(*),SUM(CASE WHEN type=1 AND length>0 "
+		       "THEN length+4095-(length+4095)%4096 ELSE 4096 END)::bigint,"
+		       "(SELECT value FROM {counter} WHERE name='totalInodes'),"
+		       "(SELECT value FROM {counter} WHERE name='usedSpace') "
+		       "FROM {node} WHERE inode<>1 AND inode<>9223372032828243968";
+	case SQL_put_acl:
+		return "INSERT INTO {acl}(owner,`group`,mask,other,named_users,named_groups) "
+		       "VALUES(?,?,?,?,?,?) RETURNING id";
+	case SQL_load_acl_end:
+		return "SELECT setval(pg_get_serial_sequence('{acl}','id'),MAX(id)) FROM {acl}";
+	case SQL_make_records:
+		return "CREATE TABLE IF NOT EXISTS {cachefs_record}"
+		       "(name BYTEA NOT NULL PRIMARY KEY,value BYTEA NOT NULL)";
+	default:
+		return NULL;
+	}
+}
+
+static struct pg_stmt *stmt_of(struct sql_conn *c, enum sql_stmt_id id)
+{
+	return pg_conn(c)->stmt[id];
+}
+
+static int dialect_prepare(struct sql_conn *c, enum sql_stmt_id id, const char *text)
+{
+	return pg_prepare(pg_conn(c), id, text);
+}
+
+static int bind_int(struct sql_conn *c, enum sql_stmt_id id, int n, int64_t v)
+{
+	pg_bind_int(stmt_of(c, id), n, v);
+	return 0;
+}
+
+static int bind_bytes(struct sql_conn *c, enum sql_stmt_id id, int n, const void *v, size_t len,
+		      bool text)
+{
+	pg_bind_bytes(stmt_of(c, id), n, v, len, text);
+	return 0;
+}
+
+/* No statement has one. */
+static int bind_null(struct sql_conn *c, enum sql_stmt_id id, int n)
+{
+	return -EINVAL;
+}
+
+static void reset(struct sql_conn *c, enum sql_stmt_id id)
+{
+	struct pg_stmt *st = stmt_of(c, id);
+
+	PQclear(st->result);
+	st->result = NULL;
+}
+
+/* A transaction's id comes with its first answer, for the day its COMMIT gets none. */
+static int execute(struct pg_conn *s, enum sql_stmt_id id)
+{
+	int r = pg_queue(s, id);
+
+	if (!r && s->in_txn && !s->xid) {
+		r = pg_prepare(s, PG_XID, "SELECT txid_current()");
+		if (!r)
+			r = pg_queue(s, PG_XID);
+	}
+	return r ? r : pg_exchange(s, id);
+}
+
+static int changes(struct sql_conn *c, enum sql_stmt_id id)
+{
+	const char *p = PQcmdTuples(stmt_of(c, id)->result);
+	int n = 0;
+
+	for (; *p >= '0' && *p <= '9'; p++)
+		n = n * 10 + (*p - '0');
+	return n;
+}
+
+static int step(struct sql_conn *c, enum sql_stmt_id id)
+{
+	struct pg_conn *s = pg_conn(c);
+	struct pg_stmt *st = s->stmt[id];
+	int r;
+
+	if (!st->result) {
+		r = execute(s, id);
+		if (r < 0)
+			return r;
+		if (!st->result)
+			return -EIO;
+		st->row = -1;
+		if ((id == SQL_put_edge || id == SQL_new_xattr) && changes(c, id) == 0)
+			return -EEXIST;
+		if (id == SQL_put_acl)
+			s->insert_id = pg_int(st->result, 0, 0);
+	}
+	if (st->row + 1 >= PQntuples(st->result))
+		return 0;
+	st->row++;
+	return 1;
+}
+
+static int post(struct sql_conn *c, enum sql_stmt_id id)
+{
+	return pg_queue(pg_conn(c), id);
+}
+
+static int64_t insert_id(struct sql_conn *c, enum sql_stmt_id id)
+{
+	return pg_conn(c)->insert_id;
+}
+
+static int64_t col_int(struct sql_conn *c, enum sql_stmt_id id, int col)
+{
+	const struct pg_stmt *st = stmt_of(c, id);
+
+	return pg_int(st->result, st->row, col);
+}
+
+static const void *col_bytes(struct sql_conn *c, enum sql_stmt_id id, int col, size_t *ret_len)
+{
+	const struct pg_stmt *st = stmt_of(c, id);
+
+	*ret_len = (size_t)PQgetlength(st->result, st->row, col);
+	return PQgetvalue(st->result, st->row, col);
+}
+
+const struct sql_dialect pg_dialect = {
+	.name = "postgresql",
+	.for_update = " FOR UPDATE",
+	.for_share = " FOR KEY SHARE",
+	.or_ignore = "",
+	.else_ignore = "ON CONFLICT DO NOTHING",
+	.text = pg_text,
+	.connect = pg_connect,
+	.disconnect = pg_disconnect,
+	.begin = pg_begin,
+	.commit = pg_commit,
+	.rollback = pg_rollback,
+	.resolve = pg_resolve,
+	.prepare = dialect_prepare,
+	.bind_int = bind_int,
+	.bind_bytes = bind_bytes,
+	.bind_null = bind_null,
+	.step = step,
+	.post = post,
+	.reset = reset,
+	.changes = changes,
+	.insert_id = insert_id,
+	.col_int = col_int,
+	.col_bytes = col_bytes,
+	.check_schema = pg_check_schema,
+	.create_schema = pg_create_schema,
+	.drop_schema = pg_drop_schema,
+	.has_column = pg_has_column,
+	.counts_round_trips = true,
+};

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of the PostgreSQL engine share.
+ *
+ * A connection is always in libpq's pipeline mode. Statements are queued (pg_queue) and go out
+ * together with the one whose result is needed (pg_exchange): that is one round trip. BEGIN goes
+ * with the first statement of a transaction, COMMIT with the last.
+ *
+ * A prepared statement is named by the hash of its text, so that mounts which share server
+ * connections behind a pooler can never run each other's statements.
+ */
+#ifndef CFS_META_PG_INTERNAL_H
+#define CFS_META_PG_INTERNAL_H
+
+#include <libpq-fe.h>
+
+#include "meta/sql/sql-internal.h"
+
+#define PG_MAX_PARAMS 24
+#define PG_QUEUE_MAX  64
+
+/* Statements besides those of statements.h. */
+enum pg_stmt_id {
+	PG_BEGIN = SQL_STMT_COUNT,
+	PG_COMMIT,
+	PG_ROLLBACK,
+	PG_XID,
+	PG_STATUS,
+	PG_EXISTS,
+	PG_COLUMNS,
+	PG_OWN_FIRST, /* of the operations in one statement (ops.c) */
+	PG_CREATE = PG_OWN_FIRST,
+	PG_CREATE_DIR,
+	PG_CREATE_SYMLINK,
+	PG_LINK,
+	PG_UNLINK,
+	PG_UNLINK_TRASH,
+	PG_LOCK_DIR,
+	PG_RMDIR,
+	PG_RMDIR_TRASH,
+	PG_COMMIT_SLICE,
+	PG_SETATTR,
+	PG_STMT_COUNT,
+};
+
+struct pg_stmt {
+	char *text, name[24];
+	bool prepared; /* the server knows it by name */
+	int n_params;
+	Oid types[PG_MAX_PARAMS];
+	const char *values[PG_MAX_PARAMS];
+	int lengths[PG_MAX_PARAMS], formats[PG_MAX_PARAMS];
+	uint64_t ints[PG_MAX_PARAMS]; /* big endian, where values[] points */
+	PGresult *result;
+	int row; /* the next one */
+};
+
+/* What the queue holds, in the order of results to come. */
+struct pg_queued {
+	int id; /* enum sql_stmt_id or pg_stmt_id, -1: Parse */
+	bool keep;
+};
+
+struct pg_conn {
+	struct sql_conn sql; /* first */
+	PGconn *handle;
+	struct pg_stmt *stmt[PG_STMT_COUNT];
+	struct pg_queued queue[PG_QUEUE_MAX];
+	unsigned n_queued;
+	bool in_txn;	/* BEGIN was queued */
+	bool wants_txn; /* BEGIN goes with the next statement */
+	uint64_t xid;	/* of the transaction, once it is known */
+	int64_t insert_id;
+};
+
+struct pg_db {
+	struct sql_db sql;	   /* first */
+	char **keywords, **values; /* for PQconnectdbParams, NULL at the end */
+	size_t n_values;
+	char *schema;	     /* NULL: what the server takes */
+	char *bare_prefix;   /* with a schema: of table names alone; sql.prefix has both */
+	atomic_bool unnamed; /* a pooler forgets named statements */
+	struct {
+		pthread_mutex_t lock;
+		uint32_t *have; /* per table of schema.c: one bit per column; NULL: not read */
+	} columns;
+};
+
+static inline struct pg_conn *pg_conn(struct sql_conn *c)
+{
+	return (struct pg_conn *)c;
+}
+
+static inline struct pg_db *pg_db(struct sql_db *db)
+{
+	return (struct pg_db *)db;
+}
+
+/* ---- connect.c ---- */
+/* Fills keywords and values from the URL and the environment. */
+int pg_parse_url(struct pg_db *db, const struct cfs_url *url, char err[256]);
+void pg_free_url(struct pg_db *db);
+int pg_connect(struct sql_db *db, bool writer, struct sql_conn **ret, char err[256]);
+void pg_disconnect(struct sql_conn *c);
+
+/* ---- exchange.c ---- */
+/* The negative errno of a failed result; unexpected ones are logged. */
+int pg_error(struct pg_conn *s, const PGresult *result, int id);
+/* Makes a statement of this text: ? and `name` become what PostgreSQL wants. */
+int pg_prepare(struct pg_conn *s, int id, const char *text);
+void pg_free_stmt(struct pg_stmt *st);
+/* Queues a statement with the parameters bound to it. */
+int pg_queue(struct pg_conn *s, int id);
+/*
+ * Sends what is queued and reads all results; that of statement `id`, the last of that id queued,
+ * is kept in stmt->result (id < 0: none). The first error, in the order of statements.
+ */
+int pg_exchange(struct pg_conn *s, int id);
+/* Text with everything in braces replaced, without parameters, result thrown away. */
+int pg_run(struct pg_conn *s, const char *text);
+void pg_bind_int(struct pg_stmt *st, int n, int64_t v);
+void pg_bind_bytes(struct pg_stmt *st, int n, const void *v, size_t len, bool text);
+int64_t pg_int(const PGresult *result, int row, int col);
+int pg_begin(struct sql_conn *c);
+int pg_commit(struct sql_conn *c);
+int pg_rollback(struct sql_conn *c);
+/* 1: committed, 0: not, -EAGAIN: it has not ended. */
+int pg_resolve(struct sql_conn *c, uint64_t txn);
+
+/* ---- schema.c ---- */
+int pg_check_schema(struct sql_conn *c);
+int pg_create_schema(struct sql_conn *c);
+int pg_drop_schema(struct sql_conn *c);
+bool pg_has_column(struct sql_conn *c, const char *table, const char *column);
+
+/* ---- dialect.c ---- */
+extern const struct sql_dialect pg_dialect;
+
+#endif

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Connections, and what the server's errors mean. */
+#include <errmsg.h>
+#include <errno.h>
+#include <mysqld_error.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "mysql-internal.h"
+
+#define CONNECT_TIMEOUT_S 5
+/* Whoever waits longer for a row starts over, with its deadline in view. */
+#define LOCK_WAIT_S 2
+
+/* Not in every library's header. */
+enum {
+	CODE_CONNECTION_KILLED = 1927,
+	CODE_TOO_MANY_RESOURCES = 1226, /* of one user: max_user_connections */
+	CODE_TIDB_FIRST = 8000,
+	CODE_TIDB_RETRYABLE = 8022,
+	CODE_TIDB_SCHEMA_CHANGED = 8028,
+	CODE_TIDB_WRITE_CONFLICT = 9007,
+	CODE_SERVER_LOST_EXTENDED = 2055,
+};
+
+/* ---- errors ---- */
+
+static bool is_lost(unsigned code)
+{
+	switch (code) {
+	case CR_CONNECTION_ERROR:
+	case CR_CONN_HOST_ERROR:
+	case CR_IPSOCK_ERROR:
+	case CR_UNKNOWN_HOST:
+	case CR_SERVER_GONE_ERROR:
+	case CR_SERVER_HANDSHAKE_ERR:
+	case CR_SERVER_LOST:
+	case CODE_SERVER_LOST_EXTENDED:
+	case ER_SERVER_SHUTDOWN:
+	case CODE_CONNECTION_KILLED:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static bool is_conflict(unsigned code)
+{
+	switch (code) {
+	case ER_LOCK_DEADLOCK: /* also Galera's failed certification at COMMIT */
+	case ER_LOCK_WAIT_TIMEOUT:
+	case ER_CHECKREAD:
+	case ER_QUERY_INTERRUPTED:
+	case ER_UNKNOWN_COM_ERROR: /* a Galera node that does not take part */
+	case CODE_TIDB_RETRYABLE:
+	case CODE_TIDB_SCHEMA_CHANGED:
+	case CODE_TIDB_WRITE_CONFLICT:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static int to_errno(unsigned code)
+{
+	switch (code) {
+	case ER_DISK_FULL:
+	case ER_RECORD_FILE_FULL:
+		return -ENOSPC;
+	case ER_OPTION_PREVENTS_STATEMENT:
+	case ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION:
+	case ER_READ_ONLY_MODE:
+		return -EROFS;
+	case ER_TABLEACCESS_DENIED_ERROR:
+	case ER_DBACCESS_DENIED_ERROR:
+	case ER_ACCESS_DENIED_ERROR:
+		return -EACCES;
+	case CR_OUT_OF_MEMORY:
+		return -ENOMEM;
+	default:
+		return -EIO;
+	}
+}
+
+int mysql_error_of(struct mysql_conn *m, unsigned code, const char *text, const char *statement)
+{
+	if (is_lost(code)) {
+		cfs_warn("connection lost: database=%s statement=%s error=%s", m->sql.db->where,
+			 statement, text);
+		return -ENOTCONN;
+	}
+	if (is_conflict(code))
+		return -EAGAIN;
+	switch (code) {
+	case ER_DUP_ENTRY:
+		return -EEXIST;
+	/* A value that the column cannot hold: an id above 2^31, a text that is not UTF-8. */
+	case ER_WARN_DATA_OUT_OF_RANGE:
+	case ER_TRUNCATED_WRONG_VALUE:
+	case ER_TRUNCATED_WRONG_VALUE_FOR_FIELD:
+		return -EINVAL;
+	case ER_DATA_TOO_LONG:
+		return -ERANGE;
+	}
+	cfs_err("mysql: database=%s statement=%s code=%u error=%s", m->sql.db->where, statement,
+		code, text);
+	return to_errno(code);
+}
+
+int mysql_run(struct mysql_conn *m, const char *text)
+{
+	m->sql.round_trips++;
+	if (!mysql_query(m->handle, text))
+		return 0;
+	return mysql_error_of(m, mysql_errno(m->handle), mysql_error(m->handle), text);
+}
+
+/* ---- connecting ---- */
+
+static int connect_error(const struct mysql_db *db, MYSQL *handle, char err[256])
+{
+	unsigned code = mysql_errno(handle);
+
+	snprintf(err, 256, "%s: %s", db->sql.where, mysql_error(handle));
+	switch (code) {
+	case ER_ACCESS_DENIED_ERROR:
+		snprintf(err, 256, "%s: wrong user name or password%s: %.100s", db->sql.where,
+			 db->password ? "" : " (no password in the URL or META_PASSWORD)",
+			 mysql_error(handle));
+		return -EACCES;
+	case ER_DBACCESS_DENIED_ERROR:
+		snprintf(err, 256, "%s: the user may not use this database: %.100s", db->sql.where,
+			 mysql_error(handle));
+		return -EACCES;
+	case ER_BAD_DB_ERROR:
+		snprintf(err, 256, "%s: there is no such database: create it on the server",
+			 db->sql.where);
+		return -ENOENT;
+	case ER_CON_COUNT_ERROR:
+	case ER_TOO_MANY_USER_CONNECTIONS:
+	case CODE_TOO_MANY_RESOURCES:
+		snprintf(err, 256,
+			 "%s: the server has no connection left for this mount: raise its "
+			 "max_connections, or set max_open_conns in the URL: %.80s",
+			 db->sql.where, mysql_error(handle));
+		return -EAGAIN;
+	default:
+		return is_lost(code) ? -ENOTCONN : -EIO;
+	}
+}
+
+#ifdef MARIADB_PACKAGE_VERSION
+static void set_tls_mode(MYSQL *handle, enum mysql_tls tls)
+{
+	my_bool on = 1, verify = tls == MYSQL_TLS_VERIFIED;
+
+	if (tls >= MYSQL_TLS_UNVERIFIED)
+		mysql_options(handle, MYSQL_OPT_SSL_ENFORCE, &on);
+	mysql_options(handle, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify);
+}
+#else
+static void set_tls_mode(MYSQL *handle, enum mysql_tls tls)
+{
+	static const unsigned modes[] = {
+		[MYSQL_TLS_OFF] = SSL_MODE_DISABLED,
+		[MYSQL_TLS_PREFERRED] = SSL_MODE_PREFERRED,
+		[MYSQL_TLS_UNVERIFIED] = SSL_MODE_REQUIRED,
+		[MYSQL_TLS_VERIFIED] = SSL_MODE_VERIFY_IDENTITY,
+	};
+
+	mysql_options(handle, MYSQL_OPT_SSL_MODE, &modes[tls]);
+}
+#endif
+
+static void set_tls(const struct mysql_db *db, MYSQL *handle)
+{
+	set_tls_mode(handle, db->tls);
+	if (db->tls_ca)
+		mysql_options(handle, MYSQL_OPT_SSL_CA, db->tls_ca);
+	if (db->tls_cert)
+		mysql_options(handle, MYSQL_OPT_SSL_CERT, db->tls_cert);
+	if (db->tls_key)
+		mysql_options(handle, MYSQL_OPT_SSL_KEY, db->tls_key);
+}
+
+/*
+ * The session is set up here, once. READ COMMITTED: no gap locks, no snapshot to be refreshed.
+ * PIPES_AS_CONCAT: the statements' || means what it means elsewhere.
+ */
+static void set_session(const struct mysql_db *db, MYSQL *handle)
+{
+	char text[256];
+
+	mysql_options(handle, MYSQL_SET_CHARSET_NAME, "utf8mb4");
+	snprintf(text, sizeof(text),
+		 "SET SESSION autocommit=1,innodb_lock_wait_timeout=%d,sql_mode="
+		 "'STRICT_ALL_TABLES,PIPES_AS_CONCAT,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION'",
+		 LOCK_WAIT_S);
+	mysql_options(handle, MYSQL_INIT_COMMAND, text);
+	mysql_options(handle, MYSQL_INIT_COMMAND,
+		      "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED");
+	if (db->sql.read_only)
+		mysql_options(handle, MYSQL_INIT_COMMAND, "SET SESSION TRANSACTION READ ONLY");
+}
+
+static void set_timeouts(const struct mysql_db *db, MYSQL *handle)
+{
+	unsigned connect_s = CONNECT_TIMEOUT_S;
+	unsigned io_s = (unsigned)CFS_MAX(db->sql.timeout_ms / 1000, LOCK_WAIT_S + 1);
+
+	mysql_options(handle, MYSQL_OPT_CONNECT_TIMEOUT, &connect_s);
+	mysql_options(handle, MYSQL_OPT_READ_TIMEOUT, &io_s);
+	mysql_options(handle, MYSQL_OPT_WRITE_TIMEOUT, &io_s);
+}
+
+void mysql_disconnect(struct sql_conn *c)
+{
+	struct mysql_conn *m = mysql_conn(c);
+
+	mysql_close_stmts(m);
+	if (m->handle)
+		mysql_close(m->handle);
+	free(m);
+}
+
+int mysql_connect_to(struct sql_db *sql, bool writer, struct sql_conn **ret, char err[256])
+{
+	const struct mysql_db *db = (const struct mysql_db *)sql;
+	struct mysql_conn *m = calloc(1, sizeof(*m));
+	int r = 0;
+
+	(void)writer;
+	if (!m)
+		return -ENOMEM;
+	m->handle = mysql_init(NULL);
+	if (!m->handle) {
+		free(m);
+		return -ENOMEM;
+	}
+	set_timeouts(db, m->handle);
+	set_tls(db, m->handle);
+	set_session(db, m->handle);
+	if (!mysql_real_connect(m->handle, db->socket ? "localhost" : db->host, db->user,
+				db->password, sql->missing ? NULL : db->database, db->port,
+				db->socket, CLIENT_FOUND_ROWS))
+		r = connect_error(db, m->handle, err);
+	if (r) {
+		mysql_disconnect(&m->sql);
+		return r;
+	}
+	*ret = &m->sql;
+	return 0;
+}

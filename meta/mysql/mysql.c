@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The MySQL dialect and engine. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "base/module.h"
+#include "meta/sql/engine-ops.h"
+#include "mysql-internal.h"
+
+#define DEFAULT_PORT 3306
+/* How long open() waits for a server that has no connection left. */
+#define PROBE_MS 5000
+
+/* ---- transactions ---- */
+
+static int begin(struct sql_conn *c)
+{
+	return mysql_run(mysql_conn(c), "START TRANSACTION");
+}
+
+static int commit(struct sql_conn *c)
+{
+	return mysql_run(mysql_conn(c), "COMMIT");
+}
+
+/* What was lost with the connection is rolled back by the server. */
+static int rollback(struct sql_conn *c)
+{
+	return c->broken ? 0 : mysql_run(mysql_conn(c), "ROLLBACK");
+}
+
+/* ---- texts ---- */
+
+#define UPSERT " ON DUPLICATE KEY UPDATE "
+
+static const char *text(enum sql_stmt_id id)
+{
+	switch (id) {
+	case SQL_append_chunk:
+		return "INSERT INTO {chunk}(inode,indx,slices) VALUES(?,?,?)" UPSERT
+		       "slices=slices||VALUES(slices)";
+	case SQL_chunk_length:
+		return "SELECT LENGTH(slices) FROM {chunk} WHERE inode=? AND indx=?";
+	case SQL_chunk_lengths:
+		return "SELECT indx,LENGTH(slices) FROM {chunk} WHERE inode=? AND indx>=? "
+		       "ORDER BY indx LIMIT ?";
+	case SQL_put_xattr:
+		return "INSERT INTO {xattr}(inode,name,value) VALUES(?,?,?)" UPSERT
+		       "value=VALUES(value)";
+	case SQL_put_dir_stat:
+		return "INSERT INTO {dir_stats}(inode,data_length,used_space,used_inodes) "
+		       "VALUES(?,?,?,?)" UPSERT "data_length=VALUES(data_length),"
+		       "used_space=VALUES(used_space),used_inodes=VALUES(used_inodes)";
+	case SQL_put_dir_quota:
+		return "INSERT INTO {dir_quota}(inode,max_space,max_inodes,used_space,used_inodes) "
+		       "VALUES(?,?,?,?,?)" UPSERT "max_space=VALUES(max_space),"
+		       "max_inodes=VALUES(max_inodes),used_space=VALUES(used_space),"
+		       "used_inodes=VALUES(used_inodes)";
+	case SQL_put_owner_quota:
+		return "INSERT INTO {user_group_quota}"
+		       "(qtype,qkey,max_space,max_inodes,used_space,used_inodes) "
+		       "VALUES(?,?,?,?,?,?)" UPSERT "max_space=VALUES(max_space),"
+		       "max_inodes=VALUES(max_inodes),used_space=VALUES(used_space),"
+		       "used_inodes=VALUES(used_inodes)";
+	case SQL_add_owner_quota:
+		return "INSERT INTO {user_group_quota}"
+		       "(qtype,qkey,max_space,max_inodes,used_space,used_inodes) "
+		       "VALUES(?,?,-1,-1,?,?)" UPSERT "used_space=used_space+VALUES(used_space),"
+		       "used_inodes=used_inodes+VALUES(used_inodes)";
+	case SQL_load_ref:
+		return "INSERT INTO {chunk_ref}(chunkid,size,refs) VALUES(?,?,?)" UPSERT
+		       "refs=refs+VALUES(refs)";
+	case SQL_make_records:
+		return "CREATE TABLE IF NOT EXISTS {cachefs_record}"
+		       "(name VARBINARY(255) NOT NULL PRIMARY KEY,value BLOB NOT NULL) "
+		       "ENGINE=InnoDB";
+	default:
+		return NULL;
+	}
+}
+
+/* ---- the database ---- */
+
+static int create_database(struct sql_db *sql)
+{
+	struct mysql_db *db = (struct mysql_db *)sql;
+	struct sql_conn *c;
+	char err[256] = "", *statement;
+	int r;
+
+	if (!sql->missing)
+		return 0;
+	r = mysql_connect_to(sql, true, &c, err);
+	if (r) {
+		cfs_err("connection failed: database=%s error=%s", sql->where, err);
+		return r;
+	}
+	c->db = sql;
+	if (asprintf(&statement,
+		     "CREATE DATABASE IF NOT EXISTS `%s` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+		     db->database) < 0) {
+		mysql_disconnect(c);
+		return -ENOMEM;
+	}
+	r = mysql_run(mysql_conn(c), statement);
+	free(statement);
+	mysql_disconnect(c);
+	return r;
+}
+
+static const struct sql_dialect dialect = {
+	.name = "mysql",
+	.for_update = " FOR UPDATE",
+	.or_ignore = "IGNORE ",
+	.else_ignore = "",
+	.create_database = create_database,
+	.connect = mysql_connect_to,
+	.disconnect = mysql_disconnect,
+	.begin = begin,
+	.commit = commit,
+	.rollback = rollback,
+	.text = text,
+	.prepare = mysql_prepare_stmt,
+	.bind_int = mysql_bind_int,
+	.bind_bytes = mysql_bind_bytes,
+	.bind_null = mysql_bind_null,
+	.step = mysql_step,
+	.reset = mysql_reset_stmt,
+	.changes = mysql_changes,
+	.insert_id = mysql_insert_id_of,
+	.col_int = mysql_col_int,
+	.col_bytes = mysql_col_bytes,
+	.check_schema = mysql_check_schema,
+	.create_schema = mysql_create_schema,
+	.drop_schema = mysql_drop_schema,
+	.has_column = mysql_has_column,
+};
+
+/* ---- the engine ---- */
+
+static int copy(const char *from, char **ret)
+{
+	if (!from)
+		return 0;
+	*ret = strdup(from);
+	return *ret ? 0 : -ENOMEM;
+}
+
+/* "HOST", "HOST:PORT", "[ADDRESS]:PORT". */
+static int parse_host(struct mysql_db *db, const char *text, char err[256])
+{
+	const char *end = *text == '[' ? strchr(text, ']') : NULL;
+	const char *colon = strrchr(end ? end : text, ':');
+	char *rest = NULL;
+	unsigned long port;
+
+	db->port = DEFAULT_PORT;
+	if (colon) {
+		port = strtoul(colon + 1, &rest, 10);
+		if (!colon[1] || *rest || !port || port > 65535) {
+			snprintf(err, 256, "mysql://: bad port in the server's address: %.100s",
+				 text);
+			return -EINVAL;
+		}
+		db->port = (unsigned)port;
+	}
+	if (end)
+		db->host = strndup(text + 1, (size_t)(end - text - 1));
+	else
+		db->host = colon ? strndup(text, (size_t)(colon - text)) : strdup(text);
+	return db->host ? 0 : -ENOMEM;
+}
+
+static int parse_tls(struct mysql_db *db, const struct cfs_url *url, char err[256])
+{
+	static const struct {
+		const char *word;
+		enum mysql_tls tls;
+	} words[] = {
+		{"false", MYSQL_TLS_OFF},
+		{"true", MYSQL_TLS_VERIFIED},
+		{"preferred", MYSQL_TLS_PREFERRED},
+		{"skip-verify", MYSQL_TLS_UNVERIFIED},
+	};
+	const char *word = cfs_url_option(url, "tls");
+	size_t i;
+	int r;
+
+	for (i = 0; word && i < CFS_ARRAY_SIZE(words); i++)
+		if (strcmp(words[i].word, word) == 0)
+			break;
+	if (i == CFS_ARRAY_SIZE(words)) {
+		snprintf(err, 256, "mysql://: tls must be true, skip-verify, preferred or false");
+		return -EINVAL;
+	}
+	db->tls = word ? words[i].tls : MYSQL_TLS_OFF;
+	r = copy(cfs_url_option(url, "tls-ca-cert-file"), &db->tls_ca);
+	if (!r)
+		r = copy(cfs_url_option(url, "tls-cert-file"), &db->tls_cert);
+	return r ? r : copy(cfs_url_option(url, "tls-key-file"), &db->tls_key);
+}
+
+static int parse(struct mysql_db *db, const struct cfs_url *url, char err[256])
+{
+	int r;
+
+	if (!url->path || !*url->path) {
+		snprintf(err, 256, "mysql://: the name of the database is missing");
+		return -EINVAL;
+	}
+	if (strchr(url->path, '`')) {
+		snprintf(err, 256, "mysql://: bad name of a database");
+		return -EINVAL;
+	}
+	r = copy(url->path, &db->database);
+	if (!r)
+		r = copy(url->user, &db->user);
+	if (!r)
+		r = copy(url->password, &db->password);
+	if (!r)
+		r = copy(url->socket, &db->socket);
+	if (!r && !db->socket)
+		r = parse_host(db, url->hosts ? url->hosts : "127.0.0.1", err);
+	if (!r)
+		r = parse_tls(db, url, err);
+	if (!r && db->socket)
+		r = asprintf(&db->sql.where, "mysql://unix(%s)/%s", db->socket, db->database);
+	else if (!r)
+		r = asprintf(&db->sql.where, "mysql://(%s:%u)/%s", db->host, db->port,
+			     db->database);
+	return r < 0 ? r : 0;
+}
+
+static void close_engine(struct cfs_engine *e)
+{
+	struct mysql_db *db = (struct mysql_db *)sql_db(e);
+
+	sql_db_deinit(&db->sql);
+	pthread_mutex_destroy(&db->columns.lock);
+	free(db->user);
+	free(db->password);
+	free(db->host);
+	free(db->socket);
+	free(db->database);
+	free(db->tls_ca);
+	free(db->tls_cert);
+	free(db->tls_key);
+	free(db);
+}
+
+static const struct cfs_engine_ops engine;
+
+static void init_library(void)
+{
+	mysql_library_init(0, NULL, NULL);
+}
+
+static int open_engine(const struct cfs_engine_conf *conf, struct cfs_engine **ret, char err[256])
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	struct mysql_db *db = calloc(1, sizeof(*db));
+	int r;
+
+	if (!db)
+		return -ENOMEM;
+	pthread_once(&once, init_library);
+	pthread_mutex_init(&db->columns.lock, NULL);
+	snprintf(err, 256, "mysql://: bad value of a pool option or of table_prefix");
+	r = sql_db_init(&db->sql, conf, &engine, &dialect);
+	if (!r)
+		r = parse(db, conf->url, err);
+	if (!r)
+		r = sql_db_probe(&db->sql, cfs_deadline_in(CFS_MIN(db->sql.timeout_ms, PROBE_MS)),
+				 err);
+	/* Made by create(). */
+	if (r == -ENOENT && conf->meta->create) {
+		db->sql.missing = true;
+		r = 0;
+	}
+	if (r < 0) {
+		close_engine(&db->sql.engine);
+		return r;
+	}
+	*ret = &db->sql.engine;
+	return 0;
+}
+
+static const struct cfs_engine_ops engine = {
+	.name = "mysql",
+	.inline_usage = false,
+	.open = open_engine,
+	.close = close_engine,
+	SQL_ENGINE_OPS,
+};
+
+CFS_MODULE_EXPORT(&engine);

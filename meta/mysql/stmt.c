@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Prepared statements. Results are stored at once: a connection may have several open queries. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mysql-internal.h"
+
+static struct mysql_stmt *stmt_of(struct sql_conn *c, enum sql_stmt_id id)
+{
+	return &mysql_conn(c)->stmt[id];
+}
+
+static int failed(struct sql_conn *c, enum sql_stmt_id id)
+{
+	MYSQL_STMT *handle = stmt_of(c, id)->handle;
+
+	return mysql_error_of(mysql_conn(c), mysql_stmt_errno(handle), mysql_stmt_error(handle),
+			      sql_stmt_name(id));
+}
+
+static void close_stmt(struct mysql_stmt *s)
+{
+	unsigned i;
+
+	if (s->handle)
+		mysql_stmt_close(s->handle);
+	for (i = 0; i < s->n_columns; i++)
+		free(s->values[s->n_params + i].buf);
+	free(s->bind);
+	free(s->values);
+	*s = (struct mysql_stmt){0};
+}
+
+void mysql_close_stmts(struct mysql_conn *m)
+{
+	unsigned i;
+
+	for (i = 0; i < SQL_STMT_COUNT; i++)
+		close_stmt(&m->stmt[i]);
+}
+
+/* ---- preparing ---- */
+
+static bool is_number(enum enum_field_types type)
+{
+	switch (type) {
+	case MYSQL_TYPE_TINY:
+	case MYSQL_TYPE_SHORT:
+	case MYSQL_TYPE_INT24:
+	case MYSQL_TYPE_LONG:
+	case MYSQL_TYPE_LONGLONG:
+	case MYSQL_TYPE_DECIMAL:
+	case MYSQL_TYPE_NEWDECIMAL:
+	case MYSQL_TYPE_FLOAT:
+	case MYSQL_TYPE_DOUBLE:
+	case MYSQL_TYPE_NULL:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* Bytes get no buffer here: how long they are is known when the row is. */
+static void bind_column(struct mysql_stmt *s, unsigned col, bool number)
+{
+	struct mysql_value *v = &s->values[s->n_params + col];
+	MYSQL_BIND *b = &s->bind[s->n_params + col];
+
+	b->is_null = &v->null;
+	b->error = &v->truncated;
+	b->length = &v->len;
+	if (number) {
+		b->buffer_type = MYSQL_TYPE_LONGLONG;
+		b->buffer = &v->num;
+		b->buffer_length = sizeof(v->num);
+	} else {
+		b->buffer_type = MYSQL_TYPE_BLOB;
+	}
+}
+
+static int make_bindings(struct mysql_stmt *s)
+{
+	MYSQL_RES *meta;
+	MYSQL_FIELD *fields;
+	unsigned i;
+
+	s->n_params = (unsigned)mysql_stmt_param_count(s->handle);
+	s->n_columns = mysql_stmt_field_count(s->handle);
+	s->bind = calloc(s->n_params + s->n_columns + 1, sizeof(*s->bind));
+	s->values = calloc(s->n_params + s->n_columns + 1, sizeof(*s->values));
+	if (!s->bind || !s->values) {
+		s->n_columns = 0;
+		return -ENOMEM;
+	}
+	if (!s->n_columns)
+		return 0;
+	meta = mysql_stmt_result_metadata(s->handle);
+	if (!meta)
+		return -ENOMEM;
+	fields = mysql_fetch_fields(meta);
+	for (i = 0; i < s->n_columns; i++)
+		bind_column(s, i, is_number(fields[i].type));
+	mysql_free_result(meta);
+	return 0;
+}
+
+int mysql_prepare_stmt(struct sql_conn *c, enum sql_stmt_id id, const char *text)
+{
+	struct mysql_stmt *s = stmt_of(c, id);
+	int r = 0;
+
+	s->handle = mysql_stmt_init(mysql_conn(c)->handle);
+	if (!s->handle)
+		return -ENOMEM;
+	c->round_trips++;
+	if (mysql_stmt_prepare(s->handle, text, (unsigned long)strlen(text)))
+		r = failed(c, id);
+	if (!r)
+		r = make_bindings(s);
+	if (r)
+		close_stmt(s);
+	return r;
+}
+
+/* ---- parameters ---- */
+
+static MYSQL_BIND *parameter(struct sql_conn *c, enum sql_stmt_id id, int n,
+			     struct mysql_value **ret)
+{
+	struct mysql_stmt *s = stmt_of(c, id);
+
+	if (n < 1 || (unsigned)n > s->n_params)
+		return NULL;
+	*ret = &s->values[n - 1];
+	return &s->bind[n - 1];
+}
+
+int mysql_bind_int(struct sql_conn *c, enum sql_stmt_id id, int n, int64_t v)
+{
+	struct mysql_value *value;
+	MYSQL_BIND *b = parameter(c, id, n, &value);
+
+	if (!b)
+		return -EINVAL;
+	value->num = v;
+	b->buffer_type = MYSQL_TYPE_LONGLONG;
+	b->buffer = &value->num;
+	b->buffer_length = sizeof(value->num);
+	b->length = NULL;
+	return 0;
+}
+
+/* The bytes stay the caller's: they are sent before the call that bound them returns. */
+int mysql_bind_bytes(struct sql_conn *c, enum sql_stmt_id id, int n, const void *v, size_t len,
+		     bool text)
+{
+	struct mysql_value *value;
+	MYSQL_BIND *b = parameter(c, id, n, &value);
+
+	if (!b)
+		return -EINVAL;
+	value->len = (unsigned long)len;
+	b->buffer_type = text ? MYSQL_TYPE_STRING : MYSQL_TYPE_BLOB;
+	b->buffer = len ? (void *)v : (void *)"";
+	b->buffer_length = value->len;
+	b->length = &value->len;
+	return 0;
+}
+
+int mysql_bind_null(struct sql_conn *c, enum sql_stmt_id id, int n)
+{
+	struct mysql_value *value;
+	MYSQL_BIND *b = parameter(c, id, n, &value);
+
+	if (!b)
+		return -EINVAL;
+	b->buffer_type = MYSQL_TYPE_NULL;
+	return 0;
+}
+
+/* ---- running ---- */
+
+static int execute(struct sql_conn *c, enum sql_stmt_id id)
+{
+	struct mysql_stmt *s = stmt_of(c, id);
+
+	if (s->n_params && mysql_stmt_bind_param(s->handle, s->bind))
+		return failed(c, id);
+	if (mysql_stmt_execute(s->handle))
+		return failed(c, id);
+	s->executed = true;
+	if (!s->n_columns)
+		return 0;
+	if (mysql_stmt_bind_result(s->handle, s->bind + s->n_params) ||
+	    mysql_stmt_store_result(s->handle))
+		return failed(c, id);
+	return 0;
+}
+
+int mysql_step(struct sql_conn *c, enum sql_stmt_id id)
+{
+	struct mysql_stmt *s = stmt_of(c, id);
+	int r = s->executed ? 0 : execute(c, id);
+
+	if (r || !s->n_columns)
+		return r;
+	switch (mysql_stmt_fetch(s->handle)) {
+	case 0:
+	case MYSQL_DATA_TRUNCATED:
+		return 1;
+	case MYSQL_NO_DATA:
+		return 0;
+	default:
+		return failed(c, id);
+	}
+}
+
+void mysql_reset_stmt(struct sql_conn *c, enum sql_stmt_id id)
+{
+	struct mysql_stmt *s = stmt_of(c, id);
+
+	if (s->executed && s->n_columns)
+		mysql_stmt_free_result(s->handle);
+	s->executed = false;
+}
+
+int mysql_changes(struct sql_conn *c, enum sql_stmt_id id)
+{
+	return (int)mysql_stmt_affected_rows(stmt_of(c, id)->handle);
+}
+
+int64_t mysql_insert_id_of(struct sql_conn *c, enum sql_stmt_id id)
+{
+	return (int64_t)mysql_stmt_insert_id(stmt_of(c, id)->handle);
+}
+
+/* ---- columns ---- */
+
+int64_t mysql_col_int(struct sql_conn *c, enum sql_stmt_id id, int col)
+{
+	const struct mysql_stmt *s = stmt_of(c, id);
+	const struct mysql_value *v = &s->values[s->n_params + (unsigned)col];
+
+	return v->null ? 0 : v->num;
+}
+
+const void *mysql_col_bytes(struct sql_conn *c, enum sql_stmt_id id, int col, size_t *ret_len)
+{
+	struct mysql_stmt *s = stmt_of(c, id);
+	struct mysql_value *v = &s->values[s->n_params + (unsigned)col];
+	MYSQL_BIND b = {.buffer_type = MYSQL_TYPE_BLOB};
+	unsigned long len = v->len;
+	my_bool null = 0, truncated = 0;
+	void *buf;
+
+	*ret_len = 0;
+	if (v->null || !len)
+		return "";
+	if (len > v->cap) {
+		buf = realloc(v->buf, len);
+		/* Read as an empty value, which no caller takes for data. */
+		if (!buf)
+			return "";
+		v->buf = buf;
+		v->cap = len;
+	}
+	b.buffer = v->buf;
+	b.buffer_length = len;
+	b.length = &len;
+	b.is_null = &null;
+	b.error = &truncated;
+	if (mysql_stmt_fetch_column(s->handle, &b, (unsigned)col, 0))
+		return "";
+	*ret_len = v->len;
+	return v->buf;
+}

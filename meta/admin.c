@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the commands of an administrator need and a mount does not. */
+#include <errno.h>
 #include <stdlib.h>
 
 #include "base/log.h"
@@ -109,6 +110,9 @@ int cfs_meta_get_dir_stat(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
 {
 	struct cfs_call c;
 
+	/* Rows of before the switch was off tell nothing. */
+	if (!cfs_core_dir_stats(m))
+		return -ENODATA;
 	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
 	return (int)cfs_call_end(&c, m->eng->ops->get_dir_stat(m->eng, c.ctx, dir, ret));
 }

@@ -22,6 +22,7 @@ struct cfs_fuse_conf {
 	bool allow_other;
 	bool default_permissions;
 	bool writeback_cache;
+	bool local_locks;	/* file locks are the kernel's own and end with this mount */
 	bool posix_acl;		/* the kernel judges by ACLs, which implies default_permissions */
 	bool debug;		/* libfuse's own request trace on stderr */
 	int umask;		/* of all callers; -1: each its own */

@@ -614,7 +614,7 @@ int cfs_meta_fix_refs(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t sl
 /* Forgets a slice that has no references, after its objects are gone. */
 int cfs_meta_drop_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t slice,
 			uint32_t size);
-/* -ENODATA: the directory has no row. */
+/* -ENODATA: the directory has no row, or the volume no statistics. */
 int cfs_meta_get_dir_stat(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
 			  struct cfs_dir_stat *ret);
 /* Before DirStats is switched on: rows of long ago would be taken for true. */

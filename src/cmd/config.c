@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "cmd/admin.h"
 #include "cmd/cmd.h"
+#include "cmd/quota.h"
 #include "cmd/volume.h"
 
 #define NOT_GIVEN UINT64_MAX
@@ -116,7 +117,7 @@ static const struct cfs_opt config_table[] = {
 
 struct change {
 	struct cfs_setting *s;
-	bool any, moved, stats_on;
+	bool any, moved, stats_on, stats_off;
 };
 
 static int set_string(struct change *c, char **dst, const char *value)
@@ -202,6 +203,7 @@ static int apply(struct change *c, const struct config_opts *o)
 	set_switch(c, &s->dir_stats, o->dir_stats);
 	set_switch(c, &s->enable_acl, o->enable_acl);
 	c->stats_on = s->dir_stats && !stats;
+	c->stats_off = stats && !s->dir_stats;
 	r = set_string(c, &s->storage, o->storage);
 	if (r == 0)
 		r = set_bucket(c, o->bucket);
@@ -240,6 +242,35 @@ static int check_place(const struct cfs_setting *s, char err[256])
 	return n < 0 ? (int)n : -EINVAL;
 }
 
+static int note_dir_quota(void *arg, const struct cfs_quota *q)
+{
+	*(bool *)arg |= q->kind == CFS_QUOTA_DIR;
+	return 0;
+}
+
+static int has_dir_quotas(struct admin *a, bool *ret)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+
+	*ret = false;
+	return cfs_meta_each_quota(a->meta, &ctx, note_dir_quota, ret);
+}
+
+/* Without statistics nobody would count what directory quotas limit. */
+static int check_no_quotas(struct admin *a, char err[256])
+{
+	bool found;
+	int r = has_dir_quotas(a, &found);
+
+	if (r < 0)
+		snprintf(err, 256, "cannot read the quotas: %s", strerror(-r));
+	else if (found)
+		snprintf(err, 256,
+			 "directory quotas need directory statistics: remove them first, "
+			 "`cachefs quota list` and `quota delete`");
+	return r < 0 ? r : found ? -EBUSY : 0;
+}
+
 static int check_limits(struct admin *a, const struct cfs_setting *s, char err[256])
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
@@ -271,6 +302,8 @@ static int judge(struct admin *a, const struct change *c, const struct cfs_setti
 
 	if (r == 0 && (c->s->capacity != old->capacity || c->s->inodes != old->inodes))
 		r = check_limits(a, c->s, err);
+	if (r == 0 && c->stats_off)
+		r = check_no_quotas(a, err);
 	if (r == 0 && old->trash_days > 0 && c->s->trash_days == 0) {
 		snprintf(err, 256, "without trash everything in it is deleted within hours");
 		r = -EINVAL;
@@ -278,6 +311,43 @@ static int judge(struct admin *a, const struct change *c, const struct cfs_setti
 	if (r == 0)
 		r = cfs_setting_check_version(c->s, err);
 	return r;
+}
+
+static int note_session(void *arg, const struct cfs_session *s)
+{
+	*(bool *)arg = true;
+	return 0;
+}
+
+static int ignore(void *arg, const struct quota_finding *q)
+{
+	return 0;
+}
+
+/* What changed while nobody counted. */
+static int recount(struct admin *a, char err[256])
+{
+	bool found;
+	int r = has_dir_quotas(a, &found);
+
+	if (r == 0 && found)
+		r = quota_check(a, true, ignore, NULL);
+	if (r < 0)
+		snprintf(err, 256,
+			 "directory quotas could not be counted (%s): run `cachefs quota repair`",
+			 strerror(-r));
+	return r;
+}
+
+static void hint(struct admin *a)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	bool mounted = false;
+
+	cfs_meta_each_session(a->meta, &ctx, note_session, &mounted);
+	if (mounted)
+		fprintf(stderr, "Mounts notice within a heartbeat. Should files have been changed "
+				"until then, `cachefs fsck --repair` corrects the statistics.\n");
 }
 
 static int change(struct admin *a, struct change *c, const struct config_opts *o, char err[256])
@@ -296,7 +366,13 @@ static int change(struct admin *a, struct change *c, const struct config_opts *o
 		r = cfs_meta_clear_dir_stats(a->meta, &ctx);
 	if (r < 0)
 		snprintf(err, 256, "cannot clear the old directory statistics: %s", strerror(-r));
-	return r < 0 ? r : cfs_meta_format(a->meta, c->s, false, err);
+	else
+		r = cfs_meta_format(a->meta, c->s, false, err);
+	if (r == 0 && c->stats_on) {
+		r = recount(a, err);
+		hint(a);
+	}
+	return r;
 }
 
 static void print_text(const char *json)

@@ -70,7 +70,7 @@ void op_init(void *userdata, struct fuse_conn_info *conn)
 	want(conn, FUSE_CAP_ATOMIC_O_TRUNC, true);
 	want(conn, FUSE_CAP_EXPORT_SUPPORT, true);
 	want(conn, FUSE_CAP_IOCTL_DIR, true);
-	want(conn, FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS, true);
+	want(conn, FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS, !f->conf.local_locks);
 	/* What another client has written shows as a newer mtime, which drops the kernel's pages.
 	 */
 	want(conn, FUSE_CAP_AUTO_INVAL_DATA, true);

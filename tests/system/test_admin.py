@@ -17,7 +17,7 @@ import pytest
 import cachefs
 import fixtures
 from cachefs import tool, wait_until
-from syscalls import data, fails, read, sha, write
+from syscalls import data, fails, read, sha, user, write
 
 COMMANDS = (
     "config fsck gc rmr restore clone compact summary quota destroy".split()
@@ -217,6 +217,116 @@ def test_config_dir_stats_start_afresh(ws, volume):
     mnt = volume.mount()
     write(mnt / "a/last", b"1")
     assert fsck(ws, volume)["found"] == 0
+
+
+def test_config_trash_may_begin_later(ws, volume):
+    """A volume of before the trash gets one; what is removed from then on can be restored."""
+    assert volume.sql("SELECT count(*) FROM jfs_node WHERE inode=?", TRASH) == [(0,)]
+    mnt = volume.mount("heartbeat=1")
+    ask(ws, "config", volume.url, "--trash-days", "2")
+    row = volume.sql("SELECT type, mode, parent FROM jfs_node WHERE inode=?", TRASH)
+    assert row == [(2, 0o555, 1)]
+
+    def trashed():
+        write(mnt / "f", b"x")
+        os.unlink(mnt / "f")
+        return volume.sql("SELECT count(*) FROM jfs_edge WHERE parent>?", TRASH) != [(0,)]
+
+    wait_until(trashed, 20, "the trash")
+    mnt.umount()
+    ask(ws, "config", volume.url, "--trash-days", "0", "--force")
+    ask(ws, "config", volume.url, "--trash-days", "1")
+    mnt = volume.mount()
+    (hour,) = os.listdir(mnt / ".trash")
+    name = os.listdir(mnt / ".trash" / hour)[0]
+    assert read(mnt / ".trash" / hour / name) == b"x"
+
+
+def test_config_summary_without_dir_stats(ws, volume):
+    """Figures are counted when nobody keeps them, and right again when somebody does."""
+    mnt = volume.mount()
+    os.makedirs(mnt / "d/sub")
+    write(mnt / "d/f", data(10_000))
+    mnt.umount()
+    ask(ws, "config", volume.url, "--dir-stats", "false")
+    mnt = volume.mount("heartbeat=1")
+    write(mnt / "d/g", data(10_000))
+    os.truncate(mnt / "d/f", 100_000)
+    os.unlink(mnt / "d/g")
+    write(mnt / "d/sub/h", data(5000))
+
+    def summary(*options):
+        figures = ask(ws, "summary", *options, mnt / "d")
+        del figures["name"]
+        return figures
+
+    before = summary()
+    assert before == summary("--strict")
+    mnt.umount()
+    ask(ws, "config", volume.url, "--dir-stats", "true")
+    mnt = volume.mount()
+    assert summary() == before
+    os.rename(mnt / "d/sub/h", mnt / "d/h")
+    os.mkdir(mnt / "d/new")
+    write(mnt / "d/new/i", b"1")
+    after = summary()
+    assert after == summary("--strict") != before
+    mnt.umount()
+    assert fsck(ws, volume)["found"] == 0
+
+
+def test_config_dir_stats_and_quotas_belong_together(ws, volume):
+    mnt = volume.mount()
+    os.mkdir(mnt / "d")
+    mnt.umount()
+    ask(ws, "quota", "set", volume.url, "--path", "/d", "--capacity", "1M")
+    refused(ws, "config", volume.url, "--dir-stats", "false", says="quota delete")
+    assert volume.setting()["DirStats"] is True
+    # as an older client may have left it
+    ask(ws, "config", volume.url, "--dir-stats", "false", "--force")
+    mnt = volume.mount()
+    write(mnt / "d/f", data(900_000))
+    mnt.umount()
+    volume.sql("UPDATE jfs_dir_quota SET used_space=1, used_inodes=77")
+    ask(ws, "config", volume.url, "--dir-stats", "true")
+    assert ask(ws, "quota", "check", volume.url) == []
+    mnt = volume.mount()
+    with fails("EDQUOT"):
+        write(mnt / "d/g", data(200_000))
+
+
+def test_owner_quotas_count_what_was_there(ws, volume):
+    """The first quota of an owner finds files that nobody has counted, under a mount too."""
+    mnt = volume.mount("heartbeat=1")
+    os.mkdir(mnt / "d")
+    for i in range(5):
+        write(mnt / "d" / str(i), data(10_000))
+        os.chown(mnt / "d" / str(i), 1000, 1000)
+    os.link(mnt / "d/0", mnt / "link")  # counts once
+    # rows of an earlier time are not believed
+    volume.sql("INSERT INTO jfs_user_group_quota (qtype, qkey, max_space, max_inodes, used_space, "
+               "used_inodes) VALUES (1, 1000, -1, -1, 99, 99)")
+    (q,) = ask(ws, "quota", "set", volume.url, "--uid", "1000", "--inodes", "6")
+    assert (q["used_bytes"], q["used_inodes"]) == (5 * 12288, 5)
+
+    def full():
+        try:
+            write(mnt / "d/x", b"")
+            os.chown(mnt / "d/x", 1000, 1000)
+            with user(1000, 1000):
+                write(mnt / "d/0more", b"")
+        except OSError as e:
+            return e.errno == errno.EDQUOT
+        finally:
+            for n in ("d/x", "d/0more"):
+                if os.path.exists(mnt / n):
+                    os.unlink(mnt / n)
+
+    os.chmod(mnt / "d", 0o777)
+    wait_until(full, 30, "the limit")
+    mnt.umount()
+    assert ask(ws, "quota", "repair", volume.url) is not None
+    assert ask(ws, "quota", "check", volume.url) == []
 
 
 def test_config_reaches_a_mount(ws, volume):

@@ -376,3 +376,25 @@ def test_locks_need_no_write_permission_for_reading(mnt):
         fcntl.lockf(fd, fcntl.LOCK_EX)
     fcntl.flock(fd, fcntl.LOCK_EX)
     os.close(fd)
+
+
+def test_locks_of_a_read_only_mount_are_its_own(volume):
+    """As on a local file system that is mounted read-only: programs that lock what they read run."""
+    mnt = volume.mount()
+    write(mnt / "f", b"x" * 100)
+    mnt.umount()
+    before = volume.sql("SELECT * FROM jfs_counter ORDER BY name")
+    mnt = volume.mount("ro")
+    fds = [os.open(mnt / "f", os.O_RDONLY) for _ in range(2)]
+    fcntl.flock(fds[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with fails("EAGAIN"):
+        fcntl.flock(fds[1], fcntl.LOCK_SH | fcntl.LOCK_NB)
+    os.close(fds[0])
+    fcntl.flock(fds[1], fcntl.LOCK_SH | fcntl.LOCK_NB)
+    fcntl.lockf(fds[1], fcntl.LOCK_SH, 10, 0)
+    lock = struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 0, 5, 0)
+    fcntl.fcntl(fds[1], OFD_SETLK, lock)
+    os.close(fds[1])
+    mnt.umount()
+    assert volume.sql("SELECT * FROM jfs_counter ORDER BY name") == before
+    assert volume.sql("SELECT count(*) FROM jfs_flock") == [(0,)]

@@ -124,4 +124,12 @@ int cfs_object_del_many(struct cfs_object_store *o, const char *const *keys, siz
 /* How often a call to any store was made again since the start of the process. */
 uint64_t cfs_object_retries(void);
 
+/*
+ * A call that is given up after all tries is logged with its cause where the tries were made,
+ * unless the calling thread has said that it logs itself.
+ */
+void cfs_object_quiet(bool quiet);
+/* Why the last call of this thread that was given up has failed; "" when nobody knows. */
+const char *cfs_object_cause(void);
+
 #endif

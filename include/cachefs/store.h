@@ -13,6 +13,7 @@
 #define CFS_STORE_H
 
 #include <cachefs/object.h>
+#include <cachefs/transport.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -138,7 +139,13 @@ struct cfs_store_stats {
 	/* Writeback (cachefs/stage.h). */
 	uint64_t staged_blocks, staged_bytes, staged_oldest_s, staged_damaged;
 	uint64_t stage_uploads, stage_upload_errors;
+	uint64_t object_retries; /* of the process */
 	uint64_t stage_bypassed; /* blocks that writeback was for, but that went straight */
+	/* The cache group; all 0 without one. Hits, misses: ranges asked of peers. */
+	unsigned peer_members;
+	uint64_t peer_hits, peer_hit_bytes, peer_misses;
+	uint64_t peer_fallbacks; /* of misses: because of an error or a deadline */
+	struct cfs_peer_stats peer_asked, peer_served;
 };
 void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret);
 
@@ -171,6 +178,11 @@ struct cfs_tier_ops {
 	/* The same after a look: 1, 0; -EOPNOTSUPP: it never keeps such blocks. Optional. */
 	int (*check)(void *tier, const struct cfs_block *b, cfs_deadline_t deadline);
 	void (*forget)(void *tier, const struct cfs_block *b);
+	/*
+	 * Somebody else keeps this block: nearer tiers are not offered it. A get of any byte of it
+	 * makes him fetch it. Optional.
+	 */
+	bool (*elsewhere)(void *tier, const struct cfs_block *b);
 	/* Fills in what it knows. Optional. */
 	void (*stats)(void *tier, struct cfs_store_stats *ret);
 };

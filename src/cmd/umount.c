@@ -9,12 +9,16 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "cmd/cmd.h"
 #include "cmd/control.h"
 #include "cmd/mounted.h"
+#include "cmd/progress.h"
+
+#define POLL_MS 200
 
 struct umount_opts {
-	bool force;
+	bool force, flush;
 	uint64_t timeout_ms;
 };
 
@@ -23,6 +27,12 @@ static const struct cfs_opt umount_table[] = {
 	 .kind = CFS_OPT_FLAG,
 	 .offset = offsetof(struct umount_opts, force),
 	 .help = "detach at once even when busy; open files keep working until closed"},
+	{.name = "flush",
+	 .kind = CFS_OPT_FLAG,
+	 .offset = offsetof(struct umount_opts, flush),
+	 .def = "true",
+	 .help = "wait until blocks that writeback keeps on disk are uploaded; --no-flush leaves "
+		 "them to the next mount with this cache-dir"},
 	{.name = "timeout",
 	 .kind = CFS_OPT_DURATION,
 	 .offset = offsetof(struct umount_opts, timeout_ms),
@@ -50,6 +60,67 @@ static int wait_for_process(pid_t pid, uint64_t timeout_ms)
 	return CMD_SYSTEM;
 }
 
+/* The reply's number of staged blocks; a mount that says nothing of them has none. */
+static uint64_t ask_staged(const char *point, const char *mode, uint64_t *ret_bytes)
+{
+	json_t *reply = control_ask(point, json_pack("{s:s, s:s}", "op", "staged", "mode", mode));
+	json_int_t n = json_integer_value(json_object_get(reply, "blocks"));
+
+	*ret_bytes = (uint64_t)json_integer_value(json_object_get(reply, "bytes"));
+	json_decref(reply);
+	return (uint64_t)n;
+}
+
+/* While it is still mounted, so that its progress can be seen. */
+static int flush_staged(const char *point, uint64_t timeout_ms)
+{
+	const struct timespec pause = {.tv_nsec = POLL_MS * 1000000};
+	cfs_deadline_t deadline = cfs_deadline_in(timeout_ms);
+	uint64_t left, bytes, most = 0;
+	struct progress p;
+	char size[32];
+
+	progress_begin(&p, "bytes uploaded");
+	while ((left = ask_staged(point, "flush", &bytes)) > 0 && !cfs_deadline_passed(deadline)) {
+		most = CFS_MAX(most, bytes);
+		progress_set(&p, most - bytes, most);
+		nanosleep(&pause, NULL);
+	}
+	progress_end(&p);
+	if (left == 0)
+		return CMD_OK;
+	ask_staged(point, "normal", &bytes);
+	cmd_error("%llu blocks (%s) are not uploaded yet, %s stays mounted; --no-flush leaves them "
+		  "to the next mount",
+		  (unsigned long long)left, progress_size(bytes, size), point);
+	return CMD_SYSTEM;
+}
+
+/* answers: the mount does. */
+static int unmount(const char *point, const struct umount_opts *o, bool answers)
+{
+	bool ask = answers && !o->force;
+	uint64_t bytes;
+	int r;
+
+	if (ask && o->flush) {
+		r = flush_staged(point, o->timeout_ms);
+		if (r != CMD_OK)
+			return r;
+	}
+	if (ask && !o->flush)
+		ask_staged(point, "leave", &bytes);
+	if (umount2(point, o->force ? MNT_DETACH : 0) == 0)
+		return CMD_OK;
+	if (errno == EBUSY)
+		cmd_error("%s is busy; close what is open there, or use --force", point);
+	else
+		cmd_error("cannot unmount %s: %s", point, strerror(errno));
+	if (ask)
+		ask_staged(point, "normal", &bytes);
+	return CMD_SYSTEM;
+}
+
 static int umount_run(int argc, char **argv)
 {
 	struct umount_opts o = {0};
@@ -73,19 +144,15 @@ static int umount_run(int argc, char **argv)
 		return CMD_USAGE;
 	}
 	pid = control_pid(point);
-	if (umount2(point, o.force ? MNT_DETACH : 0) < 0) {
-		if (errno == EBUSY)
-			cmd_error("%s is busy; close what is open there, or use --force", dir);
-		else
-			cmd_error("cannot unmount %s: %s", dir, strerror(errno));
-		return CMD_SYSTEM;
-	}
+	r = unmount(point, &o, pid > 0);
+	if (r != CMD_OK)
+		return r;
 	return o.force ? CMD_OK : wait_for_process(pid, o.timeout_ms);
 }
 
 const struct cmd cmd_umount = {
 	.name = "umount",
-	.synopsis = "[--force] DIR",
+	.synopsis = "[--force] [--no-flush] DIR",
 	.summary = "Unmounts and waits until everything is stored",
 	.run = umount_run,
 };

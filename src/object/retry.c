@@ -17,6 +17,8 @@
 #define PAUSE_MAX_MS 10000
 
 static _Atomic uint64_t retries;
+static _Thread_local bool quiet;
+static _Thread_local char cause[sizeof(((struct cfs_object_failure *)NULL)->text)];
 
 struct retry {
 	struct cfs_filter f; /* first */
@@ -32,6 +34,17 @@ struct attempt {
 uint64_t cfs_object_retries(void)
 {
 	return atomic_load_explicit(&retries, memory_order_relaxed);
+}
+
+void cfs_object_quiet(bool on)
+{
+	quiet = on;
+	cause[0] = '\0';
+}
+
+const char *cfs_object_cause(void)
+{
+	return cause;
 }
 
 static struct cfs_object_store *inner(struct cfs_object_store *o)
@@ -76,8 +89,10 @@ static bool again(struct cfs_object_store *o, struct attempt *a, int err, bool r
 			return true;
 		}
 	}
-	cfs_err("object store: gave up: op=%s key=%s tries=%u err=%s cause=%s", a->verb, a->key,
-		a->tries, cfs_errname(err), f.text);
+	memcpy(cause, f.text, sizeof(cause));
+	if (!quiet)
+		cfs_err("object store: gave up: op=%s key=%s tries=%u err=%s cause=%s", a->verb,
+			a->key, a->tries, cfs_errname(err), f.text);
 	return false;
 }
 

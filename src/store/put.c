@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "store-internal.h"
+#include "store/stage-internal.h"
 
 /* Parts of the pool that may wait for upload, and of the timeout between two looks of the watch. */
 #define POOL_PARTS  2
@@ -24,6 +25,7 @@ struct cfs_put {
 	struct cfs_segs data;
 	cfs_put_done_fn done;
 	void *arg;
+	bool staged; /* by its worker, before it reports */
 
 	/* Under put_lock. */
 	LIST_ENTRY(cfs_put) link; /* until ended */
@@ -127,21 +129,16 @@ static void detach(struct cfs_put *p, bool keep)
 
 static void conclude(struct cfs_put *p, int err)
 {
-	char key[CFS_BLOCK_KEY_MAX];
-
-	if (err < 0) {
+	if (err < 0)
 		CFS_STAT_ADD(p->store, put_errors, 1);
-		cfs_store_block_key(p->store, &p->id, key);
-		/* The writer tries again; it says so when it gives up. */
-		cfs_debug("block cannot be stored: key=%s err=%s", key, cfs_errname(err));
-	}
 	detach(p, err == 0);
 }
 
 /* A large block that was written is rarely read back soon; a small one costs little to keep. */
 static void offer_put(struct cfs_put *p, int err)
 {
-	if (err == 0 && (p->id.len < p->store->block_size || p->store->cache_large_write))
+	if (err == 0 && !p->staged &&
+	    (p->id.len < p->store->block_size || p->store->cache_large_write))
 		cfs_store_offer(p->store, &p->id, &p->data, p->store->n_tiers);
 }
 
@@ -152,25 +149,60 @@ static void report(struct cfs_put *p, int err)
 	offer_put(p, err);
 }
 
-static int upload(struct cfs_put *p, cfs_deadline_t deadline)
+int cfs_put_object(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
+		   cfs_deadline_t deadline)
 {
-	struct cfs_store *s = p->store;
 	uint64_t start = cfs_now_ns();
 	char key[CFS_BLOCK_KEY_MAX];
 	struct iovec *iov;
 	int n, r;
 
-	n = cfs_segs_iov(&p->data, &iov);
+	n = cfs_segs_iov(data, &iov);
 	if (n < 0)
 		return n;
-	cfs_store_block_key(s, &p->id, key);
+	cfs_store_block_key(s, b, key);
 	r = s->object->ops->put(s->object, key, iov, n, deadline);
 	free(iov);
 	CFS_STAT_ADD(s, puts, 1);
 	CFS_STAT_ADD(s, put_ns, cfs_now_ns() - start);
 	if (r == 0)
-		CFS_STAT_ADD(s, put_bytes, p->id.len);
+		CFS_STAT_ADD(s, put_bytes, b->len);
 	return r < 0 ? r : 0;
+}
+
+/*
+ * The writer tries again, and names the block when it gives up. Here the cause is known: it is said
+ * when uploads begin to fail, and when they work again.
+ */
+static void log_turn(struct cfs_store *s, const struct cfs_block *b, int err)
+{
+	char key[CFS_BLOCK_KEY_MAX];
+
+	if (atomic_load_explicit(&s->puts_fail, memory_order_relaxed) == (err < 0) ||
+	    atomic_exchange(&s->puts_fail, err < 0) == (err < 0))
+		return;
+	cfs_store_block_key(s, b, key);
+	if (err < 0)
+		cfs_warn("blocks cannot be stored, their writers try again: key=%s err=%s cause=%s",
+			 key, cfs_errname(err), cfs_object_cause());
+	else
+		cfs_info("blocks are stored again: key=%s", key);
+}
+
+/* On the local disk when that may be, else in the object store. */
+static int store_block(struct cfs_put *p, cfs_deadline_t deadline)
+{
+	int r;
+
+	if (cfs_stage_put(p->store->stage, &p->id, &p->data) == 0) {
+		p->staged = true;
+		return 0;
+	}
+	cfs_object_quiet(true);
+	r = cfs_put_object(p->store, &p->id, &p->data, deadline);
+	log_turn(p->store, &p->id, r);
+	cfs_object_quiet(false);
+	return r;
 }
 
 static void run_put(struct cfs_job *job)
@@ -186,7 +218,7 @@ static void run_put(struct cfs_job *job)
 	p->deadline = deadline;
 	pthread_mutex_unlock(&s->put_lock);
 	if (!ended) {
-		r = upload(p, deadline);
+		r = store_block(p, deadline);
 		pthread_mutex_lock(&s->put_lock);
 		ended = !claim_end(p);
 		pthread_mutex_unlock(&s->put_lock);
@@ -341,7 +373,7 @@ int cfs_store_put_sync(struct cfs_store *s, const struct cfs_block *b, const str
 	if (r == 0)
 		r = attach(s, &p);
 	if (r == 0) {
-		r = upload(&p, cfs_deadline_min(deadline, cfs_deadline_in(s->put_timeout_ms)));
+		r = store_block(&p, cfs_deadline_min(deadline, cfs_deadline_in(s->put_timeout_ms)));
 		conclude(&p, r);
 		offer_put(&p, r);
 	}

@@ -118,12 +118,24 @@ void cfs_store_leave_tier(struct cfs_store *s, unsigned tier, const struct cfs_b
 void cfs_store_offer(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
 		     unsigned n_tiers)
 {
+	const struct cfs_tier_slot *keeper = cfs_store_keeper(s, b);
 	unsigned i;
 
 	for (i = 0; i < n_tiers; i++) {
-		if (s->tiers[i].ops->offer)
+		if (s->tiers[i].ops->offer && (!keeper || keeper == &s->tiers[i]))
 			s->tiers[i].ops->offer(s->tiers[i].tier, b, data);
 	}
+}
+
+const struct cfs_tier_slot *cfs_store_keeper(struct cfs_store *s, const struct cfs_block *b)
+{
+	unsigned i;
+
+	for (i = 0; i < s->n_tiers; i++) {
+		if (s->tiers[i].ops->elsewhere && s->tiers[i].ops->elsewhere(s->tiers[i].tier, b))
+			return &s->tiers[i];
+	}
+	return NULL;
 }
 
 int cfs_store_add_tier(struct cfs_store *s, const struct cfs_tier_ops *ops, void *tier)
@@ -283,6 +295,7 @@ void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret)
 		.put_errors = atomic_load(&s->stat.put_errors),
 		.put_ns = atomic_load(&s->stat.put_ns),
 		.deletes = atomic_load(&s->stat.deletes),
+		.object_retries = cfs_object_retries(),
 		.delete_errors = atomic_load(&s->stat.delete_errors),
 		.prefetches = atomic_load(&s->stat.prefetches),
 		.prefetch_drops = atomic_load(&s->stat.prefetch_drops),

@@ -104,6 +104,7 @@ static const struct metric {
 	M("object_data_bytes_total{method=\"put\"}", store.put_bytes),
 	NS("object_request_seconds_total{method=\"get\"}", store.get_ns),
 	NS("object_request_seconds_total{method=\"put\"}", store.put_ns),
+	M("object_retries_total", store.object_retries),
 };
 #undef M
 #undef NS
@@ -194,8 +195,6 @@ int stats_text(struct cfs_vfs *v, char **ret, size_t *ret_len)
 	print_process(out, v);
 	for (i = 0; i < CFS_ARRAY_SIZE(metrics); i++)
 		print_metric(out, &metrics[i], &all);
-	fprintf(out, "cachefs_object_retries_total %llu\n",
-		(unsigned long long)cfs_object_retries());
 	print_meta(out, v->conf.meta);
 	failed = ferror(out);
 	if (fclose(out) || failed) {

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writeback: blocks that are on a local disk and not in the object store yet.
+ *
+ *	<dir>/<uuid>/rawstaging/<block key>	a block, laid out as in the disk cache
+ *	<dir>/<uuid>/raw/<block key>		a hard link to it: it is in the cache, too
+ *
+ * A put is answered when the block's file and its name are durable; the upload follows in the
+ * background, oldest first, until it works. What is staged is read from its file. Blocks that are
+ * found at start, left by a crash or by another client, are uploaded too, writeback or not. A file
+ * is verified before it is uploaded; one that is damaged is neither uploaded nor removed.
+ *
+ * When a block cannot be staged (the cap, the disk) it goes straight to the object store.
+ *
+ * The files hold plain data, whatever the volume's compression and encryption: these are filters of
+ * the object store.
+ *
+ * Memory: 120 bytes per staged block, at most CFS_STAGE_BLOCKS_MAX of them; one block per upload.
+ * Format: volume-format section 8.
+ */
+#ifndef CFS_STAGE_H
+#define CFS_STAGE_H
+
+#include <cachefs/disk.h>
+#include <cachefs/store.h>
+
+#define CFS_STAGE_BLOCKS_MAX 100000
+
+struct cfs_stage_conf {
+	bool writeback;	    /* takes blocks; else only uploads what it finds */
+	bool hold;	    /* uploads nothing (read-only mounts): what is there can be read */
+	uint64_t size;	    /* most bytes that are staged; 0: no limit but the disk's */
+	double free_ratio;  /* of the disk, kept free (of what is staged, half of it) */
+	uint32_t threshold; /* only blocks shorter than that; 0: all */
+	uint64_t delay_ms;  /* blocks are uploaded when they are that old */
+	int hour_from, hour_until; /* local time; uploads only then. Equal: always */
+	unsigned max_uploads;	   /* 0: 20 */
+	uint64_t tick_ms;	   /* 0: 1 s */
+};
+
+/*
+ * After the disk cache was made a tier of the store, before the first put. The store ends it,
+ * before the disk cache is destroyed.
+ */
+int cfs_stage_start(struct cfs_store *s, struct cfs_disk *d, const struct cfs_stage_conf *conf);
+
+/* "22,6": from 22:00 until 6:00. -EINVAL */
+int cfs_stage_parse_hours(const char *text, int *ret_from, int *ret_until);
+
+enum cfs_stage_mode {
+	CFS_STAGE_NORMAL,
+	CFS_STAGE_FLUSH, /* delay and hours do not count */
+	CFS_STAGE_LEAVE, /* cfs_stage_drain() waits for nothing */
+};
+void cfs_stage_set_mode(struct cfs_store *s, enum cfs_stage_mode mode);
+/*
+ * Uploads all that is staged, delayed or not. Ends, too, when nothing could be uploaded for
+ * `patience_ms`. Returns how many blocks are left for the next mount; says so in the log.
+ */
+uint64_t cfs_stage_drain(struct cfs_store *s, uint64_t patience_ms);
+
+#endif

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A staged block's file. It gets its name when its bytes are durable, and counts when the name is:
+ * a crash leaves a whole block or a temporary file.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "disk/disk-internal.h"
+#include "store/stage-internal.h"
+
+#define SYNC_WAIT_MS 1000
+
+/* Behind the data and the checksums of a file that the other client put into a storage class. */
+#define FOOTER_MAGIC 0x4653
+#define FOOTER_MIN   4
+#define FOOTER_MAX   256
+
+/* ---- names that last ---- */
+
+struct dir_sync_wait {
+	TAILQ_ENTRY(dir_sync_wait) link;
+	struct cache_dir *dir;
+	const char *path; /* of the directory */
+	bool done;
+	int err;
+};
+
+TAILQ_HEAD(wait_list, dir_sync_wait);
+
+int cfs_stage_sync_init(struct dir_sync *y)
+{
+	pthread_mutex_init(&y->lock, NULL);
+	TAILQ_INIT(&y->queue);
+	return cfs_cond_init(&y->changed);
+}
+
+void cfs_stage_sync_fini(struct dir_sync *y)
+{
+	pthread_cond_destroy(&y->changed);
+	pthread_mutex_destroy(&y->lock);
+}
+
+static int sync_path(const struct cache_dir *dir, const char *path)
+{
+	int r = 0, fd = openat(atomic_load(&dir->fd), path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0)
+		return -errno;
+	if (fsync(fd) < 0)
+		r = -errno;
+	close(fd);
+	return r;
+}
+
+static uint64_t hash_path(const char *path)
+{
+	uint64_t h = 14695981039346656037ULL; /* FNV-1a */
+
+	for (; *path; path++)
+		h = (h ^ (uint8_t)*path) * 1099511628211ULL;
+	return h;
+}
+
+static bool parents_are_durable(struct dir_sync *y, const struct cache_dir *dir, uint64_t hash)
+{
+	unsigned i;
+
+	for (i = 0; i < CFS_MIN(y->n_durable, CFS_ARRAY_SIZE(y->durable)); i++) {
+		if (y->durable[i].dir == dir && y->durable[i].hash == hash)
+			return true;
+	}
+	return false;
+}
+
+/* A directory with all above it, up to the volume's. */
+static int sync_dir(struct dir_sync *y, const struct cache_dir *dir, const char *path)
+{
+	uint64_t hash = hash_path(path);
+	char above[CFS_DISK_KEY_MAX];
+	char *slash;
+	int r;
+
+	r = sync_path(dir, path);
+	if (r < 0 || parents_are_durable(y, dir, hash))
+		return r;
+	snprintf(above, sizeof(above), "%s", path);
+	while (r == 0 && (slash = strrchr(above, '/')) != NULL) {
+		*slash = '\0';
+		r = sync_path(dir, above);
+	}
+	if (r == 0)
+		r = sync_path(dir, ".");
+	if (r < 0)
+		return r;
+	y->durable[y->n_durable % CFS_ARRAY_SIZE(y->durable)].dir = dir;
+	y->durable[y->n_durable % CFS_ARRAY_SIZE(y->durable)].hash = hash;
+	y->n_durable++;
+	return 0;
+}
+
+/* Each directory once. */
+static void sync_all(struct dir_sync *y, struct wait_list *list)
+{
+	struct dir_sync_wait *w, *same;
+
+	TAILQ_FOREACH(w, list, link)
+	{
+		TAILQ_FOREACH(same, list, link)
+		{
+			if (same == w || (same->dir == w->dir && !strcmp(same->path, w->path)))
+				break;
+		}
+		w->err = same == w ? sync_dir(y, w->dir, w->path) : same->err;
+	}
+}
+
+/* As long as fsync(2) takes: whoever waits for a put has a deadline of his own. */
+static int make_durable(struct dir_sync *y, struct cache_dir *dir, const char *path)
+{
+	struct dir_sync_wait me = {.dir = dir, .path = path}, *w;
+	struct wait_list list = TAILQ_HEAD_INITIALIZER(list);
+
+	pthread_mutex_lock(&y->lock);
+	TAILQ_INSERT_TAIL(&y->queue, &me, link);
+	while (!me.done) {
+		if (y->running) {
+			cfs_cond_wait(&y->changed, &y->lock, cfs_deadline_in(SYNC_WAIT_MS));
+			continue;
+		}
+		y->running = true;
+		TAILQ_CONCAT(&list, &y->queue, link);
+		pthread_mutex_unlock(&y->lock);
+		sync_all(y, &list);
+		pthread_mutex_lock(&y->lock);
+		while ((w = TAILQ_FIRST(&list)) != NULL) {
+			TAILQ_REMOVE(&list, w, link);
+			w->done = true;
+		}
+		y->running = false;
+		pthread_cond_broadcast(&y->changed);
+	}
+	pthread_mutex_unlock(&y->lock);
+	return me.err;
+}
+
+/* ---- writing ---- */
+
+static void cut_name(char *path)
+{
+	*strrchr(path, '/') = '\0';
+}
+
+/* The cache has it, too, under the same bytes. Not being able to is no harm. */
+static void link_cached(struct cache_dir *dir, const struct cfs_block *b, const char *path)
+{
+	int at = atomic_load(&dir->fd);
+	char cached[CFS_DISK_KEY_MAX];
+
+	cfs_disk_path(dir->disk, b, cached);
+	if (linkat(at, path, at, cached, 0) == 0 || errno != ENOENT)
+		return;
+	if (cfs_disk_dir_make_parents(dir, cached) == 0)
+		(void)linkat(at, path, at, cached, 0);
+}
+
+int cfs_stage_file_write(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_block *b,
+			 const struct cfs_segs *data)
+{
+	char path[CFS_DISK_KEY_MAX], tmp[CFS_DISK_KEY_MAX + sizeof(CFS_DISK_TMP)];
+	int fd, r, at = atomic_load(&dir->fd);
+
+	cfs_disk_staging_path(dir->disk, b, path);
+	snprintf(tmp, sizeof(tmp), "%s" CFS_DISK_TMP, path);
+	fd = cfs_disk_create_tmp(dir, tmp);
+	if (fd < 0)
+		return fd;
+	r = cfs_disk_write_data(fd, data, dir->disk->conf.verify != CFS_VERIFY_NONE);
+	if (r == 0 && fdatasync(fd) < 0)
+		r = -errno;
+	if (close(fd) < 0 && r == 0)
+		r = -errno;
+	if (r == 0 && renameat(at, tmp, at, path) < 0)
+		r = -errno;
+	if (r < 0) {
+		unlinkat(at, tmp, 0);
+		return r;
+	}
+	link_cached(dir, b, path);
+	snprintf(tmp, sizeof(tmp), "%s", path);
+	cut_name(tmp);
+	r = make_durable(&st->sync, dir, tmp);
+	if (r < 0)
+		cfs_stage_file_remove(dir, b);
+	return r;
+}
+
+/* ---- reading ---- */
+
+static bool has_footer(int fd, uint64_t off, uint64_t len)
+{
+	uint8_t head[FOOTER_MIN];
+
+	return len >= FOOTER_MIN && len <= FOOTER_MAX &&
+	       cfs_disk_read_all(fd, head, sizeof(head), off, 0) == 0 &&
+	       cfs_get_be16(head) == FOOTER_MAGIC;
+}
+
+/* Whether there are checksums, by what is behind the data; -EBADMSG: it is torn. */
+static int find_trailer(int fd, const struct cfs_block *b, uint64_t size)
+{
+	uint64_t crcs = cfs_disk_n_segments(b->len) * sizeof(uint32_t), rest;
+
+	if (size < b->len)
+		return -EBADMSG;
+	rest = size - b->len;
+	if (rest == 0 || rest == crcs)
+		return rest != 0;
+	if (rest % 4 == 0 && rest > crcs && has_footer(fd, b->len + crcs, rest - crcs))
+		return 1;
+	return rest % 4 != 0 && has_footer(fd, b->len, rest) ? 0 : -EBADMSG;
+}
+
+/* Pages for all of it: one uploader at a time waits, the others hold all they need or nothing. */
+static int take_pages(struct cfs_stage *st, const struct cfs_block *b, cfs_deadline_t deadline,
+		      struct cfs_segs *ret)
+{
+	struct cfs_pool *pool = st->disk->conf.pool;
+	struct cfs_page *page;
+	uint32_t off, n;
+	int r = 0;
+
+	pthread_mutex_lock(&st->lock);
+	while (st->taking_memory && r == 0)
+		r = cfs_cond_wait(&st->changed, &st->lock, deadline);
+	if (!st->taking_memory) {
+		st->taking_memory = true;
+		r = 0;
+	}
+	pthread_mutex_unlock(&st->lock);
+	if (r < 0)
+		return r;
+	for (off = 0; off < b->len && r == 0; off += n) {
+		n = CFS_MIN(CFS_PAGE_LARGE, b->len - off);
+		r = cfs_page_get(pool, n, CFS_USE_READ, deadline, &page);
+		if (r < 0)
+			break;
+		r = cfs_segs_add(ret, page, 0, n);
+		if (r < 0)
+			cfs_page_unref(page);
+	}
+	pthread_mutex_lock(&st->lock);
+	st->taking_memory = false;
+	pthread_cond_broadcast(&st->changed);
+	pthread_mutex_unlock(&st->lock);
+	return r;
+}
+
+static int read_and_verify(int fd, const struct cfs_block *b, bool trailer,
+			   const struct cfs_segs *data)
+{
+	uint32_t crcs[CFS_DISK_LEN_MAX / CFS_DISK_SEGMENT];
+	uint32_t off = 0, in, n;
+	size_t i;
+	int r = 0;
+
+	if (trailer)
+		r = cfs_disk_read_all(fd, crcs, cfs_disk_n_segments(b->len) * sizeof(crcs[0]),
+				      b->len, 0);
+	for (i = 0; i < data->n && r == 0; i++) {
+		const struct cfs_seg *seg = &data->v[i];
+		uint8_t *p = seg->page->data + seg->off;
+
+		r = cfs_disk_read_all(fd, p, seg->len, off, 0);
+		/* Pages hold whole segments, but for the last. */
+		for (in = 0; in < seg->len && r == 0 && trailer; in += n) {
+			n = CFS_MIN(CFS_DISK_SEGMENT, seg->len - in);
+			if (cfs_disk_crc(p + in, n) != be32toh(crcs[(off + in) / CFS_DISK_SEGMENT]))
+				r = -EBADMSG;
+		}
+		off += seg->len;
+	}
+	return r;
+}
+
+int cfs_stage_file_read(struct cfs_stage *st, const struct staged *e, cfs_deadline_t deadline,
+			struct cfs_segs *ret)
+{
+	char path[CFS_DISK_KEY_MAX];
+	struct stat s;
+	int fd, r;
+
+	cfs_disk_staging_path(e->dir->disk, &e->id, path);
+	fd = openat(atomic_load(&e->dir->fd), path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	if (fd < 0)
+		return -errno;
+	r = fstat(fd, &s) < 0 ? -errno : find_trailer(fd, &e->id, (uint64_t)s.st_size);
+	if (r >= 0) {
+		bool trailer = r > 0;
+
+		r = take_pages(st, &e->id, deadline, ret);
+		if (r == 0)
+			r = read_and_verify(fd, &e->id, trailer, ret);
+	}
+	close(fd);
+	return r;
+}
+
+/* ---- leaving ---- */
+
+void cfs_stage_file_remove(struct cache_dir *dir, const struct cfs_block *b)
+{
+	char path[CFS_DISK_KEY_MAX];
+
+	cfs_disk_staging_path(dir->disk, b, path);
+	unlinkat(atomic_load(&dir->fd), path, 0);
+}
+
+void cfs_stage_file_uploaded(struct cache_dir *dir, const struct cfs_block *b)
+{
+	int r = -EAGAIN;
+
+	cfs_stage_file_remove(dir, b);
+	if (cfs_disk_index_has(&dir->index, b))
+		return;
+	if (!dir->disk->conf.partial_only || b->len < dir->disk->conf.block_size)
+		r = cfs_disk_make_room(dir, cfs_disk_charge(b));
+	if (r == 0)
+		r = cfs_disk_index_add(&dir->index, b, cfs_disk_now_s(), false);
+	if (r < 0 && r != -EEXIST)
+		cfs_disk_dir_forget(dir, b);
+}
+
+bool cfs_stage_disk_has_room(const struct cache_dir *dir, double free_ratio, uint64_t need)
+{
+	struct statvfs fs;
+
+	if (fstatvfs(atomic_load(&dir->fd), &fs) < 0)
+		return false;
+	return (double)fs.f_bavail * (double)fs.f_frsize >=
+		       free_ratio * (double)fs.f_blocks * (double)fs.f_frsize + (double)need &&
+	       (fs.f_files == 0 || (double)fs.f_favail > free_ratio * (double)fs.f_files);
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of writeback share.
+ *
+ *	stage.c		what is staged, what may be, who uploads it, life
+ *	stage-file.c	a staged block's file
+ *
+ * Locks: stage.lock and stage.sync.lock are leaves; no I/O is done under them.
+ */
+#ifndef CFS_STAGE_INTERNAL_H
+#define CFS_STAGE_INTERNAL_H
+
+#include <cachefs/stage.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/queue.h>
+
+#include "base/workers.h"
+
+#define CFS_STAGE_ROOT "rawstaging"
+
+struct cache_dir;
+
+enum staged_state {
+	STAGED_WAITING,
+	STAGED_UPLOADING,
+	STAGED_DAMAGED, /* kept for whoever can make sense of it */
+};
+
+struct staged {
+	LIST_ENTRY(staged) link; /* in its bucket */
+	TAILQ_ENTRY(staged) by_age;
+	struct cfs_block id;
+	struct cache_dir *dir;
+	int64_t since_s; /* CLOCK_REALTIME */
+	cfs_deadline_t retry_at;
+	uint16_t tries; /* that failed */
+	uint8_t state;
+	bool dropped; /* removed while it was being uploaded */
+};
+
+LIST_HEAD(staged_bucket, staged);
+TAILQ_HEAD(staged_list, staged);
+
+#define CFS_STAGE_BUCKETS 16384
+
+/* Directories whose entries are to become durable; callers that meet share the work. */
+struct dir_sync {
+	pthread_mutex_t lock; /* protects it, but for `durable` */
+	pthread_cond_t changed;
+	TAILQ_HEAD(, dir_sync_wait) queue;
+	bool running;
+	/* Paths whose parents are durable, too. Whoever runs has it to himself. */
+	struct {
+		const struct cache_dir *dir;
+		uint64_t hash;
+	} durable[16];
+	unsigned n_durable;
+};
+
+struct stage_uploader {
+	struct cfs_job job; /* first */
+	struct cfs_stage *stage;
+	bool busy; /* under stage.lock */
+};
+
+struct cfs_stage {
+	struct cfs_stage_conf conf;
+	struct cfs_store *store;
+	struct cfs_disk *disk;
+	bool *scanned; /* per directory; the ticker's */
+	struct dir_sync sync;
+	struct cfs_workers *workers;
+	struct cfs_ticker *ticker;
+	_Atomic bool stopping;
+
+	pthread_mutex_t lock; /* protects what follows */
+	pthread_cond_t changed;
+	struct staged_bucket buckets[CFS_STAGE_BUCKETS];
+	struct staged_list list;	   /* oldest first */
+	uint64_t n, bytes;		   /* in the list */
+	uint64_t pending_n, pending_bytes; /* being written */
+	uint64_t n_damaged;
+	uint64_t uploading_bytes, uploading_max;
+	unsigned n_busy;    /* uploaders */
+	bool failing;	    /* the last upload has failed: one tries at a time */
+	bool taking_memory; /* one uploader at a time waits for it */
+	bool rescan;	    /* there was no room for all that was found */
+	enum cfs_stage_mode mode;
+	struct stage_uploader *uploaders;
+
+	struct {
+		_Atomic uint64_t uploads, upload_errors, bypassed;
+	} stat;
+};
+
+/* ---- stage.c; a NULL stage has nothing ---- */
+
+/* 0: the block is on disk for good; else it is to be uploaded at once. */
+int cfs_stage_put(struct cfs_stage *st, const struct cfs_block *b, const struct cfs_segs *data);
+/* Where it is staged, or NULL. */
+struct cache_dir *cfs_stage_dir(struct cfs_stage *st, const struct cfs_block *b);
+bool cfs_stage_has(struct cfs_stage *st, const struct cfs_block *b, const struct cache_dir *dir);
+/* The block is not wanted any more: it will not be uploaded. */
+void cfs_stage_drop(struct cfs_stage *st, const struct cfs_block *b);
+void cfs_stage_stats(struct cfs_stage *st, struct cfs_store_stats *ret);
+/* Leaves what is staged where it is. */
+void cfs_stage_stop(struct cfs_stage *st);
+
+/* ---- stage-file.c ---- */
+
+int cfs_stage_sync_init(struct dir_sync *y);
+void cfs_stage_sync_fini(struct dir_sync *y);
+/* Writes a block's file, durably. */
+int cfs_stage_file_write(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_block *b,
+			 const struct cfs_segs *data);
+/* Reads all of it into pages and verifies. -ENOENT, -EBADMSG: damaged, -ETIMEDOUT: no memory. */
+int cfs_stage_file_read(struct cfs_stage *st, const struct staged *e, cfs_deadline_t deadline,
+			struct cfs_segs *ret);
+void cfs_stage_file_remove(struct cache_dir *dir, const struct cfs_block *b);
+/* It is uploaded: what is left of it is an ordinary cached block, if there is room. */
+void cfs_stage_file_uploaded(struct cache_dir *dir, const struct cfs_block *b);
+/* True when there is more free space than what staging leaves. */
+bool cfs_stage_disk_has_room(const struct cache_dir *dir, double free_ratio, uint64_t need);
+
+#endif

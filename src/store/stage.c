@@ -1,0 +1,728 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writeback: the table of what is staged, in order of age, and its uploaders.
+ *
+ * An upload that fails is tried again for as long as the block is there, with growing pauses, and
+ * said once per block. While uploads fail one uploader tries on behalf of all.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "disk/disk-internal.h"
+#include "store-internal.h"
+#include "store/stage-internal.h"
+
+#define DEFAULT_UPLOADS 20
+#define TICK_MS		1000
+#define RETRY_MIN_MS	200
+#define RETRY_MAX_MS	10000
+#define DRAIN_POLL_MS	200
+/* Parts of the pool that uploads may hold. */
+#define POOL_PARTS 4
+/* A temporary file older than that belongs to nobody. */
+#define TMP_AGE_S 600
+/* Free space of which staging takes its part: half of what the cache leaves. */
+#define FREE_PARTS 2
+
+/* ---- the table, with the lock ---- */
+
+static struct staged_bucket *bucket_of(struct cfs_stage *st, const struct cfs_block *b)
+{
+	uint64_t h = (b->slice + ((uint64_t)b->index << 48)) * 0x9E3779B97F4A7C15ULL;
+
+	return &st->buckets[h >> 32 & (CFS_STAGE_BUCKETS - 1)];
+}
+
+static struct staged *find(struct cfs_stage *st, const struct cfs_block *b)
+{
+	struct staged *e;
+
+	LIST_FOREACH(e, bucket_of(st, b), link)
+	{
+		if (e->id.slice == b->slice && e->id.index == b->index && e->id.len == b->len)
+			return e;
+	}
+	return NULL;
+}
+
+/* Takes it out of the order, but readers find it. */
+static void unlist(struct cfs_stage *st, struct staged *e)
+{
+	TAILQ_REMOVE(&st->list, e, by_age);
+	st->n--;
+	st->bytes -= e->id.len;
+	pthread_cond_broadcast(&st->changed);
+}
+
+static void list_damaged(struct cfs_stage *st, struct staged *e)
+{
+	unlist(st, e);
+	e->state = STAGED_DAMAGED;
+	st->n_damaged++;
+}
+
+static void free_entry(struct cfs_stage *st, struct staged *e)
+{
+	if (e->state == STAGED_DAMAGED)
+		st->n_damaged--;
+	else
+		unlist(st, e);
+	LIST_REMOVE(e, link);
+	free(e);
+}
+
+static struct staged *new_entry(struct cache_dir *dir, const struct cfs_block *b, int64_t since_s)
+{
+	struct staged *e = calloc(1, sizeof(*e));
+
+	if (e) {
+		e->id = *b;
+		e->dir = dir;
+		e->since_s = since_s;
+	}
+	return e;
+}
+
+/* False when it is there already. */
+static bool add_entry(struct cfs_stage *st, struct staged *e, bool oldest)
+{
+	if (find(st, &e->id))
+		return false;
+	LIST_INSERT_HEAD(bucket_of(st, &e->id), e, link);
+	if (oldest)
+		TAILQ_INSERT_HEAD(&st->list, e, by_age);
+	else
+		TAILQ_INSERT_TAIL(&st->list, e, by_age);
+	st->n++;
+	st->bytes += e->id.len;
+	return true;
+}
+
+/* ---- uploading ---- */
+
+static bool hour_is_right(const struct cfs_stage_conf *conf)
+{
+	struct timespec now = cfs_wall();
+	struct tm tm;
+	int from = conf->hour_from, until = conf->hour_until;
+
+	if (from == until || !localtime_r(&now.tv_sec, &tm))
+		return true;
+	if (from < until)
+		return tm.tm_hour >= from && tm.tm_hour < until;
+	return tm.tm_hour >= from || tm.tm_hour < until;
+}
+
+/* The oldest block whose turn it is, with the lock. */
+static struct staged *first_due(struct cfs_stage *st)
+{
+	bool flush = st->mode == CFS_STAGE_FLUSH;
+	int64_t until_s = cfs_wall_s() - (int64_t)(st->conf.delay_ms / 1000);
+	cfs_deadline_t now = cfs_now_ms();
+	struct staged *e;
+
+	if (st->conf.hold || atomic_load(&st->stopping) || st->mode == CFS_STAGE_LEAVE)
+		return NULL;
+	if (!flush && !hour_is_right(&st->conf))
+		return NULL;
+	TAILQ_FOREACH(e, &st->list, by_age)
+	{
+		if (!flush && st->conf.delay_ms && e->since_s > until_s)
+			return NULL;
+		if (e->state == STAGED_WAITING && e->retry_at <= now)
+			return e;
+	}
+	return NULL;
+}
+
+/* What is being uploaded cannot be evicted. */
+static bool memory_allows(const struct cfs_stage *st, uint32_t len)
+{
+	return st->uploading_bytes == 0 || st->uploading_bytes + len <= st->uploading_max;
+}
+
+/* With the lock: starts one more uploader if it has something to do. */
+static void wake(struct cfs_stage *st)
+{
+	unsigned i, max = st->failing ? 1 : st->conf.max_uploads;
+	const struct staged *e = st->n_busy < max ? first_due(st) : NULL;
+
+	if (!e || !memory_allows(st, e->id.len))
+		return;
+	for (i = 0; st->uploaders[i].busy; i++)
+		;
+	if (cfs_workers_try_submit(st->workers, &st->uploaders[i].job) == 0) {
+		st->uploaders[i].busy = true;
+		st->n_busy++;
+	}
+}
+
+static void remove_object(struct cfs_stage *st, const struct cfs_block *b)
+{
+	struct cfs_store *s = st->store;
+	char key[CFS_BLOCK_KEY_MAX];
+
+	cfs_store_block_key(s, b, key);
+	if (s->object->ops->del(s->object, key, cfs_deadline_in(s->put_timeout_ms)) < 0)
+		cfs_warn("object of a removed block is left behind: key=%s", key);
+}
+
+static void uploaded(struct cfs_stage *st, struct staged *e)
+{
+	struct cache_dir *dir = e->dir;
+	struct cfs_block b = e->id;
+	bool dropped, recovered;
+
+	pthread_mutex_lock(&st->lock);
+	dropped = e->dropped;
+	recovered = st->failing;
+	st->failing = false;
+	pthread_mutex_unlock(&st->lock);
+	atomic_fetch_add(&st->stat.uploads, 1);
+	if (recovered)
+		cfs_info("staged blocks are uploaded again");
+	if (!dropped)
+		cfs_stage_file_uploaded(dir, &b);
+	pthread_mutex_lock(&st->lock);
+	dropped = e->dropped;
+	free_entry(st, e);
+	pthread_mutex_unlock(&st->lock);
+	if (!dropped)
+		return;
+	cfs_stage_file_remove(dir, &b);
+	cfs_disk_dir_forget(dir, &b);
+	remove_object(st, &b);
+}
+
+static void log_damaged(const struct staged *e)
+{
+	char path[CFS_DISK_KEY_MAX];
+
+	cfs_disk_staging_path(e->dir->disk, &e->id, path);
+	cfs_err("staged block is damaged; it is not uploaded, its file is kept: file=%s/%s",
+		e->dir->path, path);
+}
+
+/*
+ * Its file is not there any more: another mount may have uploaded it. False: it may come back, or
+ * nobody can tell.
+ */
+static bool is_gone(struct cfs_stage *st, const struct staged *e)
+{
+	struct cfs_store *s = st->store;
+	struct cfs_object_info info;
+	char key[CFS_BLOCK_KEY_MAX];
+	int r;
+
+	if (atomic_load(&e->dir->state) == DIR_FAILED)
+		return false;
+	cfs_store_block_key(s, &e->id, key);
+	r = s->object->ops->head(s->object, key, &info, cfs_deadline_in(s->get_timeout_ms));
+	if (r == -ENOENT)
+		cfs_err("staged block has vanished before it was uploaded, its bytes are lost: "
+			"key=%s dir=%s",
+			key, e->dir->path);
+	return r == 0 || r == -ENOENT;
+}
+
+static void log_failure(struct cfs_stage *st, const struct staged *e, int err, const char *cause)
+{
+	char key[CFS_BLOCK_KEY_MAX];
+
+	cfs_store_block_key(st->store, &e->id, key);
+	cfs_warn("staged block cannot be uploaded, tried again until it is: key=%s err=%s cause=%s",
+		 key, cfs_errname(err), cause);
+}
+
+/* local: the file, not the object store. */
+static void not_uploaded(struct cfs_stage *st, struct staged *e, int err, bool local,
+			 const char *cause)
+{
+	uint64_t pause_ms = CFS_MIN((uint64_t)RETRY_MIN_MS << CFS_MIN(e->tries, 10u), RETRY_MAX_MS);
+	struct cache_dir *dir = e->dir;
+	struct cfs_block b = e->id;
+	bool gone = local && err == -ENOENT && is_gone(st, e), dropped;
+
+	if (local && err == -EBADMSG) {
+		log_damaged(e);
+	} else if (local && err != -ENOENT && err != -ETIMEDOUT && err != -ENOMEM) {
+		cfs_disk_dir_fault(dir, "read staged block", err, false);
+	}
+	if (!gone && e->tries == 0 && err != -EBADMSG && err != -ENOMEM &&
+	    !(local && err == -ETIMEDOUT))
+		log_failure(st, e, err, cause);
+	if (!local)
+		atomic_fetch_add(&st->stat.upload_errors, 1);
+	pthread_mutex_lock(&st->lock);
+	dropped = e->dropped;
+	st->failing = st->failing || !local;
+	e->state = STAGED_WAITING;
+	e->retry_at = cfs_deadline_in(pause_ms + cfs_random_u64() % RETRY_MIN_MS);
+	e->tries = (uint16_t)CFS_MIN(e->tries + 1u, UINT16_MAX);
+	if (gone || dropped)
+		free_entry(st, e);
+	else if (local && err == -EBADMSG)
+		list_damaged(st, e);
+	pthread_mutex_unlock(&st->lock);
+	if (dropped && !gone) {
+		cfs_stage_file_remove(dir, &b);
+		remove_object(st, &b); /* a put that has failed may have stored it after all */
+	}
+}
+
+/* 1: all of it is still in memory. */
+static int collect_from_memory(struct cfs_store *s, const struct cfs_block *b, struct cfs_segs *ret)
+{
+	struct shard *sh = cfs_memory_shard(s, b);
+	struct block *block;
+	int r = 0;
+
+	pthread_mutex_lock(&sh->lock);
+	block = cfs_memory_find(sh, b);
+	if (block)
+		r = cfs_memory_collect_block(block, ret);
+	pthread_mutex_unlock(&sh->lock);
+	return r > 0;
+}
+
+static void upload_one(struct cfs_stage *st, struct staged *e)
+{
+	struct cfs_store *s = st->store;
+	cfs_deadline_t deadline = cfs_deadline_in(s->put_timeout_ms);
+	struct cfs_segs data;
+	bool local = true;
+	int r;
+
+	cfs_object_quiet(true);
+	cfs_segs_init(&data);
+	r = collect_from_memory(s, &e->id, &data);
+	if (r == 0)
+		r = cfs_stage_file_read(st, e, deadline, &data);
+	if (r >= 0) {
+		local = false;
+		r = cfs_put_object(s, &e->id, &data, deadline);
+	}
+	cfs_segs_release(&data);
+	/* The file goes when the object lasts. */
+	if (r == 0 && s->object->ops->sync)
+		r = cfs_store_sync(s, deadline);
+	if (r == 0)
+		uploaded(st, e);
+	else
+		not_uploaded(st, e, r, local, cfs_object_cause());
+}
+
+static void run_uploader(struct cfs_job *job)
+{
+	struct stage_uploader *u = (struct stage_uploader *)job;
+	struct cfs_stage *st = u->stage;
+	struct staged *e;
+
+	pthread_mutex_lock(&st->lock);
+	while ((!st->failing || st->n_busy == 1) && (e = first_due(st)) != NULL &&
+	       memory_allows(st, e->id.len)) {
+		uint32_t len = e->id.len;
+
+		e->state = STAGED_UPLOADING;
+		st->uploading_bytes += len;
+		wake(st);
+		pthread_mutex_unlock(&st->lock);
+		upload_one(st, e);
+		pthread_mutex_lock(&st->lock);
+		st->uploading_bytes -= len;
+	}
+	u->busy = false;
+	st->n_busy--;
+	pthread_cond_broadcast(&st->changed);
+	pthread_mutex_unlock(&st->lock);
+}
+
+/* ---- staging ---- */
+
+static bool reserve(struct cfs_stage *st, const struct cfs_block *b)
+{
+	bool room;
+
+	pthread_mutex_lock(&st->lock);
+	room = st->n + st->n_damaged + st->pending_n < CFS_STAGE_BLOCKS_MAX &&
+	       (!st->conf.size || st->bytes + st->pending_bytes + b->len <= st->conf.size);
+	if (room) {
+		st->pending_n++;
+		st->pending_bytes += b->len;
+	}
+	pthread_mutex_unlock(&st->lock);
+	return room;
+}
+
+static int write_block(struct cfs_stage *st, const struct cfs_block *b, const struct cfs_segs *data,
+		       struct cache_dir **ret_dir)
+{
+	struct cache_dir *dir = cfs_disk_ring_find(st->disk, b);
+	int r;
+
+	if (!dir || atomic_load(&dir->state) != DIR_OK)
+		return -ENODEV;
+	if (!cfs_stage_disk_has_room(dir, st->conf.free_ratio / FREE_PARTS, b->len))
+		return -ENOSPC;
+	r = cfs_stage_file_write(st, dir, b, data);
+	if (r < 0)
+		cfs_disk_dir_fault(dir, "stage", r, true);
+	*ret_dir = dir;
+	return r;
+}
+
+int cfs_stage_put(struct cfs_stage *st, const struct cfs_block *b, const struct cfs_segs *data)
+{
+	struct cache_dir *dir = NULL;
+	struct staged *e = NULL;
+	int r = -EDQUOT;
+
+	if (!st || !st->conf.writeback || st->conf.hold ||
+	    (st->conf.threshold && b->len >= st->conf.threshold))
+		return -EOPNOTSUPP;
+	if (b->slice < CFS_DISK_SLICE_MAX && b->index <= UINT16_MAX && reserve(st, b)) {
+		r = write_block(st, b, data, &dir);
+		if (r == 0) {
+			e = new_entry(dir, b, cfs_wall_s());
+			if (!e) {
+				cfs_stage_file_remove(dir, b);
+				r = -ENOMEM;
+			}
+		}
+		pthread_mutex_lock(&st->lock);
+		st->pending_n--;
+		st->pending_bytes -= b->len;
+		if (e && add_entry(st, e, false))
+			e = NULL;
+		wake(st);
+		pthread_mutex_unlock(&st->lock);
+		free(e);
+	}
+	if (r < 0)
+		atomic_fetch_add(&st->stat.bypassed, 1);
+	return r;
+}
+
+struct cache_dir *cfs_stage_dir(struct cfs_stage *st, const struct cfs_block *b)
+{
+	struct cache_dir *dir = NULL;
+	struct staged *e;
+
+	if (!st)
+		return NULL;
+	pthread_mutex_lock(&st->lock);
+	e = find(st, b);
+	if (e)
+		dir = e->dir;
+	pthread_mutex_unlock(&st->lock);
+	return dir;
+}
+
+bool cfs_stage_has(struct cfs_stage *st, const struct cfs_block *b, const struct cache_dir *dir)
+{
+	return cfs_stage_dir(st, b) == dir;
+}
+
+void cfs_stage_drop(struct cfs_stage *st, const struct cfs_block *b)
+{
+	struct cache_dir *dir = NULL;
+	struct staged *e;
+
+	if (!st)
+		return;
+	pthread_mutex_lock(&st->lock);
+	e = find(st, b);
+	if (e && e->state == STAGED_UPLOADING) {
+		e->dropped = true;
+	} else if (e) {
+		dir = e->dir;
+		free_entry(st, e);
+	}
+	pthread_mutex_unlock(&st->lock);
+	if (dir) {
+		cfs_stage_file_remove(dir, b);
+		cfs_disk_dir_forget(dir, b);
+	}
+}
+
+void cfs_stage_stats(struct cfs_stage *st, struct cfs_store_stats *ret)
+{
+	const struct staged *oldest;
+
+	if (!st)
+		return;
+	pthread_mutex_lock(&st->lock);
+	oldest = TAILQ_FIRST(&st->list);
+	ret->staged_blocks = st->n;
+	ret->staged_bytes = st->bytes;
+	ret->staged_damaged = st->n_damaged;
+	ret->staged_oldest_s = oldest ? (uint64_t)CFS_MAX(cfs_wall_s() - oldest->since_s, 0) : 0;
+	pthread_mutex_unlock(&st->lock);
+	ret->stage_uploads = atomic_load(&st->stat.uploads);
+	ret->stage_upload_errors = atomic_load(&st->stat.upload_errors);
+	ret->stage_bypassed = atomic_load(&st->stat.bypassed);
+}
+
+/* ---- what was left behind ---- */
+
+struct found {
+	struct cfs_block id;
+	int64_t since_s;
+};
+
+struct scan {
+	struct cfs_stage *st;
+	struct cache_dir *dir;
+	struct found *v;
+	size_t n, cap, max;
+};
+
+static int visit(void *arg, int fd, const char *name, const struct cfs_block *b, bool tmp)
+{
+	struct scan *s = arg;
+	struct found *bigger;
+	struct stat st;
+
+	if (atomic_load(&s->st->stopping))
+		return -ECANCELED;
+	if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode))
+		return 0;
+	if (tmp) {
+		if (st.st_mtim.tv_sec < cfs_wall_s() - TMP_AGE_S)
+			unlinkat(fd, name, 0);
+		return 0;
+	}
+	if (s->n == s->max)
+		return 1;
+	if (s->n == s->cap) {
+		s->cap = s->cap ? 2 * s->cap : 256;
+		bigger = reallocarray(s->v, s->cap, sizeof(*s->v));
+		if (!bigger)
+			return -ENOMEM;
+		s->v = bigger;
+	}
+	s->v[s->n++] = (struct found){
+		.id = *b,
+		.since_s = CFS_MIN((int64_t)st.st_mtim.tv_sec, cfs_wall_s()),
+	};
+	return 0;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+	const struct found *x = a, *y = b;
+
+	return (x->since_s < y->since_s) - (x->since_s > y->since_s);
+}
+
+/* They are older than all that came meanwhile. */
+static void scan_dir(struct cfs_stage *st, struct cache_dir *dir)
+{
+	struct scan s = {.st = st, .dir = dir};
+	unsigned long long bytes = 0;
+	size_t i, added = 0;
+	int r;
+
+	pthread_mutex_lock(&st->lock);
+	s.max = CFS_STAGE_BLOCKS_MAX - CFS_MIN(st->n + st->n_damaged, CFS_STAGE_BLOCKS_MAX);
+	pthread_mutex_unlock(&st->lock);
+	r = cfs_disk_walk(dir, CFS_STAGE_ROOT, visit, &s);
+	if (r < 0 && r != -ECANCELED)
+		cfs_disk_dir_fault(dir, "scan", r, false);
+	qsort(s.v, s.n, sizeof(*s.v), newest_first);
+	for (i = 0; i < s.n; i++) {
+		struct staged *e = new_entry(dir, &s.v[i].id, s.v[i].since_s);
+
+		if (!e)
+			break;
+		pthread_mutex_lock(&st->lock);
+		if (add_entry(st, e, true)) {
+			added++;
+			bytes += e->id.len;
+			e = NULL;
+		}
+		pthread_mutex_unlock(&st->lock);
+		free(e);
+	}
+	pthread_mutex_lock(&st->lock);
+	st->rescan = st->rescan || r > 0 || i < s.n;
+	pthread_mutex_unlock(&st->lock);
+	free(s.v);
+	if (added > 0)
+		cfs_info("staged blocks were found, %s: dir=%s blocks=%zu bytes=%llu",
+			 st->conf.hold ? "a read-only mount leaves them there" : "to be uploaded",
+			 dir->path, added, bytes);
+}
+
+static void tick(void *arg)
+{
+	struct cfs_stage *st = arg;
+	bool again;
+	unsigned i;
+
+	pthread_mutex_lock(&st->lock);
+	again = st->rescan && st->n < CFS_STAGE_BLOCKS_MAX / 2;
+	if (again)
+		st->rescan = false;
+	pthread_mutex_unlock(&st->lock);
+	for (i = 0; i < st->disk->n_dirs; i++) {
+		struct cache_dir *dir = &st->disk->dirs[i];
+
+		if (atomic_load(&dir->state) == DIR_FAILED)
+			st->scanned[i] = false;
+		else if (!st->scanned[i] || again) {
+			st->scanned[i] = true;
+			scan_dir(st, dir);
+		}
+	}
+	pthread_mutex_lock(&st->lock);
+	wake(st);
+	pthread_mutex_unlock(&st->lock);
+}
+
+/* ---- life ---- */
+
+int cfs_stage_parse_hours(const char *text, int *ret_from, int *ret_until)
+{
+	int from, until, end = 0;
+	char sep;
+
+	if (sscanf(text, "%2d%c%2d%n", &from, &sep, &until, &end) != 3 || text[end] ||
+	    (sep != ',' && sep != '-') || from < 0 || from > 23 || until < 0 || until > 24 ||
+	    strspn(text, "0123456789,-") != strlen(text))
+		return -EINVAL;
+	*ret_from = from;
+	*ret_until = until % 24;
+	return 0;
+}
+
+static int start(struct cfs_stage *st)
+{
+	unsigned i;
+	int r;
+
+	st->scanned = calloc(st->disk->n_dirs, sizeof(*st->scanned));
+	st->uploaders = calloc(st->conf.max_uploads, sizeof(*st->uploaders));
+	if (!st->scanned || !st->uploaders)
+		return -ENOMEM;
+	for (i = 0; i < st->conf.max_uploads; i++) {
+		st->uploaders[i].job.run = run_uploader;
+		st->uploaders[i].stage = st;
+	}
+	r = cfs_workers_create("cfs-stage-up", st->conf.max_uploads, st->conf.max_uploads,
+			       &st->workers);
+	if (r == 0)
+		r = cfs_ticker_start("cfs-stage", st->conf.tick_ms, tick, st, &st->ticker);
+	if (r == 0)
+		cfs_ticker_kick(st->ticker);
+	return r;
+}
+
+int cfs_stage_start(struct cfs_store *s, struct cfs_disk *d, const struct cfs_stage_conf *conf)
+{
+	struct cfs_stage *st = calloc(1, sizeof(*st));
+	struct cfs_pool_stats pool;
+	int r;
+
+	if (!st)
+		return -ENOMEM;
+	st->conf = *conf;
+	if (!st->conf.max_uploads)
+		st->conf.max_uploads = DEFAULT_UPLOADS;
+	if (!st->conf.tick_ms)
+		st->conf.tick_ms = TICK_MS;
+	st->store = s;
+	st->disk = d;
+	cfs_pool_stats(s->pool, &pool);
+	st->uploading_max = pool.budget / POOL_PARTS;
+	TAILQ_INIT(&st->list);
+	pthread_mutex_init(&st->lock, NULL);
+	cfs_cond_init(&st->changed);
+	cfs_stage_sync_init(&st->sync);
+	r = start(st);
+	if (r < 0) {
+		cfs_stage_stop(st);
+		return r;
+	}
+	d->stage = st;
+	s->stage = st;
+	return 0;
+}
+
+void cfs_stage_stop(struct cfs_stage *st)
+{
+	struct staged *e, *next;
+	size_t i;
+
+	if (!st)
+		return;
+	atomic_store(&st->stopping, true);
+	if (st->ticker)
+		cfs_ticker_stop(st->ticker);
+	if (st->workers)
+		cfs_workers_destroy(st->workers);
+	if (st->disk->stage == st)
+		st->disk->stage = NULL;
+	for (i = 0; i < CFS_STAGE_BUCKETS; i++) {
+		for (e = LIST_FIRST(&st->buckets[i]); e; e = next) {
+			next = LIST_NEXT(e, link);
+			free(e);
+		}
+	}
+	cfs_stage_sync_fini(&st->sync);
+	pthread_cond_destroy(&st->changed);
+	pthread_mutex_destroy(&st->lock);
+	free(st->uploaders);
+	free(st->scanned);
+	free(st);
+}
+
+void cfs_stage_set_mode(struct cfs_store *s, enum cfs_stage_mode mode)
+{
+	struct cfs_stage *st = s->stage;
+
+	if (!st)
+		return;
+	pthread_mutex_lock(&st->lock);
+	st->mode = mode;
+	pthread_cond_broadcast(&st->changed);
+	wake(st);
+	pthread_mutex_unlock(&st->lock);
+}
+
+uint64_t cfs_stage_drain(struct cfs_store *s, uint64_t patience_ms)
+{
+	struct cfs_stage *st = s->stage;
+	cfs_deadline_t give_up = cfs_deadline_in(patience_ms);
+	uint64_t left, seen, bytes;
+
+	if (!st || st->conf.hold)
+		return 0;
+	pthread_mutex_lock(&st->lock);
+	if (st->mode == CFS_STAGE_NORMAL)
+		st->mode = CFS_STAGE_FLUSH;
+	for (seen = st->n;
+	     st->n > 0 && st->mode == CFS_STAGE_FLUSH && !cfs_deadline_passed(give_up);) {
+		wake(st);
+		cfs_cond_wait(&st->changed, &st->lock, cfs_deadline_in(DRAIN_POLL_MS));
+		if (st->n < seen)
+			give_up = cfs_deadline_in(patience_ms);
+		seen = st->n;
+	}
+	st->mode = CFS_STAGE_LEAVE;
+	left = st->n;
+	bytes = st->bytes;
+	pthread_mutex_unlock(&st->lock);
+	if (left > 0)
+		cfs_warn("staged blocks are left for the next mount with this cache-dir: "
+			 "blocks=%llu "
+			 "bytes=%llu",
+			 (unsigned long long)left, (unsigned long long)bytes);
+	return left;
+}

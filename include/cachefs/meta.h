@@ -654,6 +654,33 @@ struct cfs_clone {
 int cfs_meta_clone(struct cfs_meta *m, const struct cfs_ctx *who, const struct cfs_clone *req,
 		   struct cfs_entry *ret);
 
+/* ---- dump and load ---- */
+
+/*
+ * Attributes as bytes (volume-format section 4), for the Redis engine and binary dumps. Encoding
+ * returns the length; decoding -EINVAL when it is too short.
+ */
+#define CFS_ATTR_BYTES_MAX 81
+size_t cfs_attr_encode(const struct cfs_attr *attr, uint8_t out[CFS_ATTR_BYTES_MAX]);
+int cfs_attr_decode(const void *in, size_t len, struct cfs_attr *ret);
+
+/* The setting as it is stored, secrets sealed; malloc'ed. After a successful load. */
+int cfs_meta_setting_text(struct cfs_meta *m, char **ret);
+/*
+ * An empty database becomes a volume that no client mounts before cfs_meta_load_end. -EEXIST: it is
+ * not empty; with restart, what a load left that did not end is removed first.
+ */
+int cfs_meta_load_begin(struct cfs_meta *m, bool trash, bool restart, char err[256]);
+/* Rows of one table, any number of them; the contract of put_rows in meta/engine.h. */
+int cfs_meta_put_rows(struct cfs_meta *m, enum cfs_meta_table table, const struct cfs_row *rows,
+		      size_t n);
+/* A session that ended long ago: the first client ends the inodes that it had open. */
+int cfs_meta_put_ended_session(struct cfs_meta *m, uint64_t sid);
+/* The setting, as stored text, makes it a volume; everything is durable when this returns 0. */
+int cfs_meta_load_end(struct cfs_meta *m, const char *setting, char err[256]);
+/* Instead of load_end: the database is empty again. */
+int cfs_meta_load_abort(struct cfs_meta *m);
+
 /* Removes everything the volume has in the metadata engine. */
 int cfs_meta_destroy_volume(struct cfs_meta *m, const struct cfs_ctx *ctx);
 

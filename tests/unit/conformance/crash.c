@@ -274,6 +274,7 @@ static void test_storm(void **state)
 	cfs_ino_t top = test_dir("storm");
 	const cfs_ino_t dirs[3] = {top, make_dir(top, "d1"), make_dir(top, "d2")};
 	struct storm threads[STORM_THREADS];
+	struct cfs_ctx c = as_root();
 	unsigned i, seed = (unsigned)getpid();
 
 	print_message("storm seed %u\n", seed);
@@ -285,6 +286,7 @@ static void test_storm(void **state)
 	for (i = 0; i < STORM_THREADS; i++)
 		OK(pthread_join(threads[i].thread, NULL));
 	finish_deletions();
+	OK(cfs_quotas_flush(vol.other, &c));
 }
 
 struct emptying {

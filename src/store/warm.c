@@ -36,12 +36,24 @@ static int put_until(const struct cfs_tier_slot *disk, const struct cfs_block *b
 	return r;
 }
 
+/* 1: the keeper has it now; else it is for us to fetch. */
+static int warm_elsewhere(const struct cfs_tier_slot *keeper, const struct cfs_block *b,
+			  cfs_deadline_t deadline)
+{
+	char byte;
+	const struct iovec dst = {.iov_base = &byte, .iov_len = 1};
+
+	return keeper->ops->get(keeper->tier, b, 0, &dst, 1, false, deadline) == 1;
+}
+
 int cfs_store_warm(struct cfs_store *s, const struct cfs_block *b, cfs_deadline_t deadline)
 {
-	const struct cfs_tier_slot *disk = disk_of(s);
+	const struct cfs_tier_slot *disk = disk_of(s), *keeper = cfs_store_keeper(s, b);
 	struct cfs_segs data;
 	int r;
 
+	if (keeper && warm_elsewhere(keeper, b, deadline))
+		return 1;
 	if (disk)
 		r = disk->ops->check(disk->tier, b, deadline);
 	else

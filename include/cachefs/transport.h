@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The peer transport: members of a cache group serve each other ranges of blocks.
+ *
+ * A cfs_transport is one member: one thread with one io_uring that serves requests (when it
+ * listens) and runs the client side of every cfs_peer. It knows frames and peers, not what a block
+ * means: the serve table finds the bytes, the caller decides whom to ask.
+ *
+ *	asking:		cfs_peer_start() -> done(), or cfs_peer_read() which waits
+ *	answering:	ops->get() -> cfs_peer_answer()
+ *
+ * Every received byte has been checked against the CRC-32C of its frame, every byte that is sent
+ * from a file with checksums is covered by them. Nothing here waits without a deadline; a peer that
+ * fails is left out (-EHOSTDOWN at once) and probed in the background until it answers.
+ *
+ * Memory: idle connections take under 2 KiB each besides the kernel's socket; answers below 64 KiB
+ * that wait to be sent are copies, bounded by conn_bytes per connection; larger ones are sent from
+ * the page cache or from the answer's own memory.
+ *
+ * The protocol, byte by byte: docs/peer-protocol.md.
+ */
+#ifndef CFS_TRANSPORT_H
+#define CFS_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "base/clock.h"
+
+#define CFS_PEER_KEY_SIZE  32
+#define CFS_PEER_BLOCK_MAX (16u << 20)
+#define CFS_PEER_SEGMENT   (32u << 10) /* covered by one checksum of a file */
+
+struct cfs_transport;
+struct cfs_peer;
+
+/* A block by name. len is its whole length and part of the name. */
+struct cfs_peer_block {
+	uint64_t slice;
+	uint32_t index;
+	uint32_t len;
+};
+
+/* --- answering --- */
+
+enum cfs_peer_flag {
+	CFS_PEER_ONLY_CACHED = 1, /* -ENOENT rather than fetch it from object storage */
+};
+
+/* Read only. Valid until it has been answered. */
+struct cfs_peer_request {
+	struct cfs_peer_block block;
+	uint32_t off, len; /* within the block, len > 0 */
+	unsigned flags;	   /* enum cfs_peer_flag */
+	uint64_t from;	   /* member that asks */
+};
+
+struct cfs_peer_answer {
+	/*
+	 * 0 or why not: -ENOENT not here, -EBUSY ask somebody else, -ESHUTDOWN leaving; anything
+	 * else arrives as -EREMOTEIO.
+	 */
+	int err;
+	/*
+	 * The block as a file, data at offset 0, whose bytes never change; crcs[i] is the CRC-32C
+	 * of segment i (the last may be short), not yet verified: the receiver finds a mismatch,
+	 * and so does the sender where it reads a segment. n_crcs 0: none.
+	 */
+	int fd;
+	unsigned n_crcs;
+	const uint32_t *crcs;
+	/* Or, with fd -1, exactly the bytes asked for. */
+	const struct iovec *iov;
+	int n_iov;
+	/*
+	 * The bytes (fd, crcs, iov) are no longer needed; mismatch: they do not match crcs. May be
+	 * NULL. On the transport's thread: must not wait.
+	 */
+	void (*release)(void *arg, bool mismatch);
+	void *arg;
+};
+
+enum cfs_peer_hint {
+	CFS_PEER_FORGET = 1, /* the block is deleted */
+	CFS_PEER_WARM = 2,   /* the block will be wanted */
+};
+
+/* All on the transport's thread: must not wait. */
+struct cfs_peer_serve_ops {
+	/* cfs_peer_answer() must follow exactly once, here or later from any thread. */
+	void (*get)(void *arg, struct cfs_peer_request *req);
+	/* Best effort, no answer. Optional: ignored. */
+	void (*hint)(void *arg, uint64_t from, const struct cfs_peer_block *b,
+		     enum cfs_peer_hint hint);
+};
+
+/* *a is copied; what it points to must stay until release. req is gone afterwards. */
+void cfs_peer_answer(struct cfs_peer_request *req, const struct cfs_peer_answer *a);
+
+/* --- the member itself --- */
+
+struct cfs_transport_conf {
+	uint64_t member; /* own id, not 0 */
+	uint8_t key[CFS_PEER_KEY_SIZE];
+
+	const struct sockaddr *listen; /* NULL: only asks. Port 0: any */
+	socklen_t listen_len;
+	bool allow_public; /* listen on an address that is not private, or on any */
+	const struct cfs_peer_serve_ops *ops;
+	void *ops_arg;
+
+	/* 0: the default in brackets */
+	unsigned connect_timeout_ms; /* of connecting and authenticating, each [2000] */
+	unsigned stall_timeout_ms;   /* a receiver that takes nothing is cut off [30000] */
+	unsigned max_conns;	     /* that are being served [16384] */
+	unsigned max_unauthenticated, max_unauthenticated_per_addr; /* [1024], [64] */
+	unsigned max_conns_per_peer;				    /* that it opens [4] */
+	uint64_t conn_bytes;	 /* asked for and not yet sent, per connection [64 MiB] */
+	uint64_t inflight_bytes; /* all connections; beyond it answers are -EBUSY [8 GiB] */
+	uint64_t request_rate;	 /* per second and connection; beyond it -EBUSY [no limit] */
+	unsigned failures;	 /* in a row after which a peer is left out [3] */
+	unsigned probe_ms;	 /* pause before the first probe, doubled up to 100 times [100] */
+};
+
+/*
+ * -EADDRNOTAVAIL: the address is public; -EADDRINUSE and others of bind(2); -ENOSYS, -EPERM: no
+ * io_uring here. err: one line.
+ */
+int cfs_transport_create(const struct cfs_transport_conf *conf, struct cfs_transport **ret,
+			 char err[256]);
+/*
+ * Every peer must be closed. Cuts all connections; waits for answers that are still owed to
+ * ops->get.
+ */
+void cfs_transport_destroy(struct cfs_transport *t);
+/* Where it listens; 0 port when it does not. */
+void cfs_transport_address(struct cfs_transport *t, struct sockaddr_storage *ret,
+			   socklen_t *ret_len);
+/* Connections from now on use key; those made with old (may be NULL) are accepted too. */
+void cfs_transport_set_key(struct cfs_transport *t, const uint8_t key[CFS_PEER_KEY_SIZE],
+			   const uint8_t *old);
+/* Tells those who ask to go elsewhere; requests that have arrived are answered. Does not wait. */
+void cfs_transport_drain(struct cfs_transport *t);
+
+/* RFC 1918, RFC 6598, link-local, loopback, fc00::/7. */
+bool cfs_address_is_private(const struct sockaddr *sa);
+/*
+ * The first address of this machine that is private, not loopback, and in `network`
+ * ("10.1.0.0/16"; NULL: any). -EADDRNOTAVAIL: none.
+ */
+int cfs_address_pick(const char *network, struct sockaddr_storage *ret, socklen_t *ret_len);
+/* "10.0.0.1:7000", "[fd00::1]:7000". */
+#define CFS_ADDRESS_MAX 64
+void cfs_address_format(const struct sockaddr *sa, char ret[CFS_ADDRESS_MAX]);
+
+/* --- asking --- */
+
+/* Does not connect yet. */
+int cfs_peer_open(struct cfs_transport *t, uint64_t member, const struct sockaddr *addr,
+		  socklen_t addr_len, struct cfs_peer **ret);
+/* What is under way ends with -ESHUTDOWN first. Not from a done function. */
+void cfs_peer_close(struct cfs_peer *p);
+
+/*
+ * A request for a range. Owned by the caller, must stay (with dst) until done.
+ *
+ * Errors: -ENOENT, -EBUSY, -EREMOTEIO: the peer said so. -EHOSTDOWN: it is left out for now.
+ * -ETIMEDOUT, -ECANCELED. -EBADMSG: wrong bytes (dst holds them). -ECONNREFUSED, -EHOSTUNREACH,
+ * -ECONNRESET, -EPROTO, -EACCES (the key, or the member, is not the expected one), -ESHUTDOWN.
+ */
+struct cfs_peer_get {
+	struct cfs_peer_block block;
+	uint32_t off, len;
+	unsigned flags;		 /* enum cfs_peer_flag */
+	const struct iovec *dst; /* len bytes in all */
+	int n_dst;
+	cfs_deadline_t deadline; /* observed to about 20 ms */
+	/* Once, on the transport's thread: must not wait; may start others and free this one. */
+	void (*done)(struct cfs_peer_get *get, int err);
+
+	/* The transport's */
+	struct cfs_peer_get *next, *prev;
+	void *conn;
+	uint64_t id, start_ns;
+	uint32_t received, crc;
+	uint32_t at_off;
+	int at;
+	bool canceled;
+};
+
+/*
+ * 0: done will run. Otherwise it will not: -EHOSTDOWN, -EAGAIN (too many are waiting), -EINVAL,
+ * -ESHUTDOWN.
+ */
+int cfs_peer_start(struct cfs_peer *p, struct cfs_peer_get *get);
+/* Makes done run soon, with -ECANCELED unless the answer was faster. Not after done. */
+void cfs_peer_cancel(struct cfs_peer *p, struct cfs_peer_get *get);
+/* Start and wait. Not from the transport's thread. Returns len. */
+ssize_t cfs_peer_read(struct cfs_peer *p, const struct cfs_peer_block *b, uint32_t off,
+		      uint32_t len, unsigned flags, const struct iovec *dst, int n_dst,
+		      cfs_deadline_t deadline);
+/* Best effort: dropped when the peer is left out or has not been talked to. */
+void cfs_peer_hint(struct cfs_peer *p, const struct cfs_peer_block *b, enum cfs_peer_hint hint);
+
+enum cfs_peer_state {
+	CFS_PEER_CLOSED_CIRCUIT, /* in use */
+	CFS_PEER_OPEN_CIRCUIT,	 /* left out */
+	CFS_PEER_HALF_OPEN,	 /* left out, being probed */
+};
+
+/* --- statistics --- */
+
+enum cfs_peer_error {
+	CFS_PEER_E_CONNECT, /* refused, unreachable, no answer to connecting */
+	CFS_PEER_E_AUTH,
+	CFS_PEER_E_TIMEOUT,
+	CFS_PEER_E_LOST,     /* connection cut */
+	CFS_PEER_E_PROTOCOL, /* frames that make no sense */
+	CFS_PEER_E_CHECKSUM,
+	CFS_PEER_E_BUSY,   /* limits */
+	CFS_PEER_E_REMOTE, /* the owner failed */
+	CFS_PEER_E_CANCELED,
+	CFS_PEER_E_COUNT,
+};
+extern const char *const cfs_peer_error_names[CFS_PEER_E_COUNT];
+
+#define CFS_PEER_LATENCIES 24
+struct cfs_peer_stats {
+	uint64_t requests, bytes; /* that ended well */
+	uint64_t misses;	  /* -ENOENT */
+	uint64_t errors[CFS_PEER_E_COUNT];
+	uint64_t latency_ns;			/* sum over requests */
+	uint64_t latencies[CFS_PEER_LATENCIES]; /* [i]: below 2^i us, the last: all above */
+	unsigned conns, inflight;
+	uint64_t inflight_bytes;
+};
+/* Both directions of the member; either may be NULL. */
+void cfs_transport_stats(struct cfs_transport *t, struct cfs_peer_stats *ret_asked,
+			 struct cfs_peer_stats *ret_served);
+void cfs_peer_stats(struct cfs_peer *p, struct cfs_peer_stats *ret, enum cfs_peer_state *ret_state);
+
+#endif

@@ -66,7 +66,7 @@ void sorter_destroy(struct sorter *s)
 	free(s);
 }
 
-static int open_file(void)
+int sorter_open_file(void)
 {
 	const char *dir = getenv("TMPDIR");
 	char path[4096];
@@ -104,7 +104,7 @@ static int spill(struct sorter *s)
 	ssize_t n;
 
 	if (s->fd < 0)
-		s->fd = open_file();
+		s->fd = sorter_open_file();
 	if (s->fd < 0)
 		return s->fd;
 	qsort(s->v, s->n, s->size, s->compare);

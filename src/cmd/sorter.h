@@ -26,4 +26,7 @@ int sorter_next(struct sorter *s, void *ret);
 /* NULL is fine. */
 void sorter_destroy(struct sorter *s);
 
+/* A file without a name where sorters have theirs: a descriptor or a negative errno. */
+int sorter_open_file(void);
+
 #endif

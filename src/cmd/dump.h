@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the two forms of a dump share. */
+#ifndef CFS_CMD_DUMP_H
+#define CFS_CMD_DUMP_H
+
+#include <cachefs/meta.h>
+
+#include "cmd/progress.h"
+#include "cmd/stream.h"
+
+struct dump {
+	struct cfs_meta *meta;
+	char *setting; /* text, without secrets unless they are wanted */
+	struct stream_out *out;
+	struct progress p;
+	uint64_t inodes, entries;
+};
+
+int dump_binary(struct dump *d);
+int dump_json(struct dump *d);
+
+/* Counters that a dump carries; the others are times of background jobs. */
+enum dump_counter {
+	COUNTER_SPACE,
+	COUNTER_INODES,
+	COUNTER_NEXT_INODE,
+	COUNTER_NEXT_CHUNK,
+	COUNTER_NEXT_SESSION,
+	COUNTER_NEXT_TRASH,
+	COUNTER_COUNT,
+};
+extern const char *const dump_counter_names[COUNTER_COUNT];	 /* in tables and binary dumps */
+extern const char *const dump_counter_json_names[COUNTER_COUNT]; /* in JSON dumps */
+/* COUNTER_COUNT when it is none of them. */
+enum dump_counter dump_counter_find(const char *const names[COUNTER_COUNT], const char *name,
+				    size_t len);
+
+#endif

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "cmd/load.h"
+
+enum { BATCH_ROWS = 1024, BATCH_BYTES = 512 << 10 };
+
+/* Rows of one table, and the bytes they point to. */
+struct load_batch {
+	size_t n, used;
+	struct cfs_row rows[BATCH_ROWS];
+	_Alignas(struct cfs_slice) uint8_t bytes[BATCH_BYTES];
+};
+
+int load_setting(struct load *l, char *text)
+{
+	static const char *const secret[] = {"SecretKey", "SessionToken", "EncryptKey"};
+	json_t *j = json_loads(text, 0, NULL);
+	bool trash;
+	size_t i;
+	int r;
+
+	free(l->setting);
+	l->setting = text;
+	if (!j || !json_is_string(json_object_get(j, "Name")) ||
+	    !json_is_string(json_object_get(j, "UUID"))) {
+		json_decref(j);
+		snprintf(l->err, sizeof(l->err), "this is no dump of a volume: no setting in it");
+		return -EBADMSG;
+	}
+	l->dir_stats = json_is_true(json_object_get(j, "DirStats"));
+	trash = json_integer_value(json_object_get(j, "TrashDays")) > 0;
+	for (i = 0; i < CFS_ARRAY_SIZE(secret); i++) {
+		const char *v = json_string_value(json_object_get(j, secret[i]));
+
+		l->secrets_removed |= v && !strcmp(v, "removed");
+	}
+	json_decref(j);
+	r = cfs_meta_load_begin(l->meta, trash, l->restart, l->err);
+	l->begun = r == 0;
+	return r;
+}
+
+static int flush(struct load *l, enum cfs_meta_table table)
+{
+	struct load_batch *b = l->batches[table];
+	int r;
+
+	if (!b || !b->n)
+		return 0;
+	r = cfs_meta_put_rows(l->meta, table, b->rows, b->n);
+	if (r == -EEXIST)
+		snprintf(l->err, sizeof(l->err), "the dump has the same name or row twice");
+	else if (r)
+		snprintf(l->err, sizeof(l->err), "rows cannot be written: %s", strerror(-r));
+	progress_add(&l->p, b->n);
+	b->n = b->used = 0;
+	return r;
+}
+
+/* The bytes of a row: where they are, and how many. */
+static size_t payload(enum cfs_meta_table table, struct cfs_row *row, const void **p[2],
+		      size_t len[2])
+{
+	len[0] = len[1] = 0;
+	switch (table) {
+	case CFS_TABLE_EDGE:
+		p[0] = (const void **)&row->edge.name;
+		len[0] = row->edge.name_len;
+		return 1;
+	case CFS_TABLE_CHUNK:
+		p[0] = (const void **)&row->list.slices;
+		len[0] = row->list.n * sizeof(struct cfs_slice);
+		return 1;
+	case CFS_TABLE_SYMLINK:
+		p[0] = (const void **)&row->symlink.target;
+		len[0] = row->symlink.len;
+		return 1;
+	case CFS_TABLE_XATTR:
+		p[0] = (const void **)&row->xattr.name;
+		len[0] = row->xattr.name_len;
+		p[1] = &row->xattr.value;
+		len[1] = row->xattr.value_len;
+		return 2;
+	case CFS_TABLE_ACL:
+		p[0] = &row->acl.rule;
+		len[0] = row->acl.len;
+		return 1;
+	default:
+		return 0;
+	}
+}
+
+static void raise_to(int64_t *counter, uint64_t v)
+{
+	if ((int64_t)v > *counter)
+		*counter = (int64_t)v;
+}
+
+/* Counters that a dump of a volume in use may have from before its rows. */
+static void note_ids(struct load *l, enum cfs_meta_table table, const struct cfs_row *row)
+{
+	if (table == CFS_TABLE_NODE) {
+		l->inodes++;
+		if (row->ino > CFS_TRASH_INO)
+			raise_to(&l->counters[COUNTER_NEXT_TRASH], row->ino - CFS_TRASH_INO);
+		else if (row->ino < CFS_TRASH_INO)
+			raise_to(&l->counters[COUNTER_NEXT_INODE], row->ino + 1);
+	} else if (table == CFS_TABLE_REF) {
+		raise_to(&l->counters[COUNTER_NEXT_CHUNK], row->ref.id + 1);
+	} else if (table == CFS_TABLE_SUSTAINED) {
+		raise_to(&l->counters[COUNTER_NEXT_SESSION], row->sid);
+	} else if (table == CFS_TABLE_EDGE) {
+		l->entries++;
+	}
+}
+
+static int note_session(struct load *l, uint64_t sid)
+{
+	uint64_t *v;
+	size_t i;
+
+	for (i = 0; i < l->n_sids; i++)
+		if (l->sids[i] == sid)
+			return 0;
+	v = reallocarray(l->sids, l->n_sids + 1, sizeof(*v));
+	if (!v)
+		return -ENOMEM;
+	l->sids = v;
+	v[l->n_sids++] = sid;
+	return 0;
+}
+
+/* A record of a chunk is a reference to its slice. */
+static int add_references(struct load *l, const struct cfs_row *row)
+{
+	size_t i;
+	int r = 0;
+
+	for (i = 0; i < row->list.n && !r; i++) {
+		const struct cfs_slice *s = &row->list.slices[i];
+		struct cfs_row ref = {.ref = {.id = s->id, .size = s->size, .refs = 1}};
+
+		if (s->id)
+			r = load_row(l, CFS_TABLE_REF, &ref);
+	}
+	return r;
+}
+
+int load_row(struct load *l, enum cfs_meta_table table, const struct cfs_row *row)
+{
+	struct load_batch *b = l->batches[table];
+	struct cfs_row copy = *row;
+	const void **p[2];
+	size_t len[2], n = payload(table, &copy, p, len), need, i;
+	int r = 0;
+
+	note_ids(l, table, row);
+	if (table == CFS_TABLE_CHUNK)
+		r = add_references(l, row);
+	else if (table == CFS_TABLE_SUSTAINED)
+		r = note_session(l, row->sid);
+	if (r)
+		return r;
+	if (!b) {
+		b = malloc(sizeof(*b));
+		if (!b)
+			return -ENOMEM;
+		b->n = b->used = 0;
+		l->batches[table] = b;
+	}
+	need = (len[0] + len[1] + 15) & ~(size_t)15;
+	if (b->n == BATCH_ROWS || b->used + need > BATCH_BYTES)
+		r = flush(l, table);
+	if (r)
+		return r;
+	if (need > BATCH_BYTES) /* alone */
+		return cfs_meta_put_rows(l->meta, table, row, 1);
+	for (i = 0; i < n; i++) {
+		if (len[i])
+			memcpy(b->bytes + b->used, *p[i], len[i]);
+		*p[i] = b->bytes + b->used;
+		b->used += len[i];
+	}
+	b->used = (b->used + 15) & ~(size_t)15;
+	b->rows[b->n++] = copy;
+	return 0;
+}
+
+static int put_counters(struct load *l)
+{
+	size_t i;
+	int r = 0;
+
+	for (i = 0; i < COUNTER_COUNT && !r; i++) {
+		const struct cfs_row row = {
+			.counter = {.name = dump_counter_names[i], .value = l->counters[i]},
+		};
+
+		/* Made when the first trash directory is. */
+		if (i == COUNTER_NEXT_TRASH && !l->counters[i])
+			continue;
+		r = cfs_meta_put_rows(l->meta, CFS_TABLE_COUNTER, &row, 1);
+	}
+	return r;
+}
+
+int load_finish(struct load *l)
+{
+	size_t i;
+	int r = 0;
+
+	raise_to(&l->counters[COUNTER_NEXT_INODE], 2);
+	raise_to(&l->counters[COUNTER_NEXT_CHUNK], 1);
+	for (i = 0; i < LOAD_TABLES && !r; i++)
+		r = flush(l, (enum cfs_meta_table)i);
+	for (i = 0; i < l->n_sids && !r; i++)
+		r = cfs_meta_put_ended_session(l->meta, l->sids[i]);
+	if (!r)
+		r = put_counters(l);
+	return r ? r : cfs_meta_load_end(l->meta, l->setting, l->err);
+}
+
+void load_free(struct load *l)
+{
+	size_t i;
+
+	for (i = 0; i < LOAD_TABLES; i++)
+		free(l->batches[i]);
+	free(l->sids);
+	free(l->setting);
+}

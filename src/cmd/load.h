@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows on their way into an empty volume, and what is counted while they pass. */
+#ifndef CFS_CMD_LOAD_H
+#define CFS_CMD_LOAD_H
+
+#include <cachefs/meta.h>
+
+#include "cmd/dump.h"
+#include "cmd/stream.h"
+
+#define LOAD_TABLES (CFS_TABLE_COUNTER + 1)
+
+struct load_batch;
+struct load {
+	struct cfs_meta *meta;
+	struct stream_in *in;
+	bool restart;
+	struct progress p;
+	char *setting; /* text, stored at the end */
+	bool dir_stats;
+	bool begun, secrets_removed;
+	struct load_batch *batches[LOAD_TABLES];
+	uint64_t inodes, entries, slices;
+	/* of the dump; raised to what its rows need */
+	int64_t counters[COUNTER_COUNT];
+	uint64_t *sids; /* of sustained inodes: few */
+	size_t n_sids;
+	char err[256];
+};
+
+/* The setting is known: the database becomes a volume to be. Takes over the text. */
+int load_setting(struct load *l, char *text);
+/* Copies the row; what is full is written. */
+int load_row(struct load *l, enum cfs_meta_table table, const struct cfs_row *row);
+/* Everything that is left, counters, sessions, setting. */
+int load_finish(struct load *l);
+void load_free(struct load *l);
+
+int load_binary(struct load *l);
+int load_json(struct load *l);
+
+#endif

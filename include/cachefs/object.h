@@ -129,7 +129,7 @@ uint64_t cfs_object_retries(void);
  * unless the calling thread has said that it logs itself.
  */
 void cfs_object_quiet(bool quiet);
-/* Why the last call of this thread that was given up has failed; "" when nobody knows. */
+/* Why a call of this thread was given up since it became quiet; "" when nobody knows. */
 const char *cfs_object_cause(void);
 
 #endif

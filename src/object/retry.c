@@ -39,7 +39,8 @@ uint64_t cfs_object_retries(void)
 void cfs_object_quiet(bool on)
 {
 	quiet = on;
-	cause[0] = '\0';
+	if (on)
+		cause[0] = '\0';
 }
 
 const char *cfs_object_cause(void)

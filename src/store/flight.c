@@ -227,8 +227,8 @@ static void log_failure(const struct flight *f, const char *what, int err)
 
 	cfs_store_block_key(f->store, &f->id, key);
 	if (!f->prefetch)
-		cfs_err("%s: key=%s off=%u len=%u err=%s", what, key, f->off, f->len,
-			cfs_errname(err));
+		cfs_err("%s: key=%s off=%u len=%u err=%s cause=%s", what, key, f->off, f->len,
+			cfs_errname(err), cfs_object_cause());
 }
 
 static void log_late(struct cfs_store *s, const struct cfs_block *b, const char *what)
@@ -255,11 +255,14 @@ static int fetch_object(struct flight *f, struct iovec *iov, int n_iov, bool now
 	/* One byte more than there should be tells an object that is too long. */
 	if (f->off + f->len == f->id.len)
 		iov[n_iov++] = (struct iovec){.iov_base = &beyond, .iov_len = 1};
+	/* What is said of it is said here. */
+	cfs_object_quiet(true);
 	if (nowait)
 		got = ops->get_nowait(s->object, key, f->off, iov, n_iov);
 	else
 		got = ops->get(s->object, key, f->off, iov, n_iov,
 			       cfs_deadline_min(f->deadline, cfs_deadline_in(s->get_timeout_ms)));
+	cfs_object_quiet(false);
 	if (nowait && got == -EAGAIN)
 		return -EAGAIN;
 

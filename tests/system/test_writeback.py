@@ -1,0 +1,507 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writeback, and an object store that goes away. A failure here is data that was confirmed and is
+gone, something else in the bucket than what was written, a mount that stands still although it need
+not, or one that outgrows its memory."""
+
+import errno
+import os
+import pathlib
+import pty
+import random
+import subprocess
+import threading
+import time
+
+import pytest
+
+import test_crash
+from cachefs import SLOW, tool, wait_until
+from syscalls import data, read, write
+from test_s3 import S3Volume, s3, via  # noqa: F401
+
+LONG = bool(os.environ.get("CACHEFS_LONG"))
+FAILS = r"cannot be uploaded|cannot be stored|cannot be read|not read in time|object store"
+
+
+class World:
+    """A volume in S3 behind the proxy, and a cache directory that outlives its mounts."""
+
+    def __init__(self, ws, s3, via, **options):
+        self.ws, self.via = ws, via
+        self.vol = S3Volume(ws, s3, **options)
+        self.cache = ws.path("cache")
+
+    def mount(self, opts="writeback", **kw):
+        where = "bucket=%s/bucket,cache-dir=%s,put-timeout=5" % (self.via.url, self.cache)
+        return self.vol.mount(",".join(filter(None, [where, opts])), **kw)
+
+    def elsewhere(self):
+        """As another machine sees it: without the cache directory."""
+        return self.vol.mount("")
+
+    def staged(self):
+        root = self.cache / self.vol.setting()["UUID"] / "rawstaging"
+        return sorted(p for p in root.rglob("*_*") if p.suffix != ".tmp")
+
+
+@pytest.fixture
+def world(ws, s3, via):
+    return World(ws, s3, via)
+
+
+def stats(mnt):
+    out = {}
+    for line in read(mnt / ".stats").decode().splitlines():
+        name, _, value = line.rpartition(" ")
+        out[name] = float(value)
+    return out
+
+
+def metric(mnt, name):
+    return stats(mnt)["cachefs_" + name]
+
+
+def uploaded(mnt, seconds=60):
+    wait_until(lambda: metric(mnt, "staging_blocks") == 0, seconds, "the upload of what is staged")
+
+
+# -- away and back
+
+
+def test_uploaded_when_it_returns(world):
+    """The bucket is away: writes and fsync go on, files are read back, and all arrives later."""
+    content = {"f%d" % i: data(size, i) for i, size in enumerate((1, 4096, 100_001, 9_000_000))}
+    mnt = world.mount()
+    mnt.allow(FAILS)
+    world.via.add(refuse=True)
+    start = time.monotonic()
+    for name, what in content.items():
+        write(mnt / name, what, sync=True)
+    assert time.monotonic() - start < 4 * SLOW
+    assert not world.vol.objects()
+    now = stats(mnt)
+    assert now["cachefs_staging_blocks"] == 6
+    assert now["cachefs_staging_bytes"] == sum(map(len, content.values()))
+    wait_until(lambda: metric(mnt, "staging_oldest_seconds") >= 2, 20, "the age of what is staged")
+    # not from the memory of this process
+    mnt.kill9()
+    world.vol.check_options = {"leaks": "warn", "unmounted": False}
+    mnt = world.mount()
+    mnt.allow(FAILS)
+    for name, what in content.items():
+        assert read(mnt / name) == what
+    assert not world.vol.objects()
+    world.via.clear()
+    uploaded(mnt)
+    assert metric(mnt, "staging_oldest_seconds") == 0
+    assert metric(mnt, "staging_uploads_total") == 6
+    assert not world.staged()
+    other = world.elsewhere()
+    for name, what in content.items():
+        assert read(other / name) == what
+    lines = [x for x in mnt.log().splitlines() if "staged block cannot be uploaded" in x]
+    assert len(lines) == len({x.partition("key=")[2].partition(" ")[0] for x in lines})
+
+
+def test_removed_before_upload(world):
+    mnt = world.mount("writeback,upload-delay=1h")
+    write(mnt / "f", data(5_000_000), sync=True)
+    assert len(world.staged()) == 2
+    os.unlink(mnt / "f")
+    wait_until(lambda: not world.staged(), 30, "the end of the staged blocks")
+    mnt.umount()
+    assert not world.vol.objects()
+    assert not world.via.seen("PUT", "chunks")
+
+
+@pytest.mark.parametrize("how", ("delay", "hours"))
+def test_held_back(world, how):
+    """upload-delay, upload-hours; the end of the mount does not wait for either."""
+    hour = time.localtime().tm_hour
+    opts = {"delay": "upload-delay=1h", "hours": "upload-hours=%d-%d" % ((hour + 2) % 24, (hour + 3) % 24)}
+    mnt = world.mount("writeback," + opts[how])
+    write(mnt / "f", b"not yet", sync=True)
+    wait_until(lambda: metric(mnt, "staging_oldest_seconds") >= 3, 20, "three seconds")
+    assert not world.vol.objects()
+    mnt.umount()
+    assert len(world.vol.objects()) == 1 and not world.staged()
+
+
+def test_bad_options(world):
+    r = world.ws.run("cachefs", "mount", world.vol.url, world.ws.dir, "-o", "upload-hours=25-3")
+    assert r.returncode and "upload-hours" in r.stderr, r
+    r = world.ws.run("cachefs", "mount", world.vol.url, world.ws.dir, "-o", "writeback,cache-dir=none")
+    assert r.returncode and "writeback needs a cache-dir" in r.stderr, r
+
+
+def test_cap(world):
+    """What exceeds stage-size goes straight to the bucket."""
+    mnt = world.mount("writeback,upload-delay=1h,stage-size=9M")
+    content = data(30_000_000)
+    write(mnt / "f", content, sync=True)
+    assert metric(mnt, "staging_bytes") <= 9 << 20
+    assert metric(mnt, "staging_bypassed_total") >= 4
+    assert len(world.vol.objects()) >= 4
+    mnt = mnt.remount()
+    assert read(mnt / "f") == content
+
+
+def test_threshold(world):
+    mnt = world.mount("writeback,upload-delay=1h,writeback-threshold-size=1M")
+    write(mnt / "f", data(5_000_000), sync=True)
+    assert len(world.vol.objects()) == 1 and len(world.staged()) == 1
+
+
+def test_full_disk(world):
+    """The disk takes no more, or is torn away: writes go through, what is staged stays."""
+    world.cache.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", world.cache], check=True)
+    try:
+        mnt = world.mount("writeback,upload-delay=1h,free-space-ratio=0")
+        content = data(30_000_000)
+        write(mnt / "f", content, sync=True)
+        assert metric(mnt, "staging_blocks") >= 1
+        assert len(world.vol.objects()) >= 4
+        assert read(mnt / "f") == content
+        mnt.umount()
+        assert read(world.elsewhere() / "f") == content
+    finally:
+        subprocess.run(["umount", "-l", world.cache])
+
+
+def test_compressed(ws, s3, via):
+    """Staged blocks are plain; objects are what the volume says."""
+    world = World(ws, s3, via, compress="zstd")
+    content = b"compressible " * 100_000
+    mnt = world.mount("writeback,upload-delay=1h")
+    write(mnt / "f", content, sync=True)
+    assert world.staged()[0].stat().st_size >= len(content)
+    mnt.umount()
+    assert world.vol.objects()[0].stat().st_size < len(content) / 10
+    assert read(world.elsewhere() / "f") == content
+
+
+# -- the end of a mount
+
+
+def test_umount_waits(world):
+    mnt = world.mount()
+    world.via.add(method="PUT", delay=0.5)
+    for i in range(8):
+        write(mnt / ("f%d" % i), data(100_000, i), sync=True)
+    leader, follower = pty.openpty()
+    p = subprocess.Popen(
+        [tool("cachefs"), "umount", mnt.path], env=world.ws.env(), stderr=follower, stdout=follower
+    )
+    os.close(follower)
+    shown = b""
+    try:
+        while piece := os.read(leader, 4096):
+            shown += piece
+    except OSError as e:
+        assert e.errno == errno.EIO  # the other side is closed
+    os.close(leader)
+    assert p.wait(60) == 0, shown
+    assert b"bytes uploaded" in shown
+    mnt.wait_end()
+    assert len(world.vol.objects()) == 8 and not world.staged()
+
+
+def test_plain_umount_waits(world):
+    mnt = world.mount()
+    world.via.add(method="PUT", delay=1)
+    for i in range(4):
+        write(mnt / ("f%d" % i), data(100_000, i), sync=True)
+    mnt.umount(["umount", mnt.path])
+    assert len(world.vol.objects()) == 4 and not world.staged()
+
+
+def test_no_flush(world):
+    """Left for the next mount, which uploads it whatever its own options are."""
+    mnt = world.mount("writeback,upload-delay=1h")
+    content = data(5_000_000)
+    write(mnt / "f", content, sync=True)
+    mnt.umount(["cachefs", "umount", "--no-flush", mnt.path])
+    assert not world.vol.objects() and len(world.staged()) == 2
+    ro = world.mount("ro")
+    assert read(ro / "f") == content
+    ro.umount()
+    assert len(world.staged()) == 2
+    mnt = world.mount("")
+    assert read(mnt / "f") == content
+    wait_until(lambda: not world.staged(), 30, "the upload")
+    assert read(world.elsewhere() / "f") == content
+
+
+def test_umount_gives_up(world):
+    """The bucket stays away: the command says so and the mount goes on."""
+    mnt = world.mount()
+    mnt.allow(FAILS)
+    world.via.add(refuse=True)
+    write(mnt / "f", b"x", sync=True)
+    r = world.ws.run("cachefs", "umount", "--timeout", "2", mnt.path)
+    assert r.returncode and "--no-flush" in r.stderr, r
+    assert read(mnt / "f") == b"x"
+    world.via.clear()
+
+
+# -- crashes
+
+MODES = {
+    "through": "cache-dir=none",
+    "cache": "",
+    "large": "cache-large-write",
+    "writeback": "writeback",
+    "writeback-large": "writeback,cache-large-write",
+    "threshold": "writeback,writeback-threshold-size=1M",
+    "cap": "writeback,stage-size=4M",
+    "delay": "writeback,upload-delay=1h",
+}
+
+
+@pytest.mark.deadline(240)
+@pytest.mark.parametrize("mode", MODES)
+def test_killed(world, mode):
+    """kill -9 while files are written: what fsync and close confirmed is there, and fits."""
+    ws, opts = world.ws, MODES[mode]
+    test_crash.crashed(world.vol)
+    rng = random.Random(mode)
+    promised = []
+    for round_ in range(4 if LONG else 2):
+        mnt = world.mount(opts)
+        mnt.allow(FAILS)
+        out = [ws.path("out%d" % k) for k in range(2)]
+        writers = [
+            ws.python(test_crash.WRITER, mnt.path, str(round_ * 10 + k), stdout=open(out[k], "w"), stderr=-3)
+            for k in range(2)
+        ]
+        enough = rng.randrange(5, 30)
+        wait_until(lambda: sum(read(o).count(b"\n") for o in out) >= enough, 60, "some files")
+        mnt.kill9()
+        for p in writers:
+            assert p.wait(20 * SLOW) != 0, "the writer did not notice"
+        for o in out:
+            promised += read(o).decode().split("\n")[:-1]
+    mnt = world.mount(opts)
+    for name in promised:
+        have = read(mnt / name)
+        want = random.Random(name).randbytes(len(have))
+        assert have == want and len(have) in (1, 4096, 100_000, 3_000_000), name
+    mnt.umount()
+    assert not world.staged()
+    assert world.vol.verify() == []
+
+
+def test_damaged_is_not_uploaded(world):
+    """A disk that has changed what is staged: nobody is given the wrong bytes for right ones."""
+    mnt = world.mount("writeback,upload-delay=1h")
+    content = data(100_000)
+    write(mnt / "good", content, sync=True)
+    write(mnt / "flipped", content, sync=True)
+    write(mnt / "torn", content, sync=True)
+    mnt.umount(["cachefs", "umount", "--no-flush", mnt.path])
+    good, flipped, torn = sorted(world.staged(), key=lambda p: int(p.name.split("_")[0]))
+    with open(flipped, "r+b") as f:
+        f.seek(70_000)
+        byte = f.read(1)[0]
+        f.seek(70_000)
+        f.write(bytes([byte ^ 1]))
+    os.truncate(torn, 40_000)
+    mnt = world.mount()
+    mnt.allow("staged block is damaged|object is missing|" + FAILS)
+    wait_until(lambda: metric(mnt, "staging_damaged_blocks") == 2, 30, "both to be found")
+    uploaded(mnt)
+    assert [p.name for p in world.vol.objects()] == [good.name]
+    assert flipped.exists() and torn.exists()
+    assert read(mnt / "good") == content
+    for name in ("flipped", "torn"):
+        with pytest.raises(OSError) as e:
+            read(mnt / name)
+        assert e.value.errno == errno.EIO
+    world.vol.check_options = None  # what these files should have is lost
+
+
+# -- an outage
+
+
+def random_reads(path, size, until, errors, count):
+    """A reader of what the disk cache has; the page cache is told to forget it."""
+    rng = random.Random(5)
+    with open(path, "rb", buffering=0) as f:
+        while not until.is_set():
+            off = rng.randrange(size - 4096) & ~4095
+            start = time.monotonic()
+            try:
+                os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                assert os.pread(f.fileno(), 4096, off) == data(4096, off)
+            except (OSError, AssertionError) as e:
+                errors.append("read at %d: %r" % (off, e))
+                return
+            if time.monotonic() - start > 5 * SLOW:
+                errors.append("a cached read took %g s" % (time.monotonic() - start))
+            count[0] += 1
+
+
+def write_files(root, me, until, errors, done):
+    for i in range(100_000):
+        if until.is_set():
+            return
+        name = "%s-%d" % (me, i)
+        try:
+            write(root / name, random.Random(name).randbytes(2_000_000), sync=True)
+        except OSError as e:
+            errors.append("write of %s: %r" % (name, e))
+            return
+        done.append(name)
+
+
+@pytest.mark.deadline(400)
+@pytest.mark.parametrize("mode", ("through", "writeback"))
+def test_outage(world, mode):
+    """Gone for a while under load: cached reads go on, writes buffer and then wait, nothing is lost
+    and nobody has to mount again."""
+    seconds = 60 if LONG else 12
+    pages = 16_000_000 // 4096
+    opts = "buffer-size=32,io-timeout=%d" % ((seconds + 60) * SLOW)
+    mnt = world.mount(opts + (",writeback" if mode == "writeback" else ""))
+    mnt.allow(FAILS)
+    # a page tells its place
+    write(mnt / "cached", b"".join(data(4096, 4096 * i) for i in range(pages)), sync=True)
+    uploaded(mnt)
+    mnt = mnt.remount()
+    mnt.allow(FAILS)
+    world.ws.run("cachefs", "warmup", mnt / "cached", check=True)
+    wait_until(lambda: metric(mnt, "disk_cache_blocks") >= 4, 30, "the cache")
+    until, errors, count, done = threading.Event(), [], [0], [[], [], []]
+    threads = [threading.Thread(target=random_reads, args=(mnt / "cached", 4096 * pages, until, errors, count))]
+    threads += [
+        threading.Thread(target=write_files, args=(mnt, "w%d" % k, until, errors, done[k])) for k in range(3)
+    ]
+    for t in threads:
+        t.start()
+    try:
+        wait_until(lambda: all(done), 60, "the first files")
+        world.via.add(refuse=True)
+        end, before = time.monotonic() + seconds, count[0]
+        while time.monotonic() < end:
+            last = count[0]
+            wait_until(lambda: count[0] > last + 10 or errors, 10, "reads to go on")
+            assert not errors
+            time.sleep(0.2)
+        assert count[0] > before + 20
+        during = [len(d) for d in done]
+        world.via.clear()
+        wait_until(lambda: all(len(d) > n for d, n in zip(done, during)) or errors, 60, "writes to go on")
+    finally:
+        until.set()
+        for t in threads:
+            t.join(200)
+    assert not errors
+    uploaded(mnt)
+    other = world.elsewhere()
+    for name in sum(done, []):
+        assert read(other / name) == random.Random(name).randbytes(2_000_000), name
+    lines = mnt.log().splitlines()
+    assert len(lines) < 60, "\n".join(lines)
+
+
+def test_write_is_tried_until_its_deadline(world):
+    """Without writeback: PUT fails for a while, fsync waits and succeeds."""
+    mnt = world.mount("io-timeout=40,put-timeout=1")
+    mnt.allow(FAILS)
+    fault = world.via.add(method="PUT", refuse=True)
+    timer = threading.Timer(4, world.via.clear)
+    timer.start()
+    start = time.monotonic()
+    write(mnt / "f", data(5_000_000), sync=True)
+    assert time.monotonic() - start > 3
+    assert fault is None or fault.hits > 0
+    assert read(mnt.remount() / "f") == data(5_000_000)
+
+
+def test_error_reaches_every_handle_and_data_stays(world):
+    """PUT fails for longer than io-timeout: fsync and close say EIO, and as long as there is memory
+    the bytes are still there to be stored when that works."""
+    mnt = world.mount("io-timeout=3,put-timeout=1")
+    mnt.allow(FAILS + "|stored|flushed")
+    world.via.add(method="PUT", refuse=True)
+    content = data(3_000_000)
+    a = os.open(mnt / "f", os.O_CREAT | os.O_RDWR)
+    b = os.open(mnt / "f", os.O_RDWR)
+    os.write(a, content)
+    start = time.monotonic()
+    for fd in (a, b):
+        with pytest.raises(OSError) as e:
+            os.fsync(fd)
+        assert e.value.errno == errno.EIO
+    assert time.monotonic() - start < 20 * SLOW
+    assert read(mnt / "f") == content
+    world.via.clear()
+
+    def stored():
+        try:
+            os.fsync(a)
+            return True
+        except OSError:
+            return False
+
+    wait_until(stored, 30, "an fsync that succeeds")
+    try:
+        os.fsync(b)
+    except OSError as e:
+        assert e.errno == errno.EIO
+    os.fsync(b)
+    os.close(a)
+    os.close(b)
+    assert read(mnt.remount() / "f") == content
+
+
+# -- memory
+
+STREAM = """
+import os, sys
+path, size, what = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+piece = os.urandom(1 << 20)
+fd = os.open(path, os.O_RDONLY if what == 'read' else os.O_WRONLY | os.O_CREAT)
+for i in range(size >> 20):
+    if what == 'read':
+        assert len(os.pread(fd, 1 << 20, i << 20)) == 1 << 20
+    else:
+        os.write(fd, piece)
+if what == 'write':
+    os.fsync(fd)
+os.close(fd)
+"""
+
+
+def peak(pid):
+    for line in pathlib.Path("/proc/%d/status" % pid).read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
+@pytest.mark.deadline(3600 if LONG else 300)
+@pytest.mark.parametrize("mode", ("through", "writeback"))
+def test_memory(ws, s3, via, mode):
+    """64 streams in a budget of 64 MiB: the process keeps to it, but for 32 MiB of its own."""
+    if SLOW > 1:
+        pytest.skip("a sanitizer's memory is its own")
+    world = World(ws, s3, via)
+    size = (1 << 30) if LONG else 32 << 20
+    opts = "buffer-size=64" + (",writeback" if mode == "writeback" else "")
+    first = world.mount("")
+    for i in range(4):
+        ws.python(STREAM, str(first / ("r%d" % i)), str(size), "write").wait(600)
+    first.umount()
+    mnt = world.mount(opts)
+    streams = [
+        ws.python(STREAM, str(mnt / ("%s%d" % (what[0], i if what == "write" else i % 4))), str(size), what)
+        for i in range(32)
+        for what in ("read", "write" if i >= 4 else "read")
+    ]
+    for p in streams:
+        assert p.wait(3000 if LONG else 240) == 0
+    used = peak(mnt.pid())
+    print("peak %.1f MiB" % (used / (1 << 20)))
+    assert used <= (64 + 32) << 20, "peak %.1f MiB" % (used / (1 << 20))

@@ -173,7 +173,8 @@ const struct cfs_opt mount_table[] = {
 	 OPT(cache_dir),
 	 .arg = "DIR[:DIR...]",
 	 .help = "keep blocks in these local directories, which may be patterns; none: no disk "
-		 "cache, the default"},
+		 "cache. Default: none for blocks in a local directory, /var/cache/cachefs or the "
+		 "user's own for others"},
 	{.name = "cache-size",
 	 .kind = CFS_OPT_SIZE,
 	 OPT(cache_size),

@@ -119,13 +119,42 @@ static int open_backends(struct serve *s, const char *url, const char *dir, char
 	return r;
 }
 
+/*
+ * Blocks that lie in a local directory or in memory need no copies. Others get a cache where the
+ * XDG base directory specification and the file system hierarchy put it.
+ */
+static const char *default_cache_dir(const struct serve *s, char *buf, size_t size)
+{
+	const char *storage = s->o->storage ? s->o->storage : s->setting->storage;
+	const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+
+	if (!strcmp(storage, "file") || !strcmp(storage, "mem"))
+		return "none";
+	if (xdg && *xdg == '/')
+		snprintf(buf, size, "%s/cachefs", xdg);
+	else if (getuid() == 0)
+		snprintf(buf, size, "/var/cache/cachefs");
+	else if (home && *home == '/')
+		snprintf(buf, size, "%s/.cache/cachefs", home);
+	else
+		return "none";
+	/* A list and patterns in it would be something else. */
+	if (strpbrk(buf, ":*?["))
+		return "none";
+	cfs_info("disk cache by default: cache-dir=%s", buf);
+	return buf;
+}
+
 /* A pattern that matches nothing is a disk that is not there: the mount goes on without. */
 static int open_disk(struct serve *s, char err[256])
 {
 	const struct mount_opts *o = s->o;
+	char buf[4096];
+	const char *dirs = o->cache_dir && o->cache_dir[0] ? o->cache_dir
+							   : default_cache_dir(s, buf, sizeof(buf));
 	struct cfs_disk_conf conf = {
 		.pool = s->pool,
-		.dirs = o->cache_dir,
+		.dirs = dirs,
 		.uuid = s->setting->uuid,
 		.hash_prefix = s->setting->hash_prefix,
 		.block_size = s->setting->block_size_kib << 10,
@@ -142,7 +171,7 @@ static int open_disk(struct serve *s, char err[256])
 	char *end;
 	int r;
 
-	if (!o->cache_dir || !o->cache_dir[0] || !strcmp(o->cache_dir, "none"))
+	if (!strcmp(dirs, "none"))
 		return 0;
 	conf.mode = (unsigned)strtoul(o->cache_mode, &end, 8);
 	if (*end || !conf.mode) {

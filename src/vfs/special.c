@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Names in the root that the mount keeps for itself. .control takes one request per write and gives
- * the answer to the reads behind it, on the same descriptor; .stats and .config show what was true
- * when they were opened.
+ * the answer to the reads behind it, on the same descriptor; the first of them carries it out, as
+ * the kernel lets no other write to the same file begin before one has ended. .stats and .config
+ * show what was true when they were opened.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,6 +37,8 @@ struct special_open {
 	uint64_t text_off;	   /* in the file; of an answer: behind the request */
 	size_t text_len;
 	char *text;
+	size_t request_len;
+	char *request; /* not yet carried out */
 };
 
 static cfs_ino_t special_ino(enum special_kind kind)
@@ -171,6 +174,7 @@ static void free_open(struct cfs_vfs *v, struct special_open *s)
 	if (s->reader)
 		access_log_close(&v->log, s->reader);
 	pthread_mutex_destroy(&s->lock);
+	free(s->request);
 	free(s->text);
 	free(s);
 }
@@ -217,9 +221,9 @@ int special_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h
 		  const struct iovec *src, int n_src)
 {
 	struct special_open *s = h->special;
-	size_t len = 0, reply_len = 0;
-	char *req, *reply = NULL;
-	int i, r;
+	size_t len = 0;
+	char *req;
+	int i;
 
 	if (s->kind != SPECIAL_CONTROL)
 		return -EBADF;
@@ -233,6 +237,30 @@ int special_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h
 	for (i = 0, len = 0; i < n_src; len += src[i].iov_len, i++)
 		memcpy(req + len, src[i].iov_base, src[i].iov_len);
 	req[len] = '\0';
+	pthread_mutex_lock(&s->lock);
+	free(s->request);
+	s->request = req;
+	s->request_len = len;
+	free(s->text);
+	s->text = NULL;
+	s->text_off = off + len;
+	pthread_mutex_unlock(&s->lock);
+	return 0;
+}
+
+static int carry_out(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct special_open *s)
+{
+	size_t len, reply_len = 0;
+	char *req, *reply = NULL;
+	int r;
+
+	pthread_mutex_lock(&s->lock);
+	req = s->request;
+	len = s->request_len;
+	s->request = NULL;
+	pthread_mutex_unlock(&s->lock);
+	if (!req)
+		return 0;
 	r = v->conf.control(v->conf.control_arg, ctx, req, len, &reply, &reply_len);
 	free(req);
 	if (r < 0)
@@ -241,7 +269,6 @@ int special_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h
 	free(s->text);
 	s->text = reply;
 	s->text_len = reply_len;
-	s->text_off = off + len;
 	pthread_mutex_unlock(&s->lock);
 	return 0;
 }
@@ -291,10 +318,16 @@ int special_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h,
 	struct special_open *s = h->special;
 	char *buf = malloc(size ? size : 1);
 	size_t len;
-	int r;
+	int r = 0;
 
 	if (!buf)
 		return -ENOMEM;
+	if (s->kind == SPECIAL_CONTROL)
+		r = carry_out(v, ctx, s);
+	if (r < 0) {
+		free(buf);
+		return r;
+	}
 	if (s->kind == SPECIAL_LOG)
 		len = access_log_read(&v->log, s->reader, ctx->deadline, buf, size);
 	else

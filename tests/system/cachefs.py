@@ -88,6 +88,7 @@ class Workspace:
     def env(self, **more):
         env = {k: v for k, v in os.environ.items() if not k.startswith(("META_", "CFS_"))}
         env[MARK] = str(self.dir)
+        env["XDG_CACHE_HOME"] = str(self.dir / "cache-home")
         env.setdefault("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0:exitcode=99")
         env.setdefault("UBSAN_OPTIONS", "print_stacktrace=1")
         env.setdefault("TSAN_OPTIONS", "second_deadlock_stack=1:suppressions=%s/tests/tsan.supp" % REPO)

@@ -100,6 +100,12 @@ class S3Volume(Volume):
             "cachefs", *self.format_args(**options), check=True, env=self.s3.keys, timeout=60
         )
 
+    def mount(self, opts="", *args, **kw):
+        """Without the disk cache that it would have: what is read comes from the server."""
+        if "cache-dir" not in opts:
+            opts = ",".join(filter(None, [opts, "cache-dir=none"]))
+        return super().mount(opts, *args, **kw)
+
 
 # -- the surface
 
@@ -203,6 +209,18 @@ def test_compressed_shards(ws, s3):
 def test_file_mount_has_no_libcurl(ws, volume):
     mnt = volume.mount()
     assert "libcurl" not in pathlib.Path("/proc/%d/maps" % mnt.pid()).read_text()
+
+
+def test_disk_cache_by_default(ws, s3):
+    """Nobody pays for the same block twice for not having named a directory."""
+    vol = S3Volume(ws, s3)
+    mnt = Volume.mount(vol)
+    write(mnt / "f", b"kept" * 1000_000)
+    mnt.umount()
+    mnt = Volume.mount(vol)
+    read(mnt / "f")
+    home = ws.dir / "cache-home/cachefs" / vol.setting()["UUID"] / "raw/chunks"
+    wait_until(lambda: [p for p in home.rglob("*_*") if p.suffix != ".tmp"], 20, "the cached block")
 
 
 @pytest.mark.parametrize("name", test_fixtures.NAMES)

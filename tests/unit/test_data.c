@@ -396,6 +396,7 @@ struct options {
 	uint64_t pool;
 	uint32_t block;
 	uint64_t io_timeout_ms, flush_idle_ms, flush_age_ms, put_timeout_ms;
+	unsigned prefetch;
 };
 
 static struct volume *volume_new(struct options o)
@@ -406,6 +407,7 @@ static struct volume *volume_new(struct options o)
 				       .block_size = o.block ? o.block : BLOCK,
 				       .max_downloads = 4,
 				       .max_uploads = 4,
+				       .prefetch = o.prefetch,
 				       .get_timeout_ms = 20000,
 				       .put_timeout_ms =
 					       o.put_timeout_ms ? o.put_timeout_ms : 20000};
@@ -1346,6 +1348,65 @@ static void compaction_merges(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
+static void forget_all(struct volume *v, uint32_t block, uint32_t n)
+{
+	struct cfs_block b = {.slice = v->meta.chunk[1][0].v[0].id, .len = block};
+
+	for (b.index = 0; b.index < n; b.index++)
+		cfs_store_forget(v->store, &b);
+}
+
+static uint64_t declined(struct volume *v)
+{
+	struct cfs_data_stats st;
+
+	cfs_data_stats(v->data, &st);
+	return st.prefetches_declined;
+}
+
+/*
+ * A random reader of a large file must not pay for it many times over; one who soon comes back to
+ * the same blocks must find them.
+ */
+static void whole_blocks_while_they_pay(void **state)
+{
+	enum { SIZE = 1 << 20, N = 40, PART = 128 << 10, PARTS = SIZE / PART };
+	struct volume *v = volume_new((struct options){.block = SIZE, .prefetch = 1});
+	struct cfs_file *f = open_file(v, 1);
+	uint8_t *buf = calloc(1, SIZE);
+	struct cfs_store_stats st;
+	uint64_t before;
+	int i, part;
+
+	assert_non_null(buf);
+	for (i = 0; i < N; i++)
+		assert_int_equal(write_at(f, (uint64_t)i * SIZE, buf, SIZE), 0);
+	assert_int_equal(flush(f), 0);
+	forget_all(v, SIZE, N);
+	/* From the end, so that nothing looks like a stream. The first 16 or so get a chance. */
+	for (i = N - 1; i >= 0; i--)
+		assert_int_equal(read_at(f, (uint64_t)i * SIZE + SIZE / 2 + 4096, buf, 4096), 4096);
+	cfs_store_stats(v->store, &st);
+	assert_in_range(st.block_prefetches + st.block_prefetch_drops, 15, 25);
+	assert_int_equal(st.block_prefetches + st.block_prefetch_drops + declined(v), N);
+
+	/* The same file, read in more and more parts: worth it again. */
+	for (part = 0; part < PARTS; part++) {
+		for (i = N - 1; i >= 0; i--)
+			assert_int_equal(
+				read_at(f, (uint64_t)i * SIZE + (uint64_t)(part * 3 % PARTS) * PART,
+					buf, 4096),
+				4096);
+	}
+	forget_all(v, SIZE, N);
+	before = declined(v);
+	assert_int_equal(read_at(f, 5 * SIZE + 3 * PART, buf, 4096), 4096);
+	assert_int_equal(declined(v), before);
+	free(buf);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
 /* Reading on finds its bytes prefetched; reading here and there fetches nothing extra. */
 static void read_ahead(void **state)
 {
@@ -1444,6 +1505,7 @@ int main(void)
 		cmocka_unit_test(read_during_commit),
 		cmocka_unit_test(old_attributes),
 		cmocka_unit_test(compaction_merges),
+		cmocka_unit_test(whole_blocks_while_they_pay),
 		cmocka_unit_test(read_ahead),
 		cmocka_unit_test(random_first_chunk),
 		cmocka_unit_test(random_chunk_border),

@@ -137,7 +137,7 @@ static struct cfs_store *store;
 
 struct setting {
 	uint64_t budget, get_timeout_ms, put_timeout_ms, tier_timeout_ms;
-	unsigned uploads;
+	unsigned uploads, prefetch;
 	bool whole, nowait, hash_prefix;
 };
 
@@ -154,6 +154,7 @@ static void set_up(struct setting setting)
 		.get_timeout_ms = setting.get_timeout_ms ? setting.get_timeout_ms : LONG_MS,
 		.put_timeout_ms = setting.put_timeout_ms ? setting.put_timeout_ms : LONG_MS,
 		.tier_timeout_ms = setting.tier_timeout_ms,
+		.prefetch = setting.prefetch,
 	};
 	char err[256];
 
@@ -815,6 +816,147 @@ static void prefetches_are_bounded(void **state)
 	tear_down();
 }
 
+/* A quarter of a block costs what the whole costs: the next read must find the rest. */
+static void large_misses_fetch_the_block(void **state)
+{
+	struct cfs_block b = {.slice = 31, .len = BLOCK};
+
+	set_up((struct setting){0});
+	put_object(&b, b.len);
+	assert_int_equal(read_range(&b, BLOCK - 3 * PAGE, PAGE, soon()), 0);
+	assert_int_equal(read_range(&b, PAGE, BLOCK / 4, soon()), 0);
+	assert_int_equal(faulty.gets, 2);
+	assert_true(cfs_store_in_memory(store, &b, 0, BLOCK - 2 * PAGE));
+	assert_int_equal(stats().get_bytes, BLOCK - 2 * PAGE);
+	/* Not what somebody has already. */
+	assert_false(cfs_store_in_memory(store, &b, 0, BLOCK));
+	cfs_store_forget(store, &b);
+	assert_int_equal(read_range(&b, PAGE, BLOCK / 4 - PAGE, soon()), 0);
+	assert_int_equal(stats().get_bytes, BLOCK - 2 * PAGE + BLOCK / 4 - PAGE);
+	tear_down();
+}
+
+/* Memory that is short is not spent on what nobody has asked for. */
+static void large_misses_respect_the_budget(void **state)
+{
+	struct cfs_block b = {.slice = 32, .len = BLOCK};
+	struct cfs_page *pages[14 * MIB / PAGE];
+	size_t i;
+
+	set_up((struct setting){.budget = 24 * MIB});
+	put_object(&b, b.len);
+	for (i = 0; i < CFS_ARRAY_SIZE(pages); i++)
+		assert_int_equal(cfs_page_get(pool, PAGE, CFS_USE_WRITE, 0, &pages[i]), 0);
+	assert_int_equal(read_range(&b, 0, BLOCK / 4, soon()), 0);
+	assert_int_equal(stats().get_bytes, BLOCK / 4);
+	for (i = 0; i < CFS_ARRAY_SIZE(pages); i++)
+		cfs_page_unref(pages[i]);
+	tear_down();
+}
+
+static void whole_blocks_are_prefetched(void **state)
+{
+	struct cfs_block b = {.slice = 33, .len = BLOCK};
+	struct cfs_segs s;
+	bool far = false;
+	unsigned i;
+
+	set_up((struct setting){.prefetch = 1});
+	for (b.index = 0; b.index < 100; b.index++)
+		put_object(&b, b.len);
+	b.index = 0;
+	cfs_segs_init(&s);
+	assert_int_equal(cfs_store_fetch(store, &b, 0, 10, soon(), &s, &far), 0);
+	assert_true(far);
+	assert_int_equal(cfs_store_fetch(store, &b, 0, 10, soon(), &s, &far), 0);
+	assert_false(far);
+	cfs_segs_release(&s);
+	assert_true(cfs_store_prefetch_block(store, &b, 1));
+	WAIT_STAT(get_bytes, BLOCK);
+	assert_int_equal(faulty.gets, 2);
+
+	/* One at a time, of a queue that ends somewhere, and each block once. */
+	hold(&faulty.hold_gets, 1);
+	for (i = 0; i < 200; i++) {
+		b.index = 1 + i % 99;
+		cfs_store_prefetch_block(store, &b, 1);
+		if (i == 0)
+			wait_held(1);
+	}
+	assert_int_equal(faulty.gets, 3);
+	assert_in_range(stats().block_prefetch_drops, 50, 100);
+	assert_int_equal(stats().block_prefetches, 1 + 1 + 64 + 0);
+	/* What a closed file had queued is not fetched. */
+	cfs_store_cancel(store, 2);
+	assert_int_equal(stats().prefetch_cancels, 0);
+	cfs_store_cancel(store, 1);
+	assert_int_equal(stats().prefetch_cancels, 64);
+	let_go();
+	b.index = 1;
+	WAIT_STAT(get_bytes, 2 * (uint64_t)BLOCK);
+	assert_true(cfs_store_in_memory(store, &b, 0, BLOCK));
+	assert_int_equal(faulty.gets, 3);
+	tear_down();
+	set_up((struct setting){0});
+	assert_false(cfs_store_prefetch_block(store, &b, 1));
+	tear_down();
+}
+
+/* A reader who has come to wait for read-ahead of a file that is closed gets his bytes. */
+static void cancelled_read_ahead(void **state)
+{
+	struct cfs_block held = {.slice = 34, .len = PAGE}, b = {.slice = 35, .len = PAGE};
+	struct reader rd[4], late = {.b = b, .len = PAGE, .deadline = soon()};
+	pthread_t t[4], t_late;
+	int i;
+
+	set_up((struct setting){0});
+	put_object(&b, b.len);
+	hold(&faulty.hold_gets, 4);
+	for (i = 0; i < 4; i++) {
+		held.index = (uint32_t)i;
+		put_object(&held, held.len);
+		rd[i] = (struct reader){.b = held, .len = PAGE, .deadline = soon()};
+	}
+	start_readers(rd, t, 4);
+	wait_held(4);
+	/* Every worker is busy: this one is queued. */
+	assert_true(cfs_store_prefetch(store, &b, 0, PAGE, 7));
+	start_readers(&late, &t_late, 1);
+	cfs_store_cancel(store, 8);
+	assert_int_equal(stats().prefetch_cancels, 0);
+	cfs_store_cancel(store, 7);
+	assert_int_equal(stats().prefetch_cancels, 1);
+	let_go();
+	join_readers(t, 4);
+	join_readers(&t_late, 1);
+	assert_int_equal(late.r, 0);
+	assert_int_equal(faulty.gets, 5);
+	tear_down();
+}
+
+static void warm_memory(void **state)
+{
+	struct cfs_block b = {.slice = 36, .len = BLOCK}, absent = {.slice = 37, .len = 10};
+	struct cfs_store_held held;
+
+	set_up((struct setting){0});
+	put_object(&b, b.len);
+	assert_false(cfs_store_has_disk(store));
+	assert_int_equal(read_range(&b, PAGE, PAGE, soon()), 0);
+	cfs_store_held(store, &b, 10, BLOCK, &held);
+	assert_int_equal(held.memory, PAGE);
+	cfs_store_held(store, &b, PAGE + 10, 20, &held);
+	assert_int_equal(held.memory, 20);
+	assert_int_equal(cfs_store_warm(store, &b, soon()), 1);
+	assert_int_equal(cfs_store_warm(store, &b, soon()), 0);
+	cfs_store_held(store, &b, 10, BLOCK, &held);
+	assert_int_equal(held.memory, BLOCK - 10);
+	assert_int_equal(held.disk, 0);
+	assert_int_equal(cfs_store_warm(store, &absent, soon()), -ENOENT);
+	tear_down();
+}
+
 static void remove_slice(void **state)
 {
 	struct cfs_block b = {.slice = 25, .len = BLOCK},
@@ -1035,6 +1177,11 @@ int main(void)
 		cmocka_unit_test(no_memory_no_read),
 		cmocka_unit_test(prefetch),
 		cmocka_unit_test(prefetches_are_bounded),
+		cmocka_unit_test(large_misses_fetch_the_block),
+		cmocka_unit_test(large_misses_respect_the_budget),
+		cmocka_unit_test(whole_blocks_are_prefetched),
+		cmocka_unit_test(cancelled_read_ahead),
+		cmocka_unit_test(warm_memory),
 		cmocka_unit_test(remove_slice),
 		cmocka_unit_test(sync_is_shared),
 		cmocka_unit_test(tiers),

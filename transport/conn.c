@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "transport-internal.h"
+
+void cfs_conn_ref(struct cfs_conn *c)
+{
+	c->refs++;
+}
+
+void cfs_conn_unref(struct cfs_conn *c)
+{
+	if (--c->refs > 0)
+		return;
+	free(c->handshake);
+	c->link.ops->close(&c->link);
+	c->ops->free(c);
+}
+
+static void readable(struct cfs_conn *c);
+
+static void polled_in(struct cfs_op *op, int res)
+{
+	struct cfs_conn *c = (struct cfs_conn *)((char *)op - offsetof(struct cfs_conn, in_op));
+
+	(void)res;
+	c->in_armed = false;
+	if (c->state != CFS_CONN_CLOSED)
+		readable(c);
+	cfs_conn_unref(c);
+}
+
+static void polled_out(struct cfs_op *op, int res)
+{
+	struct cfs_conn *c = (struct cfs_conn *)((char *)op - offsetof(struct cfs_conn, out_op));
+
+	(void)res;
+	c->out_armed = false;
+	if (c->state != CFS_CONN_CLOSED)
+		c->ops->flush(c);
+	cfs_conn_unref(c);
+}
+
+void cfs_conn_init(struct cfs_conn *c, struct cfs_transport *t, const struct cfs_conn_ops *ops)
+{
+	c->t = t;
+	c->ops = ops;
+	c->refs = 1;
+	c->in_op.fn = polled_in;
+	c->out_op.fn = polled_out;
+	cfs_reader_init(&c->reader);
+	c->prev = NULL;
+	c->next = t->conns;
+	if (c->next)
+		c->next->prev = c;
+	t->conns = c;
+}
+
+void cfs_conn_want_in(struct cfs_conn *c)
+{
+	if (c->in_armed || c->state == CFS_CONN_CLOSED)
+		return;
+	c->in_armed = true;
+	cfs_conn_ref(c);
+	cfs_loop_poll(&c->t->loop, c->link.fd, POLLIN | POLLRDHUP, &c->in_op);
+}
+
+void cfs_conn_want_out(struct cfs_conn *c)
+{
+	if (c->out_armed || c->state == CFS_CONN_CLOSED)
+		return;
+	c->out_armed = true;
+	cfs_conn_ref(c);
+	cfs_loop_poll(&c->t->loop, c->link.fd, POLLOUT, &c->out_op);
+}
+
+void cfs_conn_again(struct cfs_conn *c, bool in, bool out)
+{
+	c->more_in |= in;
+	c->more_out |= out;
+	if (c->on_more)
+		return;
+	c->on_more = true;
+	cfs_conn_ref(c);
+	c->more_next = NULL;
+	*c->t->more_last = c;
+	c->t->more_last = &c->more_next;
+}
+
+void cfs_conn_close(struct cfs_conn *c, int err)
+{
+	if (c->state == CFS_CONN_CLOSED)
+		return;
+	c->state = CFS_CONN_CLOSED;
+	if (c->prev)
+		c->prev->next = c->next;
+	else
+		c->t->conns = c->next;
+	if (c->next)
+		c->next->prev = c->prev;
+	c->link.ops->cut(&c->link);
+	if (c->in_armed)
+		cfs_loop_cancel(&c->t->loop, &c->in_op);
+	if (c->out_armed)
+		cfs_loop_cancel(&c->t->loop, &c->out_op);
+	c->ops->closed(c, err);
+	cfs_conn_unref(c);
+}
+
+int cfs_conn_send_now(struct cfs_conn *c, uint8_t *data, size_t len)
+{
+	struct iovec iov = {.iov_base = data, .iov_len = len};
+	ssize_t n;
+
+	if (len == 0)
+		return 0;
+	n = c->link.ops->send(&c->link, &iov, 1, false);
+	if (n == (ssize_t)len)
+		return 0;
+	return n < 0 && n != -EAGAIN ? (int)n : -ECONNRESET;
+}
+
+int cfs_conn_authenticate(struct cfs_conn *c, bool client, uint64_t peer)
+{
+	struct cfs_transport *t = c->t;
+	uint8_t out[CFS_HANDSHAKE_OUT];
+	size_t len = 0;
+	int r = 0;
+
+	c->handshake = malloc(sizeof(*c->handshake));
+	if (!c->handshake)
+		return -ENOMEM;
+	c->state = CFS_CONN_AUTH;
+	c->deadline = t->loop.now_ms + t->conf.connect_timeout_ms;
+	if (client)
+		r = cfs_handshake_client(c->handshake, t->conf.member, peer, &t->keys, out, &len);
+	else
+		cfs_handshake_server(c->handshake, t->conf.member, &t->keys);
+	if (r == 0)
+		r = cfs_conn_send_now(c, out, len);
+	return r;
+}
+
+/* The next frame of the handshake, and not a byte beyond it. */
+static int authenticate_step(struct cfs_conn *c)
+{
+	struct cfs_reader *rd = &c->reader;
+	struct iovec iov = {.iov_base = rd->buf + rd->have, .iov_len = rd->want - rd->have};
+	uint8_t out[CFS_HANDSHAKE_OUT];
+	struct cfs_frame f;
+	const uint8_t *none = NULL;
+	size_t len = 0;
+	ssize_t n = c->link.ops->recv(&c->link, &iov, 1);
+	int r, sent;
+
+	if (n <= 0)
+		return n < 0 ? (int)n : -ECONNRESET;
+	rd->have += (uint32_t)n;
+	r = cfs_reader_feed(rd, &none, &len, &f);
+	if (r <= 0)
+		return r;
+	/* Nothing else may come, not even so far that its length is believed. */
+	r = cfs_handshake_frame(c->handshake, &f, cfs_reader_payload(rd), out, &len);
+	sent = cfs_conn_send_now(c, out, len);
+	return r < 0 ? r : sent < 0 ? sent : r;
+}
+
+static void authenticate(struct cfs_conn *c)
+{
+	int r;
+
+	do
+		r = authenticate_step(c);
+	while (r == 0);
+	if (r == -EAGAIN) {
+		cfs_conn_want_in(c);
+		return;
+	}
+	if (r < 0) {
+		cfs_conn_close(c, r);
+		return;
+	}
+	c->peer = c->handshake->peer;
+	c->features = c->handshake->features;
+	free(c->handshake);
+	c->handshake = NULL;
+	c->state = CFS_CONN_READY;
+	c->ops->ready(c);
+}
+
+static void readable(struct cfs_conn *c)
+{
+	if (c->state == CFS_CONN_AUTH)
+		authenticate(c);
+	else if (c->state != CFS_CONN_CONNECT)
+		c->ops->readable(c);
+}

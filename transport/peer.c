@@ -1,0 +1,645 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A peer: its connections, whether it is left out, and the requests that wait for a connection.
+ *
+ * The number of connections follows traffic: while every one has more than one request in flight
+ * and another raises throughput by a tenth, it grows; idle ones are closed.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "transport-internal.h"
+
+#define PENDING_MAX	4096
+#define PROBE_DOUBLINGS 100
+#define GROW_WINDOW_MS	200
+#define GROW_BUSY_TICKS 5
+#define GROW_GAIN	1.1
+#define GROW_HOLD_MS	10000
+#define GROW_MIN_BYTES	(8u << 20) /* per window: below it one connection is enough */
+#define SHRINK_IDLE_MS	10000
+
+/* --- lists --- */
+
+void cfs_gets_append(struct cfs_get_list *l, struct cfs_peer_get *g)
+{
+	g->next = NULL;
+	g->prev = l->last;
+	if (l->last)
+		l->last->next = g;
+	else
+		l->first = g;
+	l->last = g;
+	l->n++;
+}
+
+void cfs_gets_remove(struct cfs_get_list *l, struct cfs_peer_get *g)
+{
+	if (g->prev)
+		g->prev->next = g->next;
+	else
+		l->first = g->next;
+	if (g->next)
+		g->next->prev = g->prev;
+	else
+		l->last = g->prev;
+	l->n--;
+}
+
+static void finish_all(struct cfs_peer *p, struct cfs_get_list *list, int err)
+{
+	struct cfs_peer_get *g, *next;
+
+	for (g = list->first; g; g = next) {
+		next = g->next;
+		cfs_peer_finish(p, g, err);
+	}
+}
+
+/* --- the circuit --- */
+
+/* Cuts it off: no request waits for a peer that does not answer. */
+static void leave_out(struct cfs_peer *p, int err)
+{
+	struct cfs_transport *t = p->t;
+	struct cfs_client *conns[CFS_CONNS_PER_PEER_MAX];
+	struct cfs_get_list list;
+	uint64_t limit = (uint64_t)t->conf.probe_ms * PROBE_DOUBLINGS;
+	unsigned i, n;
+	bool was_in_use;
+
+	p->probe_at_ms =
+		t->loop.now_ms + p->probe_pause_ms + cfs_random_u64() % (p->probe_pause_ms / 4 + 1);
+	p->probe_pause_ms = CFS_MIN(p->probe_pause_ms * 2, limit);
+	pthread_mutex_lock(&p->lock);
+	was_in_use = p->circuit == CFS_PEER_CLOSED_CIRCUIT;
+	p->circuit = CFS_PEER_OPEN_CIRCUIT;
+	list = p->pending;
+	p->pending = (struct cfs_get_list){0};
+	n = p->n_conns;
+	memcpy(conns, p->conns, n * sizeof(conns[0]));
+	pthread_mutex_unlock(&p->lock);
+	if (was_in_use && !p->complained)
+		cfs_warn("peer does not answer, left out until it does: member=%llu address=%s "
+			 "error=%s",
+			 (unsigned long long)p->member, p->name, cfs_errname(err));
+	p->complained = true;
+	for (i = 0; i < n; i++)
+		cfs_conn_close(&conns[i]->c, -EHOSTDOWN);
+	finish_all(p, &list, err);
+}
+
+static bool is_failure(int err)
+{
+	return err != -ENOENT && err != -EBUSY && err != -ECANCELED && err != -EHOSTDOWN &&
+	       err != -ESHUTDOWN;
+}
+
+static void note_result(struct cfs_peer *p, int err)
+{
+	bool too_many = false;
+
+	if (!is_failure(err))
+		return;
+	pthread_mutex_lock(&p->lock);
+	if (err == 0)
+		p->failures = 0;
+	else
+		too_many = ++p->failures >= p->t->conf.failures &&
+			   p->circuit == CFS_PEER_CLOSED_CIRCUIT;
+	pthread_mutex_unlock(&p->lock);
+	if (too_many)
+		leave_out(p, err);
+	if (err != 0)
+		return;
+	p->probe_pause_ms = p->t->conf.probe_ms;
+	if (p->complained)
+		cfs_info("peer answers again: member=%llu address=%s",
+			 (unsigned long long)p->member, p->name);
+	p->complained = false;
+}
+
+/* --- requests --- */
+
+void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err)
+{
+	struct cfs_transport *t = p->t;
+	uint64_t ns = cfs_now_ns() - g->start_ns;
+	enum cfs_peer_error kind = cfs_peer_error_of(err);
+
+	if (err == 0) {
+		cfs_counters_ok(&p->counters, g->len, ns);
+		cfs_counters_ok(&t->asked, g->len, ns);
+	} else if (err == -ENOENT) {
+		atomic_fetch_add(&p->counters.misses, 1);
+		atomic_fetch_add(&t->asked.misses, 1);
+	} else if (kind != CFS_PEER_E_COUNT) {
+		cfs_counters_error(&p->counters, kind);
+		cfs_counters_error(&t->asked, kind);
+	}
+	atomic_fetch_sub(&p->counters.inflight, 1);
+	atomic_fetch_sub(&t->asked.inflight, 1);
+	atomic_fetch_sub(&p->counters.inflight_bytes, g->len);
+	atomic_fetch_sub(&t->asked.inflight_bytes, g->len);
+	g->done(g, err);
+	/* A lost connection is one failure, however many were waiting on it. */
+	if (err != -ECONNRESET && err != -EPROTO)
+		note_result(p, err);
+	cfs_peer_feed(p);
+}
+
+static struct cfs_client *pick(struct cfs_peer *p, uint32_t len)
+{
+	struct cfs_client *best = NULL;
+	unsigned i;
+
+	for (i = 0; i < p->n_conns; i++) {
+		struct cfs_client *cc = p->conns[i];
+
+		if (cfs_client_has_room(cc, len) &&
+		    (!best || cc->inflight_bytes < best->inflight_bytes))
+			best = cc;
+	}
+	return best;
+}
+
+void cfs_peer_feed(struct cfs_peer *p)
+{
+	struct cfs_peer_get *g;
+	struct cfs_client *cc;
+
+	pthread_mutex_lock(&p->lock);
+	while ((g = p->pending.first)) {
+		cc = pick(p, g->len);
+		if (!cc || cfs_client_assign(cc, g) < 0)
+			break;
+		p->pending.first = g->next;
+		if (g->next)
+			g->next->prev = NULL;
+		else
+			p->pending.last = NULL;
+		p->pending.n--;
+		cfs_client_send(cc);
+	}
+	pthread_mutex_unlock(&p->lock);
+}
+
+static bool makes_sense(const struct cfs_peer_get *g)
+{
+	uint64_t len = 0;
+	int i;
+
+	if (g->block.len == 0 || g->block.len > CFS_PEER_BLOCK_MAX || g->len == 0 ||
+	    g->off > g->block.len || g->len > g->block.len - g->off)
+		return false;
+	for (i = 0; i < g->n_dst; i++)
+		len += g->dst[i].iov_len;
+	return len == g->len;
+}
+
+/* Under the lock. */
+static int start(struct cfs_peer *p, struct cfs_peer_get *g, bool *ret_kick)
+{
+	struct cfs_client *cc;
+	int r;
+
+	if (p->closing)
+		return -ESHUTDOWN;
+	if (p->circuit != CFS_PEER_CLOSED_CIRCUIT)
+		return -EHOSTDOWN;
+	cc = p->pending.n == 0 ? pick(p, g->len) : NULL;
+	if (cc) {
+		r = cfs_client_assign(cc, g);
+		if (r < 0)
+			return r;
+	} else {
+		if (p->pending.n >= PENDING_MAX)
+			return -EAGAIN;
+		cfs_gets_append(&p->pending, g);
+		*ret_kick = true;
+	}
+	atomic_fetch_add(&p->counters.inflight, 1);
+	atomic_fetch_add(&p->t->asked.inflight, 1);
+	atomic_fetch_add(&p->counters.inflight_bytes, g->len);
+	atomic_fetch_add(&p->t->asked.inflight_bytes, g->len);
+	if (cc)
+		cfs_client_send(cc);
+	return 0;
+}
+
+int cfs_peer_start(struct cfs_peer *p, struct cfs_peer_get *g)
+{
+	bool kick = false;
+	int r;
+
+	if (!makes_sense(g))
+		return -EINVAL;
+	g->next = g->prev = NULL;
+	g->conn = NULL;
+	g->received = g->crc = g->at_off = 0;
+	g->at = 0;
+	while (g->at < g->n_dst && g->dst[g->at].iov_len == 0)
+		g->at++;
+	g->canceled = false;
+	g->start_ns = cfs_now_ns();
+	pthread_mutex_lock(&p->lock);
+	r = start(p, g, &kick);
+	/* The peer cannot be closed while its caller is still here, the request can be over. */
+	pthread_mutex_unlock(&p->lock);
+	if (r < 0)
+		return r;
+	if (kick)
+		cfs_loop_run(&p->t->loop, &p->work);
+	cfs_loop_touch(&p->t->loop);
+	return 0;
+}
+
+void cfs_peer_cancel(struct cfs_peer *p, struct cfs_peer_get *g)
+{
+	pthread_mutex_lock(&p->lock);
+	g->canceled = true;
+	p->canceling = true;
+	pthread_mutex_unlock(&p->lock);
+	cfs_loop_run(&p->t->loop, &p->work);
+}
+
+struct waiter {
+	struct cfs_peer_get get;
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	bool ended;
+	int err;
+};
+
+static void wake_waiter(struct cfs_peer_get *g, int err)
+{
+	struct waiter *w = (struct waiter *)g;
+
+	pthread_mutex_lock(&w->lock);
+	w->err = err;
+	w->ended = true;
+	pthread_cond_signal(&w->cond);
+	pthread_mutex_unlock(&w->lock);
+}
+
+ssize_t cfs_peer_read(struct cfs_peer *p, const struct cfs_peer_block *b, uint32_t off,
+		      uint32_t len, unsigned flags, const struct iovec *dst, int n_dst,
+		      cfs_deadline_t deadline)
+{
+	struct waiter w = {
+		.get = {.block = *b,
+			.off = off,
+			.len = len,
+			.flags = flags,
+			.dst = dst,
+			.n_dst = n_dst,
+			.deadline = deadline,
+			.done = wake_waiter},
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.cond = PTHREAD_COND_INITIALIZER,
+	};
+	int r = cfs_peer_start(p, &w.get);
+
+	if (r == 0) {
+		pthread_mutex_lock(&w.lock);
+		while (!w.ended) /* the loop observes the deadline, and writes to dst until then */
+			pthread_cond_wait(&w.cond, &w.lock);
+		pthread_mutex_unlock(&w.lock);
+		r = w.err;
+	}
+	pthread_cond_destroy(&w.cond);
+	pthread_mutex_destroy(&w.lock);
+	return r < 0 ? r : (ssize_t)len;
+}
+
+void cfs_peer_hint(struct cfs_peer *p, const struct cfs_peer_block *b, enum cfs_peer_hint hint)
+{
+	struct cfs_frame f = {.type = CFS_FRAME_HINT};
+	uint8_t payload[CFS_WIRE_HINT_LEN];
+	unsigned i;
+
+	cfs_wire_put_hint(payload, b, hint);
+	pthread_mutex_lock(&p->lock);
+	for (i = 0; i < p->n_conns; i++) {
+		struct cfs_client *cc = p->conns[i];
+
+		if (!cc->usable || !(cc->c.features & CFS_FEATURE_HINTS))
+			continue;
+		if (cfs_client_put_frame(cc, &f, payload, sizeof(payload)) == 0)
+			cfs_client_send(cc);
+		break;
+	}
+	pthread_mutex_unlock(&p->lock);
+}
+
+/* --- connections --- */
+
+static void connect_failed(struct cfs_peer *p, int err)
+{
+	enum cfs_peer_error kind = cfs_peer_error_of(err);
+
+	if (kind == CFS_PEER_E_LOST || kind == CFS_PEER_E_TIMEOUT || kind == CFS_PEER_E_COUNT)
+		kind = CFS_PEER_E_CONNECT;
+	cfs_counters_error(&p->counters, kind);
+	cfs_counters_error(&p->t->asked, kind);
+	/* One more than there are is not worth giving up the others. */
+	p->hold_until_ms = p->t->loop.now_ms + GROW_HOLD_MS;
+	p->growing_to = 0;
+	if (p->n_ready == 0)
+		leave_out(p, err);
+}
+
+static void connect_one(struct cfs_peer *p)
+{
+	int r;
+
+	if (p->n_conns >= p->t->conf.max_conns_per_peer)
+		return;
+	r = cfs_client_connect(p);
+	if (r < 0)
+		connect_failed(p, r);
+}
+
+void cfs_peer_connected(struct cfs_peer *p, struct cfs_client *cc)
+{
+	(void)cc;
+	pthread_mutex_lock(&p->lock);
+	p->n_ready++;
+	p->failures = 0;
+	p->circuit = CFS_PEER_CLOSED_CIRCUIT;
+	pthread_mutex_unlock(&p->lock);
+	atomic_fetch_add(&p->counters.conns, 1);
+	atomic_fetch_add(&p->t->asked.conns, 1);
+	p->window_ms = 0;
+	cfs_peer_feed(p);
+}
+
+void cfs_peer_lost(struct cfs_peer *p, struct cfs_client *cc, int err, bool was_ready,
+		   struct cfs_get_list *list)
+{
+	bool had_requests = list->n > 0, closing, waiting;
+	unsigned i;
+
+	pthread_mutex_lock(&p->lock);
+	for (i = 0; p->conns[i] != cc; i++)
+		;
+	p->conns[i] = p->conns[--p->n_conns];
+	p->n_ready -= was_ready;
+	closing = p->closing;
+	pthread_mutex_unlock(&p->lock);
+	if (was_ready) {
+		atomic_fetch_sub(&p->counters.conns, 1);
+		atomic_fetch_sub(&p->t->asked.conns, 1);
+	}
+	finish_all(p, list, err ? err : -ECONNRESET);
+	if (closing)
+		return;
+	if (!was_ready && err != -EHOSTDOWN)
+		connect_failed(p, err);
+	else if (was_ready && (had_requests || err == -EPROTO))
+		note_result(p, err);
+	pthread_mutex_lock(&p->lock);
+	waiting = p->pending.n > 0;
+	pthread_mutex_unlock(&p->lock);
+	if (waiting)
+		cfs_loop_run(&p->t->loop, &p->work);
+}
+
+static void expire(struct cfs_peer *p, uint64_t now_ms)
+{
+	struct cfs_get_list list = {0};
+	struct cfs_peer_get *g, *next;
+	unsigned i;
+
+	pthread_mutex_lock(&p->lock);
+	p->canceling = false;
+	for (g = p->pending.first; g; g = next) {
+		next = g->next;
+		if (g->canceled || g->deadline <= now_ms) {
+			cfs_gets_remove(&p->pending, g);
+			cfs_gets_append(&list, g);
+		}
+	}
+	for (i = 0; i < p->n_conns; i++) {
+		cfs_client_expire(p->conns[i], now_ms, &list);
+		cfs_client_send(p->conns[i]);
+	}
+	pthread_mutex_unlock(&p->lock);
+	for (g = list.first; g; g = next) {
+		next = g->next;
+		cfs_peer_finish(p, g, g->canceled ? -ECANCELED : -ETIMEDOUT);
+	}
+}
+
+static void close_all(struct cfs_peer *p)
+{
+	struct cfs_transport *t = p->t;
+	struct cfs_client *conns[CFS_CONNS_PER_PEER_MAX];
+	struct cfs_get_list list;
+	unsigned i, n;
+
+	pthread_mutex_lock(&p->lock);
+	list = p->pending;
+	p->pending = (struct cfs_get_list){0};
+	n = p->n_conns;
+	memcpy(conns, p->conns, n * sizeof(conns[0]));
+	pthread_mutex_unlock(&p->lock);
+	for (i = 0; i < n; i++)
+		cfs_conn_close(&conns[i]->c, -ESHUTDOWN);
+	finish_all(p, &list, -ESHUTDOWN);
+	pthread_mutex_lock(&t->lock);
+	if (p->prev)
+		p->prev->next = p->next;
+	else
+		t->peers = p->next;
+	if (p->next)
+		p->next->prev = p->prev;
+	pthread_mutex_unlock(&t->lock);
+	pthread_mutex_lock(&p->lock);
+	p->closed = true;
+	pthread_cond_signal(&p->closed_cond);
+	pthread_mutex_unlock(&p->lock);
+}
+
+/* Somebody else's thread has left something to do. */
+static void service(struct cfs_work *w)
+{
+	struct cfs_peer *p = (struct cfs_peer *)((char *)w - offsetof(struct cfs_peer, work));
+	bool closing, connect, expiring;
+	unsigned i;
+
+	pthread_mutex_lock(&p->lock);
+	closing = p->closing;
+	connect = p->pending.n > 0 && p->n_conns == 0 && p->circuit == CFS_PEER_CLOSED_CIRCUIT;
+	expiring = p->canceling;
+	for (i = 0; i < p->n_conns; i++) {
+		if (p->conns[i]->blocked)
+			cfs_conn_want_out(&p->conns[i]->c);
+	}
+	pthread_mutex_unlock(&p->lock);
+	if (closing) {
+		close_all(p); /* p is gone */
+		return;
+	}
+	if (expiring)
+		expire(p, p->t->loop.now_ms);
+	if (connect)
+		connect_one(p);
+	cfs_peer_feed(p);
+}
+
+/* --- growing and shrinking --- */
+
+static bool is_short_of_connections(struct cfs_peer *p)
+{
+	unsigned i, loaded = 0, usable = 0;
+
+	pthread_mutex_lock(&p->lock);
+	for (i = 0; i < p->n_conns; i++) {
+		usable += p->conns[i]->usable;
+		loaded += p->conns[i]->usable && p->conns[i]->inflight > 1;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return usable > 0 && usable == p->n_conns && loaded == usable;
+}
+
+/* A window of traffic has ended: was the last connection worth it, is another? */
+static void judge(struct cfs_peer *p, double rate)
+{
+	uint64_t now_ms = p->t->loop.now_ms;
+
+	if (p->growing_to && p->n_ready >= p->growing_to) {
+		if (rate < p->rate_before * GROW_GAIN) {
+			p->hold_until_ms = now_ms + GROW_HOLD_MS;
+			pthread_mutex_lock(&p->lock);
+			p->conns[p->n_conns - 1]->usable = false; /* closed once it is idle */
+			pthread_mutex_unlock(&p->lock);
+		}
+		p->growing_to = 0;
+	}
+	if (p->busy_ticks < GROW_BUSY_TICKS || now_ms < p->hold_until_ms ||
+	    p->n_conns >= p->t->conf.max_conns_per_peer)
+		return;
+	p->rate_before = rate;
+	p->growing_to = p->n_conns + 1;
+	connect_one(p);
+}
+
+static void follow_traffic(struct cfs_peer *p)
+{
+	uint64_t now_ms = p->t->loop.now_ms, bytes = atomic_load(&p->counters.bytes);
+
+	p->busy_ticks = is_short_of_connections(p) ? p->busy_ticks + 1 : 0;
+	if (p->window_ms == 0) {
+		p->window_ms = now_ms;
+		p->window_bytes = bytes;
+		return;
+	}
+	if (now_ms - p->window_ms < GROW_WINDOW_MS)
+		return;
+	if (bytes - p->window_bytes >= GROW_MIN_BYTES)
+		judge(p, (double)(bytes - p->window_bytes) / (double)(now_ms - p->window_ms));
+	p->window_ms = now_ms;
+	p->window_bytes = bytes;
+}
+
+static void close_idle(struct cfs_peer *p)
+{
+	uint64_t now_ms = p->t->loop.now_ms;
+	struct cfs_client *idle = NULL;
+	unsigned i;
+
+	pthread_mutex_lock(&p->lock);
+	for (i = 0; i < p->n_conns; i++) {
+		struct cfs_client *cc = p->conns[i];
+
+		if (cc->inflight > 0 || cc->c.state != CFS_CONN_READY)
+			continue;
+		if (!cc->usable || (p->n_ready > 1 && now_ms - cc->active_ms >= SHRINK_IDLE_MS))
+			idle = cc;
+	}
+	pthread_mutex_unlock(&p->lock);
+	if (idle)
+		cfs_conn_close(&idle->c, 0);
+}
+
+bool cfs_peer_tick(struct cfs_peer *p)
+{
+	uint64_t now_ms = p->t->loop.now_ms;
+	bool probe;
+
+	expire(p, now_ms);
+	follow_traffic(p);
+	close_idle(p);
+	pthread_mutex_lock(&p->lock);
+	probe = p->circuit == CFS_PEER_OPEN_CIRCUIT && now_ms >= p->probe_at_ms && !p->closing;
+	if (probe)
+		p->circuit = CFS_PEER_HALF_OPEN;
+	pthread_mutex_unlock(&p->lock);
+	if (probe)
+		connect_one(p);
+	return atomic_load(&p->counters.inflight) > 0 || p->n_conns > p->n_ready ||
+	       p->circuit != CFS_PEER_CLOSED_CIRCUIT;
+}
+
+/* --- life --- */
+
+int cfs_peer_open(struct cfs_transport *t, uint64_t member, const struct sockaddr *addr,
+		  socklen_t addr_len, struct cfs_peer **ret)
+{
+	struct cfs_peer *p;
+	int r;
+
+	if (addr_len > sizeof(p->addr) || member == 0 || member == t->conf.member)
+		return -EINVAL;
+	p = calloc(1, sizeof(*p));
+	if (!p)
+		return -ENOMEM;
+	r = cfs_cond_init(&p->closed_cond);
+	if (r < 0) {
+		free(p);
+		return r;
+	}
+	pthread_mutex_init(&p->lock, NULL);
+	p->t = t;
+	p->member = member;
+	memcpy(&p->addr, addr, addr_len);
+	p->addr_len = addr_len;
+	cfs_address_format(addr, p->name);
+	p->work.fn = service;
+	p->probe_pause_ms = t->conf.probe_ms;
+	pthread_mutex_lock(&t->lock);
+	p->next = t->peers;
+	if (p->next)
+		p->next->prev = p;
+	t->peers = p;
+	pthread_mutex_unlock(&t->lock);
+	*ret = p;
+	return 0;
+}
+
+void cfs_peer_close(struct cfs_peer *p)
+{
+	pthread_mutex_lock(&p->lock);
+	p->closing = true;
+	pthread_mutex_unlock(&p->lock);
+	cfs_loop_run(&p->t->loop, &p->work);
+	pthread_mutex_lock(&p->lock);
+	while (!p->closed) /* the loop never waits */
+		pthread_cond_wait(&p->closed_cond, &p->lock);
+	pthread_mutex_unlock(&p->lock);
+	pthread_cond_destroy(&p->closed_cond);
+	pthread_mutex_destroy(&p->lock);
+	free(p);
+}
+
+void cfs_peer_stats(struct cfs_peer *p, struct cfs_peer_stats *ret, enum cfs_peer_state *ret_state)
+{
+	cfs_counters_read(&p->counters, ret);
+	pthread_mutex_lock(&p->lock);
+	*ret_state = p->circuit;
+	pthread_mutex_unlock(&p->lock);
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pipes through which files reach sockets. What a pipe holds can be had again from the file, so a
+ * pipe whose receiver is slow is taken away when another connection needs one.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "transport-internal.h"
+
+#define PIPE_SIZE (1u << 20)
+#define PIPE_MIN  (64u << 10) /* an ordinary user's beyond the first 1 024 are smaller */
+
+static void destroy(struct cfs_transport *t, struct cfs_pipe *p)
+{
+	close(p->rd);
+	close(p->wr);
+	free(p);
+	t->n_pipes--;
+}
+
+static struct cfs_pipe *create(struct cfs_transport *t)
+{
+	struct cfs_pipe *p = calloc(1, sizeof(*p));
+	int fds[2], size;
+
+	if (!p)
+		return NULL;
+	if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0) {
+		free(p);
+		return NULL;
+	}
+	p->rd = fds[0];
+	p->wr = fds[1];
+	t->n_pipes++;
+	for (size = PIPE_SIZE; size > (int)PIPE_MIN; size /= 2) {
+		if (fcntl(p->wr, F_SETPIPE_SZ, size) >= 0)
+			break;
+	}
+	size = fcntl(p->wr, F_GETPIPE_SZ);
+	if (size >= (int)PIPE_MIN) {
+		p->size = (uint32_t)size;
+		return p;
+	}
+	destroy(t, p);
+	if (!t->no_pipes)
+		cfs_warn("peer transport: pipes hold %d bytes only (fs.pipe-user-pages-soft), "
+			 "large answers beyond %u at a time are copied",
+			 size, t->n_pipes);
+	t->no_pipes = true;
+	return NULL;
+}
+
+void cfs_pipe_blocked(struct cfs_job *j, bool blocked)
+{
+	struct cfs_transport *t = j->sc->c.t;
+	struct cfs_job **at;
+
+	if (j->blocked == blocked)
+		return;
+	j->blocked = blocked;
+	if (!blocked) {
+		if (j->blocked_prev)
+			j->blocked_prev->blocked_next = j->blocked_next;
+		else
+			t->blocked = j->blocked_next;
+		if (j->blocked_next)
+			j->blocked_next->blocked_prev = j->blocked_prev;
+		return;
+	}
+	j->blocked_prev = NULL;
+	for (at = &t->blocked; *at; at = &(*at)->blocked_next)
+		j->blocked_prev = *at;
+	j->blocked_next = NULL;
+	*at = j;
+}
+
+struct cfs_pipe *cfs_pipe_get(struct cfs_transport *t)
+{
+	struct cfs_pipe *p = t->pipes;
+	struct cfs_job *slow = t->blocked;
+
+	if (p) {
+		t->pipes = p->next;
+		return p;
+	}
+	if (t->n_pipes >= CFS_PIPES_MAX && slow) {
+		cfs_pipe_blocked(slow, false);
+		cfs_pipe_put(t, slow->pipe);
+		slow->pipe = NULL;
+		return cfs_pipe_get(t);
+	}
+	return t->no_pipes || t->n_pipes >= CFS_PIPES_MAX ? NULL : create(t);
+}
+
+void cfs_pipe_put(struct cfs_transport *t, struct cfs_pipe *p)
+{
+	if (!p)
+		return;
+	if (p->held > 0) {
+		destroy(t, p);
+		return;
+	}
+	p->next = t->pipes;
+	t->pipes = p;
+}
+
+void cfs_pipes_free(struct cfs_transport *t)
+{
+	struct cfs_pipe *p;
+
+	while ((p = t->pipes)) {
+		t->pipes = p->next;
+		destroy(t, p);
+	}
+}

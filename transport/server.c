@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Serving: connections that arrive, their requests, and the limits on both. */
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "transport-internal.h"
+
+#define ACCEPT_BATCH 64
+#define RX_BYTES     (16u << 10) /* requests that are read at a time */
+#define SLOW_TICK_MS 250
+
+static struct cfs_server *server_of(struct cfs_conn *c)
+{
+	return (struct cfs_server *)c; /* its first member */
+}
+
+/* --- requests --- */
+
+static void answered_elsewhere(struct cfs_work *w)
+{
+	cfs_answer_start((struct cfs_job *)((char *)w - offsetof(struct cfs_job, work)));
+}
+
+void cfs_peer_answer(struct cfs_peer_request *req, const struct cfs_peer_answer *a)
+{
+	struct cfs_job *j = (struct cfs_job *)req;
+	struct cfs_loop *loop = &j->sc->c.t->loop;
+
+	j->a = *a;
+	if (cfs_loop_is_self(loop))
+		cfs_answer_start(j);
+	else
+		cfs_loop_run(loop, &j->work);
+}
+
+void cfs_server_credit(struct cfs_server *sc, unsigned requests, uint64_t bytes)
+{
+	struct cfs_transport *t = sc->c.t;
+
+	sc->inflight -= requests;
+	sc->inflight_bytes -= bytes;
+	atomic_fetch_sub(&t->served.inflight, requests);
+	atomic_fetch_sub(&t->served.inflight_bytes, bytes);
+	if (!sc->paused || sc->inflight > CFS_REQUESTS_PER_CONN / 2 ||
+	    sc->inflight_bytes > t->conf.conn_bytes / 2)
+		return;
+	sc->paused = false;
+	cfs_conn_want_in(&sc->c);
+}
+
+void cfs_server_job_done(struct cfs_job *j)
+{
+	struct cfs_server *sc = j->sc;
+
+	if (j->prev)
+		j->prev->next = j->next;
+	else
+		sc->jobs = j->next;
+	if (j->next)
+		j->next->prev = j->prev;
+	free(j->buf);
+	free(j);
+	sc->c.t->loop.held--;
+	cfs_conn_unref(&sc->c);
+}
+
+/* A bucket that holds one second's worth. */
+static bool is_too_fast(struct cfs_server *sc)
+{
+	uint64_t rate = sc->c.t->conf.request_rate, now_ms = sc->c.t->loop.now_ms;
+
+	if (rate == 0)
+		return false;
+	sc->tokens += (now_ms - sc->tokens_ms) * rate;
+	sc->tokens_ms = now_ms;
+	sc->tokens = CFS_MIN(sc->tokens, rate * 1000);
+	if (sc->tokens < 1000)
+		return true;
+	sc->tokens -= 1000;
+	return false;
+}
+
+static int got_get(struct cfs_server *sc, const struct cfs_frame *f, const uint8_t *payload)
+{
+	struct cfs_transport *t = sc->c.t;
+	struct cfs_wire_get get;
+	struct cfs_job *j;
+	int r = cfs_wire_parse_get(payload, &get);
+
+	if (r < 0)
+		return r;
+	sc->inflight++;
+	sc->inflight_bytes += get.len;
+	atomic_fetch_add(&t->served.inflight, 1);
+	atomic_fetch_add(&t->served.inflight_bytes, get.len);
+	if (t->draining) {
+		cfs_answer_status(sc, f->id, -ESHUTDOWN, get.len);
+		return 0;
+	}
+	if (atomic_load(&t->served.inflight_bytes) > t->conf.inflight_bytes || is_too_fast(sc)) {
+		cfs_counters_error(&t->served, CFS_PEER_E_BUSY);
+		cfs_answer_status(sc, f->id, -EBUSY, get.len);
+		return 0;
+	}
+	j = calloc(1, sizeof(*j));
+	if (!j)
+		return -ENOMEM;
+	j->req = (struct cfs_peer_request){
+		.block = get.block,
+		.off = get.off,
+		.len = get.len,
+		.flags = f->flags & CFS_FRAME_F_ONLY_CACHED ? CFS_PEER_ONLY_CACHED : 0,
+		.from = sc->c.peer,
+	};
+	j->sc = sc;
+	j->id = f->id;
+	j->work.fn = answered_elsewhere;
+	j->start_ns = cfs_now_ns();
+	j->next = sc->jobs;
+	if (j->next)
+		j->next->prev = j;
+	sc->jobs = j;
+	cfs_conn_ref(&sc->c);
+	t->loop.held++;
+	t->conf.ops->get(t->conf.ops_arg, &j->req);
+	return 0;
+}
+
+static void got_cancel(struct cfs_server *sc, uint64_t id)
+{
+	struct cfs_job *j;
+
+	for (j = sc->jobs; j; j = j->next) {
+		if (j->id == id)
+			j->canceled = true;
+	}
+}
+
+static int got_frame(struct cfs_server *sc, const struct cfs_frame *f)
+{
+	struct cfs_transport *t = sc->c.t;
+	const uint8_t *payload = cfs_reader_payload(&sc->c.reader);
+	struct cfs_peer_block b;
+	enum cfs_peer_hint hint;
+	int r;
+
+	switch (f->type) {
+	case CFS_FRAME_GET:
+		return got_get(sc, f, payload);
+	case CFS_FRAME_CANCEL:
+		got_cancel(sc, f->id);
+		return 0;
+	case CFS_FRAME_HINT:
+		r = cfs_wire_parse_hint(payload, &b, &hint);
+		if (r == 0 && t->conf.ops->hint)
+			t->conf.ops->hint(t->conf.ops_arg, sc->c.peer, &b, hint);
+		return r;
+	default:
+		return -EPROTO;
+	}
+}
+
+/* Requests that have arrived; 1 when there may be more, 0 when not. */
+static int receive(struct cfs_server *sc)
+{
+	struct cfs_conn *c = &sc->c;
+	struct iovec iov = {.iov_base = c->t->loop.scratch, .iov_len = RX_BYTES};
+	const uint8_t *data = iov.iov_base;
+	ssize_t n = c->link.ops->recv(&c->link, &iov, 1);
+	size_t len;
+	int r = 0;
+
+	if (n <= 0)
+		return n < 0 ? (int)n : -ECONNRESET;
+	for (len = (size_t)n; len > 0 && c->state != CFS_CONN_CLOSED;) {
+		struct cfs_frame f;
+
+		r = cfs_reader_feed(&c->reader, &data, &len, &f);
+		if (r > 0)
+			r = got_frame(sc, &f);
+		if (r < 0)
+			return r;
+	}
+	return (size_t)n == RX_BYTES;
+}
+
+static void readable(struct cfs_conn *c)
+{
+	struct cfs_server *sc = server_of(c);
+	int r = receive(sc);
+
+	if (c->state == CFS_CONN_CLOSED)
+		return;
+	if (r < 0 && r != -EAGAIN) {
+		if (r == -EPROTO || r == -EBADMSG)
+			cfs_counters_error(&c->t->served, CFS_PEER_E_PROTOCOL);
+		cfs_conn_close(c, r);
+		return;
+	}
+	if (sc->inflight >= CFS_REQUESTS_PER_CONN || sc->inflight_bytes >= c->t->conf.conn_bytes)
+		sc->paused = true;
+	else if (r > 0)
+		cfs_conn_again(c, true, false);
+	else
+		cfs_conn_want_in(c);
+}
+
+/* --- life --- */
+
+static void conn_ready(struct cfs_conn *c)
+{
+	struct cfs_server *sc = server_of(c);
+	struct cfs_transport *t = c->t;
+	struct cfs_wire_ready ready = {
+		.conn_bytes = t->conf.conn_bytes,
+		.requests = CFS_REQUESTS_PER_CONN,
+	};
+	uint8_t payload[CFS_WIRE_READY_LEN], frame[CFS_WIRE_HEADER + CFS_WIRE_CONTROL_MAX];
+	struct cfs_frame f = {.type = CFS_FRAME_READY};
+	int r;
+
+	sc->authenticated = true;
+	t->n_unauthenticated--;
+	atomic_fetch_add(&t->served.conns, 1);
+	if (t->draining) {
+		f = (struct cfs_frame){.type = CFS_FRAME_REFUSE, .status = CFS_STATUS_LEAVING};
+		(void)cfs_conn_send_now(c, frame, cfs_wire_control(frame, &f, NULL, 0));
+		cfs_conn_close(c, -ESHUTDOWN);
+		return;
+	}
+	cfs_wire_put_ready(payload, &ready);
+	r = cfs_conn_send_now(c, frame, cfs_wire_control(frame, &f, payload, sizeof(payload)));
+	if (r < 0)
+		cfs_conn_close(c, r);
+	else
+		cfs_conn_want_in(c);
+}
+
+static void conn_closed(struct cfs_conn *c, int err)
+{
+	struct cfs_server *sc = server_of(c);
+	struct cfs_transport *t = c->t;
+	enum cfs_peer_error kind = cfs_peer_error_of(err);
+
+	t->n_served--;
+	if (sc->authenticated) {
+		atomic_fetch_sub(&t->served.conns, 1);
+	} else {
+		char from[CFS_ADDRESS_MAX];
+
+		t->n_unauthenticated--;
+		if (kind != CFS_PEER_E_AUTH)
+			kind = CFS_PEER_E_PROTOCOL;
+		cfs_counters_error(&t->served, kind);
+		cfs_address_format((struct sockaddr *)&sc->from, from);
+		cfs_info("peer connection refused: address=%s error=%s", from, cfs_errname(err));
+	}
+	cfs_answer_drop(sc);
+	cfs_server_arm(t);
+}
+
+static void conn_free(struct cfs_conn *c)
+{
+	free(server_of(c));
+}
+
+static const struct cfs_conn_ops server_ops = {
+	.ready = conn_ready,
+	.readable = readable,
+	.flush = cfs_answer_flush,
+	.closed = conn_closed,
+	.free = conn_free,
+};
+
+static bool same_address(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+	const struct sockaddr_in *a4 = (const void *)a, *b4 = (const void *)b;
+	const struct sockaddr_in6 *a6 = (const void *)a, *b6 = (const void *)b;
+
+	if (a->ss_family != b->ss_family)
+		return false;
+	if (a->ss_family == AF_INET)
+		return a4->sin_addr.s_addr == b4->sin_addr.s_addr;
+	return memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof(a6->sin6_addr)) == 0;
+}
+
+static bool is_one_too_many(struct cfs_transport *t, const struct sockaddr_storage *from)
+{
+	struct cfs_conn *c;
+	unsigned n = 0;
+
+	if (t->n_served >= t->conf.max_conns || t->n_unauthenticated >= t->conf.max_unauthenticated)
+		return true;
+	if (t->n_unauthenticated < t->conf.max_unauthenticated_per_addr)
+		return false;
+	for (c = t->conns; c; c = c->next) {
+		if (c->ops == &server_ops && !server_of(c)->authenticated)
+			n += same_address(&server_of(c)->from, from);
+	}
+	return n >= t->conf.max_unauthenticated_per_addr;
+}
+
+static int accept_one(struct cfs_transport *t)
+{
+	struct cfs_server *sc;
+	struct cfs_link link = {.ops = t->link};
+	struct sockaddr_storage from;
+	int r = t->link->accept(&link, t->listen_fd, &from);
+
+	if (r < 0)
+		return r;
+	if (is_one_too_many(t, &from)) {
+		cfs_counters_error(&t->served, CFS_PEER_E_BUSY);
+		t->link->close(&link);
+		return 0;
+	}
+	sc = calloc(1, sizeof(*sc));
+	if (!sc) {
+		t->link->close(&link);
+		return -ENOMEM;
+	}
+	sc->c.link = link;
+	sc->from = from;
+	sc->out_last = &sc->out_first;
+	sc->progress_ms = sc->tokens_ms = t->loop.now_ms;
+	sc->tokens = t->conf.request_rate * 1000;
+	t->n_served++;
+	t->n_unauthenticated++;
+	cfs_conn_init(&sc->c, t, &server_ops);
+	r = cfs_conn_authenticate(&sc->c, false, 0);
+	if (r < 0)
+		cfs_conn_close(&sc->c, r);
+	else
+		cfs_conn_want_in(&sc->c);
+	cfs_loop_touch(&t->loop); /* it has a deadline */
+	return 0;
+}
+
+static void acceptable(struct cfs_op *op, int res)
+{
+	struct cfs_transport *t =
+		(struct cfs_transport *)((char *)op - offsetof(struct cfs_transport, listen_op));
+	int i, r = 0;
+
+	(void)res;
+	t->listen_armed = false;
+	if (t->listen_fd < 0)
+		return;
+	for (i = 0; i < ACCEPT_BATCH && (r == 0 || r == -ECONNABORTED || r == -EINTR); i++)
+		r = accept_one(t);
+	/* Out of descriptors or memory: when a connection closes, or with the next slow tick. */
+	if (r == 0 || r == -EAGAIN || r == -ECONNABORTED || r == -EINTR)
+		cfs_server_arm(t);
+	else
+		cfs_warn("peer transport cannot accept, waits: %s", cfs_errname(r));
+}
+
+void cfs_server_arm(struct cfs_transport *t)
+{
+	if (t->listen_fd < 0 || t->listen_armed)
+		return;
+	t->listen_armed = true;
+	cfs_loop_poll(&t->loop, t->listen_fd, POLLIN, &t->listen_op);
+}
+
+int cfs_server_listen(struct cfs_transport *t, char err[256])
+{
+	const struct sockaddr *sa = t->conf.listen;
+	char name[CFS_ADDRESS_MAX];
+
+	cfs_address_format(sa, name);
+	if (!cfs_address_is_private(sa) && !t->conf.allow_public) {
+		snprintf(err, 256, "%s is not a private address", name);
+		return -EADDRNOTAVAIL;
+	}
+	t->listen_fd = t->link->listen(sa, t->conf.listen_len);
+	if (t->listen_fd < 0) {
+		snprintf(err, 256, "cannot listen on %s: %s", name, cfs_errname(t->listen_fd));
+		return t->listen_fd;
+	}
+	t->listen_op.fn = acceptable;
+	t->address_len = sizeof(t->address);
+	if (getsockname(t->listen_fd, (struct sockaddr *)&t->address, &t->address_len) < 0)
+		return -errno;
+	return 0;
+}
+
+/* What has taken too long: a handshake, or taking what was asked for. */
+static bool is_overdue(struct cfs_transport *t, struct cfs_conn *c)
+{
+	uint64_t now_ms = t->loop.now_ms;
+
+	if (c->state == CFS_CONN_CONNECT || c->state == CFS_CONN_AUTH)
+		return c->deadline <= now_ms;
+	return c->ops == &server_ops && c->out_armed && server_of(c)->out_first &&
+	       now_ms - server_of(c)->progress_ms >= t->conf.stall_timeout_ms;
+}
+
+static void tell_leaving(struct cfs_server *sc)
+{
+	uint8_t frame[CFS_WIRE_HEADER + CFS_WIRE_CONTROL_MAX];
+	struct cfs_frame f = {.type = CFS_FRAME_DRAIN};
+
+	sc->leaving = true;
+	/* In the middle of an answer it cannot be said: the next request is told. */
+	if (!sc->out_first)
+		(void)cfs_conn_send_now(&sc->c, frame, cfs_wire_control(frame, &f, NULL, 0));
+}
+
+void cfs_server_tick(struct cfs_transport *t, bool *ret_busy)
+{
+	struct cfs_conn *c, *next;
+
+	if (t->loop.now_ms - t->slow_tick_ms < SLOW_TICK_MS)
+		return;
+	t->slow_tick_ms = t->loop.now_ms;
+	cfs_server_arm(t);
+	for (c = t->conns; c; c = next) {
+		next = c->next;
+		*ret_busy |=
+			c->state == CFS_CONN_AUTH || c->state == CFS_CONN_CONNECT || c->out_armed;
+		if (is_overdue(t, c)) {
+			cfs_conn_close(c, -ETIMEDOUT);
+			next = t->conns; /* it may have taken others along */
+		} else if (t->draining && c->ops == &server_ops && c->state == CFS_CONN_READY &&
+			   !server_of(c)->leaving) {
+			tell_leaving(server_of(c));
+		}
+	}
+}

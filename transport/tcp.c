@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "link.h"
+
+#define BUFFER	     (4 << 20)
+#define BACKLOG	     1024
+#define KEEPALIVE_S  30
+#define USER_LOST_MS 60000 /* unacknowledged for so long: the other machine is gone */
+
+static void set_int(int fd, int level, int name, int value)
+{
+	(void)setsockopt(fd, level, name, &value, sizeof(value)); /* each is only for speed */
+}
+
+/*
+ * The system's congestion control may be bbr, which costs a third of the bandwidth within a rack
+ * and three times the CPU.
+ */
+static void tune(int fd)
+{
+	set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+	set_int(fd, SOL_SOCKET, SO_SNDBUF, BUFFER);
+	set_int(fd, SOL_SOCKET, SO_RCVBUF, BUFFER);
+	set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+	set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_S);
+	set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_S / 3);
+	set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+	set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_LOST_MS);
+	if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5) < 0)
+		(void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+}
+
+static int tcp_socket(const struct sockaddr *addr)
+{
+	int fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+
+	if (fd < 0)
+		return -errno;
+	tune(fd);
+	return fd;
+}
+
+static int tcp_listen(const struct sockaddr *addr, socklen_t len)
+{
+	int fd = tcp_socket(addr), r;
+
+	if (fd < 0)
+		return fd;
+	set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+	if (addr->sa_family == AF_INET6)
+		set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+	if (bind(fd, addr, len) == 0 && listen(fd, BACKLOG) == 0)
+		return fd;
+	r = -errno;
+	close(fd);
+	return r;
+}
+
+static int tcp_accept(struct cfs_link *l, int listen_fd, struct sockaddr_storage *from)
+{
+	socklen_t len = sizeof(*from);
+
+	memset(from, 0, sizeof(*from));
+	l->fd = accept4(listen_fd, (struct sockaddr *)from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	if (l->fd < 0)
+		return -errno;
+	l->low = 1;
+	tune(l->fd);
+	return 0;
+}
+
+static int tcp_connect(struct cfs_link *l, const struct sockaddr *addr, socklen_t len)
+{
+	int r;
+
+	l->fd = tcp_socket(addr);
+	if (l->fd < 0)
+		return l->fd;
+	l->low = 1;
+	if (connect(l->fd, addr, len) == 0 || errno == EINPROGRESS)
+		return 0;
+	r = -errno;
+	close(l->fd);
+	l->fd = -1;
+	return r;
+}
+
+static int tcp_connected(struct cfs_link *l)
+{
+	int err = 0;
+	socklen_t len = sizeof(err);
+
+	if (getsockopt(l->fd, SOL_SOCKET, SO_ERROR, &err, &len) < 0)
+		return -errno;
+	return -err;
+}
+
+static ssize_t tcp_recv(struct cfs_link *l, struct iovec *iov, int n)
+{
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = (size_t)n};
+	ssize_t r;
+
+	do
+		r = recvmsg(l->fd, &msg, MSG_DONTWAIT);
+	while (r < 0 && errno == EINTR);
+	return r < 0 ? -errno : r;
+}
+
+static ssize_t tcp_send(struct cfs_link *l, struct iovec *iov, int n, bool more)
+{
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = (size_t)n};
+	ssize_t r;
+
+	do
+		r = sendmsg(l->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL | (more ? MSG_MORE : 0));
+	while (r < 0 && errno == EINTR);
+	return r < 0 ? -errno : r;
+}
+
+static ssize_t tcp_splice(struct cfs_link *l, int pipe_fd, size_t len, bool more)
+{
+	ssize_t r;
+
+	do
+		r = splice(pipe_fd, NULL, l->fd, NULL, len,
+			   SPLICE_F_NONBLOCK | SPLICE_F_MOVE | (more ? SPLICE_F_MORE : 0));
+	while (r < 0 && errno == EINTR);
+	return r < 0 ? -errno : r;
+}
+
+static void tcp_expect(struct cfs_link *l, size_t bytes)
+{
+	if (l->low == (int)bytes)
+		return;
+	l->low = (int)bytes;
+	set_int(l->fd, SOL_SOCKET, SO_RCVLOWAT, l->low);
+}
+
+static void tcp_cut(struct cfs_link *l)
+{
+	(void)shutdown(l->fd, SHUT_RDWR);
+}
+
+static void tcp_close(struct cfs_link *l)
+{
+	close(l->fd);
+	l->fd = -1;
+}
+
+const struct cfs_link_ops cfs_link_tcp = {
+	.name = "tcp",
+	.listen = tcp_listen,
+	.accept = tcp_accept,
+	.connect = tcp_connect,
+	.connected = tcp_connected,
+	.recv = tcp_recv,
+	.send = tcp_send,
+	.splice = tcp_splice,
+	.expect = tcp_expect,
+	.cut = tcp_cut,
+	.close = tcp_close,
+};

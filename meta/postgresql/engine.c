@@ -25,7 +25,17 @@ static const struct cfs_engine_ops engine = {
 	.name = "postgresql",
 	.open = pg_open,
 	.close = pg_close,
-	SQL_ENGINE_OPS,
+	SQL_ENGINE_SHARED_OPS,
+	.lookup = pg_op_lookup,
+	.setattr = pg_op_setattr,
+	.touch_atime = pg_op_touch_atime,
+	.mknod = pg_op_mknod,
+	.link = pg_op_link,
+	.unlink = pg_op_unlink,
+	.rmdir = pg_op_rmdir,
+	.rename = sql_op_rename,
+	.readdir = pg_op_readdir,
+	.commit_slice = pg_op_commit_slice,
 };
 
 static int pg_open(const struct cfs_engine_conf *conf, struct cfs_engine **ret, char err[256])

@@ -92,7 +92,7 @@ static int sqlstate_error(const char *state, int id)
 
 static bool is_expected(int error)
 {
-	return error == -EAGAIN || error == -EEXIST || error == -ENOTCONN;
+	return error == -EAGAIN || error == -EEXIST || error == -ENOTCONN || error == -EINVAL;
 }
 
 static void forget_named(struct pg_conn *s)
@@ -207,6 +207,11 @@ void pg_bind_int(struct pg_stmt *st, int n, int64_t v)
 void pg_bind_bytes(struct pg_stmt *st, int n, const void *v, size_t len, bool text)
 {
 	bind(st, n, text ? OID_TEXT : OID_BYTEA, len ? v : "", len);
+}
+
+void pg_bind_null(struct pg_stmt *st, int n)
+{
+	bind(st, n, OID_INT8, NULL, 0);
 }
 
 int64_t pg_int(const PGresult *result, int row, int col)

@@ -12,6 +12,7 @@
 #ifndef CFS_META_PG_INTERNAL_H
 #define CFS_META_PG_INTERNAL_H
 
+#include <errno.h>
 #include <libpq-fe.h>
 
 #include "meta/sql/sql-internal.h"
@@ -73,6 +74,18 @@ struct pg_conn {
 	int64_t insert_id;
 };
 
+/*
+ * Which inode a name had when it was last seen: unlink needs to know before it asks whether that
+ * is open here. Wrong answers are found out by the statement. Any thread.
+ */
+#define PG_HINTS 4096
+struct pg_hints {
+	struct {
+		_Atomic uint64_t name; /* hash */
+		_Atomic uint64_t ino;
+	} v[PG_HINTS];
+};
+
 struct pg_db {
 	struct sql_db sql;	   /* first */
 	char **keywords, **values; /* for PQconnectdbParams, NULL at the end */
@@ -84,6 +97,7 @@ struct pg_db {
 		pthread_mutex_t lock;
 		uint32_t *have; /* per table of schema.c: one bit per column; NULL: not read */
 	} columns;
+	struct pg_hints hints;
 };
 
 static inline struct pg_conn *pg_conn(struct sql_conn *c)
@@ -135,5 +149,61 @@ bool pg_has_column(struct sql_conn *c, const char *table, const char *column);
 
 /* ---- dialect.c ---- */
 extern const struct sql_dialect pg_dialect;
+
+/*
+ * ---- ops-*.c: operations in one statement ----
+ *
+ * A statement of these judges and changes; where the case is not the usual one it changes nothing,
+ * and the transaction of meta/sql does the work. It runs in a transaction of its own, so nothing
+ * has happened when queueing fails; when the answer is lost the outcome is PG_UNKNOWN.
+ */
+#define PG_UNKNOWN -EINPROGRESS
+#define PG_UNUSUAL -EDOM
+
+/* What an inode is compared with where a directory must not be in the trash. */
+#define PG_TRASH "9223372032828243968"
+/* A directory `p` in which names may be made or removed, as far as flags and place tell. */
+#define PG_DIR_OPEN(flags) "p.type=2 AND p.flags&" flags "=0 AND COALESCE(p.parent,0)<" PG_TRASH
+
+/* Prepares a statement whose text has braces; *ret has no parameters bound. */
+int pg_open_stmt(struct sql_conn *c, int id, const char *text, struct pg_stmt **ret);
+/* Sends what is queued and `id`; its rows are read with sql_int and friends. 0, or PG_UNKNOWN. */
+int pg_execute(struct sql_conn *c, int id);
+/* The result is over. */
+void pg_close_stmt(struct sql_conn *c, int id);
+bool pg_is_null(struct sql_conn *c, int id, int col);
+void pg_bind_null(struct pg_stmt *st, int n);
+/* Only the superuser, or callers whom the kernel has judged: the rest needs groups and rules. */
+static inline bool pg_is_judged(const struct cfs_ctx *ctx)
+{
+	return !ctx->check || ctx->uid == 0;
+}
+/* A directory's mtime up to which its times are due, in microseconds. */
+int64_t pg_touch_due(struct sql_conn *c, const struct cfs_ctx *ctx, bool nlink_changes);
+
+int pg_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+		cfs_ino_t ino, struct cfs_entry *ret, struct cfs_usage *ret_usage);
+int pg_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
+	       const char *name, size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage);
+int pg_op_unlink(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		 const struct cfs_engine_remove *req, struct cfs_removed *ret,
+		 struct cfs_usage *ret_usage);
+int pg_op_rmdir(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		const struct cfs_engine_remove *req, struct cfs_removed *ret,
+		struct cfs_usage *ret_usage);
+int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
+		       struct cfs_attr *ret, unsigned *ret_records, struct cfs_usage *ret_usage);
+int pg_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
+		  const struct cfs_attr *in, struct cfs_attr *ret, struct cfs_usage *ret_usage);
+int pg_op_touch_atime(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		      struct timespec atime);
+int pg_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t parent,
+		 const char *name, size_t len, struct cfs_entry *ret);
+int pg_op_readdir(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir, bool attrs,
+		  size_t limit, struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg);
+
+void pg_hint(struct pg_db *db, cfs_ino_t parent, const char *name, size_t len, cfs_ino_t ino);
+cfs_ino_t pg_hinted(struct pg_db *db, cfs_ino_t parent, const char *name, size_t len);
 
 #endif

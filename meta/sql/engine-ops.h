@@ -6,7 +6,7 @@
 #include "meta/sql/sql.h"
 
 /* clang-format off */
-#define SQL_ENGINE_OPS \
+#define SQL_ENGINE_SHARED_OPS \
 	.create = sql_op_create, \
 	.upgrade = sql_op_upgrade, \
 	.get_setting = sql_op_get_setting, \
@@ -20,21 +20,11 @@
 	.refresh_session = sql_op_refresh_session, \
 	.clean_session = sql_op_clean_session, \
 	.each_session = sql_op_each_session, \
-	.lookup = sql_op_lookup, \
 	.getattr = sql_op_getattr, \
-	.setattr = sql_op_setattr, \
-	.touch_atime = sql_op_touch_atime, \
 	.readlink = sql_op_readlink, \
-	.mknod = sql_op_mknod, \
-	.link = sql_op_link, \
-	.unlink = sql_op_unlink, \
-	.rmdir = sql_op_rmdir, \
-	.rename = sql_op_rename, \
-	.readdir = sql_op_readdir, \
 	.trash_dir = sql_op_trash_dir, \
 	.each_parent = sql_op_each_parent, \
 	.read_chunk = sql_op_read_chunk, \
-	.commit_slice = sql_op_commit_slice, \
 	.truncate = sql_op_truncate, \
 	.fallocate = sql_op_fallocate, \
 	.copy_range = sql_op_copy_range, \
@@ -79,6 +69,19 @@
 	.put_record = sql_op_put_record, \
 	.drop_record = sql_op_drop_record, \
 	.each_record = sql_op_each_record
+/* For these a database may have a better way. */
+#define SQL_ENGINE_NAME_OPS \
+	.lookup = sql_op_lookup, \
+	.setattr = sql_op_setattr, \
+	.touch_atime = sql_op_touch_atime, \
+	.mknod = sql_op_mknod, \
+	.link = sql_op_link, \
+	.unlink = sql_op_unlink, \
+	.rmdir = sql_op_rmdir, \
+	.rename = sql_op_rename, \
+	.readdir = sql_op_readdir, \
+	.commit_slice = sql_op_commit_slice
+#define SQL_ENGINE_OPS SQL_ENGINE_SHARED_OPS, SQL_ENGINE_NAME_OPS
 /* clang-format on */
 
 #endif

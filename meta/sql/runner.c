@@ -60,13 +60,13 @@ static void clear_bit(uint64_t *set, unsigned n)
 /* ---- texts ---- */
 
 /* A volume of an older client that is mounted read-only may lack the columns that came last. */
-static void put_node_columns(struct sql_conn *c, FILE *f)
+static void put_node_columns(struct sql_conn *c, FILE *f, char alias)
 {
 	for (unsigned i = 0; i < SQL_NODE_COLUMNS; i++) {
 		if (i)
 			fputc(',', f);
 		if (sql_dialect(c)->has_column(c, "node", node_columns[i]))
-			fprintf(f, "n.%s", node_columns[i]);
+			fprintf(f, "%c.%s", alias, node_columns[i]);
 		else
 			fputc('0', f);
 	}
@@ -77,7 +77,9 @@ static void put_brace(struct sql_conn *c, FILE *f, const char *word, size_t len)
 	const struct sql_dialect *d = sql_dialect(c);
 
 	if (len == 4 && !memcmp(word, "NODE", 4))
-		put_node_columns(c, f);
+		put_node_columns(c, f, 'n');
+	else if (len == 6 && !memcmp(word, "PARENT", 6))
+		put_node_columns(c, f, 'p');
 	else if (len == 10 && !memcmp(word, "FOR_UPDATE", 10))
 		fputs(d->for_update, f);
 	else if (len == 9 && !memcmp(word, "FOR_SHARE", 9))

@@ -4,7 +4,9 @@
  *
  *	{table}		the table's name with its prefix
  *	{NODE}		the columns sql_node_columns() reads (SQL_NODE_COLUMNS of them), of alias n
+ *	{PARENT}	the same of alias p
  *	{FOR_UPDATE}	row lock, where the database has one
+ *	{FOR_SHARE}	lock against deletion alone, where the database has one
  *	{OR_IGNORE}	after INSERT, with {ELSE_IGNORE} at the end: a duplicate is not an error
  *	`word`		an identifier that is a keyword in some database
  *

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Changes of one inode in one statement: what was written, attributes. */
+#include <errno.h>
+
+#include "base/log.h"
+#include "meta/postgresql/pg-internal.h"
+
+/* ---- commit of a slice ---- */
+
+/*
+ * $1 inode, $2 chunk, $3 record, $4 slice, $5 its size, $6 end of what was written, $7 mtime and
+ * $8 the ns below, $9 ctime and $10 the ns below. The answer has the inode as it was.
+ */
+static const char commit_text[] =
+	"WITH n AS (SELECT n.* FROM {node} n WHERE n.inode=$1 FOR UPDATE),"
+	"c AS (INSERT INTO {chunk} AS c (inode,indx,slices) SELECT $1,$2,$3 FROM n WHERE n.type=1 "
+	"ON CONFLICT(inode,indx) DO UPDATE SET slices=c.slices||excluded.slices "
+	"RETURNING length(c.slices) AS bytes),"
+	"r AS (INSERT INTO {chunk_ref}(chunkid,size,refs) SELECT $4,$5,1 FROM c WHERE $4<>0),"
+	"u AS (UPDATE {node} u SET length=GREATEST(n.length,$6),mtime=$7,mtimensec=$8,ctime=$9,"
+	"ctimensec=$10 FROM n,c WHERE u.inode=n.inode) "
+	"SELECT {NODE},(SELECT bytes FROM c) FROM n";
+
+struct commit {
+	cfs_ino_t ino;
+	uint32_t indx;
+	const struct cfs_slice *slice;
+	struct timespec mtime;
+	struct cfs_attr attr;
+	unsigned records;
+	struct cfs_usage usage;
+};
+
+static void bind_commit(struct pg_stmt *st, const struct cfs_ctx *ctx, const struct commit *a,
+			const uint8_t *record, uint64_t end)
+{
+	pg_bind_int(st, 1, (int64_t)a->ino);
+	pg_bind_int(st, 2, a->indx);
+	pg_bind_bytes(st, 3, record, CFS_SLICE_BYTES, false);
+	pg_bind_int(st, 4, (int64_t)a->slice->id);
+	pg_bind_int(st, 5, a->slice->size);
+	pg_bind_int(st, 6, (int64_t)end);
+	pg_bind_int(st, 7, sql_us(a->mtime));
+	pg_bind_int(st, 8, sql_sub_us(a->mtime));
+	pg_bind_int(st, 9, sql_us(ctx->now));
+	pg_bind_int(st, 10, sql_sub_us(ctx->now));
+}
+
+static int commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct commit *a = arg;
+	const struct cfs_slice *s = a->slice;
+	uint64_t end = ((uint64_t)a->indx << CFS_CHUNK_BITS) + s->pos + s->len, old_length;
+	uint8_t record[CFS_SLICE_BYTES];
+	struct pg_stmt *st = NULL;
+	bool found;
+	int r = pg_open_stmt(c, PG_COMMIT_SLICE, commit_text, &st);
+
+	if (r < 0)
+		return r;
+	cfs_slice_encode(s, record);
+	bind_commit(st, ctx, a, record, end);
+	r = pg_execute(c, PG_COMMIT_SLICE);
+	if (r == -EEXIST) {
+		cfs_err("slice id is in use already, write refused: slice=%llu inode=%llu",
+			(unsigned long long)s->id, (unsigned long long)a->ino);
+		return -EIO;
+	}
+	if (r < 0)
+		return r;
+	found = PQntuples(st->result) > 0;
+	if (found) {
+		sql_node_columns(c, (enum sql_stmt_id)PG_COMMIT_SLICE, 0, &a->attr);
+		a->records = (unsigned)pg_int(st->result, 0, SQL_NODE_COLUMNS) / CFS_SLICE_BYTES;
+	}
+	pg_close_stmt(c, PG_COMMIT_SLICE);
+	if (!found)
+		return -ENOENT;
+	if (a->attr.type != CFS_TYPE_FILE)
+		return -EPERM;
+	old_length = a->attr.length;
+	if (end > old_length)
+		a->attr.length = end;
+	a->attr.mtime = a->mtime;
+	a->attr.ctime = ctx->now;
+	a->usage = (struct cfs_usage){0};
+	r = sql_usage_length(c, a->ino, &a->attr, old_length, &a->usage);
+	if (r < 0)
+		cfs_warn("statistics of directories miss a write: inode=%llu error=%d",
+			 (unsigned long long)a->ino, r);
+	return 0;
+}
+
+/* A slice is committed once: where its reference is, so is the rest. */
+static int find_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct commit *a = arg;
+	int r = sql_row(c, SQL_get_refs, "i", (int64_t)a->slice->id);
+
+	sql_done(c, SQL_get_refs);
+	if (r <= 0)
+		return r < 0 ? r : PG_UNUSUAL;
+	r = sql_get_node(c, a->ino, false, &a->attr);
+	if (r < 0)
+		return r;
+	r = sql_row(c, SQL_chunk_length, "ii", (int64_t)a->ino, (int64_t)a->indx);
+	if (r > 0)
+		a->records = (unsigned)sql_int(c, SQL_chunk_length, 0) / CFS_SLICE_BYTES;
+	sql_done(c, SQL_chunk_length);
+	return r < 0 ? r : 0;
+}
+
+int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
+		       struct cfs_attr *ret, unsigned *ret_records, struct cfs_usage *ret_usage)
+{
+	struct commit a = {.ino = ino, .indx = indx, .slice = s, .mtime = mtime};
+	int r = PG_UNUSUAL;
+
+	if (s->len > CFS_CHUNK_SIZE || s->pos > CFS_CHUNK_SIZE - s->len)
+		return -EINVAL;
+	if (((uint64_t)indx << CFS_CHUNK_BITS) + s->pos + s->len >= CFS_FILE_MAX)
+		return -EFBIG;
+	if (s->id && !cfs_core_changelog(e->core))
+		r = sql_read(sql_db(e), ctx, CFS_META_OP_write, commit, &a);
+	if (r == PG_UNKNOWN)
+		r = sql_read(sql_db(e), ctx, CFS_META_OP_write, find_slice, &a);
+	if (r == PG_UNUSUAL)
+		return sql_op_commit_slice(e, ctx, ino, indx, s, mtime, ret, ret_records,
+					   ret_usage);
+	if (r < 0)
+		return r;
+	*ret = a.attr;
+	*ret_records = a.records;
+	*ret_usage = a.usage;
+	return 0;
+}
+
+/* ---- attributes ---- */
+
+/* $1 inode, $2 mode, $3 atime, $4, $5 mtime, $6, $7 ctime, $8; NULL: as it is */
+static const char setattr_text[] =
+	"UPDATE {node} n SET mode=COALESCE($2,n.mode),atime=COALESCE($3,n.atime),"
+	"atimensec=COALESCE($4,n.atimensec),mtime=COALESCE($5,n.mtime),"
+	"mtimensec=COALESCE($6,n.mtimensec),ctime=$7,ctimensec=$8 "
+	"WHERE n.inode=$1 AND n.flags&3=0 AND COALESCE(n.parent,0)<" PG_TRASH " "
+	"AND ($2 IS NULL OR COALESCE(n.access_acl_id,0)=0) RETURNING {NODE}";
+
+struct setattr {
+	cfs_ino_t ino;
+	uint32_t set;
+	const struct cfs_attr *in;
+	struct cfs_attr attr;
+};
+
+static void bind_time(struct pg_stmt *st, int n, bool set, struct timespec t)
+{
+	if (set) {
+		pg_bind_int(st, n, sql_us(t));
+		pg_bind_int(st, n + 1, sql_sub_us(t));
+	} else {
+		pg_bind_null(st, n);
+		pg_bind_null(st, n + 1);
+	}
+}
+
+/* Seconds below zero are the kernel's unsigned view of "now" (volume-format section 5). */
+static struct timespec chosen(const struct cfs_ctx *ctx, bool now, struct timespec t)
+{
+	return now || t.tv_sec < 0 ? ctx->now : t;
+}
+
+static int setattr(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct setattr *a = arg;
+	uint32_t set = a->set;
+	struct pg_stmt *st = NULL;
+	int r = pg_open_stmt(c, PG_SETATTR, setattr_text, &st);
+
+	if (r < 0)
+		return r;
+	pg_bind_int(st, 1, (int64_t)a->ino);
+	if (set & CFS_SET_MODE)
+		pg_bind_int(st, 2, a->in->mode & 07777);
+	else
+		pg_bind_null(st, 2);
+	bind_time(st, 3, set & (CFS_SET_ATIME | CFS_SET_ATIME_NOW),
+		  chosen(ctx, set & CFS_SET_ATIME_NOW, a->in->atime));
+	bind_time(st, 5, set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW),
+		  chosen(ctx, set & CFS_SET_MTIME_NOW, a->in->mtime));
+	bind_time(st, 7, true, set & CFS_SET_CTIME ? a->in->ctime : ctx->now);
+	r = pg_execute(c, PG_SETATTR);
+	if (r < 0)
+		return r;
+	if (PQntuples(st->result))
+		sql_node_columns(c, (enum sql_stmt_id)PG_SETATTR, 0, &a->attr);
+	else
+		r = PG_UNUSUAL;
+	pg_close_stmt(c, PG_SETATTR);
+	return r;
+}
+
+int pg_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
+		  const struct cfs_attr *in, struct cfs_attr *ret, struct cfs_usage *ret_usage)
+{
+	const uint32_t simple = CFS_SET_MODE | CFS_SET_ATIME | CFS_SET_ATIME_NOW | CFS_SET_MTIME |
+				CFS_SET_MTIME_NOW | CFS_SET_CTIME;
+	uint32_t loud = set & ~(uint32_t)CFS_SET_IS_OPEN;
+	struct setattr a = {.ino = ino, .set = set, .in = in};
+	int r = PG_UNUSUAL;
+
+	if (loud && !(loud & ~simple) && pg_is_judged(ctx) && !cfs_core_changelog(e->core)) {
+		/* The same a second time: it does not matter whether the first was carried out. */
+		do
+			r = sql_read(sql_db(e), ctx, CFS_META_OP_setattr, setattr, &a);
+		while (r == PG_UNKNOWN && !cfs_deadline_passed(ctx->deadline));
+	}
+	if (r == PG_UNUSUAL)
+		return sql_op_setattr(e, ctx, ino, set, in, ret, ret_usage);
+	if (r < 0)
+		return r == PG_UNKNOWN ? -ETIMEDOUT : r;
+	*ret = a.attr;
+	*ret_usage = (struct cfs_usage){.uid = a.attr.uid, .gid = a.attr.gid};
+	return 0;
+}
+
+struct touch {
+	cfs_ino_t ino;
+	struct timespec atime;
+};
+
+static int touch(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	const struct touch *a = arg;
+	int r = sql_exec(c, SQL_touch_atime, "iii", sql_us(a->atime), sql_sub_us(a->atime),
+			 (int64_t)a->ino);
+
+	return r > 0 ? 0 : r < 0 ? r : -ENOENT;
+}
+
+int pg_op_touch_atime(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		      struct timespec atime)
+{
+	struct touch a = {.ino = ino, .atime = atime};
+
+	if (cfs_core_changelog(e->core))
+		return sql_op_touch_atime(e, ctx, ino, atime);
+	return sql_read(sql_db(e), ctx, CFS_META_OP_setattr, touch, &a);
+}

@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making names in one statement. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "meta/postgresql/pg-internal.h"
+
+/* ---- what all of these operations share ---- */
+
+int pg_open_stmt(struct sql_conn *c, int id, const char *text, struct pg_stmt **ret)
+{
+	struct pg_conn *s = pg_conn(c);
+	char *full;
+	int r = 0;
+
+	if (!s->stmt[id]) {
+		full = sql_expand(c, text);
+		r = full ? pg_prepare(s, id, full) : -ENOMEM;
+		free(full);
+	}
+	if (!r)
+		*ret = s->stmt[id];
+	return r;
+}
+
+int pg_execute(struct sql_conn *c, int id)
+{
+	struct pg_conn *s = pg_conn(c);
+	int r = pg_queue(s, id);
+
+	if (r < 0)
+		return r;
+	r = pg_exchange(s, id);
+	if (r == -ENOTCONN)
+		return PG_UNKNOWN;
+	if (!r)
+		s->stmt[id]->row = 0;
+	if (r == -EAGAIN)
+		c->conflict = true;
+	return r;
+}
+
+void pg_close_stmt(struct sql_conn *c, int id)
+{
+	struct pg_stmt *st = pg_conn(c)->stmt[id];
+
+	if (!st)
+		return;
+	PQclear(st->result);
+	st->result = NULL;
+}
+
+bool pg_is_null(struct sql_conn *c, int id, int col)
+{
+	const struct pg_stmt *st = pg_conn(c)->stmt[id];
+
+	return PQgetisnull(st->result, st->row, col);
+}
+
+int64_t pg_touch_due(struct sql_conn *c, const struct cfs_ctx *ctx, bool nlink_changes)
+{
+	uint64_t skip_ms = cfs_core_skip_dir_mtime_ms(sql_core(c));
+
+	if (nlink_changes || !skip_ms)
+		return INT64_MAX;
+	return sql_us(ctx->now) - (int64_t)skip_ms * 1000;
+}
+
+/*
+ * $1 parent, $2 name, $3 inode, $4 type, $5 mode, $6 uid, $7 gid, $8 us, $9 ns below, $10 nlink,
+ * $11 length, $12 rdev, $13 change of the parent's nlink, $14 due, $15 set-group-id of directories
+ *
+ * The parent's row is locked against deletion alone, which neither other creations nor changes of
+ * its times wait for. The unique key of edge decides races.
+ */
+#define CREATE(more)                                                                               \
+	"WITH p AS (SELECT n.* FROM {node} n WHERE n.inode=$1 FOR KEY SHARE),"                     \
+	"x AS (SELECT inode FROM {edge} WHERE parent=$1 AND name=$2),"                             \
+	"e AS (INSERT INTO {edge}(parent,name,inode,type) SELECT $1,$2,$3,$4 FROM p "              \
+	"WHERE " PG_DIR_OPEN(                                                                      \
+		"1") " AND ($4=3 OR COALESCE(p.default_acl_id,0)=0) "                              \
+		     "AND NOT EXISTS (SELECT 1 FROM x) "                                           \
+		     "ON CONFLICT(parent,name) DO NOTHING RETURNING inode),"                       \
+		     "n AS (INSERT INTO "                                                          \
+		     "{node}(inode,type,flags,mode,uid,gid,atime,mtime,ctime,atimensec,"           \
+		     "mtimensec,ctimensec,nlink,length,rdev,parent,access_acl_id,default_acl_id,"  \
+		     "tier_id) "                                                                   \
+		     "SELECT $3,$4,p.flags&32,"                                                    \
+		     "CASE WHEN p.mode&1024<>0 THEN $5|$15 ELSE $5 END,$6,"                        \
+		     "CASE WHEN p.mode&1024<>0 THEN p.gid ELSE $7 END,"                            \
+		     "$8,$8,$8,$9,$9,$9,$10,$11,$12,$1,0,0,COALESCE(p.tier_id,0) FROM p,e)," more  \
+		     "t AS (UPDATE {node} u SET nlink=u.nlink+$13,mtime=$8,ctime=$8,mtimensec=$9," \
+		     "ctimensec=$9 FROM e WHERE u.inode=$1 AND u.mtime<=$14 RETURNING 1) "         \
+		     "SELECT {NODE},(SELECT count(*) FROM e),(SELECT count(*) FROM t),"            \
+		     "(SELECT inode FROM x) FROM p n"
+
+static const char create_text[] = CREATE("");
+static const char create_dir_text[] =
+	CREATE("d AS (INSERT INTO {dir_stats}(inode,data_length,used_space,used_inodes) "
+	       "SELECT $3,0,0,0 FROM e WHERE $16<>0),");
+static const char create_symlink_text[] =
+	CREATE("s AS (INSERT INTO {symlink}(inode,target) SELECT $3,$16 FROM e),");
+
+enum { INSERTED = SQL_NODE_COLUMNS, TOUCHED, THERE };
+
+struct make {
+	const struct cfs_mknod *req;
+	cfs_ino_t ino;
+	struct cfs_entry *ret;
+	struct cfs_attr attr, parent;
+	bool touched;
+};
+
+static int open_create(struct sql_conn *c, const struct cfs_mknod *req, int *ret_id,
+		       struct pg_stmt **ret)
+{
+	if (req->type == CFS_TYPE_DIR) {
+		*ret_id = PG_CREATE_DIR;
+		return pg_open_stmt(c, PG_CREATE_DIR, create_dir_text, ret);
+	}
+	if (req->type == CFS_TYPE_SYMLINK) {
+		*ret_id = PG_CREATE_SYMLINK;
+		return pg_open_stmt(c, PG_CREATE_SYMLINK, create_symlink_text, ret);
+	}
+	*ret_id = PG_CREATE;
+	return pg_open_stmt(c, PG_CREATE, create_text, ret);
+}
+
+static void bind_create(struct sql_conn *c, const struct cfs_ctx *ctx, const struct make *a,
+			struct pg_stmt *st)
+{
+	static const struct cfs_attr plain;
+	const struct cfs_mknod *req = a->req;
+	bool dir = req->type == CFS_TYPE_DIR;
+	struct cfs_attr attr;
+
+	cfs_rules_new_inode(ctx, req, &plain, &attr);
+	pg_bind_int(st, 1, (int64_t)req->parent);
+	pg_bind_bytes(st, 2, req->name, req->name_len, false);
+	pg_bind_int(st, 3, (int64_t)a->ino);
+	pg_bind_int(st, 4, attr.type);
+	pg_bind_int(st, 5, attr.mode);
+	pg_bind_int(st, 6, attr.uid);
+	pg_bind_int(st, 7, attr.gid);
+	pg_bind_int(st, 8, sql_us(ctx->now));
+	pg_bind_int(st, 9, sql_sub_us(ctx->now));
+	pg_bind_int(st, 10, attr.nlink);
+	pg_bind_int(st, 11, (int64_t)attr.length);
+	pg_bind_int(st, 12, attr.rdev);
+	pg_bind_int(st, 13, dir);
+	pg_bind_int(st, 14, pg_touch_due(c, ctx, dir));
+	pg_bind_int(st, 15, dir ? 02000 : 0);
+	if (dir)
+		pg_bind_int(st, 16, cfs_core_dir_stats(sql_core(c)));
+	else if (req->type == CFS_TYPE_SYMLINK)
+		pg_bind_bytes(st, 16, req->target, req->target_len, false);
+}
+
+static int create(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct make *a = arg;
+	const struct cfs_mknod *req = a->req;
+	struct pg_stmt *st = NULL;
+	cfs_ino_t there;
+	bool done;
+	int id, r = open_create(c, req, &id, &st);
+
+	if (r < 0)
+		return r;
+	bind_create(c, ctx, a, st);
+	r = pg_execute(c, id);
+	if (r < 0)
+		return r;
+	if (PQntuples(st->result) == 0) {
+		pg_close_stmt(c, id);
+		return -ENOENT;
+	}
+	sql_node_columns(c, (enum sql_stmt_id)id, 0, &a->parent);
+	done = pg_int(st->result, 0, INSERTED) > 0;
+	a->touched = pg_int(st->result, 0, TOUCHED) > 0;
+	there = (cfs_ino_t)pg_int(st->result, 0, THERE);
+	pg_close_stmt(c, id);
+	if (done) {
+		cfs_rules_new_inode(ctx, req, &a->parent, &a->attr);
+		return 0;
+	}
+	r = cfs_rules_add_entry(ctx, req->parent, &a->parent);
+	if (r < 0 || !there)
+		return r < 0 ? r : PG_UNUSUAL;
+	r = sql_get_node(c, there, false, &a->ret->attr);
+	a->ret->ino = there;
+	return r == -ENOENT ? PG_UNUSUAL : r < 0 ? r : -EEXIST;
+}
+
+/* The inode's number is ours alone: where it is, the creation was carried out. */
+static int create_again(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct make *a,
+			struct cfs_usage *ret_usage)
+{
+	int r = sql_op_getattr(e, ctx, a->ino, &a->ret->attr);
+
+	if (r == -ENOENT)
+		return sql_op_mknod(e, ctx, a->req, a->ino, a->ret, ret_usage);
+	if (r < 0)
+		return r;
+	a->ret->ino = a->ino;
+	*ret_usage = (struct cfs_usage){0};
+	sql_usage_inode(ret_usage, &a->ret->attr, 1);
+	sql_usage_entry(ret_usage, a->req->parent, &a->ret->attr, 1);
+	return a->req->ret_parent ? sql_op_getattr(e, ctx, a->req->parent, a->req->ret_parent) : 0;
+}
+
+int pg_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+		cfs_ino_t ino, struct cfs_entry *ret, struct cfs_usage *ret_usage)
+{
+	struct make a = {.req = req, .ino = ino, .ret = ret};
+	bool dir = req->type == CFS_TYPE_DIR;
+	int r;
+
+	if (!pg_is_judged(ctx) || cfs_ino_is_trash(req->parent) || cfs_core_changelog(e->core))
+		return sql_op_mknod(e, ctx, req, ino, ret, ret_usage);
+	r = sql_read(sql_db(e), ctx, CFS_META_OP_mknod, create, &a);
+	if (r == PG_UNUSUAL)
+		r = sql_op_mknod(e, ctx, req, ino, ret, ret_usage);
+	else if (r == PG_UNKNOWN)
+		r = create_again(e, ctx, &a, ret_usage);
+	else if (!r) {
+		ret->ino = ino;
+		ret->attr = a.attr;
+		*ret_usage = (struct cfs_usage){0};
+		sql_usage_inode(ret_usage, &a.attr, 1);
+		sql_usage_entry(ret_usage, req->parent, &a.attr, 1);
+		if (req->ret_parent)
+			*req->ret_parent = sql_touched(ctx, &a.parent, a.touched, dir);
+	}
+	if (!r || r == -EEXIST)
+		pg_hint(pg_db(sql_db(e)), req->parent, req->name, req->name_len, ret->ino);
+	return r;
+}
+
+/* ---- link ---- */
+
+/* $1 parent, $2 name, $3 inode, $4 us, $5 ns below, $6 due */
+static const char link_text[] =
+	"WITH p AS (SELECT n.* FROM {node} n WHERE n.inode=$1 FOR KEY SHARE),"
+	"x AS (SELECT inode FROM {edge} WHERE parent=$1 AND name=$2),"
+	"v AS (SELECT n.inode,n.type FROM {node} n,p WHERE n.inode=$3 AND n.type<>2 AND "
+	"n.flags&3=0 AND n.nlink>0 AND COALESCE(n.parent,0)<" PG_TRASH " AND " PG_DIR_OPEN(
+		"1") " FOR UPDATE OF n),"
+		     "e AS (INSERT INTO {edge}(parent,name,inode,type) SELECT $1,$2,v.inode,v.type "
+		     "FROM v "
+		     "WHERE NOT EXISTS (SELECT 1 FROM x) "
+		     "ON CONFLICT(parent,name) DO NOTHING RETURNING inode),"
+		     "u AS (UPDATE {node} n SET nlink=n.nlink+1,parent=0,ctime=$4,ctimensec=$5 "
+		     "FROM e "
+		     "WHERE n.inode=e.inode RETURNING {NODE}),"
+		     "t AS (UPDATE {node} d SET mtime=$4,ctime=$4,mtimensec=$5,ctimensec=$5 FROM e "
+		     "WHERE d.inode=$1 AND d.mtime<=$6) "
+		     "SELECT {NODE} FROM u n";
+
+struct link {
+	cfs_ino_t ino, parent;
+	const char *name;
+	size_t len;
+	struct cfs_attr attr;
+};
+
+static int link_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct link *a = arg;
+	struct pg_stmt *st = NULL;
+	int r = pg_open_stmt(c, PG_LINK, link_text, &st);
+
+	if (r < 0)
+		return r;
+	pg_bind_int(st, 1, (int64_t)a->parent);
+	pg_bind_bytes(st, 2, a->name, a->len, false);
+	pg_bind_int(st, 3, (int64_t)a->ino);
+	pg_bind_int(st, 4, sql_us(ctx->now));
+	pg_bind_int(st, 5, sql_sub_us(ctx->now));
+	pg_bind_int(st, 6, pg_touch_due(c, ctx, false));
+	r = pg_execute(c, PG_LINK);
+	if (r < 0)
+		return r;
+	if (PQntuples(st->result))
+		sql_node_columns(c, (enum sql_stmt_id)PG_LINK, 0, &a->attr);
+	else
+		r = PG_UNUSUAL;
+	pg_close_stmt(c, PG_LINK);
+	return r;
+}
+
+int pg_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
+	       const char *name, size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage)
+{
+	struct link a = {.ino = ino, .parent = parent, .name = name, .len = len};
+	struct cfs_entry there;
+	int r = PG_UNUSUAL;
+
+	if (pg_is_judged(ctx) && !cfs_ino_is_trash(parent) && !cfs_core_changelog(e->core))
+		r = sql_read(sql_db(e), ctx, CFS_META_OP_link, link_name, &a);
+	if (r == PG_UNKNOWN) {
+		r = sql_op_lookup(e, ctx, parent, name, len, &there);
+		a.attr = there.attr;
+		if (r == -ENOENT || (!r && there.ino != ino))
+			r = PG_UNUSUAL;
+	}
+	if (r == PG_UNUSUAL)
+		return sql_op_link(e, ctx, ino, parent, name, len, ret, ret_usage);
+	if (r < 0)
+		return r;
+	*ret = a.attr;
+	*ret_usage = (struct cfs_usage){.uid = a.attr.uid, .gid = a.attr.gid};
+	sql_usage_entry(ret_usage, parent, &a.attr, 1);
+	return 0;
+}

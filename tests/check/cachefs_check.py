@@ -102,6 +102,19 @@ class SqlLoader:
     """Reads the SQL layout (section 3). A subclass supplies rows() and, if it can, self_check()."""
 
     prefix = "jfs_"
+    UNIQUE = {
+        "UQE_%sedge_edge": ("edge", ("parent", "name")),
+        "UQE_%sxattr_name": ("xattr", ("inode", "name")),
+        "UQE_%schunk_chunk": ("chunk", ("inode", "indx")),
+        "UQE_%ssustained_sustained": ("sustained", ("sid", "inode")),
+        "UQE_%sflock_flock": ("flock", ("inode", "sid", "owner")),
+        "UQE_%splock_plock": ("plock", ("inode", "sid", "owner")),
+    }
+    PLAIN = {
+        "IDX_%sedge_inode": ("edge", ("inode",)),
+        "IDX_%schunk_ref_refs": ("chunk_ref", ("refs",)),
+    }
+    TEXT = {"setting": (0, 1), "counter": (0,), "xattr": (1,)}
 
     def rows(self, query):
         raise NotImplementedError
@@ -114,7 +127,12 @@ class SqlLoader:
 
     def table(self, name, columns):
         cols = ", ".join(self.quote(c) for c in columns.split())
-        return self.rows("SELECT %s FROM %s" % (cols, self.quote(self.prefix + name)))
+        text = self.TEXT.get(name, ())
+        for r in self.rows("SELECT %s FROM %s" % (cols, self.quote(self.prefix + name))):
+            yield tuple(
+                v.decode("utf-8", "surrogateescape") if i in text and isinstance(v, bytes) else v
+                for i, v in enumerate(r)
+            )
 
     def load(self):
         m = Model()
@@ -168,18 +186,6 @@ class SqlLoader:
 
 
 class SqliteLoader(SqlLoader):
-    UNIQUE = {
-        "UQE_%sedge_edge": ("edge", ("parent", "name")),
-        "UQE_%sxattr_name": ("xattr", ("inode", "name")),
-        "UQE_%schunk_chunk": ("chunk", ("inode", "indx")),
-        "UQE_%ssustained_sustained": ("sustained", ("sid", "inode")),
-        "UQE_%sflock_flock": ("flock", ("inode", "sid", "owner")),
-        "UQE_%splock_plock": ("plock", ("inode", "sid", "owner")),
-    }
-    PLAIN = {
-        "IDX_%sedge_inode": ("edge", ("inode",)),
-        "IDX_%schunk_ref_refs": ("chunk_ref", ("refs",)),
-    }
     # a name bound as TEXT is invisible to every client that binds it as a BLOB (section 3)
     STORAGE = (
         ("edge", "name", ("blob",)),
@@ -209,14 +215,6 @@ class SqliteLoader(SqlLoader):
 
     def rows(self, query):
         return self.db.execute(query)
-
-    def table(self, name, columns):
-        text = {"setting": (0, 1), "counter": (0,), "xattr": (1,)}.get(name, ())
-        for r in super().table(name, columns):
-            yield tuple(
-                v.decode("utf-8", "surrogateescape") if i in text and isinstance(v, bytes) else v
-                for i, v in enumerate(r)
-            )
 
     def self_check(self):
         out = []
@@ -249,7 +247,14 @@ def open_loader(url):
         path, _, query = rest.partition("?")
         m = re.search(r"(?:^|&)table_prefix=([^&]*)", query)
         return SqliteLoader(path, m.group(1) if m else "")
-    raise LookupError("no reader for engine %s yet" % scheme)
+    import engines
+
+    if scheme not in engines.LOADERS:
+        raise LookupError("no reader for engine %s" % scheme)
+    try:
+        return engines.LOADERS[scheme](url)
+    except ImportError as e:
+        raise LookupError("%s needs a Python module: %s" % (scheme, e))
 
 
 class Bucket:
@@ -808,7 +813,7 @@ def main(argv=None):
     options = Options(a.lag, a.unmounted, a.leaks, a.data_length)
     try:
         findings, warnings = check(a.url, a.bucket, options, not a.no_objects)
-    except (LookupError, OSError, sqlite3.Error, ValueError) as e:
+    except Exception as e:  # each database driver has its own
         print("cannot read %s: %s" % (a.url, e), file=sys.stderr)
         return 2
     for kind, text in warnings:
@@ -820,4 +825,5 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
+    sys.modules["cachefs_check"] = sys.modules["__main__"]
     sys.exit(main())

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds and unpacks the golden volumes (CACHEFS_FIXTURES, default ../shared/fixtures)."""
 
+import gzip
 import os
 import pathlib
 import shutil
@@ -30,9 +31,21 @@ def unpack(name, into):
     if HOME is None:
         raise FileNotFoundError("no golden volumes: set CACHEFS_FIXTURES")
     into = pathlib.Path(into)
-    bucket = into / "bucket"
-    bucket.mkdir(parents=True)
+    bucket = unpack_objects(name, into)
     shutil.copy(HOME / name / "meta.db", into / "meta.db")
-    with tarfile.open(HOME / name / "objects.tar.gz") as tar:
-        tar.extractall(bucket)
-    return "sqlite3://%s/meta.db" % into, "%s/" % bucket
+    return "sqlite3://%s/meta.db" % into, bucket
+
+
+def unpack_objects(name, into):
+    """Returns the bucket directory with a slash of a private copy of a volume of any engine."""
+    bucket = pathlib.Path(into) / "bucket"
+    if not bucket.exists():
+        bucket.mkdir(parents=True)
+        with tarfile.open(HOME / name / "objects.tar.gz") as tar:
+            tar.extractall(bucket)
+    return "%s/" % bucket
+
+
+def dump(name, form):
+    """The other client's own dump of a volume, unpacked: "json" or "bin"."""
+    return gzip.decompress((HOME / name / ("dump.%s.gz" % form)).read_bytes())

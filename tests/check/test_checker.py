@@ -12,9 +12,11 @@ import sys
 import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
+sys.path.insert(1, os.path.join(os.path.dirname(__file__), "..", "system"))
 
 import cachefs_check
 import fixtures
+import servers
 
 
 @pytest.fixture
@@ -184,3 +186,95 @@ def test_command_line(volume):
     code, lines = run(url, "--bucket", bucket)
     assert code == 1 and lines[-1] == "1 findings" and lines[0].startswith("object: ")
     assert run("sqlite3:///nowhere.db")[0] == 2
+
+
+# -- the other engines
+
+SERVER_VOLUMES = [(e, f) for e, (_, f) in servers.ENGINES.items()] + [("redis", "stale-redis")]
+# the other client's own drift (fixtures README, caution 6)
+DRIFT = {
+    "mysql": [
+        ("dirstat", "directory 1 has 345120768 bytes 50 inodes, want 278011904 and 49"),
+    ]
+}
+
+
+@pytest.fixture
+def server_volume(tmp_path):
+    dropped = []
+
+    def make(engine, name):
+        db = servers.ENGINES[engine][0]().database()
+        dropped.append(db)
+        db.load_fixture(name)
+        return db, fixtures.unpack_objects(name, tmp_path / name)
+
+    yield make
+    for db in dropped:
+        db.drop()
+
+
+@pytest.mark.parametrize("engine,name", SERVER_VOLUMES)
+def test_golden_server_volume_is_clean(server_volume, engine, name):
+    db, bucket = server_volume(engine, name)
+    for url in (db.url, db.unix_url):
+        assert findings(url, bucket) == DRIFT.get(name, [])
+
+
+SERVER_DAMAGE = {
+    "nlink": ("nlink", "UPDATE jfs_node SET nlink=nlink+1 WHERE inode=61"),
+    "refs": ("refs", "DELETE FROM jfs_chunk_ref WHERE chunkid=7"),
+    "edge": ("edge", "DELETE FROM jfs_node WHERE inode=61"),
+    "counter": ("counter", "UPDATE jfs_counter SET value=value+4096 WHERE name='usedSpace'"),
+    "xattr": ("xattr", "UPDATE jfs_xattr SET inode=999"),
+    "acl": ("acl", "DELETE FROM jfs_acl"),
+    "quota": ("quota", "UPDATE jfs_dir_quota SET used_inodes=used_inodes+1"),
+}
+INDEX_GONE = {
+    "postgres": 'DROP INDEX "IDX_jfs_chunk_ref_refs"',
+    "mysql": "ALTER TABLE jfs_chunk_ref DROP INDEX IDX_jfs_chunk_ref_refs",
+}
+
+
+@pytest.mark.parametrize("engine", INDEX_GONE)
+def test_damaged_server_table_is_found(server_volume, engine):
+    for kind, sql in [*SERVER_DAMAGE.values(), ("schema", INDEX_GONE[engine])]:
+        db, bucket = server_volume(engine, servers.ENGINES[engine][1])
+        c = db.connect()
+        c.cursor().execute(sql)
+        c.commit()
+        c.close()
+        assert kind in {k for k, _ in findings(db.url, bucket)}, sql
+
+
+# of the `redis` volume: 61 is a plain file, 30 has three names, 15 is below directory 5
+KEY_DAMAGE = [
+    ("edge", lambda r: r.delete("i61")),
+    ("orphan", lambda r: r.delete("d5")),
+    ("node", lambda r: r.append("i61", b"xxxxxxxxxxxxxxx")),
+    ("node", lambda r: r.setrange("i61", 19, b"\xff\xff\xff\xff")),
+    ("parent", lambda r: r.hincrby("p30", "1", 1)),
+    ("parent", lambda r: r.delete("p30")),
+    ("chunk", lambda r: r.rpush("c61_0", b"half a record")),
+    ("refs", lambda r: r.hincrby("sliceRef", "k40_262144", 1)),
+    ("refs", lambda r: r.hdel("sliceRef", "k40_262144")),
+    ("refs", lambda r: r.hset("sliceRef", "k4000_10", 0)),
+    ("counter", lambda r: r.incrby("usedSpace", 1)),
+    ("counter", lambda r: r.set("nextinode", 20)),
+    ("counter", lambda r: r.set("nextchunk", 20)),
+    ("dirstat", lambda r: r.hincrby("dirUsedInodes", "5", 1)),
+    ("quota", lambda r: r.hincrby("dirQuotaUsedSpace", "57", 1)),
+    ("acl", lambda r: r.set("aclMaxId", 1)),
+    ("acl", lambda r: r.hdel("acl", "1")),
+    ("session", lambda r: r.hset("sessionInfos", "9", "{}")),
+    ("lock", lambda r: r.hset("lockf61", "5_0000000000000007", "W")),
+    ("schema", lambda r: r.set("i61x", "?")),
+    ("symlink", lambda r: r.set("s32", "longer")),
+]
+
+
+def test_damaged_key_is_found(server_volume):
+    for number, (kind, damage) in enumerate(KEY_DAMAGE):
+        db, bucket = server_volume("redis", "redis")
+        damage(db.connect())
+        assert kind in {k for k, _ in findings(db.url, bucket)}, (number, kind)

@@ -390,8 +390,24 @@ static void slice_free(struct cfs_wslice *s)
 	cfs_file_unref(f); /* whoever commits has its own */
 }
 
+/* What fsync(2) may say; a backend's own reasons are in the log. */
+static int error_of_writers(int err)
+{
+	switch (err) {
+	case -ENOSPC:
+	case -EDQUOT:
+	case -EROFS:
+	case -EFBIG:
+	case -ENOMEM:
+		return err;
+	default:
+		return -EIO;
+	}
+}
+
 static void record_error(struct cfs_file *f, int err)
 {
+	err = error_of_writers(err);
 	f->errs[f->err_seq++ % CFS_FILE_ERRORS] = err;
 	atomic_fetch_add(&f->data->commit_errors, 1);
 }

@@ -343,6 +343,56 @@ def test_config_reaches_a_mount(ws, volume):
     assert wait_until(full, 20, "the limit") == errno.ENOSPC
 
 
+# ---- what mounts do by themselves
+
+
+@pytest.mark.skipif(not os.environ.get("CACHEFS_LONG"), reason="five minutes; CACHEFS_LONG=1")
+@pytest.mark.deadline(600)
+def test_trash_ends_by_itself(ws):
+    """An hour of the trash goes when its days are over, with its objects; a younger one stays. The
+    conformance suite does the same in no time."""
+    vol = ws.volume(trash_days=1)
+    mnt = vol.mount()
+    write(mnt / "old", data(100_000))
+    os.makedirs(mnt / "d/sub")
+    write(mnt / "d/sub/f", data(100_000))
+    os.unlink(mnt / "old")
+    shutil.rmtree(mnt / "d")
+    mnt.umount()
+    assert len(vol.objects()) == 2
+    vol.sql("UPDATE jfs_edge SET name=? WHERE parent=?", b"2020-01-01-07", TRASH)
+    vol.sql("UPDATE jfs_counter SET value=0 WHERE name='lastCleanupTrash'")
+    mnt = vol.mount()
+    write(mnt / "young", data(100_000))
+    os.unlink(mnt / "young")
+    wait_until(lambda: len(vol.objects()) == 1, 400, "the end of the old hour")
+    (hour,) = os.listdir(mnt / ".trash")
+    assert hour != "2020-01-01-07" and len(os.listdir(mnt / ".trash" / hour)) == 1
+
+
+def test_compaction_in_the_background(ws, volume):
+    """Many small writes do not make reading slow for ever."""
+    mnt = volume.mount()
+    content = bytearray(data(200_000))
+    write(mnt / "f", bytes(content))
+    fd = os.open(mnt / "f", os.O_RDWR)
+    for i in range(400):
+        off = i * 499
+        content[off : off + 300] = data(300, i)
+        os.pwrite(fd, content[off : off + 300], off)
+        os.fsync(fd)
+
+    def records():
+        return volume.sql("SELECT max(length(slices)) / 24 FROM jfs_chunk")[0][0]
+
+    wait_until(lambda: records() < 110, 40, "compaction")
+    wait_until(lambda: len(volume.objects()) < 110, 40, "the end of what it replaced")
+    assert read(mnt / "f") == content
+    os.close(fd)
+    mnt = mnt.remount()
+    assert read(mnt / "f") == content
+
+
 # ---- gc
 
 

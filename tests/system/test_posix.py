@@ -268,6 +268,22 @@ def test_times_move(mnt):
     changed(d, lambda: os.unlink(d / "g"), both)
 
 
+def test_skip_dir_mtime_option(volume):
+    """Directory times that are allowed to be late; the default is exact (test_directory_times)."""
+    mnt = volume.mount("skip-dir-mtime=1h,attr-cache=0")
+    os.mkdir(mnt / "d")
+    before = os.stat(mnt / "d").st_mtime_ns
+    for i in range(3):
+        write(mnt / "d" / str(i), b"")
+    os.unlink(mnt / "d/0")
+    assert os.stat(mnt / "d").st_mtime_ns == before
+    os.mkdir(mnt / "d/sub")
+    assert os.stat(mnt / "d").st_nlink == 3  # counts are never late
+    os.utime(mnt / "d", (1, 1))
+    write(mnt / "d/late", b"")
+    assert os.stat(mnt / "d").st_mtime_ns > before
+
+
 def test_umask_and_setgid(mnt):
     os.mkdir(mnt / "d")
     os.chown(mnt / "d", 0, 4321)

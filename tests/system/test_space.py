@@ -2,6 +2,7 @@
 """Limits. A user who is told of a full volume too late loses data that a write had accepted; one who
 is told too early cannot use what he pays for."""
 
+import contextlib
 import errno
 import os
 
@@ -170,6 +171,39 @@ def test_many_files_share_what_is_left(ws):
         os.close(fd)
     stored = sum(os.stat(mnt / str(i)).st_size for i in range(8))
     assert full and errors == 0 and stored == taken == 2 * MIB // 20_480 * 20_480
+
+
+def test_what_could_not_be_stored_takes_no_room(ws):
+    """Space that was set aside for writes that failed, were truncated or removed comes back."""
+    vol = ws.volume("vol", capacity="2M")
+    mnt = vol.mount("io-timeout=3,put-timeout=2", expect=r"EIO|ENOTDIR|lost|object|not stored")
+    write(mnt / "f", b"")
+    away = vol.bucket.with_name("away")
+    vol.bucket.rename(away)
+    write(vol.bucket, b"in the way")
+    fd = os.open(mnt / "f", os.O_WRONLY)
+    os.write(fd, data(MIB))
+    for attempt in (os.fsync, os.close):  # the first may end before the last try of the store
+        with contextlib.suppress(OSError):
+            attempt(fd)
+    wait_until(lambda: avail(mnt) > MIB, 20, "the end of the tries")
+    os.unlink(vol.bucket)
+    away.rename(vol.bucket)
+    stored = os.stat(mnt / "f").st_size
+    assert avail(mnt) == 2 * MIB - max(stored, PAGE)
+    os.truncate(mnt / "f", 0)
+    # removed while open, cut back while dirty
+    fd = os.open(mnt / "gone", os.O_CREAT | os.O_WRONLY)
+    os.write(fd, data(MIB))
+    os.unlink(mnt / "gone")
+    os.close(fd)
+    fd = os.open(mnt / "f", os.O_WRONLY)
+    os.write(fd, data(MIB))
+    os.ftruncate(fd, 10)
+    os.close(fd)
+    wait_until(lambda: avail(mnt) == 2 * MIB - PAGE, 20, "the removed file's space")
+    write(mnt / "f", data(2 * MIB))
+    assert read(mnt / "f") == data(2 * MIB)
 
 
 def test_deleting_from_a_full_volume(ws):

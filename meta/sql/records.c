@@ -51,6 +51,8 @@ int sql_op_put_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const cha
 
 	if (!atomic_load(&db->has_records))
 		r = sql_txn(db, ctx, CFS_META_OP_other, make_table, NULL);
+	if (r >= 0)
+		atomic_store(&db->has_records, true);
 	return r < 0 ? r : sql_txn(db, ctx, CFS_META_OP_other, put_record, &a);
 }
 

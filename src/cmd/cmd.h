@@ -32,7 +32,7 @@ extern const struct cmd cmd_format, cmd_status, cmd_info, cmd_mount, cmd_umount,
 extern const struct cmd cmd_objbench, cmd_dump, cmd_load;
 
 extern const struct cmd cmd_config, cmd_fsck, cmd_gc, cmd_rmr, cmd_restore, cmd_clone, cmd_compact,
-	cmd_summary, cmd_quota, cmd_destroy, cmd_warmup;
+	cmd_summary, cmd_quota, cmd_destroy, cmd_warmup, cmd_cache;
 
 /* mount.cachefs(8): the helper that mount(8) calls. */
 int cmd_mount_helper(int argc, char **argv);

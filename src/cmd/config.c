@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "cmd/admin.h"
 #include "cmd/cmd.h"
+#include "cmd/peers.h"
 #include "cmd/quota.h"
 #include "cmd/volume.h"
 
@@ -14,7 +15,8 @@
 
 struct config_opts {
 	bool json, force, keys;
-	char *credentials, *storage, *bucket, *min_client_version, *max_client_version;
+	char *credentials, *storage, *bucket, *min_client_version, *max_client_version,
+		*rotate_group_key;
 	uint64_t capacity;
 	int64_t inodes, trash_days, upload_limit, download_limit;
 	int dir_stats, enable_acl;
@@ -101,6 +103,11 @@ static const struct cfs_opt config_table[] = {
 	 OPT(max_client_version),
 	 .arg = "VERSION",
 	 .help = "clients newer than this may not connect; empty: no limit"},
+	{.name = "rotate-group-key",
+	 .kind = CFS_OPT_STRING,
+	 OPT(rotate_group_key),
+	 .arg = "GROUP",
+	 .help = "give a cache group a new key; members change to it within seconds"},
 	{.name = "force",
 	 .kind = CFS_OPT_FLAG,
 	 OPT(force),
@@ -408,7 +415,8 @@ static bool any_change(const struct config_opts *o)
 {
 	return o->capacity != NOT_GIVEN || o->inodes >= 0 || o->trash_days >= 0 || o->storage ||
 	       o->bucket || o->keys || o->upload_limit >= 0 || o->download_limit >= 0 ||
-	       o->dir_stats || o->enable_acl || o->min_client_version || o->max_client_version;
+	       o->dir_stats || o->enable_acl || o->min_client_version || o->max_client_version ||
+	       o->rotate_group_key;
 }
 
 static int config_run(int argc, char **argv)
@@ -434,7 +442,8 @@ static int config_run(int argc, char **argv)
 		goto out;
 	r = CMD_SYSTEM;
 	if (cfs_setting_copy(a.setting, &c.s) < 0 || apply(&c, &o) < 0 ||
-	    (c.any && change(&a, &c, &o, err) < 0)) {
+	    (c.any && change(&a, &c, &o, err) < 0) ||
+	    (o.rotate_group_key && peers_rotate_key(a.meta, o.rotate_group_key, err) < 0)) {
 		cmd_error("%s", err);
 		goto out;
 	}

@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "cmd/admin.h"
+#include "cmd/peers.h"
 
 static json_t *hello(struct control_server *s)
 {
@@ -212,11 +213,9 @@ static const struct operation {
 	int (*run)(struct control_server *s, struct control_job *job, json_t *in, json_t **ret);
 	bool writes;
 } operations[] = {
-	{"clone", control_clone, true},
-	{"rmr", control_rmr, true},
-	{"compact", control_compact, true},
-	{"summary", control_summary, false},
-	{"warmup", control_warmup, false},
+	{"clone", control_clone, true},	    {"rmr", control_rmr, true},
+	{"compact", control_compact, true}, {"summary", control_summary, false},
+	{"warmup", control_warmup, false},  {"cache-map", control_map, false},
 };
 
 static int run(struct control_server *s, const struct cfs_ctx *who, const char *op, json_t *in,
@@ -256,6 +255,9 @@ int control_serve(void *arg, const struct cfs_ctx *ctx, const char *req, size_t 
 		r = -EINVAL;
 	else if (!strcmp(op, "hello"))
 		out = hello(s);
+	else if (!strcmp(op, "members"))
+		out = s->peers ? json_pack("{s:o}", "members", peers_seen(s->peers))
+			       : json_object();
 	else if (!strcmp(op, "info"))
 		r = info(s, ctx, control_ino(s, in, "inode"), &out);
 	else if (!strcmp(op, "staged"))

@@ -35,6 +35,7 @@ int control_clone(struct control_server *s, struct control_job *job, json_t *in,
 int control_rmr(struct control_server *s, struct control_job *job, json_t *in, json_t **ret);
 int control_compact(struct control_server *s, struct control_job *job, json_t *in, json_t **ret);
 int control_summary(struct control_server *s, struct control_job *job, json_t *in, json_t **ret);
+int control_map(struct control_server *s, struct control_job *job, json_t *in, json_t **ret);
 int control_warmup(struct control_server *s, struct control_job *job, json_t *in, json_t **ret);
 
 #endif

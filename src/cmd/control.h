@@ -47,7 +47,8 @@ struct control_server {
 	struct cfs_store *store;
 	struct cfs_data *data;
 	struct cfs_vfs *vfs;
-	cfs_ino_t root; /* of the mount; 0: the volume's */
+	struct cfs_peers *peers; /* NULL: no cache group */
+	cfs_ino_t root;		 /* of the mount; 0: the volume's */
 	const char *volume;
 	uint32_t block_size;
 	bool read_only;

@@ -35,6 +35,11 @@ struct mount_opts {
 	int cache_eviction, verify_cache_checksum; /* enum cfs_disk_eviction, cfs_disk_verify */
 	bool cache_partial_only, cache_large_write;
 	uint64_t cache_retry_ms, cache_tick_ms;
+	/* cache group */
+	char *cache_group, *group_ip, *group_network;
+	int64_t group_weight, group_port, group_max_conns, group_replicas, group_max_requests;
+	uint64_t group_backup_ms, group_timeout_ms, group_beat_ms, group_max_inflight;
+	bool no_sharing, fill_group_cache, group_allow_public;
 	/* writeback */
 	bool writeback;
 	uint64_t writeback_threshold, stage_size, upload_delay_ms;

@@ -21,12 +21,15 @@
 #include "cmd/control.h"
 #include "cmd/mount.h"
 #include "cmd/mountconfig.h"
+#include "cmd/peers.h"
 #include "cmd/volume.h"
 
 /* Of the object store, for what is neither an upload nor a download: compaction, clean-up. */
 #define SPARE_CONNECTIONS 8
 /* Deadlines of an upload that go by without one that succeeds before staged blocks are left. */
 #define DRAIN_PATIENCE 2
+/* Budgets for which buffers outside of them count. */
+#define SMALL_BUDGET ((uint64_t)128 << 20)
 
 struct serve {
 	const struct mount_opts *o;
@@ -37,6 +40,7 @@ struct serve {
 	struct cfs_pool *pool;
 	struct cfs_store *store;
 	struct cfs_disk *disk;
+	struct cfs_peers *peers;
 	struct cfs_data *data;
 	struct cfs_vfs *vfs;
 	struct control_server control;
@@ -258,10 +262,15 @@ static int show_config(void *arg, char **ret, size_t *ret_len)
 	return mount_config_show(s->meta, s->o, s->dir, ret, ret_len);
 }
 
+static uint64_t budget_of(const struct mount_opts *o)
+{
+	return o->buffer_size ? o->buffer_size : mount_default_budget();
+}
+
 static int open_layers(struct serve *s, char err[256])
 {
 	const struct mount_opts *o = s->o;
-	uint64_t budget = o->buffer_size ? o->buffer_size : mount_default_budget();
+	uint64_t budget = budget_of(o);
 	struct cfs_store_conf store = {
 		.object = s->objects,
 		.volume = s->setting->name,
@@ -277,7 +286,8 @@ static int open_layers(struct serve *s, char err[256])
 			o->put_timeout_ms, s->setting->block_size_kib << 10),
 		.get_timeout_ms = o->get_timeout_ms,
 		.put_timeout_ms = o->put_timeout_ms,
-		.cache_large_write = o->cache_large_write,
+		.cache_large_write =
+			o->cache_large_write || (o->cache_group && o->fill_group_cache),
 		.prefetch = (unsigned)o->prefetch,
 	};
 	struct cfs_data_conf data = {
@@ -326,6 +336,8 @@ static int open_layers(struct serve *s, char err[256])
 		r = open_disk(s, err);
 	if (r == 0)
 		r = start_stage(s, store.max_uploads, err);
+	if (r == 0)
+		r = peers_start(o, s->dir, s->setting, s->meta, s->store, s->disk, &s->peers, err);
 	if (r == 0) {
 		data.store = vfs.store = s->store;
 		r = cfs_data_create(&data, &s->data);
@@ -341,6 +353,7 @@ static int open_layers(struct serve *s, char err[256])
 		.store = s->store,
 		.data = s->data,
 		.vfs = s->vfs,
+		.peers = s->peers,
 		.root = vfs.root,
 		.volume = s->setting->name,
 		.block_size = store.block_size,
@@ -365,6 +378,12 @@ static int start_session(struct serve *s, char err[256])
 	return r;
 }
 
+/* Every thread that has taken a write keeps a buffer as large as that. */
+static uint32_t request_size(const struct mount_opts *o)
+{
+	return budget_of(o) < SMALL_BUDGET ? 256 << 10 : 1 << 20;
+}
+
 static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret, char err[256])
 {
 	char source[300], kernel_opts[512];
@@ -382,7 +401,7 @@ static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret,
 		.umask = -1,
 		.debug = s->o->debug,
 		.max_threads = (unsigned)s->o->max_threads,
-		.max_io = 1 << 20,
+		.max_io = request_size(s->o),
 		.read_ahead_kb = (uint32_t)(s->o->read_ahead >> 10),
 	};
 
@@ -421,7 +440,9 @@ static int close_layers(struct serve *s, bool session)
 	}
 	if (s->store) {
 		cfs_stage_drain(s->store, DRAIN_PATIENCE * s->o->put_timeout_ms);
+		peers_leave(s->peers);
 		cfs_store_destroy(s->store);
+		peers_destroy(s->peers);
 	}
 	cfs_disk_destroy(s->disk);
 	if (s->meta)

@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "base/url.h"
 #include "cmd/cmd.h"
+#include "cmd/peers.h"
 #include "cmd/volume.h"
 
 struct status_opts {
@@ -44,22 +45,23 @@ static json_t *collect(struct cfs_meta *meta, const struct cfs_setting *setting)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(30000);
 	cfs_auto_free char *shown = NULL;
-	json_t *sessions = json_array();
+	json_t *sessions = json_array(), *groups = peers_recorded(meta);
 	struct cfs_statfs st;
 	json_t *s;
 
-	if (cfs_setting_show(setting, &shown) < 0 ||
+	if (!groups || cfs_setting_show(setting, &shown) < 0 ||
 	    cfs_meta_each_session(meta, &ctx, add_session, sessions) < 0 ||
 	    cfs_meta_statfs(meta, &ctx, CFS_ROOT_INO, &st) < 0) {
 		json_decref(sessions);
+		json_decref(groups);
 		return NULL;
 	}
 	s = json_loads(shown, 0, NULL);
-	return json_pack("{s:o, s:s, s:{s:I, s:I, s:I, s:I}, s:o}", "setting", s, "engine",
+	return json_pack("{s:o, s:s, s:{s:I, s:I, s:I, s:I}, s:o, s:o}", "setting", s, "engine",
 			 cfs_meta_engine_name(meta), "usage", "used_bytes",
 			 (json_int_t)st.used_bytes, "available_bytes", (json_int_t)st.avail_bytes,
 			 "used_inodes", (json_int_t)st.used_inodes, "available_inodes",
-			 (json_int_t)st.avail_inodes, "sessions", sessions);
+			 (json_int_t)st.avail_inodes, "sessions", sessions, "groups", groups);
 }
 
 static const char *human(uint64_t bytes, char buf[32])
@@ -113,6 +115,33 @@ static void print_status(json_t *j, const char *url)
 	}
 }
 
+static void print_groups(json_t *groups)
+{
+	const char *name;
+	json_t *members, *m;
+	char buf[32];
+	size_t i;
+
+	json_object_foreach (groups, name, members) {
+		json_int_t weights = 0;
+
+		json_array_foreach (members, i, m)
+			weights += json_integer_value(json_object_get(m, "weight"));
+		printf("cache group: %s, %zu members\n", name, json_array_size(members));
+		json_array_foreach (members, i, m) {
+			json_int_t weight = json_integer_value(json_object_get(m, "weight"));
+			json_int_t bytes = json_integer_value(json_object_get(m, "cached_bytes"));
+
+			printf("  %s %s:%s  %s  weight %lld (%.1f %%)  cached %s%s\n",
+			       text(m, "id"), text(m, "host"), text(m, "mount_point"),
+			       *text(m, "address") ? text(m, "address") : "serves nobody", weight,
+			       weights ? 100.0 * (double)weight / (double)weights : 0,
+			       human((uint64_t)bytes, buf),
+			       json_is_true(json_object_get(m, "fresh")) ? "  (fresh)" : "");
+		}
+	}
+}
+
 static int status_run(int argc, char **argv)
 {
 	struct cfs_meta_conf conf = {.read_only = true, .timeout_ms = 30000};
@@ -148,6 +177,7 @@ static int status_run(int argc, char **argv)
 		putchar('\n');
 	} else {
 		print_status(j, url);
+		print_groups(json_object_get(j, "groups"));
 	}
 	r = CMD_OK;
 out:

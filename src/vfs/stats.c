@@ -27,6 +27,24 @@ struct all {
 		"cachefs_" metric, offsetof(struct all, field),                                    \
 			sizeof(((struct all *)NULL)->field), true                                  \
 	}
+#define PEER_ERROR(way, s, kind, e)                                                                \
+	M("peer_errors_total{direction=\"" way "\",kind=\"" kind "\"}", store.s.errors[e])
+#define PEER(way, s)                                                                               \
+	M("peer_requests_total{direction=\"" way "\"}", store.s.requests),                         \
+		M("peer_bytes_total{direction=\"" way "\"}", store.s.bytes),                       \
+		M("peer_request_misses_total{direction=\"" way "\"}", store.s.misses),             \
+		NS("peer_request_seconds_total{direction=\"" way "\"}", store.s.latency_ns),       \
+		M("peer_connections{direction=\"" way "\"}", store.s.conns),                       \
+		M("peer_inflight_bytes{direction=\"" way "\"}", store.s.inflight_bytes),           \
+		PEER_ERROR(way, s, "connect", CFS_PEER_E_CONNECT),                                 \
+		PEER_ERROR(way, s, "auth", CFS_PEER_E_AUTH),                                       \
+		PEER_ERROR(way, s, "timeout", CFS_PEER_E_TIMEOUT),                                 \
+		PEER_ERROR(way, s, "lost", CFS_PEER_E_LOST),                                       \
+		PEER_ERROR(way, s, "protocol", CFS_PEER_E_PROTOCOL),                               \
+		PEER_ERROR(way, s, "checksum", CFS_PEER_E_CHECKSUM),                               \
+		PEER_ERROR(way, s, "busy", CFS_PEER_E_BUSY),                                       \
+		PEER_ERROR(way, s, "remote", CFS_PEER_E_REMOTE),                                   \
+		PEER_ERROR(way, s, "canceled", CFS_PEER_E_CANCELED)
 static const struct metric {
 	const char *name;
 	size_t offset, size;
@@ -94,6 +112,14 @@ static const struct metric {
 	M("staging_upload_errors_total", store.stage_upload_errors),
 	M("staging_bypassed_total", store.stage_bypassed),
 
+	M("peer_members", store.peer_members),
+	M("peer_hits_total", store.peer_hits),
+	M("peer_hit_bytes_total", store.peer_hit_bytes),
+	M("peer_misses_total", store.peer_misses),
+	M("peer_fallbacks_total", store.peer_fallbacks),
+	PEER("asked", peer_asked),
+	PEER("served", peer_served),
+
 	M("object_requests_total{method=\"get\"}", store.gets),
 	M("object_requests_total{method=\"put\"}", store.puts),
 	M("object_requests_total{method=\"delete\"}", store.deletes),
@@ -108,6 +134,8 @@ static const struct metric {
 };
 #undef M
 #undef NS
+#undef PEER
+#undef PEER_ERROR
 
 static void print_seconds(FILE *out, const char *name, uint64_t ns)
 {

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The peer tier of the block store: blocks from the members of a cache group, and this member's
+ * answers to them.
+ *
+ * As one who asks: a block of another member comes from there, or, whatever goes wrong, from object
+ * storage; it is kept in memory only, for its owner keeps it on disk. (A member that shares nothing
+ * keeps what it reads in its own disk cache, too.)
+ *
+ * As owner: what is cached is sent from the cached file or from memory; the rest is fetched from
+ * object storage as a whole, once whoever asks, and kept.
+ *
+ * Memory: one block per worker that fetches, from the mount's pool.
+ */
+#ifndef CFS_PEERS_H
+#define CFS_PEERS_H
+
+#include <cachefs/disk.h>
+#include <cachefs/group.h>
+#include <cachefs/store.h>
+
+struct cfs_peers;
+
+struct cfs_peers_conf {
+	struct cfs_store *store;     /* borrowed */
+	struct cfs_disk *disk;	     /* borrowed; NULL: the group is served from memory */
+	struct cfs_group_conf group; /* ops, ops_arg, cached_bytes are filled in */
+	bool fill;		     /* has owners fetch blocks that were written here */
+	unsigned workers;	     /* fetches for others at the same time; 0: 8 */
+	uint64_t fetch_timeout_ms;   /* of one; 0: 30 s */
+};
+
+/* Becomes the store's last tier: after the disk cache, before the first read. As cfs_group_join. */
+int cfs_peers_join(const struct cfs_peers_conf *conf, struct cfs_peers **ret, char err[256]);
+/* Leaves the group: others are sent away, nobody is asked. Before the store is destroyed. */
+void cfs_peers_leave(struct cfs_peers *p);
+/* After the store, before the disk cache and the pool. */
+void cfs_peers_destroy(struct cfs_peers *p);
+
+struct cfs_group *cfs_peers_group(struct cfs_peers *p);
+/*
+ * Owners of a block and whether they have it, as cfs_group_map, this member included. Returns how
+ * many owners there are.
+ */
+int cfs_peers_map(struct cfs_peers *p, const struct cfs_block *b,
+		  uint64_t owners[CFS_GROUP_REPLICAS_MAX], int cached[CFS_GROUP_REPLICAS_MAX],
+		  cfs_deadline_t deadline);
+
+#endif

@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <cachefs/peers.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "store-internal.h"
+
+#define WORKERS		 8
+#define QUEUE_LIMIT	 256
+#define FETCH_TIMEOUT_MS 30000
+
+struct cfs_peers {
+	struct cfs_store *store;
+	struct cfs_disk *disk;
+	struct cfs_group *group;
+	struct cfs_workers *workers;
+	bool fill;
+	uint64_t fetch_timeout_ms;
+	atomic_bool leaving;
+};
+
+static struct cfs_peer_block to_peer(const struct cfs_block *b)
+{
+	return (struct cfs_peer_block){.slice = b->slice, .index = b->index, .len = b->len};
+}
+
+static struct cfs_block from_peer(const struct cfs_peer_block *b)
+{
+	return (struct cfs_block){.slice = b->slice, .index = b->index, .len = b->len};
+}
+
+/* ---- asking: the tier ---- */
+
+static ssize_t tier_get(void *tier, const struct cfs_block *b, uint32_t off,
+			const struct iovec *dst, int n_dst, bool nowait, cfs_deadline_t deadline)
+{
+	struct cfs_peers *p = tier;
+	struct cfs_peer_block block = to_peer(b);
+	uint32_t len = 0;
+	int i;
+
+	if (atomic_load(&p->leaving))
+		return -ENOENT;
+	for (i = 0; i < n_dst; i++)
+		len += (uint32_t)dst[i].iov_len;
+	return cfs_group_read(p->group, &block, off, len, dst, n_dst, nowait, deadline);
+}
+
+static bool tier_elsewhere(void *tier, const struct cfs_block *b)
+{
+	struct cfs_peers *p = tier;
+	struct cfs_peer_block block = to_peer(b);
+
+	return !atomic_load(&p->leaving) && cfs_group_shares(p->group) &&
+	       !cfs_group_owns(p->group, &block);
+}
+
+static void tier_offer(void *tier, const struct cfs_block *b, const struct cfs_segs *data)
+{
+	struct cfs_peers *p = tier;
+	struct cfs_peer_block block = to_peer(b);
+
+	if (p->fill && !atomic_load(&p->leaving))
+		cfs_group_hint(p->group, &block, CFS_PEER_WARM);
+}
+
+static void tier_forget(void *tier, const struct cfs_block *b)
+{
+	struct cfs_peers *p = tier;
+	struct cfs_peer_block block = to_peer(b);
+
+	if (!atomic_load(&p->leaving))
+		cfs_group_hint(p->group, &block, CFS_PEER_FORGET);
+}
+
+static void tier_stats(void *tier, struct cfs_store_stats *ret)
+{
+	struct cfs_peers *p = tier;
+	struct cfs_group_stats s;
+
+	cfs_group_stats(p->group, &s);
+	ret->peer_members = s.members;
+	ret->peer_hits = s.hits;
+	ret->peer_hit_bytes = s.hit_bytes;
+	ret->peer_misses = s.misses;
+	ret->peer_fallbacks = s.fallbacks;
+	ret->peer_asked = s.asked;
+	ret->peer_served = s.served;
+}
+
+static const struct cfs_tier_ops peer_tier = {
+	.name = "peers",
+	.get = tier_get,
+	.offer = tier_offer,
+	.forget = tier_forget,
+	.elsewhere = tier_elsewhere,
+	.stats = tier_stats,
+};
+
+/* ---- answering ---- */
+
+static void refuse(struct cfs_peer_request *req, int err)
+{
+	const struct cfs_peer_answer a = {.err = err, .fd = -1};
+
+	cfs_peer_answer(req, &a);
+}
+
+/* A file that is being sent. */
+struct sent_file {
+	struct cfs_peers *peers;
+	struct cfs_block block;
+	struct cfs_disk_pin pin;
+};
+
+static void forget_locally(struct cfs_peers *p, const struct cfs_block *b)
+{
+	cfs_memory_forget(p->store, b);
+	if (p->disk)
+		cfs_disk_tier.forget(p->disk, b);
+}
+
+static void file_sent(void *arg, bool mismatch)
+{
+	struct sent_file *s = arg;
+
+	cfs_disk_unpin(&s->pin);
+	if (mismatch)
+		forget_locally(s->peers, &s->block);
+	free(s);
+}
+
+/* 0: answered; -ENOENT, -EAGAIN: not cached as a file, nowait would not do. */
+static int answer_from_disk(struct cfs_peers *p, struct cfs_peer_request *req, bool nowait)
+{
+	struct sent_file *s;
+	int r;
+
+	if (!p->disk)
+		return -ENOENT;
+	s = malloc(sizeof(*s));
+	if (!s)
+		return -ENOMEM;
+	s->peers = p;
+	s->block = from_peer(&req->block);
+	r = cfs_disk_pin(p->disk, &s->block, nowait, &s->pin);
+	if (r == 0 && s->pin.len != req->block.len) {
+		cfs_disk_unpin(&s->pin);
+		r = -ENOENT;
+	}
+	if (r) {
+		free(s);
+		return r;
+	}
+	cfs_peer_answer(req, &(struct cfs_peer_answer){
+				     .fd = s->pin.fd,
+				     .n_crcs = s->pin.n_crcs,
+				     .crcs = s->pin.crcs,
+				     .release = file_sent,
+				     .arg = s,
+			     });
+	return 0;
+}
+
+/* Pages that are being sent. */
+struct sent_pages {
+	struct cfs_segs segs;
+	struct iovec *iov;
+};
+
+static void pages_sent(void *arg, bool mismatch)
+{
+	struct sent_pages *s = arg;
+
+	(void)mismatch;
+	cfs_segs_release(&s->segs);
+	free(s->iov);
+	free(s);
+}
+
+/* Takes over s, whose pages are what was asked for. */
+static void answer_pages(struct cfs_peer_request *req, struct sent_pages *s)
+{
+	int n = cfs_segs_iov(&s->segs, &s->iov);
+
+	if (n < 0) {
+		s->iov = NULL;
+		pages_sent(s, false);
+		refuse(req, -EBUSY);
+		return;
+	}
+	cfs_peer_answer(req, &(struct cfs_peer_answer){
+				     .fd = -1,
+				     .iov = s->iov,
+				     .n_iov = n,
+				     .release = pages_sent,
+				     .arg = s,
+			     });
+}
+
+static struct sent_pages *new_pages(void)
+{
+	struct sent_pages *s = malloc(sizeof(*s));
+
+	if (!s)
+		return NULL;
+	s->iov = NULL;
+	cfs_segs_init(&s->segs);
+	return s;
+}
+
+static bool answer_from_memory(struct cfs_peers *p, struct cfs_peer_request *req)
+{
+	struct cfs_block b = from_peer(&req->block);
+	struct shard *sh = cfs_memory_shard(p->store, &b);
+	struct sent_pages *s;
+	struct block *block;
+	int r = 0;
+
+	if (!cfs_store_in_memory(p->store, &b, req->off, req->len))
+		return false;
+	s = new_pages();
+	if (!s)
+		return false;
+	pthread_mutex_lock(&sh->lock);
+	block = cfs_memory_find(sh, &b);
+	if (block)
+		r = cfs_memory_collect(block, req->off, req->len, &s->segs);
+	pthread_mutex_unlock(&sh->lock);
+	if (r <= 0) {
+		pages_sent(s, false);
+		return false;
+	}
+	answer_pages(req, s);
+	return true;
+}
+
+/* All of it at once: others will want the rest, and the disk cache keeps whole blocks. */
+static int fetch(struct cfs_peers *p, const struct cfs_block *b, uint32_t off, uint32_t len,
+		 struct cfs_segs *ret)
+{
+	struct cfs_segs whole;
+	int r;
+
+	cfs_segs_init(&whole);
+	r = cfs_store_read(p->store, b, 0, b->len, cfs_deadline_in(p->fetch_timeout_ms), &whole);
+	if (r == 0 && len)
+		r = cfs_segs_slice(ret, &whole, off, len);
+	cfs_segs_release(&whole);
+	return r;
+}
+
+struct get_job {
+	struct cfs_job job; /* first */
+	struct cfs_peers *peers;
+	struct cfs_peer_request *req;
+};
+
+static void answer_get(struct cfs_peers *p, struct cfs_peer_request *req)
+{
+	struct cfs_block b = from_peer(&req->block);
+	struct sent_pages *s;
+	int r;
+
+	if (answer_from_disk(p, req, false) == 0 || answer_from_memory(p, req))
+		return;
+	if ((req->flags & CFS_PEER_ONLY_CACHED) || !cfs_group_owns(p->group, &req->block)) {
+		refuse(req, -ENOENT);
+		return;
+	}
+	s = new_pages();
+	if (!s) {
+		refuse(req, -EBUSY);
+		return;
+	}
+	r = fetch(p, &b, req->off, req->len, &s->segs);
+	if (r == 0) {
+		answer_pages(req, s);
+		return;
+	}
+	pages_sent(s, false);
+	refuse(req, r == -ENOENT ? -ENOENT : -EIO);
+}
+
+static void run_get(struct cfs_job *job)
+{
+	struct get_job *j = (struct get_job *)job;
+
+	answer_get(j->peers, j->req);
+	free(j);
+}
+
+static void serve_get(void *arg, struct cfs_peer_request *req)
+{
+	struct cfs_peers *p = arg;
+	struct get_job *j;
+
+	if (atomic_load(&p->leaving)) {
+		refuse(req, -ESHUTDOWN);
+		return;
+	}
+	if (answer_from_disk(p, req, true) == 0 || answer_from_memory(p, req))
+		return;
+	j = malloc(sizeof(*j));
+	if (!j) {
+		refuse(req, -EBUSY);
+		return;
+	}
+	*j = (struct get_job){.job.run = run_get, .peers = p, .req = req};
+	if (cfs_workers_try_submit(p->workers, &j->job) < 0) {
+		free(j);
+		refuse(req, -EBUSY);
+	}
+}
+
+struct hint_job {
+	struct cfs_job job; /* first */
+	struct cfs_peers *peers;
+	struct cfs_block block;
+	enum cfs_peer_hint hint;
+};
+
+static void run_hint(struct cfs_job *job)
+{
+	struct hint_job *j = (struct hint_job *)job;
+	struct cfs_peers *p = j->peers;
+	struct cfs_peer_block block = to_peer(&j->block);
+
+	if (j->hint == CFS_PEER_FORGET)
+		forget_locally(p, &j->block);
+	else if (j->hint == CFS_PEER_WARM && cfs_group_owns(p->group, &block))
+		cfs_store_warm(p->store, &j->block, cfs_deadline_in(p->fetch_timeout_ms));
+	free(j);
+}
+
+static void serve_hint(void *arg, uint64_t from, const struct cfs_peer_block *b,
+		       enum cfs_peer_hint hint)
+{
+	struct cfs_peers *p = arg;
+	struct hint_job *j;
+
+	(void)from;
+	if (atomic_load(&p->leaving))
+		return;
+	j = malloc(sizeof(*j));
+	if (!j)
+		return;
+	*j = (struct hint_job){
+		.job.run = run_hint, .peers = p, .block = from_peer(b), .hint = hint};
+	if (cfs_workers_try_submit(p->workers, &j->job) < 0)
+		free(j);
+}
+
+static const struct cfs_peer_serve_ops serve_ops = {.get = serve_get, .hint = serve_hint};
+
+static uint64_t cached_bytes(void *arg)
+{
+	struct cfs_peers *p = arg;
+	struct cfs_store_stats s = {0};
+
+	if (p->disk)
+		cfs_disk_tier.stats(p->disk, &s);
+	return s.disk_bytes;
+}
+
+/* ---- life ---- */
+
+int cfs_peers_join(const struct cfs_peers_conf *conf, struct cfs_peers **ret, char err[256])
+{
+	struct cfs_group_conf group = conf->group;
+	struct cfs_peers *p = calloc(1, sizeof(*p));
+	int r = -ENOMEM;
+
+	if (!p)
+		goto no_memory;
+	p->store = conf->store;
+	p->disk = conf->disk;
+	p->fill = conf->fill;
+	p->fetch_timeout_ms = conf->fetch_timeout_ms ? conf->fetch_timeout_ms : FETCH_TIMEOUT_MS;
+	atomic_init(&p->leaving, true); /* until all is there */
+	r = cfs_workers_create("cfs-peers", conf->workers ? conf->workers : WORKERS, QUEUE_LIMIT,
+			       &p->workers);
+	if (r < 0)
+		goto no_memory;
+	group.ops = &serve_ops;
+	group.ops_arg = p;
+	group.cached_bytes = cached_bytes;
+	r = cfs_group_join(&group, &p->group, err);
+	if (r == 0)
+		r = cfs_store_add_tier(conf->store, &peer_tier, p);
+	if (r < 0) {
+		cfs_peers_leave(p);
+		cfs_peers_destroy(p);
+		return r;
+	}
+	atomic_store(&p->leaving, false);
+	*ret = p;
+	return 0;
+
+no_memory:
+	snprintf(err, 256, "out of memory");
+	free(p);
+	return r;
+}
+
+void cfs_peers_leave(struct cfs_peers *p)
+{
+	atomic_store(&p->leaving, true);
+	if (p->group)
+		cfs_group_leave(p->group);
+	cfs_workers_destroy(p->workers);
+}
+
+void cfs_peers_destroy(struct cfs_peers *p)
+{
+	if (p->group)
+		cfs_group_destroy(p->group);
+	free(p);
+}
+
+struct cfs_group *cfs_peers_group(struct cfs_peers *p)
+{
+	return p->group;
+}
+
+int cfs_peers_map(struct cfs_peers *p, const struct cfs_block *b,
+		  uint64_t owners[CFS_GROUP_REPLICAS_MAX], int cached[CFS_GROUP_REPLICAS_MAX],
+		  cfs_deadline_t deadline)
+{
+	struct cfs_peer_block block = to_peer(b);
+	int n = cfs_group_map(p->group, &block, owners, cached, deadline), i;
+	struct cfs_store_held held;
+
+	for (i = 0; i < n; i++) {
+		if (cached[i] != -ENOTSUP)
+			continue;
+		cfs_store_held(p->store, b, 0, b->len, &held);
+		cached[i] = held.disk == b->len || held.memory == b->len;
+	}
+	return n;
+}

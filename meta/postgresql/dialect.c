@@ -77,23 +77,38 @@ static int bind_null(struct sql_conn *c, enum sql_stmt_id id, int n)
 
 static void reset(struct sql_conn *c, enum sql_stmt_id id)
 {
-	struct pg_stmt *st = stmt_of(c, id);
+	struct pg_conn *s = pg_conn(c);
+	struct pg_stmt *st = s->stmt[id];
 
+	for (unsigned i = 0; st->asked && i < s->n_queued; i++)
+		if (s->queue[i].id == (int)id)
+			s->queue[i].keep = false;
+	st->asked = false;
 	PQclear(st->result);
 	st->result = NULL;
 }
 
-/* A transaction's id comes with its first answer, for the day its COMMIT gets none. */
-static int execute(struct pg_conn *s, enum sql_stmt_id id)
+static int ask(struct sql_conn *c, enum sql_stmt_id id)
 {
-	int r = pg_queue(s, id);
+	struct pg_stmt *st = stmt_of(c, id);
+	int r = pg_queue(pg_conn(c), id, true);
 
-	if (!r && s->in_txn && !s->xid) {
+	st->asked = !r;
+	st->row = -1;
+	return r;
+}
+
+/* A transaction's id comes with its first answer, for the day its COMMIT gets none. */
+static int execute(struct pg_conn *s)
+{
+	int r = 0;
+
+	if (s->in_txn && !s->xid) {
 		r = pg_prepare(s, PG_XID, "SELECT txid_current()");
 		if (!r)
-			r = pg_queue(s, PG_XID);
+			r = pg_queue(s, PG_XID, false);
 	}
-	return r ? r : pg_exchange(s, id);
+	return r ? r : pg_exchange(s);
 }
 
 static int changes(struct sql_conn *c, enum sql_stmt_id id)
@@ -113,17 +128,20 @@ static int step(struct sql_conn *c, enum sql_stmt_id id)
 	int r;
 
 	if (!st->result) {
-		r = execute(s, id);
+		r = st->asked ? 0 : ask(c, id);
+		if (!r)
+			r = execute(s);
+		st->asked = false;
 		if (r < 0)
 			return r;
 		if (!st->result)
 			return -EIO;
-		st->row = -1;
 		if ((id == SQL_put_edge || id == SQL_new_xattr) && changes(c, id) == 0)
 			return -EEXIST;
 		if (id == SQL_put_acl)
 			s->insert_id = pg_int(st->result, 0, 0);
 	}
+	st->asked = false;
 	if (st->row + 1 >= PQntuples(st->result))
 		return 0;
 	st->row++;
@@ -132,7 +150,7 @@ static int step(struct sql_conn *c, enum sql_stmt_id id)
 
 static int post(struct sql_conn *c, enum sql_stmt_id id)
 {
-	return pg_queue(pg_conn(c), id);
+	return pg_queue(pg_conn(c), id, false);
 }
 
 static int64_t insert_id(struct sql_conn *c, enum sql_stmt_id id)
@@ -173,6 +191,7 @@ const struct sql_dialect pg_dialect = {
 	.bind_bytes = bind_bytes,
 	.bind_null = bind_null,
 	.step = step,
+	.ask = ask,
 	.post = post,
 	.reset = reset,
 	.changes = changes,

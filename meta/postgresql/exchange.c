@@ -240,15 +240,15 @@ static int lost(struct pg_conn *s)
 	return -ENOTCONN;
 }
 
-static int push(struct pg_conn *s, int id)
+static int push(struct pg_conn *s, int id, bool keep)
 {
 	if (s->n_queued == PG_QUEUE_MAX)
 		return -E2BIG;
-	s->queue[s->n_queued++] = (struct pg_queued){.id = id};
+	s->queue[s->n_queued++] = (struct pg_queued){.id = id, .keep = keep};
 	return 0;
 }
 
-int pg_queue(struct pg_conn *s, int id)
+int pg_queue(struct pg_conn *s, int id, bool keep)
 {
 	struct pg_stmt *st = s->stmt[id];
 	bool named = !atomic_load_explicit(&pg_db(s->sql.db)->unnamed, memory_order_relaxed);
@@ -256,14 +256,14 @@ int pg_queue(struct pg_conn *s, int id)
 
 	/* Room for a transaction's BEGIN, id and COMMIT is always left. */
 	if (s->n_queued > PG_QUEUE_MAX - 8) {
-		r = pg_exchange(s, -1);
+		r = pg_exchange(s);
 		if (r < 0)
 			return r;
 	}
 	if (s->wants_txn) {
 		s->wants_txn = false;
 		s->in_txn = true;
-		r = pg_queue(s, PG_BEGIN);
+		r = pg_queue(s, PG_BEGIN, false);
 		if (r < 0)
 			return r;
 	}
@@ -271,12 +271,12 @@ int pg_queue(struct pg_conn *s, int id)
 		if (!PQsendQueryParams(s->handle, st->text, st->n_params, st->types, st->values,
 				       st->lengths, st->formats, 1))
 			return lost(s);
-		return push(s, id);
+		return push(s, id, keep);
 	}
 	if (!st->prepared) {
 		if (!PQsendPrepare(s->handle, st->name, st->text, st->n_params, st->types))
 			return lost(s);
-		r = push(s, -1);
+		r = push(s, -1, false);
 		if (r < 0)
 			return r;
 		st->prepared = true;
@@ -284,7 +284,7 @@ int pg_queue(struct pg_conn *s, int id)
 	if (!PQsendQueryPrepared(s->handle, st->name, st->n_params, st->values, st->lengths,
 				 st->formats, 1))
 		return lost(s);
-	return push(s, id);
+	return push(s, id, keep);
 }
 
 static int wait_socket(struct pg_conn *s, short events)
@@ -380,15 +380,10 @@ static int read_sync(struct pg_conn *s)
 	return r;
 }
 
-int pg_exchange(struct pg_conn *s, int id)
+int pg_exchange(struct pg_conn *s)
 {
 	int r, error = 0;
 
-	for (unsigned i = s->n_queued; id >= 0 && i-- > 0;) {
-		s->queue[i].keep = s->queue[i].id == id;
-		if (s->queue[i].keep)
-			break;
-	}
 	s->sql.round_trips++;
 	if (!PQpipelineSync(s->handle))
 		r = lost(s);
@@ -412,14 +407,14 @@ int pg_run(struct pg_conn *s, const char *text)
 	if (s->wants_txn) {
 		s->wants_txn = false;
 		s->in_txn = true;
-		r = pg_queue(s, PG_BEGIN);
+		r = pg_queue(s, PG_BEGIN, false);
 		if (r < 0)
 			goto out;
 	}
-	r = PQsendQueryParams(s->handle, full, 0, NULL, NULL, NULL, NULL, 1) ? push(s, -1)
+	r = PQsendQueryParams(s->handle, full, 0, NULL, NULL, NULL, NULL, 1) ? push(s, -1, false)
 									     : lost(s);
 	if (!r)
-		r = pg_exchange(s, -1);
+		r = pg_exchange(s);
 out:
 	free(full);
 	return r;
@@ -431,7 +426,7 @@ static int control(struct pg_conn *s, int id, const char *text)
 {
 	int r = pg_prepare(s, id, text);
 
-	return r ? r : pg_queue(s, id);
+	return r ? r : pg_queue(s, id, false);
 }
 
 int pg_begin(struct sql_conn *c)
@@ -458,7 +453,7 @@ int pg_commit(struct sql_conn *c)
 		return 0;
 	r = control(s, PG_COMMIT, "COMMIT");
 	if (!r)
-		r = pg_exchange(s, -1);
+		r = pg_exchange(s);
 	if (!r || s->sql.broken)
 		s->in_txn = false;
 	c->unknown = r == -ENOTCONN || r == -ETIMEDOUT;
@@ -475,7 +470,7 @@ int pg_rollback(struct sql_conn *c)
 	if (s->in_txn && !c->broken) {
 		r = control(s, PG_ROLLBACK, "ROLLBACK");
 		if (!r)
-			r = pg_exchange(s, -1);
+			r = pg_exchange(s);
 	}
 	s->in_txn = false;
 	if (r < 0)
@@ -494,9 +489,9 @@ int pg_resolve(struct sql_conn *c, uint64_t txn)
 		return r;
 	st = s->stmt[PG_STATUS];
 	pg_bind_int(st, 1, (int64_t)txn);
-	r = pg_queue(s, PG_STATUS);
+	r = pg_queue(s, PG_STATUS, true);
 	if (!r)
-		r = pg_exchange(s, PG_STATUS);
+		r = pg_exchange(s);
 	if (r < 0)
 		return r;
 	status = PQgetvalue(st->result, 0, 0);

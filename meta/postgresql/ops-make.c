@@ -27,11 +27,11 @@ int pg_open_stmt(struct sql_conn *c, int id, const char *text, struct pg_stmt **
 int pg_execute(struct sql_conn *c, int id)
 {
 	struct pg_conn *s = pg_conn(c);
-	int r = pg_queue(s, id);
+	int r = pg_queue(s, id, true);
 
 	if (r < 0)
 		return r;
-	r = pg_exchange(s, id);
+	r = pg_exchange(s);
 	if (r == -ENOTCONN)
 		return PG_UNKNOWN;
 	if (!r)

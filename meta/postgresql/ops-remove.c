@@ -165,7 +165,7 @@ static int queue_lock(struct sql_conn *c, const struct cfs_engine_remove *req)
 		return r;
 	pg_bind_int(st, 1, (int64_t)req->parent);
 	pg_bind_bytes(st, 2, req->name, req->name_len, false);
-	return pg_queue(pg_conn(c), PG_LOCK_DIR);
+	return pg_queue(pg_conn(c), PG_LOCK_DIR, false);
 }
 
 static void bind_remove(struct sql_conn *c, const struct cfs_ctx *ctx, const struct remove *a,

@@ -52,8 +52,9 @@ struct pg_stmt {
 	const char *values[PG_MAX_PARAMS];
 	int lengths[PG_MAX_PARAMS], formats[PG_MAX_PARAMS];
 	uint64_t ints[PG_MAX_PARAMS]; /* big endian, where values[] points */
+	bool asked;		      /* queued, and its result not read yet */
 	PGresult *result;
-	int row; /* the next one */
+	int row;
 };
 
 /* What the queue holds, in the order of results to come. */
@@ -123,13 +124,10 @@ int pg_error(struct pg_conn *s, const PGresult *result, int id);
 /* Makes a statement of this text: ? and `name` become what PostgreSQL wants. */
 int pg_prepare(struct pg_conn *s, int id, const char *text);
 void pg_free_stmt(struct pg_stmt *st);
-/* Queues a statement with the parameters bound to it. */
-int pg_queue(struct pg_conn *s, int id);
-/*
- * Sends what is queued and reads all results; that of statement `id`, the last of that id queued,
- * is kept in stmt->result (id < 0: none). The first error, in the order of statements.
- */
-int pg_exchange(struct pg_conn *s, int id);
+/* Queues a statement with the parameters bound to it. keep: its result goes to stmt->result. */
+int pg_queue(struct pg_conn *s, int id, bool keep);
+/* Sends what is queued and reads all results. The first error, in the order of statements. */
+int pg_exchange(struct pg_conn *s);
 /* Text with everything in braces replaced, without parameters, result thrown away. */
 int pg_run(struct pg_conn *s, const char *text);
 void pg_bind_int(struct pg_stmt *st, int n, int64_t v);

@@ -30,9 +30,9 @@ static const char *bare_prefix(struct sql_conn *c)
 
 static int ask(struct pg_conn *s, int id)
 {
-	int r = pg_queue(s, id);
+	int r = pg_queue(s, id, true);
 
-	return r ? r : pg_exchange(s, id);
+	return r ? r : pg_exchange(s);
 }
 
 /* ---- what is there ---- */

@@ -115,18 +115,13 @@ struct change {
 int sql_append_records(struct sql_conn *c, cfs_ino_t ino, uint32_t indx, const void *records,
 		       size_t bytes)
 {
-	int r = sql_exec(c, SQL_append_chunk, "iib", ino, (int64_t)indx, records, bytes);
-
-	return r < 0 ? r : 0;
+	return sql_post(c, SQL_append_chunk, "iib", ino, (int64_t)indx, records, bytes);
 }
 
 int sql_set_written(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr)
 {
-	int r = sql_exec(c, SQL_set_written, "iiiiii", attr->length, sql_us(attr->mtime),
-			 sql_sub_us(attr->mtime), sql_us(attr->ctime), sql_sub_us(attr->ctime),
-			 ino);
-
-	return r < 0 ? r : 0;
+	return sql_post(c, SQL_set_written, "iiiiii", attr->length, sql_us(attr->mtime),
+			sql_sub_us(attr->mtime), sql_us(attr->ctime), sql_sub_us(attr->ctime), ino);
 }
 
 int sql_lock_file(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino,
@@ -245,14 +240,12 @@ static int append_zeros(void *arg, const struct cfs_zero *z)
 	const struct zeroing *a = arg;
 	const struct cfs_slice s = {.pos = z->pos, .len = z->len};
 	uint8_t record[CFS_SLICE_BYTES];
-	int r;
 
 	cfs_slice_encode(&s, record);
 	if (!z->only_existing)
 		return sql_append_records(a->c, a->ino, z->indx, record, sizeof(record));
-	r = sql_exec(a->c, SQL_append_chunks, "biii", record, sizeof(record), a->ino,
-		     (int64_t)z->indx, (int64_t)z->last + 1);
-	return r < 0 ? r : 0;
+	return sql_post(a->c, SQL_append_chunks, "biii", record, sizeof(record), a->ino,
+			(int64_t)z->indx, (int64_t)z->last + 1);
 }
 
 /* The length and times of a->attr, with what follows from them. */

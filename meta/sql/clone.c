@@ -123,7 +123,7 @@ static int attach(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	int r;
 
 	a->usage = (struct cfs_usage){0};
-	r = sql_get_node(c, a->parent, false, &parent);
+	r = sql_keep_node(c, a->parent, &parent);
 	if (r >= 0)
 		r = cfs_rules_add_entry(ctx, a->parent, &parent);
 	if (r >= 0)
@@ -183,7 +183,7 @@ static int drop_detached(struct sql_conn *c, const struct cfs_ctx *ctx, void *ar
 	sql_done(c, SQL_has_entry);
 	if (r)
 		return r < 0 ? r : -ENOTEMPTY;
-	r = sql_dispose(c, ctx, &req, &gone, &a->usage);
+	r = sql_dispose(c, ctx, &req, -1, &gone, &a->usage);
 	a->usage.n_dirs = 0; /* it was no entry */
 	if (r < 0)
 		return r;

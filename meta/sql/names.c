@@ -200,7 +200,7 @@ static int mknod_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	bool dir = req->type == CFS_TYPE_DIR;
 	struct cfs_attr parent;
 	bool touch;
-	int r = sql_get_node(c, req->parent, false, &parent);
+	int r = sql_keep_node(c, req->parent, &parent);
 
 	if (!r)
 		r = cfs_rules_add_entry(ctx, req->parent, &parent);
@@ -214,10 +214,10 @@ static int mknod_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (!r)
 		r = sql_put_node(c, a->ino, &a->attr);
 	if (!r && req->type == CFS_TYPE_SYMLINK)
-		r = sql_exec(c, SQL_put_symlink, "ib", (int64_t)a->ino, req->target,
+		r = sql_post(c, SQL_put_symlink, "ib", (int64_t)a->ino, req->target,
 			     req->target_len);
 	if (r >= 0 && dir && cfs_core_dir_stats(core))
-		r = sql_exec(c, SQL_new_dir_stat, "i", (int64_t)a->ino);
+		r = sql_post(c, SQL_new_dir_stat, "i", (int64_t)a->ino);
 	if (r < 0)
 		return r;
 	touch = cfs_rules_touch_parent(ctx, &parent, cfs_core_skip_dir_mtime_ms(core), dir);
@@ -274,7 +274,7 @@ static int link_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	char name[3 * CFS_NAME_MAX + 1];
 	struct cfs_attr parent;
 	bool touch;
-	int r = sql_get_node(c, a->parent, false, &parent);
+	int r = sql_keep_node(c, a->parent, &parent);
 
 	if (!r)
 		r = cfs_rules_add_entry(ctx, a->parent, &parent);
@@ -287,7 +287,7 @@ static int link_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	r = sql_exec(c, SQL_put_edge, "ibii", (int64_t)a->parent, a->name, a->len, (int64_t)a->ino,
 		     (int64_t)a->attr.type);
 	if (r >= 0)
-		r = sql_exec(c, SQL_add_link, "iii", sql_us(ctx->now), sql_sub_us(ctx->now),
+		r = sql_post(c, SQL_add_link, "iii", sql_us(ctx->now), sql_sub_us(ctx->now),
 			     (int64_t)a->ino);
 	if (r < 0)
 		return r;

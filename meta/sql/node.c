@@ -2,9 +2,9 @@
 /* Rows of the node and edge tables. */
 #include <errno.h>
 
-#include "meta/sql/sql.h"
+#include "meta/sql/sql-internal.h"
 
-static struct timespec to_time(int64_t us, int64_t sub_us)
+struct timespec sql_time(int64_t us, int64_t sub_us)
 {
 	int64_t s = us / 1000000, rest = us % 1000000;
 
@@ -22,9 +22,9 @@ void sql_node_columns(struct sql_conn *c, enum sql_stmt_id id, int col, struct c
 	ret->mode = (uint16_t)sql_int(c, id, col + 2);
 	ret->uid = (uint32_t)sql_int(c, id, col + 3);
 	ret->gid = (uint32_t)sql_int(c, id, col + 4);
-	ret->atime = to_time(sql_int(c, id, col + 5), sql_int(c, id, col + 8));
-	ret->mtime = to_time(sql_int(c, id, col + 6), sql_int(c, id, col + 9));
-	ret->ctime = to_time(sql_int(c, id, col + 7), sql_int(c, id, col + 10));
+	ret->atime = sql_time(sql_int(c, id, col + 5), sql_int(c, id, col + 8));
+	ret->mtime = sql_time(sql_int(c, id, col + 6), sql_int(c, id, col + 9));
+	ret->ctime = sql_time(sql_int(c, id, col + 7), sql_int(c, id, col + 10));
 	ret->nlink = (uint32_t)sql_int(c, id, col + 11);
 	ret->length = (uint64_t)sql_int(c, id, col + 12);
 	ret->rdev = (uint32_t)sql_int(c, id, col + 13);
@@ -46,29 +46,36 @@ int sql_get_node(struct sql_conn *c, cfs_ino_t ino, bool for_update, struct cfs_
 	return 0;
 }
 
+int sql_keep_node(struct sql_conn *c, cfs_ino_t ino, struct cfs_attr *ret)
+{
+	int r = sql_row(c, SQL_keep_node, "i", (int64_t)ino);
+
+	if (r <= 0)
+		return r ? r : -ENOENT;
+	sql_node_columns(c, SQL_keep_node, 0, ret);
+	sql_done(c, SQL_keep_node);
+	return 0;
+}
+
 int sql_put_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *a)
 {
-	int r = sql_exec(c, SQL_put_node, "iiiiiiiiiiiiiiiiiii", (int64_t)ino, (int64_t)a->type,
-			 (int64_t)a->flags, (int64_t)a->mode, (int64_t)a->uid, (int64_t)a->gid,
-			 sql_us(a->atime), sql_us(a->mtime), sql_us(a->ctime), sql_sub_us(a->atime),
-			 sql_sub_us(a->mtime), sql_sub_us(a->ctime), (int64_t)a->nlink,
-			 (int64_t)a->length, (int64_t)a->rdev, (int64_t)a->parent,
-			 (int64_t)a->access_acl, (int64_t)a->default_acl, (int64_t)a->tier);
-
-	return r < 0 ? r : 0;
+	return sql_post(c, SQL_put_node, "iiiiiiiiiiiiiiiiiii", (int64_t)ino, (int64_t)a->type,
+			(int64_t)a->flags, (int64_t)a->mode, (int64_t)a->uid, (int64_t)a->gid,
+			sql_us(a->atime), sql_us(a->mtime), sql_us(a->ctime), sql_sub_us(a->atime),
+			sql_sub_us(a->mtime), sql_sub_us(a->ctime), (int64_t)a->nlink,
+			(int64_t)a->length, (int64_t)a->rdev, (int64_t)a->parent,
+			(int64_t)a->access_acl, (int64_t)a->default_acl, (int64_t)a->tier);
 }
 
 int sql_update_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *a)
 {
-	int r = sql_exec(c, SQL_update_node, "iiiiiiiiiiiiiiiiiii", (int64_t)a->type,
-			 (int64_t)a->flags, (int64_t)a->mode, (int64_t)a->uid, (int64_t)a->gid,
-			 sql_us(a->atime), sql_us(a->mtime), sql_us(a->ctime), sql_sub_us(a->atime),
-			 sql_sub_us(a->mtime), sql_sub_us(a->ctime), (int64_t)a->nlink,
-			 (int64_t)a->length, (int64_t)a->rdev, (int64_t)a->parent,
-			 (int64_t)a->access_acl, (int64_t)a->default_acl, (int64_t)a->tier,
-			 (int64_t)ino);
-
-	return r < 0 ? r : 0;
+	return sql_post(c, SQL_update_node, "iiiiiiiiiiiiiiiiiii", (int64_t)a->type,
+			(int64_t)a->flags, (int64_t)a->mode, (int64_t)a->uid, (int64_t)a->gid,
+			sql_us(a->atime), sql_us(a->mtime), sql_us(a->ctime), sql_sub_us(a->atime),
+			sql_sub_us(a->mtime), sql_sub_us(a->ctime), (int64_t)a->nlink,
+			(int64_t)a->length, (int64_t)a->rdev, (int64_t)a->parent,
+			(int64_t)a->access_acl, (int64_t)a->default_acl, (int64_t)a->tier,
+			(int64_t)ino);
 }
 
 int sql_get_edge(struct sql_conn *c, cfs_ino_t parent, const char *name, size_t len,
@@ -87,9 +94,14 @@ int sql_get_edge(struct sql_conn *c, cfs_ino_t parent, const char *name, size_t 
 int sql_touch_parent(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t parent, int nlink_d)
 {
 	int64_t us = sql_us(ctx->now), sub = sql_sub_us(ctx->now);
-	int r = sql_exec(c, SQL_touch_parent, "iiiiii", (int64_t)nlink_d, us, us, sub, sub,
-			 (int64_t)parent);
+	int r;
 
+	/* Where the parent was locked against deletion it is there. */
+	if (sql_dialect(c)->for_share)
+		return sql_post(c, SQL_touch_parent, "iiiiii", (int64_t)nlink_d, us, us, sub, sub,
+				(int64_t)parent);
+	r = sql_exec(c, SQL_touch_parent, "iiiiii", (int64_t)nlink_d, us, us, sub, sub,
+		     (int64_t)parent);
 	if (r < 0)
 		return r;
 	return r ? 0 : -ENOENT;

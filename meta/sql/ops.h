@@ -148,6 +148,7 @@ static inline int64_t sql_sub_us(struct timespec t)
 {
 	return t.tv_nsec % 1000;
 }
+struct timespec sql_time(int64_t us, int64_t sub_us);
 
 /* -- what an inode weighs -- */
 /* In dir_stats: bytes of data; in dir_stats and in the volume: space. */
@@ -170,11 +171,13 @@ int sql_usage_length(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *a
 /* -- remove.c -- */
 /* The node behind an edge, locked; a node that is missing looks like an empty one. */
 int sql_lock_victim(struct sql_conn *c, const struct sql_edge *edge, struct cfs_attr *ret);
+struct cfs_attr sql_missing_node(const struct sql_edge *edge);
 /*
  * Disposes of an object whose edge (req->parent, req->name) is gone: trash, sustained or deleted.
- * v->ino and v->attr are given, the rest is filled in.
+ * v->ino and v->attr are given, the rest is filled in. has_data: whether a file has chunks, -1: to
+ * be looked for.
  */
-int sql_dispose(struct sql_conn *c, CFS_CTX, const struct cfs_engine_remove *req,
+int sql_dispose(struct sql_conn *c, CFS_CTX, const struct cfs_engine_remove *req, int has_data,
 		struct cfs_removed *v, struct cfs_usage *u);
 /* Moves the times of a directory when they are due or its nlink changes. Not in the trash. */
 int sql_touch_dir(struct sql_conn *c, CFS_CTX, cfs_ino_t dir, const struct cfs_attr *attr,

@@ -22,11 +22,8 @@ void sql_usage_inode(struct cfs_usage *u, const struct cfs_attr *attr, int sign)
 
 int sql_move_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr)
 {
-	int r;
-
-	r = sql_exec(c, SQL_move_node, "iiiii", (int64_t)attr->nlink, attr->parent,
-		     sql_us(attr->ctime), sql_sub_us(attr->ctime), ino);
-	return r < 0 ? r : 0;
+	return sql_post(c, SQL_move_node, "iiiii", (int64_t)attr->nlink, attr->parent,
+			sql_us(attr->ctime), sql_sub_us(attr->ctime), ino);
 }
 
 int sql_touch_dir(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t dir,
@@ -42,43 +39,58 @@ int sql_touch_dir(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t dir,
 	return sql_touch_parent(c, ctx, dir, nlink_d);
 }
 
+struct cfs_attr sql_missing_node(const struct sql_edge *edge)
+{
+	return (struct cfs_attr){
+		.type = edge->type,
+		.flags = CFS_FLAG_SKIP_TRASH,
+		.nlink = 1,
+	};
+}
+
 int sql_lock_victim(struct sql_conn *c, const struct sql_edge *edge, struct cfs_attr *ret)
 {
 	int r = sql_get_node(c, edge->ino, true, ret);
 
 	if (r != -ENOENT)
 		return r;
-	*ret = (struct cfs_attr){
-		.type = edge->type,
-		.flags = CFS_FLAG_SKIP_TRASH,
-		.nlink = 1,
-	};
+	*ret = sql_missing_node(edge);
 	return 0;
 }
 
 /* A file that was never written leaves nothing to be deleted later. 1: it has left chunks. */
-int sql_put_delfile(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t length)
+static int put_delfile(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       uint64_t length, int has_data)
 {
-	int r = sql_row(c, SQL_any_chunk, "i", ino);
+	int r = has_data;
 
-	sql_done(c, SQL_any_chunk);
+	if (r < 0) {
+		r = sql_row(c, SQL_any_chunk, "i", ino);
+		sql_done(c, SQL_any_chunk);
+	}
 	if (r <= 0)
 		return r;
-	r = sql_exec(c, SQL_put_delfile, "iii", ino, length, (int64_t)ctx->now.tv_sec);
+	r = sql_post(c, SQL_put_delfile, "iii", ino, length, (int64_t)ctx->now.tv_sec);
 	return r < 0 ? r : 1;
 }
 
-/* Deletes the rows that live and die with an inode. */
-static int delete_rows(struct sql_conn *c, const struct cfs_ctx *ctx, struct cfs_removed *v)
+int sql_put_delfile(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t length)
 {
-	int r = sql_exec(c, SQL_del_node, "i", v->ino);
+	return put_delfile(c, ctx, ino, length, -1);
+}
+
+/* Deletes the rows that live and die with an inode. */
+static int delete_rows(struct sql_conn *c, const struct cfs_ctx *ctx, int has_data,
+		       struct cfs_removed *v)
+{
+	int r = sql_post(c, SQL_del_node, "i", v->ino);
 
 	if (r >= 0)
-		r = sql_exec(c, SQL_del_xattrs, "i", v->ino);
+		r = sql_post(c, SQL_del_xattrs, "i", v->ino);
 	if (r >= 0 && v->attr.type == CFS_TYPE_SYMLINK)
-		r = sql_exec(c, SQL_del_symlink, "i", v->ino);
+		r = sql_post(c, SQL_del_symlink, "i", v->ino);
 	if (r >= 0 && v->attr.type == CFS_TYPE_FILE) {
-		r = sql_put_delfile(c, ctx, v->ino, v->attr.length);
+		r = put_delfile(c, ctx, v->ino, v->attr.length, has_data);
 		v->has_data = r > 0;
 	}
 	return r < 0 ? r : 0;
@@ -90,7 +102,8 @@ static int to_trash(struct sql_conn *c, const struct cfs_ctx *ctx,
 {
 	int r;
 
-	r = sql_exec(c, SQL_put_edge, "ibii", req->trash, name, len, v->ino, (int64_t)v->attr.type);
+	r = sql_post(c, SQL_put_trash, "ibii", req->trash, name, len, v->ino,
+		     (int64_t)v->attr.type);
 	if (r < 0)
 		return r;
 	v->fate = CFS_FATE_TRASHED;
@@ -101,8 +114,8 @@ static int to_trash(struct sql_conn *c, const struct cfs_ctx *ctx,
 	return sql_move_node(c, v->ino, &v->attr);
 }
 
-static int for_real(struct sql_conn *c, const struct cfs_ctx *ctx, struct cfs_removed *v,
-		    struct cfs_usage *u)
+static int for_real(struct sql_conn *c, const struct cfs_ctx *ctx, int has_data,
+		    struct cfs_removed *v, struct cfs_usage *u)
 {
 	struct cfs_meta *core = sql_core(c);
 	bool dir = v->attr.type == CFS_TYPE_DIR;
@@ -118,18 +131,18 @@ static int for_real(struct sql_conn *c, const struct cfs_ctx *ctx, struct cfs_re
 		v->fate = CFS_FATE_SUSTAINED;
 		v->attr.nlink = 0;
 		v->attr.ctime = ctx->now;
-		r = sql_exec(c, SQL_put_sustained, "ii", cfs_core_sid(core), v->ino);
+		r = sql_post(c, SQL_put_sustained, "ii", cfs_core_sid(core), v->ino);
 		if (r >= 0)
-			r = sql_exec(c, SQL_del_xattrs, "i", v->ino);
+			r = sql_post(c, SQL_del_xattrs, "i", v->ino);
 		return r < 0 ? r : sql_move_node(c, v->ino, &v->attr);
 	}
 	v->fate = CFS_FATE_DELETED;
 	sql_usage_inode(u, &v->attr, -1);
-	return delete_rows(c, ctx, v);
+	return delete_rows(c, ctx, has_data, v);
 }
 
 int sql_dispose(struct sql_conn *c, const struct cfs_ctx *ctx, const struct cfs_engine_remove *req,
-		struct cfs_removed *v, struct cfs_usage *u)
+		int has_data, struct cfs_removed *v, struct cfs_usage *u)
 {
 	bool trash = req->trash && !(v->attr.flags & CFS_FLAG_SKIP_TRASH);
 	char name[CFS_NAME_MAX + 1];
@@ -139,9 +152,9 @@ int sql_dispose(struct sql_conn *c, const struct cfs_ctx *ctx, const struct cfs_
 
 	sql_usage_entry(u, req->parent, &v->attr, -1);
 	if (v->attr.type == CFS_TYPE_DIR) {
-		r = sql_exec(c, SQL_del_dir_stat, "i", v->ino);
+		r = sql_post(c, SQL_del_dir_stat, "i", v->ino);
 		if (r >= 0)
-			r = sql_exec(c, SQL_del_dir_quota, "i", v->ino);
+			r = sql_post(c, SQL_del_dir_quota, "i", v->ino);
 		if (r < 0)
 			return r;
 	}
@@ -153,7 +166,7 @@ int sql_dispose(struct sql_conn *c, const struct cfs_ctx *ctx, const struct cfs_
 			return r;
 		trash = r == -ENOENT;
 	}
-	return trash ? to_trash(c, ctx, req, name, len, v, u) : for_real(c, ctx, v, u);
+	return trash ? to_trash(c, ctx, req, name, len, v, u) : for_real(c, ctx, has_data, v, u);
 }
 
 struct remove {
@@ -216,7 +229,7 @@ static int remove_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	r = sql_exec(c, SQL_del_edge, "ibi", req->parent, req->name, req->name_len, edge.ino);
 	if (r <= 0)
 		return r < 0 ? r : -ENOENT;
-	r = sql_dispose(c, ctx, req, &a->ret, &a->usage);
+	r = sql_dispose(c, ctx, req, -1, &a->ret, &a->usage);
 	if (r < 0)
 		return r;
 	touched = cfs_rules_touch_parent(ctx, &parent, cfs_core_skip_dir_mtime_ms(sql_core(c)),

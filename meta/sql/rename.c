@@ -10,57 +10,168 @@ struct rename {
 	/* of one attempt */
 	struct cfs_attr src_dir, dst_dir; /* attributes of the parents */
 	struct sql_edge src, dst;	  /* dst.ino 0: the target name is free */
+	bool dst_full;			  /* it is a directory with entries */
+	int dst_has_data;		  /* as sql_dispose wants it */
 	int src_nlink, dst_nlink;	  /* changes of the parents' link counts */
 	bool raced;			  /* look again */
+	bool takes_free_name;		  /* -EEXIST: it was made meanwhile */
 	struct cfs_renamed ret;
 	struct cfs_usage usage;
 };
 
+/* ---- reading: all questions first, so that they can go to the server together ---- */
+
+static int ask(struct sql_conn *c, const struct cfs_rename *q)
+{
+	int r = sql_query(c, SQL_src_dir, "i", q->src_parent);
+
+	if (!r)
+		r = sql_query(c, SQL_dst_dir, "i", q->dst_parent);
+	if (!r)
+		r = sql_query(c, SQL_lock_nodes, "ibib", q->src_parent, q->src_name, q->src_len,
+			      q->dst_parent, q->dst_name, q->dst_len);
+	/* After the nodes are locked nobody changes the edges that name them. */
+	if (!r)
+		r = sql_query(c, SQL_src_edge, "ib", q->src_parent, q->src_name, q->src_len);
+	if (!r)
+		r = sql_query(c, SQL_dst_edge, "ib", q->dst_parent, q->dst_name, q->dst_len);
+	if (!r)
+		r = sql_query(c, SQL_dst_entry, "ib", q->dst_parent, q->dst_name, q->dst_len);
+	if (!r)
+		r = sql_query(c, SQL_dst_chunk, "ib", q->dst_parent, q->dst_name, q->dst_len);
+	return r;
+}
+
+static int read_dir(struct sql_conn *c, enum sql_stmt_id id, struct cfs_attr *ret)
+{
+	int r = sql_next(c, id);
+
+	if (r <= 0)
+		return r < 0 ? r : -ENOENT;
+	sql_node_columns(c, id, 0, ret);
+	sql_done(c, id);
+	return 0;
+}
+
+/* Not there: ino 0. */
+static int read_edge(struct sql_conn *c, enum sql_stmt_id id, struct sql_edge *ret)
+{
+	int r = sql_next(c, id);
+
+	*ret = (struct sql_edge){0};
+	if (r <= 0)
+		return r;
+	ret->ino = (cfs_ino_t)sql_int(c, id, 0);
+	ret->type = (uint8_t)sql_int(c, id, 1);
+	sql_done(c, id);
+	return 0;
+}
+
+/* 1: there is a row. */
+static int read_any(struct sql_conn *c, enum sql_stmt_id id)
+{
+	int r = sql_next(c, id);
+
+	sql_done(c, id);
+	return r;
+}
+
+/* At most two nodes that the names led to, in the order of inodes. */
+struct locked {
+	cfs_ino_t ino[2];
+	struct cfs_attr attr[2];
+	unsigned n;
+};
+
+static int read_locked(struct sql_conn *c, struct locked *l)
+{
+	int r;
+
+	l->n = 0;
+	while ((r = sql_next(c, SQL_lock_nodes)) > 0 && l->n < 2) {
+		l->ino[l->n] = (cfs_ino_t)sql_int(c, SQL_lock_nodes, SQL_NODE_COLUMNS);
+		sql_node_columns(c, SQL_lock_nodes, 0, &l->attr[l->n++]);
+	}
+	sql_done(c, SQL_lock_nodes);
+	return r < 0 ? r : 0;
+}
+
+/*
+ * The attributes of the edge's node. One that was not locked has come by its name just now, or it
+ * does not exist.
+ */
+static int take_locked(struct sql_conn *c, struct rename *a, const struct locked *l,
+		       const struct sql_edge *edge, struct cfs_attr *ret)
+{
+	int r;
+
+	for (unsigned i = 0; i < l->n; i++) {
+		if (l->ino[i] == edge->ino) {
+			*ret = l->attr[i];
+			return 0;
+		}
+	}
+	r = sql_get_node(c, edge->ino, false, ret);
+	if (r)
+		return r;
+	a->raced = true;
+	return -ENOENT;
+}
+
+static int take_nodes(struct sql_conn *c, struct rename *a, const struct locked *l)
+{
+	struct cfs_attr *dst = &a->ret.victim.attr;
+	int r = take_locked(c, a, l, &a->src, &a->ret.moved.attr);
+
+	a->ret.moved.ino = a->src.ino;
+	a->ret.victim.ino = a->dst.ino;
+	if (r < 0 || !a->dst.ino || a->dst.ino == a->src.ino)
+		return r;
+	r = take_locked(c, a, l, &a->dst, dst);
+	if (r == -ENOENT && !a->raced) {
+		*dst = sql_missing_node(&a->dst);
+		r = 0;
+	}
+	return r;
+}
+
 static int find(struct sql_conn *c, struct rename *a)
 {
 	const struct cfs_rename *q = &a->req->r;
-	int r;
+	struct locked l;
+	int full, data, r = ask(c, q);
 
-	r = sql_get_node(c, q->src_parent, false, &a->src_dir);
-	if (r < 0)
-		return r;
-	a->dst_dir = a->src_dir;
-	if (q->dst_parent != q->src_parent)
-		r = sql_get_node(c, q->dst_parent, false, &a->dst_dir);
+	if (!r)
+		r = read_dir(c, SQL_src_dir, &a->src_dir);
+	if (!r)
+		r = read_dir(c, SQL_dst_dir, &a->dst_dir);
 	if (r < 0)
 		return r;
 	if (a->src_dir.type != CFS_TYPE_DIR || a->dst_dir.type != CFS_TYPE_DIR)
 		return -ENOTDIR;
-	r = sql_get_edge(c, q->src_parent, q->src_name, q->src_len, &a->src);
+	r = read_locked(c, &l);
+	if (!r)
+		r = read_edge(c, SQL_src_edge, &a->src);
+	if (!r)
+		r = read_edge(c, SQL_dst_edge, &a->dst);
 	if (r < 0)
 		return r;
-	r = sql_get_edge(c, q->dst_parent, q->dst_name, q->dst_len, &a->dst);
-	if (r == -ENOENT)
-		a->dst = (struct sql_edge){0};
-	else if (r < 0)
-		return r;
+	if (!a->src.ino)
+		return -ENOENT;
+	full = a->dst.ino && a->dst.type == CFS_TYPE_DIR ? read_any(c, SQL_dst_entry) : 0;
+	data = a->dst.ino && a->dst.type == CFS_TYPE_FILE ? read_any(c, SQL_dst_chunk) : 0;
+	if (full < 0 || data < 0)
+		return full < 0 ? full : data;
+	a->dst_full = full;
+	a->dst_has_data = data;
 	if (a->dst.ino && (q->flags & CFS_RENAME_NOREPLACE))
 		return -EEXIST;
-	return !a->dst.ino && (q->flags & CFS_RENAME_EXCHANGE) ? -ENOENT : 0;
+	if (!a->dst.ino && (q->flags & CFS_RENAME_EXCHANGE))
+		return -ENOENT;
+	return take_nodes(c, a, &l);
 }
 
-/* In inode order, as every client does. */
-static int lock_nodes(struct sql_conn *c, struct rename *a)
-{
-	struct cfs_attr *src = &a->ret.moved.attr, *dst = &a->ret.victim.attr;
-	bool dst_first = a->dst.ino && a->dst.ino < a->src.ino;
-	int r = 0;
-
-	if (dst_first)
-		r = sql_lock_victim(c, &a->dst, dst);
-	if (r >= 0)
-		r = sql_get_node(c, a->src.ino, true, src);
-	if (r >= 0 && a->dst.ino && !dst_first && a->dst.ino != a->src.ino)
-		r = sql_lock_victim(c, &a->dst, dst);
-	a->ret.moved.ino = a->src.ino;
-	a->ret.victim.ino = a->dst.ino;
-	return r;
-}
+/* ---- judging ---- */
 
 static int check_source(const struct cfs_ctx *ctx, const struct rename *a)
 {
@@ -90,7 +201,7 @@ static int check_target(const struct cfs_ctx *ctx, const struct rename *a)
 	return cfs_rules_add_entry(ctx, q->dst_parent, &a->dst_dir);
 }
 
-static int check(struct sql_conn *c, const struct cfs_ctx *ctx, const struct rename *a)
+static int check(const struct cfs_ctx *ctx, const struct rename *a)
 {
 	const struct cfs_rename *q = &a->req->r;
 	bool exchange = q->flags & CFS_RENAME_EXCHANGE;
@@ -110,20 +221,16 @@ static int check(struct sql_conn *c, const struct cfs_ctx *ctx, const struct ren
 		return r;
 	if (src_is_dir != dst_is_dir)
 		return src_is_dir ? -ENOTDIR : -EISDIR;
-	if (!dst_is_dir)
-		return 0;
-	r = sql_row(c, SQL_has_entry, "i", a->dst.ino);
-	sql_done(c, SQL_has_entry);
-	return r > 0 ? -ENOTEMPTY : r;
+	return dst_is_dir && a->dst_full ? -ENOTEMPTY : 0;
 }
+
+/* ---- writing: what is locked is there ---- */
 
 static int set_edge(struct sql_conn *c, cfs_ino_t parent, const char *name, size_t len,
 		    const struct sql_edge *from, const struct sql_edge *to)
 {
-	int r = sql_exec(c, SQL_set_edge, "iiibi", to->ino, (int64_t)to->type, parent, name, len,
-			 from->ino);
-
-	return r == 0 ? -ENOENT : r;
+	return sql_post(c, SQL_set_edge, "iiibi", to->ino, (int64_t)to->type, parent, name, len,
+			from->ino);
 }
 
 /* The inode has come to another directory. */
@@ -167,12 +274,10 @@ static int exchange(struct sql_conn *c, const struct cfs_ctx *ctx, struct rename
 static int take_free_name(struct sql_conn *c, struct rename *a)
 {
 	const struct cfs_rename *q = &a->req->r;
-	int r = sql_exec(c, SQL_move_edge, "ibibi", q->dst_parent, q->dst_name, q->dst_len,
-			 q->src_parent, q->src_name, q->src_len, a->src.ino);
 
-	/* Made by somebody meanwhile. */
-	a->raced = r == -EEXIST && !(q->flags & CFS_RENAME_NOREPLACE);
-	return r == 0 ? -ENOENT : r;
+	a->takes_free_name = true;
+	return sql_post(c, SQL_move_edge, "ibibi", q->dst_parent, q->dst_name, q->dst_len,
+			q->src_parent, q->src_name, q->src_len, a->src.ino);
 }
 
 /* The target's edge names the source; what it named is disposed of. */
@@ -187,15 +292,14 @@ static int take_name_of_victim(struct sql_conn *c, const struct cfs_ctx *ctx, st
 	};
 	int r;
 
-	r = sql_exec(c, SQL_del_edge, "ibi", q->src_parent, q->src_name, q->src_len, a->src.ino);
-	if (r <= 0)
-		return r < 0 ? r : -ENOENT;
-	r = set_edge(c, q->dst_parent, q->dst_name, q->dst_len, &a->dst, &a->src);
+	r = sql_post(c, SQL_del_edge, "ibi", q->src_parent, q->src_name, q->src_len, a->src.ino);
+	if (!r)
+		r = set_edge(c, q->dst_parent, q->dst_name, q->dst_len, &a->dst, &a->src);
 	if (r < 0)
 		return r;
 	if (a->dst.type == CFS_TYPE_DIR)
 		a->dst_nlink--;
-	return sql_dispose(c, ctx, &victim, &a->ret.victim, &a->usage);
+	return sql_dispose(c, ctx, &victim, a->dst_has_data, &a->ret.victim, &a->usage);
 }
 
 static int move(struct sql_conn *c, const struct cfs_ctx *ctx, struct rename *a)
@@ -256,17 +360,15 @@ static int rename_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	a->usage = (struct cfs_usage){0};
 	a->ret = (struct cfs_renamed){0};
 	a->src_nlink = a->dst_nlink = 0;
-	a->raced = false;
+	a->raced = a->takes_free_name = false;
 	r = find(c, a);
-	if (r >= 0)
-		r = lock_nodes(c, a);
 	if (r < 0)
 		return r;
 	if (a->src.ino == a->dst.ino) {
 		a->ret.victim = (struct cfs_removed){.fate = CFS_FATE_NONE};
 		return 0;
 	}
-	r = check(c, ctx, a);
+	r = check(ctx, a);
 	if (r < 0)
 		return r;
 	r = a->req->r.flags & CFS_RENAME_EXCHANGE ? exchange(c, ctx, a) : move(c, ctx, a);
@@ -284,9 +386,11 @@ int sql_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	struct rename a = {.req = req};
 	int r;
 
-	do
+	do {
 		r = sql_txn(sql_db(e), ctx, CFS_META_OP_rename, rename_entry, &a);
-	while (a.raced && !cfs_deadline_passed(ctx->deadline));
+		if (r == -EEXIST && a.takes_free_name && !(req->r.flags & CFS_RENAME_NOREPLACE))
+			a.raced = true;
+	} while (a.raced && !cfs_deadline_passed(ctx->deadline));
 	if (r < 0)
 		return r;
 	*ret = a.ret;

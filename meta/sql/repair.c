@@ -124,7 +124,7 @@ static int check_orphan(struct sql_conn *c, const struct cfs_ctx *ctx, struct ch
 	if (!wanted(a, CFS_DAMAGE_ORPHAN))
 		return 0;
 	gone.attr = *attr;
-	r = sql_dispose(c, ctx, &req, &gone, &a->usage);
+	r = sql_dispose(c, ctx, &req, -1, &gone, &a->usage);
 	a->usage.n_dirs = 0; /* it was no entry */
 	return r < 0 ? r : sql_write_usage(c, &a->usage);
 }

@@ -226,11 +226,13 @@ int sql_post(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
 
 static int query(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
 {
+	const struct sql_dialect *d = sql_dialect(c);
 	int r = start(c, id, fmt, ap);
 
-	if (!r)
-		set_bit(c->open, id);
-	return r;
+	if (r)
+		return r;
+	set_bit(c->open, id);
+	return d->ask ? note(c, d->ask(c, id)) : 0;
 }
 
 int sql_query(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)

@@ -83,6 +83,8 @@ int64_t sql_insert_id(struct sql_conn *c, enum sql_stmt_id id);
 
 /* Row helpers used everywhere (node.c). FOR UPDATE where the dialect has it. */
 int sql_get_node(struct sql_conn *c, cfs_ino_t ino, bool for_update, struct cfs_attr *ret);
+/* A directory in which a name is to be made: locked against deletion where the dialect can. */
+int sql_keep_node(struct sql_conn *c, cfs_ino_t ino, struct cfs_attr *ret);
 int sql_put_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr);    /* insert */
 int sql_update_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr); /* whole row */
 /* Reads the columns {NODE} of a row, which start at col. */
@@ -134,6 +136,11 @@ struct sql_dialect {
 			  bool text);
 	int (*bind_null)(struct sql_conn *c, enum sql_stmt_id id, int n);
 	int (*step)(struct sql_conn *c, enum sql_stmt_id id); /* 1 row, 0 done */
+	/*
+	 * The query goes out with whatever is sent next, at the latest for its own first step:
+	 * queries that are started together cost one round trip. NULL: step does it.
+	 */
+	int (*ask)(struct sql_conn *c, enum sql_stmt_id id);
 	/* Runs it together with the next statement; its error is that one's. NULL: at once. */
 	int (*post)(struct sql_conn *c, enum sql_stmt_id id);
 	void (*reset)(struct sql_conn *c, enum sql_stmt_id id);

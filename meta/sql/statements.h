@@ -44,6 +44,7 @@ SQL(each_session, "SELECT sid,expire,info FROM {session2} WHERE expire<? ORDER B
 /* -- nodes -- */
 SQL(get_node, "SELECT {NODE} FROM {node} n WHERE n.inode=?")
 SQL(lock_node, "SELECT {NODE} FROM {node} n WHERE n.inode=?{FOR_UPDATE}")
+SQL(keep_node, "SELECT {NODE} FROM {node} n WHERE n.inode=?{FOR_SHARE}")
 SQL(put_node,
     "INSERT INTO {node}(inode,type,flags,mode,uid,gid,atime,mtime,ctime,atimensec,mtimensec,"
     "ctimensec,nlink,length,rdev,parent,access_acl_id,default_acl_id,tier_id) "
@@ -75,6 +76,19 @@ SQL(list_nodes, "SELECT {NODE},e.name,e.inode,e.type,n.inode FROM {edge} e "
 SQL(del_edge, "DELETE FROM {edge} WHERE parent=? AND name=? AND inode=?")
 SQL(set_edge, "UPDATE {edge} SET inode=?,type=? WHERE parent=? AND name=? AND inode=?")
 SQL(move_edge, "UPDATE {edge} SET parent=?,name=? WHERE parent=? AND name=? AND inode=?")
+/* What a rename needs, asked for together; the rows of nodes are locked in the order of inodes. */
+SQL(src_dir, "SELECT {NODE} FROM {node} n WHERE n.inode=?{FOR_SHARE}")
+SQL(dst_dir, "SELECT {NODE} FROM {node} n WHERE n.inode=?{FOR_SHARE}")
+SQL(lock_nodes, "SELECT {NODE},n.inode FROM {node} n WHERE n.inode IN ("
+		"SELECT inode FROM {edge} WHERE parent=? AND name=? UNION ALL "
+		"SELECT inode FROM {edge} WHERE parent=? AND name=?) ORDER BY n.inode{FOR_UPDATE}")
+SQL(src_edge, "SELECT inode,type FROM {edge} WHERE parent=? AND name=?")
+SQL(dst_edge, "SELECT inode,type FROM {edge} WHERE parent=? AND name=?")
+SQL(dst_entry, "SELECT e.inode FROM {edge} d JOIN {edge} e ON e.parent=d.inode "
+	       "WHERE d.parent=? AND d.name=? LIMIT 1")
+SQL(dst_chunk, "SELECT c.indx FROM {edge} d JOIN {chunk} c ON c.inode=d.inode "
+	       "WHERE d.parent=? AND d.name=? LIMIT 1")
+SQL(put_trash, "INSERT INTO {edge}(parent,name,inode,type) VALUES(?,?,?,?)")
 SQL(has_entry, "SELECT inode FROM {edge} WHERE parent=? LIMIT 1")
 SQL(move_node, "UPDATE {node} SET nlink=?,parent=?,ctime=?,ctimensec=? WHERE inode=?")
 SQL(del_node, "DELETE FROM {node} WHERE inode=?")

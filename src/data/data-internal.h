@@ -143,6 +143,7 @@ struct cfs_file {
 	unsigned n_pending;
 	uint64_t seq;
 
+	uint32_t late_seq; /* blocks that were not stored in time, and are kept */
 	uint32_t err_seq;
 	int errs[CFS_FILE_ERRORS];
 	struct cfs_session_read sessions[CFS_FILE_SESSIONS];
@@ -238,7 +239,10 @@ void cfs_file_kick(struct cfs_file *f);
 void cfs_file_freeze(struct cfs_file *f);
 
 /* flush.c */
-/* Everything written before the call is committed or has failed: 0, or -EIO at the deadline. */
+/*
+ * Everything written before the call is committed or has failed: 0, or -EIO at the deadline, or as
+ * soon as something is not stored in time.
+ */
 int cfs_file_settle(struct cfs_file *f, cfs_deadline_t deadline);
 
 /* compact.c */

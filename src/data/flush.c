@@ -71,14 +71,17 @@ static bool flush_step(struct cfs_file *f, cfs_deadline_t deadline)
 int cfs_file_settle(struct cfs_file *f, cfs_deadline_t deadline)
 {
 	struct cfs_wslice *s;
+	uint32_t late;
 	uint64_t target;
 	int r = 0;
 
 	pthread_mutex_lock(&f->lock);
 	target = f->seq;
+	late = f->late_seq;
 	cfs_file_freeze(f);
 	while ((s = TAILQ_FIRST(&f->slices)) && s->seq <= target && r == 0) {
-		if (cfs_deadline_passed(deadline)) {
+		/* What has failed may be kept, and tried, for longer than anybody would wait. */
+		if (cfs_deadline_passed(deadline) || f->late_seq != late) {
 			r = -EIO;
 		} else if (!flush_step(f, deadline)) {
 			f->waiters++;
@@ -122,9 +125,9 @@ static int take_error(struct cfs_file *f, uint32_t *seen)
 
 int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen)
 {
-	int r = cfs_file_settle(f, ctx->deadline);
+	int r = cfs_file_settle(f, ctx->deadline), err = take_error(f, seen);
 
-	return r < 0 ? r : take_error(f, seen);
+	return err < 0 ? err : r;
 }
 
 int cfs_file_fsync(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen)

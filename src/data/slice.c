@@ -5,7 +5,8 @@
  * It stays in the pending list of its chunk, where readers see it, until its record is in the
  * cached list (or the list is dropped) under the same hold of the file's lock. A block that could
  * not be stored, or a record that could not be committed, is tried again until io_timeout_ms have
- * passed since the first failure; then the slice is dropped and the error recorded on the file.
+ * passed since the first failure; then the error is recorded on the file. The block goes on being
+ * tried as long as there is memory for it; otherwise, and without its record, the slice is dropped.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -15,6 +16,8 @@
 
 #define BACKOFF_BASE_MS 50
 #define BACKOFF_MAX_MS	2000
+/* Part of the pool that may be held by blocks which nobody could store in time. */
+#define KEEP_PARTS 2
 
 struct put {
 	struct cfs_job job;
@@ -22,6 +25,7 @@ struct put {
 	uint32_t index;
 	unsigned attempt;
 	bool sync;		/* the caller goes on with the commit itself */
+	bool told;		/* the error is recorded on the file */
 	cfs_deadline_t give_up; /* 0 until it has failed once */
 };
 
@@ -195,6 +199,39 @@ static void release_stored(struct cfs_wslice *s, uint32_t index)
 }
 
 static void put_retry(struct cfs_job *job);
+static void record_error(struct cfs_file *f, int err);
+
+/* What writers hold for ever must leave memory for readers, and for other writers. */
+static bool room_to_keep(const struct cfs_data *d)
+{
+	struct cfs_pool_stats pool;
+
+	cfs_pool_stats(d->conf.pool, &pool);
+	return !atomic_load(&d->draining) && pool.used[CFS_USE_WRITE] <= pool.budget / KEEP_PARTS;
+}
+
+/* The deadline has passed: the writers are told, but what they wrote may still be saved. */
+static bool keep(struct put *p, int err)
+{
+	struct cfs_file *f = p->slice->file;
+
+	if (!room_to_keep(f->data))
+		return false;
+	if (!p->told) {
+		cfs_err("block not stored in time, its bytes stay in memory: inode=%llu slice=%llu "
+			"block=%u error=%s",
+			(unsigned long long)f->node.key, (unsigned long long)p->slice->id, p->index,
+			cfs_errname(err));
+		pthread_mutex_lock(&f->lock);
+		record_error(f, err);
+		f->late_seq++;
+		cfs_file_wake(f);
+		pthread_mutex_unlock(&f->lock);
+	}
+	p->told = true;
+	p->give_up = cfs_deadline_in(f->data->conf.io_timeout_ms);
+	return true;
+}
 
 /* A store that is slow rather than broken times out too, but it gets on with other blocks. */
 static bool retry_later(struct put *p, int err)
@@ -206,7 +243,7 @@ static bool retry_later(struct put *p, int err)
 	if (err == -ETIMEDOUT)
 		p->give_up =
 			CFS_MAX(p->give_up, atomic_load(&d->stored_ms) + d->conf.io_timeout_ms);
-	if (cfs_deadline_passed(p->give_up))
+	if (cfs_deadline_passed(p->give_up) && !keep(p, err))
 		return false;
 	p->sync = false;
 	p->job.run = put_retry;

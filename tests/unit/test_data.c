@@ -1062,12 +1062,45 @@ static void passing_faults(void **state)
 }
 
 /*
- * When the store stays broken the writer learns it once per handle, the file shows what it was
- * before, memory comes back, and later writes work.
+ * When the store stays broken the writer learns it once per handle; what it wrote is still there,
+ * and is stored when that works after all.
+ */
+static void put_fault_that_ends(void **state)
+{
+	struct volume *v = volume_new((struct options){.io_timeout_ms = 100});
+	struct cfs_file *f = open_file(v, 1);
+	struct cfs_ctx cx = ctx();
+	uint32_t first, second;
+	char buf[6];
+
+	first = second = cfs_file_error_mark(f);
+	v->object.fail_puts = 1000000;
+	assert_int_equal(write_at(f, 0, "abcdef", 6), 0);
+	assert_int_equal(cfs_file_flush(f, &cx, &first), -EIO);
+	cx.deadline = cfs_deadline_in(300);
+	assert_int_equal(cfs_file_flush(f, &cx, &second), -EIO);
+	assert_true(cfs_file_dirty(f));
+	assert_int_equal(read_at(f, 0, buf, 6), 6);
+	assert_memory_equal(buf, "abcdef", 6);
+	v->object.fail_puts = 0;
+	cx = ctx();
+	assert_int_equal(cfs_file_flush(f, &cx, &first), 0);
+	assert_int_equal(cfs_file_flush(f, &cx, &second), 0);
+	assert_int_equal(v->meta.attr[1].length, 6);
+	assert_int_equal(objects(v), 1);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+/*
+ * When it stays broken and others need the memory, the file shows what it was before, memory comes
+ * back, and later writes work.
  */
 static void lasting_put_fault(void **state)
 {
-	struct volume *v = volume_new((struct options){.io_timeout_ms = 100});
+	struct volume *v = volume_new((struct options){.io_timeout_ms = 100, .pool = 8 << 20});
+	struct cfs_page *others[48];
+	unsigned i;
 	struct cfs_file *f = open_file(v, 1);
 	uint32_t first, second;
 	struct cfs_ctx cx = ctx();
@@ -1078,6 +1111,10 @@ static void lasting_put_fault(void **state)
 	assert_int_equal(flush(f), 0);
 	first = second = cfs_file_error_mark(f);
 	v->object.fail_puts = 1000000;
+	for (i = 0; i < CFS_ARRAY_SIZE(others); i++)
+		assert_int_equal(cfs_page_get(v->pool, CFS_PAGE_LARGE, CFS_USE_WRITE, cx.deadline,
+					      &others[i]),
+				 0);
 	assert_int_equal(write_at(f, 1, "XXXXX", 5), 0);
 	assert_int_equal(read_at(f, 0, buf, 6), 6);
 	assert_memory_equal(buf, "aXXXXX", 6);
@@ -1087,6 +1124,8 @@ static void lasting_put_fault(void **state)
 	assert_int_equal(cfs_file_length(f), 3);
 	assert_int_equal(read_at(f, 0, buf, 6), 3);
 	assert_memory_equal(buf, "abc", 3);
+	for (i = 0; i < CFS_ARRAY_SIZE(others); i++)
+		cfs_page_unref(others[i]);
 	do { /* the upload lets go of it a moment after it has reported */
 		cfs_pool_stats(v->pool, &pool);
 	} while (pool.used[CFS_USE_WRITE] && !cfs_deadline_passed(cx.deadline));
@@ -1495,6 +1534,7 @@ int main(void)
 		cmocka_unit_test(idle_is_committed),
 		cmocka_unit_test(scattered_writes_are_bounded),
 		cmocka_unit_test(passing_faults),
+		cmocka_unit_test(put_fault_that_ends),
 		cmocka_unit_test(lasting_put_fault),
 		cmocka_unit_test(refused_commit),
 		cmocka_unit_test(slow_store),

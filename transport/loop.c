@@ -17,11 +17,18 @@
 #define IDLE_MS	    1000
 #define BATCH	    256
 
+/*
+ * Under the lock, as the loop may be gone as soon as it can see what it is woken for. Writing to an
+ * eventfd does not wait.
+ */
 static void wake(struct cfs_loop *loop)
 {
 	uint64_t one = 1;
 	ssize_t r;
 
+	if (loop->woken)
+		return;
+	loop->woken = true;
 	do
 		r = write(loop->wake_fd, &one, sizeof(one));
 	while (r < 0 && errno == EINTR);
@@ -29,34 +36,22 @@ static void wake(struct cfs_loop *loop)
 
 void cfs_loop_run(struct cfs_loop *loop, struct cfs_work *w)
 {
-	bool must_wake;
-
 	pthread_mutex_lock(&loop->lock);
-	if (w->queued) {
-		pthread_mutex_unlock(&loop->lock);
-		return;
-	}
-	w->queued = true;
-	w->next = NULL;
-	*loop->last = w;
-	loop->last = &w->next;
-	must_wake = !loop->woken;
-	loop->woken = true;
-	pthread_mutex_unlock(&loop->lock);
-	if (must_wake)
+	if (!w->queued) {
+		w->queued = true;
+		w->next = NULL;
+		*loop->last = w;
+		loop->last = &w->next;
 		wake(loop);
+	}
+	pthread_mutex_unlock(&loop->lock);
 }
 
 void cfs_loop_wake(struct cfs_loop *loop)
 {
-	bool must_wake;
-
 	pthread_mutex_lock(&loop->lock);
-	must_wake = !loop->woken;
-	loop->woken = true;
+	wake(loop);
 	pthread_mutex_unlock(&loop->lock);
-	if (must_wake)
-		wake(loop);
 }
 
 struct io_uring_sqe *cfs_loop_sqe(struct cfs_loop *loop, struct cfs_op *op)

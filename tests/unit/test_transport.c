@@ -98,7 +98,7 @@ static void give(struct owner *o, struct cfs_peer_request *req)
 static void *give_later(void *arg)
 {
 	struct cfs_peer_request *req = arg;
-	struct owner *o = *(struct owner **)(uintptr_t)req->block.slice;
+	struct owner *o = (struct owner *)(uintptr_t)req->block.slice;
 
 	give(o, req);
 	return NULL;
@@ -206,12 +206,10 @@ static struct cfs_peer *peer_at(struct cfs_transport *t, const void *addr, sockl
 	return p;
 }
 
+/* give_later() finds the owner by it. */
 static uint64_t slice_of(struct owner *o)
 {
-	static struct owner *last; /* found again by give_later() */
-
-	last = o;
-	return (uint64_t)(uintptr_t)&last;
+	return (uint64_t)(uintptr_t)o;
 }
 
 static ssize_t ask_within(struct cfs_peer *p, struct owner *o, uint32_t off, uint32_t len,

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A TCP proxy that counts round trips: changes of direction from server to client."""
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+
+
+class CountingProxy:
+    """Between a client and 127.0.0.1:port; .port is its own.
+
+    A turn is what a client sends, in however many packets, before it hears from the server again.
+    delay_s: each packet is held back as long, both ways. cut(): every connection ends at once.
+    """
+
+    def __init__(self, port, delay_s=0.0):
+        self.server_port, self.delay_s = port, delay_s
+        self.turns = 0
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.port = self.listener.getsockname()[1]
+        self.lock = threading.Lock()
+        self.pairs = set()
+        self.closed = False
+        self.refuse = False
+        self.thread = threading.Thread(target=self._accept, daemon=True)
+        self.thread.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            if self.refuse:
+                client.close()
+                continue
+            try:
+                server = socket.create_connection(("127.0.0.1", self.server_port))
+            except OSError:
+                client.close()
+                continue
+            for s in (client, server):
+                s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self.lock:
+                self.pairs.add((client, server))
+            threading.Thread(target=self._pump, args=(client, server), daemon=True).start()
+
+    def _pump(self, client, server):
+        heard = True  # the server spoke last
+        with contextlib.suppress(OSError, ValueError), selectors.DefaultSelector() as sel:
+            sel.register(client, selectors.EVENT_READ, server)
+            sel.register(server, selectors.EVENT_READ, client)
+            while True:
+                for key, _ in sel.select():
+                    data = key.fileobj.recv(1 << 18)
+                    if not data:
+                        raise OSError
+                    if key.fileobj is client:
+                        if heard:
+                            with self.lock:
+                                self.turns += 1
+                        heard = False
+                    else:
+                        heard = True
+                    if self.delay_s:
+                        time.sleep(self.delay_s)
+                    key.data.sendall(data)
+        with self.lock:
+            self.pairs.discard((client, server))
+        client.close()
+        server.close()
+
+    def cut(self):
+        with self.lock:
+            pairs = list(self.pairs)
+        for pair in pairs:
+            for s in pair:
+                with contextlib.suppress(OSError):
+                    s.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        self.listener.close()
+        self.cut()
+
+    def count(self, fn):
+        """Turns while fn runs; what it returned is thrown away."""
+        before = self.turns
+        fn()
+        return self.turns - before

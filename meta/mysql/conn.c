@@ -250,6 +250,7 @@ int mysql_connect_to(struct sql_db *sql, bool writer, struct sql_conn **ret, cha
 		mysql_disconnect(&m->sql);
 		return r;
 	}
+	m->compound = strstr(mysql_get_server_info(m->handle), "MariaDB");
 	*ret = &m->sql;
 	return 0;
 }

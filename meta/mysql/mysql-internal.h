@@ -8,6 +8,7 @@
 
 #include <mysql.h>
 
+#include "meta/rules.h"
 #include "meta/sql/sql-internal.h"
 
 #if !defined(MARIADB_PACKAGE_VERSION) && MYSQL_VERSION_ID >= 80000
@@ -28,6 +29,17 @@ struct mysql_columns {
 	bool known;
 };
 
+/*
+ * Attributes of directories as last seen, for operations that would otherwise ask for the parent
+ * first. They may be stale: the statement that uses them names what the decision was made by and
+ * finds no row when that has changed. The times are those of the last touch this mount decided on.
+ */
+#define MYSQL_DIRS 1024
+struct mysql_dirs {
+	pthread_mutex_t lock; /* protects slot; taken for copies only */
+	struct cfs_entry slot[MYSQL_DIRS];
+};
+
 struct mysql_db {
 	struct sql_db sql; /* first */
 	char *user, *password, *host, *socket, *database;
@@ -35,6 +47,7 @@ struct mysql_db {
 	enum mysql_tls tls;
 	char *tls_ca, *tls_cert, *tls_key;
 	struct mysql_columns columns;
+	struct mysql_dirs dirs;
 };
 
 struct mysql_value {
@@ -53,11 +66,21 @@ struct mysql_stmt {
 	bool executed;
 };
 
+/* Operations that are one statement (fused.c). */
+enum mysql_fused_id {
+#define FUSED(id, text) MYSQL_FUSED_##id,
+#include "fused-texts.h"
+#undef FUSED
+	MYSQL_FUSED_COUNT,
+};
+
 struct mysql_conn {
 	struct sql_conn sql; /* first */
 	MYSQL *handle;
-	bool in_txn;
+	bool compound; /* the server takes "BEGIN NOT ATOMIC": MariaDB */
+	bool sent;     /* a fused statement went to the server in this attempt */
 	struct mysql_stmt stmt[SQL_STMT_COUNT];
+	struct mysql_stmt fused[MYSQL_FUSED_COUNT];
 };
 
 static inline struct mysql_conn *mysql_conn(struct sql_conn *c)
@@ -89,6 +112,71 @@ int64_t mysql_insert_id_of(struct sql_conn *c, enum sql_stmt_id id);
 int64_t mysql_col_int(struct sql_conn *c, enum sql_stmt_id id, int col);
 const void *mysql_col_bytes(struct sql_conn *c, enum sql_stmt_id id, int col, size_t *ret_len);
 void mysql_close_stmts(struct mysql_conn *m);
+int mysql_open_stmt(struct mysql_conn *m, struct mysql_stmt *s, const char *text, const char *name);
+int mysql_set_int(struct mysql_stmt *s, int n, int64_t v);
+int mysql_set_bytes(struct mysql_stmt *s, int n, const void *v, size_t len, bool text);
+
+/* dirs.c */
+bool mysql_dir_known(struct mysql_db *db, cfs_ino_t ino, struct cfs_attr *ret);
+void mysql_dir_remember(struct mysql_db *db, cfs_ino_t ino, const struct cfs_attr *attr);
+void mysql_dir_forget(struct mysql_db *db, cfs_ino_t ino);
+/* Whether this change has to move the directory's times; others are told that it did. */
+bool mysql_dir_claim_touch(struct mysql_db *db, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			   const struct cfs_attr *attr, bool nlink_changes);
+
+/* fused.c */
+/*
+ * Runs a fused statement. Parameters as sql_exec ('i', 'b'). Its one row of n integers, if it has
+ * one, is stored in row. 1: there was a row, 0: there was none, or a negative errno.
+ */
+int mysql_fused_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
+		    const char *fmt, ...);
+/*
+ * One try of an operation. 1: done; 0: not in this way, nothing has changed and the generic
+ * transaction shall judge; negative: as the database said.
+ */
+typedef int (*mysql_fused_fn)(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg);
+/*
+ * Runs fn on a connection until it has an answer or the deadline has passed. When the answer was
+ * lost with the connection, `applied` says by what it reads whether the operation was carried out
+ * (1) or not (0).
+ */
+int mysql_fused(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op,
+		mysql_fused_fn fn, mysql_fused_fn applied, void *arg);
+/* The directory for a fused statement: from memory, or read. */
+int mysql_get_dir(struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret);
+
+/*
+ * The parameters of {DIR_IS} and the columns of {DIR_ROW} in fused-texts.h: what decisions about a
+ * directory are made by, and what else may have changed about it.
+ */
+#define MYSQL_DIR_FMT "iiiiiiii"
+#define MYSQL_DIR_ARGS(a)                                                                          \
+	(int64_t)(a)->flags, (int64_t)(a)->mode, (int64_t)(a)->uid, (int64_t)(a)->gid,             \
+		(int64_t)(a)->parent, (int64_t)(a)->access_acl, (int64_t)(a)->default_acl,         \
+		(int64_t)(a)->tier
+#define MYSQL_DIR_COLUMNS 7
+void mysql_dir_row(const int64_t row[MYSQL_DIR_COLUMNS], struct cfs_attr *attr);
+/* The parameters of {TOUCH}. */
+#define MYSQL_TOUCH_FMT "iiiiii"
+#define MYSQL_TOUCH_ARGS(ctx, touch, nlink_d)                                                      \
+	(int64_t)(touch), (int64_t)(nlink_d), sql_us((ctx)->now), sql_us((ctx)->now),              \
+		sql_sub_us((ctx)->now), sql_sub_us((ctx)->now)
+
+/* names.c remove.c write.c: members of struct cfs_engine_ops */
+int mysql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+		   cfs_ino_t ino, struct cfs_entry *ret, struct cfs_usage *ret_usage);
+int mysql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
+		     const struct cfs_attr *in, struct cfs_attr *ret, struct cfs_usage *ret_usage);
+int mysql_op_unlink(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		    const struct cfs_engine_remove *req, struct cfs_removed *ret,
+		    struct cfs_usage *ret_usage);
+int mysql_op_rmdir(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		   const struct cfs_engine_remove *req, struct cfs_removed *ret,
+		   struct cfs_usage *ret_usage);
+int mysql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			  uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
+			  struct cfs_attr *ret, unsigned *ret_records, struct cfs_usage *ret_usage);
 
 /* schema.c: members of the dialect */
 int mysql_check_schema(struct sql_conn *c);

@@ -70,6 +70,13 @@ static const char *text(enum sql_stmt_id id)
 		       "(qtype,qkey,max_space,max_inodes,used_space,used_inodes) "
 		       "VALUES(?,?,-1,-1,?,?)" UPSERT "used_space=used_space+VALUES(used_space),"
 		       "used_inodes=used_inodes+VALUES(used_inodes)";
+	/* An IN of a subquery would look at, and lock, every node; LIMIT: the order is kept. */
+	case SQL_lock_nodes:
+		return "SELECT {NODE},n.inode FROM (SELECT inode FROM {edge} WHERE parent=? AND "
+		       "name=? "
+		       "UNION ALL SELECT inode FROM {edge} WHERE parent=? AND name=? "
+		       "ORDER BY inode LIMIT 2) e STRAIGHT_JOIN {node} n ON n.inode=e.inode"
+		       "{FOR_UPDATE}";
 	case SQL_load_ref:
 		return "INSERT INTO {chunk_ref}(chunkid,size,refs) VALUES(?,?,?)" UPSERT
 		       "refs=refs+VALUES(refs)";
@@ -240,6 +247,7 @@ static void close_engine(struct cfs_engine *e)
 
 	sql_db_deinit(&db->sql);
 	pthread_mutex_destroy(&db->columns.lock);
+	pthread_mutex_destroy(&db->dirs.lock);
 	free(db->user);
 	free(db->password);
 	free(db->host);
@@ -268,6 +276,7 @@ static int open_engine(const struct cfs_engine_conf *conf, struct cfs_engine **r
 		return -ENOMEM;
 	pthread_once(&once, init_library);
 	pthread_mutex_init(&db->columns.lock, NULL);
+	pthread_mutex_init(&db->dirs.lock, NULL);
 	snprintf(err, 256, "mysql://: bad value of a pool option or of table_prefix");
 	r = sql_db_init(&db->sql, conf, &engine, &dialect);
 	if (!r)
@@ -293,7 +302,17 @@ static const struct cfs_engine_ops engine = {
 	.inline_usage = false,
 	.open = open_engine,
 	.close = close_engine,
-	SQL_ENGINE_OPS,
+	SQL_ENGINE_SHARED_OPS,
+	.lookup = sql_op_lookup,
+	.setattr = mysql_op_setattr,
+	.touch_atime = sql_op_touch_atime,
+	.mknod = mysql_op_mknod,
+	.link = sql_op_link,
+	.unlink = mysql_op_unlink,
+	.rmdir = mysql_op_rmdir,
+	.rename = sql_op_rename,
+	.readdir = sql_op_readdir,
+	.commit_slice = mysql_op_commit_slice,
 };
 
 CFS_MODULE_EXPORT(&engine);

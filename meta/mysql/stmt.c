@@ -11,12 +11,14 @@ static struct mysql_stmt *stmt_of(struct sql_conn *c, enum sql_stmt_id id)
 	return &mysql_conn(c)->stmt[id];
 }
 
+static int failure(struct mysql_conn *m, MYSQL_STMT *handle, const char *name)
+{
+	return mysql_error_of(m, mysql_stmt_errno(handle), mysql_stmt_error(handle), name);
+}
+
 static int failed(struct sql_conn *c, enum sql_stmt_id id)
 {
-	MYSQL_STMT *handle = stmt_of(c, id)->handle;
-
-	return mysql_error_of(mysql_conn(c), mysql_stmt_errno(handle), mysql_stmt_error(handle),
-			      sql_stmt_name(id));
+	return failure(mysql_conn(c), stmt_of(c, id)->handle, sql_stmt_name(id));
 }
 
 static void close_stmt(struct mysql_stmt *s)
@@ -38,6 +40,8 @@ void mysql_close_stmts(struct mysql_conn *m)
 
 	for (i = 0; i < SQL_STMT_COUNT; i++)
 		close_stmt(&m->stmt[i]);
+	for (i = 0; i < MYSQL_FUSED_COUNT; i++)
+		close_stmt(&m->fused[i]);
 }
 
 /* ---- preparing ---- */
@@ -105,17 +109,16 @@ static int make_bindings(struct mysql_stmt *s)
 	return 0;
 }
 
-int mysql_prepare_stmt(struct sql_conn *c, enum sql_stmt_id id, const char *text)
+int mysql_open_stmt(struct mysql_conn *m, struct mysql_stmt *s, const char *text, const char *name)
 {
-	struct mysql_stmt *s = stmt_of(c, id);
 	int r = 0;
 
-	s->handle = mysql_stmt_init(mysql_conn(c)->handle);
+	s->handle = mysql_stmt_init(m->handle);
 	if (!s->handle)
 		return -ENOMEM;
-	c->round_trips++;
+	m->sql.round_trips++;
 	if (mysql_stmt_prepare(s->handle, text, (unsigned long)strlen(text)))
-		r = failed(c, id);
+		r = failure(m, s->handle, name);
 	if (!r)
 		r = make_bindings(s);
 	if (r)
@@ -123,59 +126,60 @@ int mysql_prepare_stmt(struct sql_conn *c, enum sql_stmt_id id, const char *text
 	return r;
 }
 
-/* ---- parameters ---- */
-
-static MYSQL_BIND *parameter(struct sql_conn *c, enum sql_stmt_id id, int n,
-			     struct mysql_value **ret)
+int mysql_prepare_stmt(struct sql_conn *c, enum sql_stmt_id id, const char *text)
 {
-	struct mysql_stmt *s = stmt_of(c, id);
-
-	if (n < 1 || (unsigned)n > s->n_params)
-		return NULL;
-	*ret = &s->values[n - 1];
-	return &s->bind[n - 1];
+	return mysql_open_stmt(mysql_conn(c), stmt_of(c, id), text, sql_stmt_name(id));
 }
 
-int mysql_bind_int(struct sql_conn *c, enum sql_stmt_id id, int n, int64_t v)
-{
-	struct mysql_value *value;
-	MYSQL_BIND *b = parameter(c, id, n, &value);
+/* ---- parameters ---- */
 
-	if (!b)
+int mysql_set_int(struct mysql_stmt *s, int n, int64_t v)
+{
+	MYSQL_BIND *b = &s->bind[n - 1];
+
+	if (n < 1 || (unsigned)n > s->n_params)
 		return -EINVAL;
-	value->num = v;
+	s->values[n - 1].num = v;
 	b->buffer_type = MYSQL_TYPE_LONGLONG;
-	b->buffer = &value->num;
-	b->buffer_length = sizeof(value->num);
+	b->buffer = &s->values[n - 1].num;
+	b->buffer_length = sizeof(v);
 	b->length = NULL;
 	return 0;
 }
 
 /* The bytes stay the caller's: they are sent before the call that bound them returns. */
+int mysql_set_bytes(struct mysql_stmt *s, int n, const void *v, size_t len, bool text)
+{
+	MYSQL_BIND *b = &s->bind[n - 1];
+
+	if (n < 1 || (unsigned)n > s->n_params)
+		return -EINVAL;
+	s->values[n - 1].len = (unsigned long)len;
+	b->buffer_type = text ? MYSQL_TYPE_STRING : MYSQL_TYPE_BLOB;
+	b->buffer = len ? (void *)v : (void *)"";
+	b->buffer_length = (unsigned long)len;
+	b->length = &s->values[n - 1].len;
+	return 0;
+}
+
+int mysql_bind_int(struct sql_conn *c, enum sql_stmt_id id, int n, int64_t v)
+{
+	return mysql_set_int(stmt_of(c, id), n, v);
+}
+
 int mysql_bind_bytes(struct sql_conn *c, enum sql_stmt_id id, int n, const void *v, size_t len,
 		     bool text)
 {
-	struct mysql_value *value;
-	MYSQL_BIND *b = parameter(c, id, n, &value);
-
-	if (!b)
-		return -EINVAL;
-	value->len = (unsigned long)len;
-	b->buffer_type = text ? MYSQL_TYPE_STRING : MYSQL_TYPE_BLOB;
-	b->buffer = len ? (void *)v : (void *)"";
-	b->buffer_length = value->len;
-	b->length = &value->len;
-	return 0;
+	return mysql_set_bytes(stmt_of(c, id), n, v, len, text);
 }
 
 int mysql_bind_null(struct sql_conn *c, enum sql_stmt_id id, int n)
 {
-	struct mysql_value *value;
-	MYSQL_BIND *b = parameter(c, id, n, &value);
+	struct mysql_stmt *s = stmt_of(c, id);
 
-	if (!b)
+	if (n < 1 || (unsigned)n > s->n_params)
 		return -EINVAL;
-	b->buffer_type = MYSQL_TYPE_NULL;
+	s->bind[n - 1].buffer_type = MYSQL_TYPE_NULL;
 	return 0;
 }
 

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Operations as one statement each: FUSED(id, text). No include guard.
+ *
+ * MariaDB takes a block of statements as a prepared statement, so that a whole transaction is one
+ * round trip. A block ends without a row when what the caller decided by is not so any more; then
+ * nothing has changed. An error has rolled the transaction back when it reaches the client.
+ *
+ * Locks are taken in the order of the generic transactions: nodes, names, and the parent last, by a
+ * relative update when its times are due. Otherwise it is only kept from being removed, for the
+ * time of the commit: what rmdir takes for an empty directory must not get an entry meanwhile.
+ *
+ * Braces as in meta/sql/statements.h, and the macros below.
+ */
+#ifndef MYSQL_FUSED_WORDS
+#define MYSQL_FUSED_WORDS
+#define BLOCK                                                                                      \
+	"BEGIN NOT ATOMIC "                                                                        \
+	"DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END; "                    \
+	"w: BEGIN "
+#define END_BLOCK " END w; END"
+#define GIVE_UP	  "ROLLBACK; LEAVE w; "
+/* After a statement that must have found its row. */
+#define MUST "IF ROW_COUNT()<>1 THEN " GIVE_UP "END IF; "
+#define TOUCH                                                                                      \
+	"IF ? THEN UPDATE {node} SET nlink=nlink+?,mtime=?,ctime=?,mtimensec=?,ctimensec=? "       \
+	"WHERE inode=p_dir; END IF; "
+#define DIR_IS                                                                                     \
+	"n.inode=p_dir AND n.type=2 AND n.flags=? AND n.mode=? AND n.uid=? AND n.gid=? AND "       \
+	"COALESCE(n.parent,0)=? AND COALESCE(n.access_acl_id,0)=? AND "                            \
+	"COALESCE(n.default_acl_id,0)=? AND COALESCE(n.tier_id,0)=?"
+#define DIR_ROW	      "n.nlink,n.atime,n.mtime,n.ctime,n.atimensec,n.mtimensec,n.ctimensec"
+#define COMMIT_IF_ROW "IF FOUND_ROWS()<>1 THEN " GIVE_UP "END IF; COMMIT;"
+/* What the fate of a victim was decided by: 7 parameters. */
+#define VICTIM_IS                                                                                  \
+	"inode=p_ino AND type=p_type AND flags=? AND mode=? AND uid=? AND gid=? AND nlink=? AND "  \
+	"length=? AND COALESCE(parent,0)=?"
+/* A directory: nothing in it, nothing left of it. */
+#define EMPTY                                                                                      \
+	"IF p_type=2 THEN "                                                                        \
+	"IF EXISTS(SELECT 1 FROM {edge} WHERE parent=p_ino) THEN " GIVE_UP "END IF; "              \
+	"DELETE FROM {dir_stats} WHERE inode=p_ino; "                                              \
+	"DELETE FROM {dir_quota} WHERE inode=p_ino; "                                              \
+	"END IF; "
+#endif
+
+FUSED(mknod, BLOCK "DECLARE p_dir BIGINT DEFAULT ?; DECLARE p_ino BIGINT DEFAULT ?; "
+		   "START TRANSACTION; "
+		   "INSERT INTO {edge}(parent,name,inode,type) VALUES(p_dir,?,p_ino,?); "
+		   "INSERT INTO {node}(inode,type,flags,mode,uid,gid,atime,mtime,ctime,atimensec,"
+		   "mtimensec,ctimensec,nlink,length,rdev,parent,access_acl_id,default_acl_id,"
+		   "tier_id) VALUES(p_ino,?,?,?,?,?,?,?,?,?,?,?,?,?,?,p_dir,?,?,?); "
+		   "IF ? THEN INSERT INTO {symlink}(inode,target) VALUES(p_ino,?); END IF; "
+		   "IF ? THEN INSERT INTO {dir_stats}(inode,data_length,used_space,used_inodes) "
+		   "VALUES(p_ino,0,0,0); END IF; " TOUCH "SELECT " DIR_ROW
+		   " FROM {node} n WHERE " DIR_IS " LOCK IN SHARE MODE; " COMMIT_IF_ROW END_BLOCK)
+
+/* To the trash: the name moves there. */
+FUSED(trash, BLOCK "DECLARE p_dir BIGINT DEFAULT ?; DECLARE p_ino BIGINT DEFAULT ?; "
+		   "DECLARE p_type INT DEFAULT ?; "
+		   "START TRANSACTION; "
+		   "UPDATE {node} SET parent=?,ctime=?,ctimensec=? WHERE " VICTIM_IS "; " MUST EMPTY
+		   "UPDATE {edge} SET parent=?,name=? WHERE parent=p_dir AND name=? AND "
+		   "inode=p_ino; " MUST TOUCH "SELECT " DIR_ROW " FROM {node} n WHERE " DIR_IS
+		   "; " COMMIT_IF_ROW END_BLOCK)
+
+/* For good, of an inode with one name that is not open. The last column: it has left chunks. */
+FUSED(remove,
+      BLOCK "DECLARE p_dir BIGINT DEFAULT ?; DECLARE p_ino BIGINT DEFAULT ?; "
+	    "DECLARE p_type INT DEFAULT ?; DECLARE p_left INT DEFAULT 0; "
+	    "START TRANSACTION; "
+	    "DELETE FROM {node} WHERE " VICTIM_IS "; " MUST EMPTY
+	    "DELETE FROM {edge} WHERE parent=p_dir AND name=? AND inode=p_ino; " MUST
+	    "DELETE FROM {xattr} WHERE inode=p_ino; "
+	    "IF p_type=3 THEN DELETE FROM {symlink} WHERE inode=p_ino; "
+	    "ELSEIF p_type=1 AND EXISTS(SELECT 1 FROM {chunk} WHERE inode=p_ino) THEN "
+	    "SET p_left=1; INSERT IGNORE INTO {delfile}(inode,length,expire) VALUES(p_ino,?,?); "
+	    "END IF; " TOUCH "SELECT " DIR_ROW ",p_left FROM {node} n WHERE " DIR_IS
+	    "; " COMMIT_IF_ROW END_BLOCK)
+
+/* Columns: {NODE} after, the length before, the length of the chunk's list. */
+FUSED(write, BLOCK "DECLARE p_ino BIGINT DEFAULT ?; DECLARE p_indx INT DEFAULT ?; "
+		   "DECLARE p_id BIGINT DEFAULT ?; DECLARE p_old BIGINT; "
+		   "START TRANSACTION; "
+		   "SELECT length INTO p_old FROM {node} WHERE inode=p_ino AND type=1 FOR UPDATE; "
+		   "IF p_old IS NULL THEN " GIVE_UP "END IF; "
+		   "INSERT INTO {chunk}(inode,indx,slices) VALUES(p_ino,p_indx,?) "
+		   "ON DUPLICATE KEY UPDATE slices=slices||VALUES(slices); "
+		   "IF p_id<>0 THEN INSERT INTO {chunk_ref}(chunkid,size,refs) VALUES(p_id,?,1); "
+		   "END IF; "
+		   "UPDATE {node} SET length=GREATEST(length,?),mtime=?,mtimensec=?,ctime=?,"
+		   "ctimensec=? WHERE inode=p_ino; "
+		   "SELECT {NODE},p_old,LENGTH(c.slices) FROM {node} n JOIN {chunk} c ON "
+		   "c.inode=n.inode AND c.indx=p_indx WHERE n.inode=p_ino; COMMIT;" END_BLOCK)
+
+/* No block: every server takes it. */
+FUSED(setattr,
+      "UPDATE {node} SET flags=?,mode=?,uid=?,gid=?,atime=?,mtime=?,ctime=?,atimensec=?,"
+      "mtimensec=?,ctimensec=? WHERE inode=? AND type=? AND flags=? AND mode=? AND uid=? AND "
+      "gid=? AND atime=? AND mtime=? AND ctime=? AND atimensec=? AND mtimensec=? AND ctimensec=? "
+      "AND COALESCE(parent,0)=? AND COALESCE(access_acl_id,0)=0")

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operations that are one statement, hence one round trip; their texts: fused-texts.h. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "mysql-internal.h"
+
+#define MAX_COLUMNS   24
+#define RETRY_BASE_MS 1
+#define RETRY_MAX_MS  32
+/* While there is no connection to be had. */
+#define LOST_BASE_MS 16
+#define LOST_MAX_MS  1000
+
+static const char *const texts[] = {
+#define FUSED(id, text) [MYSQL_FUSED_##id] = text,
+#include "fused-texts.h"
+#undef FUSED
+};
+
+static const char *const names[] = {
+#define FUSED(id, text) [MYSQL_FUSED_##id] = "fused " #id,
+#include "fused-texts.h"
+#undef FUSED
+};
+
+static int open_fused(struct mysql_conn *m, enum mysql_fused_id id)
+{
+	char *text = sql_expand(&m->sql, texts[id]);
+	int r;
+
+	if (!text)
+		return -ENOMEM;
+	r = mysql_open_stmt(m, &m->fused[id], text, names[id]);
+	free(text);
+	return r;
+}
+
+static int set_params(struct mysql_stmt *s, const char *fmt, va_list ap)
+{
+	int n, r = 0;
+
+	for (n = 1; *fmt && !r; fmt++, n++) {
+		if (*fmt == 'b') {
+			const void *v = va_arg(ap, const void *);
+			size_t len = va_arg(ap, size_t);
+
+			r = mysql_set_bytes(s, n, v, len, false);
+		} else {
+			r = mysql_set_int(s, n, va_arg(ap, int64_t));
+		}
+	}
+	return r;
+}
+
+/* The result that has columns; others are those of the block itself. */
+static int read_row(MYSQL_STMT *handle, int64_t *row, unsigned n)
+{
+	MYSQL_BIND bind[MAX_COLUMNS] = {0};
+	my_bool null[MAX_COLUMNS] = {0};
+	unsigned i;
+	int r;
+
+	for (i = 0; i < n; i++) {
+		bind[i].buffer_type = MYSQL_TYPE_LONGLONG;
+		bind[i].buffer = &row[i];
+		bind[i].buffer_length = sizeof(row[i]);
+		bind[i].is_null = &null[i];
+	}
+	if (mysql_stmt_field_count(handle) != n)
+		return -EPROTO;
+	if (mysql_stmt_bind_result(handle, bind) || mysql_stmt_store_result(handle))
+		return -EIO;
+	r = mysql_stmt_fetch(handle) == 0;
+	for (i = 0; i < n && r; i++)
+		if (null[i])
+			row[i] = 0;
+	mysql_stmt_free_result(handle);
+	return r;
+}
+
+static int run(struct mysql_stmt *s, int64_t *row, unsigned n)
+{
+	int more, r = 0;
+
+	if (mysql_stmt_bind_param(s->handle, s->bind) || mysql_stmt_execute(s->handle))
+		return -EIO;
+	if (!n)
+		return mysql_stmt_affected_rows(s->handle) > 0;
+	do {
+		if (!r && mysql_stmt_field_count(s->handle))
+			r = read_row(s->handle, row, n);
+		more = mysql_stmt_next_result(s->handle);
+	} while (!more);
+	/* The error of what came after the row, as COMMIT. */
+	return more > 0 ? -EIO : r;
+}
+
+int mysql_fused_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
+		    const char *fmt, ...)
+{
+	struct mysql_stmt *s = &m->fused[id];
+	unsigned code;
+	va_list ap;
+	int r = s->handle ? 0 : open_fused(m, id);
+
+	if (!r) {
+		va_start(ap, fmt);
+		r = set_params(s, fmt, ap);
+		va_end(ap);
+	}
+	if (!r) {
+		m->sent = true;
+		m->sql.round_trips++;
+		r = run(s, row, n);
+		code = r < 0 ? mysql_stmt_errno(s->handle) : 0;
+		if (code)
+			r = mysql_error_of(m, code, mysql_stmt_error(s->handle), names[id]);
+	}
+	if (r == -ENOTCONN || r == -EPROTO)
+		m->sql.broken = true;
+	return r;
+}
+
+void mysql_dir_row(const int64_t row[MYSQL_DIR_COLUMNS], struct cfs_attr *attr)
+{
+	attr->nlink = (uint32_t)row[0];
+	attr->atime = sql_time(row[1], row[4]);
+	attr->mtime = sql_time(row[2], row[5]);
+	attr->ctime = sql_time(row[3], row[6]);
+}
+
+int mysql_get_dir(struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret)
+{
+	struct mysql_db *db = (struct mysql_db *)m->sql.db;
+	int r;
+
+	if (mysql_dir_known(db, ino, ret))
+		return 0;
+	r = sql_get_node(&m->sql, ino, false, ret);
+	if (!r && ret->type == CFS_TYPE_DIR)
+		mysql_dir_remember(db, ino, ret);
+	return r;
+}
+
+/* ---- trying ---- */
+
+struct tries {
+	unsigned n, round_trips;
+	bool lost; /* the answer to a statement that may have been carried out */
+};
+
+static int try_once(struct sql_conn *c, const struct cfs_ctx *ctx, mysql_fused_fn fn,
+		    mysql_fused_fn applied, void *arg, struct tries *t)
+{
+	struct mysql_conn *m = mysql_conn(c);
+	int r = 0;
+
+	c->conflict = false;
+	c->round_trips = 0;
+	c->deadline = ctx->deadline;
+	if (t->lost)
+		r = applied(m, ctx, arg);
+	if (r >= 0)
+		t->lost = false;
+	if (!r) {
+		m->sent = false;
+		r = fn(m, ctx, arg);
+		t->lost = r == -ENOTCONN && m->sent;
+	}
+	t->round_trips += c->round_trips;
+	return r;
+}
+
+int mysql_fused(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op,
+		mysql_fused_fn fn, mysql_fused_fn applied, void *arg)
+{
+	struct tries t = {0};
+	struct sql_conn *c;
+	int r;
+
+	if (db->read_only)
+		return -EROFS;
+	for (;; t.n++) {
+		r = sql_acquire_writer(db, ctx->deadline, &c);
+		if (!r) {
+			r = try_once(c, ctx, fn, applied, arg, &t);
+			sql_release(c);
+		}
+		if (r != -EAGAIN && r != -ENOTCONN)
+			break;
+		if (!cfs_backoff(t.n, r == -EAGAIN ? RETRY_BASE_MS : LOST_BASE_MS,
+				 r == -EAGAIN ? RETRY_MAX_MS : LOST_MAX_MS, ctx->deadline)) {
+			cfs_warn("database %s for too long, operation given up: database=%s op=%s "
+				 "tries=%u%s",
+				 r == -EAGAIN ? "busy" : "away", db->where, cfs_meta_op_name(op),
+				 t.n + 1, t.lost ? ", it may have been carried out" : "");
+			r = -ETIMEDOUT;
+			break;
+		}
+	}
+	cfs_core_count(db->engine.core, op, t.round_trips, t.n);
+	return r;
+}

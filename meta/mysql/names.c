@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Creation and setattr in one round trip. */
+#include <errno.h>
+
+#include "mysql-internal.h"
+
+/* ---- mknod ---- */
+
+struct mknod {
+	const struct cfs_mknod *req;
+	cfs_ino_t ino;
+	struct cfs_attr attr, parent;
+};
+
+static int mknod_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
+{
+	struct mysql_db *db = (struct mysql_db *)m->sql.db;
+	struct mknod *a = arg;
+	const struct cfs_mknod *req = a->req;
+	bool dir = req->type == CFS_TYPE_DIR, touch;
+	const struct cfs_attr *t = &a->attr;
+	int64_t row[MYSQL_DIR_COLUMNS];
+	int r;
+
+	if (!m->compound)
+		return 0;
+	r = mysql_get_dir(m, req->parent, &a->parent);
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	if (cfs_rules_add_entry(ctx, req->parent, &a->parent) ||
+	    (a->parent.default_acl && req->type != CFS_TYPE_SYMLINK)) {
+		mysql_dir_forget(db, req->parent);
+		return 0;
+	}
+	cfs_rules_new_inode(ctx, req, &a->parent, &a->attr);
+	touch = mysql_dir_claim_touch(db, ctx, req->parent, &a->parent, dir);
+	r = mysql_fused_run(m, MYSQL_FUSED_mknod, row, MYSQL_DIR_COLUMNS,
+			    "iibi"
+			    "iiiiiiiiiiiiiiiii"
+			    "ibi" MYSQL_TOUCH_FMT MYSQL_DIR_FMT,
+			    (int64_t)req->parent, (int64_t)a->ino, req->name, req->name_len,
+			    (int64_t)req->type, (int64_t)t->type, (int64_t)t->flags,
+			    (int64_t)t->mode, (int64_t)t->uid, (int64_t)t->gid, sql_us(t->atime),
+			    sql_us(t->mtime), sql_us(t->ctime), sql_sub_us(t->atime),
+			    sql_sub_us(t->mtime), sql_sub_us(t->ctime), (int64_t)t->nlink,
+			    (int64_t)t->length, (int64_t)t->rdev, (int64_t)t->access_acl,
+			    (int64_t)t->default_acl, (int64_t)t->tier,
+			    (int64_t)(req->type == CFS_TYPE_SYMLINK), req->target, req->target_len,
+			    (int64_t)(dir && cfs_core_dir_stats(db->sql.engine.core)),
+			    MYSQL_TOUCH_ARGS(ctx, touch, dir), MYSQL_DIR_ARGS(&a->parent));
+	if (r > 0) {
+		mysql_dir_row(row, &a->parent);
+		if (dir)
+			mysql_dir_remember(db, a->ino, t);
+		return 1;
+	}
+	mysql_dir_forget(db, req->parent);
+	return r == -EEXIST ? 0 : r;
+}
+
+/* The number was given out once: whoever finds it under the name has made it. */
+static int mknod_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
+{
+	struct mknod *a = arg;
+	struct sql_edge edge;
+	int r = sql_get_edge(&m->sql, a->req->parent, a->req->name, a->req->name_len, &edge);
+
+	if (!r && edge.ino != a->ino)
+		return 0;
+	if (!r)
+		r = sql_get_node(&m->sql, a->req->parent, false, &a->parent);
+	if (r)
+		return r == -ENOENT ? 0 : r;
+	return 1;
+}
+
+int mysql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+		   cfs_ino_t ino, struct cfs_entry *ret, struct cfs_usage *ret_usage)
+{
+	struct mknod a = {.req = req, .ino = ino};
+	int r = 0;
+
+	if (!cfs_core_changelog(e->core))
+		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_mknod, mknod_once, mknod_applied, &a);
+	if (!r)
+		return sql_op_mknod(e, ctx, req, ino, ret, ret_usage);
+	if (r < 0)
+		return r;
+	*ret = (struct cfs_entry){.ino = ino, .attr = a.attr};
+	*ret_usage = (struct cfs_usage){0};
+	sql_usage_inode(ret_usage, &a.attr, 1);
+	sql_usage_entry(ret_usage, req->parent, &a.attr, 1);
+	if (req->ret_parent)
+		*req->ret_parent = a.parent;
+	return 0;
+}
+
+/* ---- setattr: read, decide, write if nothing has changed ---- */
+
+struct setattr {
+	cfs_ino_t ino;
+	uint32_t set;
+	const struct cfs_attr *in;
+	struct cfs_attr old, attr;
+	int result; /* what the rules say */
+};
+
+static int setattr_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
+{
+	struct setattr *a = arg;
+	const struct cfs_attr *t = &a->attr, *o = &a->old;
+	int r = sql_get_node(&m->sql, a->ino, false, &a->old);
+
+	if (r)
+		return r;
+	if (o->access_acl)
+		return 0;
+	a->attr = a->old;
+	r = cfs_rules_setattr(ctx, a->set, a->in, &a->attr);
+	a->result = r < 0 ? r : 0;
+	if (r <= 0)
+		return 1;
+	r = mysql_fused_run(m, MYSQL_FUSED_setattr, NULL, 0,
+			    "iiiiiiiiii"
+			    "iiiiiiiiiiiii",
+			    (int64_t)t->flags, (int64_t)t->mode, (int64_t)t->uid, (int64_t)t->gid,
+			    sql_us(t->atime), sql_us(t->mtime), sql_us(t->ctime),
+			    sql_sub_us(t->atime), sql_sub_us(t->mtime), sql_sub_us(t->ctime),
+			    (int64_t)a->ino, (int64_t)o->type, (int64_t)o->flags, (int64_t)o->mode,
+			    (int64_t)o->uid, (int64_t)o->gid, sql_us(o->atime), sql_us(o->mtime),
+			    sql_us(o->ctime), sql_sub_us(o->atime), sql_sub_us(o->mtime),
+			    sql_sub_us(o->ctime), (int64_t)o->parent);
+	if (r > 0 && t->type == CFS_TYPE_DIR)
+		mysql_dir_forget((struct mysql_db *)m->sql.db, a->ino);
+	return r;
+}
+
+static int setattr_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
+{
+	const struct setattr *a = arg;
+	struct cfs_attr there;
+	int r = sql_get_node(&m->sql, a->ino, false, &there);
+
+	return r ? r : !cfs_timespec_cmp(there.ctime, a->attr.ctime);
+}
+
+int mysql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
+		     const struct cfs_attr *in, struct cfs_attr *ret, struct cfs_usage *ret_usage)
+{
+	struct setattr a = {.ino = ino, .set = set, .in = in};
+	int r = 0;
+
+	if (!cfs_core_changelog(e->core))
+		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_setattr, setattr_once, setattr_applied,
+				&a);
+	if (!r)
+		return sql_op_setattr(e, ctx, ino, set, in, ret, ret_usage);
+	if (r < 0)
+		return r;
+	if (a.result < 0)
+		return a.result;
+	*ret = a.attr;
+	*ret_usage = (struct cfs_usage){.uid = a.old.uid, .gid = a.old.gid};
+	if (a.attr.uid != a.old.uid || a.attr.gid != a.old.gid) {
+		ret_usage->owner_space = sql_space_of(&a.old);
+		ret_usage->owner_inodes = 1;
+	}
+	return 0;
+}

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* unlink and rmdir: the victim is looked up, its fate decided, and carried out if it still is so.
+ */
+#include <errno.h>
+
+#include "mysql-internal.h"
+
+struct removal {
+	const struct cfs_engine_remove *req;
+	bool dir;
+	struct cfs_entry victim;
+	struct cfs_attr parent;
+	struct cfs_removed ret;
+};
+
+/* 1: the victim may go in one of the two simple ways. */
+static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a)
+{
+	const struct cfs_engine_remove *req = a->req;
+	struct cfs_meta *core = m->sql.db->engine.core;
+	struct cfs_attr *v = &a->victim.attr;
+	int r = mysql_get_dir(m, req->parent, &a->parent);
+
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	r = sql_row(&m->sql, SQL_lookup, "ib", (int64_t)req->parent, req->name, req->name_len);
+	if (r <= 0)
+		return r;
+	sql_node_columns(&m->sql, SQL_lookup, 0, v);
+	a->victim.ino = (cfs_ino_t)sql_int(&m->sql, SQL_lookup, SQL_NODE_COLUMNS);
+	sql_done(&m->sql, SQL_lookup);
+	if (a->dir != (v->type == CFS_TYPE_DIR) || (!a->dir && v->nlink != 1) ||
+	    cfs_rules_remove_entry(ctx, req->parent, &a->parent, v))
+		return 0;
+	a->ret.fate = req->trash && !(v->flags & CFS_FLAG_SKIP_TRASH) ? CFS_FATE_TRASHED
+								      : CFS_FATE_DELETED;
+	return a->ret.fate == CFS_FATE_TRASHED || v->type != CFS_TYPE_FILE ||
+	       !cfs_core_is_open(core, a->victim.ino);
+}
+
+#define VICTIM_FMT "iiiiiii"
+#define VICTIM_ARGS(v)                                                                             \
+	(int64_t)(v)->flags, (int64_t)(v)->mode, (int64_t)(v)->uid, (int64_t)(v)->gid,             \
+		(int64_t)(v)->nlink, (int64_t)(v)->length, (int64_t)(v)->parent
+
+static int to_trash(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a, bool touch,
+		    int64_t *row)
+{
+	const struct cfs_engine_remove *req = a->req;
+	const struct cfs_attr *v = &a->victim.attr;
+	char name[CFS_NAME_MAX + 1];
+	size_t len =
+		cfs_rules_trash_name(req->parent, a->victim.ino, req->name, req->name_len, name);
+
+	return mysql_fused_run(m, MYSQL_FUSED_trash, row, MYSQL_DIR_COLUMNS,
+			       "iii"
+			       "iii" VICTIM_FMT "ibb" MYSQL_TOUCH_FMT MYSQL_DIR_FMT,
+			       (int64_t)req->parent, (int64_t)a->victim.ino, (int64_t)v->type,
+			       (int64_t)(v->parent ? req->trash : 0), sql_us(ctx->now),
+			       sql_sub_us(ctx->now), VICTIM_ARGS(v), (int64_t)req->trash, name, len,
+			       req->name, req->name_len, MYSQL_TOUCH_ARGS(ctx, touch, -a->dir),
+			       MYSQL_DIR_ARGS(&a->parent));
+}
+
+static int for_good(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a, bool touch,
+		    int64_t *row)
+{
+	const struct cfs_engine_remove *req = a->req;
+	const struct cfs_attr *v = &a->victim.attr;
+
+	return mysql_fused_run(m, MYSQL_FUSED_remove, row, MYSQL_DIR_COLUMNS + 1,
+			       "iii" VICTIM_FMT "bii" MYSQL_TOUCH_FMT MYSQL_DIR_FMT,
+			       (int64_t)req->parent, (int64_t)a->victim.ino, (int64_t)v->type,
+			       VICTIM_ARGS(v), req->name, req->name_len, (int64_t)v->length,
+			       (int64_t)ctx->now.tv_sec, MYSQL_TOUCH_ARGS(ctx, touch, -a->dir),
+			       MYSQL_DIR_ARGS(&a->parent));
+}
+
+static int remove_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
+{
+	struct mysql_db *db = (struct mysql_db *)m->sql.db;
+	struct removal *a = arg;
+	int64_t row[MYSQL_DIR_COLUMNS + 1] = {0};
+	cfs_ino_t dir = a->req->parent;
+	bool touch;
+	int r = m->compound ? judge(m, ctx, a) : 0;
+
+	if (r > 0) {
+		touch = !cfs_ino_is_trash(dir) &&
+			mysql_dir_claim_touch(db, ctx, dir, &a->parent, a->dir);
+		r = a->ret.fate == CFS_FATE_TRASHED ? to_trash(m, ctx, a, touch, row)
+						    : for_good(m, ctx, a, touch, row);
+	}
+	if (r > 0) {
+		mysql_dir_row(row, &a->parent);
+		a->ret.has_data = row[MYSQL_DIR_COLUMNS];
+		mysql_dir_forget(db, a->victim.ino);
+		return 1;
+	}
+	mysql_dir_forget(db, dir);
+	/* A trash name that is taken: the generic way knows what to do. */
+	return r == -EEXIST ? 0 : r;
+}
+
+/* The name does not lead to the victim any more: we have done it, or who did left it at that. */
+static int remove_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
+{
+	struct removal *a = arg;
+	struct sql_edge edge;
+	int r = sql_get_edge(&m->sql, a->req->parent, a->req->name, a->req->name_len, &edge);
+
+	if (r < 0 && r != -ENOENT)
+		return r;
+	if (!r && edge.ino == a->victim.ino)
+		return 0;
+	a->ret.has_data = a->ret.fate == CFS_FATE_DELETED;
+	return 1;
+}
+
+static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,
+	       struct removal *a, struct cfs_removed *ret, struct cfs_usage *ret_usage)
+{
+	struct cfs_attr *v = &a->victim.attr;
+	int r = 0;
+
+	if (!cfs_core_changelog(e->core))
+		r = mysql_fused(sql_db(e), ctx, op, remove_once, remove_applied, a);
+	if (r <= 0)
+		return r;
+	*ret_usage = (struct cfs_usage){0};
+	sql_usage_entry(ret_usage, a->req->parent, v, -1);
+	if (a->ret.fate == CFS_FATE_DELETED) {
+		sql_usage_inode(ret_usage, v, -1);
+	} else {
+		v->ctime = ctx->now;
+		if (v->parent)
+			v->parent = a->req->trash;
+		sql_usage_entry(ret_usage, a->req->trash, v, 1);
+	}
+	*ret = a->ret;
+	ret->ino = a->victim.ino;
+	ret->attr = *v;
+	if (!cfs_ino_is_trash(a->req->parent))
+		ret->parent = a->parent;
+	return 1;
+}
+
+int mysql_op_unlink(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		    const struct cfs_engine_remove *req, struct cfs_removed *ret,
+		    struct cfs_usage *ret_usage)
+{
+	struct removal a = {.req = req};
+	int r = run(e, ctx, CFS_META_OP_unlink, &a, ret, ret_usage);
+
+	if (!r)
+		return sql_op_unlink(e, ctx, req, ret, ret_usage);
+	return r < 0 ? r : 0;
+}
+
+int mysql_op_rmdir(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		   const struct cfs_engine_remove *req, struct cfs_removed *ret,
+		   struct cfs_usage *ret_usage)
+{
+	struct removal a = {.req = req, .dir = true};
+	int r = run(e, ctx, CFS_META_OP_rmdir, &a, ret, ret_usage);
+
+	if (!r)
+		return sql_op_rmdir(e, ctx, req, ret, ret_usage);
+	return r < 0 ? r : 0;
+}

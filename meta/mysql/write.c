@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The commit of a slice in one round trip. */
+#include <errno.h>
+
+#include "mysql-internal.h"
+
+/* Of its row: {NODE}, then these. */
+enum { OLD_LENGTH = SQL_NODE_COLUMNS, LIST_BYTES, COLUMNS };
+
+struct commit {
+	cfs_ino_t ino;
+	uint32_t indx;
+	const struct cfs_slice *slice;
+	struct timespec mtime;
+	struct cfs_attr attr;
+	unsigned records;
+	struct cfs_usage usage;
+};
+
+static void node_row(const int64_t *row, struct cfs_attr *ret)
+{
+	*ret = (struct cfs_attr){
+		.type = (uint8_t)row[0],
+		.flags = (uint8_t)row[1],
+		.mode = (uint16_t)row[2],
+		.uid = (uint32_t)row[3],
+		.gid = (uint32_t)row[4],
+		.atime = sql_time(row[5], row[8]),
+		.mtime = sql_time(row[6], row[9]),
+		.ctime = sql_time(row[7], row[10]),
+		.nlink = (uint32_t)row[11],
+		.length = (uint64_t)row[12],
+		.rdev = (uint32_t)row[13],
+		.parent = (cfs_ino_t)row[14],
+		.access_acl = (uint32_t)row[15],
+		.default_acl = (uint32_t)row[16],
+		.tier = (uint8_t)row[17],
+	};
+}
+
+static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
+{
+	struct commit *a = arg;
+	const struct cfs_slice *s = a->slice;
+	int64_t end = ((int64_t)a->indx << CFS_CHUNK_BITS) + s->pos + s->len;
+	uint8_t record[CFS_SLICE_BYTES];
+	int64_t row[COLUMNS];
+	int r;
+
+	if (!m->compound)
+		return 0;
+	cfs_slice_encode(s, record);
+	r = mysql_fused_run(m, MYSQL_FUSED_write, row, COLUMNS, "iiibiiiiii", (int64_t)a->ino,
+			    (int64_t)a->indx, (int64_t)s->id, record, sizeof(record),
+			    (int64_t)s->size, end, sql_us(a->mtime), sql_sub_us(a->mtime),
+			    sql_us(ctx->now), sql_sub_us(ctx->now));
+	if (r <= 0)
+		return r == -EEXIST ? 0 : r;
+	node_row(row, &a->attr);
+	a->records = (unsigned)(row[LIST_BYTES] / CFS_SLICE_BYTES);
+	/* Only the statistics of directories depend on it, which are advisory. */
+	(void)sql_usage_length(&m->sql, a->ino, &a->attr, (uint64_t)row[OLD_LENGTH], &a->usage);
+	return 1;
+}
+
+/* Slice numbers are given out once: a reference there is this commit's. Its usage is not known. */
+static int commit_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
+{
+	struct commit *a = arg;
+	int r;
+
+	if (!a->slice->id)
+		return 0;
+	r = sql_row(&m->sql, SQL_get_refs, "i", (int64_t)a->slice->id);
+	sql_done(&m->sql, SQL_get_refs);
+	if (r <= 0)
+		return r;
+	r = sql_get_node(&m->sql, a->ino, false, &a->attr);
+	if (!r)
+		r = sql_row(&m->sql, SQL_chunk_length, "ii", (int64_t)a->ino, (int64_t)a->indx);
+	if (r <= 0)
+		return r;
+	a->records = (unsigned)(sql_int(&m->sql, SQL_chunk_length, 0) / CFS_SLICE_BYTES);
+	sql_done(&m->sql, SQL_chunk_length);
+	return 1;
+}
+
+int mysql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			  uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
+			  struct cfs_attr *ret, unsigned *ret_records, struct cfs_usage *ret_usage)
+{
+	struct commit a = {.ino = ino, .indx = indx, .slice = s, .mtime = mtime};
+	int r = 0;
+
+	if (!cfs_core_changelog(e->core) && s->len <= CFS_CHUNK_SIZE &&
+	    s->pos <= CFS_CHUNK_SIZE - s->len &&
+	    ((uint64_t)indx << CFS_CHUNK_BITS) + s->pos + s->len < CFS_FILE_MAX)
+		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_write, commit_once, commit_applied, &a);
+	if (!r)
+		return sql_op_commit_slice(e, ctx, ino, indx, s, mtime, ret, ret_records,
+					   ret_usage);
+	if (r < 0)
+		return r;
+	*ret = a.attr;
+	*ret_records = a.records;
+	*ret_usage = a.usage;
+	return 0;
+}

@@ -29,7 +29,7 @@ struct cmd {
 };
 
 extern const struct cmd cmd_format, cmd_status, cmd_info, cmd_mount, cmd_umount, cmd_version;
-extern const struct cmd cmd_objbench, cmd_dump, cmd_load;
+extern const struct cmd cmd_objbench, cmd_mdtest, cmd_dump, cmd_load;
 
 extern const struct cmd cmd_config, cmd_fsck, cmd_gc, cmd_rmr, cmd_restore, cmd_clone, cmd_compact,
 	cmd_summary, cmd_quota, cmd_destroy, cmd_warmup, cmd_cache;

@@ -31,11 +31,24 @@ static const struct cfs_opt status_table[] = {
 	{0},
 };
 
+/* Seconds since the mount; -1: its record does not say. */
+static int64_t age_of(json_t *info)
+{
+	const char *since = json_string_value(json_object_get(info, "MountTime"));
+	struct tm tm = {0};
+
+	if (!since || !strptime(since, "%Y-%m-%dT%H:%M:%S", &tm))
+		return -1;
+	return (int64_t)(time(NULL) - timegm(&tm));
+}
+
 static int add_session(void *arg, const struct cfs_session *s)
 {
 	json_t *info = json_loads(s->info, 0, NULL);
-	json_t *j = json_pack("{s:I, s:I, s:b, s:o}", "sid", (json_int_t)s->sid, "expire",
-			      (json_int_t)s->expire_s, "stale", s->expire_s < time(NULL), "info",
+	int64_t age_s = age_of(info);
+	json_t *j = json_pack("{s:I, s:I, s:b, s:o, s:o}", "sid", (json_int_t)s->sid, "expire",
+			      (json_int_t)s->expire_s, "stale", s->expire_s < time(NULL), "age_s",
+			      age_s < 0 ? json_null() : json_integer(age_s), "info",
 			      info ? info : json_object());
 
 	return j && json_array_append_new(arg, j) == 0 ? 0 : -1;
@@ -85,11 +98,25 @@ static const char *text(json_t *j, const char *key)
 	return s ? s : "";
 }
 
+/* "3d 4h", "5m 6s" */
+static const char *age(json_t *session, char buf[32])
+{
+	int64_t s = json_integer_value(json_object_get(session, "age_s"));
+
+	if (s >= 86400)
+		snprintf(buf, 32, "%" PRId64 "d %" PRId64 "h", s / 86400, s % 86400 / 3600);
+	else if (s >= 3600)
+		snprintf(buf, 32, "%" PRId64 "h %" PRId64 "m", s / 3600, s % 3600 / 60);
+	else
+		snprintf(buf, 32, "%" PRId64 "m %" PRId64 "s", s / 60, s % 60);
+	return buf;
+}
+
 static void print_status(json_t *j, const char *url)
 {
 	json_t *s = json_object_get(j, "setting"), *u = json_object_get(j, "usage"), *session;
 	json_int_t used = json_integer_value(json_object_get(u, "used_bytes"));
-	char masked[256], buf[32];
+	char masked[256], buf[32], ago[32];
 	size_t i;
 
 	cfs_url_mask(url, masked, sizeof(masked));
@@ -106,11 +133,11 @@ static void print_status(json_t *j, const char *url)
 	json_array_foreach (json_object_get(j, "sessions"), i, session) {
 		json_t *info = json_object_get(session, "info");
 
-		printf("  %-4lld %s:%s  pid %lld  version %s  since %s%s\n",
+		printf("  %-4lld %s:%s  pid %lld  version %s  since %s, %s ago%s\n",
 		       json_integer_value(json_object_get(session, "sid")), text(info, "HostName"),
 		       text(info, "MountPoint"),
 		       json_integer_value(json_object_get(info, "ProcessID")),
-		       text(info, "Version"), text(info, "MountTime"),
+		       text(info, "Version"), text(info, "MountTime"), age(session, ago),
 		       json_is_true(json_object_get(session, "stale")) ? "  (stale)" : "");
 	}
 }

@@ -1,0 +1,7 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- write:
+local function op(name, n, log_name)
+	local v = call('INCRBY', P .. name, n)
+	log('INCR_COUNTER(%s,%s)', log_name, n)
+	return {0, call('GET', P .. name)}
+end

@@ -1,0 +1,19 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- write:
+-- Each: hash, key, space, inodes, limits of an owner that is not known yet ('': it is left alone)
+local function op(...)
+	local v = {...}
+	for i = 1, #v, 5 do
+		local name, key = v[i], v[i + 1]
+		local known = call('HEXISTS', P .. name, key) == 1
+		if not known and v[i + 4] ~= '' then
+			call('HSET', P .. name, key, v[i + 4])
+			known = true
+		end
+		if known then
+			call('HINCRBY', P .. name .. 'UsedSpace', key, v[i + 2])
+			call('HINCRBY', P .. name .. 'UsedInodes', key, v[i + 3])
+		end
+	end
+	return {0}
+end

@@ -1,0 +1,27 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- write: attr rules usage
+local function op(ino, ino8, parent, parent8, name, who, now, stats, skip_ms)
+	local dir = get(parent)
+	if not dir then
+		return {ENOENT}
+	end
+	local e = may_add(who, parent8, dir)
+	if e then
+		return {e}
+	end
+	local a = get(ino)
+	if not a or not call('ZSCORE', P .. 'detachedNodes', ino) then
+		return {ENOENT}
+	end
+	if call('HEXISTS', P .. 'd' .. parent, name) == 1 then
+		return {EEXIST}
+	end
+	call('ZREM', P .. 'detachedNodes', ino)
+	call('HSET', P .. 'd' .. parent, name, char(type_of(a)) .. ino8)
+	a = set_parent(a, parent8)
+	put(ino, a)
+	touch(parent, parent8, dir, now, skip_ms, type_of(a) == DIR and 1 or 0)
+	use_entry(stats, parent, a, 1)
+	log('ATTACH(%s,%s,%s)', ino, parent, escape(name))
+	return {0, a}
+end

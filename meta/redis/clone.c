@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Cloning, inode by inode (volume-format section 11). */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/bytes.h"
+#include "meta/redis/ops.h"
+
+int rds_op_clone_ino(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t src, cfs_ino_t ino,
+		     cfs_ino_t parent, const char *name, size_t len, bool preserve,
+		     struct cfs_entry *ret, struct cfs_usage *ret_usage)
+{
+	struct rds_bytes seen = {0}, found = {0};
+	struct rds_request q;
+	uint8_t owner[8];
+	redisReply *a;
+	int r;
+
+	cfs_put_be32(owner, ctx->uid);
+	cfs_put_be32(owner + 4, ctx->gid);
+	rds_begin(&q, e);
+	do {
+		a = NULL;
+		r = rds_script(&q, ctx, CFS_META_OP_other, &rds_clone_ino_lua, &a, "uu8u8bsbtsbb",
+			       src, ino, ino, parent, parent, name ? name : "",
+			       name ? len : (size_t)0, preserve ? "1" : "0", owner, sizeof(owner),
+			       ctx->now, rds_stats(rds_of(e)), seen.p, seen.len, found.p,
+			       found.len);
+	} while (rds_wants_chunks(e, ctx, src, &r, a, &seen, &found));
+	if (!r)
+		r = rds_attr_reply(a->element[1], &ret->attr);
+	if (!r) {
+		ret->ino = ino;
+		*ret_usage = (struct cfs_usage){0};
+		/* The parent's statistics were copied with the parent. */
+		rds_usage_inode(ret_usage, &ret->attr, 1);
+	}
+	rds_end(&q);
+	free(seen.p);
+	free(found.p);
+	return r;
+}
+
+int rds_op_attach(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
+		  const char *name, size_t len, struct cfs_usage *ret_usage)
+{
+	uint8_t who[RDS_WHO_MAX];
+	struct rds_request q;
+	struct cfs_attr attr;
+	redisReply *a;
+	int r;
+
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_other, &rds_attach_lua, &a, "u8u8bbtsu", ino, ino,
+		       parent, parent, name, len, who, rds_who(ctx, who), ctx->now,
+		       rds_stats(rds_of(e)), cfs_core_skip_dir_mtime_ms(e->core));
+	if (!r)
+		r = rds_attr_reply(a->element[1], &attr);
+	if (!r) {
+		*ret_usage = (struct cfs_usage){0};
+		rds_usage_entry(ret_usage, parent, &attr, 1);
+	}
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_drop_detached(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 struct cfs_usage *ret_usage)
+{
+	struct rds_request q;
+	struct cfs_attr attr;
+	redisReply *a;
+	int r;
+
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_other, &rds_drop_detached_lua, &a, "u8t", ino, ino,
+		       ctx->now);
+	if (!r)
+		*ret_usage = (struct cfs_usage){0};
+	if (!r && a->elements == 4) {
+		r = rds_attr_reply(a->element[1], &attr);
+		if (!r)
+			rds_usage_inode(ret_usage, &attr, -1);
+		if (!r && rds_int(a->element[2]))
+			rds_doomed_add(rds_of(e), ino, strtoull(a->element[3]->str, NULL, 10));
+	}
+	rds_end(&q);
+	return r;
+}

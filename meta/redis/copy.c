@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copying file data by reference: records of one chunk list translated into another. Both files and
+ * the lists are read, the records made here, and a script writes them if nothing has changed.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "meta/redis/ops.h"
+#include "meta/rules.h"
+
+/* More than that is copied short, to keep the script short; the kernel asks for 2 GiB. */
+#define COPY_MAX (64 * CFS_CHUNK_SIZE)
+
+struct copy {
+	const struct cfs_copy_range *req;
+	/* of one attempt */
+	struct cfs_attr src, dst;
+	uint64_t len, at; /* at: next byte of the destination */
+	uint32_t indx;	  /* of the records collected in `chunk` */
+	struct rds_bytes chunk, out, refs, lists;
+};
+
+static void flush(struct copy *a)
+{
+	uint8_t head[8];
+
+	if (!a->chunk.len)
+		return;
+	cfs_put_be32(head, a->indx);
+	cfs_put_be32(head + 4, (uint32_t)a->chunk.len);
+	rds_bytes_add(&a->out, head, sizeof(head));
+	rds_bytes_add(&a->out, a->chunk.p, a->chunk.len);
+	a->chunk.len = 0;
+}
+
+static void add_ref(struct copy *a, const struct cfs_slice *s)
+{
+	uint8_t ref[16];
+
+	cfs_put_be64(ref, s->id);
+	cfs_put_be32(ref + 8, s->size);
+	cfs_put_be32(ref + 12, 1);
+	rds_bytes_add(&a->refs, ref, sizeof(ref));
+}
+
+/* The next len bytes of the destination, from `off` of the slice; cut at chunk borders. */
+static void emit(struct copy *a, const struct cfs_slice *from, uint32_t off, uint32_t len)
+{
+	while (len) {
+		uint32_t indx = (uint32_t)(a->at >> CFS_CHUNK_BITS);
+		struct cfs_slice s = {
+			.pos = (uint32_t)(a->at & (CFS_CHUNK_SIZE - 1)),
+			.id = from->id,
+			.size = from->size,
+			.off = from->id ? off : 0,
+		};
+		uint8_t record[CFS_SLICE_BYTES];
+
+		s.len = CFS_MIN(len, (uint32_t)CFS_CHUNK_SIZE - s.pos);
+		if (indx != a->indx)
+			flush(a);
+		a->indx = indx;
+		cfs_slice_encode(&s, record);
+		rds_bytes_add(&a->chunk, record, sizeof(record));
+		if (s.id)
+			add_ref(a, &s);
+		a->at += s.len;
+		off += s.len;
+		len -= s.len;
+	}
+}
+
+/*
+ * What is visible of [pos, end): from each position the newest record that covers it, up to where
+ * it ends or a newer one begins. The lists of chunks are short.
+ */
+static void copy_window(struct copy *a, const struct cfs_slice *v, size_t n, uint32_t pos,
+			uint32_t end)
+{
+	const struct cfs_slice hole = {0};
+
+	while (pos < end) {
+		const struct cfs_slice *s = &hole;
+		uint32_t stop = end;
+		size_t i;
+
+		for (i = n; i-- > 0 && s == &hole;) {
+			if (v[i].pos > pos)
+				stop = v[i].len ? CFS_MIN(stop, v[i].pos) : stop;
+			else if ((uint64_t)v[i].pos + v[i].len > pos)
+				s = &v[i];
+		}
+		if (s != &hole)
+			stop = (uint32_t)CFS_MIN((uint64_t)stop, (uint64_t)s->pos + s->len);
+		emit(a, s, s == &hole ? 0 : s->off + (pos - s->pos), stop - pos);
+		pos = stop;
+	}
+}
+
+static int cut(struct copy *a)
+{
+	const struct cfs_copy_range *q = a->req;
+
+	if (a->src.type != CFS_TYPE_FILE)
+		return -EINVAL;
+	a->len = 0;
+	if (q->src_off >= a->src.length)
+		return 0;
+	a->len = CFS_MIN(CFS_MIN(q->len, a->src.length - q->src_off), COPY_MAX);
+	if (q->dst_off >= CFS_FILE_MAX || a->len >= CFS_FILE_MAX - q->dst_off)
+		return -EFBIG;
+	if (q->src == q->dst && q->src_off < q->dst_off + a->len &&
+	    q->dst_off < q->src_off + a->len)
+		return -EINVAL;
+	return 0;
+}
+
+static int check_file(const struct cfs_ctx *ctx, struct cfs_meta *core, cfs_ino_t ino,
+		      const struct cfs_attr *attr)
+{
+	if (attr->type != CFS_TYPE_FILE)
+		return attr->type == CFS_TYPE_DIR ? -EISDIR : -EINVAL;
+	/* Who had it open when it went to the trash may go on. */
+	if (cfs_ino_is_trash(attr->parent) && !cfs_core_is_open(core, ino))
+		return -EPERM;
+	return cfs_rules_write(ctx, attr, false);
+}
+
+static int read_lists(struct copy *a, struct rds_request *q, const struct cfs_ctx *ctx)
+{
+	uint64_t off = a->req->src_off, end = off + a->len;
+	const uint32_t first = (uint32_t)(off >> CFS_CHUNK_BITS);
+	uint32_t last = (uint32_t)((end - 1) >> CFS_CHUNK_BITS), i;
+	int r;
+
+	rds_again(q);
+	for (i = first; i <= last; i++)
+		rds_command(q, "scss", "LRANGE", a->req->src, i, "0", "-1");
+	r = rds_run(q, ctx, CFS_META_OP_copy_range);
+	for (i = first; i <= last && !r; i++) {
+		const redisReply *list = q->reply[i - first];
+		uint64_t base = (uint64_t)i << CFS_CHUNK_BITS;
+		struct cfs_slice *v = NULL;
+		uint8_t seen[8];
+
+		r = rds_records_reply(list, a->req->src, i, &v);
+		if (r)
+			break;
+		cfs_put_be32(seen, i);
+		cfs_put_be32(seen + 4, (uint32_t)list->elements);
+		rds_bytes_add(&a->lists, seen, sizeof(seen));
+		copy_window(a, v, list->elements, (uint32_t)(CFS_MAX(off, base) - base),
+			    (uint32_t)(CFS_MIN(end, base + CFS_CHUNK_SIZE) - base));
+		free(v);
+	}
+	flush(a);
+	if (a->out.failed || a->chunk.failed || a->refs.failed || a->lists.failed)
+		return -ENOMEM;
+	return r;
+}
+
+static int try_copy(struct copy *a, struct cfs_engine *e, const struct cfs_ctx *ctx,
+		    struct cfs_usage *ret_usage)
+{
+	const struct cfs_copy_range *p = a->req;
+	struct rds_request nodes, q;
+	char line[128];
+	redisReply *reply;
+	int r;
+
+	a->out.len = a->refs.len = a->lists.len = a->chunk.len = 0;
+	a->at = p->dst_off;
+	rds_begin(&nodes, e);
+	rds_begin(&q, e);
+	rds_command(&nodes, "sk", "GET", "i", p->src);
+	rds_command(&nodes, "sk", "GET", "i", p->dst);
+	r = rds_run(&nodes, ctx, CFS_META_OP_copy_range);
+	if (!r)
+		r = rds_attr_reply(nodes.reply[0], &a->src);
+	if (!r)
+		r = rds_attr_reply(nodes.reply[1], &a->dst);
+	if (!r)
+		r = check_file(ctx, e->core, p->dst, &a->dst);
+	if (!r)
+		r = cut(a);
+	if (!r && a->len)
+		r = read_lists(a, &q, ctx);
+	if (!r && a->len) {
+		snprintf(line, sizeof(line),
+			 "%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64, p->src,
+			 p->src_off, p->dst, p->dst_off, a->len);
+		r = rds_script(&q, ctx, CFS_META_OP_copy_range, &rds_copy_range_lua, &reply,
+			       "ububbbb8tss", p->src, nodes.reply[0]->str,
+			       (size_t)nodes.reply[0]->len, p->dst, nodes.reply[1]->str,
+			       (size_t)nodes.reply[1]->len, a->lists.p, a->lists.len, a->out.p,
+			       a->out.len, a->refs.p, a->refs.len, p->dst_off + a->len, ctx->now,
+			       rds_stats(rds_of(e)), line);
+		if (!r)
+			r = rds_change_reply(reply->element[1], reply->element[2],
+					     reply->element[3], e->core, &a->dst, ret_usage);
+	}
+	rds_end(&nodes);
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_copy_range(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		      const struct cfs_copy_range *req, uint64_t *ret_copied,
+		      struct cfs_attr *ret_dst, struct cfs_usage *ret_usage)
+{
+	struct copy a = {.req = req};
+	struct cfs_usage usage = {0};
+	unsigned attempt = 0;
+	int r;
+
+	do
+		r = try_copy(&a, e, ctx, &usage);
+	while (r == -EAGAIN && cfs_backoff(attempt++, 1, 32, ctx->deadline));
+	free(a.chunk.p);
+	free(a.out.p);
+	free(a.refs.p);
+	free(a.lists.p);
+	if (r)
+		return r == -EAGAIN ? -ETIMEDOUT : r;
+	*ret_copied = a.len;
+	*ret_dst = a.dst;
+	*ret_usage = usage;
+	return 0;
+}

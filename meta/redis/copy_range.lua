@@ -1,0 +1,45 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- write: attr rules usage length
+-- The client has read both files and the lists, and made the records of the copy. It does it again
+-- (EAGAIN) when these are not what it has seen: lists: {chunk u32, records u32} of the source;
+-- without a change of the file itself a list only gets shorter, by compaction.
+-- out: {chunk u32, bytes u32, records}; refs: {u64 id, u32 size, u32 count}
+local function op(src, src_seen, dst, dst_seen, lists, out, refs, end8, now, stats, line)
+	if get(src) ~= src_seen then
+		return {EAGAIN}
+	end
+	local a = get(dst)
+	if a ~= dst_seen then
+		return {EAGAIN}
+	end
+	for i = 1, #lists, 8 do
+		local indx, n = parse('>I4I4', sub(lists, i, i + 7))
+		if call('LLEN', P .. 'c' .. src .. '_' .. indx) ~= n then
+			return {EAGAIN}
+		end
+	end
+	local at = 1
+	while at < #out do
+		local indx, bytes = parse('>I4I4', sub(out, at, at + 7))
+		at = at + 8
+		for i = at, at + bytes - 1, 24 do
+			call('RPUSH', P .. 'c' .. dst .. '_' .. indx, sub(out, i, i + 23))
+		end
+		at = at + bytes
+	end
+	for i = 1, #refs, 16 do
+		local size, n = parse('>I4I4', sub(refs, i + 8, i + 15))
+		call('HINCRBY', P .. 'sliceRef', 'k' .. dec(sub(refs, i, i + 7)) .. '_' .. int(size), n)
+	end
+	local old8 = length8_of(a)
+	local hi, lo = halves(old8)
+	local end_hi, end_lo = halves(end8)
+	if end_hi > hi or (end_hi == hi and end_lo > lo) then
+		a = set_length(a, end8)
+	end
+	a = set_mtime_ctime(a, now, now)
+	put(dst, a)
+	local parents = use_length(stats, dst, a, old8)
+	log('COPYFILERANGE(%s):%s', line, dec(length8_of(a)))
+	return {0, a, old8, parents}
+end

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Chunk lists of one file (volume-format section 6): read, append, truncate, fallocate. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "meta/redis/ops.h"
+
+int rds_records_reply(const redisReply *list, cfs_ino_t ino, uint32_t indx, struct cfs_slice **ret)
+{
+	struct cfs_slice *v;
+	size_t i;
+
+	if (list->type != REDIS_REPLY_ARRAY)
+		return -EIO;
+	if (!list->elements) {
+		*ret = NULL;
+		return 0;
+	}
+	v = calloc(list->elements, sizeof(*v));
+	if (!v)
+		return -ENOMEM;
+	for (i = 0; i < list->elements; i++) {
+		const redisReply *e = list->element[i];
+
+		if (!rds_is_bytes(e) || e->len != CFS_SLICE_BYTES) {
+			cfs_err("chunk list is damaged: inode=%" PRIu64 " chunk=%u record=%zu", ino,
+				indx, i);
+			free(v);
+			return -EIO;
+		}
+		cfs_slice_decode((const uint8_t *)e->str, &v[i]);
+	}
+	*ret = v;
+	return 0;
+}
+
+ssize_t rds_op_read_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			  uint32_t indx, struct cfs_slice **ret)
+{
+	struct rds_request q;
+	ssize_t r;
+
+	rds_begin(&q, e);
+	rds_command(&q, "scss", "LRANGE", ino, indx, "0", "-1");
+	/* A hole, or a file that somebody else has removed? */
+	rds_command(&q, "sk", "EXISTS", "i", ino);
+	r = rds_run(&q, ctx, CFS_META_OP_read_chunk);
+	if (!r && !q.reply[0]->elements && !rds_int(q.reply[1]))
+		r = -ENOENT;
+	if (!r)
+		r = rds_records_reply(q.reply[0], ino, indx, ret);
+	if (!r)
+		r = (ssize_t)q.reply[0]->elements;
+	rds_end(&q);
+	return r;
+}
+
+/* ---- changes ---- */
+
+/* Attributes after it, length before it, and the directories of a file with several names. */
+int rds_change_reply(const redisReply *attr, const redisReply *old8, const redisReply *parents,
+		     struct cfs_meta *core, struct cfs_attr *ret, struct cfs_usage *ret_usage)
+{
+	struct cfs_usage u = {0};
+	int64_t length, space;
+	uint64_t old;
+	size_t i, k;
+	int r = rds_attr_reply(attr, ret);
+
+	if (r || old8->len != 8)
+		return r ? r : -EIO;
+	old = cfs_get_be64(old8->str);
+	length = (int64_t)(ret->length - old);
+	space = cfs_space_of(ret->length) - cfs_space_of(old);
+	if (length) {
+		u.space = u.owner_space = space;
+		u.uid = ret->uid;
+		u.gid = ret->gid;
+	}
+	if (length && ret->nlink && cfs_core_dir_stats(core)) {
+		if (ret->parent)
+			cfs_usage_add_dir(&u, ret->parent, length, space, 0);
+		for (i = 0; i + 1 < parents->elements; i += 2)
+			for (k = (size_t)rds_int(parents->element[i + 1]); k; k--)
+				cfs_usage_add_dir(&u, strtoull(parents->element[i]->str, NULL, 10),
+						  length, space, 0);
+	}
+	*ret_usage = u;
+	return 0;
+}
+
+int rds_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
+			struct cfs_attr *ret, unsigned *ret_records, struct cfs_usage *ret_usage)
+{
+	uint64_t end = ((uint64_t)indx << CFS_CHUNK_BITS) + s->pos + s->len;
+	uint8_t record[CFS_SLICE_BYTES];
+	struct rds *rds = rds_of(e);
+	struct rds_request q;
+	char line[160] = "";
+	redisReply *a;
+	int r;
+
+	if (s->len > CFS_CHUNK_SIZE || s->pos > CFS_CHUNK_SIZE - s->len)
+		return -EINVAL;
+	if (end >= CFS_FILE_MAX)
+		return -EFBIG;
+	cfs_slice_encode(s, record);
+	if (cfs_core_changelog(e->core))
+		snprintf(line, sizeof(line), "%" PRIu64 ",%u,%u,%" PRIu64 ",%u,%lld,%ld", ino, indx,
+			 s->pos, s->id, s->len, (long long)mtime.tv_sec, mtime.tv_nsec);
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_write, &rds_commit_slice_lua, &a, "uub8ttss", ino,
+		       (uint64_t)indx, record, sizeof(record), end, mtime, ctx->now, rds_stats(rds),
+		       line);
+	if (!r)
+		r = rds_change_reply(a->element[1], a->element[2], a->element[4], e->core, ret,
+				     ret_usage);
+	else if (r == -ETIMEDOUT && s->id)
+		rds_doubt_add(rds, s->id, q.key, q.token);
+	if (!r)
+		*ret_records = (unsigned)rds_int(a->element[3]);
+	rds_end(&q);
+	return r;
+}
+
+/* ---- files of very many chunks ---- */
+
+enum { SCAN_KEYS = 4096 };
+
+static int add_index(struct rds_bytes *b, const char *key, size_t len, size_t skip)
+{
+	uint8_t indx[4];
+	uint64_t n;
+	size_t used;
+
+	if (len <= skip || !rds_number(key + skip, len - skip, &n, &used) || n > UINT32_MAX ||
+	    used != len - skip)
+		return 0;
+	cfs_put_be32(indx, (uint32_t)n);
+	rds_bytes_add(b, indx, sizeof(indx));
+	return b->failed ? -ENOMEM : 0;
+}
+
+int rds_find_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		    struct rds_bytes *ret)
+{
+	char pattern[64], cursor[32] = "0";
+	size_t skip, i;
+	struct rds_request q;
+	int r;
+
+	skip = (size_t)snprintf(pattern, sizeof(pattern), "%sc%" PRIu64 "_*", rds_of(e)->prefix,
+				ino) -
+	       1;
+	ret->len = 0;
+	rds_begin(&q, e);
+	do {
+		rds_again(&q);
+		rds_command(&q, "ssssss", "SCAN", cursor, "MATCH", pattern, "COUNT", "4096");
+		r = rds_run(&q, ctx, CFS_META_OP_read_chunk);
+		if (r || q.reply[0]->elements != 2)
+			break;
+		snprintf(cursor, sizeof(cursor), "%s", q.reply[0]->element[0]->str);
+		for (i = 0; i < q.reply[0]->element[1]->elements && !r; i++)
+			r = add_index(ret, q.reply[0]->element[1]->element[i]->str,
+				      q.reply[0]->element[1]->element[i]->len, skip);
+	} while (!r && strcmp(cursor, "0") != 0);
+	rds_end(&q);
+	return r;
+}
+
+/* The script's question of lib/chunks.lua; true: ask again with *seen and *found. */
+bool rds_wants_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, int *r,
+		      const redisReply *a, struct rds_bytes *seen, struct rds_bytes *found)
+{
+	if (*r != -EBUSY || !a || a->elements != 2 || !rds_is_bytes(a->element[1]))
+		return false;
+	if (cfs_deadline_passed(ctx->deadline)) {
+		*r = -ETIMEDOUT;
+		return false;
+	}
+	seen->len = 0;
+	rds_bytes_add(seen, a->element[1]->str, a->element[1]->len);
+	*r = seen->failed ? -ENOMEM : rds_find_chunks(e, ctx, ino, found);
+	return !*r;
+}
+
+int rds_op_truncate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t length,
+		    struct cfs_attr *ret, struct cfs_usage *ret_usage)
+{
+	struct rds_bytes seen = {0}, found = {0};
+	struct rds_request q;
+	redisReply *a;
+	int r;
+
+	if (length >= CFS_FILE_MAX)
+		return -EFBIG;
+	rds_begin(&q, e);
+	do {
+		a = NULL;
+		r = rds_script(&q, ctx, CFS_META_OP_truncate, &rds_truncate_lua, &a, "u8tssbb", ino,
+			       length, ctx->now, cfs_core_is_open(e->core, ino) ? "1" : "0",
+			       rds_stats(rds_of(e)), seen.p, seen.len, found.p, found.len);
+	} while (rds_wants_chunks(e, ctx, ino, &r, a, &seen, &found));
+	if (!r)
+		r = rds_change_reply(a->element[1], a->element[2], a->element[3], e->core, ret,
+				     ret_usage);
+	rds_end(&q);
+	free(seen.p);
+	free(found.p);
+	return r;
+}
+
+int rds_op_fallocate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, unsigned mode,
+		     uint64_t off, uint64_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage)
+{
+	struct rds_bytes seen = {0}, found = {0};
+	struct rds_request q;
+	char line[128];
+	redisReply *a;
+	int r;
+
+	if (!len)
+		return -EINVAL;
+	if (off >= CFS_FILE_MAX || len >= CFS_FILE_MAX - off)
+		return -EFBIG;
+	snprintf(line, sizeof(line), "%" PRIu64 ",%u,%" PRIu64 ",%" PRIu64, ino, mode, off, len);
+	rds_begin(&q, e);
+	do {
+		a = NULL;
+		r = rds_script(&q, ctx, CFS_META_OP_fallocate, &rds_fallocate_lua, &a, "uu88tssbbs",
+			       ino, (uint64_t)mode, off, off + len, ctx->now,
+			       cfs_core_is_open(e->core, ino) ? "1" : "0", rds_stats(rds_of(e)),
+			       seen.p, seen.len, found.p, found.len, line);
+	} while (rds_wants_chunks(e, ctx, ino, &r, a, &seen, &found));
+	if (!r)
+		r = rds_change_reply(a->element[1], a->element[2], a->element[3], e->core, ret,
+				     ret_usage);
+	rds_end(&q);
+	free(seen.p);
+	free(found.p);
+	return r;
+}
+
+int rds_compare_be32(const void *a, const void *b)
+{
+	return memcmp(a, b, 4);
+}
+
+int rds_chunk_end(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t *ret)
+{
+	struct rds_request q;
+	struct cfs_attr attr;
+	int r;
+
+	rds_begin(&q, e);
+	rds_command(&q, "sk", "GET", "i", ino);
+	rds_command(&q, "sKu", "HGET", "zcachefs:top", ino);
+	r = rds_run(&q, ctx, CFS_META_OP_read_chunk);
+	if (!r)
+		r = rds_attr_reply(q.reply[0], &attr);
+	if (!r)
+		*ret = CFS_MAX((uint64_t)rds_int(q.reply[1]),
+			       CFS_DIV_UP(attr.length, CFS_CHUNK_SIZE));
+	else if (r == -ENOENT)
+		*ret = 0;
+	rds_end(&q);
+	return r == -ENOENT ? 0 : r;
+}
+
+ssize_t rds_op_list_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			   uint32_t first, struct cfs_chunk_len ret[1024])
+{
+	struct rds_bytes found = {0};
+	uint64_t stop, indx;
+	struct rds_request q;
+	size_t n = 0, i;
+	int r = rds_chunk_end(e, ctx, ino, &stop);
+
+	rds_begin(&q, e);
+	if (!r && stop > (uint64_t)first + RDS_CHUNKS_ONE_BY_ONE) {
+		r = rds_find_chunks(e, ctx, ino, &found);
+		qsort(found.p, found.len / 4, 4, rds_compare_be32);
+		for (i = 0; i < found.len / 4 && !r; i++) {
+			indx = cfs_get_be32(found.p + 4 * i);
+			if (indx >= first && q.n < 1024) {
+				ret[q.n].indx = (uint32_t)indx;
+				rds_command(&q, "sc", "LLEN", ino, (uint32_t)indx);
+			}
+		}
+		if (!r && q.n)
+			r = rds_run(&q, ctx, CFS_META_OP_read_chunk);
+		for (i = 0; i < q.n && !r; i++)
+			ret[i].records = (uint32_t)rds_int(q.reply[i]);
+		n = q.n;
+		stop = 0;
+	}
+	for (indx = first; !r && indx < stop && n < 1024; indx += i) {
+		rds_again(&q);
+		for (i = 0; i < 1024 && indx + i < stop; i++)
+			rds_command(&q, "sc", "LLEN", ino, (uint32_t)(indx + i));
+		r = rds_run(&q, ctx, CFS_META_OP_read_chunk);
+		for (size_t k = 0; k < i && !r && n < 1024; k++)
+			if (rds_int(q.reply[k]) > 0)
+				ret[n++] = (struct cfs_chunk_len){(uint32_t)(indx + k),
+								  (uint32_t)rds_int(q.reply[k])};
+	}
+	rds_end(&q);
+	free(found.p);
+	return r ? r : (ssize_t)n;
+}

@@ -1,0 +1,515 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The way of a removed file's data: sustained, delfile, chunks, slices without reference. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "meta/redis/ops.h"
+
+/* ---- files whose deletion is under way ---- */
+
+/*
+ * Where to look for chunks of a deleted inode: only the zset `delfiles` says, which cannot be asked
+ * by inode. What was just put in or read from there is kept here; what falls out is searched for.
+ */
+enum { DOOMED = 4096, DOUBTS = 256 };
+
+struct rds_doomed {
+	pthread_mutex_t lock; /* protects all of it */
+	struct {
+		cfs_ino_t ino;
+		uint64_t length; /* in delfiles */
+		uint64_t next;	 /* chunk */
+	} v[DOOMED];
+	/* Commits that nobody knows the outcome of. */
+	struct {
+		uint64_t slice;
+		char key[64], token[17];
+	} doubts[DOUBTS];
+	unsigned n_doubts;
+};
+
+int rds_doomed_create(struct rds_doomed **ret)
+{
+	struct rds_doomed *d = calloc(1, sizeof(*d));
+
+	if (!d)
+		return -ENOMEM;
+	pthread_mutex_init(&d->lock, NULL);
+	*ret = d;
+	return 0;
+}
+
+void rds_doomed_destroy(struct rds_doomed *d)
+{
+	if (!d)
+		return;
+	pthread_mutex_destroy(&d->lock);
+	free(d);
+}
+
+void rds_doomed_add(struct rds *r, cfs_ino_t ino, uint64_t length)
+{
+	struct rds_doomed *d = r->doomed;
+
+	pthread_mutex_lock(&d->lock);
+	if (d->v[ino % DOOMED].ino != ino || d->v[ino % DOOMED].length != length) {
+		d->v[ino % DOOMED].ino = ino;
+		d->v[ino % DOOMED].length = length;
+		d->v[ino % DOOMED].next = 0;
+	}
+	pthread_mutex_unlock(&d->lock);
+}
+
+static bool doomed_find(struct rds *r, cfs_ino_t ino, uint64_t *ret_length, uint64_t *ret_next)
+{
+	struct rds_doomed *d = r->doomed;
+	bool found;
+
+	pthread_mutex_lock(&d->lock);
+	found = d->v[ino % DOOMED].ino == ino;
+	if (found) {
+		*ret_length = d->v[ino % DOOMED].length;
+		*ret_next = d->v[ino % DOOMED].next;
+	}
+	pthread_mutex_unlock(&d->lock);
+	return found;
+}
+
+static void doomed_next(struct rds *r, cfs_ino_t ino, uint64_t next)
+{
+	struct rds_doomed *d = r->doomed;
+
+	pthread_mutex_lock(&d->lock);
+	if (d->v[ino % DOOMED].ino == ino)
+		d->v[ino % DOOMED].next = next;
+	pthread_mutex_unlock(&d->lock);
+}
+
+void rds_doubt_add(struct rds *r, uint64_t slice, const char *key, const char *token)
+{
+	struct rds_doomed *d = r->doomed;
+	unsigned i;
+
+	pthread_mutex_lock(&d->lock);
+	i = d->n_doubts++ % DOUBTS;
+	d->doubts[i].slice = slice;
+	snprintf(d->doubts[i].key, sizeof(d->doubts[i].key), "%s", key);
+	snprintf(d->doubts[i].token, sizeof(d->doubts[i].token), "%s", token);
+	pthread_mutex_unlock(&d->lock);
+}
+
+static void doubt_find(struct rds *r, uint64_t slice, char key[64], char token[17])
+{
+	struct rds_doomed *d = r->doomed;
+	unsigned i;
+
+	key[0] = token[0] = '\0';
+	pthread_mutex_lock(&d->lock);
+	for (i = 0; i < DOUBTS; i++) {
+		if (d->doubts[i].slice == slice) {
+			memcpy(key, d->doubts[i].key, 64);
+			memcpy(token, d->doubts[i].token, 17);
+		}
+	}
+	pthread_mutex_unlock(&d->lock);
+}
+
+static uint64_t chunks_of(uint64_t length)
+{
+	return (length >> CFS_CHUNK_BITS) + ((length & (CFS_CHUNK_SIZE - 1)) != 0);
+}
+
+/* "inode:length" */
+static bool parse_member(const redisReply *m, cfs_ino_t *ret_ino, uint64_t *ret_length)
+{
+	size_t used, rest;
+
+	return rds_is_bytes(m) && rds_number(m->str, m->len, ret_ino, &used) && used < m->len &&
+	       m->str[used] == ':' &&
+	       rds_number(m->str + used + 1, m->len - used - 1, ret_length, &rest);
+}
+
+/* Looks for the inode in delfiles. */
+int rds_find_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		     uint64_t *ret_length)
+{
+	char pattern[40], cursor[32] = "0";
+	struct rds_request q;
+	bool found = false;
+	cfs_ino_t there;
+	size_t i;
+	int r;
+
+	snprintf(pattern, sizeof(pattern), "%" PRIu64 ":*", ino);
+	rds_begin(&q, e);
+	do {
+		rds_again(&q);
+		rds_command(&q, "sKsssss", "ZSCAN", "delfiles", cursor, "MATCH", pattern, "COUNT",
+			    "4096");
+		r = rds_run(&q, ctx, CFS_META_OP_delete);
+		if (r || q.reply[0]->elements != 2)
+			break;
+		snprintf(cursor, sizeof(cursor), "%s", q.reply[0]->element[0]->str);
+		for (i = 0; i < q.reply[0]->element[1]->elements; i += 2)
+			found |= parse_member(q.reply[0]->element[1]->element[i], &there,
+					      ret_length);
+	} while (!found && strcmp(cursor, "0") != 0);
+	rds_end(&q);
+	return r ? r : found ? 0 : -ENOENT;
+}
+
+/* ---- chunks of a deleted file ---- */
+
+struct range {
+	uint64_t first, stop;
+};
+
+static int delete_in(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		     const struct range *g, cfs_engine_slice_fn dead, void *arg, uint64_t *ret_next)
+{
+	struct rds_request q;
+	redisReply *a;
+	int r;
+
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_delete, &rds_delete_chunk_lua, &a, "uuu", ino, g->first,
+		       g->stop);
+	if (r == -EBUSY)
+		cfs_err("inode exists, its data is not deleted: inode=%" PRIu64, ino);
+	else if (r == -EIO)
+		cfs_err("chunk list is damaged, not deleted: inode=%" PRIu64, ino);
+	if (!r) {
+		*ret_next = (uint64_t)rds_int(a->element[1]);
+		rds_each_pair(a->element[2], dead, arg);
+	}
+	rds_end(&q);
+	return r;
+}
+
+/* A file of so many chunks that its lists are searched for in the whole database. */
+static int delete_found(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			cfs_engine_slice_fn dead, void *arg)
+{
+	struct rds_bytes found = {0};
+	uint64_t next;
+	size_t i;
+	int r = rds_find_chunks(e, ctx, ino, &found);
+
+	for (i = 0; i < found.len && r >= 0; i += 4) {
+		const uint64_t indx = cfs_get_be32(found.p + i);
+		const struct range g = {indx, indx + 1};
+
+		r = delete_in(e, ctx, ino, &g, dead, arg, &next);
+	}
+	free(found.p);
+	return r < 0 ? r : 1;
+}
+
+int rds_op_delete_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			cfs_engine_slice_fn dead, void *arg)
+{
+	uint64_t length, next = 0, stop;
+	int r = 0;
+
+	if (!doomed_find(rds_of(e), ino, &length, &next))
+		r = rds_find_delfile(e, ctx, ino, &length);
+	if (r == -ENOENT) {
+		length = 0;
+		r = 0;
+	}
+	if (r)
+		return r;
+	rds_doomed_add(rds_of(e), ino, length);
+	stop = CFS_MAX(chunks_of(length), 1);
+	if (stop > RDS_CHUNKS_ONE_BY_ONE)
+		return delete_found(e, ctx, ino, dead, arg);
+	while (next < stop) {
+		const struct range g = {next, CFS_MIN(next + 1024, stop)};
+
+		r = delete_in(e, ctx, ino, &g, dead, arg, &next);
+		if (r <= 0) {
+			if (!r)
+				doomed_next(rds_of(e), ino, next);
+			return r;
+		}
+		next = g.stop;
+	}
+	return 1;
+}
+
+int rds_op_drop_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			uint64_t length)
+{
+	uint64_t other = length, next;
+	char a[48], b[48];
+	struct rds_request q;
+	redisReply *reply;
+	int r;
+
+	doomed_find(rds_of(e), ino, &other, &next);
+	snprintf(a, sizeof(a), "%" PRIu64 ":%" PRIu64, ino, length);
+	snprintf(b, sizeof(b), "%" PRIu64 ":%" PRIu64, ino, other);
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_delete, &rds_drop_delfile_lua, &reply, "ss", a, b);
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_each_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t before_s,
+			size_t limit, cfs_engine_delfile_fn fn, void *arg)
+{
+	struct rds_request q;
+	char before[32];
+	size_t i;
+	int r;
+
+	snprintf(before, sizeof(before), "(%" PRId64, before_s);
+	rds_begin(&q, e);
+	rds_command(&q, "sKsssssu", "ZRANGEBYSCORE", "delfiles", "-inf", before, "WITHSCORES",
+		    "LIMIT", "0", (uint64_t)limit);
+	r = rds_run(&q, ctx, CFS_META_OP_delete);
+	for (i = 0; !r && i + 1 < q.reply[0]->elements; i += 2) {
+		cfs_ino_t ino;
+		uint64_t length;
+
+		if (!parse_member(q.reply[0]->element[i], &ino, &length))
+			continue;
+		rds_doomed_add(rds_of(e), ino, length);
+		r = fn(arg, ino, length, rds_int(q.reply[0]->element[i + 1]));
+	}
+	rds_end(&q);
+	return r;
+}
+
+/* ---- sustained inodes ---- */
+
+static int end_sustained(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid,
+			 cfs_ino_t ino, bool stale, uint64_t *ret_length,
+			 struct cfs_usage *ret_usage)
+{
+	struct rds_request q;
+	struct cfs_attr attr;
+	redisReply *a;
+	int r;
+
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_delete, &rds_end_sustained_lua, &a, "u8uts", ino, ino,
+		       sid, ctx->now, stale ? "1" : "0");
+	if (!r && a->elements == 1)
+		r = -ENOENT;
+	if (!r)
+		r = rds_attr_reply(a->element[1], &attr);
+	if (!r) {
+		*ret_usage = (struct cfs_usage){0};
+		rds_usage_inode(ret_usage, &attr, -1);
+		*ret_length = rds_int(a->element[2]) ? strtoull(a->element[3]->str, NULL, 10)
+						     : UINT64_MAX;
+		if (*ret_length != UINT64_MAX)
+			rds_doomed_add(rds_of(e), ino, *ret_length);
+	}
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_end_sustained(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid,
+			 cfs_ino_t ino, uint64_t *ret_length, struct cfs_usage *ret_usage)
+{
+	return end_sustained(e, ctx, sid, ino, false, ret_length, ret_usage);
+}
+
+int rds_end_sustained_all(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid)
+{
+	struct cfs_usage usage;
+	struct rds_request q;
+	uint64_t length;
+	size_t i, n;
+	int r;
+
+	do {
+		rds_begin(&q, e);
+		rds_command(&q, "sks", "SRANDMEMBER", "session", sid, "100");
+		r = rds_run(&q, ctx, CFS_META_OP_delete);
+		n = r ? 0 : q.reply[0]->elements;
+		for (i = 0; i < n && (r >= 0 || r == -ENOENT); i++)
+			r = end_sustained(e, ctx, sid,
+					  strtoull(q.reply[0]->element[i]->str, NULL, 10), true,
+					  &length, &usage);
+		rds_end(&q);
+	} while (n && (r >= 0 || r == -ENOENT));
+	return r == -ENOENT ? 0 : r;
+}
+
+/* ---- slices ---- */
+
+/* "k<id>_<size>" */
+bool rds_parse_ref(const char *p, size_t len, uint64_t *ret_id, uint32_t *ret_size)
+{
+	uint64_t size;
+	size_t used, rest;
+
+	if (len < 4 || *p != 'k' || !rds_number(p + 1, len - 1, ret_id, &used) || used + 2 >= len ||
+	    p[used + 1] != '_' || !rds_number(p + used + 2, len - used - 2, &size, &rest) ||
+	    size > UINT32_MAX)
+		return false;
+	*ret_size = (uint32_t)size;
+	return true;
+}
+
+int rds_op_each_dead_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, size_t limit,
+			   cfs_engine_slice_fn fn, void *arg)
+{
+	char cursor[32] = "0";
+	struct rds_request q;
+	size_t n = 0, i;
+	int r;
+
+	rds_begin(&q, e);
+	do {
+		const redisReply *page;
+
+		rds_again(&q);
+		rds_command(&q, "sKsss", "HSCAN", "sliceRef", cursor, "COUNT", "4096");
+		r = rds_run(&q, ctx, CFS_META_OP_delete);
+		if (r || q.reply[0]->elements != 2)
+			break;
+		page = q.reply[0]->element[1];
+		snprintf(cursor, sizeof(cursor), "%s", q.reply[0]->element[0]->str);
+		for (i = 0; i + 1 < page->elements && n < limit && !r; i += 2) {
+			uint64_t id;
+			uint32_t size;
+
+			if (rds_int(page->element[i + 1]) >= 0 ||
+			    !rds_parse_ref(page->element[i]->str, page->element[i]->len, &id,
+					   &size))
+				continue;
+			n++;
+			r = fn(arg, id, size);
+		}
+	} while (!r && n < limit && strcmp(cursor, "0") != 0);
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_orphan_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t id, uint32_t size)
+{
+	char key[64], token[17];
+	struct rds_request q;
+	redisReply *a;
+	int r;
+
+	doubt_find(rds_of(e), id, key, token);
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_delete, &rds_orphan_slice_lua, &a, "uuss", id,
+		       (uint64_t)size, key, token);
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_drop_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t id, uint32_t size)
+{
+	struct rds_request q;
+	redisReply *a;
+	int r;
+
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_delete, &rds_drop_slice_lua, &a, "uu", id,
+		       (uint64_t)size);
+	rds_end(&q);
+	return r;
+}
+
+/* ---- compaction ---- */
+
+int rds_op_compact_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 uint32_t indx, const struct cfs_slice *head, size_t head_n, size_t skipped,
+			 const struct cfs_slice *merged, bool trash, cfs_engine_slice_fn dead,
+			 void *arg)
+{
+	uint8_t record[CFS_SLICE_BYTES];
+	struct rds_request q;
+	uint8_t *list;
+	char line[160];
+	redisReply *a;
+	size_t i;
+	int r;
+
+	if (skipped >= head_n || !merged->id)
+		return -EINVAL;
+	list = malloc(head_n * CFS_SLICE_BYTES);
+	if (!list)
+		return -ENOMEM;
+	for (i = 0; i < head_n; i++)
+		cfs_slice_encode(&head[i], list + i * CFS_SLICE_BYTES);
+	cfs_slice_encode(merged, record);
+	snprintf(line, sizeof(line), "%" PRIu64 ",%u,%zu,%zu,%u,%" PRIu64 ",%u", ino, indx, skipped,
+		 head_n - skipped, merged->pos, merged->id, merged->size);
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_compact, &rds_compact_chunk_lua, &a, "uububuusis", ino,
+		       (uint64_t)indx, list, head_n * CFS_SLICE_BYTES, (uint64_t)skipped, record,
+		       sizeof(record), merged->id, (uint64_t)merged->size, trash ? "1" : "0",
+		       (int64_t)ctx->now.tv_sec, line);
+	if (!r)
+		rds_each_pair(a->element[1], dead, arg);
+	rds_end(&q);
+	free(list);
+	return r;
+}
+
+/* The field of a delayed entry that is old enough. */
+static int find_delayed(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t before_s,
+			char field[64])
+{
+	char cursor[32] = "0";
+	struct rds_request q;
+	size_t i;
+	int r;
+
+	field[0] = '\0';
+	rds_begin(&q, e);
+	do {
+		const redisReply *page;
+
+		rds_again(&q);
+		rds_command(&q, "sKsss", "HSCAN", "delSlices", cursor, "COUNT", "512");
+		r = rds_run(&q, ctx, CFS_META_OP_delete);
+		if (r || q.reply[0]->elements != 2)
+			break;
+		page = q.reply[0]->element[1];
+		snprintf(cursor, sizeof(cursor), "%s", q.reply[0]->element[0]->str);
+		for (i = 0; i + 1 < page->elements && !field[0]; i += 2) {
+			const char *name = page->element[i]->str, *bar = strchr(name, '_');
+
+			if (bar && page->element[i]->len < 64 &&
+			    strtoll(bar + 1, NULL, 10) < before_s)
+				snprintf(field, 64, "%s", name);
+		}
+	} while (!field[0] && strcmp(cursor, "0") != 0);
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_expire_delayed(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t before_s,
+			  cfs_engine_slice_fn dead, void *arg)
+{
+	struct rds_request q;
+	char field[64];
+	redisReply *a;
+	int r = find_delayed(e, ctx, before_s, field);
+
+	if (r || !field[0])
+		return r ? r : 1;
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_delete, &rds_expire_delayed_lua, &a, "s", field);
+	if (r == -EIO)
+		cfs_err("delayed entry is damaged: entry=%s", field);
+	if (!r)
+		rds_each_pair(a->element[1], dead, arg);
+	rds_end(&q);
+	/* Somebody else has taken this one; there may be others. */
+	return r > 0 ? 0 : r;
+}

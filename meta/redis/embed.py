@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes scripts.c or scripts.h of the Lua files: embed.py c|h OUTPUT FILE.lua...
+
+The first line of an operation's file says what it needs:
+    -- read: attr            answers only
+    -- write: attr rules     changes something; its answer is remembered (lib/answer.lua)
+Names are those of files in lib/, put before it in this order. It defines op(arguments...).
+"""
+import hashlib
+import os
+import sys
+
+
+def source(path):
+    """Without comments and indentation, which the server would only have to skip."""
+    lines = []
+    with open(path, encoding="ascii") as f:
+        for line in f:
+            line = line.strip()
+            if line and not line.startswith("--"):
+                lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def compose(path):
+    with open(path, encoding="ascii") as f:
+        next(f)
+        kind, _, libs = f.readline().strip().lstrip("- ").partition(":")
+    if kind not in ("read", "write"):
+        sys.exit(f"{path}: the second line must be '-- read: ...' or '-- write: ...'")
+    lib = os.path.join(os.path.dirname(path), "lib")
+    names = ["base"] + (["log"] if kind == "write" else []) + libs.split()
+    text = "".join(source(os.path.join(lib, n + ".lua")) for n in names) + source(path)
+    if kind == "write":
+        return True, text + source(os.path.join(lib, "answer.lua"))
+    return False, text + "return op(unpack(ARGV))\n"
+
+
+def quote(text):
+    out = []
+    for line in text.splitlines():
+        out.append('"' + line.replace("\\", "\\\\").replace('"', '\\"') + '\\n"')
+    return "\n\t\t".join(out)
+
+
+def main():
+    kind, out, files = sys.argv[1], sys.argv[2], sys.argv[3:]
+    lines = ["/* Made from meta/redis/ by embed.py. */"]
+    if kind == "h":
+        lines += ["#ifndef CFS_META_REDIS_SCRIPTS_H", "#define CFS_META_REDIS_SCRIPTS_H",
+                  "#include <stdbool.h>", "#include <stddef.h>",
+                  "struct rds_script { const char *name; bool writes; char sha[41]; "
+                  "const char *text; size_t len; };"]
+    else:
+        lines.append('#include "scripts.h"')
+    for path in sorted(files):
+        name = os.path.splitext(os.path.basename(path))[0]
+        if kind == "h":
+            lines.append(f"extern const struct rds_script rds_{name}_lua;")
+            continue
+        writes, text = compose(path)
+        sha = hashlib.sha1(text.encode()).hexdigest()
+        lines.append(f'const struct rds_script rds_{name}_lua = {{"{name}", '
+                     f'{str(writes).lower()}, "{sha}",\n\t\t{quote(text)}, {len(text)}}};')
+    if kind == "h":
+        lines.append("#endif")
+    with open(out, "w", encoding="ascii") as f:
+        f.write("\n".join(lines) + "\n")
+
+
+main()

@@ -1,0 +1,23 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Key prefix and short names. Inode numbers and lengths beyond 2^53 are no exact Lua numbers: they
+-- stay 8 bytes (names that end in 8) or decimal text, and are split in 32-bit halves for arithmetic.
+local P, call, sub, byte, char = KEYS[1], redis.call, string.sub, string.byte, string.char
+local fmt, floor, pack, parse = string.format, math.floor, struct.pack, struct.unpack
+-- The decimal text of 8 bytes.
+local function dec(b)
+	local hi, lo = parse('>I4I4', b)
+	if hi < 2097152 then
+		return fmt('%.0f', hi * 4294967296 + lo)
+	end
+	local a, out = {parse('>HHHH', b)}, ''
+	repeat
+		local r = 0
+		for i = 1, 4 do
+			local v = r * 65536 + a[i]
+			a[i] = floor(v / 1000000)
+			r = v % 1000000
+		end
+		out = fmt('%06d', r) .. out
+	until a[1] + a[2] + a[3] + a[4] == 0
+	return (string.gsub(out, '^0+', ''))
+end

@@ -1,0 +1,100 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What happens to an inode whose name is gone (volume-format section 9).
+local LINKED, TRASHED, SUSTAINED, DELETED = 1, 2, 3, 4
+-- Up to so many chunk lists are looked for; a longer file is taken to have some.
+local MANY = 64
+local function has_chunks(ino, n)
+	if n > MANY then
+		return true
+	end
+	local keys = {}
+	for i = 0, n - 1 do
+		keys[#keys + 1] = P .. 'c' .. ino .. '_' .. i
+	end
+	return #keys > 0 and call('EXISTS', unpack(keys)) > 0
+end
+-- True when the file has left data, which is remembered for deletion.
+local function put_delfile(ino, a, now)
+	local hi, lo = halves(length8_of(a))
+	local length, n = dec(length8_of(a)), hi * 64 + math.ceil(lo / 67108864)
+	local top = tonumber(call('HGET', P .. 'zcachefs:top', ino) or 0)
+	if top > 0 then
+		call('HDEL', P .. 'zcachefs:top', ino)
+		if top > n then
+			n = top
+			length = int(top * 67108864)
+		end
+	end
+	if n == 0 or not has_chunks(ino, n) then
+		return false, length
+	end
+	call('ZADD', P .. 'delfiles', (parse('>i8', now)), ino .. ':' .. length)
+	return true, length
+end
+-- Everything of the inode but its data.
+local function delete_inode(ino, a, now)
+	local kind = type_of(a)
+	call('DEL', P .. 'i' .. ino, P .. 'x' .. ino, P .. 'p' .. ino)
+	use_volume(-blocks(a), -1)
+	if kind == FILE then
+		return put_delfile(ino, a, now)
+	elseif kind == SYMLINK then
+		call('DEL', P .. 's' .. ino)
+	end
+	return false, '0'
+end
+-- open: does this client have it open, '' when the client was not asked, or about another inode;
+-- sid: '0' without session. These tell whether a file can be kept; nil: the client must be asked.
+local function fate_of(a, ino, trash, trash_name, open, asked, sid)
+	local kind = type_of(a)
+	if trash ~= '0' and has(byte(a, 1), 32) == 0 and not (nlink_of(a) > 1 and kind ~= DIR and
+		call('HEXISTS', P .. 'd' .. trash, trash_name) == 1) then
+		return TRASHED
+	end
+	if kind ~= DIR and nlink_of(a) > 1 then
+		return LINKED
+	end
+	if kind ~= FILE or sid == '0' then
+		return DELETED
+	end
+	if asked ~= ino then
+		return nil
+	end
+	return open == '1' and SUSTAINED or DELETED
+end
+local function trash_name_of(parent, ino, name)
+	return sub(parent .. '-' .. ino .. '-' .. name, 1, 255)
+end
+-- Returns the inode's record (before it, when deleted), whether data was left, and the length under
+-- which it waits for its deletion.
+local function dispose(fate, parent, name, ino, ino8, a, trash, trash8, now, stats, sid)
+	use_entry(stats, parent, a, -1)
+	if type_of(a) == DIR then
+		drop_stats(ino)
+	end
+	if fate == DELETED then
+		return a, delete_inode(ino, a, now)
+	end
+	a = set_ctime(a, now)
+	if fate == TRASHED then
+		call('HSET', P .. 'd' .. trash, trash_name_of(parent, ino, name), char(type_of(a)) .. ino8)
+		if has_parent(a) then
+			a = set_parent(a, trash8)
+		else
+			call('HINCRBY', P .. 'p' .. ino, parent, -1)
+			call('HINCRBY', P .. 'p' .. ino, trash, 1)
+		end
+		use_entry(stats, trash, a, 1)
+	elseif fate == LINKED then
+		a = set_nlink(a, nlink_of(a) - 1)
+		if not has_parent(a) then
+			call('HINCRBY', P .. 'p' .. ino, parent, -1)
+		end
+	else
+		a = set_nlink(a, 0)
+		call('SADD', P .. 'session' .. sid, ino)
+		call('DEL', P .. 'x' .. ino, P .. 'p' .. ino)
+	end
+	put(ino, a)
+	return a, false, '0'
+end

@@ -1,0 +1,41 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- write: attr rules usage
+local function op(ino, ino8, parent, parent8, name, who, now, stats, skip_ms)
+	local dir = get(parent)
+	if not dir then
+		return {ENOENT}
+	end
+	local e = may_add(who, parent8, dir)
+	if e then
+		return {e}
+	end
+	local a = get(ino)
+	if not a then
+		return {ENOENT}
+	end
+	if type_of(a) == DIR or has(byte(a, 1), 3) ~= 0 then
+		return {EPERM}
+	end
+	-- Unlinked and only kept open, or in the trash: there is no way back.
+	if nlink_of(a) == 0 then
+		return {ENOENT}
+	end
+	if is_trash(parent8_of(a)) then
+		return {EPERM}
+	end
+	if call('HEXISTS', P .. 'd' .. parent, name) == 1 then
+		return {EEXIST}
+	end
+	if has_parent(a) then
+		call('HINCRBY', P .. 'p' .. ino, dec(parent8_of(a)), 1)
+	end
+	call('HINCRBY', P .. 'p' .. ino, parent, 1)
+	a = set_parent(set_ctime(set_nlink(a, nlink_of(a) + 1), now), NONE8)
+	put(ino, a)
+	call('HSET', P .. 'd' .. parent, name, char(type_of(a)) .. ino8)
+	local touched
+	dir, touched = touch(parent, parent8, dir, now, skip_ms, 0)
+	use_entry(stats, parent, a, 1)
+	log('LINK(%s,%s,%s,%s):%d', ino, parent, escape(name), tostring(touched), nlink_of(a))
+	return {0, a}
+end

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* BSD and POSIX locks (volume-format section 9): one try, a conflict is -EAGAIN. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "meta/redis/ops.h"
+#include "meta/rules.h"
+
+enum { PLOCK_BYTES = 24, RACES = 1000 };
+
+static const char *letter(unsigned type)
+{
+	return type == CFS_LOCK_READ ? "R" : type == CFS_LOCK_WRITE ? "W" : "U";
+}
+
+int rds_op_flock(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t sid,
+		 uint64_t owner, enum cfs_lock_type type)
+{
+	char hex[20], line[80];
+	struct rds_request q;
+	redisReply *a;
+	int r;
+
+	snprintf(hex, sizeof(hex), "%016" PRIX64, owner);
+	snprintf(line, sizeof(line), "%" PRIu64 ",%" PRIu64 ",%s", ino, owner, letter(type));
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_lock, &rds_flock_lua, &a, "uusss", ino, sid, hex,
+		       letter(type), line);
+	rds_end(&q);
+	return r;
+}
+
+/* ---- POSIX locks ---- */
+
+struct list {
+	struct cfs_plock *v;
+	size_t n;
+};
+
+static int decode(cfs_ino_t ino, const redisReply *value, struct list *ret)
+{
+	size_t i, n = value->len / PLOCK_BYTES;
+	const char *p = value->str;
+
+	if (value->len % PLOCK_BYTES) {
+		cfs_err("lock record is damaged: inode=%" PRIu64 " bytes=%zu", ino, value->len);
+		return -EIO;
+	}
+	ret->v = calloc(n ? n : 1, sizeof(*ret->v));
+	if (!ret->v)
+		return -ENOMEM;
+	ret->n = n;
+	for (i = 0; i < n; i++, p += PLOCK_BYTES)
+		ret->v[i] = (struct cfs_plock){
+			.type = cfs_get_be32(p),
+			.pid = cfs_get_be32(p + 4),
+			.start = cfs_get_be64(p + 8),
+			.end = cfs_get_be64(p + 16),
+		};
+	return 0;
+}
+
+static void encode(const struct cfs_plock *v, size_t n, uint8_t *out)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++, out += PLOCK_BYTES) {
+		cfs_put_be32(out, v[i].type);
+		cfs_put_be32(out + 4, v[i].pid);
+		cfs_put_be64(out + 8, v[i].start);
+		cfs_put_be64(out + 16, v[i].end);
+	}
+}
+
+struct conflict {
+	bool found;
+	struct cfs_plock lock;
+	uint64_t sid, owner;
+};
+
+/* All lists of the inode against *lock: our own in *ret_mine, the conflict that starts first in
+ * *ret. */
+static int judge(cfs_ino_t ino, const redisReply *all, const char *mine,
+		 const struct cfs_plock *lock, struct list *ret_mine, struct conflict *ret)
+{
+	size_t i;
+
+	*ret = (struct conflict){0};
+	for (i = 0; i + 1 < all->elements; i += 2) {
+		const char *field = all->element[i]->str, *bar = strchr(field, '_');
+		const struct cfs_plock *l;
+		struct list other;
+		int r;
+
+		if (strcmp(field, mine) == 0) {
+			r = decode(ino, all->element[i + 1], ret_mine);
+			if (r)
+				return r;
+			continue;
+		}
+		r = decode(ino, all->element[i + 1], &other);
+		if (r)
+			return r;
+		l = cfs_rules_plock_conflict(other.v, other.n, lock);
+		if (l && (!ret->found || l->start < ret->lock.start))
+			*ret = (struct conflict){
+				.found = true,
+				.lock = *l,
+				.sid = strtoull(field, NULL, 10),
+				.owner = bar ? strtoull(bar + 1, NULL, 16) : 0,
+			};
+		free(other.v);
+	}
+	return 0;
+}
+
+static void field_of(uint64_t sid, uint64_t owner, char out[48])
+{
+	snprintf(out, 48, "%" PRIu64 "_%016" PRIX64, sid, owner);
+}
+
+static int store(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t sid,
+		 uint64_t owner, const struct cfs_plock *lock, const redisReply *all,
+		 const struct list *mine)
+{
+	char hex[20], line[160];
+	struct cfs_plock *v = NULL;
+	struct rds_request q;
+	uint8_t *bytes;
+	redisReply *a;
+	ssize_t n = cfs_rules_plock_apply(mine->v, mine->n, lock, &v);
+	size_t i;
+	int r;
+
+	if (n < 0)
+		return (int)n;
+	bytes = malloc((size_t)n * PLOCK_BYTES + 1);
+	if (!bytes) {
+		free(v);
+		return -ENOMEM;
+	}
+	encode(v, (size_t)n, bytes);
+	snprintf(hex, sizeof(hex), "%016" PRIX64, owner);
+	snprintf(line, sizeof(line), "%" PRIu64 ",%" PRIu64 ",%s,%" PRIu64 ",%" PRIu64 ",%u", ino,
+		 owner, letter(lock->type), lock->start, lock->end,
+		 lock->type == CFS_LOCK_NONE ? 0 : lock->pid);
+	rds_begin(&q, e);
+	rds_script_begin(&q, ctx, &rds_setlk_lua, 5 + all->elements);
+	rds_words(&q, "uusbs", ino, sid, hex, bytes, (size_t)n * PLOCK_BYTES, line);
+	for (i = 0; i < all->elements; i++)
+		rds_words(&q, "b", all->element[i]->str, all->element[i]->len);
+	r = rds_script_run(&q, ctx, CFS_META_OP_lock, &a);
+	rds_end(&q);
+	free(bytes);
+	free(v);
+	return r;
+}
+
+int rds_op_setlk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t sid,
+		 uint64_t owner, const struct cfs_plock *lock)
+{
+	unsigned races = 0;
+	struct rds_request q;
+	char mine[48];
+	int r;
+
+	field_of(sid, owner, mine);
+	rds_begin(&q, e);
+	do {
+		struct conflict c;
+		struct list l = {0};
+
+		rds_again(&q);
+		rds_command(&q, "sk", "HGETALL", "lockp", ino);
+		r = rds_run(&q, ctx, CFS_META_OP_lock);
+		if (!r)
+			r = judge(ino, q.reply[0], mine, lock, &l, &c);
+		if (!r && c.found)
+			r = -EAGAIN;
+		if (!r)
+			r = store(e, ctx, ino, sid, owner, lock, q.reply[0], &l);
+		free(l.v);
+	} while (r == -EBUSY && ++races < RACES && !cfs_deadline_passed(ctx->deadline));
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_getlk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t sid,
+		 uint64_t owner, struct cfs_plock *lock, uint64_t *ret_sid, uint64_t *ret_owner)
+{
+	struct list l = {0};
+	struct rds_request q;
+	struct conflict c;
+	char mine[48];
+	int r;
+
+	field_of(sid, owner, mine);
+	rds_begin(&q, e);
+	rds_command(&q, "sk", "HGETALL", "lockp", ino);
+	r = rds_run(&q, ctx, CFS_META_OP_lock);
+	if (!r)
+		r = judge(ino, q.reply[0], mine, lock, &l, &c);
+	free(l.v);
+	if (!r && c.found) {
+		*lock = c.lock;
+		*ret_sid = c.sid;
+		*ret_owner = c.owner;
+	} else if (!r) {
+		lock->type = CFS_LOCK_NONE;
+	}
+	rds_end(&q);
+	return r;
+}

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine's life: connecting, judging the server, the table of operations. */
+#include "base/module.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "meta/redis/ops.h"
+
+static int strange(struct rds *r, const char *what, const redisReply *reply, char err[256])
+{
+	snprintf(err, 256, "Redis at %.100s: %s: %.100s", r->target.where, what,
+		 reply->type == REDIS_REPLY_ERROR ? reply->str : "strange answer");
+	return -EACCES;
+}
+
+/* "field:value\r\n" of INFO */
+static bool info_field(const redisReply *info, const char *field, char *buf, size_t size)
+{
+	const char *p = rds_is_bytes(info) ? strstr(info->str, field) : NULL;
+
+	if (!p)
+		return false;
+	p += strlen(field);
+	snprintf(buf, size, "%.*s", (int)strcspn(p, "\r\n"), p);
+	return true;
+}
+
+static int check_version(struct rds *r, const redisReply *info, char err[256])
+{
+	char version[32];
+
+	if (!info_field(info, "redis_version:", version, sizeof(version)) ||
+	    strtol(version, NULL, 10) >= 4)
+		return 0;
+	snprintf(err, 256, "Redis at %.100s is version %.30s, at least 4.0 is needed",
+		 r->target.where, version);
+	return -EPROTONOSUPPORT;
+}
+
+static int check_role(struct rds *r, const redisReply *info, char err[256])
+{
+	char role[16];
+
+	if (r->read_only || !info_field(info, "role:", role, sizeof(role)) ||
+	    strcmp(role, "slave") != 0)
+		return 0;
+	snprintf(err, 256,
+		 "Redis at %.120s is a read-only replica: name its master in the URL, or mount "
+		 "read-only",
+		 r->target.where);
+	return -EROFS;
+}
+
+/* A key that was evicted is a lost file. */
+static int check_eviction(struct rds *r, const redisReply *info, char err[256])
+{
+	char policy[40];
+
+	if (r->read_only || r->target.any_eviction ||
+	    !info_field(info, "maxmemory_policy:", policy, sizeof(policy)) ||
+	    strcmp(policy, "noeviction") == 0)
+		return 0;
+	snprintf(err, 256,
+		 "Redis at %.80s may evict keys (maxmemory-policy %.20s): run CONFIG SET "
+		 "maxmemory-policy noeviction, or add ?any-eviction-policy to the URL",
+		 r->target.where, policy);
+	return -EPERM;
+}
+
+/* The first command that needs rights: INFO itself may be forbidden, which is no reason to stop. */
+static int check_rights(struct rds *r, struct rds_sock *s, cfs_deadline_t deadline, char err[256])
+{
+	redisReply *reply = NULL;
+	char key[64];
+	int rc;
+
+	snprintf(key, sizeof(key), "%ssetting", r->prefix);
+	rc = rds_sock_ask(s, deadline, &reply, "EVAL", "return redis.call('EXISTS', KEYS[1])", "1",
+			  key, NULL);
+	if (!rc && reply->type == REDIS_REPLY_ERROR && strncmp(reply->str, "MOVED ", 6) == 0)
+		rds_target_moved(&r->target, reply->str + 6);
+	else if (!rc && reply->type == REDIS_REPLY_ERROR && !strstr(reply->str, "LOADING"))
+		rc = strange(r, "scripts cannot be run", reply, err);
+	if (reply)
+		freeReplyObject(reply);
+	return rc;
+}
+
+/* A cluster answers CLUSTER INFO; its only database is 0, so volumes are told apart by a prefix. */
+static int detect_cluster(struct rds *r, struct rds_sock *s, cfs_deadline_t deadline)
+{
+	redisReply *reply = NULL;
+	int rc = rds_sock_ask(s, deadline, &reply, "CLUSTER", "INFO", NULL);
+
+	if (rc)
+		return rc;
+	r->target.cluster = rds_is_bytes(reply) && strstr(reply->str, "cluster_state:");
+	freeReplyObject(reply);
+	if (r->target.cluster)
+		snprintf(r->prefix, sizeof(r->prefix), "{%u}", r->target.db);
+	return 0;
+}
+
+static int check_info(struct rds *r, struct rds_sock *s, cfs_deadline_t deadline, char err[256])
+{
+	static const char *const sections[] = {"server", "replication", "memory"};
+	redisReply *info = NULL;
+	size_t i;
+	int rc = 0;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(sections) && !rc; i++) {
+		rc = rds_sock_ask(s, deadline, &info, "INFO", sections[i], NULL);
+		if (rc)
+			break;
+		if (i == 0)
+			rc = check_version(r, info, err);
+		else if (i == 1 && !r->target.cluster)
+			rc = check_role(r, info, err);
+		else if (i == 2)
+			rc = check_eviction(r, info, err);
+		freeReplyObject(info);
+	}
+	return rc;
+}
+
+static int probe(struct rds *r, cfs_deadline_t deadline, char err[256])
+{
+	struct rds_sock *s;
+	int rc = rds_sock_open(&r->target, deadline, &s, err);
+
+	if (rc)
+		return rc;
+	snprintf(err, 256, "Redis at %.100s does not answer", r->target.where);
+	rc = detect_cluster(r, s, deadline);
+	if (!rc)
+		rc = check_rights(r, s, deadline, err);
+	if (!rc)
+		rc = check_info(r, s, deadline, err);
+	rds_sock_close(s);
+	return rc;
+}
+
+static void close_engine(struct cfs_engine *e)
+{
+	struct rds *r = rds_of(e);
+	unsigned i;
+
+	for (i = 0; r->pipes && i < r->n_pipes; i++)
+		rds_pipe_destroy(r->pipes[i]);
+	free(r->pipes);
+	rds_windows_destroy(r->windows);
+	rds_doomed_destroy(r->doomed);
+	rds_target_free(&r->target);
+	free(r);
+}
+
+static int create_parts(struct rds *r)
+{
+	int rc = rds_windows_create(&r->windows);
+	unsigned i;
+
+	if (!rc)
+		rc = rds_doomed_create(&r->doomed);
+	r->pipes = calloc(r->target.max_conns, sizeof(struct rds_pipe *));
+	if (!r->pipes)
+		return -ENOMEM;
+	r->n_pipes = r->target.max_conns;
+	for (i = 0; i < r->n_pipes && !rc; i++)
+		rc = rds_pipe_create(&r->target, &r->pipes[i]);
+	return rc;
+}
+
+extern const struct cfs_engine_ops rds_engine;
+
+static int open_engine(const struct cfs_engine_conf *conf, struct cfs_engine **ret, char err[256])
+{
+	struct rds *r = calloc(1, sizeof(*r));
+	int rc;
+
+	if (!r) {
+		snprintf(err, 256, "out of memory");
+		return -ENOMEM;
+	}
+	r->engine.ops = &rds_engine;
+	r->engine.core = conf->core;
+	r->read_only = conf->meta->read_only;
+	r->client = cfs_random_u64() ^ (uint64_t)cfs_wall().tv_nsec << 32;
+	rc = rds_target_init(&r->target, conf->url, err);
+	if (!rc) {
+		rc = create_parts(r);
+		if (rc)
+			snprintf(err, 256, "out of memory");
+	}
+	if (!rc)
+		rc = probe(r, cfs_deadline_in(conf->meta->timeout_ms), err);
+	if (rc) {
+		close_engine(&r->engine);
+		return rc;
+	}
+	*ret = &r->engine;
+	return 0;
+}
+
+const struct cfs_engine_ops rds_engine = {
+	.name = "redis",
+	.inline_usage = true,
+	.open = open_engine,
+	.close = close_engine,
+	.create = rds_op_create,
+	.upgrade = rds_op_upgrade,
+	.get_setting = rds_op_get_setting,
+	.put_setting = rds_op_put_setting,
+	.destroy = rds_op_destroy,
+	.add_counter = rds_op_add_counter,
+	.get_counters = rds_op_get_counters,
+	.claim_job = rds_op_claim_job,
+	.new_session = rds_op_new_session,
+	.refresh_session = rds_op_refresh_session,
+	.clean_session = rds_op_clean_session,
+	.each_session = rds_op_each_session,
+	.lookup = rds_op_lookup,
+	.getattr = rds_op_getattr,
+	.setattr = rds_op_setattr,
+	.touch_atime = rds_op_touch_atime,
+	.readlink = rds_op_readlink,
+	.mknod = rds_op_mknod,
+	.link = rds_op_link,
+	.unlink = rds_op_unlink,
+	.rmdir = rds_op_rmdir,
+	.rename = rds_op_rename,
+	.readdir = rds_op_readdir,
+	.trash_dir = rds_op_trash_dir,
+	.each_parent = rds_op_each_parent,
+	.read_chunk = rds_op_read_chunk,
+	.commit_slice = rds_op_commit_slice,
+	.truncate = rds_op_truncate,
+	.fallocate = rds_op_fallocate,
+	.copy_range = rds_op_copy_range,
+	.compact_chunk = rds_op_compact_chunk,
+	.end_sustained = rds_op_end_sustained,
+	.each_delfile = rds_op_each_delfile,
+	.delete_chunk = rds_op_delete_chunk,
+	.drop_delfile = rds_op_drop_delfile,
+	.each_dead_slice = rds_op_each_dead_slice,
+	.orphan_slice = rds_op_orphan_slice,
+	.drop_slice = rds_op_drop_slice,
+	.expire_delayed = rds_op_expire_delayed,
+	.each_slice = rds_op_each_slice,
+	.getxattr = rds_op_getxattr,
+	.listxattr = rds_op_listxattr,
+	.setxattr = rds_op_setxattr,
+	.removexattr = rds_op_removexattr,
+	.get_acl = rds_op_get_acl,
+	.put_acl = rds_op_put_acl,
+	.set_acl_id = rds_op_set_acl_id,
+	.flock = rds_op_flock,
+	.setlk = rds_op_setlk,
+	.getlk = rds_op_getlk,
+	.get_dir_stat = rds_op_get_dir_stat,
+	.set_dir_stat = rds_op_set_dir_stat,
+	.add_usage = rds_op_add_usage,
+	.each_quota = rds_op_each_quota,
+	.put_quota = rds_op_put_quota,
+	.del_quota = rds_op_del_quota,
+	.add_quota_usage = rds_op_add_quota_usage,
+	.clone_ino = rds_op_clone_ino,
+	.attach = rds_op_attach,
+	.drop_detached = rds_op_drop_detached,
+	.scan = rds_op_scan,
+	.list_chunks = rds_op_list_chunks,
+	.check_inode = rds_op_check_inode,
+	.check_usage = rds_op_check_usage,
+	.fix_refs = rds_op_fix_refs,
+	.clear_dir_stats = rds_op_clear_dir_stats,
+	.put_rows = rds_op_put_rows,
+	.trim_changelog = rds_op_trim_changelog,
+	.put_record = rds_op_put_record,
+	.drop_record = rds_op_drop_record,
+	.each_record = rds_op_each_record,
+};
+
+CFS_MODULE_EXPORT(&rds_engine);

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names and attributes. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/cleanup.h"
+#include "meta/redis/ops.h"
+#include "meta/rules.h"
+
+/* ---- guesses ---- */
+
+/*
+ * Whether a file that loses its last name is kept depends on this client having it open, and the
+ * script that removes the name cannot ask. What was last known about the name is sent along; when
+ * that is another inode, the script asks back (remove.lua).
+ */
+static uint64_t hash_name(cfs_ino_t parent, const char *name, size_t len)
+{
+	uint64_t h = 0xcbf29ce484222325ULL ^ parent;
+	size_t i;
+
+	for (i = 0; i < len; i++)
+		h = (h ^ (unsigned char)name[i]) * 0x100000001b3ULL;
+	return h * 0x9E3779B97F4A7C15ULL;
+}
+
+void rds_remember_name(struct rds *r, cfs_ino_t parent, const char *name, size_t len, cfs_ino_t ino)
+{
+	uint64_t h = hash_name(parent, name, len);
+
+	atomic_store_explicit(&r->guess[h >> 52], ino, memory_order_relaxed);
+}
+
+cfs_ino_t rds_guess(struct rds *r, cfs_ino_t parent, const char *name, size_t len)
+{
+	uint64_t h = hash_name(parent, name, len);
+
+	return atomic_load_explicit(&r->guess[h >> 52], memory_order_relaxed);
+}
+
+/* ---- reads ---- */
+
+static int entry_reply(const redisReply *entry, const redisReply *attr, struct cfs_entry *ret)
+{
+	struct cfs_entry e;
+	uint8_t type;
+	int r;
+
+	if (!rds_is_bytes(entry))
+		return -EIO;
+	r = rds_entry_decode(entry->str, entry->len, &type, &e.ino);
+	if (!r)
+		r = rds_attr_reply(attr, &e.attr);
+	if (!r)
+		*ret = e;
+	return r;
+}
+
+int rds_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t parent,
+		  const char *name, size_t len, struct cfs_entry *ret)
+{
+	struct rds_request q;
+	redisReply *a;
+	int r;
+
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_lookup, &rds_lookup_lua, &a, "ub", parent, name, len);
+	if (!r)
+		r = a->elements == 3 ? entry_reply(a->element[1], a->element[2], ret) : -EIO;
+	if (!r)
+		rds_remember_name(rds_of(e), parent, name, len, ret->ino);
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_getattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		   struct cfs_attr *ret)
+{
+	struct rds_request q;
+	int r;
+
+	rds_begin(&q, e);
+	rds_command(&q, "sk", "GET", "i", ino);
+	r = rds_run(&q, ctx, CFS_META_OP_getattr);
+	if (!r)
+		r = rds_attr_reply(q.reply[0], ret);
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_readlink(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		    char buf[CFS_SYMLINK_MAX + 1])
+{
+	struct cfs_attr attr;
+	struct rds_request q;
+	int r;
+
+	rds_begin(&q, e);
+	rds_command(&q, "sk", "GET", "s", ino);
+	r = rds_run(&q, ctx, CFS_META_OP_readlink);
+	if (!r && rds_is_nil(q.reply[0])) {
+		r = rds_op_getattr(e, ctx, ino, &attr);
+		if (!r)
+			r = attr.type == CFS_TYPE_SYMLINK ? -EIO : -EINVAL;
+	} else if (!r && (!rds_is_bytes(q.reply[0]) || q.reply[0]->len > CFS_SYMLINK_MAX)) {
+		r = -EIO;
+	} else if (!r) {
+		memcpy(buf, q.reply[0]->str, q.reply[0]->len);
+		buf[q.reply[0]->len] = '\0';
+	}
+	rds_end(&q);
+	return r;
+}
+
+/* ---- mknod, link ---- */
+
+static int mknod_reply(const struct cfs_mknod *req, cfs_ino_t ino, const redisReply *a,
+		       struct cfs_entry *ret, struct cfs_usage *ret_usage)
+{
+	struct cfs_attr parent;
+	int r = a->elements == 3 ? rds_attr_reply(a->element[1], &ret->attr) : -EIO;
+
+	if (!r)
+		r = rds_attr_reply(a->element[2], &parent);
+	if (r)
+		return r;
+	ret->ino = ino;
+	*ret_usage = (struct cfs_usage){0};
+	rds_usage_inode(ret_usage, &ret->attr, 1);
+	rds_usage_entry(ret_usage, req->parent, &ret->attr, 1);
+	if (req->ret_parent)
+		*req->ret_parent = parent;
+	return 0;
+}
+
+/* What the changelog says between the name and whether the parent was touched. */
+static char *mknod_line(struct rds *rds, const struct cfs_ctx *ctx, const struct cfs_mknod *req)
+{
+	cfs_auto_free char *target = NULL;
+	char *line = NULL;
+
+	if (!cfs_core_changelog(rds->engine.core))
+		return strdup("");
+	target = malloc(3 * req->target_len + 1);
+	if (!target)
+		return NULL;
+	rds_log_name(req->target, req->target_len, target);
+	if (asprintf(&line, "%u,%u,%u,%u,%u,%s,linux,", ctx->uid, ctx->gid, (unsigned)req->type,
+		     (unsigned)req->mode, (unsigned)req->umask, target) < 0)
+		return NULL;
+	return line;
+}
+
+int rds_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+		 cfs_ino_t ino, struct cfs_entry *ret, struct cfs_usage *ret_usage)
+{
+	const struct cfs_attr plain = {.type = CFS_TYPE_DIR};
+	struct rds *rds = rds_of(e);
+	uint8_t record[RDS_ATTR_MAX], who[RDS_WHO_MAX];
+	cfs_auto_free char *line = mknod_line(rds, ctx, req);
+	struct cfs_attr attr;
+	struct rds_request q;
+	redisReply *a = NULL;
+	size_t len;
+	int r;
+
+	if (!line)
+		return -ENOMEM;
+	cfs_rules_new_inode(ctx, req, &plain, &attr);
+	len = rds_attr_encode(&attr, record);
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_mknod, &rds_mknod_lua, &a, "u8bu8bbtsuubs", req->parent,
+		       req->parent, req->name, req->name_len, ino, ino, record, len, who,
+		       rds_who(ctx, who), ctx->now, rds_stats(rds),
+		       cfs_core_skip_dir_mtime_ms(rds->engine.core), (uint64_t)req->mode,
+		       req->target ? req->target : "", req->target ? req->target_len : 0, line);
+	if (!r) {
+		r = mknod_reply(req, ino, a, ret, ret_usage);
+	} else if (r == -EEXIST && a->elements == 3) {
+		/* A name without node is in the way all the same. */
+		entry_reply(a->element[1], a->element[2], ret);
+	}
+	if (!r)
+		rds_remember_name(rds, req->parent, req->name, req->name_len, ino);
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
+		const char *name, size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage)
+{
+	struct rds *rds = rds_of(e);
+	uint8_t who[RDS_WHO_MAX];
+	struct rds_request q;
+	redisReply *a;
+	int r;
+
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_link, &rds_link_lua, &a, "u8u8bbtsu", ino, ino, parent,
+		       parent, name, len, who, rds_who(ctx, who), ctx->now, rds_stats(rds),
+		       cfs_core_skip_dir_mtime_ms(rds->engine.core));
+	if (!r)
+		r = rds_attr_reply(a->element[1], ret);
+	if (!r) {
+		*ret_usage = (struct cfs_usage){.uid = ret->uid, .gid = ret->gid};
+		rds_usage_entry(ret_usage, parent, ret, 1);
+		rds_remember_name(rds, parent, name, len, ino);
+	}
+	rds_end(&q);
+	return r;
+}
+
+/* ---- setattr ---- */
+
+/* The other client's bits of what was asked to change (volume-format section 14). */
+static unsigned log_bits(uint32_t set)
+{
+	static const struct {
+		uint32_t ours;
+		unsigned theirs;
+	} bits[] = {
+		{CFS_SET_MODE, 1},	  {CFS_SET_UID, 2},	    {CFS_SET_GID, 4},
+		{CFS_SET_ATIME, 16},	  {CFS_SET_MTIME, 32},	    {CFS_SET_CTIME, 64},
+		{CFS_SET_ATIME_NOW, 128}, {CFS_SET_MTIME_NOW, 256}, {CFS_SET_FLAGS, 1 << 15},
+	};
+	unsigned out = 0;
+
+	for (size_t i = 0; i < sizeof(bits) / sizeof(bits[0]); i++)
+		if (set & bits[i].ours)
+			out |= bits[i].theirs;
+	return out;
+}
+
+/* Seconds below zero come from the kernel's unsigned view of "now" (volume-format 5). */
+static struct timespec sane(struct timespec t, const struct cfs_ctx *ctx)
+{
+	return t.tv_sec < 0 ? ctx->now : t;
+}
+
+int rds_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
+		   const struct cfs_attr *in, struct cfs_attr *ret, struct cfs_usage *ret_usage)
+{
+	uint8_t who[RDS_WHO_MAX], uid[4], gid[4];
+	struct rds_request q;
+	struct cfs_attr old;
+	redisReply *a;
+	int r;
+
+	cfs_put_be32(uid, in->uid);
+	cfs_put_be32(gid, in->gid);
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_setattr, &rds_setattr_lua, &a, "uuubbutttbtu", ino,
+		       (uint64_t)set, (uint64_t)(in->mode & 07777), uid, (size_t)4, gid, (size_t)4,
+		       (uint64_t)in->flags, sane(in->atime, ctx), sane(in->mtime, ctx), in->ctime,
+		       who, rds_who(ctx, who), ctx->now, (uint64_t)log_bits(set));
+	if (!r)
+		r = rds_attr_reply(a->element[1], ret);
+	if (!r)
+		r = rds_attr_reply(a->element[2], &old);
+	if (!r) {
+		*ret_usage = (struct cfs_usage){.uid = old.uid, .gid = old.gid};
+		if (ret->uid != old.uid || ret->gid != old.gid) {
+			ret_usage->owner_space = rds_space_of(&old);
+			ret_usage->owner_inodes = 1;
+		}
+	}
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_touch_atime(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       struct timespec atime)
+{
+	struct rds_request q;
+	redisReply *a;
+	int r;
+
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_setattr, &rds_touch_atime_lua, &a, "ut", ino, atime);
+	rds_end(&q);
+	return r;
+}
+
+/* ---- hour directories of the trash ---- */
+
+int rds_op_trash_dir(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *name,
+		     cfs_ino_t *ret)
+{
+	const struct cfs_attr attr = {
+		.type = CFS_TYPE_DIR,
+		.mode = 0555,
+		.nlink = 2,
+		.atime = ctx->now,
+		.mtime = ctx->now,
+		.ctime = ctx->now,
+		.length = CFS_DIR_LENGTH,
+	};
+	struct rds *rds = rds_of(e);
+	uint8_t record[RDS_ATTR_MAX];
+	size_t len = rds_attr_encode(&attr, record);
+	struct rds_request q;
+	redisReply *a;
+	int r;
+
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_mknod, &rds_trash_dir_lua, &a, "u88uusbs",
+		       CFS_TRASH_INO, CFS_TRASH_INO, CFS_ROOT_INO, CFS_TRASH_INO >> 32,
+		       CFS_TRASH_INO & 0xFFFFFFFF, name, record, len, rds_stats(rds));
+	if (!r && a->element[1]->len == 8)
+		*ret = cfs_get_be64(a->element[1]->str);
+	rds_end(&q);
+	return r;
+}

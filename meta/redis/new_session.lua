@@ -1,0 +1,17 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- write:
+-- sid '': a fresh one. Else the record is refreshed, and written again when it has vanished.
+local function op(sid, info, expire)
+	if sid == '' then
+		sid = fmt('%.0f', call('INCR', P .. 'nextsession'))
+	elseif call('HEXISTS', P .. 'sessionInfos', sid) == 1 then
+		call('ZADD', P .. 'allSessions', expire, sid)
+		return {0, sid}
+	end
+	call('ZADD', P .. 'allSessions', expire, sid)
+	call('HSET', P .. 'sessionInfos', sid, info)
+	if LOG then
+		log('NEWSESSION(%s,%s,%s)', sid, expire, escape(info))
+	end
+	return {0, sid}
+end

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Many threads share one connection. A thread puts its request at the end of the queue; if nobody
+ * is sending, it sends what has come together. Then it waits for its reply: if nobody is receiving,
+ * it receives, for itself and for those before it, and hands the task on when its own reply is
+ * there. So a lone thread does its own I/O, and no thread is ever switched to in between.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "meta/redis/redis-internal.h"
+
+enum { CLOSED, CONNECTING, UP, BROKEN };
+
+struct waiter {
+	struct waiter *next;
+	pthread_cond_t woken;
+	redisReply **reply;
+	size_t got, wanted;
+	bool done, lost;
+};
+
+struct rds_pipe {
+	struct rds_target *target;
+	/*
+	 * Protects the rest; not held while connecting, sending and receiving. A broken connection
+	 * is closed by the last one who uses it.
+	 */
+	pthread_mutex_t lock;
+	pthread_cond_t changed; /* of state */
+	int state;
+	bool sending, receiving, renew;
+	struct rds_sock *sock;
+	struct waiter *head, **tail; /* in the order of their requests */
+	char *out;
+	size_t out_len, out_cap;
+};
+
+int rds_pipe_create(struct rds_target *t, struct rds_pipe **ret)
+{
+	struct rds_pipe *p = calloc(1, sizeof(*p));
+
+	if (!p)
+		return -ENOMEM;
+	p->target = t;
+	p->tail = &p->head;
+	pthread_mutex_init(&p->lock, NULL);
+	cfs_cond_init(&p->changed);
+	*ret = p;
+	return 0;
+}
+
+void rds_pipe_destroy(struct rds_pipe *p)
+{
+	if (!p)
+		return;
+	if (p->sock)
+		rds_sock_close(p->sock);
+	free(p->out);
+	pthread_cond_destroy(&p->changed);
+	pthread_mutex_destroy(&p->lock);
+	free(p);
+}
+
+/* ---- with the lock ---- */
+
+static void close_if_unused(struct rds_pipe *p)
+{
+	if (p->state != BROKEN || p->sending || p->receiving)
+		return;
+	rds_sock_close(p->sock);
+	p->sock = NULL;
+	p->state = CLOSED;
+	pthread_cond_broadcast(&p->changed);
+}
+
+static void break_connection(struct rds_pipe *p)
+{
+	struct waiter *w;
+
+	if (p->state != UP)
+		return;
+	p->state = BROKEN;
+	rds_sock_shutdown(p->sock);
+	while ((w = p->head)) {
+		p->head = w->next;
+		w->done = w->lost = true;
+		pthread_cond_signal(&w->woken);
+	}
+	p->tail = &p->head;
+	p->out_len = 0;
+	close_if_unused(p);
+}
+
+static int connect_pipe(struct rds_pipe *p, cfs_deadline_t deadline)
+{
+	struct rds_sock *sock = NULL;
+	char err[256];
+	int r = 0;
+
+	while (p->state == CONNECTING || p->state == BROKEN) {
+		r = cfs_cond_wait(&p->changed, &p->lock, deadline);
+		if (r)
+			return r;
+	}
+	if (p->state == UP)
+		return 0;
+	p->state = CONNECTING;
+	p->renew = false;
+	pthread_mutex_unlock(&p->lock);
+	r = rds_sock_open(p->target, deadline, &sock, err);
+	if (r)
+		cfs_warn("metadata server cannot be reached, trying again: %s", err);
+	pthread_mutex_lock(&p->lock);
+	p->sock = sock;
+	p->state = r ? CLOSED : UP;
+	pthread_cond_broadcast(&p->changed);
+	return r;
+}
+
+static int enqueue(struct rds_pipe *p, const void *data, size_t len, struct waiter *w)
+{
+	size_t cap = p->out_cap ? p->out_cap : 4096;
+	char *out;
+
+	while (cap < p->out_len + len)
+		cap *= 2;
+	if (cap != p->out_cap) {
+		out = realloc(p->out, cap);
+		if (!out)
+			return -ENOMEM;
+		p->out = out;
+		p->out_cap = cap;
+	}
+	memcpy(p->out + p->out_len, data, len);
+	p->out_len += len;
+	*p->tail = w;
+	p->tail = &w->next;
+	return 0;
+}
+
+/* What others add meanwhile goes along. */
+static void send_all(struct rds_pipe *p, cfs_deadline_t deadline)
+{
+	p->sending = true;
+	while (p->out_len && p->state == UP) {
+		char *out = p->out;
+		size_t len = p->out_len, cap = p->out_cap;
+		int r;
+
+		p->out = NULL;
+		p->out_len = p->out_cap = 0;
+		pthread_mutex_unlock(&p->lock);
+		r = rds_sock_send(p->sock, out, len, deadline);
+		pthread_mutex_lock(&p->lock);
+		if (!p->out && cap <= 65536) {
+			p->out = out;
+			p->out_cap = cap;
+		} else {
+			free(out);
+		}
+		if (r)
+			break_connection(p);
+	}
+	p->sending = false;
+	close_if_unused(p);
+}
+
+static void hand_out(struct rds_pipe *p, redisReply *reply)
+{
+	struct waiter *w = p->head;
+
+	/* A reply that nobody asked for: the server says goodbye. */
+	if (!w) {
+		freeReplyObject(reply);
+		break_connection(p);
+		return;
+	}
+	w->reply[w->got++] = reply;
+	if (w->got < w->wanted)
+		return;
+	p->head = w->next;
+	if (!p->head)
+		p->tail = &p->head;
+	w->done = true;
+	pthread_cond_signal(&w->woken);
+}
+
+/* Receives until our own request is answered. */
+static void receive_for(struct rds_pipe *p, struct waiter *me, cfs_deadline_t deadline)
+{
+	p->receiving = true;
+	while (!me->done && p->state == UP) {
+		redisReply *reply = NULL;
+		int r;
+
+		pthread_mutex_unlock(&p->lock);
+		r = rds_sock_receive(p->sock, deadline, &reply);
+		pthread_mutex_lock(&p->lock);
+		while (!r && p->state == UP) {
+			hand_out(p, reply);
+			reply = NULL;
+			r = rds_sock_receive(p->sock, 0, &reply);
+		}
+		if (reply)
+			freeReplyObject(reply);
+		if (r && r != -EAGAIN)
+			break_connection(p);
+	}
+	p->receiving = false;
+	close_if_unused(p);
+	if (p->head)
+		pthread_cond_signal(&p->head->woken);
+}
+
+static int wait_for_reply(struct rds_pipe *p, struct waiter *me, cfs_deadline_t deadline)
+{
+	while (!me->done) {
+		if (!p->receiving) {
+			receive_for(p, me, deadline);
+		} else if (cfs_cond_wait(&me->woken, &p->lock, deadline) && !me->done) {
+			/* Replies come in order: one that is not waited for spoils the rest. */
+			break_connection(p);
+		}
+	}
+	return me->lost ? -ENOTCONN : 0;
+}
+
+int rds_pipe_run(struct rds_pipe *p, const void *data, size_t len, size_t n,
+		 cfs_deadline_t deadline, redisReply **ret, bool *ret_sent)
+{
+	struct waiter me = {.reply = ret, .wanted = n};
+	size_t i;
+	int r;
+
+	*ret_sent = false;
+	cfs_cond_init(&me.woken);
+	deadline = cfs_deadline_min(deadline, cfs_deadline_in(p->target->read_timeout_ms));
+	pthread_mutex_lock(&p->lock);
+	if (p->renew && p->state == UP)
+		break_connection(p);
+	r = p->state == UP ? 0 : connect_pipe(p, deadline);
+	if (!r)
+		r = enqueue(p, data, len, &me);
+	if (!r) {
+		*ret_sent = true;
+		if (!p->sending)
+			send_all(p, deadline);
+		r = wait_for_reply(p, &me, deadline);
+	}
+	pthread_mutex_unlock(&p->lock);
+	pthread_cond_destroy(&me.woken);
+	for (i = 0; r && i < me.got; i++)
+		freeReplyObject(ret[i]);
+	return r;
+}
+
+void rds_pipe_renew(struct rds_pipe *p)
+{
+	pthread_mutex_lock(&p->lock);
+	p->renew = true;
+	pthread_mutex_unlock(&p->lock);
+}

@@ -1,0 +1,555 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Directory listings.
+ *
+ * A hash has no order that survives its growing and shrinking, so listings go in the order of
+ * names: HSCAN over the whole directory, of which the WINDOW smallest names behind the cursor are
+ * kept. The following pages come out of that window; each looks its names up again, so what is gone
+ * meanwhile is not delivered. A directory larger than a window is scanned once per window.
+ *
+ * A cursor is the window's number and the last name. A window that was given up for another one is
+ * made again; one number is only ever used for windows made later, so a listing never sees less
+ * than there was when it began.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "meta/redis/ops.h"
+
+enum { WINDOW = 256 * 1024, WINDOWS = 32, BATCH = 1000, PAGE = 1000, MAX_TOTAL = 2 * WINDOW };
+
+struct name {
+	uint16_t len;
+	char text[];
+};
+
+struct window {
+	cfs_ino_t dir; /* 0: unused */
+	uint64_t used; /* when it was used last */
+	size_t n;
+	struct name **v; /* sorted */
+	bool at_end;	 /* no name behind the last one */
+	/* names in it are all there are behind `low` */
+	uint16_t low_len;
+	char low[CFS_NAME_MAX];
+	unsigned users; /* pages being delivered from it */
+	bool dropped;	/* freed by the last user */
+};
+
+struct rds_windows {
+	pthread_mutex_t lock; /* protects the array and window.used, users, dropped */
+	struct window *v[WINDOWS];
+	size_t total; /* names in all of them */
+	uint64_t clock;
+};
+
+int rds_windows_create(struct rds_windows **ret)
+{
+	struct rds_windows *w = calloc(1, sizeof(*w));
+
+	if (!w)
+		return -ENOMEM;
+	pthread_mutex_init(&w->lock, NULL);
+	*ret = w;
+	return 0;
+}
+
+static void free_window(struct window *w)
+{
+	size_t i;
+
+	for (i = 0; i < w->n; i++)
+		free(w->v[i]);
+	free(w->v);
+	free(w);
+}
+
+void rds_windows_destroy(struct rds_windows *ws)
+{
+	size_t i;
+
+	if (!ws)
+		return;
+	for (i = 0; i < WINDOWS; i++)
+		if (ws->v[i])
+			free_window(ws->v[i]);
+	pthread_mutex_destroy(&ws->lock);
+	free(ws);
+}
+
+static int compare_bytes(const char *a, size_t a_len, const char *b, size_t b_len)
+{
+	int r = memcmp(a, b, CFS_MIN(a_len, b_len));
+
+	return r ? r : (a_len > b_len) - (a_len < b_len);
+}
+
+static int compare_names(const void *a, const void *b)
+{
+	const struct name *x = *(struct name *const *)a, *y = *(struct name *const *)b;
+
+	return compare_bytes(x->text, x->len, y->text, y->len);
+}
+
+/* ---- the store of windows ---- */
+
+/* With the lock. */
+static void drop(struct rds_windows *ws, size_t i)
+{
+	struct window *w = ws->v[i];
+
+	ws->v[i] = NULL;
+	ws->total -= w->n;
+	w->dropped = true;
+	if (!w->users)
+		free_window(w);
+}
+
+/* Is the name behind which the listing goes on within the window? */
+static bool covers(const struct window *w, cfs_ino_t dir, const char *name, size_t len)
+{
+	const struct name *last = w->n ? w->v[w->n - 1] : NULL;
+
+	if (w->dir != dir || compare_bytes(name, len, w->low, w->low_len) < 0)
+		return false;
+	return w->at_end || (last && compare_bytes(name, len, last->text, last->len) < 0);
+}
+
+static struct window *take(struct rds_windows *ws, unsigned number, cfs_ino_t dir, const char *name,
+			   size_t len)
+{
+	struct window *w = NULL;
+
+	pthread_mutex_lock(&ws->lock);
+	if (number < WINDOWS && ws->v[number] && covers(ws->v[number], dir, name, len)) {
+		w = ws->v[number];
+		w->used = ++ws->clock;
+		w->users++;
+	}
+	pthread_mutex_unlock(&ws->lock);
+	return w;
+}
+
+static void leave(struct rds_windows *ws, struct window *w)
+{
+	bool last;
+
+	pthread_mutex_lock(&ws->lock);
+	last = --w->users == 0 && w->dropped;
+	pthread_mutex_unlock(&ws->lock);
+	if (last)
+		free_window(w);
+}
+
+/* Takes the window over, with one user; its number. */
+static unsigned store(struct rds_windows *ws, struct window *w)
+{
+	size_t i, slot, oldest;
+
+	pthread_mutex_lock(&ws->lock);
+	for (;;) {
+		slot = oldest = WINDOWS;
+		for (i = 0; i < WINDOWS; i++) {
+			if (!ws->v[i])
+				slot = i;
+			else if (oldest == WINDOWS || ws->v[i]->used < ws->v[oldest]->used)
+				oldest = i;
+		}
+		if (slot < WINDOWS && (oldest == WINDOWS || ws->total + w->n <= MAX_TOTAL))
+			break;
+		drop(ws, oldest);
+	}
+	ws->v[slot] = w;
+	ws->total += w->n;
+	w->users = 1;
+	w->used = ++ws->clock;
+	pthread_mutex_unlock(&ws->lock);
+	return (unsigned)slot;
+}
+
+/* ---- filling one ---- */
+
+/* A heap with the largest name on top. */
+static void sift_down(struct name **v, size_t n, size_t i)
+{
+	for (;;) {
+		size_t c = 2 * i + 1;
+		struct name *swap;
+
+		if (c >= n)
+			return;
+		if (c + 1 < n && compare_names(&v[c + 1], &v[c]) > 0)
+			c++;
+		if (compare_names(&v[c], &v[i]) <= 0)
+			return;
+		swap = v[c];
+		v[c] = v[i];
+		v[i] = swap;
+		i = c;
+	}
+}
+
+struct filling {
+	struct window *w;
+	size_t cap;
+	bool full;
+};
+
+static int add_name(struct filling *f, const char *text, size_t len)
+{
+	struct window *w = f->w;
+	struct name *n;
+	size_t i;
+
+	if (len == 0 || len > CFS_NAME_MAX)
+		return -EIO;
+	if (compare_bytes(text, len, w->low, w->low_len) <= 0 && w->low_len)
+		return 0;
+	if (f->full && compare_bytes(text, len, w->v[0]->text, w->v[0]->len) >= 0) {
+		w->at_end = false;
+		return 0;
+	}
+	n = malloc(sizeof(*n) + len);
+	if (!n)
+		return -ENOMEM;
+	n->len = (uint16_t)len;
+	memcpy(n->text, text, len);
+	if (f->full) {
+		w->at_end = false;
+		free(w->v[0]);
+		w->v[0] = n;
+		sift_down(w->v, w->n, 0);
+		return 0;
+	}
+	if (w->n == f->cap) {
+		struct name **v = reallocarray(w->v, f->cap ? 2 * f->cap : 64, sizeof(*v));
+
+		if (!v) {
+			free(n);
+			return -ENOMEM;
+		}
+		w->v = v;
+		f->cap = f->cap ? 2 * f->cap : 64;
+	}
+	w->v[w->n++] = n;
+	if (w->n == WINDOW) {
+		f->full = true;
+		for (i = WINDOW / 2; i-- > 0;)
+			sift_down(w->v, w->n, i);
+	}
+	return 0;
+}
+
+static int add_batch(struct filling *f, const redisReply *list)
+{
+	size_t i;
+	int r = 0;
+
+	for (i = 0; i + 1 < list->elements && !r; i += 2)
+		r = add_name(f, list->element[i]->str, list->element[i]->len);
+	return r;
+}
+
+/* HSCAN may give a name twice. */
+static void sort_window(struct window *w)
+{
+	size_t i, n = 0;
+
+	if (w->n)
+		qsort(w->v, w->n, sizeof(*w->v), compare_names);
+	for (i = 0; i < w->n; i++) {
+		if (n && compare_names(&w->v[n - 1], &w->v[i]) == 0)
+			free(w->v[i]);
+		else
+			w->v[n++] = w->v[i];
+	}
+	w->n = n;
+}
+
+static int scan_names(struct cfs_engine *e, const struct cfs_ctx *ctx, struct filling *f,
+		      const char *from)
+{
+	char cursor[32];
+	struct rds_request q;
+	int r = 0;
+
+	snprintf(cursor, sizeof(cursor), "%s", from);
+	rds_begin(&q, e);
+	while (!r && strcmp(cursor, "0") != 0) {
+		rds_again(&q);
+		rds_command(&q, "skssu", "HSCAN", "d", f->w->dir,
+			    strcmp(cursor, "start") == 0 ? "0" : cursor, "COUNT",
+			    (uint64_t)4 * BATCH);
+		r = rds_run(&q, ctx, CFS_META_OP_readdir);
+		if (!r && q.reply[0]->elements != 2)
+			r = -EIO;
+		if (r)
+			break;
+		snprintf(cursor, sizeof(cursor), "%s", q.reply[0]->element[0]->str);
+		r = add_batch(f, q.reply[0]->element[1]);
+	}
+	rds_end(&q);
+	return r;
+}
+
+static struct window *new_window(cfs_ino_t dir, const char *low, size_t len)
+{
+	struct window *w = calloc(1, sizeof(*w));
+
+	if (!w)
+		return NULL;
+	w->dir = dir;
+	w->at_end = true;
+	w->low_len = (uint16_t)len;
+	memcpy(w->low, low, len);
+	return w;
+}
+
+/* ---- delivering ---- */
+
+struct listing {
+	struct cfs_engine *e;
+	const struct cfs_ctx *ctx;
+	cfs_ino_t dir;
+	bool attrs;
+	size_t limit, done;
+	struct cfs_cursor *cursor;
+	cfs_dirent_fn fn;
+	void *arg;
+	unsigned number; /* of the window */
+	bool stopped;
+};
+
+static int deliver(struct listing *l, const char *name, size_t len, const redisReply *entry,
+		   const redisReply *attr)
+{
+	struct cfs_dirent d = {.name = name, .name_len = len};
+	struct cfs_cursor after;
+	int r;
+
+	after.len = (uint16_t)(1 + len);
+	after.key[0] = (uint8_t)l->number;
+	memcpy(after.key + 1, name, len);
+	/* Removed since the scan. */
+	if (!rds_is_bytes(entry)) {
+		l->cursor->len = after.len;
+		memcpy(l->cursor->key, after.key, after.len);
+		return 0;
+	}
+	r = rds_entry_decode(entry->str, entry->len, &d.type, &d.entry.ino);
+	if (r)
+		return r;
+	rds_remember_name(rds_of(l->e), l->dir, name, len, d.entry.ino);
+	d.entry.attr.type = d.type;
+	d.entry.attr.nlink = 1;
+	/* A name whose node is missing can still be seen, and removed. */
+	if (attr && rds_is_bytes(attr)) {
+		r = rds_attr_reply(attr, &d.entry.attr);
+		if (r)
+			return r;
+	}
+	d.after = &after;
+	if (l->fn(l->arg, &d)) {
+		l->stopped = true;
+		return 0;
+	}
+	l->done++;
+	l->cursor->len = after.len;
+	memcpy(l->cursor->key, after.key, after.len);
+	return 0;
+}
+
+/* The first name behind the cursor */
+static size_t position(const struct window *w, const char *name, size_t len)
+{
+	size_t lo = 0, hi = w->n;
+
+	if (!len)
+		return 0;
+	while (lo < hi) {
+		size_t mid = (lo + hi) / 2;
+
+		if (compare_bytes(w->v[mid]->text, w->v[mid]->len, name, len) <= 0)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+/* Names [i, i + n) of the window. */
+static int deliver_page(struct listing *l, const struct window *w, size_t at, size_t n)
+{
+	struct rds_request q;
+	redisReply *a;
+	size_t i;
+	int r;
+
+	rds_begin(&q, l->e);
+	rds_script_begin(&q, l->ctx, &rds_entries_lua, 2 + n);
+	rds_words(&q, "us", l->dir, l->attrs ? "1" : "");
+	for (i = 0; i < n; i++)
+		rds_words(&q, "b", w->v[at + i]->text, (size_t)w->v[at + i]->len);
+	r = rds_script_run(&q, l->ctx, CFS_META_OP_readdir, &a);
+	for (i = 0; i < n && !r && !l->stopped; i++)
+		r = deliver(l, w->v[at + i]->text, w->v[at + i]->len, a->element[1]->element[i],
+			    i < a->element[2]->elements ? a->element[2]->element[i] : NULL);
+	rds_end(&q);
+	return r;
+}
+
+/* From the window on; 1: the directory's end, 0: the page is full or the window is at its end. */
+static int deliver_window(struct listing *l, struct window *w, const char *name, size_t len)
+{
+	size_t at = position(w, name, len);
+	int r = 0;
+
+	while (at < w->n && l->done < l->limit && !l->stopped && !r) {
+		size_t n = CFS_MIN(CFS_MIN(w->n - at, l->limit - l->done), (size_t)PAGE);
+
+		r = deliver_page(l, w, at, n);
+		at += n;
+	}
+	if (r)
+		return r;
+	return !l->stopped && at >= w->n && w->at_end;
+}
+
+struct found {
+	const char *name;
+	size_t len;
+	const redisReply *entry, *attr;
+};
+
+static int compare_found(const void *a, const void *b)
+{
+	const struct found *x = a, *y = b;
+
+	return compare_bytes(x->name, x->len, y->name, y->len);
+}
+
+/* A small directory came with everything. */
+static int deliver_all(struct listing *l, const redisReply *a)
+{
+	const redisReply *list = a->element[2], *attrs = a->element[3];
+	size_t i, n = list->elements / 2;
+	struct found *v = calloc(n ? n : 1, sizeof(*v));
+	int r = 0;
+
+	if (!v)
+		return -ENOMEM;
+	for (i = 0; i < n; i++)
+		v[i] = (struct found){
+			.name = list->element[2 * i]->str,
+			.len = list->element[2 * i]->len,
+			.entry = list->element[2 * i + 1],
+			.attr = i < attrs->elements ? attrs->element[i] : NULL,
+		};
+	qsort(v, n, sizeof(*v), compare_found);
+	for (i = 0; i < n && l->done < l->limit && !l->stopped && !r; i++)
+		r = deliver(l, v[i].name, v[i].len, v[i].entry, v[i].attr);
+	free(v);
+	if (r)
+		return r;
+	return !l->stopped && i == n;
+}
+
+/* The beginning: one request that is enough for most directories. */
+static int start_listing(struct listing *l)
+{
+	struct rds *rds = rds_of(l->e);
+	struct filling f = {0};
+	struct rds_request q;
+	char cursor[32];
+	redisReply *a;
+	bool small;
+	int r;
+
+	rds_begin(&q, l->e);
+	r = rds_script(&q, l->ctx, CFS_META_OP_readdir, &rds_list_lua, &a, "uus", l->dir,
+		       (uint64_t)BATCH, l->attrs ? "1" : "");
+	if (!r && a->elements != 4)
+		r = -EIO;
+	if (r)
+		goto out;
+	snprintf(cursor, sizeof(cursor), "%s", a->element[1]->str);
+	small = strcmp(cursor, "0") == 0 && a->element[2]->elements <= 2 * (size_t)BATCH &&
+		(!l->attrs || a->element[3]->elements == a->element[2]->elements / 2);
+	if (small && !a->element[2]->elements) {
+		r = 1;
+		goto out;
+	}
+	f.w = new_window(l->dir, "", 0);
+	r = f.w ? add_batch(&f, a->element[2]) : -ENOMEM;
+	if (!r)
+		r = scan_names(l->e, l->ctx, &f, cursor);
+	if (r) {
+		if (f.w)
+			free_window(f.w);
+		goto out;
+	}
+	sort_window(f.w);
+	l->number = store(rds->windows, f.w);
+	r = small ? deliver_all(l, a) : deliver_window(l, f.w, "", 0);
+	leave(rds->windows, f.w);
+out:
+	rds_end(&q);
+	return r;
+}
+
+static int go_on(struct listing *l)
+{
+	struct rds *rds = rds_of(l->e);
+	char name[CFS_NAME_MAX];
+	size_t len = l->cursor->len - 1u;
+	struct window *w;
+	int r = 0;
+
+	memcpy(name, l->cursor->key + 1, len);
+	w = take(rds->windows, l->cursor->key[0], l->dir, name, len);
+	l->number = l->cursor->key[0];
+	if (!w) {
+		struct filling f = {.w = new_window(l->dir, name, len)};
+
+		if (!f.w)
+			return -ENOMEM;
+		r = scan_names(l->e, l->ctx, &f, "start");
+		if (r) {
+			free_window(f.w);
+			return r;
+		}
+		sort_window(f.w);
+		w = f.w;
+		l->number = store(rds->windows, w);
+	}
+	r = deliver_window(l, w, name, len);
+	leave(rds->windows, w);
+	return r;
+}
+
+int rds_op_readdir(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir, bool attrs,
+		   size_t limit, struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg)
+{
+	struct listing l = {
+		.e = e,
+		.ctx = ctx,
+		.dir = dir,
+		.attrs = attrs,
+		.limit = limit,
+		.cursor = cursor,
+		.fn = fn,
+		.arg = arg,
+	};
+	int r;
+
+	if (cursor->len == 0)
+		r = start_listing(&l);
+	else
+		r = go_on(&l);
+	/* A page that is not full although there is more ends at a window's end. */
+	while (r == 0 && !l.stopped && l.done < limit && cursor->len)
+		r = go_on(&l);
+	return r;
+}

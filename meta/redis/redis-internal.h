@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The Redis engine (volume-format section 4).
+ *
+ * sock.c	one connection: bytes, TLS, handshake
+ * target.c	where the server is: URL options, Sentinel, Cluster
+ * pipe.c	requests of many threads over one connection
+ * request.c	commands and scripts, retries, meaning of errors
+ *
+ * A change is one Lua script, meta/redis/<operation>.lua, so it is atomic next to clients that use
+ * WATCH and MULTI. Each script remembers its last answer for a while under the key of the thread
+ * that asked: when a connection is lost and nobody knows whether the script ran, it is simply sent
+ * again, and answers without doing anything a second time.
+ */
+#ifndef CFS_META_REDIS_INTERNAL_H
+#define CFS_META_REDIS_INTERNAL_H
+
+#include <hiredis/hiredis.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+
+#include "base/clock.h"
+#include "meta/engine.h"
+#include "scripts.h"
+
+/* ---- target.c ---- */
+
+struct rds_addr {
+	char host[256]; /* or the path of a unix socket, port 0 */
+	unsigned port;
+};
+
+struct rds_target {
+	struct rds_addr *seeds; /* servers, nodes of a cluster, or sentinels */
+	size_t n_seeds;
+	char *master; /* Sentinel's name for it; NULL: no Sentinel */
+	char *user, *password, *sentinel_password;
+	unsigned db;
+	bool cluster; /* the database number is the keys' prefix */
+	bool tls, verify;
+	char *tls_ca, *tls_cert, *tls_key, *tls_name;
+	uint64_t read_timeout_ms, write_timeout_ms;
+	unsigned min_backoff_ms, max_backoff_ms, max_conns;
+	bool any_eviction; /* mount whatever maxmemory-policy says */
+	char where[256];   /* for messages */
+
+	pthread_mutex_t lock;	 /* protects current */
+	struct rds_addr current; /* where the volume was found last; host "" when not known */
+};
+
+int rds_target_init(struct rds_target *t, const struct cfs_url *url, char err[256]);
+void rds_target_free(struct rds_target *t);
+
+/* ---- sock.c ---- */
+
+/* One connection, used by at most one writer and one reader at a time. */
+struct rds_sock;
+/* A connection that has said AUTH and SELECT. err: one line, always filled on failure. */
+int rds_sock_open(struct rds_target *t, cfs_deadline_t deadline, struct rds_sock **ret,
+		  char err[256]);
+void rds_sock_close(struct rds_sock *s);
+/* Wakes up whoever waits in send or receive. */
+void rds_sock_shutdown(struct rds_sock *s);
+/* 0, -ETIMEDOUT, -ENOTCONN */
+int rds_sock_send(struct rds_sock *s, const void *data, size_t len, cfs_deadline_t deadline);
+/* The next reply; waits for it when deadline is not 0, else -EAGAIN. Never an error when one was
+ * received, whatever it says. */
+int rds_sock_receive(struct rds_sock *s, cfs_deadline_t deadline, redisReply **ret);
+/* One command of words, and its reply. */
+int rds_sock_ask(struct rds_sock *s, cfs_deadline_t deadline, redisReply **ret, ...)
+	__attribute__((sentinel));
+/* What the server last found is not there any more: ask Sentinel or the cluster again. */
+void rds_target_forget(struct rds_target *t);
+/* The cluster says where the volume is: "3999 127.0.0.1:6381". */
+void rds_target_moved(struct rds_target *t, const char *to);
+
+/* ---- pipe.c ---- */
+
+struct rds_pipe;
+int rds_pipe_create(struct rds_target *t, struct rds_pipe **ret);
+void rds_pipe_destroy(struct rds_pipe *p);
+/*
+ * Sends data, which is `n` commands, and waits for their replies. -ENOTCONN: not connected, or lost
+ * on the way; -ETIMEDOUT. *ret_sent: whether the server may have seen it.
+ */
+int rds_pipe_run(struct rds_pipe *p, const void *data, size_t len, size_t n,
+		 cfs_deadline_t deadline, redisReply **ret, bool *ret_sent);
+/* The next request goes over a fresh connection. */
+void rds_pipe_renew(struct rds_pipe *p);
+
+/* ---- the engine ---- */
+
+struct rds_windows;
+struct rds_doomed;
+
+enum { RDS_GUESSES = 4096 };
+
+struct rds {
+	struct cfs_engine engine; /* first */
+	struct rds_target target;
+	bool read_only;
+	char prefix[24]; /* of every key */
+	uint64_t client; /* names the keys of remembered answers */
+	struct rds_pipe **pipes;
+	unsigned n_pipes;
+	_Atomic uint64_t last_token;
+	struct rds_windows *windows;
+	struct rds_doomed *doomed;
+	_Atomic cfs_ino_t guess[RDS_GUESSES]; /* names.c */
+};
+
+static inline struct rds *rds_of(struct cfs_engine *e)
+{
+	return (struct rds *)e;
+}
+
+/* ---- request.c ---- */
+
+/*
+ * Some commands, sent together. Words of a command by format letter:
+ *	s const char *		i int64_t	u uint64_t
+ *	b const void *, size_t	bytes
+ *	k const char *, uint64_t	the key of that name and number
+ *	K const char *		the key of that name
+ *	c uint64_t, uint32_t	the key of a chunk list
+ *	8 uint64_t		8 bytes, big-endian
+ *	t struct timespec	12 bytes, as in attributes
+ */
+struct rds_request {
+	struct rds *r;
+	char *buf;
+	size_t len, cap, n, n_cap;
+	redisReply **reply; /* n of them */
+	bool failed;	    /* no memory */
+	/* a script */
+	const struct rds_script *script;
+	unsigned n_words;
+	char key[64], token[17]; /* under which its answer is remembered */
+	char small[1024];
+};
+
+void rds_begin(struct rds_request *q, struct cfs_engine *e);
+void rds_end(struct rds_request *q);
+/* Ready for other commands. */
+void rds_again(struct rds_request *q);
+void rds_command(struct rds_request *q, const char *fmt, ...);
+/* A command of unknown length: its number of words, then word by word. */
+void rds_command_begin(struct rds_request *q, size_t words);
+void rds_words(struct rds_request *q, const char *fmt, ...);
+void rds_words_v(struct rds_request *q, const char *fmt, va_list ap);
+/* The words that another request has been given. */
+void rds_append(struct rds_request *q, const struct rds_request *from);
+/* The commands: 0 and q->reply, none of them an error. */
+int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op);
+/*
+ * A script and its arguments, alone in its request. Its answer is an array, *ret; the first element
+ * is 0 or positive, or the negative errno that is returned (then *ret is set as well).
+ */
+int rds_script(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op,
+	       const struct rds_script *script, redisReply **ret, const char *fmt, ...);
+/* The same with arguments of unknown number, which rds_words adds. */
+void rds_script_begin(struct rds_request *q, const struct cfs_ctx *ctx,
+		      const struct rds_script *script, size_t words);
+int rds_script_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op,
+		   redisReply **ret);
+/* Bytes collected as one argument. */
+struct rds_bytes {
+	uint8_t *p;
+	size_t len, cap;
+	bool failed;
+};
+void rds_bytes_add(struct rds_bytes *b, const void *p, size_t len);
+
+/* ---- replies ---- */
+
+/* A number in an integer or string reply; 0 for nil. */
+int64_t rds_int(const redisReply *r);
+static inline bool rds_is_nil(const redisReply *r)
+{
+	return r->type == REDIS_REPLY_NIL;
+}
+static inline bool rds_is_bytes(const redisReply *r)
+{
+	return r->type == REDIS_REPLY_STRING || r->type == REDIS_REPLY_STATUS;
+}
+/* The digits up to the end or a character in `stop`; false when there are none or others. */
+bool rds_number(const char *p, size_t len, uint64_t *ret, size_t *ret_used);
+
+/* ---- attr.c ---- */
+
+#define RDS_ATTR_MAX 81
+size_t rds_attr_encode(const struct cfs_attr *a, uint8_t out[RDS_ATTR_MAX]);
+/* -EIO: not an attribute record */
+int rds_attr_decode(const void *p, size_t len, struct cfs_attr *ret);
+int rds_attr_reply(const redisReply *r, struct cfs_attr *ret);
+/* A directory entry's value. */
+int rds_entry_decode(const void *p, size_t len, uint8_t *ret_type, cfs_ino_t *ret_ino);
+void rds_entry_encode(uint8_t type, cfs_ino_t ino, uint8_t out[9]);
+/* What ctx says to rules that run in scripts: uid, gid, check, groups. */
+#define RDS_WHO_MAX 4096
+size_t rds_who(const struct cfs_ctx *ctx, uint8_t out[RDS_WHO_MAX]);
+/* "1" when directories have statistics. */
+static inline const char *rds_stats(struct rds *r)
+{
+	return cfs_core_dir_stats(r->engine.core) ? "1" : "0";
+}
+
+static inline int64_t rds_length_of(const struct cfs_attr *attr)
+{
+	return attr->type == CFS_TYPE_FILE ? (int64_t)attr->length : 0;
+}
+static inline int64_t rds_space_of(const struct cfs_attr *attr)
+{
+	return cfs_space_of((uint64_t)rds_length_of(attr));
+}
+void rds_usage_entry(struct cfs_usage *u, cfs_ino_t dir, const struct cfs_attr *attr, int sign);
+void rds_usage_inode(struct cfs_usage *u, const struct cfs_attr *attr, int sign);
+
+/* A list of (id, size) as scripts return it, 12 bytes each, to fn. */
+int rds_each_pair(const redisReply *r, cfs_engine_slice_fn fn, void *arg);
+
+/* A name as the changelog writes it. buf: 3 * len + 1 bytes; returned. */
+const char *rds_log_name(const char *name, size_t len, char *buf);
+
+/* ---- readdir.c ---- */
+
+int rds_windows_create(struct rds_windows **ret);
+void rds_windows_destroy(struct rds_windows *w);
+
+/* ---- delete.c ---- */
+
+int rds_doomed_create(struct rds_doomed **ret);
+void rds_doomed_destroy(struct rds_doomed *d);
+
+#endif

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names that go: unlink, rmdir, rename. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/bytes.h"
+#include "meta/redis/ops.h"
+
+enum { MAX_ASKED = 100 };
+
+/* What `fate` means for usage; v->attr as cfs_removed wants it. */
+static void count_victim(struct cfs_usage *u, cfs_ino_t parent, cfs_ino_t trash,
+			 const struct cfs_removed *v)
+{
+	rds_usage_entry(u, parent, &v->attr, -1);
+	if (v->fate == CFS_FATE_TRASHED)
+		rds_usage_entry(u, trash, &v->attr, 1);
+	else if (v->fate == CFS_FATE_DELETED)
+		rds_usage_inode(u, &v->attr, -1);
+}
+
+/* Fate, inode, attributes, data, from element `at` on. */
+static int victim_reply(struct rds *rds, const redisReply *fate, const redisReply *ino,
+			const redisReply *attr, const redisReply *data, const redisReply *length,
+			struct cfs_removed *ret)
+{
+	int r = rds_attr_reply(attr, &ret->attr);
+
+	if (r || ino->len != 8)
+		return r ? r : -EIO;
+	ret->fate = (enum cfs_fate)rds_int(fate);
+	ret->ino = cfs_get_be64(ino->str);
+	ret->has_data = rds_int(data) != 0;
+	if (ret->has_data)
+		rds_doomed_add(rds, ret->ino, strtoull(length->str, NULL, 10));
+	return 0;
+}
+
+/* The answer to what the script has asked. */
+static bool answer(struct rds *rds, const redisReply *a, cfs_ino_t *asked)
+{
+	if (!a || a->elements != 2 || !rds_is_bytes(a->element[1]))
+		return false;
+	*asked = strtoull(a->element[1]->str, NULL, 10);
+	return true;
+}
+
+static int remove_name(struct cfs_engine *e, const struct cfs_ctx *ctx, bool dir,
+		       const struct cfs_engine_remove *req, struct cfs_removed *ret,
+		       struct cfs_usage *ret_usage)
+{
+	struct rds *rds = rds_of(e);
+	struct cfs_meta *core = e->core;
+	cfs_ino_t asked = rds_guess(rds, req->parent, req->name, req->name_len);
+	uint8_t who[RDS_WHO_MAX];
+	struct rds_request q;
+	redisReply *a;
+	unsigned tries = 0;
+	int r;
+
+	rds_begin(&q, e);
+	do {
+		bool open = asked && cfs_core_is_open(core, asked);
+
+		a = NULL;
+		r = rds_script(&q, ctx, dir ? CFS_META_OP_rmdir : CFS_META_OP_unlink,
+			       &rds_remove_lua, &a, "su8bu8btsuuus", dir ? "1" : "0", req->parent,
+			       req->parent, req->name, req->name_len, req->trash, req->trash, who,
+			       rds_who(ctx, who), ctx->now, rds_stats(rds),
+			       cfs_core_skip_dir_mtime_ms(core), cfs_core_sid(core), asked,
+			       open ? "1" : "0");
+	} while (r == -EBUSY && answer(rds, a, &asked) && ++tries < MAX_ASKED);
+	if (!r && a->elements == 7) {
+		*ret = (struct cfs_removed){0};
+		r = victim_reply(rds, a->element[1], a->element[2], a->element[3], a->element[4],
+				 a->element[6], ret);
+		if (!r && !cfs_ino_is_trash(req->parent))
+			r = rds_attr_reply(a->element[5], &ret->parent);
+	}
+	if (!r) {
+		*ret_usage = (struct cfs_usage){0};
+		count_victim(ret_usage, req->parent, req->trash, ret);
+	}
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_unlink(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		  const struct cfs_engine_remove *req, struct cfs_removed *ret,
+		  struct cfs_usage *ret_usage)
+{
+	return remove_name(e, ctx, false, req, ret, ret_usage);
+}
+
+int rds_op_rmdir(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		 const struct cfs_engine_remove *req, struct cfs_removed *ret,
+		 struct cfs_usage *ret_usage)
+{
+	return remove_name(e, ctx, true, req, ret, ret_usage);
+}
+
+static void count_rename(struct cfs_usage *u, const struct cfs_engine_rename *req,
+			 const struct cfs_renamed *ret)
+{
+	const struct cfs_rename *q = &req->r;
+
+	if (q->flags & CFS_RENAME_EXCHANGE) {
+		if (q->src_parent == q->dst_parent)
+			return;
+		rds_usage_entry(u, q->src_parent, &ret->victim.attr, 1);
+		rds_usage_entry(u, q->dst_parent, &ret->victim.attr, -1);
+	} else if (ret->victim.fate != CFS_FATE_NONE) {
+		count_victim(u, q->dst_parent, req->trash, &ret->victim);
+	}
+	if (q->src_parent != q->dst_parent) {
+		rds_usage_entry(u, q->src_parent, &ret->moved.attr, -1);
+		rds_usage_entry(u, q->dst_parent, &ret->moved.attr, 1);
+	}
+}
+
+static int rename_reply(struct rds *rds, const struct cfs_engine_rename *req, const redisReply *a,
+			struct cfs_renamed *ret, struct cfs_usage *ret_usage)
+{
+	int r;
+
+	*ret = (struct cfs_renamed){0};
+	*ret_usage = (struct cfs_usage){0};
+	if (a->elements < 4 || a->element[1]->len != 8)
+		return -EIO;
+	ret->moved.ino = cfs_get_be64(a->element[1]->str);
+	r = rds_attr_reply(a->element[2], &ret->moved.attr);
+	/* Both names are of one inode: nothing has changed. */
+	if (r || a->elements < 8)
+		return r;
+	if (rds_int(a->element[3]) != CFS_FATE_NONE)
+		r = victim_reply(rds, a->element[3], a->element[4], a->element[5], a->element[6],
+				 a->element[7], &ret->victim);
+	if (!r)
+		count_rename(ret_usage, req, ret);
+	return r;
+}
+
+int rds_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		  const struct cfs_engine_rename *req, struct cfs_renamed *ret,
+		  struct cfs_usage *ret_usage)
+{
+	const struct cfs_rename *n = &req->r;
+	struct rds *rds = rds_of(e);
+	struct cfs_meta *core = e->core;
+	cfs_ino_t asked = rds_guess(rds, n->dst_parent, n->dst_name, n->dst_len);
+	uint8_t who[RDS_WHO_MAX];
+	struct rds_request q;
+	redisReply *a;
+	unsigned tries = 0;
+	int r;
+
+	rds_begin(&q, e);
+	do {
+		bool open = asked && cfs_core_is_open(core, asked);
+
+		a = NULL;
+		r = rds_script(&q, ctx, CFS_META_OP_rename, &rds_rename_lua, &a, "u8bu8buu8btsuuus",
+			       n->src_parent, n->src_parent, n->src_name, n->src_len, n->dst_parent,
+			       n->dst_parent, n->dst_name, n->dst_len, (uint64_t)n->flags,
+			       req->trash, req->trash, who, rds_who(ctx, who), ctx->now,
+			       rds_stats(rds), cfs_core_skip_dir_mtime_ms(core), cfs_core_sid(core),
+			       asked, open ? "1" : "0");
+	} while (r == -EBUSY && answer(rds, a, &asked) && ++tries < MAX_ASKED);
+	if (!r)
+		r = rename_reply(rds, req, a, ret, ret_usage);
+	if (!r)
+		rds_remember_name(rds, n->dst_parent, n->dst_name, n->dst_len, ret->moved.ino);
+	rds_end(&q);
+	return r;
+}

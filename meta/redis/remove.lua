@@ -1,0 +1,47 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- write: attr rules usage dispose
+-- unlink and rmdir. The answer {1, ino} asks whether the client has this inode open.
+local function op(want_dir, parent, parent8, name, trash, trash8, who, now, stats, skip_ms, sid, asked,
+	open)
+	local dir = get(parent)
+	if not dir then
+		return {ENOENT}
+	end
+	local entry = call('HGET', P .. 'd' .. parent, name)
+	if not entry then
+		return {ENOENT}
+	end
+	local is_dir = byte(entry, 1) == DIR
+	if is_dir ~= (want_dir == '1') then
+		return {is_dir and EISDIR or ENOTDIR}
+	end
+	local ino8 = sub(entry, 2, 9)
+	local ino = dec(ino8)
+	local a = get_victim(ino, entry)
+	local e = may_remove(who, parent8, dir, a)
+	if e then
+		return {e}
+	end
+	if is_dir and call('HLEN', P .. 'd' .. ino) > 0 then
+		return {ENOTEMPTY}
+	end
+	local fate = fate_of(a, ino, trash, trash_name_of(parent, ino, name), open, asked, sid)
+	if not fate then
+		return {EBUSY, ino}
+	end
+	call('HDEL', P .. 'd' .. parent, name)
+	local data, length
+	a, data, length = dispose(fate, parent, name, ino, ino8, a, trash, trash8, now, stats, sid)
+	local touched
+	dir, touched = touch(parent, parent8, dir, now, skip_ms, is_dir and -1 or 0)
+	if LOG then
+		local there = fate == TRASHED and trash or '0'
+		if is_dir then
+			log('RMDIR(%s,%s,%s):%s', parent, escape(name), there, ino)
+		else
+			log('UNLINK(%s,%s,%s,%s,%s):%s', parent, escape(name), there,
+				tostring(fate == SUSTAINED), tostring(touched), ino)
+		end
+	end
+	return {0, fate, ino8, a, data and 1 or 0, dir, length}
+end

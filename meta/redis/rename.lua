@@ -1,0 +1,142 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- write: attr rules usage dispose
+local NOREPLACE, EXCHANGE, RESTORE = 1, 2, 32
+local function may_leave(who, sp, sp8, dp, dir, a)
+	local e = may_remove(who, sp8, dir, a)
+	if e or sp == dp or type_of(a) ~= DIR then
+		return e
+	end
+	local uid = who_uid(who)
+	if has(mode_of(dir), 512) ~= 0 and uid ~= 0 and uid ~= uid_of(a) then
+		return EACCES
+	end
+	-- Its ".." is written.
+	return checks(who) and access(who, a, 2) or nil
+end
+local function may_arrive(who, dp8, dir, victim, flags)
+	local restore = has(flags, RESTORE) ~= 0 and who_uid(who) == 0
+	if is_trash(dp8) then
+		return not restore and EPERM or nil
+	end
+	-- A tree is put together again where its top is: in the trash.
+	if restore and not victim then
+		return type_of(dir) ~= DIR and ENOTDIR or nil
+	end
+	if victim then
+		return may_remove(who, dp8, dir, victim)
+	end
+	return may_add(who, dp8, dir)
+end
+-- The inode has come from one directory to another.
+local function arrive(ino, a, from, to, to8, now)
+	a = set_ctime(a, now)
+	if has_parent(a) then
+		a = set_parent(a, to8)
+	elseif from ~= to then
+		call('HINCRBY', P .. 'p' .. ino, from, -1)
+		call('HINCRBY', P .. 'p' .. ino, to, 1)
+	end
+	put(ino, a)
+	return a
+end
+local function op(sp, sp8, sname, dp, dp8, dname, flags, trash, trash8, who, now, stats, skip_ms, sid,
+	asked, open)
+	flags = tonumber(flags)
+	local sdir = get(sp)
+	local ddir = sp == dp and sdir or get(dp)
+	if not sdir or not ddir then
+		return {ENOENT}
+	end
+	if type_of(sdir) ~= DIR or type_of(ddir) ~= DIR then
+		return {ENOTDIR}
+	end
+	local sentry = call('HGET', P .. 'd' .. sp, sname)
+	if not sentry then
+		return {ENOENT}
+	end
+	local dentry = call('HGET', P .. 'd' .. dp, dname)
+	local exchange = has(flags, EXCHANGE) ~= 0
+	if dentry and has(flags, NOREPLACE) ~= 0 then
+		return {EEXIST}
+	elseif not dentry and exchange then
+		return {ENOENT}
+	end
+	local s8 = sub(sentry, 2, 9)
+	local s = dec(s8)
+	local a = get(s)
+	if not a then
+		return {ENOENT}
+	end
+	if dentry and sub(dentry, 2, 9) == s8 then
+		return {0, s8, a, 0}
+	end
+	local v8, v, b
+	if dentry then
+		v8 = sub(dentry, 2, 9)
+		v = dec(v8)
+		b = get_victim(v, dentry)
+	end
+	if exchange and (is_trash(sp8) or is_trash(dp8)) then
+		return {EPERM}
+	end
+	-- One level; the kernel guards the rest.
+	if dp == s or (exchange and sp == v) then
+		return {EINVAL}
+	end
+	local e = may_leave(who, sp, sp8, dp, sdir, a) or may_arrive(who, dp8, ddir, b, flags)
+	if e then
+		return {e}
+	end
+	local s_dir, v_dir = byte(sentry, 1) == DIR, dentry and byte(dentry, 1) == DIR
+	local fate = 0
+	if dentry and not exchange then
+		if s_dir ~= v_dir then
+			return {s_dir and ENOTDIR or EISDIR}
+		end
+		if v_dir and call('HLEN', P .. 'd' .. v) > 0 then
+			return {ENOTEMPTY}
+		end
+		fate = fate_of(b, v, trash, trash_name_of(dp, v, dname), open, asked, sid)
+		if not fate then
+			return {EBUSY, v}
+		end
+	end
+	local s_nlink, d_nlink, data, length = 0, 0, false, '0'
+	if exchange then
+		call('HSET', P .. 'd' .. sp, sname, dentry)
+		call('HSET', P .. 'd' .. dp, dname, sentry)
+		fate = LINKED
+		b = arrive(v, b, dp, sp, sp8, now)
+		if sp ~= dp then
+			d_nlink = (type_of(a) == DIR and 1 or 0) - (type_of(b) == DIR and 1 or 0)
+			s_nlink = -d_nlink
+			use_entry(stats, sp, b, 1)
+			use_entry(stats, dp, b, -1)
+		end
+	else
+		call('HDEL', P .. 'd' .. sp, sname)
+		call('HSET', P .. 'd' .. dp, dname, sentry)
+		if dentry then
+			d_nlink = v_dir and -1 or 0
+			b, data, length = dispose(fate, dp, dname, v, v8, b, trash, trash8, now, stats, sid)
+		end
+		if sp ~= dp and type_of(a) == DIR then
+			s_nlink = -1
+			d_nlink = d_nlink + 1
+		end
+	end
+	if sp ~= dp then
+		use_entry(stats, sp, a, -1)
+		use_entry(stats, dp, a, 1)
+	end
+	a = arrive(s, a, sp, dp, dp8, now)
+	if sp == dp then
+		touch(sp, sp8, sdir, now, skip_ms, s_nlink + d_nlink)
+	else
+		touch(sp, sp8, sdir, now, skip_ms, s_nlink)
+		touch(dp, dp8, ddir, now, skip_ms, d_nlink)
+	end
+	log('MOVE(%s,%s,%s,%s,%d,%s,%s):%s', sp, escape(sname), dp, escape(dname), flags, v or '0',
+		fate == TRASHED and trash or '0', s)
+	return {0, s8, a, fate, v8 or NONE8, b or '', data and 1 or 0, length}
+end

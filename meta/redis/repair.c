@@ -1,0 +1,762 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Judging single inodes and counts. What is judged is read step by step; a repair is written only
+ * if what it rests on is still the same.
+ *
+ * Names are found from the inode by its parent field or its parents' hash. When these do not
+ * explain the link count, all directories are searched.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "meta/redis/ops.h"
+
+enum { MAX_NAMES = 1024, ATTEMPTS = 8 };
+
+struct found_name {
+	cfs_ino_t parent;
+	uint8_t type, len;
+	char name[CFS_NAME_MAX];
+};
+
+struct check {
+	struct cfs_engine *e;
+	const struct cfs_ctx *ctx;
+	cfs_ino_t ino;
+	unsigned repair;
+	/* of one attempt */
+	struct cfs_check c;
+	struct cfs_usage usage;
+	bool exists;
+	uint8_t record[RDS_ATTR_MAX + 8];
+	size_t record_len;
+	struct found_name *names;
+	size_t n_names;
+	bool parent_named, types_differ;
+	int64_t entries, subdirs; /* of a directory */
+	struct rds_apply fix;
+};
+
+static struct cfs_ctx page_ctx(void)
+{
+	return cfs_ctx_internal(30000);
+}
+
+/* ---- walking one directory ---- */
+
+typedef int (*entry_fn)(void *arg, cfs_ino_t dir, const redisReply *name, const redisReply *value);
+
+static int each_entry(struct cfs_engine *e, cfs_ino_t dir, entry_fn fn, void *arg)
+{
+	char cursor[32] = "0";
+	struct rds_request q;
+	size_t i;
+	int r;
+
+	rds_begin(&q, e);
+	do {
+		struct cfs_ctx ctx = page_ctx();
+		const redisReply *list;
+
+		rds_again(&q);
+		rds_command(&q, "sksss", "HSCAN", "d", dir, cursor, "COUNT", "4096");
+		r = rds_run(&q, &ctx, CFS_META_OP_other);
+		if (!r && q.reply[0]->elements != 2)
+			r = -EIO;
+		if (r)
+			break;
+		list = q.reply[0]->element[1];
+		snprintf(cursor, sizeof(cursor), "%s", q.reply[0]->element[0]->str);
+		for (i = 0; i + 1 < list->elements && !r; i += 2)
+			r = fn(arg, dir, list->element[i], list->element[i + 1]);
+	} while (!r && strcmp(cursor, "0") != 0);
+	rds_end(&q);
+	return r;
+}
+
+/* ---- names of an inode ---- */
+
+struct name_search {
+	struct cfs_engine *e;
+	cfs_ino_t ino;
+	cfs_engine_parent_fn fn;
+	void *arg;
+};
+
+static int match_entry(void *arg, cfs_ino_t dir, const redisReply *name, const redisReply *value)
+{
+	const struct name_search *s = arg;
+	cfs_ino_t ino;
+	uint8_t type;
+
+	if (rds_entry_decode(value->str, value->len, &type, &ino) || ino != s->ino)
+		return 0;
+	return s->fn(s->arg, dir, name->str, name->len);
+}
+
+/* The directories that the inode says it is in. */
+static int parents_of(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		      cfs_ino_t **ret, size_t *ret_n)
+{
+	struct rds_request q;
+	struct cfs_attr attr;
+	cfs_ino_t *v = NULL;
+	size_t i, n = 0;
+	int r;
+
+	rds_begin(&q, e);
+	rds_command(&q, "sk", "GET", "i", ino);
+	rds_command(&q, "sk", "HGETALL", "p", ino);
+	r = rds_run(&q, ctx, CFS_META_OP_other);
+	if (!r)
+		r = rds_attr_reply(q.reply[0], &attr);
+	if (!r) {
+		v = calloc(1 + q.reply[1]->elements / 2, sizeof(*v));
+		r = v ? 0 : -ENOMEM;
+	}
+	if (!r && attr.parent)
+		v[n++] = attr.parent;
+	for (i = 0; !r && !attr.parent && i + 1 < q.reply[1]->elements; i += 2)
+		if (rds_int(q.reply[1]->element[i + 1]) > 0)
+			v[n++] = strtoull(q.reply[1]->element[i]->str, NULL, 10);
+	rds_end(&q);
+	*ret = v;
+	*ret_n = n;
+	return r;
+}
+
+int rds_op_each_parent(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       cfs_engine_parent_fn fn, void *arg)
+{
+	struct name_search s = {.e = e, .ino = ino, .fn = fn, .arg = arg};
+	cfs_ino_t *dirs = NULL;
+	size_t i, n = 0;
+	int r = parents_of(e, ctx, ino, &dirs, &n);
+
+	for (i = 0; i < n && !r; i++)
+		r = each_entry(e, dirs[i], match_entry, &s);
+	free(dirs);
+	return r == -ENOENT ? 0 : r;
+}
+
+static int note_name(void *arg, cfs_ino_t parent, const char *name, size_t len)
+{
+	struct check *a = arg;
+	struct found_name *f;
+
+	if (a->n_names == MAX_NAMES || len > CFS_NAME_MAX)
+		return a->n_names == MAX_NAMES ? -EMLINK : 0;
+	f = &a->names[a->n_names++];
+	f->parent = parent;
+	f->len = (uint8_t)len;
+	memcpy(f->name, name, len);
+	return 0;
+}
+
+struct dirs {
+	cfs_ino_t *v;
+	size_t n, cap;
+};
+
+static int note_dir(void *arg, uint64_t n, const char *rest, size_t rest_len)
+{
+	struct dirs *d = arg;
+
+	(void)rest;
+	if (rest_len)
+		return 0;
+	if (d->n == d->cap) {
+		cfs_ino_t *v = reallocarray(d->v, d->cap ? 2 * d->cap : 64, sizeof(*v));
+
+		if (!v)
+			return -ENOMEM;
+		d->v = v;
+		d->cap = d->cap ? 2 * d->cap : 64;
+	}
+	d->v[d->n++] = n;
+	return 0;
+}
+
+static int search_everywhere(struct check *a)
+{
+	struct name_search s = {.e = a->e, .ino = a->ino, .fn = note_name, .arg = a};
+	struct dirs d = {0};
+	uint64_t cursor = 0;
+	size_t i;
+	int r;
+
+	a->n_names = 0;
+	do {
+		struct cfs_ctx ctx = page_ctx();
+
+		d.n = 0;
+		r = rds_scan_keys(a->e, &ctx, "d", &cursor, note_dir, &d);
+		for (i = 0; i < d.n && !r; i++)
+			r = each_entry(a->e, d.v[i], match_entry, &s);
+	} while (!r && cursor);
+	free(d.v);
+	return r;
+}
+
+/* SCAN and HSCAN may have met an entry twice. */
+static void drop_twins(struct check *a)
+{
+	size_t i, k, n = 0;
+
+	for (i = 0; i < a->n_names; i++) {
+		for (k = 0; k < n; k++)
+			if (a->names[k].parent == a->names[i].parent &&
+			    a->names[k].len == a->names[i].len &&
+			    !memcmp(a->names[k].name, a->names[i].name, a->names[i].len))
+				break;
+		if (k == n)
+			a->names[n++] = a->names[i];
+	}
+	a->n_names = n;
+}
+
+static int read_types(struct check *a)
+{
+	struct rds_request q;
+	size_t i;
+	int r;
+
+	if (!a->n_names)
+		return 0;
+	rds_begin(&q, a->e);
+	for (i = 0; i < a->n_names; i++)
+		rds_command(&q, "skb", "HGET", "d", a->names[i].parent, a->names[i].name,
+			    (size_t)a->names[i].len);
+	r = rds_run(&q, a->ctx, CFS_META_OP_other);
+	for (i = 0; i < a->n_names && !r; i++) {
+		const uint8_t type = rds_is_bytes(q.reply[i]) && q.reply[i]->len
+					     ? (uint8_t)q.reply[i]->str[0]
+					     : 0;
+
+		a->names[i].type = type;
+		a->parent_named |= a->names[i].parent == a->c.attr.parent;
+		a->types_differ |= type != (a->exists ? a->c.attr.type : a->names[0].type);
+	}
+	rds_end(&q);
+	return r;
+}
+
+static int read_names(struct check *a)
+{
+	const bool is_dir = a->c.attr.type == CFS_TYPE_DIR;
+	int r = 0;
+
+	if (a->ino == CFS_ROOT_INO || a->ino == CFS_TRASH_INO)
+		return 0;
+	if (a->exists)
+		r = rds_op_each_parent(a->e, a->ctx, a->ino, note_name, a);
+	if (!r && (!a->n_names || a->n_names != (is_dir ? 1 : a->c.attr.nlink)))
+		r = search_everywhere(a);
+	if (!r)
+		drop_twins(a);
+	if (!r)
+		r = read_types(a);
+	a->c.names = (uint32_t)a->n_names;
+	return r;
+}
+
+/* ---- what a directory holds ---- */
+
+static int count_entry(void *arg, cfs_ino_t dir, const redisReply *name, const redisReply *value)
+{
+	struct check *a = arg;
+
+	(void)dir;
+	(void)name;
+	a->entries++;
+	a->subdirs += value->len && value->str[0] == CFS_TYPE_DIR;
+	return 0;
+}
+
+struct sum {
+	struct check *a;
+	struct rds_request q;
+};
+
+static int flush_sum(struct sum *s)
+{
+	struct cfs_ctx ctx = page_ctx();
+	struct cfs_dir_stat *want = &s->a->c.want;
+	struct cfs_attr attr;
+	size_t i;
+	int r;
+
+	if (!s->q.n)
+		return 0;
+	r = rds_run(&s->q, &ctx, CFS_META_OP_other);
+	for (i = 0; i < s->q.n && !r; i++) {
+		if (rds_is_nil(s->q.reply[i]))
+			continue;
+		r = rds_attr_reply(s->q.reply[i], &attr);
+		if (r)
+			break;
+		want->inodes++;
+		want->length += rds_length_of(&attr);
+		want->space += rds_space_of(&attr);
+	}
+	rds_again(&s->q);
+	return r;
+}
+
+static int sum_entry(void *arg, cfs_ino_t dir, const redisReply *name, const redisReply *value)
+{
+	struct sum *s = arg;
+	cfs_ino_t ino;
+	uint8_t type;
+
+	(void)dir;
+	(void)name;
+	if (rds_entry_decode(value->str, value->len, &type, &ino))
+		return 0;
+	rds_command(&s->q, "sk", "GET", "i", ino);
+	return s->q.n == 1000 ? flush_sum(s) : 0;
+}
+
+static int sum_entries(struct check *a)
+{
+	struct sum s = {.a = a};
+	int r;
+
+	rds_begin(&s.q, a->e);
+	r = each_entry(a->e, a->ino, sum_entry, &s);
+	if (!r)
+		r = flush_sum(&s);
+	rds_end(&s.q);
+	return r;
+}
+
+/* ---- judging ---- */
+
+static bool wanted(struct check *a, enum cfs_damage damage)
+{
+	a->c.damage |= damage;
+	if (!(a->repair & damage))
+		return false;
+	a->c.repaired |= damage;
+	return true;
+}
+
+static int is_there(struct check *a, const char *command, const char *key)
+{
+	struct rds_request q;
+	int r;
+
+	rds_begin(&q, a->e);
+	rds_command(&q, "sKu", command, key, a->ino);
+	r = rds_run(&q, a->ctx, CFS_META_OP_other);
+	if (!r)
+		r = !rds_is_nil(q.reply[0]);
+	rds_end(&q);
+	return r;
+}
+
+static void number_is(struct check *a, const char *hash, int64_t have)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%" PRId64, have);
+	rds_apply_if(&a->fix, text, strlen(text), "sKu", "HGET", hash, a->ino);
+}
+
+static int check_stat(struct check *a)
+{
+	struct cfs_dir_stat *have = &a->c.stat, *want = &a->c.want;
+	bool repair = false;
+	int r;
+
+	if (!cfs_core_dir_stats(a->e->core))
+		return 0;
+	r = rds_op_get_dir_stat(a->e, a->ctx, a->ino, have);
+	if (r) /* a missing row is computed when it is needed */
+		return r == -ENODATA ? 0 : r;
+	r = sum_entries(a);
+	if (r)
+		return r;
+	if (have->space != want->space || have->inodes != want->inodes)
+		repair = wanted(a, CFS_DAMAGE_STAT);
+	else if (have->length != want->length)
+		repair = wanted(a, CFS_DAMAGE_LENGTH);
+	if (repair) {
+		number_is(a, "dirDataLength", have->length);
+		number_is(a, "dirUsedSpace", have->space);
+		number_is(a, "dirUsedInodes", have->inodes);
+	}
+	return 0;
+}
+
+static void write_stat(struct check *a)
+{
+	if (!(a->c.repaired & (CFS_DAMAGE_STAT | CFS_DAMAGE_LENGTH)))
+		return;
+	rds_apply_do(&a->fix, "sKui", "HSET", "dirDataLength", a->ino, a->c.want.length);
+	rds_apply_do(&a->fix, "sKui", "HSET", "dirUsedSpace", a->ino, a->c.want.space);
+	rds_apply_do(&a->fix, "sKui", "HSET", "dirUsedInodes", a->ino, a->c.want.inodes);
+}
+
+struct holders {
+	cfs_ino_t ino;
+	bool found;
+};
+
+static int note_session(void *arg, const struct cfs_row *row)
+{
+	struct holders *h = arg;
+
+	h->found |= row->ino == h->ino;
+	return 0;
+}
+
+static int is_sustained(struct check *a)
+{
+	struct holders h = {.ino = a->ino};
+	struct cfs_scan_pos pos = {0};
+	int r;
+
+	do {
+		struct cfs_ctx ctx = page_ctx();
+
+		r = rds_op_scan(a->e, &ctx, CFS_TABLE_SUSTAINED, &pos, note_session, &h);
+	} while (!r && !h.found);
+	return r < 0 ? r : h.found;
+}
+
+/* Nobody can reach it, and nothing says that it is on its way in or out. */
+static int check_orphan(struct check *a)
+{
+	const struct cfs_attr *attr = &a->c.attr;
+	int r = is_sustained(a);
+
+	if (r == 0)
+		r = is_there(a, "ZSCORE", "detachedNodes");
+	if (r)
+		return r < 0 ? r : 0;
+	if (attr->nlink || attr->type == CFS_TYPE_DIR)
+		a->c.damage |= CFS_DAMAGE_ORPHAN;
+	else
+		wanted(a, CFS_DAMAGE_ORPHAN);
+	return 0;
+}
+
+static int check_named(struct check *a)
+{
+	const struct cfs_attr *attr = &a->c.attr;
+	bool is_dir = attr->type == CFS_TYPE_DIR;
+	cfs_ino_t first = a->n_names ? a->names[0].parent : 0;
+
+	a->c.nlink = is_dir ? 2 + (uint32_t)a->subdirs : a->c.names;
+	a->c.parent = is_dir || a->c.names == 1 ? first : 0;
+	if (a->ino == CFS_ROOT_INO)
+		a->c.parent = CFS_ROOT_INO;
+	/* Neither hour directories nor what moves into them counts in the trash. */
+	if (a->c.nlink != attr->nlink && !cfs_ino_is_trash(a->ino))
+		wanted(a, CFS_DAMAGE_NLINK);
+	if (a->c.parent != attr->parent && a->ino != CFS_TRASH_INO && (is_dir || attr->parent != 0))
+		wanted(a, CFS_DAMAGE_PARENT);
+	if (a->types_differ)
+		wanted(a, CFS_DAMAGE_TYPE);
+	return 0;
+}
+
+/* There is no such inode, but something speaks of it. */
+static int check_missing(struct check *a, struct rds_bytes *chunks)
+{
+	uint64_t length;
+	int r;
+
+	if (a->c.names) {
+		a->c.nlink = 2 + (uint32_t)a->subdirs;
+		a->c.parent = a->names[0].parent;
+		wanted(a, CFS_DAMAGE_NAME);
+		return 0;
+	}
+	if (a->entries)
+		a->c.damage |= CFS_DAMAGE_LOST;
+	r = rds_find_chunks(a->e, a->ctx, a->ino, chunks);
+	if (r || !chunks->len)
+		return r;
+	r = rds_find_delfile(a->e, a->ctx, a->ino, &length);
+	if (r == -ENOENT) {
+		wanted(a, CFS_DAMAGE_DATA);
+		r = 0;
+	}
+	return r;
+}
+
+/* ---- putting right ---- */
+
+static void write_names(struct check *a)
+{
+	uint8_t entry[9];
+	size_t i;
+
+	rds_entry_encode(a->c.attr.type, a->ino, entry);
+	for (i = 0; i < a->n_names; i++) {
+		const struct found_name *f = &a->names[i];
+
+		if (a->c.repaired & CFS_DAMAGE_TYPE)
+			rds_apply_do(&a->fix, "skbb", "HSET", "d", f->parent, f->name,
+				     (size_t)f->len, entry, sizeof(entry));
+		else if (a->names[0].type != CFS_TYPE_DIR)
+			rds_apply_do(&a->fix, "skb", "HDEL", "d", f->parent, f->name,
+				     (size_t)f->len);
+	}
+}
+
+static void make_directory(struct check *a)
+{
+	const struct cfs_attr attr = {
+		.type = CFS_TYPE_DIR,
+		.mode = 0755,
+		.nlink = a->c.nlink,
+		.length = CFS_DIR_LENGTH,
+		.parent = a->names[0].parent,
+		.atime = a->ctx->now,
+		.mtime = a->ctx->now,
+		.ctime = a->ctx->now,
+	};
+	uint8_t record[RDS_ATTR_MAX];
+	size_t len = rds_attr_encode(&attr, record);
+
+	rds_apply_do(&a->fix, "skb", "SET", "i", a->ino, record, len);
+	rds_usage_inode(&a->usage, &attr, 1);
+	rds_usage_entry(&a->usage, a->names[0].parent, &attr, 1);
+}
+
+static void write_node(struct check *a)
+{
+	struct cfs_attr now = a->c.attr;
+	uint8_t record[RDS_ATTR_MAX];
+
+	if (a->c.repaired & CFS_DAMAGE_NLINK)
+		now.nlink = a->c.nlink;
+	if (a->c.repaired & CFS_DAMAGE_PARENT)
+		now.parent = a->c.parent;
+	rds_apply_do(&a->fix, "skb", "SET", "i", a->ino, record, rds_attr_encode(&now, record));
+}
+
+/* A file without a name goes the way of the last name removed. */
+static void remove_orphan(struct check *a, const struct rds_bytes *chunks)
+{
+	char member[48];
+
+	rds_apply_do(&a->fix, "skkkk", "DEL", "i", a->ino, "x", a->ino, "p", a->ino, "s", a->ino);
+	rds_usage_inode(&a->usage, &a->c.attr, -1);
+	if (!chunks->len)
+		return;
+	snprintf(member, sizeof(member), "%" PRIu64 ":%" PRIu64, a->ino,
+		 CFS_MAX(a->c.attr.length, (uint64_t)(cfs_get_be32(chunks->p + chunks->len - 4) + 1)
+						   << CFS_CHUNK_BITS));
+	rds_apply_do(&a->fix, "sKis", "ZADD", "delfiles", (int64_t)a->ctx->now.tv_sec, member);
+}
+
+static void write_usage(struct check *a)
+{
+	unsigned i;
+
+	if (a->usage.space)
+		rds_apply_do(&a->fix, "sKi", "INCRBY", "usedSpace", a->usage.space);
+	if (a->usage.inodes)
+		rds_apply_do(&a->fix, "sKi", "INCRBY", "totalInodes", a->usage.inodes);
+	for (i = 0; i < a->usage.n_dirs && cfs_core_dir_stats(a->e->core); i++) {
+		const struct cfs_usage_dir *d = &a->usage.dirs[i];
+
+		rds_apply_do(&a->fix, "sKui", "HINCRBY", "dirUsedSpace", d->dir, d->space);
+		rds_apply_do(&a->fix, "sKui", "HINCRBY", "dirUsedInodes", d->dir, d->inodes);
+	}
+}
+
+static int put_right(struct check *a, struct rds_bytes *chunks)
+{
+	int r = 0;
+
+	if (a->c.repaired & (CFS_DAMAGE_ORPHAN | CFS_DAMAGE_DATA)) {
+		r = rds_find_chunks(a->e, a->ctx, a->ino, chunks);
+		if (r)
+			return r;
+		if (chunks->len)
+			qsort(chunks->p, chunks->len / 4, 4, rds_compare_be32);
+	}
+	if (a->c.repaired & (CFS_DAMAGE_NLINK | CFS_DAMAGE_PARENT))
+		write_node(a);
+	if (a->c.repaired & CFS_DAMAGE_TYPE)
+		write_names(a);
+	if ((a->c.repaired & CFS_DAMAGE_NAME) && a->names[0].type == CFS_TYPE_DIR)
+		make_directory(a);
+	else if (a->c.repaired & CFS_DAMAGE_NAME)
+		write_names(a);
+	if (a->c.repaired & CFS_DAMAGE_ORPHAN)
+		remove_orphan(a, chunks);
+	if ((a->c.repaired & CFS_DAMAGE_DATA) && chunks->len) {
+		char member[48];
+
+		snprintf(member, sizeof(member), "%" PRIu64 ":%" PRIu64, a->ino,
+			 (uint64_t)(cfs_get_be32(chunks->p + chunks->len - 4) + 1)
+				 << CFS_CHUNK_BITS);
+		rds_apply_do(&a->fix, "sKis", "ZADD", "delfiles", (int64_t)a->ctx->now.tv_sec,
+			     member);
+	}
+	write_stat(a);
+	write_usage(a);
+	return rds_apply_run(&a->fix, a->e, a->ctx, CFS_META_OP_other);
+}
+
+static int read_node(struct check *a)
+{
+	struct rds_request q;
+	int r;
+
+	rds_begin(&q, a->e);
+	rds_command(&q, "sk", "GET", "i", a->ino);
+	r = rds_run(&q, a->ctx, CFS_META_OP_other);
+	if (!r)
+		r = rds_attr_reply(q.reply[0], &a->c.attr);
+	a->exists = r == 0;
+	if (!r && q.reply[0]->len <= sizeof(a->record)) {
+		a->record_len = q.reply[0]->len;
+		memcpy(a->record, q.reply[0]->str, a->record_len);
+	}
+	rds_end(&q);
+	return r == -ENOENT ? 0 : r;
+}
+
+static int check_once(struct check *a)
+{
+	struct rds_bytes chunks = {0};
+	char text[32];
+	int r = read_node(a);
+
+	rds_apply_begin(&a->fix, a->e);
+	if (!r)
+		r = read_names(a);
+	if (!r)
+		r = each_entry(a->e, a->ino, count_entry, a);
+	rds_apply_if(&a->fix, a->record, a->record_len, "sk", "GET", "i", a->ino);
+	snprintf(text, sizeof(text), "%" PRId64, a->entries);
+	rds_apply_if(&a->fix, text, strlen(text), "sk", "HLEN", "d", a->ino);
+	if (!r && !a->exists)
+		r = check_missing(a, &chunks);
+	else if (!r && (a->c.names || a->ino == CFS_ROOT_INO || a->ino == CFS_TRASH_INO))
+		r = check_named(a);
+	else if (!r)
+		r = check_orphan(a);
+	if (!r && a->exists && a->c.attr.type == CFS_TYPE_DIR)
+		r = check_stat(a);
+	if (!r && a->c.repaired)
+		r = put_right(a, &chunks);
+	rds_apply_end(&a->fix);
+	free(chunks.p);
+	return r;
+}
+
+int rds_op_check_inode(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       unsigned repair, struct cfs_check *ret, struct cfs_usage *ret_usage)
+{
+	struct check a = {0};
+	struct found_name *names = calloc(MAX_NAMES, sizeof(*names));
+	unsigned i = 0;
+	int r;
+
+	if (!names)
+		return -ENOMEM;
+	do {
+		a = (struct check){
+			.e = e, .ctx = ctx, .ino = ino, .repair = repair, .names = names};
+		r = check_once(&a);
+	} while (r == -EBUSY && ++i < ATTEMPTS);
+	free(names);
+	if (r)
+		return r;
+	*ret = a.c;
+	*ret_usage = a.usage;
+	return 0;
+}
+
+/* ---- sums and counts ---- */
+
+struct sums {
+	int64_t space, inodes;
+};
+
+static int add_node(void *arg, const struct cfs_row *row)
+{
+	struct sums *s = arg;
+
+	if (row->ino == CFS_ROOT_INO || row->ino == CFS_TRASH_INO)
+		return 0;
+	s->inodes++;
+	s->space += rds_space_of(&row->attr);
+	return 0;
+}
+
+static int sum_nodes(struct cfs_engine *e, const struct cfs_ctx *ctx, struct sums *ret)
+{
+	struct cfs_scan_pos pos = {0};
+	struct sums s = {0};
+	int64_t space = 0, inodes = 0, space2 = 0, inodes2 = 0;
+	int r = rds_op_get_counters(e, ctx, &space, &inodes);
+
+	while (!r) {
+		struct cfs_ctx own = page_ctx();
+
+		r = rds_op_scan(e, &own, CFS_TABLE_NODE, &pos, add_node, &s);
+	}
+	if (r == 1) {
+		struct cfs_ctx own = page_ctx();
+
+		r = rds_op_get_counters(e, &own, &space2, &inodes2);
+	}
+	if (r)
+		return r;
+	ret->space = s.space - space2;
+	ret->inodes = s.inodes - inodes2;
+	return space == space2 && inodes == inodes2 ? 0 : 1;
+}
+
+/*
+ * There is no view of all keys at one moment: what the counters lack is believed when it is
+ * nothing, or the same twice while they stood still.
+ */
+int rds_op_check_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t *ret_space,
+		       int64_t *ret_inodes)
+{
+	struct sums last = {0}, s = {0};
+	unsigned i;
+	int r;
+
+	for (i = 0; i < ATTEMPTS; i++) {
+		r = sum_nodes(e, ctx, &s);
+		if (r < 0)
+			return r;
+		if (!r && ((!s.space && !s.inodes) ||
+			   (i && s.space == last.space && s.inodes == last.inodes)))
+			break;
+		last = s;
+	}
+	*ret_space = s.space;
+	*ret_inodes = s.inodes;
+	return 0;
+}
+
+int rds_op_fix_refs(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t id, uint32_t size,
+		    int64_t have, int64_t want)
+{
+	struct rds_request q;
+	redisReply *a;
+	int r;
+
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_other, &rds_fix_refs_lua, &a, "uuii", id,
+		       (uint64_t)size, have, want);
+	rds_end(&q);
+	return r;
+}

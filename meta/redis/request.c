@@ -1,0 +1,504 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Commands and scripts: words, retries, and what errors mean. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "meta/redis/redis-internal.h"
+
+/* What the server remembers an answer by: one key per thread, used by one question at a time. */
+static _Atomic uint64_t last_slot;
+static _Thread_local uint64_t my_slot;
+
+static uint64_t slot(void)
+{
+	if (!my_slot)
+		my_slot = atomic_fetch_add(&last_slot, 1) + 1;
+	return my_slot;
+}
+
+/* ---- building ---- */
+
+void rds_begin(struct rds_request *q, struct cfs_engine *e)
+{
+	q->r = rds_of(e);
+	q->buf = q->small;
+	q->cap = sizeof(q->small);
+	q->len = q->n = q->n_cap = 0;
+	q->reply = NULL;
+	q->failed = false;
+	q->script = NULL;
+}
+
+static void free_replies(struct rds_request *q)
+{
+	size_t i;
+
+	for (i = 0; q->reply && i < q->n; i++)
+		if (q->reply[i])
+			freeReplyObject(q->reply[i]);
+	free(q->reply);
+	q->reply = NULL;
+}
+
+void rds_end(struct rds_request *q)
+{
+	free_replies(q);
+	if (q->buf != q->small)
+		free(q->buf);
+}
+
+void rds_again(struct rds_request *q)
+{
+	free_replies(q);
+	q->len = q->n = 0;
+	q->script = NULL;
+}
+
+static void put(struct rds_request *q, const void *p, size_t len)
+{
+	size_t cap = q->cap;
+	char *buf;
+
+	while (cap < q->len + len)
+		cap *= 2;
+	if (cap != q->cap) {
+		buf = malloc(cap);
+		if (!buf) {
+			q->failed = true;
+			return;
+		}
+		memcpy(buf, q->buf, q->len);
+		if (q->buf != q->small)
+			free(q->buf);
+		q->buf = buf;
+		q->cap = cap;
+	}
+	if (len)
+		memcpy(q->buf + q->len, p, len);
+	q->len += len;
+}
+
+/* "<sign><number>\r\n" */
+static void put_count(struct rds_request *q, char sign, size_t n)
+{
+	char text[24];
+	char *p = text + sizeof(text);
+
+	*--p = '\n';
+	*--p = '\r';
+	do {
+		*--p = (char)('0' + n % 10);
+		n /= 10;
+	} while (n);
+	*--p = sign;
+	put(q, p, (size_t)(text + sizeof(text) - p));
+}
+
+static void put_word(struct rds_request *q, const void *p, size_t len)
+{
+	put_count(q, '$', len);
+	put(q, p, len);
+	put(q, "\r\n", 2);
+}
+
+static void put_key(struct rds_request *q, const char *name, uint64_t n, int64_t indx)
+{
+	char text[96];
+	int len;
+
+	if (indx >= 0)
+		len = snprintf(text, sizeof(text), "%s%s%" PRIu64 "_%" PRId64, q->r->prefix, name,
+			       n, indx);
+	else
+		len = snprintf(text, sizeof(text), "%s%s%" PRIu64, q->r->prefix, name, n);
+	put_word(q, text, (size_t)len);
+}
+
+void rds_words_v(struct rds_request *q, const char *fmt, va_list ap)
+{
+	char text[160];
+
+	for (; *fmt; fmt++) {
+		const void *p;
+		struct timespec t;
+		uint64_t n;
+
+		switch (*fmt) {
+		case 's':
+			p = va_arg(ap, const char *);
+			put_word(q, p, strlen(p));
+			break;
+		case 'b':
+			p = va_arg(ap, const void *);
+			put_word(q, p, va_arg(ap, size_t));
+			break;
+		case 'i':
+			put_word(q, text,
+				 (size_t)snprintf(text, sizeof(text), "%" PRId64,
+						  va_arg(ap, int64_t)));
+			break;
+		case 'u':
+			put_word(q, text,
+				 (size_t)snprintf(text, sizeof(text), "%" PRIu64,
+						  va_arg(ap, uint64_t)));
+			break;
+		case 'k':
+			p = va_arg(ap, const char *);
+			put_key(q, p, va_arg(ap, uint64_t), -1);
+			break;
+		case 'c':
+			n = va_arg(ap, uint64_t);
+			put_key(q, "c", n, va_arg(ap, uint32_t));
+			break;
+		case 'K':
+			put_word(q, text,
+				 (size_t)snprintf(text, sizeof(text), "%s%s", q->r->prefix,
+						  va_arg(ap, const char *)));
+			break;
+		case '8':
+			cfs_put_be64(text, va_arg(ap, uint64_t));
+			put_word(q, text, 8);
+			break;
+		case 't':
+			t = va_arg(ap, struct timespec);
+			cfs_put_be64(text, (uint64_t)t.tv_sec);
+			cfs_put_be32(text + 8, (uint32_t)t.tv_nsec);
+			put_word(q, text, 12);
+			break;
+		}
+	}
+}
+
+void rds_command_begin(struct rds_request *q, size_t words)
+{
+	q->n++;
+	put_count(q, '*', words);
+}
+
+void rds_words(struct rds_request *q, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	rds_words_v(q, fmt, ap);
+	va_end(ap);
+}
+
+void rds_command(struct rds_request *q, const char *fmt, ...)
+{
+	va_list ap;
+
+	rds_command_begin(q, strlen(fmt));
+	va_start(ap, fmt);
+	rds_words_v(q, fmt, ap);
+	va_end(ap);
+}
+
+void rds_append(struct rds_request *q, const struct rds_request *from)
+{
+	put(q, from->buf, from->len);
+	q->failed |= from->failed;
+}
+
+void rds_bytes_add(struct rds_bytes *b, const void *p, size_t len)
+{
+	size_t cap = b->cap ? b->cap : 256;
+	uint8_t *v;
+
+	while (cap < b->len + len)
+		cap *= 2;
+	if (cap != b->cap) {
+		v = realloc(b->p, cap);
+		if (!v) {
+			b->failed = true;
+			return;
+		}
+		b->p = v;
+		b->cap = cap;
+	}
+	memcpy(b->p + b->len, p, len);
+	b->len += len;
+}
+
+/* ---- errors of the server ---- */
+
+enum verdict { GIVE_UP, AGAIN, RELOAD };
+
+static bool is(const redisReply *e, const char *code)
+{
+	return strncmp(e->str, code, strlen(code)) == 0;
+}
+
+static bool is_full(const redisReply *e)
+{
+	return is(e, "OOM") || is(e, "MISCONF") || strstr(e->str, "OOM command not allowed") ||
+	       strstr(e->str, "MISCONF");
+}
+
+/* Errors of commands inside a script name the script first in old servers. */
+static bool is_unwritable(const redisReply *e)
+{
+	return is(e, "READONLY") || is(e, "MASTERDOWN") || is(e, "CLUSTERDOWN") ||
+	       strstr(e->str, "READONLY You can't write");
+}
+
+static bool is_temporary(const redisReply *e)
+{
+	return is(e, "LOADING") || is(e, "BUSY ") || is(e, "TRYAGAIN") || is(e, "ASK ") ||
+	       is(e, "NOREPLICAS") || strstr(e->str, "NOREPLICAS");
+}
+
+static enum verdict judge(struct rds_request *q, struct rds_pipe *p, const redisReply *e,
+			  int *ret_errno)
+{
+	struct rds *r = q->r;
+
+	if (is(e, "NOSCRIPT"))
+		return RELOAD;
+	if (is(e, "MOVED ")) {
+		const char *to = strchr(e->str + 6, ' ');
+
+		if (to)
+			rds_target_moved(&r->target, e->str + 6);
+		rds_pipe_renew(p);
+		return AGAIN;
+	}
+	if (is_unwritable(e)) {
+		rds_target_forget(&r->target);
+		rds_pipe_renew(p);
+		return AGAIN;
+	}
+	if (is_temporary(e))
+		return AGAIN;
+	*ret_errno = -EIO;
+	if (is_full(e)) {
+		*ret_errno = -ENOSPC;
+	} else if (is(e, "NOAUTH") || is(e, "WRONGPASS") || is(e, "NOPERM")) {
+		rds_pipe_renew(p);
+		*ret_errno = -EACCES;
+	}
+	cfs_err("metadata server refuses a request: server=%s script=%s answer=%.160s",
+		r->target.where, q->script ? q->script->name : "-", e->str);
+	return GIVE_UP;
+}
+
+static const redisReply *first_error(const struct rds_request *q)
+{
+	size_t i;
+
+	for (i = 0; i < q->n; i++)
+		if (q->reply[i]->type == REDIS_REPLY_ERROR)
+			return q->reply[i];
+	return NULL;
+}
+
+/* ---- running ---- */
+
+/* Threads spread over the connections, each staying with its own. */
+static struct rds_pipe *my_pipe(struct rds *r)
+{
+	return r->pipes[slot() % r->n_pipes];
+}
+
+/* The script goes by its digest, or as text after the server has said that it does not know it. */
+static void put_script_head(struct rds_request *q, bool text)
+{
+	put_count(q, '*', 4 + q->n_words);
+	if (text) {
+		put_word(q, "EVAL", 4);
+		put_word(q, q->script->text, q->script->len);
+	} else {
+		put_word(q, "EVALSHA", 7);
+		put_word(q, q->script->sha, 40);
+	}
+	put_word(q, "1", 1);
+	put_word(q, q->r->prefix, strlen(q->r->prefix));
+}
+
+static int with_text(struct rds_request *q, struct rds_request *ret)
+{
+	const size_t head = q->len;
+	struct rds_request measure;
+
+	rds_begin(&measure, &q->r->engine);
+	measure.script = q->script;
+	measure.n_words = q->n_words;
+	put_script_head(&measure, false);
+	rds_begin(ret, &q->r->engine);
+	ret->script = q->script;
+	ret->n_words = q->n_words;
+	put_script_head(ret, true);
+	put(ret, q->buf + measure.len, head - measure.len);
+	rds_end(&measure);
+	return ret->failed ? -ENOMEM : 0;
+}
+
+static int run_once(struct rds_request *q, struct rds_pipe *p, cfs_deadline_t deadline, bool text,
+		    bool *ret_sent)
+{
+	struct rds_request full;
+	int r;
+
+	if (!text)
+		return rds_pipe_run(p, q->buf, q->len, q->n, deadline, q->reply, ret_sent);
+	r = with_text(q, &full);
+	if (!r)
+		r = rds_pipe_run(p, full.buf, full.len, 1, deadline, q->reply, ret_sent);
+	rds_end(&full);
+	return r;
+}
+
+static int run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op)
+{
+	struct rds *r = q->r;
+	struct rds_pipe *p = my_pipe(r);
+	unsigned attempt = 0, trips = 0;
+	bool text = false, sent, ever_sent = false;
+	int rc;
+
+	if (q->failed)
+		return -ENOMEM;
+	q->reply = calloc(q->n, sizeof(redisReply *));
+	if (!q->reply)
+		return -ENOMEM;
+	for (;;) {
+		const redisReply *e = NULL;
+		enum verdict v = GIVE_UP;
+
+		rc = run_once(q, p, ctx->deadline, text, &sent);
+		trips += sent;
+		ever_sent |= sent;
+		if (!rc) {
+			e = first_error(q);
+			v = e ? judge(q, p, e, &rc) : GIVE_UP;
+		} else {
+			memset(q->reply, 0, q->n * sizeof(redisReply *));
+			v = rc == -ENOTCONN || rc == -ETIMEDOUT ? AGAIN : GIVE_UP;
+		}
+		if (v == GIVE_UP)
+			break;
+		for (size_t i = 0; i < q->n; i++)
+			if (q->reply[i])
+				freeReplyObject(q->reply[i]);
+		memset(q->reply, 0, q->n * sizeof(redisReply *));
+		text = v == RELOAD;
+		rc = -ETIMEDOUT;
+		if (v == AGAIN &&
+		    !cfs_backoff(attempt++, r->target.min_backoff_ms,
+				 CFS_MIN(r->target.max_backoff_ms, 1000), ctx->deadline))
+			break;
+	}
+	/* It may still be on its way: no later question may take its key. */
+	if (rc == -ETIMEDOUT && ever_sent)
+		my_slot = 0;
+	cfs_core_count(r->engine.core, op, trips, attempt);
+	return rc;
+}
+
+int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op)
+{
+	return run(q, ctx, op);
+}
+
+/* What lib/answer.lua and lib/log.lua want to know. */
+static void put_write_words(struct rds_request *q, const struct cfs_ctx *ctx)
+{
+	struct cfs_meta *core = q->r->engine.core;
+	char line[128] = "";
+
+	snprintf(q->key, sizeof(q->key), "zcachefs:done:%016" PRIx64 ":%" PRIu64, q->r->client,
+		 slot());
+	snprintf(q->token, sizeof(q->token), "%016" PRIx64, atomic_fetch_add(&q->r->last_token, 1));
+	if (cfs_core_changelog(core))
+		snprintf(line, sizeof(line), "%lld.%09ld|\n|(%" PRIu64 ",%" PRIu64 ")",
+			 (long long)ctx->now.tv_sec, ctx->now.tv_nsec, cfs_core_sid(core),
+			 cfs_core_txn_number(core));
+	rds_words(q, "sss", q->key, q->token, line);
+}
+
+void rds_script_begin(struct rds_request *q, const struct cfs_ctx *ctx,
+		      const struct rds_script *script, size_t words)
+{
+	rds_again(q);
+	q->n = 1;
+	q->script = script;
+	q->n_words = (unsigned)words + (script->writes ? 3 : 0);
+	put_script_head(q, false);
+	if (script->writes)
+		put_write_words(q, ctx);
+}
+
+int rds_script_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op,
+		   redisReply **ret)
+{
+	redisReply *a;
+	int rc;
+
+	if (q->script->writes && q->r->read_only)
+		return -EROFS;
+	rc = run(q, ctx, op);
+	if (rc)
+		return rc;
+	a = q->reply[0];
+	if (a->type != REDIS_REPLY_ARRAY || !a->elements ||
+	    a->element[0]->type != REDIS_REPLY_INTEGER) {
+		cfs_err("metadata server gives a strange answer: server=%s script=%s",
+			q->r->target.where, q->script->name);
+		return -EIO;
+	}
+	*ret = a;
+	return (int)a->element[0]->integer;
+}
+
+int rds_script(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op,
+	       const struct rds_script *script, redisReply **ret, const char *fmt, ...)
+{
+	va_list ap;
+
+	rds_script_begin(q, ctx, script, strlen(fmt));
+	va_start(ap, fmt);
+	rds_words_v(q, fmt, ap);
+	va_end(ap);
+	return rds_script_run(q, ctx, op, ret);
+}
+
+/* ---- replies ---- */
+
+int64_t rds_int(const redisReply *r)
+{
+	if (r->type == REDIS_REPLY_INTEGER)
+		return r->integer;
+	return rds_is_bytes(r) ? strtoll(r->str, NULL, 10) : 0;
+}
+
+bool rds_number(const char *p, size_t len, uint64_t *ret, size_t *ret_used)
+{
+	uint64_t n = 0;
+	size_t i;
+
+	for (i = 0; i < len && p[i] >= '0' && p[i] <= '9'; i++)
+		if (__builtin_mul_overflow(n, 10, &n) ||
+		    __builtin_add_overflow(n, (uint64_t)(p[i] - '0'), &n))
+			return false;
+	*ret = n;
+	*ret_used = i;
+	return i > 0;
+}
+
+int rds_each_pair(const redisReply *r, cfs_engine_slice_fn fn, void *arg)
+{
+	size_t i;
+	int rc = 0;
+
+	if (!rds_is_bytes(r))
+		return 0;
+	for (i = 0; i + 12 <= r->len && !rc; i += 12)
+		rc = fn(arg, cfs_get_be64(r->str + i), cfs_get_be32(r->str + i + 8));
+	return rc;
+}

@@ -1,0 +1,585 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whole tables. SCAN and HSCAN meet every key that exists throughout at least once, which is what
+ * is asked for. A position is a cursor of theirs (a) and the phase (b), 0 before the beginning.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "meta/redis/ops.h"
+
+enum { PAIR_BYTES = 12 };
+
+struct scan {
+	struct cfs_engine *e;
+	enum cfs_meta_table table;
+	cfs_row_fn fn;
+	void *arg;
+	int stopped;		   /* what fn returned */
+	struct rds_request values; /* one command per key */
+	struct {
+		uint64_t n, indx;
+	} *keys;
+	size_t n_keys, cap;
+};
+
+static int give(struct scan *a, const struct cfs_row *row)
+{
+	a->stopped = a->fn(a->arg, row);
+	return a->stopped;
+}
+
+/* Each page is a matter of its own (meta.h). */
+static struct cfs_ctx page_ctx(void)
+{
+	return cfs_ctx_internal(30000);
+}
+
+/* ---- keys ---- */
+
+int rds_scan_keys(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *name,
+		  uint64_t *cursor, rds_key_fn fn, void *arg)
+{
+	const size_t skip = strlen(rds_of(e)->prefix) + strlen(name);
+	char pattern[64];
+	struct rds_request q;
+	size_t i;
+	int r;
+
+	snprintf(pattern, sizeof(pattern), "%s%s[0-9]*", rds_of(e)->prefix, name);
+	rds_begin(&q, e);
+	rds_command(&q, "susssu", "SCAN", *cursor, "MATCH", pattern, "COUNT", (uint64_t)4096);
+	r = rds_run(&q, ctx, CFS_META_OP_other);
+	if (!r && q.reply[0]->elements != 2)
+		r = -EIO;
+	for (i = 0; !r && i < q.reply[0]->element[1]->elements; i++) {
+		const redisReply *key = q.reply[0]->element[1]->element[i];
+		uint64_t n;
+		size_t used;
+
+		if (key->len > skip && rds_number(key->str + skip, key->len - skip, &n, &used))
+			r = fn(arg, n, key->str + skip + used, key->len - skip - used);
+	}
+	if (!r)
+		*cursor = strtoull(q.reply[0]->element[0]->str, NULL, 10);
+	rds_end(&q);
+	return r;
+}
+
+static int note_key(void *arg, uint64_t n, const char *rest, size_t rest_len)
+{
+	struct scan *a = arg;
+	uint64_t indx = 0;
+	size_t used = 0;
+
+	if (a->table == CFS_TABLE_CHUNK || a->table == CFS_TABLE_REF) {
+		if (rest_len < 2 || *rest != '_' ||
+		    !rds_number(rest + 1, rest_len - 1, &indx, &used) || indx > UINT32_MAX)
+			return 0;
+		used++;
+	}
+	if (used != rest_len)
+		return 0;
+	if (a->n_keys == a->cap) {
+		void *v = reallocarray(a->keys, a->cap ? 2 * a->cap : 256, sizeof(*a->keys));
+
+		if (!v)
+			return -ENOMEM;
+		a->keys = v;
+		a->cap = a->cap ? 2 * a->cap : 256;
+	}
+	a->keys[a->n_keys].n = n;
+	a->keys[a->n_keys++].indx = indx;
+	return 0;
+}
+
+/* ---- rows ---- */
+
+static int give_records(struct scan *a, size_t k, const redisReply *list)
+{
+	struct cfs_row row = {.ino = a->keys[k].n};
+	struct cfs_slice *v = NULL;
+	int r;
+
+	if (!list->elements)
+		return 0;
+	row.list.indx = (uint32_t)a->keys[k].indx;
+	r = rds_records_reply(list, row.ino, row.list.indx, &v);
+	if (r && r != -EIO)
+		return r;
+	row.list.damaged = r == -EIO;
+	row.list.slices = v;
+	row.list.n = r ? 0 : list->elements;
+	r = give(a, &row);
+	free(v);
+	return r;
+}
+
+static int give_hash(struct scan *a, size_t k, const redisReply *list)
+{
+	struct cfs_row row = {.ino = a->keys[k].n};
+	size_t i;
+	int r = 0;
+
+	for (i = 0; i + 1 < list->elements && !r; i += 2) {
+		const redisReply *f = list->element[i], *v = list->element[i + 1];
+
+		if (a->table == CFS_TABLE_XATTR) {
+			row.xattr.name = f->str;
+			row.xattr.name_len = f->len;
+			row.xattr.value = v->str;
+			row.xattr.value_len = v->len;
+		} else if (rds_int(v) > 0) {
+			row.parent.dir = strtoull(f->str, NULL, 10);
+			row.parent.names = (uint32_t)rds_int(v);
+		} else {
+			continue;
+		}
+		r = give(a, &row);
+	}
+	return r;
+}
+
+static int give_members(struct scan *a, size_t k, const redisReply *list)
+{
+	struct cfs_row row = {.sid = a->keys[k].n};
+	size_t i;
+	int r = 0;
+
+	for (i = 0; i < list->elements && !r; i++) {
+		row.ino = strtoull(list->element[i]->str, NULL, 10);
+		r = give(a, &row);
+	}
+	return r;
+}
+
+static int give_value(struct scan *a, size_t k, const redisReply *v)
+{
+	struct cfs_row row = {.ino = a->keys[k].n};
+	int r = 0;
+
+	switch (a->table) {
+	case CFS_TABLE_NODE:
+		r = rds_attr_reply(v, &row.attr);
+		if (r == -ENOENT)
+			return 0;
+		if (r)
+			cfs_err("inode record is damaged: inode=%" PRIu64, row.ino);
+		return r ? r : give(a, &row);
+	case CFS_TABLE_SYMLINK:
+		if (!rds_is_bytes(v))
+			return 0;
+		row.symlink.target = v->str;
+		row.symlink.len = v->len;
+		return give(a, &row);
+	case CFS_TABLE_CHUNK:
+		return give_records(a, k, v);
+	case CFS_TABLE_SUSTAINED:
+		return give_members(a, k, v);
+	default:
+		return give_hash(a, k, v);
+	}
+}
+
+/* ---- directory entries: hashes of any size ---- */
+
+static int give_entries(struct scan *a, cfs_ino_t dir, const redisReply *list)
+{
+	struct cfs_row row;
+	size_t i;
+	int r = 0;
+
+	for (i = 0; i + 1 < list->elements && !r; i += 2) {
+		const redisReply *name = list->element[i], *v = list->element[i + 1];
+
+		row = (struct cfs_row){0};
+		if (rds_entry_decode(v->str, v->len, &row.edge.type, &row.ino))
+			continue;
+		row.edge.parent = dir;
+		row.edge.name = name->str;
+		row.edge.name_len = name->len;
+		r = give(a, &row);
+	}
+	return r;
+}
+
+static int scan_dir(struct scan *a, cfs_ino_t dir)
+{
+	char cursor[32] = "0";
+	struct rds_request q;
+	int r;
+
+	rds_begin(&q, a->e);
+	do {
+		struct cfs_ctx ctx = page_ctx();
+
+		rds_again(&q);
+		rds_command(&q, "sksss", "HSCAN", "d", dir, cursor, "COUNT", "4096");
+		r = rds_run(&q, &ctx, CFS_META_OP_other);
+		if (!r && q.reply[0]->elements != 2)
+			r = -EIO;
+		if (r)
+			break;
+		snprintf(cursor, sizeof(cursor), "%s", q.reply[0]->element[0]->str);
+		r = give_entries(a, dir, q.reply[0]->element[1]);
+	} while (!r && strcmp(cursor, "0") != 0);
+	rds_end(&q);
+	return r;
+}
+
+/* ---- one page of keys and what they hold ---- */
+
+static const struct {
+	const char *name, *command;
+	unsigned page; /* keys whose values are asked for together */
+} sources[] = {
+	[CFS_TABLE_NODE] = {"i", "GET", 4096},
+	[CFS_TABLE_CHUNK] = {"c", "LRANGE", 256},
+	[CFS_TABLE_REF] = {"c", "LRANGE", 256},
+	[CFS_TABLE_SUSTAINED] = {"session", "SMEMBERS", 64},
+	[CFS_TABLE_SYMLINK] = {"s", "GET", 512},
+	[CFS_TABLE_XATTR] = {"x", "HGETALL", 64},
+	[CFS_TABLE_PARENT] = {"p", "HGETALL", 1024},
+	[CFS_TABLE_EDGE] = {"d", NULL, 1},
+};
+
+static void ask_value(struct scan *a, size_t k)
+{
+	const char *name = sources[a->table].name, *command = sources[a->table].command;
+
+	if (strcmp(command, "LRANGE") == 0)
+		rds_command(&a->values, "scss", command, a->keys[k].n, (uint32_t)a->keys[k].indx,
+			    "0", "-1");
+	else
+		rds_command(&a->values, "sk", command, name, a->keys[k].n);
+}
+
+static int page_of_keys(struct scan *a, const struct cfs_ctx *ctx, struct cfs_scan_pos *pos,
+			int (*give_one)(struct scan *a, size_t k, const redisReply *v))
+{
+	const size_t page = sources[a->table].page;
+	uint64_t cursor = pos->a;
+	size_t i, k;
+	int r;
+
+	a->n_keys = 0;
+	r = rds_scan_keys(a->e, ctx, sources[a->table].name, &cursor, note_key, a);
+	for (i = 0; i < a->n_keys && !r; i += page) {
+		struct cfs_ctx own = page_ctx();
+		const size_t n = CFS_MIN(page, a->n_keys - i);
+
+		if (a->table == CFS_TABLE_EDGE) {
+			r = scan_dir(a, a->keys[i].n);
+			continue;
+		}
+		rds_again(&a->values);
+		for (k = 0; k < n; k++)
+			ask_value(a, i + k);
+		r = rds_run(&a->values, &own, CFS_META_OP_other);
+		for (k = 0; k < n && !r; k++)
+			r = give_one(a, i + k, a->values.reply[k]);
+	}
+	if (!r)
+		pos->a = cursor;
+	return r;
+}
+
+/* ---- one page of a hash or sorted set ---- */
+
+static int page_of_fields(struct scan *a, const struct cfs_ctx *ctx, struct cfs_scan_pos *pos,
+			  const char *command, const char *key,
+			  int (*give_one)(struct scan *a, const redisReply *f, const redisReply *v))
+{
+	struct rds_request q;
+	size_t i;
+	int r;
+
+	rds_begin(&q, a->e);
+	rds_command(&q, "sKuss", command, key, pos->a, "COUNT", "4096");
+	r = rds_run(&q, ctx, CFS_META_OP_other);
+	if (!r && q.reply[0]->elements != 2)
+		r = -EIO;
+	for (i = 0; !r && i + 1 < q.reply[0]->element[1]->elements; i += 2)
+		r = give_one(a, q.reply[0]->element[1]->element[i],
+			     q.reply[0]->element[1]->element[i + 1]);
+	if (!r)
+		pos->a = strtoull(q.reply[0]->element[0]->str, NULL, 10);
+	rds_end(&q);
+	return r;
+}
+
+static int give_delfile(struct scan *a, const redisReply *f, const redisReply *v)
+{
+	struct cfs_row row = {.deleted.when_s = rds_int(v)};
+	size_t used;
+
+	if (!rds_number(f->str, f->len, &row.ino, &used) || f->str[used] != ':')
+		return 0;
+	row.deleted.length = strtoull(f->str + used + 1, NULL, 10);
+	return give(a, &row);
+}
+
+static int give_detached(struct scan *a, const redisReply *f, const redisReply *v)
+{
+	const struct cfs_row row = {.ino = strtoull(f->str, NULL, 10), .added_s = rds_int(v)};
+
+	return give(a, &row);
+}
+
+static int give_acl(struct scan *a, const redisReply *f, const redisReply *v)
+{
+	const struct cfs_row row = {
+		.acl = {.id = (uint32_t)rds_int(f), .rule = v->str, .len = v->len},
+	};
+
+	return give(a, &row);
+}
+
+static int give_ref(struct scan *a, const redisReply *f, const redisReply *v)
+{
+	struct cfs_row row = {.ref.refs = rds_int(v) + 1};
+
+	if (!rds_parse_ref(f->str, f->len, &row.ref.id, &row.ref.size))
+		return 0;
+	return give(a, &row);
+}
+
+static int give_delayed(struct scan *a, const redisReply *f, const redisReply *v)
+{
+	const char *bar = strchr(f->str, '_');
+	struct cfs_row row = {.list.damaged = v->len % PAIR_BYTES};
+	size_t i, n = row.list.damaged ? 0 : v->len / PAIR_BYTES;
+	struct cfs_slice *list = calloc(n ? n : 1, sizeof(*list));
+	int r;
+
+	if (!list)
+		return -ENOMEM;
+	for (i = 0; i < n; i++) {
+		list[i].id = cfs_get_be64(v->str + i * PAIR_BYTES);
+		list[i].size = cfs_get_be32(v->str + i * PAIR_BYTES + 8);
+	}
+	row.list.slices = list;
+	row.list.n = n;
+	row.list.deleted_s = bar ? strtoll(bar + 1, NULL, 10) : 0;
+	r = give(a, &row);
+	free(list);
+	return r;
+}
+
+static int give_dir_stat(struct scan *a, const redisReply *f, const redisReply *v)
+{
+	struct cfs_row row = {.ino = strtoull(f->str, NULL, 10)};
+	struct cfs_ctx ctx = page_ctx();
+	int r = a->e->ops->get_dir_stat(a->e, &ctx, row.ino, &row.stat);
+
+	(void)v;
+	return r == -ENODATA ? 0 : r ? r : give(a, &row);
+}
+
+static int give_counters(struct scan *a, const struct cfs_ctx *ctx)
+{
+	static const char *const names[] = {
+		"nextInode",
+		"nextChunk",
+		"nextSession",
+		"nextTrash",
+		"usedSpace",
+		"totalInodes",
+		"nextCleanupSlices",
+		"lastCleanupSessions",
+		"lastCleanupFiles",
+		"lastCleanupTrash",
+		"lastCleanupChangelog",
+	};
+	struct rds_request q;
+	int64_t shift;
+	size_t i;
+	int r;
+
+	rds_begin(&q, a->e);
+	for (i = 0; i < CFS_ARRAY_SIZE(names); i++)
+		rds_command(&q, "sK", "GET", rds_counter_key(names[i], &shift));
+	r = rds_run(&q, ctx, CFS_META_OP_other);
+	for (i = 0; i < CFS_ARRAY_SIZE(names) && !r; i++) {
+		struct cfs_row row = {.counter.name = names[i]};
+
+		rds_counter_key(names[i], &shift);
+		row.counter.value = rds_int(q.reply[i]) + shift;
+		if (!rds_is_nil(q.reply[i]) || shift)
+			r = give(a, &row);
+	}
+	rds_end(&q);
+	return r;
+}
+
+/* ---- references: those counted, and the slices that have just one, which is not written ---- */
+
+static int give_single(struct scan *a, const uint8_t *pairs, size_t n)
+{
+	struct cfs_ctx ctx = page_ctx();
+	struct rds_request q;
+	char field[48];
+	size_t i;
+	int r;
+
+	if (!n)
+		return 0;
+	rds_begin(&q, a->e);
+	rds_command_begin(&q, 2 + n);
+	rds_words(&q, "sK", "HMGET", "sliceRef");
+	for (i = 0; i < n; i++) {
+		snprintf(field, sizeof(field), "k%" PRIu64 "_%u",
+			 cfs_get_be64(pairs + i * PAIR_BYTES),
+			 cfs_get_be32(pairs + i * PAIR_BYTES + 8));
+		rds_words(&q, "s", field);
+	}
+	r = rds_run(&q, &ctx, CFS_META_OP_other);
+	for (i = 0; i < n && !r; i++) {
+		const struct cfs_row row = {
+			.ref = {.id = cfs_get_be64(pairs + i * PAIR_BYTES),
+				.size = cfs_get_be32(pairs + i * PAIR_BYTES + 8),
+				.refs = 1},
+		};
+
+		if (rds_is_nil(q.reply[0]->element[i]))
+			r = give(a, &row);
+	}
+	rds_end(&q);
+	return r;
+}
+
+static int give_refs_of_list(struct scan *a, size_t k, const redisReply *list)
+{
+	struct rds_bytes pairs = {0};
+	size_t i;
+	int r;
+
+	(void)k;
+	for (i = 0; i < list->elements; i++) {
+		const char *record = list->element[i]->str;
+
+		if (list->element[i]->len == CFS_SLICE_BYTES && cfs_get_be64(record + 4))
+			rds_bytes_add(&pairs, record + 4, PAIR_BYTES);
+	}
+	r = pairs.failed ? -ENOMEM : give_single(a, pairs.p, pairs.len / PAIR_BYTES);
+	free(pairs.p);
+	return r;
+}
+
+static int give_refs_of_delayed(struct scan *a, const redisReply *f, const redisReply *v)
+{
+	(void)f;
+	return give_single(a, (const uint8_t *)v->str, v->len / PAIR_BYTES);
+}
+
+enum { COUNTED, IN_LISTS, IN_DELAYED, PHASES };
+
+static int page_of_refs(struct scan *a, const struct cfs_ctx *ctx, struct cfs_scan_pos *pos)
+{
+	switch (pos->b >> 1) {
+	case COUNTED:
+		return page_of_fields(a, ctx, pos, "HSCAN", "sliceRef", give_ref);
+	case IN_LISTS:
+		return page_of_keys(a, ctx, pos, give_refs_of_list);
+	default:
+		return page_of_fields(a, ctx, pos, "HSCAN", "delSlices", give_refs_of_delayed);
+	}
+}
+
+static int page(struct scan *a, const struct cfs_ctx *ctx, struct cfs_scan_pos *pos)
+{
+	switch (a->table) {
+	case CFS_TABLE_REF:
+		return page_of_refs(a, ctx, pos);
+	case CFS_TABLE_DELAYED:
+		return page_of_fields(a, ctx, pos, "HSCAN", "delSlices", give_delayed);
+	case CFS_TABLE_DELFILE:
+		return page_of_fields(a, ctx, pos, "ZSCAN", "delfiles", give_delfile);
+	case CFS_TABLE_DETACHED:
+		return page_of_fields(a, ctx, pos, "ZSCAN", "detachedNodes", give_detached);
+	case CFS_TABLE_DIR_STAT:
+		return page_of_fields(a, ctx, pos, "HSCAN", "dirUsedInodes", give_dir_stat);
+	case CFS_TABLE_ACL:
+		return page_of_fields(a, ctx, pos, "HSCAN", "acl", give_acl);
+	case CFS_TABLE_COUNTER:
+		return give_counters(a, ctx);
+	default:
+		return page_of_keys(a, ctx, pos, give_value);
+	}
+}
+
+int rds_op_scan(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_table table,
+		struct cfs_scan_pos *pos, cfs_row_fn fn, void *arg)
+{
+	struct scan a = {.e = e, .table = table, .fn = fn, .arg = arg};
+	int r;
+
+	rds_begin(&a.values, e);
+	r = page(&a, ctx, pos);
+	rds_end(&a.values);
+	free(a.keys);
+	if (a.stopped)
+		return a.stopped;
+	if (r < 0 || pos->a)
+		return r;
+	/* The cursor is at its end; references go on with the next place to look. */
+	if (table != CFS_TABLE_REF)
+		return 1;
+	pos->b += 2;
+	return pos->b >> 1 == PHASES;
+}
+
+struct each_slice {
+	cfs_engine_slice_fn fn;
+	void *arg;
+};
+
+static int give_slices(void *arg, const struct cfs_row *row)
+{
+	const struct each_slice *s = arg;
+	size_t i;
+	int r = 0;
+
+	for (i = 0; i < row->list.n && !r; i++)
+		if (row->list.slices[i].id)
+			r = s->fn(s->arg, row->list.slices[i].id, row->list.slices[i].size);
+	return r;
+}
+
+static int give_ref_slice(void *arg, const struct cfs_row *row)
+{
+	const struct each_slice *s = arg;
+
+	return s->fn(s->arg, row->ref.id, row->ref.size);
+}
+
+int rds_op_each_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_engine_slice_fn fn,
+		      void *arg)
+{
+	static const enum cfs_meta_table tables[] = {CFS_TABLE_CHUNK, CFS_TABLE_DELAYED,
+						     CFS_TABLE_REF};
+	struct each_slice s = {.fn = fn, .arg = arg};
+	size_t i;
+	int r = 0;
+
+	(void)ctx;
+	for (i = 0; i < CFS_ARRAY_SIZE(tables) && !r; i++) {
+		struct cfs_scan_pos pos = {0};
+
+		do {
+			struct cfs_ctx own = page_ctx();
+
+			/* Of the references those that are counted are enough. */
+			r = rds_op_scan(e, &own, tables[i], &pos,
+					tables[i] == CFS_TABLE_REF ? give_ref_slice : give_slices,
+					&s);
+		} while (!r && pos.b >> 1 == COUNTED);
+		r = r == 1 ? 0 : r;
+	}
+	return r;
+}

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The volume as a whole, its counters and its sessions. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "meta/redis/ops.h"
+
+/* ---- setting ---- */
+
+int rds_op_get_setting(struct cfs_engine *e, const struct cfs_ctx *ctx, char **ret)
+{
+	struct rds_request q;
+	int r;
+
+	rds_begin(&q, e);
+	rds_command(&q, "sK", "GET", "setting");
+	r = rds_run(&q, ctx, CFS_META_OP_other);
+	if (!r && !rds_is_bytes(q.reply[0]))
+		r = -ENODATA;
+	if (!r) {
+		*ret = strndup(q.reply[0]->str, q.reply[0]->len);
+		r = *ret ? 0 : -ENOMEM;
+	}
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_put_setting(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *setting)
+{
+	struct rds_request q;
+	int r;
+
+	if (rds_of(e)->read_only)
+		return -EROFS;
+	rds_begin(&q, e);
+	rds_command(&q, "sKs", "SET", "setting", setting);
+	r = rds_run(&q, ctx, CFS_META_OP_other);
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_create(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *setting, bool trash)
+{
+	struct cfs_attr attr = {
+		.type = CFS_TYPE_DIR,
+		.mode = 0777,
+		.nlink = 2,
+		.atime = ctx->now,
+		.mtime = ctx->now,
+		.ctime = ctx->now,
+		.length = CFS_DIR_LENGTH,
+		.parent = CFS_ROOT_INO,
+	};
+	uint8_t root[RDS_ATTR_MAX], other[RDS_ATTR_MAX];
+	size_t root_len = rds_attr_encode(&attr, root), other_len;
+	struct rds_request q;
+	redisReply *a;
+	int r;
+
+	attr.mode = 0555;
+	other_len = rds_attr_encode(&attr, other);
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_other, &rds_create_lua, &a, "suubb", setting,
+		       CFS_ROOT_INO, CFS_TRASH_INO, root, root_len, other, trash ? other_len : 0);
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_upgrade(struct cfs_engine *e, const struct cfs_ctx *ctx)
+{
+	(void)e;
+	(void)ctx;
+	return 0;
+}
+
+/* On a cluster other volumes may live in other slots. */
+static int delete_by_prefix(struct cfs_engine *e, const struct cfs_ctx *ctx)
+{
+	char pattern[40], cursor[32] = "0";
+	struct rds_request q, del;
+	size_t i;
+	int r;
+
+	snprintf(pattern, sizeof(pattern), "%s*", rds_of(e)->prefix);
+	rds_begin(&q, e);
+	rds_begin(&del, e);
+	do {
+		const redisReply *page;
+		struct cfs_ctx own = cfs_ctx_internal(30000);
+
+		rds_again(&q);
+		rds_command(&q, "ssssss", "SCAN", cursor, "MATCH", pattern, "COUNT", "1000");
+		r = rds_run(&q, &own, CFS_META_OP_other);
+		if (r || q.reply[0]->elements != 2)
+			break;
+		snprintf(cursor, sizeof(cursor), "%s", q.reply[0]->element[0]->str);
+		page = q.reply[0]->element[1];
+		if (!page->elements)
+			continue;
+		rds_again(&del);
+		rds_command_begin(&del, 1 + page->elements);
+		rds_words(&del, "s", "DEL");
+		for (i = 0; i < page->elements; i++)
+			rds_words(&del, "b", page->element[i]->str, page->element[i]->len);
+		r = rds_run(&del, &own, CFS_META_OP_other);
+	} while (!r && strcmp(cursor, "0") != 0);
+	rds_end(&q);
+	rds_end(&del);
+	return r;
+}
+
+int rds_op_destroy(struct cfs_engine *e, const struct cfs_ctx *ctx)
+{
+	struct rds_request q;
+	int r;
+
+	if (rds_of(e)->target.cluster)
+		return delete_by_prefix(e, ctx);
+	rds_begin(&q, e);
+	rds_command(&q, "s", "FLUSHDB");
+	r = rds_run(&q, ctx, CFS_META_OP_other);
+	rds_end(&q);
+	return r;
+}
+
+/* ---- counters ---- */
+
+/* These two are written in lower case and hold the last number given, not the next one. */
+const char *rds_counter_key(const char *name, int64_t *ret_shift)
+{
+	*ret_shift = 0;
+	if (strcmp(name, "nextInode") == 0) {
+		*ret_shift = 1;
+		return "nextinode";
+	}
+	if (strcmp(name, "nextChunk") == 0) {
+		*ret_shift = 1;
+		return "nextchunk";
+	}
+	return strcmp(name, "nextSession") == 0 ? "nextsession" : name;
+}
+
+int rds_op_add_counter(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *name, int64_t n,
+		       int64_t *ret_old)
+{
+	struct rds_request q;
+	redisReply *a;
+	int64_t shift;
+	const char *key = rds_counter_key(name, &shift);
+	int r;
+
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_counter, &rds_add_counter_lua, &a, "sis", key, n, name);
+	if (!r)
+		*ret_old = rds_int(a->element[1]) - n + shift;
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_get_counters(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t *ret_used_space,
+			int64_t *ret_inodes)
+{
+	struct rds_request q;
+	int r;
+
+	rds_begin(&q, e);
+	rds_command(&q, "sKK", "MGET", "usedSpace", "totalInodes");
+	r = rds_run(&q, ctx, CFS_META_OP_counter);
+	if (!r && q.reply[0]->elements == 2) {
+		*ret_used_space = rds_int(q.reply[0]->element[0]);
+		*ret_inodes = rds_int(q.reply[0]->element[1]);
+	}
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_claim_job(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *name,
+		     int64_t now_s, int64_t interval_s)
+{
+	struct rds_request q;
+	redisReply *a;
+	int r;
+
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_counter, &rds_claim_job_lua, &a, "sii", name, now_s,
+		       now_s - interval_s);
+	rds_end(&q);
+	return r;
+}
+
+/* ---- sessions ---- */
+
+int rds_op_new_session(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *info,
+		       int64_t expire_s, uint64_t *ret_sid)
+{
+	struct rds_request q;
+	redisReply *a;
+	int r;
+
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_session, &rds_new_session_lua, &a, "ssi", "", info,
+		       expire_s);
+	if (!r)
+		*ret_sid = strtoull(a->element[1]->str, NULL, 10);
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_refresh_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid,
+			   const char *info, int64_t expire_s)
+{
+	struct rds_request q;
+	redisReply *a;
+	int r;
+
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_session, &rds_new_session_lua, &a, "usi", sid, info,
+		       expire_s);
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_clean_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid)
+{
+	struct rds_request q;
+	redisReply *a;
+	int r;
+
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_session, &rds_drop_locks_lua, &a, "u", sid);
+	if (!r)
+		r = rds_end_sustained_all(e, ctx, sid);
+	/* The record goes last: whoever finds it knows that there may be more to clean. */
+	if (!r)
+		r = rds_script(&q, ctx, CFS_META_OP_session, &rds_drop_session_lua, &a, "u", sid);
+	rds_end(&q);
+	return r;
+}
+
+static int each_info(struct cfs_engine *e, const struct cfs_ctx *ctx, const redisReply *list,
+		     cfs_session_fn fn, void *arg)
+{
+	struct rds_request q;
+	size_t i, n = list->elements / 2;
+	int r;
+
+	rds_begin(&q, e);
+	rds_command_begin(&q, 2 + n);
+	rds_words(&q, "sK", "HMGET", "sessionInfos");
+	for (i = 0; i < n; i++)
+		rds_words(&q, "b", list->element[2 * i]->str, list->element[2 * i]->len);
+	r = rds_run(&q, ctx, CFS_META_OP_session);
+	for (i = 0; i < n && !r; i++) {
+		const redisReply *info = q.reply[0]->element[i];
+		const struct cfs_session s = {
+			.sid = strtoull(list->element[2 * i]->str, NULL, 10),
+			.expire_s = rds_int(list->element[2 * i + 1]),
+			.info = rds_is_bytes(info) ? info->str : "",
+		};
+
+		r = fn(arg, &s);
+	}
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_each_session(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t before_s,
+			size_t limit, cfs_session_fn fn, void *arg)
+{
+	struct rds_request q;
+	char before[32];
+	int r;
+
+	snprintf(before, sizeof(before), "(%" PRId64, before_s);
+	rds_begin(&q, e);
+	rds_command(&q, "sKsssssi", "ZRANGEBYSCORE", "allSessions", "-inf",
+		    before_s ? before : "+inf", "WITHSCORES", "LIMIT", "0",
+		    limit ? (int64_t)CFS_MIN(limit, (size_t)INT32_MAX) : -1);
+	r = rds_run(&q, ctx, CFS_META_OP_session);
+	if (!r && q.reply[0]->elements >= 2)
+		r = each_info(e, ctx, q.reply[0], fn, arg);
+	rds_end(&q);
+	return r;
+}

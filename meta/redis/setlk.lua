@@ -1,0 +1,26 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- write:
+-- The client has merged the lock into its own list and seen no conflict in what follows: fields and
+-- values of all lists. EBUSY: they are not the same any more.
+local function op(ino, sid, owner, list, line, ...)
+	if call('EXISTS', P .. 'i' .. ino) == 0 then
+		return {-2}
+	end
+	local key, mine, seen = P .. 'lockp' .. ino, sid .. '_' .. owner, {...}
+	if call('HLEN', key) ~= #seen / 2 then
+		return {-16}
+	end
+	for i = 1, #seen, 2 do
+		if call('HGET', key, seen[i]) ~= seen[i + 1] then
+			return {-16}
+		end
+	end
+	if list == '' then
+		call('HDEL', key, mine)
+	else
+		call('HSET', key, mine, list)
+		call('SADD', P .. 'locked' .. sid, key)
+	end
+	log('SETLK(%s)', line)
+	return {0}
+end

@@ -1,0 +1,20 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- write: attr rules
+local function op(ino, name, value, flags, line)
+	local a = get(ino)
+	if not a then
+		return {ENOENT}
+	end
+	if has(byte(a, 1), 3) ~= 0 then
+		return {EPERM}
+	end
+	local there = call('HEXISTS', P .. 'x' .. ino, name) == 1
+	if flags == '1' and there then
+		return {EEXIST}
+	elseif flags == '2' and not there then
+		return {ENODATA}
+	end
+	call('HSET', P .. 'x' .. ino, name, value)
+	log('SETXATTR(%s)', line)
+	return {0}
+end

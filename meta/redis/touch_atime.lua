@@ -1,0 +1,11 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- write: attr rules
+local function op(ino, atime)
+	local a = get(ino)
+	if not a then
+		return {ENOENT}
+	end
+	put(ino, sub(a, 1, 11) .. atime .. sub(a, 24))
+	log('ACCESS(%s)', ino)
+	return {0}
+end

@@ -140,7 +140,7 @@ struct reader {
 	struct cfs_file *file;
 	uint64_t stream;
 	bool random;
-	cfs_deadline_t deadline;
+	const struct cfs_ctx *ctx;
 };
 
 /* A random read has got its bytes: the rest of the block may be worth having. */
@@ -172,7 +172,7 @@ static int read_blocks(const struct reader *rd, const struct part *part, struct 
 
 		b.len = CFS_MIN(block, part->size - b.index * block);
 		n = CFS_MIN(end - off, b.len - in);
-		r = cfs_store_fetch(d->conf.store, &b, in, n, rd->deadline, ret, &missed);
+		r = cfs_store_fetch(d->conf.store, &b, in, n, rd->ctx->deadline, ret, &missed);
 		if (r < 0)
 			return r;
 		if (rd->random && n < b.len)
@@ -245,7 +245,7 @@ static uint32_t prefetch_part(struct cfs_data *d, const struct part *part, uint6
 	return off - part->off;
 }
 
-/* Chunks whose list is not cached are left out: read-ahead makes no metadata calls. */
+/* A list that is not cached is read: at the border of a chunk the stream would stand still. */
 static void prefetch(const struct reader *rd, struct cfs_span span)
 {
 	uint64_t owner = cfs_session_owner(rd->file, rd->stream), bytes = 0;
@@ -253,6 +253,7 @@ static void prefetch(const struct reader *rd, struct cfs_span span)
 	struct cfs_file *f = rd->file;
 	struct cfs_data *d = f->data;
 	struct cfs_chunk *c;
+	bool loaded = false;
 	unsigned i, n;
 
 	while (span.off < span.end) {
@@ -264,7 +265,14 @@ static void prefetch(const struct reader *rd, struct cfs_span span)
 		c = cfs_chunk_find(f, (uint32_t)(span.off >> CFS_CHUNK_BITS));
 		if (c && c->cached)
 			n = plan_prefetch(c, pos, pos + len, parts);
+		else
+			c = NULL;
 		pthread_mutex_unlock(&f->lock);
+		if (!c && !loaded) {
+			loaded = true;
+			if (cfs_chunk_load(f, rd->ctx, (uint32_t)(span.off >> CFS_CHUNK_BITS)) == 0)
+				continue;
+		}
 		for (i = 0; i < n; i++) {
 			uint32_t done = prefetch_part(d, &parts[i], owner);
 
@@ -277,7 +285,11 @@ static void prefetch(const struct reader *rd, struct cfs_span span)
 			pthread_mutex_unlock(&f->lock);
 			goto out;
 		}
+		/* There may be more than fits in the plan. */
+		if (n == PREFETCH_MAX)
+			len = parts[n - 1].pos + parts[n - 1].len - pos;
 		span.off += len;
+		loaded = false;
 	}
 out:
 	atomic_fetch_add(&d->readahead_bytes, bytes);
@@ -301,7 +313,7 @@ static void drop_list(struct cfs_file *f, uint32_t indx)
 int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream, uint64_t off,
 		  uint32_t size, struct cfs_segs *ret)
 {
-	struct reader rd = {.file = f, .stream = stream, .deadline = ctx->deadline};
+	struct reader rd = {.file = f, .stream = stream, .ctx = ctx};
 	uint64_t at = off, end = off + size, slice = 0, missing = 0;
 	bool first = true, ahead = false;
 	struct cfs_span span;

@@ -131,7 +131,7 @@ static void end_flight(struct flight *f, int err)
 		slot->flight = NULL;
 		if (err == 0)
 			cfs_memory_insert(f->store, f->shard, f->block, f->first + i,
-					  cfs_page_ref(f->pages[i]));
+					  cfs_page_ref(f->pages[i]), true);
 	}
 	f->done = true;
 	f->err = err;

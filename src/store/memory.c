@@ -8,7 +8,9 @@
  *
  * Eviction is a clock with a small counter: the hand takes the oldest page; one that was hit since
  * the hand's last visit, or is in somebody's hands (freeing it would free nothing), goes round
- * again.
+ * again. The first read of a page does not count: what streams by is read once. But it ends the
+ * respite that a page has which was fetched ahead and not yet read, or pages that were read would
+ * push out those that are about to be.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -107,7 +109,7 @@ void cfs_memory_unuse(struct shard *sh, struct block *block)
 }
 
 bool cfs_memory_insert(struct cfs_store *s, struct shard *sh, struct block *block, unsigned index,
-		       struct cfs_page *page)
+		       struct cfs_page *page, bool ahead)
 {
 	struct slot *slot = &block->slots[index];
 
@@ -116,6 +118,10 @@ bool cfs_memory_insert(struct cfs_store *s, struct shard *sh, struct block *bloc
 	cfs_page_set_use(page, CFS_USE_CACHE);
 	slot->page = page;
 	slot->hot = 0;
+	slot->fresh = true;
+	slot->born = atomic_fetch_add_explicit(&s->inserted, 1, memory_order_relaxed);
+	if (!ahead)
+		slot->born -= s->respite;
 	block->users++;
 	TAILQ_INSERT_TAIL(&sh->clock, slot, link);
 	sh->n_clock++;
@@ -164,8 +170,12 @@ static int collect(struct block *block, uint32_t off, uint32_t len, bool hit, st
 			cfs_segs_truncate(ret, before);
 			return r;
 		}
-		if (hit && slot->hot < HOT_MAX)
+		if (hit && slot->fresh)
+			slot->hot = 0;
+		else if (hit && slot->hot < HOT_MAX)
 			slot->hot++;
+		if (hit)
+			slot->fresh = false;
 	}
 	return 1;
 }
@@ -203,18 +213,26 @@ void cfs_memory_forget(struct cfs_store *s, const struct cfs_block *b)
 		cfs_page_unref(pages[i]);
 }
 
-/* Evicts one page; NULL when every page of the shard is in use. */
-static struct cfs_page *evict_page(struct cfs_store *s, struct shard *sh)
+static bool has_respite(const struct cfs_store *s, const struct slot *slot)
+{
+	uint32_t now = atomic_load_explicit(&s->inserted, memory_order_relaxed);
+
+	return slot->fresh && now - slot->born < s->respite;
+}
+
+/* Evicts one page; NULL when the hand went round the shard without finding one. */
+static struct cfs_page *evict_page(struct cfs_store *s, struct shard *sh, bool hard)
 {
 	struct cfs_page *page = NULL;
 	struct slot *slot;
 	size_t steps;
 
 	pthread_mutex_lock(&sh->lock);
-	for (steps = sh->n_clock * (HOT_MAX + 1); steps > 0 && !page; steps--) {
+	for (steps = sh->n_clock; steps > 0; steps--) {
 		slot = TAILQ_FIRST(&sh->clock);
 		/* One reference: ours, and others come by only under this lock. */
-		if (slot->hot == 0 && atomic_load(&slot->page->refs) == 1) {
+		if (slot->hot == 0 && (hard || !has_respite(s, slot)) &&
+		    atomic_load(&slot->page->refs) == 1) {
 			page = remove_page(s, sh, slot);
 			break;
 		}
@@ -227,14 +245,17 @@ static struct cfs_page *evict_page(struct cfs_store *s, struct shard *sh)
 	return page;
 }
 
+/* A shard has few blocks: what is cold in another one goes before what is hot in this one. */
 static void evict(struct cfs_store *s, uint64_t want)
 {
+	const unsigned cooled = CFS_STORE_SHARDS * (HOT_MAX + 1);
 	unsigned idle = 0;
 	uint64_t freed = 0;
 
-	while (freed < want && idle < CFS_STORE_SHARDS) {
+	while (freed < want && idle < cooled + CFS_STORE_SHARDS) {
 		unsigned i = atomic_fetch_add_explicit(&s->hand, 1, memory_order_relaxed);
-		struct cfs_page *page = evict_page(s, &s->shards[i % CFS_STORE_SHARDS]);
+		struct cfs_page *page =
+			evict_page(s, &s->shards[i % CFS_STORE_SHARDS], idle >= cooled);
 
 		if (page) {
 			freed += page->size;
@@ -266,6 +287,7 @@ int cfs_memory_init(struct cfs_store *s)
 
 	cfs_pool_stats(s->pool, &stats);
 	s->memory_limit = stats.budget / 100 * SHARE_PERCENT;
+	s->respite = (uint32_t)(s->memory_limit / CFS_PAGE_LARGE / 2);
 	for (i = 0; i < CFS_STORE_SHARDS; i++) {
 		struct shard *sh = &s->shards[i];
 

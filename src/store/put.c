@@ -116,7 +116,7 @@ static void detach(struct cfs_put *p, bool keep)
 	pthread_mutex_lock(&sh->lock);
 	p->block->put = NULL;
 	for (i = 0; i < n; i++) {
-		if (pages[i] && cfs_memory_insert(s, sh, p->block, i, pages[i]))
+		if (pages[i] && cfs_memory_insert(s, sh, p->block, i, pages[i], false))
 			pages[i] = NULL;
 	}
 	cfs_memory_unuse(sh, p->block);

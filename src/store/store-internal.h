@@ -44,7 +44,9 @@ struct slot {
 	struct flight *flight;	/* being fetched; never together with page */
 	TAILQ_ENTRY(slot) link; /* in shard.clock while page is set */
 	uint16_t index;
-	uint8_t hot; /* hits since the clock hand came by, at most HOT_MAX */
+	uint8_t hot;   /* hits since the clock hand came by, at most HOT_MAX */
+	bool fresh;    /* not yet read since it came */
+	uint32_t born; /* store->inserted then; of one that was not fetched ahead, long ago */
 };
 
 struct block {
@@ -103,7 +105,9 @@ struct cfs_store {
 	struct shard shards[CFS_STORE_SHARDS];
 	_Atomic uint64_t memory_bytes;
 	uint64_t memory_limit;
-	_Atomic unsigned hand; /* shard from which the next page is evicted */
+	_Atomic uint32_t inserted; /* pages so far */
+	uint32_t respite;	   /* of a page fetched ahead, in pages that come after it */
+	_Atomic unsigned hand;	   /* shard from which the next page is evicted */
 
 	/* Makes readers that found no free memory take it one after the other. */
 	pthread_mutex_t alloc_lock;
@@ -151,9 +155,12 @@ struct block *cfs_memory_find(struct shard *sh, const struct cfs_block *b);
 struct block *cfs_memory_use(struct shard *sh, const struct cfs_block *b);
 /* Drops a user. */
 void cfs_memory_unuse(struct shard *sh, struct block *block);
-/* Takes over one reference of the page when the slot is empty; false: the caller keeps it. */
+/*
+ * Takes over one reference of the page when the slot is empty; false: the caller keeps it. ahead:
+ * nobody has asked for it yet.
+ */
 bool cfs_memory_insert(struct cfs_store *s, struct shard *sh, struct block *block, unsigned index,
-		       struct cfs_page *page);
+		       struct cfs_page *page, bool ahead);
 /*
  * Appends the range when all of it is in memory: 1; 0 when it is not; negative errno. With the
  * shard locked.

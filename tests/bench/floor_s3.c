@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * floor_s3 BUCKET put|get IN-FLIGHT COUNT SIZE: a bare libcurl multi loop, one thread, that uploads
- * the objects floor/0, floor/1, ... or downloads and discards them. What any client of libcurl
+ * floor_s3 BUCKET put|get IN-FLIGHT COUNT SIZE [KEYS]: a bare libcurl multi loop, one thread, that
+ * uploads the objects floor/0, floor/1, ... or downloads and discards them; or those that the file
+ * KEYS names, one a line. What any client of libcurl
  * could do; the signature is that of the S3 store. Keys: ACCESS_KEY, SECRET_KEY. Prints one line
  * of JSON.
  */
@@ -27,6 +28,7 @@ static struct cfs_s3_endpoint endpoint;
 static struct cfs_s3_keys *keys;
 static struct cfs_s3_signer signer;
 static bool putting;
+static FILE *keys_file;
 static size_t size;
 static char *body;
 static unsigned long long received;
@@ -63,7 +65,7 @@ static void add_header(struct transfer *t, const char *name, const char *value)
 
 static void start(CURLM *multi, struct transfer *t, unsigned long i)
 {
-	char path[512], url[1024], date[17], *authorization;
+	char path[512], url[1024], key[256], date[17], *authorization;
 	struct cfs_s3_to_sign what = {
 		.method = putting ? "PUT" : "GET",
 		.host = endpoint.host,
@@ -72,7 +74,11 @@ static void start(CURLM *multi, struct transfer *t, unsigned long i)
 		.now = (time_t)cfs_wall_s(),
 	};
 
-	snprintf(path, sizeof(path), "%s/floor/%lu", endpoint.path, i);
+	snprintf(key, sizeof(key), "floor/%lu", i);
+	if (keys_file && !fgets(key, sizeof(key), keys_file))
+		fail("too few keys");
+	key[strcspn(key, "\n")] = '\0';
+	snprintf(path, sizeof(path), "%s/%s", endpoint.path, key);
 	snprintf(url, sizeof(url), "%s%s", endpoint.origin, path);
 	if (cfs_s3_sign(&signer, endpoint.region, keys, &what, date, &authorization) < 0)
 		fail("cannot sign");
@@ -146,8 +152,11 @@ int main(int argc, char **argv)
 	struct rusage u;
 	uint64_t begin;
 
-	if (argc != 6)
-		fail("usage: floor_s3 BUCKET put|get IN-FLIGHT COUNT SIZE");
+	if (argc != 6 && argc != 7)
+		fail("usage: floor_s3 BUCKET put|get IN-FLIGHT COUNT SIZE [KEYS]");
+	keys_file = argc == 7 ? fopen(argv[6], "re") : NULL;
+	if (argc == 7 && !keys_file)
+		fail("cannot read the keys");
 	putting = strcmp(argv[2], "put") == 0;
 	in_flight = strtoul(argv[3], NULL, 10);
 	count = strtoul(argv[4], NULL, 10);

@@ -133,6 +133,28 @@ struct cfs_charge {
 	bool dir_only; /* the volume's and owners' usage does not change */
 };
 int cfs_quotas_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_charge *c);
+/* Directories and their ancestors that have a limit. */
+struct scopes {
+	cfs_ino_t *v;
+	size_t n;
+};
+/*
+ * What an operation that has been allowed may use, set aside until it ends: others that are judged
+ * meanwhile do not count on it. Zero: nothing.
+ */
+struct cfs_hold {
+	bool active;
+	bool volume, owned; /* whose limits besides dirs */
+	uint32_t uid, gid;
+	int64_t space, inodes;
+	struct scopes dirs;
+};
+/* As cfs_quotas_check. On success cfs_quotas_end_held must follow. */
+int cfs_quotas_hold(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_charge *c,
+		    struct cfs_hold *ret);
+/* The same for a file that may grow to `end`. */
+int cfs_quotas_hold_end(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t end,
+			struct cfs_hold *ret);
 /* A file may grow to `end`; reads its attributes only when a limit is near. */
 int cfs_quotas_check_end(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 uint64_t end);
@@ -142,9 +164,9 @@ int cfs_quotas_check_end(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
  */
 void cfs_quotas_begin(struct cfs_meta *m);
 void cfs_quotas_end(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_usage *u);
-/* The same for a file whose growth may have been promised. */
-void cfs_quotas_end_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			   const struct cfs_usage *u);
+/* The same, and the hold (NULL: none) ends, as does what was promised to the file (0: none). */
+void cfs_quotas_end_held(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 struct cfs_hold *hold, const struct cfs_usage *u);
 /* The inode's usage moves to another owner. */
 void cfs_quotas_chown(struct cfs_meta *m, const struct cfs_usage *u, const struct cfs_attr *now);
 void cfs_quotas_learn_parent(struct cfs_meta *m, cfs_ino_t dir, cfs_ino_t parent);

@@ -82,7 +82,7 @@ static int commit_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t
 		return rc;
 	cfs_quotas_begin(m);
 	rc = m->eng->ops->commit_slice(m->eng, ctx, ino, indx, s, mtime, ret, &records, &usage);
-	cfs_quotas_end_commit(m, ctx, ino, rc ? NULL : &usage);
+	cfs_quotas_end_held(m, ctx, ino, NULL, rc ? NULL : &usage);
 	if (rc)
 		return rc;
 	if (records % COMPACT_EVERY == COMPACT_EVERY - 1 || records > COMPACT_LONG)
@@ -104,6 +104,7 @@ static int do_truncate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 		       uint64_t length, struct cfs_attr *ret)
 {
 	struct cfs_usage usage = {0};
+	struct cfs_hold hold;
 	int rc = cfs_core_check_writable(m);
 
 	if (rc)
@@ -112,12 +113,12 @@ static int do_truncate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 		return -EFBIG;
 	rc = cfs_core_check_acl(m, ctx, ino, MAY_WRITE);
 	if (!rc)
-		rc = cfs_quotas_check_end(m, ctx, ino, length);
+		rc = cfs_quotas_hold_end(m, ctx, ino, length, &hold);
 	if (rc)
 		return rc;
 	cfs_quotas_begin(m);
 	rc = m->eng->ops->truncate(m->eng, ctx, ino, length, ret, &usage);
-	cfs_quotas_end(m, ctx, rc ? NULL : &usage);
+	cfs_quotas_end_held(m, ctx, ino, &hold, rc ? NULL : &usage);
 	return rc;
 }
 
@@ -147,17 +148,18 @@ static int do_fallocate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t
 			uint64_t off, uint64_t len, struct cfs_attr *ret)
 {
 	struct cfs_usage usage = {0};
+	struct cfs_hold hold = {0};
 	int rc = cfs_core_check_writable(m);
 
 	if (!rc)
 		rc = check_fallocate(mode, off, len);
 	if (!rc && !(mode & CFS_FALLOC_KEEP_SIZE))
-		rc = cfs_quotas_check_end(m, ctx, ino, off + len);
+		rc = cfs_quotas_hold_end(m, ctx, ino, off + len, &hold);
 	if (rc)
 		return rc;
 	cfs_quotas_begin(m);
 	rc = m->eng->ops->fallocate(m->eng, ctx, ino, mode, off, len, ret, &usage);
-	cfs_quotas_end(m, ctx, rc ? NULL : &usage);
+	cfs_quotas_end_held(m, ctx, ino, &hold, rc ? NULL : &usage);
 	return rc;
 }
 
@@ -182,12 +184,12 @@ static int check_copy(const struct cfs_copy_range *r)
 }
 
 /* The copy ends at the source's length, which only matters when space is short. */
-static int check_copy_space(struct cfs_meta *m, const struct cfs_ctx *ctx,
-			    const struct cfs_copy_range *r)
+static int hold_copy_space(struct cfs_meta *m, const struct cfs_ctx *ctx,
+			   const struct cfs_copy_range *r, struct cfs_hold *ret)
 {
 	struct cfs_attr src;
 	uint64_t len;
-	int rc = cfs_quotas_check_end(m, ctx, r->dst, r->dst_off + r->len);
+	int rc = cfs_quotas_hold_end(m, ctx, r->dst, r->dst_off + r->len, ret);
 
 	if (rc != -ENOSPC && rc != -EDQUOT)
 		return rc;
@@ -195,7 +197,7 @@ static int check_copy_space(struct cfs_meta *m, const struct cfs_ctx *ctx,
 	if (rc)
 		return rc;
 	len = src.length > r->src_off ? CFS_MIN(r->len, src.length - r->src_off) : 0;
-	return len ? cfs_quotas_check_end(m, ctx, r->dst, r->dst_off + len) : 0;
+	return len ? cfs_quotas_hold_end(m, ctx, r->dst, r->dst_off + len, ret) : 0;
 }
 
 static int do_copy_range(struct cfs_meta *m, const struct cfs_ctx *ctx,
@@ -203,17 +205,18 @@ static int do_copy_range(struct cfs_meta *m, const struct cfs_ctx *ctx,
 			 struct cfs_attr *ret_dst)
 {
 	struct cfs_usage usage = {0};
+	struct cfs_hold hold;
 	int rc = cfs_core_check_writable(m);
 
 	if (!rc)
 		rc = check_copy(req);
 	if (!rc)
-		rc = check_copy_space(m, ctx, req);
+		rc = hold_copy_space(m, ctx, req, &hold);
 	if (rc)
 		return rc;
 	cfs_quotas_begin(m);
 	rc = m->eng->ops->copy_range(m->eng, ctx, req, ret_copied, ret_dst, &usage);
-	cfs_quotas_end(m, ctx, rc ? NULL : &usage);
+	cfs_quotas_end_held(m, ctx, req->dst, &hold, rc ? NULL : &usage);
 	return rc;
 }
 

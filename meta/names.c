@@ -199,7 +199,8 @@ static int check_target(const struct cfs_mknod *req)
 }
 
 /* The group comes from a setgid parent, which only matters when groups have limits. */
-static int charge_new_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent)
+static int charge_new_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
+			    struct cfs_hold *ret)
 {
 	struct cfs_charge charge = {
 		.dir = parent,
@@ -214,13 +215,14 @@ static int charge_new_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_i
 	if (cfs_quotas_on_owners(m) && !m->eng->ops->getattr(m->eng, ctx, parent, &dir) &&
 	    (dir.mode & 02000))
 		charge.gid = dir.gid;
-	return cfs_quotas_check(m, ctx, &charge);
+	return cfs_quotas_hold(m, ctx, &charge, ret);
 }
 
 static int do_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 		    struct cfs_entry *ret)
 {
 	struct cfs_usage usage = {0};
+	struct cfs_hold hold;
 	uint64_t ino;
 	int rc;
 
@@ -230,14 +232,14 @@ static int do_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct 
 	if (!rc && req->type == CFS_TYPE_SYMLINK)
 		rc = check_target(req);
 	if (!rc)
-		rc = charge_new_inode(m, ctx, req->parent);
-	if (!rc)
 		rc = cfs_ids_next(m, &m->inode_ids, ctx, &ino);
+	if (!rc)
+		rc = charge_new_inode(m, ctx, req->parent, &hold);
 	if (rc)
 		return rc;
 	cfs_quotas_begin(m);
 	rc = m->eng->ops->mknod(m->eng, ctx, req, ino, ret, &usage);
-	cfs_quotas_end(m, ctx, rc ? NULL : &usage);
+	cfs_quotas_end_held(m, ctx, 0, &hold, rc ? NULL : &usage);
 	if (!rc && req->type == CFS_TYPE_DIR)
 		cfs_quotas_learn_parent(m, ino, req->parent);
 	return rc;
@@ -254,7 +256,7 @@ int cfs_meta_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct c
 
 /* A second name counts in its directory's quotas, not in the volume. */
 static int charge_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
-		       cfs_ino_t parent)
+		       cfs_ino_t parent, struct cfs_hold *ret)
 {
 	struct cfs_charge charge = {.dir = parent, .inodes = 1, .dir_only = true};
 	struct cfs_attr attr;
@@ -266,22 +268,23 @@ static int charge_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 	if (rc)
 		return rc;
 	charge.space = cfs_space_of(attr.type == CFS_TYPE_FILE ? attr.length : 0);
-	return cfs_quotas_check(m, ctx, &charge);
+	return cfs_quotas_hold(m, ctx, &charge, ret);
 }
 
 static int do_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
 		   const char *name, size_t len, struct cfs_attr *ret)
 {
 	struct cfs_usage usage = {0};
+	struct cfs_hold hold = {0};
 	int rc = check_new_name(m, ctx, parent, name, len);
 
 	if (!rc)
-		rc = charge_link(m, ctx, ino, parent);
+		rc = charge_link(m, ctx, ino, parent, &hold);
 	if (rc)
 		return rc;
 	cfs_quotas_begin(m);
 	rc = m->eng->ops->link(m->eng, ctx, ino, parent, name, len, ret, &usage);
-	cfs_quotas_end(m, ctx, rc ? NULL : &usage);
+	cfs_quotas_end_held(m, ctx, 0, &hold, rc ? NULL : &usage);
 	return rc;
 }
 

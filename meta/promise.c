@@ -12,9 +12,7 @@
 struct promise {
 	struct promise *next;
 	cfs_ino_t ino;
-	uint32_t uid, gid;
-	int64_t space;
-	struct scopes dirs; /* with a limit, when the file began to grow */
+	struct cfs_hold held; /* dirs: when the file began to grow */
 };
 
 static struct promise **slot(struct cfs_quotas *q, cfs_ino_t ino)
@@ -36,61 +34,41 @@ int64_t cfs_quotas_promised(struct cfs_meta *m, cfs_ino_t ino)
 		return 0;
 	pthread_mutex_lock(&q->lock);
 	p = *slot(q, ino);
-	space = p ? p->space : 0;
+	space = p ? p->held.space : 0;
 	pthread_mutex_unlock(&q->lock);
 	return space;
 }
 
 /* ---- with the lock ---- */
 
-static void add_to(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key, int64_t space)
-{
-	struct limit *l = cfs_quotas_find(q, kind, key);
-
-	/* A limit that was set meanwhile does not know what was promised before. */
-	if (l)
-		l->promised_space = CFS_MAX(l->promised_space + space, 0);
-}
-
-static void add_to_limits(struct cfs_quotas *q, const struct promise *p, int64_t space)
-{
-	size_t i;
-
-	for (i = 0; i < p->dirs.n; i++)
-		add_to(q, CFS_QUOTA_DIR, p->dirs.v[i], space);
-	add_to(q, CFS_QUOTA_USER, p->uid, space);
-	add_to(q, CFS_QUOTA_GROUP, p->gid, space);
-}
-
 static void drop(struct cfs_quotas *q, struct promise **at)
 {
 	struct promise *p = *at;
 
 	*at = p->next;
-	free(p->dirs.v);
+	free(p->held.dirs.v);
 	free(p);
 	atomic_fetch_sub(&q->n_promises, 1);
 }
 
-/* Takes over dirs->v when it is the file's first promise. */
-static int add_promise(struct cfs_quotas *q, cfs_ino_t ino, const struct cfs_attr *attr,
-		       struct scopes *dirs, int64_t space)
+/* Takes over h->dirs when it is the file's first promise. */
+static int add_promise(struct cfs_quotas *q, cfs_ino_t ino, struct cfs_hold *h)
 {
 	struct promise **at = slot(q, ino), *p = *at;
+	int64_t space = h->space;
 
 	if (!p) {
 		p = calloc(1, sizeof(*p));
 		if (!p)
 			return -ENOMEM;
-		*p = (struct promise){
-			.ino = ino, .uid = attr->uid, .gid = attr->gid, .dirs = *dirs};
-		*dirs = (struct scopes){0};
+		*p = (struct promise){.ino = ino, .held = *h};
+		p->held.space = 0;
+		h->dirs = (struct scopes){0};
 		*at = p;
 		atomic_fetch_add(&q->n_promises, 1);
 	}
-	p->space += space;
-	atomic_fetch_add(&q->promised_space, space);
-	add_to_limits(q, p, space);
+	p->held.space += space;
+	cfs_quotas_set_aside(q, &p->held, space, 0);
 	return 0;
 }
 
@@ -99,23 +77,28 @@ static int add_promise(struct cfs_quotas *q, cfs_ino_t ino, const struct cfs_att
 int cfs_meta_claim_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length)
 {
-	int64_t space = cfs_space_of(new_length) - cfs_space_of(old_length);
+	struct cfs_hold h = {
+		.volume = true,
+		.owned = true,
+		.uid = attr->uid,
+		.gid = attr->gid,
+		.space = cfs_space_of(new_length) - cfs_space_of(old_length),
+	};
 	struct cfs_quotas *q = m->quotas;
-	struct scopes dirs = {0};
 	int rc = 0;
 
-	if (space <= 0 || !cfs_quotas_limited(m))
+	if (h.space <= 0 || !cfs_quotas_limited(m))
 		return 0;
 	if (atomic_load(&q->on_dirs))
-		rc = cfs_quotas_file_scopes(m, ctx, ino, attr, &dirs);
+		rc = cfs_quotas_file_scopes(m, ctx, ino, attr, &h.dirs);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&q->lock);
-	rc = cfs_quotas_judge(m, attr, &dirs, space);
+	rc = cfs_quotas_judge(m, &h);
 	if (!rc)
-		rc = add_promise(q, ino, attr, &dirs, space);
+		rc = add_promise(q, ino, &h);
 	pthread_mutex_unlock(&q->lock);
-	free(dirs.v);
+	free(h.dirs.v);
 	return rc;
 }
 
@@ -125,10 +108,9 @@ void cfs_quotas_keep_promise(struct cfs_quotas *q, cfs_ino_t ino, int64_t space)
 
 	if (!p || space <= 0)
 		return;
-	space = CFS_MIN(space, p->space);
-	p->space -= space;
-	add_to_limits(q, p, -space);
-	atomic_fetch_sub(&q->promised_space, space);
+	space = CFS_MIN(space, p->held.space);
+	p->held.space -= space;
+	cfs_quotas_set_aside(q, &p->held, -space, 0);
 }
 
 void cfs_meta_release_space(struct cfs_meta *m, cfs_ino_t ino)
@@ -141,8 +123,7 @@ void cfs_meta_release_space(struct cfs_meta *m, cfs_ino_t ino)
 	pthread_mutex_lock(&q->lock);
 	at = slot(q, ino);
 	if (*at) {
-		add_to_limits(q, *at, -(*at)->space);
-		atomic_fetch_sub(&q->promised_space, (*at)->space);
+		cfs_quotas_set_aside(q, &(*at)->held, -(*at)->held.space, 0);
 		drop(q, at);
 	}
 	pthread_mutex_unlock(&q->lock);

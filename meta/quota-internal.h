@@ -8,7 +8,7 @@
 struct limit {
 	struct cfs_quota q; /* as last read, plus what has been flushed since */
 	int64_t pending_space, pending_inodes;
-	int64_t promised_space;
+	int64_t held_space, held_inodes;
 };
 
 struct promise; /* promise.c */
@@ -24,7 +24,7 @@ struct cfs_quotas {
 	_Atomic int64_t flushed_space, flushed_inodes; /* of delta, by the batch */
 	_Atomic uint64_t begun, ended;		       /* engine calls that change usage */
 	_Atomic bool on_dirs, on_owners;
-	_Atomic int64_t promised_space; /* of the volume */
+	_Atomic int64_t held_space, held_inodes; /* of the volume */
 	_Atomic size_t n_promises;
 	struct cfs_usage_batch *batch;
 
@@ -35,12 +35,7 @@ struct cfs_quotas {
 	struct promise *promises[PROMISE_BUCKETS];
 };
 
-/* A directory and its ancestors that have a limit, nearest first. */
-struct scopes {
-	cfs_ino_t *v;
-	size_t n;
-};
-/* Caller frees ret->v. */
+/* Nearest first. Caller frees ret->v. */
 int cfs_quotas_scopes(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
 		      struct scopes *ret);
 int cfs_quotas_check_scopes(struct cfs_meta *m, const struct scopes *s, int64_t space,
@@ -56,9 +51,11 @@ bool cfs_quotas_limited(struct cfs_meta *m);
 /* As cfs_quotas_scopes, of all directories that name the file. */
 int cfs_quotas_file_scopes(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			   const struct cfs_attr *attr, struct scopes *ret);
-/* 0, -ENOSPC, -EDQUOT for a file of this owner that grows. */
-int cfs_quotas_judge(struct cfs_meta *m, const struct cfs_attr *attr, const struct scopes *dirs,
-		     int64_t space);
+/* 0, -ENOSPC, -EDQUOT. */
+int cfs_quotas_judge(struct cfs_meta *m, const struct cfs_hold *h);
+/* So much more of what it stands for is set aside. */
+void cfs_quotas_set_aside(struct cfs_quotas *q, const struct cfs_hold *h, int64_t space,
+			  int64_t inodes);
 
 /* promise.c */
 int64_t cfs_quotas_promised(struct cfs_meta *m, cfs_ino_t ino);

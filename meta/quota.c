@@ -182,10 +182,10 @@ static bool exceeds(const struct limit *l, int64_t space, int64_t inodes)
 	const struct cfs_quota *q = &l->q;
 
 	if (space > 0 && q->max_space > 0 &&
-	    q->used_space + l->pending_space + l->promised_space + space > q->max_space)
+	    q->used_space + l->pending_space + l->held_space + space > q->max_space)
 		return true;
 	return inodes > 0 && q->max_inodes > 0 &&
-	       q->used_inodes + l->pending_inodes + inodes > q->max_inodes;
+	       q->used_inodes + l->pending_inodes + l->held_inodes + inodes > q->max_inodes;
 }
 
 static int judge_limit(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key, int64_t space,
@@ -209,14 +209,14 @@ static int check_limit(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t 
 
 static int check_volume(struct cfs_meta *m, int64_t space, int64_t inodes)
 {
-	uint64_t capacity = atomic_load(&m->capacity);
-	uint64_t max_inodes = atomic_load(&m->max_inodes);
+	int64_t capacity = (int64_t)atomic_load(&m->capacity);
+	int64_t max_inodes = (int64_t)atomic_load(&m->max_inodes);
+	struct cfs_quotas *q = m->quotas;
 
-	if (space > 0 && capacity &&
-	    used_space(m->quotas) + atomic_load(&m->quotas->promised_space) + space >
-		    (int64_t)capacity)
+	if (space > 0 && capacity && used_space(q) + atomic_load(&q->held_space) + space > capacity)
 		return -ENOSPC;
-	if (inodes > 0 && max_inodes && used_inodes(m->quotas) + inodes > (int64_t)max_inodes)
+	if (inodes > 0 && max_inodes &&
+	    used_inodes(q) + atomic_load(&q->held_inodes) + inodes > max_inodes)
 		return -ENOSPC;
 	return 0;
 }
@@ -262,23 +262,95 @@ bool cfs_quotas_limited(struct cfs_meta *m)
 {
 	const struct cfs_quotas *q = m->quotas;
 
-	return atomic_load(&m->capacity) || atomic_load(&q->on_dirs) || atomic_load(&q->on_owners);
+	return atomic_load(&m->capacity) || atomic_load(&m->max_inodes) ||
+	       atomic_load(&q->on_dirs) || atomic_load(&q->on_owners);
 }
 
-int cfs_quotas_judge(struct cfs_meta *m, const struct cfs_attr *attr, const struct scopes *dirs,
-		     int64_t space)
+int cfs_quotas_judge(struct cfs_meta *m, const struct cfs_hold *h)
 {
 	struct cfs_quotas *q = m->quotas;
-	int rc = check_volume(m, space, 0);
+	int rc = h->volume ? check_volume(m, h->space, h->inodes) : 0;
 	size_t i;
 
-	if (!rc)
-		rc = judge_limit(q, CFS_QUOTA_USER, attr->uid, space, 0);
-	if (!rc)
-		rc = judge_limit(q, CFS_QUOTA_GROUP, attr->gid, space, 0);
-	for (i = 0; i < dirs->n && !rc; i++)
-		rc = judge_limit(q, CFS_QUOTA_DIR, dirs->v[i], space, 0);
+	if (!rc && h->owned)
+		rc = judge_limit(q, CFS_QUOTA_USER, h->uid, h->space, h->inodes);
+	if (!rc && h->owned)
+		rc = judge_limit(q, CFS_QUOTA_GROUP, h->gid, h->space, h->inodes);
+	for (i = 0; i < h->dirs.n && !rc; i++)
+		rc = judge_limit(q, CFS_QUOTA_DIR, h->dirs.v[i], h->space, h->inodes);
 	return rc;
+}
+
+/* ---- setting aside ---- */
+
+static void set_aside_of(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key,
+			 int64_t space, int64_t inodes)
+{
+	struct limit *l = cfs_quotas_find(q, kind, key);
+
+	if (!l)
+		return;
+	/* A limit that was set meanwhile does not know what was set aside before. */
+	l->held_space = CFS_MAX(l->held_space + space, 0);
+	l->held_inodes = CFS_MAX(l->held_inodes + inodes, 0);
+}
+
+void cfs_quotas_set_aside(struct cfs_quotas *q, const struct cfs_hold *h, int64_t space,
+			  int64_t inodes)
+{
+	size_t i;
+
+	if (h->volume) {
+		atomic_fetch_add(&q->held_space, space);
+		atomic_fetch_add(&q->held_inodes, inodes);
+	}
+	if (h->owned) {
+		set_aside_of(q, CFS_QUOTA_USER, h->uid, space, inodes);
+		set_aside_of(q, CFS_QUOTA_GROUP, h->gid, space, inodes);
+	}
+	for (i = 0; i < h->dirs.n; i++)
+		set_aside_of(q, CFS_QUOTA_DIR, h->dirs.v[i], space, inodes);
+}
+
+/* Takes over dirs. */
+static int hold(struct cfs_meta *m, const struct cfs_hold *wanted, struct cfs_hold *ret)
+{
+	struct cfs_quotas *q = m->quotas;
+	int rc;
+
+	pthread_mutex_lock(&q->lock);
+	rc = cfs_quotas_judge(m, wanted);
+	if (!rc)
+		cfs_quotas_set_aside(q, wanted, wanted->space, wanted->inodes);
+	pthread_mutex_unlock(&q->lock);
+	if (rc) {
+		free(wanted->dirs.v);
+		return rc;
+	}
+	*ret = *wanted;
+	ret->active = true;
+	return 0;
+}
+
+int cfs_quotas_hold(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_charge *c,
+		    struct cfs_hold *ret)
+{
+	struct cfs_hold h = {
+		.volume = !c->dir_only,
+		.owned = c->owned && !c->dir_only,
+		.uid = c->uid,
+		.gid = c->gid,
+		.space = c->space,
+		.inodes = c->inodes,
+	};
+	int rc = 0;
+
+	*ret = (struct cfs_hold){0};
+	if (!cfs_quotas_limited(m))
+		return 0;
+	if (c->dir && atomic_load(&m->quotas->on_dirs))
+		rc = cfs_quotas_scopes(m, ctx, c->dir, &h.dirs);
+	return rc ? rc : hold(m, &h, ret);
 }
 
 struct parents {
@@ -330,26 +402,51 @@ int cfs_quotas_file_scopes(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_in
 	return rc;
 }
 
+/* What a file that grows asks for beyond what it was promised. space <= 0: nothing. */
+static int growth(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		  const struct cfs_attr *attr, int64_t space, struct cfs_hold *ret)
+{
+	*ret = (struct cfs_hold){
+		.volume = true,
+		.owned = true,
+		.uid = attr->uid,
+		.gid = attr->gid,
+		.space = cfs_quotas_limited(m) ? space - cfs_quotas_promised(m, ino) : 0,
+	};
+	if (ret->space <= 0 || !atomic_load(&m->quotas->on_dirs))
+		return 0;
+	return cfs_quotas_file_scopes(m, ctx, ino, attr, &ret->dirs);
+}
+
+int cfs_quotas_hold_end(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t end,
+			struct cfs_hold *ret)
+{
+	struct cfs_hold h;
+	struct cfs_attr attr;
+	int rc;
+
+	*ret = (struct cfs_hold){0};
+	if (!end || !cfs_quotas_limited(m))
+		return 0;
+	rc = m->eng->ops->getattr(m->eng, ctx, ino, &attr);
+	if (rc || end <= attr.length)
+		return rc;
+	rc = growth(m, ctx, ino, &attr, cfs_space_of(end) - cfs_space_of(attr.length), &h);
+	return rc || h.space <= 0 ? rc : hold(m, &h, ret);
+}
+
 int cfs_meta_check_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length)
 {
-	int64_t space = cfs_space_of(new_length) - cfs_space_of(old_length);
-	struct cfs_quotas *q = m->quotas;
-	struct scopes dirs = {0};
-	int rc = 0;
+	struct cfs_hold h;
+	int rc = growth(m, ctx, ino, attr, cfs_space_of(new_length) - cfs_space_of(old_length), &h);
 
-	/* What was promised to the file is its own to use. */
-	space -= cfs_quotas_promised(m, ino);
-	if (space <= 0 || !cfs_quotas_limited(m))
-		return 0;
-	if (atomic_load(&q->on_dirs))
-		rc = cfs_quotas_file_scopes(m, ctx, ino, attr, &dirs);
-	if (rc)
+	if (rc || h.space <= 0)
 		return rc;
-	pthread_mutex_lock(&q->lock);
-	rc = cfs_quotas_judge(m, attr, &dirs, space);
-	pthread_mutex_unlock(&q->lock);
-	free(dirs.v);
+	pthread_mutex_lock(&m->quotas->lock);
+	rc = cfs_quotas_judge(m, &h);
+	pthread_mutex_unlock(&m->quotas->lock);
+	free(h.dirs.v);
 	return rc;
 }
 
@@ -450,9 +547,9 @@ static void add_volume(struct cfs_quotas *q, const struct cfs_usage *u)
 	atomic_fetch_add(&q->delta_inodes, u->inodes);
 }
 
-/* Whoever claims space at the same time sees a promise that is kept once, not twice or never. */
+/* Whoever is judged at the same time sees what was set aside once, not twice or never. */
 static void add_at_once(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t promised,
-			const struct cfs_usage *u)
+			const struct cfs_hold *hold, const struct cfs_usage *u)
 {
 	struct cfs_quotas *q = m->quotas;
 	struct scopes dirs[CFS_ARRAY_SIZE(u->dirs)];
@@ -463,6 +560,8 @@ static void add_at_once(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t
 	pthread_mutex_lock(&q->lock);
 	if (promised)
 		cfs_quotas_keep_promise(q, promised, u->space);
+	if (hold && hold->active)
+		cfs_quotas_set_aside(q, hold, -hold->space, -hold->inodes);
 	add_volume(q, u);
 	for (i = 0; i < u->n_dirs; i++)
 		add_to_scopes(q, &dirs[i], u->dirs[i].space, u->dirs[i].inodes);
@@ -473,26 +572,38 @@ static void add_at_once(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t
 		free(dirs[i].v);
 }
 
-void cfs_quotas_end_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			   const struct cfs_usage *u)
+static void let_go(struct cfs_quotas *q, const struct cfs_hold *hold)
+{
+	pthread_mutex_lock(&q->lock);
+	cfs_quotas_set_aside(q, hold, -hold->space, -hold->inodes);
+	pthread_mutex_unlock(&q->lock);
+}
+
+void cfs_quotas_end_held(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 struct cfs_hold *hold, const struct cfs_usage *u)
 {
 	struct cfs_quotas *q = m->quotas;
+	bool held = hold && hold->active;
 
 	if (u) {
-		if (atomic_load(&q->on_dirs) || atomic_load(&m->user_group_quota) ||
+		if (held || atomic_load(&q->on_dirs) || atomic_load(&m->user_group_quota) ||
 		    atomic_load(&q->n_promises))
-			add_at_once(m, ctx, ino, u);
+			add_at_once(m, ctx, ino, hold, u);
 		else
 			add_volume(q, u);
 		if (!m->eng->ops->inline_usage)
 			cfs_usage_batch_add(q->batch, u);
+	} else if (held) {
+		let_go(q, hold);
 	}
+	if (held)
+		free(hold->dirs.v);
 	atomic_fetch_add(&q->ended, 1);
 }
 
 void cfs_quotas_end(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_usage *u)
 {
-	cfs_quotas_end_commit(m, ctx, 0, u);
+	cfs_quotas_end_held(m, ctx, 0, NULL, u);
 }
 
 void cfs_quotas_chown(struct cfs_meta *m, const struct cfs_usage *u, const struct cfs_attr *now)
@@ -568,20 +679,23 @@ static void carry_pending(struct cfs_quotas *q, struct listing *fresh)
 		const struct limit *old = &q->v[i];
 		struct limit *now = NULL;
 
-		if (!old->pending_space && !old->pending_inodes && !old->promised_space)
+		if (!old->pending_space && !old->pending_inodes && !old->held_space &&
+		    !old->held_inodes)
 			continue;
 		if (n)
 			now = bsearch(old, fresh->v, n, sizeof(*fresh->v), order_limits);
 		if (now) {
 			now->pending_space = old->pending_space;
 			now->pending_inodes = old->pending_inodes;
-			now->promised_space = old->promised_space;
+			now->held_space = old->held_space;
+			now->held_inodes = old->held_inodes;
 		} else if (old->q.kind != CFS_QUOTA_DIR && collect(fresh, &old->q) == 0) {
 			now = &fresh->v[fresh->n - 1];
 			now->q.used_space = now->q.used_inodes = 0;
 			now->pending_space = old->pending_space;
 			now->pending_inodes = old->pending_inodes;
-			now->promised_space = old->promised_space;
+			now->held_space = old->held_space;
+			now->held_inodes = old->held_inodes;
 		}
 	}
 	if (fresh->n > n)

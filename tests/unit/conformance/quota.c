@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Limits, to the byte. A failure means that a full volume loses a write that was acknowledged. */
+#include <pthread.h>
+#include <stdio.h>
+
 #include "conformance.h"
 
 enum { PAGE = 4096 };
@@ -183,6 +186,77 @@ static void test_promised_quota(void **state)
 	drop_quota(CFS_QUOTA_DIR, d);
 }
 
+enum { RACERS = 6, ROOM = 20 };
+
+struct race {
+	cfs_ino_t dir;
+	int id, made, refused, others;
+};
+
+static void *create_files(void *arg)
+{
+	struct race *r = arg;
+	struct cfs_entry e;
+	char name[32];
+	int i, rc;
+
+	for (i = 0; i < ROOM; i++) {
+		struct cfs_ctx c = as_root();
+
+		snprintf(name, sizeof(name), "%d-%d", r->id, i);
+		rc = try_make(&c, r->dir, name, CFS_TYPE_FILE, 0644, &e);
+		r->made += rc == 0;
+		r->refused += rc == -EDQUOT || rc == -ENOSPC;
+		r->others += rc && rc != -EDQUOT && rc != -ENOSPC;
+	}
+	return NULL;
+}
+
+/* Threads that all see the last free inode: one gets it. */
+static void race_for(cfs_ino_t d, int room)
+{
+	struct race r[RACERS];
+	pthread_t threads[RACERS];
+	int i, made = 0, refused = 0;
+
+	for (i = 0; i < RACERS; i++) {
+		r[i] = (struct race){.dir = d, .id = i};
+		OK(pthread_create(&threads[i], NULL, create_files, &r[i]));
+	}
+	for (i = 0; i < RACERS; i++) {
+		OK(pthread_join(threads[i], NULL));
+		made += r[i].made;
+		refused += r[i].refused;
+		assert_int_equal(r[i].others, 0);
+	}
+	assert_int_equal(made, room);
+	assert_int_equal(refused, RACERS * ROOM - room);
+}
+
+static void test_racing_creates(void **state)
+{
+	cfs_ino_t a = test_dir("race-dir"), b = test_dir("race-volume"), e = test_dir("race-space");
+	struct cfs_ctx c = as_root();
+	int64_t space, inodes;
+
+	set_quota(CFS_QUOTA_DIR, a, 0, ROOM);
+	race_for(a, ROOM);
+	drop_quota(CFS_QUOTA_DIR, a);
+	used_space();
+	OK(vol.m->eng->ops->get_counters(vol.m->eng, &c, &space, &inodes));
+	limit(0, (uint64_t)inodes + ROOM);
+	race_for(b, ROOM);
+	limit((uint64_t)used_space() + (ROOM - 1) * PAGE + 1, 0);
+	race_for(e, ROOM - 1);
+	/* What failed holds nothing back. */
+	limit((uint64_t)used_space() + PAGE, 0);
+	assert_int_equal(try_make(&c, 1, "race-dir", CFS_TYPE_DIR, 0755, NULL), -EEXIST);
+	assert_int_equal(try_make(&c, 1ULL << 59, "x", CFS_TYPE_FILE, 0644, NULL), -ENOENT);
+	OK(try_make(&c, e, "last", CFS_TYPE_DIR, 0755, NULL));
+	assert_int_equal(try_make(&c, e, "more", CFS_TYPE_DIR, 0755, NULL), -ENOSPC);
+	limit(0, 0);
+}
+
 static void test_directory(void **state)
 {
 	cfs_ino_t d = test_dir("dir-quota"), sub, f;
@@ -289,4 +363,5 @@ static void test_owners(void **state)
 }
 
 TEST_LIST(quota, T(test_volume_space), T(test_promised_space), T(test_promised_quota),
-	  T(test_volume_inodes), T(test_directory), T(test_move_tree), T(test_owners));
+	  T(test_racing_creates), T(test_volume_inodes), T(test_directory), T(test_move_tree),
+	  T(test_owners));

@@ -2,6 +2,7 @@
 """Broken, wrong, full and silent backends. A failure here is a hang, a wrong byte or damage where an
 error was due."""
 
+import fcntl
 import json
 import os
 import sqlite3
@@ -11,7 +12,8 @@ import time
 import pytest
 
 from cachefs import SLOW, mountinfo, wait_until
-from syscalls import data, fails, read, write
+from syscalls import FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE
+from syscalls import data, fails, fallocate, read, write
 
 LOCKER = """
 import sqlite3, sys, time
@@ -288,6 +290,61 @@ def test_lock_beyond_the_deadline_is_eio(ws, volume):
     p.wait(20)
     wait_until(lambda: try_mkdir(mnt / "e"), 20, "the mount to work again")
     write(mnt / "g", b"y")
+
+
+@pytest.mark.deadline(180)
+def test_every_change_ends_when_the_database_is_stuck(ws):
+    """Each says EIO in time, none is half made, and each works afterwards."""
+    vol = ws.volume(enable_acl=True, trash_days=1)
+    mnt = vol.mount(
+        "meta-timeout=1,io-timeout=2", expect=r"locked|busy|EIO|ETIMEDOUT|timed out|deadline"
+    )
+    for name in ("f", "g", "victim"):
+        write(mnt / name, data(100_000))
+    os.makedirs(mnt / "d/empty")
+    os.setxattr(mnt / "f", "user.old", b"1")
+    acl = bytes.fromhex("0200000001000600ffffffff02000400e903000004000400ffffffff10000600ffffffff")
+    acl += bytes.fromhex("20000000ffffffff")
+    f, g = os.open(mnt / "f", os.O_RDWR), os.open(mnt / "g", os.O_RDWR)
+    changes = [
+        lambda: os.setxattr(mnt / "f", "user.new", b"2"),
+        lambda: os.removexattr(mnt / "f", "user.old"),
+        lambda: os.setxattr(mnt / "f", "system.posix_acl_access", acl),
+        lambda: fallocate(f, 0, 0, 200_000),
+        lambda: fallocate(f, FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE, 10_000, 20_000),
+        lambda: os.copy_file_range(g, f, 50_000, 0, 300_000),
+        lambda: os.ftruncate(f, 1000),
+        lambda: fcntl.flock(g, fcntl.LOCK_EX | fcntl.LOCK_NB),
+        lambda: fcntl.lockf(g, fcntl.LOCK_EX | fcntl.LOCK_NB),
+        lambda: os.unlink(mnt / "victim"),
+        lambda: os.rmdir(mnt / "d/empty"),
+        lambda: os.link(mnt / "g", mnt / "link"),
+        lambda: os.symlink("x", mnt / "symlink"),
+        lambda: os.rename(mnt / "g", mnt / "d/moved"),
+    ]
+    p = locker(ws, vol, 100)
+    for i, change in enumerate(changes):
+        start = time.monotonic()
+        with fails("EIO"):
+            change()
+        assert time.monotonic() - start < 6 * SLOW, i
+    p.kill()
+    p.wait(20)
+    wait_until(lambda: try_mkdir(mnt / "free"), 20, "the mount to work again")
+    assert [i for i, change in enumerate(changes) if not works(change)] == []
+    os.close(f)
+    os.close(g)
+    assert sorted(os.listdir(mnt)) == ["d", "f", "free", "link", "symlink"]
+    assert os.stat(mnt / "f").st_size == 1000
+    assert read(mnt / "d/moved") == data(100_000)
+
+
+def works(change):
+    try:
+        change()
+        return True
+    except OSError:
+        return False
 
 
 def try_mkdir(path):

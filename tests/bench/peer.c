@@ -352,6 +352,7 @@ struct slot {
 	struct cfs_peer_get get;
 	struct cfs_peer *peer;
 	struct iovec iov[BLOCK / PAGE];
+	uint64_t began_ns;
 };
 
 static _Atomic bool stop;
@@ -363,7 +364,8 @@ static void next(struct slot *s)
 {
 	s->get.block.slice = cfs_random_u64();
 	s->get.off = some_offset(s->get.len);
-	s->get.deadline = cfs_deadline_in(20000);
+	s->began_ns = cfs_now_ns();
+	s->get.deadline = s->began_ns / 1000000 + 20000;
 	if (cfs_peer_start(s->peer, &s->get) < 0)
 		die("start");
 }
@@ -378,6 +380,8 @@ static void done(struct cfs_peer_get *g, int err)
 	}
 	got_bytes += g->len;
 	got_requests++;
+	if (g->len == 4096 && n_samples < SAMPLES)
+		samples[n_samples++] = (float)((double)(cfs_now_ns() - s->began_ns) / 1e3);
 	if (stop) {
 		if (--live == 0)
 			sem_post(&ended);
@@ -426,6 +430,7 @@ static void run_peer(const struct load *l, struct owner *o, struct result *r)
 		warm_up(peers[i], dst);
 	}
 	got_bytes = got_requests = 0;
+	n_samples = 0;
 	stop = false;
 	live = n;
 	r->owner_cpu_s = -cpu_of(o->pid);
@@ -459,6 +464,7 @@ static void run_peer(const struct load *l, struct owner *o, struct result *r)
 	r->client_cpu_s += cpu_of(0);
 	stop = true;
 	sem_wait(&ended);
+	r->p50_us = median_sample();
 	for (i = 0; i < l->clients; i++)
 		cfs_peer_close(peers[i]);
 	cfs_transport_destroy(t);

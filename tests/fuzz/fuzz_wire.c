@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The frames and the handshake of the peer transport, fed by libFuzzer or, from files, by
+ * replay.c. The first byte of an input says how the rest is used:
+ *
+ *	0	a byte stream, cut into pieces, as it comes from a socket
+ *	1, 2	frames for a server's, a client's handshake: type, status, payload; CRCs are made
+ *		right, so that what lies behind them is reached
+ *	3	payloads of requests, hints and READY
+ *
+ * Whatever comes, nobody is let in who does not have the key.
+ */
+#include <openssl/hmac.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../transport/handshake.h"
+#include "../../transport/wire.h"
+#include "base/bytes.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int RAND_bytes(unsigned char *buf, int num);
+
+/* In place of libcrypto's: an input must always do the same. */
+int RAND_bytes(unsigned char *buf, int num)
+{
+	memset(buf, 0x5a, (size_t)num);
+	return 1;
+}
+
+static const struct cfs_handshake_keys keys = {.key = {"fuzz", "zzuf"}, .n = 2};
+
+static void check(bool ok)
+{
+	if (!ok)
+		abort();
+}
+
+static void stream(const uint8_t *data, size_t size)
+{
+	struct cfs_reader rd;
+	struct cfs_frame f;
+	size_t piece, left, before;
+
+	if (size == 0)
+		return;
+	piece = data[0] + 1u;
+	data++;
+	size--;
+	cfs_reader_init(&rd);
+	while (size > 0) {
+		const uint8_t *p = data;
+		int r;
+
+		left = before = CFS_MIN(piece, size);
+		while ((r = cfs_reader_feed(&rd, &p, &left, &f)) == 1) {
+			uint8_t again[CFS_WIRE_HEADER];
+
+			check(p + left == data + before);
+			cfs_wire_put(again, &f);
+			check(memcmp(again, rd.buf, sizeof(again)) == 0);
+			check(f.type == CFS_FRAME_ANSWER || f.len <= CFS_WIRE_CONTROL_MAX);
+		}
+		if (r < 0)
+			return;
+		check(left == 0 && rd.have < rd.want && rd.want <= sizeof(rd.buf));
+		data += before;
+		size -= before;
+	}
+}
+
+/* What a client may take for a server's proof: with its nonce a constant, a seed can have it. */
+static bool is_proven(const struct cfs_handshake *h)
+{
+	static const char label[32] = "cachefs peer server proof";
+	uint8_t text[sizeof(label) + CFS_HELLO_LEN + CFS_CHALLENGE_LEN - CFS_PROOF_LEN];
+	const size_t open_len = CFS_CHALLENGE_LEN - CFS_PROOF_LEN;
+	uint8_t mac[CFS_PROOF_LEN];
+	unsigned n = sizeof(mac);
+
+	memcpy(text, label, sizeof(label));
+	memcpy(text + sizeof(label), h->hello, CFS_HELLO_LEN);
+	memcpy(text + sizeof(label) + CFS_HELLO_LEN, h->challenge, open_len);
+	check(HMAC(EVP_sha256(), keys.key[0], CFS_PEER_KEY_SIZE, text, sizeof(text), mac, &n));
+	return memcmp(mac, h->challenge + open_len, sizeof(mac)) == 0;
+}
+
+static void handshake(bool server, const uint8_t *data, size_t size)
+{
+	struct cfs_handshake h;
+	uint8_t out[CFS_HANDSHAKE_OUT], payload[CFS_WIRE_CONTROL_MAX];
+	size_t len = 0;
+	int r = 0;
+
+	if (server)
+		cfs_handshake_server(&h, 2, &keys);
+	else
+		check(cfs_handshake_client(&h, 1, 2, &keys, out, &len) == 0);
+	while (r == 0 && size > 2) {
+		struct cfs_frame f = {.type = data[0], .status = data[1] % CFS_STATUS_COUNT};
+		size_t n = CFS_MIN(size - 2, sizeof(payload));
+
+		memset(payload, 0, sizeof(payload));
+		memcpy(payload, data + 2, n);
+		data += 2 + n;
+		size -= 2 + n;
+		r = cfs_handshake_frame(&h, &f, payload, out, &len);
+		check(len <= sizeof(out));
+	}
+	check(r != 1 || (!server && is_proven(&h)));
+}
+
+static void payloads(const uint8_t *data, size_t size)
+{
+	uint8_t src[CFS_WIRE_CONTROL_MAX] = {0}, again[CFS_WIRE_CONTROL_MAX] = {0};
+	struct cfs_wire_ready ready;
+	struct cfs_wire_get get;
+	struct cfs_peer_block b;
+	enum cfs_peer_hint hint;
+
+	memcpy(src, data, CFS_MIN(size, sizeof(src)));
+	if (cfs_wire_parse_get(src, &get) == 0) {
+		check(get.len > 0 && (uint64_t)get.off + get.len <= get.block.len &&
+		      get.block.len <= CFS_PEER_BLOCK_MAX);
+		cfs_wire_put_get(again, &get);
+		check(memcmp(again, src, CFS_WIRE_GET_LEN) == 0);
+	}
+	if (cfs_wire_parse_hint(src, &b, &hint) == 0) {
+		cfs_wire_put_hint(again, &b, hint);
+		check(memcmp(again, src, CFS_WIRE_HINT_LEN) == 0);
+	}
+	if (cfs_wire_parse_ready(src, &ready) == 0) {
+		cfs_wire_put_ready(again, &ready);
+		check(memcmp(again, src, CFS_WIRE_READY_LEN) == 0);
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	if (size == 0)
+		return 0;
+	switch (data[0] % 4) {
+	case 0:
+		stream(data + 1, size - 1);
+		break;
+	case 1:
+	case 2:
+		handshake(data[0] % 4 == 1, data + 1, size - 1);
+		break;
+	default:
+		payloads(data + 1, size - 1);
+	}
+	return 0;
+}

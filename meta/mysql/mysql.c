@@ -18,12 +18,19 @@
 
 static int begin(struct sql_conn *c)
 {
+	mysql_witness_begin();
 	return mysql_run(mysql_conn(c), "START TRANSACTION");
 }
 
 static int commit(struct sql_conn *c)
 {
-	return mysql_run(mysql_conn(c), "COMMIT");
+	int r = mysql_run(mysql_conn(c), "COMMIT");
+
+	if (r == -ENOTCONN) {
+		c->unknown = true;
+		c->txn = mysql_witness_known();
+	}
+	return r;
 }
 
 /* What was lost with the connection is rolled back by the server. */
@@ -128,6 +135,7 @@ static const struct sql_dialect dialect = {
 	.disconnect = mysql_disconnect,
 	.begin = begin,
 	.commit = commit,
+	.resolve = mysql_resolve,
 	.rollback = rollback,
 	.text = text,
 	.prepare = mysql_prepare_stmt,
@@ -226,7 +234,8 @@ static int parse(struct mysql_db *db, const struct cfs_url *url, char err[256])
 	if (!r)
 		r = copy(url->user, &db->user);
 	if (!r)
-		r = copy(url->password, &db->password);
+		r = url->password ? copy(url->password, &db->password)
+				  : sql_password(&db->password, err);
 	if (!r)
 		r = copy(url->socket, &db->socket);
 	if (!r && !db->socket)

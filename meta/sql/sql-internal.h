@@ -25,7 +25,8 @@ struct sql_conn {
 	uint64_t txn;		 /* then: its number at the server, 0 when that is not known */
 	cfs_deadline_t deadline; /* of the operation that uses it */
 	unsigned round_trips;
-	unsigned epoch;	  /* of the schema its statements were prepared under */
+	unsigned epoch;		   /* of the schema its statements were prepared under */
+	uint64_t made_ms, idle_ms; /* since when */
 	uint64_t commits; /* sql_db.commits when it read last: its page cache is of that age */
 	uint64_t prepared[SQL_STMT_WORDS], open[SQL_STMT_WORDS];
 };
@@ -50,7 +51,9 @@ struct sql_db {
 		pthread_mutex_t lock;
 		pthread_cond_t returned;
 		struct sql_conn *idle; /* most recently used first */
-		unsigned n_conns, max_conns;
+		unsigned n_conns, max_conns, max_idle;
+		uint64_t idle_ms, life_ms; /* of a connection, 0: no limit */
+		uint64_t swept_ms;
 	} pool;
 };
 
@@ -73,6 +76,9 @@ int sql_acquire_reader(struct sql_db *db, cfs_deadline_t deadline, bool quick,
 void sql_release(struct sql_conn *c);
 /* Statements prepared so far are not to be used any more: the schema has changed. */
 void sql_forget_statements(struct sql_db *db);
+
+/* META_PASSWORD, else the first line of META_PASSWORD_FILE; *ret stays NULL when there is none. */
+int sql_password(char **ret, char err[256]);
 
 /* The statement's text with everything in braces replaced; malloc'ed, NULL without memory. */
 char *sql_expand(struct sql_conn *c, const char *text);

@@ -13,6 +13,9 @@
 
 struct cfs_fuse;
 
+/* Each holds a request buffer of max_io once it has carried data. */
+#define CFS_FUSE_THREADS 32
+
 struct cfs_fuse_conf {
 	struct cfs_vfs *vfs; /* borrowed */
 	const char *mount_point;
@@ -26,7 +29,7 @@ struct cfs_fuse_conf {
 	bool posix_acl;		/* the kernel judges by ACLs, which implies default_permissions */
 	bool debug;		/* libfuse's own request trace on stderr */
 	int umask;		/* of all callers; -1: each its own */
-	unsigned max_threads;	/* 0: libfuse's default */
+	unsigned max_threads;	/* 0: CFS_FUSE_THREADS */
 	uint32_t max_io;	/* bytes per request, 1 MiB */
 	uint32_t read_ahead_kb; /* of the mount's backing device; 0: leave the kernel's */
 };

@@ -478,7 +478,7 @@ const struct cfs_opt mount_table[] = {
 	 .def = "0",
 	 .arg = "N",
 	 .max = 1024,
-	 .help = "threads that answer the kernel; 0: libfuse's default"},
+	 .help = "threads that answer the kernel; 0: 32"},
 	{0},
 };
 #undef OPT

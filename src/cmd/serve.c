@@ -95,6 +95,11 @@ static int find_subdir(struct serve *s, cfs_ino_t *ret, char err[256])
 	return 0;
 }
 
+static uint64_t budget_of(const struct mount_opts *o)
+{
+	return o->buffer_size ? o->buffer_size : mount_default_budget();
+}
+
 static int open_backends(struct serve *s, const char *url, const char *dir, char err[256])
 {
 	struct cfs_meta_conf conf = {
@@ -114,6 +119,7 @@ static int open_backends(struct serve *s, const char *url, const char *dir, char
 		.max_connections =
 			(unsigned)(s->o->max_uploads + s->o->max_downloads + s->o->max_deletes) +
 			SPARE_CONNECTIONS,
+		.small_buffers = budget_of(s->o) < SMALL_BUDGET,
 	};
 	int r;
 
@@ -262,9 +268,20 @@ static int show_config(void *arg, char **ret, size_t *ret_len)
 	return mount_config_show(s->meta, s->o, s->dir, ret, ret_len);
 }
 
-static uint64_t budget_of(const struct mount_opts *o)
+/* Every thread that has taken a write keeps a buffer as large as that. */
+static uint32_t request_size(const struct mount_opts *o)
 {
-	return o->buffer_size ? o->buffer_size : mount_default_budget();
+	return budget_of(o) < SMALL_BUDGET ? 256 << 10 : 1 << 20;
+}
+
+/* What these buffers take of a small budget; of a large one it is not worth mentioning. */
+static uint64_t request_memory(const struct mount_opts *o)
+{
+	unsigned threads = o->max_threads ? (unsigned)o->max_threads : CFS_FUSE_THREADS;
+
+	if (budget_of(o) >= SMALL_BUDGET)
+		return 0;
+	return CFS_MIN((uint64_t)threads * request_size(o), budget_of(o) / 8);
 }
 
 static int open_layers(struct serve *s, char err[256])
@@ -327,7 +344,7 @@ static int open_layers(struct serve *s, char err[256])
 	r = set_squash(o, &vfs, err);
 	if (r < 0)
 		return r;
-	r = cfs_pool_create(budget, &s->pool);
+	r = cfs_pool_create(budget - request_memory(o), &s->pool);
 	if (r == 0) {
 		store.pool = data.pool = vfs.pool = s->pool;
 		r = cfs_store_create(&store, &s->store);
@@ -376,12 +393,6 @@ static int start_session(struct serve *s, char err[256])
 		snprintf(err, 256, "cannot start a session on volume %s: %s", s->setting->name,
 			 strerror(-r));
 	return r;
-}
-
-/* Every thread that has taken a write keeps a buffer as large as that. */
-static uint32_t request_size(const struct mount_opts *o)
-{
-	return budget_of(o) < SMALL_BUDGET ? 256 << 10 : 1 << 20;
 }
 
 static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret, char err[256])

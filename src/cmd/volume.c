@@ -142,6 +142,7 @@ int volume_open_objects_with(const struct cfs_setting *s, const struct volume_ob
 		.upload_limit = volume_limit(with->upload_limit_mbps, s->upload_limit_mbps),
 		.download_limit = volume_limit(with->download_limit_mbps, s->download_limit_mbps),
 		.max_connections = with->max_connections,
+		.small_buffers = with->small_buffers,
 	};
 
 	return cfs_object_open(&conf, ret, err);

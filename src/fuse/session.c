@@ -21,7 +21,6 @@
 #include "fuse-internal.h"
 
 #define DEFAULT_MAX_IO	(1u << 20)
-#define DEFAULT_THREADS 32 /* each holds a request buffer of max_io once it has carried data */
 #define MIN_IDLE	4
 #define WAKE_SIGNAL	SIGUSR1
 #define WAKE_EVERY_MS	20
@@ -106,7 +105,7 @@ static int fill(struct cfs_fuse *f, const struct cfs_fuse_conf *conf)
 	if (!f->conf.max_io)
 		f->conf.max_io = DEFAULT_MAX_IO;
 	if (!f->conf.max_threads)
-		f->conf.max_threads = DEFAULT_THREADS;
+		f->conf.max_threads = CFS_FUSE_THREADS;
 	pthread_mutex_init(&f->lock, NULL);
 	cfs_cond_init(&f->idle);
 	f->mount_point = strdup(conf->mount_point);

@@ -244,6 +244,7 @@ int cfs_object_open_s3(const struct cfs_object_conf *conf, struct cfs_object_sto
 		       char err[CFS_OBJECT_ERRLEN])
 {
 	struct cfs_s3_http_conf http = {
+		.small_buffers = conf->small_buffers,
 		.max_connections =
 			conf->max_connections ? conf->max_connections : DEFAULT_CONNECTIONS,
 		.silence_ms = conf->silence_ms ? conf->silence_ms : DEFAULT_SILENCE_MS,

@@ -97,6 +97,7 @@ struct cfs_s3_http;
 
 struct cfs_s3_http_conf {
 	unsigned max_connections;
+	bool small_buffers;
 	uint64_t silence_ms;
 	const char *ca_certs, *ssl_cert, *ssl_key;
 	bool insecure;

@@ -17,6 +17,11 @@
 #define MIN_CONNS 4
 #define MAX_CONNS 16
 
+/* Of a database that is not in this process: a connection spends its time waiting. */
+#define SERVER_CONNS	16
+#define SERVER_IDLE_S	300
+#define SWEEP_PERIOD_MS 1000
+
 #define DEFAULT_TIMEOUT_MS 30000
 #define RETRY_BASE_MS	   1
 #define RETRY_MAX_MS	   32
@@ -42,6 +47,45 @@ static int option_number(const struct cfs_url *url, const char *key, unsigned ma
 	if (v)
 		*num = (unsigned)v;
 	return 0;
+}
+
+/* "300", "300s", "5m", "1h" */
+static int option_duration(const struct cfs_url *url, const char *key, uint64_t *ms)
+{
+	const char *text = cfs_url_option(url, key);
+	unsigned long long v, unit = 1000;
+	char *end;
+
+	if (!text)
+		return 0;
+	v = strtoull(text, &end, 10);
+	if (*end == 'm')
+		unit = 60 * 1000;
+	else if (*end == 'h')
+		unit = 3600 * 1000;
+	if (*end == 's' || unit > 1000)
+		end++;
+	if (*text < '0' || *text > '9' || *end || v > UINT32_MAX)
+		return -EINVAL;
+	*ms = v * unit;
+	return 0;
+}
+
+static int read_options(struct sql_db *db, const struct cfs_url *url)
+{
+	unsigned cpus = default_conns();
+	int r;
+
+	db->pool.max_conns = db->dialect->single_writer ? cpus : SERVER_CONNS;
+	db->pool.max_idle = db->pool.max_conns;
+	if (!db->dialect->single_writer)
+		db->pool.idle_ms = SERVER_IDLE_S * 1000;
+	r = option_number(url, "max_open_conns", 1024, &db->pool.max_conns);
+	if (!r)
+		r = option_number(url, "max_idle_conns", 1024, &db->pool.max_idle);
+	if (!r)
+		r = option_duration(url, "max_idle_time", &db->pool.idle_ms);
+	return r ? r : option_duration(url, "max_life_time", &db->pool.life_ms);
 }
 
 /* Only what may stand unquoted in an identifier. */
@@ -74,7 +118,6 @@ int sql_db_init(struct sql_db *db, const struct cfs_engine_conf *conf,
 	db->dialect = dialect;
 	db->read_only = conf->meta->read_only;
 	db->timeout_ms = conf->meta->timeout_ms ? conf->meta->timeout_ms : DEFAULT_TIMEOUT_MS;
-	db->pool.max_conns = default_conns();
 	/* A transaction is shorter than going to sleep and being woken. */
 	pthread_mutexattr_init(&spin);
 	pthread_mutexattr_settype(&spin, PTHREAD_MUTEX_ADAPTIVE_NP);
@@ -82,7 +125,7 @@ int sql_db_init(struct sql_db *db, const struct cfs_engine_conf *conf,
 	pthread_mutexattr_destroy(&spin);
 	pthread_mutex_init(&db->pool.lock, NULL);
 	cfs_cond_init(&db->pool.returned);
-	r = option_number(conf->url, "max_open_conns", 1024, &db->pool.max_conns);
+	r = read_options(db, conf->url);
 	return r ? r : make_prefix(conf->url, &db->prefix);
 }
 
@@ -112,6 +155,7 @@ static int connect_to(struct sql_db *db, bool writer, struct sql_conn **ret, cha
 	(*ret)->db = db;
 	(*ret)->writer = writer;
 	(*ret)->epoch = atomic_load(&db->epoch);
+	(*ret)->made_ms = (*ret)->idle_ms = cfs_now_ms();
 	return 0;
 }
 
@@ -133,6 +177,13 @@ static int connect_again(struct sql_db *db, bool writer, struct sql_conn **ret)
 	}
 	/* A database that has gone is not a name that does not exist. */
 	return r == -ENOENT ? -EIO : r;
+}
+
+static bool is_old(const struct sql_conn *c, uint64_t now_ms)
+{
+	uint64_t life_ms = c->db->pool.life_ms;
+
+	return life_ms && now_ms - c->made_ms >= life_ms;
 }
 
 static bool usable(struct sql_conn *c)
@@ -250,14 +301,47 @@ int sql_acquire_reader(struct sql_db *db, cfs_deadline_t deadline, bool quick,
 	return pooled(db, deadline, quick, ret);
 }
 
+static void disconnect_all(struct sql_conn *list)
+{
+	while (list) {
+		struct sql_conn *c = list;
+
+		list = c->next;
+		c->db->dialect->disconnect(c);
+	}
+}
+
+/* Takes out those that have been idle for too long, which are at the end, and those too many. */
+static struct sql_conn *sweep(struct sql_db *db, uint64_t now_ms)
+{
+	struct sql_conn **p = &db->pool.idle, *gone;
+	unsigned n = 0;
+
+	db->pool.swept_ms = now_ms;
+	for (; *p && n < db->pool.max_idle; p = &(*p)->next, n++)
+		if (db->pool.idle_ms && now_ms - (*p)->idle_ms >= db->pool.idle_ms)
+			break;
+	gone = *p;
+	*p = NULL;
+	for (struct sql_conn *c = gone; c; c = c->next)
+		db->pool.n_conns--;
+	return gone;
+}
+
 void sql_release(struct sql_conn *c)
 {
 	struct sql_db *db = c->db;
+	struct sql_conn *gone = NULL;
+	uint64_t now_ms = 0;
 	bool keep = usable(c);
 
 	if (db->dialect->single_writer && c->writer) {
 		pthread_mutex_unlock(&db->write_lock);
 		return;
+	}
+	if (!db->dialect->single_writer) {
+		c->idle_ms = now_ms = cfs_now_ms();
+		keep = keep && !is_old(c, now_ms);
 	}
 	if (!keep)
 		db->dialect->disconnect(c);
@@ -268,8 +352,11 @@ void sql_release(struct sql_conn *c)
 	} else {
 		db->pool.n_conns--;
 	}
+	if (now_ms - db->pool.swept_ms >= SWEEP_PERIOD_MS)
+		gone = sweep(db, now_ms);
 	pthread_cond_signal(&db->pool.returned);
 	pthread_mutex_unlock(&db->pool.lock);
+	disconnect_all(gone);
 }
 
 void sql_forget_statements(struct sql_db *db)
@@ -284,12 +371,7 @@ void sql_forget_statements(struct sql_db *db)
 		db->pool.n_conns--;
 	pthread_cond_broadcast(&db->pool.returned);
 	pthread_mutex_unlock(&db->pool.lock);
-	while (stale) {
-		struct sql_conn *c = stale;
-
-		stale = c->next;
-		db->dialect->disconnect(c);
-	}
+	disconnect_all(stale);
 }
 
 int sql_db_probe(struct sql_db *db, cfs_deadline_t deadline, char err[256])

@@ -311,12 +311,12 @@ static int note_entry(void *arg, const struct cfs_dirent *e)
 static void remove_tree(cfs_ino_t dir)
 {
 	struct emptying *k = calloc(1, sizeof(*k));
-	struct cfs_ctx c = as_root();
 	size_t i;
 
 	assert_non_null(k);
 	do {
 		struct cfs_cursor cursor = {0};
+		struct cfs_ctx c = as_root();
 
 		k->n = 0;
 		assert_true(cfs_meta_readdir(vol.m, &c, dir, false, 64, &cursor, note_entry, k) >=

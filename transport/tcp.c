@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -19,14 +21,44 @@ static void set_int(int fd, int level, int name, int value)
 }
 
 /*
+ * Sizes beyond the system's limit would be cut down to it and end the kernel's own tuning, which
+ * may go further.
+ */
+static bool is_allowed(const char *limit)
+{
+	char text[32];
+	int fd = open(limit, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+
+	if (fd >= 0)
+		close(fd);
+	if (n <= 0)
+		return false;
+	text[n] = '\0';
+	return strtol(text, NULL, 10) >= BUFFER;
+}
+
+static bool set_snd, set_rcv;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void read_limits(void)
+{
+	set_snd = is_allowed("/proc/sys/net/core/wmem_max");
+	set_rcv = is_allowed("/proc/sys/net/core/rmem_max");
+}
+
+/*
  * The system's congestion control may be bbr, which costs a third of the bandwidth within a rack
  * and three times the CPU.
  */
 static void tune(int fd)
 {
+	pthread_once(&once, read_limits);
 	set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-	set_int(fd, SOL_SOCKET, SO_SNDBUF, BUFFER);
-	set_int(fd, SOL_SOCKET, SO_RCVBUF, BUFFER);
+	if (set_snd)
+		set_int(fd, SOL_SOCKET, SO_SNDBUF, BUFFER);
+	if (set_rcv)
+		set_int(fd, SOL_SOCKET, SO_RCVBUF, BUFFER);
 	set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
 	set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_S);
 	set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_S / 3);

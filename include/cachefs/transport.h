@@ -13,7 +13,7 @@
  * from a file with checksums is covered by them. Nothing here waits without a deadline; a peer that
  * fails is left out (-EHOSTDOWN at once) and probed in the background until it answers.
  *
- * Memory: idle connections take under 2 KiB each besides the kernel's socket; answers below 64 KiB
+ * Memory: idle connections take under 4 KiB each besides the kernel's socket; answers below 64 KiB
  * that wait to be sent are copies, bounded by conn_bytes per connection; larger ones are sent from
  * the page cache or from the answer's own memory.
  *

@@ -304,8 +304,8 @@ struct cfs_engine_ops {
 	 * same table delivers, except:
 	 *	NODE	root and trash are there already and are overwritten
 	 *	REF	refs is added to what the slice has; no row: made with refs
-	 *	PARENT	names is added to what is there; nothing to do where the directories are
-	 *		found from the inode anyway (SQL edges)
+	 *	PARENT	nothing to do where the directories are found from the inode anyway (SQL
+	 *		edges)
 	 *	EDGE	only the entry of its directory; nlink, parent, PARENT, DIR_STAT and
 	 *		counters come on their own
 	 *	COUNTER	absolute, by SQL name and meaning

@@ -21,6 +21,12 @@ struct linked {
 	struct cfs_attr attr;
 };
 
+/* How many of its names are in one directory. */
+struct names_in {
+	cfs_ino_t ino, dir;
+	uint32_t names;
+};
+
 struct rule {
 	uint8_t *packed;
 	size_t len;
@@ -35,6 +41,8 @@ struct json {
 	struct pull *p;
 	struct linked *linked; /* hash table, open addressing */
 	size_t n_linked, cap_linked;
+	struct names_in *names; /* the same */
+	size_t n_names, cap_names;
 	struct rule *rules; /* id - 1 */
 	size_t n_rules, cap_rules;
 	struct cfs_quota *quotas;
@@ -101,10 +109,53 @@ static int note_linked(struct json *j, struct entry *e)
 	return 0;
 }
 
+static struct names_in *names_slot(struct names_in *v, size_t cap, cfs_ino_t ino, cfs_ino_t dir)
+{
+	size_t i = (size_t)((ino ^ dir << 32) * 0x9E3779B97F4A7C15ULL >> 7) & (cap - 1);
+
+	while (v[i].ino && (v[i].ino != ino || v[i].dir != dir))
+		i = (i + 1) & (cap - 1);
+	return &v[i];
+}
+
+static int note_name(struct json *j, cfs_ino_t ino, cfs_ino_t dir)
+{
+	struct names_in *s;
+	size_t i;
+
+	if (2 * j->n_names >= j->cap_names) {
+		size_t cap = j->cap_names ? 2 * j->cap_names : 256;
+		struct names_in *v = calloc(cap, sizeof(*v));
+
+		if (!v)
+			return -ENOMEM;
+		for (i = 0; i < j->cap_names; i++)
+			if (j->names[i].ino)
+				*names_slot(v, cap, j->names[i].ino, j->names[i].dir) = j->names[i];
+		free(j->names);
+		j->names = v;
+		j->cap_names = cap;
+	}
+	s = names_slot(j->names, j->cap_names, ino, dir);
+	j->n_names += !s->ino;
+	s->ino = ino;
+	s->dir = dir;
+	s->names++;
+	return 0;
+}
+
 static int write_linked(struct json *j)
 {
 	size_t i;
 	int r = 0;
+
+	for (i = 0; i < j->cap_names && !r; i++) {
+		const struct names_in *s = &j->names[i];
+		const struct cfs_row row = {.ino = s->ino, .parent = {s->dir, s->names}};
+
+		if (s->ino)
+			r = load_row(j->l, CFS_TABLE_PARENT, &row);
+	}
 
 	for (i = 0; i < j->cap_linked && !r; i++) {
 		struct cfs_row row = {.ino = j->linked[i].ino, .attr = j->linked[i].attr};
@@ -550,11 +601,8 @@ static int read_entries(struct json *j, struct entry *dir)
 		add_sum(&dir->below, &one);
 		add_sum(&dir->below, &e.below);
 		r = load_row(j->l, CFS_TABLE_EDGE, &row);
-		if (!r && e.attr.type != CFS_TYPE_DIR && e.attr.nlink > 1) {
-			const struct cfs_row in = {.ino = e.ino, .parent = {dir->ino, 1}};
-
-			r = load_row(j->l, CFS_TABLE_PARENT, &in);
-		}
+		if (!r && e.attr.type != CFS_TYPE_DIR && e.attr.nlink > 1)
+			r = note_name(j, e.ino, dir->ino);
 		if (r)
 			return r;
 	}
@@ -800,6 +848,7 @@ int load_json(struct load *l)
 		free(j.rules[i].packed);
 	free(j.rules);
 	free(j.linked);
+	free(j.names);
 	free(j.quotas);
 	free(j.packed);
 	free(j.slices);

@@ -127,8 +127,10 @@ class RedisLoader:
         rb"(?:setting|sliceRef|delfiles|delSlices|detachedNodes|allSessions|sessionInfos|sessions"
         rb"|dir(?:DataLength|UsedSpace|UsedInodes)|(?:dir|user|group)Quota(?:Used(?:Space|Inodes))?"
         rb"|acl|aclMaxId|krbToken|krbTokenMaxId|txnLog|txnLastLog|next(?:inode|chunk|session)"
-        rb"|nextTrash|usedSpace|totalInodes|(?:nextCleanup|lastCleanup)\w+|k\d+_\d+)$"
+        rb"|nextTrash|usedSpace|totalInodes|(?:nextCleanup|lastCleanup)\w+|k\d+_\d+"
+        rb"|zcachefs:\w+)$"
     )
+    PASSING = re.compile(rb"zcachefs:done:")  # answers kept for a repeated request
     NUMBERED = re.compile(rb"([a-z]+?)(\d+)(?:_(\d+))?$")
     KINDS = {b"i", b"d", b"p", b"c", b"s", b"x", b"session", b"locked", b"lockf", b"lockp"}
     TIME = struct.Struct(">qI")
@@ -213,6 +215,10 @@ class RedisLoader:
         for key in self.r.scan_iter(match=escaped + b"*", count=10000):
             name = key[len(self.prefix) :]
             if self.PLAIN.match(name):
+                continue
+            if self.PASSING.match(name):
+                if self.r.ttl(key) == -1:
+                    self.bad.append(("schema", "key %r never expires" % name))
                 continue
             m = self.NUMBERED.match(name)
             if not m or m.group(1) not in self.KINDS or (m.group(1) == b"c") != bool(m.group(3)):

@@ -625,7 +625,8 @@ static ssize_t ask_previous(struct cfs_group *g, const struct group_view *v,
 
 static ssize_t ask_owners(struct cfs_group *g, const struct group_view *v,
 			  const struct cfs_peer_block *b, uint32_t off, uint32_t len,
-			  const struct iovec *dst, int n_dst, bool nowait, cfs_deadline_t deadline)
+			  const struct iovec *dst, int n_dst, bool nowait, cfs_deadline_t deadline,
+			  bool *ret_asked)
 {
 	struct group_node *owners[CFS_PLACEMENT_PICK_MAX];
 	unsigned n = pick(v, v->all, b, g->replicas, owners), i;
@@ -633,6 +634,7 @@ static ssize_t ask_owners(struct cfs_group *g, const struct group_view *v,
 
 	for (i = 0; i < n; i++) {
 		if (owners[i]->member.self) {
+			*ret_asked = *ret_asked || owners[i]->member.fresh;
 			if (owners[i]->member.fresh)
 				return ask_previous(g, v, b, off, len, dst, n_dst, nowait,
 						    deadline);
@@ -640,6 +642,7 @@ static ssize_t ask_owners(struct cfs_group *g, const struct group_view *v,
 		}
 		if (nowait)
 			return -EAGAIN;
+		*ret_asked = true;
 		r = ask(g, owners[i], b, off, len, 0, dst, n_dst, deadline);
 		/* Another owner is no help where this one has answered, nor when time is up. */
 		if (r >= 0 || r == -ENOENT || r == -ETIMEDOUT)
@@ -653,12 +656,14 @@ ssize_t cfs_group_read(struct cfs_group *g, const struct cfs_peer_block *b, uint
 		       cfs_deadline_t deadline)
 {
 	struct group_view *v = hold_view(g);
-	ssize_t r = ask_owners(g, v, b, off, len, dst, n_dst, nowait, deadline);
+	bool asked = false;
+	ssize_t r = ask_owners(g, v, b, off, len, dst, n_dst, nowait, deadline, &asked);
 
 	unref_view(v);
 	if (r >= 0 || r == -EAGAIN)
 		return r;
-	atomic_fetch_add(&g->stat.misses, 1);
+	if (asked)
+		atomic_fetch_add(&g->stat.misses, 1);
 	if (r != -ENOENT)
 		atomic_fetch_add(&g->stat.fallbacks, 1);
 	return -ENOENT;
@@ -668,7 +673,7 @@ void cfs_group_hint(struct cfs_group *g, const struct cfs_peer_block *b, enum cf
 {
 	struct group_node *owners[CFS_PLACEMENT_PICK_MAX];
 	struct group_view *v = hold_view(g);
-	unsigned n = pick(v, v->all, b, hint == CFS_PEER_WARM ? 1 : g->replicas, owners), i;
+	unsigned n = pick(v, v->all, b, g->replicas, owners), i;
 
 	for (i = 0; i < n; i++) {
 		if (owners[i]->peer)

@@ -79,7 +79,7 @@ bool cfs_group_shares(struct cfs_group *g);
 ssize_t cfs_group_read(struct cfs_group *g, const struct cfs_peer_block *b, uint32_t off,
 		       uint32_t len, const struct iovec *dst, int n_dst, bool nowait,
 		       cfs_deadline_t deadline);
-/* Best effort: to the owners. CFS_PEER_WARM to the first one only. */
+/* Best effort: to the owners that have been talked to. */
 void cfs_group_hint(struct cfs_group *g, const struct cfs_peer_block *b, enum cfs_peer_hint hint);
 
 struct cfs_group_member {
@@ -105,7 +105,7 @@ int cfs_group_map(struct cfs_group *g, const struct cfs_peer_block *b,
 		  cfs_deadline_t deadline);
 
 struct cfs_group_stats {
-	unsigned members; /* alive, this one included */
+	unsigned members;	     /* alive, this one included */
 	uint64_t hits, hit_bytes;    /* ranges that a peer gave */
 	uint64_t misses;	     /* that the owner did not give */
 	uint64_t previous_hits;	     /* of hits: from the owner before */

@@ -183,6 +183,8 @@ struct cfs_tier_ops {
 	 * makes him fetch it. Optional.
 	 */
 	bool (*elsewhere)(void *tier, const struct cfs_block *b);
+	/* We keep this block for others, who will want all of it. Optional. */
+	bool (*here)(void *tier, const struct cfs_block *b);
 	/* Fills in what it knows. Optional. */
 	void (*stats)(void *tier, struct cfs_store_stats *ret);
 };

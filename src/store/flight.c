@@ -570,6 +570,22 @@ static bool is_roomy(struct cfs_store *s)
 	       st.budget / 2;
 }
 
+static bool is_large_part(struct cfs_store *s, const struct cfs_block *b, uint32_t len)
+{
+	return (uint64_t)len * WIDEN_PARTS >= b->len && is_roomy(s);
+}
+
+static bool is_wanted_whole(struct cfs_store *s, const struct cfs_block *b)
+{
+	unsigned i;
+
+	for (i = 0; i < s->n_tiers; i++) {
+		if (s->tiers[i].ops->here && s->tiers[i].ops->here(s->tiers[i].tier, b))
+			return true;
+	}
+	return false;
+}
+
 static bool is_near(const struct cfs_store *s, const struct flight *f)
 {
 	unsigned source = atomic_load(&f->source);
@@ -585,7 +601,7 @@ static int collect_or_join(struct cfs_store *s, const struct cfs_block *b, uint3
 	struct want want = {
 		.first = off / CFS_PAGE_LARGE,
 		.last = (off + len - 1) / CFS_PAGE_LARGE,
-		.wider = (uint64_t)len * WIDEN_PARTS >= b->len && len < b->len && is_roomy(s) &&
+		.wider = len < b->len && (is_wanted_whole(s, b) || is_large_part(s, b, len)) &&
 			 !is_held_nearby(s, b),
 		.deadline = deadline,
 	};

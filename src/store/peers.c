@@ -19,7 +19,18 @@ struct cfs_peers {
 	bool fill;
 	uint64_t fetch_timeout_ms;
 	atomic_bool leaving;
+	pthread_mutex_t lock; /* leaving begins between two submissions */
 };
+
+static int submit(struct cfs_peers *p, struct cfs_job *job)
+{
+	int r;
+
+	pthread_mutex_lock(&p->lock);
+	r = atomic_load(&p->leaving) ? -ESHUTDOWN : cfs_workers_try_submit(p->workers, job);
+	pthread_mutex_unlock(&p->lock);
+	return r;
+}
 
 static struct cfs_peer_block to_peer(const struct cfs_block *b)
 {
@@ -57,13 +68,51 @@ static bool tier_elsewhere(void *tier, const struct cfs_block *b)
 	       !cfs_group_owns(p->group, &block);
 }
 
-static void tier_offer(void *tier, const struct cfs_block *b, const struct cfs_segs *data)
+static bool tier_here(void *tier, const struct cfs_block *b)
 {
 	struct cfs_peers *p = tier;
 	struct cfs_peer_block block = to_peer(b);
 
+	return !atomic_load(&p->leaving) && cfs_group_shares(p->group) &&
+	       cfs_group_owns(p->group, &block);
+}
+
+struct warm_job {
+	struct cfs_job job; /* first */
+	struct cfs_peers *peers;
+	struct cfs_peer_block block;
+};
+
+/* Who asks for a byte has the owner fetch all of it. */
+static void run_warm(struct cfs_job *job)
+{
+	struct warm_job *j = (struct warm_job *)job;
+	char byte;
+	const struct iovec dst = {.iov_base = &byte, .iov_len = 1};
+
+	if (!atomic_load(&j->peers->leaving))
+		cfs_group_read(j->peers->group, &j->block, 0, 1, &dst, 1, false,
+			       cfs_deadline_in(j->peers->fetch_timeout_ms));
+	free(j);
+}
+
+static void warm_owner(struct cfs_peers *p, const struct cfs_block *b)
+{
+	struct warm_job *j = malloc(sizeof(*j));
+
+	if (!j)
+		return;
+	*j = (struct warm_job){.job.run = run_warm, .peers = p, .block = to_peer(b)};
+	if (submit(p, &j->job) < 0)
+		free(j);
+}
+
+static void tier_offer(void *tier, const struct cfs_block *b, const struct cfs_segs *data)
+{
+	struct cfs_peers *p = tier;
+
 	if (p->fill && !atomic_load(&p->leaving))
-		cfs_group_hint(p->group, &block, CFS_PEER_WARM);
+		warm_owner(p, b);
 }
 
 static void tier_forget(void *tier, const struct cfs_block *b)
@@ -96,6 +145,7 @@ static const struct cfs_tier_ops peer_tier = {
 	.offer = tier_offer,
 	.forget = tier_forget,
 	.elsewhere = tier_elsewhere,
+	.here = tier_here,
 	.stats = tier_stats,
 };
 
@@ -309,7 +359,7 @@ static void serve_get(void *arg, struct cfs_peer_request *req)
 		return;
 	}
 	*j = (struct get_job){.job.run = run_get, .peers = p, .req = req};
-	if (cfs_workers_try_submit(p->workers, &j->job) < 0) {
+	if (submit(p, &j->job) < 0) {
 		free(j);
 		refuse(req, -EBUSY);
 	}
@@ -349,7 +399,7 @@ static void serve_hint(void *arg, uint64_t from, const struct cfs_peer_block *b,
 		return;
 	*j = (struct hint_job){
 		.job.run = run_hint, .peers = p, .block = from_peer(b), .hint = hint};
-	if (cfs_workers_try_submit(p->workers, &j->job) < 0)
+	if (submit(p, &j->job) < 0)
 		free(j);
 }
 
@@ -379,6 +429,7 @@ int cfs_peers_join(const struct cfs_peers_conf *conf, struct cfs_peers **ret, ch
 	p->disk = conf->disk;
 	p->fill = conf->fill;
 	p->fetch_timeout_ms = conf->fetch_timeout_ms ? conf->fetch_timeout_ms : FETCH_TIMEOUT_MS;
+	pthread_mutex_init(&p->lock, NULL);
 	atomic_init(&p->leaving, true); /* until all is there */
 	r = cfs_workers_create("cfs-peers", conf->workers ? conf->workers : WORKERS, QUEUE_LIMIT,
 			       &p->workers);
@@ -407,7 +458,9 @@ no_memory:
 
 void cfs_peers_leave(struct cfs_peers *p)
 {
+	pthread_mutex_lock(&p->lock);
 	atomic_store(&p->leaving, true);
+	pthread_mutex_unlock(&p->lock);
 	if (p->group)
 		cfs_group_leave(p->group);
 	cfs_workers_destroy(p->workers);
@@ -417,6 +470,7 @@ void cfs_peers_destroy(struct cfs_peers *p)
 {
 	if (p->group)
 		cfs_group_destroy(p->group);
+	pthread_mutex_destroy(&p->lock);
 	free(p);
 }
 

@@ -14,7 +14,8 @@ ACCESS, SECRET = "cachefs-test", "a secret of the test+/="
 
 
 class Server:
-    def __init__(self, ws, wait_until):
+    def __init__(self, ws, wait_until, host="127.0.0.1", log=None):
+        """log: a file that gets a line per request."""
         assert BIN.exists(), "no %s: run scripts/install-versitygw" % BIN
         self.ws, self.wait_until = ws, wait_until
         self.root = ws.path("s3-root")
@@ -22,17 +23,23 @@ class Server:
         user = pwd.getpwnam("nobody")
         os.chown(self.root, user.pw_uid, user.pw_gid)
         self.user = user
-        with socket.create_server(("127.0.0.1", 0)) as s:
+        self.log = log
+        if log:
+            log.touch()
+            os.chown(log, user.pw_uid, user.pw_gid)
+        with socket.create_server((host, 0)) as s:
             self.port = s.getsockname()[1]
-        self.address = ("127.0.0.1", self.port)
-        self.url = "http://127.0.0.1:%d" % self.port
+        self.address = (host, self.port)
+        self.url = "http://%s:%d" % self.address
         self.keys = {"ACCESS_KEY": ACCESS, "SECRET_KEY": SECRET}
         self.start()
 
     def start(self):
         env = self.ws.env(ROOT_ACCESS_KEY=ACCESS, ROOT_SECRET_KEY=SECRET, HOME="/nonexistent")
         self.process = subprocess.Popen(
-            [BIN, "--port", "127.0.0.1:%d" % self.port, "--keep-alive", "--quiet", "posix", self.root],
+            [BIN, "--port", "%s:%d" % self.address, "--keep-alive", "--quiet"]
+            + (["--access-log", self.log] if self.log else [])
+            + ["posix", self.root],
             env=env,
             cwd=self.ws.dir,
             user=self.user.pw_uid,

@@ -262,14 +262,17 @@ class Volume:
     def format(self, **options):
         return self.ws.run("cachefs", *self.format_args(**options), check=True)
 
-    def mount(self, opts="", daemon=False, wait=True, env=None, path=None, expect=None, reap=True):
+    def mount(
+        self, opts="", daemon=False, wait=True, env=None, path=None, expect=None, reap=True, netns=None
+    ):
+        """netns: the name of a network namespace to run in."""
         self.ws.count += 1
         point = pathlib.Path(path) if path else self.ws.path("mnt%d" % self.ws.count)
         if path is None:
             point.mkdir()
         if self.fixture_name:
             opts = ",".join(filter(None, [opts, "storage=file,bucket=%s" % self.bucket]))
-        m = Mount(self, point, opts, daemon, env, expect, reap)
+        m = Mount(self, point, opts, daemon, env, expect, reap, netns)
         self.ws.mounts.append(m)
         if wait:
             m.wait_ready()
@@ -317,8 +320,9 @@ class Volume:
 class Mount:
     """One mount process. In the foreground by default, so that its log and exit status are seen."""
 
-    def __init__(self, volume, path, opts, daemon, env, expect, reap):
+    def __init__(self, volume, path, opts, daemon, env, expect, reap, netns=None):
         self.volume, self.path, self.opts, self.daemon = volume, path, opts, daemon
+        self.netns = netns
         self.ws = volume.ws
         self.ended = False
         self.killed = False
@@ -326,6 +330,8 @@ class Mount:
         self.log_path = self.ws.path(path.name + ".log")
         self.process = None
         argv = [tool("cachefs"), "mount", volume.url, str(path)]
+        if netns:
+            argv = ["nsenter", "--net=/run/netns/" + netns, *argv]
         if opts:
             argv += ["-o", opts]
         if daemon:
@@ -425,6 +431,7 @@ class Mount:
             self.opts if opts is None else opts,
             self.daemon if daemon is None else daemon,
             path=self.path,
+            netns=self.netns,
         )
 
     def finish(self):

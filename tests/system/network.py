@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts as network namespaces behind one bridge."""
+
+import itertools
+import os
+import subprocess
+
+NUMBERS = itertools.count(os.getpid() % 200)
+
+
+def ip(*argv, check=True):
+    r = subprocess.run(["ip", *argv], stdout=-1, stderr=-2, text=True, timeout=20)
+    assert r.returncode == 0 or not check, "ip %s: %s" % (" ".join(argv), r.stdout)
+    return r.stdout
+
+
+class Network:
+    """hosts namespaces; the machine itself is at .address on the bridge."""
+
+    def __init__(self, ws, hosts):
+        for _ in range(200):
+            self.number = next(NUMBERS) % 250
+            self.bridge = "cfsb%d" % self.number
+            if self.bridge not in ip("-o", "link"):
+                break
+        self.address = "10.213.%d.1" % self.number
+        self.names = ["cfs%d-%d" % (self.number, i) for i in range(hosts)]
+        ws.cleanups.append(self.close)
+        ip("link", "add", self.bridge, "type", "bridge")
+        ip("addr", "add", self.address + "/24", "dev", self.bridge)
+        ip("link", "set", self.bridge, "up")
+        for i, name in enumerate(self.names):
+            ip("netns", "add", name)
+            ip("link", "add", self.port(i), "type", "veth", "peer", "name", "eth0", "netns", name)
+            ip("link", "set", self.port(i), "master", self.bridge, "up")
+            ip("-n", name, "addr", "add", self.host(i) + "/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "link", "set", "eth0", "up")
+
+    def host(self, i):
+        return "10.213.%d.%d" % (self.number, 10 + i)
+
+    def port(self, i):
+        return "cfsv%d-%d" % (self.number, i)
+
+    def cut(self, i):
+        ip("link", "set", self.port(i), "down")
+
+    def heal(self, i):
+        ip("link", "set", self.port(i), "up")
+
+    def close(self):
+        for name in self.names:
+            ip("netns", "del", name, check=False)
+        ip("link", "del", self.bridge, check=False)

@@ -1,0 +1,554 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cache groups: mounts as hosts of their own that serve each other's blocks. Whatever happens to a
+member, every read returns the right bytes in time and no application sees an error."""
+
+import hashlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from cachefs import REPO, SLOW, wait_until
+from network import Network
+from servers import ENGINES
+from test_s3 import S3Volume
+from syscalls import write
+
+sys.path.insert(0, str(REPO / "tests" / "s3"))
+
+import server  # noqa: E402
+
+MIB = 1 << 20
+BLOCK = 4 * MIB
+LONG = bool(os.environ.get("CACHEFS_LONG"))
+BIG = (2048 if LONG else 256) * MIB
+GROUP = "cache-group=team,group-beat=500ms,group-backup=0,group-timeout=%ds,cache-size=4G,buffer-size=64M"
+
+
+class Team:
+    """Members on hosts of their own, one volume in one S3 server on the bridge."""
+
+    def __init__(self, ws, hosts, volume=None, patience=20):
+        """patience: seconds that members wait for each other, long where a slow machine must not
+        look like a peer that fails."""
+        self.ws = ws
+        self.patience = patience
+        self.net = Network(ws, hosts)
+        self.log = ws.path("s3.log")
+        self.s3 = server.Server(ws, wait_until, host=self.net.address, log=self.log)
+        self.volume = volume(self.s3) if volume else S3Volume(ws, self.s3)
+        self.members = []
+
+    def join(self, i, more="", **kw):
+        opts = "%s,cache-dir=%s,group-ip=%s" % (GROUP % self.patience, self.ws.path("cache%d" % i), self.net.host(i))
+        m = self.volume.mount(",".join(filter(None, [opts, more])), netns=self.net.names[i], **kw)
+        self.members.append(m)
+        return m
+
+    def join_all(self, more=""):
+        for i in range(len(self.net.names)):
+            self.join(i, more)
+        self.settle()
+        return self.members
+
+    def settle(self, n=None):
+        n = n or len([m for m in self.members if not m.ended])
+        for m in self.members:
+            if not m.ended:
+                wait_until(lambda: stat(m, "peer_members") == n, 30, "%d members" % n)
+
+    def fetched(self):
+        """Block -> how often the server gave it, or a part of it."""
+        out = {}
+        for line in self.log.read_text("utf-8", "replace").splitlines():
+            m = re.search(r's3_GetObject \S*/(\d+_\d+_\d+) ', line)
+            if m:
+                out[m[1]] = out.get(m[1], 0) + 1
+        return out
+
+
+def stat(mnt, name):
+    with open(mnt / ".stats") as f:
+        for line in f:
+            key, value = line.rsplit(" ", 1)
+            if key == "cachefs_" + name:
+                return float(value)
+    raise KeyError(name)
+
+
+def md5(path):
+    h = hashlib.md5()
+    with open(path, "rb", buffering=0) as f:
+        while data := f.read(MIB):
+            h.update(data)
+    return h.hexdigest()
+
+
+def drop_page_cache():
+    with open("/proc/sys/vm/drop_caches", "w") as f:
+        f.write("1")
+
+
+def make_file(team, size, name="f"):
+    """Written by a mount that is not a member, so that no member has any of it."""
+    mnt = team.volume.mount("buffer-size=64M")
+    h = hashlib.md5()
+    with open(mnt / name, "wb", buffering=0) as f:
+        for _ in range(size // MIB):
+            piece = os.urandom(MIB)
+            h.update(piece)
+            f.write(piece)
+        os.fsync(f.fileno())
+    mnt.umount()
+    return h.hexdigest()
+
+
+def read_all(members, name="f"):
+    """Everybody reads the file at the same time; their sums."""
+    sums = [None] * len(members)
+
+    def work(i):
+        sums[i] = md5(members[i] / name)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(members))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(120 * SLOW)
+        assert not t.is_alive(), "a read hangs"
+    return sums
+
+
+def cache_map(ws, mnt, name="f"):
+    return json.loads(ws.run("cachefs", "cache", "map", "--json", mnt / name, check=True).stdout)
+
+
+def owners(ws, mnt, name="f"):
+    """Member id -> blocks it owns."""
+    out = {}
+    for b in cache_map(ws, mnt, name)["blocks"]:
+        for o in b["owners"]:
+            out.setdefault(o["id"], []).append(b["key"])
+    return out
+
+
+def member_id(ws, mnt, name="f"):
+    return next(m["id"] for m in cache_map(ws, mnt, name)["members"] if m["state"] == "self")
+
+
+# -- the point of it
+
+
+@pytest.mark.deadline(240 if not LONG else 1800)
+def test_each_block_is_fetched_once(ws):
+    team = Team(ws, 4)
+    want = make_file(team, BIG)
+    members = team.join_all()
+    assert read_all(members) == [want] * 4
+    fetched = team.fetched()
+    assert len(fetched) == BIG // BLOCK
+    total = sum(fetched.values())
+    print("blocks %d, requests %d" % (len(fetched), total))
+    assert total <= 1.02 * len(fetched)
+    assert sum(stat(m, "peer_fallbacks_total") for m in members) <= 0.02 * len(fetched)
+    # and each is kept by its owner only
+    kept = sum(stat(m, "disk_cache_bytes") for m in members)
+    wait_until(lambda: sum(stat(m, "disk_cache_pending_bytes") for m in members) == 0, 30)
+    kept = sum(stat(m, "disk_cache_bytes") for m in members)
+    assert 0.95 * BIG <= kept <= 1.05 * BIG
+    seen = owners(ws, members[0])
+    assert len(seen) == 4 and min(map(len, seen.values())) > 0
+    assert seen == owners(ws, members[3])
+    # the second time nobody goes to the bucket
+    drop_page_cache()
+    assert read_all(members) == [want] * 4
+    assert sum(team.fetched().values()) == total
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_members_meet_on_every_engine(ws, engine):
+    shared = ENGINES[engine][0]()
+    db = shared.database()
+
+    class OnServer(S3Volume):
+        def attach(self, ws, name, url, bucket):
+            super().attach(ws, name, url, bucket)
+            self.url = db.unix_url
+            self.check_options = None
+
+    team = Team(ws, 2, lambda s3: OnServer(ws, s3))
+    want = make_file(team, 16 * MIB)
+    members = team.join_all()
+    assert read_all(members) == [want] * 2
+    assert sum(team.fetched().values()) == 4
+    status = json.loads(ws.run("cachefs", "status", "--json", db.unix_url, check=True).stdout)
+    listed = status["groups"]["team"]
+    assert sorted(m["address"].rsplit(":", 1)[0] for m in listed) == [team.net.host(i) for i in (0, 1)]
+    assert all(m["weight"] == 100 for m in listed)
+    for m in members:
+        m.umount()
+    status = json.loads(ws.run("cachefs", "status", "--json", db.unix_url, check=True).stdout)
+    assert status["groups"] == {}
+    db.drop()
+
+
+# -- failures
+
+
+def reading(members, want, seconds, name="f"):
+    """Members read again and again, past the page cache, until told to stop."""
+    stop = threading.Event()
+    failures, rounds = [], [0]
+
+    def work(m):
+        while not stop.is_set():
+            try:
+                fd = os.open(m / name, os.O_RDONLY)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(fd)
+                start = time.monotonic()
+                got = md5(m / name)
+                took = time.monotonic() - start
+                rounds[0] += 1
+                if got != want:
+                    failures.append("wrong bytes")
+                if took > seconds * SLOW:
+                    failures.append("a read of the file took %.1f s" % took)
+            except OSError as e:
+                failures.append(str(e))
+
+    threads = [threading.Thread(target=work, args=(m,)) for m in members]
+    for t in threads:
+        t.start()
+
+    def end():
+        stop.set()
+        for t in threads:
+            t.join(120 * SLOW)
+            assert not t.is_alive(), "a read hangs"
+        assert failures == []
+        return rounds[0]
+
+    end.rounds = rounds
+    return end
+
+
+def more_rounds(end, n):
+    have = end.rounds[0]
+    wait_until(lambda: end.rounds[0] >= have + n, 60, "%d more reads of the file" % n)
+
+
+SMALL = 64 * MIB
+UNCACHED = "buffer-size=16M"
+
+
+@pytest.mark.deadline(180)
+def test_owner_is_killed(ws):
+    team = Team(ws, 3, patience=2)
+    want = make_file(team, SMALL)
+    a, b, c = team.join_all(UNCACHED)
+    end = reading([a, b], want, 30)
+    more_rounds(end, 2)
+    c.kill9()
+    team.volume.check_options["unmounted"] = False
+    more_rounds(end, 4)
+    end()
+    team.settle(2)  # the ring closes: its share has moved
+    assert len(owners(ws, a)) == 2
+    drop_page_cache()
+    assert read_all([a, b]) == [want] * 2
+
+
+@pytest.mark.deadline(180)
+def test_owner_is_frozen(ws):
+    """30 s in the long run: reads go on, and the member is used again when it is back."""
+    team = Team(ws, 3, patience=2)
+    want = make_file(team, SMALL)
+    a, b, c = team.join_all(UNCACHED)
+    end = reading([a, b], want, 40)
+    more_rounds(end, 2)
+    os.kill(c.pid(), signal.SIGSTOP)
+    try:
+        frozen = time.monotonic()
+        more_rounds(end, 4)
+        while time.monotonic() - frozen < (30 if LONG else 6):
+            more_rounds(end, 1)
+    finally:
+        os.kill(c.pid(), signal.SIGCONT)
+    team.settle(3)
+    more_rounds(end, 2)
+    end()
+    before = stat(c, 'peer_requests_total{direction="served"}')
+
+    def used_again():
+        drop_page_cache()
+        assert read_all([a, b]) == [want] * 2
+        return stat(c, 'peer_requests_total{direction="served"}') > before
+
+    wait_until(used_again, 60, "the thawed member serves")
+
+
+@pytest.mark.deadline(180)
+def test_link_is_cut_and_heals(ws):
+    """Between two members; to metadata and bucket both still get."""
+    team = Team(ws, 3, patience=2)
+    want = make_file(team, SMALL)
+    a, b, c = team.join_all(UNCACHED)
+    end = reading([a], want, 40)
+    more_rounds(end, 2)
+    rules = [
+        ["nsenter", "--net=/run/netns/" + team.net.names[0], "ip", "route", x, "blackhole", "%s/32" % team.net.host(i)]
+        for x in ("add", "del")
+        for i in (1, 2)
+    ]
+    for r in rules[:2]:
+        subprocess.run(r, check=True, timeout=10)
+    more_rounds(end, 4)
+    for r in rules[2:]:
+        subprocess.run(r, check=True, timeout=10)
+    more_rounds(end, 2)
+    end()
+    before = stat(a, "peer_hits_total")
+
+    def used_again():
+        drop_page_cache()
+        assert read_all([a]) == [want]
+        return stat(a, "peer_hits_total") > before
+
+    wait_until(used_again, 60, "peers are asked again")
+
+
+@pytest.mark.deadline(150)
+def test_damaged_cache_of_an_owner(ws):
+    """One flipped bit in each cached file, at a place of its own."""
+    team = Team(ws, 2)
+    want = make_file(team, SMALL)
+    a, b = team.join_all(UNCACHED)
+    assert read_all([a, b]) == [want] * 2
+    wait_until(lambda: sum(stat(m, "disk_cache_pending_bytes") for m in (a, b)) == 0, 30)
+    files = [p for p in ws.path("cache1").rglob("*_*_*") if p.is_file()]
+    assert files
+    for i, path in enumerate(files):
+        with open(path, "r+b") as f:
+            at = (i * 7919 * 32768 + i * 131) % BLOCK
+            f.seek(at)
+            byte = f.read(1)
+            f.seek(at)
+            f.write(bytes([byte[0] ^ 1 << i % 8]))
+    a.allow("wrong bytes|corrupt")
+    b.allow("wrong bytes|corrupt")
+    drop_page_cache()
+    assert read_all([a]) == [want]
+    assert read_all([a, b]) == [want] * 2
+    errors = stat(a, 'peer_errors_total{direction="asked",kind="checksum"}')
+    corrupt = stat(b, "disk_cache_corrupt_total")
+    assert errors + corrupt > 0
+
+
+@pytest.mark.deadline(120)
+def test_strangers_at_the_port(ws):
+    """Garbage, silence, half a hello, and a thousand connections that say nothing."""
+    team = Team(ws, 2)
+    want = make_file(team, SMALL)
+    a, b = team.join_all(UNCACHED)
+    address = next(m["address"] for m in cache_map(ws, a)["members"] if m["state"] == "self")
+    host, port = address.rsplit(":", 1)
+    open_sockets = []
+
+    def connect():
+        s = socket.create_connection((host, int(port)), timeout=5)
+        open_sockets.append(s)
+        return s
+
+    end = reading([b], want, 30)
+    try:
+        for text in (b"\0" * 64, b"GET / HTTP/1.1\r\n\r\n", os.urandom(65536), b"\xff" * 7):
+            try:
+                connect().sendall(text)
+            except OSError:
+                pass  # cut off while it talks
+        for _ in range(1000):
+            try:
+                connect()
+            except OSError:
+                pass  # turned away
+        more_rounds(end, 3)
+        with open("/proc/%d/status" % a.pid()) as f:
+            anonymous = next(int(x.split()[1]) for x in f if x.startswith("RssAnon"))
+        assert anonymous < 64 * 1024, "%d KiB" % anonymous
+    finally:
+        for s in open_sockets:
+            s.close()
+    end()
+    # Who does not know the key hears nothing but the greeting.
+    s = connect()
+    s.settimeout(15 * SLOW)
+    s.sendall(b"\0" * 64)
+    heard = b""
+    try:
+        while piece := s.recv(4096):
+            heard += piece
+    except ConnectionResetError:
+        pass
+    assert len(heard) < 256
+
+
+# -- joining, leaving, keys
+
+
+@pytest.mark.deadline(120)
+def test_leaving_and_draining(ws):
+    team = Team(ws, 3)
+    want = make_file(team, SMALL)
+    a, b, c = team.join_all()
+    assert read_all([a, b, c]) == [want] * 3
+    before = owners(ws, a)
+    c_id = member_id(ws, c)
+    c.umount()
+    team.settle(2)
+    after = owners(ws, a)
+    assert c_id not in after
+    for id_, blocks in before.items():
+        assert id_ == c_id or set(blocks) <= set(after[id_])  # only its share has moved
+    # back with the same id, and the same share
+    c = team.join(2, path=c.path)
+    team.settle(3)
+    assert member_id(ws, c) == c_id
+    assert owners(ws, a) == before
+    c.umount()
+    d = team.join(2, "group-weight=0")
+    team.settle(3)
+    assert member_id(ws, d) not in owners(ws, a)
+    assert read_all([a, b, d]) == [want] * 3
+
+
+@pytest.mark.deadline(120)
+def test_fresh_member_asks_the_owner_before(ws):
+    team = Team(ws, 3)
+    want = make_file(team, SMALL)
+    a = team.join(0)
+    b = team.join(1)
+    team.settle(2)
+    assert read_all([a, b]) == [want] * 2
+    wait_until(lambda: sum(stat(m, "disk_cache_pending_bytes") for m in (a, b)) == 0, 30)
+    before = sum(team.fetched().values())
+    c = team.join(2, "group-backup=1m")
+    team.settle(3)
+    assert read_all([c]) == [want]
+    assert sum(team.fetched().values()) == before
+    assert stat(c, "peer_hits_total") > 0
+
+
+@pytest.mark.deadline(120)
+def test_key_rotation(ws):
+    team = Team(ws, 2)
+    want = make_file(team, SMALL)
+    a, b = team.join_all(UNCACHED)
+    end = reading([a, b], want, 30)
+    more_rounds(end, 2)
+    r = ws.run("cachefs", "config", "--rotate-group-key", "team", team.volume.url, check=True, env=team.s3.keys)
+    key = team.volume.sql("SELECT value FROM jfs_cachefs_record WHERE CAST(name AS TEXT) LIKE 'group.key.%'")
+    secrets = json.loads(key[0][0])
+    assert secrets["key"] != secrets["old"] and len(secrets["old"]) == 64
+    assert secrets["key"] not in r.stdout + r.stderr
+    more_rounds(end, 4)
+    end()
+    c = a.remount()  # with the new key only
+    team.members[0] = c
+    team.settle(2)
+    assert read_all([c, b]) == [want] * 2
+    assert sum(stat(m, "peer_fallbacks_total") for m in (c, b)) == 0
+    r = ws.run("cachefs", "config", "--rotate-group-key", "nobody", team.volume.url, env=team.s3.keys)
+    assert r.returncode != 0 and "no cache group nobody" in r.stderr
+
+
+@pytest.mark.deadline(120)
+def test_no_sharing_and_read_only(ws):
+    team = Team(ws, 2)
+    want = make_file(team, SMALL)
+    a = team.join(0)
+    b = team.join(1, "no-sharing")
+    team.settle(2)
+    assert read_all([b]) == [want]
+    assert read_all([a]) == [want]
+    assert sum(team.fetched().values()) == SMALL // BLOCK
+    assert len(owners(ws, b)) == 1
+    b.umount()
+    c = team.join(1, "ro")
+    wait_until(lambda: stat(c, "peer_members") >= 1, 30)
+    drop_page_cache()
+    assert read_all([c]) == [want]
+    assert sum(team.fetched().values()) == SMALL // BLOCK
+
+
+@pytest.mark.deadline(120)
+def test_replicas(ws):
+    team = Team(ws, 3)
+    want = make_file(team, SMALL)
+    a, b, c = team.join_all("group-replicas=2,group-timeout=500ms")
+    assert all(len(x["owners"]) == 2 for x in cache_map(ws, a)["blocks"])
+    assert read_all([a, b, c]) == [want] * 3
+    c.kill9()
+    team.volume.check_options["unmounted"] = False
+    drop_page_cache()
+    assert read_all([a, b]) == [want] * 2
+
+
+@pytest.mark.deadline(120)
+def test_written_blocks_go_to_their_owners(ws):
+    team = Team(ws, 2)
+    a, b = team.join_all("fill-group-cache")
+    with open(a / "f", "wb", buffering=0) as f:
+        f.write(os.urandom(32 * MIB))
+        os.fsync(f.fileno())
+    wait_until(
+        lambda: sum(stat(m, "disk_cache_bytes") for m in (a, b)) >= 32 * MIB, 30, "all is cached"
+    )
+    fetched = sum(team.fetched().values())
+    assert md5(b / "f") == md5(a / "f")
+    assert sum(team.fetched().values()) == fetched
+    # what is deleted is dropped everywhere
+    os.unlink(a / "f")
+    wait_until(lambda: sum(stat(m, "disk_cache_bytes") for m in (a, b)) == 0, 30, "all is dropped")
+
+
+@pytest.mark.deadline(120)
+def test_warmup_fills_the_group(ws):
+    team = Team(ws, 3)
+    want = make_file(team, SMALL)
+    a, b, c = team.join_all()
+    ws.run("cachefs", "warmup", a / "f", check=True, timeout=60)
+    assert sum(team.fetched().values()) == SMALL // BLOCK
+    assert all(o["cached"] is True for x in cache_map(ws, b)["blocks"] for o in x["owners"])
+    assert read_all([a, b, c]) == [want] * 3
+    assert sum(team.fetched().values()) == SMALL // BLOCK
+
+
+# -- options
+
+
+@pytest.mark.parametrize(
+    "opts,message",
+    [
+        ("cache-group=a/b", "not a name of a cache group"),
+        ("cache-group=g,group-ip=nowhere", "group-ip is not an address"),
+        ("cache-group=g,group-ip=8.8.8.8", "not a private address"),
+        ("cache-group=g,group-network=203.0.113.0/24", "no private address in 203.0.113.0/24"),
+        ("cache-group=g,group-ip=10.255.255.254", "Cannot assign|cannot listen|EADDRNOTAVAIL"),
+    ],
+)
+def test_bad_options(ws, opts, message):
+    volume = ws.volume()
+    point = ws.path("mnt")
+    point.mkdir()
+    r = ws.run("cachefs", "mount", volume.url, point, "-o", opts)
+    assert r.returncode == 32
+    assert re.search(message, r.stderr), r.stderr
+    write(ws.path("x"), b"")

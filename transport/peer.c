@@ -6,6 +6,7 @@
  * and another raises throughput by a tenth, it grows; idle ones are closed.
  */
 #include <errno.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -144,11 +145,11 @@ void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err)
 	atomic_fetch_sub(&t->asked.inflight, 1);
 	atomic_fetch_sub(&p->counters.inflight_bytes, g->len);
 	atomic_fetch_sub(&t->asked.inflight_bytes, g->len);
-	g->done(g, err);
 	/* A lost connection is one failure, however many were waiting on it. */
 	if (err != -ECONNRESET && err != -EPROTO)
 		note_result(p, err);
 	cfs_peer_feed(p);
+	g->done(g, err);
 }
 
 static struct cfs_client *pick(struct cfs_peer *p, uint32_t len)
@@ -268,21 +269,16 @@ void cfs_peer_cancel(struct cfs_peer *p, struct cfs_peer_get *g)
 
 struct waiter {
 	struct cfs_peer_get get;
-	pthread_mutex_t lock;
-	pthread_cond_t cond;
-	bool ended;
+	sem_t ended;
 	int err;
 };
 
 static void wake_waiter(struct cfs_peer_get *g, int err)
 {
-	struct waiter *w = (struct waiter *)g;
+	struct waiter *w = (struct waiter *)g; /* its first member */
 
-	pthread_mutex_lock(&w->lock);
 	w->err = err;
-	w->ended = true;
-	pthread_cond_signal(&w->cond);
-	pthread_mutex_unlock(&w->lock);
+	sem_post(&w->ended);
 }
 
 ssize_t cfs_peer_read(struct cfs_peer *p, const struct cfs_peer_block *b, uint32_t off,
@@ -298,20 +294,17 @@ ssize_t cfs_peer_read(struct cfs_peer *p, const struct cfs_peer_block *b, uint32
 			.n_dst = n_dst,
 			.deadline = deadline,
 			.done = wake_waiter},
-		.lock = PTHREAD_MUTEX_INITIALIZER,
-		.cond = PTHREAD_COND_INITIALIZER,
 	};
-	int r = cfs_peer_start(p, &w.get);
+	int r;
 
+	sem_init(&w.ended, 0, 0);
+	r = cfs_peer_start(p, &w.get);
 	if (r == 0) {
-		pthread_mutex_lock(&w.lock);
-		while (!w.ended) /* the loop observes the deadline, and writes to dst until then */
-			pthread_cond_wait(&w.cond, &w.lock);
-		pthread_mutex_unlock(&w.lock);
+		while (sem_wait(&w.ended) < 0) /* the loop observes the deadline */
+			;
 		r = w.err;
 	}
-	pthread_cond_destroy(&w.cond);
-	pthread_mutex_destroy(&w.lock);
+	sem_destroy(&w.ended);
 	return r < 0 ? r : (ssize_t)len;
 }
 

@@ -1091,8 +1091,20 @@ struct child {
 	socklen_t addr_len;
 };
 
+/* It may open no more than one connection. */
+static void leave_one_descriptor(struct owner *o)
+{
+	struct rlimit limit;
+	int next = dup(o->fd);
+
+	close(next);
+	getrlimit(RLIMIT_NOFILE, &limit);
+	limit.rlim_cur = (rlim_t)next + 1;
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 /* An owner in a process of its own. */
-static void child_open(struct child *c)
+static void child_open(struct child *c, bool no_pipes)
 {
 	int fds[2];
 
@@ -1103,8 +1115,11 @@ static void child_open(struct child *c)
 		struct owner *o = calloc(1, sizeof(*o));
 
 		owner_open(o, BLOCK);
+		close(fds[0]);
 		if (write(fds[1], &o->addr, sizeof(o->addr)) != sizeof(o->addr))
 			_exit(1);
+		if (no_pipes)
+			leave_one_descriptor(o);
 		for (;;)
 			pause();
 	}
@@ -1133,7 +1148,7 @@ static void test_owner_killed_in_the_middle(void **state)
 	sem_t done;
 
 	(void)state;
-	child_open(&c); /* before there are threads */
+	child_open(&c, false); /* before there are threads */
 	t = asker();
 	p = peer_at(t, &c.addr, c.addr_len);
 	sem_init(&done, 0, 0);
@@ -1172,11 +1187,12 @@ static void test_frozen_owner(void **state)
 	unsigned i;
 
 	(void)state;
-	child_open(&c);
+	child_open(&c, false);
 	t = asker_conf(&conf);
 	p = peer_at(t, &c.addr, c.addr_len);
 	assert_int_equal(ask(p, &o, 0, 4096, dst), 4096);
 	kill(c.pid, SIGSTOP);
+	assert_int_equal(waitpid(c.pid, NULL, WUNTRACED), c.pid);
 	for (i = 0; i < 3; i++) {
 		began = cfs_now_ms();
 		assert_int_equal(ask_within(p, &o, 0, 4096, dst, 100), -ETIMEDOUT);
@@ -1192,6 +1208,32 @@ static void test_frozen_owner(void **state)
 	cfs_peer_close(p);
 	cfs_transport_destroy(t);
 	child_kill(&c);
+}
+
+/* Large answers arrive also when there are no pipes to be had. */
+static void test_owner_without_pipes(void **state)
+{
+	struct child c;
+	struct cfs_transport *t;
+	struct cfs_peer *p;
+	struct owner o; /* has the same bytes as the child's */
+	uint8_t *dst = malloc(BLOCK);
+	unsigned i;
+
+	(void)state;
+	child_open(&c, true);
+	owner_open(&o, BLOCK);
+	t = asker();
+	p = peer_at(t, &c.addr, c.addr_len);
+	for (i = 0; i < 4; i++) {
+		assert_int_equal(ask(p, &o, i * 1000, BLOCK - 4000, dst), BLOCK - 4000);
+		assert_memory_equal(dst, o.data + i * 1000, BLOCK - 4000);
+	}
+	cfs_peer_close(p);
+	cfs_transport_destroy(t);
+	owner_close(&o);
+	child_kill(&c);
+	free(dst);
 }
 
 /* --- many connections --- */
@@ -1277,6 +1319,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_owner_killed_in_the_middle),
 		cmocka_unit_test(test_frozen_owner),
+		cmocka_unit_test(test_owner_without_pipes),
 		cmocka_unit_test(test_every_range),
 		cmocka_unit_test(test_many_in_flight),
 		cmocka_unit_test(test_many_threads),

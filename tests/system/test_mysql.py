@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MariaDB as the metadata engine: real servers, killed, filled up, misconfigured. A failure here is
+a mount that does not come back, a change lost or made twice, or a user left without an explanation."""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import stat
+import threading
+
+import pytest
+
+import fixtures
+import servers
+from cachefs import BIN, SLOW, Volume, wait_until
+from countproxy import CountingProxy
+from syscalls import data, read, write
+from test_fixtures import differences, manifest, nothing, wanted
+
+pytestmark = pytest.mark.skipif(
+    not (BIN / "cachefs-mysql.so").exists(), reason="built without MySQL"
+)
+LOST = r"connection lost|no connection to the database|connected to the database again|" \
+       r"database away|metadata engine does not answer"  # fmt: skip
+
+
+def volume_at(ws, url, name="vol", **options):
+    v = Volume.__new__(Volume)
+    v.attach(ws, name, url, ws.path(name + "-bucket"))
+    v.format(**options)
+    return v
+
+
+@pytest.fixture
+def database(ws):
+    db = servers.mariadb_server().database()
+    ws.cleanups.append(db.drop)
+    return db
+
+
+@pytest.fixture
+def own(ws):
+    """A server of the test's own, to be killed."""
+    s = servers.Mariadb("--innodb-flush-log-at-trx-commit=2")
+    ws.cleanups.append(s.close)
+    return s.start()
+
+
+def checked(ws, url):
+    r = ws.run("cachefs", "fsck", url)
+    assert r.returncode == 0, r.stdout + r.stderr
+
+
+def query(db, text):
+    c = db.connect()
+    with c.cursor() as cur:
+        cur.execute(text)
+        rows = cur.fetchall()
+    c.close()
+    return rows
+
+
+def status_of(db, name):
+    return int(query(db, "SHOW GLOBAL STATUS LIKE '%s'" % name)[0][1])
+
+
+# ---- the other client's volume ----
+
+
+@pytest.fixture
+def golden(ws, database):
+    database.load_fixture("mysql")
+    bucket = fixtures.unpack_objects("mysql", ws.path("golden"))
+    v = Volume.__new__(Volume)
+    v.attach(ws, "fix-mysql", database.url, pathlib.Path(bucket))
+    v.fixture_name = "mysql"
+    return v
+
+
+def test_golden_volume_matches_its_manifest(ws, golden):
+    m = golden.mount("ro")
+    nothing(differences(manifest(ws, m), wanted("mysql")))
+
+
+def test_golden_volume_can_be_used(ws, golden):
+    m = golden.mount("no-bgjob")
+    content = data(3_000_000)
+    write(m / "mine", content)
+    os.rename(m / "mine", m / "ours")
+    os.mkdir(m / "dir")
+    os.unlink(m / "ours")
+    write(m / "dir/f", content)
+    m.umount()
+    m = golden.mount("ro")
+    assert read(m / "dir/f") == content
+    got = manifest(ws, m)
+    got["entries"] = [e for e in got["entries"] if e["path"] not in ("/", "/dir", "/dir/f")]
+    want = wanted("mysql")
+    want["entries"] = [e for e in want["entries"] if e["path"] != "/"]
+    got["statvfs"] = want["statvfs"]
+    nothing(differences(got, want))
+
+
+# ---- use ----
+
+
+def test_columns_are_the_other_clients(ws, database):
+    """Its schema check finds nothing to add, and names compare byte by byte."""
+    volume_at(ws, database.unix_url)
+    ours = query(
+        database,
+        "SELECT TABLE_NAME,COLUMN_NAME,COLUMN_TYPE,IS_NULLABLE,COLUMN_DEFAULT,COLUMN_KEY,EXTRA "
+        "FROM information_schema.COLUMNS WHERE TABLE_SCHEMA=DATABASE() ORDER BY 1,2",
+    )
+    keys = "SELECT TABLE_NAME,INDEX_NAME,COLUMN_NAME,NON_UNIQUE FROM information_schema.STATISTICS " \
+           "WHERE TABLE_SCHEMA=DATABASE() ORDER BY 1,2,SEQ_IN_INDEX"  # fmt: skip
+    our_keys = query(database, keys)
+    other = servers.mariadb_server().database()
+    ws.cleanups.append(other.drop)
+    other.load_fixture("mysql")
+    theirs = query(
+        other,
+        "SELECT TABLE_NAME,COLUMN_NAME,COLUMN_TYPE,IS_NULLABLE,COLUMN_DEFAULT,COLUMN_KEY,EXTRA "
+        "FROM information_schema.COLUMNS WHERE TABLE_SCHEMA=DATABASE() ORDER BY 1,2",
+    )
+    assert set(ours) == set(theirs)
+    assert set(our_keys) == set(query(other, keys))
+    collations = query(
+        database,
+        "SELECT DISTINCT COLLATION_NAME FROM information_schema.COLUMNS "
+        "WHERE TABLE_SCHEMA=DATABASE() AND COLLATION_NAME IS NOT NULL",
+    )
+    assert collations == (("utf8mb4_nopad_bin",),)
+
+
+def test_format_makes_the_database(ws, database):
+    url = database.url + "_made"
+    v = volume_at(ws, url)
+    m = v.mount()
+    write(m / "f", b"x")
+    m.umount()
+    query(database, "DROP DATABASE %s_made" % database.name)
+
+
+NAMES = [
+    b"plain", b"quo'te\"d", b"back\\slash", b"sem;icolon -- x", b"%s%n", b"`tick`", b"x" * 255,
+    b"\xff\xfe\x80", "naïve-日本".encode(), b"new\nline", b"trailing ", b"trailing", b"Trailing",
+    b"\\'; DROP TABLE jfs_node; -- ", bytes(range(1, 47)) + bytes(range(48, 256)),
+]  # fmt: skip
+
+
+def test_names_and_bytes(ws, database):
+    m = volume_at(ws, database.url, trash_days=1).mount()
+    root = os.fsencode(str(m.path)) + b"/"
+    for i, name in enumerate(NAMES):
+        write(root + name, b"%d" % i)
+        os.symlink(name, root + b"link%d" % i)
+        os.setxattr(root + name, "user.v", name)
+    assert set(NAMES) <= set(os.listdir(root))
+    for i, name in enumerate(NAMES):
+        assert read(root + name) == b"%d" % i
+        assert os.readlink(root + b"link%d" % i) == name
+        assert os.getxattr(root + name, "user.v") == name
+        os.rename(root + name, root + b"moved")
+        os.rename(root + b"moved", root + name)
+        os.unlink(root + name)
+    f = root + b"f"
+    write(f, b"")
+    for attr in ("user.Abc", "user.abc", "user.abc ", "user.naïve"):
+        os.setxattr(f, attr, attr.encode())
+    for attr in ("user.Abc", "user.abc", "user.abc ", "user.naïve"):
+        assert os.getxattr(f, attr) == attr.encode()
+    with pytest.raises(OSError):
+        os.setxattr(f, "user.big", b"x" * 65536)
+    os.setxattr(f, "user.big", b"x" * 65535)
+    with pytest.raises(OSError):
+        os.chown(f, 2**31, 0)
+    os.chown(f, 2**31 - 1, 0)
+
+
+def test_two_mounts(ws, database):
+    v = volume_at(ws, database.url)
+    a, b = v.mount("attr-cache=0,entry-cache=0"), v.mount("attr-cache=0,entry-cache=0")
+    os.mkdir(a / "d")
+
+    def work(n):
+        m, other = ((a, b), (b, a))[n % 2]
+        for i in range(40):
+            p = m / ("d/%d-%d" % (n, i))
+            write(p, data(1000 + i))
+            os.rename(p, m / ("d/%d-%d.new" % (n, i)))
+            assert read(other / ("d/%d-%d.new" % (n, i))) == data(1000 + i)
+            if i % 2:
+                os.unlink(other / ("d/%d-%d.new" % (n, i)))
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert len(os.listdir(a / "d")) == len(os.listdir(b / "d")) == 80
+    a.umount()
+    b.umount()
+    checked(ws, v.url)
+
+
+# ---- a server that goes away ----
+
+
+def storm(m, me, stop, done):
+    """Names whose calls returned; what is left of them must be what was promised."""
+    i = 0
+    while not stop.is_set():
+        p = m / ("%s-%d" % (me, i))
+        fd = os.open(p, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        os.close(fd)
+        os.rename(p, str(p) + ".x")
+        os.mkdir(str(p) + ".d")
+        os.rmdir(str(p) + ".d")
+        if i % 2:
+            os.unlink(str(p) + ".x")
+        done.append((str(p) + ".x", i % 2 == 0))
+        i += 1
+
+
+@pytest.mark.deadline(240)
+def test_server_killed_and_restarted(ws, own):
+    """Calls wait and go on; none is carried out twice or reports an error of the network."""
+    v = volume_at(ws, own.database().url)
+    m = v.mount("attr-cache=0,entry-cache=0")
+    m.allow(LOST)
+    stop, done = threading.Event(), [[] for _ in range(4)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(storm, m, "s%d" % i, stop, done[i]) for i in range(4)]
+        try:
+            for _ in range(3):
+                wait_until(lambda n=sum(map(len, done)): sum(map(len, done)) > n + 40, 60 * SLOW)
+                own.kill9()
+                own.start()
+            wait_until(lambda n=sum(map(len, done)): sum(map(len, done)) > n + 40, 60 * SLOW)
+        finally:
+            stop.set()
+        for j in jobs:
+            j.result(timeout=60 * SLOW)
+    for per_thread in done:
+        for path, there in per_thread:
+            assert os.path.exists(path) == there, path
+    m.umount()
+    ws.run("cachefs", "fsck", "--repair", v.url)  # usage that was not written yet is lost
+    checked(ws, v.url)
+
+
+def test_connection_cut_between_request_and_answer(ws, database):
+    """The outcome is read back: a create is there once, a removal is not an error."""
+    proxy = CountingProxy(database.server.port)
+    ws.cleanups.append(proxy.close)
+    url = database.url.replace(":%d" % database.server.port, ":%d" % proxy.port)
+    v = volume_at(ws, url)
+    m = v.mount("attr-cache=0,entry-cache=0")
+    m.allow(LOST)
+    stop, done = threading.Event(), []
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        job = pool.submit(storm, m, "s", stop, done)
+        try:
+            for _ in range(15):
+                n = len(done)
+                wait_until(lambda n=n: len(done) > n + 3, 30 * SLOW)
+                proxy.cut()
+        finally:
+            stop.set()
+        job.result(timeout=60 * SLOW)
+    for path, there in done:
+        assert os.path.exists(path) == there, path
+    m.umount()
+
+
+# ---- contention ----
+
+
+@pytest.mark.deadline(200)
+def test_hundred_threads_in_one_directory(ws, database):
+    """No deadlock reaches the application, and next to none happens."""
+    v = volume_at(ws, database.url)
+    before = status_of(database, "Innodb_deadlocks")
+    r = ws.run(
+        *("cachefs", "mdtest", "--json", "--depth", "0", "--dirs", "1", "--files", "3000"),
+        *("--threads", "100", v.url),
+        timeout=180 * SLOW, check=True,
+    )  # fmt: skip
+    report = json.loads(r.stdout)
+    n = 0
+    for op in report["operations"]:
+        assert op["errors"] == 0, op
+        n += op["count"]
+    deadlocks = status_of(database, "Innodb_deadlocks") - before
+    print("%d operations, %d deadlocks: %s" % (n, deadlocks, json.dumps(report["operations"])))
+    assert deadlocks * 1000 < n
+
+
+def test_statements_of_touch_and_rm(ws):
+    """The field's own test: touch and rm of many files, counted by the server."""
+    n = 500
+    with servers.Mariadb() as server:
+        db = server.database()
+        v = volume_at(ws, db.url, trash_days=1)
+        m = v.mount("heartbeat=60")
+        files = [str(m.path / ("f%d" % i)) for i in range(n)]
+        ws.run("touch", str(m.path / "warm"), check=True)
+        ws.run("rm", str(m.path / "warm"), check=True)
+        counts = [status_of(db, "Questions")]
+        ws.run("touch", *files, check=True)
+        counts.append(status_of(db, "Questions"))
+        ws.run("rm", *files, check=True)
+        counts.append(status_of(db, "Questions"))
+        m.umount()
+    touch, rm = (counts[1] - counts[0]) / n, (counts[2] - counts[1]) / n
+    print("statements per touch %.3f, per rm %.3f" % (touch, rm))
+    assert touch <= 5 and rm <= 4
+
+
+# ---- refusals ----
+
+
+def refused(ws, url, *words):
+    r = ws.run("cachefs", "status", url)
+    assert r.returncode != 0
+    for w in words:
+        assert w in r.stderr, r.stderr
+    assert servers.PASSWORD not in r.stderr and servers.QUOTED not in r.stderr
+
+
+def test_refusals(ws, database):
+    server, name = database.server, database.name
+    refused(ws, database.url.replace(servers.QUOTED, "wrong"), "wrong user name or password")
+    refused(ws, database.url + "_none", "no such database")
+    refused(ws, "mysql://%s@(127.0.0.1:%d)/%s" % (servers.USER, server.port, name), "META_PASSWORD")
+    refused(ws, "mysql://u:p@(127.0.0.1:%d)/x" % servers.free_port(), "127.0.0.1")
+    refused(ws, database.url + "?tls=maybe", "tls must be")
+    server._admin(
+        "CREATE USER IF NOT EXISTS reader@'%' IDENTIFIED BY 'r'",
+        "GRANT SELECT ON %s.* TO reader@'%%'" % name,
+        "CREATE USER IF NOT EXISTS nobody@'%' IDENTIFIED BY 'n'",
+        "CREATE USER IF NOT EXISTS one@'%' IDENTIFIED BY 'o' WITH MAX_USER_CONNECTIONS 1",
+        "GRANT ALL ON *.* TO one@'%'",
+    )
+    at = "@(127.0.0.1:%d)/%s" % (server.port, name)
+    refused(ws, "mysql://nobody:n" + at, "may not use this database")
+    r = ws.run("cachefs", "format", "mysql://reader:r" + at, "vol", "--bucket", ws.path("b"))
+    assert r.returncode != 0 and "denied" in r.stderr, r.stderr
+    import pymysql
+
+    taken = pymysql.connect(host="127.0.0.1", port=server.port, user="one", password="o")
+    refused(ws, "mysql://one:o" + at, "no connection left")
+    taken.close()
+
+
+def test_password_from_the_environment(ws, database):
+    volume_at(ws, database.url)
+    url = database.url.replace(":%s@" % servers.QUOTED, "@")
+    ws.run("cachefs", "status", url, check=True, env={"META_PASSWORD": servers.PASSWORD})
+    secret = ws.path("secret")
+    secret.write_text(servers.PASSWORD + " \n")
+    ws.run("cachefs", "status", url, check=True, env={"META_PASSWORD_FILE": str(secret)})
+
+
+def test_read_only_server(ws, own):
+    db = own.database()
+    v = volume_at(ws, db.url)
+    own._admin(
+        "CREATE USER plain@'%' IDENTIFIED BY 'p'",
+        "GRANT SELECT,INSERT,UPDATE,DELETE,CREATE,ALTER,INDEX,DROP ON *.* TO plain@'%'",
+        "SET GLOBAL read_only=1",
+    )
+    url = "mysql://plain:p@(127.0.0.1:%d)/%s" % (own.port, db.name)
+    v.attach(ws, "vol", url, v.bucket)
+    point = ws.path("mnt-ro")
+    point.mkdir()
+    r = ws.run("cachefs", "mount", url, point, timeout=60)
+    assert r.returncode != 0 and "read-only" in r.stderr, r.stderr
+    m = v.mount("ro", path=point)
+    assert stat.S_ISDIR(os.stat(m.path).st_mode)

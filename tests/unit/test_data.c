@@ -1446,6 +1446,37 @@ static void whole_blocks_while_they_pay(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
+/* A stream must not stand still where a chunk begins whose list nobody has read yet. */
+static void read_ahead_crosses_chunks(void **state)
+{
+	struct volume *v = volume_new((struct options){.block = 1 << 20});
+	struct cfs_file *f = open_file(v, 1);
+	uint64_t border = CFS_CHUNK_SIZE;
+	uint8_t *buf = calloc(1, 2 << 20);
+	cfs_deadline_t deadline;
+	struct cfs_block b = {.len = 1 << 20};
+
+	assert_non_null(buf);
+	assert_int_equal(write_at(f, border - (2 << 20), buf, 2 << 20), 0);
+	assert_int_equal(write_at(f, border, buf, 2 << 20), 0);
+	assert_int_equal(flush(f), 0);
+	cfs_file_put(f);
+	f = open_file(v, 1);
+	b.slice = v->meta.chunk[1][1].v[0].id;
+	for (b.index = 0; b.index < 2; b.index++)
+		cfs_store_forget(v->store, &b);
+	b.index = 0;
+	assert_int_equal(read_at(f, border - (2 << 20), buf, 1 << 20), 1 << 20);
+	assert_int_equal(read_at(f, border - (1 << 20), buf, 512 << 10), 512 << 10);
+	assert_int_equal(read_at(f, border - (512 << 10), buf, 256 << 10), 256 << 10);
+	deadline = cfs_deadline_in(20000);
+	while (!cfs_store_in_memory(v->store, &b, 0, 1 << 20))
+		assert_true(cfs_backoff(0, 1, 1, deadline));
+	free(buf);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
 /* Reading on finds its bytes prefetched; reading here and there fetches nothing extra. */
 static void read_ahead(void **state)
 {
@@ -1546,6 +1577,7 @@ int main(void)
 		cmocka_unit_test(old_attributes),
 		cmocka_unit_test(compaction_merges),
 		cmocka_unit_test(whole_blocks_while_they_pay),
+		cmocka_unit_test(read_ahead_crosses_chunks),
 		cmocka_unit_test(read_ahead),
 		cmocka_unit_test(random_first_chunk),
 		cmocka_unit_test(random_chunk_border),

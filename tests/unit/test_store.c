@@ -935,6 +935,35 @@ static void cancelled_read_ahead(void **state)
 	tear_down();
 }
 
+/*
+ * Read-ahead must find its reader: pages that were read go first. But what nobody comes for does
+ * not stay for ever.
+ */
+static void pages_ahead_wait_for_their_reader(void **state)
+{
+	struct cfs_block ahead = {.slice = 38, .len = BLOCK}, b = {.slice = 39, .len = BLOCK};
+
+	set_up((struct setting){.budget = 64 * MIB});
+	put_object(&ahead, ahead.len);
+	assert_true(cfs_store_prefetch(store, &ahead, 0, BLOCK, 0));
+	WAIT_STAT(get_bytes, BLOCK);
+	WAIT_STAT(memory_bytes, BLOCK);
+	/* 80 % of the pool are for pages, half of that is what one may wait for. */
+	for (b.index = 0; b.index < 18; b.index++) {
+		put_object(&b, b.len);
+		assert_int_equal(read_range(&b, 0, BLOCK, soon()), 0);
+		assert_int_equal(read_range(&b, 0, BLOCK, soon()), 0);
+		if (b.index == 5)
+			assert_true(cfs_store_in_memory(store, &ahead, 0, BLOCK));
+	}
+	for (; b.index < 60; b.index++) {
+		put_object(&b, b.len);
+		assert_int_equal(read_range(&b, 0, BLOCK, soon()), 0);
+	}
+	assert_false(cfs_store_in_memory(store, &ahead, 0, BLOCK));
+	tear_down();
+}
+
 static void warm_memory(void **state)
 {
 	struct cfs_block b = {.slice = 36, .len = BLOCK}, absent = {.slice = 37, .len = 10};
@@ -1181,6 +1210,7 @@ int main(void)
 		cmocka_unit_test(large_misses_respect_the_budget),
 		cmocka_unit_test(whole_blocks_are_prefetched),
 		cmocka_unit_test(cancelled_read_ahead),
+		cmocka_unit_test(pages_ahead_wait_for_their_reader),
 		cmocka_unit_test(warm_memory),
 		cmocka_unit_test(remove_slice),
 		cmocka_unit_test(sync_is_shared),

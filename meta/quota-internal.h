@@ -45,7 +45,7 @@ void cfs_quotas_add_scoped(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_in
 /* The limit of a directory, pending usage included; false: it has none. */
 bool cfs_quotas_get(struct cfs_meta *m, cfs_ino_t dir, struct cfs_quota *ret);
 
-/* quota.c, for promise.c; find and judge with the lock held */
+/* quota.c, for hold.c and promise.c; find and judge with the lock held */
 struct limit *cfs_quotas_find(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key);
 bool cfs_quotas_limited(struct cfs_meta *m);
 /* As cfs_quotas_scopes, of all directories that name the file. */
@@ -53,6 +53,8 @@ int cfs_quotas_file_scopes(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_in
 			   const struct cfs_attr *attr, struct scopes *ret);
 /* 0, -ENOSPC, -EDQUOT. */
 int cfs_quotas_judge(struct cfs_meta *m, const struct cfs_hold *h);
+
+/* hold.c; with the lock held */
 /* So much more of what it stands for is set aside. */
 void cfs_quotas_set_aside(struct cfs_quotas *q, const struct cfs_hold *h, int64_t space,
 			  int64_t inodes);

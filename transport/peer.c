@@ -16,6 +16,7 @@
 
 #define PENDING_MAX	4096
 #define PROBE_DOUBLINGS 100
+#define PROBE_SOON_MS	1500 /* the loop's idle tick is 1 s */
 #define GROW_WINDOW_MS	200
 #define GROW_BUSY_TICKS 5
 #define GROW_GAIN	1.1
@@ -466,11 +467,16 @@ static void service(struct cfs_work *w)
 
 	pthread_mutex_lock(&p->lock);
 	closing = p->closing;
-	connect = p->pending.n > 0 && p->n_conns == 0 && p->circuit == CFS_PEER_CLOSED_CIRCUIT;
+	connect = p->pending.n > 0 && p->circuit == CFS_PEER_CLOSED_CIRCUIT;
 	expiring = p->canceling;
 	for (i = 0; i < p->n_conns; i++) {
-		if (p->conns[i]->blocked)
-			cfs_conn_want_out(&p->conns[i]->c);
+		struct cfs_client *cc = p->conns[i];
+
+		if (cc->blocked)
+			cfs_conn_want_out(&cc->c);
+		/* It takes them as soon as it can. */
+		if (cc->usable || cc->c.state < CFS_CONN_READY)
+			connect = false;
 	}
 	pthread_mutex_unlock(&p->lock);
 	if (closing) {
@@ -575,7 +581,7 @@ bool cfs_peer_tick(struct cfs_peer *p)
 	if (probe)
 		connect_one(p);
 	return atomic_load(&p->counters.inflight) > 0 || p->n_conns > p->n_ready ||
-	       p->circuit != CFS_PEER_CLOSED_CIRCUIT;
+	       (p->circuit == CFS_PEER_OPEN_CIRCUIT && p->probe_at_ms < now_ms + PROBE_SOON_MS);
 }
 
 /* --- life --- */

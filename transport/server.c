@@ -260,7 +260,8 @@ static void conn_closed(struct cfs_conn *c, int err)
 			kind = CFS_PEER_E_PROTOCOL;
 		cfs_counters_error(&t->served, kind);
 		cfs_address_format((struct sockaddr *)&sc->from, from);
-		cfs_info("peer connection refused: address=%s error=%s", from, cfs_errname(err));
+		cfs_log(kind == CFS_PEER_E_AUTH ? CFS_LOG_WARN : CFS_LOG_DEBUG,
+			"peer connection refused: address=%s error=%s", from, cfs_errname(err));
 	}
 	cfs_answer_drop(sc);
 	cfs_server_arm(t);

@@ -1314,6 +1314,121 @@ static void test_file_on_disk(void **state)
 	free(dst);
 }
 
+/* What an owner holds for somebody who has left is let go, in whatever state it was. */
+static void test_asker_leaves(void **state)
+{
+	enum { N = 8 };
+	char path[] = "/var/tmp/cachefs-test-XXXXXX";
+	struct cfs_transport *t = asker();
+	struct cfs_peer_stats st;
+	struct owner o;
+	struct many m[N] = {0};
+	int fd = mkstemp(path), memfd, i, k;
+	sem_t done;
+
+	(void)state;
+	assert_true(fd >= 0);
+	unlink(path);
+	sem_init(&done, 0, 0);
+	owner_open(&o, BLOCK);
+	assert_int_equal(write(fd, o.data, o.len), o.len);
+	assert_int_equal(fsync(fd), 0);
+	memfd = o.fd;
+	o.fd = fd;
+	for (i = 0; i < 24; i++) {
+		struct cfs_peer *p = peer_at(t, &o.addr, o.addr_len);
+
+		o.how = i % 2 ? LATER : i % 3 ? FROM_FILE : FILE_NO_CRC;
+		posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+		for (k = 0; k < N; k++) {
+			m[k].done = &done;
+			assert_int_equal(
+				start_one(p, &m[k], &o, 1000, k % 2 ? 3 << 20 : 5000, PATIENCE), 0);
+		}
+		for (k = 0; k < i % (N + 1); k++)
+			wait_done(&done);
+		cfs_peer_close(p);
+		for (; k < N; k++)
+			wait_done(&done);
+		for (k = 0; k < N; k++) {
+			assert_true(m[k].err == 0 || m[k].err == -ESHUTDOWN);
+			free(m[k].dst);
+		}
+	}
+	WAIT_FOR((cfs_transport_stats(o.t, NULL, &st), st.conns == 0 && st.inflight == 0));
+	WAIT_FOR(o.releases == o.gets);
+	assert_int_equal(st.inflight_bytes, 0);
+	cfs_transport_destroy(t);
+	o.fd = memfd;
+	owner_close(&o);
+	close(fd);
+	sem_destroy(&done);
+}
+
+struct steady {
+	struct many m;
+	struct cfs_peer *p;
+	_Atomic bool *stop;
+};
+
+static void ask_again(struct cfs_peer_get *g, int err)
+{
+	struct steady *s = (struct steady *)g;
+
+	s->m.err = err;
+	g->deadline = cfs_deadline_in(PATIENCE);
+	if (err < 0 || *s->stop || cfs_peer_start(s->p, g) < 0)
+		sem_post(s->m.done);
+}
+
+/* One connection is not all that a busy pair of machines can use. */
+static void test_connections_follow_traffic(void **state)
+{
+	enum { N = 8 };
+	struct cfs_transport *t = asker();
+	struct steady s[N] = {0};
+	struct cfs_peer_stats st;
+	enum cfs_peer_state circuit;
+	_Atomic bool stop = false;
+	struct owner o;
+	sem_t done;
+	int i;
+
+	(void)state;
+	sem_init(&done, 0, 0);
+	owner_open(&o, BLOCK);
+	s[0].p = peer_at(t, &o.addr, o.addr_len);
+	for (i = 0; i < N; i++) {
+		s[i].p = s[0].p;
+		s[i].stop = &stop;
+		s[i].m.done = &done;
+		s[i].m.dst = malloc(BLOCK);
+		s[i].m.iov[0] = (struct iovec){s[i].m.dst, BLOCK};
+		s[i].m.get = (struct cfs_peer_get){
+			.block = {.slice = slice_of(&o), .len = BLOCK},
+			.len = BLOCK,
+			.dst = s[i].m.iov,
+			.n_dst = 1,
+			.deadline = cfs_deadline_in(PATIENCE),
+			.done = ask_again,
+		};
+		assert_int_equal(cfs_peer_start(s[i].p, &s[i].m.get), 0);
+	}
+	WAIT_FOR((cfs_peer_stats(s[0].p, &st, &circuit), st.conns >= 2));
+	stop = true;
+	for (i = 0; i < N; i++)
+		wait_done(&done);
+	for (i = 0; i < N; i++) {
+		assert_int_equal(s[i].m.err, 0);
+		assert_memory_equal(s[i].m.dst, o.data, BLOCK);
+		free(s[i].m.dst);
+	}
+	cfs_peer_close(s[0].p);
+	cfs_transport_destroy(t);
+	owner_close(&o);
+	sem_destroy(&done);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -1336,6 +1451,8 @@ int main(void)
 		cmocka_unit_test(test_closed_port_and_return),
 		cmocka_unit_test(test_idle_connections),
 		cmocka_unit_test(test_file_on_disk),
+		cmocka_unit_test(test_asker_leaves),
+		cmocka_unit_test(test_connections_follow_traffic),
 	};
 
 	cfs_log_init(CFS_LOG_STDERR, CFS_LOG_ERR);

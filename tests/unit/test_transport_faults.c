@@ -1,0 +1,654 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The peer transport among members that lie, fall silent, die or freeze: every reader gets right
+ * bytes or an error within its deadline, every owner goes on serving the others.
+ */
+#include <errno.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "peer_fixture.h"
+
+/* --- limits --- */
+
+static void test_limits(void **state)
+{
+	struct cfs_transport_conf conf = {.request_rate = 50, .max_unauthenticated_per_addr = 4};
+	struct cfs_transport *t = asker();
+	struct cfs_peer_stats st;
+	struct owner o;
+	struct cfs_peer *p;
+	uint8_t dst[4096];
+	unsigned i, busy = 0;
+	int fds[12];
+
+	(void)state;
+	owner_open_conf(&o, BLOCK, &conf);
+	p = peer_at(t, &o.addr, o.addr_len);
+	for (i = 0; i < 200; i++) {
+		ssize_t n = ask(p, &o, 0, 4096, dst);
+
+		assert_true(n == 4096 || n == -EBUSY);
+		busy += n == -EBUSY;
+	}
+	assert_true(busy > 100);
+	for (i = 0; i < 12; i++) {
+		fds[i] = socket(AF_INET, SOCK_STREAM, 0);
+		assert_int_equal(connect(fds[i], (void *)&o.addr, o.addr_len), 0);
+	}
+	/* Those beyond the limit are cut, and whoever is inside goes on. */
+	for (i = 0, busy = 0; i < 12; i++) {
+		struct pollfd pfd = {.fd = fds[i], .events = POLLIN};
+
+		busy += poll(&pfd, 1, i < 4 ? 0 : PATIENCE) == 1;
+	}
+	assert_int_equal(busy, 8);
+	cfs_transport_stats(o.t, NULL, &st);
+	assert_int_equal(st.conns, 1);
+	for (i = 0; i < 12; i++)
+		close(fds[i]);
+	cfs_peer_close(p);
+	cfs_transport_destroy(t);
+	owner_close(&o);
+}
+
+/* Garbage before or after the handshake ends that connection, and nothing else. */
+static void test_owner_survives_garbage(void **state)
+{
+	static const struct cfs_handshake_keys wrong = {.key = {"wrong"}, .n = 1};
+	struct cfs_transport *t = asker();
+	uint8_t buf[512], dst[4096];
+	struct cfs_frame f;
+	struct owner o;
+	struct cfs_peer *p;
+	unsigned i;
+	int fd, r;
+
+	(void)state;
+	owner_open(&o, BLOCK);
+	p = peer_at(t, &o.addr, o.addr_len);
+	assert_int_equal(ask(p, &o, 0, 4096, dst), 4096);
+
+	memset(buf, 'x', sizeof(buf));
+	fd = raw_connect(&o);
+	assert_true(raw_send(fd, buf, sizeof(buf)));
+	assert_true(raw_is_closed(fd));
+	close(fd);
+	/* A request without a handshake */
+	fd = raw_connect(&o);
+	assert_true(raw_send(fd, buf, get_frame(buf, 1, BLOCK, 0, 4096)));
+	assert_true(raw_is_closed(fd));
+	close(fd);
+	/* The wrong key is told so. */
+	fd = raw_client(&o, &wrong, &r);
+	assert_int_equal(r, -EACCES);
+	assert_true(raw_is_closed(fd));
+	close(fd);
+	/* After the handshake: garbage, an answer, an impossible range */
+	for (i = 0; i < 3; i++) {
+		size_t len = sizeof(buf);
+
+		fd = raw_client(&o, &keys, &r);
+		assert_int_equal(r, 1);
+		memset(buf, 'x', sizeof(buf));
+		if (i == 1) {
+			f = (struct cfs_frame){.type = CFS_FRAME_ANSWER, .id = 1, .status = 1};
+			len = cfs_wire_control(buf, &f, NULL, 0);
+		} else if (i == 2) {
+			len = get_frame(buf, 1, 4096, 4000, 97);
+		}
+		assert_true(raw_send(fd, buf, len));
+		assert_true(raw_is_closed(fd));
+		close(fd);
+	}
+	assert_int_equal(ask(p, &o, 0, 4096, dst), 4096);
+	cfs_peer_close(p);
+	cfs_transport_destroy(t);
+	owner_close(&o);
+}
+
+/* Half a hello, half a request, then silence: others are served, the handshake has its deadline. */
+static void test_owner_survives_silence(void **state)
+{
+	struct cfs_transport_conf conf = {.connect_timeout_ms = 300};
+	struct cfs_transport *t = asker();
+	uint8_t buf[CFS_HANDSHAKE_OUT], dst[4096];
+	struct cfs_handshake h;
+	struct owner o;
+	struct cfs_peer *p;
+	size_t len;
+	int half, slow, r;
+
+	(void)state;
+	owner_open_conf(&o, BLOCK, &conf);
+	half = raw_connect(&o);
+	assert_int_equal(cfs_handshake_client(&h, CLIENT, SERVER, &keys, buf, &len), 0);
+	assert_true(raw_send(half, buf, len / 2));
+	slow = raw_client(&o, &keys, &r);
+	assert_int_equal(r, 1);
+	get_frame(buf, 1, BLOCK, 0, 4096);
+	assert_true(raw_send(slow, buf, 40));
+	p = peer_at(t, &o.addr, o.addr_len);
+	assert_int_equal(ask(p, &o, 0, 4096, dst), 4096);
+	assert_true(raw_is_closed(half));
+	assert_int_equal(ask(p, &o, 0, 4096, dst), 4096);
+	close(half);
+	close(slow);
+	cfs_peer_close(p);
+	cfs_transport_destroy(t);
+	owner_close(&o);
+}
+
+/* Who asks for much and takes nothing is cut off, and holds up nobody meanwhile. */
+static void test_receivers_that_take_nothing(void **state)
+{
+	enum { N = 80 }; /* more than there are pipes */
+	struct cfs_transport_conf conf = {.stall_timeout_ms = 1500};
+	struct cfs_transport *t = asker();
+	uint8_t buf[256], *dst = malloc(BLOCK);
+	struct cfs_peer_stats st;
+	struct owner o;
+	struct cfs_peer *p;
+	int fds[N], i, k, r;
+
+	(void)state;
+	owner_open_conf(&o, BLOCK, &conf);
+	for (i = 0; i < N; i++) {
+		fds[i] = raw_client(&o, &keys, &r);
+		assert_int_equal(r, 1);
+		for (k = 0; k < 4; k++)
+			raw_send(fds[i], buf, get_frame(buf, (uint64_t)k + 1, BLOCK, 0, BLOCK));
+	}
+	p = peer_at(t, &o.addr, o.addr_len);
+	for (i = 0; i < 5; i++) {
+		assert_int_equal(ask(p, &o, 0, BLOCK, dst), BLOCK);
+		assert_memory_equal(dst, o.data, BLOCK);
+	}
+	do {
+		cfs_transport_stats(o.t, NULL, &st);
+		poll(NULL, 0, 10);
+	} while (st.conns > 1);
+	assert_int_equal(ask(p, &o, 0, BLOCK, dst), BLOCK);
+	WAIT_FOR(o.releases == o.gets);
+	for (i = 0; i < N; i++)
+		close(fds[i]);
+	cfs_peer_close(p);
+	cfs_transport_destroy(t);
+	owner_close(&o);
+	free(dst);
+}
+
+/* --- owners that lie --- */
+
+enum lie {
+	WRONG_BYTES,
+	SHORT_BODY,
+	LONG_BODY,
+	OTHER_LENGTH,
+	GARBAGE,
+	CLOSES,
+	SILENT,
+	HALF_CHALLENGE,
+	WRONG_KEY,
+	WRONG_MEMBER,
+	ECHO,
+	REPLAYS,
+};
+
+struct liar {
+	int fd;
+	struct sockaddr_in sa;
+	enum lie lie;
+	pthread_t thread;
+	_Atomic bool stop;
+	uint8_t recorded[CFS_HANDSHAKE_OUT];
+	size_t n_recorded;
+};
+
+static void lie(struct liar *l, int fd)
+{
+	static const struct cfs_handshake_keys wrong = {.key = {"wrong"}, .n = 1};
+	uint8_t payload[CFS_WIRE_CONTROL_MAX], out[CFS_HANDSHAKE_OUT], body[8192] = {1};
+	struct cfs_frame f, ready = {.type = CFS_FRAME_READY};
+	struct cfs_wire_ready limits = {1ull << 30, 100};
+	struct cfs_handshake h;
+	size_t len = 0;
+
+	cfs_handshake_server(&h, l->lie == WRONG_MEMBER ? 23 : SERVER, &keys);
+	if (!raw_frame(fd, &f, payload))
+		return;
+	if (l->lie == WRONG_MEMBER) /* as if it had been meant */
+		cfs_put_be64(payload + 24, 23);
+	if (l->lie == ECHO) {
+		raw_send(fd, out, cfs_wire_control(out, &f, payload, f.len));
+		raw_is_closed(fd);
+		return;
+	}
+	if (l->lie == WRONG_KEY) { /* pretends to know it */
+		struct cfs_handshake probe;
+
+		h.keys = &wrong;
+		assert_int_equal(cfs_handshake_client(&probe, CLIENT, SERVER, &wrong, out, &len),
+				 0);
+		memcpy(payload + 4, probe.hello + 4, 4);
+	}
+	if (cfs_handshake_frame(&h, &f, payload, out, &len) < 0)
+		return;
+	if (l->lie == REPLAYS) {
+		if (l->n_recorded > 0) {
+			raw_send(fd, l->recorded, l->n_recorded);
+			raw_is_closed(fd);
+			return;
+		}
+		memcpy(l->recorded, out, len);
+		l->n_recorded = len;
+	}
+	if (l->lie == HALF_CHALLENGE) {
+		raw_send(fd, out, len / 2);
+		raw_is_closed(fd);
+		return;
+	}
+	raw_send(fd, out, len);
+	if (!raw_frame(fd, &f, payload) || cfs_handshake_frame(&h, &f, payload, out, &len) != 1)
+		return;
+	cfs_wire_put_ready(payload, &limits);
+	raw_send(fd, out, cfs_wire_control(out, &ready, payload, CFS_WIRE_READY_LEN));
+	if (l->lie == REPLAYS) /* an honest one the first time */
+		return;
+	while (raw_frame(fd, &f, payload)) {
+		struct cfs_wire_get g;
+		struct cfs_frame a = {.type = CFS_FRAME_ANSWER, .id = f.id};
+
+		if (f.type == CFS_FRAME_CANCEL)
+			continue;
+		assert_int_equal(cfs_wire_parse_get(payload, &g), 0);
+		a.len = g.len;
+		a.crc = 12345;
+		if (l->lie == SILENT)
+			continue;
+		if (l->lie == CLOSES)
+			return;
+		if (l->lie == OTHER_LENGTH)
+			a.len--;
+		if (l->lie == LONG_BODY)
+			a.len = CFS_PEER_BLOCK_MAX + 1;
+		cfs_wire_put(out, &a);
+		if (l->lie == GARBAGE)
+			memset(out, 0xa5, CFS_WIRE_HEADER);
+		raw_send(fd, out, CFS_WIRE_HEADER);
+		if (l->lie == SHORT_BODY) {
+			raw_send(fd, body, 100);
+			continue;
+		}
+		for (len = 0; len < g.len; len += sizeof(body))
+			raw_send(fd, body, CFS_MIN(sizeof(body), g.len - len));
+	}
+}
+
+static void *liar_run(void *arg)
+{
+	struct liar *l = arg;
+	int fd;
+
+	while (!l->stop) {
+		fd = accept(l->fd, NULL, NULL);
+		if (fd < 0)
+			break;
+		lie(l, fd);
+		close(fd);
+	}
+	return NULL;
+}
+
+static void liar_open(struct liar *l, enum lie what)
+{
+	socklen_t len = sizeof(l->sa);
+
+	memset(l, 0, sizeof(*l));
+	l->lie = what;
+	l->sa = loopback();
+	l->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	assert_int_equal(bind(l->fd, (void *)&l->sa, len), 0);
+	assert_int_equal(listen(l->fd, 10), 0);
+	getsockname(l->fd, (void *)&l->sa, &len);
+	assert_int_equal(pthread_create(&l->thread, NULL, liar_run, l), 0);
+}
+
+static void liar_close(struct liar *l)
+{
+	l->stop = true;
+	shutdown(l->fd, SHUT_RDWR);
+	pthread_join(l->thread, NULL);
+	close(l->fd);
+}
+
+/* Whatever a peer answers, a reader gets the right bytes or an error within its deadline. */
+static void test_lying_owners(void **state)
+{
+	static const struct {
+		enum lie lie;
+		int err, err_large;
+	} cases[] = {
+		{WRONG_BYTES, -EBADMSG, -EBADMSG}, {SHORT_BODY, -ETIMEDOUT, -ETIMEDOUT},
+		{LONG_BODY, -EPROTO, -EPROTO},	   {OTHER_LENGTH, -EPROTO, -EPROTO},
+		{GARBAGE, -EPROTO, -EPROTO},	   {CLOSES, -ECONNRESET, -ECONNRESET},
+		{SILENT, -ETIMEDOUT, -ETIMEDOUT},  {HALF_CHALLENGE, -ETIMEDOUT, -EHOSTDOWN},
+		{WRONG_KEY, -EACCES, -EHOSTDOWN},  {WRONG_MEMBER, -EACCES, -EHOSTDOWN},
+		{ECHO, -EPROTO, -EHOSTDOWN},
+	};
+	uint8_t *dst = malloc(1 << 20);
+	unsigned i;
+
+	(void)state;
+	for (i = 0; i < CFS_ARRAY_SIZE(cases); i++) {
+		struct cfs_transport_conf conf = {.connect_timeout_ms = 200, .probe_ms = 60000};
+		struct cfs_transport *t = asker_conf(&conf);
+		struct liar l;
+		struct cfs_peer *p;
+		uint64_t began = cfs_now_ms();
+		ssize_t n;
+
+		liar_open(&l, cases[i].lie);
+		p = peer_at(t, &l.sa, sizeof(l.sa));
+		n = ask_within(p, NULL, 0, 4096, dst, 300);
+		if (n != cases[i].err)
+			fail_msg("case %u: %zd", i, n);
+		n = ask_within(p, NULL, 0, 1 << 20, dst, 300);
+		if (n != cases[i].err_large)
+			fail_msg("case %u, large: %zd", i, n);
+		assert_true(cfs_now_ms() - began < 5000);
+		cfs_peer_close(p);
+		cfs_transport_destroy(t);
+		liar_close(&l);
+	}
+	free(dst);
+}
+
+/* A recorded CHALLENGE does not make a server. */
+static void test_replayed_challenge(void **state)
+{
+	struct cfs_transport_conf conf = {.probe_ms = 10};
+	struct cfs_transport *t = asker_conf(&conf);
+	struct cfs_peer_stats st;
+	enum cfs_peer_state circuit;
+	struct liar l;
+	struct cfs_peer *p;
+	uint8_t dst[4096];
+
+	(void)state;
+	liar_open(&l, REPLAYS);
+	p = peer_at(t, &l.sa, sizeof(l.sa));
+	assert_true(ask_within(p, NULL, 0, 4096, dst, 1000) < 0); /* recorded, then closed */
+	WAIT_FOR((ask_within(p, NULL, 0, 4096, dst, 1000), cfs_peer_stats(p, &st, &circuit),
+		  st.errors[CFS_PEER_E_AUTH] > 0));
+	assert_int_equal(st.requests, 0);
+	cfs_peer_close(p);
+	cfs_transport_destroy(t);
+	liar_close(&l);
+}
+
+/* --- owners that die --- */
+
+/* A peer that fails is left out at once and used again as soon as it answers. */
+static void test_closed_port_and_return(void **state)
+{
+	struct cfs_transport_conf conf = {.probe_ms = 20}, serve = {0};
+	struct cfs_transport *t = asker_conf(&conf);
+	struct sockaddr_in sa = loopback();
+	socklen_t len = sizeof(sa);
+	uint8_t dst[4096];
+	struct cfs_peer *p;
+	struct owner o;
+	uint64_t began;
+	char err[256];
+	int fd, n;
+
+	(void)state;
+	/* A port that nobody listens on */
+	fd = socket(AF_INET, SOCK_STREAM, 0);
+	assert_int_equal(bind(fd, (void *)&sa, len), 0);
+	getsockname(fd, (void *)&sa, &len);
+	close(fd);
+	p = peer_at(t, &sa, len);
+	began = cfs_now_ms();
+	assert_int_equal(ask(p, NULL, 0, 4096, dst), -ECONNREFUSED);
+	n = (int)ask(p, NULL, 0, 4096, dst);
+	assert_true(n == -EHOSTDOWN || n == -ECONNREFUSED);
+	assert_true(cfs_now_ms() - began < 500);
+	/* It comes back: nobody has to ask for that to be noticed. */
+	owner_open(&o, BLOCK);
+	cfs_transport_destroy(o.t);
+	serve.member = SERVER;
+	serve.listen = (struct sockaddr *)&sa;
+	serve.listen_len = sizeof(sa);
+	serve.ops = &owner_ops;
+	serve.ops_arg = &o;
+	memcpy(serve.key, keys.key[0], CFS_PEER_KEY_SIZE);
+	assert_int_equal(cfs_transport_create(&serve, &o.t, err), 0);
+	WAIT_FOR(state_of(p) == CFS_PEER_CLOSED_CIRCUIT);
+	assert_int_equal(ask(p, &o, 0, 4096, dst), 4096);
+	/* It leaves in order: requests are told, then the peer is left out. */
+	cfs_transport_drain(o.t);
+	WAIT_FOR(ask(p, &o, 0, 4096, dst) != 4096);
+	WAIT_FOR(state_of(p) != CFS_PEER_CLOSED_CIRCUIT || ask(p, &o, 0, 4096, dst) == -ESHUTDOWN);
+	cfs_peer_close(p);
+	cfs_transport_destroy(t);
+	owner_close(&o);
+}
+
+struct child {
+	pid_t pid;
+	struct sockaddr_storage addr;
+	socklen_t addr_len;
+};
+
+/* It may open no more than one connection. */
+static void leave_one_descriptor(struct owner *o)
+{
+	struct rlimit limit;
+	int next = dup(o->fd);
+
+	close(next);
+	getrlimit(RLIMIT_NOFILE, &limit);
+	limit.rlim_cur = (rlim_t)next + 1;
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* An owner in a process of its own. */
+static void child_open(struct child *c, bool no_pipes)
+{
+	int fds[2];
+
+	assert_int_equal(pipe(fds), 0);
+	c->pid = fork();
+	assert_true(c->pid >= 0);
+	if (c->pid == 0) {
+		struct owner *o = calloc(1, sizeof(*o));
+
+		owner_open(o, BLOCK);
+		close(fds[0]);
+		if (write(fds[1], &o->addr, sizeof(o->addr)) != sizeof(o->addr))
+			_exit(1);
+		if (no_pipes)
+			leave_one_descriptor(o);
+		for (;;)
+			pause();
+	}
+	assert_int_equal(read(fds[0], &c->addr, sizeof(c->addr)), sizeof(c->addr));
+	c->addr_len = sizeof(struct sockaddr_in);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+static void child_kill(struct child *c)
+{
+	kill(c->pid, SIGKILL);
+	assert_int_equal(waitpid(c->pid, NULL, 0), c->pid);
+}
+
+static void test_owner_killed_in_the_middle(void **state)
+{
+	enum { N = 32 };
+	struct child c;
+	struct cfs_transport *t;
+	struct cfs_peer *p;
+	struct owner o = {.len = BLOCK};
+	struct many m[N] = {0};
+	unsigned i, failed = 0;
+	uint64_t began;
+	sem_t done;
+
+	(void)state;
+	child_open(&c, false); /* before there are threads */
+	t = asker();
+	p = peer_at(t, &c.addr, c.addr_len);
+	sem_init(&done, 0, 0);
+	for (i = 0; i < N; i++) {
+		m[i].done = &done;
+		assert_int_equal(start_one(p, &m[i], &o, 0, BLOCK, PATIENCE), 0);
+	}
+	wait_done(&done);
+	began = cfs_now_ms();
+	child_kill(&c);
+	for (i = 1; i < N; i++)
+		wait_done(&done);
+	assert_true(cfs_now_ms() - began < 5000);
+	for (i = 0; i < N; i++) {
+		assert_true(m[i].err <= 0);
+		failed += m[i].err < 0;
+		free(m[i].dst);
+	}
+	(void)failed; /* on a quick machine all may have arrived before */
+	assert_true(ask(p, &o, 0, 4096, (uint8_t *)&m) < 0);
+	cfs_peer_close(p);
+	cfs_transport_destroy(t);
+	sem_destroy(&done);
+}
+
+/* A frozen owner costs its deadline a few times, then nothing, and returns. */
+static void test_frozen_owner(void **state)
+{
+	struct cfs_transport_conf conf = {.connect_timeout_ms = 200, .probe_ms = 20};
+	struct child c;
+	struct cfs_transport *t;
+	struct cfs_peer *p;
+	struct owner o = {.len = BLOCK};
+	uint8_t dst[4096];
+	uint64_t began;
+	unsigned i;
+
+	(void)state;
+	child_open(&c, false);
+	t = asker_conf(&conf);
+	p = peer_at(t, &c.addr, c.addr_len);
+	assert_int_equal(ask(p, &o, 0, 4096, dst), 4096);
+	kill(c.pid, SIGSTOP);
+	assert_int_equal(waitpid(c.pid, NULL, WUNTRACED), c.pid);
+	for (i = 0; i < 3; i++) {
+		began = cfs_now_ms();
+		assert_int_equal(ask_within(p, &o, 0, 4096, dst, 100), -ETIMEDOUT);
+		assert_in_range(cfs_now_ms() - began, 90, 2000);
+	}
+	WAIT_FOR(state_of(p) != CFS_PEER_CLOSED_CIRCUIT);
+	began = cfs_now_ms();
+	for (i = 0; i < 100; i++)
+		assert_int_equal(ask_within(p, &o, 0, 4096, dst, 100), -EHOSTDOWN);
+	assert_true(cfs_now_ms() - began < 1000);
+	kill(c.pid, SIGCONT);
+	WAIT_FOR(ask(p, &o, 0, 4096, dst) == 4096);
+	cfs_peer_close(p);
+	cfs_transport_destroy(t);
+	child_kill(&c);
+}
+
+/* Large answers arrive also when there are no pipes to be had. */
+static void test_owner_without_pipes(void **state)
+{
+	struct child c;
+	struct cfs_transport *t;
+	struct cfs_peer *p;
+	struct owner o; /* has the same bytes as the child's */
+	uint8_t *dst = malloc(BLOCK);
+	unsigned i;
+
+	(void)state;
+	child_open(&c, true);
+	owner_open(&o, BLOCK);
+	t = asker();
+	p = peer_at(t, &c.addr, c.addr_len);
+	for (i = 0; i < 4; i++) {
+		assert_int_equal(ask(p, &o, i * 1000, BLOCK - 4000, dst), BLOCK - 4000);
+		assert_memory_equal(dst, o.data + i * 1000, BLOCK - 4000);
+	}
+	cfs_peer_close(p);
+	cfs_transport_destroy(t);
+	owner_close(&o);
+	child_kill(&c);
+	free(dst);
+}
+
+/* --- many connections --- */
+
+static void test_idle_connections(void **state)
+{
+	enum { N = 1000 };
+	struct cfs_transport_conf conf = {0};
+	struct cfs_transport *t = asker();
+	struct cfs_peer_stats st;
+	struct owner o;
+	struct cfs_peer *p;
+	struct mallinfo2 before, after;
+	uint8_t dst[4096];
+	int *fds = calloc(N, sizeof(*fds)), i, r;
+
+	(void)state;
+	owner_open_conf(&o, BLOCK, &conf);
+	p = peer_at(t, &o.addr, o.addr_len);
+	assert_int_equal(ask(p, &o, 0, 4096, dst), 4096);
+	before = mallinfo2();
+	for (i = 0; i < N; i++) {
+		fds[i] = raw_client(&o, &keys, &r);
+		assert_int_equal(r, 1);
+	}
+	cfs_transport_stats(o.t, NULL, &st);
+	assert_int_equal(st.conns, N + 1);
+	after = mallinfo2();
+	assert_true((after.uordblks - before.uordblks) / N <= 4096);
+	assert_int_equal(ask(p, &o, 0, 4096, dst), 4096);
+	for (i = 0; i < N; i++)
+		close(fds[i]);
+	WAIT_FOR((cfs_transport_stats(o.t, NULL, &st), st.conns == 1));
+	cfs_peer_close(p);
+	cfs_transport_destroy(t);
+	owner_close(&o);
+	free(fds);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_owner_killed_in_the_middle),
+		cmocka_unit_test(test_frozen_owner),
+		cmocka_unit_test(test_owner_without_pipes),
+		cmocka_unit_test(test_limits),
+		cmocka_unit_test(test_owner_survives_garbage),
+		cmocka_unit_test(test_owner_survives_silence),
+		cmocka_unit_test(test_receivers_that_take_nothing),
+		cmocka_unit_test(test_lying_owners),
+		cmocka_unit_test(test_replayed_challenge),
+		cmocka_unit_test(test_closed_port_and_return),
+		cmocka_unit_test(test_idle_connections),
+	};
+
+	cfs_log_init(CFS_LOG_STDERR, CFS_LOG_ERR);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -20,6 +20,8 @@
 #define UNIT_PAGES  (CFS_PAGE_LARGE / CFS_PAGE_SMALL)
 #define ALL_UNITS   ((1u << SLAB_UNITS) - 1)
 #define BUDGET_STEP ((uint64_t)8 << 20)
+/* Part of the budget that writers leave to others. */
+#define READERS_PARTS 8
 
 /* Asked of a reclaim function at once, so that a full pool does not evict page by page. */
 #define RECLAIM_STEP ((uint64_t)2 << 20)
@@ -279,8 +281,21 @@ static void give_page(struct cfs_pool *p, struct page *page)
 	}
 }
 
+/* What cannot be stored may stay for long; without this nobody could read meanwhile. */
+static int take_for(struct cfs_pool *p, enum cfs_pool_use use, enum page_class class,
+		    struct page **ret)
+{
+	uint64_t written = atomic_load_explicit(&p->used_by[CFS_USE_WRITE], memory_order_relaxed);
+
+	if (use == CFS_USE_WRITE &&
+	    written + class_size[class] > p->budget - p->budget / READERS_PARTS)
+		return -ENOBUFS;
+	return take_page(p, class, ret);
+}
+
 /* Calls the reclaim functions one by one until a page of the class can be had. */
-static int reclaim_and_take(struct cfs_pool *p, enum page_class class, struct page **ret)
+static int reclaim_and_take(struct cfs_pool *p, enum cfs_pool_use use, enum page_class class,
+			    struct page **ret)
 {
 	uint64_t want = CFS_MIN(RECLAIM_STEP, p->budget / 16);
 	struct reclaimer *rc;
@@ -288,12 +303,12 @@ static int reclaim_and_take(struct cfs_pool *p, enum page_class class, struct pa
 
 	pthread_mutex_lock(&p->reclaim_lock);
 	pthread_mutex_lock(&p->lock);
-	r = take_page(p, class, ret);
+	r = take_for(p, use, class, ret);
 	pthread_mutex_unlock(&p->lock);
 	for (rc = TAILQ_FIRST(&p->reclaimers); rc && r == -ENOBUFS; rc = TAILQ_NEXT(rc, link)) {
 		rc->fn(rc->arg, want);
 		pthread_mutex_lock(&p->lock);
-		r = take_page(p, class, ret);
+		r = take_for(p, use, class, ret);
 		pthread_mutex_unlock(&p->lock);
 	}
 	pthread_mutex_unlock(&p->reclaim_lock);
@@ -312,8 +327,8 @@ static void wait_freed(struct cfs_pool *p, uint64_t seen, cfs_deadline_t deadlin
 	p->waiters--;
 }
 
-static int take_slowly(struct cfs_pool *p, enum page_class class, cfs_deadline_t deadline,
-		       struct page **ret)
+static int take_slowly(struct cfs_pool *p, enum cfs_pool_use use, enum page_class class,
+		       cfs_deadline_t deadline, struct page **ret)
 {
 	bool waited = false;
 	uint64_t seen;
@@ -323,7 +338,7 @@ static int take_slowly(struct cfs_pool *p, enum page_class class, cfs_deadline_t
 		pthread_mutex_lock(&p->lock);
 		seen = p->freed_count;
 		pthread_mutex_unlock(&p->lock);
-		r = reclaim_and_take(p, class, ret);
+		r = reclaim_and_take(p, use, class, ret);
 		if (r != -ENOBUFS)
 			return r;
 		if (cfs_deadline_passed(deadline))
@@ -349,10 +364,10 @@ int cfs_page_get(struct cfs_pool *p, size_t size, enum cfs_pool_use use, cfs_dea
 	while (class_size[class] < size)
 		class ++;
 	pthread_mutex_lock(&p->lock);
-	r = take_page(p, class, &page);
+	r = take_for(p, use, class, &page);
 	pthread_mutex_unlock(&p->lock);
 	if (r == -ENOBUFS)
-		r = take_slowly(p, class, deadline, &page);
+		r = take_slowly(p, use, class, deadline, &page);
 	if (r < 0)
 		return r;
 	atomic_store_explicit(&page->pub.refs, 1, memory_order_relaxed);

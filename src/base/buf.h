@@ -5,7 +5,8 @@
  * A page has one of three sizes (CFS_PAGE_*). Memory comes from 2 MiB-aligned slabs marked
  * MADV_HUGEPAGE, mapped when first needed, recycled for ever after (a first touch costs 2 us per
  * 4 KiB) and given back to the kernel only by cfs_pool_trim(). Contents of a fresh page are
- * undefined. Every byte is charged to one use; the sum of all uses never exceeds the budget. Small
+ * undefined. Every byte is charged to one use; the sum of all uses never exceeds the budget, and
+ * writers leave an eighth of it to others. Small
  * pages are carved out of large ones, which can pin up to 6 MiB of mapped memory beyond the budget.
  *
  * A page may be shared by many readers; its owner decides when its bytes may change (write pages

@@ -355,6 +355,14 @@ def write_files(root, me, until, errors, done):
         done.append(name)
 
 
+def fill(path, content, errors):
+    """More than memory takes, without a word of fsync."""
+    try:
+        write(path, content)
+    except OSError as e:
+        errors.append("fill: %r" % e)
+
+
 @pytest.mark.deadline(400)
 @pytest.mark.parametrize("mode", ("through", "writeback"))
 def test_outage(world, mode):
@@ -362,6 +370,7 @@ def test_outage(world, mode):
     and nobody has to mount again."""
     seconds = 60 if LONG else 12
     pages = 16_000_000 // 4096
+    content = data(60_000_000, 7)
     opts = "buffer-size=32,io-timeout=%d" % ((seconds + 60) * SLOW)
     mnt = world.mount(opts + (",writeback" if mode == "writeback" else ""))
     mnt.allow(FAILS)
@@ -382,6 +391,8 @@ def test_outage(world, mode):
     try:
         wait_until(lambda: all(done), 60, "the first files")
         world.via.add(refuse=True)
+        threads.append(threading.Thread(target=fill, args=(mnt / "filled", content, errors)))
+        threads[-1].start()
         end, before = time.monotonic() + seconds, count[0]
         while time.monotonic() < end:
             last = count[0]
@@ -399,6 +410,7 @@ def test_outage(world, mode):
     assert not errors
     uploaded(mnt)
     other = world.elsewhere()
+    assert read(other / "filled") == content
     for name in sum(done, []):
         assert read(other / name) == random.Random(name).randbytes(2_000_000), name
     lines = mnt.log().splitlines()

@@ -113,6 +113,25 @@ static void budget_is_hard(void **state)
 		cfs_page_unref(pages[i]);
 }
 
+/* Or a mount whose object store is away could not even read what it has on disk. */
+static void writers_leave_room(void **state)
+{
+	struct cfs_page *pages[BUDGET / CFS_PAGE_LARGE], *page;
+	size_t i, n = 0;
+
+	while (cfs_page_get(pool, CFS_PAGE_LARGE, CFS_USE_WRITE, 0, &pages[n]) == 0)
+		n++;
+	assert_int_equal(n, BUDGET / CFS_PAGE_LARGE / 8 * 7);
+	assert_int_equal(cfs_page_get(pool, 1, CFS_USE_WRITE, cfs_deadline_in(5), &page),
+			 -ETIMEDOUT);
+	assert_int_equal(cfs_page_get(pool, CFS_PAGE_LARGE, CFS_USE_READ, 0, &page), 0);
+	cfs_page_unref(page);
+	cfs_page_unref(pages[--n]);
+	assert_int_equal(cfs_page_get(pool, CFS_PAGE_LARGE, CFS_USE_WRITE, 0, &pages[n++]), 0);
+	for (i = 0; i < n; i++)
+		cfs_page_unref(pages[i]);
+}
+
 /* A carved page that is whole again serves large requests; a pinned one costs a bounded amount. */
 static void carving(void **state)
 {
@@ -475,13 +494,21 @@ static void segs_holes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		POOL_TEST(idle_costs_nothing),	     POOL_TEST(sizes_and_references),
-		POOL_TEST(budget_is_hard),	     POOL_TEST(carving),
-		POOL_TEST(fragmentation_is_bounded), POOL_TEST(uses_are_counted),
-		POOL_TEST(trim_keeps_what_is_used),  POOL_TEST(reclaim_in_order),
-		POOL_TEST(waiter_is_woken),	     POOL_TEST(threads_never_share_a_page),
-		POOL_TEST(waiters_make_progress),    POOL_TEST(segs_pieces),
-		POOL_TEST(segs_grow_to_the_heap),    POOL_TEST(segs_holes),
+		POOL_TEST(idle_costs_nothing),
+		POOL_TEST(sizes_and_references),
+		POOL_TEST(budget_is_hard),
+		POOL_TEST(writers_leave_room),
+		POOL_TEST(carving),
+		POOL_TEST(fragmentation_is_bounded),
+		POOL_TEST(uses_are_counted),
+		POOL_TEST(trim_keeps_what_is_used),
+		POOL_TEST(reclaim_in_order),
+		POOL_TEST(waiter_is_woken),
+		POOL_TEST(threads_never_share_a_page),
+		POOL_TEST(waiters_make_progress),
+		POOL_TEST(segs_pieces),
+		POOL_TEST(segs_grow_to_the_heap),
+		POOL_TEST(segs_holes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -545,7 +545,7 @@ static void put_is_visible_before_its_upload_ends(void **state)
 
 	/* Pages as blocks want them, smaller ones, and ones across the borders. */
 	for (piece = PAGE; piece > 1000; piece = piece * 3 / 5) {
-		set_up((struct setting){0});
+		set_up((struct setting){.budget = 128 * MIB});
 		o.calls = 0;
 		fill(&b, piece, &data);
 		hold(&faulty.hold_puts, 1);
@@ -758,7 +758,7 @@ static void no_memory_no_read(void **state)
 	set_up((struct setting){.budget = 8 * MIB});
 	put_object(&b, b.len);
 	for (i = 0; i < CFS_ARRAY_SIZE(pages); i++)
-		assert_int_equal(cfs_page_get(pool, PAGE, CFS_USE_WRITE, 0, &pages[i]), 0);
+		assert_int_equal(cfs_page_get(pool, PAGE, CFS_USE_PEER, 0, &pages[i]), 0);
 	assert_int_equal(read_range(&b, 0, 10, cfs_deadline_in(50)), -EIO);
 	cfs_store_prefetch(store, &b, 0, BLOCK, 0);
 	assert_int_equal(stats().prefetches, 0);

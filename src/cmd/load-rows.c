@@ -18,10 +18,8 @@ struct load_batch {
 
 int load_setting(struct load *l, char *text)
 {
-	static const char *const secret[] = {"SecretKey", "SessionToken", "EncryptKey"};
 	json_t *j = json_loads(text, 0, NULL);
 	bool trash;
-	size_t i;
 	int r;
 
 	free(l->setting);
@@ -34,13 +32,10 @@ int load_setting(struct load *l, char *text)
 	}
 	l->dir_stats = json_is_true(json_object_get(j, "DirStats"));
 	trash = json_integer_value(json_object_get(j, "TrashDays")) > 0;
-	for (i = 0; i < CFS_ARRAY_SIZE(secret); i++) {
-		const char *v = json_string_value(json_object_get(j, secret[i]));
-
-		l->secrets_removed |= v && !strcmp(v, "removed");
-	}
 	json_decref(j);
-	r = cfs_meta_load_begin(l->meta, trash, l->restart, l->err);
+	r = load_secrets(l, &l->setting);
+	if (!r)
+		r = cfs_meta_load_begin(l->meta, trash, l->restart, l->err);
 	l->begun = r == 0;
 	return r;
 }

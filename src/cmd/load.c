@@ -14,6 +14,7 @@
 struct load_opts {
 	struct admin_opts common;
 	bool restart;
+	char *key;
 };
 
 static const struct cfs_opt load_table[] = {
@@ -21,6 +22,12 @@ static const struct cfs_opt load_table[] = {
 	 .kind = CFS_OPT_FLAG,
 	 .offset = offsetof(struct load_opts, restart),
 	 .help = "remove what a load left that did not end, and begin again"},
+	{.name = "encrypt-key",
+	 .kind = CFS_OPT_STRING,
+	 .offset = offsetof(struct load_opts, key),
+	 .arg = "FILE",
+	 .help = "PEM file of the encryption key, which a dump lacks unless it was made with "
+		 "--keep-secrets"},
 	ADMIN_OPTIONS(struct load_opts, common),
 	{0},
 };
@@ -76,8 +83,7 @@ static void say_done(const struct load *l, const struct load_opts *o)
 	else
 		printf("%" PRIu64 " inodes and %" PRIu64 " names loaded\n", l->inodes, l->entries);
 	if (l->secrets_removed)
-		fputs("The dump has no secrets: set them with `cachefs config` before mounting.\n",
-		      stderr);
+		fputs("The dump has no secrets: set them with `cachefs config --keys`.\n", stderr);
 }
 
 static int load_run(int argc, char **argv)
@@ -92,6 +98,7 @@ static int load_run(int argc, char **argv)
 	if (r >= 0)
 		goto out;
 	l.restart = o.restart;
+	l.key_path = o.key;
 	r = open_all(&l, &o, pos[0], pos[1]);
 	if (!r)
 		r = load_all(&l);
@@ -112,7 +119,7 @@ out:
 
 const struct cmd cmd_load = {
 	.name = "load",
-	.synopsis = "[--restart] META-URL FILE",
+	.synopsis = "[--restart] [--encrypt-key=FILE] META-URL FILE",
 	.summary = "Makes a volume of a dump, in an empty database",
 	.run = load_run,
 };

@@ -15,10 +15,11 @@ struct load {
 	struct cfs_meta *meta;
 	struct stream_in *in;
 	bool restart;
+	const char *key_path; /* what the dump lacks, NULL */
 	struct progress p;
 	char *setting; /* text, stored at the end */
 	bool dir_stats;
-	bool begun, secrets_removed;
+	bool begun, secrets_removed; /* and not given again */
 	struct load_batch *batches[LOAD_TABLES];
 	uint64_t inodes, entries, slices;
 	/* of the dump; raised to what its rows need */
@@ -35,6 +36,9 @@ int load_row(struct load *l, enum cfs_meta_table table, const struct cfs_row *ro
 /* Everything that is left, counters, sessions, setting. */
 int load_finish(struct load *l);
 void load_free(struct load *l);
+
+/* Puts secrets that were removed from a setting back, as far as they are given. Replaces *text. */
+int load_secrets(struct load *l, char **text);
 
 int load_binary(struct load *l);
 int load_json(struct load *l);

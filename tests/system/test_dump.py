@@ -21,7 +21,7 @@ from syscalls import data, read, write
 from test_fixtures import differences, manifest, nothing, wanted
 
 SQLITE = [n for n in fixtures.SQLITE if not n.startswith("stale")]
-ENCRYPTED = ("enc", "encchacha")
+KEYS = {"enc": "rsa2048-pkcs1-enc.pem", "encchacha": "rsa2048-pkcs8-enc.pem"}
 MODULES = {
     "redis": "cachefs-redis.so",
     "postgres": "cachefs-postgresql.so",
@@ -205,10 +205,12 @@ def test_every_dump_of_the_other_client_loads(ws, empty, name):
     bucket = fixtures.unpack_objects(name, ws.path("objects"))
     for form in ("json", "bin"):
         url = empty("sqlite3")
-        r = load(ws, url, fixtures.dump(name, form))
-        if form == "bin" and name in ENCRYPTED:
-            assert "no secrets" in r.stderr
-            continue
+        key = ()
+        if form == "bin" and name in KEYS:
+            r = load(ws, url, fixtures.dump(name, form), check=False)
+            assert r.returncode == 2 and "--encrypt-key" in r.stderr
+            key = ("--encrypt-key=%s" % (fixtures.HOME / "keys" / KEYS[name]),)
+        load(ws, url, fixtures.dump(name, form), *key)
         vol = attach(ws, url, name, bucket)
         mnt = vol.mount("ro")
         nothing(differences(manifest(ws, mnt), wanted(name)))
@@ -312,6 +314,29 @@ def test_secrets_stay_out_unless_asked_for(ws):
         key = json.loads(vol.sql("SELECT value FROM jfs_setting")[0][0])["EncryptKey"]
         assert key.encode() in kept and key.encode() not in removed and b"removed" in removed
     assert os.stat(ws.path("dump0")).st_mode & 0o777 == 0o600
+
+
+def test_keys_of_the_bucket_can_be_given_again(ws, empty, monkeypatch):
+    """A volume without them opens, so that config can set them; with the environment it has them."""
+    setting = {**json.loads(fixtures.dump("sqlite", "json"))["Setting"], "AccessKey": "me"}
+    content = json.loads(fixtures.dump("sqlite", "json"))
+    content["Setting"] = {**setting, "SecretKey": "removed", "KeyEncrypted": True}
+    content = json.dumps(content).encode()
+
+    def secret(url):
+        db = sqlite3.connect(url[len("sqlite3://") :])
+        (text,) = db.execute("SELECT value FROM jfs_setting").fetchone()
+        db.close()
+        assert "removed" not in text and "opensesame" not in text
+        return json.loads(text).get("SecretKey", "")
+
+    url = empty("sqlite3")
+    assert "config --keys" in load(ws, url, content).stderr
+    assert secret(url) == "" and ws.run("cachefs", "status", url).returncode == 0
+    monkeypatch.setenv("SECRET_KEY", "opensesame")
+    url = empty("sqlite3")
+    assert load(ws, url, content).stderr == ""
+    assert len(secret(url)) > 20 and ws.run("cachefs", "status", url).returncode == 0
 
 
 def test_compression_follows_the_name(ws, empty):

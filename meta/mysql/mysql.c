@@ -268,6 +268,37 @@ static void close_engine(struct cfs_engine *e)
 	free(db);
 }
 
+/* A replica, say. Those who may write all the same have one of the privileges. */
+static int check_writable(struct mysql_db *db, char err[256])
+{
+	cfs_deadline_t deadline = cfs_deadline_in(db->sql.timeout_ms);
+	MYSQL_RES *rows = NULL;
+	MYSQL_ROW row = NULL;
+	struct sql_conn *c;
+	bool refused;
+	int r = sql_acquire_reader(&db->sql, deadline, false, &c);
+
+	if (r)
+		return r;
+	r = mysql_run(mysql_conn(c),
+		      "SELECT @@global.read_only AND NOT EXISTS(SELECT 1 FROM "
+		      "information_schema.USER_PRIVILEGES WHERE PRIVILEGE_TYPE IN "
+		      "('SUPER','READ ONLY ADMIN','READ_ONLY ADMIN','CONNECTION_ADMIN') AND "
+		      "GRANTEE=CONCAT('''',REPLACE(CURRENT_USER(),'@','''@'''),''''))");
+	if (!r)
+		rows = mysql_store_result(mysql_conn(c)->handle);
+	if (rows)
+		row = mysql_fetch_row(rows);
+	refused = row && row[0] && *row[0] == '1';
+	mysql_free_result(rows);
+	sql_release(c);
+	if (!refused)
+		return r;
+	snprintf(err, 256, "%s: the server is read-only: mount with ro, or name its primary",
+		 db->sql.where);
+	return -EROFS;
+}
+
 static const struct cfs_engine_ops engine;
 
 static void init_library(void)
@@ -293,6 +324,8 @@ static int open_engine(const struct cfs_engine_conf *conf, struct cfs_engine **r
 	if (!r)
 		r = sql_db_probe(&db->sql, cfs_deadline_in(CFS_MIN(db->sql.timeout_ms, PROBE_MS)),
 				 err);
+	if (!r && !db->sql.read_only)
+		r = check_writable(db, err);
 	/* Made by create(). */
 	if (r == -ENOENT && conf->meta->create) {
 		db->sql.missing = true;

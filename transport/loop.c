@@ -54,16 +54,24 @@ void cfs_loop_wake(struct cfs_loop *loop)
 	pthread_mutex_unlock(&loop->lock);
 }
 
+/* Only programming errors are left. */
+static _Noreturn void broken(int err)
+{
+	cfs_err("peer transport: io_uring_enter: %s", cfs_errname(err));
+	abort();
+}
+
 struct io_uring_sqe *cfs_loop_sqe(struct cfs_loop *loop, struct cfs_op *op)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&loop->ring);
+	int r = 0;
 
-	if (!sqe) {
-		io_uring_submit(&loop->ring);
+	while (!sqe && (r >= 0 || r == -EAGAIN || r == -EBUSY || r == -EINTR)) {
+		r = io_uring_submit_and_get_events(&loop->ring);
 		sqe = io_uring_get_sqe(&loop->ring);
 	}
 	if (!sqe)
-		return NULL;
+		broken(r);
 	/* The prep functions leave user_data alone. */
 	io_uring_sqe_set_data(sqe, op);
 	if (op)
@@ -151,11 +159,8 @@ static void wait_for_more(struct cfs_loop *loop, uint64_t timeout_ms)
 		r = io_uring_submit_and_get_events(&loop->ring);
 	else
 		r = io_uring_submit_and_wait_timeout(&loop->ring, &cqe, 1, &ts, NULL);
-	if (r < 0 && r != -ETIME && r != -EINTR && r != -EAGAIN && r != -EBUSY) {
-		/* Only programming errors are left. */
-		cfs_err("peer transport: io_uring_enter: %s", cfs_errname(r));
-		abort();
-	}
+	if (r < 0 && r != -ETIME && r != -EINTR && r != -EAGAIN && r != -EBUSY)
+		broken(r);
 }
 
 static bool must_end(struct cfs_loop *loop)

@@ -82,7 +82,7 @@ static inline bool cfs_loop_is_self(struct cfs_loop *loop)
 	return pthread_equal(loop->thread, pthread_self());
 }
 
-/* The loop's thread. NULL: the ring takes no more, cannot happen within its sizes. */
+/* The loop's thread. Never NULL. */
 struct io_uring_sqe *cfs_loop_sqe(struct cfs_loop *loop, struct cfs_op *op);
 void cfs_loop_poll(struct cfs_loop *loop, int fd, unsigned mask, struct cfs_op *op);
 /* Makes op end soon. */

@@ -30,6 +30,7 @@
 extern const struct cfs_handshake_keys keys;
 extern const struct cfs_peer_serve_ops owner_ops;
 
+/* How the owner answers; LATER: another thread, NEVER: the test does, with give(). */
 enum serve_how { FROM_FILE, FILE_NO_CRC, FROM_MEMORY, LATER, NEVER };
 
 struct owner {
@@ -47,6 +48,7 @@ struct owner {
 	_Atomic unsigned n_held;
 };
 
+/* One of many requests under way; posts done. */
 struct many {
 	struct cfs_peer_get get;
 	struct iovec iov[3];
@@ -82,10 +84,13 @@ enum cfs_peer_state state_of(struct cfs_peer *p);
 int start_one(struct cfs_peer *p, struct many *m, struct owner *o, uint32_t off, uint32_t len,
 	      uint64_t timeout_ms);
 void wait_done(sem_t *s);
+/* A socket on which the test speaks for itself, blocking. */
 int raw_connect(struct owner *o);
 bool raw_send(int fd, const void *data, size_t len);
+/* False when the other side closes, or says nothing for PATIENCE. */
 bool raw_frame(int fd, struct cfs_frame *ret, uint8_t payload[CFS_WIRE_CONTROL_MAX]);
 bool raw_is_closed(int fd);
+/* Through the handshake; *ret_result as of cfs_handshake_frame(). */
 int raw_client(struct owner *o, const struct cfs_handshake_keys *k, int *ret_result);
 size_t get_frame(uint8_t *buf, uint64_t id, uint32_t block_len, uint32_t off, uint32_t len);
 

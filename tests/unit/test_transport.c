@@ -452,6 +452,56 @@ static void test_connections_follow_traffic(void **state)
 	sem_destroy(&done);
 }
 
+/* A group changes its key while it works: members that have heard of it later go on meanwhile. */
+static void test_key_rotation(void **state)
+{
+	struct cfs_transport_conf conf = {.probe_ms = 10};
+	struct cfs_transport *t = asker_conf(&conf);
+	uint8_t other[CFS_PEER_KEY_SIZE] = "another", dst[4096];
+	struct owner o;
+	struct cfs_peer *p;
+
+	(void)state;
+	owner_open(&o, BLOCK);
+	cfs_transport_set_key(o.t, other, keys.key[0]);
+	p = peer_at(t, &o.addr, o.addr_len);
+	assert_int_equal(ask(p, &o, 0, 4096, dst), 4096);
+	cfs_transport_set_key(t, other, keys.key[0]);
+	assert_int_equal(ask(p, &o, 0, 4096, dst), 4096); /* on its connection */
+	cfs_peer_close(p);
+	p = peer_at(t, &o.addr, o.addr_len);
+	WAIT_FOR(ask(p, &o, 0, 4096, dst) == 4096);
+	/* The one before is forgotten: it does not open a connection any more. */
+	cfs_transport_set_key(o.t, other, NULL);
+	cfs_transport_set_key(t, keys.key[0], NULL);
+	cfs_peer_close(p);
+	p = peer_at(t, &o.addr, o.addr_len);
+	WAIT_FOR(ask(p, &o, 0, 4096, dst) == -EACCES);
+	cfs_peer_close(p);
+	cfs_transport_destroy(t);
+	owner_close(&o);
+}
+
+static void test_picked_address(void **state)
+{
+	struct sockaddr_storage sa;
+	char name[CFS_ADDRESS_MAX];
+	socklen_t len;
+	int r = cfs_address_pick(NULL, &sa, &len);
+
+	(void)state;
+	/* This machine may have none. */
+	assert_true(r == 0 || r == -EADDRNOTAVAIL);
+	if (r == 0) {
+		assert_true(cfs_address_is_private((void *)&sa));
+		cfs_address_format((void *)&sa, name);
+		assert_null(strstr(name, "127.0.0.1"));
+	}
+	assert_int_equal(cfs_address_pick("127.0.0.0/8", &sa, &len), -EADDRNOTAVAIL);
+	assert_int_equal(cfs_address_pick("10.0.0.0/33", &sa, &len), -EINVAL);
+	assert_int_equal(cfs_address_pick("ten", &sa, &len), -EINVAL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -462,6 +512,8 @@ int main(void)
 		cmocka_unit_test(test_corrupt_file),
 		cmocka_unit_test(test_cancel_and_deadline),
 		cmocka_unit_test(test_public_address_is_refused),
+		cmocka_unit_test(test_key_rotation),
+		cmocka_unit_test(test_picked_address),
 		cmocka_unit_test(test_file_on_disk),
 		cmocka_unit_test(test_asker_leaves),
 		cmocka_unit_test(test_connections_follow_traffic),

@@ -11,7 +11,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "disk/disk-internal.h"
+#include "store/disk/disk-internal.h"
 #include "store/stage-internal.h"
 
 #define SYNC_WAIT_MS 1000

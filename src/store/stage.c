@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "disk/disk-internal.h"
 #include "store-internal.h"
+#include "store/disk/disk-internal.h"
 #include "store/stage-internal.h"
 
 #define DEFAULT_UPLOADS 20

@@ -260,7 +260,8 @@ struct disk_write {
 	struct disk_waiter *waiter;   /* who wants to know how it ended, or NULL */
 };
 
-/* A file of its own; makes the directories above it. The name is the caller's to rename or remove. */
+/* A file of its own; makes the directories above it. The name is the caller's to rename or remove.
+ */
 int cfs_disk_create_tmp(struct cache_dir *dir, char *tmp);
 /* The bytes of a block and, unless told not to, its checksums. */
 int cfs_disk_write_data(int fd, const struct cfs_segs *data, bool trailer);

@@ -9,8 +9,10 @@ import time
 
 import pytest
 
+import cachefs_check
 from cachefs import tool, wait_until
 from syscalls import write
+from test_dump import ENGINES, empty  # noqa: F401
 
 TREE = ("--depth", "2", "--dirs", "3", "--files", "5", "--threads", "4")
 COUNTS = {"mkdir": 12, "create": 65, "stat": 65, "list": 13, "unlink": 65, "rmdir": 13}
@@ -64,6 +66,17 @@ def test_one_directory_with_many_threads(ws):
     judge(report, {"create": 300, "stat": 300, "list": 1, "unlink": 300, "rmdir": 1}, True)
     ops = {o["name"]: o for o in report["operations"]}
     assert ops["stat"]["round_trips"] == 1
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_is_left_clean(ws, empty, engine):  # noqa: F811
+    url = empty(engine)
+    bucket = "%s/" % ws.path("bucket")
+    args = ("--storage", "file", "--bucket", bucket, "--trash-days", "1")
+    ws.run("cachefs", "format", url, "vol", *args, check=True, timeout=60)
+    judge(mdtest(ws, url, *TREE, "--write", "5000", timeout=90), COUNTS, True)
+    options = cachefs_check.Options(unmounted=True, data_length=True)
+    assert cachefs_check.check(url, bucket, options) == ([], [])
 
 
 def test_table_for_people(ws):

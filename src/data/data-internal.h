@@ -111,7 +111,10 @@ struct cfs_session_read {
 	uint64_t end;	 /* highest byte read */
 	uint64_t ahead;	 /* prefetched up to here */
 	uint64_t window; /* 0: not yet known to be sequential */
-	uint64_t run;	 /* bytes since the window last grew */
+	uint64_t run;	 /* how far it came since the window last grew */
+	uint64_t way;	 /* how far it came lately, and ... */
+	uint64_t got;	 /* ... how much was read of that */
+	unsigned reads;
 	uint64_t used;	 /* file->clock; 0: free */
 };
 

@@ -1,18 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Read sessions. A session is a stream of reads that goes up through the file; the kernel's own
- * read-ahead sends such requests out of order, so a read belongs to a session when it is within a
- * window of its end. The window starts at a block, or a quarter of the first one of a file, doubles
- * each time half of it was read, up to max_readahead, and shrinks while fetches and dirty pages
- * fill the pool. A stream of n bytes so costs less than 3 n, and soon has many blocks on their way.
+ * read-ahead sends such requests out of order, so a read belongs to a session when it is not far
+ * from its end. How far the session has come is held against how much of that was read: reads at
+ * random that happen to lie near each other leave gaps, and are no stream.
+ *
+ * The window starts at a block, or a quarter of the first one of a file, doubles each time half of
+ * it was read, up to max_readahead, and shrinks while fetches and dirty pages fill the pool. A
+ * stream of n bytes so costs less than 3 n, and soon has many blocks on their way.
  */
 #include "data-internal.h"
 
 #define WINDOW_MIN CFS_PAGE_LARGE
+#define SLACK_MAX  ((uint64_t)8 << 20) /* several requests of the kernel */
+#define STREAM_MIN 3		       /* reads */
+#define GAP_READS  4		       /* lengths of a read: less tells nothing of gaps */
+#define MEMORY	   ((uint64_t)16 << 20)
 
 static bool belongs(const struct cfs_session_read *s, uint64_t stream, uint64_t off, uint64_t end)
 {
-	uint64_t slack = s->window + (end - off);
+	uint64_t slack = CFS_MIN(s->window, SLACK_MAX) + (end - off);
 
 	return s->used && s->stream == stream && off <= s->end + slack && end + slack >= s->end;
 }
@@ -59,6 +66,32 @@ static uint64_t room(struct cfs_data *d)
 	return busy < st.budget / 2 ? st.budget / 2 - busy : 0;
 }
 
+/* Takes note of a read, and judges what kind of session it is. */
+static void advance(struct cfs_session_read *s, uint64_t off, uint64_t end, uint32_t block,
+		    uint64_t window_max)
+{
+	uint64_t len = end - off, step = end > s->end ? end - s->end : 0;
+
+	s->reads++;
+	s->got += len;
+	s->way += step;
+	s->run += step;
+	s->end += step;
+	if (s->way > MEMORY) {
+		s->way /= 2;
+		s->got /= 2;
+	}
+	if (s->way >= GAP_READS * len && s->got < s->way / 2) {
+		s->window = s->run = 0;
+		s->reads = 1;
+		s->got = s->way = len;
+	} else if (off > 0 && s->reads >= STREAM_MIN && s->run >= s->window / 2 &&
+		   s->got >= s->way / 2 && step) {
+		s->window = CFS_MIN(CFS_MAX(2 * s->window, block), window_max);
+		s->run = 0;
+	}
+}
+
 bool cfs_session_advance(struct cfs_file *f, uint64_t stream, uint64_t off, uint64_t end,
 			 struct cfs_span *ret, bool *ret_random)
 {
@@ -73,16 +106,8 @@ bool cfs_session_advance(struct cfs_file *f, uint64_t stream, uint64_t off, uint
 	if (!s)
 		s = session_new(f, stream, off);
 	s->used = ++f->clock;
+	advance(s, off, end, d->conf.block_size, d->conf.max_readahead);
 	*ret_random = !s->window;
-	if (end <= s->end)
-		return false;
-	s->run += end - s->end;
-	s->end = end;
-	if (off > 0 && s->run >= CFS_MAX(s->window / 2, 2 * (end - off))) {
-		s->window =
-			CFS_MIN(CFS_MAX(2 * s->window, d->conf.block_size), d->conf.max_readahead);
-		s->run = 0;
-	}
 	if (!s->window || s->end >= f->length)
 		return false;
 	s->ahead = CFS_MAX(s->ahead, s->end);

@@ -1446,6 +1446,38 @@ static void whole_blocks_while_they_pay(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
+/*
+ * Reads at random in a file that is not much larger than the window, with a stream in it before:
+ * they must not be taken for streams, each of which would fetch megabytes.
+ */
+static void random_reads_are_no_stream(void **state)
+{
+	enum { SIZE = 8 << 20, LEN = 16 << 10, N = 2000 };
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_file *f = open_file(v, 1);
+	uint8_t *buf = calloc(1, SIZE);
+	struct cfs_data_stats st;
+	struct model m = {.seed = 11};
+	uint64_t before;
+	unsigned i;
+
+	assert_non_null(buf);
+	assert_int_equal(write_at(f, 0, buf, SIZE), 0);
+	assert_int_equal(flush(f), 0);
+	for (i = 0; i < 16; i++)
+		assert_int_equal(read_at(f, (uint64_t)i * 65536, buf, 65536), 65536);
+	cfs_data_stats(v->data, &st);
+	before = st.readahead_bytes;
+	assert_true(before >= 1 << 20);
+	for (i = 0; i < N; i++)
+		assert_int_equal(read_at(f, (uint64_t)rnd(&m, SIZE / LEN) * LEN, buf, LEN), LEN);
+	cfs_data_stats(v->data, &st);
+	assert_true(st.readahead_bytes - before < (uint64_t)N * LEN / 4);
+	free(buf);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
 /* A stream must not stand still where a chunk begins whose list nobody has read yet. */
 static void read_ahead_crosses_chunks(void **state)
 {
@@ -1577,6 +1609,7 @@ int main(void)
 		cmocka_unit_test(old_attributes),
 		cmocka_unit_test(compaction_merges),
 		cmocka_unit_test(whole_blocks_while_they_pay),
+		cmocka_unit_test(random_reads_are_no_stream),
 		cmocka_unit_test(read_ahead_crosses_chunks),
 		cmocka_unit_test(read_ahead),
 		cmocka_unit_test(random_first_chunk),

@@ -25,15 +25,17 @@
 #define TOUCH                                                                                      \
 	"IF ? THEN UPDATE {node} SET nlink=nlink+?,mtime=?,ctime=?,mtimensec=?,ctimensec=? "       \
 	"WHERE inode=p_dir; END IF; "
-#define DIR_IS                                                                                     \
-	"n.inode=p_dir AND n.type=2 AND n.flags=? AND n.mode=? AND n.uid=? AND n.gid=? AND "       \
+#define DIR_IS "n.inode=p_dir AND " DIR_STILL
+#define DIR_STILL                                                                                  \
+	"n.type=2 AND n.flags=? AND n.mode=? AND n.uid=? AND n.gid=? AND "                         \
 	"COALESCE(n.parent,0)=? AND COALESCE(n.access_acl_id,0)=? AND "                            \
 	"COALESCE(n.default_acl_id,0)=? AND COALESCE(n.tier_id,0)=?"
 #define DIR_ROW	      "n.nlink,n.atime,n.mtime,n.ctime,n.atimensec,n.mtimensec,n.ctimensec"
 #define COMMIT_IF_ROW "IF FOUND_ROWS()<>1 THEN " GIVE_UP "END IF; COMMIT;"
-/* What the fate of a victim was decided by: 7 parameters. */
-#define VICTIM_IS                                                                                  \
-	"inode=p_ino AND type=p_type AND flags=? AND mode=? AND uid=? AND gid=? AND nlink=? AND "  \
+/* What the fate of an inode was decided by: 7 parameters. */
+#define VICTIM_IS "inode=p_ino AND type=p_type AND " STILL
+#define STILL                                                                                      \
+	"flags=? AND mode=? AND uid=? AND gid=? AND nlink=? AND "                                  \
 	"length=? AND COALESCE(parent,0)=?"
 /* A directory: nothing in it, nothing left of it. */
 #define EMPTY                                                                                      \
@@ -92,6 +94,55 @@ FUSED(write, BLOCK "DECLARE p_ino BIGINT DEFAULT ?; DECLARE p_indx INT DEFAULT ?
 		   "ctimensec=? WHERE inode=p_ino; "
 		   "SELECT {NODE},p_old,LENGTH(c.slices) FROM {node} n JOIN {chunk} c ON "
 		   "c.inode=n.inode AND c.indx=p_indx WHERE n.inode=p_ino; COMMIT;" END_BLOCK)
+
+/* A second name. */
+FUSED(link, BLOCK "DECLARE p_dir BIGINT DEFAULT ?; DECLARE p_ino BIGINT DEFAULT ?; "
+		  "DECLARE p_type INT DEFAULT ?; "
+		  "START TRANSACTION; "
+		  "UPDATE {node} SET nlink=nlink+1,parent=0,ctime=?,ctimensec=? WHERE " VICTIM_IS
+		  "; " MUST
+		  "INSERT INTO {edge}(parent,name,inode,type) VALUES(p_dir,?,p_ino,p_type); " TOUCH
+		  "SELECT " DIR_ROW " FROM {node} n WHERE " DIR_IS
+		  " LOCK IN SHARE MODE; " COMMIT_IF_ROW END_BLOCK)
+
+/*
+ * p_ino goes from p_src to p_dir, whose name may lead to p_old, of p_type: to the trash, or for
+ * good as in remove. The column: it has left chunks.
+ */
+FUSED(rename, BLOCK
+      "DECLARE p_src BIGINT DEFAULT ?; DECLARE p_dir BIGINT DEFAULT ?; "
+      "DECLARE p_ino BIGINT DEFAULT ?; DECLARE p_old BIGINT DEFAULT ?; "
+      "DECLARE p_type INT DEFAULT ?; DECLARE p_trash BIGINT DEFAULT ?; "
+      "DECLARE p_from VARBINARY(255) DEFAULT ?; DECLARE p_to VARBINARY(255) DEFAULT ?; "
+      "DECLARE p_us BIGINT DEFAULT ?; DECLARE p_sub INT DEFAULT ?; "
+      "DECLARE p_left INT DEFAULT 0; DECLARE p_x INT; "
+      "START TRANSACTION; "
+      "IF p_old<>0 AND p_old<p_ino THEN "
+      "SELECT 1 INTO p_x FROM {node} WHERE inode=p_old FOR UPDATE; END IF; "
+      "UPDATE {node} SET parent=?,ctime=p_us,ctimensec=p_sub WHERE inode=p_ino AND type=? "
+      "AND " STILL "; " MUST "IF p_old=0 THEN "
+      "UPDATE {edge} SET parent=p_dir,name=p_to WHERE parent=p_src AND name=p_from AND "
+      "inode=p_ino; " MUST "ELSE "
+      "DELETE FROM {edge} WHERE parent=p_src AND name=p_from AND inode=p_ino; " MUST
+      "UPDATE {edge} SET inode=p_ino,type=? WHERE parent=p_dir AND name=p_to AND "
+      "inode=p_old; " MUST "IF p_trash<>0 THEN "
+      "UPDATE {node} SET parent=?,ctime=p_us,ctimensec=p_sub WHERE inode=p_old AND "
+      "type=p_type AND " STILL "; " MUST
+      "INSERT INTO {edge}(parent,name,inode,type) VALUES(p_trash,?,p_old,p_type); "
+      "ELSE "
+      "DELETE FROM {node} WHERE inode=p_old AND type=p_type AND " STILL "; " MUST
+      "DELETE FROM {xattr} WHERE inode=p_old; "
+      "IF p_type=3 THEN DELETE FROM {symlink} WHERE inode=p_old; "
+      "ELSEIF p_type=1 AND EXISTS(SELECT 1 FROM {chunk} WHERE inode=p_old) THEN "
+      "SET p_left=1; INSERT IGNORE INTO {delfile}(inode,length,expire) VALUES(p_old,?,?); "
+      "END IF; END IF; END IF; "
+      "IF ? THEN UPDATE {node} SET mtime=p_us,ctime=p_us,mtimensec=p_sub,ctimensec=p_sub "
+      "WHERE inode=?; END IF; "
+      "IF ? THEN UPDATE {node} SET mtime=p_us,ctime=p_us,mtimensec=p_sub,ctimensec=p_sub "
+      "WHERE inode=?; END IF; "
+      "IF NOT EXISTS(SELECT 1 FROM {node} n WHERE n.inode=p_src AND " DIR_STILL ") THEN " GIVE_UP
+      "END IF; "
+      "SELECT p_left FROM {node} n WHERE " DIR_IS " LOCK IN SHARE MODE; " COMMIT_IF_ROW END_BLOCK)
 
 /* No block: every server takes it. */
 FUSED(setattr,

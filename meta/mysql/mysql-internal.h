@@ -163,9 +163,20 @@ void mysql_dir_row(const int64_t row[MYSQL_DIR_COLUMNS], struct cfs_attr *attr);
 	(int64_t)(touch), (int64_t)(nlink_d), sql_us((ctx)->now), sql_us((ctx)->now),              \
 		sql_sub_us((ctx)->now), sql_sub_us((ctx)->now)
 
-/* names.c remove.c write.c: members of struct cfs_engine_ops */
+/* The parameters of STILL. */
+#define MYSQL_STILL_FMT "iiiiiii"
+#define MYSQL_STILL_ARGS(v)                                                                        \
+	(int64_t)(v)->flags, (int64_t)(v)->mode, (int64_t)(v)->uid, (int64_t)(v)->gid,             \
+		(int64_t)(v)->nlink, (int64_t)(v)->length, (int64_t)(v)->parent
+
+/* names.c remove.c rename.c write.c: members of struct cfs_engine_ops */
 int mysql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 		   cfs_ino_t ino, struct cfs_entry *ret, struct cfs_usage *ret_usage);
+int mysql_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
+		  const char *name, size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage);
+int mysql_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		    const struct cfs_engine_rename *req, struct cfs_renamed *ret,
+		    struct cfs_usage *ret_usage);
 int mysql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
 		     const struct cfs_attr *in, struct cfs_attr *ret, struct cfs_usage *ret_usage);
 int mysql_op_unlink(struct cfs_engine *e, const struct cfs_ctx *ctx,

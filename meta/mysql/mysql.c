@@ -349,10 +349,10 @@ static const struct cfs_engine_ops engine = {
 	.setattr = mysql_op_setattr,
 	.touch_atime = sql_op_touch_atime,
 	.mknod = mysql_op_mknod,
-	.link = sql_op_link,
+	.link = mysql_op_link,
 	.unlink = mysql_op_unlink,
 	.rmdir = mysql_op_rmdir,
-	.rename = sql_op_rename,
+	.rename = mysql_op_rename,
 	.readdir = sql_op_readdir,
 	.commit_slice = mysql_op_commit_slice,
 };

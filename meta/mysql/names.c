@@ -95,6 +95,78 @@ int mysql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct
 	return 0;
 }
 
+/* ---- link ---- */
+
+struct link {
+	cfs_ino_t ino, parent;
+	const char *name;
+	size_t len;
+	struct cfs_attr attr, dir;
+};
+
+static int link_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
+{
+	struct mysql_db *db = (struct mysql_db *)m->sql.db;
+	struct link *a = arg;
+	struct cfs_attr *t = &a->attr;
+	int64_t row[MYSQL_DIR_COLUMNS];
+	bool touch;
+	int r = m->compound ? mysql_get_dir(m, a->parent, &a->dir) : -ENOENT;
+
+	if (!r)
+		r = sql_get_node(&m->sql, a->ino, false, t);
+	if (r)
+		return r == -ENOENT ? 0 : r;
+	if (cfs_rules_add_entry(ctx, a->parent, &a->dir) || t->type == CFS_TYPE_DIR ||
+	    (t->flags & (CFS_FLAG_IMMUTABLE | CFS_FLAG_APPEND)) || !t->nlink ||
+	    cfs_ino_is_trash(t->parent)) {
+		mysql_dir_forget(db, a->parent);
+		return 0;
+	}
+	touch = mysql_dir_claim_touch(db, ctx, a->parent, &a->dir, false);
+	r = mysql_fused_run(m, MYSQL_FUSED_link, row, MYSQL_DIR_COLUMNS,
+			    "iii"
+			    "ii" MYSQL_STILL_FMT "b" MYSQL_TOUCH_FMT MYSQL_DIR_FMT,
+			    (int64_t)a->parent, (int64_t)a->ino, (int64_t)t->type, sql_us(ctx->now),
+			    sql_sub_us(ctx->now), MYSQL_STILL_ARGS(t), a->name, a->len,
+			    MYSQL_TOUCH_ARGS(ctx, touch, 0), MYSQL_DIR_ARGS(&a->dir));
+	if (r <= 0)
+		mysql_dir_forget(db, a->parent);
+	return r == -EEXIST ? 0 : r;
+}
+
+static int link_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
+{
+	const struct link *a = arg;
+	struct sql_edge edge;
+	int r = sql_get_edge(&m->sql, a->parent, a->name, a->len, &edge);
+
+	if (r)
+		return r == -ENOENT ? 0 : r;
+	return edge.ino == a->ino;
+}
+
+int mysql_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
+		  const char *name, size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage)
+{
+	struct link a = {.ino = ino, .parent = parent, .name = name, .len = len};
+	int r = 0;
+
+	if (!cfs_core_changelog(e->core))
+		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_link, link_once, link_applied, &a);
+	if (!r)
+		return sql_op_link(e, ctx, ino, parent, name, len, ret, ret_usage);
+	if (r < 0)
+		return r;
+	a.attr.nlink++;
+	a.attr.parent = 0;
+	a.attr.ctime = ctx->now;
+	*ret = a.attr;
+	*ret_usage = (struct cfs_usage){.uid = a.attr.uid, .gid = a.attr.gid};
+	sql_usage_entry(ret_usage, parent, &a.attr, 1);
+	return 0;
+}
+
 /* ---- setattr: read, decide, write if nothing has changed ---- */
 
 struct setattr {

@@ -38,11 +38,6 @@ static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal
 	       !cfs_core_is_open(core, a->victim.ino);
 }
 
-#define VICTIM_FMT "iiiiiii"
-#define VICTIM_ARGS(v)                                                                             \
-	(int64_t)(v)->flags, (int64_t)(v)->mode, (int64_t)(v)->uid, (int64_t)(v)->gid,             \
-		(int64_t)(v)->nlink, (int64_t)(v)->length, (int64_t)(v)->parent
-
 static int to_trash(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a, bool touch,
 		    int64_t *row)
 {
@@ -54,11 +49,11 @@ static int to_trash(struct mysql_conn *m, const struct cfs_ctx *ctx, struct remo
 
 	return mysql_fused_run(m, MYSQL_FUSED_trash, row, MYSQL_DIR_COLUMNS,
 			       "iii"
-			       "iii" VICTIM_FMT "ibb" MYSQL_TOUCH_FMT MYSQL_DIR_FMT,
+			       "iii" MYSQL_STILL_FMT "ibb" MYSQL_TOUCH_FMT MYSQL_DIR_FMT,
 			       (int64_t)req->parent, (int64_t)a->victim.ino, (int64_t)v->type,
 			       (int64_t)(v->parent ? req->trash : 0), sql_us(ctx->now),
-			       sql_sub_us(ctx->now), VICTIM_ARGS(v), (int64_t)req->trash, name, len,
-			       req->name, req->name_len, MYSQL_TOUCH_ARGS(ctx, touch, -a->dir),
+			       sql_sub_us(ctx->now), MYSQL_STILL_ARGS(v), (int64_t)req->trash, name,
+			       len, req->name, req->name_len, MYSQL_TOUCH_ARGS(ctx, touch, -a->dir),
 			       MYSQL_DIR_ARGS(&a->parent));
 }
 
@@ -69,9 +64,9 @@ static int for_good(struct mysql_conn *m, const struct cfs_ctx *ctx, struct remo
 	const struct cfs_attr *v = &a->victim.attr;
 
 	return mysql_fused_run(m, MYSQL_FUSED_remove, row, MYSQL_DIR_COLUMNS + 1,
-			       "iii" VICTIM_FMT "bii" MYSQL_TOUCH_FMT MYSQL_DIR_FMT,
+			       "iii" MYSQL_STILL_FMT "bii" MYSQL_TOUCH_FMT MYSQL_DIR_FMT,
 			       (int64_t)req->parent, (int64_t)a->victim.ino, (int64_t)v->type,
-			       VICTIM_ARGS(v), req->name, req->name_len, (int64_t)v->length,
+			       MYSQL_STILL_ARGS(v), req->name, req->name_len, (int64_t)v->length,
 			       (int64_t)ctx->now.tv_sec, MYSQL_TOUCH_ARGS(ctx, touch, -a->dir),
 			       MYSQL_DIR_ARGS(&a->parent));
 }

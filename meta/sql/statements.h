@@ -63,6 +63,9 @@ SQL(put_symlink, "INSERT INTO {symlink}(inode,target) VALUES(?,?)")
 /* -- edges -- */
 SQL(lookup, "SELECT {NODE},n.inode FROM {edge} e JOIN {node} n ON n.inode=e.inode "
 	    "WHERE e.parent=? AND e.name=?")
+SQL(lookup_two, "SELECT {NODE},n.inode,e.parent=? AND e.name=? FROM {edge} e "
+		"JOIN {node} n ON n.inode=e.inode "
+		"WHERE (e.parent=? AND e.name=?) OR (e.parent=? AND e.name=?)")
 SQL(get_edge, "SELECT inode,type FROM {edge} WHERE parent=? AND name=?")
 SQL(put_edge, "INSERT INTO {edge}(parent,name,inode,type) VALUES(?,?,?,?)")
 SQL(each_parent, "SELECT parent,name FROM {edge} WHERE inode=?")

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rename in two round trips: both names are looked up, then all is done if it still is so. */
+#include <errno.h>
+
+#include "mysql-internal.h"
+
+struct rename {
+	const struct cfs_engine_rename *req;
+	struct cfs_attr src_dir, dst_dir;
+	struct cfs_entry src, dst; /* dst.ino 0: the name is free */
+	struct cfs_removed victim;
+};
+
+static int look(struct mysql_conn *m, struct rename *a)
+{
+	const struct cfs_rename *q = &a->req->r;
+	struct sql_conn *c = &m->sql;
+	int r = sql_query(c, SQL_lookup_two, "ibibib", (int64_t)q->src_parent, q->src_name,
+			  q->src_len, (int64_t)q->src_parent, q->src_name, q->src_len,
+			  (int64_t)q->dst_parent, q->dst_name, q->dst_len);
+
+	a->src.ino = a->dst.ino = 0;
+	while (!r && (r = sql_next(c, SQL_lookup_two)) > 0) {
+		struct cfs_entry *e =
+			sql_int(c, SQL_lookup_two, SQL_NODE_COLUMNS + 1) ? &a->src : &a->dst;
+
+		sql_node_columns(c, SQL_lookup_two, 0, &e->attr);
+		e->ino = (cfs_ino_t)sql_int(c, SQL_lookup_two, SQL_NODE_COLUMNS);
+		r = 0;
+	}
+	return r;
+}
+
+/* 1: as good as all renames. Whatever is special or refused goes the generic way. */
+static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct rename *a)
+{
+	const struct cfs_rename *q = &a->req->r;
+	const struct cfs_attr *src = &a->src.attr, *dst = &a->dst.attr;
+	bool trash = a->req->trash && !(dst->flags & CFS_FLAG_SKIP_TRASH);
+
+	if (!a->src.ino || a->src.ino == a->dst.ino || a->src.ino == q->dst_parent ||
+	    cfs_ino_is_trash(q->src_parent) || cfs_ino_is_trash(q->dst_parent) ||
+	    (src->type == CFS_TYPE_DIR && q->src_parent != q->dst_parent) ||
+	    cfs_rules_remove_entry(ctx, q->src_parent, &a->src_dir, src))
+		return 0;
+	a->victim = (struct cfs_removed){.fate = CFS_FATE_NONE};
+	if (!a->dst.ino)
+		return !cfs_rules_add_entry(ctx, q->dst_parent, &a->dst_dir);
+	if ((q->flags & CFS_RENAME_NOREPLACE) || src->type == CFS_TYPE_DIR ||
+	    dst->type == CFS_TYPE_DIR || dst->nlink != 1 ||
+	    cfs_rules_remove_entry(ctx, q->dst_parent, &a->dst_dir, dst))
+		return 0;
+	a->victim.fate = trash ? CFS_FATE_TRASHED : CFS_FATE_DELETED;
+	return trash || dst->type != CFS_TYPE_FILE ||
+	       !cfs_core_is_open(m->sql.db->engine.core, a->dst.ino);
+}
+
+static int run(struct mysql_conn *m, const struct cfs_ctx *ctx, struct rename *a)
+{
+	struct mysql_db *db = (struct mysql_db *)m->sql.db;
+	const struct cfs_rename *q = &a->req->r;
+	const struct cfs_attr *src = &a->src.attr, *dst = &a->dst.attr;
+	bool same = q->src_parent == q->dst_parent;
+	cfs_ino_t first = q->src_parent, second = q->dst_parent;
+	bool touch_src = mysql_dir_claim_touch(db, ctx, q->src_parent, &a->src_dir, false);
+	bool touch_dst = !same && mysql_dir_claim_touch(db, ctx, q->dst_parent, &a->dst_dir, false);
+	bool swap = first > second;
+	cfs_ino_t trash = a->victim.fate == CFS_FATE_TRASHED ? a->req->trash : 0;
+	char name[CFS_NAME_MAX + 1];
+	size_t len = 0;
+	int64_t left = 0;
+	int r;
+
+	if (trash)
+		len = cfs_rules_trash_name(q->dst_parent, a->dst.ino, q->dst_name, q->dst_len,
+					   name);
+	r = mysql_fused_run(
+		m, MYSQL_FUSED_rename, &left, 1,
+		"iiiiiibbii"
+		"ii" MYSQL_STILL_FMT "ii" MYSQL_STILL_FMT "b" MYSQL_STILL_FMT
+		"iiiiii" MYSQL_DIR_FMT MYSQL_DIR_FMT,
+		(int64_t)q->src_parent, (int64_t)q->dst_parent, (int64_t)a->src.ino,
+		(int64_t)a->dst.ino, (int64_t)dst->type, (int64_t)trash, q->src_name, q->src_len,
+		q->dst_name, q->dst_len, sql_us(ctx->now), sql_sub_us(ctx->now),
+		(int64_t)(src->parent ? q->dst_parent : 0), (int64_t)src->type,
+		MYSQL_STILL_ARGS(src), (int64_t)src->type, (int64_t)(dst->parent ? trash : 0),
+		MYSQL_STILL_ARGS(dst), name, len, MYSQL_STILL_ARGS(dst), (int64_t)dst->length,
+		(int64_t)ctx->now.tv_sec, (int64_t)(swap ? touch_dst : touch_src),
+		(int64_t)(swap ? second : first), (int64_t)(swap ? touch_src : touch_dst),
+		(int64_t)(swap ? first : second), MYSQL_DIR_ARGS(&a->src_dir),
+		MYSQL_DIR_ARGS(&a->dst_dir));
+	a->victim.has_data = left;
+	return r;
+}
+
+static int rename_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
+{
+	struct mysql_db *db = (struct mysql_db *)m->sql.db;
+	struct rename *a = arg;
+	const struct cfs_rename *q = &a->req->r;
+	int r;
+
+	if (!m->compound)
+		return 0;
+	r = mysql_get_dir(m, q->src_parent, &a->src_dir);
+	if (!r)
+		r = mysql_get_dir(m, q->dst_parent, &a->dst_dir);
+	if (r)
+		return r == -ENOENT ? 0 : r;
+	r = look(m, a);
+	if (!r)
+		r = judge(m, ctx, a);
+	if (r > 0)
+		r = run(m, ctx, a);
+	if (r > 0) {
+		mysql_dir_forget(db, a->src.ino);
+		return 1;
+	}
+	mysql_dir_forget(db, q->src_parent);
+	mysql_dir_forget(db, q->dst_parent);
+	return r == -EEXIST ? 0 : r;
+}
+
+/* The target name leads to what was moved; else it has not been, or it has gone on since. */
+static int rename_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
+{
+	struct rename *a = arg;
+	const struct cfs_rename *q = &a->req->r;
+	struct sql_edge edge;
+	int r = sql_get_edge(&m->sql, q->dst_parent, q->dst_name, q->dst_len, &edge);
+
+	if (r)
+		return r == -ENOENT ? 0 : r;
+	a->victim.has_data = a->victim.fate == CFS_FATE_DELETED;
+	return edge.ino == a->src.ino;
+}
+
+static void count(struct rename *a, const struct cfs_ctx *ctx, struct cfs_usage *u)
+{
+	const struct cfs_rename *q = &a->req->r;
+	struct cfs_attr *src = &a->src.attr, *dst = &a->dst.attr;
+
+	src->ctime = ctx->now;
+	if (src->parent)
+		src->parent = q->dst_parent;
+	if (q->src_parent != q->dst_parent) {
+		sql_usage_entry(u, q->src_parent, src, -1);
+		sql_usage_entry(u, q->dst_parent, src, 1);
+	}
+	if (a->victim.fate == CFS_FATE_NONE)
+		return;
+	sql_usage_entry(u, q->dst_parent, dst, -1);
+	if (a->victim.fate == CFS_FATE_DELETED) {
+		sql_usage_inode(u, dst, -1);
+		return;
+	}
+	dst->ctime = ctx->now;
+	if (dst->parent)
+		dst->parent = a->req->trash;
+	sql_usage_entry(u, a->req->trash, dst, 1);
+}
+
+int mysql_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		    const struct cfs_engine_rename *req, struct cfs_renamed *ret,
+		    struct cfs_usage *ret_usage)
+{
+	struct rename a = {.req = req};
+	int r = 0;
+
+	if (!cfs_core_changelog(e->core) && !(req->r.flags & ~CFS_RENAME_NOREPLACE))
+		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_rename, rename_once, rename_applied,
+				&a);
+	if (!r)
+		return sql_op_rename(e, ctx, req, ret, ret_usage);
+	if (r < 0)
+		return r;
+	*ret_usage = (struct cfs_usage){0};
+	count(&a, ctx, ret_usage);
+	*ret = (struct cfs_renamed){.moved = a.src, .victim = a.victim};
+	ret->victim.ino = a.dst.ino;
+	if (a.dst.ino)
+		ret->victim.attr = a.dst.attr;
+	return 0;
+}

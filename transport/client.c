@@ -325,6 +325,14 @@ static void copy_in(struct cfs_peer_get *g, const uint8_t *data, size_t n)
 	}
 }
 
+static void server_leaves(struct cfs_client *cc)
+{
+	pthread_mutex_lock(&cc->peer->lock);
+	cc->usable = false;
+	pthread_mutex_unlock(&cc->peer->lock);
+	cc->c.state = CFS_CONN_DRAINING;
+}
+
 static int answer_begins(struct cfs_client *cc, const struct cfs_frame *f)
 {
 	struct cfs_peer_get *g;
@@ -333,6 +341,8 @@ static int answer_begins(struct cfs_client *cc, const struct cfs_frame *f)
 	g = find(cc, f->id);
 	pthread_mutex_unlock(&cc->peer->lock);
 	if (f->status) {
+		if (f->status == CFS_STATUS_LEAVING)
+			server_leaves(cc);
 		if (g)
 			finish(cc, g, cfs_wire_errno_of(f->status));
 		return 0;
@@ -352,10 +362,7 @@ static int got_frame(struct cfs_client *cc, const struct cfs_frame *f)
 	case CFS_FRAME_ANSWER:
 		return answer_begins(cc, f);
 	case CFS_FRAME_DRAIN:
-		pthread_mutex_lock(&cc->peer->lock);
-		cc->usable = false;
-		pthread_mutex_unlock(&cc->peer->lock);
-		cc->c.state = CFS_CONN_DRAINING;
+		server_leaves(cc);
 		return 0;
 	default:
 		return -EPROTO;

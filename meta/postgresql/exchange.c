@@ -95,15 +95,15 @@ static bool is_expected(int error)
 	return error == -EAGAIN || error == -EEXIST || error == -ENOTCONN || error == -EINVAL;
 }
 
-static void forget_named(struct pg_conn *s)
+static void forget_named(struct pg_conn *s, const char *state, int id)
 {
 	struct pg_db *db = pg_db(s->sql.db);
 
 	s->sql.broken = true;
 	if (!atomic_exchange(&db->unnamed, true))
 		cfs_warn("a pooler between here and the server loses prepared statements, going on "
-			 "without: database=%s",
-			 db->sql.where);
+			 "without: database=%s statement=%s code=%s",
+			 db->sql.where, stmt_name(id), state);
 }
 
 int pg_error(struct pg_conn *s, const PGresult *result, int id)
@@ -116,7 +116,7 @@ int pg_error(struct pg_conn *s, const PGresult *result, int id)
 		return -ENOTCONN;
 	r = sqlstate_error(state ? state : "", id);
 	if (r == -EAGAIN && (!strcmp(state, "26000") || !strcmp(state, "42P05")))
-		forget_named(s);
+		forget_named(s, state, id);
 	else if (r == -EAGAIN && !strcmp(state, "0A000"))
 		s->sql.broken = true;
 	if (!is_expected(r))

@@ -129,7 +129,10 @@ static bool is_known(struct pg_db *db, size_t table, unsigned column)
 	return known;
 }
 
-/* Columns come and do not go: only those that are missing are asked for again. */
+/*
+ * Columns come and do not go: only those that are missing are asked for again. Where there is no
+ * answer the column is taken to be there, and the operation is tried again when that was wrong.
+ */
 bool pg_has_column(struct sql_conn *c, const char *table, const char *column)
 {
 	struct pg_db *db = pg_db(c->db);
@@ -137,12 +140,15 @@ bool pg_has_column(struct sql_conn *c, const char *table, const char *column)
 	uint32_t *have;
 	size_t t = 0;
 	unsigned i = 0;
+	int r;
 
 	while (sql_tables[t].name && strcmp(sql_tables[t].name, table) != 0)
 		t++;
 	if (!sql_tables[t].name) {
 		snprintf(name, sizeof(name), "%s%s", bare_prefix(c), table);
-		return exists(c, name, column) > 0;
+		r = exists(c, name, column);
+		c->conflict = c->conflict || r < 0;
+		return r != 0;
 	}
 	while (sql_tables[t].columns[i].name && strcmp(sql_tables[t].columns[i].name, column) != 0)
 		i++;
@@ -150,8 +156,9 @@ bool pg_has_column(struct sql_conn *c, const char *table, const char *column)
 		return true;
 	have = calloc(count_tables(), sizeof(*have));
 	if (!have || read_columns(c, have)) {
+		c->conflict = true;
 		free(have);
-		return false;
+		return true;
 	}
 	pthread_mutex_lock(&db->columns.lock);
 	free(db->columns.have);

@@ -21,6 +21,7 @@
 #define SERVER_CONNS	16
 #define SERVER_IDLE_S	300
 #define SWEEP_PERIOD_MS 1000
+#define FULL_MS		5000
 
 #define DEFAULT_TIMEOUT_MS 30000
 #define RETRY_BASE_MS	   1
@@ -250,6 +251,27 @@ static struct sql_conn *borrow_writer(struct sql_db *db)
 
 /* ---- the pool ---- */
 
+/* Under pool.lock. A server that had no room for one more is asked again after a while. */
+static bool may_connect(const struct sql_db *db)
+{
+	if (db->pool.n_conns >= db->pool.max_conns)
+		return false;
+	return !db->pool.full_until || db->pool.n_conns < db->pool.full_conns ||
+	       cfs_deadline_passed(db->pool.full_until);
+}
+
+/* Under pool.lock, after connecting failed. 0: there are other connections to be waited for. */
+static int give_up(struct sql_db *db, int error)
+{
+	db->pool.n_conns--;
+	pthread_cond_signal(&db->pool.returned);
+	if (error != -ENOTCONN || !db->pool.n_conns)
+		return error;
+	db->pool.full_conns = db->pool.n_conns;
+	db->pool.full_until = cfs_deadline_in(FULL_MS);
+	return 0;
+}
+
 static int pooled(struct sql_db *db, cfs_deadline_t deadline, bool quick, struct sql_conn **ret)
 {
 	uint64_t commits = atomic_load_explicit(&db->commits, memory_order_relaxed);
@@ -264,29 +286,23 @@ static int pooled(struct sql_db *db, cfs_deadline_t deadline, bool quick, struct
 			c = db->pool.idle;
 			db->pool.idle = c->next;
 			c->commits = commits;
-		} else if (db->pool.n_conns < db->pool.max_conns) {
+		} else if (may_connect(db)) {
 			db->pool.n_conns++;
-			break;
+			pthread_mutex_unlock(&db->pool.lock);
+			r = connect_again(db, !db->dialect->single_writer && !db->read_only, &c);
+			pthread_mutex_lock(&db->pool.lock);
+			if (r)
+				r = give_up(db, r);
+			else
+				c->commits = commits;
 		} else {
 			r = cfs_cond_wait(&db->pool.returned, &db->pool.lock, deadline);
 		}
 	}
 	pthread_mutex_unlock(&db->pool.lock);
-	if (r)
-		return r;
-	if (!c) {
-		r = connect_again(db, !db->dialect->single_writer && !db->read_only, &c);
-		if (r) {
-			pthread_mutex_lock(&db->pool.lock);
-			db->pool.n_conns--;
-			pthread_cond_signal(&db->pool.returned);
-			pthread_mutex_unlock(&db->pool.lock);
-			return r;
-		}
-		c->commits = commits;
-	}
-	*ret = c;
-	return 0;
+	if (!r)
+		*ret = c;
+	return r;
 }
 
 int sql_acquire_writer(struct sql_db *db, cfs_deadline_t deadline, struct sql_conn **ret)

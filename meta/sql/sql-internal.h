@@ -54,6 +54,8 @@ struct sql_db {
 		unsigned n_conns, max_conns, max_idle;
 		uint64_t idle_ms, life_ms; /* of a connection, 0: no limit */
 		uint64_t swept_ms;
+		cfs_deadline_t full_until; /* no more than full_conns until then */
+		unsigned full_conns;
 	} pool;
 };
 

@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PostgreSQL as metadata engine: what its users meet besides a server that works."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import cachefs_check
+import fixtures
+import servers
+from cachefs import BIN, SLOW, Volume, wait_until
+from countproxy import CountingProxy
+from test_fixtures import differences, manifest, nothing, wanted
+
+pytestmark = pytest.mark.skipif(
+    not (BIN / "cachefs-postgresql.so").exists(), reason="built without PostgreSQL"
+)
+
+
+def volume(ws, url, name="vol", **options):
+    v = Volume.__new__(Volume)
+    v.attach(ws, name, url, ws.path(name + "-bucket"))
+    v.format(**options)
+    return v
+
+
+def verify(v, db):
+    found, _ = cachefs_check.check(db.url, str(v.bucket), cachefs_check.Options())
+    assert not found, found
+
+
+@pytest.fixture
+def db(ws):
+    database = servers.postgres_server().database()
+    ws.cleanups.append(database.drop)
+    return database
+
+
+@pytest.fixture
+def own():
+    """A server of its own, durable, to be killed."""
+    with servers.Postgres("-c", "fsync=on", "-c", "synchronous_commit=on") as server:
+        yield server
+
+
+def query(db, text, *args):
+    c = db.connect()
+    c.autocommit = True
+    try:
+        with c.cursor() as cur:
+            cur.execute(text, args)
+            return cur.fetchall() if cur.description else None
+    finally:
+        c.close()
+
+
+# ---- volumes of the other client ----
+
+
+def test_fixture_matches_manifest(ws, db):
+    db.load_fixture("postgres")
+    v = Volume.__new__(Volume)
+    bucket = fixtures.unpack_objects("postgres", ws.path("fixture"))
+    v.attach(ws, "fix", db.url, pathlib.Path(bucket))
+    v.fixture_name = "postgres"
+    before = schema(db)
+    m = v.mount("no-bgjob")
+    nothing(differences(manifest(ws, m), wanted("postgres"), parts=("entries", "trash")))
+    (m.path / "mine").write_bytes(b"x" * 100000)
+    os.rename(m.path / "mine", m.path / "mine2")
+    assert (m.path / "mine2").read_bytes() == b"x" * 100000
+    os.unlink(m.path / "mine2")
+    m.umount()
+    assert {t: c for t, c in schema(db).items() if "cachefs" not in t} == before
+
+
+def schema(db):
+    """Columns, keys and indexes by table."""
+    out = {}
+    for table, *column in query(
+        db,
+        "SELECT table_name, column_name, data_type, is_nullable, column_default, "
+        "character_maximum_length FROM information_schema.columns "
+        "WHERE table_schema='public' ORDER BY 1, 2",
+    ):
+        out.setdefault(table, []).append(column)
+    for table, *index in query(
+        db, "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname='public' ORDER BY 1, 2"
+    ):
+        out.setdefault(table, []).append(index)
+    return {t: c for t, c in out.items() if not t.startswith("pg_")}
+
+
+def test_tables_are_those_of_the_other_client(ws, db):
+    volume(ws, db.url)
+    theirs = servers.postgres_server().database()
+    ws.cleanups.append(theirs.drop)
+    theirs.load_fixture("postgres")
+    want = schema(theirs)
+    got = schema(db)
+    assert set(want) <= set(got)
+    for table in want:
+        assert got[table] == want[table], table
+
+
+# ---- names ----
+
+
+def test_names_come_back(ws, db):
+    """Quotes, backslashes, invalid UTF-8, 255 bytes."""
+    v = volume(ws, db.url)
+    m = v.mount()
+    top = os.fsencode(str(m.path))
+    names = [b"a'b\"c`d", b"back\\slash\\'", b"$1 ? {node} %s", b"\xff\xfe\x80", b"\n\t\x01", b"x" * 255]
+    names += ["é\u202e".encode(), b"'; DROP TABLE jfs_node; --"]
+    for n in names:
+        with open(top + b"/" + n, "wb") as f:
+            f.write(n)
+        os.symlink(n, top + b"/l" + n[:200])
+        os.setxattr(top + b"/" + n, "user.x", n)
+    m = m.remount()
+    assert set(os.listdir(top)) == {*names, *(b"l" + n[:200] for n in names)}
+    for n in names:
+        with open(top + b"/" + n, "rb") as f:
+            assert f.read() == n
+        assert os.readlink(top + b"/l" + n[:200]) == n
+        assert os.getxattr(top + b"/" + n, "user.x") == n
+        os.rename(top + b"/" + n, top + b"/l" + n[:200])
+    assert set(os.listdir(top)) == {b"l" + n[:200] for n in names}
+    m.umount()
+    verify(v, db)
+
+
+# ---- ways to reach a server ----
+
+
+def test_unix_socket_schema_and_prefix(ws, db):
+    query(db, 'CREATE SCHEMA "Other one"')
+    v = volume(ws, db.unix_url + "&search_path=Other%20one&table_prefix=Px")
+    m = v.mount()
+    (m.path / "f").write_bytes(b"1")
+    m.umount()
+    rows = query(db, 'SELECT count(*) FROM "Other one"."jfs_Px_edge"')
+    assert rows == [(1,)]
+
+
+def test_password_from_the_environment(ws, db, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("  %s \n" % servers.PASSWORD)
+    bare = db.url.replace(":" + servers.QUOTED + "@", "@")
+    for env in ({"META_PASSWORD": servers.PASSWORD}, {"META_PASSWORD_FILE": str(secret)}):
+        r = ws.run("cachefs", "status", bare, env=env)
+        assert "not formatted" in r.stderr or "no volume" in r.stderr, r.stderr
+    r = ws.run("cachefs", "status", bare)
+    assert r.returncode and "META_PASSWORD" in r.stderr, r.stderr
+
+
+@pytest.fixture
+def pooler(ws, own):
+    """pgbouncer in transaction mode; the version of Debian 12 knows no prepared statements."""
+    port = servers.free_port()
+    home = own.dir / "bouncer"
+    home.mkdir()
+    users = home / "users"
+    users.write_text('"%s" "%s"\n' % (servers.USER, servers.PASSWORD))
+    ini = home / "ini"
+    ini.write_text(
+        "[databases]\n* = host=%s port=%d\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port=%d\n"
+        "unix_socket_dir=\nauth_type=plain\nauth_file=%s\npool_mode=transaction\n"
+        "default_pool_size=3\nmax_client_conn=200\n" % (own.dir, own.port, port, users)
+    )
+    own.start() if own.process is None else None
+    p = subprocess.Popen(
+        [servers.find("pgbouncer", "/usr/sbin"), str(ini)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        **own._as_user(),
+    )
+    ws.children.append(p)
+    time_out = time.monotonic() + 20 * SLOW
+    while True:
+        with contextlib.suppress(OSError):
+            servers.socket.create_connection(("127.0.0.1", port)).close()
+            break
+        assert time.monotonic() < time_out
+    return port
+
+
+def test_pgbouncer_in_transaction_mode(ws, own, pooler):
+    db = own.database()
+    v = volume(ws, db.url.replace(":%d" % own.port, ":%d" % pooler))
+    mounts = [v.mount(), v.mount()]
+    jobs = []
+    for n, m in enumerate(mounts):
+        for k in range(3):
+            jobs.append(ws.python(WORK, m.path / ("w%d-%d" % (n, k)), "60"))
+    for j in jobs:
+        assert j.wait(60 * SLOW) == 0
+    for m in mounts:
+        m.umount()
+    verify(v, db)
+
+
+WORK = """
+import os, sys
+top, n = sys.argv[1], int(sys.argv[2])
+os.mkdir(top)
+for i in range(n):
+    p = "%s/f%d" % (top, i)
+    with open(p, "wb") as f: f.write(b"x" * i)
+    os.rename(p, p + "r")
+    assert os.stat(p + "r").st_size == i
+    if i % 3 == 0: os.unlink(p + "r")
+    if i % 5 == 0: os.mkdir(p); os.rmdir(p)
+    if i % 7 == 1 and i % 3: os.link(p + "r", p + "l"); os.chmod(p + "l", 0o600)
+"""
+
+
+# ---- clear messages ----
+
+
+def refused(ws, url, *words, env=None):
+    r = ws.run("cachefs", "format", url, "vol", "--storage", "file", "--bucket", ws.path("b"), env=env)
+    assert r.returncode, r.stdout
+    for w in words:
+        assert w in r.stderr, r.stderr
+    assert servers.PASSWORD not in r.stderr and servers.QUOTED not in r.stderr
+    return r.stderr
+
+
+def test_wrong_password(ws, db):
+    refused(ws, db.url.replace(servers.QUOTED, "wrong"), "password authentication failed")
+
+
+def test_no_such_database(ws, db):
+    refused(ws, db.url.replace("/" + db.name, "/nowhere"), "nowhere", "does not exist", "createdb")
+
+
+def test_nobody_listens(ws, db):
+    port = servers.free_port()
+    refused(ws, db.url.replace(":%d" % db.server.port, ":%d" % port), str(port), "refused")
+
+
+def test_unknown_option(ws, db):
+    refused(ws, db.url + "&sslmoode=disable", "sslmoode")
+
+
+def test_no_privilege(ws, db):
+    query(db, "DROP ROLE IF EXISTS weak")
+    query(db, "CREATE ROLE weak LOGIN PASSWORD 'weak'")
+    url = db.url.replace("%s:%s@" % (servers.USER, servers.QUOTED), "weak:weak@")
+    refused(ws, url, "permission denied")
+
+
+def test_too_many_connections(ws):
+    with servers.Postgres("-c", "max_connections=8", "-c", "superuser_reserved_connections=3") as s:
+        d = s.database()
+        query(d, "CREATE ROLE plain LOGIN PASSWORD 'plain'")
+        query(d, "ALTER DATABASE %s OWNER TO plain" % d.name)
+        url = d.url.replace("%s:%s@" % (servers.USER, servers.QUOTED), "plain:plain@")
+        v = volume(ws, url)
+        m = v.mount()
+        # The mount makes do with what it gets.
+        jobs = [ws.python(WORK, m.path / ("w%d" % k), "20") for k in range(8)]
+        for j in jobs:
+            assert j.wait(60 * SLOW) == 0
+        taken = []
+        with contextlib.suppress(Exception):
+            while True:
+                taken.append(servers_connect(s, d.name))
+        r = ws.run("cachefs", "status", url)
+        assert r.returncode and "connection" in r.stderr, r.stderr
+        for c in taken:
+            c.close()
+        m.umount()
+
+
+def servers_connect(s, name):
+    import psycopg2
+
+    return psycopg2.connect(host="127.0.0.1", port=s.port, user="plain", password="plain", dbname=name)
+
+
+# ---- several mounts, lost servers ----
+
+
+def test_two_mounts_share_directories(ws, db):
+    v = volume(ws, db.url)
+    a, b = v.mount("attr-cache=0,entry-cache=0,dir-entry-cache=0"), v.mount(
+        "attr-cache=0,entry-cache=0,dir-entry-cache=0"
+    )
+    (a.path / "d").mkdir()
+    jobs = [
+        ws.python(STORM, m.path / "d", str(seed), "150", stderr=subprocess.PIPE)
+        for seed, m in enumerate([a, b, a, b])
+    ]
+    for j in jobs:
+        out = j.communicate(timeout=80 * SLOW)[1]
+        assert j.returncode == 0, out.decode()
+    a.umount()
+    b.umount()
+    verify(v, db)
+
+
+STORM = """
+import errno, os, random, sys
+top, seed, n = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+r = random.Random(seed)
+fine = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY, errno.EISDIR, errno.ENOTDIR, errno.EPERM, errno.EINVAL,
+        errno.ESTALE, errno.EBUSY)
+name = lambda: "%s/n%d" % (top, r.randrange(12))
+sub = lambda: r.choice([name(), name() + "/x", name() + "/y"])
+def write():
+    with open(sub(), "ab") as f: f.write(b"z" * r.randrange(5000))
+ops = [write, write, lambda: os.mkdir(sub()), lambda: os.rmdir(sub()), lambda: os.unlink(sub()),
+       lambda: os.rename(sub(), sub()), lambda: os.link(sub(), sub()), lambda: os.truncate(sub(), r.randrange(9000)),
+       lambda: os.symlink("t", sub()), lambda: os.listdir(top), lambda: os.utime(sub())]
+for _ in range(n):
+    try: r.choice(ops)()
+    except OSError as e:
+        if e.errno not in fine: raise
+"""
+
+
+def test_server_killed_and_restarted(ws, own):
+    """In the middle of work: operations wait, nothing is half done, nothing is done twice."""
+    db = own.database()
+    v = volume(ws, db.url)
+    m = v.mount()
+    m.allow("database|connection|engine")
+    job = ws.python(WORK, m.path / "w", "300", stderr=subprocess.PIPE)
+    for _ in range(2):
+        done = len(os.listdir(m.path / "w")) if (m.path / "w").exists() else 0
+        wait_until(lambda: job.poll() is not None or len(os.listdir(m.path)) > 0, 20)
+        wait_until(
+            lambda: job.poll() is not None or len(os.listdir(m.path / "w")) > done + 15, 40
+        )
+        own.kill9()
+        own.start()
+    err = job.communicate(timeout=80 * SLOW)[1]
+    assert job.returncode == 0, err.decode()
+    names = set(os.listdir(m.path / "w"))
+    want = {"f%dr" % i for i in range(300) if i % 3} | {"f%dl" % i for i in range(300) if i % 7 == 1 and i % 3}
+    assert names == want
+    m.umount()
+    found, _ = cachefs_check.check(db.url, str(v.bucket), cachefs_check.Options())
+    # counters are written once a second and may have been lost with an answer
+    assert not [f for f in found if f[0] not in ("counter", "dirstat")], found
+
+
+def test_answers_lost_on_the_way(ws, db):
+    """The network drops connections at random moments: a create or write is done once."""
+    with CountingProxy(db.server.port) as proxy:
+        v = volume(ws, db.url.replace(":%d" % db.server.port, ":%d" % proxy.port))
+        m = v.mount()
+        m.allow("database|connection|engine|usage")
+        job = ws.python(WORK, m.path / "w", "200", stderr=subprocess.PIPE)
+        end = threading.Event()
+
+        def cutter():
+            while not end.wait(0.15):
+                proxy.cut()
+
+        t = threading.Thread(target=cutter, daemon=True)
+        t.start()
+        err = job.communicate(timeout=80 * SLOW)[1]
+        end.set()
+        t.join()
+        assert job.returncode == 0, err.decode()
+        assert len(os.listdir(m.path / "w")) == len(
+            {"f%dr" % i for i in range(200) if i % 3} | {"f%dl" % i for i in range(200) if i % 7 == 1 and i % 3}
+        )
+        m.umount()
+        assert "pooler" not in m.log()
+    found, _ = cachefs_check.check(db.url, str(v.bucket), cachefs_check.Options())
+    assert not [f for f in found if f[0] not in ("counter", "dirstat")], found
+
+
+def test_server_away_is_eio_in_time(ws, own):
+    db = own.database()
+    v = volume(ws, db.url)
+    m = v.mount("meta-timeout=3,io-timeout=3,attr-cache=0,entry-cache=0,dir-entry-cache=0")
+    m.allow("database|connection|engine")
+    (m.path / "f").write_bytes(b"1")
+    own.kill9()
+    began = time.monotonic()
+    with pytest.raises(OSError) as e:
+        os.stat(m.path / "f2")
+    assert e.value.errno == 5
+    assert time.monotonic() - began < 15 * SLOW
+    own.start()
+    assert (m.path / "f").read_bytes() == b"1"
+    (m.path / "g").write_bytes(b"2")
+    m.umount()
+
+
+@pytest.mark.deadline(150)
+def test_failover_to_a_standby(ws):
+    """Two hosts in the URL; the primary dies, the standby is promoted, the mount goes on."""
+    with servers.Postgres("-c", "fsync=on", "-c", "synchronous_commit=on", "-c", "wal_level=replica") as one:
+        (one.data / "pg_hba.conf").open("a").write("\nlocal replication all trust\n")
+        db = one.database()
+        two = standby_of(one)
+        try:
+            two.start()
+            query(db, "ALTER SYSTEM SET synchronous_standby_names='*'")
+            query(db, "SELECT pg_reload_conf()")
+            hosts = "127.0.0.1:%d,127.0.0.1:%d" % (one.port, two.port)
+            v = volume(ws, db.url.replace("127.0.0.1:%d" % one.port, hosts))
+            alone = db.url.replace(":%d" % one.port, ":%d" % two.port)
+            ws.path("standby").mkdir()
+            r = ws.run("cachefs", "mount", alone, ws.path("standby"))
+            assert r.returncode and "read-only" in r.stderr, r.stderr
+            m = v.mount()
+            m.allow("database|connection|engine")
+            job = ws.python(WORK, m.path / "w", "150", stderr=subprocess.PIPE)
+            wait_until(lambda: (m.path / "w").exists() and len(os.listdir(m.path / "w")) > 20, 30)
+            one.kill9()
+            two.run(servers.find("pg_ctl", *two.folders), "promote", "-D", two.data)
+            err = job.communicate(timeout=80 * SLOW)[1]
+            assert job.returncode == 0, err.decode()
+            m.umount()
+        finally:
+            two.close()
+
+
+def standby_of(one):
+    two = servers.Postgres.__new__(servers.Postgres)
+    servers.Server.__init__(two)
+    two.options, two.data = one.options, two.dir / "data"
+    two.run(
+        servers.find("pg_basebackup", *one.folders),
+        *("-h", one.dir, "-p", one.port, "-U", servers.USER, "-D", two.data, "-R", "-X", "stream"),
+        *("-c", "fast"),
+    )
+    os.chmod(two.data, 0o700)
+    return two

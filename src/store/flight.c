@@ -56,6 +56,7 @@ struct held {
 struct want {
 	unsigned first, last; /* slots */
 	bool wider;	      /* a large part of a block means all of it */
+	bool whole;	      /* so does any part */
 	cfs_deadline_t deadline;
 };
 
@@ -160,9 +161,9 @@ static bool holds(const struct held *held, const struct flight *f)
  * Makes a run of missing slots as long as it can be when it is a quarter of the block or more: that
  * much costs nearly as much as the whole.
  */
-static void widen(const struct block *block, unsigned *from, unsigned *n)
+static void widen(const struct block *block, bool whole, unsigned *from, unsigned *n)
 {
-	if ((uint64_t)*n * CFS_PAGE_LARGE * WIDEN_PARTS < block->id.len)
+	if (!whole && (uint64_t)*n * CFS_PAGE_LARGE * WIDEN_PARTS < block->id.len)
 		return;
 	while (*from > 0 && !block->slots[*from - 1].page && !block->slots[*from - 1].flight) {
 		(*from)--;
@@ -209,8 +210,8 @@ static int join(struct cfs_store *s, struct shard *sh, struct block *block, cons
 		} else {
 			while (from + n <= want->last && !slot[n].page && !slot[n].flight)
 				n++;
-			if (want->wider)
-				widen(block, &from, &n);
+			if (want->wider || want->whole)
+				widen(block, want->whole, &from, &n);
 		}
 		f = new_flight(s, sh, block, from, n, want->deadline);
 		if (!f)
@@ -572,7 +573,7 @@ static bool is_roomy(struct cfs_store *s)
 
 static bool is_large_part(struct cfs_store *s, const struct cfs_block *b, uint32_t len)
 {
-	return (uint64_t)len * WIDEN_PARTS >= b->len && is_roomy(s);
+	return (uint64_t)len * WIDEN_PARTS >= b->len && len < b->len && is_roomy(s);
 }
 
 static bool is_wanted_whole(struct cfs_store *s, const struct cfs_block *b)
@@ -601,8 +602,8 @@ static int collect_or_join(struct cfs_store *s, const struct cfs_block *b, uint3
 	struct want want = {
 		.first = off / CFS_PAGE_LARGE,
 		.last = (off + len - 1) / CFS_PAGE_LARGE,
-		.wider = len < b->len && (is_wanted_whole(s, b) || is_large_part(s, b, len)) &&
-			 !is_held_nearby(s, b),
+		.wider = is_large_part(s, b, len) && !is_held_nearby(s, b),
+		.whole = is_wanted_whole(s, b) && !is_held_nearby(s, b),
 		.deadline = deadline,
 	};
 	struct shard *sh = cfs_memory_shard(s, b);
@@ -703,7 +704,10 @@ bool cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_
 		CFS_STAT_ADD(s, prefetch_drops, 1);
 		return false;
 	}
-	join_ahead(s, b, off, len, &held);
+	if (is_wanted_whole(s, b) && !is_held_nearby(s, b))
+		join_ahead(s, b, 0, b->len, &held);
+	else
+		join_ahead(s, b, off, len, &held);
 	for (i = 0; i < held.n; i++) {
 		if (!held.mine[i])
 			continue;

@@ -287,19 +287,29 @@ static bool answer_from_memory(struct cfs_peers *p, struct cfs_peer_request *req
 	return true;
 }
 
-/* All of it at once: others will want the rest, and the disk cache keeps whole blocks. */
-static int fetch(struct cfs_peers *p, const struct cfs_block *b, uint32_t off, uint32_t len,
-		 struct cfs_segs *ret)
+/*
+ * All of the block at once: others will want the rest. It is kept whatever the disk cache has to do
+ * at the moment, or the next one who asks would have it fetched again.
+ */
+static void answer_fetched(struct cfs_peers *p, struct cfs_peer_request *req, struct sent_pages *s)
 {
+	cfs_deadline_t deadline = cfs_deadline_in(p->fetch_timeout_ms);
+	struct cfs_block b = from_peer(&req->block);
 	struct cfs_segs whole;
 	int r;
 
 	cfs_segs_init(&whole);
-	r = cfs_store_read(p->store, b, 0, b->len, cfs_deadline_in(p->fetch_timeout_ms), &whole);
-	if (r == 0 && len)
-		r = cfs_segs_slice(ret, &whole, off, len);
+	r = cfs_store_read(p->store, &b, 0, b.len, deadline, &whole);
+	if (r == 0)
+		r = cfs_segs_slice(&s->segs, &whole, req->off, req->len);
+	if (r == 0) {
+		answer_pages(req, s);
+		cfs_store_keep(p->store, &b, &whole, deadline);
+	} else {
+		pages_sent(s, false);
+		refuse(req, r == -ENOENT ? -ENOENT : -EIO);
+	}
 	cfs_segs_release(&whole);
-	return r;
 }
 
 struct get_job {
@@ -310,9 +320,7 @@ struct get_job {
 
 static void answer_get(struct cfs_peers *p, struct cfs_peer_request *req)
 {
-	struct cfs_block b = from_peer(&req->block);
 	struct sent_pages *s;
-	int r;
 
 	if (answer_from_disk(p, req, false) == 0 || answer_from_memory(p, req))
 		return;
@@ -325,13 +333,7 @@ static void answer_get(struct cfs_peers *p, struct cfs_peer_request *req)
 		refuse(req, -EBUSY);
 		return;
 	}
-	r = fetch(p, &b, req->off, req->len, &s->segs);
-	if (r == 0) {
-		answer_pages(req, s);
-		return;
-	}
-	pages_sent(s, false);
-	refuse(req, r == -ENOENT ? -ENOENT : -EIO);
+	answer_fetched(p, req, s);
 }
 
 static void run_get(struct cfs_job *job)

@@ -184,6 +184,9 @@ static inline uint32_t cfs_slot_len(const struct cfs_block *b, unsigned index)
 void cfs_store_leave_tier(struct cfs_store *s, unsigned tier, const struct cfs_block *b);
 /* The tier that knows of somebody else who keeps the block, or NULL. */
 const struct cfs_tier_slot *cfs_store_keeper(struct cfs_store *s, const struct cfs_block *b);
+/* Writes a whole block to the disk cache, unless it is there, waiting for room in its queue. */
+void cfs_store_keep(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
+		    cfs_deadline_t deadline);
 /* Offers a whole block to the first n_tiers tiers, or to its keeper alone if that is one of them.
  */
 void cfs_store_offer(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,

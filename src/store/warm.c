@@ -46,6 +46,15 @@ static int warm_elsewhere(const struct cfs_tier_slot *keeper, const struct cfs_b
 	return keeper->ops->get(keeper->tier, b, 0, &dst, 1, false, deadline) == 1;
 }
 
+void cfs_store_keep(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
+		    cfs_deadline_t deadline)
+{
+	const struct cfs_tier_slot *disk = disk_of(s);
+
+	if (disk && disk->ops->check(disk->tier, b, deadline) == 0)
+		put_until(disk, b, data, deadline);
+}
+
 int cfs_store_warm(struct cfs_store *s, const struct cfs_block *b, cfs_deadline_t deadline)
 {
 	const struct cfs_tier_slot *disk = disk_of(s), *keeper = cfs_store_keeper(s, b);

@@ -19,6 +19,7 @@
 #define SLOT_MASK ((1u << SLOT_BITS) - 1)
 #define SLOTS_MIN 16
 #define OUT_LIMIT (256u << 10)
+#define OUT_KEEP  (8u << 10) /* while idle */
 /* From here on a payload is received where it belongs; below, together with its neighbours. */
 #define DIRECT_MIN (16u << 10)
 /* Received and checked in pieces that stay in the CPU's cache. */
@@ -183,6 +184,11 @@ static void flush_by_loop(struct cfs_client *cc)
 static void stop_sending(struct cfs_client *cc)
 {
 	cc->sending = false;
+	if (cc->batch_cap > OUT_KEEP) {
+		free(cc->batch);
+		cc->batch = NULL;
+		cc->batch_cap = cc->batch_len = cc->batch_off = 0;
+	}
 	/* The loop has closed it meanwhile and left a reference to whoever was sending. */
 	if (cc->dead)
 		cfs_loop_run(&cc->c.t->loop, &cc->sent_work);

@@ -124,8 +124,10 @@ int rds_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 				     ret_usage);
 	else if (r == -ETIMEDOUT && s->id)
 		rds_doubt_add(rds, s->id, q.key, q.token);
-	if (!r)
+	if (!r) {
 		*ret_records = (unsigned)rds_int(a->element[3]);
+		rds_commit_note(rds, s->id);
+	}
 	rds_end(&q);
 	return r;
 }

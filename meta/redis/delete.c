@@ -16,7 +16,7 @@
  * Where to look for chunks of a deleted inode: only the zset `delfiles` says, which cannot be asked
  * by inode. What was just put in or read from there is kept here; what falls out is searched for.
  */
-enum { DOOMED = 4096, DOUBTS = 256 };
+enum { DOOMED = 4096, DOUBTS = 256, COMMITS = 4096 };
 
 struct rds_doomed {
 	pthread_mutex_t lock; /* protects all of it */
@@ -31,6 +31,8 @@ struct rds_doomed {
 		char key[64], token[17];
 	} doubts[DOUBTS];
 	unsigned n_doubts;
+	/* Slices that were committed a short while ago: no record says so by itself. */
+	uint64_t commits[COMMITS];
 };
 
 int rds_doomed_create(struct rds_doomed **ret)
@@ -101,6 +103,26 @@ void rds_doubt_add(struct rds *r, uint64_t slice, const char *key, const char *t
 	snprintf(d->doubts[i].key, sizeof(d->doubts[i].key), "%s", key);
 	snprintf(d->doubts[i].token, sizeof(d->doubts[i].token), "%s", token);
 	pthread_mutex_unlock(&d->lock);
+}
+
+void rds_commit_note(struct rds *r, uint64_t slice)
+{
+	struct rds_doomed *d = r->doomed;
+
+	pthread_mutex_lock(&d->lock);
+	d->commits[slice % COMMITS] = slice;
+	pthread_mutex_unlock(&d->lock);
+}
+
+static bool commit_find(struct rds *r, uint64_t slice)
+{
+	struct rds_doomed *d = r->doomed;
+	bool found;
+
+	pthread_mutex_lock(&d->lock);
+	found = d->commits[slice % COMMITS] == slice;
+	pthread_mutex_unlock(&d->lock);
+	return found;
 }
 
 static void doubt_find(struct rds *r, uint64_t slice, char key[64], char token[17])
@@ -402,6 +424,8 @@ int rds_op_orphan_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_
 	redisReply *a;
 	int r;
 
+	if (commit_find(rds_of(e), id))
+		return -EBUSY;
 	doubt_find(rds_of(e), id, key, token);
 	rds_begin(&q, e);
 	r = rds_script(&q, ctx, CFS_META_OP_delete, &rds_orphan_slice_lua, &a, "uuss", id,
@@ -453,8 +477,12 @@ int rds_op_compact_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_in
 		       (uint64_t)indx, list, head_n * CFS_SLICE_BYTES, (uint64_t)skipped, record,
 		       sizeof(record), merged->id, (uint64_t)merged->size, trash ? "1" : "0",
 		       (int64_t)ctx->now.tv_sec, line);
-	if (!r)
+	if (!r) {
+		rds_commit_note(rds_of(e), merged->id);
 		rds_each_pair(a->element[1], dead, arg);
+	} else if (r == -ETIMEDOUT) {
+		rds_doubt_add(rds_of(e), merged->id, q.key, q.token);
+	}
 	rds_end(&q);
 	free(list);
 	return r;

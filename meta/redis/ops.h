@@ -141,6 +141,7 @@ void rds_doomed_add(struct rds *r, cfs_ino_t ino, uint64_t length);
 void rds_doubt_add(struct rds *r, uint64_t slice, const char *key, const char *token);
 /* Looks for the inode in delfiles; -ENOENT. */
 int rds_find_delfile(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t *ret_length);
+void rds_commit_note(struct rds *r, uint64_t slice);
 int rds_end_sustained_all(CFS_ENG, CFS_CTX, uint64_t sid);
 bool rds_parse_ref(const char *p, size_t len, uint64_t *ret_id, uint32_t *ret_size);
 

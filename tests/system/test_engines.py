@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine-conformance suite on real servers. A failure here is an operation that behaves otherwise
+on one database than on the others: a user who moves a volume meets it."""
+
+import os
+import pathlib
+
+import pytest
+
+import servers
+from cachefs import BIN
+
+SUITE = pathlib.Path(os.environ.get("CACHEFS_BUILD") or BIN.parents[1]) / "tests/unit/conformance"
+MODULE = {"postgres": "postgresql", "redis": "redis", "mysql": "mysql"}
+
+
+def suite(ws, url, *groups):
+    r = ws.run(SUITE / "meta-conformance", url, *groups, timeout=240)
+    assert r.returncode == 0, (r.stdout + r.stderr)[-6000:]
+
+
+@pytest.fixture(params=sorted(servers.ENGINES))
+def database(request, ws):
+    if not (BIN / ("cachefs-%s.so" % MODULE[request.param])).exists():
+        pytest.skip("built without " + request.param)
+    db = servers.ENGINES[request.param][0]().database()
+    ws.cleanups.append(db.drop)
+    return db
+
+
+@pytest.mark.deadline(300)
+def test_conformance(ws, database):
+    suite(ws, database.url)
+
+
+@pytest.mark.deadline(120)
+def test_unix_socket(ws, database):
+    suite(ws, database.unix_url, "names")

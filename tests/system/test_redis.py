@@ -1,0 +1,590 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Redis as the metadata engine: real servers, killed, failed over, misconfigured. A failure here is a
+mount that does not come back, or a volume that has lost or doubled a change."""
+
+import os
+import pathlib
+import random
+import socket
+import threading
+import time
+
+import pytest
+
+import cachefs_check
+import fixtures
+import servers
+from cachefs import BIN, SLOW, Volume, wait_until
+from syscalls import data, read, write
+from test_engines import suite
+from test_fixtures import differences, manifest, nothing, wanted
+
+pytestmark = pytest.mark.skipif(
+    not (BIN / "cachefs-redis.so").exists(), reason="built without Redis"
+)
+CFSX = BIN.parents[1] / "tests" / "model" / "cfsx"
+GONE = r"metadata (server cannot be reached|engine does not answer)"
+
+
+def volume_at(ws, url, name="vol", **options):
+    v = Volume.__new__(Volume)
+    v.attach(ws, name, url, ws.path(name + "-bucket"))
+    v.format(**options)
+    ws.volumes.append(v)
+    return v
+
+
+def server(ws, *options, kind=servers.Redis):
+    s = kind(*options)
+    ws.cleanups.append(s.close)
+    s.start()
+    return s
+
+
+def checked(ws, url, name="vol"):
+    r = ws.run("cachefs", "fsck", url)
+    assert r.returncode == 0, r.stdout + r.stderr
+    judged(url, ws.path(name + "-bucket"))
+
+
+def judged(url, bucket):
+    found, _ = cachefs_check.check(url, str(bucket), cachefs_check.Options(leaks="warn"))
+    nothing(["%s: %s" % f for f in found])
+
+
+@pytest.fixture
+def db(ws):
+    d = servers.redis_server().database()
+    ws.cleanups.append(d.drop)
+    return d
+
+
+@pytest.fixture
+def volume(ws, db):
+    return volume_at(ws, db.url, trash_days=1)
+
+
+def test_basic_work_over_both_kinds_of_socket(ws, db, volume):
+    mnt = volume.mount()
+    content = data(10_000_000)
+    os.makedirs(mnt / "a/b")
+    write(mnt / "a/b/f", content)
+    os.rename(mnt / "a/b/f", mnt / "a/g")
+    os.link(mnt / "a/g", mnt / "h")
+    os.unlink(mnt / "a/g")
+    os.rmdir(mnt / "a/b")
+    os.symlink("h", mnt / "s")
+    os.setxattr(mnt / "h", "user.x", b"\0\xff value")
+    mnt.umount()
+    volume.url = db.unix_url
+    mnt = volume.mount()
+    assert read(mnt / "s") == content
+    assert os.getxattr(mnt / "h", "user.x") == b"\0\xff value"
+    assert sorted(os.listdir(mnt.path)) == ["a", "h", "s"]
+    assert os.listdir(mnt / "a") == []
+    mnt.umount()
+    checked(ws, db.url)
+
+
+def test_two_mounts_see_each_other(volume):
+    a, b = volume.mount(), volume.mount()
+    write(a / "f", b"one")
+    assert read(b / "f") == b"one"
+    os.rename(b / "f", b / "g")
+    wait_until(lambda: not os.path.exists(a / "f"), 5, "the other mount's rename")
+    assert read(a / "g") == b"one"
+
+
+def test_large_directory_is_listed_once(ws, volume):
+    """Names come and go meanwhile, and the hash grows and shrinks."""
+    mnt, other = volume.mount(), volume.mount()
+    os.mkdir(mnt / "d")
+    keep = {"keep%d" % i for i in range(3000)}
+    for n in keep:
+        os.mknod(mnt / "d" / n)
+    for i in range(3000):
+        os.mknod(mnt / "d" / ("go%d" % i))
+    seen = []
+    with os.scandir(mnt / "d") as it:
+        for i, e in enumerate(it):
+            seen.append(e.name)
+            if i % 100 == 0 and i // 100 < 30:
+                for k in range(i, i + 100):
+                    os.unlink(other / "d" / ("go%d" % k))
+                    os.mknod(other / "d" / ("new%d" % k))
+    assert len(seen) == len(set(seen))
+    assert keep <= set(seen)
+
+
+# ---- the other client's volume ----
+
+
+def attach_fixture(ws, db, name):
+    db.load_fixture(name)
+    v = Volume.__new__(Volume)
+    bucket = fixtures.unpack_objects(name, ws.path("fixture-" + name))
+    v.attach(ws, "fix-" + name, db.url, pathlib.Path(bucket))
+    v.fixture_name = name
+    return v
+
+
+@pytest.mark.deadline(240)
+def test_fixture_matches_its_manifest(ws, db):
+    v = attach_fixture(ws, db, "redis")
+    mnt = v.mount("ro")
+    nothing(differences(manifest(ws, mnt), wanted("redis")))
+    nothing(differences(manifest(ws, mnt), wanted("redis"), parts=("trash",)))
+    mnt.umount()
+    judged(db.url, v.bucket)
+
+
+def test_stale_session_of_the_other_client_is_cleaned(ws, db):
+    v = attach_fixture(ws, db, "stale-redis")
+    c = db.connect()
+    assert c.exists("i5") and c.hlen("lockp4")
+    # lastCleanupSessions of the fixture may be in the future of nobody
+    v.mount("heartbeat=1")
+    wait_until(lambda: not c.exists("i5"), 30, "the removed file's end")
+    wait_until(lambda: not c.hlen("lockp4") and not c.hlen("lockf2"), 30, "the end of the locks")
+    wait_until(lambda: c.zscore("allSessions", "1") is None, 30, "the end of the session")
+
+
+# ---- writing next to a client that uses WATCH and MULTI ----
+
+
+def test_next_to_watch_and_multi(ws, db, volume):
+    """A foreign client changes the root with WATCH/MULTI/EXEC while a mount creates in it."""
+    mnt = volume.mount("skip-dir-mtime=0,heartbeat=1")
+    c = db.connect()
+    stop = threading.Event()
+    made = []
+
+    def foreign():
+        i = 0
+        while not stop.is_set():
+            with c.pipeline() as p:
+                try:
+                    p.watch("i1", "d1")
+                    attr = bytearray(p.get("i1"))
+                    ino = p.incr("nextinode")
+                    if ino == 1:  # the root's
+                        continue
+                    nlink = int.from_bytes(attr[47:51], "big") + 1
+                    attr[47:51] = nlink.to_bytes(4, "big")
+                    child = bytearray(attr)
+                    child[47:51] = (2).to_bytes(4, "big")
+                    p.multi()
+                    p.set("i1", bytes(attr))
+                    p.set("i%d" % ino, bytes(child))
+                    p.hset("d1", "theirs%d" % i, b"\2" + ino.to_bytes(8, "big"))
+                    p.incrby("usedSpace", 4096)
+                    p.incrby("totalInodes", 1)
+                    p.execute()
+                    made.append(i)
+                    i += 1
+                except Exception as e:  # WatchError: the mount was faster
+                    assert "Watch" in repr(e), e
+
+    t = threading.Thread(target=foreign, daemon=True)
+    t.start()
+    for i in range(300):
+        os.mkdir(mnt / ("ours%d" % i))
+    stop.set()
+    t.join(20)
+    mnt.umount()
+    assert int.from_bytes(c.get("i1")[47:51], "big") == 2 + 300 + len(made)
+    assert c.hlen("d1") == 300 + len(made) and made
+    checked(ws, db.url)
+
+
+# ---- servers that die ----
+
+
+class Load:
+    """Threads that create, rename and remove; every error is noted."""
+
+    def __init__(self, mnt, threads=3):
+        self.mnt, self.errors, self.done = mnt, [], [0] * threads
+        self.stopping = threading.Event()
+        self.threads = [threading.Thread(target=self.work, args=(i,), daemon=True) for i in range(threads)]
+        for t in self.threads:
+            t.start()
+
+    def work(self, n):
+        top = self.mnt / ("load%d" % n)
+        try:
+            os.mkdir(top)
+            while not self.stopping.is_set():
+                i = self.done[n]
+                write(top / ("f%d" % i), b"x" * (i % 5000))
+                os.rename(top / ("f%d" % i), top / ("g%d" % i))
+                if i % 3 == 0:
+                    os.unlink(top / ("g%d" % i))
+                self.done[n] += 1
+        except OSError as e:
+            self.errors.append(e)
+
+    def progress(self, more=50):
+        start = list(self.done)
+        wait_until(
+            lambda: self.errors or all(d > s + more for d, s in zip(self.done, start)), 60, "progress"
+        )
+        assert not self.errors, self.errors
+
+    def stop(self):
+        self.stopping.set()
+        for t in self.threads:
+            t.join(60 * SLOW)
+        assert not self.errors, self.errors
+
+    def verify(self, mnt):
+        for n, count in enumerate(self.done):
+            want = {"g%d" % i for i in range(count) if i % 3}
+            assert set(os.listdir(mnt / ("load%d" % n))) == want
+
+
+def test_server_killed_and_restarted(ws):
+    """Every operation waits for the server and is done exactly once."""
+    s = server(ws, "--appendonly", "yes", "--appendfsync", "no")
+    v = volume_at(ws, s.url("0"))
+    mnt = v.mount()
+    mnt.allow(GONE)
+    load = Load(mnt)
+    for _ in range(3):
+        load.progress()
+        s.kill9()
+        s.start()
+    load.progress()
+    load.stop()
+    load.verify(mnt)
+    mnt.umount()
+    checked(ws, v.url)
+
+
+def test_server_that_stays_away(ws):
+    s = server(ws, "--appendonly", "yes", "--appendfsync", "no")
+    mnt = volume_at(ws, s.url("0")).mount("meta-timeout=2")
+    mnt.allow(".")  # whatever else meets the dead server
+    write(mnt / "f", b"before")
+    s.kill9()
+    start = time.monotonic()
+    with pytest.raises(OSError) as e:
+        os.mkdir(mnt / "d")
+    assert e.value.errno == 5 and time.monotonic() - start < 20 * SLOW
+    s.start()
+    os.mkdir(mnt / "d")
+    assert read(mnt / "f") == b"before"
+
+
+class CuttingProxy:
+    """Lets a request through to the server and cuts the connection before the answer: nobody on this
+    side knows whether it was done. Once per `every` answers."""
+
+    def __init__(self, port, every=40):
+        self.target, self.every, self.n, self.cuts = port, every, 0, 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                c, _ = self.listener.accept()
+            except OSError:
+                return
+            s = socket.create_connection(("127.0.0.1", self.target))
+            threading.Thread(target=self.forward, args=(c, s), daemon=True).start()
+            threading.Thread(target=self.answer, args=(s, c), daemon=True).start()
+
+    def forward(self, a, b):
+        try:
+            while True:
+                d = a.recv(65536)
+                if not d:
+                    break
+                b.sendall(d)
+        except OSError:
+            pass
+        for x in (a, b):
+            x.close()
+
+    def answer(self, a, b):
+        try:
+            while True:
+                d = a.recv(65536)
+                self.n += 1
+                if not d:
+                    break
+                if self.every and self.n % self.every == 0:
+                    self.cuts += 1
+                    break
+                b.sendall(d)
+        except OSError:
+            pass
+        for x in (a, b):
+            try:
+                x.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            x.close()
+
+    def close(self):
+        self.listener.close()
+
+
+def test_lost_answers_are_not_asked_twice(ws, db):
+    """A create that was done is not EEXIST, a rename that was done is not ENOENT."""
+    v = volume_at(ws, db.url)
+    proxy = CuttingProxy(db.server.port)
+    ws.cleanups.append(proxy.close)
+    v.url = db.url.replace(":%d" % db.server.port, ":%d" % proxy.port)
+    mnt = v.mount()
+    mnt.allow(GONE)
+    load = Load(mnt)
+    wait_until(lambda: load.errors or proxy.cuts > 30, 60, "enough cuts")
+    proxy.every = 0
+    load.stop()
+    load.verify(mnt)
+    mnt.umount()
+    v.url = db.url
+    checked(ws, v.url)
+
+
+# ---- high availability ----
+
+
+class Sentinel(servers.Redis):
+    """Watches one master, alone."""
+
+    def __init__(self, port, name="main"):
+        super().__init__()
+        self.conf = self.dir / "sentinel.conf"
+        self.conf.write_text(
+            "port %d\nbind 127.0.0.1\ndir %s\nsentinel monitor %s 127.0.0.1 %d 1\n"
+            "sentinel down-after-milliseconds %s 500\nsentinel failover-timeout %s 3000\n"
+            % (self.port, self.dir, name, port, name, name)
+        )
+        os.chmod(self.conf, 0o666)
+
+    def argv(self):
+        return [servers.find("redis-server"), self.conf, "--sentinel"]
+
+    def connect(self, name):
+        import redis
+
+        c = redis.Redis(port=self.port)
+        c.ping()
+        return c
+
+
+@pytest.mark.deadline(180)
+def test_sentinel_failover(ws):
+    master = server(ws)
+    replica = server(ws, "--replicaof", "127.0.0.1 %d" % master.port)
+    wait_until(
+        lambda: replica.connect("0").info("replication")["master_link_status"] == "up", 20, "the replica"
+    )
+    sentinel = Sentinel(master.port)
+    ws.cleanups.append(sentinel.close)
+    sentinel.start()
+    wait_until(lambda: sentinel.connect("0").sentinel_slaves("main"), 30, "Sentinel to see the replica")
+    v = volume_at(ws, "redis://main,127.0.0.1:%d/0" % sentinel.port)
+    mnt = v.mount()
+    mnt.allow(GONE)
+    load = Load(mnt)
+    load.progress()
+    master.connect("0").wait(1, 5000)
+    load.stop()
+    wait_until(
+        lambda: master.connect("0").info("replication")["slave0"]["lag"] >= 0
+        and replica.connect("0").dbsize() == master.connect("0").dbsize(),
+        20,
+        "the replica to catch up",
+    )
+    load.verify(mnt)
+    master.kill9()
+    os.mkdir(mnt / "after")  # waits for the failover
+    write(mnt / "after/f", b"written to the former replica")
+    assert replica.connect("0").info("replication")["role"] == "master"
+    load.verify(mnt)
+    mnt.umount()
+    checked(ws, v.url)
+
+
+@pytest.fixture
+def cluster(ws):
+    nodes = []
+    for _ in range(3):
+        n = servers.Redis("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+        while n.port > 55000:  # the cluster's own port is 10000 above
+            n.port = servers.free_port()
+        ws.cleanups.append(n.close)
+        nodes.append(n.start())
+    argv = [servers.find("redis-cli"), "--cluster", "create", "--cluster-yes"]
+    r = ws.run(*argv, *("127.0.0.1:%d" % n.port for n in nodes), timeout=60)
+    assert r.returncode == 0, r.stdout + r.stderr
+    wait_until(
+        lambda: all(n.connect("0").cluster("info")["cluster_state"] == "ok" for n in nodes), 30, "ok"
+    )
+    return nodes
+
+
+@pytest.mark.deadline(240)
+def test_cluster(ws, cluster):
+    """Volumes side by side in one cluster, each in one slot, whichever node is asked first."""
+    hosts = ",".join("127.0.0.1:%d" % n.port for n in cluster)
+    a = volume_at(ws, "redis://%s/3" % hosts, "first")
+    b = volume_at(ws, "redis://127.0.0.1:%d/4" % cluster[0].port, "second")
+    ma, mb = a.mount(), b.mount()
+    for m, text in ((ma, b"one"), (mb, b"two")):
+        os.mkdir(m / "d")
+        write(m / "d/f", text)
+    assert read(ma / "d/f") == b"one" and read(mb / "d/f") == b"two"
+    keys = [k for n in cluster for k in n.connect("0").keys("*")]
+    assert b"{3}i1" in keys and b"{4}i1" in keys
+    assert all(k.startswith((b"{3}", b"{4}")) for k in keys), keys
+    ma.umount()
+    mb.umount()
+    checked(ws, a.url, "first")
+    suite(ws, "redis://%s/5" % hosts, "names")
+    keys = [k for n in cluster for k in n.connect("0").keys("{5}*")]
+    assert not keys
+    assert [k for n in cluster for k in n.connect("0").keys("{3}i*")]
+
+
+# ---- what a mount refuses, and how it says so ----
+
+
+def refused(ws, url, env=None, opts=""):
+    ws.count += 1
+    point = ws.path("mnt%d" % ws.count)
+    point.mkdir()
+    args = ["-o", opts] if opts else []
+    r = ws.run("cachefs", "mount", url, point, *args, env=env, timeout=60)
+    assert r.returncode != 0
+    return r.stderr
+
+
+def test_eviction_policy(ws):
+    s = server(ws, "--maxmemory-policy", "allkeys-lru")
+    url = s.url("0")
+    r = ws.run("cachefs", "format", url, "vol", "--storage", "file", "--bucket", ws.path("b"))
+    assert r.returncode != 0
+    assert "allkeys-lru" in r.stderr and "CONFIG SET maxmemory-policy noeviction" in r.stderr
+    v = volume_at(ws, url + "?any-eviction-policy")
+    v.mount().umount()
+    assert "noeviction" in refused(ws, url)
+    s.connect("0").config_set("maxmemory-policy", "noeviction")
+    v.url = url
+    v.mount().umount()
+
+
+def test_passwords(ws):
+    s = servers.Redis()
+    ws.cleanups.append(s.close)
+    s.start()
+    c = s.connect("0")
+    c.config_set("requirepass", "se:cr@t/")
+    c.execute_command("ACL", "SETUSER", "joe", "on", ">joe's", "~*", "&*", "+@all")
+    c.execute_command("ACL", "SETUSER", "eve", "on", ">eve", "~*", "+get")
+    host = "127.0.0.1:%d/0" % s.port
+    good = volume_at(ws, "redis://:se%%3Acr%%40t%%2F@%s" % host)
+    good.mount().umount()
+    err = refused(ws, "redis://:wrong@" + host)
+    assert "refuses the password" in err and "wrong@" not in err, err
+    err = refused(ws, "redis://" + host)
+    assert "META_PASSWORD" in err, err
+    good.url = "redis://" + host
+    good.mount(env={"META_PASSWORD": "se:cr@t/"}).umount()
+    good.mount(env={"REDIS_PASSWORD": "se:cr@t/", "META_PASSWORD": "no"}).umount()
+    ws.path("secret").write_text("  se:cr@t/ \nsecond line\n")
+    good.mount(env={"META_PASSWORD_FILE": str(ws.path("secret"))}).umount()
+    good.url = "redis://joe:joe%27s@" + host
+    good.mount().umount()
+    assert "NOPERM" in refused(ws, "redis://eve:eve@" + host)
+
+
+def test_servers_that_cannot_be_used(ws):
+    s = server(ws)
+    replica = server(ws, "--replicaof", "127.0.0.1 %d" % s.port)
+    volume_at(ws, s.url("0"))
+    wait_until(lambda: replica.connect("0").exists("setting"), 20, "the replica")
+    assert "read-only replica" in refused(ws, replica.url("0"))
+    free = servers.free_port()
+    assert "cannot connect to Redis at 127.0.0.1:%d" % free in refused(
+        ws, "redis://127.0.0.1:%d/0?read-timeout=1s" % free
+    )
+    assert "database" in refused(ws, s.url("5000"))
+    assert "has no volume" in refused(ws, s.url("7"))
+    assert "TLS" in refused(ws, s.url("0").replace("redis:", "rediss:"))
+
+
+def test_full_memory_is_no_space(ws):
+    s = server(ws)
+    v = volume_at(ws, s.url("0"))
+    mnt = v.mount()
+    mnt.allow("refuses a request")
+    write(mnt / "f", b"content")
+    c = s.connect("0")
+    c.config_set("maxmemory", "1mb")
+    with pytest.raises(OSError) as e:
+        for i in range(1000):
+            os.mkdir(mnt / ("d%d" % i))
+    assert e.value.errno == 28
+    assert read(mnt / "f") == b"content"
+    c.config_set("maxmemory", "0")
+    os.mkdir(mnt / "again")
+    mnt.umount()
+    checked(ws, v.url)
+
+
+def certificate(ws):
+    ws.run(
+        *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=t"),
+        *("-addext", "subjectAltName=IP:127.0.0.1"),
+        *("-keyout", ws.path("key.pem"), "-out", ws.path("cert.pem")),
+        check=True,
+    )
+    for name in ("key.pem", "cert.pem"):
+        os.chmod(ws.path(name), 0o644)
+
+
+def test_tls(ws):
+    certificate(ws)
+    port = servers.free_port()
+    s = server(
+        ws,
+        *("--tls-port", str(port), "--tls-cert-file", ws.path("cert.pem")),
+        *("--tls-key-file", ws.path("key.pem"), "--tls-auth-clients", "no"),
+    )
+    url = "rediss://127.0.0.1:%d/0" % port
+    assert "certificate" in refused(ws, url)
+    v = volume_at(ws, url + "?tls-ca-cert-file=%s" % ws.path("cert.pem"))
+    mnt = v.mount()
+    content = data(1_000_000)
+    write(mnt / "f", content)
+    assert read(mnt / "f") == content
+    assert s.connect("0").exists("i1")
+    v.url = url + "?insecure-skip-verify"
+    assert read(v.mount() / "f") == content
+
+
+# ---- the model ----
+
+
+@pytest.mark.deadline(240)
+def test_model_on_two_mounts(ws, volume):
+    fresh = "attr-cache=0,entry-cache=0,dir-entry-cache=0"
+    a, b = volume.mount(fresh), volume.mount(fresh)
+    for seed in (1, random.SystemRandom().randrange(1 << 32)):
+        args = ["--seed", str(seed), "--ops", "2000", "--punch", "--files", "4"]
+        r = ws.run(CFSX, *args, a, b, timeout=100)
+        assert r.returncode == 0, r.stdout[-6000:] + r.stderr
+        r = ws.run(CFSX, *args, "--verify", b, timeout=100)
+        assert r.returncode == 0, r.stdout[-6000:] + r.stderr
+    args = ["--seed", "3", "--ops", "2000", "--copy", "--zero", "--allocate", "--files", "4"]
+    r = ws.run(CFSX, *args, a, timeout=100)
+    assert r.returncode == 0, r.stdout[-6000:] + r.stderr
+    a.umount()
+    b.umount()
+    checked(ws, volume.url)

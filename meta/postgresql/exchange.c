@@ -174,7 +174,9 @@ int pg_prepare(struct pg_conn *s, int id, const char *text)
 		free(st);
 		return -ENOMEM;
 	}
-	snprintf(st->name, sizeof(st->name), "cfs_%016llx", (unsigned long long)hash(st->text));
+	/* Two statements may have the same text. */
+	snprintf(st->name, sizeof(st->name), "cfs_%016llx_%d", (unsigned long long)hash(st->text),
+		 id);
 	s->stmt[id] = st;
 	return 0;
 }

@@ -45,7 +45,7 @@ enum pg_stmt_id {
 };
 
 struct pg_stmt {
-	char *text, name[24];
+	char *text, name[32];
 	bool prepared; /* the server knows it by name */
 	int n_params;
 	Oid types[PG_MAX_PARAMS];

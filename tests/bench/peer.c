@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/wait.h>
@@ -214,8 +215,10 @@ static struct owner start_owner(bool bare)
 	if (pipe(fds) < 0)
 		die("pipe");
 	o.pid = fork();
-	if (o.pid == 0)
+	if (o.pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		own(bare, fds[1]);
+	}
 	if (o.pid < 0 || read(fds[0], &o.addr, sizeof(o.addr)) != sizeof(o.addr))
 		die("owner");
 	close(fds[0]);

@@ -112,8 +112,10 @@ static int connect_pipe(struct rds_pipe *p, cfs_deadline_t deadline)
 	p->renew = false;
 	pthread_mutex_unlock(&p->lock);
 	r = rds_sock_open(p->target, deadline, &sock, err);
-	if (r)
+	if (r && !atomic_exchange(&p->target->away, true))
 		cfs_warn("metadata server cannot be reached, trying again: %s", err);
+	else if (!r && atomic_exchange(&p->target->away, false))
+		cfs_info("metadata server is there again: server=%s", p->target->where);
 	pthread_mutex_lock(&p->lock);
 	p->sock = sock;
 	p->state = r ? CLOSED : UP;

@@ -45,6 +45,8 @@ struct rds_target {
 	bool any_eviction; /* mount whatever maxmemory-policy says */
 	char where[256];   /* for messages */
 
+	atomic_bool away; /* it is known that it cannot be reached */
+
 	pthread_mutex_t lock;	 /* protects current */
 	struct rds_addr current; /* where the volume was found last; host "" when not known */
 };

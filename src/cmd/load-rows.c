@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <jansson.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -146,6 +147,31 @@ static int add_references(struct load *l, const struct cfs_row *row)
 	return r;
 }
 
+static bool is_time(struct timespec t)
+{
+	/* Engines store microseconds. */
+	return t.tv_sec < INT64_MAX / 1000000 && t.tv_sec > INT64_MIN / 1000000 && t.tv_nsec >= 0 &&
+	       t.tv_nsec < 1000000000;
+}
+
+static bool is_type(uint8_t type)
+{
+	return type >= CFS_TYPE_FILE && type <= CFS_TYPE_SOCKET;
+}
+
+/* What no volume has, and no engine would take. */
+static bool is_sane(enum cfs_meta_table table, const struct cfs_row *row)
+{
+	const struct cfs_attr *a = &row->attr;
+
+	if (table == CFS_TABLE_NODE)
+		return is_type(a->type) && a->length < CFS_FILE_MAX && is_time(a->atime) &&
+		       is_time(a->mtime) && is_time(a->ctime);
+	if (table == CFS_TABLE_EDGE)
+		return is_type(row->edge.type);
+	return true;
+}
+
 int load_row(struct load *l, enum cfs_meta_table table, const struct cfs_row *row)
 {
 	struct load_batch *b = l->batches[table];
@@ -154,6 +180,11 @@ int load_row(struct load *l, enum cfs_meta_table table, const struct cfs_row *ro
 	size_t len[2], n = payload(table, &copy, p, len), need, i;
 	int r = 0;
 
+	if (!is_sane(table, row)) {
+		snprintf(l->err, sizeof(l->err), "the dump is damaged: inode %llu",
+			 (unsigned long long)row->ino);
+		return -EBADMSG;
+	}
 	note_ids(l, table, row);
 	if (table == CFS_TABLE_CHUNK)
 		r = add_references(l, row);

@@ -23,6 +23,10 @@ BUDGET = {
         lookup=1, getattr=1, readlink=1, getxattr=1, create=1, mkdir=1, symlink=1,
         link=1, unlink=1, rmdir=1, rename=2, write=1, readdir=1,
     ),
+    "redis": dict(
+        lookup=1, getattr=1, readlink=1, getxattr=1, create=1, mkdir=1, symlink=1,
+        link=1, unlink=1, rmdir=1, rename=1, write=1, readdir=2,
+    ),
 }  # fmt: skip
 START = {"postgres": servers.postgres_server, "redis": servers.redis_server, "mysql": servers.mariadb_server}
 MODULE = {"postgres": "postgresql", "redis": "redis", "mysql": "mysql"}

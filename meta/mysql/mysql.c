@@ -128,6 +128,7 @@ static int create_database(struct sql_db *sql)
 static const struct sql_dialect dialect = {
 	.name = "mysql",
 	.for_update = " FOR UPDATE",
+	.keep_late = " LOCK IN SHARE MODE",
 	.or_ignore = "IGNORE ",
 	.else_ignore = "",
 	.create_database = create_database,

@@ -143,6 +143,8 @@ static int attach(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	}
 	if (r >= 0)
 		r = sql_touch_dir(c, ctx, a->parent, &parent, a->attr.type == CFS_TYPE_DIR);
+	if (r >= 0)
+		r = sql_keep_late(c, a->parent);
 	if (r < 0)
 		return r;
 	sql_usage_entry(&a->usage, a->parent, &a->attr, 1);

@@ -222,6 +222,8 @@ static int mknod_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		return r;
 	touch = cfs_rules_touch_parent(ctx, &parent, cfs_core_skip_dir_mtime_ms(core), dir);
 	r = touch ? sql_touch_parent(c, ctx, req->parent, dir) : 0;
+	if (!r)
+		r = sql_keep_late(c, req->parent);
 	a->usage = (struct cfs_usage){0};
 	sql_usage_inode(&a->usage, &a->attr, 1);
 	sql_usage_entry(&a->usage, req->parent, &a->attr, 1);
@@ -297,6 +299,8 @@ static int link_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	touch = cfs_rules_touch_parent(ctx, &parent, cfs_core_skip_dir_mtime_ms(sql_core(c)),
 				       false);
 	r = touch ? sql_touch_parent(c, ctx, a->parent, 0) : 0;
+	if (!r)
+		r = sql_keep_late(c, a->parent);
 	a->usage = (struct cfs_usage){.uid = a->attr.uid, .gid = a->attr.gid};
 	sql_usage_entry(&a->usage, a->parent, &a->attr, 1);
 	if (!r)

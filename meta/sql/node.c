@@ -57,6 +57,17 @@ int sql_keep_node(struct sql_conn *c, cfs_ino_t ino, struct cfs_attr *ret)
 	return 0;
 }
 
+int sql_keep_late(struct sql_conn *c, cfs_ino_t dir)
+{
+	int r;
+
+	if (!sql_dialect(c)->keep_late)
+		return 0;
+	r = sql_row(c, SQL_keep_late, "i", (int64_t)dir);
+	sql_done(c, SQL_keep_late);
+	return r > 0 ? 0 : r < 0 ? r : -ENOENT;
+}
+
 int sql_put_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *a)
 {
 	return sql_post(c, SQL_put_node, "iiiiiiiiiiiiiiiiiii", (int64_t)ino, (int64_t)a->type,

@@ -374,6 +374,8 @@ static int rename_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	r = a->req->r.flags & CFS_RENAME_EXCHANGE ? exchange(c, ctx, a) : move(c, ctx, a);
 	if (r >= 0)
 		r = touch_parents(c, ctx, a);
+	if (r >= 0 && !cfs_ino_is_trash(a->req->r.dst_parent))
+		r = sql_keep_late(c, a->req->r.dst_parent);
 	if (r >= 0)
 		r = sql_write_usage(c, &a->usage);
 	return r < 0 ? r : log_move(c, ctx, a);

@@ -84,6 +84,8 @@ static void put_brace(struct sql_conn *c, FILE *f, const char *word, size_t len)
 		fputs(d->for_update, f);
 	else if (len == 9 && !memcmp(word, "FOR_SHARE", 9))
 		fputs(d->for_share ? d->for_share : "", f);
+	else if (len == 9 && !memcmp(word, "KEEP_LATE", 9))
+		fputs(d->keep_late ? d->keep_late : "", f);
 	else if (len == 9 && !memcmp(word, "OR_IGNORE", 9))
 		fputs(d->or_ignore, f);
 	else if (len == 11 && !memcmp(word, "ELSE_IGNORE", 11))

@@ -85,6 +85,12 @@ int64_t sql_insert_id(struct sql_conn *c, enum sql_stmt_id id);
 int sql_get_node(struct sql_conn *c, cfs_ino_t ino, bool for_update, struct cfs_attr *ret);
 /* A directory in which a name is to be made: locked against deletion where the dialect can. */
 int sql_keep_node(struct sql_conn *c, cfs_ino_t ino, struct cfs_attr *ret);
+/*
+ * For databases without FOR_SHARE, as the last statement: a directory that gets a name is there and
+ * stays there until the commit. A shared lock taken earlier would deadlock with the touch of its
+ * times. -ENOENT.
+ */
+int sql_keep_late(struct sql_conn *c, cfs_ino_t dir);
 int sql_put_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr);    /* insert */
 int sql_update_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr); /* whole row */
 /* Reads the columns {NODE} of a row, which start at col. */
@@ -119,6 +125,7 @@ struct sql_dialect {
 	const char *name;
 	const char *for_update;		     /* " FOR UPDATE" or "" */
 	const char *for_share;		     /* {FOR_SHARE}: against deletion alone; NULL: "" */
+	const char *keep_late;		     /* {KEEP_LATE}; NULL: sql_keep_late does nothing */
 	const char *or_ignore, *else_ignore; /* for {OR_IGNORE}, {ELSE_IGNORE} */
 	int (*connect)(struct sql_db *db, bool writer, struct sql_conn **ret, char err[256]);
 	void (*disconnect)(struct sql_conn *c);

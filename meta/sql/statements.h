@@ -7,6 +7,7 @@
  *	{PARENT}	the same of alias p
  *	{FOR_UPDATE}	row lock, where the database has one
  *	{FOR_SHARE}	lock against deletion alone, where the database has one
+ *	{KEEP_LATE}	the shared lock of databases that have no such one
  *	{OR_IGNORE}	after INSERT, with {ELSE_IGNORE} at the end: a duplicate is not an error
  *	`word`		an identifier that is a keyword in some database
  *
@@ -45,6 +46,7 @@ SQL(each_session, "SELECT sid,expire,info FROM {session2} WHERE expire<? ORDER B
 SQL(get_node, "SELECT {NODE} FROM {node} n WHERE n.inode=?")
 SQL(lock_node, "SELECT {NODE} FROM {node} n WHERE n.inode=?{FOR_UPDATE}")
 SQL(keep_node, "SELECT {NODE} FROM {node} n WHERE n.inode=?{FOR_SHARE}")
+SQL(keep_late, "SELECT inode FROM {node} WHERE inode=?{KEEP_LATE}")
 SQL(put_node,
     "INSERT INTO {node}(inode,type,flags,mode,uid,gid,atime,mtime,ctime,atimensec,mtimensec,"
     "ctimensec,nlink,length,rdev,parent,access_acl_id,default_acl_id,tier_id) "

@@ -242,5 +242,10 @@ struct cfs_vfs_stats {
 	uint64_t attr_hits, attr_misses, entry_hits, entry_misses;
 };
 void cfs_vfs_stats(struct cfs_vfs *v, struct cfs_vfs_stats *ret);
+/*
+ * All counters of the mount in Prometheus' text format, malloc'ed; what .stats shows. described:
+ * with a HELP and a TYPE line for each. Any thread, without waiting for a backend.
+ */
+int cfs_vfs_metrics(struct cfs_vfs *v, bool described, char **ret, size_t *ret_len);
 
 #endif

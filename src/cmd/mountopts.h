@@ -14,6 +14,7 @@ struct mount_opts {
 	uint64_t mount_timeout_ms;
 	char *credentials;
 	char *log_level;
+	char *metrics;
 	/* what */
 	bool ro, remount;
 	char *subdir, *storage, *bucket;

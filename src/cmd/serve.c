@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "cmd/cmd.h"
 #include "cmd/control.h"
+#include "cmd/metrics.h"
 #include "cmd/mount.h"
 #include "cmd/mountconfig.h"
 #include "cmd/peers.h"
@@ -43,6 +44,7 @@ struct serve {
 	struct cfs_peers *peers;
 	struct cfs_data *data;
 	struct cfs_vfs *vfs;
+	struct metrics *metrics;
 	struct control_server control;
 	_Atomic(struct cfs_fuse *) fuse;
 	_Atomic bool lost;
@@ -482,6 +484,11 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, se
 		r = start_session(&s, err);
 		session = r == 0;
 	}
+	if (r == 0 && o->metrics) {
+		r = metrics_start(o->metrics, dir, s.vfs, &s.metrics, err);
+		if (r < 0 && !err[0])
+			snprintf(err, 256, "cannot serve metrics: %s", strerror(-r));
+	}
 	if (r == 0)
 		r = mount_kernel(&s, dir, &fuse, err);
 	if (r == 0) {
@@ -495,6 +502,7 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, se
 		atomic_store(&s.fuse, NULL);
 		cfs_fuse_unmount(fuse);
 	}
+	metrics_stop(s.metrics);
 	if (close_layers(&s, session) < 0)
 		return CMD_SYSTEM;
 	if (r < 0)

@@ -174,9 +174,6 @@ int special_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h
 		  const struct iovec *src, int n_src);
 void special_release(struct cfs_vfs *v, struct handle *h);
 
-/* stats.c: malloc'ed */
-int stats_text(struct cfs_vfs *v, char **ret, size_t *ret_len);
-
 /* lock.c: a process has closed a descriptor; the last one is closed */
 void locks_flush(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h, uint64_t owner);
 void locks_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h);

@@ -77,6 +77,15 @@ def test_command_options(command):
     assert shown(entries(section, r"\*--([\w-]+)\*")) == shown(options(command))
 
 
+def test_metrics(mnt):
+    """Both ways: a dashboard is made from the page."""
+    text = (MAN / "cachefs-metrics.7.scd").read_text().replace("\\_", "_")
+    section = text.split("\n# METRICS\n")[1].split("\n# ")[0]
+    documented = re.findall(r"^\*(cachefs_[a-z_]+)\*$", section, re.M)
+    counted = re.findall(r"^[a-z_]+", (mnt / ".stats").read_text(), re.M)
+    assert sorted(documented) == sorted(set(counted))
+
+
 def test_pages_build(tmp_path):
     for source in MAN.glob("*.scd"):
         page = subprocess.run(["scdoc"], stdin=open(source), stdout=-1, timeout=30, check=True).stdout

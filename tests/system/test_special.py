@@ -18,7 +18,7 @@ def stats(mnt):
     out = {}
     for line in read(mnt / ".stats").decode().splitlines():
         name, value = line.rsplit(" ", 1)
-        assert re.fullmatch(r'cachefs_[a-z_]+(\{[a-z]+="[a-z_]+"\})?', name), line
+        assert re.fullmatch(r'cachefs_[a-z_]+(\{([a-z]+="[a-z0-9_.]+",?)+\})?', name), line
         assert name not in out
         out[name] = float(value)
     return out

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cachefs-metrics.so: a small HTTP server on libmicrohttpd. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <limits.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/module.h"
+#include "cmd/metrics.h"
+
+#define CONNECTIONS_MAX 16
+#define CONNECTION_S	10
+#define CONNECTION_MEM	(16u << 10)
+#define BACKLOG		16
+
+struct server {
+	struct metrics_source source;
+	struct MHD_Daemon *daemon;
+	char *path; /* of the unix socket */
+};
+
+static enum MHD_Result reply(struct MHD_Connection *c, unsigned status, char *text, size_t len,
+			     enum MHD_ResponseMemoryMode mode)
+{
+	struct MHD_Response *r = MHD_create_response_from_buffer(len, text, mode);
+	enum MHD_Result done;
+
+	if (!r)
+		return MHD_NO;
+	MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE,
+				"text/plain; version=0.0.4; charset=utf-8");
+	done = MHD_queue_response(c, status, r);
+	MHD_destroy_response(r);
+	return done;
+}
+
+static enum MHD_Result reply_line(struct MHD_Connection *c, unsigned status, const char *line)
+{
+	return reply(c, status, (char *)line, strlen(line), MHD_RESPMEM_PERSISTENT);
+}
+
+static enum MHD_Result answer(void *arg, struct MHD_Connection *c, const char *url,
+			      const char *method, const char *version, const char *body,
+			      size_t *body_len, void **seen)
+{
+	struct server *s = arg;
+	char *text;
+	size_t len;
+
+	/* Called once for the header, then for each part of a body, which nobody has to send. */
+	if (!*seen) {
+		*seen = s;
+		return MHD_YES;
+	}
+	if (*body_len) {
+		*body_len = 0;
+		return MHD_YES;
+	}
+	if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
+		return reply_line(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET\n");
+	if (!strcmp(url, "/health")) {
+		if (s->source.healthy(s->source.arg))
+			return reply_line(c, MHD_HTTP_OK, "the mount answers\n");
+		return reply_line(c, MHD_HTTP_SERVICE_UNAVAILABLE, "the mount does not answer\n");
+	}
+	if (strcmp(url, "/metrics") != 0)
+		return reply_line(c, MHD_HTTP_NOT_FOUND, "/metrics or /health\n");
+	if (s->source.text(s->source.arg, &text, &len) < 0)
+		return reply_line(c, MHD_HTTP_INTERNAL_SERVER_ERROR, "out of memory\n");
+	return reply(c, MHD_HTTP_OK, text, len, MHD_RESPMEM_MUST_FREE);
+}
+
+static int bound(const struct sockaddr *sa, socklen_t len, int *ret)
+{
+	int one = 1, r, fd = socket(sa->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (fd < 0)
+		return -errno;
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (bind(fd, sa, len) < 0 || listen(fd, BACKLOG) < 0) {
+		r = -errno;
+		close(fd);
+		return r;
+	}
+	*ret = fd;
+	return 0;
+}
+
+/* A socket that nobody listens at was left by a mount that was killed. */
+static void remove_stale(const struct sockaddr_un *sa)
+{
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct stat st;
+
+	if (fd < 0)
+		return;
+	if (lstat(sa->sun_path, &st) == 0 && S_ISSOCK(st.st_mode) &&
+	    connect(fd, (const struct sockaddr *)sa, sizeof(*sa)) < 0 && errno == ECONNREFUSED)
+		unlink(sa->sun_path);
+	close(fd);
+}
+
+static int listen_unix(struct server *s, const char *path, int *ret, char err[256])
+{
+	struct sockaddr_un sa = {.sun_family = AF_UNIX};
+	int r;
+
+	if (*path != '/' || strlen(path) >= sizeof(sa.sun_path)) {
+		snprintf(err, 256, "metrics=unix:%.100s: not an absolute path of at most %zu bytes",
+			 path, sizeof(sa.sun_path) - 1);
+		return -EINVAL;
+	}
+	memcpy(sa.sun_path, path, strlen(path) + 1);
+	remove_stale(&sa);
+	r = bound((const struct sockaddr *)&sa, sizeof(sa), ret);
+	if (r < 0)
+		return r;
+	s->path = strdup(path);
+	if (s->path)
+		return 0;
+	close(*ret);
+	unlink(path);
+	return -ENOMEM;
+}
+
+/* Numbers only: a name would have to be asked of somebody who may not answer. */
+static int listen_tcp(const char *text, int *ret, char err[256])
+{
+	const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+				       .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
+	const char *colon = strrchr(text, ':'), *port = colon ? colon + 1 : text, *from = text;
+	size_t len = colon ? (size_t)(colon - text) : 0;
+	char host[64] = "127.0.0.1";
+	struct addrinfo *found;
+	int r = EAI_NONAME;
+
+	if (len > 2 && *from == '[' && from[len - 1] == ']') {
+		from++;
+		len -= 2;
+	}
+	if (len > 0 && len < sizeof(host) && strncmp(text, "localhost:", 10) != 0)
+		snprintf(host, sizeof(host), "%.*s", (int)len, from);
+	if (len < sizeof(host) && *port >= '0' && *port <= '9')
+		r = getaddrinfo(host, port, &hints, &found);
+	if (r) {
+		snprintf(err, 256, "metrics=%.100s: not PORT, ADDRESS:PORT or unix:/PATH", text);
+		return -EINVAL;
+	}
+	r = bound(found->ai_addr, found->ai_addrlen, ret);
+	freeaddrinfo(found);
+	return r;
+}
+
+/* With the port that a 0 has become. */
+static void log_place(int fd, const char *path)
+{
+	struct sockaddr_storage sa = {0};
+	socklen_t len = sizeof(sa);
+	char host[64], port[16];
+
+	if (path)
+		cfs_info("metrics: unix:%s", path);
+	else if (getsockname(fd, (struct sockaddr *)&sa, &len) == 0 &&
+		 getnameinfo((struct sockaddr *)&sa, len, host, sizeof(host), port, sizeof(port),
+			     NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+		cfs_info(sa.ss_family == AF_INET6 ? "metrics: http://[%s]:%s/metrics"
+						  : "metrics: http://%s:%s/metrics",
+			 host, port);
+}
+
+static void stop(void *server)
+{
+	struct server *s = server;
+
+	if (s->daemon)
+		MHD_stop_daemon(s->daemon);
+	if (s->path)
+		unlink(s->path);
+	free(s->path);
+	free(s);
+}
+
+static struct MHD_Daemon *start_daemon(struct server *s, int fd)
+{
+	struct MHD_Daemon *d;
+	sigset_t all, old;
+
+	/* Its threads inherit the mask: signals are for the main thread. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	/* A thread for each, as one that asks for the health of a mount that hangs waits. */
+	d = MHD_start_daemon(
+		MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
+			MHD_USE_ITC,
+		0, NULL, NULL, answer, s, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+		(unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CONNECTION_S,
+		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEM, MHD_OPTION_END);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return d;
+}
+
+static int start(const char *listen, const struct metrics_source *source, void **ret, char err[256])
+{
+	struct server *s = calloc(1, sizeof(*s));
+	int fd = -1, r;
+
+	if (!s)
+		return -ENOMEM;
+	s->source = *source;
+	if (!strncmp(listen, "unix:", 5))
+		r = listen_unix(s, listen + 5, &fd, err);
+	else
+		r = listen_tcp(listen, &fd, err);
+	if (r < 0) {
+		if (!err[0])
+			snprintf(err, 256, "metrics=%.100s: %s", listen, strerror(-r));
+		stop(s);
+		return r;
+	}
+	s->daemon = start_daemon(s, fd);
+	if (!s->daemon) {
+		snprintf(err, 256, "metrics=%.100s: the server does not start", listen);
+		close(fd);
+		stop(s);
+		return -EIO;
+	}
+	log_place(fd, s->path);
+	*ret = s;
+	return 0;
+}
+
+static const struct metrics_server_ops ops = {
+	.start = start,
+	.stop = stop,
+};
+CFS_MODULE_EXPORT(&ops);

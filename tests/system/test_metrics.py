@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The endpoint for monitoring. Without it an administrator hears of a mount that hangs from its
+users."""
+
+import http.client
+import json
+import os
+import re
+import shutil
+import socket
+import sqlite3
+import subprocess
+import threading
+import time
+
+import pytest
+
+from cachefs import BIN, REPO, SLOW, wait_until
+from syscalls import data, read, write
+
+pytestmark = pytest.mark.skipif(
+    not (BIN / "cachefs-metrics.so").exists(), reason="built without libmicrohttpd"
+)
+
+
+class Unix(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("cachefs", timeout=30)
+        self.path = str(path)
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+def get(connection, url, method="GET"):
+    connection.request(method, url)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def port_of(mnt):
+    return int(re.search(r"metrics: http://\S+:(\d+)/metrics", mnt.log())[1])
+
+
+def families(text):
+    return set(re.findall(r"^# TYPE (\S+)", text, re.M))
+
+
+def test_tcp(volume):
+    mnt = volume.mount("metrics=0", daemon=False)
+    c = http.client.HTTPConnection("127.0.0.1", port_of(mnt), timeout=30)
+    assert get(c, "/health") == (200, "the mount answers\n")
+    write(mnt / "f", data(1_000_000), sync=True)
+    status, text = get(c, "/metrics")
+    assert status == 200
+    assert re.search(r'^cachefs_object_requests_total\{method="put"\} [1-9]', text, re.M)
+    assert get(c, "/nothing")[0] == 404
+    assert get(c, "/metrics", "POST")[0] == 405
+    # what .stats shows
+    assert {re.split(r"[{ ]", line)[0] for line in read(mnt / ".stats").decode().splitlines()} == families(text)
+    if shutil.which("promtool"):
+        check = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, stdout=-1, stderr=-2)
+        assert check.returncode == 0 and not check.stdout, check.stdout
+
+
+def test_unix_socket(ws, volume):
+    path = ws.path("socket")
+    left = socket.socket(socket.AF_UNIX)  # by a mount that was killed
+    left.bind(str(path))
+    left.close()
+    mnt = volume.mount("metrics=unix:%s" % path)
+    assert get(Unix(path), "/health")[0] == 200
+    mnt.umount()
+    assert not os.path.exists(path)
+
+
+def test_a_mount_that_does_not_answer_is_not_well(ws, volume):
+    """All its threads wait for a locked database: the server still answers, and knows."""
+    path = ws.path("socket")
+    mnt = volume.mount("max-threads=1,metrics=unix:%s" % path, expect="locked|busy|does not answer")
+    assert get(Unix(path), "/health")[0] == 200
+    locker = sqlite3.connect(volume.db, isolation_level=None)
+    locker.execute("BEGIN EXCLUSIVE")
+    stuck = threading.Thread(target=lambda: os.mkdir(mnt / "d"))
+    stuck.start()
+    wait_until(lambda: get(Unix(path), "/health")[0] == 503, 20, "a bad answer")
+    begin = time.monotonic()
+    assert get(Unix(path), "/metrics")[0] == 200
+    assert time.monotonic() - begin < 1.5 * SLOW
+    locker.execute("COMMIT")
+    locker.close()
+    stuck.join(30)
+    wait_until(lambda: get(Unix(path), "/health")[0] == 200, 20, "a good answer")
+    assert os.path.isdir(mnt / "d")
+
+
+def test_a_place_that_is_taken(volume):
+    first = volume.mount("metrics=0", daemon=False)
+    port = port_of(first)
+    point = volume.ws.path("other")
+    point.mkdir()
+    taken = "metrics=%d: Address already in use" % port
+    for place, reason in [(str(port), taken)] + [
+        (bad, "metrics=%s: not " % bad)
+        for bad in ("nowhere", "example.com:1", "1.2.3.4", "unix:relative", "127.0.0.1:http")
+    ]:
+        r = volume.ws.run("cachefs", "mount", volume.url, point, "-o", "metrics=" + place, timeout=60)
+        assert r.returncode == 32 and reason in r.stderr, (place, r.stderr)
+
+
+def test_examples_name_what_exists(volume):
+    mnt = volume.mount("metrics=0", daemon=False)
+    known = families(get(http.client.HTTPConnection("127.0.0.1", port_of(mnt), timeout=30), "/metrics")[1])
+    dashboard = REPO / "examples/grafana/cachefs.json"
+    json.loads(dashboard.read_text())
+    rules = REPO / "examples/prometheus/cachefs-alerts.yml"
+    for file in (dashboard, rules):
+        used = set(re.findall(r"\bcachefs_[a-z_]+", file.read_text()))
+        assert used and used <= known, used - known
+    if shutil.which("promtool"):
+        subprocess.run(["promtool", "check", "rules", rules], stdout=-3, timeout=30, check=True)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/operations.md against the programs: what it tells an administrator to type works."""
+
+import os
+import re
+import subprocess
+
+import pytest
+
+from cachefs import BIN, REPO, SLOW, tool
+
+PAGE = (REPO / "docs" / "operations.md").read_text()
+
+
+def known(*command):
+    return subprocess.run([tool("cachefs"), *command, "--help"], stdout=-1, text=True, timeout=30).stdout
+
+
+@pytest.mark.skipif(not (BIN / "cachefs-metrics.so").exists(), reason="built without libmicrohttpd")
+@pytest.mark.deadline(240)
+def test_every_block_of_commands(ws):
+    folder = ws.path("site")
+    folder.mkdir()
+    env = ws.env(DIR=str(folder), PATH="%s:%s" % (BIN, os.environ["PATH"]))
+    script = "\n".join(re.findall(r"^```sh\n(.*?)^```", PAGE, re.M | re.S))
+    r = subprocess.run(
+        ["bash", "-euxc", script],
+        env=env, stdin=-3, stdout=-1, stderr=-2, text=True, timeout=200 * SLOW, cwd=ws.dir,
+    )
+    assert r.returncode == 0, r.stdout[-4000:]
+    assert "cachefs_data_commits_total" in r.stdout and "the mount answers" in r.stdout
+
+
+def test_commands_in_the_text_exist():
+    commands = set(re.findall(r"^  (\w+)\s", known().split("Commands:")[1], re.M))
+    for command, rest in re.findall(r"`cachefs ([a-z]+)([^`]*)`", PAGE):
+        assert command in commands, command
+        for option in re.findall(r"--[\w-]+", rest):
+            assert option + " " in known(command) + " ", (command, option)
+    for engine in re.findall(r"`examples/([\w./-]+)`", PAGE):
+        assert (REPO / "examples" / engine).exists(), engine
+
+
+def test_the_line_in_fstab(ws):
+    """findmnt --verify knows what systemd would stumble over."""
+    lines = [
+        [line for line in text.splitlines() if " cachefs " in line and line[0] not in "#*"]
+        for text in (PAGE, (REPO / "examples/fstab").read_text())
+    ]
+    assert lines[0] == lines[1] and len(lines[0]) == 1
+    target = ws.path("data")
+    target.mkdir()
+    table = ws.path("fstab")
+    table.write_text(lines[0][0].replace("/mnt/data", str(target)) + "\n")
+    r = subprocess.run(
+        ["findmnt", "--verify", "--verbose", "--tab-file", table], stdout=-1, stderr=-2, text=True, timeout=30
+    )
+    assert "0 parse errors, 0 errors" in r.stdout, r.stdout

@@ -32,14 +32,14 @@ void rds_remember_name(struct rds *r, cfs_ino_t parent, const char *name, size_t
 {
 	uint64_t h = hash_name(parent, name, len);
 
-	atomic_store_explicit(&r->guess[h >> 52], ino, memory_order_relaxed);
+	atomic_store_explicit(&r->guess[h >> 48], ino, memory_order_relaxed);
 }
 
 cfs_ino_t rds_guess(struct rds *r, cfs_ino_t parent, const char *name, size_t len)
 {
 	uint64_t h = hash_name(parent, name, len);
 
-	return atomic_load_explicit(&r->guess[h >> 52], memory_order_relaxed);
+	return atomic_load_explicit(&r->guess[h >> 48], memory_order_relaxed);
 }
 
 /* ---- reads ---- */

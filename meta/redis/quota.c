@@ -9,7 +9,8 @@
 #include "base/bytes.h"
 #include "meta/redis/ops.h"
 
-enum { LIMIT_BYTES = 16 };
+/* A script takes some thousand arguments at most. */
+enum { LIMIT_BYTES = 16, ONE_SCRIPT = 1000 };
 
 static const char *const hashes[] = {
 	[CFS_QUOTA_DIR] = "dirQuota",
@@ -68,7 +69,7 @@ int rds_op_clear_dir_stats(struct cfs_engine *e, const struct cfs_ctx *ctx)
 	return r;
 }
 
-int rds_op_add_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t space, int64_t inodes,
+static int add_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t space, int64_t inodes,
 		     const struct cfs_usage_dir *dirs, size_t n)
 {
 	struct rds_request q;
@@ -83,6 +84,17 @@ int rds_op_add_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t sp
 		rds_words(&q, "uiii", dirs[i].dir, dirs[i].length, dirs[i].space, dirs[i].inodes);
 	r = rds_script_run(&q, ctx, CFS_META_OP_other, &a);
 	rds_end(&q);
+	return r;
+}
+
+int rds_op_add_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t space, int64_t inodes,
+		     const struct cfs_usage_dir *dirs, size_t n)
+{
+	size_t i = CFS_MIN(n, (size_t)ONE_SCRIPT);
+	int r = add_usage(e, ctx, space, inodes, dirs, i);
+
+	for (; i < n && !r; i += ONE_SCRIPT)
+		r = add_usage(e, ctx, 0, 0, dirs + i, CFS_MIN(n - i, (size_t)ONE_SCRIPT));
 	return r;
 }
 
@@ -200,7 +212,7 @@ int rds_op_del_quota(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_q
 	return r;
 }
 
-int rds_op_add_quota_usage(struct cfs_engine *e, const struct cfs_ctx *ctx,
+static int add_quota_usage(struct cfs_engine *e, const struct cfs_ctx *ctx,
 			   const struct cfs_quota *deltas, size_t n)
 {
 	uint8_t limits[LIMIT_BYTES];
@@ -218,5 +230,16 @@ int rds_op_add_quota_usage(struct cfs_engine *e, const struct cfs_ctx *ctx,
 			  deltas[i].kind == CFS_QUOTA_DIR ? (size_t)0 : sizeof(limits));
 	r = rds_script_run(&q, ctx, CFS_META_OP_other, &a);
 	rds_end(&q);
+	return r;
+}
+
+int rds_op_add_quota_usage(struct cfs_engine *e, const struct cfs_ctx *ctx,
+			   const struct cfs_quota *deltas, size_t n)
+{
+	size_t i;
+	int r = 0;
+
+	for (i = 0; i < n && !r; i += ONE_SCRIPT)
+		r = add_quota_usage(e, ctx, deltas + i, CFS_MIN(n - i, (size_t)ONE_SCRIPT));
 	return r;
 }

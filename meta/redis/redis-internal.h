@@ -96,7 +96,7 @@ void rds_pipe_renew(struct rds_pipe *p);
 struct rds_windows;
 struct rds_doomed;
 
-enum { RDS_GUESSES = 4096 };
+enum { RDS_GUESSES = 65536 };
 
 struct rds {
 	struct cfs_engine engine; /* first */

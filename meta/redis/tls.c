@@ -6,6 +6,7 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -129,13 +130,32 @@ ssize_t rds_tls_read(struct rds_tls *tls, void *buf, size_t size, short *ret_wai
 	return r;
 }
 
+/* OpenSSL writes without MSG_NOSIGNAL; a signal that a lost connection has raised is taken away. */
+static void take_sigpipe(const sigset_t *old)
+{
+	const struct timespec at_once = {0};
+	sigset_t pipe;
+
+	sigemptyset(&pipe);
+	sigaddset(&pipe, SIGPIPE);
+	if (!sigismember(old, SIGPIPE))
+		while (sigtimedwait(&pipe, NULL, &at_once) < 0 && errno == EINTR)
+			;
+	pthread_sigmask(SIG_SETMASK, old, NULL);
+}
+
 ssize_t rds_tls_write(struct rds_tls *tls, const void *data, size_t len, short *ret_wait)
 {
+	sigset_t pipe, old;
 	ssize_t r;
 
+	sigemptyset(&pipe);
+	sigaddset(&pipe, SIGPIPE);
+	pthread_sigmask(SIG_BLOCK, &pipe, &old);
 	pthread_mutex_lock(&tls->lock);
 	ERR_clear_error();
 	r = outcome(tls, SSL_write(tls->ssl, data, (int)CFS_MIN(len, 1 << 20)), ret_wait);
 	pthread_mutex_unlock(&tls->lock);
+	take_sigpipe(&old);
 	return r;
 }

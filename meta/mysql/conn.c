@@ -103,6 +103,13 @@ int mysql_error_of(struct mysql_conn *m, unsigned code, const char *text, const 
 		return -EINVAL;
 	case ER_DATA_TOO_LONG:
 		return -ERANGE;
+	/* They are counted server-wide. Those of this connection end with it. */
+	case ER_MAX_PREPARED_STMT_COUNT_REACHED:
+		cfs_warn("the server has no prepared statement left, connecting anew: raise its "
+			 "max_prepared_stmt_count: database=%s",
+			 m->sql.db->where);
+		m->sql.broken = true;
+		return -EAGAIN;
 	}
 	cfs_err("mysql: database=%s statement=%s code=%u error=%s", m->sql.db->where, statement,
 		code, text);

@@ -316,6 +316,29 @@ def test_statements_of_touch_and_rm(ws):
     assert touch <= 5 and rm <= 4
 
 
+def test_server_short_of_prepared_statements(ws):
+    """A server with many mounts runs out of them: slower, with a warning, and no error."""
+    with servers.Mariadb("--max-prepared-stmt-count=24") as server:
+        db = server.database()
+        v = volume_at(ws, db.url)
+        m = v.mount()
+        m.allow(r"no prepared statement left")
+
+        def work(n):
+            for i in range(10):
+                p = m / ("%d-%d" % (n, i))
+                write(p, b"x")
+                os.rename(p, str(p) + ".x")
+                os.mkdir(str(p) + ".d")
+                os.rmdir(str(p) + ".d")
+                os.unlink(str(p) + ".x")
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
+        assert os.listdir(m.path) == []
+        m.umount()
+
+
 # ---- refusals ----
 
 

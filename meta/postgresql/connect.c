@@ -245,8 +245,8 @@ static int check_server(struct pg_conn *s, bool writer, char err[256])
 	const char *standby = PQparameterStatus(s->handle, "in_hot_standby");
 	const char *read_only = PQparameterStatus(s->handle, "default_transaction_read_only");
 
-	if (PQserverVersion(s->handle) < 100000) {
-		snprintf(err, 256, "%s: PostgreSQL %d is too old, 10 is needed", where,
+	if (PQserverVersion(s->handle) < 110000) {
+		snprintf(err, 256, "%s: PostgreSQL %d is too old, 11 is needed", where,
 			 PQserverVersion(s->handle) / 10000);
 		return -ENOTSUP;
 	}

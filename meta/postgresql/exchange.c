@@ -350,6 +350,11 @@ static int read_result(struct pg_conn *s, const struct pg_queued *q, int *ret_er
 	if (status == PGRES_FATAL_ERROR || status == PGRES_BAD_RESPONSE) {
 		if (!*ret_error)
 			*ret_error = pg_error(s, result, q->id);
+	} else if (q->id == PG_COMMIT && status == PGRES_COMMAND_OK &&
+		   strcmp(PQcmdStatus(result), "COMMIT") != 0) {
+		/* Of a transaction in which a statement had failed. */
+		cfs_err("postgresql: a failed transaction was not rolled back by its operation");
+		*ret_error = -EIO;
 	} else if (q->id == PG_XID && status == PGRES_TUPLES_OK) {
 		s->xid = (uint64_t)pg_int(result, 0, 0);
 	} else if (q->keep && status != PGRES_PIPELINE_ABORTED) {

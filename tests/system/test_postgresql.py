@@ -5,9 +5,7 @@ import contextlib
 import json
 import os
 import pathlib
-import signal
 import subprocess
-import sys
 import threading
 import time
 
@@ -93,7 +91,9 @@ def schema(db):
     ):
         out.setdefault(table, []).append(column)
     for table, *index in query(
-        db, "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname='public' ORDER BY 1, 2"
+        db,
+        "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname='public' "
+        "ORDER BY 1, 2",
     ):
         out.setdefault(table, []).append(index)
     return {t: c for t, c in out.items() if not t.startswith("pg_")}
@@ -119,8 +119,8 @@ def test_names_come_back(ws, db):
     v = volume(ws, db.url)
     m = v.mount()
     top = os.fsencode(str(m.path))
-    names = [b"a'b\"c`d", b"back\\slash\\'", b"$1 ? {node} %s", b"\xff\xfe\x80", b"\n\t\x01", b"x" * 255]
-    names += ["é\u202e".encode(), b"'; DROP TABLE jfs_node; --"]
+    names = [b"a'b\"c`d", b"back\\slash\\'", b"$1 ? {node} %s", b"\xff\xfe\x80", b"\n\t\x01"]
+    names += [b"x" * 255, "é\u202e".encode(), b"'; DROP TABLE jfs_node; --"]
     for n in names:
         with open(top + b"/" + n, "wb") as f:
             f.write(n)
@@ -224,11 +224,18 @@ for i in range(n):
 """
 
 
+def worked(n):
+    """The names that WORK leaves."""
+    kept = [i for i in range(n) if i % 3]
+    return {"f%dr" % i for i in kept} | {"f%dl" % i for i in kept if i % 7 == 1}
+
+
 # ---- clear messages ----
 
 
 def refused(ws, url, *words, env=None):
-    r = ws.run("cachefs", "format", url, "vol", "--storage", "file", "--bucket", ws.path("b"), env=env)
+    argv = ["format", url, "vol", "--storage", "file", "--bucket", ws.path("b")]
+    r = ws.run("cachefs", *argv, env=env)
     assert r.returncode, r.stdout
     for w in words:
         assert w in r.stderr, r.stderr
@@ -286,7 +293,9 @@ def test_too_many_connections(ws):
 def servers_connect(s, name):
     import psycopg2
 
-    return psycopg2.connect(host="127.0.0.1", port=s.port, user="plain", password="plain", dbname=name)
+    return psycopg2.connect(
+        host="127.0.0.1", port=s.port, user="plain", password="plain", dbname=name
+    )
 
 
 # ---- several mounts, lost servers ----
@@ -314,14 +323,15 @@ STORM = """
 import errno, os, random, sys
 top, seed, n = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 r = random.Random(seed)
-fine = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY, errno.EISDIR, errno.ENOTDIR, errno.EPERM, errno.EINVAL,
-        errno.ESTALE, errno.EBUSY)
+fine = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY, errno.EISDIR, errno.ENOTDIR, errno.EPERM,
+        errno.EINVAL, errno.ESTALE, errno.EBUSY)
 name = lambda: "%s/n%d" % (top, r.randrange(12))
 sub = lambda: r.choice([name(), name() + "/x", name() + "/y"])
 def write():
     with open(sub(), "ab") as f: f.write(b"z" * r.randrange(5000))
 ops = [write, write, lambda: os.mkdir(sub()), lambda: os.rmdir(sub()), lambda: os.unlink(sub()),
-       lambda: os.rename(sub(), sub()), lambda: os.link(sub(), sub()), lambda: os.truncate(sub(), r.randrange(9000)),
+       lambda: os.rename(sub(), sub()), lambda: os.link(sub(), sub()),
+       lambda: os.truncate(sub(), r.randrange(9000)),
        lambda: os.symlink("t", sub()), lambda: os.listdir(top), lambda: os.utime(sub())]
 for _ in range(n):
     try: r.choice(ops)()
@@ -348,8 +358,7 @@ def test_server_killed_and_restarted(ws, own):
     err = job.communicate(timeout=80 * SLOW)[1]
     assert job.returncode == 0, err.decode()
     names = set(os.listdir(m.path / "w"))
-    want = {"f%dr" % i for i in range(300) if i % 3} | {"f%dl" % i for i in range(300) if i % 7 == 1 and i % 3}
-    assert names == want
+    assert names == worked(300)
     m.umount()
     found, _ = cachefs_check.check(db.url, str(v.bucket), cachefs_check.Options())
     # counters are written once a second and may have been lost with an answer
@@ -375,9 +384,7 @@ def test_answers_lost_on_the_way(ws, db):
         end.set()
         t.join()
         assert job.returncode == 0, err.decode()
-        assert len(os.listdir(m.path / "w")) == len(
-            {"f%dr" % i for i in range(200) if i % 3} | {"f%dl" % i for i in range(200) if i % 7 == 1 and i % 3}
-        )
+        assert set(os.listdir(m.path / "w")) == worked(200)
         m.umount()
         assert "pooler" not in m.log()
     found, _ = cachefs_check.check(db.url, str(v.bucket), cachefs_check.Options())
@@ -405,7 +412,8 @@ def test_server_away_is_eio_in_time(ws, own):
 @pytest.mark.deadline(150)
 def test_failover_to_a_standby(ws):
     """Two hosts in the URL; the primary dies, the standby is promoted, the mount goes on."""
-    with servers.Postgres("-c", "fsync=on", "-c", "synchronous_commit=on", "-c", "wal_level=replica") as one:
+    options = ("-c", "fsync=on", "-c", "synchronous_commit=on", "-c", "wal_level=replica")
+    with servers.Postgres(*options) as one:
         (one.data / "pg_hba.conf").open("a").write("\nlocal replication all trust\n")
         db = one.database()
         two = standby_of(one)
@@ -443,3 +451,17 @@ def standby_of(one):
     )
     os.chmod(two.data, 0o700)
     return two
+
+
+def test_a_hundred_threads_in_one_directory(ws, db):
+    """No deadlock, no error, one request per creation."""
+    volume(ws, db.url)
+    argv = ["--threads", "100", "--depth", "0", "--files", "3000", "--json", db.url]
+    r = ws.run("cachefs", "mdtest", *argv, timeout=80, check=True)
+    found = json.loads(r.stdout)
+    rows = {row["name"]: row for row in found["operations"]}
+    print(r.stdout)
+    assert rows["create"]["errors"] == rows["unlink"]["errors"] == 0
+    assert rows["create"]["round_trips"] <= 1.01
+    stat = "SELECT deadlocks FROM pg_stat_database WHERE datname=current_database()"
+    assert query(db, stat) == [(0,)]

@@ -28,7 +28,11 @@ BUDGET = {
         link=1, unlink=1, rmdir=1, rename=1, write=1, readdir=2,
     ),
 }  # fmt: skip
-START = {"postgres": servers.postgres_server, "redis": servers.redis_server, "mysql": servers.mariadb_server}
+START = {
+    "postgres": servers.postgres_server,
+    "redis": servers.redis_server,
+    "mysql": servers.mariadb_server,
+}
 MODULE = {"postgres": "postgresql", "redis": "redis", "mysql": "mysql"}
 TRIES = 7
 CACHES = "entry-cache=60,dir-entry-cache=60,attr-cache=60,heartbeat=60"

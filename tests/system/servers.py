@@ -310,6 +310,7 @@ class Mariadb(Server):
             *("--no-defaults", "--datadir=%s" % self.data, "--skip-test-db"),
             *("--auth-root-authentication-method=normal", "--skip-name-resolve"),
             "--innodb-log-file-size=8M",
+            "--tmpdir=%s" % self.dir,
         )
 
     def argv(self):
@@ -320,7 +321,7 @@ class Mariadb(Server):
             *("--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync"),
             *("--innodb-doublewrite=0", "--skip-log-bin", "--skip-name-resolve"),
             *("--max-connections=300", "--performance-schema=OFF"),
-            "--pid-file=%s" % (self.dir / "pid"),
+            *("--pid-file=%s" % (self.dir / "pid"), "--tmpdir=%s" % self.dir),
             *self.options,
         ]
 

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packages of the commit that is checked out: built, checked, installed in an empty Debian, used
+there. Without it an administrator finds out that a file or a dependency is missing."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from cachefs import REPO
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.deadline(1800),
+    pytest.mark.skipif(not os.environ.get("CACHEFS_LONG"), reason="takes long: set CACHEFS_LONG=1"),
+    pytest.mark.skipif(not shutil.which("dpkg"), reason="builds on Debian"),
+]
+
+# Commands in the installed system. A mount is tried where there is a /dev/fuse.
+TRY = r"""
+set -eux
+export LC_ALL=C
+test -z "$(find / -xdev -perm /6000 -newer /debs -type f)"
+cachefs version
+mkdir -p /srv
+cachefs format --storage file --bucket /srv/blocks sqlite3:///srv/m.db vol
+cachefs status sqlite3:///srv/m.db
+# modules are found, and say what they lack
+cachefs status redis://127.0.0.1:1/1 2>&1 | grep -v 'not installed'
+cachefs status mysql://u@127.0.0.1:1/x 2>&1 | grep -v 'not installed'
+cachefs status postgres://u@127.0.0.1:1/x 2>&1 | grep -v 'not installed'
+if [ -c /dev/fuse ]; then
+	mount -t cachefs sqlite3:///srv/m.db /mnt -o metrics=unix:/srv/metrics
+	echo hello >/mnt/file
+	umount /mnt
+	mount -t cachefs sqlite3:///srv/m.db /mnt
+	test "$(cat /mnt/file)" = hello
+	cachefs umount /mnt
+	echo MOUNTED
+fi
+"""
+
+
+def build(kind, folder):
+    log = folder / "log"
+    with open(log, "wb") as out:
+        r = subprocess.run([REPO / "scripts/package", kind, folder / "dist"], stdout=out, stderr=out, timeout=1500)
+    assert r.returncode == 0, log.read_text("utf-8", "replace")[-3000:]
+    return sorted((folder / "dist").glob("*." + kind))
+
+
+@pytest.fixture(scope="module")
+def debs(tmp_path_factory):
+    return {p.name.split("_")[0]: p for p in build("deb", tmp_path_factory.mktemp("deb"))}
+
+
+@pytest.fixture(scope="module")
+def rpms(tmp_path_factory):
+    found = build("rpm", tmp_path_factory.mktemp("rpm"))
+    return {p.name.split("-0.")[0]: p for p in found}
+
+
+def output(*argv, **kw):
+    return subprocess.run(argv, stdout=-1, text=True, timeout=120, check=True, **kw).stdout
+
+
+EXPECTED = [
+    r"/usr/bin/cachefs",
+    r"/usr/sbin/mount\.cachefs",
+    r"/usr/sbin/mount\.fuse\.cachefs",
+    r"/usr/lib\S*/cachefs/cachefs-s3\.so",
+    r"/usr/lib\S*/cachefs/cachefs-redis\.so",
+    r"/usr/lib\S*/cachefs/cachefs-metrics\.so",
+    r"/usr/lib/tmpfiles\.d/cachefs\.conf",
+    r"/usr/share/man/man1/cachefs\.1\.gz",
+    r"/usr/share/man/man7/cachefs-metrics\.7\.gz",
+    r"/usr/share/man/man8/mount\.cachefs\.8\.gz",
+    r"/usr/share/bash-completion/completions/cachefs",
+    r"/usr/share/zsh/\S*/_cachefs",
+    r"/usr/share/doc/cachefs/examples/fstab",
+    r"/usr/share/doc/cachefs/examples/systemd/mnt-data\.mount",
+    r"/usr/share/doc/cachefs/docs/operations\.md(\.gz)?",
+]
+
+
+def check_files(base, mysql, postgresql):
+    """Lists of absolute paths."""
+    for pattern in EXPECTED:
+        assert any(re.fullmatch(pattern, f) for f in base), pattern
+    assert not [f for f in base if "mysql" in f or "postgresql" in f]
+    assert any(f.endswith("/cachefs-mysql.so") for f in mysql)
+    assert any(f.endswith("/cachefs-postgresql.so") for f in postgresql)
+    for f in base + mysql + postgresql:
+        assert not re.search(r"/systemd/system/|/init\.d/", f), "something would be started: " + f
+
+
+def test_deb_contents(debs):
+    assert set(debs) - {n for n in debs if n.endswith("-dbgsym")} == {
+        "cachefs", "cachefs-mysql", "cachefs-postgresql",
+    }
+    lists = {}
+    for name in ("cachefs", "cachefs-mysql", "cachefs-postgresql"):
+        lines = output("dpkg-deb", "-c", debs[name]).splitlines()
+        assert not [x for x in lines if "s" in x[1:10].lower()], "SUID files"
+        lists[name] = [x.split()[5][1:] for x in lines]
+    check_files(*lists.values())
+    needs = {n: output("dpkg-deb", "-f", debs[n], "Depends") for n in lists}
+    assert "libpq" not in needs["cachefs"] and "libmariadb" not in needs["cachefs"]
+    assert "fuse3" in needs["cachefs"] and "libhiredis" in needs["cachefs"]
+    assert "libmariadb" in needs["cachefs-mysql"] and "cachefs (=" in needs["cachefs-mysql"]
+    assert "libpq" in needs["cachefs-postgresql"] and "cachefs (=" in needs["cachefs-postgresql"]
+
+
+def test_deb_in_a_fresh_system(debs, tmp_path):
+    root = tmp_path / "root"
+    mirror = os.environ.get("CACHEFS_DEBIAN_MIRROR", "http://deb.debian.org/debian")
+    shutil.which("debootstrap") or pytest.skip("no debootstrap here")
+    codename = output("sh", "-c", ". /etc/os-release; echo $VERSION_CODENAME").strip()
+    r = subprocess.run(
+        ["debootstrap", "--variant=minbase", codename, root, mirror],
+        stdout=-1, stderr=-2, text=True, timeout=900,
+    )
+    if r.returncode != 0:
+        unpacked(debs, tmp_path)
+        pytest.skip("no Debian mirror (%s); ran from unpacked packages" % r.stdout.splitlines()[-1])
+    (root / "debs").mkdir()
+    for p in debs.values():
+        shutil.copy(p, root / "debs")
+    (root / "try").write_text(TRY)
+    for f in ("/etc/resolv.conf", "/etc/hosts"):
+        shutil.copy(f, root / f[1:])
+    for f in os.listdir("/etc/apt/apt.conf.d"):
+        if "prox" in f:
+            shutil.copy("/etc/apt/apt.conf.d/" + f, root / "etc/apt/apt.conf.d")
+    # Mounts end with the name space. No service may start: there is no init.
+    script = """
+        mount -t proc proc $1/proc && mkdir -p $1/dev && mount --rbind /dev $1/dev
+        chroot $1 sh -c 'export DEBIAN_FRONTEND=noninteractive; apt-get update -q &&
+            apt-get install -y -q --no-install-recommends mount $(ls /debs/*.deb | grep -v dbgsym) &&
+            sh /try'
+    """
+    r = subprocess.run(
+        ["unshare", "--mount", "--pid", "--fork", "--propagation", "slave", "sh", "-ec", script, "sh", root],
+        stdout=-1, stderr=-2, text=True, timeout=900,
+    )
+    assert r.returncode == 0, r.stdout[-4000:]
+    if os.path.exists("/dev/fuse"):
+        assert "MOUNTED" in r.stdout
+
+
+def unpacked(debs, folder):
+    root = folder / "unpacked"
+    for name in ("cachefs", "cachefs-mysql", "cachefs-postgresql"):
+        subprocess.run(["dpkg", "-x", debs[name], root], check=True, timeout=60)
+    program = root / "usr/bin/cachefs"
+    url = "sqlite3://%s/m.db" % folder
+    output(program, "format", "--storage", "file", "--bucket", folder / "blocks", url, "vol")
+    assert '"Name": "vol"' in output(program, "status", "--json", url)
+
+
+def test_rpm_contents(rpms):
+    assert set(rpms) >= {"cachefs", "cachefs-mysql", "cachefs-postgresql"}
+    lists = {n: output("rpm", "-qpl", rpms[n]).splitlines() for n in ("cachefs", "cachefs-mysql", "cachefs-postgresql")}
+    check_files(*lists.values())
+    needs = {n: output("rpm", "-qp", "--requires", rpms[n]) for n in lists}
+    assert "libpq" not in needs["cachefs"] and "libmariadb" not in needs["cachefs"]
+    assert re.search(r"^fuse3$", needs["cachefs"], re.M) and "libhiredis" in needs["cachefs"]
+    for name, library in (("cachefs-mysql", "libmariadb"), ("cachefs-postgresql", "libpq")):
+        assert library in needs[name] and re.search(r"^cachefs\S* = 0", needs[name], re.M)
+    modes = output("rpm", "-qp", "--qf", "[%{FILEMODES:perms} %{FILENAMES}\n]", rpms["cachefs"])
+    assert not re.search(r"^-\S*s", modes, re.M), "SUID files"
+    assert not output("rpm", "-qp", "--provides", rpms["cachefs-mysql"]).count(".so")
+
+
+def test_rpm_unpacked(rpms, tmp_path):
+    subprocess.run(
+        ["sh", "-ec", 'rpm2cpio "$1" | (cd "$2" && cpio -idm --quiet)', "sh", rpms["cachefs"], tmp_path],
+        check=True, timeout=60,
+    )
+    program = tmp_path / "usr/bin/cachefs"
+    assert "unable" not in output(program, "version")
+    assert os.readlink(tmp_path / "usr/sbin/mount.cachefs") in ("/usr/bin/cachefs", "../bin/cachefs")

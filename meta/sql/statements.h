@@ -219,9 +219,10 @@ SQL(scan_dir_stats, "SELECT inode,data_length,used_space,used_inodes FROM {dir_s
 		    "WHERE inode>? ORDER BY inode LIMIT ?")
 SQL(scan_symlinks, "SELECT inode,target FROM {symlink} WHERE inode>? ORDER BY inode LIMIT ?")
 SQL(scan_xattrs, "SELECT id,inode,name,value FROM {xattr} WHERE id>? ORDER BY id LIMIT ?")
-SQL(scan_parents, "SELECT n.inode,e.parent,COUNT(*) FROM {node} n JOIN {edge} e "
-		  "ON e.inode=n.inode WHERE n.parent=0 AND n.inode>=? AND (n.inode>? OR e.parent>?) "
-		  "GROUP BY n.inode,e.parent ORDER BY n.inode,e.parent LIMIT ?")
+SQL(scan_parents,
+    "SELECT n.inode,e.parent,COUNT(*) FROM {node} n JOIN {edge} e "
+    "ON e.inode=n.inode WHERE n.parent=0 AND n.inode>=? AND (n.inode>? OR e.parent>?) "
+    "GROUP BY n.inode,e.parent ORDER BY n.inode,e.parent LIMIT ?")
 SQL(scan_acls, "SELECT id,owner,`group`,mask,other,named_users,named_groups FROM {acl} "
 	       "WHERE id>? ORDER BY id LIMIT ?")
 SQL(scan_counters, "SELECT name,value FROM {counter} ORDER BY name")

@@ -305,8 +305,11 @@ static int log_in(struct rds_sock *s, const struct rds_addr *a, const char *user
 	if (r)
 		return r;
 	/* A password where none is asked for does no harm. */
-	if (reply->type == REDIS_REPLY_ERROR && !strstr(reply->str, "no password is set") &&
-	    !strstr(reply->str, "without any password configured"))
+	if (starts(reply, "ERR max number of clients")) {
+		snprintf(err, 256, "Redis at %.100s has reached its maxclients", a->host);
+		r = -ENOTCONN;
+	} else if (reply->type == REDIS_REPLY_ERROR && !strstr(reply->str, "no password is set") &&
+		   !strstr(reply->str, "without any password configured"))
 		r = refused(a, reply, "the password", err);
 	freeReplyObject(reply);
 	return r;

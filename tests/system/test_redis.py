@@ -520,6 +520,25 @@ def test_servers_that_cannot_be_used(ws):
     assert "TLS" in refused(ws, s.url("0").replace("redis:", "rediss:"))
 
 
+def test_too_many_clients(ws):
+    """Said at mount; a mount that loses its connections meanwhile waits for a free one."""
+    s = server(ws)
+    c = s.connect("0")
+    c.config_set("requirepass", "pw")
+    v = volume_at(ws, "redis://:pw@127.0.0.1:%d/0" % s.port)
+    mnt = v.mount("io-timeout=20")
+    mnt.allow(GONE)
+    write(mnt / "f", b"x")
+    c.config_set("maxclients", 1)
+    assert "maxclients" in refused(ws, v.url)
+    c.client_kill_filter(_type="normal", skipme=True)
+    t = threading.Timer(2, lambda: c.config_set("maxclients", 100))
+    t.start()
+    os.mkdir(mnt / "d")
+    t.join()
+    assert read(mnt / "f") == b"x"
+
+
 def test_full_memory_is_no_space(ws):
     s = server(ws)
     v = volume_at(ws, s.url("0"))

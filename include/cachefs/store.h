@@ -155,11 +155,13 @@ void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret);
  */
 struct cfs_tier_ops {
 	const char *name;
-	bool local; /* a small range is cheap to get again: it is not kept in memory */
+	bool local; /* what it has is cheap to get again: it is not kept in memory */
 	/* As cfs_object_get_fn for a range of a block; -ENOENT: a miss. nowait: -EAGAIN rather than
 	 * wait. */
 	ssize_t (*get)(void *tier, const struct cfs_block *b, uint32_t off, const struct iovec *dst,
 		       int n_dst, bool nowait, cfs_deadline_t deadline);
+	/* Starts to bring a range nearer, as far as it can without memory of ours. Optional. */
+	void (*ahead)(void *tier, const struct cfs_block *b, uint32_t off, uint32_t len);
 	/*
 	 * A get of this block has not returned for tier_timeout_ms and is left behind: better keep
 	 * others from it. Optional.

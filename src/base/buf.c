@@ -47,7 +47,7 @@ struct unit {
 
 /* Mapped on its own, so that the pages[] of units that are never carved cost nothing. */
 struct slab {
-	TAILQ_ENTRY(slab) link; /* in pool.slabs while free_units != 0, in pool.full otherwise */
+	TAILQ_ENTRY(slab) link; /* in pool.idle, pool.slabs or pool.full, as free_units says */
 	uint8_t *data;
 	uint32_t free_units;
 	struct unit units[SLAB_UNITS];
@@ -83,7 +83,8 @@ struct cfs_pool {
 	pthread_cond_t freed;
 	uint64_t used, mapped, waits;
 	uint64_t freed_count; /* grows with every page that comes back or becomes reclaimable */
-	struct slab_list slabs, full;
+	struct slab_list slabs, full; /* with free units and without */
+	struct slab_list idle;	      /* wholly free; the last one used, still in caches, first */
 	struct unit_list carved[CLASS_COUNT];
 };
 
@@ -100,6 +101,7 @@ int cfs_pool_create(uint64_t budget, struct cfs_pool **ret)
 	TAILQ_INIT(&p->reclaimers);
 	TAILQ_INIT(&p->slabs);
 	TAILQ_INIT(&p->full);
+	TAILQ_INIT(&p->idle);
 	TAILQ_INIT(&p->carved[SMALL]);
 	TAILQ_INIT(&p->carved[MEDIUM]);
 	r = cfs_cond_init(&p->freed);
@@ -148,14 +150,14 @@ static int add_slab(struct cfs_pool *p)
 	for (i = 0; i < SLAB_UNITS; i++)
 		s->units[i].slab = s;
 	s->free_units = ALL_UNITS;
-	TAILQ_INSERT_HEAD(&p->slabs, s, link);
+	TAILQ_INSERT_HEAD(&p->idle, s, link);
 	p->mapped += SLAB_SIZE;
 	return 0;
 }
 
 static void remove_slab(struct cfs_pool *p, struct slab *s)
 {
-	TAILQ_REMOVE(&p->slabs, s, link);
+	TAILQ_REMOVE(&p->idle, s, link);
 	p->mapped -= SLAB_SIZE;
 	munmap(s->data, SLAB_SIZE);
 	munmap(s, sizeof(*s));
@@ -179,11 +181,14 @@ static int take_unit(struct cfs_pool *p, struct unit **ret)
 	int r;
 
 	if (TAILQ_EMPTY(&p->slabs)) {
-		if (p->mapped + SLAB_SIZE > p->mapped_max)
+		if (TAILQ_EMPTY(&p->idle) && p->mapped + SLAB_SIZE > p->mapped_max)
 			return -ENOBUFS;
-		r = add_slab(p);
+		r = TAILQ_EMPTY(&p->idle) ? add_slab(p) : 0;
 		if (r < 0)
 			return r;
+		s = TAILQ_FIRST(&p->idle);
+		TAILQ_REMOVE(&p->idle, s, link);
+		TAILQ_INSERT_HEAD(&p->slabs, s, link);
 	}
 	s = TAILQ_FIRST(&p->slabs);
 	i = (unsigned)__builtin_ctz(s->free_units);
@@ -207,9 +212,8 @@ static void give_unit(struct cfs_pool *p, struct unit *u)
 		TAILQ_INSERT_HEAD(&p->slabs, s, link);
 	}
 	if (s->free_units == ALL_UNITS) {
-		/* Used last, so that cfs_pool_trim() finds whole slabs. */
 		TAILQ_REMOVE(&p->slabs, s, link);
-		TAILQ_INSERT_TAIL(&p->slabs, s, link);
+		TAILQ_INSERT_HEAD(&p->idle, s, link);
 	}
 }
 
@@ -451,7 +455,7 @@ void cfs_pool_trim(struct cfs_pool *p)
 	struct slab *s;
 
 	pthread_mutex_lock(&p->lock);
-	while ((s = TAILQ_LAST(&p->slabs, slab_list)) != NULL && s->free_units == ALL_UNITS)
+	while ((s = TAILQ_FIRST(&p->idle)) != NULL)
 		remove_slab(p, s);
 	pthread_mutex_unlock(&p->lock);
 }

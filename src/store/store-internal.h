@@ -3,7 +3,7 @@
  * What the files of the block store share.
  *
  *	memory.c  the memory tier: blocks, their pages, eviction
- *	direct.c  small reads from a local tier
+ *	direct.c  reads from a local tier
  *	flight.c  fetches that several readers share
  *	prefetch.c whole blocks behind reads of parts; what is dropped when a file is closed
  *	warm.c	  filling the caches on request
@@ -115,6 +115,7 @@ struct cfs_store {
 	bool alloc_busy;
 	unsigned max_prefetches;
 	_Atomic unsigned prefetching;
+	_Atomic unsigned aheads; /* cfs_direct_ahead(), queued or running */
 
 	struct cfs_workers *prefetchers; /* NULL: whole blocks are not prefetched */
 	/* Protects the lists of what is queued for an owner. Held to take jobs out of queues. */
@@ -194,9 +195,15 @@ void cfs_store_offer(struct cfs_store *s, const struct cfs_block *b, const struc
 
 /* ---- direct.c ---- */
 
-/* 1: done; 0: no local tier has it, or it is not small; negative errno as cfs_store_read. */
+/* 1: done; 0: no local tier has it, or it is large; negative errno as cfs_store_read. */
 int cfs_direct_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 		    cfs_deadline_t deadline, struct cfs_segs *ret);
+
+/*
+ * 1: a local tier has the block and gets the range ready; 0: none has; -EAGAIN: too much is under
+ * way; -ENOMEM.
+ */
+int cfs_direct_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len);
 
 /* ---- flight.c ---- */
 

@@ -195,7 +195,12 @@ int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 bool cfs_store_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 			uint64_t owner)
 {
-	return !range_is_valid(s, b, off, len) || cfs_flight_prefetch(s, b, off, len, owner);
+	int r;
+
+	if (!range_is_valid(s, b, off, len) || cfs_store_in_memory(s, b, off, len))
+		return true;
+	r = cfs_direct_ahead(s, b, off, len);
+	return r == 0 ? cfs_flight_prefetch(s, b, off, len, owner) : r > 0;
 }
 
 bool cfs_store_in_memory(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len)

@@ -311,6 +311,8 @@ int cfs_disk_file_open(struct cache_dir *dir, const struct cfs_block *b, bool no
 /* Reads [off, off + sum of dst) and verifies. As cfs_disk_file_open. */
 int cfs_disk_file_read(const struct cfs_disk_file *f, uint32_t off, const struct iovec *dst,
 		       int n_dst, bool nowait);
+/* Has the kernel read the range into its cache. */
+void cfs_disk_file_ahead(const struct cfs_disk_file *f, uint32_t off, uint32_t len);
 
 /* ---- disk.c ---- */
 

@@ -116,6 +116,17 @@ static ssize_t get(void *tier, const struct cfs_block *b, uint32_t off, const st
 	return total;
 }
 
+static void ahead(void *tier, const struct cfs_block *b, uint32_t off, uint32_t len)
+{
+	struct cfs_disk *d = tier;
+	struct cfs_disk_file *f;
+
+	if (get_file(d, b, false, &f) < 0)
+		return;
+	cfs_disk_file_ahead(f, off, len);
+	cfs_disk_file_unref(f);
+}
+
 /* A disk that hangs, most likely. */
 static void late(void *tier, const struct cfs_block *b)
 {
@@ -199,6 +210,7 @@ const struct cfs_tier_ops cfs_disk_tier = {
 	.name = "disk",
 	.local = true,
 	.get = get,
+	.ahead = ahead,
 	.late = late,
 	.offer = cfs_disk_offer,
 	.put = cfs_disk_put,

@@ -20,6 +20,8 @@
 
 /* Bytes per call when there are many: half of a processor's own cache, or less. */
 #define BATCH (512u << 10)
+/* The kernel may read no more than this of what one call announces. */
+#define AHEAD (1u << 20)
 
 void cfs_disk_path(const struct cfs_disk *d, const struct cfs_block *b, char path[CFS_DISK_KEY_MAX])
 {
@@ -261,12 +263,24 @@ static int read_batches(const struct reader *rd, uint32_t off, const struct iove
 			len += (uint32_t)dst[first + n].iov_len;
 		got = preadv2(rd->f->fd, dst + first, n, off, rd->flags);
 		if (got != (ssize_t)len)
-			return 1;
+			return rd->flags ? -EAGAIN : 1;
 		if (rd->check)
 			r = check_pieces(rd->f, off, dst + first, n);
 		off += len;
 	}
 	return r;
+}
+
+void cfs_disk_file_ahead(const struct cfs_disk_file *f, uint32_t off, uint32_t len)
+{
+	uint32_t n;
+
+	if (atomic_load_explicit(&f->dir->in_memory, memory_order_relaxed))
+		return;
+	for (; len > 0; off += n, len -= n) {
+		n = CFS_MIN(len, AHEAD);
+		posix_fadvise(f->fd, off, n, POSIX_FADV_WILLNEED);
+	}
 }
 
 int cfs_disk_file_read(const struct cfs_disk_file *f, uint32_t off, const struct iovec *dst,
@@ -288,7 +302,7 @@ int cfs_disk_file_read(const struct cfs_disk_file *f, uint32_t off, const struct
 	if (n_dst > 1 && is_aligned(f, off, dst, n_dst)) {
 		/* Has the disk busy with all of it at once. */
 		if (!nowait)
-			posix_fadvise(f->fd, off, (off_t)total, POSIX_FADV_WILLNEED);
+			cfs_disk_file_ahead(f, off, (uint32_t)total);
 		r = read_batches(&rd, off, dst, n_dst);
 		if (r <= 0)
 			return r;

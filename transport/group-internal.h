@@ -70,9 +70,12 @@ struct cfs_group {
 	struct group_key key;
 	struct group_node **nodes;
 	size_t n_nodes;
-	bool had_company; /* others were there when we came, or came since */
-	bool outcast;	  /* somebody else has our id */
+	uint64_t beats;
+	bool had_company; /* others were there when we came */
+	bool changed;	  /* something that placement depends on, since the view was made */
 	bool beat_failed;
+	bool complained;     /* of a record */
+	atomic_bool outcast; /* somebody else has our id; set by the beat */
 
 	pthread_mutex_t lock;
 	struct group_view *view;
@@ -88,6 +91,8 @@ struct cfs_group {
 bool cfs_group_is_name(const char *name);
 /* id 0: what the keys of all members of the group begin with. */
 void cfs_group_member_key(const char *name, uint64_t id, char key[CFS_GROUP_KEY_MAX]);
+/* Cut to size, and to what JSON can hold: a path need not be text. src: may be NULL. */
+void cfs_group_copy_text(char *dst, size_t size, const char *src);
 /* malloc'ed JSON; NULL without memory. */
 char *cfs_group_encode(const struct group_record *r);
 /* -EINVAL: not a record. */

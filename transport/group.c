@@ -22,6 +22,8 @@
 #define MISSED_MAX 3
 /* Time after which the record of a member that is gone is removed. */
 #define FORGOTTEN_MS (10 * 60 * 1000)
+/* A group of so many is listed at every second beat, one of twice as many at every third... */
+#define LISTED_MAX 128
 
 /* ---- views ---- */
 
@@ -111,11 +113,11 @@ static int publish_view(struct cfs_group *g)
 
 /* ---- the beat ---- */
 
-struct beat {
-	struct cfs_group *g;
-	bool changed; /* something that placement depends on */
-	int err;
-};
+/* Those that are listed now and then only are quiet for several beats at a time. */
+static uint64_t beats_per_listing(const struct cfs_group *g)
+{
+	return 1 + g->n_nodes / LISTED_MAX;
+}
 
 static bool same_place(const struct cfs_group_member *a, const struct cfs_group_member *b)
 {
@@ -192,9 +194,9 @@ static int replace_node(struct cfs_group *g, struct group_node *old, const struc
 
 static void see_own_record(struct cfs_group *g, const struct group_record *r)
 {
-	if (r->boot == g->self.boot || g->outcast)
+	/* Before it is part of the group this is what it left behind when it was killed. */
+	if (r->boot == g->self.boot || !g->view || atomic_exchange(&g->outcast, true))
 		return;
-	g->outcast = true;
 	cfs_err("another mount has this member's id in the cache group, so this one leaves it: "
 		"group=%s member=%016" PRIx64 " host=%s mount=%s",
 		g->name, r->member.id, r->member.host, r->member.mount_point);
@@ -202,13 +204,16 @@ static void see_own_record(struct cfs_group *g, const struct group_record *r)
 
 static int see_member(void *arg, const char *key, const void *value, size_t len)
 {
-	struct beat *b = arg;
-	struct cfs_group *g = b->g;
+	struct cfs_group *g = arg;
 	struct group_record r;
 	struct group_node *n;
+	int rc;
 
 	if (cfs_group_decode(value, len, &r) < 0) {
-		cfs_warn("record of a cache group makes no sense and is left out: key=%s", key);
+		if (!g->complained)
+			cfs_warn("record of a cache group makes no sense and is left out: key=%s",
+				 key);
+		g->complained = true;
 		return 0;
 	}
 	if (r.member.id == g->self.member.id) {
@@ -217,22 +222,23 @@ static int see_member(void *arg, const char *key, const void *value, size_t len)
 	}
 	n = find_node(g, r.member.id);
 	if (!n) {
-		b->err = add_node(g, &r);
-		b->changed = true;
-		if (!b->err)
-			g->nodes[g->n_nodes - 1]->seen = true;
-		return b->err;
+		rc = add_node(g, &r);
+		if (rc < 0)
+			return rc;
+		g->changed = true;
+		g->nodes[g->n_nodes - 1]->seen = true;
+		return 0;
 	}
 	if (n->boot == r.boot && n->number == r.number) {
 		n->seen = true; /* but nothing new of it */
 		return 0;
 	}
 	if (!n->member.alive || !same_place(&n->member, &r.member)) {
-		b->changed = true;
-		b->err = replace_node(g, n, &r);
+		rc = replace_node(g, n, &r);
+		if (rc < 0)
+			return rc;
+		g->changed = true;
 		n = find_node(g, r.member.id);
-		if (b->err)
-			return b->err;
 	}
 	n->seen = true;
 	n->boot = r.boot;
@@ -250,11 +256,10 @@ static void drop_node(struct cfs_group *g, size_t i)
 	g->nodes[i] = g->nodes[--g->n_nodes];
 }
 
-/* Those without a new number since the last listing are silent; those without a record have left.
- */
-static void age_nodes(struct beat *b)
+/* Those without a new number since the last listing are silent, those without a record left. */
+static void age_nodes(struct cfs_group *g)
 {
-	struct cfs_group *g = b->g;
+	uint64_t beats = beats_per_listing(g);
 	size_t i;
 
 	for (i = g->n_nodes; i-- > 0;) {
@@ -264,12 +269,12 @@ static void age_nodes(struct beat *b)
 		if (n->member.self)
 			continue;
 		if (!n->seen) {
-			b->changed = b->changed || n->member.alive;
+			g->changed = g->changed || n->member.alive;
 			drop_node(g, i);
 			continue;
 		}
 		n->seen = false;
-		n->quiet_beats++;
+		n->quiet_beats += beats;
 		if (n->member.alive && quiet_ms > MISSED_MAX * CFS_MAX(n->beat_ms, g->beat_ms)) {
 			cfs_info("member of the cache group is gone: group=%s member=%016" PRIx64
 				 " address=%s",
@@ -277,9 +282,9 @@ static void age_nodes(struct beat *b)
 			pthread_mutex_lock(&g->lock);
 			n->member.alive = false;
 			pthread_mutex_unlock(&g->lock);
-			b->changed = true;
+			g->changed = true;
 		}
-		if (quiet_ms > FORGOTTEN_MS) {
+		if (!n->member.alive && quiet_ms > FORGOTTEN_MS) {
 			char key[CFS_GROUP_KEY_MAX];
 
 			cfs_group_member_key(g->name, n->member.id, key);
@@ -299,7 +304,7 @@ static int put_self(struct cfs_group *g)
 	char key[CFS_GROUP_KEY_MAX], *text;
 	int r;
 
-	if (g->outcast)
+	if (atomic_load(&g->outcast))
 		return 0;
 	g->self.number++;
 	if (g->cached_bytes)
@@ -314,54 +319,77 @@ static int put_self(struct cfs_group *g)
 	return r == -EROFS && !g->shares ? 0 : r;
 }
 
-static int refresh_self(struct beat *b)
+static int refresh_self(struct cfs_group *g)
 {
-	struct cfs_group *g = b->g;
 	struct group_node *n = find_node(g, g->self.member.id);
 	bool fresh = still_fresh(g);
 
-	if (g->outcast) {
+	if (atomic_load(&g->outcast)) {
 		if (!n || !n->member.alive)
 			return 0;
 		pthread_mutex_lock(&g->lock);
 		n->member.alive = false;
 		pthread_mutex_unlock(&g->lock);
-		b->changed = true;
+		g->changed = true;
 		return 0;
 	}
 	if (n && n->member.fresh == fresh)
 		return 0;
 	g->self.member.fresh = fresh;
-	b->changed = true;
+	g->changed = true;
 	return n ? replace_node(g, n, &g->self) : add_node(g, &g->self);
 }
 
-static int beat_once(struct cfs_group *g)
+static int refresh_key(struct cfs_group *g)
 {
-	char prefix[CFS_GROUP_KEY_MAX];
-	struct beat b = {.g = g};
 	struct group_key key;
-	int r, r2;
+	int r = cfs_group_read_key(&g->registry, g->name, &key);
 
-	r = cfs_group_read_key(&g->registry, g->name, &key);
 	if (r == 1 && memcmp(&key, &g->key, sizeof(key)) != 0) {
 		g->key = key;
 		cfs_transport_set_key(g->transport, key.now, key.has_old ? key.old : NULL);
 	}
+	explicit_bzero(&key, sizeof(key));
+	return r;
+}
+
+static int list_members(struct cfs_group *g)
+{
+	char prefix[CFS_GROUP_KEY_MAX];
+	int r;
+
+	if (g->view && g->beats++ % beats_per_listing(g) != 0)
+		return 0;
+	cfs_group_member_key(g->name, 0, prefix);
+	r = g->registry.each(g->registry.arg, prefix, see_member, g);
+	if (r < 0)
+		return r;
+	age_nodes(g);
+	if (!g->view)
+		g->had_company = g->n_nodes > 0;
+	return 0;
+}
+
+/* Members are listed before our record is written: one of ours that we did not write is seen. */
+static int beat_once(struct cfs_group *g)
+{
+	int r, r2;
+
+	r = refresh_key(g);
+	if (r >= 0)
+		r = list_members(g);
+	r2 = refresh_self(g);
+	if (r >= 0)
+		r = r2;
 	if (r >= 0)
 		r = put_self(g);
-	if (r < 0)
+	/* Whatever failed: what has been seen holds. */
+	if (!g->changed || (r < 0 && !g->view))
 		return r;
-	cfs_group_member_key(g->name, 0, prefix);
-	r = g->registry.each(g->registry.arg, prefix, see_member, &b);
-	if (r < 0)
-		return r;
-	age_nodes(&b);
-	if (g->n_nodes > 1)
-		g->had_company = true;
-	r = refresh_self(&b);
-	r2 = b.changed || !g->view ? publish_view(g) : 0;
-	return r ? r : r2;
+	r2 = publish_view(g);
+	if (r2 == 0)
+		g->changed = false;
+	return r < 0 ? r : r2;
 }
 
 static void beat(void *arg)
@@ -445,10 +473,9 @@ static void describe_self(struct cfs_group *g, const struct cfs_group_conf *conf
 	m->id = conf->member;
 	m->weight = conf->no_sharing ? 0 : conf->weight;
 	m->self = m->alive = true;
-	snprintf(m->host, sizeof(m->host), "%s", conf->host ? conf->host : "");
-	snprintf(m->mount_point, sizeof(m->mount_point), "%s",
-		 conf->mount_point ? conf->mount_point : "");
-	snprintf(m->version, sizeof(m->version), "%s", conf->version ? conf->version : "");
+	cfs_group_copy_text(m->host, sizeof(m->host), conf->host);
+	cfs_group_copy_text(m->mount_point, sizeof(m->mount_point), conf->mount_point);
+	cfs_group_copy_text(m->version, sizeof(m->version), conf->version);
 	g->self.boot = cfs_random_u64() >> 1;
 	g->self.beat_ms = g->beat_ms;
 }
@@ -531,13 +558,12 @@ void cfs_group_leave(struct cfs_group *g)
 	if (g->ticker)
 		cfs_ticker_stop(g->ticker);
 	g->ticker = NULL;
-	if (!g->view)
-		return;
-	if (!g->outcast) {
+	if (g->self.number > 0 && !atomic_load(&g->outcast)) {
 		cfs_group_member_key(g->name, g->self.member.id, key);
 		g->registry.drop(g->registry.arg, key);
 	}
-	cfs_transport_drain(g->transport);
+	if (g->transport)
+		cfs_transport_drain(g->transport);
 }
 
 void cfs_group_destroy(struct cfs_group *g)
@@ -568,7 +594,7 @@ static unsigned pick(const struct group_view *v, const struct cfs_placement *p,
 
 bool cfs_group_shares(struct cfs_group *g)
 {
-	return g->shares;
+	return g->shares && !atomic_load_explicit(&g->outcast, memory_order_relaxed);
 }
 
 bool cfs_group_owns(struct cfs_group *g, const struct cfs_peer_block *b)

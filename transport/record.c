@@ -20,6 +20,7 @@
 
 #define MEMBER_PREFIX "group.member."
 #define KEY_PREFIX    "group.key."
+#define BEAT_MAX_MS   (60 * 60 * 1000)
 
 bool cfs_group_is_name(const char *name)
 {
@@ -100,6 +101,20 @@ static int parse_with_port(const char *text, struct sockaddr_storage *ret, sockl
 
 /* ---- members ---- */
 
+void cfs_group_copy_text(char *dst, size_t size, const char *src)
+{
+	json_t *text;
+	size_t i;
+
+	snprintf(dst, size, "%s", src ? src : "");
+	text = json_string(dst);
+	for (i = 0; !text && dst[i]; i++) {
+		if ((unsigned char)dst[i] >= 0x80)
+			dst[i] = '?';
+	}
+	json_decref(text);
+}
+
 char *cfs_group_encode(const struct group_record *r)
 {
 	const struct cfs_group_member *m = &r->member;
@@ -136,7 +151,7 @@ static int decode(json_t *j, struct group_record *ret)
 			"number", &number, "beat_ms", &beat_ms) < 0)
 		return -EINVAL;
 	m->id = strtoull(id, &end, 16);
-	if (!m->id || *end || weight < 0 || beat_ms <= 0 ||
+	if (!m->id || *end || weight < 0 || beat_ms <= 0 || beat_ms > BEAT_MAX_MS ||
 	    !copy_text(m->address, sizeof(m->address), address) ||
 	    !copy_text(m->host, sizeof(m->host), host) ||
 	    !copy_text(m->mount_point, sizeof(m->mount_point), mount) ||

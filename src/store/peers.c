@@ -10,6 +10,9 @@
 #define WORKERS		 8
 #define QUEUE_LIMIT	 256
 #define FETCH_TIMEOUT_MS 30000
+#define KEEP_TIMEOUT_MS	 5000 /* a disk cache that is full for longer does without the block */
+#define ROOM_TIMEOUT_MS	 2000
+#define LENT_PARTS	 4 /* of the pool: at most one of so many is being sent or fetched for others */
 
 struct cfs_peers {
 	struct cfs_store *store;
@@ -19,7 +22,9 @@ struct cfs_peers {
 	bool fill;
 	uint64_t fetch_timeout_ms;
 	atomic_bool leaving;
-	pthread_mutex_t lock; /* leaving begins between two submissions */
+	pthread_mutex_t lock; /* leaving begins between two submissions; also protects lent */
+	pthread_cond_t room;
+	uint64_t lent, lent_max; /* bytes of the pool */
 };
 
 static int submit(struct cfs_peers *p, struct cfs_job *job)
@@ -158,6 +163,33 @@ static void refuse(struct cfs_peer_request *req, int err)
 	cfs_peer_answer(req, &a);
 }
 
+/*
+ * Memory that others make us hold, for as long as they take to receive it, is bounded. -EAGAIN:
+ * there is none by the deadline (0: now).
+ */
+static int lend(struct cfs_peers *p, uint64_t bytes, cfs_deadline_t deadline)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&p->lock);
+	while (p->lent > 0 && p->lent + bytes > p->lent_max && r == 0)
+		r = deadline ? cfs_cond_wait(&p->room, &p->lock, deadline) : -EAGAIN;
+	if (r == 0)
+		p->lent += bytes;
+	pthread_mutex_unlock(&p->lock);
+	return r == 0 ? 0 : -EAGAIN;
+}
+
+static void take_back(struct cfs_peers *p, uint64_t bytes)
+{
+	pthread_mutex_lock(&p->lock);
+	p->lent -= bytes;
+	pthread_cond_broadcast(&p->room);
+	pthread_mutex_unlock(&p->lock);
+}
+
+static void note_hint(struct cfs_peers *p, const struct cfs_block *b, enum cfs_peer_hint hint);
+
 /* A file that is being sent. */
 struct sent_file {
 	struct cfs_peers *peers;
@@ -165,20 +197,13 @@ struct sent_file {
 	struct cfs_disk_pin pin;
 };
 
-static void forget_locally(struct cfs_peers *p, const struct cfs_block *b)
-{
-	cfs_memory_forget(p->store, b);
-	if (p->disk)
-		cfs_disk_tier.forget(p->disk, b);
-}
-
 static void file_sent(void *arg, bool mismatch)
 {
 	struct sent_file *s = arg;
 
 	cfs_disk_unpin(&s->pin);
 	if (mismatch)
-		forget_locally(s->peers, &s->block);
+		note_hint(s->peers, &s->block, CFS_PEER_FORGET);
 	free(s);
 }
 
@@ -216,6 +241,8 @@ static int answer_from_disk(struct cfs_peers *p, struct cfs_peer_request *req, b
 
 /* Pages that are being sent. */
 struct sent_pages {
+	struct cfs_peers *peers;
+	uint64_t lent;
 	struct cfs_segs segs;
 	struct iovec *iov;
 };
@@ -226,6 +253,7 @@ static void pages_sent(void *arg, bool mismatch)
 
 	(void)mismatch;
 	cfs_segs_release(&s->segs);
+	take_back(s->peers, s->lent);
 	free(s->iov);
 	free(s);
 }
@@ -250,30 +278,43 @@ static void answer_pages(struct cfs_peer_request *req, struct sent_pages *s)
 			     });
 }
 
-static struct sent_pages *new_pages(void)
+/* -EAGAIN as lend(). */
+static int new_pages(struct cfs_peers *p, uint64_t bytes, cfs_deadline_t deadline,
+		     struct sent_pages **ret)
 {
 	struct sent_pages *s = malloc(sizeof(*s));
+	int r;
 
 	if (!s)
-		return NULL;
+		return -ENOMEM;
+	r = lend(p, bytes, deadline);
+	if (r < 0) {
+		free(s);
+		return r;
+	}
+	s->peers = p;
+	s->lent = bytes;
 	s->iov = NULL;
 	cfs_segs_init(&s->segs);
-	return s;
+	*ret = s;
+	return 0;
 }
 
-static bool answer_from_memory(struct cfs_peers *p, struct cfs_peer_request *req)
+/* 0: answered; -ENOENT: not cached there; -EAGAIN, -ENOMEM. */
+static int answer_from_memory(struct cfs_peers *p, struct cfs_peer_request *req,
+			      cfs_deadline_t deadline)
 {
 	struct cfs_block b = from_peer(&req->block);
 	struct shard *sh = cfs_memory_shard(p->store, &b);
 	struct sent_pages *s;
 	struct block *block;
-	int r = 0;
+	int r;
 
 	if (!cfs_store_in_memory(p->store, &b, req->off, req->len))
-		return false;
-	s = new_pages();
-	if (!s)
-		return false;
+		return -ENOENT;
+	r = new_pages(p, req->len, deadline, &s);
+	if (r < 0)
+		return r;
 	pthread_mutex_lock(&sh->lock);
 	block = cfs_memory_find(sh, &b);
 	if (block)
@@ -281,10 +322,10 @@ static bool answer_from_memory(struct cfs_peers *p, struct cfs_peer_request *req
 	pthread_mutex_unlock(&sh->lock);
 	if (r <= 0) {
 		pages_sent(s, false);
-		return false;
+		return -ENOENT;
 	}
 	answer_pages(req, s);
-	return true;
+	return 0;
 }
 
 /*
@@ -304,7 +345,7 @@ static void answer_fetched(struct cfs_peers *p, struct cfs_peer_request *req, st
 		r = cfs_segs_slice(&s->segs, &whole, req->off, req->len);
 	if (r == 0) {
 		answer_pages(req, s);
-		cfs_store_keep(p->store, &b, &whole, deadline);
+		cfs_store_keep(p->store, &b, &whole, cfs_deadline_in(KEEP_TIMEOUT_MS));
 	} else {
 		pages_sent(s, false);
 		refuse(req, r == -ENOENT ? -ENOENT : -EIO);
@@ -320,16 +361,28 @@ struct get_job {
 
 static void answer_get(struct cfs_peers *p, struct cfs_peer_request *req)
 {
+	cfs_deadline_t deadline = cfs_deadline_in(ROOM_TIMEOUT_MS);
 	struct sent_pages *s;
+	int r;
 
-	if (answer_from_disk(p, req, false) == 0 || answer_from_memory(p, req))
+	r = answer_from_disk(p, req, false);
+	if (r != 0)
+		r = answer_from_memory(p, req, deadline);
+	if (r == 0)
 		return;
+	if (r != -ENOENT) {
+		refuse(req, -EBUSY);
+		return;
+	}
 	if ((req->flags & CFS_PEER_ONLY_CACHED) || !cfs_group_owns(p->group, &req->block)) {
 		refuse(req, -ENOENT);
 		return;
 	}
-	s = new_pages();
-	if (!s) {
+	if (atomic_load(&p->leaving)) {
+		refuse(req, -ESHUTDOWN);
+		return;
+	}
+	if (new_pages(p, req->block.len, deadline, &s) < 0) {
 		refuse(req, -EBUSY);
 		return;
 	}
@@ -353,7 +406,7 @@ static void serve_get(void *arg, struct cfs_peer_request *req)
 		refuse(req, -ESHUTDOWN);
 		return;
 	}
-	if (answer_from_disk(p, req, true) == 0 || answer_from_memory(p, req))
+	if (answer_from_disk(p, req, true) == 0 || answer_from_memory(p, req, 0) == 0)
 		return;
 	j = malloc(sizeof(*j));
 	if (!j) {
@@ -374,6 +427,13 @@ struct hint_job {
 	enum cfs_peer_hint hint;
 };
 
+static void forget_locally(struct cfs_peers *p, const struct cfs_block *b)
+{
+	cfs_memory_forget(p->store, b);
+	if (p->disk)
+		cfs_disk_tier.forget(p->disk, b);
+}
+
 static void run_hint(struct cfs_job *job)
 {
 	struct hint_job *j = (struct hint_job *)job;
@@ -382,27 +442,30 @@ static void run_hint(struct cfs_job *job)
 
 	if (j->hint == CFS_PEER_FORGET)
 		forget_locally(p, &j->block);
-	else if (j->hint == CFS_PEER_WARM && cfs_group_owns(p->group, &block))
+	else if (j->hint == CFS_PEER_WARM && !atomic_load(&p->leaving) &&
+		 cfs_group_owns(p->group, &block))
 		cfs_store_warm(p->store, &j->block, cfs_deadline_in(p->fetch_timeout_ms));
 	free(j);
+}
+
+static void note_hint(struct cfs_peers *p, const struct cfs_block *b, enum cfs_peer_hint hint)
+{
+	struct hint_job *j = malloc(sizeof(*j));
+
+	if (!j)
+		return;
+	*j = (struct hint_job){.job.run = run_hint, .peers = p, .block = *b, .hint = hint};
+	if (submit(p, &j->job) < 0)
+		free(j);
 }
 
 static void serve_hint(void *arg, uint64_t from, const struct cfs_peer_block *b,
 		       enum cfs_peer_hint hint)
 {
-	struct cfs_peers *p = arg;
-	struct hint_job *j;
+	struct cfs_block block = from_peer(b);
 
 	(void)from;
-	if (atomic_load(&p->leaving))
-		return;
-	j = malloc(sizeof(*j));
-	if (!j)
-		return;
-	*j = (struct hint_job){
-		.job.run = run_hint, .peers = p, .block = from_peer(b), .hint = hint};
-	if (submit(p, &j->job) < 0)
-		free(j);
+	note_hint(arg, &block, hint);
 }
 
 static const struct cfs_peer_serve_ops serve_ops = {.get = serve_get, .hint = serve_hint};
@@ -423,10 +486,13 @@ int cfs_peers_join(const struct cfs_peers_conf *conf, struct cfs_peers **ret, ch
 {
 	struct cfs_group_conf group = conf->group;
 	struct cfs_peers *p = calloc(1, sizeof(*p));
+	struct cfs_pool_stats pool;
 	int r = -ENOMEM;
 
-	if (!p)
+	if (!p || cfs_cond_init(&p->room) < 0)
 		goto no_memory;
+	cfs_pool_stats(conf->store->pool, &pool);
+	p->lent_max = pool.budget / LENT_PARTS;
 	p->store = conf->store;
 	p->disk = conf->disk;
 	p->fill = conf->fill;
@@ -472,6 +538,7 @@ void cfs_peers_destroy(struct cfs_peers *p)
 {
 	if (p->group)
 		cfs_group_destroy(p->group);
+	pthread_cond_destroy(&p->room);
 	pthread_mutex_destroy(&p->lock);
 	free(p);
 }

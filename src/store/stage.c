@@ -535,7 +535,8 @@ static void scan_dir(struct cfs_stage *st, struct cache_dir *dir)
 	r = cfs_disk_walk(dir, CFS_STAGE_ROOT, visit, &s);
 	if (r < 0 && r != -ECANCELED)
 		cfs_disk_dir_fault(dir, "scan", r, false);
-	qsort(s.v, s.n, sizeof(*s.v), newest_first);
+	if (s.n > 0)
+		qsort(s.v, s.n, sizeof(*s.v), newest_first);
 	for (i = 0; i < s.n; i++) {
 		struct staged *e = new_entry(dir, &s.v[i].id, s.v[i].since_s);
 

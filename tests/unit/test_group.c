@@ -1,0 +1,838 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Cache groups: members of one process on the loopback, with a registry in memory. What is lost
+ * when a test here fails is said with it; in all of them a read that a member answers has right
+ * bytes.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../transport/group-internal.h"
+#include "base/bytes.h"
+#include "peer_fixture.h"
+
+#define BEAT_MS	    100
+#define RECORDS_MAX 64
+#define RANGE	    8192
+#define BLOCK_LEN   65536
+#define BLOCKS	    64
+
+/* ---- the registry ---- */
+
+struct record {
+	char key[CFS_GROUP_KEY_MAX];
+	char *value;
+	size_t len;
+};
+
+struct registry {
+	pthread_mutex_t lock;
+	struct record v[RECORDS_MAX];
+	size_t n;
+	_Atomic int err;    /* of everything */
+	_Atomic int cut_at; /* a listing of members ends with -EIO after so many; 0: never */
+	_Atomic unsigned cuts;
+};
+
+/* A member's way to it. */
+struct member {
+	struct registry *r;
+	struct cfs_group *g;
+	atomic_bool silent; /* what it writes is lost */
+	atomic_bool busy, empty;
+	_Atomic unsigned gets, only_cached;
+};
+
+static struct record *find_record(struct registry *r, const char *key)
+{
+	size_t i;
+
+	for (i = 0; i < r->n; i++) {
+		if (strcmp(r->v[i].key, key) == 0)
+			return &r->v[i];
+	}
+	return NULL;
+}
+
+static int write_record(struct registry *r, const char *key, const void *value, size_t len,
+			bool fresh)
+{
+	struct record *rec;
+	int err = 0;
+
+	pthread_mutex_lock(&r->lock);
+	rec = find_record(r, key);
+	if (rec && fresh) {
+		err = -EEXIST;
+	} else {
+		if (!rec) {
+			assert_true(r->n < RECORDS_MAX);
+			rec = &r->v[r->n++];
+			*rec = (struct record){0};
+			snprintf(rec->key, sizeof(rec->key), "%s", key);
+		}
+		free(rec->value);
+		rec->value = malloc(len + 1);
+		memcpy(rec->value, value, len);
+		rec->value[len] = '\0';
+		rec->len = len;
+	}
+	pthread_mutex_unlock(&r->lock);
+	return err;
+}
+
+static int put(void *arg, const char *key, const void *value, size_t len, bool fresh)
+{
+	struct member *m = arg;
+
+	if (m->r->err)
+		return m->r->err;
+	return m->silent ? 0 : write_record(m->r, key, value, len, fresh);
+}
+
+static int drop(void *arg, const char *key)
+{
+	struct member *m = arg;
+	struct registry *r = m->r;
+	struct record *rec;
+
+	if (r->err)
+		return r->err;
+	if (m->silent)
+		return 0;
+	pthread_mutex_lock(&r->lock);
+	rec = find_record(r, key);
+	if (rec) {
+		free(rec->value);
+		*rec = r->v[--r->n];
+	}
+	pthread_mutex_unlock(&r->lock);
+	return 0;
+}
+
+static int each(void *arg, const char *prefix, cfs_group_record_fn fn, void *fn_arg)
+{
+	struct member *m = arg;
+	struct registry *r = m->r;
+	bool members = strncmp(prefix, "group.member.", 13) == 0;
+	int err = r->err, given = 0;
+	size_t i;
+
+	pthread_mutex_lock(&r->lock);
+	for (i = 0; i < r->n && !err; i++) {
+		if (strncmp(r->v[i].key, prefix, strlen(prefix)) != 0)
+			continue;
+		if (members && r->cut_at && given++ == r->cut_at) {
+			r->cuts++;
+			err = -EIO;
+			break;
+		}
+		err = fn(fn_arg, r->v[i].key, r->v[i].value, r->v[i].len);
+	}
+	pthread_mutex_unlock(&r->lock);
+	return err;
+}
+
+static void registry_open(struct registry *r)
+{
+	memset(r, 0, sizeof(*r));
+	pthread_mutex_init(&r->lock, NULL);
+}
+
+static void registry_close(struct registry *r)
+{
+	while (r->n > 0)
+		free(r->v[--r->n].value);
+	pthread_mutex_destroy(&r->lock);
+}
+
+static unsigned records_of_members(struct registry *r)
+{
+	unsigned n = 0;
+	size_t i;
+
+	pthread_mutex_lock(&r->lock);
+	for (i = 0; i < r->n; i++)
+		n += strncmp(r->v[i].key, "group.member.", 13) == 0;
+	pthread_mutex_unlock(&r->lock);
+	return n;
+}
+
+/* ---- members ---- */
+
+static uint8_t byte_at(uint64_t slice, uint32_t off)
+{
+	return (uint8_t)((slice * 2654435761u + off) >> 3);
+}
+
+struct sent {
+	struct iovec iov;
+	uint8_t bytes[];
+};
+
+static void was_sent(void *arg, bool mismatch)
+{
+	assert_false(mismatch);
+	free(arg);
+}
+
+static void serve(void *arg, struct cfs_peer_request *req)
+{
+	struct member *m = arg;
+	struct cfs_peer_answer a = {.fd = -1, .n_iov = 1, .release = was_sent};
+	struct sent *s;
+	uint32_t i;
+
+	m->gets++;
+	if (req->flags & CFS_PEER_ONLY_CACHED)
+		m->only_cached++;
+	if (m->busy || (m->empty && (req->flags & CFS_PEER_ONLY_CACHED))) {
+		cfs_peer_answer(req, &(struct cfs_peer_answer){.err = m->busy ? -EBUSY : -ENOENT,
+							       .fd = -1});
+		return;
+	}
+	s = malloc(sizeof(*s) + req->len);
+	for (i = 0; i < req->len; i++)
+		s->bytes[i] = byte_at(req->block.slice, req->off + i);
+	s->iov = (struct iovec){.iov_base = s->bytes, .iov_len = req->len};
+	a.iov = &s->iov;
+	a.arg = s;
+	cfs_peer_answer(req, &a);
+}
+
+static const struct cfs_peer_serve_ops ops = {.get = serve};
+
+static int try_join(struct member *m, struct registry *r, uint64_t id, struct cfs_group_conf *conf)
+{
+	char err[256] = "";
+
+	*m = (struct member){.r = r};
+	conf->name = "team";
+	conf->member = id;
+	conf->address = "127.0.0.1";
+	conf->beat_ms = BEAT_MS;
+	conf->timeout_ms = conf->timeout_ms ? conf->timeout_ms : PATIENCE;
+	conf->registry =
+		(struct cfs_group_registry){.put = put, .drop = drop, .each = each, .arg = m};
+	conf->ops = &ops;
+	conf->ops_arg = m;
+	return cfs_group_join(conf, &m->g, err);
+}
+
+static void join_as(struct member *m, struct registry *r, uint64_t id, struct cfs_group_conf conf)
+{
+	assert_int_equal(try_join(m, r, id, &conf), 0);
+}
+
+static void join(struct member *m, struct registry *r, uint64_t id)
+{
+	join_as(m, r, id, (struct cfs_group_conf){.weight = 100});
+}
+
+static void part(struct member *m)
+{
+	cfs_group_leave(m->g);
+	cfs_group_destroy(m->g);
+	m->g = NULL;
+}
+
+static unsigned seen_by(struct member *m)
+{
+	struct cfs_group_stats s;
+
+	cfs_group_stats(m->g, &s);
+	return s.members;
+}
+
+static struct cfs_group_stats stats(struct member *m)
+{
+	struct cfs_group_stats s;
+
+	cfs_group_stats(m->g, &s);
+	return s;
+}
+
+static struct cfs_peer_block block(uint64_t slice)
+{
+	return (struct cfs_peer_block){.slice = slice, .len = BLOCK_LEN};
+}
+
+/* First owner in the eyes of m. */
+static uint64_t owner_of(struct member *m, uint64_t slice)
+{
+	uint64_t owners[CFS_GROUP_REPLICAS_MAX] = {0};
+	int cached[CFS_GROUP_REPLICAS_MAX];
+	struct cfs_peer_block b = block(slice);
+	int n = cfs_group_map(m->g, &b, owners, cached, cfs_deadline_in(PATIENCE));
+
+	return n > 0 ? owners[0] : 0;
+}
+
+/* The first block whose owner is id. */
+static uint64_t block_of(struct member *m, uint64_t id)
+{
+	uint64_t slice;
+
+	for (slice = 1; slice < 10000; slice++) {
+		if (owner_of(m, slice) == id)
+			return slice;
+	}
+	fail_msg("%" PRIx64 " owns nothing", id);
+	return 0;
+}
+
+static ssize_t read_from(struct member *m, uint64_t slice)
+{
+	uint8_t got[RANGE];
+	struct iovec dst = {.iov_base = got, .iov_len = RANGE};
+	struct cfs_peer_block b = block(slice);
+	uint32_t off = (uint32_t)(slice % (BLOCK_LEN - RANGE)), i;
+	ssize_t n;
+
+	n = cfs_group_read(m->g, &b, off, RANGE, &dst, 1, false, cfs_deadline_in(PATIENCE));
+	if (n < 0) {
+		assert_int_equal(n, -ENOENT); /* nothing else is known above */
+		return n;
+	}
+	assert_int_equal(n, RANGE);
+	for (i = 0; i < RANGE; i++)
+		assert_int_equal(got[i], byte_at(slice, off + i));
+	return n;
+}
+
+struct search {
+	uint64_t id;
+	struct cfs_group_member m;
+	unsigned n;
+};
+
+static int match(void *arg, const struct cfs_group_member *m)
+{
+	struct search *s = arg;
+
+	if (m->id == s->id) {
+		s->m = *m;
+		s->n++;
+	}
+	return 0;
+}
+
+static struct search look(struct member *m, uint64_t id)
+{
+	struct search s = {.id = id};
+
+	cfs_group_each_member(m->g, match, &s);
+	return s;
+}
+
+/* A member that is only a record. */
+static void write_phantom(struct registry *r, uint64_t id, uint64_t boot, int64_t number,
+			  const char *more)
+{
+	char key[CFS_GROUP_KEY_MAX], text[512];
+
+	cfs_group_member_key("team", id, key);
+	snprintf(text, sizeof(text),
+		 "{\"id\":\"%016" PRIx64 "\",\"address\":\"127.0.0.1:9\",\"host\":\"h\","
+		 "\"mount\":\"/m\",\"version\":\"1\",\"weight\":100,\"fresh\":false,\"bytes\":0,"
+		 "\"boot\":%" PRIu64 ",\"number\":%" PRId64 ",\"beat_ms\":%d%s}",
+		 id, boot, number, BEAT_MS, more);
+	write_record(r, key, text, strlen(text), false);
+}
+
+/* ---- coming and going ---- */
+
+/* Members disagree on whose a block is, or a leaver moves more than its share. */
+static void test_join_and_leave(void **state)
+{
+	struct registry r;
+	struct member m[3];
+	uint64_t before[BLOCKS], i;
+
+	registry_open(&r);
+	for (i = 0; i < 3; i++)
+		join(&m[i], &r, i + 1);
+	for (i = 0; i < 3; i++)
+		WAIT_FOR(seen_by(&m[i]) == 3);
+	for (i = 0; i < BLOCKS; i++) {
+		before[i] = owner_of(&m[0], i);
+		assert_int_equal(owner_of(&m[1], i), before[i]);
+		assert_int_equal(owner_of(&m[2], i), before[i]);
+		if (before[i] != 1)
+			assert_int_equal(read_from(&m[0], i), RANGE);
+		else
+			assert_int_equal(read_from(&m[0], i), -ENOENT);
+	}
+	assert_int_equal(stats(&m[0]).fallbacks, 0);
+	part(&m[2]);
+	assert_int_equal(records_of_members(&r), 2);
+	WAIT_FOR(seen_by(&m[0]) == 2 && seen_by(&m[1]) == 2);
+	for (i = 0; i < BLOCKS; i++)
+		assert_true(before[i] == 3 || owner_of(&m[0], i) == before[i]);
+	join(&m[2], &r, 3);
+	WAIT_FOR(seen_by(&m[0]) == 3);
+	for (i = 0; i < BLOCKS; i++)
+		assert_int_equal(owner_of(&m[0], i), before[i]);
+	for (i = 0; i < 3; i++)
+		part(&m[i]);
+	assert_int_equal(records_of_members(&r), 0);
+	registry_close(&r);
+}
+
+/* A member that dies stays an owner, or one that was only slow is never used again. */
+static void test_beat_stops(void **state)
+{
+	struct registry r;
+	struct member a, b;
+	uint64_t of_b;
+
+	registry_open(&r);
+	join(&a, &r, 1);
+	join(&b, &r, 2);
+	WAIT_FOR(seen_by(&a) == 2);
+	of_b = block_of(&a, 2);
+	b.silent = true;
+	WAIT_FOR(seen_by(&a) == 1);
+	assert_int_equal(owner_of(&a, of_b), 1);
+	assert_int_equal(look(&a, 2).n, 0);
+	b.silent = false;
+	WAIT_FOR(seen_by(&a) == 2);
+	assert_int_equal(owner_of(&a, of_b), 2);
+	assert_int_equal(read_from(&a, of_b), RANGE);
+	part(&a);
+	part(&b);
+	registry_close(&r);
+}
+
+/* Two mounts with one id fight for its record, and the others change their mind at every beat. */
+static void test_one_id_twice(void **state)
+{
+	struct registry r;
+	struct member a, b, c, *stays, *leaves;
+	uint64_t of_1;
+
+	registry_open(&r);
+	join(&a, &r, 1);
+	join(&c, &r, 2);
+	join(&b, &r, 1);
+	WAIT_FOR(!cfs_group_shares(a.g) || !cfs_group_shares(b.g));
+	stays = cfs_group_shares(a.g) ? &a : &b;
+	leaves = stays == &a ? &b : &a;
+	assert_true(cfs_group_shares(stays->g));
+	WAIT_FOR(look(leaves, 1).n == 0);
+	of_1 = block_of(&c, 1);
+	WAIT_FOR(read_from(&c, of_1) == RANGE && stays->gets > 0);
+	part(leaves); /* and does not take the other's record along */
+	assert_int_equal(records_of_members(&r), 2);
+	assert_true(cfs_group_shares(stays->g));
+	part(stays);
+	part(&c);
+	registry_close(&r);
+}
+
+/* A member that was killed is taken for another one when it comes back. */
+static void test_own_record_of_an_earlier_life(void **state)
+{
+	struct registry r;
+	struct member a;
+
+	registry_open(&r);
+	write_phantom(&r, 1, 12345, 77, "");
+	join(&a, &r, 1);
+	WAIT_FOR(stats(&a).beats >= 3);
+	assert_true(cfs_group_shares(a.g));
+	assert_int_equal(seen_by(&a), 1);
+	part(&a);
+	registry_close(&r);
+}
+
+/* What the owner before has is fetched from object storage again. */
+static void test_fresh_member_asks_the_owner_before(void **state)
+{
+	struct registry r;
+	struct member a, b;
+	uint64_t of_b;
+
+	registry_open(&r);
+	join_as(&a, &r, 1, (struct cfs_group_conf){.weight = 100, .backup_ms = 600000});
+	join_as(&b, &r, 2, (struct cfs_group_conf){.weight = 100, .backup_ms = 600000});
+	WAIT_FOR(seen_by(&a) == 2);
+	assert_true(look(&a, 2).m.fresh && look(&b, 2).m.fresh); /* from its first record on */
+	WAIT_FOR(stats(&a).beats > 3);
+	assert_false(look(&a, 1).m.fresh || look(&b, 1).m.fresh);
+	of_b = block_of(&b, 2);
+	assert_int_equal(read_from(&b, of_b), RANGE);
+	assert_int_equal(a.only_cached, 1);
+	assert_int_equal(stats(&b).previous_hits, 1);
+	a.empty = true; /* it does not fetch for the fresh one */
+	assert_int_equal(read_from(&b, of_b), -ENOENT);
+	assert_int_equal(stats(&b).fallbacks, 0);
+	part(&a);
+	part(&b);
+	registry_close(&r);
+}
+
+static void test_freshness_ends(void **state)
+{
+	struct registry r;
+	struct member a, b;
+
+	registry_open(&r);
+	join(&a, &r, 1);
+	join_as(&b, &r, 2, (struct cfs_group_conf){.weight = 100, .backup_ms = 4 * BEAT_MS});
+	WAIT_FOR(look(&a, 2).n == 1 && !look(&a, 2).m.fresh);
+	WAIT_FOR(!look(&b, 2).m.fresh);
+	part(&a);
+	part(&b);
+	registry_close(&r);
+}
+
+/* A member that is overloaded makes everybody go to object storage, though another has the block.
+ */
+static void test_replicas(void **state)
+{
+	struct cfs_group_conf conf = {.weight = 100, .replicas = 2};
+	uint64_t owners[CFS_GROUP_REPLICAS_MAX], slice;
+	int cached[CFS_GROUP_REPLICAS_MAX];
+	struct cfs_peer_block b;
+	struct registry r;
+	struct member m[3];
+	uint64_t i;
+
+	registry_open(&r);
+	for (i = 0; i < 3; i++)
+		join_as(&m[i], &r, i + 1, conf);
+	WAIT_FOR(seen_by(&m[0]) == 3);
+	for (slice = 1;; slice++) {
+		b = block(slice);
+		assert_int_equal(
+			cfs_group_map(m[0].g, &b, owners, cached, cfs_deadline_in(PATIENCE)), 2);
+		if (owners[0] == 2 && owners[1] == 3)
+			break;
+	}
+	assert_int_equal(cached[0], 1);
+	m[1].gets = m[2].gets = 0;
+	assert_int_equal(read_from(&m[0], slice), RANGE);
+	assert_int_equal(m[2].gets, 0);
+	m[1].busy = true;
+	assert_int_equal(read_from(&m[0], slice), RANGE);
+	assert_int_equal(m[2].gets, 1);
+	m[2].busy = true;
+	assert_int_equal(read_from(&m[0], slice), -ENOENT);
+	assert_int_equal(stats(&m[0]).fallbacks, 1);
+	for (i = 0; i < 3; i++)
+		part(&m[i]);
+	registry_close(&r);
+}
+
+/* A member cannot be emptied before it is taken away. */
+static void test_drain_and_no_sharing(void **state)
+{
+	struct registry r;
+	struct member a, drained, user;
+	uint64_t i;
+
+	registry_open(&r);
+	join(&a, &r, 1);
+	join_as(&drained, &r, 2, (struct cfs_group_conf){.weight = 0});
+	join_as(&user, &r, 3, (struct cfs_group_conf){.weight = 100, .no_sharing = true});
+	WAIT_FOR(seen_by(&a) == 3 && seen_by(&drained) == 3 && seen_by(&user) == 3);
+	for (i = 0; i < BLOCKS; i++) {
+		assert_int_equal(owner_of(&a, i), 1);
+		assert_int_equal(owner_of(&user, i), 1);
+		assert_int_equal(read_from(&user, i), RANGE);
+		assert_int_equal(read_from(&drained, i), RANGE);
+	}
+	assert_false(cfs_group_shares(user.g));
+	assert_int_equal(drained.gets, 0);
+	part(&a);
+	part(&drained);
+	part(&user);
+	registry_close(&r);
+}
+
+/* ---- keys ---- */
+
+struct reader {
+	struct member *m;
+	uint64_t slice;
+	atomic_bool stop;
+	_Atomic unsigned reads;
+};
+
+static void *keep_reading(void *arg)
+{
+	struct reader *rd = arg;
+
+	while (!rd->stop) {
+		read_from(rd->m, rd->slice);
+		rd->reads++;
+	}
+	return NULL;
+}
+
+/* Changing the key stops the group, or lets members with the old one in for ever. */
+static void test_rotation_while_reading(void **state)
+{
+	struct registry r;
+	struct member a, b, c;
+	struct reader rd = {.m = &a};
+	struct cfs_group_registry reg;
+	unsigned before;
+	pthread_t thread;
+	uint64_t of_a;
+
+	registry_open(&r);
+	join(&a, &r, 1);
+	join(&b, &r, 2);
+	WAIT_FOR(seen_by(&a) == 2 && seen_by(&b) == 2);
+	rd.slice = block_of(&a, 2);
+	assert_int_equal(pthread_create(&thread, NULL, keep_reading, &rd), 0);
+	WAIT_FOR(rd.reads > 10);
+	reg = (struct cfs_group_registry){.put = put, .drop = drop, .each = each, .arg = &a};
+	assert_int_equal(cfs_group_rotate_key(&reg, "team"), 0);
+	before = rd.reads;
+	WAIT_FOR(rd.reads > before + 10);
+	assert_int_equal(cfs_group_rotate_key(&reg, "nobody"), -ENOENT);
+	join(&c, &r, 3);
+	WAIT_FOR(seen_by(&c) == 3 && seen_by(&a) == 3);
+	of_a = block_of(&c, 1);
+	/* Until a has changed to the new key, at its next beat, it is left out. */
+	WAIT_FOR(read_from(&c, of_a) == RANGE);
+	rd.stop = true;
+	pthread_join(thread, NULL);
+	part(&a);
+	part(&b);
+	part(&c);
+	registry_close(&r);
+}
+
+/* ---- the registry ---- */
+
+/* A metadata server that is away for a while takes the group down with it. */
+static void test_registry_fails_for_a_while(void **state)
+{
+	struct registry r;
+	struct member a, b, c;
+	struct cfs_group_conf conf = {.weight = 100};
+	uint64_t of_b;
+
+	registry_open(&r);
+	join(&a, &r, 1);
+	join(&b, &r, 2);
+	WAIT_FOR(seen_by(&a) == 2 && seen_by(&b) == 2);
+	of_b = block_of(&a, 2);
+	r.err = -EIO;
+	WAIT_FOR(stats(&a).beat_errors > 6 && stats(&b).beat_errors > 6);
+	assert_int_equal(seen_by(&a), 2);
+	assert_int_equal(read_from(&a, of_b), RANGE);
+	assert_int_equal(try_join(&c, &r, 3, &conf), -EIO);
+	r.err = 0;
+	WAIT_FOR(stats(&a).beats - stats(&a).beat_errors > 3);
+	WAIT_FOR(seen_by(&a) == 2 && seen_by(&b) == 2);
+	assert_int_equal(read_from(&a, of_b), RANGE);
+	part(&a);
+	part(&b);
+	registry_close(&r);
+}
+
+/* A member that was seen in a listing that failed is never asked. */
+static void test_listing_is_cut_short(void **state)
+{
+	struct registry r;
+	struct member a;
+	int64_t number = 0;
+
+	registry_open(&r);
+	join(&a, &r, 1);
+	r.cut_at = 2;
+	write_phantom(&r, 2, 7, number++, "");
+	write_phantom(&r, 3, 7, number++, "");
+	WAIT_FOR(r.cuts > 0);
+	WAIT_FOR(look(&a, 2).n == 1);
+	r.cut_at = 0;
+	WAIT_FOR(look(&a, 3).n == 1);
+	part(&a);
+	registry_close(&r);
+}
+
+/* A machine whose clock is wrong is out, or a dead member stays because its time is ahead. */
+static void test_no_clocks(void **state)
+{
+	static const char *const times[] = {",\"time\":0", ",\"time\":99999999999999",
+					    ",\"time\":-1"};
+	struct registry r;
+	struct member a;
+	uint64_t beats;
+	int64_t number;
+
+	registry_open(&r);
+	join(&a, &r, 1);
+	/* Its number goes backwards, its times jump: it is there as long as they change. */
+	for (number = 8; number > 0; number--) {
+		write_phantom(&r, 2, 7, number, times[number % 3]);
+		beats = stats(&a).beats;
+		WAIT_FOR(stats(&a).beats > beats + 1 && look(&a, 2).n == 1);
+	}
+	WAIT_FOR(look(&a, 2).n == 0);
+	write_phantom(&r, 2, 7, 5000, times[0]);
+	WAIT_FOR(look(&a, 2).n == 1);
+	part(&a);
+	registry_close(&r);
+}
+
+/* ---- records ---- */
+
+static void fill(struct group_record *rec)
+{
+	memset(rec, 0, sizeof(*rec));
+	rec->member = (struct cfs_group_member){
+		.id = 0x1234, .weight = 100, .fresh = true, .cached_bytes = 1ull << 40};
+	snprintf(rec->member.address, sizeof(rec->member.address), "[fd00::1]:7000");
+	cfs_group_copy_text(rec->member.host, sizeof(rec->member.host), "host");
+	cfs_group_copy_text(rec->member.mount_point, sizeof(rec->member.mount_point),
+			    "/mnt/\xff\xfe\"x\"");
+	rec->boot = 99;
+	rec->number = 3;
+	rec->beat_ms = 5000;
+}
+
+/* A mount whose path is not text cannot join. */
+static void test_record_there_and_back(void **state)
+{
+	struct group_record rec, got;
+	char *text;
+
+	fill(&rec);
+	text = cfs_group_encode(&rec);
+	assert_non_null(text);
+	assert_int_equal(cfs_group_decode(text, strlen(text), &got), 0);
+	free(text);
+	assert_int_equal(got.member.id, rec.member.id);
+	assert_string_equal(got.member.address, rec.member.address);
+	assert_string_equal(got.member.mount_point, "/mnt/??\"x\"");
+	assert_int_equal(got.boot, 99);
+	assert_int_equal(got.addr.ss_family, AF_INET6);
+}
+
+/* Whoever may write a record brings the others down. */
+static void test_record_garbage(void **state)
+{
+	static const char *const wrong[] = {
+		"", "{}", "[]", "null", "{\"id\":1}", "\xff\xfe", "{\"id\":\"0\"}",
+	};
+	static const struct {
+		const char *from, *to;
+	} changes[] = {
+		{"\"weight\":100", "\"weight\":-1"},
+		{"\"beat_ms\":5000", "\"beat_ms\":0"},
+		{"\"beat_ms\":5000", "\"beat_ms\":9223372036854775807"},
+		{"\"beat_ms\":5000", "\"beat_ms\":92233720368547758070"},
+		{"0000000000001234", "0"},
+		{"0000000000001234", "12x4"},
+		{"[fd00::1]:7000", "[fd00::1]:0"},
+		{"[fd00::1]:7000", "[fd00::1]:70000"},
+		{"[fd00::1]:7000", "[:7000"},
+		{"[fd00::1]:7000", ":7000"},
+		{"[fd00::1]:7000", "host:7000"},
+		{"[fd00::1]:7000", "fd00::1"},
+		{"\"host\":\"host\"",
+		 "\"host\":\"01234567890123456789012345678901234567890123456789"
+		 "012345678901234567890123456789\""},
+	};
+	struct group_record rec, got;
+	char *text, changed[1024];
+	uint64_t seed = 1;
+	size_t i, k, len;
+
+	for (i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+		assert_int_equal(cfs_group_decode(wrong[i], strlen(wrong[i]), &got), -EINVAL);
+	fill(&rec);
+	text = cfs_group_encode(&rec);
+	len = strlen(text);
+	for (i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+		const char *at = strstr(text, changes[i].from);
+
+		assert_non_null(at);
+		snprintf(changed, sizeof(changed), "%.*s%s%s", (int)(at - text), text,
+			 changes[i].to, at + strlen(changes[i].from));
+		if (cfs_group_decode(changed, strlen(changed), &got) != -EINVAL)
+			fail_msg("accepted: %s", changed);
+	}
+	/* Anything may come of a random change, but nothing bad. */
+	for (i = 0; i < 20000; i++) {
+		memcpy(changed, text, len);
+		for (k = 0; k < 1 + i % 4; k++) {
+			seed = seed * 6364136223846793005u + 1442695040888963407u;
+			changed[(seed >> 33) % len] = (char)(seed >> 56);
+		}
+		if (cfs_group_decode(changed, i % 3 ? len : (seed >> 40) % len, &got) == 0)
+			assert_true(got.member.id != 0 && got.beat_ms > 0);
+	}
+	free(text);
+}
+
+/* One record that makes no sense takes the whole group along. */
+static void test_garbage_in_the_registry(void **state)
+{
+	struct registry r;
+	struct member a, b;
+	char key[CFS_GROUP_KEY_MAX];
+
+	registry_open(&r);
+	cfs_group_member_key("team", 77, key);
+	write_record(&r, key, "\0\xff{", 3, false);
+	join(&a, &r, 1);
+	join(&b, &r, 2);
+	WAIT_FOR(seen_by(&a) == 2 && seen_by(&b) == 2);
+	assert_int_equal(read_from(&a, block_of(&a, 2)), RANGE);
+	part(&a);
+	part(&b);
+	registry_close(&r);
+}
+
+static void test_bad_conf(void **state)
+{
+	struct cfs_group_conf conf = {.weight = 1};
+	struct registry r;
+	struct member m;
+	char err[256];
+
+	registry_open(&r);
+	assert_int_equal(try_join(&m, &r, 0, &conf), -EINVAL);
+	conf.replicas = CFS_GROUP_REPLICAS_MAX + 1;
+	assert_int_equal(try_join(&m, &r, 1, &conf), -EINVAL);
+	conf.replicas = 1;
+	conf.name = "a/b";
+	assert_int_equal(cfs_group_join(&conf, &m.g, err), -EINVAL);
+	assert_int_equal(r.n, 0);
+	registry_close(&r);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_join_and_leave),
+		cmocka_unit_test(test_beat_stops),
+		cmocka_unit_test(test_one_id_twice),
+		cmocka_unit_test(test_own_record_of_an_earlier_life),
+		cmocka_unit_test(test_fresh_member_asks_the_owner_before),
+		cmocka_unit_test(test_freshness_ends),
+		cmocka_unit_test(test_replicas),
+		cmocka_unit_test(test_drain_and_no_sharing),
+		cmocka_unit_test(test_rotation_while_reading),
+		cmocka_unit_test(test_registry_fails_for_a_while),
+		cmocka_unit_test(test_listing_is_cut_short),
+		cmocka_unit_test(test_no_clocks),
+		cmocka_unit_test(test_record_there_and_back),
+		cmocka_unit_test(test_record_garbage),
+		cmocka_unit_test(test_garbage_in_the_registry),
+		cmocka_unit_test(test_bad_conf),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -238,6 +238,7 @@ void cfs_vfs_log(struct cfs_vfs *v, const struct cfs_ctx *ctx, const char *op, c
 /* ---- statistics ---- */
 
 struct cfs_vfs_stats {
+	uint64_t requests, read_bytes, written_bytes;
 	uint64_t handles, open_inodes;
 	uint64_t attr_hits, attr_misses, entry_hits, entry_misses;
 };

@@ -34,6 +34,8 @@ extern const struct cmd cmd_objbench, cmd_mdtest, cmd_dump, cmd_load;
 extern const struct cmd cmd_config, cmd_fsck, cmd_gc, cmd_rmr, cmd_restore, cmd_clone, cmd_compact,
 	cmd_summary, cmd_quota, cmd_destroy, cmd_warmup, cmd_cache;
 
+extern const struct cmd cmd_stats, cmd_profile, cmd_debug, cmd_bench;
+
 /* mount.cachefs(8): the helper that mount(8) calls. */
 int cmd_mount_helper(int argc, char **argv);
 

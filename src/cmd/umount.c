@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "cmd/cmd.h"
 #include "cmd/control.h"
+#include "cmd/holders.h"
 #include "cmd/mounted.h"
 #include "cmd/progress.h"
 
@@ -112,10 +113,12 @@ static int unmount(const char *point, const struct umount_opts *o, bool answers)
 		ask_staged(point, "leave", &bytes);
 	if (umount2(point, o->force ? MNT_DETACH : 0) == 0)
 		return CMD_OK;
-	if (errno == EBUSY)
+	if (errno == EBUSY) {
 		cmd_error("%s is busy; close what is open there, or use --force", point);
-	else
+		holders_print(point);
+	} else {
 		cmd_error("cannot unmount %s: %s", point, strerror(errno));
+	}
 	if (ask)
 		ask_staged(point, "normal", &bytes);
 	return CMD_SYSTEM;

@@ -82,6 +82,7 @@ struct cfs_ctx cfs_vfs_ctx(struct cfs_vfs *v, uint32_t uid, uint32_t gid, pid_t 
 		.deadline = cfs_deadline_in(v->conf.io_timeout_ms),
 	};
 
+	atomic_fetch_add_explicit(&v->requests, 1, memory_order_relaxed);
 	if (v->conf.squash_all.on)
 		as = &v->conf.squash_all;
 	else if (v->conf.squash_root.on && uid == 0)

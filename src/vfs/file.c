@@ -148,10 +148,14 @@ int cfs_vfs_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint
 		 uint32_t size, struct cfs_segs *ret)
 {
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
+	int r;
 
 	if (h) {
 		read_touches(v, ctx, h);
-		return cfs_file_read(vnode_file(h->vnode), ctx, fh, off, size, ret);
+		r = cfs_file_read(vnode_file(h->vnode), ctx, fh, off, size, ret);
+		if (r >= 0)
+			atomic_fetch_add_explicit(&v->read_bytes, ret->len, memory_order_relaxed);
+		return r;
 	}
 	h = handle_find(&v->handles, fh, HANDLE_SPECIAL);
 	return h ? special_read(v, ctx, h, off, size, ret) : -EBADF;
@@ -161,6 +165,7 @@ int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 		  bool append, const struct iovec *src, int n_src, uint64_t *ret_off)
 {
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
+	int r, i;
 
 	if (!h) {
 		h = handle_find(&v->handles, fh, HANDLE_SPECIAL);
@@ -171,7 +176,10 @@ int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 		return -EBADF;
 	if (!atomic_load_explicit(&h->vnode->written, memory_order_relaxed))
 		atomic_store_explicit(&h->vnode->written, true, memory_order_relaxed);
-	return cfs_file_write(vnode_file(h->vnode), ctx, off, append, src, n_src, ret_off);
+	r = cfs_file_write(vnode_file(h->vnode), ctx, off, append, src, n_src, ret_off);
+	for (i = 0; r >= 0 && i < n_src; i++)
+		atomic_fetch_add_explicit(&v->written_bytes, src[i].iov_len, memory_order_relaxed);
+	return r;
 }
 
 /* Two descriptors of one handle may be closed at once; each error is told to at least one of them.

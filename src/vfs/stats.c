@@ -51,6 +51,9 @@ static const struct metric {
 	size_t offset, size;
 	bool nanoseconds; /* shown in seconds */
 } metrics[] = {
+	M("requests_total", vfs.requests, "Requests of the kernel"),
+	M("read_bytes_total", vfs.read_bytes, "Data of files read through the mount"),
+	M("written_bytes_total", vfs.written_bytes, "Data of files written through the mount"),
 	M("open_handles", vfs.handles, "Open files and directories"),
 	M("open_inodes", vfs.open_inodes, "Inodes with open handles"),
 	M("attr_cache_hits_total", vfs.attr_hits, "Attributes answered from memory"),

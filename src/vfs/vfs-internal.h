@@ -107,6 +107,10 @@ struct cfs_vfs {
 	struct handles handles;
 	struct cache cache;
 	struct access_log log;
+	/* Every request changes these: their cache line is not shared with what is only read. */
+	char apart[64];
+	_Atomic uint64_t requests, read_bytes, written_bytes;
+	char apart_too[64];
 	pthread_mutex_t lock_owners_lock; /* a leaf */
 	bool flushed;
 	int flush_err;

@@ -144,6 +144,9 @@ struct cfs_meta_hooks cfs_vfs_hooks(struct cfs_vfs *v)
 void cfs_vfs_stats(struct cfs_vfs *v, struct cfs_vfs_stats *ret)
 {
 	*ret = (struct cfs_vfs_stats){
+		.requests = atomic_load(&v->requests),
+		.read_bytes = atomic_load(&v->read_bytes),
+		.written_bytes = atomic_load(&v->written_bytes),
 		.handles = atomic_load(&v->handles.in_use),
 		.open_inodes = cfs_table_count(v->vnodes),
 		.attr_hits = atomic_load(&v->cache.stats.attr_hits),

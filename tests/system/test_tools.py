@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that an administrator looks at a mount and a host with."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import tarfile
+
+import pytest
+
+from cachefs import tool, wait_until
+from syscalls import data, write
+
+
+def terminal(ws, *argv, done, seconds=30):
+    """What a command shows on a terminal until done(text); then it is interrupted."""
+    leader, follower = pty.openpty()
+    p = ws.popen([tool("cachefs"), *argv], stdout=follower, stdin=subprocess.DEVNULL)
+    os.close(follower)
+    os.set_blocking(leader, False)
+    text = b""
+
+    def more():
+        nonlocal text
+        try:
+            text += os.read(leader, 65536)
+        except BlockingIOError:
+            pass
+        except OSError:  # the other side has gone
+            return True
+        return done(text.decode("utf-8", "replace"))
+
+    try:
+        wait_until(more, seconds, "what the terminal shows")
+        if p.poll() is None:
+            p.send_signal(signal.SIGINT)
+        code = p.wait(30)
+    finally:
+        os.close(leader)
+    return code, text.decode("utf-8", "replace")
+
+
+# ---- stats ----
+
+
+def test_stats_sees_what_is_written_and_read(ws, mnt):
+    """Without it nobody can tell from outside what a mount is busy with."""
+    p = ws.popen(
+        [tool("cachefs"), "stats", mnt, "--interval", "500ms", "--count", "200", "--json"],
+        stdout=subprocess.PIPE, text=True,
+    )
+    first = json.loads(p.stdout.readline())
+    assert first["memory_bytes"] > 0 and first["seconds"] > 0.1
+    body = data(3 << 20)
+    write(mnt / "f", body)
+    assert (mnt / "f").read_bytes() == body
+    rows = [first]
+    wait_until(
+        lambda: rows.append(json.loads(p.stdout.readline()))
+        or (
+            sum(r["written_bytes_per_s"] * r["seconds"] for r in rows) > 2.9e6
+            and sum(r["requests_per_s"] for r in rows) > 0
+            and any(r["meta_operation_s"] for r in rows)
+        ),
+        30,
+        "the write in the rows",
+    )
+    p.send_signal(signal.SIGINT)
+    assert p.wait(30) == 0
+    p.stdout.close()
+
+
+def test_stats_is_a_table(ws, mnt):
+    r = ws.run("cachefs", "stats", mnt, "--interval", "100ms", "--count", "2", check=True)
+    lines = r.stdout.splitlines()
+    assert len(lines) == 4 and "op/s" in lines[1] and "\033" not in r.stdout
+    assert len(lines[2].split()) == 13
+
+
+def test_commands_refuse_what_is_no_mount(ws):
+    for command in "stats", "profile", "debug":
+        r = ws.run("cachefs", command, ws.dir)
+        assert r.returncode == 1 and "not in a cachefs mount" in r.stderr
+
+
+def test_stats_of_a_mount_that_hangs_ends(ws, mnt):
+    """The command must not become one more process that nobody can kill."""
+    os.kill(mnt.pid(), signal.SIGSTOP)
+    try:
+        p = ws.popen([tool("cachefs"), "stats", mnt], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_until(
+            lambda: os.path.exists("/proc/%d/task/%d/children" % (p.pid, p.pid))
+            and open("/proc/%d/task/%d/children" % (p.pid, p.pid)).read().strip(),
+            what="its reader",
+        )
+        p.send_signal(signal.SIGINT)
+        p.wait(20)
+    finally:
+        os.kill(mnt.pid(), signal.SIGCONT)
+
+
+# ---- profile ----
+
+
+WORK = """
+import os, sys
+print(os.getpid(), flush=True)
+for line in sys.stdin:
+    for i in range(20):
+        try:
+            os.stat(sys.argv[1] + "/missing%d" % i)
+        except FileNotFoundError:
+            pass
+        os.mkdir(sys.argv[1] + "/" + line.strip() + str(i))
+    print("done", flush=True)
+"""
+
+
+def profiled(ws, mnt, *options):
+    """The rows after 20 mkdir and 20 failed lookups of one process."""
+    user = ws.python(WORK, str(mnt), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    pid = int(user.stdout.readline())
+    p = ws.popen(
+        [tool("cachefs"), "profile", mnt, "--json", *options], stdout=subprocess.PIPE, text=True
+    )
+    children = "/proc/%d/task/%d/children" % (p.pid, p.pid)
+
+    def reading():
+        for child in open(children).read().split():
+            for fd in os.listdir("/proc/%s/fd" % child):
+                try:
+                    if os.readlink("/proc/%s/fd/%s" % (child, fd)).endswith("/.accesslog"):
+                        return True
+                except OSError:
+                    pass
+        return False
+
+    wait_until(reading, what="its reader")
+    user.stdin.write("d\n")
+    user.stdin.flush()
+    assert user.stdout.readline() == "done\n"
+    # its own request is after all others in the log
+    p.send_signal(signal.SIGINT) if "--count" not in options else None
+    out = p.communicate(timeout=60)[0]
+    assert p.returncode == 0
+    user.stdin.close()
+    user.stdout.close()
+    return pid, json.loads(out)
+
+
+def test_profile_names_who_asks_for_what(ws, mnt):
+    pid, out = profiled(ws, mnt, "--count", "1", "--interval", "3")
+    assert out["lost"] == 0
+    [made] = [r for r in out["rows"] if r.get("pid") == pid and r["kind"] == "mkdir"]
+    assert made["calls"] == 20 and made["errors"] == 0 and made["uid"] == os.getuid()
+    assert made["command"].startswith("python") and made["seconds"] >= made["longest_s"] >= 0
+    assert any(r["errors"] >= 20 and r["kind"] == "lookup" and r["pid"] == pid for r in out["rows"])
+    times = [r["seconds"] for r in out["rows"]]
+    assert times == sorted(times, reverse=True)
+
+
+def test_profile_by_kind(ws, mnt):
+    _, out = profiled(ws, mnt, "--count", "1", "--interval", "2", "--by", "kind")
+    kinds = [r["kind"] for r in out["rows"]]
+    assert len(set(kinds)) == len(kinds) and "mkdir" in kinds
+    assert not any("pid" in r or "uid" in r for r in out["rows"])
+
+
+def test_profile_on_a_terminal_is_refreshed(ws, mnt):
+    def done(text):
+        (mnt / "again").mkdir()
+        (mnt / "again").rmdir()
+        return text.count("\033[H") > 2 and "mkdir" in text
+
+    code, text = terminal(ws, "profile", mnt, "--interval", "200ms", done=done)
+    assert code == 0 and "OPERATION" in text
+    r = ws.run("cachefs", "profile", mnt, "--interval", "100ms", "--count", "2", check=True)
+    assert r.stdout.count("OPERATION") == 1 and "\033" not in r.stdout
+
+
+# ---- debug ----
+
+
+def test_debug_has_the_state_and_no_secret(ws):
+    """The archive is sent to strangers."""
+    keys = ws.path("keys")
+    keys.write_text("ACCESS_KEY=theaccesskey\nSECRET_KEY=verysecretindeed\nSESSION_TOKEN=tokenoftoday\n")
+    keys.chmod(0o600)
+    mnt = ws.volume(credentials=keys).mount()
+    write(mnt / "f", b"x" * 100)
+    out = ws.path("d.tar.gz")
+    r = ws.run("cachefs", "debug", mnt, out, check=True)
+    assert r.stdout.strip() == str(out) and out.stat().st_mode & 0o777 == 0o600
+    subprocess.run(["tar", "-tzf", out], check=True, stdout=subprocess.DEVNULL, timeout=30)
+    with tarfile.open(out) as tar:
+        pages = {m.name.split("/", 1)[1]: tar.extractfile(m).read() for m in tar.getmembers()}
+    assert json.loads(pages["config.json"])["Pid"] == mnt.pid()
+    assert b"cachefs_uptime_seconds" in pages["stats.txt"]
+    assert str(mnt).encode() in pages["mountinfo.txt"] and pages["mountinfo.txt"].count(b"\n") == 1
+    assert b"Max open files" in pages["process-limits.txt"]
+    assert b"VmRSS" in pages["process-status.txt"]
+    assert b"libcfs" in pages["maps.txt"] or b"cachefs" in pages["maps.txt"]
+    threads = pages["threads.txt"].count(b"\nthread ") + 1
+    assert threads == int(re.search(rb"Threads:\s*(\d+)", pages["process-status.txt"])[1])
+    assert b"/waiting: " in pages["kernel.txt"] and b"cachefs " in pages["version.txt"]
+    for name, text in pages.items():
+        for secret in b"verysecretindeed", b"tokenoftoday":
+            assert secret not in text, name
+    r = ws.run("cachefs", "debug", mnt, out)
+    assert r.returncode == 1 and "exists" in r.stderr
+
+
+@pytest.mark.deadline(120)
+def test_debug_of_a_mount_that_hangs(ws, mnt):
+    """This is when it is needed most."""
+    out = ws.path("d.tar.gz")
+    os.kill(mnt.pid(), signal.SIGSTOP)
+    try:
+        ws.run("cachefs", "debug", mnt, out, check=True, timeout=60)
+    finally:
+        os.kill(mnt.pid(), signal.SIGCONT)
+    with tarfile.open(out) as tar:
+        status = tar.extractfile("cachefs-debug/process-status.txt").read()
+        assert b"Pid:\t%d\n" % mnt.pid() in status
+        assert b"timed out" in tar.extractfile("cachefs-debug/stats.txt").read()
+
+
+# ---- bench ----
+
+
+SMALL = ["--big-size", "2M", "--small-files", "5", "--small-size", "4K", "--threads", "2"]
+
+
+def test_bench_measures_and_leaves_nothing(ws):
+    vol = ws.volume(trash_days=1)
+    mnt = vol.mount()
+    out = json.loads(ws.run("cachefs", "bench", mnt, *SMALL, "--json", check=True).stdout)
+    loads = {r["load"]: r for r in out["results"]}
+    assert list(loads) == ["write_big", "read_big", "write_small", "read_small", "stat", "remove"]
+    assert all(r["files_per_s"] > 0 and r["file_ms"] > 0 for r in loads.values())
+    big = loads["write_big"]
+    assert abs(big["bytes_per_s"] * big["seconds"] - (4 << 20)) < 1000
+    assert os.listdir(mnt) == []
+    assert not any(names for _, _, names in os.walk(mnt / ".trash"))
+
+
+def test_bench_is_coloured_on_terminals_only(ws, tmp_path):
+    r = ws.run("cachefs", "bench", tmp_path, *SMALL, check=True)
+    assert "\033" not in r.stdout and "MiB/s" in r.stdout and "files/s" in r.stdout
+    code, text = terminal(ws, "bench", tmp_path, *SMALL, done=lambda text: "remove small files" in text)
+    assert "\033[1;32m" in text and os.listdir(tmp_path) == []
+
+
+def test_bench_that_is_interrupted_leaves_nothing(ws, tmp_path):
+    p = ws.popen(
+        [tool("cachefs"), "bench", tmp_path, "--big-size", "0", "--small-files", "1000000"],
+        stdout=subprocess.PIPE, text=True,
+    )
+    wait_until(lambda: [d for d in tmp_path.iterdir() if any(d.iterdir())], what="its files")
+    p.send_signal(signal.SIGINT)
+    assert p.wait(60) == 8
+    p.stdout.close()
+    assert os.listdir(tmp_path) == []
+
+
+# ---- umount ----
+
+
+@pytest.mark.parametrize("how", ["cwd", "fd", "map"])
+def test_umount_names_who_holds_the_mount(ws, mnt, how):
+    """Otherwise it takes lsof, which may not be there."""
+    write(mnt / "f", b"x" * 4096)
+    code = {
+        "cwd": "os.chdir(sys.argv[1])",
+        "fd": "f = open(sys.argv[1] + '/f')",
+        "map": "f = open(sys.argv[1] + '/f', 'r+b'); m = mmap.mmap(f.fileno(), 0); f.close()",
+    }[how]
+    p = ws.python(
+        "import mmap, os, sys\n%s\nprint('held', flush=True)\nsys.stdin.read()" % code,
+        str(mnt), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )
+    assert p.stdout.readline() == "held\n"
+    r = ws.run("cachefs", "umount", mnt)
+    assert r.returncode == 2
+    want = {"cwd": "works in", "fd": "has open", "map": "has"}[how]
+    assert re.search(r"held by process %d \(python\S*\): %s" % (p.pid, want), r.stderr), r.stderr
+    p.stdin.close()
+    p.stdout.close()
+    p.wait(20)
+    mnt.umount()

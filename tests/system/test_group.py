@@ -438,11 +438,16 @@ def test_fresh_member_asks_the_owner_before(ws):
     team.settle(2)
     assert read_all([a, b]) == [want] * 2
     wait_until(lambda: sum(stat(m, "disk_cache_pending_bytes") for m in (a, b)) == 0, 30)
+    # A disk cache that is behind does not keep every block that its own mount reads: what neither
+    # has is fetched again, and nothing else.
+    kept = round(sum(stat(m, "disk_cache_bytes") for m in (a, b)) / BLOCK)
+    dropped = SMALL // BLOCK - kept
+    assert dropped <= sum(stat(m, "disk_cache_drops_total") for m in (a, b)) and kept >= 8
     before = sum(team.fetched().values())
     c = team.join(2, "group-backup=1m")
     team.settle(3)
     assert read_all([c]) == [want]
-    assert sum(team.fetched().values()) == before
+    assert before <= sum(team.fetched().values()) <= before + dropped
     assert stat(c, "peer_hits_total") > 0
 
 

@@ -150,9 +150,20 @@ static inline struct cfs_block cfs_disk_entry_block(const struct entry *e)
 
 /* ---- fds.c ---- */
 
+/* Checksums of the pieces of segments that were verified: a part of one then is enough to read. */
+#define CFS_DISK_PIECE	    4096u
+#define CFS_DISK_PIECES	    (CFS_DISK_SEGMENT / CFS_DISK_PIECE) /* of a segment */
+#define CFS_DISK_PIECES_MAX (8u << 20)				/* bytes, of all files */
+
+struct segment_pieces {
+	_Atomic bool known; /* after that they do not change */
+	_Atomic uint32_t crcs[CFS_DISK_PIECES];
+};
+
 struct cfs_disk_file {
 	_Atomic unsigned refs;
-	_Atomic uint32_t used_s; /* last use, coarse */
+	_Atomic(struct segment_pieces *) pieces; /* of n_crcs segments; NULL: no part was read */
+	_Atomic uint32_t used_s;		 /* last use, coarse */
 	struct cache_dir *dir;
 	struct cfs_block id;
 	int fd;
@@ -309,8 +320,8 @@ bool cfs_disk_size_fits(const struct cfs_block *b, uint64_t size);
 int cfs_disk_file_open(struct cache_dir *dir, const struct cfs_block *b, bool nowait,
 		       struct cfs_disk_file **ret);
 /* Reads [off, off + sum of dst) and verifies. As cfs_disk_file_open. */
-int cfs_disk_file_read(const struct cfs_disk_file *f, uint32_t off, const struct iovec *dst,
-		       int n_dst, bool nowait);
+int cfs_disk_file_read(struct cfs_disk_file *f, uint32_t off, const struct iovec *dst, int n_dst,
+		       bool nowait);
 /* Has the kernel read the range into its cache. */
 void cfs_disk_file_ahead(const struct cfs_disk_file *f, uint32_t off, uint32_t len);
 
@@ -325,7 +336,8 @@ struct cfs_disk {
 	_Atomic(struct ring *) ring;
 	pthread_mutex_t ring_lock; /* one who adds at a time */
 	struct fd_cache fds;
-	struct cfs_stage *stage; /* NULL: none. Set before the first read */
+	_Atomic uint64_t pieces_bytes; /* at most CFS_DISK_PIECES_MAX */
+	struct cfs_stage *stage;       /* NULL: none. Set before the first read */
 	_Atomic bool stopping;
 
 	pthread_mutex_t write_lock; /* protects what follows */

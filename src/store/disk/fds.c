@@ -19,6 +19,11 @@
 void cfs_disk_file_unref(struct cfs_disk_file *f)
 {
 	if (f && atomic_fetch_sub(&f->refs, 1) == 1) {
+		struct segment_pieces *pieces = atomic_load(&f->pieces);
+
+		if (pieces)
+			atomic_fetch_sub(&f->dir->disk->pieces_bytes, f->n_crcs * sizeof(*pieces));
+		free(pieces);
 		close(f->fd);
 		free(f);
 	}

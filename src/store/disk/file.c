@@ -160,7 +160,7 @@ static uint32_t segment_len(const struct cfs_disk_file *f, uint32_t segment)
 }
 
 struct reader {
-	const struct cfs_disk_file *f;
+	struct cfs_disk_file *f;
 	bool check, extend;
 	int flags;
 };
@@ -182,19 +182,87 @@ static int read_segments(const struct reader *rd, uint32_t off, uint8_t *dst, ui
 	return 0;
 }
 
-/* A part of one segment, by way of all of it. */
+/* NULL: not to be had, or there are enough of them. */
+static struct segment_pieces *get_pieces(struct cfs_disk_file *f)
+{
+	struct segment_pieces *v = atomic_load(&f->pieces), *none = NULL;
+	struct cfs_disk *d = f->dir->disk;
+	size_t size = f->n_crcs * sizeof(*v);
+
+	if (v)
+		return v;
+	if (atomic_fetch_add(&d->pieces_bytes, size) + size <= CFS_DISK_PIECES_MAX)
+		v = calloc(f->n_crcs, sizeof(*v));
+	if (v && atomic_compare_exchange_strong(&f->pieces, &none, v))
+		return v;
+	atomic_fetch_sub(&d->pieces_bytes, size);
+	free(v);
+	return none;
+}
+
+static uint32_t piece_len(uint32_t segment, uint32_t piece)
+{
+	return CFS_MIN(CFS_DISK_PIECE, segment - piece * CFS_DISK_PIECE);
+}
+
+/* Two who do this at the same time write the same. */
+static void note_pieces(struct segment_pieces *p, const uint8_t *segment, uint32_t len)
+{
+	uint32_t i;
+
+	for (i = 0; i * CFS_DISK_PIECE < len; i++)
+		atomic_store_explicit(&p->crcs[i],
+				      cfs_disk_crc(segment + i * CFS_DISK_PIECE, piece_len(len, i)),
+				      memory_order_relaxed);
+	atomic_store_explicit(&p->known, true, memory_order_release);
+}
+
+/* Reads pieces [first, last] of a segment at `off` of so many bytes. */
+static int read_pieces(const struct reader *rd, const struct segment_pieces *p, uint32_t off,
+		       uint32_t len, uint32_t first, uint32_t last, uint8_t *dst)
+{
+	uint32_t from = first * CFS_DISK_PIECE, end = CFS_MIN(len, (last + 1) * CFS_DISK_PIECE), n;
+	int r;
+
+	r = cfs_disk_read_all(rd->f->fd, dst, end - from, off + from, rd->flags);
+	for (; r == 0 && first <= last; first++, dst += n) {
+		n = piece_len(len, first);
+		if (cfs_disk_crc(dst, n) !=
+		    atomic_load_explicit(&p->crcs[first], memory_order_relaxed))
+			r = -EBADMSG;
+	}
+	return r;
+}
+
+/*
+ * A part of one segment, by way of all of it the first time, and later of what was found to be in
+ * it then.
+ */
 static __attribute__((noinline)) int read_part(const struct reader *rd, uint32_t off, uint8_t *dst,
 					       uint32_t len)
 {
-	uint32_t i = off / CFS_DISK_SEGMENT;
+	uint32_t i = off / CFS_DISK_SEGMENT, in = off % CFS_DISK_SEGMENT;
+	uint32_t start = off - in, whole = segment_len(rd->f, i);
+	uint32_t first = in / CFS_DISK_PIECE, last = (in + len - 1) / CFS_DISK_PIECE;
 	uint8_t segment[CFS_DISK_SEGMENT];
+	struct segment_pieces *p;
 	int r;
 
 	if (!rd->check || !rd->extend)
 		return cfs_disk_read_all(rd->f->fd, dst, len, off, rd->flags);
-	r = read_segments(rd, i * CFS_DISK_SEGMENT, segment, segment_len(rd->f, i));
+	p = get_pieces(rd->f);
+	if (!p || !atomic_load_explicit(&p[i].known, memory_order_acquire)) {
+		r = read_segments(rd, start, segment, whole);
+		if (r == 0 && p)
+			note_pieces(&p[i], segment, whole);
+		first = 0;
+	} else if (in % CFS_DISK_PIECE == 0 && (len % CFS_DISK_PIECE == 0 || in + len == whole)) {
+		return read_pieces(rd, &p[i], start, whole, first, last, dst);
+	} else {
+		r = read_pieces(rd, &p[i], start, whole, first, last, segment);
+	}
 	if (r == 0)
-		memcpy(dst, segment + off % CFS_DISK_SEGMENT, len);
+		memcpy(dst, segment + in - first * CFS_DISK_PIECE, len);
 	return r;
 }
 
@@ -283,8 +351,8 @@ void cfs_disk_file_ahead(const struct cfs_disk_file *f, uint32_t off, uint32_t l
 	}
 }
 
-int cfs_disk_file_read(const struct cfs_disk_file *f, uint32_t off, const struct iovec *dst,
-		       int n_dst, bool nowait)
+int cfs_disk_file_read(struct cfs_disk_file *f, uint32_t off, const struct iovec *dst, int n_dst,
+		       bool nowait)
 {
 	enum cfs_disk_verify verify = f->dir->disk->conf.verify;
 	struct reader rd = {

@@ -35,6 +35,7 @@ struct metrics {
 	uint64_t wanted, put, done;
 	cfs_deadline_t late; /* for the question that is under way */
 	bool well;	     /* the answer to question `done` */
+	bool told;	     /* the log says that it is not well */
 	bool stop;
 };
 
@@ -61,8 +62,6 @@ static void *watch(void *arg)
 		pthread_mutex_unlock(&m->lock);
 		well = mount_answers(m->dir);
 		pthread_mutex_lock(&m->lock);
-		if (well && cfs_deadline_passed(m->late))
-			cfs_warn("the mount answers again: dir=%s", m->dir);
 		m->well = well;
 		m->done = m->put;
 		pthread_cond_broadcast(&m->answered);
@@ -76,7 +75,7 @@ static bool healthy(void *arg)
 	cfs_deadline_t deadline = cfs_deadline_in(ANSWER_MS);
 	struct metrics *m = arg;
 	uint64_t mine;
-	bool well, hangs;
+	bool well, hangs, tell;
 
 	pthread_mutex_lock(&m->lock);
 	mine = m->wanted + 1;
@@ -91,8 +90,13 @@ static bool healthy(void *arg)
 			break;
 	}
 	well = m->done >= mine && m->well;
+	tell = well == m->told && !m->stop;
+	if (tell)
+		m->told = !well;
 	pthread_mutex_unlock(&m->lock);
-	if (!well)
+	if (tell && well)
+		cfs_info("the mount answers again: dir=%s", m->dir);
+	else if (tell)
 		cfs_warn("the mount does not answer: dir=%s timeout_ms=%d", m->dir, ANSWER_MS);
 	return well;
 }

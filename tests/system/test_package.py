@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from cachefs import REPO
+from cachefs import REPO, mountinfo
 
 pytestmark = [
     pytest.mark.long,
@@ -148,6 +148,8 @@ def test_deb_in_a_fresh_system(debs, tmp_path):
     assert r.returncode == 0, r.stdout[-4000:]
     if os.path.exists("/dev/fuse"):
         assert "MOUNTED" in r.stdout
+    assert not [point for point in mountinfo() if point.startswith(str(root))]
+    shutil.rmtree(root)
 
 
 def unpacked(debs, folder):

@@ -171,8 +171,11 @@ static int parse_db(struct rds_target *t, const struct cfs_url *url, char err[25
 	if (!db || !*db)
 		return 0;
 	n = strtoul(db, &end, 10);
-	if (*end || *db < '0' || *db > '9' || n > 1000000)
-		return bad(err, "the database must be a number", db);
+	/* What is there instead may be a password in the wrong place. */
+	if (*end || *db < '0' || *db > '9' || n > 1000000) {
+		snprintf(err, 256, "what follows the last / must be the number of a database");
+		return -EINVAL;
+	}
 	t->db = (unsigned)n;
 	return 0;
 }

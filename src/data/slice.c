@@ -551,7 +551,12 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 					return;
 				}
 			}
-			if (err)
+			if (err == -ENOENT)
+				cfs_info("slice not committed, its file was removed: inode=%llu "
+					 "slice=%llu",
+					 (unsigned long long)f->node.key,
+					 (unsigned long long)rec.id);
+			else if (err)
 				cfs_err("slice not committed, its bytes are lost: inode=%llu "
 					"chunk=%u slice=%llu error=%s",
 					(unsigned long long)f->node.key, c->indx,

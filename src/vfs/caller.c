@@ -56,9 +56,9 @@ static void read_groups(pid_t pid)
 	fclose(in);
 }
 
-void caller_groups(struct cfs_ctx *ctx)
+void caller_groups(struct cfs_ctx *ctx, bool fresh)
 {
-	if (groups.pid != ctx->pid || groups.until_ms < cfs_now_ms())
+	if (fresh || groups.pid != ctx->pid || groups.until_ms < cfs_now_ms())
 		read_groups(ctx->pid);
 	ctx->groups = groups.id;
 	ctx->n_groups = groups.n;
@@ -92,7 +92,7 @@ struct cfs_ctx cfs_vfs_ctx(struct cfs_vfs *v, uint32_t uid, uint32_t gid, pid_t 
 		ctx.gid = as->gid;
 		ctx.check = true;
 	} else if (ctx.check && uid != 0) {
-		caller_groups(&ctx);
+		caller_groups(&ctx, false);
 	}
 	return ctx;
 }

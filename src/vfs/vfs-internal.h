@@ -140,8 +140,11 @@ void inode_changed(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t now_
 
 /* caller.c */
 struct cfs_ctx internal_ctx(const struct cfs_vfs *v);
-/* Fills in the supplementary groups of ctx->pid; valid until the thread's next request. */
-void caller_groups(struct cfs_ctx *ctx);
+/*
+ * Fills in the supplementary groups of ctx->pid, as they were within the last second unless fresh;
+ * valid until the thread's next request.
+ */
+void caller_groups(struct cfs_ctx *ctx, bool fresh);
 /* As ctx, for what was permitted when the file was opened. */
 static inline struct cfs_ctx permitted(const struct cfs_ctx *ctx)
 {

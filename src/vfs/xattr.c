@@ -107,7 +107,7 @@ int cfs_vfs_setxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 	 * group, which the kernel does not tell. */
 	if (!ctx->check && ctx->uid != 0 && is_acl(name)) {
 		with.check = true;
-		caller_groups(&with);
+		caller_groups(&with, true);
 	}
 	r = cfs_meta_setxattr(v->conf.meta, &with, ino, name, value, size, flags);
 	cache_changed(&v->cache, 0, 0, ino, NULL);

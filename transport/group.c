@@ -18,6 +18,7 @@
 
 #define BEAT_MS	   5000
 #define TIMEOUT_MS 2000
+#define CONNECT_MS 2000
 /* Beats of another member that must have passed without a new number, until it is gone. */
 #define MISSED_MAX 3
 /* Time after which the record of a member that is gone is removed. */
@@ -441,6 +442,8 @@ static int start_transport(struct cfs_group *g, const struct cfs_group_conf *con
 		.allow_public = conf->allow_public,
 		.ops = conf->ops,
 		.ops_arg = conf->ops_arg,
+		/* Who has patience with answers has it with connecting, too. */
+		.connect_timeout_ms = (unsigned)CFS_MAX(g->timeout_ms, CONNECT_MS),
 		.max_conns_per_peer = conf->max_conns,
 		.inflight_bytes = conf->inflight_bytes,
 		.request_rate = conf->request_rate,

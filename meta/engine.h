@@ -328,7 +328,18 @@ struct cfs_engine_ops {
 			  bool fresh);
 	int (*drop_record)(CFS_ENG, CFS_CTX, const char *key);
 	int (*each_record)(CFS_ENG, CFS_CTX, const char *prefix, cfs_record_fn fn, void *arg);
+
+	/* As cfs_meta_advise, with the functions below. NULL: -ENOTSUP. */
+	int (*advise)(CFS_ENG, CFS_CTX, cfs_advice_fn fn, void *arg);
 };
+
+/* advice.c: what engines say */
+__attribute__((format(printf, 5, 6))) void cfs_advise(cfs_advice_fn fn, void *arg,
+						      enum cfs_advice level, const char *what,
+						      const char *fmt, ...);
+/* there_us: the server's wall clock, read at some time after `before`. */
+void cfs_advise_clock(cfs_advice_fn fn, void *arg, int64_t there_us, struct timespec before);
+void cfs_advise_connections(cfs_advice_fn fn, void *arg, int64_t used, int64_t max);
 
 #undef CFS_CTX
 #undef CFS_ENG

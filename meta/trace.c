@@ -782,6 +782,15 @@ static int trace_each_record(struct cfs_engine *e, const struct cfs_ctx *ctx, co
 			"prefix=%s", prefix);
 }
 
+static int trace_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice_fn fn,
+			void *arg)
+{
+	struct cfs_engine *i = inner_of(e);
+	uint64_t start_ns = cfs_now_ns();
+
+	return (int)say("advise", start_ns, i->ops->advise(i, ctx, fn, arg), "-");
+}
+
 static void trace_close(struct cfs_engine *e)
 {
 	struct cfs_engine *i = inner_of(e);
@@ -865,6 +874,7 @@ static const struct cfs_engine_ops trace_ops = {
 	.put_record = trace_put_record,
 	.drop_record = trace_drop_record,
 	.each_record = trace_each_record,
+	.advise = trace_advise,
 };
 
 int cfs_engine_trace(struct cfs_engine *inner, struct cfs_engine **ret)
@@ -879,6 +889,8 @@ int cfs_engine_trace(struct cfs_engine *inner, struct cfs_engine **ret)
 	t->ops.open = inner->ops->open;
 	if (!inner->ops->sync)
 		t->ops.sync = NULL;
+	if (!inner->ops->advise)
+		t->ops.advise = NULL;
 	t->eng = (struct cfs_engine){.ops = &t->ops, .core = inner->core};
 	t->inner = inner;
 	*ret = &t->eng;

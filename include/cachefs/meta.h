@@ -717,6 +717,18 @@ struct cfs_meta_stats {
 void cfs_meta_stats(struct cfs_meta *m, struct cfs_meta_stats *ret);
 const char *cfs_meta_op_name(enum cfs_meta_op op);
 
+/* ---- what the database's settings mean for a volume, for `cachefs doctor` ---- */
+
+enum cfs_advice {
+	CFS_ADVICE_OK,
+	CFS_ADVICE_NOTE,
+	CFS_ADVICE_CHANGE, /* text says what to change */
+};
+/* what: "eviction policy"; both are valid during the call. fn calls no cfs_meta function. */
+typedef void (*cfs_advice_fn)(void *arg, enum cfs_advice level, const char *what, const char *text);
+/* -ENOTSUP: the engine has nothing to say. Changes nothing. */
+int cfs_meta_advise(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_advice_fn fn, void *arg);
+
 /* ---- records of cachefs's own, which other clients of the format ignore ---- */
 
 #define CFS_RECORD_KEY_MAX 127 /* printable bytes */

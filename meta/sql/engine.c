@@ -7,5 +7,6 @@ const struct cfs_engine_ops cfs_engine_sqlite = {
 	.inline_usage = true,
 	.open = sql_sqlite_open,
 	.close = sql_sqlite_close,
+	.advise = sqlite_op_advise,
 	SQL_ENGINE_OPS,
 };

@@ -69,6 +69,9 @@ void sqlite_checkpointer_stop(struct sqlite_db *db);
 void sqlite_checkpointer_watch(struct sqlite_db *db, sqlite3 *handle);
 int sqlite_sync(struct sql_db *db, const struct cfs_ctx *ctx);
 
+/* sqlite-advice.c */
+int sqlite_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice_fn fn, void *arg);
+
 /* sqlite-schema.c */
 int sqlite_check_schema(struct sql_conn *c);
 int sqlite_create_schema(struct sql_conn *c);

@@ -15,7 +15,7 @@ enum {
 	CMD_OK = 0,
 	CMD_USAGE = 1,
 	CMD_SYSTEM = 2,
-	CMD_DAMAGED = 3, /* fsck, quota check: something is wrong and was not repaired */
+	CMD_DAMAGED = 3, /* fsck, quota check, doctor: something is wrong and was not repaired */
 	CMD_BUG = 4,
 	CMD_INTERRUPTED = 8,
 	CMD_MOUNT_FAILED = 32,
@@ -34,7 +34,7 @@ extern const struct cmd cmd_objbench, cmd_mdtest, cmd_dump, cmd_load;
 extern const struct cmd cmd_config, cmd_fsck, cmd_gc, cmd_rmr, cmd_restore, cmd_clone, cmd_compact,
 	cmd_summary, cmd_quota, cmd_destroy, cmd_warmup, cmd_cache;
 
-extern const struct cmd cmd_stats, cmd_profile, cmd_debug, cmd_bench;
+extern const struct cmd cmd_stats, cmd_profile, cmd_debug, cmd_bench, cmd_doctor;
 
 /* mount.cachefs(8): the helper that mount(8) calls. */
 int cmd_mount_helper(int argc, char **argv);

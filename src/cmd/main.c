@@ -14,7 +14,7 @@ static const struct cmd *const commands[] = {
 	&cmd_summary, &cmd_rmr,	   &cmd_clone,	 &cmd_compact, &cmd_quota,    &cmd_restore,
 	&cmd_warmup,  &cmd_cache,  &cmd_gc,	 &cmd_fsck,    &cmd_objbench, &cmd_mdtest,
 	&cmd_dump,    &cmd_load,   &cmd_destroy, &cmd_version, &cmd_stats,    &cmd_profile,
-	&cmd_debug,   &cmd_bench,  NULL,
+	&cmd_debug,   &cmd_bench,  &cmd_doctor,	 NULL,
 };
 
 static const char *command_name = "cachefs";

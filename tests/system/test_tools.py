@@ -266,6 +266,58 @@ def test_bench_that_is_interrupted_leaves_nothing(ws, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+# ---- doctor ----
+
+
+def doctor(ws, url, *options):
+    """(section, check) to (level, text); the exit status agrees with them."""
+    r = ws.run("cachefs", "doctor", url, *options, "--json", timeout=60)
+    out = json.loads(r.stdout)
+    found = {(c["section"], c["check"]): (c["level"], c["text"]) for c in out["checks"]}
+    changes = sum(c["level"] == "change" for c in out["checks"])
+    assert out["changes"] == changes and r.returncode == (3 if changes else 0), r
+    return found
+
+
+def test_doctor_finds_nothing_wrong(ws, volume, tmp_path):
+    found = doctor(ws, volume.url, "--cache-dir", tmp_path)
+    wrong = {k: v for k, v in found.items() if v[0] == "change" and k[0] in ("metadata", "objects")}
+    assert not wrong
+    for check in "connection", "latency", "database file":
+        assert found["metadata", check][0] == "ok", check
+    for check in "put", "get", "list", "clock", "delete":
+        assert found["objects", check][0] == "ok", check
+    assert ("disk cache", str(tmp_path)) in found
+    assert not [p for p in volume.bucket.rglob("doctor*")]
+    text = ws.run("cachefs", "doctor", volume.url).stdout
+    assert "ok     metadata: latency: " in text and "\033" not in text
+
+
+def test_doctor_names_what_cannot_be_reached(ws, volume):
+    found = doctor(ws, "sqlite3://%s/none.db" % ws.dir)
+    assert found["metadata", "connection"][0] == "change"
+    blocked = ws.path("blocked")
+    blocked.write_text("a file")
+    found = doctor(ws, volume.url, "--bucket", blocked / "below")
+    assert found["objects", "put"][0] == "change" and found["metadata", "latency"][0] == "ok"
+
+
+def test_doctor_judges_places_and_limits(ws, volume, mnt):
+    """A cache behind the network, a database that a reboot removes, a limit that a busy mount meets."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as shm:
+        other = ws.volume("other", format=False)
+        other.url, other.check_options = "sqlite3://%s/other.db" % shm, None
+        other.format()
+        found = doctor(ws, other.url, "--cache-dir", "%s:%s/later" % (mnt, ws.dir))
+    assert found["metadata", "database file"][0] == "change"
+    assert found["disk cache", str(mnt)][0] == "change"
+    assert found["disk cache", "%s/later" % ws.dir][0] in ("ok", "change", "note")
+    r = ws.run("bash", "-c", 'ulimit -n 1000; exec "$0" doctor "$1"', tool("cachefs"), volume.url)
+    assert r.returncode == 3 and re.search("CHANGE host: open files: .*LimitNOFILE", r.stdout)
+
+
 # ---- umount ----
 
 

@@ -115,7 +115,7 @@ struct cfs_session_read {
 	uint64_t way;	 /* how far it came lately, and ... */
 	uint64_t got;	 /* ... how much was read of that */
 	unsigned reads;
-	uint64_t used;	 /* file->clock; 0: free */
+	uint64_t used; /* file->clock; 0: free */
 };
 
 struct cfs_file {

@@ -20,11 +20,11 @@
 #include "base/thread.h"
 #include "fuse-internal.h"
 
-#define DEFAULT_MAX_IO	(1u << 20)
-#define MIN_IDLE	4
-#define WAKE_SIGNAL	SIGUSR1
-#define WAKE_EVERY_MS	20
-#define OPTION_MAX	4096
+#define DEFAULT_MAX_IO (1u << 20)
+#define MIN_IDLE       4
+#define WAKE_SIGNAL    SIGUSR1
+#define WAKE_EVERY_MS  20
+#define OPTION_MAX     4096
 
 /* What libfuse said last: its calls return no reason. Only written while mounting. */
 static _Thread_local char last_message[200];

@@ -42,8 +42,8 @@ struct group_node {
 
 	/* The beat's */
 	uint64_t boot, number, beat_ms;
-	uint64_t quiet_beats; /* of ours, without a new number */
-	bool seen;	      /* in this listing */
+	uint64_t heard; /* watched of the group, when its number was new */
+	bool seen;	/* in this listing */
 };
 
 struct group_view {
@@ -70,9 +70,10 @@ struct cfs_group {
 	struct group_key key;
 	struct group_node **nodes;
 	size_t n_nodes;
-	uint64_t beats;
-	bool had_company; /* others were there when we came */
-	bool changed;	  /* something that placement depends on, since the view was made */
+	uint64_t beats, listed; /* ours; at the last listing */
+	uint64_t watched;	/* beats that listings which succeeded stand for */
+	bool had_company;	/* others were there when we came */
+	bool changed;		/* something that placement depends on, since the view was made */
 	bool beat_failed;
 	bool complained;     /* of a record */
 	atomic_bool outcast; /* somebody else has our id; set by the beat */

@@ -114,7 +114,6 @@ static int publish_view(struct cfs_group *g)
 
 /* ---- the beat ---- */
 
-/* Those that are listed now and then only are quiet for several beats at a time. */
 static uint64_t beats_per_listing(const struct cfs_group *g)
 {
 	return 1 + g->n_nodes / LISTED_MAX;
@@ -152,6 +151,7 @@ static int new_node(struct cfs_group *g, const struct group_record *r, struct gr
 	n->boot = r->boot;
 	n->number = r->number;
 	n->beat_ms = r->beat_ms;
+	n->heard = g->watched;
 	if (!n->member.self && r->member.address[0])
 		rc = cfs_peer_open(g->transport, r->member.id, (const struct sockaddr *)&r->addr,
 				   r->addr_len, &n->peer);
@@ -244,7 +244,7 @@ static int see_member(void *arg, const char *key, const void *value, size_t len)
 	n->seen = true;
 	n->boot = r.boot;
 	n->number = r.number;
-	n->quiet_beats = 0;
+	n->heard = g->watched;
 	pthread_mutex_lock(&g->lock);
 	n->member.cached_bytes = r.member.cached_bytes;
 	pthread_mutex_unlock(&g->lock);
@@ -257,15 +257,14 @@ static void drop_node(struct cfs_group *g, size_t i)
 	g->nodes[i] = g->nodes[--g->n_nodes];
 }
 
-/* Those without a new number since the last listing are silent, those without a record left. */
+/* Those without a new number for a while are silent, those without a record have left. */
 static void age_nodes(struct cfs_group *g)
 {
-	uint64_t beats = beats_per_listing(g);
 	size_t i;
 
 	for (i = g->n_nodes; i-- > 0;) {
 		struct group_node *n = g->nodes[i];
-		uint64_t quiet_ms = n->quiet_beats * g->beat_ms;
+		uint64_t quiet_ms = (g->watched - CFS_MIN(n->heard, g->watched)) * g->beat_ms;
 
 		if (n->member.self)
 			continue;
@@ -275,7 +274,6 @@ static void age_nodes(struct cfs_group *g)
 			continue;
 		}
 		n->seen = false;
-		n->quiet_beats += beats;
 		if (n->member.alive && quiet_ms > MISSED_MAX * CFS_MAX(n->beat_ms, g->beat_ms)) {
 			cfs_info("member of the cache group is gone: group=%s member=%016" PRIx64
 				 " address=%s",
@@ -356,15 +354,20 @@ static int refresh_key(struct cfs_group *g)
 
 static int list_members(struct cfs_group *g)
 {
+	uint64_t beats = ++g->beats - g->listed;
 	char prefix[CFS_GROUP_KEY_MAX];
 	int r;
 
-	if (g->view && g->beats++ % beats_per_listing(g) != 0)
+	if (g->view && beats < beats_per_listing(g))
 		return 0;
+	g->listed = g->beats;
+	g->watched += beats;
 	cfs_group_member_key(g->name, 0, prefix);
 	r = g->registry.each(g->registry.arg, prefix, see_member, g);
-	if (r < 0)
+	if (r < 0) {
+		g->watched -= beats; /* the others could not be heard */
 		return r;
+	}
 	age_nodes(g);
 	if (!g->view)
 		g->had_company = g->n_nodes > 0;

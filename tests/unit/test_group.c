@@ -16,7 +16,7 @@
 #include "peer_fixture.h"
 
 #define BEAT_MS	    100
-#define RECORDS_MAX 64
+#define RECORDS_MAX 256
 #define RANGE	    8192
 #define BLOCK_LEN   65536
 #define BLOCKS	    64
@@ -44,7 +44,7 @@ struct member {
 	struct cfs_group *g;
 	atomic_bool silent; /* what it writes is lost */
 	atomic_bool busy, empty;
-	_Atomic unsigned gets, only_cached;
+	_Atomic unsigned gets, only_cached, lists;
 };
 
 static struct record *find_record(struct registry *r, const char *key)
@@ -122,6 +122,7 @@ static int each(void *arg, const char *prefix, cfs_group_record_fn fn, void *fn_
 	int err = r->err, given = 0;
 	size_t i;
 
+	m->lists += members;
 	pthread_mutex_lock(&r->lock);
 	for (i = 0; i < r->n && !err; i++) {
 		if (strncmp(r->v[i].key, prefix, strlen(prefix)) != 0)
@@ -660,6 +661,36 @@ static void test_listing_is_cut_short(void **state)
 	registry_close(&r);
 }
 
+/* A large group reads its records so often that the metadata server does nothing else. */
+static void test_large_group_is_listed_less_often(void **state)
+{
+	struct registry r;
+	struct member a, b;
+	uint64_t beats;
+	unsigned lists;
+	int i;
+
+	registry_open(&r);
+	for (i = 0; i < 200; i++)
+		write_phantom(&r, 1000 + i, 7, 1, "");
+	join(&a, &r, 1);
+	WAIT_FOR(seen_by(&a) == 1);
+	join(&b, &r, 2);
+	WAIT_FOR(look(&a, 2).n == 1);
+	beats = stats(&a).beats;
+	lists = a.lists;
+	WAIT_FOR(stats(&a).beats >= beats + 10);
+	assert_true(a.lists - lists <= (stats(&a).beats - beats + 2) / 2 + 1);
+	assert_int_equal(read_from(&a, block_of(&a, 2)), RANGE);
+	b.silent = true;
+	WAIT_FOR(look(&a, 2).n == 0);
+	b.silent = false;
+	WAIT_FOR(look(&a, 2).n == 1);
+	part(&a);
+	part(&b);
+	registry_close(&r);
+}
+
 /* A machine whose clock is wrong is out, or a dead member stays because its time is ahead. */
 static void test_no_clocks(void **state)
 {
@@ -827,6 +858,7 @@ int main(void)
 		cmocka_unit_test(test_rotation_while_reading),
 		cmocka_unit_test(test_registry_fails_for_a_while),
 		cmocka_unit_test(test_listing_is_cut_short),
+		cmocka_unit_test(test_large_group_is_listed_less_often),
 		cmocka_unit_test(test_no_clocks),
 		cmocka_unit_test(test_record_there_and_back),
 		cmocka_unit_test(test_record_garbage),

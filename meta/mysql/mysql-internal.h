@@ -170,6 +170,7 @@ void mysql_dir_row(const int64_t row[MYSQL_DIR_COLUMNS], struct cfs_attr *attr);
 		(int64_t)(v)->nlink, (int64_t)(v)->length, (int64_t)(v)->parent
 
 /* names.c remove.c rename.c write.c: members of struct cfs_engine_ops */
+int mysql_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice_fn fn, void *arg);
 int mysql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 		   cfs_ino_t ino, struct cfs_entry *ret, struct cfs_usage *ret_usage);
 int mysql_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,

@@ -345,6 +345,7 @@ static const struct cfs_engine_ops engine = {
 	.inline_usage = false,
 	.open = open_engine,
 	.close = close_engine,
+	.advise = mysql_op_advise,
 	SQL_ENGINE_SHARED_OPS,
 	.lookup = sql_op_lookup,
 	.setattr = mysql_op_setattr,

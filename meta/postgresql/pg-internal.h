@@ -41,6 +41,7 @@ enum pg_stmt_id {
 	PG_RMDIR_TRASH,
 	PG_COMMIT_SLICE,
 	PG_SETATTR,
+	PG_ADVICE,
 	PG_STMT_COUNT,
 };
 
@@ -179,6 +180,7 @@ static inline bool pg_is_judged(const struct cfs_ctx *ctx)
 /* A directory's mtime up to which its times are due, in microseconds. */
 int64_t pg_touch_due(struct sql_conn *c, const struct cfs_ctx *ctx, bool nlink_changes);
 
+int pg_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice_fn fn, void *arg);
 int pg_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 		cfs_ino_t ino, struct cfs_entry *ret, struct cfs_usage *ret_usage);
 int pg_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,

@@ -282,6 +282,7 @@ const struct cfs_engine_ops rds_engine = {
 	.put_record = rds_op_put_record,
 	.drop_record = rds_op_drop_record,
 	.each_record = rds_op_each_record,
+	.advise = rds_op_advise,
 };
 
 CFS_MODULE_EXPORT(&rds_engine);

@@ -118,6 +118,9 @@ int rds_op_put_record(CFS_ENG, CFS_CTX, const char *key, const void *value, size
 int rds_op_drop_record(CFS_ENG, CFS_CTX, const char *key);
 int rds_op_each_record(CFS_ENG, CFS_CTX, const char *prefix, cfs_record_fn fn, void *arg);
 
+/* advice.c */
+int rds_op_advise(CFS_ENG, CFS_CTX, cfs_advice_fn fn, void *arg);
+
 /* names.c: what a name was last known to stand for; 0 or another inode when that is not known. */
 void rds_remember_name(struct rds *r, cfs_ino_t parent, const char *name, size_t len,
 		       cfs_ino_t ino);

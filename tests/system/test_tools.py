@@ -11,7 +11,8 @@ import tarfile
 
 import pytest
 
-from cachefs import tool, wait_until
+import servers
+from cachefs import BIN, Volume, tool, wait_until
 from syscalls import data, write
 
 
@@ -316,6 +317,59 @@ def test_doctor_judges_places_and_limits(ws, volume, mnt):
     assert found["disk cache", "%s/later" % ws.dir][0] in ("ok", "change", "note")
     r = ws.run("bash", "-c", 'ulimit -n 1000; exec "$0" doctor "$1"', tool("cachefs"), volume.url)
     assert r.returncode == 3 and re.search("CHANGE host: open files: .*LimitNOFILE", r.stdout)
+
+
+@pytest.fixture
+def at_server(ws):
+    """A volume whose metadata is at a server."""
+
+    def make(kind):
+        if not (BIN / ("cachefs-%s.so" % kind)).exists():
+            pytest.skip("built without " + kind)
+        server = {
+            "redis": servers.redis_server,
+            "postgresql": servers.postgres_server,
+            "mysql": servers.mariadb_server,
+        }[kind]()
+        db = server.database()
+        ws.cleanups.append(db.drop)
+        v = Volume.__new__(Volume)
+        v.attach(ws, "vol", db.url, ws.path("bucket"))
+        v.format()
+        return v, db
+
+    return make
+
+
+def test_doctor_of_redis(ws, at_server):
+    """Each of these loses files one day."""
+    vol, db = at_server("redis")
+    client = db.connect()
+    client.config_set("maxmemory-policy", "noeviction")
+    client.config_set("appendonly", "yes")
+    found = doctor(ws, vol.url)
+    for check in "eviction policy", "durability", "memory", "connections", "database clock":
+        assert found["metadata", check][0] == "ok", (check, found["metadata", check])
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    client.config_set("appendonly", "no")
+    try:
+        found = doctor(ws, vol.url)
+    finally:
+        client.config_set("maxmemory-policy", "noeviction")
+        client.close()
+    assert found["metadata", "eviction policy"][0] == "change"
+    assert "noeviction" in found["metadata", "eviction policy"][1]
+    assert found["metadata", "durability"][0] == "change"
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mysql"])
+def test_doctor_of_sql_servers(ws, at_server, kind):
+    vol, _ = at_server(kind)
+    found = doctor(ws, vol.url)
+    for check in "connections", "database clock", "isolation", "comparison of names":
+        assert found["metadata", check][0] == "ok", (check, found["metadata", check])
+    # servers of tests do not wait for the disk
+    assert found["metadata", "durability"][0] in ("ok", "change")
 
 
 # ---- umount ----

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the server's settings mean for a volume. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "meta/mysql/mysql-internal.h"
+
+/* One slice list of a much written chunk. */
+#define PACKET_MIN (16LL << 20)
+
+struct advising {
+	cfs_advice_fn fn;
+	void *arg;
+	struct timespec before;
+};
+
+static int query(struct mysql_conn *m, const char *text, MYSQL_RES **ret)
+{
+	int r = mysql_run(m, text);
+
+	if (r)
+		return r;
+	*ret = mysql_store_result(m->handle);
+	return *ret ? 0 : mysql_error_of(m, mysql_errno(m->handle), mysql_error(m->handle), text);
+}
+
+static void advise_isolation(const struct advising *a, const char *level)
+{
+	if (!strcmp(level, "READ-COMMITTED"))
+		cfs_advise(a->fn, a->arg, CFS_ADVICE_OK, "isolation",
+			   "read committed, as cachefs asks for");
+	else
+		cfs_advise(a->fn, a->arg, CFS_ADVICE_CHANGE, "isolation",
+			   "%s although read committed was asked for: what lies between changes it",
+			   level);
+}
+
+static void advise_flush(const struct advising *a, const char *value)
+{
+	if (strcmp(value, "1") != 0)
+		cfs_advise(a->fn, a->arg, CFS_ADVICE_CHANGE, "durability",
+			   "a crash takes back acknowledged changes: SET GLOBAL "
+			   "innodb_flush_log_at_trx_commit=1");
+	else
+		cfs_advise(a->fn, a->arg, CFS_ADVICE_OK, "durability",
+			   "each transaction is flushed");
+}
+
+static int advise_variables(struct mysql_conn *m, const struct advising *a)
+{
+	static const char text[] =
+		"SHOW VARIABLES WHERE Variable_name IN ('max_connections','tx_isolation',"
+		"'transaction_isolation','innodb_flush_log_at_trx_commit','max_allowed_packet')";
+	int64_t max = 0, used = 0;
+	MYSQL_RES *rows;
+	bool isolation = false;
+	MYSQL_ROW row;
+	int r = query(m, text, &rows);
+
+	if (r)
+		return r;
+	while ((row = mysql_fetch_row(rows))) {
+		if (!strcmp(row[0], "max_connections"))
+			max = strtoll(row[1], NULL, 10);
+		else if (!strcmp(row[0], "innodb_flush_log_at_trx_commit"))
+			advise_flush(a, row[1]);
+		else if (!strcmp(row[0], "max_allowed_packet") &&
+			 strtoll(row[1], NULL, 10) < PACKET_MIN)
+			cfs_advise(a->fn, a->arg, CFS_ADVICE_CHANGE, "packets",
+				   "at most %s bytes: SET GLOBAL max_allowed_packet=%lld", row[1],
+				   PACKET_MIN);
+		else if (strstr(row[0], "isolation") && !isolation) {
+			isolation = true; /* MariaDB has two names for it */
+			advise_isolation(a, row[1]);
+		}
+	}
+	mysql_free_result(rows);
+	r = query(m, "SHOW STATUS LIKE 'Threads_connected'", &rows);
+	if (r)
+		return r;
+	row = mysql_fetch_row(rows);
+	if (row)
+		used = strtoll(row[1], NULL, 10);
+	mysql_free_result(rows);
+	cfs_advise_connections(a->fn, a->arg, used, max);
+	return 0;
+}
+
+static int advise_names(struct mysql_conn *m, const struct advising *a)
+{
+	char text[512];
+	MYSQL_RES *rows;
+	MYSQL_ROW row;
+	size_t len;
+	int r;
+
+	snprintf(text, sizeof(text),
+		 "SELECT COLLATION_NAME FROM information_schema.COLUMNS WHERE "
+		 "TABLE_SCHEMA=DATABASE() AND TABLE_NAME='%sedge' AND COLUMN_NAME='name'",
+		 m->sql.db->prefix);
+	r = query(m, text, &rows);
+	if (r)
+		return r;
+	row = mysql_fetch_row(rows);
+	len = row && row[0] ? strlen(row[0]) : 0;
+	if (len && (len < 4 || strcmp(row[0] + len - 4, "_bin") != 0))
+		cfs_advise(a->fn, a->arg, CFS_ADVICE_CHANGE, "comparison of names",
+			   "%s takes different names for the same: ALTER TABLE %sedge MODIFY name "
+			   "VARBINARY(255) NOT NULL",
+			   row[0], m->sql.db->prefix);
+	else if (row)
+		cfs_advise(a->fn, a->arg, CFS_ADVICE_OK, "comparison of names", "byte by byte");
+	mysql_free_result(rows);
+	return 0;
+}
+
+static int advise_clock(struct mysql_conn *m, struct advising *a)
+{
+	MYSQL_RES *rows;
+	MYSQL_ROW row;
+	int r;
+
+	a->before = cfs_wall();
+	r = query(m, "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6))*1000000 AS SIGNED)", &rows);
+	if (r)
+		return r;
+	row = mysql_fetch_row(rows);
+	if (row && row[0])
+		cfs_advise_clock(a->fn, a->arg, strtoll(row[0], NULL, 10), a->before);
+	mysql_free_result(rows);
+	return 0;
+}
+
+static int advise(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct mysql_conn *m = mysql_conn(c);
+	int r = advise_clock(m, arg);
+
+	if (!r)
+		r = advise_variables(m, arg);
+	return r ? r : advise_names(m, arg);
+}
+
+int mysql_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice_fn fn, void *arg)
+{
+	struct advising a = {.fn = fn, .arg = arg};
+
+	return sql_read(sql_db(e), ctx, CFS_META_OP_other, advise, &a);
+}

@@ -250,8 +250,7 @@ static int doctor(struct doctor *d, const char *url, const struct doctor_opts *o
 		admin_print_json(json_pack("{s:I, s:O}", "changes", (json_int_t)d->changes,
 					   "checks", d->checks));
 	else
-		printf(d->changes ? "%u things should be changed\n" : "nothing has to be changed\n",
-		       d->changes);
+		printf("%u to change\n", d->changes);
 	return d->changes ? CMD_DAMAGED : CMD_OK;
 }
 

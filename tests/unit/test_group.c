@@ -13,32 +13,16 @@
 
 #include "../../transport/group-internal.h"
 #include "base/bytes.h"
+#include "group_fixture.h"
 #include "peer_fixture.h"
 
-#define BEAT_MS	    100
-#define RECORDS_MAX 256
-#define RANGE	    8192
-#define BLOCK_LEN   65536
-#define BLOCKS	    64
+#define BEAT_MS	  100
+#define RANGE	  8192
+#define BLOCK_LEN 65536
+#define BLOCKS	  64
 
-/* ---- the registry ---- */
+/* ---- members ---- */
 
-struct record {
-	char key[CFS_GROUP_KEY_MAX];
-	char *value;
-	size_t len;
-};
-
-struct registry {
-	pthread_mutex_t lock;
-	struct record v[RECORDS_MAX];
-	size_t n;
-	_Atomic int err;    /* of everything */
-	_Atomic int cut_at; /* a listing of members ends with -EIO after so many; 0: never */
-	_Atomic unsigned cuts;
-};
-
-/* A member's way to it. */
 struct member {
 	struct registry *r;
 	struct cfs_group *g;
@@ -47,123 +31,27 @@ struct member {
 	_Atomic unsigned gets, only_cached, lists;
 };
 
-static struct record *find_record(struct registry *r, const char *key)
-{
-	size_t i;
-
-	for (i = 0; i < r->n; i++) {
-		if (strcmp(r->v[i].key, key) == 0)
-			return &r->v[i];
-	}
-	return NULL;
-}
-
-static int write_record(struct registry *r, const char *key, const void *value, size_t len,
-			bool fresh)
-{
-	struct record *rec;
-	int err = 0;
-
-	pthread_mutex_lock(&r->lock);
-	rec = find_record(r, key);
-	if (rec && fresh) {
-		err = -EEXIST;
-	} else {
-		if (!rec) {
-			assert_true(r->n < RECORDS_MAX);
-			rec = &r->v[r->n++];
-			*rec = (struct record){0};
-			snprintf(rec->key, sizeof(rec->key), "%s", key);
-		}
-		free(rec->value);
-		rec->value = malloc(len + 1);
-		memcpy(rec->value, value, len);
-		rec->value[len] = '\0';
-		rec->len = len;
-	}
-	pthread_mutex_unlock(&r->lock);
-	return err;
-}
-
 static int put(void *arg, const char *key, const void *value, size_t len, bool fresh)
 {
 	struct member *m = arg;
 
-	if (m->r->err)
-		return m->r->err;
-	return m->silent ? 0 : write_record(m->r, key, value, len, fresh);
+	return m->silent ? 0 : registry_put(m->r, key, value, len, fresh);
 }
 
 static int drop(void *arg, const char *key)
 {
 	struct member *m = arg;
-	struct registry *r = m->r;
-	struct record *rec;
 
-	if (r->err)
-		return r->err;
-	if (m->silent)
-		return 0;
-	pthread_mutex_lock(&r->lock);
-	rec = find_record(r, key);
-	if (rec) {
-		free(rec->value);
-		*rec = r->v[--r->n];
-	}
-	pthread_mutex_unlock(&r->lock);
-	return 0;
+	return m->silent ? 0 : registry_drop(m->r, key);
 }
 
 static int each(void *arg, const char *prefix, cfs_group_record_fn fn, void *fn_arg)
 {
 	struct member *m = arg;
-	struct registry *r = m->r;
-	bool members = strncmp(prefix, "group.member.", 13) == 0;
-	int err = r->err, given = 0;
-	size_t i;
 
-	m->lists += members;
-	pthread_mutex_lock(&r->lock);
-	for (i = 0; i < r->n && !err; i++) {
-		if (strncmp(r->v[i].key, prefix, strlen(prefix)) != 0)
-			continue;
-		if (members && r->cut_at && given++ == r->cut_at) {
-			r->cuts++;
-			err = -EIO;
-			break;
-		}
-		err = fn(fn_arg, r->v[i].key, r->v[i].value, r->v[i].len);
-	}
-	pthread_mutex_unlock(&r->lock);
-	return err;
+	m->lists += registry_is_members(prefix);
+	return registry_each(m->r, prefix, fn, fn_arg);
 }
-
-static void registry_open(struct registry *r)
-{
-	memset(r, 0, sizeof(*r));
-	pthread_mutex_init(&r->lock, NULL);
-}
-
-static void registry_close(struct registry *r)
-{
-	while (r->n > 0)
-		free(r->v[--r->n].value);
-	pthread_mutex_destroy(&r->lock);
-}
-
-static unsigned records_of_members(struct registry *r)
-{
-	unsigned n = 0;
-	size_t i;
-
-	pthread_mutex_lock(&r->lock);
-	for (i = 0; i < r->n; i++)
-		n += strncmp(r->v[i].key, "group.member.", 13) == 0;
-	pthread_mutex_unlock(&r->lock);
-	return n;
-}
-
-/* ---- members ---- */
 
 static uint8_t byte_at(uint64_t slice, uint32_t off)
 {
@@ -342,7 +230,7 @@ static void write_phantom(struct registry *r, uint64_t id, uint64_t boot, int64_
 		 "\"mount\":\"/m\",\"version\":\"1\",\"weight\":100,\"fresh\":false,\"bytes\":0,"
 		 "\"boot\":%" PRIu64 ",\"number\":%" PRId64 ",\"beat_ms\":%d%s}",
 		 id, boot, number, BEAT_MS, more);
-	write_record(r, key, text, strlen(text), false);
+	registry_put(r, key, text, strlen(text), false);
 }
 
 /* ---- coming and going ---- */
@@ -370,7 +258,7 @@ static void test_join_and_leave(void **state)
 	}
 	assert_int_equal(stats(&m[0]).fallbacks, 0);
 	part(&m[2]);
-	assert_int_equal(records_of_members(&r), 2);
+	assert_int_equal(registry_members(&r), 2);
 	WAIT_FOR(seen_by(&m[0]) == 2 && seen_by(&m[1]) == 2);
 	for (i = 0; i < BLOCKS; i++)
 		assert_true(before[i] == 3 || owner_of(&m[0], i) == before[i]);
@@ -380,7 +268,7 @@ static void test_join_and_leave(void **state)
 		assert_int_equal(owner_of(&m[0], i), before[i]);
 	for (i = 0; i < 3; i++)
 		part(&m[i]);
-	assert_int_equal(records_of_members(&r), 0);
+	assert_int_equal(registry_members(&r), 0);
 	registry_close(&r);
 }
 
@@ -428,7 +316,7 @@ static void test_one_id_twice(void **state)
 	of_1 = block_of(&c, 1);
 	WAIT_FOR(read_from(&c, of_1) == RANGE && stays->gets > 0);
 	part(leaves); /* and does not take the other's record along */
-	assert_int_equal(records_of_members(&r), 2);
+	assert_int_equal(registry_members(&r), 2);
 	assert_true(cfs_group_shares(stays->g));
 	part(stays);
 	part(&c);
@@ -816,7 +704,7 @@ static void test_garbage_in_the_registry(void **state)
 
 	registry_open(&r);
 	cfs_group_member_key("team", 77, key);
-	write_record(&r, key, "\0\xff{", 3, false);
+	registry_put(&r, key, "\0\xff{", 3, false);
 	join(&a, &r, 1);
 	join(&b, &r, 2);
 	WAIT_FOR(seen_by(&a) == 2 && seen_by(&b) == 2);

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The owner's side of a cache group: a block store that serves a member which asks. When these fail
+ * a block is fetched once per reader, others take the memory of this mount, or a mount that ends
+ * crashes while it is being asked.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cachefs/peers.h>
+
+#include "base/bytes.h"
+#include "group_fixture.h"
+#include "peer_fixture.h"
+
+#define MIB	((uint64_t)1 << 20)
+#define THREADS 12
+#define OWNER	1
+#define ASKER	2
+
+static uint8_t byte_at(uint64_t slice, uint32_t off)
+{
+	return (uint8_t)((slice * 2654435761u + off) >> 5);
+}
+
+/* ---- an object store that has every block, and takes its time ---- */
+
+static struct bucket {
+	struct cfs_object_store base;
+	_Atomic unsigned gets;
+	_Atomic int pause_ms;
+} bucket;
+
+static ssize_t bucket_get(struct cfs_object_store *o, const char *key, uint64_t off,
+			  const struct iovec *dst, int n_dst, cfs_deadline_t deadline)
+{
+	const char *name = strrchr(key, '/') + 1;
+	uint64_t slice = strtoull(name, NULL, 10), len = strtoull(strrchr(name, '_') + 1, NULL, 10);
+	ssize_t got = 0;
+	size_t k;
+	int i;
+
+	bucket.gets++;
+	if (bucket.pause_ms)
+		poll(NULL, 0, bucket.pause_ms);
+	for (i = 0; i < n_dst; i++) {
+		for (k = 0; k < dst[i].iov_len && off < len; k++, off++, got++)
+			((uint8_t *)dst[i].iov_base)[k] = byte_at(slice, (uint32_t)off);
+	}
+	return got;
+}
+
+static const struct cfs_object_ops bucket_ops = {.name = "bucket", .get = bucket_get};
+
+/* ---- an owner and one who asks ---- */
+
+static struct registry registry;
+static struct cfs_pool *pool;
+static struct cfs_store *store;
+static struct cfs_peers *peers;
+static struct cfs_group *other;
+
+static void refuse_all(void *arg, struct cfs_peer_request *req)
+{
+	cfs_peer_answer(req, &(struct cfs_peer_answer){.err = -ENOENT, .fd = -1});
+}
+
+static const struct cfs_peer_serve_ops no_blocks = {.get = refuse_all};
+
+static struct cfs_group_conf group_conf(uint64_t member, unsigned weight)
+{
+	return (struct cfs_group_conf){
+		.name = "team",
+		.member = member,
+		.weight = weight,
+		.address = "127.0.0.1",
+		.beat_ms = 100,
+		.timeout_ms = PATIENCE,
+		.registry = {.put = registry_put,
+			     .drop = registry_drop,
+			     .each = registry_each,
+			     .arg = &registry},
+		.ops = &no_blocks,
+	};
+}
+
+static unsigned members_seen(struct cfs_group *g)
+{
+	struct cfs_group_stats s;
+
+	cfs_group_stats(g, &s);
+	return s.members;
+}
+
+static void set_up(uint64_t budget)
+{
+	struct cfs_store_conf conf = {
+		.object = &bucket.base, .volume = "vol", .block_size = BLOCK, .max_downloads = 4};
+	struct cfs_peers_conf owner = {.group = group_conf(OWNER, 100),
+				       .fetch_timeout_ms = PATIENCE};
+	struct cfs_group_conf asking = group_conf(ASKER, 0);
+	char err[256];
+
+	registry_open(&registry);
+	bucket.base.ops = &bucket_ops;
+	bucket.gets = 0;
+	bucket.pause_ms = 0;
+	assert_int_equal(cfs_pool_create(budget, &pool), 0);
+	conf.pool = pool;
+	assert_int_equal(cfs_store_create(&conf, &store), 0);
+	owner.store = store;
+	assert_int_equal(cfs_peers_join(&owner, &peers, err), 0);
+	assert_int_equal(cfs_group_join(&asking, &other, err), 0);
+	WAIT_FOR(members_seen(other) == 2 && members_seen(cfs_peers_group(peers)) == 2);
+}
+
+static void end_owner(void)
+{
+	struct cfs_pool_stats st;
+	int i;
+
+	cfs_peers_leave(peers);
+	cfs_store_destroy(store);
+	cfs_peers_destroy(peers);
+	cfs_pool_stats(pool, &st);
+	for (i = 0; i < CFS_USE_COUNT; i++)
+		assert_int_equal(st.used[i], 0);
+	cfs_pool_destroy(pool);
+}
+
+static void end_asker(void)
+{
+	cfs_group_leave(other);
+	cfs_group_destroy(other);
+	registry_close(&registry);
+}
+
+struct reading {
+	pthread_t thread;
+	uint64_t first, last; /* slices */
+	uint32_t off, len;
+	atomic_bool *stop; /* NULL: once */
+	unsigned good, refused, wrong;
+};
+
+static void read_one(struct reading *r, uint64_t slice, uint8_t *got)
+{
+	struct cfs_peer_block b = {.slice = slice, .len = BLOCK};
+	struct iovec dst = {.iov_base = got, .iov_len = r->len};
+	ssize_t n = cfs_group_read(other, &b, r->off, r->len, &dst, 1, false,
+				   cfs_deadline_in(PATIENCE));
+	uint32_t i;
+
+	if (n == (ssize_t)r->len) {
+		for (i = 0; i < r->len && got[i] == byte_at(slice, r->off + i); i += 61)
+			;
+		if (i >= r->len)
+			r->good++;
+		else
+			r->wrong++;
+	} else if (n == -ENOENT) {
+		r->refused++;
+	} else {
+		r->wrong++;
+	}
+}
+
+static void *run_reading(void *arg)
+{
+	struct reading *r = arg;
+	uint8_t *got = malloc(r->len);
+	uint64_t slice;
+
+	do {
+		for (slice = r->first; slice <= r->last; slice++)
+			read_one(r, slice, got);
+	} while (r->stop && !*r->stop);
+	free(got);
+	return NULL;
+}
+
+static void start_reading(struct reading *r)
+{
+	assert_int_equal(pthread_create(&r->thread, NULL, run_reading, r), 0);
+}
+
+/* However many ask for however little of a block, it is fetched once. */
+static void test_one_fetch_for_all(void **state)
+{
+	struct reading r[THREADS] = {0};
+	unsigned i;
+
+	set_up(64 * MIB);
+	bucket.pause_ms = 50;
+	for (i = 0; i < THREADS; i++) {
+		r[i] = (struct reading){
+			.first = 7, .last = 7, .off = i * 300000, .len = i % 2 ? 5000 : 200000};
+		start_reading(&r[i]);
+	}
+	for (i = 0; i < THREADS; i++) {
+		pthread_join(r[i].thread, NULL);
+		assert_int_equal(r[i].good, 1);
+	}
+	assert_int_equal(bucket.gets, 1);
+	end_owner();
+	end_asker();
+}
+
+/* A mount with little memory is taken over by those who ask it. */
+static void test_memory_lent_is_bounded(void **state)
+{
+	struct cfs_block own = {.slice = 1000, .len = BLOCK};
+	struct reading r[THREADS] = {0};
+	struct cfs_segs segs;
+	unsigned i, k;
+
+	set_up(16 * MIB);
+	bucket.pause_ms = 5;
+	for (i = 0; i < THREADS; i++) {
+		r[i] = (struct reading){.first = 1 + i, .last = 4 + i, .len = BLOCK};
+		start_reading(&r[i]);
+	}
+	for (k = 0; k < 4; k++, own.slice++) { /* its own reads go on */
+		cfs_segs_init(&segs);
+		assert_int_equal(
+			cfs_store_read(store, &own, 0, BLOCK, cfs_deadline_in(PATIENCE), &segs), 0);
+		cfs_segs_release(&segs);
+	}
+	for (i = 0; i < THREADS; i++) {
+		pthread_join(r[i].thread, NULL);
+		assert_int_equal(r[i].wrong, 0);
+		assert_int_equal(r[i].good + r[i].refused, 4);
+	}
+	end_owner();
+	end_asker();
+}
+
+/* Unmounting a member that is being asked waits for ever, or crashes. */
+static void test_leaving_while_asked(void **state)
+{
+	struct reading r[THREADS] = {0};
+	atomic_bool stop = false;
+	unsigned i, good = 0;
+
+	set_up(64 * MIB);
+	bucket.pause_ms = 10;
+	for (i = 0; i < THREADS; i++) {
+		r[i] = (struct reading){.first = 1 + i,
+					.last = 1000,
+					.len = i % 2 ? BLOCK / 4 : 4096,
+					.stop = &stop};
+		start_reading(&r[i]);
+	}
+	WAIT_FOR(bucket.gets > 20);
+	end_owner();
+	WAIT_FOR(members_seen(other) == 1);
+	stop = true;
+	for (i = 0; i < THREADS; i++) {
+		pthread_join(r[i].thread, NULL);
+		assert_int_equal(r[i].wrong, 0);
+		good += r[i].good;
+	}
+	assert_true(good > 0);
+	end_asker();
+}
+
+/* cache map says that a block is cached which is not, or the other way round. */
+static void test_map_tells_what_is_cached(void **state)
+{
+	struct cfs_block b = {.slice = 3, .len = BLOCK};
+	uint64_t owners[CFS_GROUP_REPLICAS_MAX];
+	int cached[CFS_GROUP_REPLICAS_MAX];
+	struct reading r = {.first = 3, .last = 3, .len = 4096};
+
+	set_up(64 * MIB);
+	assert_int_equal(cfs_peers_map(peers, &b, owners, cached, cfs_deadline_in(PATIENCE)), 1);
+	assert_int_equal(owners[0], OWNER);
+	assert_int_equal(cached[0], 0);
+	start_reading(&r);
+	pthread_join(r.thread, NULL);
+	assert_int_equal(r.good, 1);
+	cfs_peers_map(peers, &b, owners, cached, cfs_deadline_in(PATIENCE));
+	assert_int_equal(cached[0], 1);
+	end_owner();
+	end_asker();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_one_fetch_for_all),
+		cmocka_unit_test(test_memory_lent_is_bounded),
+		cmocka_unit_test(test_leaving_while_asked),
+		cmocka_unit_test(test_map_tells_what_is_cached),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

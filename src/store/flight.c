@@ -30,6 +30,7 @@ struct flight {
 	uint32_t off, len; /* the same in bytes */
 	cfs_deadline_t deadline;
 	bool prefetch;
+	bool stream;	/* a prefetch of what a stream will come to */
 	uint64_t owner; /* of a prefetch, which is in store->ahead until it runs */
 	TAILQ_ENTRY(flight) queued;
 	_Atomic unsigned source;   /* number of the tier that had it; n_tiers: the object store */
@@ -130,9 +131,11 @@ static void end_flight(struct flight *f, int err)
 		if (slot->flight != f)
 			continue;
 		slot->flight = NULL;
-		if (err == 0)
+		if (err == 0) {
 			cfs_memory_insert(f->store, f->shard, f->block, f->first + i,
 					  cfs_page_ref(f->pages[i]), true);
+			slot->stream = f->stream;
+		}
 	}
 	f->done = true;
 	f->err = err;
@@ -658,11 +661,13 @@ int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 	return r == -ENOENT || r == -ENOMEM ? r : -EIO;
 }
 
-static bool launch_prefetch(struct flight *f, uint64_t owner)
+/* stream: only that will read it. */
+static bool launch_prefetch(struct flight *f, uint64_t owner, bool stream)
 {
 	struct cfs_store *s = f->store;
 
 	f->prefetch = true;
+	f->stream = stream;
 	f->owner = owner;
 	if (atomic_fetch_add(&s->prefetching, 1) < s->max_prefetches && take_pages(f, 0) == 0 &&
 	    submit(f, 0) == 0)
@@ -696,22 +701,22 @@ static void join_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t 
 bool cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 			 uint64_t owner)
 {
+	bool all = true, whole = is_wanted_whole(s, b);
 	struct held held;
-	bool all = true;
 	unsigned i;
 
 	if (atomic_load(&s->prefetching) >= s->max_prefetches) {
 		CFS_STAT_ADD(s, prefetch_drops, 1);
 		return false;
 	}
-	if (is_wanted_whole(s, b) && !is_held_nearby(s, b))
+	if (whole && !is_held_nearby(s, b))
 		join_ahead(s, b, 0, b->len, &held);
 	else
 		join_ahead(s, b, off, len, &held);
 	for (i = 0; i < held.n; i++) {
 		if (!held.mine[i])
 			continue;
-		if (launch_prefetch(held.v[i], owner)) {
+		if (launch_prefetch(held.v[i], owner, !whole)) {
 			CFS_STAT_ADD(s, prefetches, 1);
 		} else {
 			CFS_STAT_ADD(s, prefetch_drops, 1);

@@ -11,6 +11,10 @@
  * again. The first read of a page does not count: what streams by is read once. But it ends the
  * respite that a page has which was fetched ahead and not yet read, or pages that were read would
  * push out those that are about to be.
+ *
+ * Pages that a stream has left behind go first, when there are more than a few: it so passes
+ * through little memory, instead of through all that there is, the first touch of which costs more
+ * than all else. Who comes again mostly finds the bytes with the kernel.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -22,6 +26,8 @@
 #define HOT_MAX	      3
 /* Share of the pool, the rest being for what is in flight without having to evict first. */
 #define SHARE_PERCENT 80
+/* What streams have left behind may be this part of it. */
+#define SPENT_PARTS 8
 
 static uint64_t hash_block(const struct cfs_block *b)
 {
@@ -87,6 +93,7 @@ struct block *cfs_memory_use(struct shard *sh, const struct cfs_block *b)
 		if (!block)
 			return NULL;
 		block->id = *b;
+		block->shard = sh;
 		block->n_slots = n;
 		for (i = 0; i < n; i++)
 			block->slots[i].index = (uint16_t)i;
@@ -119,6 +126,7 @@ bool cfs_memory_insert(struct cfs_store *s, struct shard *sh, struct block *bloc
 	slot->page = page;
 	slot->hot = 0;
 	slot->fresh = true;
+	slot->stream = slot->spent = false;
 	slot->born = atomic_fetch_add_explicit(&s->inserted, 1, memory_order_relaxed);
 	if (!ahead)
 		slot->born -= s->respite;
@@ -129,6 +137,24 @@ bool cfs_memory_insert(struct cfs_store *s, struct shard *sh, struct block *bloc
 	return true;
 }
 
+/* Puts the page where the hand comes first, or last. */
+static void set_spent(struct shard *sh, struct slot *slot, bool spent)
+{
+	if (slot->spent == spent)
+		return;
+	slot->spent = spent;
+	TAILQ_REMOVE(&sh->clock, slot, link);
+	if (spent) {
+		TAILQ_INSERT_HEAD(&sh->clock, slot, link);
+		atomic_fetch_add_explicit(&sh->store->spent_bytes, slot->page->size,
+					  memory_order_relaxed);
+	} else {
+		TAILQ_INSERT_TAIL(&sh->clock, slot, link);
+		atomic_fetch_sub_explicit(&sh->store->spent_bytes, slot->page->size,
+					  memory_order_relaxed);
+	}
+}
+
 /* The page is the caller's to release, unlocked. May free the block. */
 static struct cfs_page *remove_page(struct cfs_store *s, struct shard *sh, struct slot *slot)
 {
@@ -136,12 +162,29 @@ static struct cfs_page *remove_page(struct cfs_store *s, struct shard *sh, struc
 		(struct block *)((char *)(slot - slot->index) - offsetof(struct block, slots));
 	struct cfs_page *page = slot->page;
 
+	set_spent(sh, slot, false);
 	TAILQ_REMOVE(&sh->clock, slot, link);
 	sh->n_clock--;
 	slot->page = NULL;
 	atomic_fetch_sub_explicit(&s->memory_bytes, page->size, memory_order_relaxed);
 	cfs_memory_unuse(sh, block);
 	return page;
+}
+
+/* A read has got the page, to its end or not. */
+static void note_hit(struct block *block, struct slot *slot, bool to_end)
+{
+	if (slot->fresh)
+		slot->hot = 0;
+	else if (slot->hot < HOT_MAX)
+		slot->hot++;
+	slot->fresh = false;
+	if (slot->stream && to_end) {
+		set_spent(block->shard, slot, true);
+		slot->stream = false;
+	} else {
+		set_spent(block->shard, slot, false);
+	}
 }
 
 static int collect(struct block *block, uint32_t off, uint32_t len, bool hit, struct cfs_segs *ret)
@@ -170,12 +213,8 @@ static int collect(struct block *block, uint32_t off, uint32_t len, bool hit, st
 			cfs_segs_truncate(ret, before);
 			return r;
 		}
-		if (hit && slot->fresh)
-			slot->hot = 0;
-		else if (hit && slot->hot < HOT_MAX)
-			slot->hot++;
 		if (hit)
-			slot->fresh = false;
+			note_hit(block, slot, to == cfs_slot_len(&block->id, i));
 	}
 	return 1;
 }
@@ -238,6 +277,7 @@ static struct cfs_page *evict_page(struct cfs_store *s, struct shard *sh, bool h
 		}
 		if (slot->hot > 0)
 			slot->hot--;
+		set_spent(sh, slot, false);
 		TAILQ_REMOVE(&sh->clock, slot, link);
 		TAILQ_INSERT_TAIL(&sh->clock, slot, link);
 	}
@@ -267,10 +307,40 @@ static void evict(struct cfs_store *s, uint64_t want)
 	}
 }
 
+/* The first page of the shard, if it is spent and in nobody's hands. */
+static struct cfs_page *evict_spent(struct cfs_store *s, struct shard *sh)
+{
+	struct cfs_page *page = NULL;
+	struct slot *slot;
+
+	pthread_mutex_lock(&sh->lock);
+	slot = TAILQ_FIRST(&sh->clock);
+	if (slot && slot->spent && atomic_load(&slot->page->refs) == 1)
+		page = remove_page(s, sh, slot);
+	pthread_mutex_unlock(&sh->lock);
+	return page;
+}
+
+static void shrink_spent(struct cfs_store *s)
+{
+	unsigned idle = 0;
+
+	while (idle < CFS_STORE_SHARDS &&
+	       atomic_load_explicit(&s->spent_bytes, memory_order_relaxed) > s->spent_limit) {
+		unsigned i = atomic_fetch_add_explicit(&s->hand, 1, memory_order_relaxed);
+		struct cfs_page *page = evict_spent(s, &s->shards[i % CFS_STORE_SHARDS]);
+
+		idle = page ? 0 : idle + 1;
+		cfs_page_unref(page);
+	}
+}
+
 void cfs_memory_shrink(struct cfs_store *s)
 {
-	uint64_t bytes = atomic_load_explicit(&s->memory_bytes, memory_order_relaxed);
+	uint64_t bytes;
 
+	shrink_spent(s);
+	bytes = atomic_load_explicit(&s->memory_bytes, memory_order_relaxed);
 	if (bytes > s->memory_limit)
 		evict(s, bytes - s->memory_limit);
 }
@@ -287,11 +357,13 @@ int cfs_memory_init(struct cfs_store *s)
 
 	cfs_pool_stats(s->pool, &stats);
 	s->memory_limit = stats.budget / 100 * SHARE_PERCENT;
+	s->spent_limit = s->memory_limit / SPENT_PARTS;
 	s->respite = (uint32_t)(s->memory_limit / CFS_PAGE_LARGE / 2);
 	for (i = 0; i < CFS_STORE_SHARDS; i++) {
 		struct shard *sh = &s->shards[i];
 
 		pthread_mutex_init(&sh->lock, NULL);
+		sh->store = s;
 		TAILQ_INIT(&sh->clock);
 		sh->n_buckets = FIRST_BUCKETS;
 		sh->buckets = calloc(FIRST_BUCKETS, sizeof(*sh->buckets));

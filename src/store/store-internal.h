@@ -46,11 +46,14 @@ struct slot {
 	uint16_t index;
 	uint8_t hot;   /* hits since the clock hand came by, at most HOT_MAX */
 	bool fresh;    /* not yet read since it came */
+	bool stream;   /* fetched ahead of a stream, which has not come to its end */
+	bool spent;    /* that stream has: first in shard.clock */
 	uint32_t born; /* store->inserted then; of one that was not fetched ahead, long ago */
 };
 
 struct block {
 	LIST_ENTRY(block) link; /* in its bucket */
+	struct shard *shard;
 	struct cfs_block id;
 	unsigned users; /* flights, uploads, pages: in the table while not 0 */
 	unsigned n_slots;
@@ -65,6 +68,7 @@ TAILQ_HEAD(slot_list, slot);
 
 struct shard {
 	_Alignas(64) pthread_mutex_t lock;
+	struct cfs_store *store;
 	struct block_list *buckets;
 	size_t n_buckets, n_blocks;
 	struct slot_list clock; /* oldest first */
@@ -105,6 +109,8 @@ struct cfs_store {
 	struct shard shards[CFS_STORE_SHARDS];
 	_Atomic uint64_t memory_bytes;
 	uint64_t memory_limit;
+	_Atomic uint64_t spent_bytes; /* of them, what streams have left behind */
+	uint64_t spent_limit;
 	_Atomic uint32_t inserted; /* pages so far */
 	uint32_t respite;	   /* of a page fetched ahead, in pages that come after it */
 	_Atomic unsigned hand;	   /* shard from which the next page is evicted */

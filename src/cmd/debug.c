@@ -349,6 +349,20 @@ static void add_descriptors(struct tar *t, pid_t pid)
 	tar_add(t, PREFIX "descriptors.txt", text, (size_t)n);
 }
 
+/* What the process has logged, where there is a journal. */
+static void add_log(struct tar *t, pid_t pid)
+{
+	char program[] = "journalctl", quiet[] = "--quiet", pager[] = "--no-pager", whose[32];
+	char lines[] = "--lines=2000", format[] = "--output=short-iso";
+	char *const argv[] = {program, quiet, pager, lines, format, whose, NULL};
+	cfs_auto_free char *text = NULL;
+	size_t len;
+
+	snprintf(whose, sizeof(whose), "_PID=%d", (int)pid);
+	if (live_run(argv, TEXT_MAX, LIVE_READ_MS, &text, &len) == 0)
+		tar_add(t, PREFIX "log.txt", text, len);
+}
+
 static void add_process(struct tar *t, pid_t pid)
 {
 	static const char *const files[] = {"status", "limits",	      "stat",
@@ -364,6 +378,7 @@ static void add_process(struct tar *t, pid_t pid)
 	add_maps(t, pid);
 	add_descriptors(t, pid);
 	add_threads(t, pid);
+	add_log(t, pid);
 }
 
 static int collect(const char *point, const char *file)

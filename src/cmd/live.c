@@ -67,7 +67,19 @@ __attribute__((noreturn)) static void copy(const char *path, int out)
 	_exit(n < 0 ? errno & 0xff : 0);
 }
 
-int live_reader_start(const char *path, struct live_reader *ret)
+__attribute__((noreturn)) static void become(char *const argv[], int out)
+{
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (null >= 0 && dup2(null, STDIN_FILENO) >= 0 && dup2(null, STDERR_FILENO) >= 0 &&
+	    dup2(out, STDOUT_FILENO) >= 0)
+		execvp(argv[0], argv);
+	_exit(errno & 0xff);
+}
+
+/* Either a file or a program. */
+static int start(const char *path, char *const argv[], struct live_reader *ret)
 {
 	int fds[2], r;
 	pid_t pid;
@@ -83,12 +95,19 @@ int live_reader_start(const char *path, struct live_reader *ret)
 	}
 	if (pid == 0) {
 		close(fds[0]);
+		if (argv)
+			become(argv, fds[1]);
 		copy(path, fds[1]);
 	}
 	close(fds[1]);
 	fcntl(fds[0], F_SETFL, O_NONBLOCK);
 	*ret = (struct live_reader){.fd = fds[0], .pid = pid};
 	return 0;
+}
+
+int live_reader_start(const char *path, struct live_reader *ret)
+{
+	return start(path, NULL, ret);
 }
 
 ssize_t live_reader_read(struct live_reader *r, void *buf, size_t size, cfs_deadline_t deadline)
@@ -159,18 +178,14 @@ static int read_all(struct live_reader *reader, size_t max, cfs_deadline_t deadl
 	return 0;
 }
 
-int live_read(const char *path, size_t max, uint64_t timeout_ms, char **ret, size_t *ret_len)
+static int take_all(struct live_reader *reader, size_t max, uint64_t timeout_ms, char **ret,
+		    size_t *ret_len)
 {
-	struct live_reader reader;
 	char *text = NULL;
 	size_t len = 0;
-	int r, ended;
+	int r = read_all(reader, max, cfs_deadline_in(timeout_ms), &text, &len);
+	int ended = live_reader_stop(reader);
 
-	r = live_reader_start(path, &reader);
-	if (r < 0)
-		return r;
-	r = read_all(&reader, max, cfs_deadline_in(timeout_ms), &text, &len);
-	ended = live_reader_stop(&reader);
 	if (r == 0 && len < max && ended < 0 && ended != -EINTR)
 		r = ended;
 	if (r < 0) {
@@ -180,4 +195,20 @@ int live_read(const char *path, size_t max, uint64_t timeout_ms, char **ret, siz
 	*ret = text;
 	*ret_len = len;
 	return 0;
+}
+
+int live_read(const char *path, size_t max, uint64_t timeout_ms, char **ret, size_t *ret_len)
+{
+	struct live_reader reader;
+	int r = start(path, NULL, &reader);
+
+	return r < 0 ? r : take_all(&reader, max, timeout_ms, ret, ret_len);
+}
+
+int live_run(char *const argv[], size_t max, uint64_t timeout_ms, char **ret, size_t *ret_len)
+{
+	struct live_reader reader;
+	int r = start(NULL, argv, &reader);
+
+	return r < 0 ? r : take_all(&reader, max, timeout_ms, ret, ret_len);
 }

@@ -26,6 +26,8 @@ int live_reader_stop(struct live_reader *r);
 
 /* A file as a whole, malloc'ed and terminated, cut off after `max` bytes. */
 int live_read(const char *path, size_t max, uint64_t timeout_ms, char **ret, size_t *ret_len);
+/* The same of what a program, found in PATH, writes to standard output. */
+int live_run(char *const argv[], size_t max, uint64_t timeout_ms, char **ret, size_t *ret_len);
 
 /* From here on SIGINT and SIGTERM end waits only. */
 void live_begin(void);

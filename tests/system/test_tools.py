@@ -193,7 +193,12 @@ def test_debug_has_the_state_and_no_secret(ws):
     mnt = ws.volume(credentials=keys).mount()
     write(mnt / "f", b"x" * 100)
     out = ws.path("d.tar.gz")
-    r = ws.run("cachefs", "debug", mnt, out, check=True)
+    tools = ws.path("tools")
+    tools.mkdir()
+    (tools / "journalctl").write_text('#!/bin/sh\necho "journal: $*"\n')
+    (tools / "journalctl").chmod(0o755)
+    env = {"PATH": "%s:%s" % (tools, os.environ["PATH"])}
+    r = ws.run("cachefs", "debug", mnt, out, check=True, env=env)
     assert r.stdout.strip() == str(out) and out.stat().st_mode & 0o777 == 0o600
     subprocess.run(["tar", "-tzf", out], check=True, stdout=subprocess.DEVNULL, timeout=30)
     with tarfile.open(out) as tar:
@@ -204,6 +209,7 @@ def test_debug_has_the_state_and_no_secret(ws):
     assert b"Max open files" in pages["process-limits.txt"]
     assert b"VmRSS" in pages["process-status.txt"]
     assert b"libcfs" in pages["maps.txt"] or b"cachefs" in pages["maps.txt"]
+    assert pages["log.txt"].startswith(b"journal: ") and b"_PID=%d\n" % mnt.pid() in pages["log.txt"]
     threads = pages["threads.txt"].count(b"\nthread ") + 1
     assert threads == int(re.search(rb"Threads:\s*(\d+)", pages["process-status.txt"])[1])
     assert b"/waiting: " in pages["kernel.txt"] and b"cachefs " in pages["version.txt"]
@@ -370,6 +376,19 @@ def test_doctor_of_sql_servers(ws, at_server, kind):
         assert found["metadata", check][0] == "ok", (check, found["metadata", check])
     # servers of tests do not wait for the disk
     assert found["metadata", "durability"][0] in ("ok", "change")
+
+
+def test_doctor_sees_names_that_are_compared_as_text(ws, at_server):
+    """`a` and `A` would be one file; a table that another tool has copied may be like that."""
+    vol, db = at_server("mysql")
+    client = db.connect()
+    client.cursor().execute(
+        "ALTER TABLE jfs_edge MODIFY name VARCHAR(255) CHARACTER SET utf8mb4 "
+        "COLLATE utf8mb4_general_ci NOT NULL"
+    )
+    client.close()
+    level, text = doctor(ws, vol.url)["metadata", "comparison of names"]
+    assert level == "change" and "VARBINARY" in text
 
 
 # ---- umount ----

@@ -68,6 +68,7 @@ struct cfs_group {
 	/* The beat's, and joining's before it */
 	struct group_record self;
 	struct group_key key;
+	unsigned key_beats; /* since it was read first */
 	struct group_node **nodes;
 	size_t n_nodes;
 	uint64_t beats, listed; /* ours; at the last listing */

@@ -23,6 +23,8 @@
 #define MISSED_MAX 3
 /* Time after which the record of a member that is gone is removed. */
 #define FORGOTTEN_MS (10 * 60 * 1000)
+/* A new key is accepted at once, and used when the others have had so many beats to read it. */
+#define KEY_BEATS 2
 /* A group of so many is listed at every second beat, one of twice as many at every third... */
 #define LISTED_MAX 128
 
@@ -339,6 +341,16 @@ static int refresh_self(struct cfs_group *g)
 	return n ? replace_node(g, n, &g->self) : add_node(g, &g->self);
 }
 
+static void use_key(struct cfs_group *g)
+{
+	if (!g->key.has_old)
+		cfs_transport_set_key(g->transport, g->key.now, NULL);
+	else if (g->key_beats < KEY_BEATS)
+		cfs_transport_set_key(g->transport, g->key.old, g->key.now);
+	else
+		cfs_transport_set_key(g->transport, g->key.now, g->key.old);
+}
+
 static int refresh_key(struct cfs_group *g)
 {
 	struct group_key key;
@@ -346,7 +358,10 @@ static int refresh_key(struct cfs_group *g)
 
 	if (r == 1 && memcmp(&key, &g->key, sizeof(key)) != 0) {
 		g->key = key;
-		cfs_transport_set_key(g->transport, key.now, key.has_old ? key.old : NULL);
+		g->key_beats = 0;
+		use_key(g);
+	} else if (r >= 0 && g->key_beats < KEY_BEATS && ++g->key_beats == KEY_BEATS) {
+		use_key(g);
 	}
 	explicit_bzero(&key, sizeof(key));
 	return r;
@@ -463,10 +478,11 @@ static int start_transport(struct cfs_group *g, const struct cfs_group_conf *con
 	}
 	r = cfs_transport_create(&tc, &g->transport, err);
 	explicit_bzero(tc.key, sizeof(tc.key));
-	if (r || conf->no_sharing)
+	if (r)
 		return r;
-	if (g->key.has_old)
-		cfs_transport_set_key(g->transport, g->key.now, g->key.old);
+	use_key(g);
+	if (conf->no_sharing)
+		return 0;
 	cfs_transport_address(g->transport, &g->self.addr, &g->self.addr_len);
 	cfs_address_format((const struct sockaddr *)&g->self.addr, g->self.member.address);
 	return 0;

@@ -27,6 +27,7 @@ struct member {
 	struct registry *r;
 	struct cfs_group *g;
 	atomic_bool silent; /* what it writes is lost */
+	atomic_bool blind;  /* it does not see the key change */
 	atomic_bool busy, empty;
 	_Atomic unsigned gets, only_cached, lists;
 };
@@ -50,6 +51,8 @@ static int each(void *arg, const char *prefix, cfs_group_record_fn fn, void *fn_
 	struct member *m = arg;
 
 	m->lists += registry_is_members(prefix);
+	if (m->blind && !registry_is_members(prefix))
+		return 0;
 	return registry_each(m->r, prefix, fn, fn_arg);
 }
 
@@ -103,7 +106,7 @@ static int try_join(struct member *m, struct registry *r, uint64_t id, struct cf
 	conf->name = "team";
 	conf->member = id;
 	conf->address = "127.0.0.1";
-	conf->beat_ms = BEAT_MS;
+	conf->beat_ms = conf->beat_ms ? conf->beat_ms : BEAT_MS;
 	conf->timeout_ms = conf->timeout_ms ? conf->timeout_ms : PATIENCE;
 	conf->registry =
 		(struct cfs_group_registry){.put = put, .drop = drop, .each = each, .arg = m};
@@ -490,13 +493,41 @@ static void test_rotation_while_reading(void **state)
 	join(&c, &r, 3);
 	WAIT_FOR(seen_by(&c) == 3 && seen_by(&a) == 3);
 	of_a = block_of(&c, 1);
-	/* Until a has changed to the new key, at its next beat, it is left out. */
-	WAIT_FOR(read_from(&c, of_a) == RANGE);
+	assert_int_equal(read_from(&c, of_a), RANGE);
 	rd.stop = true;
 	pthread_join(thread, NULL);
 	part(&a);
 	part(&b);
 	part(&c);
+	registry_close(&r);
+}
+
+/* Changing the key parts those who have read it from those who have not. */
+static void test_rotation_reaches_members_one_by_one(void **state)
+{
+	struct cfs_group_conf conf = {.weight = 0, .beat_ms = 600000};
+	struct cfs_group_registry reg;
+	struct registry r;
+	struct member a, b, c;
+	uint64_t of_a, of_b;
+
+	registry_open(&r);
+	join(&a, &r, 1);
+	join(&b, &r, 2);
+	WAIT_FOR(seen_by(&a) == 2 && seen_by(&b) == 2);
+	of_a = block_of(&b, 1);
+	of_b = block_of(&a, 2);
+	b.blind = true;
+	reg = (struct cfs_group_registry){.put = put, .drop = drop, .each = each, .arg = &a};
+	assert_int_equal(cfs_group_rotate_key(&reg, "team"), 0);
+	join_as(&c, &r, 3, conf); /* knows both keys, and is in its first beat for ever */
+	assert_int_equal(read_from(&c, of_b), RANGE);
+	assert_int_equal(read_from(&c, of_a), RANGE);
+	part(&c);
+	b.blind = false;
+	WAIT_FOR(read_from(&a, of_b) == RANGE && read_from(&b, of_a) == RANGE);
+	part(&a);
+	part(&b);
 	registry_close(&r);
 }
 
@@ -744,6 +775,7 @@ int main(void)
 		cmocka_unit_test(test_replicas),
 		cmocka_unit_test(test_drain_and_no_sharing),
 		cmocka_unit_test(test_rotation_while_reading),
+		cmocka_unit_test(test_rotation_reaches_members_one_by_one),
 		cmocka_unit_test(test_registry_fails_for_a_while),
 		cmocka_unit_test(test_listing_is_cut_short),
 		cmocka_unit_test(test_large_group_is_listed_less_often),

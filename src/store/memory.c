@@ -12,9 +12,9 @@
  * respite that a page has which was fetched ahead and not yet read, or pages that were read would
  * push out those that are about to be.
  *
- * Pages that a stream has left behind go first, when there are more than a few: it so passes
- * through little memory, instead of through all that there is, the first touch of which costs more
- * than all else. Who comes again mostly finds the bytes with the kernel.
+ * Pages that a stream of reads or writes has left behind go first, when there are more than a few:
+ * it so passes through little memory, instead of through all that there is, the first touch of
+ * which costs more than all else. Who comes again mostly finds the bytes with the kernel.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -153,6 +153,11 @@ static void set_spent(struct shard *sh, struct slot *slot, bool spent)
 		atomic_fetch_sub_explicit(&sh->store->spent_bytes, slot->page->size,
 					  memory_order_relaxed);
 	}
+}
+
+void cfs_memory_spend(struct block *block, unsigned index)
+{
+	set_spent(block->shard, &block->slots[index], true);
 }
 
 /* The page is the caller's to release, unlocked. May free the block. */

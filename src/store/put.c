@@ -116,8 +116,12 @@ static void detach(struct cfs_put *p, bool keep)
 	pthread_mutex_lock(&sh->lock);
 	p->block->put = NULL;
 	for (i = 0; i < n; i++) {
-		if (pages[i] && cfs_memory_insert(s, sh, p->block, i, pages[i], false))
-			pages[i] = NULL;
+		if (!pages[i] || !cfs_memory_insert(s, sh, p->block, i, pages[i], false))
+			continue;
+		pages[i] = NULL;
+		/* A part of something large, which streams by as reads do. */
+		if (p->id.len == s->block_size)
+			cfs_memory_spend(p->block, i);
 	}
 	cfs_memory_unuse(sh, p->block);
 	pthread_mutex_unlock(&sh->lock);

@@ -168,6 +168,8 @@ void cfs_memory_unuse(struct shard *sh, struct block *block);
  */
 bool cfs_memory_insert(struct cfs_store *s, struct shard *sh, struct block *block, unsigned index,
 		       struct cfs_page *page, bool ahead);
+/* Nobody is likely to come back to the page of the slot: it is given up before others. */
+void cfs_memory_spend(struct block *block, unsigned index);
 /*
  * Appends the range when all of it is in memory: 1; 0 when it is not; negative errno. With the
  * shard locked.

@@ -529,6 +529,30 @@ static void ranges(void **state)
 	close_disk();
 }
 
+/* Requests of any size and place are answered from the file: no memory is kept, nothing fetched. */
+static void large_reads(void **state)
+{
+	struct cfs_block b = {.slice = 13, .len = BLOCK - 4096};
+	unsigned seed = 7, i;
+	uint32_t off, len;
+
+	open_disk();
+	store_block(&b);
+	for (i = 0; i < 200; i++) {
+		off = (uint32_t)rand_r(&seed) % b.len;
+		len = 1 + (uint32_t)rand_r(&seed) % CFS_MIN(b.len - off, (uint32_t)MIB);
+		assert_int_equal(read_store(&b, off, len), 0);
+	}
+	assert_int_equal(stats().memory_bytes, 0);
+	assert_int_equal(stats().disk_hits, 200);
+	assert_int_equal(stats().gets, 0);
+	/* Read ahead: into the kernel's cache. */
+	assert_true(cfs_store_prefetch(store, &b, 0, b.len, 0));
+	assert_int_equal(read_store(&b, 0, CFS_MIN(b.len, (uint32_t)MIB)), 0);
+	assert_int_equal(stats().memory_bytes, 0);
+	close_disk();
+}
+
 /* A small read takes no 128 KiB of memory for itself, and no object request. */
 static void small_reads(void **state)
 {
@@ -1162,6 +1186,7 @@ int main(void)
 		TEST(levels),
 		TEST(files_without_checksums),
 		TEST(ranges),
+		TEST(large_reads),
 		TEST(small_reads),
 		TEST(parts_add_up),
 		TEST(uploads),

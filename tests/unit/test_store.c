@@ -796,6 +796,39 @@ static void prefetch(void **state)
 	tear_down();
 }
 
+/*
+ * A file that is read from one end to the other does not push out everything else, nor does the
+ * mount grow to all of its memory for it.
+ */
+static void streams_pass_by(void **state)
+{
+	struct cfs_block b = {.slice = 30, .len = BLOCK}, kept = {.slice = 31, .len = BLOCK};
+	uint32_t n = 20, off;
+
+	set_up((struct setting){.budget = 64 * MIB});
+	put_object(&kept, kept.len);
+	assert_int_equal(read_range(&kept, 0, BLOCK, soon()), 0);
+	for (b.index = 0; b.index < n; b.index++) {
+		put_object(&b, b.len);
+		assert_true(cfs_store_prefetch(store, &b, 0, BLOCK, 1));
+		for (off = 0; off < BLOCK; off += PAGE / 2)
+			assert_int_equal(read_range(&b, off, PAGE / 2, soon()), 0);
+	}
+	assert_int_equal(faulty.gets, n + 1);
+	/* An eighth, what came last, and what was kept. */
+	assert_in_range(stats().memory_bytes, 2 * BLOCK, 64 * MIB / 8 + 2 * BLOCK);
+	assert_true(cfs_store_in_memory(store, &kept, 0, BLOCK));
+	/* What somebody comes back to is kept like anything else. */
+	b.index = n - 1;
+	assert_int_equal(read_range(&b, 0, BLOCK, soon()), 0);
+	for (b.index = 0; b.index < n - 1; b.index++) {
+		cfs_store_prefetch(store, &b, 0, BLOCK, 1);
+		assert_int_equal(read_range(&b, 0, BLOCK, soon()), 0);
+	}
+	assert_true(cfs_store_in_memory(store, &b, 0, BLOCK));
+	tear_down();
+}
+
 static void prefetches_are_bounded(void **state)
 {
 	struct cfs_block b = {.slice = 24, .len = PAGE};
@@ -1205,6 +1238,7 @@ int main(void)
 		cmocka_unit_test(readers_take_turns_for_memory),
 		cmocka_unit_test(no_memory_no_read),
 		cmocka_unit_test(prefetch),
+		cmocka_unit_test(streams_pass_by),
 		cmocka_unit_test(prefetches_are_bounded),
 		cmocka_unit_test(large_misses_fetch_the_block),
 		cmocka_unit_test(large_misses_respect_the_budget),

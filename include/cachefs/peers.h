@@ -10,9 +10,9 @@
  * As owner: what is cached is sent from the cached file or from memory; the rest is fetched from
  * object storage as a whole, once whoever asks, and kept.
  *
- * Memory: blocks that are fetched for others, and what is sent to them from memory for as long as
- * they take to receive it: a quarter of the mount's pool. Beyond it others wait for two seconds and
- * are then sent to object storage.
+ * Memory: blocks that are fetched for others, what is sent to them from memory for as long as they
+ * take to receive it, and own blocks that the disk cache has not taken yet: a quarter of the mount's
+ * pool. Beyond it others wait for two seconds and are then sent to object storage.
  */
 #ifndef CFS_PEERS_H
 #define CFS_PEERS_H

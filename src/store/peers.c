@@ -9,6 +9,7 @@
 
 #define WORKERS		 8
 #define QUEUE_LIMIT	 256
+#define KEEPERS		 2
 #define FETCH_TIMEOUT_MS 30000
 #define KEEP_TIMEOUT_MS	 5000 /* a disk cache that is full for longer does without the block */
 #define ROOM_TIMEOUT_MS	 2000
@@ -18,7 +19,7 @@ struct cfs_peers {
 	struct cfs_store *store;
 	struct cfs_disk *disk;
 	struct cfs_group *group;
-	struct cfs_workers *workers;
+	struct cfs_workers *workers, *keepers;
 	bool fill;
 	uint64_t fetch_timeout_ms;
 	atomic_bool leaving;
@@ -27,14 +28,19 @@ struct cfs_peers {
 	uint64_t lent, lent_max; /* bytes of the pool */
 };
 
-static int submit(struct cfs_peers *p, struct cfs_job *job)
+static int submit_to(struct cfs_peers *p, struct cfs_workers *w, struct cfs_job *job)
 {
 	int r;
 
 	pthread_mutex_lock(&p->lock);
-	r = atomic_load(&p->leaving) ? -ESHUTDOWN : cfs_workers_try_submit(p->workers, job);
+	r = atomic_load(&p->leaving) ? -ESHUTDOWN : cfs_workers_try_submit(w, job);
 	pthread_mutex_unlock(&p->lock);
 	return r;
+}
+
+static int submit(struct cfs_peers *p, struct cfs_job *job)
+{
+	return submit_to(p, p->workers, job);
 }
 
 static struct cfs_peer_block to_peer(const struct cfs_block *b)
@@ -45,6 +51,33 @@ static struct cfs_peer_block to_peer(const struct cfs_block *b)
 static struct cfs_block from_peer(const struct cfs_peer_block *b)
 {
 	return (struct cfs_block){.slice = b->slice, .index = b->index, .len = b->len};
+}
+
+/* ---- memory ---- */
+
+/*
+ * Memory that others make us hold, for as long as they take to receive it, is bounded. -EAGAIN:
+ * there is none by the deadline (0: now).
+ */
+static int lend(struct cfs_peers *p, uint64_t bytes, cfs_deadline_t deadline)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&p->lock);
+	while (p->lent > 0 && p->lent + bytes > p->lent_max && r == 0)
+		r = deadline ? cfs_cond_wait(&p->room, &p->lock, deadline) : -EAGAIN;
+	if (r == 0)
+		p->lent += bytes;
+	pthread_mutex_unlock(&p->lock);
+	return r == 0 ? 0 : -EAGAIN;
+}
+
+static void take_back(struct cfs_peers *p, uint64_t bytes)
+{
+	pthread_mutex_lock(&p->lock);
+	p->lent -= bytes;
+	pthread_cond_broadcast(&p->room);
+	pthread_mutex_unlock(&p->lock);
 }
 
 /* ---- asking: the tier ---- */
@@ -112,12 +145,59 @@ static void warm_owner(struct cfs_peers *p, const struct cfs_block *b)
 		free(j);
 }
 
+struct keep_job {
+	struct cfs_job job; /* first */
+	struct cfs_peers *peers;
+	struct cfs_block block;
+	struct cfs_segs data;
+};
+
+static void run_keep(struct cfs_job *job)
+{
+	struct keep_job *j = (struct keep_job *)job;
+	struct cfs_peers *p = j->peers;
+
+	if (!atomic_load(&p->leaving))
+		cfs_store_keep(p->store, &j->block, &j->data, cfs_deadline_in(KEEP_TIMEOUT_MS));
+	cfs_segs_release(&j->data);
+	take_back(p, j->block.len);
+	free(j);
+}
+
+/*
+ * A disk cache that is behind drops what it is offered. What this member owns would have to be
+ * fetched again by the next one who asks: it is held until it is on disk, while there is room.
+ */
+static void keep_own(struct cfs_peers *p, const struct cfs_block *b, const struct cfs_segs *data)
+{
+	struct keep_job *j = malloc(sizeof(*j));
+	int r = -EAGAIN;
+
+	if (!j)
+		return;
+	*j = (struct keep_job){.job.run = run_keep, .peers = p, .block = *b};
+	cfs_segs_init(&j->data);
+	if (lend(p, b->len, 0) < 0) {
+		free(j);
+		return;
+	}
+	if (cfs_segs_slice(&j->data, data, 0, data->len) == 0)
+		r = submit_to(p, p->keepers, &j->job);
+	if (r < 0) {
+		cfs_segs_release(&j->data);
+		take_back(p, b->len);
+		free(j);
+	}
+}
+
 static void tier_offer(void *tier, const struct cfs_block *b, const struct cfs_segs *data)
 {
 	struct cfs_peers *p = tier;
 
 	if (p->fill && !atomic_load(&p->leaving))
 		warm_owner(p, b);
+	if (p->disk && data->len == b->len && tier_here(p, b))
+		keep_own(p, b, data);
 }
 
 static void tier_forget(void *tier, const struct cfs_block *b)
@@ -161,31 +241,6 @@ static void refuse(struct cfs_peer_request *req, int err)
 	const struct cfs_peer_answer a = {.err = err, .fd = -1};
 
 	cfs_peer_answer(req, &a);
-}
-
-/*
- * Memory that others make us hold, for as long as they take to receive it, is bounded. -EAGAIN:
- * there is none by the deadline (0: now).
- */
-static int lend(struct cfs_peers *p, uint64_t bytes, cfs_deadline_t deadline)
-{
-	int r = 0;
-
-	pthread_mutex_lock(&p->lock);
-	while (p->lent > 0 && p->lent + bytes > p->lent_max && r == 0)
-		r = deadline ? cfs_cond_wait(&p->room, &p->lock, deadline) : -EAGAIN;
-	if (r == 0)
-		p->lent += bytes;
-	pthread_mutex_unlock(&p->lock);
-	return r == 0 ? 0 : -EAGAIN;
-}
-
-static void take_back(struct cfs_peers *p, uint64_t bytes)
-{
-	pthread_mutex_lock(&p->lock);
-	p->lent -= bytes;
-	pthread_cond_broadcast(&p->room);
-	pthread_mutex_unlock(&p->lock);
 }
 
 static void note_hint(struct cfs_peers *p, const struct cfs_block *b, enum cfs_peer_hint hint);
@@ -501,6 +556,8 @@ int cfs_peers_join(const struct cfs_peers_conf *conf, struct cfs_peers **ret, ch
 	atomic_init(&p->leaving, true); /* until all is there */
 	r = cfs_workers_create("cfs-peers", conf->workers ? conf->workers : WORKERS, QUEUE_LIMIT,
 			       &p->workers);
+	if (r == 0)
+		r = cfs_workers_create("cfs-keep", KEEPERS, QUEUE_LIMIT, &p->keepers);
 	if (r < 0)
 		goto no_memory;
 	group.ops = &serve_ops;
@@ -520,6 +577,8 @@ int cfs_peers_join(const struct cfs_peers_conf *conf, struct cfs_peers **ret, ch
 
 no_memory:
 	snprintf(err, 256, "out of memory");
+	if (p && p->workers)
+		cfs_workers_destroy(p->workers);
 	free(p);
 	return r;
 }
@@ -532,6 +591,7 @@ void cfs_peers_leave(struct cfs_peers *p)
 	if (p->group)
 		cfs_group_leave(p->group);
 	cfs_workers_destroy(p->workers);
+	cfs_workers_destroy(p->keepers);
 }
 
 void cfs_peers_destroy(struct cfs_peers *p)

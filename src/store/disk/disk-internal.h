@@ -316,6 +316,8 @@ void cfs_disk_staging_path(const struct cfs_disk *d, const struct cfs_block *b,
 int cfs_disk_read_all(int fd, void *dst, size_t len, uint64_t off, int flags);
 /* True when a file of this size may be the block's. */
 bool cfs_disk_size_fits(const struct cfs_block *b, uint64_t size);
+/* Whether there is a file for the block, without asking the disk. */
+bool cfs_disk_file_is_known(const struct cache_dir *dir, const struct cfs_block *b);
 /* A reference. -ENOENT: not here (any more), -EAGAIN: nowait, -EBADMSG: damaged; or I/O errors. */
 int cfs_disk_file_open(struct cache_dir *dir, const struct cfs_block *b, bool nowait,
 		       struct cfs_disk_file **ret);

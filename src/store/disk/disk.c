@@ -151,7 +151,12 @@ static bool holds(void *tier, const struct cfs_block *b)
 	struct cfs_disk *d = tier;
 	struct cache_dir *dir = is_possible(b) ? cfs_disk_ring_find(d, b) : NULL;
 
-	return dir && cfs_disk_index_has(&dir->index, b);
+	if (!dir)
+		return false;
+	if (cfs_disk_index_has(&dir->index, b))
+		return true;
+	/* What the scan has not reached counts, as far as the kernel knows of it. */
+	return atomic_load(&d->stat.scanned) < d->n_dirs && cfs_disk_file_is_known(dir, b);
 }
 
 /* Leaves no trace in the order of eviction. */

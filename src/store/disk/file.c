@@ -100,6 +100,18 @@ static int open_fd(const struct cache_dir *dir, const char *path, bool nowait)
 	return nowait && errno != ENOENT ? -EAGAIN : -errno;
 }
 
+bool cfs_disk_file_is_known(const struct cache_dir *dir, const struct cfs_block *b)
+{
+	char path[CFS_DISK_KEY_MAX];
+	int fd;
+
+	cfs_disk_path(dir->disk, b, path);
+	fd = open_fd(dir, path, true);
+	if (fd >= 0)
+		close(fd);
+	return fd >= 0;
+}
+
 static int read_trailer(struct cfs_disk_file *f, bool nowait)
 {
 	unsigned i;

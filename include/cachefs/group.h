@@ -117,7 +117,8 @@ void cfs_group_stats(struct cfs_group *g, struct cfs_group_stats *ret);
 
 /*
  * The records, for commands without a member of their own: a new key (members accept it from their
- * next beat on, use it two beats later, and accept the old one until the next change), and the members of all groups.
+ * next beat on, use it two beats later, and accept the old one until the next change), and the
+ * members of all groups.
  */
 int cfs_group_rotate_key(const struct cfs_group_registry *r, const char *name);
 typedef int (*cfs_group_listed_fn)(void *arg, const char *group, const struct cfs_group_member *m);

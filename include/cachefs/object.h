@@ -110,7 +110,7 @@ struct cfs_object_conf {
 	const char *encrypt_key;  /* PEM, NULL: no encryption; passphrase in JFS_RSA_PASSPHRASE */
 	uint64_t upload_limit, download_limit; /* bytes per second, 0: none */
 	unsigned max_connections;	       /* per bucket, 0: 64 */
-	bool small_buffers; /* of connections: memory counts for more than speed */
+	bool small_buffers;  /* of connections: memory counts for more than speed */
 	uint64_t silence_ms; /* a connection that long without a byte has failed, 0: 15 s */
 };
 

@@ -11,6 +11,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "store/disk/disk-internal.h"
 #include "store/stage-internal.h"
 
@@ -163,10 +164,12 @@ static void link_cached(struct cache_dir *dir, const struct cfs_block *b, const 
 	char cached[CFS_DISK_KEY_MAX];
 
 	cfs_disk_path(dir->disk, b, cached);
-	if (linkat(at, path, at, cached, 0) == 0 || errno != ENOENT)
+	if (linkat(at, path, at, cached, 0) == 0 || errno != ENOENT ||
+	    cfs_disk_dir_make_parents(dir, cached) < 0)
 		return;
-	if (cfs_disk_dir_make_parents(dir, cached) == 0)
-		(void)linkat(at, path, at, cached, 0);
+	if (linkat(at, path, at, cached, 0) < 0)
+		cfs_debug("staged block is not in the cache: file=%s err=%s", cached,
+			  cfs_errname(errno));
 }
 
 int cfs_stage_file_write(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_block *b,

@@ -107,7 +107,8 @@ int cfs_disk_create_tmp(struct cache_dir *dir, char *tmp)
 {
 	int fd, tries, at = atomic_load(&dir->fd), r = -EEXIST;
 
-	for (tries = 0; tries < 3; tries++) {
+	/* The scan removes directories that are empty: ours may be, until the file is there. */
+	for (tries = 0; tries < 16; tries++) {
 		fd = openat(at, tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
 			    dir->disk->conf.mode);
 		if (fd >= 0)
@@ -116,7 +117,7 @@ int cfs_disk_create_tmp(struct cache_dir *dir, char *tmp)
 		if (r == -ENOENT) {
 			int made = cfs_disk_dir_make_parents(dir, tmp);
 
-			if (made < 0)
+			if (made < 0 && made != -ENOENT)
 				return made;
 		} else if (r != -EEXIST || !remove_stale(at, tmp)) {
 			break;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nullfs [-t TIMEOUT_S] [-j THREADS] [-c LIST] MOUNTPOINT: the fastest file system that the same use of
- * libfuse allows. What cachefs does besides talking to the kernel is the difference to it.
+ * nullfs [-t TIMEOUT_S] [-j THREADS] [-c LIST] MOUNTPOINT: the fastest file system that the same
+ * use of libfuse allows. What cachefs does besides talking to the kernel is the difference to it.
  *
  * Session, capabilities, request sizes, threads and kinds of reply are those of src/fuse; keep them
  * so. Names and attributes live in tables in memory, and nodes are never freed. File data does not

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many processes on two mounts, the same changes on every engine, hostile names. A failure here is
+a volume that two machines damage between them, or that depends on the database it is in."""
+
+import errno
+import hashlib
+import os
+import pathlib
+import random
+import stat
+import sys
+
+import pytest
+
+import cachefs_check
+import servers
+from cachefs import BIN, SLOW, Volume
+
+MODULE = {"postgres": "postgresql", "redis": "redis", "mysql": "mysql"}
+ENGINES = ["sqlite", "redis", "postgres", "mysql"]
+FRESH = "attr-cache=0,entry-cache=0,dir-entry-cache=0"
+LONG = bool(os.environ.get("CACHEFS_LONG"))
+SECONDS = 600 if LONG else 12
+PROCESSES = 8 if LONG else 4  # of each mount
+
+
+def engine_volume(ws, engine, name="vol", **options):
+    if engine == "sqlite":
+        return ws.volume(name, **options)
+    if not (BIN / ("cachefs-%s.so" % MODULE[engine])).exists():
+        pytest.skip("built without " + engine)
+    db = servers.ENGINES[engine][0]().database()
+    ws.cleanups.append(db.drop)
+    v = Volume.__new__(Volume)
+    v.attach(ws, name, db.url, ws.path(name + "-bucket"))
+    v.format(**options)
+    return v
+
+
+def judge(volume, mounts):
+    """After a clean unmount the checker finds nothing."""
+    for m in mounts:
+        m.umount()
+    url = volume.url
+    found, _ = cachefs_check.check(url, str(volume.bucket), cachefs_check.Options(unmounted=True))
+    assert not found, "\n".join("%s: %s" % f for f in found[:20])
+
+
+# ---------------------------------------------------------------- random work from both sides
+
+# Which errors an operation may meet when others change the same names. A name may be anything at any
+# moment: a file, a directory, a symbolic link (to nothing, to itself), or gone.
+# ESTALE: the kernel finds a directory at two places while the other mount moves it (as on NFS).
+WALK = {"ENOENT", "ENOTDIR", "ELOOP", "ESTALE"}
+MAY = {
+    # EIO: the file was removed by the other mount while it was open here; EPERM: it is in the trash
+    # since it was looked up (docs/posix.md)
+    "create": WALK | {"EEXIST"},
+    "write": WALK | {"EISDIR", "EIO", "EPERM"},
+    "truncate": WALK | {"EISDIR", "EIO", "EPERM"},
+    "read": WALK | {"EISDIR", "EIO"},
+    "mkdir": WALK | {"EEXIST"},
+    "rmdir": WALK | {"ENOTEMPTY"},
+    "unlink": WALK | {"EISDIR"},
+    "link": WALK | {"EEXIST", "EPERM"},
+    "symlink": WALK | {"EEXIST"},
+    "rename": WALK | {"ENOTEMPTY", "EEXIST", "EISDIR", "EINVAL"},
+    "list": WALK,
+    "stat": WALK,
+}
+RARE = {"write EPERM", "truncate EPERM"}
+
+
+def act(rng, root, op):
+    def path():
+        parts = [rng.choice("abc") for _ in range(rng.randint(0, 2))]
+        return "/".join([root, *parts, "n%d" % rng.randint(0, 11)])
+
+    def put(flags, size):
+        fd = os.open(path(), flags, 0o644)
+        try:
+            os.pwrite(fd, rng.randbytes(size), rng.randint(0, 50_000))
+        finally:
+            os.close(fd)
+
+    if op == "create":
+        os.close(os.open(path(), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+    elif op == "write":
+        put(os.O_CREAT | os.O_WRONLY, rng.randint(1, 20_000))
+    elif op == "truncate":
+        os.truncate(path(), rng.randint(0, 100_000))
+    elif op == "read":
+        with open(path(), "rb") as f:
+            f.read()
+    elif op == "mkdir":
+        os.mkdir(rng.choice((path(), path()[: -len("/n0")].rstrip("/n") or root)))
+    elif op == "rmdir":
+        os.rmdir(path())
+    elif op == "unlink":
+        os.unlink(path())
+    elif op == "link":
+        os.link(path(), path(), follow_symlinks=False)
+    elif op == "symlink":
+        os.symlink("n%d" % rng.randint(0, 11), path())
+    elif op == "rename":
+        os.rename(path(), path())
+    elif op == "list":
+        os.listdir(os.path.dirname(path()))
+    elif op == "stat":
+        os.lstat(path())
+
+
+def worker(root, seed, seconds):
+    """Ends with a line per unexpected error."""
+    import collections
+    import time
+
+    rng, ops = random.Random(seed), sorted(MAY)
+    end, done, bad = time.monotonic() + seconds, 0, collections.Counter()
+    seen = collections.Counter()
+    while time.monotonic() < end:
+        op = rng.choice(ops)
+        done += 1
+        try:
+            act(rng, root, op)
+        except OSError as e:
+            name = errno.errorcode[e.errno]
+            seen["%s %s" % (op, name)] += 1
+            if name not in MAY[op]:
+                bad["%s: %s" % (op, name)] += 1
+    print(done, dict(seen))
+    rare = sum(n for text, n in seen.items() if text.endswith(("ESTALE", " EIO")) or text in RARE)
+    if rare > 5 + done / 200:
+        print("BAD %d of %d operations met EIO, ESTALE or EPERM" % (rare, done))
+    for text, n in bad.items():
+        print("BAD %s, %d times" % (text, n))
+
+
+@pytest.mark.deadline(SECONDS * 2 + 150)
+@pytest.mark.parametrize("trash_days", [0, 1])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_random_work_on_two_mounts(ws, engine, trash_days):
+    vol = engine_volume(ws, engine, trash_days=trash_days)
+    mounts = [vol.mount(FRESH), vol.mount(FRESH)]
+    for d in "abc":
+        for e in "abc":
+            os.makedirs(mounts[0] / d / e)
+    for m in mounts:
+        # a file of the other mount can lose its data while it is open here
+        m.allow(r"error=E(IO|NOENT)")
+    code = "import sys; sys.path[:0] = sys.argv[4:6]; import test_concurrency as t; "
+    code += "t.worker(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))"
+    here = pathlib.Path(__file__).resolve().parent
+    runs = [
+        ws.popen(
+            [sys.executable, "-c", code, m, i * 100 + k, SECONDS, here, here.parent / "check"],
+            stdout=-1,
+            stderr=-1,
+            text=True,
+        )
+        for k in range(PROCESSES)
+        for i, m in enumerate(mounts)
+    ]
+    bad, done = [], 0
+    for p in runs:
+        out, err = p.communicate(timeout=(SECONDS + 60) * SLOW)
+        assert p.returncode == 0, err
+        print(out)
+        done += int(out.split()[0])
+        bad += [line for line in out.splitlines() if line.startswith("BAD")]
+    print(engine, "operations:", done)
+    assert not bad, "\n".join(sorted(set(bad)))
+    assert done > 20 * len(runs)
+    judge(vol, mounts)
+
+
+# ---------------------------------------------------------------- the same changes, the same tree
+
+
+def tree(root):
+    """path -> all that must be equal everywhere; hard links by the names that share an inode."""
+    out, inodes = {}, {}
+    for folder, dirs, files in os.walk(root):
+        for name in dirs + files:
+            full = os.path.join(folder, name)
+            path = os.path.relpath(full, root)
+            st = os.lstat(full)
+            size, content = 0, None
+            if stat.S_ISREG(st.st_mode):
+                size = st.st_size
+                with open(full, "rb") as f:
+                    content = hashlib.sha256(f.read()).hexdigest()
+                inodes.setdefault(st.st_ino, []).append(path)
+            elif stat.S_ISLNK(st.st_mode):
+                content = os.readlink(full)
+            links = st.st_nlink
+            if stat.S_ISDIR(st.st_mode):
+                links = 2 + sum(e.is_dir(follow_symlinks=False) for e in os.scandir(full))
+                assert st.st_nlink in (links, 1), full  # 1: a local file system that does not count
+            out[path] = (oct(st.st_mode), links, size, content)
+    for names in inodes.values():
+        out["links of " + min(names)] = sorted(names)
+    return out
+
+
+def unlike(a, b):
+    return [(k, a.get(k), b.get(k)) for k in sorted({*a, *b}) if a.get(k) != b.get(k)]
+
+
+def replay(root, count, seed=7):
+    """The outcome of each operation of a fixed sequence."""
+    rng, outcomes = random.Random(seed), []
+    for d in "abc":
+        for e in "abc":
+            os.makedirs("%s/%s/%s" % (root, d, e))
+    for i in range(count):
+        op = rng.choice(sorted(MAY))
+        own = random.Random("%d %d" % (seed, i))
+        try:
+            act(own, str(root), op)
+            outcomes.append((i, op, 0))
+        except OSError as e:
+            outcomes.append((i, op, errno.errorcode[e.errno]))
+    return outcomes
+
+
+@pytest.mark.deadline(180)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_same_operations_same_tree(ws, engine):
+    vol = engine_volume(ws, engine, trash_days=1)
+    mnt = vol.mount()
+    local = ws.path("local")
+    local.mkdir()
+    old = os.umask(0o022)
+    try:
+        want, got = replay(local, 2000), replay(mnt.path, 2000)
+    finally:
+        os.umask(old)
+    assert [(g, w) for g, w in zip(got, want) if g != w] == []
+    assert unlike(tree(mnt.path), tree(local)) == []
+    mnt = mnt.remount()
+    assert unlike(tree(mnt.path), tree(local)) == []
+    judge(vol, [mnt])
+
+
+# ---------------------------------------------------------------- names
+
+NAMES = [
+    b"'", b'"', b"`", b"\\", b"\\\\", b"a\\", b"\\'", b"'; DROP TABLE jfs_node; --", b"$1", b"?", b"%s%n",
+    b"%", b"_", b"a%b_c", b"*", b"[a-z]", b"{x}", b"{1}", b"x' OR '1'='1", b"]]", b"return redis.call('x')",
+    b"\r\n*1\r\n$8\r\nFLUSHALL", b"\n", b"\t", b" ", b"a ", b"a", b"A", b"\x01", b"\x7f", b"\x1a", b"\xff",
+    b"\xfe\xff", b"\xc0\xaf", b"\xed\xa0\x80", b"\xc3\xa9", b"e\xcc\x81", "ß".encode(), b"ss", b"SS",
+    "😀".encode(), b"\\x41", b"\\000", b"E'\\x'", b"x" * 255, b"'" * 255, b"\\" * 255, b"\xff" * 255,
+    bytes(range(1, 47)) + bytes(range(48, 256)), b"0", b"-1", b"NULL", b":1", b"#", b"/*"[1:] + b"--",
+]  # fmt: skip
+
+
+@pytest.mark.deadline(180)
+@pytest.mark.parametrize("trash_days", [0, 1])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_names_come_back(ws, engine, trash_days):
+    vol = engine_volume(ws, engine, trash_days=trash_days)
+    a, b = vol.mount(FRESH), vol.mount(FRESH)
+    for m in (a, b):
+        m.top = os.fsencode(m.path)
+    os.mkdir(a.top + b"/d")
+    os.mkdir(a.top + b"/e")
+    for i, n in enumerate(NAMES):
+        with open(a.top + b"/d/" + n, "wb") as f:
+            f.write(b"%d" % i)
+    assert sorted(os.listdir(b.top + b"/d")) == sorted(NAMES)
+    for i, n in enumerate(NAMES):
+        with open(b.top + b"/d/" + n, "rb") as f:
+            assert f.read() == b"%d" % i, n
+        os.rename(b.top + b"/d/" + n, b.top + b"/e/" + n)
+        os.link(b.top + b"/e/" + n, b.top + b"/d/" + n)
+        os.symlink(n * (4000 // len(n)), b.top + b"/link")
+        assert os.readlink(a.top + b"/link") == n * (4000 // len(n)), n
+        os.unlink(a.top + b"/link")
+    assert sorted(os.listdir(a.top + b"/e")) == sorted(NAMES)
+    texts = []
+    for n in NAMES:
+        try:
+            name = "user." + n.decode("utf-8")[:200]
+        except UnicodeDecodeError:
+            continue
+        texts.append(name)
+        os.setxattr(a.top + b"/d", name, n)
+    assert sorted(os.listxattr(b.top + b"/d")) == sorted(set(texts))
+    for name in texts:
+        assert os.getxattr(b.top + b"/d", name).decode()[:200] == name[5:], name
+        os.removexattr(b.top + b"/d", name)
+    assert os.listxattr(a.top + b"/d") == []
+    for n in NAMES:
+        os.unlink(a.top + b"/e/" + n)
+        os.unlink(b.top + b"/d/" + n)
+    assert os.listdir(a.top + b"/d") == os.listdir(b.top + b"/e") == []
+    judge(vol, [a, b])

@@ -10,7 +10,6 @@
 #include "meta/postgresql/pg-internal.h"
 
 #define CONNECT_TIMEOUT_S "10"
-#define SECRET_MAX	  4096
 
 static int add(struct pg_db *db, const char *keyword, const char *value)
 {
@@ -113,33 +112,16 @@ static int add_hosts(struct pg_db *db, const char *hosts)
 	return r ? r : add(db, "port", ports);
 }
 
-/* META_PASSWORD, else the first line of META_PASSWORD_FILE. */
 static int add_secret(struct pg_db *db, char err[256])
 {
-	const char *secret = getenv("META_PASSWORD"), *path = getenv("META_PASSWORD_FILE");
-	char line[SECRET_MAX];
-	FILE *f;
-	int r;
+	char *secret = NULL;
+	int r = sql_password(&secret, err);
 
-	if (secret && *secret)
-		return add(db, "password", secret);
-	if (!path || !*path)
-		return 0;
-	f = fopen(path, "re");
-	if (!f) {
-		r = -errno;
-		snprintf(err, 256, "META_PASSWORD_FILE: %.150s: %s", path, strerror(-r));
+	if (r || !secret)
 		return r;
-	}
-	if (!fgets(line, sizeof(line), f))
-		line[0] = '\0';
-	fclose(f);
-	line[strcspn(line, "\r\n")] = '\0';
-	secret = line + strspn(line, " \t");
-	for (size_t n = strlen(secret); n && strchr(" \t", secret[n - 1]); n--)
-		line[(size_t)(secret - line) + n - 1] = '\0';
 	r = add(db, "password", secret);
-	explicit_bzero(line, sizeof(line));
+	explicit_bzero(secret, strlen(secret));
+	free(secret);
 	return r;
 }
 

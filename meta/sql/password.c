@@ -41,5 +41,6 @@ int sql_password(char **ret, char err[256])
 		secret = trimmed(line);
 	}
 	*ret = strdup(secret);
+	explicit_bzero(line, sizeof(line));
 	return *ret ? 0 : -ENOMEM;
 }

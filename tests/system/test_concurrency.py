@@ -227,7 +227,8 @@ def replay(root, count, seed=7):
 @pytest.mark.deadline(180)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_same_operations_same_tree(ws, engine):
-    vol = engine_volume(ws, engine, trash_days=1)
+    # with trash, a removed name may still be one of a file's links
+    vol = engine_volume(ws, engine, trash_days=0)
     mnt = vol.mount()
     local = ws.path("local")
     local.mkdir()

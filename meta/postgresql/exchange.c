@@ -44,22 +44,6 @@ static const char *stmt_name(int id)
 
 /* ---- errors ---- */
 
-/* Rows that are there although the statement before did not see them: somebody else was faster. */
-static bool is_race(int id)
-{
-	switch (id) {
-	case SQL_new_counter:
-	case SQL_new_setting:
-	case SQL_new_dir_stat:
-	case SQL_put_flock:
-	case SQL_put_plock:
-	case SQL_put_sustained:
-		return true;
-	default:
-		return false;
-	}
-}
-
 static int sqlstate_error(const char *state, int id)
 {
 	static const struct {
@@ -83,7 +67,7 @@ static int sqlstate_error(const char *state, int id)
 	};
 
 	if (!strcmp(state, "23505"))
-		return is_race(id) ? -EAGAIN : -EEXIST;
+		return sql_is_race(id) ? -EAGAIN : -EEXIST;
 	for (size_t i = 0; i < CFS_ARRAY_SIZE(map); i++)
 		if (!strncmp(state, map[i].prefix, strlen(map[i].prefix)))
 			return map[i].error;

@@ -8,12 +8,16 @@
 /* ---- commit of a slice ---- */
 
 /*
+ * A file of several names that grows is for the generic transaction: which directories it grows in
+ * must not change meanwhile.
+ *
  * $1 inode, $2 chunk, $3 record, $4 slice, $5 its size, $6 end of what was written, $7 mtime and
  * $8 the ns below, $9 ctime and $10 the ns below. The answer has the inode as it was.
  */
 static const char commit_text[] =
 	"WITH n AS (SELECT n.* FROM {node} n WHERE n.inode=$1 FOR UPDATE),"
-	"c AS (INSERT INTO {chunk} AS c (inode,indx,slices) SELECT $1,$2,$3 FROM n WHERE n.type=1 "
+	"c AS (INSERT INTO {chunk} AS c (inode,indx,slices) SELECT $1,$2,$3 FROM n "
+	"WHERE n.type=1 AND (COALESCE(n.parent,0)<>0 OR n.length>=$6) "
 	"ON CONFLICT(inode,indx) DO UPDATE SET slices=c.slices||excluded.slices "
 	"RETURNING length(c.slices) AS bytes),"
 	"r AS (INSERT INTO {chunk_ref}(chunkid,size,refs) SELECT $4,$5,1 FROM c WHERE $4<>0),"
@@ -79,6 +83,8 @@ static int commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (a->attr.type != CFS_TYPE_FILE)
 		return -EPERM;
 	old_length = a->attr.length;
+	if (!a->attr.parent && end > old_length)
+		return PG_UNUSUAL; /* nothing was written */
 	if (end > old_length)
 		a->attr.length = end;
 	a->attr.mtime = a->mtime;

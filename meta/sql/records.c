@@ -37,8 +37,10 @@ static int put_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (r)
 		return r < 0 ? r : 0;
 	r = sql_exec(c, SQL_new_record, "bb", a->key, strlen(a->key), a->value, a->len);
-	if (r == -EEXIST && !a->fresh)
-		r = -EAGAIN; /* somebody put it in between */
+	if (r == -EEXIST && !a->fresh) {
+		c->conflict = true; /* somebody put it in between */
+		r = -EAGAIN;
+	}
 	return r < 0 ? r : 0;
 }
 

@@ -190,6 +190,28 @@ static int start(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_li
 	return note(c, r);
 }
 
+bool sql_is_race(int id)
+{
+	switch (id) {
+	case SQL_new_counter:
+	case SQL_new_setting:
+	case SQL_new_dir_stat:
+	case SQL_put_flock:
+	case SQL_put_plock:
+	case SQL_put_sustained:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static int step_change(struct sql_conn *c, enum sql_stmt_id id)
+{
+	int r = sql_dialect(c)->step(c, id);
+
+	return note(c, r == -EEXIST && sql_is_race(id) ? -EAGAIN : r);
+}
+
 int sql_exec(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
 {
 	const struct sql_dialect *d = sql_dialect(c);
@@ -201,7 +223,7 @@ int sql_exec(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
 	va_end(ap);
 	if (r)
 		return r;
-	r = note(c, d->step(c, id));
+	r = step_change(c, id);
 	if (r >= 0)
 		r = d->changes(c, id);
 	d->reset(c, id);
@@ -221,7 +243,7 @@ int sql_post(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
 		return r;
 	if (d->post)
 		return note(c, d->post(c, id));
-	r = note(c, d->step(c, id));
+	r = step_change(c, id);
 	d->reset(c, id);
 	return r < 0 ? r : 0;
 }

@@ -82,6 +82,8 @@ void sql_forget_statements(struct sql_db *db);
 /* META_PASSWORD, else the first line of META_PASSWORD_FILE; *ret stays NULL when there is none. */
 int sql_password(char **ret, char err[256]);
 
+/* Statements whose duplicate key means that somebody did the same meanwhile: look again. */
+bool sql_is_race(int id);
 /* The statement's text with everything in braces replaced; malloc'ed, NULL without memory. */
 char *sql_expand(struct sql_conn *c, const char *text);
 const char *sql_stmt_text(enum sql_stmt_id id);

@@ -102,6 +102,9 @@ int sql_op_trash_dir(struct cfs_engine *e, const struct cfs_ctx *ctx, const char
 
 	if (*name && r == -ENOENT)
 		r = sql_txn(sql_db(e), ctx, CFS_META_OP_mknod, make, &a);
+	/* Another client was faster. */
+	if (*name && r == -EEXIST)
+		r = sql_read(sql_db(e), ctx, CFS_META_OP_lookup, find, &a);
 	if (!r)
 		*ret = a.ino;
 	return r;

@@ -324,7 +324,7 @@ import errno, os, random, sys
 top, seed, n = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 r = random.Random(seed)
 fine = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY, errno.EISDIR, errno.ENOTDIR, errno.EPERM,
-        errno.EINVAL, errno.ESTALE, errno.EBUSY)
+        errno.EINVAL, errno.ESTALE, errno.EBUSY, errno.EIO)  # EIO: removed by the other mount while open
 name = lambda: "%s/n%d" % (top, r.randrange(12))
 sub = lambda: r.choice([name(), name() + "/x", name() + "/y"])
 def write():

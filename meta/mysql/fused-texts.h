@@ -80,17 +80,22 @@ FUSED(remove,
 	    "END IF; " TOUCH "SELECT " DIR_ROW ",p_left FROM {node} n WHERE " DIR_IS
 	    "; " COMMIT_IF_ROW END_BLOCK)
 
-/* Columns: {NODE} after, the length before, the length of the chunk's list. */
+/*
+ * Not of a file with several names that grows: which directories it grows in must not change
+ * meanwhile. Columns: {NODE} after, the length before, the length of the chunk's list.
+ */
 FUSED(write, BLOCK "DECLARE p_ino BIGINT DEFAULT ?; DECLARE p_indx INT DEFAULT ?; "
-		   "DECLARE p_id BIGINT DEFAULT ?; DECLARE p_old BIGINT; "
+		   "DECLARE p_id BIGINT DEFAULT ?; DECLARE p_end BIGINT DEFAULT ?; "
+		   "DECLARE p_old BIGINT; DECLARE p_dir BIGINT; "
 		   "START TRANSACTION; "
-		   "SELECT length INTO p_old FROM {node} WHERE inode=p_ino AND type=1 FOR UPDATE; "
-		   "IF p_old IS NULL THEN " GIVE_UP "END IF; "
+		   "SELECT length,COALESCE(parent,0) INTO p_old,p_dir FROM {node} "
+		   "WHERE inode=p_ino AND type=1 FOR UPDATE; "
+		   "IF p_old IS NULL OR (p_dir=0 AND p_end>p_old) THEN " GIVE_UP "END IF; "
 		   "INSERT INTO {chunk}(inode,indx,slices) VALUES(p_ino,p_indx,?) "
 		   "ON DUPLICATE KEY UPDATE slices=slices||VALUES(slices); "
 		   "IF p_id<>0 THEN INSERT INTO {chunk_ref}(chunkid,size,refs) VALUES(p_id,?,1); "
 		   "END IF; "
-		   "UPDATE {node} SET length=GREATEST(length,?),mtime=?,mtimensec=?,ctime=?,"
+		   "UPDATE {node} SET length=GREATEST(length,p_end),mtime=?,mtimensec=?,ctime=?,"
 		   "ctimensec=? WHERE inode=p_ino; "
 		   "SELECT {NODE},p_old,LENGTH(c.slices) FROM {node} n JOIN {chunk} c ON "
 		   "c.inode=n.inode AND c.indx=p_indx WHERE n.inode=p_ino; COMMIT;" END_BLOCK)

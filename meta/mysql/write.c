@@ -50,15 +50,15 @@ static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	if (!m->compound)
 		return 0;
 	cfs_slice_encode(s, record);
-	r = mysql_fused_run(m, MYSQL_FUSED_write, row, COLUMNS, "iiibiiiiii", (int64_t)a->ino,
-			    (int64_t)a->indx, (int64_t)s->id, record, sizeof(record),
-			    (int64_t)s->size, end, sql_us(a->mtime), sql_sub_us(a->mtime),
+	r = mysql_fused_run(m, MYSQL_FUSED_write, row, COLUMNS, "iiiibiiiii", (int64_t)a->ino,
+			    (int64_t)a->indx, (int64_t)s->id, end, record, sizeof(record),
+			    (int64_t)s->size, sql_us(a->mtime), sql_sub_us(a->mtime),
 			    sql_us(ctx->now), sql_sub_us(ctx->now));
 	if (r <= 0)
 		return r == -EEXIST ? 0 : r;
 	node_row(row, &a->attr);
 	a->records = (unsigned)(row[LIST_BYTES] / CFS_SLICE_BYTES);
-	/* Only the statistics of directories depend on it, which are advisory. */
+	/* In no directory but its parent: others are for the generic transaction. */
 	(void)sql_usage_length(&m->sql, a->ino, &a->attr, (uint64_t)row[OLD_LENGTH], &a->usage);
 	return 1;
 }

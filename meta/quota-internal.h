@@ -23,6 +23,7 @@ struct cfs_quotas {
 	_Atomic int64_t delta_space, delta_inodes;
 	_Atomic int64_t flushed_space, flushed_inodes; /* of delta, by the batch */
 	_Atomic uint64_t begun, ended;		       /* engine calls that change usage */
+	_Atomic uint64_t flush_begun, flush_ended;     /* of the batch */
 	_Atomic bool on_dirs, on_owners;
 	_Atomic int64_t held_space, held_inodes; /* of the volume */
 	_Atomic size_t n_promises;

@@ -504,21 +504,24 @@ static int load_counters(struct cfs_meta *m, const struct cfs_ctx *ctx)
 {
 	struct cfs_quotas *q = m->quotas;
 	bool is_inline = m->eng->ops->inline_usage;
+	_Atomic uint64_t *all_ended = is_inline ? &q->ended : &q->flush_ended;
+	_Atomic uint64_t *all_begun = is_inline ? &q->begun : &q->flush_begun;
 	int64_t space = 0, inodes = 0, own_space = 0, own_inodes = 0;
 	int i, rc = 0;
 
 	/*
-	 * A change that is under way may be in the counters already and in delta not yet. A quiet
-	 * moment gives an exact base; without one the next load corrects it.
+	 * What is under way (a change, or the flush of a batch of them) may be in the counters
+	 * already and in our sums not yet. A quiet moment gives an exact base; without one the next
+	 * load corrects it.
 	 */
 	for (i = 0; i < LOAD_TRIES && !rc; i++) {
-		uint64_t ended = atomic_load(&q->ended);
-		uint64_t begun = atomic_load(&q->begun);
+		uint64_t ended = atomic_load(all_ended);
+		uint64_t begun = atomic_load(all_begun);
 
 		rc = m->eng->ops->get_counters(m->eng, ctx, &space, &inodes);
 		own_space = atomic_load(is_inline ? &q->delta_space : &q->flushed_space);
 		own_inodes = atomic_load(is_inline ? &q->delta_inodes : &q->flushed_inodes);
-		if (begun == ended && atomic_load(&q->begun) == begun)
+		if (begun == ended && atomic_load(all_begun) == begun)
 			break;
 	}
 	if (rc)
@@ -658,11 +661,13 @@ static int flush_batch(struct cfs_meta *m, const struct cfs_ctx *ctx)
 
 	if (m->eng->ops->inline_usage)
 		return 0;
+	atomic_fetch_add(&q->flush_begun, 1);
 	rc = cfs_usage_batch_flush(q->batch, m, ctx, &space, &inodes);
 	if (!rc) {
 		atomic_fetch_add(&q->flushed_space, space);
 		atomic_fetch_add(&q->flushed_inodes, inodes);
 	}
+	atomic_fetch_add(&q->flush_ended, 1);
 	return rc;
 }
 

@@ -11,8 +11,8 @@
  * object storage as a whole, once whoever asks, and kept.
  *
  * Memory: blocks that are fetched for others, what is sent to them from memory for as long as they
- * take to receive it, and own blocks that the disk cache has not taken yet: a quarter of the mount's
- * pool. Beyond it others wait for two seconds and are then sent to object storage.
+ * take to receive it, and own blocks that the disk cache has not taken yet: a quarter of the
+ * mount's pool. Beyond it others wait for two seconds and are then sent to object storage.
  */
 #ifndef CFS_PEERS_H
 #define CFS_PEERS_H

@@ -126,7 +126,8 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 	existed = r == -EEXIST && ret->ino && !(flags & O_EXCL);
 	if (r < 0 && !existed)
 		return r;
-	/* Another mount was faster, with a link or a pipe: the kernel looks again, and follows it. */
+	/* Another mount was faster, with a link or a pipe: the kernel looks again, and follows it.
+	 */
 	if (existed && ret->attr.type != CFS_TYPE_FILE)
 		return ret->attr.type == CFS_TYPE_DIR ? -EISDIR : -ESTALE;
 	n = vnode_get(v, ret->ino);

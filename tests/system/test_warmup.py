@@ -121,7 +121,11 @@ def test_list_of_paths(ws, vol, cache):
     (mnt / "n").mkdir()
     for i in range(300):
         paths.append(mnt / ("n/%d" % i))
-        write(paths[-1], b"%d" % i)
+        with open(paths[-1], "wb") as f:
+            f.write(b"%d" % i)
+            f.flush()
+            os.fsync(f.fileno())
+    wait_until(lambda: stat(mnt, "cachefs_disk_cache_pending_bytes") == 0, 20, "all is on disk")
     warmup(ws, "--evict", mnt)
     lines = "".join("%s\n" % p for p in paths)
     (ws.dir / "list").write_text(lines)

@@ -13,7 +13,8 @@ from syscalls import data, read, write
 # writes files, prints a name when its data is promised
 WRITER = """
 import os, random, sys
-root, seed = sys.argv[1], int(sys.argv[2])
+root, seed = '.', int(sys.argv[2])
+os.chdir(sys.argv[1])  # stays in the dead mount when its place is cleared away
 rng = random.Random(seed)
 for i in range(100000):
     name = 's%d-%d' % (seed, i)
@@ -32,7 +33,8 @@ for i in range(100000):
 
 STORM = """
 import os, random, sys
-root, me = sys.argv[1:]
+root, me = '.', sys.argv[2]
+os.chdir(sys.argv[1])
 rng = random.Random(me)
 names = []
 for i in range(100000):

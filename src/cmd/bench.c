@@ -190,7 +190,7 @@ static int read_big(struct worker *w, uint64_t i, char *buf)
 
 static int write_small(struct worker *w, uint64_t i, char *buf)
 {
-	int fd, r = open_file(w, i, O_WRONLY | O_CREAT | O_EXCL, &fd);
+	int fd = -1, r = open_file(w, i, O_WRONLY | O_CREAT | O_EXCL, &fd);
 
 	(void)buf;
 	if (r < 0)
@@ -203,7 +203,7 @@ static int write_small(struct worker *w, uint64_t i, char *buf)
 
 static int read_small(struct worker *w, uint64_t i, char *buf)
 {
-	int fd, r = open_file(w, i, O_RDONLY, &fd);
+	int fd = -1, r = open_file(w, i, O_RDONLY, &fd);
 
 	if (r < 0)
 		return r;

@@ -95,9 +95,9 @@ static int start(const char *path, char *const argv[], struct live_reader *ret)
 	}
 	if (pid == 0) {
 		close(fds[0]);
-		if (argv)
-			become(argv, fds[1]);
-		copy(path, fds[1]);
+		if (path)
+			copy(path, fds[1]);
+		become(argv, fds[1]);
 	}
 	close(fds[1]);
 	fcntl(fds[0], F_SETFL, O_NONBLOCK);

@@ -175,7 +175,7 @@ static int add_utf8(struct pull *p, uint32_t c)
 static int escape(struct pull *p)
 {
 	static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-	uint32_t high, low;
+	uint32_t high = 0, low = 0;
 	const char *at;
 	int c = take(p), r;
 

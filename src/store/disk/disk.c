@@ -228,7 +228,7 @@ const struct cfs_tier_ops cfs_disk_tier = {
 int cfs_disk_pin(struct cfs_disk *d, const struct cfs_block *b, bool nowait,
 		 struct cfs_disk_pin *ret)
 {
-	struct cfs_disk_file *f;
+	struct cfs_disk_file *f = NULL;
 	int r;
 
 	r = get_file(d, b, nowait, &f);

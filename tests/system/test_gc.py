@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What removes data: gc, and what mounts do by themselves. Each test says what must not be among it."""
+
+import os
+import shutil
+import time
+
+import pytest
+
+from admin import TRASH, contents, fsck, gc, junk, kinds, make_tree, refused
+from cachefs import wait_until
+from syscalls import data, read, write
+
+
+# ---- gc
+
+
+def test_gc_counts_apart_and_deletes_only_what_leaked(ws):
+    vol = ws.volume(trash_days=1)
+    mnt = vol.mount()
+    keep = data(5_000_000, 1)
+    write(mnt / "live", keep)
+    write(mnt / "gone", data(200_000, 2))
+    os.unlink(mnt / "gone")
+    for i in range(8):
+        with open(mnt / "small", "ab") as f:
+            f.write(b"%d" % i * 1000)
+    ws.run("cachefs", "compact", mnt / "small", check=True)
+    mnt.umount()
+    leaked = [junk(vol, "chunks/0/0/999_0_%d" % n, b"x" * n) for n in (10, 20)]
+    young = junk(vol, "chunks/0/0/998_0_10", age_s=60)
+    other = [
+        junk(vol, "chunks/0/0/note.txt"),
+        junk(vol, "chunks/0/1/997_0_10"),  # not where such a block would be
+        junk(vol, "chunks/0/0/996_0_010"),
+        junk(vol, "meta/dump-2026-01-01-000000.json.gz"),
+        junk(vol, "999_0_10"),
+    ]
+    stranger = vol.bucket / "vol2/chunks/0/0/999_0_10"
+    stranger.parent.mkdir(parents=True)
+    write(stranger, b"x" * 10)
+    os.utime(stranger, (0, 0))
+
+    before = gc(ws, vol)
+    assert before["live"]["bytes"] == 5_000_000 + 8000
+    assert before["trash"] == {"objects": 1, "bytes": 200_000}
+    assert before["pending"]["bytes"] >= 8000 and before["pending"]["objects"] >= 8
+    assert before["leaked"] == {"objects": 2, "bytes": 30}
+    assert before["recent"] == {"objects": 1, "bytes": 10}
+    assert before["foreign"] == 3
+    assert before["removed"]["objects"] == 0 and all(p.exists() for p in leaked)
+
+    after = gc(ws, vol, "--delete")
+    assert after["removed"]["objects"] == 2 and not any(p.exists() for p in leaked)
+    assert young.exists() and stranger.exists() and all(p.exists() for p in other)
+    again = gc(ws, vol, "--delete")
+    assert again["leaked"]["objects"] == 0 and again["live"] == before["live"]
+    assert again["trash"] == before["trash"] and again["pending"] == before["pending"]
+    assert gc(ws, vol, "--delete", age=0)["removed"]["objects"] == 1 and not young.exists()
+    assert read(vol.mount() / "live") == keep
+    for p in other:
+        p.unlink()
+
+
+def test_gc_refuses_after_an_incomplete_listing(ws, volume):
+    """The promise: no command deletes an object after an incomplete listing."""
+    mnt = volume.mount()
+    write(mnt / "f", data(100_000))
+    mnt.umount()
+    leaked = junk(volume, "chunks/0/0/900_0_10")
+    loop = volume.bucket / "vol/chunks/0/zz"
+    os.symlink("zz", loop)
+    r = refused(ws, "gc", volume.url, "--delete", code=2, says="nothing is removed")
+    assert leaked.exists() and not r.stdout
+    loop.unlink()
+    assert gc(ws, volume, "--delete")["removed"]["objects"] == 1
+
+
+def test_gc_refuses_after_incomplete_metadata(ws, volume):
+    mnt = volume.mount()
+    write(mnt / "f", data(100_000))
+    write(mnt / "g", data(100_000))
+    mnt.umount()
+    leaked = junk(volume, "chunks/0/0/900_0_10")
+    ((ino, good),) = volume.sql("SELECT inode, slices FROM jfs_chunk LIMIT 1")
+    volume.sql("UPDATE jfs_chunk SET slices=? WHERE inode=?", good[:-1], ino)
+    objects = volume.objects()
+    refused(ws, "gc", volume.url, "--delete", code=2)
+    assert leaked.exists() and volume.objects() == objects
+    volume.sql("UPDATE jfs_chunk SET slices=? WHERE inode=?", good, ino)
+    leaked.unlink()
+
+
+def test_gc_keeps_a_slice_whose_count_is_wrong(ws, volume):
+    """A count of 0 on a slice that a file names: deleting it is how shared data gets lost."""
+    content = data(300_000)
+    mnt = volume.mount()
+    write(mnt / "f", content)
+    mnt.umount()
+    volume.sql("UPDATE jfs_chunk_ref SET refs=0")
+    r = gc(ws, volume, "--delete", age=0)
+    assert r["wrong_references"] == 1 and r["removed"]["slices"] == 0
+    assert read(volume.mount() / "f") == content
+    assert kinds(fsck(ws, volume, "--repair")) == ["references"]
+
+
+def test_gc_ends_what_was_deleted(ws, volume):
+    mnt = volume.mount("no-bgjob")
+    write(mnt / "keep", data(100_000, 1))
+    write(mnt / "old", data(5_000_000, 2))
+    mnt.umount()
+    # deleted two hours ago by a client that did not come to remove the data
+    ((ino,),) = volume.sql("SELECT inode FROM jfs_edge WHERE name=?", b"old")
+    volume.sql("DELETE FROM jfs_edge WHERE inode=?", ino)
+    volume.sql("DELETE FROM jfs_node WHERE inode=?", ino)
+    volume.sql("INSERT INTO jfs_delfile VALUES(?, 5000000, ?)", ino, int(time.time()) - 7200)
+    volume.sql("UPDATE jfs_counter SET value=106496 WHERE name='usedSpace'")
+    volume.sql("UPDATE jfs_counter SET value=1 WHERE name='totalInodes'")
+    volume.sql("UPDATE jfs_counter SET value=102400 WHERE name='usedSpace'")
+    volume.sql("UPDATE jfs_dir_stats SET data_length=100000, used_space=102400, used_inodes=1")
+    r = gc(ws, volume)
+    assert r["pending"]["bytes"] == 5_000_000 and r["leaked"]["objects"] == 0
+    assert len(volume.objects()) == 3
+    r = gc(ws, volume, "--delete")
+    assert r["removed"]["files"] == 1 and r["removed"]["slices"] == 1
+    assert len(volume.objects()) == 1
+    assert volume.sql("SELECT count(*) FROM jfs_delfile") == [(0,)]
+
+
+def test_gc_removes_clones_given_up(ws, volume):
+    mnt = volume.mount()
+    files = make_tree(mnt.path)
+    os.mkdir(mnt / "x")
+    make_tree(mnt / "x")
+    mnt.umount()
+    # as a clone looks that was cut off: complete below, without a name
+    ((ino,),) = volume.sql("SELECT inode FROM jfs_edge WHERE name=?", b"x")
+    volume.sql("DELETE FROM jfs_edge WHERE inode=?", ino)
+    volume.sql("UPDATE jfs_node SET nlink=nlink-1 WHERE inode=1")
+    volume.sql("UPDATE jfs_dir_stats SET used_space=used_space-4096, used_inodes=used_inodes-1 "
+               "WHERE inode=1")
+    volume.sql("INSERT INTO jfs_detached_node VALUES(?, ?)", ino, int(time.time()) - 3600)
+    assert fsck(ws, volume)["found"] == 0
+    assert gc(ws, volume, "--delete")["removed"]["clones"] == 0
+    volume.sql("UPDATE jfs_detached_node SET added=added-86400")
+    assert gc(ws, volume)["removed"]["clones"] == 0
+    assert gc(ws, volume, "--delete")["removed"]["clones"] == 1
+    assert fsck(ws, volume)["found"] == 0
+    mnt = volume.mount()
+    assert {k: v for k, v in contents(mnt.path).items() if k != "a/hard"} == files
+    assert volume.sql("SELECT count(*) FROM jfs_node WHERE inode=?", ino) == [(0,)]
+
+
+def test_gc_compacts(ws, volume):
+    mnt = volume.mount()
+    want = b""
+    for i in range(20):
+        with open(mnt / "f", "ab") as f:
+            f.write(data(1000, i))
+        want += data(1000, i)
+    mnt.umount()
+    r = gc(ws, volume, "--compact", "--delete", age=0)
+    assert r["compacted_chunks"] == 1 and r["leaked"]["objects"] == 0
+    ((slices,),) = volume.sql("SELECT slices FROM jfs_chunk")
+    assert len(slices) == 24
+    assert len(volume.objects()) == 1
+    assert read(volume.mount() / "f") == want
+
+
+@pytest.mark.deadline(180)
+def test_gc_and_fsck_beside_a_busy_mount(ws):
+    """On a volume in use nothing is reported that is not there, and nothing is lost."""
+    vol = ws.volume(trash_days=0)
+    mnt = vol.mount()
+    code = """
+import os, random, sys
+r = random.Random(int(sys.argv[2])); top = os.path.join(sys.argv[1], sys.argv[2])
+os.makedirs(top); want = {}
+while os.getppid() == int(sys.argv[3]) and not os.path.exists(sys.argv[1] + "/stop"):
+    n = "d%d/f%d" % (r.randrange(5), r.randrange(20)); p = os.path.join(top, n)
+    os.makedirs(os.path.dirname(p), exist_ok=True)
+    op = r.randrange(4)
+    if op == 0 and n in want:
+        os.unlink(p); del want[n]
+    elif op == 1 and n in want:
+        m = "d%d/g%d" % (r.randrange(5), r.randrange(20)); q = os.path.join(top, m)
+        os.makedirs(os.path.dirname(q), exist_ok=True)
+        os.rename(p, q); want[m] = want.pop(n)
+    else:
+        b = r.randbytes(r.randrange(20000))
+        with open(p, "ab") as f: f.write(b)
+        want[n] = want.get(n, b"") + b
+for n, b in want.items():
+    assert open(os.path.join(top, n), "rb").read() == b, n
+"""
+    workers = [ws.python(code, mnt, str(i), str(os.getpid())) for i in range(2)]
+    end = time.monotonic() + 8
+    while time.monotonic() < end:
+        r = fsck(ws, vol)
+        assert r["found"] == 0, r["problems"]
+        r = gc(ws, vol, "--delete", "--compact")
+        assert r["leaked"]["objects"] == 0, r
+    write(mnt / "stop", b"")
+    for p in workers:
+        assert p.wait(60) == 0
+    mnt.umount()
+    assert fsck(ws, vol)["found"] == 0
+
+
+# ---- what mounts do by themselves
+
+
+@pytest.mark.skipif(not os.environ.get("CACHEFS_LONG"), reason="five minutes; CACHEFS_LONG=1")
+@pytest.mark.deadline(600)
+def test_trash_ends_by_itself(ws):
+    """An hour of the trash goes when its days are over, with its objects; a younger one stays. The
+    conformance suite does the same in no time."""
+    vol = ws.volume(trash_days=1)
+    mnt = vol.mount()
+    write(mnt / "old", data(100_000))
+    os.makedirs(mnt / "d/sub")
+    write(mnt / "d/sub/f", data(100_000))
+    os.unlink(mnt / "old")
+    shutil.rmtree(mnt / "d")
+    mnt.umount()
+    assert len(vol.objects()) == 2
+    vol.sql("UPDATE jfs_edge SET name=? WHERE parent=?", b"2020-01-01-07", TRASH)
+    vol.sql("UPDATE jfs_counter SET value=0 WHERE name='lastCleanupTrash'")
+    mnt = vol.mount()
+    write(mnt / "young", data(100_000))
+    os.unlink(mnt / "young")
+    wait_until(lambda: len(vol.objects()) == 1, 400, "the end of the old hour")
+    (hour,) = os.listdir(mnt / ".trash")
+    assert hour != "2020-01-01-07" and len(os.listdir(mnt / ".trash" / hour)) == 1
+
+
+def test_compaction_in_the_background(ws, volume):
+    """Many small writes do not make reading slow for ever."""
+    mnt = volume.mount()
+    content = bytearray(data(200_000))
+    write(mnt / "f", bytes(content))
+    fd = os.open(mnt / "f", os.O_RDWR)
+    for i in range(400):
+        off = i * 499
+        content[off : off + 300] = data(300, i)
+        os.pwrite(fd, content[off : off + 300], off)
+        os.fsync(fd)
+
+    def records():
+        return volume.sql("SELECT max(length(slices)) / 24 FROM jfs_chunk")[0][0]
+
+    wait_until(lambda: records() < 110, 40, "compaction")
+    wait_until(lambda: len(volume.objects()) < 110, 40, "the end of what it replaced")
+    assert read(mnt / "f") == content
+    os.close(fd)
+    mnt = mnt.remount()
+    assert read(mnt / "f") == content

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is fetched before anybody asks for it. When these fail users wait for every block of a
+ * stream, or pay for bytes that they never read.
+ */
+#include <stdlib.h>
+
+#include "data_fixture.h"
+
+static void forget_all(struct volume *v, uint32_t block, uint32_t n)
+{
+	struct cfs_block b = {.slice = v->meta.chunk[1][0].v[0].id, .len = block};
+
+	for (b.index = 0; b.index < n; b.index++)
+		cfs_store_forget(v->store, &b);
+}
+
+static uint64_t declined(struct volume *v)
+{
+	struct cfs_data_stats st;
+
+	cfs_data_stats(v->data, &st);
+	return st.prefetches_declined;
+}
+
+/*
+ * A random reader of a large file must not pay for it many times over; one who soon comes back to
+ * the same blocks must find them.
+ */
+static void whole_blocks_while_they_pay(void **state)
+{
+	enum { SIZE = 1 << 20, N = 40, PART = 128 << 10, PARTS = SIZE / PART };
+	struct volume *v = volume_new((struct options){.block = SIZE, .prefetch = 1});
+	struct cfs_file *f = open_file(v, 1);
+	uint8_t *buf = calloc(1, SIZE);
+	struct cfs_store_stats st;
+	uint64_t before;
+	int i, part;
+
+	assert_non_null(buf);
+	for (i = 0; i < N; i++)
+		assert_int_equal(write_at(f, (uint64_t)i * SIZE, buf, SIZE), 0);
+	assert_int_equal(flush(f), 0);
+	forget_all(v, SIZE, N);
+	/* From the end, so that nothing looks like a stream. The first 16 or so get a chance. */
+	for (i = N - 1; i >= 0; i--)
+		assert_int_equal(read_at(f, (uint64_t)i * SIZE + SIZE / 2 + 4096, buf, 4096), 4096);
+	cfs_store_stats(v->store, &st);
+	assert_in_range(st.block_prefetches + st.block_prefetch_drops, 15, 25);
+	assert_int_equal(st.block_prefetches + st.block_prefetch_drops + declined(v), N);
+
+	/* The same file, read in more and more parts: worth it again. */
+	for (part = 0; part < PARTS; part++) {
+		for (i = N - 1; i >= 0; i--)
+			assert_int_equal(
+				read_at(f, (uint64_t)i * SIZE + (uint64_t)(part * 3 % PARTS) * PART,
+					buf, 4096),
+				4096);
+	}
+	forget_all(v, SIZE, N);
+	before = declined(v);
+	assert_int_equal(read_at(f, 5 * SIZE + 3 * PART, buf, 4096), 4096);
+	assert_int_equal(declined(v), before);
+	free(buf);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+/*
+ * Reads at random in a file that is not much larger than the window, with a stream in it before:
+ * they must not be taken for streams, each of which would fetch megabytes.
+ */
+static void random_reads_are_no_stream(void **state)
+{
+	enum { SIZE = 8 << 20, LEN = 16 << 10, N = 2000 };
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_file *f = open_file(v, 1);
+	uint8_t *buf = calloc(1, SIZE);
+	struct cfs_data_stats st;
+	uint64_t seed = 11;
+	uint64_t before;
+	unsigned i;
+
+	assert_non_null(buf);
+	assert_int_equal(write_at(f, 0, buf, SIZE), 0);
+	assert_int_equal(flush(f), 0);
+	for (i = 0; i < 16; i++)
+		assert_int_equal(read_at(f, (uint64_t)i * 65536, buf, 65536), 65536);
+	cfs_data_stats(v->data, &st);
+	before = st.readahead_bytes;
+	assert_true(before >= 1 << 20);
+	for (i = 0; i < N; i++)
+		assert_int_equal(read_at(f, (uint64_t)rnd(&seed, SIZE / LEN) * LEN, buf, LEN), LEN);
+	cfs_data_stats(v->data, &st);
+	assert_true(st.readahead_bytes - before < (uint64_t)N * LEN / 4);
+	free(buf);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+/* A stream must not stand still where a chunk begins whose list nobody has read yet. */
+static void read_ahead_crosses_chunks(void **state)
+{
+	struct volume *v = volume_new((struct options){.block = 1 << 20});
+	struct cfs_file *f = open_file(v, 1);
+	uint64_t border = CFS_CHUNK_SIZE;
+	uint8_t *buf = calloc(1, 2 << 20);
+	cfs_deadline_t deadline;
+	struct cfs_block b = {.len = 1 << 20};
+
+	assert_non_null(buf);
+	assert_int_equal(write_at(f, border - (2 << 20), buf, 2 << 20), 0);
+	assert_int_equal(write_at(f, border, buf, 2 << 20), 0);
+	assert_int_equal(flush(f), 0);
+	cfs_file_put(f);
+	f = open_file(v, 1);
+	b.slice = v->meta.chunk[1][1].v[0].id;
+	for (b.index = 0; b.index < 2; b.index++)
+		cfs_store_forget(v->store, &b);
+	b.index = 0;
+	assert_int_equal(read_at(f, border - (2 << 20), buf, 1 << 20), 1 << 20);
+	assert_int_equal(read_at(f, border - (1 << 20), buf, 512 << 10), 512 << 10);
+	assert_int_equal(read_at(f, border - (512 << 10), buf, 256 << 10), 256 << 10);
+	deadline = cfs_deadline_in(20000);
+	while (!cfs_store_in_memory(v->store, &b, 0, 1 << 20))
+		assert_true(cfs_backoff(0, 1, 1, deadline));
+	free(buf);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+/* Reading on finds its bytes prefetched; reading here and there fetches nothing extra. */
+static void read_ahead(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_file *f = open_file(v, 1);
+	uint8_t *buf = calloc(1, 4 << 20);
+	struct cfs_data_stats st;
+	uint64_t seed = 5;
+	unsigned i;
+
+	assert_non_null(buf);
+	assert_int_equal(write_at(f, 0, buf, 4 << 20), 0);
+	assert_int_equal(flush(f), 0);
+	for (i = 0; i < 50; i++)
+		assert_int_equal(read_at(f, (1 + rnd(&seed, 900)) * 4096, buf, 4096), 4096);
+	cfs_data_stats(v->data, &st);
+	assert_true(st.readahead_bytes <= 256 << 10);
+	/* In pairs that arrive in the wrong order, as the kernel sends them. */
+	for (i = 0; i < 16; i++)
+		assert_int_equal(read_at(f, (i ^ 1) << 17, buf, 1 << 17), 1 << 17);
+	cfs_data_stats(v->data, &st);
+	assert_true(st.readahead_bytes >= 1 << 20);
+	assert_true(st.read_sessions > 0);
+	cfs_file_end_stream(f, 1);
+	cfs_data_stats(v->data, &st);
+	assert_int_equal(st.read_sessions, 0);
+	free(buf);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+/* What is in memory is read without a request to the metadata or the store, and without a copy. */
+static void hit_asks_nobody(void **state)
+{
+	enum { SIZE = 8 << 20 };
+	struct volume *v = volume_new((struct options){.block = 1 << 20});
+	struct cfs_file *f = open_file(v, 1);
+	uint8_t *buf = calloc(1, SIZE);
+	struct cfs_store_stats st, st_after;
+	struct cfs_pool_stats pool, pool_after;
+	uint64_t lists, off;
+	uint32_t size;
+
+	assert_non_null(buf);
+	assert_int_equal(write_at(f, 0, buf, SIZE), 0);
+	assert_int_equal(flush(f), 0);
+	assert_int_equal(read_at(f, 0, buf, SIZE), SIZE);
+	lists = v->meta.reads;
+	cfs_store_stats(v->store, &st);
+	cfs_pool_stats(v->pool, &pool);
+	for (size = 4096; size <= 1 << 20; size <<= 4) {
+		for (off = 0; off < SIZE; off += size) {
+			struct cfs_ctx cx = ctx();
+			struct cfs_segs segs;
+
+			cfs_segs_init(&segs);
+			assert_int_equal(cfs_file_read(f, &cx, 1, off, size, &segs), 0);
+			assert_int_equal(segs.len, size);
+			cfs_pool_stats(v->pool, &pool_after);
+			assert_memory_equal(pool_after.used, pool.used, sizeof(pool.used));
+			cfs_segs_release(&segs);
+		}
+	}
+	cfs_store_stats(v->store, &st_after);
+	assert_int_equal(v->meta.reads, lists);
+	assert_int_equal(st_after.gets, st.gets);
+	free(buf);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(whole_blocks_while_they_pay),
+		cmocka_unit_test(random_reads_are_no_stream),
+		cmocka_unit_test(read_ahead_crosses_chunks),
+		cmocka_unit_test(read_ahead),
+		cmocka_unit_test(hit_asks_nobody),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

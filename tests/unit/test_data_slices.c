@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The slices of a file change under its readers: other clients commit and compact, own commits are
+ * on their way, compaction merges. When these fail users read bytes that are no longer, or not yet,
+ * those of the file.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data_fixture.h"
+
+/* Another client compacts and its objects vanish: the list is read again; then an honest EIO. */
+static void foreign_compaction(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_file *f = open_file(v, 1);
+	struct cfs_slice old = {0};
+	struct cfs_block b;
+	char buf[3];
+
+	assert_int_equal(write_at(f, 0, "abc", 3), 0);
+	assert_int_equal(flush(f), 0);
+	assert_int_equal(read_at(f, 0, buf, 3), 3);
+	old = v->meta.chunk[1][0].v[0];
+	b = (struct cfs_block){.slice = 777, .len = 3};
+	{
+		char key[CFS_BLOCK_KEY_MAX];
+		struct iovec iov = {(void *)(uintptr_t) "abc", 3};
+
+		cfs_store_block_key(v->store, &b, key);
+		assert_int_equal(v->object.inner->ops->put(v->object.inner, key, &iov, 1,
+							   cfs_deadline_in(1000)),
+				 0);
+	}
+	v->meta.chunk[1][0].v[0].id = 777;
+	cfs_meta_discard_slice(&v->meta, old.id, old.size);
+	memset(buf, 0, 3);
+	assert_int_equal(read_at(f, 0, buf, 3), 3);
+	assert_memory_equal(buf, "abc", 3);
+	cfs_meta_discard_slice(&v->meta, 777, 3);
+	assert_int_equal(read_at(f, 0, buf, 3), -EIO);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+/* Close-to-open: another client's commit is seen at the next open, even behind one of our own. */
+static void foreign_commit(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_file *f = open_file(v, 1);
+	struct cfs_slice rec;
+	uint64_t reads;
+	char buf[4];
+
+	assert_int_equal(write_at(f, 0, "aaaa", 4), 0);
+	assert_int_equal(flush(f), 0);
+	assert_int_equal(read_at(f, 0, buf, 4), 4);
+	reads = v->meta.reads;
+	rec = v->meta.chunk[1][0].v[0];
+	assert_int_equal(write_at(f, 0, "b", 1), 0);
+	assert_int_equal(flush(f), 0);
+	assert_int_equal(read_at(f, 0, buf, 4), 4);
+	assert_memory_equal(buf, "baaa", 4);
+	assert_int_equal(v->meta.reads, reads); /* the own commit costs no look-up */
+	list_add(&v->meta.chunk[1][0], &rec);
+	cfs_file_reopen(f, &v->meta.attr[1]);
+	assert_int_equal(read_at(f, 0, buf, 4), 4);
+	assert_memory_equal(buf, "aaaa", 4);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+struct meanwhile {
+	struct volume *v;
+	struct cfs_file *f;
+	struct cfs_slice rec;
+};
+
+static void commit_and_read(void *arg)
+{
+	struct meanwhile *mw = arg;
+	char buf[4];
+
+	list_add(&mw->v->meta.chunk[1][0], &mw->rec);
+	assert_int_equal(read_at(mw->f, 0, buf, 4), 4);
+	assert_memory_equal(buf, "bbbb", 4); /* what is pending here lies over it */
+}
+
+/* A list that was read while a commit was on its way has its record already, in its place. */
+static void read_during_commit(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_file *f = open_file(v, 1);
+	struct meanwhile mw = {.v = v, .f = f};
+	char buf[4];
+
+	assert_int_equal(write_at(f, 0, "aaaa", 4), 0);
+	assert_int_equal(flush(f), 0);
+	mw.rec = v->meta.chunk[1][0].v[0];
+	assert_int_equal(write_at(f, 0, "bbbb", 4), 0);
+	v->meta.applied = commit_and_read;
+	v->meta.applied_arg = &mw;
+	assert_int_equal(flush(f), 0);
+	v->meta.applied = NULL;
+	assert_int_equal(read_at(f, 0, buf, 4), 4);
+	assert_memory_equal(buf, "aaaa", 4);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+/* Attributes that were read before an own commit must not take the length back. */
+static void old_attributes(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_file *f = open_file(v, 1);
+	struct cfs_attr before = v->meta.attr[1], after;
+
+	assert_int_equal(write_at(f, 0, "abc", 3), 0);
+	assert_int_equal(flush(f), 0);
+	cfs_file_refresh(f, &before);
+	assert_int_equal(cfs_file_length(f), 3);
+	after = v->meta.attr[1];
+	after.length = 1;
+	after.mtime = after.ctime = tick(&v->meta);
+	cfs_file_refresh(f, &after);
+	assert_int_equal(cfs_file_length(f), 1);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+static void compaction_merges(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_file *f = open_file(v, 1);
+	struct cfs_ctx cx = ctx();
+	uint8_t *big = malloc(2 << 20), *got = malloc(2 << 20);
+	unsigned i;
+
+	assert_true(big && got);
+	memset(big, 'A', 2 << 20);
+	assert_int_equal(write_at(f, 0, big, 2 << 20), 0);
+	assert_int_equal(flush(f), 0);
+	for (i = 0; i < 9; i++) {
+		assert_int_equal(write_at(f, (2 << 20) + i * 7000, big, 7000), 0);
+		assert_int_equal(flush(f), 0);
+	}
+	assert_int_equal(v->meta.chunk[1][0].n, 10);
+	assert_int_equal(cfs_data_compact(v->data, &cx, 1, 0), 0);
+	/* The big slice in front stays. */
+	assert_int_equal(v->meta.chunk[1][0].n, 2);
+	assert_int_equal(v->meta.chunk[1][0].v[0].len, 2 << 20);
+	assert_int_equal(v->meta.chunk[1][0].v[1].pos, 2 << 20);
+	assert_int_equal(v->meta.chunk[1][0].v[1].len, 63000);
+	assert_int_equal(read_at(f, 0, got, 2 << 20), 2 << 20);
+	assert_memory_equal(big, got, 2 << 20);
+	assert_int_equal(read_at(f, 2 << 20, got, 70000), 63000);
+	assert_memory_equal(big, got, 63000);
+	assert_int_equal(objects(v), (2 << 20) / BLOCK + 1);
+	free(big);
+	free(got);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(foreign_compaction), cmocka_unit_test(foreign_commit),
+		cmocka_unit_test(read_during_commit), cmocka_unit_test(old_attributes),
+		cmocka_unit_test(compaction_merges),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

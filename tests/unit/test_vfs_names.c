@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The VFS: names, listings, and how long answers about them are kept. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vfs_fixture.h"
+
+/* ---- listings ---- */
+
+struct walk {
+	int budget, got, with_attrs, last;
+	uint64_t off;
+	uint8_t seen[FILES];
+	uint64_t offs[FILES];
+};
+
+static int take(void *arg, const struct cfs_vfs_dirent *e)
+{
+	struct walk *w = arg;
+	int i = number_of(e->name, e->name_len);
+
+	if (!w->budget--)
+		return 1;
+	w->got++;
+	if (i >= 0) {
+		w->offs[i] = w->off;
+		w->seen[i]++;
+		w->with_attrs += e->entry != NULL;
+		w->last = i;
+	}
+	w->off = e->next_off;
+	return 0;
+}
+
+static int list_some(uint64_t fh, struct walk *w, int budget)
+{
+	struct cfs_ctx c = ctx();
+
+	w->budget = budget;
+	w->got = 0;
+	assert_int_equal(cfs_vfs_readdir(vfs, &c, fh, w->off, true, take, w), 0);
+	return w->got;
+}
+
+static uint64_t open_root(void)
+{
+	struct cfs_ctx c = ctx();
+	uint64_t fh = 0;
+
+	assert_int_equal(cfs_vfs_opendir(vfs, &c, CFS_ROOT_INO, &fh), 0);
+	return fh;
+}
+
+static void close_dir(uint64_t fh)
+{
+	struct cfs_ctx c = ctx();
+
+	assert_int_equal(cfs_vfs_releasedir(vfs, &c, fh), 0);
+}
+
+/* Without it: rm -rf leaves files behind, or backups miss files, when a directory changes. */
+static void listing_sees_every_lasting_entry_once(void **state)
+{
+	struct walk *w = calloc(1, sizeof(*w));
+	char name[8];
+	uint64_t fh;
+	int i;
+
+	start(1000, 0);
+	fill_engine(5000);
+	fh = open_root();
+	while (list_some(fh, w, 7)) {
+		for (i = 0; i < w->last; i += 3) {
+			snprintf(name, sizeof(name), "f%05d", i % 100000);
+			if (meta.exists[i])
+				assert_int_equal(unlink_file(name), 0);
+		}
+	}
+	for (i = 0; i < 5000; i++)
+		assert_int_equal(w->seen[i], 1);
+	assert_true(meta.max_limit <= 1000);
+	close_dir(fh);
+	free(w);
+}
+
+/* Without it: programs that use telldir and seekdir read the wrong entries. */
+static void listing_goes_back_to_any_offset(void **state)
+{
+	struct walk *w = calloc(1, sizeof(*w));
+	static const int to[] = {4999, 0, 2500, 3, 4000, 1999, 2000, 2001, 5500};
+	uint64_t fh;
+	size_t i;
+
+	start(1000, 0);
+	fill_engine(FILES);
+	fh = open_root();
+	while (list_some(fh, w, 100))
+		;
+	for (i = 0; i < sizeof(to) / sizeof(to[0]); i++) {
+		w->off = w->offs[to[i]];
+		assert_int_equal(list_some(fh, w, 1), 1);
+		assert_int_equal(w->last, to[i]);
+	}
+	w->off = 0;
+	assert_int_equal(list_some(fh, w, 2), 2);
+	assert_int_equal(w->off, 2);
+	close_dir(fh);
+	free(w);
+}
+
+/* Without it: a file that was just removed or changed comes back as it was, out of a listing. */
+static void listing_gives_no_attributes_that_are_outdated(void **state)
+{
+	struct walk *w = calloc(1, sizeof(*w));
+	uint64_t fh, file;
+
+	start(60000, 0);
+	fill_engine(40);
+	fh = open_root();
+	assert_int_equal(list_some(fh, w, 12), 12);
+	assert_int_equal(w->with_attrs, 10);
+	chmod_file(20, 0600);
+	assert_int_equal(unlink_file("f00030"), 0);
+	file = open_file(35, O_RDWR);
+	w->with_attrs = 0;
+	while (list_some(fh, w, 10))
+		;
+	/* Inodes that share a set with the three may have lost theirs too. */
+	assert_in_range(w->with_attrs, 20, 27);
+	close_dir(fh);
+	release(file);
+	free(w);
+}
+
+/* ---- caches ---- */
+
+/* Without it: what another mount changes stays invisible for twice as long as promised, or forever.
+ */
+static void answers_are_kept_for_their_time_and_no_longer(void **state)
+{
+	struct cfs_vfs_entry e;
+	int calls;
+
+	start(60000, 0);
+	fill_engine(3);
+	assert_int_equal(lookup("f00001", &e), 0);
+	assert_int_equal(e.attr_ms, 60000);
+	calls = meta.calls;
+	assert_int_equal(lookup("f00001", &e), 0);
+	assert_int_equal(meta.calls, calls);
+	assert_in_range(e.attr_ms, 1, 60000);
+	assert_in_range(e.entry_ms, 1, 60000);
+	cfs_vfs_forget(vfs, FIRST_INO + 1, 1);
+	assert_int_equal(lookup("f00001", &e), 0);
+	assert_int_equal(meta.calls, calls + 1);
+	stop(NULL);
+
+	start(0, 0);
+	fill_engine(3);
+	assert_int_equal(lookup("f00001", &e), 0);
+	assert_int_equal(e.attr_ms, 0);
+	calls = meta.calls;
+	assert_int_equal(lookup("f00001", &e), 0);
+	assert_int_equal(meta.calls, calls + 1);
+}
+
+static void chmod_behind(void)
+{
+	meta.during_getattr = NULL;
+	chmod_file(1, 0700);
+}
+
+/* Without it: a chmod that has returned is undone for the length of the attribute timeout. */
+static void a_slow_answer_does_not_replace_a_change(void **state)
+{
+	start(60000, 0);
+	fill_engine(3);
+	meta.during_getattr = chmod_behind;
+	assert_int_equal(mode_of(1), 0644);
+	assert_int_equal(mode_of(1), 0700);
+}
+
+/* Without it: a removed or recreated name is still answered from memory. */
+static void changes_of_names_are_seen_at_once(void **state)
+{
+	struct cfs_mknod req = {
+		.parent = 1, .name = "f00002", .name_len = 6, .type = CFS_TYPE_FILE};
+	struct cfs_vfs_entry e;
+	struct cfs_ctx c;
+
+	start(60000, 0);
+	fill_engine(3);
+	c = ctx();
+	assert_int_equal(lookup("f00002", &e), 0);
+	assert_int_equal(unlink_file("f00002"), 0);
+	assert_int_equal(lookup("f00002", &e), -ENOENT);
+	assert_int_equal(cfs_vfs_mknod(vfs, &c, &req, &e), 0);
+	assert_int_equal(lookup("f00002", &e), 0);
+	assert_int_equal(cfs_vfs_mknod(vfs, &c, &req, &e), -EEXIST);
+}
+
+/* ---- roots ---- */
+
+/* Without it: a subdirectory mount lets its users climb into the rest of the volume. */
+static void nothing_is_above_the_root_of_a_subdirectory(void **state)
+{
+	struct cfs_vfs_entry e;
+
+	start(1000, 77);
+	assert_int_equal(lookup("..", &e), 0);
+	assert_int_equal(meta.dir_asked, 0);
+	assert_int_equal(e.ino, CFS_ROOT_INO);
+}
+
+/* Without it: a handle that name_to_handle_at(2) gave cannot be opened any more. */
+static void any_inode_is_found_as_its_own_dot(void **state)
+{
+	struct cfs_vfs_entry e;
+	struct cfs_ctx c;
+
+	start(1000, 0);
+	fill_engine(1);
+	c = ctx();
+	assert_int_equal(cfs_vfs_lookup(vfs, &c, FIRST_INO, ".", 1, &e), 0);
+	assert_int_equal(e.ino, FIRST_INO);
+	assert_int_equal(e.attr.type, CFS_TYPE_FILE);
+	assert_int_equal(cfs_vfs_lookup(vfs, &c, FIRST_INO + 1, ".", 1, &e), -ENOENT);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(listing_sees_every_lasting_entry_once, stop),
+		cmocka_unit_test_teardown(listing_goes_back_to_any_offset, stop),
+		cmocka_unit_test_teardown(listing_gives_no_attributes_that_are_outdated, stop),
+		cmocka_unit_test_teardown(answers_are_kept_for_their_time_and_no_longer, stop),
+		cmocka_unit_test_teardown(a_slow_answer_does_not_replace_a_change, stop),
+		cmocka_unit_test_teardown(changes_of_names_are_seen_at_once, stop),
+		cmocka_unit_test_teardown(nothing_is_above_the_root_of_a_subdirectory, stop),
+		cmocka_unit_test_teardown(any_inode_is_found_as_its_own_dot, stop),
+	};
+
+	return cmocka_run_group_tests(tests, make_pool, free_pool);
+}

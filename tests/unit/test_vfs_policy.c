@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The VFS: what the mount itself says about names, callers and attributes, whatever the volume
+ * holds.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "vfs_fixture.h"
+
+/* ---- names that the mount keeps for itself ---- */
+
+static void read_special(const char *name, char *buf, size_t size)
+{
+	struct cfs_vfs_open o = {0};
+	struct cfs_vfs_entry e;
+	struct cfs_segs segs;
+	struct cfs_ctx c = ctx();
+
+	assert_int_equal(lookup(name, &e), 0);
+	assert_int_equal(cfs_vfs_open(vfs, &c, e.ino, O_RDONLY, &o), 0);
+	cfs_segs_init(&segs);
+	assert_int_equal(cfs_vfs_read(vfs, &c, o.fh, 0, (uint32_t)size - 1, &segs), 0);
+	assert_true(segs.len > 0 && segs.len < size);
+	cfs_segs_copy_out(&segs, 0, buf, segs.len);
+	buf[segs.len] = '\0';
+	cfs_segs_release(&segs);
+	assert_int_equal(release(o.fh), 0);
+}
+
+/* Without it: monitoring shows the number of one thing under the name of another. */
+static void numbers_stand_beside_their_names(void **state)
+{
+	static char text[65536];
+
+	start(0, 0);
+	read_special(".stats", text, sizeof(text));
+	assert_non_null(strstr(text, "\ncachefs_data_commits_total 77\n"));
+	assert_non_null(strstr(text, "\ncachefs_object_requests_total{method=\"get\"} 78\n"));
+	assert_non_null(strstr(text, "\ncachefs_store_uploads_queued 79\n"));
+	assert_non_null(
+		strstr(text, "\ncachefs_object_request_seconds_total{method=\"get\"} 1.500000\n"));
+}
+
+/* Without it: a reader of the log who falls behind takes all memory, or is not told of gaps. */
+static void a_slow_reader_of_the_log_is_told_what_it_lost(void **state)
+{
+	char text[65536];
+	struct cfs_vfs_open o = {0};
+	struct cfs_vfs_entry e;
+	struct cfs_segs segs;
+	size_t all = 0, i, n = 20000;
+	struct cfs_ctx c;
+
+	start(0, 0);
+	c = ctx();
+	assert_false(cfs_vfs_logging(vfs));
+	assert_int_equal(lookup(".accesslog", &e), 0);
+	assert_int_equal(cfs_vfs_open(vfs, &c, e.ino, O_RDONLY, &o), 0);
+	assert_true(cfs_vfs_logging(vfs));
+	for (i = 0; i < n; i++)
+		cfs_vfs_log(vfs, &c, "lookup", "1,a name\nwith a break", -ENOENT, 1234567);
+	do {
+		cfs_segs_init(&segs);
+		assert_int_equal(cfs_vfs_read(vfs, &c, o.fh, all, sizeof(text) - 1, &segs), 0);
+		cfs_segs_copy_out(&segs, 0, text, segs.len);
+		text[segs.len] = '\0';
+		all += segs.len;
+		if (all == segs.len)
+			assert_non_null(strstr(text, "[uid:0,gid:0,pid:1] lookup (1,a name?with a "
+						     "break): No such file or directory <0.001234>"
+						     "\n"));
+		cfs_segs_release(&segs);
+	} while (strcmp(text, "#\n") != 0);
+	assert_true(all <= (1 << 20) + 100);
+	cfs_vfs_log(vfs, &c, "lookup", "1,f", 0, 0);
+	cfs_segs_init(&segs);
+	assert_int_equal(cfs_vfs_read(vfs, &c, o.fh, all, sizeof(text) - 1, &segs), 0);
+	cfs_segs_copy_out(&segs, 0, text, segs.len);
+	text[segs.len] = '\0';
+	cfs_segs_release(&segs);
+	assert_memory_equal(text, "# ", 2);
+	assert_non_null(strstr(text, " lines lost\n"));
+	assert_non_null(strstr(text, "lookup (1,f): OK <0.000000>\n"));
+	assert_int_equal(release(o.fh), 0);
+	assert_false(cfs_vfs_logging(vfs));
+}
+
+/* Without it: names that the format keeps for itself can be created, and break other clients. */
+static void reserved_names_are_refused(void **state)
+{
+	struct cfs_mknod req = {
+		.parent = 1, .name = ".stats", .name_len = 6, .type = CFS_TYPE_FILE};
+	struct cfs_vfs_entry e;
+	struct cfs_ctx c;
+
+	start(1000, 0);
+	c = ctx();
+	assert_int_equal(cfs_vfs_mknod(vfs, &c, &req, &e), -EEXIST);
+	assert_int_equal(unlink_file(".trash"), -EPERM);
+	assert_int_equal(lookup(".control", &e), -ENOENT);
+}
+
+/* ---- callers and attributes ---- */
+
+/* Without it: files served over root-squash belong to root after all, or nobody may use them. */
+static void identities_are_replaced(void **state)
+{
+	struct cfs_vfs_conf conf = {.squash_root = {true, 5, 6}};
+	struct cfs_ctx c;
+
+	assert_int_equal(cfs_vfs_create(&conf, &vfs), 0);
+	c = cfs_vfs_ctx(vfs, 0, 0, 1);
+	assert_true(c.uid == 5 && c.gid == 6 && c.check && c.admin && !c.n_groups);
+	c = cfs_vfs_ctx(vfs, 7, 8, 1);
+	assert_true(c.uid == 7 && c.gid == 8 && !c.check && !c.admin);
+	cfs_vfs_destroy(vfs);
+	conf.squash_all = (struct cfs_vfs_squash){true, 9, 10};
+	conf.check_permissions = true;
+	assert_int_equal(cfs_vfs_create(&conf, &vfs), 0);
+	c = cfs_vfs_ctx(vfs, 0, 0, 1);
+	assert_true(c.uid == 9 && c.gid == 10 && c.check);
+	c = cfs_vfs_ctx(vfs, 7, 8, 1);
+	assert_true(c.uid == 9 && c.gid == 10 && c.check && !c.n_groups);
+}
+
+/* Without it: each write costs a metadata round trip, and listings show attributes that cannot be
+ * read. */
+static void security_attributes_do_not_exist_by_default(void **state)
+{
+	char buf[64];
+	struct cfs_ctx c;
+	int calls;
+
+	start(1000, 0);
+	fill_engine(3);
+	c = ctx();
+	calls = meta.calls;
+	assert_int_equal(cfs_vfs_getxattr(vfs, &c, FIRST_INO, "security.capability", NULL, 0),
+			 -ENODATA);
+	assert_int_equal(meta.calls, calls);
+	assert_int_equal(cfs_vfs_listxattr(vfs, &c, FIRST_INO, buf, sizeof(buf)), 14);
+	assert_memory_equal(buf, "user.a\0user.b", 14);
+}
+
+/* Without it: chattr drops flags that another client has set, or accepts what it cannot keep. */
+static void unknown_inode_flags_are_refused(void **state)
+{
+	struct cfs_ctx c;
+	uint32_t flags;
+
+	start(1000, 0);
+	fill_engine(3);
+	c = ctx();
+	meta.attr[1].flags = 4;
+	assert_int_equal(cfs_vfs_set_flags(vfs, &c, FIRST_INO + 1, 0x10), 0);
+	assert_int_equal(meta.attr[1].flags, 4 | CFS_FLAG_IMMUTABLE);
+	assert_int_equal(cfs_vfs_get_flags(vfs, &c, FIRST_INO + 1, &flags), 0);
+	assert_int_equal(flags, 0x10);
+	assert_int_equal(cfs_vfs_set_flags(vfs, &c, FIRST_INO + 1, 0x40), -EOPNOTSUPP);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(numbers_stand_beside_their_names, stop),
+		cmocka_unit_test_teardown(a_slow_reader_of_the_log_is_told_what_it_lost, stop),
+		cmocka_unit_test_teardown(reserved_names_are_refused, stop),
+		cmocka_unit_test_teardown(identities_are_replaced, stop),
+		cmocka_unit_test_teardown(security_attributes_do_not_exist_by_default, stop),
+		cmocka_unit_test_teardown(unknown_inode_flags_are_refused, stop),
+	};
+
+	return cmocka_run_group_tests(tests, make_pool, free_pool);
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * For tests of the VFS: a mount over a metadata engine and a data layer made of arrays, which count
+ * and can interfere.
+ */
+#ifndef CFS_VFS_FIXTURE_H
+#define CFS_VFS_FIXTURE_H
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <cachefs/vfs.h>
+
+#define FILES	  6000
+#define FIRST_INO 1000
+
+/* One directory, files named "f%05u" with inode FIRST_INO + number. */
+extern struct engine {
+	pthread_mutex_t lock;
+	bool exists[FILES], sustained[FILES];
+	struct cfs_attr attr[FILES];
+	int calls, closed, flocks, unlocks, max_limit;
+	uint64_t unlocked_owners;
+	cfs_ino_t dir_asked;
+	struct cfs_meta_hooks hooks;
+	void (*during_getattr)(void);
+	void (*after_unlink)(void);
+} meta;
+
+/* One length for all files. */
+extern struct data_layer {
+	uint64_t length;
+	bool dirty;
+	int flushes, flush_before_setattr;
+} data;
+
+extern struct cfs_vfs *vfs;
+
+/* The number of the file of that name, negative if there is none. */
+int number_of(const char *name, size_t len);
+/* The first n files exist. */
+void fill_engine(int n);
+
+/* Fixture of the group. */
+int make_pool(void **state);
+int free_pool(void **state);
+/* A mount with all timeouts the same, of the directory root. */
+void start(uint64_t timeout_ms, cfs_ino_t root);
+/* As teardown of each test. */
+int stop(void **state);
+
+struct cfs_ctx ctx(void);
+int lookup(const char *name, struct cfs_vfs_entry *ret);
+uint64_t open_file(int i, int flags);
+int release(uint64_t fh);
+int unlink_file(const char *name);
+void chmod_file(int i, uint16_t mode);
+uint16_t mode_of(int i);
+
+#endif

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
-#include "base/cleanup.h"
+#include "base/log.h"
 #include "base/opt.h"
 #include "meta/redis/redis-internal.h"
 
@@ -19,19 +19,44 @@ static int bad(char err[256], const char *what, const char *value)
 }
 
 /* Both spellings of the timeouts are in use. */
+static bool is_option(const char *key, const char *name)
+{
+	while (*key && (*key == *name || (*key == '_' && *name == '-'))) {
+		key++;
+		name++;
+	}
+	return !*key && !*name;
+}
+
 static const char *option(const struct cfs_url *url, const char *name)
 {
-	const char *v = cfs_url_option(url, name);
-	char other[64];
 	size_t i;
 
-	if (v)
-		return v;
-	snprintf(other, sizeof(other), "%s", name);
-	for (i = 0; other[i]; i++)
-		if (other[i] == '-')
-			other[i] = '_';
-	return cfs_url_option(url, other);
+	for (i = 0; i < url->n_query; i++)
+		if (is_option(url->query[i].key, name))
+			return url->query[i].value;
+	return NULL;
+}
+
+/* Options of other clients, and misspelt ones. */
+static void warn_unknown(const struct cfs_url *url)
+{
+	static const char *const known[] = {
+		"read-timeout",	     "write-timeout",	     "min-retry-backoff",
+		"max-retry-backoff", "max-open-conns",	     "any-eviction-policy",
+		"tls-ca-cert-file",  "tls-cert-file",	     "tls-key-file",
+		"tls-server-name",   "insecure-skip-verify",
+	};
+	size_t i, k;
+
+	for (i = 0; i < url->n_query; i++) {
+		const char *key = url->query[i].key;
+
+		for (k = 0; k < CFS_ARRAY_SIZE(known) && !is_option(key, known[k]); k++)
+			;
+		if (k == CFS_ARRAY_SIZE(known) && !(url->socket && strcmp(key, "db") == 0))
+			cfs_warn("unknown option of the metadata URL, ignored: option=%.60s", key);
+	}
 }
 
 static int duration(const struct cfs_url *url, const char *name, uint64_t def_ms, uint64_t *ret,
@@ -270,10 +295,12 @@ int rds_target_init(struct rds_target *t, const struct cfs_url *url, char err[25
 		r = parse_options(t, url, err);
 	if (!r)
 		r = parse_secrets(t, url, err);
-	if (!r)
+	if (!r) {
 		describe(t);
-	else if (!err[0])
+		warn_unknown(url);
+	} else if (!err[0]) {
 		snprintf(err, 256, "out of memory");
+	}
 	return r;
 }
 

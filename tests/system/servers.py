@@ -158,14 +158,24 @@ class Server:
         except Exception:  # each driver has its own, and any of them means: not yet
             return False
 
+    def _children(self):
+        path = "/proc/%d/task/%d/children" % (self.process.pid, self.process.pid)
+        return [int(p) for p in pathlib.Path(path).read_text().split()]
+
     def stop(self, sig=signal.SIGTERM):
+        """The server's children, too, are gone afterwards: they hold its shared memory."""
         if self.process and self.process.poll() is None:
+            children = self._children()
             self.process.send_signal(sig)
             try:
                 self.process.wait(30 * SLOW)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait(30)
+            end = time.monotonic() + 30 * SLOW
+            while any(os.path.exists("/proc/%d" % p) for p in children):
+                assert time.monotonic() < end, "children of the server stay: %s" % children
+                time.sleep(0.01)
         self.process = None
 
     def kill9(self):

@@ -22,13 +22,6 @@ enum mysql_tls {
 	MYSQL_TLS_VERIFIED,
 };
 
-/* A bit per column of sql_tables. */
-struct mysql_columns {
-	pthread_mutex_t lock;
-	uint32_t there[32];
-	bool known;
-};
-
 /*
  * Attributes of directories as last seen, for operations that would otherwise ask for the parent
  * first. They may be stale: the statement that uses them names what the decision was made by and
@@ -46,7 +39,6 @@ struct mysql_db {
 	unsigned port;
 	enum mysql_tls tls;
 	char *tls_ca, *tls_cert, *tls_key;
-	struct mysql_columns columns;
 	struct mysql_dirs dirs;
 };
 
@@ -197,9 +189,11 @@ bool mysql_witness_known(void);
 int mysql_resolve(struct sql_conn *c, uint64_t txn);
 
 /* schema.c: members of the dialect */
-int mysql_check_schema(struct sql_conn *c);
-int mysql_create_schema(struct sql_conn *c);
-int mysql_drop_schema(struct sql_conn *c);
-bool mysql_has_column(struct sql_conn *c, const char *table, const char *column);
+int mysql_each_column(struct sql_conn *c, sql_column_fn see, void *arg);
+int mysql_has_index(struct sql_conn *c, const char *table, const char *name);
+void mysql_put_type(FILE *f, const struct sql_column *col);
+void mysql_put_table_options(struct sql_conn *c, FILE *f);
+int mysql_run_ddl(struct sql_conn *c, const char *text);
+int mysql_end_ddl(struct sql_conn *c);
 
 #endif

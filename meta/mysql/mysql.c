@@ -87,10 +87,6 @@ static const char *text(enum sql_stmt_id id)
 	case SQL_load_ref:
 		return "INSERT INTO {chunk_ref}(chunkid,size,refs) VALUES(?,?,?)" UPSERT
 		       "refs=refs+VALUES(refs)";
-	case SQL_make_records:
-		return "CREATE TABLE IF NOT EXISTS {cachefs_record}"
-		       "(name VARBINARY(255) NOT NULL PRIMARY KEY,value BLOB NOT NULL) "
-		       "ENGINE=InnoDB";
 	default:
 		return NULL;
 	}
@@ -149,10 +145,13 @@ static const struct sql_dialect dialect = {
 	.insert_id = mysql_insert_id_of,
 	.col_int = mysql_col_int,
 	.col_bytes = mysql_col_bytes,
-	.check_schema = mysql_check_schema,
-	.create_schema = mysql_create_schema,
-	.drop_schema = mysql_drop_schema,
-	.has_column = mysql_has_column,
+	.each_column = mysql_each_column,
+	.has_index = mysql_has_index,
+	.put_type = mysql_put_type,
+	.auto_id = "AUTO_INCREMENT",
+	.put_table_options = mysql_put_table_options,
+	.run = mysql_run_ddl,
+	.end_ddl = mysql_end_ddl,
 };
 
 /* ---- the engine ---- */
@@ -256,7 +255,6 @@ static void close_engine(struct cfs_engine *e)
 	struct mysql_db *db = (struct mysql_db *)sql_db(e);
 
 	sql_db_deinit(&db->sql);
-	pthread_mutex_destroy(&db->columns.lock);
 	pthread_mutex_destroy(&db->dirs.lock);
 	free(db->user);
 	free(db->password);
@@ -316,7 +314,6 @@ static int open_engine(const struct cfs_engine_conf *conf, struct cfs_engine **r
 	if (!db)
 		return -ENOMEM;
 	pthread_once(&once, init_library);
-	pthread_mutex_init(&db->columns.lock, NULL);
 	pthread_mutex_init(&db->dirs.lock, NULL);
 	snprintf(err, 256, "mysql://: bad value of a pool option or of table_prefix");
 	r = sql_db_init(&db->sql, conf, &engine, &dialect);

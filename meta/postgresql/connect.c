@@ -139,7 +139,7 @@ static int set_schema(struct pg_db *db, const char *schema, char err[256])
 	if (asprintf(&prefix, "%s`.`%s", schema, db->sql.prefix) < 0)
 		return -ENOMEM;
 	db->schema = strdup(schema);
-	db->bare_prefix = db->sql.prefix;
+	db->sql.bare_prefix = db->sql.prefix;
 	db->sql.prefix = prefix;
 	return db->schema ? 0 : -ENOMEM;
 }

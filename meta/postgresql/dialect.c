@@ -38,9 +38,6 @@ static const char *pg_text(enum sql_stmt_id id)
 		       "VALUES(?,?,?,?,?,?) RETURNING id";
 	case SQL_load_acl_end:
 		return "SELECT setval(pg_get_serial_sequence('{acl}','id'),MAX(id)) FROM {acl}";
-	case SQL_make_records:
-		return "CREATE TABLE IF NOT EXISTS {cachefs_record}"
-		       "(name BYTEA NOT NULL PRIMARY KEY,value BYTEA NOT NULL)";
 	default:
 		return NULL;
 	}
@@ -198,9 +195,10 @@ const struct sql_dialect pg_dialect = {
 	.insert_id = insert_id,
 	.col_int = col_int,
 	.col_bytes = col_bytes,
-	.check_schema = pg_check_schema,
-	.create_schema = pg_create_schema,
-	.drop_schema = pg_drop_schema,
-	.has_column = pg_has_column,
+	.each_column = pg_each_column,
+	.has_index = pg_has_index,
+	.put_type = pg_put_type,
+	.run = pg_run_ddl,
+	.begin_ddl = pg_begin_ddl,
 	.counts_round_trips = true,
 };

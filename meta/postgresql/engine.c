@@ -12,10 +12,7 @@ static void pg_close(struct cfs_engine *e)
 
 	sql_db_deinit(&db->sql);
 	pg_free_url(db);
-	pthread_mutex_destroy(&db->columns.lock);
-	free(db->columns.have);
 	free(db->schema);
-	free(db->bare_prefix);
 	free(db);
 }
 
@@ -48,7 +45,6 @@ static int pg_open(const struct cfs_engine_conf *conf, struct cfs_engine **ret, 
 		snprintf(err, 256, "out of memory");
 		return -ENOMEM;
 	}
-	pthread_mutex_init(&db->columns.lock, NULL);
 	snprintf(err, 256, "postgres://: bad value of a max_ option or of table_prefix");
 	r = sql_db_init(&db->sql, conf, &engine, &pg_dialect);
 	if (!r) {

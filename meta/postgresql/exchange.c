@@ -22,7 +22,7 @@ static const char *stmt_name(int id)
 		[PG_ROLLBACK - PG_BEGIN] = "rollback",
 		[PG_XID - PG_BEGIN] = "transaction id",
 		[PG_STATUS - PG_BEGIN] = "transaction status",
-		[PG_EXISTS - PG_BEGIN] = "table list",
+		[PG_HAS_INDEX - PG_BEGIN] = "index list",
 		[PG_COLUMNS - PG_BEGIN] = "column list",
 		[PG_CREATE - PG_BEGIN] = "create",
 		[PG_CREATE_DIR - PG_BEGIN] = "create directory",

@@ -27,7 +27,7 @@ enum pg_stmt_id {
 	PG_ROLLBACK,
 	PG_XID,
 	PG_STATUS,
-	PG_EXISTS,
+	PG_HAS_INDEX,
 	PG_COLUMNS,
 	PG_OWN_FIRST, /* of the operations in one statement (ops.c) */
 	PG_CREATE = PG_OWN_FIRST,
@@ -92,13 +92,8 @@ struct pg_db {
 	struct sql_db sql;	   /* first */
 	char **keywords, **values; /* for PQconnectdbParams, NULL at the end */
 	size_t n_values;
-	char *schema;	     /* NULL: what the server takes */
-	char *bare_prefix;   /* with a schema: of table names alone; sql.prefix has both */
+	char *schema;	     /* NULL: what the server takes; else part of sql.prefix */
 	atomic_bool unnamed; /* a pooler forgets named statements */
-	struct {
-		pthread_mutex_t lock;
-		uint32_t *have; /* per table of schema.c: one bit per column; NULL: not read */
-	} columns;
 	struct pg_hints hints;
 };
 
@@ -141,10 +136,11 @@ int pg_rollback(struct sql_conn *c);
 int pg_resolve(struct sql_conn *c, uint64_t txn);
 
 /* ---- schema.c ---- */
-int pg_check_schema(struct sql_conn *c);
-int pg_create_schema(struct sql_conn *c);
-int pg_drop_schema(struct sql_conn *c);
-bool pg_has_column(struct sql_conn *c, const char *table, const char *column);
+int pg_each_column(struct sql_conn *c, sql_column_fn see, void *arg);
+int pg_has_index(struct sql_conn *c, const char *table, const char *name);
+void pg_put_type(FILE *f, const struct sql_column *col);
+int pg_run_ddl(struct sql_conn *c, const char *text);
+int pg_begin_ddl(struct sql_conn *c);
 
 /* ---- dialect.c ---- */
 extern const struct sql_dialect pg_dialect;

@@ -47,8 +47,6 @@ int sql_op_trim_changelog(CFS_ENG, CFS_CTX, int64_t before_s, int64_t max_lines)
 int sql_op_put_record(CFS_ENG, CFS_CTX, const char *key, const void *value, size_t len, bool fresh);
 int sql_op_drop_record(CFS_ENG, CFS_CTX, const char *key);
 int sql_op_each_record(CFS_ENG, CFS_CTX, const char *prefix, cfs_record_fn fn, void *arg);
-/* With the volume; in its transaction. */
-int sql_destroy_records(struct sql_conn *c);
 
 /* Adds to a counter that may not exist. */
 int sql_add_counter(struct sql_conn *c, const char *name, int64_t n, int64_t *ret_old);

@@ -125,6 +125,7 @@ int sql_db_init(struct sql_db *db, const struct cfs_engine_conf *conf,
 	pthread_mutex_init(&db->write_lock, &spin);
 	pthread_mutexattr_destroy(&spin);
 	pthread_mutex_init(&db->pool.lock, NULL);
+	pthread_mutex_init(&db->columns.lock, NULL);
 	cfs_cond_init(&db->pool.returned);
 	r = read_options(db, conf->url);
 	return r ? r : make_prefix(conf->url, &db->prefix);
@@ -143,6 +144,9 @@ void sql_db_deinit(struct sql_db *db)
 	pthread_cond_destroy(&db->pool.returned);
 	pthread_mutex_destroy(&db->pool.lock);
 	pthread_mutex_destroy(&db->write_lock);
+	pthread_mutex_destroy(&db->columns.lock);
+	free(db->columns.have);
+	free(db->bare_prefix);
 	free(db->prefix);
 	free(db->where);
 }

@@ -9,8 +9,7 @@ static bool has_table(struct sql_conn *c)
 {
 	struct sql_db *db = c->db;
 
-	if (!atomic_load(&db->has_records) &&
-	    sql_dialect(c)->has_column(c, "cachefs_record", "name"))
+	if (!atomic_load(&db->has_records) && sql_has_column(c, "cachefs_record", "name"))
 		atomic_store(&db->has_records, true);
 	return atomic_load(&db->has_records);
 }
@@ -24,7 +23,7 @@ struct record {
 
 static int make_table(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	return has_table(c) ? 0 : sql_exec(c, SQL_make_records, "");
+	return has_table(c) ? 0 : sql_create_table(c, &sql_record_table);
 }
 
 static int put_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
@@ -110,12 +109,4 @@ int sql_op_each_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const ch
 	struct listing a = {.prefix = prefix, .fn = fn, .arg = arg};
 
 	return sql_read(sql_db(e), ctx, CFS_META_OP_other, each_record, &a);
-}
-
-int sql_destroy_records(struct sql_conn *c)
-{
-	int r = has_table(c) ? sql_exec(c, SQL_unmake_records, "") : 0;
-
-	atomic_store(&c->db->has_records, false);
-	return r < 0 ? r : 0;
 }

@@ -38,9 +38,7 @@ static int has_row(struct sql_conn *c, enum sql_stmt_id id, cfs_ino_t ino)
 
 static int has_detached(struct sql_conn *c, cfs_ino_t ino)
 {
-	return sql_dialect(c)->has_column(c, "detached_node", "inode")
-		       ? has_row(c, SQL_is_detached, ino)
-		       : 0;
+	return sql_has_column(c, "detached_node", "inode") ? has_row(c, SQL_is_detached, ino) : 0;
 }
 
 static int read_names(struct sql_conn *c, struct check *a)

@@ -65,7 +65,7 @@ static void put_node_columns(struct sql_conn *c, FILE *f, char alias)
 	for (unsigned i = 0; i < SQL_NODE_COLUMNS; i++) {
 		if (i)
 			fputc(',', f);
-		if (sql_dialect(c)->has_column(c, "node", node_columns[i]))
+		if (sql_has_column(c, "node", node_columns[i]))
 			fprintf(f, "%c.%s", alias, node_columns[i]);
 		else
 			fputc('0', f);

@@ -222,7 +222,7 @@ static int scan(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	int64_t n = 0;
 	int r;
 
-	if (!sql_dialect(c)->has_column(c, s->table, s->column)) {
+	if (!sql_has_column(c, s->table, s->column)) {
 		a->at_end = true;
 		return 0;
 	}

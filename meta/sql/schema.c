@@ -75,3 +75,8 @@ const struct sql_table sql_tables[] = {
 	{"change_log", {I64("id", AUTO), TEXT("entry")}},
 	{NULL},
 };
+
+const struct sql_table sql_record_table = {
+	"cachefs_record",
+	{BLOB("name", .size = 255, KEY), BLOB("value")},
+};

@@ -15,7 +15,7 @@ static int get_setting(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	size_t len;
 	int r;
 
-	if (!sql_dialect(c)->has_column(c, "setting", "value"))
+	if (!sql_has_column(c, "setting", "value"))
 		return -ENODATA;
 	r = sql_row(c, SQL_get_setting, "");
 	if (r <= 0)
@@ -104,7 +104,7 @@ static int create(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	free(old);
 	if (r != -ENODATA)
 		return r ? r : -EEXIST;
-	r = sql_dialect(c)->create_schema(c);
+	r = sql_create_schema(c);
 	if (!r)
 		r = put_counters(c);
 	if (!r)
@@ -135,12 +135,12 @@ int sql_op_create(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *s
 
 static int check_schema(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	return sql_dialect(c)->check_schema(c);
+	return sql_check_schema(c);
 }
 
 static int upgrade(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	return sql_dialect(c)->create_schema(c);
+	return sql_create_schema(c);
 }
 
 int sql_op_upgrade(struct cfs_engine *e, const struct cfs_ctx *ctx)
@@ -157,9 +157,10 @@ int sql_op_upgrade(struct cfs_engine *e, const struct cfs_ctx *ctx)
 
 static int destroy(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	int r = sql_destroy_records(c);
+	int r = sql_drop_schema(c);
 
-	return r ? r : sql_dialect(c)->drop_schema(c);
+	atomic_store(&c->db->has_records, false);
+	return r;
 }
 
 int sql_op_destroy(struct cfs_engine *e, const struct cfs_ctx *ctx)

@@ -37,12 +37,18 @@ struct sql_db {
 	bool read_only;
 	bool missing;	     /* format is about to make the database */
 	uint64_t timeout_ms; /* of work without a context */
-	char *prefix;	     /* of table names: "jfs_" */
-	char *where;	     /* the database in messages, without secrets */
+	char *prefix;	     /* of table names in statements: "jfs_" */
+	char *bare_prefix; /* as the catalogue has it, where a schema is part of prefix; or NULL */
+	char *where;	   /* the database in messages, without secrets */
 	_Atomic uint64_t commits;
 	atomic_uint epoch;
 	atomic_bool away;	 /* the last attempt to connect failed */
 	atomic_bool has_records; /* the table of records.c exists */
+
+	struct {
+		pthread_mutex_t lock; /* a leaf */
+		uint32_t *have;	      /* bits of the columns that are there, by table; or NULL */
+	} columns;
 
 	pthread_mutex_t write_lock;
 	struct sql_conn *writer; /* under write_lock; connected at first use */
@@ -116,7 +122,27 @@ struct sql_table {
 	struct sql_index indexes[3];		    /* ends with name NULL */
 };
 
-extern const struct sql_table sql_tables[]; /* ends with name NULL */
+extern const struct sql_table sql_tables[];	/* ends with name NULL */
+extern const struct sql_table sql_record_table; /* made when first needed: records.c */
+
+/* ddl.c */
+/*
+ * Table name without prefix. Where there is no answer the column is taken to be there, and the
+ * operation is tried again.
+ */
+bool sql_has_column(struct sql_conn *c, const char *table, const char *column);
+/* 1: something of the list is missing, 0, or negative. */
+int sql_check_schema(struct sql_conn *c);
+/* Missing tables, indexes, columns; in the current transaction where the database can. */
+int sql_create_schema(struct sql_conn *c);
+/* Every table of the list, and cachefs's own. */
+int sql_drop_schema(struct sql_conn *c);
+int sql_create_table(struct sql_conn *c, const struct sql_table *t);
+
+static inline const char *sql_bare_prefix(const struct sql_db *db)
+{
+	return db->bare_prefix ? db->bare_prefix : db->prefix;
+}
 
 static inline const struct sql_dialect *sql_dialect(const struct sql_conn *c)
 {

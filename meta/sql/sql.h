@@ -15,10 +15,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "meta/engine.h"
 #include "meta/rules.h"
 
+struct sql_column;
+typedef void (*sql_column_fn)(void *arg, const char *table, const char *column);
 struct sql_db;	 /* pool of connections to one database; the engine */
 struct sql_conn; /* one connection, used by one thread at a time */
 
@@ -158,14 +161,19 @@ struct sql_dialect {
 	int64_t (*insert_id)(struct sql_conn *c, enum sql_stmt_id id);
 	/* Makes the database itself, empty. NULL: it must exist. */
 	int (*create_database)(struct sql_db *db);
-	/* 1: something of the list in schema.c is missing, 0, or negative. */
-	int (*check_schema)(struct sql_conn *c);
-	/* Creates missing tables, indexes, columns, in the current transaction. */
-	int (*create_schema)(struct sql_conn *c);
-	/* Drops every table of the list. */
-	int (*drop_schema)(struct sql_conn *c);
-	/* Table name without prefix. */
+	/* What ddl.c asks for, to find and make tables. Table names without prefix. */
 	bool (*has_column)(struct sql_conn *c, const char *table, const char *column);
+	/* Without has_column: every column of every table with the prefix. */
+	int (*each_column)(struct sql_conn *c, sql_column_fn see, void *arg);
+	int (*has_index)(struct sql_conn *c, const char *table, const char *name); /* 1, 0, errno */
+	void (*put_type)(FILE *f, const struct sql_column *col);
+	const char *auto_id; /* behind the column; NULL: the type says it */
+	/* Behind the column that is all of the key; NULL: the key follows the columns. */
+	const char *(*only_key)(const struct sql_column *col);
+	void (*put_table_options)(struct sql_conn *c, FILE *f); /* behind the columns; or NULL */
+	int (*run)(struct sql_conn *c, const char *text);	/* one statement without result */
+	/* Around the statements that make tables, and behind those that drop them; or NULL. */
+	int (*begin_ddl)(struct sql_conn *c), (*end_ddl)(struct sql_conn *c);
 	int (*sync)(struct sql_db *db, const struct cfs_ctx *ctx); /* NULL: commits are durable */
 	bool counts_round_trips;				   /* the dialect does it itself */
 	bool single_writer; /* one write connection, guarded by a mutex with deadline (SQLite) */

@@ -386,10 +386,11 @@ const struct sql_dialect sql_sqlite = {
 	.insert_id = sqlite_insert_id,
 	.col_int = sqlite_col_int,
 	.col_bytes = sqlite_col_bytes,
-	.check_schema = sqlite_check_schema,
-	.create_schema = sqlite_create_schema,
-	.drop_schema = sqlite_drop_schema,
+	.put_type = sqlite_put_type,
+	.only_key = sqlite_only_key,
 	.has_column = sqlite_has_column,
+	.has_index = sqlite_has_index,
+	.run = sqlite_run_ddl,
 	.sync = sqlite_sync,
 };
 

@@ -261,9 +261,6 @@ SQL(load_acl, "INSERT INTO {acl}(id,owner,`group`,mask,other,named_users,named_g
 SQL(load_acl_end, "SELECT MAX(id) FROM {acl}")
 
 /* -- records of cachefs's own -- */
-SQL(make_records, "CREATE TABLE IF NOT EXISTS {cachefs_record}(name BLOB NOT NULL PRIMARY KEY,"
-		  "value BLOB NOT NULL)")
-SQL(unmake_records, "DROP TABLE IF EXISTS {cachefs_record}")
 SQL(new_record, "INSERT INTO {cachefs_record}(name,value) VALUES(?,?)")
 SQL(set_record, "UPDATE {cachefs_record} SET value=? WHERE name=?")
 SQL(drop_record, "DELETE FROM {cachefs_record} WHERE name=?")

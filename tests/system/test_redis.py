@@ -482,7 +482,7 @@ def test_eviction_policy(ws):
 
 def test_options_without_effect_are_named(ws, db, volume):
     volume.url = db.url + "?route-read=replica&client-cache&read_timeout=10s&max-open-conns=2"
-    r = volume.command("status", volume.url)
+    r = ws.run("cachefs", "status", volume.url)
     ignored = [line.split("option=")[1] for line in r.stderr.splitlines() if "option=" in line]
     assert ignored == ["route-read", "client-cache"], r.stderr
 

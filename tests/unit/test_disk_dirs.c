@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Directories of the disk cache that come, fail and go. When these fail a mount stops because a
+ * cache disk does.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "disk_fixture.h"
+
+static void reopen(void)
+{
+	close_disk();
+	open_disk();
+}
+
+static void several_directories(void **state)
+{
+	static char list[256];
+	char second[160];
+	unsigned first = 0, k;
+
+	snprintf(list, sizeof(list), "%s/d*/cache:%s/d1/cache", top, top);
+	for (k = 1; k <= 2; k++) {
+		snprintf(second, sizeof(second), "%s/d%u", top, k);
+		assert_int_equal(mkdir(second, 0700), 0);
+	}
+	disk_conf.dirs = list;
+	open_disk();
+	assert_int_equal(stats().disk_dirs, 2);
+	snprintf(cache, sizeof(cache), "%s/d1/cache", top);
+	for (k = 0; k < 200; k++) {
+		struct cfs_block b = {.slice = 500 + k, .len = 100};
+
+		store_block(&b);
+		first += file_exists(&b);
+		assert_int_equal(get(&b, 0, b.len), b.len);
+	}
+	assert_in_range(first, 50, 150);
+	/* The same places after a restart, found by a client that has not scanned yet. */
+	reopen();
+	for (k = 0; k < 200; k++) {
+		struct cfs_block b = {.slice = 500 + k, .len = 100};
+
+		assert_int_equal(get(&b, 0, b.len), b.len);
+	}
+	/* One goes away: its blocks are misses, then kept by the other. */
+	remove_cache();
+	WAIT_FOR(stats().disk_dir_failures >= 1);
+	for (k = 0; k < 200; k++) {
+		struct cfs_block b = {.slice = 500 + k, .len = 100};
+
+		put_object(&b);
+		assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
+	}
+	close_disk();
+}
+
+static void bad_settings(void **state)
+{
+	static const char *const bad[] = {"relative", "", ":", "/x:y"};
+	struct cfs_disk *d;
+	char err[256];
+	size_t i;
+
+	assert_int_equal(cfs_pool_create(8 * MIB, &pool), 0);
+	disk_conf.pool = pool;
+	for (i = 0; i < CFS_ARRAY_SIZE(bad); i++) {
+		err[0] = '\0';
+		disk_conf.dirs = bad[i];
+		assert_true(cfs_disk_create(&disk_conf, &d, err) < 0);
+		assert_true(err[0]);
+	}
+	disk_conf.dirs = "/nonexistent*/x";
+	assert_int_equal(cfs_disk_create(&disk_conf, &d, err), -ENOENT);
+	disk_conf.dirs = cache;
+	disk_conf.mode = 07777;
+	assert_int_equal(cfs_disk_create(&disk_conf, &d, err), -EINVAL);
+	cfs_pool_destroy(pool);
+}
+
+/* A removed tree is noticed, reads go on, and the cache begins again where it was. */
+static void removed_directory(void **state)
+{
+	struct cfs_block b = {.slice = 600, .len = BLOCK}, c = {.slice = 601, .len = 5000};
+	char raw[256];
+
+	open_disk();
+	put_object(&b);
+	store_block(&b);
+	assert_int_equal(get(&b, 0, 100), 100);
+	remove_cache();
+	assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
+	WAIT_FOR(stats().disk_dir_failures == 1);
+	WAIT_FOR(stats().disk_dirs_bad == 0);
+	assert_int_equal(stats().disk_bytes, 0);
+	store_block(&c);
+	assert_int_equal(get(&c, 0, c.len), c.len);
+
+	/* Only what is in it: no failure at all. */
+	snprintf(raw, sizeof(raw), "%s/" UUID "/raw", cache);
+	remove_tree(raw);
+	WAIT_FOR(get(&c, 0, c.len) == -ENOENT);
+	store_block(&c);
+	assert_int_equal(get(&c, 0, c.len), c.len);
+	assert_int_equal(stats().disk_dir_failures, 1);
+	close_disk();
+}
+
+/* A directory that cannot be used at start is used once it can be. */
+static void directory_that_comes_late(void **state)
+{
+	struct cfs_block b = {.slice = 610, .len = 5000};
+
+	touch(cache, 5, 0);
+	open_disk();
+	assert_int_equal(stats().disk_dirs_bad, 1);
+	put_object(&b);
+	assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
+	cfs_store_forget(store, &b);
+	assert_int_equal(unlink(cache), 0);
+	WAIT_FOR(stats().disk_dirs_bad == 0);
+	store_block(&b);
+	assert_int_equal(get(&b, 0, b.len), b.len);
+	close_disk();
+}
+
+/* Remounted read-only: what is there is served, nothing more comes, and later it does again. */
+static void read_only_file_system(void **state)
+{
+	struct cfs_block b = {.slice = 800, .len = BLOCK}, c = {.slice = 801, .len = BLOCK};
+
+	mount_tmpfs("size=64m");
+	open_disk();
+	store_block(&b);
+	assert_int_equal(mount(NULL, cache, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
+	put_object(&c);
+	assert_int_equal(read_range(&c, 0, c.len, soon()), 0);
+	WAIT_FOR(stats().disk_dirs_bad == 1);
+	assert_int_equal(get(&b, 0, b.len), b.len);
+	assert_int_equal(stats().disk_dir_failures, 1);
+	assert_int_equal(mount(NULL, cache, NULL, MS_REMOUNT, NULL), 0);
+	WAIT_FOR(stats().disk_dirs_bad == 0);
+	store_block(&c);
+	close_disk();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		DISK_TEST(several_directories),	  DISK_TEST(bad_settings),
+		DISK_TEST(removed_directory),	  DISK_TEST(directory_that_comes_late),
+		DISK_TEST(read_only_file_system),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

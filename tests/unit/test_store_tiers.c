@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Caches between memory and the objects. When these fail a cache that lies, lacks a block or hangs
+ * costs its readers more than a moment.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "store_fixture.h"
+
+struct test_tier {
+	struct cfs_block has; /* len 0: nothing */
+	_Atomic int gets, offers, forgets;
+	bool lies; /* delivers too little */
+	bool waits;
+	int hold; /* so many next gets that may wait hang until let go */
+	_Atomic int lates;
+};
+
+static ssize_t tier_get(void *arg, const struct cfs_block *b, uint32_t off, const struct iovec *dst,
+			int n_dst, bool nowait, cfs_deadline_t deadline)
+{
+	struct test_tier *t = arg;
+	ssize_t n = 0;
+	size_t j;
+	int i;
+
+	if (nowait && t->waits)
+		return -EAGAIN;
+	t->gets++;
+	if (!nowait)
+		pass_gate(&t->hold);
+	if (memcmp(b, &t->has, sizeof(*b)) != 0)
+		return -ENOENT;
+	for (i = 0; i < n_dst; i++) {
+		for (j = 0; j < dst[i].iov_len; j++)
+			((uint8_t *)dst[i].iov_base)[j] = byte_at(b, off + (uint32_t)n++);
+	}
+	return t->lies ? n - 1 : n;
+}
+
+static void tier_offer(void *arg, const struct cfs_block *b, const struct cfs_segs *data)
+{
+	struct test_tier *t = arg;
+
+	assert_true(range_is_right(data, b, 0, b->len));
+	t->offers++;
+}
+
+static void tier_forget(void *arg, const struct cfs_block *b)
+{
+	struct test_tier *t = arg;
+
+	t->forgets++;
+}
+
+static const struct cfs_tier_ops tier_ops = {
+	.name = "test",
+	.get = tier_get,
+	.offer = tier_offer,
+	.forget = tier_forget,
+};
+
+/* The nearest tier that has a block delivers it, and the nearer ones are offered it. */
+static void tiers(void **state)
+{
+	struct cfs_block b = {.slice = 26, .len = 5 * PAGE}, c = {.slice = 27, .len = 5 * PAGE};
+	struct test_tier near = {.waits = true}, far = {.has = b};
+
+	start_store((struct setting){0});
+	assert_int_equal(cfs_store_add_tier(store, &tier_ops, &near), 0);
+	assert_int_equal(cfs_store_add_tier(store, &tier_ops, &far), 0);
+	assert_int_equal(read_range(&b, 0, PAGE, soon()), 0);
+	assert_int_equal(near.gets, 1);
+	assert_int_equal(near.offers, 0);
+	cfs_store_forget(store, &b);
+	assert_int_equal(near.forgets + far.forgets, 2);
+	assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
+	assert_int_equal(near.gets, 2);
+	assert_int_equal(far.gets, 2);
+	assert_int_equal(faulty.gets, 0);
+
+	put_object(&c);
+	assert_int_equal(read_range(&c, 0, c.len, soon()), 0);
+	assert_int_equal(faulty.gets, 1);
+	assert_int_equal(far.gets, 3);
+
+	/* A tier that fails is passed over. */
+	far.lies = true;
+	cfs_store_forget(store, &b);
+	put_object(&b);
+	assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
+	assert_int_equal(faulty.gets, 2);
+	stop_store();
+	assert_int_equal(near.offers, 3);
+	assert_int_equal(far.offers, 2);
+}
+
+static void tier_late(void *arg, const struct cfs_block *b)
+{
+	struct test_tier *t = arg;
+
+	t->lates++;
+	hold(&t->hold, 0);
+}
+
+/* A cache that hangs with every worker in it costs its readers a moment, not an error. */
+static void hanging_tier(void **state)
+{
+	enum { N = 8 };
+	static const struct cfs_tier_ops ops = {
+		.name = "test",
+		.local = true,
+		.get = tier_get,
+		.late = tier_late,
+	};
+	struct test_tier tier = {.waits = true};
+	struct reader readers[N];
+	pthread_t threads[N];
+	unsigned i;
+
+	start_store((struct setting){.tier_timeout_ms = 100});
+	assert_int_equal(cfs_store_add_tier(store, &ops, &tier), 0);
+	hold(&tier.hold, N);
+	for (i = 0; i < N; i++) {
+		/* Small reads and large ones; the workers are 4. */
+		readers[i] = (struct reader){
+			.b = {.slice = 40 + i, .len = 2 * PAGE},
+			.len = i % 2 ? 4096 : 2 * PAGE,
+			.deadline = soon(),
+		};
+		put_object(&readers[i].b);
+	}
+	start_readers(readers, threads, N);
+	join_readers(threads, N);
+	for (i = 0; i < N; i++)
+		assert_int_equal(readers[i].r, 0);
+	assert_in_range(tier.lates, 1, N);
+	let_go();
+	stop_store();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(tiers),
+		cmocka_unit_test(hanging_tier),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

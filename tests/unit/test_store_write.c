@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Storing and removing blocks. When these fail an upload that failed counts as stored, what was
+ * written cannot be read, or a writer waits for ever.
+ */
+#include <errno.h>
+
+#include "store_fixture.h"
+
+struct outcome {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	int calls, err;
+};
+
+static struct outcome new_outcome(void)
+{
+	struct outcome o = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+	cfs_cond_init(&o.changed);
+	return o;
+}
+
+static void put_done(void *arg, int err)
+{
+	struct outcome *o = arg;
+
+	pthread_mutex_lock(&o->lock);
+	o->calls++;
+	o->err = err;
+	pthread_cond_signal(&o->changed);
+	pthread_mutex_unlock(&o->lock);
+}
+
+static int wait_outcome(struct outcome *o)
+{
+	cfs_deadline_t deadline = soon();
+	int r = 0;
+
+	pthread_mutex_lock(&o->lock);
+	while (!o->calls && r == 0)
+		r = cfs_cond_wait(&o->changed, &o->lock, deadline);
+	r = o->calls == 1 ? o->err : -ENOTRECOVERABLE;
+	pthread_mutex_unlock(&o->lock);
+	return r;
+}
+
+static void put_is_visible_before_its_upload_ends(void **state)
+{
+	struct cfs_block b = {.slice = 10, .len = 5 * PAGE + 100};
+	struct outcome o = new_outcome();
+	struct cfs_segs data;
+	uint32_t piece;
+
+	/* Pages as blocks want them, smaller ones, and ones across the borders. */
+	for (piece = PAGE; piece > 1000; piece = piece * 3 / 5) {
+		start_store((struct setting){.budget = 128 * MIB});
+		o.calls = 0;
+		fill(&b, piece, &data);
+		hold(&faulty.hold_puts, 1);
+		assert_int_equal(cfs_store_put(store, &b, &data, put_done, &o, soon()), 0);
+		assert_int_equal(cfs_store_put(store, &b, &data, put_done, &o, soon()), -EBUSY);
+		cfs_segs_release(&data);
+		wait_held(1);
+		assert_int_equal(read_range(&b, 0, b.len, 0), 0);
+		assert_int_equal(read_range(&b, PAGE - 3, PAGE, 0), 0);
+		assert_true(cfs_store_in_memory(store, &b, 0, b.len));
+		assert_false(object_exists(&b));
+		let_go();
+		assert_int_equal(wait_outcome(&o), 0);
+		assert_true(object_exists(&b));
+		assert_int_equal(read_range(&b, 0, b.len, 0), 0);
+		assert_int_equal(faulty.gets, 0);
+		cfs_store_forget(store, &b);
+		assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
+		stop_store();
+	}
+}
+
+/* A small file costs what it holds, not the page it was written in. */
+static void small_blocks_are_small(void **state)
+{
+	struct cfs_block a = {.slice = 11, .len = 100}, b = {.slice = 12, .len = 20000};
+	struct cfs_block c = {.slice = 13, .len = PAGE + 1};
+	struct cfs_segs data;
+
+	start_store((struct setting){0});
+	fill(&a, PAGE, &data);
+	assert_int_equal(cfs_store_put_sync(store, &a, &data, soon()), 0);
+	cfs_segs_release(&data);
+	assert_int_equal(stats().memory_bytes, CFS_PAGE_SMALL);
+	put_object(&b);
+	assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
+	assert_int_equal(stats().memory_bytes, CFS_PAGE_SMALL + CFS_PAGE_MEDIUM);
+	fill(&c, PAGE, &data);
+	assert_int_equal(cfs_store_put_sync(store, &c, &data, soon()), 0);
+	cfs_segs_release(&data);
+	assert_int_equal(stats().memory_bytes, 2 * CFS_PAGE_SMALL + CFS_PAGE_MEDIUM + PAGE);
+	assert_int_equal(read_range(&a, 0, a.len, 0), 0);
+	assert_int_equal(read_range(&c, 0, c.len, 0), 0);
+	stop_store();
+}
+
+static void failed_put_is_reported_once(void **state)
+{
+	struct cfs_block b = {.slice = 14, .len = BLOCK};
+	struct outcome o = new_outcome();
+	struct cfs_segs data;
+
+	start_store((struct setting){0});
+	fill(&b, PAGE, &data);
+	faulty.put_error = -ENOSPC;
+	assert_int_equal(cfs_store_put(store, &b, &data, put_done, &o, soon()), 0);
+	assert_int_equal(wait_outcome(&o), -ENOSPC);
+	assert_int_equal(stats().put_errors, 1);
+	assert_int_equal(read_range(&b, 0, b.len, soon()), -ENOENT);
+	assert_int_equal(cfs_store_put_sync(store, &b, &data, soon()), -ENOSPC);
+	faulty.put_error = 0;
+	assert_int_equal(cfs_store_put_sync(store, &b, &data, soon()), 0);
+	cfs_segs_release(&data);
+	assert_int_equal(read_range(&b, 0, b.len, 0), 0);
+	stop_store();
+	assert_int_equal(o.calls, 1);
+}
+
+/* A hanging object store fails its uploads in time, those in the queue behind them too. */
+static void stuck_puts_are_reported(void **state)
+{
+	struct cfs_block b[3] = {
+		{.slice = 15, .len = PAGE}, {.slice = 16, .len = PAGE}, {.slice = 17, .len = PAGE}};
+	struct outcome o[3] = {new_outcome(), new_outcome(), new_outcome()};
+	struct cfs_segs data;
+	int i;
+
+	start_store((struct setting){.put_timeout_ms = 100, .uploads = 2});
+	hold(&faulty.hold_puts, 2);
+	for (i = 0; i < 3; i++) {
+		fill(&b[i], PAGE, &data);
+		assert_int_equal(
+			cfs_store_put(store, &b[i], &data, put_done, &o[i], cfs_deadline_in(100)),
+			0);
+		cfs_segs_release(&data);
+	}
+	for (i = 0; i < 3; i++)
+		assert_int_equal(wait_outcome(&o[i]), -ETIMEDOUT);
+	assert_int_equal(read_range(&b[2], 0, 1, soon()), -ENOENT);
+	let_go();
+	stop_store();
+	for (i = 0; i < 3; i++)
+		assert_int_equal(o[i].calls, 1);
+}
+
+/* Waiting for room in the upload queue ends at the caller's deadline, and leaves nothing behind. */
+static void upload_queue_is_bounded(void **state)
+{
+	enum { FIT = 2 };
+	struct cfs_block b = {.slice = 18, .len = BLOCK};
+	struct outcome o[FIT + 1];
+	struct cfs_segs data;
+	int i;
+
+	/* Half of 16 MiB. */
+	start_store((struct setting){.budget = 16 * MIB});
+	hold(&faulty.hold_puts, 10);
+	for (i = 0; i <= FIT; i++) {
+		b.index = (uint32_t)i;
+		o[i] = new_outcome();
+		fill(&b, PAGE, &data);
+		assert_int_equal(cfs_store_put(store, &b, &data, put_done, &o[i],
+					       cfs_deadline_in(i < FIT ? LONG_MS : 50)),
+				 i < FIT ? 0 : -EIO);
+		cfs_segs_release(&data);
+	}
+	assert_int_equal(read_range(&b, 0, 1, soon()), -ENOENT);
+	let_go();
+	for (i = 0; i < FIT; i++)
+		assert_int_equal(wait_outcome(&o[i]), 0);
+	stop_store();
+	assert_int_equal(o[FIT].calls, 0);
+}
+
+static void remove_slice(void **state)
+{
+	struct cfs_block b = {.slice = 25, .len = BLOCK},
+			 tail = {.slice = 25, .index = 1, .len = 7};
+
+	start_store((struct setting){0});
+	put_object(&b);
+	put_object(&tail);
+	assert_int_equal(read_range(&b, 0, BLOCK, soon()), 0);
+	assert_int_equal(read_range(&tail, 0, 7, soon()), 0);
+	assert_int_equal(cfs_store_remove_slice(store, 25, BLOCK + 7, soon()), 0);
+	assert_false(object_exists(&b) || object_exists(&tail));
+	assert_int_equal(stats().memory_bytes, 0);
+	assert_int_equal(stats().deletes, 2);
+	assert_int_equal(read_range(&b, 0, BLOCK, soon()), -ENOENT);
+	assert_int_equal(cfs_store_remove_slice(store, 25, BLOCK + 7, soon()), 0);
+	stop_store();
+}
+
+static void *run_sync(void *arg)
+{
+	return (void *)(intptr_t)cfs_store_sync(store, soon());
+}
+
+/* An fsync covers the puts before it, even when another one is under way, and gives up in time. */
+static void sync_is_shared(void **state)
+{
+	pthread_t t[READERS];
+	void *r;
+	int i;
+
+	start_store((struct setting){0});
+	hold(&faulty.hold_syncs, 1);
+	assert_int_equal(pthread_create(&t[0], NULL, run_sync, NULL), 0);
+	wait_held(1);
+	assert_int_equal(cfs_store_sync(store, cfs_deadline_in(50)), -EIO);
+	for (i = 1; i < READERS; i++)
+		assert_int_equal(pthread_create(&t[i], NULL, run_sync, NULL), 0);
+	let_go();
+	for (i = 0; i < READERS; i++) {
+		pthread_join(t[i], &r);
+		assert_null(r);
+	}
+	assert_true(faulty.syncs >= 2);
+	faulty.sync_error = -EDQUOT;
+	assert_int_equal(cfs_store_sync(store, soon()), -EDQUOT);
+	faulty.sync_error = 0;
+	assert_int_equal(cfs_store_sync(store, soon()), 0);
+	stop_store();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(put_is_visible_before_its_upload_ends),
+		cmocka_unit_test(small_blocks_are_small),
+		cmocka_unit_test(failed_put_is_reported_once),
+		cmocka_unit_test(stuck_puts_are_reported),
+		cmocka_unit_test(upload_queue_is_bounded),
+		cmocka_unit_test(remove_slice),
+		cmocka_unit_test(sync_is_shared),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -155,6 +155,8 @@ class Server:
         try:
             self.connect(self.admin_database).close()
             return True
+        except ImportError:
+            raise
         except Exception:  # each driver has its own, and any of them means: not yet
             return False
 

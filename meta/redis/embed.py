@@ -6,21 +6,43 @@ The first line of an operation's file says what it needs:
     -- read: attr            answers only
     -- write: attr rules     changes something; its answer is remembered (lib/answer.lua)
 Names are those of files in lib/, put before it in this order. It defines op(arguments...).
+
+A script runs from its first line each time, and each function it comes by costs the server memory:
+only those that are used are taken along.
 """
 import hashlib
 import os
+import re
 import sys
 
 
 def source(path):
-    """Without comments and indentation, which the server would only have to skip."""
-    lines = []
+    """The statements of the file, without comments, and without indentation but in the first
+    column: what the server would only have to skip."""
+    parts = []
     with open(path, encoding="ascii") as f:
         for line in f:
-            line = line.strip()
-            if line and not line.startswith("--"):
-                lines.append(line)
-    return "\n".join(lines) + "\n"
+            text = line.strip()
+            if not text or text.startswith("--"):
+                continue
+            if line[0] in " \t" or text == "end":
+                parts[-1] += text + "\n"
+            else:
+                parts.append(text + "\n")
+    return parts
+
+
+def used(parts):
+    """Without the functions that nothing which is left speaks of."""
+    names = [re.match(r"local function (\w+)", p) for p in parts]
+    words = [set(re.findall(r"\w+", p)) for p in parts]
+    needed = {i for i, name in enumerate(names) if not name or name[1] == "op"}
+    more = True
+    while more:
+        spoken = set().union(*(words[i] for i in needed))
+        more = {i for i, name in enumerate(names) if name and name[1] in spoken} - needed
+        needed |= more
+    return "".join(parts[i] for i in sorted(needed))
 
 
 def compose(path):
@@ -31,10 +53,10 @@ def compose(path):
         sys.exit(f"{path}: the second line must be '-- read: ...' or '-- write: ...'")
     lib = os.path.join(os.path.dirname(path), "lib")
     names = ["base"] + (["log"] if kind == "write" else []) + libs.split()
-    text = "".join(source(os.path.join(lib, n + ".lua")) for n in names) + source(path)
+    parts = [p for n in names for p in source(os.path.join(lib, n + ".lua"))] + source(path)
     if kind == "write":
-        return True, text + source(os.path.join(lib, "answer.lua"))
-    return False, text + "return op(unpack(ARGV))\n"
+        return True, used(parts + source(os.path.join(lib, "answer.lua")))
+    return False, used(parts + ["return op(unpack(ARGV))\n"])
 
 
 def quote(text):

@@ -30,8 +30,22 @@
 	"n.type=2 AND n.flags=? AND n.mode=? AND n.uid=? AND n.gid=? AND "                         \
 	"COALESCE(n.parent,0)=? AND COALESCE(n.access_acl_id,0)=? AND "                            \
 	"COALESCE(n.default_acl_id,0)=? AND COALESCE(n.tier_id,0)=?"
-#define DIR_ROW	      "n.nlink,n.atime,n.mtime,n.ctime,n.atimensec,n.mtimensec,n.ctimensec"
-#define COMMIT_IF_ROW "IF FOUND_ROWS()<>1 THEN " GIVE_UP "END IF; COMMIT;"
+/*
+ * The end of a change in a directory, which has to be there as expected. What is selected goes out
+ * with the end of the block: a row before COMMIT would wake the client up twice.
+ */
+#define DIR_VARIABLES "p_d1,p_d2,p_d3,p_d4,p_d5,p_d6,p_d7"
+#define DECLARE_DIR   "DECLARE " DIR_VARIABLES " BIGINT; "
+#define IF_DIR_IS(lock)                                                                            \
+	"SELECT n.nlink,n.atime,n.mtime,n.ctime,n.atimensec,n.mtimensec,n.ctimensec "              \
+	"INTO " DIR_VARIABLES " FROM {node} n WHERE " DIR_IS lock "; "                             \
+	"IF p_d1 IS NULL THEN " GIVE_UP "END IF; "
+#define KEPT		 " LOCK IN SHARE MODE"
+#define COMMIT_DIR(more) "COMMIT; SELECT " DIR_VARIABLES more ";" END_BLOCK
+/* As many as {NODE} has columns. */
+#define NODE_VARIABLES                                                                             \
+	"p_n1,p_n2,p_n3,p_n4,p_n5,p_n6,p_n7,p_n8,p_n9,p_n10,p_n11,p_n12,p_n13,p_n14,p_n15,p_n16,"  \
+	"p_n17,p_n18"
 /* What the fate of an inode was decided by: 7 parameters. */
 #define VICTIM_IS "inode=p_ino AND type=p_type AND " STILL
 #define STILL                                                                                      \
@@ -46,7 +60,7 @@
 	"END IF; "
 #endif
 
-FUSED(mknod, BLOCK "DECLARE p_dir BIGINT DEFAULT ?; DECLARE p_ino BIGINT DEFAULT ?; "
+FUSED(mknod, BLOCK "DECLARE p_dir BIGINT DEFAULT ?; DECLARE p_ino BIGINT DEFAULT ?; " DECLARE_DIR
 		   "START TRANSACTION; "
 		   "INSERT INTO {edge}(parent,name,inode,type) VALUES(p_dir,?,p_ino,?); "
 		   "INSERT INTO {node}(inode,type,flags,mode,uid,gid,atime,mtime,ctime,atimensec,"
@@ -54,22 +68,19 @@ FUSED(mknod, BLOCK "DECLARE p_dir BIGINT DEFAULT ?; DECLARE p_ino BIGINT DEFAULT
 		   "tier_id) VALUES(p_ino,?,?,?,?,?,?,?,?,?,?,?,?,?,?,p_dir,?,?,?); "
 		   "IF ? THEN INSERT INTO {symlink}(inode,target) VALUES(p_ino,?); END IF; "
 		   "IF ? THEN INSERT INTO {dir_stats}(inode,data_length,used_space,used_inodes) "
-		   "VALUES(p_ino,0,0,0); END IF; " TOUCH "SELECT " DIR_ROW
-		   " FROM {node} n WHERE " DIR_IS " LOCK IN SHARE MODE; " COMMIT_IF_ROW END_BLOCK)
+		   "VALUES(p_ino,0,0,0); END IF; " TOUCH IF_DIR_IS(KEPT) COMMIT_DIR(""))
 
 /* To the trash: the name moves there. */
 FUSED(trash, BLOCK "DECLARE p_dir BIGINT DEFAULT ?; DECLARE p_ino BIGINT DEFAULT ?; "
-		   "DECLARE p_type INT DEFAULT ?; "
-		   "START TRANSACTION; "
+		   "DECLARE p_type INT DEFAULT ?; " DECLARE_DIR "START TRANSACTION; "
 		   "UPDATE {node} SET parent=?,ctime=?,ctimensec=? WHERE " VICTIM_IS "; " MUST EMPTY
 		   "UPDATE {edge} SET parent=?,name=? WHERE parent=p_dir AND name=? AND "
-		   "inode=p_ino; " MUST TOUCH "SELECT " DIR_ROW " FROM {node} n WHERE " DIR_IS
-		   "; " COMMIT_IF_ROW END_BLOCK)
+		   "inode=p_ino; " MUST TOUCH IF_DIR_IS("") COMMIT_DIR(""))
 
 /* For good, of an inode with one name that is not open. The last column: it has left chunks. */
 FUSED(remove,
       BLOCK "DECLARE p_dir BIGINT DEFAULT ?; DECLARE p_ino BIGINT DEFAULT ?; "
-	    "DECLARE p_type INT DEFAULT ?; DECLARE p_left INT DEFAULT 0; "
+	    "DECLARE p_type INT DEFAULT ?; DECLARE p_left INT DEFAULT 0; " DECLARE_DIR
 	    "START TRANSACTION; "
 	    "DELETE FROM {node} WHERE " VICTIM_IS "; " MUST EMPTY
 	    "DELETE FROM {edge} WHERE parent=p_dir AND name=? AND inode=p_ino; " MUST
@@ -77,8 +88,7 @@ FUSED(remove,
 	    "IF p_type=3 THEN DELETE FROM {symlink} WHERE inode=p_ino; "
 	    "ELSEIF p_type=1 AND EXISTS(SELECT 1 FROM {chunk} WHERE inode=p_ino) THEN "
 	    "SET p_left=1; INSERT IGNORE INTO {delfile}(inode,length,expire) VALUES(p_ino,?,?); "
-	    "END IF; " TOUCH "SELECT " DIR_ROW ",p_left FROM {node} n WHERE " DIR_IS
-	    "; " COMMIT_IF_ROW END_BLOCK)
+	    "END IF; " TOUCH IF_DIR_IS("") COMMIT_DIR(",p_left"))
 
 /*
  * Not of a file with several names that grows: which directories it grows in must not change
@@ -87,6 +97,7 @@ FUSED(remove,
 FUSED(write, BLOCK "DECLARE p_ino BIGINT DEFAULT ?; DECLARE p_indx INT DEFAULT ?; "
 		   "DECLARE p_id BIGINT DEFAULT ?; DECLARE p_end BIGINT DEFAULT ?; "
 		   "DECLARE p_old BIGINT; DECLARE p_dir BIGINT; "
+		   "DECLARE " NODE_VARIABLES ",p_list BIGINT; "
 		   "START TRANSACTION; "
 		   "SELECT length,COALESCE(parent,0) INTO p_old,p_dir FROM {node} "
 		   "WHERE inode=p_ino AND type=1 FOR UPDATE; "
@@ -97,57 +108,54 @@ FUSED(write, BLOCK "DECLARE p_ino BIGINT DEFAULT ?; DECLARE p_indx INT DEFAULT ?
 		   "END IF; "
 		   "UPDATE {node} SET length=GREATEST(length,p_end),mtime=?,mtimensec=?,ctime=?,"
 		   "ctimensec=? WHERE inode=p_ino; "
-		   "SELECT {NODE},p_old,LENGTH(c.slices) FROM {node} n JOIN {chunk} c ON "
-		   "c.inode=n.inode AND c.indx=p_indx WHERE n.inode=p_ino; COMMIT;" END_BLOCK)
+		   "SELECT {NODE},LENGTH(c.slices) INTO " NODE_VARIABLES ",p_list FROM {node} n "
+		   "JOIN {chunk} c ON c.inode=n.inode AND c.indx=p_indx WHERE n.inode=p_ino; "
+		   "COMMIT; SELECT " NODE_VARIABLES ",p_old,p_list;" END_BLOCK)
 
 /* A second name. */
-FUSED(link, BLOCK "DECLARE p_dir BIGINT DEFAULT ?; DECLARE p_ino BIGINT DEFAULT ?; "
-		  "DECLARE p_type INT DEFAULT ?; "
-		  "START TRANSACTION; "
-		  "UPDATE {node} SET nlink=nlink+1,parent=0,ctime=?,ctimensec=? WHERE " VICTIM_IS
-		  "; " MUST
-		  "INSERT INTO {edge}(parent,name,inode,type) VALUES(p_dir,?,p_ino,p_type); " TOUCH
-		  "SELECT " DIR_ROW " FROM {node} n WHERE " DIR_IS
-		  " LOCK IN SHARE MODE; " COMMIT_IF_ROW END_BLOCK)
+FUSED(link, BLOCK
+      "DECLARE p_dir BIGINT DEFAULT ?; DECLARE p_ino BIGINT DEFAULT ?; "
+      "DECLARE p_type INT DEFAULT ?; " DECLARE_DIR "START TRANSACTION; "
+      "UPDATE {node} SET nlink=nlink+1,parent=0,ctime=?,ctimensec=? WHERE " VICTIM_IS "; " MUST
+      "INSERT INTO {edge}(parent,name,inode,type) VALUES(p_dir,?,p_ino,p_type); " TOUCH IF_DIR_IS(
+	      KEPT) COMMIT_DIR(""))
 
 /*
  * p_ino goes from p_src to p_dir, whose name may lead to p_old, of p_type: to the trash, or for
  * good as in remove. The column: it has left chunks.
  */
-FUSED(rename, BLOCK
-      "DECLARE p_src BIGINT DEFAULT ?; DECLARE p_dir BIGINT DEFAULT ?; "
-      "DECLARE p_ino BIGINT DEFAULT ?; DECLARE p_old BIGINT DEFAULT ?; "
-      "DECLARE p_type INT DEFAULT ?; DECLARE p_trash BIGINT DEFAULT ?; "
-      "DECLARE p_from VARBINARY(255) DEFAULT ?; DECLARE p_to VARBINARY(255) DEFAULT ?; "
-      "DECLARE p_us BIGINT DEFAULT ?; DECLARE p_sub INT DEFAULT ?; "
-      "DECLARE p_left INT DEFAULT 0; DECLARE p_x INT; "
-      "START TRANSACTION; "
-      "IF p_old<>0 AND p_old<p_ino THEN "
-      "SELECT 1 INTO p_x FROM {node} WHERE inode=p_old FOR UPDATE; END IF; "
-      "UPDATE {node} SET parent=?,ctime=p_us,ctimensec=p_sub WHERE inode=p_ino AND type=? "
-      "AND " STILL "; " MUST "IF p_old=0 THEN "
-      "UPDATE {edge} SET parent=p_dir,name=p_to WHERE parent=p_src AND name=p_from AND "
-      "inode=p_ino; " MUST "ELSE "
-      "DELETE FROM {edge} WHERE parent=p_src AND name=p_from AND inode=p_ino; " MUST
-      "UPDATE {edge} SET inode=p_ino,type=? WHERE parent=p_dir AND name=p_to AND "
-      "inode=p_old; " MUST "IF p_trash<>0 THEN "
-      "UPDATE {node} SET parent=?,ctime=p_us,ctimensec=p_sub WHERE inode=p_old AND "
-      "type=p_type AND " STILL "; " MUST
-      "INSERT INTO {edge}(parent,name,inode,type) VALUES(p_trash,?,p_old,p_type); "
-      "ELSE "
-      "DELETE FROM {node} WHERE inode=p_old AND type=p_type AND " STILL "; " MUST
-      "DELETE FROM {xattr} WHERE inode=p_old; "
-      "IF p_type=3 THEN DELETE FROM {symlink} WHERE inode=p_old; "
-      "ELSEIF p_type=1 AND EXISTS(SELECT 1 FROM {chunk} WHERE inode=p_old) THEN "
-      "SET p_left=1; INSERT IGNORE INTO {delfile}(inode,length,expire) VALUES(p_old,?,?); "
-      "END IF; END IF; END IF; "
-      "IF ? THEN UPDATE {node} SET mtime=p_us,ctime=p_us,mtimensec=p_sub,ctimensec=p_sub "
-      "WHERE inode=?; END IF; "
-      "IF ? THEN UPDATE {node} SET mtime=p_us,ctime=p_us,mtimensec=p_sub,ctimensec=p_sub "
-      "WHERE inode=?; END IF; "
-      "IF NOT EXISTS(SELECT 1 FROM {node} n WHERE n.inode=p_src AND " DIR_STILL ") THEN " GIVE_UP
-      "END IF; "
-      "SELECT p_left FROM {node} n WHERE " DIR_IS " LOCK IN SHARE MODE; " COMMIT_IF_ROW END_BLOCK)
+FUSED(rename,
+      BLOCK "DECLARE p_src BIGINT DEFAULT ?; DECLARE p_dir BIGINT DEFAULT ?; "
+	    "DECLARE p_ino BIGINT DEFAULT ?; DECLARE p_old BIGINT DEFAULT ?; "
+	    "DECLARE p_type INT DEFAULT ?; DECLARE p_trash BIGINT DEFAULT ?; "
+	    "DECLARE p_from VARBINARY(255) DEFAULT ?; DECLARE p_to VARBINARY(255) DEFAULT ?; "
+	    "DECLARE p_us BIGINT DEFAULT ?; DECLARE p_sub INT DEFAULT ?; "
+	    "DECLARE p_left INT DEFAULT 0; DECLARE p_x INT; " DECLARE_DIR "START TRANSACTION; "
+	    "IF p_old<>0 AND p_old<p_ino THEN "
+	    "SELECT 1 INTO p_x FROM {node} WHERE inode=p_old FOR UPDATE; END IF; "
+	    "UPDATE {node} SET parent=?,ctime=p_us,ctimensec=p_sub WHERE inode=p_ino AND type=? "
+	    "AND " STILL "; " MUST "IF p_old=0 THEN "
+	    "UPDATE {edge} SET parent=p_dir,name=p_to WHERE parent=p_src AND name=p_from AND "
+	    "inode=p_ino; " MUST "ELSE "
+	    "DELETE FROM {edge} WHERE parent=p_src AND name=p_from AND inode=p_ino; " MUST
+	    "UPDATE {edge} SET inode=p_ino,type=? WHERE parent=p_dir AND name=p_to AND "
+	    "inode=p_old; " MUST "IF p_trash<>0 THEN "
+	    "UPDATE {node} SET parent=?,ctime=p_us,ctimensec=p_sub WHERE inode=p_old AND "
+	    "type=p_type AND " STILL "; " MUST
+	    "INSERT INTO {edge}(parent,name,inode,type) VALUES(p_trash,?,p_old,p_type); "
+	    "ELSE "
+	    "DELETE FROM {node} WHERE inode=p_old AND type=p_type AND " STILL "; " MUST
+	    "DELETE FROM {xattr} WHERE inode=p_old; "
+	    "IF p_type=3 THEN DELETE FROM {symlink} WHERE inode=p_old; "
+	    "ELSEIF p_type=1 AND EXISTS(SELECT 1 FROM {chunk} WHERE inode=p_old) THEN "
+	    "SET p_left=1; INSERT IGNORE INTO {delfile}(inode,length,expire) VALUES(p_old,?,?); "
+	    "END IF; END IF; END IF; "
+	    "IF ? THEN UPDATE {node} SET mtime=p_us,ctime=p_us,mtimensec=p_sub,ctimensec=p_sub "
+	    "WHERE inode=?; END IF; "
+	    "IF ? THEN UPDATE {node} SET mtime=p_us,ctime=p_us,mtimensec=p_sub,ctimensec=p_sub "
+	    "WHERE inode=?; END IF; "
+	    "IF NOT EXISTS(SELECT 1 FROM {node} n WHERE n.inode=p_src AND " DIR_STILL
+	    ") THEN " GIVE_UP "END IF; " IF_DIR_IS(KEPT) "COMMIT; SELECT p_left;" END_BLOCK)
 
 /* No block: every server takes it. */
 FUSED(setattr,

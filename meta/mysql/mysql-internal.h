@@ -139,7 +139,7 @@ int mysql_fused(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op o
 int mysql_get_dir(struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret);
 
 /*
- * The parameters of {DIR_IS} and the columns of {DIR_ROW} in fused-texts.h: what decisions about a
+ * The parameters of DIR_IS and the columns of IF_DIR_IS in fused-texts.h: what decisions about a
  * directory are made by, and what else may have changed about it.
  */
 #define MYSQL_DIR_FMT "iiiiiiii"

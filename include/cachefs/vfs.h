@@ -235,10 +235,38 @@ bool cfs_vfs_logging(const struct cfs_vfs *v);
 void cfs_vfs_log(struct cfs_vfs *v, const struct cfs_ctx *ctx, const char *op, const char *args,
 		 int result, uint64_t took_ns);
 
+/* ---- requests that took long ---- */
+
+/* One that has ended; start_ns as cfs_now_ns() has it, ino: the file, or the directory of a name.
+ */
+struct cfs_vfs_request {
+	const char *op; /* a literal */
+	cfs_ino_t ino;
+	pid_t pid;
+	uint64_t start_ns;
+};
+/*
+ * It has been answered. Not for what waits as long as its caller wants, such as file locks.
+ */
+void cfs_vfs_ended(struct cfs_vfs *v, const struct cfs_vfs_request *req, int result,
+		   uint64_t now_ns);
+
+#define CFS_VFS_SLOW_MAX 32
+struct cfs_vfs_slow {
+	const char *op;
+	cfs_ino_t ino;
+	pid_t pid;
+	int result;
+	uint64_t took_ns, ended_ns;
+};
+/* The slowest of the last ten minutes, slowest first, 10 ms at least; returns how many. */
+unsigned cfs_vfs_slowest(struct cfs_vfs *v, uint64_t now_ns,
+			 struct cfs_vfs_slow ret[CFS_VFS_SLOW_MAX]);
+
 /* ---- statistics ---- */
 
 struct cfs_vfs_stats {
-	uint64_t requests, read_bytes, written_bytes;
+	uint64_t requests, request_ns, read_bytes, written_bytes;
 	uint64_t handles, open_inodes;
 	uint64_t attr_hits, attr_misses, entry_hits, entry_misses;
 };

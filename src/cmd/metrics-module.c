@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cachefs-metrics.so: a small HTTP server on libmicrohttpd. */
+/*
+ * cachefs-metrics.so: a small HTTP server on libmicrohttpd. It knows nobody, so all that may be
+ * read there, whoever may reach it may read; nothing can be changed.
+ */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <limits.h>
@@ -9,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -17,6 +21,7 @@
 #include "base/log.h"
 #include "base/module.h"
 #include "cmd/metrics.h"
+#include "status-page.h"
 
 #define CONNECTIONS_MAX 16
 #define CONNECTION_S	10
@@ -26,36 +31,108 @@
 struct server {
 	struct metrics_source source;
 	struct MHD_Daemon *daemon;
-	char *path; /* of the unix socket */
+	char *path;    /* of the unix socket */
+	bool loopback; /* nobody from elsewhere reaches it but through a program here */
 };
 
-static enum MHD_Result reply(struct MHD_Connection *c, unsigned status, char *text, size_t len,
-			     enum MHD_ResponseMemoryMode mode)
+static const char plain[] = "text/plain; version=0.0.4; charset=utf-8";
+
+struct answer {
+	unsigned status;
+	const char *type;
+	void *body;
+	size_t len;
+	enum MHD_ResponseMemoryMode mode;
+};
+
+static enum MHD_Result reply(struct MHD_Connection *c, const struct answer *a)
 {
-	struct MHD_Response *r = MHD_create_response_from_buffer(len, text, mode);
+	struct MHD_Response *r = MHD_create_response_from_buffer(a->len, a->body, a->mode);
 	enum MHD_Result done;
 
 	if (!r)
 		return MHD_NO;
-	MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE,
-				"text/plain; version=0.0.4; charset=utf-8");
-	done = MHD_queue_response(c, status, r);
+	MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, a->type);
+	MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+	MHD_add_response_header(r, "Content-Security-Policy", STATUS_PAGE_POLICY);
+	MHD_add_response_header(r, "Cross-Origin-Resource-Policy", "same-origin");
+	MHD_add_response_header(r, "Referrer-Policy", "no-referrer");
+	MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+	if (a->status == MHD_HTTP_METHOD_NOT_ALLOWED)
+		MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+	done = MHD_queue_response(c, a->status, r);
 	MHD_destroy_response(r);
 	return done;
 }
 
 static enum MHD_Result reply_line(struct MHD_Connection *c, unsigned status, const char *line)
 {
-	return reply(c, status, (char *)line, strlen(line), MHD_RESPMEM_PERSISTENT);
+	const struct answer a = {
+		.status = status,
+		.type = plain,
+		.body = (char *)line,
+		.len = strlen(line),
+		.mode = MHD_RESPMEM_PERSISTENT,
+	};
+
+	return reply(c, &a);
+}
+
+static enum MHD_Result reply_made(struct MHD_Connection *c, const char *type,
+				  int (*make)(void *arg, char **ret, size_t *ret_len), void *arg)
+{
+	struct answer a = {.status = MHD_HTTP_OK, .type = type, .mode = MHD_RESPMEM_MUST_FREE};
+	char *text;
+
+	if (make(arg, &text, &a.len) < 0)
+		return reply_line(c, MHD_HTTP_INTERNAL_SERVER_ERROR, "out of memory\n");
+	a.body = text;
+	return reply(c, &a);
+}
+
+/* "localhost", "127.1.2.3" or "[::1]", with or without a port. */
+static bool names_loopback(const char *host)
+{
+	const char *end = *host == '[' ? strchr(host, ']') : NULL;
+	char name[INET6_ADDRSTRLEN];
+	struct in_addr v4;
+	size_t len;
+
+	end = end ? end + 1 : host + strcspn(host, ":");
+	len = (size_t)(end - host);
+	if (len >= sizeof(name) ||
+	    (*end && (*end != ':' || end[1 + strspn(end + 1, "0123456789")])))
+		return false;
+	memcpy(name, host, len);
+	name[len] = '\0';
+	if (!strcasecmp(name, "localhost") || !strcmp(name, "[::1]"))
+		return true;
+	return inet_pton(AF_INET, name, &v4) == 1 && ntohl(v4.s_addr) >> 24 == IN_LOOPBACKNET;
+}
+
+/*
+ * A page from elsewhere whose name its owner has pointed to this machine's loopback (DNS rebinding)
+ * would read all this with the browser of whoever works here. It cannot choose the Host.
+ */
+static bool host_is_ours(const struct server *s, struct MHD_Connection *c)
+{
+	const char *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
+
+	return !s->loopback || !host || names_loopback(host);
 }
 
 static enum MHD_Result answer(void *arg, struct MHD_Connection *c, const char *url,
 			      const char *method, const char *version, const char *body,
 			      size_t *body_len, void **seen)
 {
+	static const struct answer page = {
+		.status = MHD_HTTP_OK,
+		.type = "text/html; charset=utf-8",
+		.body = (void *)status_page,
+		.len = sizeof(status_page),
+		.mode = MHD_RESPMEM_PERSISTENT,
+	};
 	struct server *s = arg;
-	char *text;
-	size_t len;
 
 	/* Called once for the header, then for each part of a body, which nobody has to send. */
 	if (!*seen) {
@@ -66,18 +143,22 @@ static enum MHD_Result answer(void *arg, struct MHD_Connection *c, const char *u
 		*body_len = 0;
 		return MHD_YES;
 	}
+	if (!host_is_ours(s, c))
+		return reply_line(c, MHD_HTTP_FORBIDDEN, "not by that name\n");
 	if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
 		return reply_line(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET\n");
+	if (!strcmp(url, "/"))
+		return reply(c, &page);
 	if (!strcmp(url, "/health")) {
 		if (s->source.healthy(s->source.arg))
 			return reply_line(c, MHD_HTTP_OK, "the mount answers\n");
 		return reply_line(c, MHD_HTTP_SERVICE_UNAVAILABLE, "the mount does not answer\n");
 	}
-	if (strcmp(url, "/metrics") != 0)
-		return reply_line(c, MHD_HTTP_NOT_FOUND, "/metrics or /health\n");
-	if (s->source.text(s->source.arg, &text, &len) < 0)
-		return reply_line(c, MHD_HTTP_INTERNAL_SERVER_ERROR, "out of memory\n");
-	return reply(c, MHD_HTTP_OK, text, len, MHD_RESPMEM_MUST_FREE);
+	if (!strcmp(url, "/metrics"))
+		return reply_made(c, plain, s->source.text, s->source.arg);
+	if (!strcmp(url, "/status.json"))
+		return reply_made(c, "application/json", s->source.status, s->source.arg);
+	return reply_line(c, MHD_HTTP_NOT_FOUND, "/, /metrics, /health or /status.json\n");
 }
 
 static int bound(const struct sockaddr *sa, socklen_t len, int *ret)
@@ -133,8 +214,20 @@ static int listen_unix(struct server *s, const char *path, int *ret, char err[25
 	return -ENOMEM;
 }
 
+static bool is_loopback(const struct sockaddr *sa)
+{
+	const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)sa;
+	const struct sockaddr_in *v4 = (const struct sockaddr_in *)sa;
+
+	if (sa->sa_family == AF_INET)
+		return ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+	if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
+		return v6->sin6_addr.s6_addr[12] == IN_LOOPBACKNET;
+	return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+}
+
 /* Numbers only: a name would have to be asked of somebody who may not answer. */
-static int listen_tcp(const char *text, int *ret, char err[256])
+static int listen_tcp(struct server *s, const char *text, int *ret, char err[256])
 {
 	const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
 				       .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
@@ -156,6 +249,7 @@ static int listen_tcp(const char *text, int *ret, char err[256])
 		snprintf(err, 256, "metrics=%.100s: not PORT, ADDRESS:PORT or unix:/PATH", text);
 		return -EINVAL;
 	}
+	s->loopback = is_loopback(found->ai_addr);
 	r = bound(found->ai_addr, found->ai_addrlen, ret);
 	freeaddrinfo(found);
 	return r;
@@ -220,7 +314,7 @@ static int start(const char *listen, const struct metrics_source *source, void *
 	if (!strncmp(listen, "unix:", 5))
 		r = listen_unix(s, listen + 5, &fd, err);
 	else
-		r = listen_tcp(listen, &fd, err);
+		r = listen_tcp(s, listen, &fd, err);
 	if (r < 0) {
 		if (!err[0])
 			snprintf(err, 256, "metrics=%.100s: %s", listen, strerror(-r));

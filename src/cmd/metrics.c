@@ -23,8 +23,7 @@
 #define IDLE_MS 60000
 
 struct metrics {
-	const char *dir;
-	struct cfs_vfs *vfs;
+	struct mount_parts parts;
 	const struct metrics_server_ops *ops;
 	void *server;
 	pthread_t watcher;
@@ -60,7 +59,7 @@ static void *watch(void *arg)
 		m->put = m->wanted;
 		m->late = cfs_deadline_in(ANSWER_MS);
 		pthread_mutex_unlock(&m->lock);
-		well = mount_answers(m->dir);
+		well = mount_answers(m->parts.dir);
 		pthread_mutex_lock(&m->lock);
 		m->well = well;
 		m->done = m->put;
@@ -95,9 +94,10 @@ static bool healthy(void *arg)
 		m->told = !well;
 	pthread_mutex_unlock(&m->lock);
 	if (tell && well)
-		cfs_info("the mount answers again: dir=%s", m->dir);
+		cfs_info("the mount answers again: dir=%s", m->parts.dir);
 	else if (tell)
-		cfs_warn("the mount does not answer: dir=%s timeout_ms=%d", m->dir, ANSWER_MS);
+		cfs_warn("the mount does not answer: dir=%s timeout_ms=%d", m->parts.dir,
+			 ANSWER_MS);
 	return well;
 }
 
@@ -105,7 +105,14 @@ static int text(void *arg, char **ret, size_t *ret_len)
 {
 	struct metrics *m = arg;
 
-	return cfs_vfs_metrics(m->vfs, true, ret, ret_len);
+	return cfs_vfs_metrics(m->parts.vfs, true, ret, ret_len);
+}
+
+static int status(void *arg, char **ret, size_t *ret_len)
+{
+	struct metrics *m = arg;
+
+	return mount_status_json(&m->parts, ret, ret_len);
 }
 
 static void stop_watcher(struct metrics *m)
@@ -126,10 +133,10 @@ static void destroy(struct metrics *m)
 	free(m);
 }
 
-int metrics_start(const char *listen, const char *dir, struct cfs_vfs *vfs, struct metrics **ret,
+int metrics_start(const char *listen, const struct mount_parts *parts, struct metrics **ret,
 		  char err[256])
 {
-	struct metrics_source source = {.text = text, .healthy = healthy};
+	struct metrics_source source = {.text = text, .status = status, .healthy = healthy};
 	const void *table;
 	struct metrics *m;
 	int r;
@@ -140,8 +147,7 @@ int metrics_start(const char *listen, const char *dir, struct cfs_vfs *vfs, stru
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return -ENOMEM;
-	m->dir = dir;
-	m->vfs = vfs;
+	m->parts = *parts;
 	m->ops = table;
 	pthread_mutex_init(&m->lock, NULL);
 	cfs_cond_init(&m->asked);

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * /metrics and /health of a mount over HTTP. The server itself is the module cachefs-metrics.so,
+ * What a mount shows over HTTP: /metrics, /health, /status.json and the page at / that draws what
+ * is in that. The server itself is the module cachefs-metrics.so,
  * so that mounts without it do not carry its library.
  */
 #ifndef CFS_CMD_METRICS_H
 #define CFS_CMD_METRICS_H
 
-#include <cachefs/vfs.h>
 #include <stdbool.h>
 #include <stddef.h>
+
+#include "cmd/mountstatus.h"
 
 /* ---- the mount's side ---- */
 
@@ -16,9 +18,9 @@ struct metrics;
 
 /*
  * Serves at `listen` as the mount option has it. /health answers that the mount is not well until
- * there is a mount of ours at dir. Borrows all. -EINVAL and the like with err.
+ * there is a mount of ours at parts->dir. Borrows all. -EINVAL and the like with err.
  */
-int metrics_start(const char *listen, const char *dir, struct cfs_vfs *vfs, struct metrics **ret,
+int metrics_start(const char *listen, const struct mount_parts *parts, struct metrics **ret,
 		  char err[256]);
 /* After the mount has gone, which ends a question that hangs in it. NULL is fine. */
 void metrics_stop(struct metrics *m);
@@ -29,8 +31,9 @@ void metrics_stop(struct metrics *m);
 
 /* What is served. Called by threads of the server, several at a time. */
 struct metrics_source {
-	/* malloc'ed */
+	/* malloc'ed, both of them */
 	int (*text)(void *arg, char **ret, size_t *ret_len);
+	int (*status)(void *arg, char **ret, size_t *ret_len);
 	/* Waits no longer than a few seconds. */
 	bool (*healthy)(void *arg);
 	void *arg;

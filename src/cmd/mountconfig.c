@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "cmd/jsontext.h"
 #include "cmd/mountopts.h"
 #include "config.h"
 
@@ -24,10 +25,10 @@ static json_t *options(const struct mount_opts *o)
 		if (opt->flags & (CFS_OPT_SECRET | CFS_OPT_HIDDEN))
 			continue;
 		cfs_opt_show(opt, o, value, sizeof(value));
-		json_object_set_new(all, opt->name, json_string(value));
+		json_object_set_new(all, opt->name, json_text(value));
 	}
 	if (o->kernel_opts)
-		json_object_set_new(all, "kernel", json_string(o->kernel_opts));
+		json_object_set_new(all, "kernel", json_text(o->kernel_opts));
 	return all;
 }
 
@@ -48,10 +49,10 @@ static json_t *setting(struct cfs_meta *m)
 int mount_config_show(struct cfs_meta *m, const struct mount_opts *o, const char *dir, char **ret,
 		      size_t *ret_len)
 {
-	json_t *j = json_pack("{s:s, s:i, s:s, s:s, s:I, s:o, s:o}", "Version", CFS_VERSION, "Pid",
-			      (int)getpid(), "MountPoint", dir, "Engine", cfs_meta_engine_name(m),
-			      "Sid", (json_int_t)cfs_meta_sid(m), "Options", options(o), "Setting",
-			      setting(m));
+	json_t *j = json_pack("{s:s, s:i, s:o, s:s, s:I, s:o, s:o}", "Version", CFS_VERSION, "Pid",
+			      (int)getpid(), "MountPoint", json_text(dir), "Engine",
+			      cfs_meta_engine_name(m), "Sid", (json_int_t)cfs_meta_sid(m),
+			      "Options", options(o), "Setting", setting(m));
 	char *text = j ? json_dumps(j, JSON_INDENT(2)) : NULL;
 
 	json_decref(j);

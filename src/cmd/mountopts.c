@@ -46,7 +46,8 @@ const struct cfs_opt mount_table[] = {
 	 .kind = CFS_OPT_STRING,
 	 OPT(metrics),
 	 .arg = "PLACE",
-	 .help = "serve /metrics and /health at PORT of 127.0.0.1, ADDRESS:PORT or unix:/PATH"},
+	 .help = "serve a status page, /metrics and /health at PORT of 127.0.0.1, ADDRESS:PORT or "
+		 "unix:/PATH"},
 	{.name = "fuse-debug",
 	 .kind = CFS_OPT_FLAG,
 	 OPT(debug),

@@ -10,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "cmd/jsontext.h"
 #include "config.h"
 
 #define RECORD_TIMEOUT_MS 10000
@@ -132,9 +133,10 @@ static json_t *member_json(const struct cfs_group_member *m)
 	char id[17];
 
 	snprintf(id, sizeof(id), "%016" PRIx64, m->id);
-	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:b, s:I}", "id", id, "address",
-			 m->address, "host", m->host, "mount_point", m->mount_point, "version",
-			 m->version, "weight", (int)m->weight, "fresh", m->fresh, "cached_bytes",
+	return json_pack("{s:s, s:s, s:o, s:o, s:o, s:i, s:b, s:I}", "id", id, "address",
+			 m->address, "host", json_text(m->host), "mount_point",
+			 json_text(m->mount_point), "version", json_text(m->version), "weight",
+			 (int)m->weight, "fresh", m->fresh, "cached_bytes",
 			 (json_int_t)m->cached_bytes);
 }
 

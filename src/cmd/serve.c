@@ -397,6 +397,27 @@ static int start_session(struct serve *s, char err[256])
 	return r;
 }
 
+static int start_metrics(struct serve *s, char err[256])
+{
+	const struct mount_parts parts = {
+		.dir = s->dir,
+		.o = s->o,
+		.setting = s->setting,
+		.meta = s->meta,
+		.pool = s->pool,
+		.store = s->store,
+		.data = s->data,
+		.vfs = s->vfs,
+		.peers = s->peers,
+		.started_ns = cfs_now_ns(),
+	};
+	int r = metrics_start(s->o->metrics, &parts, &s->metrics, err);
+
+	if (r < 0 && !err[0])
+		snprintf(err, 256, "cannot serve metrics: %s", strerror(-r));
+	return r;
+}
+
 static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret, char err[256])
 {
 	char source[300], kernel_opts[512];
@@ -484,11 +505,8 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, se
 		r = start_session(&s, err);
 		session = r == 0;
 	}
-	if (r == 0 && o->metrics) {
-		r = metrics_start(o->metrics, dir, s.vfs, &s.metrics, err);
-		if (r < 0 && !err[0])
-			snprintf(err, 256, "cannot serve metrics: %s", strerror(-r));
-	}
+	if (r == 0 && o->metrics)
+		r = start_metrics(&s, err);
 	if (r == 0)
 		r = mount_kernel(&s, dir, &fuse, err);
 	if (r == 0) {

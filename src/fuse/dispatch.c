@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "base/clock.h"
+
 static bool interrupted(const struct cfs_ctx *ctx)
 {
 	const struct call *c =
@@ -28,7 +30,9 @@ void call_begin(struct call *c, fuse_req_t req, const char *op)
 	c->vfs = c->fuse->vfs;
 	c->umask = c->fuse->conf.umask >= 0 ? (mode_t)c->fuse->conf.umask : who->umask;
 	c->op = op;
-	c->start_ns = cfs_vfs_logging(c->vfs) ? cfs_now_ns() : 0;
+	c->timed = true;
+	c->logged = cfs_vfs_logging(c->vfs);
+	c->start_ns = cfs_now_ns();
 	c->ctx = cfs_vfs_ctx(c->vfs, who->uid, who->gid, who->pid);
 	c->ctx.interrupted = interrupted;
 }
@@ -44,8 +48,18 @@ void call_set_args(struct call *c, const char *fmt, ...)
 
 void call_end(struct call *c, int r)
 {
-	if (c->start_ns)
-		cfs_vfs_log(c->vfs, &c->ctx, c->op, c->args, r, cfs_now_ns() - c->start_ns);
+	const struct cfs_vfs_request req = {
+		.op = c->op,
+		.ino = c->ino,
+		.pid = c->ctx.pid,
+		.start_ns = c->start_ns,
+	};
+	uint64_t now_ns = cfs_now_ns();
+
+	if (c->timed)
+		cfs_vfs_ended(c->vfs, &req, r, now_ns);
+	if (c->logged)
+		cfs_vfs_log(c->vfs, &c->ctx, c->op, c->args, r, now_ns - c->start_ns);
 }
 
 static void want(struct fuse_conn_info *conn, unsigned cap, bool on)

@@ -38,18 +38,21 @@ struct call {
 	struct cfs_vfs *vfs;
 	fuse_req_t req;
 	mode_t umask;
-	/* For the access log; args are set when start_ns is. */
 	const char *op;
-	uint64_t start_ns; /* 0: nobody reads it */
+	cfs_ino_t ino;
+	uint64_t start_ns;
+	bool timed;  /* it takes as long as we need, not as long as the caller wants */
+	bool logged; /* somebody reads the access log; args are set */
 	char args[CALL_ARGS];
 };
 
 void call_begin(struct call *c, fuse_req_t req, const char *op);
 __attribute__((format(printf, 2, 3))) void call_set_args(struct call *c, const char *fmt, ...);
-#define call_args(c, ...)                                                                          \
+#define call_args(c, fmt, inode, ...)                                                              \
 	do {                                                                                       \
-		if ((c)->start_ns)                                                                 \
-			call_set_args(c, __VA_ARGS__);                                             \
+		(c)->ino = (inode);                                                                \
+		if ((c)->logged)                                                                   \
+			call_set_args(c, fmt, inode, ##__VA_ARGS__);                               \
 	} while (0)
 /* The request has been answered; reply_*() do this themselves. */
 void call_end(struct call *c, int r);

@@ -47,7 +47,7 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
 	call_args(&c, "%" PRIu64 ",%zu,%lld,%#" PRIx64, ino, size, (long long)off, fi->fh);
 	/* Who reads the log would else never come to its end. */
 	if (ino >= CFS_SPECIAL_INO && ino < CFS_SPECIAL_INO_END)
-		c.start_ns = 0;
+		c.logged = false;
 	cfs_segs_init(&segs);
 	r = cfs_vfs_read(c.vfs, &c.ctx, fi->fh, (uint64_t)off, (uint32_t)size, &segs);
 	reply_segs(&c, r, &segs);

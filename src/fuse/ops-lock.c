@@ -70,6 +70,7 @@ static int wait_for_lock(const struct waiter *what)
 	w = malloc(sizeof(*w));
 	if (w) {
 		*w = *what;
+		w->call.timed = false;
 		r = cfs_thread_start("lock-wait", run_waiter, w, &thread);
 		if (r == 0) {
 			pthread_detach(thread);

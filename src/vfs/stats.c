@@ -52,6 +52,8 @@ static const struct metric {
 	bool nanoseconds; /* shown in seconds */
 } metrics[] = {
 	M("requests_total", vfs.requests, "Requests of the kernel"),
+	NS("request_seconds_total", NULL, vfs.request_ns,
+	   "Time that requests of the kernel took, waits for file locks not counted"),
 	M("read_bytes_total", vfs.read_bytes, "Data of files read through the mount"),
 	M("written_bytes_total", vfs.written_bytes, "Data of files written through the mount"),
 	M("open_handles", vfs.handles, "Open files and directories"),

@@ -100,6 +100,17 @@ void access_log_close(struct access_log *l, struct log_reader *reader);
 size_t access_log_read(struct access_log *l, struct log_reader *reader, cfs_deadline_t deadline,
 		       char *buf, size_t size);
 
+struct slow_list {
+	pthread_mutex_t lock; /* protects n and v; a leaf */
+	/* Nobody needs the lock who took less than floor_ns and ended before look_ns. */
+	_Atomic uint64_t floor_ns, look_ns;
+	unsigned n;
+	struct cfs_vfs_slow v[CFS_VFS_SLOW_MAX]; /* slowest first */
+};
+
+void slow_init(struct slow_list *l);
+void slow_fini(struct slow_list *l);
+
 struct cfs_vfs {
 	struct cfs_vfs_conf conf;
 	struct timespec started;
@@ -107,9 +118,10 @@ struct cfs_vfs {
 	struct handles handles;
 	struct cache cache;
 	struct access_log log;
+	struct slow_list slow;
 	/* Every request changes these: their cache line is not shared with what is only read. */
 	char apart[64];
-	_Atomic uint64_t requests, read_bytes, written_bytes;
+	_Atomic uint64_t requests, request_ns, read_bytes, written_bytes;
 	char apart_too[64];
 	pthread_mutex_t lock_owners_lock; /* a leaf */
 	bool flushed;

@@ -40,6 +40,7 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 	r = cfs_table_create(64, &v->vnodes);
 	if (r < 0)
 		goto free_log;
+	slow_init(&v->slow);
 	pthread_mutex_init(&v->lock_owners_lock, NULL);
 	*ret = v;
 	return 0;
@@ -87,6 +88,7 @@ void cfs_vfs_destroy(struct cfs_vfs *v)
 	cfs_vfs_flush(v);
 	cfs_table_destroy(v->vnodes);
 	pthread_mutex_destroy(&v->lock_owners_lock);
+	slow_fini(&v->slow);
 	access_log_fini(&v->log);
 	handles_fini(&v->handles);
 	cache_fini(&v->cache);
@@ -145,6 +147,7 @@ void cfs_vfs_stats(struct cfs_vfs *v, struct cfs_vfs_stats *ret)
 {
 	*ret = (struct cfs_vfs_stats){
 		.requests = atomic_load(&v->requests),
+		.request_ns = atomic_load(&v->request_ns),
 		.read_bytes = atomic_load(&v->read_bytes),
 		.written_bytes = atomic_load(&v->written_bytes),
 		.handles = atomic_load(&v->handles.in_use),

@@ -87,6 +87,47 @@ static void a_slow_reader_of_the_log_is_told_what_it_lost(void **state)
 	assert_false(cfs_vfs_logging(vfs));
 }
 
+#define MS 1000000ULL
+
+static void ended(uint64_t took_ms, uint64_t now_ms)
+{
+	const struct cfs_vfs_request req = {
+		.op = "read", .ino = 5, .pid = 1, .start_ns = (now_ms - took_ms) * MS};
+
+	cfs_vfs_ended(vfs, &req, -EIO, now_ms * MS);
+}
+
+/* Without it: the list of slow requests grows, or shows the first ones for ever, or not the worst.
+ */
+static void the_slowest_requests_are_kept_for_a_while(void **state)
+{
+	struct cfs_vfs_slow slow[CFS_VFS_SLOW_MAX];
+	struct cfs_vfs_stats s;
+	unsigned i, n;
+
+	start(0, 0);
+	ended(9, 1000000);
+	assert_int_equal(cfs_vfs_slowest(vfs, 1000000 * MS, slow), 0);
+	for (i = 0; i < 100; i++)
+		ended(10 + i * 37 % 100, 1000000 + i);
+	n = cfs_vfs_slowest(vfs, 1000100 * MS, slow);
+	assert_int_equal(n, CFS_VFS_SLOW_MAX);
+	for (i = 0; i < n; i++) {
+		assert_int_equal(slow[i].took_ns, (109 - i) * MS);
+		assert_string_equal(slow[i].op, "read");
+		assert_int_equal(slow[i].ino, 5);
+		assert_int_equal(slow[i].result, -EIO);
+	}
+	/* When these are old, what was too fast for the list is slow again. */
+	ended(11, 1000100 + 600000);
+	n = cfs_vfs_slowest(vfs, (1000100 + 600000) * MS, slow);
+	assert_int_equal(n, 1);
+	assert_int_equal(slow[0].took_ns, 11 * MS);
+	assert_int_equal(cfs_vfs_slowest(vfs, (1000100 + 1200000) * MS, slow), 0);
+	cfs_vfs_stats(vfs, &s);
+	assert_int_equal(s.request_ns, (9 + 100 * 10 + 99 * 50 + 11) * MS);
+}
+
 /* Without it: names that the format keeps for itself can be created, and break other clients. */
 static void reserved_names_are_refused(void **state)
 {
@@ -166,6 +207,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(numbers_stand_beside_their_names, stop),
 		cmocka_unit_test_teardown(a_slow_reader_of_the_log_is_told_what_it_lost, stop),
+		cmocka_unit_test_teardown(the_slowest_requests_are_kept_for_a_while, stop),
 		cmocka_unit_test_teardown(reserved_names_are_refused, stop),
 		cmocka_unit_test_teardown(identities_are_replaced, stop),
 		cmocka_unit_test_teardown(security_attributes_do_not_exist_by_default, stop),

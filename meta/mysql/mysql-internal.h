@@ -23,14 +23,21 @@ enum mysql_tls {
 };
 
 /*
- * Attributes of directories as last seen, for operations that would otherwise ask for the parent
- * first. They may be stale: the statement that uses them names what the decision was made by and
- * finds no row when that has changed. The times are those of the last touch this mount decided on.
+ * What was last seen, for operations that would otherwise ask first: attributes of directories, and
+ * which file a name led to. It may be stale: the statement that uses it names what the decision was
+ * made by and finds no row when that has changed. A directory's times are those of the last touch
+ * this mount decided on.
  */
-#define MYSQL_DIRS 1024
-struct mysql_dirs {
-	pthread_mutex_t lock; /* protects slot; taken for copies only */
-	struct cfs_entry slot[MYSQL_DIRS];
+#define MYSQL_DIRS  1024
+#define MYSQL_FILES 4096
+struct mysql_seen {
+	pthread_mutex_t lock; /* protects the rest; taken for copies only */
+	struct cfs_entry dir[MYSQL_DIRS];
+	struct cfs_entry file[MYSQL_FILES];
+	struct {
+		uint64_t hash;
+		cfs_ino_t ino;
+	} name[MYSQL_FILES];
 };
 
 struct mysql_db {
@@ -39,7 +46,7 @@ struct mysql_db {
 	unsigned port;
 	enum mysql_tls tls;
 	char *tls_ca, *tls_cert, *tls_key;
-	struct mysql_dirs dirs;
+	struct mysql_seen seen;
 };
 
 struct mysql_value {
@@ -108,13 +115,21 @@ int mysql_open_stmt(struct mysql_conn *m, struct mysql_stmt *s, const char *text
 int mysql_set_int(struct mysql_stmt *s, int n, int64_t v);
 int mysql_set_bytes(struct mysql_stmt *s, int n, const void *v, size_t len, bool text);
 
-/* dirs.c */
+/* seen.c */
 bool mysql_dir_known(struct mysql_db *db, cfs_ino_t ino, struct cfs_attr *ret);
 void mysql_dir_remember(struct mysql_db *db, cfs_ino_t ino, const struct cfs_attr *attr);
 void mysql_dir_forget(struct mysql_db *db, cfs_ino_t ino);
 /* Whether this change has to move the directory's times; others are told that it did. */
 bool mysql_dir_claim_touch(struct mysql_db *db, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			   const struct cfs_attr *attr, bool nlink_changes);
+/* What is no directory, by its name. */
+bool mysql_file_known(struct mysql_db *db, cfs_ino_t parent, const char *name, size_t len,
+		      struct cfs_entry *ret);
+void mysql_file_remember(struct mysql_db *db, cfs_ino_t parent, const char *name, size_t len,
+			 const struct cfs_entry *entry);
+/* Of a file that may be known. */
+void mysql_file_changed(struct mysql_db *db, cfs_ino_t ino, const struct cfs_attr *attr);
+void mysql_file_forget(struct mysql_db *db, cfs_ino_t ino);
 
 /* fused.c */
 /*
@@ -162,6 +177,10 @@ void mysql_dir_row(const int64_t row[MYSQL_DIR_COLUMNS], struct cfs_attr *attr);
 		(int64_t)(v)->nlink, (int64_t)(v)->length, (int64_t)(v)->parent
 
 /* names.c remove.c rename.c write.c: members of struct cfs_engine_ops */
+int mysql_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t parent,
+		    const char *name, size_t len, struct cfs_entry *ret);
+int mysql_op_readdir(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir, bool attrs,
+		     size_t limit, struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg);
 int mysql_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice_fn fn, void *arg);
 int mysql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 		   cfs_ino_t ino, struct cfs_entry *ret, struct cfs_usage *ret_usage);

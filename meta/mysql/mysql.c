@@ -255,7 +255,7 @@ static void close_engine(struct cfs_engine *e)
 	struct mysql_db *db = (struct mysql_db *)sql_db(e);
 
 	sql_db_deinit(&db->sql);
-	pthread_mutex_destroy(&db->dirs.lock);
+	pthread_mutex_destroy(&db->seen.lock);
 	free(db->user);
 	free(db->password);
 	free(db->host);
@@ -314,7 +314,7 @@ static int open_engine(const struct cfs_engine_conf *conf, struct cfs_engine **r
 	if (!db)
 		return -ENOMEM;
 	pthread_once(&once, init_library);
-	pthread_mutex_init(&db->dirs.lock, NULL);
+	pthread_mutex_init(&db->seen.lock, NULL);
 	snprintf(err, 256, "mysql://: bad value of a pool option or of table_prefix");
 	r = sql_db_init(&db->sql, conf, &engine, &dialect);
 	if (!r)
@@ -344,7 +344,7 @@ static const struct cfs_engine_ops engine = {
 	.close = close_engine,
 	.advise = mysql_op_advise,
 	SQL_ENGINE_SHARED_OPS,
-	.lookup = sql_op_lookup,
+	.lookup = mysql_op_lookup,
 	.setattr = mysql_op_setattr,
 	.touch_atime = sql_op_touch_atime,
 	.mknod = mysql_op_mknod,
@@ -352,7 +352,7 @@ static const struct cfs_engine_ops engine = {
 	.unlink = mysql_op_unlink,
 	.rmdir = mysql_op_rmdir,
 	.rename = mysql_op_rename,
-	.readdir = sql_op_readdir,
+	.readdir = mysql_op_readdir,
 	.commit_slice = mysql_op_commit_slice,
 };
 

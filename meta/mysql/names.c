@@ -1,8 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creation and setattr in one round trip. */
+/* Creation and setattr in one round trip, and what is seen of names. */
 #include <errno.h>
 
 #include "mysql-internal.h"
+
+static struct mysql_db *db_of(struct cfs_engine *e)
+{
+	return (struct mysql_db *)sql_db(e);
+}
+
+/* ---- looking up, which removal profits from ---- */
+
+int mysql_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t parent,
+		    const char *name, size_t len, struct cfs_entry *ret)
+{
+	int r = sql_op_lookup(e, ctx, parent, name, len, ret);
+
+	if (!r)
+		mysql_file_remember(db_of(e), parent, name, len, ret);
+	return r;
+}
+
+struct listing {
+	struct mysql_db *db;
+	cfs_ino_t dir;
+	cfs_dirent_fn fn;
+	void *arg;
+};
+
+static int see_entry(void *arg, const struct cfs_dirent *d)
+{
+	const struct listing *a = arg;
+
+	mysql_file_remember(a->db, a->dir, d->name, d->name_len, &d->entry);
+	return a->fn(a->arg, d);
+}
+
+int mysql_op_readdir(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir, bool attrs,
+		     size_t limit, struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg)
+{
+	struct listing a = {.db = db_of(e), .dir = dir, .fn = fn, .arg = arg};
+
+	if (!attrs)
+		return sql_op_readdir(e, ctx, dir, attrs, limit, cursor, fn, arg);
+	return sql_op_readdir(e, ctx, dir, attrs, limit, cursor, see_entry, &a);
+}
 
 /* ---- mknod ---- */
 
@@ -87,6 +129,7 @@ int mysql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct
 	if (r < 0)
 		return r;
 	*ret = (struct cfs_entry){.ino = ino, .attr = a.attr};
+	mysql_file_remember(db_of(e), req->parent, req->name, req->name_len, ret);
 	*ret_usage = (struct cfs_usage){0};
 	sql_usage_inode(ret_usage, &a.attr, 1);
 	sql_usage_entry(ret_usage, req->parent, &a.attr, 1);
@@ -231,6 +274,7 @@ int mysql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		return r;
 	if (a.result < 0)
 		return a.result;
+	mysql_file_changed(db_of(e), ino, &a.attr);
 	*ret = a.attr;
 	*ret_usage = (struct cfs_usage){.uid = a.old.uid, .gid = a.old.gid};
 	if (a.attr.uid != a.old.uid || a.attr.gid != a.old.gid) {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* unlink and rmdir: the victim is looked up, its fate decided, and carried out if it still is so.
+/*
+ * unlink and rmdir: the victim is looked up, or a file remembered, its fate decided, and carried out
+ * if it still is so.
  */
 #include <errno.h>
 
@@ -11,7 +13,22 @@ struct removal {
 	struct cfs_entry victim;
 	struct cfs_attr parent;
 	struct cfs_removed ret;
+	bool remembered; /* the victim, which may be another by now */
 };
+
+/* 1: there is one. */
+static int look_up(struct mysql_conn *m, struct removal *a)
+{
+	const struct cfs_engine_remove *req = a->req;
+	int r = sql_row(&m->sql, SQL_lookup, "ib", (int64_t)req->parent, req->name, req->name_len);
+
+	if (r <= 0)
+		return r;
+	sql_node_columns(&m->sql, SQL_lookup, 0, &a->victim.attr);
+	a->victim.ino = (cfs_ino_t)sql_int(&m->sql, SQL_lookup, SQL_NODE_COLUMNS);
+	sql_done(&m->sql, SQL_lookup);
+	return 1;
+}
 
 /* 1: the victim may go in one of the two simple ways. */
 static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a)
@@ -23,12 +40,11 @@ static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal
 
 	if (r < 0)
 		return r == -ENOENT ? 0 : r;
-	r = sql_row(&m->sql, SQL_lookup, "ib", (int64_t)req->parent, req->name, req->name_len);
+	a->remembered = !a->dir && mysql_file_known((struct mysql_db *)m->sql.db, req->parent,
+						    req->name, req->name_len, &a->victim);
+	r = a->remembered ? 1 : look_up(m, a);
 	if (r <= 0)
 		return r;
-	sql_node_columns(&m->sql, SQL_lookup, 0, v);
-	a->victim.ino = (cfs_ino_t)sql_int(&m->sql, SQL_lookup, SQL_NODE_COLUMNS);
-	sql_done(&m->sql, SQL_lookup);
 	if (a->dir != (v->type == CFS_TYPE_DIR) || (!a->dir && v->nlink != 1) ||
 	    cfs_rules_remove_entry(ctx, req->parent, &a->parent, v))
 		return 0;
@@ -71,10 +87,9 @@ static int for_good(struct mysql_conn *m, const struct cfs_ctx *ctx, struct remo
 			       MYSQL_DIR_ARGS(&a->parent));
 }
 
-static int remove_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
+static int try_to_remove(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a)
 {
 	struct mysql_db *db = (struct mysql_db *)m->sql.db;
-	struct removal *a = arg;
 	int64_t row[MYSQL_DIR_COLUMNS + 1] = {0};
 	cfs_ino_t dir = a->req->parent;
 	bool touch;
@@ -90,14 +105,27 @@ static int remove_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 		mysql_dir_row(row, &a->parent);
 		a->ret.has_data = row[MYSQL_DIR_COLUMNS];
 		mysql_dir_forget(db, a->victim.ino);
-		return 1;
+	} else {
+		mysql_dir_forget(db, dir);
 	}
-	mysql_dir_forget(db, dir);
+	mysql_file_forget(db, a->victim.ino);
 	/* A trash name that is taken: the generic way knows what to do. */
 	return r == -EEXIST ? 0 : r;
 }
 
-/* The name does not lead to the victim any more: we have done it, or who did left it at that. */
+static int remove_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
+{
+	struct removal *a = arg;
+	int r = try_to_remove(m, ctx, a);
+
+	/* It is not as it was remembered: it has been forgotten, and is looked up. */
+	return r || !a->remembered ? r : try_to_remove(m, ctx, a);
+}
+
+/*
+ * The name does not lead to the victim any more: we have done it, or who did left it at that. But
+ * one that was only remembered may have been another's before.
+ */
 static int remove_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
 	struct removal *a = arg;
@@ -106,7 +134,7 @@ static int remove_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void 
 
 	if (r < 0 && r != -ENOENT)
 		return r;
-	if (!r && edge.ino == a->victim.ino)
+	if (!r && (edge.ino == a->victim.ino || a->remembered))
 		return 0;
 	a->ret.has_data = a->ret.fate == CFS_FATE_DELETED;
 	return 1;

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The directories and files that operations went to last. */
+#include "mysql-internal.h"
+
+/* ---- directories ---- */
+
+static struct cfs_entry *dir_slot(struct mysql_db *db, cfs_ino_t ino)
+{
+	return &db->seen.dir[((ino * 0x9E3779B97F4A7C15ULL) >> 32) % MYSQL_DIRS];
+}
+
+bool mysql_dir_known(struct mysql_db *db, cfs_ino_t ino, struct cfs_attr *ret)
+{
+	const struct cfs_entry *e = dir_slot(db, ino);
+	bool known;
+
+	pthread_mutex_lock(&db->seen.lock);
+	known = e->ino == ino;
+	if (known)
+		*ret = e->attr;
+	pthread_mutex_unlock(&db->seen.lock);
+	return known;
+}
+
+void mysql_dir_remember(struct mysql_db *db, cfs_ino_t ino, const struct cfs_attr *attr)
+{
+	struct cfs_entry *e = dir_slot(db, ino);
+
+	pthread_mutex_lock(&db->seen.lock);
+	*e = (struct cfs_entry){.ino = ino, .attr = *attr};
+	pthread_mutex_unlock(&db->seen.lock);
+}
+
+void mysql_dir_forget(struct mysql_db *db, cfs_ino_t ino)
+{
+	struct cfs_entry *e = dir_slot(db, ino);
+
+	pthread_mutex_lock(&db->seen.lock);
+	if (e->ino == ino)
+		e->ino = 0;
+	pthread_mutex_unlock(&db->seen.lock);
+}
+
+/* Of many threads that come when the times are due, one moves them. */
+bool mysql_dir_claim_touch(struct mysql_db *db, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			   const struct cfs_attr *attr, bool nlink_changes)
+{
+	uint64_t skip_ms = cfs_core_skip_dir_mtime_ms(db->sql.engine.core);
+	struct cfs_entry *e = dir_slot(db, ino);
+	bool due;
+
+	pthread_mutex_lock(&db->seen.lock);
+	due = cfs_rules_touch_parent(ctx, e->ino == ino ? &e->attr : attr, skip_ms, nlink_changes);
+	if (due && e->ino == ino)
+		e->attr.mtime = e->attr.ctime = ctx->now;
+	pthread_mutex_unlock(&db->seen.lock);
+	return due;
+}
+
+/* ---- files ---- */
+
+static uint64_t hash_name(cfs_ino_t parent, const char *name, size_t len)
+{
+	uint64_t h = 0xcbf29ce484222325ULL ^ parent;
+	size_t i;
+
+	for (i = 0; i < len; i++)
+		h = (h ^ (unsigned char)name[i]) * 0x100000001b3ULL;
+	return h * 0x9E3779B97F4A7C15ULL;
+}
+
+static struct cfs_entry *file_slot(struct mysql_db *db, cfs_ino_t ino)
+{
+	return &db->seen.file[ino % MYSQL_FILES];
+}
+
+bool mysql_file_known(struct mysql_db *db, cfs_ino_t parent, const char *name, size_t len,
+		      struct cfs_entry *ret)
+{
+	uint64_t hash = hash_name(parent, name, len);
+	unsigned n = (hash >> 32) % MYSQL_FILES;
+	bool known;
+
+	pthread_mutex_lock(&db->seen.lock);
+	known = db->seen.name[n].hash == hash && db->seen.name[n].ino;
+	if (known)
+		*ret = *file_slot(db, db->seen.name[n].ino);
+	known = known && ret->ino == db->seen.name[n].ino;
+	pthread_mutex_unlock(&db->seen.lock);
+	return known;
+}
+
+void mysql_file_remember(struct mysql_db *db, cfs_ino_t parent, const char *name, size_t len,
+			 const struct cfs_entry *entry)
+{
+	uint64_t hash = hash_name(parent, name, len);
+	unsigned n = (hash >> 32) % MYSQL_FILES;
+
+	if (entry->attr.type == CFS_TYPE_DIR)
+		return;
+	pthread_mutex_lock(&db->seen.lock);
+	db->seen.name[n].hash = hash;
+	db->seen.name[n].ino = entry->ino;
+	*file_slot(db, entry->ino) = *entry;
+	pthread_mutex_unlock(&db->seen.lock);
+}
+
+void mysql_file_changed(struct mysql_db *db, cfs_ino_t ino, const struct cfs_attr *attr)
+{
+	struct cfs_entry *e = file_slot(db, ino);
+
+	pthread_mutex_lock(&db->seen.lock);
+	if (e->ino == ino)
+		e->attr = *attr;
+	pthread_mutex_unlock(&db->seen.lock);
+}
+
+void mysql_file_forget(struct mysql_db *db, cfs_ino_t ino)
+{
+	struct cfs_entry *e = file_slot(db, ino);
+
+	pthread_mutex_lock(&db->seen.lock);
+	if (e->ino == ino)
+		e->ino = 0;
+	pthread_mutex_unlock(&db->seen.lock);
+}

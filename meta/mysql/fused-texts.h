@@ -3,8 +3,8 @@
  * Operations as one statement each: FUSED(id, text). No include guard.
  *
  * MariaDB takes a block of statements as a prepared statement, so that a whole transaction is one
- * round trip. A block ends without a row when what the caller decided by is not so any more; then
- * nothing has changed. An error has rolled the transaction back when it reaches the client.
+ * round trip. What the caller decided by is not so any more: that is an error as well, the one of
+ * SIGNAL. An error has rolled the transaction back when it reaches the client.
  *
  * Locks are taken in the order of the generic transactions: nodes, names, and the parent last, by a
  * relative update when its times are due. Otherwise it is only kept from being removed, for the
@@ -17,9 +17,9 @@
 #define BLOCK                                                                                      \
 	"BEGIN NOT ATOMIC "                                                                        \
 	"DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END; "                    \
-	"w: BEGIN "
-#define END_BLOCK " END w; END"
-#define GIVE_UP	  "ROLLBACK; LEAVE w; "
+	"BEGIN "
+#define END_BLOCK " END; END"
+#define GIVE_UP	  "SIGNAL SQLSTATE '45000'; "
 /* After a statement that must have found its row. */
 #define MUST "IF ROW_COUNT()<>1 THEN " GIVE_UP "END IF; "
 #define TOUCH                                                                                      \
@@ -31,8 +31,9 @@
 	"COALESCE(n.parent,0)=? AND COALESCE(n.access_acl_id,0)=? AND "                            \
 	"COALESCE(n.default_acl_id,0)=? AND COALESCE(n.tier_id,0)=?"
 /*
- * The end of a change in a directory, which has to be there as expected. What is selected goes out
- * with the end of the block: a row before COMMIT would wake the client up twice.
+ * The end of a change in a directory, which has to be there as expected. A row costs the server as
+ * much as an INSERT: it is for those who need to know. It goes out with the end of the block;
+ * before COMMIT it would wake the client up twice.
  */
 #define DIR_VARIABLES "p_d1,p_d2,p_d3,p_d4,p_d5,p_d6,p_d7"
 #define DECLARE_DIR   "DECLARE " DIR_VARIABLES " BIGINT; "
@@ -40,8 +41,9 @@
 	"SELECT n.nlink,n.atime,n.mtime,n.ctime,n.atimensec,n.mtimensec,n.ctimensec "              \
 	"INTO " DIR_VARIABLES " FROM {node} n WHERE " DIR_IS lock "; "                             \
 	"IF p_d1 IS NULL THEN " GIVE_UP "END IF; "
-#define KEPT		 " LOCK IN SHARE MODE"
-#define COMMIT_DIR(more) "COMMIT; SELECT " DIR_VARIABLES more ";" END_BLOCK
+#define KEPT " LOCK IN SHARE MODE"
+#define COMMIT_DIR(condition, more)                                                                \
+	"COMMIT; IF " condition " THEN SELECT " DIR_VARIABLES more "; END IF;" END_BLOCK
 /* As many as {NODE} has columns. */
 #define NODE_VARIABLES                                                                             \
 	"p_n1,p_n2,p_n3,p_n4,p_n5,p_n6,p_n7,p_n8,p_n9,p_n10,p_n11,p_n12,p_n13,p_n14,p_n15,p_n16,"  \
@@ -68,14 +70,14 @@ FUSED(mknod, BLOCK "DECLARE p_dir BIGINT DEFAULT ?; DECLARE p_ino BIGINT DEFAULT
 		   "tier_id) VALUES(p_ino,?,?,?,?,?,?,?,?,?,?,?,?,?,?,p_dir,?,?,?); "
 		   "IF ? THEN INSERT INTO {symlink}(inode,target) VALUES(p_ino,?); END IF; "
 		   "IF ? THEN INSERT INTO {dir_stats}(inode,data_length,used_space,used_inodes) "
-		   "VALUES(p_ino,0,0,0); END IF; " TOUCH IF_DIR_IS(KEPT) COMMIT_DIR(""))
+		   "VALUES(p_ino,0,0,0); END IF; " TOUCH IF_DIR_IS(KEPT) COMMIT_DIR("?", ""))
 
 /* To the trash: the name moves there. */
 FUSED(trash, BLOCK "DECLARE p_dir BIGINT DEFAULT ?; DECLARE p_ino BIGINT DEFAULT ?; "
 		   "DECLARE p_type INT DEFAULT ?; " DECLARE_DIR "START TRANSACTION; "
 		   "UPDATE {node} SET parent=?,ctime=?,ctimensec=? WHERE " VICTIM_IS "; " MUST EMPTY
 		   "UPDATE {edge} SET parent=?,name=? WHERE parent=p_dir AND name=? AND "
-		   "inode=p_ino; " MUST TOUCH IF_DIR_IS("") COMMIT_DIR(""))
+		   "inode=p_ino; " MUST TOUCH IF_DIR_IS("") COMMIT_DIR("?", ""))
 
 /* For good, of an inode with one name that is not open. The last column: it has left chunks. */
 FUSED(remove,
@@ -88,7 +90,7 @@ FUSED(remove,
 	    "IF p_type=3 THEN DELETE FROM {symlink} WHERE inode=p_ino; "
 	    "ELSEIF p_type=1 AND EXISTS(SELECT 1 FROM {chunk} WHERE inode=p_ino) THEN "
 	    "SET p_left=1; INSERT IGNORE INTO {delfile}(inode,length,expire) VALUES(p_ino,?,?); "
-	    "END IF; " TOUCH IF_DIR_IS("") COMMIT_DIR(",p_left"))
+	    "END IF; " TOUCH IF_DIR_IS("") COMMIT_DIR("? OR p_left", ",p_left"))
 
 /*
  * Not of a file with several names that grows: which directories it grows in must not change
@@ -118,44 +120,44 @@ FUSED(link, BLOCK
       "DECLARE p_type INT DEFAULT ?; " DECLARE_DIR "START TRANSACTION; "
       "UPDATE {node} SET nlink=nlink+1,parent=0,ctime=?,ctimensec=? WHERE " VICTIM_IS "; " MUST
       "INSERT INTO {edge}(parent,name,inode,type) VALUES(p_dir,?,p_ino,p_type); " TOUCH IF_DIR_IS(
-	      KEPT) COMMIT_DIR(""))
+	      KEPT) "COMMIT;" END_BLOCK)
 
 /*
  * p_ino goes from p_src to p_dir, whose name may lead to p_old, of p_type: to the trash, or for
  * good as in remove. The column: it has left chunks.
  */
-FUSED(rename,
-      BLOCK "DECLARE p_src BIGINT DEFAULT ?; DECLARE p_dir BIGINT DEFAULT ?; "
-	    "DECLARE p_ino BIGINT DEFAULT ?; DECLARE p_old BIGINT DEFAULT ?; "
-	    "DECLARE p_type INT DEFAULT ?; DECLARE p_trash BIGINT DEFAULT ?; "
-	    "DECLARE p_from VARBINARY(255) DEFAULT ?; DECLARE p_to VARBINARY(255) DEFAULT ?; "
-	    "DECLARE p_us BIGINT DEFAULT ?; DECLARE p_sub INT DEFAULT ?; "
-	    "DECLARE p_left INT DEFAULT 0; DECLARE p_x INT; " DECLARE_DIR "START TRANSACTION; "
-	    "IF p_old<>0 AND p_old<p_ino THEN "
-	    "SELECT 1 INTO p_x FROM {node} WHERE inode=p_old FOR UPDATE; END IF; "
-	    "UPDATE {node} SET parent=?,ctime=p_us,ctimensec=p_sub WHERE inode=p_ino AND type=? "
-	    "AND " STILL "; " MUST "IF p_old=0 THEN "
-	    "UPDATE {edge} SET parent=p_dir,name=p_to WHERE parent=p_src AND name=p_from AND "
-	    "inode=p_ino; " MUST "ELSE "
-	    "DELETE FROM {edge} WHERE parent=p_src AND name=p_from AND inode=p_ino; " MUST
-	    "UPDATE {edge} SET inode=p_ino,type=? WHERE parent=p_dir AND name=p_to AND "
-	    "inode=p_old; " MUST "IF p_trash<>0 THEN "
-	    "UPDATE {node} SET parent=?,ctime=p_us,ctimensec=p_sub WHERE inode=p_old AND "
-	    "type=p_type AND " STILL "; " MUST
-	    "INSERT INTO {edge}(parent,name,inode,type) VALUES(p_trash,?,p_old,p_type); "
-	    "ELSE "
-	    "DELETE FROM {node} WHERE inode=p_old AND type=p_type AND " STILL "; " MUST
-	    "DELETE FROM {xattr} WHERE inode=p_old; "
-	    "IF p_type=3 THEN DELETE FROM {symlink} WHERE inode=p_old; "
-	    "ELSEIF p_type=1 AND EXISTS(SELECT 1 FROM {chunk} WHERE inode=p_old) THEN "
-	    "SET p_left=1; INSERT IGNORE INTO {delfile}(inode,length,expire) VALUES(p_old,?,?); "
-	    "END IF; END IF; END IF; "
-	    "IF ? THEN UPDATE {node} SET mtime=p_us,ctime=p_us,mtimensec=p_sub,ctimensec=p_sub "
-	    "WHERE inode=?; END IF; "
-	    "IF ? THEN UPDATE {node} SET mtime=p_us,ctime=p_us,mtimensec=p_sub,ctimensec=p_sub "
-	    "WHERE inode=?; END IF; "
-	    "IF NOT EXISTS(SELECT 1 FROM {node} n WHERE n.inode=p_src AND " DIR_STILL
-	    ") THEN " GIVE_UP "END IF; " IF_DIR_IS(KEPT) "COMMIT; SELECT p_left;" END_BLOCK)
+FUSED(rename, BLOCK
+      "DECLARE p_src BIGINT DEFAULT ?; DECLARE p_dir BIGINT DEFAULT ?; "
+      "DECLARE p_ino BIGINT DEFAULT ?; DECLARE p_old BIGINT DEFAULT ?; "
+      "DECLARE p_type INT DEFAULT ?; DECLARE p_trash BIGINT DEFAULT ?; "
+      "DECLARE p_from VARBINARY(255) DEFAULT ?; DECLARE p_to VARBINARY(255) DEFAULT ?; "
+      "DECLARE p_us BIGINT DEFAULT ?; DECLARE p_sub INT DEFAULT ?; "
+      "DECLARE p_left INT DEFAULT 0; DECLARE p_x INT; " DECLARE_DIR "START TRANSACTION; "
+      "IF p_old<>0 AND p_old<p_ino THEN "
+      "SELECT 1 INTO p_x FROM {node} WHERE inode=p_old FOR UPDATE; END IF; "
+      "UPDATE {node} SET parent=?,ctime=p_us,ctimensec=p_sub WHERE inode=p_ino AND type=? "
+      "AND " STILL "; " MUST "IF p_old=0 THEN "
+      "UPDATE {edge} SET parent=p_dir,name=p_to WHERE parent=p_src AND name=p_from AND "
+      "inode=p_ino; " MUST "ELSE "
+      "DELETE FROM {edge} WHERE parent=p_src AND name=p_from AND inode=p_ino; " MUST
+      "UPDATE {edge} SET inode=p_ino,type=? WHERE parent=p_dir AND name=p_to AND "
+      "inode=p_old; " MUST "IF p_trash<>0 THEN "
+      "UPDATE {node} SET parent=?,ctime=p_us,ctimensec=p_sub WHERE inode=p_old AND "
+      "type=p_type AND " STILL "; " MUST
+      "INSERT INTO {edge}(parent,name,inode,type) VALUES(p_trash,?,p_old,p_type); "
+      "ELSE "
+      "DELETE FROM {node} WHERE inode=p_old AND type=p_type AND " STILL "; " MUST
+      "DELETE FROM {xattr} WHERE inode=p_old; "
+      "IF p_type=3 THEN DELETE FROM {symlink} WHERE inode=p_old; "
+      "ELSEIF p_type=1 AND EXISTS(SELECT 1 FROM {chunk} WHERE inode=p_old) THEN "
+      "SET p_left=1; INSERT IGNORE INTO {delfile}(inode,length,expire) VALUES(p_old,?,?); "
+      "END IF; END IF; END IF; "
+      "IF ? THEN UPDATE {node} SET mtime=p_us,ctime=p_us,mtimensec=p_sub,ctimensec=p_sub "
+      "WHERE inode=?; END IF; "
+      "IF ? THEN UPDATE {node} SET mtime=p_us,ctime=p_us,mtimensec=p_sub,ctimensec=p_sub "
+      "WHERE inode=?; END IF; "
+      "IF NOT EXISTS(SELECT 1 FROM {node} n WHERE n.inode=p_src AND " DIR_STILL ") THEN " GIVE_UP
+      "END IF; " IF_DIR_IS(KEPT) "COMMIT; IF p_left THEN SELECT p_left; END IF;" END_BLOCK)
 
 /* No block: every server takes it. */
 FUSED(setattr,

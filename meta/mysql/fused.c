@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations that are one statement, hence one round trip; their texts: fused-texts.h. */
 #include <errno.h>
+#include <mysqld_error.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,24 +75,24 @@ static int read_row(MYSQL_STMT *handle, int64_t *row, unsigned n)
 		return -EPROTO;
 	if (mysql_stmt_bind_result(handle, bind) || mysql_stmt_store_result(handle))
 		return -EIO;
-	r = mysql_stmt_fetch(handle) == 0;
-	for (i = 0; i < n && r; i++)
+	r = mysql_stmt_fetch(handle);
+	for (i = 0; i < n && !r; i++)
 		if (null[i])
 			row[i] = 0;
 	mysql_stmt_free_result(handle);
-	return r;
+	return r ? -EPROTO : MYSQL_DONE_ROW;
 }
 
 static int run(struct mysql_stmt *s, int64_t *row, unsigned n)
 {
-	int more, r = 0;
+	int more, r = MYSQL_DONE;
 
 	if (mysql_stmt_bind_param(s->handle, s->bind) || mysql_stmt_execute(s->handle))
 		return -EIO;
 	if (!n)
 		return mysql_stmt_affected_rows(s->handle) > 0;
 	do {
-		if (!r && mysql_stmt_field_count(s->handle))
+		if (r == MYSQL_DONE && mysql_stmt_field_count(s->handle))
 			r = read_row(s->handle, row, n);
 		more = mysql_stmt_next_result(s->handle);
 	} while (!more);
@@ -117,20 +118,14 @@ int mysql_fused_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, 
 		m->sql.round_trips++;
 		r = run(s, row, n);
 		code = r < 0 ? mysql_stmt_errno(s->handle) : 0;
-		if (code)
+		if (code == ER_SIGNAL_EXCEPTION)
+			r = 0;
+		else if (code)
 			r = mysql_error_of(m, code, mysql_stmt_error(s->handle), names[id]);
 	}
 	if (r == -ENOTCONN || r == -EPROTO)
 		m->sql.broken = true;
 	return r;
-}
-
-void mysql_dir_row(const int64_t row[MYSQL_DIR_COLUMNS], struct cfs_attr *attr)
-{
-	attr->nlink = (uint32_t)row[0];
-	attr->atime = sql_time(row[1], row[4]);
-	attr->mtime = sql_time(row[2], row[5]);
-	attr->ctime = sql_time(row[3], row[6]);
 }
 
 int mysql_get_dir(struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret)

@@ -32,7 +32,10 @@ enum mysql_tls {
 #define MYSQL_FILES 4096
 struct mysql_seen {
 	pthread_mutex_t lock; /* protects the rest; taken for copies only */
-	struct cfs_entry dir[MYSQL_DIRS];
+	struct mysql_dir {
+		struct cfs_entry entry;
+		uint64_t seen_ms; /* in the database */
+	} dir[MYSQL_DIRS];
 	struct cfs_entry file[MYSQL_FILES];
 	struct {
 		uint64_t hash;
@@ -119,9 +122,12 @@ int mysql_set_bytes(struct mysql_stmt *s, int n, const void *v, size_t len, bool
 bool mysql_dir_known(struct mysql_db *db, cfs_ino_t ino, struct cfs_attr *ret);
 void mysql_dir_remember(struct mysql_db *db, cfs_ino_t ino, const struct cfs_attr *attr);
 void mysql_dir_forget(struct mysql_db *db, cfs_ino_t ino);
-/* Whether this change has to move the directory's times; others are told that it did. */
+/*
+ * Whether this change has to move the directory's times; others are told that it did. *ret_ask: the
+ * directory was not seen for as long as its times may lag behind.
+ */
 bool mysql_dir_claim_touch(struct mysql_db *db, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			   const struct cfs_attr *attr, bool nlink_changes);
+			   const struct cfs_attr *attr, bool nlink_changes, bool *ret_ask);
 /* What is no directory, by its name. */
 bool mysql_file_known(struct mysql_db *db, cfs_ino_t parent, const char *name, size_t len,
 		      struct cfs_entry *ret);
@@ -133,9 +139,11 @@ void mysql_file_forget(struct mysql_db *db, cfs_ino_t ino);
 
 /* fused.c */
 /*
- * Runs a fused statement. Parameters as sql_exec ('i', 'b'). Its one row of n integers, if it has
- * one, is stored in row. 1: there was a row, 0: there was none, or a negative errno.
+ * Runs a fused statement. Parameters as sql_exec ('i', 'b'). MYSQL_DONE: it has done its work, 0:
+ * it has given up, or a negative errno. n: the columns of the row of integers that it may have;
+ * with one, which goes to row, it is MYSQL_DONE_ROW.
  */
+enum { MYSQL_DONE = 1, MYSQL_DONE_ROW };
 int mysql_fused_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
 		    const char *fmt, ...);
 /*
@@ -163,7 +171,9 @@ int mysql_get_dir(struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret);
 		(int64_t)(a)->parent, (int64_t)(a)->access_acl, (int64_t)(a)->default_acl,         \
 		(int64_t)(a)->tier
 #define MYSQL_DIR_COLUMNS 7
-void mysql_dir_row(const int64_t row[MYSQL_DIR_COLUMNS], struct cfs_attr *attr);
+/* After a change in directory ino: done is what mysql_fused_run has returned. */
+void mysql_dir_changed(struct mysql_db *db, cfs_ino_t ino, int done,
+		       const int64_t row[MYSQL_DIR_COLUMNS], struct cfs_attr *attr);
 /* The parameters of {TOUCH}. */
 #define MYSQL_TOUCH_FMT "iiiiii"
 #define MYSQL_TOUCH_ARGS(ctx, touch, nlink_d)                                                      \

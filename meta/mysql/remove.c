@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unlink and rmdir: the victim is looked up, or a file remembered, its fate decided, and carried out
- * if it still is so.
+ * unlink and rmdir: the victim is looked up, or a file remembered, its fate decided, and carried
+ * out if it still is so.
  */
 #include <errno.h>
 
@@ -55,7 +55,7 @@ static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal
 }
 
 static int to_trash(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a, bool touch,
-		    int64_t *row)
+		    bool ask, int64_t *row)
 {
 	const struct cfs_engine_remove *req = a->req;
 	const struct cfs_attr *v = &a->victim.attr;
@@ -65,26 +65,26 @@ static int to_trash(struct mysql_conn *m, const struct cfs_ctx *ctx, struct remo
 
 	return mysql_fused_run(m, MYSQL_FUSED_trash, row, MYSQL_DIR_COLUMNS,
 			       "iii"
-			       "iii" MYSQL_STILL_FMT "ibb" MYSQL_TOUCH_FMT MYSQL_DIR_FMT,
+			       "iii" MYSQL_STILL_FMT "ibb" MYSQL_TOUCH_FMT MYSQL_DIR_FMT "i",
 			       (int64_t)req->parent, (int64_t)a->victim.ino, (int64_t)v->type,
 			       (int64_t)(v->parent ? req->trash : 0), sql_us(ctx->now),
 			       sql_sub_us(ctx->now), MYSQL_STILL_ARGS(v), (int64_t)req->trash, name,
 			       len, req->name, req->name_len, MYSQL_TOUCH_ARGS(ctx, touch, -a->dir),
-			       MYSQL_DIR_ARGS(&a->parent));
+			       MYSQL_DIR_ARGS(&a->parent), (int64_t)ask);
 }
 
 static int for_good(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a, bool touch,
-		    int64_t *row)
+		    bool ask, int64_t *row)
 {
 	const struct cfs_engine_remove *req = a->req;
 	const struct cfs_attr *v = &a->victim.attr;
 
 	return mysql_fused_run(m, MYSQL_FUSED_remove, row, MYSQL_DIR_COLUMNS + 1,
-			       "iii" MYSQL_STILL_FMT "bii" MYSQL_TOUCH_FMT MYSQL_DIR_FMT,
+			       "iii" MYSQL_STILL_FMT "bii" MYSQL_TOUCH_FMT MYSQL_DIR_FMT "i",
 			       (int64_t)req->parent, (int64_t)a->victim.ino, (int64_t)v->type,
 			       MYSQL_STILL_ARGS(v), req->name, req->name_len, (int64_t)v->length,
 			       (int64_t)ctx->now.tv_sec, MYSQL_TOUCH_ARGS(ctx, touch, -a->dir),
-			       MYSQL_DIR_ARGS(&a->parent));
+			       MYSQL_DIR_ARGS(&a->parent), (int64_t)ask);
 }
 
 static int try_to_remove(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a)
@@ -92,17 +92,17 @@ static int try_to_remove(struct mysql_conn *m, const struct cfs_ctx *ctx, struct
 	struct mysql_db *db = (struct mysql_db *)m->sql.db;
 	int64_t row[MYSQL_DIR_COLUMNS + 1] = {0};
 	cfs_ino_t dir = a->req->parent;
-	bool touch;
+	bool touch = false, ask = false;
 	int r = m->compound ? judge(m, ctx, a) : 0;
 
 	if (r > 0) {
 		touch = !cfs_ino_is_trash(dir) &&
-			mysql_dir_claim_touch(db, ctx, dir, &a->parent, a->dir);
-		r = a->ret.fate == CFS_FATE_TRASHED ? to_trash(m, ctx, a, touch, row)
-						    : for_good(m, ctx, a, touch, row);
+			mysql_dir_claim_touch(db, ctx, dir, &a->parent, a->dir, &ask);
+		r = a->ret.fate == CFS_FATE_TRASHED ? to_trash(m, ctx, a, touch, ask, row)
+						    : for_good(m, ctx, a, touch, ask, row);
 	}
 	if (r > 0) {
-		mysql_dir_row(row, &a->parent);
+		mysql_dir_changed(db, dir, r, row, &a->parent);
 		a->ret.has_data = row[MYSQL_DIR_COLUMNS];
 		mysql_dir_forget(db, a->victim.ino);
 	} else {

@@ -62,8 +62,10 @@ static int run(struct mysql_conn *m, const struct cfs_ctx *ctx, struct rename *a
 	const struct cfs_attr *src = &a->src.attr, *dst = &a->dst.attr;
 	bool same = q->src_parent == q->dst_parent;
 	cfs_ino_t first = q->src_parent, second = q->dst_parent;
-	bool touch_src = mysql_dir_claim_touch(db, ctx, q->src_parent, &a->src_dir, false);
-	bool touch_dst = !same && mysql_dir_claim_touch(db, ctx, q->dst_parent, &a->dst_dir, false);
+	bool ask;
+	bool touch_src = mysql_dir_claim_touch(db, ctx, q->src_parent, &a->src_dir, false, &ask);
+	bool touch_dst =
+		!same && mysql_dir_claim_touch(db, ctx, q->dst_parent, &a->dst_dir, false, &ask);
 	bool swap = first > second;
 	cfs_ino_t trash = a->victim.fate == CFS_FATE_TRASHED ? a->req->trash : 0;
 	char name[CFS_NAME_MAX + 1];

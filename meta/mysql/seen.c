@@ -1,60 +1,98 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The directories and files that operations went to last. */
+#include "base/clock.h"
 #include "mysql-internal.h"
 
 /* ---- directories ---- */
 
-static struct cfs_entry *dir_slot(struct mysql_db *db, cfs_ino_t ino)
+static struct mysql_dir *dir_slot(struct mysql_db *db, cfs_ino_t ino)
 {
 	return &db->seen.dir[((ino * 0x9E3779B97F4A7C15ULL) >> 32) % MYSQL_DIRS];
 }
 
 bool mysql_dir_known(struct mysql_db *db, cfs_ino_t ino, struct cfs_attr *ret)
 {
-	const struct cfs_entry *e = dir_slot(db, ino);
+	const struct mysql_dir *d = dir_slot(db, ino);
 	bool known;
 
 	pthread_mutex_lock(&db->seen.lock);
-	known = e->ino == ino;
+	known = d->entry.ino == ino;
 	if (known)
-		*ret = e->attr;
+		*ret = d->entry.attr;
 	pthread_mutex_unlock(&db->seen.lock);
 	return known;
 }
 
 void mysql_dir_remember(struct mysql_db *db, cfs_ino_t ino, const struct cfs_attr *attr)
 {
-	struct cfs_entry *e = dir_slot(db, ino);
+	struct mysql_dir *d = dir_slot(db, ino);
 
 	pthread_mutex_lock(&db->seen.lock);
-	*e = (struct cfs_entry){.ino = ino, .attr = *attr};
+	*d = (struct mysql_dir){
+		.entry = {.ino = ino, .attr = *attr},
+		.seen_ms = cfs_now_ms(),
+	};
 	pthread_mutex_unlock(&db->seen.lock);
 }
 
 void mysql_dir_forget(struct mysql_db *db, cfs_ino_t ino)
 {
-	struct cfs_entry *e = dir_slot(db, ino);
+	struct mysql_dir *d = dir_slot(db, ino);
 
 	pthread_mutex_lock(&db->seen.lock);
-	if (e->ino == ino)
-		e->ino = 0;
+	if (d->entry.ino == ino)
+		d->entry.ino = 0;
 	pthread_mutex_unlock(&db->seen.lock);
 }
 
 /* Of many threads that come when the times are due, one moves them. */
 bool mysql_dir_claim_touch(struct mysql_db *db, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			   const struct cfs_attr *attr, bool nlink_changes)
+			   const struct cfs_attr *attr, bool nlink_changes, bool *ret_ask)
 {
 	uint64_t skip_ms = cfs_core_skip_dir_mtime_ms(db->sql.engine.core);
-	struct cfs_entry *e = dir_slot(db, ino);
-	bool due;
+	struct mysql_dir *d = dir_slot(db, ino);
+	uint64_t now_ms = cfs_now_ms();
+	bool due, known;
 
 	pthread_mutex_lock(&db->seen.lock);
-	due = cfs_rules_touch_parent(ctx, e->ino == ino ? &e->attr : attr, skip_ms, nlink_changes);
-	if (due && e->ino == ino)
-		e->attr.mtime = e->attr.ctime = ctx->now;
+	known = d->entry.ino == ino;
+	due = cfs_rules_touch_parent(ctx, known ? &d->entry.attr : attr, skip_ms, nlink_changes);
+	*ret_ask = due || !known || now_ms - d->seen_ms >= skip_ms;
+	if (due && known)
+		d->entry.attr.mtime = d->entry.attr.ctime = ctx->now;
+	if (*ret_ask)
+		d->seen_ms = now_ms;
 	pthread_mutex_unlock(&db->seen.lock);
 	return due;
+}
+
+/* Of rows that come in any order, the one with the latest change stays. */
+static void see_times(struct mysql_db *db, cfs_ino_t ino, const struct cfs_attr *attr)
+{
+	struct mysql_dir *d = dir_slot(db, ino);
+
+	pthread_mutex_lock(&db->seen.lock);
+	if (d->entry.ino == ino && cfs_timespec_cmp(attr->ctime, d->entry.attr.ctime) >= 0) {
+		d->entry.attr.nlink = attr->nlink;
+		d->entry.attr.atime = attr->atime;
+		d->entry.attr.mtime = attr->mtime;
+		d->entry.attr.ctime = attr->ctime;
+	}
+	pthread_mutex_unlock(&db->seen.lock);
+}
+
+void mysql_dir_changed(struct mysql_db *db, cfs_ino_t ino, int done,
+		       const int64_t row[MYSQL_DIR_COLUMNS], struct cfs_attr *attr)
+{
+	if (done == MYSQL_DONE_ROW) {
+		attr->nlink = (uint32_t)row[0];
+		attr->atime = sql_time(row[1], row[4]);
+		attr->mtime = sql_time(row[2], row[5]);
+		attr->ctime = sql_time(row[3], row[6]);
+		see_times(db, ino, attr);
+	} else {
+		mysql_dir_known(db, ino, attr);
+	}
 }
 
 /* ---- files ---- */

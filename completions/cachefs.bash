@@ -11,6 +11,12 @@ _cachefs_mounts() {
 	done </proc/self/mountinfo
 }
 
+# Names of volumes in cachefs.conf(5).
+_cachefs_volumes() {
+	sed -n 's/^[[:blank:]]*\[\([^]]*\)\][[:blank:]]*$/\1/p' \
+		"${_cachefs_conf:-/etc/cachefs/cachefs.conf}" 2>/dev/null
+}
+
 # What --help of the program, or of a command, says.
 _cachefs_help() {
 	"$_cachefs_program" "$@" --help 2>/dev/null
@@ -102,6 +108,7 @@ _cachefs() {
 		return
 	fi
 	((COMP_CWORD == 2)) && _cachefs_offer "$(_cachefs_actions "$command")" "$cur"
+	[[ $command == mount ]] && _cachefs_offer "$(_cachefs_volumes)" "$cur"
 	_cachefs_offer "$(_cachefs_mounts)" "$cur"
 	compopt -o filenames 2>/dev/null
 	_cachefs_files "$cur"

@@ -50,6 +50,9 @@ int cmd_parse(const struct cmd *cmd, const struct cfs_opt *table, void *dst, int
 __attribute__((format(printf, 1, 2))) void cmd_error(const char *fmt, ...);
 void cmd_set_name(const char *name);
 
+/* The text without the white space around it, which is cut off in place. */
+char *cmd_trim(char *text);
+
 /*
  * Overwrites secrets of META-URLs and option lists in argv, as ps(1) shows it. Returns a copy of
  * the original vector for parsing (never freed).

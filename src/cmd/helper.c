@@ -11,10 +11,11 @@
 
 #include "cmd/cmd.h"
 #include "cmd/mount.h"
+#include "cmd/mountfile.h"
 
 static void usage(FILE *out)
 {
-	fputs("usage: mount.cachefs META-URL DIR [-sfnvrw] [-o OPTIONS] [-t cachefs]\n\n"
+	fputs("usage: mount.cachefs META-URL|NAME DIR [-sfnvrw] [-o OPTIONS] [-t cachefs]\n\n"
 	      "Called by mount(8) for `mount -t cachefs` and fstab lines. -f checks everything "
 	      "but\n"
 	      "does not mount, -s turns unknown options into warnings, -v says what is done.\n\n"
@@ -82,6 +83,23 @@ int cmd_mount_helper(int argc, char **argv)
 		usage(stdout);
 		r = CMD_OK;
 		goto out;
+	}
+	if (argc > optind) {
+		bool has_dir = argc - optind > 1;
+		char **args;
+		int n;
+
+		c = mount_file_args(o.config, argc, argv, optind, has_dir, &n, &args, err);
+		if (c < 0) {
+			cmd_error("%s", err);
+			goto out;
+		}
+		if (c > 0) {
+			optind = 0;
+			r = cmd_mount_helper(n, args);
+			mount_file_free(n, args);
+			goto out;
+		}
 	}
 	if (argc - optind != 2) {
 		usage(stderr);

@@ -17,6 +17,7 @@
 #include "cmd/control.h"
 #include "cmd/daemon.h"
 #include "cmd/mounted.h"
+#include "cmd/mountfile.h"
 #include "cmd/volume.h"
 
 static unsigned long remount_flags(const struct mount_opts *o)
@@ -197,6 +198,26 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 	return r;
 }
 
+/* The same again with what the section of a name has; false: pos[0] is no name, or *ret_r says. */
+static bool run_by_name(const struct mount_opts *o, int argc, char **argv, const char *const *pos,
+			int *ret_r)
+{
+	char err[CFS_OPT_ERRLEN], **args;
+	int at, n, r;
+
+	for (at = 1; argv[at] != pos[0]; at++)
+		;
+	r = mount_file_args(o->config, argc, argv, at, pos[1] != NULL, &n, &args, err);
+	if (r < 0) {
+		cmd_error("%s", err);
+		*ret_r = CMD_USAGE;
+	} else if (r > 0) {
+		*ret_r = cmd_mount.run(n, args);
+		mount_file_free(n, args);
+	}
+	return r != 0;
+}
+
 static int mount_run(int argc, char **argv)
 {
 	struct mount_opts o = {0};
@@ -248,6 +269,8 @@ static int mount_run(int argc, char **argv)
 			pos[n++] = argv[i];
 		}
 	}
+	if (n > 0 && run_by_name(&o, argc, argv, pos, &r))
+		goto out;
 	if (n < 2) {
 		cmd_error("usage: cachefs %s %s", cmd_mount.name, cmd_mount.synopsis);
 		goto out;
@@ -260,7 +283,7 @@ out:
 
 const struct cmd cmd_mount = {
 	.name = "mount",
-	.synopsis = "[-o OPTIONS] [--OPTION=VALUE...] META-URL DIR",
+	.synopsis = "[-o OPTIONS] [--OPTION=VALUE...] META-URL|NAME [DIR]",
 	.summary = "Mounts a volume; returns when the mount answers",
 	.run = mount_run,
 };

@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "cmd/cmd.h"
+#include "cmd/mountfile.h"
 
 static const char *const atime_modes[] = {"noatime", "relatime", "strictatime", NULL};
 
@@ -36,6 +37,11 @@ const struct cfs_opt mount_table[] = {
 	 OPT(credentials),
 	 .arg = "FILE",
 	 .help = "KEY=VALUE lines (META_PASSWORD, ACCESS_KEY, ...), mode 0600"},
+	{.name = "config",
+	 .kind = CFS_OPT_STRING,
+	 OPT(config),
+	 .arg = "FILE",
+	 .help = "where the sections of names in place of META-URL are; " MOUNT_FILE " by default"},
 	{.name = "log-level",
 	 .kind = CFS_OPT_STRING,
 	 OPT(log_level),
@@ -564,6 +570,14 @@ int mount_opts_list(struct mount_opts *o, const char *list, bool sloppy, char er
 
 	r = cfs_opt_list(mount_table, o, list, unknown_option, &c, err);
 	return r == -ENOENT ? -EINVAL : r;
+}
+
+int mount_opts_set(struct mount_opts *o, const char *name, const char *value,
+		   char err[CFS_OPT_ERRLEN])
+{
+	int r = cfs_opt_set(mount_table, o, name, value, err);
+
+	return r == -ENOENT && !value && is_kernel_flag(name) ? add_kernel_flag(o, name) : r;
 }
 
 int mount_opts_squash(const char *name, const char *text, uint32_t *ret_uid, uint32_t *ret_gid,

@@ -12,7 +12,7 @@ struct mount_opts {
 	/* how */
 	bool foreground, fake, debug;
 	uint64_t mount_timeout_ms;
-	char *credentials;
+	char *credentials, *config;
 	char *log_level;
 	char *metrics;
 	/* what */
@@ -63,6 +63,9 @@ extern const struct cfs_opt mount_table[];
  * dropped, kernel flags collected. sloppy: unknown names are warnings. 0, or -EINVAL with err.
  */
 int mount_opts_list(struct mount_opts *o, const char *list, bool sloppy, char err[CFS_OPT_ERRLEN]);
+/* One of our options or of the kernel's flags. -ENOENT: it is neither; -EINVAL with err. */
+int mount_opts_set(struct mount_opts *o, const char *name, const char *value,
+		   char err[CFS_OPT_ERRLEN]);
 /* The values of root-squash, all-squash and umask. 0, or -EINVAL with err. */
 int mount_opts_squash(const char *name, const char *text, uint32_t *ret_uid, uint32_t *ret_gid,
 		      char err[CFS_OPT_ERRLEN]);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/volume.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/url.h"
+#include "cmd/cmd.h"
 
 char *volume_absolute_url(const char *url)
 {
@@ -29,18 +29,6 @@ char *volume_absolute_url(const char *url)
 	return out;
 }
 
-static char *trim(char *text)
-{
-	char *end;
-
-	while (isspace((unsigned char)*text))
-		text++;
-	end = text + strlen(text);
-	while (end > text && isspace((unsigned char)end[-1]))
-		*--end = '\0';
-	return text;
-}
-
 static int read_credential_lines(FILE *in, const char *path, char err[256])
 {
 	cfs_auto_free char *line = NULL;
@@ -50,7 +38,7 @@ static int read_credential_lines(FILE *in, const char *path, char err[256])
 
 	while (getline(&line, &cap, in) > 0) {
 		number++;
-		key = trim(line);
+		key = cmd_trim(line);
 		if (!*key || *key == '#')
 			continue;
 		value = strchr(key, '=');
@@ -60,7 +48,7 @@ static int read_credential_lines(FILE *in, const char *path, char err[256])
 			return -EINVAL;
 		}
 		*value++ = '\0';
-		if (setenv(trim(key), trim(value), 1) < 0)
+		if (setenv(cmd_trim(key), cmd_trim(value), 1) < 0)
 			return -errno;
 	}
 	if (ferror(in)) {

@@ -13,6 +13,7 @@ SCRIPT = REPO / "completions" / "cachefs.bash"
 # What readline does to a line before it calls the function.
 DRIVER = r"""
 source "$1"; shift
+_cachefs_conf=examples/cachefs.conf
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
 _cachefs
 printf '%s\n' "${COMPREPLY[@]}"
@@ -61,6 +62,12 @@ def test_mount_list():
     assert complete("cachefs mount -o ro,writeback_c") == ["ro,writeback_cache"]
     assert complete("cachefs mount -o cache-eviction=") == ["s3-fifo", "2-random", "lru", "none"]
     assert complete("cachefs mount -o cache-eviction=lru,allow") == ["lru,allow_other"]
+
+
+def test_volumes():
+    assert complete("cachefs mount ", REPO)[:2] == ["data", "archive"]
+    assert complete("cachefs mount arc", REPO) == ["archive"]
+    assert "archive" not in complete("cachefs umount ", REPO)
 
 
 def test_actions_and_files(tmp_path):

@@ -256,11 +256,9 @@ static void connected(struct cfs_client *cc)
 	int r = c->link.ops->connected(&c->link);
 
 	if (r == 0)
-		r = cfs_conn_authenticate(c, true, cc->peer->member);
+		r = cfs_conn_authenticate(c, cc->peer->member);
 	if (r < 0)
 		cfs_conn_close(c, r);
-	else
-		cfs_conn_want_in(c);
 }
 
 static void flush(struct cfs_conn *c)
@@ -331,7 +329,8 @@ static void copy_in(struct cfs_peer_get *g, const uint8_t *data, size_t n)
 	}
 }
 
-static void server_leaves(struct cfs_client *cc)
+/* What is under way ends, then it is closed. */
+static void stop_asking(struct cfs_client *cc)
 {
 	pthread_mutex_lock(&cc->peer->lock);
 	cc->usable = false;
@@ -348,7 +347,7 @@ static int answer_begins(struct cfs_client *cc, const struct cfs_frame *f)
 	pthread_mutex_unlock(&cc->peer->lock);
 	if (f->status) {
 		if (f->status == CFS_STATUS_LEAVING)
-			server_leaves(cc);
+			stop_asking(cc);
 		if (g)
 			finish(cc, g, cfs_wire_errno_of(f->status));
 		return 0;
@@ -368,7 +367,7 @@ static int got_frame(struct cfs_client *cc, const struct cfs_frame *f)
 	case CFS_FRAME_ANSWER:
 		return answer_begins(cc, f);
 	case CFS_FRAME_DRAIN:
-		server_leaves(cc);
+		stop_asking(cc);
 		return 0;
 	default:
 		return -EPROTO;
@@ -486,6 +485,8 @@ static void readable(struct cfs_conn *c)
 		}
 		turn -= n;
 	}
+	if (c->link.worn)
+		stop_asking(cc);
 	if (c->state == CFS_CONN_DRAINING && cc->inflight == 0) {
 		cfs_conn_close(c, 0);
 		return;
@@ -584,6 +585,7 @@ int cfs_client_connect(struct cfs_peer *p)
 	cc->peer = p;
 	cc->sent_work.fn = sender_gone;
 	cc->c.link.ops = t->link;
+	cc->c.link.tls = t->tls;
 	r = t->link->connect(&cc->c.link, (struct sockaddr *)&p->addr, p->addr_len);
 	if (r < 0) {
 		free(cc);

@@ -21,16 +21,13 @@ void cfs_conn_unref(struct cfs_conn *c)
 	c->ops->free(c);
 }
 
-static void readable(struct cfs_conn *c);
-
 static void polled_in(struct cfs_op *op, int res)
 {
 	struct cfs_conn *c = (struct cfs_conn *)((char *)op - offsetof(struct cfs_conn, in_op));
 
 	(void)res;
 	c->in_armed = false;
-	if (c->state != CFS_CONN_CLOSED)
-		readable(c);
+	cfs_conn_readable(c);
 	cfs_conn_unref(c);
 }
 
@@ -40,7 +37,9 @@ static void polled_out(struct cfs_op *op, int res)
 
 	(void)res;
 	c->out_armed = false;
-	if (c->state != CFS_CONN_CLOSED)
+	if (c->state == CFS_CONN_SECURE)
+		cfs_conn_readable(c);
+	else if (c->state != CFS_CONN_CLOSED)
 		c->ops->flush(c);
 	cfs_conn_unref(c);
 }
@@ -64,6 +63,10 @@ void cfs_conn_want_in(struct cfs_conn *c)
 {
 	if (c->in_armed || c->state == CFS_CONN_CLOSED)
 		return;
+	if (c->link.unread) {
+		cfs_conn_again(c, true, false);
+		return;
+	}
 	c->in_armed = true;
 	cfs_conn_ref(c);
 	cfs_loop_poll(&c->t->loop, c->link.fd, POLLIN | POLLRDHUP, &c->in_op);
@@ -124,25 +127,58 @@ int cfs_conn_send_now(struct cfs_conn *c, uint8_t *data, size_t len)
 	return n < 0 && n != -EAGAIN ? (int)n : -ECONNRESET;
 }
 
-int cfs_conn_authenticate(struct cfs_conn *c, bool client, uint64_t peer)
+int cfs_conn_authenticate(struct cfs_conn *c, uint64_t peer)
 {
 	struct cfs_transport *t = c->t;
-	uint8_t out[CFS_HANDSHAKE_OUT];
-	size_t len = 0;
-	int r = 0;
 
 	c->handshake = malloc(sizeof(*c->handshake));
 	if (!c->handshake)
 		return -ENOMEM;
-	c->state = CFS_CONN_AUTH;
+	c->peer = peer;
+	c->state = CFS_CONN_SECURE;
 	c->deadline = t->loop.now_ms + t->conf.connect_timeout_ms;
-	if (client)
-		r = cfs_handshake_client(c->handshake, t->conf.member, peer, &t->keys, out, &len);
+	cfs_conn_readable(c);
+	return 0;
+}
+
+/* The link carries bytes: a client says HELLO. */
+static int greet(struct cfs_conn *c)
+{
+	struct cfs_transport *t = c->t;
+	uint8_t out[CFS_HANDSHAKE_OUT], binding[CFS_LINK_BINDING];
+	size_t len = 0;
+	int r = 0;
+
+	c->state = CFS_CONN_AUTH;
+	if (c->peer)
+		r = cfs_handshake_client(c->handshake, t->conf.member, c->peer, &t->keys, out,
+					 &len);
 	else
 		cfs_handshake_server(c->handshake, t->conf.member, &t->keys);
+	if (r == 0 && c->link.ops->binding) {
+		c->link.ops->binding(&c->link, binding);
+		cfs_handshake_bind(c->handshake, binding);
+	}
 	if (r == 0)
 		r = cfs_conn_send_now(c, out, len);
 	return r;
+}
+
+static void secure(struct cfs_conn *c)
+{
+	bool out = false;
+	int r = c->link.ops->handshake ? c->link.ops->handshake(&c->link, &out) : 0;
+
+	if (r == -EAGAIN && out) {
+		cfs_conn_want_out(c);
+		return;
+	}
+	if (r == 0)
+		r = greet(c);
+	if (r < 0 && r != -EAGAIN)
+		cfs_conn_close(c, r);
+	else
+		cfs_conn_want_in(c);
 }
 
 /* The next frame of the handshake, and not a byte beyond it. */
@@ -192,10 +228,21 @@ static void authenticate(struct cfs_conn *c)
 	c->ops->ready(c);
 }
 
-static void readable(struct cfs_conn *c)
+void cfs_conn_readable(struct cfs_conn *c)
 {
-	if (c->state == CFS_CONN_AUTH)
+	switch (c->state) {
+	case CFS_CONN_SECURE:
+		secure(c);
+		break;
+	case CFS_CONN_AUTH:
 		authenticate(c);
-	else if (c->state != CFS_CONN_CONNECT)
+		break;
+	case CFS_CONN_READY:
+	case CFS_CONN_DRAINING:
 		c->ops->readable(c);
+		break;
+	case CFS_CONN_CONNECT:
+	case CFS_CONN_CLOSED:
+		break;
+	}
 }

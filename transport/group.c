@@ -75,7 +75,7 @@ static int place(const struct group_view *v, bool with_fresh, struct cfs_placeme
 		const struct cfs_group_member *of = &v->nodes[i]->member;
 
 		m[i].id = of->id;
-		if (of->address[0] && (with_fresh || !of->fresh))
+		if (of->address[0] && !of->apart && (with_fresh || !of->fresh))
 			m[i].weight = of->weight;
 	}
 	r = cfs_placement_create(m, v->n, ret);
@@ -123,7 +123,7 @@ static uint64_t beats_per_listing(const struct cfs_group *g)
 
 static bool same_place(const struct cfs_group_member *a, const struct cfs_group_member *b)
 {
-	return a->weight == b->weight && a->fresh == b->fresh &&
+	return a->weight == b->weight && a->fresh == b->fresh && a->tls == b->tls &&
 	       strcmp(a->address, b->address) == 0;
 }
 
@@ -150,11 +150,18 @@ static int new_node(struct cfs_group *g, const struct group_record *r, struct gr
 	n->member = r->member;
 	n->member.alive = true;
 	n->member.self = r->member.id == g->self.member.id;
+	n->member.apart = r->member.tls != g->self.member.tls;
 	n->boot = r->boot;
 	n->number = r->number;
 	n->beat_ms = r->beat_ms;
 	n->heard = g->watched;
-	if (!n->member.self && r->member.address[0])
+	if (n->member.apart)
+		cfs_warn("member of the cache group is not asked, %s: group=%s member=%016" PRIx64
+			 " host=%s",
+			 r->member.tls ? "it has group-tls and this one has not"
+				       : "this one has group-tls and it has not",
+			 g->name, r->member.id, r->member.host);
+	else if (!n->member.self && r->member.address[0])
 		rc = cfs_peer_open(g->transport, r->member.id, (const struct sockaddr *)&r->addr,
 				   r->addr_len, &n->peer);
 	if (rc) {
@@ -465,6 +472,7 @@ static int start_transport(struct cfs_group *g, const struct cfs_group_conf *con
 		.max_conns_per_peer = conf->max_conns,
 		.inflight_bytes = conf->inflight_bytes,
 		.request_rate = conf->request_rate,
+		.tls = conf->tls,
 	};
 	struct sockaddr_storage addr;
 	int r;
@@ -495,6 +503,7 @@ static void describe_self(struct cfs_group *g, const struct cfs_group_conf *conf
 	m->id = conf->member;
 	m->weight = conf->no_sharing ? 0 : conf->weight;
 	m->self = m->alive = true;
+	m->tls = conf->tls;
 	cfs_group_copy_text(m->host, sizeof(m->host), conf->host);
 	cfs_group_copy_text(m->mount_point, sizeof(m->mount_point), conf->mount_point);
 	cfs_group_copy_text(m->version, sizeof(m->version), conf->version);
@@ -766,7 +775,7 @@ int cfs_group_each_member(struct cfs_group *g, cfs_group_member_fn fn, void *arg
 	int r = 0;
 
 	for (i = 0; i < v->n; i++)
-		sum += v->nodes[i]->member.weight;
+		sum += v->nodes[i]->member.apart ? 0 : v->nodes[i]->member.weight;
 	for (pass = 0; pass < 2; pass++) {
 		for (i = 0; i < v->n && !r; i++) {
 			struct cfs_group_member m;
@@ -778,7 +787,7 @@ int cfs_group_each_member(struct cfs_group *g, cfs_group_member_fn fn, void *arg
 			pthread_mutex_unlock(&g->lock);
 			if (m.self && g->cached_bytes)
 				m.cached_bytes = g->cached_bytes(g->ops_arg);
-			m.share = sum > 0 ? m.weight / sum : 0;
+			m.share = sum > 0 && !m.apart ? m.weight / sum : 0;
 			if (v->nodes[i]->peer)
 				cfs_peer_stats(v->nodes[i]->peer, &m.asked, &m.state);
 			r = fn(arg, &m);
@@ -791,6 +800,7 @@ int cfs_group_each_member(struct cfs_group *g, cfs_group_member_fn fn, void *arg
 void cfs_group_stats(struct cfs_group *g, struct cfs_group_stats *ret)
 {
 	struct group_view *v = hold_view(g);
+	size_t i;
 
 	*ret = (struct cfs_group_stats){
 		.members = (unsigned)v->n,
@@ -802,6 +812,8 @@ void cfs_group_stats(struct cfs_group *g, struct cfs_group_stats *ret)
 		.beats = atomic_load(&g->stat.beats),
 		.beat_errors = atomic_load(&g->stat.beat_errors),
 	};
+	for (i = 0; i < v->n; i++)
+		ret->apart += v->nodes[i]->member.apart;
 	unref_view(v);
 	cfs_transport_stats(g->transport, &ret->asked, &ret->served);
 }

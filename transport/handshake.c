@@ -19,6 +19,8 @@
 static const char label_id[LABEL_LEN] = "cachefs peer key id";
 static const char label_server[LABEL_LEN] = "cachefs peer server proof";
 static const char label_client[LABEL_LEN] = "cachefs peer client proof";
+/* With the block's number behind it, the text of HKDF-Expand (RFC 5869) for one block. */
+static const char label_tls[] = "cachefs peer tls key\1";
 
 static int hmac(const uint8_t key[CFS_PEER_KEY_SIZE], const uint8_t *data, size_t len,
 		uint8_t ret[MAC_LEN])
@@ -28,8 +30,7 @@ static int hmac(const uint8_t key[CFS_PEER_KEY_SIZE], const uint8_t *data, size_
 	return HMAC(EVP_sha256(), key, CFS_PEER_KEY_SIZE, data, len, ret, &n) ? 0 : -EIO;
 }
 
-/* Tells which key is meant without saying anything about it. */
-static int key_id(const uint8_t key[CFS_PEER_KEY_SIZE], uint32_t *ret)
+int cfs_handshake_key_id(const uint8_t key[CFS_PEER_KEY_SIZE], uint32_t *ret)
 {
 	uint8_t mac[MAC_LEN];
 	int r = hmac(key, (const uint8_t *)label_id, LABEL_LEN, mac);
@@ -39,19 +40,27 @@ static int key_id(const uint8_t key[CFS_PEER_KEY_SIZE], uint32_t *ret)
 	return r;
 }
 
+int cfs_handshake_tls_key(const uint8_t key[CFS_PEER_KEY_SIZE], uint8_t ret[CFS_PEER_KEY_SIZE])
+{
+	return hmac(key, (const uint8_t *)label_tls, sizeof(label_tls) - 1, ret);
+}
+
 /*
  * The labels differ by role, so a proof cannot be sent back to its maker; both nonces are in the
  * text, so it is worth nothing on another connection; versions, features and both ids are, so
- * nobody in between can change them.
+ * nobody in between can change them; and so is what only the two ends of a TLS connection know, so
+ * nobody in between can have one with each of them.
  */
 static int proof(const struct cfs_handshake *h, const char label[LABEL_LEN], uint8_t ret[MAC_LEN])
 {
-	uint8_t text[LABEL_LEN + CFS_HELLO_LEN + CHALLENGE_OPEN];
+	uint8_t text[LABEL_LEN + CFS_HELLO_LEN + CHALLENGE_OPEN + CFS_HANDSHAKE_BINDING];
+	size_t len = sizeof(text) - (h->bound ? 0 : CFS_HANDSHAKE_BINDING);
 
 	memcpy(text, label, LABEL_LEN);
 	memcpy(text + LABEL_LEN, h->hello, CFS_HELLO_LEN);
 	memcpy(text + LABEL_LEN + CFS_HELLO_LEN, h->challenge, CHALLENGE_OPEN);
-	return hmac(h->keys->key[h->key], text, sizeof(text), ret);
+	memcpy(text + LABEL_LEN + CFS_HELLO_LEN + CHALLENGE_OPEN, h->binding, sizeof(h->binding));
+	return hmac(h->keys->key[h->key], text, len, ret);
 }
 
 static size_t put_frame(uint8_t *out, uint8_t type, uint32_t status, const void *payload,
@@ -85,7 +94,8 @@ int cfs_handshake_client(struct cfs_handshake *h, uint64_t self, uint64_t peer,
 		.keys = keys,
 		.next = CFS_FRAME_CHALLENGE,
 	};
-	if (key_id(keys->key[0], &id) < 0 || RAND_bytes(h->hello + 32, NONCE_LEN) != 1)
+	if (cfs_handshake_key_id(keys->key[0], &id) < 0 ||
+	    RAND_bytes(h->hello + 32, NONCE_LEN) != 1)
 		return -EIO;
 	cfs_put_be16(h->hello, CFS_WIRE_VERSION);
 	cfs_put_be16(h->hello + 2, CFS_WIRE_VERSION_MIN);
@@ -105,6 +115,12 @@ static int refuse(int err, uint8_t *out, size_t *ret_len)
 	return err;
 }
 
+void cfs_handshake_bind(struct cfs_handshake *h, const uint8_t binding[CFS_HANDSHAKE_BINDING])
+{
+	h->bound = true;
+	memcpy(h->binding, binding, CFS_HANDSHAKE_BINDING);
+}
+
 static int server_hello(struct cfs_handshake *h, const uint8_t *payload, uint8_t *out,
 			size_t *ret_len)
 {
@@ -119,7 +135,7 @@ static int server_hello(struct cfs_handshake *h, const uint8_t *payload, uint8_t
 	if (h->peer == 0 || h->peer == h->self || cfs_get_be64(payload + 24) != h->self)
 		return refuse(-EACCES, out, ret_len);
 	for (h->key = 0; h->key < h->keys->n; h->key++) {
-		if (key_id(h->keys->key[h->key], &id) < 0)
+		if (cfs_handshake_key_id(h->keys->key[h->key], &id) < 0)
 			return -EIO;
 		if (id == cfs_get_be32(payload + 4))
 			break;

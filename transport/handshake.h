@@ -19,8 +19,10 @@ struct cfs_handshake_keys {
 	unsigned n;
 };
 
+#define CFS_HANDSHAKE_BINDING 32
+
 struct cfs_handshake {
-	bool server;
+	bool server, bound;
 	uint64_t self;
 	uint64_t peer; /* a client knows whom it wants; a server learns it */
 	uint64_t features;
@@ -28,6 +30,7 @@ struct cfs_handshake {
 	unsigned key;			       /* the one in use */
 	unsigned char next;		       /* frame type that must come */
 	uint8_t hello[CFS_HELLO_LEN], challenge[CFS_CHALLENGE_LEN];
+	uint8_t binding[CFS_HANDSHAKE_BINDING];
 };
 
 /* Room for what one step sends. */
@@ -39,6 +42,8 @@ void cfs_handshake_server(struct cfs_handshake *h, uint64_t self,
 int cfs_handshake_client(struct cfs_handshake *h, uint64_t self, uint64_t peer,
 			 const struct cfs_handshake_keys *keys, uint8_t out[CFS_HANDSHAKE_OUT],
 			 size_t *ret_len);
+/* The proofs are worth something on the TLS connection with this secret only. Before any frame. */
+void cfs_handshake_bind(struct cfs_handshake *h, const uint8_t binding[CFS_HANDSHAKE_BINDING]);
 /*
  * One frame has come. *ret_len bytes of out are to be sent, also on error (a REFUSE). 0: goes on;
  * 1: both sides are who they should be (a server sends READY next, a client has it). -EACCES: not
@@ -46,5 +51,10 @@ int cfs_handshake_client(struct cfs_handshake *h, uint64_t self, uint64_t peer,
  */
 int cfs_handshake_frame(struct cfs_handshake *h, const struct cfs_frame *f, const uint8_t *payload,
 			uint8_t out[CFS_HANDSHAKE_OUT], size_t *ret_len);
+
+/* Tells which key is meant without saying anything about it. */
+int cfs_handshake_key_id(const uint8_t key[CFS_PEER_KEY_SIZE], uint32_t *ret);
+/* What TLS uses in the key's place. */
+int cfs_handshake_tls_key(const uint8_t key[CFS_PEER_KEY_SIZE], uint8_t ret[CFS_PEER_KEY_SIZE]);
 
 #endif

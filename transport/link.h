@@ -1,24 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The transport table: what carries a connection's bytes. tcp is the one there is; TLS differs in
- * connected/recv/send (and has no splice without kernel TLS).
+ * The transport table: what carries a connection's bytes: tcp, tls, and tls whose sending half the
+ * kernel encrypts.
  *
  * Nothing waits: -EAGAIN when it would; then poll(2) on fd says when to try again. All on the
  * loop's thread, except that send of a client's connection may be called by others, one at a time.
+ * What send has refused with -EAGAIN is offered again, with nothing before it.
  */
 #ifndef CFS_TRANSPORT_LINK_H
 #define CFS_TRANSPORT_LINK_H
 
+#include <cachefs/transport.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#define CFS_LINK_BINDING 32
+
 struct cfs_link {
 	const struct cfs_link_ops *ops;
 	int fd;
-	int low; /* what expect has set */
+	int low;	     /* what expect has set */
+	bool unread;	     /* recv may have more that poll(2) does not see */
+	bool worn;	     /* its keys have been used enough: another connection should be made */
+	struct cfs_tls *tls; /* set before accept or connect; unused by tcp */
+	struct cfs_tls_session *session;
 };
 
 /* A descriptor that listens, or a negative errno. */
@@ -29,6 +38,13 @@ typedef int (*cfs_link_accept_fn)(struct cfs_link *l, int listen_fd, struct sock
 typedef int (*cfs_link_connect_fn)(struct cfs_link *l, const struct sockaddr *addr, socklen_t len);
 /* How it has ended. */
 typedef int (*cfs_link_connected_fn)(struct cfs_link *l);
+/*
+ * What must be done before bytes are carried; optional. 0: done, and ops may be others; -EAGAIN:
+ * once fd is readable (*ret_out: writable). -EPROTOTYPE: the other side does not do it at all.
+ */
+typedef int (*cfs_link_handshake_fn)(struct cfs_link *l, bool *ret_out);
+/* What only this connection's two ends know (RFC 9266); optional, after the handshake. */
+typedef void (*cfs_link_binding_fn)(struct cfs_link *l, uint8_t ret[CFS_LINK_BINDING]);
 /* 0: the other side has closed. */
 typedef ssize_t (*cfs_link_recv_fn)(struct cfs_link *l, struct iovec *iov, int n);
 /* more: the next send follows at once. */
@@ -43,10 +59,13 @@ typedef void (*cfs_link_close_fn)(struct cfs_link *l);
 
 struct cfs_link_ops {
 	const char *name;
+	enum cfs_peer_tls tls;
 	cfs_link_listen_fn listen;
 	cfs_link_accept_fn accept;
 	cfs_link_connect_fn connect;
 	cfs_link_connected_fn connected;
+	cfs_link_handshake_fn handshake;
+	cfs_link_binding_fn binding;
 	cfs_link_recv_fn recv;
 	cfs_link_send_fn send;
 	cfs_link_splice_fn splice;
@@ -56,5 +75,6 @@ struct cfs_link_ops {
 };
 
 extern const struct cfs_link_ops cfs_link_tcp;
+extern const struct cfs_link_ops cfs_link_tls; /* tls.h */
 
 #endif

@@ -359,14 +359,13 @@ static void connect_one(struct cfs_peer *p)
 
 void cfs_peer_connected(struct cfs_peer *p, struct cfs_client *cc)
 {
-	(void)cc;
 	pthread_mutex_lock(&p->lock);
 	p->n_ready++;
 	p->failures = 0;
 	p->circuit = CFS_PEER_CLOSED_CIRCUIT;
 	pthread_mutex_unlock(&p->lock);
-	atomic_fetch_add(&p->counters.conns, 1);
-	atomic_fetch_add(&p->t->asked.conns, 1);
+	atomic_fetch_add(&p->counters.conns[cc->c.link.ops->tls], 1);
+	atomic_fetch_add(&p->t->asked.conns[cc->c.link.ops->tls], 1);
 	p->window_ms = 0;
 	cfs_peer_feed(p);
 }
@@ -385,8 +384,8 @@ void cfs_peer_lost(struct cfs_peer *p, struct cfs_client *cc, int err, bool was_
 	closing = p->closing;
 	pthread_mutex_unlock(&p->lock);
 	if (was_ready) {
-		atomic_fetch_sub(&p->counters.conns, 1);
-		atomic_fetch_sub(&p->t->asked.conns, 1);
+		atomic_fetch_sub(&p->counters.conns[cc->c.link.ops->tls], 1);
+		atomic_fetch_sub(&p->t->asked.conns[cc->c.link.ops->tls], 1);
 	}
 	finish_all(p, list, err ? err : -ECONNRESET);
 	if (closing)
@@ -555,7 +554,7 @@ static void close_idle(struct cfs_peer *p)
 	for (i = 0; i < p->n_conns; i++) {
 		struct cfs_client *cc = p->conns[i];
 
-		if (cc->inflight > 0 || cc->c.state != CFS_CONN_READY)
+		if (cc->inflight > 0 || cc->c.state < CFS_CONN_READY)
 			continue;
 		if (!cc->usable || (p->n_ready > 1 && now_ms - cc->active_ms >= SHRINK_IDLE_MS))
 			idle = cc;

@@ -122,10 +122,10 @@ char *cfs_group_encode(const struct group_record *r)
 	json_t *j;
 
 	snprintf(id, sizeof(id), "%016" PRIx64, m->id);
-	j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:b, s:I, s:I, s:I, s:I}", "id", id,
+	j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:b, s:b, s:I, s:I, s:I, s:I}", "id", id,
 		      "address", m->address, "host", m->host, "mount", m->mount_point, "version",
-		      m->version, "weight", (int)m->weight, "fresh", m->fresh, "bytes",
-		      (json_int_t)m->cached_bytes, "boot", (json_int_t)r->boot, "number",
+		      m->version, "weight", (int)m->weight, "fresh", m->fresh, "tls", m->tls,
+		      "bytes", (json_int_t)m->cached_bytes, "boot", (json_int_t)r->boot, "number",
 		      (json_int_t)r->number, "beat_ms", (json_int_t)r->beat_ms);
 	text = j ? json_dumps(j, JSON_COMPACT) : NULL;
 	json_decref(j);
@@ -142,13 +142,13 @@ static int decode(json_t *j, struct group_record *ret)
 	const char *id, *address, *host, *mount, *version;
 	struct cfs_group_member *m = &ret->member;
 	json_int_t bytes, boot, number, beat_ms;
-	int weight, fresh;
+	int weight, fresh, tls = 0;
 	char *end;
 
-	if (json_unpack(j, "{s:s, s:s, s:s, s:s, s:s, s:i, s:b, s:I, s:I, s:I, s:I}", "id", &id,
-			"address", &address, "host", &host, "mount", &mount, "version", &version,
-			"weight", &weight, "fresh", &fresh, "bytes", &bytes, "boot", &boot,
-			"number", &number, "beat_ms", &beat_ms) < 0)
+	if (json_unpack(j, "{s:s, s:s, s:s, s:s, s:s, s:i, s:b, s?b, s:I, s:I, s:I, s:I}", "id",
+			&id, "address", &address, "host", &host, "mount", &mount, "version",
+			&version, "weight", &weight, "fresh", &fresh, "tls", &tls, "bytes", &bytes,
+			"boot", &boot, "number", &number, "beat_ms", &beat_ms) < 0)
 		return -EINVAL;
 	m->id = strtoull(id, &end, 16);
 	if (!m->id || *end || weight < 0 || beat_ms <= 0 || beat_ms > BEAT_MAX_MS ||
@@ -159,6 +159,7 @@ static int decode(json_t *j, struct group_record *ret)
 		return -EINVAL;
 	m->weight = (unsigned)weight;
 	m->fresh = fresh;
+	m->tls = tls;
 	m->cached_bytes = (uint64_t)bytes;
 	ret->boot = (uint64_t)boot;
 	ret->number = (uint64_t)number;

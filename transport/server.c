@@ -228,7 +228,7 @@ static void conn_ready(struct cfs_conn *c)
 
 	sc->authenticated = true;
 	t->n_unauthenticated--;
-	atomic_fetch_add(&t->served.conns, 1);
+	atomic_fetch_add(&t->served.conns[c->link.ops->tls], 1);
 	if (t->draining) {
 		f = (struct cfs_frame){.type = CFS_FRAME_REFUSE, .status = CFS_STATUS_LEAVING};
 		(void)cfs_conn_send_now(c, frame, cfs_wire_control(frame, &f, NULL, 0));
@@ -251,7 +251,7 @@ static void conn_closed(struct cfs_conn *c, int err)
 
 	t->n_served--;
 	if (sc->authenticated) {
-		atomic_fetch_sub(&t->served.conns, 1);
+		atomic_fetch_sub(&t->served.conns[c->link.ops->tls], 1);
 	} else {
 		char from[CFS_ADDRESS_MAX];
 
@@ -260,8 +260,10 @@ static void conn_closed(struct cfs_conn *c, int err)
 			kind = CFS_PEER_E_PROTOCOL;
 		cfs_counters_error(&t->served, kind);
 		cfs_address_format((struct sockaddr *)&sc->from, from);
-		cfs_log(kind == CFS_PEER_E_AUTH ? CFS_LOG_WARN : CFS_LOG_DEBUG,
-			"peer connection refused: address=%s error=%s", from, cfs_errname(err));
+		cfs_log(kind == CFS_PEER_E_AUTH || err == -EPROTOTYPE ? CFS_LOG_WARN
+								      : CFS_LOG_DEBUG,
+			"peer connection refused: address=%s error=%s%s", from, cfs_errname(err),
+			err == -EPROTOTYPE ? " (no TLS)" : "");
 	}
 	cfs_answer_drop(sc);
 	cfs_server_arm(t);
@@ -311,7 +313,7 @@ static bool is_one_too_many(struct cfs_transport *t, const struct sockaddr_stora
 static int accept_one(struct cfs_transport *t)
 {
 	struct cfs_server *sc;
-	struct cfs_link link = {.ops = t->link};
+	struct cfs_link link = {.ops = t->link, .tls = t->tls};
 	struct sockaddr_storage from;
 	int r = t->link->accept(&link, t->listen_fd, &from);
 
@@ -335,11 +337,9 @@ static int accept_one(struct cfs_transport *t)
 	t->n_served++;
 	t->n_unauthenticated++;
 	cfs_conn_init(&sc->c, t, &server_ops);
-	r = cfs_conn_authenticate(&sc->c, false, 0);
+	r = cfs_conn_authenticate(&sc->c, 0);
 	if (r < 0)
 		cfs_conn_close(&sc->c, r);
-	else
-		cfs_conn_want_in(&sc->c);
 	cfs_loop_touch(&t->loop); /* it has a deadline */
 	return 0;
 }
@@ -398,7 +398,7 @@ static bool is_overdue(struct cfs_transport *t, struct cfs_conn *c)
 {
 	uint64_t now_ms = t->loop.now_ms;
 
-	if (c->state == CFS_CONN_CONNECT || c->state == CFS_CONN_AUTH)
+	if (c->state < CFS_CONN_READY)
 		return c->deadline <= now_ms;
 	return c->ops == &server_ops && c->out_armed && server_of(c)->out_first &&
 	       now_ms - server_of(c)->progress_ms >= t->conf.stall_timeout_ms;
@@ -425,8 +425,7 @@ void cfs_server_tick(struct cfs_transport *t, bool *ret_busy)
 	cfs_server_arm(t);
 	for (c = t->conns; c; c = next) {
 		next = c->next;
-		*ret_busy |=
-			c->state == CFS_CONN_AUTH || c->state == CFS_CONN_CONNECT || c->out_armed;
+		*ret_busy |= c->state < CFS_CONN_READY || c->out_armed;
 		if (is_overdue(t, c)) {
 			cfs_conn_close(c, -ETIMEDOUT);
 			next = t->conns; /* it may have taken others along */

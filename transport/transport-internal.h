@@ -14,6 +14,7 @@
 #include "handshake.h"
 #include "link.h"
 #include "loop.h"
+#include "tls.h"
 #include "wire.h"
 
 #define CFS_CONNS_PER_PEER_MAX 16
@@ -30,7 +31,7 @@ struct cfs_counters {
 	_Atomic uint64_t requests, bytes, misses, errors[CFS_PEER_E_COUNT], latency_ns;
 	_Atomic uint64_t latencies[CFS_PEER_LATENCIES];
 	_Atomic uint64_t inflight_bytes;
-	_Atomic unsigned conns, inflight;
+	_Atomic unsigned conns[CFS_PEER_TLS_COUNT], inflight;
 };
 void cfs_counters_ok(struct cfs_counters *c, uint64_t bytes, uint64_t ns);
 void cfs_counters_error(struct cfs_counters *c, enum cfs_peer_error kind);
@@ -42,7 +43,8 @@ enum cfs_peer_error cfs_peer_error_of(int err);
 
 enum cfs_conn_state {
 	CFS_CONN_CONNECT,
-	CFS_CONN_AUTH, /* the handshake's own state says which step */
+	CFS_CONN_SECURE, /* the link's own handshake */
+	CFS_CONN_AUTH,	 /* the handshake's own state says which step */
 	CFS_CONN_READY,
 	CFS_CONN_DRAINING, /* finishes what is under way */
 	CFS_CONN_CLOSED,
@@ -64,7 +66,7 @@ struct cfs_conn {
 	enum cfs_conn_state state;
 	bool in_armed, out_armed, more_in, more_out, on_more;
 	unsigned refs; /* the owner's, each op's in the ring, each job's */
-	uint64_t peer; /* member at the other end, once authenticated */
+	uint64_t peer; /* member at the other end; a server knows it once authenticated */
 	uint64_t features;
 	cfs_deadline_t deadline; /* of connecting and authenticating */
 	struct cfs_handshake *handshake;
@@ -76,8 +78,10 @@ struct cfs_conn {
 
 /* c->link is connected (or connecting); one reference is the owner's. */
 void cfs_conn_init(struct cfs_conn *c, struct cfs_transport *t, const struct cfs_conn_ops *ops);
-/* client: sends HELLO. */
-int cfs_conn_authenticate(struct cfs_conn *c, bool client, uint64_t peer);
+/* peer: the member that a client wants; 0: a server. */
+int cfs_conn_authenticate(struct cfs_conn *c, uint64_t peer);
+/* Something may have come; closes the connection when it must not. */
+void cfs_conn_readable(struct cfs_conn *c);
 void cfs_conn_want_in(struct cfs_conn *c);
 void cfs_conn_want_out(struct cfs_conn *c);
 /* readable / flush once more in the next round, after the others. */
@@ -269,6 +273,7 @@ struct cfs_transport {
 	struct cfs_loop loop;
 	struct cfs_transport_conf conf; /* with defaults filled in */
 	const struct cfs_link_ops *link;
+	struct cfs_tls *tls; /* NULL: without */
 	struct cfs_handshake_keys keys;
 	struct cfs_counters asked, served;
 

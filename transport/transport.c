@@ -38,10 +38,13 @@ void cfs_counters_read(struct cfs_counters *c, struct cfs_peer_stats *ret)
 		.bytes = atomic_load(&c->bytes),
 		.misses = atomic_load(&c->misses),
 		.latency_ns = atomic_load(&c->latency_ns),
-		.conns = atomic_load(&c->conns),
 		.inflight = atomic_load(&c->inflight),
 		.inflight_bytes = atomic_load(&c->inflight_bytes),
 	};
+	for (i = 0; i < CFS_PEER_TLS_COUNT; i++) {
+		ret->conns_by[i] = atomic_load(&c->conns[i]);
+		ret->conns += ret->conns_by[i];
+	}
 	for (i = 0; i < CFS_PEER_E_COUNT; i++)
 		ret->errors[i] = atomic_load(&c->errors[i]);
 	for (i = 0; i < CFS_PEER_LATENCIES; i++)
@@ -120,8 +123,8 @@ static void flush(void *arg)
 
 		next = c->more_next;
 		c->more_in = c->more_out = c->on_more = false;
-		if (in && c->state != CFS_CONN_CLOSED)
-			c->ops->readable(c);
+		if (in)
+			cfs_conn_readable(c);
 		if (out && c->state != CFS_CONN_CLOSED)
 			c->ops->flush(c);
 		cfs_conn_unref(c);
@@ -177,6 +180,7 @@ static void fill_in(struct cfs_transport_conf *conf)
 	DEFAULT(inflight_bytes, 8ull << 30);
 	DEFAULT(failures, 3);
 	DEFAULT(probe_ms, 100);
+	DEFAULT(tls_records, 1ull << 24);
 #undef DEFAULT
 	conf->max_conns_per_peer = CFS_MIN(conf->max_conns_per_peer, CFS_CONNS_PER_PEER_MAX);
 	conf->conn_bytes = CFS_MAX(conf->conn_bytes, CFS_PEER_BLOCK_MAX);
@@ -205,14 +209,18 @@ int cfs_transport_create(const struct cfs_transport_conf *conf, struct cfs_trans
 		return -ENOMEM;
 	t->conf = *conf;
 	fill_in(&t->conf);
-	t->link = &cfs_link_tcp;
+	t->link = conf->tls ? &cfs_link_tls : &cfs_link_tcp;
 	t->listen_fd = -1;
 	t->more_last = &t->more;
 	t->work.fn = service;
 	memcpy(t->keys.key[0], conf->key, CFS_PEER_KEY_SIZE);
 	t->keys.n = 1;
 	pthread_mutex_init(&t->lock, NULL);
-	r = conf->listen ? cfs_server_listen(t, err) : 0;
+	r = conf->tls ? cfs_tls_create(&t->keys, t->conf.tls_records, &t->tls) : 0;
+	if (r < 0)
+		snprintf(err, 256, "TLS is not available");
+	if (r == 0 && conf->listen)
+		r = cfs_server_listen(t, err);
 	if (r < 0)
 		goto fail;
 	t->loop.tick = tick;
@@ -230,6 +238,8 @@ int cfs_transport_create(const struct cfs_transport_conf *conf, struct cfs_trans
 fail:
 	if (t->listen_fd >= 0)
 		close(t->listen_fd);
+	if (t->tls)
+		cfs_tls_destroy(t->tls);
 	pthread_mutex_destroy(&t->lock);
 	clear_keys(t);
 	free(t);
@@ -244,6 +254,8 @@ void cfs_transport_destroy(struct cfs_transport *t)
 	cfs_loop_run(&t->loop, &t->work);
 	cfs_loop_stop(&t->loop);
 	cfs_pipes_free(t);
+	if (t->tls)
+		cfs_tls_destroy(t->tls);
 	pthread_mutex_destroy(&t->lock);
 	clear_keys(t);
 	free(t);

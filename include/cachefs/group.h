@@ -9,7 +9,8 @@
  *
  * A block belongs to the members that weighted rendezvous hashing puts first, so that a member that
  * comes or goes moves its own share only. Members of weight 0, and those that share nothing, own
- * none.
+ * none. Members with TLS and members without do not talk to each other: each kind shares among
+ * itself, as if the others were not there.
  *
  * Threads: any, unless said otherwise. Nothing waits without a deadline.
  */
@@ -46,6 +47,7 @@ struct cfs_group_conf {
 	const char *network; /* "10.1.0.0/16": choose the address from it */
 	unsigned port;	     /* 0: any */
 	bool allow_public;
+	bool tls;			    /* TLS 1.3; members without are not talked to */
 	unsigned max_conns;		    /* to one peer; 0: the transport's */
 	uint64_t inflight_bytes;	    /* being served; 0: the transport's */
 	uint64_t request_rate;		    /* per second and connection; 0: no limit */
@@ -87,7 +89,8 @@ struct cfs_group_member {
 	char address[CFS_ADDRESS_MAX]; /* empty: serves nobody */
 	char host[65], mount_point[256], version[32];
 	unsigned weight;
-	bool self, alive, fresh;
+	bool self, alive, fresh, tls;
+	bool apart; /* of the other kind: only one of us has TLS */
 	uint64_t cached_bytes;
 	double share; /* of the blocks, 0..1 */
 	enum cfs_peer_state state;
@@ -106,6 +109,7 @@ int cfs_group_map(struct cfs_group *g, const struct cfs_peer_block *b,
 
 struct cfs_group_stats {
 	unsigned members;	     /* alive, this one included */
+	unsigned apart;		     /* of members: those of the other kind */
 	uint64_t hits, hit_bytes;    /* ranges that a peer gave */
 	uint64_t misses;	     /* that the owner did not give */
 	uint64_t previous_hits;	     /* of hits: from the owner before */

@@ -142,7 +142,7 @@ struct cfs_store_stats {
 	uint64_t object_retries; /* of the process */
 	uint64_t stage_bypassed; /* blocks that writeback was for, but that went straight */
 	/* The cache group; all 0 without one. Hits, misses: ranges asked of peers. */
-	unsigned peer_members;
+	unsigned peer_members, peer_members_apart;
 	uint64_t peer_hits, peer_hit_bytes, peer_misses;
 	uint64_t peer_fallbacks; /* of misses: because of an error or a deadline */
 	struct cfs_peer_stats peer_asked, peer_served;

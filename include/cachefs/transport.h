@@ -108,6 +108,7 @@ struct cfs_transport_conf {
 	const struct sockaddr *listen; /* NULL: only asks. Port 0: any */
 	socklen_t listen_len;
 	bool allow_public; /* listen on an address that is not private, or on any */
+	bool tls;	   /* TLS 1.3, and no connection without it */
 	const struct cfs_peer_serve_ops *ops;
 	void *ops_arg;
 
@@ -122,6 +123,7 @@ struct cfs_transport_conf {
 	uint64_t request_rate;	 /* per second and connection; beyond it -EBUSY [no limit] */
 	unsigned failures;	 /* in a row after which a peer is left out [3] */
 	unsigned probe_ms;	 /* pause before the first probe, doubled up to 100 times [100] */
+	uint64_t tls_records;	 /* received, after which a connection is replaced [2^24] */
 };
 
 /*
@@ -226,6 +228,14 @@ enum cfs_peer_error {
 };
 extern const char *const cfs_peer_error_names[CFS_PEER_E_COUNT];
 
+/* What encrypts what is sent on a connection. */
+enum cfs_peer_tls {
+	CFS_PEER_TLS_NONE,
+	CFS_PEER_TLS_OPENSSL,
+	CFS_PEER_TLS_KERNEL,
+	CFS_PEER_TLS_COUNT,
+};
+
 #define CFS_PEER_LATENCIES 24
 struct cfs_peer_stats {
 	uint64_t requests, bytes; /* that ended well */
@@ -234,6 +244,7 @@ struct cfs_peer_stats {
 	uint64_t latency_ns;			/* sum over requests */
 	uint64_t latencies[CFS_PEER_LATENCIES]; /* [i]: below 2^i us, the last: all above */
 	unsigned conns, inflight;
+	unsigned conns_by[CFS_PEER_TLS_COUNT]; /* of conns */
 	uint64_t inflight_bytes;
 };
 /* Both directions of the member; either may be NULL. */

@@ -40,7 +40,7 @@ struct mount_opts {
 	char *cache_group, *group_ip, *group_network;
 	int64_t group_weight, group_port, group_max_conns, group_replicas, group_max_requests;
 	uint64_t group_backup_ms, group_timeout_ms, group_beat_ms, group_max_inflight;
-	bool no_sharing, fill_group_cache, group_allow_public;
+	bool no_sharing, fill_group_cache, group_allow_public, group_tls;
 	/* writeback */
 	bool writeback;
 	uint64_t writeback_threshold, stage_size, upload_delay_ms;

@@ -100,6 +100,7 @@ int peers_start(const struct mount_opts *o, const char *dir, const struct cfs_se
 				.network = o->group_network,
 				.port = (unsigned)o->group_port,
 				.allow_public = o->group_allow_public,
+				.tls = o->group_tls,
 				.max_conns = (unsigned)o->group_max_conns,
 				.inflight_bytes = o->group_max_inflight,
 				.request_rate = (uint64_t)o->group_max_requests,
@@ -133,10 +134,10 @@ static json_t *member_json(const struct cfs_group_member *m)
 	char id[17];
 
 	snprintf(id, sizeof(id), "%016" PRIx64, m->id);
-	return json_pack("{s:s, s:s, s:o, s:o, s:o, s:i, s:b, s:I}", "id", id, "address",
+	return json_pack("{s:s, s:s, s:o, s:o, s:o, s:i, s:b, s:b, s:I}", "id", id, "address",
 			 m->address, "host", json_text(m->host), "mount_point",
 			 json_text(m->mount_point), "version", json_text(m->version), "weight",
-			 (int)m->weight, "fresh", m->fresh, "cached_bytes",
+			 (int)m->weight, "fresh", m->fresh, "tls", m->tls, "cached_bytes",
 			 (json_int_t)m->cached_bytes);
 }
 
@@ -168,6 +169,8 @@ static const char *state_name(const struct cfs_group_member *m)
 		return "self";
 	if (!m->address[0])
 		return "no-sharing";
+	if (m->apart)
+		return "apart";
 	switch (m->state) {
 	case CFS_PEER_OPEN_CIRCUIT:
 		return "left out";

@@ -150,20 +150,22 @@ static void print_groups(json_t *groups)
 	size_t i;
 
 	json_object_foreach (groups, name, members) {
-		json_int_t weights = 0;
+		json_int_t weights[2] = {0}; /* without TLS, with: each kind shares among itself */
 
 		json_array_foreach (members, i, m)
-			weights += json_integer_value(json_object_get(m, "weight"));
+			weights[json_is_true(json_object_get(m, "tls"))] +=
+				json_integer_value(json_object_get(m, "weight"));
 		printf("cache group: %s, %zu members\n", name, json_array_size(members));
 		json_array_foreach (members, i, m) {
 			json_int_t weight = json_integer_value(json_object_get(m, "weight"));
 			json_int_t bytes = json_integer_value(json_object_get(m, "cached_bytes"));
+			bool tls = json_is_true(json_object_get(m, "tls"));
 
-			printf("  %s %s:%s  %s  weight %lld (%.1f %%)  cached %s%s\n",
+			printf("  %s %s:%s  %s  weight %lld (%.1f %%)  cached %s%s%s\n",
 			       text(m, "id"), text(m, "host"), text(m, "mount_point"),
 			       *text(m, "address") ? text(m, "address") : "serves nobody", weight,
-			       weights ? 100.0 * (double)weight / (double)weights : 0,
-			       human((uint64_t)bytes, buf),
+			       weights[tls] ? 100.0 * (double)weight / (double)weights[tls] : 0,
+			       human((uint64_t)bytes, buf), tls ? "  TLS" : "",
 			       json_is_true(json_object_get(m, "fresh")) ? "  (fresh)" : "");
 		}
 	}

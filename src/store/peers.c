@@ -216,6 +216,7 @@ static void tier_stats(void *tier, struct cfs_store_stats *ret)
 
 	cfs_group_stats(p->group, &s);
 	ret->peer_members = s.members;
+	ret->peer_members_apart = s.apart;
 	ret->peer_hits = s.hits;
 	ret->peer_hit_bytes = s.hit_bytes;
 	ret->peer_misses = s.misses;

@@ -34,6 +34,13 @@ struct all {
 #define BOTH(K, name, field, help)                                                                 \
 	K(name, "direction=\"asked\"", store.peer_asked.field, help),                              \
 		K(name, "direction=\"served\"", store.peer_served.field, help)
+#define CONNECTIONS(way, s)                                                                        \
+	CONNECTION(way, s, "none", CFS_PEER_TLS_NONE),                                             \
+		CONNECTION(way, s, "openssl", CFS_PEER_TLS_OPENSSL),                               \
+		CONNECTION(way, s, "kernel", CFS_PEER_TLS_KERNEL)
+#define CONNECTION(way, s, tls, i)                                                                 \
+	L("peer_connections", "direction=\"" way "\",tls=\"" tls "\"", store.s.conns_by[i],        \
+	  "Open connections between members")
 #define ERRORS(way, s)                                                                             \
 	ERROR(way, s, "connect", CFS_PEER_E_CONNECT), ERROR(way, s, "auth", CFS_PEER_E_AUTH),      \
 		ERROR(way, s, "timeout", CFS_PEER_E_TIMEOUT),                                      \
@@ -134,6 +141,8 @@ static const struct metric {
 	  "Blocks uploaded at once although writeback is on"),
 
 	M("peer_members", store.peer_members, "Members of the cache group"),
+	M("peer_members_apart", store.peer_members_apart,
+	  "Of these the ones that are not asked, as only one side has group-tls"),
 	M("peer_hits_total", store.peer_hits, "Reads served by other members"),
 	M("peer_hit_bytes_total", store.peer_hit_bytes, "Data served by other members"),
 	M("peer_misses_total", store.peer_misses, "Reads that no other member could serve"),
@@ -144,7 +153,8 @@ static const struct metric {
 	BOTH(L, "peer_request_misses_total", misses, "Requests for what the other did not have"),
 	BOTH(NS, "peer_request_seconds_total", latency_ns,
 	     "Time that requests between members took"),
-	BOTH(L, "peer_connections", conns, "Open connections between members"),
+	CONNECTIONS("asked", peer_asked),
+	CONNECTIONS("served", peer_served),
 	BOTH(L, "peer_inflight_bytes", inflight_bytes, "Data being sent between members"),
 	ERRORS("asked", peer_asked),
 	ERRORS("served", peer_served),
@@ -170,6 +180,8 @@ static const struct metric {
 #undef L
 #undef NS
 #undef BOTH
+#undef CONNECTIONS
+#undef CONNECTION
 #undef ERRORS
 #undef ERROR
 

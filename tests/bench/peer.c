@@ -168,7 +168,9 @@ struct owner {
 	struct sockaddr_in addr;
 };
 
-static void own(bool bare, int report)
+enum kind { BARE, PLAIN, TLS, KINDS };
+
+static void own(enum kind kind, int report)
 {
 	struct sockaddr_in sa = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	struct cfs_transport_conf conf = {
@@ -178,6 +180,7 @@ static void own(bool bare, int report)
 		.ops = &ops,
 		.max_unauthenticated_per_addr = 1024,
 		.connect_timeout_ms = 10000,
+		.tls = kind == TLS,
 	};
 	struct sockaddr_storage at;
 	struct cfs_transport *t;
@@ -186,7 +189,7 @@ static void own(bool bare, int report)
 	int fd = -1;
 
 	memcpy(conf.key, key, sizeof(key));
-	if (bare) {
+	if (kind == BARE) {
 		fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 		tune(fd);
 		if (bind(fd, (void *)&sa, len) < 0 || listen(fd, 1024) < 0)
@@ -201,13 +204,13 @@ static void own(bool bare, int report)
 	}
 	if (write(report, &at, sizeof(sa)) != sizeof(sa))
 		die("write");
-	if (bare)
+	if (kind == BARE)
 		bare_listen(fd);
 	for (;;)
 		pause();
 }
 
-static struct owner start_owner(bool bare)
+static struct owner start_owner(enum kind kind)
 {
 	struct owner o;
 	int fds[2];
@@ -217,7 +220,7 @@ static struct owner start_owner(bool bare)
 	o.pid = fork();
 	if (o.pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		own(bare, fds[1]);
+		own(kind, fds[1]);
 	}
 	if (o.pid < 0 || read(fds[0], &o.addr, sizeof(o.addr)) != sizeof(o.addr))
 		die("owner");
@@ -265,6 +268,7 @@ struct load {
 	const char *name;
 	uint32_t len;
 	unsigned in_flight, clients;
+	enum kind kind;
 };
 
 static float *samples;
@@ -393,12 +397,13 @@ static void done(struct cfs_peer_get *g, int err)
 	next(s);
 }
 
-static struct cfs_transport *client_transport(void)
+static struct cfs_transport *client_transport(bool tls)
 {
 	struct cfs_transport_conf conf = {
 		.member = 1,
 		.max_conns_per_peer = 1,
 		.connect_timeout_ms = 10000,
+		.tls = tls,
 	};
 	struct cfs_transport *t;
 	char err[256];
@@ -420,7 +425,7 @@ static void warm_up(struct cfs_peer *p, uint8_t *dst)
 
 static void run_peer(const struct load *l, struct owner *o, struct result *r)
 {
-	struct cfs_transport *t = client_transport();
+	struct cfs_transport *t = client_transport(l->kind == TLS);
 	struct cfs_peer **peers = calloc(l->clients, sizeof(*peers));
 	unsigned n = l->in_flight * l->clients, i, buffers = n < 64 ? n : 64;
 	uint8_t *dst = buffer((size_t)buffers * l->len);
@@ -479,7 +484,7 @@ static void run_peer(const struct load *l, struct owner *o, struct result *r)
 /* A thread that waits for every answer: what a reader without read-ahead sees. */
 static void run_waiting(const struct load *l, struct owner *o, struct result *r)
 {
-	struct cfs_transport *t = client_transport();
+	struct cfs_transport *t = client_transport(l->kind == TLS);
 	struct cfs_peer_block b = {.len = BLOCK};
 	struct cfs_peer *p;
 	uint8_t *dst = buffer(l->len);
@@ -525,16 +530,22 @@ struct line {
 };
 
 static const struct line lines[] = {
-	{{"4 MiB x 2, bare", BLOCK, 2, 1}, run_bare, ""},
-	{{"4 MiB x 2", BLOCK, 2, 1}, run_peer, "rate 0.85 of bare, owner 0.10, client 0.40 s/GiB"},
-	{{"128 KiB x 16, bare", 128 << 10, 16, 1}, run_bare, ""},
-	{{"128 KiB x 16", 128 << 10, 16, 1}, run_peer, "rate 0.8 of bare"},
-	{{"4 KiB x 1, bare", 4096, 1, 1}, run_bare, ""},
-	{{"4 KiB x 1", 4096, 1, 1}, run_waiting, "p50 1.5 of bare"},
-	{{"4 KiB x 1, from callback", 4096, 1, 1}, run_peer, ""},
-	{{"4 KiB x 64", 4096, 64, 1}, run_peer, "100000/s"},
-	{{"1 MiB, 8 clients", 1 << 20, 1, 8}, run_peer, ""},
-	{{"1 MiB, 500 clients", 1 << 20, 1, 500}, run_peer, "rate 0.9 of 8 clients"},
+	{{"4 MiB x 2, bare", BLOCK, 2, 1, BARE}, run_bare, ""},
+	{{"4 MiB x 2", BLOCK, 2, 1, PLAIN},
+	 run_peer,
+	 "rate 0.85 of bare, owner 0.10, client 0.40 s/GiB"},
+	{{"4 MiB x 2, TLS", BLOCK, 2, 1, TLS}, run_peer, ""},
+	{{"128 KiB x 16, bare", 128 << 10, 16, 1, BARE}, run_bare, ""},
+	{{"128 KiB x 16", 128 << 10, 16, 1, PLAIN}, run_peer, "rate 0.8 of bare"},
+	{{"128 KiB x 16, TLS", 128 << 10, 16, 1, TLS}, run_peer, ""},
+	{{"4 KiB x 1, bare", 4096, 1, 1, BARE}, run_bare, ""},
+	{{"4 KiB x 1", 4096, 1, 1, PLAIN}, run_waiting, "p50 1.5 of bare"},
+	{{"4 KiB x 1, from callback", 4096, 1, 1, PLAIN}, run_peer, ""},
+	{{"4 KiB x 1, TLS", 4096, 1, 1, TLS}, run_waiting, ""},
+	{{"4 KiB x 64", 4096, 64, 1, PLAIN}, run_peer, "100000/s"},
+	{{"4 KiB x 64, TLS", 4096, 64, 1, TLS}, run_peer, ""},
+	{{"1 MiB, 8 clients", 1 << 20, 1, 8, PLAIN}, run_peer, ""},
+	{{"1 MiB, 500 clients", 1 << 20, 1, 500, PLAIN}, run_peer, "rate 0.9 of 8 clients"},
 };
 #define N_LINES (sizeof(lines) / sizeof(lines[0]))
 
@@ -571,10 +582,10 @@ static void print(const struct line *l, struct result *r)
 	       median(ops_s), median(p50), median(owner), median(client), l->aim);
 }
 
-static void idle_memory(struct owner *o)
+static void idle_memory(struct owner *o, bool tls)
 {
 	enum { N = 1000 };
-	struct cfs_transport *t = client_transport();
+	struct cfs_transport *t = client_transport(tls);
 	static struct cfs_peer *peers[N];
 	long before = resident_kib(o->pid);
 	uint8_t dst[4096];
@@ -585,8 +596,8 @@ static void idle_memory(struct owner *o)
 			die("open");
 		warm_up(peers[i], dst);
 	}
-	printf("%-26s %8.2f KiB resident at the owner per connection, aim 16\n", "1000 idle",
-	       (double)(resident_kib(o->pid) - before) / N);
+	printf("%-26s %8.2f KiB resident at the owner per connection, aim 16\n",
+	       tls ? "1000 idle, TLS" : "1000 idle", (double)(resident_kib(o->pid) - before) / N);
 	for (i = 0; i < N; i++)
 		cfs_peer_close(peers[i]);
 	cfs_transport_destroy(t);
@@ -595,7 +606,7 @@ static void idle_memory(struct owner *o)
 int main(int argc, char **argv)
 {
 	static struct result results[N_LINES][ROUNDS];
-	struct owner bare, owner;
+	struct owner owners[KINDS];
 	unsigned i, k;
 
 	if (argc < 2) {
@@ -608,15 +619,14 @@ int main(int argc, char **argv)
 	samples = malloc(SAMPLES * sizeof(*samples));
 	sem_init(&ended, 0, 0);
 	make_blocks(argv[1]);
-	bare = start_owner(true);
-	owner = start_owner(false);
-	if (argc <= 3)
-		idle_memory(&owner);
+	for (k = 0; k < KINDS; k++)
+		owners[k] = start_owner(k);
+	for (k = PLAIN; argc <= 3 && k < KINDS; k++)
+		idle_memory(&owners[k], k == TLS);
 	for (k = 0; k < ROUNDS; k++) {
 		for (i = 0; i < N_LINES; i++) {
 			if (argc <= 3 || strstr(lines[i].load.name, argv[3]))
-				lines[i].run(&lines[i].load,
-					     lines[i].run == run_bare ? &bare : &owner,
+				lines[i].run(&lines[i].load, &owners[lines[i].load.kind],
 					     &results[i][k]);
 		}
 	}
@@ -626,7 +636,7 @@ int main(int argc, char **argv)
 		if (results[i][0].wall_s > 0)
 			print(&lines[i], results[i]);
 	}
-	kill(bare.pid, SIGKILL);
-	kill(owner.pid, SIGKILL);
+	for (k = 0; k < KINDS; k++)
+		kill(owners[k].pid, SIGKILL);
 	return 0;
 }

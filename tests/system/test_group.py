@@ -5,6 +5,7 @@ member, every read returns the right bytes in time and no application sees an er
 import hashlib
 import json
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -15,7 +16,7 @@ import time
 
 import pytest
 
-from cachefs import REPO, SLOW, wait_until
+from cachefs import BIN, REPO, SLOW, wait_until
 from network import Network
 from servers import ENGINES
 from test_s3 import S3Volume
@@ -25,6 +26,7 @@ sys.path.insert(0, str(REPO / "tests" / "s3"))
 
 import server  # noqa: E402
 
+BUILD = pathlib.Path(os.environ.get("CACHEFS_BUILD") or BIN.parents[1])
 MIB = 1 << 20
 BLOCK = 4 * MIB
 LONG = bool(os.environ.get("CACHEFS_LONG"))
@@ -74,6 +76,11 @@ class Team:
         return out
 
 
+def connections(mnt, tls):
+    ways = ("asked", "served")
+    return sum(stat(mnt, 'peer_connections{direction="%s",tls="%s"}' % (w, tls)) for w in ways)
+
+
 def stat(mnt, name):
     with open(mnt / ".stats") as f:
         for line in f:
@@ -94,6 +101,17 @@ def md5(path):
 def drop_page_cache():
     with open("/proc/sys/vm/drop_caches", "w") as f:
         f.write("1")
+
+
+def wrong_clock(ws, seconds):
+    if not seconds:
+        return None
+    return {
+        "LD_PRELOAD": str(BUILD / "tests/system/libclock.so"),
+        "CLOCK_SHIFT": str(seconds),
+        # AddressSanitizer wants to be the first of what is preloaded.
+        "ASAN_OPTIONS": ws.env()["ASAN_OPTIONS"] + ":verify_asan_link_order=0",
+    }
 
 
 def make_file(team, size, name="f"):
@@ -199,6 +217,60 @@ def test_members_meet_on_every_engine(ws, engine):
     db.drop()
 
 
+# -- the same with TLS, and what becomes of a group of which only a part has it
+
+TLS = pytest.mark.parametrize("tls", ["", "group-tls"], ids=["tcp", "tls"])
+
+
+def fetches(team, times):
+    """Each block of a small file came from the server so often, a few in two parts or once more."""
+    fetched = team.fetched()
+    least = times * len(fetched)
+    print("blocks %d, requests %d" % (len(fetched), sum(fetched.values())))
+    return len(fetched) >= SMALL // BLOCK and least <= sum(fetched.values()) <= 1.5 * least
+
+
+@pytest.mark.deadline(120)
+def test_tls(ws):
+    """Each block is fetched once, what is sent is encrypted, and status says so."""
+    team = Team(ws, 3)
+    want = make_file(team, SMALL)
+    members = team.join_all("group-tls," + UNCACHED)
+    assert read_all(members) == [want] * 3
+    assert fetches(team, 1)
+    assert sum(stat(m, "peer_fallbacks_total") for m in members) == 0
+    for m in members:
+        assert connections(m, "none") == 0
+        assert connections(m, "openssl") + connections(m, "kernel") > 0
+        assert stat(m, "peer_members_apart") == 0
+    listed = json.loads(ws.run("cachefs", "status", "--json", team.volume.url, check=True).stdout)
+    assert [m["tls"] for m in listed["groups"]["team"]] == [True] * 3
+    text = ws.run("cachefs", "status", team.volume.url, check=True).stdout
+    assert len(re.findall(r"cached .*  TLS", text)) == 3
+
+
+@pytest.mark.deadline(150)
+def test_some_members_without_tls(ws):
+    """Each kind shares among itself: one fetch per kind, and nobody waits for the other one."""
+    team = Team(ws, 4)
+    want = make_file(team, SMALL)
+    plain = [team.join(i) for i in (0, 1)]
+    secret = [team.join(i, "group-tls") for i in (2, 3)]
+    for m in team.members:
+        m.allow("not asked, (it|this one) has group-tls")
+    team.settle()
+    assert read_all(plain + secret) == [want] * 4
+    assert fetches(team, 2)
+    for m in plain + secret:
+        assert stat(m, "peer_members_apart") == 2
+        assert stat(m, "peer_fallbacks_total") == 0
+        assert len(owners(ws, m)) == 2
+        states = sorted(x["state"] for x in cache_map(ws, m)["members"])
+        assert states == ["apart", "apart", "ok", "self"]
+    assert sum(connections(m, "none") for m in secret) == 0
+    assert sum(connections(m, "openssl") + connections(m, "kernel") for m in plain) == 0
+
+
 # -- failures
 
 
@@ -249,11 +321,12 @@ SMALL = 64 * MIB
 UNCACHED = "buffer-size=16M"
 
 
+@TLS
 @pytest.mark.deadline(180)
-def test_owner_is_killed(ws):
+def test_owner_is_killed(ws, tls):
     team = Team(ws, 3, patience=2)
     want = make_file(team, SMALL)
-    a, b, c = team.join_all(UNCACHED)
+    a, b, c = team.join_all(",".join(filter(None, [UNCACHED, tls])))
     end = reading([a, b], want, 30)
     more_rounds(end, 2)
     c.kill9()
@@ -295,12 +368,13 @@ def test_owner_is_frozen(ws):
     wait_until(used_again, 60, "the thawed member serves")
 
 
+@TLS
 @pytest.mark.deadline(180)
-def test_link_is_cut_and_heals(ws):
+def test_link_is_cut_and_heals(ws, tls):
     """Between two members; to metadata and bucket both still get."""
     team = Team(ws, 3, patience=2)
     want = make_file(team, SMALL)
-    a, b, c = team.join_all(UNCACHED)
+    a, b, c = team.join_all(",".join(filter(None, [UNCACHED, tls])))
     end = reading([a], want, 40)
     more_rounds(end, 2)
     rules = [
@@ -352,12 +426,14 @@ def test_damaged_cache_of_an_owner(ws):
     assert errors + corrupt > 0
 
 
+@TLS
 @pytest.mark.deadline(120)
-def test_strangers_at_the_port(ws):
+def test_strangers_at_the_port(ws, tls):
     """Garbage, silence, half a hello, and a thousand connections that say nothing."""
     team = Team(ws, 2)
     want = make_file(team, SMALL)
-    a, b = team.join_all(UNCACHED)
+    a, b = team.join_all(",".join(filter(None, [UNCACHED, tls])))
+    a.allow("refused: address=.*no TLS")
     address = next(m["address"] for m in cache_map(ws, a)["members"] if m["state"] == "self")
     host, port = address.rsplit(":", 1)
     open_sockets = []
@@ -398,6 +474,38 @@ def test_strangers_at_the_port(ws):
     except ConnectionResetError:
         pass
     assert len(heard) < 256
+
+
+@pytest.mark.deadline(120)
+def test_clocks_that_are_wrong(ws):
+    """One member an hour ahead, one an hour behind: all share, and nobody takes another for gone."""
+    # A bucket that is a directory, as a server judges its clients' clocks.
+    team = Team(ws, 3, lambda s3: ws.volume())
+    want = make_file(team, SMALL)
+    for i, shift in enumerate((0, 3600, -3600)):
+        m = team.join(i, env=wrong_clock(ws, shift))
+        with open(m / str(i), "w"):
+            pass
+        assert abs(os.stat(m / str(i)).st_ctime - time.time() - shift) < 600
+
+    def beats():
+        rows = team.volume.sql("SELECT value FROM jfs_cachefs_record WHERE CAST(name AS TEXT) LIKE 'group.member.%'")
+        return [json.loads(r[0])["number"] for r in rows]
+
+    team.settle()
+    members = team.members
+    for _ in range(2):
+        assert read_all(members) == [want] * 3
+        seen = [owners(ws, m) for m in members]
+        assert len(seen[0]) == 3 and seen[0] == seen[1] == seen[2]
+        drop_page_cache()
+        goal = min(beats()) + 10  # silent for three beats is gone
+        wait_until(lambda: min(beats()) >= goal, 60, "beats")
+        assert [stat(m, "peer_members") for m in members] == [3] * 3
+    for m in members:
+        assert stat(m, "peer_fallbacks_total") == 0
+        assert stat(m, "peer_hits_total") > 0
+        assert stat(m, 'peer_requests_total{direction="served"}') > 0
 
 
 # -- joining, leaving, keys
@@ -451,11 +559,12 @@ def test_fresh_member_asks_the_owner_before(ws):
     assert stat(c, "peer_hits_total") > 0
 
 
+@TLS
 @pytest.mark.deadline(120)
-def test_key_rotation(ws):
+def test_key_rotation(ws, tls):
     team = Team(ws, 2)
     want = make_file(team, SMALL)
-    a, b = team.join_all(UNCACHED)
+    a, b = team.join_all(",".join(filter(None, [UNCACHED, tls])))
     end = reading([a, b], want, 30)
     more_rounds(end, 2)
     r = ws.run("cachefs", "config", "--rotate-group-key", "team", team.volume.url, check=True, env=team.s3.keys)

@@ -12,6 +12,8 @@
 #include "base/clock.h"
 #include "peer_fixture.h"
 
+bool with_tls;
+
 const struct cfs_handshake_keys keys = {.key = {"0123456789abcdef0123456789abcdef"}, .n = 1};
 
 /* --- an owner --- */
@@ -114,6 +116,7 @@ void owner_open_conf(struct owner *o, uint32_t len, struct cfs_transport_conf *c
 		o->crcs[i] = cfs_crc_add(0, o->data + i * CFS_PEER_SEGMENT,
 					 CFS_MIN(CFS_PEER_SEGMENT, len - i * CFS_PEER_SEGMENT));
 	conf->member = SERVER;
+	conf->tls |= with_tls;
 	conf->listen = (struct sockaddr *)&sa;
 	conf->listen_len = sizeof(sa);
 	conf->ops = &owner_ops;
@@ -143,6 +146,7 @@ struct cfs_transport *asker_conf(struct cfs_transport_conf *conf)
 	char err[256];
 
 	conf->member = CLIENT;
+	conf->tls |= with_tls;
 	if (conf->key[0] == 0)
 		memcpy(conf->key, keys.key[0], CFS_PEER_KEY_SIZE);
 	assert_int_equal(cfs_transport_create(conf, &t, err), 0);

@@ -29,6 +29,7 @@
 
 extern const struct cfs_handshake_keys keys;
 extern const struct cfs_peer_serve_ops owner_ops;
+extern bool with_tls; /* of transports that are made from here on */
 
 /* How the owner answers; LATER: another thread, NEVER: the test does, with give(). */
 enum serve_how { FROM_FILE, FILE_NO_CRC, FROM_MEMORY, LATER, NEVER };

@@ -447,6 +447,48 @@ static void test_drain_and_no_sharing(void **state)
 	registry_close(&r);
 }
 
+/* While a group is changed over to TLS each kind shares among itself, and nobody is disturbed. */
+static void test_with_and_without_tls(void **state)
+{
+	struct cfs_group_conf secret = {.weight = 100, .tls = true};
+	struct member m[4];
+	struct registry r;
+	uint64_t i;
+	unsigned k;
+
+	registry_open(&r);
+	join(&m[0], &r, 1);
+	join(&m[1], &r, 2);
+	join_as(&m[2], &r, 3, secret);
+	join_as(&m[3], &r, 4, secret);
+	for (k = 0; k < 4; k++)
+		WAIT_FOR(seen_by(&m[k]) == 4);
+	for (k = 0; k < 4; k++)
+		assert_int_equal(stats(&m[k]).apart, 2);
+	for (i = 0; i < BLOCKS; i++) {
+		assert_in_range(owner_of(&m[0], i), 1, 2);
+		assert_int_equal(owner_of(&m[0], i), owner_of(&m[1], i));
+		assert_in_range(owner_of(&m[3], i), 3, 4);
+		assert_int_equal(owner_of(&m[3], i), owner_of(&m[2], i));
+	}
+	assert_int_equal(read_from(&m[0], block_of(&m[0], 2)), RANGE);
+	assert_int_equal(read_from(&m[2], block_of(&m[2], 4)), RANGE);
+	assert_int_equal(stats(&m[0]).asked.conns_by[CFS_PEER_TLS_NONE], 1);
+	assert_int_equal(stats(&m[2]).asked.conns_by[CFS_PEER_TLS_OPENSSL], 1);
+	assert_true(look(&m[0], 3).m.tls && look(&m[0], 3).m.apart);
+	assert_float_equal(look(&m[0], 2).m.share, 0.5, 0.001);
+	assert_float_equal(look(&m[0], 3).m.share, 0, 0.001);
+	/* One that comes back with TLS changes sides. */
+	part(&m[0]);
+	join_as(&m[0], &r, 1, secret);
+	WAIT_FOR(stats(&m[2]).apart == 1 && stats(&m[3]).apart == 1 && stats(&m[1]).apart == 3);
+	assert_int_equal(read_from(&m[2], block_of(&m[2], 1)), RANGE);
+	assert_int_equal(stats(&m[1]).asked.errors[CFS_PEER_E_AUTH], 0);
+	for (k = 0; k < 4; k++)
+		part(&m[k]);
+	registry_close(&r);
+}
+
 /* ---- keys ---- */
 
 struct reader {
@@ -640,8 +682,11 @@ static void test_no_clocks(void **state)
 static void fill(struct group_record *rec)
 {
 	memset(rec, 0, sizeof(*rec));
-	rec->member = (struct cfs_group_member){
-		.id = 0x1234, .weight = 100, .fresh = true, .cached_bytes = 1ull << 40};
+	rec->member = (struct cfs_group_member){.id = 0x1234,
+						.weight = 100,
+						.fresh = true,
+						.tls = true,
+						.cached_bytes = 1ull << 40};
 	snprintf(rec->member.address, sizeof(rec->member.address), "[fd00::1]:7000");
 	cfs_group_copy_text(rec->member.host, sizeof(rec->member.host), "host");
 	cfs_group_copy_text(rec->member.mount_point, sizeof(rec->member.mount_point),
@@ -666,6 +711,7 @@ static void test_record_there_and_back(void **state)
 	assert_string_equal(got.member.address, rec.member.address);
 	assert_string_equal(got.member.mount_point, "/mnt/??\"x\"");
 	assert_int_equal(got.boot, 99);
+	assert_true(got.member.tls);
 	assert_int_equal(got.addr.ss_family, AF_INET6);
 }
 
@@ -774,6 +820,7 @@ int main(void)
 		cmocka_unit_test(test_freshness_ends),
 		cmocka_unit_test(test_replicas),
 		cmocka_unit_test(test_drain_and_no_sharing),
+		cmocka_unit_test(test_with_and_without_tls),
 		cmocka_unit_test(test_rotation_while_reading),
 		cmocka_unit_test(test_rotation_reaches_members_one_by_one),
 		cmocka_unit_test(test_registry_fails_for_a_while),

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The peer transport over real sockets on the loopback, between honest members. */
+/*
+ * The peer transport over real sockets on the loopback, between honest members: as it is, and with
+ * TLS.
+ */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -520,5 +523,8 @@ int main(void)
 	};
 
 	cfs_log_init(CFS_LOG_STDERR, CFS_LOG_ERR);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	if (cmocka_run_group_tests_name("tcp", tests, NULL, NULL) != 0)
+		return 1;
+	with_tls = true;
+	return cmocka_run_group_tests_name("tls", tests, NULL, NULL);
 }

@@ -318,6 +318,48 @@ static void test_reflection(void **state)
 	assert_int_equal(deliver(&c, &c), -EPROTO);
 }
 
+/* Nobody can have one TLS connection with each side and pass their proofs on. */
+static void test_other_channel(void **state)
+{
+	static const uint8_t one[CFS_HANDSHAKE_BINDING] = "one", two[CFS_HANDSHAKE_BINDING] = "two";
+	const uint8_t *sides[][2] = {{one, one}, {one, two}, {one, NULL}, {NULL, one}};
+	struct side c, s;
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < CFS_ARRAY_SIZE(sides); i++) {
+		begin(&c, &s, &keys);
+		if (sides[i][0])
+			cfs_handshake_bind(&c.h, sides[i][0]);
+		if (sides[i][1])
+			cfs_handshake_bind(&s.h, sides[i][1]);
+		assert_int_equal(deliver(&c, &s), 0);
+		assert_int_equal(deliver(&s, &c), i == 0 ? 0 : -EACCES);
+		if (i == 0)
+			assert_int_equal(deliver(&c, &s), 1);
+	}
+	/* Nor a server alone take a proof of another channel. */
+	begin(&c, &s, &keys);
+	assert_int_equal(deliver(&c, &s), 0);
+	assert_int_equal(deliver(&s, &c), 0);
+	cfs_handshake_bind(&s.h, one);
+	assert_int_equal(deliver(&c, &s), -EACCES);
+}
+
+/* The key of TLS as any implementation of HKDF-Expand (RFC 5869) has it. */
+static void test_derived_key(void **state)
+{
+	static const uint8_t want[CFS_PEER_KEY_SIZE] = {
+		0xff, 0x0d, 0x67, 0x39, 0xb9, 0x44, 0xa9, 0xe6, 0x4c, 0x62, 0xaa,
+		0x68, 0x80, 0x32, 0x2d, 0xd7, 0x39, 0x07, 0x62, 0x6d, 0xc0, 0x23,
+		0x7e, 0x48, 0x72, 0x63, 0x23, 0xcf, 0xce, 0x9f, 0x52, 0xca};
+	uint8_t got[CFS_PEER_KEY_SIZE];
+
+	(void)state;
+	assert_int_equal(cfs_handshake_tls_key(keys.key[0], got), 0);
+	assert_memory_equal(got, want, sizeof(want));
+}
+
 /* Nobody in between can choose an older version, fewer features or another member. */
 static void test_every_byte_is_bound(void **state)
 {
@@ -397,6 +439,8 @@ int main(void)
 		cmocka_unit_test(test_key_rotation),
 		cmocka_unit_test(test_replay),
 		cmocka_unit_test(test_reflection),
+		cmocka_unit_test(test_other_channel),
+		cmocka_unit_test(test_derived_key),
 		cmocka_unit_test(test_every_byte_is_bound),
 		cmocka_unit_test(test_versions),
 		cmocka_unit_test(test_order),

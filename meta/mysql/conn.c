@@ -99,6 +99,7 @@ int mysql_error_of(struct mysql_conn *m, unsigned code, const char *text, const 
 	case ER_WARN_DATA_OUT_OF_RANGE:
 	case ER_TRUNCATED_WRONG_VALUE:
 	case ER_TRUNCATED_WRONG_VALUE_FOR_FIELD:
+	case ER_INVALID_CHARACTER_STRING:
 		return -EINVAL;
 	case ER_DATA_TOO_LONG:
 		return -ERANGE;
@@ -226,6 +227,7 @@ void mysql_disconnect(struct sql_conn *c)
 	struct mysql_conn *m = mysql_conn(c);
 
 	mysql_close_stmts(m);
+	mysql_bulk_drop(m);
 	if (m->handle)
 		mysql_close(m->handle);
 	free(m);

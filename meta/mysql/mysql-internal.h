@@ -76,6 +76,16 @@ enum mysql_fused_id {
 	MYSQL_FUSED_COUNT,
 };
 
+/* Rows of one INSERT that have not been sent (bulk.c). */
+struct mysql_bulk {
+	enum sql_stmt_id id;
+	unsigned rows;
+	char *text; /* as far as it goes */
+	size_t len, cap;
+	char *full;	  /* the statement's own text */
+	const char *rest; /* in it: what comes behind the rows */
+};
+
 struct mysql_conn {
 	struct sql_conn sql; /* first */
 	MYSQL *handle;
@@ -83,6 +93,7 @@ struct mysql_conn {
 	bool sent;     /* a fused statement went to the server in this attempt */
 	struct mysql_stmt stmt[SQL_STMT_COUNT];
 	struct mysql_stmt fused[MYSQL_FUSED_COUNT];
+	struct mysql_bulk bulk;
 };
 
 static inline struct mysql_conn *mysql_conn(struct sql_conn *c)
@@ -117,6 +128,11 @@ void mysql_close_stmts(struct mysql_conn *m);
 int mysql_open_stmt(struct mysql_conn *m, struct mysql_stmt *s, const char *text, const char *name);
 int mysql_set_int(struct mysql_stmt *s, int n, int64_t v);
 int mysql_set_bytes(struct mysql_stmt *s, int n, const void *v, size_t len, bool text);
+
+/* bulk.c: load of the dialect. What is there is sent before any other statement, or dropped. */
+int mysql_bulk_add(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap);
+int mysql_bulk_flush(struct mysql_conn *m);
+void mysql_bulk_drop(struct mysql_conn *m);
 
 /* seen.c */
 bool mysql_dir_known(struct mysql_db *db, cfs_ino_t ino, struct cfs_attr *ret);

@@ -24,8 +24,11 @@ static int begin(struct sql_conn *c)
 
 static int commit(struct sql_conn *c)
 {
-	int r = mysql_run(mysql_conn(c), "COMMIT");
+	int r = mysql_bulk_flush(mysql_conn(c));
 
+	if (r)
+		return r;
+	r = mysql_run(mysql_conn(c), "COMMIT");
 	if (r == -ENOTCONN) {
 		c->unknown = true;
 		c->txn = mysql_witness_known();
@@ -36,6 +39,7 @@ static int commit(struct sql_conn *c)
 /* What was lost with the connection is rolled back by the server. */
 static int rollback(struct sql_conn *c)
 {
+	mysql_bulk_drop(mysql_conn(c));
 	return c->broken ? 0 : mysql_run(mysql_conn(c), "ROLLBACK");
 }
 
@@ -140,6 +144,7 @@ static const struct sql_dialect dialect = {
 	.bind_bytes = mysql_bind_bytes,
 	.bind_null = mysql_bind_null,
 	.step = mysql_step,
+	.load = mysql_bulk_add,
 	.reset = mysql_reset_stmt,
 	.changes = mysql_changes,
 	.insert_id = mysql_insert_id_of,

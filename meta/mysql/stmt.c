@@ -188,7 +188,10 @@ int mysql_bind_null(struct sql_conn *c, enum sql_stmt_id id, int n)
 static int execute(struct sql_conn *c, enum sql_stmt_id id)
 {
 	struct mysql_stmt *s = stmt_of(c, id);
+	int r = mysql_bulk_flush(mysql_conn(c));
 
+	if (r)
+		return r;
 	if (s->n_params && mysql_stmt_bind_param(s->handle, s->bind))
 		return failed(c, id);
 	if (mysql_stmt_execute(s->handle))

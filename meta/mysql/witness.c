@@ -63,6 +63,7 @@ void mysql_witness_see(const struct mysql_stmt *s, enum sql_stmt_id id)
 		return;
 	switch (id) {
 	case SQL_put_edge:
+	case SQL_load_edge:
 		see_name(s, NAME_IS, 1, 2, 3);
 		break;
 	case SQL_del_edge:

@@ -18,7 +18,7 @@
 #include "meta/sql/sql-internal.h"
 
 #define PG_MAX_PARAMS 24
-#define PG_QUEUE_MAX  64
+#define PG_QUEUE_MAX  1100 /* a batch of rows that are loaded is one exchange */
 
 /* Statements besides those of statements.h. */
 enum pg_stmt_id {

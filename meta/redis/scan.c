@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "meta/redis/ops.h"
 
-enum { PAIR_BYTES = 12 };
+enum { PAIR_BYTES = 12, PAIRS_MAX = 4096 * PAIR_BYTES };
 
 struct scan {
 	struct cfs_engine *e;
@@ -26,6 +26,7 @@ struct scan {
 		uint64_t n, indx;
 	} *keys;
 	size_t n_keys, cap;
+	struct rds_bytes pairs; /* slices whose references are to be looked up */
 };
 
 static int give(struct scan *a, const struct cfs_row *row)
@@ -158,6 +159,64 @@ static int give_members(struct scan *a, size_t k, const redisReply *list)
 	return r;
 }
 
+static int give_entries(struct scan *a, cfs_ino_t dir, const redisReply *list)
+{
+	struct cfs_row row;
+	size_t i;
+	int r = 0;
+
+	for (i = 0; i + 1 < list->elements && !r; i += 2) {
+		const redisReply *name = list->element[i], *v = list->element[i + 1];
+
+		row = (struct cfs_row){0};
+		if (rds_entry_decode(v->str, v->len, &row.edge.type, &row.ino))
+			continue;
+		row.edge.parent = dir;
+		row.edge.name = name->str;
+		row.edge.name_len = name->len;
+		r = give(a, &row);
+	}
+	return r;
+}
+
+/* One part of a directory; the cursor moves on. */
+static int give_part(struct scan *a, cfs_ino_t dir, const redisReply *part, char cursor[32])
+{
+	if (part->elements != 2)
+		return -EIO;
+	snprintf(cursor, 32, "%s", part->element[0]->str);
+	return give_entries(a, dir, part->element[1]);
+}
+
+/* What is left of a directory. */
+static int scan_dir(struct scan *a, cfs_ino_t dir, char cursor[32])
+{
+	struct rds_request q;
+	int r = 0;
+
+	rds_begin(&q, a->e);
+	while (!r && strcmp(cursor, "0") != 0) {
+		struct cfs_ctx ctx = page_ctx();
+
+		rds_again(&q);
+		rds_command(&q, "sksss", "HSCAN", "d", dir, cursor, "COUNT", "4096");
+		r = rds_run(&q, &ctx, CFS_META_OP_other);
+		if (!r)
+			r = give_part(a, dir, q.reply[0], cursor);
+	}
+	rds_end(&q);
+	return r;
+}
+
+/* A directory is a hash of any size: its first part comes with those of others. */
+static int give_dir(struct scan *a, size_t k, const redisReply *first)
+{
+	char cursor[32];
+	int r = give_part(a, a->keys[k].n, first, cursor);
+
+	return r ? r : scan_dir(a, a->keys[k].n, cursor);
+}
+
 static int give_value(struct scan *a, size_t k, const redisReply *v)
 {
 	struct cfs_row row = {.ino = a->keys[k].n};
@@ -179,57 +238,13 @@ static int give_value(struct scan *a, size_t k, const redisReply *v)
 		return give(a, &row);
 	case CFS_TABLE_CHUNK:
 		return give_records(a, k, v);
+	case CFS_TABLE_EDGE:
+		return give_dir(a, k, v);
 	case CFS_TABLE_SUSTAINED:
 		return give_members(a, k, v);
 	default:
 		return give_hash(a, k, v);
 	}
-}
-
-/* ---- directory entries: hashes of any size ---- */
-
-static int give_entries(struct scan *a, cfs_ino_t dir, const redisReply *list)
-{
-	struct cfs_row row;
-	size_t i;
-	int r = 0;
-
-	for (i = 0; i + 1 < list->elements && !r; i += 2) {
-		const redisReply *name = list->element[i], *v = list->element[i + 1];
-
-		row = (struct cfs_row){0};
-		if (rds_entry_decode(v->str, v->len, &row.edge.type, &row.ino))
-			continue;
-		row.edge.parent = dir;
-		row.edge.name = name->str;
-		row.edge.name_len = name->len;
-		r = give(a, &row);
-	}
-	return r;
-}
-
-static int scan_dir(struct scan *a, cfs_ino_t dir)
-{
-	char cursor[32] = "0";
-	struct rds_request q;
-	int r;
-
-	rds_begin(&q, a->e);
-	do {
-		struct cfs_ctx ctx = page_ctx();
-
-		rds_again(&q);
-		rds_command(&q, "sksss", "HSCAN", "d", dir, cursor, "COUNT", "4096");
-		r = rds_run(&q, &ctx, CFS_META_OP_other);
-		if (!r && q.reply[0]->elements != 2)
-			r = -EIO;
-		if (r)
-			break;
-		snprintf(cursor, sizeof(cursor), "%s", q.reply[0]->element[0]->str);
-		r = give_entries(a, dir, q.reply[0]->element[1]);
-	} while (!r && strcmp(cursor, "0") != 0);
-	rds_end(&q);
-	return r;
 }
 
 /* ---- one page of keys and what they hold ---- */
@@ -245,7 +260,7 @@ static const struct {
 	[CFS_TABLE_SYMLINK] = {"s", "GET", 512},
 	[CFS_TABLE_XATTR] = {"x", "HGETALL", 64},
 	[CFS_TABLE_PARENT] = {"p", "HGETALL", 1024},
-	[CFS_TABLE_EDGE] = {"d", NULL, 1},
+	[CFS_TABLE_EDGE] = {"d", "HSCAN", 32},
 };
 
 static void ask_value(struct scan *a, size_t k)
@@ -255,6 +270,8 @@ static void ask_value(struct scan *a, size_t k)
 	if (strcmp(command, "LRANGE") == 0)
 		rds_command(&a->values, "scss", command, a->keys[k].n, (uint32_t)a->keys[k].indx,
 			    "0", "-1");
+	else if (strcmp(command, "HSCAN") == 0)
+		rds_command(&a->values, "sksss", command, name, a->keys[k].n, "0", "COUNT", "512");
 	else
 		rds_command(&a->values, "sk", command, name, a->keys[k].n);
 }
@@ -273,10 +290,6 @@ static int page_of_keys(struct scan *a, const struct cfs_ctx *ctx, struct cfs_sc
 		struct cfs_ctx own = page_ctx();
 		const size_t n = CFS_MIN(page, a->n_keys - i);
 
-		if (a->table == CFS_TABLE_EDGE) {
-			r = scan_dir(a, a->keys[i].n);
-			continue;
-		}
 		rds_again(&a->values);
 		for (k = 0; k < n; k++)
 			ask_value(a, i + k);
@@ -371,14 +384,52 @@ static int give_delayed(struct scan *a, const redisReply *f, const redisReply *v
 	return r;
 }
 
-static int give_dir_stat(struct scan *a, const redisReply *f, const redisReply *v)
+/* The other two numbers of the directories in a page of dirUsedInodes. */
+static int ask_stats(struct rds_request *q, const struct cfs_ctx *ctx, const redisReply *page)
 {
-	struct cfs_row row = {.ino = strtoull(f->str, NULL, 10)};
-	struct cfs_ctx ctx = page_ctx();
-	int r = a->e->ops->get_dir_stat(a->e, &ctx, row.ino, &row.stat);
+	static const char *const keys[] = {"dirDataLength", "dirUsedSpace"};
+	size_t i, k;
 
-	(void)v;
-	return r == -ENODATA ? 0 : r ? r : give(a, &row);
+	for (k = 0; k < CFS_ARRAY_SIZE(keys); k++) {
+		rds_command_begin(q, 2 + page->elements / 2);
+		rds_words(q, "sK", "HMGET", keys[k]);
+		for (i = 0; i + 1 < page->elements; i += 2)
+			rds_words(q, "b", page->element[i]->str, page->element[i]->len);
+	}
+	return rds_run(q, ctx, CFS_META_OP_other);
+}
+
+static int page_of_stats(struct scan *a, const struct cfs_ctx *ctx, struct cfs_scan_pos *pos)
+{
+	struct rds_request q, more;
+	const redisReply *page;
+	size_t i;
+	int r;
+
+	rds_begin(&q, a->e);
+	rds_begin(&more, a->e);
+	rds_command(&q, "sKuss", "HSCAN", "dirUsedInodes", pos->a, "COUNT", "4096");
+	r = rds_run(&q, ctx, CFS_META_OP_other);
+	if (!r && q.reply[0]->elements != 2)
+		r = -EIO;
+	page = r ? NULL : q.reply[0]->element[1];
+	if (!r && page->elements)
+		r = ask_stats(&more, ctx, page);
+	for (i = 0; !r && i + 1 < page->elements; i += 2) {
+		const struct cfs_row row = {
+			.ino = strtoull(page->element[i]->str, NULL, 10),
+			.stat = {.length = rds_int(more.reply[0]->element[i / 2]),
+				 .space = rds_int(more.reply[1]->element[i / 2]),
+				 .inodes = rds_int(page->element[i + 1])},
+		};
+
+		r = give(a, &row);
+	}
+	if (!r)
+		pos->a = strtoull(q.reply[0]->element[0]->str, NULL, 10);
+	rds_end(&more);
+	rds_end(&q);
+	return r;
 }
 
 static int give_counters(struct scan *a, const struct cfs_ctx *ctx)
@@ -419,16 +470,20 @@ static int give_counters(struct scan *a, const struct cfs_ctx *ctx)
 
 /* ---- references: those counted, and the slices that have just one, which is not written ---- */
 
-static int give_single(struct scan *a, const uint8_t *pairs, size_t n)
+/* Of the slices that were collected. */
+static int give_single(struct scan *a)
 {
+	const size_t n = a->pairs.len / PAIR_BYTES;
+	const uint8_t *pairs = a->pairs.p;
 	struct cfs_ctx ctx = page_ctx();
 	struct rds_request q;
 	char field[48];
 	size_t i;
 	int r;
 
-	if (!n)
-		return 0;
+	if (!n || a->pairs.failed)
+		return a->pairs.failed ? -ENOMEM : 0;
+	a->pairs.len = 0;
 	rds_begin(&q, a->e);
 	rds_command_begin(&q, 2 + n);
 	rds_words(&q, "sK", "HMGET", "sliceRef");
@@ -455,40 +510,41 @@ static int give_single(struct scan *a, const uint8_t *pairs, size_t n)
 
 static int give_refs_of_list(struct scan *a, size_t k, const redisReply *list)
 {
-	struct rds_bytes pairs = {0};
 	size_t i;
-	int r;
 
 	(void)k;
 	for (i = 0; i < list->elements; i++) {
 		const char *record = list->element[i]->str;
 
 		if (list->element[i]->len == CFS_SLICE_BYTES && cfs_get_be64(record + 4))
-			rds_bytes_add(&pairs, record + 4, PAIR_BYTES);
+			rds_bytes_add(&a->pairs, record + 4, PAIR_BYTES);
 	}
-	r = pairs.failed ? -ENOMEM : give_single(a, pairs.p, pairs.len / PAIR_BYTES);
-	free(pairs.p);
-	return r;
+	return a->pairs.len > PAIRS_MAX ? give_single(a) : 0;
 }
 
 static int give_refs_of_delayed(struct scan *a, const redisReply *f, const redisReply *v)
 {
 	(void)f;
-	return give_single(a, (const uint8_t *)v->str, v->len / PAIR_BYTES);
+	rds_bytes_add(&a->pairs, v->str, v->len - v->len % PAIR_BYTES);
+	return a->pairs.len > PAIRS_MAX ? give_single(a) : 0;
 }
 
 enum { COUNTED, IN_LISTS, IN_DELAYED, PHASES };
 
 static int page_of_refs(struct scan *a, const struct cfs_ctx *ctx, struct cfs_scan_pos *pos)
 {
+	int r;
+
 	switch (pos->b >> 1) {
 	case COUNTED:
 		return page_of_fields(a, ctx, pos, "HSCAN", "sliceRef", give_ref);
 	case IN_LISTS:
-		return page_of_keys(a, ctx, pos, give_refs_of_list);
+		r = page_of_keys(a, ctx, pos, give_refs_of_list);
+		break;
 	default:
-		return page_of_fields(a, ctx, pos, "HSCAN", "delSlices", give_refs_of_delayed);
+		r = page_of_fields(a, ctx, pos, "HSCAN", "delSlices", give_refs_of_delayed);
 	}
+	return r ? r : give_single(a);
 }
 
 static int page(struct scan *a, const struct cfs_ctx *ctx, struct cfs_scan_pos *pos)
@@ -503,7 +559,7 @@ static int page(struct scan *a, const struct cfs_ctx *ctx, struct cfs_scan_pos *
 	case CFS_TABLE_DETACHED:
 		return page_of_fields(a, ctx, pos, "ZSCAN", "detachedNodes", give_detached);
 	case CFS_TABLE_DIR_STAT:
-		return page_of_fields(a, ctx, pos, "HSCAN", "dirUsedInodes", give_dir_stat);
+		return page_of_stats(a, ctx, pos);
 	case CFS_TABLE_ACL:
 		return page_of_fields(a, ctx, pos, "HSCAN", "acl", give_acl);
 	case CFS_TABLE_COUNTER:
@@ -523,6 +579,7 @@ int rds_op_scan(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_t
 	r = page(&a, ctx, pos);
 	rds_end(&a.values);
 	free(a.keys);
+	free(a.pairs.p);
 	if (a.stopped)
 		return a.stopped;
 	if (r < 0 || pos->a)

@@ -32,7 +32,7 @@ static int put_chunk(struct sql_conn *c, struct load *a, const struct cfs_row *r
 	}
 	for (i = 0; i < row->list.n; i++)
 		cfs_slice_encode(&row->list.slices[i], a->records + i * CFS_SLICE_BYTES);
-	return sql_post(c, SQL_load_chunk, "iib", (int64_t)row->ino, (int64_t)row->list.indx,
+	return sql_load(c, SQL_load_chunk, "iib", (int64_t)row->ino, (int64_t)row->list.indx,
 			a->records, bytes);
 }
 
@@ -46,7 +46,7 @@ static int put_node(struct sql_conn *c, const struct cfs_row *row)
 		r = sql_exec(c, SQL_del_node, "i", (int64_t)row->ino);
 	if (r < 0)
 		return r;
-	return sql_post(c, SQL_put_node, "iiiiiiiiiiiiiiiiiii", (int64_t)row->ino, (int64_t)a->type,
+	return sql_load(c, SQL_put_node, "iiiiiiiiiiiiiiiiiii", (int64_t)row->ino, (int64_t)a->type,
 			(int64_t)a->flags, (int64_t)a->mode, (int64_t)a->uid, (int64_t)a->gid,
 			sql_us(a->atime), sql_us(a->mtime), sql_us(a->ctime), sql_sub_us(a->atime),
 			sql_sub_us(a->mtime), sql_sub_us(a->ctime), (int64_t)a->nlink,
@@ -86,7 +86,7 @@ static int put_acl(struct sql_conn *c, const struct cfs_row *row)
 	if (!r)
 		r = named(&p, end, &groups, &groups_len);
 	return r ? r
-		 : sql_post(c, SQL_load_acl, "iiiiibb", (int64_t)row->acl.id, v[0], v[1], v[2],
+		 : sql_load(c, SQL_load_acl, "iiiiibb", (int64_t)row->acl.id, v[0], v[1], v[2],
 			    v[3], users, users_len, groups, groups_len);
 }
 
@@ -106,26 +106,26 @@ static int put_row(struct sql_conn *c, struct load *a, const struct cfs_row *row
 	case CFS_TABLE_NODE:
 		return put_node(c, row);
 	case CFS_TABLE_EDGE:
-		return sql_post(c, SQL_put_edge, "ibii", (int64_t)row->edge.parent, row->edge.name,
+		return sql_load(c, SQL_load_edge, "ibii", (int64_t)row->edge.parent, row->edge.name,
 				row->edge.name_len, ino, (int64_t)row->edge.type);
 	case CFS_TABLE_CHUNK:
 		return put_chunk(c, a, row);
 	case CFS_TABLE_REF:
-		return sql_post(c, SQL_load_ref, "iii", (int64_t)row->ref.id,
+		return sql_load(c, SQL_load_ref, "iii", (int64_t)row->ref.id,
 				(int64_t)row->ref.size, row->ref.refs);
 	case CFS_TABLE_DELFILE:
-		return sql_post(c, SQL_load_delfile, "iii", ino, (int64_t)row->deleted.length,
+		return sql_load(c, SQL_load_delfile, "iii", ino, (int64_t)row->deleted.length,
 				row->deleted.when_s);
 	case CFS_TABLE_SUSTAINED:
-		return sql_post(c, SQL_put_sustained, "ii", (int64_t)row->sid, ino);
+		return sql_load(c, SQL_put_sustained, "ii", (int64_t)row->sid, ino);
 	case CFS_TABLE_DIR_STAT:
-		return sql_post(c, SQL_put_dir_stat, "iiii", ino, row->stat.length, row->stat.space,
+		return sql_load(c, SQL_put_dir_stat, "iiii", ino, row->stat.length, row->stat.space,
 				row->stat.inodes);
 	case CFS_TABLE_SYMLINK:
-		return sql_post(c, SQL_put_symlink, "ib", ino, row->symlink.target,
+		return sql_load(c, SQL_put_symlink, "ib", ino, row->symlink.target,
 				row->symlink.len);
 	case CFS_TABLE_XATTR:
-		return sql_post(c, SQL_new_xattr, "itb", ino, row->xattr.name, row->xattr.name_len,
+		return sql_load(c, SQL_load_xattr, "itb", ino, row->xattr.name, row->xattr.name_len,
 				row->xattr.value, row->xattr.value_len);
 	case CFS_TABLE_ACL:
 		return put_acl(c, row);

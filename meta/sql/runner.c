@@ -230,15 +230,11 @@ int sql_exec(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
 	return r;
 }
 
-int sql_post(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
+static int post(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
 {
 	const struct sql_dialect *d = sql_dialect(c);
-	va_list ap;
-	int r;
+	int r = start(c, id, fmt, ap);
 
-	va_start(ap, fmt);
-	r = start(c, id, fmt, ap);
-	va_end(ap);
 	if (r)
 		return r;
 	if (d->post)
@@ -246,6 +242,29 @@ int sql_post(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
 	r = step_change(c, id);
 	d->reset(c, id);
 	return r < 0 ? r : 0;
+}
+
+int sql_post(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
+{
+	va_list ap;
+	int r;
+
+	va_start(ap, fmt);
+	r = post(c, id, fmt, ap);
+	va_end(ap);
+	return r;
+}
+
+int sql_load(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
+{
+	const struct sql_dialect *d = sql_dialect(c);
+	va_list ap;
+	int r;
+
+	va_start(ap, fmt);
+	r = d->load ? note(c, d->load(c, id, fmt, ap)) : post(c, id, fmt, ap);
+	va_end(ap);
+	return r;
 }
 
 static int query(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)

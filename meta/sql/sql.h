@@ -12,6 +12,7 @@
 #ifndef CFS_META_SQL_H
 #define CFS_META_SQL_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -47,6 +48,11 @@ int sql_exec(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...);
  * to the server together with what follows. An error is that of a later statement or the commit.
  */
 int sql_post(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...);
+/*
+ * As sql_post, of an INSERT whose values are its parameters and nothing else, for many rows: those
+ * of one statement that follow each other may become one. The order among them is kept.
+ */
+int sql_load(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...);
 /* Starts a query; its rows are read with sql_next; one open query per statement id and connection.
  */
 int sql_query(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...);
@@ -153,6 +159,8 @@ struct sql_dialect {
 	int (*ask)(struct sql_conn *c, enum sql_stmt_id id);
 	/* Runs it together with the next statement; its error is that one's. NULL: at once. */
 	int (*post)(struct sql_conn *c, enum sql_stmt_id id);
+	/* A row to go with others of that INSERT, copied. NULL: each on its own, as post. */
+	int (*load)(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap);
 	void (*reset)(struct sql_conn *c, enum sql_stmt_id id);
 	int (*changes)(struct sql_conn *c, enum sql_stmt_id id);
 	int64_t (*col_int)(struct sql_conn *c, enum sql_stmt_id id, int col);

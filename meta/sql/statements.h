@@ -251,6 +251,9 @@ SQL(set_refs, "UPDATE {chunk_ref} SET refs=? WHERE chunkid=? AND refs=?")
 SQL(clear_dir_stats, "DELETE FROM {dir_stats}")
 
 /* -- load -- */
+/* A row that is there already is an error on every engine. */
+SQL(load_edge, "INSERT INTO {edge}(parent,name,inode,type) VALUES(?,?,?,?)")
+SQL(load_xattr, "INSERT INTO {xattr}(inode,name,value) VALUES(?,?,?)")
 SQL(load_chunk, "INSERT INTO {chunk}(inode,indx,slices) VALUES(?,?,?)")
 SQL(load_ref, "INSERT INTO {chunk_ref}(chunkid,size,refs) VALUES(?,?,?) ON CONFLICT(chunkid) "
 	      "DO UPDATE SET refs={chunk_ref}.refs+excluded.refs")

@@ -219,20 +219,17 @@ int load_row(struct load *l, enum cfs_meta_table table, const struct cfs_row *ro
 
 static int put_counters(struct load *l)
 {
-	size_t i;
-	int r = 0;
+	struct cfs_row rows[COUNTER_COUNT] = {0};
+	size_t i, n = 0;
 
-	for (i = 0; i < COUNTER_COUNT && !r; i++) {
-		const struct cfs_row row = {
-			.counter = {.name = dump_counter_names[i], .value = l->counters[i]},
-		};
-
+	for (i = 0; i < COUNTER_COUNT; i++) {
 		/* Made when the first trash directory is. */
 		if (i == COUNTER_NEXT_TRASH && !l->counters[i])
 			continue;
-		r = cfs_meta_put_rows(l->meta, CFS_TABLE_COUNTER, &row, 1);
+		rows[n].counter.name = dump_counter_names[i];
+		rows[n++].counter.value = l->counters[i];
 	}
-	return r;
+	return cfs_meta_put_rows(l->meta, CFS_TABLE_COUNTER, rows, n);
 }
 
 int load_finish(struct load *l)

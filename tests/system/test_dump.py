@@ -16,6 +16,7 @@ import pytest
 import cachefs_check
 import fixtures
 import servers
+from bigdump import big_json
 from cachefs import BIN, Volume, _sanitized, tool, wait_until
 from syscalls import data, read, write
 from test_fixtures import differences, manifest, nothing, wanted
@@ -392,6 +393,18 @@ def test_damaged_dump_leaves_nothing(ws, empty, form):
     attach(ws, url, "sqlite", fixtures.unpack_objects("sqlite", ws.path("o")))
 
 
+@pytest.mark.parametrize("engine", MODULES)
+def test_name_twice_is_refused(ws, empty, engine):
+    """Rows go to the server many at a time: a bad one among them leaves nothing of the others."""
+    url, whole = empty(engine), fixtures.dump("sqlite", "json")
+    r = load(ws, url, whole.replace(b'"big5m"', b'"empty"'), check=False)
+    if engine != "redis":  # where the later one stays, and gc finds the other
+        assert r.returncode == 2 and "twice" in r.stderr, r.stderr
+        assert ws.run("cachefs", "status", url).returncode == 2
+        load(ws, url, whole)
+    assert ws.run("cachefs", "status", url).returncode == 0
+
+
 def test_half_a_load_is_no_volume(ws, empty):
     """Killed in the middle: no mount takes it for a volume, and --restart cleans up."""
     url = empty("sqlite3")
@@ -419,24 +432,6 @@ def test_half_a_load_is_no_volume(ws, empty):
 
 
 # -- size
-
-
-def big_json(n):
-    """A JSON dump of n files of one slice in directories of 1000."""
-    setting = json.loads(fixtures.dump("sqlite", "json"))["Setting"]
-    times = '"uid":0,"gid":0,"atime":1795224335,"mtime":1795224335,"ctime":1795224335'
-    dir_ = '{"attr":{"inode":%d,"type":"directory","mode":493,' + times + ',"nlink":2,"length":0},"entries":{'
-    file_ = '"file-number-%d":{"attr":{"inode":%d,"type":"regular","mode":420,' + times + (
-        ',"nlink":1,"length":10000},"chunks":[{"index":0,"slices":[{"id":%d,"size":10000,"len":10000}]}]}'
-    )
-    yield '{"Setting":%s,"FSTree":%s' % (json.dumps({**setting, "TrashDays": 0}), dir_ % 1)
-    ino = 2
-    for d in range(n // 1000):
-        yield ("," if d else "") + '"d%d":' % d + dir_ % ino
-        yield ",".join(file_ % (f, ino + 1 + f, ino + f) for f in range(1000))
-        yield "}}"
-        ino += 1001
-    yield "}}}"
 
 
 @pytest.mark.skipif(_sanitized(), reason="sanitizers take memory of their own")

@@ -9,6 +9,7 @@ import re
 import pytest
 
 import servers
+from bigdump import big_json
 from cachefs import BIN, Volume
 from countproxy import CountingProxy
 
@@ -231,6 +232,28 @@ def test_readdir(engine, top):
     turns = engine.count(ls)
     assert len(set(found)) == 3000
     assert turns <= 3 * engine.budget["readdir"] + 1  # and the end
+
+
+# At most, per 1 000 files in 100 directories, 4 rows each: load, dump, dump --binary.
+MOVE = {"mysql": (13, 6, 6), "postgres": (5, 6, 6), "redis": (6, 14, 20)}
+
+
+def test_load_and_dump(ws, engine):
+    """What does not depend on the volume's size, as making the tables, is left out."""
+
+    def cost(files):
+        db = engine.database.server.database()
+        ws.cleanups.append(db.drop)
+        url = db.url.replace(":%d" % db.server.port, ":%d" % engine.port)
+        path, binary = ws.path("in%d" % files), ws.path("bin%d" % files)
+        path.write_text("".join(big_json(files, 10)))
+        calls = [("load", url, path), ("dump", url, ws.path("out")), ("dump", "--binary", url, binary)]
+        return [engine.count(lambda a=a: ws.run("cachefs", *a, timeout=60, check=True)) for a in calls]
+
+    small, large = cost(1000), cost(5000)
+    got = [(b - a) / 4 for a, b in zip(small, large)]
+    print("round trips per 1 000 files: load %.2f, dump %.2f, binary %.2f" % tuple(got))
+    assert all(g <= most for g, most in zip(got, MOVE[engine.database.scheme]))
 
 
 def statements(db, only=""):

@@ -17,7 +17,8 @@
 /* Not in every library's header. */
 enum {
 	CODE_CONNECTION_KILLED = 1927,
-	CODE_TOO_MANY_RESOURCES = 1226, /* of one user: max_user_connections */
+	CODE_TOO_MANY_RESOURCES = 1226,	   /* of one user: max_user_connections */
+	CODE_ROLLED_BACK_AT_COMMIT = 3101, /* by group replication */
 	CODE_TIDB_RETRYABLE = 8022,
 	CODE_TIDB_SCHEMA_CHANGED = 8028,
 	CODE_TIDB_WRITE_CONFLICT = 9007,
@@ -45,18 +46,22 @@ static bool is_lost(unsigned code)
 	}
 }
 
-static bool is_conflict(unsigned code)
+static bool is_conflict(unsigned code, const char *text)
 {
 	switch (code) {
 	case ER_LOCK_DEADLOCK: /* also Galera's failed certification at COMMIT */
 	case ER_LOCK_WAIT_TIMEOUT:
 	case ER_CHECKREAD:
 	case ER_QUERY_INTERRUPTED:
+	case CODE_ROLLED_BACK_AT_COMMIT:
 	case ER_UNKNOWN_COM_ERROR: /* a Galera node that does not take part */
 	case CODE_TIDB_RETRYABLE:
 	case CODE_TIDB_SCHEMA_CHANGED:
 	case CODE_TIDB_WRITE_CONFLICT:
 		return true;
+	/* "Got error 149 ... during COMMIT": HA_ERR_LOCK_DEADLOCK, from a cluster. */
+	case ER_ERROR_DURING_COMMIT:
+		return strstr(text, "error 149");
 	default:
 		return false;
 	}
@@ -90,7 +95,7 @@ int mysql_error_of(struct mysql_conn *m, unsigned code, const char *text, const 
 			 statement, text);
 		return -ENOTCONN;
 	}
-	if (is_conflict(code))
+	if (is_conflict(code, text))
 		return -EAGAIN;
 	switch (code) {
 	case ER_DUP_ENTRY:

@@ -9,6 +9,7 @@ import pytest
 
 import servers
 from cachefs import BIN
+from mysqlproxy import MysqlProxy
 
 SUITE = pathlib.Path(os.environ.get("CACHEFS_BUILD") or BIN.parents[1]) / "tests/unit/conformance"
 MODULE = {"postgres": "postgresql", "redis": "redis", "mysql": "mysql"}
@@ -31,6 +32,17 @@ def database(request, ws):
 @pytest.mark.deadline(300)
 def test_conformance(ws, database):
     suite(ws, database.url)
+
+
+@pytest.mark.deadline(300)
+def test_conformance_without_blocks(ws):
+    """As on MySQL and TiDB, which do not take a block of statements: the generic transactions."""
+    if not (BIN / "cachefs-mysql.so").exists():
+        pytest.skip("built without MySQL")
+    db = servers.mariadb_server().database()
+    proxy = MysqlProxy(db.server.port, "5.7.44")
+    ws.cleanups += [db.drop, proxy.close]
+    suite(ws, db.url.replace(":%d" % db.server.port, ":%d" % proxy.port))
 
 
 @pytest.mark.deadline(120)

@@ -15,6 +15,7 @@ import fixtures
 import servers
 from cachefs import BIN, SLOW, Volume, wait_until
 from countproxy import CountingProxy
+from mysqlproxy import MysqlProxy
 from syscalls import data, read, write
 from test_fixtures import differences, manifest, nothing, wanted
 
@@ -293,6 +294,73 @@ def test_hundred_threads_in_one_directory(ws, database):
     deadlocks = status_of(database, "Innodb_deadlocks") - before
     print("%d operations, %d deadlocks: %s" % (n, deadlocks, json.dumps(report["operations"])))
     assert deadlocks * 1000 < n
+
+
+# A server without blocks takes the generic transactions, statement by statement.
+SERVERS = {"MariaDB": None, "MySQL": "5.7.44"}
+# Galera's; what is behind a lock wait; Galera's, worded otherwise; MySQL's group replication
+AT_COMMIT = {
+    1213: "Deadlock found when trying to get lock; try restarting transaction",
+    1205: "Lock wait timeout exceeded; try restarting transaction",
+    1180: 'Got error 149 "Lock deadlock; Retry transaction" during COMMIT',
+    3101: "Plugin instructed the server to rollback the current transaction.",
+}
+
+
+@pytest.mark.deadline(200)
+@pytest.mark.parametrize("code", AT_COMMIT)
+@pytest.mark.parametrize("server", SERVERS)
+def test_certification_failure_at_commit(ws, database, server, code):
+    """Every operation whose transaction is rolled back at COMMIT is carried out, once."""
+    query(database, "CREATE TABLE failing(n INT NOT NULL) ENGINE=MyISAM")  # is not rolled back
+    query(database, "INSERT INTO failing VALUES(0)")
+    proxy = MysqlProxy(
+        database.server.port,
+        SERVERS[server],
+        "UPDATE failing SET n=n-1 WHERE n>0; IF ROW_COUNT()>0 THEN SIGNAL SQLSTATE '40001' SET "
+        "MYSQL_ERRNO=%d,MESSAGE_TEXT='%s'; END IF; " % (code, AT_COMMIT[code]),
+    )
+    proxy.error = code, AT_COMMIT[code].encode()
+    ws.cleanups.append(proxy.close)
+    v = volume_at(ws, database.url.replace(":%d" % database.server.port, ":%d" % proxy.port))
+    m = v.mount("heartbeat=60")
+    hit = {}
+
+    def step(name, act, *args):
+        proxy.commits_fail = 1
+        query(database, "UPDATE failing SET n=1")
+        act(*args)
+        left = query(database, "SELECT n FROM failing")[0][0]
+        hit[name] = hit.get(name, 0) + (not left or not proxy.commits_fail)
+
+    for i in range(3):  # the batched counters may take a failure that was meant for the operation
+        d = m.path / ("d%d" % i)
+        step("mkdir", os.mkdir, d)
+        step("write", write, d / "f", data(100_000))
+        step("symlink", os.symlink, "f", d / "sym")
+        step("link", os.link, d / "f", d / "link")
+        step("rename", os.rename, d / "f", d / "g")
+        step("setxattr", os.setxattr, d / "g", "user.x", b"1")
+        step("truncate", os.truncate, d / "g", 50_000)
+        step("chmod", os.chmod, d / "g", 0o600)
+        step("create", write, d / "gone", b"")
+        step("unlink", os.unlink, d / "gone")
+        step("mkdir", os.mkdir, d / "empty")
+        step("rmdir", os.rmdir, d / "empty")
+    proxy.commits_fail = 0
+    query(database, "UPDATE failing SET n=0")
+    for i in range(3):
+        d = m.path / ("d%d" % i)
+        assert sorted(os.listdir(d)) == ["g", "link", "sym"] and os.readlink(d / "sym") == "f"
+        assert read(d / "link") == data(100_000)[:50_000] and os.getxattr(d / "g", "user.x") == b"1"
+        assert os.stat(d / "g").st_nlink == 2 and os.stat(d / "g").st_mode & 0o777 == 0o600
+        assert os.stat(d).st_nlink == 2
+    assert os.stat(m.path).st_nlink == 2 + 3
+    m.umount()
+    checked(ws, v.url)
+    # where a statement is its own transaction there is no COMMIT
+    del hit["chmod"]
+    assert all(hit.values()), hit
 
 
 def test_statements_of_touch_and_rm(ws):

@@ -13,7 +13,7 @@ from cachefs import REPO, mountinfo
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.deadline(1800),
+    pytest.mark.deadline(2400),
     pytest.mark.skipif(not os.environ.get("CACHEFS_LONG"), reason="takes long: set CACHEFS_LONG=1"),
     pytest.mark.skipif(not shutil.which("dpkg"), reason="builds on Debian"),
 ]
@@ -38,15 +38,27 @@ if [ -c /dev/fuse ]; then
 	mount -t cachefs sqlite3:///srv/m.db /mnt
 	test "$(cat /mnt/file)" = hello
 	cachefs umount /mnt
+	# by a name, as in fstab
+	mkdir -p /etc/cachefs
+	printf '[data]\nmeta-url = sqlite3:///srv/m.db\n' >/etc/cachefs/cachefs.conf
+	mount -t cachefs data /mnt
+	test "$(cat /mnt/file)" = hello
+	umount /mnt
 	echo MOUNTED
 fi
 """
 
 
+MAINTAINER = "A. Distributor & Sons <packages@distributor.example>"
+
+
 def build(kind, folder):
     log = folder / "log"
+    env = {**os.environ, "CACHEFS_MAINTAINER": MAINTAINER}
     with open(log, "wb") as out:
-        r = subprocess.run([REPO / "scripts/package", kind, folder / "dist"], stdout=out, stderr=out, timeout=1500)
+        r = subprocess.run(
+            [REPO / "scripts/package", kind, folder / "dist"], stdout=out, stderr=out, timeout=1500, env=env
+        )
     assert r.returncode == 0, log.read_text("utf-8", "replace")[-3000:]
     return sorted((folder / "dist").glob("*." + kind))
 
@@ -109,6 +121,7 @@ def test_deb_contents(debs):
         assert not [x for x in lines if "s" in x[1:10].lower()], "SUID files"
         lists[name] = [x.split()[5][1:] for x in lines]
     check_files(*lists.values())
+    assert output("dpkg-deb", "-f", debs["cachefs"], "Maintainer").strip() == MAINTAINER
     needs = {n: output("dpkg-deb", "-f", debs[n], "Depends") for n in lists}
     assert "libpq" not in needs["cachefs"] and "libmariadb" not in needs["cachefs"]
     assert "fuse3" in needs["cachefs"] and "libhiredis" in needs["cachefs"]
@@ -116,42 +129,83 @@ def test_deb_contents(debs):
     assert "libpq" in needs["cachefs-postgresql"] and "cachefs (=" in needs["cachefs-postgresql"]
 
 
-def test_deb_in_a_fresh_system(debs, tmp_path):
-    root = tmp_path / "root"
+def fresh_system(codename, root):
+    """An empty Debian; None, or why there is none."""
     mirror = os.environ.get("CACHEFS_DEBIAN_MIRROR", "http://deb.debian.org/debian")
     shutil.which("debootstrap") or pytest.skip("no debootstrap here")
-    codename = output("sh", "-c", ". /etc/os-release; echo $VERSION_CODENAME").strip()
     r = subprocess.run(
         ["debootstrap", "--variant=minbase", codename, root, mirror],
         stdout=-1, stderr=-2, text=True, timeout=900,
     )
     if r.returncode != 0:
-        unpacked(debs, tmp_path)
-        pytest.skip("no Debian mirror (%s); ran from unpacked packages" % r.stdout.splitlines()[-1])
-    (root / "debs").mkdir()
-    for p in debs.values():
-        shutil.copy(p, root / "debs")
-    (root / "try").write_text(TRY)
+        return r.stdout.splitlines()[-1]
     for f in ("/etc/resolv.conf", "/etc/hosts"):
         shutil.copy(f, root / f[1:])
     for f in os.listdir("/etc/apt/apt.conf.d"):
-        if "prox" in f:
+        text = open("/etc/apt/apt.conf.d/" + f).read()
+        if "Proxy" in text or "Check-Valid-Until" in text or "Check-Date" in text:
             shutil.copy("/etc/apt/apt.conf.d/" + f, root / "etc/apt/apt.conf.d")
-    # Mounts end with the name space. No service may start: there is no init.
-    script = """
+    (root / "debs").mkdir()
+    (root / "try").write_text(TRY)
+    return None
+
+
+def run_in(root, script, timeout):
+    """Mounts end with the name space. No service may start: there is no init."""
+    enter = """
         mount -t proc proc $1/proc && mkdir -p $1/dev && mount --rbind /dev $1/dev
-        chroot $1 sh -c 'export DEBIAN_FRONTEND=noninteractive; apt-get update -q &&
-            apt-get install -y -q --no-install-recommends mount $(ls /debs/*.deb | grep -v dbgsym) &&
-            sh /try'
+        LC_ALL=C DEBIAN_FRONTEND=noninteractive chroot $1 sh -exc "$2"
     """
-    r = subprocess.run(
-        ["unshare", "--mount", "--pid", "--fork", "--propagation", "slave", "sh", "-ec", script, "sh", root],
-        stdout=-1, stderr=-2, text=True, timeout=900,
-    )
-    assert r.returncode == 0, r.stdout[-4000:]
-    if os.path.exists("/dev/fuse"):
-        assert "MOUNTED" in r.stdout
+    with open(root / "log", "wb") as log:
+        r = subprocess.run(
+            ["unshare", "--mount", "--pid", "--fork", "--propagation", "slave", "sh", "-ec", enter, "sh", root, script],
+            stdin=-3, stdout=log, stderr=-2, timeout=timeout,
+        )
+    text = (root / "log").read_text("utf-8", "replace")
+    assert r.returncode == 0, text[-4000:]
     assert not [point for point in mountinfo() if point.startswith(str(root))]
+    return text
+
+
+INSTALL = "apt-get install -y -q --no-install-recommends mount $(ls /debs/*.deb | grep -v dbgsym) && sh /try"
+
+
+def test_deb_in_a_fresh_system(debs, tmp_path):
+    root = tmp_path / "root"
+    missing = fresh_system(output("sh", "-c", ". /etc/os-release; echo $VERSION_CODENAME").strip(), root)
+    if missing:
+        unpacked(debs, tmp_path)
+        pytest.skip("no Debian mirror (%s); ran from unpacked packages" % missing)
+    for p in debs.values():
+        shutil.copy(p, root / "debs")
+    text = run_in(root, "apt-get update -q && " + INSTALL, 900)
+    if os.path.exists("/dev/fuse"):
+        assert "MOUNTED" in text
+    shutil.rmtree(root)
+
+
+def test_deb_of_the_next_release(tmp_path):
+    """Built there, too: a newer compiler and newer libraries have nothing to warn of."""
+    root = tmp_path / "root"
+    missing = fresh_system("trixie", root)
+    if missing:
+        pytest.skip("no Debian mirror (%s)" % missing)
+    (root / "src/cachefs").mkdir(parents=True)
+    subprocess.run(
+        ["sh", "-ec", 'git -C "$1" archive HEAD | tar -x -C "$2"', "sh", REPO, root / "src/cachefs"], check=True, timeout=60
+    )
+    script = """
+        apt-get update -q
+        apt-get install -y -q --no-install-recommends dpkg-dev debhelper lintian
+        cd /src/cachefs
+        apt-get build-dep -y -q --no-install-recommends ./
+        DEB_CFLAGS_APPEND=-Werror dpkg-buildpackage -b -us -uc
+        lintian --allow-root --fail-on error,warning ../*.changes
+        mv ../*.deb /debs
+    """
+    text = run_in(root, script + INSTALL, 1700)
+    if os.path.exists("/dev/fuse"):
+        assert "MOUNTED" in text
     shutil.rmtree(root)
 
 
@@ -174,6 +228,7 @@ def test_rpm_contents(rpms):
     assert re.search(r"^fuse3$", needs["cachefs"], re.M) and "libhiredis" in needs["cachefs"]
     for name, library in (("cachefs-mysql", "libmariadb"), ("cachefs-postgresql", "libpq")):
         assert library in needs[name] and re.search(r"^cachefs\S* = 0", needs[name], re.M)
+    assert MAINTAINER in output("rpm", "-qp", "--changelog", rpms["cachefs"])
     modes = output("rpm", "-qp", "--qf", "[%{FILEMODES:perms} %{FILENAMES}\n]", rpms["cachefs"])
     assert not re.search(r"^-\S*s", modes, re.M), "SUID files"
     assert not output("rpm", "-qp", "--provides", rpms["cachefs-mysql"]).count(".so")

@@ -139,9 +139,13 @@ static int path_rmdir(struct mdtest_target *t, uint64_t dir)
 	return unlinkat(p->top_fd, path, AT_REMOVEDIR) < 0 ? -errno : 0;
 }
 
-static bool path_round_trips(struct mdtest_target *t, uint64_t *ret)
+static bool starts(const char *line, const char *name)
 {
-	static const char name[] = "cachefs_meta_round_trips_total{";
+	return strncmp(line, name, strlen(name)) == 0;
+}
+
+static bool path_requests(struct mdtest_target *t, struct mdtest_requests *ret)
+{
 	const char *file = path_of(t)->stats;
 	FILE *f = file ? fopen(file, "re") : NULL;
 	char line[512];
@@ -149,14 +153,15 @@ static bool path_round_trips(struct mdtest_target *t, uint64_t *ret)
 
 	if (!f)
 		return false;
-	*ret = 0;
 	while (fgets(line, sizeof(line), f)) {
 		const char *value = strrchr(line, ' ');
 
-		if (strncmp(line, name, sizeof(name) - 1) || !value)
-			continue;
-		*ret += strtoull(value, NULL, 10);
-		any = true;
+		if (value && starts(line, "cachefs_meta_round_trips_total{")) {
+			ret->round_trips += strtoull(value, NULL, 10);
+			any = true;
+		} else if (value && starts(line, "cachefs_meta_retries_total ")) {
+			ret->retries += strtoull(value, NULL, 10);
+		}
 	}
 	fclose(f);
 	return any;
@@ -183,7 +188,7 @@ static const struct mdtest_ops path_ops = {
 	.list = path_list,
 	.unlink = path_unlink,
 	.rmdir = path_rmdir,
-	.round_trips = path_round_trips,
+	.requests = path_requests,
 	.close = path_close,
 };
 

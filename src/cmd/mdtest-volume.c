@@ -201,16 +201,16 @@ static int volume_rmdir(struct mdtest_target *t, uint64_t dir)
 			      strlen(dir ? name : v->top), CFS_REMOVE_SKIP_TRASH, &gone);
 }
 
-static bool volume_round_trips(struct mdtest_target *t, uint64_t *ret)
+static bool volume_requests(struct mdtest_target *t, struct mdtest_requests *ret)
 {
 	struct cfs_meta_stats s;
 	size_t i;
 
 	cfs_meta_stats(volume_of(t)->meta, &s);
-	*ret = 0;
 	for (i = 0; i < CFS_META_OP_COUNT; i++)
 		if (i != CFS_META_OP_session)
-			*ret += s.op[i].round_trips;
+			ret->round_trips += s.op[i].round_trips;
+	ret->retries += s.retries;
 	return true;
 }
 
@@ -269,7 +269,7 @@ static const struct mdtest_ops volume_ops = {
 	.unlink = volume_unlink,
 	.rmdir = volume_rmdir,
 	.created = volume_created,
-	.round_trips = volume_round_trips,
+	.requests = volume_requests,
 	.close = volume_close,
 };
 

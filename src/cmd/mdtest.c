@@ -82,7 +82,8 @@ struct phase {
 	uint64_t time_ns;
 	uint64_t latency[BUCKETS];
 	uint64_t p50_ns, p99_ns;
-	double round_trips; /* per operation, negative: not known */
+	bool asked; /* what follows is known */
+	struct mdtest_requests requests;
 };
 
 /* Items [next, end) of one phase, taken by the threads one by one. */
@@ -216,9 +217,8 @@ static int run_phase(struct mdtest *m, const char *name, item_fn fn, uint64_t be
 	struct phase *p = &m->phases[m->n];
 	struct progress progress;
 	struct run run = {.t = m->t, .fn = fn, .phase = p, .cleaning = cleaning};
-	uint64_t before = 0, after = 0;
+	struct mdtest_requests before = {0}, after = {0};
 	unsigned level, levels = order == AT_ONCE ? 1 : m->depth + 1;
-	bool known;
 	int r = 0;
 
 	m->reached = begin;
@@ -231,7 +231,7 @@ static int run_phase(struct mdtest *m, const char *name, item_fn fn, uint64_t be
 	pthread_mutex_init(&run.lock, NULL);
 	progress_begin(&progress, name);
 	progress_set(&progress, 0, end - begin);
-	known = m->t->ops->round_trips(m->t, &before);
+	p->asked = m->t->ops->requests(m->t, &before);
 	for (level = 0; level < levels && !r; level++) {
 		unsigned l = order == UP ? m->depth - level : level;
 
@@ -241,10 +241,11 @@ static int run_phase(struct mdtest *m, const char *name, item_fn fn, uint64_t be
 			r = run_items(&run, s->threads);
 		m->reached = CFS_MAX(m->reached, CFS_MIN(run.end, atomic_load(&run.next)));
 	}
-	known = known && m->t->ops->round_trips(m->t, &after);
+	p->asked = p->asked && m->t->ops->requests(m->t, &after) && p->count;
 	progress_end(&progress);
 	pthread_mutex_destroy(&run.lock);
-	p->round_trips = known && p->count ? (double)(after - before) / (double)p->count : -1;
+	p->requests.round_trips = after.round_trips - before.round_trips;
+	p->requests.retries = after.retries - before.retries;
 	p->p50_ns = percentile(p, 0.5);
 	p->p99_ns = percentile(p, 0.99);
 	return r;
@@ -281,21 +282,27 @@ static double per_second(const struct phase *p)
 	return p->time_ns ? (double)p->count * 1e9 / (double)p->time_ns : 0;
 }
 
+static double per_operation(const struct phase *p, uint64_t n)
+{
+	return (double)n / (double)p->count;
+}
+
 static void print_table(const struct mdtest *m)
 {
 	size_t i;
 
-	printf("%-8s %10s %8s %12s %10s %10s %12s\n", "", "count", "errors", "per second", "p50 us",
-	       "p99 us", "round trips");
+	printf("%-8s %10s %8s %12s %10s %10s %12s %12s\n", "", "count", "errors", "per second",
+	       "p50 us", "p99 us", "round trips", "retries/1000");
 	for (i = 0; i < m->n; i++) {
 		const struct phase *p = &m->phases[i];
 
 		printf("%-8s %10" PRIu64 " %8" PRIu64 " %12.0f %10.1f %10.1f ", p->name, p->count,
 		       p->errors, per_second(p), (double)p->p50_ns / 1e3, (double)p->p99_ns / 1e3);
-		if (p->round_trips < 0)
-			printf("%12s\n", "-");
+		if (p->asked)
+			printf("%12.2f %12.2f\n", per_operation(p, p->requests.round_trips),
+			       1000 * per_operation(p, p->requests.retries));
 		else
-			printf("%12.2f\n", p->round_trips);
+			printf("%12s %12s\n", "-", "-");
 	}
 }
 
@@ -310,12 +317,16 @@ static void print_json(const struct mdtest *m)
 
 		json_array_append_new(
 			phases,
-			json_pack("{s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:o}", "name", p->name,
+			json_pack("{s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:o}", "name", p->name,
 				  "count", (json_int_t)p->count, "errors", (json_int_t)p->errors,
 				  "seconds", (double)p->time_ns / 1e9, "per_second", per_second(p),
 				  "p50_us", (double)p->p50_ns / 1e3, "p99_us",
 				  (double)p->p99_ns / 1e3, "round_trips",
-				  p->round_trips < 0 ? json_null() : json_real(p->round_trips)));
+				  p->asked ? json_real(per_operation(p, p->requests.round_trips))
+					   : json_null(),
+				  "retries",
+				  p->asked ? json_integer((json_int_t)p->requests.retries)
+					   : json_null()));
 	}
 	admin_print_json(json_pack("{s:I, s:I, s:I, s:I, s:o}", "threads", (json_int_t)s->threads,
 				   "directories", (json_int_t)s->n_dirs, "files",

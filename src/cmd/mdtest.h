@@ -17,6 +17,11 @@ struct mdtest_shape {
 	unsigned threads;
 };
 
+struct mdtest_requests {
+	uint64_t round_trips;
+	uint64_t retries; /* of transactions that met another one */
+};
+
 /* Members are called by many threads, but for open and close; each returns 0 or negative errno. */
 struct mdtest_target;
 struct mdtest_ops {
@@ -28,8 +33,8 @@ struct mdtest_ops {
 	int (*rmdir)(struct mdtest_target *t, uint64_t dir);
 	/* Files are not created any more from here on. NULL: nothing to do. */
 	int (*created)(struct mdtest_target *t);
-	/* Requests to the metadata engine so far; false: not known. */
-	bool (*round_trips)(struct mdtest_target *t, uint64_t *ret);
+	/* Adds what the metadata engine was asked so far; false: not known. */
+	bool (*requests)(struct mdtest_target *t, struct mdtest_requests *ret);
 	/* Clean-up comes before it; a failure is reported. */
 	int (*close)(struct mdtest_target *t);
 };

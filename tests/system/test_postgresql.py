@@ -463,5 +463,7 @@ def test_a_hundred_threads_in_one_directory(ws, db):
     print(r.stdout)
     assert rows["create"]["errors"] == rows["unlink"]["errors"] == 0
     assert rows["create"]["round_trips"] <= 1.01
+    n, retries = (sum(row[k] for row in found["operations"]) for k in ("count", "retries"))
+    assert retries * 1000 < n
     stat = "SELECT deadlocks FROM pg_stat_database WHERE datname=current_database()"
     assert query(db, stat) == [(0,)]

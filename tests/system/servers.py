@@ -81,9 +81,10 @@ class Server:
     """Started by start(), ended by stop(); kill9() and start() again keep the data."""
 
     users = ("nobody",)
+    where = "/tmp"  # its directory is made there
 
     def __init__(self):
-        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="cachefs-server.", dir="/tmp"))
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="cachefs-server.", dir=self.where))
         self.port = free_port()
         self.socket = str(self.dir / "socket")
         self.process = None

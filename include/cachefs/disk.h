@@ -7,8 +7,8 @@
  *	<dir>/<uuid>/.lock		the directory's id, from which its share of the keys follows
  *
  * Every byte that is handed out has been checked (see enum cfs_disk_verify). A block that fails is
- * removed, counted and reported as a miss. A directory that fails is left out and tried again
- * later; whatever happens here, the caller sees a miss, never an error.
+ * removed, counted and reported as a miss. A directory that fails, or does not answer in time, is
+ *left out and tried again later; whatever happens here, the caller sees a miss, never an error.
  *
  * Memory: 32 bytes per cached block, at most `items` of them; open files up to a quarter of
  * RLIMIT_NOFILE; pages of blocks that wait to be written up to a quarter of the pool, given up when
@@ -51,6 +51,7 @@ struct cfs_disk_conf {
 	unsigned mode;	   /* of files; directories get x where there is r. 0: 0600 */
 	uint64_t tick_ms;  /* period of upkeep; 0: 5 s */
 	uint64_t retry_ms; /* pause before a failed directory is tried again; 0: 30 s */
+	uint64_t stall_ms; /* a write that takes longer takes its directory out; 0: 10 s */
 	uint64_t
 		pending_max; /* bytes of blocks that wait to be written; 0: a quarter of the pool */
 };

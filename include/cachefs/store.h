@@ -31,8 +31,9 @@ struct cfs_store_conf {
 	bool hash_prefix;
 	unsigned max_downloads, max_uploads; /* worker threads; 0: 20 */
 	uint64_t get_timeout_ms, put_timeout_ms;
-	uint64_t tier_timeout_ms; /* how long a reader waits for a tier, then goes on; 0: 10 s */
-	unsigned prefetch;	  /* whole blocks fetched at a time after reads of parts; 0: none */
+	uint64_t tier_timeout_ms;  /* how long a reader waits for a tier, then goes on; 0: 10 s */
+	uint64_t local_timeout_ms; /* the same for a tier of this machine; 0: 1 s, or less */
+	unsigned prefetch;	/* whole blocks fetched at a time after reads of parts; 0: none */
 	bool cache_large_write; /* offers uploaded blocks of full size to the tiers, not only others
 				 */
 };
@@ -149,25 +150,34 @@ struct cfs_store_stats {
 };
 void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret);
 
+/* Who keeps a block beyond memory. */
+enum cfs_place {
+	CFS_PLACE_ANY,	     /* whoever has read it */
+	CFS_PLACE_HERE,	     /* this mount, for others, who will want all of it */
+	CFS_PLACE_ELSEWHERE, /* another one. A get of any byte makes it fetch the block */
+};
+
 /*
  * A cache tier between memory and the object store. Tiers are asked in order; what a farther tier
  * delivered is offered to the nearer ones.
+ *
+ * Calls that may wait are made by workers for whom others wait only so long: get of a local tier
+ * without nowait, ahead, put and check may hang with the disk behind them.
  */
 struct cfs_tier_ops {
 	const char *name;
-	bool local; /* what it has is cheap to get again: it is not kept in memory */
+	bool local; /* of this machine: what it has is cheap to get again, and not kept in memory */
 	/* As cfs_object_get_fn for a range of a block; -ENOENT: a miss. nowait: -EAGAIN rather than
 	 * wait. */
 	ssize_t (*get)(void *tier, const struct cfs_block *b, uint32_t off, const struct iovec *dst,
 		       int n_dst, bool nowait, cfs_deadline_t deadline);
 	/* Starts to bring a range nearer, as far as it can without memory of ours. Optional. */
 	void (*ahead)(void *tier, const struct cfs_block *b, uint32_t off, uint32_t len);
-	/*
-	 * A get of this block has not returned for tier_timeout_ms and is left behind: better keep
-	 * others from it. Optional.
-	 */
+	/* A get of this block has not returned in time and is left behind. Optional. */
 	void (*late)(void *tier, const struct cfs_block *b);
-	/* Offers a whole block; the tier may decline. */
+	/* The block is nowhere else: its readers wait as long as they can. Optional. */
+	bool (*only)(void *tier, const struct cfs_block *b);
+	/* Offers a whole block; the tier may decline. Never waits. */
 	void (*offer)(void *tier, const struct cfs_block *b, const struct cfs_segs *data);
 	/*
 	 * The same, and waits: 0: the tier has it; -EAGAIN: it has no room at the moment;
@@ -178,15 +188,15 @@ struct cfs_tier_ops {
 	/* Whether the tier believes to have the block, without asking any disk. Optional. */
 	bool (*holds)(void *tier, const struct cfs_block *b);
 	/* The same after a look: 1, 0; -EOPNOTSUPP: it never keeps such blocks. Optional. */
-	int (*check)(void *tier, const struct cfs_block *b, cfs_deadline_t deadline);
+	int (*check)(void *tier, const struct cfs_block *b);
 	void (*forget)(void *tier, const struct cfs_block *b);
+	/* Optional; of one tier at most. */
+	enum cfs_place (*place)(void *tier, const struct cfs_block *b);
 	/*
-	 * Somebody else keeps this block: nearer tiers are not offered it. A get of any byte of it
-	 * makes him fetch it. Optional.
+	 * A whole block whose place is here: the tier sees to it that it is kept, instead of offers
+	 * to the others. With place.
 	 */
-	bool (*elsewhere)(void *tier, const struct cfs_block *b);
-	/* We keep this block for others, who will want all of it. Optional. */
-	bool (*here)(void *tier, const struct cfs_block *b);
+	void (*keep)(void *tier, const struct cfs_block *b, const struct cfs_segs *data);
 	/* Fills in what it knows. Optional. */
 	void (*stats)(void *tier, struct cfs_store_stats *ret);
 };

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/unwanted.h"
 #include "filter.h"
 
 #define TRIES_MAX    100
@@ -77,7 +78,7 @@ static bool again(struct cfs_object_store *o, struct attempt *a, int err, bool r
 		return false;
 	inner(o)->ops->failure(inner(o), &f);
 	a->tries++;
-	if (f.retry && resume && a->tries < TRIES_MAX) {
+	if (f.retry && resume && a->tries < TRIES_MAX && !cfs_unwanted()) {
 		bool in_time = f.after_ms ? pause_as_asked(f.after_ms, a->deadline)
 					  : cfs_backoff(a->tries - 1, PAUSE_MIN_MS, PAUSE_MAX_MS,
 							a->deadline);

@@ -14,6 +14,7 @@
 #include <strings.h>
 
 #include "base/bytes.h"
+#include "base/unwanted.h"
 #include "base/workers.h"
 #include "s3.h"
 
@@ -26,6 +27,7 @@
 #define KEEPALIVE_S	  30L
 #define DNS_CACHE_S	  60L
 #define RETRY_AFTER_MAX_S 3600
+#define WANTED_MS	  250 /* between two looks whether the answer still is */
 
 struct connection {
 	struct connection *next; /* idle ones, used last first */
@@ -416,7 +418,7 @@ static void set_request(struct connection *c, const struct cfs_s3_request *req)
 	}
 }
 
-/* -ETIMEDOUT at the deadline, or when nothing moves for too long. */
+/* -ETIMEDOUT at the deadline, or when nothing moves for too long; -ECANCELED: nobody wants it. */
 static int drive(struct cfs_s3_http *h, struct connection *c, cfs_deadline_t deadline,
 		 CURLcode *ret, char cause[256])
 {
@@ -435,7 +437,12 @@ static int drive(struct cfs_s3_http *h, struct connection *c, cfs_deadline_t dea
 					 h->conf.silence_ms);
 			return -ETIMEDOUT;
 		}
-		if (curl_multi_poll(c->multi, NULL, 0, (int)(until - now), &n_ready) != CURLM_OK)
+		if (cfs_unwanted()) {
+			snprintf(cause, 256, "the answer is not wanted any more");
+			return -ECANCELED;
+		}
+		if (curl_multi_poll(c->multi, NULL, 0, (int)CFS_MIN(until - now, WANTED_MS),
+				    &n_ready) != CURLM_OK)
 			break;
 		if (n_ready)
 			silent_since = cfs_now_ms();
@@ -514,6 +521,7 @@ int cfs_s3_http_run(struct cfs_s3_http *h, const struct cfs_s3_request *req,
 		r = -EIO;
 	} else {
 		r = drive(h, c, req->deadline, &code, cause);
+		*ret_retry = r != -ECANCELED;
 		if (r == 0 && code != CURLE_OK && !c->full) {
 			r = errno_of(c->easy, code, ret_retry);
 			snprintf(cause, 256, "%s",

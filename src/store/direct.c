@@ -5,12 +5,13 @@
  * few pages that are used again and again stay in the processor's cache. What is read ahead goes no
  * farther than the kernel's cache.
  *
- * What would have to wait for a disk is done by a worker. One that takes too long is left behind
- * with its pages, and the reader goes the long way.
+ * What would have to wait for a disk is done by a worker for local tiers. One that takes too long
+ * is left behind with its pages, and the reader goes the long way.
  */
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/task.h"
 #include "base/workers.h"
 #include "store-internal.h"
 
@@ -26,18 +27,12 @@ struct pages {
 };
 
 struct direct {
-	struct cfs_job job; /* first */
+	struct cfs_task task; /* first */
 	struct cfs_store *store;
 	struct cfs_block id;
 	uint32_t off;
 	cfs_deadline_t deadline;
 	struct pages pages;
-
-	pthread_mutex_t lock; /* protects what follows */
-	pthread_cond_t ended;
-	unsigned refs;
-	bool started, done;
-	ssize_t result;
 };
 
 struct ahead {
@@ -73,21 +68,6 @@ static int get_pages(struct cfs_store *s, uint32_t off, uint32_t len, cfs_deadli
 	return r;
 }
 
-static void unref(struct direct *w)
-{
-	bool last;
-
-	pthread_mutex_lock(&w->lock);
-	last = --w->refs == 0;
-	pthread_mutex_unlock(&w->lock);
-	if (!last)
-		return;
-	unref_pages(&w->pages);
-	pthread_cond_destroy(&w->ended);
-	pthread_mutex_destroy(&w->lock);
-	free(w);
-}
-
 static ssize_t ask(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
 		   const struct pages *p, bool nowait, cfs_deadline_t deadline)
 {
@@ -96,72 +76,51 @@ static ssize_t ask(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
 	return t->ops->get(t->tier, b, off, p->iov, p->n, nowait, deadline);
 }
 
-static void run(struct cfs_job *job)
+static ssize_t run_direct(struct cfs_task *task)
 {
-	struct direct *w = (struct direct *)job;
-	ssize_t n;
+	struct direct *d = (struct direct *)task;
 
-	pthread_mutex_lock(&w->lock);
-	w->started = true;
-	pthread_mutex_unlock(&w->lock);
-	n = ask(w->store, &w->id, w->off, &w->pages, false, w->deadline);
-	pthread_mutex_lock(&w->lock);
-	w->result = n;
-	w->done = true;
-	pthread_cond_signal(&w->ended);
-	pthread_mutex_unlock(&w->lock);
-	unref(w);
+	return ask(d->store, &d->id, d->off, &d->pages, false, d->deadline);
 }
 
-/* The result of the worker; -ETIMEDOUT. */
+static void free_direct(struct cfs_task *task, bool left)
+{
+	struct direct *d = (struct direct *)task;
+
+	(void)left;
+	unref_pages(&d->pages);
+	free(d);
+}
+
+/* As ask(), or -ETIMEDOUT: a worker that hangs has been left behind; -EAGAIN: there was none. */
 static ssize_t ask_worker(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
 			  const struct pages *pages, cfs_deadline_t deadline)
 {
-	struct direct *w = calloc(1, sizeof(*w));
-	ssize_t n = -ETIMEDOUT;
-	bool started;
+	struct direct *d = calloc(1, sizeof(*d));
+	ssize_t n = 0;
 	int i, r;
 
-	if (!w)
+	if (!d)
 		return -ENOMEM;
-	if (cfs_cond_init(&w->ended) < 0) {
-		free(w);
+	*d = (struct direct){
+		.task = {.run = run_direct, .free = free_direct},
+		.store = s,
+		.id = *b,
+		.off = off,
+		.deadline = deadline,
+		.pages = *pages,
+	};
+	if (cfs_task_init(&d->task) < 0) {
+		free(d);
 		return -ENOMEM;
 	}
-	deadline = cfs_deadline_min(deadline, cfs_deadline_in(s->tier_timeout_ms));
-	pthread_mutex_init(&w->lock, NULL);
-	w->job.run = run;
-	w->store = s;
-	w->id = *b;
-	w->off = off;
-	w->deadline = deadline;
-	w->pages = *pages;
 	for (i = 0; i < pages->n; i++)
 		cfs_page_ref(pages->v[i]);
-	w->refs = 2;
-	r = cfs_workers_submit(s->downloads, &w->job, deadline);
-	if (r < 0)
-		unref(w);
-	pthread_mutex_lock(&w->lock);
-	while (r == 0 && !w->done)
-		r = cfs_cond_wait(&w->ended, &w->lock, deadline);
-	if (w->done)
-		n = w->result;
-	started = w->started;
-	pthread_mutex_unlock(&w->lock);
-	if (n == -ETIMEDOUT && started)
-		cfs_store_leave_tier(s, 0, b);
-	else if (n == -ETIMEDOUT && cfs_workers_cancel(s->downloads, &w->job))
-		unref(w);
-	unref(w);
-	return n;
-}
-
-static bool holds(struct cfs_store *s, const struct cfs_block *b)
-{
-	const struct cfs_tier_slot *t = &s->tiers[0];
-
-	return s->n_tiers > 0 && t->ops->local && t->ops->holds && t->ops->holds(t->tier, b);
+	r = cfs_task_wait(&d->task, s->nearby, deadline, &n);
+	if (r == -ETIMEDOUT)
+		cfs_route_leave(s, 0, b);
+	cfs_task_end(&d->task);
+	return r < 0 ? r : n;
 }
 
 /* Uses up the pages, of which *ret may have got some when it fails. */
@@ -178,29 +137,33 @@ static int give(struct pages *p, struct cfs_segs *ret)
 }
 
 int cfs_direct_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		    cfs_deadline_t deadline, struct cfs_segs *ret)
+		    cfs_deadline_t deadline, struct cfs_route *route, struct cfs_segs *ret)
 {
+	cfs_deadline_t patience = deadline;
 	struct pages pages;
 	ssize_t n;
 	int r;
 
 	if (len > (PAGES_MAX - 1) * CFS_PAGE_LARGE || s->n_tiers == 0 || !s->tiers[0].ops->local)
 		return 0;
-	if (len > SMALL_MAX && !holds(s, b))
+	if (len > SMALL_MAX && !route->near)
 		return 0;
 	r = get_pages(s, off, len, len > SMALL_MAX ? 0 : deadline, &pages);
 	if (r == -ETIMEDOUT && len > SMALL_MAX)
 		return 0;
 	if (r < 0)
 		return r == -ENOMEM ? r : -EIO;
-	n = ask(s, b, off, &pages, true, deadline);
+	if (!route->only)
+		patience = cfs_deadline_min(deadline, cfs_deadline_in(s->local_timeout_ms));
+	n = ask(s, b, off, &pages, true, patience);
 	if (n == -EAGAIN)
-		n = ask_worker(s, b, off, &pages, deadline);
+		n = ask_worker(s, b, off, &pages, patience);
 	if (n == (ssize_t)len) {
 		r = give(&pages, ret);
 		return r < 0 ? r : 1;
 	}
 	unref_pages(&pages);
+	route->from = 1;
 	return n == -ENOMEM ? -ENOMEM : 0;
 }
 
@@ -219,15 +182,15 @@ int cfs_direct_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t of
 {
 	struct ahead *a;
 
-	if (!holds(s, b) || !s->tiers[0].ops->ahead)
-		return 0;
+	if (!s->tiers[0].ops->ahead)
+		return -EOPNOTSUPP;
 	a = calloc(1, sizeof(*a));
 	if (!a)
 		return -ENOMEM;
 	*a = (struct ahead){.job.run = run_ahead, .store = s, .id = *b, .off = off, .len = len};
 	if (atomic_fetch_add(&s->aheads, 1) < AHEAD_MAX &&
-	    cfs_workers_try_submit(s->downloads, &a->job) == 0)
-		return 1;
+	    cfs_workers_try_submit(s->nearby, &a->job) == 0)
+		return 0;
 	atomic_fetch_sub(&s->aheads, 1);
 	free(a);
 	return -EAGAIN;

@@ -15,6 +15,8 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/unwanted.h"
+#include "base/workers.h"
 #include "store-internal.h"
 
 #define HELD_MAX    8
@@ -29,18 +31,22 @@ struct flight {
 	unsigned first, n; /* slots */
 	uint32_t off, len; /* the same in bytes */
 	cfs_deadline_t deadline;
+	struct cfs_route route;
 	bool prefetch;
-	bool stream;	/* a prefetch of what a stream will come to */
-	uint64_t owner; /* of a prefetch, which is in store->ahead until it runs */
-	TAILQ_ENTRY(flight) queued;
-	_Atomic unsigned source;   /* number of the tier that had it; n_tiers: the object store */
-	_Atomic uint64_t asked_ms; /* when a tier was asked that has not answered yet, or 0 */
+	bool stream;		     /* a prefetch of what a stream will come to */
+	uint64_t owner;		     /* of a prefetch */
+	TAILQ_ENTRY(flight) link;    /* a prefetch that is in store->ahead */
+	struct cfs_workers *workers; /* under prefetch_lock: where it is queued; NULL: it runs */
+	_Atomic bool cancelled;	     /* its owner does not want it any more */
+	_Atomic unsigned source;     /* number of the tier that had it; n_tiers: the object store */
+	_Atomic uint64_t asked_ms;   /* since when it waits for a tier, or 0 */
 
 	/* Under the shard's lock. */
 	pthread_cond_t changed;
 	unsigned refs; /* those who wait, and the worker */
 	bool done;
-	int err; /* -EAGAIN: not tried, or not for you to worry about: try yourself */
+	bool late; /* a tier of this machine did not answer in time */
+	int err;   /* -EAGAIN: not tried, or not for you to worry about: try yourself */
 
 	struct cfs_page *pages[];
 };
@@ -51,6 +57,7 @@ struct held {
 	bool mine[HELD_MAX]; /* to be launched by us */
 	unsigned n;
 	bool expired; /* we failed one at its deadline */
+	bool late;    /* one of them was left behind in a tier of this machine */
 };
 
 /* What a reader would make of a miss. */
@@ -59,6 +66,7 @@ struct want {
 	bool wider;	      /* a large part of a block means all of it */
 	bool whole;	      /* so does any part */
 	cfs_deadline_t deadline;
+	const struct cfs_route *route;
 };
 
 static void put_flight(struct flight *f)
@@ -88,7 +96,7 @@ static void release(struct held *held)
 
 /* With the shard locked. Marks those slots of the run that are free. */
 static struct flight *new_flight(struct cfs_store *s, struct shard *sh, struct block *block,
-				 unsigned first, unsigned n, cfs_deadline_t deadline)
+				 unsigned first, unsigned n, const struct want *want)
 {
 	struct flight *f = calloc(1, sizeof(*f) + n * sizeof(f->pages[0]));
 	unsigned i;
@@ -108,7 +116,9 @@ static struct flight *new_flight(struct cfs_store *s, struct shard *sh, struct b
 	f->off = first * CFS_PAGE_LARGE;
 	f->len = CFS_MIN(n * CFS_PAGE_LARGE, block->id.len - f->off);
 	/* Until `deadline` it may be waiting for memory. */
-	f->deadline = CFS_MAX(deadline, cfs_deadline_in(s->get_timeout_ms));
+	f->deadline = CFS_MAX(want->deadline, cfs_deadline_in(s->get_timeout_ms));
+	f->route = *want->route;
+	f->source = want->route->from;
 	f->refs = 1;
 	block->users++;
 	for (i = first; i < first + n; i++) {
@@ -216,7 +226,7 @@ static int join(struct cfs_store *s, struct shard *sh, struct block *block, cons
 			if (want->wider || want->whole)
 				widen(block, want->whole, &from, &n);
 		}
-		f = new_flight(s, sh, block, from, n, want->deadline);
+		f = new_flight(s, sh, block, from, n, want);
 		if (!f)
 			return held->n ? 0 : -ENOMEM;
 		held->mine[held->n] = true;
@@ -243,6 +253,33 @@ static void log_late(struct cfs_store *s, const struct cfs_block *b, const char 
 	cfs_err("block was not read in time, %s: key=%s", what, key);
 }
 
+/* Its owner has gone, and nobody else waits for it. */
+static bool is_unwanted(void *arg)
+{
+	struct flight *f = arg;
+	bool alone;
+
+	if (!atomic_load(&f->cancelled))
+		return false;
+	pthread_mutex_lock(&f->shard->lock);
+	alone = f->refs == 1;
+	pthread_mutex_unlock(&f->shard->lock);
+	return alone;
+}
+
+static ssize_t get_object(struct flight *f, const char *key, const struct iovec *iov, int n_iov)
+{
+	cfs_deadline_t until = cfs_deadline_in(f->store->get_timeout_ms);
+	struct cfs_object_store *o = f->store->object;
+	ssize_t got;
+
+	if (f->prefetch)
+		cfs_unwanted_set(is_unwanted, f);
+	got = o->ops->get(o, key, f->off, iov, n_iov, cfs_deadline_min(f->deadline, until));
+	cfs_unwanted_set(NULL, NULL);
+	return got;
+}
+
 /* iov has room for one more piece. 0, -EAGAIN (only when nowait), -ENOENT, -EIO. */
 static int fetch_object(struct flight *f, struct iovec *iov, int n_iov, bool nowait)
 {
@@ -264,11 +301,14 @@ static int fetch_object(struct flight *f, struct iovec *iov, int n_iov, bool now
 	if (nowait)
 		got = ops->get_nowait(s->object, key, f->off, iov, n_iov);
 	else
-		got = ops->get(s->object, key, f->off, iov, n_iov,
-			       cfs_deadline_min(f->deadline, cfs_deadline_in(s->get_timeout_ms)));
+		got = get_object(f, key, iov, n_iov);
 	cfs_object_quiet(false);
 	if (nowait && got == -EAGAIN)
 		return -EAGAIN;
+	if (got == -ECANCELED) {
+		CFS_STAT_ADD(s, prefetch_cancels, 1);
+		return -EIO;
+	}
 
 	CFS_STAT_ADD(s, gets, 1);
 	CFS_STAT_ADD(s, get_ns, cfs_now_ns() - start);
@@ -287,35 +327,53 @@ static int fetch_object(struct flight *f, struct iovec *iov, int n_iov, bool now
 	return got == -ENOENT ? -ENOENT : -EIO;
 }
 
-static int fetch(struct flight *f, bool nowait)
+static unsigned fill_iov(const struct flight *f, struct iovec iov[CFS_STORE_PAGES_MAX + 1])
 {
-	struct iovec iov[CFS_STORE_PAGES_MAX + 1];
-	struct cfs_store *s = f->store;
 	unsigned i;
-	ssize_t got;
 
 	for (i = 0; i < f->n; i++)
 		iov[i] = (struct iovec){
 			.iov_base = f->pages[i]->data,
 			.iov_len = cfs_slot_len(&f->id, f->first + i),
 		};
-	/*
-	 * A tier that fails is a tier that misses; it does its own accounting. One that has missed
-	 * is not asked again when the rest has to wait.
-	 */
-	for (; f->source < s->n_tiers; f->source++) {
+	return i;
+}
+
+/*
+ * Asks the tiers before number `end` that have not been asked. A tier that fails is a tier that
+ * misses; it does its own accounting. 0: it is there; -ENOENT; nowait: -EAGAIN.
+ */
+static int ask_tiers(struct flight *f, unsigned end, bool nowait)
+{
+	struct iovec iov[CFS_STORE_PAGES_MAX + 1];
+	struct cfs_store *s = f->store;
+	unsigned n = fill_iov(f, iov);
+	ssize_t got;
+
+	for (; f->source < end; f->source++) {
 		const struct cfs_tier_slot *t = &s->tiers[f->source];
 
 		if (!nowait)
 			atomic_store(&f->asked_ms, cfs_now_ms());
-		got = t->ops->get(t->tier, &f->id, f->off, iov, (int)f->n, nowait, f->deadline);
+		got = t->ops->get(t->tier, &f->id, f->off, iov, (int)n, nowait, f->deadline);
 		atomic_store(&f->asked_ms, 0);
 		if (got == (ssize_t)f->len)
 			return 0;
 		if (nowait && got == -EAGAIN)
 			return -EAGAIN;
 	}
-	return fetch_object(f, iov, (int)f->n, nowait);
+	return -ENOENT;
+}
+
+/* Those that have missed are not asked again when the rest has to wait. */
+static int fetch(struct flight *f, bool nowait)
+{
+	struct iovec iov[CFS_STORE_PAGES_MAX + 1];
+	int r = ask_tiers(f, f->store->n_tiers, nowait);
+
+	if (r != -ENOENT)
+		return r;
+	return fetch_object(f, iov, (int)fill_iov(f, iov), nowait);
 }
 
 /*
@@ -337,32 +395,105 @@ static void land(struct flight *f, int err)
 	if (err == 0)
 		cfs_memory_shrink(f->store);
 	if (r > 0)
-		cfs_store_offer(f->store, &f->id, &whole, f->source);
+		cfs_route_offer(f->store, &f->route, &f->id, &whole, f->source);
 	cfs_segs_release(&whole);
 }
 
-static void leave_queue(struct flight *f)
+/* ---- workers ---- */
+
+/* It is not queued any more. */
+static void note_running(struct flight *f)
 {
+	if (!f->prefetch)
+		return;
 	pthread_mutex_lock(&f->store->prefetch_lock);
-	TAILQ_REMOVE(&f->store->ahead, f, queued);
+	f->workers = NULL;
 	pthread_mutex_unlock(&f->store->prefetch_lock);
 }
 
-static void run_flight(struct cfs_job *job)
+static void list_ahead(struct flight *f)
+{
+	pthread_mutex_lock(&f->store->prefetch_lock);
+	TAILQ_INSERT_TAIL(&f->store->ahead, f, link);
+	pthread_mutex_unlock(&f->store->prefetch_lock);
+}
+
+static void unlist_ahead(struct flight *f)
+{
+	pthread_mutex_lock(&f->store->prefetch_lock);
+	TAILQ_REMOVE(&f->store->ahead, f, link);
+	pthread_mutex_unlock(&f->store->prefetch_lock);
+}
+
+/* Gives up the worker's reference. */
+static void leave_worker(struct flight *f)
+{
+	if (f->prefetch) {
+		unlist_ahead(f);
+		atomic_fetch_sub(&f->store->prefetching, 1);
+	}
+	put_flight(f);
+}
+
+static bool is_done(struct flight *f)
+{
+	bool done;
+
+	pthread_mutex_lock(&f->shard->lock);
+	done = f->done;
+	pthread_mutex_unlock(&f->shard->lock);
+	return done;
+}
+
+/* With the worker's reference, and in store->ahead if it is a prefetch. */
+static int enqueue(struct flight *f, struct cfs_workers *w, cfs_deadline_t deadline)
+{
+	int r;
+
+	if (!f->prefetch)
+		return cfs_workers_submit(w, &f->job, deadline);
+	/* Under the lock: whoever cancels it must know where it is. */
+	pthread_mutex_lock(&f->store->prefetch_lock);
+	r = cfs_workers_try_submit(w, &f->job);
+	if (r == 0)
+		f->workers = w;
+	pthread_mutex_unlock(&f->store->prefetch_lock);
+	return r;
+}
+
+static void run_far(struct cfs_job *job)
 {
 	struct flight *f = (struct flight *)job;
-	bool expired;
 
-	if (f->prefetch)
-		leave_queue(f);
-	pthread_mutex_lock(&f->shard->lock);
-	expired = f->done;
-	pthread_mutex_unlock(&f->shard->lock);
-	if (!expired)
+	note_running(f);
+	if (!is_done(f))
 		land(f, fetch(f, false));
-	if (f->prefetch)
-		atomic_fetch_sub(&f->store->prefetching, 1);
-	put_flight(f);
+	leave_worker(f);
+}
+
+/* Just the tiers of this machine, behind which there are disks that may hang. */
+static void run_near(struct cfs_job *job)
+{
+	struct flight *f = (struct flight *)job;
+	struct cfs_store *s = f->store;
+	int r;
+
+	note_running(f);
+	if (is_done(f)) {
+		leave_worker(f);
+		return;
+	}
+	r = ask_tiers(f, cfs_route_far(s), false);
+	if (r == 0) {
+		land(f, 0);
+	} else if (!is_done(f)) {
+		f->job.run = run_far;
+		r = enqueue(f, s->downloads, f->deadline);
+		if (r == 0)
+			return;
+		fail(f, -EAGAIN);
+	}
+	leave_worker(f);
 }
 
 static void free_pages(struct flight *f)
@@ -444,25 +575,21 @@ static int allocate(struct cfs_store *s, struct held *held, cfs_deadline_t deadl
 
 static int submit(struct flight *f, cfs_deadline_t deadline)
 {
-	struct shard *sh = f->shard;
+	struct cfs_store *s = f->store;
+	bool near = f->source < cfs_route_far(s);
 	int r;
 
-	pthread_mutex_lock(&sh->lock);
+	pthread_mutex_lock(&f->shard->lock);
 	f->refs++;
-	pthread_mutex_unlock(&sh->lock);
-	f->job.run = run_flight;
-	if (f->prefetch) {
-		pthread_mutex_lock(&f->store->prefetch_lock);
-		TAILQ_INSERT_TAIL(&f->store->ahead, f, queued);
-		pthread_mutex_unlock(&f->store->prefetch_lock);
-		r = cfs_workers_try_submit(f->store->downloads, &f->job);
-		if (r < 0)
-			leave_queue(f);
-	} else {
-		r = cfs_workers_submit(f->store->downloads, &f->job, deadline);
-	}
+	pthread_mutex_unlock(&f->shard->lock);
+	if (f->prefetch)
+		list_ahead(f);
+	f->job.run = near ? run_near : run_far;
+	/* In the queue before a disk that hangs it waits for that disk, too. */
+	atomic_store(&f->asked_ms, near ? cfs_now_ms() : 0);
+	r = enqueue(f, near ? s->nearby : s->downloads, deadline);
 	if (r < 0)
-		put_flight(f);
+		leave_worker(f);
 	return r;
 }
 
@@ -500,42 +627,49 @@ static int launch(struct cfs_store *s, struct held *held, cfs_deadline_t deadlin
 	return err;
 }
 
-static bool tier_is_late(const struct flight *f)
+/* Of two tiers at most the first may be the only one that has the block. */
+static bool tier_is_late(const struct flight *f, bool *ret_near)
 {
+	const struct cfs_store *s = f->store;
 	uint64_t asked_ms = atomic_load(&f->asked_ms);
 
-	return asked_ms && cfs_now_ms() - asked_ms >= f->store->tier_timeout_ms;
+	*ret_near = f->source < cfs_route_far(s);
+	if (!asked_ms || (*ret_near && f->route.only))
+		return false;
+	return cfs_now_ms() - asked_ms >= (*ret_near ? s->local_timeout_ms : s->tier_timeout_ms);
 }
 
 /* A flight that waits for a cache too long is left behind: the next one will not. */
-static int wait_flight(struct flight *f, cfs_deadline_t deadline, bool *expired)
+static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct held *held)
 {
 	cfs_deadline_t until = cfs_deadline_min(deadline, f->deadline), next = until;
 	struct cfs_store *s = f->store;
-	bool late = false;
+	bool late = false, near;
 	int r = 0;
 
 	pthread_mutex_lock(&f->shard->lock);
 	while (!f->done && r == 0) {
 		if (s->n_tiers > 0)
-			next = cfs_deadline_min(until, cfs_deadline_in(s->tier_timeout_ms / 4));
+			next = cfs_deadline_min(until, cfs_deadline_in(s->local_timeout_ms / 4));
 		r = cfs_cond_wait(&f->changed, &f->shard->lock, next);
 		if (r == 0 || f->done)
 			continue;
-		if (tier_is_late(f)) {
+		if (tier_is_late(f, &near)) {
 			late = true;
+			f->late = near;
 			end_flight(f, -EAGAIN);
 		} else if (next < until) {
 			r = 0;
 		} else if (f->deadline <= until) {
 			end_flight(f, -EIO);
-			*expired = true;
+			held->expired = true;
 		}
 	}
 	r = f->done ? f->err : -ETIMEDOUT;
+	held->late |= f->late;
 	pthread_mutex_unlock(&f->shard->lock);
 	if (late)
-		cfs_store_leave_tier(s, atomic_load(&f->source), &f->id);
+		cfs_route_leave(s, atomic_load(&f->source), &f->id);
 	return r;
 }
 
@@ -545,22 +679,11 @@ static int wait_all(struct held *held, cfs_deadline_t deadline)
 	int r = 0;
 
 	for (i = 0; r == 0 && i < held->n; i++) {
-		r = wait_flight(held->v[i], deadline, &held->expired);
+		r = wait_flight(held->v[i], deadline, held);
 		if (r == -EAGAIN)
 			r = 0;
 	}
 	return r;
-}
-
-static bool is_held_nearby(struct cfs_store *s, const struct cfs_block *b)
-{
-	unsigned i;
-
-	for (i = 0; i < s->n_tiers && s->tiers[i].ops->local; i++) {
-		if (s->tiers[i].ops->holds && s->tiers[i].ops->holds(s->tiers[i].tier, b))
-			return true;
-	}
-	return false;
 }
 
 /* Whether there is memory to fetch more than was asked for. */
@@ -579,17 +702,6 @@ static bool is_large_part(struct cfs_store *s, const struct cfs_block *b, uint32
 	return (uint64_t)len * WIDEN_PARTS >= b->len && len < b->len && is_roomy(s);
 }
 
-static bool is_wanted_whole(struct cfs_store *s, const struct cfs_block *b)
-{
-	unsigned i;
-
-	for (i = 0; i < s->n_tiers; i++) {
-		if (s->tiers[i].ops->here && s->tiers[i].ops->here(s->tiers[i].tier, b))
-			return true;
-	}
-	return false;
-}
-
 static bool is_near(const struct cfs_store *s, const struct flight *f)
 {
 	unsigned source = atomic_load(&f->source);
@@ -599,15 +711,17 @@ static bool is_near(const struct cfs_store *s, const struct flight *f)
 
 /* 1: collected; 0: *held replaced by the flights that are needed for it; or negative errno. */
 static int collect_or_join(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
-			   uint32_t len, cfs_deadline_t deadline, struct cfs_segs *ret,
-			   struct held *held)
+			   uint32_t len, cfs_deadline_t deadline, const struct cfs_route *route,
+			   struct cfs_segs *ret, struct held *held)
 {
+	bool near = route->near && route->from == 0;
 	struct want want = {
 		.first = off / CFS_PAGE_LARGE,
 		.last = (off + len - 1) / CFS_PAGE_LARGE,
-		.wider = is_large_part(s, b, len) && !is_held_nearby(s, b),
-		.whole = is_wanted_whole(s, b) && !is_held_nearby(s, b),
+		.wider = is_large_part(s, b, len) && !near,
+		.whole = route->place == CFS_PLACE_HERE && !near,
 		.deadline = deadline,
+		.route = route,
 	};
 	struct shard *sh = cfs_memory_shard(s, b);
 	struct held next = {0};
@@ -630,7 +744,8 @@ static int collect_or_join(struct cfs_store *s, const struct cfs_block *b, uint3
 }
 
 int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		    cfs_deadline_t deadline, struct cfs_segs *ret, bool *ret_far)
+		    cfs_deadline_t deadline, struct cfs_route *route, struct cfs_segs *ret,
+		    bool *ret_far)
 {
 	struct held held = {0};
 	bool expired = false;
@@ -638,7 +753,7 @@ int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 	int r;
 
 	for (;;) {
-		r = collect_or_join(s, b, off, len, deadline, ret, &held);
+		r = collect_or_join(s, b, off, len, deadline, route, ret, &held);
 		if (r == 0)
 			r = launch(s, &held, deadline);
 		else
@@ -648,6 +763,8 @@ int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 		for (i = 0; i < held.n; i++)
 			*ret_far |= held.mine[i] && !is_near(s, held.v[i]);
 		expired |= held.expired;
+		if (held.late)
+			route->from = cfs_route_far(s);
 		if (r < 0)
 			break;
 	}
@@ -669,21 +786,22 @@ static bool launch_prefetch(struct flight *f, uint64_t owner, bool stream)
 	f->prefetch = true;
 	f->stream = stream;
 	f->owner = owner;
-	if (atomic_fetch_add(&s->prefetching, 1) < s->max_prefetches && take_pages(f, 0) == 0 &&
-	    submit(f, 0) == 0)
+	if (atomic_fetch_add(&s->prefetching, 1) >= s->max_prefetches || take_pages(f, 0) < 0)
+		atomic_fetch_sub(&s->prefetching, 1);
+	else if (submit(f, 0) == 0)
 		return true;
-	atomic_fetch_sub(&s->prefetching, 1);
 	fail(f, -EAGAIN);
 	return false;
 }
 
 /* The flights that a prefetch of the range needs; those that are mine are to be launched. */
 static void join_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		       struct held *held)
+		       const struct cfs_route *route, struct held *held)
 {
 	struct want want = {
 		.first = off / CFS_PAGE_LARGE,
 		.last = (off + len - 1) / CFS_PAGE_LARGE,
+		.route = route,
 	};
 	struct shard *sh = cfs_memory_shard(s, b);
 	struct block *block;
@@ -699,9 +817,9 @@ static void join_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t 
 }
 
 bool cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-			 uint64_t owner)
+			 uint64_t owner, const struct cfs_route *route)
 {
-	bool all = true, whole = is_wanted_whole(s, b);
+	bool all = true, whole = route->place == CFS_PLACE_HERE;
 	struct held held;
 	unsigned i;
 
@@ -709,10 +827,11 @@ bool cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_
 		CFS_STAT_ADD(s, prefetch_drops, 1);
 		return false;
 	}
-	if (whole && !is_held_nearby(s, b))
-		join_ahead(s, b, 0, b->len, &held);
-	else
-		join_ahead(s, b, off, len, &held);
+	if (whole && !route->near) {
+		off = 0;
+		len = b->len;
+	}
+	join_ahead(s, b, off, len, route, &held);
 	for (i = 0; i < held.n; i++) {
 		if (!held.mine[i])
 			continue;
@@ -729,22 +848,32 @@ bool cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_
 	return all;
 }
 
-void cfs_flight_fill(struct cfs_store *s, const struct cfs_block *b)
+static void fill_one(struct flight *f, uint64_t owner)
 {
+	f->prefetch = true;
+	f->owner = owner;
+	if (take_pages(f, 0) < 0) {
+		fail(f, -EAGAIN);
+		return;
+	}
+	list_ahead(f);
+	land(f, fetch(f, false));
+	unlist_ahead(f);
+}
+
+void cfs_flight_fill(struct cfs_store *s, const struct cfs_block *b, uint64_t owner)
+{
+	struct cfs_route route = cfs_route_find(s, b);
 	struct held held;
 	unsigned i;
 
-	join_ahead(s, b, 0, b->len, &held);
+	if (route.near)
+		return;
+	route.from = cfs_route_far(s);
+	join_ahead(s, b, 0, b->len, &route, &held);
 	for (i = 0; i < held.n; i++) {
-		struct flight *f = held.v[i];
-
-		if (!held.mine[i])
-			continue;
-		f->prefetch = true;
-		if (take_pages(f, 0) == 0)
-			land(f, fetch(f, false));
-		else
-			fail(f, -EAGAIN);
+		if (held.mine[i])
+			fill_one(held.v[i], owner);
 	}
 	release(&held);
 }
@@ -757,15 +886,19 @@ void cfs_flight_cancel(struct cfs_store *s, uint64_t owner)
 
 	pthread_mutex_lock(&s->prefetch_lock);
 	for (f = TAILQ_FIRST(&s->ahead); f; f = next) {
-		next = TAILQ_NEXT(f, queued);
-		if (f->owner != owner || !cfs_workers_cancel(s->downloads, &f->job))
+		next = TAILQ_NEXT(f, link);
+		if (f->owner != owner)
 			continue;
-		TAILQ_REMOVE(&s->ahead, f, queued);
-		TAILQ_INSERT_TAIL(&dropped, f, queued);
+		if (f->workers && cfs_workers_cancel(f->workers, &f->job)) {
+			TAILQ_REMOVE(&s->ahead, f, link);
+			TAILQ_INSERT_TAIL(&dropped, f, link);
+		} else {
+			atomic_store(&f->cancelled, true);
+		}
 	}
 	pthread_mutex_unlock(&s->prefetch_lock);
 	while ((f = TAILQ_FIRST(&dropped)) != NULL) {
-		TAILQ_REMOVE(&dropped, f, queued);
+		TAILQ_REMOVE(&dropped, f, link);
 		fail(f, -EAGAIN);
 		atomic_fetch_sub(&s->prefetching, 1);
 		CFS_STAT_ADD(s, prefetch_cancels, 1);

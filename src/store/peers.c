@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "base/task.h"
 #include "store-internal.h"
 
 #define WORKERS		 8
@@ -13,6 +14,7 @@
 #define FETCH_TIMEOUT_MS 30000
 #define KEEP_TIMEOUT_MS	 5000 /* a disk cache that is full for longer does without the block */
 #define ROOM_TIMEOUT_MS	 2000
+#define DISK_TIER	 0 /* its number, when there is a disk cache */
 #define LENT_PARTS	 4 /* of the pool: at most one of so many is being sent or fetched for others */
 
 struct cfs_peers {
@@ -97,22 +99,14 @@ static ssize_t tier_get(void *tier, const struct cfs_block *b, uint32_t off,
 	return cfs_group_read(p->group, &block, off, len, dst, n_dst, nowait, deadline);
 }
 
-static bool tier_elsewhere(void *tier, const struct cfs_block *b)
+static enum cfs_place tier_place(void *tier, const struct cfs_block *b)
 {
 	struct cfs_peers *p = tier;
 	struct cfs_peer_block block = to_peer(b);
 
-	return !atomic_load(&p->leaving) && cfs_group_shares(p->group) &&
-	       !cfs_group_owns(p->group, &block);
-}
-
-static bool tier_here(void *tier, const struct cfs_block *b)
-{
-	struct cfs_peers *p = tier;
-	struct cfs_peer_block block = to_peer(b);
-
-	return !atomic_load(&p->leaving) && cfs_group_shares(p->group) &&
-	       cfs_group_owns(p->group, &block);
+	if (atomic_load(&p->leaving) || !cfs_group_shares(p->group))
+		return CFS_PLACE_ANY;
+	return cfs_group_owns(p->group, &block) ? CFS_PLACE_HERE : CFS_PLACE_ELSEWHERE;
 }
 
 struct warm_job {
@@ -164,40 +158,51 @@ static void run_keep(struct cfs_job *job)
 	free(j);
 }
 
+/* Holds it until it is on disk. -EAGAIN: too much is held already; -ENOMEM. */
+static int hold(struct cfs_peers *p, const struct cfs_block *b, const struct cfs_segs *data)
+{
+	struct keep_job *j;
+	int r = lend(p, b->len, 0);
+
+	if (r < 0)
+		return r;
+	j = malloc(sizeof(*j));
+	r = j ? 0 : -ENOMEM;
+	if (r == 0) {
+		*j = (struct keep_job){.job.run = run_keep, .peers = p, .block = *b};
+		cfs_segs_init(&j->data);
+		r = cfs_segs_slice(&j->data, data, 0, data->len);
+	}
+	if (r == 0)
+		r = submit_to(p, p->keepers, &j->job);
+	if (r < 0) {
+		if (j)
+			cfs_segs_release(&j->data);
+		free(j);
+		take_back(p, b->len);
+	}
+	return r;
+}
+
 /*
  * A disk cache that is behind drops what it is offered. What this member owns would have to be
  * fetched again by the next one who asks: it is held until it is on disk, while there is room.
  */
-static void keep_own(struct cfs_peers *p, const struct cfs_block *b, const struct cfs_segs *data)
+static void tier_keep(void *tier, const struct cfs_block *b, const struct cfs_segs *data)
 {
-	struct keep_job *j = malloc(sizeof(*j));
-	int r = -EAGAIN;
+	struct cfs_peers *p = tier;
 
-	if (!j)
-		return;
-	*j = (struct keep_job){.job.run = run_keep, .peers = p, .block = *b};
-	cfs_segs_init(&j->data);
-	if (lend(p, b->len, 0) < 0) {
-		free(j);
-		return;
-	}
-	if (cfs_segs_slice(&j->data, data, 0, data->len) == 0)
-		r = submit_to(p, p->keepers, &j->job);
-	if (r < 0) {
-		cfs_segs_release(&j->data);
-		take_back(p, b->len);
-		free(j);
-	}
+	if (p->disk && hold(p, b, data) < 0)
+		cfs_disk_tier.offer(p->disk, b, data);
 }
 
 static void tier_offer(void *tier, const struct cfs_block *b, const struct cfs_segs *data)
 {
 	struct cfs_peers *p = tier;
 
+	(void)data;
 	if (p->fill && !atomic_load(&p->leaving))
 		warm_owner(p, b);
-	if (p->disk && data->len == b->len && tier_here(p, b))
-		keep_own(p, b, data);
 }
 
 static void tier_forget(void *tier, const struct cfs_block *b)
@@ -230,8 +235,8 @@ static const struct cfs_tier_ops peer_tier = {
 	.get = tier_get,
 	.offer = tier_offer,
 	.forget = tier_forget,
-	.elsewhere = tier_elsewhere,
-	.here = tier_here,
+	.place = tier_place,
+	.keep = tier_keep,
 	.stats = tier_stats,
 };
 
@@ -263,6 +268,56 @@ static void file_sent(void *arg, bool mismatch)
 	free(s);
 }
 
+struct pin_task {
+	struct cfs_task task; /* first */
+	struct cfs_disk *disk;
+	struct cfs_block block;
+	struct cfs_disk_pin pin;
+};
+
+static ssize_t run_pin(struct cfs_task *task)
+{
+	struct pin_task *c = (struct pin_task *)task;
+
+	return cfs_disk_pin(c->disk, &c->block, false, &c->pin);
+}
+
+static void free_pin(struct cfs_task *task, bool left)
+{
+	struct pin_task *c = (struct pin_task *)task;
+
+	if (left && c->pin.file)
+		cfs_disk_unpin(&c->pin);
+	free(c);
+}
+
+/* As cfs_disk_pin(), for as long as anybody would wait for a disk; then there is none. */
+static int pin_in_time(struct cfs_peers *p, const struct cfs_block *b, struct cfs_disk_pin *ret)
+{
+	struct pin_task *c = calloc(1, sizeof(*c));
+	struct cfs_store *s = p->store;
+	ssize_t pinned = 0;
+	int r;
+
+	if (!c)
+		return -ENOMEM;
+	*c = (struct pin_task){
+		.task = {.run = run_pin, .free = free_pin}, .disk = p->disk, .block = *b};
+	r = cfs_task_init(&c->task);
+	if (r < 0) {
+		free(c);
+		return r;
+	}
+	r = cfs_task_wait(&c->task, s->nearby, cfs_deadline_in(s->local_timeout_ms), &pinned);
+	if (r == -ETIMEDOUT)
+		cfs_route_leave(s, DISK_TIER, b);
+	r = r < 0 ? -ENOENT : (int)pinned;
+	if (r == 0)
+		*ret = c->pin;
+	cfs_task_end(&c->task);
+	return r;
+}
+
 /* 0: answered; -ENOENT, -EAGAIN: not cached as a file, nowait would not do. */
 static int answer_from_disk(struct cfs_peers *p, struct cfs_peer_request *req, bool nowait)
 {
@@ -276,7 +331,10 @@ static int answer_from_disk(struct cfs_peers *p, struct cfs_peer_request *req, b
 		return -ENOMEM;
 	s->peers = p;
 	s->block = from_peer(&req->block);
-	r = cfs_disk_pin(p->disk, &s->block, nowait, &s->pin);
+	if (nowait)
+		r = cfs_disk_pin(p->disk, &s->block, true, &s->pin);
+	else
+		r = pin_in_time(p, &s->block, &s->pin);
 	if (r == 0 && s->pin.len != req->block.len) {
 		cfs_disk_unpin(&s->pin);
 		r = -ENOENT;
@@ -384,10 +442,7 @@ static int answer_from_memory(struct cfs_peers *p, struct cfs_peer_request *req,
 	return 0;
 }
 
-/*
- * All of the block at once: others will want the rest. It is kept whatever the disk cache has to do
- * at the moment, or the next one who asks would have it fetched again.
- */
+/* All of the block at once: others will want the rest. */
 static void answer_fetched(struct cfs_peers *p, struct cfs_peer_request *req, struct sent_pages *s)
 {
 	cfs_deadline_t deadline = cfs_deadline_in(p->fetch_timeout_ms);
@@ -401,7 +456,6 @@ static void answer_fetched(struct cfs_peers *p, struct cfs_peer_request *req, st
 		r = cfs_segs_slice(&s->segs, &whole, req->off, req->len);
 	if (r == 0) {
 		answer_pages(req, s);
-		cfs_store_keep(p->store, &b, &whole, cfs_deadline_in(KEEP_TIMEOUT_MS));
 	} else {
 		pages_sent(s, false);
 		refuse(req, r == -ENOENT ? -ENOENT : -EIO);

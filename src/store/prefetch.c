@@ -26,7 +26,7 @@ static void run(struct cfs_job *job)
 	pthread_mutex_lock(&s->prefetch_lock);
 	TAILQ_REMOVE(&s->wholes, w, link);
 	pthread_mutex_unlock(&s->prefetch_lock);
-	cfs_flight_fill(s, &w->id);
+	cfs_flight_fill(s, &w->id, w->owner);
 	free(w);
 }
 

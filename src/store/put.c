@@ -141,9 +141,13 @@ static void conclude(struct cfs_put *p, int err)
 /* A large block that was written is rarely read back soon; a small one costs little to keep. */
 static void offer_put(struct cfs_put *p, int err)
 {
-	if (err == 0 && !p->staged &&
-	    (p->id.len < p->store->block_size || p->store->cache_large_write))
-		cfs_store_offer(p->store, &p->id, &p->data, p->store->n_tiers);
+	struct cfs_store *s = p->store;
+	struct cfs_route route;
+
+	if (err < 0 || p->staged || (p->id.len == s->block_size && !s->cache_large_write))
+		return;
+	route = cfs_route_find(s, &p->id);
+	cfs_route_offer(s, &route, &p->id, &p->data, s->n_tiers);
 }
 
 static void report(struct cfs_put *p, int err)
@@ -198,7 +202,7 @@ static int store_block(struct cfs_put *p, cfs_deadline_t deadline)
 {
 	int r;
 
-	if (cfs_stage_put(p->store->stage, &p->id, &p->data) == 0) {
+	if (cfs_stage_put(p->store->stage, &p->id, &p->data, deadline) == 0) {
 		p->staged = true;
 		return 0;
 	}

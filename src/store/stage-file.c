@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -26,25 +27,38 @@
 
 struct dir_sync_wait {
 	TAILQ_ENTRY(dir_sync_wait) link;
-	struct cache_dir *dir;
-	const char *path; /* of the directory */
+	const char *path;
 	bool done;
 	int err;
 };
 
 TAILQ_HEAD(wait_list, dir_sync_wait);
 
-int cfs_stage_sync_init(struct dir_sync *y)
+int cfs_stage_syncs_new(unsigned n, struct dir_sync **ret)
 {
-	pthread_mutex_init(&y->lock, NULL);
-	TAILQ_INIT(&y->queue);
-	return cfs_cond_init(&y->changed);
+	struct dir_sync *y = calloc(n, sizeof(*y));
+	unsigned i;
+
+	if (!y)
+		return -ENOMEM;
+	for (i = 0; i < n; i++) {
+		pthread_mutex_init(&y[i].lock, NULL);
+		cfs_cond_init(&y[i].changed);
+		TAILQ_INIT(&y[i].queue);
+	}
+	*ret = y;
+	return 0;
 }
 
-void cfs_stage_sync_fini(struct dir_sync *y)
+void cfs_stage_syncs_free(struct dir_sync *y, unsigned n)
 {
-	pthread_cond_destroy(&y->changed);
-	pthread_mutex_destroy(&y->lock);
+	unsigned i;
+
+	for (i = 0; y && i < n; i++) {
+		pthread_cond_destroy(&y[i].changed);
+		pthread_mutex_destroy(&y[i].lock);
+	}
+	free(y);
 }
 
 static int sync_path(const struct cache_dir *dir, const char *path)
@@ -68,12 +82,12 @@ static uint64_t hash_path(const char *path)
 	return h;
 }
 
-static bool parents_are_durable(struct dir_sync *y, const struct cache_dir *dir, uint64_t hash)
+static bool parents_are_durable(const struct dir_sync *y, uint64_t hash)
 {
 	unsigned i;
 
 	for (i = 0; i < CFS_MIN(y->n_durable, CFS_ARRAY_SIZE(y->durable)); i++) {
-		if (y->durable[i].dir == dir && y->durable[i].hash == hash)
+		if (y->durable[i] == hash)
 			return true;
 	}
 	return false;
@@ -88,7 +102,7 @@ static int sync_dir(struct dir_sync *y, const struct cache_dir *dir, const char 
 	int r;
 
 	r = sync_path(dir, path);
-	if (r < 0 || parents_are_durable(y, dir, hash))
+	if (r < 0 || parents_are_durable(y, hash))
 		return r;
 	snprintf(above, sizeof(above), "%s", path);
 	while (r == 0 && (slash = strrchr(above, '/')) != NULL) {
@@ -97,16 +111,13 @@ static int sync_dir(struct dir_sync *y, const struct cache_dir *dir, const char 
 	}
 	if (r == 0)
 		r = sync_path(dir, ".");
-	if (r < 0)
-		return r;
-	y->durable[y->n_durable % CFS_ARRAY_SIZE(y->durable)].dir = dir;
-	y->durable[y->n_durable % CFS_ARRAY_SIZE(y->durable)].hash = hash;
-	y->n_durable++;
-	return 0;
+	if (r == 0)
+		y->durable[y->n_durable++ % CFS_ARRAY_SIZE(y->durable)] = hash;
+	return r;
 }
 
 /* Each directory once. */
-static void sync_all(struct dir_sync *y, struct wait_list *list)
+static void sync_all(struct dir_sync *y, const struct cache_dir *dir, struct wait_list *list)
 {
 	struct dir_sync_wait *w, *same;
 
@@ -114,17 +125,17 @@ static void sync_all(struct dir_sync *y, struct wait_list *list)
 	{
 		TAILQ_FOREACH(same, list, link)
 		{
-			if (same == w || (same->dir == w->dir && !strcmp(same->path, w->path)))
+			if (same == w || !strcmp(same->path, w->path))
 				break;
 		}
-		w->err = same == w ? sync_dir(y, w->dir, w->path) : same->err;
+		w->err = same == w ? sync_dir(y, dir, w->path) : same->err;
 	}
 }
 
 /* As long as fsync(2) takes: whoever waits for a put has a deadline of his own. */
-static int make_durable(struct dir_sync *y, struct cache_dir *dir, const char *path)
+static int make_durable(struct dir_sync *y, const struct cache_dir *dir, const char *path)
 {
-	struct dir_sync_wait me = {.dir = dir, .path = path}, *w;
+	struct dir_sync_wait me = {.path = path}, *w;
 	struct wait_list list = TAILQ_HEAD_INITIALIZER(list);
 
 	pthread_mutex_lock(&y->lock);
@@ -137,7 +148,7 @@ static int make_durable(struct dir_sync *y, struct cache_dir *dir, const char *p
 		y->running = true;
 		TAILQ_CONCAT(&list, &y->queue, link);
 		pthread_mutex_unlock(&y->lock);
-		sync_all(y, &list);
+		sync_all(y, dir, &list);
 		pthread_mutex_lock(&y->lock);
 		while ((w = TAILQ_FIRST(&list)) != NULL) {
 			TAILQ_REMOVE(&list, w, link);
@@ -197,7 +208,7 @@ int cfs_stage_file_write(struct cfs_stage *st, struct cache_dir *dir, const stru
 	link_cached(dir, b, path);
 	snprintf(tmp, sizeof(tmp), "%s", path);
 	cut_name(tmp);
-	r = make_durable(&st->sync, dir, tmp);
+	r = make_durable(&st->syncs[dir - st->disk->dirs], dir, tmp);
 	if (r < 0)
 		cfs_stage_file_remove(dir, b);
 	return r;

@@ -5,7 +5,7 @@
  *	stage.c		what is staged, what may be, who uploads it, life
  *	stage-file.c	a staged block's file
  *
- * Locks: stage.lock and stage.sync.lock are leaves; no I/O is done under them.
+ * Locks: stage.lock and those of stage.syncs are leaves; no I/O is done under them.
  */
 #ifndef CFS_STAGE_INTERNAL_H
 #define CFS_STAGE_INTERNAL_H
@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 #include <sys/queue.h>
 
+#include "base/task.h"
 #include "base/workers.h"
 
 #define CFS_STAGE_ROOT "rawstaging"
@@ -44,18 +45,27 @@ TAILQ_HEAD(staged_list, staged);
 
 #define CFS_STAGE_BUCKETS 16384
 
-/* Directories whose entries are to become durable; callers that meet share the work. */
+/* Of a cache directory: what is in it that is to become durable. Callers that meet share the work.
+ */
 struct dir_sync {
 	pthread_mutex_t lock; /* protects it, but for `durable` */
 	pthread_cond_t changed;
 	TAILQ_HEAD(, dir_sync_wait) queue;
 	bool running;
 	/* Paths whose parents are durable, too. Whoever runs has it to himself. */
-	struct {
-		const struct cache_dir *dir;
-		uint64_t hash;
-	} durable[16];
+	uint64_t durable[16]; /* hashes of them */
 	unsigned n_durable;
+};
+
+/* A block on its way to the disk. */
+struct stage_write {
+	struct cfs_task task; /* first */
+	struct cfs_stage *stage;
+	struct cache_dir *dir;
+	struct cfs_block id;
+	struct cfs_segs data;
+	bool written;
+	LIST_ENTRY(stage_write) link; /* in stage.writes */
 };
 
 struct stage_uploader {
@@ -68,9 +78,10 @@ struct cfs_stage {
 	struct cfs_stage_conf conf;
 	struct cfs_store *store;
 	struct cfs_disk *disk;
-	bool *scanned; /* per directory; the ticker's */
-	struct dir_sync sync;
-	struct cfs_workers *workers;
+	bool *scanned;		      /* per directory; the ticker's */
+	struct dir_sync *syncs;	      /* one for each directory: one that hangs keeps nobody else */
+	struct cfs_workers *workers;  /* upload */
+	struct cfs_workers **writers; /* one for each directory */
 	struct cfs_ticker *ticker;
 	_Atomic bool stopping;
 
@@ -80,6 +91,7 @@ struct cfs_stage {
 	struct staged_list list;	   /* oldest first */
 	uint64_t n, bytes;		   /* in the list */
 	uint64_t pending_n, pending_bytes; /* being written */
+	LIST_HEAD(, stage_write) writes;   /* these, and those that nobody waits for any more */
 	uint64_t n_damaged;
 	uint64_t uploading_bytes, uploading_max;
 	unsigned n_busy;    /* uploaders */
@@ -97,7 +109,8 @@ struct cfs_stage {
 /* ---- stage.c; a NULL stage has nothing ---- */
 
 /* 0: the block is on disk for good; else it is to be uploaded at once. */
-int cfs_stage_put(struct cfs_stage *st, const struct cfs_block *b, const struct cfs_segs *data);
+int cfs_stage_put(struct cfs_stage *st, const struct cfs_block *b, const struct cfs_segs *data,
+		  cfs_deadline_t deadline);
 /* Where it is staged, or NULL. */
 struct cache_dir *cfs_stage_dir(struct cfs_stage *st, const struct cfs_block *b);
 bool cfs_stage_has(struct cfs_stage *st, const struct cfs_block *b, const struct cache_dir *dir);
@@ -109,8 +122,9 @@ void cfs_stage_stop(struct cfs_stage *st);
 
 /* ---- stage-file.c ---- */
 
-int cfs_stage_sync_init(struct dir_sync *y);
-void cfs_stage_sync_fini(struct dir_sync *y);
+/* n of them. */
+int cfs_stage_syncs_new(unsigned n, struct dir_sync **ret);
+void cfs_stage_syncs_free(struct dir_sync *y, unsigned n);
 /* Writes a block's file, durably. */
 int cfs_stage_file_write(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_block *b,
 			 const struct cfs_segs *data);

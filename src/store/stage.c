@@ -19,6 +19,7 @@
 #include "store/stage-internal.h"
 
 #define DEFAULT_UPLOADS 20
+#define WRITE_QUEUE	1024
 #define TICK_MS		1000
 #define RETRY_MIN_MS	200
 #define RETRY_MAX_MS	10000
@@ -345,65 +346,155 @@ static void run_uploader(struct cfs_job *job)
 
 /* ---- staging ---- */
 
-static bool reserve(struct cfs_stage *st, const struct cfs_block *b)
+/* False: there is no room, or the same block is being written by somebody who was left behind. */
+static bool reserve(struct cfs_stage *st, struct stage_write *w)
 {
+	const struct stage_write *other;
 	bool room;
 
 	pthread_mutex_lock(&st->lock);
 	room = st->n + st->n_damaged + st->pending_n < CFS_STAGE_BLOCKS_MAX &&
-	       (!st->conf.size || st->bytes + st->pending_bytes + b->len <= st->conf.size);
+	       (!st->conf.size || st->bytes + st->pending_bytes + w->id.len <= st->conf.size);
+	LIST_FOREACH(other, &st->writes, link)
+	{
+		if (other->id.slice == w->id.slice && other->id.index == w->id.index)
+			room = false;
+	}
 	if (room) {
 		st->pending_n++;
-		st->pending_bytes += b->len;
+		st->pending_bytes += w->id.len;
+		LIST_INSERT_HEAD(&st->writes, w, link);
 	}
 	pthread_mutex_unlock(&st->lock);
 	return room;
 }
 
-static int write_block(struct cfs_stage *st, const struct cfs_block *b, const struct cfs_segs *data,
-		       struct cache_dir **ret_dir)
+static ssize_t run_write(struct cfs_task *task)
 {
-	struct cache_dir *dir = cfs_disk_ring_find(st->disk, b);
+	struct stage_write *w = (struct stage_write *)task;
+	struct cfs_stage *st = w->stage;
 	int r;
 
-	if (!dir || atomic_load(&dir->state) != DIR_OK)
-		return -ENODEV;
-	if (!cfs_stage_disk_has_room(dir, st->conf.free_ratio / FREE_PARTS, b->len))
+	if (!cfs_stage_disk_has_room(w->dir, st->conf.free_ratio / FREE_PARTS, w->id.len))
 		return -ENOSPC;
-	r = cfs_stage_file_write(st, dir, b, data);
-	if (r < 0)
-		cfs_disk_dir_fault(dir, "stage", r, true);
-	*ret_dir = dir;
+	r = cfs_stage_file_write(st, w->dir, &w->id, &w->data);
+	w->written = r == 0;
 	return r;
 }
 
-int cfs_stage_put(struct cfs_stage *st, const struct cfs_block *b, const struct cfs_segs *data)
+/* What nobody waited for has gone to the object store. */
+static void free_write(struct cfs_task *task, bool left)
 {
-	struct cache_dir *dir = NULL;
-	struct staged *e = NULL;
-	int r = -EDQUOT;
+	struct stage_write *w = (struct stage_write *)task;
+	struct cfs_stage *st = w->stage;
+
+	if (left && w->written)
+		cfs_stage_file_remove(w->dir, &w->id);
+	pthread_mutex_lock(&st->lock);
+	LIST_REMOVE(w, link);
+	pthread_mutex_unlock(&st->lock);
+	cfs_segs_release(&w->data);
+	free(w);
+}
+
+static int new_write(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_block *b,
+		     const struct cfs_segs *data, struct stage_write **ret)
+{
+	struct stage_write *w = calloc(1, sizeof(*w));
+	int r;
+
+	if (!w)
+		return -ENOMEM;
+	w->task.run = run_write;
+	w->task.free = free_write;
+	w->stage = st;
+	w->dir = dir;
+	w->id = *b;
+	cfs_segs_init(&w->data);
+	r = cfs_segs_slice(&w->data, data, 0, data->len);
+	if (r == 0 && !reserve(st, w))
+		r = -EDQUOT;
+	if (r < 0) {
+		cfs_segs_release(&w->data);
+		free(w);
+		return r;
+	}
+	*ret = w;
+	return 0;
+}
+
+/* Half of the time is left to the object store. */
+static int write_in_time(struct stage_write *w, cfs_deadline_t deadline)
+{
+	struct cfs_disk *d = w->stage->disk;
+	uint64_t left_ms = cfs_deadline_left_ms(deadline) / 2;
+	ssize_t result = 0;
+	int r;
+
+	r = cfs_task_wait(&w->task, w->stage->writers[w->dir - d->dirs],
+			  cfs_deadline_in(CFS_MIN(left_ms, d->conf.stall_ms)), &result);
+	if (r == 0)
+		r = (int)result;
+	if (r < 0 && r != -EAGAIN)
+		cfs_disk_dir_fault(w->dir, "stage", r, true);
+	return r;
+}
+
+/* Ends what reserve() began, with the block in the table if it was written. */
+static int settle(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_block *b,
+		  bool written)
+{
+	struct staged *e = written ? new_entry(dir, b, cfs_wall_s()) : NULL;
+	int r = written && !e ? -ENOMEM : 0;
+
+	if (r < 0)
+		cfs_stage_file_remove(dir, b);
+	pthread_mutex_lock(&st->lock);
+	st->pending_n--;
+	st->pending_bytes -= b->len;
+	if (e && add_entry(st, e, false))
+		e = NULL;
+	wake(st);
+	pthread_mutex_unlock(&st->lock);
+	free(e);
+	return r;
+}
+
+static int stage_block(struct cfs_stage *st, const struct cfs_block *b, const struct cfs_segs *data,
+		       cfs_deadline_t deadline)
+{
+	struct cache_dir *dir = cfs_disk_ring_find(st->disk, b);
+	struct stage_write *w;
+	int r, err;
+
+	if (b->slice >= CFS_DISK_SLICE_MAX || b->index > UINT16_MAX)
+		return -EDQUOT;
+	if (!dir || atomic_load(&dir->state) != DIR_OK)
+		return -ENODEV;
+	r = new_write(st, dir, b, data, &w);
+	if (r < 0)
+		return r;
+	r = cfs_task_init(&w->task);
+	if (r < 0) {
+		settle(st, dir, b, false);
+		free_write(&w->task, false);
+		return r;
+	}
+	r = write_in_time(w, deadline);
+	err = settle(st, dir, b, r == 0);
+	cfs_task_end(&w->task);
+	return r < 0 ? r : err;
+}
+
+int cfs_stage_put(struct cfs_stage *st, const struct cfs_block *b, const struct cfs_segs *data,
+		  cfs_deadline_t deadline)
+{
+	int r;
 
 	if (!st || !st->conf.writeback || st->conf.hold ||
 	    (st->conf.threshold && b->len >= st->conf.threshold))
 		return -EOPNOTSUPP;
-	if (b->slice < CFS_DISK_SLICE_MAX && b->index <= UINT16_MAX && reserve(st, b)) {
-		r = write_block(st, b, data, &dir);
-		if (r == 0) {
-			e = new_entry(dir, b, cfs_wall_s());
-			if (!e) {
-				cfs_stage_file_remove(dir, b);
-				r = -ENOMEM;
-			}
-		}
-		pthread_mutex_lock(&st->lock);
-		st->pending_n--;
-		st->pending_bytes -= b->len;
-		if (e && add_entry(st, e, false))
-			e = NULL;
-		wake(st);
-		pthread_mutex_unlock(&st->lock);
-		free(e);
-	}
+	r = stage_block(st, b, data, deadline);
 	if (r < 0)
 		atomic_fetch_add(&st->stat.bypassed, 1);
 	return r;
@@ -445,10 +536,8 @@ void cfs_stage_drop(struct cfs_stage *st, const struct cfs_block *b)
 		free_entry(st, e);
 	}
 	pthread_mutex_unlock(&st->lock);
-	if (dir) {
-		cfs_stage_file_remove(dir, b);
-		cfs_disk_dir_forget(dir, b);
-	}
+	if (dir)
+		cfs_disk_dir_forget_soon(dir, b, true);
 }
 
 void cfs_stage_stats(struct cfs_stage *st, struct cfs_store_stats *ret)
@@ -610,14 +699,21 @@ static int start(struct cfs_stage *st)
 
 	st->scanned = calloc(st->disk->n_dirs, sizeof(*st->scanned));
 	st->uploaders = calloc(st->conf.max_uploads, sizeof(*st->uploaders));
-	if (!st->scanned || !st->uploaders)
+	st->writers = calloc(st->disk->n_dirs, sizeof(struct cfs_workers *));
+	if (!st->scanned || !st->uploaders || !st->writers)
 		return -ENOMEM;
+	r = cfs_stage_syncs_new(st->disk->n_dirs, &st->syncs);
+	if (r < 0)
+		return r;
 	for (i = 0; i < st->conf.max_uploads; i++) {
 		st->uploaders[i].job.run = run_uploader;
 		st->uploaders[i].stage = st;
 	}
 	r = cfs_workers_create("cfs-stage-up", st->conf.max_uploads, st->conf.max_uploads,
 			       &st->workers);
+	for (i = 0; i < st->disk->n_dirs && r == 0; i++)
+		r = cfs_workers_create("cfs-stage-write", st->conf.max_uploads, WRITE_QUEUE,
+				       &st->writers[i]);
 	if (r == 0)
 		r = cfs_ticker_start("cfs-stage", st->conf.tick_ms, tick, st, &st->ticker);
 	if (r == 0)
@@ -643,9 +739,9 @@ int cfs_stage_start(struct cfs_store *s, struct cfs_disk *d, const struct cfs_st
 	cfs_pool_stats(s->pool, &pool);
 	st->uploading_max = pool.budget / POOL_PARTS;
 	TAILQ_INIT(&st->list);
+	LIST_INIT(&st->writes);
 	pthread_mutex_init(&st->lock, NULL);
 	cfs_cond_init(&st->changed);
-	cfs_stage_sync_init(&st->sync);
 	r = start(st);
 	if (r < 0) {
 		cfs_stage_stop(st);
@@ -666,8 +762,9 @@ void cfs_stage_stop(struct cfs_stage *st)
 	atomic_store(&st->stopping, true);
 	if (st->ticker)
 		cfs_ticker_stop(st->ticker);
-	if (st->workers)
-		cfs_workers_destroy(st->workers);
+	cfs_workers_destroy(st->workers);
+	for (i = 0; st->writers && i < st->disk->n_dirs; i++)
+		cfs_workers_destroy(st->writers[i]);
 	if (st->disk->stage == st)
 		st->disk->stage = NULL;
 	for (i = 0; i < CFS_STAGE_BUCKETS; i++) {
@@ -676,9 +773,10 @@ void cfs_stage_stop(struct cfs_stage *st)
 			free(e);
 		}
 	}
-	cfs_stage_sync_fini(&st->sync);
+	cfs_stage_syncs_free(st->syncs, st->disk->n_dirs);
 	pthread_cond_destroy(&st->changed);
 	pthread_mutex_destroy(&st->lock);
+	free(st->writers);
 	free(st->uploaders);
 	free(st->scanned);
 	free(st);

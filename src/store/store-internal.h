@@ -3,6 +3,7 @@
  * What the files of the block store share.
  *
  *	memory.c  the memory tier: blocks, their pages, eviction
+ *	route.c	  what the tiers say of a block
  *	direct.c  reads from a local tier
  *	flight.c  fetches that several readers share
  *	prefetch.c whole blocks behind reads of parts; what is dropped when a file is closed
@@ -100,9 +101,10 @@ struct cfs_store {
 	char *volume;
 	uint32_t block_size;
 	bool hash_prefix;
-	uint64_t get_timeout_ms, put_timeout_ms, tier_timeout_ms;
+	uint64_t get_timeout_ms, put_timeout_ms, tier_timeout_ms, local_timeout_ms;
 	bool cache_large_write;
 	struct cfs_workers *downloads, *uploads;
+	struct cfs_workers *nearby; /* wait for local tiers, so that nobody else does */
 	struct cfs_tier_slot tiers[CFS_STORE_TIERS];
 	unsigned n_tiers;
 
@@ -126,7 +128,7 @@ struct cfs_store {
 	struct cfs_workers *prefetchers; /* NULL: whole blocks are not prefetched */
 	/* Protects the lists of what is queued for an owner. Held to take jobs out of queues. */
 	pthread_mutex_t prefetch_lock;
-	struct flight_list ahead;
+	struct flight_list ahead; /* prefetches, queued or running */
 	struct whole_list wholes;
 
 	pthread_mutex_t put_lock;
@@ -187,29 +189,47 @@ static inline uint32_t cfs_slot_len(const struct cfs_block *b, unsigned index)
 	return CFS_MIN(CFS_PAGE_LARGE, b->len - index * CFS_PAGE_LARGE);
 }
 
-/* ---- store.c ---- */
+/* ---- route.c ---- */
 
-/* Gives up a worker that waits for a tier. */
-void cfs_store_leave_tier(struct cfs_store *s, unsigned tier, const struct cfs_block *b);
-/* The tier that knows of somebody else who keeps the block, or NULL. */
-const struct cfs_tier_slot *cfs_store_keeper(struct cfs_store *s, const struct cfs_block *b);
+/* What the tiers have to say of a block; they are asked once per request. */
+struct cfs_route {
+	enum cfs_place place;
+	unsigned placer; /* the tier that knows it; n_tiers: none */
+	bool near;	 /* a local tier believes to have it */
+	bool only;	 /* it is nowhere else */
+	unsigned from;	 /* tiers before this one have missed, or are left behind */
+};
+
+struct cfs_route cfs_route_find(const struct cfs_store *s, const struct cfs_block *b);
+/* The first tier that is not of this machine, or n_tiers. */
+unsigned cfs_route_far(const struct cfs_store *s);
+/*
+ * A whole block that came from tier number `source`, or was written (n_tiers), is offered to the
+ * nearer ones, as its place demands.
+ */
+void cfs_route_offer(struct cfs_store *s, const struct cfs_route *route, const struct cfs_block *b,
+		     const struct cfs_segs *data, unsigned source);
+/* A get of a local tier hangs, with a worker in it or in the queue before one. */
+void cfs_route_leave(struct cfs_store *s, unsigned tier, const struct cfs_block *b);
+
+/* ---- warm.c ---- */
+
 /* Writes a whole block to the disk cache, unless it is there, waiting for room in its queue. */
 void cfs_store_keep(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
 		    cfs_deadline_t deadline);
-/* Offers a whole block to the first n_tiers tiers, or to its keeper alone if that is one of them.
- */
-void cfs_store_offer(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
-		     unsigned n_tiers);
 
 /* ---- direct.c ---- */
 
-/* 1: done; 0: no local tier has it, or it is large; negative errno as cfs_store_read. */
+/*
+ * 1: done; 0: no local tier has it, or it is large; negative errno as cfs_store_read. route->from
+ * is set to what is left to be asked.
+ */
 int cfs_direct_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		    cfs_deadline_t deadline, struct cfs_segs *ret);
+		    cfs_deadline_t deadline, struct cfs_route *route, struct cfs_segs *ret);
 
 /*
- * 1: a local tier has the block and gets the range ready; 0: none has; -EAGAIN: too much is under
- * way; -ENOMEM.
+ * 0: a local tier gets the range of a block that it has ready; -EAGAIN: too much is under way;
+ * -ENOMEM; -EOPNOTSUPP: it cannot.
  */
 int cfs_direct_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len);
 
@@ -217,12 +237,15 @@ int cfs_direct_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t of
 
 /* A range that is not wholly in memory; deadline and errors as cfs_store_fetch. */
 int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		    cfs_deadline_t deadline, struct cfs_segs *ret, bool *ret_far);
+		    cfs_deadline_t deadline, struct cfs_route *route, struct cfs_segs *ret,
+		    bool *ret_far);
 bool cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-			 uint64_t owner);
-/* Fetches what is missing of a block in the calling thread, if memory can be had at once. */
-void cfs_flight_fill(struct cfs_store *s, const struct cfs_block *b);
-/* Drops queued prefetches of an owner. */
+			 uint64_t owner, const struct cfs_route *route);
+/*
+ * Fetches what is missing of a block from afar in the calling thread, if memory can be had at once.
+ */
+void cfs_flight_fill(struct cfs_store *s, const struct cfs_block *b, uint64_t owner);
+/* Drops prefetches of an owner: queued ones, and those that run, unless somebody waits for them. */
 void cfs_flight_cancel(struct cfs_store *s, uint64_t owner);
 
 /* ---- prefetch.c ---- */

@@ -11,6 +11,7 @@
 #define DEFAULT_WORKERS	   20
 #define DEFAULT_TIMEOUT_MS 60000
 #define TIER_TIMEOUT_MS	   10000
+#define LOCAL_TIMEOUT_MS   1000
 #define QUEUE_LIMIT	   1024
 #define VOLUME_MAX	   64
 #define REMOVE_BATCH	   64
@@ -40,6 +41,9 @@ int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret)
 	s->get_timeout_ms = conf->get_timeout_ms ? conf->get_timeout_ms : DEFAULT_TIMEOUT_MS;
 	s->put_timeout_ms = conf->put_timeout_ms ? conf->put_timeout_ms : DEFAULT_TIMEOUT_MS;
 	s->tier_timeout_ms = conf->tier_timeout_ms ? conf->tier_timeout_ms : TIER_TIMEOUT_MS;
+	s->local_timeout_ms = conf->local_timeout_ms
+				      ? conf->local_timeout_ms
+				      : CFS_MIN(LOCAL_TIMEOUT_MS, s->tier_timeout_ms);
 	s->cache_large_write = conf->cache_large_write;
 	/* A reader that nobody foresaw finds a worker of the other quarter. */
 	s->max_prefetches = CFS_DIV_UP(max_downloads * 3, 4);
@@ -60,6 +64,9 @@ int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret)
 		goto fail;
 	}
 	r = cfs_workers_create("cfs-download", max_downloads, QUEUE_LIMIT, &s->downloads);
+	if (r < 0)
+		goto fail;
+	r = cfs_workers_create("cfs-nearby", max_downloads, QUEUE_LIMIT, &s->nearby);
 	if (r < 0)
 		goto fail;
 	r = cfs_workers_create("cfs-upload", workers_or_default(conf->max_uploads), QUEUE_LIMIT,
@@ -88,13 +95,13 @@ void cfs_store_destroy(struct cfs_store *s)
 	if (!s)
 		return;
 	/* The watch outlives the uploads: they may need it to end. */
-	if (s->uploads)
-		cfs_workers_destroy(s->uploads);
+	cfs_workers_destroy(s->uploads);
 	cfs_stage_stop(s->stage);
 	cfs_put_fini(s);
 	cfs_prefetch_fini(s);
-	if (s->downloads)
-		cfs_workers_destroy(s->downloads);
+	/* These hand over to downloads. */
+	cfs_workers_destroy(s->nearby);
+	cfs_workers_destroy(s->downloads);
 	cfs_sync_fini(s);
 	cfs_memory_fini(s);
 	pthread_cond_destroy(&s->put_room);
@@ -104,38 +111,6 @@ void cfs_store_destroy(struct cfs_store *s)
 	pthread_mutex_destroy(&s->alloc_lock);
 	free(s->volume);
 	free(s);
-}
-
-void cfs_store_leave_tier(struct cfs_store *s, unsigned tier, const struct cfs_block *b)
-{
-	const struct cfs_tier_slot *t = &s->tiers[tier];
-
-	if (t->ops->late)
-		t->ops->late(t->tier, b);
-	cfs_workers_replace(s->downloads);
-}
-
-void cfs_store_offer(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
-		     unsigned n_tiers)
-{
-	const struct cfs_tier_slot *keeper = cfs_store_keeper(s, b);
-	unsigned i;
-
-	for (i = 0; i < n_tiers; i++) {
-		if (s->tiers[i].ops->offer && (!keeper || keeper == &s->tiers[i]))
-			s->tiers[i].ops->offer(s->tiers[i].tier, b, data);
-	}
-}
-
-const struct cfs_tier_slot *cfs_store_keeper(struct cfs_store *s, const struct cfs_block *b)
-{
-	unsigned i;
-
-	for (i = 0; i < s->n_tiers; i++) {
-		if (s->tiers[i].ops->elsewhere && s->tiers[i].ops->elsewhere(s->tiers[i].tier, b))
-			return &s->tiers[i];
-	}
-	return NULL;
 }
 
 int cfs_store_add_tier(struct cfs_store *s, const struct cfs_tier_ops *ops, void *tier)
@@ -166,6 +141,7 @@ int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 {
 	struct shard *sh = cfs_memory_shard(s, b);
 	uint64_t before = ret->len;
+	struct cfs_route route;
 	struct block *block;
 	int r = 0;
 
@@ -181,26 +157,31 @@ int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 		sh->hit_bytes += len;
 	}
 	pthread_mutex_unlock(&sh->lock);
-	if (r == 0)
-		r = cfs_direct_read(s, b, off, len, deadline, ret);
-	if (r > 0)
-		return 0;
-	if (r == 0)
-		r = cfs_flight_read(s, b, off, len, deadline, ret, ret_far);
+	if (r == 0) {
+		route = cfs_route_find(s, b);
+		r = cfs_direct_read(s, b, off, len, deadline, &route, ret);
+		if (r == 0)
+			r = cfs_flight_read(s, b, off, len, deadline, &route, ret, ret_far);
+	}
 	if (r < 0)
 		cfs_segs_truncate(ret, before);
-	return r;
+	return r < 0 ? r : 0;
 }
 
 bool cfs_store_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 			uint64_t owner)
 {
-	int r;
+	struct cfs_route route;
+	int r = -EOPNOTSUPP;
 
 	if (!range_is_valid(s, b, off, len) || cfs_store_in_memory(s, b, off, len))
 		return true;
-	r = cfs_direct_ahead(s, b, off, len);
-	return r == 0 ? cfs_flight_prefetch(s, b, off, len, owner) : r > 0;
+	route = cfs_route_find(s, b);
+	if (route.near)
+		r = cfs_direct_ahead(s, b, off, len);
+	if (r == -EOPNOTSUPP)
+		return cfs_flight_prefetch(s, b, off, len, owner, &route);
+	return r == 0;
 }
 
 bool cfs_store_in_memory(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len)

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Filling the caches on request, and saying what they have. */
 #include <errno.h>
+#include <stdlib.h>
 
+#include "base/task.h"
 #include "store-internal.h"
 
 #define RETRY_MIN_MS 5
@@ -36,14 +38,59 @@ static int put_until(const struct cfs_tier_slot *disk, const struct cfs_block *b
 	return r;
 }
 
-/* 1: the keeper has it now; else it is for us to fetch. */
-static int warm_elsewhere(const struct cfs_tier_slot *keeper, const struct cfs_block *b,
-			  cfs_deadline_t deadline)
+/* Whoever keeps it has it now; else it is for us to fetch. */
+static bool warm_elsewhere(struct cfs_store *s, const struct cfs_block *b, cfs_deadline_t deadline)
 {
+	struct cfs_route route = cfs_route_find(s, b);
+	const struct cfs_tier_slot *t = &s->tiers[route.placer];
 	char byte;
 	const struct iovec dst = {.iov_base = &byte, .iov_len = 1};
 
-	return keeper->ops->get(keeper->tier, b, 0, &dst, 1, false, deadline) == 1;
+	return route.place == CFS_PLACE_ELSEWHERE &&
+	       t->ops->get(t->tier, b, 0, &dst, 1, false, deadline) == 1;
+}
+
+struct check {
+	struct cfs_task task; /* first */
+	const struct cfs_tier_slot *disk;
+	struct cfs_block id;
+};
+
+static ssize_t run_check(struct cfs_task *task)
+{
+	const struct check *c = (struct check *)task;
+
+	return c->disk->ops->check(c->disk->tier, &c->id);
+}
+
+static void free_check(struct cfs_task *task, bool left)
+{
+	(void)left;
+	free(task);
+}
+
+/* As the tier's operation. A disk that does not answer has nothing. */
+static int check_disk(struct cfs_store *s, const struct cfs_tier_slot *disk,
+		      const struct cfs_block *b, cfs_deadline_t deadline)
+{
+	struct check *c = calloc(1, sizeof(*c));
+	ssize_t held = 0;
+	int r;
+
+	if (!c)
+		return -ENOMEM;
+	*c = (struct check){.task = {.run = run_check, .free = free_check}, .disk = disk, .id = *b};
+	r = cfs_task_init(&c->task);
+	if (r < 0) {
+		free(c);
+		return r;
+	}
+	deadline = cfs_deadline_min(deadline, cfs_deadline_in(s->tier_timeout_ms));
+	r = cfs_task_wait(&c->task, s->nearby, deadline, &held);
+	if (r == -ETIMEDOUT)
+		cfs_route_leave(s, (unsigned)(disk - s->tiers), b);
+	cfs_task_end(&c->task);
+	return r < 0 ? 0 : (int)held;
 }
 
 void cfs_store_keep(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
@@ -51,20 +98,20 @@ void cfs_store_keep(struct cfs_store *s, const struct cfs_block *b, const struct
 {
 	const struct cfs_tier_slot *disk = disk_of(s);
 
-	if (disk && disk->ops->check(disk->tier, b, deadline) == 0)
+	if (disk && check_disk(s, disk, b, deadline) == 0)
 		put_until(disk, b, data, deadline);
 }
 
 int cfs_store_warm(struct cfs_store *s, const struct cfs_block *b, cfs_deadline_t deadline)
 {
-	const struct cfs_tier_slot *disk = disk_of(s), *keeper = cfs_store_keeper(s, b);
+	const struct cfs_tier_slot *disk = disk_of(s);
 	struct cfs_segs data;
 	int r;
 
-	if (keeper && warm_elsewhere(keeper, b, deadline))
+	if (warm_elsewhere(s, b, deadline))
 		return 1;
 	if (disk)
-		r = disk->ops->check(disk->tier, b, deadline);
+		r = check_disk(s, disk, b, deadline);
 	else
 		r = cfs_store_in_memory(s, b, 0, b->len);
 	if (r != 0)
@@ -105,6 +152,6 @@ void cfs_store_held(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 		return;
 	len = CFS_MIN(len, b->len - off);
 	ret->memory = bytes_in_memory(s, b, off, off + len);
-	if (disk && disk->ops->check(disk->tier, b, cfs_deadline_in(s->tier_timeout_ms)) > 0)
+	if (disk && check_disk(s, disk, b, cfs_deadline_in(s->tier_timeout_ms)) > 0)
 		ret->disk = len;
 }

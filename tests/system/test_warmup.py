@@ -373,3 +373,19 @@ def test_closing_ends_read_ahead(bucket):
     time_of_one = stat(mnt, GOT)
     wait_until(lambda: stat(mnt, "cachefs_pool_used_bytes{use=\"read\"}") == 0, 30, "quiet")
     assert stat(mnt, GOT) <= time_of_one + 3 * MIB
+
+
+def test_closing_aborts_transfers(bucket, via):
+    """What is on its way for a file that is closed is not waited for."""
+    stuck = r"_[3-9]_\d+$"
+    via.add(method="GET", path=stuck, delay=600)
+    mnt = bucket.mount("bucket=%s/bucket,get-timeout=600" % via.url)
+    fd = os.open(mnt / "f", os.O_RDONLY)
+    # else the kernel itself waits for what lies ahead
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    for i in range(20):
+        assert len(os.pread(fd, 128 << 10, i * 128 << 10)) == 128 << 10
+    wait_until(lambda: via.seen("GET", stuck), 30, "a transfer that stands still")
+    assert stat(mnt, 'cachefs_pool_used_bytes{use="read"}') > 0
+    os.close(fd)
+    wait_until(lambda: stat(mnt, 'cachefs_pool_used_bytes{use="read"}') == 0, 30, "its end")

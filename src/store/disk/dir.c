@@ -17,8 +17,10 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/task.h"
 #include "base/workers.h"
 #include "disk-internal.h"
+#include "store/stage-internal.h"
 
 #define LOCK_NAME   ".lock"
 #define QUEUE_LIMIT 4096
@@ -31,6 +33,10 @@
 #define SCAN_MS	    3600000
 #define PARENT_MODE 0755
 #define PROBE_BYTES 4096
+/* A disk that takes that long for a probe is not used yet. */
+#define PROBE_MS 1000
+/* Longer nobody waits for a file to be removed. */
+#define REMOVE_MS 1000
 
 /* ---- faults ---- */
 
@@ -101,11 +107,11 @@ void cfs_disk_dir_fault(struct cache_dir *dir, const char *what, int err, bool w
 	case ENOTDIR:
 	case ENXIO:
 	case ESTALE:
-	case ETIMEDOUT:
 		set_state(dir, DIR_FAILED, what, err);
 		return;
 	default:
-		if (too_many_faults(dir))
+		/* A write is waited for until there is no doubt. */
+		if (too_many_faults(dir) || (err == -ETIMEDOUT && writing))
 			set_state(dir, DIR_FAILED, what, err);
 	}
 }
@@ -299,10 +305,13 @@ static int probe(struct cache_dir *dir)
 static void revive(struct cache_dir *dir)
 {
 	bool failed = atomic_load(&dir->state) == DIR_FAILED;
+	cfs_deadline_t until = cfs_deadline_in(PROBE_MS);
 	int r = failed ? open_dir(dir) : 0;
 
 	if (r == 0)
 		r = probe(dir);
+	if (r == 0 && cfs_deadline_passed(until))
+		r = -ETIMEDOUT;
 	pthread_mutex_lock(&dir->lock);
 	dir->retry_at = cfs_deadline_in(dir->disk->conf.retry_ms);
 	if (r == 0) {
@@ -387,6 +396,51 @@ void cfs_disk_dir_forget(struct cache_dir *dir, const struct cfs_block *b)
 	unlinkat(atomic_load(&dir->fd), path, 0);
 }
 
+struct removal {
+	struct cfs_task task; /* first */
+	struct cache_dir *dir;
+	struct cfs_block id;
+	bool staged;
+};
+
+static ssize_t run_removal(struct cfs_task *task)
+{
+	const struct removal *rm = (struct removal *)task;
+
+	if (rm->staged)
+		cfs_stage_file_remove(rm->dir, &rm->id);
+	cfs_disk_dir_forget(rm->dir, &rm->id);
+	return 0;
+}
+
+static void free_removal(struct cfs_task *task, bool left)
+{
+	(void)left;
+	free(task);
+}
+
+void cfs_disk_dir_forget_soon(struct cache_dir *dir, const struct cfs_block *b, bool staged)
+{
+	struct removal *rm = calloc(1, sizeof(*rm));
+	ssize_t ignored;
+
+	cfs_disk_index_remove(&dir->index, b);
+	cfs_disk_fds_drop(&dir->disk->fds, b);
+	if (!rm)
+		return;
+	*rm = (struct removal){.task = {.run = run_removal, .free = free_removal},
+			       .dir = dir,
+			       .id = *b,
+			       .staged = staged};
+	if (cfs_task_init(&rm->task) < 0) {
+		free(rm);
+		return;
+	}
+	if (cfs_task_wait(&rm->task, dir->remover, cfs_deadline_in(REMOVE_MS), &ignored) < 0)
+		cfs_disk_dir_fault(dir, "remove", -ETIMEDOUT, false);
+	cfs_task_end(&rm->task);
+}
+
 /* ---- life ---- */
 
 int cfs_disk_dir_init(struct cache_dir *dir, struct cfs_disk *d, char *base, uint64_t limit,
@@ -404,6 +458,9 @@ int cfs_disk_dir_init(struct cache_dir *dir, struct cfs_disk *d, char *base, uin
 		return r;
 	if (asprintf(&dir->path, "%s/%s", base, d->uuid) < 0)
 		return -ENOMEM;
+	r = cfs_workers_create("cfs-cache-rm", 1, QUEUE_LIMIT, &dir->remover);
+	if (r < 0)
+		return r;
 	return cfs_workers_create("cfs-cache-write", 1, QUEUE_LIMIT, &dir->writer);
 }
 
@@ -423,8 +480,8 @@ void cfs_disk_dir_stop(struct cache_dir *dir)
 {
 	if (dir->keeper)
 		cfs_ticker_stop(dir->keeper);
-	if (dir->writer)
-		cfs_workers_destroy(dir->writer);
+	cfs_workers_destroy(dir->remover);
+	cfs_workers_destroy(dir->writer);
 }
 
 void cfs_disk_dir_fini(struct cache_dir *dir)

@@ -11,6 +11,7 @@
 
 #define TICK_MS	      5000
 #define RETRY_MS      30000
+#define STALL_MS      10000
 #define PENDING_PARTS 4
 #define MODE	      0600
 
@@ -127,14 +128,21 @@ static void ahead(void *tier, const struct cfs_block *b, uint32_t off, uint32_t 
 	cfs_disk_file_unref(f);
 }
 
-/* A disk that hangs, most likely. */
+/* A disk that is slow, or hangs. */
 static void late(void *tier, const struct cfs_block *b)
 {
 	struct cfs_disk *d = tier;
-	struct cache_dir *dir = cfs_disk_ring_find(d, b);
+	struct cache_dir *dir = is_possible(b) ? cfs_disk_ring_find(d, b) : NULL;
 
 	if (dir)
 		cfs_disk_dir_fault(dir, "read", -ETIMEDOUT, false);
+}
+
+static bool only(void *tier, const struct cfs_block *b)
+{
+	struct cfs_disk *d = tier;
+
+	return cfs_stage_dir(d->stage, b) != NULL;
 }
 
 static void forget(void *tier, const struct cfs_block *b)
@@ -143,7 +151,7 @@ static void forget(void *tier, const struct cfs_block *b)
 	struct cache_dir *dir = is_possible(b) ? cfs_disk_ring_find(d, b) : NULL;
 
 	if (dir)
-		cfs_disk_dir_forget(dir, b);
+		cfs_disk_dir_forget_soon(dir, b, false);
 }
 
 static bool holds(void *tier, const struct cfs_block *b)
@@ -160,7 +168,7 @@ static bool holds(void *tier, const struct cfs_block *b)
 }
 
 /* Leaves no trace in the order of eviction. */
-static int check_file(void *tier, const struct cfs_block *b, cfs_deadline_t deadline)
+static int check_file(void *tier, const struct cfs_block *b)
 {
 	struct cfs_disk *d = tier;
 	struct cfs_disk_file *f;
@@ -217,6 +225,7 @@ const struct cfs_tier_ops cfs_disk_tier = {
 	.get = get,
 	.ahead = ahead,
 	.late = late,
+	.only = only,
 	.offer = cfs_disk_offer,
 	.put = cfs_disk_put,
 	.holds = holds,
@@ -279,6 +288,8 @@ static void set_defaults(struct cfs_disk *d, const struct cfs_disk_conf *conf)
 		d->conf.tick_ms = TICK_MS;
 	if (!d->conf.retry_ms)
 		d->conf.retry_ms = RETRY_MS;
+	if (!d->conf.stall_ms)
+		d->conf.stall_ms = STALL_MS;
 	if (!d->conf.pending_max) {
 		cfs_pool_stats(conf->pool, &pool);
 		d->conf.pending_max = pool.budget / PENDING_PARTS;

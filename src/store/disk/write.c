@@ -220,7 +220,9 @@ static void run_write(struct cfs_job *job)
 	pthread_mutex_lock(&d->write_lock);
 	TAILQ_REMOVE(&d->writes, w, link);
 	pthread_mutex_unlock(&d->write_lock);
+	atomic_store(&w->dir->writing_since_ms, cfs_now_ms());
 	r = write_block(w);
+	atomic_store(&w->dir->writing_since_ms, 0);
 	if (r < 0)
 		CFS_DISK_COUNT(d, drops, 1);
 	free_write(w, r);
@@ -285,6 +287,51 @@ static int queue_write(struct cache_dir *dir, const struct cfs_block *b,
 	return 0;
 }
 
+/*
+ * Drops queued writes, of one directory or any, oldest first: they are at the head of their
+ * worker's queue. One that is being run stays.
+ */
+static void drop(struct cfs_disk *d, const struct cache_dir *dir, uint64_t want)
+{
+	struct write_list dropped = TAILQ_HEAD_INITIALIZER(dropped);
+	struct disk_write *w, *next;
+	uint64_t freed = 0;
+
+	pthread_mutex_lock(&d->write_lock);
+	for (w = TAILQ_FIRST(&d->writes); w && freed < want; w = next) {
+		next = TAILQ_NEXT(w, link);
+		if ((dir && w->dir != dir) || !cfs_workers_cancel(w->dir->writer, &w->job))
+			continue;
+		TAILQ_REMOVE(&d->writes, w, link);
+		TAILQ_INSERT_TAIL(&dropped, w, link);
+		freed += w->id.len;
+	}
+	pthread_mutex_unlock(&d->write_lock);
+	while ((w = TAILQ_FIRST(&dropped)) != NULL) {
+		TAILQ_REMOVE(&dropped, w, link);
+		free_write(w, -EAGAIN);
+		CFS_DISK_COUNT(d, drops, 1);
+	}
+}
+
+void cfs_disk_reclaim(void *arg, uint64_t want)
+{
+	drop(arg, NULL, want);
+}
+
+/* Where the block is to be written; NULL: nowhere. */
+static struct cache_dir *find_dir(struct cfs_disk *d, const struct cfs_block *b)
+{
+	struct cache_dir *dir = cfs_disk_ring_find(d, b);
+	uint64_t since_ms = dir ? atomic_load(&dir->writing_since_ms) : 0;
+
+	if (since_ms && cfs_now_ms() >= since_ms + d->conf.stall_ms) {
+		cfs_disk_dir_fault(dir, "write", -ETIMEDOUT, true);
+		drop(d, dir, UINT64_MAX);
+	}
+	return dir && atomic_load(&dir->state) == DIR_OK ? dir : NULL;
+}
+
 void cfs_disk_offer(void *tier, const struct cfs_block *b, const struct cfs_segs *data)
 {
 	struct cfs_disk *d = tier;
@@ -292,8 +339,8 @@ void cfs_disk_offer(void *tier, const struct cfs_block *b, const struct cfs_segs
 
 	if (!cfs_disk_keeps(d, b) || data->len != b->len)
 		return;
-	dir = cfs_disk_ring_find(d, b);
-	if (!dir || atomic_load(&dir->state) != DIR_OK || cfs_disk_index_has(&dir->index, b))
+	dir = find_dir(d, b);
+	if (!dir || cfs_disk_index_has(&dir->index, b))
 		return;
 	if (queue_write(dir, b, data, NULL) < 0)
 		CFS_DISK_COUNT(d, drops, 1);
@@ -321,8 +368,8 @@ int cfs_disk_put(void *tier, const struct cfs_block *b, const struct cfs_segs *d
 
 	if (!cfs_disk_keeps(d, b) || data->len != b->len)
 		return -EOPNOTSUPP;
-	dir = cfs_disk_ring_find(d, b);
-	if (!dir || atomic_load(&dir->state) != DIR_OK)
+	dir = find_dir(d, b);
+	if (!dir)
 		return -EROFS;
 	wt = calloc(1, sizeof(*wt));
 	if (!wt)
@@ -341,29 +388,4 @@ int cfs_disk_put(void *tier, const struct cfs_block *b, const struct cfs_segs *d
 	unref_waiter(wt);
 	/* Somebody else's write may have come first. */
 	return r < 0 && cfs_disk_index_has(&dir->index, b) ? 0 : r;
-}
-
-/* Oldest first: they are at the head of their worker's queue. One that is being run stays. */
-void cfs_disk_reclaim(void *arg, uint64_t want)
-{
-	struct write_list dropped = TAILQ_HEAD_INITIALIZER(dropped);
-	struct cfs_disk *d = arg;
-	struct disk_write *w, *next;
-	uint64_t freed = 0;
-
-	pthread_mutex_lock(&d->write_lock);
-	for (w = TAILQ_FIRST(&d->writes); w && freed < want; w = next) {
-		next = TAILQ_NEXT(w, link);
-		if (!cfs_workers_cancel(w->dir->writer, &w->job))
-			continue;
-		TAILQ_REMOVE(&d->writes, w, link);
-		TAILQ_INSERT_TAIL(&dropped, w, link);
-		freed += w->id.len;
-	}
-	pthread_mutex_unlock(&d->write_lock);
-	while ((w = TAILQ_FIRST(&dropped)) != NULL) {
-		TAILQ_REMOVE(&dropped, w, link);
-		free_write(w, -EAGAIN);
-		CFS_DISK_COUNT(d, drops, 1);
-	}
 }

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Something that may hang, done by a worker for somebody who waits only so long. One that is left
+ * behind goes on by itself with what it needs, and cleans up behind itself.
+ */
+#ifndef CFS_TASK_H
+#define CFS_TASK_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "clock.h"
+#include "workers.h"
+
+/* Embedded, first, in what the task needs and brings. */
+struct cfs_task {
+	struct cfs_job job; /* first */
+	ssize_t (*run)(struct cfs_task *t);
+	/*
+	 * By whoever lets go of it last, which may be the worker. left: it has run, and nobody has
+	 * taken what it returned.
+	 */
+	void (*free)(struct cfs_task *t, bool left);
+
+	pthread_mutex_t lock; /* protects what follows; a leaf */
+	pthread_cond_t ended;
+	unsigned refs;
+	bool started, done, taken;
+	ssize_t result;
+};
+
+/* run and free are set. -ENOMEM: free() has not been called. */
+int cfs_task_init(struct cfs_task *t);
+/*
+ * Has a worker run it, once, and waits. 0: *ret is what it returned; -ETIMEDOUT: it has begun and
+ * is left behind; -EAGAIN: it has not begun and will not.
+ */
+int cfs_task_wait(struct cfs_task *t, struct cfs_workers *w, cfs_deadline_t deadline, ssize_t *ret);
+/* The caller has done with it. */
+void cfs_task_end(struct cfs_task *t);
+
+#endif

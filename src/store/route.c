@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where a block may be, who keeps it, and whom it is offered to. */
+#include "store-internal.h"
+
+#include "base/workers.h"
+
+unsigned cfs_route_far(const struct cfs_store *s)
+{
+	unsigned i = 0;
+
+	while (i < s->n_tiers && s->tiers[i].ops->local)
+		i++;
+	return i;
+}
+
+struct cfs_route cfs_route_find(const struct cfs_store *s, const struct cfs_block *b)
+{
+	struct cfs_route route = {.place = CFS_PLACE_ANY, .placer = s->n_tiers};
+	unsigned i;
+
+	for (i = 0; i < s->n_tiers; i++) {
+		const struct cfs_tier_slot *t = &s->tiers[i];
+
+		if (t->ops->place) {
+			route.place = t->ops->place(t->tier, b);
+			route.placer = i;
+		}
+		if (!t->ops->local)
+			continue;
+		route.only |= t->ops->only && t->ops->only(t->tier, b);
+		route.near |= route.only || (t->ops->holds && t->ops->holds(t->tier, b));
+	}
+	return route;
+}
+
+void cfs_route_offer(struct cfs_store *s, const struct cfs_route *route, const struct cfs_block *b,
+		     const struct cfs_segs *data, unsigned source)
+{
+	bool placed = route->place == CFS_PLACE_ELSEWHERE;
+	unsigned i;
+
+	if (route->place == CFS_PLACE_HERE) {
+		s->tiers[route->placer].ops->keep(s->tiers[route->placer].tier, b, data);
+		return;
+	}
+	for (i = 0; i < source; i++) {
+		const struct cfs_tier_slot *t = &s->tiers[i];
+
+		if (t->ops->offer && (!placed || i == route->placer))
+			t->ops->offer(t->tier, b, data);
+	}
+}
+
+void cfs_route_leave(struct cfs_store *s, unsigned tier, const struct cfs_block *b)
+{
+	const struct cfs_tier_slot *t = &s->tiers[tier];
+
+	if (t->ops->late)
+		t->ops->late(t->tier, b);
+	if (t->ops->local)
+		cfs_workers_replace(s->nearby);
+	else
+		cfs_workers_replace(s->downloads);
+}

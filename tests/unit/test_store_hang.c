@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A cache disk that does not answer any more. When these fail readers, removals and writers wait
+ * for it, what writeback could not put there is lost, or the disk is not used again when it is
+ * back.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cachefs/stage.h>
+
+#include "disk_fixture.h"
+
+/* ---- system calls that hang on demand (the linker's --wrap) ---- */
+
+static struct {
+	pthread_mutex_t lock; /* protects what follows */
+	pthread_cond_t changed;
+	bool on;
+	unsigned held;
+} hang = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static void set_hang(bool on)
+{
+	pthread_mutex_lock(&hang.lock);
+	hang.on = on;
+	pthread_cond_broadcast(&hang.changed);
+	pthread_mutex_unlock(&hang.lock);
+}
+
+static bool is_hanging(void)
+{
+	bool on;
+
+	pthread_mutex_lock(&hang.lock);
+	on = hang.on;
+	pthread_mutex_unlock(&hang.lock);
+	return on;
+}
+
+static void pass(void)
+{
+	pthread_mutex_lock(&hang.lock);
+	hang.held++;
+	while (hang.on)
+		pthread_cond_wait(&hang.changed, &hang.lock);
+	hang.held--;
+	pthread_mutex_unlock(&hang.lock);
+}
+
+static unsigned held(void)
+{
+	unsigned n;
+
+	pthread_mutex_lock(&hang.lock);
+	n = hang.held;
+	pthread_mutex_unlock(&hang.lock);
+	return n;
+}
+
+ssize_t __real_preadv64v2(int fd, const struct iovec *iov, int n, off_t off, int flags);
+ssize_t __wrap_preadv64v2(int fd, const struct iovec *iov, int n, off_t off, int flags);
+int __real_fdatasync(int fd);
+int __wrap_fdatasync(int fd);
+int __real_unlinkat(int fd, const char *path, int flags);
+int __wrap_unlinkat(int fd, const char *path, int flags);
+int __real_openat64(int fd, const char *path, int flags, mode_t mode);
+int __wrap_openat64(int fd, const char *path, int flags, mode_t mode);
+int __real_fstatfs64(int fd, struct statfs *ret);
+int __wrap_fstatfs64(int fd, struct statfs *ret);
+
+ssize_t __wrap_preadv64v2(int fd, const struct iovec *iov, int n, off_t off, int flags)
+{
+	if (flags & RWF_NOWAIT) {
+		if (!is_hanging())
+			return __real_preadv64v2(fd, iov, n, off, 0);
+		errno = EAGAIN;
+		return -1;
+	}
+	pass();
+	return __real_preadv64v2(fd, iov, n, off, flags);
+}
+
+int __wrap_fdatasync(int fd)
+{
+	pass();
+	return __real_fdatasync(fd);
+}
+
+int __wrap_unlinkat(int fd, const char *path, int flags)
+{
+	pass();
+	return __real_unlinkat(fd, path, flags);
+}
+
+int __wrap_openat64(int fd, const char *path, int flags, mode_t mode)
+{
+	pass();
+	return __real_openat64(fd, path, flags, mode);
+}
+
+/* In memory nothing hangs, and no read is asked not to. */
+int __wrap_fstatfs64(int fd, struct statfs *ret)
+{
+	int r = __real_fstatfs64(fd, ret);
+
+	ret->f_type = 0xEF53;
+	return r;
+}
+
+/* ---- a mount's store with a disk cache, and its readers ---- */
+
+static void start(bool writeback)
+{
+	struct cfs_stage_conf conf = {.writeback = true, .delay_ms = 3600000, .tick_ms = 20};
+
+	/* What is staged must be able to get to the disk while nothing hangs. */
+	disk_conf.stall_ms = writeback ? 2000 : 50;
+	plain_objects = false;
+	open_disk();
+	if (writeback)
+		assert_int_equal(cfs_stage_start(store, disk, &conf), 0);
+}
+
+static int end(void **state)
+{
+	set_hang(false);
+	return disk_tear_down(state);
+}
+
+static int put(const struct cfs_block *b)
+{
+	struct cfs_segs data;
+	int r;
+
+	fill(b, PAGE, &data);
+	r = cfs_store_put_sync(store, b, &data, soon());
+	cfs_segs_release(&data);
+	return r;
+}
+
+/* In the object store and on the disk, and not in memory. */
+static void cache_block(const struct cfs_block *b)
+{
+	put_object(b);
+	store_block(b);
+}
+
+static bool is_staged(const struct cfs_block *b)
+{
+	char path[512];
+
+	path_in("rawstaging", b, path);
+	return access(path, F_OK) == 0;
+}
+
+/* ---- tests ---- */
+
+/*
+ * More readers of what is on the disk than there are workers: each gets the bytes from the bucket,
+ * and so do those of other blocks. The disk is left alone until it answers, and then used again.
+ */
+static void reads(void **state)
+{
+	enum { N = 10 };
+	struct cfs_block other = {.slice = 100, .len = BLOCK};
+	struct reader rd[N];
+	pthread_t t[N];
+	uint64_t hits;
+	unsigned i;
+
+	start(false);
+	for (i = 0; i < N; i++) {
+		rd[i] = (struct reader){.b = {.slice = 1 + i, .len = i % 2 ? 2 * PAGE : PAGE},
+					.len = PAGE,
+					.deadline = soon()};
+		cache_block(&rd[i].b);
+	}
+	put_object(&other);
+	set_hang(true);
+	start_readers(rd, t, N);
+	WAIT_FOR(held() > 0);
+	assert_int_equal(read_range(&other, 0, BLOCK, soon()), 0);
+	join_readers(t, N);
+	for (i = 0; i < N; i++)
+		assert_int_equal(rd[i].r, 0);
+	WAIT_FOR(stats().disk_dirs_bad == 1);
+	set_hang(false);
+	WAIT_FOR(stats().disk_dirs_bad == 0 && held() == 0);
+	hits = stats().disk_hits;
+	/* What went around the disk is in memory. */
+	assert_int_equal(get(&rd[0].b, 0, 4096), 4096);
+	assert_int_equal(stats().disk_hits, hits + 1);
+	close_disk();
+}
+
+/* Who asks what is cached, or removes a file, is not kept either. */
+static void questions_and_removals(void **state)
+{
+	struct cfs_block b = {.slice = 1, .len = BLOCK}, c = {.slice = 2, .len = BLOCK};
+	struct cfs_store_held have;
+
+	start(false);
+	cache_block(&b);
+	cache_block(&c);
+	set_hang(true);
+	cfs_store_held(store, &b, 0, BLOCK, &have);
+	assert_int_equal(have.disk, 0);
+	assert_int_equal(cfs_store_remove_slice(store, 1, BLOCK, soon()), 0);
+	assert_false(object_exists(&b));
+	assert_true(cfs_store_warm(store, &c, cfs_deadline_in(2000)) < 0);
+	set_hang(false);
+	WAIT_FOR(stats().disk_dirs_bad == 0);
+	WAIT_FOR(!file_exists(&b));
+	close_disk();
+}
+
+/* Blocks that wait for a disk that hangs give their memory back. */
+static void writes(void **state)
+{
+	struct cfs_block b = {.slice = 1, .len = BLOCK};
+	struct cfs_pool_stats st;
+	struct cfs_segs data;
+
+	start(false);
+	fill(&b, PAGE, &data);
+	set_hang(true);
+	for (; stats().disk_dirs_bad == 0 && b.slice < 100000; b.slice++) {
+		cfs_disk_tier.offer(disk, &b, &data);
+		cfs_backoff(0, 1, 1, soon());
+	}
+	cfs_segs_release(&data);
+	assert_int_equal(stats().disk_dirs_bad, 1);
+	/* But for the one that is being written. */
+	assert_int_equal(stats().disk_pending_bytes, BLOCK);
+	cfs_pool_stats(pool, &st);
+	assert_int_equal(st.used[CFS_USE_READ] + st.used[CFS_USE_WRITE], BLOCK);
+	set_hang(false);
+	WAIT_FOR(stats().disk_dirs_bad == 0 && stats().disk_pending_bytes == 0);
+	close_disk();
+}
+
+/*
+ * What writeback cannot put on the disk in time goes to the bucket, and only there, whatever
+ * becomes of its file later; the same block written again meanwhile, too.
+ */
+static void staging(void **state)
+{
+	struct cfs_block a = {.slice = 1, .len = BLOCK}, b = {.slice = 2, .len = 5000};
+	struct cfs_block c = {.slice = 3, .len = 5000};
+
+	start(true);
+	assert_int_equal(put(&a), 0);
+	assert_int_equal(stats().staged_blocks, 1);
+	set_hang(true);
+	assert_int_equal(put(&b), 0);
+	assert_true(object_exists(&b));
+	assert_int_equal(stats().staged_blocks, 1);
+	WAIT_FOR(stats().disk_dirs_bad == 1);
+	assert_int_equal(put(&b), 0);
+	assert_int_equal(put(&c), 0);
+	assert_true(object_exists(&c));
+	assert_int_equal(stats().stage_bypassed, 3);
+	set_hang(false);
+	WAIT_FOR(stats().disk_dirs_bad == 0 && held() == 0);
+	WAIT_FOR(!is_staged(&b));
+	assert_true(object_exists(&b));
+	assert_true(is_staged(&a));
+	c.slice = 4;
+	assert_int_equal(put(&c), 0);
+	assert_false(object_exists(&c));
+	assert_true(is_staged(&c));
+	assert_int_equal(stats().staged_blocks, 2);
+	close_disk();
+}
+
+/* A block that is nowhere else is waited for, however long others go elsewhere. */
+static void staged_block(void **state)
+{
+	struct reader rd = {.b = {.slice = 1, .len = PAGE}, .len = PAGE, .deadline = soon()};
+	struct cfs_block other = {.slice = 2, .len = PAGE};
+	pthread_t t;
+
+	start(true);
+	for (; other.slice < 20; other.slice++)
+		cache_block(&other);
+	assert_int_equal(put(&rd.b), 0);
+	cfs_store_forget(store, &rd.b);
+	set_hang(true);
+	start_readers(&rd, &t, 1);
+	WAIT_FOR(held() > 0);
+	for (other.slice = 2; other.slice < 20 && stats().disk_dirs_bad == 0; other.slice++)
+		assert_int_equal(read_range(&other, 0, 4096, soon()), 0);
+	assert_int_equal(stats().disk_dirs_bad, 1);
+	assert_int_equal(pthread_tryjoin_np(t, NULL), EBUSY);
+	set_hang(false);
+	join_readers(&t, 1);
+	assert_int_equal(rd.r, 0);
+	close_disk();
+}
+
+int main(void)
+{
+#define HANG_TEST(name) cmocka_unit_test_setup_teardown(name, disk_set_up, end)
+	const struct CMUnitTest tests[] = {
+		HANG_TEST(reads),   HANG_TEST(questions_and_removals), HANG_TEST(writes),
+		HANG_TEST(staging), HANG_TEST(staged_block),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

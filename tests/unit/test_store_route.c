@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How often tiers are asked, who is offered a block, and what becomes of a transfer that nobody
+ * waits for any more. When these fail a miss costs more than it has to, a block is kept twice or
+ * not at all, or the network carries what was read ahead for a file that is closed.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <cachefs/store.h>
+
+#include "base/bytes.h"
+#include "base/unwanted.h"
+
+#define MIB	((uint64_t)1 << 20)
+#define BLOCK	((uint32_t)(1 * MIB))
+#define LONG_MS 20000
+
+static cfs_deadline_t soon(void)
+{
+	return cfs_deadline_in(LONG_MS);
+}
+
+#define WAIT_FOR(condition)                                                                        \
+	do {                                                                                       \
+		cfs_deadline_t until_ = soon();                                                    \
+		while (!(condition)) {                                                             \
+			if (cfs_deadline_passed(until_))                                           \
+				fail_msg("not in time: %s", #condition);                           \
+			cfs_backoff(0, 1, 1, until_);                                              \
+		}                                                                                  \
+	} while (0)
+
+/* ---- an object store that has every block, and may take its time ---- */
+
+static struct bucket {
+	struct cfs_object_store base;
+	_Atomic unsigned gets, running, cancelled;
+	_Atomic bool hold; /* gets last until it is false, or nobody wants them */
+} bucket;
+
+static ssize_t bucket_get(struct cfs_object_store *o, const char *key, uint64_t off,
+			  const struct iovec *dst, int n_dst, cfs_deadline_t deadline)
+{
+	const char *name = strrchr(key, '/') + 1;
+	uint64_t len = strtoull(strrchr(name, '_') + 1, NULL, 10);
+	ssize_t got = 0;
+	size_t n;
+	int i;
+
+	bucket.gets++;
+	bucket.running++;
+	while (bucket.hold && !cfs_unwanted() && !cfs_deadline_passed(deadline))
+		cfs_backoff(0, 1, 1, deadline);
+	bucket.running--;
+	if (bucket.hold && cfs_unwanted()) {
+		bucket.cancelled++;
+		return -ECANCELED;
+	}
+	for (i = 0; i < n_dst && off < len; i++, off += n, got += (ssize_t)n) {
+		n = CFS_MIN(dst[i].iov_len, len - off);
+		memset(dst[i].iov_base, 'x', n);
+	}
+	return got;
+}
+
+static const struct cfs_object_ops bucket_ops = {.name = "bucket", .get = bucket_get};
+
+/* ---- two tiers: a disk that has nothing, and others who keep blocks ---- */
+
+static struct {
+	_Atomic unsigned gets, holds, offers;
+} near;
+static struct {
+	_Atomic unsigned gets, places, offers, keeps;
+	enum cfs_place place;
+} far;
+
+static ssize_t near_get(void *tier, const struct cfs_block *b, uint32_t off,
+			const struct iovec *dst, int n_dst, bool nowait, cfs_deadline_t deadline)
+{
+	near.gets++;
+	return -ENOENT;
+}
+
+static void near_offer(void *tier, const struct cfs_block *b, const struct cfs_segs *data)
+{
+	near.offers++;
+}
+
+static bool near_holds(void *tier, const struct cfs_block *b)
+{
+	near.holds++;
+	return false;
+}
+
+static ssize_t far_get(void *tier, const struct cfs_block *b, uint32_t off, const struct iovec *dst,
+		       int n_dst, bool nowait, cfs_deadline_t deadline)
+{
+	if (nowait)
+		return -EAGAIN;
+	far.gets++;
+	return -ENOENT;
+}
+
+static void far_offer(void *tier, const struct cfs_block *b, const struct cfs_segs *data)
+{
+	far.offers++;
+}
+
+static enum cfs_place far_place(void *tier, const struct cfs_block *b)
+{
+	far.places++;
+	return far.place;
+}
+
+static void far_keep(void *tier, const struct cfs_block *b, const struct cfs_segs *data)
+{
+	assert_int_equal(data->len, b->len);
+	far.keeps++;
+}
+
+static const struct cfs_tier_ops near_ops = {
+	.name = "near", .local = true, .get = near_get, .offer = near_offer, .holds = near_holds};
+static const struct cfs_tier_ops far_ops = {
+	.name = "far", .get = far_get, .offer = far_offer, .place = far_place, .keep = far_keep};
+
+/* ---- fixture ---- */
+
+static struct cfs_pool *pool;
+static struct cfs_store *store;
+
+static int set_up(void **state)
+{
+	struct cfs_store_conf conf = {
+		.object = &bucket.base,
+		.volume = "vol",
+		.block_size = BLOCK,
+		.max_downloads = 4,
+		.get_timeout_ms = LONG_MS,
+		.prefetch = 1,
+	};
+
+	memset(&bucket, 0, sizeof(bucket));
+	memset(&near, 0, sizeof(near));
+	memset(&far, 0, sizeof(far));
+	bucket.base.ops = &bucket_ops;
+	assert_int_equal(cfs_pool_create(64 * MIB, &pool), 0);
+	conf.pool = pool;
+	return cfs_store_create(&conf, &store);
+}
+
+static int tear_down(void **state)
+{
+	bucket.hold = false;
+	cfs_store_destroy(store);
+	cfs_pool_destroy(pool);
+	return 0;
+}
+
+static void add_tiers(void)
+{
+	assert_int_equal(cfs_store_add_tier(store, &near_ops, NULL), 0);
+	assert_int_equal(cfs_store_add_tier(store, &far_ops, NULL), 0);
+}
+
+static int get(uint64_t slice, uint32_t len)
+{
+	struct cfs_block b = {.slice = slice, .len = BLOCK};
+	struct cfs_segs s;
+	int r;
+
+	cfs_segs_init(&s);
+	r = cfs_store_read(store, &b, 0, len, soon(), &s);
+	if (r == 0)
+		assert_int_equal(s.len, len);
+	cfs_segs_release(&s);
+	return r;
+}
+
+static struct cfs_store_stats stats(void)
+{
+	struct cfs_store_stats st;
+
+	cfs_store_stats(store, &st);
+	return st;
+}
+
+/* ---- tests ---- */
+
+/* Each tier is asked once for what it has and where a block belongs, small reads and large. */
+static void one_walk(void **state)
+{
+	uint32_t lens[] = {4096, BLOCK / 2, BLOCK};
+	unsigned i;
+
+	add_tiers();
+	for (i = 0; i < 3; i++) {
+		assert_int_equal(get(1 + i, lens[i]), 0);
+		assert_int_equal(bucket.gets, i + 1);
+		assert_int_equal(near.gets, i + 1);
+		assert_int_equal(near.holds, i + 1);
+		assert_int_equal(far.gets, i + 1);
+		assert_int_equal(far.places, i + 1);
+	}
+}
+
+static void one_walk_ahead(void **state)
+{
+	struct cfs_block b = {.slice = 1, .len = BLOCK};
+
+	add_tiers();
+	assert_true(cfs_store_prefetch(store, &b, 0, BLOCK, 7));
+	WAIT_FOR(cfs_store_in_memory(store, &b, 0, BLOCK));
+	assert_int_equal(near.gets, 1);
+	assert_int_equal(near.holds, 1);
+	assert_int_equal(far.gets, 1);
+	assert_int_equal(far.places, 1);
+}
+
+/* What is kept here for others is kept by one, what others keep by none of ours. */
+static void kept_once(void **state)
+{
+	add_tiers();
+	far.place = CFS_PLACE_HERE;
+	/* Any part of it brings all. */
+	assert_int_equal(get(1, 4096), 0);
+	WAIT_FOR(far.keeps == 1);
+	assert_int_equal(near.offers + far.offers, 0);
+	far.place = CFS_PLACE_ELSEWHERE;
+	assert_int_equal(get(2, BLOCK), 0);
+	WAIT_FOR(far.offers == 1);
+	assert_int_equal(near.offers, 0);
+	far.place = CFS_PLACE_ANY;
+	assert_int_equal(get(3, BLOCK), 0);
+	WAIT_FOR(far.offers == 2);
+	assert_int_equal(near.offers, 1);
+	assert_int_equal(far.keeps, 1);
+}
+
+/* Read-ahead of a file that is closed ends, on its way or not. */
+static void abandoned(void **state)
+{
+	struct cfs_block b = {.slice = 1, .len = BLOCK}, c = {.slice = 2, .len = BLOCK};
+	struct cfs_block whole = {.slice = 3, .len = BLOCK};
+
+	bucket.hold = true;
+	assert_true(cfs_store_prefetch(store, &b, 0, BLOCK, 7));
+	assert_true(cfs_store_prefetch(store, &c, 0, BLOCK, 8));
+	assert_true(cfs_store_prefetch_block(store, &whole, 7));
+	WAIT_FOR(bucket.running == 3);
+	cfs_store_cancel(store, 7);
+	WAIT_FOR(bucket.cancelled == 2);
+	assert_int_equal(bucket.running, 1);
+	WAIT_FOR(stats().prefetch_cancels == 2);
+	bucket.hold = false;
+	WAIT_FOR(cfs_store_in_memory(store, &c, 0, BLOCK));
+	assert_false(cfs_store_in_memory(store, &b, 0, 1));
+	assert_int_equal(stats().get_errors, 0);
+	/* Nothing of it stays behind. */
+	assert_int_equal(get(1, BLOCK), 0);
+}
+
+static void *run_get(void *arg)
+{
+	*(int *)arg = get(1, BLOCK);
+	return NULL;
+}
+
+/* Somebody else waits for it. */
+static void still_wanted(void **state)
+{
+	struct cfs_block b = {.slice = 1, .len = BLOCK}, c = {.slice = 2, .len = BLOCK};
+	pthread_t thread;
+	int r = -1;
+
+	bucket.hold = true;
+	assert_true(cfs_store_prefetch(store, &b, 0, BLOCK, 7));
+	WAIT_FOR(bucket.running == 1);
+	assert_int_equal(pthread_create(&thread, NULL, run_get, &r), 0);
+	/* He has joined when he has not begun to fetch for himself. */
+	cfs_store_cancel(store, 9);
+	assert_true(cfs_store_prefetch(store, &c, 0, BLOCK, 7));
+	WAIT_FOR(bucket.running == 2);
+	WAIT_FOR(stats().downloads_queued == 0);
+	cfs_store_cancel(store, 7);
+	WAIT_FOR(bucket.cancelled >= 1);
+	bucket.hold = false;
+	pthread_join(thread, NULL);
+	assert_int_equal(r, 0);
+	assert_in_range(bucket.gets, 2, 3);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(one_walk, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(one_walk_ahead, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(kept_once, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(abandoned, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(still_wanted, set_up, tear_down),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -80,7 +80,8 @@ static void remove_file(struct scan *s, int fd, const char *name)
 		s->removed++;
 }
 
-static void add_block(struct scan *s, const struct cfs_block *b, const struct stat *st)
+static void add_block(struct scan *s, const struct cfs_block *b, int fd, const char *name,
+		      struct stat *st)
 {
 	int64_t used_s = CFS_MAX(st->st_atim.tv_sec, st->st_mtim.tv_sec);
 	struct index *ix = &s->dir->index;
@@ -93,7 +94,12 @@ static void add_block(struct scan *s, const struct cfs_block *b, const struct st
 		cfs_disk_dir_forget(s->dir, &victim);
 		r = cfs_disk_index_add(ix, b, (uint32_t)used_s, true);
 	}
-	if (r == 0)
+	if (r < 0)
+		return;
+	/* It may have been written, and evicted again, while we looked: then there is no file. */
+	if (fstatat(fd, name, st, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
+		cfs_disk_index_remove(ix, b);
+	else
 		s->found++;
 }
 
@@ -107,7 +113,7 @@ static int visit_cached(void *arg, int fd, const char *name, const struct cfs_bl
 	if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode))
 		return 0;
 	if (!tmp && cfs_disk_size_fits(b, (uint64_t)st.st_size))
-		add_block(s, b, &st);
+		add_block(s, b, fd, name, &st);
 	else if (st.st_nlink == 1 &&
 		 st.st_mtim.tv_sec < cfs_wall_s() - (tmp ? TMP_AGE_S : TORN_AGE_S))
 		remove_file(s, fd, name);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds and unpacks the golden volumes (CACHEFS_FIXTURES, default ../shared/fixtures)."""
+"""Unpacks the golden volumes."""
 
 import gzip
 import os
@@ -10,26 +10,12 @@ import tarfile
 REPO = pathlib.Path(__file__).resolve().parents[2]
 
 
-def _home():
-    names = [
-        os.environ.get("CACHEFS_FIXTURES"),
-        REPO / "tests/fixtures",
-        REPO.parent / "shared/fixtures",
-    ]
-    for name in names:
-        if name and (pathlib.Path(name) / "juicefs-1.4.1").is_dir():
-            return pathlib.Path(name) / "juicefs-1.4.1"
-    return None
-
-
-HOME = _home()
+HOME = REPO / "tests/fixtures/juicefs-1.4.1"
 SQLITE = ("sqlite", "lz4", "zstd", "bs1m", "hash", "enc", "encchacha", "stale-sqlite")
 
 
 def unpack(name, into):
     """Returns (META-URL, bucket directory with a slash) of a private copy of a SQLite volume."""
-    if HOME is None:
-        raise FileNotFoundError("no golden volumes: set CACHEFS_FIXTURES")
     into = pathlib.Path(into)
     bucket = unpack_objects(name, into)
     shutil.copy(HOME / name / "meta.db", into / "meta.db")

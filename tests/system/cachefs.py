@@ -3,6 +3,7 @@
 
 Environment: CACHEFS_BIN  directory with cachefs and mount.cachefs (default build/src/cmd)
              CACHEFS_TEST_SLOW  factor on every deadline (default 1, sanitizer builds 4)
+             CACHEFS_TEST_COMPLETE  1: what is not installed or not built fails its tests
 """
 
 import json
@@ -17,6 +18,8 @@ import sys
 import tempfile
 import threading
 import time
+
+import pytest
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "tests" / "check"))
@@ -42,8 +45,33 @@ LOG_ERROR = re.compile(
 )
 
 
+# The module behind a kind of META-URL that is not in the program itself.
+MODULES = {"redis": "redis", "postgres": "postgresql", "mysql": "mysql"}
+
+
 def tool(name):
     return str(BIN / name)
+
+
+def missing(what):
+    """Skips a test for want of something that scripts/test installs or builds. There it fails."""
+    (pytest.fail if os.environ.get("CACHEFS_TEST_COMPLETE") == "1" else pytest.skip)(what)
+
+
+def need_program(name):
+    if not shutil.which(name):
+        missing(name + " is not installed (scripts/install-deps test)")
+
+
+def need_module(name):
+    if not (BIN / ("cachefs-%s.so" % name)).exists():
+        missing("module %s is not built" % name)
+
+
+def need_engine(scheme):
+    """scheme: of a META-URL."""
+    if scheme in MODULES:
+        need_module(MODULES[scheme])
 
 
 def wait_until(condition, seconds=10, what="the condition"):

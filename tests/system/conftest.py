@@ -19,6 +19,7 @@ DEADLINE_S = 90
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "deadline(seconds): longest run time of a test")
+    config.addinivalue_line("markers", "module(name): needs cachefs-NAME.so")
     config.addinivalue_line("markers", "long: takes long, left out of sanitizer runs")
     resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
@@ -26,6 +27,12 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     if not (cachefs.BIN / "cachefs").exists():
         raise pytest.UsageError("no programs in %s: build, or set CACHEFS_BIN" % cachefs.BIN)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    for marker in item.iter_markers("module"):
+        cachefs.need_module(*marker.args)
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -15,15 +15,10 @@ import tempfile
 
 import pytest
 
-from cachefs import SLOW, tool, wait_until
+from cachefs import SLOW, missing, need_program, wait_until
 from syscalls import data, read, write
 
 FRESH = "attr-cache=0,entry-cache=0,dir-entry-cache=0"
-
-
-def need(name):
-    if not shutil.which(name):
-        pytest.skip(name + " is not installed (scripts/install-deps test)")
 
 
 # ---- git
@@ -39,7 +34,7 @@ def git(ws, where, *args, **kw):
 
 def test_git(ws, mnt):
     """Clone onto the mount, commit, gc, fsck, and clone it back."""
-    need("git")
+    need_program("git")
     origin, work, back = ws.path("origin"), mnt / "work", ws.path("back")
     origin.mkdir()
     git(ws, origin, "init", "-q", "-b", "main")
@@ -74,7 +69,7 @@ def test_git(ws, mnt):
 
 def test_build_with_make(ws, mnt):
     """Time stamps, generated files, executables run from the mount; nothing is built twice."""
-    need("make")
+    need_program("make")
     src = mnt / "project"
     os.mkdir(src)
     names = ["m%02d" % i for i in range(12)]
@@ -239,7 +234,7 @@ done
 def test_postgres_survives_kill(ws, volume):
     """What was committed is there after the mount and the server die together, and again."""
     if not Postgres.programs():
-        pytest.skip("postgresql is not installed (scripts/install-deps test)")
+        missing("postgresql is not installed (scripts/install-deps test)")
     volume.check_options = {"leaks": "warn", "unmounted": False}
     mnt = volume.mount("heartbeat=1,allow_other")
     os.chmod(ws.dir, 0o711)  # the way to the mount
@@ -371,8 +366,8 @@ def acls(ws, root):
 def test_rsync_round_trip(ws):
     """rsync -aHAX to the mount and back gives what it gives on a local file system. That is not all
     of the original: where an ACL's group entry equals its mask, rsync 3.2 clears the entry."""
-    need("rsync")
-    need("setfacl")
+    need_program("rsync")
+    need_program("setfacl")
     mnt = ws.volume(enable_acl=True).mount()
     local, there, here = ws.path("tree"), mnt / "copy", ws.path("copy")
     make_tree(local)
@@ -435,14 +430,16 @@ def test_tar_round_trip(ws, mnt):
 @pytest.mark.parametrize("engine", ["psync", "libaio", "io_uring", "mmap"])
 def test_fio_verifies(ws, mnt, engine):
     """Random blocks of several sizes, each with its own checksum; read back after a remount too."""
-    need("fio")
+    need_program("fio")
     common = ["--name=v", "--filename=%s" % (mnt / "fio"), "--ioengine=%s" % engine]
     common += ["--rw=randwrite", "--size=48m", "--bsrange=4k-128k", "--verify=crc32c"]
     common += ["--verify_fatal=1", "--iodepth=8", "--randseed=7", "--group_reporting"]
     common += ["--allow_file_create=1", "--verify_state_save=0", "--fallocate=none"]
     r = ws.run("fio", *common, "--do_verify=1", "--end_fsync=1", timeout=80)
-    if "engine not loadable" in r.stderr or "Operation not permitted" in r.stderr:
-        pytest.skip("no %s here" % engine)
+    if "engine not loadable" in r.stderr:
+        missing("fio has no " + engine)
+    if "Operation not permitted" in r.stderr:
+        pytest.skip("the kernel forbids " + engine)
     assert r.returncode == 0, r.stdout[-3000:] + r.stderr[-3000:]
     mnt = mnt.remount()
     r = ws.run("fio", *common, "--verify_only=1", timeout=80)

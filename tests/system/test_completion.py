@@ -2,12 +2,11 @@
 """Completion in the shell: what Tab offers is what the program knows, and nothing it does not."""
 
 import re
-import shutil
 import subprocess
 
 import pytest
 
-from cachefs import BIN, REPO, tool
+from cachefs import BIN, REPO, need_program, tool
 
 SCRIPT = REPO / "completions" / "cachefs.bash"
 # What readline does to a line before it calls the function.
@@ -83,8 +82,7 @@ def test_mount_points(ws):
 
 
 def test_zsh_reads_it():
-    if not shutil.which("zsh"):
-        pytest.skip("no zsh here")
+    need_program("zsh")
     subprocess.run(["zsh", "-n", REPO / "completions" / "_cachefs"], timeout=30, check=True)
     script = """
         autoload -U compinit; compinit -D -u

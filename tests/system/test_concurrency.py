@@ -14,9 +14,8 @@ import pytest
 
 import cachefs_check
 import servers
-from cachefs import BIN, SLOW, Volume
+from cachefs import SLOW, Volume, need_engine
 
-MODULE = {"postgres": "postgresql", "redis": "redis", "mysql": "mysql"}
 ENGINES = ["sqlite", "redis", "postgres", "mysql"]
 FRESH = "attr-cache=0,entry-cache=0,dir-entry-cache=0"
 LONG = bool(os.environ.get("CACHEFS_LONG"))
@@ -27,8 +26,7 @@ PROCESSES = 8 if LONG else 4  # of each mount
 def engine_volume(ws, engine, name="vol", **options):
     if engine == "sqlite":
         return ws.volume(name, **options)
-    if not (BIN / ("cachefs-%s.so" % MODULE[engine])).exists():
-        pytest.skip("built without " + engine)
+    need_engine(engine)
     db = servers.ENGINES[engine][0]().database()
     ws.cleanups.append(db.drop)
     v = Volume.__new__(Volume)

@@ -17,18 +17,13 @@ import cachefs_check
 import fixtures
 import servers
 from bigdump import big_json
-from cachefs import BIN, Volume, _sanitized, tool, wait_until
+from cachefs import Volume, _sanitized, need_engine, tool, wait_until
 from syscalls import data, read, write
 from test_fixtures import differences, manifest, nothing, wanted
 
 SQLITE = [n for n in fixtures.SQLITE if not n.startswith("stale")]
 KEYS = {"enc": "rsa2048-pkcs1-enc.pem", "encchacha": "rsa2048-pkcs8-enc.pem"}
-MODULES = {
-    "redis": "cachefs-redis.so",
-    "postgres": "cachefs-postgresql.so",
-    "mysql": "cachefs-mysql.so",
-}
-ENGINES = ["sqlite3", *MODULES]
+ENGINES = ["sqlite3", *servers.ENGINES]
 # every volume the other client made, in its own engine
 ORIGINS = [("sqlite3", n) for n in SQLITE] + [(e, f) for e, (_, f) in servers.ENGINES.items()]
 COUNTERS = {"nextInode", "nextChunk", "nextSession", "nextTrash", "usedSpace", "totalInodes"}
@@ -47,8 +42,7 @@ def empty(ws):
         ws.count += 1
         if engine == "sqlite3":
             return "sqlite3://%s" % ws.path("meta%d.db" % ws.count)
-        if not (BIN / MODULES[engine]).exists():
-            pytest.skip("engine %s is not built" % engine)
+        need_engine(engine)
         db = servers.ENGINES[engine][0]().database()
         ws.cleanups.append(db.drop)
         return db.url

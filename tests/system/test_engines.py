@@ -8,11 +8,10 @@ import pathlib
 import pytest
 
 import servers
-from cachefs import BIN
+from cachefs import BIN, need_engine
 from mysqlproxy import MysqlProxy
 
 SUITE = pathlib.Path(os.environ.get("CACHEFS_BUILD") or BIN.parents[1]) / "tests/unit/conformance"
-MODULE = {"postgres": "postgresql", "redis": "redis", "mysql": "mysql"}
 
 
 def suite(ws, url, *groups):
@@ -22,8 +21,7 @@ def suite(ws, url, *groups):
 
 @pytest.fixture(params=sorted(servers.ENGINES))
 def database(request, ws):
-    if not (BIN / ("cachefs-%s.so" % MODULE[request.param])).exists():
-        pytest.skip("built without " + request.param)
+    need_engine(request.param)
     db = servers.ENGINES[request.param][0]().database()
     ws.cleanups.append(db.drop)
     return db

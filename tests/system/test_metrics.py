@@ -15,12 +15,10 @@ import time
 
 import pytest
 
-from cachefs import BIN, REPO, SLOW, wait_until
+from cachefs import REPO, SLOW, wait_until
 from syscalls import data, read, write
 
-pytestmark = pytest.mark.skipif(
-    not (BIN / "cachefs-metrics.so").exists(), reason="built without libmicrohttpd"
-)
+pytestmark = pytest.mark.module("metrics")
 
 
 class Unix(http.client.HTTPConnection):

@@ -13,15 +13,13 @@ import pytest
 
 import fixtures
 import servers
-from cachefs import BIN, SLOW, Volume, wait_until
+from cachefs import SLOW, Volume, wait_until
 from countproxy import CountingProxy
 from mysqlproxy import MysqlProxy
 from syscalls import data, read, write
 from test_fixtures import differences, manifest, nothing, wanted
 
-pytestmark = pytest.mark.skipif(
-    not (BIN / "cachefs-mysql.so").exists(), reason="built without MySQL"
-)
+pytestmark = pytest.mark.module("mysql")
 LOST = r"connection lost|no connection to the database|connected to the database again|" \
        r"database away|metadata engine does not answer"  # fmt: skip
 

@@ -16,7 +16,7 @@ def known(*command):
     return subprocess.run([tool("cachefs"), *command, "--help"], stdout=-1, text=True, timeout=30).stdout
 
 
-@pytest.mark.skipif(not (BIN / "cachefs-metrics.so").exists(), reason="built without libmicrohttpd")
+@pytest.mark.module("metrics")
 @pytest.mark.deadline(240)
 def test_every_block_of_commands(ws):
     folder = ws.path("site")

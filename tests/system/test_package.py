@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from cachefs import REPO, mountinfo
+from cachefs import REPO, mountinfo, need_program
 
 pytestmark = [
     pytest.mark.long,
@@ -132,7 +132,7 @@ def test_deb_contents(debs):
 def fresh_system(codename, root):
     """An empty Debian; None, or why there is none."""
     mirror = os.environ.get("CACHEFS_DEBIAN_MIRROR", "http://deb.debian.org/debian")
-    shutil.which("debootstrap") or pytest.skip("no debootstrap here")
+    need_program("debootstrap")
     r = subprocess.run(
         ["debootstrap", "--variant=minbase", codename, root, mirror],
         stdout=-1, stderr=-2, text=True, timeout=900,

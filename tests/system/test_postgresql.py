@@ -14,13 +14,11 @@ import pytest
 import cachefs_check
 import fixtures
 import servers
-from cachefs import BIN, SLOW, Volume, wait_until
+from cachefs import SLOW, Volume, wait_until
 from countproxy import CountingProxy
 from test_fixtures import differences, manifest, nothing, wanted
 
-pytestmark = pytest.mark.skipif(
-    not (BIN / "cachefs-postgresql.so").exists(), reason="built without PostgreSQL"
-)
+pytestmark = pytest.mark.module("postgresql")
 
 
 def volume(ws, url, name="vol", **options):

@@ -19,9 +19,7 @@ from syscalls import data, read, write
 from test_engines import suite
 from test_fixtures import differences, manifest, nothing, wanted
 
-pytestmark = pytest.mark.skipif(
-    not (BIN / "cachefs-redis.so").exists(), reason="built without Redis"
-)
+pytestmark = pytest.mark.module("redis")
 CFSX = BIN.parents[1] / "tests" / "model" / "cfsx"
 GONE = r"metadata (server cannot be reached|engine does not answer)"
 

@@ -4,13 +4,12 @@ request more per operation is felt by each user of a database that is not on the
 
 import collections
 import os
-import re
 
 import pytest
 
 import servers
 from bigdump import big_json
-from cachefs import BIN, Volume
+from cachefs import Volume, need_engine
 from countproxy import CountingProxy
 
 # The table of DESIGN.md, section 4. rename and readdir: at most, the others exactly.
@@ -34,7 +33,6 @@ START = {
     "redis": servers.redis_server,
     "mysql": servers.mariadb_server,
 }
-MODULE = {"postgres": "postgresql", "redis": "redis", "mysql": "mysql"}
 TRIES = 7
 CACHES = "entry-cache=60,dir-entry-cache=60,attr-cache=60,heartbeat=60"
 
@@ -48,8 +46,7 @@ def engine_volume(ws, url, name="vol", **options):
 
 @pytest.fixture(params=sorted(BUDGET))
 def engine(request, ws):
-    if not (BIN / ("cachefs-%s.so" % MODULE[request.param])).exists():
-        pytest.skip("built without " + request.param)
+    need_engine(request.param)
     db = START[request.param]().database()
     proxy = CountingProxy(db.server.port)
     ws.cleanups += [db.drop, proxy.close]
@@ -269,10 +266,9 @@ def statements(db, only=""):
     return n
 
 
+@pytest.mark.module("postgresql")
 def test_statements_of_touch_and_rm(ws):
     """The field's own test: touch and rm of many files, counted by the server."""
-    if not (BIN / "cachefs-postgresql.so").exists():
-        pytest.skip("built without PostgreSQL")
     n, names = 500, "jfs_(node|edge)"
     with servers.Postgres("-c", "shared_preload_libraries=pg_stat_statements") as server:
         db = server.database()

@@ -12,7 +12,7 @@ import tarfile
 import pytest
 
 import servers
-from cachefs import BIN, Volume, tool, wait_until
+from cachefs import Volume, need_module, tool, wait_until
 from syscalls import data, write
 
 
@@ -330,8 +330,7 @@ def at_server(ws):
     """A volume whose metadata is at a server."""
 
     def make(kind):
-        if not (BIN / ("cachefs-%s.so" % kind)).exists():
-            pytest.skip("built without " + kind)
+        need_module(kind)
         server = {
             "redis": servers.redis_server,
             "postgresql": servers.postgres_server,

@@ -2,7 +2,6 @@
 """Unpacks the golden volumes."""
 
 import gzip
-import os
 import pathlib
 import shutil
 import tarfile

@@ -2,13 +2,11 @@
 """Space, holes, copies by reference, the ways around the page cache. Who gets one of them wrong
 loses the data of disk images, databases and downloads."""
 
-import ctypes
 import errno
 import mmap
 import os
 import random
 import subprocess
-import threading
 
 import pytest
 

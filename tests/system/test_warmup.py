@@ -10,7 +10,6 @@ import pty
 import random
 import re
 import select
-import signal
 import sys
 import time
 

@@ -16,6 +16,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "s3"))
 
 import server  # noqa: E402
+from waiting import wait_until  # noqa: E402
 
 BLOCK = 4 << 20
 READ_IN_FLIGHT = 8  # what max-readahead, 32 MiB, keeps under way
@@ -37,14 +38,6 @@ LINES = {
 
 def wanted(opts, *names):
     return any(not opts.only or fnmatch.fnmatch(n, opts.only) for n in names)
-
-
-def wait_until(condition, seconds, what):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise SystemExit("%s did not come true in %d s" % (what, seconds))
-        time.sleep(0.01)
 
 
 class Place:
@@ -73,7 +66,7 @@ class Storage:
         os.chmod(bench.dir, 0o755)  # the server is another user
         self.place = Place(bench.dir / "s3")
         self.s3 = server.Server(
-            self.place, lambda fn, seconds, what: wait_until(fn, seconds, what)
+            self.place, lambda fn, seconds, what: wait_until(fn, what, seconds)
         )
         self.db = bench.dir / "s3.db"
         self.url = self.s3.url + "/bucket"

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import hashlib
 import os
+import stat
 import random
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -72,11 +73,15 @@ class Dir:
         return [n for n in iter(self.read, None) if n not in (b".", b"..")]
 
 
+def mode(path):
+    return stat.S_IMODE(os.lstat(path).st_mode)
+
+
 @contextlib.contextmanager
-def user(uid, gid):
+def user(uid, gid, groups=()):
     """The calling process as somebody else."""
-    groups = os.getgroups()
-    os.setgroups([])
+    old = os.getgroups()
+    os.setgroups(groups)
     os.setegid(gid)
     os.seteuid(uid)
     try:
@@ -84,7 +89,7 @@ def user(uid, gid):
     finally:
         os.seteuid(0)
         os.setegid(0)
-        os.setgroups(groups)
+        os.setgroups(old)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""File handles, temporary files, and times at their limits."""
+
+import ctypes
+import os
+import time
+
+from syscalls import fails, write
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class FileHandle(ctypes.Structure):
+    _fields_ = [
+        ("bytes", ctypes.c_uint),
+        ("type", ctypes.c_int),
+        ("data", ctypes.c_ubyte * 128),
+    ]
+
+
+def handle_of(path):
+    h, mount_id = FileHandle(bytes=128), ctypes.c_int()
+    r = libc.name_to_handle_at(-100, os.fsencode(path), ctypes.byref(h), ctypes.byref(mount_id), 0)
+    assert r == 0, os.strerror(ctypes.get_errno())
+    return h
+
+
+def open_handle(mnt, h, flags=os.O_RDONLY):
+    root = os.open(mnt.path, os.O_RDONLY)
+    try:
+        fd = libc.open_by_handle_at(root, ctypes.byref(h), flags)
+        if fd < 0:
+            e = ctypes.get_errno()
+            raise OSError(e, os.strerror(e))
+        return fd
+    finally:
+        os.close(root)
+
+
+def test_files_by_handle(mnt):
+    """NFS servers and backup programs keep handles, also beyond the kernel's memory."""
+    os.makedirs(mnt / "a/b")
+    write(mnt / "a/b/f", b"content")
+    f, d = handle_of(mnt / "a/b/f"), handle_of(mnt / "a/b")
+    for forget in (False, True):
+        if forget:
+            with open("/proc/sys/vm/drop_caches", "w") as c:
+                c.write("2")
+        fd = open_handle(mnt, f)
+        assert os.read(fd, 100) == b"content"
+        os.close(fd)
+        fd = open_handle(mnt, d, os.O_RDONLY | os.O_DIRECTORY)
+        assert os.listdir(fd) == ["f"]
+        assert os.stat("..", dir_fd=fd).st_ino == os.stat(mnt / "a").st_ino
+        os.close(fd)
+    os.unlink(mnt / "a/b/f")
+    with fails("ESTALE"):
+        open_handle(mnt, f)
+
+
+def test_o_tmpfile_is_refused_cleanly(mnt):
+    """Programs fall back to a name that they remove."""
+    with fails("ENOTSUP"):
+        os.open(mnt.path, os.O_TMPFILE | os.O_RDWR, 0o600)
+    import tempfile
+
+    with tempfile.TemporaryFile(dir=mnt.path) as f:
+        f.write(b"x")
+
+
+def test_times_after_2038_and_before_1970(mnt):
+    write(mnt / "f", b"")
+    for ns in (2**33 * 10**9 + 1, 2**35 * 10**9 + 999_999_999, 0):
+        os.utime(mnt / "f", ns=(ns, ns))
+        st = os.stat(mnt / "f")
+        assert st.st_mtime_ns == ns == st.st_atime_ns
+    now = time.time()
+    os.utime(mnt / "f", (-5, -5))  # the format has no such times: "now"
+    assert abs(os.stat(mnt / "f").st_mtime - now) < 60
+
+
+def test_directory_times_are_exact(mnt):
+    os.mkdir(mnt / "d")
+    seen = [os.stat(mnt / "d").st_mtime_ns]
+    for i in range(50):
+        write(mnt / "d" / str(i), b"")
+        seen.append(os.stat(mnt / "d").st_mtime_ns)
+    assert all(a < b for a, b in zip(seen, seen[1:]))

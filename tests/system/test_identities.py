@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whom an operation is done as, and set-id bits. A failure lets others in, or keeps owners out."""
+
+import os
+import subprocess
+
+import pytest
+
+from cachefs import SLOW
+from syscalls import fails, mode, read, user, write
+from test_flags import IMMUTABLE, set_flags
+
+# ---- identities ----
+
+
+def owner(path):
+    st = os.lstat(path)
+    return st.st_uid, st.st_gid
+
+
+def test_umask_option(ws):
+    mnt = ws.volume("vol").mount("umask=027")
+    os.umask(0)
+    try:
+        write(mnt / "f", b"")
+        os.mkdir(mnt / "d")
+        os.close(os.open(mnt / "x", os.O_CREAT | os.O_WRONLY, 0o777))
+    finally:
+        os.umask(0o022)
+    assert (mode(mnt / "f"), mode(mnt / "d"), mode(mnt / "x")) == (0o640, 0o750, 0o750)
+
+
+@pytest.mark.parametrize(
+    "opts", ["umask=8", "umask=01000", "root-squash=1", "root-squash=a:b", "all-squash=1:2:3"]
+)
+def test_bad_identities_are_refused(ws, volume, opts):
+    point = ws.path("m")
+    point.mkdir()
+    r = ws.run("cachefs", "mount", volume.url, point, "-o", opts)
+    assert r.returncode != 0 and opts.split("=")[0] in r.stderr
+
+
+def test_root_squash(ws):
+    vol = ws.volume("vol")
+    mnt = vol.mount()
+    os.mkdir(mnt / "roots", 0o755)
+    write(mnt / "roots/f", b"x")
+    os.chmod(mnt / "roots/f", 0o600)
+    os.mkdir(mnt / "all")
+    os.chmod(mnt / "all", 0o1777)
+    os.chmod(mnt.path, 0o755)
+    mnt.umount()
+    mnt = vol.mount("root-squash=1234:1235")
+    write(mnt / "all/f", b"x")
+    os.mkdir(mnt / "all/d")
+    assert owner(mnt / "all/f") == owner(mnt / "all/d") == (1234, 1235)
+    os.chmod(mnt / "all/f", 0o400)
+    for fn in (
+        lambda: read(mnt / "roots/f"),
+        lambda: write(mnt / "roots/new", b""),
+        lambda: os.unlink(mnt / "roots/f"),
+        lambda: os.rename(mnt / "roots/f", mnt / "all/g"),
+        lambda: os.truncate(mnt / "roots/f", 0),
+        lambda: write(mnt / "all/f", b"y"),
+    ):
+        with fails("EACCES"):
+            fn()
+    for fn in (
+        lambda: os.chmod(mnt / "roots/f", 0o777),
+        lambda: os.chown(mnt / "all/f", 0, 0),
+        lambda: set_flags(mnt / "all/d", IMMUTABLE),
+        lambda: os.setxattr(mnt / "all/d", "trusted.x", b""),
+    ):
+        with fails("EPERM", "EACCES"):
+            fn()
+    fd = os.open(mnt / "all/new", os.O_CREAT | os.O_RDWR, 0o400)  # its own mode does not bind it
+    os.write(fd, b"hello")
+    os.ftruncate(fd, 3)
+    os.posix_fallocate(fd, 0, 10)
+    os.close(fd)
+    with user(1000, 1000):
+        write(mnt / "all/u", b"u")
+    assert owner(mnt / "all/u") == (1000, 1000)
+    with fails("EACCES"):
+        write(mnt / "all/u", b"not mine")
+    with fails("EPERM", "EACCES"):
+        os.unlink(mnt / "all/u")
+    with user(1234, 1235):
+        os.unlink(mnt / "all/d/../f")
+
+
+def test_all_squash(ws):
+    vol = ws.volume("vol")
+    mnt = vol.mount()
+    os.chmod(mnt.path, 0o777)
+    write(mnt / "roots", b"x")
+    os.chmod(mnt / "roots", 0o600)
+    os.mkdir(mnt / "closed", 0o700)
+    write(mnt / "closed/f", b"")
+    mnt.umount()
+    mnt = vol.mount("all-squash=1234:1235")
+    for uid in (0, 1000):
+        with user(uid, uid):
+            name = mnt / ("by%d" % uid)
+            write(name, b"x")
+            assert owner(name) == (1234, 1235)
+            os.chmod(name, 0o600)
+            with fails("EACCES"):
+                read(mnt / "roots")
+            with fails("EACCES"):
+                os.listdir(mnt / "closed")
+            with fails("EACCES"):
+                os.stat(mnt / "closed/f")
+    with user(2000, 2000):
+        assert read(mnt / "by0") == b"x" == read(mnt / "by1000")  # all are the same
+        os.unlink(mnt / "by0")
+        with fails("EACCES"):
+            read(mnt / ".config")
+    read(mnt / ".config")  # root stays the one who administers
+
+
+def test_checks_without_the_kernels(ws):
+    """default_permissions off: permissions are checked by the mount itself, groups included."""
+    vol = ws.volume("vol")
+    mnt = vol.mount("default_permissions=false")
+    os.chmod(mnt.path, 0o755)
+    write(mnt / "f", b"x")
+    os.chown(mnt / "f", 1000, 3000)
+    os.chmod(mnt / "f", 0o640)
+    os.mkdir(mnt / "d", 0o750)
+    os.chown(mnt / "d", 1000, 3000)
+    write(mnt / "d/f", b"y")
+    code = (
+        "import os,sys\n"
+        "os.setgroups([int(g) for g in sys.argv[3].split(',') if g])\n"
+        "os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[1]))\n"
+        "def can(fn, *a):\n"
+        "    try: fn(*a); return 'y'\n"
+        "    except PermissionError: return 'n'\n"
+        "os.chdir(sys.argv[4])\n"
+        "r = lambda p: open(p).read()\n"
+        "print(can(r, 'f') + can(lambda: os.close(os.open('f', os.O_WRONLY)))"
+        " + can(os.listdir, 'd') + can(r, 'd/f') + can(os.mkdir, 'new') + can(os.chmod, 'f', 0o640)"
+        " + can(os.getxattr, 'f', 'user.x') )\n"
+    )
+    os.setxattr(mnt / "f", "user.x", b"1")
+
+    def rights(uid, gid, groups=""):
+        p = ws.python(code, str(uid), str(gid), groups, str(mnt), stdout=subprocess.PIPE)
+        out, _ = p.communicate(timeout=20 * SLOW)
+        return out.decode().strip()
+
+    assert rights(0, 0) == "yyyyyyy"
+    os.rmdir(mnt / "new")
+    assert rights(1000, 1000) == "yyyynyy"
+    assert rights(2000, 3000) == "ynyynny"
+    assert rights(2000, 2000, "5,3000") == "ynyynny"
+    assert rights(2000, 2000) == "nnnnnnn"
+
+
+# ---- setuid and setgid ----
+
+
+@pytest.mark.parametrize("opts", ["", "default_permissions=false", "attr-cache=0"])
+def test_set_id_bits_go(ws, opts):
+    """Whoever changes a setuid program must not run what he made of it as its owner."""
+    mnt = ws.volume("vol").mount(opts)
+    os.chmod(mnt.path, 0o777)
+
+    def fresh(name, bits):
+        f = mnt / name
+        write(f, b"program")
+        os.chown(f, 1000, 1000)
+        os.chmod(f, bits)
+        return f
+
+    def after(bits, fn, who=(2000, 2000)):
+        f = fresh("f", bits)
+        with user(*who):
+            fn(f)
+        return mode(f)
+
+    def append(f):
+        with open(f, "ab") as w:
+            w.write(b"x")
+
+    def overwrite(f):
+        fd = os.open(f, os.O_WRONLY)
+        os.pwrite(fd, b"x", 0)
+        os.close(fd)
+
+    def ftruncate(f):
+        fd = os.open(f, os.O_WRONLY)
+        os.ftruncate(fd, 1)
+        os.close(fd)
+
+    def fallocate(f):
+        fd = os.open(f, os.O_WRONLY)
+        os.posix_fallocate(fd, 0, 5000)
+        os.close(fd)
+
+    changes = (append, overwrite, ftruncate, lambda f: os.truncate(f, 1), lambda f: write(f, b""))
+    for fn in (*changes, fallocate):
+        assert after(0o6777, fn) == 0o777
+        assert after(0o6777, fn, (1000, 1000)) == 0o777
+        assert after(0o6777, fn, (0, 0)) == 0o6777
+    assert after(0o4666, append) == 0o666
+    assert after(0o6777, lambda f: os.chown(f, -1, 1000), (1000, 1000)) == 0o777
+    assert after(0o6777, lambda f: os.chown(f, 5, 5), (0, 0)) == 0o777
+    assert after(0o6777, read) == 0o6777
+    os.mkdir(mnt / "d")
+    os.chmod(mnt / "d", 0o6777)
+    os.chown(mnt / "d", 7, 7)
+    assert mode(mnt / "d") == 0o6777  # of directories setgid says something else

@@ -178,10 +178,8 @@ class Workspace:
         return v
 
     def fixture(self, name):
-        v = Volume.__new__(Volume)
-        url, bucket = fixtures.unpack(name, self.path("fixture-" + name))
-        v.attach(self, "fix-" + name, url, pathlib.Path(bucket))
-        v.fixture_name = name
+        url, _ = fixtures.unpack(name, self.path("fixture-" + name))
+        v = Volume.golden(self, name, url)
         v.check_options = {"unmounted": not name.startswith("stale")}
         self.volumes.append(v)
         return v
@@ -257,17 +255,25 @@ class Workspace:
 
 
 class Volume:
-    """One formatted volume on SQLite and a local directory.
+    """One formatted volume on a local directory, its metadata on SQLite or at `url`.
 
     check_options: what the checker must forgive, a dict for cachefs_check.Options, or None: the
     test leaves the volume broken on purpose.
     """
 
-    def __init__(self, ws, name="vol", format=True, **options):
-        db = ws.path(name + ".db")
-        self.attach(ws, name, "sqlite3://%s" % db, ws.path(name + "-bucket"))
+    def __init__(self, ws, name="vol", format=True, url=None, **options):
+        url = url or "sqlite3://%s" % ws.path(name + ".db")
+        self.attach(ws, name, url, ws.path(name + "-bucket"))
         if format:
             self.format(**options)
+
+    @classmethod
+    def golden(cls, ws, name, url):
+        """The other client's volume of that name, with its tables at url."""
+        v = cls(ws, "fix-" + name, format=False, url=url)
+        v.bucket = pathlib.Path(fixtures.unpack_objects(name, ws.path("fixture-" + name)))
+        v.fixture_name = name
+        return v
 
     def attach(self, ws, name, url, bucket):
         self.ws, self.name, self.url, self.bucket = ws, name, url, bucket

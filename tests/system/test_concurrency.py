@@ -29,10 +29,7 @@ def engine_volume(ws, engine, name="vol", **options):
     need_engine(engine)
     db = servers.ENGINES[engine][0]().database()
     ws.cleanups.append(db.drop)
-    v = Volume.__new__(Volume)
-    v.attach(ws, name, db.url, ws.path(name + "-bucket"))
-    v.format(**options)
-    return v
+    return Volume(ws, name, url=db.url, **options)
 
 
 def judge(volume, mounts):

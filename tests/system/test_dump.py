@@ -67,8 +67,8 @@ def origin(ws, empty):
 
 def attach(ws, url, name, bucket):
     """A volume with that META-URL whose objects are elsewhere than its setting says."""
-    v = Volume.__new__(Volume)
-    v.attach(ws, "fix-" + name, url, pathlib.Path(bucket))
+    v = Volume(ws, "fix-" + name, format=False, url=url)
+    v.bucket = pathlib.Path(bucket)
     v.fixture_name = name
     v.check_options = None
     ws.volumes.append(v)

@@ -5,13 +5,11 @@ a mount that does not come back, a change lost or made twice, or a user left wit
 import concurrent.futures
 import json
 import os
-import pathlib
 import stat
 import threading
 
 import pytest
 
-import fixtures
 import servers
 from cachefs import SLOW, Volume, wait_until
 from countproxy import CountingProxy
@@ -22,13 +20,6 @@ from test_fixtures import differences, manifest, nothing, wanted
 pytestmark = pytest.mark.module("mysql")
 LOST = r"connection lost|no connection to the database|connected to the database again|" \
        r"database away|metadata engine does not answer"  # fmt: skip
-
-
-def volume_at(ws, url, name="vol", **options):
-    v = Volume.__new__(Volume)
-    v.attach(ws, name, url, ws.path(name + "-bucket"))
-    v.format(**options)
-    return v
 
 
 @pytest.fixture
@@ -70,11 +61,7 @@ def status_of(db, name):
 @pytest.fixture
 def golden(ws, database):
     database.load_fixture("mysql")
-    bucket = fixtures.unpack_objects("mysql", ws.path("golden"))
-    v = Volume.__new__(Volume)
-    v.attach(ws, "fix-mysql", database.url, pathlib.Path(bucket))
-    v.fixture_name = "mysql"
-    return v
+    return Volume.golden(ws, "mysql", database.url)
 
 
 def test_golden_volume_matches_its_manifest(ws, golden):
@@ -106,7 +93,7 @@ def test_golden_volume_can_be_used(ws, golden):
 
 def test_columns_are_the_other_clients(ws, database):
     """Its schema check finds nothing to add, and names compare byte by byte."""
-    volume_at(ws, database.unix_url)
+    Volume(ws, url=database.unix_url)
     ours = query(
         database,
         "SELECT TABLE_NAME,COLUMN_NAME,COLUMN_TYPE,IS_NULLABLE,COLUMN_DEFAULT,COLUMN_KEY,EXTRA "
@@ -135,7 +122,7 @@ def test_columns_are_the_other_clients(ws, database):
 
 def test_format_makes_the_database(ws, database):
     url = database.url + "_made"
-    v = volume_at(ws, url)
+    v = Volume(ws, url=url)
     m = v.mount()
     write(m / "f", b"x")
     m.umount()
@@ -150,7 +137,7 @@ NAMES = [
 
 
 def test_names_and_bytes(ws, database):
-    m = volume_at(ws, database.url, trash_days=1).mount()
+    m = Volume(ws, url=database.url, trash_days=1).mount()
     root = os.fsencode(str(m.path)) + b"/"
     for i, name in enumerate(NAMES):
         write(root + name, b"%d" % i)
@@ -179,7 +166,7 @@ def test_names_and_bytes(ws, database):
 
 
 def test_two_mounts(ws, database):
-    v = volume_at(ws, database.url)
+    v = Volume(ws, url=database.url)
     a, b = v.mount("attr-cache=0,entry-cache=0"), v.mount("attr-cache=0,entry-cache=0")
     os.mkdir(a / "d")
 
@@ -223,7 +210,7 @@ def storm(m, me, stop, done):
 @pytest.mark.deadline(240)
 def test_server_killed_and_restarted(ws, own):
     """Calls wait and go on; none is carried out twice or reports an error of the network."""
-    v = volume_at(ws, own.database().url)
+    v = Volume(ws, url=own.database().url)
     m = v.mount("attr-cache=0,entry-cache=0")
     m.allow(LOST)
     stop, done = threading.Event(), [[] for _ in range(4)]
@@ -252,7 +239,7 @@ def test_connection_cut_between_request_and_answer(ws, database):
     proxy = CountingProxy(database.server.port)
     ws.cleanups.append(proxy.close)
     url = database.url.replace(":%d" % database.server.port, ":%d" % proxy.port)
-    v = volume_at(ws, url)
+    v = Volume(ws, url=url)
     m = v.mount("attr-cache=0,entry-cache=0")
     m.allow(LOST)
     stop, done = threading.Event(), []
@@ -277,7 +264,7 @@ def test_connection_cut_between_request_and_answer(ws, database):
 @pytest.mark.deadline(200)
 def test_hundred_threads_in_one_directory(ws, database):
     """No deadlock reaches the application, and next to none happens."""
-    v = volume_at(ws, database.url)
+    v = Volume(ws, url=database.url)
     before = status_of(database, "Innodb_deadlocks")
     r = ws.run(
         *("cachefs", "mdtest", "--json", "--depth", "0", "--dirs", "1", "--files", "3000"),
@@ -367,7 +354,7 @@ def test_statements_of_touch_and_rm(ws):
     n = 500
     with servers.Mariadb() as server:
         db = server.database()
-        v = volume_at(ws, db.url, trash_days=1)
+        v = Volume(ws, url=db.url, trash_days=1)
         m = v.mount("heartbeat=60")
         files = [str(m.path / ("f%d" % i)) for i in range(n)]
         ws.run("touch", str(m.path / "warm"), check=True)
@@ -387,7 +374,7 @@ def test_server_short_of_prepared_statements(ws):
     """A server with many mounts runs out of them: slower, with a warning, and no error."""
     with servers.Mariadb("--max-prepared-stmt-count=24") as server:
         db = server.database()
-        v = volume_at(ws, db.url)
+        v = Volume(ws, url=db.url)
         m = v.mount()
         m.allow(r"no prepared statement left")
 
@@ -443,7 +430,7 @@ def test_refusals(ws, database):
 
 
 def test_password_from_the_environment(ws, database):
-    volume_at(ws, database.url)
+    Volume(ws, url=database.url)
     url = database.url.replace(":%s@" % servers.QUOTED, "@")
     ws.run("cachefs", "status", url, check=True, env={"META_PASSWORD": servers.PASSWORD})
     secret = ws.path("secret")
@@ -453,7 +440,7 @@ def test_password_from_the_environment(ws, database):
 
 def test_read_only_server(ws, own):
     db = own.database()
-    v = volume_at(ws, db.url)
+    v = Volume(ws, url=db.url)
     own._admin(
         "CREATE USER plain@'%' IDENTIFIED BY 'p'",
         "GRANT SELECT,INSERT,UPDATE,DELETE,CREATE,ALTER,INDEX,DROP ON *.* TO plain@'%'",

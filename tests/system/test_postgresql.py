@@ -4,7 +4,6 @@
 import contextlib
 import json
 import os
-import pathlib
 import subprocess
 import threading
 import time
@@ -12,20 +11,12 @@ import time
 import pytest
 
 import cachefs_check
-import fixtures
 import servers
 from cachefs import SLOW, Volume, wait_until
 from countproxy import CountingProxy
 from test_fixtures import differences, manifest, nothing, wanted
 
 pytestmark = pytest.mark.module("postgresql")
-
-
-def volume(ws, url, name="vol", **options):
-    v = Volume.__new__(Volume)
-    v.attach(ws, name, url, ws.path(name + "-bucket"))
-    v.format(**options)
-    return v
 
 
 def verify(v, db):
@@ -63,10 +54,7 @@ def query(db, text, *args):
 
 def test_fixture_matches_manifest(ws, db):
     db.load_fixture("postgres")
-    v = Volume.__new__(Volume)
-    bucket = fixtures.unpack_objects("postgres", ws.path("fixture"))
-    v.attach(ws, "fix", db.url, pathlib.Path(bucket))
-    v.fixture_name = "postgres"
+    v = Volume.golden(ws, "postgres", db.url)
     before = schema(db)
     m = v.mount("no-bgjob")
     nothing(differences(manifest(ws, m), wanted("postgres"), parts=("entries", "trash")))
@@ -98,7 +86,7 @@ def schema(db):
 
 
 def test_tables_are_those_of_the_other_client(ws, db):
-    volume(ws, db.url)
+    Volume(ws, url=db.url)
     theirs = servers.postgres_server().database()
     ws.cleanups.append(theirs.drop)
     theirs.load_fixture("postgres")
@@ -114,7 +102,7 @@ def test_tables_are_those_of_the_other_client(ws, db):
 
 def test_names_come_back(ws, db):
     """Quotes, backslashes, invalid UTF-8, 255 bytes."""
-    v = volume(ws, db.url)
+    v = Volume(ws, url=db.url)
     m = v.mount()
     top = os.fsencode(str(m.path))
     names = [b"a'b\"c`d", b"back\\slash\\'", b"$1 ? {node} %s", b"\xff\xfe\x80", b"\n\t\x01"]
@@ -142,7 +130,7 @@ def test_names_come_back(ws, db):
 
 def test_unix_socket_schema_and_prefix(ws, db):
     query(db, 'CREATE SCHEMA "Other one"')
-    v = volume(ws, db.unix_url + "&search_path=Other%20one&table_prefix=Px")
+    v = Volume(ws, url=db.unix_url + "&search_path=Other%20one&table_prefix=Px")
     m = v.mount()
     (m.path / "f").write_bytes(b"1")
     m.umount()
@@ -194,7 +182,7 @@ def pooler(ws, own):
 
 def test_pgbouncer_in_transaction_mode(ws, own, pooler):
     db = own.database()
-    v = volume(ws, db.url.replace(":%d" % own.port, ":%d" % pooler))
+    v = Volume(ws, url=db.url.replace(":%d" % own.port, ":%d" % pooler))
     mounts = [v.mount(), v.mount()]
     jobs = []
     for n, m in enumerate(mounts):
@@ -271,7 +259,7 @@ def test_too_many_connections(ws):
         query(d, "CREATE ROLE plain LOGIN PASSWORD 'plain'")
         query(d, "ALTER DATABASE %s OWNER TO plain" % d.name)
         url = d.url.replace("%s:%s@" % (servers.USER, servers.QUOTED), "plain:plain@")
-        v = volume(ws, url)
+        v = Volume(ws, url=url)
         m = v.mount()
         # The mount makes do with what it gets.
         jobs = [ws.python(WORK, m.path / ("w%d" % k), "20") for k in range(8)]
@@ -300,7 +288,7 @@ def servers_connect(s, name):
 
 
 def test_two_mounts_share_directories(ws, db):
-    v = volume(ws, db.url)
+    v = Volume(ws, url=db.url)
     a, b = v.mount("attr-cache=0,entry-cache=0,dir-entry-cache=0"), v.mount(
         "attr-cache=0,entry-cache=0,dir-entry-cache=0"
     )
@@ -341,7 +329,7 @@ for _ in range(n):
 def test_server_killed_and_restarted(ws, own):
     """In the middle of work: operations wait, nothing is half done, nothing is done twice."""
     db = own.database()
-    v = volume(ws, db.url)
+    v = Volume(ws, url=db.url)
     m = v.mount()
     m.allow("database|connection|engine")
     job = ws.python(WORK, m.path / "w", "300", stderr=subprocess.PIPE)
@@ -366,7 +354,7 @@ def test_server_killed_and_restarted(ws, own):
 def test_answers_lost_on_the_way(ws, db):
     """The network drops connections at random moments: a create or write is done once."""
     with CountingProxy(db.server.port) as proxy:
-        v = volume(ws, db.url.replace(":%d" % db.server.port, ":%d" % proxy.port))
+        v = Volume(ws, url=db.url.replace(":%d" % db.server.port, ":%d" % proxy.port))
         m = v.mount()
         m.allow("database|connection|engine|usage")
         job = ws.python(WORK, m.path / "w", "200", stderr=subprocess.PIPE)
@@ -391,7 +379,7 @@ def test_answers_lost_on_the_way(ws, db):
 
 def test_server_away_is_eio_in_time(ws, own):
     db = own.database()
-    v = volume(ws, db.url)
+    v = Volume(ws, url=db.url)
     m = v.mount("meta-timeout=3,io-timeout=3,attr-cache=0,entry-cache=0,dir-entry-cache=0")
     m.allow("database|connection|engine")
     (m.path / "f").write_bytes(b"1")
@@ -420,7 +408,7 @@ def test_failover_to_a_standby(ws):
             query(db, "ALTER SYSTEM SET synchronous_standby_names='*'")
             query(db, "SELECT pg_reload_conf()")
             hosts = "127.0.0.1:%d,127.0.0.1:%d" % (one.port, two.port)
-            v = volume(ws, db.url.replace("127.0.0.1:%d" % one.port, hosts))
+            v = Volume(ws, url=db.url.replace("127.0.0.1:%d" % one.port, hosts))
             alone = db.url.replace(":%d" % one.port, ":%d" % two.port)
             ws.path("standby").mkdir()
             r = ws.run("cachefs", "mount", alone, ws.path("standby"))
@@ -453,7 +441,7 @@ def standby_of(one):
 
 def test_a_hundred_threads_in_one_directory(ws, db):
     """No deadlock, no error, one request per creation."""
-    volume(ws, db.url)
+    Volume(ws, url=db.url)
     argv = ["--threads", "100", "--depth", "0", "--files", "3000", "--json", db.url]
     r = ws.run("cachefs", "mdtest", *argv, timeout=80, check=True)
     found = json.loads(r.stdout)

@@ -3,7 +3,6 @@
 mount that does not come back, or a volume that has lost or doubled a change."""
 
 import os
-import pathlib
 import random
 import socket
 import threading
@@ -12,7 +11,6 @@ import time
 import pytest
 
 import cachefs_check
-import fixtures
 import servers
 from cachefs import BIN, SLOW, Volume, wait_until
 from syscalls import data, read, write
@@ -22,14 +20,6 @@ from test_fixtures import differences, manifest, nothing, wanted
 pytestmark = pytest.mark.module("redis")
 CFSX = BIN.parents[1] / "tests" / "model" / "cfsx"
 GONE = r"metadata (server cannot be reached|engine does not answer)"
-
-
-def volume_at(ws, url, name="vol", **options):
-    v = Volume.__new__(Volume)
-    v.attach(ws, name, url, ws.path(name + "-bucket"))
-    v.format(**options)
-    ws.volumes.append(v)
-    return v
 
 
 def server(ws, *options, kind=servers.Redis):
@@ -61,7 +51,7 @@ def db(ws):
 
 @pytest.fixture
 def volume(ws, db):
-    return volume_at(ws, db.url, trash_days=1)
+    return ws.volume(url=db.url, trash_days=1)
 
 
 def test_basic_work_over_both_kinds_of_socket(ws, db, volume):
@@ -121,11 +111,7 @@ def test_large_directory_is_listed_once(ws, volume):
 
 def attach_fixture(ws, db, name):
     db.load_fixture(name)
-    v = Volume.__new__(Volume)
-    bucket = fixtures.unpack_objects(name, ws.path("fixture-" + name))
-    v.attach(ws, "fix-" + name, db.url, pathlib.Path(bucket))
-    v.fixture_name = name
-    return v
+    return Volume.golden(ws, name, db.url)
 
 
 @pytest.mark.deadline(240)
@@ -246,7 +232,7 @@ class Load:
 def test_server_killed_and_restarted(ws):
     """Every operation waits for the server and is done exactly once."""
     s = server(ws, "--appendonly", "yes", "--appendfsync", "no")
-    v = volume_at(ws, s.url("0"))
+    v = ws.volume(url=s.url("0"))
     mnt = v.mount()
     mnt.allow(GONE)
     load = Load(mnt)
@@ -263,7 +249,7 @@ def test_server_killed_and_restarted(ws):
 
 def test_server_that_stays_away(ws):
     s = server(ws, "--appendonly", "yes", "--appendfsync", "no")
-    mnt = volume_at(ws, s.url("0")).mount("io-timeout=3,meta-timeout=3")
+    mnt = ws.volume(url=s.url("0")).mount("io-timeout=3,meta-timeout=3")
     mnt.allow(".")  # whatever else meets the dead server
     write(mnt / "f", b"before")
     s.kill9()
@@ -334,7 +320,7 @@ class CuttingProxy:
 
 def test_lost_answers_are_not_asked_twice(ws, db):
     """A create that was done is not EEXIST, a rename that was done is not ENOENT."""
-    v = volume_at(ws, db.url)
+    v = ws.volume(url=db.url)
     proxy = CuttingProxy(db.server.port)
     ws.cleanups.append(proxy.close)
     v.url = db.url.replace(":%d" % db.server.port, ":%d" % proxy.port)
@@ -387,7 +373,7 @@ def test_sentinel_failover(ws):
     ws.cleanups.append(sentinel.close)
     sentinel.start()
     wait_until(lambda: sentinel.connect("0").sentinel_slaves("main"), 30, "Sentinel to see the replica")
-    v = volume_at(ws, "redis://main,127.0.0.1:%d/0" % sentinel.port)
+    v = ws.volume(url="redis://main,127.0.0.1:%d/0" % sentinel.port)
     mnt = v.mount()
     mnt.allow(GONE)
     load = Load(mnt)
@@ -432,8 +418,8 @@ def cluster(ws):
 def test_cluster(ws, cluster):
     """Volumes side by side in one cluster, each in one slot, whichever node is asked first."""
     hosts = ",".join("127.0.0.1:%d" % n.port for n in cluster)
-    a = volume_at(ws, "redis://%s/3" % hosts, "first")
-    b = volume_at(ws, "redis://127.0.0.1:%d/4" % cluster[0].port, "second")
+    a = ws.volume("first", url="redis://%s/3" % hosts)
+    b = ws.volume("second", url="redis://127.0.0.1:%d/4" % cluster[0].port)
     ma, mb = a.mount(), b.mount()
     for m, text in ((ma, b"one"), (mb, b"two")):
         os.mkdir(m / "d")
@@ -470,7 +456,7 @@ def test_eviction_policy(ws):
     r = ws.run("cachefs", "format", url, "vol", "--storage", "file", "--bucket", ws.path("b"))
     assert r.returncode != 0
     assert "allkeys-lru" in r.stderr and "CONFIG SET maxmemory-policy noeviction" in r.stderr
-    v = volume_at(ws, url + "?any-eviction-policy")
+    v = ws.volume(url=url + "?any-eviction-policy")
     v.mount().umount()
     assert "noeviction" in refused(ws, url)
     s.connect("0").config_set("maxmemory-policy", "noeviction")
@@ -494,7 +480,7 @@ def test_passwords(ws):
     c.execute_command("ACL", "SETUSER", "joe", "on", ">joe's", "~*", "&*", "+@all")
     c.execute_command("ACL", "SETUSER", "eve", "on", ">eve", "~*", "+get")
     host = "127.0.0.1:%d/0" % s.port
-    good = volume_at(ws, "redis://:se%%3Acr%%40t%%2F@%s" % host)
+    good = ws.volume(url="redis://:se%%3Acr%%40t%%2F@%s" % host)
     good.mount().umount()
     err = refused(ws, "redis://:wrong@" + host)
     assert "refuses the password" in err and "wrong@" not in err, err
@@ -513,7 +499,7 @@ def test_passwords(ws):
 def test_servers_that_cannot_be_used(ws):
     s = server(ws)
     replica = server(ws, "--replicaof", "127.0.0.1 %d" % s.port)
-    volume_at(ws, s.url("0"))
+    ws.volume(url=s.url("0"))
     wait_until(lambda: replica.connect("0").exists("setting"), 20, "the replica")
     assert "read-only replica" in refused(ws, replica.url("0"))
     free = servers.free_port()
@@ -530,7 +516,7 @@ def test_too_many_clients(ws):
     s = server(ws)
     c = s.connect("0")
     c.config_set("requirepass", "pw")
-    v = volume_at(ws, "redis://:pw@127.0.0.1:%d/0" % s.port)
+    v = ws.volume(url="redis://:pw@127.0.0.1:%d/0" % s.port)
     mnt = v.mount("io-timeout=20")
     mnt.allow(GONE)
     write(mnt / "f", b"x")
@@ -546,7 +532,7 @@ def test_too_many_clients(ws):
 
 def test_full_memory_is_no_space(ws):
     s = server(ws)
-    v = volume_at(ws, s.url("0"))
+    v = ws.volume(url=s.url("0"))
     mnt = v.mount()
     mnt.allow("refuses a request")
     write(mnt / "f", b"content")
@@ -584,7 +570,7 @@ def test_tls(ws):
     )
     url = "rediss://127.0.0.1:%d/0" % port
     assert "certificate" in refused(ws, url)
-    v = volume_at(ws, url + "?tls-ca-cert-file=%s" % ws.path("cert.pem"))
+    v = ws.volume(url=url + "?tls-ca-cert-file=%s" % ws.path("cert.pem"))
     mnt = v.mount()
     content = data(1_000_000)
     write(mnt / "f", content)

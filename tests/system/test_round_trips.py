@@ -37,13 +37,6 @@ TRIES = 7
 CACHES = "entry-cache=60,dir-entry-cache=60,attr-cache=60,heartbeat=60"
 
 
-def engine_volume(ws, url, name="vol", **options):
-    v = Volume.__new__(Volume)
-    v.attach(ws, name, url, ws.path(name + "-bucket"))
-    v.format(**options)
-    return v
-
-
 @pytest.fixture(params=sorted(BUDGET))
 def engine(request, ws):
     need_engine(request.param)
@@ -51,7 +44,7 @@ def engine(request, ws):
     proxy = CountingProxy(db.server.port)
     ws.cleanups += [db.drop, proxy.close]
     url = db.url.replace(":%d" % db.server.port, ":%d" % proxy.port)
-    proxy.volume = engine_volume(ws, url, trash_days=1)
+    proxy.volume = Volume(ws, url=url, trash_days=1)
     proxy.budget = BUDGET[request.param]
     proxy.database = db
     return proxy
@@ -140,7 +133,7 @@ def test_unlink_for_good(ws, engine):
     db = engine.database.server.database()
     ws.cleanups.append(db.drop)
     url = db.url.replace(":%d" % db.server.port, ":%d" % engine.port)
-    m = engine_volume(ws, url, "other", trash_days=0).mount(CACHES)
+    m = Volume(ws, "other", url=url, trash_days=0).mount(CACHES)
     top = str(m.path)
     for i in range(TRIES):
         os.unlink(made(new_file, "%s/warm%d" % (top, i)))
@@ -276,7 +269,7 @@ def test_statements_of_touch_and_rm(ws):
         c.autocommit = True
         c.cursor().execute("CREATE EXTENSION pg_stat_statements")
         c.close()
-        v = engine_volume(ws, db.url, trash_days=1)
+        v = Volume(ws, url=db.url, trash_days=1)
         m = v.mount("heartbeat=60")
         files = [str(m.path / ("f%d" % i)) for i in range(n)]
         ws.run("touch", str(m.path / "warm"), check=True)

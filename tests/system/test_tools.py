@@ -338,10 +338,7 @@ def at_server(ws):
         }[kind]()
         db = server.database()
         ws.cleanups.append(db.drop)
-        v = Volume.__new__(Volume)
-        v.attach(ws, "vol", db.url, ws.path("bucket"))
-        v.format()
-        return v, db
+        return Volume(ws, url=db.url), db
 
     return make
 

@@ -387,7 +387,7 @@ def test_damaged_dump_leaves_nothing(ws, empty, form):
     attach(ws, url, "sqlite", fixtures.unpack_objects("sqlite", ws.path("o")))
 
 
-@pytest.mark.parametrize("engine", MODULES)
+@pytest.mark.parametrize("engine", servers.ENGINES)
 def test_name_twice_is_refused(ws, empty, engine):
     """Rows go to the server many at a time: a bad one among them leaves nothing of the others."""
     url, whole = empty(engine), fixtures.dump("sqlite", "json")

@@ -32,11 +32,10 @@ def test_conformance(ws, database):
     suite(ws, database.url)
 
 
+@pytest.mark.module("mysql")
 @pytest.mark.deadline(300)
 def test_conformance_without_blocks(ws):
     """As on MySQL and TiDB, which do not take a block of statements: the generic transactions."""
-    if not (BIN / "cachefs-mysql.so").exists():
-        pytest.skip("built without MySQL")
     db = servers.mariadb_server().database()
     proxy = MysqlProxy(db.server.port, "5.7.44")
     ws.cleanups += [db.drop, proxy.close]

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import re
-import shutil
 import socket
 import sqlite3
 import subprocess
@@ -15,7 +14,7 @@ import time
 
 import pytest
 
-from cachefs import REPO, SLOW, wait_until
+from cachefs import REPO, SLOW, need_program, wait_until
 from syscalls import data, read, write
 
 pytestmark = pytest.mark.module("metrics")
@@ -58,9 +57,9 @@ def test_tcp(volume):
     assert get(c, "/metrics", "POST")[0] == 405
     # what .stats shows
     assert {re.split(r"[{ ]", line)[0] for line in read(mnt / ".stats").decode().splitlines()} == families(text)
-    if shutil.which("promtool"):
-        check = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, stdout=-1, stderr=-2)
-        assert check.returncode == 0 and not check.stdout, check.stdout
+    need_program("promtool")
+    check = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, stdout=-1, stderr=-2)
+    assert check.returncode == 0 and not check.stdout, check.stdout
 
 
 def test_unix_socket(ws, volume):
@@ -117,5 +116,5 @@ def test_examples_name_what_exists(volume):
     for file in (dashboard, rules):
         used = set(re.findall(r"\bcachefs_[a-z_]+", file.read_text()))
         assert used and used <= known, used - known
-    if shutil.which("promtool"):
-        subprocess.run(["promtool", "check", "rules", rules], stdout=-3, timeout=30, check=True)
+    need_program("promtool")
+    subprocess.run(["promtool", "check", "rules", rules], stdout=-3, timeout=30, check=True)

@@ -308,7 +308,7 @@ def test_certification_failure_at_commit(ws, database, server, code):
     )
     proxy.error = code, AT_COMMIT[code].encode()
     ws.cleanups.append(proxy.close)
-    v = volume_at(ws, database.url.replace(":%d" % database.server.port, ":%d" % proxy.port))
+    v = Volume(ws, url=database.url.replace(":%d" % database.server.port, ":%d" % proxy.port))
     m = v.mount("heartbeat=60")
     hit = {}
 

@@ -12,7 +12,7 @@ from bigdump import big_json
 from cachefs import Volume, need_engine
 from countproxy import CountingProxy
 
-# The table of DESIGN.md, section 4. rename and readdir: at most, the others exactly.
+# Requests per operation. rename and readdir: at most, the others exactly.
 BUDGET = {
     # Links and rmdir look at the inode first.
     "mysql": dict(

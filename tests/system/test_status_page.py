@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import re
-import socket
 import sqlite3
 import threading
 import time
@@ -15,29 +14,13 @@ import time
 import pytest
 
 import browser
-from cachefs import BIN, REPO, SLOW, wait_until
+from cachefs import REPO, SLOW, missing, wait_until
 from syscalls import data, read, write
+from test_metrics import Unix, port_of
 
-pytestmark = pytest.mark.skipif(
-    not (BIN / "cachefs-metrics.so").exists(), reason="built without libmicrohttpd"
-)
+pytestmark = pytest.mark.module("metrics")
 
 HOSTILE = """<img src=x onerror="document.title='owned'"></script><b id=owned>&amp;'"""
-
-
-class Unix(http.client.HTTPConnection):
-    def __init__(self, path):
-        super().__init__("cachefs", timeout=30)
-        self.path = str(path)
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self.path)
-
-
-def port_of(mnt):
-    return int(re.search(r"metrics: http://\S+:(\d+)/metrics", mnt.log())[1])
 
 
 def tcp(mnt):
@@ -176,7 +159,7 @@ def test_no_secrets(ws):
 @pytest.fixture
 def page(ws):
     if not browser.PROGRAM:
-        pytest.skip("no chromium here")
+        missing("chromium is not installed (scripts/install-deps test)")
     b = browser.Browser(ws.dir)
     ws.cleanups.append(b.close)
     return b

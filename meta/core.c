@@ -117,10 +117,14 @@ int cfs_core_check_acl(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 
 /* ---- answers to engines ---- */
 
+bool cfs_core_has_open(struct cfs_meta *core)
+{
+	return atomic_load(&core->started) && core->hooks.is_open;
+}
+
 bool cfs_core_is_open(struct cfs_meta *core, cfs_ino_t ino)
 {
-	return atomic_load(&core->started) && core->hooks.is_open &&
-	       core->hooks.is_open(core->hooks.arg, ino);
+	return cfs_core_has_open(core) && core->hooks.is_open(core->hooks.arg, ino);
 }
 
 uint64_t cfs_core_sid(struct cfs_meta *core)

@@ -51,6 +51,8 @@ struct cfs_engine_conf {
 
 /* Answers of the core to an engine, callable inside a transaction (they never block). */
 bool cfs_core_is_open(struct cfs_meta *core, cfs_ino_t ino);
+/* False: nobody opens anything here, is_open never says yes. */
+bool cfs_core_has_open(struct cfs_meta *core);
 uint64_t cfs_core_sid(struct cfs_meta *core);
 bool cfs_core_dir_stats(struct cfs_meta *core);
 bool cfs_core_changelog(struct cfs_meta *core);

@@ -236,7 +236,7 @@ static int expect(struct cfs_engine *e, const struct cfs_ctx *ctx, struct remove
 	struct cfs_entry there;
 	int r;
 
-	if (a->dir || req->trash || !cfs_core_sid(e->core))
+	if (a->dir || req->trash || !cfs_core_has_open(e->core))
 		return 0;
 	a->expected = pg_hinted(db, req->parent, req->name, req->name_len);
 	if (!a->expected) {

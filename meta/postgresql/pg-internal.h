@@ -80,7 +80,7 @@ struct pg_conn {
  * Which inode a name had when it was last seen: unlink needs to know before it asks whether that
  * is open here. Wrong answers are found out by the statement. Any thread.
  */
-#define PG_HINTS 4096
+#define PG_HINTS 65536
 struct pg_hints {
 	struct {
 		_Atomic uint64_t name; /* hash */

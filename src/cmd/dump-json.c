@@ -257,10 +257,6 @@ static int put_text(struct json *j, const uint8_t *p, size_t len)
 
 /* ---- what an entry consists of ---- */
 
-static const char *const types[] = {
-	"", "regular", "directory", "symlink", "fifo", "blockdev", "chardev", "socket",
-};
-
 static int put_attr(struct json *j, cfs_ino_t ino, const struct cfs_attr *a)
 {
 	const struct {
@@ -280,8 +276,8 @@ static int put_attr(struct json *j, cfs_ino_t ino, const struct cfs_attr *a)
 		r = stream_printf(j->out,
 				  ",\"type\":\"%s\",\"mode\":%u,\"uid\":%u,\"gid\":%u,"
 				  "\"atime\":%lld,\"mtime\":%lld,\"ctime\":%lld",
-				  types[a->type < CFS_ARRAY_SIZE(types) ? a->type : 0], a->mode,
-				  a->uid, a->gid, (long long)a->atime.tv_sec,
+				  dump_type_names[a->type <= CFS_TYPE_SOCKET ? a->type : 0],
+				  a->mode, a->uid, a->gid, (long long)a->atime.tv_sec,
 				  (long long)a->mtime.tv_sec, (long long)a->ctime.tv_sec);
 	for (i = 0; i < CFS_ARRAY_SIZE(rest) && !r; i++)
 		if (rest[i].v)

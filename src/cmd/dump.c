@@ -18,6 +18,9 @@ const char *const dump_counter_names[COUNTER_COUNT] = {
 const char *const dump_counter_json_names[COUNTER_COUNT] = {
 	"usedSpace", "usedInodes", "nextInodes", "nextChunk", "nextSession", "nextTrash",
 };
+const char *const dump_type_names[] = {
+	"", "regular", "directory", "symlink", "fifo", "blockdev", "chardev", "socket",
+};
 
 enum dump_counter dump_counter_find(const char *const names[COUNTER_COUNT], const char *name,
 				    size_t len)

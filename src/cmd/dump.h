@@ -31,6 +31,8 @@ enum dump_counter {
 };
 extern const char *const dump_counter_names[COUNTER_COUNT];	 /* in tables and binary dumps */
 extern const char *const dump_counter_json_names[COUNTER_COUNT]; /* in JSON dumps */
+/* Of inodes by enum cfs_type, in JSON dumps. */
+extern const char *const dump_type_names[CFS_TYPE_SOCKET + 1];
 /* COUNTER_COUNT when it is none of them. */
 enum dump_counter dump_counter_find(const char *const names[COUNTER_COUNT], const char *name,
 				    size_t len);

@@ -28,6 +28,8 @@ int pull_key(struct pull *p, bool *first, const char **ret_key);
 /* The same for the items of an array. */
 int pull_item(struct pull *p, bool *first);
 int pull_int(struct pull *p, int64_t *ret);
+/* An object's members of these names, which are numbers; 0: it has none. Others are left out. */
+int pull_numbers(struct pull *p, const char *const names[], size_t n, int64_t *ret);
 /* Decoded, %XX too when `percent`; valid until the next call. */
 int pull_text(struct pull *p, bool percent, const char **ret, size_t *ret_len);
 /* %XX undone; out is terminated. Returns the length, 0 when there is no room. */

@@ -16,6 +16,7 @@ import pytest
 import cachefs_check
 import fixtures
 import servers
+from admin import gc
 from bigdump import big_json
 from cachefs import Volume, _sanitized, need_engine, tool, wait_until
 from syscalls import data, read, write
@@ -275,6 +276,34 @@ def test_open_files_without_a_name_end_with_the_load(ws, empty):
     wait_until(lambda: not other.sql("SELECT 1 FROM jfs_node WHERE inode > 1 AND nlink = 0"), 30)
     mnt2.umount()
     vol.check_options = None  # the copy has removed the object
+
+
+@pytest.mark.parametrize("form", ["", "--binary"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_replaced_slices_are_left_to_gc(ws, empty, engine, form):
+    """No form has a place for slices that wait for the end of their trash time."""
+    vol = ws.volume(trash_days=1)
+    mnt = vol.mount()
+    for i in range(8):
+        with open(mnt / "f", "ab") as f:
+            f.write(b"%d" % i * 1000)
+    content = read(mnt / "f")
+    ws.run("cachefs", "compact", mnt / "f", check=True)
+    mnt.umount()
+    assert vol.sql("SELECT 1 FROM jfs_delslices")
+    url = empty(engine)
+    load(ws, url, dump(ws, vol.url, *form.split()))
+    vol.check_options = None  # two volumes on one bucket from here on
+    other = attach(ws, url, vol.name, vol.bucket)
+    other.name, other.fixture_name = vol.name, None
+    before = gc(ws, other, age=0)
+    assert before["leaked"]["objects"] == 8 and before["pending"]["objects"] == 0
+    assert gc(ws, other, "--delete", age=0)["removed"]["objects"] == 8
+    mnt = other.mount("no-bgjob")
+    assert read(mnt / "f") == content
+    mnt.umount()
+    found, _ = cachefs_check.check(url, str(vol.bucket), cachefs_check.Options(unmounted=True))
+    nothing(["%s: %s" % f for f in found])
 
 
 # -- names, secrets, compression

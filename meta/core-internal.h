@@ -61,6 +61,7 @@ struct cfs_meta {
 	cfs_ino_t trash_ino;
 
 	_Atomic uint64_t sid;
+	uint64_t resume_sid; /* to go on with; 0: none */
 	_Atomic uint64_t txn_number;
 
 	struct cfs_op_counters op[CFS_META_OP_COUNT];
@@ -196,7 +197,8 @@ int cfs_usage_batch_flush(struct cfs_usage_batch *b, struct cfs_meta *m, const s
 
 /* session.c */
 int cfs_sessions_start(struct cfs_meta *m);
-int cfs_sessions_stop(struct cfs_meta *m);
+/* leave: the record stays. */
+int cfs_sessions_stop(struct cfs_meta *m, bool leave);
 
 /* jobs.c */
 int cfs_jobs_create(struct cfs_meta *m, struct cfs_jobs **ret);

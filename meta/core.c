@@ -499,6 +499,23 @@ int cfs_meta_format(struct cfs_meta *m, const struct cfs_setting *wanted, bool f
 
 /* ---- start and stop ---- */
 
+static int stop(struct cfs_meta *m, bool leave)
+{
+	int rc;
+
+	if (!atomic_load(&m->started))
+		return 0;
+	cfs_jobs_stop(m);
+	rc = cfs_sessions_stop(m, leave);
+	atomic_store(&m->started, false);
+	return rc;
+}
+
+void cfs_meta_resume(struct cfs_meta *m, uint64_t sid)
+{
+	m->resume_sid = sid;
+}
+
 int cfs_meta_start(struct cfs_meta *m, const struct cfs_meta_hooks *hooks)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
@@ -521,20 +538,18 @@ int cfs_meta_start(struct cfs_meta *m, const struct cfs_meta_hooks *hooks)
 	atomic_store(&m->started, true);
 	rc = cfs_jobs_start(m);
 	if (rc)
-		cfs_meta_stop(m);
+		stop(m, m->resume_sid != 0);
 	return rc;
 }
 
 int cfs_meta_stop(struct cfs_meta *m)
 {
-	int rc;
+	return stop(m, false);
+}
 
-	if (!atomic_load(&m->started))
-		return 0;
-	cfs_jobs_stop(m);
-	rc = cfs_sessions_stop(m);
-	atomic_store(&m->started, false);
-	return rc;
+int cfs_meta_leave(struct cfs_meta *m)
+{
+	return stop(m, true);
 }
 
 uint64_t cfs_meta_sid(struct cfs_meta *m)

@@ -144,6 +144,8 @@ struct cfs_engine_ops {
 	int (*new_session)(CFS_ENG, CFS_CTX, const char *info, int64_t expire_s, uint64_t *ret_sid);
 	/* Re-inserts a record that vanished. */
 	int (*refresh_session)(CFS_ENG, CFS_CTX, uint64_t sid, const char *info, int64_t expire_s);
+	/* Its record gets another info and expiry. -ENOENT: there is none. */
+	int (*resume_session)(CFS_ENG, CFS_CTX, uint64_t sid, const char *info, int64_t expire_s);
 	/* Removes locks, finishes sustained inodes, then removes the record. */
 	int (*clean_session)(CFS_ENG, CFS_CTX, uint64_t sid);
 	/* Sessions with expire < before_s (0: all), at most limit. */

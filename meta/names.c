@@ -233,6 +233,8 @@ static int do_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct 
 		rc = check_target(req);
 	if (!rc)
 		rc = cfs_ids_next(m, &m->inode_ids, ctx, &ino);
+	if (!rc && req->note_ino)
+		atomic_store(req->note_ino, ino);
 	if (!rc)
 		rc = charge_new_inode(m, ctx, req->parent, &hold);
 	if (rc)

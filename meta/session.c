@@ -98,12 +98,34 @@ static int make_info(const struct cfs_meta *m, char **ret)
 	return 0;
 }
 
+static int resume_session(struct cfs_meta *m, const struct cfs_ctx *ctx)
+{
+	uint64_t sid = m->resume_sid;
+	int rc = m->eng->ops->resume_session(m->eng, ctx, sid, m->sessions->info, expiry(m));
+
+	if (rc == -ENOENT) {
+		cfs_warn("the session has ended, file locks and removed files that are open are "
+			 "lost: sid=%llu",
+			 (unsigned long long)sid);
+		return rc;
+	}
+	if (!rc)
+		atomic_store(&m->sid, sid);
+	return rc;
+}
+
 static int new_session(struct cfs_meta *m)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	uint64_t sid;
 	int rc = make_info(m, &m->sessions->info);
 
+	if (!rc && m->resume_sid) {
+		rc = resume_session(m, &ctx);
+		if (rc != -ENOENT)
+			return rc;
+		rc = 0;
+	}
 	if (!rc)
 		rc = m->eng->ops->new_session(m->eng, &ctx, m->sessions->info, expiry(m), &sid);
 	if (!rc)
@@ -291,15 +313,15 @@ int cfs_sessions_start(struct cfs_meta *m)
 	}
 	rc = start_tickers(m);
 	if (rc)
-		cfs_sessions_stop(m);
+		cfs_sessions_stop(m, m->resume_sid != 0);
 	return rc;
 }
 
-int cfs_sessions_stop(struct cfs_meta *m)
+int cfs_sessions_stop(struct cfs_meta *m, bool leave)
 {
 	struct cfs_sessions *s = m->sessions;
 	struct cfs_ctx ctx;
-	int rc = 0, rc2;
+	int rc = 0, rc2 = 0;
 
 	if (!s)
 		return 0;
@@ -310,7 +332,8 @@ int cfs_sessions_stop(struct cfs_meta *m)
 	if (!m->conf.read_only) {
 		ctx = cfs_ctx_internal(m->conf.timeout_ms);
 		rc = cfs_quotas_flush(m, &ctx);
-		rc2 = m->eng->ops->clean_session(m->eng, &ctx, cfs_core_sid(m));
+		if (!leave)
+			rc2 = m->eng->ops->clean_session(m->eng, &ctx, cfs_core_sid(m));
 		if (rc || rc2)
 			cfs_warn("the session was not ended cleanly, it will expire: sid=%llu "
 				 "error=%s",

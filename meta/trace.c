@@ -143,6 +143,16 @@ static int trace_refresh_session(struct cfs_engine *e, const struct cfs_ctx *ctx
 			i->ops->refresh_session(i, ctx, sid, info, expire_s), "sid=%" PRIu64, sid);
 }
 
+static int trace_resume_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid,
+				const char *info, int64_t expire_s)
+{
+	struct cfs_engine *i = inner_of(e);
+	uint64_t start_ns = cfs_now_ns();
+
+	return (int)say("resume_session", start_ns,
+			i->ops->resume_session(i, ctx, sid, info, expire_s), "sid=%" PRIu64, sid);
+}
+
 static int trace_clean_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid)
 {
 	struct cfs_engine *i = inner_of(e);
@@ -813,6 +823,7 @@ static const struct cfs_engine_ops trace_ops = {
 	.claim_job = trace_claim_job,
 	.new_session = trace_new_session,
 	.refresh_session = trace_refresh_session,
+	.resume_session = trace_resume_session,
 	.clean_session = trace_clean_session,
 	.each_session = trace_each_session,
 	.lookup = trace_lookup,

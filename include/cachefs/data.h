@@ -14,6 +14,7 @@
 
 #include <cachefs/meta.h>
 #include <cachefs/store.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -101,6 +102,13 @@ int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen
 int cfs_file_fsync(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen);
 /* True when there are bytes not yet committed. */
 bool cfs_file_dirty(struct cfs_file *f);
+/*
+ * From here on *mark is 1 while there are such bytes, changed before anybody is told that they were
+ * taken, and stays 1 when some were lost. For who must know it after the death of this process.
+ */
+void cfs_file_set_mark(struct cfs_file *f, _Atomic uint32_t *mark);
+/* *mark is not touched any more. */
+void cfs_file_drop_mark(struct cfs_file *f, _Atomic uint32_t *mark);
 
 /* These flush what they must, change the metadata and the cached view, and return the attributes.
  */

@@ -6,6 +6,7 @@
 #ifndef CFS_FUSE_H
 #define CFS_FUSE_H
 
+#include <cachefs/keep.h>
 #include <cachefs/vfs.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,7 +18,15 @@ struct cfs_fuse;
 #define CFS_FUSE_THREADS 32
 
 struct cfs_fuse_conf {
-	struct cfs_vfs *vfs; /* borrowed */
+	struct cfs_vfs *vfs;   /* borrowed */
+	struct cfs_keep *keep; /* borrowed; what was agreed on with the kernel goes there. May be
+				  NULL */
+	/* The connection of a mount that another process has served, as keep says; -1: mount. It
+	 * is closed in the end, also when cfs_fuse_mount() fails. */
+	int device;
+	/* Inodes of whose content and attributes the kernel has a wrong idea; borrowed. */
+	const cfs_ino_t *wrong;
+	size_t n_wrong;
 	const char *mount_point;
 	const char *source;	 /* shown by mount(8): "cachefs:NAME" */
 	const char *kernel_opts; /* "ro,nodev,nosuid,noexec,noatime", comma list for the kernel; may
@@ -34,7 +43,8 @@ struct cfs_fuse_conf {
 	uint32_t read_ahead_kb; /* of the mount's backing device; 0: leave the kernel's */
 };
 
-/* Creates the session and mounts. err: one line. -EBUSY: already a mount of ours there. */
+/* Creates the session and mounts, or goes on with a mount. err: one line. -EBUSY: already a mount
+ * of ours there. */
 int cfs_fuse_mount(const struct cfs_fuse_conf *conf, struct cfs_fuse **ret, char err[256]);
 /*
  * Serves requests until the kernel ends the connection (0) or a signal (SIGTERM, SIGINT, SIGHUP:
@@ -44,12 +54,25 @@ int cfs_fuse_loop(struct cfs_fuse *f);
 /* Callable from any thread: makes the loop return. */
 void cfs_fuse_stop(struct cfs_fuse *f);
 /*
+ * The same for a mount that goes on with another process: what is under way is finished and
+ * answered, but for waits for file locks, which the kernel sends to that one.
+ */
+void cfs_fuse_hand_over(struct cfs_fuse *f);
+/* The connection, for who is to go on with it; borrowed. */
+int cfs_fuse_device(const struct cfs_fuse *f);
+/* The kernel can be asked to send again what a process that died has left unanswered. */
+bool cfs_fuse_can_resume(struct cfs_keep *keep);
+/*
  * The kernel forgets what it knows of a name and of its directory's attributes. Not on a thread
  * that holds up a change of that directory.
  */
 void cfs_fuse_name_changed(struct cfs_fuse *f, cfs_ino_t parent, const char *name, size_t len);
 /* Unmounts (lazily when busy) and frees the session. */
 void cfs_fuse_unmount(struct cfs_fuse *f);
+/* Frees the session of a mount that goes on. */
+void cfs_fuse_leave(struct cfs_fuse *f);
+/* Detaches what is mounted there, unless `device` (or -1) says that it has ended. */
+int cfs_fuse_detach(const char *mount_point, int device);
 
 /* What this build and this kernel can do, for `cachefs version`. */
 struct cfs_fuse_features {

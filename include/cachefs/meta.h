@@ -13,6 +13,7 @@
 #ifndef CFS_META_H
 #define CFS_META_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -80,6 +81,8 @@ struct cfs_entry {
 	struct cfs_attr attr;
 };
 
+struct cfs_keep_request;
+
 /* Who asks, when, and until when. Lives on the caller's stack for one operation. */
 struct cfs_ctx {
 	uint32_t uid, gid;
@@ -93,6 +96,10 @@ struct cfs_ctx {
 	/* True when the caller has given up (FUSE INTERRUPT); polled only by blocking locks. May be
 	 * NULL. */
 	bool (*interrupted)(const struct cfs_ctx *ctx);
+	/* A process that died may have carried it out already; what is known of that, and is to be
+	 * noted for the same case. For the layer of open files; may be NULL. */
+	bool again;
+	struct cfs_keep_request *noted;
 };
 
 /* root, now, deadline in timeout_ms */
@@ -204,10 +211,17 @@ int cfs_meta_load(struct cfs_meta *m, struct cfs_setting **ret, char err[256]);
 /* The setting of the last load or heartbeat. Caller frees. */
 int cfs_meta_setting(struct cfs_meta *m, struct cfs_setting **ret);
 
-/* New session (unless read-only), heartbeat, background jobs. After a successful load. */
+/*
+ * Before cfs_meta_start(): to go on with the session that another process has left. When it has
+ * ended, with its locks and its removed but open files, there will be a fresh one.
+ */
+void cfs_meta_resume(struct cfs_meta *m, uint64_t sid);
+/* Session (unless read-only), heartbeat, background jobs. After a successful load. */
 int cfs_meta_start(struct cfs_meta *m, const struct cfs_meta_hooks *hooks);
 /* Ends jobs and removes the session: locks, sustained inodes, pending counters included. */
 int cfs_meta_stop(struct cfs_meta *m);
+/* As cfs_meta_stop(), but the session stays for who goes on with it. */
+int cfs_meta_leave(struct cfs_meta *m);
 uint64_t cfs_meta_sid(struct cfs_meta *m); /* 0 without session */
 
 /* Metadata changes acknowledged so far survive a power failure when this returns 0. */
@@ -258,6 +272,8 @@ struct cfs_mknod {
 	size_t target_len;
 	/* If not NULL: the directory after the change, written on success by engines that know. */
 	struct cfs_attr *ret_parent;
+	/* If not NULL: the number that the inode will have, before anything is changed. */
+	_Atomic uint64_t *note_ino;
 };
 /* Creates a file, directory, symlink or special file. -EEXIST fills *ret with what is there. */
 int cfs_meta_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_mknod *req,

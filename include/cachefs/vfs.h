@@ -18,6 +18,7 @@
 #define CFS_VFS_H
 
 #include <cachefs/data.h>
+#include <cachefs/keep.h>
 #include <cachefs/meta.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,6 +37,7 @@ struct cfs_vfs_conf {
 	struct cfs_data *data;
 	struct cfs_store *store;
 	struct cfs_pool *pool;
+	struct cfs_keep *keep; /* where the open handles are noted; may be NULL */
 
 	cfs_ino_t root; /* of a subdirectory mount; 0: the volume's */
 	bool read_only;
@@ -84,6 +86,20 @@ struct cfs_meta_hooks cfs_vfs_hooks(struct cfs_vfs *v);
 /* Closes every handle and commits what they wrote; 0 or the first error. No calls may follow but
  * destroy. */
 int cfs_vfs_flush(struct cfs_vfs *v);
+/* Commits what was written and not stored; 0 or the first error. Handles keep theirs to tell. */
+int cfs_vfs_store(struct cfs_vfs *v);
+/*
+ * The handles that conf->keep has of another process, under their numbers, before the first request
+ * and after cfs_meta_start(). Those whose inode is gone are not there.
+ */
+struct cfs_vfs_restored {
+	uint64_t handles, gone;
+	uint64_t lost; /* handles with data that was not stored: they will say so */
+	/* Inodes of the first of them: what others keep of their content is wrong. */
+	cfs_ino_t lost_inos[64];
+	size_t n_lost_inos;
+};
+int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret);
 /* Does cfs_vfs_flush() if nobody has. */
 void cfs_vfs_destroy(struct cfs_vfs *v);
 
@@ -269,6 +285,7 @@ struct cfs_vfs_stats {
 	uint64_t requests, request_ns, read_bytes, written_bytes;
 	uint64_t handles, open_inodes;
 	uint64_t attr_hits, attr_misses, entry_hits, entry_misses;
+	uint64_t restarts, takeovers; /* of the process, see keep.h */
 };
 void cfs_vfs_stats(struct cfs_vfs *v, struct cfs_vfs_stats *ret);
 /*

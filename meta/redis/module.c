@@ -221,6 +221,7 @@ const struct cfs_engine_ops rds_engine = {
 	.claim_job = rds_op_claim_job,
 	.new_session = rds_op_new_session,
 	.refresh_session = rds_op_refresh_session,
+	.resume_session = rds_op_resume_session,
 	.clean_session = rds_op_clean_session,
 	.each_session = rds_op_each_session,
 	.lookup = rds_op_lookup,

@@ -24,6 +24,7 @@ int rds_op_get_counters(CFS_ENG, CFS_CTX, int64_t *ret_used_space, int64_t *ret_
 int rds_op_claim_job(CFS_ENG, CFS_CTX, const char *name, int64_t now_s, int64_t interval_s);
 int rds_op_new_session(CFS_ENG, CFS_CTX, const char *info, int64_t expire_s, uint64_t *ret_sid);
 int rds_op_refresh_session(CFS_ENG, CFS_CTX, uint64_t sid, const char *info, int64_t expire_s);
+int rds_op_resume_session(CFS_ENG, CFS_CTX, uint64_t sid, const char *info, int64_t expire_s);
 int rds_op_clean_session(CFS_ENG, CFS_CTX, uint64_t sid);
 int rds_op_each_session(CFS_ENG, CFS_CTX, int64_t before_s, size_t limit, cfs_session_fn fn,
 			void *arg);

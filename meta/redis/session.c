@@ -224,6 +224,20 @@ int rds_op_refresh_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint
 	return r;
 }
 
+int rds_op_resume_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid,
+			  const char *info, int64_t expire_s)
+{
+	struct rds_request q;
+	redisReply *a;
+	int r;
+
+	rds_begin(&q, e);
+	r = rds_script(&q, ctx, CFS_META_OP_session, &rds_resume_session_lua, &a, "usi", sid, info,
+		       expire_s);
+	rds_end(&q);
+	return r;
+}
+
 int rds_op_clean_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid)
 {
 	struct rds_request q;

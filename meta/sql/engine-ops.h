@@ -18,6 +18,7 @@
 	.claim_job = sql_op_claim_job, \
 	.new_session = sql_op_new_session, \
 	.refresh_session = sql_op_refresh_session, \
+	.resume_session = sql_op_resume_session, \
 	.clean_session = sql_op_clean_session, \
 	.each_session = sql_op_each_session, \
 	.getattr = sql_op_getattr, \

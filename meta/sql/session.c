@@ -76,6 +76,25 @@ int sql_op_refresh_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint
 	return sql_txn(sql_db(e), ctx, CFS_META_OP_session, refresh_session, &a);
 }
 
+static int resume_session(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	const struct session *a = arg;
+	int r = sql_exec(c, SQL_resume_session, "ibi", a->expire_s, a->info, strlen(a->info),
+			 (int64_t)a->sid);
+
+	if (r < 0)
+		return r;
+	return r ? 0 : -ENOENT;
+}
+
+int sql_op_resume_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid,
+			  const char *info, int64_t expire_s)
+{
+	struct session a = {.sid = sid, .info = info, .expire_s = expire_s};
+
+	return sql_txn(sql_db(e), ctx, CFS_META_OP_session, resume_session, &a);
+}
+
 static int drop_locks(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	return sql_clean_session_locks(c, *(uint64_t *)arg);

@@ -39,6 +39,7 @@ SQL(drop_lines, "DELETE FROM {change_log} WHERE id<=?")
 /* -- sessions -- */
 SQL(new_session, "INSERT INTO {session2}(sid,expire,info) VALUES(?,?,?)")
 SQL(refresh_session, "UPDATE {session2} SET expire=? WHERE sid=?")
+SQL(resume_session, "UPDATE {session2} SET expire=?,info=? WHERE sid=?")
 SQL(drop_session, "DELETE FROM {session2} WHERE sid=?")
 SQL(each_session, "SELECT sid,expire,info FROM {session2} WHERE expire<? ORDER BY sid LIMIT ?")
 

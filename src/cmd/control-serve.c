@@ -13,11 +13,12 @@
 #include "base/log.h"
 #include "cmd/admin.h"
 #include "cmd/peers.h"
+#include "cmd/worker.h"
 
 static json_t *hello(struct control_server *s)
 {
-	return json_pack("{s:i, s:s, s:b}", "pid", (int)getpid(), "volume", s->volume, "read_only",
-			 s->read_only);
+	return json_pack("{s:i, s:s, s:b}", "pid", (int)atomic_load(&s->worker->pid), "volume",
+			 s->volume, "read_only", s->read_only);
 }
 
 /* What waits on disk for its upload; {"mode": "flush", "leave" or "normal"} says what to do about

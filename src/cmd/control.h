@@ -47,6 +47,7 @@ struct control_server {
 	struct cfs_store *store;
 	struct cfs_data *data;
 	struct cfs_vfs *vfs;
+	struct worker *worker;
 	struct cfs_peers *peers; /* NULL: no cache group */
 	cfs_ino_t root;		 /* of the mount; 0: the volume's */
 	const char *volume;

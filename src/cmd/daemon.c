@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -79,8 +80,10 @@ static int wait_report(pid_t pid, int fd, uint64_t timeout_ms)
 		cmd_error("the mount process died while starting");
 		return CMD_MOUNT_FAILED;
 	}
-	if (rep.reason[0])
+	if (rep.reason[0] && rep.status)
 		cmd_error("%s", rep.reason);
+	else if (rep.reason[0])
+		printf("%s\n", rep.reason);
 	if (rep.status)
 		reap(pid, cfs_deadline_in(timeout_ms));
 	return rep.status;
@@ -119,9 +122,8 @@ int daemon_fork(uint64_t timeout_ms, int *ret_fd)
 	return 1 + status;
 }
 
-void daemon_ready(int fd)
+void daemon_detach(void)
 {
-	struct report rep = {0};
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
 	cfs_log_flush();
@@ -134,19 +136,30 @@ void daemon_ready(int fd)
 	}
 	if (chdir("/") < 0)
 		cfs_warn("cannot change to the root directory: err=%s", cfs_errname(errno));
-	if (write(fd, &rep, 1) != 1)
-		cfs_warn("nobody waits for this mount any more: err=%s", cfs_errname(errno));
-	close(fd);
 }
 
-void daemon_failed(int fd, int status, const char *reason)
+/* False when nobody reads it. */
+static bool send_report(int fd, int status, const char *reason)
 {
 	struct report rep = {.status = (uint8_t)status};
 	size_t len;
 
 	snprintf(rep.reason, sizeof(rep.reason), "%s", reason);
 	len = offsetof(struct report, reason) + strlen(rep.reason);
-	if (write(fd, &rep, len) != (ssize_t)len)
+	return write(fd, &rep, len) == (ssize_t)len;
+}
+
+void daemon_ready(int fd, const char *note)
+{
+	daemon_detach();
+	if (!send_report(fd, CMD_OK, note))
+		cfs_warn("nobody waits for this mount any more: err=%s", cfs_errname(errno));
+	close(fd);
+}
+
+void daemon_failed(int fd, int status, const char *reason)
+{
+	if (!send_report(fd, status, reason))
 		cfs_err("%s", reason);
 	close(fd);
 }

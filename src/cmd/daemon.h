@@ -11,8 +11,10 @@
  * child has said nothing by the timeout it is killed, the reason printed, and 1 + 32 returned.
  */
 int daemon_fork(uint64_t timeout_ms, int *ret_fd);
-/* The service is up: detaches from the terminal. */
-void daemon_ready(int fd);
+/* Leaves the terminal and the directory that it was started in. */
+void daemon_detach(void);
+/* The service is up: detaches. The parent prints the note, if there is one. */
+void daemon_ready(int fd, const char *note);
 /* The parent prints the reason and exits with `status`. */
 void daemon_failed(int fd, int status, const char *reason);
 

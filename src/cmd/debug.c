@@ -143,14 +143,14 @@ static bool is_mount_process(const char *pid, const char *point)
 	return false;
 }
 
-/* By its arguments, as the mount does not answer. */
+/* By its arguments, as the mount does not answer. Its supervisor has the same, and came first. */
 static pid_t find_mount_process(const char *point)
 {
 	DIR *proc = opendir("/proc");
 	struct dirent *d;
 	pid_t pid = 0;
 
-	while (proc && !pid && (d = readdir(proc))) {
+	while (proc && (d = readdir(proc))) {
 		if (isdigit((unsigned char)d->d_name[0]) &&
 		    strtol(d->d_name, NULL, 10) != getpid() && is_mount_process(d->d_name, point))
 			pid = (pid_t)strtol(d->d_name, NULL, 10);

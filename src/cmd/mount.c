@@ -16,9 +16,12 @@
 #include "cmd/cmd.h"
 #include "cmd/control.h"
 #include "cmd/daemon.h"
+#include "cmd/handover.h"
 #include "cmd/mounted.h"
 #include "cmd/mountfile.h"
+#include "cmd/supervisor.h"
 #include "cmd/volume.h"
+#include "cmd/worker.h"
 
 static unsigned long remount_flags(const struct mount_opts *o)
 {
@@ -69,12 +72,46 @@ static int remount(const char *point, const struct mount_opts *o)
 	return CMD_OK;
 }
 
-static int check_mount_point(const char *point)
+/* The supervisor of what is mounted there. */
+static int find_supervisor(const char *point, const struct mounted *m, const struct mount_opts *o,
+			   int *ret_old)
+{
+	char path[200];
+	int r;
+
+	if (m->uid != geteuid()) {
+		cmd_error("%s: already mounted (%s), by the user with id %u, who alone may "
+			  "upgrade it",
+			  point, m->source, m->uid);
+		return CMD_MOUNT_FAILED;
+	}
+	if (!o->supervise) {
+		cmd_error("%s: already mounted (%s); without supervise it cannot be taken over",
+			  point, m->source);
+		return CMD_MOUNT_FAILED;
+	}
+	/* What the caller has open there must not keep the mount busy for ever. */
+	close_range(STDERR_FILENO + 1, ~0U, 0);
+	r = handover_path(m->dev_minor, path, sizeof(path));
+	if (r == 0)
+		r = handover_connect(path, ret_old);
+	if (r < 0) {
+		cmd_error("%s: already mounted (%s), and has no supervisor that could hand it "
+			  "over: %s",
+			  point, m->source, strerror(-r));
+		return CMD_MOUNT_FAILED;
+	}
+	return CMD_OK;
+}
+
+static int check_mount_point(const char *point, const struct mount_opts *o, int *ret_old)
 {
 	struct mounted m;
 	struct stat st;
 
 	if (mounted_at(point, &m) == 0 && !strcmp(m.type, CFS_FSTYPE)) {
+		if (o->takeover && !o->fake)
+			return find_supervisor(point, &m, o, ret_old);
 		cmd_error("%s: already mounted (%s)", point, m.source);
 		return CMD_MOUNT_FAILED;
 	}
@@ -113,15 +150,6 @@ static int check_volume(const char *url, const struct mount_opts *o)
 	return r == 0 ? CMD_OK : CMD_MOUNT_FAILED;
 }
 
-static void ready_in_background(void *arg)
-{
-	daemon_ready(*(int *)arg);
-}
-
-static void ready_in_foreground(void *arg)
-{
-}
-
 /* True when statfs answers; a hang ends with SIGALRM's default action otherwise. */
 static int verify_answer(const char *point, uint64_t timeout_ms)
 {
@@ -137,9 +165,27 @@ static int verify_answer(const char *point, uint64_t timeout_ms)
 	return CMD_OK;
 }
 
-static int mount_in_background(const char *url, const char *point, const struct mount_opts *o,
-			       enum cfs_log_level level)
+static int mount_in_foreground(const char *url, const char *point, const struct mount_opts *o,
+			       int old)
 {
+	struct supervised conf = {.url = url, .point = point, .opts = o, .old = old, .report = -1};
+	struct worker w = {.link = -1, .device = -1, .report = -1};
+	char err[256] = "";
+	int r;
+
+	if (o->supervise)
+		return supervise(&conf);
+	r = serve_mount(url, point, o, &w, err);
+	if (err[0])
+		cmd_error("%s", err);
+	return r;
+}
+
+static int mount_in_background(const char *url, const char *point, const struct mount_opts *o,
+			       enum cfs_log_level level, int old)
+{
+	struct supervised conf = {.url = url, .point = point, .opts = o, .old = old};
+	struct worker w = {.link = -1, .device = -1};
 	char err[256] = "";
 	int r, fd = -1;
 
@@ -153,7 +199,10 @@ static int mount_in_background(const char *url, const char *point, const struct 
 	if (r > 1)
 		return r - 1;
 	cfs_log_init(CFS_LOG_SYSLOG, level);
-	r = serve_mount(url, point, o, ready_in_background, &fd, err);
+	conf.report = w.report = fd;
+	if (o->supervise)
+		exit(supervise(&conf));
+	r = serve_mount(url, point, o, &w, err);
 	if (err[0])
 		daemon_failed(fd, r ? r : CMD_MOUNT_FAILED, err);
 	exit(r);
@@ -165,7 +214,7 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 	enum cfs_log_level level;
 	char point[4096];
 	char err[256] = "";
-	int r;
+	int r, old = -1;
 
 	if (cfs_log_level_parse(o->log_level, &level) < 0) {
 		cmd_error("log-level '%s' is not one of error, warning, info, debug", o->log_level);
@@ -182,7 +231,7 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 	}
 	if (o->remount)
 		return remount(point, o);
-	r = check_mount_point(point);
+	r = check_mount_point(point, o, &old);
 	if (r != CMD_OK)
 		return r;
 	if (verbose)
@@ -190,12 +239,9 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 	if (o->fake)
 		return check_volume(full_url, o);
 	if (!o->foreground)
-		return mount_in_background(full_url, point, o, level);
+		return mount_in_background(full_url, point, o, level, old);
 	cfs_log_init(CFS_LOG_STDERR, level);
-	r = serve_mount(full_url, point, o, ready_in_foreground, NULL, err);
-	if (err[0])
-		cmd_error("%s", err);
-	return r;
+	return mount_in_foreground(full_url, point, o, old);
 }
 
 /* The same again with what the section of a name has; false: pos[0] is no name, or *ret_r says. */
@@ -275,6 +321,7 @@ static int mount_run(int argc, char **argv)
 		cmd_error("usage: cachefs %s %s", cmd_mount.name, cmd_mount.synopsis);
 		goto out;
 	}
+	o.takeover = true;
 	r = mount_volume(pos[0], pos[1], &o, false);
 out:
 	mount_opts_free(&o);

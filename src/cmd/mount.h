@@ -13,11 +13,12 @@
 int mount_volume(const char *url, const char *dir, const struct mount_opts *o, bool verbose);
 
 /*
- * The life of one mount in this process: opens every layer, mounts, calls ready(arg), serves until
- * unmounted or told to stop, flushes, closes. On failure before ready: an exit status and err.
+ * The life of one mount in this process: opens every layer, mounts or goes on with a mount, says so
+ * (worker_ready), serves until unmounted or told to stop, flushes, closes. When another process
+ * goes on with the mount it does not return. On failure before ready: an exit status and err.
  */
-typedef void (*serve_ready_fn)(void *arg);
-int serve_mount(const char *url, const char *dir, const struct mount_opts *o, serve_ready_fn ready,
-		void *arg, char err[256]);
+struct worker;
+int serve_mount(const char *url, const char *dir, const struct mount_opts *o, struct worker *w,
+		char err[256]);
 
 #endif

@@ -28,7 +28,7 @@ static void unescape(char *s)
 /* proc(5): id parent dev root POINT OPTIONS [tags...] - TYPE SOURCE SUPEROPTIONS */
 static bool parse_line(char *line, struct mounted *ret)
 {
-	char *field[6], *save = NULL, *sep;
+	char *field[6], *save = NULL, *sep, *uid;
 	int i;
 
 	sep = strstr(line, " - ");
@@ -43,8 +43,12 @@ static bool parse_line(char *line, struct mounted *ret)
 	unescape(field[4]);
 	snprintf(ret->point, sizeof(ret->point), "%s", field[4]);
 	ret->ro = !strncmp(field[5], "ro", 2);
+	if (sscanf(field[2], "%*u:%u", &ret->dev_minor) != 1)
+		return false;
 	if (sscanf(sep + 3, "%31s %255s", ret->type, ret->source) != 2)
 		return false;
+	uid = strstr(sep + 3, "user_id=");
+	ret->uid = uid ? (unsigned)strtoul(uid + 8, NULL, 10) : 0;
 	unescape(ret->source);
 	return true;
 }

@@ -13,6 +13,8 @@ struct mounted {
 	char source[256];
 	char point[4096];
 	bool ro;
+	unsigned dev_minor; /* of its device; those of file systems without disk have major 0 */
+	unsigned uid;	    /* of the user who mounted, as FUSE mounts say */
 };
 
 /*

@@ -32,6 +32,12 @@ const struct cfs_opt mount_table[] = {
 	 .min = 1000,
 	 .max = 3600000,
 	 .help = "give up when the mount does not answer by then"},
+	{.name = "supervise",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(supervise),
+	 .def = "true",
+	 .help = "keep a small process that starts the mount's again when it dies, and lets it be "
+		 "upgraded while it is in use"},
 	{.name = "credentials",
 	 .kind = CFS_OPT_STRING,
 	 OPT(credentials),

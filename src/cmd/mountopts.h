@@ -11,6 +11,8 @@
 struct mount_opts {
 	/* how */
 	bool foreground, fake, debug;
+	bool supervise;
+	bool takeover; /* of a running mount; not an option: what the command is for */
 	uint64_t mount_timeout_ms;
 	char *credentials, *config;
 	char *log_level;

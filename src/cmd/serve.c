@@ -24,6 +24,7 @@
 #include "cmd/mountconfig.h"
 #include "cmd/peers.h"
 #include "cmd/volume.h"
+#include "cmd/worker.h"
 
 /* Of the object store, for what is neither an upload nor a download: compaction, clean-up. */
 #define SPARE_CONNECTIONS 8
@@ -46,6 +47,8 @@ struct serve {
 	struct cfs_vfs *vfs;
 	struct metrics *metrics;
 	struct control_server control;
+	struct worker *worker;
+	struct cfs_vfs_restored restored;
 	_Atomic(struct cfs_fuse *) fuse;
 	_Atomic bool lost;
 };
@@ -286,6 +289,22 @@ static uint64_t request_memory(const struct mount_opts *o)
 	return CFS_MIN((uint64_t)threads * request_size(o), budget_of(o) / 8);
 }
 
+/* Every inode number that the kernel has depends on it. */
+static int same_root(struct serve *s, cfs_ino_t root, char err[256])
+{
+	struct cfs_keep_header *h;
+
+	if (!s->worker->keep)
+		return 0;
+	h = cfs_keep_header(s->worker->keep);
+	if (!worker_resumes(s->worker))
+		h->root = root;
+	if (h->root == root)
+		return 0;
+	snprintf(err, 256, "the running mount has another subdir: unmount it to change that");
+	return -EBUSY;
+}
+
 static int open_layers(struct serve *s, char err[256])
 {
 	const struct mount_opts *o = s->o;
@@ -332,6 +351,7 @@ static int open_layers(struct serve *s, char err[256])
 		.entry_timeout_ms = o->entry_cache_ms,
 		.dir_entry_timeout_ms = o->dir_entry_cache_ms,
 		.io_timeout_ms = o->io_timeout_ms,
+		.keep = s->worker->keep,
 		.uid = getuid(),
 		.gid = getgid(),
 		.control = control_serve,
@@ -363,6 +383,8 @@ static int open_layers(struct serve *s, char err[256])
 	}
 	if (r == 0 && o->subdir)
 		r = find_subdir(s, &vfs.root, err);
+	if (r == 0)
+		r = same_root(s, vfs.root ? vfs.root : CFS_ROOT_INO, err);
 	if (r == 0) {
 		vfs.data = s->data;
 		r = cfs_vfs_create(&vfs, &s->vfs);
@@ -372,6 +394,7 @@ static int open_layers(struct serve *s, char err[256])
 		.store = s->store,
 		.data = s->data,
 		.vfs = s->vfs,
+		.worker = s->worker,
 		.peers = s->peers,
 		.root = vfs.root,
 		.volume = s->setting->name,
@@ -388,9 +411,15 @@ static int open_layers(struct serve *s, char err[256])
 
 static int start_session(struct serve *s, char err[256])
 {
+	struct cfs_keep *keep = s->worker->keep;
 	struct cfs_meta_hooks hooks = cfs_vfs_hooks(s->vfs);
-	int r = cfs_meta_start(s->meta, &hooks);
+	int r;
 
+	if (worker_resumes(s->worker))
+		cfs_meta_resume(s->meta, atomic_load(&cfs_keep_header(keep)->sid));
+	r = cfs_meta_start(s->meta, &hooks);
+	if (r == 0 && keep)
+		atomic_store(&cfs_keep_header(keep)->sid, cfs_meta_sid(s->meta));
 	if (r < 0)
 		snprintf(err, 256, "cannot start a session on volume %s: %s", s->setting->name,
 			 strerror(-r));
@@ -423,6 +452,10 @@ static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret,
 	char source[300], kernel_opts[512];
 	struct cfs_fuse_conf conf = {
 		.vfs = s->vfs,
+		.keep = s->worker->keep,
+		.device = s->worker->device,
+		.wrong = s->restored.lost_inos,
+		.n_wrong = s->restored.n_lost_inos,
 		.mount_point = dir,
 		.source = source,
 		.kernel_opts = kernel_opts,
@@ -488,10 +521,69 @@ static int close_layers(struct serve *s, bool session)
 	return first;
 }
 
-int serve_mount(const char *url, const char *dir, const struct mount_opts *o, serve_ready_fn ready,
-		void *arg, char err[256])
+/* The open files of the process before this one. */
+static int restore(struct serve *s, char err[256])
 {
-	struct serve s = {.o = o, .dir = dir};
+	struct cfs_vfs_restored *ret = &s->restored;
+	int r = cfs_vfs_restore(s->vfs, ret);
+
+	if (r < 0)
+		snprintf(err, 256, "the open files cannot be restored: %s", strerror(-r));
+	else
+		cfs_info("going on with the mount: volume=%s dir=%s sid=%llu handles=%llu",
+			 s->setting->name, s->dir, (unsigned long long)cfs_meta_sid(s->meta),
+			 (unsigned long long)ret->handles);
+	if (r == 0 && ret->gone)
+		cfs_warn("open files that are no longer there: handles=%llu",
+			 (unsigned long long)ret->gone);
+	if (r == 0 && ret->lost)
+		cfs_warn("data that was written and not yet stored is lost, fsync and close will "
+			 "say so: handles=%llu",
+			 (unsigned long long)ret->lost);
+	return r;
+}
+
+/*
+ * Another process goes on: what a crash would lose is stored, the rest is for the system to take
+ * back, as that is fastest and requests wait.
+ */
+__attribute__((noreturn)) static void leave_mount(struct serve *s)
+{
+	int r;
+
+	if (cfs_vfs_store(s->vfs) < 0 || cfs_data_drain(s->data) < 0)
+		cfs_err("data could not be stored, fsync and close will say so: dir=%s", s->dir);
+	peers_leave(s->peers);
+	r = cfs_meta_leave(s->meta);
+	if (r < 0)
+		cfs_warn("usage could not be written: error=%s", cfs_errname(r));
+	cfs_info("left the mount to another process: dir=%s", s->dir);
+	cfs_log_flush();
+	_exit(CMD_OK);
+}
+
+static int serve(struct serve *s, struct cfs_fuse *fuse)
+{
+	int sig;
+
+	atomic_store(&s->fuse, fuse);
+	cfs_info("mounted: volume=%s dir=%s sid=%llu", s->setting->name, s->dir,
+		 (unsigned long long)cfs_meta_sid(s->meta));
+	sig = cfs_fuse_loop(fuse);
+	worker_unwatch(s->worker);
+	if (atomic_load(&s->worker->leaving))
+		leave_mount(s);
+	cfs_info("unmounting: volume=%s dir=%s signal=%d", s->setting->name, s->dir,
+		 sig > 0 ? sig : 0);
+	atomic_store(&s->fuse, NULL);
+	cfs_fuse_unmount(fuse);
+	return sig;
+}
+
+int serve_mount(const char *url, const char *dir, const struct mount_opts *o, struct worker *w,
+		char err[256])
+{
+	struct serve s = {.o = o, .dir = dir, .worker = w};
 	struct cfs_fuse *fuse = NULL;
 	bool session = false;
 	int r, sig = 0;
@@ -500,6 +592,8 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, se
 	mallopt(M_ARENA_MAX, 2);
 	r = open_backends(&s, url, dir, err);
 	if (r == 0)
+		r = worker_checked(w, s.setting->uuid, o->ro, err);
+	if (r == 0)
 		r = open_layers(&s, err);
 	if (r == 0) {
 		r = start_session(&s, err);
@@ -507,18 +601,20 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, se
 	}
 	if (r == 0 && o->metrics)
 		r = start_metrics(&s, err);
+	if (r == 0 && worker_resumes(w))
+		r = restore(&s, err);
 	if (r == 0)
 		r = mount_kernel(&s, dir, &fuse, err);
 	if (r == 0) {
-		atomic_store(&s.fuse, fuse);
-		cfs_info("mounted: volume=%s dir=%s sid=%llu", s.setting->name, dir,
-			 (unsigned long long)cfs_meta_sid(s.meta));
-		ready(arg);
-		sig = cfs_fuse_loop(fuse);
-		cfs_info("unmounting: volume=%s dir=%s signal=%d", s.setting->name, dir,
-			 sig > 0 ? sig : 0);
-		atomic_store(&s.fuse, NULL);
-		cfs_fuse_unmount(fuse);
+		r = worker_ready(w, s.vfs, fuse, err);
+		if (r == 0)
+			sig = serve(&s, fuse);
+	}
+	/* The mount, its session and its open files are for the next one to try. */
+	if (r < 0 && worker_resumes(w)) {
+		worker_failed(w, CMD_MOUNT_FAILED, err);
+		cfs_log_flush();
+		_exit(CMD_MOUNT_FAILED);
 	}
 	metrics_stop(s.metrics);
 	if (close_layers(&s, session) < 0)

@@ -144,6 +144,8 @@ struct cfs_file {
 	size_t n_chunks, cap_chunks;
 	struct cfs_wslice_list slices; /* not committed, in order of creation */
 	unsigned n_pending;
+	_Atomic uint32_t *mark; /* says so to others, cfs_file_set_mark(); may be NULL */
+	bool lost;		/* bytes that were taken: the mark stays */
 	uint64_t seq;
 
 	uint32_t late_seq; /* blocks that were not stored in time, and are kept */

@@ -153,3 +153,19 @@ bool cfs_file_dirty(struct cfs_file *f)
 	pthread_mutex_unlock(&f->lock);
 	return dirty;
 }
+
+void cfs_file_set_mark(struct cfs_file *f, _Atomic uint32_t *mark)
+{
+	pthread_mutex_lock(&f->lock);
+	f->mark = mark;
+	atomic_store(mark, f->n_pending || f->lost);
+	pthread_mutex_unlock(&f->lock);
+}
+
+void cfs_file_drop_mark(struct cfs_file *f, _Atomic uint32_t *mark)
+{
+	pthread_mutex_lock(&f->lock);
+	if (f->mark == mark)
+		f->mark = NULL;
+	pthread_mutex_unlock(&f->lock);
+}

@@ -72,7 +72,8 @@ struct cfs_wslice *cfs_wslice_new(struct cfs_chunk *c, uint32_t pos)
 	TAILQ_INSERT_TAIL(&c->pending, s, in_chunk);
 	TAILQ_INSERT_TAIL(&f->slices, s, in_file);
 	c->n_open++;
-	f->n_pending++;
+	if (f->n_pending++ == 0 && f->mark)
+		atomic_store(f->mark, 1);
 	cfs_file_ref(f);
 	atomic_fetch_add(&f->data->n_slices, 1);
 	return s;
@@ -418,7 +419,8 @@ static void slice_free(struct cfs_wslice *s)
 		cfs_page_unref(s->pages[k]);
 	TAILQ_REMOVE(&s->chunk->pending, s, in_chunk);
 	TAILQ_REMOVE(&f->slices, s, in_file);
-	f->n_pending--;
+	if (--f->n_pending == 0 && f->mark && !f->lost)
+		atomic_store(f->mark, 0);
 	atomic_fetch_sub(&f->data->n_slices, 1);
 	atomic_fetch_sub(&f->data->dirty_bytes, s->len);
 	free(s->pages);
@@ -513,6 +515,7 @@ static void drop_slice(struct cfs_wslice *s, int err)
 
 	if (unsure(err))
 		cfs_chunk_drop(c);
+	f->lost = true;
 	slice_free(s);
 	record_error(f, err);
 	cfs_file_compute_length(f);

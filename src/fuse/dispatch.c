@@ -29,12 +29,30 @@ void call_begin(struct call *c, fuse_req_t req, const char *op)
 	c->fuse = fuse_req_userdata(req);
 	c->vfs = c->fuse->vfs;
 	c->umask = c->fuse->conf.umask >= 0 ? (mode_t)c->fuse->conf.umask : who->umask;
+	c->noted = NULL;
 	c->op = op;
 	c->timed = true;
 	c->logged = cfs_vfs_logging(c->vfs);
 	c->start_ns = cfs_now_ns();
 	c->ctx = cfs_vfs_ctx(c->vfs, who->uid, who->gid, who->pid);
 	c->ctx.interrupted = interrupted;
+}
+
+void call_begin_once(struct call *c, fuse_req_t req, const char *op)
+{
+	uint64_t unique;
+	bool resent;
+
+	call_begin(c, req, op);
+	unique = device_unique(&resent);
+	c->noted = cfs_keep_begin(c->fuse->conf.keep, unique, resent, &c->ctx.again);
+	c->ctx.noted = c->noted;
+}
+
+void call_drop(struct call *c)
+{
+	fuse_reply_none(c->req);
+	cfs_keep_end(c->noted);
 }
 
 void call_set_args(struct call *c, const char *fmt, ...)
@@ -56,6 +74,7 @@ void call_end(struct call *c, int r)
 	};
 	uint64_t now_ns = cfs_now_ns();
 
+	cfs_keep_end(c->noted);
 	if (c->timed)
 		cfs_vfs_ended(c->vfs, &req, r, now_ns);
 	if (c->logged)
@@ -70,10 +89,8 @@ static void want(struct fuse_conn_info *conn, unsigned cap, bool on)
 		conn->want &= ~cap;
 }
 
-void op_init(void *userdata, struct fuse_conn_info *conn)
+static void negotiate(struct cfs_fuse *f, struct fuse_conn_info *conn)
 {
-	struct cfs_fuse *f = userdata;
-
 	conn->max_write = f->conf.max_io;
 	conn->max_read = f->conf.max_io; /* must repeat the mount option */
 	conn->time_gran = 1;
@@ -104,6 +121,32 @@ void op_init(void *userdata, struct fuse_conn_info *conn)
 	/* Requests arrive in memory and replies leave from pinned pages: pipes would add copies. */
 	want(conn, FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE, false);
 	want(conn, FUSE_CAP_WRITEBACK_CACHE, f->conf.writeback_cache);
+}
+
+/* What the kernel was told once cannot be changed by another process. */
+void op_init(void *userdata, struct fuse_conn_info *conn)
+{
+	struct cfs_fuse *f = userdata;
+	struct cfs_keep_header *h = f->conf.keep ? cfs_keep_header(f->conf.keep) : NULL;
+
+	if (!h || f->conf.device < 0)
+		negotiate(f, conn);
+	if (!h)
+		return;
+	if (f->conf.device < 0) {
+		h->want = conn->want;
+		h->max_write = conn->max_write;
+		h->max_read = conn->max_read;
+		h->max_background = conn->max_background;
+		h->congestion_threshold = conn->congestion_threshold;
+		return;
+	}
+	conn->want = h->want;
+	conn->max_write = h->max_write;
+	conn->max_read = h->max_read;
+	conn->max_background = h->max_background;
+	conn->congestion_threshold = h->congestion_threshold;
+	conn->time_gran = 1;
 }
 
 const struct fuse_lowlevel_ops fuse_ops = {

@@ -22,7 +22,8 @@ struct cfs_fuse {
 	sigset_t old_mask;
 	pthread_t loop_thread;
 	_Atomic int signo;
-	_Atomic bool looping, stopping;
+	_Atomic bool looping, stopping, handing_over;
+	_Atomic bool muted; /* answers do not go to the kernel: it has them */
 
 	pthread_mutex_t lock; /* protects n_waiters; a leaf */
 	pthread_cond_t idle;  /* n_waiters is 0 */
@@ -38,6 +39,7 @@ struct call {
 	struct cfs_vfs *vfs;
 	fuse_req_t req;
 	mode_t umask;
+	struct cfs_keep_request *noted;
 	const char *op;
 	cfs_ino_t ino;
 	uint64_t start_ns;
@@ -47,6 +49,8 @@ struct call {
 };
 
 void call_begin(struct call *c, fuse_req_t req, const char *op);
+/* The same for what must not be done twice; noted until it is answered. */
+void call_begin_once(struct call *c, fuse_req_t req, const char *op);
 __attribute__((format(printf, 2, 3))) void call_set_args(struct call *c, const char *fmt, ...);
 #define call_args(c, fmt, inode, ...)                                                              \
 	do {                                                                                       \
@@ -69,6 +73,18 @@ void reply_create(struct call *c, int r, const struct cfs_vfs_entry *e,
 void reply_segs(struct call *c, int r, struct cfs_segs *s);
 void fill_entry(struct fuse_entry_param *ret, const struct cfs_vfs_entry *e);
 mode_t type_mode(uint8_t type);
+
+/* The request will be sent to another process: no answer. */
+void call_drop(struct call *c);
+
+/* device.c */
+/* From here on requests go through us. */
+int device_attach(struct cfs_fuse *f);
+/* Of the request that this thread has taken last. */
+uint64_t device_unique(bool *ret_resent);
+/* Makes the session what it was in the process before this one. */
+int device_resume(struct cfs_fuse *f, char err[256]);
+void device_ask_again(struct cfs_fuse *f);
 
 /* dispatch.c */
 extern const struct fuse_lowlevel_ops fuse_ops;

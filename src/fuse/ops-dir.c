@@ -21,7 +21,7 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	uint64_t fh;
 	int r;
 
-	call_begin(&c, req, "opendir");
+	call_begin_once(&c, req, "opendir");
 	call_args(&c, "%" PRIu64, ino);
 	r = cfs_vfs_opendir(c.vfs, &c.ctx, ino, &fh);
 	if (r < 0) {

@@ -15,7 +15,7 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	struct call c;
 	int r;
 
-	call_begin(&c, req, "open");
+	call_begin_once(&c, req, "open");
 	call_args(&c, "%" PRIu64 ",%#x", ino, (unsigned)fi->flags);
 	r = cfs_vfs_open(c.vfs, &c.ctx, ino, fi->flags, &o);
 	reply_open(&c, r, &o, fi);
@@ -30,7 +30,7 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 	struct call c;
 	int r;
 
-	call_begin(&c, req, "create");
+	call_begin_once(&c, req, "create");
 	call_args(&c, "%" PRIu64 ",%s,%#o,%#x", parent, name, mode, (unsigned)fi->flags);
 	in = make_request(&c, parent, name, (mode & 07777) | S_IFREG);
 	r = cfs_vfs_create_file(c.vfs, &c.ctx, &in, fi->flags, &e, &o);
@@ -63,7 +63,10 @@ void op_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *src, off_t
 	bool append;
 	int r;
 
-	call_begin(&c, req, "write");
+	if (fi->flags & O_APPEND)
+		call_begin_once(&c, req, "write");
+	else
+		call_begin(&c, req, "write");
 	call_args(&c, "%" PRIu64 ",%zu,%lld,%#" PRIx64, ino, size, (long long)off, fi->fh);
 	for (i = src->idx; i < src->count && n < WRITE_IOV; i++, n++) {
 		if (src->buf[i].flags & FUSE_BUF_IS_FD)

@@ -45,8 +45,13 @@ static void *run_waiter(void *arg)
 {
 	struct waiter *w = arg;
 	struct cfs_fuse *f = w->call.fuse;
+	int r = set_lock(w, true);
 
-	reply_status(&w->call, set_lock(w, true));
+	/* Given up for a process that will be sent the same request. */
+	if (r == -EINTR && atomic_load(&f->handing_over) && !fuse_req_interrupted(w->call.req))
+		call_drop(&w->call);
+	else
+		reply_status(&w->call, r);
 	free(w);
 	waiter_done(f);
 	return NULL;

@@ -157,7 +157,7 @@ void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, 
 	struct cfs_mknod in;
 	struct call c;
 
-	call_begin(&c, req, "mknod");
+	call_begin_once(&c, req, "mknod");
 	call_args(&c, "%" PRIu64 ",%s,%#o,%#x", parent, name, mode, (unsigned)rdev);
 	in = make_request(&c, parent, name, mode);
 	in.rdev = (uint32_t)rdev;
@@ -169,7 +169,7 @@ void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 	struct cfs_mknod in;
 	struct call c;
 
-	call_begin(&c, req, "mkdir");
+	call_begin_once(&c, req, "mkdir");
 	call_args(&c, "%" PRIu64 ",%s,%#o", parent, name, mode);
 	in = make_request(&c, parent, name, (mode & 07777) | S_IFDIR);
 	make(&c, &in);
@@ -180,7 +180,7 @@ void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const cha
 	struct cfs_mknod in;
 	struct call c;
 
-	call_begin(&c, req, "symlink");
+	call_begin_once(&c, req, "symlink");
 	call_args(&c, "%" PRIu64 ",%s,%s", parent, name, target);
 	in = make_request(&c, parent, name, S_IFLNK | 0777);
 	in.umask = 0;
@@ -193,7 +193,7 @@ void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	struct call c;
 
-	call_begin(&c, req, "unlink");
+	call_begin_once(&c, req, "unlink");
 	call_args(&c, "%" PRIu64 ",%s", parent, name);
 	reply_status(&c, cfs_vfs_unlink(c.vfs, &c.ctx, parent, name, strlen(name)));
 }
@@ -202,7 +202,7 @@ void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	struct call c;
 
-	call_begin(&c, req, "rmdir");
+	call_begin_once(&c, req, "rmdir");
 	call_args(&c, "%" PRIu64 ",%s", parent, name);
 	reply_status(&c, cfs_vfs_rmdir(c.vfs, &c.ctx, parent, name, strlen(name)));
 }
@@ -222,7 +222,7 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
 	struct call c;
 	int r;
 
-	call_begin(&c, req, "rename");
+	call_begin_once(&c, req, "rename");
 	call_args(&c, "%" PRIu64 ",%s,%" PRIu64 ",%s,%u", parent, name, new_parent, new_name,
 		  flags);
 	/* RENAME_WHITEOUT has no meaning in the format. */
@@ -239,7 +239,7 @@ void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name
 	struct call c;
 	int r;
 
-	call_begin(&c, req, "link");
+	call_begin_once(&c, req, "link");
 	call_args(&c, "%" PRIu64 ",%" PRIu64 ",%s", ino, parent, name);
 	r = cfs_vfs_link(c.vfs, &c.ctx, ino, parent, name, strlen(name), &e);
 	reply_entry(&c, r, &e);

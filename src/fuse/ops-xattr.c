@@ -64,7 +64,7 @@ void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *v
 {
 	struct call c;
 
-	call_begin(&c, req, "setxattr");
+	call_begin_once(&c, req, "setxattr");
 	call_args(&c, "%" PRIu64 ",%s,%zu,%#x", ino, name, size, (unsigned)flags);
 	reply_status(&c, cfs_vfs_setxattr(c.vfs, &c.ctx, ino, name, value, size, flags));
 }
@@ -73,7 +73,7 @@ void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 {
 	struct call c;
 
-	call_begin(&c, req, "removexattr");
+	call_begin_once(&c, req, "removexattr");
 	call_args(&c, "%" PRIu64 ",%s", ino, name);
 	reply_status(&c, cfs_vfs_removexattr(c.vfs, &c.ctx, ino, name));
 }

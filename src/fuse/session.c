@@ -9,9 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mount.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
@@ -132,6 +134,7 @@ static void free_session(struct cfs_fuse *f)
 static int mount_session(struct cfs_fuse *f, char err[256])
 {
 	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
+	char device[32];
 	int r;
 
 	last_message[0] = '\0';
@@ -150,12 +153,21 @@ static int mount_session(struct cfs_fuse *f, char err[256])
 			 last_message[0] ? last_message : "mount options refused");
 		goto out;
 	}
+	snprintf(device, sizeof(device), "/dev/fd/%d", f->conf.device);
 	errno = 0;
-	if (fuse_session_mount(f->session, f->mount_point) != 0) {
+	if (fuse_session_mount(f->session, f->conf.device >= 0 ? device : f->mount_point) != 0) {
 		r = errno ? -errno : -EIO;
 		snprintf(err, 256, "%s: %s", f->mount_point,
 			 last_message[0] ? last_message : strerror(-r));
+		goto out;
 	}
+	r = device_attach(f);
+	if (r < 0)
+		snprintf(err, 256, "%s: %s", f->mount_point, strerror(-r));
+	if (r == 0 && f->conf.device >= 0)
+		r = device_resume(f, err);
+	if (r < 0)
+		fuse_session_unmount(f->session);
 out:
 	fuse_opt_free_args(&args);
 	return r;
@@ -207,6 +219,8 @@ int cfs_fuse_mount(const struct cfs_fuse_conf *conf, struct cfs_fuse **ret, char
 		if (r < 0) {
 			if (f->signal_fd >= 0)
 				pthread_sigmask(SIG_SETMASK, &f->old_mask, NULL);
+			if (conf->device >= 0 && !f->session)
+				close(conf->device);
 			free_session(f);
 		}
 	}
@@ -254,7 +268,8 @@ static void end_loop(struct cfs_fuse *f)
 {
 	struct pollfd event = {.fd = f->event_fd, .events = POLLIN};
 
-	collect_dirty_pages(f);
+	if (!atomic_load(&f->handing_over))
+		collect_dirty_pages(f);
 	fuse_session_exit(f->session);
 	while (atomic_load(&f->looping)) {
 		pthread_kill(f->loop_thread, WAKE_SIGNAL);
@@ -271,8 +286,12 @@ static void *run_control(void *arg)
 	};
 	struct signalfd_siginfo info;
 	uint64_t count;
+	size_t i;
 
 	tune_read_ahead(f);
+	/* Here, as the kernel waits for pages that are just being read. */
+	for (i = 0; i < f->conf.n_wrong; i++)
+		fuse_lowlevel_notify_inval_inode(f->session, f->conf.wrong[i], 0, 0);
 	while (atomic_load(&f->looping)) {
 		if (poll(fds, 2, -1) < 0 && errno != EINTR)
 			break;
@@ -331,6 +350,8 @@ int cfs_fuse_loop(struct cfs_fuse *f)
 	atomic_store(&f->looping, true);
 	r = cfs_thread_start("fuse-control", run_control, f, &control);
 	if (r == 0) {
+		if (f->conf.device >= 0)
+			device_ask_again(f);
 		r = fuse_session_loop_mt(f->session, config);
 		atomic_store(&f->looping, false);
 		wake(f);
@@ -347,14 +368,66 @@ void cfs_fuse_stop(struct cfs_fuse *f)
 	wake(f);
 }
 
+void cfs_fuse_hand_over(struct cfs_fuse *f)
+{
+	atomic_store(&f->handing_over, true);
+	cfs_fuse_stop(f);
+}
+
+int cfs_fuse_device(const struct cfs_fuse *f)
+{
+	return fuse_session_fd(f->session);
+}
+
 void cfs_fuse_name_changed(struct cfs_fuse *f, cfs_ino_t parent, const char *name, size_t len)
 {
 	fuse_lowlevel_notify_inval_entry(f->session, parent, name, len);
 }
 
+/* What the kernel has ended may have been mounted again by others. */
+static bool has_ended(int device)
+{
+	struct pollfd p = {.fd = device};
+
+	return device >= 0 && poll(&p, 1, 0) == 1 && (p.revents & POLLERR);
+}
+
+static int run_fusermount(const char *mount_point)
+{
+	pid_t pid = fork();
+	int status;
+
+	if (pid == 0) {
+		execlp("fusermount3", "fusermount3", "-u", "-q", "-z", "--", mount_point,
+		       (char *)NULL);
+		_exit(127);
+	}
+	if (pid < 0 || waitpid(pid, &status, 0) < 0)
+		return -errno;
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -EPERM;
+}
+
+int cfs_fuse_detach(const char *mount_point, int device)
+{
+	if (has_ended(device))
+		return 0;
+	if (umount2(mount_point, MNT_DETACH | UMOUNT_NOFOLLOW) == 0)
+		return 0;
+	return errno == EPERM ? run_fusermount(mount_point) : -errno;
+}
+
+/* libfuse unmounts what it has mounted itself. */
 void cfs_fuse_unmount(struct cfs_fuse *f)
 {
-	fuse_session_unmount(f->session);
+	if (f->conf.device >= 0)
+		cfs_fuse_detach(f->mount_point, f->conf.device);
+	else
+		fuse_session_unmount(f->session);
+	free_session(f);
+}
+
+void cfs_fuse_leave(struct cfs_fuse *f)
+{
 	free_session(f);
 }
 

@@ -64,31 +64,54 @@ static int check_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t in
 	return r;
 }
 
+static struct dir *dir_new(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino)
+{
+	struct dir *d = calloc(1, sizeof(*d));
+	struct cfs_vfs_dirent e;
+
+	if (!d)
+		return NULL;
+	d->ino = ino;
+	d->n_fixed = N_DOTS;
+	while (ino == v->conf.root && special_listed(v, ctx, d->n_fixed - N_DOTS, &e))
+		d->n_fixed++;
+	return d;
+}
+
+int dir_restore(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino)
+{
+	struct cfs_ctx ctx = internal_ctx(v);
+
+	h->dir = dir_new(v, &ctx, ino);
+	return h->dir ? 0 : -ENOMEM;
+}
+
 int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t *ret_fh)
 {
-	struct cfs_vfs_dirent e;
 	struct handle *h;
 	struct dir *d;
 	int r;
 
 	ino = ino_in(v, ino);
+	h = noted_fh(ctx) ? handle_find(&v->handles, noted_fh(ctx), HANDLE_DIR) : NULL;
+	if (h && h->dir->ino == ino) {
+		*ret_fh = noted_fh(ctx);
+		return 0;
+	}
 	r = check_open(v, ctx, ino);
 	if (r < 0)
 		return r;
-	d = calloc(1, sizeof(*d));
+	d = dir_new(v, ctx, ino);
 	if (!d)
 		return -ENOMEM;
-	d->ino = ino;
-	d->n_fixed = N_DOTS;
-	while (ino == v->conf.root && special_listed(v, ctx, d->n_fixed - N_DOTS, &e))
-		d->n_fixed++;
 	r = handle_alloc(&v->handles, &h, ret_fh);
 	if (r < 0) {
 		free(d);
 		return r;
 	}
 	h->dir = d;
-	handle_publish(h, HANDLE_DIR);
+	handle_publish(h, *ret_fh, ino, HANDLE_DIR);
+	note_fh(ctx, *ret_fh);
 	return 0;
 }
 

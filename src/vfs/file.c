@@ -83,13 +83,27 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 	h->vnode = n;
 	h->flags = flags;
 	atomic_store(&h->seen, cfs_file_error_mark(vnode_file(n)));
-	handle_publish(h, HANDLE_FILE);
+	handle_publish(h, ret->fh, ino, HANDLE_FILE);
+	note_fh(ctx, ret->fh);
 	ret->keep_cache = cache_opened(&v->cache, ino, attr->mtime);
 	ret->direct_io = false;
 	atomic_store(&h->atime_s, ctx->now.tv_sec);
 	if (keeps_atime(v, ino) && !(flags & O_NOATIME) && (flags & O_ACCMODE) != O_WRONLY)
 		touch_atime(v, ctx, ino, attr);
 	return 0;
+}
+
+/* The kernel was not told of the handle that the process before this one has made. */
+static bool opened_before(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			  struct cfs_vfs_open *ret)
+{
+	uint64_t fh = noted_fh(ctx);
+	struct handle *h = fh ? handle_find(&v->handles, fh, HANDLE_FILE) : NULL;
+
+	if (!h || h->vnode->node.key != ino)
+		return false;
+	*ret = (struct cfs_vfs_open){.fh = fh};
+	return true;
 }
 
 int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int flags,
@@ -101,6 +115,8 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 
 	if (ino_is_special(ino))
 		return special_open(v, ctx, ino, flags, ret);
+	if (opened_before(v, ctx, ino, ret))
+		return 0;
 	n = vnode_get(v, ino);
 	if (!n)
 		return -ENOMEM;
@@ -119,13 +135,15 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 	struct cfs_attr attr;
 	struct cfs_ctx own;
 	struct vnode *n;
-	bool existed;
+	bool existed, made;
 	int r;
 
-	r = make_node(v, ctx, req, ret);
+	r = make_node(v, ctx, req, &made, ret);
 	existed = r == -EEXIST && ret->ino && !(flags & O_EXCL);
 	if (r < 0 && !existed)
 		return r;
+	if (made && opened_before(v, ctx, ret->ino, ret_open))
+		return 0;
 	/* Another mount was faster, with a link or a pipe: the kernel looks again, and follows it.
 	 */
 	if (existed && ret->attr.type != CFS_TYPE_FILE)
@@ -180,6 +198,12 @@ int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 		return -EBADF;
 	if (!atomic_load_explicit(&h->vnode->written, memory_order_relaxed))
 		atomic_store_explicit(&h->vnode->written, true, memory_order_relaxed);
+	if (h->kept && !atomic_load_explicit(&h->kept->wrote, memory_order_relaxed))
+		atomic_store(&h->kept->wrote, 1);
+	if (append && again_appended(ctx, vnode_file(h->vnode), off, src, n_src)) {
+		*ret_off = off;
+		return 0;
+	}
 	r = cfs_file_write(vnode_file(h->vnode), ctx, off, append, src, n_src, ret_off);
 	for (i = 0; r >= 0 && i < n_src; i++)
 		atomic_fetch_add_explicit(&v->written_bytes, src[i].iov_len, memory_order_relaxed);
@@ -195,6 +219,10 @@ static int commit(struct handle *h, const struct cfs_ctx *ctx,
 	int r = fn(vnode_file(h->vnode), ctx, &seen);
 
 	atomic_store(&h->seen, seen);
+	/* What went with the process before this one. */
+	if (h->kept && atomic_load_explicit(&h->kept->lost, memory_order_relaxed) &&
+	    atomic_exchange(&h->kept->lost, 0))
+		return r < 0 ? r : -EIO;
 	return r;
 }
 

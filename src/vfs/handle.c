@@ -5,12 +5,13 @@
 
 #include "vfs-internal.h"
 
-int handles_init(struct handles *t)
+int handles_init(struct handles *t, struct cfs_keep *keep)
 {
 	t->chunks = calloc(HANDLE_CHUNKS, sizeof(*t->chunks));
 	if (!t->chunks)
 		return -ENOMEM;
 	pthread_mutex_init(&t->lock, NULL);
+	t->keep = keep;
 	return 0;
 }
 
@@ -46,8 +47,11 @@ static int grow(struct handles *t)
 		return -ENOMEM;
 	for (i = 0; i < HANDLES_PER_CHUNK; i++) {
 		atomic_init(&chunk[i].gen, 1);
+		chunk[i].kept = cfs_keep_handle(t->keep, base + i);
 		chunk[i].next_free = i + 1 < HANDLES_PER_CHUNK ? base + i + 2 : 0;
 	}
+	if (t->keep)
+		cfs_keep_used(t->keep, base + HANDLES_PER_CHUNK - 1);
 	atomic_store_explicit(&t->chunks[t->n_chunks++], chunk, memory_order_release);
 	t->free = base + 1;
 	return 0;
@@ -79,8 +83,27 @@ int handle_alloc(struct handles *t, struct handle **ret, uint64_t *ret_fh)
 	return r;
 }
 
-void handle_publish(struct handle *h, enum handle_kind kind)
+static void keep(struct cfs_keep_handle *k, const struct handle *h, uint64_t fh, cfs_ino_t ino,
+		 enum handle_kind kind)
 {
+	int i;
+
+	k->ino = ino;
+	k->flags = (uint32_t)h->flags;
+	k->kind = (uint8_t)kind;
+	atomic_store(&k->flocked, 0);
+	atomic_store(&k->plocked, 0);
+	atomic_store(&k->wrote, 0);
+	atomic_store(&k->lost, 0);
+	for (i = 0; i < CFS_KEEP_OWNERS; i++)
+		atomic_store(&k->plock_owners[i], 0);
+	atomic_store(&k->fh, fh);
+}
+
+void handle_publish(struct handle *h, uint64_t fh, cfs_ino_t ino, enum handle_kind kind)
+{
+	if (h->kept)
+		keep(h->kept, h, fh, ino, kind);
 	atomic_store_explicit(&h->kind, (uint8_t)kind, memory_order_release);
 }
 
@@ -98,13 +121,57 @@ void handle_free(struct handles *t, uint64_t fh, struct handle *h)
 {
 	uint32_t gen = (uint32_t)(fh >> 32) + 1;
 
+	gen = gen ? gen : 1;
+	if (h->kept) {
+		atomic_store(&h->kept->gen, gen);
+		atomic_store(&h->kept->fh, 0);
+	}
 	atomic_store(&h->kind, HANDLE_FREE);
-	atomic_store(&h->gen, gen ? gen : 1);
+	atomic_store(&h->gen, gen);
 	pthread_mutex_lock(&t->lock);
 	h->next_free = t->free;
 	t->free = (uint32_t)fh;
 	pthread_mutex_unlock(&t->lock);
 	atomic_fetch_sub_explicit(&t->in_use, 1, memory_order_relaxed);
+}
+
+int handles_reserve(struct handles *t)
+{
+	uint32_t n_used = atomic_load(&cfs_keep_header(t->keep)->n_used);
+	int r = 0;
+
+	while (r == 0 && t->n_chunks * HANDLES_PER_CHUNK < n_used)
+		r = grow(t);
+	t->free = 0;
+	return r;
+}
+
+struct handle *handle_claim(struct handles *t, uint64_t fh)
+{
+	struct handle *h = slot(t, (uint32_t)fh - 1);
+
+	if (!h || !(fh >> 32) || h->kept != cfs_keep_handle(t->keep, (uint32_t)fh - 1))
+		return NULL;
+	atomic_store(&h->gen, (uint32_t)(fh >> 32));
+	atomic_fetch_add_explicit(&t->in_use, 1, memory_order_relaxed);
+	return h;
+}
+
+/* A late request for a handle that is closed must not meet another one with its number. */
+void handles_free_rest(struct handles *t)
+{
+	uint32_t i = t->n_chunks * HANDLES_PER_CHUNK, gen;
+	struct handle *h;
+
+	while (i-- > 0) {
+		h = slot(t, i);
+		if (atomic_load(&h->kind) != HANDLE_FREE)
+			continue;
+		gen = atomic_load(&h->kept->gen);
+		atomic_store(&h->gen, gen ? gen : 1);
+		h->next_free = t->free;
+		t->free = i + 1;
+	}
 }
 
 uint64_t handle_next(struct handles *t, uint32_t *pos, enum handle_kind *ret_kind)

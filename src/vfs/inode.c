@@ -81,6 +81,7 @@ void vnode_put(struct vnode *n)
 {
 	struct cfs_vfs *v = n->vfs;
 	cfs_ino_t ino = n->node.key;
+	struct cfs_keep_inode *mark;
 	struct cfs_file *file;
 	struct cfs_ctx ctx;
 	bool sustained;
@@ -94,6 +95,10 @@ void vnode_put(struct vnode *n)
 		cache_changed(&v->cache, 0, 0, ino, NULL);
 	cfs_table_remove(v->vnodes, &n->node);
 	file = vnode_file(n);
+	mark = atomic_load(&n->mark);
+	if (file && mark)
+		cfs_file_drop_mark(file, &mark->dirty);
+	cfs_keep_unmark(v->conf.keep, mark);
 	if (file)
 		cfs_file_put(file);
 	cfs_table_free_rcu(&n->node, free_vnode);
@@ -110,6 +115,7 @@ void vnode_put(struct vnode *n)
 int vnode_attach(struct vnode *n, const struct cfs_attr *attr)
 {
 	struct cfs_file *file = vnode_file(n), *none = NULL;
+	struct cfs_keep_inode *mark;
 	int r;
 
 	if (file) {
@@ -119,8 +125,14 @@ int vnode_attach(struct vnode *n, const struct cfs_attr *attr)
 	r = cfs_data_open(n->vfs->conf.data, n->node.key, attr, &file);
 	if (r < 0)
 		return r;
-	if (!atomic_compare_exchange_strong(&n->file, &none, file))
+	if (!atomic_compare_exchange_strong(&n->file, &none, file)) {
 		cfs_file_put(file);
+		return 0;
+	}
+	mark = cfs_keep_mark(n->vfs->conf.keep, n->node.key);
+	if (mark)
+		cfs_file_set_mark(file, &mark->dirty);
+	atomic_store(&n->mark, mark);
 	return 0;
 }
 

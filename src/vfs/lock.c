@@ -34,8 +34,52 @@ int cfs_vfs_flock(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 	if (type != CFS_LOCK_NONE) {
 		atomic_store(&h->flock_owner, owner);
 		atomic_store(&h->flocked, true);
+		if (h->kept) {
+			atomic_store(&h->kept->flock_owner, owner);
+			atomic_store(&h->kept->flocked, 1);
+		}
 	}
 	return cfs_meta_flock(v->conf.meta, ctx, h->vnode->node.key, owner, type, wait);
+}
+
+/* One instead of another; 0 is a free place. */
+static void keep_owner(struct cfs_keep_handle *k, uint64_t from, uint64_t to)
+{
+	int i;
+
+	if (!k)
+		return;
+	atomic_store(&k->plocked, 1);
+	for (i = 0; i < CFS_KEEP_OWNERS; i++) {
+		if (atomic_load(&k->plock_owners[i]) == from) {
+			atomic_store(&k->plock_owners[i], to);
+			return;
+		}
+	}
+}
+
+int locks_restore(struct cfs_vfs *v, struct handle *h)
+{
+	struct cfs_keep_handle *k = h->kept;
+	struct lock_owner *o;
+	uint64_t owner;
+	int i;
+
+	atomic_store(&h->flock_owner, atomic_load(&k->flock_owner));
+	atomic_store(&h->flocked, atomic_load(&k->flocked));
+	if (atomic_load(&k->plocked))
+		atomic_store(&h->vnode->plocked, true);
+	for (i = 0; i < CFS_KEEP_OWNERS; i++) {
+		owner = atomic_load(&k->plock_owners[i]);
+		if (!owner)
+			continue;
+		o = malloc(sizeof(*o));
+		if (!o)
+			return -ENOMEM;
+		*o = (struct lock_owner){h->lock_owners, owner};
+		h->lock_owners = o;
+	}
+	return 0;
 }
 
 static int note_owner(struct cfs_vfs *v, struct handle *h, uint64_t owner)
@@ -51,6 +95,7 @@ static int note_owner(struct cfs_vfs *v, struct handle *h, uint64_t owner)
 		if (o) {
 			*o = (struct lock_owner){h->lock_owners, owner};
 			h->lock_owners = o;
+			keep_owner(h->kept, 0, owner);
 		} else {
 			r = -ENOLCK;
 		}
@@ -67,8 +112,10 @@ static void forget_owner(struct cfs_vfs *v, struct handle *h, uint64_t owner)
 	for (p = &h->lock_owners; *p && (*p)->owner != owner; p = &(*p)->next)
 		;
 	o = *p;
-	if (o)
+	if (o) {
 		*p = o->next;
+		keep_owner(h->kept, owner, 0);
+	}
 	pthread_mutex_unlock(&v->lock_owners_lock);
 	free(o);
 }

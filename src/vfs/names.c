@@ -342,7 +342,7 @@ int cfs_vfs_access(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, 
 /* ---- changes of the tree ---- */
 
 int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
-	      struct cfs_vfs_entry *ret)
+	      bool *ret_before, struct cfs_vfs_entry *ret)
 {
 	uint64_t seq = cache_seq(&v->cache), now_ms = cache_now(v);
 	struct cfs_attr dir = {.nlink = 0};
@@ -354,10 +354,12 @@ int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mkn
 		return r;
 	in.parent = ino_in(v, req->parent);
 	in.ret_parent = &dir;
+	in.note_ino = ctx->noted ? &ctx->noted->ino : NULL;
 	*ret = (struct cfs_vfs_entry){0};
 	if (name_is_reserved(v, in.parent, req->name, req->name_len))
 		return -EEXIST;
-	r = cfs_meta_mknod(v->conf.meta, ctx, &in, &e);
+	*ret_before = again_made(v, ctx, in.parent, in.name, in.name_len, noted_ino(ctx), &e);
+	r = *ret_before ? 0 : cfs_meta_mknod(v->conf.meta, ctx, &in, &e);
 	if (r < 0 && r != -EEXIST)
 		return r;
 	*ret = (struct cfs_vfs_entry){
@@ -378,7 +380,9 @@ int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mkn
 int cfs_vfs_mknod(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 		  struct cfs_vfs_entry *ret)
 {
-	return make_node(v, ctx, req, ret);
+	bool before;
+
+	return make_node(v, ctx, req, &before, ret);
 }
 
 int cfs_vfs_link(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
@@ -393,6 +397,7 @@ int cfs_vfs_link(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cf
 	if (ino_is_special(ino) || name_is_reserved(v, parent, name, len))
 		return -EPERM;
 	r = cfs_meta_link(v->conf.meta, ctx, ino, parent, name, len, &ret->attr);
+	r = again_linked(v, ctx, r, ino, parent, name, len, &ret->attr);
 	if (r < 0)
 		return r;
 	ret->ino = ino;
@@ -439,7 +444,7 @@ static int remove_name(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t p
 	parent = ino_in(v, parent);
 	if (name_is_reserved(v, parent, name, len))
 		return -EPERM;
-	r = fn(v->conf.meta, ctx, parent, name, len, flags, &what);
+	r = again_removed(ctx, fn(v->conf.meta, ctx, parent, name, len, flags, &what));
 	if (r == 0) {
 		directory_changed(v, parent, seq, now_ms, &what.parent);
 		removed(v, ctx, &what);
@@ -479,6 +484,7 @@ int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cf
 {
 	struct cfs_rename in = *req;
 	struct cfs_renamed res = {.victim.fate = CFS_FATE_NONE};
+	bool done = false;
 	int r;
 
 	if (check_name(req->src_name, req->src_len) < 0 ||
@@ -489,7 +495,10 @@ int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cf
 	if (name_is_reserved(v, in.src_parent, in.src_name, in.src_len) ||
 	    name_is_reserved(v, in.dst_parent, in.dst_name, in.dst_len))
 		return -EPERM;
-	r = cfs_meta_rename(v->conf.meta, ctx, &in, &res);
+	r = again_exchange(v, ctx, &in, &done);
+	if (r < 0 || done)
+		return r;
+	r = again_renamed(v, ctx, cfs_meta_rename(v->conf.meta, ctx, &in, &res), &in);
 	if (r == 0) {
 		directory_changed(v, in.src_parent, 0, 0, NULL);
 		directory_changed(v, in.dst_parent, 0, 0, NULL);

@@ -190,6 +190,29 @@ static int check_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t in
 	return (flags & O_ACCMODE) == O_RDONLY && (attr.mode & 04) ? 0 : -EACCES;
 }
 
+static int new_open(struct cfs_vfs *v, cfs_ino_t ino, struct special_open **ret)
+{
+	struct special_open *s = calloc(1, sizeof(*s));
+	int r;
+
+	if (!s)
+		return -ENOMEM;
+	s->kind = (enum special_kind)(ino - CFS_SPECIAL_INO);
+	pthread_mutex_init(&s->lock, NULL);
+	r = fill(v, s);
+	if (r < 0) {
+		free_open(v, s);
+		return r;
+	}
+	*ret = s;
+	return 0;
+}
+
+int special_restore(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino)
+{
+	return new_open(v, ino, &h->special);
+}
+
 int special_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int flags,
 		 struct cfs_vfs_open *ret)
 {
@@ -199,21 +222,17 @@ int special_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 
 	if (r < 0)
 		return r;
-	s = calloc(1, sizeof(*s));
-	if (!s)
-		return -ENOMEM;
-	s->kind = (enum special_kind)(ino - CFS_SPECIAL_INO);
-	pthread_mutex_init(&s->lock, NULL);
+	r = new_open(v, ino, &s);
+	if (r < 0)
+		return r;
 	*ret = (struct cfs_vfs_open){.direct_io = true};
-	r = fill(v, s);
-	if (r == 0)
-		r = handle_alloc(&v->handles, &h, &ret->fh);
+	r = handle_alloc(&v->handles, &h, &ret->fh);
 	if (r < 0) {
 		free_open(v, s);
 		return r;
 	}
 	h->special = s;
-	handle_publish(h, HANDLE_SPECIAL);
+	handle_publish(h, ret->fh, ino, HANDLE_SPECIAL);
 	return 0;
 }
 

@@ -65,6 +65,9 @@ static const struct metric {
 	M("written_bytes_total", vfs.written_bytes, "Data of files written through the mount"),
 	M("open_handles", vfs.handles, "Open files and directories"),
 	M("open_inodes", vfs.open_inodes, "Inodes with open handles"),
+	M("worker_restarts_total", vfs.restarts,
+	  "Processes of the mount started after one had died"),
+	M("takeovers_total", vfs.takeovers, "Processes of the mount that took it over alive"),
 	M("attr_cache_hits_total", vfs.attr_hits, "Attributes answered from memory"),
 	M("attr_cache_misses_total", vfs.attr_misses, "Attributes asked of the metadata"),
 	M("entry_cache_hits_total", vfs.entry_hits, "Names answered from memory"),
@@ -250,18 +253,25 @@ static void print_table(const struct text *t, const struct all *all)
 	}
 }
 
+static uint64_t seconds_since(int64_t then_s)
+{
+	return (uint64_t)CFS_MAX(cfs_wall_s() - then_s, 0);
+}
+
 static void print_process(const struct text *t, const struct cfs_vfs *v)
 {
+	int64_t mounted_s = v->conf.keep ? (int64_t)cfs_keep_header(v->conf.keep)->started_s
+					 : (int64_t)v->started.tv_sec;
 	unsigned long long pages, resident = 0;
-	struct timespec now = cfs_wall();
 	struct rusage use;
 	FILE *in;
 
 	describe(t, "cachefs_build_info", "Always 1, the label is the version of the program");
 	print_number(t, "cachefs_build_info", "version=\"" CFS_MODULE_VERSION "\"", 1);
 	describe(t, "cachefs_uptime_seconds", "Time since the mount began");
-	print_number(t, "cachefs_uptime_seconds", NULL,
-		     (uint64_t)CFS_MAX(now.tv_sec - v->started.tv_sec, 0));
+	print_number(t, "cachefs_uptime_seconds", NULL, seconds_since(mounted_s));
+	describe(t, "cachefs_worker_uptime_seconds", "Time since the mount's process began");
+	print_number(t, "cachefs_worker_uptime_seconds", NULL, seconds_since(v->started.tv_sec));
 	if (getrusage(RUSAGE_SELF, &use) == 0) {
 		describe(t, "cachefs_cpu_seconds_total", "Processor time of the mount's process");
 		print_seconds(t, "cachefs_cpu_seconds_total", NULL,

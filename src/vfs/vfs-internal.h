@@ -22,6 +22,7 @@ struct vnode {
 	_Atomic bool written;	/* through any handle: cached attributes are outdated at the end */
 	_Atomic bool plocked;	/* POSIX locks have been asked for */
 	_Atomic(struct cfs_file *) file;
+	struct cfs_keep_inode *_Atomic mark; /* whether the file has bytes to lose */
 };
 
 struct vnode *vnode_get(struct cfs_vfs *v, cfs_ino_t ino); /* NULL: no memory */
@@ -55,6 +56,7 @@ struct handle {
 	_Atomic uint32_t seen;	 /* errors reported, cfs_file_flush */
 	_Atomic uint64_t flock_owner;
 	struct lock_owner *lock_owners; /* under cfs_vfs.lock_owners_lock */
+	struct cfs_keep_handle *kept;	/* NULL: nobody could take over */
 	union {
 		struct vnode *vnode;
 		struct dir *dir;
@@ -71,16 +73,24 @@ struct handles {
 	uint32_t free; /* index + 1 of the first free slot */
 	_Atomic uint64_t in_use;
 	_Atomic(struct handle *) *chunks;
+	struct cfs_keep *keep;
 };
 
-int handles_init(struct handles *t);
+int handles_init(struct handles *t, struct cfs_keep *keep);
 void handles_fini(struct handles *t);
 /* The slot is invisible until handle_publish. -ENFILE when a million are open. */
 int handle_alloc(struct handles *t, struct handle **ret, uint64_t *ret_fh);
-void handle_publish(struct handle *h, enum handle_kind kind);
+void handle_publish(struct handle *h, uint64_t fh, cfs_ino_t ino, enum handle_kind kind);
 /* NULL when stale, or of another kind. */
 struct handle *handle_find(struct handles *t, uint64_t fh, enum handle_kind kind);
 void handle_free(struct handles *t, uint64_t fh, struct handle *h);
+/*
+ * Handles of another process, before any is allocated: makes place for all records that are in use,
+ * then the place of one, then what is not taken becomes free.
+ */
+int handles_reserve(struct handles *t);
+struct handle *handle_claim(struct handles *t, uint64_t fh);
+void handles_free_rest(struct handles *t);
 /* For the end of the mount: fh of the first open handle at or after slot *pos, 0 at the end. */
 uint64_t handle_next(struct handles *t, uint32_t *pos, enum handle_kind *ret_kind);
 
@@ -141,9 +151,10 @@ static inline cfs_ino_t ino_out(const struct cfs_vfs *v, cfs_ino_t ino)
 /* names.c; inode numbers inside the folder are the volume's. */
 int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct cfs_attr *ret,
 	     uint32_t *ret_ms);
-/* As cfs_vfs_mknod; -EEXIST fills *ret with what is there, ino 0 when that is not to be touched. */
+/* As cfs_vfs_mknod; *ret_before: by a process that died since. -EEXIST fills *ret with what is
+ * there, ino 0 when that is not to be touched. */
 int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
-	      struct cfs_vfs_entry *ret);
+	      bool *ret_before, struct cfs_vfs_entry *ret);
 uint32_t entry_timeout(const struct cfs_vfs *v, const struct cfs_attr *attr);
 /* A change of the inode by this mount, with the attributes it led to; seq from before the change.
  */
@@ -193,11 +204,54 @@ int special_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h
 		  const struct iovec *src, int n_src);
 void special_release(struct cfs_vfs *v, struct handle *h);
 
+int special_restore(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino);
+
+/* again.c: requests that a process may have carried out before it died */
+static inline void note_ino(const struct cfs_ctx *ctx, cfs_ino_t ino)
+{
+	if (ctx->noted)
+		atomic_store(&ctx->noted->ino, ino);
+}
+static inline void note_fh(const struct cfs_ctx *ctx, uint64_t fh)
+{
+	if (ctx->noted)
+		atomic_store(&ctx->noted->fh, fh);
+}
+/* The inode, or handle, of the first time; 0: it did not come so far, or this is the first. */
+static inline cfs_ino_t noted_ino(const struct cfs_ctx *ctx)
+{
+	return ctx->again && ctx->noted ? atomic_load(&ctx->noted->ino) : 0;
+}
+static inline uint64_t noted_fh(const struct cfs_ctx *ctx)
+{
+	return ctx->again && ctx->noted ? atomic_load(&ctx->noted->fh) : 0;
+}
+/* True: it was made, and *ret is it. */
+bool again_made(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
+		size_t len, cfs_ino_t ino, struct cfs_entry *ret);
+/* These take the result of doing it and return that of the first time, if that can be seen. */
+int again_linked(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
+		 cfs_ino_t parent, const char *name, size_t len, struct cfs_attr *ret);
+int again_removed(const struct cfs_ctx *ctx, int r);
+int again_renamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r,
+		  const struct cfs_rename *req);
+int again_set_xattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
+		    const char *name, const void *value, size_t size);
+int again_removed_xattr(const struct cfs_ctx *ctx, int r);
+/* An exchange that would take itself back; *ret_done: it must not be done. */
+int again_exchange(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req,
+		   bool *ret_done);
+/* True: the bytes are in the file already, at off. */
+bool again_appended(const struct cfs_ctx *ctx, struct cfs_file *f, uint64_t off,
+		    const struct iovec *src, int n_src);
+
 /* lock.c: a process has closed a descriptor; the last one is closed */
 void locks_flush(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h, uint64_t owner);
 void locks_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h);
+int locks_restore(struct cfs_vfs *v, struct handle *h);
 
 /* dir.c */
 void dir_free(struct dir *d);
+int dir_restore(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino);
 
 #endif

@@ -31,7 +31,7 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 	r = cache_init(&v->cache, v->conf.attr_timeout_ms);
 	if (r < 0)
 		goto free_vfs;
-	r = handles_init(&v->handles);
+	r = handles_init(&v->handles, conf->keep);
 	if (r < 0)
 		goto free_cache;
 	r = access_log_init(&v->log);
@@ -79,6 +79,28 @@ int cfs_vfs_flush(struct cfs_vfs *v)
 		cfs_vfs_release(v, &ctx, fh);
 	}
 	return v->flush_err;
+}
+
+int cfs_vfs_store(struct cfs_vfs *v)
+{
+	enum handle_kind kind;
+	struct handle *h;
+	struct cfs_ctx ctx;
+	uint32_t pos = 0, seen;
+	int first = 0, r;
+	uint64_t fh;
+
+	while ((fh = handle_next(&v->handles, &pos, &kind)) != 0) {
+		h = kind == HANDLE_FILE ? handle_find(&v->handles, fh, HANDLE_FILE) : NULL;
+		if (!h || !cfs_file_dirty(vnode_file(h->vnode)))
+			continue;
+		ctx = internal_ctx(v);
+		seen = cfs_file_error_mark(vnode_file(h->vnode));
+		r = cfs_file_flush(vnode_file(h->vnode), &ctx, &seen);
+		if (r < 0 && first == 0)
+			first = r;
+	}
+	return first;
 }
 
 void cfs_vfs_destroy(struct cfs_vfs *v)
@@ -157,4 +179,8 @@ void cfs_vfs_stats(struct cfs_vfs *v, struct cfs_vfs_stats *ret)
 		.entry_hits = atomic_load(&v->cache.stats.entry_hits),
 		.entry_misses = atomic_load(&v->cache.stats.entry_misses),
 	};
+	if (v->conf.keep) {
+		ret->restarts = atomic_load(&cfs_keep_header(v->conf.keep)->restarts);
+		ret->takeovers = atomic_load(&cfs_keep_header(v->conf.keep)->takeovers);
+	}
 }

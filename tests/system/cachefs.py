@@ -100,6 +100,23 @@ def mountinfo():
     return out
 
 
+def alive(pid):
+    """False for one that is dead and not reaped, too."""
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return f.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def children(pid):
+    try:
+        with open("/proc/%d/task/%d/children" % (pid, pid)) as f:
+            return [p for p in map(int, f.read().split()) if alive(p)]
+    except OSError:
+        return []
+
+
 class Workspace:
     """A directory under /tmp with all that one test makes; close() judges what is left of it."""
 
@@ -423,7 +440,24 @@ class Mount:
         wait_until(ready, seconds, "the mount of " + str(self.path))
 
     def pid(self):
-        return self.process.pid if self.process else None
+        """The process that serves; the one that was started is its supervisor, if there is one."""
+        if not self.process:
+            return None
+        workers = children(self.process.pid)
+        return workers[0] if workers else self.process.pid
+
+    def kill_all(self, sig=signal.SIGKILL):
+        """As a crash of the machine: nobody is left to start anything."""
+        workers = children(self.process.pid)
+        self.killed = True
+        self.process.kill()
+        for pid in workers:
+            try:
+                os.kill(pid, sig)
+            except ProcessLookupError:
+                pass
+        self.process.wait(20)
+        wait_until(lambda: not any(map(alive, workers)), 20, "the end of the mount's process")
 
     def umount(self, command=None, seconds=60):
         """Unmounts and waits for the end of the process, which must be a clean one."""
@@ -446,14 +480,12 @@ class Mount:
         self.ended = True
 
     def terminate(self, sig=signal.SIGTERM, seconds=60):
-        os.kill(self.pid(), sig)
+        os.kill(self.process.pid, sig)
         self.wait_end(seconds)
 
     def kill9(self):
-        """As a crash: the process dies, its mount point is cleared away."""
-        self.killed = True
-        self.process.kill()
-        self.process.wait(20)
+        """As a crash of the machine, and its mount point is cleared away."""
+        self.kill_all()
         subprocess.run(["umount", "-l", str(self.path)], timeout=20, stderr=subprocess.DEVNULL)
         self.ended = True
 
@@ -479,8 +511,7 @@ class Mount:
             except (AssertionError, TimeoutError) as e:
                 bad.append(str(e))
                 if self.process and self.process.poll() is None:
-                    self.process.kill()
-                    self.process.wait(20)
+                    self.kill_all()
                 subprocess.run(
                     ["umount", "-l", str(self.path)], timeout=20, stderr=subprocess.DEVNULL
                 )

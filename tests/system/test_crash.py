@@ -165,9 +165,7 @@ def test_dead_mount_point_can_be_replaced(ws, volume):
     crashed(volume)
     mnt = volume.mount()
     write(mnt / "f", b"x")
-    mnt.process.kill()
-    mnt.process.wait(20)
-    mnt.killed = True
+    mnt.kill_all()
     with pytest.raises(OSError):
         os.stat(mnt / "f")
     ws.run("cachefs", "umount", mnt.path, check=True)

@@ -570,7 +570,7 @@ def test_disk_that_dies(ws, vol, cache):
     mnt = vol.mount(options(cache))
     with load(mnt, content, 2):
         time.sleep(0.5)
-        under.process.kill()
+        under.kill_all()
     assert read(mnt / "f") == content
     write(mnt / "g", b"x" * 1000)
     assert read(mnt / "g") == b"x" * 1000

@@ -211,9 +211,13 @@ def test_nothing_is_inherited(ws, volume, point):
     )
     out, _ = p.communicate(timeout=30 * SLOW)  # ends only when every copy of the pipe is closed
     assert p.returncode == 0, out
-    ((pid, _),) = ws.processes()
-    assert os.readlink("/proc/%d/cwd" % pid) == "/"
-    assert os.getsid(pid) != os.getsid(0)
+    pids = [pid for pid, _ in ws.processes()]
+    assert len(pids) == 2  # supervisor and worker
+    for pid in pids:
+        assert os.readlink("/proc/%d/cwd" % pid) == "/"
+        assert os.getsid(pid) != os.getsid(0)
+        for fd in range(3):
+            assert os.readlink("/proc/%d/fd/%d" % (pid, fd)) == "/dev/null"
     umount(ws, point)
 
 

@@ -36,7 +36,7 @@ def test_signal_flushes_and_ends(volume, sig):
 def test_umount_ends_the_daemon(volume, ws, command):
     mnt = volume.mount(daemon=True)
     write(mnt / "f", b"x")
-    assert len(ws.processes()) == 1
+    assert len(ws.processes()) == 2  # supervisor and worker
     assert len(volume.status()["sessions"]) == 1
     mnt.umount(command + [str(mnt.path)])
     wait_until(lambda: not ws.processes(), 30, "the end of the daemon")

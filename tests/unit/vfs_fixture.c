@@ -323,6 +323,22 @@ int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen
 	return 0;
 }
 
+void cfs_file_set_mark(struct cfs_file *f, _Atomic uint32_t *mark)
+{
+	data.mark = mark;
+}
+
+void cfs_file_drop_mark(struct cfs_file *f, _Atomic uint32_t *mark)
+{
+	if (data.mark == mark)
+		data.mark = NULL;
+}
+
+uint64_t cfs_file_length(struct cfs_file *f)
+{
+	return data.length;
+}
+
 bool cfs_file_dirty(struct cfs_file *f)
 {
 	return data.dirty;

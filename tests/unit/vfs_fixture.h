@@ -36,6 +36,7 @@ extern struct engine {
 /* One length for all files. */
 extern struct data_layer {
 	uint64_t length;
+	_Atomic uint32_t *mark;
 	bool dirty;
 	int flushes, flush_before_setattr;
 } data;

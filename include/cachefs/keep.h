@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What of a mount outlives the process that serves it: a memory file that this process writes as it
+ * goes, with plain stores and without system calls, so that it is right after a kill at any
+ * instruction. Whoever has its descriptor and the connection to the kernel can go on with the
+ * mount.
+ *
+ * The file has a header and three tables, all of fixed places; the system gives memory to what has
+ * been written only. Each record has a key that is stored last and cleared first: a record with a
+ * key is complete. Numbers are the machine's own, since the file never leaves it.
+ *
+ * Every function may be called from any thread. A NULL keep or record is allowed where noted and
+ * means that nothing is kept.
+ */
+#ifndef CFS_KEEP_H
+#define CFS_KEEP_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct cfs_keep;
+
+#define CFS_KEEP_MAGIC	  "cfskeep"
+#define CFS_KEEP_VERSION  1u /* of the layout below; another one is refused */
+#define CFS_KEEP_HANDLES  (1u << 20)
+#define CFS_KEEP_INODES	  (1u << 20)
+#define CFS_KEEP_REQUESTS 4096u
+#define CFS_KEEP_OWNERS	  3
+#define CFS_KEEP_INIT_MAX 256
+
+struct cfs_keep_header {
+	char magic[8];
+	uint32_t version, bytes; /* of the header */
+	uint32_t handle_bytes, inode_bytes, request_bytes;
+	uint32_t n_handles, n_inodes, n_requests;
+
+	/* Of the mount, for its whole life. */
+	char uuid[40]; /* of the volume */
+	uint64_t root; /* inode */
+	uint64_t started_s;
+	uint8_t read_only;
+	uint8_t spare[7];
+
+	/* The session in the metadata; 0: none. */
+	_Atomic uint64_t sid;
+
+	/* What kernel and process have agreed on: the request, and the process's side of it. */
+	_Atomic uint32_t init_len; /* 0: not yet */
+	uint32_t want, max_write, max_read, max_background, congestion_threshold;
+	uint8_t init[CFS_KEEP_INIT_MAX];
+
+	_Atomic uint32_t workers;   /* processes that have served the mount */
+	_Atomic uint32_t restarts;  /* of these after the death of another */
+	_Atomic uint32_t takeovers; /* of these by an upgrade */
+	_Atomic uint32_t n_used;    /* handle records that were ever in use */
+	_Atomic uint32_t n_marked;  /* inode records that were */
+};
+
+/* Number i is that of the handle whose table index is i. */
+struct cfs_keep_handle {
+	_Atomic uint64_t fh; /* the key */
+	uint64_t ino;
+	_Atomic uint64_t flock_owner;
+	/* Some of those who set POSIX locks through it; 0: none. Owners of whom nothing is heard at
+	 * the close of a descriptor (OFD locks) are one per handle. */
+	_Atomic uint64_t plock_owners[CFS_KEEP_OWNERS];
+	_Atomic uint32_t gen; /* of the next handle in this place */
+	uint32_t flags;	      /* O_* */
+	uint8_t kind;
+	_Atomic uint8_t flocked, plocked;
+	_Atomic uint8_t wrote;
+	_Atomic uint8_t lost; /* what was written through it is gone, and nobody was told yet */
+	uint8_t spare[3];
+};
+
+/* Of an open inode: whether bytes were taken that are not yet committed. */
+struct cfs_keep_inode {
+	_Atomic uint64_t ino; /* the key */
+	_Atomic uint32_t dirty;
+	uint32_t next_free; /* of the process that uses it */
+};
+
+/* A request under way whose effect must not happen twice. */
+struct cfs_keep_request {
+	_Atomic uint64_t unique; /* the key */
+	_Atomic uint64_t ino;	 /* what it is making, or had found before it changed it */
+	_Atomic uint64_t fh;	 /* what it has opened */
+	_Atomic uint32_t worker; /* by which process it was last taken */
+	uint32_t spare;
+};
+
+int cfs_keep_create(struct cfs_keep **ret);
+/*
+ * Of another process; fd is closed by cfs_keep_close(), not on failure. -EPROTO and err, one line:
+ * not such a file, or of a version that this one does not know.
+ */
+int cfs_keep_attach(int fd, struct cfs_keep **ret, char err[256]);
+void cfs_keep_close(struct cfs_keep *k); /* or NULL */
+int cfs_keep_fd(const struct cfs_keep *k);
+struct cfs_keep_header *cfs_keep_header(struct cfs_keep *k);
+
+struct cfs_keep_handle *cfs_keep_handle(struct cfs_keep *k, uint32_t i); /* NULL of NULL */
+/* Records up to this one are looked at by who takes over. */
+void cfs_keep_used(struct cfs_keep *k, uint32_t i);
+
+/* A record for an inode that is being opened; NULL of NULL, and when there is none left. */
+struct cfs_keep_inode *cfs_keep_mark(struct cfs_keep *k, uint64_t ino);
+void cfs_keep_unmark(struct cfs_keep *k, struct cfs_keep_inode *mark); /* or NULL */
+/*
+ * For who takes over, before anything is marked: every handle with what another process has taken
+ * and not stored is marked as lost, and the inode records are free. Returns the number of such
+ * handles; at most `max` of their inodes go to inos.
+ */
+size_t cfs_keep_settle(struct cfs_keep *k, uint64_t *inos, size_t max);
+
+/*
+ * Notes that a request is being carried out. *ret_again: it was already, by a process that died.
+ * NULL of NULL, for unique 0 and when there is no room; then *ret_again is `resent`, as nothing is
+ * known.
+ */
+struct cfs_keep_request *cfs_keep_begin(struct cfs_keep *k, uint64_t unique, bool resent,
+					bool *ret_again);
+/* It is answered. */
+void cfs_keep_end(struct cfs_keep_request *r); /* or NULL */
+
+#endif

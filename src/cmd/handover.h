@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Messages between the processes of a mount, with descriptors: its supervisor and its worker on a
+ * socket pair, and its supervisor and the one that is to follow it on a socket with a name.
+ *
+ *	a fresh mount		worker: MOUNTED (connection)
+ *	after a death		worker: READY			supervisor: GO
+ *	an upgrade		next worker: CHECKED (uuid)	next supervisor: ASK (uuid)
+ *				supervisor: LEAVE		worker: LEFT, ends
+ *				supervisor: GIVE (connection, keep), handed on as TAKE
+ *				next worker: READY		next supervisor: STARTED
+ *				supervisor: BYE, ends		next supervisor: GO
+ *	anything that fails	FAILED, with the reason; before BYE the old side goes on
+ *
+ * No message carries a secret.
+ */
+#ifndef CFS_CMD_HANDOVER_H
+#define CFS_CMD_HANDOVER_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/clock.h"
+
+enum handover_kind {
+	HANDOVER_FAILED = 1, /* text; number: exit status */
+	HANDOVER_MOUNTED,
+	HANDOVER_READY,
+	HANDOVER_GO,
+	HANDOVER_CHECKED, /* text: UUID of the volume */
+	HANDOVER_ASK,	  /* the same; number: how long to wait for STARTED, ms */
+	HANDOVER_LEAVE,
+	HANDOVER_LEFT, /* number: CLOCK_MONOTONIC, ns, when requests were last taken */
+	HANDOVER_GIVE, /* the same */
+	HANDOVER_TAKE,
+	HANDOVER_STARTED,
+	HANDOVER_BYE,
+};
+
+#define HANDOVER_FDS 2
+
+struct handover {
+	uint32_t version; /* of the messages */
+	uint32_t kind;
+	uint64_t number;
+	char text[256];
+	/* Not sent as they are; -1: none. In a message that was received they are the caller's. */
+	int fds[HANDOVER_FDS];
+};
+
+/* A pair for a supervisor and its worker. */
+int handover_pair(int ret[2]);
+/* Without waiting. text may be NULL, fds too. */
+int handover_send(int sock, enum handover_kind kind, uint64_t number, const char *text,
+		  const int fds[HANDOVER_FDS]);
+/* -ENOTCONN: the other side is gone; -ETIMEDOUT; -EPROTO: not understood. */
+int handover_receive(int sock, cfs_deadline_t deadline, struct handover *ret);
+
+/*
+ * The place where the supervisor of a mount is to be found, from the minor number of the mount's
+ * device, which no two mounts of a machine share. -ENOENT: this user has no directory for it.
+ */
+int handover_path(unsigned dev_minor, char *buf, size_t size);
+/* *ret is the listening socket; only its user can connect. */
+int handover_listen(const char *path, int *ret);
+/* A connection by the same user; -EACCES otherwise. */
+int handover_accept(int sock, int *ret, pid_t *ret_pid);
+int handover_connect(const char *path, int *ret);
+
+#endif

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The process that outlives those that serve a mount: it holds the connection to the kernel and
+ * what is kept of the mount (cachefs/keep.h), starts a worker that goes on when one has died, and
+ * hands both to another supervisor when the mount is upgraded. It does nothing while all is well,
+ * starts no thread and opens no volume.
+ */
+#ifndef CFS_CMD_SUPERVISOR_H
+#define CFS_CMD_SUPERVISOR_H
+
+#include "cmd/mountopts.h"
+
+struct supervised {
+	const char *url, *point;
+	const struct mount_opts *opts;
+	int report; /* for daemon_ready() and daemon_failed(); -1: in the foreground */
+	int old;    /* connection to the supervisor of the running mount, to take it over; -1 */
+};
+
+/* Returns the exit status of the mount when it has ended, or has been handed over. */
+int supervise(const struct supervised *s);
+
+#endif

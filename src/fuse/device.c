@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The connection to the kernel (fuse(4)): what must be seen of the messages that libfuse does not
+ * show. That is the request that opens the connection, which a process that goes on with it gives
+ * to its own libfuse, and the mark of requests that are sent a second time.
+ */
+#include <errno.h>
+#include <linux/fuse.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "fuse-internal.h"
+
+/* Interface 7.40, which the headers that this is built with may not have. */
+#define UNIQUE_RESENT (1ULL << 63)
+#define NOTIFY_RESEND 7
+#define HAS_RESEND    (1ULL << 39)
+
+static _Thread_local uint64_t taken; /* unique of the request that this thread has taken */
+
+uint64_t device_unique(bool *ret_resent)
+{
+	*ret_resent = taken & UNIQUE_RESENT;
+	return taken & ~UNIQUE_RESENT;
+}
+
+static void keep_init(struct cfs_fuse *f, const void *buf, size_t len)
+{
+	struct cfs_keep_header *h = cfs_keep_header(f->conf.keep);
+
+	if (len > sizeof(h->init) || atomic_load(&h->init_len))
+		return;
+	memcpy(h->init, buf, len);
+	atomic_store(&h->init_len, (uint32_t)len);
+}
+
+static ssize_t take(int fd, void *buf, size_t size, void *userdata)
+{
+	struct cfs_fuse *f = userdata;
+	struct fuse_in_header in;
+	ssize_t n = read(fd, buf, size);
+
+	if (n < (ssize_t)sizeof(in))
+		return n;
+	memcpy(&in, buf, sizeof(in));
+	taken = in.unique;
+	if (in.opcode == FUSE_INIT && f->conf.keep)
+		keep_init(f, buf, (size_t)n);
+	return n;
+}
+
+static ssize_t answer(int fd, struct iovec *iov, int count, void *userdata)
+{
+	struct cfs_fuse *f = userdata;
+	ssize_t n = 0;
+	int i;
+
+	if (!atomic_load_explicit(&f->muted, memory_order_relaxed))
+		return writev(fd, iov, count);
+	for (i = 0; i < count; i++)
+		n += (ssize_t)iov[i].iov_len;
+	return n;
+}
+
+int device_attach(struct cfs_fuse *f)
+{
+	static const struct fuse_custom_io io = {.writev = answer, .read = take};
+
+	return fuse_session_custom_io(f->session, &io, fuse_session_fd(f->session));
+}
+
+int device_resume(struct cfs_fuse *f, char err[256])
+{
+	struct cfs_keep_header *h = cfs_keep_header(f->conf.keep);
+	uint32_t len = atomic_load(&h->init_len);
+	struct fuse_buf buf = {.mem = h->init, .size = len};
+
+	if (len < sizeof(struct fuse_in_header) + sizeof(uint32_t) || len > sizeof(h->init)) {
+		snprintf(err, 256, "%s: the mount was not in use yet", f->mount_point);
+		return -EPROTO;
+	}
+	atomic_store(&f->muted, true);
+	fuse_session_process_buf(f->session, &buf);
+	atomic_store(&f->muted, false);
+	if (fuse_session_exited(f->session)) {
+		snprintf(err, 256, "%s: this libfuse cannot go on with what was agreed on",
+			 f->mount_point);
+		return -EPROTO;
+	}
+	return 0;
+}
+
+bool cfs_fuse_can_resume(struct cfs_keep *keep)
+{
+	const struct cfs_keep_header *h = cfs_keep_header(keep);
+	uint32_t len = atomic_load(&h->init_len);
+	struct fuse_init_in in;
+	uint64_t flags;
+
+	if (len < sizeof(struct fuse_in_header) + sizeof(in))
+		return false;
+	memcpy(&in, h->init + sizeof(struct fuse_in_header), sizeof(in));
+	flags = in.flags | (in.flags & FUSE_INIT_EXT ? (uint64_t)in.flags2 << 32 : 0);
+	return flags & HAS_RESEND;
+}
+
+void device_ask_again(struct cfs_fuse *f)
+{
+	struct fuse_out_header out = {.len = sizeof(out), .error = NOTIFY_RESEND};
+
+	if (write(fuse_session_fd(f->session), &out, sizeof(out)) != sizeof(out))
+		cfs_err("the kernel does not send again what was left unanswered, who waits for "
+			"that waits until the mount ends: error=%s",
+			cfs_errname(errno));
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests that are sent again, as the process that had taken them died: whether it had carried
+ * them out is read back. Only what it had begun (ctx->again) is looked at that way.
+ *
+ *	making		the number of the inode was noted before, and is under the name
+ *	linking		the name exists, and is the inode's
+ *	removing	there is nothing left
+ *	renaming	the source is gone, and the target is there
+ *	exchanging	the inode noted as the source is under the target's name
+ *	xattrs		the value is there, or gone
+ *	appending	the bytes stand where the kernel saw the end
+ *	opening		the handle was noted (file.c, dir.c)
+ *
+ * The rest can be done twice: reads, writes at an offset, attributes, locks of the same owner, a
+ * handle that is closed already.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "vfs-internal.h"
+
+bool again_made(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
+		size_t len, cfs_ino_t ino, struct cfs_entry *ret)
+{
+	return ino && cfs_meta_lookup(v->conf.meta, ctx, parent, name, len, ret) == 0 &&
+	       ret->ino == ino;
+}
+
+int again_linked(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
+		 cfs_ino_t parent, const char *name, size_t len, struct cfs_attr *ret)
+{
+	struct cfs_entry e;
+
+	if (!ctx->again || r != -EEXIST || !again_made(v, ctx, parent, name, len, ino, &e))
+		return r;
+	*ret = e.attr;
+	return 0;
+}
+
+int again_removed(const struct cfs_ctx *ctx, int r)
+{
+	return ctx->again && r == -ENOENT ? 0 : r;
+}
+
+int again_renamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, const struct cfs_rename *req)
+{
+	struct cfs_entry e;
+
+	if (!ctx->again || r != -ENOENT)
+		return r;
+	return cfs_meta_lookup(v->conf.meta, ctx, req->dst_parent, req->dst_name, req->dst_len,
+			       &e) == 0
+		       ? 0
+		       : r;
+}
+
+int again_exchange(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req,
+		   bool *ret_done)
+{
+	struct cfs_entry e;
+	int r;
+
+	*ret_done = false;
+	if (!(req->flags & CFS_RENAME_EXCHANGE) || !ctx->noted)
+		return 0;
+	*ret_done = again_made(v, ctx, req->dst_parent, req->dst_name, req->dst_len, noted_ino(ctx),
+			       &e);
+	if (*ret_done)
+		return 0;
+	r = cfs_meta_lookup(v->conf.meta, ctx, req->src_parent, req->src_name, req->src_len, &e);
+	if (r == 0)
+		note_ino(ctx, e.ino);
+	return r;
+}
+
+int again_set_xattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
+		    const char *name, const void *value, size_t size)
+{
+	char have[4096];
+
+	if (!ctx->again || r != -EEXIST || size > sizeof(have))
+		return r;
+	return cfs_meta_getxattr(v->conf.meta, ctx, ino, name, have, sizeof(have)) ==
+				       (ssize_t)size &&
+			       !memcmp(have, value, size)
+		       ? 0
+		       : r;
+}
+
+int again_removed_xattr(const struct cfs_ctx *ctx, int r)
+{
+	return ctx->again && r == -ENODATA ? 0 : r;
+}
+
+/* The bytes of the pieces against those of the vector, of the same length. */
+static bool same_bytes(const struct cfs_segs *have, const struct iovec *src)
+{
+	size_t i, done = 0, n;
+	uint32_t at;
+
+	for (i = 0; i < have->n; i++) {
+		if (!have->v[i].page)
+			return false;
+		for (at = 0; at < have->v[i].len; at += (uint32_t)n, done += n) {
+			while (done == src->iov_len) {
+				src++;
+				done = 0;
+			}
+			n = have->v[i].len - at;
+			n = n < src->iov_len - done ? n : src->iov_len - done;
+			if (memcmp(have->v[i].page->data + have->v[i].off + at,
+				   (const char *)src->iov_base + done, n) != 0)
+				return false;
+		}
+	}
+	return true;
+}
+
+bool again_appended(const struct cfs_ctx *ctx, struct cfs_file *f, uint64_t off,
+		    const struct iovec *src, int n_src)
+{
+	struct cfs_segs have;
+	uint64_t size = 0;
+	bool same = false;
+	int i;
+
+	if (!ctx->again)
+		return false;
+	for (i = 0; i < n_src; i++)
+		size += src[i].iov_len;
+	if (!size || cfs_file_length(f) < off + size)
+		return false;
+	cfs_segs_init(&have);
+	if (cfs_file_read(f, ctx, 0, off, (uint32_t)size, &have) == 0)
+		same = have.len == size && same_bytes(&have, src);
+	cfs_segs_release(&have);
+	return same;
+}

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <cachefs/keep.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+/* Requests of processes long gone whose answer went out with their last breath. */
+#define WORKERS_REMEMBERED 8
+
+struct layout {
+	struct cfs_keep_header header;
+	char apart[4096 - sizeof(struct cfs_keep_header)];
+	struct cfs_keep_request requests[CFS_KEEP_REQUESTS];
+	struct cfs_keep_handle handles[CFS_KEEP_HANDLES];
+	struct cfs_keep_inode inodes[CFS_KEEP_INODES];
+};
+
+_Static_assert(sizeof(struct cfs_keep_handle) == 64, "records are of the version's size");
+_Static_assert(sizeof(struct cfs_keep_inode) == 16, "records are of the version's size");
+_Static_assert(sizeof(struct cfs_keep_request) == 32, "records are of the version's size");
+
+struct cfs_keep {
+	int fd;
+	struct layout *at;
+	pthread_mutex_t lock; /* protects free_inode and growth; a leaf */
+	uint32_t free_inode;  /* index + 1 */
+};
+
+static void fill(struct cfs_keep_header *h)
+{
+	memcpy(h->magic, CFS_KEEP_MAGIC, sizeof(h->magic));
+	h->version = CFS_KEEP_VERSION;
+	h->bytes = sizeof(*h);
+	h->handle_bytes = sizeof(struct cfs_keep_handle);
+	h->inode_bytes = sizeof(struct cfs_keep_inode);
+	h->request_bytes = sizeof(struct cfs_keep_request);
+	h->n_handles = CFS_KEEP_HANDLES;
+	h->n_inodes = CFS_KEEP_INODES;
+	h->n_requests = CFS_KEEP_REQUESTS;
+}
+
+static int map(int fd, struct cfs_keep **ret)
+{
+	struct cfs_keep *k = calloc(1, sizeof(*k));
+	int r;
+
+	if (!k)
+		return -ENOMEM;
+	k->at = mmap(NULL, sizeof(*k->at), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (k->at == MAP_FAILED) {
+		r = -errno;
+		free(k);
+		return r;
+	}
+	k->fd = fd;
+	pthread_mutex_init(&k->lock, NULL);
+	*ret = k;
+	return 0;
+}
+
+int cfs_keep_create(struct cfs_keep **ret)
+{
+	int fd = memfd_create("cachefs-keep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int r = fd < 0 ? -errno : 0;
+
+	if (r == 0 && ftruncate(fd, sizeof(struct layout)) < 0)
+		r = -errno;
+	/* Nobody can pull the memory away from under its users. */
+	if (r == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+		r = -errno;
+	if (r == 0)
+		r = map(fd, ret);
+	if (r < 0) {
+		if (fd >= 0)
+			close(fd);
+		return r;
+	}
+	fill(&(*ret)->at->header);
+	(*ret)->at->header.started_s = (uint64_t)cfs_wall_s();
+	return 0;
+}
+
+static bool same_layout(const struct cfs_keep_header *have)
+{
+	struct cfs_keep_header want = {0};
+
+	fill(&want);
+	return !memcmp(have, &want, offsetof(struct cfs_keep_header, uuid));
+}
+
+/* The beginning of the header is the same in every version. */
+int cfs_keep_attach(int fd, struct cfs_keep **ret, char err[256])
+{
+	struct cfs_keep_header *h = calloc(1, sizeof(*h));
+	struct stat st;
+	int r = -EPROTO;
+
+	if (!h)
+		return -ENOMEM;
+	if (fstat(fd, &st) < 0 || pread(fd, h, sizeof(*h), 0) != sizeof(*h) ||
+	    memcmp(h->magic, CFS_KEEP_MAGIC, sizeof(h->magic)) != 0)
+		snprintf(err, 256, "what the other process has kept of the mount is unreadable");
+	else if (h->version != CFS_KEEP_VERSION || !same_layout(h) ||
+		 st.st_size != (off_t)sizeof(struct layout))
+		snprintf(err, 256,
+			 "what the other process has kept of the mount is of version %u, this "
+			 "program knows %u",
+			 h->version, CFS_KEEP_VERSION);
+	else if (!(fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK))
+		snprintf(err, 256, "what the other process has kept of the mount is not sealed");
+	else
+		r = map(fd, ret);
+	free(h);
+	return r;
+}
+
+void cfs_keep_close(struct cfs_keep *k)
+{
+	if (!k)
+		return;
+	munmap(k->at, sizeof(*k->at));
+	close(k->fd);
+	pthread_mutex_destroy(&k->lock);
+	free(k);
+}
+
+int cfs_keep_fd(const struct cfs_keep *k)
+{
+	return k->fd;
+}
+
+struct cfs_keep_header *cfs_keep_header(struct cfs_keep *k)
+{
+	return &k->at->header;
+}
+
+static void raise_to(_Atomic uint32_t *n, uint32_t least)
+{
+	uint32_t now = atomic_load(n);
+
+	while (now < least && !atomic_compare_exchange_weak(n, &now, least))
+		;
+}
+
+struct cfs_keep_handle *cfs_keep_handle(struct cfs_keep *k, uint32_t i)
+{
+	return k && i < CFS_KEEP_HANDLES ? &k->at->handles[i] : NULL;
+}
+
+void cfs_keep_used(struct cfs_keep *k, uint32_t i)
+{
+	raise_to(&k->at->header.n_used, i + 1);
+}
+
+/* ---- inodes ---- */
+
+struct cfs_keep_inode *cfs_keep_mark(struct cfs_keep *k, uint64_t ino)
+{
+	struct cfs_keep_inode *m = NULL;
+	uint32_t n;
+
+	if (!k)
+		return NULL;
+	pthread_mutex_lock(&k->lock);
+	n = atomic_load(&k->at->header.n_marked);
+	if (k->free_inode) {
+		m = &k->at->inodes[k->free_inode - 1];
+		k->free_inode = m->next_free;
+	} else if (n < CFS_KEEP_INODES) {
+		m = &k->at->inodes[n];
+		atomic_store(&k->at->header.n_marked, n + 1);
+	}
+	pthread_mutex_unlock(&k->lock);
+	if (m) {
+		atomic_store(&m->dirty, 0);
+		atomic_store(&m->ino, ino);
+	}
+	return m;
+}
+
+void cfs_keep_unmark(struct cfs_keep *k, struct cfs_keep_inode *m)
+{
+	if (!m)
+		return;
+	atomic_store(&m->ino, 0);
+	pthread_mutex_lock(&k->lock);
+	m->next_free = k->free_inode;
+	k->free_inode = (uint32_t)(m - k->at->inodes) + 1;
+	pthread_mutex_unlock(&k->lock);
+}
+
+static int compare_inos(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* Sorted; without memory for them every inode that was open counts: rather too often told. */
+static uint64_t *dirty_inodes(struct cfs_keep *k, uint32_t n_marked, size_t *ret_n)
+{
+	uint64_t *inos = NULL;
+	size_t n = 0, i;
+
+	for (i = 0; i < n_marked; i++)
+		n += atomic_load(&k->at->inodes[i].ino) && atomic_load(&k->at->inodes[i].dirty);
+	*ret_n = n;
+	if (n)
+		inos = malloc(n * sizeof(*inos));
+	if (!inos)
+		return NULL;
+	for (i = n = 0; i < n_marked; i++) {
+		if (atomic_load(&k->at->inodes[i].ino) && atomic_load(&k->at->inodes[i].dirty))
+			inos[n++] = atomic_load(&k->at->inodes[i].ino);
+	}
+	qsort(inos, n, sizeof(*inos), compare_inos);
+	return inos;
+}
+
+size_t cfs_keep_settle(struct cfs_keep *k, uint64_t *inos, size_t max)
+{
+	uint32_t n_marked = atomic_load(&k->at->header.n_marked);
+	uint32_t n_used = atomic_load(&k->at->header.n_used), i;
+	size_t n_dirty, n = 0, told = 0;
+	uint64_t *dirty;
+
+	if (n_marked > CFS_KEEP_INODES || n_used > CFS_KEEP_HANDLES)
+		return 0;
+	dirty = dirty_inodes(k, n_marked, &n_dirty);
+	for (i = 0; i < n_used && n_dirty; i++) {
+		struct cfs_keep_handle *h = &k->at->handles[i];
+
+		if (!atomic_load(&h->fh) || !atomic_load(&h->wrote))
+			continue;
+		if (dirty && !bsearch(&h->ino, dirty, n_dirty, sizeof(*dirty), compare_inos))
+			continue;
+		atomic_store(&h->lost, 1);
+		n++;
+		if (told < max)
+			inos[told++] = h->ino;
+	}
+	free(dirty);
+	/* From here on the handles say it: who dies before this starts over. */
+	for (i = 0; i < n_marked; i++)
+		atomic_store(&k->at->inodes[i].ino, 0);
+	atomic_store(&k->at->header.n_marked, 0);
+	for (i = 0; i < CFS_KEEP_REQUESTS; i++) {
+		struct cfs_keep_request *r = &k->at->requests[i];
+
+		if (atomic_load(&r->unique) && atomic_load(&r->worker) + WORKERS_REMEMBERED <
+						       atomic_load(&k->at->header.workers))
+			atomic_store(&r->unique, 0);
+	}
+	return n;
+}
+
+/* ---- requests ---- */
+
+static struct cfs_keep_request *find_request(struct cfs_keep *k, uint64_t unique)
+{
+	uint32_t i, at = (uint32_t)(unique / 2);
+
+	for (i = 0; i < CFS_KEEP_REQUESTS; i++) {
+		struct cfs_keep_request *r = &k->at->requests[(at + i) % CFS_KEEP_REQUESTS];
+
+		if (atomic_load(&r->unique) == unique)
+			return r;
+	}
+	return NULL;
+}
+
+struct cfs_keep_request *cfs_keep_begin(struct cfs_keep *k, uint64_t unique, bool resent,
+					bool *ret_again)
+{
+	uint32_t i, at = (uint32_t)(unique / 2), worker;
+	struct cfs_keep_request *r;
+	uint64_t none;
+
+	*ret_again = resent;
+	if (!k || !unique)
+		return NULL;
+	worker = atomic_load_explicit(&k->at->header.workers, memory_order_relaxed);
+	r = resent ? find_request(k, unique) : NULL;
+	if (r) {
+		atomic_store(&r->worker, worker);
+		return r;
+	}
+	/* The kernel counts in steps of two, so that neighbours in time are neighbours here. */
+	for (i = 0; i < CFS_KEEP_REQUESTS; i++) {
+		r = &k->at->requests[(at + i) % CFS_KEEP_REQUESTS];
+		none = 0;
+		if (atomic_load_explicit(&r->unique, memory_order_relaxed) ||
+		    !atomic_compare_exchange_strong(&r->unique, &none, unique))
+			continue;
+		atomic_store(&r->worker, worker);
+		*ret_again = false;
+		return r;
+	}
+	return NULL;
+}
+
+void cfs_keep_end(struct cfs_keep_request *r)
+{
+	if (!r)
+		return;
+	atomic_store_explicit(&r->ino, 0, memory_order_relaxed);
+	atomic_store_explicit(&r->fh, 0, memory_order_relaxed);
+	atomic_store(&r->unique, 0);
+}

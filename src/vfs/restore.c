@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The open handles of a process that is gone, under the numbers that the kernel knows. */
+#include <errno.h>
+
+#include "base/log.h"
+#include "vfs-internal.h"
+
+static int restore_file(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino)
+{
+	struct vnode *n = vnode_get(v, ino);
+	struct cfs_ctx ctx = internal_ctx(v);
+	struct cfs_attr attr;
+	int r = 0;
+
+	if (!n)
+		return -ENOMEM;
+	if (!vnode_file(n)) {
+		r = cfs_meta_getattr(v->conf.meta, &ctx, ino, &attr);
+		if (r == 0 && attr.type != CFS_TYPE_FILE)
+			r = -ENOENT;
+		if (r == 0)
+			r = vnode_attach(n, &attr);
+		if (r == 0 && attr.nlink == 0)
+			atomic_store(&n->sustained, true);
+	}
+	h->vnode = n;
+	if (r == 0)
+		r = locks_restore(v, h);
+	if (r < 0) {
+		vnode_put(n);
+		return r;
+	}
+	atomic_store(&h->seen, cfs_file_error_mark(vnode_file(n)));
+	return 0;
+}
+
+static int restore_kind(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino, enum handle_kind kind)
+{
+	switch (kind) {
+	case HANDLE_FILE:
+		return restore_file(v, h, ino);
+	case HANDLE_DIR:
+		return dir_restore(v, h, ino);
+	case HANDLE_SPECIAL:
+		return ino_is_special(ino) ? special_restore(v, h, ino) : -ENOENT;
+	default:
+		return -ENOENT;
+	}
+}
+
+/* What is not to be had any more is a stale handle to those who use it. */
+static int restore(struct cfs_vfs *v, struct cfs_keep_handle *k, struct cfs_vfs_restored *ret)
+{
+	uint64_t fh = atomic_load(&k->fh);
+	struct handle *h = handle_claim(&v->handles, fh);
+	int r = -ENOENT;
+
+	if (h && h->kept == k) {
+		h->flags = (int)k->flags;
+		r = restore_kind(v, h, k->ino, (enum handle_kind)k->kind);
+	}
+	if (r == 0) {
+		atomic_store_explicit(&h->kind, k->kind, memory_order_release);
+		ret->handles++;
+		return 0;
+	}
+	if (r != -ENOENT && r != -EBUSY)
+		return r;
+	if (h)
+		atomic_fetch_sub(&v->handles.in_use, 1);
+	atomic_store(&k->gen, (uint32_t)(fh >> 32) + 1);
+	atomic_store(&k->fh, 0);
+	ret->gone++;
+	return 0;
+}
+
+int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret)
+{
+	struct cfs_keep *keep = v->conf.keep;
+	uint32_t i, n = atomic_load(&cfs_keep_header(keep)->n_used);
+	int r;
+
+	*ret = (struct cfs_vfs_restored){0};
+	if (n > CFS_KEEP_HANDLES)
+		return -EPROTO;
+	ret->lost = cfs_keep_settle(keep, ret->lost_inos,
+				    sizeof(ret->lost_inos) / sizeof(ret->lost_inos[0]));
+	ret->n_lost_inos = ret->lost < 64 ? ret->lost : 64;
+	r = handles_reserve(&v->handles);
+	for (i = 0; i < n && r == 0; i++) {
+		if (atomic_load(&cfs_keep_handle(keep, i)->fh))
+			r = restore(v, cfs_keep_handle(keep, i), ret);
+	}
+	handles_free_rest(&v->handles);
+	if (r < 0)
+		cfs_err("open files of the process before this one are not to be had: done=%llu "
+			"error=%s",
+			(unsigned long long)ret->handles, cfs_errname(r));
+	return r;
+}

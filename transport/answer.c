@@ -80,7 +80,7 @@ static void end(struct cfs_job *j, bool mismatch)
 		cfs_pipe_blocked(j, false);
 		cfs_pipe_put(j->sc->c.t, j->pipe);
 	}
-	if (j->a.release)
+	if (j->a.release && !atomic_load(&j->sc->c.t->loop.orphan))
 		j->a.release(j->a.arg, mismatch);
 	cfs_server_job_done(j);
 }

@@ -139,6 +139,11 @@ static void take_out(struct cfs_client *cc, struct cfs_peer_get *g)
 	g->conn = NULL;
 }
 
+bool cfs_client_heard(const struct cfs_client *cc, const struct cfs_peer_get *g)
+{
+	return cc->heard_ms > g->start_ns / 1000000;
+}
+
 void cfs_client_expire(struct cfs_client *cc, uint64_t now_ms, struct cfs_get_list *list)
 {
 	unsigned i;
@@ -150,6 +155,7 @@ void cfs_client_expire(struct cfs_client *cc, uint64_t now_ms, struct cfs_get_li
 		if (!g || (!g->canceled && g->deadline > now_ms))
 			continue;
 		f.id = g->id;
+		g->heard = cfs_client_heard(cc, g);
 		if (cc->rx == g)
 			cc->rx = NULL;
 		take_out(cc, g);
@@ -483,6 +489,7 @@ static void readable(struct cfs_conn *c)
 			cfs_conn_close(c, n < 0 ? (int)n : -ECONNRESET);
 			return;
 		}
+		cc->heard_ms = c->t->loop.now_ms;
 		turn -= n;
 	}
 	if (c->link.worn)

@@ -603,7 +603,7 @@ void cfs_group_destroy(struct cfs_group *g)
 		drop_node(g, 0);
 	unref_view(g->view);
 	if (g->transport)
-		cfs_transport_destroy(g->transport);
+		(void)cfs_transport_destroy(g->transport); /* it has said so */
 	explicit_bzero(&g->key, sizeof(g->key));
 	pthread_mutex_destroy(&g->lock);
 	free(g->nodes);

@@ -238,30 +238,40 @@ static int ring_init(struct cfs_loop *loop)
 	return 0;
 }
 
-static void *loop_thread(void *arg)
-{
-	struct cfs_loop *loop = arg;
-	int r = ring_init(loop);
-
-	pthread_mutex_lock(&loop->lock);
-	loop->thread = pthread_self();
-	loop->started = r < 0 ? r : 1;
-	pthread_cond_signal(&loop->started_cond);
-	pthread_mutex_unlock(&loop->lock);
-	if (r < 0)
-		return NULL;
-	loop_rounds(loop);
-	io_uring_queue_exit(&loop->ring);
-	return NULL;
-}
-
 static void loop_free(struct cfs_loop *loop)
 {
 	if (loop->wake_fd >= 0)
 		close(loop->wake_fd);
 	free(loop->scratch);
-	pthread_cond_destroy(&loop->started_cond);
+	pthread_cond_destroy(&loop->cond);
 	pthread_mutex_destroy(&loop->lock);
+}
+
+static void *loop_thread(void *arg)
+{
+	struct cfs_loop *loop = arg;
+	void (*orphaned)(void *arg);
+	int r = ring_init(loop);
+
+	pthread_mutex_lock(&loop->lock);
+	loop->thread = pthread_self();
+	loop->started = r < 0 ? r : 1;
+	pthread_cond_signal(&loop->cond);
+	pthread_mutex_unlock(&loop->lock);
+	if (r < 0)
+		return NULL;
+	loop_rounds(loop);
+	io_uring_queue_exit(&loop->ring);
+	pthread_mutex_lock(&loop->lock);
+	loop->ended = true;
+	orphaned = loop->orphan ? loop->orphaned : NULL;
+	pthread_cond_signal(&loop->cond);
+	pthread_mutex_unlock(&loop->lock);
+	if (orphaned) {
+		loop_free(loop);
+		orphaned(loop->arg);
+	}
+	return NULL;
 }
 
 int cfs_loop_start(struct cfs_loop *loop)
@@ -269,8 +279,10 @@ int cfs_loop_start(struct cfs_loop *loop)
 	pthread_t thread;
 	int r;
 
+	r = cfs_cond_init(&loop->cond);
+	if (r < 0)
+		return r;
 	pthread_mutex_init(&loop->lock, NULL);
-	pthread_cond_init(&loop->started_cond, NULL);
 	loop->last = &loop->first;
 	loop->wake_op.fn = woken;
 	loop->wake_fd = eventfd(0, EFD_CLOEXEC);
@@ -284,7 +296,7 @@ int cfs_loop_start(struct cfs_loop *loop)
 		goto fail;
 	pthread_mutex_lock(&loop->lock);
 	while (loop->started == 0) /* bounded by the set-up of a ring */
-		pthread_cond_wait(&loop->started_cond, &loop->lock);
+		pthread_cond_wait(&loop->cond, &loop->lock);
 	r = loop->started;
 	pthread_mutex_unlock(&loop->lock);
 	if (r > 0)
@@ -295,12 +307,25 @@ fail:
 	return r;
 }
 
-void cfs_loop_stop(struct cfs_loop *loop)
+int cfs_loop_stop(struct cfs_loop *loop, cfs_deadline_t deadline, void (*orphaned)(void *arg))
 {
+	pthread_t thread = loop->thread;
+	int r = 0;
+
 	pthread_mutex_lock(&loop->lock);
 	loop->stop = true;
+	wake(loop);
+	while (!loop->ended && r != -ETIMEDOUT)
+		r = cfs_cond_wait(&loop->cond, &loop->lock, deadline);
+	if (!loop->ended) {
+		loop->orphaned = orphaned;
+		atomic_store(&loop->orphan, true);
+		pthread_detach(thread);
+		pthread_mutex_unlock(&loop->lock);
+		return -ETIMEDOUT;
+	}
 	pthread_mutex_unlock(&loop->lock);
-	cfs_loop_wake(loop);
-	pthread_join(loop->thread, NULL);
+	pthread_join(thread, NULL);
 	loop_free(loop);
+	return 0;
 }

@@ -54,17 +54,23 @@ struct cfs_loop {
 	bool woken;
 	bool stop;
 
-	/* Start-up */
-	pthread_cond_t started_cond;
+	/* Start-up and end */
+	pthread_cond_t cond;
 	int started; /* 1: running, < 0: failed */
+	bool ended;
+	_Atomic bool orphan; /* nobody waits for the end any more */
+	void (*orphaned)(void *arg);
 };
 
 #define CFS_LOOP_TICK_MS 20
 
 /* tick, flush, has_more and arg are set. */
 int cfs_loop_start(struct cfs_loop *loop);
-/* Runs until nothing is under way, then ends the thread. */
-void cfs_loop_stop(struct cfs_loop *loop);
+/*
+ * Runs until nothing is under way, then ends the thread. -ETIMEDOUT: it goes on until then, and
+ * calls orphaned, which may free it.
+ */
+int cfs_loop_stop(struct cfs_loop *loop, cfs_deadline_t deadline, void (*orphaned)(void *arg));
 
 /* Any thread. */
 void cfs_loop_run(struct cfs_loop *loop, struct cfs_work *w);

@@ -146,8 +146,11 @@ void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err)
 	atomic_fetch_sub(&t->asked.inflight, 1);
 	atomic_fetch_sub(&p->counters.inflight_bytes, g->len);
 	atomic_fetch_sub(&t->asked.inflight_bytes, g->len);
-	/* A lost connection is one failure, however many were waiting on it. */
-	if (err != -ECONNRESET && err != -EPROTO)
+	/*
+	 * A lost connection is one failure, however many were waiting on it. An answer that takes
+	 * long, say of an owner whose object storage is slow, is none while others come.
+	 */
+	if (err != -ECONNRESET && err != -EPROTO && !(err == -ETIMEDOUT && g->heard))
 		note_result(p, err);
 	cfs_peer_feed(p);
 	g->done(g, err);
@@ -245,7 +248,7 @@ int cfs_peer_start(struct cfs_peer *p, struct cfs_peer_get *g)
 	g->at = 0;
 	while (g->at < g->n_dst && g->dst[g->at].iov_len == 0)
 		g->at++;
-	g->canceled = false;
+	g->canceled = g->heard = false;
 	g->start_ns = cfs_now_ns();
 	pthread_mutex_lock(&p->lock);
 	r = start(p, g, &kick);
@@ -412,6 +415,8 @@ static void expire(struct cfs_peer *p, uint64_t now_ms)
 	for (g = p->pending.first; g; g = next) {
 		next = g->next;
 		if (g->canceled || g->deadline <= now_ms) {
+			for (i = 0; i < p->n_conns && !g->heard; i++)
+				g->heard = cfs_client_heard(p->conns[i], g);
 			cfs_gets_remove(&p->pending, g);
 			cfs_gets_append(&list, g);
 		}

@@ -162,6 +162,7 @@ struct cfs_client {
 	struct cfs_peer_get *rx; /* whose payload is arriving; NULL with rx_left: nobody's */
 	uint32_t rx_left, rx_crc;
 	uint64_t active_ms;
+	uint64_t heard_ms; /* something came */
 };
 
 /* A connection attempt begins; its end is reported by cfs_peer_connected / _unconnected. */
@@ -174,6 +175,8 @@ int cfs_client_assign(struct cfs_client *cc, struct cfs_peer_get *g);
 void cfs_client_send(struct cfs_client *cc);
 /* Under the lock: requests that have expired or been cancelled are moved to *list. */
 void cfs_client_expire(struct cfs_client *cc, uint64_t now_ms, struct cfs_get_list *list);
+/* Something has come since g was started. */
+bool cfs_client_heard(const struct cfs_client *cc, const struct cfs_peer_get *g);
 int cfs_client_put_frame(struct cfs_client *cc, const struct cfs_frame *f, const void *payload,
 			 uint32_t len);
 

@@ -172,6 +172,7 @@ static void fill_in(struct cfs_transport_conf *conf)
 #define DEFAULT(name, value) conf->name = conf->name ? conf->name : (value)
 	DEFAULT(connect_timeout_ms, 2000);
 	DEFAULT(stall_timeout_ms, 30000);
+	DEFAULT(destroy_timeout_ms, 30000);
 	DEFAULT(max_conns, 16384);
 	DEFAULT(max_unauthenticated, 1024);
 	DEFAULT(max_unauthenticated_per_addr, 64);
@@ -246,19 +247,32 @@ fail:
 	return r;
 }
 
-void cfs_transport_destroy(struct cfs_transport *t)
+static void transport_free(void *arg)
 {
-	pthread_mutex_lock(&t->lock);
-	t->want_stop = true;
-	pthread_mutex_unlock(&t->lock);
-	cfs_loop_run(&t->loop, &t->work);
-	cfs_loop_stop(&t->loop);
+	struct cfs_transport *t = arg;
+
 	cfs_pipes_free(t);
 	if (t->tls)
 		cfs_tls_destroy(t->tls);
 	pthread_mutex_destroy(&t->lock);
 	clear_keys(t);
 	free(t);
+}
+
+int cfs_transport_destroy(struct cfs_transport *t)
+{
+	int r;
+
+	pthread_mutex_lock(&t->lock);
+	t->want_stop = true;
+	pthread_mutex_unlock(&t->lock);
+	cfs_loop_run(&t->loop, &t->work);
+	r = cfs_loop_stop(&t->loop, cfs_deadline_in(t->conf.destroy_timeout_ms), transport_free);
+	if (r == 0)
+		transport_free(t);
+	else
+		cfs_err("peer transport: answers are owed and do not come, they are left behind");
+	return r;
 }
 
 void cfs_transport_address(struct cfs_transport *t, struct sockaddr_storage *ret,

@@ -115,6 +115,7 @@ struct cfs_transport_conf {
 	/* 0: the default in brackets */
 	unsigned connect_timeout_ms; /* of connecting and authenticating, each [2000] */
 	unsigned stall_timeout_ms;   /* a receiver that takes nothing is cut off [30000] */
+	unsigned destroy_timeout_ms; /* [30000] */
 	unsigned max_conns;	     /* that are being served [16384] */
 	unsigned max_unauthenticated, max_unauthenticated_per_addr; /* [1024], [64] */
 	unsigned max_conns_per_peer;				    /* that it opens [4] */
@@ -134,9 +135,10 @@ int cfs_transport_create(const struct cfs_transport_conf *conf, struct cfs_trans
 			 char err[256]);
 /*
  * Every peer must be closed. Cuts all connections; waits for answers that are still owed to
- * ops->get.
+ * ops->get. -ETIMEDOUT: they did not come within destroy_timeout_ms. They may still be given; no
+ * release is called any more, and t ends with the last of them.
  */
-void cfs_transport_destroy(struct cfs_transport *t);
+int cfs_transport_destroy(struct cfs_transport *t);
 /* Where it listens; 0 port when it does not. */
 void cfs_transport_address(struct cfs_transport *t, struct sockaddr_storage *ret,
 			   socklen_t *ret_len);
@@ -190,6 +192,7 @@ struct cfs_peer_get {
 	uint32_t at_off;
 	int at;
 	bool canceled;
+	bool heard; /* has expired, but its peer answered others meanwhile */
 };
 
 /*

@@ -60,7 +60,7 @@ static void test_wrong_key(void **state)
 	p = peer_at(t, &o.addr, o.addr_len);
 	good = peer_at(member, &o.addr, o.addr_len);
 	assert_int_equal(ask(p, &o, 0, sizeof(dst), dst), -EACCES);
-	assert_true(served_errors(&o, CFS_PEER_E_AUTH) >= 1);
+	WAIT_FOR(served_errors(&o, CFS_PEER_E_AUTH) >= 1);
 	assert_int_equal(o.gets, 0);
 	check_served(good, &o);
 	cfs_peer_close(p);
@@ -86,11 +86,11 @@ static void test_one_side_only(void **state)
 	with_tls = true;
 	p = peer_at(plain, &o.addr, o.addr_len);
 	assert_true(ask(p, &o, 0, sizeof(dst), dst) < 0);
-	assert_true(served_errors(&o, CFS_PEER_E_PROTOCOL) >= 1);
+	WAIT_FOR(served_errors(&o, CFS_PEER_E_PROTOCOL) >= 1);
 	cfs_peer_close(p);
 	p = peer_at(secret, &o_plain.addr, o_plain.addr_len);
 	assert_true(ask(p, &o_plain, 0, sizeof(dst), dst) < 0);
-	assert_true(served_errors(&o_plain, CFS_PEER_E_PROTOCOL) >= 1);
+	WAIT_FOR(served_errors(&o_plain, CFS_PEER_E_PROTOCOL) >= 1);
 	cfs_peer_close(p);
 	assert_int_equal(o.gets + o_plain.gets, 0);
 	good = peer_at(secret, &o.addr, o.addr_len);

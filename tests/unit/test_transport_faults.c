@@ -3,12 +3,14 @@
  * The peer transport among members that lie, fall silent, die or freeze: every reader gets right
  * bytes or an error within its deadline, every owner goes on serving the others.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -595,6 +597,95 @@ static void test_owner_without_pipes(void **state)
 	free(dst);
 }
 
+/* An owner that waits for its object storage is not left out while it answers others. */
+static void test_slow_answer_is_no_failure(void **state)
+{
+	struct cfs_transport_conf conf = {.failures = 1, .probe_ms = 10};
+	struct cfs_transport *t = asker_conf(&conf);
+	struct many m[2] = {0};
+	uint8_t dst[4096];
+	struct owner o;
+	struct cfs_peer *p;
+	sem_t done;
+
+	(void)state;
+	owner_open(&o, BLOCK);
+	sem_init(&done, 0, 0);
+	m[0].done = m[1].done = &done;
+	p = peer_at(t, &o.addr, o.addr_len);
+	assert_int_equal(ask(p, &o, 0, 4096, dst), 4096);
+	o.how = NEVER;
+	assert_int_equal(start_one(p, &m[0], &o, 0, 4096, 300), 0);
+	WAIT_FOR(o.n_held == 1);
+	o.how = FROM_FILE;
+	while (sem_trywait(&done) < 0)
+		assert_int_equal(ask(p, &o, 0, 4096, dst), 4096);
+	assert_int_equal(m[0].err, -ETIMEDOUT);
+	assert_int_equal(state_of(p), CFS_PEER_CLOSED_CIRCUIT);
+	assert_int_equal(ask(p, &o, 0, 4096, dst), 4096);
+	/* When nothing at all comes, it is. */
+	o.how = NEVER;
+	assert_int_equal(start_one(p, &m[1], &o, 0, 4096, 300), 0);
+	wait_done(&done);
+	assert_int_equal(m[1].err, -ETIMEDOUT);
+	assert_int_equal(ask(p, &o, 0, 4096, dst), -EHOSTDOWN);
+	o.how = FROM_FILE;
+	give(&o, o.held[0]);
+	give(&o, o.held[1]);
+	WAIT_FOR(ask(p, &o, 0, 4096, dst) == 4096);
+	free(m[0].dst);
+	free(m[1].dst);
+	cfs_peer_close(p);
+	cfs_transport_destroy(t);
+	owner_close(&o);
+	sem_destroy(&done);
+}
+
+static unsigned open_files(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	unsigned n = 0;
+
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
+/* An answer that is never given does not keep a mount from ending. */
+static void test_answer_is_owed_at_the_end(void **state)
+{
+	struct cfs_transport_conf conf = {.destroy_timeout_ms = 100};
+	struct cfs_transport *t = asker();
+	struct many m = {0};
+	struct owner o;
+	struct cfs_peer *p;
+	unsigned before;
+	sem_t done;
+
+	(void)state;
+	before = open_files();
+	owner_open_conf(&o, BLOCK, &conf);
+	sem_init(&done, 0, 0);
+	m.done = &done;
+	p = peer_at(t, &o.addr, o.addr_len);
+	o.how = NEVER;
+	assert_int_equal(start_one(p, &m, &o, 0, 4096, PATIENCE), 0);
+	WAIT_FOR(o.n_held == 1);
+	assert_int_equal(cfs_transport_destroy(o.t), -ETIMEDOUT);
+	wait_done(&done);
+	assert_true(m.err < 0);
+	cfs_peer_close(p);
+	munmap(o.data, o.len);
+	close(o.fd);
+	/* It comes after all, and the transport ends with it. */
+	cfs_peer_answer(o.held[0], &(struct cfs_peer_answer){.err = -ENOENT, .fd = -1});
+	WAIT_FOR(open_files() == before);
+	free(m.dst);
+	cfs_transport_destroy(t);
+	sem_destroy(&done);
+}
+
 /* --- many connections --- */
 
 static void test_idle_connections(void **state)
@@ -645,6 +736,8 @@ int main(void)
 		cmocka_unit_test(test_lying_owners),
 		cmocka_unit_test(test_replayed_challenge),
 		cmocka_unit_test(test_closed_port_and_return),
+		cmocka_unit_test(test_slow_answer_is_no_failure),
+		cmocka_unit_test(test_answer_is_owed_at_the_end),
 		cmocka_unit_test(test_idle_connections),
 	};
 

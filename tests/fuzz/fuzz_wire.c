@@ -7,6 +7,7 @@
  *	1, 2	frames for a server's, a client's handshake: type, status, payload; CRCs are made
  *		right, so that what lies behind them is reached
  *	3	payloads of requests, hints and READY
+ *	5, 6	as 1, 2, inside TLS
  *
  * Whatever comes, nobody is let in who does not have the key.
  */
@@ -29,6 +30,8 @@ int RAND_bytes(unsigned char *buf, int num)
 }
 
 static const struct cfs_handshake_keys keys = {.key = {"fuzz", "zzuf"}, .n = 2};
+
+static const uint8_t binding[CFS_HANDSHAKE_BINDING] = "of this connection";
 
 static void check(bool ok)
 {
@@ -73,19 +76,22 @@ static void stream(const uint8_t *data, size_t size)
 static bool is_proven(const struct cfs_handshake *h)
 {
 	static const char label[32] = "cachefs peer server proof";
-	uint8_t text[sizeof(label) + CFS_HELLO_LEN + CFS_CHALLENGE_LEN - CFS_PROOF_LEN];
 	const size_t open_len = CFS_CHALLENGE_LEN - CFS_PROOF_LEN;
+	uint8_t text[sizeof(label) + CFS_HELLO_LEN + CFS_CHALLENGE_LEN - CFS_PROOF_LEN +
+		     sizeof(binding)];
+	size_t len = sizeof(text) - (h->bound ? 0 : sizeof(binding));
 	uint8_t mac[CFS_PROOF_LEN];
 	unsigned n = sizeof(mac);
 
 	memcpy(text, label, sizeof(label));
 	memcpy(text + sizeof(label), h->hello, CFS_HELLO_LEN);
 	memcpy(text + sizeof(label) + CFS_HELLO_LEN, h->challenge, open_len);
-	check(HMAC(EVP_sha256(), keys.key[0], CFS_PEER_KEY_SIZE, text, sizeof(text), mac, &n));
+	memcpy(text + sizeof(label) + CFS_HELLO_LEN + open_len, binding, sizeof(binding));
+	check(HMAC(EVP_sha256(), keys.key[0], CFS_PEER_KEY_SIZE, text, len, mac, &n));
 	return memcmp(mac, h->challenge + open_len, sizeof(mac)) == 0;
 }
 
-static void handshake(bool server, const uint8_t *data, size_t size)
+static void handshake(bool server, bool bound, const uint8_t *data, size_t size)
 {
 	struct cfs_handshake h;
 	uint8_t out[CFS_HANDSHAKE_OUT], payload[CFS_WIRE_CONTROL_MAX];
@@ -96,6 +102,8 @@ static void handshake(bool server, const uint8_t *data, size_t size)
 		cfs_handshake_server(&h, 2, &keys);
 	else
 		check(cfs_handshake_client(&h, 1, 2, &keys, out, &len) == 0);
+	if (bound)
+		cfs_handshake_bind(&h, binding);
 	while (r == 0 && size > 2) {
 		struct cfs_frame f = {.type = data[0], .status = data[1] % CFS_STATUS_COUNT};
 		size_t n = CFS_MIN(size - 2, sizeof(payload));
@@ -145,7 +153,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		break;
 	case 1:
 	case 2:
-		handshake(data[0] % 4 == 1, data + 1, size - 1);
+		handshake(data[0] % 4 == 1, data[0] & 4, data + 1, size - 1);
 		break;
 	default:
 		payloads(data + 1, size - 1);

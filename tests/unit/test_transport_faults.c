@@ -361,10 +361,10 @@ static void test_lying_owners(void **state)
 
 		liar_open(&l, cases[i].lie);
 		p = peer_at(t, &l.sa, sizeof(l.sa));
-		n = ask_within(p, NULL, 0, 4096, dst, 300);
+		n = ask_within(p, NULL, 0, 4096, dst, 1000);
 		if (n != cases[i].err)
 			fail_msg("case %u: %zd", i, n);
-		n = ask_within(p, NULL, 0, 1 << 20, dst, 300);
+		n = ask_within(p, NULL, 0, 1 << 20, dst, 1000);
 		if (n != cases[i].err_large)
 			fail_msg("case %u, large: %zd", i, n);
 		assert_true(cfs_now_ms() - began < 5000);

@@ -194,6 +194,8 @@ int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 /* One of possibly many descriptors is closed; drops lock_owner's POSIX locks. */
 int cfs_vfs_flush_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh,
 		       uint64_t lock_owner);
+/* Whether a flush of this handle has data to wait for. Never waits. */
+bool cfs_vfs_is_dirty(struct cfs_vfs *v, uint64_t fh);
 int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh);
 int cfs_vfs_fsync(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, bool data_only);
 int cfs_vfs_fallocate(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, unsigned mode,

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/queue.h>
 
 #define WAITERS_MAX 1024
 
@@ -28,6 +29,13 @@ struct cfs_fuse {
 	pthread_mutex_t lock; /* protects n_waiters; a leaf */
 	pthread_cond_t idle;  /* n_waiters is 0 */
 	unsigned n_waiters;   /* threads that wait for a file lock, ops-lock.c */
+
+	struct turns {
+		pthread_mutex_t lock;	   /* protects what follows; a leaf */
+		TAILQ_HEAD(, aside) aside; /* in order of arrival */
+		unsigned taken, max;
+		size_t bytes, bytes_max; /* put aside */
+	} turns;
 };
 
 #define CALL_ARGS 600 /* two names and some numbers */
@@ -60,6 +68,23 @@ __attribute__((format(printf, 2, 3))) void call_set_args(struct call *c, const c
 	} while (0)
 /* The request has been answered; reply_*() do this themselves. */
 void call_end(struct call *c, int r);
+
+/*
+ * turns.c: of requests that may wait for long. Who has a turn does one and ends it; who has none
+ * takes what is needed for a later one and puts it aside, unless that makes it his turn.
+ */
+struct aside {
+	TAILQ_ENTRY(aside) link;
+	void (*run)(struct aside *a); /* answers the request; a is its own to free */
+	size_t bytes;		      /* of memory */
+};
+void turns_init(struct cfs_fuse *f);
+void turns_fini(struct cfs_fuse *f);
+bool turn_begin(struct cfs_fuse *f);
+/* False: it is the caller's turn. */
+bool turn_put_aside(struct cfs_fuse *f, struct aside *a);
+/* Goes on with what was put aside, if there is any. */
+void turn_end(struct cfs_fuse *f);
 
 /* reply.c; every request is answered exactly once. r: 0 or a negative errno. */
 void reply_status(struct call *c, int r);

@@ -2,6 +2,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -53,54 +55,158 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
 	reply_segs(&c, r, &segs);
 }
 
+/* ---- what may wait for long: turns.c ---- */
+
+struct change {
+	struct aside aside; /* first */
+	struct call call;
+	void (*apply)(struct change *ch); /* and answer */
+	fuse_ino_t ino;
+	uint64_t fh, off;
+	size_t size;
+	bool append, data_only;
+	uint64_t owner;
+	struct iovec iov[WRITE_IOV];
+	int n_iov;
+};
+
+static void run_aside(struct aside *a)
+{
+	struct change *ch = (struct change *)a;
+
+	ch->apply(ch);
+	free(ch);
+}
+
+/* With its bytes, which are the thread's own until it takes the next request. */
+static struct change *copy_change(const struct change *what)
+{
+	struct change *ch = malloc(sizeof(*ch) + what->size);
+	uint8_t *at;
+	int i;
+
+	if (!ch)
+		return NULL;
+	*ch = *what;
+	at = (uint8_t *)(ch + 1);
+	ch->iov[0] = (struct iovec){.iov_base = at, .iov_len = what->size};
+	ch->n_iov = what->size > 0;
+	for (i = 0; i < what->n_iov; i++) {
+		memcpy(at, what->iov[i].iov_base, what->iov[i].iov_len);
+		at += what->iov[i].iov_len;
+	}
+	ch->aside.run = run_aside;
+	ch->aside.bytes = sizeof(*ch) + what->size;
+	return ch;
+}
+
+static void apply_in_turn(struct change *ch)
+{
+	struct cfs_fuse *f = ch->call.fuse;
+	struct change *copy;
+
+	if (!turn_begin(f)) {
+		copy = copy_change(ch);
+		if (!copy) { /* then it waits here */
+			ch->apply(ch);
+			return;
+		}
+		if (turn_put_aside(f, &copy->aside))
+			return;
+		free(copy);
+	}
+	ch->apply(ch);
+	turn_end(f);
+}
+
+static void apply_write(struct change *ch)
+{
+	struct call *c = &ch->call;
+	uint64_t at = ch->off;
+	int r;
+
+	r = cfs_vfs_write(c->vfs, &c->ctx, ch->fh, at, ch->append, ch->iov, ch->n_iov, &at);
+	if (r < 0) {
+		reply_status(c, r);
+		return;
+	}
+	fuse_reply_write(c->req, ch->size);
+	call_end(c, 0);
+	/* Another mount has made the file longer: the kernel's pages are for the wrong place. */
+	if (at != ch->off)
+		fuse_lowlevel_notify_inval_inode(c->fuse->session, ch->ino, 0, 0);
+}
+
 void op_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *src, off_t off,
 		  struct fuse_file_info *fi)
 {
-	size_t size = fuse_buf_size(src), i, n = 0;
-	struct iovec iov[WRITE_IOV];
-	uint64_t at = (uint64_t)off;
-	struct call c;
-	bool append;
-	int r;
+	struct change ch = {
+		.apply = apply_write,
+		.ino = ino,
+		.fh = fi->fh,
+		.off = (uint64_t)off,
+		.size = fuse_buf_size(src),
+	};
+	struct call *c = &ch.call;
+	size_t i;
 
 	if (fi->flags & O_APPEND)
-		call_begin_once(&c, req, "write");
+		call_begin_once(c, req, "write");
 	else
-		call_begin(&c, req, "write");
-	call_args(&c, "%" PRIu64 ",%zu,%lld,%#" PRIx64, ino, size, (long long)off, fi->fh);
-	for (i = src->idx; i < src->count && n < WRITE_IOV; i++, n++) {
+		call_begin(c, req, "write");
+	call_args(c, "%" PRIu64 ",%zu,%lld,%#" PRIx64, ino, ch.size, (long long)off, fi->fh);
+	for (i = src->idx; i < src->count && ch.n_iov < WRITE_IOV; i++, ch.n_iov++) {
 		if (src->buf[i].flags & FUSE_BUF_IS_FD)
 			break;
-		iov[n].iov_base = src->buf[i].mem;
-		iov[n].iov_len = src->buf[i].size;
+		ch.iov[ch.n_iov].iov_base = src->buf[i].mem;
+		ch.iov[ch.n_iov].iov_len = src->buf[i].size;
 	}
 	/* Splicing has not been asked for, so that one piece of memory is what comes. */
 	if (i < src->count || src->off) {
-		reply_status(&c, -EIO);
+		reply_status(c, -EIO);
 		return;
 	}
 	/* With the kernel's write-back cache pages come at the offsets that the kernel chose. */
-	append = (fi->flags & O_APPEND) && !fi->writepage && !c.fuse->conf.writeback_cache;
-	r = cfs_vfs_write(c.vfs, &c.ctx, fi->fh, at, append, iov, (int)n, &at);
-	if (r < 0) {
-		reply_status(&c, r);
-		return;
-	}
-	fuse_reply_write(req, size);
-	call_end(&c, 0);
-	/* Another mount has made the file longer: the kernel's pages are for the wrong place. */
-	if (at != (uint64_t)off)
-		fuse_lowlevel_notify_inval_inode(c.fuse->session, ino, 0, 0);
+	ch.append = (fi->flags & O_APPEND) && !fi->writepage && !c->fuse->conf.writeback_cache;
+	apply_in_turn(&ch);
+}
+
+static void apply_flush(struct change *ch)
+{
+	struct call *c = &ch->call;
+
+	reply_status(c, cfs_vfs_flush_file(c->vfs, &c->ctx, ch->fh, ch->owner));
 }
 
 void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	struct call c;
+	struct change ch = {.apply = apply_flush, .fh = fi->fh, .owner = fi->lock_owner};
 
-	call_begin(&c, req, "flush");
-	call_args(&c, "%" PRIu64 ",%#" PRIx64, ino, fi->fh);
-	reply_status(&c, cfs_vfs_flush_file(c.vfs, &c.ctx, fi->fh, fi->lock_owner));
+	call_begin(&ch.call, req, "flush");
+	call_args(&ch.call, "%" PRIu64 ",%#" PRIx64, ino, fi->fh);
+	if (cfs_vfs_is_dirty(ch.call.vfs, fi->fh))
+		apply_in_turn(&ch);
+	else
+		apply_flush(&ch);
 }
+
+static void apply_fsync(struct change *ch)
+{
+	struct call *c = &ch->call;
+
+	reply_status(c, cfs_vfs_fsync(c->vfs, &c->ctx, ch->fh, ch->data_only));
+}
+
+void op_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi)
+{
+	struct change ch = {.apply = apply_fsync, .fh = fi->fh, .data_only = data_only};
+
+	call_begin(&ch.call, req, "fsync");
+	call_args(&ch.call, "%" PRIu64 ",%d,%#" PRIx64, ino, data_only, fi->fh);
+	apply_in_turn(&ch);
+}
+
+/* ---- the rest ---- */
 
 void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
@@ -109,15 +215,6 @@ void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	call_begin(&c, req, "release");
 	call_args(&c, "%" PRIu64 ",%#" PRIx64, ino, fi->fh);
 	reply_status(&c, cfs_vfs_release(c.vfs, &c.ctx, fi->fh));
-}
-
-void op_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi)
-{
-	struct call c;
-
-	call_begin(&c, req, "fsync");
-	call_args(&c, "%" PRIu64 ",%d,%#" PRIx64, ino, data_only, fi->fh);
-	reply_status(&c, cfs_vfs_fsync(c.vfs, &c.ctx, fi->fh, data_only));
 }
 
 void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len,

@@ -110,6 +110,7 @@ static int fill(struct cfs_fuse *f, const struct cfs_fuse_conf *conf)
 		f->conf.max_threads = CFS_FUSE_THREADS;
 	pthread_mutex_init(&f->lock, NULL);
 	cfs_cond_init(&f->idle);
+	turns_init(f);
 	f->mount_point = strdup(conf->mount_point);
 	if (!f->mount_point)
 		return -ENOMEM;
@@ -127,6 +128,7 @@ static void free_session(struct cfs_fuse *f)
 		close(f->event_fd);
 	pthread_mutex_destroy(&f->lock);
 	pthread_cond_destroy(&f->idle);
+	turns_fini(f);
 	free(f->mount_point);
 	free(f);
 }

@@ -241,6 +241,13 @@ int cfs_vfs_flush_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 	return r;
 }
 
+bool cfs_vfs_is_dirty(struct cfs_vfs *v, uint64_t fh)
+{
+	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
+
+	return h && writable(h->flags) && cfs_file_dirty(vnode_file(h->vnode));
+}
+
 int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 {
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);

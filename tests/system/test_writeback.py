@@ -417,6 +417,45 @@ def test_outage(world, mode):
     assert len(lines) < 60, "\n".join(lines)
 
 
+def standstill(mnt):
+    """A condition: for some time nothing has been written."""
+    seen = [0]
+
+    def still():
+        seen.append(metric(mnt, "written_bytes_total"))
+        return len(seen) > 30 and seen[-30] == seen[-1]
+
+    return still
+
+
+@pytest.mark.deadline(300)
+def test_blocked_writers_leave_threads_to_others(world):
+    """More writers than threads wait for a bucket that is gone: who needs only a cache is answered."""
+    mnt = world.mount("buffer-size=16,max-threads=8,io-timeout=120,attr-cache=0,entry-cache=0")
+    mnt.allow(FAILS)
+    write(mnt / "cached", data(1_000_000, 3), sync=True)
+    world.ws.run("cachefs", "warmup", mnt / "cached", check=True)
+    wait_until(lambda: metric(mnt, "disk_cache_blocks") >= 1, 30, "the cache")
+    world.via.add(refuse=True)
+    names = ["w%d" % i for i in range(24)]
+    writers = [threading.Thread(target=write, args=(mnt / n, data(4_000_000, i))) for i, n in enumerate(names)]
+    for t in writers:
+        t.start()
+    wait_until(standstill(mnt), 60, "writers that wait")
+    for i in range(50):
+        with open(mnt / "cached", "rb", buffering=0) as f:
+            os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            assert os.pread(f.fileno(), 4096, 4096 * i) == data(1_000_000, 3)[4096 * i : 4096 * (i + 1)]
+        assert (mnt / "cached").stat().st_size == 1_000_000
+    assert all(t.is_alive() for t in writers)
+    world.via.clear()
+    for t in writers:
+        t.join(200)
+    mnt = mnt.remount()
+    for i, n in enumerate(names):
+        assert read(mnt / n) == data(4_000_000, i)
+
+
 def test_write_is_tried_until_its_deadline(world):
     """Without writeback: PUT fails for a while, fsync waits and succeeds."""
     mnt = world.mount("io-timeout=40,put-timeout=1")

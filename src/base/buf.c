@@ -15,11 +15,11 @@
 #include "bytes.h"
 #include "log.h"
 
-#define SLAB_SIZE   ((size_t)2 << 20)
-#define SLAB_UNITS  (SLAB_SIZE / CFS_PAGE_LARGE)
-#define UNIT_PAGES  (CFS_PAGE_LARGE / CFS_PAGE_SMALL)
-#define ALL_UNITS   ((1u << SLAB_UNITS) - 1)
-#define BUDGET_STEP ((uint64_t)8 << 20)
+#define SLAB_SIZE  ((size_t)2 << 20)
+#define SLAB_UNITS (SLAB_SIZE / CFS_PAGE_LARGE)
+#define UNIT_PAGES (CFS_PAGE_LARGE / CFS_PAGE_SMALL)
+#define ALL_UNITS  ((1u << SLAB_UNITS) - 1)
+#define BUDGET_MIN ((uint64_t)8 << 20)
 /* Part of the budget that writers leave to others. */
 #define READERS_PARTS 8
 
@@ -96,7 +96,7 @@ int cfs_pool_create(uint64_t budget, struct cfs_pool **ret)
 	p = calloc(1, sizeof(*p));
 	if (!p)
 		return -ENOMEM;
-	p->budget = CFS_MAX(CFS_DIV_UP(budget, BUDGET_STEP), (uint64_t)1) * BUDGET_STEP;
+	p->budget = CFS_MAX(CFS_DIV_UP(budget, SLAB_SIZE) * SLAB_SIZE, BUDGET_MIN);
 	p->mapped_max = p->budget + CLASS_COUNT * SLAB_SIZE;
 	TAILQ_INIT(&p->reclaimers);
 	TAILQ_INIT(&p->slabs);

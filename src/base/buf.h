@@ -45,7 +45,7 @@ struct cfs_page {
 	struct cfs_pool *pool;
 };
 
-/* budget is rounded up to 8 MiB. */
+/* budget is rounded up to 2 MiB, and to 8 MiB at the least. */
 int cfs_pool_create(uint64_t budget, struct cfs_pool **ret);
 /* Every page must have been released. */
 void cfs_pool_destroy(struct cfs_pool *p);

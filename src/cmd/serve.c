@@ -32,6 +32,9 @@
 #define DRAIN_PATIENCE 2
 /* Budgets for which buffers outside of them count. */
 #define SMALL_BUDGET ((uint64_t)128 << 20)
+/* To the object store, of as many uploads and downloads as there are by default. */
+#define CONNECTIONS	   40
+#define CONNECTION_BUFFERS (128u << 10)
 
 struct serve {
 	const struct mount_opts *o;
@@ -279,14 +282,19 @@ static uint32_t request_size(const struct mount_opts *o)
 	return budget_of(o) < SMALL_BUDGET ? 256 << 10 : 1 << 20;
 }
 
-/* What these buffers take of a small budget; of a large one it is not worth mentioning. */
+/*
+ * What these buffers, and those of connections, take of a small budget; of a large one it is not
+ * worth mentioning.
+ */
 static uint64_t request_memory(const struct mount_opts *o)
 {
 	unsigned threads = o->max_threads ? (unsigned)o->max_threads : CFS_FUSE_THREADS;
+	uint64_t buffers = (uint64_t)threads * request_size(o);
 
 	if (budget_of(o) >= SMALL_BUDGET)
 		return 0;
-	return CFS_MIN((uint64_t)threads * request_size(o), budget_of(o) / 8);
+	buffers += (uint64_t)CONNECTIONS * CONNECTION_BUFFERS;
+	return CFS_MIN(buffers, budget_of(o) / 5);
 }
 
 /* Every inode number that the kernel has depends on it. */

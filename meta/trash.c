@@ -154,5 +154,6 @@ int cfs_trash_expire(struct cfs_meta *m, cfs_deadline_t end, const _Atomic bool 
 		clear(p);
 	}
 	free(p);
-	return rc < 0 ? rc : 0;
+	/* A volume without trash has no directory of it. */
+	return rc < 0 && rc != -ENOENT ? rc : 0;
 }

@@ -99,6 +99,7 @@ static struct cfs_meta *open_mount(bool hooked)
 static int format_volume(void **state)
 {
 	struct cfs_meta_conf conf = {.timeout_ms = 10000};
+	const _Atomic bool stop = false;
 	struct cfs_setting *s;
 	struct cfs_meta *m;
 	char err[256] = "";
@@ -123,6 +124,8 @@ static int format_volume(void **state)
 	cfs_meta_close(m);
 	vol.m = open_mount(true);
 	vol.other = open_mount(false);
+	/* The hourly job of a volume that never had a trash. */
+	OK(cfs_trash_expire(vol.m, cfs_deadline_in(10000), &stop));
 	return 0;
 }
 

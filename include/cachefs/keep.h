@@ -28,14 +28,16 @@ struct cfs_keep;
 #define CFS_KEEP_HANDLES  (1u << 20)
 #define CFS_KEEP_INODES	  (1u << 20)
 #define CFS_KEEP_REQUESTS 4096u
+#define CFS_KEEP_DIRS	  (1u << 16)
+#define CFS_KEEP_CURSOR	  256
 #define CFS_KEEP_OWNERS	  3
 #define CFS_KEEP_INIT_MAX 256
 
 struct cfs_keep_header {
 	char magic[8];
 	uint32_t version, bytes; /* of the header */
-	uint32_t handle_bytes, inode_bytes, request_bytes;
-	uint32_t n_handles, n_inodes, n_requests;
+	uint32_t handle_bytes, inode_bytes, request_bytes, dir_bytes;
+	uint32_t n_handles, n_inodes, n_requests, n_dirs;
 
 	/* Of the mount, for its whole life. */
 	char uuid[40]; /* of the volume */
@@ -57,6 +59,7 @@ struct cfs_keep_header {
 	_Atomic uint32_t takeovers; /* of these by an upgrade */
 	_Atomic uint32_t n_used;    /* handle records that were ever in use */
 	_Atomic uint32_t n_marked;  /* inode records that were */
+	_Atomic uint32_t n_listed;  /* directory records that were */
 };
 
 /* Number i is that of the handle whose table index is i. */
@@ -92,6 +95,21 @@ struct cfs_keep_request {
 	uint32_t spare;
 };
 
+/*
+ * How far a directory has been read through a handle: the two latest places that the kernel may
+ * come back for, the one before its last reply included.
+ */
+struct cfs_keep_dir {
+	_Atomic uint64_t fh; /* the key */
+	uint32_t turn;	     /* which place is written next */
+	uint32_t next_free;  /* of the process that uses it */
+	struct cfs_keep_place {
+		_Atomic uint64_t index; /* of the entry behind it, from 1; the key */
+		uint16_t len;		/* of the cursor */
+		uint8_t cursor[CFS_KEEP_CURSOR];
+	} place[2];
+};
+
 int cfs_keep_create(struct cfs_keep **ret);
 /*
  * Of another process; fd is closed by cfs_keep_close(), not on failure. -EPROTO and err, one line:
@@ -115,6 +133,15 @@ void cfs_keep_unmark(struct cfs_keep *k, struct cfs_keep_inode *mark); /* or NUL
  * handles; at most `max` of their inodes go to inos.
  */
 size_t cfs_keep_settle(struct cfs_keep *k, uint64_t *inos, size_t max);
+
+/* A record for a directory that is being read; NULL of NULL, and when there is none left. */
+struct cfs_keep_dir *cfs_keep_list(struct cfs_keep *k, uint64_t fh);
+void cfs_keep_unlist(struct cfs_keep *k, struct cfs_keep_dir *d); /* or NULL */
+/* For who takes over: record i of those that were in use; free ones are given to unlist. */
+struct cfs_keep_dir *cfs_keep_dir(struct cfs_keep *k, uint32_t i);
+void cfs_keep_place(struct cfs_keep_dir *d, uint64_t index, const void *cursor, size_t len);
+/* It is read from its beginning. */
+void cfs_keep_rewind(struct cfs_keep_dir *d);
 
 /*
  * Notes that a request is being carried out. *ret_again: it was already, by a process that died.

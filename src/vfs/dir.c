@@ -19,6 +19,8 @@ enum { MAY_READ = 4 };
 struct page_entry {
 	cfs_ino_t ino;
 	uint32_t name_off;
+	uint32_t after_off;
+	uint16_t after_len;
 	uint8_t name_len, type;
 	struct cfs_attr attr;
 };
@@ -46,6 +48,11 @@ struct dir {
 	size_t n_marks;
 	uint64_t stride; /* least distance of marks */
 	struct mark *marks;
+
+	/* For another process: the positions behind the page's entries, and where it finds them. */
+	struct cfs_keep_dir *kept;
+	size_t afters_len, afters_cap;
+	uint8_t *afters;
 };
 
 static int check_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino)
@@ -117,6 +124,7 @@ int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 
 void dir_free(struct dir *d)
 {
+	free(d->afters);
 	free(d->entries);
 	free(d->names);
 	free(d->marks);
@@ -129,6 +137,7 @@ int cfs_vfs_releasedir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 
 	if (!h)
 		return -EBADF;
+	cfs_keep_unlist(v->conf.keep, h->dir->kept);
 	dir_free(h->dir);
 	handle_free(&v->handles, fh, h);
 	return 0;
@@ -173,6 +182,14 @@ static int collect(void *arg, const struct cfs_dirent *e)
 	p->type = e->type;
 	p->name_off = (uint32_t)d->names_len;
 	p->name_len = (uint8_t)e->name_len;
+	p->after_len = 0;
+	if (d->kept &&
+	    reserve((void **)&d->afters, &d->afters_cap, d->afters_len + e->after->len, 1, 512)) {
+		p->after_off = (uint32_t)d->afters_len;
+		p->after_len = e->after->len;
+		memcpy(d->afters + d->afters_len, e->after->key, e->after->len);
+		d->afters_len += e->after->len;
+	}
 	if (d->attrs)
 		p->attr = e->entry.attr;
 	memcpy(d->names + d->names_len, e->name, e->name_len);
@@ -207,7 +224,7 @@ static int load_page(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d
 	int r;
 
 	d->end = *cursor;
-	d->n = d->names_len = 0;
+	d->n = d->names_len = d->afters_len = 0;
 	d->first = index;
 	d->loaded = d->no_memory = false;
 	d->attrs = attrs;
@@ -330,6 +347,44 @@ static int deliver_fixed(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct di
 	return 0;
 }
 
+/* Entries up to this one are on their way to the reader. */
+static void keep_place(struct dir *d, uint64_t index)
+{
+	const struct page_entry *p;
+
+	if (!d->kept || index <= d->first || index > d->first + d->n)
+		return;
+	p = &d->entries[index - d->first - 1];
+	if (p->after_len)
+		cfs_keep_place(d->kept, index, d->afters + p->after_off, p->after_len);
+}
+
+void dir_resume(struct handle *h, struct cfs_keep_dir *kept)
+{
+	struct dir *d = h->dir;
+	struct mark m[2];
+	size_t i, n = 0;
+
+	d->kept = kept;
+	d->stride = PAGE_ENTRIES;
+	for (i = 0; i < 2; i++) {
+		struct cfs_keep_place *p = &kept->place[i];
+
+		m[n].index = atomic_load(&p->index);
+		if (!m[n].index || p->len > sizeof(m[n].cursor.key))
+			continue;
+		m[n].cursor.len = p->len;
+		memcpy(m[n].cursor.key, p->cursor, p->len);
+		n++;
+	}
+	d->marks = n ? malloc(MARKS * sizeof(*d->marks)) : NULL;
+	if (!d->marks)
+		return;
+	for (i = 0; i < n; i++)
+		d->marks[i] = m[n == 2 && m[0].index > m[1].index ? 1 - i : i];
+	d->n_marks = n;
+}
+
 static int list(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uint64_t off,
 		bool attrs, cfs_vfs_dirent_fn fn, void *arg)
 {
@@ -339,6 +394,8 @@ static int list(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uin
 	if (off == 0) {
 		d->loaded = false;
 		d->n_marks = 0;
+		if (d->kept)
+			cfs_keep_rewind(d->kept);
 	}
 	if (off < d->n_fixed && deliver_fixed(v, ctx, d, off, fn, arg))
 		return 0;
@@ -353,6 +410,7 @@ static int list(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uin
 	age_ms = cfs_now_ms() - d->read_ms;
 	while (index < d->first + d->n && !deliver(v, d, index, age_ms, attrs, fn, arg))
 		index++;
+	keep_place(d, index);
 	return 0;
 }
 
@@ -366,6 +424,8 @@ int cfs_vfs_readdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, u
 		return -EBADF;
 	if (atomic_exchange(&h->dir->busy, true))
 		return -EBUSY;
+	if (!h->dir->kept)
+		h->dir->kept = cfs_keep_list(v->conf.keep, fh);
 	r = list(v, ctx, h->dir, off, attrs, fn, arg);
 	atomic_store(&h->dir->busy, false);
 	return r;

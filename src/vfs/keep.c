@@ -21,17 +21,19 @@ struct layout {
 	struct cfs_keep_request requests[CFS_KEEP_REQUESTS];
 	struct cfs_keep_handle handles[CFS_KEEP_HANDLES];
 	struct cfs_keep_inode inodes[CFS_KEEP_INODES];
+	struct cfs_keep_dir dirs[CFS_KEEP_DIRS];
 };
 
 _Static_assert(sizeof(struct cfs_keep_handle) == 64, "records are of the version's size");
 _Static_assert(sizeof(struct cfs_keep_inode) == 16, "records are of the version's size");
 _Static_assert(sizeof(struct cfs_keep_request) == 32, "records are of the version's size");
+_Static_assert(sizeof(struct cfs_keep_dir) == 560, "records are of the version's size");
 
 struct cfs_keep {
 	int fd;
 	struct layout *at;
-	pthread_mutex_t lock; /* protects free_inode and growth; a leaf */
-	uint32_t free_inode;  /* index + 1 */
+	pthread_mutex_t lock;	       /* protects the free lists and growth; a leaf */
+	uint32_t free_inode, free_dir; /* index + 1 */
 };
 
 static void fill(struct cfs_keep_header *h)
@@ -42,9 +44,11 @@ static void fill(struct cfs_keep_header *h)
 	h->handle_bytes = sizeof(struct cfs_keep_handle);
 	h->inode_bytes = sizeof(struct cfs_keep_inode);
 	h->request_bytes = sizeof(struct cfs_keep_request);
+	h->dir_bytes = sizeof(struct cfs_keep_dir);
 	h->n_handles = CFS_KEEP_HANDLES;
 	h->n_inodes = CFS_KEEP_INODES;
 	h->n_requests = CFS_KEEP_REQUESTS;
+	h->n_dirs = CFS_KEEP_DIRS;
 }
 
 static int map(int fd, struct cfs_keep **ret)
@@ -260,6 +264,69 @@ size_t cfs_keep_settle(struct cfs_keep *k, uint64_t *inos, size_t max)
 			atomic_store(&r->unique, 0);
 	}
 	return n;
+}
+
+/* ---- directories ---- */
+
+struct cfs_keep_dir *cfs_keep_list(struct cfs_keep *k, uint64_t fh)
+{
+	struct cfs_keep_dir *d = NULL;
+	uint32_t n;
+
+	if (!k)
+		return NULL;
+	pthread_mutex_lock(&k->lock);
+	n = atomic_load(&k->at->header.n_listed);
+	if (k->free_dir) {
+		d = &k->at->dirs[k->free_dir - 1];
+		k->free_dir = d->next_free;
+	} else if (n < CFS_KEEP_DIRS) {
+		d = &k->at->dirs[n];
+		atomic_store(&k->at->header.n_listed, n + 1);
+	}
+	pthread_mutex_unlock(&k->lock);
+	if (d) {
+		cfs_keep_rewind(d);
+		atomic_store(&d->fh, fh);
+	}
+	return d;
+}
+
+void cfs_keep_unlist(struct cfs_keep *k, struct cfs_keep_dir *d)
+{
+	if (!d)
+		return;
+	atomic_store(&d->fh, 0);
+	pthread_mutex_lock(&k->lock);
+	d->next_free = k->free_dir;
+	k->free_dir = (uint32_t)(d - k->at->dirs) + 1;
+	pthread_mutex_unlock(&k->lock);
+}
+
+struct cfs_keep_dir *cfs_keep_dir(struct cfs_keep *k, uint32_t i)
+{
+	uint32_t n = atomic_load(&k->at->header.n_listed);
+
+	return i < n && i < CFS_KEEP_DIRS ? &k->at->dirs[i] : NULL;
+}
+
+void cfs_keep_place(struct cfs_keep_dir *d, uint64_t index, const void *cursor, size_t len)
+{
+	struct cfs_keep_place *p = &d->place[d->turn & 1];
+
+	if (len > sizeof(p->cursor))
+		return;
+	atomic_store(&p->index, 0);
+	p->len = (uint16_t)len;
+	memcpy(p->cursor, cursor, len);
+	atomic_store(&p->index, index);
+	d->turn++;
+}
+
+void cfs_keep_rewind(struct cfs_keep_dir *d)
+{
+	atomic_store(&d->place[0].index, 0);
+	atomic_store(&d->place[1].index, 0);
 }
 
 /* ---- requests ---- */

@@ -74,6 +74,22 @@ static int restore(struct cfs_vfs *v, struct cfs_keep_handle *k, struct cfs_vfs_
 	return 0;
 }
 
+/* Where readers of directories are; the rest is free again. */
+static void resume_dirs(struct cfs_vfs *v)
+{
+	struct cfs_keep_dir *d;
+	struct handle *h;
+	uint32_t i;
+
+	for (i = 0; (d = cfs_keep_dir(v->conf.keep, i)) != NULL; i++) {
+		h = handle_find(&v->handles, atomic_load(&d->fh), HANDLE_DIR);
+		if (h)
+			dir_resume(h, d);
+		else
+			cfs_keep_unlist(v->conf.keep, d);
+	}
+}
+
 int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret)
 {
 	struct cfs_keep *keep = v->conf.keep;
@@ -92,6 +108,7 @@ int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret)
 			r = restore(v, cfs_keep_handle(keep, i), ret);
 	}
 	handles_free_rest(&v->handles);
+	resume_dirs(v);
 	if (r < 0)
 		cfs_err("open files of the process before this one are not to be had: done=%llu "
 			"error=%s",

@@ -253,5 +253,6 @@ int locks_restore(struct cfs_vfs *v, struct handle *h);
 /* dir.c */
 void dir_free(struct dir *d);
 int dir_restore(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino);
+void dir_resume(struct handle *h, struct cfs_keep_dir *kept);
 
 #endif

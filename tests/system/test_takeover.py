@@ -2,36 +2,23 @@
 """A mount whose process dies, or is replaced by another, while it is in use. A failure here is a
 program that gets an error or wrong bytes because the file system was upgraded or has crashed."""
 
-import errno
-import fcntl
-import json
 import mmap
 import os
+import random
 import re
 import resource
 import signal
-import sqlite3
 import subprocess
 import sys
-import threading
-import time
 
 import pytest
 
 import servers
-from cachefs import SLOW, alive, children, mountinfo, tool, wait_until
+from cachefs import BIN, SLOW, Volume, alive, mountinfo, wait_until
 from syscalls import data, fails, read, write
 
 # The log line of each death is an error, and meant to be one.
 DEATH = r"the process of the mount has died"
-
-
-def config(mnt):
-    return json.loads(read(os.path.join(mnt, ".config")))
-
-
-def worker(mnt):
-    return config(mnt)["Pid"]
 
 
 def metric(mnt, name):
@@ -50,24 +37,15 @@ def kill_worker(mnt, sig=signal.SIGKILL):
     assert not alive(old)
 
 
-class Upgraded:
-    """The mount after an upgrade; its processes are no longer those that the test started."""
-
-    def __init__(self, ws, volume, mnt, opts=""):
-        self.mnt = mnt
-        self.log = ws.path("upgrade%d.log" % len(os.listdir(ws.dir)))
-        args = ["-o", opts] if opts else []
-        r = ws.run("cachefs", "mount", volume.url, mnt.path, *args, timeout=60)
-        assert r.returncode == 0, r.stderr
-        self.pause = float(re.search(r"requests waited ([\d.]+) s", r.stdout)[1])
-
-
 def upgrade(ws, volume, mnt, opts=""):
-    up = Upgraded(ws, volume, mnt, opts)
+    """Seconds that requests waited; mnt's process is one that the test did not start afterwards."""
+    args = ["-o", opts] if opts else []
+    r = ws.run("cachefs", "mount", volume.url, mnt.path, *args, timeout=60)
+    assert r.returncode == 0, r.stderr
     if mnt.process:
         assert mnt.process.wait(20 * SLOW) == 0
         mnt.process = None
-    return up
+    return float(re.search(r"requests waited ([\d.]+) s", r.stdout)[1])
 
 
 EVENTS = {
@@ -87,6 +65,21 @@ def event(request, ws):
         resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
     else:
         yield EVENTS[request.param]
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def any_volume(request, ws):
+    if request.param == "sqlite":
+        return ws.volume()
+    if not (BIN / "cachefs-redis.so").exists():
+        pytest.skip("built without Redis")
+    db = servers.redis_server().database()
+    ws.cleanups.append(db.drop)
+    v = Volume.__new__(Volume)
+    v.attach(ws, "vol", db.url, ws.path("vol-bucket"))
+    v.format()
+    ws.volumes.append(v)
+    return v
 
 
 # ---- what stays ----
@@ -199,10 +192,11 @@ def test_locks_stay(ws, volume, event):
     assert volume.sql("SELECT count(*) FROM jfs_plock") == [(0,)]
 
 
-def test_directory_stream_stays(ws, volume, event):
-    mnt = volume.mount()
+def test_directory_stream_stays(ws, any_volume, event):
+    """Also when what was read is removed, as rm -r does: nothing behind it is left out."""
+    mnt = any_volume.mount()
     os.mkdir(mnt / "d")
-    names = {"name-%05d" % i for i in range(3000)}
+    names = {"name-%05d" % i for i in range(2000)}
     for name in names:
         os.mknod(mnt / "d" / name)
     seen = []
@@ -210,8 +204,11 @@ def test_directory_stream_stays(ws, volume, event):
         for e in entries:
             seen.append(e.name)
             if len(seen) == 1200:
-                event(ws, volume, mnt)
+                for name in seen[:1100]:
+                    os.unlink(mnt / "d" / name)
+                event(ws, any_volume, mnt)
     assert len(seen) == len(set(seen)) and set(seen) == names
+    mnt.umount()
 
 
 def test_what_was_not_stored_is_told_once(ws, volume):
@@ -265,3 +262,131 @@ def test_upgrade_loses_nothing(ws, volume):
     f.close()
     assert read(mnt / "f") == content
     assert volume.verify(unmounted=False) == []
+
+
+# ---- under load ----
+
+# Every name it makes, fills and syncs is printed; what it says must be so. Only fsync and close may
+# fail, and only with EIO: then the file is written again.
+LOAD = """
+import errno, os, random, sys
+os.chdir(sys.argv[1])
+me = sys.argv[2]
+rng = random.Random(me)
+kept, n, told = {}, 0, 0
+
+def content(name):
+    return random.Random(name).randbytes(random.Random(name + 'n').choice((1, 5000, 200_000)))
+
+def store(name, flags):
+    global told
+    while True:
+        fd = os.open(name, flags | os.O_WRONLY)
+        text = content(name)
+        for at in range(0, len(text), 50_000):
+            assert os.write(fd, text[at:at + 50_000]) == len(text[at:at + 50_000])
+        try:
+            os.fsync(fd)
+        except OSError as e:
+            assert e.errno == errno.EIO, e
+            told += 1
+            os.close(fd)
+            flags = os.O_TRUNC
+            continue
+        try:
+            os.close(fd)
+        except OSError as e:
+            assert e.errno == errno.EIO, e
+            told += 1
+        return
+
+while not os.path.exists(sys.argv[3]):
+    n += 1
+    name = '%s-%d' % (me, n)
+    store(name, os.O_CREAT | os.O_EXCL)
+    kept[name] = name
+    what = rng.randrange(7)
+    at = rng.choice(list(kept))
+    if what == 0:
+        os.unlink(at)
+        del kept[at]
+    elif what == 1:
+        other = '%s-%d-moved' % (me, n)
+        os.rename(at, other)
+        kept[other] = kept.pop(at)
+    elif what == 2:
+        other = '%s-%d-link' % (me, n)
+        os.link(at, other)
+        kept[other] = kept[at]
+    elif what == 3:
+        os.mkdir(at + 'd')
+        os.rename(at, at + 'd/f')
+        os.rename(at + 'd/f', at)
+        os.rmdir(at + 'd')
+    elif what == 4:
+        os.symlink('nowhere', at + 's')
+        assert os.readlink(at + 's') == 'nowhere'
+        os.unlink(at + 's')
+    elif what == 5:
+        os.setxattr(at, 'user.x', b'1', os.XATTR_CREATE)
+        os.removexattr(at, 'user.x')
+    with open(rng.choice(list(kept)), 'rb') as f:
+        name = kept[f.name]
+        assert f.read() == content(name), f.name
+    if n > 60:
+        for name in list(kept)[:20]:
+            os.unlink(name)
+            del kept[name]
+for name, source in sorted(kept.items()):
+    print(name, source, flush=True)
+print('end', n, told, flush=True)
+"""
+
+
+def content(name):
+    return random.Random(name).randbytes(random.Random(name + "n").choice((1, 5000, 200_000)))
+
+
+@pytest.mark.deadline(300)
+@pytest.mark.parametrize("name", ["kill", "upgrade"])
+def test_under_load(ws, any_volume, name):
+    volume = any_volume
+    volume.check_options = {"leaks": "warn", "unmounted": True}
+    mnt = volume.mount()
+    end = ws.path("end")
+    runs = [
+        ws.python(
+            LOAD, mnt.path, "p%d" % i, end, stdout=open(ws.path("o%d" % i), "w"), stderr=open(ws.path("e%d" % i), "w")
+        )
+        for i in range(8)
+    ]
+    pauses = []
+    for _ in range(4):
+        before = metric(mnt, "data_commits_total")
+        wait_until(lambda: metric(mnt, "data_commits_total") > before + 40, 60, "some work")
+        assert all(p.poll() is None for p in runs), [read(ws.path("e%d" % i)) for i in range(8)]
+        if name == "kill":
+            kill_worker(mnt)
+        else:
+            pauses.append(upgrade(ws, volume, mnt))
+    write(end, b"")
+    for i, p in enumerate(runs):
+        p.wait(60 * SLOW)
+        assert p.returncode == 0, read(ws.path("e%d" % i)).decode()
+    want, made = {}, 0
+    for i in range(8):
+        *lines, last = read(ws.path("o%d" % i)).decode().splitlines()
+        assert last.startswith("end ")
+        made += int(last.split()[1])
+        want.update(line.split() for line in lines)
+    assert set(os.listdir(mnt.path)) == set(want)
+    for path, source in want.items():
+        assert read(mnt / path) == content(source), path
+    print("files made:", made, "pauses:", pauses)
+    assert all(pause < 10 * SLOW for pause in pauses)
+    if name == "kill":
+        assert metric(mnt, "worker_restarts_total") == 4
+    else:
+        assert metric(mnt, "takeovers_total") == 4
+    mnt.umount()
+    wait_until(lambda: not ws.processes(), 30, "the end of the processes")

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "vfs_fixture.h"
 
 struct engine meta;
@@ -389,6 +390,24 @@ void start(uint64_t timeout_ms, cfs_ino_t root)
 	pthread_mutex_init(&meta.lock, NULL);
 	assert_int_equal(cfs_vfs_create(&conf, &vfs), 0);
 	meta.hooks = cfs_vfs_hooks(vfs);
+}
+
+void start_kept(struct cfs_keep *keep)
+{
+	const struct cfs_vfs_conf conf = {.hide_internal = true, .pool = pool, .keep = keep};
+
+	assert_int_equal(cfs_vfs_create(&conf, &vfs), 0);
+	meta.hooks = cfs_vfs_hooks(vfs);
+}
+
+void vfs_abandon(void)
+{
+	static struct cfs_vfs *abandoned[32];
+	static size_t n;
+
+	assert_true(n < CFS_ARRAY_SIZE(abandoned));
+	abandoned[n++] = vfs;
+	vfs = NULL;
 }
 
 int make_pool(void **state)

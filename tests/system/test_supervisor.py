@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The supervisor of a mount: crash loops, its own death, upgrades that fail. A failure here is a
+mount that hangs, or one that an upgrade has killed."""
+
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+from cachefs import SLOW, alive, mountinfo, tool, wait_until
+from syscalls import data, fails, read, user, write
+from test_takeover import DEATH, kill_worker, metric, upgrade
+
+GIVEN_UP = r"the mount is given up and detached"
+
+
+def resident_kib(pid, key="RssAnon"):
+    with open("/proc/%d/status" % pid) as f:
+        return int(re.search(r"^%s:\s+(\d+) kB" % key, f.read(), re.M)[1])
+
+
+def test_crash_loop_ends_in_a_clean_unmount(ws, volume):
+    """Its metadata is gone: no process can go on."""
+    volume.check_options = None
+    mnt = volume.mount()
+    write(mnt / "f", b"x")
+    mnt.allow(DEATH)
+    mnt.allow(GIVEN_UP)
+    mnt.allow("the mount could not be resumed")
+    reader = ws.popen(["/bin/cat", mnt / "f"], stdout=-3, stderr=-3)
+    reader.wait(20)
+    os.rename(volume.db, str(volume.db) + ".gone")
+    for suffix in ("-wal", "-shm"):
+        if os.path.exists(str(volume.db) + suffix):
+            os.rename(str(volume.db) + suffix, str(volume.db) + ".gone" + suffix)
+    os.kill(mnt.pid(), signal.SIGKILL)
+    late = ws.popen(["/bin/stat", mnt / "f"], stdout=-3, stderr=-3)
+    assert mnt.process.wait(60 * SLOW) != 0
+    assert late.wait(20 * SLOW) != 0  # it waited, and was told
+    assert not mnt.mounted() and not ws.processes()
+    mnt.ended = True
+    (line,) = [x for x in mnt.log().splitlines() if re.search(GIVEN_UP, x)]
+    assert str(mnt) in line and "deaths=6" in line
+    assert mnt.log().count("has died, starting another") == 5
+
+
+def test_deaths_by_signal_end_too(ws, volume):
+    volume.check_options = {"leaks": "warn", "unmounted": False}
+    mnt = volume.mount()
+    mnt.allow(DEATH)
+    mnt.allow(GIVEN_UP)
+    for _ in range(5):
+        kill_worker(mnt, signal.SIGKILL)
+    os.kill(mnt.pid(), signal.SIGKILL)
+    assert mnt.process.wait(30 * SLOW) != 0
+    mnt.ended = True
+    assert not mnt.mounted()
+    assert "last_signal=KILL" in mnt.log()
+
+
+def test_death_of_the_supervisor(ws, volume):
+    """The process goes on alone."""
+    mnt = volume.mount()
+    write(mnt / "f", b"x")
+    worker = mnt.pid()
+    mnt.process.kill()
+    mnt.process.wait(20)
+    wait_until(lambda: "goes on alone" in mnt.log(), 20, "a line about it")
+    assert read(mnt / "f") == b"x"
+    write(mnt / "g", b"y")
+    r = ws.run("cachefs", "mount", volume.url, mnt.path)
+    assert r.returncode == 32 and "no supervisor" in r.stderr
+    ws.run("cachefs", "umount", mnt.path, check=True)
+    assert not alive(worker)
+    mnt.ended = True
+
+
+def test_without_supervisor(ws, volume):
+    volume.check_options = {"leaks": "warn", "unmounted": False}
+    mnt = volume.mount("supervise=false")
+    assert len(ws.processes()) == 1
+    write(mnt / "f", b"x")
+    r = ws.run("cachefs", "mount", volume.url, mnt.path)
+    assert r.returncode == 32 and "no supervisor" in r.stderr
+    mnt.process.kill()
+    mnt.process.wait(20)
+    with fails("ENOTCONN"):
+        os.stat(mnt / "f")
+    mnt.kill9()
+
+
+def test_failed_upgrades_leave_the_mount(ws, volume):
+    other = ws.volume("other")
+    mnt = volume.mount()
+    write(mnt / "f", b"x")
+    f = open(mnt / "g", "wb", buffering=0)
+    f.write(b"before")
+    worker = mnt.pid()
+
+    def refused(url, *args, reason):
+        r = ws.run("cachefs", "mount", url, mnt.path, *args, timeout=60)
+        assert r.returncode in (1, 32) and re.search(reason, r.stderr), (r.returncode, r.stderr)
+        assert mnt.process.poll() is None and read(mnt / "f") == b"x"
+
+    refused(other.url, reason="another volume is mounted")
+    refused(volume.url, "-o", "no-such-option", reason="no-such-option")
+    refused("sqlite3://%s/none.db" % ws.dir, reason="none.db")
+    refused(volume.url, "-o", "supervise=false", reason="supervise")
+    assert mnt.pid() == worker
+    # these come to light when the old process has left: another one goes on
+    refused(volume.url, "-o", "ro", reason="is writable")
+    refused(volume.url, "-o", "cache-mode=9", "--cache-dir", ws.path("cache"), reason="cache-mode")
+    os.mkdir(mnt / "sub")
+    refused(volume.url, "-o", "subdir=sub", reason="another subdir")
+    refused(volume.url, "-o", "metrics=300.1.1.1:1", reason="metrics")
+    f.write(b" and after")
+    os.fsync(f.fileno())
+    f.close()
+    assert read(mnt / "g") == b"before and after"
+    assert metric(mnt, "takeovers_total") == 0
+    upgrade(ws, volume, mnt)
+    assert metric(mnt, "takeovers_total") == 1
+
+
+def test_another_user_is_refused(ws, volume):
+    os.chmod(volume.db, 0o666)
+    mnt = volume.mount()
+    r = subprocess.run(
+        ["setpriv", "--reuid=1001", "--regid=1001", "--clear-groups", tool("cachefs"), "mount", volume.url, mnt.path],
+        stdin=-3, stdout=-1, stderr=-2, text=True, timeout=60, env=ws.env(),
+    )
+    assert r.returncode == 32 and "user with id 0" in r.stdout, r.stdout
+    assert mnt.process.poll() is None
+    names = os.listdir("/run/cachefs")
+    for name in names:
+        assert os.stat("/run/cachefs/" + name).st_mode & 0o777 == 0o600
+
+
+def test_successor_that_hangs_is_given_up(ws, volume):
+    """Its supervisor is stopped when it has everything."""
+    mnt = volume.mount()
+    write(mnt / "f", b"x")
+    p = ws.popen([tool("cachefs"), "mount", volume.url, mnt.path, "-o", "mount_timeout=5", "--foreground"], stdout=-3, stderr=-3)
+    wait_until(lambda: "left the mount" in mnt.log(), 30, "the mount to be left")
+    os.kill(p.pid, signal.SIGSTOP)
+    if p.poll() is None and "was handed over" not in mnt.log():
+        wait_until(lambda: "going on with it" in mnt.log() or "was handed over" in mnt.log(), 30, "the end")
+    os.kill(p.pid, signal.SIGCONT)
+    assert read(mnt / "f") == b"x"
+
+
+@pytest.mark.deadline(400)
+def test_many_upgrades(ws, volume):
+    mnt = volume.mount(daemon=True)
+    f = open(mnt / "f", "wb", buffering=0)
+    pauses, sizes = [], []
+    for i in range(50):
+        f.write(b"%05d" % i)
+        pauses.append(upgrade(ws, volume, mnt))
+        pids = [pid for pid, _ in ws.processes()]
+        assert len(pids) == 2
+        sizes.append(sum(map(resident_kib, pids)))
+    f.close()
+    assert read(mnt / "f") == b"".join(b"%05d" % i for i in range(50))
+    print("pauses: median %.3f s, longest %.3f s; memory: %d .. %d KiB" % (
+        sorted(pauses)[25], max(pauses), min(sizes), max(sizes)))
+    assert sizes[-1] < sizes[4] + 1024
+    fds = max(len(os.listdir("/proc/%d/fd" % pid)) for pid in pids)
+    assert fds < 40
+    assert volume.status()["sessions"][0]["sid"] == 1 if "sid" in volume.status()["sessions"][0] else True
+
+
+def test_memory_of_the_supervisor(volume):
+    mnt = volume.mount()
+    write(mnt / "f", data(5_000_000))
+    assert resident_kib(mnt.process.pid) <= 1024

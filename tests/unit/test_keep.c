@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is kept of a mount for another process: the memory file, and the VFS that comes from it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "vfs_fixture.h"
+
+static struct cfs_keep *attach(struct cfs_keep *k)
+{
+	struct cfs_keep *other;
+	char err[256];
+
+	assert_int_equal(cfs_keep_attach(dup(cfs_keep_fd(k)), &other, err), 0);
+	return other;
+}
+
+/* Without it: a newer program reads the records of an older one as something else. */
+static void other_files_are_refused(void **state)
+{
+	struct cfs_keep *k, *other;
+	char err[256] = "";
+	int fd;
+
+	assert_int_equal(cfs_keep_create(&k), 0);
+	cfs_keep_header(k)->version++;
+	assert_int_equal(cfs_keep_attach(cfs_keep_fd(k), &other, err), -EPROTO);
+	assert_non_null(strstr(err, "version 2"));
+	cfs_keep_header(k)->version--;
+	cfs_keep_header(k)->handle_bytes++;
+	assert_int_equal(cfs_keep_attach(cfs_keep_fd(k), &other, err), -EPROTO);
+	cfs_keep_header(k)->handle_bytes--;
+	cfs_keep_header(k)->magic[0]++;
+	assert_int_equal(cfs_keep_attach(cfs_keep_fd(k), &other, err), -EPROTO);
+	cfs_keep_close(k);
+	fd = memfd_create("short", MFD_CLOEXEC);
+	assert_int_equal(cfs_keep_attach(fd, &other, err), -EPROTO);
+	assert_int_equal(write(fd, CFS_KEEP_MAGIC, 8), 8);
+	assert_int_equal(cfs_keep_attach(fd, &other, err), -EPROTO);
+	close(fd);
+	assert_int_equal(cfs_keep_attach(-1, &other, err), -EPROTO);
+}
+
+/* Without it: the file of another process can be cut short, and its reader dies of SIGBUS. */
+static void the_file_cannot_shrink(void **state)
+{
+	struct cfs_keep *k;
+
+	assert_int_equal(cfs_keep_create(&k), 0);
+	assert_int_equal(ftruncate(cfs_keep_fd(k), 0), -1);
+	cfs_keep_close(k);
+}
+
+/* Without it: a request is carried out twice, or the answer of another one is taken for its own. */
+static void requests_are_known_again(void **state)
+{
+	struct cfs_keep_request *r, *s;
+	struct cfs_keep *k, *other;
+	uint64_t i;
+	bool again;
+
+	assert_int_equal(cfs_keep_create(&k), 0);
+	r = cfs_keep_begin(k, 10, false, &again);
+	assert_non_null(r);
+	assert_false(again);
+	atomic_store(&r->ino, 77);
+	/* Far away, but of the same place. */
+	s = cfs_keep_begin(k, 10 + 2 * CFS_KEEP_REQUESTS, false, &again);
+	assert_ptr_not_equal(r, s);
+	other = attach(k);
+	assert_non_null(cfs_keep_begin(other, 12, true, &again));
+	assert_false(again); /* the kernel sends it again, but it was not begun */
+	r = cfs_keep_begin(other, 10, true, &again);
+	assert_true(again);
+	assert_int_equal(atomic_load(&r->ino), 77);
+	cfs_keep_end(r);
+	r = cfs_keep_begin(other, 10, true, &again);
+	assert_false(again);
+	assert_int_equal(atomic_load(&r->ino), 0);
+	/* A full table knows nothing: whatever is sent again may have been done. */
+	for (i = 0; i < CFS_KEEP_REQUESTS; i++)
+		cfs_keep_begin(k, 100000 + 2 * i, false, &again);
+	assert_null(cfs_keep_begin(k, 4, true, &again));
+	assert_true(again);
+	assert_null(cfs_keep_begin(k, 6, false, &again));
+	assert_false(again);
+	assert_null(cfs_keep_begin(NULL, 8, true, &again));
+	assert_true(again);
+	cfs_keep_close(other);
+	cfs_keep_close(k);
+}
+
+/* Without it: answers that went out with the last breath of many processes fill the table. */
+static void old_requests_are_forgotten(void **state)
+{
+	struct cfs_keep *k;
+	bool again;
+	int i;
+
+	assert_int_equal(cfs_keep_create(&k), 0);
+	cfs_keep_begin(k, 10, false, &again);
+	for (i = 0; i < 20; i++)
+		atomic_fetch_add(&cfs_keep_header(k)->workers, 1);
+	cfs_keep_settle(k, NULL, 0);
+	cfs_keep_begin(k, 10, true, &again);
+	assert_false(again);
+	cfs_keep_close(k);
+}
+
+/* Without it: more inodes than there are records write over each other's. */
+static void records_run_out(void **state)
+{
+	struct cfs_keep_inode *m, *last = NULL;
+	struct cfs_keep *k;
+	uint32_t i;
+
+	assert_int_equal(cfs_keep_create(&k), 0);
+	for (i = 0; i < CFS_KEEP_INODES; i++) {
+		m = cfs_keep_mark(k, i + 1);
+		assert_non_null(m);
+		last = m;
+	}
+	assert_null(cfs_keep_mark(k, 5));
+	cfs_keep_unmark(k, last);
+	assert_ptr_equal(cfs_keep_mark(k, 5), last);
+	assert_null(cfs_keep_handle(k, CFS_KEEP_HANDLES));
+	cfs_keep_close(k);
+}
+
+/* ---- a VFS that goes on where another one was killed ---- */
+
+static struct cfs_keep *keep;
+
+/* The process is gone: nothing is closed, and the memory of another one maps the file. */
+static void crash(struct cfs_vfs_restored *ret)
+{
+	struct cfs_keep *next = attach(keep);
+
+	vfs_abandon();
+	cfs_keep_close(keep);
+	keep = next;
+	start_kept(keep);
+	assert_int_equal(cfs_vfs_restore(vfs, ret), 0);
+}
+
+static void begin(void)
+{
+	assert_int_equal(cfs_keep_create(&keep), 0);
+	start(0, 0);
+	vfs_abandon();
+	start_kept(keep);
+	fill_engine(3000);
+}
+
+static void end(void)
+{
+	cfs_vfs_destroy(vfs);
+	vfs = NULL;
+	cfs_keep_close(keep);
+}
+
+/* Without it: programs get EBADF from files that they have open. */
+static void handles_come_back_under_their_numbers(void **state)
+{
+	struct cfs_vfs_restored restored;
+	struct cfs_ctx c;
+	uint64_t a, b, closed, dir, fresh;
+
+	begin();
+	c = ctx();
+	a = open_file(1, O_RDONLY);
+	closed = open_file(2, O_RDONLY);
+	b = open_file(3, O_RDWR);
+	assert_int_equal(cfs_vfs_opendir(vfs, &c, CFS_ROOT_INO, &dir), 0);
+	release(closed);
+	meta.exists[3] = false;
+	meta.sustained[3] = true;
+	meta.attr[3].nlink = 0;
+	crash(&restored);
+	c = ctx();
+	assert_int_equal(restored.handles, 3);
+	assert_int_equal(restored.gone + restored.lost, 0);
+	assert_int_equal(cfs_vfs_flush_file(vfs, &c, a, 0), 0);
+	assert_int_equal(cfs_vfs_flush_file(vfs, &c, b, 0), 0);
+	/* One that was closed must not be met by a late request under the number of a fresh one. */
+	fresh = open_file(4, O_RDONLY);
+	assert_int_equal((uint32_t)fresh, (uint32_t)closed);
+	assert_int_not_equal(fresh, closed);
+	assert_int_equal(release(closed), -EBADF);
+	assert_int_equal(release(fresh), 0);
+	assert_int_equal(release(a), 0);
+	assert_int_equal(meta.closed, 0);
+	assert_int_equal(release(b), 0);
+	assert_int_equal(meta.closed, 1); /* the last handle of a removed file */
+	assert_int_equal(cfs_vfs_releasedir(vfs, &c, dir), 0);
+	end();
+}
+
+/* Without it: a record that was being written is taken for a handle. */
+static void torn_records_are_no_handles(void **state)
+{
+	struct cfs_vfs_restored restored;
+	struct cfs_keep_handle *k;
+	uint64_t fh;
+
+	begin();
+	fh = open_file(1, O_RDONLY);
+	k = cfs_keep_handle(keep, (uint32_t)fh); /* the next one */
+	k->ino = FIRST_INO + 2;
+	k->kind = 1;
+	crash(&restored);
+	assert_int_equal(restored.handles, 1);
+	/* Nonsense with a key, from a process that wrote where it should not. */
+	atomic_store(&cfs_keep_handle(keep, (uint32_t)fh)->fh, 77);
+	k = cfs_keep_handle(keep, (uint32_t)fh + 1);
+	k->kind = 200;
+	atomic_store(&k->fh, (3ULL << 32) + (uint32_t)fh + 2);
+	crash(&restored);
+	assert_int_equal(restored.handles, 1);
+	assert_int_equal(restored.gone, 2);
+	release(fh);
+	end();
+}
+
+/* Without it: lost data is not told, or over and over again. */
+static void lost_data_is_told_once_per_handle(void **state)
+{
+	char byte = 120;
+	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
+	struct cfs_vfs_restored restored;
+	uint64_t writer, reader, off;
+	struct cfs_ctx c;
+
+	begin();
+	c = ctx();
+	writer = open_file(1, O_RDWR);
+	reader = open_file(1, O_RDWR);
+	assert_int_equal(cfs_vfs_write(vfs, &c, writer, 0, false, &iov, 1, &off), 0);
+	atomic_store(data.mark, 1);
+	crash(&restored);
+	assert_int_equal(restored.lost, 1);
+	assert_int_equal(restored.n_lost_inos, 1);
+	assert_int_equal(restored.lost_inos[0], FIRST_INO + 1);
+	/* Nobody was told by the second process either. */
+	crash(&restored);
+	c = ctx();
+	assert_int_equal(cfs_vfs_flush_file(vfs, &c, reader, 0), 0);
+	assert_int_equal(cfs_vfs_flush_file(vfs, &c, writer, 0), -EIO);
+	assert_int_equal(cfs_vfs_flush_file(vfs, &c, writer, 0), 0);
+	/* What was stored is not lost. */
+	assert_int_equal(cfs_vfs_write(vfs, &c, writer, 0, false, &iov, 1, &off), 0);
+	atomic_store(data.mark, 1);
+	atomic_store(data.mark, 0);
+	crash(&restored);
+	c = ctx();
+	assert_int_equal(restored.lost, 0);
+	assert_int_equal(cfs_vfs_flush_file(vfs, &c, writer, 0), 0);
+	release(writer);
+	release(reader);
+	end();
+}
+
+struct reading {
+	int n, stop_after, last;
+	uint64_t off;
+	bool twice;
+};
+
+static int take_name(void *arg, const struct cfs_vfs_dirent *e)
+{
+	struct reading *r = arg;
+	int i;
+
+	if (r->n == r->stop_after)
+		return 1;
+	r->off = e->next_off;
+	if (e->name[0] == '.')
+		return 0;
+	i = number_of(e->name, e->name_len);
+	r->twice |= i <= r->last;
+	r->last = i;
+	r->n++;
+	return 0;
+}
+
+/* Without it: removing a tree leaves something behind when the mount is upgraded meanwhile. */
+static void a_directory_is_read_on_from_its_place(void **state)
+{
+	struct reading r = {.stop_after = 1500, .last = -1};
+	struct cfs_vfs_restored restored;
+	struct cfs_ctx c;
+	uint64_t dir;
+	int i;
+
+	begin();
+	c = ctx();
+	assert_int_equal(cfs_vfs_opendir(vfs, &c, CFS_ROOT_INO, &dir), 0);
+	while (r.n < r.stop_after)
+		assert_int_equal(cfs_vfs_readdir(vfs, &c, dir, r.off, false, take_name, &r), 0);
+	for (i = 0; i < 1400; i++)
+		meta.exists[i] = false;
+	crash(&restored);
+	c = ctx();
+	for (i = 0; i < 10; i++) {
+		r.stop_after += 700;
+		assert_int_equal(cfs_vfs_readdir(vfs, &c, dir, r.off, false, take_name, &r), 0);
+	}
+	assert_int_equal(r.n, 3000);
+	assert_false(r.twice);
+	assert_int_equal(cfs_vfs_releasedir(vfs, &c, dir), 0);
+	end();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(other_files_are_refused),
+		cmocka_unit_test(the_file_cannot_shrink),
+		cmocka_unit_test(requests_are_known_again),
+		cmocka_unit_test(old_requests_are_forgotten),
+		cmocka_unit_test(records_run_out),
+		cmocka_unit_test(handles_come_back_under_their_numbers),
+		cmocka_unit_test(torn_records_are_no_handles),
+		cmocka_unit_test(lost_data_is_told_once_per_handle),
+		cmocka_unit_test(a_directory_is_read_on_from_its_place),
+	};
+
+	return cmocka_run_group_tests(tests, make_pool, free_pool);
+}

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/activity.h"
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -39,6 +40,7 @@ void cfs_call_begin(struct cfs_call *c, struct cfs_meta *m, enum cfs_meta_op op,
 	c->m = m;
 	c->op = op;
 	c->start_ns = cfs_now_ns();
+	cfs_activity_wait(CFS_WAIT_META, 0, cfs_meta_op_name(op));
 	c->ctx = ctx;
 	if (m->conf.squash_checks && !ctx->check) {
 		c->checking = *ctx;
@@ -51,6 +53,7 @@ ssize_t cfs_call_end(struct cfs_call *c, ssize_t rc)
 {
 	struct cfs_op_counters *n = &c->m->op[c->op];
 
+	cfs_activity_wait_end();
 	atomic_fetch_add_explicit(&n->calls, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&n->time_ns, cfs_now_ns() - c->start_ns, memory_order_relaxed);
 	if (rc >= 0)

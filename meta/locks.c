@@ -6,8 +6,11 @@
  * wait for another mount asks again at growing intervals. Waiters for POSIX locks on this mount
  * form a graph (owner -> the owner it waits for); a lock that would close a circle is EDEADLK.
  */
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
+#include "base/activity.h"
 #include "base/bytes.h"
 #include "meta/core-internal.h"
 #include "meta/rules.h"
@@ -23,6 +26,7 @@ struct waiter {
 	bool in_graph;	  /* POSIX, and waits_for is on this mount */
 	bool woken;
 	pthread_cond_t cond;
+	char holder[64]; /* who has the lock, for those who watch */
 };
 
 /* BSD locks held by this mount: engines cannot tell who holds one. */
@@ -135,6 +139,7 @@ static int wait_turn(struct cfs_locks *l, const struct cfs_ctx *ctx, struct wait
 	w->woken = atomic_load(&l->releases) != seen;
 	w->next = l->waiters;
 	l->waiters = w;
+	cfs_activity_wait(CFS_WAIT_LOCK, 0, w->holder);
 	while (!rc && !w->woken && !cfs_deadline_passed(until)) {
 		if (ctx->interrupted && ctx->interrupted(ctx))
 			rc = -EINTR;
@@ -142,6 +147,7 @@ static int wait_turn(struct cfs_locks *l, const struct cfs_ctx *ctx, struct wait
 			cfs_cond_wait(&w->cond, &l->lock,
 				      cfs_deadline_min(until, cfs_deadline_in(INTERRUPT_POLL_MS)));
 	}
+	cfs_activity_wait_end();
 	unlist(l, w);
 	pthread_mutex_unlock(&l->lock);
 	return rc;
@@ -220,6 +226,7 @@ static int do_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino
 	struct waiter w = {.ino = ino, .owner = owner};
 	uint64_t poll_ms = POLL_FIRST_MS;
 	int rc = cfs_core_check_writable(m);
+	bool here;
 
 	if (rc)
 		return rc;
@@ -233,7 +240,10 @@ static int do_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino
 		rc = try_flock(m, &now, ino, owner, type);
 		if (rc != -EAGAIN || !wait)
 			break;
-		if (held_here(m->locks, ino, owner, type)) {
+		here = held_here(m->locks, ino, owner, type);
+		snprintf(w.holder, sizeof(w.holder), "held by %s mount",
+			 here ? "a program on this" : "another");
+		if (here) {
 			rc = wait_turn(m->locks, ctx, &w, seen, LOCAL_RETRY_MS);
 		} else {
 			rc = wait_turn(m->locks, ctx, &w, seen, poll_ms);
@@ -272,6 +282,11 @@ static int find_blocker(struct cfs_meta *m, const struct cfs_ctx *ctx, struct wa
 		return 1;
 	w->in_graph = sid == cfs_core_sid(m);
 	w->waits_for = owner;
+	if (w->in_graph)
+		snprintf(w->holder, sizeof(w->holder), "held by pid %u", other.pid);
+	else
+		snprintf(w->holder, sizeof(w->holder), "held by pid %u of session %" PRIu64,
+			 other.pid, sid);
 	return 0;
 }
 

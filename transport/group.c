@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/activity.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/workers.h"
@@ -645,9 +646,12 @@ static ssize_t ask(struct cfs_group *g, struct group_node *n, const struct cfs_p
 		   uint32_t off, uint32_t len, unsigned flags, const struct iovec *dst, int n_dst,
 		   cfs_deadline_t deadline)
 {
-	ssize_t r = cfs_peer_read(n->peer, b, off, len, flags, dst, n_dst,
-				  cfs_deadline_min(deadline, cfs_deadline_in(g->timeout_ms)));
+	ssize_t r;
 
+	cfs_activity_wait(CFS_WAIT_PEER, b->slice, n->member.address);
+	r = cfs_peer_read(n->peer, b, off, len, flags, dst, n_dst,
+			  cfs_deadline_min(deadline, cfs_deadline_in(g->timeout_ms)));
+	cfs_activity_wait_end();
 	if (r >= 0) {
 		atomic_fetch_add(&g->stat.hits, 1);
 		atomic_fetch_add(&g->stat.hit_bytes, len);

@@ -133,7 +133,9 @@ void cfs_data_queue_compact(struct cfs_data *d, cfs_ino_t ino, uint32_t indx, bo
 
 struct cfs_data_stats {
 	uint64_t open_files, read_sessions;
-	uint64_t dirty_bytes, open_slices, commits, commit_errors;
+	uint64_t dirty_bytes, dirty_files, open_slices, commits, commit_errors;
+	uint64_t lost_bytes,
+		lost_files; /* written data that was dropped as it could not be stored */
 	uint64_t readahead_bytes, compactions;
 	uint64_t prefetches_declined; /* whole blocks not fetched, as too little of others was read
 				       */

@@ -34,10 +34,16 @@ struct cfs_fuse_conf {
 	bool allow_other;
 	bool default_permissions;
 	bool writeback_cache;
-	bool local_locks;	/* file locks are the kernel's own and end with this mount */
-	bool posix_acl;		/* the kernel judges by ACLs, which implies default_permissions */
-	bool debug;		/* libfuse's own request trace on stderr */
-	int umask;		/* of all callers; -1: each its own */
+	bool local_locks; /* file locks are the kernel's own and end with this mount */
+	bool posix_acl;	  /* the kernel judges by ACLs, which implies default_permissions */
+	bool debug;	  /* libfuse's own request trace on stderr */
+	int umask;	  /* of all callers; -1: each its own */
+	/*
+	 * The end has been asked for, by a signal or cfs_fuse_stop(): called once, from a thread of
+	 * the session, before the loop ends, which takes as long as requests do. May be NULL.
+	 */
+	void (*stopping)(void *arg);
+	void *stopping_arg;
 	unsigned max_threads;	/* 0: CFS_FUSE_THREADS */
 	uint32_t max_io;	/* bytes per request, 1 MiB */
 	uint32_t read_ahead_kb; /* of the mount's backing device; 0: leave the kernel's */
@@ -69,10 +75,13 @@ bool cfs_fuse_can_resume(struct cfs_keep *keep);
 void cfs_fuse_name_changed(struct cfs_fuse *f, cfs_ino_t parent, const char *name, size_t len);
 /* Unmounts (lazily when busy) and frees the session. */
 void cfs_fuse_unmount(struct cfs_fuse *f);
-/* Frees the session of a mount that goes on. */
-void cfs_fuse_leave(struct cfs_fuse *f);
 /* Detaches what is mounted there, unless `device` (or -1) says that it has ended. */
 int cfs_fuse_detach(const char *mount_point, int device);
+/*
+ * For a process that ends right afterwards, from any thread: takes the mount away without waiting
+ * for anything. Who waits in it gets an error.
+ */
+void cfs_fuse_abandon(struct cfs_fuse *f);
 
 /* What this build and this kernel can do, for `cachefs version`. */
 struct cfs_fuse_features {

@@ -72,6 +72,13 @@ struct cfs_vfs_conf {
 	/* The text of .config, malloc'ed. NULL: there is no such file. */
 	int (*config)(void *arg, char **ret, size_t *ret_len);
 	void *config_arg;
+	/*
+	 * A request that takes longer than that is told to the log, again after as long; 0: none
+	 * is. stuck: one was, or still is; from a background thread. May be NULL.
+	 */
+	uint64_t watchdog_ms;
+	void (*stuck)(void *arg);
+	void *stuck_arg;
 	/* The volume is gone: the mount should end. May be NULL. */
 	void (*lost)(void *arg, const char *reason);
 	void *lost_arg;
@@ -288,6 +295,8 @@ struct cfs_vfs_stats {
 	uint64_t handles, open_inodes;
 	uint64_t attr_hits, attr_misses, entry_hits, entry_misses;
 	uint64_t restarts, takeovers; /* of the process, see keep.h */
+	uint64_t in_flight, oldest_ns; /* requests; those that may take long have no age */
+	uint64_t watchdog_reports;
 };
 void cfs_vfs_stats(struct cfs_vfs *v, struct cfs_vfs_stats *ret);
 /*

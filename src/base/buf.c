@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/queue.h>
 
+#include "activity.h"
 #include "buf.h"
 #include "bytes.h"
 #include "log.h"
@@ -325,10 +326,12 @@ static void wait_freed(struct cfs_pool *p, uint64_t seen, cfs_deadline_t deadlin
 	cfs_deadline_t until = cfs_deadline_min(deadline, cfs_deadline_in(RECLAIM_AGAIN_MS));
 	int r = 0;
 
+	cfs_activity_wait(CFS_WAIT_MEMORY, 0, "of buffer-size");
 	p->waiters++;
 	while (p->freed_count == seen && r != -ETIMEDOUT)
 		r = cfs_cond_wait(&p->freed, &p->lock, until);
 	p->waiters--;
+	cfs_activity_wait_end();
 }
 
 static int take_slowly(struct cfs_pool *p, enum cfs_pool_use use, enum page_class class,

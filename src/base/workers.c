@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "activity.h"
 #include "thread.h"
 #include "workers.h"
 
@@ -131,13 +132,19 @@ static int enqueue(struct cfs_workers *w, struct cfs_job *job)
 
 int cfs_workers_submit(struct cfs_workers *w, struct cfs_job *job, cfs_deadline_t deadline)
 {
+	bool full;
 	int r = 0;
 
 	pthread_mutex_lock(&w->lock);
+	full = w->queued >= w->limit;
+	if (full)
+		cfs_activity_wait(CFS_WAIT_QUEUE, 0, w->name);
 	w->submitters_waiting++;
 	while (!w->stopping && w->queued >= w->limit && r != -ETIMEDOUT)
 		r = cfs_cond_wait(&w->space, &w->lock, deadline);
 	w->submitters_waiting--;
+	if (full)
+		cfs_activity_wait_end();
 	if (w->stopping) {
 		r = -ESHUTDOWN;
 		if (!w->submitters_waiting)

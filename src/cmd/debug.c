@@ -21,6 +21,7 @@
 #include "cmd/cmd.h"
 #include "cmd/control.h"
 #include "cmd/live.h"
+#include "cmd/requests.h"
 #include "cmd/tar.h"
 #include "config.h"
 
@@ -119,45 +120,6 @@ static pid_t pid_in_config(const char *text)
 
 	json_decref(j);
 	return (pid_t)pid;
-}
-
-static bool is_mount_process(const char *pid, const char *point)
-{
-	char path[300], args[8192];
-	size_t i, n;
-	FILE *in;
-
-	snprintf(path, sizeof(path), "/proc/%s/cmdline", pid);
-	in = fopen(path, "re");
-	if (!in)
-		return false;
-	n = fread(args, 1, sizeof(args) - 1, in);
-	fclose(in);
-	args[n] = '\0';
-	if (!strstr(args, "cachefs"))
-		return false;
-	for (i = 0; i < n; i += strlen(args + i) + 1) {
-		if (!strcmp(args + i, point))
-			return true;
-	}
-	return false;
-}
-
-/* By its arguments, as the mount does not answer. Its supervisor has the same, and came first. */
-static pid_t find_mount_process(const char *point)
-{
-	DIR *proc = opendir("/proc");
-	struct dirent *d;
-	pid_t pid = 0;
-
-	while (proc && (d = readdir(proc))) {
-		if (isdigit((unsigned char)d->d_name[0]) &&
-		    strtol(d->d_name, NULL, 10) != getpid() && is_mount_process(d->d_name, point))
-			pid = (pid_t)strtol(d->d_name, NULL, 10);
-	}
-	if (proc)
-		closedir(proc);
-	return pid;
 }
 
 static void add_version(struct tar *t)
@@ -363,6 +325,20 @@ static void add_log(struct tar *t, pid_t pid)
 		tar_add(t, PREFIX "log.txt", text, len);
 }
 
+/* In words; threads.txt has the same as the kernel sees it. */
+static void add_requests(struct tar *t, pid_t pid)
+{
+	struct page p;
+	int r;
+
+	if (!page_begin(&p))
+		return;
+	r = requests_print(pid, p.out);
+	if (r < 0)
+		fprintf(p.out, "(%s)\n", strerror(-r));
+	page_end(&p, t, PREFIX "requests.txt");
+}
+
 static void add_process(struct tar *t, pid_t pid)
 {
 	static const char *const files[] = {"status", "limits",	      "stat",
@@ -377,6 +353,7 @@ static void add_process(struct tar *t, pid_t pid)
 	}
 	add_maps(t, pid);
 	add_descriptors(t, pid);
+	add_requests(t, pid);
 	add_threads(t, pid);
 	add_log(t, pid);
 }
@@ -401,7 +378,7 @@ static int collect(const char *point, const char *file)
 	add_special(t, PREFIX "stats.txt", point, ".stats", NULL);
 	pid = pid_in_config(config);
 	if (pid <= 0)
-		pid = find_mount_process(point);
+		pid = requests_find_process(point);
 	if (pid > 0)
 		add_process(t, pid);
 	else

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "cmd/health.h"
 #include "cmd/mountstatus.h"
 
 /* ---- the mount's side ---- */
@@ -18,11 +19,11 @@ struct metrics;
 
 /*
  * Serves at `listen` as the mount option has it. /health answers that the mount is not well until
- * there is a mount of ours at parts->dir. Borrows all. -EINVAL and the like with err.
+ * there is a mount. Borrows all. -EINVAL and the like with err.
  */
-int metrics_start(const char *listen, const struct mount_parts *parts, struct metrics **ret,
-		  char err[256]);
-/* After the mount has gone, which ends a question that hangs in it. NULL is fine. */
+int metrics_start(const char *listen, const struct mount_parts *parts, struct health *health,
+		  struct metrics **ret, char err[256]);
+/* Waits for answers that are under way. NULL is fine. */
 void metrics_stop(struct metrics *m);
 
 /* ---- between it and the module ---- */

@@ -19,6 +19,7 @@
 #include "cmd/handover.h"
 #include "cmd/mounted.h"
 #include "cmd/mountfile.h"
+#include "cmd/notify.h"
 #include "cmd/supervisor.h"
 #include "cmd/volume.h"
 #include "cmd/worker.h"
@@ -238,6 +239,7 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 		printf("mounting on %s\n", point);
 	if (o->fake)
 		return check_volume(full_url, o);
+	notify_init(o->foreground);
 	if (!o->foreground)
 		return mount_in_background(full_url, point, o, level, old);
 	cfs_log_init(CFS_LOG_STDERR, level);

@@ -54,6 +54,8 @@ struct mount_opts {
 	int64_t max_deletes;
 	/* data */
 	uint64_t io_timeout_ms, get_timeout_ms, put_timeout_ms;
+	uint64_t stop_timeout_ms, watchdog_ms;
+	bool watchdog_restart;
 	int64_t max_uploads, max_downloads, max_threads;
 	int64_t upload_limit_mbps, download_limit_mbps; /* -1: the volume's setting */
 };

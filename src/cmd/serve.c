@@ -14,14 +14,17 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/activity.h"
 #include "base/buf.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "cmd/cmd.h"
 #include "cmd/control.h"
+#include "cmd/ending.h"
 #include "cmd/metrics.h"
 #include "cmd/mount.h"
 #include "cmd/mountconfig.h"
+#include "cmd/notify.h"
 #include "cmd/peers.h"
 #include "cmd/volume.h"
 #include "cmd/worker.h"
@@ -49,6 +52,9 @@ struct serve {
 	struct cfs_data *data;
 	struct cfs_vfs *vfs;
 	struct metrics *metrics;
+	struct health *health;
+	struct notify *notify;
+	struct ending *ending;
 	struct control_server control;
 	struct worker *worker;
 	struct cfs_vfs_restored restored;
@@ -67,6 +73,36 @@ static void on_lost(void *arg, const char *reason)
 	f = atomic_load(&s->fuse);
 	if (f)
 		cfs_fuse_stop(f);
+}
+
+static void on_stopping(void *arg)
+{
+	struct serve *s = arg;
+
+	if (!atomic_load(&s->worker->leaving))
+		ending_begin(s->ending);
+}
+
+/* Before the process ends whatever its threads do. Whoever gets the session takes it away. */
+static void abandon(void *arg)
+{
+	struct serve *s = arg;
+	struct cfs_fuse *f = atomic_exchange(&s->fuse, NULL);
+
+	if (f)
+		cfs_fuse_abandon(f);
+}
+
+static void on_stuck(void *arg)
+{
+	struct serve *s = arg;
+
+	cfs_err("the process ends, as a request is stuck in it (watchdog-restart)");
+	cfs_log_flush();
+	if (worker_is_supervised(s->worker))
+		abort();
+	abandon(s);
+	_exit(CMD_SYSTEM);
 }
 
 /* A command has changed a name behind the kernel's back. */
@@ -366,6 +402,9 @@ static int open_layers(struct serve *s, char err[256])
 		.control_arg = &s->control,
 		.config = show_config,
 		.config_arg = s,
+		.watchdog_ms = o->watchdog_ms,
+		.stuck = o->watchdog_restart ? on_stuck : NULL,
+		.stuck_arg = s,
 		.lost = on_lost,
 		.lost_arg = s,
 	};
@@ -448,7 +487,7 @@ static int start_metrics(struct serve *s, char err[256])
 		.peers = s->peers,
 		.started_ns = cfs_now_ns(),
 	};
-	int r = metrics_start(s->o->metrics, &parts, &s->metrics, err);
+	int r = metrics_start(s->o->metrics, &parts, s->health, &s->metrics, err);
 
 	if (r < 0 && !err[0])
 		snprintf(err, 256, "cannot serve metrics: %s", strerror(-r));
@@ -474,6 +513,8 @@ static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret,
 		.local_locks = s->o->ro,
 		.posix_acl = s->setting->enable_acl && kernel_checks(s),
 		.umask = -1,
+		.stopping = on_stopping,
+		.stopping_arg = s,
 		.debug = s->o->debug,
 		.max_threads = (unsigned)s->o->max_threads,
 		.max_io = request_size(s->o),
@@ -500,8 +541,11 @@ static int close_layers(struct serve *s, bool session)
 				cfs_errname(first));
 	}
 	/* Compaction and late commits need the session. */
-	if (s->data)
+	if (s->data) {
 		cfs_data_drain(s->data);
+		r = ending_judge(s->ending);
+		first = first ? first : r;
+	}
 	if (session) {
 		r = cfs_meta_stop(s->meta);
 		if (r < 0)
@@ -509,6 +553,7 @@ static int close_layers(struct serve *s, bool session)
 				 cfs_errname(r));
 	}
 	cfs_vfs_destroy(s->vfs);
+	ending_forget_data(s->ending);
 	if (s->data) {
 		r = cfs_data_destroy(s->data);
 		first = first ? first : r;
@@ -516,6 +561,7 @@ static int close_layers(struct serve *s, bool session)
 	if (s->store) {
 		cfs_stage_drain(s->store, DRAIN_PATIENCE * s->o->put_timeout_ms);
 		peers_leave(s->peers);
+		ending_forget_store(s->ending);
 		cfs_store_destroy(s->store);
 		peers_destroy(s->peers);
 	}
@@ -527,6 +573,29 @@ static int close_layers(struct serve *s, bool session)
 		cfs_pool_destroy(s->pool);
 	cfs_setting_free(s->setting);
 	return first;
+}
+
+/* Those who tell others how the mount is. */
+static int start_watching(struct serve *s, char err[256])
+{
+	struct ending_conf ending = {
+		.volume = s->setting->name,
+		.dir = s->dir,
+		.data = s->data,
+		.store = s->store,
+		.timeout_ms = s->o->stop_timeout_ms,
+		.abandon = abandon,
+		.arg = s,
+	};
+	int r = ending_create(&ending, &s->ending);
+
+	if (r == 0 && (s->o->metrics || notify_wanted()))
+		r = health_start(s->dir, &s->health);
+	if (r == 0 && s->o->metrics)
+		r = start_metrics(s, err);
+	if (r < 0 && !err[0])
+		snprintf(err, 256, "cannot watch the mount: %s", strerror(-r));
+	return r;
 }
 
 /* The open files of the process before this one. */
@@ -572,19 +641,23 @@ __attribute__((noreturn)) static void leave_mount(struct serve *s)
 
 static int serve(struct serve *s, struct cfs_fuse *fuse)
 {
+	char status[512];
 	int sig;
 
 	atomic_store(&s->fuse, fuse);
 	cfs_info("mounted: volume=%s dir=%s sid=%llu", s->setting->name, s->dir,
 		 (unsigned long long)cfs_meta_sid(s->meta));
+	snprintf(status, sizeof(status), "Volume %s is mounted at %s", s->setting->name, s->dir);
+	notify_start(s->health, status, &s->notify);
 	sig = cfs_fuse_loop(fuse);
 	worker_unwatch(s->worker);
 	if (atomic_load(&s->worker->leaving))
 		leave_mount(s);
+	ending_begin(s->ending);
 	cfs_info("unmounting: volume=%s dir=%s signal=%d", s->setting->name, s->dir,
 		 sig > 0 ? sig : 0);
-	atomic_store(&s->fuse, NULL);
-	cfs_fuse_unmount(fuse);
+	if (atomic_exchange(&s->fuse, NULL))
+		cfs_fuse_unmount(fuse);
 	return sig;
 }
 
@@ -594,10 +667,14 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 	struct serve s = {.o = o, .dir = dir, .worker = w};
 	struct cfs_fuse *fuse = NULL;
 	bool session = false;
-	int r, sig = 0;
+	int r, sig = 0, closed;
 
 	/* One arena per core costs more memory than contention costs time here. */
 	mallopt(M_ARENA_MAX, 2);
+	r = cfs_activity_init();
+	if (r < 0)
+		cfs_warn("nobody will see what requests wait for: err=%s", cfs_errname(r));
+	notify_send("STATUS=Mounting at %s", dir);
 	r = open_backends(&s, url, dir, err);
 	if (r == 0)
 		r = worker_checked(w, s.setting->uuid, o->ro, err);
@@ -607,8 +684,8 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 		r = start_session(&s, err);
 		session = r == 0;
 	}
-	if (r == 0 && o->metrics)
-		r = start_metrics(&s, err);
+	if (r == 0)
+		r = start_watching(&s, err);
 	if (r == 0 && worker_resumes(w))
 		r = restore(&s, err);
 	if (r == 0)
@@ -625,7 +702,11 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 		_exit(CMD_MOUNT_FAILED);
 	}
 	metrics_stop(s.metrics);
-	if (close_layers(&s, session) < 0)
+	notify_stop(s.notify);
+	health_stop(s.health);
+	closed = close_layers(&s, session);
+	ending_done(s.ending);
+	if (closed < 0)
 		return CMD_SYSTEM;
 	if (r < 0)
 		return CMD_MOUNT_FAILED;

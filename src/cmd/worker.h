@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 struct worker {
 	int link;	     /* to the supervisor; -1: there is none */
@@ -33,6 +34,12 @@ struct worker {
 static inline bool worker_resumes(const struct worker *w)
 {
 	return w->device >= 0;
+}
+
+/* Another one is started when it dies. */
+static inline bool worker_is_supervised(struct worker *w)
+{
+	return atomic_load(&w->watching) && atomic_load(&w->pid) != getpid();
 }
 
 /*

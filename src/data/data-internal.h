@@ -58,7 +58,7 @@ struct cfs_data {
 	pthread_cond_t compacted; /* one of these has ended */
 
 	_Atomic uint64_t stored_ms; /* when a block was last stored */
-	_Atomic uint64_t n_files, n_slices, dirty_bytes;
+	_Atomic uint64_t n_files, n_slices, dirty_bytes, lost_bytes, lost_files;
 	_Atomic uint64_t commits, commit_errors, readahead_bytes, compactions;
 	_Atomic uint64_t prefetches_declined;
 };
@@ -145,7 +145,7 @@ struct cfs_file {
 	struct cfs_wslice_list slices; /* not committed, in order of creation */
 	unsigned n_pending;
 	_Atomic uint32_t *mark; /* says so to others, cfs_file_set_mark(); may be NULL */
-	bool lost;		/* bytes that were taken: the mark stays */
+	bool lost;		/* bytes that were taken could not be stored: the mark stays */
 	uint64_t seq;
 
 	uint32_t late_seq; /* blocks that were not stored in time, and are kept */
@@ -249,6 +249,8 @@ void cfs_file_freeze(struct cfs_file *f);
  * soon as something is not stored in time.
  */
 int cfs_file_settle(struct cfs_file *f, cfs_deadline_t deadline);
+/* The calling thread begins to wait until the slice is committed; for base/activity.h. */
+void cfs_file_await_commit(const struct cfs_file *f, uint64_t slice);
 
 /* compact.c */
 /* Ends compaction for good: nothing runs any more when this returns. */

@@ -430,12 +430,27 @@ static void count_sessions(struct cfs_node *node, void *arg)
 	pthread_mutex_unlock(&f->lock);
 }
 
+static uint64_t count_dirty(struct cfs_data *d)
+{
+	struct cfs_file *f;
+	uint64_t n = 0;
+
+	pthread_mutex_lock(&d->lock);
+	TAILQ_FOREACH(f, &d->dirty, in_dirty)
+	n++;
+	pthread_mutex_unlock(&d->lock);
+	return n;
+}
+
 void cfs_data_stats(struct cfs_data *d, struct cfs_data_stats *ret)
 {
 	memset(ret, 0, sizeof(*ret));
 	cfs_table_each(d->files, count_sessions, &ret->read_sessions);
 	ret->open_files = atomic_load(&d->n_files);
 	ret->dirty_bytes = atomic_load(&d->dirty_bytes);
+	ret->lost_bytes = atomic_load(&d->lost_bytes);
+	ret->lost_files = atomic_load(&d->lost_files);
+	ret->dirty_files = count_dirty(d);
 	ret->open_slices = atomic_load(&d->n_slices);
 	ret->commits = atomic_load(&d->commits);
 	ret->commit_errors = atomic_load(&d->commit_errors);

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "base/activity.h"
 #include "data-internal.h"
 
 /* ---- length and attributes ---- */
@@ -76,8 +77,12 @@ int cfs_file_op_begin(struct cfs_file *f, cfs_deadline_t deadline)
 
 	pthread_mutex_lock(&f->lock);
 	f->waiters++;
-	while (f->op && r == 0)
-		r = cfs_cond_wait(&f->cond, &f->lock, deadline);
+	if (f->op) {
+		cfs_activity_wait(CFS_WAIT_TURN, 0, NULL);
+		while (f->op && r == 0)
+			r = cfs_cond_wait(&f->cond, &f->lock, deadline);
+		cfs_activity_wait_end();
+	}
 	f->waiters--;
 	if (r == 0 || !f->op) {
 		f->op = true;

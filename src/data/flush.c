@@ -4,7 +4,10 @@
  * small file is put and committed without another thread being woken.
  */
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 
+#include "base/activity.h"
 #include "data-internal.h"
 
 /* Claims the tail that waits for an upload. *ret_only: there is no second one. */
@@ -68,6 +71,14 @@ static bool flush_step(struct cfs_file *f, cfs_deadline_t deadline)
 	return true;
 }
 
+void cfs_file_await_commit(const struct cfs_file *f, uint64_t slice)
+{
+	char text[64];
+
+	snprintf(text, sizeof(text), "inode %" PRIu64 " slice %" PRIu64, f->node.key, slice);
+	cfs_activity_wait(CFS_WAIT_COMMIT, slice, text);
+}
+
 int cfs_file_settle(struct cfs_file *f, cfs_deadline_t deadline)
 {
 	struct cfs_wslice *s;
@@ -86,7 +97,9 @@ int cfs_file_settle(struct cfs_file *f, cfs_deadline_t deadline)
 		} else if (!flush_step(f, deadline)) {
 			f->waiters++;
 			f->flush_idle++;
+			cfs_file_await_commit(f, s->id);
 			cfs_cond_wait(&f->cond, &f->lock, deadline);
+			cfs_activity_wait_end();
 			f->flush_idle--;
 			f->waiters--;
 		}

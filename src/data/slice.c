@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/activity.h"
 #include "data-internal.h"
 
 #define BACKOFF_BASE_MS 50
@@ -359,7 +360,15 @@ static void put_retry(struct cfs_job *job)
 {
 	struct put *p = caa_container_of(job, struct put, job);
 
-	wait_before_try(p->slice->file->data, p->attempt++, p->give_up);
+	struct cfs_file *f = p->slice->file;
+	uint64_t id;
+
+	pthread_mutex_lock(&f->lock);
+	id = p->slice->id;
+	pthread_mutex_unlock(&f->lock);
+	cfs_activity_wait(CFS_WAIT_QUEUE, id, "of blocks to be stored again");
+	wait_before_try(f->data, p->attempt++, p->give_up);
+	cfs_activity_wait_end();
 	put_start(p, p->give_up);
 }
 
@@ -515,7 +524,12 @@ static void drop_slice(struct cfs_wslice *s, int err)
 
 	if (unsure(err))
 		cfs_chunk_drop(c);
-	f->lost = true;
+	/* Those of a file that was removed are nobody's loss. */
+	if (err != -ENOENT) {
+		atomic_fetch_add(&f->data->lost_bytes, s->len);
+		atomic_fetch_add(&f->data->lost_files, !f->lost);
+		f->lost = true;
+	}
 	slice_free(s);
 	record_error(f, err);
 	cfs_file_compute_length(f);
@@ -540,7 +554,9 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 		}
 		pthread_mutex_unlock(&f->lock);
 		if (!err) {
+			cfs_file_await_commit(f, rec.id);
 			err = commit_record(c, &rec, mtime, deadline, &attr);
+			cfs_activity_wait_end();
 			if (err && worth_retry(err)) {
 				if (!c->attempt++)
 					c->give_up = cfs_deadline_in(d->conf.io_timeout_ms);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/activity.h"
 #include "data-internal.h"
 
 /* The caller's bytes and how far they were taken. */
@@ -62,8 +63,10 @@ static int wait_for_slices(struct cfs_file *f, cfs_deadline_t deadline)
 	cfs_file_freeze(f);
 	cfs_file_kick(f);
 	f->waiters++;
+	cfs_file_await_commit(f, TAILQ_FIRST(&f->slices)->id);
 	while (f->n_pending >= CFS_FILE_PENDING && r == 0)
 		r = cfs_cond_wait(&f->cond, &f->lock, deadline);
+	cfs_activity_wait_end();
 	f->waiters--;
 	return f->n_pending < CFS_FILE_PENDING ? 0 : -EIO;
 }

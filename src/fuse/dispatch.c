@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "base/activity.h"
 #include "base/clock.h"
 
 static bool interrupted(const struct cfs_ctx *ctx)
@@ -53,6 +54,7 @@ void call_drop(struct call *c)
 {
 	fuse_reply_none(c->req);
 	cfs_keep_end(c->noted);
+	call_leave();
 }
 
 void call_set_args(struct call *c, const char *fmt, ...)
@@ -79,6 +81,17 @@ void call_end(struct call *c, int r)
 		cfs_vfs_ended(c->vfs, &req, r, now_ns);
 	if (c->logged)
 		cfs_vfs_log(c->vfs, &c->ctx, c->op, c->args, r, now_ns - c->start_ns);
+	call_leave();
+}
+
+void call_take(const struct call *c)
+{
+	cfs_activity_request(c->op, c->ino, c->ctx.pid, c->start_ns / 1000000);
+}
+
+void call_leave(void)
+{
+	cfs_activity_request_end();
 }
 
 static void want(struct fuse_conn_info *conn, unsigned cap, bool on)

@@ -63,11 +63,18 @@ __attribute__((format(printf, 2, 3))) void call_set_args(struct call *c, const c
 #define call_args(c, fmt, inode, ...)                                                              \
 	do {                                                                                       \
 		(c)->ino = (inode);                                                                \
+		call_take(c);                                                                      \
 		if ((c)->logged)                                                                   \
 			call_set_args(c, fmt, inode, ##__VA_ARGS__);                               \
 	} while (0)
 /* The request has been answered; reply_*() do this themselves. */
 void call_end(struct call *c, int r);
+/*
+ * The calling thread is shown as the one that carries it out, until call_end(). One that leaves it
+ * to another thread, which takes it, says so.
+ */
+void call_take(const struct call *c);
+void call_leave(void);
 
 /*
  * turns.c: of requests that may wait for long. Who has a turn does one and ends it; who has none

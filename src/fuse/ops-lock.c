@@ -45,8 +45,10 @@ static void *run_waiter(void *arg)
 {
 	struct waiter *w = arg;
 	struct cfs_fuse *f = w->call.fuse;
-	int r = set_lock(w, true);
+	int r;
 
+	call_take(&w->call);
+	r = set_lock(w, true);
 	/* Given up for a process that will be sent the same request. */
 	if (r == -EINTR && atomic_load(&f->handing_over) && !fuse_req_interrupted(w->call.req))
 		call_drop(&w->call);
@@ -95,8 +97,10 @@ static void lock(struct waiter *w, bool wait)
 
 	if (r == -EAGAIN && wait) {
 		r = wait_for_lock(w);
-		if (r == 0)
+		if (r == 0) {
+			call_leave();
 			return;
+		}
 	}
 	reply_status(&w->call, r);
 }

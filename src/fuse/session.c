@@ -307,6 +307,8 @@ static void *run_control(void *arg)
 			atomic_store(&f->stopping, true);
 		}
 		if (atomic_load(&f->stopping)) {
+			if (f->conf.stopping)
+				f->conf.stopping(f->conf.stopping_arg);
 			end_loop(f);
 			break;
 		}
@@ -428,9 +430,11 @@ void cfs_fuse_unmount(struct cfs_fuse *f)
 	free_session(f);
 }
 
-void cfs_fuse_leave(struct cfs_fuse *f)
+void cfs_fuse_abandon(struct cfs_fuse *f)
 {
-	free_session(f);
+	/* With MNT_FORCE the kernel ends the connection, whoever still holds its descriptor. */
+	if (umount2(f->mount_point, MNT_FORCE | MNT_DETACH) < 0)
+		fuse_session_unmount(f->session);
 }
 
 #define STRING_OF(x)		     #x

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/activity.h"
 #include "base/task.h"
 #include "base/workers.h"
 #include "store-internal.h"
@@ -80,7 +81,12 @@ static ssize_t run_direct(struct cfs_task *task)
 {
 	struct direct *d = (struct direct *)task;
 
-	return ask(d->store, &d->id, d->off, &d->pages, false, d->deadline);
+	ssize_t n;
+
+	cfs_store_await_block(d->store, &d->id);
+	n = ask(d->store, &d->id, d->off, &d->pages, false, d->deadline);
+	cfs_activity_wait_end();
+	return n;
 }
 
 static void free_direct(struct cfs_task *task, bool left)
@@ -116,7 +122,9 @@ static ssize_t ask_worker(struct cfs_store *s, const struct cfs_block *b, uint32
 	}
 	for (i = 0; i < pages->n; i++)
 		cfs_page_ref(pages->v[i]);
+	cfs_store_await_block(s, b);
 	r = cfs_task_wait(&d->task, s->nearby, deadline, &n);
+	cfs_activity_wait_end();
 	if (r == -ETIMEDOUT)
 		cfs_route_leave(s, 0, b);
 	cfs_task_end(&d->task);

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/activity.h"
 #include "base/log.h"
 #include "base/unwanted.h"
 #include "base/workers.h"
@@ -275,7 +276,9 @@ static ssize_t get_object(struct flight *f, const char *key, const struct iovec 
 
 	if (f->prefetch)
 		cfs_unwanted_set(is_unwanted, f);
+	cfs_activity_wait(CFS_WAIT_OBJECT_GET, f->id.slice, key);
 	got = o->ops->get(o, key, f->off, iov, n_iov, cfs_deadline_min(f->deadline, until));
+	cfs_activity_wait_end();
 	cfs_unwanted_set(NULL, NULL);
 	return got;
 }
@@ -466,8 +469,10 @@ static void run_far(struct cfs_job *job)
 	struct flight *f = (struct flight *)job;
 
 	note_running(f);
+	cfs_store_await_block(f->store, &f->id);
 	if (!is_done(f))
 		land(f, fetch(f, false));
+	cfs_activity_wait_end();
 	leave_worker(f);
 }
 
@@ -483,7 +488,9 @@ static void run_near(struct cfs_job *job)
 		leave_worker(f);
 		return;
 	}
+	cfs_store_await_block(s, &f->id);
 	r = ask_tiers(f, cfs_route_far(s), false);
+	cfs_activity_wait_end();
 	if (r == 0) {
 		land(f, 0);
 	} else if (!is_done(f)) {
@@ -554,6 +561,7 @@ static int allocate(struct cfs_store *s, struct held *held, cfs_deadline_t deadl
 	}
 
 	r = 0;
+	cfs_activity_wait(CFS_WAIT_MEMORY, 0, "behind another reader");
 	pthread_mutex_lock(&s->alloc_lock);
 	while (s->alloc_busy && r == 0)
 		r = cfs_cond_wait(&s->alloc_free, &s->alloc_lock, deadline);
@@ -562,6 +570,7 @@ static int allocate(struct cfs_store *s, struct held *held, cfs_deadline_t deadl
 		r = 0;
 	}
 	pthread_mutex_unlock(&s->alloc_lock);
+	cfs_activity_wait_end();
 	if (r < 0)
 		return r;
 
@@ -679,7 +688,9 @@ static int wait_all(struct held *held, cfs_deadline_t deadline)
 	int r = 0;
 
 	for (i = 0; r == 0 && i < held->n; i++) {
+		cfs_store_await_block(held->v[i]->store, &held->v[i]->id);
 		r = wait_flight(held->v[i], deadline, held);
+		cfs_activity_wait_end();
 		if (r == -EAGAIN)
 			r = 0;
 	}

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/activity.h"
 #include "store-internal.h"
 
 int cfs_store_block_key(const struct cfs_store *s, const struct cfs_block *b,
@@ -22,4 +23,12 @@ int cfs_store_block_key(const struct cfs_store *s, const struct cfs_block *b,
 			     "%s/chunks/%" PRIu64 "/%" PRIu64 "/%" PRIu64 "_%" PRIu32 "_%" PRIu32,
 			     s->volume, million, b->slice / 1000, b->slice, b->index, b->len);
 	return n < CFS_BLOCK_KEY_MAX ? n : -ENAMETOOLONG;
+}
+
+void cfs_store_await_block(const struct cfs_store *s, const struct cfs_block *b)
+{
+	char key[CFS_BLOCK_KEY_MAX];
+
+	cfs_store_block_key(s, b, key);
+	cfs_activity_wait(CFS_WAIT_BLOCK, b->slice, key);
 }

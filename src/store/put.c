@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/activity.h"
 #include "base/log.h"
 #include "store-internal.h"
 #include "store/stage-internal.h"
@@ -169,7 +170,9 @@ int cfs_put_object(struct cfs_store *s, const struct cfs_block *b, const struct 
 	if (n < 0)
 		return n;
 	cfs_store_block_key(s, b, key);
+	cfs_activity_wait(CFS_WAIT_OBJECT_PUT, b->slice, key);
 	r = s->object->ops->put(s->object, key, iov, n, deadline);
+	cfs_activity_wait_end();
 	free(iov);
 	CFS_STAT_ADD(s, puts, 1);
 	CFS_STAT_ADD(s, put_ns, cfs_now_ns() - start);
@@ -271,6 +274,7 @@ static int enter(struct cfs_store *s, struct cfs_put *p, cfs_deadline_t deadline
 {
 	int r = 0;
 
+	cfs_activity_wait(CFS_WAIT_QUEUE, p->id.slice, "of uploads");
 	pthread_mutex_lock(&s->put_lock);
 	while (s->put_pending_bytes && s->put_pending_bytes + p->id.len > s->put_limit_bytes &&
 	       r == 0)
@@ -280,6 +284,7 @@ static int enter(struct cfs_store *s, struct cfs_put *p, cfs_deadline_t deadline
 		LIST_INSERT_HEAD(&s->puts, p, link);
 	}
 	pthread_mutex_unlock(&s->put_lock);
+	cfs_activity_wait_end();
 	return r;
 }
 

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/activity.h"
 #include "base/log.h"
 #include "store-internal.h"
 #include "store/disk/disk-internal.h"
@@ -303,8 +304,11 @@ static void upload_one(struct cfs_stage *st, struct staged *e)
 	cfs_object_quiet(true);
 	cfs_segs_init(&data);
 	r = collect_from_memory(s, &e->id, &data);
-	if (r == 0)
+	if (r == 0) {
+		cfs_disk_await(e->dir, &e->id);
 		r = cfs_stage_file_read(st, e, deadline, &data);
+		cfs_activity_wait_end();
+	}
 	if (r >= 0) {
 		local = false;
 		r = cfs_put_object(s, &e->id, &data, deadline);
@@ -377,7 +381,9 @@ static ssize_t run_write(struct cfs_task *task)
 
 	if (!cfs_stage_disk_has_room(w->dir, st->conf.free_ratio / FREE_PARTS, w->id.len))
 		return -ENOSPC;
+	cfs_disk_await(w->dir, &w->id);
 	r = cfs_stage_file_write(st, w->dir, &w->id, &w->data);
+	cfs_activity_wait_end();
 	w->written = r == 0;
 	return r;
 }

@@ -268,4 +268,7 @@ int cfs_put_object(struct cfs_store *s, const struct cfs_block *b, const struct 
 int cfs_sync_init(struct cfs_store *s);
 void cfs_sync_fini(struct cfs_store *s);
 
+/* keys.c: the calling thread begins to wait for a block, or to fetch it; for base/activity.h. */
+void cfs_store_await_block(const struct cfs_store *s, const struct cfs_block *b);
+
 #endif

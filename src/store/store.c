@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/activity.h"
 #include "base/log.h"
 #include "store-internal.h"
 #include "store/stage-internal.h"
@@ -240,7 +241,9 @@ static int remove_objects(struct cfs_store *s, const struct cfs_block *blocks, u
 		cfs_store_block_key(s, &blocks[i], keys[i]);
 		list[i] = keys[i];
 	}
+	cfs_activity_wait(CFS_WAIT_OBJECT_DELETE, blocks[0].slice, list[0]);
 	r = cfs_object_del_many(s->object, list, n, deadline);
+	cfs_activity_wait_end();
 	CFS_STAT_ADD(s, deletes, n);
 	if (r < 0)
 		CFS_STAT_ADD(s, delete_errors, 1);

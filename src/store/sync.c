@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 
+#include "base/activity.h"
 #include "store-internal.h"
 
 static void run_syncs(struct cfs_job *job)
@@ -18,7 +19,9 @@ static void run_syncs(struct cfs_job *job)
 	while (y->started < y->wanted) {
 		y->started++;
 		pthread_mutex_unlock(&y->lock);
+		cfs_activity_wait(CFS_WAIT_OBJECT_SYNC, 0, NULL);
 		r = s->object->ops->sync(s->object, cfs_deadline_in(s->put_timeout_ms));
+		cfs_activity_wait_end();
 		pthread_mutex_lock(&y->lock);
 		y->ended = y->started;
 		if (r < 0) {
@@ -39,6 +42,7 @@ int cfs_store_sync(struct cfs_store *s, cfs_deadline_t deadline)
 
 	if (!s->object->ops->sync)
 		return 0;
+	cfs_activity_wait(CFS_WAIT_OBJECT_SYNC, 0, NULL);
 	pthread_mutex_lock(&y->lock);
 	mine = y->started + 1;
 	y->wanted = CFS_MAX(y->wanted, mine);
@@ -52,6 +56,7 @@ int cfs_store_sync(struct cfs_store *s, cfs_deadline_t deadline)
 	if (y->ended >= mine)
 		r = y->failed >= mine ? y->err : 0;
 	pthread_mutex_unlock(&y->lock);
+	cfs_activity_wait_end();
 	return r == -ETIMEDOUT ? -EIO : r;
 }
 

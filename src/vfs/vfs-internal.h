@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "base/table.h"
+#include "base/workers.h"
 #include "cache.h"
 
 /*
@@ -120,6 +121,21 @@ struct slow_list {
 
 void slow_init(struct slow_list *l);
 void slow_fini(struct slow_list *l);
+struct told; /* watchdog.c */
+
+struct watchdog {
+	struct cfs_ticker *ticker;
+	_Atomic uint64_t reports;
+	/* For its thread only: requests that were reported. */
+	struct told *told;
+	size_t n_told;
+};
+
+/* Nothing without conf.watchdog_ms. */
+int watchdog_start(struct cfs_vfs *v);
+void watchdog_stop(struct cfs_vfs *v);
+/* Fills in what it knows. */
+void watchdog_stats(struct watchdog *w, struct cfs_vfs_stats *ret);
 
 struct cfs_vfs {
 	struct cfs_vfs_conf conf;
@@ -129,6 +145,7 @@ struct cfs_vfs {
 	struct cache cache;
 	struct access_log log;
 	struct slow_list slow;
+	struct watchdog watchdog;
 	/* Every request changes these: their cache line is not shared with what is only read. */
 	char apart[64];
 	_Atomic uint64_t requests, request_ns, read_bytes, written_bytes;

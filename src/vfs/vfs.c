@@ -42,9 +42,15 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 		goto free_log;
 	slow_init(&v->slow);
 	pthread_mutex_init(&v->lock_owners_lock, NULL);
+	r = watchdog_start(v);
+	if (r < 0)
+		goto free_vnodes;
 	*ret = v;
 	return 0;
 
+free_vnodes:
+	pthread_mutex_destroy(&v->lock_owners_lock);
+	cfs_table_destroy(v->vnodes);
 free_log:
 	access_log_fini(&v->log);
 free_handles:
@@ -108,6 +114,7 @@ void cfs_vfs_destroy(struct cfs_vfs *v)
 	if (!v)
 		return;
 	cfs_vfs_flush(v);
+	watchdog_stop(v);
 	cfs_table_destroy(v->vnodes);
 	pthread_mutex_destroy(&v->lock_owners_lock);
 	slow_fini(&v->slow);
@@ -183,4 +190,5 @@ void cfs_vfs_stats(struct cfs_vfs *v, struct cfs_vfs_stats *ret)
 		ret->restarts = atomic_load(&cfs_keep_header(v->conf.keep)->restarts);
 		ret->takeovers = atomic_load(&cfs_keep_header(v->conf.keep)->takeovers);
 	}
+	watchdog_stats(&v->watchdog, ret);
 }

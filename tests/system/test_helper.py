@@ -266,6 +266,23 @@ def test_fstab_line(ws, volume, point, installed):
 
 
 @pytest.mark.deadline(300)
+def test_second_mount_of_the_line(ws, volume, point, installed):
+    """Refused in one line, and the first goes on."""
+    line = "%s %s cachefs _netdev,nofail,x-systemd.automount,ro 0 0\n" % (volume.url, point)
+    write(ws.path("fstab"), line.encode())
+    ws.run("/bin/mount", "-T", ws.path("fstab"), point, check=True)
+    serving = ws.processes()
+    r = ws.run("/bin/mount", "-T", ws.path("fstab"), point)
+    assert r.returncode == 32 and r.stderr.count("already mounted") == 1, r.stderr
+    assert len([p for p in ws.mount_points() if p == str(point)]) == 1
+    assert ws.processes() == serving
+    with fails("EROFS"):
+        write(point / "f", b"x")
+    ws.run("/bin/umount", point, check=True)
+    wait_until(lambda: not ws.processes(), 30, "the end of the mount process")
+
+
+@pytest.mark.deadline(300)
 def test_remount_by_mount_program(ws, volume, point, installed):
     """mount -o remount,ro DIR takes type and options from the kernel's table."""
     ws.run("/bin/mount", "-t", "cachefs", volume.url, point, check=True)

@@ -56,3 +56,30 @@ def test_the_line_in_fstab(ws):
         ["findmnt", "--verify", "--verbose", "--tab-file", table], stdout=-1, stderr=-2, text=True, timeout=30
     )
     assert "0 parse errors, 0 errors" in r.stdout, r.stdout
+
+
+def test_the_line_in_the_readme(ws):
+    (line,) = re.findall(r"^\S+ /mnt/my cachefs .*$", (REPO / "README.md").read_text(), re.M)
+    assert "_netdev,nofail,x-systemd.automount,credentials=" in line
+    target = ws.path("my")
+    target.mkdir()
+    table = ws.path("fstab")
+    table.write_text(line.replace("/mnt/my", str(target)) + "\n")
+    r = subprocess.run(
+        ["findmnt", "--verify", "--verbose", "--tab-file", table], stdout=-1, stderr=-2, text=True, timeout=30
+    )
+    assert "0 parse errors, 0 errors" in r.stdout, r.stdout
+
+
+def test_units_are_well_formed():
+    """Every unit names options that exist; the service is told of, and has time to stop."""
+    folder = REPO / "examples" / "systemd"
+    service = (folder / "cachefs-data.service").read_text()
+    for wanted in ("Type=notify", "NotifyAccess=all", "WatchdogSec=", "TimeoutStopSec=150s"):
+        assert re.search("^%s" % wanted, service, re.M), wanted
+    options = known("mount")
+    assert "stop-timeout" in options and "[120]" in options.split("--stop-timeout")[1].split("--")[0]
+    for unit in folder.iterdir():
+        for listed in re.findall(r"(?:^Options=|-o )(\S+)", unit.read_text(), re.M):
+            for name in [option.split("=")[0] for option in listed.split(",")]:
+                assert name == "_netdev" or "--%s " % name in options, (unit.name, name)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/activity.h"
 #include "base/log.h"
 #include "disk-internal.h"
 #include "store/stage-internal.h"
@@ -91,6 +92,19 @@ static int get_file(struct cfs_disk *d, const struct cfs_block *b, bool nowait,
 	return 0;
 }
 
+void cfs_disk_await(const struct cache_dir *dir, const struct cfs_block *b)
+{
+	char path[CFS_DISK_KEY_MAX], text[CFS_ACTIVITY_TEXT] = "";
+
+	if (dir) {
+		cfs_disk_path(dir->disk, b, path);
+		/* The end tells one file from another. */
+		snprintf(text, sizeof(text), "%.56s%s/%s", dir->path,
+			 strlen(dir->path) > 56 ? "..." : "", path);
+	}
+	cfs_activity_wait(CFS_WAIT_DISK, b->slice, text);
+}
+
 static ssize_t get(void *tier, const struct cfs_block *b, uint32_t off, const struct iovec *dst,
 		   int n_dst, bool nowait, cfs_deadline_t deadline)
 {
@@ -99,6 +113,8 @@ static ssize_t get(void *tier, const struct cfs_block *b, uint32_t off, const st
 	ssize_t total = 0;
 	int i, r;
 
+	if (!nowait)
+		cfs_disk_await(cfs_disk_ring_find(d, b), b);
 	r = get_file(d, b, nowait, &f);
 	if (r == 0) {
 		r = cfs_disk_file_read(f, off, dst, n_dst, nowait);
@@ -106,6 +122,8 @@ static ssize_t get(void *tier, const struct cfs_block *b, uint32_t off, const st
 			r = judge(f->dir, b, "read", r);
 		cfs_disk_file_unref(f);
 	}
+	if (!nowait)
+		cfs_activity_wait_end();
 	if (r == -ENOENT)
 		CFS_DISK_COUNT(d, misses, 1);
 	if (r < 0)

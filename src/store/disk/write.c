@@ -12,6 +12,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "base/activity.h"
 #include "base/workers.h"
 #include "disk-internal.h"
 
@@ -221,7 +222,9 @@ static void run_write(struct cfs_job *job)
 	TAILQ_REMOVE(&d->writes, w, link);
 	pthread_mutex_unlock(&d->write_lock);
 	atomic_store(&w->dir->writing_since_ms, cfs_now_ms());
+	cfs_disk_await(w->dir, &w->id);
 	r = write_block(w);
+	cfs_activity_wait_end();
 	atomic_store(&w->dir->writing_since_ms, 0);
 	if (r < 0)
 		CFS_DISK_COUNT(d, drops, 1);

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What every thread is doing: the request it carries out, and what it waits for. For those who ask
+ * why a mount does not answer, so it must be readable when nothing else works: the records lie in
+ * shared memory, a memfd named CFS_ACTIVITY_NAME, which another process may read through
+ * /proc/PID/fd (`cachefs debug` does).
+ *
+ * A thread writes its own record only, without locks: some plain stores per request and per wait.
+ * It gets one when it first has something to say, and gives it back at its end. Threads beyond
+ * CFS_ACTIVITY_THREADS go unseen.
+ *
+ * A record has one request and the waits of its thread, the outermost first. Somebody who waits for
+ * the work of another thread names it by an id (a slice), and whoever does that work shows the same
+ * id: cfs_activity_describe() follows it, so that a request that waits for a block is told by the
+ * call to the object store that fetches it.
+ */
+#ifndef CFS_ACTIVITY_H
+#define CFS_ACTIVITY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define CFS_ACTIVITY_NAME    "cachefs-activity"
+#define CFS_ACTIVITY_THREADS 2048
+#define CFS_ACTIVITY_WAITS   4	 /* deeper ones go unseen */
+#define CFS_ACTIVITY_TEXT    192 /* longer texts are cut */
+
+enum cfs_wait {
+	CFS_WAIT_NONE,
+	CFS_WAIT_META,	     /* a call of the metadata engine; text: which */
+	CFS_WAIT_OBJECT_GET, /* text: key */
+	CFS_WAIT_OBJECT_PUT,
+	CFS_WAIT_OBJECT_DELETE,
+	CFS_WAIT_OBJECT_SYNC,
+	CFS_WAIT_BLOCK,	 /* another thread fetches it; text: key */
+	CFS_WAIT_COMMIT, /* another thread stores a slice; text: of which inode */
+	CFS_WAIT_PEER,	 /* text: address */
+	CFS_WAIT_DISK,	 /* a file of the disk cache; text: path */
+	CFS_WAIT_MEMORY, /* the budget of the pool */
+	CFS_WAIT_QUEUE,	 /* room in a queue of work; text: which */
+	CFS_WAIT_TURN,	 /* others change the same file */
+	CFS_WAIT_LOCK,	 /* a file lock; text: held by whom. Has no deadline by design */
+	CFS_WAIT_COUNT
+};
+
+/*
+ * Makes the shared memory. Once, before the threads that are to be seen start and after the last
+ * fork() of a process that goes on as this program; until then nothing is recorded.
+ */
+int cfs_activity_init(void);
+
+/* Of the calling thread. op is copied, at most 15 bytes of it. started_ms: 0 is now. */
+void cfs_activity_request(const char *op, uint64_t ino, pid_t caller, uint64_t started_ms);
+void cfs_activity_request_end(void);
+
+/*
+ * Brackets a call that may block. id 0: none. text is copied and may be NULL. Calls nest; each has
+ * its end.
+ */
+void cfs_activity_wait(enum cfs_wait what, uint64_t id, const char *text);
+void cfs_activity_wait_end(void);
+
+/* ---- reading ---- */
+
+struct cfs_activity {
+	pid_t tid;
+	char thread[16];
+	char op[16]; /* "": no request */
+	uint64_t ino;
+	pid_t caller;
+	uint64_t since_ms; /* CLOCK_MONOTONIC, as cfs_now_ms() */
+	unsigned n_waits;
+	struct cfs_activity_wait {
+		enum cfs_wait what;
+		uint64_t id, since_ms;
+		char text[CFS_ACTIVITY_TEXT];
+	} waits[CFS_ACTIVITY_WAITS];
+};
+
+/*
+ * Who has a request or waits for something, oldest request first. fd: of another process' memory,
+ * -1: our own. -EPROTO: that is of another version of the program. *ret is malloc'ed.
+ */
+int cfs_activity_read(int fd, struct cfs_activity **ret, size_t *ret_n);
+/* A file lock is waited for at any depth. */
+bool cfs_activity_waits_for_lock(const struct cfs_activity *a);
+/*
+ * What all[i] waits for, through as many threads as it takes: "block KEY: object get KEY (12.3 s)".
+ * Always terminated; "nothing known" when it does not wait or nobody has said.
+ */
+void cfs_activity_describe(const struct cfs_activity *all, size_t n, size_t i, char *buf,
+			   size_t size);
+
+#endif

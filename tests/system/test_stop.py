@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a service manager is told, and the end of a mount whose backends are away. A failure here is a
+machine that does not come down, a mount that is killed while it still stores data, or data whose loss
+nobody is told of."""
+
+import os
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import threading
+import time
+
+import pytest
+
+import servers
+from cachefs import SLOW, Volume, tool, wait_until
+from syscalls import data, read, write
+from test_s3 import S3Volume, s3, via  # noqa: F401
+
+
+class Manager:
+    """The other end of sd_notify(3)."""
+
+    def __init__(self, ws, abstract=False):
+        self.address = "\0cachefs-%d" % id(self) if abstract else str(ws.path("notify"))
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(self.address)
+        self.messages = []  # dicts
+        threading.Thread(target=self.receive, daemon=True).start()
+        ws.cleanups.append(self.socket.close)
+
+    def receive(self):
+        while True:
+            try:
+                text = self.socket.recv(65536).decode()
+            except OSError:
+                return
+            self.messages.append(dict(line.split("=", 1) for line in text.splitlines()))
+
+    def env(self, watchdog_s=None, **more):
+        out = {"NOTIFY_SOCKET": self.address.replace("\0", "@"), **more}
+        if watchdog_s:
+            out["WATCHDOG_USEC"] = str(int(watchdog_s * 1e6))
+        return out
+
+    def told(self, name):
+        return [m[name] for m in self.messages if name in m]
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_ready_status_and_stopping(ws, volume, abstract):
+    manager = Manager(ws, abstract)
+    mnt = volume.mount(env=manager.env(), wait=False)
+    wait_until(lambda: manager.told("READY"), 30, "READY=1")
+    assert mnt.mounted()
+    assert os.statvfs(mnt.path).f_bsize
+    assert "Volume vol is mounted at %s" % mnt.path in manager.told("STATUS")
+    assert not manager.told("STOPPING") and not manager.told("WATCHDOG")
+    write(mnt / "f", b"x")
+    mnt.terminate()
+    assert manager.told("STOPPING") == ["1"]
+    assert any(s.startswith("Stopping volume vol at") for s in manager.told("STATUS"))
+    names = [name for m in manager.messages for name in m if name in ("READY", "STOPPING")]
+    assert names == ["READY", "STOPPING"]
+
+
+def test_mount_that_fails_is_never_ready(ws, volume):
+    manager = Manager(ws)
+    mnt = volume.mount("subdir=/missing", env=manager.env(), wait=False)
+    mnt.wait_end(30, code=None)
+    assert mnt.process.returncode == 32 and not manager.told("READY")
+
+
+def test_helper_in_the_foreground(ws, volume):
+    manager = Manager(ws)
+    point = ws.path("p")
+    point.mkdir()
+    p = subprocess.Popen(
+        [tool("mount.cachefs"), volume.url, str(point), "-o", "foreground"],
+        env=ws.env(**manager.env()),
+        stderr=subprocess.DEVNULL,
+    )
+    ws.children.append(p)
+    wait_until(lambda: manager.told("READY"), 30, "READY=1")
+    ws.run("cachefs", "umount", point, check=True)
+    assert p.wait(30 * SLOW) == 0
+    assert manager.told("STOPPING") == ["1"]
+
+
+def test_background_tells_nobody(ws, volume):
+    """The manager of whatever has called mount(8) is not meant."""
+    manager = Manager(ws)
+    mnt = volume.mount(daemon=True, env=manager.env(1))
+    mnt.umount()
+    assert manager.messages == []
+
+
+@pytest.mark.deadline(120)
+def test_keep_alive(ws, volume):
+    manager = Manager(ws)
+    volume.mount(env=manager.env(1.5))
+    wait_until(lambda: len(manager.told("WATCHDOG")) >= 3, 30, "keep-alives")
+
+
+@pytest.mark.deadline(180)
+def test_no_keep_alive_from_a_mount_that_hangs(ws, s3, via):  # noqa: F811
+    """All threads of the mount wait for the bucket: nobody may say that it is alive."""
+    manager = Manager(ws)
+    vol = S3Volume(ws, s3, url=via.url + "/bucket")
+    mnt = vol.mount(env=s3.keys)
+    write(mnt / "f", data(1 << 20))
+    mnt.umount()
+    mnt = vol.mount("max-threads=1,prefetch=0", env={**s3.keys, **manager.env(1.5)})
+    mnt.allow("not read in time|cannot be read")
+    wait_until(lambda: manager.told("WATCHDOG"), 30, "keep-alives")
+    via.add("GET", "chunks", delay=600)
+    fd = os.open(mnt / "f", os.O_RDONLY)
+    reader = threading.Thread(target=lambda: os.pread(fd, 4096, 0), daemon=True)
+    reader.start()
+    wait_until(lambda: "the mount does not answer" in mnt.log(), 60, "the health check to fail")
+    hung = time.monotonic()
+    before = len(manager.told("WATCHDOG"))
+    # the manager would have ended it by now: several times what it allows
+    wait_until(lambda: time.monotonic() > hung + 5, 30, "silence")
+    assert len(manager.told("WATCHDOG")) == before
+    via.clear()
+    for stream in list(via.live):
+        stream.close()
+    reader.join(60)
+    os.close(fd)
+    wait_until(lambda: len(manager.told("WATCHDOG")) > before, 30, "keep-alives again")
+
+
+@pytest.mark.deadline(180)
+def test_flush_that_makes_progress(ws, s3, via):  # noqa: F811
+    """A slow bucket: the manager is asked for more time, and everything is stored, although that
+    takes longer than stop-timeout."""
+    manager = Manager(ws)
+    vol = S3Volume(ws, s3, url=via.url + "/bucket", block_size="256K")
+    mnt = vol.mount("stop-timeout=2s,max-uploads=1", env={**s3.keys, **manager.env()})
+    via.add("PUT", "chunks", delay=0.4)
+    content = data(4 << 20)
+    fd = os.open(mnt / "f", os.O_CREAT | os.O_WRONLY)
+    os.write(fd, content)
+    try:
+        os.kill(mnt.pid(), signal.SIGTERM)
+        mnt.wait_end(90)
+    finally:
+        close(fd)
+    assert any(re.search(r"flushing \d+ MiB of 1 files", s) for s in manager.told("STATUS"))
+    assert int(manager.told("EXTEND_TIMEOUT_USEC")[0]) > 2e6
+    via.clear()
+    mnt = vol.mount(env=s3.keys)
+    assert read(mnt / "f") == content
+
+
+def close(fd):
+    """Of a file whose mount has gone."""
+    try:
+        os.close(fd)
+    except OSError:
+        pass
+
+
+LOST = r"data could not be stored and is lost: volume=vol dir=\S+ bytes=(\d+) files=(\d+)"
+
+
+def stop_without_backend(mnt, size, files, code=2):
+    """Ends within stop-timeout and some, says what is lost, leaves no mount."""
+    os.kill(mnt.pid(), signal.SIGTERM)
+    mnt.wait_end(60, code=code)
+    found = re.findall(LOST, mnt.log())
+    assert found == [(str(size), str(files))], mnt.log()
+
+
+@pytest.mark.deadline(180)
+def test_bucket_is_away(ws, s3, via):  # noqa: F811
+    vol = S3Volume(ws, s3, url=via.url + "/bucket")
+    vol.check_options = {"unmounted": False, "leaks": "warn"}  # as after a crash
+    mnt = vol.mount("stop-timeout=3s", env=s3.keys)
+    mnt.allow(".")
+    via.add("PUT", "chunks", delay=600)
+    fds = []
+    for name in "ab":
+        fds.append(os.open(mnt / name, os.O_CREAT | os.O_WRONLY))
+        os.write(fds[-1], data(100_000))
+    stop_without_backend(mnt, 200_000, 2)
+    assert re.search(r"stop-timeout=3 s, waits_for=\".*object put vol/chunks/", mnt.log())
+    for fd in fds:
+        with pytest.raises(OSError):
+            os.write(fd, b"x")
+        close(fd)
+    via.clear()
+    mnt = vol.mount(env=s3.keys)
+    assert read(mnt / "a") == b"" == read(mnt / "b")
+
+
+@pytest.mark.deadline(180)
+def test_bucket_that_refuses(ws, s3, via):  # noqa: F811
+    """The flush fails by itself before stop-timeout; the loss is told in one line all the same."""
+    vol = S3Volume(ws, s3, url=via.url + "/bucket")
+    mnt = vol.mount("io-timeout=2s,put-timeout=2s", env=s3.keys)
+    mnt.allow(".")
+    via.add("PUT", "chunks", status=503)
+    fd = os.open(mnt / "f", os.O_CREAT | os.O_WRONLY)
+    os.write(fd, data(100_000))
+    stop_without_backend(mnt, 100_000, 1)
+    close(fd)
+    assert vol.status()["sessions"] == []
+
+
+@pytest.mark.deadline(180)
+def test_bucket_is_away_with_writeback(ws, s3, via):  # noqa: F811
+    """What is staged is not lost: the next mount with this cache-dir stores it."""
+    opts = "writeback,cache-dir=%s,stop-timeout=3s,free-space-ratio=0" % ws.path("cache")
+    vol = S3Volume(ws, s3, url=via.url + "/bucket")
+    mnt = vol.mount(opts, env=s3.keys)
+    mnt.allow(".")
+    via.add("PUT", "chunks", delay=600)
+    content = data(300_000)
+    write(mnt / "f", content)
+    os.kill(mnt.pid(), signal.SIGTERM)
+    mnt.wait_end(60, code=2)
+    assert not re.findall(LOST, mnt.log())
+    staged = re.search(r"the process is given up: .* staged_bytes=(\d+) \(these stay on disk", mnt.log())
+    assert int(staged.group(1)) == len(content), mnt.log()
+    via.clear()
+    mnt = vol.mount(opts, env=s3.keys)
+    assert read(mnt / "f") == content
+    mnt.umount()
+    assert len(vol.objects()) == 1
+
+
+@pytest.mark.deadline(180)
+@pytest.mark.parametrize("kind", [servers.Redis, servers.Postgres, servers.Mariadb])
+def test_database_is_away(ws, kind):
+    server = kind()
+    ws.cleanups.append(server.close)
+    server.start()
+    vol = Volume.__new__(Volume)
+    vol.attach(ws, "vol", server.database().url, ws.path("bucket"))
+    vol.format()
+    mnt = vol.mount("stop-timeout=3s")
+    mnt.allow(".")
+    fd = os.open(mnt / "f", os.O_CREAT | os.O_WRONLY)
+    os.write(fd, data(100_000))
+    server.kill9()
+    stop_without_backend(mnt, 100_000, 1)
+    close(fd)
+
+
+def test_database_is_locked(ws, volume):
+    """SQLite on a disk that hangs, as far as the mount can tell."""
+    volume.check_options = None
+    mnt = volume.mount("stop-timeout=2s")
+    mnt.allow(".")
+    fd = os.open(mnt / "f", os.O_CREAT | os.O_WRONLY)
+    other = sqlite3.connect(volume.db, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    os.write(fd, data(100_000))
+    stop_without_backend(mnt, 100_000, 1)
+    assert 'waits_for="' in mnt.log()
+    close(fd)
+    other.execute("ROLLBACK")
+    other.close()

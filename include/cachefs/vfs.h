@@ -271,7 +271,8 @@ struct cfs_vfs_request {
 	uint64_t start_ns;
 };
 /*
- * It has been answered. Not for what waits as long as its caller wants, such as file locks.
+ * It has been answered, by the calling thread. Not for what waits as long as its caller wants, such
+ * as file locks.
  */
 void cfs_vfs_ended(struct cfs_vfs *v, const struct cfs_vfs_request *req, int result,
 		   uint64_t now_ns);
@@ -279,6 +280,7 @@ void cfs_vfs_ended(struct cfs_vfs *v, const struct cfs_vfs_request *req, int res
 #define CFS_VFS_SLOW_MAX 32
 struct cfs_vfs_slow {
 	const char *op;
+	const char *waited_for; /* most of the time, as cfs_activity_waited() has it */
 	cfs_ino_t ino;
 	pid_t pid;
 	int result;

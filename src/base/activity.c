@@ -69,7 +69,8 @@ static struct table *table; /* set once, before the threads that use it */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* who has which record; a leaf */
 static pthread_key_t at_exit;
 static _Thread_local struct record *own;
-static _Thread_local bool unseen; /* there was none left */
+static _Thread_local uint64_t waited_ms[CFS_WAIT_COUNT]; /* since the request began */
+static _Thread_local bool unseen;			 /* there was none left */
 
 /* ---- a record for each thread ---- */
 
@@ -204,6 +205,7 @@ void cfs_activity_request(const char *op, uint64_t ino, pid_t caller, uint64_t s
 
 	if (!r)
 		return;
+	memset(waited_ms, 0, sizeof(waited_ms));
 	begin(r);
 	put(&r->ino, ino);
 	put(&r->caller, (uint64_t)caller);
@@ -251,9 +253,22 @@ void cfs_activity_wait_end(void)
 
 	if (!r || !mine(&r->depth))
 		return;
+	if (mine(&r->depth) == 1)
+		waited_ms[mine(&r->waits[0].what)] += coarse_ms() - mine(&r->waits[0].since_ms);
 	begin(r);
 	put(&r->depth, mine(&r->depth) - 1);
 	end(r);
+}
+
+const char *cfs_activity_waited(uint64_t least_ms)
+{
+	int i, most = 0;
+
+	for (i = 1; i < CFS_WAIT_COUNT; i++) {
+		if (waited_ms[i] > waited_ms[most])
+			most = i;
+	}
+	return most && waited_ms[most] >= least_ms ? wait_names[most] : "";
 }
 
 /* ---- reading ---- */

@@ -62,6 +62,12 @@ void cfs_activity_request_end(void);
 void cfs_activity_wait(enum cfs_wait what, uint64_t id, const char *text);
 void cfs_activity_wait_end(void);
 
+/*
+ * What the calling thread has waited for the longest since cfs_activity_request(), and at least
+ * that long: "metadata". Of waits within others the outermost counts. "": nothing, or nobody knows.
+ */
+const char *cfs_activity_waited(uint64_t least_ms);
+
 /* ---- reading ---- */
 
 struct cfs_activity {

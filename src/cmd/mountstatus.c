@@ -163,11 +163,11 @@ static json_t *slow(struct cfs_vfs *v)
 
 		/* Inodes of the trash do not fit into the numbers of JavaScript. */
 		json_array_append_new(
-			all, json_pack("{s:s, s:o, s:f, s:s, s:i, s:f}", "op", s->op, "inode",
+			all, json_pack("{s:s, s:o, s:f, s:s, s:s, s:i, s:f}", "op", s->op, "inode",
 				       json_sprintf("%llu", (unsigned long long)s->ino), "ms",
-				       (double)s->took_ns / 1e6, "result",
-				       s->result < 0 ? cfs_errname(s->result) : "OK", "pid",
-				       (int)s->pid, "age_s",
+				       (double)s->took_ns / 1e6, "waited_for", s->waited_for,
+				       "result", s->result < 0 ? cfs_errname(s->result) : "OK",
+				       "pid", (int)s->pid, "age_s",
 				       now_ns > s->ended_ns ? seconds(now_ns - s->ended_ns) : 0));
 	}
 	return all;

@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "base/activity.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "vfs-internal.h"
@@ -78,6 +79,7 @@ void cfs_vfs_ended(struct cfs_vfs *v, const struct cfs_vfs_request *req, int res
 		return;
 	s = (struct cfs_vfs_slow){
 		.op = req->op,
+		.waited_for = cfs_activity_waited(took_ns / 2000000),
 		.ino = req->ino,
 		.pid = req->pid,
 		.result = result,

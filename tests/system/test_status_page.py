@@ -105,6 +105,7 @@ def test_slow_requests(volume):
     make_slow(volume, mnt, "d")
     (found,) = [s for s in status(mnt)["slow"] if s["op"] == "mkdir"]
     assert found["inode"] == "1" and 40 < found["ms"] < 30000 and found["result"] == "OK"
+    assert found["waited_for"] == "metadata"
     assert found["pid"] > 1 and 0 <= found["age_s"] < 60 * SLOW
     # who waits for a file lock, or reads the log, waits because he wants to
     fd = os.open(mnt / "f", os.O_RDWR | os.O_CREAT)
@@ -214,7 +215,7 @@ def test_a_mount_at_work_in_a_browser(ws, page):
     assert page.eval(states).startswith("self,")
     assert row(page, "staging", "Staged blocks", 1) == "0"
     make_slow(volume, mnt, "slow")
-    wait_until(lambda: "mkdir" in page.text("#slow tbody"), 30, "the slow request")
+    wait_until(lambda: row(page, "slow", "mkdir", 3) == "metadata", 30, "the slow request")
 
     # at the size of a telephone nothing stands out, in the dark everything can be read
     for width, scheme in ((400, "light"), (1280, "dark")):

@@ -296,7 +296,7 @@ struct cfs_vfs_stats {
 	uint64_t requests, request_ns, read_bytes, written_bytes;
 	uint64_t handles, open_inodes;
 	uint64_t attr_hits, attr_misses, entry_hits, entry_misses;
-	uint64_t restarts, takeovers; /* of the process, see keep.h */
+	uint64_t restarts, takeovers;  /* of the process, see keep.h */
 	uint64_t in_flight, oldest_ns; /* requests; those that may take long have no age */
 	uint64_t watchdog_reports;
 };

@@ -74,6 +74,7 @@ static void run_aside(struct aside *a)
 {
 	struct change *ch = (struct change *)a;
 
+	call_take(&ch->call);
 	ch->apply(ch);
 	free(ch);
 }
@@ -88,6 +89,9 @@ static struct change *copy_change(const struct change *what)
 	if (!ch)
 		return NULL;
 	*ch = *what;
+	/* They are the thread's own, too; a handle was judged when it was opened. */
+	ch->call.ctx.groups = NULL;
+	ch->call.ctx.n_groups = 0;
 	at = (uint8_t *)(ch + 1);
 	ch->iov[0] = (struct iovec){.iov_base = at, .iov_len = what->size};
 	ch->n_iov = what->size > 0;
@@ -111,8 +115,10 @@ static void apply_in_turn(struct change *ch)
 			ch->apply(ch);
 			return;
 		}
-		if (turn_put_aside(f, &copy->aside))
+		if (turn_put_aside(f, &copy->aside)) {
+			call_leave();
 			return;
+		}
 		free(copy);
 	}
 	ch->apply(ch);

@@ -253,13 +253,24 @@ static void tune_read_ahead(struct cfs_fuse *f)
 		close(fd);
 }
 
-/* Pages that programs have changed through mappings, while there is still somebody to take them. */
+/*
+ * Pages that programs have changed through mappings, while there is still somebody to take them. By
+ * a child without a descriptor of the connection: who waits for an answer cannot be killed, and a
+ * process that holds the descriptor and cannot die would keep the connection, and with it everybody
+ * in the mount, for ever. The child ends with the connection at the latest.
+ */
 static void collect_dirty_pages(struct cfs_fuse *f)
 {
-	cfs_auto_close int fd = open(f->mount_point, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	pid_t pid = fork();
+	int fd;
 
-	if (fd >= 0)
-		syncfs(fd);
+	if (pid == 0) {
+		close_range(0, ~0U, 0);
+		fd = open(f->mount_point, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		_exit(fd >= 0 ? syncfs(fd) : 0);
+	}
+	if (pid > 0)
+		waitpid(pid, NULL, 0);
 }
 
 /*

@@ -110,11 +110,14 @@ def alive(pid):
 
 
 def children(pid):
-    try:
-        with open("/proc/%d/task/%d/children" % (pid, pid)) as f:
-            return [p for p in map(int, f.read().split()) if alive(p)]
-    except OSError:
-        return []
+    """Of any thread of the process."""
+    found = []
+    for task in pathlib.Path("/proc/%d/task" % pid).glob("*/children"):
+        try:
+            found += map(int, task.read_text().split())
+        except OSError:
+            pass
+    return [p for p in found if alive(p)]
 
 
 class Workspace:

@@ -15,7 +15,7 @@ import time
 import pytest
 
 import servers
-from cachefs import SLOW, Volume, tool, wait_until
+from cachefs import SLOW, Volume, children, tool, wait_until
 from syscalls import data, read, write
 from test_s3 import S3Volume, s3, via  # noqa: F401
 
@@ -28,16 +28,18 @@ class Manager:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(self.address)
         self.messages = []  # dicts
-        threading.Thread(target=self.receive, daemon=True).start()
-        ws.cleanups.append(self.socket.close)
+        self.thread = threading.Thread(target=self.receive, daemon=True)
+        self.thread.start()
+        ws.cleanups.append(self.close)
 
     def receive(self):
-        while True:
-            try:
-                text = self.socket.recv(65536).decode()
-            except OSError:
-                return
+        while text := self.socket.recv(65536).decode():
             self.messages.append(dict(line.split("=", 1) for line in text.splitlines()))
+
+    def close(self):
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.thread.join(30)
+        self.socket.close()
 
     def env(self, watchdog_s=None, **more):
         out = {"NOTIFY_SOCKET": self.address.replace("\0", "@"), **more}
@@ -265,3 +267,27 @@ def test_database_is_locked(ws, volume):
     close(fd)
     other.execute("ROLLBACK")
     other.close()
+
+
+@pytest.mark.deadline(120)
+@pytest.mark.module("redis")
+def test_killed_while_it_ends(ws):
+    """With the metadata away the end takes its time; a manager that loses patience leaves nobody
+    hanging in the mount."""
+    server = servers.Redis()
+    ws.cleanups.append(server.close)
+    server.start()
+    vol = Volume(ws, url=server.database().url)
+    vol.format()
+    vol.check_options = None
+    mnt = vol.mount("attr-cache=0,entry-cache=0,dir-entry-cache=0")
+    mnt.allow(".")
+    server.process.send_signal(signal.SIGSTOP)
+    caller = ws.popen(["/bin/ls", "-l", mnt.path], stdout=-3, stderr=-3)
+    os.kill(mnt.pid(), signal.SIGTERM)
+    wait_until(lambda: "stopping: signal=15" in mnt.log(), 30, "the end to begin")
+    wait_until(lambda: children(mnt.pid()), 30, "the process that collects pages")
+    assert caller.poll() is None
+    mnt.kill9()
+    assert caller.wait(30) != 0
+    server.process.send_signal(signal.SIGCONT)

@@ -146,7 +146,7 @@ def test_unlink_of_many(ws, engine):
     """Without FUSE, whose kernel looks a name up before: whoever has nothing open needs not, either."""
     db = engine.database.server.database()
     ws.cleanups.append(db.drop)
-    v = engine_volume(ws, db.url, "many", trash_days=0)
+    v = Volume(ws, "many", url=db.url, trash_days=0)
     tree = ("--depth", "0", "--dirs", "1", "--files", "6000", "--threads", "8")
     r = ws.run("cachefs", "mdtest", "--json", *tree, v.url, timeout=80, check=True)
     (op,) = (o for o in json.loads(r.stdout)["operations"] if o["name"] == "unlink")

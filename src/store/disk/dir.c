@@ -390,10 +390,11 @@ void cfs_disk_dir_forget(struct cache_dir *dir, const struct cfs_block *b)
 {
 	char path[CFS_DISK_KEY_MAX];
 
-	cfs_disk_index_remove(&dir->index, b);
 	cfs_disk_fds_drop(&dir->disk->fds, b);
 	cfs_disk_path(dir->disk, b, path);
 	unlinkat(atomic_load(&dir->fd), path, 0);
+	/* Last: a scan that still saw the file has put it into the index. */
+	cfs_disk_index_remove(&dir->index, b);
 }
 
 struct removal {

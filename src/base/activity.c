@@ -121,9 +121,11 @@ fail:
 /* Up to the end of the text, or of the room for it less one byte. */
 static void store_text(word_t *to, size_t words, const char *text)
 {
-	size_t len = text ? strnlen(text, words * sizeof(uint64_t) - 1) : 0, i;
+	size_t len, i;
 	uint64_t v;
 
+	text = text ? text : "";
+	len = strnlen(text, words * sizeof(uint64_t) - 1);
 	for (i = 0; i <= len / sizeof(v); i++) {
 		v = 0;
 		memcpy(&v, text + i * sizeof(v), CFS_MIN(len - i * sizeof(v), sizeof(v)));

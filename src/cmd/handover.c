@@ -152,9 +152,10 @@ static int make_dir(const char *path)
 	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022) ? 0 : -EPERM;
 }
 
-int handover_listen(const char *path, int *ret)
+int handover_listen(const char *path, int *ret, ino_t *ret_ino)
 {
 	struct sockaddr_un sa;
+	struct stat st;
 	mode_t mask;
 	int fd, r;
 
@@ -171,14 +172,25 @@ int handover_listen(const char *path, int *ret)
 	mask = umask(0177);
 	r = bind(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 ? -errno : 0;
 	umask(mask);
-	if (r == 0 && listen(fd, 4) < 0)
+	if (r == 0 && (stat(path, &st) < 0 || listen(fd, 4) < 0))
 		r = -errno;
 	if (r < 0) {
 		close(fd);
 		return r;
 	}
 	*ret = fd;
+	*ret_ino = st.st_ino;
 	return 0;
+}
+
+void handover_unlisten(const char *path, int sock, ino_t ino)
+{
+	struct stat st;
+
+	/* While it is open nobody else gets the inode's number. */
+	if (stat(path, &st) == 0 && st.st_ino == ino)
+		unlink(path);
+	close(sock);
 }
 
 static int check_peer(int fd, pid_t *ret_pid)

@@ -62,8 +62,13 @@ int handover_receive(int sock, cfs_deadline_t deadline, struct handover *ret);
  * device, which no two mounts of a machine share. -ENOENT: this user has no directory for it.
  */
 int handover_path(unsigned dev_minor, char *buf, size_t size);
-/* *ret is the listening socket; only its user can connect. */
-int handover_listen(const char *path, int *ret);
+/* *ret is the listening socket; only its user can connect. *ret_ino: of the file at path. */
+int handover_listen(const char *path, int *ret, ino_t *ret_ino);
+/*
+ * Closes it and takes the file away, if it is still ours: the number of a mount that has just ended
+ * may be another's by now, and so the path.
+ */
+void handover_unlisten(const char *path, int sock, ino_t ino);
 /* A connection by the same user; -EACCES otherwise. */
 int handover_accept(int sock, int *ret, pid_t *ret_pid);
 int handover_connect(const char *path, int *ret);

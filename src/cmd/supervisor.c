@@ -63,6 +63,7 @@ struct supervisor {
 
 	char path[108];
 	int door; /* where a successor knocks; -1 */
+	ino_t door_ino;
 	int successor;
 	pid_t successor_pid;
 	uint64_t successor_ms;
@@ -227,7 +228,7 @@ static void open_door(struct supervisor *s)
 	if (r == 0)
 		r = handover_path(m.dev_minor, s->path, sizeof(s->path));
 	if (r == 0)
-		r = handover_listen(s->path, &s->door);
+		r = handover_listen(s->path, &s->door, &s->door_ino);
 	if (r < 0)
 		cfs_info("the mount cannot be upgraded while it is mounted, there is no place for "
 			 "its socket: mount=%s error=%s",
@@ -237,8 +238,8 @@ static void open_door(struct supervisor *s)
 static void close_door(struct supervisor *s)
 {
 	if (s->door >= 0)
-		unlink(s->path);
-	close_fd(&s->door);
+		handover_unlisten(s->path, s->door, s->door_ino);
+	s->door = -1;
 }
 
 static void refuse(struct supervisor *s, const char *why)

@@ -251,6 +251,7 @@ bool cfs_vfs_is_dirty(struct cfs_vfs *v, uint64_t fh)
 int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 {
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
+	struct cfs_attr attr;
 	struct cfs_file *file;
 	struct vnode *n;
 	int r = 0;
@@ -268,7 +269,8 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 	/* Written through a mapping after the descriptor was closed. */
 	if (writable(h->flags) && cfs_file_dirty(file)) {
 		r = commit(h, ctx, cfs_file_flush);
-		if (r < 0)
+		/* Of a file that another mount has removed nobody misses any. */
+		if (r < 0 && cfs_meta_getattr(v->conf.meta, ctx, n->node.key, &attr) != -ENOENT)
 			cfs_err("data written through a mapping is lost: inode=%llu error=%s",
 				(unsigned long long)n->node.key, cfs_errname(r));
 	}

@@ -141,6 +141,8 @@ def test_sqlite_survives_kill(ws, volume, journal):
         w.wait(60 * SLOW)
         known = max(int(x) for x in read(out).split(b"\n") if x.isdigit())
         mnt = volume.mount("heartbeat=1")
+        # Until then SQLite sees the locks of the dead, and believes the index of the log they left.
+        wait_until(lambda: len(volume.status()["sessions"]) == 1, 30, "the end of the old session")
         db = sqlite3.connect(mnt / "db", timeout=20 * SLOW)
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         n, top = db.execute("SELECT count(*), max(id) FROM t").fetchone()

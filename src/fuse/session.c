@@ -233,44 +233,52 @@ int cfs_fuse_mount(const struct cfs_fuse_conf *conf, struct cfs_fuse **ret, char
 
 /* ---- the loop ---- */
 
+/*
+ * What has to ask the own mount is done by a child without a descriptor of the connection: who
+ * waits for an answer cannot be killed, and a process that holds the descriptor and cannot die
+ * would keep the connection, and with it everybody in the mount, for ever. The child ends with the
+ * connection at the latest.
+ */
+static void run_child(struct cfs_fuse *f, int (*run)(struct cfs_fuse *f))
+{
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		close_range(0, ~0U, 0);
+		_exit(run(f));
+	}
+	if (pid > 0)
+		waitpid(pid, NULL, 0);
+}
+
 /* First request of the mount: comes back when the kernel and we have agreed (INIT). */
-static void tune_read_ahead(struct cfs_fuse *f)
+static int tune_read_ahead(struct cfs_fuse *f)
 {
 	char path[64], text[16];
 	struct stat st;
 	int fd, n;
 
-	if (!f->conf.read_ahead_kb || stat(f->mount_point, &st) < 0)
-		return;
+	if (stat(f->mount_point, &st) < 0)
+		return 1;
 	snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(st.st_dev),
 		 minor(st.st_dev));
 	n = snprintf(text, sizeof(text), "%u", f->conf.read_ahead_kb);
 	fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd < 0 || write(fd, text, (size_t)n) != n)
-		cfs_debug("read-ahead left at the kernel's default: path=%s error=%s", path,
-			  cfs_errname(errno));
-	if (fd >= 0)
-		close(fd);
+	return fd < 0 || write(fd, text, (size_t)n) != n;
 }
 
-/*
- * Pages that programs have changed through mappings, while there is still somebody to take them. By
- * a child without a descriptor of the connection: who waits for an answer cannot be killed, and a
- * process that holds the descriptor and cannot die would keep the connection, and with it everybody
- * in the mount, for ever. The child ends with the connection at the latest.
- */
-static void collect_dirty_pages(struct cfs_fuse *f)
+/* Nobody waits for that. */
+static int leave_to_tune(struct cfs_fuse *f)
 {
-	pid_t pid = fork();
-	int fd;
+	return fork() == 0 ? tune_read_ahead(f) : 0;
+}
 
-	if (pid == 0) {
-		close_range(0, ~0U, 0);
-		fd = open(f->mount_point, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-		_exit(fd >= 0 ? syncfs(fd) : 0);
-	}
-	if (pid > 0)
-		waitpid(pid, NULL, 0);
+/* Pages that programs have changed through mappings, while there is still somebody to take them. */
+static int collect_dirty_pages(struct cfs_fuse *f)
+{
+	int fd = open(f->mount_point, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	return fd < 0 || syncfs(fd) < 0;
 }
 
 /*
@@ -282,7 +290,7 @@ static void end_loop(struct cfs_fuse *f)
 	struct pollfd event = {.fd = f->event_fd, .events = POLLIN};
 
 	if (!atomic_load(&f->handing_over))
-		collect_dirty_pages(f);
+		run_child(f, collect_dirty_pages);
 	fuse_session_exit(f->session);
 	while (atomic_load(&f->looping)) {
 		pthread_kill(f->loop_thread, WAKE_SIGNAL);
@@ -301,7 +309,8 @@ static void *run_control(void *arg)
 	uint64_t count;
 	size_t i;
 
-	tune_read_ahead(f);
+	if (f->conf.read_ahead_kb)
+		run_child(f, leave_to_tune);
 	/* Here, as the kernel waits for pages that are just being read. */
 	for (i = 0; i < f->conf.n_wrong; i++)
 		fuse_lowlevel_notify_inval_inode(f->session, f->conf.wrong[i], 0, 0);

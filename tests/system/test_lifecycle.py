@@ -127,8 +127,8 @@ def test_mount_is_visible_to_other_users(volume):
 def test_read_ahead_is_set(volume):
     mnt = volume.mount()
     dev = os.stat(mnt.path).st_dev
-    kb = int(open("/sys/class/bdi/%d:%d/read_ahead_kb" % (os.major(dev), os.minor(dev))).read())
-    assert 512 <= kb <= 4096
+    setting = "/sys/class/bdi/%d:%d/read_ahead_kb" % (os.major(dev), os.minor(dev))
+    wait_until(lambda: 512 <= int(open(setting).read()) <= 4096, 10, "larger read-ahead")
     assert mountinfo()[str(mnt.path)][1] == "fuse.cachefs"
 
 

@@ -286,7 +286,7 @@ def test_killed_while_it_ends(ws):
     caller = ws.popen(["/bin/ls", "-l", mnt.path], stdout=-3, stderr=-3)
     os.kill(mnt.pid(), signal.SIGTERM)
     wait_until(lambda: "stopping: signal=15" in mnt.log(), 30, "the end to begin")
-    wait_until(lambda: children(mnt.pid()), 30, "the process that collects pages")
+    wait_until(lambda: children(mnt.pid()), 30, "the process that asks the mount")
     assert caller.poll() is None
     mnt.kill9()
     assert caller.wait(30) != 0

@@ -16,7 +16,6 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "s3"))
 
 import server  # noqa: E402
-from waiting import wait_until  # noqa: E402
 
 BLOCK = 4 << 20
 READ_IN_FLIGHT = 8  # what max-readahead, 32 MiB, keeps under way
@@ -65,9 +64,7 @@ class Storage:
         self.bench, self.opts = bench, opts
         os.chmod(bench.dir, 0o755)  # the server is another user
         self.place = Place(bench.dir / "s3")
-        self.s3 = server.Server(
-            self.place, lambda fn, seconds, what: wait_until(fn, what, seconds)
-        )
+        self.s3 = server.Server(self.place)
         self.db = bench.dir / "s3.db"
         self.url = self.s3.url + "/bucket"
         subprocess.run(

@@ -8,16 +8,21 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "system"))
+
+from waiting import wait_until  # noqa: E402
 
 BIN = pathlib.Path("/var/cache/cachefs-tests/go/bin/versitygw")
 ACCESS, SECRET = "cachefs-test", "a secret of the test+/="
 
 
 class Server:
-    def __init__(self, ws, wait_until, host="127.0.0.1", log=None):
+    def __init__(self, ws, host="127.0.0.1", log=None):
         """log: a file that gets a line per request."""
         assert BIN.exists(), "no %s: run scripts/install-versitygw" % BIN
-        self.ws, self.wait_until = ws, wait_until
+        self.ws = ws
         self.root = ws.path("s3-root")
         self.root.mkdir(exist_ok=True)
         user = pwd.getpwnam("nobody")
@@ -49,7 +54,7 @@ class Server:
             stderr=subprocess.DEVNULL,
         )
         self.ws.children.append(self.process)
-        self.wait_until(self.answers, 20, "versitygw answers")
+        wait_until(self.answers, 20, "an answer of versitygw")
 
     def answers(self):
         assert self.process.poll() is None, "versitygw ended"

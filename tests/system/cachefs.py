@@ -2,7 +2,7 @@
 """Volumes and mounts for the system tests: every wait has a deadline, every process a witness.
 
 Environment: CACHEFS_BIN  directory with cachefs and mount.cachefs (default build/src/cmd)
-             CACHEFS_TEST_SLOW  factor on every deadline (default 1, sanitizer builds 4)
+             CACHEFS_TEST_SLOW  factor on every deadline, waiting.py
              CACHEFS_TEST_COMPLETE  1: what is not installed or not built fails its tests
 """
 
@@ -17,20 +17,17 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 
 import pytest
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPO / "tests" / "check"))
-
-import cachefs_check  # noqa: E402
-import fixtures  # noqa: E402
-
+for folder in ("check", "s3"):
+    sys.path.insert(0, str(REPO / "tests" / folder))
 BIN = pathlib.Path(os.environ.get("CACHEFS_BIN") or REPO / "build" / "src" / "cmd").resolve()
 
 
-def _sanitized():
+def sanitized():
+    """Whether the programs are: their memory is not what it is without, and they are slow."""
     try:
         program = (BIN / "cachefs").read_bytes()
     except OSError:
@@ -38,7 +35,13 @@ def _sanitized():
     return b"__asan_init" in program or b"__tsan_init" in program
 
 
-SLOW = float(os.environ.get("CACHEFS_TEST_SLOW") or (4 if _sanitized() else 1))
+if not os.environ.get("CACHEFS_TEST_SLOW") and sanitized():
+    os.environ["CACHEFS_TEST_SLOW"] = "4"
+
+import cachefs_check  # noqa: E402
+import fixtures  # noqa: E402
+from waiting import SLOW, wait_until  # noqa: E402
+
 MARK = "CACHEFS_TEST_DIR"  # in the environment of every process a test starts
 LOG_ERROR = re.compile(
     r"^<[0-3]>|ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|runtime error:|Assertion .* failed"
@@ -58,6 +61,11 @@ def missing(what):
     (pytest.fail if os.environ.get("CACHEFS_TEST_COMPLETE") == "1" else pytest.skip)(what)
 
 
+def need_root():
+    if os.geteuid():
+        missing("only root can mount")
+
+
 def need_program(name):
     if not shutil.which(name):
         missing(name + " is not installed (scripts/install-deps test)")
@@ -72,20 +80,6 @@ def need_engine(scheme):
     """scheme: of a META-URL."""
     if scheme in MODULES:
         need_module(MODULES[scheme])
-
-
-def wait_until(condition, seconds=10, what="the condition"):
-    """Polls until condition() is true and returns its value."""
-    end = time.monotonic() + seconds * SLOW
-    pause = 0.002
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise TimeoutError("%s did not come true in %g s" % (what, seconds * SLOW))
-        time.sleep(pause)
-        pause = min(pause * 2, 0.1)
 
 
 def mountinfo():
@@ -282,6 +276,7 @@ class Volume:
     """
 
     def __init__(self, ws, name="vol", format=True, url=None, **options):
+        """format=False: only where it is; options: as format_args() takes them."""
         url = url or "sqlite3://%s" % ws.path(name + ".db")
         self.attach(ws, name, url, ws.path(name + "-bucket"))
         if format:

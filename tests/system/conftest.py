@@ -13,6 +13,8 @@ import pytest
 sys.path.insert(0, os.path.dirname(__file__))
 
 import cachefs  # noqa: E402
+import proxy  # noqa: E402
+import server  # noqa: E402
 
 DEADLINE_S = 90
 
@@ -83,3 +85,17 @@ def volume(ws):
 @pytest.fixture
 def mnt(volume):
     return volume.mount()
+
+
+@pytest.fixture
+def s3(ws):
+    """An S3 server of the test's own."""
+    return server.Server(ws)
+
+
+@pytest.fixture
+def via(ws, s3):
+    """A proxy in front of it that breaks what it is told to."""
+    p = proxy.Proxy(s3.address)
+    ws.cleanups.append(p.close)
+    return p

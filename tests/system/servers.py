@@ -5,7 +5,7 @@ One server of a kind per test run; each test takes a fresh database from it:
 
     from servers import ENGINES, mariadb_server, postgres_server, redis_server   # in a test file
     db = postgres_server().database()        # a Database: db.url, db.connect(), db.load_fixture()
-    with Postgres() as own: ...              # a private server, to be killed and restarted
+    own = started(ws, Postgres())            # a private server, to be killed and restarted
 
 Durability is off: what a test sees survives kill -9 of the server, not of the machine.
 """
@@ -23,13 +23,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "check"))
 
 import fixtures  # noqa: E402
+from waiting import SLOW, wait_until  # noqa: E402
 
-SLOW = float(os.environ.get("CACHEFS_TEST_SLOW") or 1)
 USER, PASSWORD = "cachefs", "se:cr@t/"  # a password that a URL has to escape
 QUOTED = "se%3Acr%40t%2F"
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -141,15 +140,19 @@ class Server:
                 preexec_fn=_die_with_parent,
                 **self._as_user(),
             )
-        end = time.monotonic() + 60 * SLOW
-        while not self.answers():
-            if self.process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError("%s did not start:\n%s" % (self.scheme, self.log()[-3000:]))
-            time.sleep(0.02)
-        self.started()
+
+        def ready():
+            assert self.process.poll() is None, "it has ended"
+            return self.answers()
+
+        try:
+            wait_until(ready, 60, "an answer")
+        except (AssertionError, TimeoutError) as e:
+            raise RuntimeError("%s did not start: %s\n%s" % (self.scheme, e, self.log()[-3000:]))
+        self.prepare()
         return self
 
-    def started(self):
+    def prepare(self):
         """After every start."""
 
     def answers(self):
@@ -175,10 +178,11 @@ class Server:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait(30)
-            end = time.monotonic() + 30 * SLOW
-            while any(os.path.exists("/proc/%d" % p) for p in children):
-                assert time.monotonic() < end, "children of the server stay: %s" % children
-                time.sleep(0.01)
+            wait_until(
+                lambda: not any(os.path.exists("/proc/%d" % p) for p in children),
+                30,
+                "the end of the server's children",
+            )
         self.process = None
 
     def kill9(self):
@@ -338,7 +342,7 @@ class Mariadb(Server):
             *self.options,
         ]
 
-    def started(self):
+    def prepare(self):
         self._admin(
             "CREATE USER IF NOT EXISTS %s@'%%' IDENTIFIED BY '%s'" % (USER, PASSWORD),
             "GRANT ALL ON *.* TO %s@'%%'" % USER,
@@ -377,6 +381,12 @@ class Mariadb(Server):
             *("--no-defaults", "-S", self.socket, "-u", "root", name),
             input=(folder / "dump.sql").read_bytes(),
         )
+
+
+def started(ws, server):
+    """The same server, running until the workspace and its mounts end."""
+    ws.cleanups.append(server.close)
+    return server.start()
 
 
 _shared = {}

@@ -14,14 +14,12 @@ import time
 
 import pytest
 
-from cachefs import wait_until
+from cachefs import need_root, wait_until
 from syscalls import read, write
 
 MIB = 1 << 20
 SEGMENT = 32 << 10
 FAST = "cache-retry=0.2,cache-tick=0.1"
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts file systems")
 
 
 # -- the format, independently
@@ -508,6 +506,7 @@ def test_removed_under_load(vol, cache):
 
 @pytest.fixture
 def small_disk(ws, cache):
+    need_root()
     cache.path.mkdir()
 
     def mount(options):
@@ -517,7 +516,6 @@ def small_disk(ws, cache):
     return mount
 
 
-@needs_root
 def test_full_disk(vol, cache, small_disk):
     small_disk("size=12m")
     content = random_bytes(30 * MIB)
@@ -542,7 +540,6 @@ def test_full_disk(vol, cache, small_disk):
     mnt.umount()
 
 
-@needs_root
 def test_read_only_disk(vol, cache, small_disk):
     small_disk("size=100m")
     content, _ = warm(vol, cache, 10)
@@ -560,7 +557,6 @@ def test_read_only_disk(vol, cache, small_disk):
     mnt.umount()
 
 
-@needs_root
 def test_disk_that_dies(ws, vol, cache):
     """Every access fails at once (here: a FUSE file system without its process), then it returns."""
     disk = ws.volume("disk")

@@ -18,7 +18,7 @@ import fixtures
 import servers
 from admin import gc
 from bigdump import big_json
-from cachefs import Volume, _sanitized, need_engine, tool, wait_until
+from cachefs import Volume, need_engine, sanitized, tool, wait_until
 from syscalls import data, read, write
 from test_fixtures import differences, manifest, nothing, wanted
 
@@ -459,7 +459,7 @@ def test_half_a_load_is_no_volume(ws, empty):
 # -- size
 
 
-@pytest.mark.skipif(_sanitized(), reason="sanitizers take memory of their own")
+@pytest.mark.skipif(sanitized(), reason="sanitizers take memory of their own")
 def test_memory_does_not_grow_with_the_volume(ws, empty):
     """200 000 files, whose dump alone is larger than what the commands may use."""
     n, limit = 200_000, 36 << 20

@@ -13,20 +13,11 @@ import pytest
 
 import cachefs_check
 import servers
-from cachefs import BIN, SLOW, Volume, wait_until
+from cachefs import Volume, need_engine, need_root, wait_until
 from syscalls import read, write
 
 ROOM = 3 << 20  # left on the server's disk
 BIG = random.Random(1).randbytes(2000).hex()  # does not compress; half a page of the server
-
-
-def engine_volume(ws, module, url):
-    if not (BIN / ("cachefs-%s.so" % module)).exists():
-        pytest.skip("built without " + module)
-    v = Volume.__new__(Volume)
-    v.attach(ws, "vol", url, ws.path("vol-bucket"))
-    v.format()
-    return v
 
 
 def judge(v, mount):
@@ -38,8 +29,7 @@ def judge(v, mount):
 @pytest.fixture
 def disk(ws):
     """A disk of 256 MiB."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small disk")
+    need_root()
     point = ws.path("disk")
     point.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m", "cachefs-test", point], check=True)
@@ -49,9 +39,7 @@ def disk(ws):
 
 
 def server_on(ws, kind, disk):
-    s = type("Small", (kind,), {"where": str(disk)})()
-    ws.cleanups.append(s.close)
-    return s.start()
+    return servers.started(ws, type("Small", (kind,), {"where": str(disk)})())
 
 
 def fill(disk):
@@ -77,16 +65,17 @@ def make_until_refused(top, n=5000):
 
 
 @pytest.mark.deadline(180)
-@pytest.mark.parametrize("engine", ["mysql", "postgresql"])
-def test_full_disk_is_no_space(ws, disk, engine):
-    s = server_on(ws, {"mysql": servers.Mariadb, "postgresql": servers.Postgres}[engine], disk)
-    v = engine_volume(ws, engine, s.database().url)
+@pytest.mark.parametrize("kind", [servers.Mariadb, servers.Postgres])
+def test_full_disk_is_no_space(ws, disk, kind):
+    need_engine(kind.scheme)
+    s = server_on(ws, kind, disk)
+    v = Volume(ws, url=s.database().url)
     m = v.mount("attr-cache=0,entry-cache=0")
     m.allow(r"(mysql|postgresql): .*(is full|No space left)")
     top = m.path / "d"
     top.mkdir()
     write(top / "f", b"content")
-    if engine == "postgresql":  # a log of its own for what follows, which is not what fills up
+    if kind is servers.Postgres:  # a log of its own for what follows, which is not what fills up
         c = s.connect(s.admin_database)
         c.autocommit = True
         with c.cursor() as cur:
@@ -110,10 +99,11 @@ def test_full_disk_is_no_space(ws, disk, engine):
     judge(v, m)
 
 
+@pytest.mark.module("mysql")
 def test_mariadb_out_of_connections(ws):
     """A mount makes do with those it gets; whoever gets none is told what to raise."""
     with servers.Mariadb("--max-connections=6") as s:
-        v = engine_volume(ws, "mysql", s.database().url)
+        v = Volume(ws, url=s.database().url)
         s._admin(
             "CREATE USER plain@'%' IDENTIFIED BY 'p'",
             "GRANT SELECT,INSERT,UPDATE,DELETE,CREATE,ALTER,INDEX,DROP ON *.* TO plain@'%'",
@@ -138,7 +128,7 @@ def test_mariadb_out_of_connections(ws):
             assert "max_connections" in r.stderr
             os.mkdir(m.path / "still")  # over those it has
         m.umount()
-        wait_until(lambda: ws.run("cachefs", "status", v.url).returncode == 0, 30 * SLOW)
+        wait_until(lambda: ws.run("cachefs", "status", v.url).returncode == 0, 30)
 
 
 def take_all(server, stack):

@@ -32,9 +32,7 @@ def database(ws):
 @pytest.fixture
 def own(ws):
     """A server of the test's own, to be killed."""
-    s = servers.Mariadb("--innodb-flush-log-at-trx-commit=2")
-    ws.cleanups.append(s.close)
-    return s.start()
+    return servers.started(ws, servers.Mariadb("--innodb-flush-log-at-trx-commit=2"))
 
 
 def checked(ws, url):
@@ -218,10 +216,10 @@ def test_server_killed_and_restarted(ws, own):
         jobs = [pool.submit(storm, m, "s%d" % i, stop, done[i]) for i in range(4)]
         try:
             for _ in range(3):
-                wait_until(lambda n=sum(map(len, done)): sum(map(len, done)) > n + 40, 60 * SLOW)
+                wait_until(lambda n=sum(map(len, done)): sum(map(len, done)) > n + 40, 60)
                 own.kill9()
                 own.start()
-            wait_until(lambda n=sum(map(len, done)): sum(map(len, done)) > n + 40, 60 * SLOW)
+            wait_until(lambda n=sum(map(len, done)): sum(map(len, done)) > n + 40, 60)
         finally:
             stop.set()
         for j in jobs:
@@ -248,7 +246,7 @@ def test_connection_cut_between_request_and_answer(ws, database):
         try:
             for _ in range(15):
                 n = len(done)
-                wait_until(lambda n=n: len(done) > n + 3, 30 * SLOW)
+                wait_until(lambda n=n: len(done) > n + 3, 30)
                 proxy.cut()
         finally:
             stop.set()
@@ -447,7 +445,7 @@ def test_read_only_server(ws, own):
         "SET GLOBAL read_only=1",
     )
     url = "mysql://plain:p@(127.0.0.1:%d)/%s" % (own.port, db.name)
-    v.attach(ws, "vol", url, v.bucket)
+    v.url = url
     point = ws.path("mnt-ro")
     point.mkdir()
     r = ws.run("cachefs", "mount", url, point, timeout=60)

@@ -23,10 +23,7 @@ GONE = r"metadata (server cannot be reached|engine does not answer)"
 
 
 def server(ws, *options, kind=servers.Redis):
-    s = kind(*options)
-    ws.cleanups.append(s.close)
-    s.start()
-    return s
+    return servers.started(ws, kind(*options))
 
 
 def checked(ws, url, name="vol"):
@@ -369,9 +366,7 @@ def test_sentinel_failover(ws):
     wait_until(
         lambda: replica.connect("0").info("replication")["master_link_status"] == "up", 20, "the replica"
     )
-    sentinel = Sentinel(master.port)
-    ws.cleanups.append(sentinel.close)
-    sentinel.start()
+    sentinel = servers.started(ws, Sentinel(master.port))
     wait_until(lambda: sentinel.connect("0").sentinel_slaves("main"), 30, "Sentinel to see the replica")
     v = ws.volume(url="redis://main,127.0.0.1:%d/0" % sentinel.port)
     mnt = v.mount()
@@ -403,8 +398,7 @@ def cluster(ws):
         n = servers.Redis("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
         while n.port > 55000:  # the cluster's own port is 10000 above
             n.port = servers.free_port()
-        ws.cleanups.append(n.close)
-        nodes.append(n.start())
+        nodes.append(servers.started(ws, n))
     argv = [servers.find("redis-cli"), "--cluster", "create", "--cluster-yes"]
     r = ws.run(*argv, *("127.0.0.1:%d" % n.port for n in nodes), timeout=60)
     assert r.returncode == 0, r.stdout + r.stderr
@@ -472,9 +466,7 @@ def test_options_without_effect_are_named(ws, db, volume):
 
 
 def test_passwords(ws):
-    s = servers.Redis()
-    ws.cleanups.append(s.close)
-    s.start()
+    s = server(ws)
     c = s.connect("0")
     c.config_set("requirepass", "se:cr@t/")
     c.execute_command("ACL", "SETUSER", "joe", "on", ">joe's", "~*", "&*", "+@all")

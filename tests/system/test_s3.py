@@ -9,36 +9,21 @@ import os
 import pathlib
 import re
 import subprocess
-import sys
 import threading
 import time
 
 import pytest
 
 import cachefs
+import proxy
+import server
 import test_fixtures
-from cachefs import REPO, SLOW, Volume, wait_until
+from cachefs import SLOW, Volume, wait_until
+from s3volume import S3Volume
 from syscalls import data, read, write
-
-sys.path.insert(0, str(REPO / "tests" / "s3"))
-
-import proxy  # noqa: E402
-import server  # noqa: E402
 
 BUILD = cachefs.BIN.parents[1]
 GAVE_UP = r"object store: gave up|block cannot be stored|cannot be read|not read in time"
-
-
-@pytest.fixture
-def s3(ws):
-    return server.Server(ws, wait_until)
-
-
-@pytest.fixture
-def via(ws, s3):
-    p = proxy.Proxy(s3.address)
-    ws.cleanups.append(p.close)
-    return p
 
 
 def objtool(ws, s3, url, *command, deadline_ms=20000, silence_ms=15000, storage="s3", env=None):
@@ -82,29 +67,6 @@ def list_keys(ws, s3, url, prefix="", after="", **kw):
     out = objtool(ws, s3, url, "list", prefix, after, path, **kw)
     out["keys"] = [line.rsplit(" ", 2)[0] for line in path.read_text().splitlines()]
     return out
-
-
-class S3Volume(Volume):
-    """A volume whose bucket is on the server; its folder there is what the checker reads."""
-
-    def __init__(self, ws, s3, name="vol", url=None, format=True, **options):
-        self.s3 = s3
-        self.where = url or "%s/bucket" % s3.url
-        self.attach(ws, name, "sqlite3://%s" % ws.path(name + ".db"), s3.bucket("bucket"))
-        ws.volumes.append(self)
-        if format:
-            self.format(storage="s3", bucket=self.where, **options)
-
-    def format(self, **options):
-        return self.ws.run(
-            "cachefs", *self.format_args(**options), check=True, env=self.s3.keys, timeout=60
-        )
-
-    def mount(self, opts="", *args, **kw):
-        """Without the disk cache that it would have: what is read comes from the server."""
-        if "cache-dir" not in opts:
-            opts = ",".join(filter(None, [opts, "cache-dir=none"]))
-        return super().mount(opts, *args, **kw)
 
 
 # -- the surface
@@ -799,7 +761,6 @@ def test_limits_of_the_setting(ws, s3):
 
 # Processes of their own: a child of this one would, as it starts, close and so flush our files.
 READER = """
-import sys
 print("begins", flush=True)
 assert open(sys.argv[1], "rb").read() == open(sys.argv[2], "rb").read()
 """

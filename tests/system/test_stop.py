@@ -15,9 +15,9 @@ import time
 import pytest
 
 import servers
-from cachefs import SLOW, Volume, children, tool, wait_until
+from cachefs import SLOW, Volume, children, need_engine, tool, wait_until
+from s3volume import S3Volume
 from syscalls import data, read, write
-from test_s3 import S3Volume, s3, via  # noqa: F401
 
 
 class Manager:
@@ -107,7 +107,7 @@ def test_keep_alive(ws, volume):
 
 
 @pytest.mark.deadline(180)
-def test_no_keep_alive_from_a_mount_that_hangs(ws, s3, via):  # noqa: F811
+def test_no_keep_alive_from_a_mount_that_hangs(ws, s3, via):
     """All threads of the mount wait for the bucket: nobody may say that it is alive."""
     manager = Manager(ws)
     vol = S3Volume(ws, s3, url=via.url + "/bucket")
@@ -136,7 +136,7 @@ def test_no_keep_alive_from_a_mount_that_hangs(ws, s3, via):  # noqa: F811
 
 
 @pytest.mark.deadline(180)
-def test_flush_that_makes_progress(ws, s3, via):  # noqa: F811
+def test_flush_that_makes_progress(ws, s3, via):
     """A slow bucket: the manager is asked for more time, and everything is stored, although that
     takes longer than stop-timeout."""
     manager = Manager(ws)
@@ -178,7 +178,7 @@ def stop_without_backend(mnt, size, files, code=2):
 
 
 @pytest.mark.deadline(180)
-def test_bucket_is_away(ws, s3, via):  # noqa: F811
+def test_bucket_is_away(ws, s3, via):
     vol = S3Volume(ws, s3, url=via.url + "/bucket")
     vol.check_options = {"unmounted": False, "leaks": "warn"}  # as after a crash
     mnt = vol.mount("stop-timeout=3s", env=s3.keys)
@@ -200,7 +200,7 @@ def test_bucket_is_away(ws, s3, via):  # noqa: F811
 
 
 @pytest.mark.deadline(180)
-def test_bucket_that_refuses(ws, s3, via):  # noqa: F811
+def test_bucket_that_refuses(ws, s3, via):
     """The flush fails by itself before stop-timeout; the loss is told in one line all the same."""
     vol = S3Volume(ws, s3, url=via.url + "/bucket")
     mnt = vol.mount("io-timeout=2s,put-timeout=2s", env=s3.keys)
@@ -214,7 +214,7 @@ def test_bucket_that_refuses(ws, s3, via):  # noqa: F811
 
 
 @pytest.mark.deadline(180)
-def test_bucket_is_away_with_writeback(ws, s3, via):  # noqa: F811
+def test_bucket_is_away_with_writeback(ws, s3, via):
     """What is staged is not lost: the next mount with this cache-dir stores it."""
     opts = "writeback,cache-dir=%s,stop-timeout=3s,free-space-ratio=0" % ws.path("cache")
     vol = S3Volume(ws, s3, url=via.url + "/bucket")
@@ -238,12 +238,9 @@ def test_bucket_is_away_with_writeback(ws, s3, via):  # noqa: F811
 @pytest.mark.deadline(180)
 @pytest.mark.parametrize("kind", [servers.Redis, servers.Postgres, servers.Mariadb])
 def test_database_is_away(ws, kind):
-    server = kind()
-    ws.cleanups.append(server.close)
-    server.start()
-    vol = Volume.__new__(Volume)
-    vol.attach(ws, "vol", server.database().url, ws.path("bucket"))
-    vol.format()
+    need_engine(kind.scheme)
+    server = servers.started(ws, kind())
+    vol = Volume(ws, url=server.database().url)
     mnt = vol.mount("stop-timeout=3s")
     mnt.allow(".")
     fd = os.open(mnt / "f", os.O_CREAT | os.O_WRONLY)
@@ -274,11 +271,8 @@ def test_database_is_locked(ws, volume):
 def test_killed_while_it_ends(ws):
     """With the metadata away the end takes its time; a manager that loses patience leaves nobody
     hanging in the mount."""
-    server = servers.Redis()
-    ws.cleanups.append(server.close)
-    server.start()
+    server = servers.started(ws, servers.Redis())
     vol = Volume(ws, url=server.database().url)
-    vol.format()
     vol.check_options = None
     mnt = vol.mount("attr-cache=0,entry-cache=0,dir-entry-cache=0")
     mnt.allow(".")

@@ -9,8 +9,8 @@ import subprocess
 
 import pytest
 
-from cachefs import SLOW, alive, mountinfo, tool, wait_until
-from syscalls import data, fails, read, user, write
+from cachefs import SLOW, alive, tool, wait_until
+from syscalls import data, fails, read, write
 from test_takeover import DEATH, kill_worker, metric, upgrade
 
 GIVEN_UP = r"the mount is given up and detached"

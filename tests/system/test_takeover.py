@@ -14,7 +14,7 @@ import sys
 import pytest
 
 import servers
-from cachefs import BIN, SLOW, Volume, alive, mountinfo, wait_until
+from cachefs import SLOW, alive, need_engine, wait_until
 from syscalls import data, fails, read, write
 
 # The log line of each death is an error, and meant to be one.
@@ -71,15 +71,10 @@ def event(request, ws):
 def any_volume(request, ws):
     if request.param == "sqlite":
         return ws.volume()
-    if not (BIN / "cachefs-redis.so").exists():
-        pytest.skip("built without Redis")
+    need_engine("redis")
     db = servers.redis_server().database()
     ws.cleanups.append(db.drop)
-    v = Volume.__new__(Volume)
-    v.attach(ws, "vol", db.url, ws.path("vol-bucket"))
-    v.format()
-    ws.volumes.append(v)
-    return v
+    return ws.volume(url=db.url)
 
 
 # ---- what stays ----

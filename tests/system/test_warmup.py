@@ -10,20 +10,14 @@ import pty
 import random
 import re
 import select
-import sys
 import time
 
 import pytest
 
-from cachefs import REPO, SLOW, tool, wait_until
+from cachefs import SLOW, tool, wait_until
+from s3volume import S3Volume
 from syscalls import read, write
 from test_disk_cache import MIB, Cache, options, random_bytes, without_bucket
-from test_s3 import S3Volume
-
-sys.path.insert(0, str(REPO / "tests" / "s3"))
-
-import proxy  # noqa: E402
-import server  # noqa: E402
 
 
 @pytest.fixture
@@ -240,18 +234,6 @@ def test_small_memory(ws, vol, cache):
 
 
 # -- with a bucket
-
-
-@pytest.fixture
-def s3(ws):
-    return server.Server(ws, wait_until)
-
-
-@pytest.fixture
-def via(ws, s3):
-    p = proxy.Proxy(s3.address)
-    ws.cleanups.append(p.close)
-    return p
 
 
 @pytest.fixture

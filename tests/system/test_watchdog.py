@@ -4,7 +4,6 @@ mount that stands still and a log that is silent, or with one that is restarted 
 
 import fcntl
 import os
-import pathlib
 import re
 import signal
 import sqlite3
@@ -14,9 +13,9 @@ import threading
 import pytest
 
 import servers
-from cachefs import Volume, wait_until
+from cachefs import Volume, children, need_engine, wait_until
+from s3volume import S3Volume
 from syscalls import data, read, write
-from test_s3 import S3Volume, s3, via  # noqa: F401
 
 STUCK = r"request is stuck: op=%s inode=%d pid=%s seconds=[\d.]+ waits_for=\"(.*)\""
 LIMIT = "watchdog=500ms"
@@ -43,14 +42,6 @@ def in_background(fn, *args):
     return t
 
 
-def children(pid):
-    return [
-        int(child)
-        for tasks in pathlib.Path("/proc/%d/task" % pid).glob("*/children")
-        for child in tasks.read_text().split()
-    ]
-
-
 def metric(mnt, name):
     (value,) = re.findall(r"^%s (\S+)$" % name, read(mnt / ".stats").decode(), re.M)
     return float(value)
@@ -66,7 +57,7 @@ def requests(ws, mnt):
 
 
 @pytest.fixture
-def frozen(ws, s3, via):  # noqa: F811
+def frozen(ws, s3, via):
     """A volume in S3 behind a proxy that stops answering for downloads when told to."""
     vol = S3Volume(ws, s3, url=via.url + "/bucket")
     mnt = vol.mount(
@@ -82,7 +73,7 @@ def frozen(ws, s3, via):  # noqa: F811
 
 
 @pytest.mark.deadline(180)
-def test_frozen_object_store(ws, via, frozen):  # noqa: F811
+def test_frozen_object_store(ws, via, frozen):
     """The log names operation, caller, object and how long; so does the archive; then it is over."""
     mnt = frozen
     ino = os.stat(mnt / "f").st_ino
@@ -115,7 +106,7 @@ def test_frozen_object_store(ws, via, frozen):  # noqa: F811
 
 
 @pytest.mark.deadline(180)
-def test_every_thread_hangs(ws, via, frozen):  # noqa: F811
+def test_every_thread_hangs(ws, via, frozen):
     """The archive does not need the mount's answer."""
     mnt = frozen
     mnt.umount()
@@ -138,7 +129,7 @@ def test_every_thread_hangs(ws, via, frozen):  # noqa: F811
 
 
 @pytest.mark.deadline(180)
-def test_frozen_upload(ws, s3, via):  # noqa: F811
+def test_frozen_upload(ws, s3, via):
     """fsync names the object that is not stored, whichever thread stores it."""
     vol = S3Volume(ws, s3, url=via.url + "/bucket")
     mnt = vol.mount(LIMIT, env=s3.keys)
@@ -173,12 +164,9 @@ def test_database_that_is_locked(volume):
 @pytest.mark.parametrize("kind", [servers.Redis, servers.Postgres, servers.Mariadb])
 def test_frozen_database(ws, kind):
     """A database server that hangs rather than ends: the report names the call."""
-    server = kind()
-    ws.cleanups.append(server.close)
-    server.start()
-    vol = Volume.__new__(Volume)
-    vol.attach(ws, "vol", server.database().url, ws.path("bucket"))
-    vol.format()
+    need_engine(kind.scheme)
+    server = servers.started(ws, kind())
+    vol = Volume(ws, url=server.database().url)
     mnt = vol.mount(LIMIT + ",attr-cache=0,entry-cache=0,heartbeat=600")
     os.kill(server.process.pid, signal.SIGSTOP)
     try:
@@ -220,7 +208,7 @@ def test_file_locks_may_wait(ws, volume):
 
 
 @pytest.mark.deadline(180)
-def test_restart(ws, via, frozen):  # noqa: F811
+def test_restart(ws, via, frozen):
     """Another process takes over what was stuck; the reader sees a pause only."""
     mnt = frozen
     mnt.umount()
@@ -237,7 +225,7 @@ def test_restart(ws, via, frozen):  # noqa: F811
 
 
 @pytest.mark.deadline(180)
-def test_restart_without_a_supervisor(ws, via, frozen):  # noqa: F811
+def test_restart_without_a_supervisor(ws, via, frozen):
     """The mount ends at once, and says why; nobody is left hanging in it."""
     mnt = frozen
     mnt.umount()

@@ -15,9 +15,9 @@ import time
 import pytest
 
 import test_crash
-from cachefs import SLOW, tool, wait_until
+from cachefs import SLOW, sanitized, tool, wait_until
+from s3volume import S3Volume
 from syscalls import data, read, write
-from test_s3 import S3Volume, s3, via  # noqa: F401
 
 LONG = bool(os.environ.get("CACHEFS_LONG"))
 FAILS = r"cannot be uploaded|cannot be stored|cannot be read|not read in time|object store"
@@ -536,7 +536,7 @@ def peak(pid):
 @pytest.mark.parametrize("mode", ("through", "writeback"))
 def test_memory(ws, s3, via, mode):
     """64 streams in a budget of 64 MiB: the process keeps to it, but for 32 MiB of its own."""
-    if SLOW > 1:
+    if sanitized():
         pytest.skip("a sanitizer's memory is its own")
     world = World(ws, s3, via)
     size = (1 << 30) if LONG else 32 << 20

@@ -4,8 +4,12 @@
 #include <errno.h>
 #include <linux/magic.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/vfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -17,6 +21,7 @@
 struct health {
 	const char *dir;
 	pthread_t watcher;
+	pid_t asker; /* 0: none; the watcher's */
 	/* Protects the rest; a leaf. */
 	pthread_mutex_t lock;
 	pthread_cond_t asked, answered;
@@ -27,14 +32,93 @@ struct health {
 	bool known;	     /* it was well once */
 	bool told;	     /* the log says that it is not well */
 	bool stop;
+	int sock; /* to the asker, -1; closed by the watcher */
 };
 
-static bool mount_answers(const char *dir)
+/* ---- the asker: a process of its own ---- */
+
+/*
+ * Who waits for an answer of a file system that has taken the question cannot be killed. A thread
+ * that waits so would keep its process from ending, and with it the connection to the kernel. This
+ * process has neither; it ends when its socket does.
+ */
+__attribute__((noreturn)) static void run_asker(const char *dir, int sock)
 {
 	struct statfs st;
+	char byte;
 
-	return statfs(dir, &st) == 0 && st.f_type == FUSE_SUPER_MAGIC;
+	/* Those who end the mount end what it has started only after it. */
+	signal(SIGTERM, SIG_IGN);
+	signal(SIGINT, SIG_IGN);
+	signal(SIGHUP, SIG_IGN);
+	dup2(sock, STDIN_FILENO);
+	close_range(STDERR_FILENO + 1, ~0U, 0);
+	close(STDOUT_FILENO);
+	close(STDERR_FILENO);
+	while (recv(STDIN_FILENO, &byte, 1, 0) == 1) {
+		byte = statfs(dir, &st) == 0 && st.f_type == FUSE_SUPER_MAGIC;
+		if (send(STDIN_FILENO, &byte, 1, MSG_NOSIGNAL) != 1)
+			break;
+	}
+	_exit(0);
 }
+
+static void end_asker(struct health *h)
+{
+	int sock = h->sock;
+
+	if (h->asker) {
+		kill(h->asker, SIGKILL);
+		/* One that cannot end yet is left to whoever takes orphans. */
+		waitpid(h->asker, NULL, WNOHANG);
+	}
+	h->asker = 0;
+	pthread_mutex_lock(&h->lock);
+	h->sock = -1;
+	pthread_mutex_unlock(&h->lock);
+	if (sock >= 0)
+		close(sock);
+}
+
+static int start_asker(struct health *h)
+{
+	int pair[2], r = 0;
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+		return -errno;
+	h->asker = fork();
+	if (h->asker == 0)
+		run_asker(h->dir, pair[1]);
+	if (h->asker < 0) {
+		r = -errno;
+		h->asker = 0;
+		close(pair[0]);
+	}
+	close(pair[1]);
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&h->lock);
+	h->sock = pair[0];
+	if (h->stop)
+		shutdown(h->sock, SHUT_RDWR);
+	pthread_mutex_unlock(&h->lock);
+	return 0;
+}
+
+/* Waits until the mount answers or has ended, or health_stop(). */
+static bool mount_answers(struct health *h)
+{
+	char byte = 0;
+
+	if (!h->asker && start_asker(h) < 0)
+		return false;
+	if (send(h->sock, &byte, 1, MSG_NOSIGNAL) == 1 && recv(h->sock, &byte, 1, 0) == 1)
+		return byte;
+	end_asker(h);
+	return false;
+}
+
+/* ---- the questions ---- */
 
 static void *watch(void *arg)
 {
@@ -50,13 +134,14 @@ static void *watch(void *arg)
 		h->put = h->wanted;
 		h->late = cfs_deadline_in(HEALTH_ANSWER_MS);
 		pthread_mutex_unlock(&h->lock);
-		well = mount_answers(h->dir);
+		well = mount_answers(h);
 		pthread_mutex_lock(&h->lock);
 		h->well = well;
 		h->done = h->put;
 		pthread_cond_broadcast(&h->answered);
 	}
 	pthread_mutex_unlock(&h->lock);
+	end_asker(h);
 	return NULL;
 }
 
@@ -108,6 +193,7 @@ int health_start(const char *dir, struct health **ret)
 	if (!h)
 		return -ENOMEM;
 	h->dir = dir;
+	h->sock = -1;
 	pthread_mutex_init(&h->lock, NULL);
 	cfs_cond_init(&h->asked);
 	cfs_cond_init(&h->answered);
@@ -126,6 +212,8 @@ void health_stop(struct health *h)
 		return;
 	pthread_mutex_lock(&h->lock);
 	h->stop = true;
+	if (h->sock >= 0)
+		shutdown(h->sock, SHUT_RDWR);
 	pthread_cond_signal(&h->asked);
 	pthread_cond_broadcast(&h->answered);
 	pthread_mutex_unlock(&h->lock);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Whether the mount answers. Asked of the kernel, the whole way that an application's call goes, by
- * a thread that may hang in it; those who want to know wait for that thread only so long.
+ * a process that may hang in it; those who want to know wait for it only so long.
  */
 #ifndef CFS_CMD_HEALTH_H
 #define CFS_CMD_HEALTH_H
@@ -19,8 +19,7 @@ int health_start(const char *dir, struct health **ret);
  * log tells when that changes, once it was true for the first time.
  */
 bool health_ask(struct health *h);
-/* After the mount has gone, which ends a question that hangs in it. Nobody asks any more. NULL is
- * fine. */
+/* Nobody asks any more. NULL is fine. */
 void health_stop(struct health *h);
 
 #endif

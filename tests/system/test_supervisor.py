@@ -3,14 +3,18 @@
 mount that hangs, or one that an upgrade has killed."""
 
 import os
+import pathlib
 import re
 import signal
+import sqlite3
 import subprocess
+import threading
 
 import pytest
 
-from cachefs import SLOW, alive, tool, wait_until
+from cachefs import SLOW, alive, children, tool, wait_until
 from syscalls import data, fails, read, write
+from test_metrics import Unix, get
 from test_takeover import DEATH, kill_worker, metric, upgrade
 
 GIVEN_UP = r"the mount is given up and detached"
@@ -58,6 +62,28 @@ def test_deaths_by_signal_end_too(ws, volume):
     mnt.ended = True
     assert not mnt.mounted()
     assert "last_signal=KILL" in mnt.log()
+
+
+def test_nothing_of_the_process_waits_for_its_own_mount(ws, volume):
+    """Such a thread cannot be killed before it has its answer, and nobody could take over."""
+    path = ws.path("socket")
+    mnt = volume.mount("max-threads=1,metrics=unix:%s" % path, expect="locked|busy|does not answer|" + DEATH)
+    assert get(Unix(path), "/health")[0] == 200
+    locker = sqlite3.connect(volume.db, isolation_level=None)
+    locker.execute("BEGIN EXCLUSIVE")
+    stuck = threading.Thread(target=lambda: os.mkdir(mnt / "d"))
+    stuck.start()
+    wait_until(lambda: get(Unix(path), "/health")[0] == 503, 20, "a bad answer")
+    (worker,) = children(mnt.process.pid)
+    waits = [p.read_text() for p in pathlib.Path("/proc/%d/task" % worker).glob("*/wchan")]
+    assert waits and "request_wait_answer" not in waits
+    os.kill(worker, signal.SIGKILL)
+    locker.execute("COMMIT")
+    locker.close()
+    wait_until(lambda: "another process serves the mount" in mnt.log(), 20, "the next process")
+    stuck.join(30)
+    assert os.path.isdir(mnt / "d")
+    wait_until(lambda: get(Unix(path), "/health")[0] == 200, 20, "a good answer")
 
 
 def test_death_of_the_supervisor(ws, volume):

@@ -317,10 +317,10 @@ int cfs_disk_scan(struct cache_dir *dir);
 void cfs_disk_path(const struct cfs_disk *d, const struct cfs_block *b,
 		   char path[CFS_DISK_KEY_MAX]);
 /* "rawstaging/chunks/...": the same while it is not uploaded. */
-/* The calling thread begins to wait for the disk; for base/activity.h. dir may be NULL. */
-void cfs_disk_await(const struct cache_dir *dir, const struct cfs_block *b);
 void cfs_disk_staging_path(const struct cfs_disk *d, const struct cfs_block *b,
 			   char path[CFS_DISK_KEY_MAX]);
+/* The calling thread begins to wait for the disk; for base/activity.h. dir may be NULL. */
+void cfs_disk_await(const struct cache_dir *dir, const struct cfs_block *b);
 /* All of it, -EBADMSG when the file is shorter, or (flags: RWF_NOWAIT) -EAGAIN. */
 int cfs_disk_read_all(int fd, void *dst, size_t len, uint64_t off, int flags);
 /* True when a file of this size may be the block's. */

@@ -636,16 +636,21 @@ static int launch(struct cfs_store *s, struct held *held, cfs_deadline_t deadlin
 	return err;
 }
 
-/* Of two tiers at most the first may be the only one that has the block. */
-static bool tier_is_late(const struct flight *f, bool *ret_near)
+/*
+ * Of two tiers at most the first may be the only one that has the block. The worker goes on
+ * meanwhile: the tier is read first, so that a time of asking that is long ago is this tier's.
+ */
+static bool tier_is_late(const struct flight *f, unsigned *ret_tier)
 {
 	const struct cfs_store *s = f->store;
+	unsigned tier = atomic_load(&f->source);
 	uint64_t asked_ms = atomic_load(&f->asked_ms);
+	bool near = tier < cfs_route_far(s);
 
-	*ret_near = f->source < cfs_route_far(s);
-	if (!asked_ms || (*ret_near && f->route.only))
+	if (!asked_ms || (near && f->route.only))
 		return false;
-	return cfs_now_ms() - asked_ms >= (*ret_near ? s->local_timeout_ms : s->tier_timeout_ms);
+	*ret_tier = tier;
+	return cfs_now_ms() - asked_ms >= (near ? s->local_timeout_ms : s->tier_timeout_ms);
 }
 
 /* A flight that waits for a cache too long is left behind: the next one will not. */
@@ -653,7 +658,8 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct held *h
 {
 	cfs_deadline_t until = cfs_deadline_min(deadline, f->deadline), next = until;
 	struct cfs_store *s = f->store;
-	bool late = false, near;
+	unsigned tier = 0;
+	bool late = false;
 	int r = 0;
 
 	pthread_mutex_lock(&f->shard->lock);
@@ -663,9 +669,9 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct held *h
 		r = cfs_cond_wait(&f->changed, &f->shard->lock, next);
 		if (r == 0 || f->done)
 			continue;
-		if (tier_is_late(f, &near)) {
+		if (tier_is_late(f, &tier)) {
 			late = true;
-			f->late = near;
+			f->late = tier < cfs_route_far(s);
 			end_flight(f, -EAGAIN);
 		} else if (next < until) {
 			r = 0;
@@ -678,7 +684,7 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct held *h
 	held->late |= f->late;
 	pthread_mutex_unlock(&f->shard->lock);
 	if (late)
-		cfs_route_leave(s, atomic_load(&f->source), &f->id);
+		cfs_route_leave(s, tier, &f->id);
 	return r;
 }
 

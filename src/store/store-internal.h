@@ -209,7 +209,7 @@ unsigned cfs_route_far(const struct cfs_store *s);
  */
 void cfs_route_offer(struct cfs_store *s, const struct cfs_route *route, const struct cfs_block *b,
 		     const struct cfs_segs *data, unsigned source);
-/* A get of a local tier hangs, with a worker in it or in the queue before one. */
+/* A get of tier number `tier` hangs, with a worker in it, which is replaced. */
 void cfs_route_leave(struct cfs_store *s, unsigned tier, const struct cfs_block *b);
 
 /* ---- warm.c ---- */

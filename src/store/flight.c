@@ -41,6 +41,7 @@ struct flight {
 	_Atomic bool cancelled;	     /* its owner does not want it any more */
 	_Atomic unsigned source;     /* number of the tier that had it; n_tiers: the object store */
 	_Atomic uint64_t asked_ms;   /* since when it waits for a tier, or 0 */
+	_Atomic bool begun;	     /* in the tier, not in the queue before it */
 
 	/* Under the shard's lock. */
 	pthread_cond_t changed;
@@ -356,8 +357,10 @@ static int ask_tiers(struct flight *f, unsigned end, bool nowait)
 	for (; f->source < end; f->source++) {
 		const struct cfs_tier_slot *t = &s->tiers[f->source];
 
-		if (!nowait)
+		if (!nowait) {
 			atomic_store(&f->asked_ms, cfs_now_ms());
+			atomic_store(&f->begun, true);
+		}
 		got = t->ops->get(t->tier, &f->id, f->off, iov, (int)n, nowait, f->deadline);
 		atomic_store(&f->asked_ms, 0);
 		if (got == (ssize_t)f->len)
@@ -638,18 +641,20 @@ static int launch(struct cfs_store *s, struct held *held, cfs_deadline_t deadlin
 
 /*
  * Of two tiers at most the first may be the only one that has the block. The worker goes on
- * meanwhile: the tier is read first, so that a time of asking that is long ago is this tier's.
+ * meanwhile: what it is in is read first, so that a time of asking that is long ago belongs to it.
  */
-static bool tier_is_late(const struct flight *f, unsigned *ret_tier)
+static bool tier_is_late(const struct flight *f, unsigned *ret_tier, bool *ret_begun)
 {
 	const struct cfs_store *s = f->store;
 	unsigned tier = atomic_load(&f->source);
+	bool begun = atomic_load(&f->begun);
 	uint64_t asked_ms = atomic_load(&f->asked_ms);
 	bool near = tier < cfs_route_far(s);
 
 	if (!asked_ms || (near && f->route.only))
 		return false;
 	*ret_tier = tier;
+	*ret_begun = begun;
 	return cfs_now_ms() - asked_ms >= (near ? s->local_timeout_ms : s->tier_timeout_ms);
 }
 
@@ -659,7 +664,7 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct held *h
 	cfs_deadline_t until = cfs_deadline_min(deadline, f->deadline), next = until;
 	struct cfs_store *s = f->store;
 	unsigned tier = 0;
-	bool late = false;
+	bool late = false, begun = false;
 	int r = 0;
 
 	pthread_mutex_lock(&f->shard->lock);
@@ -669,7 +674,7 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct held *h
 		r = cfs_cond_wait(&f->changed, &f->shard->lock, next);
 		if (r == 0 || f->done)
 			continue;
-		if (tier_is_late(f, &tier)) {
+		if (tier_is_late(f, &tier, &begun)) {
 			late = true;
 			f->late = tier < cfs_route_far(s);
 			end_flight(f, -EAGAIN);
@@ -683,8 +688,11 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct held *h
 	r = f->done ? f->err : -ETIMEDOUT;
 	held->late |= f->late;
 	pthread_mutex_unlock(&f->shard->lock);
-	if (late)
+	/* In the queue the fault is not its own disk's, but that of one before which it stands. */
+	if (late && begun)
 		cfs_route_leave(s, tier, &f->id);
+	else if (late)
+		cfs_workers_replace(s->nearby);
 	return r;
 }
 

@@ -379,8 +379,9 @@ static ssize_t run_write(struct cfs_task *task)
 	struct cfs_stage *st = w->stage;
 	int r;
 
+	/* What staging leaves free is no fault of the disk, which still takes cached blocks. */
 	if (!cfs_stage_disk_has_room(w->dir, st->conf.free_ratio / FREE_PARTS, w->id.len))
-		return -ENOSPC;
+		return -EAGAIN;
 	cfs_disk_await(w->dir, &w->id);
 	r = cfs_stage_file_write(st, w->dir, &w->id, &w->data);
 	cfs_activity_wait_end();

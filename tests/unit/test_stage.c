@@ -264,7 +264,7 @@ static void test_cap_and_threshold(void **state)
 	close_disk();
 }
 
-/* A disk that keeps nothing free for us: writes go on without it. */
+/* A disk that keeps nothing free for us: writes go on without it, and it still caches. */
 static void test_full_disk(void **state)
 {
 	struct cfs_block a = block(1, 4096);
@@ -274,6 +274,7 @@ static void test_full_disk(void **state)
 	assert_int_equal(put(&a), 0);
 	assert_true(object_exists(&a));
 	assert_int_equal(stats().stage_bypassed, 1);
+	assert_int_equal(stats().disk_dirs_bad, 0);
 	close_disk();
 }
 

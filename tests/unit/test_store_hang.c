@@ -23,6 +23,9 @@ static struct {
 	pthread_cond_t changed;
 	bool on;
 	unsigned held;
+	pthread_t reader; /* who must not wait for a disk, if `reads` */
+	bool reads;
+	unsigned removals; /* by him */
 } hang = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static void set_hang(bool on)
@@ -94,6 +97,9 @@ int __wrap_fdatasync(int fd)
 
 int __wrap_unlinkat(int fd, const char *path, int flags)
 {
+	pthread_mutex_lock(&hang.lock);
+	hang.removals += hang.reads && pthread_equal(hang.reader, pthread_self());
+	pthread_mutex_unlock(&hang.lock);
 	pass();
 	return __real_unlinkat(fd, path, flags);
 }
@@ -304,12 +310,57 @@ static void staged_block(void **state)
 	close_disk();
 }
 
+static unsigned end_reading(void)
+{
+	unsigned n;
+
+	pthread_mutex_lock(&hang.lock);
+	hang.reads = false;
+	n = hang.removals;
+	pthread_mutex_unlock(&hang.lock);
+	return n;
+}
+
+static void begin_reading(void)
+{
+	pthread_mutex_lock(&hang.lock);
+	hang.reads = true;
+	hang.reader = pthread_self();
+	hang.removals = 0;
+	pthread_mutex_unlock(&hang.lock);
+}
+
+/* Who finds a damaged file leaves its removal to a thread that may wait for the disk. */
+static void damaged_file(void **state)
+{
+	struct cfs_block torn = {.slice = 1, .len = BLOCK}, wrong = {.slice = 2, .len = BLOCK};
+	char path[512];
+	int fd;
+
+	start(false);
+	cache_block(&torn);
+	cache_block(&wrong);
+	path_in("raw", &torn, path);
+	assert_int_equal(truncate(path, PAGE), 0);
+	path_in("raw", &wrong, path);
+	fd = open(path, O_WRONLY);
+	assert_int_equal(pwrite(fd, "damaged", 7, 0), 7);
+	close(fd);
+	begin_reading();
+	assert_int_equal(read_range(&torn, 0, 4096, soon()), 0);
+	assert_int_equal(read_range(&wrong, 0, 4096, soon()), 0);
+	assert_int_equal(end_reading(), 0);
+	assert_int_equal(stats().disk_corrupt, 2);
+	assert_false(file_exists(&torn) || file_exists(&wrong));
+	close_disk();
+}
+
 int main(void)
 {
 #define HANG_TEST(name) cmocka_unit_test_setup_teardown(name, disk_set_up, end)
 	const struct CMUnitTest tests[] = {
 		HANG_TEST(reads),   HANG_TEST(questions_and_removals), HANG_TEST(writes),
-		HANG_TEST(staging), HANG_TEST(staged_block),
+		HANG_TEST(staging), HANG_TEST(staged_block),	       HANG_TEST(damaged_file),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

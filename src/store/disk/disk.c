@@ -42,14 +42,17 @@ static void drop_bad(struct cache_dir *dir, const struct cfs_block *b, int err)
 	cfs_warn("cached block is damaged, dropped and fetched again: file=%s/%s", dir->path, path);
 }
 
-/* What went wrong with a file becomes a miss. */
-static int judge(struct cache_dir *dir, const struct cfs_block *b, const char *what, int r)
+/* What went wrong with a file becomes a miss. A removal waits for the disk: not if nowait. */
+static int judge(struct cache_dir *dir, const struct cfs_block *b, const char *what, int r,
+		 bool nowait)
 {
-	if (r == -EAGAIN)
-		return r;
+	bool bad = r == -EBADMSG || r == -ENODATA;
+
+	if (r == -EAGAIN || (bad && nowait))
+		return -EAGAIN;
 	if (r == -ENOENT)
 		cfs_disk_index_remove(&dir->index, b);
-	else if (r == -EBADMSG || r == -ENODATA)
+	else if (bad)
 		drop_bad(dir, b, r);
 	else
 		cfs_disk_dir_fault(dir, what, r, false);
@@ -81,7 +84,7 @@ static int get_file(struct cfs_disk *d, const struct cfs_block *b, bool nowait,
 			return -ENOENT;
 		r = cfs_disk_file_open(dir, b, nowait, &f);
 		if (r < 0)
-			return judge(dir, b, "open", r);
+			return judge(dir, b, "open", r, nowait);
 		cfs_disk_fds_add(&d->fds, f);
 	}
 	/* Once a second is often enough for the order of eviction. */
@@ -119,7 +122,7 @@ static ssize_t get(void *tier, const struct cfs_block *b, uint32_t off, const st
 	if (r == 0) {
 		r = cfs_disk_file_read(f, off, dst, n_dst, nowait);
 		if (r < 0)
-			r = judge(f->dir, b, "read", r);
+			r = judge(f->dir, b, "read", r, nowait);
 		cfs_disk_file_unref(f);
 	}
 	if (!nowait)
@@ -202,7 +205,7 @@ static int check_file(void *tier, const struct cfs_block *b)
 		return 1;
 	}
 	if (dir)
-		judge(dir, b, "open", r);
+		judge(dir, b, "open", r, false);
 	return cfs_disk_keeps(d, b) ? 0 : -EOPNOTSUPP;
 }
 

@@ -222,7 +222,7 @@ int cfs_meta_copy_range(struct cfs_meta *m, const struct cfs_ctx *ctx,
 
 void cfs_meta_discard_slice(struct cfs_meta *m, uint64_t id, uint32_t size)
 {
-	cfs_store_remove_slice(m->store, id, size, cfs_deadline_in(10000));
+	cfs_store_remove_slice(m->store, id, size, soon());
 }
 
 int cfs_meta_compact_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
@@ -315,7 +315,7 @@ void set_closed(struct faulty *f, bool closed)
 
 void wait_for_put(struct faulty *f)
 {
-	cfs_deadline_t deadline = cfs_deadline_in(20000);
+	cfs_deadline_t deadline = soon();
 
 	pthread_mutex_lock(&f->lock);
 	while (!f->waiting)
@@ -373,9 +373,8 @@ size_t objects(struct volume *v)
 {
 	size_t n = 0;
 
-	assert_int_equal(v->object.inner->ops->list(v->object.inner, "", "", count_object, &n,
-						    cfs_deadline_in(20000)),
-			 0);
+	assert_int_equal(
+		v->object.inner->ops->list(v->object.inner, "", "", count_object, &n, soon()), 0);
 	return n;
 }
 

@@ -103,7 +103,7 @@ static void with_patience(struct cfs_transport_conf *conf)
 {
 	conf->tls |= with_tls;
 	if (conf->tls && !conf->connect_timeout_ms)
-		conf->connect_timeout_ms = PATIENCE;
+		conf->connect_timeout_ms = LONG_MS;
 }
 
 void owner_open_conf(struct owner *o, uint32_t len, struct cfs_transport_conf *conf)
@@ -193,7 +193,7 @@ ssize_t ask_within(struct cfs_peer *p, struct owner *o, uint32_t off, uint32_t l
 
 ssize_t ask(struct cfs_peer *p, struct owner *o, uint32_t off, uint32_t len, uint8_t *dst)
 {
-	return ask_within(p, o, off, len, dst, PATIENCE);
+	return ask_within(p, o, off, len, dst, LONG_MS);
 }
 
 enum cfs_peer_state state_of(struct cfs_peer *p)
@@ -236,14 +236,6 @@ int start_one(struct cfs_peer *p, struct many *m, struct owner *o, uint32_t off,
 	return cfs_peer_start(p, &m->get);
 }
 
-void wait_done(sem_t *s)
-{
-	struct timespec until = cfs_wall();
-
-	until.tv_sec += PATIENCE / 1000;
-	assert_int_equal(sem_timedwait(s, &until), 0);
-}
-
 /* --- raw connections --- */
 
 int raw_connect(struct owner *o)
@@ -259,13 +251,13 @@ bool raw_send(int fd, const void *data, size_t len)
 	return send(fd, data, len, MSG_NOSIGNAL) == (ssize_t)len;
 }
 
-/* False when the other side closes (or says nothing for PATIENCE). */
+/* False when the other side closes (or says nothing for LONG_MS). */
 bool raw_frame(int fd, struct cfs_frame *ret, uint8_t payload[CFS_WIRE_CONTROL_MAX])
 {
 	struct pollfd pfd = {.fd = fd, .events = POLLIN};
 	uint8_t header[CFS_WIRE_HEADER];
 
-	if (poll(&pfd, 1, PATIENCE) != 1 ||
+	if (poll(&pfd, 1, LONG_MS) != 1 ||
 	    recv(fd, header, sizeof(header), MSG_WAITALL) != sizeof(header) ||
 	    cfs_wire_parse(header, ret) < 0)
 		return false;
@@ -278,7 +270,7 @@ bool raw_is_closed(int fd)
 	struct pollfd pfd = {.fd = fd, .events = POLLIN};
 	char c[4096];
 
-	while (poll(&pfd, 1, PATIENCE) == 1) {
+	while (poll(&pfd, 1, LONG_MS) == 1) {
 		if (recv(fd, c, sizeof(c), 0) <= 0)
 			return true;
 	}

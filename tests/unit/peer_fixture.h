@@ -20,12 +20,12 @@
 
 #include "../../transport/handshake.h"
 #include "../../transport/wire.h"
+#include "wait.h"
 
 #define BLOCK	  (4u << 20)
 #define ODD_BLOCK (BLOCK - 12345) /* its last segment is short */
 #define CLIENT	  11
 #define SERVER	  22
-#define PATIENCE  20000 /* ms; only a failed test takes so long */
 
 extern const struct cfs_handshake_keys keys;
 extern const struct cfs_peer_serve_ops owner_ops;
@@ -59,16 +59,6 @@ struct many {
 	int err;
 };
 
-#define WAIT_FOR(condition)                                                                        \
-	do {                                                                                       \
-		cfs_deadline_t until_ = cfs_deadline_in(PATIENCE);                                 \
-		while (!(condition)) {                                                             \
-			if (cfs_deadline_passed(until_))                                           \
-				fail_msg("never came true: %s", #condition);                       \
-			poll(NULL, 0, 2);                                                          \
-		}                                                                                  \
-	} while (0)
-
 void give(struct owner *o, struct cfs_peer_request *req);
 struct sockaddr_in loopback(void);
 void owner_open_conf(struct owner *o, uint32_t len, struct cfs_transport_conf *conf);
@@ -84,11 +74,10 @@ ssize_t ask(struct cfs_peer *p, struct owner *o, uint32_t off, uint32_t len, uin
 enum cfs_peer_state state_of(struct cfs_peer *p);
 int start_one(struct cfs_peer *p, struct many *m, struct owner *o, uint32_t off, uint32_t len,
 	      uint64_t timeout_ms);
-void wait_done(sem_t *s);
 /* A socket on which the test speaks for itself, blocking. */
 int raw_connect(struct owner *o);
 bool raw_send(int fd, const void *data, size_t len);
-/* False when the other side closes, or says nothing for PATIENCE. */
+/* False when the other side closes, or says nothing for LONG_MS. */
 bool raw_frame(int fd, struct cfs_frame *ret, uint8_t payload[CFS_WIRE_CONTROL_MAX]);
 bool raw_is_closed(int fd);
 /* Through the handshake; *ret_result as of cfs_handshake_frame(). */

@@ -10,11 +10,6 @@ struct faulty faulty;
 struct cfs_pool *pool;
 struct cfs_store *store;
 
-cfs_deadline_t soon(void)
-{
-	return cfs_deadline_in(LONG_MS);
-}
-
 /* ---- the object store ---- */
 
 void pass_gate(int *which)
@@ -253,6 +248,17 @@ void fill(const struct cfs_block *b, uint32_t piece, struct cfs_segs *ret)
 		assert_int_equal(cfs_segs_add(ret, page, 0, n), 0);
 	}
 	free(data);
+}
+
+int put_sync(const struct cfs_block *b)
+{
+	struct cfs_segs data;
+	int r;
+
+	fill(b, PAGE, &data);
+	r = cfs_store_put_sync(store, b, &data, soon());
+	cfs_segs_release(&data);
+	return r;
 }
 
 bool range_is_right(const struct cfs_segs *s, const struct cfs_block *b, uint32_t off, uint32_t len)

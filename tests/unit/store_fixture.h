@@ -19,23 +19,11 @@
 #include <cachefs/store.h>
 
 #include "base/bytes.h"
+#include "wait.h"
 
-#define MIB	((uint64_t)1 << 20)
-#define BLOCK	((uint32_t)(4 * MIB))
-#define PAGE	CFS_PAGE_LARGE
-#define LONG_MS 20000
-
-cfs_deadline_t soon(void);
-
-#define WAIT_FOR(condition)                                                                        \
-	do {                                                                                       \
-		cfs_deadline_t until_ = soon();                                                    \
-		while (!(condition)) {                                                             \
-			if (cfs_deadline_passed(until_))                                           \
-				fail_msg("not in time: %s", #condition);                           \
-			cfs_backoff(0, 1, 1, until_);                                              \
-		}                                                                                  \
-	} while (0)
+#define MIB   ((uint64_t)1 << 20)
+#define BLOCK ((uint32_t)(4 * MIB))
+#define PAGE  CFS_PAGE_LARGE
 
 /* ---- the object store ---- */
 
@@ -104,6 +92,8 @@ void put_object_of(const struct cfs_block *b, uint32_t len);
 bool object_exists(const struct cfs_block *b);
 /* The pages of a block as a writer would have filled them, `piece` bytes each. */
 void fill(const struct cfs_block *b, uint32_t piece, struct cfs_segs *ret);
+/* Puts the block through the store and waits for it. */
+int put_sync(const struct cfs_block *b);
 /* Checks every byte of a range; usable from any thread. */
 bool range_is_right(const struct cfs_segs *s, const struct cfs_block *b, uint32_t off,
 		    uint32_t len);

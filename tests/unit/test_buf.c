@@ -17,11 +17,11 @@
 
 #include "base/buf.h"
 #include "base/bytes.h"
+#include "wait.h"
 
 #define MIB	((uint64_t)1 << 20)
 #define BUDGET	(8 * MIB)
 #define N_LARGE (BUDGET / CFS_PAGE_LARGE)
-#define LONG_MS 20000
 
 static struct cfs_pool *pool;
 
@@ -284,8 +284,7 @@ static void *take_patiently(void *arg)
 {
 	struct taker *t = arg;
 
-	t->result = cfs_page_get(pool, CFS_PAGE_LARGE, CFS_USE_WRITE, cfs_deadline_in(LONG_MS),
-				 &t->page);
+	t->result = cfs_page_get(pool, CFS_PAGE_LARGE, CFS_USE_WRITE, soon(), &t->page);
 	return NULL;
 }
 
@@ -367,8 +366,8 @@ static void *hog(void *arg)
 	for (round = 0; round < 30; round++) {
 		/* Seven want 70 of 64 pages; with nine each one is left, so somebody gets on. */
 		for (i = 0; i < 10; i++)
-			assert_int_equal(cfs_page_get(pool, CFS_PAGE_LARGE, CFS_USE_WRITE,
-						      cfs_deadline_in(LONG_MS), &pages[i]),
+			assert_int_equal(cfs_page_get(pool, CFS_PAGE_LARGE, CFS_USE_WRITE, soon(),
+						      &pages[i]),
 					 0);
 		for (i = 0; i < 10; i++)
 			cfs_page_unref(pages[i]);

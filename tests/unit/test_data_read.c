@@ -105,7 +105,6 @@ static void read_ahead_crosses_chunks(void **state)
 	struct cfs_file *f = open_file(v, 1);
 	uint64_t border = CFS_CHUNK_SIZE;
 	uint8_t *buf = calloc(1, 2 << 20);
-	cfs_deadline_t deadline;
 	struct cfs_block b = {.len = 1 << 20};
 
 	assert_non_null(buf);
@@ -121,9 +120,7 @@ static void read_ahead_crosses_chunks(void **state)
 	assert_int_equal(read_at(f, border - (2 << 20), buf, 1 << 20), 1 << 20);
 	assert_int_equal(read_at(f, border - (1 << 20), buf, 512 << 10), 512 << 10);
 	assert_int_equal(read_at(f, border - (512 << 10), buf, 256 << 10), 256 << 10);
-	deadline = cfs_deadline_in(20000);
-	while (!cfs_store_in_memory(v->store, &b, 0, 1 << 20))
-		assert_true(cfs_backoff(0, 1, 1, deadline));
+	WAIT_FOR(cfs_store_in_memory(v->store, &b, 0, 1 << 20));
 	free(buf);
 	cfs_file_put(f);
 	assert_int_equal(volume_free(v), 0);

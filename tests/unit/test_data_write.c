@@ -47,14 +47,12 @@ static void streaming(void **state)
 	struct volume *v = volume_new((struct options){.block = 256 << 10});
 	struct cfs_file *f = open_file(v, 1);
 	uint8_t *buf = calloc(1, 100000);
-	cfs_deadline_t deadline = cfs_deadline_in(20000);
 	unsigned i;
 
 	assert_non_null(buf);
 	for (i = 0; i < 40; i++)
 		assert_int_equal(write_at(f, i * 100000, buf, 100000), 0);
-	while (objects(v) < 15 && !cfs_deadline_passed(deadline))
-		sched_yield();
+	WAIT_FOR(objects(v) >= 15);
 	assert_int_equal(objects(v), 15);
 	assert_int_equal(v->meta.commits, 0);
 	assert_int_equal(flush(f), 0);
@@ -70,11 +68,9 @@ static void idle_is_committed(void **state)
 {
 	struct volume *v = volume_new((struct options){.flush_idle_ms = 20});
 	struct cfs_file *f = open_file(v, 1);
-	cfs_deadline_t deadline = cfs_deadline_in(20000);
 
 	assert_int_equal(write_at(f, 0, "abc", 3), 0);
-	while (cfs_file_dirty(f) && !cfs_deadline_passed(deadline))
-		sched_yield();
+	WAIT_FOR(!cfs_file_dirty(f));
 	assert_int_equal(v->meta.attr[1].length, 3);
 	assert_int_equal(write_at(f, 3, "def", 3), 0);
 	cfs_file_put(f);

@@ -101,12 +101,11 @@ static void uploads(void **state)
 	struct cfs_segs segs;
 
 	open_disk();
-	fill(&small, PAGE, &segs);
-	assert_int_equal(cfs_store_put_sync(store, &small, &segs, soon()), 0);
-	cfs_segs_release(&segs);
+	assert_int_equal(put_sync(&small), 0);
 	WAIT_FOR(stats().disk_writes == 1);
 	assert_int_equal(get(&small, 0, small.len), small.len);
 
+	cfs_segs_init(&segs);
 	assert_int_equal(cfs_segs_add_zeros(&segs, BLOCK), 0);
 	assert_int_equal(cfs_store_put_sync(store, &large, &segs, soon()), 0);
 	cfs_segs_release(&segs);

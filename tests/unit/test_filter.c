@@ -21,16 +21,11 @@
 #include "base/bytes.h"
 #include "filter_golden.h"
 #include "skip.h"
+#include "wait.h"
 
-#define LONG_MS	   20000
 #define PASSPHRASE "JFS_RSA_PASSPHRASE"
 #define GOLDEN_KEY "v/chunks/0/0/1_0_11"
 #define OVERHEAD   (3 + 256 + 12 + 16) /* of encryption with RSA-2048 */
-
-static cfs_deadline_t soon(void)
-{
-	return cfs_deadline_in(LONG_MS);
-}
 
 /* The same bucket with filters and without. */
 static struct cfs_object_store *cooked, *raw;

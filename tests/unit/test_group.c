@@ -107,7 +107,7 @@ static int try_join(struct member *m, struct registry *r, uint64_t id, struct cf
 	conf->member = id;
 	conf->address = "127.0.0.1";
 	conf->beat_ms = conf->beat_ms ? conf->beat_ms : BEAT_MS;
-	conf->timeout_ms = conf->timeout_ms ? conf->timeout_ms : PATIENCE;
+	conf->timeout_ms = conf->timeout_ms ? conf->timeout_ms : LONG_MS;
 	conf->registry =
 		(struct cfs_group_registry){.put = put, .drop = drop, .each = each, .arg = m};
 	conf->ops = &ops;
@@ -159,7 +159,7 @@ static uint64_t owner_of(struct member *m, uint64_t slice)
 	uint64_t owners[CFS_GROUP_REPLICAS_MAX] = {0};
 	int cached[CFS_GROUP_REPLICAS_MAX];
 	struct cfs_peer_block b = block(slice);
-	int n = cfs_group_map(m->g, &b, owners, cached, cfs_deadline_in(PATIENCE));
+	int n = cfs_group_map(m->g, &b, owners, cached, soon());
 
 	return n > 0 ? owners[0] : 0;
 }
@@ -185,7 +185,7 @@ static ssize_t read_from(struct member *m, uint64_t slice)
 	uint32_t off = (uint32_t)(slice % (BLOCK_LEN - RANGE)), i;
 	ssize_t n;
 
-	n = cfs_group_read(m->g, &b, off, RANGE, &dst, 1, false, cfs_deadline_in(PATIENCE));
+	n = cfs_group_read(m->g, &b, off, RANGE, &dst, 1, false, soon());
 	if (n < 0) {
 		assert_int_equal(n, -ENOENT); /* nothing else is known above */
 		return n;
@@ -401,8 +401,7 @@ static void test_replicas(void **state)
 	WAIT_FOR(seen_by(&m[0]) == 3);
 	for (slice = 1;; slice++) {
 		b = block(slice);
-		assert_int_equal(
-			cfs_group_map(m[0].g, &b, owners, cached, cfs_deadline_in(PATIENCE)), 2);
+		assert_int_equal(cfs_group_map(m[0].g, &b, owners, cached, soon()), 2);
 		if (owners[0] == 2 && owners[1] == 3)
 			break;
 	}

@@ -22,19 +22,14 @@
 #include <cachefs/object.h>
 
 #include "base/bytes.h"
+#include "wait.h"
 
-#define LONG_MS	  20000
 #define N_THREADS 8
 
 static char root[] = "/tmp/cachefs-test-object-XXXXXX";
 static char bucket[128];
 static unsigned bucket_nr;
 static struct cfs_object_store *store;
-
-static cfs_deadline_t soon(void)
-{
-	return cfs_deadline_in(LONG_MS);
-}
 
 static void open_store(const char *storage, const char *where)
 {

@@ -79,7 +79,7 @@ static struct cfs_group_conf group_conf(uint64_t member, unsigned weight)
 		.weight = weight,
 		.address = "127.0.0.1",
 		.beat_ms = 100,
-		.timeout_ms = PATIENCE,
+		.timeout_ms = LONG_MS,
 		.registry = {.put = registry_put,
 			     .drop = registry_drop,
 			     .each = registry_each,
@@ -101,7 +101,7 @@ static void set_up(uint64_t budget)
 	struct cfs_store_conf conf = {
 		.object = &bucket.base, .volume = "vol", .block_size = BLOCK, .max_downloads = 4};
 	struct cfs_peers_conf owner = {.group = group_conf(OWNER, 100),
-				       .fetch_timeout_ms = PATIENCE};
+				       .fetch_timeout_ms = LONG_MS};
 	struct cfs_group_conf asking = group_conf(ASKER, 0);
 	char err[256];
 
@@ -151,8 +151,7 @@ static void read_one(struct reading *r, uint64_t slice, uint8_t *got)
 {
 	struct cfs_peer_block b = {.slice = slice, .len = BLOCK};
 	struct iovec dst = {.iov_base = got, .iov_len = r->len};
-	ssize_t n = cfs_group_read(other, &b, r->off, r->len, &dst, 1, false,
-				   cfs_deadline_in(PATIENCE));
+	ssize_t n = cfs_group_read(other, &b, r->off, r->len, &dst, 1, false, soon());
 	uint32_t i;
 
 	if (n == (ssize_t)r->len) {
@@ -226,8 +225,7 @@ static void test_memory_lent_is_bounded(void **state)
 	}
 	for (k = 0; k < 4; k++, own.slice++) { /* its own reads go on */
 		cfs_segs_init(&segs);
-		assert_int_equal(
-			cfs_store_read(store, &own, 0, BLOCK, cfs_deadline_in(PATIENCE), &segs), 0);
+		assert_int_equal(cfs_store_read(store, &own, 0, BLOCK, soon(), &segs), 0);
 		cfs_segs_release(&segs);
 	}
 	for (i = 0; i < THREADS; i++) {
@@ -277,13 +275,13 @@ static void test_map_tells_what_is_cached(void **state)
 	struct reading r = {.first = 3, .last = 3, .len = 4096};
 
 	set_up(64 * MIB);
-	assert_int_equal(cfs_peers_map(peers, &b, owners, cached, cfs_deadline_in(PATIENCE)), 1);
+	assert_int_equal(cfs_peers_map(peers, &b, owners, cached, soon()), 1);
 	assert_int_equal(owners[0], OWNER);
 	assert_int_equal(cached[0], 0);
 	start_reading(&r);
 	pthread_join(r.thread, NULL);
 	assert_int_equal(r.good, 1);
-	cfs_peers_map(peers, &b, owners, cached, cfs_deadline_in(PATIENCE));
+	cfs_peers_map(peers, &b, owners, cached, soon());
 	assert_int_equal(cached[0], 1);
 	end_owner();
 	end_asker();

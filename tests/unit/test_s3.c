@@ -20,15 +20,11 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "object/s3.h"
+#include "wait.h"
 
 #define SECRET "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 
 static char home[] = "/tmp/cachefs-test-s3-XXXXXX";
-
-static cfs_deadline_t soon(void)
-{
-	return cfs_deadline_in(20000);
-}
 
 /* ---- signature ---- */
 

@@ -35,17 +35,6 @@ static struct cfs_block block(uint64_t slice, uint32_t len)
 	return (struct cfs_block){.slice = slice, .len = len};
 }
 
-static int put(const struct cfs_block *b)
-{
-	struct cfs_segs data;
-	int r;
-
-	fill(b, PAGE, &data);
-	r = cfs_store_put_sync(store, b, &data, soon());
-	cfs_segs_release(&data);
-	return r;
-}
-
 static int read_block(const struct cfs_block *b)
 {
 	return read_range(b, 0, b->len, soon());
@@ -68,8 +57,8 @@ static void test_staged_then_uploaded(void **state)
 
 	faulty.put_error = -EIO;
 	open_mount();
-	assert_int_equal(put(&a), 0);
-	assert_int_equal(put(&b), 0);
+	assert_int_equal(put_sync(&a), 0);
+	assert_int_equal(put_sync(&b), 0);
 	assert_int_equal(stats().staged_blocks, 2);
 	assert_int_equal(stats().staged_bytes, BLOCK + 100001);
 	assert_true(in_tree("rawstaging", &a) && in_tree("rawstaging", &b));
@@ -104,8 +93,8 @@ static void test_read_from_stage(void **state)
 
 	conf.delay_ms = 3600000;
 	open_mount();
-	assert_int_equal(put(&a), 0);
-	assert_int_equal(put(&b), 0);
+	assert_int_equal(put_sync(&a), 0);
+	assert_int_equal(put_sync(&b), 0);
 	close_disk();
 	open_mount();
 	WAIT_FOR(stats().staged_blocks == 2);
@@ -135,7 +124,7 @@ static void test_found_at_start(void **state)
 					    {.tv_sec = 1700000000 + 100 * i}};
 
 		b[i] = block((uint64_t)(77 * (i + 1) % 5 + 1), 1000);
-		assert_int_equal(put(&b[i]), 0);
+		assert_int_equal(put_sync(&b[i]), 0);
 		path_in("rawstaging", &b[i], path);
 		assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
 	}
@@ -154,7 +143,7 @@ static void test_found_at_start(void **state)
 	/* Without the option blocks are not staged. */
 	faulty.put_error = -EIO;
 	b[0] = block(99, 1000);
-	assert_int_equal(put(&b[0]), -EIO);
+	assert_int_equal(put_sync(&b[0]), -EIO);
 	assert_int_equal(stats().stage_bypassed, 0);
 	close_disk();
 }
@@ -186,11 +175,11 @@ static void test_damaged_is_not_uploaded(void **state)
 
 	conf.delay_ms = 3600000;
 	open_mount();
-	assert_int_equal(put(&good), 0);
-	assert_int_equal(put(&flipped), 0);
-	assert_int_equal(put(&torn), 0);
-	assert_int_equal(put(&empty), 0);
-	assert_int_equal(put(&trailer), 0);
+	assert_int_equal(put_sync(&good), 0);
+	assert_int_equal(put_sync(&flipped), 0);
+	assert_int_equal(put_sync(&torn), 0);
+	assert_int_equal(put_sync(&empty), 0);
+	assert_int_equal(put_sync(&trailer), 0);
 	close_disk();
 	damage(&flipped, 99999, -1);
 	damage(&torn, 0, 70000);
@@ -218,8 +207,8 @@ static void test_other_clients_files(void **state)
 
 	conf.delay_ms = 3600000;
 	open_mount();
-	assert_int_equal(put(&plain), 0);
-	assert_int_equal(put(&tiered), 0);
+	assert_int_equal(put_sync(&plain), 0);
+	assert_int_equal(put_sync(&tiered), 0);
 	close_disk();
 	damage(&plain, 0, 5000);
 	path_in("rawstaging", &tiered, path);
@@ -241,9 +230,9 @@ static void test_cap_and_threshold(void **state)
 	conf.size = BLOCK + 4096;
 	conf.delay_ms = 3600000;
 	open_mount();
-	assert_int_equal(put(&a), 0);
-	assert_int_equal(put(&b), 0);
-	assert_int_equal(put(&c), 0);
+	assert_int_equal(put_sync(&a), 0);
+	assert_int_equal(put_sync(&b), 0);
+	assert_int_equal(put_sync(&c), 0);
 	assert_false(object_exists(&a) || object_exists(&c));
 	assert_true(object_exists(&b));
 	assert_int_equal(stats().stage_bypassed, 1);
@@ -256,8 +245,8 @@ static void test_cap_and_threshold(void **state)
 	WAIT_FOR(stats().staged_blocks == 2);
 	a = block(4, 5000);
 	b = block(5, 4999);
-	assert_int_equal(put(&a), 0);
-	assert_int_equal(put(&b), 0);
+	assert_int_equal(put_sync(&a), 0);
+	assert_int_equal(put_sync(&b), 0);
 	assert_true(object_exists(&a));
 	assert_false(object_exists(&b));
 	assert_int_equal(stats().stage_bypassed, 0);
@@ -271,7 +260,7 @@ static void test_full_disk(void **state)
 
 	conf.free_ratio = 2.1;
 	open_mount();
-	assert_int_equal(put(&a), 0);
+	assert_int_equal(put_sync(&a), 0);
 	assert_true(object_exists(&a));
 	assert_int_equal(stats().stage_bypassed, 1);
 	assert_int_equal(stats().disk_dirs_bad, 0);
@@ -285,9 +274,9 @@ static void test_directory_gone(void **state)
 
 	conf.delay_ms = 3600000;
 	open_mount();
-	assert_int_equal(put(&a), 0);
+	assert_int_equal(put_sync(&a), 0);
 	remove_cache();
-	assert_int_equal(put(&b), 0);
+	assert_int_equal(put_sync(&b), 0);
 	assert_int_equal(read_block(&b), 0);
 	cfs_stage_set_mode(store, CFS_STAGE_FLUSH);
 	/* It was still in memory. */
@@ -303,8 +292,8 @@ static void test_removed(void **state)
 
 	conf.delay_ms = 3600000;
 	open_mount();
-	assert_int_equal(put(&a), 0);
-	assert_int_equal(put(&b), 0);
+	assert_int_equal(put_sync(&a), 0);
+	assert_int_equal(put_sync(&b), 0);
 	assert_int_equal(cfs_store_remove_slice(store, 1, 4096, soon()), 0);
 	assert_int_equal(stats().staged_blocks, 1);
 	assert_false(in_tree("rawstaging", &a) || in_tree("raw", &a));
@@ -329,7 +318,7 @@ static void test_drain(void **state)
 
 	conf.delay_ms = 3600000;
 	open_mount();
-	assert_int_equal(put(&a), 0);
+	assert_int_equal(put_sync(&a), 0);
 	faulty.put_error = -EIO;
 	assert_int_equal(cfs_stage_drain(store, 100), 1);
 	close_disk();
@@ -357,7 +346,7 @@ static void test_hold(void **state)
 
 	conf.delay_ms = 3600000;
 	open_mount();
-	assert_int_equal(put(&a), 0);
+	assert_int_equal(put_sync(&a), 0);
 	close_disk();
 	conf = (struct cfs_stage_conf){.hold = true, .tick_ms = 10};
 	open_mount();
@@ -380,7 +369,7 @@ static void *write_many(void *arg)
 	for (i = 0; i < EACH; i++) {
 		struct cfs_block b = block(first + i * 1000, 20000);
 
-		if (put(&b) < 0 || read_block(&b) < 0)
+		if (put_sync(&b) < 0 || read_block(&b) < 0)
 			return arg;
 		if (i % 4 == 3 && cfs_store_remove_slice(store, b.slice, b.len, soon()) < 0)
 			return arg;
@@ -446,7 +435,7 @@ static void test_wrong_hours(void **state)
 	conf.hour_from = (tm.tm_hour + 2) % 24;
 	conf.hour_until = (tm.tm_hour + 3) % 24;
 	open_mount();
-	assert_int_equal(put(&a), 0);
+	assert_int_equal(put_sync(&a), 0);
 	assert_int_equal(stats().staged_blocks, 1);
 	close_disk();
 	assert_int_equal(faulty.n_keys, 0);

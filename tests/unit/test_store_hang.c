@@ -139,17 +139,6 @@ static int end(void **state)
 	return disk_tear_down(state);
 }
 
-static int put(const struct cfs_block *b)
-{
-	struct cfs_segs data;
-	int r;
-
-	fill(b, PAGE, &data);
-	r = cfs_store_put_sync(store, b, &data, soon());
-	cfs_segs_release(&data);
-	return r;
-}
-
 /* In the object store and on the disk, and not in memory. */
 static void cache_block(const struct cfs_block *b)
 {
@@ -261,15 +250,15 @@ static void staging(void **state)
 	struct cfs_block c = {.slice = 3, .len = 5000};
 
 	start(true);
-	assert_int_equal(put(&a), 0);
+	assert_int_equal(put_sync(&a), 0);
 	assert_int_equal(stats().staged_blocks, 1);
 	set_hang(true);
-	assert_int_equal(put(&b), 0);
+	assert_int_equal(put_sync(&b), 0);
 	assert_true(object_exists(&b));
 	assert_int_equal(stats().staged_blocks, 1);
 	WAIT_FOR(stats().disk_dirs_bad == 1);
-	assert_int_equal(put(&b), 0);
-	assert_int_equal(put(&c), 0);
+	assert_int_equal(put_sync(&b), 0);
+	assert_int_equal(put_sync(&c), 0);
 	assert_true(object_exists(&c));
 	assert_int_equal(stats().stage_bypassed, 3);
 	set_hang(false);
@@ -278,7 +267,7 @@ static void staging(void **state)
 	assert_true(object_exists(&b));
 	assert_true(is_staged(&a));
 	c.slice = 4;
-	assert_int_equal(put(&c), 0);
+	assert_int_equal(put_sync(&c), 0);
 	assert_false(object_exists(&c));
 	assert_true(is_staged(&c));
 	assert_int_equal(stats().staged_blocks, 2);
@@ -295,7 +284,7 @@ static void staged_block(void **state)
 	start(true);
 	for (; other.slice < 20; other.slice++)
 		cache_block(&other);
-	assert_int_equal(put(&rd.b), 0);
+	assert_int_equal(put_sync(&rd.b), 0);
 	cfs_store_forget(store, &rd.b);
 	set_hang(true);
 	start_readers(&rd, &t, 1);

@@ -19,25 +19,10 @@
 
 #include "base/bytes.h"
 #include "base/unwanted.h"
+#include "wait.h"
 
-#define MIB	((uint64_t)1 << 20)
-#define BLOCK	((uint32_t)(1 * MIB))
-#define LONG_MS 20000
-
-static cfs_deadline_t soon(void)
-{
-	return cfs_deadline_in(LONG_MS);
-}
-
-#define WAIT_FOR(condition)                                                                        \
-	do {                                                                                       \
-		cfs_deadline_t until_ = soon();                                                    \
-		while (!(condition)) {                                                             \
-			if (cfs_deadline_passed(until_))                                           \
-				fail_msg("not in time: %s", #condition);                           \
-			cfs_backoff(0, 1, 1, until_);                                              \
-		}                                                                                  \
-	} while (0)
+#define MIB   ((uint64_t)1 << 20)
+#define BLOCK ((uint32_t)(1 * MIB))
 
 /* ---- an object store that has every block, and may take its time ---- */
 

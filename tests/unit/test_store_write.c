@@ -82,19 +82,14 @@ static void small_blocks_are_small(void **state)
 {
 	struct cfs_block a = {.slice = 11, .len = 100}, b = {.slice = 12, .len = 20000};
 	struct cfs_block c = {.slice = 13, .len = PAGE + 1};
-	struct cfs_segs data;
 
 	start_store((struct setting){0});
-	fill(&a, PAGE, &data);
-	assert_int_equal(cfs_store_put_sync(store, &a, &data, soon()), 0);
-	cfs_segs_release(&data);
+	assert_int_equal(put_sync(&a), 0);
 	assert_int_equal(stats().memory_bytes, CFS_PAGE_SMALL);
 	put_object(&b);
 	assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
 	assert_int_equal(stats().memory_bytes, CFS_PAGE_SMALL + CFS_PAGE_MEDIUM);
-	fill(&c, PAGE, &data);
-	assert_int_equal(cfs_store_put_sync(store, &c, &data, soon()), 0);
-	cfs_segs_release(&data);
+	assert_int_equal(put_sync(&c), 0);
 	assert_int_equal(stats().memory_bytes, 2 * CFS_PAGE_SMALL + CFS_PAGE_MEDIUM + PAGE);
 	assert_int_equal(read_range(&a, 0, a.len, 0), 0);
 	assert_int_equal(read_range(&c, 0, c.len, 0), 0);

@@ -326,7 +326,7 @@ static void test_altered_stream(void **state)
 {
 	static const enum mischief all[] = {FLIP, CUT, HALT};
 	static const size_t after[] = {6, 100, 700, 5000, 40000, 1000001};
-	struct cfs_transport_conf conf = {.connect_timeout_ms = PATIENCE};
+	struct cfs_transport_conf conf = {.connect_timeout_ms = LONG_MS};
 	struct cfs_transport *t = asker_conf(&conf);
 	struct cfs_peer *p, *good;
 	struct owner o;
@@ -344,12 +344,12 @@ static void test_altered_stream(void **state)
 
 			relay_start(&r, &o, all[i], after[k]);
 			p = peer_at(t, &r.at, sizeof(r.at));
-			assert_int_equal(start_one(p, &m, &o, 0, BLOCK, PATIENCE), 0);
+			assert_int_equal(start_one(p, &m, &o, 0, BLOCK, LONG_MS), 0);
 			if (all[i] == HALT) {
 				WAIT_FOR(r.done);
 				cfs_peer_cancel(p, &m.get);
 			}
-			wait_done(&done);
+			wait_post(&done);
 			if (r.done == 0 || m.err >= 0)
 				fail_msg("mischief %u after %zu: %d", all[i], after[k], m.err);
 			cfs_peer_close(p);

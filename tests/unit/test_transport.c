@@ -99,11 +99,11 @@ static void test_many_in_flight(void **state)
 		m[i].done = &done;
 		assert_int_equal(start_one(p, &m[i], &o,
 					   (uint32_t)(cfs_random_u64() % (o.len - len)), len,
-					   PATIENCE),
+					   LONG_MS),
 				 0);
 	}
 	for (i = 0; i < N; i++)
-		wait_done(&done);
+		wait_post(&done);
 	for (i = 0; i < N; i++) {
 		assert_int_equal(m[i].err, 0);
 		assert_memory_equal(m[i].dst, o.data + m[i].get.off, m[i].get.len);
@@ -176,9 +176,7 @@ static void test_miss_and_hint(void **state)
 	owner_open(&o, BLOCK);
 	p = peer_at(t, &o.addr, o.addr_len);
 	for (i = 0; i < 10; i++)
-		assert_int_equal(
-			cfs_peer_read(p, &b, 0, sizeof(dst), 0, &iov, 1, cfs_deadline_in(PATIENCE)),
-			-ENOENT);
+		assert_int_equal(cfs_peer_read(p, &b, 0, sizeof(dst), 0, &iov, 1, soon()), -ENOENT);
 	cfs_peer_hint(p, &hinted, CFS_PEER_FORGET);
 	WAIT_FOR(o.hints == 1);
 	cfs_peer_stats(p, &st, &circuit);
@@ -236,14 +234,14 @@ static void test_cancel_and_deadline(void **state)
 	assert_int_equal(ask(p, &o, 0, 4096, dst), 4096);
 	o.how = NEVER;
 	m[0].done = m[1].done = &done;
-	assert_int_equal(start_one(p, &m[0], &o, 0, 4096, PATIENCE), 0);
+	assert_int_equal(start_one(p, &m[0], &o, 0, 4096, LONG_MS), 0);
 	WAIT_FOR(o.n_held == 1);
 	cfs_peer_cancel(p, &m[0].get);
-	wait_done(&done);
+	wait_post(&done);
 	assert_int_equal(m[0].err, -ECANCELED);
 	began = cfs_now_ms();
 	assert_int_equal(start_one(p, &m[1], &o, 0, 100000, 100), 0);
-	wait_done(&done);
+	wait_post(&done);
 	assert_int_equal(m[1].err, -ETIMEDOUT);
 	assert_in_range(cfs_now_ms() - began, 90, 2000);
 	/* The late answers go nowhere. */
@@ -369,13 +367,13 @@ static void test_asker_leaves(void **state)
 		for (k = 0; k < N; k++) {
 			m[k].done = &done;
 			assert_int_equal(
-				start_one(p, &m[k], &o, 1000, k % 2 ? 3 << 20 : 5000, PATIENCE), 0);
+				start_one(p, &m[k], &o, 1000, k % 2 ? 3 << 20 : 5000, LONG_MS), 0);
 		}
 		for (k = 0; k < i % (N + 1); k++)
-			wait_done(&done);
+			wait_post(&done);
 		cfs_peer_close(p);
 		for (; k < N; k++)
-			wait_done(&done);
+			wait_post(&done);
 		for (k = 0; k < N; k++) {
 			assert_true(m[k].err == 0 || m[k].err == -ESHUTDOWN);
 			free(m[k].dst);
@@ -402,7 +400,7 @@ static void ask_again(struct cfs_peer_get *g, int err)
 	struct steady *s = (struct steady *)g;
 
 	s->m.err = err;
-	g->deadline = cfs_deadline_in(PATIENCE);
+	g->deadline = soon();
 	if (err < 0 || *s->stop || cfs_peer_start(s->p, g) < 0)
 		sem_post(s->m.done);
 }
@@ -435,7 +433,7 @@ static void test_connections_follow_traffic(void **state)
 			.len = BLOCK,
 			.dst = s[i].m.iov,
 			.n_dst = 1,
-			.deadline = cfs_deadline_in(PATIENCE),
+			.deadline = soon(),
 			.done = ask_again,
 		};
 		assert_int_equal(cfs_peer_start(s[i].p, &s[i].m.get), 0);
@@ -443,7 +441,7 @@ static void test_connections_follow_traffic(void **state)
 	WAIT_FOR((cfs_peer_stats(s[0].p, &st, &circuit), st.conns >= 2));
 	stop = true;
 	for (i = 0; i < N; i++)
-		wait_done(&done);
+		wait_post(&done);
 	for (i = 0; i < N; i++) {
 		assert_int_equal(s[i].m.err, 0);
 		assert_memory_equal(s[i].m.dst, o.data, BLOCK);

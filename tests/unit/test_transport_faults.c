@@ -51,7 +51,7 @@ static void test_limits(void **state)
 	for (i = 0, busy = 0; i < 12; i++) {
 		struct pollfd pfd = {.fd = fds[i], .events = POLLIN};
 
-		busy += poll(&pfd, 1, i < 4 ? 0 : PATIENCE) == 1;
+		busy += poll(&pfd, 1, i < 4 ? 0 : LONG_MS) == 1;
 	}
 	assert_int_equal(busy, 8);
 	cfs_transport_stats(o.t, NULL, &st);
@@ -515,13 +515,13 @@ static void test_owner_killed_in_the_middle(void **state)
 	sem_init(&done, 0, 0);
 	for (i = 0; i < N; i++) {
 		m[i].done = &done;
-		assert_int_equal(start_one(p, &m[i], &o, 0, BLOCK, PATIENCE), 0);
+		assert_int_equal(start_one(p, &m[i], &o, 0, BLOCK, LONG_MS), 0);
 	}
-	wait_done(&done);
+	wait_post(&done);
 	began = cfs_now_ms();
 	child_kill(&c);
 	for (i = 1; i < N; i++)
-		wait_done(&done);
+		wait_post(&done);
 	assert_true(cfs_now_ms() - began < 5000);
 	for (i = 0; i < N; i++) {
 		assert_true(m[i].err <= 0);
@@ -627,7 +627,7 @@ static void test_slow_answer_is_no_failure(void **state)
 	/* When nothing at all comes, it is. */
 	o.how = NEVER;
 	assert_int_equal(start_one(p, &m[1], &o, 0, 4096, 300), 0);
-	wait_done(&done);
+	wait_post(&done);
 	assert_int_equal(m[1].err, -ETIMEDOUT);
 	assert_int_equal(ask(p, &o, 0, 4096, dst), -EHOSTDOWN);
 	WAIT_FOR(o.n_held == 2);
@@ -671,10 +671,10 @@ static void test_answer_is_owed_at_the_end(void **state)
 	m.done = &done;
 	p = peer_at(t, &o.addr, o.addr_len);
 	o.how = NEVER;
-	assert_int_equal(start_one(p, &m, &o, 0, 4096, PATIENCE), 0);
+	assert_int_equal(start_one(p, &m, &o, 0, 4096, LONG_MS), 0);
 	WAIT_FOR(o.n_held == 1);
 	assert_int_equal(cfs_transport_destroy(o.t), -ETIMEDOUT);
-	wait_done(&done);
+	wait_post(&done);
 	assert_true(m.err < 0);
 	cfs_peer_close(p);
 	munmap(o.data, o.len);

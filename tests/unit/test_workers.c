@@ -14,8 +14,7 @@
 #include <cmocka.h>
 
 #include "base/workers.h"
-
-#define LONG_MS 20000
+#include "wait.h"
 
 struct job {
 	struct cfs_job job;
@@ -25,18 +24,10 @@ struct job {
 static sem_t started, may_end;
 static _Atomic int ran, order[64];
 
-static void down(sem_t *sem)
-{
-	struct timespec ts = cfs_wall();
-
-	ts.tv_sec += LONG_MS / 1000;
-	assert_int_equal(sem_timedwait(sem, &ts), 0);
-}
-
 static void blocking(struct cfs_job *job)
 {
 	sem_post(&started);
-	down(&may_end);
+	wait_post(&may_end);
 	ran++;
 }
 
@@ -61,7 +52,7 @@ static void runs_in_order_and_all_before_destroy(void **state)
 
 	assert_int_equal(cfs_workers_create("t", 1, 50, &w), 0);
 	assert_int_equal(cfs_workers_submit(w, &first.job, 0), 0);
-	down(&started);
+	wait_post(&started);
 	for (i = 0; i < 50; i++) {
 		jobs[i] = (struct job){{recording}, i};
 		assert_int_equal(cfs_workers_try_submit(w, &jobs[i].job), 0);
@@ -81,8 +72,8 @@ static void queue_is_bounded(void **state)
 
 	assert_int_equal(cfs_workers_create("t", 1, 1, &w), 0);
 	assert_int_equal(cfs_workers_submit(w, &first.job, 0), 0);
-	down(&started);
-	assert_int_equal(cfs_workers_submit(w, &a.job, cfs_deadline_in(LONG_MS)), 0);
+	wait_post(&started);
+	assert_int_equal(cfs_workers_submit(w, &a.job, soon()), 0);
 	assert_int_equal(cfs_workers_try_submit(w, &b.job), -EAGAIN);
 	assert_int_equal(cfs_workers_submit(w, &b.job, cfs_deadline_in(10)), -ETIMEDOUT);
 	cfs_workers_stats(w, &stats);
@@ -113,8 +104,8 @@ static void threads_start_on_demand(void **state)
 	assert_int_equal(cfs_workers_submit(w, &jobs[0].job, 0), 0);
 	assert_int_equal(cfs_workers_submit(w, &jobs[1].job, 0), 0);
 	assert_int_equal(cfs_workers_submit(w, &jobs[2].job, 0), 0);
-	down(&started);
-	down(&started);
+	wait_post(&started);
+	wait_post(&started);
 	cfs_workers_stats(w, &stats);
 	assert_int_equal(stats.threads, 2);
 	assert_int_equal(stats.queued, 1);
@@ -134,7 +125,7 @@ static void *submit_patiently(void *arg)
 {
 	struct submitter *s = arg;
 
-	s->result = cfs_workers_submit(s->w, &s->job.job, cfs_deadline_in(LONG_MS));
+	s->result = cfs_workers_submit(s->w, &s->job.job, soon());
 	return NULL;
 }
 
@@ -148,7 +139,7 @@ static void waiting_submitter_gets_in(void **state)
 	assert_int_equal(cfs_workers_create("t", 1, 1, &w), 0);
 	s.w = w;
 	assert_int_equal(cfs_workers_submit(w, &first.job, 0), 0);
-	down(&started);
+	wait_post(&started);
 	assert_int_equal(cfs_workers_submit(w, &second.job, 0), 0);
 	pthread_create(&t, NULL, submit_patiently, &s);
 	sem_post(&may_end);
@@ -180,7 +171,7 @@ static void stopping_pool_refuses(void **state)
 	refused_job = (struct job){{recording}, 1};
 	assert_int_equal(cfs_workers_create("t", 1, 4, &own_pool), 0);
 	assert_int_equal(cfs_workers_submit(own_pool, &job.job, 0), 0);
-	down(&started);
+	wait_post(&started);
 	cfs_workers_destroy(own_pool);
 	assert_int_equal(refused_result, -ESHUTDOWN);
 	assert_int_equal(ran, 0);
@@ -231,8 +222,8 @@ static void ticker_ticks(void **state)
 	struct cfs_ticker *t;
 
 	assert_int_equal(cfs_ticker_start("tick", 1, tick, &n, &t), 0);
-	down(&started);
-	down(&started);
+	wait_post(&started);
+	wait_post(&started);
 	cfs_ticker_stop(t);
 	assert_true(n >= 2);
 }
@@ -244,7 +235,7 @@ static void ticker_kick(void **state)
 
 	assert_int_equal(cfs_ticker_start("tick", 3600000, tick, &n, &t), 0);
 	cfs_ticker_kick(t);
-	down(&started);
+	wait_post(&started);
 	cfs_ticker_stop(t);
 	assert_int_equal(n, 1);
 	cfs_ticker_stop(NULL);
@@ -260,7 +251,7 @@ static void backoff_keeps_the_deadline(void **state)
 	assert_true(cfs_deadline_passed(deadline));
 	assert_true(cfs_now_ms() - deadline < LONG_MS);
 	assert_false(cfs_backoff(0, 1000000, 1000000, 0));
-	assert_true(cfs_backoff(200, 1, 2, cfs_deadline_in(LONG_MS)));
+	assert_true(cfs_backoff(200, 1, 2, soon()));
 	assert_true(cfs_backoff(0, 0, 0, UINT64_MAX));
 }
 

@@ -67,7 +67,11 @@ int cfs_task_wait(struct cfs_task *t, struct cfs_workers *w, cfs_deadline_t dead
 	r = t->done ? 0 : -ETIMEDOUT;
 	started = t->started;
 	pthread_mutex_unlock(&t->lock);
-	if (r < 0 && !started && cfs_workers_cancel(w, &t->job)) {
+	if (r == 0 || started)
+		return r;
+	if (t->stays)
+		return -EAGAIN;
+	if (cfs_workers_cancel(w, &t->job)) {
 		unref(t);
 		r = -EAGAIN;
 	}

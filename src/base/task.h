@@ -22,6 +22,7 @@ struct cfs_task {
 	 * taken what it returned.
 	 */
 	void (*free)(struct cfs_task *t, bool left);
+	bool stays; /* in the queue when nobody waits for it any more */
 
 	pthread_mutex_t lock; /* protects what follows; a leaf */
 	pthread_cond_t ended;
@@ -34,7 +35,7 @@ struct cfs_task {
 int cfs_task_init(struct cfs_task *t);
 /*
  * Has a worker run it, once, and waits. 0: *ret is what it returned; -ETIMEDOUT: it has begun and
- * is left behind; -EAGAIN: it has not begun and will not.
+ * is left behind; -EAGAIN: it has not begun and will not, unless it stays.
  */
 int cfs_task_wait(struct cfs_task *t, struct cfs_workers *w, cfs_deadline_t deadline, ssize_t *ret);
 /* The caller has done with it. */

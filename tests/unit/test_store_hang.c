@@ -215,6 +215,29 @@ static void questions_and_removals(void **state)
 	close_disk();
 }
 
+/* Files that are to go before a disk that hangs speak once against it, and go when it is back. */
+static void removals(void **state)
+{
+	enum { N = 6 };
+	struct cfs_block b[N];
+	unsigned i;
+
+	start(false);
+	for (i = 0; i < N; i++) {
+		b[i] = (struct cfs_block){.slice = 1 + i, .len = PAGE};
+		cache_block(&b[i]);
+	}
+	set_hang(true);
+	for (i = 0; i < N; i++)
+		cfs_store_forget(store, &b[i]);
+	assert_int_equal(stats().disk_dirs_bad, 0);
+	assert_int_equal(stats().disk_errors, 1);
+	set_hang(false);
+	for (i = 0; i < N; i++)
+		WAIT_FOR(!file_exists(&b[i]));
+	close_disk();
+}
+
 /* Blocks that wait for a disk that hangs give their memory back. */
 static void writes(void **state)
 {
@@ -348,8 +371,9 @@ int main(void)
 {
 #define HANG_TEST(name) cmocka_unit_test_setup_teardown(name, disk_set_up, end)
 	const struct CMUnitTest tests[] = {
-		HANG_TEST(reads),   HANG_TEST(questions_and_removals), HANG_TEST(writes),
-		HANG_TEST(staging), HANG_TEST(staged_block),	       HANG_TEST(damaged_file),
+		HANG_TEST(reads),    HANG_TEST(questions_and_removals), HANG_TEST(writes),
+		HANG_TEST(staging),  HANG_TEST(staged_block),		HANG_TEST(damaged_file),
+		HANG_TEST(removals),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

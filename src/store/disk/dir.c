@@ -408,9 +408,11 @@ static ssize_t run_removal(struct cfs_task *task)
 {
 	const struct removal *rm = (struct removal *)task;
 
+	atomic_store(&rm->dir->removing_since_ms, cfs_now_ms());
 	if (rm->staged)
 		cfs_stage_file_remove(rm->dir, &rm->id);
 	cfs_disk_dir_forget(rm->dir, &rm->id);
+	atomic_store(&rm->dir->removing_since_ms, 0);
 	return 0;
 }
 
@@ -420,16 +422,25 @@ static void free_removal(struct cfs_task *task, bool left)
 	free(task);
 }
 
+/* For how long to wait for a removal: not at all behind one that hangs. */
+static uint64_t removal_patience_ms(struct cache_dir *dir)
+{
+	uint64_t since_ms = atomic_load(&dir->removing_since_ms);
+
+	return since_ms && cfs_now_ms() - since_ms >= REMOVE_MS ? 0 : REMOVE_MS;
+}
+
 void cfs_disk_dir_forget_soon(struct cache_dir *dir, const struct cfs_block *b, bool staged)
 {
 	struct removal *rm = calloc(1, sizeof(*rm));
 	ssize_t ignored;
+	int r;
 
 	cfs_disk_index_remove(&dir->index, b);
 	cfs_disk_fds_drop(&dir->disk->fds, b);
 	if (!rm)
 		return;
-	*rm = (struct removal){.task = {.run = run_removal, .free = free_removal},
+	*rm = (struct removal){.task = {.run = run_removal, .free = free_removal, .stays = true},
 			       .dir = dir,
 			       .id = *b,
 			       .staged = staged};
@@ -437,8 +448,10 @@ void cfs_disk_dir_forget_soon(struct cache_dir *dir, const struct cfs_block *b, 
 		free(rm);
 		return;
 	}
-	if (cfs_task_wait(&rm->task, dir->remover, cfs_deadline_in(REMOVE_MS), &ignored) < 0)
-		cfs_disk_dir_fault(dir, "remove", -ETIMEDOUT, false);
+	r = cfs_task_wait(&rm->task, dir->remover, cfs_deadline_in(removal_patience_ms(dir)),
+			  &ignored);
+	if (r == -ETIMEDOUT)
+		cfs_disk_dir_fault(dir, "remove", r, false);
 	cfs_task_end(&rm->task);
 }
 

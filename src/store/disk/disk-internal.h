@@ -219,7 +219,8 @@ struct cache_dir {
 	uint32_t expire_cursor;
 	struct cfs_workers *writer; /* one thread: what it makes room for is not taken by another */
 	struct cfs_workers *remover;
-	_Atomic uint64_t writing_since_ms; /* what it does; 0: nothing */
+	_Atomic uint64_t writing_since_ms;  /* what the writer does; 0: nothing */
+	_Atomic uint64_t removing_since_ms; /* the same of the remover */
 	struct cfs_ticker *keeper;
 
 	pthread_mutex_t lock; /* protects what follows */
@@ -241,8 +242,8 @@ void cfs_disk_dir_fault(struct cache_dir *dir, const char *what, int err, bool w
 int cfs_disk_dir_make_parents(struct cache_dir *dir, char *path);
 void cfs_disk_dir_forget(struct cache_dir *dir, const struct cfs_block *b);
 /*
- * The same for callers that must not hang with the disk: should it be slow, the file goes later, or
- * stays until a scan finds it. staged: what writeback has of it, too.
+ * The same for callers that must not hang with the disk: should it be slow, the file goes later;
+ * one of too many stays until a scan finds it. staged: what writeback has of it, too.
  */
 void cfs_disk_dir_forget_soon(struct cache_dir *dir, const struct cfs_block *b, bool staged);
 

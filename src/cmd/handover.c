@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -205,18 +206,24 @@ static int check_peer(int fd, pid_t *ret_pid)
 	return who.uid == geteuid() ? 0 : -EACCES;
 }
 
-int handover_accept(int sock, int *ret, pid_t *ret_pid)
+int handover_accept(int sock, int *ret, int *ret_process)
 {
-	int fd = accept4(sock, NULL, NULL, SOCK_CLOEXEC), r;
+	int fd = accept4(sock, NULL, NULL, SOCK_CLOEXEC), process = -1, r;
+	pid_t pid;
 
 	if (fd < 0)
 		return -errno;
-	r = check_peer(fd, ret_pid);
+	r = check_peer(fd, &pid);
+	if (r == 0) {
+		process = (int)syscall(SYS_pidfd_open, pid, 0);
+		r = process < 0 ? -errno : 0;
+	}
 	if (r < 0) {
 		close(fd);
 		return r;
 	}
 	*ret = fd;
+	*ret_process = process;
 	return 0;
 }
 

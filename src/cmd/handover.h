@@ -69,8 +69,11 @@ int handover_listen(const char *path, int *ret, ino_t *ret_ino);
  * may be another's by now, and so the path.
  */
 void handover_unlisten(const char *path, int sock, ino_t ino);
-/* A connection by the same user; -EACCES otherwise. */
-int handover_accept(int sock, int *ret, pid_t *ret_pid);
+/*
+ * A connection by the same user; -EACCES otherwise. *ret_process: a pidfd of who has called;
+ * -EINVAL when that is in another PID namespace.
+ */
+int handover_accept(int sock, int *ret, int *ret_process);
 int handover_connect(const char *path, int *ret);
 
 #endif

@@ -73,11 +73,10 @@ static int remount(const char *point, const struct mount_opts *o)
 	return CMD_OK;
 }
 
-/* The supervisor of what is mounted there. */
+/* Where the supervisor of what is mounted there is to be found. */
 static int find_supervisor(const char *point, const struct mounted *m, const struct mount_opts *o,
-			   int *ret_old)
+			   char *old, size_t size)
 {
-	char path[200];
 	int r;
 
 	if (m->uid != geteuid()) {
@@ -93,26 +92,24 @@ static int find_supervisor(const char *point, const struct mounted *m, const str
 	}
 	/* What the caller has open there must not keep the mount busy for ever. */
 	close_range(STDERR_FILENO + 1, ~0U, 0);
-	r = handover_path(m->dev_minor, path, sizeof(path));
-	if (r == 0)
-		r = handover_connect(path, ret_old);
+	r = handover_path(m->dev_minor, old, size);
 	if (r < 0) {
-		cmd_error("%s: already mounted (%s), and has no supervisor that could hand it "
-			  "over: %s",
+		cmd_error("%s: already mounted (%s), and there is no place where its supervisor "
+			  "could be found: %s",
 			  point, m->source, strerror(-r));
 		return CMD_MOUNT_FAILED;
 	}
 	return CMD_OK;
 }
 
-static int check_mount_point(const char *point, const struct mount_opts *o, int *ret_old)
+static int check_mount_point(const char *point, const struct mount_opts *o, char *old, size_t size)
 {
 	struct mounted m;
 	struct stat st;
 
 	if (mounted_at(point, &m) == 0 && !strcmp(m.type, CFS_FSTYPE)) {
 		if (o->takeover && !o->fake)
-			return find_supervisor(point, &m, o, ret_old);
+			return find_supervisor(point, &m, o, old, size);
 		cmd_error("%s: already mounted (%s)", point, m.source);
 		return CMD_MOUNT_FAILED;
 	}
@@ -167,7 +164,7 @@ static int verify_answer(const char *point, uint64_t timeout_ms)
 }
 
 static int mount_in_foreground(const char *url, const char *point, const struct mount_opts *o,
-			       int old)
+			       const char *old)
 {
 	struct supervised conf = {.url = url, .point = point, .opts = o, .old = old, .report = -1};
 	struct worker w = {.link = -1, .device = -1, .report = -1};
@@ -183,7 +180,7 @@ static int mount_in_foreground(const char *url, const char *point, const struct 
 }
 
 static int mount_in_background(const char *url, const char *point, const struct mount_opts *o,
-			       enum cfs_log_level level, int old)
+			       enum cfs_log_level level, const char *old)
 {
 	struct supervised conf = {.url = url, .point = point, .opts = o, .old = old};
 	struct worker w = {.link = -1, .device = -1};
@@ -213,9 +210,10 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 {
 	cfs_auto_free char *full_url = volume_absolute_url(url);
 	enum cfs_log_level level;
-	char point[4096];
+	char point[4096], path[200] = "";
+	const char *old;
 	char err[256] = "";
-	int r, old = -1;
+	int r;
 
 	if (cfs_log_level_parse(o->log_level, &level) < 0) {
 		cmd_error("log-level '%s' is not one of error, warning, info, debug", o->log_level);
@@ -232,9 +230,10 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 	}
 	if (o->remount)
 		return remount(point, o);
-	r = check_mount_point(point, o, &old);
+	r = check_mount_point(point, o, path, sizeof(path));
 	if (r != CMD_OK)
 		return r;
+	old = path[0] ? path : NULL;
 	if (verbose)
 		printf("mounting on %s\n", point);
 	if (o->fake)

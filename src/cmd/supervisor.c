@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -54,7 +55,8 @@ struct supervisor {
 	pid_t worker;
 	int link;
 	int last_signal;
-	bool told; /* the reason of a failed start has been reported */
+	bool told;    /* the reason of a failed start has been reported */
+	bool stopped; /* by a signal, as the end of the mount */
 	int status;
 
 	uint64_t deaths[DEATHS_MAX]; /* when, ms; a ring */
@@ -64,8 +66,7 @@ struct supervisor {
 	char path[108];
 	int door; /* where a successor knocks; -1 */
 	ino_t door_ino;
-	int successor;
-	pid_t successor_pid;
+	int successor, successor_process; /* connection, and pidfd; -1 */
 	uint64_t successor_ms;
 	uint64_t left_ns;
 
@@ -108,9 +109,13 @@ __attribute__((noreturn)) static void become_worker(struct supervisor *s, int li
 
 	/* Until it is ready nobody else would end it. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (conf->report >= 0)
+		close(conf->report);
 	close_fd(&s->signals);
 	close_fd(&s->door);
 	close_fd(&s->successor);
+	close_fd(&s->successor_process);
+	close_fd(&s->link);
 	close_fd(&s->old);
 	sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
 	r = serve_mount(conf->url, conf->point, conf->opts, &w, err);
@@ -242,19 +247,34 @@ static void close_door(struct supervisor *s)
 	s->door = -1;
 }
 
+static void drop_successor(struct supervisor *s)
+{
+	close_fd(&s->successor);
+	close_fd(&s->successor_process);
+}
+
 static void refuse(struct supervisor *s, const char *why)
 {
 	cfs_warn("the mount is not handed over: mount=%s reason=\"%s\"", s->point, why);
 	handover_send(s->successor, HANDOVER_FAILED, 0, why, NULL);
-	close_fd(&s->successor);
+	drop_successor(s);
 }
 
-/* The successor did not start, or is gone. */
+/*
+ * The successor did not start, or is gone. It is killed before it can see that the connection to it
+ * is closed: that would tell it that there is nobody who takes the mount back. Its worker dies with
+ * it.
+ */
 static void take_back(struct supervisor *s, const char *why)
 {
+	syscall(SYS_pidfd_send_signal, s->successor_process, SIGKILL, NULL, 0);
+	drop_successor(s);
+	if (s->stopped) {
+		give_up(s, "it is to end while it is handed over");
+		return;
+	}
 	cfs_warn("the mount was not taken over, going on with it: mount=%s reason=\"%s\"", s->point,
 		 why);
-	close_fd(&s->successor);
 	resume(s);
 }
 
@@ -292,7 +312,7 @@ static void give(struct supervisor *s)
 {
 	const int fds[HANDOVER_FDS] = {s->device, cfs_keep_fd(s->keep)};
 
-	if (s->successor < 0) {
+	if (s->successor < 0 || s->stopped) {
 		take_back(s, "it is gone");
 		return;
 	}
@@ -308,7 +328,7 @@ static void say_bye(struct supervisor *s)
 {
 	close_door(s);
 	handover_send(s->successor, HANDOVER_BYE, 0, NULL, NULL);
-	cfs_info("the mount was handed over: mount=%s to=%d", s->point, (int)s->successor_pid);
+	cfs_info("the mount was handed over: mount=%s", s->point);
 	finish(s, CMD_OK);
 }
 
@@ -325,24 +345,24 @@ static void hear_successor(struct supervisor *s)
 		if (s->state == GIVEN)
 			take_back(s, r == 0 ? m.text : "it has ended");
 		else
-			close_fd(&s->successor);
+			drop_successor(s);
 	}
 }
 
 static void answer_door(struct supervisor *s)
 {
-	pid_t pid;
-	int fd, r = handover_accept(s->door, &fd, &pid);
+	int fd, process, r = handover_accept(s->door, &fd, &process);
 
 	if (r < 0)
 		return;
 	if (s->successor >= 0) {
 		handover_send(fd, HANDOVER_FAILED, 0, "somebody else is taking it over", NULL);
 		close(fd);
+		close(process);
 		return;
 	}
 	s->successor = fd;
-	s->successor_pid = pid;
+	s->successor_process = process;
 }
 
 /* ---- being the successor ---- */
@@ -393,7 +413,10 @@ static void serve_on(struct supervisor *s)
 	report(s, note);
 }
 
-/* Its supervisor is gone or knows: from here on the mount is ours. */
+/*
+ * From here on the mount is ours, if the supervisor before knows or is gone. One that takes the mount
+ * back kills us.
+ */
 static void worker_is_ready(struct supervisor *s)
 {
 	struct handover m;
@@ -404,6 +427,11 @@ static void worker_is_ready(struct supervisor *s)
 		cfs_info("another process serves the mount: mount=%s pid=%d", s->point,
 			 (int)s->worker);
 		s->state = SERVING;
+		return;
+	}
+	/* With nobody to take it back the mount is ours. */
+	if (s->old < 0) {
+		serve_on(s);
 		return;
 	}
 	handover_send(s->old, HANDOVER_STARTED, 0, NULL, NULL);
@@ -440,7 +468,7 @@ static void hear_old(struct supervisor *s)
 	else if (r == 0)
 		stay_away(s, m.text[0] ? m.text : "the running mount is not handed over");
 	else if (r != -ETIMEDOUT && s->keep)
-		close_fd(&s->old); /* with nobody to take it back the mount is ours */
+		close_fd(&s->old);
 	else if (r != -ETIMEDOUT)
 		stay_away(s, "the running mount has ended");
 }
@@ -551,6 +579,7 @@ static void on_signal(struct supervisor *s)
 			reap(s);
 			continue;
 		}
+		s->stopped = true;
 		if (s->worker) {
 			kill(s->worker, (int)info.ssi_signo);
 			if (s->state == SERVING || s->state == RESUMING)
@@ -575,8 +604,6 @@ static void on_deadline(struct supervisor *s)
 		s->next = cfs_deadline_in(KILL_MS);
 		break;
 	case GIVEN:
-		/* Its worker dies with it. */
-		kill(s->successor_pid, SIGKILL);
 		take_back(s, "it was not ready in time");
 		break;
 	default:
@@ -636,13 +663,22 @@ int supervise(const struct supervised *conf)
 		.link = -1,
 		.door = -1,
 		.successor = -1,
+		.successor_process = -1,
 		.signals = -1,
-		.old = conf->old,
+		.old = -1,
 		.status = CMD_SYSTEM,
 	};
 	char text[200];
 	int r;
 
+	r = conf->old ? handover_connect(conf->old, &s.old) : 0;
+	if (r < 0) {
+		snprintf(text, sizeof(text),
+			 "already mounted, and has no supervisor that could hand it over: %s",
+			 strerror(-r));
+		failed(&s, CMD_MOUNT_FAILED, text);
+		return s.status;
+	}
 	r = take_signals(&s);
 	if (r == 0 && s.old < 0)
 		r = cfs_keep_create(&s.keep);
@@ -655,7 +691,7 @@ int supervise(const struct supervised *conf)
 	while (r == 0 && !s.end)
 		step(&s);
 	close_door(&s);
-	close_fd(&s.successor);
+	drop_successor(&s);
 	close_fd(&s.old);
 	close_fd(&s.link);
 	close_fd(&s.device);

@@ -14,7 +14,11 @@ struct supervised {
 	const char *url, *point;
 	const struct mount_opts *opts;
 	int report; /* for daemon_ready() and daemon_failed(); -1: in the foreground */
-	int old;    /* connection to the supervisor of the running mount, to take it over; -1 */
+	/*
+	 * Where the supervisor of the running mount listens, to take that over, or NULL. It is
+	 * called from here, as it kills the process that called when it gives that up.
+	 */
+	const char *old;
 };
 
 /* Returns the exit status of the mount when it has ended, or has been handed over. */

@@ -437,6 +437,15 @@ class Mount:
 
         wait_until(ready, seconds, "the mount of " + str(self.path))
 
+    def stats(self):
+        """What .stats shows: metric without the cachefs_ before it, labels and all -> value."""
+        with open(self.path / ".stats") as f:
+            lines = (line.rsplit(" ", 1) for line in f)
+            return {name.removeprefix("cachefs_"): float(value) for name, value in lines}
+
+    def stat(self, name):
+        return self.stats()[name]
+
     def pid(self):
         """The process that serves; the one that was started is its supervisor, if there is one."""
         if not self.process:

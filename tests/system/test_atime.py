@@ -69,10 +69,19 @@ def test_relatime(ws, name):
 def test_strictatime(ws, name):
     mnt = ws.volume("vol").mount("atime-mode=strictatime,attr-cache=0")
     make_all(mnt)
-    set_atime(mnt / name, 0.2)
-    at = stored_atime(mnt, mnt / name)
-    use(mnt, name)
-    assert stored_atime(mnt, mnt / name) == at  # not a second old
+
+    def used_at_once():
+        """Not a second old: it stays; False when the machine took longer."""
+        at = set_atime(mnt / name, 0)
+        kept = stored_atime(mnt, mnt / name)
+        use(mnt, name)
+        found = stored_atime(mnt, mnt / name)
+        if time.time_ns() - at > 10**9:
+            return False
+        assert found == kept
+        return True
+
+    wait_until(used_at_once, 30, "a use within a second")
     at = set_atime(mnt / name, 2)
     use(mnt, name)
     assert stored_atime(mnt, mnt / name) > at
@@ -107,13 +116,12 @@ def test_a_long_read_moves_the_access_time(ws):
         return stored_atime(mnt, mnt / "f") > at
 
     wait_until(moved, 10, "the access time")
-    calls = read(mnt / ".stats").decode().split('cachefs_meta_operations_total{op="setattr"} ')
-    before = int(calls[1].split()[0])
-    end = time.monotonic() + 0.5
-    while time.monotonic() < end:
+    before = mnt.stat('meta_operations_total{op="setattr"}')
+    start = time.monotonic()
+    for _ in range(500):
         os.preadv(fd, [buf], 0)
-    calls = read(mnt / ".stats").decode().split('cachefs_meta_operations_total{op="setattr"} ')
-    assert int(calls[1].split()[0]) - before <= 1
+    stored = mnt.stat('meta_operations_total{op="setattr"}') - before
+    assert stored <= 1 + time.monotonic() - start  # once a second
     os.close(fd)
 
 

@@ -60,7 +60,7 @@ class Team:
         n = n or len([m for m in self.members if not m.ended])
         for m in self.members:
             if not m.ended:
-                wait_until(lambda: stat(m, "peer_members") == n, 30, "%d members" % n)
+                wait_until(lambda: m.stat("peer_members") == n, 30, "%d members" % n)
 
     def fetched(self):
         """Block -> how often the server gave it, or a part of it."""
@@ -74,16 +74,7 @@ class Team:
 
 def connections(mnt, tls):
     ways = ("asked", "served")
-    return sum(stat(mnt, 'peer_connections{direction="%s",tls="%s"}' % (w, tls)) for w in ways)
-
-
-def stat(mnt, name):
-    with open(mnt / ".stats") as f:
-        for line in f:
-            key, value = line.rsplit(" ", 1)
-            if key == "cachefs_" + name:
-                return float(value)
-    raise KeyError(name)
+    return sum(mnt.stat('peer_connections{direction="%s",tls="%s"}' % (w, tls)) for w in ways)
 
 
 def md5(path):
@@ -171,10 +162,10 @@ def test_each_block_is_fetched_once(ws):
     total = sum(fetched.values())
     print("blocks %d, requests %d" % (len(fetched), total))
     assert total <= 1.02 * len(fetched)
-    assert sum(stat(m, "peer_fallbacks_total") for m in members) <= 0.02 * len(fetched)
+    assert sum(m.stat("peer_fallbacks_total") for m in members) <= 0.02 * len(fetched)
     # and each is kept by its owner only
-    wait_until(lambda: sum(stat(m, "disk_cache_pending_bytes") for m in members) == 0, 30)
-    kept = sum(stat(m, "disk_cache_bytes") for m in members)
+    wait_until(lambda: sum(m.stat("disk_cache_pending_bytes") for m in members) == 0, 30)
+    kept = sum(m.stat("disk_cache_bytes") for m in members)
     assert 0.95 * BIG <= kept <= 1.05 * BIG
     seen = owners(ws, members[0])
     assert len(seen) == 4 and min(map(len, seen.values())) > 0
@@ -233,11 +224,11 @@ def test_tls(ws):
     members = team.join_all("group-tls," + UNCACHED)
     assert read_all(members) == [want] * 3
     assert fetches(team, 1)
-    assert sum(stat(m, "peer_fallbacks_total") for m in members) == 0
+    assert sum(m.stat("peer_fallbacks_total") for m in members) == 0
     for m in members:
         assert connections(m, "none") == 0
         assert connections(m, "openssl") + connections(m, "kernel") > 0
-        assert stat(m, "peer_members_apart") == 0
+        assert m.stat("peer_members_apart") == 0
     listed = json.loads(ws.run("cachefs", "status", "--json", team.volume.url, check=True).stdout)
     assert [m["tls"] for m in listed["groups"]["team"]] == [True] * 3
     text = ws.run("cachefs", "status", team.volume.url, check=True).stdout
@@ -257,8 +248,8 @@ def test_some_members_without_tls(ws):
     assert read_all(plain + secret) == [want] * 4
     assert fetches(team, 2)
     for m in plain + secret:
-        assert stat(m, "peer_members_apart") == 2
-        assert stat(m, "peer_fallbacks_total") == 0
+        assert m.stat("peer_members_apart") == 2
+        assert m.stat("peer_fallbacks_total") == 0
         assert len(owners(ws, m)) == 2
         states = sorted(x["state"] for x in cache_map(ws, m)["members"])
         assert states == ["apart", "apart", "ok", "self"]
@@ -353,12 +344,12 @@ def test_owner_is_frozen(ws):
     team.settle(3)
     more_rounds(end, 2)
     end()
-    before = stat(c, 'peer_requests_total{direction="served"}')
+    before = c.stat('peer_requests_total{direction="served"}')
 
     def used_again():
         drop_page_cache()
         assert read_all([a, b]) == [want] * 2
-        return stat(c, 'peer_requests_total{direction="served"}') > before
+        return c.stat('peer_requests_total{direction="served"}') > before
 
     wait_until(used_again, 60, "the thawed member serves")
 
@@ -384,12 +375,12 @@ def test_link_is_cut_and_heals(ws, tls):
         subprocess.run(r, check=True, timeout=10)
     more_rounds(end, 2)
     end()
-    before = stat(a, "peer_hits_total")
+    before = a.stat("peer_hits_total")
 
     def used_again():
         drop_page_cache()
         assert read_all([a]) == [want]
-        return stat(a, "peer_hits_total") > before
+        return a.stat("peer_hits_total") > before
 
     wait_until(used_again, 60, "peers are asked again")
 
@@ -401,7 +392,7 @@ def test_damaged_cache_of_an_owner(ws):
     want = make_file(team, SMALL)
     a, b = team.join_all(UNCACHED)
     assert read_all([a, b]) == [want] * 2
-    wait_until(lambda: sum(stat(m, "disk_cache_pending_bytes") for m in (a, b)) == 0, 30)
+    wait_until(lambda: sum(m.stat("disk_cache_pending_bytes") for m in (a, b)) == 0, 30)
     files = [p for p in ws.path("cache1").rglob("*_*_*") if p.is_file()]
     assert files
     for i, path in enumerate(files):
@@ -416,8 +407,8 @@ def test_damaged_cache_of_an_owner(ws):
     drop_page_cache()
     assert read_all([a]) == [want]
     assert read_all([a, b]) == [want] * 2
-    errors = stat(a, 'peer_errors_total{direction="asked",kind="checksum"}')
-    corrupt = stat(b, "disk_cache_corrupt_total")
+    errors = a.stat('peer_errors_total{direction="asked",kind="checksum"}')
+    corrupt = b.stat("disk_cache_corrupt_total")
     assert errors + corrupt > 0
 
 
@@ -496,11 +487,11 @@ def test_clocks_that_are_wrong(ws):
         drop_page_cache()
         goal = min(beats()) + 10  # silent for three beats is gone
         wait_until(lambda: min(beats()) >= goal, 60, "beats")
-        assert [stat(m, "peer_members") for m in members] == [3] * 3
+        assert [m.stat("peer_members") for m in members] == [3] * 3
     for m in members:
-        assert stat(m, "peer_fallbacks_total") == 0
-        assert stat(m, "peer_hits_total") > 0
-        assert stat(m, 'peer_requests_total{direction="served"}') > 0
+        assert m.stat("peer_fallbacks_total") == 0
+        assert m.stat("peer_hits_total") > 0
+        assert m.stat('peer_requests_total{direction="served"}') > 0
 
 
 # -- joining, leaving, keys
@@ -546,7 +537,7 @@ def test_fresh_member_asks_the_owner_before(ws):
     team.settle(3)
     assert read_all([c]) == [want]
     assert sum(team.fetched().values()) == SMALL // BLOCK
-    assert stat(c, "peer_hits_total") > 0
+    assert c.stat("peer_hits_total") > 0
 
 
 @TLS
@@ -568,7 +559,7 @@ def test_key_rotation(ws, tls):
     team.members[0] = c
     team.settle(2)
     assert read_all([c, b]) == [want] * 2
-    assert sum(stat(m, "peer_fallbacks_total") for m in (c, b)) == 0
+    assert sum(m.stat("peer_fallbacks_total") for m in (c, b)) == 0
     r = ws.run("cachefs", "config", "--rotate-group-key", "nobody", team.volume.url, env=team.s3.keys)
     assert r.returncode != 0 and "no cache group nobody" in r.stderr
 
@@ -586,7 +577,7 @@ def test_no_sharing_and_read_only(ws):
     assert len(owners(ws, b)) == 1
     b.umount()
     c = team.join(1, "ro")
-    wait_until(lambda: stat(c, "peer_members") >= 1, 30)
+    wait_until(lambda: c.stat("peer_members") >= 1, 30)
     drop_page_cache()
     assert read_all([c]) == [want]
     assert sum(team.fetched().values()) == SMALL // BLOCK
@@ -613,14 +604,14 @@ def test_written_blocks_go_to_their_owners(ws):
         f.write(os.urandom(32 * MIB))
         os.fsync(f.fileno())
     wait_until(
-        lambda: sum(stat(m, "disk_cache_bytes") for m in (a, b)) >= 32 * MIB, 30, "all is cached"
+        lambda: sum(m.stat("disk_cache_bytes") for m in (a, b)) >= 32 * MIB, 30, "all is cached"
     )
     fetched = sum(team.fetched().values())
     assert md5(b / "f") == md5(a / "f")
     assert sum(team.fetched().values()) == fetched
     # what is deleted is dropped everywhere
     os.unlink(a / "f")
-    wait_until(lambda: sum(stat(m, "disk_cache_bytes") for m in (a, b)) == 0, 30, "all is dropped")
+    wait_until(lambda: sum(m.stat("disk_cache_bytes") for m in (a, b)) == 0, 30, "all is dropped")
 
 
 @pytest.mark.deadline(120)

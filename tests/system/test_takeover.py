@@ -21,10 +21,6 @@ from syscalls import data, fails, read, write
 DEATH = r"the process of the mount has died"
 
 
-def metric(mnt, name):
-    return int(re.search(rb"^cachefs_%s (\d+)$" % name.encode(), read(os.path.join(mnt, ".stats")), re.M)[1])
-
-
 def kill_worker(mnt, sig=signal.SIGKILL):
     """Returns when another process serves."""
     mnt.allow(DEATH)
@@ -232,15 +228,15 @@ def test_what_was_not_stored_is_told_once(ws, volume):
     calm.close()
     assert read(mnt / "dirty") == b"b" * 100_000 + b"d" * 100_000
     assert read(mnt / "synced") == b"a" * 100_000
-    assert metric(mnt, "worker_restarts_total") == 1
+    assert mnt.stat("worker_restarts_total") == 1
 
 
 def test_what_was_stored_in_the_background_is_not_told(ws, volume):
     mnt = volume.mount()
     f = open(mnt / "f", "wb", buffering=0)
     f.write(b"x" * 100_000)
-    wait_until(lambda: metric(mnt, "data_dirty_bytes") == 0, 20, "the background to store it")
-    wait_until(lambda: metric(mnt, "data_open_slices") == 0, 20, "the background to store it")
+    wait_until(lambda: mnt.stat("data_dirty_bytes") == 0, 20, "the background to store it")
+    wait_until(lambda: mnt.stat("data_open_slices") == 0, 20, "the background to store it")
     kill_worker(mnt)
     os.fsync(f.fileno())
     f.close()
@@ -368,8 +364,8 @@ def test_under_load(ws, any_volume, name):
     ]
     pauses = []
     for _ in range(4):
-        before = metric(mnt, "data_commits_total")
-        wait_until(lambda: metric(mnt, "data_commits_total") > before + 40, 60, "some work")
+        before = mnt.stat("data_commits_total")
+        wait_until(lambda: mnt.stat("data_commits_total") > before + 40, 60, "some work")
         assert all(p.poll() is None for p in runs), "".join(read(ws.path("e%d" % i)).decode() for i in range(8))
         if name == "kill":
             kill_worker(mnt)
@@ -391,8 +387,8 @@ def test_under_load(ws, any_volume, name):
     print("files made:", made, "pauses:", pauses)
     assert all(pause < 10 * SLOW for pause in pauses)
     if name == "kill":
-        assert metric(mnt, "worker_restarts_total") == 4
+        assert mnt.stat("worker_restarts_total") == 4
     else:
-        assert metric(mnt, "takeovers_total") == 4
+        assert mnt.stat("takeovers_total") == 4
     mnt.umount()
     wait_until(lambda: not ws.processes(), 30, "the end of the processes")

@@ -56,14 +56,6 @@ def as_json(ws, *args, **kw):
     return json.loads(warmup(ws, "--json", *args, **kw).stdout)
 
 
-def stat(mnt, name):
-    """A figure of .stats."""
-    for line in read(mnt / ".stats").decode().splitlines():
-        if line.startswith(name + " "):
-            return float(line.split()[1])
-    raise KeyError(name)
-
-
 # -- the command
 
 
@@ -118,7 +110,7 @@ def test_list_of_paths(ws, vol, cache):
             f.write(b"%d" % i)
             f.flush()
             os.fsync(f.fileno())
-    wait_until(lambda: stat(mnt, "cachefs_disk_cache_pending_bytes") == 0, 20, "all is on disk")
+    wait_until(lambda: mnt.stat("disk_cache_pending_bytes") == 0, 20, "all is on disk")
     warmup(ws, "--evict", mnt)
     lines = "".join("%s\n" % p for p in paths)
     (ws.dir / "list").write_text(lines)
@@ -271,7 +263,7 @@ def test_bar_and_interrupt(ws, bucket):
     wait_until(gone, 20, "the end of the command")
     os.close(fd)
     wait_until(lambda: not [p for p in tasks(mnt) if p == "cfs-warmup"], 20, "the end of its threads")
-    assert stat(mnt, "cachefs_object_data_bytes_total{method=\"get\"}") < 24 * MIB
+    assert mnt.stat("object_data_bytes_total{method=\"get\"}") < 24 * MIB
 
 
 def tasks(mnt):
@@ -294,7 +286,7 @@ def random_reads(path, offsets):
         os.close(fd)
 
 
-GOT = 'cachefs_object_data_bytes_total{method="get"}'
+GOT = 'object_data_bytes_total{method="get"}'
 
 
 def test_random_reads_fetch_ranges(bucket):
@@ -302,7 +294,7 @@ def test_random_reads_fetch_ranges(bucket):
     offsets = [i * MIB + 300_000 for i in range(20, 40)]
     random.Random(1).shuffle(offsets)
     random_reads(mnt / "f", offsets)
-    assert stat(mnt, GOT) == 20 * 128 * 1024
+    assert mnt.stat(GOT) == 20 * 128 * 1024
 
 
 def test_few_random_reads_bring_the_block(bucket):
@@ -310,7 +302,7 @@ def test_few_random_reads_bring_the_block(bucket):
     with open(mnt / "f", "rb", buffering=0) as f:
         os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         assert len(os.pread(f.fileno(), 4096, 30 * MIB + 300_000)) == 4096
-        wait_until(lambda: stat(mnt, GOT) == MIB, 20, "the whole block")
+        wait_until(lambda: mnt.stat(GOT) == MIB, 20, "the whole block")
 
 
 def test_many_random_reads_do_not_fetch_the_file(bucket):
@@ -318,9 +310,9 @@ def test_many_random_reads_do_not_fetch_the_file(bucket):
     offsets = [i * MIB + 300_000 for i in range(1, 48)]
     random.Random(1).shuffle(offsets)
     random_reads(mnt / "f", offsets)
-    wait_until(lambda: stat(mnt, "cachefs_store_downloads_queued") == 0, 20, "quiet")
-    assert stat(mnt, "cachefs_data_prefetches_declined_total") > 20
-    assert stat(mnt, GOT) < 28 * MIB
+    wait_until(lambda: mnt.stat("store_downloads_queued") == 0, 20, "quiet")
+    assert mnt.stat("data_prefetches_declined_total") > 20
+    assert mnt.stat(GOT) < 28 * MIB
 
 
 def test_compressed_volume_fetches_each_block_once(ws, s3):
@@ -331,7 +323,7 @@ def test_compressed_volume_fetches_each_block_once(ws, s3):
     mnt.umount()
     mnt = vol.mount()
     random_reads(mnt / "f", [8 * MIB + 5, 8 * MIB + 900_000, 8 * MIB + 400_000])
-    assert stat(mnt, 'cachefs_object_requests_total{method="get"}') == 1
+    assert mnt.stat('object_requests_total{method="get"}') == 1
 
 
 def test_reading_on_keeps_many_blocks_on_their_way(ws, bucket, via):
@@ -350,10 +342,10 @@ def test_closing_ends_read_ahead(bucket):
     for i in range(8):
         os.pread(fd, 256 << 10, i * 256 << 10)
     os.close(fd)
-    wait_until(lambda: stat(mnt, "cachefs_data_read_sessions") == 0, 20, "the release")
-    time_of_one = stat(mnt, GOT)
-    wait_until(lambda: stat(mnt, "cachefs_pool_used_bytes{use=\"read\"}") == 0, 30, "quiet")
-    assert stat(mnt, GOT) <= time_of_one + 3 * MIB
+    wait_until(lambda: mnt.stat("data_read_sessions") == 0, 20, "the release")
+    time_of_one = mnt.stat(GOT)
+    wait_until(lambda: mnt.stat("pool_used_bytes{use=\"read\"}") == 0, 30, "quiet")
+    assert mnt.stat(GOT) <= time_of_one + 3 * MIB
 
 
 def test_closing_aborts_transfers(bucket, via):
@@ -367,6 +359,6 @@ def test_closing_aborts_transfers(bucket, via):
     for i in range(20):
         assert len(os.pread(fd, 128 << 10, i * 128 << 10)) == 128 << 10
     wait_until(lambda: via.seen("GET", stuck), 30, "a transfer that stands still")
-    assert stat(mnt, 'cachefs_pool_used_bytes{use="read"}') > 0
+    assert mnt.stat('pool_used_bytes{use="read"}') > 0
     os.close(fd)
-    wait_until(lambda: stat(mnt, 'cachefs_pool_used_bytes{use="read"}') == 0, 30, "its end")
+    wait_until(lambda: mnt.stat('pool_used_bytes{use="read"}') == 0, 30, "its end")

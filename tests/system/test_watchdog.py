@@ -15,7 +15,7 @@ import pytest
 import servers
 from cachefs import Volume, children, need_engine, wait_until
 from s3volume import S3Volume
-from syscalls import data, read, write
+from syscalls import data, write
 
 STUCK = r"request is stuck: op=%s inode=%d pid=%s seconds=[\d.]+ waits_for=\"(.*)\""
 LIMIT = "watchdog=500ms"
@@ -40,11 +40,6 @@ def in_background(fn, *args):
     t.failed = failed
     t.start()
     return t
-
-
-def metric(mnt, name):
-    (value,) = re.findall(r"^%s (\S+)$" % name, read(mnt / ".stats").decode(), re.M)
-    return float(value)
 
 
 def requests(ws, mnt):
@@ -85,9 +80,9 @@ def test_frozen_object_store(ws, via, frozen):
     assert any(k in found[0] for k in keys), (found, keys)
     again = wait_until(lambda: stuck(mnt, "read", ino)[1:], 30, "the next report")
     assert all("object get" in line for line in again)
-    assert metric(mnt, "cachefs_requests_in_flight") >= 1
-    assert metric(mnt, "cachefs_request_oldest_seconds") > 0.5
-    assert metric(mnt, "cachefs_watchdog_reports_total") >= 2
+    assert mnt.stat("requests_in_flight") >= 1
+    assert mnt.stat("request_oldest_seconds") > 0.5
+    assert mnt.stat("watchdog_reports_total") >= 2
     shown = requests(ws, mnt)
     assert re.search(
         r'^read inode=%d pid=%d seconds=[\d.]+ thread=\d+ waits_for="block .*object get ' % (ino, reader.pid),
@@ -100,8 +95,8 @@ def test_frozen_object_store(ws, via, frozen):
         stream.close()
     assert reader.wait(60) == 0
     wait_until(lambda: "no request is stuck any more" in mnt.log(), 30, "the end of the reports")
-    wait_until(lambda: metric(mnt, "cachefs_requests_in_flight") == 0, 30, "an idle mount")
-    assert metric(mnt, "cachefs_request_oldest_seconds") == 0
+    wait_until(lambda: mnt.stat("requests_in_flight") == 0, 30, "an idle mount")
+    assert mnt.stat("request_oldest_seconds") == 0
     assert requests(ws, mnt) == ""
 
 
@@ -201,8 +196,8 @@ def test_file_locks_may_wait(ws, volume):
         wait_until(
             lambda: float(re.findall(age, requests(ws, mnt), re.M)[0]) > 5, 30, "more than the limit"
         )
-        assert metric(mnt, "cachefs_request_oldest_seconds") < 3
-        assert metric(mnt, "cachefs_watchdog_reports_total") == 0
+        assert mnt.stat("request_oldest_seconds") < 3
+        assert mnt.stat("watchdog_reports_total") == 0
     assert waiter.wait(30) == 0
     assert "stuck" not in mnt.log()
 

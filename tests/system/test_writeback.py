@@ -49,20 +49,8 @@ def world(ws, s3, via):
     return World(ws, s3, via)
 
 
-def stats(mnt):
-    out = {}
-    for line in read(mnt / ".stats").decode().splitlines():
-        name, _, value = line.rpartition(" ")
-        out[name] = float(value)
-    return out
-
-
-def metric(mnt, name):
-    return stats(mnt)["cachefs_" + name]
-
-
 def uploaded(mnt, seconds=60):
-    wait_until(lambda: metric(mnt, "staging_blocks") == 0, seconds, "the upload of what is staged")
+    wait_until(lambda: mnt.stat("staging_blocks") == 0, seconds, "the upload of what is staged")
 
 
 # -- away and back
@@ -79,10 +67,10 @@ def test_uploaded_when_it_returns(world):
         write(mnt / name, what, sync=True)
     assert time.monotonic() - start < 4 * SLOW
     assert not world.vol.objects()
-    now = stats(mnt)
-    assert now["cachefs_staging_blocks"] == 6
-    assert now["cachefs_staging_bytes"] == sum(map(len, content.values()))
-    wait_until(lambda: metric(mnt, "staging_oldest_seconds") >= 2, 20, "the age of what is staged")
+    now = mnt.stats()
+    assert now["staging_blocks"] == 6
+    assert now["staging_bytes"] == sum(map(len, content.values()))
+    wait_until(lambda: mnt.stat("staging_oldest_seconds") >= 2, 20, "the age of what is staged")
     # not from the memory of this process
     mnt.kill9()
     world.vol.check_options = {"leaks": "warn", "unmounted": False}
@@ -93,8 +81,8 @@ def test_uploaded_when_it_returns(world):
     assert not world.vol.objects()
     world.via.clear()
     uploaded(mnt)
-    assert metric(mnt, "staging_oldest_seconds") == 0
-    assert metric(mnt, "staging_uploads_total") == 6
+    assert mnt.stat("staging_oldest_seconds") == 0
+    assert mnt.stat("staging_uploads_total") == 6
     assert not world.staged()
     other = world.elsewhere()
     for name, what in content.items():
@@ -121,7 +109,7 @@ def test_held_back(world, how):
     opts = {"delay": "upload-delay=1h", "hours": "upload-hours=%d-%d" % ((hour + 2) % 24, (hour + 3) % 24)}
     mnt = world.mount("writeback," + opts[how])
     write(mnt / "f", b"not yet", sync=True)
-    wait_until(lambda: metric(mnt, "staging_oldest_seconds") >= 3, 20, "three seconds")
+    wait_until(lambda: mnt.stat("staging_oldest_seconds") >= 3, 20, "three seconds")
     assert not world.vol.objects()
     mnt.umount()
     assert len(world.vol.objects()) == 1 and not world.staged()
@@ -139,8 +127,8 @@ def test_cap(world):
     mnt = world.mount("writeback,upload-delay=1h,stage-size=9M")
     content = data(30_000_000)
     write(mnt / "f", content, sync=True)
-    assert metric(mnt, "staging_bytes") <= 9 << 20
-    assert metric(mnt, "staging_bypassed_total") >= 4
+    assert mnt.stat("staging_bytes") <= 9 << 20
+    assert mnt.stat("staging_bypassed_total") >= 4
     assert len(world.vol.objects()) >= 4
     mnt = mnt.remount()
     assert read(mnt / "f") == content
@@ -160,7 +148,7 @@ def test_full_disk(world):
         mnt = world.mount("writeback,upload-delay=1h,free-space-ratio=0")
         content = data(30_000_000)
         write(mnt / "f", content, sync=True)
-        assert metric(mnt, "staging_blocks") >= 1
+        assert mnt.stat("staging_blocks") >= 1
         assert len(world.vol.objects()) >= 4
         assert read(mnt / "f") == content
         mnt.umount()
@@ -309,7 +297,7 @@ def test_damaged_is_not_uploaded(world):
     os.truncate(torn, 40_000)
     mnt = world.mount()
     mnt.allow("staged block is damaged|object is missing|" + FAILS)
-    wait_until(lambda: metric(mnt, "staging_damaged_blocks") == 2, 30, "both to be found")
+    wait_until(lambda: mnt.stat("staging_damaged_blocks") == 2, 30, "both to be found")
     uploaded(mnt)
     assert [p.name for p in world.vol.objects()] == [good.name]
     assert flipped.exists() and torn.exists()
@@ -380,7 +368,7 @@ def test_outage(world, mode):
     mnt = mnt.remount()
     mnt.allow(FAILS)
     world.ws.run("cachefs", "warmup", mnt / "cached", check=True)
-    wait_until(lambda: metric(mnt, "disk_cache_blocks") >= 4, 30, "the cache")
+    wait_until(lambda: mnt.stat("disk_cache_blocks") >= 4, 30, "the cache")
     until, errors, count, done = threading.Event(), [], [0], [[], [], []]
     threads = [threading.Thread(target=random_reads, args=(mnt / "cached", 4096 * pages, until, errors, count))]
     threads += [
@@ -422,7 +410,7 @@ def standstill(mnt):
     seen = [0]
 
     def still():
-        seen.append(metric(mnt, "written_bytes_total"))
+        seen.append(mnt.stat("written_bytes_total"))
         return len(seen) > 30 and seen[-30] == seen[-1]
 
     return still
@@ -435,7 +423,7 @@ def test_blocked_writers_leave_threads_to_others(world):
     mnt.allow(FAILS)
     write(mnt / "cached", data(1_000_000, 3), sync=True)
     world.ws.run("cachefs", "warmup", mnt / "cached", check=True)
-    wait_until(lambda: metric(mnt, "disk_cache_blocks") >= 1, 30, "the cache")
+    wait_until(lambda: mnt.stat("disk_cache_blocks") >= 1, 30, "the cache")
     world.via.add(refuse=True)
     names = ["w%d" % i for i in range(24)]
     writers = [threading.Thread(target=write, args=(mnt / n, data(4_000_000, i))) for i, n in enumerate(names)]

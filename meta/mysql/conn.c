@@ -17,6 +17,7 @@
 /* Not in every library's header. */
 enum {
 	CODE_CONNECTION_KILLED = 1927,
+	CODE_STATEMENT_TIMEOUT = 1969,	   /* MariaDB's max_statement_time */
 	CODE_TOO_MANY_RESOURCES = 1226,	   /* of one user: max_user_connections */
 	CODE_ROLLED_BACK_AT_COMMIT = 3101, /* by group replication */
 	CODE_TIDB_RETRYABLE = 8022,
@@ -46,13 +47,18 @@ static bool is_lost(unsigned code)
 	}
 }
 
+/* Such an error runs no handler: a block leaves its transaction open, to which the next would add. */
+static bool is_stopped(unsigned code)
+{
+	return code == ER_QUERY_INTERRUPTED || code == CODE_STATEMENT_TIMEOUT;
+}
+
 static bool is_conflict(unsigned code, const char *text)
 {
 	switch (code) {
 	case ER_LOCK_DEADLOCK: /* also Galera's failed certification at COMMIT */
 	case ER_LOCK_WAIT_TIMEOUT:
 	case ER_CHECKREAD:
-	case ER_QUERY_INTERRUPTED:
 	case CODE_ROLLED_BACK_AT_COMMIT:
 	case ER_UNKNOWN_COM_ERROR: /* a Galera node that does not take part */
 	case CODE_TIDB_RETRYABLE:
@@ -93,6 +99,12 @@ int mysql_error_of(struct mysql_conn *m, unsigned code, const char *text, const 
 	if (is_lost(code)) {
 		cfs_warn("connection lost: database=%s statement=%s error=%s", m->sql.db->where,
 			 statement, text);
+		return -ENOTCONN;
+	}
+	if (is_stopped(code)) {
+		cfs_warn("statement stopped by the server, connecting anew: database=%s "
+			 "statement=%s error=%s",
+			 m->sql.db->where, statement, text);
 		return -ENOTCONN;
 	}
 	if (is_conflict(code, text))

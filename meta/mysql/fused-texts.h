@@ -4,7 +4,9 @@
  *
  * MariaDB takes a block of statements as a prepared statement, so that a whole transaction is one
  * round trip. What the caller decided by is not so any more: that is an error as well, the one of
- * SIGNAL. An error has rolled the transaction back when it reaches the client.
+ * SIGNAL. An error has rolled the transaction back when it reaches the client, but for that of a
+ * statement that was stopped from outside (KILL QUERY, max_statement_time): such errors run no
+ * handler, and what the block has begun ends with the connection (conn.c).
  *
  * Locks are taken in the order of the generic transactions: nodes, names, and the parent last, by a
  * relative update when its times are due. Otherwise it is only kept from being removed, for the

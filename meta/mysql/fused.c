@@ -123,7 +123,8 @@ int mysql_fused_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, 
 		else if (code)
 			r = mysql_error_of(m, code, mysql_stmt_error(s->handle), names[id]);
 	}
-	if (r == -ENOTCONN || r == -EPROTO)
+	/* Of an error that has no meaning here nobody knows whether the block's handler ran. */
+	if (r < 0 && r != -EEXIST && r != -EAGAIN)
 		m->sql.broken = true;
 	return r;
 }

@@ -3,6 +3,7 @@
 a mount that does not come back, a change lost or made twice, or a user left without an explanation."""
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import stat
@@ -254,6 +255,123 @@ def test_connection_cut_between_request_and_answer(ws, database):
     for path, there in done:
         assert os.path.exists(path) == there, path
     m.umount()
+
+
+# ---- a statement that is stopped ----
+
+# Before the COMMIT of a block. Not DO, which hides the error. MyISAM: it is not rolled back.
+STOP_HERE = "UPDATE stopping SET n=n-1 WHERE n>0; " \
+            "IF ROW_COUNT()>0 THEN SET @slept=SLEEP(20); END IF; "  # fmt: skip
+STOPPED = r"statement stopped by the server"
+
+
+def kill_queries(db, where):
+    """KILL QUERY for all statements on it that `where` selects. How many there were."""
+    found = query(
+        db,
+        "SELECT ID FROM information_schema.PROCESSLIST WHERE DB='%s' AND ID<>CONNECTION_ID() "
+        "AND %s" % (db.name, where),
+    )
+    for (number,) in found:
+        with contextlib.suppress(Exception):  # it has gone meanwhile
+            db.server._admin("KILL QUERY %d" % number)
+    return len(found)
+
+
+def stopping(ws, server, db):
+    """A mount whose blocks stop before their COMMIT, as often as the table `stopping` says."""
+    query(db, "CREATE TABLE stopping(n INT NOT NULL) ENGINE=MyISAM")
+    query(db, "INSERT INTO stopping VALUES(0)")
+    proxy = MysqlProxy(server.port, None, STOP_HERE)
+    ws.cleanups.append(proxy.close)
+    v = Volume(ws, url=db.url.replace(":%d" % server.port, ":%d" % proxy.port))
+    m = v.mount("heartbeat=60,attr-cache=0,entry-cache=0")
+    m.allow(STOPPED)
+    return v, m
+
+
+def stopped_operations(m, step):
+    step(os.mkdir, m / "d")
+    step(write, m / "d/f", data(100_000))
+    step(os.link, m / "d/f", m / "d/l")
+    os.unlink(m / "d/l")  # in the generic transaction
+    step(os.rename, m / "d/f", m / "d/g")
+    step(write, m / "d/gone", b"")
+    step(os.unlink, m / "d/gone")
+    step(os.mkdir, m / "d/empty")
+    step(os.rmdir, m / "d/empty")
+
+
+def as_made(ws, v, m):
+    assert os.listdir(m / "d") == ["g"] and read(m / "d/g") == data(100_000)
+    assert os.stat(m / "d/g").st_nlink == 1
+    m.umount()
+    checked(ws, v.url)
+
+
+def test_query_killed_in_a_block(ws, database):
+    """The operation is carried out once; no transaction stays open behind it."""
+    v, m = stopping(ws, database.server, database)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+
+        def step(act, *args):
+            query(database, "UPDATE stopping SET n=1")
+            job = pool.submit(act, *args)
+            wait_until(lambda: query(database, "SELECT n FROM stopping")[0][0] == 0, 20)
+            wait_until(lambda: kill_queries(database, "COMMAND='Execute'") or job.done(), 20)
+            job.result(timeout=30 * SLOW)
+            open_here = "SELECT COUNT(*) FROM information_schema.INNODB_TRX t JOIN " \
+                        "information_schema.PROCESSLIST p ON p.ID=t.trx_mysql_thread_id " \
+                        "WHERE p.DB='%s' AND p.COMMAND='Sleep'" % database.name  # fmt: skip
+            wait_until(lambda: query(database, open_here)[0][0] == 0, 10)
+
+        stopped_operations(m, step)
+    assert m.log().count("statement stopped by the server") > 5
+    as_made(ws, v, m)
+
+
+def test_statement_over_its_time(ws, own):
+    """As above, with the server's max_statement_time."""
+    db = own.database()
+    v, m = stopping(ws, own, db)
+    own._admin("SET GLOBAL max_statement_time=2")
+
+    def step(act, *args):
+        query(db, "UPDATE stopping SET n=1")
+        act(*args)
+
+    # a connection takes the limit when it is made
+    for number in [n for (n,) in query(db, "SELECT ID FROM information_schema.PROCESSLIST")]:
+        with contextlib.suppress(Exception):
+            own._admin("KILL %d" % number)
+    m.allow(LOST)
+    stopped_operations(m, step)
+    assert "max_statement_time" in m.log()
+    as_made(ws, v, m)
+
+
+@pytest.mark.deadline(120)
+def test_queries_killed_at_random(ws, database):
+    """An administrator's KILL QUERY at any moment: no error, nothing lost, nothing twice."""
+    v = Volume(ws, url=database.url)
+    m = v.mount("attr-cache=0,entry-cache=0")
+    m.allow(STOPPED)
+    stop, done, killed = threading.Event(), [[] for _ in range(3)], 0
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        jobs = [pool.submit(storm, m, "s%d" % i, stop, done[i]) for i in range(3)]
+        try:
+            while killed < 150 and not any(j.done() for j in jobs):
+                killed += kill_queries(database, "COMMAND IN ('Execute','Query')")
+        finally:
+            stop.set()
+        for j in jobs:
+            j.result(timeout=60 * SLOW)
+    for per_thread in done:
+        for path, there in per_thread:
+            assert os.path.exists(path) == there, path
+    m.umount()
+    ws.run("cachefs", "fsck", "--repair", v.url)  # usage whose writing was stopped
+    checked(ws, v.url)
 
 
 # ---- contention ----

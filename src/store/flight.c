@@ -894,6 +894,7 @@ void cfs_flight_fill(struct cfs_store *s, const struct cfs_block *b, uint64_t ow
 
 	if (route.near)
 		return;
+	cfs_route_place(s, b, &route);
 	route.from = cfs_route_far(s);
 	join_ahead(s, b, 0, b->len, &route, &held);
 	for (i = 0; i < held.n; i++) {

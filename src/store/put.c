@@ -143,11 +143,11 @@ static void conclude(struct cfs_put *p, int err)
 static void offer_put(struct cfs_put *p, int err)
 {
 	struct cfs_store *s = p->store;
-	struct cfs_route route;
+	struct cfs_route route = {0};
 
 	if (err < 0 || p->staged || (p->id.len == s->block_size && !s->cache_large_write))
 		return;
-	route = cfs_route_find(s, &p->id);
+	cfs_route_place(s, &p->id, &route);
 	cfs_route_offer(s, &route, &p->id, &p->data, s->n_tiers);
 }
 

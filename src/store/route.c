@@ -21,16 +21,28 @@ struct cfs_route cfs_route_find(const struct cfs_store *s, const struct cfs_bloc
 	for (i = 0; i < s->n_tiers; i++) {
 		const struct cfs_tier_slot *t = &s->tiers[i];
 
-		if (t->ops->place) {
-			route.place = t->ops->place(t->tier, b);
-			route.placer = i;
-		}
 		if (!t->ops->local)
 			continue;
 		route.only |= t->ops->only && t->ops->only(t->tier, b);
 		route.near |= route.only || (t->ops->holds && t->ops->holds(t->tier, b));
 	}
 	return route;
+}
+
+void cfs_route_place(const struct cfs_store *s, const struct cfs_block *b, struct cfs_route *route)
+{
+	unsigned i;
+
+	route->place = CFS_PLACE_ANY;
+	route->placer = s->n_tiers;
+	for (i = 0; i < s->n_tiers; i++) {
+		const struct cfs_tier_slot *t = &s->tiers[i];
+
+		if (!t->ops->place)
+			continue;
+		route->place = t->ops->place(t->tier, b);
+		route->placer = i;
+	}
 }
 
 void cfs_route_offer(struct cfs_store *s, const struct cfs_route *route, const struct cfs_block *b,

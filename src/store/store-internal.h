@@ -191,16 +191,18 @@ static inline uint32_t cfs_slot_len(const struct cfs_block *b, unsigned index)
 
 /* ---- route.c ---- */
 
-/* What the tiers have to say of a block; they are asked once per request. */
+/* What the tiers have to say of a block; they are asked at most once per request. */
 struct cfs_route {
-	enum cfs_place place;
-	unsigned placer; /* the tier that knows it; n_tiers: none */
-	bool near;	 /* a local tier believes to have it */
-	bool only;	 /* it is nowhere else */
-	unsigned from;	 /* tiers before this one have missed, or are left behind */
+	enum cfs_place place; /* cfs_route_place() */
+	unsigned placer;      /* the tier that knows it; n_tiers: none */
+	bool near;	      /* a local tier believes to have it */
+	bool only;	      /* it is nowhere else */
+	unsigned from;	      /* tiers before this one have missed, or are left behind */
 };
 
+/* All but the place, which is not for free and which no hit in a local tier needs. */
 struct cfs_route cfs_route_find(const struct cfs_store *s, const struct cfs_block *b);
+void cfs_route_place(const struct cfs_store *s, const struct cfs_block *b, struct cfs_route *route);
 /* The first tier that is not of this machine, or n_tiers. */
 unsigned cfs_route_far(const struct cfs_store *s);
 /*

@@ -161,8 +161,10 @@ int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 	if (r == 0) {
 		route = cfs_route_find(s, b);
 		r = cfs_direct_read(s, b, off, len, deadline, &route, ret);
-		if (r == 0)
-			r = cfs_flight_read(s, b, off, len, deadline, &route, ret, ret_far);
+	}
+	if (r == 0) {
+		cfs_route_place(s, b, &route);
+		r = cfs_flight_read(s, b, off, len, deadline, &route, ret, ret_far);
 	}
 	if (r < 0)
 		cfs_segs_truncate(ret, before);
@@ -180,9 +182,10 @@ bool cfs_store_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t
 	route = cfs_route_find(s, b);
 	if (route.near)
 		r = cfs_direct_ahead(s, b, off, len);
-	if (r == -EOPNOTSUPP)
-		return cfs_flight_prefetch(s, b, off, len, owner, &route);
-	return r == 0;
+	if (r != -EOPNOTSUPP)
+		return r == 0;
+	cfs_route_place(s, b, &route);
+	return cfs_flight_prefetch(s, b, off, len, owner, &route);
 }
 
 bool cfs_store_in_memory(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len)

@@ -41,11 +41,13 @@ static int put_until(const struct cfs_tier_slot *disk, const struct cfs_block *b
 /* Whoever keeps it has it now; else it is for us to fetch. */
 static bool warm_elsewhere(struct cfs_store *s, const struct cfs_block *b, cfs_deadline_t deadline)
 {
-	struct cfs_route route = cfs_route_find(s, b);
-	const struct cfs_tier_slot *t = &s->tiers[route.placer];
 	char byte;
 	const struct iovec dst = {.iov_base = &byte, .iov_len = 1};
+	struct cfs_route route = {0};
+	const struct cfs_tier_slot *t;
 
+	cfs_route_place(s, b, &route);
+	t = &s->tiers[route.placer];
 	return route.place == CFS_PLACE_ELSEWHERE &&
 	       t->ops->get(t->tier, b, 0, &dst, 1, false, deadline) == 1;
 }

@@ -63,6 +63,7 @@ static const struct cfs_object_ops bucket_ops = {.name = "bucket", .get = bucket
 
 static struct {
 	_Atomic unsigned gets, holds, offers;
+	bool full; /* has every block */
 } near;
 static struct {
 	_Atomic unsigned gets, places, offers, keeps;
@@ -72,8 +73,15 @@ static struct {
 static ssize_t near_get(void *tier, const struct cfs_block *b, uint32_t off,
 			const struct iovec *dst, int n_dst, bool nowait, cfs_deadline_t deadline)
 {
+	ssize_t n = 0;
+	int i;
+
 	near.gets++;
-	return -ENOENT;
+	for (i = 0; i < n_dst; i++) {
+		memset(dst[i].iov_base, 'x', dst[i].iov_len);
+		n += (ssize_t)dst[i].iov_len;
+	}
+	return near.full ? n : -ENOENT;
 }
 
 static void near_offer(void *tier, const struct cfs_block *b, const struct cfs_segs *data)
@@ -84,7 +92,7 @@ static void near_offer(void *tier, const struct cfs_block *b, const struct cfs_s
 static bool near_holds(void *tier, const struct cfs_block *b)
 {
 	near.holds++;
-	return false;
+	return near.full;
 }
 
 static ssize_t far_get(void *tier, const struct cfs_block *b, uint32_t off, const struct iovec *dst,
@@ -198,6 +206,17 @@ static void one_walk(void **state)
 	}
 }
 
+/* Where a block belongs, which takes a walk around the ring, is nothing to who has it. */
+static void hit_asks_nobody(void **state)
+{
+	add_tiers();
+	near.full = true;
+	assert_int_equal(get(1, 4096), 0);
+	assert_int_equal(get(1, BLOCK / 2), 0);
+	assert_int_equal(near.gets, 2);
+	assert_int_equal(far.places, 0);
+}
+
 static void one_walk_ahead(void **state)
 {
 	struct cfs_block b = {.slice = 1, .len = BLOCK};
@@ -288,6 +307,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(one_walk, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(hit_asks_nobody, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(one_walk_ahead, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(kept_once, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(abandoned, set_up, tear_down),

@@ -2,6 +2,7 @@
 #include "task.h"
 
 #include <errno.h>
+#include <stdlib.h>
 
 static void unref(struct cfs_task *t)
 {
@@ -35,16 +36,22 @@ static void run(struct cfs_job *job)
 	unref(t);
 }
 
-int cfs_task_init(struct cfs_task *t)
+void *cfs_task_new(size_t size, cfs_task_run_fn run_task, cfs_task_free_fn free_task)
 {
-	int r = cfs_cond_init(&t->ended);
+	struct cfs_task *t = calloc(1, size);
 
-	if (r < 0)
-		return r;
+	if (!t)
+		return NULL;
+	if (cfs_cond_init(&t->ended) < 0) {
+		free(t);
+		return NULL;
+	}
 	pthread_mutex_init(&t->lock, NULL);
 	t->job.run = run;
+	t->run = run_task;
+	t->free = free_task;
 	t->refs = 1;
-	return 0;
+	return t;
 }
 
 int cfs_task_wait(struct cfs_task *t, struct cfs_workers *w, cfs_deadline_t deadline, ssize_t *ret)

@@ -13,15 +13,19 @@
 #include "clock.h"
 #include "workers.h"
 
+struct cfs_task;
+typedef ssize_t (*cfs_task_run_fn)(struct cfs_task *t);
+/*
+ * By whoever lets go of it last, which may be the worker. left: it has run, and nobody has taken
+ * what it returned.
+ */
+typedef void (*cfs_task_free_fn)(struct cfs_task *t, bool left);
+
 /* Embedded, first, in what the task needs and brings. */
 struct cfs_task {
 	struct cfs_job job; /* first */
-	ssize_t (*run)(struct cfs_task *t);
-	/*
-	 * By whoever lets go of it last, which may be the worker. left: it has run, and nobody has
-	 * taken what it returned.
-	 */
-	void (*free)(struct cfs_task *t, bool left);
+	cfs_task_run_fn run;
+	cfs_task_free_fn free;
 	bool stays; /* in the queue when nobody waits for it any more */
 
 	pthread_mutex_t lock; /* protects what follows; a leaf */
@@ -31,8 +35,8 @@ struct cfs_task {
 	ssize_t result;
 };
 
-/* run and free are set. -ENOMEM: free() has not been called. */
-int cfs_task_init(struct cfs_task *t);
+/* `size` bytes that begin with it, the rest zeros, from malloc; NULL without memory. */
+void *cfs_task_new(size_t size, cfs_task_run_fn run_task, cfs_task_free_fn free_task);
 /*
  * Has a worker run it, once, and waits. 0: *ret is what it returned; -ETIMEDOUT: it has begun and
  * is left behind; -EAGAIN: it has not begun and will not, unless it stays.

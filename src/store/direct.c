@@ -102,31 +102,22 @@ static void free_direct(struct cfs_task *task, bool left)
 static ssize_t ask_worker(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
 			  const struct pages *pages, cfs_deadline_t deadline)
 {
-	struct direct *d = calloc(1, sizeof(*d));
+	struct direct *d = cfs_task_new(sizeof(*d), run_direct, free_direct);
 	ssize_t n = 0;
 	int i, r;
 
 	if (!d)
 		return -ENOMEM;
-	*d = (struct direct){
-		.task = {.run = run_direct, .free = free_direct},
-		.store = s,
-		.id = *b,
-		.off = off,
-		.deadline = deadline,
-		.pages = *pages,
-	};
-	if (cfs_task_init(&d->task) < 0) {
-		free(d);
-		return -ENOMEM;
-	}
+	d->store = s;
+	d->id = *b;
+	d->off = off;
+	d->deadline = deadline;
+	d->pages = *pages;
 	for (i = 0; i < pages->n; i++)
 		cfs_page_ref(pages->v[i]);
 	cfs_store_await_block(s, b);
-	r = cfs_task_wait(&d->task, s->nearby, deadline, &n);
+	r = cfs_route_wait(s, 0, b, &d->task, deadline, &n);
 	cfs_activity_wait_end();
-	if (r == -ETIMEDOUT)
-		cfs_route_leave(s, 0, b);
 	cfs_task_end(&d->task);
 	return r < 0 ? r : n;
 }

@@ -294,23 +294,16 @@ static void free_pin(struct cfs_task *task, bool left)
 /* As cfs_disk_pin(), for as long as anybody would wait for a disk; then there is none. */
 static int pin_in_time(struct cfs_peers *p, const struct cfs_block *b, struct cfs_disk_pin *ret)
 {
-	struct pin_task *c = calloc(1, sizeof(*c));
-	struct cfs_store *s = p->store;
+	struct pin_task *c = cfs_task_new(sizeof(*c), run_pin, free_pin);
+	cfs_deadline_t deadline = cfs_deadline_in(p->store->local_timeout_ms);
 	ssize_t pinned = 0;
 	int r;
 
 	if (!c)
 		return -ENOMEM;
-	*c = (struct pin_task){
-		.task = {.run = run_pin, .free = free_pin}, .disk = p->disk, .block = *b};
-	r = cfs_task_init(&c->task);
-	if (r < 0) {
-		free(c);
-		return r;
-	}
-	r = cfs_task_wait(&c->task, s->nearby, cfs_deadline_in(s->local_timeout_ms), &pinned);
-	if (r == -ETIMEDOUT)
-		cfs_route_leave(s, DISK_TIER, b);
+	c->disk = p->disk;
+	c->block = *b;
+	r = cfs_route_wait(p->store, DISK_TIER, b, &c->task, deadline, &pinned);
 	r = r < 0 ? -ENOENT : (int)pinned;
 	if (r == 0)
 		*ret = c->pin;

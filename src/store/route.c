@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where a block may be, who keeps it, and whom it is offered to. */
-#include "store-internal.h"
+#include <errno.h>
 
+#include "base/task.h"
 #include "base/workers.h"
+#include "store-internal.h"
 
 unsigned cfs_route_far(const struct cfs_store *s)
 {
@@ -73,4 +75,14 @@ void cfs_route_leave(struct cfs_store *s, unsigned tier, const struct cfs_block 
 		cfs_workers_replace(s->nearby);
 	else
 		cfs_workers_replace(s->downloads);
+}
+
+int cfs_route_wait(struct cfs_store *s, unsigned tier, const struct cfs_block *b,
+		   struct cfs_task *task, cfs_deadline_t deadline, ssize_t *ret)
+{
+	int r = cfs_task_wait(task, s->nearby, deadline, ret);
+
+	if (r == -ETIMEDOUT)
+		cfs_route_leave(s, tier, b);
+	return r;
 }

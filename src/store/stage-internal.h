@@ -65,7 +65,8 @@ struct stage_write {
 	struct cfs_block id;
 	struct cfs_segs data;
 	bool written;
-	LIST_ENTRY(stage_write) link; /* in stage.writes */
+	bool listed; /* in stage.writes */
+	LIST_ENTRY(stage_write) link;
 };
 
 struct stage_uploader {

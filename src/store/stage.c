@@ -368,6 +368,7 @@ static bool reserve(struct cfs_stage *st, struct stage_write *w)
 		st->pending_n++;
 		st->pending_bytes += w->id.len;
 		LIST_INSERT_HEAD(&st->writes, w, link);
+		w->listed = true;
 	}
 	pthread_mutex_unlock(&st->lock);
 	return room;
@@ -398,7 +399,8 @@ static void free_write(struct cfs_task *task, bool left)
 	if (left && w->written)
 		cfs_stage_file_remove(w->dir, &w->id);
 	pthread_mutex_lock(&st->lock);
-	LIST_REMOVE(w, link);
+	if (w->listed)
+		LIST_REMOVE(w, link);
 	pthread_mutex_unlock(&st->lock);
 	cfs_segs_release(&w->data);
 	free(w);
@@ -407,13 +409,11 @@ static void free_write(struct cfs_task *task, bool left)
 static int new_write(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_block *b,
 		     const struct cfs_segs *data, struct stage_write **ret)
 {
-	struct stage_write *w = calloc(1, sizeof(*w));
+	struct stage_write *w = cfs_task_new(sizeof(*w), run_write, free_write);
 	int r;
 
 	if (!w)
 		return -ENOMEM;
-	w->task.run = run_write;
-	w->task.free = free_write;
 	w->stage = st;
 	w->dir = dir;
 	w->id = *b;
@@ -422,8 +422,7 @@ static int new_write(struct cfs_stage *st, struct cache_dir *dir, const struct c
 	if (r == 0 && !reserve(st, w))
 		r = -EDQUOT;
 	if (r < 0) {
-		cfs_segs_release(&w->data);
-		free(w);
+		cfs_task_end(&w->task);
 		return r;
 	}
 	*ret = w;
@@ -481,12 +480,6 @@ static int stage_block(struct cfs_stage *st, const struct cfs_block *b, const st
 	r = new_write(st, dir, b, data, &w);
 	if (r < 0)
 		return r;
-	r = cfs_task_init(&w->task);
-	if (r < 0) {
-		settle(st, dir, b, false);
-		free_write(&w->task, false);
-		return r;
-	}
 	r = write_in_time(w, deadline);
 	err = settle(st, dir, b, r == 0);
 	cfs_task_end(&w->task);

@@ -38,6 +38,7 @@ struct flight;
 struct whole;
 struct cfs_stage;
 struct cfs_put;
+struct cfs_task;
 
 /* CFS_PAGE_LARGE bytes of a block, or what is left at its end. */
 struct slot {
@@ -213,6 +214,12 @@ void cfs_route_offer(struct cfs_store *s, const struct cfs_route *route, const s
 		     const struct cfs_segs *data, unsigned source);
 /* A get of tier number `tier` hangs, with a worker in it, which is replaced. */
 void cfs_route_leave(struct cfs_store *s, unsigned tier, const struct cfs_block *b);
+/*
+ * Has a worker for local tiers do something with a block in one of them. As cfs_task_wait(), but
+ * one that hangs is also left behind as above.
+ */
+int cfs_route_wait(struct cfs_store *s, unsigned tier, const struct cfs_block *b,
+		   struct cfs_task *task, cfs_deadline_t deadline, ssize_t *ret);
 
 /* ---- warm.c ---- */
 

@@ -75,22 +75,16 @@ static void free_check(struct cfs_task *task, bool left)
 static int check_disk(struct cfs_store *s, const struct cfs_tier_slot *disk,
 		      const struct cfs_block *b, cfs_deadline_t deadline)
 {
-	struct check *c = calloc(1, sizeof(*c));
+	struct check *c = cfs_task_new(sizeof(*c), run_check, free_check);
 	ssize_t held = 0;
 	int r;
 
 	if (!c)
 		return -ENOMEM;
-	*c = (struct check){.task = {.run = run_check, .free = free_check}, .disk = disk, .id = *b};
-	r = cfs_task_init(&c->task);
-	if (r < 0) {
-		free(c);
-		return r;
-	}
+	c->disk = disk;
+	c->id = *b;
 	deadline = cfs_deadline_min(deadline, cfs_deadline_in(s->tier_timeout_ms));
-	r = cfs_task_wait(&c->task, s->nearby, deadline, &held);
-	if (r == -ETIMEDOUT)
-		cfs_route_leave(s, (unsigned)(disk - s->tiers), b);
+	r = cfs_route_wait(s, (unsigned)(disk - s->tiers), b, &c->task, deadline, &held);
 	cfs_task_end(&c->task);
 	return r < 0 ? 0 : (int)held;
 }

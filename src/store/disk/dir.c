@@ -432,7 +432,7 @@ static uint64_t removal_patience_ms(struct cache_dir *dir)
 
 void cfs_disk_dir_forget_soon(struct cache_dir *dir, const struct cfs_block *b, bool staged)
 {
-	struct removal *rm = calloc(1, sizeof(*rm));
+	struct removal *rm = cfs_task_new(sizeof(*rm), run_removal, free_removal);
 	ssize_t ignored;
 	int r;
 
@@ -440,14 +440,10 @@ void cfs_disk_dir_forget_soon(struct cache_dir *dir, const struct cfs_block *b, 
 	cfs_disk_fds_drop(&dir->disk->fds, b);
 	if (!rm)
 		return;
-	*rm = (struct removal){.task = {.run = run_removal, .free = free_removal, .stays = true},
-			       .dir = dir,
-			       .id = *b,
-			       .staged = staged};
-	if (cfs_task_init(&rm->task) < 0) {
-		free(rm);
-		return;
-	}
+	rm->task.stays = true;
+	rm->dir = dir;
+	rm->id = *b;
+	rm->staged = staged;
 	r = cfs_task_wait(&rm->task, dir->remover, cfs_deadline_in(removal_patience_ms(dir)),
 			  &ignored);
 	if (r == -ETIMEDOUT)

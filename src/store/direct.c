@@ -41,6 +41,11 @@ struct ahead {
 	struct cfs_store *store;
 	struct cfs_block id;
 	uint32_t off, len;
+	/* Under store->prefetch_lock. */
+	TAILQ_ENTRY(ahead) link; /* in store->aheads, unless `left` */
+	uint64_t since_ms;	 /* when it was queued, or began */
+	bool begun;
+	bool left; /* hangs with the disk, and is not counted any more */
 };
 
 static void unref_pages(struct pages *p)
@@ -166,31 +171,79 @@ int cfs_direct_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 	return n == -ENOMEM ? -ENOMEM : 0;
 }
 
+/* With the lock. */
+static void unlist(struct cfs_store *s, struct ahead *a)
+{
+	TAILQ_REMOVE(&s->aheads, a, link);
+	s->n_aheads--;
+}
+
 static void run_ahead(struct cfs_job *job)
 {
 	struct ahead *a = (struct ahead *)job;
 	struct cfs_store *s = a->store;
 	const struct cfs_tier_slot *t = &s->tiers[0];
 
+	pthread_mutex_lock(&s->prefetch_lock);
+	a->begun = true;
+	a->since_ms = cfs_now_ms();
+	pthread_mutex_unlock(&s->prefetch_lock);
 	t->ops->ahead(t->tier, &a->id, a->off, a->len);
-	atomic_fetch_sub(&s->aheads, 1);
+	pthread_mutex_lock(&s->prefetch_lock);
+	if (!a->left)
+		unlist(s, a);
+	pthread_mutex_unlock(&s->prefetch_lock);
 	free(a);
+}
+
+/* With the lock: takes out the oldest if it is late. True: it hangs in the tier. */
+static bool drop_late(struct cfs_store *s, struct cfs_block *ret_hangs)
+{
+	struct ahead *a = TAILQ_FIRST(&s->aheads);
+	bool hangs;
+
+	if (!a || cfs_now_ms() - a->since_ms < s->local_timeout_ms)
+		return false;
+	hangs = a->begun;
+	if (!hangs && !cfs_workers_cancel(s->nearby, &a->job))
+		return false;
+	unlist(s, a);
+	a->left = true;
+	*ret_hangs = a->id;
+	if (!hangs)
+		free(a);
+	return hangs;
 }
 
 int cfs_direct_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len)
 {
+	struct cfs_block stuck;
 	struct ahead *a;
+	bool hangs;
 
 	if (!s->tiers[0].ops->ahead)
 		return -EOPNOTSUPP;
 	a = calloc(1, sizeof(*a));
 	if (!a)
 		return -ENOMEM;
-	*a = (struct ahead){.job.run = run_ahead, .store = s, .id = *b, .off = off, .len = len};
-	if (atomic_fetch_add(&s->aheads, 1) < AHEAD_MAX &&
-	    cfs_workers_try_submit(s->nearby, &a->job) == 0)
+	*a = (struct ahead){.job.run = run_ahead,
+			    .store = s,
+			    .id = *b,
+			    .off = off,
+			    .len = len,
+			    .since_ms = cfs_now_ms()};
+	pthread_mutex_lock(&s->prefetch_lock);
+	hangs = s->n_aheads == AHEAD_MAX && drop_late(s, &stuck);
+	if (s->n_aheads < AHEAD_MAX && cfs_workers_try_submit(s->nearby, &a->job) == 0) {
+		TAILQ_INSERT_TAIL(&s->aheads, a, link);
+		s->n_aheads++;
+		a = NULL;
+	}
+	pthread_mutex_unlock(&s->prefetch_lock);
+	if (hangs)
+		cfs_route_leave(s, 0, &stuck);
+	if (!a)
 		return 0;
-	atomic_fetch_sub(&s->aheads, 1);
 	free(a);
 	return -EAGAIN;
 }

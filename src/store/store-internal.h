@@ -34,6 +34,7 @@
 #define CFS_STORE_BLOCK_MAX (16u << 20)
 #define CFS_STORE_PAGES_MAX (CFS_STORE_BLOCK_MAX / CFS_PAGE_LARGE) /* of one block */
 
+struct ahead;
 struct flight;
 struct whole;
 struct cfs_stage;
@@ -66,6 +67,7 @@ struct block {
 LIST_HEAD(block_list, block);
 TAILQ_HEAD(flight_list, flight);
 TAILQ_HEAD(whole_list, whole);
+TAILQ_HEAD(ahead_list, ahead);
 TAILQ_HEAD(slot_list, slot);
 
 struct shard {
@@ -124,13 +126,15 @@ struct cfs_store {
 	bool alloc_busy;
 	unsigned max_prefetches;
 	_Atomic unsigned prefetching;
-	_Atomic unsigned aheads; /* cfs_direct_ahead(), queued or running */
 
 	struct cfs_workers *prefetchers; /* NULL: whole blocks are not prefetched */
-	/* Protects the lists of what is queued for an owner. Held to take jobs out of queues. */
+	/* Protects the lists of what is read ahead. Held to put jobs in queues and take them out.
+	 */
 	pthread_mutex_t prefetch_lock;
 	struct flight_list ahead; /* prefetches, queued or running */
 	struct whole_list wholes;
+	struct ahead_list aheads; /* cfs_direct_ahead(): queued or running, oldest first */
+	unsigned n_aheads;
 
 	pthread_mutex_t put_lock;
 	pthread_cond_t put_room;

@@ -53,6 +53,7 @@ int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret)
 	pthread_mutex_init(&s->prefetch_lock, NULL);
 	TAILQ_INIT(&s->ahead);
 	TAILQ_INIT(&s->wholes);
+	TAILQ_INIT(&s->aheads);
 	cfs_cond_init(&s->alloc_free);
 	cfs_cond_init(&s->put_room);
 

@@ -14,7 +14,7 @@ struct test_tier {
 	bool lies; /* delivers too little */
 	bool waits;
 	int hold; /* so many next gets that may wait hang until let go */
-	_Atomic int lates;
+	_Atomic int lates, aheads;
 	_Atomic bool began[64], blamed[64]; /* gets that may wait, and lates, by slice */
 };
 
@@ -186,12 +186,60 @@ static void hanging_tier(void **state)
 	stop_store();
 }
 
+static void tier_ahead(void *arg, const struct cfs_block *b, uint32_t off, uint32_t len)
+{
+	struct test_tier *t = arg;
+
+	t->aheads++;
+	pass_gate(&t->hold);
+}
+
+static bool tier_holds(void *arg, const struct cfs_block *b)
+{
+	return true;
+}
+
+/* Read-ahead from one disk goes on while that from another hangs. */
+static void hanging_ahead(void **state)
+{
+	enum { HANGING = 4 };
+	static const struct cfs_tier_ops ops = {
+		.name = "test",
+		.local = true,
+		.get = tier_get,
+		.ahead = tier_ahead,
+		.late = tier_blame,
+		.holds = tier_holds,
+	};
+	struct test_tier tier = {0};
+	struct cfs_block b = {.slice = 1, .len = BLOCK};
+	int i;
+
+	start_store((struct setting){.tier_timeout_ms = 100});
+	assert_int_equal(cfs_store_add_tier(store, &ops, &tier), 0);
+	hold(&tier.hold, HANGING);
+	for (i = 0; i < HANGING; i++, b.slice++)
+		assert_true(cfs_store_prefetch(store, &b, 0, PAGE, 0));
+	wait_held(HANGING);
+	assert_false(cfs_store_prefetch(store, &b, 0, PAGE, 0));
+	WAIT_FOR(cfs_store_prefetch(store, &b, 0, PAGE, 0));
+	WAIT_FOR(tier.aheads == HANGING + 1);
+	assert_true(tier.blamed[1]);
+	assert_false(tier.blamed[2]);
+	/* Those that were left behind come back, and count for nothing. */
+	let_go();
+	for (i = 0; i < 3 * HANGING; i++)
+		WAIT_FOR(cfs_store_prefetch(store, &b, 0, PAGE, 0));
+	stop_store();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tiers),
 		cmocka_unit_test(hanging_tier),
 		cmocka_unit_test(queue_is_no_fault),
+		cmocka_unit_test(hanging_ahead),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

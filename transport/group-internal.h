@@ -3,6 +3,7 @@
  * What the files of the cache group share.
  *
  *	group.c    life of a member, requests
+ *	hedge.c    requests that are late
  *	record.c   what is in the registry: members and keys
  *	placement.c  whose a block is
  *
@@ -16,6 +17,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "hedge.h"
 #include "placement.h"
 
 #define CFS_GROUP_KEY_MAX 128
@@ -39,6 +41,7 @@ struct group_node {
 	atomic_uint refs; /* views, and the beat's table */
 	struct cfs_group_member member;
 	struct cfs_peer *peer; /* NULL: ourselves, or it serves nobody */
+	struct cfs_pace pace;
 
 	/* The beat's */
 	uint64_t boot, number, beat_ms;
@@ -60,6 +63,7 @@ struct cfs_group {
 	uint64_t beat_ms, timeout_ms, backup_ms, joined_ms;
 	unsigned replicas;
 	bool shares;
+	struct cfs_hedging hedging;
 	uint64_t (*cached_bytes)(void *arg);
 	void *ops_arg;
 	struct cfs_transport *transport;

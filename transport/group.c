@@ -566,6 +566,7 @@ int cfs_group_join(const struct cfs_group_conf *conf, struct cfs_group **ret, ch
 	g->backup_ms = conf->backup_ms;
 	g->replicas = conf->replicas ? conf->replicas : 1;
 	g->shares = !conf->no_sharing;
+	cfs_hedging_init(&g->hedging, conf->hedge_percent);
 	g->cached_bytes = conf->cached_bytes;
 	g->ops_arg = conf->ops_arg;
 	g->joined_ms = cfs_now_ms();
@@ -644,13 +645,13 @@ bool cfs_group_owns(struct cfs_group *g, const struct cfs_peer_block *b)
 
 static ssize_t ask(struct cfs_group *g, struct group_node *n, const struct cfs_peer_block *b,
 		   uint32_t off, uint32_t len, unsigned flags, const struct iovec *dst, int n_dst,
-		   cfs_deadline_t deadline)
+		   struct cfs_hedge *hedge, cfs_deadline_t deadline)
 {
 	ssize_t r;
 
 	cfs_activity_wait(CFS_WAIT_PEER, b->slice, n->member.address);
-	r = cfs_peer_read(n->peer, b, off, len, flags, dst, n_dst,
-			  cfs_deadline_min(deadline, cfs_deadline_in(g->timeout_ms)));
+	r = cfs_hedged_read(&g->hedging, &n->pace, n->peer, b, off, len, flags, dst, n_dst, hedge,
+			    cfs_deadline_min(deadline, cfs_deadline_in(g->timeout_ms)));
 	cfs_activity_wait_end();
 	if (r >= 0) {
 		atomic_fetch_add(&g->stat.hits, 1);
@@ -670,7 +671,7 @@ static ssize_t ask(struct cfs_group *g, struct group_node *n, const struct cfs_p
 static ssize_t ask_previous(struct cfs_group *g, const struct group_view *v,
 			    const struct cfs_peer_block *b, uint32_t off, uint32_t len,
 			    const struct iovec *dst, int n_dst, bool nowait,
-			    cfs_deadline_t deadline)
+			    struct cfs_hedge *hedge, cfs_deadline_t deadline)
 {
 	struct group_node *previous;
 	ssize_t r;
@@ -679,7 +680,7 @@ static ssize_t ask_previous(struct cfs_group *g, const struct group_view *v,
 		return -ENOENT;
 	if (nowait)
 		return -EAGAIN;
-	r = ask(g, previous, b, off, len, CFS_PEER_ONLY_CACHED, dst, n_dst, deadline);
+	r = ask(g, previous, b, off, len, CFS_PEER_ONLY_CACHED, dst, n_dst, hedge, deadline);
 	if (r >= 0)
 		atomic_fetch_add(&g->stat.previous_hits, 1);
 	return r;
@@ -687,8 +688,8 @@ static ssize_t ask_previous(struct cfs_group *g, const struct group_view *v,
 
 static ssize_t ask_owners(struct cfs_group *g, const struct group_view *v,
 			  const struct cfs_peer_block *b, uint32_t off, uint32_t len,
-			  const struct iovec *dst, int n_dst, bool nowait, cfs_deadline_t deadline,
-			  bool *ret_asked)
+			  const struct iovec *dst, int n_dst, bool nowait, struct cfs_hedge *hedge,
+			  cfs_deadline_t deadline, bool *ret_asked)
 {
 	struct group_node *owners[CFS_PLACEMENT_PICK_MAX];
 	unsigned n = pick(v, v->all, b, g->replicas, owners), i;
@@ -698,16 +699,16 @@ static ssize_t ask_owners(struct cfs_group *g, const struct group_view *v,
 		if (owners[i]->member.self) {
 			*ret_asked = *ret_asked || owners[i]->member.fresh;
 			if (owners[i]->member.fresh)
-				return ask_previous(g, v, b, off, len, dst, n_dst, nowait,
+				return ask_previous(g, v, b, off, len, dst, n_dst, nowait, hedge,
 						    deadline);
 			return -ENOENT;
 		}
 		if (nowait)
 			return -EAGAIN;
 		*ret_asked = true;
-		r = ask(g, owners[i], b, off, len, 0, dst, n_dst, deadline);
+		r = ask(g, owners[i], b, off, len, 0, dst, n_dst, hedge, deadline);
 		/* Another owner is no help where this one has answered, nor when time is up. */
-		if (r >= 0 || r == -ENOENT || r == -ETIMEDOUT)
+		if (r >= 0 || r == -ENOENT || r == -ETIMEDOUT || r == -EALREADY || r == -ECANCELED)
 			break;
 	}
 	return r;
@@ -715,14 +716,14 @@ static ssize_t ask_owners(struct cfs_group *g, const struct group_view *v,
 
 ssize_t cfs_group_read(struct cfs_group *g, const struct cfs_peer_block *b, uint32_t off,
 		       uint32_t len, const struct iovec *dst, int n_dst, bool nowait,
-		       cfs_deadline_t deadline)
+		       struct cfs_hedge *hedge, cfs_deadline_t deadline)
 {
 	struct group_view *v = hold_view(g);
 	bool asked = false;
-	ssize_t r = ask_owners(g, v, b, off, len, dst, n_dst, nowait, deadline, &asked);
+	ssize_t r = ask_owners(g, v, b, off, len, dst, n_dst, nowait, hedge, deadline, &asked);
 
 	unref_view(v);
-	if (r >= 0 || r == -EAGAIN)
+	if (r >= 0 || r == -EAGAIN || r == -EALREADY)
 		return r;
 	if (asked)
 		atomic_fetch_add(&g->stat.misses, 1);
@@ -813,6 +814,8 @@ void cfs_group_stats(struct cfs_group *g, struct cfs_group_stats *ret)
 		.misses = atomic_load(&g->stat.misses),
 		.previous_hits = atomic_load(&g->stat.previous_hits),
 		.fallbacks = atomic_load(&g->stat.fallbacks),
+		.hedges = atomic_load(&g->hedging.hedges),
+		.hedge_wins = atomic_load(&g->hedging.wins),
 		.beats = atomic_load(&g->stat.beats),
 		.beat_errors = atomic_load(&g->stat.beat_errors),
 	};

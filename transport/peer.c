@@ -124,6 +124,32 @@ static void note_result(struct cfs_peer *p, int err)
 	p->complained = false;
 }
 
+static uint64_t last_heard_ms(struct cfs_peer *p)
+{
+	uint64_t last_ms = 0;
+	unsigned i;
+
+	pthread_mutex_lock(&p->lock);
+	for (i = 0; i < p->n_conns; i++)
+		last_ms = CFS_MAX(last_ms, p->conns[i]->heard_ms);
+	pthread_mutex_unlock(&p->lock);
+	return last_ms;
+}
+
+/*
+ * A request was given up before its deadline, and nothing had come. Who says nothing for as long as
+ * a request may wait has failed, although no request did wait so long.
+ */
+static void note_silence(struct cfs_peer *p, const struct cfs_peer_get *g)
+{
+	uint64_t start_ms = g->start_ns / 1000000, now_ms = cfs_now_ms();
+
+	if (!p->silent_ms || last_heard_ms(p) > p->silent_ms)
+		p->silent_ms = start_ms;
+	if (now_ms - p->silent_ms >= g->deadline - start_ms)
+		note_result(p, -ETIMEDOUT);
+}
+
 /* --- requests --- */
 
 void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err)
@@ -152,6 +178,8 @@ void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err)
 	 */
 	if (err != -ECONNRESET && err != -EPROTO && !(err == -ETIMEDOUT && g->heard))
 		note_result(p, err);
+	if (err == -ECANCELED && !g->heard)
+		note_silence(p, g);
 	cfs_peer_feed(p);
 	g->done(g, err);
 }

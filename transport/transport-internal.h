@@ -127,6 +127,7 @@ struct cfs_peer {
 	/* The loop's only */
 	uint64_t probe_at_ms, probe_pause_ms;
 	bool complained;    /* logged since it last answered */
+	uint64_t silent_ms; /* since when nothing has come of what was asked and given up; or 0 */
 	uint64_t window_ms; /* growth: see peer.c */
 	uint64_t window_bytes;
 	uint64_t hold_until_ms;

@@ -19,6 +19,8 @@
 
 #include <cachefs/transport.h>
 
+#include "base/hedge.h"
+
 struct cfs_group;
 
 /*
@@ -51,6 +53,7 @@ struct cfs_group_conf {
 	unsigned max_conns;		    /* to one peer; 0: the transport's */
 	uint64_t inflight_bytes;	    /* being served; 0: the transport's */
 	uint64_t request_rate;		    /* per second and connection; 0: no limit */
+	unsigned hedge_percent;		    /* of requests to members, at most; 0: none */
 	struct cfs_group_registry registry; /* borrowed */
 	const struct cfs_peer_serve_ops *ops;
 	void *ops_arg;
@@ -76,11 +79,12 @@ bool cfs_group_owns(struct cfs_group *g, const struct cfs_peer_block *b);
 bool cfs_group_shares(struct cfs_group *g);
 /*
  * Bytes of a block from a member that should have it. Returns len; -ENOENT: from object storage,
- * please, whatever the reason; nowait: -EAGAIN when a peer would have to be asked.
+ * please, whatever the reason; nowait: -EAGAIN when a peer would have to be asked. hedge (may be
+ * NULL) runs when the answer is late, as far as hedge_percent allows; -EALREADY: it has the bytes.
  */
 ssize_t cfs_group_read(struct cfs_group *g, const struct cfs_peer_block *b, uint32_t off,
 		       uint32_t len, const struct iovec *dst, int n_dst, bool nowait,
-		       cfs_deadline_t deadline);
+		       struct cfs_hedge *hedge, cfs_deadline_t deadline);
 /* Best effort: to the owners that have been talked to. */
 void cfs_group_hint(struct cfs_group *g, const struct cfs_peer_block *b, enum cfs_peer_hint hint);
 
@@ -114,6 +118,7 @@ struct cfs_group_stats {
 	uint64_t misses;	     /* that the owner did not give */
 	uint64_t previous_hits;	     /* of hits: from the owner before */
 	uint64_t fallbacks;	     /* of misses: because of an error or a deadline */
+	uint64_t hedges, hedge_wins; /* wins: of hedges, and neither hits nor misses */
 	uint64_t beats, beat_errors; /* of the registry */
 	struct cfs_peer_stats asked, served;
 };

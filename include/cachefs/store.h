@@ -19,6 +19,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/hedge.h"
 #include "base/workers.h"
 
 struct cfs_store;
@@ -145,7 +146,9 @@ struct cfs_store_stats {
 	/* The cache group; all 0 without one. Hits, misses: ranges asked of peers. */
 	unsigned peer_members, peer_members_apart;
 	uint64_t peer_hits, peer_hit_bytes, peer_misses;
-	uint64_t peer_fallbacks; /* of misses: because of an error or a deadline */
+	uint64_t peer_fallbacks;  /* of misses: because of an error or a deadline */
+	uint64_t peer_hedges;	  /* ranges asked of the object store, too, as a peer was late */
+	uint64_t peer_hedge_wins; /* of them: the object store was faster */
 	struct cfs_peer_stats peer_asked, peer_served;
 };
 void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret);
@@ -171,6 +174,13 @@ struct cfs_tier_ops {
 	 * wait. */
 	ssize_t (*get)(void *tier, const struct cfs_block *b, uint32_t off, const struct iovec *dst,
 		       int n_dst, bool nowait, cfs_deadline_t deadline);
+	/*
+	 * The same for callers that wait and can have the range from the object store meanwhile:
+	 * -EALREADY: hedge has it. Optional: get is called.
+	 */
+	ssize_t (*get_hedged)(void *tier, const struct cfs_block *b, uint32_t off,
+			      const struct iovec *dst, int n_dst, struct cfs_hedge *hedge,
+			      cfs_deadline_t deadline);
 	/* Starts to bring a range nearer, as far as it can without memory of ours. Optional. */
 	void (*ahead)(void *tier, const struct cfs_block *b, uint32_t off, uint32_t len);
 	/* A get of this block has not returned in time and is left behind. Optional. */

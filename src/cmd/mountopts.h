@@ -40,7 +40,8 @@ struct mount_opts {
 	uint64_t cache_retry_ms, cache_tick_ms;
 	/* cache group */
 	char *cache_group, *group_ip, *group_network;
-	int64_t group_weight, group_port, group_max_conns, group_replicas, group_max_requests;
+	int64_t group_weight, group_port, group_max_conns, group_replicas, group_max_requests,
+		group_hedge;
 	uint64_t group_backup_ms, group_timeout_ms, group_beat_ms, group_max_inflight;
 	bool no_sharing, fill_group_cache, group_allow_public, group_tls;
 	/* writeback */

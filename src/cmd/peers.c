@@ -104,6 +104,7 @@ int peers_start(const struct mount_opts *o, const char *dir, const struct cfs_se
 				.max_conns = (unsigned)o->group_max_conns,
 				.inflight_bytes = o->group_max_inflight,
 				.request_rate = (uint64_t)o->group_max_requests,
+				.hedge_percent = (unsigned)o->group_hedge,
 				.registry = peers_registry(meta),
 			},
 	};

@@ -27,7 +27,7 @@
 #define KEEPALIVE_S	  30L
 #define DNS_CACHE_S	  60L
 #define RETRY_AFTER_MAX_S 3600
-#define WANTED_MS	  250 /* between two looks whether the answer still is */
+#define WANTED_MS	  20 /* between two looks whether the answer still is */
 
 struct connection {
 	struct connection *next; /* idle ones, used last first */

@@ -39,6 +39,7 @@ struct flight {
 	TAILQ_ENTRY(flight) link;    /* a prefetch that is in store->ahead */
 	struct cfs_workers *workers; /* under prefetch_lock: where it is queued; NULL: it runs */
 	_Atomic bool cancelled;	     /* its owner does not want it any more */
+	struct hedge *hedge;	     /* runs; its worker's only */
 	_Atomic unsigned source;     /* number of the tier that had it; n_tiers: the object store */
 	_Atomic uint64_t asked_ms;   /* since when it waits for a tier, or 0 */
 	_Atomic bool begun;	     /* in the tier, not in the queue before it */
@@ -51,6 +52,15 @@ struct flight {
 	int err;   /* -EAGAIN: not tried, or not for you to worry about: try yourself */
 
 	struct cfs_page *pages[];
+};
+
+/* Asks the object store beside a tier, which goes on writing to the flight's pages meanwhile. */
+struct hedge {
+	struct cfs_hedge base; /* first */
+	struct flight *f;
+	bool (*settled)(void *arg);
+	void *settled_arg;
+	struct cfs_page *pages[CFS_STORE_PAGES_MAX];
 };
 
 /* The flights that one reader waits for. Holding them pins their pages. */
@@ -242,7 +252,7 @@ static void log_failure(const struct flight *f, const char *what, int err)
 	char key[CFS_BLOCK_KEY_MAX];
 
 	cfs_store_block_key(f->store, &f->id, key);
-	if (!f->prefetch)
+	if (!f->prefetch && !f->hedge)
 		cfs_err("%s: key=%s off=%u len=%u err=%s cause=%s", what, key, f->off, f->len,
 			cfs_errname(err), cfs_object_cause());
 }
@@ -255,12 +265,14 @@ static void log_late(struct cfs_store *s, const struct cfs_block *b, const char 
 	cfs_err("block was not read in time, %s: key=%s", what, key);
 }
 
-/* Its owner has gone, and nobody else waits for it. */
+/* A tier was faster; or its owner has gone, and nobody else waits for it. */
 static bool is_unwanted(void *arg)
 {
 	struct flight *f = arg;
 	bool alone;
 
+	if (f->hedge && f->hedge->settled(f->hedge->settled_arg))
+		return true;
 	if (!atomic_load(&f->cancelled))
 		return false;
 	pthread_mutex_lock(&f->shard->lock);
@@ -275,7 +287,7 @@ static ssize_t get_object(struct flight *f, const char *key, const struct iovec 
 	struct cfs_object_store *o = f->store->object;
 	ssize_t got;
 
-	if (f->prefetch)
+	if (f->prefetch || f->hedge)
 		cfs_unwanted_set(is_unwanted, f);
 	cfs_activity_wait(CFS_WAIT_OBJECT_GET, f->id.slice, key);
 	got = o->ops->get(o, key, f->off, iov, n_iov, cfs_deadline_min(f->deadline, until));
@@ -310,7 +322,8 @@ static int fetch_object(struct flight *f, struct iovec *iov, int n_iov, bool now
 	if (nowait && got == -EAGAIN)
 		return -EAGAIN;
 	if (got == -ECANCELED) {
-		CFS_STAT_ADD(s, prefetch_cancels, 1);
+		if (!f->hedge)
+			CFS_STAT_ADD(s, prefetch_cancels, 1);
 		return -EIO;
 	}
 
@@ -331,16 +344,78 @@ static int fetch_object(struct flight *f, struct iovec *iov, int n_iov, bool now
 	return got == -ENOENT ? -ENOENT : -EIO;
 }
 
-static unsigned fill_iov(const struct flight *f, struct iovec iov[CFS_STORE_PAGES_MAX + 1])
+static unsigned fill_iov(const struct flight *f, struct cfs_page *const *pages,
+			 struct iovec iov[CFS_STORE_PAGES_MAX + 1])
 {
 	unsigned i;
 
 	for (i = 0; i < f->n; i++)
 		iov[i] = (struct iovec){
-			.iov_base = f->pages[i]->data,
+			.iov_base = pages[i]->data,
 			.iov_len = cfs_slot_len(&f->id, f->first + i),
 		};
 	return i;
+}
+
+static void free_pages(const struct flight *f, struct cfs_page **pages)
+{
+	unsigned i;
+
+	for (i = 0; i < f->n; i++) {
+		cfs_page_unref(pages[i]);
+		pages[i] = NULL;
+	}
+}
+
+static int take_pages(const struct flight *f, struct cfs_page **pages, cfs_deadline_t deadline)
+{
+	unsigned i;
+	int r = 0;
+
+	for (i = 0; r == 0 && i < f->n; i++)
+		r = cfs_page_get(f->store->pool, cfs_slot_len(&f->id, f->first + i), CFS_USE_READ,
+				 deadline, &pages[i]);
+	if (r < 0)
+		free_pages(f, pages);
+	return r;
+}
+
+static int fetch_beside(struct cfs_hedge *base, bool (*settled)(void *arg), void *arg)
+{
+	struct hedge *h = (struct hedge *)base;
+	struct iovec iov[CFS_STORE_PAGES_MAX + 1];
+	struct flight *f = h->f;
+	int r;
+
+	if (take_pages(f, h->pages, 0) < 0)
+		return -EAGAIN;
+	h->settled = settled;
+	h->settled_arg = arg;
+	f->hedge = h;
+	/* It waits for the object store, too: nobody is to leave it behind for the tier. */
+	atomic_store(&f->asked_ms, 0);
+	r = fetch_object(f, iov, (int)fill_iov(f, h->pages, iov), false);
+	atomic_store(&f->asked_ms, cfs_now_ms());
+	f->hedge = NULL;
+	return r;
+}
+
+/* As a tier's get. -EALREADY: the object store was faster, and the flight has its pages. */
+static ssize_t get_hedged(struct flight *f, const struct cfs_tier_slot *t, const struct iovec *iov,
+			  int n_iov)
+{
+	struct hedge h = {.base.fetch = fetch_beside, .f = f};
+	ssize_t got = t->ops->get_hedged(t->tier, &f->id, f->off, iov, n_iov, &h.base, f->deadline);
+	unsigned i;
+
+	for (i = 0; got == -EALREADY && i < f->n; i++) {
+		struct cfs_page *late = f->pages[i];
+
+		f->pages[i] = h.pages[i];
+		h.pages[i] = late;
+	}
+	free_pages(f, h.pages);
+	return got;
 }
 
 /*
@@ -351,7 +426,7 @@ static int ask_tiers(struct flight *f, unsigned end, bool nowait)
 {
 	struct iovec iov[CFS_STORE_PAGES_MAX + 1];
 	struct cfs_store *s = f->store;
-	unsigned n = fill_iov(f, iov);
+	unsigned n = fill_iov(f, f->pages, iov);
 	ssize_t got;
 
 	for (; f->source < end; f->source++) {
@@ -361,10 +436,18 @@ static int ask_tiers(struct flight *f, unsigned end, bool nowait)
 			atomic_store(&f->asked_ms, cfs_now_ms());
 			atomic_store(&f->begun, true);
 		}
-		got = t->ops->get(t->tier, &f->id, f->off, iov, (int)n, nowait, f->deadline);
+		if (!nowait && t->ops->get_hedged)
+			got = get_hedged(f, t, iov, (int)n);
+		else
+			got = t->ops->get(t->tier, &f->id, f->off, iov, (int)n, nowait,
+					  f->deadline);
 		atomic_store(&f->asked_ms, 0);
 		if (got == (ssize_t)f->len)
 			return 0;
+		if (got == -EALREADY) {
+			f->source = s->n_tiers;
+			return 0;
+		}
 		if (nowait && got == -EAGAIN)
 			return -EAGAIN;
 	}
@@ -379,7 +462,7 @@ static int fetch(struct flight *f, bool nowait)
 
 	if (r != -ENOENT)
 		return r;
-	return fetch_object(f, iov, (int)fill_iov(f, iov), nowait);
+	return fetch_object(f, iov, (int)fill_iov(f, f->pages, iov), nowait);
 }
 
 /*
@@ -506,29 +589,6 @@ static void run_near(struct cfs_job *job)
 	leave_worker(f);
 }
 
-static void free_pages(struct flight *f)
-{
-	unsigned i;
-
-	for (i = 0; i < f->n; i++) {
-		cfs_page_unref(f->pages[i]);
-		f->pages[i] = NULL;
-	}
-}
-
-static int take_pages(struct flight *f, cfs_deadline_t deadline)
-{
-	unsigned i;
-	int r = 0;
-
-	for (i = 0; r == 0 && i < f->n; i++)
-		r = cfs_page_get(f->store->pool, cfs_slot_len(&f->id, f->first + i), CFS_USE_READ,
-				 deadline, &f->pages[i]);
-	if (r < 0)
-		free_pages(f);
-	return r;
-}
-
 static int take_all_pages(struct held *held, cfs_deadline_t deadline)
 {
 	unsigned i;
@@ -536,11 +596,11 @@ static int take_all_pages(struct held *held, cfs_deadline_t deadline)
 
 	for (i = 0; r == 0 && i < held->n; i++) {
 		if (held->mine[i])
-			r = take_pages(held->v[i], deadline);
+			r = take_pages(held->v[i], held->v[i]->pages, deadline);
 	}
 	for (i = 0; r < 0 && i < held->n; i++) {
 		if (held->mine[i])
-			free_pages(held->v[i]);
+			free_pages(held->v[i], held->v[i]->pages);
 	}
 	return r;
 }
@@ -811,7 +871,8 @@ static bool launch_prefetch(struct flight *f, uint64_t owner, bool stream)
 	f->prefetch = true;
 	f->stream = stream;
 	f->owner = owner;
-	if (atomic_fetch_add(&s->prefetching, 1) >= s->max_prefetches || take_pages(f, 0) < 0)
+	if (atomic_fetch_add(&s->prefetching, 1) >= s->max_prefetches ||
+	    take_pages(f, f->pages, 0) < 0)
 		atomic_fetch_sub(&s->prefetching, 1);
 	else if (submit(f, 0) == 0)
 		return true;
@@ -877,7 +938,7 @@ static void fill_one(struct flight *f, uint64_t owner)
 {
 	f->prefetch = true;
 	f->owner = owner;
-	if (take_pages(f, 0) < 0) {
+	if (take_pages(f, f->pages, 0) < 0) {
 		fail(f, -EAGAIN);
 		return;
 	}

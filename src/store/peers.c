@@ -84,10 +84,10 @@ static void take_back(struct cfs_peers *p, uint64_t bytes)
 
 /* ---- asking: the tier ---- */
 
-static ssize_t tier_get(void *tier, const struct cfs_block *b, uint32_t off,
-			const struct iovec *dst, int n_dst, bool nowait, cfs_deadline_t deadline)
+static ssize_t get(struct cfs_peers *p, const struct cfs_block *b, uint32_t off,
+		   const struct iovec *dst, int n_dst, bool nowait, struct cfs_hedge *hedge,
+		   cfs_deadline_t deadline)
 {
-	struct cfs_peers *p = tier;
 	struct cfs_peer_block block = to_peer(b);
 	uint32_t len = 0;
 	int i;
@@ -96,7 +96,20 @@ static ssize_t tier_get(void *tier, const struct cfs_block *b, uint32_t off,
 		return -ENOENT;
 	for (i = 0; i < n_dst; i++)
 		len += (uint32_t)dst[i].iov_len;
-	return cfs_group_read(p->group, &block, off, len, dst, n_dst, nowait, deadline);
+	return cfs_group_read(p->group, &block, off, len, dst, n_dst, nowait, hedge, deadline);
+}
+
+static ssize_t tier_get(void *tier, const struct cfs_block *b, uint32_t off,
+			const struct iovec *dst, int n_dst, bool nowait, cfs_deadline_t deadline)
+{
+	return get(tier, b, off, dst, n_dst, nowait, NULL, deadline);
+}
+
+static ssize_t tier_get_hedged(void *tier, const struct cfs_block *b, uint32_t off,
+			       const struct iovec *dst, int n_dst, struct cfs_hedge *hedge,
+			       cfs_deadline_t deadline)
+{
+	return get(tier, b, off, dst, n_dst, false, hedge, deadline);
 }
 
 static enum cfs_place tier_place(void *tier, const struct cfs_block *b)
@@ -123,7 +136,7 @@ static void run_warm(struct cfs_job *job)
 	const struct iovec dst = {.iov_base = &byte, .iov_len = 1};
 
 	if (!atomic_load(&j->peers->leaving))
-		cfs_group_read(j->peers->group, &j->block, 0, 1, &dst, 1, false,
+		cfs_group_read(j->peers->group, &j->block, 0, 1, &dst, 1, false, NULL,
 			       cfs_deadline_in(j->peers->fetch_timeout_ms));
 	free(j);
 }
@@ -226,6 +239,8 @@ static void tier_stats(void *tier, struct cfs_store_stats *ret)
 	ret->peer_hit_bytes = s.hit_bytes;
 	ret->peer_misses = s.misses;
 	ret->peer_fallbacks = s.fallbacks;
+	ret->peer_hedges = s.hedges;
+	ret->peer_hedge_wins = s.hedge_wins;
 	ret->peer_asked = s.asked;
 	ret->peer_served = s.served;
 }
@@ -233,6 +248,7 @@ static void tier_stats(void *tier, struct cfs_store_stats *ret)
 static const struct cfs_tier_ops peer_tier = {
 	.name = "peers",
 	.get = tier_get,
+	.get_hedged = tier_get_hedged,
 	.offer = tier_offer,
 	.forget = tier_forget,
 	.place = tier_place,
@@ -500,17 +516,34 @@ static void run_get(struct cfs_job *job)
 	free(j);
 }
 
+/* As far as can be said without asking the disk. */
+static bool is_on_disk(const struct cfs_peers *p, const struct cfs_peer_request *req)
+{
+	struct cfs_block b = from_peer(&req->block);
+
+	return p->disk && cfs_disk_tier.holds(p->disk, &b);
+}
+
 static void serve_get(void *arg, struct cfs_peer_request *req)
 {
 	struct cfs_peers *p = arg;
 	struct get_job *j;
+	int r;
 
 	if (atomic_load(&p->leaving)) {
 		refuse(req, -ESHUTDOWN);
 		return;
 	}
-	if (answer_from_disk(p, req, true) == 0 || answer_from_memory(p, req, 0) == 0)
+	if (answer_from_disk(p, req, true) == 0)
 		return;
+	r = answer_from_memory(p, req, 0);
+	if (r == 0)
+		return;
+	/* Said at once: it may be asked to learn whether somebody is there. */
+	if (r == -ENOENT && (req->flags & CFS_PEER_ONLY_CACHED) && !is_on_disk(p, req)) {
+		refuse(req, -ENOENT);
+		return;
+	}
 	j = malloc(sizeof(*j));
 	if (!j) {
 		refuse(req, -EBUSY);

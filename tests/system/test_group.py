@@ -354,6 +354,45 @@ def test_owner_is_frozen(ws):
     wait_until(used_again, 60, "the thawed member serves")
 
 
+def late_owner(ws, more=""):
+    """Two members, one of which is frozen; how long the other one takes to read the file, and what
+    it asked the bucket for meanwhile."""
+    team = Team(ws, 2)
+    want = make_file(team, SMALL)
+    a, b = team.join_all(",".join(filter(None, [UNCACHED, more])))
+    while stat(a, 'peer_requests_total{direction="asked"}') < 64:  # it knows how fast the other is
+        drop_page_cache()
+        assert read_all([a, b]) == [want] * 2
+    before = sum(team.fetched().values())
+    blocks = len(owners(ws, a)[member_id(ws, b)])
+    drop_page_cache()
+    os.kill(b.pid(), signal.SIGSTOP)
+    try:
+        start = time.monotonic()
+        assert read_all([a]) == [want]
+        took = time.monotonic() - start
+    finally:
+        os.kill(b.pid(), signal.SIGCONT)
+    print("%.2f s, %d hedges" % (took, stat(a, "peer_hedges_total")))
+    assert stat(a, "peer_hedge_wins_total") <= stat(a, "peer_hedges_total") <= 16
+    return took, stat(a, "peer_hedges_total"), (sum(team.fetched().values()) - before) / blocks
+
+
+@pytest.mark.deadline(150)
+def test_late_owner_is_hedged(ws):
+    """The bucket is asked as soon as the owner is slower than usual, long before it is given up."""
+    took, hedges, fetched = late_owner(ws)
+    assert took < 10  # of the 20 s that are allowed for one answer
+    assert hedges > 0
+    assert fetched <= 1.5  # a block may be read in two parts
+
+
+@pytest.mark.deadline(150)
+def test_no_hedges(ws):
+    took, hedges, _ = late_owner(ws, "group-hedge=0")
+    assert took >= 10 and hedges == 0
+
+
 @TLS
 @pytest.mark.deadline(180)
 def test_link_is_cut_and_heals(ws, tls):

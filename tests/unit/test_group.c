@@ -185,7 +185,7 @@ static ssize_t read_from(struct member *m, uint64_t slice)
 	uint32_t off = (uint32_t)(slice % (BLOCK_LEN - RANGE)), i;
 	ssize_t n;
 
-	n = cfs_group_read(m->g, &b, off, RANGE, &dst, 1, false, soon());
+	n = cfs_group_read(m->g, &b, off, RANGE, &dst, 1, false, NULL, soon());
 	if (n < 0) {
 		assert_int_equal(n, -ENOENT); /* nothing else is known above */
 		return n;

@@ -151,7 +151,7 @@ static void read_one(struct reading *r, uint64_t slice, uint8_t *got)
 {
 	struct cfs_peer_block b = {.slice = slice, .len = BLOCK};
 	struct iovec dst = {.iov_base = got, .iov_len = r->len};
-	ssize_t n = cfs_group_read(other, &b, r->off, r->len, &dst, 1, false, soon());
+	ssize_t n = cfs_group_read(other, &b, r->off, r->len, &dst, 1, false, NULL, soon());
 	uint32_t i;
 
 	if (n == (ssize_t)r->len) {

@@ -99,6 +99,56 @@ static void tiers(void **state)
 	assert_int_equal(far.offers, 2);
 }
 
+static bool faster; /* the tier, than the objects */
+
+static bool is_settled(void *arg)
+{
+	return faster;
+}
+
+/* It has begun to write when it turns out to be late. */
+static ssize_t tier_get_hedged(void *arg, const struct cfs_block *b, uint32_t off,
+			       const struct iovec *dst, int n_dst, struct cfs_hedge *hedge,
+			       cfs_deadline_t deadline)
+{
+	int r = hedge->fetch(hedge, is_settled, NULL);
+
+	memset(dst[0].iov_base, 'x', dst[0].iov_len);
+	if (r == 0 && !faster)
+		return -EALREADY;
+	return tier_get(arg, b, off, dst, n_dst, false, deadline);
+}
+
+/* A reader gets what a late cache was still writing, or the objects are asked twice. */
+static void late_tier(void **state)
+{
+	static const struct cfs_tier_ops ops = {
+		.name = "test",
+		.get = tier_get,
+		.get_hedged = tier_get_hedged,
+	};
+	struct cfs_block b = {.slice = 26, .len = 5 * PAGE}, lost = {.slice = 27, .len = 5 * PAGE};
+	struct test_tier tier = {.waits = true, .has = lost};
+
+	faster = false;
+	start_store((struct setting){0});
+	assert_int_equal(cfs_store_add_tier(store, &ops, &tier), 0);
+	put_object(&b);
+	assert_int_equal(read_range(&b, PAGE + 1, 3 * PAGE, soon()), 0);
+	assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
+	assert_int_equal(tier.gets, 0);
+	/* The objects fail, the tier does not. */
+	assert_int_equal(read_range(&lost, 0, lost.len, soon()), 0);
+	assert_int_equal(tier.gets, 1);
+	/* Both have it. */
+	cfs_store_forget(store, &b);
+	tier.has = b;
+	faster = true;
+	assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
+	assert_int_equal(tier.gets, 2);
+	stop_store();
+}
+
 static void tier_late(void *arg, const struct cfs_block *b)
 {
 	struct test_tier *t = arg;
@@ -237,6 +287,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tiers),
+		cmocka_unit_test(late_tier),
 		cmocka_unit_test(hanging_tier),
 		cmocka_unit_test(queue_is_no_fault),
 		cmocka_unit_test(hanging_ahead),

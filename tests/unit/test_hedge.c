@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests that are late. When these fail a read waits for a member that does not answer although
+ * object storage would, a block is fetched twice although its owner is at it, or a reader gets
+ * memory that somebody still writes to.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "../../transport/hedge.h"
+#include "peer_fixture.h"
+
+#define LEN 65536
+
+/* ---- how long a peer takes ---- */
+
+static void test_late(void **state)
+{
+	struct cfs_pace p = {0};
+	unsigned i;
+
+	assert_int_equal(cfs_pace_late_ms(&p, 2000), 500);
+	for (i = 0; i < 96; i++)
+		cfs_pace_note(&p, 30 * 1000000);
+	for (i = 0; i < 4; i++)
+		cfs_pace_note(&p, 5000 * 1000000ull);
+	/* 30 ms is below 2^15 us. */
+	assert_int_equal(cfs_pace_late_ms(&p, 2000), 65);
+	assert_int_equal(cfs_pace_late_ms(&p, 80), 40);
+	/* One that becomes slow is soon known as slow, one that becomes fast as fast. */
+	for (i = 0; i < 1000; i++)
+		cfs_pace_note(&p, 200 * 1000000);
+	assert_int_equal(cfs_pace_late_ms(&p, 2000), 524);
+	for (i = 0; i < 5000; i++)
+		cfs_pace_note(&p, 100000);
+	assert_int_equal(cfs_pace_late_ms(&p, 2000), CFS_HEDGE_MIN_MS);
+}
+
+static void test_credits(void **state)
+{
+	struct cfs_hedging h;
+	unsigned i, taken = 0;
+
+	cfs_hedging_init(&h, 2);
+	for (i = 0; i < 10000; i++) {
+		cfs_hedging_earn(&h);
+		taken += cfs_hedging_take(&h);
+	}
+	assert_in_range(taken, 200, 200 + CFS_HEDGE_BURST);
+	for (i = 0; i < 100000; i++)
+		cfs_hedging_earn(&h);
+	for (taken = 0; cfs_hedging_take(&h); taken++)
+		;
+	assert_int_equal(taken, CFS_HEDGE_BURST);
+	cfs_hedging_init(&h, 0);
+	cfs_hedging_earn(&h);
+	assert_false(cfs_hedging_take(&h));
+}
+
+/* ---- an owner that holds answers back ---- */
+
+enum manner { AT_ONCE, SILENT, FETCHING, HAS_IT };
+
+static struct {
+	struct cfs_transport *t;
+	struct cfs_peer_request *held[512];
+	_Atomic unsigned n_held, n_probes;
+	_Atomic int manner;
+} owner;
+
+static uint8_t bytes[LEN];
+
+static void answer(struct cfs_peer_request *req)
+{
+	static const struct iovec all = {.iov_base = bytes, .iov_len = LEN};
+	static const struct iovec first = {.iov_base = bytes, .iov_len = 1};
+
+	cfs_peer_answer(req, &(struct cfs_peer_answer){
+				     .fd = -1, .iov = req->len == 1 ? &first : &all, .n_iov = 1});
+}
+
+static void serve(void *arg, struct cfs_peer_request *req)
+{
+	bool probe = req->flags & CFS_PEER_ONLY_CACHED;
+
+	owner.n_probes += probe;
+	if (owner.manner == AT_ONCE || (owner.manner == HAS_IT && probe))
+		answer(req);
+	else if (owner.manner == FETCHING && probe)
+		cfs_peer_answer(req, &(struct cfs_peer_answer){.err = -ENOENT, .fd = -1});
+	else
+		owner.held[owner.n_held++] = req;
+}
+
+static void give_all(void)
+{
+	unsigned i, n = owner.n_held;
+
+	owner.n_held = 0;
+	for (i = 0; i < n; i++)
+		answer(owner.held[i]);
+}
+
+/* ---- one who asks it ---- */
+
+static struct cfs_transport *client;
+static struct cfs_peer *peer;
+static struct cfs_hedging hedging;
+static struct cfs_pace pace;
+
+enum other_way { HAS_BYTES, FAILS, LOSES, NO_ROOM };
+
+static struct other {
+	struct cfs_hedge base; /* first */
+	enum other_way way;
+	_Atomic unsigned runs;
+} other;
+
+static int fetch(struct cfs_hedge *h, bool (*settled)(void *arg), void *arg)
+{
+	struct other *o = (struct other *)h;
+
+	o->runs++;
+	if (o->way == LOSES) {
+		give_all();
+		WAIT_FOR(settled(arg));
+	}
+	if (o->way == NO_ROOM)
+		return -EAGAIN;
+	return o->way == HAS_BYTES ? 0 : -EIO;
+}
+
+static int set_up(void **state)
+{
+	static const struct cfs_peer_serve_ops ops = {.get = serve};
+	struct sockaddr_in addr = loopback();
+	struct cfs_transport_conf conf = {.member = SERVER,
+					  .listen = (struct sockaddr *)&addr,
+					  .listen_len = sizeof(addr),
+					  .ops = &ops};
+	struct sockaddr_storage at;
+	socklen_t len;
+	char err[256];
+	unsigned i;
+
+	memset(&owner, 0, sizeof(owner));
+	memset(&pace, 0, sizeof(pace));
+	for (i = 0; i < LEN; i++)
+		bytes[i] = (uint8_t)(i * 31 + (i >> 8));
+	memcpy(conf.key, keys.key[0], sizeof(conf.key));
+	assert_int_equal(cfs_transport_create(&conf, &owner.t, err), 0);
+	cfs_transport_address(owner.t, &at, &len);
+	client = asker();
+	peer = peer_at(client, &at, len);
+	cfs_hedging_init(&hedging, 2);
+	other = (struct other){.base.fetch = fetch};
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	cfs_peer_close(peer);
+	give_all();
+	assert_int_equal(cfs_transport_destroy(client), 0);
+	assert_int_equal(cfs_transport_destroy(owner.t), 0);
+	return 0;
+}
+
+static ssize_t read_in(uint8_t *dst, uint64_t patience_ms)
+{
+	const struct cfs_peer_block b = {.slice = 1, .len = LEN};
+	const struct iovec v = {.iov_base = dst, .iov_len = LEN};
+
+	memset(dst, 0, LEN);
+	return cfs_hedged_read(&hedging, &pace, peer, &b, 0, LEN, 0, &v, 1, &other.base,
+			       cfs_deadline_in(patience_ms));
+}
+
+static void test_in_time(void **state)
+{
+	uint8_t dst[LEN];
+
+	assert_int_equal(read_in(dst, LONG_MS), LEN);
+	assert_memory_equal(dst, bytes, LEN);
+	assert_int_equal(other.runs, 0);
+	assert_int_equal(owner.n_probes, 0);
+}
+
+static void test_silent_owner(void **state)
+{
+	uint64_t start_ms = cfs_now_ms();
+	uint8_t dst[LEN], more[LEN], zeros[LEN] = {0};
+
+	owner.manner = SILENT;
+	assert_int_equal(read_in(dst, LONG_MS), -EALREADY);
+	assert_in_range(cfs_now_ms() - start_ms, LONG_MS / 4, LONG_MS / 2);
+	assert_int_equal(other.runs, 1);
+	assert_int_equal(hedging.wins, 1);
+	/* What it sends after all goes nowhere. */
+	give_all();
+	owner.manner = AT_ONCE;
+	assert_int_equal(read_in(more, LONG_MS), LEN);
+	assert_memory_equal(dst, zeros, LEN);
+}
+
+static void test_owner_that_fetches(void **state)
+{
+	uint8_t dst[LEN];
+
+	owner.manner = FETCHING;
+	assert_int_equal(read_in(dst, LONG_MS / 5), -ETIMEDOUT);
+	assert_int_equal(owner.n_probes, 1);
+	assert_int_equal(other.runs, 0);
+	assert_int_equal(hedging.hedges, 0);
+}
+
+static void test_owner_is_faster(void **state)
+{
+	uint8_t dst[LEN];
+
+	owner.manner = HAS_IT;
+	other.way = LOSES;
+	assert_int_equal(read_in(dst, LONG_MS / 10), LEN);
+	assert_memory_equal(dst, bytes, LEN);
+	assert_int_equal(other.runs, 1);
+	assert_int_equal(hedging.hedges, 1);
+	assert_int_equal(hedging.wins, 0);
+}
+
+static void *give_later(void *arg)
+{
+	WAIT_FOR(other.runs == 1);
+	give_all();
+	return NULL;
+}
+
+static void test_other_way_fails(void **state)
+{
+	pthread_t giver;
+	uint8_t dst[LEN];
+
+	owner.manner = SILENT;
+	other.way = FAILS;
+	assert_int_equal(pthread_create(&giver, NULL, give_later, NULL), 0);
+	assert_int_equal(read_in(dst, LONG_MS / 2), LEN);
+	assert_memory_equal(dst, bytes, LEN);
+	pthread_join(giver, NULL);
+}
+
+static void test_no_room_for_another_answer(void **state)
+{
+	uint64_t start_ms = cfs_now_ms();
+	uint8_t dst[LEN];
+
+	owner.manner = SILENT;
+	other.way = NO_ROOM;
+	assert_int_equal(read_in(dst, LONG_MS), -ECANCELED);
+	assert_true(cfs_now_ms() - start_ms < LONG_MS / 2);
+	assert_int_equal(hedging.wins, 0);
+}
+
+/* Otherwise every read waits until it is late, for as long as the owner is frozen. */
+static void test_silence_is_a_failure(void **state)
+{
+	uint64_t start_ms = cfs_now_ms();
+	uint8_t dst[LEN];
+	unsigned tries;
+
+	assert_int_equal(read_in(dst, LONG_MS), LEN);
+	owner.manner = SILENT;
+	cfs_hedging_init(&hedging, 100);
+	for (tries = 0; state_of(peer) == CFS_PEER_CLOSED_CIRCUIT; tries++) {
+		ssize_t r = read_in(dst, 400);
+
+		assert_true(r == -EALREADY || r == -EHOSTDOWN);
+		assert_true(cfs_now_ms() - start_ms < LONG_MS);
+	}
+	assert_in_range(tries, 3, 20);
+	assert_true(cfs_now_ms() - start_ms >= 400);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_late),
+		cmocka_unit_test(test_credits),
+		cmocka_unit_test_setup_teardown(test_in_time, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_silent_owner, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_owner_that_fetches, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_owner_is_faster, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_other_way_fails, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_no_room_for_another_answer, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_silence_is_a_failure, set_up, tear_down),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

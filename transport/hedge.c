@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "hedge.h"
+
+#include <errno.h>
+#include <semaphore.h>
+#include <string.h>
+
+#include "base/bytes.h"
+
+#define PERCENT	   100
+#define LATE_SHARE 95 /* of 100 answers are not */
+#define FORGET_AT  512
+#define FEW_PARTS  4
+
+/* ---- how long a peer takes ---- */
+
+static uint32_t count(const _Atomic uint32_t *v)
+{
+	return atomic_load_explicit(v, memory_order_relaxed);
+}
+
+/* Whoever comes meanwhile may be forgotten, or not: it is one of hundreds. */
+static void forget_half(struct cfs_pace *p)
+{
+	uint32_t left = 0;
+	unsigned i;
+
+	for (i = 0; i < CFS_PEER_LATENCIES; i++) {
+		uint32_t half = count(&p->below[i]) / 2;
+
+		atomic_store_explicit(&p->below[i], half, memory_order_relaxed);
+		left += half;
+	}
+	atomic_store_explicit(&p->n, left, memory_order_relaxed);
+}
+
+void cfs_pace_note(struct cfs_pace *p, uint64_t ns)
+{
+	uint64_t us = ns / 1000;
+	unsigned i = us == 0 ? 0 : 64 - (unsigned)__builtin_clzll(us);
+
+	i = CFS_MIN(i, CFS_PEER_LATENCIES - 1u);
+	atomic_fetch_add_explicit(&p->below[i], 1, memory_order_relaxed);
+	if (atomic_fetch_add_explicit(&p->n, 1, memory_order_relaxed) + 1 == FORGET_AT)
+		forget_half(p);
+}
+
+uint64_t cfs_pace_late_ms(const struct cfs_pace *p, uint64_t patience_ms)
+{
+	uint64_t most = patience_ms / 2, late_ms;
+	uint64_t sum = 0, seen = 0;
+	unsigned i;
+
+	for (i = 0; i < CFS_PEER_LATENCIES; i++)
+		sum += count(&p->below[i]);
+	if (sum < CFS_HEDGE_SAMPLES)
+		return patience_ms / FEW_PARTS;
+	for (i = 0; i < CFS_PEER_LATENCIES; i++) {
+		seen += count(&p->below[i]);
+		if (seen * PERCENT >= sum * LATE_SHARE)
+			break;
+	}
+	late_ms = (2ull << i) / 1000;
+	return CFS_MIN(CFS_MAX(late_ms, CFS_HEDGE_MIN_MS), most);
+}
+
+/* ---- how many hedges there may be ---- */
+
+void cfs_hedging_init(struct cfs_hedging *h, unsigned percent)
+{
+	*h = (struct cfs_hedging){.percent = percent};
+	atomic_init(&h->credits, percent ? CFS_HEDGE_BURST * PERCENT : 0);
+}
+
+void cfs_hedging_earn(struct cfs_hedging *h)
+{
+	int have = atomic_load_explicit(&h->credits, memory_order_relaxed), next;
+
+	do {
+		next = CFS_MIN(have + (int)h->percent, CFS_HEDGE_BURST * PERCENT);
+	} while (next > have && !atomic_compare_exchange_weak(&h->credits, &have, next));
+}
+
+bool cfs_hedging_take(struct cfs_hedging *h)
+{
+	int have = atomic_load_explicit(&h->credits, memory_order_relaxed);
+
+	do {
+		if (have < PERCENT)
+			return false;
+	} while (!atomic_compare_exchange_weak(&h->credits, &have, have - PERCENT));
+	return true;
+}
+
+/* ---- a request ---- */
+
+/* Asked by the one who waits; wakes him. */
+struct asked {
+	struct cfs_peer_get get; /* first */
+	sem_t *woken;
+	int err;
+	atomic_bool ended; /* err is set, and the request is not touched any more but for woken */
+};
+
+struct race {
+	struct cfs_peer *peer;
+	sem_t woken;	/* once by each request that was started */
+	unsigned heard; /* of these */
+	struct asked first, probe;
+	struct iovec byte;
+	char probed;
+	bool probing;
+};
+
+static void note_end(struct cfs_peer_get *g, int err)
+{
+	struct asked *a = (struct asked *)g;
+	sem_t *woken = a->woken;
+
+	a->err = err;
+	atomic_store(&a->ended, true);
+	sem_post(woken);
+}
+
+static void wait_for(struct race *r, struct asked *a)
+{
+	while (!atomic_load(&a->ended)) /* the loop observes the deadline */
+		r->heard += sem_wait(&r->woken) == 0;
+}
+
+/* Nobody is about to touch the semaphore any more. */
+static void end_race(struct race *r, unsigned started)
+{
+	while (r->heard < started)
+		r->heard += sem_wait(&r->woken) == 0;
+	sem_destroy(&r->woken);
+}
+
+/* The first one ends, or this time comes. */
+static bool has_ended_by(struct race *r, cfs_deadline_t when)
+{
+	const struct timespec until = {.tv_sec = (time_t)(when / 1000),
+				       .tv_nsec = (long)(when % 1000) * 1000000};
+
+	while (!atomic_load(&r->first.ended)) {
+		if (sem_clockwait(&r->woken, CLOCK_MONOTONIC, &until) == 0)
+			r->heard++;
+		else if (errno == ETIMEDOUT)
+			break;
+	}
+	return atomic_load(&r->first.ended);
+}
+
+static void start_probe(struct race *r)
+{
+	r->byte = (struct iovec){.iov_base = &r->probed, .iov_len = 1};
+	r->probe.woken = &r->woken;
+	r->probe.get = (struct cfs_peer_get){
+		.block = r->first.get.block,
+		.off = r->first.get.off,
+		.len = 1,
+		.flags = CFS_PEER_ONLY_CACHED,
+		.dst = &r->byte,
+		.n_dst = 1,
+		.deadline = r->first.get.deadline,
+		.done = note_end,
+	};
+	r->probing = cfs_peer_start(r->peer, &r->probe.get) == 0;
+}
+
+/* True: the answer is late enough to go another way. */
+static bool is_late(struct race *r, uint64_t late_ms)
+{
+	cfs_deadline_t start = cfs_now_ms();
+
+	if (has_ended_by(r, start + late_ms / 2))
+		return false;
+	start_probe(r);
+	if (has_ended_by(r, start + late_ms))
+		return false;
+	if (!r->probing || !atomic_load(&r->probe.ended))
+		return true;
+	return r->probe.err != -ENOENT && !has_ended_by(r, start + 2 * late_ms);
+}
+
+static bool is_settled(void *arg)
+{
+	const struct asked *first = arg;
+
+	return atomic_load(&first->ended) && first->err == 0;
+}
+
+static void stop(struct race *r, struct asked *a)
+{
+	if (!atomic_load(&a->ended))
+		cfs_peer_cancel(r->peer, &a->get);
+	wait_for(r, a);
+}
+
+/* True: the hedge has the bytes. */
+static bool run_hedge(struct cfs_hedging *h, struct race *r, struct cfs_hedge *hedge)
+{
+	int err;
+
+	if (!cfs_hedging_take(h))
+		return false;
+	atomic_fetch_add_explicit(&h->hedges, 1, memory_order_relaxed);
+	err = hedge->fetch(hedge, is_settled, &r->first);
+	if (err == 0 || err == -EAGAIN)
+		stop(r, &r->first);
+	if (err < 0 || r->first.err == 0)
+		return false;
+	atomic_fetch_add_explicit(&h->wins, 1, memory_order_relaxed);
+	return true;
+}
+
+ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs_peer *peer,
+			const struct cfs_peer_block *b, uint32_t off, uint32_t len, unsigned flags,
+			const struct iovec *dst, int n_dst, struct cfs_hedge *hedge,
+			cfs_deadline_t deadline)
+{
+	uint64_t start_ns = cfs_now_ns();
+	bool won = false;
+	struct race r = {
+		.peer = peer,
+		.first.get = {.block = *b,
+			      .off = off,
+			      .len = len,
+			      .flags = flags,
+			      .dst = dst,
+			      .n_dst = n_dst,
+			      .deadline = deadline,
+			      .done = note_end},
+	};
+	int err;
+
+	sem_init(&r.woken, 0, 0);
+	r.first.woken = &r.woken;
+	err = cfs_peer_start(peer, &r.first.get);
+	if (err < 0) {
+		end_race(&r, 0);
+		return err;
+	}
+	cfs_hedging_earn(h);
+	if (hedge && h->percent &&
+	    is_late(&r, cfs_pace_late_ms(pace, cfs_deadline_left_ms(deadline))))
+		won = run_hedge(h, &r, hedge);
+	wait_for(&r, &r.first);
+	if (r.probing)
+		stop(&r, &r.probe);
+	end_race(&r, 1u + r.probing);
+	err = won ? -EALREADY : r.first.err;
+	/* One that was given up took at least so long: who has become slow is given more time. */
+	if (err == 0 || err == -ECANCELED || won)
+		cfs_pace_note(pace, cfs_now_ns() - start_ns);
+	return err < 0 ? err : (ssize_t)len;
+}

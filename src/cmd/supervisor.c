@@ -414,8 +414,8 @@ static void serve_on(struct supervisor *s)
 }
 
 /*
- * From here on the mount is ours, if the supervisor before knows or is gone. One that takes the mount
- * back kills us.
+ * From here on the mount is ours, if the supervisor before knows or is gone. One that takes the
+ * mount back kills us.
  */
 static void worker_is_ready(struct supervisor *s)
 {

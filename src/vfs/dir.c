@@ -117,8 +117,8 @@ int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		return r;
 	}
 	h->dir = d;
-	handle_publish(h, *ret_fh, ino, HANDLE_DIR);
 	note_fh(ctx, *ret_fh);
+	handle_publish(h, *ret_fh, ino, HANDLE_DIR);
 	return 0;
 }
 

@@ -83,8 +83,8 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 	h->vnode = n;
 	h->flags = flags;
 	atomic_store(&h->seen, cfs_file_error_mark(vnode_file(n)));
-	handle_publish(h, ret->fh, ino, HANDLE_FILE);
 	note_fh(ctx, ret->fh);
+	handle_publish(h, ret->fh, ino, HANDLE_FILE);
 	ret->keep_cache = cache_opened(&v->cache, ino, attr->mtime);
 	ret->direct_io = false;
 	atomic_store(&h->atime_s, ctx->now.tv_sec);
@@ -276,8 +276,9 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 	}
 	locks_release(v, ctx, h);
 	cfs_file_end_stream(file, fh);
-	handle_free(&v->handles, fh, h);
+	handle_hide(h);
 	vnode_put(n);
+	handle_free(&v->handles, fh, h);
 	return r;
 }
 

@@ -57,6 +57,13 @@ static int grow(struct handles *t)
 	return 0;
 }
 
+static uint32_t next_gen(uint64_t fh)
+{
+	uint32_t gen = (uint32_t)(fh >> 32) + 1;
+
+	return gen ? gen : 1;
+}
+
 int handle_alloc(struct handles *t, struct handle **ret, uint64_t *ret_fh)
 {
 	struct handle *h;
@@ -69,6 +76,9 @@ int handle_alloc(struct handles *t, struct handle **ret, uint64_t *ret_fh)
 		h = slot(t, t->free - 1);
 		*ret_fh = (uint64_t)atomic_load(&h->gen) << 32 | t->free;
 		t->free = h->next_free;
+		/* Who comes after this process does not give the number away again either. */
+		if (h->kept)
+			atomic_store(&h->kept->gen, next_gen(*ret_fh));
 		h->flags = 0;
 		h->vnode = NULL;
 		atomic_store(&h->seen, 0);
@@ -117,17 +127,17 @@ struct handle *handle_find(struct handles *t, uint64_t fh, enum handle_kind kind
 	return h;
 }
 
+void handle_hide(struct handle *h)
+{
+	atomic_store(&h->kind, HANDLE_FREE);
+}
+
 void handle_free(struct handles *t, uint64_t fh, struct handle *h)
 {
-	uint32_t gen = (uint32_t)(fh >> 32) + 1;
-
-	gen = gen ? gen : 1;
-	if (h->kept) {
-		atomic_store(&h->kept->gen, gen);
+	if (h->kept)
 		atomic_store(&h->kept->fh, 0);
-	}
-	atomic_store(&h->kind, HANDLE_FREE);
-	atomic_store(&h->gen, gen);
+	handle_hide(h);
+	atomic_store(&h->gen, next_gen(fh));
 	pthread_mutex_lock(&t->lock);
 	h->next_free = t->free;
 	t->free = (uint32_t)fh;
@@ -153,6 +163,7 @@ struct handle *handle_claim(struct handles *t, uint64_t fh)
 	if (!h || !(fh >> 32) || h->kept != cfs_keep_handle(t->keep, (uint32_t)fh - 1))
 		return NULL;
 	atomic_store(&h->gen, (uint32_t)(fh >> 32));
+	atomic_store(&h->kept->gen, next_gen(fh));
 	atomic_fetch_add_explicit(&t->in_use, 1, memory_order_relaxed);
 	return h;
 }

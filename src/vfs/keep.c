@@ -261,7 +261,7 @@ size_t cfs_keep_settle(struct cfs_keep *k, uint64_t *inos, size_t max)
 
 		if (atomic_load(&r->unique) && atomic_load(&r->worker) + WORKERS_REMEMBERED <
 						       atomic_load(&k->at->header.workers))
-			atomic_store(&r->unique, 0);
+			cfs_keep_end(r);
 	}
 	return n;
 }

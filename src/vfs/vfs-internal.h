@@ -79,11 +79,19 @@ struct handles {
 
 int handles_init(struct handles *t, struct cfs_keep *keep);
 void handles_fini(struct handles *t);
-/* The slot is invisible until handle_publish. -ENFILE when a million are open. */
+/*
+ * The slot is invisible until handle_publish; a request notes the number before that (note_fh), or
+ * nobody would close it. -ENFILE when a million are open.
+ */
 int handle_alloc(struct handles *t, struct handle **ret, uint64_t *ret_fh);
 void handle_publish(struct handle *h, uint64_t fh, cfs_ino_t ino, enum handle_kind kind);
 /* NULL when stale, or of another kind. */
 struct handle *handle_find(struct handles *t, uint64_t fh, enum handle_kind kind);
+/*
+ * Nobody here finds it any more. Who takes over does, so that a close in the middle of which the
+ * process dies is done again as a whole.
+ */
+void handle_hide(struct handle *h);
 void handle_free(struct handles *t, uint64_t fh, struct handle *h);
 /*
  * Handles of another process, before any is allocated: makes place for all records that are in use,

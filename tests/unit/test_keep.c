@@ -95,17 +95,23 @@ static void requests_are_known_again(void **state)
 /* Without it: answers that went out with the last breath of many processes fill the table. */
 static void old_requests_are_forgotten(void **state)
 {
+	struct cfs_keep_request *r;
 	struct cfs_keep *k;
 	bool again;
 	int i;
 
 	assert_int_equal(cfs_keep_create(&k), 0);
-	cfs_keep_begin(k, 10, false, &again);
+	r = cfs_keep_begin(k, 10, false, &again);
+	atomic_store(&r->ino, 77);
+	atomic_store(&r->fh, 78);
 	for (i = 0; i < 20; i++)
 		atomic_fetch_add(&cfs_keep_header(k)->workers, 1);
 	cfs_keep_settle(k, NULL, 0);
-	cfs_keep_begin(k, 10, true, &again);
+	assert_ptr_equal(cfs_keep_begin(k, 10, true, &again), r);
 	assert_false(again);
+	/* What they have noted is not taken for that of the next in their place. */
+	assert_int_equal(atomic_load(&r->ino), 0);
+	assert_int_equal(atomic_load(&r->fh), 0);
 	cfs_keep_close(k);
 }
 
@@ -195,6 +201,69 @@ static void handles_come_back_under_their_numbers(void **state)
 	assert_int_equal(release(b), 0);
 	assert_int_equal(meta.closed, 1); /* the last handle of a removed file */
 	assert_int_equal(cfs_vfs_releasedir(vfs, &c, dir), 0);
+	end();
+}
+
+static uint64_t closing;
+static bool kept_while_closing;
+
+static void look_at_closing(void)
+{
+	kept_while_closing =
+		atomic_load(&cfs_keep_handle(keep, (uint32_t)closing - 1)->fh) == closing;
+}
+
+/*
+ * Without it: the space of a removed file is not given back until the end of the mount, when the
+ * process is killed while the last handle is being closed.
+ */
+static void a_close_that_is_cut_short_is_done_again(void **state)
+{
+	begin();
+	closing = open_file(1, O_RDWR);
+	meta.during_close = look_at_closing;
+	unlink_file("f00001");
+	assert_int_equal(release(closing), 0);
+	assert_int_equal(meta.closed, 1);
+	assert_true(kept_while_closing);
+	assert_int_equal(atomic_load(&cfs_keep_handle(keep, (uint32_t)closing - 1)->fh), 0);
+	end();
+}
+
+/*
+ * Without it: a handle that the dead process has made and not noted stays open for ever, or one
+ * that it has noted and not made is another request's by now.
+ */
+static void a_request_finds_its_own_handle_only(void **state)
+{
+	struct cfs_vfs_restored restored;
+	struct cfs_keep_request *r;
+	struct cfs_keep_handle *k;
+	struct cfs_vfs_open o;
+	struct cfs_ctx c;
+	uint64_t fresh;
+	bool again;
+
+	begin();
+	c = ctx();
+	c.noted = r = cfs_keep_begin(keep, 10, false, &again);
+	assert_int_equal(cfs_vfs_open(vfs, &c, FIRST_INO + 1, O_RDONLY, &o), 0);
+	assert_int_equal(atomic_load(&r->fh), o.fh);
+	/* It was killed between the two. */
+	k = cfs_keep_handle(keep, (uint32_t)o.fh - 1);
+	atomic_store(&k->fh, 0);
+	crash(&restored);
+	assert_int_equal(restored.handles, 0);
+	fresh = open_file(1, O_RDONLY);
+	assert_int_equal((uint32_t)fresh, (uint32_t)o.fh);
+	assert_int_not_equal(fresh, o.fh);
+	c = ctx();
+	c.noted = cfs_keep_begin(keep, 10, true, &c.again);
+	assert_true(c.again);
+	assert_int_equal(cfs_vfs_open(vfs, &c, FIRST_INO + 1, O_RDONLY, &o), 0);
+	assert_int_not_equal(fresh, o.fh);
+	assert_int_equal(release(fresh), 0);
+	assert_int_equal(release(o.fh), 0);
 	end();
 }
 
@@ -322,6 +391,8 @@ int main(void)
 		cmocka_unit_test(old_requests_are_forgotten),
 		cmocka_unit_test(records_run_out),
 		cmocka_unit_test(handles_come_back_under_their_numbers),
+		cmocka_unit_test(a_close_that_is_cut_short_is_done_again),
+		cmocka_unit_test(a_request_finds_its_own_handle_only),
 		cmocka_unit_test(torn_records_are_no_handles),
 		cmocka_unit_test(lost_data_is_told_once_per_handle),
 		cmocka_unit_test(a_directory_is_read_on_from_its_place),

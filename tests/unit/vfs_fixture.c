@@ -129,6 +129,8 @@ int cfs_meta_close_ino(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 	assert_true(meta.sustained[ino - FIRST_INO]);
 	meta.sustained[ino - FIRST_INO] = false;
 	pthread_mutex_unlock(&meta.lock);
+	if (meta.during_close)
+		meta.during_close();
 	return 0;
 }
 

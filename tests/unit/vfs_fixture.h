@@ -31,6 +31,7 @@ extern struct engine {
 	struct cfs_meta_hooks hooks;
 	void (*during_getattr)(void);
 	void (*after_unlink)(void);
+	void (*during_close)(void);
 } meta;
 
 /* One length for all files. */

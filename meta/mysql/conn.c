@@ -47,7 +47,8 @@ static bool is_lost(unsigned code)
 	}
 }
 
-/* Such an error runs no handler: a block leaves its transaction open, to which the next would add. */
+/* Such an error runs no handler: a block leaves its transaction open, to which the next would add.
+ */
 static bool is_stopped(unsigned code)
 {
 	return code == ER_QUERY_INTERRUPTED || code == CODE_STATEMENT_TIMEOUT;

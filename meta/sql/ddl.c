@@ -80,6 +80,7 @@ bool sql_has_column(struct sql_conn *c, const char *table, const char *column)
 	const struct sql_dialect *d = sql_dialect(c);
 	uint32_t *have;
 	unsigned bit;
+	bool known;
 	size_t t;
 
 	if (d->has_column)
@@ -95,8 +96,10 @@ bool sql_has_column(struct sql_conn *c, const char *table, const char *column)
 		free(have);
 		return true;
 	}
+	/* Before they are given away: another thread may put its own in their place. */
+	known = have[t] >> bit & 1;
 	remember_columns(c->db, have);
-	return is_known(c->db, t, bit);
+	return known;
 }
 
 /* ---- what is missing ---- */

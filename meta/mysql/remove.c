@@ -123,19 +123,36 @@ static int remove_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 }
 
 /*
- * The name does not lead to the victim any more: we have done it, or who did left it at that. But
- * one that was only remembered may have been another's before.
+ * Whether what a remembered victim's name leads to was there when the call began: then the victim
+ * had gone before, and it is this one that was meant. A later one is somebody's new file.
+ */
+static int is_older(struct mysql_conn *m, const struct cfs_ctx *ctx, const struct removal *a)
+{
+	struct sql_edge edge;
+	struct cfs_attr there;
+	int r = sql_get_edge(&m->sql, a->req->parent, a->req->name, a->req->name_len, &edge);
+
+	if (!r)
+		r = sql_get_node(&m->sql, edge.ino, false, &there);
+	if (r)
+		return r == -ENOENT ? 0 : r;
+	return cfs_timespec_cmp(there.ctime, ctx->now) < 0;
+}
+
+/* By the victim, not by its name, which may lead to somebody's new file: gone, or with our ctime.
  */
 static int remove_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
 	struct removal *a = arg;
-	struct sql_edge edge;
-	int r = sql_get_edge(&m->sql, a->req->parent, a->req->name, a->req->name_len, &edge);
+	struct cfs_attr there;
+	int r = sql_get_node(&m->sql, a->victim.ino, false, &there);
 
-	if (r < 0 && r != -ENOENT)
-		return r;
-	if (!r && (edge.ino == a->victim.ino || a->remembered))
-		return 0;
+	if (!r)
+		return a->ret.fate == CFS_FATE_TRASHED && !cfs_timespec_cmp(there.ctime, ctx->now);
+	if (r == -ENOENT)
+		r = a->remembered ? is_older(m, ctx, a) : 0;
+	if (r)
+		return r < 0 ? r : 0;
 	a->ret.has_data = a->ret.fate == CFS_FATE_DELETED;
 	return 1;
 }

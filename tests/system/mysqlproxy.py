@@ -9,7 +9,7 @@ import struct
 
 from countproxy import CountingProxy
 
-COM_QUERY, COM_STMT_PREPARE = 3, 0x16
+COM_QUERY, COM_STMT_PREPARE, COM_STMT_EXECUTE = 3, 0x16, 0x17
 
 
 def packets(buffer):
@@ -31,17 +31,20 @@ class MysqlProxy(CountingProxy):
 
     commits_fail: so many COMMITs to come are answered with `error` as a cluster's certification
     answers them: the transaction is rolled back. in_block: SQL put before each COMMIT of a block.
+    lose: (text, function): the next prepared statement with that text is carried out, then the
+    function is called, and the connection ends without the answer.
     """
 
     def __init__(self, port, version=None, in_block=""):
         self.version, self.in_block = version, in_block
         self.commits_fail, self.commits_failed = 0, 0
+        self.lose = None
         self.error = (1213, b"Deadlock found when trying to get lock; try restarting transaction")
         super().__init__(port)
 
     def _pump(self, client, server):
         pair = {client: bytearray(), server: bytearray()}
-        state = {"greeted": False, "refuse": False}
+        state = {"greeted": False, "refuse": False, "texts": {}, "preparing": None, "lost": None}
         try:
             with selectors.DefaultSelector() as sel:
                 sel.register(client, selectors.EVENT_READ)
@@ -75,6 +78,12 @@ class MysqlProxy(CountingProxy):
                     self.commits_failed += 1
                     state["refuse"] = True
                     return bytes([COM_QUERY]) + b"ROLLBACK"
+        if payload[0] == COM_STMT_PREPARE:
+            state["preparing"] = payload
+        with self.lock:
+            if payload[0] == COM_STMT_EXECUTE and self.lose:
+                if self.lose[0] in state["texts"].get(payload[1:5], b""):
+                    state["lost"], self.lose = self.lose[1], None
         if payload[0] == COM_STMT_PREPARE and b"NOT ATOMIC" in payload:
             return payload.replace(b"COMMIT;", self.in_block.encode() + b"COMMIT;")
         return payload
@@ -84,6 +93,12 @@ class MysqlProxy(CountingProxy):
             state["greeted"] = True
             rest = payload[payload.index(b"\0") :]
             return payload[:1] + self.version.encode() + rest if self.version else payload
+        if state["lost"]:
+            state["lost"]()
+            raise OSError
+        if state["preparing"] and number == 1 and payload[0] == 0:
+            state["texts"][payload[1:5]] = state["preparing"]
+            state["preparing"] = None
         if state["refuse"]:
             state["refuse"] = False
             code, text = self.error

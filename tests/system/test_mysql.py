@@ -257,6 +257,54 @@ def test_connection_cut_between_request_and_answer(ws, database):
     m.umount()
 
 
+@pytest.fixture
+def lossy(ws, database):
+    """lossy(**format options): the proxy, and two mounts, of which the first goes through it."""
+
+    def make(**options):
+        proxy = MysqlProxy(database.server.port)
+        ws.cleanups.append(proxy.close)
+        port = ":%d" % database.server.port
+        v = Volume(ws, url=database.url.replace(port, ":%d" % proxy.port), **options)
+        a = v.mount("attr-cache=60,entry-cache=60,heartbeat=60")
+        a.allow(LOST)
+        v.url = database.url
+        return proxy, a, v.mount("attr-cache=0,entry-cache=0,heartbeat=60")
+
+    return make
+
+
+REMOVALS = {0: b"DELETE FROM `jfs_edge`", 1: b"UPDATE `jfs_edge` SET parent=?,name=?"}  # by trash-days
+
+
+@pytest.mark.parametrize("trash_days", REMOVALS)
+def test_name_taken_again_while_the_answer_was_lost(ws, lossy, trash_days):
+    """The removal was carried out: the file that another client then made is not removed."""
+    proxy, a, b = lossy(trash_days=trash_days)
+    write(a / "f", b"old")
+    proxy.lose = REMOVALS[trash_days], lambda: write(b / "f", b"new")
+    os.unlink(a / "f")
+    assert proxy.lose is None and read(b / "f") == b"new"
+    a.umount()
+    b.umount()
+    checked(ws, b.volume.url)
+
+
+@pytest.mark.parametrize("trash_days", REMOVALS)
+def test_stale_removal_whose_answer_was_lost(ws, lossy, trash_days):
+    """It was for a file that had been replaced: nothing was done, and the one that is there goes."""
+    proxy, a, b = lossy(trash_days=trash_days)
+    write(b / "other", b"2")
+    write(a / "f", b"1")
+    os.rename(b / "other", b / "f")
+    proxy.lose = REMOVALS[trash_days], lambda: None
+    os.unlink(a / "f")
+    assert proxy.lose is None and os.listdir(b.path) == []
+    a.umount()
+    b.umount()
+    checked(ws, b.volume.url)
+
+
 # ---- a statement that is stopped ----
 
 # Before the COMMIT of a block. Not DO, which hides the error. MyISAM: it is not rolled back.

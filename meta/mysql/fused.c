@@ -144,10 +144,34 @@ int mysql_get_dir(struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret)
 
 /* ---- trying ---- */
 
+/* of: a copy of the operation as it was when the answer to it was lost, or NULL. */
 struct tries {
 	unsigned n, round_trips;
-	bool lost; /* the answer to a statement that may have been carried out */
+	bool lost; /* by the last try */
+	void *of;
+	size_t size;
 };
+
+static int keep(struct tries *t, const void *arg)
+{
+	if (!t->of)
+		t->of = malloc(t->size);
+	if (!t->of)
+		return -ENOMEM;
+	memcpy(t->of, arg, t->size);
+	t->lost = true;
+	return -ENOTCONN;
+}
+
+static int ask(struct mysql_conn *m, const struct cfs_ctx *ctx, mysql_fused_fn applied, void *arg,
+	       const struct tries *t)
+{
+	int r = applied(m, ctx, t->of);
+
+	if (r > 0)
+		memcpy(arg, t->of, t->size);
+	return r;
+}
 
 static int try_once(struct sql_conn *c, const struct cfs_ctx *ctx, mysql_fused_fn fn,
 		    mysql_fused_fn applied, void *arg, struct tries *t)
@@ -159,22 +183,26 @@ static int try_once(struct sql_conn *c, const struct cfs_ctx *ctx, mysql_fused_f
 	c->round_trips = 0;
 	c->deadline = ctx->deadline;
 	if (t->lost)
-		r = applied(m, ctx, arg);
+		r = ask(m, ctx, applied, arg, t);
 	if (r >= 0)
 		t->lost = false;
 	if (!r) {
 		m->sent = false;
 		r = fn(m, ctx, arg);
-		t->lost = r == -ENOTCONN && m->sent;
+		if (r == -ENOTCONN && m->sent)
+			r = keep(t, arg);
+		/* The server may still have been at it when it was asked. */
+		else if (!r && t->of)
+			r = ask(m, ctx, applied, arg, t);
 	}
 	t->round_trips += c->round_trips;
 	return r;
 }
 
 int mysql_fused(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op,
-		mysql_fused_fn fn, mysql_fused_fn applied, void *arg)
+		mysql_fused_fn fn, mysql_fused_fn applied, void *arg, size_t size)
 {
-	struct tries t = {0};
+	struct tries t = {.size = size};
 	struct sql_conn *c;
 	int r;
 
@@ -198,6 +226,7 @@ int mysql_fused(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op o
 			break;
 		}
 	}
+	free(t.of);
 	cfs_core_count(db->engine.core, op, t.round_trips, t.n);
 	return r;
 }

@@ -170,10 +170,11 @@ typedef int (*mysql_fused_fn)(struct mysql_conn *m, const struct cfs_ctx *ctx, v
 /*
  * Runs fn on a connection until it has an answer or the deadline has passed. When the answer was
  * lost with the connection, `applied` says by what it reads whether the operation was carried out
- * (1) or not (0).
+ * (1) or not (0): at once, and again before the operation is left to the generic transaction. size:
+ * of arg; `applied` gets it as fn had left it when the answer was lost.
  */
 int mysql_fused(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op,
-		mysql_fused_fn fn, mysql_fused_fn applied, void *arg);
+		mysql_fused_fn fn, mysql_fused_fn applied, void *arg, size_t size);
 /* The directory for a fused statement: from memory, or read. */
 int mysql_get_dir(struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret);
 

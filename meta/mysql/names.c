@@ -123,7 +123,8 @@ int mysql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct
 	int r = 0;
 
 	if (!cfs_core_changelog(e->core))
-		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_mknod, mknod_once, mknod_applied, &a);
+		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_mknod, mknod_once, mknod_applied, &a,
+				sizeof(a));
 	if (!r)
 		return sql_op_mknod(e, ctx, req, ino, ret, ret_usage);
 	if (r < 0)
@@ -196,7 +197,8 @@ int mysql_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 	int r = 0;
 
 	if (!cfs_core_changelog(e->core))
-		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_link, link_once, link_applied, &a);
+		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_link, link_once, link_applied, &a,
+				sizeof(a));
 	if (!r)
 		return sql_op_link(e, ctx, ino, parent, name, len, ret, ret_usage);
 	if (r < 0)
@@ -267,7 +269,7 @@ int mysql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 
 	if (!cfs_core_changelog(e->core))
 		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_setattr, setattr_once, setattr_applied,
-				&a);
+				&a, sizeof(a));
 	if (!r)
 		return sql_op_setattr(e, ctx, ino, set, in, ret, ret_usage);
 	if (r < 0)

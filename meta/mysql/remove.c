@@ -164,7 +164,7 @@ static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op
 	int r = 0;
 
 	if (!cfs_core_changelog(e->core))
-		r = mysql_fused(sql_db(e), ctx, op, remove_once, remove_applied, a);
+		r = mysql_fused(sql_db(e), ctx, op, remove_once, remove_applied, a, sizeof(*a));
 	if (r <= 0)
 		return r;
 	*ret_usage = (struct cfs_usage){0};

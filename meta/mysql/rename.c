@@ -170,8 +170,8 @@ int mysql_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	int r = 0;
 
 	if (!cfs_core_changelog(e->core) && !(req->r.flags & ~CFS_RENAME_NOREPLACE))
-		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_rename, rename_once, rename_applied,
-				&a);
+		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_rename, rename_once, rename_applied, &a,
+				sizeof(a));
 	if (!r)
 		return sql_op_rename(e, ctx, req, ret, ret_usage);
 	if (r < 0)

@@ -95,7 +95,8 @@ int mysql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_i
 	if (!cfs_core_changelog(e->core) && s->len <= CFS_CHUNK_SIZE &&
 	    s->pos <= CFS_CHUNK_SIZE - s->len &&
 	    ((uint64_t)indx << CFS_CHUNK_BITS) + s->pos + s->len < CFS_FILE_MAX)
-		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_write, commit_once, commit_applied, &a);
+		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_write, commit_once, commit_applied, &a,
+				sizeof(a));
 	if (!r)
 		return sql_op_commit_slice(e, ctx, ino, indx, s, mtime, ret, ret_records,
 					   ret_usage);

@@ -309,7 +309,7 @@ def test_stale_removal_whose_answer_was_lost(ws, lossy, trash_days):
 
 # Before the COMMIT of a block. Not DO, which hides the error. MyISAM: it is not rolled back.
 STOP_HERE = "UPDATE stopping SET n=n-1 WHERE n>0; " \
-            "IF ROW_COUNT()>0 THEN SET @slept=SLEEP(20); END IF; "  # fmt: skip
+            "IF ROW_COUNT()>0 THEN SET @slept=SLEEP(%d); END IF; "  # fmt: skip
 STOPPED = r"statement stopped by the server"
 
 
@@ -326,16 +326,16 @@ def kill_queries(db, where):
     return len(found)
 
 
-def stopping(ws, server, db):
+def stopping(ws, server, db, seconds=20):
     """A mount whose blocks stop before their COMMIT, as often as the table `stopping` says."""
     query(db, "CREATE TABLE stopping(n INT NOT NULL) ENGINE=MyISAM")
     query(db, "INSERT INTO stopping VALUES(0)")
-    proxy = MysqlProxy(server.port, None, STOP_HERE)
+    proxy = MysqlProxy(server.port, None, STOP_HERE % seconds)
     ws.cleanups.append(proxy.close)
     v = Volume(ws, url=db.url.replace(":%d" % server.port, ":%d" % proxy.port))
     m = v.mount("heartbeat=60,attr-cache=0,entry-cache=0")
     m.allow(STOPPED)
-    return v, m
+    return v, m, proxy
 
 
 def stopped_operations(m, step):
@@ -359,7 +359,7 @@ def as_made(ws, v, m):
 
 def test_query_killed_in_a_block(ws, database):
     """The operation is carried out once; no transaction stays open behind it."""
-    v, m = stopping(ws, database.server, database)
+    v, m, _ = stopping(ws, database.server, database)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
 
         def step(act, *args):
@@ -378,10 +378,27 @@ def test_query_killed_in_a_block(ws, database):
     as_made(ws, v, m)
 
 
+def test_server_still_at_it_when_the_connection_was_lost(ws, database):
+    """It is done a second after it was asked for and found undone: once, and without an error."""
+    v, m, proxy = stopping(ws, database.server, database, 1)
+    m.allow(LOST)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+
+        def step(act, *args):
+            query(database, "UPDATE stopping SET n=1")
+            job = pool.submit(act, *args)
+            wait_until(lambda: query(database, "SELECT n FROM stopping")[0][0] == 0, 20)
+            proxy.cut()
+            job.result(timeout=30 * SLOW)
+
+        stopped_operations(m, step)
+    as_made(ws, v, m)
+
+
 def test_statement_over_its_time(ws, own):
     """As above, with the server's max_statement_time."""
     db = own.database()
-    v, m = stopping(ws, own, db)
+    v, m, _ = stopping(ws, own, db)
     own._admin("SET GLOBAL max_statement_time=2")
 
     def step(act, *args):

@@ -21,7 +21,6 @@
 #define GROW_BUSY_TICKS 5
 #define GROW_GAIN	1.1
 #define GROW_HOLD_MS	10000
-#define GROW_MIN_BYTES	(8u << 20) /* per window: below it one connection is enough */
 #define SHRINK_IDLE_MS	10000
 
 /* --- lists --- */
@@ -571,7 +570,7 @@ static void follow_traffic(struct cfs_peer *p)
 	}
 	if (now_ms - p->window_ms < GROW_WINDOW_MS)
 		return;
-	if (bytes - p->window_bytes >= GROW_MIN_BYTES)
+	if (bytes - p->window_bytes >= p->t->conf.grow_bytes)
 		judge(p, (double)(bytes - p->window_bytes) / (double)(now_ms - p->window_ms));
 	p->window_ms = now_ms;
 	p->window_bytes = bytes;

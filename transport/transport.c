@@ -177,6 +177,7 @@ static void fill_in(struct cfs_transport_conf *conf)
 	DEFAULT(max_unauthenticated, 1024);
 	DEFAULT(max_unauthenticated_per_addr, 64);
 	DEFAULT(max_conns_per_peer, 4);
+	DEFAULT(grow_bytes, 8ull << 20);
 	DEFAULT(conn_bytes, 64ull << 20);
 	DEFAULT(inflight_bytes, 8ull << 30);
 	DEFAULT(failures, 3);

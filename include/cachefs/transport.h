@@ -119,6 +119,7 @@ struct cfs_transport_conf {
 	unsigned max_conns;	     /* that are being served [16384] */
 	unsigned max_unauthenticated, max_unauthenticated_per_addr; /* [1024], [64] */
 	unsigned max_conns_per_peer;				    /* that it opens [4] */
+	uint64_t grow_bytes;	 /* in 200 ms: below it one is enough [8 MiB] */
 	uint64_t conn_bytes;	 /* asked for and not yet sent, per connection [64 MiB] */
 	uint64_t inflight_bytes; /* all connections; beyond it answers are -EBUSY [8 GiB] */
 	uint64_t request_rate;	 /* per second and connection; beyond it -EBUSY [no limit] */

@@ -147,9 +147,17 @@ char *path_of(const struct cfs_block *b)
 	return path;
 }
 
+bool in_tree(const char *tree, const struct cfs_block *b)
+{
+	char path[512];
+
+	path_in(tree, b, path);
+	return access(path, F_OK) == 0;
+}
+
 bool file_exists(const struct cfs_block *b)
 {
-	return access(path_of(b), F_OK) == 0;
+	return in_tree("raw", b);
 }
 
 void touch(const char *path, size_t len, time_t age_s)

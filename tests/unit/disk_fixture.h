@@ -36,7 +36,8 @@ ssize_t get(const struct cfs_block *b, uint32_t off, uint32_t len);
 void path_in(const char *tree, const struct cfs_block *b, char path[512]);
 /* The same in "raw"; the next call overwrites it. */
 char *path_of(const struct cfs_block *b);
-bool file_exists(const struct cfs_block *b);
+bool in_tree(const char *tree, const struct cfs_block *b);
+bool file_exists(const struct cfs_block *b); /* in "raw" */
 
 /* A file of zeros of that age. */
 void touch(const char *path, size_t len, time_t age_s);

@@ -567,7 +567,7 @@ static void test_retries_end_at_the_deadline(void **state)
 	fake->failures = -1;
 	assert_int_equal(get("k", buf, sizeof(buf), cfs_deadline_in(700)), -EIO);
 	took = cfs_now_ms() - start;
-	assert_in_range(took, 600, 3000);
+	assert_in_range(took, 600, LONG_MS / 4);
 	assert_in_range(fake->calls, 2, 60);
 }
 
@@ -587,7 +587,7 @@ static void test_the_servers_pause_is_kept(void **state)
 	fake->failures = -1;
 	fake->failure.after_ms = 30000;
 	assert_int_equal(get("k", buf, sizeof(buf), soon()), -EIO);
-	assert_true(cfs_now_ms() - start < 5000);
+	assert_true(cfs_now_ms() - start < LONG_MS / 4);
 }
 
 struct seen {
@@ -766,7 +766,7 @@ static void test_limit_and_deadline(void **state)
 
 	open_limited(100000, 0);
 	assert_int_equal(store->ops->put(store, "k", &iov, 1, cfs_deadline_in(300)), -ETIMEDOUT);
-	assert_in_range(cfs_now_ms() - start, 250, 2500);
+	assert_in_range(cfs_now_ms() - start, 250, LONG_MS / 4);
 	/* What was refused has not been charged. */
 	iov.iov_len = 1000;
 	assert_int_equal(store->ops->put(store, "k", &iov, 1, cfs_deadline_in(2000)), 0);

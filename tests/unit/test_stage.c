@@ -40,14 +40,6 @@ static int read_block(const struct cfs_block *b)
 	return read_range(b, 0, b->len, soon());
 }
 
-static bool in_tree(const char *tree, const struct cfs_block *b)
-{
-	char path[512];
-
-	path_in(tree, b, path);
-	return access(path, F_OK) == 0;
-}
-
 /* What was written is on disk, readable, and uploaded when that works; then nothing is left. */
 static void test_staged_then_uploaded(void **state)
 {

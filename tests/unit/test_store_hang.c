@@ -146,14 +146,6 @@ static void cache_block(const struct cfs_block *b)
 	store_block(b);
 }
 
-static bool is_staged(const struct cfs_block *b)
-{
-	char path[512];
-
-	path_in("rawstaging", b, path);
-	return access(path, F_OK) == 0;
-}
-
 /* ---- tests ---- */
 
 /*
@@ -286,13 +278,13 @@ static void staging(void **state)
 	assert_int_equal(stats().stage_bypassed, 3);
 	set_hang(false);
 	WAIT_FOR(stats().disk_dirs_bad == 0 && held() == 0);
-	WAIT_FOR(!is_staged(&b));
+	WAIT_FOR(!in_tree("rawstaging", &b));
 	assert_true(object_exists(&b));
-	assert_true(is_staged(&a));
+	assert_true(in_tree("rawstaging", &a));
 	c.slice = 4;
 	assert_int_equal(put_sync(&c), 0);
 	assert_false(object_exists(&c));
-	assert_true(is_staged(&c));
+	assert_true(in_tree("rawstaging", &c));
 	assert_int_equal(stats().staged_blocks, 2);
 	close_disk();
 }

@@ -7,15 +7,20 @@
 
 #include "vfs_fixture.h"
 
+/* A mount over n files. */
+static struct cfs_ctx start_with(int n)
+{
+	start(1000, 0);
+	fill_engine(n);
+	return ctx();
+}
+
 /* Without it: after a restart of a program an old handle reads or writes somebody else's file. */
 static void stale_handles_are_refused(void **state)
 {
-	struct cfs_ctx c;
+	struct cfs_ctx c = start_with(3);
 	uint64_t fh, other;
 
-	start(1000, 0);
-	fill_engine(3);
-	c = ctx();
 	fh = open_file(1, O_RDONLY);
 	assert_int_equal(release(fh), 0);
 	other = open_file(2, O_RDONLY);
@@ -31,14 +36,11 @@ static void stale_handles_are_refused(void **state)
 /* Without it: a file that another mount has rewritten is read from stale pages. */
 static void pages_are_kept_only_while_mtime_stays(void **state)
 {
+	struct cfs_ctx c = start_with(3);
 	struct cfs_vfs_open o;
-	struct cfs_ctx c;
 	static const bool want[] = {false, true, false, true};
 	size_t i;
 
-	start(1000, 0);
-	fill_engine(3);
-	c = ctx();
 	for (i = 0; i < 4; i++) {
 		if (i == 2)
 			meta.attr[1].mtime.tv_nsec++;
@@ -51,13 +53,10 @@ static void pages_are_kept_only_while_mtime_stays(void **state)
 /* Without it: an unlinked temporary file loses its data while in use, or its space for ever. */
 static void an_unlinked_open_file_lives_until_its_last_close(void **state)
 {
+	struct cfs_ctx c = start_with(3);
 	struct cfs_vfs_attr a;
-	struct cfs_ctx c;
 	uint64_t fh1, fh2;
 
-	start(1000, 0);
-	fill_engine(3);
-	c = ctx();
 	fh1 = open_file(1, O_RDWR);
 	fh2 = open_file(1, O_RDONLY);
 	assert_int_equal(unlink_file("f00001"), 0);
@@ -81,8 +80,7 @@ static void release_behind(void)
 /* Without it: a file closed in the middle of its unlink keeps its space until the unmount. */
 static void a_close_during_the_unlink_is_noticed(void **state)
 {
-	start(1000, 0);
-	fill_engine(3);
+	start_with(3);
 	held = open_file(1, O_RDWR);
 	meta.after_unlink = release_behind;
 	assert_int_equal(unlink_file("f00001"), 0);
@@ -92,15 +90,12 @@ static void a_close_during_the_unlink_is_noticed(void **state)
 /* Without it: cp -p and tar leave the time of copying on what they copied. */
 static void setting_times_comes_after_pending_writes(void **state)
 {
+	struct cfs_ctx c = start_with(3);
 	struct iovec iov = {(char[]){"abc"}, 3};
 	struct cfs_attr in = {.mtime = {5, 0}};
 	struct cfs_vfs_attr a;
-	struct cfs_ctx c;
 	uint64_t fh, at;
 
-	start(1000, 0);
-	fill_engine(3);
-	c = ctx();
 	fh = open_file(1, O_RDWR);
 	assert_int_equal(cfs_vfs_write(vfs, &c, fh, 0, false, &iov, 1, &at), 0);
 	assert_int_equal(cfs_vfs_getattr(vfs, &c, FIRST_INO + 1, &a), 0);
@@ -114,13 +109,10 @@ static void setting_times_comes_after_pending_writes(void **state)
 /* Without it: a crashed or careless program blocks others; or they read what was there before. */
 static void locks_go_with_the_handle_and_after_the_data(void **state)
 {
+	struct cfs_ctx c = start_with(3);
 	struct cfs_plock all = {.type = CFS_LOCK_WRITE, .end = INT64_MAX};
-	struct cfs_ctx c;
 	uint64_t fh;
 
-	start(1000, 0);
-	fill_engine(3);
-	c = ctx();
 	fh = open_file(1, O_RDWR);
 	assert_int_equal(cfs_vfs_flock(vfs, &c, fh, 42, CFS_LOCK_WRITE, false), 0);
 	assert_int_equal(cfs_vfs_setlk(vfs, &c, fh, 42, &all, false), 0);
@@ -134,13 +126,10 @@ static void locks_go_with_the_handle_and_after_the_data(void **state)
 /* Without it: an OFD lock, which nobody releases by name, is held until the mount ends. */
 static void every_owner_of_a_handle_loses_its_locks_with_it(void **state)
 {
+	struct cfs_ctx c = start_with(1);
 	struct cfs_plock lock = {.type = CFS_LOCK_WRITE, .end = 9};
-	struct cfs_ctx c;
 	uint64_t fh;
 
-	start(0, 0);
-	fill_engine(1);
-	c = ctx();
 	fh = open_file(0, O_RDWR);
 	assert_int_equal(cfs_vfs_setlk(vfs, &c, fh, 11, &lock, false), 0);
 	assert_int_equal(cfs_vfs_setlk(vfs, &c, fh, 22, &lock, false), 0);

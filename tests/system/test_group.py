@@ -360,7 +360,7 @@ def late_owner(ws, more=""):
     team = Team(ws, 2)
     want = make_file(team, SMALL)
     a, b = team.join_all(",".join(filter(None, [UNCACHED, more])))
-    while stat(a, 'peer_requests_total{direction="asked"}') < 64:  # it knows how fast the other is
+    while a.stat('peer_requests_total{direction="asked"}') < 64:  # it knows how fast the other is
         drop_page_cache()
         assert read_all([a, b]) == [want] * 2
     before = sum(team.fetched().values())
@@ -373,9 +373,9 @@ def late_owner(ws, more=""):
         took = time.monotonic() - start
     finally:
         os.kill(b.pid(), signal.SIGCONT)
-    print("%.2f s, %d hedges" % (took, stat(a, "peer_hedges_total")))
-    assert stat(a, "peer_hedge_wins_total") <= stat(a, "peer_hedges_total") <= 16
-    return took, stat(a, "peer_hedges_total"), (sum(team.fetched().values()) - before) / blocks
+    print("%.2f s, %d hedges" % (took, a.stat("peer_hedges_total")))
+    assert a.stat("peer_hedge_wins_total") <= a.stat("peer_hedges_total") <= 16
+    return took, a.stat("peer_hedges_total"), (sum(team.fetched().values()) - before) / blocks
 
 
 @pytest.mark.deadline(150)

@@ -286,10 +286,8 @@ static void hanging_ahead(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(tiers),
-		cmocka_unit_test(late_tier),
-		cmocka_unit_test(hanging_tier),
-		cmocka_unit_test(queue_is_no_fault),
+		cmocka_unit_test(tiers),	 cmocka_unit_test(late_tier),
+		cmocka_unit_test(hanging_tier),	 cmocka_unit_test(queue_is_no_fault),
 		cmocka_unit_test(hanging_ahead),
 	};
 

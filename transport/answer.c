@@ -76,12 +76,16 @@ static void pop(struct cfs_server *sc)
 
 static void end(struct cfs_job *j, bool mismatch)
 {
+	struct cfs_loop *loop = &j->sc->c.t->loop;
+
 	if (j->pipe) {
 		cfs_pipe_blocked(j, false);
 		cfs_pipe_put(j->sc->c.t, j->pipe);
 	}
-	if (j->a.release && !atomic_load(&j->sc->c.t->loop.orphan))
+	if (j->a.release && cfs_loop_call_begin(loop)) {
 		j->a.release(j->a.arg, mismatch);
+		cfs_loop_call_end(loop);
+	}
 	cfs_server_job_done(j);
 }
 

@@ -307,6 +307,26 @@ fail:
 	return r;
 }
 
+bool cfs_loop_call_begin(struct cfs_loop *loop)
+{
+	bool begun;
+
+	pthread_mutex_lock(&loop->lock);
+	begun = !loop->orphan;
+	loop->calling = begun;
+	pthread_mutex_unlock(&loop->lock);
+	return begun;
+}
+
+void cfs_loop_call_end(struct cfs_loop *loop)
+{
+	pthread_mutex_lock(&loop->lock);
+	loop->calling = false;
+	if (loop->stop)
+		pthread_cond_signal(&loop->cond);
+	pthread_mutex_unlock(&loop->lock);
+}
+
 int cfs_loop_stop(struct cfs_loop *loop, cfs_deadline_t deadline, void (*orphaned)(void *arg))
 {
 	pthread_t thread = loop->thread;
@@ -317,9 +337,11 @@ int cfs_loop_stop(struct cfs_loop *loop, cfs_deadline_t deadline, void (*orphane
 	wake(loop);
 	while (!loop->ended && r != -ETIMEDOUT)
 		r = cfs_cond_wait(&loop->cond, &loop->lock, deadline);
+	while (!loop->ended && loop->calling) /* bounded: it must not wait */
+		pthread_cond_wait(&loop->cond, &loop->lock);
 	if (!loop->ended) {
 		loop->orphaned = orphaned;
-		atomic_store(&loop->orphan, true);
+		loop->orphan = true;
 		pthread_detach(thread);
 		pthread_mutex_unlock(&loop->lock);
 		return -ETIMEDOUT;

@@ -57,8 +57,10 @@ struct cfs_loop {
 	/* Start-up and end */
 	pthread_cond_t cond;
 	int started; /* 1: running, < 0: failed */
+	/* Under the lock. */
 	bool ended;
-	_Atomic bool orphan; /* nobody waits for the end any more */
+	bool calling; /* between cfs_loop_call_begin() and _end() */
+	bool orphan;  /* nobody waits for the end any more */
 	void (*orphaned)(void *arg);
 };
 
@@ -68,7 +70,7 @@ struct cfs_loop {
 int cfs_loop_start(struct cfs_loop *loop);
 /*
  * Runs until nothing is under way, then ends the thread. -ETIMEDOUT: it goes on until then, and
- * calls orphaned, which may free it.
+ * calls orphaned, which may free it. Returns in the middle of no cfs_loop_call_begin().
  */
 int cfs_loop_stop(struct cfs_loop *loop, cfs_deadline_t deadline, void (*orphaned)(void *arg));
 
@@ -87,6 +89,13 @@ static inline bool cfs_loop_is_self(struct cfs_loop *loop)
 {
 	return pthread_equal(loop->thread, pthread_self());
 }
+
+/*
+ * The loop's thread, around a call of something that goes with whoever waits for the end. False:
+ * nobody does, and it may be gone. The call must not wait.
+ */
+bool cfs_loop_call_begin(struct cfs_loop *loop);
+void cfs_loop_call_end(struct cfs_loop *loop);
 
 /* The loop's thread. Never NULL. */
 struct io_uring_sqe *cfs_loop_sqe(struct cfs_loop *loop, struct cfs_op *op);

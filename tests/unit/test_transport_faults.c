@@ -688,6 +688,76 @@ static void test_answer_is_owed_at_the_end(void **state)
 	sem_destroy(&done);
 }
 
+struct slow_release {
+	struct cfs_transport *t;
+	sem_t go_on;
+	_Atomic bool begun, ended;
+	bool in_time; /* it had ended when the transport had */
+};
+
+static void release_slowly(void *arg, bool mismatch)
+{
+	struct slow_release *s = arg;
+
+	(void)mismatch;
+	s->begun = true;
+	sem_wait(&s->go_on);
+	s->ended = true;
+}
+
+static void *destroy(void *arg)
+{
+	struct slow_release *s = arg;
+
+	cfs_transport_destroy(s->t);
+	s->in_time = s->ended;
+	return NULL;
+}
+
+/* What an answer is made of goes after the transport: it is not in use any more by then. */
+static void test_release_at_the_end(void **state)
+{
+	struct cfs_transport_conf conf = {.destroy_timeout_ms = 100};
+	struct cfs_transport *t = asker();
+	struct slow_release slow = {0};
+	struct timespec until;
+	struct many m = {0};
+	struct owner o;
+	struct cfs_peer *p;
+	pthread_t thread;
+	sem_t done;
+
+	(void)state;
+	owner_open_conf(&o, BLOCK, &conf);
+	sem_init(&done, 0, 0);
+	sem_init(&slow.go_on, 0, 0);
+	m.done = &done;
+	p = peer_at(t, &o.addr, o.addr_len);
+	o.how = NEVER;
+	assert_int_equal(start_one(p, &m, &o, 0, 4096, LONG_MS), 0);
+	WAIT_FOR(o.n_held == 1);
+	cfs_peer_answer(o.held[0],
+			&(struct cfs_peer_answer){
+				.err = -ENOENT, .fd = -1, .release = release_slowly, .arg = &slow});
+	WAIT_FOR(slow.begun);
+	slow.t = o.t;
+	assert_int_equal(pthread_create(&thread, NULL, destroy, &slow), 0);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec++;
+	assert_int_equal(pthread_timedjoin_np(thread, NULL, &until), ETIMEDOUT);
+	sem_post(&slow.go_on);
+	pthread_join(thread, NULL);
+	assert_true(slow.in_time);
+	wait_post(&done);
+	cfs_peer_close(p);
+	munmap(o.data, o.len);
+	close(o.fd);
+	free(m.dst);
+	cfs_transport_destroy(t);
+	sem_destroy(&slow.go_on);
+	sem_destroy(&done);
+}
+
 /* --- many connections --- */
 
 static void test_idle_connections(void **state)
@@ -740,6 +810,7 @@ int main(void)
 		cmocka_unit_test(test_closed_port_and_return),
 		cmocka_unit_test(test_slow_answer_is_no_failure),
 		cmocka_unit_test(test_answer_is_owed_at_the_end),
+		cmocka_unit_test(test_release_at_the_end),
 		cmocka_unit_test(test_idle_connections),
 	};
 

@@ -33,7 +33,7 @@ struct cfs_tls_session {
 	pthread_mutex_t lock; /* of ssl; held for a call that encrypts or decrypts one record */
 	SSL *ssl;
 	const struct cfs_tls *tls;
-	bool begun, stranger; /* stranger: its key is none of ours */
+	bool stranger; /* its key is none of ours */
 	char identity[IDENTITY_LEN];
 	uint64_t records;
 };
@@ -177,7 +177,6 @@ static int begin(struct cfs_link *l, SSL_CTX *ctx)
 		if (s)
 			SSL_free(s->ssl);
 		free(s);
-		cfs_link_tcp.close(l);
 		return -ENOMEM;
 	}
 	s->tls = l->tls;
@@ -192,25 +191,23 @@ static int tls_listen(const struct sockaddr *addr, socklen_t len)
 	return cfs_link_tcp.listen(addr, len);
 }
 
+/* It has no session before it has sent something: whoever only connects costs a socket. */
 static int tls_accept(struct cfs_link *l, int listen_fd, struct sockaddr_storage *from)
 {
-	int r = cfs_link_tcp.accept(l, listen_fd, from);
-
-	if (r == 0)
-		r = begin(l, l->tls->server);
-	if (r == 0)
-		SSL_set_accept_state(l->session->ssl);
-	return r;
+	return cfs_link_tcp.accept(l, listen_fd, from);
 }
 
 static int tls_connect(struct cfs_link *l, const struct sockaddr *addr, socklen_t len)
 {
 	int r = cfs_link_tcp.connect(l, addr, len);
 
-	if (r == 0)
-		r = begin(l, l->tls->client);
+	if (r < 0)
+		return r;
+	r = begin(l, l->tls->client);
 	if (r == 0)
 		SSL_set_connect_state(l->session->ssl);
+	else
+		cfs_link_tcp.close(l);
 	return r;
 }
 
@@ -229,9 +226,11 @@ static void tls_close(struct cfs_link *l)
 {
 	struct cfs_tls_session *s = l->session;
 
-	SSL_free(s->ssl);
-	pthread_mutex_destroy(&s->lock);
-	free(s);
+	if (s) {
+		SSL_free(s->ssl);
+		pthread_mutex_destroy(&s->lock);
+		free(s);
+	}
 	l->session = NULL;
 	cfs_link_tcp.close(l);
 }
@@ -268,18 +267,31 @@ static int failure(struct cfs_tls_session *s, int error, int err)
 
 static const struct cfs_link_ops by_kernel;
 
+/* Of a connection that has come, with the first of its bytes. */
+static int begin_accepted(struct cfs_link *l)
+{
+	int r = speaks_tls(l);
+
+	if (r <= 0)
+		return r < 0 ? r : -EPROTOTYPE;
+	r = begin(l, l->tls->server);
+	if (r == 0)
+		SSL_set_accept_state(l->session->ssl);
+	return r;
+}
+
 static int tls_handshake(struct cfs_link *l, bool *ret_out)
 {
-	struct cfs_tls_session *s = l->session;
+	struct cfs_tls_session *s;
 	int r, error, err;
 
 	l->unread = false;
-	if (!s->begun && SSL_is_server(s->ssl)) {
-		r = speaks_tls(l);
-		if (r <= 0)
-			return r < 0 ? r : -EPROTOTYPE;
+	if (!l->session) {
+		r = begin_accepted(l);
+		if (r < 0)
+			return r;
 	}
-	s->begun = true;
+	s = l->session;
 	ERR_clear_error();
 	errno = 0;
 	r = SSL_do_handshake(s->ssl);

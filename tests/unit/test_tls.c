@@ -28,6 +28,18 @@ int accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags)
 	return r;
 }
 
+static _Atomic unsigned sessions;
+
+SSL *__real_SSL_new(SSL_CTX *ctx);
+SSL *__wrap_SSL_new(SSL_CTX *ctx);
+
+/* The linker's --wrap. */
+SSL *__wrap_SSL_new(SSL_CTX *ctx)
+{
+	sessions++;
+	return __real_SSL_new(ctx);
+}
+
 static uint64_t served_errors(struct owner *o, enum cfs_peer_error kind)
 {
 	struct cfs_peer_stats st;
@@ -441,6 +453,41 @@ static void test_certificate_is_no_key(void **state)
 	SSL_CTX_free(m.ctx);
 }
 
+/* --- many who say nothing --- */
+
+/* Whoever only connects, within the limits or beyond, costs no TLS session. */
+static void test_silent_connections(void **state)
+{
+	enum { N = 12, LIMIT = 4 };
+	struct cfs_transport_conf conf = {.max_unauthenticated_per_addr = LIMIT};
+	struct cfs_transport *t = asker();
+	struct cfs_peer *p;
+	unsigned before, cut = 0;
+	struct pollfd pfd[N];
+	struct owner o;
+	int i;
+
+	(void)state;
+	owner_open_conf(&o, BLOCK, &conf);
+	before = sessions;
+	for (i = 0; i < N; i++)
+		pfd[i] = (struct pollfd){.fd = raw_connect(&o), .events = POLLIN};
+	for (i = LIMIT; i < N; i++)
+		cut += raw_is_closed(pfd[i].fd);
+	assert_int_equal(cut, N - LIMIT);
+	assert_int_equal(poll(pfd, LIMIT, 0), 0);
+	assert_int_equal(sessions, before);
+	for (i = 0; i < N; i++)
+		close(pfd[i].fd);
+	WAIT_FOR(served_errors(&o, CFS_PEER_E_PROTOCOL) >= LIMIT);
+	p = peer_at(t, &o.addr, o.addr_len);
+	check_served(p, &o);
+	assert_true(sessions >= before + 2);
+	cfs_peer_close(p);
+	cfs_transport_destroy(t);
+	owner_close(&o);
+}
+
 /* --- keys are not used for ever --- */
 
 static void test_worn_connection_is_replaced(void **state)
@@ -468,6 +515,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_wrong_key),
 		cmocka_unit_test(test_one_side_only),
+		cmocka_unit_test(test_silent_connections),
 		cmocka_unit_test(test_garbage),
 		cmocka_unit_test(test_half_a_hello),
 		cmocka_unit_test(test_nothing_in_the_clear),

@@ -130,6 +130,18 @@ bool cfs_core_is_open(struct cfs_meta *core, cfs_ino_t ino)
 	return cfs_core_has_open(core) && core->hooks.is_open(core->hooks.arg, ino);
 }
 
+/* FNV-1a, whose high bits are then spread over all. */
+uint64_t cfs_core_hash_name(cfs_ino_t parent, const char *name, size_t len)
+{
+	uint64_t h = 0xcbf29ce484222325ULL ^ parent;
+	size_t i;
+
+	for (i = 0; i < len; i++)
+		h = (h ^ (unsigned char)name[i]) * 0x100000001b3ULL;
+	h *= 0x9E3779B97F4A7C15ULL;
+	return h ^ h >> 32;
+}
+
 uint64_t cfs_core_sid(struct cfs_meta *core)
 {
 	return atomic_load(&core->sid);

@@ -53,6 +53,8 @@ struct cfs_engine_conf {
 bool cfs_core_is_open(struct cfs_meta *core, cfs_ino_t ino);
 /* False: nobody opens anything here, is_open never says yes. */
 bool cfs_core_has_open(struct cfs_meta *core);
+/* For what engines remember by a name in a directory. Any bits of it will do for an index. */
+uint64_t cfs_core_hash_name(cfs_ino_t parent, const char *name, size_t len);
 uint64_t cfs_core_sid(struct cfs_meta *core);
 bool cfs_core_dir_stats(struct cfs_meta *core);
 bool cfs_core_changelog(struct cfs_meta *core);

@@ -97,16 +97,6 @@ void mysql_dir_changed(struct mysql_db *db, cfs_ino_t ino, int done,
 
 /* ---- files ---- */
 
-static uint64_t hash_name(cfs_ino_t parent, const char *name, size_t len)
-{
-	uint64_t h = 0xcbf29ce484222325ULL ^ parent;
-	size_t i;
-
-	for (i = 0; i < len; i++)
-		h = (h ^ (unsigned char)name[i]) * 0x100000001b3ULL;
-	return h * 0x9E3779B97F4A7C15ULL;
-}
-
 static struct cfs_entry *file_slot(struct mysql_db *db, cfs_ino_t ino)
 {
 	return &db->seen.file[ino % MYSQL_FILES];
@@ -115,7 +105,7 @@ static struct cfs_entry *file_slot(struct mysql_db *db, cfs_ino_t ino)
 bool mysql_file_known(struct mysql_db *db, cfs_ino_t parent, const char *name, size_t len,
 		      struct cfs_entry *ret)
 {
-	uint64_t hash = hash_name(parent, name, len);
+	uint64_t hash = cfs_core_hash_name(parent, name, len);
 	unsigned n = (hash >> 32) % MYSQL_FILES;
 	bool known;
 
@@ -131,7 +121,7 @@ bool mysql_file_known(struct mysql_db *db, cfs_ino_t parent, const char *name, s
 void mysql_file_remember(struct mysql_db *db, cfs_ino_t parent, const char *name, size_t len,
 			 const struct cfs_entry *entry)
 {
-	uint64_t hash = hash_name(parent, name, len);
+	uint64_t hash = cfs_core_hash_name(parent, name, len);
 	unsigned n = (hash >> 32) % MYSQL_FILES;
 
 	if (entry->attr.type == CFS_TYPE_DIR)

@@ -8,18 +8,9 @@
 
 /* ---- hints ---- */
 
-static uint64_t name_hash(cfs_ino_t parent, const char *name, size_t len)
-{
-	uint64_t h = (0xcbf29ce484222325 ^ parent) * 0x9e3779b97f4a7c15;
-
-	for (size_t i = 0; i < len; i++)
-		h = (h ^ (unsigned char)name[i]) * 0x100000001b3;
-	return h ^ h >> 29;
-}
-
 void pg_hint(struct pg_db *db, cfs_ino_t parent, const char *name, size_t len, cfs_ino_t ino)
 {
-	uint64_t h = name_hash(parent, name, len);
+	uint64_t h = cfs_core_hash_name(parent, name, len);
 
 	atomic_store_explicit(&db->hints.v[h % PG_HINTS].ino, ino, memory_order_relaxed);
 	atomic_store_explicit(&db->hints.v[h % PG_HINTS].name, h, memory_order_relaxed);
@@ -27,7 +18,7 @@ void pg_hint(struct pg_db *db, cfs_ino_t parent, const char *name, size_t len, c
 
 cfs_ino_t pg_hinted(struct pg_db *db, cfs_ino_t parent, const char *name, size_t len)
 {
-	uint64_t h = name_hash(parent, name, len);
+	uint64_t h = cfs_core_hash_name(parent, name, len);
 
 	if (atomic_load_explicit(&db->hints.v[h % PG_HINTS].name, memory_order_relaxed) != h)
 		return 0;

@@ -18,26 +18,16 @@
  * script that removes the name cannot ask. What was last known about the name is sent along; when
  * that is another inode, the script asks back (remove.lua).
  */
-static uint64_t hash_name(cfs_ino_t parent, const char *name, size_t len)
-{
-	uint64_t h = 0xcbf29ce484222325ULL ^ parent;
-	size_t i;
-
-	for (i = 0; i < len; i++)
-		h = (h ^ (unsigned char)name[i]) * 0x100000001b3ULL;
-	return h * 0x9E3779B97F4A7C15ULL;
-}
-
 void rds_remember_name(struct rds *r, cfs_ino_t parent, const char *name, size_t len, cfs_ino_t ino)
 {
-	uint64_t h = hash_name(parent, name, len);
+	uint64_t h = cfs_core_hash_name(parent, name, len);
 
 	atomic_store_explicit(&r->guess[h >> 48], ino, memory_order_relaxed);
 }
 
 cfs_ino_t rds_guess(struct rds *r, cfs_ino_t parent, const char *name, size_t len)
 {
-	uint64_t h = hash_name(parent, name, len);
+	uint64_t h = cfs_core_hash_name(parent, name, len);
 
 	return atomic_load_explicit(&r->guess[h >> 48], memory_order_relaxed);
 }

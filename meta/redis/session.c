@@ -210,32 +210,30 @@ int rds_op_new_session(struct cfs_engine *e, const struct cfs_ctx *ctx, const ch
 	return r;
 }
 
-int rds_op_refresh_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid,
-			   const char *info, int64_t expire_s)
+static int touch_session(struct cfs_engine *e, const struct cfs_ctx *ctx,
+			 const struct rds_script *script, uint64_t sid, const char *info,
+			 int64_t expire_s)
 {
 	struct rds_request q;
 	redisReply *a;
 	int r;
 
 	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_session, &rds_new_session_lua, &a, "usi", sid, info,
-		       expire_s);
+	r = rds_script(&q, ctx, CFS_META_OP_session, script, &a, "usi", sid, info, expire_s);
 	rds_end(&q);
 	return r;
+}
+
+int rds_op_refresh_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid,
+			   const char *info, int64_t expire_s)
+{
+	return touch_session(e, ctx, &rds_new_session_lua, sid, info, expire_s);
 }
 
 int rds_op_resume_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid,
 			  const char *info, int64_t expire_s)
 {
-	struct rds_request q;
-	redisReply *a;
-	int r;
-
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_session, &rds_resume_session_lua, &a, "usi", sid, info,
-		       expire_s);
-	rds_end(&q);
-	return r;
+	return touch_session(e, ctx, &rds_resume_session_lua, sid, info, expire_s);
 }
 
 int rds_op_clean_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid)

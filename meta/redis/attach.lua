@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- write: attr rules usage
-local function op(ino, ino8, parent, parent8, name, who, now, stats, skip_ms)
-	local dir = get(parent)
+-- write 2: attr rules usage
+local function op(dir, a, parent, ino, parent8, ino8, name, who, now, stats, skip_ms)
 	if not dir then
 		return {ENOENT}
 	end
@@ -9,7 +8,6 @@ local function op(ino, ino8, parent, parent8, name, who, now, stats, skip_ms)
 	if e then
 		return {e}
 	end
-	local a = get(ino)
 	if not a or not call('ZSCORE', P .. 'detachedNodes', ino) then
 		return {ENOENT}
 	end
@@ -22,6 +20,6 @@ local function op(ino, ino8, parent, parent8, name, who, now, stats, skip_ms)
 	put(ino, a)
 	touch(parent, parent8, dir, now, skip_ms, type_of(a) == DIR and 1 or 0)
 	use_entry(stats, parent, a, 1)
-	log('ATTACH(%s,%s,%s)', ino, parent, escape(name))
+	log('ATTACH(%s,%s,%n)', ino, parent, name)
 	return {0, a}
 end

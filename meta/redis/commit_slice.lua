@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- write: attr rules usage length
-local function op(ino, indx, record, end8, mtime, now, stats, line)
-	local a = get(ino)
+-- write 1: attr rules usage length
+local function op(a, ino, indx, record, end8, mtime, now, stats, line)
 	if not a then
 		return {ENOENT}
 	end

@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- write: attr rules usage
-local function op(ino, ino8, parent, parent8, name, who, now, stats, skip_ms)
-	local dir = get(parent)
+-- write 2: attr rules usage
+local function op(dir, a, parent, ino, parent8, ino8, name, who, now, stats, skip_ms)
 	if not dir then
 		return {ENOENT}
 	end
@@ -9,7 +8,6 @@ local function op(ino, ino8, parent, parent8, name, who, now, stats, skip_ms)
 	if e then
 		return {e}
 	end
-	local a = get(ino)
 	if not a then
 		return {ENOENT}
 	end
@@ -36,6 +34,6 @@ local function op(ino, ino8, parent, parent8, name, who, now, stats, skip_ms)
 	local touched
 	dir, touched = touch(parent, parent8, dir, now, skip_ms, 0)
 	use_entry(stats, parent, a, 1)
-	log('LINK(%s,%s,%s,%s):%d', ino, parent, escape(name), tostring(touched), nlink_of(a))
+	log('LINK(%s,%s,%n,%s):%d', ino, parent, name, tostring(touched), nlink_of(a))
 	return {0, a}
 end

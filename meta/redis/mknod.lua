@@ -1,8 +1,34 @@
 -- SPDX-License-Identifier: Apache-2.0
--- write: attr rules usage acl
+-- write 1: attr rules usage acl
+local function in_setgid_dir(a, dir, who)
+	local bits = mode_of(a)
+	if type_of(a) == DIR then
+		a = set_mode(a, bit.bor(bits, 1024))
+	elseif has(bits, 1032) == 1032 and checks(who) and who_uid(who) ~= 0 and
+		not in_group(who, sub(dir, 8, 11)) then
+		a = set_mode(a, bits - 1024)
+	end
+	return sub(a, 1, 7) .. sub(dir, 8, 11) .. sub(a, 12)
+end
+-- The storage tier of the directory, and what its default rule gives. nil: there is no such rule
+local function with_tail_of(dir, a, mode)
+	local def4, acls = sub(acls_of(dir), 5, 8), NONE8
+	if def4 ~= '\0\0\0\0' and type_of(a) ~= SYMLINK then
+		local def = call('HGET', P .. 'acl', (parse('>I4', def4)))
+		if not def then
+			return nil
+		end
+		local bits = mode_of(a)
+		local rule
+		bits, rule = inherit(def, bits - bits % 512 + mode % 512)
+		a = set_mode(a, bits)
+		acls = pack('>I4', rule and acl_id(rule) or 0) ..
+			(type_of(a) == DIR and def4 or '\0\0\0\0')
+	end
+	return set_tail(a, acls, tier_of(dir))
+end
 -- a: the inode's record as it would be in a plain directory. mode: as asked for, before umask.
-local function op(parent, parent8, name, ino, ino8, a, who, now, stats, skip_ms, mode, target, line)
-	local dir = get(parent)
+local function op(dir, parent, parent8, name, ino, ino8, a, who, now, stats, skip_ms, mode, target, line)
 	if not dir then
 		return {ENOENT}
 	end
@@ -15,28 +41,18 @@ local function op(parent, parent8, name, ino, ino8, a, who, now, stats, skip_ms,
 		return {EEXIST, there, call('GET', P .. 'i' .. dec(sub(there, 2, 9))) or ''}
 	end
 	local kind = type_of(a)
-	a = set_parent(set_flags(a, has(byte(dir, 1), 32)), parent8)
-	local acls, bits = NONE8, mode_of(a)
-	if has(mode_of(dir), 1024) ~= 0 then
-		a = sub(a, 1, 7) .. sub(dir, 8, 11) .. sub(a, 12)
-		if kind == DIR then
-			bits = bit.bor(bits, 1024)
-		elseif has(bits, 1032) == 1032 and checks(who) and who_uid(who) ~= 0 and
-			not in_group(who, sub(dir, 8, 11)) then
-			bits = bits - 1024
-		end
+	if has(byte(dir, 1), 32) ~= 0 then
+		a = set_flags(a, 32)
 	end
-	local def4 = sub(acls_of(dir), 5, 8)
-	if def4 ~= '\0\0\0\0' and kind ~= SYMLINK then
-		local def = call('HGET', P .. 'acl', (parse('>I4', def4)))
-		if not def then
+	if has(mode_of(dir), 1024) ~= 0 then
+		a = in_setgid_dir(a, dir, who)
+	end
+	if #dir > 72 then
+		a = with_tail_of(dir, a, tonumber(mode))
+		if not a then
 			return {ENODATA}
 		end
-		local rule
-		bits, rule = inherit(def, bits - bits % 512 + tonumber(mode) % 512)
-		acls = pack('>I4', rule and acl_id(rule) or 0) .. (kind == DIR and def4 or '\0\0\0\0')
 	end
-	a = set_tail(set_mode(a, bits), acls, tier_of(dir))
 	put(ino, a)
 	call('HSET', P .. 'd' .. parent, name, char(kind) .. ino8)
 	if kind == SYMLINK then
@@ -47,11 +63,7 @@ local function op(parent, parent8, name, ino, ino8, a, who, now, stats, skip_ms,
 	local touched
 	dir, touched = touch(parent, parent8, dir, now, skip_ms, kind == DIR and 1 or 0)
 	use_volume(1, 1)
-	if kind == SYMLINK or kind ~= FILE then
-		use_dir(stats, parent, 0, 0, 1, 1)
-	else
-		use_entry(stats, parent, a, 1)
-	end
-	log('CREATE(%s,%s,%s%s):%s', parent, escape(name), line, tostring(touched), ino)
+	use_dir(stats, parent, 0, 0, 1, 1)
+	log('CREATE(%s,%n,%s%s):%s', parent, name, line, tostring(touched), ino)
 	return {0, a, dir}
 end

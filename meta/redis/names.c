@@ -190,8 +190,8 @@ int rds_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, 
 	int r;
 
 	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_link, &rds_link_lua, &a, "u8u8bbtsu", ino, ino, parent,
-		       parent, name, len, who, rds_who(ctx, who), ctx->now, rds_stats(rds),
+	r = rds_script(&q, ctx, CFS_META_OP_link, &rds_link_lua, &a, "uu88bbtsu", parent, ino,
+		       parent, ino, name, len, who, rds_who(ctx, who), ctx->now, rds_stats(rds),
 		       cfs_core_skip_dir_mtime_ms(rds->engine.core));
 	if (!r)
 		r = rds_attr_reply(a->element[1], ret);

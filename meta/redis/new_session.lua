@@ -11,7 +11,7 @@ local function op(sid, info, expire)
 	call('ZADD', P .. 'allSessions', expire, sid)
 	call('HSET', P .. 'sessionInfos', sid, info)
 	if LOG then
-		log('NEWSESSION(%s,%s,%s)', sid, expire, escape(info))
+		log('NEWSESSION(%s,%s,%n)', sid, expire, info)
 	end
 	return {0, sid}
 end

@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- write: attr rules usage dispose
--- unlink and rmdir. The answer {1, ino} asks whether the client has this inode open.
-local function op(want_dir, parent, parent8, name, trash, trash8, who, now, stats, skip_ms, sid, asked,
-	open)
-	local dir = get(parent)
+-- write 2: attr rules usage dispose
+-- unlink and rmdir. asked: the inode that the client expects there, and tells whether it has it open.
+-- The answer {EBUSY, ino} asks the same of this one.
+local function op(dir, a, parent, asked, parent8, name, want_dir, trash, trash8, who, now, stats, skip_ms,
+	sid, open)
 	if not dir then
 		return {ENOENT}
 	end
@@ -17,7 +17,7 @@ local function op(want_dir, parent, parent8, name, trash, trash8, who, now, stat
 	end
 	local ino8 = sub(entry, 2, 9)
 	local ino = dec(ino8)
-	local a = get_victim(ino, entry)
+	a = asked == ino and a or get_victim(ino, entry)
 	local e = may_remove(who, parent8, dir, a)
 	if e then
 		return {e}
@@ -37,9 +37,9 @@ local function op(want_dir, parent, parent8, name, trash, trash8, who, now, stat
 	if LOG then
 		local there = fate == TRASHED and trash or '0'
 		if is_dir then
-			log('RMDIR(%s,%s,%s):%s', parent, escape(name), there, ino)
+			log('RMDIR(%s,%n,%s):%s', parent, name, there, ino)
 		else
-			log('UNLINK(%s,%s,%s,%s,%s):%s', parent, escape(name), there,
+			log('UNLINK(%s,%n,%s,%s,%s):%s', parent, name, there,
 				tostring(fate == SUSTAINED), tostring(touched), ino)
 		end
 	end

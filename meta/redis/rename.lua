@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- write: attr rules usage dispose
+-- write 2: attr rules usage dispose
 local NOREPLACE, EXCHANGE, RESTORE = 1, 2, 32
 local function may_leave(who, sp, sp8, dp, dir, a)
 	local e = may_remove(who, sp8, dir, a)
@@ -39,11 +39,9 @@ local function arrive(ino, a, from, to, to8, now)
 	put(ino, a)
 	return a
 end
-local function op(sp, sp8, sname, dp, dp8, dname, flags, trash, trash8, who, now, stats, skip_ms, sid,
-	asked, open)
+local function op(sdir, ddir, sp, dp, sp8, sname, dp8, dname, flags, trash, trash8, who, now, stats,
+	skip_ms, sid, asked, open)
 	flags = tonumber(flags)
-	local sdir = get(sp)
-	local ddir = sp == dp and sdir or get(dp)
 	if not sdir or not ddir then
 		return {ENOENT}
 	end
@@ -136,7 +134,7 @@ local function op(sp, sp8, sname, dp, dp8, dname, flags, trash, trash8, who, now
 		touch(sp, sp8, sdir, now, skip_ms, s_nlink)
 		touch(dp, dp8, ddir, now, skip_ms, d_nlink)
 	end
-	log('MOVE(%s,%s,%s,%s,%d,%s,%s):%s', sp, escape(sname), dp, escape(dname), flags, v or '0',
+	log('MOVE(%s,%n,%s,%n,%d,%s,%s):%s', sp, sname, dp, dname, flags, v or '0',
 		fate == TRASHED and trash or '0', s)
 	return {0, s8, a, fate, v8 or NONE8, b or '', data and 1 or 0, length}
 end

@@ -1,8 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- write: attr rules
+-- write 1: attr rules
 -- mode: -1 keeps it
-local function op(ino, is_default, id4, mode, who, now)
-	local a = get(ino)
+local function op(a, ino, is_default, id4, mode, who, now)
 	if not a then
 		return {ENOENT}
 	end

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- write: attr rules usage acl
+-- write 1: attr rules usage acl
 local MODE, UID, GID, ATIME, MTIME, CTIME, ATIME_NOW, MTIME_NOW = 1, 2, 4, 8, 16, 32, 64, 128
 local FLAGS, KILL_SUID, IS_OPEN = 256, 512, 32768
 local function check(who, set, a, uid4, gid4)
@@ -36,9 +36,8 @@ local function check(who, set, a, uid4, gid4)
 	return nil
 end
 -- line: what the changelog says of the request
-local function op(ino, set, mode, uid4, gid4, flags, atime, mtime, ctime, who, now, line)
+local function op(old, ino, set, mode, uid4, gid4, flags, atime, mtime, ctime, who, now, line)
 	set, mode = tonumber(set), tonumber(mode)
-	local old = get(ino)
 	if not old then
 		return {ENOENT}
 	end

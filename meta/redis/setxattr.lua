@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- write: attr rules
-local function op(ino, name, value, flags, line)
-	local a = get(ino)
+-- write 1: attr rules
+local function op(a, ino, name, value, flags, line)
 	if not a then
 		return {ENOENT}
 	end

@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- write: attr rules
-local function op(ino, atime)
-	local a = get(ino)
+-- write 1: attr rules
+local function op(a, ino, atime)
 	if not a then
 		return {ENOENT}
 	end

@@ -22,6 +22,6 @@ local function op(trash, trash8, root8, base_hi, base_lo, name, a, stats)
 	call('HSET', P .. 'd' .. trash, name, char(DIR) .. ino8)
 	make_stats(stats, ino)
 	use_volume(1, 1)
-	log('CREATE(%s,%s,0,0,2,365,0,,linux,false):%s', trash, escape(name), ino)
+	log('CREATE(%s,%n,0,0,2,365,0,,linux,false):%s', trash, name, ino)
 	return {0, ino8}
 end

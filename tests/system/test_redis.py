@@ -2,6 +2,7 @@
 """Redis as the metadata engine: real servers, killed, failed over, misconfigured. A failure here is a
 mount that does not come back, or a volume that has lost or doubled a change."""
 
+import json
 import os
 import random
 import socket
@@ -11,6 +12,7 @@ import time
 import pytest
 
 import cachefs_check
+import changelog
 import servers
 from cachefs import BIN, SLOW, Volume, wait_until
 from syscalls import data, read, write
@@ -112,6 +114,17 @@ def attach_fixture(ws, db, name):
 
 
 @pytest.mark.deadline(240)
+def test_changelog(ws, db, volume):
+    c = db.connect()
+    setting = json.loads(c.get("setting"))
+    setting["ChangeLog"] = True
+    c.set("setting", json.dumps(setting))
+    changelog.work(ws, volume)
+    lines = [x.decode() for x in c.lrange("txnLog", 0, -1)]
+    changelog.judge(lines)
+    assert int(c.get("txnLastLog")) == len(lines)
+
+
 def test_fixture_matches_its_manifest(ws, db):
     v = attach_fixture(ws, db, "redis")
     mnt = v.mount("ro")

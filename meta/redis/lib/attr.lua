@@ -2,13 +2,12 @@
 -- Attribute records (volume-format section 4) as the strings they are: fields are cut out and put
 -- back, so that nothing is lost that is not understood.
 local FILE, DIR, SYMLINK = 1, 2, 3
--- nil: no such inode
+-- An older record is shorter. false: no such inode
+local function whole(a)
+	return a and #a < 72 and a .. string.rep('\0', 72 - #a) or a
+end
 local function get(ino)
-	local a = call('GET', P .. 'i' .. ino)
-	if a and #a < 72 then
-		a = a .. string.rep('\0', 72 - #a)
-	end
-	return a
+	return whole(call('GET', P .. 'i' .. ino))
 end
 local function put(ino, a)
 	call('SET', P .. 'i' .. ino, a)

@@ -24,7 +24,17 @@ local function use_volume(n_blocks, inodes)
 end
 -- A directory without statistics gets none: they are computed when somebody asks.
 local function use_dir(stats, dir, hi, lo, n_blocks, inodes)
-	if stats == '0' or call('HEXISTS', P .. 'dirUsedInodes', dir) == 0 then
+	if stats == '0' then
+		return
+	end
+	if inodes ~= 0 then
+		-- From nothing: was there a zero, or nothing?
+		if call('HINCRBY', P .. 'dirUsedInodes', dir, inodes) == inodes and
+			call('HEXISTS', P .. 'dirUsedSpace', dir) == 0 then
+			call('HDEL', P .. 'dirUsedInodes', dir)
+			return
+		end
+	elseif call('HEXISTS', P .. 'dirUsedInodes', dir) == 0 then
 		return
 	end
 	if hi ~= 0 then
@@ -35,9 +45,6 @@ local function use_dir(stats, dir, hi, lo, n_blocks, inodes)
 	end
 	if n_blocks ~= 0 then
 		call('HINCRBY', P .. 'dirUsedSpace', dir, int(n_blocks * 4096))
-	end
-	if inodes ~= 0 then
-		call('HINCRBY', P .. 'dirUsedInodes', dir, inodes)
 	end
 end
 -- A name of the inode comes (1) or goes (-1).

@@ -737,11 +737,15 @@ void cfs_group_hint(struct cfs_group *g, const struct cfs_peer_block *b, enum cf
 	struct group_node *owners[CFS_PLACEMENT_PICK_MAX];
 	struct group_view *v = hold_view(g);
 	unsigned n = pick(v, v->all, b, g->replicas, owners), i;
+	struct group_node *previous;
 
 	for (i = 0; i < n; i++) {
 		if (owners[i]->peer)
 			cfs_peer_hint(owners[i]->peer, b, hint);
 	}
+	if (hint == CFS_PEER_FORGET && pick(v, v->settled, b, 1, &previous) && previous->peer &&
+	    (n == 0 || previous != owners[0]))
+		cfs_peer_hint(previous->peer, b, hint);
 	unref_view(v);
 }
 

@@ -62,6 +62,14 @@ static void finish_all(struct cfs_peer *p, struct cfs_get_list *list, int err)
 
 /* --- the circuit --- */
 
+/* Under the lock. */
+static void drop_hints(struct cfs_peer *p)
+{
+	free(p->hints);
+	p->hints = NULL;
+	p->n_hints = 0;
+}
+
 /* Cuts it off: no request waits for a peer that does not answer. */
 static void leave_out(struct cfs_peer *p, int err)
 {
@@ -78,6 +86,7 @@ static void leave_out(struct cfs_peer *p, int err)
 	pthread_mutex_lock(&p->lock);
 	was_in_use = p->circuit == CFS_PEER_CLOSED_CIRCUIT;
 	p->circuit = CFS_PEER_OPEN_CIRCUIT;
+	drop_hints(p);
 	list = p->pending;
 	p->pending = (struct cfs_get_list){0};
 	n = p->n_conns;
@@ -339,24 +348,68 @@ ssize_t cfs_peer_read(struct cfs_peer *p, const struct cfs_peer_block *b, uint32
 	return r < 0 ? r : (ssize_t)len;
 }
 
-void cfs_peer_hint(struct cfs_peer *p, const struct cfs_peer_block *b, enum cfs_peer_hint hint)
+static int send_hint(struct cfs_client *cc, const struct cfs_hint *h)
 {
 	struct cfs_frame f = {.type = CFS_FRAME_HINT};
 	uint8_t payload[CFS_WIRE_HINT_LEN];
+
+	cfs_wire_put_hint(payload, &h->block, h->what);
+	return cfs_client_put_frame(cc, &f, payload, sizeof(payload));
+}
+
+/* Under the lock: a connection that can be used, or NULL. */
+static struct cfs_client *find_usable(struct cfs_peer *p)
+{
 	unsigned i;
 
-	cfs_wire_put_hint(payload, b, hint);
-	pthread_mutex_lock(&p->lock);
 	for (i = 0; i < p->n_conns; i++) {
-		struct cfs_client *cc = p->conns[i];
-
-		if (!cc->usable || !(cc->c.features & CFS_FEATURE_HINTS))
-			continue;
-		if (cfs_client_put_frame(cc, &f, payload, sizeof(payload)) == 0)
-			cfs_client_send(cc);
-		break;
+		if (p->conns[i]->usable)
+			return p->conns[i];
 	}
+	return NULL;
+}
+
+/* Under the lock: those that waited for this connection. */
+static void send_hints(struct cfs_peer *p, struct cfs_client *cc)
+{
+	unsigned i;
+
+	for (i = 0; i < p->n_hints && (cc->c.features & CFS_FEATURE_HINTS); i++)
+		(void)send_hint(cc, &p->hints[i]);
+	drop_hints(p);
+	cfs_client_send(cc);
+}
+
+/* Under the lock. -ENOBUFS: too many wait; -EHOSTDOWN: nobody connects; -ENOMEM. */
+static int keep_hint(struct cfs_peer *p, const struct cfs_hint *h)
+{
+	if (p->closing || p->circuit != CFS_PEER_CLOSED_CIRCUIT)
+		return -EHOSTDOWN;
+	if (p->n_hints == CFS_PEER_HINTS_MAX)
+		return -ENOBUFS;
+	if (!p->hints)
+		p->hints = calloc(CFS_PEER_HINTS_MAX, sizeof(*p->hints));
+	if (!p->hints)
+		return -ENOMEM;
+	p->hints[p->n_hints++] = *h;
+	return 0;
+}
+
+void cfs_peer_hint(struct cfs_peer *p, const struct cfs_peer_block *b, enum cfs_peer_hint hint)
+{
+	const struct cfs_hint h = {.block = *b, .what = hint};
+	struct cfs_client *cc;
+	bool kick = false;
+
+	pthread_mutex_lock(&p->lock);
+	cc = find_usable(p);
+	if (!cc)
+		kick = keep_hint(p, &h) == 0;
+	else if ((cc->c.features & CFS_FEATURE_HINTS) && send_hint(cc, &h) == 0)
+		cfs_client_send(cc);
 	pthread_mutex_unlock(&p->lock);
+	if (kick)
+		cfs_loop_run(&p->t->loop, &p->work);
 }
 
 /* --- connections --- */
@@ -393,6 +446,7 @@ void cfs_peer_connected(struct cfs_peer *p, struct cfs_client *cc)
 	p->n_ready++;
 	p->failures = 0;
 	p->circuit = CFS_PEER_CLOSED_CIRCUIT;
+	send_hints(p, cc);
 	pthread_mutex_unlock(&p->lock);
 	atomic_fetch_add(&p->counters.conns[cc->c.link.ops->tls], 1);
 	atomic_fetch_add(&p->t->asked.conns[cc->c.link.ops->tls], 1);
@@ -467,6 +521,7 @@ static void close_all(struct cfs_peer *p)
 	unsigned i, n;
 
 	pthread_mutex_lock(&p->lock);
+	drop_hints(p);
 	list = p->pending;
 	p->pending = (struct cfs_get_list){0};
 	n = p->n_conns;
@@ -498,7 +553,7 @@ static void service(struct cfs_work *w)
 
 	pthread_mutex_lock(&p->lock);
 	closing = p->closing;
-	connect = p->pending.n > 0 && p->circuit == CFS_PEER_CLOSED_CIRCUIT;
+	connect = (p->pending.n > 0 || p->n_hints > 0) && p->circuit == CFS_PEER_CLOSED_CIRCUIT;
 	expiring = p->canceling;
 	for (i = 0; i < p->n_conns; i++) {
 		struct cfs_client *cc = p->conns[i];

@@ -104,6 +104,13 @@ struct cfs_get_list {
 void cfs_gets_append(struct cfs_get_list *l, struct cfs_peer_get *g);
 void cfs_gets_remove(struct cfs_get_list *l, struct cfs_peer_get *g);
 
+#define CFS_PEER_HINTS_MAX 1024 /* that wait for a connection, per peer */
+
+struct cfs_hint {
+	struct cfs_peer_block block;
+	enum cfs_peer_hint what;
+};
+
 struct cfs_peer {
 	struct cfs_transport *t;
 	uint64_t member;
@@ -118,6 +125,8 @@ struct cfs_peer {
 	struct cfs_client *conns[CFS_CONNS_PER_PEER_MAX];
 	unsigned n_conns, n_ready;
 	struct cfs_get_list pending; /* no connection has room */
+	struct cfs_hint *hints;	     /* there is no connection; NULL: none */
+	unsigned n_hints;
 	enum cfs_peer_state circuit;
 	unsigned failures; /* in a row */
 	bool canceling;	   /* a request is marked */

@@ -85,7 +85,7 @@ bool cfs_group_shares(struct cfs_group *g);
 ssize_t cfs_group_read(struct cfs_group *g, const struct cfs_peer_block *b, uint32_t off,
 		       uint32_t len, const struct iovec *dst, int n_dst, bool nowait,
 		       struct cfs_hedge *hedge, cfs_deadline_t deadline);
-/* Best effort: to the owners that have been talked to. */
+/* Best effort: to the owners, and to whom it belonged before fresh members came. */
 void cfs_group_hint(struct cfs_group *g, const struct cfs_peer_block *b, enum cfs_peer_hint hint);
 
 struct cfs_group_member {

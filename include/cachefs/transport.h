@@ -207,7 +207,7 @@ void cfs_peer_cancel(struct cfs_peer *p, struct cfs_peer_get *get);
 ssize_t cfs_peer_read(struct cfs_peer *p, const struct cfs_peer_block *b, uint32_t off,
 		      uint32_t len, unsigned flags, const struct iovec *dst, int n_dst,
 		      cfs_deadline_t deadline);
-/* Best effort: dropped when the peer is left out or has not been talked to. */
+/* Best effort: dropped when the peer is left out, or too many wait for a connection. */
 void cfs_peer_hint(struct cfs_peer *p, const struct cfs_peer_block *b, enum cfs_peer_hint hint);
 
 enum cfs_peer_state {

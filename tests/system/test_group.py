@@ -653,6 +653,77 @@ def test_written_blocks_go_to_their_owners(ws):
     wait_until(lambda: sum(m.stat("disk_cache_bytes") for m in (a, b)) == 0, 30, "all is dropped")
 
 
+def kept(members):
+    wait_until(lambda: sum(m.stat("disk_cache_pending_bytes") for m in members) == 0, 30)
+    return sum(m.stat("disk_cache_bytes") for m in members)
+
+
+@pytest.mark.deadline(120)
+def test_removed_by_one_who_asked_nobody(ws):
+    """All owners of a block drop it, also those that the one who removes the file has not talked to."""
+    team = Team(ws, 3)
+    make_file(team, SMALL)
+    a, b, c = team.join_all("group-replicas=2")
+    assert md5(a / "f")
+    ws.run("cachefs", "warmup", b / "f", check=True, timeout=60)
+    assert kept([a, b, c]) >= SMALL
+    assert connections(c, "none") == c.stat('peer_connections{direction="served",tls="none"}')
+    os.unlink(c / "f")
+    wait_until(lambda: kept([a, b, c]) == 0, 30, "all is dropped")
+
+
+@pytest.mark.deadline(120)
+def test_evicted_blocks(ws):
+    """Who asks is not told of evictions, and need not be: the owner says what it has, and fetches the rest."""
+    team = Team(ws, 2)
+    want = make_file(team, SMALL)
+    a, b = team.join_all(UNCACHED + ",cache-size=16M")
+    assert read_all([a]) == [want]
+    assert b.stat("disk_cache_evictions_total") > 0
+    assert kept([a, b]) <= 2 * 16 * MIB
+    id_b = member_id(ws, b)
+    blocks = cache_map(ws, a)["blocks"]
+    assert {x["key"][-7:] for x in blocks} == {str(BLOCK)}
+    # The last ones may still be in the memory of the one who asks.
+    gone = [i for i, x in enumerate(blocks[:-6]) if x["owners"][0] == {"id": id_b, "cached": False}][:2]
+    assert gone
+    before = team.fetched()
+    drop_page_cache()
+    with open(a / "f", "rb", buffering=0) as f:
+        for i in gone:
+            assert len(os.pread(f.fileno(), 4096, i * BLOCK)) == 4096
+    after = team.fetched()
+    for i in gone:
+        name = blocks[i]["key"].rsplit("/", 1)[-1]
+        assert after[name] == before[name] + 1
+        assert cache_map(ws, a)["blocks"][i]["owners"] == [{"id": id_b, "cached": True}]
+
+
+@pytest.mark.deadline(300)
+@pytest.mark.parametrize("eviction,least,most", [("s3-fifo", 0.8, 1), ("lru", 0, 0.3)])
+def test_a_scan_leaves_what_is_popular(ws, eviction, least, most):
+    """What was asked for again and again stays, although four times the group's cache passes."""
+    team = Team(ws, 2)
+    want = make_file(team, 24 * MIB, "hot")
+    scanned = make_file(team, 256 * MIB, "scan")
+    a, b = team.join_all(UNCACHED + ",cache-size=32M,cache-eviction=" + eviction)
+    for _ in range(3):
+        second = int(time.time())
+        drop_page_cache()
+        assert read_all([a, b], "hot") == [want] * 2
+        wait_until(lambda: int(time.time()) > second)  # reads within one second count once
+    kept([a, b])
+    assert read_all([a], "scan") == [scanned]
+    kept([a, b])
+    hot = [x["owners"][0]["cached"] for x in cache_map(ws, a, "hot")["blocks"]]
+    print("%s: %d of %d hot blocks are left" % (eviction, sum(hot), len(hot)))
+    assert least <= sum(hot) / len(hot) <= most
+    drop_page_cache()
+    before = sum(team.fetched().values())
+    assert read_all([a], "hot") == [want]
+    assert sum(team.fetched().values()) - before <= 2 * (len(hot) - sum(hot))
+
+
 @pytest.mark.deadline(120)
 def test_warmup_fills_the_group(ws):
     team = Team(ws, 3)

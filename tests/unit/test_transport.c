@@ -187,6 +187,30 @@ static void test_miss_and_hint(void **state)
 	owner_close(&o);
 }
 
+/* Who removes a file has often never asked its owners for anything. */
+static void test_hints_make_a_connection(void **state)
+{
+	struct cfs_transport *t = asker();
+	struct cfs_peer_block hinted = {.slice = 5, .len = 4096};
+	struct owner o;
+	struct cfs_peer *p;
+	unsigned i;
+
+	(void)state;
+	owner_open(&o, BLOCK);
+	p = peer_at(t, &o.addr, o.addr_len);
+	for (i = 0; i < 100; i++)
+		cfs_peer_hint(p, &hinted, CFS_PEER_FORGET);
+	WAIT_FOR(o.hints == 100);
+	owner_close(&o);
+	/* To one that is not there any more they are dropped. */
+	for (i = 0; i < 5000; i++)
+		cfs_peer_hint(p, &hinted, CFS_PEER_FORGET);
+	WAIT_FOR(state_of(p) != CFS_PEER_CLOSED_CIRCUIT);
+	cfs_peer_close(p);
+	cfs_transport_destroy(t);
+}
+
 /* A damaged cache file must not reach a reader: neither a range of it nor all of it. */
 static void test_corrupt_file(void **state)
 {
@@ -511,6 +535,7 @@ int main(void)
 		cmocka_unit_test(test_many_in_flight),
 		cmocka_unit_test(test_many_threads),
 		cmocka_unit_test(test_miss_and_hint),
+		cmocka_unit_test(test_hints_make_a_connection),
 		cmocka_unit_test(test_corrupt_file),
 		cmocka_unit_test(test_cancel_and_deadline),
 		cmocka_unit_test(test_public_address_is_refused),

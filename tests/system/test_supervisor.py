@@ -2,9 +2,11 @@
 """The supervisor of a mount: crash loops, its own death, upgrades that fail. A failure here is a
 mount that hangs, or one that an upgrade has killed."""
 
+import errno
 import os
 import pathlib
 import re
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -84,6 +86,62 @@ def test_nothing_of_the_process_waits_for_its_own_mount(ws, volume):
     stuck.join(30)
     assert os.path.isdir(mnt / "d")
     wait_until(lambda: get(Unix(path), "/health")[0] == 200, 20, "a good answer")
+
+
+def cpu_s(pid):
+    with open("/proc/%d/stat" % pid) as f:
+        fields = f.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.deadline(120)
+def test_killed_by_the_kernel_while_it_works(ws, volume):
+    """As the kernel does that has no memory left: here it is processor time."""
+    volume.check_options = {"leaks": "warn", "unmounted": True}
+    mnt = volume.mount()
+    write(mnt / "f", data(1_000_000))
+    mnt.allow(DEATH)
+    worker = mnt.pid()
+    limit = int(cpu_s(worker)) + 1
+    resource.prlimit(worker, resource.RLIMIT_CPU, (limit, limit))
+    n = told = 0
+    while mnt.pid() == worker or not mnt.pid():
+        try:
+            write(mnt / ("g%d" % (n % 50)), b"%d" % n)
+            n += 1
+        except OSError as e:  # what was not stored, once
+            assert e.errno == errno.EIO
+            told += 1
+    assert told <= 1
+    wait_until(lambda: "another process serves the mount" in mnt.log(), 30, "the next process")
+    assert "signal=KILL deaths=1" in mnt.log()
+    assert read(mnt / "f") == data(1_000_000)
+    assert read(mnt / ("g%d" % ((n - 1) % 50))) == b"%d" % (n - 1)
+
+
+@pytest.mark.deadline(120)
+def test_no_memory(ws, volume):
+    """What the process cannot get costs requests, not what was confirmed, and not the mount."""
+    mnt = volume.mount(expect="memory|ENOMEM")
+    confirmed = data(1_000_000)
+    write(mnt / "f", confirmed)
+    worker = mnt.pid()
+    with open("/proc/%d/statm" % worker) as f:
+        now = int(f.read().split()[0]) * os.sysconf("SC_PAGESIZE")
+    resource.prlimit(worker, resource.RLIMIT_AS, (now, resource.RLIM_INFINITY))
+    errors = []
+    for i in range(40):
+        try:
+            with open(mnt / ("g%d" % i), "wb", buffering=0) as f:
+                f.write(data(5_000_000))
+        except OSError as e:
+            errors.append(errno.errorcode[e.errno])
+    assert set(errors) <= {"ENOMEM", "EIO"}, errors
+    assert read(mnt / "f") == confirmed
+    resource.prlimit(worker, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    write(mnt / "h", data(5_000_000))
+    assert read(mnt / "h") == data(5_000_000)
+    assert mnt.pid() == worker
 
 
 def test_death_of_the_supervisor(ws, volume):

@@ -217,9 +217,8 @@ def test_another_user_is_refused(ws, volume):
     )
     assert r.returncode == 32 and "user with id 0" in r.stdout, r.stdout
     assert mnt.process.poll() is None
-    names = os.listdir("/run/cachefs")
-    for name in names:
-        assert os.stat("/run/cachefs/" + name).st_mode & 0o777 == 0o600
+    socket = "/run/cachefs/mount-%d" % os.minor(os.stat(mnt).st_dev)
+    assert os.stat(socket).st_mode & 0o777 == 0o600
 
 
 @pytest.fixture
@@ -312,6 +311,7 @@ def test_many_upgrades(ws, volume):
     assert read(mnt / "f") == b"".join(b"%05d" % i for i in range(50))
     print("pauses: median %.3f s, longest %.3f s; memory: %d .. %d KiB" % (
         sorted(pauses)[25], max(pauses), min(sizes), max(sizes)))
+    assert sorted(pauses)[25] < 1 * SLOW
     assert sizes[-1] < sizes[4] + 1024
     fds = max(len(os.listdir("/proc/%d/fd" % pid)) for pid in pids)
     assert fds < 40

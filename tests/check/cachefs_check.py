@@ -7,7 +7,7 @@
 
 A loader turns one engine's tables or keys into a Model; everything after that works on the Model
 alone. Prints one line per finding and "N findings"; exit status 1 when there are any, 2 when the
-volume cannot be read. Format: the volume-format document (sections are named where they are used).
+volume cannot be read. Format: docs/volume-format.md (sections are named where they are used).
 """
 
 import argparse

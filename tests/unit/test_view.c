@@ -81,7 +81,7 @@ static void random_records(void **state)
 	}
 }
 
-/* The example of the format document: four writes over each other. */
+/* The example of volume-format section 6: four writes over each other. */
 static void documented(void **state)
 {
 	const struct cfs_slice recs[] = {

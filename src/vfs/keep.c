@@ -29,11 +29,29 @@ _Static_assert(sizeof(struct cfs_keep_inode) == 16, "records are of the version'
 _Static_assert(sizeof(struct cfs_keep_request) == 32, "records are of the version's size");
 _Static_assert(sizeof(struct cfs_keep_dir) == 560, "records are of the version's size");
 
+/* Of those that are taken and given back one by one: how they begin. */
+struct slot {
+	_Atomic uint64_t key;
+	uint32_t used_by_its_kind;
+	uint32_t next_free;
+};
+_Static_assert(offsetof(struct cfs_keep_inode, next_free) == offsetof(struct slot, next_free) &&
+		       offsetof(struct cfs_keep_dir, next_free) == offsetof(struct slot, next_free),
+	       "slots begin alike");
+
+struct slots {
+	char *first;
+	size_t bytes; /* of one */
+	uint32_t max;
+	_Atomic uint32_t *n_used; /* those that ever were */
+	uint32_t free;		  /* index + 1 */
+};
+
 struct cfs_keep {
 	int fd;
 	struct layout *at;
-	pthread_mutex_t lock;	       /* protects the free lists and growth; a leaf */
-	uint32_t free_inode, free_dir; /* index + 1 */
+	pthread_mutex_t lock; /* protects the free lists and growth; a leaf */
+	struct slots inodes, dirs;
 };
 
 static void fill(struct cfs_keep_header *h)
@@ -65,6 +83,18 @@ static int map(int fd, struct cfs_keep **ret)
 		return r;
 	}
 	k->fd = fd;
+	k->inodes = (struct slots){
+		.first = (char *)k->at->inodes,
+		.bytes = sizeof(k->at->inodes[0]),
+		.max = CFS_KEEP_INODES,
+		.n_used = &k->at->header.n_marked,
+	};
+	k->dirs = (struct slots){
+		.first = (char *)k->at->dirs,
+		.bytes = sizeof(k->at->dirs[0]),
+		.max = CFS_KEEP_DIRS,
+		.n_used = &k->at->header.n_listed,
+	};
 	pthread_mutex_init(&k->lock, NULL);
 	*ret = k;
 	return 0;
@@ -164,25 +194,49 @@ void cfs_keep_used(struct cfs_keep *k, uint32_t i)
 	raise_to(&k->at->header.n_used, i + 1);
 }
 
+/* ---- slots ---- */
+
+static struct slot *slot_at(const struct slots *s, uint32_t i)
+{
+	return (struct slot *)(s->first + i * s->bytes);
+}
+
+/* NULL when there is none left. */
+static void *take_slot(struct cfs_keep *k, struct slots *s)
+{
+	struct slot *slot = NULL;
+	uint32_t n;
+
+	pthread_mutex_lock(&k->lock);
+	n = atomic_load(s->n_used);
+	if (s->free) {
+		slot = slot_at(s, s->free - 1);
+		s->free = slot->next_free;
+	} else if (n < s->max) {
+		slot = slot_at(s, n);
+		atomic_store(s->n_used, n + 1);
+	}
+	pthread_mutex_unlock(&k->lock);
+	return slot;
+}
+
+static void give_back_slot(struct cfs_keep *k, struct slots *s, void *record)
+{
+	struct slot *slot = record;
+
+	atomic_store(&slot->key, 0);
+	pthread_mutex_lock(&k->lock);
+	slot->next_free = s->free;
+	s->free = (uint32_t)((size_t)((char *)record - s->first) / s->bytes) + 1;
+	pthread_mutex_unlock(&k->lock);
+}
+
 /* ---- inodes ---- */
 
 struct cfs_keep_inode *cfs_keep_mark(struct cfs_keep *k, uint64_t ino)
 {
-	struct cfs_keep_inode *m = NULL;
-	uint32_t n;
+	struct cfs_keep_inode *m = k ? take_slot(k, &k->inodes) : NULL;
 
-	if (!k)
-		return NULL;
-	pthread_mutex_lock(&k->lock);
-	n = atomic_load(&k->at->header.n_marked);
-	if (k->free_inode) {
-		m = &k->at->inodes[k->free_inode - 1];
-		k->free_inode = m->next_free;
-	} else if (n < CFS_KEEP_INODES) {
-		m = &k->at->inodes[n];
-		atomic_store(&k->at->header.n_marked, n + 1);
-	}
-	pthread_mutex_unlock(&k->lock);
 	if (m) {
 		atomic_store(&m->dirty, 0);
 		atomic_store(&m->ino, ino);
@@ -192,13 +246,8 @@ struct cfs_keep_inode *cfs_keep_mark(struct cfs_keep *k, uint64_t ino)
 
 void cfs_keep_unmark(struct cfs_keep *k, struct cfs_keep_inode *m)
 {
-	if (!m)
-		return;
-	atomic_store(&m->ino, 0);
-	pthread_mutex_lock(&k->lock);
-	m->next_free = k->free_inode;
-	k->free_inode = (uint32_t)(m - k->at->inodes) + 1;
-	pthread_mutex_unlock(&k->lock);
+	if (m)
+		give_back_slot(k, &k->inodes, m);
 }
 
 static int compare_inos(const void *a, const void *b)
@@ -270,21 +319,8 @@ size_t cfs_keep_settle(struct cfs_keep *k, uint64_t *inos, size_t max)
 
 struct cfs_keep_dir *cfs_keep_list(struct cfs_keep *k, uint64_t fh)
 {
-	struct cfs_keep_dir *d = NULL;
-	uint32_t n;
+	struct cfs_keep_dir *d = k ? take_slot(k, &k->dirs) : NULL;
 
-	if (!k)
-		return NULL;
-	pthread_mutex_lock(&k->lock);
-	n = atomic_load(&k->at->header.n_listed);
-	if (k->free_dir) {
-		d = &k->at->dirs[k->free_dir - 1];
-		k->free_dir = d->next_free;
-	} else if (n < CFS_KEEP_DIRS) {
-		d = &k->at->dirs[n];
-		atomic_store(&k->at->header.n_listed, n + 1);
-	}
-	pthread_mutex_unlock(&k->lock);
 	if (d) {
 		cfs_keep_rewind(d);
 		atomic_store(&d->fh, fh);
@@ -294,13 +330,8 @@ struct cfs_keep_dir *cfs_keep_list(struct cfs_keep *k, uint64_t fh)
 
 void cfs_keep_unlist(struct cfs_keep *k, struct cfs_keep_dir *d)
 {
-	if (!d)
-		return;
-	atomic_store(&d->fh, 0);
-	pthread_mutex_lock(&k->lock);
-	d->next_free = k->free_dir;
-	k->free_dir = (uint32_t)(d - k->at->dirs) + 1;
-	pthread_mutex_unlock(&k->lock);
+	if (d)
+		give_back_slot(k, &k->dirs, d);
 }
 
 struct cfs_keep_dir *cfs_keep_dir(struct cfs_keep *k, uint32_t i)

@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "cmd/cmd.h"
+#include "cmd/mounted.h"
 
 #define HOLDERS_MAX 8
 
@@ -80,18 +81,26 @@ static bool maps_hold(const char *pid, const char *point, char where[PATH_MAX])
 	return found;
 }
 
-static void print_holder(const char *pid, const char *how, const char *where)
+static void read_comm(const char *pid, char comm[32])
 {
-	char path[300], comm[32] = "?";
+	char path[300];
 	FILE *in;
 
+	snprintf(comm, 32, "?");
 	snprintf(path, sizeof(path), "/proc/%s/comm", pid);
 	in = fopen(path, "re");
-	if (in) {
-		if (fgets(comm, sizeof(comm), in))
-			comm[strcspn(comm, "\n")] = '\0';
-		fclose(in);
-	}
+	if (!in)
+		return;
+	if (fgets(comm, 32, in))
+		comm[strcspn(comm, "\n")] = '\0';
+	fclose(in);
+}
+
+static void print_holder(const char *pid, const char *how, const char *where)
+{
+	char comm[32];
+
+	read_comm(pid, comm);
 	cmd_error("  held by process %s (%s): %s %s", pid, comm, how, where);
 }
 
@@ -131,4 +140,44 @@ void holders_print(const char *point)
 	if (n == 0)
 		cmd_error("  by no process that can be seen from here%s",
 			  geteuid() ? "; root sees more" : "");
+}
+
+static bool read_namespace(const char *pid, char *buf, size_t size)
+{
+	char path[300];
+	ssize_t n;
+
+	snprintf(path, sizeof(path), "/proc/%s/ns/mnt", pid);
+	n = readlink(path, buf, size - 1);
+	if (n > 0)
+		buf[n] = '\0';
+	return n > 0;
+}
+
+unsigned holders_print_elsewhere(unsigned dev_minor)
+{
+	char seen[HOLDERS_MAX][64], ns[64], own[64] = "", comm[32];
+	unsigned n = 0, i;
+	struct mounted m;
+	struct dirent *d;
+	DIR *proc = opendir("/proc");
+
+	if (!proc)
+		return 0;
+	read_namespace("self", own, sizeof(own));
+	while (n < HOLDERS_MAX && (d = readdir(proc))) {
+		if (!isdigit((unsigned char)d->d_name[0]) ||
+		    !read_namespace(d->d_name, ns, sizeof(ns)) || !strcmp(ns, own))
+			continue;
+		for (i = 0; i < n && strcmp(seen[i], ns) != 0; i++)
+			;
+		if (i < n || mounted_seen_by(d->d_name, dev_minor, &m) < 0)
+			continue;
+		read_comm(d->d_name, comm);
+		cmd_error("  still mounted at %s in the mount namespace of process %s (%s)",
+			  m.point, d->d_name, comm);
+		snprintf(seen[n++], sizeof(seen[0]), "%s", ns);
+	}
+	closedir(proc);
+	return n;
 }

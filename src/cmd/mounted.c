@@ -74,6 +74,27 @@ int mounted_at(const char *path, struct mounted *ret)
 	return r;
 }
 
+int mounted_seen_by(const char *pid, unsigned dev_minor, struct mounted *ret)
+{
+	cfs_auto_free char *line = NULL;
+	char path[300];
+	int r = -ENOENT;
+	size_t cap = 0;
+	FILE *in;
+
+	snprintf(path, sizeof(path), "/proc/%s/mountinfo", pid);
+	in = fopen(path, "re");
+	if (!in)
+		return -errno;
+	while (r < 0 && getline(&line, &cap, in) > 0) {
+		if (parse_line(line, ret) && ret->dev_minor == dev_minor &&
+		    !strcmp(ret->type, CFS_FSTYPE))
+			r = 0;
+	}
+	fclose(in);
+	return r;
+}
+
 int mounted_resolve(const char *path, char *buf, size_t size)
 {
 	cfs_auto_free char *copy = strdup(path), *parent = NULL;

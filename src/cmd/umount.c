@@ -17,6 +17,7 @@
 #include "cmd/progress.h"
 
 #define POLL_MS 200
+#define SOON_MS 2000 /* for a mount that has nothing to flush */
 
 struct umount_opts {
 	bool force, flush;
@@ -43,21 +44,31 @@ static const struct cfs_opt umount_table[] = {
 	{0},
 };
 
-/* The mount process ends only when everything it held is stored. */
-static int wait_for_process(pid_t pid, uint64_t timeout_ms)
+/*
+ * The mount process ends only when everything it held is stored, and when nobody else has it
+ * mounted: a mount namespace that was copied (a container's) keeps it.
+ */
+static int wait_for_process(pid_t pid, unsigned dev_minor, uint64_t timeout_ms)
 {
+	cfs_deadline_t deadline = cfs_deadline_in(timeout_ms);
 	struct pollfd p = {.events = POLLIN};
+	bool elsewhere;
 	int r;
 
 	/* Readable when the process has ended, reaped or not. */
 	p.fd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 	if (p.fd < 0)
 		return CMD_OK;
-	r = poll(&p, 1, (int)CFS_MIN(timeout_ms, (uint64_t)INT_MAX));
+	r = poll(&p, 1, (int)CFS_MIN(timeout_ms, (uint64_t)SOON_MS));
+	elsewhere = r == 0 && holders_print_elsewhere(dev_minor) > 0;
+	if (r == 0)
+		r = poll(&p, 1, (int)CFS_MIN(cfs_deadline_left_ms(deadline), (uint64_t)INT_MAX));
 	close(p.fd);
 	if (r > 0)
 		return CMD_OK;
-	cmd_error("unmounted, but process %d still flushes data", (int)pid);
+	cmd_error(elsewhere ? "unmounted here, but process %d goes on for those"
+			    : "unmounted, but process %d still flushes data",
+		  (int)pid);
 	return CMD_SYSTEM;
 }
 
@@ -150,7 +161,7 @@ static int umount_run(int argc, char **argv)
 	r = unmount(point, &o, pid > 0);
 	if (r != CMD_OK)
 		return r;
-	return o.force ? CMD_OK : wait_for_process(pid, o.timeout_ms);
+	return o.force ? CMD_OK : wait_for_process(pid, m.dev_minor, o.timeout_ms);
 }
 
 const struct cmd cmd_umount = {

@@ -240,9 +240,9 @@ static int find_trailer(int fd, const struct cfs_block *b, uint64_t size)
 	return rest % 4 != 0 && has_footer(fd, b->len, rest) ? 0 : -EBADMSG;
 }
 
-/* Pages for all of it: one uploader at a time waits, the others hold all they need or nothing. */
-static int take_pages(struct cfs_stage *st, const struct cfs_block *b, cfs_deadline_t deadline,
-		      struct cfs_segs *ret)
+/* One uploader at a time waits, the others hold all they need or nothing. */
+int cfs_stage_file_room(struct cfs_stage *st, const struct cfs_block *b, cfs_deadline_t deadline,
+			struct cfs_segs *ret)
 {
 	struct cfs_pool *pool = st->disk->conf.pool;
 	struct cfs_page *page;
@@ -302,25 +302,20 @@ static int read_and_verify(int fd, const struct cfs_block *b, bool trailer,
 	return r;
 }
 
-int cfs_stage_file_read(struct cfs_stage *st, const struct staged *e, cfs_deadline_t deadline,
-			struct cfs_segs *ret)
+int cfs_stage_file_read(const struct cache_dir *dir, const struct cfs_block *b,
+			const struct cfs_segs *data)
 {
 	char path[CFS_DISK_KEY_MAX];
 	struct stat s;
 	int fd, r;
 
-	cfs_disk_staging_path(e->dir->disk, &e->id, path);
-	fd = openat(atomic_load(&e->dir->fd), path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	cfs_disk_staging_path(dir->disk, b, path);
+	fd = openat(atomic_load(&dir->fd), path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 	if (fd < 0)
 		return -errno;
-	r = fstat(fd, &s) < 0 ? -errno : find_trailer(fd, &e->id, (uint64_t)s.st_size);
-	if (r >= 0) {
-		bool trailer = r > 0;
-
-		r = take_pages(st, &e->id, deadline, ret);
-		if (r == 0)
-			r = read_and_verify(fd, &e->id, trailer, ret);
-	}
+	r = fstat(fd, &s) < 0 ? -errno : find_trailer(fd, b, (uint64_t)s.st_size);
+	if (r >= 0)
+		r = read_and_verify(fd, b, r > 0, data);
 	close(fd);
 	return r;
 }

@@ -129,9 +129,12 @@ void cfs_stage_syncs_free(struct dir_sync *y, unsigned n);
 /* Writes a block's file, durably. */
 int cfs_stage_file_write(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_block *b,
 			 const struct cfs_segs *data);
-/* Reads all of it into pages and verifies. -ENOENT, -EBADMSG: damaged, -ETIMEDOUT: no memory. */
-int cfs_stage_file_read(struct cfs_stage *st, const struct staged *e, cfs_deadline_t deadline,
+/* Pages for all of a block. -ETIMEDOUT. */
+int cfs_stage_file_room(struct cfs_stage *st, const struct cfs_block *b, cfs_deadline_t deadline,
 			struct cfs_segs *ret);
+/* Reads all of it into them and verifies. -ENOENT, -EBADMSG: damaged. */
+int cfs_stage_file_read(const struct cache_dir *dir, const struct cfs_block *b,
+			const struct cfs_segs *data);
 void cfs_stage_file_remove(struct cache_dir *dir, const struct cfs_block *b);
 /* It is uploaded: what is left of it is an ordinary cached block, if there is room. */
 void cfs_stage_file_uploaded(struct cache_dir *dir, const struct cfs_block *b);

@@ -293,6 +293,76 @@ static int collect_from_memory(struct cfs_store *s, const struct cfs_block *b, s
 	return r > 0;
 }
 
+/* A block on its way from the disk. */
+struct stage_read {
+	struct cfs_task task; /* first */
+	struct cache_dir *dir;
+	struct cfs_block id;
+	struct cfs_segs data;
+};
+
+static ssize_t run_read(struct cfs_task *task)
+{
+	struct stage_read *rd = (struct stage_read *)task;
+	int r;
+
+	cfs_disk_await(rd->dir, &rd->id);
+	r = cfs_stage_file_read(rd->dir, &rd->id, &rd->data);
+	cfs_activity_wait_end();
+	return r;
+}
+
+static void free_read(struct cfs_task *task, bool left)
+{
+	struct stage_read *rd = (struct stage_read *)task;
+
+	(void)left;
+	cfs_segs_release(&rd->data);
+	free(rd);
+}
+
+static int read_by(struct cfs_workers *w, struct stage_read *rd, cfs_deadline_t deadline)
+{
+	uint64_t stall_ms = rd->dir->disk->conf.stall_ms;
+	ssize_t result = 0;
+	int r;
+
+	r = cfs_task_wait(&rd->task, w, cfs_deadline_min(deadline, cfs_deadline_in(stall_ms)),
+			  &result);
+	if (r == -ETIMEDOUT)
+		cfs_disk_dir_fault(rd->dir, "read staged block", r, false);
+	return r < 0 ? -ETIMEDOUT : (int)result;
+}
+
+/*
+ * Appends a staged block, read by one of those who wait for its disk: one that hangs keeps no
+ * uploader from what is on others. -ENOENT, -EBADMSG; -ETIMEDOUT: it hangs, has failed, or there is
+ * no memory.
+ */
+static int read_in_time(struct cfs_stage *st, struct staged *e, cfs_deadline_t deadline,
+			struct cfs_segs *ret)
+{
+	struct cfs_workers *w = st->writers[e->dir - st->disk->dirs];
+	struct stage_read *rd;
+	int r;
+
+	if (atomic_load(&e->dir->state) == DIR_FAILED)
+		return -ETIMEDOUT;
+	rd = cfs_task_new(sizeof(*rd), run_read, free_read);
+	if (!rd)
+		return -ENOMEM;
+	rd->dir = e->dir;
+	rd->id = e->id;
+	cfs_segs_init(&rd->data);
+	r = cfs_stage_file_room(st, &e->id, deadline, &rd->data);
+	if (r == 0)
+		r = read_by(w, rd, deadline);
+	if (r == 0)
+		r = cfs_segs_slice(ret, &rd->data, 0, rd->data.len);
+	cfs_task_end(&rd->task);
+	return r;
+}
+
 static void upload_one(struct cfs_stage *st, struct staged *e)
 {
 	struct cfs_store *s = st->store;
@@ -304,11 +374,8 @@ static void upload_one(struct cfs_stage *st, struct staged *e)
 	cfs_object_quiet(true);
 	cfs_segs_init(&data);
 	r = collect_from_memory(s, &e->id, &data);
-	if (r == 0) {
-		cfs_disk_await(e->dir, &e->id);
-		r = cfs_stage_file_read(st, e, deadline, &data);
-		cfs_activity_wait_end();
-	}
+	if (r == 0)
+		r = read_in_time(st, e, deadline, &data);
 	if (r >= 0) {
 		local = false;
 		r = cfs_put_object(s, &e->id, &data, deadline);

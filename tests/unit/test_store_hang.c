@@ -314,6 +314,35 @@ static void staged_block(void **state)
 	close_disk();
 }
 
+/* An upload that waits for the disk holds up none that needs it not. */
+static void staged_upload(void **state)
+{
+	struct cfs_stage_conf conf = {
+		.writeback = true, .delay_ms = 3600000, .tick_ms = 20, .max_uploads = 1};
+	struct cfs_block on_disk = {.slice = 1, .len = BLOCK},
+			 in_memory = {.slice = 2, .len = 5000};
+
+	disk_conf.stall_ms = 500;
+	plain_objects = false;
+	open_disk();
+	assert_int_equal(cfs_stage_start(store, disk, &conf), 0);
+	assert_int_equal(put_sync(&on_disk), 0);
+	close_disk();
+	open_disk();
+	assert_int_equal(cfs_stage_start(store, disk, &conf), 0);
+	WAIT_FOR(stats().staged_blocks == 1);
+	assert_int_equal(put_sync(&in_memory), 0);
+	assert_int_equal(stats().staged_blocks, 2);
+	set_hang(true);
+	cfs_stage_set_mode(store, CFS_STAGE_FLUSH);
+	WAIT_FOR(object_exists(&in_memory));
+	assert_false(object_exists(&on_disk));
+	set_hang(false);
+	WAIT_FOR(stats().staged_blocks == 0);
+	assert_true(object_exists(&on_disk));
+	close_disk();
+}
+
 static unsigned end_reading(void)
 {
 	unsigned n;
@@ -363,9 +392,10 @@ int main(void)
 {
 #define HANG_TEST(name) cmocka_unit_test_setup_teardown(name, disk_set_up, end)
 	const struct CMUnitTest tests[] = {
-		HANG_TEST(reads),    HANG_TEST(questions_and_removals), HANG_TEST(writes),
-		HANG_TEST(staging),  HANG_TEST(staged_block),		HANG_TEST(damaged_file),
-		HANG_TEST(removals),
+		HANG_TEST(reads),	 HANG_TEST(questions_and_removals),
+		HANG_TEST(writes),	 HANG_TEST(staging),
+		HANG_TEST(staged_block), HANG_TEST(staged_upload),
+		HANG_TEST(damaged_file), HANG_TEST(removals),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -228,12 +228,6 @@ int mysql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_i
 			  uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
 			  struct cfs_attr *ret, unsigned *ret_records, struct cfs_usage *ret_usage);
 
-/* witness.c: the outcome of a commit that got no answer */
-void mysql_witness_begin(void);
-void mysql_witness_see(const struct mysql_stmt *s, enum sql_stmt_id id);
-bool mysql_witness_known(void);
-int mysql_resolve(struct sql_conn *c, uint64_t txn);
-
 /* schema.c: members of the dialect */
 int mysql_each_column(struct sql_conn *c, sql_column_fn see, void *arg);
 int mysql_has_index(struct sql_conn *c, const char *table, const char *name);

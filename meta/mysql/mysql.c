@@ -18,7 +18,6 @@
 
 static int begin(struct sql_conn *c)
 {
-	mysql_witness_begin();
 	return mysql_run(mysql_conn(c), "START TRANSACTION");
 }
 
@@ -31,9 +30,16 @@ static int commit(struct sql_conn *c)
 	r = mysql_run(mysql_conn(c), "COMMIT");
 	if (r == -ENOTCONN) {
 		c->unknown = true;
-		c->txn = mysql_witness_known();
+		c->txn = sql_witness_known();
 	}
 	return r;
+}
+
+/* The server keeps no record of it. */
+static int resolve(struct sql_conn *c, uint64_t txn)
+{
+	(void)txn;
+	return sql_witness_ask(c);
 }
 
 /* What was lost with the connection is rolled back by the server. */
@@ -136,7 +142,7 @@ static const struct sql_dialect dialect = {
 	.disconnect = mysql_disconnect,
 	.begin = begin,
 	.commit = commit,
-	.resolve = mysql_resolve,
+	.resolve = resolve,
 	.rollback = rollback,
 	.text = text,
 	.prepare = mysql_prepare_stmt,

@@ -101,7 +101,7 @@ static int execute(struct pg_conn *s)
 	int r = 0;
 
 	if (s->in_txn && !s->xid) {
-		r = pg_prepare(s, PG_XID, "SELECT txid_current()");
+		r = pg_prepare(s, PG_XID, "SELECT txid_current()," PG_SERVER);
 		if (!r)
 			r = pg_queue(s, PG_XID, false);
 	}

@@ -42,6 +42,9 @@ static const char *stmt_name(int id)
 	return id < SQL_STMT_COUNT ? sql_stmt_name((enum sql_stmt_id)id) : own[id - PG_BEGIN];
 }
 
+/* Where this thread's last transaction got its id. */
+static _Thread_local int64_t last_server;
+
 /* ---- errors ---- */
 
 static int sqlstate_error(const char *state, int id)
@@ -341,6 +344,7 @@ static int read_result(struct pg_conn *s, const struct pg_queued *q, int *ret_er
 		*ret_error = -EIO;
 	} else if (q->id == PG_XID && status == PGRES_TUPLES_OK) {
 		s->xid = (uint64_t)pg_int(result, 0, 0);
+		last_server = pg_int(result, 0, 1);
 	} else if (q->keep && status != PGRES_PIPELINE_ABORTED) {
 		s->stmt[q->id]->result = result;
 		result = NULL;
@@ -474,23 +478,34 @@ int pg_resolve(struct sql_conn *c, uint64_t txn)
 	struct pg_conn *s = pg_conn(c);
 	const char *status;
 	struct pg_stmt *st;
-	int r = pg_prepare(s, PG_STATUS, "SELECT txid_status(?)");
+	bool moved;
+	int r = pg_prepare(s, PG_STATUS,
+			   "SELECT CASE WHEN " PG_SERVER "=? OR "
+			   "?<txid_snapshot_xmax(txid_current_snapshot()) "
+			   "THEN txid_status(?) END," PG_SERVER);
 
 	if (r < 0)
 		return r;
 	st = s->stmt[PG_STATUS];
-	pg_bind_int(st, 1, (int64_t)txn);
+	pg_bind_int(st, 1, last_server);
+	pg_bind_int(st, 2, (int64_t)txn);
+	pg_bind_int(st, 3, (int64_t)txn);
 	r = pg_queue(s, PG_STATUS, true);
 	if (!r)
 		r = pg_exchange(s);
 	if (r < 0)
 		return r;
 	status = PQgetvalue(st->result, 0, 0);
+	moved = pg_int(st->result, 0, 1) != last_server;
 	if (!strcmp(status, "committed"))
 		r = 1;
 	else
 		r = !strcmp(status, "in progress") ? -EAGAIN : 0;
 	PQclear(st->result);
 	st->result = NULL;
-	return r;
+	if (r <= 0 || !moved)
+		return r;
+	/* A standby gives out anew the ids whose transactions it has not got. */
+	r = sql_witness_ask(c);
+	return r == -EIO ? 1 : r;
 }

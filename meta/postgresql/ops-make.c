@@ -32,8 +32,10 @@ int pg_execute(struct sql_conn *c, int id)
 	if (r < 0)
 		return r;
 	r = pg_exchange(s);
-	if (r == -ENOTCONN)
+	if (r == -ENOTCONN) {
+		sql_forget_server(c);
 		return PG_UNKNOWN;
+	}
 	if (!r)
 		s->stmt[id]->row = 0;
 	if (r == -EAGAIN)

@@ -129,6 +129,8 @@ int pg_run(struct pg_conn *s, const char *text);
 void pg_bind_int(struct pg_stmt *st, int n, int64_t v);
 void pg_bind_bytes(struct pg_stmt *st, int n, const void *v, size_t len, bool text);
 int64_t pg_int(const PGresult *result, int row, int col);
+/* Which server process it is: restarted, or promoted, it is another. */
+#define PG_SERVER "(extract(epoch from pg_postmaster_start_time())*1000000)::bigint"
 int pg_begin(struct sql_conn *c);
 int pg_commit(struct sql_conn *c);
 int pg_rollback(struct sql_conn *c);

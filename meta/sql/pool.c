@@ -394,6 +394,12 @@ void sql_forget_statements(struct sql_db *db)
 	disconnect_all(stale);
 }
 
+void sql_forget_server(const struct sql_conn *c)
+{
+	if (c->epoch == atomic_load(&c->db->epoch))
+		sql_forget_statements(c->db);
+}
+
 int sql_db_probe(struct sql_db *db, cfs_deadline_t deadline, char err[256])
 {
 	bool writer = !db->dialect->single_writer && !db->read_only;

@@ -178,8 +178,14 @@ static int bind(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_lis
 static int start(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
 {
 	const struct sql_dialect *d = sql_dialect(c);
+	va_list seen;
 	int r = 0;
 
+	if (d->resolve) {
+		va_copy(seen, ap);
+		sql_witness_see(id, fmt, seen);
+		va_end(seen);
+	}
 	if (!get_bit(c->prepared, id))
 		r = prepare(c, id);
 	else
@@ -224,8 +230,10 @@ int sql_exec(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
 	if (r)
 		return r;
 	r = step_change(c, id);
-	if (r >= 0)
+	if (r >= 0) {
+		sql_witness_keep();
 		r = d->changes(c, id);
+	}
 	d->reset(c, id);
 	return r;
 }
@@ -237,10 +245,14 @@ static int post(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_lis
 
 	if (r)
 		return r;
-	if (d->post)
-		return note(c, d->post(c, id));
-	r = step_change(c, id);
-	d->reset(c, id);
+	if (d->post) {
+		r = note(c, d->post(c, id));
+	} else {
+		r = step_change(c, id);
+		d->reset(c, id);
+	}
+	if (r >= 0)
+		sql_witness_keep();
 	return r < 0 ? r : 0;
 }
 
@@ -261,9 +273,16 @@ int sql_load(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
 	va_list ap;
 	int r;
 
+	if (d->load) {
+		va_start(ap, fmt);
+		sql_witness_see(id, fmt, ap);
+		va_end(ap);
+	}
 	va_start(ap, fmt);
 	r = d->load ? note(c, d->load(c, id, fmt, ap)) : post(c, id, fmt, ap);
 	va_end(ap);
+	if (!r)
+		sql_witness_keep();
 	return r;
 }
 
@@ -361,6 +380,7 @@ static int run_once(struct sql_conn *c, const struct cfs_ctx *ctx, bool txn, sql
 	const struct sql_dialect *d = sql_dialect(c);
 	int r;
 
+	sql_witness_begin();
 	c->conflict = c->unknown = false;
 	c->round_trips = 0;
 	c->deadline = ctx->deadline;
@@ -372,6 +392,8 @@ static int run_once(struct sql_conn *c, const struct cfs_ctx *ctx, bool txn, sql
 			int end = r < 0 ? 0 : note(c, d->commit(c));
 
 			out->unknown = end < 0 && c->unknown;
+			if (out->unknown)
+				sql_forget_server(c);
 			out->txn = c->txn;
 			if (end < 0 && !out->unknown)
 				r = end;

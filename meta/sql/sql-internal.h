@@ -25,7 +25,7 @@ struct sql_conn {
 	uint64_t txn;		 /* then: its number at the server, 0 when that is not known */
 	cfs_deadline_t deadline; /* of the operation that uses it */
 	unsigned round_trips;
-	unsigned epoch;		   /* of the schema its statements were prepared under */
+	unsigned epoch;		   /* of the schema and server it was made for */
 	uint64_t made_ms, idle_ms; /* since when */
 	uint64_t commits; /* sql_db.commits when it read last: its page cache is of that age */
 	uint64_t prepared[SQL_STMT_WORDS], open[SQL_STMT_WORDS];
@@ -84,6 +84,21 @@ int sql_acquire_reader(struct sql_db *db, cfs_deadline_t deadline, bool quick,
 void sql_release(struct sql_conn *c);
 /* Statements prepared so far are not to be used any more: the schema has changed. */
 void sql_forget_statements(struct sql_db *db);
+/*
+ * No connection as old as c is used again: what became of a change must not be asked of a server
+ * that is going down, whose last commits its standby may not have.
+ */
+void sql_forget_server(const struct sql_conn *c);
+
+/* ---- witness.c: of the transaction of this thread ---- */
+void sql_witness_begin(void);
+/* A statement is about to run, with these parameters (as sql_exec). */
+void sql_witness_see(enum sql_stmt_id id, const char *fmt, va_list ap);
+/* It was carried out. */
+void sql_witness_keep(void);
+bool sql_witness_known(void);
+/* 1: what was seen is there, 0: it is not, -EIO: nothing can be told by it. */
+int sql_witness_ask(struct sql_conn *c);
 
 /* META_PASSWORD, else the first line of META_PASSWORD_FILE; *ret stays NULL when there is none. */
 int sql_password(char **ret, char err[256]);

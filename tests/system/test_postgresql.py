@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PostgreSQL as metadata engine: what its users meet besides a server that works."""
 
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -422,6 +423,48 @@ def test_failover_to_a_standby(ws):
             err = job.communicate(timeout=80 * SLOW)[1]
             assert job.returncode == 0, err.decode()
             m.umount()
+        finally:
+            two.close()
+
+
+@pytest.mark.deadline(150)
+def test_commit_that_the_standby_never_got(ws):
+    """It got no answer, and the promoted standby gives its transaction id to another one: it is
+    carried out again, not taken for done."""
+    options = ("-c", "fsync=on", "-c", "synchronous_commit=on", "-c", "wal_level=replica")
+    with servers.Postgres(*options) as one:
+        (one.data / "pg_hba.conf").open("a").write("\nlocal replication all trust\n")
+        db = one.database()
+        two = standby_of(one)
+        try:
+            two.start()
+            with CountingProxy(two.port) as way:
+                way.refuse = True
+                hosts = "127.0.0.1:%d,127.0.0.1:%d" % (one.port, way.port)
+                v = Volume(ws, url=db.url.replace("127.0.0.1:%d" % one.port, hosts))
+                m = v.mount("heartbeat=60,attr-cache=0,entry-cache=0")
+                m.allow("database|connection|engine")
+                (m.path / "f").write_bytes(b"1")
+                caught_up = "SELECT replay_lsn >= pg_current_wal_lsn() FROM pg_stat_replication"
+                wait_until(lambda: query(db, caught_up) == [(True,)], 20)
+                two.stop()
+                query(db, "ALTER SYSTEM SET synchronous_standby_names='*'")
+                query(db, "SELECT pg_reload_conf()")
+                wait_until(lambda: query(db, "SHOW synchronous_standby_names") == [("*",)], 20)
+                with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                    job = pool.submit(os.rename, m.path / "f", m.path / "g")
+                    waits = "SELECT count(*)>0 FROM pg_stat_activity WHERE wait_event='SyncRep'"
+                    wait_until(lambda: query(db, waits) == [(True,)], 20)
+                    one.kill9()
+                    two.start()
+                    two.run(servers.find("pg_ctl", *two.folders), "promote", "-D", two.data)
+                    theirs = servers.Database(two, db.name)
+                    for _ in range(100):
+                        query(theirs, "SELECT txid_current()")
+                    way.refuse = False
+                    job.result(timeout=40 * SLOW)
+                assert os.listdir(m.path) == ["g"] and (m.path / "g").read_bytes() == b"1"
+                m.umount()
         finally:
             two.close()
 

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What became of a COMMIT whose answer was lost with the connection, by one of the transaction's
+ * changes that nobody else makes: a name with a number that was given out once, the reference of a
+ * new slice, the ctime it gave an inode. The thread that committed asks for it, on another
+ * connection.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "meta/sql/sql-internal.h"
+
+enum kind { NOTHING, NAME_IS, NAME_IS_NOT, SLICE, CTIME };
+
+static _Thread_local struct {
+	enum kind kind;
+	bool sure;     /* the statement was carried out */
+	cfs_ino_t ino; /* or the slice */
+	cfs_ino_t parent;
+	size_t len;
+	char name[CFS_NAME_MAX + 1];
+	struct timespec ctime;
+} witness;
+
+/* The parameters of a statement, as far as one is looked at. */
+#define MAX_PARAMS 24
+struct value {
+	int64_t num;
+	const void *bytes;
+	size_t len;
+};
+
+void sql_witness_begin(void)
+{
+	witness.kind = NOTHING;
+	witness.sure = false;
+}
+
+bool sql_witness_known(void)
+{
+	return witness.kind != NOTHING && witness.sure;
+}
+
+void sql_witness_keep(void)
+{
+	witness.sure = true;
+}
+
+static bool is_telling(enum sql_stmt_id id)
+{
+	switch (id) {
+	case SQL_put_edge:
+	case SQL_load_edge:
+	case SQL_del_edge:
+	case SQL_set_edge:
+	case SQL_move_edge:
+	case SQL_put_ref:
+	case SQL_update_node:
+	case SQL_set_written:
+	case SQL_move_node:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static void read_values(const char *fmt, va_list ap, struct value v[MAX_PARAMS + 1])
+{
+	for (int n = 1; *fmt && n <= MAX_PARAMS; fmt++, n++) {
+		if (*fmt == 'i') {
+			v[n].num = va_arg(ap, int64_t);
+		} else if (*fmt != 'n') {
+			v[n].bytes = va_arg(ap, const void *);
+			v[n].len = va_arg(ap, size_t);
+		}
+	}
+}
+
+static void see_name(enum kind kind, const struct value *parent, const struct value *name,
+		     const struct value *ino)
+{
+	if (name->len > CFS_NAME_MAX)
+		return;
+	witness.kind = kind;
+	witness.parent = (cfs_ino_t)parent->num;
+	witness.ino = (cfs_ino_t)ino->num;
+	witness.len = name->len;
+	memcpy(witness.name, name->bytes, name->len);
+}
+
+static void see_ctime(const struct value *us, const struct value *sub_us, const struct value *ino)
+{
+	witness.kind = CTIME;
+	witness.ino = (cfs_ino_t)ino->num;
+	witness.ctime = sql_time(us->num, sub_us->num);
+}
+
+/* The numbers are those of the parameters in statements.h. */
+void sql_witness_see(enum sql_stmt_id id, const char *fmt, va_list ap)
+{
+	struct value v[MAX_PARAMS + 1];
+
+	if (sql_witness_known())
+		return;
+	witness.kind = NOTHING;
+	if (!is_telling(id))
+		return;
+	read_values(fmt, ap, v);
+	switch (id) {
+	case SQL_put_edge:
+	case SQL_load_edge:
+		see_name(NAME_IS, &v[1], &v[2], &v[3]);
+		break;
+	case SQL_del_edge:
+		see_name(NAME_IS_NOT, &v[1], &v[2], &v[3]);
+		break;
+	case SQL_set_edge:
+		see_name(NAME_IS, &v[3], &v[4], &v[1]);
+		break;
+	case SQL_move_edge:
+		see_name(NAME_IS, &v[1], &v[2], &v[5]);
+		break;
+	case SQL_put_ref:
+		witness.kind = SLICE;
+		witness.ino = (cfs_ino_t)v[1].num;
+		break;
+	case SQL_update_node:
+		see_ctime(&v[8], &v[11], &v[19]);
+		break;
+	case SQL_set_written:
+		see_ctime(&v[4], &v[5], &v[6]);
+		break;
+	default: /* SQL_move_node */
+		see_ctime(&v[3], &v[4], &v[5]);
+		break;
+	}
+}
+
+static int look_at_name(struct sql_conn *c)
+{
+	struct sql_edge edge = {0};
+	int r = sql_get_edge(c, witness.parent, witness.name, witness.len, &edge);
+
+	if (r && r != -ENOENT)
+		return r;
+	return (edge.ino == witness.ino) == (witness.kind == NAME_IS);
+}
+
+/* An inode that somebody has changed since tells nothing. */
+static int look_at_ctime(struct sql_conn *c)
+{
+	struct cfs_attr attr;
+	int order, r = sql_get_node(c, witness.ino, false, &attr);
+
+	if (r)
+		return r == -ENOENT ? -EIO : r;
+	order = cfs_timespec_cmp(attr.ctime, witness.ctime);
+	return order > 0 ? -EIO : order == 0;
+}
+
+int sql_witness_ask(struct sql_conn *c)
+{
+	int r;
+
+	switch (sql_witness_known() ? witness.kind : NOTHING) {
+	case NAME_IS:
+	case NAME_IS_NOT:
+		return look_at_name(c);
+	case SLICE:
+		r = sql_row(c, SQL_get_refs, "i", (int64_t)witness.ino);
+		sql_done(c, SQL_get_refs);
+		return r;
+	case CTIME:
+		return look_at_ctime(c);
+	default:
+		return -EIO;
+	}
+}

@@ -17,6 +17,17 @@ _cachefs_volumes() {
 		"${_cachefs_conf:-/etc/cachefs/cachefs.conf}" 2>/dev/null
 }
 
+# Names of cache groups, of cachefs.conf(5) and of the command lines of mounts: a mount that is asked
+# for its options may not answer.
+_cachefs_groups() {
+	{
+		sed -n 's/^[[:blank:]]*cache-group[[:blank:]]*=[[:blank:]]*//p' \
+			"${_cachefs_conf:-/etc/cachefs/cachefs.conf}"
+		cat /proc/[0-9]*/cmdline | tr '\0,' '\n\n' |
+			sed -n -e 's/^\(--\)\{0,1\}cache-group=//p' -e '/^--cache-group$/{n;p;}'
+	} 2>/dev/null | sort -u
+}
+
 # What --help of the program, or of a command, says.
 _cachefs_help() {
 	"$_cachefs_program" "$@" --help 2>/dev/null
@@ -43,10 +54,14 @@ _cachefs_files() {
 	COMPREPLY+=($(compgen -f -- "$1"))
 }
 
-# Values of an option: the choices that --help lists, or files where it names one.
+# Values of an option: groups, the choices that --help lists, or files where it names one.
 _cachefs_values() {
 	local argument
 
+	if [[ $2 == cache-group || $2 == rotate-group-key ]]; then
+		_cachefs_offer "$(_cachefs_groups)" "$3"
+		return
+	fi
 	argument=$(_cachefs_options "$1" | sed -n "s/^$2 //p" | head -n 1)
 	case $argument in
 	*'|'*) _cachefs_offer "${argument//|/$'\n'}" "$3" ;;

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/longwait.h"
 #include "fuse-internal.h"
 
 #define WRITE_IOV 8
@@ -39,22 +40,6 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 	reply_create(&c, r, &e, &o, fi);
 }
 
-void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
-{
-	struct cfs_segs segs;
-	struct call c;
-	int r;
-
-	call_begin(&c, req, "read");
-	call_args(&c, "%" PRIu64 ",%zu,%lld,%#" PRIx64, ino, size, (long long)off, fi->fh);
-	/* Who reads the log would else never come to its end. */
-	if (ino >= CFS_SPECIAL_INO && ino < CFS_SPECIAL_INO_END)
-		c.logged = false;
-	cfs_segs_init(&segs);
-	r = cfs_vfs_read(c.vfs, &c.ctx, fi->fh, (uint64_t)off, (uint32_t)size, &segs);
-	reply_segs(&c, r, &segs);
-}
-
 /* ---- what may wait for long: turns.c ---- */
 
 struct change {
@@ -64,6 +49,7 @@ struct change {
 	fuse_ino_t ino;
 	uint64_t fh, off;
 	size_t size;
+	uint32_t want; /* bytes to be read */
 	bool append, data_only;
 	uint64_t owner;
 	struct iovec iov[WRITE_IOV];
@@ -104,25 +90,95 @@ static struct change *copy_change(const struct change *what)
 	return ch;
 }
 
+/* There is no turn for it. */
+static void put_off(struct change *ch)
+{
+	struct cfs_fuse *f = ch->call.fuse;
+	struct change *copy = copy_change(ch);
+
+	if (!copy) { /* then it waits here */
+		ch->apply(ch);
+		return;
+	}
+	if (turn_put_aside(f, &copy->aside)) {
+		call_leave();
+		return;
+	}
+	free(copy);
+	ch->apply(ch);
+	turn_end(f);
+}
+
 static void apply_in_turn(struct change *ch)
 {
 	struct cfs_fuse *f = ch->call.fuse;
-	struct change *copy;
 
 	if (!turn_begin(f)) {
-		copy = copy_change(ch);
-		if (!copy) { /* then it waits here */
-			ch->apply(ch);
-			return;
-		}
-		if (turn_put_aside(f, &copy->aside)) {
-			call_leave();
-			return;
-		}
-		free(copy);
+		put_off(ch);
+		return;
 	}
 	ch->apply(ch);
 	turn_end(f);
+}
+
+/* Of a read, which needs none until it has to wait for something far away. */
+struct turn {
+	struct cfs_fuse *fuse;
+	bool mine, refused;
+};
+
+static bool take_turn(void *arg)
+{
+	struct turn *t = arg;
+
+	if (!t->mine && !t->refused) {
+		t->mine = turn_begin(t->fuse);
+		t->refused = !t->mine;
+	}
+	return t->mine;
+}
+
+static void apply_read(struct change *ch)
+{
+	struct call *c = &ch->call;
+	struct cfs_segs segs;
+	int r;
+
+	cfs_segs_init(&segs);
+	r = cfs_vfs_read(c->vfs, &c->ctx, ch->fh, ch->off, ch->want, &segs);
+	reply_segs(c, r, &segs);
+}
+
+void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+{
+	struct turn turn = {0};
+	struct cfs_segs segs;
+	struct call c;
+	int r;
+
+	call_begin(&c, req, "read");
+	call_args(&c, "%" PRIu64 ",%zu,%lld,%#" PRIx64, ino, size, (long long)off, fi->fh);
+	/* Who reads the log would else never come to its end. */
+	if (ino >= CFS_SPECIAL_INO && ino < CFS_SPECIAL_INO_END)
+		c.logged = false;
+	cfs_segs_init(&segs);
+	turn.fuse = c.fuse;
+	cfs_long_wait_set(take_turn, &turn);
+	r = cfs_vfs_read(c.vfs, &c.ctx, fi->fh, (uint64_t)off, (uint32_t)size, &segs);
+	cfs_long_wait_set(NULL, NULL);
+	if (r == -EBUSY && turn.refused) {
+		put_off(&(struct change){
+			.call = c,
+			.apply = apply_read,
+			.fh = fi->fh,
+			.off = (uint64_t)off,
+			.want = (uint32_t)size,
+		});
+		return;
+	}
+	reply_segs(&c, r, &segs);
+	if (turn.mine)
+		turn_end(turn.fuse);
 }
 
 static void apply_write(struct change *ch)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Turns. A write waits for memory while nothing can be stored, a flush until all is: such requests
- * could hold every thread of the loop, and with them those that need nothing but a cache. So a few
- * threads are left to others, and what comes when all turns are taken is put aside; whoever ends a
- * turn goes on with it. What is put aside is bounded: beyond that requests wait on their threads.
+ * Turns. A write waits for memory while nothing can be stored, a flush until all is, a read that no
+ * cache answers for the object store: such requests could hold every thread of the loop, and with
+ * them those that need nothing but a cache. So a few threads are left to others, and what comes
+ * when all turns are taken is put aside; whoever ends a turn goes on with it. What is put aside is
+ * bounded: beyond that requests wait on their threads.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -16,6 +16,7 @@
 
 #include "base/activity.h"
 #include "base/log.h"
+#include "base/longwait.h"
 #include "base/unwanted.h"
 #include "base/workers.h"
 #include "store-internal.h"
@@ -622,6 +623,8 @@ static int allocate(struct cfs_store *s, struct held *held, cfs_deadline_t deadl
 		if (r != -ETIMEDOUT)
 			return r;
 	}
+	if (!cfs_long_wait_may())
+		return -EBUSY;
 
 	r = 0;
 	cfs_activity_wait(CFS_WAIT_MEMORY, 0, "behind another reader");
@@ -699,6 +702,13 @@ static int launch(struct cfs_store *s, struct held *held, cfs_deadline_t deadlin
 	return err;
 }
 
+static bool is_near(const struct cfs_store *s, const struct flight *f)
+{
+	unsigned source = atomic_load(&f->source);
+
+	return source < s->n_tiers && s->tiers[source].ops->local;
+}
+
 /*
  * Of two tiers at most the first may be the only one that has the block. The worker goes on
  * meanwhile: what it is in is read first, so that a time of asking that is long ago belongs to it.
@@ -729,6 +739,10 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct held *h
 
 	pthread_mutex_lock(&f->shard->lock);
 	while (!f->done && r == 0) {
+		if (!is_near(s, f) && !cfs_long_wait_may()) {
+			r = -EBUSY;
+			break;
+		}
 		if (s->n_tiers > 0)
 			next = cfs_deadline_min(until, cfs_deadline_in(s->local_timeout_ms / 4));
 		r = cfs_cond_wait(&f->changed, &f->shard->lock, next);
@@ -745,7 +759,10 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct held *h
 			held->expired = true;
 		}
 	}
-	r = f->done ? f->err : -ETIMEDOUT;
+	if (f->done)
+		r = f->err;
+	else if (r != -EBUSY)
+		r = -ETIMEDOUT;
 	held->late |= f->late;
 	pthread_mutex_unlock(&f->shard->lock);
 	/* In the queue the fault is not its own disk's, but that of one before which it stands. */
@@ -785,13 +802,6 @@ static bool is_roomy(struct cfs_store *s)
 static bool is_large_part(struct cfs_store *s, const struct cfs_block *b, uint32_t len)
 {
 	return (uint64_t)len * WIDEN_PARTS >= b->len && len < b->len && is_roomy(s);
-}
-
-static bool is_near(const struct cfs_store *s, const struct flight *f)
-{
-	unsigned source = atomic_load(&f->source);
-
-	return source < s->n_tiers && s->tiers[source].ops->local;
 }
 
 /* 1: collected; 0: *held replaced by the flights that are needed for it; or negative errno. */
@@ -860,7 +870,7 @@ int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 		log_late(s, b, "the reader gives up");
 	if (r > 0)
 		return 0;
-	return r == -ENOENT || r == -ENOMEM ? r : -EIO;
+	return r == -ENOENT || r == -ENOMEM || r == -EBUSY ? r : -EIO;
 }
 
 /* stream: only that will read it. */

@@ -2,6 +2,7 @@
 """Volumes in S3: a real server, and a proxy in front of it that breaks things. A failure here is
 data lost or made up on the way to the bucket, a hang, or an error nobody understands."""
 
+import concurrent.futures
 import errno
 import http.server
 import json
@@ -138,6 +139,41 @@ def test_session(ws, s3):
     assert "libcurl" in maps
     assert server.SECRET not in pathlib.Path("/proc/%d/cmdline" % mnt.pid()).read_text()
     assert server.SECRET not in mnt.log()
+
+
+def test_reads_of_a_dead_bucket(ws, s3, via):
+    """Reads that wait for a bucket that says nothing leave threads to what a cache can answer."""
+    threads, readers = 8, 24
+    content = [data(5000 + i, i) for i in range(readers)]
+    vol = S3Volume(ws, s3, url=via.url + "/bucket")
+    mnt = vol.mount()
+    for i in range(readers):
+        write(mnt / ("cold%d" % i), content[i])
+    write(mnt / "warm", content[0])
+    mnt = mnt.remount("max-threads=%d" % threads)
+    assert read(mnt / "warm") == content[0]
+    speak = threading.Event()
+    gets = via.add("GET", "/chunks/", rewrite=lambda body: speak.wait(120) and body)
+
+    def ask(i):
+        with pytest.raises(FileNotFoundError):
+            os.stat(mnt / ("none%d" % i))
+        fd = os.open(mnt / "warm", os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        got = os.read(fd, len(content[0]))
+        os.close(fd)
+        return got
+
+    with concurrent.futures.ThreadPoolExecutor(readers + 1) as pool:
+        try:
+            cold = [pool.submit(read, mnt / ("cold%d" % i)) for i in range(readers)]
+            wait_until(lambda: gets.hits >= threads, 20, "reads that wait for the bucket")
+            for i in range(5):
+                assert pool.submit(ask, i).result(5) == content[0]
+            assert not any(f.done() for f in cold)
+        finally:
+            speak.set()
+        assert [f.result(60) for f in cold] == content
 
 
 def test_credentials_file(ws, s3):

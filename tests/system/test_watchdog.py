@@ -105,7 +105,7 @@ def test_every_thread_hangs(ws, via, frozen):
     """The archive does not need the mount's answer."""
     mnt = frozen
     mnt.umount()
-    mnt = mnt.volume.mount(LIMIT + ",max-threads=2,prefetch=0", env=mnt.volume.s3.keys)
+    mnt = mnt.volume.mount(LIMIT + ",max-threads=1,prefetch=0", env=mnt.volume.s3.keys)
     ino = os.stat(mnt / "f").st_ino
     via.add("GET", "chunks", delay=600)
     # not in this process: whoever it starts would close copies of its files, and hang in that
@@ -113,9 +113,9 @@ def test_every_thread_hangs(ws, via, frozen):
         ws.popen(["/bin/dd", "if=%s" % (mnt / "f"), "of=/dev/null", "iflag=direct", "bs=4k", "count=1"], stderr=-3)
         for _ in range(4)
     ]
-    wait_until(lambda: len(stuck(mnt, "read", ino)) >= 2, 30, "the reports")
+    wait_until(lambda: len(stuck(mnt, "read", ino)) >= 1, 30, "the report")
     shown = requests(ws, mnt)
-    assert len(re.findall(r"^read inode=%d " % ino, shown, re.M)) >= 2, shown
+    assert re.search(r"^read inode=%d " % ino, shown, re.M), shown
     via.clear()
     for stream in list(via.live):
         stream.close()

@@ -177,11 +177,12 @@ static int connect_error(const struct mysql_db *db, MYSQL *handle, char err[256]
 }
 
 #ifdef MARIADB_PACKAGE_VERSION
+/* Unless it is to verify, MariaDB's library goes on in the clear when the server has no TLS. */
 static void set_tls_mode(MYSQL *handle, enum mysql_tls tls)
 {
 	my_bool on = 1, verify = tls == MYSQL_TLS_VERIFIED;
 
-	if (tls >= MYSQL_TLS_UNVERIFIED)
+	if (tls >= MYSQL_TLS_PREFERRED)
 		mysql_options(handle, MYSQL_OPT_SSL_ENFORCE, &on);
 	mysql_options(handle, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify);
 }
@@ -208,6 +209,15 @@ static void set_tls(const struct mysql_db *db, MYSQL *handle)
 		mysql_options(handle, MYSQL_OPT_SSL_CERT, db->tls_cert);
 	if (db->tls_key)
 		mysql_options(handle, MYSQL_OPT_SSL_KEY, db->tls_key);
+}
+
+static int check_tls(const struct mysql_db *db, MYSQL *handle, char err[256])
+{
+	if (db->tls < MYSQL_TLS_UNVERIFIED || mysql_get_ssl_cipher(handle))
+		return 0;
+	snprintf(err, 256, "%s: the server does not support TLS, which the URL asks for",
+		 db->sql.where);
+	return -EIO;
 }
 
 /*
@@ -272,6 +282,8 @@ int mysql_connect_to(struct sql_db *sql, bool writer, struct sql_conn **ret, cha
 				db->password, sql->missing ? NULL : db->database, db->port,
 				db->socket, CLIENT_FOUND_ROWS))
 		r = connect_error(db, m->handle, err);
+	else
+		r = check_tls(db, m->handle, err);
 	if (r) {
 		mysql_disconnect(&m->sql);
 		return r;

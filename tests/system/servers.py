@@ -52,6 +52,23 @@ def free_port():
         return s.getsockname()[1]
 
 
+def certificate(folder, name):
+    """A self-signed one of 127.0.0.1: the paths of it and of its key, which any server may read."""
+    cert, key = str(folder / (name + ".pem")), str(folder / (name + ".key"))
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=" + name, "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", key, "-out", cert),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=60 * SLOW,
+    )
+    os.chmod(key, 0o644)
+    return cert, key
+
+
 def _die_with_parent():
     _libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 

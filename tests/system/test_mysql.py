@@ -610,6 +610,101 @@ def test_refusals(ws, database):
     taken.close()
 
 
+def test_encrypted_connections(ws):
+    """tls: with `true` the server shows a certificate that the CA has signed, or is refused."""
+    cert, key = servers.certificate(ws.dir, "server")
+    other, _ = servers.certificate(ws.dir, "other")
+    with servers.Mariadb() as plain:
+        url = plain.database().url
+        for tls in ("skip-verify", "true"):
+            refused(ws, url + "?tls=" + tls, "the server does not support")
+        Volume(ws, url=url + "?tls=preferred")
+    with servers.Mariadb("--ssl-cert=" + cert, "--ssl-key=" + key) as s:
+        s._admin("ALTER USER %s@'%%' REQUIRE SSL" % servers.USER)
+        db = s.database()
+        refused(ws, db.url, "wrong user name or password")
+        refused(ws, db.url + "?tls=true", "certificate")
+        refused(ws, db.url + "?tls=true&tls-ca-cert-file=" + other, "certificate")
+        refused(ws, db.url + "?tls=true&tls-ca-cert-file=/nowhere", "mysql://")
+        v = Volume(ws, url=db.url + "?tls=skip-verify")
+        v.url = db.url + "?tls=true&tls-ca-cert-file=" + cert
+        m = v.mount()
+        write(m / "f", b"1")
+        m.umount()
+        checked(ws, db.url + "?tls=preferred")
+
+
+# ---- the pool ----
+
+ASK = """
+import os, sys, time
+while True: os.path.exists("%s/none%s-%d" % (sys.argv[1], sys.argv[2], time.monotonic_ns()))
+"""
+
+
+@pytest.fixture
+def asking(ws):
+    """asking(mount, n): n processes that keep the mount asking; asking.end() ends them."""
+    jobs = []
+
+    def start(m, n):
+        jobs.extend(ws.python(ASK, m.path, str(i)) for i in range(n))
+
+    def end():
+        for j in jobs:
+            j.kill()
+            j.wait()
+
+    start.end = end
+    yield start
+    end()
+
+
+def ids(db):
+    text = "SELECT ID FROM information_schema.PROCESSLIST WHERE DB='%s' AND USER='%s'"
+    rows = query(db, text % (db.name, servers.USER))
+    return {n for (n,) in rows}
+
+
+def test_most_and_idle_connections(ws, database, asking):
+    """max_open_conns is never passed; of those that work needed max_idle_conns stay."""
+    v = Volume(ws, url=database.url)
+    v.url = database.url + "?max_open_conns=4"
+    m = v.mount("heartbeat=2,attr-cache=0,entry-cache=0")
+    wait_until(lambda: len(ids(database)) < 4, 30)  # the rest of format and mount
+    asking(m, 12)
+    wait_until(lambda: len(ids(database)) == 4, 30)
+    for _ in range(30):
+        assert len(ids(database)) <= 4
+    asking.end()
+    m.umount()
+    v.url = database.url + "?max_idle_conns=2"
+    m = v.mount("heartbeat=2,attr-cache=0,entry-cache=0")
+    asking(m, 12)
+    wait_until(lambda: len(ids(database)) > 4, 30)
+    asking.end()
+    wait_until(lambda: len(ids(database)) <= 2, 30)
+    m.umount()
+
+
+@pytest.mark.parametrize("option", ["max_idle_time=2s", "max_life_time=2s"])
+def test_connections_of_limited_time(ws, database, asking, option):
+    """They end when they have been idle, or there, for as long as the URL says."""
+    v = Volume(ws, url=database.url)
+    v.url = database.url + "?" + option
+    m = v.mount("heartbeat=1,attr-cache=0,entry-cache=0")
+    asking(m, 12)
+    wait_until(lambda: len(ids(database)) > 2, 30)
+    first = ids(database)
+    if "idle" in option:
+        asking.end()
+        wait_until(lambda: len(ids(database)) <= 2, 30)
+    else:
+        wait_until(lambda: not first & ids(database), 30)
+        asking.end()
+    m.umount()
+
+
 def test_password_from_the_environment(ws, database):
     Volume(ws, url=database.url)
     url = database.url.replace(":%s@" % servers.QUOTED, "@")

@@ -5,6 +5,7 @@ import concurrent.futures
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -215,6 +216,105 @@ def worked(n):
     """The names that WORK leaves."""
     kept = [i for i in range(n) if i % 3]
     return {"f%dr" % i for i in kept} | {"f%dl" % i for i in kept if i % 7 == 1}
+
+
+def test_encrypted_connections(ws):
+    """sslmode: with `require` all is encrypted, `verify-ca` looks at who signed the certificate."""
+    cert, key = servers.certificate(ws.dir, "server")
+    other, _ = servers.certificate(ws.dir, "other")
+    with servers.Postgres() as s:
+        for path, name in ((cert, "server.crt"), (key, "server.key")):
+            shutil.copy(path, s.data / name)
+            shutil.chown(s.data / name, s.account) if s.account else None
+            os.chmod(s.data / name, 0o600)
+        refused(ws, s.url("postgres").replace("disable", "require"), "does not support SSL")
+        s.stop()
+        s.options += ("-c", "ssl=on")
+        (s.data / "pg_hba.conf").write_text("local all all trust\nhostssl all all all scram-sha-256\n")
+        s.start()
+        db = s.database()
+        refused(ws, db.url, "no encryption")
+        refused(ws, db.url.replace("disable", "verify-ca&sslrootcert=%s" % other), "certificate")
+        refused(ws, db.url.replace("disable", "verify-ca&sslrootcert=/nowhere"), "/nowhere")
+        v = Volume(ws, url=db.url.replace("disable", "require"))
+        v.url = db.url.replace("disable", "verify-ca&sslrootcert=%s" % cert)
+        m = v.mount()
+        (m.path / "f").write_bytes(b"1")
+        rows = query(
+            db,
+            "SELECT DISTINCT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) "
+            "WHERE application_name='cachefs'",
+        )
+        assert rows == [(True,)]
+        m.umount()
+        assert ws.run("cachefs", "fsck", v.url).returncode == 0
+
+
+# ---- the pool ----
+
+OURS = "FROM pg_stat_activity WHERE application_name='cachefs' AND datname=current_database()"
+
+
+def busy(ws, m, threads):
+    """Jobs that keep so many threads of the mount asking, to be ended by ws."""
+    return [ws.python(ASK, m.path, str(n)) for n in range(threads)]
+
+
+ASK = """
+import os, sys, time
+while True: os.path.exists("%s/none%s-%d" % (sys.argv[1], sys.argv[2], time.monotonic_ns()))
+"""
+
+
+def end(jobs):
+    for j in jobs:
+        j.kill()
+        j.wait()
+
+
+def count_ours(db):
+    return query(db, "SELECT count(*) " + OURS)[0][0]
+
+
+def test_most_and_idle_connections(ws, db):
+    """max_open_conns is never passed; of those that work needed max_idle_conns stay."""
+    v = Volume(ws, url=db.url)
+    v.url = db.url + "&max_open_conns=4"
+    m = v.mount("heartbeat=2,attr-cache=0,entry-cache=0")
+    jobs = busy(ws, m, 12)
+    wait_until(lambda: count_ours(db) == 4, 30)
+    for _ in range(30):
+        assert count_ours(db) <= 4
+    end(jobs)
+    m.umount()
+    v.url = db.url + "&max_idle_conns=2"
+    m = v.mount("heartbeat=2,attr-cache=0,entry-cache=0")
+    jobs = busy(ws, m, 20)
+    wait_until(lambda: count_ours(db) > 4, 30)
+    end(jobs)
+    wait_until(lambda: count_ours(db) <= 2, 30)
+    m.umount()
+
+
+def test_idle_and_life_time(ws, db):
+    """Connections end when they have been idle, or there, for as long as the URL says."""
+    v = Volume(ws, url=db.url)
+    v.url = db.url + "&max_idle_time=2s"
+    m = v.mount("heartbeat=1,attr-cache=0,entry-cache=0")
+    jobs = busy(ws, m, 12)
+    wait_until(lambda: count_ours(db) > 2, 30)
+    end(jobs)
+    wait_until(lambda: count_ours(db) <= 2, 30)
+    m.umount()
+    v.url = db.url + "&max_life_time=2s"
+    m = v.mount("heartbeat=1,attr-cache=0,entry-cache=0")
+    first = {pid for (pid,) in query(db, "SELECT pid " + OURS)}
+    jobs = busy(ws, m, 2)
+    wait_until(lambda: not first & {pid for (pid,) in query(db, "SELECT pid " + OURS)}, 30)
+    end(jobs)
+    m.umount()
+    for bad in ("max_open_conns=many", "max_idle_time=5x", "max_life_time=-1"):
+        refused(ws, db.url + "&" + bad, "max_ option")
 
 
 # ---- clear messages ----

@@ -554,28 +554,17 @@ def test_full_memory_is_no_space(ws):
     checked(ws, v.url)
 
 
-def certificate(ws):
-    ws.run(
-        *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=t"),
-        *("-addext", "subjectAltName=IP:127.0.0.1"),
-        *("-keyout", ws.path("key.pem"), "-out", ws.path("cert.pem")),
-        check=True,
-    )
-    for name in ("key.pem", "cert.pem"):
-        os.chmod(ws.path(name), 0o644)
-
-
 def test_tls(ws):
-    certificate(ws)
+    cert, key = servers.certificate(ws.dir, "cert")
     port = servers.free_port()
     s = server(
         ws,
-        *("--tls-port", str(port), "--tls-cert-file", ws.path("cert.pem")),
-        *("--tls-key-file", ws.path("key.pem"), "--tls-auth-clients", "no"),
+        *("--tls-port", str(port), "--tls-cert-file", cert),
+        *("--tls-key-file", key, "--tls-auth-clients", "no"),
     )
     url = "rediss://127.0.0.1:%d/0" % port
     assert "certificate" in refused(ws, url)
-    v = ws.volume(url=url + "?tls-ca-cert-file=%s" % ws.path("cert.pem"))
+    v = ws.volume(url=url + "?tls-ca-cert-file=%s" % cert)
     mnt = v.mount()
     content = data(1_000_000)
     write(mnt / "f", content)

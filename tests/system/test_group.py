@@ -266,7 +266,7 @@ def reading(members, want, seconds, name="f"):
     failures, rounds = [], [0]
 
     def work(m):
-        while not stop.is_set():
+        while not stop.is_set() and not failures:
             try:
                 fd = os.open(m / name, os.O_RDONLY)
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -282,7 +282,7 @@ def reading(members, want, seconds, name="f"):
             except OSError as e:
                 failures.append(str(e))
 
-    threads = [threading.Thread(target=work, args=(m,)) for m in members]
+    threads = [threading.Thread(target=work, args=(m,), daemon=True) for m in members]
     for t in threads:
         t.start()
 
@@ -737,6 +737,70 @@ def test_warmup_fills_the_group(ws):
 
 
 # -- options
+
+
+def asked(mnt, name):
+    return mnt.stat('peer_%s{direction="asked",%s}' % tuple(name.split(",")))
+
+
+@pytest.mark.deadline(180)
+@pytest.mark.parametrize("limit", [1, 4])
+def test_max_conns(ws, limit):
+    """Connections to a busy member grow in number, but not beyond the limit."""
+    team = Team(ws, 2)
+    want = make_file(team, BIG)
+    a, b = team.join_all("buffer-size=64M,group-max-conns=%d" % limit)
+    assert read_all([a, b]) == [want] * 2
+    most = 0
+
+    def see():
+        nonlocal most
+        most = max(most, asked(a, 'connections,tls="none"'))
+        return most > 1 if limit > 1 else a.stat("peer_hit_bytes_total") > 4 * BIG
+
+    # Over a link that is slower than both ends there is always a request under way.
+    rate = ["tbf", "rate", "1gbit", "burst", "256kb", "latency", "50ms"]
+    ip_netns = ["nsenter", "--net=/run/netns/" + team.net.names[1]]
+    subprocess.run([*ip_netns, "tc", "qdisc", "add", "dev", "eth0", "root", *rate], check=True, timeout=10)
+    end = reading([a] * 4, want, 60)
+    wait_until(see, 60, "connections and traffic")
+    end()
+    print("%d connections, %d MiB" % (most, a.stat("peer_hit_bytes_total") / MIB))
+    assert 1 <= most <= limit
+
+
+@pytest.mark.deadline(120)
+def test_max_inflight(ws):
+    """An owner turns away what goes beyond it; the reader gets that from the bucket."""
+    team = Team(ws, 2)
+    want = make_file(team, SMALL)
+    a = team.join(0)
+    b = team.join(1, "group-max-inflight=4M")
+    team.settle()
+    assert read_all([a, b]) == [want] * 2
+    end = reading([a] * 4, want, 30)
+    wait_until(lambda: asked(a, 'errors_total,kind="busy"') > 3, 30, "an owner that is busy")
+    end()
+    assert asked(b, 'errors_total,kind="busy"') == 0  # a has no such limit
+    assert b.stat('peer_requests_total{direction="served"}') > 0
+
+
+@pytest.mark.deadline(120)
+def test_max_requests(ws):
+    """Requests per second and connection that are served; the rest is turned away."""
+    team = Team(ws, 2)
+    want = make_file(team, SMALL)
+    a = team.join(0, "group-max-conns=1," + UNCACHED)
+    b = team.join(1, "group-max-requests=2," + UNCACHED)
+    team.settle()
+    start = time.monotonic()
+    end = reading([a], want, 30)
+    wait_until(lambda: asked(a, 'errors_total,kind="busy"') > 20, 60, "an owner that is busy")
+    end()
+    served = b.stat('peer_requests_total{direction="served"}')
+    assert 0 < served <= 2 * (time.monotonic() - start + 2)
+    read_all([b])
+    assert asked(b, 'errors_total,kind="busy"') == 0
 
 
 @pytest.mark.parametrize(

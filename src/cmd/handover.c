@@ -2,6 +2,7 @@
 #include "cmd/handover.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <stdio.h>
@@ -245,4 +246,34 @@ int handover_connect(const char *path, int *ret)
 	}
 	*ret = fd;
 	return 0;
+}
+
+static ssize_t read_group(const char *pid, char *buf, size_t size)
+{
+	char path[64];
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%s/cgroup", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	n = read(fd, buf, size);
+	close(fd);
+	return n;
+}
+
+bool handover_same_group(int sock)
+{
+	char own[4096], other[4096], pid[16];
+	struct ucred who;
+	socklen_t len = sizeof(who);
+	ssize_t n;
+
+	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0)
+		return false;
+	snprintf(pid, sizeof(pid), "%d", (int)who.pid);
+	n = read_group("self", own, sizeof(own));
+	return n > 0 && read_group(pid, other, sizeof(other)) == n &&
+	       !memcmp(own, other, (size_t)n);
 }

@@ -17,6 +17,7 @@
 #ifndef CFS_CMD_HANDOVER_H
 #define CFS_CMD_HANDOVER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -32,8 +33,8 @@ enum handover_kind {
 	HANDOVER_ASK,	  /* the same; number: how long to wait for STARTED, ms */
 	HANDOVER_LEAVE,
 	HANDOVER_LEFT, /* number: CLOCK_MONOTONIC, ns, when requests were last taken */
-	HANDOVER_GIVE, /* the same */
-	HANDOVER_TAKE,
+	HANDOVER_GIVE, /* the same; text: notify_watchdog_ms() */
+	HANDOVER_TAKE, /* text: the same */
 	HANDOVER_STARTED,
 	HANDOVER_BYE,
 };
@@ -75,5 +76,10 @@ void handover_unlisten(const char *path, int sock, ino_t ino);
  */
 int handover_accept(int sock, int *ret, int *ret_process);
 int handover_connect(const char *path, int *ret);
+/*
+ * Who is at the other end belongs to the same control group, and so to the same service. Of the end
+ * that has listened that is who did.
+ */
+bool handover_same_group(int sock);
 
 #endif

@@ -238,7 +238,8 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 		printf("mounting on %s\n", point);
 	if (o->fake)
 		return check_volume(full_url, o);
-	notify_init(o->foreground);
+	/* What is taken over may be a service, which supervise() knows. */
+	notify_init(o->foreground || old);
 	if (!o->foreground)
 		return mount_in_background(full_url, point, o, level, old);
 	cfs_log_init(CFS_LOG_STDERR, level);

@@ -93,6 +93,16 @@ bool notify_wanted(void)
 	return sock >= 0;
 }
 
+uint64_t notify_watchdog_ms(void)
+{
+	return watchdog_ms;
+}
+
+void notify_watchdog_every(uint64_t ms)
+{
+	watchdog_ms = ms;
+}
+
 void notify_send(const char *fmt, ...)
 {
 	char text[1024];

@@ -19,6 +19,10 @@
 void notify_init(bool use);
 /* Somebody listens. */
 bool notify_wanted(void);
+/* How often the manager wants to hear that the mount is alive; 0: it does not. */
+uint64_t notify_watchdog_ms(void);
+/* The same, for who goes on with a mount whose process was told so. Before notify_start(). */
+void notify_watchdog_every(uint64_t ms);
 /* Lost when nobody takes it within a second. Any thread. */
 __attribute__((format(printf, 1, 2))) void notify_send(const char *fmt, ...);
 

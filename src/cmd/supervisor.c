@@ -23,6 +23,7 @@
 #include "cmd/handover.h"
 #include "cmd/mount.h"
 #include "cmd/mounted.h"
+#include "cmd/notify.h"
 #include "cmd/worker.h"
 
 #define DEATHS_MAX    5 /* in DEATHS_MS; one more ends the mount */
@@ -32,6 +33,7 @@
 #define LEAVE_EXTRA_MS 10000
 #define KILL_MS	       5000
 #define BYE_MS	       5000
+#define ORPHAN_MS      5000
 
 enum state {
 	STARTING, /* a first worker, or the one that takes over */
@@ -71,6 +73,7 @@ struct supervisor {
 	uint64_t left_ns;
 
 	int old;	/* the supervisor before, until it is gone */
+	pid_t starter;	/* the command that waits for the report */
 	uint64_t since; /* when requests were last taken, ns */
 	bool end;
 };
@@ -311,12 +314,14 @@ static void asked(struct supervisor *s, const struct handover *m)
 static void give(struct supervisor *s)
 {
 	const int fds[HANDOVER_FDS] = {s->device, cfs_keep_fd(s->keep)};
+	char watchdog[32];
 
+	snprintf(watchdog, sizeof(watchdog), "%llu", (unsigned long long)notify_watchdog_ms());
 	if (s->successor < 0 || s->stopped) {
 		take_back(s, "it is gone");
 		return;
 	}
-	if (handover_send(s->successor, HANDOVER_GIVE, s->left_ns, NULL, fds) < 0) {
+	if (handover_send(s->successor, HANDOVER_GIVE, s->left_ns, watchdog, fds) < 0) {
 		take_back(s, "it does not listen");
 		return;
 	}
@@ -326,8 +331,14 @@ static void give(struct supervisor *s)
 
 static void say_bye(struct supervisor *s)
 {
+	struct handover m;
+
 	close_door(s);
 	handover_send(s->successor, HANDOVER_BYE, 0, NULL, NULL);
+	/* Until the service manager has heard of the other: with us it would take the mount for
+	 * gone. */
+	if (notify_wanted())
+		handover_receive(s->successor, cfs_deadline_in(BYE_MS + ORPHAN_MS), &m);
 	cfs_info("the mount was handed over: mount=%s", s->point);
 	finish(s, CMD_OK);
 }
@@ -357,6 +368,15 @@ static void answer_door(struct supervisor *s)
 		return;
 	if (s->successor >= 0) {
 		handover_send(fd, HANDOVER_FAILED, 0, "somebody else is taking it over", NULL);
+		close(fd);
+		close(process);
+		return;
+	}
+	if (notify_wanted() && !handover_same_group(fd)) {
+		handover_send(fd, HANDOVER_FAILED, 0,
+			      "the mount is a service, which would end: upgrade it by a reload of "
+			      "that (systemctl reload)",
+			      NULL);
 		close(fd);
 		close(process);
 		return;
@@ -398,6 +418,23 @@ static void stay_away(struct supervisor *s, const char *why)
 	finish(s, CMD_MOUNT_FAILED);
 }
 
+/*
+ * The service goes on with us. Its manager hears of the end of its own children only, and we are
+ * one when the command that has started us is gone.
+ */
+static void become_main(struct supervisor *s)
+{
+	struct pollfd p = {.events = POLLIN};
+
+	if (s->conf->report >= 0) {
+		p.fd = (int)syscall(SYS_pidfd_open, s->starter, 0);
+		if (p.fd >= 0)
+			poll(&p, 1, ORPHAN_MS);
+		close_fd(&p.fd);
+	}
+	notify_send("MAINPID=%d", (int)getpid());
+}
+
 static void serve_on(struct supervisor *s)
 {
 	char note[120];
@@ -407,10 +444,12 @@ static void serve_on(struct supervisor *s)
 	snprintf(note, sizeof(note), "took over the running mount, requests waited %.3f s",
 		 (double)(cfs_now_ns() - s->since) / 1e9);
 	atomic_fetch_add(&cfs_keep_header(s->keep)->takeovers, 1);
-	close_fd(&s->old);
 	s->state = SERVING;
 	open_door(s);
 	report(s, note);
+	if (notify_wanted())
+		become_main(s);
+	close_fd(&s->old);
 }
 
 /*
@@ -454,7 +493,8 @@ static void given(struct supervisor *s, struct handover *m)
 		return;
 	}
 	atomic_fetch_add(&cfs_keep_header(s->keep)->workers, 1);
-	if (handover_send(s->link, HANDOVER_TAKE, 0, NULL, m->fds) < 0)
+	notify_watchdog_every(strtoull(m->text, NULL, 10));
+	if (handover_send(s->link, HANDOVER_TAKE, 0, m->text, m->fds) < 0)
 		stay_away(s, "the process for the mount has ended");
 }
 
@@ -503,9 +543,10 @@ static void hear_worker(struct supervisor *s)
 		report(s, "");
 		break;
 	case HANDOVER_CHECKED:
+		/* It may have refused already, and says why. */
 		if (handover_send(s->old, HANDOVER_ASK, s->conf->opts->mount_timeout_ms, m.text,
 				  NULL) < 0)
-			stay_away(s, "the running mount has ended");
+			hear_old(s);
 		break;
 	case HANDOVER_LEFT:
 		s->left_ns = m.number;
@@ -666,6 +707,7 @@ int supervise(const struct supervised *conf)
 		.successor_process = -1,
 		.signals = -1,
 		.old = -1,
+		.starter = getppid(),
 		.status = CMD_SYSTEM,
 	};
 	char text[200];
@@ -679,6 +721,9 @@ int supervise(const struct supervised *conf)
 		failed(&s, CMD_MOUNT_FAILED, text);
 		return s.status;
 	}
+	/* The manager of whoever runs an upgrade is not meant, unless it is that of the mount. */
+	if (conf->report >= 0 && (s.old < 0 || !handover_same_group(s.old)))
+		notify_init(false);
 	r = take_signals(&s);
 	if (r == 0 && s.old < 0)
 		r = cfs_keep_create(&s.keep);

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -14,6 +15,7 @@
 #include "base/thread.h"
 #include "cmd/daemon.h"
 #include "cmd/handover.h"
+#include "cmd/notify.h"
 
 /* A thread that waits for a word of the supervisor has no other deadline. */
 #define LISTEN_MS 3600000
@@ -30,6 +32,7 @@ static int receive_take(struct worker *w, char err[256])
 		return r;
 	}
 	w->device = m.fds[0];
+	notify_watchdog_every(strtoull(m.text, NULL, 10));
 	return cfs_keep_attach(m.fds[1], &w->keep, err);
 }
 

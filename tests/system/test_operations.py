@@ -75,7 +75,7 @@ def test_units_are_well_formed():
     """Every unit names options that exist; the service is told of, and has time to stop."""
     folder = REPO / "examples" / "systemd"
     service = (folder / "cachefs-data.service").read_text()
-    for wanted in ("Type=notify", "NotifyAccess=all", "WatchdogSec=", "OOMPolicy=continue", "TimeoutStopSec=150s"):
+    for wanted in ("Type=notify", "NotifyAccess=all", "WatchdogSec=", "OOMPolicy=continue", "ExecReload=/usr/bin/cachefs mount -o ", "TimeoutStopSec=150s"):
         assert re.search("^%s" % wanted, service, re.M), wanted
     options = known("mount")
     assert "stop-timeout" in options and "[120]" in options.split("--stop-timeout")[1].split("--")[0]

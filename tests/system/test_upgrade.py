@@ -4,14 +4,17 @@ group, and with blocks that wait on the local disk for their upload. A failure h
 that loses a lock, an open file, a peer or data that was confirmed."""
 
 import os
+import pathlib
+import signal
 
 import pytest
 
 import servers
-from cachefs import SLOW, need_engine, tool, wait_until
+from cachefs import SLOW, alive, missing, need_engine, tool, wait_until
 from s3volume import S3Volume
 from syscalls import data, read, write
 from test_group import Team
+from test_stop import Manager
 from test_takeover import HOLDER, WAITER, contend, kill_worker, upgrade
 
 
@@ -64,6 +67,58 @@ def test_what_is_open_stays(ws, server_volume, event):
     other.umount()
     wait_until(lambda: not ws.processes(), 30, "the end of the processes")
     assert volume.status()["sessions"] == []
+
+
+# ---- as a service ----
+
+
+@pytest.mark.deadline(120)
+def test_the_service_goes_on_with_the_next_process(ws, volume):
+    """It is told which one, and goes on hearing that it is alive."""
+    manager = Manager(ws)
+    mnt = volume.mount(env=manager.env(1.5))
+    wait_until(lambda: manager.told("WATCHDOG"), 30, "keep-alives")
+    main = mnt.process.pid
+    for i in range(2):
+        r = ws.run("cachefs", "mount", volume.url, mnt.path, env=manager.env())
+        assert r.returncode == 0, r.stderr
+        wait_until(lambda: not alive(main), 20, "the end of the process before")
+        pids = [pid for pid, _ in ws.processes()]
+        (supervisor,) = [pid for pid in pids if parent(pid) not in pids]
+        told = wait_until(lambda: manager.told("MAINPID")[i:], 10, "a word about the next process")
+        assert told == [str(supervisor)]
+        main = supervisor
+        heard = len(manager.told("WATCHDOG"))
+        wait_until(lambda: len(manager.told("WATCHDOG")) >= heard + 3, 30, "keep-alives of the next process")
+    assert not manager.told("STOPPING")
+    mnt.process = None
+    os.kill(supervisor, signal.SIGTERM)
+    wait_until(lambda: not ws.processes(), 30, "the end of the processes")
+    assert manager.told("STOPPING") == ["1"]
+    mnt.ended = True
+
+
+def test_the_mount_of_a_service_is_not_taken_away_from_it(ws, volume):
+    group = pathlib.Path("/sys/fs/cgroup/unified/cachefs-test-%d" % os.getpid())
+    try:
+        group.mkdir()
+    except OSError:
+        missing("no control groups to make one in")
+    ws.cleanups.append(group.rmdir)
+    manager = Manager(ws)
+    mnt = volume.mount(env=manager.env())
+    device = os.minor(os.stat(mnt).st_dev)
+    wait_until(lambda: os.path.exists("/run/cachefs/mount-%d" % device), 10, "the supervisor to listen")
+    mount = "echo $$ > %s/cgroup.procs && exec %s mount %s %s" % (group, tool("cachefs"), volume.url, mnt)
+    r = ws.run("/bin/sh", "-c", mount, env=manager.env())
+    assert r.returncode == 32 and "systemctl reload" in r.stderr
+    assert mnt.process.poll() is None and not manager.told("MAINPID")
+    write(mnt / "f", b"x")
+
+
+def parent(pid):
+    with open("/proc/%d/stat" % pid) as f:
+        return int(f.read().rpartition(")")[2].split()[1])
 
 
 # ---- with a cache on disk ----

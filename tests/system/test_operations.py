@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/operations.md against the programs: what it tells an administrator to type works."""
+"""docs/operations.md and README.md against the programs: what they tell to type works."""
 
 import os
 import re
@@ -10,6 +10,21 @@ import pytest
 from cachefs import BIN, REPO, SLOW, tool
 
 PAGE = (REPO / "docs" / "operations.md").read_text()
+README = (REPO / "README.md").read_text()
+
+
+def blocks(page):
+    return re.findall(r"^```sh\n(.*?)^```", page, re.M | re.S)
+
+
+def run(ws, script, **env):
+    r = subprocess.run(
+        ["bash", "-euxc", script],
+        env=ws.env(PATH="%s:%s" % (BIN, os.environ["PATH"]), **env),
+        stdin=-3, stdout=-1, stderr=-2, text=True, timeout=200 * SLOW, cwd=ws.dir,
+    )
+    assert r.returncode == 0, r.stdout[-4000:]
+    return r.stdout
 
 
 def known(*command):
@@ -21,14 +36,18 @@ def known(*command):
 def test_every_block_of_commands(ws):
     folder = ws.path("site")
     folder.mkdir()
-    env = ws.env(DIR=str(folder), PATH="%s:%s" % (BIN, os.environ["PATH"]))
-    script = "\n".join(re.findall(r"^```sh\n(.*?)^```", PAGE, re.M | re.S))
-    r = subprocess.run(
-        ["bash", "-euxc", script],
-        env=env, stdin=-3, stdout=-1, stderr=-2, text=True, timeout=200 * SLOW, cwd=ws.dir,
-    )
-    assert r.returncode == 0, r.stdout[-4000:]
-    assert "cachefs_data_commits_total" in r.stdout and "the mount answers" in r.stdout
+    out = run(ws, "\n".join(blocks(PAGE)), DIR=str(folder))
+    assert "cachefs_data_commits_total" in out and "the mount answers" in out
+
+
+def test_what_the_readme_begins_with(ws):
+    """In a directory of the test's own, without what installing puts into the sbin directory."""
+    use = README.split("\n## Use\n")[1]
+    script = re.sub(r"(?<![\w.])/(var|srv|mnt)/", r"%s/\1/" % ws.dir, blocks(use)[0])
+    mounting = re.search(r"^mount -t (cachefs .*)$", script, re.M)
+    a_file = "mkdir -p mnt/my/some; echo x >mnt/my/some/file"
+    out = run(ws, script.replace(mounting[0], "mount.%s\n%s" % (mounting[1], a_file)))
+    assert "my/chunks/0/0/1_0_2" in out, out
 
 
 def test_commands_in_the_text_exist():
@@ -44,7 +63,7 @@ def test_commands_in_the_text_exist():
 def test_the_line_in_fstab(ws):
     """findmnt --verify knows what systemd would stumble over."""
     lines = [
-        [line for line in text.splitlines() if " cachefs " in line and line[0] not in "#*"]
+        re.findall(r"^[^#\s]\S*\s+/\S+\s+cachefs\s.*$", text, re.M)
         for text in (PAGE, (REPO / "examples/fstab").read_text())
     ]
     assert lines[0] == lines[1] and len(lines[0]) == 1
@@ -59,7 +78,7 @@ def test_the_line_in_fstab(ws):
 
 
 def test_the_line_in_the_readme(ws):
-    (line,) = re.findall(r"^\S+ /mnt/my cachefs .*$", (REPO / "README.md").read_text(), re.M)
+    (line,) = re.findall(r"^\S+ /mnt/my cachefs .*$", README, re.M)
     assert "_netdev,nofail,x-systemd.automount,credentials=" in line
     target = ws.path("my")
     target.mkdir()

@@ -14,6 +14,7 @@
 #include "base/bytes.h"
 #include "cmd/admin.h"
 #include "cmd/control-serve.h"
+#include "cmd/inostack.h"
 
 enum { PAGE = 1000, DEPTH_MAX = 10, ENTRIES_MAX = 100, SHOWN_MAX = 100000 };
 
@@ -26,8 +27,7 @@ struct summary {
 	struct control_job *job;
 	bool strict;
 	unsigned depth, entries;
-	cfs_ino_t *todo;
-	size_t n, cap;
+	struct inostack todo;
 	uint64_t shown;
 };
 
@@ -51,21 +51,6 @@ static struct sums weigh(const struct cfs_attr *attr)
 	};
 }
 
-static int push(struct summary *w, cfs_ino_t dir)
-{
-	if (w->n == w->cap) {
-		size_t cap = w->cap ? 2 * w->cap : 64;
-		cfs_ino_t *v = reallocarray(w->todo, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		w->todo = v;
-		w->cap = cap;
-	}
-	w->todo[w->n++] = dir;
-	return 0;
-}
-
 /* ---- sums ---- */
 
 struct visit {
@@ -87,7 +72,7 @@ static int visit(void *arg, const struct cfs_dirent *e)
 	if (e->type == CFS_TYPE_DIR) {
 		v->sums->dirs += v->only_dirs;
 		v->sums->files -= v->only_dirs;
-		v->err = push(v->w, e->entry.ino);
+		v->err = inostack_push(&v->w->todo, e->entry.ino);
 	}
 	return v->err;
 }
@@ -121,11 +106,11 @@ static int visit_dir(struct summary *w, cfs_ino_t dir, struct sums *sums)
 /* Everything below `dir`, which itself is not counted. */
 static int sum_tree(struct summary *w, cfs_ino_t dir, struct sums *sums)
 {
-	size_t base = w->n;
-	int r = push(w, dir);
+	size_t base = w->todo.n;
+	int r = inostack_push(&w->todo, dir);
 
-	while (r == 0 && w->n > base)
-		r = visit_dir(w, w->todo[--w->n], sums);
+	while (r == 0 && w->todo.n > base)
+		r = visit_dir(w, inostack_pop(&w->todo), sums);
 	return r;
 }
 
@@ -319,7 +304,7 @@ int control_summary(struct control_server *s, struct control_job *job, json_t *i
 	if (attr.type == CFS_TYPE_DIR)
 		r = w.depth ? list_dir(&w, ino, w.depth, &sums, &children)
 			    : sum_tree(&w, ino, &sums);
-	free(w.todo);
+	inostack_free(&w.todo);
 	if (r == 0) {
 		*ret = describe("", 0, attr.type, &sums, children);
 		r = *ret ? 0 : -ENOMEM;

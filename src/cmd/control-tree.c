@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cmd/control-serve.h"
+#include "cmd/inostack.h"
 
 enum { PAGE = 256 };
 
@@ -220,8 +221,7 @@ int control_rmr(struct control_server *s, struct control_job *job, json_t *in, j
 struct compaction {
 	struct control_server *s;
 	struct control_job *job;
-	cfs_ino_t *todo; /* directories: 8 bytes each */
-	size_t n, cap;
+	struct inostack todo;
 	struct page *page;
 	uint64_t files, chunks, before, after, failed;
 };
@@ -278,21 +278,6 @@ static int compact_file(struct compaction *w, cfs_ino_t ino)
 	return n < 0 && r == 0 ? (int)n : r;
 }
 
-static int push_dir(struct compaction *w, cfs_ino_t dir)
-{
-	if (w->n == w->cap) {
-		size_t cap = w->cap ? 2 * w->cap : 64;
-		cfs_ino_t *v = reallocarray(w->todo, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		w->todo = v;
-		w->cap = cap;
-	}
-	w->todo[w->n++] = dir;
-	return 0;
-}
-
 static int compact_dir(struct compaction *w, cfs_ino_t dir)
 {
 	struct cfs_cursor cursor = {0};
@@ -308,7 +293,7 @@ static int compact_dir(struct compaction *w, cfs_ino_t dir)
 			const struct item *e = &w->page->v[i];
 
 			if (e->type == CFS_TYPE_DIR)
-				r = push_dir(w, e->ino);
+				r = inostack_push(&w->todo, e->ino);
 			else if (e->type == CFS_TYPE_FILE)
 				r = compact_file(w, e->ino);
 		}
@@ -327,10 +312,10 @@ int control_compact(struct control_server *s, struct control_job *job, json_t *i
 	if (r == 0 && attr.type == CFS_TYPE_FILE)
 		r = compact_file(&w, ino);
 	else if (r == 0 && attr.type == CFS_TYPE_DIR)
-		r = push_dir(&w, ino);
-	while (r == 0 && w.n)
-		r = compact_dir(&w, w.todo[--w.n]);
-	free(w.todo);
+		r = inostack_push(&w.todo, ino);
+	while (r == 0 && w.todo.n)
+		r = compact_dir(&w, inostack_pop(&w.todo));
+	inostack_free(&w.todo);
 	free(w.page);
 	if (r < 0)
 		return r;

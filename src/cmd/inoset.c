@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "cmd/inostack.h"
+
 #define PAGE 1000
 
 int inoset_add(struct inoset *s, cfs_ino_t ino, uint32_t names)
@@ -61,24 +63,8 @@ void inoset_free(struct inoset *s)
 
 struct walk {
 	struct inoset *set;
-	cfs_ino_t *todo;
-	size_t n, cap;
+	struct inostack todo;
 };
-
-static int push(struct walk *w, cfs_ino_t dir)
-{
-	if (w->n == w->cap) {
-		size_t cap = w->cap ? 2 * w->cap : 64;
-		cfs_ino_t *v = reallocarray(w->todo, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		w->todo = v;
-		w->cap = cap;
-	}
-	w->todo[w->n++] = dir;
-	return 0;
-}
 
 struct visit {
 	struct walk *w;
@@ -89,7 +75,7 @@ static int visit(void *arg, const struct cfs_dirent *e)
 {
 	struct visit *v = arg;
 
-	v->err = e->type == CFS_TYPE_DIR ? push(v->w, e->entry.ino)
+	v->err = e->type == CFS_TYPE_DIR ? inostack_push(&v->w->todo, e->entry.ino)
 					 : inoset_add(v->w->set, e->entry.ino, e->entry.attr.nlink);
 	return v->err;
 }
@@ -114,10 +100,10 @@ static int visit_dir(struct admin *a, struct walk *w, cfs_ino_t dir)
 int inoset_add_trash(struct inoset *s, struct admin *a)
 {
 	struct walk w = {.set = s};
-	int r = push(&w, CFS_TRASH_INO);
+	int r = inostack_push(&w.todo, CFS_TRASH_INO);
 
-	while (r == 0 && w.n)
-		r = visit_dir(a, &w, w.todo[--w.n]);
-	free(w.todo);
+	while (r == 0 && w.todo.n)
+		r = visit_dir(a, &w, inostack_pop(&w.todo));
+	inostack_free(&w.todo);
 	return r;
 }

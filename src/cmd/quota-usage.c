@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <stdlib.h>
 
+#include "cmd/inostack.h"
 #include "cmd/quota.h"
 
 #define PAGE	 1000
@@ -16,26 +17,10 @@
 /* ---- directories ---- */
 
 struct walk {
-	cfs_ino_t *todo;
-	size_t n, cap;
+	struct inostack todo;
 	int64_t space, inodes;
 	int err;
 };
-
-static int push(struct walk *w, cfs_ino_t dir)
-{
-	if (w->n == w->cap) {
-		size_t cap = w->cap ? 2 * w->cap : 64;
-		cfs_ino_t *v = reallocarray(w->todo, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		w->todo = v;
-		w->cap = cap;
-	}
-	w->todo[w->n++] = dir;
-	return 0;
-}
 
 static int visit(void *arg, const struct cfs_dirent *e)
 {
@@ -43,19 +28,19 @@ static int visit(void *arg, const struct cfs_dirent *e)
 
 	w->inodes++;
 	w->space += cfs_space_of(e->type == CFS_TYPE_FILE ? e->entry.attr.length : 0);
-	w->err = e->type == CFS_TYPE_DIR ? push(w, e->entry.ino) : 0;
+	w->err = e->type == CFS_TYPE_DIR ? inostack_push(&w->todo, e->entry.ino) : 0;
 	return w->err;
 }
 
 int quota_measure(struct admin *a, cfs_ino_t dir, int64_t *ret_space, int64_t *ret_inodes)
 {
 	struct walk w = {0};
-	int r = push(&w, dir);
+	int r = inostack_push(&w.todo, dir);
 
-	while (r == 0 && w.n) {
+	while (r == 0 && w.todo.n) {
 		struct cfs_cursor cursor = {0};
 
-		dir = w.todo[--w.n];
+		dir = inostack_pop(&w.todo);
 		do {
 			struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
 
@@ -63,7 +48,7 @@ int quota_measure(struct admin *a, cfs_ino_t dir, int64_t *ret_space, int64_t *r
 		} while (r == 0 && w.err == 0);
 		r = w.err ? w.err : r < 0 && r != -ENOENT ? r : 0;
 	}
-	free(w.todo);
+	inostack_free(&w.todo);
 	if (r < 0)
 		return r;
 	*ret_space = w.space;

@@ -16,6 +16,7 @@
  * handle that is closed already.
  */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "vfs-internal.h"
@@ -77,15 +78,18 @@ int again_exchange(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cf
 int again_set_xattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
 		    const char *name, const void *value, size_t size)
 {
-	char have[4096];
+	char *have;
 
-	if (!ctx->again || r != -EEXIST || size > sizeof(have))
+	if (!ctx->again || r != -EEXIST)
 		return r;
-	return cfs_meta_getxattr(v->conf.meta, ctx, ino, name, have, sizeof(have)) ==
-				       (ssize_t)size &&
-			       !memcmp(have, value, size)
-		       ? 0
-		       : r;
+	have = malloc(size + 1);
+	if (!have)
+		return -ENOMEM;
+	if (cfs_meta_getxattr(v->conf.meta, ctx, ino, name, have, size + 1) == (ssize_t)size &&
+	    !memcmp(have, value, size))
+		r = 0;
+	free(have);
+	return r;
 }
 
 int again_removed_xattr(const struct cfs_ctx *ctx, int r)

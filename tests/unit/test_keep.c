@@ -2,8 +2,10 @@
 /* What is kept of a mount for another process: the memory file, and the VFS that comes from it. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "vfs_fixture.h"
@@ -142,13 +144,16 @@ static struct cfs_keep *keep;
 /* The process is gone: nothing is closed, and the memory of another one maps the file. */
 static void crash(struct cfs_vfs_restored *ret)
 {
+	static cfs_ino_t *before;
 	struct cfs_keep *next = attach(keep);
 
+	free(before);
 	vfs_abandon();
 	cfs_keep_close(keep);
 	keep = next;
 	start_kept(keep);
 	assert_int_equal(cfs_vfs_restore(vfs, ret), 0);
+	before = ret->lost_inos;
 }
 
 static void begin(void)
@@ -264,6 +269,34 @@ static void a_request_finds_its_own_handle_only(void **state)
 	assert_int_not_equal(fresh, o.fh);
 	assert_int_equal(release(fresh), 0);
 	assert_int_equal(release(o.fh), 0);
+	end();
+}
+
+/* Without it: a program is told that an attribute exists, and it is the one that it has just made.
+ */
+static void an_attribute_that_was_made_is_known_again(void **state)
+{
+	static char value[60000];
+	struct cfs_ctx c;
+	bool again;
+
+	begin();
+	c = ctx();
+	c.noted = cfs_keep_begin(keep, 10, false, &c.again);
+	memset(value, 'x', sizeof(value));
+	assert_int_equal(cfs_vfs_setxattr(vfs, &c, FIRST_INO + 1, "user.a", value, sizeof(value),
+					  XATTR_CREATE),
+			 0);
+	c.noted = cfs_keep_begin(keep, 10, true, &c.again);
+	assert_int_equal(cfs_vfs_setxattr(vfs, &c, FIRST_INO + 1, "user.a", value, sizeof(value),
+					  XATTR_CREATE),
+			 0);
+	/* Of another request it is not. */
+	value[5]++;
+	c.noted = cfs_keep_begin(keep, 10, true, &again);
+	assert_int_equal(cfs_vfs_setxattr(vfs, &c, FIRST_INO + 1, "user.a", value, sizeof(value),
+					  XATTR_CREATE),
+			 -EEXIST);
 	end();
 }
 
@@ -393,6 +426,7 @@ int main(void)
 		cmocka_unit_test(handles_come_back_under_their_numbers),
 		cmocka_unit_test(a_close_that_is_cut_short_is_done_again),
 		cmocka_unit_test(a_request_finds_its_own_handle_only),
+		cmocka_unit_test(an_attribute_that_was_made_is_known_again),
 		cmocka_unit_test(torn_records_are_no_handles),
 		cmocka_unit_test(lost_data_is_told_once_per_handle),
 		cmocka_unit_test(a_directory_is_read_on_from_its_place),

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/xattr.h>
 
 #include "base/bytes.h"
 #include "vfs_fixture.h"
@@ -250,8 +251,6 @@ REFUSE(cfs_meta_truncate, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
        uint64_t length, struct cfs_attr *ret)
 REFUSE(cfs_meta_getlk, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
        struct cfs_plock *lock)
-REFUSE(cfs_meta_setxattr, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
-       const char *name, const void *value, size_t size, int flags)
 REFUSE(cfs_meta_removexattr, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
        const char *name)
 
@@ -265,7 +264,21 @@ ssize_t cfs_meta_getxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
 			  const char *name, void *buf, size_t size)
 {
 	meta.calls++;
-	return -ENODATA;
+	if (!meta.xattr_len)
+		return -ENODATA;
+	if (size < meta.xattr_len)
+		return size ? -ERANGE : (ssize_t)meta.xattr_len;
+	memset(buf, 'x', meta.xattr_len);
+	return (ssize_t)meta.xattr_len;
+}
+
+int cfs_meta_setxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		      const char *name, const void *value, size_t size, int flags)
+{
+	if (meta.xattr_len && (flags & XATTR_CREATE))
+		return -EEXIST;
+	meta.xattr_len = size;
+	return 0;
 }
 
 ssize_t cfs_meta_listxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, char *buf,

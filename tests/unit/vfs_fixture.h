@@ -25,6 +25,7 @@ extern struct engine {
 	pthread_mutex_t lock;
 	bool exists[FILES], sustained[FILES];
 	struct cfs_attr attr[FILES];
+	size_t xattr_len; /* of the only attribute, of which all bytes are 'x'; 0: none */
 	int calls, closed, flocks, unlocks, max_limit;
 	uint64_t unlocked_owners;
 	cfs_ino_t dir_asked;

@@ -102,8 +102,8 @@ int cfs_vfs_store(struct cfs_vfs *v);
 struct cfs_vfs_restored {
 	uint64_t handles, gone;
 	uint64_t lost; /* handles with data that was not stored: they will say so */
-	/* Inodes of the first of them: what others keep of their content is wrong. */
-	cfs_ino_t lost_inos[64];
+	/* Their inodes, for the caller to free: what others keep of their content is wrong. */
+	cfs_ino_t *lost_inos;
 	size_t n_lost_inos;
 };
 int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret);

@@ -701,6 +701,7 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 		cfs_log_flush();
 		_exit(CMD_MOUNT_FAILED);
 	}
+	free(s.restored.lost_inos);
 	metrics_stop(s.metrics);
 	notify_stop(s.notify);
 	health_stop(s.health);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The open handles of a process that is gone, under the numbers that the kernel knows. */
 #include <errno.h>
+#include <stdlib.h>
 
 #include "base/log.h"
 #include "vfs-internal.h"
@@ -99,9 +100,10 @@ int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret)
 	*ret = (struct cfs_vfs_restored){0};
 	if (n > CFS_KEEP_HANDLES)
 		return -EPROTO;
-	ret->lost = cfs_keep_settle(keep, ret->lost_inos,
-				    sizeof(ret->lost_inos) / sizeof(ret->lost_inos[0]));
-	ret->n_lost_inos = ret->lost < 64 ? ret->lost : 64;
+	/* Without memory for it the kernel shows what is lost until it asks for attributes. */
+	ret->lost_inos = n ? malloc(n * sizeof(*ret->lost_inos)) : NULL;
+	ret->lost = cfs_keep_settle(keep, ret->lost_inos, ret->lost_inos ? n : 0);
+	ret->n_lost_inos = ret->lost_inos ? ret->lost : 0;
 	r = handles_reserve(&v->handles);
 	for (i = 0; i < n && r == 0; i++) {
 		if (atomic_load(&cfs_keep_handle(keep, i)->fh))

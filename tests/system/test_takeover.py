@@ -231,6 +231,29 @@ def test_what_was_not_stored_is_told_once(ws, volume):
     assert mnt.stat("worker_restarts_total") == 1
 
 
+def test_nobody_reads_what_was_lost(ws, volume):
+    """The kernel has it in its cache, and would show it until it asks for attributes again."""
+    volume.check_options = {"leaks": "warn", "unmounted": True}
+    mnt = volume.mount("attr-cache=1h,entry-cache=1h")
+    files = []
+    for i in range(300):
+        write(mnt / ("f%d" % i), b"a" * 8192)
+        files.append(open(mnt / ("f%d" % i), "r+b", buffering=0))
+    for f in files:
+        f.write(b"b" * 8192)
+        assert os.pread(f.fileno(), 8192, 0) == b"b" * 8192
+    kill_worker(mnt)
+    told = 0
+    for f in files:
+        try:
+            os.fsync(f.fileno())
+        except OSError:
+            told += 1
+            wait_until(lambda: os.pread(f.fileno(), 8192, 0) == b"a" * 8192, 10, "what is stored")
+        f.close()
+    assert told > 200
+
+
 def test_what_was_stored_in_the_background_is_not_told(ws, volume):
     mnt = volume.mount()
     f = open(mnt / "f", "wb", buffering=0)

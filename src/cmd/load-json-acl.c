@@ -35,26 +35,16 @@ static int rule_id(struct json *j, size_t len, uint32_t *ret)
 {
 	struct cfs_row row = {.acl = {.rule = j->packed, .len = len}};
 	size_t i;
+	int r;
 
-	for (i = 0; i < j->n_rules; i++)
-		if (j->rules[i].len == len && !memcmp(j->rules[i].packed, j->packed, len)) {
-			*ret = (uint32_t)i + 1;
+	for (i = 0; i < j->rules.n; i++)
+		if (j->rules.v[i].len == len && !memcmp(j->rules.v[i].packed, j->packed, len)) {
+			*ret = j->rules.v[i].id;
 			return 0;
 		}
-	if (j->n_rules == j->cap_rules) {
-		size_t cap = j->cap_rules ? 2 * j->cap_rules : 64;
-		struct rule *v = reallocarray(j->rules, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		j->rules = v;
-		j->cap_rules = cap;
-	}
-	j->rules[i] = (struct rule){.packed = malloc(len), .len = len};
-	if (!j->rules[i].packed)
-		return -ENOMEM;
-	memcpy(j->rules[i].packed, j->packed, len);
-	j->n_rules++;
+	r = rulelist_add(&j->rules, (uint32_t)i + 1, j->packed, len);
+	if (r)
+		return r;
 	row.acl.id = *ret = (uint32_t)i + 1;
 	return load_row(j->l, CFS_TABLE_ACL, &row);
 }

@@ -308,7 +308,6 @@ static int read_all(struct json *j)
 int load_json(struct load *l)
 {
 	struct json j = {.l = l};
-	size_t i;
 	int r = pull_create(l->in, &j.p);
 
 	if (!r)
@@ -316,9 +315,7 @@ int load_json(struct load *l)
 	if (r == -EBADMSG && !l->err[0])
 		snprintf(l->err, sizeof(l->err), "the dump is not right: %s", pull_error(j.p));
 	pull_destroy(j.p);
-	for (i = 0; i < j.n_rules; i++)
-		free(j.rules[i].packed);
-	free(j.rules);
+	rulelist_free(&j.rules);
 	free(j.linked);
 	free(j.names);
 	free(j.quotas);

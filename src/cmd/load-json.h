@@ -5,6 +5,7 @@
 
 #include "cmd/load.h"
 #include "cmd/pull.h"
+#include "cmd/rulelist.h"
 
 /* An inode with several names: written at the end, when they have been counted. */
 struct linked {
@@ -19,11 +20,6 @@ struct names_in {
 	uint32_t names;
 };
 
-struct rule {
-	uint8_t *packed;
-	size_t len;
-};
-
 struct sum {
 	int64_t length, space, inodes;
 };
@@ -35,8 +31,7 @@ struct json {
 	size_t n_linked, cap_linked;
 	struct names_in *names; /* the same */
 	size_t n_names, cap_names;
-	struct rule *rules; /* id - 1 */
-	size_t n_rules, cap_rules;
+	struct rulelist rules;
 	struct cfs_quota *quotas;
 	size_t n_quotas;
 	int64_t space, inodes; /* of the volume */

@@ -175,6 +175,46 @@ static void remove_object(struct cfs_stage *st, const struct cfs_block *b)
 		cfs_warn("object of a removed block is left behind: key=%s", key);
 }
 
+/* The end of a staged file. */
+struct stage_end {
+	struct cfs_task task; /* first */
+	struct cache_dir *dir;
+	struct cfs_block id;
+};
+
+static ssize_t run_end(struct cfs_task *task)
+{
+	const struct stage_end *end = (struct stage_end *)task;
+
+	cfs_stage_file_uploaded(end->dir, &end->id);
+	return 0;
+}
+
+static void free_end(struct cfs_task *task, bool left)
+{
+	(void)left;
+	free(task);
+}
+
+/* Should the disk be slow the file goes later, or is uploaded once more by the next mount. */
+static void end_file(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_block *b)
+{
+	struct stage_end *end = cfs_task_new(sizeof(*end), run_end, free_end);
+	ssize_t ignored;
+	int r;
+
+	if (!end)
+		return;
+	end->task.stays = true;
+	end->dir = dir;
+	end->id = *b;
+	r = cfs_task_wait(&end->task, st->writers[dir - st->disk->dirs],
+			  cfs_deadline_in(st->disk->conf.stall_ms), &ignored);
+	if (r == -ETIMEDOUT)
+		cfs_disk_dir_fault(dir, "remove staged block", r, false);
+	cfs_task_end(&end->task);
+}
+
 static void uploaded(struct cfs_stage *st, struct staged *e)
 {
 	struct cache_dir *dir = e->dir;
@@ -190,15 +230,14 @@ static void uploaded(struct cfs_stage *st, struct staged *e)
 	if (recovered)
 		cfs_info("staged blocks are uploaded again");
 	if (!dropped)
-		cfs_stage_file_uploaded(dir, &b);
+		end_file(st, dir, &b);
 	pthread_mutex_lock(&st->lock);
 	dropped = e->dropped;
 	free_entry(st, e);
 	pthread_mutex_unlock(&st->lock);
 	if (!dropped)
 		return;
-	cfs_stage_file_remove(dir, &b);
-	cfs_disk_dir_forget(dir, &b);
+	cfs_disk_dir_forget_soon(dir, &b, true);
 	remove_object(st, &b);
 }
 
@@ -273,7 +312,7 @@ static void not_uploaded(struct cfs_stage *st, struct staged *e, int err, bool l
 		list_damaged(st, e);
 	pthread_mutex_unlock(&st->lock);
 	if (dropped && !gone) {
-		cfs_stage_file_remove(dir, &b);
+		cfs_disk_dir_forget_soon(dir, &b, true);
 		remove_object(st, &b); /* a put that has failed may have stored it after all */
 	}
 }

@@ -314,13 +314,13 @@ static void staged_block(void **state)
 	close_disk();
 }
 
-/* An upload that waits for the disk holds up none that needs it not. */
+/* Uploads that wait for the disk, or whose file cannot be removed, hold up none. */
 static void staged_upload(void **state)
 {
 	struct cfs_stage_conf conf = {
 		.writeback = true, .delay_ms = 3600000, .tick_ms = 20, .max_uploads = 1};
 	struct cfs_block on_disk = {.slice = 1, .len = BLOCK},
-			 in_memory = {.slice = 2, .len = 5000};
+			 in_memory = {.slice = 2, .len = 5000}, too = {.slice = 3, .len = 5000};
 
 	disk_conf.stall_ms = 500;
 	plain_objects = false;
@@ -332,14 +332,17 @@ static void staged_upload(void **state)
 	assert_int_equal(cfs_stage_start(store, disk, &conf), 0);
 	WAIT_FOR(stats().staged_blocks == 1);
 	assert_int_equal(put_sync(&in_memory), 0);
-	assert_int_equal(stats().staged_blocks, 2);
+	assert_int_equal(put_sync(&too), 0);
+	assert_int_equal(stats().staged_blocks, 3);
 	set_hang(true);
 	cfs_stage_set_mode(store, CFS_STAGE_FLUSH);
-	WAIT_FOR(object_exists(&in_memory));
+	WAIT_FOR(object_exists(&in_memory) && object_exists(&too));
 	assert_false(object_exists(&on_disk));
 	set_hang(false);
 	WAIT_FOR(stats().staged_blocks == 0);
 	assert_true(object_exists(&on_disk));
+	WAIT_FOR(!in_tree("rawstaging", &on_disk) && !in_tree("rawstaging", &in_memory) &&
+		 !in_tree("rawstaging", &too));
 	close_disk();
 }
 

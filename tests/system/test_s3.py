@@ -797,6 +797,7 @@ def test_limits_of_the_setting(ws, s3):
 
 # Processes of their own: a child of this one would, as it starts, close and so flush our files.
 READER = """
+import sys
 print("begins", flush=True)
 assert open(sys.argv[1], "rb").read() == open(sys.argv[2], "rb").read()
 """

@@ -50,7 +50,8 @@ def test_crash_loop_ends_in_a_clean_unmount(ws, volume):
     mnt.ended = True
     (line,) = [x for x in mnt.log().splitlines() if re.search(GIVEN_UP, x)]
     assert str(mnt) in line and "deaths=6" in line
-    assert mnt.log().count("has died, starting another") == 5
+    waits = re.findall(r"has died, starting another: .* wait_ms=(\d+)", mnt.log())
+    assert waits == ["100", "200", "400", "800", "1600"]
 
 
 def test_deaths_by_signal_end_too(ws, volume):

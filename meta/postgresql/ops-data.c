@@ -65,11 +65,8 @@ static int commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	cfs_slice_encode(s, record);
 	bind_commit(st, ctx, a, record, end);
 	r = pg_execute(c, PG_COMMIT_SLICE);
-	if (r == -EEXIST) {
-		cfs_err("slice id is in use already, write refused: slice=%llu inode=%llu",
-			(unsigned long long)s->id, (unsigned long long)a->ino);
-		return -EIO;
-	}
+	if (r == -EEXIST)
+		return sql_slice_in_use(s, a->ino);
 	if (r < 0)
 		return r;
 	found = PQntuples(st->result) > 0;
@@ -121,6 +118,7 @@ int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_
 		       struct cfs_attr *ret, unsigned *ret_records, struct cfs_usage *ret_usage)
 {
 	struct commit a = {.ino = ino, .indx = indx, .slice = s, .mtime = mtime};
+	bool lost;
 	int r = PG_UNUSUAL;
 
 	if (s->len > CFS_CHUNK_SIZE || s->pos > CFS_CHUNK_SIZE - s->len)
@@ -129,11 +127,18 @@ int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_
 		return -EFBIG;
 	if (s->id && !cfs_core_changelog(e->core))
 		r = sql_read(sql_db(e), ctx, CFS_META_OP_write, commit, &a);
-	if (r == PG_UNKNOWN)
+	lost = r == PG_UNKNOWN;
+	if (lost)
 		r = sql_read(sql_db(e), ctx, CFS_META_OP_write, find_slice, &a);
-	if (r == PG_UNUSUAL)
-		return sql_op_commit_slice(e, ctx, ino, indx, s, mtime, ret, ret_records,
-					   ret_usage);
+	if (r == PG_UNUSUAL) {
+		r = sql_commit_slice(e, ctx, ino, indx, s, mtime, ret, ret_records, ret_usage);
+		if (r != -EEXIST)
+			return r;
+		/* The server was still at the statement whose answer was lost. */
+		r = lost ? sql_read(sql_db(e), ctx, CFS_META_OP_write, find_slice, &a) : r;
+		if (r == -EEXIST || r == PG_UNUSUAL)
+			return sql_slice_in_use(s, ino);
+	}
 	if (r < 0)
 		return r;
 	*ret = a.attr;

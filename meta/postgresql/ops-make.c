@@ -60,15 +60,6 @@ bool pg_is_null(struct sql_conn *c, int id, int col)
 	return PQgetisnull(st->result, st->row, col);
 }
 
-int64_t pg_touch_due(struct sql_conn *c, const struct cfs_ctx *ctx, bool nlink_changes)
-{
-	uint64_t skip_ms = cfs_core_skip_dir_mtime_ms(sql_core(c));
-
-	if (nlink_changes || !skip_ms)
-		return INT64_MAX;
-	return sql_us(ctx->now) - (int64_t)skip_ms * 1000;
-}
-
 /*
  * $1 parent, $2 name, $3 inode, $4 type, $5 mode, $6 uid, $7 gid, $8 us, $9 ns below, $10 nlink,
  * $11 length, $12 rdev, $13 change of the parent's nlink, $14 due, $15 set-group-id of directories
@@ -76,13 +67,11 @@ int64_t pg_touch_due(struct sql_conn *c, const struct cfs_ctx *ctx, bool nlink_c
  * The parent's row is locked against deletion alone, which neither other creations nor changes of
  * its times wait for. The unique key of edge decides races.
  */
-#define CREATE(more)                                                                               \
+#define CREATE(more, touched)                                                                      \
 	"WITH p AS (SELECT n.* FROM {node} n WHERE n.inode=$1 FOR KEY SHARE),"                     \
-	"x AS (SELECT inode FROM {edge} WHERE parent=$1 AND name=$2),"                             \
 	"e AS (INSERT INTO {edge}(parent,name,inode,type) SELECT $1,$2,$3,$4 FROM p "              \
 	"WHERE " PG_DIR_OPEN(                                                                      \
 		"1") " AND ($4=3 OR COALESCE(p.default_acl_id,0)=0) "                              \
-		     "AND NOT EXISTS (SELECT 1 FROM x) "                                           \
 		     "ON CONFLICT(parent,name) DO NOTHING RETURNING inode),"                       \
 		     "n AS (INSERT INTO "                                                          \
 		     "{node}(inode,type,flags,mode,uid,gid,atime,mtime,ctime,atimensec,"           \
@@ -91,20 +80,23 @@ int64_t pg_touch_due(struct sql_conn *c, const struct cfs_ctx *ctx, bool nlink_c
 		     "SELECT $3,$4,p.flags&32,"                                                    \
 		     "CASE WHEN p.mode&1024<>0 THEN $5|$15 ELSE $5 END,$6,"                        \
 		     "CASE WHEN p.mode&1024<>0 THEN p.gid ELSE $7 END,"                            \
-		     "$8,$8,$8,$9,$9,$9,$10,$11,$12,$1,0,0,COALESCE(p.tier_id,0) FROM p,e)," more  \
-		     "t AS (UPDATE {node} u SET nlink=u.nlink+$13,mtime=$8,ctime=$8,mtimensec=$9," \
-		     "ctimensec=$9 FROM e WHERE u.inode=$1 AND u.mtime<=$14 RETURNING 1) "         \
-		     "SELECT {NODE},(SELECT count(*) FROM e),(SELECT count(*) FROM t),"            \
-		     "(SELECT inode FROM x) FROM p n"
+		     "$8,$8,$8,$9,$9,$9,$10,$11,$12,$1,0,0,COALESCE(p.tier_id,0) FROM p,e)" more   \
+		     " SELECT {NODE},(SELECT count(*) FROM e)," touched " FROM p n"
+#define TOUCH                                                                                      \
+	",t AS (UPDATE {node} u SET nlink=u.nlink+$13,mtime=$8,ctime=$8,mtimensec=$9,"             \
+	"ctimensec=$9 FROM e WHERE u.inode=$1 AND u.mtime<=$14 RETURNING 1)"
+#define TOUCHES "(SELECT count(*) FROM t)"
 
-static const char create_text[] = CREATE("");
+static const char create_text[] = CREATE(TOUCH, TOUCHES);
+static const char create_only_text[] = CREATE("", "0");
 static const char create_dir_text[] =
-	CREATE("d AS (INSERT INTO {dir_stats}(inode,data_length,used_space,used_inodes) "
-	       "SELECT $3,0,0,0 FROM e WHERE $16<>0),");
+	CREATE(",d AS (INSERT INTO {dir_stats}(inode,data_length,used_space,used_inodes) "
+	       "SELECT $3,0,0,0 FROM e WHERE $16<>0)" TOUCH,
+	       TOUCHES);
 static const char create_symlink_text[] =
-	CREATE("s AS (INSERT INTO {symlink}(inode,target) SELECT $3,$16 FROM e),");
+	CREATE(",s AS (INSERT INTO {symlink}(inode,target) SELECT $3,$16 FROM e)" TOUCH, TOUCHES);
 
-enum { INSERTED = SQL_NODE_COLUMNS, TOUCHED, THERE };
+enum { INSERTED = SQL_NODE_COLUMNS, TOUCHED };
 
 struct make {
 	const struct cfs_mknod *req;
@@ -114,8 +106,8 @@ struct make {
 	bool touched;
 };
 
-static int open_create(struct sql_conn *c, const struct cfs_mknod *req, int *ret_id,
-		       struct pg_stmt **ret)
+static int open_create(struct sql_conn *c, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+		       int *ret_id, struct pg_stmt **ret)
 {
 	if (req->type == CFS_TYPE_DIR) {
 		*ret_id = PG_CREATE_DIR;
@@ -125,8 +117,12 @@ static int open_create(struct sql_conn *c, const struct cfs_mknod *req, int *ret
 		*ret_id = PG_CREATE_SYMLINK;
 		return pg_open_stmt(c, PG_CREATE_SYMLINK, create_symlink_text, ret);
 	}
-	*ret_id = PG_CREATE;
-	return pg_open_stmt(c, PG_CREATE, create_text, ret);
+	if (pg_dir_may_be_due(c, ctx, req->parent)) {
+		*ret_id = PG_CREATE;
+		return pg_open_stmt(c, PG_CREATE, create_text, ret);
+	}
+	*ret_id = PG_CREATE_ONLY;
+	return pg_open_stmt(c, PG_CREATE_ONLY, create_only_text, ret);
 }
 
 static void bind_create(struct sql_conn *c, const struct cfs_ctx *ctx, const struct make *a,
@@ -159,14 +155,25 @@ static void bind_create(struct sql_conn *c, const struct cfs_ctx *ctx, const str
 		pg_bind_bytes(st, 16, req->target, req->target_len, false);
 }
 
+/* Why nothing was made: there is the name, or the parent does not allow it, or not so simply. */
+static int not_created(struct sql_conn *c, const struct cfs_ctx *ctx, const struct make *a)
+{
+	const struct cfs_mknod *req = a->req;
+	int r = cfs_rules_add_entry(ctx, req->parent, &a->parent);
+
+	if (r < 0)
+		return r;
+	r = sql_find(c, req->parent, req->name, req->name_len, a->ret);
+	return r == -ENOENT ? PG_UNUSUAL : r < 0 ? r : -EEXIST;
+}
+
 static int create(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct make *a = arg;
 	const struct cfs_mknod *req = a->req;
 	struct pg_stmt *st = NULL;
-	cfs_ino_t there;
 	bool done;
-	int id, r = open_create(c, req, &id, &st);
+	int id, r = open_create(c, ctx, req, &id, &st);
 
 	if (r < 0)
 		return r;
@@ -181,18 +188,13 @@ static int create(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	sql_node_columns(c, (enum sql_stmt_id)id, 0, &a->parent);
 	done = pg_int(st->result, 0, INSERTED) > 0;
 	a->touched = pg_int(st->result, 0, TOUCHED) > 0;
-	there = (cfs_ino_t)pg_int(st->result, 0, THERE);
 	pg_close_stmt(c, id);
-	if (done) {
-		cfs_rules_new_inode(ctx, req, &a->parent, &a->attr);
-		return 0;
-	}
-	r = cfs_rules_add_entry(ctx, req->parent, &a->parent);
-	if (r < 0 || !there)
-		return r < 0 ? r : PG_UNUSUAL;
-	r = sql_get_node(c, there, false, &a->ret->attr);
-	a->ret->ino = there;
-	return r == -ENOENT ? PG_UNUSUAL : r < 0 ? r : -EEXIST;
+	if (!done)
+		return not_created(c, ctx, a);
+	cfs_rules_new_inode(ctx, req, &a->parent, &a->attr);
+	a->touched =
+		pg_dir_answered(c, ctx, req->parent, &a->parent, id != PG_CREATE_ONLY, a->touched);
+	return 0;
 }
 
 /* The inode's number is ours alone: where it is, the creation was carried out. */
@@ -201,8 +203,14 @@ static int create_again(struct cfs_engine *e, const struct cfs_ctx *ctx, const s
 {
 	int r = sql_op_getattr(e, ctx, a->ino, &a->ret->attr);
 
-	if (r == -ENOENT)
-		return sql_op_mknod(e, ctx, a->req, a->ino, a->ret, ret_usage);
+	if (r == -ENOENT) {
+		r = sql_op_mknod(e, ctx, a->req, a->ino, a->ret, ret_usage);
+		/* The server was still at the statement whose answer was lost. */
+		if (r == -EEXIST && a->ret->ino == a->ino)
+			r = 0;
+		else
+			return r;
+	}
 	if (r < 0)
 		return r;
 	a->ret->ino = a->ino;
@@ -297,18 +305,28 @@ int pg_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, c
 {
 	struct link a = {.ino = ino, .parent = parent, .name = name, .len = len};
 	struct cfs_entry there;
+	bool lost;
 	int r = PG_UNUSUAL;
 
 	if (pg_is_judged(ctx) && !cfs_ino_is_trash(parent) && !cfs_core_changelog(e->core))
 		r = sql_read(sql_db(e), ctx, CFS_META_OP_link, link_name, &a);
-	if (r == PG_UNKNOWN) {
+	lost = r == PG_UNKNOWN;
+	if (lost) {
 		r = sql_op_lookup(e, ctx, parent, name, len, &there);
 		a.attr = there.attr;
 		if (r == -ENOENT || (!r && there.ino != ino))
 			r = PG_UNUSUAL;
 	}
-	if (r == PG_UNUSUAL)
-		return sql_op_link(e, ctx, ino, parent, name, len, ret, ret_usage);
+	if (r == PG_UNUSUAL) {
+		r = sql_op_link(e, ctx, ino, parent, name, len, ret, ret_usage);
+		if (r != -EEXIST || !lost)
+			return r;
+		/* The server was still at the statement whose answer was lost. */
+		r = sql_op_lookup(e, ctx, parent, name, len, &there);
+		if (r == -ENOENT || (!r && there.ino != ino))
+			return -EEXIST;
+		a.attr = there.attr;
+	}
 	if (r < 0)
 		return r;
 	*ret = a.attr;

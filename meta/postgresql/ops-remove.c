@@ -73,8 +73,9 @@ int pg_op_readdir(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir
 		     "AND " victim " FOR UPDATE OF n),"
 
 #define TOUCH(nlink)                                                                               \
-	"t AS (UPDATE {node} u SET " nlink "mtime=$4,ctime=$4,mtimensec=$5,ctimensec=$5 FROM d "   \
-	"WHERE u.inode=$1 AND u.mtime<=$6 RETURNING 1) "
+	",t AS (UPDATE {node} u SET " nlink "mtime=$4,ctime=$4,mtimensec=$5,ctimensec=$5 FROM d "  \
+	"WHERE u.inode=$1 AND u.mtime<=$6 RETURNING 1)"
+#define TOUCHES "(SELECT count(*) FROM t)"
 
 #define DELETE_EDGE                                                                                \
 	"d AS (DELETE FROM {edge} e USING v WHERE e.parent=$1 AND e.name=$2 AND "                  \
@@ -86,40 +87,43 @@ int pg_op_readdir(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir
 	"text||'-','UTF8')||$2 from 1 for 255) FROM v WHERE e.parent=$1 AND e.name=$2 AND "        \
 	"e.inode=v.inode RETURNING e.inode),"                                                      \
 	"u AS (UPDATE {node} n SET parent=CASE WHEN n.parent=0 THEN 0 ELSE $8 END,"                \
-	"ctime=$4,ctimensec=$5 FROM d WHERE n.inode=d.inode),"
+	"ctime=$4,ctimensec=$5 FROM d WHERE n.inode=d.inode)"
 
 #define DELETE_OF(table) "(DELETE FROM {" table "} k USING d WHERE k.inode=d.inode)"
 
 #define ONE_NAME "e.type<>2 AND n.type<>2 AND n.nlink=1"
 #define EMPTY	 "e.type=2 AND n.type=2 AND NOT EXISTS (SELECT 1 FROM {edge} c WHERE c.parent=n.inode)"
-#define RESULT(data)                                                                               \
-	"SELECT {NODE},n.inode,(SELECT count(*) FROM d),(SELECT count(*) FROM t)," data            \
-	",{PARENT} FROM p,v n"
+#define RESULT(touched, data)                                                                      \
+	" SELECT {NODE},n.inode,(SELECT count(*) FROM d)," touched "," data ",{PARENT} FROM p,v n"
 
 /*
  * A file without length may have chunks all the same; one whose length or times have changed since
  * the statement began may have chunks that it does not see.
  */
-static const char unlink_text[] = REMOVE(ONE_NAME) DELETE_EDGE
-	"dn AS " DELETE_OF("node") ",dx AS " DELETE_OF("xattr") ",ds AS " DELETE_OF(
-		"symlink") ","
-			   "f AS (INSERT INTO {delfile}(inode,length,expire) SELECT "
-			   "v.inode,v.length,$4/1000000 "
-			   "FROM v,d WHERE v.type=1 AND (v.length>0 OR EXISTS (SELECT 1 FROM "
-			   "{chunk} c "
-			   "WHERE c.inode=v.inode) OR NOT EXISTS (SELECT 1 FROM {node} o WHERE "
-			   "o.inode=v.inode "
-			   "AND o.mtime=v.mtime AND o.ctime=v.ctime)) ON CONFLICT DO NOTHING "
-			   "RETURNING 1)," TOUCH("") RESULT("(SELECT count(*) FROM f)");
-static const char unlink_trash_text[] =
-	REMOVE(ONE_NAME " AND n.flags&32=0") MOVE_EDGE TOUCH("") RESULT("0");
-static const char rmdir_text[] = REMOVE(EMPTY) DELETE_EDGE
-	"dn AS " DELETE_OF("node") ",dx AS " DELETE_OF("xattr") ",ds AS " DELETE_OF(
-		"dir_stats") ",dq AS " DELETE_OF("dir_quota") "," TOUCH("nlink=u.nlink-1,")
-		RESULT("0");
+#define UNLINK                                                                                     \
+	REMOVE(ONE_NAME)                                                                           \
+	DELETE_EDGE "dn AS " DELETE_OF("node") ",dx AS " DELETE_OF("xattr") ",ds AS " DELETE_OF(   \
+		"symlink") ",f AS (INSERT INTO {delfile}(inode,length,expire) "                    \
+			   "SELECT v.inode,v.length,$4/1000000 FROM v,d WHERE v.type=1 "           \
+			   "AND (v.length>0 "                                                      \
+			   "OR EXISTS (SELECT 1 FROM {chunk} c WHERE c.inode=v.inode) "            \
+			   "OR NOT EXISTS (SELECT 1 FROM {node} o WHERE o.inode=v.inode "          \
+			   "AND o.mtime=v.mtime AND o.ctime=v.ctime)) "                            \
+			   "ON CONFLICT DO NOTHING RETURNING 1)"
+#define LEFT_DATA    "(SELECT count(*) FROM f)"
+#define UNLINK_TRASH REMOVE(ONE_NAME " AND n.flags&32=0") MOVE_EDGE
+
+static const char unlink_text[] = UNLINK TOUCH("") RESULT(TOUCHES, LEFT_DATA);
+static const char unlink_only_text[] = UNLINK RESULT("0", LEFT_DATA);
+static const char unlink_trash_text[] = UNLINK_TRASH TOUCH("") RESULT(TOUCHES, "0");
+static const char unlink_trash_only_text[] = UNLINK_TRASH RESULT("0", "0");
+static const char rmdir_text[] =
+	REMOVE(EMPTY) DELETE_EDGE "dn AS " DELETE_OF("node") ",dx AS " DELETE_OF(
+		"xattr") ",ds AS " DELETE_OF("dir_stats") ",dq AS " DELETE_OF("dir_quota")
+		TOUCH("nlink=u.nlink-1,") RESULT(TOUCHES, "0");
 static const char rmdir_trash_text[] = REMOVE(EMPTY " AND n.flags&32=0") MOVE_EDGE
-	"ds AS " DELETE_OF("dir_stats") ",dq AS " DELETE_OF("dir_quota") "," TOUCH(
-		"nlink=u.nlink-1,") RESULT("0");
+	",ds AS " DELETE_OF("dir_stats") ",dq AS " DELETE_OF("dir_quota") TOUCH("nlink=u.nlink-1,")
+		RESULT(TOUCHES, "0");
 
 /* What was made in the directory before it was locked is seen by the statement after this one. */
 static const char lock_dir_text[] = "SELECT 1 FROM {edge} e JOIN {node} n ON n.inode=e.inode "
@@ -134,7 +138,7 @@ struct remove {
 	struct cfs_removed ret;
 };
 
-static int open_remove(struct sql_conn *c, const struct remove *a, int *ret_id,
+static int open_remove(struct sql_conn *c, const struct remove *a, bool touch, int *ret_id,
 		       struct pg_stmt **ret)
 {
 	bool trash = a->req->trash;
@@ -143,8 +147,12 @@ static int open_remove(struct sql_conn *c, const struct remove *a, int *ret_id,
 		*ret_id = trash ? PG_RMDIR_TRASH : PG_RMDIR;
 		return pg_open_stmt(c, *ret_id, trash ? rmdir_trash_text : rmdir_text, ret);
 	}
-	*ret_id = trash ? PG_UNLINK_TRASH : PG_UNLINK;
-	return pg_open_stmt(c, *ret_id, trash ? unlink_trash_text : unlink_text, ret);
+	if (touch) {
+		*ret_id = trash ? PG_UNLINK_TRASH : PG_UNLINK;
+		return pg_open_stmt(c, *ret_id, trash ? unlink_trash_text : unlink_text, ret);
+	}
+	*ret_id = trash ? PG_UNLINK_TRASH_ONLY : PG_UNLINK_ONLY;
+	return pg_open_stmt(c, *ret_id, trash ? unlink_trash_only_text : unlink_only_text, ret);
 }
 
 static int queue_lock(struct sql_conn *c, const struct cfs_engine_remove *req)
@@ -175,16 +183,15 @@ static void bind_remove(struct sql_conn *c, const struct cfs_ctx *ctx, const str
 		pg_bind_int(st, 8, (int64_t)req->trash);
 }
 
-static void read_removed(struct sql_conn *c, const struct cfs_ctx *ctx, struct remove *a, int id)
+/* Returns whether the directory was touched. */
+static bool read_removed(struct sql_conn *c, const struct cfs_ctx *ctx, struct remove *a, int id)
 {
 	const struct pg_stmt *st = pg_conn(c)->stmt[id];
 	struct cfs_removed *v = &a->ret;
-	struct cfs_attr parent;
 
 	sql_node_columns(c, (enum sql_stmt_id)id, 0, &v->attr);
-	sql_node_columns(c, (enum sql_stmt_id)id, PARENT, &parent);
+	sql_node_columns(c, (enum sql_stmt_id)id, PARENT, &v->parent);
 	v->ino = (cfs_ino_t)pg_int(st->result, 0, INO);
-	v->parent = sql_touched(ctx, &parent, pg_int(st->result, 0, TOUCHED) > 0, a->dir ? -1 : 0);
 	v->has_data = pg_int(st->result, 0, HAS_DATA) > 0;
 	v->fate = a->req->trash ? CFS_FATE_TRASHED : CFS_FATE_DELETED;
 	if (a->req->trash) {
@@ -192,13 +199,15 @@ static void read_removed(struct sql_conn *c, const struct cfs_ctx *ctx, struct r
 		if (v->attr.parent)
 			v->attr.parent = a->req->trash;
 	}
+	return pg_int(st->result, 0, TOUCHED) > 0;
 }
 
 static int remove_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct remove *a = arg;
+	bool touch = a->dir || pg_dir_may_be_due(c, ctx, a->req->parent), touched = false;
 	struct pg_stmt *st = NULL;
-	int id, r = open_remove(c, a, &id, &st);
+	int id, r = open_remove(c, a, touch, &id, &st);
 
 	if (!r && a->dir)
 		r = queue_lock(c, a->req);
@@ -212,14 +221,18 @@ static int remove_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (r < 0)
 		return r;
 	if (PQntuples(st->result) && pg_int(st->result, 0, GONE))
-		read_removed(c, ctx, a, id);
+		touched = read_removed(c, ctx, a, id);
 	else
 		r = PG_UNUSUAL;
 	pg_close_stmt(c, id);
+	if (!r) {
+		touched = pg_dir_answered(c, ctx, a->req->parent, &a->ret.parent, touch, touched);
+		a->ret.parent = sql_touched(ctx, &a->ret.parent, touched, a->dir ? -1 : 0);
+	}
 	return r;
 }
 
-/* The inode that unlink will find; -EBUSY: it is open here and stays. */
+/* The inode that will be found; PG_UNUSUAL: it is open here and stays. */
 static int expect(struct cfs_engine *e, const struct cfs_ctx *ctx, struct remove *a)
 {
 	const struct cfs_engine_remove *req = a->req;
@@ -227,9 +240,9 @@ static int expect(struct cfs_engine *e, const struct cfs_ctx *ctx, struct remove
 	struct cfs_entry there;
 	int r;
 
+	a->expected = pg_hinted(db, req->parent, req->name, req->name_len);
 	if (a->dir || req->trash || !cfs_core_has_open(e->core))
 		return 0;
-	a->expected = pg_hinted(db, req->parent, req->name, req->name_len);
 	if (!a->expected) {
 		r = pg_op_lookup(e, ctx, req->parent, req->name, req->name_len, &there);
 		if (r < 0)
@@ -239,13 +252,22 @@ static int expect(struct cfs_engine *e, const struct cfs_ctx *ctx, struct remove
 	return cfs_core_is_open(e->core, a->expected) ? PG_UNUSUAL : 0;
 }
 
-/* A name that is not there after a lost answer was removed by the statement that got none. */
+/*
+ * A name that is not there after a lost answer, or stands for another inode, was removed by the
+ * statement that got none.
+ */
 static int remove_again(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct remove *a,
 			struct cfs_removed *ret, struct cfs_usage *ret_usage)
 {
-	int r = a->dir ? sql_op_rmdir(e, ctx, a->req, ret, ret_usage)
-		       : sql_op_unlink(e, ctx, a->req, ret, ret_usage);
+	const struct cfs_engine_remove *req = a->req;
+	struct cfs_entry there;
+	int r = sql_op_lookup(e, ctx, req->parent, req->name, req->name_len, &there);
 
+	if (!r && a->expected && there.ino != a->expected)
+		r = -ENOENT;
+	else if (!r)
+		r = a->dir ? sql_op_rmdir(e, ctx, req, ret, ret_usage)
+			   : sql_op_unlink(e, ctx, req, ret, ret_usage);
 	if (r != -ENOENT)
 		return r;
 	cfs_warn("the connection was lost during a removal that was carried out, usage counters "

@@ -153,14 +153,7 @@ static int append_slice(struct sql_conn *c, const struct change *a)
 		r = sql_append_records(c, a->ino, a->indx, record, sizeof(record));
 	if (r < 0 || !a->slice->id)
 		return r;
-	r = sql_exec(c, SQL_put_ref, "iii", a->slice->id, (int64_t)a->slice->size, (int64_t)1);
-	if (r == -EEXIST) {
-		cfs_err("slice id is in use already, write refused: slice=%" PRIu64
-			" inode=%" PRIu64,
-			a->slice->id, a->ino);
-		return -EIO;
-	}
-	return r;
+	return sql_exec(c, SQL_put_ref, "iii", a->slice->id, (int64_t)a->slice->size, (int64_t)1);
 }
 
 static int count_records(struct sql_conn *c, struct change *a)
@@ -210,9 +203,25 @@ static int commit_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 		       a->records);
 }
 
+int sql_slice_in_use(const struct cfs_slice *s, cfs_ino_t ino)
+{
+	cfs_err("slice id is in use already, write refused: slice=%" PRIu64 " inode=%" PRIu64,
+		s->id, ino);
+	return -EIO;
+}
+
 int sql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
 			struct cfs_attr *ret, unsigned *ret_records, struct cfs_usage *ret_usage)
+{
+	int r = sql_commit_slice(e, ctx, ino, indx, s, mtime, ret, ret_records, ret_usage);
+
+	return r == -EEXIST ? sql_slice_in_use(s, ino) : r;
+}
+
+int sql_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx,
+		     const struct cfs_slice *s, struct timespec mtime, struct cfs_attr *ret,
+		     unsigned *ret_records, struct cfs_usage *ret_usage)
 {
 	struct change a = {.ino = ino, .indx = indx, .slice = s, .mtime = mtime};
 	int r;

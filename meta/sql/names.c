@@ -17,16 +17,24 @@ struct lookup {
 	struct cfs_entry *ret;
 };
 
-static int lookup(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+int sql_find(struct sql_conn *c, cfs_ino_t parent, const char *name, size_t len,
+	     struct cfs_entry *ret)
 {
-	const struct lookup *a = arg;
-	int r = sql_row(c, SQL_lookup, "ib", (int64_t)a->parent, a->name, a->len);
+	int r = sql_row(c, SQL_lookup, "ib", (int64_t)parent, name, len);
 
 	if (r <= 0)
 		return r ? r : -ENOENT;
-	sql_node_columns(c, SQL_lookup, 0, &a->ret->attr);
-	a->ret->ino = (cfs_ino_t)sql_int(c, SQL_lookup, SQL_NODE_COLUMNS);
+	sql_node_columns(c, SQL_lookup, 0, &ret->attr);
+	ret->ino = (cfs_ino_t)sql_int(c, SQL_lookup, SQL_NODE_COLUMNS);
+	sql_done(c, SQL_lookup);
 	return 0;
+}
+
+static int lookup(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	const struct lookup *a = arg;
+
+	return sql_find(c, a->parent, a->name, a->len, a->ret);
 }
 
 int sql_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t parent,

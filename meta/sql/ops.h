@@ -17,6 +17,12 @@ CFS_ENGINE_OPS(DECLARE)
 DECLARE(sync)
 #undef DECLARE
 
+/* commit_slice that leaves it to the caller what it means that the slice is there (-EEXIST). */
+int sql_commit_slice(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t indx, const struct cfs_slice *s,
+		     struct timespec mtime, struct cfs_attr *ret, unsigned *ret_records,
+		     struct cfs_usage *ret_usage);
+/* Says so. -EIO */
+int sql_slice_in_use(const struct cfs_slice *s, cfs_ino_t ino);
 /* Adds to a counter that may not exist. */
 int sql_add_counter(struct sql_conn *c, const char *name, int64_t n, int64_t *ret_old);
 

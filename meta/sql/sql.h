@@ -111,6 +111,9 @@ struct sql_edge {
 };
 int sql_get_edge(struct sql_conn *c, cfs_ino_t parent, const char *name, size_t len,
 		 struct sql_edge *ret); /* -ENOENT */
+/* The inode behind a name, in one statement. -ENOENT */
+int sql_find(struct sql_conn *c, cfs_ino_t parent, const char *name, size_t len,
+	     struct cfs_entry *ret);
 /* nlink += d, times; 0 rows: -ENOENT. */
 int sql_touch_parent(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t parent, int nlink_d);
 /* The attributes of a directory after that, where `touched`. */

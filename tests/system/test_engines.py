@@ -45,3 +45,22 @@ def test_conformance_without_blocks(ws):
 @pytest.mark.deadline(120)
 def test_unix_socket(ws, database):
     suite(ws, database.unix_url, "names")
+
+
+def test_directory_times_move_after_they_were_set_back(ws, database):
+    """With skip-dir-mtime a directory's times move once for all names of that time, but after somebody
+    has set them back with the next one. MySQL's engine learns of other mounts' changes that late, too."""
+    volume = ws.volume(url=database.url)
+    mnt, other = volume.mount("skip-dir-mtime=60s,attr-cache=0"), volume.mount()
+    os.mkdir(mnt / "d")
+    for i in range(20):
+        with open(mnt / "d" / str(i), "x", encoding="ascii"):
+            pass
+        setter = mnt if i % 2 or database.url.startswith("mysql") else other
+        os.utime(setter / "d", (10**9, 10**9))
+        if i % 3:
+            with open(mnt / "d" / ("%d-next" % i), "x", encoding="ascii"):
+                pass
+        else:
+            os.unlink(mnt / "d" / str(i))
+        assert os.stat(mnt / "d").st_mtime > 10**9

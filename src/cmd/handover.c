@@ -210,7 +210,7 @@ static int check_peer(int fd, pid_t *ret_pid)
 int handover_accept(int sock, int *ret, int *ret_process)
 {
 	int fd = accept4(sock, NULL, NULL, SOCK_CLOEXEC), process = -1, r;
-	pid_t pid;
+	pid_t pid = 0;
 
 	if (fd < 0)
 		return -errno;

@@ -23,6 +23,7 @@ enum { STEP_MS = 60000, LIST_PAGE = 1000, DELETE_WAIT_MS = 120000 };
 struct volume_target {
 	struct mdtest_target t;
 	struct cfs_meta *meta;
+	uint64_t skip_dir_mtime_ms;
 	bool started;
 	cfs_ino_t *dirs;
 	char top[64];
@@ -279,7 +280,7 @@ static int start(struct volume_target *v, const char *url, char err[256])
 		.no_bgjob = true,
 		.heartbeat_ms = 12000,
 		.timeout_ms = STEP_MS,
-		.skip_dir_mtime_ms = 100, /* as a mount has it */
+		.skip_dir_mtime_ms = v->skip_dir_mtime_ms,
 		.max_deletes = 2,
 		.mount_point = "mdtest",
 	};
@@ -300,7 +301,8 @@ static int start(struct volume_target *v, const char *url, char err[256])
 	return r;
 }
 
-int mdtest_open_volume(const char *url, const struct mdtest_shape *s, struct mdtest_target **ret)
+int mdtest_open_volume(const char *url, const struct mdtest_shape *s, uint64_t skip_dir_mtime_ms,
+		       struct mdtest_target **ret)
 {
 	uint64_t chunks = CFS_DIV_UP(s->write_bytes, CFS_CHUNK_SIZE);
 	struct volume_target *v = calloc(1, sizeof(*v));
@@ -310,6 +312,7 @@ int mdtest_open_volume(const char *url, const struct mdtest_shape *s, struct mdt
 	if (!v)
 		return CMD_SYSTEM;
 	v->t = (struct mdtest_target){.ops = &volume_ops, .shape = *s};
+	v->skip_dir_mtime_ms = skip_dir_mtime_ms;
 	pthread_mutex_init(&v->lock, NULL);
 	snprintf(v->top, sizeof(v->top), "mdtest.%d.%" PRIx64, (int)getpid(), cfs_now_ns());
 	v->dirs = calloc(s->n_dirs, sizeof(*v->dirs));

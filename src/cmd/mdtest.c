@@ -25,7 +25,7 @@ enum { STEPS = 8, BUCKETS = 64 * STEPS, MAX_ITEMS = 100000000 };
 struct mdtest_opts {
 	struct admin_opts common;
 	int64_t depth, dirs, files, threads;
-	uint64_t write;
+	uint64_t write, skip_dir_mtime_ms;
 };
 
 #define OPT(f) .offset = offsetof(struct mdtest_opts, f)
@@ -68,6 +68,12 @@ static const struct cfs_opt mdtest_table[] = {
 	 .def = "0",
 	 .arg = "SIZE",
 	 .help = "bytes written into each file"},
+	{.name = "skip-dir-mtime",
+	 .kind = CFS_OPT_DURATION,
+	 OPT(skip_dir_mtime_ms),
+	 .def = "0",
+	 .arg = "TIME",
+	 .help = "of a META-URL: as the mount option"},
 	ADMIN_OPTIONS(struct mdtest_opts, common),
 	{0},
 };
@@ -379,6 +385,7 @@ static int mdtest_run(int argc, char **argv)
 	struct mdtest *m = NULL;
 	char err[256] = "";
 	const char *where;
+	bool is_volume;
 	int r, closed;
 
 	cfs_opt_defaults(mdtest_table, &o);
@@ -390,6 +397,11 @@ static int mdtest_run(int argc, char **argv)
 		cmd_error("that is more than %d directories or files", MAX_ITEMS);
 		goto out;
 	}
+	is_volume = strstr(where, "://");
+	if (o.skip_dir_mtime_ms && !is_volume) {
+		cmd_error("%s: skip-dir-mtime is an option of the mount", where);
+		goto out;
+	}
 	if (o.common.credentials && volume_read_credentials(o.common.credentials, err) < 0) {
 		cmd_error("%s", err);
 		goto out;
@@ -399,8 +411,8 @@ static int mdtest_run(int argc, char **argv)
 	if (!m)
 		goto out;
 	m->depth = (unsigned)o.depth;
-	r = strstr(where, "://") ? mdtest_open_volume(where, &shape, &m->t)
-				 : mdtest_open_path(where, &shape, &m->t);
+	r = is_volume ? mdtest_open_volume(where, &shape, o.skip_dir_mtime_ms, &m->t)
+		      : mdtest_open_path(where, &shape, &m->t);
 	if (r != CMD_OK)
 		goto out;
 	sigaction(SIGINT, &sa, NULL);

@@ -45,6 +45,8 @@ struct mdtest_target {
 
 /* Both say what is wrong on stderr and return an exit status. */
 int mdtest_open_path(const char *path, const struct mdtest_shape *s, struct mdtest_target **ret);
-int mdtest_open_volume(const char *url, const struct mdtest_shape *s, struct mdtest_target **ret);
+/* skip_dir_mtime_ms: as in struct cfs_meta_conf */
+int mdtest_open_volume(const char *url, const struct mdtest_shape *s, uint64_t skip_dir_mtime_ms,
+		       struct mdtest_target **ret);
 
 #endif

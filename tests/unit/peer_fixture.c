@@ -74,7 +74,8 @@ static void on_get(void *arg, struct cfs_peer_request *req)
 		assert_int_equal(pthread_create(&thread, NULL, give_later, req), 0);
 		pthread_detach(thread);
 	} else if (o->how == NEVER) {
-		o->held[o->n_held++] = req;
+		o->held[o->n_held] = req;
+		o->n_held++;
 	} else {
 		give(o, req);
 	}

@@ -85,12 +85,14 @@ static void serve(void *arg, struct cfs_peer_request *req)
 	bool probe = req->flags & CFS_PEER_ONLY_CACHED;
 
 	owner.n_probes += probe;
-	if (owner.manner == AT_ONCE || (owner.manner == HAS_IT && probe))
+	if (owner.manner == AT_ONCE || (owner.manner == HAS_IT && probe)) {
 		answer(req);
-	else if (owner.manner == FETCHING && probe)
+	} else if (owner.manner == FETCHING && probe) {
 		cfs_peer_answer(req, &(struct cfs_peer_answer){.err = -ENOENT, .fd = -1});
-	else
-		owner.held[owner.n_held++] = req;
+	} else {
+		owner.held[owner.n_held] = req;
+		owner.n_held++;
+	}
 }
 
 static void give_all(void)

@@ -11,6 +11,7 @@ struct rename {
 	struct cfs_attr src_dir, dst_dir; /* attributes of the parents */
 	struct sql_edge src, dst;	  /* dst.ino 0: the target name is free */
 	bool dst_full;			  /* it is a directory with entries */
+	bool dst_dangles;		  /* it had no node, so nothing of it is locked */
 	int dst_has_data;		  /* as sql_dispose wants it */
 	int src_nlink, dst_nlink;	  /* changes of the parents' link counts */
 	bool raced;			  /* look again */
@@ -130,6 +131,7 @@ static int take_nodes(struct sql_conn *c, struct rename *a, const struct locked 
 	r = take_locked(c, a, l, &a->dst, dst);
 	if (r == -ENOENT && !a->raced) {
 		*dst = sql_missing_node(&a->dst);
+		a->dst_dangles = true;
 		r = 0;
 	}
 	return r;
@@ -226,11 +228,27 @@ static int check(const struct cfs_ctx *ctx, const struct rename *a)
 
 /* ---- writing: what is locked is there ---- */
 
-static int set_edge(struct sql_conn *c, cfs_ino_t parent, const char *name, size_t len,
-		    const struct sql_edge *from, const struct sql_edge *to)
+static int set_src_edge(struct sql_conn *c, const struct rename *a)
 {
-	return sql_post(c, SQL_set_edge, "iiibi", to->ino, (int64_t)to->type, parent, name, len,
-			from->ino);
+	const struct cfs_rename *q = &a->req->r;
+
+	return sql_post(c, SQL_set_edge, "iiibi", a->dst.ino, (int64_t)a->dst.type, q->src_parent,
+			q->src_name, q->src_len, a->src.ino);
+}
+
+/* A name without a node may as well have been one that came and went while it was looked at. */
+static int set_dst_edge(struct sql_conn *c, struct rename *a)
+{
+	const struct cfs_rename *q = &a->req->r;
+	int r;
+
+	if (!a->dst_dangles)
+		return sql_post(c, SQL_set_edge, "iiibi", a->src.ino, (int64_t)a->src.type,
+				q->dst_parent, q->dst_name, q->dst_len, a->dst.ino);
+	r = sql_exec(c, SQL_set_edge, "iiibi", a->src.ino, (int64_t)a->src.type, q->dst_parent,
+		     q->dst_name, q->dst_len, a->dst.ino);
+	a->raced = r == 0;
+	return a->raced ? -ENOENT : r < 0 ? r : 0;
 }
 
 /* The inode has come to another directory. */
@@ -249,9 +267,9 @@ static int exchange(struct sql_conn *c, const struct cfs_ctx *ctx, struct rename
 	struct cfs_attr *src = &a->ret.moved.attr, *dst = &a->ret.victim.attr;
 	int r;
 
-	r = set_edge(c, q->src_parent, q->src_name, q->src_len, &a->src, &a->dst);
+	r = set_src_edge(c, a);
 	if (r >= 0)
-		r = set_edge(c, q->dst_parent, q->dst_name, q->dst_len, &a->dst, &a->src);
+		r = set_dst_edge(c, a);
 	if (r >= 0)
 		r = arrive(c, ctx, a->src.ino, q->dst_parent, src);
 	if (r >= 0)
@@ -294,7 +312,7 @@ static int take_name_of_victim(struct sql_conn *c, const struct cfs_ctx *ctx, st
 
 	r = sql_post(c, SQL_del_edge, "ibi", q->src_parent, q->src_name, q->src_len, a->src.ino);
 	if (!r)
-		r = set_edge(c, q->dst_parent, q->dst_name, q->dst_len, &a->dst, &a->src);
+		r = set_dst_edge(c, a);
 	if (r < 0)
 		return r;
 	if (a->dst.type == CFS_TYPE_DIR)
@@ -360,7 +378,7 @@ static int rename_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	a->usage = (struct cfs_usage){0};
 	a->ret = (struct cfs_renamed){0};
 	a->src_nlink = a->dst_nlink = 0;
-	a->raced = a->takes_free_name = false;
+	a->raced = a->takes_free_name = a->dst_dangles = false;
 	r = find(c, a);
 	if (r < 0)
 		return r;

@@ -555,6 +555,34 @@ def standby_of(one):
     return two
 
 
+def test_rename_onto_a_name_that_is_gone_by_then(ws, db):
+    """A name without a node may be one that another client makes and removes between the questions of
+    a rename. A trigger does to the first attempt what that does: the name is not there any more."""
+    mnt = Volume(ws, url=db.url).mount("entry-cache=0")
+    with open(mnt / "src", "xb") as f:
+        f.write(b"content")
+    ino = os.stat(mnt / "src").st_ino
+    gone = 99999
+    for sql in (
+        "INSERT INTO jfs_edge(parent, name, inode, type) VALUES (1, 'dst', %d, 1)" % gone,
+        "UPDATE jfs_counter SET value = value + 1 WHERE name = 'totalInodes'",
+        "UPDATE jfs_counter SET value = value + 4096 WHERE name = 'usedSpace'",
+        "CREATE SEQUENCE attempts",
+        """CREATE FUNCTION miss() RETURNS trigger LANGUAGE plpgsql AS
+           'BEGIN IF nextval(''attempts'') = 1 THEN RETURN NULL; END IF; RETURN NEW; END'""",
+        """CREATE TRIGGER miss BEFORE UPDATE ON jfs_edge
+           FOR EACH ROW WHEN (OLD.inode = %d) EXECUTE FUNCTION miss()"""
+        % gone,
+    ):
+        query(db, sql)
+    os.rename(mnt / "src", mnt / "dst")
+    assert query(db, "SELECT last_value FROM attempts") == [(2,)]
+    assert os.stat(mnt / "dst").st_ino == ino
+    assert os.listdir(mnt) == ["dst"]
+    mnt.umount()
+    query(db, "DROP TRIGGER miss ON jfs_edge")
+
+
 def test_a_hundred_threads_in_one_directory(ws, db):
     """No deadlock, no error, one request per creation."""
     Volume(ws, url=db.url)

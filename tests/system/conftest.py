@@ -24,6 +24,9 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "module(name): needs cachefs-NAME.so")
     config.addinivalue_line("markers", "long: takes long, left out of sanitizer runs")
     resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    # A shell's background job ignores it, and so would every program that a test interrupts.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):

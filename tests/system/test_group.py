@@ -776,7 +776,7 @@ def test_max_inflight(ws):
     """An owner turns away what goes beyond it; the reader gets that from the bucket."""
     team = Team(ws, 2)
     want = make_file(team, SMALL)
-    a = team.join(0)
+    a = team.join(0, UNCACHED)
     b = team.join(1, "group-max-inflight=4M")
     team.settle()
     assert read_all([a, b]) == [want] * 2

@@ -148,7 +148,7 @@ int cfs_parse_duration_ms(const char *text, uint64_t unit_ms, uint64_t *ret)
 static bool same_name(const char *name, const char *given)
 {
 	for (; *name && *given; name++, given++)
-		if (*name != *given && !(*name == '-' && *given == '_'))
+		if ((*name == '_' ? '-' : *name) != (*given == '_' ? '-' : *given))
 			return false;
 	return *name == *given;
 }

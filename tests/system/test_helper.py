@@ -45,6 +45,7 @@ ORDERS = [
     "-sn SPEC DIR -t fuse.cachefs",
     "SPEC DIR -o x-systemd.automount,X-mount.mkdir,comment=hello -n",
     "-o attr-cache=2 -o entry-cache=3,rw SPEC DIR",
+    "SPEC DIR -o mount-timeout=20,allow-other,buffer_size=64",
 ]
 
 

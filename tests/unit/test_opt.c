@@ -34,7 +34,7 @@ static const struct cfs_opt table[] = {
 	 .offset = offsetof(struct conf, readahead),
 	 .def = "true",
 	 .help = "read ahead"},
-	{.name = "io-retries",
+	{.name = "io_retries",
 	 .kind = CFS_OPT_INT,
 	 .offset = offsetof(struct conf, retries),
 	 .min = -1,
@@ -149,7 +149,7 @@ static void bad_values_are_explained(void **state)
 	assert_string_equal(err,
 			    "option buffer-size: 'lots' is not a size such as 512K, 64M or 2G");
 	assert_int_equal(set("io-retries", "101"), -EINVAL);
-	assert_string_equal(err, "option io-retries: '101' is not within -1 to 100");
+	assert_string_equal(err, "option io_retries: '101' is not within -1 to 100");
 	assert_int_equal(set("io-retries", "1x"), -EINVAL);
 	assert_int_equal(set("verify", "half"), -EINVAL);
 	assert_string_equal(err, "option verify: 'half' is none of none, read, full");
@@ -315,7 +315,7 @@ static void shown_values_read_back(void **state)
 		{"free-space-ratio", "0.25", "0.25"},
 		{"verify", "none", "none"},
 		{"writeback", NULL, "true"},
-		{"io-retries", "-1", "-1"},
+		{"io_retries", "-1", "-1"},
 		{"subdir", "/x", "/x"},
 	};
 	const struct cfs_opt *o;

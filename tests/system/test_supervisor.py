@@ -172,7 +172,7 @@ def test_death_of_the_supervisor(ws, volume):
 def test_without_supervisor(ws, volume):
     volume.check_options = {"leaks": "warn", "unmounted": False}
     mnt = volume.mount("supervise=false")
-    assert len(ws.processes()) == 1
+    wait_until(lambda: len(ws.processes()) == 1, 10, "one process alone")
     write(mnt / "f", b"x")
     r = ws.run("cachefs", "mount", volume.url, mnt.path)
     assert r.returncode == 32 and "no supervisor" in r.stderr

@@ -109,8 +109,6 @@ int daemon_fork(uint64_t timeout_ms, int *ret_fd)
 	}
 	if (pid == 0) {
 		close(fds[0]);
-		if (setsid() < 0)
-			_exit(CMD_SYSTEM);
 		*ret_fd = fds[1];
 		return 0;
 	}
@@ -136,6 +134,8 @@ void daemon_detach(void)
 	}
 	if (chdir("/") < 0)
 		cfs_warn("cannot change to the root directory: err=%s", cfs_errname(errno));
+	if (setsid() < 0)
+		cfs_warn("cannot leave the session of the terminal: err=%s", cfs_errname(errno));
 }
 
 /* False when nobody reads it. */

@@ -11,7 +11,11 @@
  * child has said nothing by the timeout it is killed, the reason printed, and 1 + 32 returned.
  */
 int daemon_fork(uint64_t timeout_ms, int *ret_fd);
-/* Leaves the terminal and the directory that it was started in. */
+/*
+ * Leaves the terminal, and the directory and process group that it was started in. Not before the
+ * mount is there: below an automount of systemd, nobody but the manager's own group, to which
+ * mount(8) belongs there, reaches the mount point (autofs: its oz_mode).
+ */
 void daemon_detach(void);
 /* The service is up: detaches. The parent prints the note, if there is one. */
 void daemon_ready(int fd, const char *note);

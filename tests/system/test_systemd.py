@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real systemd boots with the lines and units that the documentation gives. A user loses a machine that
+does not come up, a volume that is not there after the boot, or data at the shutdown."""
+
+import os
+import re
+
+import pytest
+
+from cachefs import REPO, Volume, need_module, wait_until
+from machine import Machine
+from servers import find
+from test_operations import PAGE, README
+
+pytestmark = pytest.mark.deadline(180)
+
+ADDRESS = "10.9.9.1"
+# Writes three megabytes and keeps the file open, so that they are not stored by its close.
+WRITER = """
+import sys, time
+f = open(sys.argv[1], "wb", buffering=0)
+f.write(bytes(range(256)) * 12288)
+time.sleep(1000)
+"""
+CONTENT = bytes(range(256)) * 12288
+
+
+def line_of(page, url, point, drop=(), **options):
+    """The line for fstab of a page, with this volume, place and these values of its options."""
+    (line,) = re.findall(r"^\S+://\S+ +/mnt/\S+ +cachefs +\S+ +0 +0$", page, re.M)
+    listed = [o for o in line.split()[3].split(",") if o not in drop]
+    for name, value in options.items():
+        name = name.replace("_", "-")
+        listed = ["%s=%s" % (name, value) if o.startswith(name + "=") else o for o in listed]
+    return "%s %s cachefs %s 0 0\n" % (url, point, ",".join(listed))
+
+
+def state(machine, unit):
+    return machine.show(unit, "ActiveState")
+
+
+def when(machine, unit, name):
+    return int(machine.show(unit, name + "TimestampMonotonic"))
+
+
+def example(name, url, point="/mnt/data"):
+    """A unit of the examples, for this volume."""
+    text = (REPO / "examples/systemd" / name).read_text()
+    assert "redis://db.example/1" in text or name.endswith(".automount")
+    return {"systemd/system/" + name: text.replace("redis://db.example/1", url)}
+
+
+SITE = {"cachefs/data.cred": "META_PASSWORD=secret\n"}
+CACHE = "none /cache tmpfs mode=755 0 0\n"
+
+
+@pytest.fixture
+def remote(ws):
+    """A volume in a Redis of the machine that can be reached when its network is up, and no earlier."""
+    need_module("redis")
+    folder = ws.path("redis")
+    folder.mkdir()
+    common = "[Unit]\nDefaultDependencies=no\nBefore=network-online.target\n%s\n[Service]\n%s\n[Install]\nWantedBy=network-online.target\n"
+    network = "Type=oneshot\nRemainAfterExit=yes\nExecStart=ip link set lo up\nExecStart=ip addr add %s/32 dev lo" % ADDRESS
+    server = "Type=exec\nExecStart=%s --bind %s --requirepass secret --dir %s --appendonly yes\n" % (
+        find("redis-server"), ADDRESS, folder,
+    )
+    server += 'ExecStartPost=timeout 30 sh -c "until redis-cli -h %s -a secret ping; do sleep .05; done"' % ADDRESS
+    files = {
+        **SITE,
+        "systemd/system/network.service": common % ("", network),
+        "systemd/system/db.service": common % ("Requires=network.service\nAfter=network.service", server),
+    }
+    v = Volume(ws, "vol", format=False, url="redis://%s/1" % ADDRESS)
+    v.files = files
+    return v
+
+
+def boot_with(volume, ws, fstab, files=None):
+    """The services of `remote` are enabled before, the volume is formatted at the first boot."""
+    m = Machine(ws, CACHE + fstab, {**volume.files, **(files or {})})
+    m.enable("network.service", "db.service", wanted_by="network-online.target")
+    return m
+
+
+def format_in(machine, volume):
+    args = [str(a) for a in volume.format_args()]
+    machine.systemctl("start", "network-online.target")
+    machine.run("cachefs", *args, "--credentials", "/etc/cachefs/data.cred", check=True)
+
+
+def write_and_keep(machine, path):
+    """In a service that says what it uses."""
+    machine.run(
+        *("systemd-run", "--unit=writer", "--property=RequiresMountsFor=" + os.path.dirname(path)),
+        *("/usr/bin/python3", "-c", WRITER, path), check=True,
+    )
+    size = str(len(CONTENT))
+    wait_until(lambda: machine.run("stat", "-c", "%s", path).stdout.strip() == size, 20, "the written file")
+
+
+def test_the_line_of_the_readme(ws, volume):
+    """Mounted at the first access, and again after systemctl stop. daemon-reload changes nothing."""
+    fstab = line_of(README, volume.url, "/mnt/my", credentials="/etc/cachefs/data.cred")
+    m = Machine(ws, fstab, SITE).boot()
+    assert "0 parse errors, 0 errors" in m.run("findmnt", "--verify").stderr
+    assert state(m, "mnt-my.automount") == "active" and state(m, "mnt-my.mount") == "inactive"
+    m.shell("echo hello >/mnt/my/file")
+    assert state(m, "mnt-my.mount") == "active"
+    m.systemctl("daemon-reload")
+    assert m.shell("cat /mnt/my/file; findmnt -n -o FSTYPE,SOURCE -t fuse.cachefs /mnt/my").split() == [
+        "hello", "fuse.cachefs", "cachefs:vol",
+    ]
+    m.systemctl("stop", "mnt-my.mount")
+    assert state(m, "mnt-my.automount") == "active" and state(m, "mnt-my.mount") == "inactive"
+    assert m.shell("cat /mnt/my/file") == "hello\n"
+    log = m.journal("--identifier=cachefs")
+    assert log.count("mounted: volume=vol dir=/mnt/my") == 2, log
+    assert m.journal("--identifier=cachefs", "--unit=mnt-my.mount") == log
+    m.poweroff()
+
+
+def test_nobody_waits_below_an_automount(ws, volume):
+    """Without a supervisor, and as the command that people type."""
+    fstab = line_of(README, volume.url, "/mnt/my", credentials="/etc/cachefs/data.cred")
+    m = Machine(ws, fstab.replace("_netdev", "_netdev,no-supervise"), SITE).boot()
+    assert m.shell("ls -a /mnt/my").split() == [".", ".."]
+    assert m.shell("pgrep -f ^/sbin/mount.cachefs").split().__len__() == 1
+    m.systemctl("stop", "mnt-my.mount")
+    m.systemctl("start", "mnt-my.mount")
+    m.shell("echo x >/mnt/my/file")
+    m.poweroff()
+
+
+def test_the_line_of_operations(ws, remote):
+    """With a password, a cache disk and metrics; what an open file has is stored at the shutdown."""
+    m = boot_with(remote, ws, line_of(PAGE, remote.url, "/mnt/data")).boot()
+    format_in(m, remote)
+    write_and_keep(m, "/mnt/data/file")
+    assert m.shell("findmnt -n -o TARGET -T /cache/data; ls /cache/data").startswith("/cache\n")
+    assert m.shell("curl -sf http://127.0.0.1:9567/health")
+    assert "secret" not in m.journal() + m.shell("cat /proc/*/cmdline /mnt/data/.config | tr '\\0' '\\n' | grep -v redis-server")
+    m.poweroff()
+    m.boot()
+    assert state(m, "mnt-data.mount") == "inactive"
+    m.shell("cat /mnt/data/file >%s" % ws.path("copy"))
+    assert ws.path("copy").read_bytes() == CONTENT
+    m.poweroff()
+
+
+def test_mounted_at_boot(ws, remote):
+    """Without the automount: when the network is up and the disk of the cache is there."""
+    m = boot_with(remote, ws, line_of(PAGE, remote.url, "/mnt/data", drop=("x-systemd.automount",)))
+    m.boot(state="degraded")
+    assert state(m, "mnt-data.mount") == "failed"  # there is no volume yet
+    assert "no volume" in m.journal("--unit=mnt-data.mount"), m.journal("--unit=mnt-data.mount")
+    format_in(m, remote)
+    m.poweroff()
+    m.boot()
+    assert state(m, "mnt-data.mount") == "active"
+    assert when(m, "network-online.target", "ActiveEnter") <= when(m, "mnt-data.mount", "InactiveExit")
+    assert when(m, "cache.mount", "ActiveEnter") <= when(m, "mnt-data.mount", "InactiveExit")
+    write_and_keep(m, "/mnt/data/file")
+    m.poweroff()
+    m.boot()
+    m.shell("cat /mnt/data/file >%s" % ws.path("copy"))
+    assert ws.path("copy").read_bytes() == CONTENT
+    m.poweroff()
+
+
+# Nobody answers: packets to its network vanish.
+SILENT = {
+    "systemd/system/network.service": """[Unit]
+DefaultDependencies=no
+Before=network-online.target
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=ip link set lo up
+ExecStart=ip route add 10.9.8.0/24 dev lo
+[Install]
+WantedBy=network-online.target
+"""
+}
+
+
+@pytest.mark.parametrize("automount", [True, False])
+def test_a_dead_server(ws, automount):
+    """The machine comes up without the volume, says why it is not there, and tries again when asked."""
+    need_module("redis")
+    drop = () if automount else ("x-systemd.automount",)
+    fstab = line_of(PAGE, "redis://10.9.8.7/1", "/mnt/data", drop=drop).replace("nofail", "nofail,mount_timeout=3")
+    m = Machine(ws, CACHE + fstab, {**SITE, **SILENT})
+    m.enable("network.service", wanted_by="network-online.target")
+    m.boot(state="running" if automount else "degraded")
+    if automount:
+        r = m.run("ls", "/mnt/data")
+        assert r.returncode and "No such device" in r.stderr, r.stderr
+    else:
+        assert when(m, "multi-user.target", "ActiveEnter") < when(m, "mnt-data.mount", "InactiveEnter")
+    assert state(m, "mnt-data.mount") == "failed"
+    log = m.run("systemctl", "status", "--no-pager", "--full", "mnt-data.mount").stdout
+    assert "did not answer within 3 s" in log or "10.9.8.7" in log, log
+    m.poweroff()

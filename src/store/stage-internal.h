@@ -2,7 +2,8 @@
 /*
  * What the files of writeback share.
  *
- *	stage.c		what is staged, what may be, who uploads it, life
+ *	stage.c		what is staged, what may be, what was left behind, life
+ *	stage-upload.c	who uploads it, and when
  *	stage-file.c	a staged block's file
  *
  * Locks: stage.lock and those of stage.syncs are leaves; no I/O is done under them.
@@ -120,6 +121,18 @@ void cfs_stage_drop(struct cfs_stage *st, const struct cfs_block *b);
 void cfs_stage_stats(struct cfs_stage *st, struct cfs_store_stats *ret);
 /* Leaves what is staged where it is. */
 void cfs_stage_stop(struct cfs_stage *st);
+
+/* With the lock: readers do not find it any more. */
+void cfs_stage_free_entry(struct cfs_stage *st, struct staged *e);
+/* With the lock: readers do, uploaders do not. */
+void cfs_stage_list_damaged(struct cfs_stage *st, struct staged *e);
+
+/* ---- stage-upload.c ---- */
+
+/* With the lock: starts one more uploader if it has something to do. */
+void cfs_stage_wake(struct cfs_stage *st);
+/* The job of a struct stage_uploader. */
+void cfs_stage_run_uploader(struct cfs_job *job);
 
 /* ---- stage-file.c ---- */
 

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Writeback: the table of what is staged, in order of age, and its uploaders.
- *
- * An upload that fails is tried again for as long as the block is there, with growing pauses, and
- * said once per block. While uploads fail one uploader tries on behalf of all.
- */
+/* Writeback: the table of what is staged, in order of age; what may be staged, what is found. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -22,8 +17,6 @@
 #define DEFAULT_UPLOADS 20
 #define WRITE_QUEUE	1024
 #define TICK_MS		1000
-#define RETRY_MIN_MS	200
-#define RETRY_MAX_MS	10000
 #define DRAIN_POLL_MS	200
 /* Parts of the pool that uploads may hold. */
 #define POOL_PARTS 4
@@ -62,14 +55,14 @@ static void unlist(struct cfs_stage *st, struct staged *e)
 	pthread_cond_broadcast(&st->changed);
 }
 
-static void list_damaged(struct cfs_stage *st, struct staged *e)
+void cfs_stage_list_damaged(struct cfs_stage *st, struct staged *e)
 {
 	unlist(st, e);
 	e->state = STAGED_DAMAGED;
 	st->n_damaged++;
 }
 
-static void free_entry(struct cfs_stage *st, struct staged *e)
+void cfs_stage_free_entry(struct cfs_stage *st, struct staged *e)
 {
 	if (e->state == STAGED_DAMAGED)
 		st->n_damaged--;
@@ -104,354 +97,6 @@ static bool add_entry(struct cfs_stage *st, struct staged *e, bool oldest)
 	st->n++;
 	st->bytes += e->id.len;
 	return true;
-}
-
-/* ---- uploading ---- */
-
-static bool hour_is_right(const struct cfs_stage_conf *conf)
-{
-	struct timespec now = cfs_wall();
-	struct tm tm;
-	int from = conf->hour_from, until = conf->hour_until;
-
-	if (from == until || !localtime_r(&now.tv_sec, &tm))
-		return true;
-	if (from < until)
-		return tm.tm_hour >= from && tm.tm_hour < until;
-	return tm.tm_hour >= from || tm.tm_hour < until;
-}
-
-/* The oldest block whose turn it is, with the lock. */
-static struct staged *first_due(struct cfs_stage *st)
-{
-	bool flush = st->mode == CFS_STAGE_FLUSH;
-	int64_t until_s = cfs_wall_s() - (int64_t)(st->conf.delay_ms / 1000);
-	cfs_deadline_t now = cfs_now_ms();
-	struct staged *e;
-
-	if (st->conf.hold || atomic_load(&st->stopping) || st->mode == CFS_STAGE_LEAVE)
-		return NULL;
-	if (!flush && !hour_is_right(&st->conf))
-		return NULL;
-	TAILQ_FOREACH(e, &st->list, by_age)
-	{
-		if (!flush && st->conf.delay_ms && e->since_s > until_s)
-			return NULL;
-		if (e->state == STAGED_WAITING && e->retry_at <= now)
-			return e;
-	}
-	return NULL;
-}
-
-/* What is being uploaded cannot be evicted. */
-static bool memory_allows(const struct cfs_stage *st, uint32_t len)
-{
-	return st->uploading_bytes == 0 || st->uploading_bytes + len <= st->uploading_max;
-}
-
-/* With the lock: starts one more uploader if it has something to do. */
-static void wake(struct cfs_stage *st)
-{
-	unsigned i, max = st->failing ? 1 : st->conf.max_uploads;
-	const struct staged *e = st->n_busy < max ? first_due(st) : NULL;
-
-	if (!e || !memory_allows(st, e->id.len))
-		return;
-	for (i = 0; st->uploaders[i].busy; i++)
-		;
-	if (cfs_workers_try_submit(st->workers, &st->uploaders[i].job) == 0) {
-		st->uploaders[i].busy = true;
-		st->n_busy++;
-	}
-}
-
-static void remove_object(struct cfs_stage *st, const struct cfs_block *b)
-{
-	struct cfs_store *s = st->store;
-	char key[CFS_BLOCK_KEY_MAX];
-
-	cfs_store_block_key(s, b, key);
-	if (s->object->ops->del(s->object, key, cfs_deadline_in(s->put_timeout_ms)) < 0)
-		cfs_warn("object of a removed block is left behind: key=%s", key);
-}
-
-/* The end of a staged file. */
-struct stage_end {
-	struct cfs_task task; /* first */
-	struct cache_dir *dir;
-	struct cfs_block id;
-};
-
-static ssize_t run_end(struct cfs_task *task)
-{
-	const struct stage_end *end = (struct stage_end *)task;
-
-	cfs_stage_file_uploaded(end->dir, &end->id);
-	return 0;
-}
-
-static void free_end(struct cfs_task *task, bool left)
-{
-	(void)left;
-	free(task);
-}
-
-/* Should the disk be slow the file goes later, or is uploaded once more by the next mount. */
-static void end_file(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_block *b)
-{
-	struct stage_end *end = cfs_task_new(sizeof(*end), run_end, free_end);
-	ssize_t ignored;
-	int r;
-
-	if (!end)
-		return;
-	end->task.stays = true;
-	end->dir = dir;
-	end->id = *b;
-	r = cfs_task_wait(&end->task, st->writers[dir - st->disk->dirs],
-			  cfs_deadline_in(st->disk->conf.stall_ms), &ignored);
-	if (r == -ETIMEDOUT)
-		cfs_disk_dir_fault(dir, "remove staged block", r, false);
-	cfs_task_end(&end->task);
-}
-
-static void uploaded(struct cfs_stage *st, struct staged *e)
-{
-	struct cache_dir *dir = e->dir;
-	struct cfs_block b = e->id;
-	bool dropped, recovered;
-
-	pthread_mutex_lock(&st->lock);
-	dropped = e->dropped;
-	recovered = st->failing;
-	st->failing = false;
-	pthread_mutex_unlock(&st->lock);
-	atomic_fetch_add(&st->stat.uploads, 1);
-	if (recovered)
-		cfs_info("staged blocks are uploaded again");
-	if (!dropped)
-		end_file(st, dir, &b);
-	pthread_mutex_lock(&st->lock);
-	dropped = e->dropped;
-	free_entry(st, e);
-	pthread_mutex_unlock(&st->lock);
-	if (!dropped)
-		return;
-	cfs_disk_dir_forget_soon(dir, &b, true);
-	remove_object(st, &b);
-}
-
-static void log_damaged(const struct staged *e)
-{
-	char path[CFS_DISK_KEY_MAX];
-
-	cfs_disk_staging_path(e->dir->disk, &e->id, path);
-	cfs_err("staged block is damaged; it is not uploaded, its file is kept: file=%s/%s",
-		e->dir->path, path);
-}
-
-/*
- * Its file is not there any more: another mount may have uploaded it. False: it may come back, or
- * nobody can tell.
- */
-static bool is_gone(struct cfs_stage *st, const struct staged *e)
-{
-	struct cfs_store *s = st->store;
-	struct cfs_object_info info;
-	char key[CFS_BLOCK_KEY_MAX];
-	int r;
-
-	if (atomic_load(&e->dir->state) == DIR_FAILED)
-		return false;
-	cfs_store_block_key(s, &e->id, key);
-	r = s->object->ops->head(s->object, key, &info, cfs_deadline_in(s->get_timeout_ms));
-	if (r == -ENOENT)
-		cfs_err("staged block has vanished before it was uploaded, its bytes are lost: "
-			"key=%s dir=%s",
-			key, e->dir->path);
-	return r == 0 || r == -ENOENT;
-}
-
-static void log_failure(struct cfs_stage *st, const struct staged *e, int err, const char *cause)
-{
-	char key[CFS_BLOCK_KEY_MAX];
-
-	cfs_store_block_key(st->store, &e->id, key);
-	cfs_warn("staged block cannot be uploaded, tried again until it is: key=%s err=%s cause=%s",
-		 key, cfs_errname(err), cause);
-}
-
-/* local: the file, not the object store. */
-static void not_uploaded(struct cfs_stage *st, struct staged *e, int err, bool local,
-			 const char *cause)
-{
-	uint64_t pause_ms = CFS_MIN((uint64_t)RETRY_MIN_MS << CFS_MIN(e->tries, 10u), RETRY_MAX_MS);
-	struct cache_dir *dir = e->dir;
-	struct cfs_block b = e->id;
-	bool gone = local && err == -ENOENT && is_gone(st, e), dropped;
-
-	if (local && err == -EBADMSG) {
-		log_damaged(e);
-	} else if (local && err != -ENOENT && err != -ETIMEDOUT && err != -ENOMEM) {
-		cfs_disk_dir_fault(dir, "read staged block", err, false);
-	}
-	if (!gone && e->tries == 0 && err != -EBADMSG && err != -ENOMEM &&
-	    !(local && err == -ETIMEDOUT))
-		log_failure(st, e, err, cause);
-	if (!local)
-		atomic_fetch_add(&st->stat.upload_errors, 1);
-	pthread_mutex_lock(&st->lock);
-	dropped = e->dropped;
-	st->failing = st->failing || !local;
-	e->state = STAGED_WAITING;
-	e->retry_at = cfs_deadline_in(pause_ms + cfs_random_u64() % RETRY_MIN_MS);
-	e->tries = (uint16_t)CFS_MIN(e->tries + 1u, UINT16_MAX);
-	if (gone || dropped)
-		free_entry(st, e);
-	else if (local && err == -EBADMSG)
-		list_damaged(st, e);
-	pthread_mutex_unlock(&st->lock);
-	if (dropped && !gone) {
-		cfs_disk_dir_forget_soon(dir, &b, true);
-		remove_object(st, &b); /* a put that has failed may have stored it after all */
-	}
-}
-
-/* 1: all of it is still in memory. */
-static int collect_from_memory(struct cfs_store *s, const struct cfs_block *b, struct cfs_segs *ret)
-{
-	struct shard *sh = cfs_memory_shard(s, b);
-	struct block *block;
-	int r = 0;
-
-	pthread_mutex_lock(&sh->lock);
-	block = cfs_memory_find(sh, b);
-	if (block)
-		r = cfs_memory_collect_block(block, ret);
-	pthread_mutex_unlock(&sh->lock);
-	return r > 0;
-}
-
-/* A block on its way from the disk. */
-struct stage_read {
-	struct cfs_task task; /* first */
-	struct cache_dir *dir;
-	struct cfs_block id;
-	struct cfs_segs data;
-};
-
-static ssize_t run_read(struct cfs_task *task)
-{
-	struct stage_read *rd = (struct stage_read *)task;
-	int r;
-
-	cfs_disk_await(rd->dir, &rd->id);
-	r = cfs_stage_file_read(rd->dir, &rd->id, &rd->data);
-	cfs_activity_wait_end();
-	return r;
-}
-
-static void free_read(struct cfs_task *task, bool left)
-{
-	struct stage_read *rd = (struct stage_read *)task;
-
-	(void)left;
-	cfs_segs_release(&rd->data);
-	free(rd);
-}
-
-static int read_by(struct cfs_workers *w, struct stage_read *rd, cfs_deadline_t deadline)
-{
-	uint64_t stall_ms = rd->dir->disk->conf.stall_ms;
-	ssize_t result = 0;
-	int r;
-
-	r = cfs_task_wait(&rd->task, w, cfs_deadline_min(deadline, cfs_deadline_in(stall_ms)),
-			  &result);
-	if (r == -ETIMEDOUT)
-		cfs_disk_dir_fault(rd->dir, "read staged block", r, false);
-	return r < 0 ? -ETIMEDOUT : (int)result;
-}
-
-/*
- * Appends a staged block, read by one of those who wait for its disk: one that hangs keeps no
- * uploader from what is on others. -ENOENT, -EBADMSG; -ETIMEDOUT: it hangs, has failed, or there is
- * no memory.
- */
-static int read_in_time(struct cfs_stage *st, struct staged *e, cfs_deadline_t deadline,
-			struct cfs_segs *ret)
-{
-	struct cfs_workers *w = st->writers[e->dir - st->disk->dirs];
-	struct stage_read *rd;
-	int r;
-
-	if (atomic_load(&e->dir->state) == DIR_FAILED)
-		return -ETIMEDOUT;
-	rd = cfs_task_new(sizeof(*rd), run_read, free_read);
-	if (!rd)
-		return -ENOMEM;
-	rd->dir = e->dir;
-	rd->id = e->id;
-	cfs_segs_init(&rd->data);
-	r = cfs_stage_file_room(st, &e->id, deadline, &rd->data);
-	if (r == 0)
-		r = read_by(w, rd, deadline);
-	if (r == 0)
-		r = cfs_segs_slice(ret, &rd->data, 0, rd->data.len);
-	cfs_task_end(&rd->task);
-	return r;
-}
-
-static void upload_one(struct cfs_stage *st, struct staged *e)
-{
-	struct cfs_store *s = st->store;
-	cfs_deadline_t deadline = cfs_deadline_in(s->put_timeout_ms);
-	struct cfs_segs data;
-	bool local = true;
-	int r;
-
-	cfs_object_quiet(true);
-	cfs_segs_init(&data);
-	r = collect_from_memory(s, &e->id, &data);
-	if (r == 0)
-		r = read_in_time(st, e, deadline, &data);
-	if (r >= 0) {
-		local = false;
-		r = cfs_put_object(s, &e->id, &data, deadline);
-	}
-	cfs_segs_release(&data);
-	/* The file goes when the object lasts. */
-	if (r == 0 && s->object->ops->sync)
-		r = cfs_store_sync(s, deadline);
-	if (r == 0)
-		uploaded(st, e);
-	else
-		not_uploaded(st, e, r, local, cfs_object_cause());
-}
-
-static void run_uploader(struct cfs_job *job)
-{
-	struct stage_uploader *u = (struct stage_uploader *)job;
-	struct cfs_stage *st = u->stage;
-	struct staged *e;
-
-	pthread_mutex_lock(&st->lock);
-	while ((!st->failing || st->n_busy == 1) && (e = first_due(st)) != NULL &&
-	       memory_allows(st, e->id.len)) {
-		uint32_t len = e->id.len;
-
-		e->state = STAGED_UPLOADING;
-		st->uploading_bytes += len;
-		wake(st);
-		pthread_mutex_unlock(&st->lock);
-		upload_one(st, e);
-		pthread_mutex_lock(&st->lock);
-		st->uploading_bytes -= len;
-	}
-	u->busy = false;
-	st->n_busy--;
-	pthread_cond_broadcast(&st->changed);
-	pthread_mutex_unlock(&st->lock);
 }
 
 /* ---- staging ---- */
@@ -566,7 +211,7 @@ static int settle(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_
 	st->pending_bytes -= b->len;
 	if (e && add_entry(st, e, false))
 		e = NULL;
-	wake(st);
+	cfs_stage_wake(st);
 	pthread_mutex_unlock(&st->lock);
 	free(e);
 	return r;
@@ -639,7 +284,7 @@ void cfs_stage_drop(struct cfs_stage *st, const struct cfs_block *b)
 		e->dropped = true;
 	} else if (e) {
 		dir = e->dir;
-		free_entry(st, e);
+		cfs_stage_free_entry(st, e);
 	}
 	pthread_mutex_unlock(&st->lock);
 	if (dir)
@@ -778,7 +423,7 @@ static void tick(void *arg)
 		}
 	}
 	pthread_mutex_lock(&st->lock);
-	wake(st);
+	cfs_stage_wake(st);
 	pthread_mutex_unlock(&st->lock);
 }
 
@@ -812,7 +457,7 @@ static int start(struct cfs_stage *st)
 	if (r < 0)
 		return r;
 	for (i = 0; i < st->conf.max_uploads; i++) {
-		st->uploaders[i].job.run = run_uploader;
+		st->uploaders[i].job.run = cfs_stage_run_uploader;
 		st->uploaders[i].stage = st;
 	}
 	r = cfs_workers_create("cfs-stage-up", st->conf.max_uploads, st->conf.max_uploads,
@@ -897,7 +542,7 @@ void cfs_stage_set_mode(struct cfs_store *s, enum cfs_stage_mode mode)
 	pthread_mutex_lock(&st->lock);
 	st->mode = mode;
 	pthread_cond_broadcast(&st->changed);
-	wake(st);
+	cfs_stage_wake(st);
 	pthread_mutex_unlock(&st->lock);
 }
 
@@ -914,7 +559,7 @@ uint64_t cfs_stage_drain(struct cfs_store *s, uint64_t patience_ms)
 		st->mode = CFS_STAGE_FLUSH;
 	for (seen = st->n;
 	     st->n > 0 && st->mode == CFS_STAGE_FLUSH && !cfs_deadline_passed(give_up);) {
-		wake(st);
+		cfs_stage_wake(st);
 		cfs_cond_wait(&st->changed, &st->lock, cfs_deadline_in(DRAIN_POLL_MS));
 		if (st->n < seen)
 			give_up = cfs_deadline_in(patience_ms);

@@ -5,7 +5,7 @@
  *	memory.c  the memory tier: blocks, their pages, eviction
  *	route.c	  what the tiers say of a block
  *	direct.c  reads from a local tier
- *	flight.c  fetches that several readers share
+ *	flight.c  fetches that several readers share (flight-internal.h)
  *	prefetch.c whole blocks behind reads of parts; what is dropped when a file is closed
  *	warm.c	  filling the caches on request
  *	put.c     uploads
@@ -246,7 +246,7 @@ int cfs_direct_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
  */
 int cfs_direct_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len);
 
-/* ---- flight.c ---- */
+/* ---- flight.c, flight-ahead.c ---- */
 
 /* A range that is not wholly in memory; deadline and errors as cfs_store_fetch. */
 int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Flights that nobody waits for yet. They take no memory and no place in a queue for which they
+ * would have to wait, and an owner who goes away takes them along.
+ */
+#include <errno.h>
+
+#include "flight-internal.h"
+
+void cfs_flight_list(struct flight *f)
+{
+	pthread_mutex_lock(&f->store->prefetch_lock);
+	TAILQ_INSERT_TAIL(&f->store->ahead, f, link);
+	pthread_mutex_unlock(&f->store->prefetch_lock);
+}
+
+void cfs_flight_unlist(struct flight *f)
+{
+	pthread_mutex_lock(&f->store->prefetch_lock);
+	TAILQ_REMOVE(&f->store->ahead, f, link);
+	pthread_mutex_unlock(&f->store->prefetch_lock);
+}
+
+int cfs_flight_queue(struct flight *f, struct cfs_workers *w)
+{
+	int r;
+
+	/* Under the lock: whoever cancels it must know where it is. */
+	pthread_mutex_lock(&f->store->prefetch_lock);
+	r = cfs_workers_try_submit(w, &f->job);
+	if (r == 0)
+		f->workers = w;
+	pthread_mutex_unlock(&f->store->prefetch_lock);
+	return r;
+}
+
+void cfs_flight_dequeued(struct flight *f)
+{
+	pthread_mutex_lock(&f->store->prefetch_lock);
+	f->workers = NULL;
+	pthread_mutex_unlock(&f->store->prefetch_lock);
+}
+
+static bool launch(struct flight *f)
+{
+	struct cfs_store *s = f->store;
+
+	if (atomic_fetch_add(&s->prefetching, 1) >= s->max_prefetches ||
+	    cfs_flight_take_pages(f, f->pages, 0) < 0)
+		atomic_fetch_sub(&s->prefetching, 1);
+	else if (cfs_flight_submit(f, 0) == 0)
+		return true;
+	cfs_flight_fail(f, -EAGAIN);
+	return false;
+}
+
+/* The flights that a prefetch of the range needs; those that are mine are to be launched. */
+static void join_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
+		       struct want want, struct held *held)
+{
+	struct shard *sh = cfs_memory_shard(s, b);
+	struct block *block;
+
+	want.first = off / CFS_PAGE_LARGE;
+	want.last = (off + len - 1) / CFS_PAGE_LARGE;
+	want.prefetch = true;
+	*held = (struct held){0};
+	pthread_mutex_lock(&sh->lock);
+	block = cfs_memory_use(sh, b);
+	if (block && !block->put)
+		cfs_flight_join(s, sh, block, &want, held);
+	if (block)
+		cfs_memory_unuse(sh, block);
+	pthread_mutex_unlock(&sh->lock);
+}
+
+bool cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
+			 uint64_t owner, const struct cfs_route *route)
+{
+	bool all = true, whole = route->place == CFS_PLACE_HERE;
+	const struct want want = {.stream = !whole, .owner = owner, .route = route};
+	struct held held;
+	unsigned i;
+
+	if (atomic_load(&s->prefetching) >= s->max_prefetches) {
+		CFS_STAT_ADD(s, prefetch_drops, 1);
+		return false;
+	}
+	if (whole && !route->near) {
+		off = 0;
+		len = b->len;
+	}
+	join_ahead(s, b, off, len, want, &held);
+	for (i = 0; i < held.n; i++) {
+		if (!held.mine[i])
+			continue;
+		if (launch(held.v[i])) {
+			CFS_STAT_ADD(s, prefetches, 1);
+		} else {
+			CFS_STAT_ADD(s, prefetch_drops, 1);
+			all = false;
+		}
+	}
+	cfs_flight_release(&held);
+	if (held.expired)
+		cfs_flight_log_late(s, b, "its worker is left behind");
+	return all;
+}
+
+static void fill_one(struct flight *f)
+{
+	if (cfs_flight_take_pages(f, f->pages, 0) < 0) {
+		cfs_flight_fail(f, -EAGAIN);
+		return;
+	}
+	cfs_flight_list(f);
+	cfs_flight_land(f, cfs_flight_fetch(f, false));
+	cfs_flight_unlist(f);
+}
+
+void cfs_flight_fill(struct cfs_store *s, const struct cfs_block *b, uint64_t owner)
+{
+	struct cfs_route route = cfs_route_find(s, b);
+	const struct want want = {.owner = owner, .route = &route};
+	struct held held;
+	unsigned i;
+
+	if (route.near)
+		return;
+	cfs_route_place(s, b, &route);
+	route.from = cfs_route_far(s);
+	join_ahead(s, b, 0, b->len, want, &held);
+	for (i = 0; i < held.n; i++) {
+		if (held.mine[i])
+			fill_one(held.v[i]);
+	}
+	cfs_flight_release(&held);
+}
+
+/* A reader that waits for one of them fetches it himself. */
+void cfs_flight_cancel(struct cfs_store *s, uint64_t owner)
+{
+	struct flight_list dropped = TAILQ_HEAD_INITIALIZER(dropped);
+	struct flight *f, *next;
+
+	pthread_mutex_lock(&s->prefetch_lock);
+	for (f = TAILQ_FIRST(&s->ahead); f; f = next) {
+		next = TAILQ_NEXT(f, link);
+		if (f->owner != owner)
+			continue;
+		if (f->workers && cfs_workers_cancel(f->workers, &f->job)) {
+			TAILQ_REMOVE(&s->ahead, f, link);
+			TAILQ_INSERT_TAIL(&dropped, f, link);
+		} else {
+			atomic_store(&f->cancelled, true);
+		}
+	}
+	pthread_mutex_unlock(&s->prefetch_lock);
+	while ((f = TAILQ_FIRST(&dropped)) != NULL) {
+		TAILQ_REMOVE(&dropped, f, link);
+		cfs_flight_fail(f, -EAGAIN);
+		atomic_fetch_sub(&s->prefetching, 1);
+		CFS_STAT_ADD(s, prefetch_cancels, 1);
+		cfs_flight_unref(f);
+	}
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The bytes of a flight: from the tiers in their order, then from the object store, or from that
+ * beside a tier that is late.
+ */
+#include <errno.h>
+
+#include "base/activity.h"
+#include "base/log.h"
+#include "base/unwanted.h"
+#include "flight-internal.h"
+
+/* Asks the object store beside a tier, which goes on writing to the flight's pages meanwhile. */
+struct hedge {
+	struct cfs_hedge base; /* first */
+	struct flight *f;
+	bool (*settled)(void *arg);
+	void *settled_arg;
+	struct cfs_page *pages[CFS_STORE_PAGES_MAX];
+};
+
+static void log_failure(const struct flight *f, const char *what, int err)
+{
+	char key[CFS_BLOCK_KEY_MAX];
+
+	cfs_store_block_key(f->store, &f->id, key);
+	if (!f->prefetch && !f->hedge)
+		cfs_err("%s: key=%s off=%u len=%u err=%s cause=%s", what, key, f->off, f->len,
+			cfs_errname(err), cfs_object_cause());
+}
+
+/* A tier was faster; or its owner has gone, and nobody else waits for it. */
+static bool is_unwanted(void *arg)
+{
+	struct flight *f = arg;
+	bool alone;
+
+	if (f->hedge && f->hedge->settled(f->hedge->settled_arg))
+		return true;
+	if (!atomic_load(&f->cancelled))
+		return false;
+	pthread_mutex_lock(&f->shard->lock);
+	alone = f->refs == 1;
+	pthread_mutex_unlock(&f->shard->lock);
+	return alone;
+}
+
+static ssize_t get_object(struct flight *f, const char *key, const struct iovec *iov, int n_iov)
+{
+	cfs_deadline_t until = cfs_deadline_in(f->store->get_timeout_ms);
+	struct cfs_object_store *o = f->store->object;
+	ssize_t got;
+
+	if (f->prefetch || f->hedge)
+		cfs_unwanted_set(is_unwanted, f);
+	cfs_activity_wait(CFS_WAIT_OBJECT_GET, f->id.slice, key);
+	got = o->ops->get(o, key, f->off, iov, n_iov, cfs_deadline_min(f->deadline, until));
+	cfs_activity_wait_end();
+	cfs_unwanted_set(NULL, NULL);
+	return got;
+}
+
+/* iov has room for one more piece. 0, -EAGAIN (only when nowait), -ENOENT, -EIO. */
+static int fetch_object(struct flight *f, struct iovec *iov, int n_iov, bool nowait)
+{
+	struct cfs_store *s = f->store;
+	const struct cfs_object_ops *ops = s->object->ops;
+	char key[CFS_BLOCK_KEY_MAX];
+	uint64_t start = cfs_now_ns();
+	uint8_t beyond;
+	ssize_t got;
+
+	if (nowait && !ops->get_nowait)
+		return -EAGAIN;
+	cfs_store_block_key(s, &f->id, key);
+	/* One byte more than there should be tells an object that is too long. */
+	if (f->off + f->len == f->id.len)
+		iov[n_iov++] = (struct iovec){.iov_base = &beyond, .iov_len = 1};
+	/* What is said of it is said here. */
+	cfs_object_quiet(true);
+	if (nowait)
+		got = ops->get_nowait(s->object, key, f->off, iov, n_iov);
+	else
+		got = get_object(f, key, iov, n_iov);
+	cfs_object_quiet(false);
+	if (nowait && got == -EAGAIN)
+		return -EAGAIN;
+	if (got == -ECANCELED) {
+		if (!f->hedge)
+			CFS_STAT_ADD(s, prefetch_cancels, 1);
+		return -EIO;
+	}
+
+	CFS_STAT_ADD(s, gets, 1);
+	CFS_STAT_ADD(s, get_ns, cfs_now_ns() - start);
+	if (got == (ssize_t)f->len) {
+		CFS_STAT_ADD(s, get_bytes, f->len);
+		return 0;
+	}
+	CFS_STAT_ADD(s, get_errors, 1);
+	if (got < 0 && got != -ENOENT) /* the reader may know why a block has gone */
+		log_failure(f, "block cannot be read", (int)got);
+	else if (got >= 0)
+		log_failure(f,
+			    got < (ssize_t)f->len ? "block is shorter than its name says"
+						  : "block is longer than its name says",
+			    -EIO);
+	return got == -ENOENT ? -ENOENT : -EIO;
+}
+
+static unsigned fill_iov(const struct flight *f, struct cfs_page *const *pages,
+			 struct iovec iov[CFS_STORE_PAGES_MAX + 1])
+{
+	unsigned i;
+
+	for (i = 0; i < f->n; i++)
+		iov[i] = (struct iovec){
+			.iov_base = pages[i]->data,
+			.iov_len = cfs_slot_len(&f->id, f->first + i),
+		};
+	return i;
+}
+
+void cfs_flight_free_pages(const struct flight *f, struct cfs_page **pages)
+{
+	unsigned i;
+
+	for (i = 0; i < f->n; i++) {
+		cfs_page_unref(pages[i]);
+		pages[i] = NULL;
+	}
+}
+
+int cfs_flight_take_pages(const struct flight *f, struct cfs_page **pages, cfs_deadline_t deadline)
+{
+	unsigned i;
+	int r = 0;
+
+	for (i = 0; r == 0 && i < f->n; i++)
+		r = cfs_page_get(f->store->pool, cfs_slot_len(&f->id, f->first + i), CFS_USE_READ,
+				 deadline, &pages[i]);
+	if (r < 0)
+		cfs_flight_free_pages(f, pages);
+	return r;
+}
+
+static int fetch_beside(struct cfs_hedge *base, bool (*settled)(void *arg), void *arg)
+{
+	struct hedge *h = (struct hedge *)base;
+	struct iovec iov[CFS_STORE_PAGES_MAX + 1];
+	struct flight *f = h->f;
+	int r;
+
+	if (cfs_flight_take_pages(f, h->pages, 0) < 0)
+		return -EAGAIN;
+	h->settled = settled;
+	h->settled_arg = arg;
+	f->hedge = h;
+	/* It waits for the object store, too: nobody is to leave it behind for the tier. */
+	atomic_store(&f->asked_ms, 0);
+	r = fetch_object(f, iov, (int)fill_iov(f, h->pages, iov), false);
+	atomic_store(&f->asked_ms, cfs_now_ms());
+	f->hedge = NULL;
+	return r;
+}
+
+/* As a tier's get. -EALREADY: the object store was faster, and the flight has its pages. */
+static ssize_t get_hedged(struct flight *f, const struct cfs_tier_slot *t, const struct iovec *iov,
+			  int n_iov)
+{
+	struct hedge h = {.base.fetch = fetch_beside, .f = f};
+	ssize_t got = t->ops->get_hedged(t->tier, &f->id, f->off, iov, n_iov, &h.base, f->deadline);
+	unsigned i;
+
+	for (i = 0; got == -EALREADY && i < f->n; i++) {
+		struct cfs_page *late = f->pages[i];
+
+		f->pages[i] = h.pages[i];
+		h.pages[i] = late;
+	}
+	cfs_flight_free_pages(f, h.pages);
+	return got;
+}
+
+int cfs_flight_ask_tiers(struct flight *f, unsigned end, bool nowait)
+{
+	struct iovec iov[CFS_STORE_PAGES_MAX + 1];
+	struct cfs_store *s = f->store;
+	unsigned n = fill_iov(f, f->pages, iov);
+	ssize_t got;
+
+	for (; f->source < end; f->source++) {
+		const struct cfs_tier_slot *t = &s->tiers[f->source];
+
+		if (!nowait) {
+			atomic_store(&f->asked_ms, cfs_now_ms());
+			atomic_store(&f->begun, true);
+		}
+		if (!nowait && t->ops->get_hedged)
+			got = get_hedged(f, t, iov, (int)n);
+		else
+			got = t->ops->get(t->tier, &f->id, f->off, iov, (int)n, nowait,
+					  f->deadline);
+		atomic_store(&f->asked_ms, 0);
+		if (got == (ssize_t)f->len)
+			return 0;
+		if (got == -EALREADY) {
+			f->source = s->n_tiers;
+			return 0;
+		}
+		if (nowait && got == -EAGAIN)
+			return -EAGAIN;
+	}
+	return -ENOENT;
+}
+
+/* Those that have missed are not asked again when the rest has to wait. */
+int cfs_flight_fetch(struct flight *f, bool nowait)
+{
+	struct iovec iov[CFS_STORE_PAGES_MAX + 1];
+	int r = cfs_flight_ask_tiers(f, f->store->n_tiers, nowait);
+
+	if (r != -ENOENT)
+		return r;
+	return fetch_object(f, iov, (int)fill_iov(f, f->pages, iov), nowait);
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of a flight share.
+ *
+ *	flight.c	who wants it: joining, launching, landing and waiting
+ *	flight-fetch.c	its pages, and their bytes from the tiers and the object store
+ *	flight-ahead.c	flights that nobody waits for yet
+ */
+#ifndef CFS_FLIGHT_INTERNAL_H
+#define CFS_FLIGHT_INTERNAL_H
+
+#include "base/workers.h"
+#include "store-internal.h"
+
+#define CFS_FLIGHTS_HELD 8
+
+struct hedge;
+
+struct flight {
+	struct cfs_job job; /* first */
+	struct cfs_store *store;
+	struct shard *shard;
+	struct block *block; /* a user of it */
+	struct cfs_block id;
+	unsigned first, n; /* slots */
+	uint32_t off, len; /* the same in bytes */
+	cfs_deadline_t deadline;
+	struct cfs_route route;
+	bool prefetch;
+	bool stream;		     /* as in struct want */
+	uint64_t owner;		     /* of a prefetch */
+	TAILQ_ENTRY(flight) link;    /* a prefetch that is in store->ahead */
+	struct cfs_workers *workers; /* under prefetch_lock: where it is queued; NULL: it runs */
+	_Atomic bool cancelled;	     /* its owner does not want it any more */
+	struct hedge *hedge;	     /* runs; its worker's only */
+	_Atomic unsigned source;     /* number of the tier that had it; n_tiers: the object store */
+	_Atomic uint64_t asked_ms;   /* since when it waits for a tier, or 0 */
+	_Atomic bool begun;	     /* in the tier, not in the queue before it */
+
+	/* Under the shard's lock. */
+	pthread_cond_t changed;
+	unsigned refs; /* those who wait, and the worker */
+	bool done;
+	bool late; /* a tier of this machine did not answer in time */
+	int err;   /* -EAGAIN: not tried, or not for you to worry about: try yourself */
+
+	struct cfs_page *pages[];
+};
+
+/* The flights that one reader waits for. Holding them pins their pages. */
+struct held {
+	struct flight *v[CFS_FLIGHTS_HELD];
+	bool mine[CFS_FLIGHTS_HELD]; /* to be launched by us */
+	unsigned n;
+	bool expired; /* we failed one at its deadline */
+	bool late;    /* one of them was left behind in a tier of this machine */
+};
+
+/* What a reader, or a prefetch, would make of a miss. */
+struct want {
+	unsigned first, last; /* slots */
+	bool wider;	      /* a large part of a block means all of it */
+	bool whole;	      /* so does any part */
+	bool prefetch;
+	bool stream;	/* a prefetch of what a stream will come to */
+	uint64_t owner; /* of a prefetch */
+	cfs_deadline_t deadline;
+	const struct cfs_route *route;
+};
+
+/* ---- flight.c ---- */
+
+/*
+ * With the shard locked: makes *held the flights that will deliver what is missing of the slots,
+ * starting one for each run that nobody fetches. The first CFS_FLIGHTS_HELD of them, should there
+ * be more. -ENOMEM.
+ */
+int cfs_flight_join(struct cfs_store *s, struct shard *sh, struct block *block,
+		    const struct want *want, struct held *held);
+void cfs_flight_release(struct held *held);
+void cfs_flight_unref(struct flight *f);
+/* Has a worker carry it out, for a prefetch only if there is room in the queue. */
+int cfs_flight_submit(struct flight *f, cfs_deadline_t deadline);
+/*
+ * Ends a flight whose bytes are there, or not. The block is offered to the tiers nearer than the
+ * one that had it once all of it is in memory: small fetches that add up count as a whole one.
+ */
+void cfs_flight_land(struct flight *f, int err);
+/* The same for one that was not tried. */
+void cfs_flight_fail(struct flight *f, int err);
+void cfs_flight_log_late(struct cfs_store *s, const struct cfs_block *b, const char *what);
+
+/* ---- flight-fetch.c ---- */
+
+/* Memory for it, all or nothing; 0 is no deadline to wait for. */
+int cfs_flight_take_pages(const struct flight *f, struct cfs_page **pages, cfs_deadline_t deadline);
+void cfs_flight_free_pages(const struct flight *f, struct cfs_page **pages);
+/*
+ * Asks the tiers before number `end` that have not been asked. A tier that fails is a tier that
+ * misses; it does its own accounting. 0: it is there; -ENOENT; nowait: -EAGAIN.
+ */
+int cfs_flight_ask_tiers(struct flight *f, unsigned end, bool nowait);
+/* All tiers, then the object store. 0, -ENOENT, -EIO; nowait: -EAGAIN, go on with a worker. */
+int cfs_flight_fetch(struct flight *f, bool nowait);
+
+/* ---- flight-ahead.c ---- */
+
+/* In store->ahead, where its owner finds it. */
+void cfs_flight_list(struct flight *f);
+void cfs_flight_unlist(struct flight *f);
+/* Queues one that is listed; -EAGAIN: the queue is full. */
+int cfs_flight_queue(struct flight *f, struct cfs_workers *w);
+/* It is not queued any more. */
+void cfs_flight_dequeued(struct flight *f);
+
+#endif

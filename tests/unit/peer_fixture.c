@@ -177,6 +177,19 @@ struct cfs_peer *peer_at(struct cfs_transport *t, const void *addr, socklen_t le
 	return p;
 }
 
+struct cfs_peer *owner_meet(struct cfs_transport *t, struct owner *o, uint32_t len)
+{
+	owner_open(o, len);
+	return peer_at(t, &o->addr, o->addr_len);
+}
+
+void owner_part(struct cfs_peer *p, struct cfs_transport *t, struct owner *o)
+{
+	cfs_peer_close(p);
+	cfs_transport_destroy(t);
+	owner_close(o);
+}
+
 /* give_later() finds the owner by it. */
 uint64_t slice_of(struct owner *o)
 {

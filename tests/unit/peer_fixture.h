@@ -67,6 +67,10 @@ void owner_close(struct owner *o);
 struct cfs_transport *asker_conf(struct cfs_transport_conf *conf);
 struct cfs_transport *asker(void);
 struct cfs_peer *peer_at(struct cfs_transport *t, const void *addr, socklen_t len);
+/* Opens the owner, too. */
+struct cfs_peer *owner_meet(struct cfs_transport *t, struct owner *o, uint32_t len);
+/* The end of all three. */
+void owner_part(struct cfs_peer *p, struct cfs_transport *t, struct owner *o);
 uint64_t slice_of(struct owner *o);
 ssize_t ask_within(struct cfs_peer *p, struct owner *o, uint32_t off, uint32_t len, uint8_t *dst,
 		   uint64_t timeout_ms);

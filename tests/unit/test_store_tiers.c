@@ -164,6 +164,31 @@ static void tier_blame(void *arg, const struct cfs_block *b)
 	t->blamed[b->slice % 64] = true;
 }
 
+/* Blocks from the tier at once, small parts and large. It hangs, and nobody gets an error. */
+static void read_past(struct test_tier *tier, const struct cfs_tier_ops *ops, int n)
+{
+	struct reader readers[READERS];
+	pthread_t threads[READERS];
+	int i;
+
+	tier->waits = true;
+	start_store((struct setting){.tier_timeout_ms = 100});
+	assert_int_equal(cfs_store_add_tier(store, ops, tier), 0);
+	hold(&tier->hold, n);
+	for (i = 0; i < n; i++) {
+		readers[i] = (struct reader){
+			.b = {.slice = (uint64_t)i, .len = 2 * PAGE},
+			.len = i % 2 ? 4096 : 2 * PAGE,
+			.deadline = soon(),
+		};
+		put_object(&readers[i].b);
+	}
+	start_readers(readers, threads, n);
+	join_readers(threads, n);
+	for (i = 0; i < n; i++)
+		assert_int_equal(readers[i].r, 0);
+}
+
 /*
  * Who stands in the queue before a disk that hangs says nothing against his own disk. Of three
  * cache directories one that hangs would take the others with it.
@@ -177,25 +202,12 @@ static void queue_is_no_fault(void **state)
 		.get = tier_get,
 		.late = tier_blame,
 	};
-	struct test_tier tier = {.waits = true};
-	struct reader readers[N];
-	pthread_t threads[N];
+	struct test_tier tier = {0};
 	unsigned i;
 
-	start_store((struct setting){.tier_timeout_ms = 100});
-	assert_int_equal(cfs_store_add_tier(store, &ops, &tier), 0);
-	hold(&tier.hold, N);
-	for (i = 0; i < N; i++) {
-		readers[i] = (struct reader){
-			.b = {.slice = i, .len = 2 * PAGE}, .len = 2 * PAGE, .deadline = soon()};
-		put_object(&readers[i].b);
-	}
-	start_readers(readers, threads, N);
-	join_readers(threads, N);
-	for (i = 0; i < N; i++) {
-		assert_int_equal(readers[i].r, 0);
+	read_past(&tier, &ops, N);
+	for (i = 0; i < N; i++)
 		assert_true(tier.began[i] || !tier.blamed[i]);
-	}
 	let_go();
 	stop_store();
 }
@@ -203,34 +215,16 @@ static void queue_is_no_fault(void **state)
 /* A cache that hangs with every worker in it costs its readers a moment, not an error. */
 static void hanging_tier(void **state)
 {
-	enum { N = 8 };
+	enum { N = 8 }; /* the workers are 4 */
 	static const struct cfs_tier_ops ops = {
 		.name = "test",
 		.local = true,
 		.get = tier_get,
 		.late = tier_late,
 	};
-	struct test_tier tier = {.waits = true};
-	struct reader readers[N];
-	pthread_t threads[N];
-	unsigned i;
+	struct test_tier tier = {0};
 
-	start_store((struct setting){.tier_timeout_ms = 100});
-	assert_int_equal(cfs_store_add_tier(store, &ops, &tier), 0);
-	hold(&tier.hold, N);
-	for (i = 0; i < N; i++) {
-		/* Small reads and large ones; the workers are 4. */
-		readers[i] = (struct reader){
-			.b = {.slice = 40 + i, .len = 2 * PAGE},
-			.len = i % 2 ? 4096 : 2 * PAGE,
-			.deadline = soon(),
-		};
-		put_object(&readers[i].b);
-	}
-	start_readers(readers, threads, N);
-	join_readers(threads, N);
-	for (i = 0; i < N; i++)
-		assert_int_equal(readers[i].r, 0);
+	read_past(&tier, &ops, N);
 	assert_in_range(tier.lates, 1, N);
 	let_go();
 	stop_store();

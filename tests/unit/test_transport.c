@@ -55,8 +55,7 @@ static void test_every_range(void **state)
 		struct owner o;
 		struct cfs_peer *p;
 
-		owner_open(&o, lens[i]);
-		p = peer_at(t, &o.addr, o.addr_len);
+		p = owner_meet(t, &o, lens[i]);
 		for (how = FROM_FILE; how <= LATER; how++) {
 			o.how = (int)how;
 			ranges(&o, p);
@@ -71,9 +70,7 @@ static void test_every_range(void **state)
 		assert_int_equal(asked.inflight, 0);
 		assert_int_equal(served.inflight_bytes, 0);
 		peak = CFS_MAX(peak, served.conns);
-		cfs_peer_close(p);
-		cfs_transport_destroy(t);
-		owner_close(&o);
+		owner_part(p, t, &o);
 	}
 	assert_true(peak >= 1);
 }
@@ -109,9 +106,7 @@ static void test_many_in_flight(void **state)
 		assert_memory_equal(m[i].dst, o.data + m[i].get.off, m[i].get.len);
 		free(m[i].dst);
 	}
-	cfs_peer_close(p);
-	cfs_transport_destroy(t);
-	owner_close(&o);
+	owner_part(p, t, &o);
 	sem_destroy(&done);
 	free(m);
 }
@@ -143,8 +138,7 @@ static void test_many_threads(void **state)
 	unsigned i;
 
 	(void)state;
-	owner_open(&o, BLOCK);
-	p = peer_at(t, &o.addr, o.addr_len);
+	p = owner_meet(t, &o, BLOCK);
 	for (i = 0; i < 8; i++) {
 		m[i].o = &o;
 		m[i].get.conn = p;
@@ -154,9 +148,7 @@ static void test_many_threads(void **state)
 		pthread_join(threads[i], &bad);
 		assert_null(bad);
 	}
-	cfs_peer_close(p);
-	cfs_transport_destroy(t);
-	owner_close(&o);
+	owner_part(p, t, &o);
 }
 
 /* A block that is not there is a plain miss and does not count against the peer. */
@@ -173,8 +165,7 @@ static void test_miss_and_hint(void **state)
 	unsigned i;
 
 	(void)state;
-	owner_open(&o, BLOCK);
-	p = peer_at(t, &o.addr, o.addr_len);
+	p = owner_meet(t, &o, BLOCK);
 	for (i = 0; i < 10; i++)
 		assert_int_equal(cfs_peer_read(p, &b, 0, sizeof(dst), 0, &iov, 1, soon()), -ENOENT);
 	cfs_peer_hint(p, &hinted, CFS_PEER_FORGET);
@@ -182,9 +173,7 @@ static void test_miss_and_hint(void **state)
 	cfs_peer_stats(p, &st, &circuit);
 	assert_int_equal(st.misses, 10);
 	assert_int_equal(circuit, CFS_PEER_CLOSED_CIRCUIT);
-	cfs_peer_close(p);
-	cfs_transport_destroy(t);
-	owner_close(&o);
+	owner_part(p, t, &o);
 }
 
 /* Who removes a file has often never asked its owners for anything. */
@@ -197,8 +186,7 @@ static void test_hints_make_a_connection(void **state)
 	unsigned i;
 
 	(void)state;
-	owner_open(&o, BLOCK);
-	p = peer_at(t, &o.addr, o.addr_len);
+	p = owner_meet(t, &o, BLOCK);
 	for (i = 0; i < 100; i++)
 		cfs_peer_hint(p, &hinted, CFS_PEER_FORGET);
 	WAIT_FOR(o.hints == 100);
@@ -221,8 +209,7 @@ static void test_corrupt_file(void **state)
 	uint8_t *dst = malloc(BLOCK);
 
 	(void)state;
-	owner_open(&o, BLOCK);
-	p = peer_at(t, &o.addr, o.addr_len);
+	p = owner_meet(t, &o, BLOCK);
 	o.data[5000] ^= 1;
 	/* Same segment, other bytes: the owner reads the segment and notices. */
 	assert_int_equal(ask(p, &o, 20000, 4096, dst), -EREMOTEIO);
@@ -232,9 +219,7 @@ static void test_corrupt_file(void **state)
 	assert_int_equal(ask(p, &o, 0, BLOCK, dst), -EBADMSG);
 	assert_int_equal(ask(p, &o, CFS_PEER_SEGMENT, 4096, dst), 4096);
 	assert_int_equal(ask(p, &o, CFS_PEER_SEGMENT, 131072, dst), 131072);
-	cfs_peer_close(p);
-	cfs_transport_destroy(t);
-	owner_close(&o);
+	owner_part(p, t, &o);
 	free(dst);
 }
 
@@ -277,9 +262,7 @@ static void test_cancel_and_deadline(void **state)
 	WAIT_FOR(o.releases == o.gets);
 	free(m[0].dst);
 	free(m[1].dst);
-	cfs_peer_close(p);
-	cfs_transport_destroy(t);
-	owner_close(&o);
+	owner_part(p, t, &o);
 	sem_destroy(&done);
 }
 
@@ -503,9 +486,7 @@ static void test_key_rotation(void **state)
 	cfs_peer_close(p);
 	p = peer_at(t, &o.addr, o.addr_len);
 	WAIT_FOR(ask(p, &o, 0, 4096, dst) == -EACCES);
-	cfs_peer_close(p);
-	cfs_transport_destroy(t);
-	owner_close(&o);
+	owner_part(p, t, &o);
 }
 
 static void test_picked_address(void **state)

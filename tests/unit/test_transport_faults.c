@@ -58,9 +58,7 @@ static void test_limits(void **state)
 	assert_int_equal(st.conns, 1);
 	for (i = 0; i < 12; i++)
 		close(fds[i]);
-	cfs_peer_close(p);
-	cfs_transport_destroy(t);
-	owner_close(&o);
+	owner_part(p, t, &o);
 }
 
 /* Garbage before or after the handshake ends that connection, and nothing else. */
@@ -76,8 +74,7 @@ static void test_owner_survives_garbage(void **state)
 	int fd, r;
 
 	(void)state;
-	owner_open(&o, BLOCK);
-	p = peer_at(t, &o.addr, o.addr_len);
+	p = owner_meet(t, &o, BLOCK);
 	assert_int_equal(ask(p, &o, 0, 4096, dst), 4096);
 
 	memset(buf, 'x', sizeof(buf));
@@ -113,9 +110,7 @@ static void test_owner_survives_garbage(void **state)
 		close(fd);
 	}
 	assert_int_equal(ask(p, &o, 0, 4096, dst), 4096);
-	cfs_peer_close(p);
-	cfs_transport_destroy(t);
-	owner_close(&o);
+	owner_part(p, t, &o);
 }
 
 /* Half a hello, half a request, then silence: others are served, the handshake has its deadline. */
@@ -145,9 +140,7 @@ static void test_owner_survives_silence(void **state)
 	assert_int_equal(ask(p, &o, 0, 4096, dst), 4096);
 	close(half);
 	close(slow);
-	cfs_peer_close(p);
-	cfs_transport_destroy(t);
-	owner_close(&o);
+	owner_part(p, t, &o);
 }
 
 /* Who asks for much and takes nothing is cut off, and holds up nobody meanwhile. */
@@ -183,9 +176,7 @@ static void test_receivers_that_take_nothing(void **state)
 	WAIT_FOR(o.releases == o.gets);
 	for (i = 0; i < N; i++)
 		close(fds[i]);
-	cfs_peer_close(p);
-	cfs_transport_destroy(t);
-	owner_close(&o);
+	owner_part(p, t, &o);
 	free(dst);
 }
 
@@ -442,9 +433,7 @@ static void test_closed_port_and_return(void **state)
 	/* It leaves in order: what it still gets is answered or told so, then it is left out. */
 	cfs_transport_drain(o.t);
 	WAIT_FOR((ask(p, &o, 0, 4096, dst), state_of(p) != CFS_PEER_CLOSED_CIRCUIT));
-	cfs_peer_close(p);
-	cfs_transport_destroy(t);
-	owner_close(&o);
+	owner_part(p, t, &o);
 }
 
 struct child {
@@ -591,9 +580,7 @@ static void test_owner_without_pipes(void **state)
 		assert_int_equal(ask(p, &o, i * 1000, BLOCK - 4000, dst), BLOCK - 4000);
 		assert_memory_equal(dst, o.data + i * 1000, BLOCK - 4000);
 	}
-	cfs_peer_close(p);
-	cfs_transport_destroy(t);
-	owner_close(&o);
+	owner_part(p, t, &o);
 	child_kill(&c);
 	free(dst);
 }
@@ -637,9 +624,7 @@ static void test_slow_answer_is_no_failure(void **state)
 	give(&o, o.held[1]);
 	free(m[0].dst);
 	free(m[1].dst);
-	cfs_peer_close(p);
-	cfs_transport_destroy(t);
-	owner_close(&o);
+	owner_part(p, t, &o);
 	sem_destroy(&done);
 }
 
@@ -789,9 +774,7 @@ static void test_idle_connections(void **state)
 	for (i = 0; i < N; i++)
 		close(fds[i]);
 	WAIT_FOR((cfs_transport_stats(o.t, NULL, &st), st.conns == 1));
-	cfs_peer_close(p);
-	cfs_transport_destroy(t);
-	owner_close(&o);
+	owner_part(p, t, &o);
 	free(fds);
 }
 

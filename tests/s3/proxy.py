@@ -281,7 +281,7 @@ class Proxy:
             if fault.rate:
                 for i in range(0, len(piece), 4096):
                     client.sock.sendall(piece[i : i + 4096])
-                    time.sleep(4096 / fault.rate)
+                    time.sleep(4096 / fault.rate)  # the throttle: it waits for nothing
                 continue
             client.sock.sendall(piece)
         return True

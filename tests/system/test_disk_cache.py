@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from cachefs import need_root, wait_until
+from cachefs import SLOW, need_root, wait_until
 from syscalls import read, write
 
 MIB = 1 << 20
@@ -461,46 +461,68 @@ def test_wrong_options(ws, vol, option):
 # -- disks that fail
 
 
-def hammer(mnt, content, seconds, wrong):
-    """Random reads of a file until told to stop."""
-    rnd = random.Random(threading.get_ident())
-    end = time.monotonic() + seconds
-    fd = os.open(mnt / "f", os.O_RDONLY | os.O_DIRECT)
-    while time.monotonic() < end:
-        off = rnd.randrange(len(content) // 4096 - 64) * 4096
-        n = rnd.choice((4096, 65536, 262144))
+class Readers:
+    """Three threads that read random parts of a file, all the time, and find every byte right."""
+
+    def __init__(self, path, content):
+        self.path, self.content = path, content
+        self.reads, self.wrong, self.done = 0, [], False
+        self.changed = threading.Condition()
+        self.threads = [threading.Thread(target=self.read_on) for _ in range(3)]
+
+    def __enter__(self):
+        for t in self.threads:
+            t.start()
+        return self
+
+    def __exit__(self, failed, *_):
+        self.done = True
+        for t in self.threads:
+            t.join()
+        assert failed or not self.wrong, self.wrong[:3]
+
+    def read_on(self):
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECT)
+        while not self.done:
+            wrong = self.read_one(fd)
+            with self.changed:
+                self.reads += 1
+                self.wrong += wrong
+                self.changed.notify_all()
+        os.close(fd)
+
+    def read_one(self, fd):
+        off = random.randrange(len(self.content) // 4096 - 64) * 4096
+        n = random.choice((4096, 65536, 262144))
         try:
-            if os.pread(fd, n, off) != content[off : off + n]:
-                wrong.append("wrong bytes at %d" % off)
+            right = os.pread(fd, n, off) == self.content[off : off + n]
         except OSError as e:
-            wrong.append(str(e))
-    os.close(fd)
+            return [str(e)]
+        return [] if right else ["wrong bytes at %d" % off]
 
-
-@contextlib.contextmanager
-def load(mnt, content, seconds=3):
-    wrong = []
-    args = (mnt, content, seconds, wrong)
-    threads = [threading.Thread(target=hammer, args=args) for _ in range(3)]
-    for t in threads:
-        t.start()
-    yield
-    for t in threads:
-        t.join()
-    assert not wrong, wrong[:3]
+    def go_on(self):
+        """Returns when so many more reads have come back that all of them met what was done last."""
+        with self.changed:
+            end = self.reads + 300
+            assert self.changed.wait_for(lambda: self.wrong or self.reads >= end, 60 * SLOW)
 
 
 def test_removed_under_load(vol, cache):
     """rm -rf of the cache, again and again: nobody notices."""
     content, _ = warm(vol, cache, 20)
     mnt = vol.mount(options(cache))
-    with load(mnt, content):
+    with Readers(mnt / "f", content) as readers:
         for _ in range(5):
-            time.sleep(0.3)
+            readers.go_on()
             subprocess.run(["rm", "-rf", cache.path])
+        readers.go_on()
     assert read(mnt / "f") == content
-    write(mnt / "g", b"small")
-    wait_until(lambda: cache.path.exists() and cache.files(), 10, "a cache that begins again")
+
+    def begins_again():
+        write(mnt / "g", b"small")
+        return cache.path.exists() and cache.files()
+
+    wait_until(begins_again, 10, "a cache that begins again")
     mnt.umount()
 
 
@@ -523,8 +545,8 @@ def test_full_disk(vol, cache, small_disk):
     write(mnt / "f", content)
     mnt.umount()
     mnt = vol.mount(options(cache))
-    with load(mnt, content, 1):
-        pass
+    with Readers(mnt / "f", content) as readers:
+        readers.go_on()
     assert read(mnt / "f") == content
     # somebody fills it, and leaves again
     with contextlib.suppress(OSError):
@@ -564,9 +586,10 @@ def test_disk_that_dies(ws, vol, cache):
     cache = Cache(vol, under.path / "cache")
     content, _ = warm(vol, cache, 10)
     mnt = vol.mount(options(cache))
-    with load(mnt, content, 2):
-        time.sleep(0.5)
+    with Readers(mnt / "f", content) as readers:
+        readers.go_on()
         under.kill_all()
+        readers.go_on()
     assert read(mnt / "f") == content
     write(mnt / "g", b"x" * 1000)
     assert read(mnt / "g") == b"x" * 1000

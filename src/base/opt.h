@@ -36,7 +36,7 @@ struct cfs_opt {
 	uint64_t unit;	  /* of a bare SIZE, in bytes, or DURATION, in ms; 0: bytes, seconds */
 	int64_t min, max; /* INT when not both 0; SIZE (bytes) and DURATION (ms) when max > 0 */
 	const char *def;  /* parsed like a user's value; NULL: zero/unset */
-	const char *arg;  /* placeholder in --help, e.g. "SIZE"; NULL for flags */
+	const char *arg;  /* stands for the value in --help, e.g. "SIZE"; NULL for flags */
 	const char *help; /* one sentence, lower case, no full stop */
 	const char *const *choices;
 };

@@ -27,6 +27,7 @@ struct waiter {
 	bool woken;
 	pthread_cond_t cond;
 	char holder[64]; /* who has the lock, for those who watch */
+	bool shown;	 /* to them, as one that waits */
 };
 
 /* BSD locks held by this mount: engines cannot tell who holds one. */
@@ -109,6 +110,26 @@ static bool waits_for(struct cfs_locks *l, uint64_t owner, uint64_t target, uint
 	return false;
 }
 
+/*
+ * From the first refusal to the end, tries included: whoever looks must not take a wait that has no
+ * deadline for a call that hangs.
+ */
+static void show(struct waiter *w)
+{
+	if (w->shown)
+		cfs_activity_wait_goes_on(w->holder);
+	else
+		cfs_activity_wait(CFS_WAIT_LOCK, 0, w->holder);
+	w->shown = true;
+}
+
+static void end_wait(struct waiter *w)
+{
+	if (w->shown)
+		cfs_activity_wait_end();
+	pthread_cond_destroy(&w->cond);
+}
+
 static void unlist(struct cfs_locks *l, struct waiter *w)
 {
 	struct waiter **p;
@@ -139,7 +160,6 @@ static int wait_turn(struct cfs_locks *l, const struct cfs_ctx *ctx, struct wait
 	w->woken = atomic_load(&l->releases) != seen;
 	w->next = l->waiters;
 	l->waiters = w;
-	cfs_activity_wait(CFS_WAIT_LOCK, 0, w->holder);
 	while (!rc && !w->woken && !cfs_deadline_passed(until)) {
 		if (ctx->interrupted && ctx->interrupted(ctx))
 			rc = -EINTR;
@@ -147,7 +167,6 @@ static int wait_turn(struct cfs_locks *l, const struct cfs_ctx *ctx, struct wait
 			cfs_cond_wait(&w->cond, &l->lock,
 				      cfs_deadline_min(until, cfs_deadline_in(INTERRUPT_POLL_MS)));
 	}
-	cfs_activity_wait_end();
 	unlist(l, w);
 	pthread_mutex_unlock(&l->lock);
 	return rc;
@@ -243,6 +262,7 @@ static int do_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino
 		here = held_here(m->locks, ino, owner, type);
 		snprintf(w.holder, sizeof(w.holder), "held by %s mount",
 			 here ? "a program on this" : "another");
+		show(&w);
 		if (here) {
 			rc = wait_turn(m->locks, ctx, &w, seen, LOCAL_RETRY_MS);
 		} else {
@@ -252,7 +272,7 @@ static int do_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino
 		if (rc)
 			break;
 	}
-	pthread_cond_destroy(&w.cond);
+	end_wait(&w);
 	return rc;
 }
 
@@ -316,6 +336,7 @@ static int do_setlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino
 			continue;
 		if (rc < 0)
 			break;
+		show(&w);
 		rc = wait_turn(m->locks, ctx, &w, seen, w.in_graph ? LOCAL_RETRY_MS : poll_ms);
 		if (!w.in_graph)
 			poll_ms = next_poll(poll_ms);
@@ -324,7 +345,7 @@ static int do_setlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino
 	}
 	if (!rc && lock->type != CFS_LOCK_WRITE)
 		released(m->locks, ino);
-	pthread_cond_destroy(&w.cond);
+	end_wait(&w);
 	return rc;
 }
 

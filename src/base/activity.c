@@ -262,6 +262,17 @@ void cfs_activity_wait_end(void)
 	end(r);
 }
 
+void cfs_activity_wait_goes_on(const char *text)
+{
+	struct record *r = own;
+
+	if (!r || !mine(&r->depth) || mine(&r->depth) > CFS_ACTIVITY_WAITS)
+		return;
+	begin(r);
+	store_text(r->waits[mine(&r->depth) - 1].text, TEXT_WORDS, text);
+	end(r);
+}
+
 const char *cfs_activity_waited(uint64_t least_ms)
 {
 	int i, most = 0;

@@ -61,6 +61,8 @@ void cfs_activity_request_end(void);
  */
 void cfs_activity_wait(enum cfs_wait what, uint64_t id, const char *text);
 void cfs_activity_wait_end(void);
+/* The innermost one goes on, with another text. */
+void cfs_activity_wait_goes_on(const char *text);
 
 /*
  * What the calling thread has waited for the longest since cfs_activity_request(), and at least

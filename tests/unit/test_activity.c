@@ -248,6 +248,11 @@ static void test_locks(void **state)
 	cfs_activity_wait(CFS_WAIT_LOCK, 0, "held by pid 3");
 	look();
 	assert_true(cfs_activity_waits_for_lock(&all[0]));
+	cfs_activity_wait_goes_on("held by pid 4");
+	look();
+	assert_true(cfs_activity_waits_for_lock(&all[0]));
+	assert_int_equal(all[0].n_waits, 2);
+	assert_string_equal(all[0].waits[1].text, "held by pid 4");
 	cfs_activity_wait_end();
 	cfs_activity_wait_end();
 	cfs_activity_request_end();

@@ -7,6 +7,7 @@
 #include <sqlite3.h>
 #include <stdio.h>
 
+#include "base/activity.h"
 #include "conformance.h"
 
 #define MAX INT64_MAX
@@ -136,10 +137,12 @@ static void *wait_for_lock(void *arg)
 	int rc;
 
 	c.interrupted = w->interrupted;
+	cfs_activity_request("lock", w->ino, 1, 0);
 	if (w->posix)
 		rc = cfs_meta_setlk(w->m, &c, w->ino, w->owner, &l, true);
 	else
 		rc = cfs_meta_flock(w->m, &c, w->ino, w->owner, CFS_LOCK_WRITE, true);
+	cfs_activity_request_end();
 	atomic_store(&w->rc, rc);
 	return NULL;
 }
@@ -215,6 +218,51 @@ static void test_wait_foreign(void **state)
 	OK(plock(vol.m, f, 2, CFS_LOCK_NONE, 0, MAX));
 }
 
+/* Whether the request of that inode is shown as waiting for a lock, or as something else. */
+static bool shown(cfs_ino_t ino, bool wait)
+{
+	struct cfs_activity *all;
+	bool found = false;
+	size_t n, i;
+
+	OK(cfs_activity_read(-1, &all, &n));
+	for (i = 0; i < n; i++)
+		found |= all[i].ino == ino && cfs_activity_waits_for_lock(&all[i]) == wait;
+	free(all);
+	return found;
+}
+
+/*
+ * Also while it is tried again: the watchdog would take it for a call that hangs. The tries follow
+ * each other quickly at the beginning of a wait, hence the rounds.
+ */
+static void test_wait_is_shown(void **state)
+{
+	cfs_ino_t d = test_dir("wait-shown"), f = make_file(d, "f");
+	struct waiting w = {.m = vol.m, .ino = f, .owner = 2};
+	cfs_deadline_t end = cfs_deadline_in(30000);
+	uint64_t tried;
+	int round;
+
+	for (round = 0; round < 40; round++) {
+		w.posix = round % 2;
+		OK(w.posix ? plock(vol.other, f, 1, CFS_LOCK_WRITE, 5, 5)
+			   : flock_(vol.other, f, 1, CFS_LOCK_WRITE));
+		start(&w);
+		while (!shown(f, true) && !cfs_deadline_passed(end))
+			;
+		tried = lock_trips(vol.m);
+		while (lock_trips(vol.m) < tried + 10 && !cfs_deadline_passed(end))
+			assert_false(shown(f, false));
+		assert_true(lock_trips(vol.m) >= tried + 10);
+		OK(w.posix ? plock(vol.other, f, 1, CFS_LOCK_NONE, 0, MAX)
+			   : flock_(vol.other, f, 1, CFS_LOCK_NONE));
+		assert_int_equal(finish(&w), 0);
+		OK(w.posix ? plock(vol.m, f, 2, CFS_LOCK_NONE, 0, MAX)
+			   : flock_(vol.m, f, 2, CFS_LOCK_NONE));
+	}
+}
+
 static _Atomic bool give_up;
 
 static bool given_up(const struct cfs_ctx *ctx)
@@ -269,4 +317,4 @@ static void test_deadlock(void **state)
 }
 
 TEST_LIST(lock, T(test_flock), T(test_posix), T(test_posix_bytes), T(test_wait_local),
-	  T(test_wait_foreign), T(test_interrupt), T(test_deadlock));
+	  T(test_wait_foreign), T(test_wait_is_shown), T(test_interrupt), T(test_deadlock));

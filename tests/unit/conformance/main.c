@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "base/activity.h"
 #include "base/log.h"
 #include "conformance.h"
 
@@ -233,6 +234,8 @@ int main(int argc, char **argv)
 	} else {
 		snprintf(vol.url, sizeof(vol.url), "%s", argv[1]);
 	}
+	if (cfs_activity_init() < 0)
+		return 2;
 	rc = run(argc > 2 ? argv[2] : NULL);
 	if (own) {
 		static const char *const ends[] = {"", "-wal", "-shm"};

@@ -20,6 +20,8 @@
 #define TEXT_WORDS (CFS_ACTIVITY_TEXT / sizeof(uint64_t))
 #define NAME_WORDS 2
 #define READ_TRIES 64
+#define TID_ASIDE  ((uint64_t)(pid_t)CFS_ACTIVITY_ASIDE)
+#define ASIDE_MAX  (CFS_ACTIVITY_THREADS / 2) /* the rest is for threads */
 
 /*
  * Everything is words, as another thread or process reads while the owner writes. seq is odd
@@ -67,56 +69,13 @@ static const char *const wait_names[CFS_WAIT_COUNT] = {
 
 static struct table *table; /* set once, before the threads that use it */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* who has which record; a leaf */
+static unsigned n_aside;				 /* under the lock */
 static pthread_key_t at_exit;
 static _Thread_local struct record *own;
 static _Thread_local uint64_t waited_ms[CFS_WAIT_COUNT]; /* since the request began */
 static _Thread_local bool unseen;			 /* there was none left */
 
-/* ---- a record for each thread ---- */
-
-static void give_back(void *arg)
-{
-	struct record *r = arg;
-
-	own = NULL;
-	unseen = true;
-	pthread_mutex_lock(&lock);
-	atomic_store_explicit(&r->tid, 0, memory_order_release);
-	pthread_mutex_unlock(&lock);
-}
-
-int cfs_activity_init(void)
-{
-	struct table *t;
-	int fd, r;
-
-	if (table)
-		return 0;
-	fd = memfd_create(CFS_ACTIVITY_NAME, MFD_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	if (ftruncate(fd, sizeof(*t)) < 0)
-		goto fail;
-	t = mmap(NULL, sizeof(*t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (t == MAP_FAILED)
-		goto fail;
-	r = -pthread_key_create(&at_exit, give_back);
-	if (r < 0) {
-		munmap(t, sizeof(*t));
-		close(fd);
-		return r;
-	}
-	atomic_store(&t->size, sizeof(*t));
-	atomic_store(&t->version, VERSION);
-	atomic_store(&t->magic, MAGIC);
-	/* The descriptor stays open: it is how others find the memory. */
-	table = t;
-	return 0;
-fail:
-	r = -errno;
-	close(fd);
-	return r;
-}
+/* ---- records ---- */
 
 /* Up to the end of the text, or of the room for it less one byte. */
 static void store_text(word_t *to, size_t words, const char *text)
@@ -153,19 +112,78 @@ static void end(struct record *r)
 	atomic_store_explicit(&r->seq, mine(&r->seq) + 1, memory_order_release);
 }
 
+static void free_record(struct record *r)
+{
+	pthread_mutex_lock(&lock);
+	n_aside -= mine(&r->tid) == TID_ASIDE;
+	put(&r->tid, 0);
+	pthread_mutex_unlock(&lock);
+}
+
+static void give_back(void *arg)
+{
+	own = NULL;
+	unseen = true;
+	free_record(arg);
+}
+
+int cfs_activity_init(void)
+{
+	struct table *t;
+	int fd, r;
+
+	if (table)
+		return 0;
+	fd = memfd_create(CFS_ACTIVITY_NAME, MFD_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (ftruncate(fd, sizeof(*t)) < 0)
+		goto fail;
+	t = mmap(NULL, sizeof(*t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (t == MAP_FAILED)
+		goto fail;
+	r = -pthread_key_create(&at_exit, give_back);
+	if (r < 0) {
+		munmap(t, sizeof(*t));
+		close(fd);
+		return r;
+	}
+	atomic_store(&t->size, sizeof(*t));
+	atomic_store(&t->version, VERSION);
+	atomic_store(&t->magic, MAGIC);
+	/* The descriptor stays open: it is how others find the memory. */
+	table = t;
+	return 0;
+fail:
+	r = -errno;
+	close(fd);
+	return r;
+}
+
+/* With the lock; NULL: there is none left. It is seen when it has its tid. */
+static struct record *find_free(void)
+{
+	uint64_t i;
+
+	for (i = 0; i < CFS_ACTIVITY_THREADS; i++) {
+		if (mine(&table->records[i].tid))
+			continue;
+		if (i >= mine(&table->used))
+			put(&table->used, i + 1);
+		return &table->records[i];
+	}
+	return NULL;
+}
+
 __attribute__((noinline)) static struct record *take_record(void)
 {
 	char name[16] = "";
-	struct record *r = NULL;
-	uint64_t i;
+	struct record *r;
 
 	if (!table || unseen)
 		return NULL;
 	pthread_mutex_lock(&lock);
-	for (i = 0; i < CFS_ACTIVITY_THREADS && !r; i++) {
-		if (!atomic_load_explicit(&table->records[i].tid, memory_order_relaxed))
-			r = &table->records[i];
-	}
+	r = find_free();
 	if (r) {
 		begin(r);
 		put(&r->op[0], 0);
@@ -174,8 +192,6 @@ __attribute__((noinline)) static struct record *take_record(void)
 		store_text(r->thread, NAME_WORDS, name);
 		end(r);
 		put(&r->tid, (uint64_t)gettid());
-		if (i > atomic_load(&table->used))
-			atomic_store(&table->used, i);
 	}
 	pthread_mutex_unlock(&lock);
 	unseen = !r;
@@ -226,6 +242,42 @@ void cfs_activity_request_end(void)
 	begin(r);
 	put(&r->op[0], 0);
 	end(r);
+}
+
+struct cfs_activity_aside *cfs_activity_put_aside(const char *op, uint64_t ino, pid_t caller,
+						  uint64_t started_ms, const char *queue)
+{
+	struct record *r = NULL;
+
+	if (!table)
+		return NULL;
+	pthread_mutex_lock(&lock);
+	if (n_aside < ASIDE_MAX)
+		r = find_free();
+	if (r) {
+		n_aside++;
+		begin(r);
+		store_text(r->thread, NAME_WORDS, NULL);
+		store_text(r->op, NAME_WORDS, op);
+		put(&r->ino, ino);
+		put(&r->caller, (uint64_t)caller);
+		put(&r->since_ms, started_ms);
+		put(&r->waits[0].what, CFS_WAIT_QUEUE);
+		put(&r->waits[0].id, 0);
+		put(&r->waits[0].since_ms, coarse_ms());
+		store_text(r->waits[0].text, TEXT_WORDS, queue);
+		put(&r->depth, 1);
+		end(r);
+		put(&r->tid, TID_ASIDE);
+	}
+	pthread_mutex_unlock(&lock);
+	return (struct cfs_activity_aside *)r;
+}
+
+void cfs_activity_take_up(struct cfs_activity_aside *a)
+{
+	if (a)
+		free_record((struct record *)a);
 }
 
 void cfs_activity_wait(enum cfs_wait what, uint64_t id, const char *text)

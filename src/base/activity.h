@@ -24,8 +24,9 @@
 
 #define CFS_ACTIVITY_NAME    "cachefs-activity"
 #define CFS_ACTIVITY_THREADS 2048
-#define CFS_ACTIVITY_WAITS   4	 /* deeper ones go unseen */
-#define CFS_ACTIVITY_TEXT    192 /* longer texts are cut */
+#define CFS_ACTIVITY_WAITS   4	  /* deeper ones go unseen */
+#define CFS_ACTIVITY_TEXT    192  /* longer texts are cut */
+#define CFS_ACTIVITY_ASIDE   (-1) /* in place of the thread that has it */
 
 enum cfs_wait {
 	CFS_WAIT_NONE,
@@ -56,6 +57,15 @@ void cfs_activity_request(const char *op, uint64_t ino, pid_t caller, uint64_t s
 void cfs_activity_request_end(void);
 
 /*
+ * A request that no thread has: it is put aside until one goes on with it, and shown as waiting in
+ * a queue, by name. NULL: it goes unseen. Whoever goes on with it gives this back.
+ */
+struct cfs_activity_aside;
+struct cfs_activity_aside *cfs_activity_put_aside(const char *op, uint64_t ino, pid_t caller,
+						  uint64_t started_ms, const char *queue);
+void cfs_activity_take_up(struct cfs_activity_aside *a); /* or NULL */
+
+/*
  * Brackets a call that may block. id 0: none. text is copied and may be NULL. Calls nest; each has
  * its end.
  */
@@ -73,7 +83,7 @@ const char *cfs_activity_waited(uint64_t least_ms);
 /* ---- reading ---- */
 
 struct cfs_activity {
-	pid_t tid;
+	pid_t tid; /* or CFS_ACTIVITY_ASIDE */
 	char thread[16];
 	char op[16]; /* "": no request */
 	uint64_t ino;

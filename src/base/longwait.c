@@ -5,6 +5,7 @@
 
 static _Thread_local bool (*question)(void *arg);
 static _Thread_local void *question_arg;
+static _Thread_local bool repeated;
 
 void cfs_long_wait_set(bool (*may)(void *arg), void *arg)
 {
@@ -15,4 +16,14 @@ void cfs_long_wait_set(bool (*may)(void *arg), void *arg)
 bool cfs_long_wait_may(void)
 {
 	return !question || question(question_arg);
+}
+
+void cfs_long_wait_repeat(bool repeat)
+{
+	repeated = repeat;
+}
+
+bool cfs_long_wait_repeats(void)
+{
+	return repeated;
 }

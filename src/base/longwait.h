@@ -12,4 +12,11 @@
 void cfs_long_wait_set(bool (*may)(void *arg), void *arg);
 bool cfs_long_wait_may(void);
 
+/*
+ * For this thread, until it is set again: what it calls has ended with -EBUSY before, and has been
+ * counted and judged then.
+ */
+void cfs_long_wait_repeat(bool repeat);
+bool cfs_long_wait_repeats(void);
+
 #endif

@@ -93,7 +93,7 @@ int requests_print(pid_t pid, FILE *out)
 	cfs_auto_close int fd = open_memory(pid);
 	uint64_t now = cfs_now_ms();
 	struct cfs_activity *all;
-	char what[512];
+	char what[512], thread[16];
 	size_t n, i;
 	int r;
 
@@ -104,15 +104,16 @@ int requests_print(pid_t pid, FILE *out)
 		return r;
 	for (i = 0; i < n; i++) {
 		cfs_activity_describe(all, n, i, what, sizeof(what));
+		snprintf(thread, sizeof(thread), "%d", (int)all[i].tid);
 		if (all[i].op[0])
 			fprintf(out,
-				"%s inode=%llu pid=%d seconds=%.1f thread=%d waits_for=\"%s\"\n",
+				"%s inode=%llu pid=%d seconds=%.1f thread=%s waits_for=\"%s\"\n",
 				all[i].op, (unsigned long long)all[i].ino, (int)all[i].caller,
 				now > all[i].since_ms ? (double)(now - all[i].since_ms) / 1000 : 0,
-				(int)all[i].tid, what);
+				all[i].tid == CFS_ACTIVITY_ASIDE ? "none" : thread, what);
 		else
-			fprintf(out, "(%s) thread=%d waits_for=\"%s\"\n", all[i].thread,
-				(int)all[i].tid, what);
+			fprintf(out, "(%s) thread=%s waits_for=\"%s\"\n", all[i].thread, thread,
+				what);
 	}
 	free(all);
 	return 0;

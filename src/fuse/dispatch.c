@@ -94,6 +94,11 @@ void call_leave(void)
 	cfs_activity_request_end();
 }
 
+struct cfs_activity_aside *call_show_aside(const struct call *c, const char *queue)
+{
+	return cfs_activity_put_aside(c->op, c->ino, c->ctx.pid, c->start_ns / 1000000, queue);
+}
+
 static void want(struct fuse_conn_info *conn, unsigned cap, bool on)
 {
 	if (on)

@@ -75,6 +75,8 @@ void call_end(struct call *c, int r);
  */
 void call_take(const struct call *c);
 void call_leave(void);
+/* Nobody carries it out: for the watchdog, until cfs_activity_take_up(). */
+struct cfs_activity_aside *call_show_aside(const struct call *c, const char *queue);
 
 /*
  * turns.c: of requests that may wait for long. Who has a turn does one and ends it; who has none

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/activity.h"
 #include "base/longwait.h"
 #include "fuse-internal.h"
 
@@ -45,6 +46,7 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 struct change {
 	struct aside aside; /* first */
 	struct call call;
+	struct cfs_activity_aside *shown; /* while nobody carries it out */
 	void (*apply)(struct change *ch); /* and answer */
 	fuse_ino_t ino;
 	uint64_t fh, off;
@@ -60,6 +62,7 @@ static void run_aside(struct aside *a)
 {
 	struct change *ch = (struct change *)a;
 
+	cfs_activity_take_up(ch->shown);
 	call_take(&ch->call);
 	ch->apply(ch);
 	free(ch);
@@ -100,11 +103,14 @@ static void put_off(struct change *ch)
 		ch->apply(ch);
 		return;
 	}
-	if (turn_put_aside(f, &copy->aside)) {
-		call_leave();
+	/* From here on somebody else may have it. */
+	call_leave();
+	copy->shown = call_show_aside(&copy->call, "requests that wait for data");
+	if (turn_put_aside(f, &copy->aside))
 		return;
-	}
+	cfs_activity_take_up(copy->shown);
 	free(copy);
+	call_take(&ch->call);
 	ch->apply(ch);
 	turn_end(f);
 }
@@ -145,7 +151,9 @@ static void apply_read(struct change *ch)
 	int r;
 
 	cfs_segs_init(&segs);
+	cfs_long_wait_repeat(true);
 	r = cfs_vfs_read(c->vfs, &c->ctx, ch->fh, ch->off, ch->want, &segs);
+	cfs_long_wait_repeat(false);
 	reply_segs(c, r, &segs);
 }
 

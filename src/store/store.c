@@ -6,6 +6,7 @@
 
 #include "base/activity.h"
 #include "base/log.h"
+#include "base/longwait.h"
 #include "store-internal.h"
 #include "store/stage-internal.h"
 
@@ -142,6 +143,7 @@ int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 		    cfs_deadline_t deadline, struct cfs_segs *ret, bool *ret_far)
 {
 	struct shard *sh = cfs_memory_shard(s, b);
+	bool again = cfs_long_wait_repeats();
 	uint64_t before = ret->len;
 	struct cfs_route route;
 	struct block *block;
@@ -154,14 +156,15 @@ int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 	block = cfs_memory_find(sh, b);
 	if (block)
 		r = cfs_memory_collect(block, off, len, ret);
-	if (r > 0) {
+	if (r > 0 && !again) {
 		sh->hits++;
 		sh->hit_bytes += len;
 	}
 	pthread_mutex_unlock(&sh->lock);
 	if (r == 0) {
 		route = cfs_route_find(s, b);
-		r = cfs_direct_read(s, b, off, len, deadline, &route, ret);
+		if (!again)
+			r = cfs_direct_read(s, b, off, len, deadline, &route, ret);
 	}
 	if (r == 0) {
 		cfs_route_place(s, b, &route);

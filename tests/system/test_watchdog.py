@@ -124,6 +124,36 @@ def test_every_thread_hangs(ws, via, frozen):
 
 
 @pytest.mark.deadline(180)
+def test_requests_without_a_thread(ws, via, frozen):
+    """Reads that are put aside, so that some threads are left to others: they are shown and told all
+    the same, and count once when they have been carried out."""
+    mnt, readers = frozen, 12
+    for i in range(readers):
+        write(mnt / ("f%d" % i), data(4096))
+    mnt.umount()
+    mnt = mnt.volume.mount(LIMIT + ",max-threads=8,prefetch=0,max-readahead=0", env=mnt.volume.s3.keys)
+    via.add("GET", "chunks", delay=600)
+    running = [
+        ws.popen(["/bin/dd", "if=%s" % (mnt / ("f%d" % i)), "of=/dev/null", "iflag=direct", "bs=4k"], stderr=-3)
+        for i in range(readers)
+    ]
+    wait_until(lambda: mnt.stat("requests_in_flight") == readers, 30, "all of them")
+    shown = requests(ws, mnt)
+    assert len(re.findall(r"^read ", shown, re.M)) == readers, shown
+    aside = re.findall(r'^read .* pid=(\d+) .*thread=none waits_for="queue requests that wait', shown, re.M)
+    assert len(aside) >= 4 and set(map(int, aside)) <= {r.pid for r in running}, shown
+    told = r'stuck: op=read inode=\d+ pid=%s .*waits_for="queue requests'
+    wait_until(lambda: any(re.search(told % pid, mnt.log()) for pid in aside), 30, "one that was told")
+    via.clear()
+    for stream in list(via.live):
+        stream.close()
+    for r in running:
+        assert r.wait(60) == 0
+    wait_until(lambda: mnt.stat("requests_in_flight") == 0, 30, "an idle mount")
+    assert mnt.stat("memory_cache_hits_total") == 0
+
+
+@pytest.mark.deadline(180)
 def test_frozen_upload(ws, s3, via):
     """fsync names the object that is not stored, whichever thread stores it."""
     vol = S3Volume(ws, s3, url=via.url + "/bucket")

@@ -72,6 +72,17 @@ static void take_fds(struct msghdr *msg, struct handover *ret)
 	}
 }
 
+void handover_close_fds(struct handover *m)
+{
+	size_t i;
+
+	for (i = 0; i < HANDOVER_FDS; i++) {
+		if (m->fds[i] >= 0)
+			close(m->fds[i]);
+		m->fds[i] = -1;
+	}
+}
+
 int handover_receive(int sock, cfs_deadline_t deadline, struct handover *ret)
 {
 	union {
@@ -107,10 +118,7 @@ int handover_receive(int sock, cfs_deadline_t deadline, struct handover *ret)
 	ret->text[sizeof(ret->text) - 1] = '\0';
 	if (n == (ssize_t)WIRE && ret->version == VERSION)
 		return 0;
-	for (i = 0; i < HANDOVER_FDS; i++) {
-		if (ret->fds[i] >= 0)
-			close(ret->fds[i]);
-	}
+	handover_close_fds(ret);
 	return -EPROTO;
 }
 

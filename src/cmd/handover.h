@@ -57,6 +57,8 @@ int handover_send(int sock, enum handover_kind kind, uint64_t number, const char
 		  const int fds[HANDOVER_FDS]);
 /* -ENOTCONN: the other side is gone; -ETIMEDOUT; -EPROTO: not understood. */
 int handover_receive(int sock, cfs_deadline_t deadline, struct handover *ret);
+/* Those of a message that nobody wants. */
+void handover_close_fds(struct handover *m);
 
 /*
  * The place where the supervisor of a mount is to be found, from the minor number of the mount's

@@ -8,6 +8,7 @@ import pathlib
 import re
 import resource
 import signal
+import socket
 import sqlite3
 import subprocess
 import threading
@@ -61,9 +62,14 @@ def test_deaths_by_signal_end_too(ws, volume):
     mnt.allow(GIVEN_UP)
     pauses = []
     for _ in range(5):
+        worker = mnt.pid()
         killed = time.monotonic()
-        os.kill(mnt.pid(), signal.SIGKILL)
-        os.statvfs(mnt)
+        os.kill(worker, signal.SIGKILL)
+        try:
+            os.statvfs(mnt)
+        except OSError as e:  # the process was just taking it
+            assert e.errno == errno.EIO
+            os.statvfs(mnt)
         pauses.append(time.monotonic() - killed)
     print("pauses: " + " ".join("%.3f s" % s for s in pauses))
     os.kill(mnt.pid(), signal.SIGKILL)
@@ -287,6 +293,34 @@ def test_death_of_the_supervisor_that_has_given_the_mount(ws, half_taken):
     mnt.ended = True
     ws.run("cachefs", "umount", mnt.path, check=True)
     assert p.wait(20 * SLOW) == 0
+
+
+def test_successor_that_is_silent_is_sent_away(ws, volume):
+    """Whoever connects and asks for nothing keeps others out for a while only."""
+    mnt = volume.mount("mount_timeout=3")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.connect("/run/cachefs/mount-%d" % os.minor(os.stat(mnt).st_dev))
+        r = ws.run("cachefs", "mount", volume.url, mnt.path)
+        assert r.returncode == 32 and "somebody else" in r.stderr, r.stderr
+        wait_until(lambda: "not handed over" in mnt.log(), 20, "the end of the patience")
+        assert re.search(r'not handed over: mount=.* reason="it was not asked for within 3 s', mnt.log())
+        assert b"not asked for" in silent.recv(4096)
+        assert silent.recv(4096) == b""
+    upgrade(ws, volume, mnt)
+
+
+def test_supervisor_that_is_late_goes_on(ws, volume, half_taken):
+    """The next one is ready and does not hear so for long: it stays away, and the mount stays."""
+    mnt, p, unlock, supervisor, worker = half_taken("--foreground")
+    mnt.process.send_signal(signal.SIGSTOP)
+    unlock()
+    assert p.wait(30 * SLOW) == 32
+    assert not alive(supervisor) and not alive(worker)
+    mnt.process.send_signal(signal.SIGCONT)
+    assert read(mnt / "f") == b"x"
+    assert "going on with it" in mnt.log()
+    wait_until(lambda: len(ws.processes()) == 2, 10, "nobody else")
+    upgrade(ws, volume, mnt)
 
 
 def test_stop_during_an_upgrade_is_not_forgotten(ws, volume, half_taken):

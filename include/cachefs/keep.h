@@ -89,7 +89,7 @@ struct cfs_keep_inode {
 /* A request under way whose effect must not happen twice. */
 struct cfs_keep_request {
 	_Atomic uint64_t unique; /* the key */
-	_Atomic uint64_t ino;	 /* what it is making, or had found before it changed it */
+	_Atomic uint64_t ino;	 /* what it is making, or had found before it changed that */
 	_Atomic uint64_t fh;	 /* what it has opened */
 	_Atomic uint32_t worker; /* by which process it was last taken */
 	uint32_t spare;

@@ -6,7 +6,9 @@
  *	making		the number of the inode was noted before, and is under the name
  *	linking		the name exists, and is the inode's
  *	removing	there is nothing left
- *	renaming	the source is gone, and the target is there
+ *	renaming	the source is gone, and the target is there and is not what it was before;
+ *			that is known where the entry cache had it, as it has what the kernel has
+ *			just looked up
  *	exchanging	the inode noted as the source is under the target's name
  *	xattrs		the value is there, or gone
  *	appending	the bytes stand where the kernel saw the end
@@ -44,16 +46,24 @@ int again_removed(const struct cfs_ctx *ctx, int r)
 	return ctx->again && r == -ENOENT ? 0 : r;
 }
 
+void again_note_target(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req)
+{
+	if (ctx->noted && !ctx->again)
+		note_ino(ctx, cache_peek_name(&v->cache, req->dst_parent, req->dst_name,
+					      req->dst_len, cfs_now_ms()));
+}
+
 int again_renamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, const struct cfs_rename *req)
 {
 	struct cfs_entry e;
 
 	if (!ctx->again || r != -ENOENT)
 		return r;
-	return cfs_meta_lookup(v->conf.meta, ctx, req->dst_parent, req->dst_name, req->dst_len,
-			       &e) == 0
-		       ? 0
-		       : r;
+	if (cfs_meta_lookup(v->conf.meta, ctx, req->dst_parent, req->dst_name, req->dst_len, &e) <
+	    0)
+		return r;
+	/* Still the same: it was somebody else who took the source away. */
+	return e.ino == noted_ino(ctx) ? r : 0;
 }
 
 int again_exchange(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req,

@@ -253,6 +253,24 @@ static void store_name(struct name_set *set, uint64_t expire_ms, cfs_ino_t paren
 	memcpy(e->name, name, len);
 }
 
+cfs_ino_t cache_peek_name(struct cache *c, cfs_ino_t parent, const char *name, size_t len,
+			  uint64_t now_ms)
+{
+	pthread_mutex_t *lock;
+	struct name_set *set = name_set(c, parent, name, len, &lock);
+	cfs_ino_t ino = 0;
+	struct name_entry *e;
+
+	if (len > CACHE_NAME_MAX)
+		return 0;
+	pthread_mutex_lock(lock);
+	e = find_name(set, parent, name, len);
+	if (e && e->expire_ms > now_ms)
+		ino = e->ino;
+	pthread_mutex_unlock(lock);
+	return ino;
+}
+
 bool cache_get_name(struct cache *c, cfs_ino_t parent, const char *name, size_t len,
 		    uint64_t now_ms, cfs_ino_t *ret, uint32_t *ret_ms)
 {

@@ -58,6 +58,9 @@ void cache_forget(struct cache *c, cfs_ino_t ino);
 
 bool cache_get_name(struct cache *c, cfs_ino_t parent, const char *name, size_t len,
 		    uint64_t now_ms, cfs_ino_t *ret, uint32_t *ret_ms);
+/* 0: not there. It does not count as a use. */
+cfs_ino_t cache_peek_name(struct cache *c, cfs_ino_t parent, const char *name, size_t len,
+			  uint64_t now_ms);
 void cache_put_name(struct cache *c, uint64_t seq, uint64_t expire_ms, cfs_ino_t parent,
 		    const char *name, size_t len, cfs_ino_t ino);
 /* A local change of the name, done. ino: what it names, 0 to forget. */

@@ -498,6 +498,8 @@ int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cf
 	r = again_exchange(v, ctx, &in, &done);
 	if (r < 0 || done)
 		return r;
+	if (!(in.flags & CFS_RENAME_EXCHANGE))
+		again_note_target(v, ctx, &in);
 	r = again_renamed(v, ctx, cfs_meta_rename(v->conf.meta, ctx, &in, &res), &in);
 	if (r == 0) {
 		directory_changed(v, in.src_parent, 0, 0, NULL);

@@ -258,6 +258,8 @@ bool again_made(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, 
 int again_linked(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
 		 cfs_ino_t parent, const char *name, size_t len, struct cfs_attr *ret);
 int again_removed(const struct cfs_ctx *ctx, int r);
+/* Before a rename that is no exchange: what is there under the target's name. */
+void again_note_target(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req);
 int again_renamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r,
 		  const struct cfs_rename *req);
 int again_set_xattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,

@@ -8,6 +8,7 @@ import random
 import re
 import resource
 import signal
+import sqlite3
 import subprocess
 import sys
 
@@ -200,6 +201,37 @@ def test_directory_stream_stays(ws, any_volume, event):
                 event(ws, any_volume, mnt)
     assert len(seen) == len(set(seen)) and set(seen) == names
     mnt.umount()
+
+
+@pytest.mark.parametrize("target", ["old", "new"])
+def test_rename_whose_source_another_mount_took(ws, volume, target):
+    """It is sent again after the death. What is under the target's name is not what was renamed, and
+    nobody is told that it is: a program that saves a file that way would lose what it wrote."""
+    mnt, other = volume.mount(expect="locked|busy|does not answer"), volume.mount()
+    write(mnt / "f.new", b"new")
+    if target == "old":
+        write(mnt / "f", b"old")
+    locker = sqlite3.connect(volume.db, isolation_level=None)
+    ws.cleanups.append(locker.close)
+    os.stat(mnt / "f.new"), os.path.exists(mnt / "f")
+    locker.execute("BEGIN IMMEDIATE")
+    saver = ws.python(
+        "import os, sys\n"
+        "try: os.rename(sys.argv[1] + '.new', sys.argv[1])\n"
+        "except FileNotFoundError: print('gone')\n"
+        "else: print('renamed')",
+        mnt / "f", stdout=-1, text=True,
+    )
+    wait_until(lambda: mnt.stat("requests_in_flight") == 1, 20, "the rename to wait")
+    worker = mnt.pid()
+    mnt.process.send_signal(signal.SIGSTOP)  # nobody goes on before the other mount was there
+    mnt.allow(DEATH)
+    os.kill(worker, signal.SIGKILL)
+    locker.execute("ROLLBACK")
+    os.unlink(other / "f.new")
+    mnt.process.send_signal(signal.SIGCONT)
+    assert saver.communicate(timeout=60 * SLOW)[0] == "gone\n"
+    assert os.path.exists(mnt / "f") == (target == "old")
 
 
 def test_what_was_not_stored_is_told_once(ws, volume):

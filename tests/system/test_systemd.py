@@ -202,3 +202,106 @@ def test_a_dead_server(ws, automount):
     log = m.run("systemctl", "status", "--no-pager", "--full", "mnt-data.mount").stdout
     assert "did not answer within 3 s" in log or "10.9.8.7" in log, log
     m.poweroff()
+
+
+SERVICE = "cachefs-data.service"
+
+
+def service(ws, volume, **overrides):
+    """A machine with the example of a service, and other values of its settings."""
+    text = "[Service]\n" + "".join("%s=%s\n" % o for o in overrides.items())
+    files = {**SITE, **example(SERVICE, volume.url), "systemd/system/%s.d/times.conf" % SERVICE: text}
+    m = Machine(ws, CACHE, files)
+    m.enable(SERVICE)
+    return m
+
+
+def workers(machine):
+    """The processes that serve, by the machine's numbers."""
+    return machine.run("pgrep", "-P", machine.show(SERVICE, "MainPID"), "cachefs").stdout.split()
+
+
+def test_the_service(ws, volume):
+    """It is active when the mount answers, goes on after a crash and over an upgrade, and stores what it
+    has when it is stopped."""
+    m = service(ws, volume).boot()
+    verified = m.run("systemd-analyze", "verify", "--man=no", "/etc/systemd/system/" + SERVICE)
+    assert verified.returncode == 0 and not verified.stderr, verified.stderr
+    assert state(m, SERVICE) == "active" and m.show(SERVICE, "StatusText") == "Volume vol is mounted at /mnt/data"
+    main = m.show(SERVICE, "MainPID")
+    m.shell("echo hello >/mnt/data/hello")
+    reader = m.popen("sh", "-c", "exec <$0; read x; cat $0; echo $x", "/mnt/data/hello", stdin=-1, stdout=-1)
+    write_and_keep(m, "/mnt/data/file")
+
+    (worker,) = workers(m)
+    m.shell("kill -9 " + worker)
+    assert m.shell("cat /mnt/data/hello") == "hello\n"
+    assert workers(m) != [worker] and m.show(SERVICE, "MainPID") == main and m.show(SERVICE, "NRestarts") == "0"
+
+    m.shell("cp /opt/cachefs/cachefs /opt/cachefs/next; mv /opt/cachefs/next /opt/cachefs/cachefs")
+    m.systemctl("reload", SERVICE)
+    upgraded = m.show(SERVICE, "MainPID")
+    assert upgraded not in (main, "0") and m.shell("readlink /proc/%s/exe" % upgraded) == "/opt/cachefs/cachefs\n"
+    assert state(m, SERVICE) == "active" and m.show(SERVICE, "NRestarts") == "0"
+    assert not m.run("ps", "-p", main).stdout.count("cachefs")
+    assert reader.communicate(b"\n")[0] == b"hello\nhello\n"
+
+    m.systemctl("stop", "writer.service")
+    m.shell("sleep 1000 </mnt/data/hello & echo -n more >>/mnt/data/hello; echo $! >/run/holder")
+    m.systemctl("stop", SERVICE)
+    assert m.show(SERVICE, "Result") == "success" and m.show(SERVICE, "ExecMainStatus") == "0"
+    assert not m.run("findmnt", "/mnt/data").stdout
+    m.systemctl("start", SERVICE)
+    assert m.shell("cat /mnt/data/hello") == "hello\nmore"
+    m.shell("kill $(cat /run/holder)")
+    m.poweroff()
+    log = m.journal("--unit=" + SERVICE)
+    for line in ("took over the running mount", "the process of the mount has died", "unmounting: volume=vol"):
+        assert line in log, log
+
+
+def test_a_reload_that_fails(ws, volume):
+    """The service goes on as it was."""
+    m = service(ws, volume).boot()
+    m.shell("echo hello >/mnt/data/hello")
+    main = m.show(SERVICE, "MainPID")
+    m.shell("chmod 0644 /etc/cachefs/data.cred")
+    r = m.run("systemctl", "reload", SERVICE)
+    assert r.returncode
+    assert "data.cred" in m.journal("--unit=" + SERVICE), m.journal("--unit=" + SERVICE)
+    assert m.show(SERVICE, "MainPID") == main and state(m, SERVICE) == "active"
+    assert m.shell("cat /mnt/data/hello") == "hello\n"
+    m.poweroff()
+
+
+@pytest.mark.parametrize("how", ["the supervisor dies", "the mount hangs"])
+def test_the_service_is_started_again(ws, volume, how):
+    volume.check_options = {"leaks": "warn", "unmounted": False}
+    m = service(ws, volume, WatchdogSec="3s", RestartSec="100ms").boot()
+    m.shell("echo hello >/mnt/data/hello")
+    main = m.show(SERVICE, "MainPID")
+    m.shell("kill -9 " + main if how == "the supervisor dies" else "kill -STOP " + workers(m)[0])
+    wait_until(lambda: m.show(SERVICE, "NRestarts") == "1" and state(m, SERVICE) == "active", 60, "another start")
+    assert m.shell("cat /mnt/data/hello") == "hello\n"
+    assert len(workers(m)) == 1
+    m.poweroff()
+    assert "Deactivated successfully" in m.journal("--unit=" + SERVICE)
+
+
+def test_units_in_place_of_fstab(ws, volume):
+    """mnt-data.mount by its automount, as the examples have it."""
+    files = {**SITE, **example("mnt-data.mount", volume.url), **example("mnt-data.automount", volume.url)}
+    m = Machine(ws, CACHE, files)
+    m.enable("mnt-data.automount", wanted_by="remote-fs.target")
+    m.boot()
+    units = ["/etc/systemd/system/mnt-data." + kind for kind in ("mount", "automount")]
+    verified = m.run("systemd-analyze", "verify", "--man=no", *units)
+    assert verified.returncode == 0 and not verified.stderr, verified.stderr
+    assert state(m, "mnt-data.mount") == "inactive"
+    write_and_keep(m, "/mnt/data/file")
+    assert state(m, "mnt-data.mount") == "active"
+    m.poweroff()
+    m.boot()
+    m.shell("cat /mnt/data/file >%s" % ws.path("copy"))
+    assert ws.path("copy").read_bytes() == CONTENT
+    m.poweroff()

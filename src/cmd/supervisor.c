@@ -17,6 +17,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/module.h"
 #include "cmd/cmd.h"
 #include "cmd/daemon.h"
 #include "cmd/handover.h"
@@ -436,6 +437,8 @@ int supervise(const struct supervised *conf)
 	/* The manager of whoever runs an upgrade is not meant, unless it is that of the mount. */
 	if (conf->report >= 0 && (s.old < 0 || !handover_same_group(s.old)))
 		notify_init(false);
+	/* A worker after an upgrade of the package is still one of this program. */
+	cfs_module_hold();
 	r = take_signals(&s);
 	if (r == 0 && s.old < 0)
 		r = cfs_keep_create(&s.keep);

@@ -2,6 +2,7 @@
 """Packages of the commit that is checked out: built, checked, installed in an empty Debian, used
 there. Without it an administrator finds out that a file or a dependency is missing."""
 
+import json
 import os
 import re
 import shutil
@@ -9,7 +10,8 @@ import subprocess
 
 import pytest
 
-from cachefs import REPO, mountinfo, need_program
+from cachefs import REPO, Volume, mountinfo, need_program, wait_until
+from machine import Machine
 
 pytestmark = [
     pytest.mark.long,
@@ -104,7 +106,7 @@ def check_files(base, mysql, postgresql):
     """Lists of absolute paths."""
     for pattern in EXPECTED:
         assert any(re.fullmatch(pattern, f) for f in base), pattern
-    assert not [f for f in base if "mysql" in f or "postgresql" in f]
+    assert not [f for f in base if re.search(r"/cachefs-(mysql|postgresql)", f)]
     assert any(f.endswith("/cachefs-mysql.so") for f in mysql)
     assert any(f.endswith("/cachefs-postgresql.so") for f in postgresql)
     for f in base + mysql + postgresql:
@@ -170,18 +172,86 @@ def run_in(root, script, timeout):
 INSTALL = "apt-get install -y -q --no-install-recommends mount $(ls /debs/*.deb | grep -v dbgsym) && sh /try"
 
 
-def test_deb_in_a_fresh_system(debs, tmp_path):
-    root = tmp_path / "root"
-    missing = fresh_system(output("sh", "-c", ". /etc/os-release; echo $VERSION_CODENAME").strip(), root)
+@pytest.fixture(scope="module")
+def bookworm(debs, tmp_path_factory):
+    """An empty Debian with the packages to be installed; None where there is no mirror."""
+    root = tmp_path_factory.mktemp("bookworm") / "root"
+    missing = fresh_system("bookworm", root)
     if missing:
-        unpacked(debs, tmp_path)
-        pytest.skip("no Debian mirror (%s); ran from unpacked packages" % missing)
+        print("no Debian mirror (%s)" % missing)
+        yield None
+        return
     for p in debs.values():
         shutil.copy(p, root / "debs")
-    text = run_in(root, "apt-get update -q && " + INSTALL, 900)
+    run_in(root, "apt-get update -q", 900)
+    yield root
+    shutil.rmtree(root)
+
+
+def test_deb_in_a_fresh_system(debs, bookworm, tmp_path):
+    if not bookworm:
+        unpacked(debs, tmp_path)
+        pytest.skip("no Debian mirror; ran from unpacked packages")
+    text = run_in(bookworm, INSTALL, 900)
     if os.path.exists("/dev/fuse"):
         assert "MOUNTED" in text
-    shutil.rmtree(root)
+
+
+def next_version(deb, folder):
+    """The same package with another version in it."""
+    tree = folder / "next"
+    script = """
+        dpkg-deb -R "$1" "$2"
+        sed -i 's/^Version: .*/Version: 9.9.9/; s/(= [0-9.]*)/(= 9.9.9)/' "$2/DEBIAN/control"
+        find "$2/usr" -type f '(' -name cachefs -o -name '*.so' ')' -exec sed -i "s/$3/9.9.9/g" {} +
+        find "$2" -type f -path '*/usr/*' -printf '%P\\n' | (cd "$2" && xargs md5sum) >"$2/DEBIAN/md5sums"
+        dpkg-deb --root-owner-group -b "$2" "$4"
+        rm -r "$2"
+    """
+    version = re.escape(output("dpkg-deb", "-f", deb, "Version").strip())
+    env = {**os.environ, "LC_ALL": "C"}
+    subprocess.run(["sh", "-euc", script, "sh", deb, tree, version, folder / deb.name], check=True, timeout=120, env=env)
+
+
+def test_deb_under_a_mount(debs, bookworm, ws):
+    """An upgrade and a removal of the package leave a mount alone, which says what it needs to change to
+    the next version, and which also survives a crash then."""
+    if not bookworm:
+        pytest.skip("no Debian mirror")
+    run_in(bookworm, "apt-get install -y -q --no-install-recommends mount systemd $(ls /debs/*.deb | grep -v dbgsym)", 900)
+    ws.path("upgrade").mkdir()
+    for name in ("cachefs", "cachefs-mysql", "cachefs-postgresql"):
+        next_version(debs[name], ws.path("upgrade"))
+    volume = Volume(ws, "vol")
+    ws.volumes.append(volume)
+    fstab = "%s /mnt/data cachefs nofail,metrics=unix:/run/metrics.sock 0 0\n" % volume.url
+    m = Machine(ws, fstab, root=bookworm).boot()
+    assert m.shell("ls -ld /var/cache/cachefs").startswith("drwx------")
+    m.shell("echo hello >/mnt/data/file; sleep 1000 </mnt/data/file & echo $! >/run/reader")
+
+    def serving():
+        return str(json.loads(m.shell("cat /mnt/data/.config"))["Pid"])
+
+    def crash():
+        pid = serving()
+        m.shell("kill -9 " + pid)
+        wait_until(lambda: serving() != pid, 30, "another process")
+
+    pid = serving()
+    told = m.shell("dpkg -i %s/*.deb" % ws.path("upgrade"))
+    assert "go on with the version before:\n  /mnt/data\n" in told, told
+    assert serving() == pid and "9.9.9" not in m.shell("cat /mnt/data/.stats")
+    crash()
+    assert "9.9.9" not in m.shell("cat /mnt/data/.stats")
+    upgrade = "cachefs mount -o metrics=unix:/run/metrics.sock %s /mnt/data" % volume.url
+    m.shell("systemd-run --quiet --collect --property=Type=forking --property=DefaultDependencies=no " + upgrade)
+    assert 'version="9.9.9"' in m.shell("cat /mnt/data/.stats")
+    m.shell("dpkg --purge cachefs cachefs-mysql cachefs-postgresql; test ! -e /usr/bin/cachefs")
+    crash()
+    assert m.shell("kill $(cat /run/reader); cat /mnt/data/file") == "hello\n"
+    m.systemctl("stop", "mnt-data.mount")
+    wait_until(lambda: not m.run("systemctl", "list-units", "--no-legend", "run-*").stdout, 30, "the unit's end")
+    m.poweroff()
 
 
 def test_deb_of_the_next_release(tmp_path):

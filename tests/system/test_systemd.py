@@ -2,6 +2,7 @@
 """A real systemd boots with the lines and units that the documentation gives. A user loses a machine that
 does not come up, a volume that is not there after the boot, or data at the shutdown."""
 
+import json
 import os
 import re
 
@@ -201,6 +202,26 @@ def test_a_dead_server(ws, automount):
     assert state(m, "mnt-data.mount") == "failed"
     log = m.run("systemctl", "status", "--no-pager", "--full", "mnt-data.mount").stdout
     assert "did not answer within 3 s" in log or "10.9.8.7" in log, log
+    m.poweroff()
+
+
+def test_an_upgrade_of_the_line_in_fstab(ws, volume):
+    """The command of the page: the next process ends with the mount, after those that use it."""
+    (command,) = re.findall(r"^systemd-run .*$", PAGE, re.M)
+    conf = "[data]\nmeta-url = %s\nmount-point = /mnt/data\ncredentials = /etc/cachefs/data.cred\n" % volume.url
+    fstab = line_of(README, "data", "/mnt/data", credentials="/etc/cachefs/data.cred")
+    m = Machine(ws, fstab, {**SITE, "cachefs/cachefs.conf": conf}).boot()
+    write_and_keep(m, "/mnt/data/file")
+    m.shell(command)
+    assert "cachefs_takeovers_total 1\n" in m.shell("cat /mnt/data/.stats")
+    pid = json.loads(m.shell("cat /mnt/data/.config"))["Pid"]
+    (unit,) = re.findall(r"/system.slice/(run-\S+\.service)", m.shell("cat /proc/%d/cgroup" % pid))
+    assert state(m, unit) == "active"
+    assert m.run("ps", "-o", "ppid=", "-p", pid).stdout.strip() == m.show(unit, "MainPID")
+    m.poweroff()
+    m.boot()
+    m.shell("cat /mnt/data/file >%s" % ws.path("copy"))
+    assert ws.path("copy").read_bytes() == CONTENT
     m.poweroff()
 
 

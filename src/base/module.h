@@ -29,9 +29,9 @@ struct cfs_module {
 int cfs_module_load(const char *name, const void **ret_table, char err[256]);
 
 /*
- * Opens every module that there is. From then on they are loaded as they are now, in this process and
- * those that it forks, whatever an upgrade or a removal of the package does to the files. Once, before
- * the first cfs_module_load and other threads.
+ * Opens every module that there is. From then on they are loaded as they are now, in this process
+ * and those that it forks, whatever an upgrade or a removal of the package does to the files. Once,
+ * before the first cfs_module_load and other threads.
  */
 void cfs_module_hold(void);
 

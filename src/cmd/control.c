@@ -12,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "cmd/cmd.h"
 #include "cmd/mounted.h"
 
 #define ASK_TIMEOUT_MS 10000
@@ -247,7 +248,7 @@ bool control_is_read_only(const char *point)
 	return ro;
 }
 
-int control_find_mount(const char *path, char *point, size_t size)
+static int find_mount(const char *path, char *point, size_t size)
 {
 	struct mounted m;
 	char *slash;
@@ -268,4 +269,14 @@ int control_find_mount(const char *path, char *point, size_t size)
 	if (r < 0)
 		return r;
 	return strcmp(m.type, CFS_FSTYPE) ? -ENOENT : 0;
+}
+
+int control_find_mount(const char *path, char *point, size_t size)
+{
+	int r = find_mount(path, point, size);
+
+	if (r < 0)
+		cmd_error("%s: %s", path,
+			  access(path, F_OK) < 0 ? strerror(errno) : "not in a cachefs mount");
+	return r;
 }

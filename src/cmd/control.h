@@ -36,7 +36,8 @@ char *control_hex(const char *name);
 pid_t control_pid(const char *point);
 /* The mount was made with `ro`. */
 bool control_is_read_only(const char *point);
-/* The mount point above a path inside a mount (by device number). */
+/* The mount point above a path inside a mount, from the table of mounts. Prints why there is none.
+ */
 int control_find_mount(const char *path, char *point, size_t size);
 
 /* The other side: what a mount process answers. */

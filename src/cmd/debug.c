@@ -404,10 +404,8 @@ static int debug_run(int argc, char **argv)
 	r = cmd_parse(&cmd_debug, debug_table, NULL, argc, argv, pos, 1, 2);
 	if (r >= 0)
 		return r;
-	if (control_find_mount(pos[0], point, sizeof(point)) < 0) {
-		cmd_error("%s: not in a cachefs mount", pos[0]);
+	if (control_find_mount(pos[0], point, sizeof(point)) < 0)
 		return CMD_USAGE;
-	}
 	now = time(NULL);
 	localtime_r(&now, &tm);
 	strftime(own, sizeof(own), "cachefs-debug-%Y%m%d-%H%M%S.tar.gz", &tm);

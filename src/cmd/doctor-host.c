@@ -51,11 +51,11 @@ static void check_fuse(struct doctor *d)
 		doctor_say(d, CFS_ADVICE_OK, "fuse device", "/dev/fuse can be opened");
 	cfs_fuse_features(&f);
 	if (uname(&un) == 0)
-		doctor_say(d, CFS_ADVICE_NOTE, "kernel", "%s, FUSE over io_uring %s", un.release,
-			   ring ? "present" : "absent (Linux 6.14)");
-	doctor_say(d, CFS_ADVICE_NOTE, "libfuse", "%s, passthrough %s, FUSE over io_uring %s",
-		   f.libfuse_running, f.passthrough_built ? "yes" : "no (3.16)",
-		   f.io_uring_built ? "yes" : "no (3.18)");
+		doctor_say(d, CFS_ADVICE_NOTE, "kernel", "%s, %s FUSE over io_uring", un.release,
+			   ring ? "has" : "lacks (it came with Linux 6.14)");
+	doctor_say(d, CFS_ADVICE_NOTE, "libfuse", "%s, %s passthrough, %s FUSE over io_uring",
+		   f.libfuse_running, f.passthrough_built ? "has" : "lacks (3.16 has it)",
+		   f.io_uring_built ? "has" : "lacks (3.18 has it)");
 }
 
 static void check_limits(struct doctor *d)
@@ -70,8 +70,8 @@ static void check_limits(struct doctor *d)
 				   "unit, or limits.conf)",
 				   (unsigned long long)l.rlim_max, FILES_MIN);
 		else
-			doctor_say(d, CFS_ADVICE_OK, "open files", "%llu, at most %llu",
-				   (unsigned long long)l.rlim_cur, (unsigned long long)l.rlim_max);
+			doctor_say(d, CFS_ADVICE_OK, "open files", "at most %llu",
+				   (unsigned long long)l.rlim_max);
 	}
 	if (getrlimit(RLIMIT_MEMLOCK, &l) == 0) {
 		if (l.rlim_cur < LOCKED_MIN_BYTES && geteuid() != 0)
@@ -79,7 +79,7 @@ static void check_limits(struct doctor *d)
 				   "%llu KiB: RDMA between peers would need LimitMEMLOCK=infinity",
 				   (unsigned long long)l.rlim_cur >> 10);
 		else
-			doctor_say(d, CFS_ADVICE_OK, "locked memory", "is not limited much");
+			doctor_say(d, CFS_ADVICE_OK, "locked memory", "enough");
 	}
 	if (pipe_size >= 0 && pipe_size < PIPE_MIN_BYTES)
 		doctor_say(d, CFS_ADVICE_CHANGE, "pipe size",

@@ -143,7 +143,7 @@ static bool judge(struct doctor *d, const char *what, int r, uint64_t start_ns)
 	const char *cause = cfs_object_cause();
 
 	if (r >= 0) {
-		doctor_say(d, CFS_ADVICE_OK, what, "%.1f ms",
+		doctor_say(d, CFS_ADVICE_OK, what, "%.2f ms",
 			   (double)(cfs_now_ns() - start_ns) / 1e6);
 		return true;
 	}

@@ -80,10 +80,8 @@ static int info_run(int argc, char **argv)
 		cmd_error("%s: %s", path, strerror(errno));
 		return CMD_USAGE;
 	}
-	if (control_find_mount(path, point, sizeof(point)) < 0) {
-		cmd_error("%s: not in a cachefs mount", path);
+	if (control_find_mount(path, point, sizeof(point)) < 0)
 		return CMD_USAGE;
-	}
 	reply = control_ask(point,
 			    json_pack("{s:s, s:I}", "op", "info", "inode", (json_int_t)st.st_ino));
 	if (!reply) {

@@ -32,10 +32,8 @@ static int find(const char *path, bool fresh, struct inside *ret)
 		cmd_error("%s: %s", path, strerror(EEXIST));
 		return CMD_USAGE;
 	}
-	if (control_find_mount(resolved, ret->point, sizeof(ret->point)) < 0) {
-		cmd_error("%s: not in a cachefs mount", path);
+	if (control_find_mount(resolved, ret->point, sizeof(ret->point)) < 0)
 		return CMD_USAGE;
-	}
 	if (!strcmp(resolved, ret->point))
 		return CMD_OK;
 	slash = strrchr(resolved, '/');

@@ -219,16 +219,16 @@ static void print_table(struct profile *p, size_t limit)
 	char uid[16], pid[16];
 	size_t i, n = sort_rows(p, sorted);
 
-	printf("%-18s %7s %8s %-16s %9s %9s %7s %9s %9s\n", "OPERATION", "UID", "PID", "COMMAND",
-	       "CALLS", "CALLS/s", "ERRORS", "MEAN ms", "MAX ms");
+	printf("%-16s %6s %8s %-15s %8s %8s %7s %9s %8s %8s\n", "OPERATION", "UID", "PID",
+	       "COMMAND", "CALLS", "CALLS/s", "ERRORS", "TOTAL ms", "MEAN ms", "MAX ms");
 	for (i = 0; i < n && i < limit; i++) {
 		const struct row *r = sorted[i];
 
 		snprintf(uid, sizeof(uid), shows(p, r, BY_UID) ? "%u" : "-", r->uid);
 		snprintf(pid, sizeof(pid), shows(p, r, BY_PID) ? "%d" : "-", r->pid);
-		printf("%-18s %7s %8s %-16s %9" PRIu64 " %9.1f %7" PRIu64 " %9.3f %9.3f\n",
+		printf("%-16s %6s %8s %-15s %8" PRIu64 " %8.1f %7" PRIu64 " %9.1f %8.3f %8.3f\n",
 		       *r->kind ? r->kind : "-", uid, pid, *r->comm ? r->comm : "-", r->calls,
-		       s > 0 ? (double)r->calls / s : 0, r->errors,
+		       s > 0 ? (double)r->calls / s : 0, r->errors, 1000 * r->seconds,
 		       1000 * r->seconds / (double)r->calls, 1000 * r->longest);
 	}
 	if (n > limit)
@@ -338,10 +338,8 @@ static int profile_run(int argc, char **argv)
 	r = cmd_parse(&cmd_profile, profile_table, &o, argc, argv, &dir, 1, 1);
 	if (r >= 0)
 		return r;
-	if (control_find_mount(dir, point, sizeof(point)) < 0) {
-		cmd_error("%s: not in a cachefs mount", dir);
+	if (control_find_mount(dir, point, sizeof(point)) < 0)
 		return CMD_USAGE;
-	}
 	snprintf(path, sizeof(path), "%s/.accesslog", point);
 	p = calloc(1, sizeof(*p));
 	if (!p)

@@ -285,10 +285,8 @@ static int stats_run(int argc, char **argv)
 	r = cmd_parse(&cmd_stats, stats_table, &o, argc, argv, &dir, 1, 1);
 	if (r >= 0)
 		return r;
-	if (control_find_mount(dir, point, sizeof(point)) < 0) {
-		cmd_error("%s: not in a cachefs mount", dir);
+	if (control_find_mount(dir, point, sizeof(point)) < 0)
 		return CMD_USAGE;
-	}
 	snprintf(path, sizeof(path), "%s/.stats", point);
 	live_begin();
 	return watch(path, &o);

@@ -31,15 +31,28 @@ static const struct cfs_opt status_table[] = {
 	{0},
 };
 
-/* Seconds since the mount; -1: its record does not say. */
+/* When the mount was made, in RFC 3339 of any zone; -1: its record does not say. */
+static time_t mounted_since(json_t *info)
+{
+	const char *rest = json_string_value(json_object_get(info, "MountTime"));
+	struct tm tm = {0};
+	long east_s;
+
+	rest = rest ? strptime(rest, "%Y-%m-%dT%H:%M:%S", &tm) : NULL;
+	if (rest && *rest == '.')
+		rest += 1 + strspn(rest + 1, "0123456789");
+	if (!rest || !strptime(rest, "%z", &tm))
+		return -1;
+	/* timegm() takes it for Greenwich's and writes that down. */
+	east_s = tm.tm_gmtoff;
+	return timegm(&tm) - east_s;
+}
+
 static int64_t age_of(json_t *info)
 {
-	const char *since = json_string_value(json_object_get(info, "MountTime"));
-	struct tm tm = {0};
+	time_t since = mounted_since(info);
 
-	if (!since || !strptime(since, "%Y-%m-%dT%H:%M:%S", &tm))
-		return -1;
-	return (int64_t)(time(NULL) - timegm(&tm));
+	return since < 0 ? -1 : (int64_t)(time(NULL) - since);
 }
 
 static int add_session(void *arg, const struct cfs_session *s)
@@ -107,16 +120,38 @@ static const char *age(json_t *session, char buf[32])
 		snprintf(buf, 32, "%" PRId64 "d %" PRId64 "h", s / 86400, s % 86400 / 3600);
 	else if (s >= 3600)
 		snprintf(buf, 32, "%" PRId64 "h %" PRId64 "m", s / 3600, s % 3600 / 60);
-	else
+	else if (s >= 60)
 		snprintf(buf, 32, "%" PRId64 "m %" PRId64 "s", s / 60, s % 60);
+	else
+		snprintf(buf, 32, "%" PRId64 "s", s);
 	return buf;
+}
+
+static void print_session(json_t *session)
+{
+	json_t *info = json_object_get(session, "info");
+	time_t since = mounted_since(info);
+	char ago[32], when[80] = "";
+	struct tm tm;
+
+	if (since >= 0 && gmtime_r(&since, &tm)) {
+		size_t n = strftime(when, sizeof(when), "  since %Y-%m-%d %H:%M:%S UTC", &tm);
+
+		snprintf(when + n, sizeof(when) - n, ", %s ago", age(session, ago));
+	}
+	printf("  %-4lld %s:%s  pid %lld  version %s%s%s\n",
+	       json_integer_value(json_object_get(session, "sid")), text(info, "HostName"),
+	       text(info, "MountPoint"), json_integer_value(json_object_get(info, "ProcessID")),
+	       text(info, "Version"), when,
+	       json_is_true(json_object_get(session, "stale")) ? "  (stale)" : "");
 }
 
 static void print_status(json_t *j, const char *url)
 {
 	json_t *s = json_object_get(j, "setting"), *u = json_object_get(j, "usage"), *session;
 	json_int_t used = json_integer_value(json_object_get(u, "used_bytes"));
-	char masked[256], buf[32], ago[32];
+	char masked[256], buf[32];
+	json_int_t days = json_integer_value(json_object_get(s, "TrashDays"));
 	size_t i;
 
 	cfs_url_mask(url, masked, sizeof(masked));
@@ -126,20 +161,15 @@ static void print_status(json_t *j, const char *url)
 	printf("block size:  %lld KiB\n", json_integer_value(json_object_get(s, "BlockSize")));
 	printf("compression: %s\n", *text(s, "Compression") ? text(s, "Compression") : "none");
 	printf("encryption:  %s\n", *text(s, "EncryptKey") ? text(s, "EncryptAlgo") : "none");
-	printf("trash:       %lld days\n", json_integer_value(json_object_get(s, "TrashDays")));
+	if (days)
+		printf("trash:       %lld day%s\n", days, days == 1 ? "" : "s");
+	else
+		printf("trash:       none\n");
 	printf("used:        %s in %lld inodes\n", human((uint64_t)used, buf),
 	       json_integer_value(json_object_get(u, "used_inodes")));
 	printf("sessions:    %zu\n", json_array_size(json_object_get(j, "sessions")));
-	json_array_foreach (json_object_get(j, "sessions"), i, session) {
-		json_t *info = json_object_get(session, "info");
-
-		printf("  %-4lld %s:%s  pid %lld  version %s  since %s, %s ago%s\n",
-		       json_integer_value(json_object_get(session, "sid")), text(info, "HostName"),
-		       text(info, "MountPoint"),
-		       json_integer_value(json_object_get(info, "ProcessID")),
-		       text(info, "Version"), text(info, "MountTime"), age(session, ago),
-		       json_is_true(json_object_get(session, "stale")) ? "  (stale)" : "");
-	}
+	json_array_foreach (json_object_get(j, "sessions"), i, session)
+		print_session(session);
 }
 
 static void print_groups(json_t *groups)

@@ -77,6 +77,12 @@ def test_command_options(command):
     assert shown(entries(section, r"\*--([\w-]+)\*")) == shown(options(command))
 
 
+def test_sentences_end_once():
+    for page in MAN.glob("*.scd"):
+        for line in re.sub(r"(?s)```.*?```", "", page.read_text()).splitlines():
+            assert not re.search(r"(^|[^.])\.\.$", line), line
+
+
 def test_metrics(mnt):
     """Both ways: a dashboard is made from the page."""
     text = (MAN / "cachefs-metrics.7.scd").read_text().replace("\\_", "_")

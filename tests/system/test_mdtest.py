@@ -122,12 +122,22 @@ def test_status_names_sessions_with_their_age(ws):
     assert session["info"]["Version"] and session["info"]["ProcessID"] == mnt.pid()
     assert 0 <= session["age_s"] < 60
     then = time.gmtime(time.time() - 2 * 86400 - 3 * 3600)
-    info = {**session["info"], "MountTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", then)}
-    vol.sql(
-        "INSERT INTO jfs_session2(sid, expire, info) VALUES(7777, 4102444800, ?)",
-        json.dumps(info).encode(),
-    )
-    lines = ws.run("cachefs", "status", vol.url, check=True).stdout.splitlines()
-    (line,) = [text for text in lines if text.lstrip().startswith("7777")]
-    assert str(mnt) in line and "2d 3h ago" in line
-    vol.sql("DELETE FROM jfs_session2 WHERE sid = 7777")
+    east = time.gmtime(time.time() - 86400 - 3600 + 5400)
+    records = {
+        7777: time.strftime("%Y-%m-%dT%H:%M:%SZ", then),
+        7778: time.strftime("%Y-%m-%dT%H:%M:%S.123456789+01:30", east),  # as the other client's are
+        7779: "yesterday",
+    }
+    for sid, when in records.items():
+        info = {**session["info"], "MountTime": when}
+        vol.sql(
+            "INSERT INTO jfs_session2(sid, expire, info) VALUES(?, 4102444800, ?)", sid, json.dumps(info).encode()
+        )
+    text = ws.run("cachefs", "status", vol.url, check=True).stdout
+    lines = {line.split()[0]: line for line in text.splitlines()}
+    assert str(mnt) in lines["7777"]
+    assert lines["7777"].endswith("since %s, 2d 3h ago" % time.strftime("%Y-%m-%d %H:%M:%S UTC", then))
+    assert lines["7778"].endswith(" UTC, 1d 1h ago")
+    assert "since" not in lines["7779"]
+    assert [s["age_s"] for s in vol.status()["sessions"] if s["sid"] == 7779] == [None]
+    vol.sql("DELETE FROM jfs_session2 WHERE sid > 7000")

@@ -85,6 +85,8 @@ def test_commands_refuse_what_is_no_mount(ws):
     for command in "stats", "profile", "debug":
         r = ws.run("cachefs", command, ws.dir)
         assert r.returncode == 1 and "not in a cachefs mount" in r.stderr
+        r = ws.run("cachefs", command, ws.path("missing"))
+        assert r.returncode == 1 and "missing: No such file or directory" in r.stderr
 
 
 def test_stats_of_a_mount_that_hangs_ends(ws, mnt):
@@ -180,6 +182,17 @@ def test_profile_on_a_terminal_is_refreshed(ws, mnt):
     assert code == 0 and "OPERATION" in text
     r = ws.run("cachefs", "profile", mnt, "--interval", "100ms", "--count", "2", check=True)
     assert r.stdout.count("OPERATION") == 1 and "\033" not in r.stdout
+
+
+def test_profile_shows_what_its_order_is(ws, mnt):
+    p = ws.popen([tool("cachefs"), "profile", mnt, "--interval", "1s", "--count", "2"], stdout=subprocess.PIPE, text=True)
+    while p.poll() is None:
+        (mnt / "again").mkdir()
+        (mnt / "again").rmdir()
+    lines = p.stdout.read().splitlines()
+    assert lines[0].split()[-6:] == ["TOTAL", "ms", "MEAN", "ms", "MAX", "ms"]
+    totals = [float(line.split()[-3]) for line in lines[1:]]
+    assert len(totals) > 1 and totals == sorted(totals, reverse=True)
 
 
 # ---- debug ----

@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -13,6 +14,8 @@
 #include <cachefs/stage.h>
 
 #include "disk_fixture.h"
+#include "store/disk/disk-internal.h"
+#include "store/stage-internal.h"
 
 static struct cfs_stage_conf conf;
 
@@ -401,6 +404,63 @@ static void test_many_writers(void **state)
 	close_disk();
 }
 
+static int visit_some(void *arg, int fd, const char *name, const struct cfs_block *b, bool tmp)
+{
+	unsigned *left = arg;
+
+	return --*left == 0;
+}
+
+/* Who looks for as much as there is room for learns that there is more. */
+static void test_more_than_there_is_room_for(void **state)
+{
+	struct cfs_block b = block(1, 1000);
+	unsigned left = 2;
+
+	conf.delay_ms = 3600000;
+	open_mount();
+	for (; b.slice < 4000; b.slice += 1000)
+		assert_int_equal(put_sync(&b), 0);
+	assert_int_equal(cfs_disk_walk(&disk->dirs[0], CFS_STAGE_ROOT, visit_some, &left), 1);
+	assert_int_equal(left, 0);
+	close_disk();
+}
+
+static unsigned faults(struct cache_dir *dir)
+{
+	unsigned n;
+
+	pthread_mutex_lock(&dir->lock);
+	n = dir->faults;
+	pthread_mutex_unlock(&dir->lock);
+	return n;
+}
+
+/* A disk that hangs with a block that was staged there while another was out is the one to blame.
+ */
+static void test_blame(void **state)
+{
+	struct cfs_block b = block(1, 1000);
+	struct cache_dir *dir;
+	char list[160];
+
+	conf.delay_ms = 3600000;
+	snprintf(list, sizeof(list), "%s/d1:%s/d2", top, top);
+	disk_conf.dirs = list;
+	open_mount();
+	do {
+		b.slice++;
+		cfs_disk_dir_fault(&disk->dirs[0], "test", -ENODEV, false);
+		assert_int_equal(put_sync(&b), 0);
+		WAIT_FOR(stats().disk_dirs_bad == 0);
+		dir = cfs_stage_dir(disk->stage, &b);
+	} while (dir != &disk->dirs[1] || cfs_disk_ring_find(disk, &b) != &disk->dirs[0]);
+	cfs_disk_tier.late(disk, &b);
+	assert_int_equal(faults(&disk->dirs[0]), 0);
+	assert_int_equal(faults(&disk->dirs[1]), 1);
+	close_disk();
+}
+
 static void test_hours(void **state)
 {
 	int from, until;
@@ -455,6 +515,8 @@ int main(void)
 		TEST(test_drain),
 		TEST(test_hold),
 		TEST(test_many_writers),
+		TEST(test_more_than_there_is_room_for),
+		TEST(test_blame),
 		cmocka_unit_test(test_hours),
 		TEST(test_wrong_hours),
 	};

@@ -59,6 +59,14 @@ static int judge(struct cache_dir *dir, const struct cfs_block *b, const char *w
 	return -ENOENT;
 }
 
+/* Where it was staged; the ring may have changed since. NULL: nowhere. */
+static struct cache_dir *dir_of(struct cfs_disk *d, const struct cfs_block *b)
+{
+	struct cache_dir *dir = cfs_stage_dir(d->stage, b);
+
+	return dir ? dir : cfs_disk_ring_find(d, b);
+}
+
 /* Files that others put there, or that the scan has not reached, are as good as those we know. */
 static int get_file(struct cfs_disk *d, const struct cfs_block *b, bool nowait,
 		    struct cfs_disk_file **ret)
@@ -76,10 +84,7 @@ static int get_file(struct cfs_disk *d, const struct cfs_block *b, bool nowait,
 		f = NULL;
 	}
 	if (!f) {
-		/* Where it was staged; the ring may have changed since. */
-		dir = cfs_stage_dir(d->stage, b);
-		if (!dir)
-			dir = cfs_disk_ring_find(d, b);
+		dir = dir_of(d, b);
 		if (!dir)
 			return -ENOENT;
 		r = cfs_disk_file_open(dir, b, nowait, &f);
@@ -117,7 +122,7 @@ static ssize_t get(void *tier, const struct cfs_block *b, uint32_t off, const st
 	int i, r;
 
 	if (!nowait)
-		cfs_disk_await(cfs_disk_ring_find(d, b), b);
+		cfs_disk_await(dir_of(d, b), b);
 	r = get_file(d, b, nowait, &f);
 	if (r == 0) {
 		r = cfs_disk_file_read(f, off, dst, n_dst, nowait);
@@ -153,7 +158,7 @@ static void ahead(void *tier, const struct cfs_block *b, uint32_t off, uint32_t 
 static void late(void *tier, const struct cfs_block *b)
 {
 	struct cfs_disk *d = tier;
-	struct cache_dir *dir = is_possible(b) ? cfs_disk_ring_find(d, b) : NULL;
+	struct cache_dir *dir = is_possible(b) ? dir_of(d, b) : NULL;
 
 	if (dir)
 		cfs_disk_dir_fault(dir, "read", -ETIMEDOUT, false);
@@ -198,7 +203,7 @@ static int check_file(void *tier, const struct cfs_block *b)
 
 	if (!is_possible(b))
 		return -EOPNOTSUPP;
-	dir = cfs_disk_ring_find(d, b);
+	dir = dir_of(d, b);
 	r = dir ? cfs_disk_file_open(dir, b, false, &f) : -ENOENT;
 	if (r == 0) {
 		cfs_disk_file_unref(f);

@@ -161,7 +161,7 @@ static int visit_dir(struct walk *s, DIR *d, unsigned depth, bool *empty)
 			s->path[len] = '\0';
 		}
 	}
-	return r < 0 ? r : -errno;
+	return r ? r : -errno;
 }
 
 /* A directory that goes away meanwhile is no error. */

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "base/activity.h"
+#include "base/longwait.h"
 #include "base/task.h"
 #include "base/workers.h"
 #include "store-internal.h"
@@ -152,15 +153,21 @@ int cfs_direct_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 		return 0;
 	if (len > SMALL_MAX && !route->near)
 		return 0;
-	r = get_pages(s, off, len, len > SMALL_MAX ? 0 : deadline, &pages);
+	r = get_pages(s, off, len, 0, &pages);
 	if (r == -ETIMEDOUT && len > SMALL_MAX)
 		return 0;
+	if (r == -ETIMEDOUT && !cfs_long_wait_may())
+		return -EBUSY;
+	if (r == -ETIMEDOUT)
+		r = get_pages(s, off, len, deadline, &pages);
 	if (r < 0)
 		return r == -ENOMEM ? r : -EIO;
 	if (!route->only)
 		patience = cfs_deadline_min(deadline, cfs_deadline_in(s->local_timeout_ms));
 	n = ask(s, b, off, &pages, true, patience);
-	if (n == -EAGAIN)
+	if (n == -EAGAIN && route->only && !cfs_long_wait_may())
+		n = -EBUSY;
+	else if (n == -EAGAIN)
 		n = ask_worker(s, b, off, &pages, patience);
 	if (n == (ssize_t)len) {
 		r = give(&pages, ret);
@@ -168,7 +175,7 @@ int cfs_direct_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 	}
 	unref_pages(&pages);
 	route->from = 1;
-	return n == -ENOMEM ? -ENOMEM : 0;
+	return n == -ENOMEM || n == -EBUSY ? (int)n : 0;
 }
 
 /* With the lock. */

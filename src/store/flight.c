@@ -430,7 +430,7 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct held *h
 
 	pthread_mutex_lock(&f->shard->lock);
 	while (!f->done && r == 0) {
-		if (!is_near(s, f) && !cfs_long_wait_may()) {
+		if ((!is_near(s, f) || f->route.only) && !cfs_long_wait_may()) {
 			r = -EBUSY;
 			break;
 		}

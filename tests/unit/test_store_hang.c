@@ -14,6 +14,7 @@
 
 #include <cachefs/stage.h>
 
+#include "base/longwait.h"
 #include "disk_fixture.h"
 
 /* ---- system calls that hang on demand (the linker's --wrap) ---- */
@@ -314,6 +315,29 @@ static void staged_block(void **state)
 	close_disk();
 }
 
+static bool refuse(void *arg)
+{
+	return false;
+}
+
+/* Threads that are needed for others do not wait for it, neither for a part nor for all of it. */
+static void staged_block_and_few_threads(void **state)
+{
+	struct cfs_block b = {.slice = 1, .len = BLOCK};
+
+	start(true);
+	assert_int_equal(put_sync(&b), 0);
+	cfs_store_forget(store, &b);
+	set_hang(true);
+	cfs_long_wait_set(refuse, NULL);
+	assert_int_equal(read_range(&b, 0, 4096, soon()), -EBUSY);
+	assert_int_equal(read_range(&b, 0, BLOCK, soon()), -EBUSY);
+	cfs_long_wait_set(NULL, NULL);
+	set_hang(false);
+	assert_int_equal(read_range(&b, 0, BLOCK, soon()), 0);
+	close_disk();
+}
+
 /* Uploads that wait for the disk, or whose file cannot be removed, hold up none. */
 static void staged_upload(void **state)
 {
@@ -395,10 +419,16 @@ int main(void)
 {
 #define HANG_TEST(name) cmocka_unit_test_setup_teardown(name, disk_set_up, end)
 	const struct CMUnitTest tests[] = {
-		HANG_TEST(reads),	 HANG_TEST(questions_and_removals),
-		HANG_TEST(writes),	 HANG_TEST(staging),
-		HANG_TEST(staged_block), HANG_TEST(staged_upload),
-		HANG_TEST(damaged_file), HANG_TEST(removals),
+		HANG_TEST(reads),
+		HANG_TEST(questions_and_removals),
+		HANG_TEST(writes),
+		HANG_TEST(staging),
+		HANG_TEST(staged_block),
+		HANG_TEST(staged_upload),
+		HANG_TEST(damaged_file),
+		HANG_TEST(removals),
+		HANG_TEST(staged_block_and_few_threads),
+
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

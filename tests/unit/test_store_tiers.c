@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/longwait.h"
 #include "store_fixture.h"
 
 struct test_tier {
@@ -230,6 +231,33 @@ static void hanging_tier(void **state)
 	stop_store();
 }
 
+static bool refuse(void *arg)
+{
+	return false;
+}
+
+/* Threads that are needed for others do not wait for memory either. */
+static void no_memory_and_few_threads(void **state)
+{
+	static const struct cfs_tier_ops ops = {.name = "test", .local = true, .get = tier_get};
+	struct test_tier tier = {.has = {.slice = 1, .len = PAGE}};
+	struct cfs_page *pages[1024];
+	unsigned n = 0;
+
+	start_store((struct setting){0});
+	assert_int_equal(cfs_store_add_tier(store, &ops, &tier), 0);
+	while (cfs_page_get(pool, PAGE, CFS_USE_READ, 0, &pages[n]) == 0)
+		n++;
+	cfs_long_wait_set(refuse, NULL);
+	assert_int_equal(read_range(&tier.has, 0, 4096, soon()), -EBUSY);
+	cfs_page_unref(pages[--n]);
+	assert_int_equal(read_range(&tier.has, 0, 4096, soon()), 0);
+	cfs_long_wait_set(NULL, NULL);
+	while (n > 0)
+		cfs_page_unref(pages[--n]);
+	stop_store();
+}
+
 static void tier_ahead(void *arg, const struct cfs_block *b, uint32_t off, uint32_t len)
 {
 	struct test_tier *t = arg;
@@ -282,7 +310,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tiers),	 cmocka_unit_test(late_tier),
 		cmocka_unit_test(hanging_tier),	 cmocka_unit_test(queue_is_no_fault),
-		cmocka_unit_test(hanging_ahead),
+		cmocka_unit_test(hanging_ahead), cmocka_unit_test(no_memory_and_few_threads),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -89,6 +89,9 @@ static void end_flight(struct flight *f, int err)
 
 	if (f->done)
 		return;
+	/* Nobody asked for it: let the one who does find out, and have it logged. */
+	if (err < 0 && f->prefetch)
+		err = -EAGAIN;
 	for (i = 0; i < f->n; i++) {
 		struct slot *slot = &f->block->slots[f->first + i];
 
@@ -200,8 +203,7 @@ void cfs_flight_land(struct flight *f, int err)
 
 	cfs_segs_init(&whole);
 	pthread_mutex_lock(&f->shard->lock);
-	/* Nobody asked for it: let the one who does find out, and have it logged. */
-	end_flight(f, err < 0 && f->prefetch ? -EAGAIN : err);
+	end_flight(f, err);
 	if (err == 0 && f->source > 0 && !f->block->put)
 		r = cfs_memory_collect_block(f->block, &whole);
 	pthread_mutex_unlock(&f->shard->lock);

@@ -168,6 +168,22 @@ static void cancelled_read_ahead(void **state)
 	stop_store();
 }
 
+/* Read-ahead that hangs until its time is up costs a reader who has come to wait for it no error.
+ */
+static void hanging_read_ahead(void **state)
+{
+	struct cfs_block b = {.slice = 36, .len = PAGE};
+
+	start_store((struct setting){.get_timeout_ms = 200});
+	put_object(&b);
+	hold(&faulty.hold_gets, 1);
+	assert_true(cfs_store_prefetch(store, &b, 0, PAGE, 0));
+	wait_held(1);
+	assert_int_equal(read_range(&b, 0, PAGE, soon()), 0);
+	assert_int_equal(faulty.gets, 2);
+	stop_store();
+}
+
 /*
  * Read-ahead must find its reader: pages that were read go first. But what nobody comes for does
  * not stay for ever.
@@ -227,6 +243,7 @@ int main(void)
 		cmocka_unit_test(prefetches_are_bounded),
 		cmocka_unit_test(whole_blocks_are_prefetched),
 		cmocka_unit_test(cancelled_read_ahead),
+		cmocka_unit_test(hanging_read_ahead),
 		cmocka_unit_test(pages_ahead_wait_for_their_reader),
 		cmocka_unit_test(warm_memory),
 	};

@@ -99,12 +99,13 @@ void cfs_store_destroy(struct cfs_store *s)
 		return;
 	/* The watch outlives the uploads: they may need it to end. */
 	cfs_workers_destroy(s->uploads);
-	cfs_stage_stop(s->stage);
 	cfs_put_fini(s);
 	cfs_prefetch_fini(s);
 	/* These hand over to downloads. */
 	cfs_workers_destroy(s->nearby);
 	cfs_workers_destroy(s->downloads);
+	/* Whoever reads asks it. */
+	cfs_stage_stop(s->stage);
 	cfs_sync_fini(s);
 	cfs_memory_fini(s);
 	pthread_cond_destroy(&s->put_room);

@@ -338,6 +338,29 @@ static void staged_block_and_few_threads(void **state)
 	close_disk();
 }
 
+static void *end_mount(void *arg)
+{
+	close_disk();
+	return NULL;
+}
+
+/* A mount that ends while something is read ahead leaves nothing to those who still look for it. */
+static void ahead_at_the_end(void **state)
+{
+	struct cfs_block b = {.slice = 1, .len = BLOCK};
+	pthread_t t;
+
+	start(true);
+	cache_block(&b);
+	assert_int_equal(unlink(path_of(&b)), 0);
+	set_hang(true);
+	assert_true(cfs_store_prefetch(store, &b, 0, PAGE, 0));
+	WAIT_FOR(held() > 0);
+	assert_int_equal(pthread_create(&t, NULL, end_mount, NULL), 0);
+	set_hang(false);
+	pthread_join(t, NULL);
+}
+
 /* Uploads that wait for the disk, or whose file cannot be removed, hold up none. */
 static void staged_upload(void **state)
 {
@@ -428,7 +451,7 @@ int main(void)
 		HANG_TEST(damaged_file),
 		HANG_TEST(removals),
 		HANG_TEST(staged_block_and_few_threads),
-
+		HANG_TEST(ahead_at_the_end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <microhttpd.h>
 #include <netdb.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/module.h"
 #include "cmd/metrics.h"
@@ -27,6 +29,9 @@
 #define CONNECTION_S	10
 #define CONNECTION_MEM	(16u << 10)
 #define BACKLOG		16
+/* What the mount that was here before may need to give up the place after its umount(2). */
+#define TAKEN_MS 5000
+#define AGAIN_MS 50
 
 struct server {
 	struct metrics_source source;
@@ -303,18 +308,28 @@ static struct MHD_Daemon *start_daemon(struct server *s, int fd)
 	return d;
 }
 
+static int listen_at(struct server *s, const char *place, int *ret, char err[256])
+{
+	return strncmp(place, "unix:", 5) ? listen_tcp(s, place, ret, err)
+					  : listen_unix(s, place + 5, ret, err);
+}
+
 static int start(const char *listen, const struct metrics_source *source, void **ret, char err[256])
 {
 	struct server *s = calloc(1, sizeof(*s));
+	cfs_deadline_t deadline = cfs_deadline_in(TAKEN_MS);
 	int fd = -1, r;
 
 	if (!s)
 		return -ENOMEM;
 	s->source = *source;
-	if (!strncmp(listen, "unix:", 5))
-		r = listen_unix(s, listen + 5, &fd, err);
-	else
-		r = listen_tcp(s, listen, &fd, err);
+	r = listen_at(s, listen, &fd, err);
+	if (r == -EADDRINUSE)
+		cfs_info("metrics: waiting for the place, which is taken: place=%s", listen);
+	while (r == -EADDRINUSE && !cfs_deadline_passed(deadline)) {
+		poll(NULL, 0, AGAIN_MS);
+		r = listen_at(s, listen, &fd, err);
+	}
 	if (r < 0) {
 		if (!err[0])
 			snprintf(err, 256, "metrics=%.100s: %s", listen, strerror(-r));

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -105,6 +106,23 @@ def test_a_place_that_is_taken(volume):
     ]:
         r = volume.ws.run("cachefs", "mount", volume.url, point, "-o", "metrics=" + place, timeout=60)
         assert r.returncode == 32 and reason in r.stderr, (place, r.stderr)
+
+
+@pytest.mark.parametrize("kind", ["port", "socket"])
+def test_a_place_that_becomes_free(ws, volume, kind):
+    """umount and mount, one after the other: the process before may still be there."""
+    volume.check_options = {"leaks": "warn", "unmounted": False}
+    place = "0" if kind == "port" else "unix:%s" % ws.path("metrics")
+    first = volume.mount("metrics=" + place)
+    if kind == "port":
+        place = str(port_of(first))
+    os.kill(first.pid(), signal.SIGSTOP)
+    second = volume.mount("metrics=" + place, wait=False)
+    wait_until(lambda: "waiting for the place" in second.log() or second.process.poll() is not None, 30, "its wait")
+    first.kill9()
+    second.wait_ready()
+    c = http.client.HTTPConnection("127.0.0.1", int(place), timeout=30) if kind == "port" else Unix(ws.path("metrics"))
+    assert get(c, "/health")[0] == 200
 
 
 def test_examples_name_what_exists(volume):

@@ -6,6 +6,8 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
+#include "base/module.h"
 #include "cmd/cmd.h"
 #include "config.h"
 
@@ -25,6 +27,46 @@ static const struct cfs_opt version_table[] = {
 static bool kernel_has_fuse_io_uring(void)
 {
 	return access("/sys/module/fuse/parameters/enable_uring", F_OK) == 0;
+}
+
+static const char *const modules[] = {"metrics", "mysql", "postgresql", "redis", "s3"};
+
+/* NULL: it can be used; else why not. */
+static const char *module_fault(const char *name, char err[256])
+{
+	const void *table;
+
+	return cfs_module_load(name, &table, err) < 0 ? err : NULL;
+}
+
+static void print_modules(void)
+{
+	char err[256];
+	size_t i;
+
+	printf("modules:");
+	for (i = 0; i < CFS_ARRAY_SIZE(modules); i++)
+		if (!module_fault(modules[i], err))
+			printf(" %s", modules[i]);
+	printf("\n");
+	for (i = 0; i < CFS_ARRAY_SIZE(modules); i++)
+		if (module_fault(modules[i], err))
+			printf("  %s\n", err);
+}
+
+/* Each name with null, or what is wrong. */
+static json_t *modules_json(void)
+{
+	json_t *j = json_object();
+	char err[256];
+	size_t i;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(modules); i++) {
+		const char *fault = module_fault(modules[i], err);
+
+		json_object_set_new(j, modules[i], fault ? json_string(fault) : json_null());
+	}
+	return j;
 }
 
 static int version_run(int argc, char **argv)
@@ -50,13 +92,15 @@ static int version_run(int argc, char **argv)
 		       f.io_uring_built ? "yes" : "no");
 		printf("kernel %s: FUSE over io_uring %s\n", un.release,
 		       kernel_has_fuse_io_uring() ? "present" : "absent");
+		print_modules();
 		return CMD_OK;
 	}
-	j = json_pack("{s:s, s:s, s:i, s:{s:s, s:s, s:b, s:b}, s:{s:s, s:b}}", "version",
+	j = json_pack("{s:s, s:s, s:i, s:{s:s, s:s, s:b, s:b}, s:{s:s, s:b}, s:o}", "version",
 		      CFS_VERSION, "format", CFS_COMPAT_VERSION, "meta_version", CFS_META_VERSION,
 		      "libfuse", "running", f.libfuse_running, "built", f.libfuse_built,
 		      "passthrough", f.passthrough_built, "io_uring", f.io_uring_built, "kernel",
-		      "release", un.release, "fuse_io_uring", kernel_has_fuse_io_uring());
+		      "release", un.release, "fuse_io_uring", kernel_has_fuse_io_uring(), "modules",
+		      modules_json());
 	if (!j || json_dumpf(j, stdout, JSON_INDENT(2)) < 0) {
 		json_decref(j);
 		return CMD_SYSTEM;
@@ -69,6 +113,6 @@ static int version_run(int argc, char **argv)
 const struct cmd cmd_version = {
 	.name = "version",
 	.synopsis = "[--json]",
-	.summary = "Shows the version and what this build and this kernel can do",
+	.summary = "Shows the version, the modules that are there, and what this kernel can do",
 	.run = version_run,
 };

@@ -4,12 +4,13 @@
 import json
 import os
 import re
+import shutil
 import sqlite3
 
 import pytest
 
 import changelog
-from cachefs import wait_until
+from cachefs import BIN, tool, wait_until
 from syscalls import data, read, write
 
 
@@ -165,8 +166,13 @@ def test_version(ws):
     text = ws.run("cachefs", "version", check=True).stdout
     assert re.search(r"\d+\.\d+", text)
     v = json.loads(ws.run("cachefs", "version", "--json", check=True).stdout)
-    assert isinstance(v, dict) and v
+    here = [f.name[len("cachefs-") : -len(".so")] for f in BIN.glob("cachefs-*.so")]
+    assert re.search("^modules:(.*)$", text, re.M)[1].split() == sorted(here)
+    assert sorted(name for name, fault in v["modules"].items() if fault is None) == sorted(here)
     assert ws.run("cachefs", "--version").returncode == 0
+    shutil.copy(tool("cachefs"), ws.path("alone"))
+    text = ws.run(ws.path("alone"), "version", check=True).stdout
+    assert "module cachefs-redis.so is not installed in /" in text
 
 
 @pytest.mark.parametrize("command", ["format", "mount", "status", "info", "umount", "version"])

@@ -77,6 +77,13 @@ def test_command_options(command):
     assert shown(entries(section, r"\*--([\w-]+)\*")) == shown(options(command))
 
 
+def test_sections_are_there_once():
+    for page in MAN.glob("*.scd"):
+        titles = re.findall(r"^# (.*)$", re.sub(r"(?s)```.*?```", "", page.read_text()), re.M)
+        assert len(titles) == len(set(titles)), page.name
+        assert titles[0] == "NAME" and titles[-1] == "SEE ALSO", page.name
+
+
 def test_sentences_end_once():
     for page in MAN.glob("*.scd"):
         for line in re.sub(r"(?s)```.*?```", "", page.read_text()).splitlines():

@@ -25,7 +25,7 @@ TRY = r"""
 set -eux
 export LC_ALL=C
 test -z "$(find / -xdev -perm /6000 -newer /debs -type f)"
-cachefs version
+cachefs version | grep -x 'modules: metrics mysql postgresql redis s3'
 mkdir -p /srv
 cachefs format --storage file --bucket /srv/blocks sqlite3:///srv/m.db vol
 cachefs status sqlite3:///srv/m.db

@@ -253,11 +253,21 @@ ssize_t cfs_acl_getxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
 	return n;
 }
 
+static int set_id(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, bool is_default,
+		  uint32_t id, int mode)
+{
+	struct cfs_attr after;
+	int rc = m->eng->ops->set_acl_id(m->eng, ctx, ino, is_default, id, mode, &after);
+
+	if (!rc)
+		cfs_dirtimes_set(m, ctx, ino, &after, false);
+	return rc;
+}
+
 static int store_rule(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, bool is_default,
 		      const struct cfs_attr *attr, const struct cfs_acl *rule)
 {
 	int mode = is_default ? -1 : (attr->mode & 07000) | cfs_acl_mode(rule);
-	struct cfs_attr after;
 	uint32_t id = 0;
 	int rc;
 
@@ -270,13 +280,13 @@ static int store_rule(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t i
 			return rc;
 		cfs_core_acl_remember(m, id, rule);
 	}
-	return m->eng->ops->set_acl_id(m->eng, ctx, ino, is_default, id, mode, &after);
+	return set_id(m, ctx, ino, is_default, id, mode);
 }
 
 int cfs_acl_setxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, bool is_default,
 		     const void *value, size_t size)
 {
-	struct cfs_attr attr, after;
+	struct cfs_attr attr;
 	struct cfs_acl rule;
 	int rc;
 
@@ -294,8 +304,7 @@ int cfs_acl_setxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 		return rc;
 	if (rc == 0)
 		return (is_default ? attr.default_acl : attr.access_acl)
-			       ? m->eng->ops->set_acl_id(m->eng, ctx, ino, is_default, 0, -1,
-							 &after)
+			       ? set_id(m, ctx, ino, is_default, 0, -1)
 			       : 0;
 	if (is_default && attr.type != CFS_TYPE_DIR)
 		rc = -EACCES;

@@ -295,6 +295,8 @@ static int attach(struct work *w, struct cfs_entry *top)
 	cfs_quotas_end(w->m, &ctx, rc ? NULL : &usage);
 	if (rc)
 		return rc;
+	if (top->attr.type != CFS_TYPE_DIR)
+		cfs_dirtimes_changed(w->m, &ctx, req->parent, NULL);
 	below.space = w->space - own;
 	below.inodes = w->inodes - 1;
 	cfs_quotas_moved(w->m, &ctx, &below);
@@ -314,6 +316,10 @@ static int copy_all(struct work *w, struct cfs_entry *ret)
 	rc = w->m->eng->ops->lookup(w->m->eng, &ctx, req->parent, req->name, req->name_len, &there);
 	if (rc != -ENOENT)
 		return rc ? rc : -EEXIST;
+	/* The engine copies records as they are. */
+	rc = req->preserve ? cfs_dirtimes_store(w->m, &ctx) : 0;
+	if (rc)
+		return rc;
 	rc = copy_inode(w, req->src, req->parent, NULL, 0, &top);
 	if (!w->inodes) /* nothing was made */
 		return rc;

@@ -17,6 +17,7 @@
 #include "meta/engine.h"
 
 struct cfs_acl_cache;
+struct cfs_dirtimes;
 struct cfs_jobs;
 struct cfs_locks;
 struct cfs_quotas;
@@ -68,6 +69,7 @@ struct cfs_meta {
 	_Atomic uint64_t retries;
 
 	struct cfs_acl_cache *acls;
+	struct cfs_dirtimes *dirtimes;
 	struct cfs_jobs *jobs;
 	struct cfs_locks *locks;
 	struct cfs_quotas *quotas;
@@ -194,6 +196,31 @@ void cfs_usage_batch_add(struct cfs_usage_batch *b, const struct cfs_usage *u);
 /* On success *ret_space and *ret_inodes are what of the volume's usage was written. */
 int cfs_usage_batch_flush(struct cfs_usage_batch *b, struct cfs_meta *m, const struct cfs_ctx *ctx,
 			  int64_t *ret_space, int64_t *ret_inodes);
+
+/* dirtimes.c: times of directories whose names this mount changes, until they are stored */
+int cfs_dirtimes_create(struct cfs_dirtimes **ret);
+void cfs_dirtimes_destroy(struct cfs_dirtimes *t);
+/*
+ * A name came or went at ctx->now. seen: the directory as the engine has it, NULL when that is not
+ * known. Stored when conf.skip_dir_mtime_ms have passed; before it returns when that is 0.
+ */
+void cfs_dirtimes_changed(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
+			  const struct cfs_attr *seen);
+/*
+ * What the engine made of an inode that was changed other than by names in it: for each change that
+ * moves its ctime. mtime: that was set. Nothing is done unless it is a directory.
+ */
+void cfs_dirtimes_set(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
+		      const struct cfs_attr *attr, bool mtime);
+/* Puts what is not stored yet into attributes that the engine gave to a call of that ctx. */
+void cfs_dirtimes_show(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
+		       struct cfs_attr *attr);
+/* Is there anything to show? */
+bool cfs_dirtimes_any(struct cfs_meta *m);
+/* Stores all; what could not be stored is kept. */
+int cfs_dirtimes_store(struct cfs_meta *m, const struct cfs_ctx *ctx);
+/* The same, for good unless there are more changes. */
+void cfs_dirtimes_stop(struct cfs_meta *m);
 
 /* session.c */
 int cfs_sessions_start(struct cfs_meta *m);

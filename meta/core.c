@@ -162,11 +162,6 @@ uint64_t cfs_core_txn_number(struct cfs_meta *core)
 	return atomic_fetch_add(&core->txn_number, 1) + 1;
 }
 
-uint64_t cfs_core_skip_dir_mtime_ms(struct cfs_meta *core)
-{
-	return core->conf.skip_dir_mtime_ms;
-}
-
 bool cfs_core_trash_on(struct cfs_meta *core)
 {
 	return atomic_load(&core->trash_days) > 0;
@@ -210,6 +205,9 @@ void cfs_meta_stats(struct cfs_meta *m, struct cfs_meta_stats *ret)
 
 static void destroy(struct cfs_meta *m)
 {
+	if (m->eng && m->dirtimes)
+		cfs_dirtimes_stop(m);
+	cfs_dirtimes_destroy(m->dirtimes);
 	cfs_jobs_destroy(m->jobs);
 	cfs_locks_destroy(m->locks);
 	cfs_quotas_destroy(m->quotas);
@@ -235,6 +233,8 @@ static int create_parts(struct cfs_meta *m)
 		rc = cfs_ids_init(&m->slice_ids, "nextChunk", SLICE_BATCH);
 	if (!rc)
 		rc = cfs_acl_cache_create(&m->acls);
+	if (!rc)
+		rc = cfs_dirtimes_create(&m->dirtimes);
 	if (!rc)
 		rc = cfs_locks_create(&m->locks);
 	if (!rc)
@@ -521,6 +521,7 @@ static int stop(struct cfs_meta *m, bool leave)
 	if (!atomic_load(&m->started))
 		return 0;
 	cfs_jobs_stop(m);
+	cfs_dirtimes_stop(m);
 	rc = cfs_sessions_stop(m, leave);
 	atomic_store(&m->started, false);
 	return rc;
@@ -581,4 +582,14 @@ int cfs_meta_sync(struct cfs_meta *m, const struct cfs_ctx *ctx)
 	if (m->eng->ops->sync && !m->conf.read_only)
 		rc = m->eng->ops->sync(m->eng, c.ctx);
 	return (int)cfs_call_end(&c, rc);
+}
+
+int cfs_meta_sync_dirs(struct cfs_meta *m, const struct cfs_ctx *ctx)
+{
+	struct cfs_call c;
+	int rc;
+
+	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
+	rc = (int)cfs_call_end(&c, cfs_dirtimes_store(m, c.ctx));
+	return rc ? rc : cfs_meta_sync(m, ctx);
 }

@@ -59,7 +59,6 @@ uint64_t cfs_core_sid(struct cfs_meta *core);
 bool cfs_core_dir_stats(struct cfs_meta *core);
 bool cfs_core_changelog(struct cfs_meta *core);
 uint64_t cfs_core_txn_number(struct cfs_meta *core); /* 1, 2, ... for changelog lines */
-uint64_t cfs_core_skip_dir_mtime_ms(struct cfs_meta *core);
 bool cfs_core_trash_on(struct cfs_meta *core);
 /* The cache of ACL rules, which never change. False: not cached. The copy is the caller's. */
 struct cfs_acl;
@@ -91,6 +90,12 @@ struct cfs_acl {
 	uint16_t owner, group, mask, other; /* 0xFFFF: unset */
 	uint32_t n_users, n_groups;
 	struct cfs_acl_entry *users, *groups; /* owned */
+};
+
+/* When names in a directory changed last, and up to which ctime its record may be overwritten. */
+struct cfs_dir_time {
+	cfs_ino_t dir;
+	struct timespec time, until; /* until >= time */
 };
 
 struct cfs_dead_slice {
@@ -163,6 +168,16 @@ struct cfs_engine_ops {
 	/* Stores atime only. */
 	int (*touch_atime)(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct timespec atime);
 	int (*readlink)(CFS_ENG, CFS_CTX, cfs_ino_t ino, char buf[CFS_SYMLINK_MAX + 1]);
+	/*
+	 * Where a directory has a ctime <= until, and no mtime in (time, until]: mtime = time, and
+	 * ctime = time unless it is later. Microseconds are compared. Others are left alone, as are
+	 * those that are gone. No lock on one is held while another is waited for.
+	 */
+	int (*touch_dirs)(CFS_ENG, CFS_CTX, const struct cfs_dir_time *v, size_t n);
+	/*
+	 * Names: a directory's times are moved together with its nlink; other changes of its names
+	 * leave its record alone (the core has its times stored by touch_dirs).
+	 */
 	/* ino: allocated by the core. -EEXIST fills *ret. */
 	int (*mknod)(CFS_ENG, CFS_CTX, const struct cfs_mknod *req, cfs_ino_t ino,
 		     struct cfs_entry *ret, struct cfs_usage *ret_usage);

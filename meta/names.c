@@ -51,8 +51,10 @@ static int lookup_self(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 {
 	int rc = m->eng->ops->getattr(m->eng, ctx, ino, &ret->attr);
 
-	if (!rc)
+	if (!rc) {
 		ret->ino = ino;
+		cfs_dirtimes_show(m, ctx, ino, &ret->attr);
+	}
 	return rc;
 }
 
@@ -83,7 +85,10 @@ static int lookup(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t paren
 	if (parent == CFS_ROOT_INO &&
 	    (name_is(name, len, ".trash") || name_is(name, len, ".jfs.trash")))
 		return lookup_self(m, ctx, CFS_TRASH_INO, ret);
-	return m->eng->ops->lookup(m->eng, ctx, parent, name, len, ret);
+	rc = m->eng->ops->lookup(m->eng, ctx, parent, name, len, ret);
+	if (!rc)
+		cfs_dirtimes_show(m, ctx, ret->ino, &ret->attr);
+	return rc;
 }
 
 int cfs_meta_lookup(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
@@ -99,9 +104,13 @@ int cfs_meta_getattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 		     struct cfs_attr *ret)
 {
 	struct cfs_call c;
+	int rc;
 
 	cfs_call_begin(&c, m, CFS_META_OP_getattr, ctx);
-	return (int)cfs_call_end(&c, m->eng->ops->getattr(m->eng, c.ctx, ino, ret));
+	rc = m->eng->ops->getattr(m->eng, c.ctx, ino, ret);
+	if (!rc)
+		cfs_dirtimes_show(m, c.ctx, ino, ret);
+	return (int)cfs_call_end(&c, rc);
 }
 
 int cfs_meta_readlink(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
@@ -122,16 +131,38 @@ int cfs_meta_access(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino
 	return (int)cfs_call_end(&c, cfs_core_access(m, c.ctx, ino, mask, attr));
 }
 
+struct listing {
+	struct cfs_meta *m;
+	const struct cfs_ctx *ctx;
+	cfs_dirent_fn fn;
+	void *arg;
+};
+
+static int show_times(void *arg, const struct cfs_dirent *e)
+{
+	const struct listing *l = arg;
+	struct cfs_dirent dir;
+
+	if (e->type != CFS_TYPE_DIR)
+		return l->fn(l->arg, e);
+	dir = *e;
+	cfs_dirtimes_show(l->m, l->ctx, e->entry.ino, &dir.entry.attr);
+	return l->fn(l->arg, &dir);
+}
+
 int cfs_meta_readdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir, bool attrs,
 		     size_t limit, struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg)
 {
+	struct listing l = {.m = m, .ctx = ctx, .fn = fn, .arg = arg};
 	struct cfs_call c;
 	int rc = 0;
 
 	cfs_call_begin(&c, m, CFS_META_OP_readdir, ctx);
 	if (c.ctx->check)
 		rc = cfs_core_access(m, c.ctx, dir, MAY_READ, NULL);
-	if (!rc)
+	if (!rc && attrs && cfs_dirtimes_any(m))
+		rc = m->eng->ops->readdir(m->eng, c.ctx, dir, true, limit, cursor, show_times, &l);
+	else if (!rc)
 		rc = m->eng->ops->readdir(m->eng, c.ctx, dir, attrs, limit, cursor, fn, arg);
 	return (int)cfs_call_end(&c, rc);
 }
@@ -158,9 +189,13 @@ static int setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			return rc;
 	}
 	rc = m->eng->ops->setattr(m->eng, ctx, ino, set, in, ret, &usage);
-	if (!rc && (set & (CFS_SET_UID | CFS_SET_GID)))
+	if (rc)
+		return rc;
+	if (set & (CFS_SET_UID | CFS_SET_GID))
 		cfs_quotas_chown(m, &usage, ret);
-	return rc;
+	cfs_dirtimes_set(m, ctx, ino, ret, set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW));
+	cfs_dirtimes_show(m, ctx, ino, ret);
+	return 0;
 }
 
 int cfs_meta_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
@@ -242,9 +277,17 @@ static int do_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct 
 	cfs_quotas_begin(m);
 	rc = m->eng->ops->mknod(m->eng, ctx, req, ino, ret, &usage);
 	cfs_quotas_end_held(m, ctx, 0, &hold, rc ? NULL : &usage);
-	if (!rc && req->type == CFS_TYPE_DIR)
+	if (rc == -EEXIST)
+		cfs_dirtimes_show(m, ctx, ret->ino, &ret->attr);
+	if (rc)
+		return rc;
+	if (req->type == CFS_TYPE_DIR)
 		cfs_quotas_learn_parent(m, ino, req->parent);
-	return rc;
+	else
+		cfs_dirtimes_changed(m, ctx, req->parent, req->ret_parent);
+	if (req->ret_parent)
+		cfs_dirtimes_show(m, ctx, req->parent, req->ret_parent);
+	return 0;
 }
 
 int cfs_meta_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
@@ -287,6 +330,8 @@ static int do_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	cfs_quotas_begin(m);
 	rc = m->eng->ops->link(m->eng, ctx, ino, parent, name, len, ret, &usage);
 	cfs_quotas_end_held(m, ctx, 0, &hold, rc ? NULL : &usage);
+	if (!rc)
+		cfs_dirtimes_changed(m, ctx, parent, NULL);
 	return rc;
 }
 
@@ -345,9 +390,12 @@ static int do_unlink(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t pa
 	cfs_quotas_begin(m);
 	rc = m->eng->ops->unlink(m->eng, ctx, &req, ret, &usage);
 	cfs_quotas_end(m, ctx, rc ? NULL : &usage);
-	if (!rc)
-		after_removal(m, ret);
-	return rc;
+	if (rc)
+		return rc;
+	cfs_dirtimes_changed(m, ctx, parent, &ret->parent);
+	cfs_dirtimes_show(m, ctx, parent, &ret->parent);
+	after_removal(m, ret);
+	return 0;
 }
 
 int cfs_meta_unlink(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
@@ -383,6 +431,8 @@ static int do_rmdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t par
 	cfs_quotas_begin(m);
 	rc = m->eng->ops->rmdir(m->eng, ctx, &req, ret, &usage);
 	cfs_quotas_end(m, ctx, rc ? NULL : &usage);
+	if (!rc)
+		cfs_dirtimes_show(m, ctx, parent, &ret->parent);
 	return rc;
 }
 
@@ -446,6 +496,28 @@ static int check_moves(struct cfs_meta *m, const struct cfs_ctx *ctx, const stru
 	return rc;
 }
 
+/* An inode that has another name now. */
+static void show_moved(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       struct cfs_attr *attr)
+{
+	cfs_dirtimes_set(m, ctx, ino, attr, false);
+	cfs_dirtimes_show(m, ctx, ino, attr);
+}
+
+static void renamed(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_rename *r,
+		    struct cfs_renamed *ret)
+{
+	/* Both names may have been of one inode: then nothing has changed. */
+	if (cfs_timespec_cmp(ret->moved.attr.ctime, ctx->now) >= 0) {
+		cfs_dirtimes_changed(m, ctx, r->src_parent, NULL);
+		if (r->dst_parent != r->src_parent)
+			cfs_dirtimes_changed(m, ctx, r->dst_parent, NULL);
+	}
+	show_moved(m, ctx, ret->moved.ino, &ret->moved.attr);
+	if (r->flags & CFS_RENAME_EXCHANGE)
+		show_moved(m, ctx, ret->victim.ino, &ret->victim.attr);
+}
+
 static int do_rename(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_rename *r,
 		     struct cfs_renamed *ret)
 {
@@ -471,6 +543,7 @@ static int do_rename(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct
 		cfs_quotas_learn_parent(m, ret->moved.ino, r->dst_parent);
 	if ((r->flags & CFS_RENAME_EXCHANGE) && ret->victim.attr.type == CFS_TYPE_DIR)
 		cfs_quotas_learn_parent(m, ret->victim.ino, r->src_parent);
+	renamed(m, ctx, r, ret);
 	after_removal(m, &ret->victim);
 	return 0;
 }

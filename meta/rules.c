@@ -252,18 +252,6 @@ int cfs_rules_write(const struct cfs_ctx *ctx, const struct cfs_attr *attr, bool
 	return 0;
 }
 
-bool cfs_rules_touch_parent(const struct cfs_ctx *ctx, const struct cfs_attr *parent,
-			    uint64_t skip_ms, bool nlink_changes)
-{
-	int64_t since_ms;
-
-	if (nlink_changes || skip_ms == 0)
-		return true;
-	since_ms = ((int64_t)ctx->now.tv_sec - parent->mtime.tv_sec) * 1000 +
-		   (ctx->now.tv_nsec - parent->mtime.tv_nsec) / 1000000;
-	return since_ms >= (int64_t)skip_ms;
-}
-
 size_t cfs_rules_trash_name(cfs_ino_t parent, cfs_ino_t ino, const char *name, size_t len,
 			    char out[CFS_NAME_MAX + 1])
 {

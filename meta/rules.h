@@ -37,9 +37,6 @@ int cfs_rules_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct cfs_
  * writable.
  */
 int cfs_rules_write(const struct cfs_ctx *ctx, const struct cfs_attr *attr, bool append);
-/* Must the parent's times move for this change? */
-bool cfs_rules_touch_parent(const struct cfs_ctx *ctx, const struct cfs_attr *parent,
-			    uint64_t skip_ms, bool nlink_changes);
 /*
  * 0 or -EACCES for a rwx mask (4 2 1). An inode with an access ACL passes: the core has judged it,
  * with the rule, before it called the engine.

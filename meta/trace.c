@@ -213,6 +213,16 @@ static int trace_touch_atime(struct cfs_engine *e, const struct cfs_ctx *ctx, cf
 			"ino=%" PRIu64, ino);
 }
 
+static int trace_touch_dirs(struct cfs_engine *e, const struct cfs_ctx *ctx,
+			    const struct cfs_dir_time *v, size_t n)
+{
+	struct cfs_engine *i = inner_of(e);
+	uint64_t start_ns = cfs_now_ns();
+
+	return (int)say("touch_dirs", start_ns, i->ops->touch_dirs(i, ctx, v, n),
+			"first=%" PRIu64 " n=%zu", v[0].dir, n);
+}
+
 static int trace_readlink(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			  char buf[CFS_SYMLINK_MAX + 1])
 {
@@ -830,6 +840,7 @@ static const struct cfs_engine_ops trace_ops = {
 	.getattr = trace_getattr,
 	.setattr = trace_setattr,
 	.touch_atime = trace_touch_atime,
+	.touch_dirs = trace_touch_dirs,
 	.readlink = trace_readlink,
 	.mknod = trace_mknod,
 	.link = trace_link,

@@ -156,18 +156,22 @@ int cfs_setting_check_version(const struct cfs_setting *s, char err[256]);
 
 struct cfs_meta;
 
+#define CFS_SKIP_DIR_MTIME_MS 100
+
 struct cfs_meta_conf {
 	bool create;	/* a database that does not exist is made by cfs_meta_format */
 	bool read_only; /* no session, no background jobs, every change is -EROFS */
 	bool no_bgjob;
-	uint64_t heartbeat_ms;	    /* 12 000; 0: session expires in a year */
-	uint64_t timeout_ms;	    /* deadline of internal operations, 30 000 */
-	uint64_t skip_dir_mtime_ms; /* 0: directory times are exact */
-	int64_t max_deletes;	    /* threads that remove file data, 2 */
-	const char *mount_point;    /* for the session record */
-	char *subdir;		    /* not used by the core */
-	bool trace;		    /* wrap the engine in the tracer (CFS_TRACE=meta) */
-	bool squash_checks;	    /* permission checks by the core on every call */
+	uint64_t heartbeat_ms; /* 12 000; 0: session expires in a year */
+	uint64_t timeout_ms;   /* deadline of internal operations, 30 000 */
+	/* How long a directory's times may wait to be stored, CFS_SKIP_DIR_MTIME_MS; this mount
+	 * shows them at once. 0: they are stored before a call returns. */
+	uint64_t skip_dir_mtime_ms;
+	int64_t max_deletes;	 /* threads that remove file data, 2 */
+	const char *mount_point; /* for the session record */
+	char *subdir;		 /* not used by the core */
+	bool trace;		 /* wrap the engine in the tracer (CFS_TRACE=meta) */
+	bool squash_checks;	 /* permission checks by the core on every call */
 };
 
 /*
@@ -224,8 +228,10 @@ int cfs_meta_stop(struct cfs_meta *m);
 int cfs_meta_leave(struct cfs_meta *m);
 uint64_t cfs_meta_sid(struct cfs_meta *m); /* 0 without session */
 
-/* Metadata changes acknowledged so far survive a power failure when this returns 0. */
+/* Metadata changes acknowledged so far survive a power failure when this returns 0, but for times
+ * of directories that are not stored yet; with those, too: */
 int cfs_meta_sync(struct cfs_meta *m, const struct cfs_ctx *ctx);
+int cfs_meta_sync_dirs(struct cfs_meta *m, const struct cfs_ctx *ctx);
 
 /* ---- names and attributes ---- */
 

@@ -9,7 +9,7 @@
  * handler, and what the block has begun ends with the connection (conn.c).
  *
  * Locks are taken in the order of the generic transactions: nodes, names, and the parent last, by a
- * relative update when its times are due. Otherwise it is only kept from being removed, for the
+ * relative update when its nlink changes. Otherwise it is only kept from being removed, for the
  * time of the commit: what rmdir takes for an empty directory must not get an entry meanwhile.
  *
  * Braces as in meta/sql/statements.h, and the macros below.
@@ -121,7 +121,7 @@ FUSED(link, BLOCK
       "DECLARE p_dir BIGINT DEFAULT ?; DECLARE p_ino BIGINT DEFAULT ?; "
       "DECLARE p_type INT DEFAULT ?; " DECLARE_DIR "START TRANSACTION; "
       "UPDATE {node} SET nlink=nlink+1,parent=0,ctime=?,ctimensec=? WHERE " VICTIM_IS "; " MUST
-      "INSERT INTO {edge}(parent,name,inode,type) VALUES(p_dir,?,p_ino,p_type); " TOUCH IF_DIR_IS(
+      "INSERT INTO {edge}(parent,name,inode,type) VALUES(p_dir,?,p_ino,p_type); " IF_DIR_IS(
 	      KEPT) "COMMIT;" END_BLOCK)
 
 /*
@@ -154,10 +154,6 @@ FUSED(rename, BLOCK
       "ELSEIF p_type=1 AND EXISTS(SELECT 1 FROM {chunk} WHERE inode=p_old) THEN "
       "SET p_left=1; INSERT IGNORE INTO {delfile}(inode,length,expire) VALUES(p_old,?,?); "
       "END IF; END IF; END IF; "
-      "IF ? THEN UPDATE {node} SET mtime=p_us,ctime=p_us,mtimensec=p_sub,ctimensec=p_sub "
-      "WHERE inode=?; END IF; "
-      "IF ? THEN UPDATE {node} SET mtime=p_us,ctime=p_us,mtimensec=p_sub,ctimensec=p_sub "
-      "WHERE inode=?; END IF; "
       "IF NOT EXISTS(SELECT 1 FROM {node} n WHERE n.inode=p_src AND " DIR_STILL ") THEN " GIVE_UP
       "END IF; " IF_DIR_IS(KEPT) "COMMIT; IF p_left THEN SELECT p_left; END IF;" END_BLOCK)
 

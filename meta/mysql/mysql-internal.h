@@ -25,8 +25,7 @@ enum mysql_tls {
 /*
  * What was last seen, for operations that would otherwise ask first: attributes of directories, and
  * which file a name led to. It may be stale: the statement that uses it names what the decision was
- * made by and finds no row when that has changed. A directory's times are those of the last touch
- * this mount decided on.
+ * made by and finds no row when that has changed.
  */
 #define MYSQL_DIRS  1024
 #define MYSQL_FILES 4096
@@ -138,12 +137,9 @@ void mysql_bulk_drop(struct mysql_conn *m);
 bool mysql_dir_known(struct mysql_db *db, cfs_ino_t ino, struct cfs_attr *ret);
 void mysql_dir_remember(struct mysql_db *db, cfs_ino_t ino, const struct cfs_attr *attr);
 void mysql_dir_forget(struct mysql_db *db, cfs_ino_t ino);
-/*
- * Whether this change has to move the directory's times; others are told that it did. *ret_ask: the
- * directory was not seen for as long as its times may lag behind.
- */
-bool mysql_dir_claim_touch(struct mysql_db *db, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			   const struct cfs_attr *attr, bool nlink_changes, bool *ret_ask);
+/* Whether the directory was not seen for MYSQL_DIR_SEEN_MS; others are told that it is seen now. */
+enum { MYSQL_DIR_SEEN_MS = 100 };
+bool mysql_dir_ask(struct mysql_db *db, cfs_ino_t ino);
 /* What is no directory, by its name. */
 bool mysql_file_known(struct mysql_db *db, cfs_ino_t parent, const char *name, size_t len,
 		      struct cfs_entry *ret);
@@ -191,10 +187,10 @@ int mysql_get_dir(struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret);
 /* After a change in directory ino: done is what mysql_fused_run has returned. */
 void mysql_dir_changed(struct mysql_db *db, cfs_ino_t ino, int done,
 		       const int64_t row[MYSQL_DIR_COLUMNS], struct cfs_attr *attr);
-/* The parameters of {TOUCH}. */
+/* The parameters of TOUCH. */
 #define MYSQL_TOUCH_FMT "iiiiii"
-#define MYSQL_TOUCH_ARGS(ctx, touch, nlink_d)                                                      \
-	(int64_t)(touch), (int64_t)(nlink_d), sql_us((ctx)->now), sql_us((ctx)->now),              \
+#define MYSQL_TOUCH_ARGS(ctx, nlink_d)                                                             \
+	(int64_t)((nlink_d) != 0), (int64_t)(nlink_d), sql_us((ctx)->now), sql_us((ctx)->now),     \
 		sql_sub_us((ctx)->now), sql_sub_us((ctx)->now)
 
 /* The parameters of STILL. */

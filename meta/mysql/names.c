@@ -59,7 +59,7 @@ static int mknod_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg
 	struct mysql_db *db = (struct mysql_db *)m->sql.db;
 	struct mknod *a = arg;
 	const struct cfs_mknod *req = a->req;
-	bool dir = req->type == CFS_TYPE_DIR, touch, ask;
+	bool dir = req->type == CFS_TYPE_DIR, ask;
 	const struct cfs_attr *t = &a->attr;
 	int64_t row[MYSQL_DIR_COLUMNS];
 	int r;
@@ -75,21 +75,21 @@ static int mknod_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg
 		return 0;
 	}
 	cfs_rules_new_inode(ctx, req, &a->parent, &a->attr);
-	touch = mysql_dir_claim_touch(db, ctx, req->parent, &a->parent, dir, &ask);
-	r = mysql_fused_run(
-		m, MYSQL_FUSED_mknod, row, MYSQL_DIR_COLUMNS,
-		"iibi"
-		"iiiiiiiiiiiiiiiii"
-		"ibi" MYSQL_TOUCH_FMT MYSQL_DIR_FMT "i",
-		(int64_t)req->parent, (int64_t)a->ino, req->name, req->name_len, (int64_t)req->type,
-		(int64_t)t->type, (int64_t)t->flags, (int64_t)t->mode, (int64_t)t->uid,
-		(int64_t)t->gid, sql_us(t->atime), sql_us(t->mtime), sql_us(t->ctime),
-		sql_sub_us(t->atime), sql_sub_us(t->mtime), sql_sub_us(t->ctime), (int64_t)t->nlink,
-		(int64_t)t->length, (int64_t)t->rdev, (int64_t)t->access_acl,
-		(int64_t)t->default_acl, (int64_t)t->tier, (int64_t)(req->type == CFS_TYPE_SYMLINK),
-		req->target, req->target_len,
-		(int64_t)(dir && cfs_core_dir_stats(db->sql.engine.core)),
-		MYSQL_TOUCH_ARGS(ctx, touch, dir), MYSQL_DIR_ARGS(&a->parent), (int64_t)ask);
+	ask = mysql_dir_ask(db, req->parent) || dir;
+	r = mysql_fused_run(m, MYSQL_FUSED_mknod, row, MYSQL_DIR_COLUMNS,
+			    "iibi"
+			    "iiiiiiiiiiiiiiiii"
+			    "ibi" MYSQL_TOUCH_FMT MYSQL_DIR_FMT "i",
+			    (int64_t)req->parent, (int64_t)a->ino, req->name, req->name_len,
+			    (int64_t)req->type, (int64_t)t->type, (int64_t)t->flags,
+			    (int64_t)t->mode, (int64_t)t->uid, (int64_t)t->gid, sql_us(t->atime),
+			    sql_us(t->mtime), sql_us(t->ctime), sql_sub_us(t->atime),
+			    sql_sub_us(t->mtime), sql_sub_us(t->ctime), (int64_t)t->nlink,
+			    (int64_t)t->length, (int64_t)t->rdev, (int64_t)t->access_acl,
+			    (int64_t)t->default_acl, (int64_t)t->tier,
+			    (int64_t)(req->type == CFS_TYPE_SYMLINK), req->target, req->target_len,
+			    (int64_t)(dir && cfs_core_dir_stats(db->sql.engine.core)),
+			    MYSQL_TOUCH_ARGS(ctx, dir), MYSQL_DIR_ARGS(&a->parent), (int64_t)ask);
 	if (r > 0) {
 		mysql_dir_changed(db, req->parent, r, row, &a->parent);
 		if (dir)
@@ -153,7 +153,6 @@ static int link_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 	struct mysql_db *db = (struct mysql_db *)m->sql.db;
 	struct link *a = arg;
 	struct cfs_attr *t = &a->attr;
-	bool touch, ask;
 	int64_t none;
 	int r = m->compound ? mysql_get_dir(m, a->parent, &a->dir) : -ENOENT;
 
@@ -167,13 +166,12 @@ static int link_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 		mysql_dir_forget(db, a->parent);
 		return 0;
 	}
-	touch = mysql_dir_claim_touch(db, ctx, a->parent, &a->dir, false, &ask);
 	r = mysql_fused_run(m, MYSQL_FUSED_link, &none, 1,
 			    "iii"
-			    "ii" MYSQL_STILL_FMT "b" MYSQL_TOUCH_FMT MYSQL_DIR_FMT,
+			    "ii" MYSQL_STILL_FMT "b" MYSQL_DIR_FMT,
 			    (int64_t)a->parent, (int64_t)a->ino, (int64_t)t->type, sql_us(ctx->now),
 			    sql_sub_us(ctx->now), MYSQL_STILL_ARGS(t), a->name, a->len,
-			    MYSQL_TOUCH_ARGS(ctx, touch, 0), MYSQL_DIR_ARGS(&a->dir));
+			    MYSQL_DIR_ARGS(&a->dir));
 	if (r <= 0)
 		mysql_dir_forget(db, a->parent);
 	return r == -EEXIST ? 0 : r;

@@ -54,8 +54,14 @@ static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal
 	       !cfs_core_is_open(core, a->victim.ino);
 }
 
-static int to_trash(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a, bool touch,
-		    bool ask, int64_t *row)
+/* An hour directory keeps its link count whatever is in it. */
+static int nlink_change(const struct removal *a)
+{
+	return a->dir && !cfs_ino_is_trash(a->req->parent) ? -1 : 0;
+}
+
+static int to_trash(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a, bool ask,
+		    int64_t *row)
 {
 	const struct cfs_engine_remove *req = a->req;
 	const struct cfs_attr *v = &a->victim.attr;
@@ -63,18 +69,18 @@ static int to_trash(struct mysql_conn *m, const struct cfs_ctx *ctx, struct remo
 	size_t len =
 		cfs_rules_trash_name(req->parent, a->victim.ino, req->name, req->name_len, name);
 
-	return mysql_fused_run(m, MYSQL_FUSED_trash, row, MYSQL_DIR_COLUMNS,
-			       "iii"
-			       "iii" MYSQL_STILL_FMT "ibb" MYSQL_TOUCH_FMT MYSQL_DIR_FMT "i",
-			       (int64_t)req->parent, (int64_t)a->victim.ino, (int64_t)v->type,
-			       (int64_t)(v->parent ? req->trash : 0), sql_us(ctx->now),
-			       sql_sub_us(ctx->now), MYSQL_STILL_ARGS(v), (int64_t)req->trash, name,
-			       len, req->name, req->name_len, MYSQL_TOUCH_ARGS(ctx, touch, -a->dir),
-			       MYSQL_DIR_ARGS(&a->parent), (int64_t)ask);
+	return mysql_fused_run(
+		m, MYSQL_FUSED_trash, row, MYSQL_DIR_COLUMNS,
+		"iii"
+		"iii" MYSQL_STILL_FMT "ibb" MYSQL_TOUCH_FMT MYSQL_DIR_FMT "i",
+		(int64_t)req->parent, (int64_t)a->victim.ino, (int64_t)v->type,
+		(int64_t)(v->parent ? req->trash : 0), sql_us(ctx->now), sql_sub_us(ctx->now),
+		MYSQL_STILL_ARGS(v), (int64_t)req->trash, name, len, req->name, req->name_len,
+		MYSQL_TOUCH_ARGS(ctx, nlink_change(a)), MYSQL_DIR_ARGS(&a->parent), (int64_t)ask);
 }
 
-static int for_good(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a, bool touch,
-		    bool ask, int64_t *row)
+static int for_good(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a, bool ask,
+		    int64_t *row)
 {
 	const struct cfs_engine_remove *req = a->req;
 	const struct cfs_attr *v = &a->victim.attr;
@@ -83,7 +89,7 @@ static int for_good(struct mysql_conn *m, const struct cfs_ctx *ctx, struct remo
 			       "iii" MYSQL_STILL_FMT "bii" MYSQL_TOUCH_FMT MYSQL_DIR_FMT "i",
 			       (int64_t)req->parent, (int64_t)a->victim.ino, (int64_t)v->type,
 			       MYSQL_STILL_ARGS(v), req->name, req->name_len, (int64_t)v->length,
-			       (int64_t)ctx->now.tv_sec, MYSQL_TOUCH_ARGS(ctx, touch, -a->dir),
+			       (int64_t)ctx->now.tv_sec, MYSQL_TOUCH_ARGS(ctx, nlink_change(a)),
 			       MYSQL_DIR_ARGS(&a->parent), (int64_t)ask);
 }
 
@@ -92,14 +98,13 @@ static int try_to_remove(struct mysql_conn *m, const struct cfs_ctx *ctx, struct
 	struct mysql_db *db = (struct mysql_db *)m->sql.db;
 	int64_t row[MYSQL_DIR_COLUMNS + 1] = {0};
 	cfs_ino_t dir = a->req->parent;
-	bool touch = false, ask = false;
+	bool ask;
 	int r = m->compound ? judge(m, ctx, a) : 0;
 
 	if (r > 0) {
-		touch = !cfs_ino_is_trash(dir) &&
-			mysql_dir_claim_touch(db, ctx, dir, &a->parent, a->dir, &ask);
-		r = a->ret.fate == CFS_FATE_TRASHED ? to_trash(m, ctx, a, touch, ask, row)
-						    : for_good(m, ctx, a, touch, ask, row);
+		ask = !cfs_ino_is_trash(dir) && (mysql_dir_ask(db, dir) || a->dir);
+		r = a->ret.fate == CFS_FATE_TRASHED ? to_trash(m, ctx, a, ask, row)
+						    : for_good(m, ctx, a, ask, row);
 	}
 	if (r > 0) {
 		mysql_dir_changed(db, dir, r, row, &a->parent);

@@ -57,16 +57,8 @@ static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct rename 
 
 static int run(struct mysql_conn *m, const struct cfs_ctx *ctx, struct rename *a)
 {
-	struct mysql_db *db = (struct mysql_db *)m->sql.db;
 	const struct cfs_rename *q = &a->req->r;
 	const struct cfs_attr *src = &a->src.attr, *dst = &a->dst.attr;
-	bool same = q->src_parent == q->dst_parent;
-	cfs_ino_t first = q->src_parent, second = q->dst_parent;
-	bool ask;
-	bool touch_src = mysql_dir_claim_touch(db, ctx, q->src_parent, &a->src_dir, false, &ask);
-	bool touch_dst =
-		!same && mysql_dir_claim_touch(db, ctx, q->dst_parent, &a->dst_dir, false, &ask);
-	bool swap = first > second;
 	cfs_ino_t trash = a->victim.fate == CFS_FATE_TRASHED ? a->req->trash : 0;
 	char name[CFS_NAME_MAX + 1];
 	size_t len = 0;
@@ -76,21 +68,18 @@ static int run(struct mysql_conn *m, const struct cfs_ctx *ctx, struct rename *a
 	if (trash)
 		len = cfs_rules_trash_name(q->dst_parent, a->dst.ino, q->dst_name, q->dst_len,
 					   name);
-	r = mysql_fused_run(
-		m, MYSQL_FUSED_rename, &left, 1,
-		"iiiiiibbii"
-		"ii" MYSQL_STILL_FMT "ii" MYSQL_STILL_FMT "b" MYSQL_STILL_FMT
-		"iiiiii" MYSQL_DIR_FMT MYSQL_DIR_FMT,
-		(int64_t)q->src_parent, (int64_t)q->dst_parent, (int64_t)a->src.ino,
-		(int64_t)a->dst.ino, (int64_t)dst->type, (int64_t)trash, q->src_name, q->src_len,
-		q->dst_name, q->dst_len, sql_us(ctx->now), sql_sub_us(ctx->now),
-		(int64_t)(src->parent ? q->dst_parent : 0), (int64_t)src->type,
-		MYSQL_STILL_ARGS(src), (int64_t)src->type, (int64_t)(dst->parent ? trash : 0),
-		MYSQL_STILL_ARGS(dst), name, len, MYSQL_STILL_ARGS(dst), (int64_t)dst->length,
-		(int64_t)ctx->now.tv_sec, (int64_t)(swap ? touch_dst : touch_src),
-		(int64_t)(swap ? second : first), (int64_t)(swap ? touch_src : touch_dst),
-		(int64_t)(swap ? first : second), MYSQL_DIR_ARGS(&a->src_dir),
-		MYSQL_DIR_ARGS(&a->dst_dir));
+	r = mysql_fused_run(m, MYSQL_FUSED_rename, &left, 1,
+			    "iiiiiibbii"
+			    "ii" MYSQL_STILL_FMT "ii" MYSQL_STILL_FMT "b" MYSQL_STILL_FMT
+			    "ii" MYSQL_DIR_FMT MYSQL_DIR_FMT,
+			    (int64_t)q->src_parent, (int64_t)q->dst_parent, (int64_t)a->src.ino,
+			    (int64_t)a->dst.ino, (int64_t)dst->type, (int64_t)trash, q->src_name,
+			    q->src_len, q->dst_name, q->dst_len, sql_us(ctx->now),
+			    sql_sub_us(ctx->now), (int64_t)(src->parent ? q->dst_parent : 0),
+			    (int64_t)src->type, MYSQL_STILL_ARGS(src), (int64_t)src->type,
+			    (int64_t)(dst->parent ? trash : 0), MYSQL_STILL_ARGS(dst), name, len,
+			    MYSQL_STILL_ARGS(dst), (int64_t)dst->length, (int64_t)ctx->now.tv_sec,
+			    MYSQL_DIR_ARGS(&a->src_dir), MYSQL_DIR_ARGS(&a->dst_dir));
 	a->victim.has_data = left;
 	return r;
 }

@@ -45,25 +45,18 @@ void mysql_dir_forget(struct mysql_db *db, cfs_ino_t ino)
 	pthread_mutex_unlock(&db->seen.lock);
 }
 
-/* Of many threads that come when the times are due, one moves them. */
-bool mysql_dir_claim_touch(struct mysql_db *db, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			   const struct cfs_attr *attr, bool nlink_changes, bool *ret_ask)
+bool mysql_dir_ask(struct mysql_db *db, cfs_ino_t ino)
 {
-	uint64_t skip_ms = cfs_core_skip_dir_mtime_ms(db->sql.engine.core);
 	struct mysql_dir *d = dir_slot(db, ino);
 	uint64_t now_ms = cfs_now_ms();
-	bool due, known;
+	bool ask;
 
 	pthread_mutex_lock(&db->seen.lock);
-	known = d->entry.ino == ino;
-	due = cfs_rules_touch_parent(ctx, known ? &d->entry.attr : attr, skip_ms, nlink_changes);
-	*ret_ask = due || !known || now_ms - d->seen_ms >= skip_ms;
-	if (due && known)
-		d->entry.attr.mtime = d->entry.attr.ctime = ctx->now;
-	if (*ret_ask)
+	ask = d->entry.ino != ino || now_ms - d->seen_ms >= MYSQL_DIR_SEEN_MS;
+	if (ask)
 		d->seen_ms = now_ms;
 	pthread_mutex_unlock(&db->seen.lock);
-	return due;
+	return ask;
 }
 
 /* Of rows that come in any order, the one with the latest change stays. */

@@ -12,7 +12,6 @@ static void pg_close(struct cfs_engine *e)
 
 	sql_db_deinit(&db->sql);
 	pg_free_url(db);
-	pthread_mutex_destroy(&db->dirs.lock);
 	free(db->schema);
 	free(db);
 }
@@ -46,7 +45,6 @@ static int pg_open(const struct cfs_engine_conf *conf, struct cfs_engine **ret, 
 		snprintf(err, 256, "out of memory");
 		return -ENOMEM;
 	}
-	pthread_mutex_init(&db->dirs.lock, NULL);
 	snprintf(err, 256, "postgres://: bad value of a max_ option or of table_prefix");
 	r = sql_db_init(&db->sql, conf, &engine, &pg_dialect);
 	if (!r) {

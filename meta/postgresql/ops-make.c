@@ -62,12 +62,12 @@ bool pg_is_null(struct sql_conn *c, int id, int col)
 
 /*
  * $1 parent, $2 name, $3 inode, $4 type, $5 mode, $6 uid, $7 gid, $8 us, $9 ns below, $10 nlink,
- * $11 length, $12 rdev, $13 change of the parent's nlink, $14 due, $15 set-group-id of directories
+ * $11 length, $12 rdev, $13 set-group-id of directories
  *
  * The parent's row is locked against deletion alone, which neither other creations nor changes of
  * its times wait for. The unique key of edge decides races.
  */
-#define CREATE(more, touched)                                                                      \
+#define CREATE(more)                                                                               \
 	"WITH p AS (SELECT n.* FROM {node} n WHERE n.inode=$1 FOR KEY SHARE),"                     \
 	"e AS (INSERT INTO {edge}(parent,name,inode,type) SELECT $1,$2,$3,$4 FROM p "              \
 	"WHERE " PG_DIR_OPEN(                                                                      \
@@ -78,36 +78,31 @@ bool pg_is_null(struct sql_conn *c, int id, int col)
 		     "mtimensec,ctimensec,nlink,length,rdev,parent,access_acl_id,default_acl_id,"  \
 		     "tier_id) "                                                                   \
 		     "SELECT $3,$4,p.flags&32,"                                                    \
-		     "CASE WHEN p.mode&1024<>0 THEN $5|$15 ELSE $5 END,$6,"                        \
+		     "CASE WHEN p.mode&1024<>0 THEN $5|$13 ELSE $5 END,$6,"                        \
 		     "CASE WHEN p.mode&1024<>0 THEN p.gid ELSE $7 END,"                            \
 		     "$8,$8,$8,$9,$9,$9,$10,$11,$12,$1,0,0,COALESCE(p.tier_id,0) FROM p,e)" more   \
-		     " SELECT {NODE},(SELECT count(*) FROM e)," touched " FROM p n"
-#define TOUCH                                                                                      \
-	",t AS (UPDATE {node} u SET nlink=u.nlink+$13,mtime=$8,ctime=$8,mtimensec=$9,"             \
-	"ctimensec=$9 FROM e WHERE u.inode=$1 AND u.mtime<=$14 RETURNING 1)"
-#define TOUCHES "(SELECT count(*) FROM t)"
+		     " SELECT {NODE},(SELECT count(*) FROM e) FROM p n"
 
-static const char create_text[] = CREATE(TOUCH, TOUCHES);
-static const char create_only_text[] = CREATE("", "0");
+static const char create_text[] = CREATE("");
 static const char create_dir_text[] =
 	CREATE(",d AS (INSERT INTO {dir_stats}(inode,data_length,used_space,used_inodes) "
-	       "SELECT $3,0,0,0 FROM e WHERE $16<>0)" TOUCH,
-	       TOUCHES);
+	       "SELECT $3,0,0,0 FROM e WHERE $14<>0),"
+	       "t AS (UPDATE {node} u SET nlink=u.nlink+1,mtime=$8,ctime=$8,mtimensec=$9,"
+	       "ctimensec=$9 FROM e WHERE u.inode=$1)");
 static const char create_symlink_text[] =
-	CREATE(",s AS (INSERT INTO {symlink}(inode,target) SELECT $3,$16 FROM e)" TOUCH, TOUCHES);
+	CREATE(",s AS (INSERT INTO {symlink}(inode,target) SELECT $3,$14 FROM e)");
 
-enum { INSERTED = SQL_NODE_COLUMNS, TOUCHED };
+enum { INSERTED = SQL_NODE_COLUMNS };
 
 struct make {
 	const struct cfs_mknod *req;
 	cfs_ino_t ino;
 	struct cfs_entry *ret;
 	struct cfs_attr attr, parent;
-	bool touched;
 };
 
-static int open_create(struct sql_conn *c, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
-		       int *ret_id, struct pg_stmt **ret)
+static int open_create(struct sql_conn *c, const struct cfs_mknod *req, int *ret_id,
+		       struct pg_stmt **ret)
 {
 	if (req->type == CFS_TYPE_DIR) {
 		*ret_id = PG_CREATE_DIR;
@@ -117,12 +112,8 @@ static int open_create(struct sql_conn *c, const struct cfs_ctx *ctx, const stru
 		*ret_id = PG_CREATE_SYMLINK;
 		return pg_open_stmt(c, PG_CREATE_SYMLINK, create_symlink_text, ret);
 	}
-	if (pg_dir_may_be_due(c, ctx, req->parent)) {
-		*ret_id = PG_CREATE;
-		return pg_open_stmt(c, PG_CREATE, create_text, ret);
-	}
-	*ret_id = PG_CREATE_ONLY;
-	return pg_open_stmt(c, PG_CREATE_ONLY, create_only_text, ret);
+	*ret_id = PG_CREATE;
+	return pg_open_stmt(c, PG_CREATE, create_text, ret);
 }
 
 static void bind_create(struct sql_conn *c, const struct cfs_ctx *ctx, const struct make *a,
@@ -146,13 +137,11 @@ static void bind_create(struct sql_conn *c, const struct cfs_ctx *ctx, const str
 	pg_bind_int(st, 10, attr.nlink);
 	pg_bind_int(st, 11, (int64_t)attr.length);
 	pg_bind_int(st, 12, attr.rdev);
-	pg_bind_int(st, 13, dir);
-	pg_bind_int(st, 14, pg_touch_due(c, ctx, dir));
-	pg_bind_int(st, 15, dir ? 02000 : 0);
+	pg_bind_int(st, 13, dir ? 02000 : 0);
 	if (dir)
-		pg_bind_int(st, 16, cfs_core_dir_stats(sql_core(c)));
+		pg_bind_int(st, 14, cfs_core_dir_stats(sql_core(c)));
 	else if (req->type == CFS_TYPE_SYMLINK)
-		pg_bind_bytes(st, 16, req->target, req->target_len, false);
+		pg_bind_bytes(st, 14, req->target, req->target_len, false);
 }
 
 /* Why nothing was made: there is the name, or the parent does not allow it, or not so simply. */
@@ -173,7 +162,7 @@ static int create(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	const struct cfs_mknod *req = a->req;
 	struct pg_stmt *st = NULL;
 	bool done;
-	int id, r = open_create(c, ctx, req, &id, &st);
+	int id, r = open_create(c, req, &id, &st);
 
 	if (r < 0)
 		return r;
@@ -187,13 +176,10 @@ static int create(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	}
 	sql_node_columns(c, (enum sql_stmt_id)id, 0, &a->parent);
 	done = pg_int(st->result, 0, INSERTED) > 0;
-	a->touched = pg_int(st->result, 0, TOUCHED) > 0;
 	pg_close_stmt(c, id);
 	if (!done)
 		return not_created(c, ctx, a);
 	cfs_rules_new_inode(ctx, req, &a->parent, &a->attr);
-	a->touched =
-		pg_dir_answered(c, ctx, req->parent, &a->parent, id != PG_CREATE_ONLY, a->touched);
 	return 0;
 }
 
@@ -241,7 +227,7 @@ int pg_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cf
 		sql_usage_inode(ret_usage, &a.attr, 1);
 		sql_usage_entry(ret_usage, req->parent, &a.attr, 1);
 		if (req->ret_parent)
-			*req->ret_parent = sql_touched(ctx, &a.parent, a.touched, dir);
+			*req->ret_parent = sql_touched(ctx, &a.parent, dir);
 	}
 	if (!r || r == -EEXIST)
 		pg_hint(pg_db(sql_db(e)), req->parent, req->name, req->name_len, ret->ino);
@@ -250,7 +236,7 @@ int pg_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cf
 
 /* ---- link ---- */
 
-/* $1 parent, $2 name, $3 inode, $4 us, $5 ns below, $6 due */
+/* $1 parent, $2 name, $3 inode, $4 us, $5 ns below */
 static const char link_text[] =
 	"WITH p AS (SELECT n.* FROM {node} n WHERE n.inode=$1 FOR KEY SHARE),"
 	"x AS (SELECT inode FROM {edge} WHERE parent=$1 AND name=$2),"
@@ -263,9 +249,7 @@ static const char link_text[] =
 		     "ON CONFLICT(parent,name) DO NOTHING RETURNING inode),"
 		     "u AS (UPDATE {node} n SET nlink=n.nlink+1,parent=0,ctime=$4,ctimensec=$5 "
 		     "FROM e "
-		     "WHERE n.inode=e.inode RETURNING {NODE}),"
-		     "t AS (UPDATE {node} d SET mtime=$4,ctime=$4,mtimensec=$5,ctimensec=$5 FROM e "
-		     "WHERE d.inode=$1 AND d.mtime<=$6) "
+		     "WHERE n.inode=e.inode RETURNING {NODE}) "
 		     "SELECT {NODE} FROM u n";
 
 struct link {
@@ -288,7 +272,6 @@ static int link_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	pg_bind_int(st, 3, (int64_t)a->ino);
 	pg_bind_int(st, 4, sql_us(ctx->now));
 	pg_bind_int(st, 5, sql_sub_us(ctx->now));
-	pg_bind_int(st, 6, pg_touch_due(c, ctx, false));
 	r = pg_execute(c, PG_LINK);
 	if (r < 0)
 		return r;

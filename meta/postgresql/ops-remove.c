@@ -61,75 +61,64 @@ int pg_op_readdir(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir
 /* ---- statements ---- */
 
 /*
- * $1 parent, $2 name, $3 uid of the caller, $4 us, $5 ns below, $6 due, $7 the inode expected or 0
+ * $1 parent, $2 name, $3 uid of the caller, $4 us, $5 ns below, $6 the inode expected or 0
  *
  * p: the directory; v: the victim, locked, in its latest version; d: the edge that is gone.
  */
 #define REMOVE(victim)                                                                             \
 	"WITH p AS (SELECT n.* FROM {node} n WHERE n.inode=$1),"                                   \
 	"v AS (SELECT n.* FROM {edge} e JOIN {node} n ON n.inode=e.inode,p "                       \
-	"WHERE e.parent=$1 AND e.name=$2 AND ($7=0 OR e.inode=$7) AND " PG_DIR_OPEN(               \
+	"WHERE e.parent=$1 AND e.name=$2 AND ($6=0 OR e.inode=$6) AND " PG_DIR_OPEN(               \
 		"3") " AND n.flags&3=0 AND (p.mode&512=0 OR $3=0 OR p.uid=$3 OR n.uid=$3) "        \
 		     "AND " victim " FOR UPDATE OF n),"
 
-#define TOUCH(nlink)                                                                               \
-	",t AS (UPDATE {node} u SET " nlink "mtime=$4,ctime=$4,mtimensec=$5,ctimensec=$5 FROM d "  \
-	"WHERE u.inode=$1 AND u.mtime<=$6 RETURNING 1)"
-#define TOUCHES "(SELECT count(*) FROM t)"
+#define FEWER_DIRS                                                                                 \
+	",t AS (UPDATE {node} u SET nlink=u.nlink-1,mtime=$4,ctime=$4,mtimensec=$5,ctimensec=$5 "  \
+	"FROM d WHERE u.inode=$1)"
 
 #define DELETE_EDGE                                                                                \
 	"d AS (DELETE FROM {edge} e USING v WHERE e.parent=$1 AND e.name=$2 AND "                  \
 	"e.inode=v.inode RETURNING e.inode),"
 
-/* $8 trash. The name there is cut to 255 bytes. */
+/* $7 trash. The name there is cut to 255 bytes. */
 #define MOVE_EDGE                                                                                  \
-	"d AS (UPDATE {edge} e SET parent=$8,name=substring(convert_to($1::text||'-'||v.inode::"   \
+	"d AS (UPDATE {edge} e SET parent=$7,name=substring(convert_to($1::text||'-'||v.inode::"   \
 	"text||'-','UTF8')||$2 from 1 for 255) FROM v WHERE e.parent=$1 AND e.name=$2 AND "        \
 	"e.inode=v.inode RETURNING e.inode),"                                                      \
-	"u AS (UPDATE {node} n SET parent=CASE WHEN n.parent=0 THEN 0 ELSE $8 END,"                \
+	"u AS (UPDATE {node} n SET parent=CASE WHEN n.parent=0 THEN 0 ELSE $7 END,"                \
 	"ctime=$4,ctimensec=$5 FROM d WHERE n.inode=d.inode)"
 
 #define DELETE_OF(table) "(DELETE FROM {" table "} k USING d WHERE k.inode=d.inode)"
 
-#define ONE_NAME "e.type<>2 AND n.type<>2 AND n.nlink=1"
-#define EMPTY	 "e.type=2 AND n.type=2 AND NOT EXISTS (SELECT 1 FROM {edge} c WHERE c.parent=n.inode)"
-#define RESULT(touched, data)                                                                      \
-	" SELECT {NODE},n.inode,(SELECT count(*) FROM d)," touched "," data ",{PARENT} FROM p,v n"
+#define ONE_NAME     "e.type<>2 AND n.type<>2 AND n.nlink=1"
+#define EMPTY	     "e.type=2 AND n.type=2 AND NOT EXISTS (SELECT 1 FROM {edge} c WHERE c.parent=n.inode)"
+#define RESULT(data) " SELECT {NODE},n.inode,(SELECT count(*) FROM d)," data ",{PARENT} FROM p,v n"
 
 /*
  * A file without length may have chunks all the same; one whose length or times have changed since
  * the statement began may have chunks that it does not see.
  */
-#define UNLINK                                                                                     \
-	REMOVE(ONE_NAME)                                                                           \
-	DELETE_EDGE "dn AS " DELETE_OF("node") ",dx AS " DELETE_OF("xattr") ",ds AS " DELETE_OF(   \
-		"symlink") ",f AS (INSERT INTO {delfile}(inode,length,expire) "                    \
-			   "SELECT v.inode,v.length,$4/1000000 FROM v,d WHERE v.type=1 "           \
-			   "AND (v.length>0 "                                                      \
-			   "OR EXISTS (SELECT 1 FROM {chunk} c WHERE c.inode=v.inode) "            \
-			   "OR NOT EXISTS (SELECT 1 FROM {node} o WHERE o.inode=v.inode "          \
-			   "AND o.mtime=v.mtime AND o.ctime=v.ctime)) "                            \
-			   "ON CONFLICT DO NOTHING RETURNING 1)"
-#define LEFT_DATA    "(SELECT count(*) FROM f)"
-#define UNLINK_TRASH REMOVE(ONE_NAME " AND n.flags&32=0") MOVE_EDGE
-
-static const char unlink_text[] = UNLINK TOUCH("") RESULT(TOUCHES, LEFT_DATA);
-static const char unlink_only_text[] = UNLINK RESULT("0", LEFT_DATA);
-static const char unlink_trash_text[] = UNLINK_TRASH TOUCH("") RESULT(TOUCHES, "0");
-static const char unlink_trash_only_text[] = UNLINK_TRASH RESULT("0", "0");
-static const char rmdir_text[] =
-	REMOVE(EMPTY) DELETE_EDGE "dn AS " DELETE_OF("node") ",dx AS " DELETE_OF(
-		"xattr") ",ds AS " DELETE_OF("dir_stats") ",dq AS " DELETE_OF("dir_quota")
-		TOUCH("nlink=u.nlink-1,") RESULT(TOUCHES, "0");
+static const char unlink_text[] = REMOVE(ONE_NAME) DELETE_EDGE
+	"dn AS " DELETE_OF("node") ",dx AS " DELETE_OF("xattr") ",ds AS " DELETE_OF(
+		"symlink") ",f AS (INSERT INTO {delfile}(inode,length,expire) "
+			   "SELECT v.inode,v.length,$4/1000000 FROM v,d WHERE v.type=1 "
+			   "AND (v.length>0 "
+			   "OR EXISTS (SELECT 1 FROM {chunk} c WHERE c.inode=v.inode) "
+			   "OR NOT EXISTS (SELECT 1 FROM {node} o WHERE o.inode=v.inode "
+			   "AND o.mtime=v.mtime AND o.ctime=v.ctime)) "
+			   "ON CONFLICT DO NOTHING RETURNING 1)" RESULT("(SELECT count(*) FROM f)");
+static const char unlink_trash_text[] = REMOVE(ONE_NAME " AND n.flags&32=0") MOVE_EDGE RESULT("0");
+static const char rmdir_text[] = REMOVE(EMPTY) DELETE_EDGE
+	"dn AS " DELETE_OF("node") ",dx AS " DELETE_OF("xattr") ",ds AS " DELETE_OF(
+		"dir_stats") ",dq AS " DELETE_OF("dir_quota") FEWER_DIRS RESULT("0");
 static const char rmdir_trash_text[] = REMOVE(EMPTY " AND n.flags&32=0") MOVE_EDGE
-	",ds AS " DELETE_OF("dir_stats") ",dq AS " DELETE_OF("dir_quota") TOUCH("nlink=u.nlink-1,")
-		RESULT(TOUCHES, "0");
+	",ds AS " DELETE_OF("dir_stats") ",dq AS " DELETE_OF("dir_quota") FEWER_DIRS RESULT("0");
 
 /* What was made in the directory before it was locked is seen by the statement after this one. */
 static const char lock_dir_text[] = "SELECT 1 FROM {edge} e JOIN {node} n ON n.inode=e.inode "
 				    "WHERE e.parent=$1 AND e.name=$2 AND e.type=2 FOR UPDATE OF n";
 
-enum { INO = SQL_NODE_COLUMNS, GONE, TOUCHED, HAS_DATA, PARENT };
+enum { INO = SQL_NODE_COLUMNS, GONE, HAS_DATA, PARENT };
 
 struct remove {
 	const struct cfs_engine_remove *req;
@@ -138,7 +127,7 @@ struct remove {
 	struct cfs_removed ret;
 };
 
-static int open_remove(struct sql_conn *c, const struct remove *a, bool touch, int *ret_id,
+static int open_remove(struct sql_conn *c, const struct remove *a, int *ret_id,
 		       struct pg_stmt **ret)
 {
 	bool trash = a->req->trash;
@@ -147,12 +136,8 @@ static int open_remove(struct sql_conn *c, const struct remove *a, bool touch, i
 		*ret_id = trash ? PG_RMDIR_TRASH : PG_RMDIR;
 		return pg_open_stmt(c, *ret_id, trash ? rmdir_trash_text : rmdir_text, ret);
 	}
-	if (touch) {
-		*ret_id = trash ? PG_UNLINK_TRASH : PG_UNLINK;
-		return pg_open_stmt(c, *ret_id, trash ? unlink_trash_text : unlink_text, ret);
-	}
-	*ret_id = trash ? PG_UNLINK_TRASH_ONLY : PG_UNLINK_ONLY;
-	return pg_open_stmt(c, *ret_id, trash ? unlink_trash_only_text : unlink_only_text, ret);
+	*ret_id = trash ? PG_UNLINK_TRASH : PG_UNLINK;
+	return pg_open_stmt(c, *ret_id, trash ? unlink_trash_text : unlink_text, ret);
 }
 
 static int queue_lock(struct sql_conn *c, const struct cfs_engine_remove *req)
@@ -177,14 +162,12 @@ static void bind_remove(struct sql_conn *c, const struct cfs_ctx *ctx, const str
 	pg_bind_int(st, 3, ctx->uid);
 	pg_bind_int(st, 4, sql_us(ctx->now));
 	pg_bind_int(st, 5, sql_sub_us(ctx->now));
-	pg_bind_int(st, 6, pg_touch_due(c, ctx, a->dir));
-	pg_bind_int(st, 7, (int64_t)a->expected);
+	pg_bind_int(st, 6, (int64_t)a->expected);
 	if (req->trash)
-		pg_bind_int(st, 8, (int64_t)req->trash);
+		pg_bind_int(st, 7, (int64_t)req->trash);
 }
 
-/* Returns whether the directory was touched. */
-static bool read_removed(struct sql_conn *c, const struct cfs_ctx *ctx, struct remove *a, int id)
+static void read_removed(struct sql_conn *c, const struct cfs_ctx *ctx, struct remove *a, int id)
 {
 	const struct pg_stmt *st = pg_conn(c)->stmt[id];
 	struct cfs_removed *v = &a->ret;
@@ -199,15 +182,14 @@ static bool read_removed(struct sql_conn *c, const struct cfs_ctx *ctx, struct r
 		if (v->attr.parent)
 			v->attr.parent = a->req->trash;
 	}
-	return pg_int(st->result, 0, TOUCHED) > 0;
+	v->parent = sql_touched(ctx, &v->parent, a->dir ? -1 : 0);
 }
 
 static int remove_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct remove *a = arg;
-	bool touch = a->dir || pg_dir_may_be_due(c, ctx, a->req->parent), touched = false;
 	struct pg_stmt *st = NULL;
-	int id, r = open_remove(c, a, touch, &id, &st);
+	int id, r = open_remove(c, a, &id, &st);
 
 	if (!r && a->dir)
 		r = queue_lock(c, a->req);
@@ -221,14 +203,10 @@ static int remove_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (r < 0)
 		return r;
 	if (PQntuples(st->result) && pg_int(st->result, 0, GONE))
-		touched = read_removed(c, ctx, a, id);
+		read_removed(c, ctx, a, id);
 	else
 		r = PG_UNUSUAL;
 	pg_close_stmt(c, id);
-	if (!r) {
-		touched = pg_dir_answered(c, ctx, a->req->parent, &a->ret.parent, touch, touched);
-		a->ret.parent = sql_touched(ctx, &a->ret.parent, touched, a->dir ? -1 : 0);
-	}
 	return r;
 }
 

@@ -31,14 +31,11 @@ enum pg_stmt_id {
 	PG_COLUMNS,
 	PG_OWN_FIRST, /* of the operations in one statement (ops.c) */
 	PG_CREATE = PG_OWN_FIRST,
-	PG_CREATE_ONLY, /* without touching the directory, as the others of this name */
 	PG_CREATE_DIR,
 	PG_CREATE_SYMLINK,
 	PG_LINK,
 	PG_UNLINK,
-	PG_UNLINK_ONLY,
 	PG_UNLINK_TRASH,
-	PG_UNLINK_TRASH_ONLY,
 	PG_LOCK_DIR,
 	PG_RMDIR,
 	PG_RMDIR_TRASH,
@@ -91,16 +88,6 @@ struct pg_hints {
 	} v[PG_HINTS];
 };
 
-/* The times that directories had when a change of their names was answered last. Any thread. */
-#define PG_DIRS 1024
-struct pg_dirs {
-	pthread_mutex_t lock;
-	struct pg_dir {
-		cfs_ino_t ino;
-		int64_t mtime_us;
-	} v[PG_DIRS];
-};
-
 struct pg_db {
 	struct sql_db sql;	   /* first */
 	char **keywords, **values; /* for PQconnectdbParams, NULL at the end */
@@ -108,7 +95,6 @@ struct pg_db {
 	char *schema;	     /* NULL: what the server takes; else part of sql.prefix */
 	atomic_bool unnamed; /* a pooler forgets named statements */
 	struct pg_hints hints;
-	struct pg_dirs dirs;
 };
 
 static inline struct pg_conn *pg_conn(struct sql_conn *c)
@@ -189,18 +175,6 @@ static inline bool pg_is_judged(const struct cfs_ctx *ctx)
 {
 	return !ctx->check || ctx->uid == 0;
 }
-
-/* ---- dirs.c ---- */
-/* A directory's mtime up to which its times are due, in microseconds. */
-int64_t pg_touch_due(struct sql_conn *c, const struct cfs_ctx *ctx, bool nlink_changes);
-/*
- * Statements that can touch the directory cost a seventh more. Not due by what was seen last, it is
- * left to one that cannot, and pg_dir_answered() makes good for what has happened since.
- */
-bool pg_dir_may_be_due(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t dir);
-/* before: the directory's row as the statement returned it. Returns whether it is touched now. */
-bool pg_dir_answered(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t dir,
-		     const struct cfs_attr *before, bool could_touch, bool touched);
 
 /* ---- ops-*.c ---- */
 int pg_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice_fn fn, void *arg);

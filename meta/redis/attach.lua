@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write 2: attr rules usage
-local function op(dir, a, parent, ino, parent8, ino8, name, who, now, stats, skip_ms)
+local function op(dir, a, parent, ino, parent8, ino8, name, who, now, stats)
 	if not dir then
 		return {ENOENT}
 	end
@@ -18,7 +18,7 @@ local function op(dir, a, parent, ino, parent8, ino8, name, who, now, stats, ski
 	call('HSET', P .. 'd' .. parent, name, char(type_of(a)) .. ino8)
 	a = set_parent(a, parent8)
 	put(ino, a)
-	touch(parent, parent8, dir, now, skip_ms, type_of(a) == DIR and 1 or 0)
+	count_dirs(parent, parent8, dir, now, type_of(a) == DIR and 1 or 0)
 	use_entry(stats, parent, a, 1)
 	log('ATTACH(%s,%s,%n)', ino, parent, name)
 	return {0, a}

@@ -51,9 +51,9 @@ int rds_op_attach(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 	int r;
 
 	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_other, &rds_attach_lua, &a, "uu88bbtsu", parent, ino,
+	r = rds_script(&q, ctx, CFS_META_OP_other, &rds_attach_lua, &a, "uu88bbts", parent, ino,
 		       parent, ino, name, len, who, rds_who(ctx, who), ctx->now,
-		       rds_stats(rds_of(e)), cfs_core_skip_dir_mtime_ms(e->core));
+		       rds_stats(rds_of(e)));
 	if (!r)
 		r = rds_attr_reply(a->element[1], &attr);
 	if (!r) {

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write 2: attr rules usage
-local function op(dir, a, parent, ino, parent8, ino8, name, who, now, stats, skip_ms)
+local function op(dir, a, parent, ino, parent8, ino8, name, who, now, stats)
 	if not dir then
 		return {ENOENT}
 	end
@@ -31,9 +31,7 @@ local function op(dir, a, parent, ino, parent8, ino8, name, who, now, stats, ski
 	a = set_parent(set_ctime(set_nlink(a, nlink_of(a) + 1), now), NONE8)
 	put(ino, a)
 	call('HSET', P .. 'd' .. parent, name, char(type_of(a)) .. ino8)
-	local touched
-	dir, touched = touch(parent, parent8, dir, now, skip_ms, 0)
 	use_entry(stats, parent, a, 1)
-	log('LINK(%s,%s,%n,%s):%d', ino, parent, name, tostring(touched), nlink_of(a))
+	log('LINK(%s,%s,%n,false):%d', ino, parent, name, nlink_of(a))
 	return {0, a}
 end

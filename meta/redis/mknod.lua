@@ -28,7 +28,7 @@ local function with_tail_of(dir, a, mode)
 	return set_tail(a, acls, tier_of(dir))
 end
 -- a: the inode's record as it would be in a plain directory. mode: as asked for, before umask.
-local function op(dir, parent, parent8, name, ino, ino8, a, who, now, stats, skip_ms, mode, target, line)
+local function op(dir, parent, parent8, name, ino, ino8, a, who, now, stats, mode, target, line)
 	if not dir then
 		return {ENOENT}
 	end
@@ -60,10 +60,9 @@ local function op(dir, parent, parent8, name, ino, ino8, a, who, now, stats, ski
 	elseif kind == DIR then
 		make_stats(stats, ino)
 	end
-	local touched
-	dir, touched = touch(parent, parent8, dir, now, skip_ms, kind == DIR and 1 or 0)
+	dir = count_dirs(parent, parent8, dir, now, kind == DIR and 1 or 0)
 	use_volume(1, 1)
 	use_dir(stats, parent, 0, 0, 1, 1)
-	log('CREATE(%s,%n,%s%s):%s', parent, name, line, tostring(touched), ino)
+	log('CREATE(%s,%n,%s%s):%s', parent, name, line, tostring(kind == DIR), ino)
 	return {0, a, dir}
 end

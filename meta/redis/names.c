@@ -163,10 +163,9 @@ int rds_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct c
 	cfs_rules_new_inode(ctx, req, &plain, &attr);
 	len = rds_attr_encode(&attr, record);
 	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_mknod, &rds_mknod_lua, &a, "u8bu8bbtsuubs", req->parent,
+	r = rds_script(&q, ctx, CFS_META_OP_mknod, &rds_mknod_lua, &a, "u8bu8bbtsubs", req->parent,
 		       req->parent, req->name, req->name_len, ino, ino, record, len, who,
-		       rds_who(ctx, who), ctx->now, rds_stats(rds),
-		       cfs_core_skip_dir_mtime_ms(rds->engine.core), (uint64_t)req->mode,
+		       rds_who(ctx, who), ctx->now, rds_stats(rds), (uint64_t)req->mode,
 		       req->target ? req->target : "", req->target ? req->target_len : 0, line);
 	if (!r) {
 		r = mknod_reply(req, ino, a, ret, ret_usage);
@@ -190,9 +189,8 @@ int rds_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, 
 	int r;
 
 	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_link, &rds_link_lua, &a, "uu88bbtsu", parent, ino,
-		       parent, ino, name, len, who, rds_who(ctx, who), ctx->now, rds_stats(rds),
-		       cfs_core_skip_dir_mtime_ms(rds->engine.core));
+	r = rds_script(&q, ctx, CFS_META_OP_link, &rds_link_lua, &a, "uu88bbts", parent, ino,
+		       parent, ino, name, len, who, rds_who(ctx, who), ctx->now, rds_stats(rds));
 	if (!r)
 		r = rds_attr_reply(a->element[1], ret);
 	if (!r) {
@@ -272,6 +270,35 @@ int rds_op_touch_atime(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_
 	rds_begin(&q, e);
 	r = rds_script(&q, ctx, CFS_META_OP_setattr, &rds_touch_atime_lua, &a, "ut", ino, atime);
 	rds_end(&q);
+	return r;
+}
+
+/* The server does nothing else meanwhile. */
+enum { DIRS_PER_SCRIPT = 100 };
+
+static int touch_dirs(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_dir_time *v,
+		      size_t n)
+{
+	struct rds_request q;
+	redisReply *a;
+	int r;
+
+	rds_begin(&q, e);
+	rds_script_begin(&q, ctx, &rds_touch_dirs_lua, 3 * n);
+	for (size_t i = 0; i < n; i++)
+		rds_words(&q, "utt", v[i].dir, v[i].time, v[i].until);
+	r = rds_script_run(&q, ctx, CFS_META_OP_other, &a);
+	rds_end(&q);
+	return r;
+}
+
+int rds_op_touch_dirs(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_dir_time *v,
+		      size_t n)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < n && !r; i += DIRS_PER_SCRIPT)
+		r = touch_dirs(e, ctx, v + i, CFS_MIN(n - i, (size_t)DIRS_PER_SCRIPT));
 	return r;
 }
 

@@ -64,10 +64,9 @@ static int remove_name(struct cfs_engine *e, const struct cfs_ctx *ctx, bool dir
 
 		a = NULL;
 		r = rds_script(&q, ctx, dir ? CFS_META_OP_rmdir : CFS_META_OP_unlink,
-			       &rds_remove_lua, &a, "uu8bsu8btsuus", req->parent, asked,
-			       req->parent, req->name, req->name_len, dir ? "1" : "0", req->trash,
-			       req->trash, who, rds_who(ctx, who), ctx->now, rds_stats(rds),
-			       cfs_core_skip_dir_mtime_ms(core), cfs_core_sid(core),
+			       &rds_remove_lua, &a, "uu8bsu8btsus", req->parent, asked, req->parent,
+			       req->name, req->name_len, dir ? "1" : "0", req->trash, req->trash,
+			       who, rds_who(ctx, who), ctx->now, rds_stats(rds), cfs_core_sid(core),
 			       open ? "1" : "0");
 	} while (r == -EBUSY && answer(rds, a, &asked) && ++tries < MAX_ASKED);
 	if (!r && a->elements == 7) {
@@ -159,12 +158,11 @@ int rds_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 		bool open = asked && cfs_core_is_open(core, asked);
 
 		a = NULL;
-		r = rds_script(&q, ctx, CFS_META_OP_rename, &rds_rename_lua, &a, "uu8b8buu8btsuuus",
+		r = rds_script(&q, ctx, CFS_META_OP_rename, &rds_rename_lua, &a, "uu8b8buu8btsuus",
 			       n->src_parent, n->dst_parent, n->src_parent, n->src_name, n->src_len,
 			       n->dst_parent, n->dst_name, n->dst_len, (uint64_t)n->flags,
 			       req->trash, req->trash, who, rds_who(ctx, who), ctx->now,
-			       rds_stats(rds), cfs_core_skip_dir_mtime_ms(core), cfs_core_sid(core),
-			       asked, open ? "1" : "0");
+			       rds_stats(rds), cfs_core_sid(core), asked, open ? "1" : "0");
 	} while (r == -EBUSY && answer(rds, a, &asked) && ++tries < MAX_ASKED);
 	if (!r)
 		r = rename_reply(rds, req, a, ret, ret_usage);

@@ -2,8 +2,8 @@
 -- write 2: attr rules usage dispose
 -- unlink and rmdir. asked: the inode that the client expects there, and tells whether it has it open.
 -- The answer {EBUSY, ino} asks the same of this one.
-local function op(dir, a, parent, asked, parent8, name, want_dir, trash, trash8, who, now, stats, skip_ms,
-	sid, open)
+local function op(dir, a, parent, asked, parent8, name, want_dir, trash, trash8, who, now, stats, sid,
+	open)
 	if not dir then
 		return {ENOENT}
 	end
@@ -32,15 +32,14 @@ local function op(dir, a, parent, asked, parent8, name, want_dir, trash, trash8,
 	call('HDEL', P .. 'd' .. parent, name)
 	local data, length
 	a, data, length = dispose(fate, parent, name, ino, ino8, a, trash, trash8, now, stats, sid)
-	local touched
-	dir, touched = touch(parent, parent8, dir, now, skip_ms, is_dir and -1 or 0)
+	dir = count_dirs(parent, parent8, dir, now, is_dir and -1 or 0)
 	if LOG then
 		local there = fate == TRASHED and trash or '0'
 		if is_dir then
 			log('RMDIR(%s,%n,%s):%s', parent, name, there, ino)
 		else
-			log('UNLINK(%s,%n,%s,%s,%s):%s', parent, name, there,
-				tostring(fate == SUSTAINED), tostring(touched), ino)
+			log('UNLINK(%s,%n,%s,%s,false):%s', parent, name, there,
+				tostring(fate == SUSTAINED), ino)
 		end
 	end
 	return {0, fate, ino8, a, data and 1 or 0, dir, length}

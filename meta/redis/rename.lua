@@ -40,7 +40,7 @@ local function arrive(ino, a, from, to, to8, now)
 	return a
 end
 local function op(sdir, ddir, sp, dp, sp8, sname, dp8, dname, flags, trash, trash8, who, now, stats,
-	skip_ms, sid, asked, open)
+	sid, asked, open)
 	flags = tonumber(flags)
 	if not sdir or not ddir then
 		return {ENOENT}
@@ -129,10 +129,10 @@ local function op(sdir, ddir, sp, dp, sp8, sname, dp8, dname, flags, trash, tras
 	end
 	a = arrive(s, a, sp, dp, dp8, now)
 	if sp == dp then
-		touch(sp, sp8, sdir, now, skip_ms, s_nlink + d_nlink)
+		count_dirs(sp, sp8, sdir, now, s_nlink + d_nlink)
 	else
-		touch(sp, sp8, sdir, now, skip_ms, s_nlink)
-		touch(dp, dp8, ddir, now, skip_ms, d_nlink)
+		count_dirs(sp, sp8, sdir, now, s_nlink)
+		count_dirs(dp, dp8, ddir, now, d_nlink)
 	end
 	log('MOVE(%s,%n,%s,%n,%d,%s,%s):%s', sp, sname, dp, dname, flags, v or '0',
 		fate == TRASHED and trash or '0', s)

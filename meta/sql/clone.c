@@ -142,7 +142,7 @@ static int attach(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		r = sql_move_node(c, a->ino, &a->attr);
 	}
 	if (r >= 0)
-		r = sql_touch_dir(c, ctx, a->parent, &parent, a->attr.type == CFS_TYPE_DIR);
+		r = sql_touch_dir(c, ctx, a->parent, a->attr.type == CFS_TYPE_DIR);
 	if (r >= 0)
 		r = sql_keep_late(c, a->parent);
 	if (r < 0)

@@ -161,8 +161,7 @@ static int inherit_acl(struct sql_conn *c, const struct mknod *a, const struct c
 	return r;
 }
 
-static int log_create(struct sql_conn *c, const struct cfs_ctx *ctx, const struct mknod *a,
-		      bool touched)
+static int log_create(struct sql_conn *c, const struct cfs_ctx *ctx, const struct mknod *a)
 {
 	const struct cfs_mknod *req = a->req;
 	char name[3 * CFS_NAME_MAX + 1];
@@ -177,7 +176,7 @@ static int log_create(struct sql_conn *c, const struct cfs_ctx *ctx, const struc
 	return sql_log(c, ctx, "CREATE(%" PRIu64 ",%s,%u,%u,%u,%u,%u,%s,linux,%s):%" PRIu64,
 		       req->parent, sql_log_name(req->name, req->name_len, name), ctx->uid,
 		       ctx->gid, (unsigned)req->type, (unsigned)req->mode, (unsigned)req->umask,
-		       target, touched ? "true" : "false", a->ino);
+		       target, req->type == CFS_TYPE_DIR ? "true" : "false", a->ino);
 }
 
 /* The unique key on (parent, name) decides races: what is there is returned with -EEXIST. */
@@ -207,7 +206,6 @@ static int mknod_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	struct cfs_meta *core = sql_core(c);
 	bool dir = req->type == CFS_TYPE_DIR;
 	struct cfs_attr parent;
-	bool touch;
 	int r = sql_keep_node(c, req->parent, &parent);
 
 	if (!r)
@@ -228,8 +226,7 @@ static int mknod_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		r = sql_post(c, SQL_new_dir_stat, "i", (int64_t)a->ino);
 	if (r < 0)
 		return r;
-	touch = cfs_rules_touch_parent(ctx, &parent, cfs_core_skip_dir_mtime_ms(core), dir);
-	r = touch ? sql_touch_parent(c, ctx, req->parent, dir) : 0;
+	r = dir ? sql_touch_parent(c, ctx, req->parent, 1) : 0;
 	if (!r)
 		r = sql_keep_late(c, req->parent);
 	a->usage = (struct cfs_usage){0};
@@ -238,9 +235,9 @@ static int mknod_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (!r)
 		r = sql_write_usage(c, &a->usage);
 	if (!r)
-		r = log_create(c, ctx, a, touch);
+		r = log_create(c, ctx, a);
 	if (!r && req->ret_parent)
-		*req->ret_parent = sql_touched(ctx, &parent, touch, dir);
+		*req->ret_parent = sql_touched(ctx, &parent, dir);
 	return r;
 }
 
@@ -283,7 +280,6 @@ static int link_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	struct link *a = arg;
 	char name[3 * CFS_NAME_MAX + 1];
 	struct cfs_attr parent;
-	bool touch;
 	int r = sql_keep_node(c, a->parent, &parent);
 
 	if (!r)
@@ -304,20 +300,15 @@ static int link_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	a->attr.nlink++;
 	a->attr.parent = 0;
 	a->attr.ctime = ctx->now;
-	touch = cfs_rules_touch_parent(ctx, &parent, cfs_core_skip_dir_mtime_ms(sql_core(c)),
-				       false);
-	r = touch ? sql_touch_parent(c, ctx, a->parent, 0) : 0;
-	if (!r)
-		r = sql_keep_late(c, a->parent);
+	r = sql_keep_late(c, a->parent);
 	a->usage = (struct cfs_usage){.uid = a->attr.uid, .gid = a->attr.gid};
 	sql_usage_entry(&a->usage, a->parent, &a->attr, 1);
 	if (!r)
 		r = sql_write_usage(c, &a->usage);
 	if (r || !cfs_core_changelog(sql_core(c)))
 		return r;
-	return sql_log(c, ctx, "LINK(%" PRIu64 ",%" PRIu64 ",%s,%s):%u", a->ino, a->parent,
-		       sql_log_name(a->name, a->len, name), touch ? "true" : "false",
-		       a->attr.nlink);
+	return sql_log(c, ctx, "LINK(%" PRIu64 ",%" PRIu64 ",%s,false):%u", a->ino, a->parent,
+		       sql_log_name(a->name, a->len, name), a->attr.nlink);
 }
 
 int sql_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
@@ -375,13 +366,12 @@ static unsigned log_bits(uint32_t set)
 	return out;
 }
 
-static int log_setattr(struct sql_conn *c, const struct cfs_ctx *ctx, const struct setattr *a)
+int sql_log_setattr(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
+		    const struct cfs_attr *t)
 {
-	const struct cfs_attr *t = &a->attr;
-
 	return sql_log(
-		c, ctx, "SETATTR(%" PRIu64 ",%u,0,%u,%u,%u,%u,%lld,%lld,%ld,%ld,%lld,%ld,%u)",
-		a->ino, log_bits(a->set), t->uid, t->gid, (unsigned)t->mode, (unsigned)t->flags,
+		c, ctx, "SETATTR(%" PRIu64 ",%u,0,%u,%u,%u,%u,%lld,%lld,%ld,%ld,%lld,%ld,%u)", ino,
+		log_bits(set), t->uid, t->gid, (unsigned)t->mode, (unsigned)t->flags,
 		(long long)t->atime.tv_sec, (long long)t->mtime.tv_sec, t->atime.tv_nsec,
 		t->mtime.tv_nsec, (long long)t->ctime.tv_sec, t->ctime.tv_nsec, (unsigned)t->tier);
 }
@@ -410,7 +400,7 @@ static int setattr(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		a->usage.owner_space = sql_space_of(&old);
 		a->usage.owner_inodes = 1;
 	}
-	return log_setattr(c, ctx, a);
+	return sql_log_setattr(c, ctx, a->ino, a->set, &a->attr);
 }
 
 int sql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
@@ -424,28 +414,4 @@ int sql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t in
 	*ret = a.attr;
 	*ret_usage = a.usage;
 	return 0;
-}
-
-struct touch {
-	cfs_ino_t ino;
-	struct timespec atime;
-};
-
-static int touch_atime(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
-{
-	const struct touch *a = arg;
-	int r = sql_exec(c, SQL_touch_atime, "iii", sql_us(a->atime), sql_sub_us(a->atime),
-			 (int64_t)a->ino);
-
-	if (r <= 0)
-		return r ? r : -ENOENT;
-	return sql_log(c, ctx, "ACCESS(%" PRIu64 ")", a->ino);
-}
-
-int sql_op_touch_atime(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
-		       struct timespec atime)
-{
-	struct touch a = {.ino = ino, .atime = atime};
-
-	return sql_txn(sql_db(e), ctx, CFS_META_OP_setattr, touch_atime, &a);
 }

@@ -118,12 +118,11 @@ int sql_touch_parent(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t pa
 	return r ? 0 : -ENOENT;
 }
 
-struct cfs_attr sql_touched(const struct cfs_ctx *ctx, const struct cfs_attr *dir, bool touched,
-			    int nlink_d)
+struct cfs_attr sql_touched(const struct cfs_ctx *ctx, const struct cfs_attr *dir, int nlink_d)
 {
 	struct cfs_attr attr = *dir;
 
-	if (touched) {
+	if (nlink_d) {
 		attr.nlink += (uint32_t)nlink_d;
 		attr.mtime = attr.ctime = ctx->now;
 	}

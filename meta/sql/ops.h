@@ -64,6 +64,11 @@ void sql_usage_inode(struct cfs_usage *u, const struct cfs_attr *attr, int sign)
 int sql_usage_length(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr,
 		     uint64_t old_length, struct cfs_usage *u);
 
+/* -- names.c -- */
+/* The changelog's line, if there is one, of what setattr has made of an inode. */
+int sql_log_setattr(struct sql_conn *c, CFS_CTX, cfs_ino_t ino, uint32_t set,
+		    const struct cfs_attr *attr);
+
 /* -- remove.c -- */
 /* The node behind an edge, locked; a node that is missing looks like an empty one. */
 int sql_lock_victim(struct sql_conn *c, const struct sql_edge *edge, struct cfs_attr *ret);
@@ -75,9 +80,8 @@ struct cfs_attr sql_missing_node(const struct sql_edge *edge);
  */
 int sql_dispose(struct sql_conn *c, CFS_CTX, const struct cfs_engine_remove *req, int has_data,
 		struct cfs_removed *v, struct cfs_usage *u);
-/* Moves the times of a directory when they are due or its nlink changes. Not in the trash. */
-int sql_touch_dir(struct sql_conn *c, CFS_CTX, cfs_ino_t dir, const struct cfs_attr *attr,
-		  int nlink_d);
+/* A directory has nlink_d more directories in it, if that is not 0. Not in the trash. */
+int sql_touch_dir(struct sql_conn *c, CFS_CTX, cfs_ino_t dir, int nlink_d);
 /* 1: the file has left chunks, which are remembered for deletion; 0: there are none. */
 int sql_put_delfile(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t length);
 /* nlink, parent and ctime of *attr. */

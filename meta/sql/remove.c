@@ -26,15 +26,10 @@ int sql_move_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr
 			sql_us(attr->ctime), sql_sub_us(attr->ctime), ino);
 }
 
-int sql_touch_dir(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t dir,
-		  const struct cfs_attr *attr, int nlink_d)
+int sql_touch_dir(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t dir, int nlink_d)
 {
-	uint64_t skip_ms = cfs_core_skip_dir_mtime_ms(sql_core(c));
-
 	/* An hour directory keeps its link count whatever is in it. */
-	if (cfs_ino_is_trash(dir))
-		return 0;
-	if (!cfs_rules_touch_parent(ctx, attr, skip_ms, nlink_d != 0))
+	if (cfs_ino_is_trash(dir) || !nlink_d)
 		return 0;
 	return sql_touch_parent(c, ctx, dir, nlink_d);
 }
@@ -176,8 +171,7 @@ struct remove {
 	struct cfs_usage usage;
 };
 
-static int log_removal(struct sql_conn *c, const struct cfs_ctx *ctx, const struct remove *a,
-		       bool touched)
+static int log_removal(struct sql_conn *c, const struct cfs_ctx *ctx, const struct remove *a)
 {
 	const struct cfs_engine_remove *req = a->req;
 	uint64_t trash = a->ret.fate == CFS_FATE_TRASHED ? req->trash : 0;
@@ -189,9 +183,9 @@ static int log_removal(struct sql_conn *c, const struct cfs_ctx *ctx, const stru
 	if (a->dir)
 		return sql_log(c, ctx, "RMDIR(%" PRIu64 ",%s,%" PRIu64 "):%" PRIu64, req->parent,
 			       name, trash, a->ret.ino);
-	return sql_log(c, ctx, "UNLINK(%" PRIu64 ",%s,%" PRIu64 ",%s,%s):%" PRIu64, req->parent,
+	return sql_log(c, ctx, "UNLINK(%" PRIu64 ",%s,%" PRIu64 ",%s,false):%" PRIu64, req->parent,
 		       name, trash, a->ret.fate == CFS_FATE_SUSTAINED ? "true" : "false",
-		       touched ? "true" : "false", a->ret.ino);
+		       a->ret.ino);
 }
 
 static int remove_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
@@ -200,7 +194,6 @@ static int remove_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	const struct cfs_engine_remove *req = a->req;
 	struct cfs_attr parent;
 	struct sql_edge edge;
-	bool touched;
 	int r;
 
 	a->usage = (struct cfs_usage){0};
@@ -232,15 +225,13 @@ static int remove_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	r = sql_dispose(c, ctx, req, -1, &a->ret, &a->usage);
 	if (r < 0)
 		return r;
-	touched = cfs_rules_touch_parent(ctx, &parent, cfs_core_skip_dir_mtime_ms(sql_core(c)),
-					 a->dir);
-	r = sql_touch_dir(c, ctx, req->parent, &parent, a->dir ? -1 : 0);
+	r = sql_touch_dir(c, ctx, req->parent, a->dir ? -1 : 0);
 	if (r < 0)
 		return r;
 	if (!cfs_ino_is_trash(req->parent))
-		a->ret.parent = sql_touched(ctx, &parent, touched, a->dir ? -1 : 0);
+		a->ret.parent = sql_touched(ctx, &parent, a->dir ? -1 : 0);
 	r = sql_write_usage(c, &a->usage);
-	return r < 0 ? r : log_removal(c, ctx, a, touched);
+	return r < 0 ? r : log_removal(c, ctx, a);
 }
 
 static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,

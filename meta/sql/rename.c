@@ -345,14 +345,13 @@ static int touch_parents(struct sql_conn *c, const struct cfs_ctx *ctx, const st
 	int r = 0;
 
 	if (q->src_parent == q->dst_parent)
-		return sql_touch_dir(c, ctx, q->src_parent, &a->src_dir,
-				     a->src_nlink + a->dst_nlink);
+		return sql_touch_dir(c, ctx, q->src_parent, a->src_nlink + a->dst_nlink);
 	if (q->dst_parent < q->src_parent)
-		r = sql_touch_dir(c, ctx, q->dst_parent, &a->dst_dir, a->dst_nlink);
+		r = sql_touch_dir(c, ctx, q->dst_parent, a->dst_nlink);
 	if (r >= 0)
-		r = sql_touch_dir(c, ctx, q->src_parent, &a->src_dir, a->src_nlink);
+		r = sql_touch_dir(c, ctx, q->src_parent, a->src_nlink);
 	if (r >= 0 && q->dst_parent > q->src_parent)
-		r = sql_touch_dir(c, ctx, q->dst_parent, &a->dst_dir, a->dst_nlink);
+		r = sql_touch_dir(c, ctx, q->dst_parent, a->dst_nlink);
 	return r;
 }
 

@@ -116,9 +116,8 @@ int sql_find(struct sql_conn *c, cfs_ino_t parent, const char *name, size_t len,
 	     struct cfs_entry *ret);
 /* nlink += d, times; 0 rows: -ENOENT. */
 int sql_touch_parent(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t parent, int nlink_d);
-/* The attributes of a directory after that, where `touched`. */
-struct cfs_attr sql_touched(const struct cfs_ctx *ctx, const struct cfs_attr *dir, bool touched,
-			    int nlink_d);
+/* The attributes of a directory after a change of its names: that, when nlink_d is not 0. */
+struct cfs_attr sql_touched(const struct cfs_ctx *ctx, const struct cfs_attr *dir, int nlink_d);
 /* Writes usage in this transaction when the engine does so inline (usage.c). */
 int sql_write_usage(struct sql_conn *c, const struct cfs_usage *u);
 /* When it does not: usage that the core is not told of and so cannot batch. */

@@ -58,6 +58,11 @@ SQL(update_node,
     "tier_id=? WHERE inode=?")
 SQL(touch_parent, "UPDATE {node} SET nlink=nlink+?,mtime=?,ctime=?,mtimensec=?,ctimensec=? "
 		  "WHERE inode=?")
+/* Columns are assigned from left to right by some, at once by others. */
+SQL(touch_dir, "UPDATE {node} SET mtime=?,mtimensec=?,"
+	       "ctimensec=CASE WHEN ctime>? THEN ctimensec ELSE ? END,"
+	       "ctime=CASE WHEN ctime>? THEN ctime ELSE ? END "
+	       "WHERE inode=? AND ctime<=? AND (mtime<=? OR mtime>?)")
 SQL(touch_atime, "UPDATE {node} SET atime=?,atimensec=? WHERE inode=?")
 SQL(add_link, "UPDATE {node} SET nlink=nlink+1,parent=0,ctime=?,ctimensec=? WHERE inode=?")
 SQL(get_symlink, "SELECT target FROM {symlink} WHERE inode=?")

@@ -71,7 +71,7 @@ static const struct cfs_opt mdtest_table[] = {
 	{.name = "skip-dir-mtime",
 	 .kind = CFS_OPT_DURATION,
 	 OPT(skip_dir_mtime_ms),
-	 .def = "0",
+	 .def = "100ms",
 	 .arg = "TIME",
 	 .help = "of a META-URL: as the mount option"},
 	ADMIN_OPTIONS(struct mdtest_opts, common),
@@ -398,7 +398,7 @@ static int mdtest_run(int argc, char **argv)
 		goto out;
 	}
 	is_volume = strstr(where, "://");
-	if (o.skip_dir_mtime_ms && !is_volume) {
+	if (o.skip_dir_mtime_ms != CFS_SKIP_DIR_MTIME_MS && !is_volume) {
 		cmd_error("%s: skip-dir-mtime is an option of the mount", where);
 		goto out;
 	}

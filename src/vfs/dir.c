@@ -145,7 +145,7 @@ int cfs_vfs_releasedir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 
 int cfs_vfs_fsyncdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 {
-	return cfs_meta_sync(v->conf.meta, ctx);
+	return cfs_meta_sync_dirs(v->conf.meta, ctx);
 }
 
 /* ---- pages ---- */

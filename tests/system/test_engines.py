@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 import servers
-from cachefs import BIN, need_engine
+from cachefs import BIN, need_engine, wait_until
 from mysqlproxy import MysqlProxy
 
 SUITE = pathlib.Path(os.environ.get("CACHEFS_BUILD") or BIN.parents[1]) / "tests/unit/conformance"
@@ -47,20 +47,81 @@ def test_unix_socket(ws, database):
     suite(ws, database.unix_url, "names")
 
 
-def test_directory_times_move_after_they_were_set_back(ws, database):
-    """With skip-dir-mtime a directory's times move once for all names of that time, but after somebody
-    has set them back with the next one. MySQL's engine learns of other mounts' changes that late, too."""
-    volume = ws.volume(url=database.url)
-    mnt, other = volume.mount("skip-dir-mtime=60s,attr-cache=0"), volume.mount()
+def two_mounts(ws, url, options):
+    volume = ws.volume(url=url)
+    mnt, other = volume.mount(options + ",attr-cache=0"), volume.mount("attr-cache=0")
     os.mkdir(mnt / "d")
+    return mnt, other
+
+
+def make(path):
+    with open(path, "x", encoding="ascii"):
+        pass
+
+
+def mtime(path):
+    return os.stat(path).st_mtime_ns
+
+
+def test_directory_times_reach_other_mounts(ws, database):
+    mnt, other = two_mounts(ws, database.url, "skip-dir-mtime=100ms")
+    for name in "abc":
+        make(mnt / "d" / name)
+        wait_until(lambda: mtime(other / "d") == mtime(mnt / "d"))
+
+
+def test_directory_times_without_delay(ws, database):
+    mnt, other = two_mounts(ws, database.url, "skip-dir-mtime=0")
+    for name in "abc":
+        make(mnt / "d" / name)
+        assert mtime(other / "d") == mtime(mnt / "d")
+    os.rename(mnt / "d/a", mnt / "d/e")
+    assert mtime(other / "d") == mtime(mnt / "d")
+
+
+def test_fsync_of_a_directory_stores_its_times(ws, database):
+    mnt, other = two_mounts(ws, database.url, "skip-dir-mtime=1h")
+    make(mnt / "d/f")
+    assert mtime(other / "d") != mtime(mnt / "d")
+    fd = os.open(mnt / "d", os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+    assert mtime(other / "d") == mtime(mnt / "d")
+
+
+PRIVATE = {
+    "redis": lambda: servers.Redis("--appendonly", "yes", "--appendfsync", "no"),
+    "postgres": lambda: servers.Postgres("-c", "fsync=on", "-c", "synchronous_commit=on"),
+    "mysql": lambda: servers.Mariadb("--innodb-flush-log-at-trx-commit=2"),
+}
+
+
+@pytest.mark.parametrize("engine", sorted(PRIVATE))
+def test_directory_times_survive_an_outage(ws, engine):
+    """The server is away when they are to be stored."""
+    need_engine(engine)
+    server = servers.started(ws, PRIVATE[engine]())
+    url = server.url("0") if engine == "redis" else server.database().url
+    mnt, other = two_mounts(ws, url, "skip-dir-mtime=1s,meta-timeout=1")
+    for m in mnt, other:
+        m.allow(".")  # whatever meets the dead server
+    make(mnt / "d/f")
+    seen = mtime(mnt / "d")
+    server.kill9()
+    wait_until(lambda: "cannot store the times of directories" in mnt.log(), 30)
+    server.start()
+    wait_until(lambda: mtime(other / "d") == seen, 30)
+
+
+def test_directory_times_move_after_they_were_set_back(ws, database):
+    mnt, other = two_mounts(ws, database.url, "skip-dir-mtime=1h")
     for i in range(20):
-        with open(mnt / "d" / str(i), "x", encoding="ascii"):
-            pass
-        setter = mnt if i % 2 or database.url.startswith("mysql") else other
+        make(mnt / "d" / str(i))
+        setter = mnt if i % 2 else other
         os.utime(setter / "d", (10**9, 10**9))
+        assert mtime(mnt / "d") == 10**18
         if i % 3:
-            with open(mnt / "d" / ("%d-next" % i), "x", encoding="ascii"):
-                pass
+            make(mnt / "d" / ("%d-next" % i))
         else:
             os.unlink(mnt / "d" / str(i))
-        assert os.stat(mnt / "d").st_mtime > 10**9
+        assert mtime(mnt / "d") > 10**18

@@ -40,11 +40,6 @@ uint64_t cfs_core_txn_number(struct cfs_meta *core)
 	return ++core->txn_number;
 }
 
-uint64_t cfs_core_skip_dir_mtime_ms(struct cfs_meta *core)
-{
-	return 0;
-}
-
 void cfs_core_count(struct cfs_meta *core, enum cfs_meta_op op, unsigned round_trips,
 		    unsigned retries)
 {

@@ -234,18 +234,6 @@ static void test_setattr_flags(void **state)
 	assert_int_equal(cfs_rules_setattr(&root, CFS_SET_MODE | CFS_SET_IS_OPEN, &in, &a), 1);
 }
 
-static void test_parent_times(void **state)
-{
-	struct cfs_attr dir = dir_attr(0755, 0, 0);
-
-	dir.mtime = (struct timespec){999, 950000000};
-	assert_false(cfs_rules_touch_parent(&root, &dir, 100, false));
-	assert_true(cfs_rules_touch_parent(&root, &dir, 100, true));
-	assert_true(cfs_rules_touch_parent(&root, &dir, 0, false));
-	dir.mtime.tv_nsec = 900000000;
-	assert_true(cfs_rules_touch_parent(&root, &dir, 100, false));
-}
-
 static void test_trash_name(void **state)
 {
 	char out[CFS_NAME_MAX + 1], name[CFS_NAME_MAX];
@@ -404,10 +392,9 @@ int main(void)
 		cmocka_unit_test(test_acl_inherit),    cmocka_unit_test(test_acl_pack),
 		cmocka_unit_test(test_entries),	       cmocka_unit_test(test_new_inode),
 		cmocka_unit_test(test_setattr),	       cmocka_unit_test(test_setattr_flags),
-		cmocka_unit_test(test_parent_times),   cmocka_unit_test(test_trash_name),
-		cmocka_unit_test(test_truncate_zeros), cmocka_unit_test(test_hole_zeros),
-		cmocka_unit_test(test_plocks_random),  cmocka_unit_test(test_plock_conflict),
-		cmocka_unit_test(test_slice_bytes),
+		cmocka_unit_test(test_trash_name),     cmocka_unit_test(test_truncate_zeros),
+		cmocka_unit_test(test_hole_zeros),     cmocka_unit_test(test_plocks_random),
+		cmocka_unit_test(test_plock_conflict), cmocka_unit_test(test_slice_bytes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -801,21 +801,25 @@ static void check_line(struct fixture *f, size_t id, const char *want)
 static void test_changelog(void **state)
 {
 	static const char *const want[] = {
-		"CREATE(1,a%2C%0A,0,0,1,420,18,,linux,true):90|(7,1)",
-		"CREATE(1,ln,0,0,3,511,0,to,linux,true):91|(7,2)",
-		"LINK(90,1,b,true):2|(7,3)",
-		"ACCESS(90)|(7,4)",
-		"INCR_COUNTER(nextInode,1024)|(7,5)",
+		"CREATE(1,a%2C%0A,0,0,1,420,18,,linux,false):90|(7,1)",
+		"CREATE(1,ln,0,0,3,511,0,to,linux,false):91|(7,2)",
+		"LINK(90,1,b,false):2|(7,3)",
+		"SETATTR(1,96,0,0,0,511,0,1700000000,1700000010,123456789,123456789,1700000010,"
+		"123456789,0)|(7,4)",
+		"ACCESS(90)|(7,5)",
+		"INCR_COUNTER(nextInode,1024)|(7,6)",
 	};
 	struct fixture *f = *state;
 	struct cfs_mknod req = {
 		.parent = 1, .name = "a,\n", .name_len = 3, .type = 1, .mode = 0644, .umask = 022};
 	struct cfs_entry entry;
 	struct cfs_usage usage;
+	struct cfs_dir_time names_changed = {.dir = 1};
 	int64_t old;
 
 	f->core.changelog = true;
 	f->ctx.now.tv_sec += 10;
+	names_changed.time = names_changed.until = f->ctx.now;
 	assert_int_equal(ops(f)->mknod(f->e, &f->ctx, &req, 90, &entry, &usage), 0);
 	req = (struct cfs_mknod){.parent = 1,
 				 .name = "ln",
@@ -826,10 +830,11 @@ static void test_changelog(void **state)
 				 .target_len = 2};
 	assert_int_equal(ops(f)->mknod(f->e, &f->ctx, &req, 91, &entry, &usage), 0);
 	assert_int_equal(ops(f)->link(f->e, &f->ctx, 90, 1, "b", 1, &entry.attr, &usage), 0);
+	assert_int_equal(ops(f)->touch_dirs(f->e, &f->ctx, &names_changed, 1), 0);
 	assert_int_equal(ops(f)->touch_atime(f->e, &f->ctx, 90, f->ctx.now), 0);
 	assert_int_equal(ops(f)->add_counter(f->e, &f->ctx, "nextInode", 1024, &old), 0);
 	for (size_t i = 0; i < CFS_ARRAY_SIZE(want); i++) {
-		char line[128];
+		char line[256];
 
 		snprintf(line, sizeof(line), "1700000010.123456789|%s", want[i]);
 		check_line(f, i + 1, line);

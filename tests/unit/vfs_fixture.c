@@ -246,7 +246,7 @@ REFUSE(cfs_meta_touch_atime, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_
        enum cfs_atime mode, struct cfs_attr *attr)
 REFUSE(cfs_meta_statfs, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t root,
        struct cfs_statfs *ret)
-REFUSE(cfs_meta_sync, struct cfs_meta *m, const struct cfs_ctx *ctx)
+REFUSE(cfs_meta_sync_dirs, struct cfs_meta *m, const struct cfs_ctx *ctx)
 REFUSE(cfs_meta_truncate, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
        uint64_t length, struct cfs_attr *ret)
 REFUSE(cfs_meta_getlk, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,

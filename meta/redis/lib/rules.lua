@@ -65,25 +65,13 @@ local function may_remove(who, dir8, a, victim)
 	end
 	return has(byte(victim, 1), 3) ~= 0 and EPERM or nil
 end
--- Must the times of a directory move?
-local function due(a, now, skip_ms, nlink_changes)
-	skip_ms = tonumber(skip_ms)
-	if nlink_changes or skip_ms == 0 then
-		return true
-	end
-	local s, ns = parse('>i8I4', sub(a, 24, 35))
-	local now_s, now_ns = parse('>i8I4', now)
-	local d = (now_ns - ns) / 1000000
-	d = d < 0 and math.ceil(d) or floor(d)
-	return (now_s - s) * 1000 + d >= skip_ms
-end
--- Writes the directory when it is due; an hour directory keeps its link count whatever is in it.
--- Returns it as it is afterwards, and whether it was written.
-local function touch(dir, dir8, a, now, skip_ms, nlink_d)
-	if is_trash(dir8) or not due(a, now, skip_ms, nlink_d ~= 0) then
-		return a, false
+-- Writes the directory when its link count changes; an hour directory keeps its own whatever is in it.
+-- Returns it as it is afterwards.
+local function count_dirs(dir, dir8, a, now, nlink_d)
+	if nlink_d == 0 or is_trash(dir8) then
+		return a
 	end
 	a = set_mtime_ctime(set_nlink(a, nlink_of(a) + nlink_d), now, now)
 	put(dir, a)
-	return a, true
+	return a
 end

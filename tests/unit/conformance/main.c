@@ -197,6 +197,7 @@ static int run(const char *only)
 		{"quotas", quota_tests, &quota_test_count},
 		{"records", record_tests, &record_test_count},
 		{"administration", admin_tests, &admin_test_count},
+		{"dirtimes", dirtimes_tests, &dirtimes_test_count},
 		{"crash", crash_tests, &crash_test_count},
 	};
 	int failed = 0;

@@ -1,0 +1,38 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- write: attr
+-- Seconds and microseconds
+local function at(time)
+	local s, ns = parse('>i8I4', time)
+	return s, floor(ns / 1000)
+end
+local function is_later(s, us, than_s, than_us)
+	return s > than_s or (s == than_s and us > than_us)
+end
+-- May this time stand in the record? Somebody may have changed the directory since.
+local function may_have(a, s, us, until_s, until_us)
+	local c_s, c_us = at(sub(a, 36, 47))
+	if is_later(c_s, c_us, until_s, until_us) then
+		return false
+	end
+	local m_s, m_us = at(sub(a, 24, 35))
+	return not is_later(m_s, m_us, s, us) or is_later(m_s, m_us, until_s, until_us)
+end
+-- Each: directory, time of the last change of its names, ctime up to which that may be written
+local function op(...)
+	local v = {...}
+	for i = 1, #v, 3 do
+		local a = get(v[i])
+		local s, us = at(v[i + 1])
+		local until_s, until_us = at(v[i + 2])
+		if a and may_have(a, s, us, until_s, until_us) then
+			local c_s, c_us = at(sub(a, 36, 47))
+			a = set_mtime_ctime(a, v[i + 1], is_later(c_s, c_us, s, us) and sub(a, 36, 47) or v[i + 1])
+			put(v[i], a)
+			log('SETATTR(%s,96,0,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d)', v[i], uid_of(a), gid_of(a),
+				mode_of(a), byte(a, 1), (parse('>i8', sub(a, 12))), (parse('>i8', sub(a, 24))),
+				(parse('>I4', sub(a, 20))), (parse('>I4', sub(a, 32))), (parse('>i8', sub(a, 36))),
+				(parse('>I4', sub(a, 44))), tier_of(a))
+		end
+	end
+	return {0}
+end

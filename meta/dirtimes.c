@@ -6,15 +6,16 @@
  *
  *	changed ──> pending ──store()──> stored ──> dropped
  *
- * What somebody else does to the directory meanwhile shows in its ctime: a time is stored, and shown,
- * over a record with a ctime up to `until` alone. `until` is the time itself, or what this mount
- * knows to have been no change of mtime. A time that has been stored is still shown in the answers
- * to calls that began before, as they may have read the record before.
+ * What somebody else does to the directory meanwhile shows in its ctime: a time is stored, and
+ *shown, over a record with a ctime up to `until` alone. `until` is the time itself, or what this
+ *mount knows to have been no change of mtime. A time that has been stored is still shown in the
+ *answers to calls that began before, as they may have read the record before.
  */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "meta/core-internal.h"
 #include "meta/inomap.h"
 
@@ -235,7 +236,7 @@ static void wake(struct cfs_meta *m, struct cfs_dirtimes *t, uint64_t in_ms)
 {
 	t->due = cfs_deadline_in(in_ms);
 	if (!t->running && !t->stopping)
-		t->running = !pthread_create(&t->thread, NULL, run, m);
+		t->running = !cfs_thread_start("meta-dirtimes", run, m, &t->thread);
 	else
 		pthread_cond_signal(&t->wake);
 }

@@ -44,8 +44,7 @@ static int touch_dir(struct sql_conn *c, const struct cfs_ctx *ctx, const struct
 	if (r <= 0 || !cfs_core_changelog(sql_core(c)))
 		return r < 0 ? r : 0;
 	r = sql_get_node(c, d->dir, false, &attr);
-	return r < 0 ? r
-		     : sql_log_setattr(c, ctx, d->dir, CFS_SET_MTIME | CFS_SET_CTIME, &attr);
+	return r < 0 ? r : sql_log_setattr(c, ctx, d->dir, CFS_SET_MTIME | CFS_SET_CTIME, &attr);
 }
 
 static int touch_dirs(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)

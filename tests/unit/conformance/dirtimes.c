@@ -132,9 +132,12 @@ static void test_shown_at_once(void **state)
 	cfs_ino_t d = dir_at("shown", 1000);
 	struct cfs_ctx c = as_root(), t = at_time(3000, 0);
 	struct cfs_attr parent = {0};
-	struct cfs_mknod req = {
-		.parent = d, .name = "g", .name_len = 1, .type = CFS_TYPE_FILE, .mode = 0644,
-		.ret_parent = &parent};
+	struct cfs_mknod req = {.parent = d,
+				.name = "g",
+				.name_len = 1,
+				.type = CFS_TYPE_FILE,
+				.mode = 0644,
+				.ret_parent = &parent};
 	struct cfs_entry e = {0};
 
 	make_at(d, "f", 2000);

@@ -70,6 +70,14 @@ struct stage_write {
 	LIST_ENTRY(stage_write) link;
 };
 
+/* Looks for what was left behind in a directory. */
+struct stage_scan {
+	struct cfs_job job; /* first */
+	struct cfs_stage *stage;
+	struct cache_dir *dir;
+	bool due, running; /* under stage.lock */
+};
+
 struct stage_uploader {
 	struct cfs_job job; /* first */
 	struct cfs_stage *stage;
@@ -80,10 +88,10 @@ struct cfs_stage {
 	struct cfs_stage_conf conf;
 	struct cfs_store *store;
 	struct cfs_disk *disk;
-	bool *scanned;		      /* per directory; the ticker's */
+	struct stage_scan *scans;     /* one for each directory */
 	struct dir_sync *syncs;	      /* one for each directory: one that hangs keeps nobody else */
 	struct cfs_workers *workers;  /* upload */
-	struct cfs_workers **writers; /* one for each directory */
+	struct cfs_workers **writers; /* one for each directory, which scans it, too */
 	struct cfs_ticker *ticker;
 	_Atomic bool stopping;
 

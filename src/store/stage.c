@@ -361,44 +361,84 @@ static int newest_first(const void *a, const void *b)
 	return (x->since_s < y->since_s) - (x->since_s > y->since_s);
 }
 
-/* They are older than all that came meanwhile. */
-static void scan_dir(struct cfs_stage *st, struct cache_dir *dir)
+/* How many there was memory for; at once, for the oldest to be uploaded first. */
+static size_t add_found(struct cfs_stage *st, const struct scan *s, size_t *ret_n,
+			unsigned long long *ret_bytes)
+{
+	size_t i, n = 0;
+
+	*ret_bytes = 0;
+	pthread_mutex_lock(&st->lock);
+	for (i = 0; i < s->n; i++) {
+		struct staged *e = new_entry(s->dir, &s->v[i].id, s->v[i].since_s);
+
+		if (!e)
+			break;
+		/* They are older than all that came meanwhile. */
+		if (add_entry(st, e, true)) {
+			n++;
+			*ret_bytes += e->id.len;
+		} else {
+			free(e);
+		}
+	}
+	pthread_mutex_unlock(&st->lock);
+	*ret_n = n;
+	return i;
+}
+
+/* 0; 1: there is more than there is room for; negative errno. */
+static int scan_dir(struct cfs_stage *st, struct cache_dir *dir)
 {
 	struct scan s = {.st = st, .dir = dir};
-	unsigned long long bytes = 0;
-	size_t i, added = 0;
+	unsigned long long bytes;
+	size_t added;
 	int r;
 
 	pthread_mutex_lock(&st->lock);
 	s.max = CFS_STAGE_BLOCKS_MAX - CFS_MIN(st->n + st->n_damaged, CFS_STAGE_BLOCKS_MAX);
 	pthread_mutex_unlock(&st->lock);
 	r = cfs_disk_walk(dir, CFS_STAGE_ROOT, visit, &s);
-	if (r < 0 && r != -ECANCELED)
-		cfs_disk_dir_fault(dir, "scan", r, false);
 	if (s.n > 0)
 		qsort(s.v, s.n, sizeof(*s.v), newest_first);
-	for (i = 0; i < s.n; i++) {
-		struct staged *e = new_entry(dir, &s.v[i].id, s.v[i].since_s);
-
-		if (!e)
-			break;
-		pthread_mutex_lock(&st->lock);
-		if (add_entry(st, e, true)) {
-			added++;
-			bytes += e->id.len;
-			e = NULL;
-		}
-		pthread_mutex_unlock(&st->lock);
-		free(e);
-	}
-	pthread_mutex_lock(&st->lock);
-	st->rescan = st->rescan || r > 0 || i < s.n;
-	pthread_mutex_unlock(&st->lock);
+	if (add_found(st, &s, &added, &bytes) < s.n && r >= 0)
+		r = 1;
 	free(s.v);
 	if (added > 0)
 		cfs_info("staged blocks were found, %s: dir=%s blocks=%zu bytes=%llu",
 			 st->conf.hold ? "a read-only mount leaves them there" : "to be uploaded",
 			 dir->path, added, bytes);
+	return r;
+}
+
+static void run_scan(struct cfs_job *job)
+{
+	struct stage_scan *scan = (struct stage_scan *)job;
+	struct cfs_stage *st = scan->stage;
+	int r = scan_dir(st, scan->dir);
+
+	if (r < 0 && r != -ECANCELED)
+		cfs_disk_dir_fault(scan->dir, "scan", r, false);
+	pthread_mutex_lock(&st->lock);
+	scan->running = false;
+	scan->due |= r < 0;
+	st->rescan |= r > 0;
+	cfs_stage_wake(st);
+	pthread_mutex_unlock(&st->lock);
+}
+
+/* With the lock. One that failed is scanned when it is back. */
+static void scan_when_due(struct cfs_stage *st, unsigned i)
+{
+	bool failed = atomic_load(&st->disk->dirs[i].state) == DIR_FAILED;
+	struct stage_scan *scan = &st->scans[i];
+
+	scan->due |= failed;
+	if (failed || !scan->due || scan->running ||
+	    cfs_workers_try_submit(st->writers[i], &scan->job) < 0)
+		return;
+	scan->due = false;
+	scan->running = true;
 }
 
 static void tick(void *arg)
@@ -411,18 +451,10 @@ static void tick(void *arg)
 	again = st->rescan && st->n < CFS_STAGE_BLOCKS_MAX / 2;
 	if (again)
 		st->rescan = false;
-	pthread_mutex_unlock(&st->lock);
 	for (i = 0; i < st->disk->n_dirs; i++) {
-		struct cache_dir *dir = &st->disk->dirs[i];
-
-		if (atomic_load(&dir->state) == DIR_FAILED)
-			st->scanned[i] = false;
-		else if (!st->scanned[i] || again) {
-			st->scanned[i] = true;
-			scan_dir(st, dir);
-		}
+		st->scans[i].due |= again;
+		scan_when_due(st, i);
 	}
-	pthread_mutex_lock(&st->lock);
 	cfs_stage_wake(st);
 	pthread_mutex_unlock(&st->lock);
 }
@@ -448,10 +480,10 @@ static int start(struct cfs_stage *st)
 	unsigned i;
 	int r;
 
-	st->scanned = calloc(st->disk->n_dirs, sizeof(*st->scanned));
+	st->scans = calloc(st->disk->n_dirs, sizeof(*st->scans));
 	st->uploaders = calloc(st->conf.max_uploads, sizeof(*st->uploaders));
 	st->writers = calloc(st->disk->n_dirs, sizeof(struct cfs_workers *));
-	if (!st->scanned || !st->uploaders || !st->writers)
+	if (!st->scans || !st->uploaders || !st->writers)
 		return -ENOMEM;
 	r = cfs_stage_syncs_new(st->disk->n_dirs, &st->syncs);
 	if (r < 0)
@@ -462,9 +494,12 @@ static int start(struct cfs_stage *st)
 	}
 	r = cfs_workers_create("cfs-stage-up", st->conf.max_uploads, st->conf.max_uploads,
 			       &st->workers);
-	for (i = 0; i < st->disk->n_dirs && r == 0; i++)
-		r = cfs_workers_create("cfs-stage-write", st->conf.max_uploads, WRITE_QUEUE,
+	for (i = 0; i < st->disk->n_dirs && r == 0; i++) {
+		st->scans[i] = (struct stage_scan){
+			.job.run = run_scan, .stage = st, .dir = &st->disk->dirs[i], .due = true};
+		r = cfs_workers_create("cfs-stage-write", st->conf.max_uploads + 1, WRITE_QUEUE,
 				       &st->writers[i]);
+	}
 	if (r == 0)
 		r = cfs_ticker_start("cfs-stage", st->conf.tick_ms, tick, st, &st->ticker);
 	if (r == 0)
@@ -529,7 +564,7 @@ void cfs_stage_stop(struct cfs_stage *st)
 	pthread_mutex_destroy(&st->lock);
 	free(st->writers);
 	free(st->uploaders);
-	free(st->scanned);
+	free(st->scans);
 	free(st);
 }
 

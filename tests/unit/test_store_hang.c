@@ -16,6 +16,7 @@
 
 #include "base/longwait.h"
 #include "disk_fixture.h"
+#include "store/stage-internal.h"
 
 /* ---- system calls that hang on demand (the linker's --wrap) ---- */
 
@@ -23,18 +24,25 @@ static struct {
 	pthread_mutex_t lock; /* protects what follows */
 	pthread_cond_t changed;
 	bool on;
+	bool scans;	     /* only those for what is staged hang */
+	unsigned scans_fail; /* so many of the next ones */
 	unsigned held;
 	pthread_t reader; /* who must not wait for a disk, if `reads` */
 	bool reads;
 	unsigned removals; /* by him */
 } hang = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-static void set_hang(bool on)
+static void set_flag(bool *flag, bool on)
 {
 	pthread_mutex_lock(&hang.lock);
-	hang.on = on;
+	*flag = on;
 	pthread_cond_broadcast(&hang.changed);
 	pthread_mutex_unlock(&hang.lock);
+}
+
+static void set_hang(bool on)
+{
+	set_flag(&hang.on, on);
 }
 
 static bool is_hanging(void)
@@ -47,14 +55,32 @@ static bool is_hanging(void)
 	return on;
 }
 
-static void pass(void)
+static void pass_flag(const bool *flag)
 {
 	pthread_mutex_lock(&hang.lock);
 	hang.held++;
-	while (hang.on)
+	while (*flag)
 		pthread_cond_wait(&hang.changed, &hang.lock);
 	hang.held--;
 	pthread_mutex_unlock(&hang.lock);
+}
+
+static void pass(void)
+{
+	pass_flag(&hang.on);
+}
+
+/* False: it is to fail. */
+static bool pass_scan(void)
+{
+	bool fails;
+
+	pass_flag(&hang.scans);
+	pthread_mutex_lock(&hang.lock);
+	fails = hang.scans_fail > 0;
+	hang.scans_fail -= fails;
+	pthread_mutex_unlock(&hang.lock);
+	return !fails;
 }
 
 static unsigned held(void)
@@ -108,6 +134,11 @@ int __wrap_unlinkat(int fd, const char *path, int flags)
 int __wrap_openat64(int fd, const char *path, int flags, mode_t mode)
 {
 	pass();
+	/* Others follow links: they make the directory durable. */
+	if (!strcmp(path, CFS_STAGE_ROOT "/chunks") && flags & O_NOFOLLOW && !pass_scan()) {
+		errno = EMFILE;
+		return -1;
+	}
 	return __real_openat64(fd, path, flags, mode);
 }
 
@@ -137,6 +168,7 @@ static void start(bool writeback)
 static int end(void **state)
 {
 	set_hang(false);
+	set_flag(&hang.scans, false);
 	return disk_tear_down(state);
 }
 
@@ -393,6 +425,43 @@ static void staged_upload(void **state)
 	close_disk();
 }
 
+/* What is staged is uploaded while the directory hangs in which more is looked for. */
+static void scan_that_hangs(void **state)
+{
+	struct cfs_stage_conf conf = {.writeback = true, .tick_ms = 20};
+	struct cfs_block b = {.slice = 1, .len = 5000};
+
+	disk_conf.stall_ms = 2000;
+	plain_objects = false;
+	open_disk();
+	set_flag(&hang.scans, true);
+	faulty.put_error = -EIO;
+	assert_int_equal(cfs_stage_start(store, disk, &conf), 0);
+	WAIT_FOR(held() == 1);
+	assert_int_equal(put_sync(&b), 0);
+	WAIT_FOR(stats().stage_upload_errors > 0);
+	faulty.put_error = 0;
+	WAIT_FOR(stats().staged_blocks == 0);
+	assert_true(object_exists(&b));
+	set_flag(&hang.scans, false);
+	close_disk();
+}
+
+/* What could not be looked for is looked for again. */
+static void scan_that_fails(void **state)
+{
+	struct cfs_block b = {.slice = 1, .len = 5000};
+
+	start(true);
+	assert_int_equal(put_sync(&b), 0);
+	close_disk();
+	hang.scans_fail = 1;
+	start(true);
+	WAIT_FOR(stats().staged_blocks == 1);
+	assert_int_equal(hang.scans_fail, 0);
+	close_disk();
+}
+
 static unsigned end_reading(void)
 {
 	unsigned n;
@@ -448,6 +517,8 @@ int main(void)
 		HANG_TEST(staging),
 		HANG_TEST(staged_block),
 		HANG_TEST(staged_upload),
+		HANG_TEST(scan_that_hangs),
+		HANG_TEST(scan_that_fails),
 		HANG_TEST(damaged_file),
 		HANG_TEST(removals),
 		HANG_TEST(staged_block_and_few_threads),

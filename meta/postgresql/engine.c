@@ -26,7 +26,7 @@ static const struct cfs_engine_ops engine = {
 	SQL_ENGINE_SHARED_OPS,
 	.lookup = pg_op_lookup,
 	.setattr = pg_op_setattr,
-	.touch_atime = pg_op_touch_atime,
+	.touch_atime = sql_op_touch_atime,
 	.mknod = pg_op_mknod,
 	.link = pg_op_link,
 	.unlink = pg_op_unlink,

@@ -234,27 +234,3 @@ int pg_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 	*ret_usage = (struct cfs_usage){.uid = a.attr.uid, .gid = a.attr.gid};
 	return 0;
 }
-
-struct touch {
-	cfs_ino_t ino;
-	struct timespec atime;
-};
-
-static int touch(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
-{
-	const struct touch *a = arg;
-	int r = sql_exec(c, SQL_touch_atime, "iii", sql_us(a->atime), sql_sub_us(a->atime),
-			 (int64_t)a->ino);
-
-	return r > 0 ? 0 : r < 0 ? r : -ENOENT;
-}
-
-int pg_op_touch_atime(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
-		      struct timespec atime)
-{
-	struct touch a = {.ino = ino, .atime = atime};
-
-	if (cfs_core_changelog(e->core))
-		return sql_op_touch_atime(e, ctx, ino, atime);
-	return sql_read(sql_db(e), ctx, CFS_META_OP_setattr, touch, &a);
-}

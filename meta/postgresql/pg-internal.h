@@ -193,8 +193,6 @@ int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_
 		       struct cfs_attr *ret, unsigned *ret_records, struct cfs_usage *ret_usage);
 int pg_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
 		  const struct cfs_attr *in, struct cfs_attr *ret, struct cfs_usage *ret_usage);
-int pg_op_touch_atime(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
-		      struct timespec atime);
 int pg_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t parent,
 		 const char *name, size_t len, struct cfs_entry *ret);
 int pg_op_readdir(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir, bool attrs,

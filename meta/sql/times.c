@@ -5,6 +5,17 @@
 
 #include "meta/sql/sql-internal.h"
 
+/* One statement is a transaction, unless there is one writer or a line of the log to go with it. */
+static int change(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op, sql_fn fn,
+		  void *arg)
+{
+	struct sql_db *db = sql_db(e);
+	bool alone = !db->dialect->single_writer && !cfs_core_changelog(e->core);
+
+	return alone && !db->read_only ? sql_read(db, ctx, op, fn, arg)
+				       : sql_txn(db, ctx, op, fn, arg);
+}
+
 struct touch {
 	cfs_ino_t ino;
 	struct timespec atime;
@@ -26,7 +37,7 @@ int sql_op_touch_atime(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_
 {
 	struct touch a = {.ino = ino, .atime = atime};
 
-	return sql_txn(sql_db(e), ctx, CFS_META_OP_setattr, touch_atime, &a);
+	return change(e, ctx, CFS_META_OP_setattr, touch_atime, &a);
 }
 
 struct touch_dirs {
@@ -57,22 +68,18 @@ static int touch_dirs(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return r;
 }
 
-/* Each is a change of its own, except where there is one writer anyway, or a line of the log to be
- * written with it. */
 int sql_op_touch_dirs(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_dir_time *v,
 		      size_t n)
 {
-	struct touch_dirs all = {v, n};
+	/* In one transaction where nobody waits for the locks that it keeps. */
+	bool all = sql_db(e)->dialect->single_writer || !cfs_core_changelog(e->core);
+	size_t i, step = all ? n : 1;
 	int r = 0;
 
-	if (sql_db(e)->dialect->single_writer)
-		return sql_txn(sql_db(e), ctx, CFS_META_OP_other, touch_dirs, &all);
-	if (!cfs_core_changelog(e->core))
-		return sql_read(sql_db(e), ctx, CFS_META_OP_other, touch_dirs, &all);
-	for (size_t i = 0; i < n && !r; i++) {
-		struct touch_dirs one = {v + i, 1};
+	for (i = 0; i < n && !r; i += step) {
+		struct touch_dirs a = {v + i, step};
 
-		r = sql_txn(sql_db(e), ctx, CFS_META_OP_other, touch_dirs, &one);
+		r = change(e, ctx, CFS_META_OP_other, touch_dirs, &a);
 	}
 	return r;
 }

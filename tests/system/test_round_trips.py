@@ -35,7 +35,7 @@ START = {
     "mysql": servers.mariadb_server,
 }
 TRIES = 7
-CACHES = "entry-cache=60,dir-entry-cache=60,attr-cache=60,heartbeat=60"
+CACHES = "entry-cache=60,dir-entry-cache=60,attr-cache=60,heartbeat=60,skip-dir-mtime=1h"
 
 
 @pytest.fixture(params=sorted(BUDGET))

@@ -12,8 +12,8 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/mounted.h"
 #include "cmd/cmd.h"
-#include "cmd/mounted.h"
 
 #define ASK_TIMEOUT_MS 10000
 #define POLL_MS	       250

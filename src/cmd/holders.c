@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/mounted.h"
 #include "cmd/cmd.h"
-#include "cmd/mounted.h"
 
 #define HOLDERS_MAX 8
 

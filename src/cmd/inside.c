@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/mounted.h"
 #include "cmd/cmd.h"
-#include "cmd/mounted.h"
 
 static int find(const char *path, bool fresh, struct inside *ret)
 {

@@ -13,11 +13,11 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/mounted.h"
 #include "cmd/cmd.h"
 #include "cmd/control.h"
 #include "cmd/daemon.h"
 #include "cmd/handover.h"
-#include "cmd/mounted.h"
 #include "cmd/mountfile.h"
 #include "cmd/notify.h"
 #include "cmd/supervisor.h"

@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/mounted.h"
 #include "cmd/cmd.h"
 #include "cmd/handover.h"
-#include "cmd/mounted.h"
 #include "cmd/mountopts.h"
 #include "cmd/notify.h"
 #include "cmd/supervisor-internal.h"

@@ -10,10 +10,10 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/mounted.h"
 #include "cmd/cmd.h"
 #include "cmd/control.h"
 #include "cmd/holders.h"
-#include "cmd/mounted.h"
 #include "cmd/progress.h"
 
 #define POLL_MS 200

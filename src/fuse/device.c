@@ -19,7 +19,8 @@
 #define NOTIFY_RESEND 7
 #define HAS_RESEND    (1ULL << 39)
 
-static _Thread_local uint64_t taken; /* unique of the request that this thread has taken */
+static _Thread_local uint64_t taken;   /* unique of the request that this thread has taken */
+static _Thread_local bool taken_first; /* it is the one that opens the connection */
 
 uint64_t device_unique(bool *ret_resent)
 {
@@ -50,7 +51,8 @@ static ssize_t take(int fd, void *buf, size_t size, void *userdata)
 	if (n < (ssize_t)sizeof(*in))
 		return n;
 	taken = in->unique;
-	if (in->opcode == FUSE_INIT && f->conf.keep)
+	taken_first = in->opcode == FUSE_INIT;
+	if (taken_first && f->conf.keep)
 		keep_init(f, buf, (size_t)n);
 	return n;
 }
@@ -61,8 +63,14 @@ static ssize_t answer(int fd, struct iovec *iov, int count, void *userdata)
 	ssize_t n = 0;
 	int i;
 
-	if (!atomic_load_explicit(&f->muted, memory_order_relaxed))
-		return writev(fd, iov, count);
+	if (!atomic_load_explicit(&f->muted, memory_order_relaxed)) {
+		n = writev(fd, iov, count);
+		/* What was agreed on sets it; who has mounted is not to meet us there. */
+		if (taken_first)
+			session_tune_read_ahead(f);
+		taken_first = false;
+		return n;
+	}
 	for (i = 0; i < count; i++)
 		n += (ssize_t)iov[i].iov_len;
 	return n;

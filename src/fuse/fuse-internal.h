@@ -111,6 +111,10 @@ mode_t type_mode(uint8_t type);
 /* The request will be sent to another process: no answer. */
 void call_drop(struct call *c);
 
+/* session.c */
+/* The kernel's own read-ahead on the mount. Asks nothing of the mount itself. */
+void session_tune_read_ahead(const struct cfs_fuse *f);
+
 /* device.c */
 /* From here on requests go through us. */
 int device_attach(struct cfs_fuse *f);

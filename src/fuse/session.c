@@ -12,13 +12,13 @@
 #include <sys/mount.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/mounted.h"
 #include "base/thread.h"
 #include "fuse-internal.h"
 
@@ -251,26 +251,23 @@ static void run_child(struct cfs_fuse *f, int (*run)(struct cfs_fuse *f))
 		waitpid(pid, NULL, 0);
 }
 
-/* First request of the mount: comes back when the kernel and we have agreed (INIT). */
-static int tune_read_ahead(struct cfs_fuse *f)
+void session_tune_read_ahead(const struct cfs_fuse *f)
 {
 	char path[64], text[16];
-	struct stat st;
+	struct mounted m;
 	int fd, n;
 
-	if (stat(f->mount_point, &st) < 0)
-		return 1;
-	snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(st.st_dev),
-		 minor(st.st_dev));
+	if (!f->conf.read_ahead_kb || mounted_at(f->mount_point, &m) < 0)
+		return;
+	snprintf(path, sizeof(path), "/sys/class/bdi/0:%u/read_ahead_kb", m.dev_minor);
 	n = snprintf(text, sizeof(text), "%u", f->conf.read_ahead_kb);
 	fd = open(path, O_WRONLY | O_CLOEXEC);
-	return fd < 0 || write(fd, text, (size_t)n) != n;
-}
-
-/* Nobody waits for that. */
-static int leave_to_tune(struct cfs_fuse *f)
-{
-	return fork() == 0 ? tune_read_ahead(f) : 0;
+	/* Only root may; others have what the kernel took. */
+	if (fd < 0 || write(fd, text, (size_t)n) != n)
+		cfs_debug("the kernel's read-ahead stays as it is: mount=%s err=%s", f->mount_point,
+			  cfs_errname(errno));
+	if (fd >= 0)
+		close(fd);
 }
 
 /* Pages that programs have changed through mappings, while there is still somebody to take them. */
@@ -309,8 +306,8 @@ static void *run_control(void *arg)
 	uint64_t count;
 	size_t i;
 
-	if (f->conf.read_ahead_kb)
-		run_child(f, leave_to_tune);
+	if (f->conf.device >= 0)
+		session_tune_read_ahead(f);
 	/* Here, as the kernel waits for pages that are just being read. */
 	for (i = 0; i < f->conf.n_wrong; i++)
 		fuse_lowlevel_notify_inval_inode(f->session, f->conf.wrong[i], 0, 0);

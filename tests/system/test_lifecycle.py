@@ -132,6 +132,18 @@ def test_read_ahead_is_set(volume):
     assert mountinfo()[str(mnt.path)][1] == "fuse.cachefs"
 
 
+def test_mounted_and_unmounted_at_once(ws, volume):
+    """Nobody but the user is in a new mount, whom its end would have to wait for."""
+    point = ws.path("short")
+    point.mkdir()
+    for _ in range(30):
+        ws.run("mount.cachefs", volume.url, point, check=True)
+        here = ws.processes()
+        ws.run("umount", point, check=True)
+        assert len(here) == 2, here
+        wait_until(lambda: not ws.processes(), 20, "the end of the mount")
+
+
 def test_two_mounts_of_one_volume_end_apart(volume):
     a, b = volume.mount(), volume.mount()
     assert len(volume.status()["sessions"]) == 2

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is mounted where, from /proc/self/mountinfo. */
-#ifndef CFS_CMD_MOUNTED_H
-#define CFS_CMD_MOUNTED_H
+#ifndef CFS_MOUNTED_H
+#define CFS_MOUNTED_H
 
 #include <stdbool.h>
 #include <stddef.h>

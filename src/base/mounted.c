@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cmd/mounted.h"
+#include "mounted.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cleanup.h"
+#include "cleanup.h"
 
 /* Undoes the \ooo escapes of mountinfo, in place. */
 static void unescape(char *s)

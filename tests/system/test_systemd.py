@@ -169,6 +169,26 @@ def test_mounted_at_boot(ws, remote):
     m.poweroff()
 
 
+def test_a_database_on_this_machine(ws, remote):
+    """The mount names its service: there before it, and stopped after what it has is stored."""
+    (option,) = re.findall(r"`(x-systemd\.requires=)redis-server\.service`", PAGE)
+    fstab = line_of(PAGE, remote.url, "/mnt/data").replace("nofail", "nofail,%sdb.service" % option)
+    ordinary = remote.files["systemd/system/db.service"].replace("DefaultDependencies=no\nBefore=network-online.target\n", "")
+    assert "Default" not in ordinary
+    m = Machine(ws, CACHE + fstab, {**remote.files, "systemd/system/db.service": ordinary}).boot()
+    assert state(m, "db.service") == "inactive"
+    m.systemctl("start", "db.service")
+    format_in(m, remote)
+    write_and_keep(m, "/mnt/data/file")
+    m.poweroff()
+    m.boot()
+    m.shell("cat /mnt/data/file >%s" % ws.path("copy"))
+    assert ws.path("copy").read_bytes() == CONTENT
+    m.poweroff()
+    log = m.journal()
+    assert log.rindex("Unmounted mnt-data.mount") < log.rindex("Stopping db.service")
+
+
 # Nobody answers: packets to its network vanish.
 SILENT = {
     "systemd/system/network.service": """[Unit]

@@ -241,6 +241,9 @@ def half_taken(ws, volume):
     go on with the session in the metadata waits for their lock. Also the command that takes over."""
     mnt = volume.mount(expect="locked|usage could not be written")
     write(mnt / "f", b"x")
+    root = os.open(mnt.path, os.O_RDONLY)
+    os.fsync(root)  # nothing is left to be stored by the process that leaves
+    os.close(root)
     locker = sqlite3.connect(volume.db, isolation_level=None)
     locker.execute("BEGIN EXCLUSIVE")
     ws.cleanups.append(locker.close)

@@ -51,11 +51,13 @@ static void check_fuse(struct doctor *d)
 		doctor_say(d, CFS_ADVICE_OK, "fuse device", "/dev/fuse can be opened");
 	cfs_fuse_features(&f);
 	if (uname(&un) == 0)
-		doctor_say(d, CFS_ADVICE_NOTE, "kernel", "%s, %s FUSE over io_uring", un.release,
-			   ring ? "has" : "lacks (it came with Linux 6.14)");
-	doctor_say(d, CFS_ADVICE_NOTE, "libfuse", "%s, %s passthrough, %s FUSE over io_uring",
-		   f.libfuse_running, f.passthrough_built ? "has" : "lacks (3.16 has it)",
-		   f.io_uring_built ? "has" : "lacks (3.18 has it)");
+		doctor_say(d, CFS_ADVICE_NOTE, "kernel", "%s, %s", un.release,
+			   ring ? "with FUSE over io_uring"
+				: "without FUSE over io_uring (from 6.14)");
+	doctor_say(d, CFS_ADVICE_NOTE, "libfuse", "%s, %s, %s", f.libfuse_running,
+		   f.passthrough_built ? "with passthrough" : "without passthrough (from 3.16)",
+		   f.io_uring_built ? "with FUSE over io_uring"
+				    : "without FUSE over io_uring (from 3.18)");
 }
 
 static void check_limits(struct doctor *d)

@@ -311,6 +311,8 @@ def test_doctor_finds_nothing_wrong(ws, volume, tmp_path):
     assert not [p for p in volume.bucket.rglob("doctor*")]
     text = ws.run("cachefs", "doctor", volume.url).stdout
     assert "ok     metadata: latency: " in text and "\033" not in text
+    assert re.search(r"^note   host: libfuse: 3\.[\d.]+, with(out)? passthrough", text, re.M)
+    assert re.search(r"^ok     objects: get: \d+\.\d\d ms$", text, re.M)
 
 
 def test_doctor_names_what_cannot_be_reached(ws, volume):

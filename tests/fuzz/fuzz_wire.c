@@ -4,6 +4,7 @@
  * replay.c. The first byte of an input says how the rest is used:
  *
  *	0	a byte stream, cut into pieces, as it comes from a socket
+ *	4	the same, but the checksums of headers are made right
  *	1, 2	frames for a server's, a client's handshake: type, status, payload; CRCs are made
  *		right, so that what lies behind them is reached
  *	3	payloads of requests, hints and READY
@@ -15,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../transport/crc.h"
 #include "../../transport/handshake.h"
 #include "../../transport/wire.h"
 #include "base/bytes.h"
@@ -70,6 +72,35 @@ static void stream(const uint8_t *data, size_t size)
 		data += before;
 		size -= before;
 	}
+}
+
+/* Headers that begin where the one before has said that it ends. */
+static void seal(uint8_t *data, size_t size)
+{
+	while (size >= CFS_WIRE_HEADER) {
+		/* The payload of an answer is not the reader's. */
+		size_t len = data[5] == CFS_FRAME_ANSWER ? 0 : cfs_get_be32(data + 16);
+
+		cfs_put_be32(data, CFS_WIRE_MAGIC);
+		data[4] = 1;
+		if (len > 0 && len <= size - CFS_WIRE_HEADER)
+			cfs_put_be32(data + 20, cfs_crc_add(0, data + CFS_WIRE_HEADER, len));
+		cfs_put_be32(data + 28, cfs_crc_add(0, data, 28));
+		len = CFS_MIN(CFS_WIRE_HEADER + len, size);
+		data += len;
+		size -= len;
+	}
+}
+
+static void sealed_stream(const uint8_t *data, size_t size)
+{
+	uint8_t *copy = malloc(size);
+
+	check(copy != NULL);
+	memcpy(copy, data, size);
+	seal(copy + 1, size - 1);
+	stream(copy, size);
+	free(copy);
 }
 
 /* What a client may take for a server's proof: with its nonce a constant, a seed can have it. */
@@ -149,7 +180,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	switch (data[0] % 4) {
 	case 0:
-		stream(data + 1, size - 1);
+		if (data[0] & 4 && size > 1)
+			sealed_stream(data + 1, size - 1);
+		else
+			stream(data + 1, size - 1);
 		break;
 	case 1:
 	case 2:

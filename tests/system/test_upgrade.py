@@ -13,9 +13,9 @@ import servers
 from cachefs import SLOW, alive, missing, need_engine, tool, wait_until
 from s3volume import S3Volume
 from syscalls import data, read, write
-from test_group import Team
 from test_stop import Manager
 from test_takeover import HOLDER, WAITER, contend, kill_worker, upgrade
+from team import Team
 
 
 @pytest.fixture(params=["redis", "postgres", "mysql"])

@@ -19,8 +19,11 @@
 
 #define CHUNK	 (64u << 10)
 #define COALESCE (4u << 10)
-#define SEND_IOV 16
-#define IN_RING	 (-EINPROGRESS)
+#define FEW	 (4 * COALESCE) /* of these in a chunk */
+/* Copies that wait to be sent, per connection; beyond it small answers go as large ones do. */
+#define COPIED_MAX (1u << 20)
+#define SEND_IOV   16
+#define IN_RING	   (-EINPROGRESS)
 
 /* --- the queue --- */
 
@@ -34,11 +37,10 @@ static void append(struct cfs_server *sc, struct cfs_out *o)
 	sc->out_open = o->job ? NULL : o;
 }
 
-/* Room for a small frame at the end of the queue. */
-static uint8_t *reserve(struct cfs_server *sc, uint32_t len)
+/* Room for a small frame at the end of the queue; cap: of the chunk, when another is needed. */
+static uint8_t *reserve(struct cfs_server *sc, uint32_t len, uint32_t cap)
 {
 	struct cfs_out *o = sc->out_open;
-	uint32_t cap = len > COALESCE ? CHUNK + CFS_WIRE_HEADER : 4 * COALESCE;
 
 	if (!o || o->cap - o->len < len) {
 		o = calloc(1, sizeof(*o));
@@ -53,6 +55,7 @@ static uint8_t *reserve(struct cfs_server *sc, uint32_t len)
 		append(sc, o);
 	}
 	o->len += len;
+	sc->copied += len;
 	return o->data + o->len - len;
 }
 
@@ -67,6 +70,7 @@ static void pop(struct cfs_server *sc)
 		sc->out_open = NULL;
 	cfs_server_credit(sc, o->requests, o->bytes);
 	if (!o->job) {
+		sc->copied -= o->len;
 		free(o->data);
 		free(o);
 	}
@@ -101,7 +105,7 @@ void cfs_answer_status(struct cfs_server *sc, uint64_t id, int err, uint64_t byt
 		.id = id,
 		.status = cfs_wire_status_of(err),
 	};
-	uint8_t *p = reserve(sc, CFS_WIRE_HEADER);
+	uint8_t *p = reserve(sc, CFS_WIRE_HEADER, FEW);
 
 	if (!p) {
 		cfs_server_credit(sc, 1, bytes);
@@ -111,6 +115,17 @@ void cfs_answer_status(struct cfs_server *sc, uint64_t id, int err, uint64_t byt
 	cfs_wire_put(p, &f);
 	sc->out_open->requests++;
 	sc->out_open->bytes += bytes;
+	cfs_conn_again(&sc->c, false, true);
+}
+
+void cfs_answer_leaving(struct cfs_server *sc)
+{
+	struct cfs_frame f = {.type = CFS_FRAME_DRAIN};
+	uint8_t *p = reserve(sc, CFS_WIRE_HEADER, FEW);
+
+	if (!p) /* the next request is told */
+		return;
+	cfs_wire_put(p, &f);
 	cfs_conn_again(&sc->c, false, true);
 }
 
@@ -273,7 +288,7 @@ static uint32_t checksum_memory(const struct cfs_job *j)
 
 /* --- queueing the frame --- */
 
-static uint8_t *put_header(struct cfs_job *j, uint32_t payload, uint32_t crc)
+static uint8_t *put_header(struct cfs_job *j, uint32_t payload, uint32_t cap, uint32_t crc)
 {
 	struct cfs_frame f = {
 		.type = CFS_FRAME_ANSWER,
@@ -281,7 +296,7 @@ static uint8_t *put_header(struct cfs_job *j, uint32_t payload, uint32_t crc)
 		.len = j->req.len,
 		.crc = crc,
 	};
-	uint8_t *p = reserve(j->sc, CFS_WIRE_HEADER + payload);
+	uint8_t *p = reserve(j->sc, CFS_WIRE_HEADER + payload, cap);
 
 	if (p)
 		cfs_wire_put(p, &f);
@@ -310,7 +325,8 @@ static int queue_small(struct cfs_job *j)
 			return -EBADMSG;
 		data += off - from;
 	}
-	p = put_header(j, len, data ? cfs_crc_add(0, data, len) : checksum_memory(j));
+	p = put_header(j, len, len > COALESCE ? CHUNK + CFS_WIRE_HEADER : FEW,
+		       data ? cfs_crc_add(0, data, len) : checksum_memory(j));
 	if (!p)
 		return -ENOMEM;
 	if (data)
@@ -332,11 +348,18 @@ static int queue_large(struct cfs_job *j)
 
 	if (r < 0)
 		return r;
-	if (!put_header(j, 0, j->a.fd >= 0 ? j->crc : checksum_memory(j)))
+	if (!put_header(j, 0, CFS_WIRE_HEADER, j->a.fd >= 0 ? j->crc : checksum_memory(j)))
 		return -ENOMEM;
+	free(j->buf); /* it may wait for long */
+	j->buf = NULL;
 	j->out = (struct cfs_out){.job = j, .requests = 1, .bytes = j->req.len};
 	append(j->sc, &j->out);
 	return 0;
+}
+
+static bool is_small(const struct cfs_job *j)
+{
+	return j->req.len < CFS_SPLICE_MIN && j->sc->copied < COPIED_MAX;
 }
 
 /* The answer is there, or bytes of it that were waited for. */
@@ -356,7 +379,7 @@ static void advance(struct cfs_job *j)
 	}
 	r = j->canceled ? -ECANCELED : j->a.err;
 	if (r == 0)
-		r = j->req.len < CFS_SPLICE_MIN ? queue_small(j) : queue_large(j);
+		r = is_small(j) ? queue_small(j) : queue_large(j);
 	if (r == IN_RING)
 		return;
 	if (r < 0)

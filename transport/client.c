@@ -300,6 +300,7 @@ static void payload_ended(struct cfs_client *cc)
 	struct cfs_peer_get *g = cc->rx;
 
 	cc->rx = NULL;
+	cc->heard_ms = cc->c.t->loop.now_ms;
 	if (g)
 		finish(cc, g, g->crc == cc->rx_crc ? 0 : -EBADMSG);
 }
@@ -352,6 +353,7 @@ static int answer_begins(struct cfs_client *cc, const struct cfs_frame *f)
 	g = find(cc, f->id);
 	pthread_mutex_unlock(&cc->peer->lock);
 	if (f->status) {
+		cc->heard_ms = cc->c.t->loop.now_ms;
 		if (f->status == CFS_STATUS_LEAVING)
 			stop_asking(cc);
 		if (g)
@@ -489,7 +491,6 @@ static void readable(struct cfs_conn *c)
 			cfs_conn_close(c, n < 0 ? (int)n : -ECONNRESET);
 			return;
 		}
-		cc->heard_ms = c->t->loop.now_ms;
 		turn -= n;
 	}
 	if (c->link.worn)
@@ -590,6 +591,8 @@ int cfs_client_connect(struct cfs_peer *p)
 	if (!cc)
 		return -ENOMEM;
 	cc->peer = p;
+	/* What was recorded on another connection is no answer on this one. */
+	cc->serial = cfs_random_u64() >> (SLOT_BITS + 1);
 	cc->sent_work.fn = sender_gone;
 	cc->c.link.ops = t->link;
 	cc->c.link.tls = t->tls;

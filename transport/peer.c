@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A peer: its connections, whether it is left out, and the requests that wait for a connection.
- *
- * The number of connections follows traffic: while every one has more than one request in flight
- * and another raises throughput by a tenth, it grows; idle ones are closed.
- */
+/* A peer: its connections, whether it is left out, and the requests that wait for a connection. */
 #include <errno.h>
 #include <semaphore.h>
 #include <stdlib.h>
@@ -17,11 +12,6 @@
 #define PENDING_MAX	4096
 #define PROBE_DOUBLINGS 100
 #define PROBE_SOON_MS	1500 /* the loop's idle tick is 1 s */
-#define GROW_WINDOW_MS	200
-#define GROW_BUSY_TICKS 5
-#define GROW_GAIN	1.1
-#define GROW_HOLD_MS	10000
-#define SHRINK_IDLE_MS	10000
 
 /* --- lists --- */
 
@@ -102,20 +92,26 @@ static void leave_out(struct cfs_peer *p, int err)
 	finish_all(p, &list, err);
 }
 
+static bool is_answer(int err)
+{
+	return err == 0 || err == -ENOENT;
+}
+
 static bool is_failure(int err)
 {
-	return err != -ENOENT && err != -EBUSY && err != -ECANCELED && err != -EHOSTDOWN &&
+	return !is_answer(err) && err != -EBUSY && err != -ECANCELED && err != -EHOSTDOWN &&
 	       err != -ESHUTDOWN;
 }
 
+/* A connection alone is no success: who proves that it is a member may still talk nonsense. */
 static void note_result(struct cfs_peer *p, int err)
 {
 	bool too_many = false;
 
-	if (!is_failure(err))
+	if (!is_answer(err) && !is_failure(err))
 		return;
 	pthread_mutex_lock(&p->lock);
-	if (err == 0)
+	if (is_answer(err))
 		p->failures = 0;
 	else
 		too_many = ++p->failures >= p->t->conf.failures &&
@@ -123,7 +119,7 @@ static void note_result(struct cfs_peer *p, int err)
 	pthread_mutex_unlock(&p->lock);
 	if (too_many)
 		leave_out(p, err);
-	if (err != 0)
+	if (!is_answer(err))
 		return;
 	p->probe_pause_ms = p->t->conf.probe_ms;
 	if (p->complained)
@@ -145,8 +141,8 @@ static uint64_t last_heard_ms(struct cfs_peer *p)
 }
 
 /*
- * A request was given up before its deadline, and nothing had come. Who says nothing for as long as
- * a request may wait has failed, although no request did wait so long.
+ * A request was given up before its deadline, and nothing had been answered. Who answers nothing
+ * for as long as a request may wait has failed, although no request did wait so long.
  */
 static void note_silence(struct cfs_peer *p, const struct cfs_peer_get *g)
 {
@@ -423,13 +419,12 @@ static void connect_failed(struct cfs_peer *p, int err)
 	cfs_counters_error(&p->counters, kind);
 	cfs_counters_error(&p->t->asked, kind);
 	/* One more than there are is not worth giving up the others. */
-	p->hold_until_ms = p->t->loop.now_ms + GROW_HOLD_MS;
-	p->growing_to = 0;
+	cfs_growth_hold(p);
 	if (p->n_ready == 0)
 		leave_out(p, err);
 }
 
-static void connect_one(struct cfs_peer *p)
+void cfs_peer_connect(struct cfs_peer *p)
 {
 	int r;
 
@@ -444,7 +439,6 @@ void cfs_peer_connected(struct cfs_peer *p, struct cfs_client *cc)
 {
 	pthread_mutex_lock(&p->lock);
 	p->n_ready++;
-	p->failures = 0;
 	p->circuit = CFS_PEER_CLOSED_CIRCUIT;
 	send_hints(p, cc);
 	pthread_mutex_unlock(&p->lock);
@@ -457,7 +451,7 @@ void cfs_peer_connected(struct cfs_peer *p, struct cfs_client *cc)
 void cfs_peer_lost(struct cfs_peer *p, struct cfs_client *cc, int err, bool was_ready,
 		   struct cfs_get_list *list)
 {
-	bool had_requests = list->n > 0, closing, waiting;
+	bool closing, waiting;
 	unsigned i;
 
 	pthread_mutex_lock(&p->lock);
@@ -471,13 +465,14 @@ void cfs_peer_lost(struct cfs_peer *p, struct cfs_client *cc, int err, bool was_
 		atomic_fetch_sub(&p->counters.conns[cc->c.link.ops->tls], 1);
 		atomic_fetch_sub(&p->t->asked.conns[cc->c.link.ops->tls], 1);
 	}
+	/* Whoever is told asks again, or not. */
+	if (!closing && !was_ready && err != -EHOSTDOWN)
+		connect_failed(p, err);
+	else if (!closing && was_ready && (list->n > 0 || err == -EPROTO))
+		note_result(p, err);
 	finish_all(p, list, err ? err : -ECONNRESET);
 	if (closing)
 		return;
-	if (!was_ready && err != -EHOSTDOWN)
-		connect_failed(p, err);
-	else if (was_ready && (had_requests || err == -EPROTO))
-		note_result(p, err);
 	pthread_mutex_lock(&p->lock);
 	waiting = p->pending.n > 0;
 	pthread_mutex_unlock(&p->lock);
@@ -572,84 +567,11 @@ static void service(struct cfs_work *w)
 	if (expiring)
 		expire(p, p->t->loop.now_ms);
 	if (connect)
-		connect_one(p);
+		cfs_peer_connect(p);
 	cfs_peer_feed(p);
 }
 
-/* --- growing and shrinking --- */
-
-static bool is_short_of_connections(struct cfs_peer *p)
-{
-	unsigned i, loaded = 0, usable = 0;
-
-	pthread_mutex_lock(&p->lock);
-	for (i = 0; i < p->n_conns; i++) {
-		usable += p->conns[i]->usable;
-		loaded += p->conns[i]->usable && p->conns[i]->inflight > 1;
-	}
-	pthread_mutex_unlock(&p->lock);
-	return usable > 0 && usable == p->n_conns && loaded == usable;
-}
-
-/* A window of traffic has ended: was the last connection worth it, is another? */
-static void judge(struct cfs_peer *p, double rate)
-{
-	uint64_t now_ms = p->t->loop.now_ms;
-
-	if (p->growing_to && p->n_ready >= p->growing_to) {
-		if (rate < p->rate_before * GROW_GAIN) {
-			p->hold_until_ms = now_ms + GROW_HOLD_MS;
-			pthread_mutex_lock(&p->lock);
-			p->conns[p->n_conns - 1]->usable = false; /* closed once it is idle */
-			pthread_mutex_unlock(&p->lock);
-		}
-		p->growing_to = 0;
-	}
-	if (p->busy_ticks < GROW_BUSY_TICKS || now_ms < p->hold_until_ms ||
-	    p->n_conns >= p->t->conf.max_conns_per_peer)
-		return;
-	p->rate_before = rate;
-	p->growing_to = p->n_conns + 1;
-	connect_one(p);
-}
-
-static void follow_traffic(struct cfs_peer *p)
-{
-	uint64_t now_ms = p->t->loop.now_ms, bytes = atomic_load(&p->counters.bytes);
-
-	p->busy_ticks = is_short_of_connections(p) ? p->busy_ticks + 1 : 0;
-	if (p->window_ms == 0) {
-		p->window_ms = now_ms;
-		p->window_bytes = bytes;
-		return;
-	}
-	if (now_ms - p->window_ms < GROW_WINDOW_MS)
-		return;
-	if (bytes - p->window_bytes >= p->t->conf.grow_bytes)
-		judge(p, (double)(bytes - p->window_bytes) / (double)(now_ms - p->window_ms));
-	p->window_ms = now_ms;
-	p->window_bytes = bytes;
-}
-
-static void close_idle(struct cfs_peer *p)
-{
-	uint64_t now_ms = p->t->loop.now_ms;
-	struct cfs_client *idle = NULL;
-	unsigned i;
-
-	pthread_mutex_lock(&p->lock);
-	for (i = 0; i < p->n_conns; i++) {
-		struct cfs_client *cc = p->conns[i];
-
-		if (cc->inflight > 0 || cc->c.state < CFS_CONN_READY)
-			continue;
-		if (!cc->usable || (p->n_ready > 1 && now_ms - cc->active_ms >= SHRINK_IDLE_MS))
-			idle = cc;
-	}
-	pthread_mutex_unlock(&p->lock);
-	if (idle)
-		cfs_conn_close(&idle->c, 0);
-}
+/* --- life --- */
 
 bool cfs_peer_tick(struct cfs_peer *p)
 {
@@ -657,20 +579,17 @@ bool cfs_peer_tick(struct cfs_peer *p)
 	bool probe;
 
 	expire(p, now_ms);
-	follow_traffic(p);
-	close_idle(p);
+	cfs_growth_tick(p);
 	pthread_mutex_lock(&p->lock);
 	probe = p->circuit == CFS_PEER_OPEN_CIRCUIT && now_ms >= p->probe_at_ms && !p->closing;
 	if (probe)
 		p->circuit = CFS_PEER_HALF_OPEN;
 	pthread_mutex_unlock(&p->lock);
 	if (probe)
-		connect_one(p);
+		cfs_peer_connect(p);
 	return atomic_load(&p->counters.inflight) > 0 || p->n_conns > p->n_ready ||
 	       (p->circuit == CFS_PEER_OPEN_CIRCUIT && p->probe_at_ms < now_ms + PROBE_SOON_MS);
 }
-
-/* --- life --- */
 
 int cfs_peer_open(struct cfs_transport *t, uint64_t member, const struct sockaddr *addr,
 		  socklen_t addr_len, struct cfs_peer **ret)

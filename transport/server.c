@@ -404,17 +404,6 @@ static bool is_overdue(struct cfs_transport *t, struct cfs_conn *c)
 	       now_ms - server_of(c)->progress_ms >= t->conf.stall_timeout_ms;
 }
 
-static void tell_leaving(struct cfs_server *sc)
-{
-	uint8_t frame[CFS_WIRE_HEADER + CFS_WIRE_CONTROL_MAX];
-	struct cfs_frame f = {.type = CFS_FRAME_DRAIN};
-
-	sc->leaving = true;
-	/* In the middle of an answer it cannot be said: the next request is told. */
-	if (!sc->out_first)
-		(void)cfs_conn_send_now(&sc->c, frame, cfs_wire_control(frame, &f, NULL, 0));
-}
-
 void cfs_server_tick(struct cfs_transport *t, bool *ret_busy)
 {
 	struct cfs_conn *c, *next;
@@ -431,7 +420,8 @@ void cfs_server_tick(struct cfs_transport *t, bool *ret_busy)
 			next = t->conns; /* it may have taken others along */
 		} else if (t->draining && c->ops == &server_ops && c->state == CFS_CONN_READY &&
 			   !server_of(c)->leaving) {
-			tell_leaving(server_of(c));
+			server_of(c)->leaving = true;
+			cfs_answer_leaving(server_of(c));
 		}
 	}
 }

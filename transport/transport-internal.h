@@ -136,8 +136,8 @@ struct cfs_peer {
 	/* The loop's only */
 	uint64_t probe_at_ms, probe_pause_ms;
 	bool complained;    /* logged since it last answered */
-	uint64_t silent_ms; /* since when nothing has come of what was asked and given up; or 0 */
-	uint64_t window_ms; /* growth: see peer.c */
+	uint64_t silent_ms; /* since when nothing was answered and requests were given up; or 0 */
+	uint64_t window_ms; /* growth: see growth.c */
 	uint64_t window_bytes;
 	uint64_t hold_until_ms;
 	unsigned busy_ticks;
@@ -172,7 +172,7 @@ struct cfs_client {
 	struct cfs_peer_get *rx; /* whose payload is arriving; NULL with rx_left: nobody's */
 	uint32_t rx_left, rx_crc;
 	uint64_t active_ms;
-	uint64_t heard_ms; /* something came */
+	uint64_t heard_ms; /* an answer has come, all of it */
 };
 
 /* A connection attempt begins; its end is reported by cfs_peer_connected / _unconnected. */
@@ -185,7 +185,7 @@ int cfs_client_assign(struct cfs_client *cc, struct cfs_peer_get *g);
 void cfs_client_send(struct cfs_client *cc);
 /* Under the lock: requests that have expired or been cancelled are moved to *list. */
 void cfs_client_expire(struct cfs_client *cc, uint64_t now_ms, struct cfs_get_list *list);
-/* Something has come since g was started. */
+/* Something has been answered since g was started. */
 bool cfs_client_heard(const struct cfs_client *cc, const struct cfs_peer_get *g);
 int cfs_client_put_frame(struct cfs_client *cc, const struct cfs_frame *f, const void *payload,
 			 uint32_t len);
@@ -201,6 +201,14 @@ void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err);
 void cfs_peer_feed(struct cfs_peer *p);
 /* Every tick. True while something is under way. */
 bool cfs_peer_tick(struct cfs_peer *p);
+/* Another connection, unless there are as many as there may be. */
+void cfs_peer_connect(struct cfs_peer *p);
+
+/* --- how many connections a peer has: growth.c --- */
+
+/* None more for a while. */
+void cfs_growth_hold(struct cfs_peer *p);
+void cfs_growth_tick(struct cfs_peer *p);
 
 /* --- the server side: server.c, answer.c, pipes.c --- */
 
@@ -233,6 +241,7 @@ struct cfs_server {
 	struct cfs_job *jobs;
 	struct cfs_out *out_first, **out_last;
 	struct cfs_out *out_open; /* the last one, when small frames may be added */
+	uint32_t copied;	  /* bytes of those that are not a job's */
 };
 
 /* Checking and sending an answer. */
@@ -270,6 +279,8 @@ void cfs_server_credit(struct cfs_server *sc, unsigned requests, uint64_t bytes)
 /* The job has an answer. */
 void cfs_answer_start(struct cfs_job *j);
 void cfs_answer_status(struct cfs_server *sc, uint64_t id, int err, uint64_t bytes);
+/* Says so behind the answers that are on their way. */
+void cfs_answer_leaving(struct cfs_server *sc);
 void cfs_answer_flush(struct cfs_conn *c);
 /* The connection is closed: forgets what was to be sent. */
 void cfs_answer_drop(struct cfs_server *sc);

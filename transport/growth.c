@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The number of a peer's connections follows traffic: while every one has more than one request in
+ * flight and another raises throughput by a tenth, it grows; idle ones are closed.
+ */
+#include "transport-internal.h"
+
+#define GROW_WINDOW_MS	200
+#define GROW_BUSY_TICKS 5
+#define GROW_GAIN	1.1
+#define GROW_HOLD_MS	10000
+#define SHRINK_IDLE_MS	10000
+
+void cfs_growth_hold(struct cfs_peer *p)
+{
+	p->hold_until_ms = p->t->loop.now_ms + GROW_HOLD_MS;
+	p->growing_to = 0;
+}
+
+static bool is_short_of_connections(struct cfs_peer *p)
+{
+	unsigned i, loaded = 0, usable = 0;
+
+	pthread_mutex_lock(&p->lock);
+	for (i = 0; i < p->n_conns; i++) {
+		usable += p->conns[i]->usable;
+		loaded += p->conns[i]->usable && p->conns[i]->inflight > 1;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return usable > 0 && usable == p->n_conns && loaded == usable;
+}
+
+/* A window of traffic has ended: was the last connection worth it, is another? */
+static void judge(struct cfs_peer *p, double rate)
+{
+	uint64_t now_ms = p->t->loop.now_ms;
+
+	if (p->growing_to && p->n_ready >= p->growing_to) {
+		if (rate < p->rate_before * GROW_GAIN) {
+			cfs_growth_hold(p);
+			pthread_mutex_lock(&p->lock);
+			p->conns[p->n_conns - 1]->usable = false; /* closed once it is idle */
+			pthread_mutex_unlock(&p->lock);
+		}
+		p->growing_to = 0;
+	}
+	if (p->busy_ticks < GROW_BUSY_TICKS || now_ms < p->hold_until_ms ||
+	    p->n_conns >= p->t->conf.max_conns_per_peer)
+		return;
+	p->rate_before = rate;
+	p->growing_to = p->n_conns + 1;
+	cfs_peer_connect(p);
+}
+
+static void follow_traffic(struct cfs_peer *p)
+{
+	uint64_t now_ms = p->t->loop.now_ms, bytes = atomic_load(&p->counters.bytes);
+
+	p->busy_ticks = is_short_of_connections(p) ? p->busy_ticks + 1 : 0;
+	if (p->window_ms == 0) {
+		p->window_ms = now_ms;
+		p->window_bytes = bytes;
+		return;
+	}
+	if (now_ms - p->window_ms < GROW_WINDOW_MS)
+		return;
+	if (bytes - p->window_bytes >= p->t->conf.grow_bytes)
+		judge(p, (double)(bytes - p->window_bytes) / (double)(now_ms - p->window_ms));
+	p->window_ms = now_ms;
+	p->window_bytes = bytes;
+}
+
+static void close_idle(struct cfs_peer *p)
+{
+	uint64_t now_ms = p->t->loop.now_ms;
+	struct cfs_client *idle = NULL;
+	unsigned i;
+
+	pthread_mutex_lock(&p->lock);
+	for (i = 0; i < p->n_conns; i++) {
+		struct cfs_client *cc = p->conns[i];
+
+		if (cc->inflight > 0 || cc->c.state < CFS_CONN_READY)
+			continue;
+		if (!cc->usable || (p->n_ready > 1 && now_ms - cc->active_ms >= SHRINK_IDLE_MS))
+			idle = cc;
+	}
+	pthread_mutex_unlock(&p->lock);
+	if (idle)
+		cfs_conn_close(&idle->c, 0);
+}
+
+void cfs_growth_tick(struct cfs_peer *p)
+{
+	follow_traffic(p);
+	close_idle(p);
+}

@@ -2,7 +2,9 @@
 /*
  * What the files of the cache group share.
  *
- *	group.c    life of a member, requests
+ *	group.c    joining and leaving, requests
+ *	beat.c     who is there
+ *	view.c     the same as requests see it
  *	hedge.c    requests that are late
  *	record.c   what is in the registry: members and keys
  *	placement.c  whose a block is
@@ -91,6 +93,28 @@ struct cfs_group {
 		_Atomic uint64_t beats, beat_errors;
 	} stat;
 };
+
+/* ---- view.c ---- */
+
+void cfs_group_node_unref(struct group_node *n);
+/* What requests see: it does not change while they hold it. */
+struct group_view *cfs_group_view_hold(struct cfs_group *g);
+void cfs_group_view_unref(struct group_view *v);
+/* Who is alive now becomes what requests see. By the beat. */
+int cfs_group_view_publish(struct cfs_group *g);
+/* Up to n owners of the block, best first; p: one of the view's. Valid as long as the view. */
+unsigned cfs_group_view_pick(const struct group_view *v, const struct cfs_placement *p,
+			     const struct cfs_peer_block *b, unsigned n, struct group_node **ret);
+
+/* ---- beat.c ---- */
+
+/* cfs_ticker_fn */
+void cfs_group_beat(void *arg);
+/* The first one, whose failure is the caller's. */
+int cfs_group_beat_once(struct cfs_group *g);
+/* The transport is told what has been read. */
+void cfs_group_use_key(struct cfs_group *g);
+void cfs_group_drop_node(struct cfs_group *g, size_t i);
 
 /* ---- record.c ---- */
 

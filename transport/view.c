@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who is there is kept twice: as nodes, which only the beat touches, and as a view, an unchanging
+ * picture of them that requests hold while they use it.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "group-internal.h"
+
+void cfs_group_node_unref(struct group_node *n)
+{
+	if (atomic_fetch_sub(&n->refs, 1) != 1)
+		return;
+	if (n->peer)
+		cfs_peer_close(n->peer);
+	free(n);
+}
+
+void cfs_group_view_unref(struct group_view *v)
+{
+	size_t i;
+
+	if (!v || atomic_fetch_sub(&v->refs, 1) != 1)
+		return;
+	for (i = 0; i < v->n; i++)
+		cfs_group_node_unref(v->nodes[i]);
+	cfs_placement_destroy(v->all);
+	cfs_placement_destroy(v->settled);
+	free(v);
+}
+
+struct group_view *cfs_group_view_hold(struct cfs_group *g)
+{
+	struct group_view *v;
+
+	pthread_mutex_lock(&g->lock);
+	v = g->view;
+	atomic_fetch_add(&v->refs, 1);
+	pthread_mutex_unlock(&g->lock);
+	return v;
+}
+
+static int place(const struct group_view *v, bool with_fresh, struct cfs_placement **ret)
+{
+	struct cfs_placement_member *m = calloc(v->n + 1, sizeof(*m));
+	size_t i;
+	int r;
+
+	if (!m)
+		return -ENOMEM;
+	for (i = 0; i < v->n; i++) {
+		const struct cfs_group_member *of = &v->nodes[i]->member;
+
+		m[i].id = of->id;
+		if (of->address[0] && !of->apart && (with_fresh || !of->fresh))
+			m[i].weight = of->weight;
+	}
+	r = cfs_placement_create(m, v->n, ret);
+	free(m);
+	return r;
+}
+
+int cfs_group_view_publish(struct cfs_group *g)
+{
+	struct group_view *v = calloc(1, sizeof(*v) + g->n_nodes * sizeof(v->nodes[0])), *old;
+	size_t i;
+	int r;
+
+	if (!v)
+		return -ENOMEM;
+	atomic_init(&v->refs, 1);
+	for (i = 0; i < g->n_nodes; i++) {
+		if (!g->nodes[i]->member.alive)
+			continue;
+		atomic_fetch_add(&g->nodes[i]->refs, 1);
+		v->nodes[v->n++] = g->nodes[i];
+	}
+	r = place(v, true, &v->all);
+	if (!r)
+		r = place(v, false, &v->settled);
+	if (r) {
+		cfs_group_view_unref(v);
+		return r;
+	}
+	pthread_mutex_lock(&g->lock);
+	old = g->view;
+	g->view = v;
+	pthread_mutex_unlock(&g->lock);
+	cfs_group_view_unref(old);
+	return 0;
+}
+
+unsigned cfs_group_view_pick(const struct group_view *v, const struct cfs_placement *p,
+			     const struct cfs_peer_block *b, unsigned n, struct group_node **ret)
+{
+	unsigned index[CFS_PLACEMENT_PICK_MAX], i;
+
+	n = cfs_placement_pick(p, cfs_placement_key(b->slice, b->index), n, index);
+	for (i = 0; i < n; i++)
+		ret[i] = v->nodes[index[i]];
+	return n;
+}

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Members of a cache group between whom somebody alters, cuts and repeats what they send, on real mounts:
+every read returns the right bytes in time, no application sees an error, and nobody else notices."""
+
+import hashlib
+import os
+import random
+import threading
+import time
+
+import pytest
+
+import liar
+from cachefs import SLOW, wait_until
+from team import BLOCK, MIB, UNCACHED, Team, cache_map, drop_page_cache, make_file
+
+SIZE = 48 * MIB
+PATIENCE_S = 2  # group-timeout of the one who is lied to
+PIECE = 1 << 18
+FETCH_S = 8  # what object storage may take afterwards, on a busy machine
+
+
+def digests(mnt, want):
+    """Of the blocks of the file, all of which is right."""
+    whole, out = hashlib.md5(), []
+    with open(mnt / "f", "rb", buffering=0) as f:
+        for at in range(0, SIZE, BLOCK):
+            block = os.pread(f.fileno(), BLOCK, at)
+            whole.update(block)
+            out.append(hashlib.md5(block).digest())
+    assert whole.hexdigest() == want
+    return out
+
+
+class Reader:
+    """Reads the blocks of the file again and again, in any order, past the page cache; notes the
+    slowest call."""
+
+    def __init__(self, mnt, want):
+        self.path, self.want = mnt / "f", want
+        self.rounds, self.slowest, self.failure = 0, 0.0, None
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self.work, daemon=True)
+        self.thread.start()
+
+    def work(self):
+        try:
+            while not self.stop.is_set():
+                self.read()
+                self.rounds += 1
+        except (OSError, AssertionError) as e:
+            self.failure = str(e)
+
+    def read(self):
+        fd = os.open(self.path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            for i in random.sample(range(len(self.want)), len(self.want)):
+                h = hashlib.md5()
+                for at in range(i * BLOCK, (i + 1) * BLOCK, PIECE):
+                    start = time.monotonic()
+                    h.update(os.pread(fd, PIECE, at))
+                    self.slowest = max(self.slowest, time.monotonic() - start)
+                assert h.digest() == self.want[i], "wrong bytes in block %d" % i
+        finally:
+            os.close(fd)
+
+    def end(self):
+        self.stop.set()
+        self.thread.join(60 * SLOW)
+        assert not self.thread.is_alive(), "a read hangs"
+        assert self.failure is None, self.failure
+
+
+def errors(mnt):
+    """What went wrong with peers, by kind. An owner may be busy at any time."""
+    head = 'peer_errors_total{direction="asked",kind="'
+    kinds = {k.removeprefix(head)[:-2]: v for k, v in mnt.stats().items() if k.startswith(head)}
+    del kinds["busy"]
+    return kinds
+
+
+class Lied:
+    """Three members; what the first asks of the last goes through somebody's hands."""
+
+    def __init__(self, ws, tls):
+        team = Team(ws, 3)
+        want = make_file(team, SIZE)
+        tls_opt = "group-tls," if tls else ""
+        self.asker = team.join(0, tls_opt + UNCACHED + ",group-timeout=%ds" % PATIENCE_S)
+        self.witness = team.join(1, tls_opt + UNCACHED)
+        self.owner = team.join(2, tls_opt + "group-weight=300")
+        team.settle()
+        for m in team.members:
+            m.allow("wrong bytes|does not answer|connection refused|refused: address")
+        self.want = digests(self.asker, want)
+        at = {}
+        for m in cache_map(ws, self.asker)["members"]:
+            host, port = m["address"].rsplit(":", 1)
+            at[host] = (host, int(port))
+        net = team.net
+        self.between = liar.Between(net, 0, 2, at[net.host(2)], at[net.host(0)], tls)
+        ws.cleanups.append(self.between.close)
+
+    def honest(self):
+        """The asker uses the owner."""
+        self.between.begin(None)
+        before = self.asker.stat("peer_hits_total")
+
+        def used():
+            drop_page_cache()
+            Reader(self.asker, self.want).end()
+            passed = len(self.between.conversations) > 0
+            return passed and self.asker.stat("peer_hits_total") > before
+
+        wait_until(used, 30, "the owner is used")
+
+    def tell(self, name, lie):
+        before = errors(self.asker)
+        beside = errors(self.witness)
+        self.between.begin(lie)
+        drop_page_cache()
+        readers = [Reader(m, self.want) for m in (self.asker, self.witness)]
+        try:
+            wait_until(lambda: self.between.told > 0, 30, name + ": is told")
+            heard = [r.rounds for r in readers]
+            for r, n in zip(readers, heard):
+                wait_until(lambda: r.failure or r.rounds >= n + 2, 60, name + ": more reads of the file")
+        finally:
+            for r in readers:
+                r.end()
+        after = errors(self.asker)
+        counted = sorted(k for k in after if after[k] > before[k])
+        slowest = [r.slowest for r in readers]
+        print("%-45s told %3d, slowest read %.2f s, beside it %.2f s, %s"
+              % (name, self.between.told, *slowest, counted))
+        assert slowest[0] < (PATIENCE_S + FETCH_S) * SLOW, name
+        assert bool(counted) == bool(lie.kinds) and (not counted or set(counted) & set(lie.kinds)), name
+        assert errors(self.witness) == beside, name
+        assert slowest[1] < FETCH_S * SLOW, name
+
+
+def tell_all(ws, lies, tls=False):
+    lied = Lied(ws, tls)
+    for name, lie in lies.items():
+        lied.honest()
+        lied.tell(name, lie)
+    lied.honest()
+
+
+@pytest.mark.deadline(400)
+def test_answers(ws):
+    """Bytes, lengths and frames that are wrong, halves, silence, and what was said before."""
+    tell_all(ws, liar.ANSWERS)
+
+
+@pytest.mark.deadline(400)
+def test_handshakes(ws):
+    """Halves, silence, garbage, and the recorded handshake of another connection, of either side."""
+    tell_all(ws, liar.HANDSHAKES)
+
+
+@pytest.mark.deadline(300)
+def test_requests(ws):
+    """The owner goes on serving the others."""
+    tell_all(ws, liar.REQUESTS)
+
+
+@pytest.mark.deadline(400)
+def test_tls(ws):
+    """The same, with records instead of frames."""
+    tell_all(ws, liar.RECORDS, tls=True)

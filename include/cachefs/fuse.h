@@ -69,12 +69,27 @@ int cfs_fuse_device(const struct cfs_fuse *f);
 /* The kernel can be asked to send again what a process that died has left unanswered. */
 bool cfs_fuse_can_resume(struct cfs_keep *keep);
 /*
+ * In place of a process that is not ready to go on with the connection: requests get EIO
+ * `timeout_ms` after they came, or (those that have waited since since_ms of cfs_now_ms(), as the
+ * process before died) when that has passed, but not at once. It is ended before cfs_fuse_loop(),
+ * to which everything else is sent again. Of handles that were closed meanwhile keep says so.
+ */
+struct cfs_fuse_hold;
+int cfs_fuse_hold_begin(int device, struct cfs_keep *keep, uint64_t timeout_ms, uint64_t since_ms,
+			struct cfs_fuse_hold **ret);
+/* The connection has ended. */
+bool cfs_fuse_hold_is_ended(struct cfs_fuse_hold *h);
+/* h may be NULL. Returns how many requests have failed. */
+uint64_t cfs_fuse_hold_end(struct cfs_fuse_hold *h);
+/*
  * The kernel forgets what it knows of a name and of its directory's attributes. Not on a thread
  * that holds up a change of that directory.
  */
 void cfs_fuse_name_changed(struct cfs_fuse *f, cfs_ino_t parent, const char *name, size_t len);
 /* Unmounts (lazily when busy) and frees the session. */
 void cfs_fuse_unmount(struct cfs_fuse *f);
+/* The kernel has: the mount is gone, or will not work again. device: or -1, which has not. */
+bool cfs_fuse_has_ended(int device);
 /* Detaches what is mounted there, unless `device` (or -1) says that it has ended. */
 int cfs_fuse_detach(const char *mount_point, int device);
 /*

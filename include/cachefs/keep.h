@@ -75,8 +75,9 @@ struct cfs_keep_handle {
 	uint8_t kind;
 	_Atomic uint8_t flocked, plocked;
 	_Atomic uint8_t wrote;
-	_Atomic uint8_t lost; /* what was written through it is gone, and nobody was told yet */
-	uint8_t spare[3];
+	_Atomic uint8_t lost;	  /* what was written through it is gone, and nobody was told yet */
+	_Atomic uint8_t released; /* the kernel has closed it, while nobody served the mount */
+	uint8_t spare[2];
 };
 
 /* Of an open inode: whether bytes were taken that are not yet committed. */
@@ -121,6 +122,10 @@ int cfs_keep_fd(const struct cfs_keep *k);
 struct cfs_keep_header *cfs_keep_header(struct cfs_keep *k);
 
 struct cfs_keep_handle *cfs_keep_handle(struct cfs_keep *k, uint32_t i); /* NULL of NULL */
+/* Nothing was written through the handle, and no POSIX lock taken: a flush has nothing to do. */
+bool cfs_keep_is_clean(struct cfs_keep *k, uint64_t fh);
+/* The handle has been closed; for who takes over to do what that means. */
+void cfs_keep_released(struct cfs_keep *k, uint64_t fh);
 /* Records up to this one are looked at by who takes over. */
 void cfs_keep_used(struct cfs_keep *k, uint32_t i);
 

@@ -67,6 +67,7 @@ void successor_take_back(struct supervisor *s, const char *why)
 	}
 	cfs_warn("the mount was not taken over, going on with it: mount=%s reason=\"%s\"", s->point,
 		 why);
+	s->unserved_ms = s->left_ns / 1000000;
 	supervisor_resume(s);
 }
 

@@ -53,7 +53,8 @@ struct supervisor {
 
 	uint64_t deaths[DEATHS_MAX]; /* when, ms; a ring */
 	unsigned n_deaths, in_row;
-	cfs_deadline_t next; /* of the state, where that has one */
+	uint64_t unserved_ms; /* cfs_now_ms() when a worker that served has died */
+	cfs_deadline_t next;  /* of the state, where that has one */
 
 	char path[108];
 	int door; /* where a successor knocks; -1 */

@@ -60,6 +60,7 @@ __attribute__((noreturn)) static void become_worker(struct supervisor *s, int li
 			      LEAVE_EXTRA_MS,
 		.keep = s->keep,
 		.device = s->device,
+		.since_ms = s->unserved_ms,
 	};
 	char err[256] = "";
 	int r;
@@ -161,6 +162,11 @@ static void after_death(struct supervisor *s, pid_t pid)
 {
 	uint64_t wait_ms;
 
+	if (cfs_fuse_has_ended(s->device)) {
+		cfs_info("the mount has ended while no process served it: mount=%s", s->point);
+		supervisor_finish(s, CMD_OK);
+		return;
+	}
 	if (!cfs_fuse_can_resume(s->keep)) {
 		supervisor_give_up(s,
 				   "this kernel cannot send requests again, which takes Linux 6.9");
@@ -178,6 +184,8 @@ static void after_death(struct supervisor *s, pid_t pid)
 		s->point, (int)pid, s->last_signal ? signal_name(s->last_signal) : "none",
 		s->in_row, (unsigned long long)wait_ms);
 	atomic_fetch_add(&cfs_keep_header(s->keep)->restarts, 1);
+	if (s->state != RESUMING)
+		s->unserved_ms = cfs_now_ms();
 	s->state = WAITING;
 	s->next = cfs_deadline_in(wait_ms);
 }
@@ -283,7 +291,9 @@ static void worker_ended(struct supervisor *s, int status)
 		break;
 	case FINISHING:
 		if (died)
-			supervisor_give_up(s, "its process died while it was to end");
+			supervisor_give_up(s, s->last_signal == SIGTERM
+						      ? "it is to end while no process serves it"
+						      : "its process died while it was to end");
 		else
 			supervisor_finish(s, code);
 		break;

@@ -20,6 +20,7 @@ struct worker {
 	/* What the mount had before this process; NULL and -1: there was nothing. */
 	struct cfs_keep *keep;
 	int device;
+	uint64_t since_ms; /* after a death: since when nobody serves, as cfs_now_ms() says */
 
 	/* Set by worker_watch(). */
 	pthread_t watcher;

@@ -14,8 +14,6 @@
 #include "base/log.h"
 #include "fuse-internal.h"
 
-/* Interface 7.40, which the headers that this is built with may not have. */
-#define UNIQUE_RESENT (1ULL << 63)
 #define NOTIFY_RESEND 7
 #define HAS_RESEND    (1ULL << 39)
 
@@ -24,8 +22,8 @@ static _Thread_local bool taken_first; /* it is the one that opens the connectio
 
 uint64_t device_unique(bool *ret_resent)
 {
-	*ret_resent = taken & UNIQUE_RESENT;
-	return taken & ~UNIQUE_RESENT;
+	*ret_resent = taken & DEVICE_RESENT;
+	return taken & ~DEVICE_RESENT;
 }
 
 static void keep_init(struct cfs_fuse *f, const void *buf, size_t len)
@@ -118,11 +116,11 @@ bool cfs_fuse_can_resume(struct cfs_keep *keep)
 	return flags & HAS_RESEND;
 }
 
-void device_ask_again(struct cfs_fuse *f)
+void device_ask_again(int device)
 {
 	struct fuse_out_header out = {.len = sizeof(out), .error = NOTIFY_RESEND};
 
-	if (write(fuse_session_fd(f->session), &out, sizeof(out)) != sizeof(out))
+	if (write(device, &out, sizeof(out)) != sizeof(out))
 		cfs_err("the kernel does not send again what was left unanswered, who waits for "
 			"that waits until the mount ends: error=%s",
 			cfs_errname(errno));

@@ -116,13 +116,17 @@ void call_drop(struct call *c);
 void session_tune_read_ahead(const struct cfs_fuse *f);
 
 /* device.c */
+/* Of a request's number: it is sent a second time. Interface 7.40, as what follows from it; the
+ * headers that this is built with may not have that. */
+#define DEVICE_RESENT (1ULL << 63)
 /* From here on requests go through us. */
 int device_attach(struct cfs_fuse *f);
 /* Of the request that this thread has taken last. */
 uint64_t device_unique(bool *ret_resent);
 /* Makes the session what it was in the process before this one. */
 int device_resume(struct cfs_fuse *f, char err[256]);
-void device_ask_again(struct cfs_fuse *f);
+/* What was taken and not answered is sent again. */
+void device_ask_again(int device);
 
 /* dispatch.c */
 extern const struct fuse_lowlevel_ops fuse_ops;

@@ -372,7 +372,7 @@ int cfs_fuse_loop(struct cfs_fuse *f)
 	r = cfs_thread_start("fuse-control", run_control, f, &control);
 	if (r == 0) {
 		if (f->conf.device >= 0)
-			device_ask_again(f);
+			device_ask_again(f->conf.device);
 		r = fuse_session_loop_mt(f->session, config);
 		atomic_store(&f->looping, false);
 		wake(f);
@@ -405,8 +405,7 @@ void cfs_fuse_name_changed(struct cfs_fuse *f, cfs_ino_t parent, const char *nam
 	fuse_lowlevel_notify_inval_entry(f->session, parent, name, len);
 }
 
-/* What the kernel has ended may have been mounted again by others. */
-static bool has_ended(int device)
+bool cfs_fuse_has_ended(int device)
 {
 	struct pollfd p = {.fd = device};
 
@@ -430,7 +429,8 @@ static int run_fusermount(const char *mount_point)
 
 int cfs_fuse_detach(const char *mount_point, int device)
 {
-	if (has_ended(device))
+	/* Others may have mounted there again. */
+	if (cfs_fuse_has_ended(device))
 		return 0;
 	if (umount2(mount_point, MNT_DETACH | UMOUNT_NOFOLLOW) == 0)
 		return 0;

@@ -105,6 +105,7 @@ static void keep(struct cfs_keep_handle *k, const struct handle *h, uint64_t fh,
 	atomic_store(&k->plocked, 0);
 	atomic_store(&k->wrote, 0);
 	atomic_store(&k->lost, 0);
+	atomic_store(&k->released, 0);
 	for (i = 0; i < CFS_KEEP_OWNERS; i++)
 		atomic_store(&k->plock_owners[i], 0);
 	atomic_store(&k->fh, fh);

@@ -189,6 +189,22 @@ struct cfs_keep_handle *cfs_keep_handle(struct cfs_keep *k, uint32_t i)
 	return k && i < CFS_KEEP_HANDLES ? &k->at->handles[i] : NULL;
 }
 
+bool cfs_keep_is_clean(struct cfs_keep *k, uint64_t fh)
+{
+	struct cfs_keep_handle *h = cfs_keep_handle(k, (uint32_t)fh - 1);
+
+	return h && atomic_load(&h->fh) == fh && !atomic_load(&h->wrote) &&
+	       !atomic_load(&h->lost) && !atomic_load(&h->plocked);
+}
+
+void cfs_keep_released(struct cfs_keep *k, uint64_t fh)
+{
+	struct cfs_keep_handle *h = cfs_keep_handle(k, (uint32_t)fh - 1);
+
+	if (h && atomic_load(&h->fh) == fh)
+		atomic_store(&h->released, 1);
+}
+
 void cfs_keep_used(struct cfs_keep *k, uint32_t i)
 {
 	raise_to(&k->at->header.n_used, i + 1);

@@ -117,3 +117,23 @@ int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret)
 			(unsigned long long)ret->handles, cfs_errname(r));
 	return r;
 }
+
+void cfs_vfs_close_released(struct cfs_vfs *v)
+{
+	enum handle_kind kind;
+	struct cfs_ctx ctx;
+	uint32_t pos = 0;
+	uint64_t fh;
+
+	while ((fh = handle_next(&v->handles, &pos, &kind)) != 0) {
+		struct cfs_keep_handle *k = cfs_keep_handle(v->conf.keep, (uint32_t)fh - 1);
+
+		if (!k || !atomic_load(&k->released))
+			continue;
+		ctx = internal_ctx(v);
+		if (kind == HANDLE_DIR)
+			cfs_vfs_releasedir(v, &ctx, fh);
+		else
+			cfs_vfs_release(v, &ctx, fh);
+	}
+}

@@ -2,8 +2,11 @@
 """A mount whose process dies, or is replaced by another, while it is in use. A failure here is a
 program that gets an error or wrong bytes because the file system was upgraded or has crashed."""
 
+import errno
+import fcntl
 import mmap
 import os
+import pathlib
 import random
 import re
 import resource
@@ -11,11 +14,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
 import servers
-from cachefs import SLOW, alive, need_engine, wait_until
+from cachefs import SLOW, alive, children, need_engine, wait_until
 from syscalls import data, fails, read, write
 
 # The log line of each death is an error, and meant to be one.
@@ -308,6 +313,129 @@ def test_upgrade_loses_nothing(ws, volume):
     f.close()
     assert read(mnt / "f") == content
     assert volume.verify(unmounted=False) == []
+
+
+# ---- when the metadata is away, too ----
+
+
+@pytest.fixture(params=["ended", "frozen"])
+def outage(request):
+    """Begins an outage of a database server; the result ends it."""
+
+    def begin(server):
+        pids = [server.process.pid, *children(server.process.pid)]
+        if request.param == "ended":
+            server.stop(signal.SIGINT)  # with all that it has confirmed
+            return server.start
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        return lambda: [os.kill(pid, signal.SIGCONT) for pid in pids]
+
+    return begin
+
+
+@pytest.mark.deadline(240)
+@pytest.mark.parametrize("kind", [servers.Redis, servers.Postgres])
+def test_outage_of_the_metadata_and_a_death(ws, outage, kind):
+    """Which may well come together. Requests are told at their deadline, and the mount goes on when
+    there is metadata again, with what is open then."""
+    need_engine(kind.scheme)
+    server = servers.started(ws, kind("--appendonly", "yes") if kind is servers.Redis else kind())
+    volume = ws.volume(url=server.database().url)
+    opts = "io-timeout=4,meta-timeout=2,attr-cache=0,entry-cache=0,dir-entry-cache=0"
+    mnt = volume.mount(opts, expect="does not answer|away|cannot be opened again|nobody served|could not be|lost")
+    os.mkdir(mnt / "d")
+    write(mnt / "d" / "f", b"x" * 100)
+    stays = open(mnt / "d" / "f", "r+b", buffering=0)
+    fcntl.flock(stays, fcntl.LOCK_EX)
+    goes = open(mnt / "d" / "g", "w+b", buffering=0)
+    fcntl.flock(goes, fcntl.LOCK_EX)
+    fcntl.lockf(goes, fcntl.LOCK_EX, 10, 5)
+    many = [open(mnt / "d" / ("h%d" % i), "wb", buffering=0) for i in range(100)]
+    waiter = ws.python(WAITER, mnt / "d" / "f", stdout=-1, text=True)
+    assert waiter.stdout.readline() == "asking\n"
+    before = mnt.stat("open_handles")
+
+    os.kill(mnt.pid(), signal.SIGSTOP)  # it must not tell the waiter of the outage
+    end = outage(server)
+    mnt.allow(DEATH)
+    os.kill(mnt.pid(), signal.SIGKILL)
+    early = ws.popen(["/bin/stat", mnt / "d"], stdout=-3, stderr=-1, text=True)
+    wait_until(lambda: "cannot be opened again" in mnt.log(), 30, "the next process to try")
+    asked = time.monotonic()
+    with fails("EIO"):
+        os.stat(mnt / "d")
+    took = time.monotonic() - asked
+    assert 3 < took < 4 + 4 * SLOW
+    assert "Input/output error" in early.communicate(timeout=20)[1]
+    # whoever does not want to wait need not
+    stuck = ws.popen(["/bin/cat", mnt / "d" / "f"], stdout=-3, stderr=-3)
+    wait_until(lambda: wchan(stuck.pid) == "request_wait_answer", 20, "a request")
+    stuck.kill()
+    assert stuck.wait(2) == -signal.SIGKILL
+    asked = time.monotonic()
+    for f in [goes, *many]:
+        threading.Thread(target=close, args=(f,)).start()
+    wait_until(lambda: all(f.closed for f in [goes, *many]), 30, "everything to be closed")
+    with fails("EIO"):
+        os.pread(stays.fileno(), 100, 0)
+    assert mnt.process.poll() is None and waiter.poll() is None
+
+    end()
+    wait_until(lambda: "another process serves the mount" in mnt.log(), 60, "the next process")
+    assert os.pread(stays.fileno(), 100, 0) == b"x" * 100
+    assert len(os.listdir(mnt / "d")) == 102
+    assert contend(mnt / "d" / "f", False) == "busy" and waiter.poll() is None
+    assert contend(mnt / "d" / "g", False) == "free" and contend(mnt / "d" / "g", True) == "free"
+    wait_until(lambda: mnt.stat("open_handles") == before - 101, 20, "the rest to be closed")
+    assert "requests have failed while nobody served" in mnt.log()
+    assert mnt.stat("worker_restarts_total") == 1
+    stays.close()
+    assert waiter.communicate(timeout=30 * SLOW)[0] == "got\n"
+    mnt.umount()
+
+
+def close(f):
+    try:
+        f.close()
+    except OSError as e:
+        assert e.errno == errno.EIO
+
+
+def wchan(pid):
+    return pathlib.Path("/proc/%d/wchan" % pid).read_text()
+
+
+def test_stop_while_the_metadata_is_away(ws):
+    need_engine("redis")
+    server = servers.started(ws, servers.Redis())
+    volume = ws.volume(url=server.database().url)
+    volume.check_options = None
+    mnt = volume.mount(expect="cannot be opened again|to end while no process|" + DEATH)
+    server.kill9()
+    os.kill(mnt.pid(), signal.SIGKILL)
+    wait_until(lambda: "cannot be opened again" in mnt.log(), 30, "the next process to try")
+    late = ws.popen(["/bin/stat", mnt / "d"], stdout=-3, stderr=-3)
+    mnt.process.terminate()
+    assert mnt.process.wait(20 * SLOW) == 2
+    assert late.wait(20 * SLOW) != 0
+    mnt.ended = True
+    assert not mnt.mounted() and not ws.processes()
+
+
+def test_unmounted_while_the_metadata_is_away(ws):
+    need_engine("redis")
+    server = servers.started(ws, servers.Redis())
+    volume = ws.volume(url=server.database().url)
+    volume.check_options = None
+    mnt = volume.mount("io-timeout=1", expect="cannot be opened again|could not be resumed|" + DEATH)
+    server.kill9()
+    os.kill(mnt.pid(), signal.SIGKILL)
+    wait_until(lambda: "cannot be opened again" in mnt.log(), 30, "the next process to try")
+    subprocess.run(["/bin/umount", mnt.path], check=True, timeout=30)
+    assert mnt.process.wait(30 * SLOW) == 0
+    mnt.ended = True
+    assert not mnt.mounted() and not ws.processes()
 
 
 # ---- under load ----

@@ -32,31 +32,36 @@ static bool is_outage(int r)
 	}
 }
 
+bool resume_tries_again(struct serve *s, int r, char err[256])
+{
+	if (!s->hold || !is_outage(r) || cfs_fuse_hold_is_ended(s->hold))
+		return false;
+	if (cfs_deadline_passed(s->tell)) {
+		cfs_err("the volume cannot be opened again, requests get EIO until it can: dir=%s "
+			"reason=\"%s\"",
+			s->dir, err);
+		notify_send("STATUS=Waiting to go on at %s: %s", s->dir, err);
+		s->tell = cfs_deadline_in(TELL_MS);
+	}
+	err[0] = '\0';
+	poll(NULL, 0, AGAIN_MS);
+	return true;
+}
+
 int resume_open(struct serve *s, const char *url, char err[256])
 {
-	cfs_deadline_t tell = 0;
-	int r;
+	int r = cfs_fuse_hold_begin(s->worker->device, s->worker->keep, s->o->io_timeout_ms,
+				    s->worker->since_ms, &s->hold);
 
-	r = cfs_fuse_hold_begin(s->worker->device, s->worker->keep, s->o->io_timeout_ms,
-				s->worker->since_ms, &s->hold);
 	if (r < 0)
 		cfs_warn("requests wait without a deadline until the mount is served: error=%s",
 			 cfs_errname(r));
-	for (;;) {
-		r = layers_open_backends(s, url, s->dir, err);
-		if (r == 0 || !is_outage(r) || cfs_fuse_hold_is_ended(s->hold))
-			return r;
-		if (cfs_deadline_passed(tell)) {
-			cfs_err("the volume cannot be opened again, requests get EIO until it can: "
-				"dir=%s reason=\"%s\"",
-				s->dir, err);
-			notify_send("STATUS=Waiting to go on at %s: %s", s->dir, err);
-			tell = cfs_deadline_in(TELL_MS);
-		}
+	while ((r = layers_open_backends(s, url, s->dir, err)) < 0) {
+		if (!resume_tries_again(s, r, err))
+			break;
 		layers_close_backends(s);
-		err[0] = '\0';
-		poll(NULL, 0, AGAIN_MS);
 	}
+	return r;
 }
 
 void resume_end_hold(struct serve *s)

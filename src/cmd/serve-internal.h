@@ -35,6 +35,7 @@ struct serve {
 	struct control_server control;
 	struct worker *worker;
 	struct cfs_fuse_hold *hold; /* until there is a VFS that answers */
+	cfs_deadline_t tell;	    /* when the log is told again why there is none */
 	struct cfs_vfs_restored restored;
 	_Atomic(struct cfs_fuse *) fuse;
 	_Atomic bool lost;
@@ -68,6 +69,8 @@ uint32_t layers_request_size(const struct mount_opts *o);
  * requests get EIO at their deadlines, as they would without the crash.
  */
 int resume_open(struct serve *s, const char *url, char err[256]);
+/* r: of a step of that which has failed with err. True: after a pause, it is to be made again. */
+bool resume_tries_again(struct serve *s, int r, char err[256]);
 /* The open files of the process before this one. */
 int resume_restore(struct serve *s, char err[256]);
 /* From here on the kernel's requests are for us. */

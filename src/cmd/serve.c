@@ -230,7 +230,9 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 	if (r == 0)
 		r = layers_open(&s, err);
 	if (r == 0) {
-		r = start_session(&s, err);
+		do
+			r = start_session(&s, err);
+		while (r < 0 && resume_tries_again(&s, r, err));
 		session = r == 0;
 	}
 	if (r == 0)

@@ -239,7 +239,7 @@ def test_another_user_is_refused(ws, volume):
 def half_taken(ws, volume):
     """A mount that its process has left, and that the next one cannot begin to serve: who wants to
     go on with the session in the metadata waits for their lock. Also the command that takes over."""
-    mnt = volume.mount(expect="locked|usage could not be written")
+    mnt = volume.mount("meta-timeout=2", expect="locked|busy|not stored|usage could not be written")
     write(mnt / "f", b"x")
     root = os.open(mnt.path, os.O_RDONLY)
     os.fsync(root)  # nothing is left to be stored by the process that leaves

@@ -318,25 +318,23 @@ def test_upgrade_loses_nothing(ws, volume):
 # ---- when the metadata is away, too ----
 
 
-@pytest.fixture(params=["ended", "frozen"])
-def outage(request):
-    """Begins an outage of a database server; the result ends it."""
+def end_server(server):
+    server.stop(signal.SIGINT)  # with all that it has confirmed
+    return server.start
 
-    def begin(server):
-        pids = [server.process.pid, *children(server.process.pid)]
-        if request.param == "ended":
-            server.stop(signal.SIGINT)  # with all that it has confirmed
-            return server.start
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        return lambda: [os.kill(pid, signal.SIGCONT) for pid in pids]
 
-    return begin
+def freeze_server(server):
+    pids = [server.process.pid, *children(server.process.pid)]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    return lambda: [os.kill(pid, signal.SIGCONT) for pid in pids]
 
 
 @pytest.mark.deadline(240)
-@pytest.mark.parametrize("kind", [servers.Redis, servers.Postgres])
-def test_outage_of_the_metadata_and_a_death(ws, outage, kind):
+@pytest.mark.parametrize(
+    "kind, outage", [(servers.Redis, end_server), (servers.Postgres, end_server), (servers.Redis, freeze_server)]
+)
+def test_outage_of_the_metadata_and_a_death(ws, kind, outage):
     """Which may well come together. Requests are told at their deadline, and the mount goes on when
     there is metadata again, with what is open then."""
     need_engine(kind.scheme)
@@ -393,6 +391,29 @@ def test_outage_of_the_metadata_and_a_death(ws, outage, kind):
     stays.close()
     assert waiter.communicate(timeout=30 * SLOW)[0] == "got\n"
     mnt.umount()
+
+
+def test_database_that_is_locked_when_the_process_dies(ws, volume):
+    """It can be read, but nobody can go on with the session: that is no crash either, however often."""
+    mnt = volume.mount(
+        "meta-timeout=500ms,io-timeout=6,attr-cache=0,entry-cache=0",
+        expect="busy|locked|cannot be opened again|nobody served|lost",
+    )
+    write(mnt / "f", b"x")
+    f = open(mnt / "f", "rb", buffering=0)
+    locker = sqlite3.connect(volume.db, isolation_level=None)
+    ws.cleanups.append(locker.close)
+    locker.execute("BEGIN EXCLUSIVE")
+    mnt.allow(DEATH)
+    os.kill(mnt.pid(), signal.SIGKILL)
+    wait_until(lambda: "cannot start a session" in mnt.log(), 30, "the next process to try")
+    with fails("EIO"):
+        os.stat(mnt / "f")
+    locker.execute("COMMIT")
+    wait_until(lambda: "another process serves the mount" in mnt.log(), 30, "the next process")
+    assert f.read() == b"x"
+    f.close()
+    assert mnt.stat("worker_restarts_total") == 1
 
 
 def close(f):

@@ -219,8 +219,8 @@ void cfs_dirtimes_show(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 bool cfs_dirtimes_any(struct cfs_meta *m);
 /* Stores all; what could not be stored is kept. */
 int cfs_dirtimes_store(struct cfs_meta *m, const struct cfs_ctx *ctx);
-/* The same, for good unless there are more changes. */
-void cfs_dirtimes_stop(struct cfs_meta *m);
+/* The same, for good unless there are more changes. What cannot be stored is lost. */
+void cfs_dirtimes_stop(struct cfs_meta *m, const struct cfs_ctx *ctx);
 
 /* session.c */
 int cfs_sessions_start(struct cfs_meta *m);

@@ -14,6 +14,7 @@
 #include "meta/setting-internal.h"
 
 enum { INODE_BATCH = 1024, SLICE_BATCH = 4096 };
+enum { LEAVE_MS = 3000 }; /* somebody waits to go on */
 
 __attribute__((format(printf, 2, 3))) static void say(char err[256], const char *fmt, ...)
 {
@@ -205,8 +206,12 @@ void cfs_meta_stats(struct cfs_meta *m, struct cfs_meta_stats *ret)
 
 static void destroy(struct cfs_meta *m)
 {
-	if (m->eng && m->dirtimes)
-		cfs_dirtimes_stop(m);
+	struct cfs_ctx ctx;
+
+	if (m->eng && m->dirtimes) {
+		ctx = cfs_ctx_internal(m->conf.timeout_ms);
+		cfs_dirtimes_stop(m, &ctx);
+	}
 	cfs_dirtimes_destroy(m->dirtimes);
 	cfs_jobs_destroy(m->jobs);
 	cfs_locks_destroy(m->locks);
@@ -516,12 +521,15 @@ int cfs_meta_format(struct cfs_meta *m, const struct cfs_setting *wanted, bool f
 
 static int stop(struct cfs_meta *m, bool leave)
 {
+	struct cfs_ctx ctx;
 	int rc;
 
 	if (!atomic_load(&m->started))
 		return 0;
 	cfs_jobs_stop(m);
-	cfs_dirtimes_stop(m);
+	ctx = cfs_ctx_internal(leave ? CFS_MIN(m->conf.timeout_ms, (uint64_t)LEAVE_MS)
+				     : m->conf.timeout_ms);
+	cfs_dirtimes_stop(m, &ctx);
 	rc = cfs_sessions_stop(m, leave);
 	atomic_store(&m->started, false);
 	return rc;

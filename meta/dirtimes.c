@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "meta/core-internal.h"
@@ -23,7 +24,8 @@ enum {
 	LIMIT = 16384,	  /* directories; who changes one more stores it himself */
 	KEEP_S = 60,	  /* longer than a call lasts */
 	IDLE_MS = 600000, /* the thread looks up without being called */
-	RETRY_MS = 1000,
+	STORE_MS = 3000,  /* who stops the thread waits that long */
+	RETRY_MS = 10000,
 };
 
 struct dir {
@@ -183,7 +185,7 @@ static void *run(void *arg)
 			continue;
 		}
 		pthread_mutex_unlock(&t->lock);
-		ctx = cfs_ctx_internal(m->conf.timeout_ms);
+		ctx = cfs_ctx_internal(CFS_MIN(m->conf.timeout_ms, (uint64_t)STORE_MS));
 		rc = cfs_dirtimes_store(m, &ctx);
 		if (rc)
 			cfs_warn("cannot store the times of directories, keeping them for the next "
@@ -195,10 +197,9 @@ static void *run(void *arg)
 	return NULL;
 }
 
-void cfs_dirtimes_stop(struct cfs_meta *m)
+void cfs_dirtimes_stop(struct cfs_meta *m, const struct cfs_ctx *ctx)
 {
 	struct cfs_dirtimes *t = m->dirtimes;
-	struct cfs_ctx ctx;
 	bool running;
 	int rc;
 
@@ -213,8 +214,7 @@ void cfs_dirtimes_stop(struct cfs_meta *m)
 	pthread_mutex_lock(&t->lock);
 	t->stopping = false;
 	pthread_mutex_unlock(&t->lock);
-	ctx = cfs_ctx_internal(m->conf.timeout_ms);
-	rc = cfs_dirtimes_store(m, &ctx);
+	rc = cfs_dirtimes_store(m, ctx);
 	if (rc)
 		cfs_warn("the last changes of directories' times are not stored: url=%s error=%s",
 			 m->masked_url, cfs_errname(rc));

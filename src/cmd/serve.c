@@ -250,6 +250,7 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 	}
 	/* The mount, its session and its open files are for the next one to try. */
 	if (r < 0 && worker_resumes(w)) {
+		cfs_fuse_hold_end(s.hold);
 		worker_failed(w, CMD_MOUNT_FAILED, err);
 		cfs_log_flush();
 		_exit(CMD_MOUNT_FAILED);

@@ -9,6 +9,7 @@
 #include <mysql.h>
 
 #include "meta/rules.h"
+#include "meta/sql/seen.h"
 #include "meta/sql/sql-internal.h"
 
 #if !defined(MARIADB_PACKAGE_VERSION) && MYSQL_VERSION_ID >= 80000
@@ -22,33 +23,13 @@ enum mysql_tls {
 	MYSQL_TLS_VERIFIED,
 };
 
-/*
- * What was last seen, for operations that would otherwise ask first: attributes of directories, and
- * which file a name led to. It may be stale: the statement that uses it names what the decision was
- * made by and finds no row when that has changed.
- */
-#define MYSQL_DIRS  1024
-#define MYSQL_FILES 4096
-struct mysql_seen {
-	pthread_mutex_t lock; /* protects the rest; taken for copies only */
-	struct mysql_dir {
-		struct cfs_entry entry;
-		uint64_t seen_ms; /* in the database */
-	} dir[MYSQL_DIRS];
-	struct cfs_entry file[MYSQL_FILES];
-	struct {
-		uint64_t hash;
-		cfs_ino_t ino;
-	} name[MYSQL_FILES];
-};
-
 struct mysql_db {
 	struct sql_db sql; /* first */
 	char *user, *password, *host, *socket, *database;
 	unsigned port;
 	enum mysql_tls tls;
 	char *tls_ca, *tls_cert, *tls_key;
-	struct mysql_seen seen;
+	struct sql_seen seen;
 };
 
 struct mysql_value {
@@ -132,22 +113,6 @@ int mysql_set_bytes(struct mysql_stmt *s, int n, const void *v, size_t len, bool
 int mysql_bulk_add(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap);
 int mysql_bulk_flush(struct mysql_conn *m);
 void mysql_bulk_drop(struct mysql_conn *m);
-
-/* seen.c */
-bool mysql_dir_known(struct mysql_db *db, cfs_ino_t ino, struct cfs_attr *ret);
-void mysql_dir_remember(struct mysql_db *db, cfs_ino_t ino, const struct cfs_attr *attr);
-void mysql_dir_forget(struct mysql_db *db, cfs_ino_t ino);
-/* Whether the directory was not seen for MYSQL_DIR_SEEN_MS; others are told that it is seen now. */
-enum { MYSQL_DIR_SEEN_MS = 100 };
-bool mysql_dir_ask(struct mysql_db *db, cfs_ino_t ino);
-/* What is no directory, by its name. */
-bool mysql_file_known(struct mysql_db *db, cfs_ino_t parent, const char *name, size_t len,
-		      struct cfs_entry *ret);
-void mysql_file_remember(struct mysql_db *db, cfs_ino_t parent, const char *name, size_t len,
-			 const struct cfs_entry *entry);
-/* Of a file that may be known. */
-void mysql_file_changed(struct mysql_db *db, cfs_ino_t ino, const struct cfs_attr *attr);
-void mysql_file_forget(struct mysql_db *db, cfs_ino_t ino);
 
 /* fused.c */
 /*

@@ -266,7 +266,7 @@ static void close_engine(struct cfs_engine *e)
 	struct mysql_db *db = (struct mysql_db *)sql_db(e);
 
 	sql_db_deinit(&db->sql);
-	pthread_mutex_destroy(&db->seen.lock);
+	sql_seen_destroy(&db->seen);
 	free(db->user);
 	free(db->password);
 	free(db->host);
@@ -325,7 +325,7 @@ static int open_engine(const struct cfs_engine_conf *conf, struct cfs_engine **r
 	if (!db)
 		return -ENOMEM;
 	pthread_once(&once, init_library);
-	pthread_mutex_init(&db->seen.lock, NULL);
+	sql_seen_init(&db->seen);
 	snprintf(err, 256, "mysql://: bad value of a pool option or of table_prefix");
 	r = sql_db_init(&db->sql, conf, &engine, &dialect);
 	if (!r)

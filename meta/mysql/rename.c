@@ -104,11 +104,11 @@ static int rename_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	if (r > 0)
 		r = run(m, ctx, a);
 	if (r > 0) {
-		mysql_dir_forget(db, a->src.ino);
+		sql_seen_dir_forget(&db->seen, a->src.ino);
 		return 1;
 	}
-	mysql_dir_forget(db, q->src_parent);
-	mysql_dir_forget(db, q->dst_parent);
+	sql_seen_dir_forget(&db->seen, q->src_parent);
+	sql_seen_dir_forget(&db->seen, q->dst_parent);
 	return r == -EEXIST ? 0 : r;
 }
 

@@ -11,6 +11,7 @@ static void pg_close(struct cfs_engine *e)
 	struct pg_db *db = pg_db(sql_db(e));
 
 	sql_db_deinit(&db->sql);
+	sql_seen_destroy(&db->seen);
 	pg_free_url(db);
 	free(db->schema);
 	free(db);
@@ -31,7 +32,7 @@ static const struct cfs_engine_ops engine = {
 	.link = pg_op_link,
 	.unlink = pg_op_unlink,
 	.rmdir = pg_op_rmdir,
-	.rename = sql_op_rename,
+	.rename = pg_op_rename,
 	.readdir = pg_op_readdir,
 	.commit_slice = pg_op_commit_slice,
 };
@@ -45,6 +46,7 @@ static int pg_open(const struct cfs_engine_conf *conf, struct cfs_engine **ret, 
 		snprintf(err, 256, "out of memory");
 		return -ENOMEM;
 	}
+	sql_seen_init(&db->seen);
 	snprintf(err, 256, "postgres://: bad value of a max_ option or of table_prefix");
 	r = sql_db_init(&db->sql, conf, &engine, &pg_dialect);
 	if (!r) {

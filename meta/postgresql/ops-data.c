@@ -141,6 +141,7 @@ int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_
 	}
 	if (r < 0)
 		return r;
+	sql_seen_file_changed(pg_seen(e), ino, &a.attr);
 	*ret = a.attr;
 	*ret_records = a.records;
 	*ret_usage = a.usage;
@@ -211,6 +212,14 @@ static int setattr(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return r;
 }
 
+static void see_setattr(struct sql_seen *seen, cfs_ino_t ino, const struct cfs_attr *attr)
+{
+	if (attr->type == CFS_TYPE_DIR)
+		sql_seen_dir_forget(seen, ino);
+	else
+		sql_seen_file_changed(seen, ino, attr);
+}
+
 int pg_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
 		  const struct cfs_attr *in, struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {
@@ -226,11 +235,13 @@ int pg_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 			r = sql_read(sql_db(e), ctx, CFS_META_OP_setattr, setattr, &a);
 		while (r == PG_UNKNOWN && !cfs_deadline_passed(ctx->deadline));
 	}
-	if (r == PG_UNUSUAL)
-		return sql_op_setattr(e, ctx, ino, set, in, ret, ret_usage);
-	if (r < 0)
-		return r == PG_UNKNOWN ? -ETIMEDOUT : r;
-	*ret = a.attr;
-	*ret_usage = (struct cfs_usage){.uid = a.attr.uid, .gid = a.attr.gid};
-	return 0;
+	if (r == PG_UNUSUAL) {
+		r = sql_op_setattr(e, ctx, ino, set, in, ret, ret_usage);
+	} else if (!r) {
+		*ret = a.attr;
+		*ret_usage = (struct cfs_usage){.uid = a.attr.uid, .gid = a.attr.gid};
+	}
+	if (!r)
+		see_setattr(pg_seen(e), ino, ret);
+	return r == PG_UNKNOWN ? -ETIMEDOUT : r;
 }

@@ -53,12 +53,36 @@ void pg_close_stmt(struct sql_conn *c, int id)
 	st->result = NULL;
 }
 
+bool pg_has_changed(struct sql_conn *c, int id)
+{
+	return *PQcmdTuples(pg_conn(c)->stmt[id]->result) > '0';
+}
+
 bool pg_is_null(struct sql_conn *c, int id, int col)
 {
 	const struct pg_stmt *st = pg_conn(c)->stmt[id];
 
 	return PQgetisnull(st->result, st->row, col);
 }
+
+/* Each part of a statement, and each column of a part, costs more than finding the row. */
+#define INSERT_NODE                                                                                \
+	"INSERT INTO {node}(inode,type,flags,mode,uid,gid,atime,mtime,ctime,atimensec,mtimensec,"  \
+	"ctimensec,nlink,length,rdev,parent,access_acl_id,default_acl_id,tier_id) "
+
+/*
+ * In a directory whose attributes are known: nothing else is decided by the server than whether
+ * they still are so. It answers with the number of rows.
+ *
+ * $1 parent, $2 name, $3 inode, $4 type, $5 mode, $6 uid, $7 gid, $8 us, $9 ns below, $10 flags,
+ * $11 rdev, $12 tier; of the parent: $13 flags, $14 mode, $15 gid, $16 parent
+ */
+static const char create_known_text[] =
+	"WITH e AS (INSERT INTO {edge}(parent,name,inode,type) SELECT $1,$2,$3,$4 FROM {node} p "
+	"WHERE p.inode=$1 AND p.flags=$13 AND p.mode=$14 AND p.gid=$15 AND "
+	"COALESCE(p.parent,0)=$16 AND COALESCE(p.default_acl_id,0)=0 AND "
+	"COALESCE(p.tier_id,0)=$12 FOR KEY SHARE ON CONFLICT(parent,name) DO NOTHING RETURNING "
+	"1) " INSERT_NODE "SELECT $3,$4,$10,$5,$6,$7,$8,$8,$8,$9,$9,$9,1,0,$11,$1,0,0,$12 FROM e";
 
 /*
  * $1 parent, $2 name, $3 inode, $4 type, $5 mode, $6 uid, $7 gid, $8 us, $9 ns below, $10 nlink,
@@ -73,11 +97,7 @@ bool pg_is_null(struct sql_conn *c, int id, int col)
 	"WHERE " PG_DIR_OPEN(                                                                      \
 		"1") " AND ($4=3 OR COALESCE(p.default_acl_id,0)=0) "                              \
 		     "ON CONFLICT(parent,name) DO NOTHING RETURNING inode),"                       \
-		     "n AS (INSERT INTO "                                                          \
-		     "{node}(inode,type,flags,mode,uid,gid,atime,mtime,ctime,atimensec,"           \
-		     "mtimensec,ctimensec,nlink,length,rdev,parent,access_acl_id,default_acl_id,"  \
-		     "tier_id) "                                                                   \
-		     "SELECT $3,$4,p.flags&32,"                                                    \
+		     "n AS (" INSERT_NODE "SELECT $3,$4,p.flags&32,"                               \
 		     "CASE WHEN p.mode&1024<>0 THEN $5|$13 ELSE $5 END,$6,"                        \
 		     "CASE WHEN p.mode&1024<>0 THEN p.gid ELSE $7 END,"                            \
 		     "$8,$8,$8,$9,$9,$9,$10,$11,$12,$1,0,0,COALESCE(p.tier_id,0) FROM p,e)" more   \
@@ -100,6 +120,60 @@ struct make {
 	struct cfs_entry *ret;
 	struct cfs_attr attr, parent;
 };
+
+/* Seen a moment ago, and lets this be made in the simplest way. */
+static bool knows_parent(struct sql_conn *c, const struct cfs_ctx *ctx, struct make *a)
+{
+	struct sql_seen *seen = &pg_db(c->db)->seen;
+	const struct cfs_mknod *req = a->req;
+
+	return req->type != CFS_TYPE_DIR && req->type != CFS_TYPE_SYMLINK &&
+	       sql_seen_dir_known(seen, req->parent, &a->parent) &&
+	       !cfs_rules_add_entry(ctx, req->parent, &a->parent) && !a->parent.default_acl &&
+	       !sql_seen_dir_ask(seen, req->parent);
+}
+
+static void bind_create_known(const struct make *a, struct pg_stmt *st)
+{
+	const struct cfs_attr *t = &a->attr, *dir = &a->parent;
+
+	pg_bind_int(st, 1, (int64_t)a->req->parent);
+	pg_bind_bytes(st, 2, a->req->name, a->req->name_len, false);
+	pg_bind_int(st, 3, (int64_t)a->ino);
+	pg_bind_int(st, 4, t->type);
+	pg_bind_int(st, 5, t->mode);
+	pg_bind_int(st, 6, t->uid);
+	pg_bind_int(st, 7, t->gid);
+	pg_bind_int(st, 8, sql_us(t->ctime));
+	pg_bind_int(st, 9, sql_sub_us(t->ctime));
+	pg_bind_int(st, 10, t->flags);
+	pg_bind_int(st, 11, t->rdev);
+	pg_bind_int(st, 12, t->tier);
+	pg_bind_int(st, 13, dir->flags);
+	pg_bind_int(st, 14, dir->mode);
+	pg_bind_int(st, 15, dir->gid);
+	pg_bind_int(st, 16, (int64_t)dir->parent);
+}
+
+/* 1: done; 0: the name is there, or the directory is not as it was. */
+static int create_known(struct sql_conn *c, const struct cfs_ctx *ctx, struct make *a)
+{
+	struct pg_stmt *st = NULL;
+	int r = pg_open_stmt(c, PG_CREATE_KNOWN, create_known_text, &st);
+
+	if (r < 0)
+		return r;
+	cfs_rules_new_inode(ctx, a->req, &a->parent, &a->attr);
+	bind_create_known(a, st);
+	r = pg_execute(c, PG_CREATE_KNOWN);
+	if (r < 0)
+		return r;
+	r = pg_has_changed(c, PG_CREATE_KNOWN);
+	pg_close_stmt(c, PG_CREATE_KNOWN);
+	if (!r)
+		sql_seen_dir_forget(&pg_db(c->db)->seen, a->req->parent);
+	return r;
+}
 
 static int open_create(struct sql_conn *c, const struct cfs_mknod *req, int *ret_id,
 		       struct pg_stmt **ret)
@@ -156,14 +230,24 @@ static int not_created(struct sql_conn *c, const struct cfs_ctx *ctx, const stru
 	return r == -ENOENT ? PG_UNUSUAL : r < 0 ? r : -EEXIST;
 }
 
+static void remember_dirs(struct sql_seen *seen, const struct make *a)
+{
+	sql_seen_dir_remember(seen, a->req->parent, &a->parent);
+	if (a->attr.type == CFS_TYPE_DIR)
+		sql_seen_dir_remember(seen, a->ino, &a->attr);
+}
+
 static int create(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct make *a = arg;
 	const struct cfs_mknod *req = a->req;
 	struct pg_stmt *st = NULL;
 	bool done;
-	int id, r = open_create(c, req, &id, &st);
+	int id, r = knows_parent(c, ctx, a) ? create_known(c, ctx, a) : 0;
 
+	if (r)
+		return r < 0 ? r : 0;
+	r = open_create(c, req, &id, &st);
 	if (r < 0)
 		return r;
 	bind_create(c, ctx, a, st);
@@ -180,6 +264,8 @@ static int create(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (!done)
 		return not_created(c, ctx, a);
 	cfs_rules_new_inode(ctx, req, &a->parent, &a->attr);
+	a->parent = sql_touched(ctx, &a->parent, req->type == CFS_TYPE_DIR);
+	remember_dirs(&pg_db(c->db)->seen, a);
 	return 0;
 }
 
@@ -206,18 +292,24 @@ static int create_again(struct cfs_engine *e, const struct cfs_ctx *ctx, const s
 	return a->req->ret_parent ? sql_op_getattr(e, ctx, a->req->parent, a->req->ret_parent) : 0;
 }
 
+static int create_generic(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct make *a,
+			  struct cfs_usage *ret_usage)
+{
+	sql_seen_dir_forget(pg_seen(e), a->req->parent);
+	return sql_op_mknod(e, ctx, a->req, a->ino, a->ret, ret_usage);
+}
+
 int pg_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 		cfs_ino_t ino, struct cfs_entry *ret, struct cfs_usage *ret_usage)
 {
 	struct make a = {.req = req, .ino = ino, .ret = ret};
-	bool dir = req->type == CFS_TYPE_DIR;
 	int r;
 
 	if (!pg_is_judged(ctx) || cfs_ino_is_trash(req->parent) || cfs_core_changelog(e->core))
-		return sql_op_mknod(e, ctx, req, ino, ret, ret_usage);
+		return create_generic(e, ctx, &a, ret_usage);
 	r = sql_read(sql_db(e), ctx, CFS_META_OP_mknod, create, &a);
 	if (r == PG_UNUSUAL)
-		r = sql_op_mknod(e, ctx, req, ino, ret, ret_usage);
+		r = create_generic(e, ctx, &a, ret_usage);
 	else if (r == PG_UNKNOWN)
 		r = create_again(e, ctx, &a, ret_usage);
 	else if (!r) {
@@ -227,10 +319,12 @@ int pg_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cf
 		sql_usage_inode(ret_usage, &a.attr, 1);
 		sql_usage_entry(ret_usage, req->parent, &a.attr, 1);
 		if (req->ret_parent)
-			*req->ret_parent = sql_touched(ctx, &a.parent, dir);
+			*req->ret_parent = a.parent;
 	}
-	if (!r || r == -EEXIST)
-		pg_hint(pg_db(sql_db(e)), req->parent, req->name, req->name_len, ret->ino);
+	if (!r)
+		sql_seen_file_remember(pg_seen(e), req->parent, req->name, req->name_len, ret);
+	else if (r == -EEXIST)
+		sql_seen_name_remember(pg_seen(e), req->parent, req->name, req->name_len, ret->ino);
 	return r;
 }
 

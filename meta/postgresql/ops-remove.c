@@ -1,64 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Removing names in one statement; looking them up, which removal profits from. */
+/* Removing names in one statement. */
 #include <errno.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "meta/postgresql/pg-internal.h"
 
-/* ---- hints ---- */
-
-void pg_hint(struct pg_db *db, cfs_ino_t parent, const char *name, size_t len, cfs_ino_t ino)
-{
-	uint64_t h = cfs_core_hash_name(parent, name, len);
-
-	atomic_store_explicit(&db->hints.v[h % PG_HINTS].ino, ino, memory_order_relaxed);
-	atomic_store_explicit(&db->hints.v[h % PG_HINTS].name, h, memory_order_relaxed);
-}
-
-cfs_ino_t pg_hinted(struct pg_db *db, cfs_ino_t parent, const char *name, size_t len)
-{
-	uint64_t h = cfs_core_hash_name(parent, name, len);
-
-	if (atomic_load_explicit(&db->hints.v[h % PG_HINTS].name, memory_order_relaxed) != h)
-		return 0;
-	return atomic_load_explicit(&db->hints.v[h % PG_HINTS].ino, memory_order_relaxed);
-}
-
-int pg_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t parent,
-		 const char *name, size_t len, struct cfs_entry *ret)
-{
-	int r = sql_op_lookup(e, ctx, parent, name, len, ret);
-
-	if (!r)
-		pg_hint(pg_db(sql_db(e)), parent, name, len, ret->ino);
-	return r;
-}
-
-struct listing {
-	struct pg_db *db;
-	cfs_ino_t dir;
-	cfs_dirent_fn fn;
-	void *arg;
-};
-
-static int hint_entry(void *arg, const struct cfs_dirent *d)
-{
-	const struct listing *a = arg;
-
-	pg_hint(a->db, a->dir, d->name, d->name_len, d->entry.ino);
-	return a->fn(a->arg, d);
-}
-
-int pg_op_readdir(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir, bool attrs,
-		  size_t limit, struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg)
-{
-	struct listing a = {.db = pg_db(sql_db(e)), .dir = dir, .fn = fn, .arg = arg};
-
-	return sql_op_readdir(e, ctx, dir, attrs, limit, cursor, hint_entry, &a);
-}
-
 /* ---- statements ---- */
+
+/*
+ * Of a file whose attributes are known, in a directory that is: nothing else is decided by the
+ * server than whether they still are so. It answers with the number of rows.
+ *
+ * $1 parent, $2 name, $3 inode; its: $4 flags, $5 uid, $6 gid, $7 length, $8 mtime, $9 ctime, $10
+ * parent; of the parent: $11 flags, $12 mode, $13 uid, $14 parent
+ *
+ * v: the file, locked, in its latest version; d: the edge that is gone.
+ */
+#define REMOVE_KNOWN(more)                                                                         \
+	"WITH v AS (SELECT n.inode FROM {node} n WHERE n.inode=$3 AND n.flags=$4 AND n.uid=$5 "    \
+	"AND n.gid=$6 AND n.nlink=1 AND n.length=$7 AND n.mtime=$8 AND n.ctime=$9 AND "            \
+	"COALESCE(n.parent,0)=$10 AND EXISTS (SELECT 1 FROM {node} p WHERE p.inode=$1 AND "        \
+	"p.flags=$11 AND p.mode=$12 AND p.uid=$13 AND COALESCE(p.parent,0)=$14)" more              \
+	" FOR UPDATE),"
+enum { KNOWN_PARAMS = 14 };
 
 /*
  * $1 parent, $2 name, $3 uid of the caller, $4 us, $5 ns below, $6 the inode expected or 0
@@ -118,12 +83,26 @@ static const char rmdir_trash_text[] = REMOVE(EMPTY " AND n.flags&32=0") MOVE_ED
 static const char lock_dir_text[] = "SELECT 1 FROM {edge} e JOIN {node} n ON n.inode=e.inode "
 				    "WHERE e.parent=$1 AND e.name=$2 AND e.type=2 FOR UPDATE OF n";
 
+/* $15 seconds. One without length and with chunks is for the other statement. */
+static const char unlink_known_text[] =
+	REMOVE_KNOWN(" AND ($7>0 OR NOT EXISTS (SELECT 1 FROM {chunk} c WHERE c.inode=$3))")
+		DELETE_EDGE
+	"dx AS " DELETE_OF("xattr") ",f AS (INSERT INTO {delfile}(inode,length,expire) SELECT "
+				    "$3,$7,$15 FROM d WHERE $7>0 ON CONFLICT DO NOTHING) "
+				    "DELETE FROM {node} n USING d WHERE n.inode=d.inode";
+/* $15 trash, $16 name there, $17 parent after, $18 us, $19 ns below */
+static const char unlink_trash_known_text[] = REMOVE_KNOWN(
+	"") "d AS (UPDATE {edge} e SET parent=$15,name=$16 FROM v WHERE e.parent=$1 AND "
+	    "e.name=$2 AND e.inode=v.inode RETURNING e.inode) "
+	    "UPDATE {node} n SET parent=$17,ctime=$18,ctimensec=$19 FROM d WHERE n.inode=d.inode";
+
 enum { INO = SQL_NODE_COLUMNS, GONE, HAS_DATA, PARENT };
 
 struct remove {
 	const struct cfs_engine_remove *req;
 	bool dir;
 	cfs_ino_t expected; /* 0: any */
+	bool known;	    /* the victim's attributes: in ret, with its inode */
 	struct cfs_removed ret;
 };
 
@@ -167,15 +146,11 @@ static void bind_remove(struct sql_conn *c, const struct cfs_ctx *ctx, const str
 		pg_bind_int(st, 7, (int64_t)req->trash);
 }
 
-static void read_removed(struct sql_conn *c, const struct cfs_ctx *ctx, struct remove *a, int id)
+/* Of the attributes as they were. */
+static void become_removed(const struct cfs_ctx *ctx, struct remove *a)
 {
-	const struct pg_stmt *st = pg_conn(c)->stmt[id];
 	struct cfs_removed *v = &a->ret;
 
-	sql_node_columns(c, (enum sql_stmt_id)id, 0, &v->attr);
-	sql_node_columns(c, (enum sql_stmt_id)id, PARENT, &v->parent);
-	v->ino = (cfs_ino_t)pg_int(st->result, 0, INO);
-	v->has_data = pg_int(st->result, 0, HAS_DATA) > 0;
 	v->fate = a->req->trash ? CFS_FATE_TRASHED : CFS_FATE_DELETED;
 	if (a->req->trash) {
 		v->attr.ctime = ctx->now;
@@ -185,12 +160,119 @@ static void read_removed(struct sql_conn *c, const struct cfs_ctx *ctx, struct r
 	v->parent = sql_touched(ctx, &v->parent, a->dir ? -1 : 0);
 }
 
+static void read_removed(struct sql_conn *c, const struct cfs_ctx *ctx, struct remove *a, int id)
+{
+	const struct pg_stmt *st = pg_conn(c)->stmt[id];
+	struct cfs_removed *v = &a->ret;
+
+	sql_node_columns(c, (enum sql_stmt_id)id, 0, &v->attr);
+	sql_node_columns(c, (enum sql_stmt_id)id, PARENT, &v->parent);
+	v->ino = (cfs_ino_t)pg_int(st->result, 0, INO);
+	v->has_data = pg_int(st->result, 0, HAS_DATA) > 0;
+	become_removed(ctx, a);
+	sql_seen_dir_remember(&pg_db(c->db)->seen, a->req->parent, &v->parent);
+}
+
+/* ---- of what is known ---- */
+
+/* The directory was seen a moment ago, and this goes in the simplest way. */
+static bool is_simple(struct sql_conn *c, const struct cfs_ctx *ctx, struct remove *a)
+{
+	struct sql_seen *seen = &pg_db(c->db)->seen;
+	const struct cfs_engine_remove *req = a->req;
+	const struct cfs_attr *v = &a->ret.attr;
+	struct cfs_attr *dir = &a->ret.parent;
+
+	if (v->nlink != 1 || !sql_seen_dir_known(seen, req->parent, dir) ||
+	    cfs_ino_is_trash(dir->parent) || cfs_rules_remove_entry(ctx, req->parent, dir, v))
+		return false;
+	if (req->trash ? v->flags & CFS_FLAG_SKIP_TRASH : v->type != CFS_TYPE_FILE)
+		return false;
+	return !sql_seen_dir_ask(seen, req->parent);
+}
+
+static void bind_known(const struct remove *a, struct pg_stmt *st)
+{
+	const struct cfs_attr *v = &a->ret.attr, *dir = &a->ret.parent;
+
+	pg_bind_int(st, 1, (int64_t)a->req->parent);
+	pg_bind_bytes(st, 2, a->req->name, a->req->name_len, false);
+	pg_bind_int(st, 3, (int64_t)a->ret.ino);
+	pg_bind_int(st, 4, v->flags);
+	pg_bind_int(st, 5, v->uid);
+	pg_bind_int(st, 6, v->gid);
+	pg_bind_int(st, 7, (int64_t)v->length);
+	pg_bind_int(st, 8, sql_us(v->mtime));
+	pg_bind_int(st, 9, sql_us(v->ctime));
+	pg_bind_int(st, 10, (int64_t)v->parent);
+	pg_bind_int(st, 11, dir->flags);
+	pg_bind_int(st, 12, dir->mode);
+	pg_bind_int(st, 13, dir->uid);
+	pg_bind_int(st, KNOWN_PARAMS, (int64_t)dir->parent);
+}
+
+static int execute_known(struct sql_conn *c, const struct cfs_ctx *ctx, const struct remove *a,
+			 int id, struct pg_stmt *st)
+{
+	const struct cfs_engine_remove *req = a->req;
+	char name[CFS_NAME_MAX + 1];
+	size_t len;
+
+	bind_known(a, st);
+	if (!req->trash) {
+		pg_bind_int(st, KNOWN_PARAMS + 1, ctx->now.tv_sec);
+		return pg_execute(c, id);
+	}
+	len = cfs_rules_trash_name(req->parent, a->ret.ino, req->name, req->name_len, name);
+	pg_bind_int(st, KNOWN_PARAMS + 1, (int64_t)req->trash);
+	pg_bind_bytes(st, KNOWN_PARAMS + 2, name, len, false);
+	pg_bind_int(st, KNOWN_PARAMS + 3, a->ret.attr.parent ? (int64_t)req->trash : 0);
+	pg_bind_int(st, KNOWN_PARAMS + 4, sql_us(ctx->now));
+	pg_bind_int(st, KNOWN_PARAMS + 5, sql_sub_us(ctx->now));
+	return pg_execute(c, id);
+}
+
+/* 1: done; 0: it is not as it was. */
+static int remove_known(struct sql_conn *c, const struct cfs_ctx *ctx, struct remove *a)
+{
+	struct sql_seen *seen = &pg_db(c->db)->seen;
+	int id = a->req->trash ? PG_UNLINK_TRASH_KNOWN : PG_UNLINK_KNOWN;
+	struct pg_stmt *st = NULL;
+	int r = pg_open_stmt(c, id, a->req->trash ? unlink_trash_known_text : unlink_known_text,
+			     &st);
+
+	if (r < 0)
+		return r;
+	r = execute_known(c, ctx, a, id, st);
+	/* The name in the trash is taken. */
+	if (r == -EEXIST)
+		return PG_UNUSUAL;
+	if (r < 0)
+		return r;
+	r = pg_has_changed(c, id);
+	pg_close_stmt(c, id);
+	if (r) {
+		a->ret.has_data = !a->req->trash && a->ret.attr.length;
+		become_removed(ctx, a);
+	} else {
+		sql_seen_dir_forget(seen, a->req->parent);
+		sql_seen_file_forget(seen, a->ret.ino);
+		a->known = false;
+	}
+	return r;
+}
+
+/* ---- of anything ---- */
+
 static int remove_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct remove *a = arg;
 	struct pg_stmt *st = NULL;
-	int id, r = open_remove(c, a, &id, &st);
+	int id, r = a->known && is_simple(c, ctx, a) ? remove_known(c, ctx, a) : 0;
 
+	if (r)
+		return r < 0 ? r : 0;
+	r = open_remove(c, a, &id, &st);
 	if (!r && a->dir)
 		r = queue_lock(c, a->req);
 	if (r < 0)
@@ -214,11 +296,18 @@ static int remove_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 static int expect(struct cfs_engine *e, const struct cfs_ctx *ctx, struct remove *a)
 {
 	const struct cfs_engine_remove *req = a->req;
-	struct pg_db *db = pg_db(sql_db(e));
+	struct sql_seen *seen = pg_seen(e);
 	struct cfs_entry there;
 	int r;
 
-	a->expected = pg_hinted(db, req->parent, req->name, req->name_len);
+	a->known =
+		!a->dir && sql_seen_file_known(seen, req->parent, req->name, req->name_len, &there);
+	if (a->known) {
+		a->expected = a->ret.ino = there.ino;
+		a->ret.attr = there.attr;
+	} else {
+		a->expected = sql_seen_name(seen, req->parent, req->name, req->name_len);
+	}
 	if (a->dir || req->trash || !cfs_core_has_open(e->core))
 		return 0;
 	if (!a->expected) {
@@ -256,19 +345,14 @@ static int remove_again(struct cfs_engine *e, const struct cfs_ctx *ctx, const s
 	return 0;
 }
 
-static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,
-	       struct remove *a, struct cfs_removed *ret, struct cfs_usage *ret_usage)
+static int in_one_statement(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,
+			    struct remove *a, struct cfs_removed *ret, struct cfs_usage *ret_usage)
 {
 	const struct cfs_engine_remove *req = a->req;
-	int r = PG_UNUSUAL;
+	int r = expect(e, ctx, a);
 
-	if (pg_is_judged(ctx) && !cfs_ino_is_trash(req->parent) && !cfs_core_changelog(e->core))
-		r = expect(e, ctx, a);
 	if (!r)
 		r = sql_read(sql_db(e), ctx, op, remove_name, a);
-	if (r == PG_UNUSUAL)
-		return a->dir ? sql_op_rmdir(e, ctx, req, ret, ret_usage)
-			      : sql_op_unlink(e, ctx, req, ret, ret_usage);
 	if (r == PG_UNKNOWN)
 		return remove_again(e, ctx, a, ret, ret_usage);
 	if (r < 0)
@@ -280,7 +364,24 @@ static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op
 		sql_usage_entry(ret_usage, req->trash, &ret->attr, 1);
 	else
 		sql_usage_inode(ret_usage, &ret->attr, -1);
+	sql_seen_file_forget(pg_seen(e), ret->ino);
+	sql_seen_dir_forget(pg_seen(e), ret->ino);
 	return 0;
+}
+
+static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,
+	       struct remove *a, struct cfs_removed *ret, struct cfs_usage *ret_usage)
+{
+	const struct cfs_engine_remove *req = a->req;
+	int r = PG_UNUSUAL;
+
+	if (pg_is_judged(ctx) && !cfs_ino_is_trash(req->parent) && !cfs_core_changelog(e->core))
+		r = in_one_statement(e, ctx, op, a, ret, ret_usage);
+	if (r != PG_UNUSUAL)
+		return r;
+	sql_seen_dir_forget(pg_seen(e), req->parent);
+	return a->dir ? sql_op_rmdir(e, ctx, req, ret, ret_usage)
+		      : sql_op_unlink(e, ctx, req, ret, ret_usage);
 }
 
 int pg_op_unlink(struct cfs_engine *e, const struct cfs_ctx *ctx,

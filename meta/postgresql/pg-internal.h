@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <libpq-fe.h>
 
+#include "meta/sql/seen.h"
 #include "meta/sql/sql-internal.h"
 
 #define PG_MAX_PARAMS 24
@@ -31,11 +32,14 @@ enum pg_stmt_id {
 	PG_COLUMNS,
 	PG_OWN_FIRST, /* of the operations in one statement (ops.c) */
 	PG_CREATE = PG_OWN_FIRST,
+	PG_CREATE_KNOWN,
 	PG_CREATE_DIR,
 	PG_CREATE_SYMLINK,
 	PG_LINK,
 	PG_UNLINK,
+	PG_UNLINK_KNOWN,
 	PG_UNLINK_TRASH,
+	PG_UNLINK_TRASH_KNOWN,
 	PG_LOCK_DIR,
 	PG_RMDIR,
 	PG_RMDIR_TRASH,
@@ -76,25 +80,13 @@ struct pg_conn {
 	int64_t insert_id;
 };
 
-/*
- * Which inode a name had when it was last seen: unlink needs to know before it asks whether that
- * is open here. Wrong answers are found out by the statement. Any thread.
- */
-#define PG_HINTS 65536
-struct pg_hints {
-	struct {
-		_Atomic uint64_t name; /* hash */
-		_Atomic uint64_t ino;
-	} v[PG_HINTS];
-};
-
 struct pg_db {
 	struct sql_db sql;	   /* first */
 	char **keywords, **values; /* for PQconnectdbParams, NULL at the end */
 	size_t n_values;
 	char *schema;	     /* NULL: what the server takes; else part of sql.prefix */
 	atomic_bool unnamed; /* a pooler forgets named statements */
-	struct pg_hints hints;
+	struct sql_seen seen;
 };
 
 static inline struct pg_conn *pg_conn(struct sql_conn *c)
@@ -168,6 +160,8 @@ int pg_open_stmt(struct sql_conn *c, int id, const char *text, struct pg_stmt **
 int pg_execute(struct sql_conn *c, int id);
 /* The result is over. */
 void pg_close_stmt(struct sql_conn *c, int id);
+/* Of a statement without rows. */
+bool pg_has_changed(struct sql_conn *c, int id);
 bool pg_is_null(struct sql_conn *c, int id, int col);
 void pg_bind_null(struct pg_stmt *st, int n);
 /* Only the superuser, or callers whom the kernel has judged: the rest needs groups and rules. */
@@ -175,6 +169,8 @@ static inline bool pg_is_judged(const struct cfs_ctx *ctx)
 {
 	return !ctx->check || ctx->uid == 0;
 }
+
+struct sql_seen *pg_seen(struct cfs_engine *e);
 
 /* ---- ops-*.c ---- */
 int pg_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice_fn fn, void *arg);
@@ -195,10 +191,10 @@ int pg_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 		  const struct cfs_attr *in, struct cfs_attr *ret, struct cfs_usage *ret_usage);
 int pg_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t parent,
 		 const char *name, size_t len, struct cfs_entry *ret);
+int pg_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		 const struct cfs_engine_rename *req, struct cfs_renamed *ret,
+		 struct cfs_usage *ret_usage);
 int pg_op_readdir(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir, bool attrs,
 		  size_t limit, struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg);
-
-void pg_hint(struct pg_db *db, cfs_ino_t parent, const char *name, size_t len, cfs_ino_t ino);
-cfs_ino_t pg_hinted(struct pg_db *db, cfs_ino_t parent, const char *name, size_t len);
 
 #endif

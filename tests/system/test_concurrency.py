@@ -172,6 +172,98 @@ def test_random_work_on_two_mounts(ws, engine, trash_days):
     judge(vol, mounts)
 
 
+# ---------------------------------------------------------------- what is remembered is out of date
+
+
+def remembered(m, path):
+    """A file, in a directory that the mount has just seen."""
+    for name in (path.name + ".before", path.name):
+        with open(m / path.parent / name, "xb"):
+            pass
+    os.unlink(m / path.parent / (path.name + ".before"))
+
+
+
+def written(a, b, path):
+    with open(b / path, "wb") as f:
+        f.write(b"x" * 5000)
+    os.unlink(a / path)
+    return []
+
+
+def linked(a, b, path):
+    os.link(b / path, b / path.with_suffix(".link"))
+    os.unlink(a / path)
+    return [path.name + ".link"]
+
+
+def renamed(a, b, path):
+    os.rename(b / path, b / path.with_suffix(".new"))
+    with pytest.raises(FileNotFoundError):
+        os.unlink(a / path)
+    return [path.name + ".new"]
+
+
+def replaced(a, b, path):
+    os.rename(b / path, b / path.with_suffix(".old"))
+    with open(b / path, "xb"):
+        pass
+    os.unlink(a / path)
+    return [path.name + ".old"]
+
+
+def attributed(a, b, path):
+    os.setxattr(b / path, "user.a", b"1")
+    os.unlink(a / path)
+    return []
+
+
+def given_away(a, b, path):
+    os.chown(b / path, 1234, 1234)
+    os.unlink(a / path)
+    return []
+
+
+def group_inherited(a, b, path):
+    os.chown(b / path.parent, 0, 4321)
+    os.chmod(b / path.parent, 0o2777)
+    with open(a / path.with_suffix(".next"), "xb"):
+        pass
+    assert os.stat(b / path.with_suffix(".next")).st_gid == 4321
+    return [path.name, path.name + ".next"]
+
+
+def directory_removed(a, b, path):
+    os.unlink(b / path)
+    os.rmdir(b / path.parent)
+    with pytest.raises(FileNotFoundError):
+        os.mknod(a / path.with_suffix(".next"))
+    return None
+
+
+@pytest.mark.deadline(180)
+@pytest.mark.parametrize("trash_days", [0, 1])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_changes_of_the_other_mount_are_not_overlooked(ws, engine, trash_days):
+    """Engines decide by what they saw last, for a while. What is so then is what counts."""
+    vol = engine_volume(ws, engine, trash_days=trash_days)
+    a, b = vol.mount("attr-cache=60,entry-cache=60,dir-entry-cache=60"), vol.mount(FRESH)
+    for i in range(3):
+        for change in (
+            *(written, linked, renamed, replaced, attributed, given_away),
+            *(group_inherited, directory_removed),
+        ):
+            path = pathlib.PurePath("%s%d" % (change.__name__, i)) / "f"
+            os.mkdir(a / path.parent)
+            remembered(a, path)
+            left = change(a, b, path)
+            if left is None:
+                assert path.parent.name not in os.listdir(b.path)
+            else:
+                assert sorted(os.listdir(b / path.parent)) == sorted(left), path
+    judge(vol, [a, b])
+
+
 # ---------------------------------------------------------------- the same changes, the same tree
 
 

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is seen of names and directories on the way, which creation and removal profit from. */
+#include "meta/postgresql/pg-internal.h"
+
+struct sql_seen *pg_seen(struct cfs_engine *e)
+{
+	return &pg_db(sql_db(e))->seen;
+}
+
+int pg_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t parent,
+		 const char *name, size_t len, struct cfs_entry *ret)
+{
+	int r = sql_op_lookup(e, ctx, parent, name, len, ret);
+
+	if (!r)
+		sql_seen_file_remember(pg_seen(e), parent, name, len, ret);
+	return r;
+}
+
+struct listing {
+	struct sql_seen *seen;
+	cfs_ino_t dir;
+	bool attrs;
+	cfs_dirent_fn fn;
+	void *arg;
+};
+
+static int see_entry(void *arg, const struct cfs_dirent *d)
+{
+	const struct listing *a = arg;
+
+	if (a->attrs)
+		sql_seen_file_remember(a->seen, a->dir, d->name, d->name_len, &d->entry);
+	else
+		sql_seen_name_remember(a->seen, a->dir, d->name, d->name_len, d->entry.ino);
+	return a->fn(a->arg, d);
+}
+
+int pg_op_readdir(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir, bool attrs,
+		  size_t limit, struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg)
+{
+	struct listing a = {pg_seen(e), dir, attrs, fn, arg};
+
+	return sql_op_readdir(e, ctx, dir, attrs, limit, cursor, see_entry, &a);
+}
+
+/* The link counts of the directories may have changed. */
+int pg_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		 const struct cfs_engine_rename *req, struct cfs_renamed *ret,
+		 struct cfs_usage *ret_usage)
+{
+	int r = sql_op_rename(e, ctx, req, ret, ret_usage);
+
+	sql_seen_dir_forget(pg_seen(e), req->r.src_parent);
+	sql_seen_dir_forget(pg_seen(e), req->r.dst_parent);
+	return r;
+}

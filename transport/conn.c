@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <openssl/crypto.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,11 +13,19 @@ void cfs_conn_ref(struct cfs_conn *c)
 	c->refs++;
 }
 
+static void end_handshake(struct cfs_conn *c)
+{
+	if (c->handshake)
+		OPENSSL_cleanse(c->handshake, sizeof(*c->handshake));
+	free(c->handshake);
+	c->handshake = NULL;
+}
+
 void cfs_conn_unref(struct cfs_conn *c)
 {
 	if (--c->refs > 0)
 		return;
-	free(c->handshake);
+	end_handshake(c);
 	c->link.ops->close(&c->link);
 	c->ops->free(c);
 }
@@ -222,8 +231,7 @@ static void authenticate(struct cfs_conn *c)
 	}
 	c->peer = c->handshake->peer;
 	c->features = c->handshake->features;
-	free(c->handshake);
-	c->handshake = NULL;
+	end_handshake(c);
 	c->state = CFS_CONN_READY;
 	c->ops->ready(c);
 }

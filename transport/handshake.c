@@ -60,7 +60,7 @@ static int proof(const struct cfs_handshake *h, const char label[LABEL_LEN], uin
 	memcpy(text + LABEL_LEN, h->hello, CFS_HELLO_LEN);
 	memcpy(text + LABEL_LEN + CFS_HELLO_LEN, h->challenge, CHALLENGE_OPEN);
 	memcpy(text + LABEL_LEN + CFS_HELLO_LEN + CHALLENGE_OPEN, h->binding, sizeof(h->binding));
-	return hmac(h->keys->key[h->key], text, len, ret);
+	return hmac(h->key, text, len, ret);
 }
 
 static size_t put_frame(uint8_t *out, uint8_t type, uint32_t status, const void *payload,
@@ -94,8 +94,8 @@ int cfs_handshake_client(struct cfs_handshake *h, uint64_t self, uint64_t peer,
 		.keys = keys,
 		.next = CFS_FRAME_CHALLENGE,
 	};
-	if (cfs_handshake_key_id(keys->key[0], &id) < 0 ||
-	    RAND_bytes(h->hello + 32, NONCE_LEN) != 1)
+	memcpy(h->key, keys->key[0], sizeof(h->key));
+	if (cfs_handshake_key_id(h->key, &id) < 0 || RAND_bytes(h->hello + 32, NONCE_LEN) != 1)
 		return -EIO;
 	cfs_put_be16(h->hello, CFS_WIRE_VERSION);
 	cfs_put_be16(h->hello + 2, CFS_WIRE_VERSION_MIN);
@@ -126,6 +126,7 @@ static int server_hello(struct cfs_handshake *h, const uint8_t *payload, uint8_t
 {
 	uint16_t high = cfs_get_be16(payload), low = cfs_get_be16(payload + 2);
 	uint32_t id = 0;
+	unsigned i;
 
 	memcpy(h->hello, payload, CFS_HELLO_LEN);
 	if (low > high || high < CFS_WIRE_VERSION_MIN || low > CFS_WIRE_VERSION)
@@ -134,14 +135,15 @@ static int server_hello(struct cfs_handshake *h, const uint8_t *payload, uint8_t
 	/* One's own id comes from a copy of this member, or is its own words sent back. */
 	if (h->peer == 0 || h->peer == h->self || cfs_get_be64(payload + 24) != h->self)
 		return refuse(-EACCES, out, ret_len);
-	for (h->key = 0; h->key < h->keys->n; h->key++) {
-		if (cfs_handshake_key_id(h->keys->key[h->key], &id) < 0)
+	for (i = 0; i < h->keys->n; i++) {
+		if (cfs_handshake_key_id(h->keys->key[i], &id) < 0)
 			return -EIO;
 		if (id == cfs_get_be32(payload + 4))
 			break;
 	}
-	if (h->key == h->keys->n)
+	if (i == h->keys->n)
 		return refuse(-EACCES, out, ret_len);
+	memcpy(h->key, h->keys->key[i], sizeof(h->key));
 	h->features = cfs_get_be64(payload + 8) & CFS_FEATURES;
 	cfs_put_be16(h->challenge, CFS_MIN(high, CFS_WIRE_VERSION));
 	cfs_put_be64(h->challenge + 8, h->features);

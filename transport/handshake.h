@@ -26,8 +26,8 @@ struct cfs_handshake {
 	uint64_t self;
 	uint64_t peer; /* a client knows whom it wants; a server learns it */
 	uint64_t features;
-	const struct cfs_handshake_keys *keys; /* borrowed */
-	unsigned key;			       /* the one in use */
+	const struct cfs_handshake_keys *keys; /* borrowed; may change until HELLO is there */
+	uint8_t key[CFS_PEER_KEY_SIZE];	       /* the one in use since then */
 	unsigned char next;		       /* frame type that must come */
 	uint8_t hello[CFS_HELLO_LEN], challenge[CFS_CHALLENGE_LEN];
 	uint8_t binding[CFS_HANDSHAKE_BINDING];

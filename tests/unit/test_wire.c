@@ -232,7 +232,7 @@ static void test_wrong_key(void **state)
 	/* Pretends to have the key by its id: cannot prove it. */
 	begin(&c, &s, &keys);
 	assert_int_not_equal(id, cfs_get_be32(c.h.hello + 4));
-	c.h.keys = &other;
+	memcpy(c.h.key, other.key[0], CFS_PEER_KEY_SIZE);
 	assert_int_equal(deliver(&c, &s), 0);
 	assert_int_equal(deliver(&s, &c), -EACCES); /* nor can it check the server's proof */
 	c.len = CFS_WIRE_HEADER + CFS_PROOF_LEN;
@@ -263,6 +263,39 @@ static void test_key_rotation(void **state)
 	assert_int_equal(deliver(&c, &s), 0);
 	assert_int_equal(deliver(&s, &c), 0);
 	assert_int_equal(deliver(&c, &s), 1);
+}
+
+static void swap_keys(struct cfs_handshake_keys *k)
+{
+	struct cfs_handshake_keys was = *k;
+
+	memcpy(k->key[0], was.key[1], CFS_PEER_KEY_SIZE);
+	memcpy(k->key[1], was.key[0], CFS_PEER_KEY_SIZE);
+}
+
+/* Another key comes first while two members that know both shake hands. */
+static void test_key_rotation_meanwhile(void **state)
+{
+	struct cfs_handshake_keys of_c = {.n = 2}, of_s;
+	struct side c, s;
+
+	(void)state;
+	memcpy(of_c.key[0], keys.key[0], CFS_PEER_KEY_SIZE);
+	memcpy(of_c.key[1], other.key[0], CFS_PEER_KEY_SIZE);
+	of_s = of_c;
+	for (int when = 0; when < 3; when++) {
+		begin(&c, &s, &of_c);
+		s.h.keys = &of_s;
+		if (when == 0)
+			swap_keys(&of_c);
+		assert_int_equal(deliver(&c, &s), 0);
+		if (when == 1)
+			swap_keys(&of_s);
+		assert_int_equal(deliver(&s, &c), 0);
+		if (when == 2)
+			swap_keys(&of_s);
+		assert_int_equal(deliver(&c, &s), 1);
+	}
 }
 
 /* Recorded frames must be worth nothing on another connection. */
@@ -437,6 +470,7 @@ int main(void)
 		cmocka_unit_test(test_handshake_of_two_members),
 		cmocka_unit_test(test_wrong_key),
 		cmocka_unit_test(test_key_rotation),
+		cmocka_unit_test(test_key_rotation_meanwhile),
 		cmocka_unit_test(test_replay),
 		cmocka_unit_test(test_reflection),
 		cmocka_unit_test(test_other_channel),

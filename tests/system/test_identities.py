@@ -46,8 +46,9 @@ def test_root_squash(ws):
     os.mkdir(mnt / "roots", 0o755)
     write(mnt / "roots/f", b"x")
     os.chmod(mnt / "roots/f", 0o600)
-    os.mkdir(mnt / "all")
-    os.chmod(mnt / "all", 0o1777)
+    for name, mode in ("all", 0o777), ("sticky", 0o1777):
+        os.mkdir(mnt / name)
+        os.chmod(mnt / name, mode)
     os.chmod(mnt.path, 0o755)
     mnt.umount()
     mnt = vol.mount("root-squash=1234:1235")
@@ -79,12 +80,12 @@ def test_root_squash(ws):
     os.posix_fallocate(fd, 0, 10)
     os.close(fd)
     with user(1000, 1000):
-        write(mnt / "all/u", b"u")
-    assert owner(mnt / "all/u") == (1000, 1000)
+        write(mnt / "sticky/u", b"u")
+    assert owner(mnt / "sticky/u") == (1000, 1000)
     with fails("EACCES"):
-        write(mnt / "all/u", b"not mine")
+        write(mnt / "sticky/u", b"not mine")
     with fails("EPERM", "EACCES"):
-        os.unlink(mnt / "all/u")
+        os.unlink(mnt / "sticky/u")
     with user(1234, 1235):
         os.unlink(mnt / "all/d/../f")
 

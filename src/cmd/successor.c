@@ -124,12 +124,14 @@ static void say_bye(struct supervisor *s)
 {
 	struct handover m;
 
+	/* Before the other opens its own, which must not be taken for this one. */
+	successor_close_door(s);
 	/* One that has not heard it in time stays away. */
 	if (handover_send(s->successor, HANDOVER_BYE, 0, NULL, NULL) < 0) {
+		successor_open_door(s);
 		successor_take_back(s, "it does not listen any more");
 		return;
 	}
-	successor_close_door(s);
 	/* Until the service manager has heard of the other: with us it would take the mount for
 	 * gone. */
 	if (notify_wanted())

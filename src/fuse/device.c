@@ -46,6 +46,9 @@ static ssize_t take(int fd, void *buf, size_t size, void *userdata)
 	struct cfs_fuse *f = userdata;
 	ssize_t n = read(fd, buf, size);
 
+	/* The connection is over, however it was ended. */
+	if (n < 0 && errno == ECONNABORTED)
+		errno = ENODEV;
 	if (n < (ssize_t)sizeof(*in))
 		return n;
 	taken = in->unique;

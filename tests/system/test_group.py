@@ -646,8 +646,8 @@ def test_max_inflight(ws):
     b = team.join(1, "group-max-inflight=4M")
     team.settle()
     assert read_all([a, b]) == [want] * 2
-    end = reading([a] * 4, want, 30)
-    wait_until(lambda: asked(a, 'errors_total,kind="busy"') > 3, 30, "an owner that is busy")
+    end = reading([a] * 8, want, 30)
+    wait_until(lambda: asked(a, 'errors_total,kind="busy"') > 3, 90, "an owner that is busy")
     end()
     assert asked(b, 'errors_total,kind="busy"') == 0  # a has no such limit
     assert b.stat('peer_requests_total{direction="served"}') > 0

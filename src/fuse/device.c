@@ -26,6 +26,15 @@ uint64_t device_unique(bool *ret_resent)
 	return taken & ~DEVICE_RESENT;
 }
 
+ssize_t device_read(int device, void *buf, size_t size)
+{
+	ssize_t n = read(device, buf, size);
+
+	if (n < 0 && errno == ECONNABORTED)
+		errno = ENODEV;
+	return n;
+}
+
 static void keep_init(struct cfs_fuse *f, const void *buf, size_t len)
 {
 	struct cfs_keep_header *h = cfs_keep_header(f->conf.keep);
@@ -44,11 +53,8 @@ static ssize_t take(int fd, void *buf, size_t size, void *userdata)
 {
 	const struct fuse_in_header *in = buf;
 	struct cfs_fuse *f = userdata;
-	ssize_t n = read(fd, buf, size);
+	ssize_t n = device_read(fd, buf, size);
 
-	/* The connection is over, however it was ended. */
-	if (n < 0 && errno == ECONNABORTED)
-		errno = ENODEV;
 	if (n < (ssize_t)sizeof(*in))
 		return n;
 	taken = in->unique;

@@ -119,6 +119,8 @@ void session_tune_read_ahead(const struct cfs_fuse *f);
 /* Of a request's number: it is sent a second time. Interface 7.40, as what follows from it; the
  * headers that this is built with may not have that. */
 #define DEVICE_RESENT (1ULL << 63)
+/* As read(2); -1 with ENODEV when the connection is over, however it was ended. */
+ssize_t device_read(int device, void *buf, size_t size);
 /* From here on requests go through us. */
 int device_attach(struct cfs_fuse *f);
 /* Of the request that this thread has taken last. */

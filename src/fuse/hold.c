@@ -175,7 +175,7 @@ static void *run(void *arg)
 		if (p[0].revents)
 			break;
 		fail_late(h);
-		n = h->n < HELD_MAX ? read(h->device, h->buf, h->buf_size) : 0;
+		n = h->n < HELD_MAX ? device_read(h->device, h->buf, h->buf_size) : 0;
 		if (n >= (ssize_t)sizeof(struct fuse_in_header)) {
 			take(h, (size_t)n);
 		} else if (n < 0 && errno == ENODEV) {

@@ -416,11 +416,8 @@ int layers_close(struct serve *s, bool session)
 		peers_destroy(s->peers);
 	}
 	cfs_disk_destroy(s->disk);
-	if (s->meta)
-		cfs_meta_close(s->meta);
-	cfs_object_close(s->objects);
+	layers_close_backends(s);
 	if (s->pool)
 		cfs_pool_destroy(s->pool);
-	cfs_setting_free(s->setting);
 	return first;
 }

@@ -11,6 +11,7 @@ import socket
 import struct
 import threading
 
+from crc32c import crc32c
 from network import ip
 
 CLONE_NEWNET = 0x40000000
@@ -19,25 +20,6 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 HELLO, CHALLENGE, PROOF, READY, REFUSE, GET, ANSWER = range(1, 8)
 APPLICATION_DATA = 23
 BULK = 4096  # TLS: a record with more is part of an answer
-
-
-def crc32c_table():
-    table = []
-    for n in range(256):
-        for _ in range(8):
-            n = n >> 1 ^ (0x82F63B78 if n & 1 else 0)
-        table.append(n)
-    return table
-
-
-TABLE = crc32c_table()
-
-
-def crc32c(data):
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = crc >> 8 ^ TABLE[(crc ^ byte) & 0xFF]
-    return crc ^ 0xFFFFFFFF
 
 
 def header(head, length, crc=None):

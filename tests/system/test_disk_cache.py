@@ -15,6 +15,7 @@ import time
 import pytest
 
 from cachefs import SLOW, need_root, wait_until
+from crc32c import crc32c
 from syscalls import read, write
 
 MIB = 1 << 20
@@ -23,25 +24,6 @@ FAST = "cache-retry=0.2,cache-tick=0.1"
 
 
 # -- the format, independently
-
-
-def make_table():
-    table = []
-    for n in range(256):
-        for _ in range(8):
-            n = n >> 1 ^ (0x82F63B78 if n & 1 else 0)
-        table.append(n)
-    return table
-
-
-TABLE = make_table()
-
-
-def crc32c(piece):
-    crc = 0xFFFFFFFF
-    for byte in piece:
-        crc = TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
-    return crc ^ 0xFFFFFFFF
 
 
 def with_trailer(block):

@@ -829,7 +829,7 @@ def test_server_gone_for_a_while(ws, s3):
     ]
     for p in children:
         assert p.stdout.readline() == b"begins\n"
-    time.sleep(3)  # the outage
+    wait_until(lambda: mnt.stat("object_retries_total") >= 10, 60, "tries of requests")
     assert [p.poll() for p in children] == [None, None]
     s3.start()
     assert [p.wait(60 * SLOW) for p in children] == [0, 0]

@@ -100,6 +100,12 @@ def write_and_keep(machine, path):
     wait_until(lambda: machine.run("stat", "-c", "%s", path).stdout.strip() == size, 20, "the written file")
 
 
+def check_written(machine, path):
+    copy = machine.ws.path("copy")
+    machine.shell("cat %s >%s" % (path, copy))
+    assert copy.read_bytes() == CONTENT
+
+
 def test_the_line_of_the_readme(ws, volume):
     """Mounted at the first access, and again after systemctl stop. daemon-reload changes nothing."""
     fstab = line_of(README, volume.url, "/mnt/my", credentials="/etc/cachefs/data.cred")
@@ -126,7 +132,7 @@ def test_nobody_waits_below_an_automount(ws, volume):
     fstab = line_of(README, volume.url, "/mnt/my", credentials="/etc/cachefs/data.cred")
     m = Machine(ws, fstab.replace("_netdev", "_netdev,no-supervise"), SITE).boot()
     assert m.shell("ls -a /mnt/my").split() == [".", ".."]
-    assert m.shell("pgrep -f ^/sbin/mount.cachefs").split().__len__() == 1
+    assert len(m.shell("pgrep -f ^/sbin/mount.cachefs").split()) == 1
     m.systemctl("stop", "mnt-my.mount")
     m.systemctl("start", "mnt-my.mount")
     m.shell("echo x >/mnt/my/file")
@@ -144,8 +150,7 @@ def test_the_line_of_operations(ws, remote):
     m.poweroff()
     m.boot()
     assert state(m, "mnt-data.mount") == "inactive"
-    m.shell("cat /mnt/data/file >%s" % ws.path("copy"))
-    assert ws.path("copy").read_bytes() == CONTENT
+    check_written(m, "/mnt/data/file")
     m.poweroff()
 
 
@@ -164,8 +169,7 @@ def test_mounted_at_boot(ws, remote):
     write_and_keep(m, "/mnt/data/file")
     m.poweroff()
     m.boot()
-    m.shell("cat /mnt/data/file >%s" % ws.path("copy"))
-    assert ws.path("copy").read_bytes() == CONTENT
+    check_written(m, "/mnt/data/file")
     m.poweroff()
 
 
@@ -182,8 +186,7 @@ def test_a_database_on_this_machine(ws, remote):
     write_and_keep(m, "/mnt/data/file")
     m.poweroff()
     m.boot()
-    m.shell("cat /mnt/data/file >%s" % ws.path("copy"))
-    assert ws.path("copy").read_bytes() == CONTENT
+    check_written(m, "/mnt/data/file")
     m.poweroff()
     log = m.journal()
     assert log.rindex("Unmounted mnt-data.mount") < log.rindex("Stopping db.service")
@@ -240,8 +243,7 @@ def test_an_upgrade_of_the_line_in_fstab(ws, volume):
     assert m.run("ps", "-o", "ppid=", "-p", pid).stdout.strip() == m.show(unit, "MainPID")
     m.poweroff()
     m.boot()
-    m.shell("cat /mnt/data/file >%s" % ws.path("copy"))
-    assert ws.path("copy").read_bytes() == CONTENT
+    check_written(m, "/mnt/data/file")
     m.poweroff()
 
 
@@ -350,6 +352,5 @@ def test_units_in_place_of_fstab(ws, volume):
     assert state(m, "mnt-data.mount") == "active"
     m.poweroff()
     m.boot()
-    m.shell("cat /mnt/data/file >%s" % ws.path("copy"))
-    assert ws.path("copy").read_bytes() == CONTENT
+    check_written(m, "/mnt/data/file")
     m.poweroff()

@@ -59,14 +59,15 @@ bool sql_seen_dir_ask(struct sql_seen *s, cfs_ino_t ino)
 {
 	struct sql_seen_dir *d = dir_slot(s, ino);
 	uint64_t now_ms = cfs_now_ms();
-	bool ask;
+	bool known, late;
 
 	pthread_mutex_lock(&s->lock);
-	ask = d->entry.ino != ino || now_ms - d->seen_ms >= SQL_SEEN_MS;
-	if (ask)
+	known = d->entry.ino == ino;
+	late = known && now_ms - d->seen_ms >= SQL_SEEN_MS;
+	if (late)
 		d->seen_ms = now_ms;
 	pthread_mutex_unlock(&s->lock);
-	return ask;
+	return !known || late;
 }
 
 void sql_seen_dir_times(struct sql_seen *s, cfs_ino_t ino, const struct cfs_attr *attr)

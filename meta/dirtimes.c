@@ -23,7 +23,7 @@
 enum {
 	LIMIT = 16384,	  /* directories; who changes one more stores it himself */
 	KEEP_S = 60,	  /* longer than a call lasts */
-	IDLE_MS = 600000, /* the thread looks up without being called */
+	IDLE_MS = 600000, /* the thread looks up without being called, when there is nothing */
 	STORE_MS = 3000,  /* who stops the thread waits that long */
 	RETRY_MS = 10000,
 };
@@ -163,7 +163,6 @@ int cfs_dirtimes_store(struct cfs_meta *m, const struct cfs_ctx *ctx)
 		t->due = cfs_deadline_in(m->conf.skip_dir_mtime_ms + RETRY_MS);
 	} else {
 		mark_stored(t, v, n);
-		drop_stored(t, cfs_wall(), false);
 	}
 	pthread_mutex_unlock(&t->lock);
 	free(v);
@@ -179,9 +178,14 @@ static void *run(void *arg)
 
 	pthread_mutex_lock(&t->lock);
 	while (!t->stopping) {
-		if (!t->n_pending || !cfs_deadline_passed(t->due)) {
+		if (!t->n_pending) {
+			drop_stored(t, cfs_wall(), false);
 			cfs_cond_wait(&t->wake, &t->lock,
-				      t->n_pending ? t->due : cfs_deadline_in(IDLE_MS));
+				      cfs_deadline_in(t->dirs.n ? KEEP_S * 1000 : IDLE_MS));
+			continue;
+		}
+		if (!cfs_deadline_passed(t->due)) {
+			cfs_cond_wait(&t->wake, &t->lock, t->due);
 			continue;
 		}
 		pthread_mutex_unlock(&t->lock);

@@ -44,10 +44,11 @@ int cfs_data_drain(struct cfs_data *d);
 int cfs_data_destroy(struct cfs_data *d);
 
 /*
- * The file of an inode, with one more reference. `length` and `mtime` are those of the metadata
- * just read: cached chunk lists are dropped when mtime differs from what they were read under.
+ * The file of an inode, with one more reference. `attr` is what the metadata answered, here as
+ * below, and asked_ns when it was asked (cfs_now_ns()). Cached chunk lists are dropped when its
+ * mtime differs from the one they were read under.
  */
-int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr,
+int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr, uint64_t asked_ns,
 		  struct cfs_file **ret);
 /* The last reference flushes nothing: call cfs_file_flush first; unflushed bytes are flushed in the
  * background. */
@@ -57,7 +58,7 @@ void cfs_file_put(struct cfs_file *f);
  * own commit may have outdated unnoticed are read again (close-to-open). cfs_data_open() does so
  * too.
  */
-void cfs_file_reopen(struct cfs_file *f, const struct cfs_attr *attr);
+void cfs_file_reopen(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns);
 /* True when somebody on this mount has it open (cfs_meta_hooks.is_open). */
 bool cfs_data_is_open(struct cfs_data *d, cfs_ino_t ino);
 cfs_ino_t cfs_file_ino(const struct cfs_file *f);
@@ -68,9 +69,8 @@ uint64_t cfs_file_length(struct cfs_file *f);
  * Replaces length, and times by those of unflushed writes when newer: what getattr must show.
  */
 void cfs_file_overlay_attr(struct cfs_file *f, struct cfs_attr *attr);
-/* The metadata was re-read (getattr, setattr...): refresh length, drop chunk lists on a newer
- * mtime. */
-void cfs_file_refresh(struct cfs_file *f, const struct cfs_attr *attr);
+/* The metadata was re-read (getattr, setattr...). */
+void cfs_file_refresh(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns);
 
 /*
  * Reads up to `size` bytes at off, cut at the file's length, as pinned pieces (holes are pieces

@@ -135,7 +135,7 @@ struct cfs_file {
 
 	struct cfs_attr attr;	 /* as stored */
 	uint64_t length;	 /* what readers see */
-	uint64_t own_ms;	 /* of this client's last change, 0 for none */
+	uint64_t own_ns;	 /* when this client's last change was answered, 0 for none */
 	uint64_t own_mark;	 /* number of own changes */
 	struct timespec written; /* time of the last write call that is not committed */
 

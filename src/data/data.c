@@ -5,14 +5,12 @@
 
 #include "data-internal.h"
 
-#define FLUSHERS      8
-#define FLUSH_QUEUE   65536
-#define COMPACTORS    2
-#define COMPACT_QUEUE 1024
-#define TICK_MIN_MS   10
-#define TICK_MAX_MS   250
-/* For this long the stored attributes that come back may be older than an own change. */
-#define STALE_ATTR_MS  5000
+#define FLUSHERS       8
+#define FLUSH_QUEUE    65536
+#define COMPACTORS     2
+#define COMPACT_QUEUE  1024
+#define TICK_MIN_MS    10
+#define TICK_MAX_MS    250
 #define DRAIN_PATIENCE 3 /* io_timeout_ms, for what is left at the end */
 
 static struct cfs_file *file_of(struct cfs_node *node)
@@ -101,15 +99,14 @@ struct cfs_file *cfs_data_find(struct cfs_data *d, cfs_ino_t ino)
  * Whether `attr` may have been read before the last own change was made. Own changes are known
  * exactly, so such a snapshot tells nothing; others' changes in that time have a later ctime.
  */
-static bool attr_stale(const struct cfs_file *f, const struct cfs_attr *attr)
+static bool attr_stale(const struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns)
 {
-	return f->own_ms && cfs_now_ms() < f->own_ms + STALE_ATTR_MS &&
-	       cfs_timespec_cmp(attr->ctime, f->attr.ctime) <= 0;
+	return asked_ns <= f->own_ns && cfs_timespec_cmp(attr->ctime, f->attr.ctime) <= 0;
 }
 
-static void take_attr(struct cfs_file *f, const struct cfs_attr *attr)
+static void take_attr(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns)
 {
-	if (attr_stale(f, attr))
+	if (attr_stale(f, attr, asked_ns))
 		return;
 	if (cfs_timespec_cmp(attr->mtime, f->attr.mtime) != 0)
 		cfs_chunks_drop(f, 0, UINT32_MAX);
@@ -128,15 +125,15 @@ static void drop_unsure(struct cfs_file *f)
 	}
 }
 
-void cfs_file_reopen(struct cfs_file *f, const struct cfs_attr *attr)
+void cfs_file_reopen(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns)
 {
 	pthread_mutex_lock(&f->lock);
-	take_attr(f, attr);
+	take_attr(f, attr, asked_ns);
 	drop_unsure(f);
 	pthread_mutex_unlock(&f->lock);
 }
 
-int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr,
+int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr, uint64_t asked_ns,
 		  struct cfs_file **ret)
 {
 	struct cfs_file *f = cfs_data_find(d, ino), *fresh = NULL;
@@ -166,7 +163,7 @@ int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr
 	if (fresh)
 		file_free(&fresh->node);
 	atomic_fetch_add(&f->opens, 1);
-	cfs_file_reopen(f, attr);
+	cfs_file_reopen(f, attr, asked_ns);
 	*ret = f;
 	return 0;
 }
@@ -203,10 +200,10 @@ cfs_ino_t cfs_file_ino(const struct cfs_file *f)
 	return f->node.key;
 }
 
-void cfs_file_refresh(struct cfs_file *f, const struct cfs_attr *attr)
+void cfs_file_refresh(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns)
 {
 	pthread_mutex_lock(&f->lock);
-	take_attr(f, attr);
+	take_attr(f, attr, asked_ns);
 	pthread_mutex_unlock(&f->lock);
 }
 

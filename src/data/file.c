@@ -30,7 +30,7 @@ void cfs_file_overlay_attr(struct cfs_file *f, struct cfs_attr *attr)
 		if (cfs_timespec_cmp(newest, attr->ctime) > 0)
 			attr->ctime = newest;
 	}
-	if (f->own_ms && cfs_timespec_cmp(f->attr.ctime, attr->ctime) > 0) {
+	if (f->own_ns && cfs_timespec_cmp(f->attr.ctime, attr->ctime) > 0) {
 		attr->mtime = f->attr.mtime;
 		attr->ctime = f->attr.ctime;
 	}
@@ -58,7 +58,7 @@ void cfs_file_changed(struct cfs_file *f, const struct cfs_attr *attr)
 	if (cfs_timespec_cmp(attr->ctime, f->attr.ctime) >= 0)
 		f->attr = *attr;
 	f->attr.length = length;
-	f->own_ms = cfs_now_ms();
+	f->own_ns = cfs_now_ns();
 	f->own_mark++;
 	cfs_file_compute_length(f);
 }
@@ -106,7 +106,7 @@ static void replaced(struct cfs_file *f, const struct cfs_attr *attr, uint64_t f
 {
 	pthread_mutex_lock(&f->lock);
 	f->attr = *attr;
-	f->own_ms = cfs_now_ms();
+	f->own_ns = cfs_now_ns();
 	f->own_mark++;
 	cfs_chunks_drop(f, (uint32_t)(from >> CFS_CHUNK_BITS),
 			(uint32_t)((CFS_MAX(to, from + 1) - 1) >> CFS_CHUNK_BITS));

@@ -49,9 +49,12 @@ static void drop_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t 
 		cfs_meta_setattr(v->conf.meta, &own, ino, CFS_SET_KILL_SUID, attr, attr);
 }
 
-/* n is referenced and belongs to the handle afterwards; attr is that of the metadata now. */
+/*
+ * n is referenced and belongs to the handle afterwards; attr is what the metadata, asked at
+ * asked_ns, answered.
+ */
 static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int flags,
-		      struct cfs_attr *attr, struct cfs_vfs_open *ret)
+		      struct cfs_attr *attr, uint64_t asked_ns, struct cfs_vfs_open *ret)
 {
 	cfs_ino_t ino = n->node.key;
 	struct handle *h;
@@ -64,7 +67,7 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 	r = cfs_meta_open_check(v->conf.meta, ctx, attr, flags);
 	if (r < 0)
 		return r;
-	r = vnode_attach(n, attr);
+	r = vnode_attach(n, attr, asked_ns);
 	if (r < 0)
 		return r;
 	if (flags & O_TRUNC) {
@@ -109,6 +112,7 @@ static bool opened_before(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_
 int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int flags,
 		 struct cfs_vfs_open *ret)
 {
+	uint64_t asked_ns = cfs_now_ns();
 	struct cfs_attr attr;
 	struct vnode *n;
 	int r;
@@ -123,7 +127,7 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 	/* Always asked again: what others have closed is seen by who opens (close-to-open). */
 	r = cfs_meta_getattr(v->conf.meta, ctx, ino, &attr);
 	if (r == 0)
-		r = open_vnode(v, ctx, n, flags, &attr, ret);
+		r = open_vnode(v, ctx, n, flags, &attr, asked_ns, ret);
 	if (r < 0)
 		vnode_put(n);
 	return r;
@@ -132,6 +136,7 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 			int flags, struct cfs_vfs_entry *ret, struct cfs_vfs_open *ret_open)
 {
+	uint64_t asked_ns = cfs_now_ns();
 	struct cfs_attr attr;
 	struct cfs_ctx own;
 	struct vnode *n;
@@ -154,15 +159,15 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 	attr = ret->attr;
 	/* The mode of a fresh file does not bind the open that creates it. */
 	own = permitted(ctx);
-	r = existed ? open_vnode(v, ctx, n, flags, &attr, ret_open)
-		    : open_vnode(v, &own, n, flags & ~O_TRUNC, &attr, ret_open);
+	r = existed ? open_vnode(v, ctx, n, flags, &attr, asked_ns, ret_open)
+		    : open_vnode(v, &own, n, flags & ~O_TRUNC, &attr, asked_ns, ret_open);
 	if (r < 0) {
 		vnode_put(n);
 		return r;
 	}
 	ret->attr = attr;
 	if (existed)
-		vnode_overlay(n, &ret->attr);
+		vnode_overlay(n, &ret->attr, asked_ns);
 	return 0;
 }
 

@@ -112,17 +112,17 @@ void vnode_put(struct vnode *n)
 			 (unsigned long long)ino, cfs_errname(r));
 }
 
-int vnode_attach(struct vnode *n, const struct cfs_attr *attr)
+int vnode_attach(struct vnode *n, const struct cfs_attr *attr, uint64_t asked_ns)
 {
 	struct cfs_file *file = vnode_file(n), *none = NULL;
 	struct cfs_keep_inode *mark;
 	int r;
 
 	if (file) {
-		cfs_file_reopen(file, attr);
+		cfs_file_reopen(file, attr, asked_ns);
 		return 0;
 	}
-	r = cfs_data_open(n->vfs->conf.data, n->node.key, attr, &file);
+	r = cfs_data_open(n->vfs->conf.data, n->node.key, attr, asked_ns, &file);
 	if (r < 0)
 		return r;
 	if (!atomic_compare_exchange_strong(&n->file, &none, file)) {
@@ -136,12 +136,12 @@ int vnode_attach(struct vnode *n, const struct cfs_attr *attr)
 	return 0;
 }
 
-void vnode_overlay(struct vnode *n, struct cfs_attr *attr)
+void vnode_overlay(struct vnode *n, struct cfs_attr *attr, uint64_t asked_ns)
 {
 	struct cfs_file *file = vnode_file(n);
 
 	if (file) {
-		cfs_file_refresh(file, attr);
+		cfs_file_refresh(file, attr, asked_ns);
 		cfs_file_overlay_attr(file, attr);
 	}
 }

@@ -7,12 +7,10 @@
 
 #include "vfs-internal.h"
 
-/* Caches count from the moment the engine is asked; without caches nobody looks at the clock. */
-static uint64_t cache_now(const struct cfs_vfs *v)
+/* Caches count from the moment the engine is asked, in milliseconds. */
+static uint64_t to_ms(uint64_t ns)
 {
-	return v->conf.attr_timeout_ms | v->conf.entry_timeout_ms | v->conf.dir_entry_timeout_ms
-		       ? cfs_now_ms()
-		       : 0;
+	return ns / 1000000;
 }
 
 enum { MAY_SEARCH = 1 };
@@ -36,50 +34,50 @@ static void keep_name(struct cfs_vfs *v, uint64_t seq, uint64_t now_ms, cfs_ino_
 }
 
 /* What has just been read from the engine, with what this mount knows better. */
-static void attr_read(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t now_ms,
+static void attr_read(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
 		      struct cfs_attr *attr)
 {
 	struct vnode *n = vnode_find(v, ino);
 
 	if (n) {
-		vnode_overlay(n, attr);
+		vnode_overlay(n, attr, asked_ns);
 		vnode_put(n);
 	} else {
-		cache_put_attr(&v->cache, seq, now_ms, ino, attr);
+		cache_put_attr(&v->cache, seq, to_ms(asked_ns), ino, attr);
 	}
 }
 
-void inode_changed(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t now_ms,
+void inode_changed(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
 		   struct cfs_attr *attr)
 {
 	struct vnode *n = attr ? vnode_find(v, ino) : NULL;
 
 	if (n) {
-		vnode_overlay(n, attr);
+		vnode_overlay(n, attr, asked_ns);
 		vnode_put(n);
 		attr = NULL;
 	}
-	cache_changed(&v->cache, seq, now_ms, ino, attr);
+	cache_changed(&v->cache, seq, to_ms(asked_ns), ino, attr);
 }
 
-/* attr: as the change left it, nlink 0 when not known. seq, now_ms: from before the change. */
-static void directory_changed(struct cfs_vfs *v, cfs_ino_t dir, uint64_t seq, uint64_t now_ms,
+/* attr: as the change left it, nlink 0 when not known. seq, asked_ns: from before the change. */
+static void directory_changed(struct cfs_vfs *v, cfs_ino_t dir, uint64_t seq, uint64_t asked_ns,
 			      const struct cfs_attr *attr)
 {
-	cache_changed(&v->cache, seq, now_ms, dir, attr && attr->nlink ? attr : NULL);
+	cache_changed(&v->cache, seq, to_ms(asked_ns), dir, attr && attr->nlink ? attr : NULL);
 }
 
 int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct cfs_attr *ret,
 	     uint32_t *ret_ms)
 {
-	uint64_t seq, now_ms = cache_now(v);
+	uint64_t seq, asked_ns = cfs_now_ns();
 	struct vnode *n = vnode_find(v, ino);
 	int r;
 
 	*ret_ms = (uint32_t)v->conf.attr_timeout_ms;
 	/* The data of an open inode is committed behind our back: what is kept here may be
 	 * outdated. */
-	if (!n && cache_get_attr(&v->cache, ino, now_ms, ret, ret_ms))
+	if (!n && cache_get_attr(&v->cache, ino, to_ms(asked_ns), ret, ret_ms))
 		return 0;
 	seq = cache_seq(&v->cache);
 	r = cfs_meta_getattr(v->conf.meta, ctx, ino, ret);
@@ -87,9 +85,9 @@ int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct
 		ret->length = 0; /* as other clients show it, whatever is stored */
 	if (r == 0) {
 		if (n)
-			vnode_overlay(n, ret);
+			vnode_overlay(n, ret, asked_ns);
 		else
-			cache_put_attr(&v->cache, seq, now_ms, ino, ret);
+			cache_put_attr(&v->cache, seq, to_ms(asked_ns), ino, ret);
 	}
 	if (n)
 		vnode_put(n);
@@ -111,7 +109,7 @@ static bool cached_lookup(struct cfs_vfs *v, cfs_ino_t parent, const char *name,
 {
 	struct vnode *n;
 
-	if (!now_ms ||
+	if (!(v->conf.entry_timeout_ms | v->conf.dir_entry_timeout_ms) ||
 	    !cache_get_name(&v->cache, parent, name, len, now_ms, &ret->ino, &ret->entry_ms))
 		return false;
 	n = vnode_find(v, ret->ino);
@@ -142,7 +140,7 @@ static int lookup_self(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t i
 int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
 		   size_t len, struct cfs_vfs_entry *ret)
 {
-	uint64_t seq, now_ms = cache_now(v);
+	uint64_t seq, asked_ns = cfs_now_ns(), now_ms = to_ms(asked_ns);
 	struct cfs_entry e;
 	int r = check_name(name, len);
 
@@ -161,7 +159,7 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 		r = cfs_meta_lookup(v->conf.meta, ctx, parent, name, len, &e);
 		if (r < 0)
 			return r;
-		attr_read(v, e.ino, seq, now_ms, &e.attr);
+		attr_read(v, e.ino, seq, asked_ns, &e.attr);
 		*ret = (struct cfs_vfs_entry){
 			.ino = e.ino,
 			.attr = e.attr,
@@ -278,7 +276,7 @@ static bool kills_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t
 int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t fh,
 		    uint32_t set, const struct cfs_attr *in, struct cfs_vfs_attr *ret)
 {
-	uint64_t seq = cache_seq(&v->cache), now_ms = cache_now(v);
+	uint64_t seq = cache_seq(&v->cache), asked_ns = cfs_now_ns();
 	struct cfs_attr want = *in;
 	struct cfs_ctx late = *ctx;
 	int r = 0;
@@ -309,7 +307,7 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		commit_before_times(v, &late, ino);
 	if (set)
 		r = cfs_meta_setattr(v->conf.meta, &late, ino, set, &want, &ret->attr);
-	inode_changed(v, ino, seq, now_ms, r == 0 ? &ret->attr : NULL);
+	inode_changed(v, ino, seq, asked_ns, r == 0 ? &ret->attr : NULL);
 	return r;
 }
 
@@ -344,7 +342,7 @@ int cfs_vfs_access(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, 
 int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 	      bool *ret_before, struct cfs_vfs_entry *ret)
 {
-	uint64_t seq = cache_seq(&v->cache), now_ms = cache_now(v);
+	uint64_t seq = cache_seq(&v->cache), asked_ns = cfs_now_ns(), now_ms = to_ms(asked_ns);
 	struct cfs_attr dir = {.nlink = 0};
 	struct cfs_mknod in = *req;
 	struct cfs_entry e;
@@ -370,7 +368,7 @@ int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mkn
 	};
 	if (r < 0)
 		return r;
-	directory_changed(v, in.parent, seq, now_ms, &dir);
+	directory_changed(v, in.parent, seq, asked_ns, &dir);
 	cache_put_attr(&v->cache, seq, now_ms, e.ino, &e.attr);
 	cache_name_changed(&v->cache, seq, now_ms + ret->entry_ms, in.parent, in.name, in.name_len,
 			   ret->entry_ms ? e.ino : 0);
@@ -388,7 +386,7 @@ int cfs_vfs_mknod(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs
 int cfs_vfs_link(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
 		 const char *name, size_t len, struct cfs_vfs_entry *ret)
 {
-	uint64_t seq = cache_seq(&v->cache), now_ms = cache_now(v);
+	uint64_t seq = cache_seq(&v->cache), asked_ns = cfs_now_ns(), now_ms = to_ms(asked_ns);
 	int r = check_name(name, len);
 
 	if (r < 0)
@@ -404,7 +402,7 @@ int cfs_vfs_link(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cf
 	ret->attr_ms = (uint32_t)v->conf.attr_timeout_ms;
 	ret->entry_ms = entry_timeout(v, &ret->attr);
 	directory_changed(v, parent, 0, 0, NULL);
-	inode_changed(v, ino, seq, now_ms, &ret->attr);
+	inode_changed(v, ino, seq, asked_ns, &ret->attr);
 	cache_name_changed(&v->cache, seq, now_ms + ret->entry_ms, parent, name, len,
 			   ret->entry_ms ? ino : 0);
 	return 0;
@@ -435,7 +433,7 @@ typedef int (*remove_fn)(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
 static int remove_name(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent,
 		       const char *name, size_t len, unsigned flags, remove_fn fn)
 {
-	uint64_t seq = cache_seq(&v->cache), now_ms = cache_now(v);
+	uint64_t seq = cache_seq(&v->cache), asked_ns = cfs_now_ns();
 	struct cfs_removed what = {.fate = CFS_FATE_NONE};
 	int r = check_name(name, len);
 
@@ -446,7 +444,7 @@ static int remove_name(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t p
 		return -EPERM;
 	r = again_removed(ctx, fn(v->conf.meta, ctx, parent, name, len, flags, &what));
 	if (r == 0) {
-		directory_changed(v, parent, seq, now_ms, &what.parent);
+		directory_changed(v, parent, seq, asked_ns, &what.parent);
 		removed(v, ctx, &what);
 	}
 	/* Also when it failed: the engine may know better than what is kept here. */

@@ -10,6 +10,7 @@ static int restore_file(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino)
 {
 	struct vnode *n = vnode_get(v, ino);
 	struct cfs_ctx ctx = internal_ctx(v);
+	uint64_t asked_ns = cfs_now_ns();
 	struct cfs_attr attr;
 	int r = 0;
 
@@ -20,7 +21,7 @@ static int restore_file(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino)
 		if (r == 0 && attr.type != CFS_TYPE_FILE)
 			r = -ENOENT;
 		if (r == 0)
-			r = vnode_attach(n, &attr);
+			r = vnode_attach(n, &attr, asked_ns);
 		if (r == 0 && attr.nlink == 0)
 			atomic_store(&n->sustained, true);
 	}

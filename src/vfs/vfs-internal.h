@@ -30,10 +30,10 @@ struct vnode *vnode_get(struct cfs_vfs *v, cfs_ino_t ino); /* NULL: no memory */
 /* NULL when nobody has it open. */
 struct vnode *vnode_find(struct cfs_vfs *v, cfs_ino_t ino);
 void vnode_put(struct vnode *n);
-/* The data of the inode; attr has just been read from metadata. */
-int vnode_attach(struct vnode *n, const struct cfs_attr *attr);
-/* Shows in *attr, as read from metadata, what this mount has written since. */
-void vnode_overlay(struct vnode *n, struct cfs_attr *attr);
+/* The data of the inode; attr is what the metadata, asked at asked_ns, answered. */
+int vnode_attach(struct vnode *n, const struct cfs_attr *attr, uint64_t asked_ns);
+/* Shows in *attr, from metadata that was asked at asked_ns, what this mount has written since. */
+void vnode_overlay(struct vnode *n, struct cfs_attr *attr, uint64_t asked_ns);
 static inline struct cfs_file *vnode_file(struct vnode *n)
 {
 	return atomic_load_explicit(&n->file, memory_order_acquire);
@@ -181,9 +181,9 @@ int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct
 int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 	      bool *ret_before, struct cfs_vfs_entry *ret);
 uint32_t entry_timeout(const struct cfs_vfs *v, const struct cfs_attr *attr);
-/* A change of the inode by this mount, with the attributes it led to; seq from before the change.
- */
-void inode_changed(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t now_ms,
+/* A change of the inode by this mount, with the attributes it led to; seq and asked_ns
+ * (cfs_now_ns()) from before the change. */
+void inode_changed(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
 		   struct cfs_attr *attr);
 
 /* caller.c */

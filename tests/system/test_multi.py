@@ -48,6 +48,19 @@ def test_overwritten_file_is_not_served_from_the_page_cache(pair):
     assert read(b / "f") == b"B" * 1000
 
 
+def test_truncate_by_the_other_mount_while_bytes_are_not_stored(pair):
+    a, b = pair
+    write(a / "f", b"A" * 1_000_000)
+    with open(a / "f", "r+b", buffering=0) as f:
+        assert os.pread(f.fileno(), 100, 900_000) == b"A" * 100
+        f.write(b"x" * 4096)
+        os.truncate(b / "f", 0)
+        os.fsync(f.fileno())
+        assert os.stat(b / "f").st_size == 4096
+        assert os.stat(a / "f").st_size == 4096
+        assert read(a / "f") == b"x" * 4096
+
+
 def test_names_are_seen(pair):
     a, b = pair
     os.mkdir(a / "d")

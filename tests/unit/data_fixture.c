@@ -410,7 +410,7 @@ struct cfs_file *open_file(struct volume *v, cfs_ino_t ino)
 	struct cfs_file *f;
 
 	assert_int_equal(cfs_meta_getattr(&v->meta, &cx, ino, &attr), 0);
-	assert_int_equal(cfs_data_open(v->data, ino, &attr, &f), 0);
+	assert_int_equal(cfs_data_open(v->data, ino, &attr, cfs_now_ns(), &f), 0);
 	return f;
 }
 

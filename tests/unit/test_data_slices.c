@@ -64,7 +64,7 @@ static void foreign_commit(void **state)
 	assert_memory_equal(buf, "baaa", 4);
 	assert_int_equal(v->meta.reads, reads); /* the own commit costs no look-up */
 	list_add(&v->meta.chunk[1][0], &rec);
-	cfs_file_reopen(f, &v->meta.attr[1]);
+	cfs_file_reopen(f, &v->meta.attr[1], cfs_now_ns());
 	assert_int_equal(read_at(f, 0, buf, 4), 4);
 	assert_memory_equal(buf, "aaaa", 4);
 	cfs_file_put(f);
@@ -109,22 +109,43 @@ static void read_during_commit(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
-/* Attributes that were read before an own commit must not take the length back. */
+/* Attributes that were read before an own commit must not take the length back, however late. */
 static void old_attributes(void **state)
 {
 	struct volume *v = volume_new((struct options){0});
 	struct cfs_file *f = open_file(v, 1);
 	struct cfs_attr before = v->meta.attr[1], after;
+	uint64_t asked_ns = cfs_now_ns();
 
 	assert_int_equal(write_at(f, 0, "abc", 3), 0);
 	assert_int_equal(flush(f), 0);
-	cfs_file_refresh(f, &before);
+	cfs_file_refresh(f, &before, asked_ns);
 	assert_int_equal(cfs_file_length(f), 3);
 	after = v->meta.attr[1];
 	after.length = 1;
 	after.mtime = after.ctime = tick(&v->meta);
-	cfs_file_refresh(f, &after);
+	cfs_file_refresh(f, &after, asked_ns);
 	assert_int_equal(cfs_file_length(f), 1);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+/* What is read after an own commit is right, also what another client did just before it. */
+static void foreign_truncate_before_a_commit(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_file *f = open_file(v, 1);
+	char bytes[100] = "";
+
+	assert_int_equal(write_at(f, 0, bytes, sizeof(bytes)), 0);
+	assert_int_equal(flush(f), 0);
+	assert_int_equal(write_at(f, 0, "abc", 3), 0);
+	v->meta.attr[1].length = 0;
+	v->meta.attr[1].mtime = v->meta.attr[1].ctime = tick(&v->meta);
+	assert_int_equal(flush(f), 0);
+	assert_int_equal(v->meta.attr[1].length, 3);
+	cfs_file_refresh(f, &v->meta.attr[1], cfs_now_ns());
+	assert_int_equal(cfs_file_length(f), 3);
 	cfs_file_put(f);
 	assert_int_equal(volume_free(v), 0);
 }
@@ -166,8 +187,11 @@ static void compaction_merges(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(foreign_compaction), cmocka_unit_test(foreign_commit),
-		cmocka_unit_test(read_during_commit), cmocka_unit_test(old_attributes),
+		cmocka_unit_test(foreign_compaction),
+		cmocka_unit_test(foreign_commit),
+		cmocka_unit_test(read_during_commit),
+		cmocka_unit_test(old_attributes),
+		cmocka_unit_test(foreign_truncate_before_a_commit),
 		cmocka_unit_test(compaction_merges),
 	};
 

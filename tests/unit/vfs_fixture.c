@@ -298,7 +298,7 @@ struct cfs_file {
 };
 static struct cfs_file files[FILES];
 
-int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr,
+int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr, uint64_t asked_ns,
 		  struct cfs_file **ret)
 {
 	*ret = &files[ino - FIRST_INO];
@@ -309,11 +309,11 @@ void cfs_file_put(struct cfs_file *f)
 {
 }
 
-void cfs_file_refresh(struct cfs_file *f, const struct cfs_attr *attr)
+void cfs_file_refresh(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns)
 {
 }
 
-void cfs_file_reopen(struct cfs_file *f, const struct cfs_attr *attr)
+void cfs_file_reopen(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns)
 {
 }
 

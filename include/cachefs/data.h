@@ -46,7 +46,7 @@ int cfs_data_destroy(struct cfs_data *d);
 /*
  * The file of an inode, with one more reference. `attr` is what the metadata answered, here as
  * below, and asked_ns when it was asked (cfs_now_ns()). Cached chunk lists are dropped when its
- * mtime differs from the one they were read under.
+ * times differ from those they were read under: mtime alone can be set to what it was.
  */
 int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr, uint64_t asked_ns,
 		  struct cfs_file **ret);

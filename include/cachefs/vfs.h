@@ -183,7 +183,7 @@ int cfs_vfs_set_flags(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t in
 
 struct cfs_vfs_open {
 	uint64_t fh;
-	/* mtime is that of this mount's previous open: pages cached in the meantime are still right
+	/* ctime is that of this mount's previous open: pages cached in the meantime are still right
 	 */
 	bool keep_cache;
 	bool direct_io; /* special files: their length is not known beforehand */

@@ -108,7 +108,8 @@ static void take_attr(struct cfs_file *f, const struct cfs_attr *attr, uint64_t 
 {
 	if (attr_stale(f, attr, asked_ns))
 		return;
-	if (cfs_timespec_cmp(attr->mtime, f->attr.mtime) != 0)
+	if (cfs_timespec_cmp(attr->mtime, f->attr.mtime) != 0 ||
+	    cfs_timespec_cmp(attr->ctime, f->attr.ctime) != 0)
 		cfs_chunks_drop(f, 0, UINT32_MAX);
 	f->attr = *attr;
 	cfs_file_compute_length(f);

@@ -32,7 +32,7 @@ struct name_set {
 
 struct opened_entry {
 	cfs_ino_t ino;
-	struct timespec mtime;
+	struct timespec ctime;
 };
 
 struct opened_set {
@@ -331,7 +331,7 @@ void cache_name_changed(struct cache *c, uint64_t seq, uint64_t expire_ms, cfs_i
 
 /* ---- opens ---- */
 
-bool cache_opened(struct cache *c, cfs_ino_t ino, struct timespec mtime)
+bool cache_opened(struct cache *c, cfs_ino_t ino, struct timespec ctime)
 {
 	size_t i = hash_ino(ino) % CACHE_OPENED_SETS, w;
 	struct opened_set *set = &c->opened[i];
@@ -344,11 +344,11 @@ bool cache_opened(struct cache *c, cfs_ino_t ino, struct timespec mtime)
 		if (set->way[w].ino == ino)
 			e = &set->way[w];
 	}
-	same = e && !cfs_timespec_cmp(e->mtime, mtime);
+	same = e && !cfs_timespec_cmp(e->ctime, ctime);
 	if (!e)
 		e = &set->way[set->next++ % CACHE_WAYS];
 	e->ino = ino;
-	e->mtime = mtime;
+	e->ctime = ctime;
 	pthread_mutex_unlock(lock);
 	return same;
 }

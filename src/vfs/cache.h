@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What this mount remembers of metadata: attributes by inode, names by parent, and the mtime each
+ * What this mount remembers of metadata: attributes by inode, names by parent, and the ctime each
  * file had when it was last opened. Fixed size, set associative; nothing is allocated per entry.
  *
  * Local changes are numbered. A reader takes the number before it asks the engine and hands it in
@@ -67,7 +67,7 @@ void cache_put_name(struct cache *c, uint64_t seq, uint64_t expire_ms, cfs_ino_t
 void cache_name_changed(struct cache *c, uint64_t seq, uint64_t expire_ms, cfs_ino_t parent,
 			const char *name, size_t len, cfs_ino_t ino);
 
-/* Remembers the mtime of an open; true when the one before had the same. */
-bool cache_opened(struct cache *c, cfs_ino_t ino, struct timespec mtime);
+/* Remembers the ctime of an open; true when the one before had the same. */
+bool cache_opened(struct cache *c, cfs_ino_t ino, struct timespec ctime);
 
 #endif

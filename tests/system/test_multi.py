@@ -48,6 +48,24 @@ def test_overwritten_file_is_not_served_from_the_page_cache(pair):
     assert read(b / "f") == b"B" * 1000
 
 
+@pytest.mark.parametrize("keeps_open", (False, True))
+def test_overwritten_file_with_its_old_time(pair, keeps_open):
+    """rsync --inplace -t, tar and cp -p set the time of the last change to what it was."""
+    a, b = pair
+    write(a / "f", b"A" * 200_000)
+    before = os.stat(a / "f").st_mtime_ns
+    reader = open(b / "f", "rb")
+    assert reader.read() == b"A" * 200_000
+    if not keeps_open:
+        reader.close()
+    with open(a / "f", "r+b") as f:
+        f.write(b"B" * 200_000)
+    os.utime(a / "f", ns=(before, before))
+    assert os.stat(b / "f").st_mtime_ns == before
+    assert read(b / "f") == b"B" * 200_000
+    reader.close()
+
+
 def test_truncate_by_the_other_mount_while_bytes_are_not_stored(pair):
     a, b = pair
     write(a / "f", b"A" * 1_000_000)

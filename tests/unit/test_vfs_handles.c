@@ -34,7 +34,7 @@ static void stale_handles_are_refused(void **state)
 }
 
 /* Without it: a file that another mount has rewritten is read from stale pages. */
-static void pages_are_kept_only_while_mtime_stays(void **state)
+static void pages_are_kept_only_while_ctime_stays(void **state)
 {
 	struct cfs_ctx c = start_with(3);
 	struct cfs_vfs_open o;
@@ -43,7 +43,7 @@ static void pages_are_kept_only_while_mtime_stays(void **state)
 
 	for (i = 0; i < 4; i++) {
 		if (i == 2)
-			meta.attr[1].mtime.tv_nsec++;
+			meta.attr[1].ctime.tv_nsec++;
 		assert_int_equal(cfs_vfs_open(vfs, &c, FIRST_INO + 1, O_RDONLY, &o), 0);
 		assert_int_equal(o.keep_cache, want[i]);
 		release(o.fh);
@@ -190,7 +190,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(stale_handles_are_refused, stop),
-		cmocka_unit_test_teardown(pages_are_kept_only_while_mtime_stays, stop),
+		cmocka_unit_test_teardown(pages_are_kept_only_while_ctime_stays, stop),
 		cmocka_unit_test_teardown(an_unlinked_open_file_lives_until_its_last_close, stop),
 		cmocka_unit_test_teardown(a_close_during_the_unlink_is_noticed, stop),
 		cmocka_unit_test_teardown(setting_times_comes_after_pending_writes, stop),

@@ -30,7 +30,9 @@ struct cfs_quotas {
 	struct cfs_usage_batch *batch;
 
 	pthread_mutex_t lock; /* protects the rest */
-	struct limit *v;      /* sorted by kind and key */
+	bool flushing;	      /* pending usage of v is on its way: one flush at a time */
+	pthread_cond_t flushed;
+	struct limit *v; /* sorted by kind and key */
 	size_t n;
 	struct parent_slot *parents; /* a direct-mapped cache, NULL until needed */
 	struct promise *promises[PROMISE_BUCKETS];

@@ -47,8 +47,14 @@ int cfs_quotas_create(struct cfs_meta *m, struct cfs_quotas **ret)
 	(void)m;
 	if (!q)
 		return -ENOMEM;
+	rc = cfs_cond_init(&q->flushed);
+	if (rc) {
+		free(q);
+		return rc;
+	}
 	rc = cfs_usage_batch_create(&q->batch);
 	if (rc) {
+		pthread_cond_destroy(&q->flushed);
 		free(q);
 		return rc;
 	}
@@ -62,6 +68,7 @@ void cfs_quotas_destroy(struct cfs_quotas *q)
 	if (!q)
 		return;
 	pthread_mutex_destroy(&q->lock);
+	pthread_cond_destroy(&q->flushed);
 	cfs_usage_batch_destroy(q->batch);
 	cfs_quotas_drop_promises(q);
 	free(q->parents);
@@ -615,7 +622,30 @@ int cfs_quotas_load(struct cfs_meta *m, const struct cfs_ctx *ctx)
 	return 0;
 }
 
-static int flush_limits(struct cfs_meta *m, const struct cfs_ctx *ctx)
+/* Two at once would both add what is pending. */
+static int begin_flush(struct cfs_quotas *q, cfs_deadline_t deadline)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&q->lock);
+	while (q->flushing && !rc)
+		rc = cfs_cond_wait(&q->flushed, &q->lock, deadline);
+	if (!q->flushing)
+		rc = 0;
+	q->flushing |= !rc;
+	pthread_mutex_unlock(&q->lock);
+	return rc;
+}
+
+static void end_flush(struct cfs_quotas *q)
+{
+	pthread_mutex_lock(&q->lock);
+	q->flushing = false;
+	pthread_cond_broadcast(&q->flushed);
+	pthread_mutex_unlock(&q->lock);
+}
+
+static int write_pending(struct cfs_meta *m, const struct cfs_ctx *ctx)
 {
 	struct cfs_quotas *q = m->quotas;
 	struct cfs_quota *deltas;
@@ -650,6 +680,17 @@ static int flush_limits(struct cfs_meta *m, const struct cfs_ctx *ctx)
 	}
 	pthread_mutex_unlock(&q->lock);
 	free(deltas);
+	return rc;
+}
+
+static int flush_limits(struct cfs_meta *m, const struct cfs_ctx *ctx)
+{
+	int rc = begin_flush(m->quotas, ctx->deadline);
+
+	if (rc)
+		return rc;
+	rc = write_pending(m, ctx);
+	end_flush(m->quotas);
 	return rc;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Limits, to the byte. A failure means that a full volume loses a write that was acknowledged. */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "conformance.h"
@@ -364,6 +365,45 @@ static void test_owners(void **state)
 	drop_quota(CFS_QUOTA_GROUP, 666);
 }
 
+static void *flush_often(void *arg)
+{
+	struct cfs_ctx c = as_root();
+	atomic_bool *stop = arg;
+	int rc = 0;
+
+	while (!atomic_load(stop) && !rc) {
+		c.deadline = cfs_deadline_in(10000);
+		rc = cfs_quotas_flush(vol.m, &c);
+	}
+	return (void *)(intptr_t)rc;
+}
+
+/* Flushes at once, as the background's and an administrator's, add a change once. */
+static void test_flushed_once(void **state)
+{
+	cfs_ino_t d = test_dir("flushed-once");
+	atomic_bool stop = false;
+	pthread_t threads[4];
+	char name[16];
+	void *rc;
+	int i;
+
+	set_quota(CFS_QUOTA_DIR, d, 1000 * PAGE, 0);
+	for (i = 0; i < 4; i++)
+		OK(pthread_create(&threads[i], NULL, flush_often, &stop));
+	for (i = 0; i < 100; i++) {
+		snprintf(name, sizeof(name), "%d", i);
+		make_file(d, name);
+		assert_int_equal(stored(CFS_QUOTA_DIR, d).used_inodes, i + 1);
+	}
+	atomic_store(&stop, true);
+	for (i = 0; i < 4; i++) {
+		OK(pthread_join(threads[i], &rc));
+		assert_null(rc);
+	}
+	drop_quota(CFS_QUOTA_DIR, d);
+}
+
 TEST_LIST(quota, T(test_volume_space), T(test_promised_space), T(test_promised_quota),
 	  T(test_racing_creates), T(test_volume_inodes), T(test_directory), T(test_move_tree),
-	  T(test_owners));
+	  T(test_owners), T(test_flushed_once));

@@ -400,6 +400,46 @@ class Mariadb(Server):
         )
 
 
+class Mysql(Mariadb):
+    """MySQL itself, where scripts/install-mysql has put it."""
+
+    root = pathlib.Path(os.environ.get("CACHEFS_TEST_CACHE", "/var/cache/cachefs-tests")) / "mysql"
+
+    @classmethod
+    def installed(cls):
+        return (cls.root / "usr/sbin/mysqld").exists()
+
+    def __init__(self, *options):
+        Server.__init__(self)
+        self.options = options
+        self.data = self.dir / "data"
+        self.run(*self._program(), "--initialize-insecure", "--datadir=%s" % self.data)
+
+    def _program(self):
+        """It runs with the libraries of the system that it came from."""
+        if not self.installed():
+            raise FileNotFoundError("MySQL is not installed: run scripts/install-mysql")
+        folders = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib")
+        loader = next(p for p in sorted((self.root / "usr").glob("lib*/ld-linux-*")))
+        return [
+            *(loader, "--library-path", ":".join(str(self.root / f) for f in folders)),
+            *(self.root / "usr/sbin/mysqld", "--no-defaults", "--basedir=%s" % (self.root / "usr")),
+            *("--tmpdir=%s" % self.dir, "--innodb-flush-method=nosync", "--mysqlx=OFF"),
+            *("--innodb-redo-log-capacity=8M", "--innodb-doublewrite=OFF", "--secure-file-priv=NULL"),
+        ]
+
+    def argv(self):
+        return [
+            *self._program(),
+            *("--datadir=%s" % self.data, "--pid-file=%s" % (self.dir / "pid")),
+            *("--socket=" + self.socket, "--port=%d" % self.port, "--bind-address=127.0.0.1"),
+            *("--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=0"),
+            *("--disable-log-bin", "--skip-name-resolve", "--max-connections=300"),
+            "--performance-schema=OFF",
+            *self.options,
+        ]
+
+
 def started(ws, server):
     """The same server, running until the workspace and its mounts end."""
     ws.cleanups.append(server.close)
@@ -428,6 +468,14 @@ def postgres_server():
 
 def mariadb_server():
     return _one(Mariadb)
+
+
+def mysql_server():
+    return _one(Mysql)
+
+
+if os.environ.get("CACHEFS_TEST_MYSQL") == "mysql":
+    Mariadb = Mysql  # every test of the engine runs on it
 
 
 # engine -> (the run's server, the golden volume in that engine's own form)

@@ -4,7 +4,6 @@
  * for one number of rows alone.
  */
 #include <errno.h>
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,45 +15,6 @@
 #define TEXT_MAX   (512u << 10)
 #define MAX_PARAMS 24
 
-static int room(struct mysql_bulk *b, size_t n)
-{
-	size_t cap = b->cap ? b->cap : 64 << 10;
-	char *text;
-
-	while (cap - b->len < n)
-		cap *= 2;
-	if (cap == b->cap)
-		return 0;
-	text = realloc(b->text, cap);
-	if (!text)
-		return -ENOMEM;
-	b->text = text;
-	b->cap = cap;
-	return 0;
-}
-
-static void put(struct mysql_bulk *b, const char *text, size_t len)
-{
-	memcpy(b->text + b->len, text, len);
-	b->len += len;
-}
-
-/* Hexadecimal: no byte of it can be taken for anything else. */
-static void put_bytes(struct mysql_bulk *b, const uint8_t *v, size_t len, bool text)
-{
-	static const char digits[] = "0123456789abcdef";
-	size_t i;
-
-	put(b, "_utf8mb4 x'", text ? 11 : 0);
-	if (!text)
-		put(b, "x'", 2);
-	for (i = 0; i < len; i++) {
-		b->text[b->len++] = digits[v[i] >> 4];
-		b->text[b->len++] = digits[v[i] & 15];
-	}
-	put(b, "'", 1);
-}
-
 static int put_row(struct mysql_bulk *b, const struct mysql_stmt *s)
 {
 	unsigned i;
@@ -63,18 +23,16 @@ static int put_row(struct mysql_bulk *b, const struct mysql_stmt *s)
 	for (i = 0; i < s->n_params; i++) {
 		const MYSQL_BIND *v = &s->bind[i];
 
-		r = room(b, 32 + 2 * (v->length ? *v->length : 0));
+		r = mysql_text_put(&b->text, i ? "," : "(", 1);
+		if (!r && v->length)
+			r = mysql_text_put_bytes(&b->text, v->buffer, *v->length,
+						 v->buffer_type == MYSQL_TYPE_STRING);
+		else if (!r)
+			r = mysql_text_put_int(&b->text, s->values[i].num);
 		if (r)
 			return r;
-		put(b, i ? "," : "(", 1);
-		if (v->length)
-			put_bytes(b, v->buffer, *v->length, v->buffer_type == MYSQL_TYPE_STRING);
-		else
-			b->len += (size_t)snprintf(b->text + b->len, 24, "%" PRId64,
-						   s->values[i].num);
 	}
-	put(b, ")", 1);
-	return 0;
+	return mysql_text_put(&b->text, ")", 1);
 }
 
 /* "INSERT ... VALUES(?,?) REST": what comes before and after the rows. */
@@ -83,7 +41,6 @@ static int begin(struct mysql_conn *m, enum sql_stmt_id id)
 	const struct sql_dialect *d = m->sql.db->dialect;
 	const char *text = d->text(id), *rows, *end;
 	struct mysql_bulk *b = &m->bulk;
-	int r;
 
 	free(b->full);
 	b->full = sql_expand(&m->sql, text ? text : sql_stmt_text(id));
@@ -95,12 +52,9 @@ static int begin(struct mysql_conn *m, enum sql_stmt_id id)
 		return -EINVAL;
 	b->rest = end + 1;
 	b->id = id;
-	b->len = 0;
+	b->text.len = 0;
 	rows += strlen("VALUES");
-	r = room(b, (size_t)(rows - b->full) + 1);
-	if (!r)
-		put(b, b->full, (size_t)(rows - b->full));
-	return r;
+	return mysql_text_put(&b->text, b->full, (size_t)(rows - b->full));
 }
 
 static int set_params(struct mysql_stmt *s, const char *fmt, va_list ap)
@@ -129,12 +83,12 @@ int mysql_bulk_add(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_
 	struct mysql_stmt row = {.bind = bind, .values = values, .n_params = (unsigned)strlen(fmt)};
 	int r = row.n_params > MAX_PARAMS ? -EINVAL : set_params(&row, fmt, ap);
 
-	if (!r && b->rows && (b->id != id || b->len > TEXT_MAX))
+	if (!r && b->rows && (b->id != id || b->text.len > TEXT_MAX))
 		r = mysql_bulk_flush(m);
 	if (!r && !b->rows)
 		r = begin(m, id);
 	if (!r && b->rows)
-		put(b, ",", 1);
+		r = mysql_text_put(&b->text, ",", 1);
 	if (!r)
 		r = put_row(b, &row);
 	if (r)
@@ -146,15 +100,13 @@ int mysql_bulk_add(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_
 int mysql_bulk_flush(struct mysql_conn *m)
 {
 	struct mysql_bulk *b = &m->bulk;
-	size_t len = strlen(b->rest ? b->rest : "");
-	int r = b->rows ? room(b, len) : 0;
+	int r = b->rows ? mysql_text_put(&b->text, b->rest, strlen(b->rest)) : 0;
 
 	if (!b->rows || r)
 		return r;
 	b->rows = 0;
-	put(b, b->rest, len);
 	m->sql.round_trips++;
-	if (!mysql_real_query(m->handle, b->text, b->len))
+	if (!mysql_real_query(m->handle, b->text.v, b->text.len))
 		return 0;
 	return mysql_error_of(m, mysql_errno(m->handle), mysql_error(m->handle),
 			      sql_stmt_name(b->id));
@@ -162,7 +114,7 @@ int mysql_bulk_flush(struct mysql_conn *m)
 
 void mysql_bulk_drop(struct mysql_conn *m)
 {
-	free(m->bulk.text);
+	mysql_text_free(&m->bulk.text);
 	free(m->bulk.full);
 	m->bulk = (struct mysql_bulk){0};
 }

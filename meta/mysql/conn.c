@@ -256,9 +256,25 @@ void mysql_disconnect(struct sql_conn *c)
 
 	mysql_close_stmts(m);
 	mysql_bulk_drop(m);
+	mysql_text_free(&m->text);
 	if (m->handle)
 		mysql_close(m->handle);
 	free(m);
+}
+
+/* Only for those who send packets: of no other text more than one statement is carried out. */
+static int choose_way(const struct mysql_db *db, struct mysql_conn *m, char err[256])
+{
+	m->way = MYSQL_GENERIC;
+	if (strstr(mysql_get_server_info(m->handle), "MariaDB"))
+		m->way = MYSQL_BLOCKS;
+	else if (db->sql.read_only || db->sql.missing)
+		return 0;
+	else if (!mysql_set_server_option(m->handle, MYSQL_OPTION_MULTI_STATEMENTS_ON))
+		m->way = MYSQL_PACKETS;
+	else if (is_lost(mysql_errno(m->handle)))
+		return connect_error(db, m->handle, err);
+	return 0;
 }
 
 int mysql_connect_to(struct sql_db *sql, bool writer, struct sql_conn **ret, char err[256])
@@ -284,11 +300,12 @@ int mysql_connect_to(struct sql_db *sql, bool writer, struct sql_conn **ret, cha
 		r = connect_error(db, m->handle, err);
 	else
 		r = check_tls(db, m->handle, err);
+	if (!r)
+		r = choose_way(db, m, err);
 	if (r) {
 		mysql_disconnect(&m->sql);
 		return r;
 	}
-	m->compound = strstr(mysql_get_server_info(m->handle), "MariaDB");
 	*ret = &m->sql;
 	return 0;
 }

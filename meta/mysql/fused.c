@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations that are one statement, hence one round trip; their texts: fused-texts.h. */
+/* Operations of one round trip each; their texts: fused-texts.h. */
 #include <errno.h>
-#include <mysqld_error.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,121 +8,38 @@
 #include "base/log.h"
 #include "mysql-internal.h"
 
-#define MAX_COLUMNS   24
 #define RETRY_BASE_MS 1
 #define RETRY_MAX_MS  32
 /* While there is no connection to be had. */
 #define LOST_BASE_MS 16
 #define LOST_MAX_MS  1000
 
-static const char *const texts[] = {
-#define FUSED(id, text) [MYSQL_FUSED_##id] = text,
+const char *mysql_fused_name(enum mysql_fused_id id)
+{
+	static const char *const names[] = {
+#define FUSED(id, text)	 [MYSQL_FUSED_##id] = "fused " #id,
+#define SINGLE(id, text) FUSED(id, text)
 #include "fused-texts.h"
 #undef FUSED
-};
+#undef SINGLE
+	};
 
-static const char *const names[] = {
-#define FUSED(id, text) [MYSQL_FUSED_##id] = "fused " #id,
-#include "fused-texts.h"
-#undef FUSED
-};
-
-static int open_fused(struct mysql_conn *m, enum mysql_fused_id id)
-{
-	char *text = sql_expand(&m->sql, texts[id]);
-	int r;
-
-	if (!text)
-		return -ENOMEM;
-	r = mysql_open_stmt(m, &m->fused[id], text, names[id]);
-	free(text);
-	return r;
-}
-
-static int set_params(struct mysql_stmt *s, const char *fmt, va_list ap)
-{
-	int n, r = 0;
-
-	for (n = 1; *fmt && !r; fmt++, n++) {
-		if (*fmt == 'b') {
-			const void *v = va_arg(ap, const void *);
-			size_t len = va_arg(ap, size_t);
-
-			r = mysql_set_bytes(s, n, v, len, false);
-		} else {
-			r = mysql_set_int(s, n, va_arg(ap, int64_t));
-		}
-	}
-	return r;
-}
-
-/* The result that has columns; others are those of the block itself. */
-static int read_row(MYSQL_STMT *handle, int64_t *row, unsigned n)
-{
-	MYSQL_BIND bind[MAX_COLUMNS] = {0};
-	my_bool null[MAX_COLUMNS] = {0};
-	unsigned i;
-	int r;
-
-	for (i = 0; i < n; i++) {
-		bind[i].buffer_type = MYSQL_TYPE_LONGLONG;
-		bind[i].buffer = &row[i];
-		bind[i].buffer_length = sizeof(row[i]);
-		bind[i].is_null = &null[i];
-	}
-	if (mysql_stmt_field_count(handle) != n)
-		return -EPROTO;
-	if (mysql_stmt_bind_result(handle, bind) || mysql_stmt_store_result(handle))
-		return -EIO;
-	r = mysql_stmt_fetch(handle);
-	for (i = 0; i < n && !r; i++)
-		if (null[i])
-			row[i] = 0;
-	mysql_stmt_free_result(handle);
-	return r ? -EPROTO : MYSQL_DONE_ROW;
-}
-
-static int run(struct mysql_stmt *s, int64_t *row, unsigned n)
-{
-	int more, r = MYSQL_DONE;
-
-	if (mysql_stmt_bind_param(s->handle, s->bind) || mysql_stmt_execute(s->handle))
-		return -EIO;
-	if (!n)
-		return mysql_stmt_affected_rows(s->handle) > 0;
-	do {
-		if (r == MYSQL_DONE && mysql_stmt_field_count(s->handle))
-			r = read_row(s->handle, row, n);
-		more = mysql_stmt_next_result(s->handle);
-	} while (!more);
-	/* The error of what came after the row, as COMMIT. */
-	return more > 0 ? -EIO : r;
+	return names[id];
 }
 
 int mysql_fused_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
 		    const char *fmt, ...)
 {
-	struct mysql_stmt *s = &m->fused[id];
-	unsigned code;
 	va_list ap;
-	int r = s->handle ? 0 : open_fused(m, id);
+	int r;
 
-	if (!r) {
-		va_start(ap, fmt);
-		r = set_params(s, fmt, ap);
-		va_end(ap);
-	}
-	if (!r) {
-		m->sent = true;
-		m->sql.round_trips++;
-		r = run(s, row, n);
-		code = r < 0 ? mysql_stmt_errno(s->handle) : 0;
-		if (code == ER_SIGNAL_EXCEPTION)
-			r = 0;
-		else if (code)
-			r = mysql_error_of(m, code, mysql_stmt_error(s->handle), names[id]);
-	}
-	/* Of an error that has no meaning here nobody knows whether the block's handler ran. */
+	if (n)
+		memset(row, 0, n * sizeof(*row));
+	va_start(ap, fmt);
+	r = mysql_is_packet(m, id) ? mysql_packet_run(m, id, row, n, fmt, ap)
+				   : mysql_block_run(m, id, row, n, fmt, ap);
+	va_end(ap);
+	/* Of an error that has no meaning here nobody knows whether it was rolled back. */
 	if (r < 0 && r != -EEXIST && r != -EAGAIN)
 		m->sql.broken = true;
 	return r;

@@ -48,31 +48,47 @@ struct mysql_stmt {
 	bool executed;
 };
 
-/* Operations that are one statement (fused.c). */
+/* Operations of one round trip (fused.c). */
 enum mysql_fused_id {
-#define FUSED(id, text) MYSQL_FUSED_##id,
+#define FUSED(id, text)	 MYSQL_FUSED_##id,
+#define SINGLE(id, text) FUSED(id, text)
 #include "fused-texts.h"
 #undef FUSED
+#undef SINGLE
 	MYSQL_FUSED_COUNT,
+};
+
+/* How the server takes such an operation. */
+enum mysql_way {
+	MYSQL_GENERIC, /* not at all */
+	MYSQL_PACKETS, /* several statements in one text: packet.c */
+	MYSQL_BLOCKS,  /* "BEGIN NOT ATOMIC", MariaDB: block.c */
+};
+
+/* A statement with its values in it (text.c). */
+struct mysql_text {
+	char *v; /* no NUL behind it */
+	size_t len, cap;
 };
 
 /* Rows of one INSERT that have not been sent (bulk.c). */
 struct mysql_bulk {
 	enum sql_stmt_id id;
 	unsigned rows;
-	char *text; /* as far as it goes */
-	size_t len, cap;
-	char *full;	  /* the statement's own text */
-	const char *rest; /* in it: what comes behind the rows */
+	struct mysql_text text; /* as far as it goes */
+	char *full;		/* the statement's own text */
+	const char *rest;	/* in it: what comes behind the rows */
 };
 
 struct mysql_conn {
 	struct sql_conn sql; /* first */
 	MYSQL *handle;
-	bool compound; /* the server takes "BEGIN NOT ATOMIC": MariaDB */
-	bool sent;     /* a fused statement went to the server in this attempt */
+	enum mysql_way way;
+	bool sent; /* a fused operation went to the server in this attempt */
 	struct mysql_stmt stmt[SQL_STMT_COUNT];
 	struct mysql_stmt fused[MYSQL_FUSED_COUNT];
+	char *packet[MYSQL_FUSED_COUNT]; /* texts, when they were used */
+	struct mysql_text text;		 /* the packet sent last */
 	struct mysql_bulk bulk;
 };
 
@@ -109,6 +125,13 @@ int mysql_open_stmt(struct mysql_conn *m, struct mysql_stmt *s, const char *text
 int mysql_set_int(struct mysql_stmt *s, int n, int64_t v);
 int mysql_set_bytes(struct mysql_stmt *s, int n, const void *v, size_t len, bool text);
 
+/* text.c: 0 or -ENOMEM. Values in hexadecimal: no byte of them can be taken for anything else. */
+int mysql_text_room(struct mysql_text *t, size_t n);
+int mysql_text_put(struct mysql_text *t, const char *v, size_t len);
+int mysql_text_put_int(struct mysql_text *t, int64_t v);
+int mysql_text_put_bytes(struct mysql_text *t, const uint8_t *v, size_t len, bool text);
+void mysql_text_free(struct mysql_text *t);
+
 /* bulk.c: load of the dialect. What is there is sent before any other statement, or dropped. */
 int mysql_bulk_add(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap);
 int mysql_bulk_flush(struct mysql_conn *m);
@@ -116,13 +139,22 @@ void mysql_bulk_drop(struct mysql_conn *m);
 
 /* fused.c */
 /*
- * Runs a fused statement. Parameters as sql_exec ('i', 'b'). MYSQL_DONE: it has done its work, 0:
- * it has given up, or a negative errno. n: the columns of the row of integers that it may have;
- * with one, which goes to row, it is MYSQL_DONE_ROW.
+ * Runs a fused operation in the connection's way, which is not MYSQL_GENERIC unless it is a SINGLE
+ * one. Parameters as sql_exec ('i', 'b'). MYSQL_DONE: it has done its work, 0: it has given up, or
+ * a negative errno; but for MYSQL_DONE nothing has changed, or -ENOTCONN. row: of n columns, zeros
+ * where there is no answer; MYSQL_DONE_ROW: there is a row.
  */
 enum { MYSQL_DONE = 1, MYSQL_DONE_ROW };
 int mysql_fused_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
 		    const char *fmt, ...);
+/* For messages. */
+const char *mysql_fused_name(enum mysql_fused_id id);
+/* The ways of mysql_fused_run. */
+int mysql_block_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
+		    const char *fmt, va_list ap);
+int mysql_packet_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
+		     const char *fmt, va_list ap);
+bool mysql_is_packet(const struct mysql_conn *m, enum mysql_fused_id id);
 /*
  * One try of an operation. 1: done; 0: not in this way, nothing has changed and the generic
  * transaction shall judge; negative: as the database said.
@@ -140,7 +172,7 @@ int mysql_fused(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op o
 int mysql_get_dir(struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret);
 
 /*
- * The parameters of DIR_IS and the columns of IF_DIR_IS in fused-texts.h: what decisions about a
+ * The parameters of DIR_IS and the columns of COMMIT_DIR in fused-texts.h: what decisions about a
  * directory are made by, and what else may have changed about it.
  */
 #define MYSQL_DIR_FMT "iiiiiiii"

@@ -64,7 +64,7 @@ static int mknod_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg
 	int64_t row[MYSQL_DIR_COLUMNS];
 	int r;
 
-	if (!m->compound)
+	if (!m->way)
 		return 0;
 	r = mysql_get_dir(m, req->parent, &a->parent);
 	if (r < 0)
@@ -154,7 +154,7 @@ static int link_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 	struct link *a = arg;
 	struct cfs_attr *t = &a->attr;
 	int64_t none;
-	int r = m->compound ? mysql_get_dir(m, a->parent, &a->dir) : -ENOENT;
+	int r = m->way ? mysql_get_dir(m, a->parent, &a->dir) : -ENOENT;
 
 	if (!r)
 		r = sql_get_node(&m->sql, a->ino, false, t);

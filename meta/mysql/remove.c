@@ -100,7 +100,7 @@ static int try_to_remove(struct mysql_conn *m, const struct cfs_ctx *ctx, struct
 	int64_t row[MYSQL_DIR_COLUMNS + 1] = {0};
 	cfs_ino_t dir = a->req->parent;
 	bool ask;
-	int r = m->compound ? judge(m, ctx, a) : 0;
+	int r = m->way ? judge(m, ctx, a) : 0;
 
 	if (r > 0) {
 		ask = !cfs_ino_is_trash(dir) && (sql_seen_dir_ask(&db->seen, dir) || a->dir);

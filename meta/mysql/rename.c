@@ -69,14 +69,15 @@ static int run(struct mysql_conn *m, const struct cfs_ctx *ctx, struct rename *a
 		len = cfs_rules_trash_name(q->dst_parent, a->dst.ino, q->dst_name, q->dst_len,
 					   name);
 	r = mysql_fused_run(m, MYSQL_FUSED_rename, &left, 1,
-			    "iiiiiibbii"
+			    "iiiiiiibbii"
 			    "ii" MYSQL_STILL_FMT "ii" MYSQL_STILL_FMT "b" MYSQL_STILL_FMT
 			    "ii" MYSQL_DIR_FMT MYSQL_DIR_FMT,
 			    (int64_t)q->src_parent, (int64_t)q->dst_parent, (int64_t)a->src.ino,
-			    (int64_t)a->dst.ino, (int64_t)dst->type, (int64_t)trash, q->src_name,
-			    q->src_len, q->dst_name, q->dst_len, sql_us(ctx->now),
-			    sql_sub_us(ctx->now), (int64_t)(src->parent ? q->dst_parent : 0),
-			    (int64_t)src->type, MYSQL_STILL_ARGS(src), (int64_t)src->type,
+			    (int64_t)a->dst.ino, (int64_t)(a->dst.ino && a->dst.ino < a->src.ino),
+			    (int64_t)dst->type, (int64_t)trash, q->src_name, q->src_len,
+			    q->dst_name, q->dst_len, sql_us(ctx->now), sql_sub_us(ctx->now),
+			    (int64_t)(src->parent ? q->dst_parent : 0), (int64_t)src->type,
+			    MYSQL_STILL_ARGS(src), (int64_t)src->type,
 			    (int64_t)(dst->parent ? trash : 0), MYSQL_STILL_ARGS(dst), name, len,
 			    MYSQL_STILL_ARGS(dst), (int64_t)dst->length, (int64_t)ctx->now.tv_sec,
 			    MYSQL_DIR_ARGS(&a->src_dir), MYSQL_DIR_ARGS(&a->dst_dir));
@@ -91,7 +92,7 @@ static int rename_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	const struct cfs_rename *q = &a->req->r;
 	int r;
 
-	if (!m->compound)
+	if (!m->way)
 		return 0;
 	r = mysql_get_dir(m, q->src_parent, &a->src_dir);
 	if (!r)

@@ -4,8 +4,8 @@
 
 #include "mysql-internal.h"
 
-/* Of its row: {NODE}, then these. */
-enum { OLD_LENGTH = SQL_NODE_COLUMNS, LIST_BYTES, COLUMNS };
+/* Of its row. */
+enum { OLD_LENGTH, NODE, LIST_BYTES = NODE + SQL_NODE_COLUMNS, COLUMNS };
 
 struct commit {
 	cfs_ino_t ino;
@@ -47,16 +47,16 @@ static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	int64_t row[COLUMNS];
 	int r;
 
-	if (!m->compound)
+	if (!m->way)
 		return 0;
 	cfs_slice_encode(s, record);
-	r = mysql_fused_run(m, MYSQL_FUSED_write, row, COLUMNS, "iiiibiiiii", (int64_t)a->ino,
-			    (int64_t)a->indx, (int64_t)s->id, end, record, sizeof(record),
-			    (int64_t)s->size, sql_us(a->mtime), sql_sub_us(a->mtime),
-			    sql_us(ctx->now), sql_sub_us(ctx->now));
+	r = mysql_fused_run(m, MYSQL_FUSED_write, row, COLUMNS, "iiiiiiiibi", (int64_t)a->ino,
+			    (int64_t)a->indx, (int64_t)s->id, end, sql_us(a->mtime),
+			    sql_sub_us(a->mtime), sql_us(ctx->now), sql_sub_us(ctx->now), record,
+			    sizeof(record), (int64_t)s->size);
 	if (r <= 0)
 		return r == -EEXIST ? 0 : r;
-	node_row(row, &a->attr);
+	node_row(row + NODE, &a->attr);
 	a->records = (unsigned)(row[LIST_BYTES] / CFS_SLICE_BYTES);
 	/* In no directory but its parent: others are for the generic transaction. */
 	(void)sql_usage_length(&m->sql, a->ino, &a->attr, (uint64_t)row[OLD_LENGTH], &a->usage);

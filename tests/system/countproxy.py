@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A TCP proxy that counts round trips: changes of direction from server to client."""
 
+import collections
 import contextlib
 import selectors
 import socket
@@ -55,11 +56,14 @@ class CountingProxy:
 
     def _pump(self, client, server):
         heard = True  # the server spoke last
-        with contextlib.suppress(OSError, ValueError), selectors.DefaultSelector() as sel:
+        held = collections.deque()  # (when it goes on, where to, data)
+        # SelectSelector: its timeouts are exact
+        with contextlib.suppress(OSError, ValueError), selectors.SelectSelector() as sel:
             sel.register(client, selectors.EVENT_READ, server)
             sel.register(server, selectors.EVENT_READ, client)
             while True:
-                for key, _ in sel.select():
+                wait = max(0, held[0][0] - time.monotonic()) if held else None
+                for key, _ in sel.select(wait):
                     data = key.fileobj.recv(1 << 18)
                     if not data:
                         raise OSError
@@ -70,9 +74,10 @@ class CountingProxy:
                         heard = False
                     else:
                         heard = True
-                    if self.delay_s:
-                        time.sleep(self.delay_s)
-                    key.data.sendall(data)
+                    held.append((time.monotonic() + self.delay_s, key.data, data))
+                while held and held[0][0] <= time.monotonic():
+                    _, to, data = held.popleft()
+                    to.sendall(data)
         with self.lock:
             self.pairs.discard((client, server))
         client.close()

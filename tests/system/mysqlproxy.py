@@ -9,7 +9,14 @@ import struct
 
 from countproxy import CountingProxy
 
-COM_QUERY, COM_STMT_PREPARE, COM_STMT_EXECUTE = 3, 0x16, 0x17
+COM_QUERY, COM_PING, COM_STMT_PREPARE, COM_STMT_EXECUTE, COM_SET_OPTION = 3, 0x0E, 0x16, 0x17, 0x1B
+MORE_RESULTS = 8
+# How the engine sends an operation, and what MariaDB has to look like for it.
+WAYS = {
+    "blocks": {},
+    "packets": {"version": "5.7.44"},
+    "statements": {"version": "5.7.44", "several": False},
+}
 
 
 def packets(buffer):
@@ -26,17 +33,32 @@ def packet(number, payload):
     return struct.pack("<I", len(payload))[:3] + bytes([number]) + payload
 
 
+def is_packet(payload):
+    """Whether it is an operation in several statements."""
+    return payload.startswith(bytes([COM_QUERY]) + b"START TRANSACTION;")
+
+
+def ends(payload):
+    """Whether the answers to several statements end with it: an error, or an end without more."""
+    if payload[0] == 0xFF:
+        return True
+    if payload[0] == 0 or (payload[0] == 0xFE and len(payload) < 9):
+        return not int.from_bytes(payload[3:5], "little") & MORE_RESULTS
+    return False
+
+
 class MysqlProxy(CountingProxy):
-    """version: what the server says it is. A server that is not MariaDB gets no blocks.
+    """version: what the server says it is. A server that is not MariaDB gets no blocks, and packets
+    of several statements only with `several`.
 
     commits_fail: so many COMMITs to come are answered with `error` as a cluster's certification
-    answers them: the transaction is rolled back. in_block: SQL put before each COMMIT of a block.
-    lose: (text, function): the next prepared statement with that text is carried out, then the
-    function is called, and the connection ends without the answer.
+    answers them: the transaction is rolled back. in_block: SQL put before each COMMIT of a block or
+    a packet. lose: (text, function): the next prepared statement or packet with that text is carried
+    out, then the function is called, and the connection ends without the answer.
     """
 
-    def __init__(self, port, version=None, in_block=""):
-        self.version, self.in_block = version, in_block
+    def __init__(self, port, version=None, in_block="", several=True):
+        self.version, self.in_block, self.several = version, in_block, several
         self.commits_fail, self.commits_failed = 0, 0
         self.lose = None
         self.error = (1213, b"Deadlock found when trying to get lock; try restarting transaction")
@@ -44,7 +66,8 @@ class MysqlProxy(CountingProxy):
 
     def _pump(self, client, server):
         pair = {client: bytearray(), server: bytearray()}
-        state = {"greeted": False, "refuse": False, "texts": {}, "preparing": None, "lost": None}
+        state = {"greeted": False, "refuse": None, "texts": {}, "preparing": None, "lost": None}
+        heard = True  # the server spoke last
         try:
             with selectors.DefaultSelector() as sel:
                 sel.register(client, selectors.EVENT_READ)
@@ -57,9 +80,15 @@ class MysqlProxy(CountingProxy):
                         buffer = pair[key.fileobj]
                         buffer += data
                         up = key.fileobj is client
+                        if up and heard:
+                            with self.lock:
+                                self.turns += 1
+                        heard = not up
                         change = self._asked if up else self._answered
-                        out = [packet(n, change(n, p, state)) for n, p in packets(buffer)]
-                        (server if up else client).sendall(b"".join(out))
+                        out = [(n, change(n, p, state)) for n, p in packets(buffer)]
+                        (server if up else client).sendall(
+                            b"".join(packet(n, p) for n, p in out if p is not None)
+                        )
         except (OSError, ValueError):
             return
         finally:
@@ -76,16 +105,24 @@ class MysqlProxy(CountingProxy):
                 if self.commits_fail:
                     self.commits_fail -= 1
                     self.commits_failed += 1
-                    state["refuse"] = True
+                    state["refuse"] = self.error
                     return bytes([COM_QUERY]) + b"ROLLBACK"
+        if payload[0] == COM_SET_OPTION and not self.several:
+            state["refuse"] = 1047, b"Unknown command"
+            return bytes([COM_PING])
         if payload[0] == COM_STMT_PREPARE:
             state["preparing"] = payload
         with self.lock:
-            if payload[0] == COM_STMT_EXECUTE and self.lose:
-                if self.lose[0] in state["texts"].get(payload[1:5], b""):
-                    state["lost"], self.lose = self.lose[1], None
+            text = payload if is_packet(payload) else b""
+            if payload[0] == COM_STMT_EXECUTE:
+                text = state["texts"].get(payload[1:5], b"")
+            if self.lose and self.lose[0] in text:
+                state["lost"], self.lose = self.lose[1], None
         if payload[0] == COM_STMT_PREPARE and b"NOT ATOMIC" in payload:
             return payload.replace(b"COMMIT;", self.in_block.encode() + b"COMMIT;")
+        if is_packet(payload) and self.in_block:  # one statement, with one answer, in its place
+            block = b"BEGIN NOT ATOMIC %s COMMIT; END" % self.in_block.encode()
+            return payload.replace(b"COMMIT", block)
         return payload
 
     def _answered(self, number, payload, state):
@@ -94,13 +131,14 @@ class MysqlProxy(CountingProxy):
             rest = payload[payload.index(b"\0") :]
             return payload[:1] + self.version.encode() + rest if self.version else payload
         if state["lost"]:
+            if not ends(payload):
+                return None
             state["lost"]()
             raise OSError
         if state["preparing"] and number == 1 and payload[0] == 0:
             state["texts"][payload[1:5]] = state["preparing"]
             state["preparing"] = None
         if state["refuse"]:
-            state["refuse"] = False
-            code, text = self.error
+            (code, text), state["refuse"] = state["refuse"], None
             return b"\xff" + struct.pack("<H", code) + b"#40001" + text
         return payload

@@ -9,7 +9,7 @@ import pytest
 
 import servers
 from cachefs import BIN, need_engine, wait_until
-from mysqlproxy import MysqlProxy
+from mysqlproxy import WAYS, MysqlProxy
 
 SUITE = pathlib.Path(os.environ.get("CACHEFS_BUILD") or BIN.parents[1]) / "tests/unit/conformance"
 
@@ -34,12 +34,15 @@ def test_conformance(ws, database):
 
 @pytest.mark.module("mysql")
 @pytest.mark.deadline(300)
-def test_conformance_without_blocks(ws):
-    """As on MySQL and TiDB, which do not take a block of statements: the generic transactions."""
-    db = servers.mariadb_server().database()
-    proxy = MysqlProxy(db.server.port, "5.7.44")
-    ws.cleanups += [db.drop, proxy.close]
-    suite(ws, db.url.replace(":%d" % db.server.port, ":%d" % proxy.port))
+@pytest.mark.parametrize("way", ["packets", "statements"])
+def test_conformance_without_blocks(ws, way):
+    """As on MySQL and TiDB, which take packets of statements; and on what does not take those, for
+    the changes that both send in a way of their own."""
+    for group in [""] if way == "packets" else ["names", "rename", "data", "delete"]:
+        db = servers.mariadb_server().database()
+        proxy = MysqlProxy(db.server.port, **WAYS[way])
+        ws.cleanups += [db.drop, proxy.close]
+        suite(ws, db.url.replace(":%d" % db.server.port, ":%d" % proxy.port), *group.split())
 
 
 @pytest.mark.deadline(120)

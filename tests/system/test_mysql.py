@@ -13,12 +13,13 @@ import pytest
 
 import servers
 from cachefs import SLOW, Volume, wait_until
-from countproxy import CountingProxy
-from mysqlproxy import MysqlProxy
+from mysqlproxy import WAYS, MysqlProxy
 from syscalls import data, read, write
 from test_fixtures import differences, manifest, nothing, wanted
 
 pytestmark = pytest.mark.module("mysql")
+MARIADB = servers.Mariadb is not servers.Mysql
+mariadb = pytest.mark.skipif(not MARIADB, reason="a proxy puts SQL of MariaDB into the operation")
 LOST = r"connection lost|no connection to the database|connected to the database again|" \
        r"database away|metadata engine does not answer"  # fmt: skip
 
@@ -116,7 +117,7 @@ def test_columns_are_the_other_clients(ws, database):
         "SELECT DISTINCT COLLATION_NAME FROM information_schema.COLUMNS "
         "WHERE TABLE_SCHEMA=DATABASE() AND COLLATION_NAME IS NOT NULL",
     )
-    assert collations == (("utf8mb4_nopad_bin",),)
+    assert collations == (("utf8mb4_nopad_bin" if MARIADB else "utf8mb4_0900_bin",),)
 
 
 def test_format_makes_the_database(ws, database):
@@ -209,9 +210,10 @@ def test_server_killed_and_restarted(ws, own):
     checked(ws, v.url)
 
 
-def test_connection_cut_between_request_and_answer(ws, database):
+@pytest.mark.parametrize("way", ["blocks", "packets"])
+def test_connection_cut_between_request_and_answer(ws, database, way):
     """The outcome is read back: a create is there once, a removal is not an error."""
-    proxy = CountingProxy(database.server.port)
+    proxy = MysqlProxy(database.server.port, **WAYS[way])
     ws.cleanups.append(proxy.close)
     url = database.url.replace(":%d" % database.server.port, ":%d" % proxy.port)
     v = Volume(ws, url=url)
@@ -233,12 +235,12 @@ def test_connection_cut_between_request_and_answer(ws, database):
     m.umount()
 
 
-@pytest.fixture
-def lossy(ws, database):
+@pytest.fixture(params=["blocks", "packets"])
+def lossy(request, ws, database):
     """lossy(**format options): the proxy, and two mounts, of which the first goes through it."""
 
     def make(**options):
-        proxy = MysqlProxy(database.server.port)
+        proxy = MysqlProxy(database.server.port, **WAYS[request.param])
         ws.cleanups.append(proxy.close)
         port = ":%d" % database.server.port
         v = Volume(ws, url=database.url.replace(port, ":%d" % proxy.port), **options)
@@ -250,7 +252,7 @@ def lossy(ws, database):
     return make
 
 
-REMOVALS = {0: b"DELETE FROM `jfs_edge`", 1: b"UPDATE `jfs_edge` SET parent=?,name=?"}  # by trash-days
+REMOVALS = {0: b"DELETE FROM `jfs_edge`", 1: b"UPDATE `jfs_edge` SET parent="}  # by trash-days
 
 
 @pytest.mark.parametrize("trash_days", REMOVALS)
@@ -302,11 +304,11 @@ def kill_queries(db, where):
     return len(found)
 
 
-def stopping(ws, server, db, seconds=20):
-    """A mount whose blocks stop before their COMMIT, as often as the table `stopping` says."""
+def stopping(ws, server, db, way="blocks", seconds=20):
+    """A mount whose operations stop before their COMMIT, as often as the table `stopping` says."""
     query(db, "CREATE TABLE stopping(n INT NOT NULL) ENGINE=MyISAM")
     query(db, "INSERT INTO stopping VALUES(0)")
-    proxy = MysqlProxy(server.port, None, STOP_HERE % seconds)
+    proxy = MysqlProxy(server.port, in_block=STOP_HERE % seconds, **WAYS[way])
     ws.cleanups.append(proxy.close)
     v = Volume(ws, url=db.url.replace(":%d" % server.port, ":%d" % proxy.port))
     m = v.mount("heartbeat=60,attr-cache=0,entry-cache=0")
@@ -333,16 +335,19 @@ def as_made(ws, v, m):
     checked(ws, v.url)
 
 
-def test_query_killed_in_a_block(ws, database):
-    """The operation is carried out once; no transaction stays open behind it."""
-    v, m, _ = stopping(ws, database.server, database)
+@mariadb
+@pytest.mark.parametrize("way", ["blocks", "packets"])
+def test_query_killed_in_an_operation(ws, database, way):
+    """It is carried out once; no transaction stays open behind it."""
+    v, m, _ = stopping(ws, database.server, database, way)
+    here = {"blocks": "COMMAND='Execute'", "packets": "COMMAND='Query' AND INFO LIKE '%SLEEP%'"}[way]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
 
         def step(act, *args):
             query(database, "UPDATE stopping SET n=1")
             job = pool.submit(act, *args)
             wait_until(lambda: query(database, "SELECT n FROM stopping")[0][0] == 0, 20)
-            wait_until(lambda: kill_queries(database, "COMMAND='Execute'") or job.done(), 20)
+            wait_until(lambda: kill_queries(database, here) or job.done(), 20)
             job.result(timeout=30 * SLOW)
             open_here = "SELECT COUNT(*) FROM information_schema.INNODB_TRX t JOIN " \
                         "information_schema.PROCESSLIST p ON p.ID=t.trx_mysql_thread_id " \
@@ -354,9 +359,11 @@ def test_query_killed_in_a_block(ws, database):
     as_made(ws, v, m)
 
 
-def test_server_still_at_it_when_the_connection_was_lost(ws, database):
+@mariadb
+@pytest.mark.parametrize("way", ["blocks", "packets"])
+def test_server_still_at_it_when_the_connection_was_lost(ws, database, way):
     """It is done a second after it was asked for and found undone: once, and without an error."""
-    v, m, proxy = stopping(ws, database.server, database, 1)
+    v, m, proxy = stopping(ws, database.server, database, way, 1)
     m.allow(LOST)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
 
@@ -371,6 +378,7 @@ def test_server_still_at_it_when_the_connection_was_lost(ws, database):
     as_made(ws, v, m)
 
 
+@pytest.mark.skipif(not MARIADB, reason="MySQL limits the time of reads only")
 def test_statement_over_its_time(ws, own):
     """As above, with the server's max_statement_time."""
     db = own.database()
@@ -392,9 +400,13 @@ def test_statement_over_its_time(ws, own):
 
 
 @pytest.mark.deadline(120)
-def test_queries_killed_at_random(ws, database):
+@pytest.mark.parametrize("way", ["blocks", "packets"])
+def test_queries_killed_at_random(ws, database, way):
     """An administrator's KILL QUERY at any moment: no error, nothing lost, nothing twice."""
-    v = Volume(ws, url=database.url)
+    proxy = MysqlProxy(database.server.port, **WAYS[way])
+    ws.cleanups.append(proxy.close)
+    port = database.server.port if way == "blocks" else proxy.port
+    v = Volume(ws, url=database.url.replace(":%d" % database.server.port, ":%d" % port))
     m = v.mount("attr-cache=0,entry-cache=0")
     m.allow(STOPPED)
     stop, done, killed = threading.Event(), [[] for _ in range(3)], 0
@@ -418,11 +430,18 @@ def test_queries_killed_at_random(ws, database):
 # ---- contention ----
 
 
+def deadlocks_of(db):
+    if MARIADB:
+        return status_of(db, "Innodb_deadlocks")
+    text = "SELECT COUNT FROM information_schema.INNODB_METRICS WHERE NAME='lock_deadlocks'"
+    return int(query(db, text)[0][0])
+
+
 @pytest.mark.deadline(200)
 def test_hundred_threads_in_one_directory(ws, database):
     """No deadlock reaches the application, and next to none happens."""
     v = Volume(ws, url=database.url)
-    before = status_of(database, "Innodb_deadlocks")
+    before = deadlocks_of(database)
     r = ws.run(
         *("cachefs", "mdtest", "--json", "--depth", "0", "--dirs", "1", "--files", "3000"),
         *("--threads", "100", v.url),
@@ -434,13 +453,11 @@ def test_hundred_threads_in_one_directory(ws, database):
         assert op["errors"] == 0, op
         n += op["count"]
         retries += op["retries"]
-    deadlocks = status_of(database, "Innodb_deadlocks") - before
+    deadlocks = deadlocks_of(database) - before
     print("%d operations, %d deadlocks, %d retries: %s" % (n, deadlocks, retries, r.stdout))
     assert deadlocks <= retries and retries * 1000 < n
 
 
-# A server without blocks takes the generic transactions, statement by statement.
-SERVERS = {"MariaDB": None, "MySQL": "5.7.44"}
 # Galera's; what is behind a lock wait; Galera's, worded otherwise; MySQL's group replication
 AT_COMMIT = {
     1213: "Deadlock found when trying to get lock; try restarting transaction",
@@ -450,18 +467,19 @@ AT_COMMIT = {
 }
 
 
+@mariadb
 @pytest.mark.deadline(200)
 @pytest.mark.parametrize("code", AT_COMMIT)
-@pytest.mark.parametrize("server", SERVERS)
-def test_certification_failure_at_commit(ws, database, server, code):
+@pytest.mark.parametrize("way", WAYS)
+def test_certification_failure_at_commit(ws, database, way, code):
     """Every operation whose transaction is rolled back at COMMIT is carried out, once."""
     query(database, "CREATE TABLE failing(n INT NOT NULL) ENGINE=MyISAM")  # is not rolled back
     query(database, "INSERT INTO failing VALUES(0)")
     proxy = MysqlProxy(
         database.server.port,
-        SERVERS[server],
-        "UPDATE failing SET n=n-1 WHERE n>0; IF ROW_COUNT()>0 THEN SIGNAL SQLSTATE '40001' SET "
-        "MYSQL_ERRNO=%d,MESSAGE_TEXT='%s'; END IF; " % (code, AT_COMMIT[code]),
+        in_block="UPDATE failing SET n=n-1 WHERE n>0; IF ROW_COUNT()>0 THEN SIGNAL SQLSTATE "
+        "'40001' SET MYSQL_ERRNO=%d,MESSAGE_TEXT='%s'; END IF; " % (code, AT_COMMIT[code]),
+        **WAYS[way],
     )
     proxy.error = code, AT_COMMIT[code].encode()
     ws.cleanups.append(proxy.close)
@@ -506,21 +524,27 @@ def test_certification_failure_at_commit(ws, database, server, code):
     assert all(hit.values()), hit
 
 
-def test_statements_of_touch_and_rm(ws):
-    """The field's own test: touch and rm of many files, counted by the server."""
+@pytest.mark.parametrize("way", ["blocks", "packets"] if MARIADB else ["packets"])
+def test_statements_of_touch_and_rm(ws, way):
+    """The field's own test: touch and rm of many files, counted by the server, which counts each
+    statement of a packet; packets are counted on their way."""
     n = 500
-    with servers.Mariadb() as server:
+    with servers.Mariadb() as server, MysqlProxy(server.port, **WAYS[way]) as proxy:
         db = server.database()
-        v = Volume(ws, url=db.url, trash_days=1)
+        v = Volume(ws, url=db.url.replace(":%d" % server.port, ":%d" % proxy.port), trash_days=1)
         m = v.mount("heartbeat=60")
         files = [str(m.path / ("f%d" % i)) for i in range(n)]
         ws.run("touch", str(m.path / "warm"), check=True)
         ws.run("rm", str(m.path / "warm"), check=True)
-        counts = [status_of(db, "Questions")]
+
+        def count():
+            return status_of(db, "Questions") if way == "blocks" else proxy.turns
+
+        counts = [count()]
         ws.run("touch", *files, check=True)
-        counts.append(status_of(db, "Questions"))
+        counts.append(count())
         ws.run("rm", *files, check=True)
-        counts.append(status_of(db, "Questions"))
+        counts.append(count())
         m.umount()
     touch, rm = (counts[1] - counts[0]) / n, (counts[2] - counts[1]) / n
     print("statements per touch %.3f, per rm %.3f" % (touch, rm))
@@ -592,7 +616,7 @@ def test_encrypted_connections(ws):
     other, _ = servers.certificate(ws.dir, "other")
     with servers.Mariadb() as plain:
         url = plain.database().url
-        for tls in ("skip-verify", "true"):
+        for tls in ("skip-verify", "true") if MARIADB else ():  # MySQL makes itself a certificate
             refused(ws, url + "?tls=" + tls, "the server does not support")
         Volume(ws, url=url + "?tls=preferred")
     with servers.Mariadb("--ssl-cert=" + cert, "--ssl-key=" + key) as s:

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fused operations as prepared blocks: MariaDB takes statements with parameters in BEGIN NOT ATOMIC
+ * as one. Nothing is parsed but once per connection.
+ *
+ * An error has rolled the transaction back when it reaches the client, but for that of a statement
+ * that was stopped from outside (KILL QUERY, max_statement_time): such errors run no handler, and
+ * what the block has begun ends with the connection (conn.c).
+ */
+#include <errno.h>
+#include <mysqld_error.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mysql-internal.h"
+
+#define MAX_COLUMNS 24
+
+/* ---- the words of fused-texts.h ---- */
+
+#define BEGIN_CHANGE                                                                               \
+	"BEGIN NOT ATOMIC "                                                                        \
+	"DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END; "                    \
+	"BEGIN "
+#define PARAM(name, type) "DECLARE " name " " type " DEFAULT ?; "
+#define CHANGE		  "START TRANSACTION; "
+#define END_BLOCK	  " END; END"
+#define GIVE_UP		  "SIGNAL SQLSTATE '45000'; "
+#define WHEN(condition)	  "IF " condition " THEN "
+#define ELSE		  "ELSE "
+#define END_WHEN	  "END IF; "
+#define NOT_IF(condition) WHEN(condition) GIVE_UP END_WHEN
+#define MUST		  NOT_IF("ROW_COUNT()<>1")
+#define DECLARE_LOCK	  "DECLARE p_x INT; "
+#define LOCK(rows)	  "SELECT 1 INTO p_x FROM " rows " FOR UPDATE; "
+
+#define READ(columns, into, from, at) "SELECT " columns " INTO " into " FROM " from "; "
+
+/*
+ * A row costs the server as much as an INSERT: it is for those who need to know. It goes out with
+ * the end of the block; before COMMIT it would wake the client up twice.
+ */
+#define DIR_VARIABLES "p_d1,p_d2,p_d3,p_d4,p_d5,p_d6,p_d7"
+#define DECLARE_DIR   "DECLARE " DIR_VARIABLES " BIGINT; "
+#define IF_DIR_IS(lock)                                                                            \
+	READ(DIR_COLUMNS, DIR_VARIABLES, "{node} n WHERE " DIR_IS lock, 0) NOT_IF("p_d1 IS NULL")
+#define COMMIT_ROW(condition, row) "COMMIT; " WHEN(condition) "SELECT " row "; " END_WHEN END_BLOCK
+#define COMMIT_DIR		   COMMIT_ROW("?", DIR_VARIABLES)
+#define COMMIT_DIR_LEFT		   COMMIT_ROW("? OR p_left", DIR_VARIABLES ",p_left")
+#define COMMIT_LEFT		   COMMIT_ROW("p_left", "p_left")
+#define COMMIT_WRITTEN		   "COMMIT; SELECT p_old," NODE_VARIABLES ",p_list;" END_BLOCK
+#define COMMIT_ONLY		   "COMMIT;" END_BLOCK
+
+#define DECLARE_LEFT "DECLARE p_left INT DEFAULT 0; "
+#define LEFT_CHUNKS(ino, at)                                                                       \
+	WHEN("EXISTS(SELECT 1 FROM {chunk} WHERE inode=" ino ")")                                  \
+	"SET p_left=1; "                                                                           \
+	"INSERT IGNORE INTO {delfile}(inode,length,expire) VALUES(" ino ",?,?); " END_WHEN
+
+/* As many as {NODE} has columns. */
+#define NODE_VARIABLES                                                                             \
+	"p_n1,p_n2,p_n3,p_n4,p_n5,p_n6,p_n7,p_n8,p_n9,p_n10,p_n11,p_n12,p_n13,p_n14,p_n15,p_n16,"  \
+	"p_n17,p_n18"
+#define DECLARE_WRITTEN "DECLARE p_old,p_list," NODE_VARIABLES " BIGINT; "
+
+static const char *const texts[] = {
+#define FUSED(id, text)	 [MYSQL_FUSED_##id] = text,
+#define SINGLE(id, text) FUSED(id, text)
+#include "fused-texts.h"
+#undef FUSED
+#undef SINGLE
+};
+
+/* ---- running ---- */
+
+static int open_block(struct mysql_conn *m, enum mysql_fused_id id)
+{
+	char *text = sql_expand(&m->sql, texts[id]);
+	int r;
+
+	if (!text)
+		return -ENOMEM;
+	r = mysql_open_stmt(m, &m->fused[id], text, mysql_fused_name(id));
+	free(text);
+	return r;
+}
+
+static int set_params(struct mysql_stmt *s, const char *fmt, va_list ap)
+{
+	int n, r = 0;
+
+	for (n = 1; *fmt && !r; fmt++, n++) {
+		if (*fmt == 'b') {
+			const void *v = va_arg(ap, const void *);
+			size_t len = va_arg(ap, size_t);
+
+			r = mysql_set_bytes(s, n, v, len, false);
+		} else {
+			r = mysql_set_int(s, n, va_arg(ap, int64_t));
+		}
+	}
+	return r;
+}
+
+/* The result that has columns; others are those of the block itself. */
+static int read_row(MYSQL_STMT *handle, int64_t *row, unsigned n)
+{
+	MYSQL_BIND bind[MAX_COLUMNS] = {0};
+	my_bool null[MAX_COLUMNS] = {0};
+	unsigned i;
+	int r;
+
+	for (i = 0; i < n; i++) {
+		bind[i].buffer_type = MYSQL_TYPE_LONGLONG;
+		bind[i].buffer = &row[i];
+		bind[i].buffer_length = sizeof(row[i]);
+		bind[i].is_null = &null[i];
+	}
+	if (mysql_stmt_field_count(handle) != n)
+		return -EPROTO;
+	if (mysql_stmt_bind_result(handle, bind) || mysql_stmt_store_result(handle))
+		return -EIO;
+	r = mysql_stmt_fetch(handle);
+	for (i = 0; i < n && !r; i++)
+		if (null[i])
+			row[i] = 0;
+	mysql_stmt_free_result(handle);
+	return r ? -EPROTO : MYSQL_DONE_ROW;
+}
+
+static int run(struct mysql_stmt *s, int64_t *row, unsigned n)
+{
+	int more, r = MYSQL_DONE;
+
+	if (mysql_stmt_bind_param(s->handle, s->bind) || mysql_stmt_execute(s->handle))
+		return -EIO;
+	if (!n)
+		return mysql_stmt_affected_rows(s->handle) > 0;
+	do {
+		if (r == MYSQL_DONE && mysql_stmt_field_count(s->handle))
+			r = read_row(s->handle, row, n);
+		more = mysql_stmt_next_result(s->handle);
+	} while (!more);
+	/* The error of what came after the row, as COMMIT. */
+	return more > 0 ? -EIO : r;
+}
+
+int mysql_block_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
+		    const char *fmt, va_list ap)
+{
+	struct mysql_stmt *s = &m->fused[id];
+	int r = s->handle ? 0 : open_block(m, id);
+	unsigned code;
+
+	if (!r)
+		r = set_params(s, fmt, ap);
+	if (r)
+		return r;
+	m->sent = true;
+	m->sql.round_trips++;
+	r = run(s, row, n);
+	code = r < 0 ? mysql_stmt_errno(s->handle) : 0;
+	if (code == ER_SIGNAL_EXCEPTION)
+		return 0;
+	return code ? mysql_error_of(m, code, mysql_stmt_error(s->handle), mysql_fused_name(id))
+		    : r;
+}

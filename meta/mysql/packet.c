@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fused operations as packets: all statements, from START TRANSACTION to what is read after COMMIT,
+ * go to the server as one text. For servers without blocks: MySQL, TiDB.
+ *
+ * The server stops at the first error, and the transaction stays open: ROLLBACK is sent then. What
+ * is not so any more is an error of arithmetic, the one that every server gives at run time. What
+ * depends on parameters alone is decided here, and values are put into the text: bytes, as names,
+ * in hexadecimal, so that none of them can be taken for SQL.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <mysqld_error.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "mysql-internal.h"
+
+#define MAX_PARAMS     80
+#define MAX_NAMES      16
+#define MAX_DEPTH      6
+#define MAX_STATEMENTS 24
+
+/* ---- the words of fused-texts.h ---- */
+
+/* Marks; what belongs to one goes up to a semicolon. */
+enum { M_PARAM = 1, M_WHEN, M_ELSE, M_END, M_TAKE, M_COMMIT };
+
+#define BEGIN_CHANGE	  ""
+#define PARAM(name, type) "\001" name ";"
+#define CHANGE		  "START TRANSACTION; "
+#define WHEN(condition)	  "\002" condition ";"
+#define ELSE		  "\003"
+#define END_WHEN	  "\004"
+/* The columns of the next statement, or how many rows it changes, are part of the answer. */
+#define TAKE(at) "\005" at ";"
+#define COMMIT	 "\006COMMIT; "
+
+/* 2^64-1 and one more if it is true. */
+#define FAIL_IF(condition) "18446744073709551615+(" condition ")"
+#define MUST		   "SET @c=" FAIL_IF("ROW_COUNT()<>1") "; "
+#define NOT_IF(condition)  "SELECT " FAIL_IF(condition) "; "
+#define LOCK(rows)	   "SELECT 1 FROM " rows " FOR UPDATE; "
+#define IF_DIR_IS(lock)	   "SELECT " FAIL_IF("COUNT(*)<>1") " FROM {node} n WHERE " DIR_IS lock "; "
+
+#define READ(columns, into, from, at) TAKE(at) "SELECT " columns " FROM " from "; "
+/* A name that is there already keeps its row, and what has to be deleted is known. */
+#define LEFT_CHUNKS(ino, at)                                                                       \
+	TAKE(at)                                                                                   \
+	"INSERT IGNORE INTO {delfile}(inode,length,expire) SELECT " ino ",?,? FROM DUAL WHERE "    \
+	"EXISTS(SELECT 1 FROM {chunk} WHERE inode=" ino "); "
+
+#define DECLARE_DIR	""
+#define DECLARE_LOCK	""
+#define DECLARE_LEFT	""
+#define DECLARE_WRITTEN ""
+#define COMMIT_DIR                                                                                 \
+	COMMIT WHEN("?") READ(DIR_COLUMNS, , "{node} n WHERE n.inode=p_dir", "0") END_WHEN
+#define COMMIT_DIR_LEFT COMMIT_DIR
+#define COMMIT_LEFT	COMMIT
+#define COMMIT_WRITTEN	COMMIT
+#define COMMIT_ONLY	COMMIT
+
+static const char *const texts[] = {
+#define FUSED(id, text) [MYSQL_FUSED_##id] = text,
+#define SINGLE(id, text)
+#include "fused-texts.h"
+#undef FUSED
+#undef SINGLE
+};
+
+bool mysql_is_packet(const struct mysql_conn *m, enum mysql_fused_id id)
+{
+	return m->way == MYSQL_PACKETS && (size_t)id < CFS_ARRAY_SIZE(texts) && texts[id];
+}
+
+/* ---- writing ---- */
+
+struct param {
+	const void *bytes; /* NULL: a number */
+	size_t len;
+	int64_t num;
+};
+
+struct packet {
+	struct param param[MAX_PARAMS];
+	unsigned n_params, next;
+	struct {
+		const char *name;
+		size_t len;
+		const struct param *param;
+	} name[MAX_NAMES];
+	unsigned n_names;
+	bool on[MAX_DEPTH]; /* what is in the WHEN is sent; [0]: outside of any */
+	unsigned depth;
+	int take[MAX_STATEMENTS]; /* where in the answer, or -1 */
+	unsigned n_statements, commit;
+};
+
+static int set_params(struct packet *k, const char *fmt, va_list ap)
+{
+	for (; *fmt; fmt++) {
+		struct param *p = &k->param[k->n_params++];
+
+		if (k->n_params > MAX_PARAMS)
+			return -EINVAL;
+		if (*fmt == 'b') {
+			p->bytes = va_arg(ap, const void *);
+			p->len = va_arg(ap, size_t);
+			if (!p->len)
+				p->bytes = "";
+		} else {
+			p->num = va_arg(ap, int64_t);
+		}
+	}
+	return 0;
+}
+
+static const struct param *next_param(struct packet *k)
+{
+	return k->next < k->n_params ? &k->param[k->next++] : NULL;
+}
+
+static const struct param *find_param(struct packet *k, const char *name, size_t len)
+{
+	unsigned i;
+
+	if (len == 1 && *name == '?')
+		return next_param(k);
+	for (i = 0; i < k->n_names; i++)
+		if (k->name[i].len == len && !memcmp(k->name[i].name, name, len))
+			return k->name[i].param;
+	return NULL;
+}
+
+/* What a mark says; text: behind it, of len bytes. */
+static int mark(struct packet *k, char what, const char *text, size_t len)
+{
+	const struct param *p;
+	size_t name;
+
+	switch (what) {
+	case M_PARAM:
+		if (k->n_names == MAX_NAMES || k->next == k->n_params)
+			return -EINVAL;
+		k->name[k->n_names].name = text;
+		k->name[k->n_names].len = len;
+		k->name[k->n_names++].param = next_param(k);
+		return 0;
+	case M_WHEN:
+		name = strcspn(text, "=;");
+		p = find_param(k, text, name);
+		if (!p || ++k->depth == MAX_DEPTH)
+			return -EINVAL;
+		k->on[k->depth] = k->on[k->depth - 1] &&
+				  (name < len ? p->num == text[name + 1] - '0' : p->num != 0);
+		return 0;
+	case M_ELSE:
+		k->on[k->depth] = k->on[k->depth - 1] && !k->on[k->depth];
+		return 0;
+	case M_END:
+		k->depth--;
+		return 0;
+	case M_TAKE:
+		if (k->on[k->depth] && k->n_statements < MAX_STATEMENTS)
+			k->take[k->n_statements] = *text - '0';
+		return 0;
+	default:
+		k->commit = k->n_statements;
+		return 0;
+	}
+}
+
+static bool has_text(char what)
+{
+	return what == M_PARAM || what == M_WHEN || what == M_TAKE;
+}
+
+static int put_param(struct mysql_text *out, const struct param *p)
+{
+	return p->bytes ? mysql_text_put_bytes(out, p->bytes, p->len, false)
+			: mysql_text_put_int(out, p->num);
+}
+
+static size_t word_length(const char *p)
+{
+	size_t n = 0;
+
+	while (isalnum((unsigned char)p[n]) || p[n] == '_')
+		n++;
+	return n;
+}
+
+/* One word, parameter, name in backquotes or character. */
+static int put_next(struct packet *k, const char **p, struct mysql_text *out)
+{
+	const struct param *param = NULL;
+	size_t n = CFS_MAX(word_length(*p), (size_t)1);
+	const char *text = *p;
+
+	if (*text == '`')
+		n = strcspn(text + 1, "`") + 2;
+	*p += n;
+	if (*text == '?' || !strncmp(text, "p_", 2)) {
+		param = find_param(k, text, n);
+		if (!param)
+			return -EINVAL;
+	}
+	if (!k->on[k->depth])
+		return 0;
+	if (*text == ';' && ++k->n_statements == MAX_STATEMENTS)
+		return -EINVAL;
+	return param ? put_param(out, param) : mysql_text_put(out, text, n);
+}
+
+static int write_packet(struct packet *k, const char *text, struct mysql_text *out)
+{
+	const char *p = text;
+	int r = 0;
+
+	memset(k->take, -1, sizeof(k->take));
+	k->on[0] = true;
+	out->len = 0;
+	while (*p && !r) {
+		if (*p <= M_COMMIT) {
+			size_t len = has_text(*p) ? strcspn(p, ";") : 0;
+
+			r = mark(k, *p, p + 1, len ? len - 1 : 0);
+			p += len + 1;
+		} else {
+			r = put_next(k, &p, out);
+		}
+	}
+	return r || k->next == k->n_params ? r : -EINVAL;
+}
+
+/* ---- running ---- */
+
+/* One row at most. */
+static int take_row(struct mysql_conn *m, MYSQL_RES *rows, int at, int64_t *row, unsigned n)
+{
+	unsigned columns = mysql_num_fields(rows), i;
+	MYSQL_ROW v = mysql_fetch_row(rows);
+
+	if (!v)
+		return mysql_errno(m->handle) ? -EIO : MYSQL_DONE;
+	if ((unsigned)at + columns > n)
+		return -EPROTO;
+	for (i = 0; i < columns; i++)
+		row[(unsigned)at + i] = v[i] ? strtoll(v[i], NULL, 10) : 0;
+	return MYSQL_DONE_ROW;
+}
+
+static int take(struct mysql_conn *m, int at, int64_t *row, unsigned n)
+{
+	MYSQL_RES *rows = NULL;
+	int r = MYSQL_DONE;
+
+	if (!mysql_field_count(m->handle)) {
+		if (at >= 0 && (unsigned)at < n)
+			row[at] = (int64_t)mysql_affected_rows(m->handle);
+		return r;
+	}
+	rows = mysql_store_result(m->handle);
+	if (!rows)
+		return -EIO;
+	if (at >= 0)
+		r = take_row(m, rows, at, row, n);
+	mysql_free_result(rows);
+	return r;
+}
+
+/* The answers of all statements. ret_committed: also when there is an error after it. */
+static int run(struct mysql_conn *m, const struct packet *k, int64_t *row, unsigned n,
+	       bool *ret_committed)
+{
+	int more = mysql_real_query(m->handle, m->text.v, m->text.len), r = MYSQL_DONE, got;
+	unsigned i;
+
+	*ret_committed = false;
+	for (i = 0; !more; i++) {
+		got = take(m, i < k->n_statements ? k->take[i] : -1, row, n);
+		if (got < 0)
+			return got;
+		if (got == MYSQL_DONE_ROW)
+			r = got;
+		if (i == k->commit)
+			*ret_committed = true;
+		more = mysql_next_result(m->handle);
+	}
+	if (more > 0)
+		return -EIO;
+	return i == k->n_statements ? r : -EPROTO;
+}
+
+static int send(struct mysql_conn *m, const struct packet *k, int64_t *row, unsigned n,
+		const char *name)
+{
+	bool committed;
+	unsigned code;
+	int r;
+
+	m->sent = true;
+	m->sql.round_trips++;
+	r = run(m, k, row, n, &committed);
+	if (r >= 0)
+		return r;
+	if (committed) {
+		m->sql.broken = true;
+		return MYSQL_DONE;
+	}
+	code = mysql_errno(m->handle);
+	if (code == ER_DATA_OUT_OF_RANGE)
+		r = 0;
+	else if (code)
+		r = mysql_error_of(m, code, mysql_error(m->handle), name);
+	if ((!r || r == -EEXIST || r == -EAGAIN) && mysql_run(m, "ROLLBACK"))
+		m->sql.broken = true;
+	return r;
+}
+
+int mysql_packet_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
+		     const char *fmt, va_list ap)
+{
+	struct packet k = {0};
+	int r = 0;
+
+	if (!m->packet[id]) {
+		m->packet[id] = sql_expand(&m->sql, texts[id]);
+		r = m->packet[id] ? 0 : -ENOMEM;
+	}
+	if (!r)
+		r = set_params(&k, fmt, ap);
+	if (!r)
+		r = write_packet(&k, m->packet[id], &m->text);
+	return r ? r : send(m, &k, row, n, mysql_fused_name(id));
+}

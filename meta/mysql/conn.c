@@ -16,6 +16,7 @@
 
 /* Not in every library's header. */
 enum {
+	CODE_DISK_FULL = 1021,
 	CODE_CONNECTION_KILLED = 1927,
 	CODE_STATEMENT_TIMEOUT = 1969,	   /* MariaDB's max_statement_time */
 	CODE_TOO_MANY_RESOURCES = 1226,	   /* of one user: max_user_connections */
@@ -77,7 +78,7 @@ static bool is_conflict(unsigned code, const char *text)
 static int to_errno(unsigned code)
 {
 	switch (code) {
-	case ER_DISK_FULL:
+	case CODE_DISK_FULL:
 	case ER_RECORD_FILE_FULL:
 		return -ENOSPC;
 	case ER_OPTION_PREVENTS_STATEMENT:
@@ -195,8 +196,11 @@ static void set_tls_mode(MYSQL *handle, enum mysql_tls tls)
 		[MYSQL_TLS_UNVERIFIED] = SSL_MODE_REQUIRED,
 		[MYSQL_TLS_VERIFIED] = SSL_MODE_VERIFY_IDENTITY,
 	};
+	const bool get_key = true;
 
 	mysql_options(handle, MYSQL_OPT_SSL_MODE, &modes[tls]);
+	/* Without TLS the password is encrypted for the server, as MariaDB's library does. */
+	mysql_options(handle, MYSQL_OPT_GET_SERVER_PUBLIC_KEY, &get_key);
 }
 #endif
 

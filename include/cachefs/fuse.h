@@ -36,8 +36,12 @@ struct cfs_fuse_conf {
 	bool writeback_cache;
 	bool local_locks; /* file locks are the kernel's own and end with this mount */
 	bool posix_acl;	  /* the kernel judges by ACLs, which implies default_permissions */
-	bool debug;	  /* libfuse's own request trace on stderr */
-	int umask;	  /* of all callers; -1: each its own */
+	/* The kernel leaves setuid and setgid to the VFS when content changes, and need not ask for
+	 * security.capability before each write. Not where that attribute can be set: it would
+	 * stay. */
+	bool drops_set_id;
+	bool debug; /* libfuse's own request trace on stderr */
+	int umask;  /* of all callers; -1: each its own */
 	/*
 	 * The end has been asked for, by a signal or cfs_fuse_stop(): called once, from a thread of
 	 * the session, before the loop ends, which takes as long as requests do. May be NULL.

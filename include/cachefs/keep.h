@@ -23,8 +23,10 @@
 
 struct cfs_keep;
 
-#define CFS_KEEP_MAGIC	  "cfskeep"
-#define CFS_KEEP_VERSION  1u /* of the layout below; another one is refused */
+#define CFS_KEEP_MAGIC "cfskeep"
+/* Of the layout below; later ones are refused. 2: as 1, and the kernel may leave it to the process
+ * to clear setuid and setgid (FUSE_HANDLE_KILLPRIV_V2). */
+#define CFS_KEEP_VERSION  2u
 #define CFS_KEEP_HANDLES  (1u << 20)
 #define CFS_KEEP_INODES	  (1u << 20)
 #define CFS_KEEP_REQUESTS 4096u

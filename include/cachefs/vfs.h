@@ -200,6 +200,12 @@ int cfs_vfs_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint
 /* append: off is ignored and *ret_off is where the data went. All bytes are taken, or none. */
 int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
 		  bool append, const struct iovec *src, int n_src, uint64_t *ret_off);
+/*
+ * Before content changes by somebody who may not keep them: clears setuid, and setgid where the
+ * group may execute the file. Asks the engine only for a file that is known to have them. 1: they
+ * were cleared, and what the kernel knows of the mode is outdated.
+ */
+int cfs_vfs_drop_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh);
 /* One of possibly many descriptors is closed; drops lock_owner's POSIX locks. */
 int cfs_vfs_flush_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh,
 		       uint64_t lock_owner);

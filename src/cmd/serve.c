@@ -129,6 +129,7 @@ static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret,
 		/* Whoever may not write cannot tell others either. */
 		.local_locks = s->o->ro,
 		.posix_acl = s->setting->enable_acl && layers_kernel_checks(s),
+		.drops_set_id = !s->o->xattr || !(s->o->security_xattr || s->o->capability_xattr),
 		.umask = -1,
 		.stopping = on_stopping,
 		.stopping_arg = s,

@@ -2,10 +2,12 @@
 /*
  * The connection to the kernel (fuse(4)): what must be seen of the messages that libfuse does not
  * show. That is the request that opens the connection, which a process that goes on with it gives
- * to its own libfuse, and the mark of requests that are sent a second time.
+ * to its own libfuse, the mark of requests that are sent a second time, and who clears setuid and
+ * setgid when content changes.
  */
 #include <errno.h>
 #include <linux/fuse.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -18,12 +20,31 @@
 #define HAS_RESEND    (1ULL << 39)
 
 static _Thread_local uint64_t taken;   /* unique of the request that this thread has taken */
-static _Thread_local bool taken_first; /* it is the one that opens the connection */
+static _Thread_local bool taken_first; /* it is the one that opens the connection, */
+static _Thread_local bool taken_offer; /* and would leave setuid and setgid to us */
+static _Thread_local bool taken_drops; /* device_drops_set_id() */
 
 uint64_t device_unique(bool *ret_resent)
 {
 	*ret_resent = taken & DEVICE_RESENT;
 	return taken & ~DEVICE_RESENT;
+}
+
+bool device_drops_set_id(void)
+{
+	return taken_drops;
+}
+
+static bool drops_set_id(const struct fuse_in_header *in, size_t len)
+{
+	const void *body = in + 1;
+
+	len -= sizeof(*in);
+	if (in->opcode == FUSE_WRITE && len >= sizeof(struct fuse_write_in))
+		return ((const struct fuse_write_in *)body)->write_flags & FUSE_WRITE_KILL_SUIDGID;
+	if (in->opcode == FUSE_SETATTR && len >= sizeof(struct fuse_setattr_in))
+		return ((const struct fuse_setattr_in *)body)->valid & FATTR_KILL_SUIDGID;
+	return false;
 }
 
 ssize_t device_read(int device, void *buf, size_t size)
@@ -33,6 +54,25 @@ ssize_t device_read(int device, void *buf, size_t size)
 	if (n < 0 && errno == ECONNABORTED)
 		errno = ENODEV;
 	return n;
+}
+
+static bool offers_set_id(const struct fuse_in_header *in, size_t len)
+{
+	const struct fuse_init_in *init = (const void *)(in + 1);
+
+	return len >= sizeof(*in) + offsetof(struct fuse_init_in, flags) + sizeof(init->flags) &&
+	       (init->flags & FUSE_HANDLE_KILLPRIV_V2);
+}
+
+/* libfuse 3.14 has no name for it. */
+static void accept_set_id(struct iovec *iov, int count)
+{
+	struct fuse_init_out *out;
+
+	if (count != 2 || iov[1].iov_len < FUSE_COMPAT_22_INIT_OUT_SIZE)
+		return;
+	out = iov[1].iov_base;
+	out->flags |= FUSE_HANDLE_KILLPRIV_V2;
 }
 
 static void keep_init(struct cfs_fuse *f, const void *buf, size_t len)
@@ -58,7 +98,9 @@ static ssize_t take(int fd, void *buf, size_t size, void *userdata)
 	if (n < (ssize_t)sizeof(*in))
 		return n;
 	taken = in->unique;
+	taken_drops = drops_set_id(in, (size_t)n);
 	taken_first = in->opcode == FUSE_INIT;
+	taken_offer = taken_first && offers_set_id(in, (size_t)n);
 	if (taken_first && f->conf.keep)
 		keep_init(f, buf, (size_t)n);
 	return n;
@@ -71,6 +113,9 @@ static ssize_t answer(int fd, struct iovec *iov, int count, void *userdata)
 	int i;
 
 	if (!atomic_load_explicit(&f->muted, memory_order_relaxed)) {
+		if (taken_offer && f->conf.drops_set_id)
+			accept_set_id(iov, count);
+		taken_offer = false;
 		n = writev(fd, iov, count);
 		/* What was agreed on sets it; who has mounted is not to meet us there. */
 		if (taken_first)

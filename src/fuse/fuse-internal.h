@@ -125,6 +125,8 @@ ssize_t device_read(int device, void *buf, size_t size);
 int device_attach(struct cfs_fuse *f);
 /* Of the request that this thread has taken last. */
 uint64_t device_unique(bool *ret_resent);
+/* Of that request: it changes a file's content, by somebody who may not keep setuid and setgid. */
+bool device_drops_set_id(void);
 /* Makes the session what it was in the process before this one. */
 int device_resume(struct cfs_fuse *f, char err[256]);
 /* What was taken and not answered is sent again. */

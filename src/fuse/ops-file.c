@@ -52,7 +52,7 @@ struct change {
 	uint64_t fh, off;
 	size_t size;
 	uint32_t want; /* bytes to be read */
-	bool append, data_only;
+	bool append, data_only, drops_set_id;
 	uint64_t owner;
 	struct iovec iov[WRITE_IOV];
 	int n_iov;
@@ -189,13 +189,25 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
 		turn_end(turn.fuse);
 }
 
+static int drop_set_id(struct call *c, fuse_ino_t ino, uint64_t fh)
+{
+	int r = cfs_vfs_drop_set_id(c->vfs, &c->ctx, fh);
+
+	if (r > 0) /* of its attributes only */
+		fuse_lowlevel_notify_inval_inode(c->fuse->session, ino, -1, 0);
+	return r < 0 ? r : 0;
+}
+
 static void apply_write(struct change *ch)
 {
 	struct call *c = &ch->call;
 	uint64_t at = ch->off;
-	int r;
+	int r = 0;
 
-	r = cfs_vfs_write(c->vfs, &c->ctx, ch->fh, at, ch->append, ch->iov, ch->n_iov, &at);
+	if (ch->drops_set_id)
+		r = drop_set_id(c, ch->ino, ch->fh);
+	if (r == 0)
+		r = cfs_vfs_write(c->vfs, &c->ctx, ch->fh, at, ch->append, ch->iov, ch->n_iov, &at);
 	if (r < 0) {
 		reply_status(c, r);
 		return;
@@ -216,6 +228,7 @@ void op_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *src, off_t
 		.fh = fi->fh,
 		.off = (uint64_t)off,
 		.size = fuse_buf_size(src),
+		.drops_set_id = device_drops_set_id(),
 	};
 	struct call *c = &ch.call;
 	size_t i;
@@ -291,12 +304,17 @@ void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
 		  struct fuse_file_info *fi)
 {
 	struct call c;
+	int r = 0;
 
 	call_begin(&c, req, "fallocate");
 	call_args(&c, "%" PRIu64 ",%#x,%lld,%lld", ino, (unsigned)mode, (long long)off,
 		  (long long)len);
-	reply_status(&c, cfs_vfs_fallocate(c.vfs, &c.ctx, fi->fh, (unsigned)mode, (uint64_t)off,
-					   (uint64_t)len));
+	if (c.ctx.uid != 0)
+		r = drop_set_id(&c, ino, fi->fh);
+	if (r == 0)
+		r = cfs_vfs_fallocate(c.vfs, &c.ctx, fi->fh, (unsigned)mode, (uint64_t)off,
+				      (uint64_t)len);
+	reply_status(&c, r);
 }
 
 void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
@@ -305,7 +323,7 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 {
 	uint64_t copied = 0;
 	struct call c;
-	int r;
+	int r = 0;
 
 	call_begin(&c, req, "copy_file_range");
 	call_args(&c, "%" PRIu64 ",%lld,%" PRIu64 ",%lld,%zu", ino_in, (long long)off_in, ino_out,
@@ -313,8 +331,11 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 	/* The reply has 32 bits; the caller comes back for the rest. */
 	if (len > (1u << 30))
 		len = 1u << 30;
-	r = cfs_vfs_copy_range(c.vfs, &c.ctx, fi_in->fh, (uint64_t)off_in, fi_out->fh,
-			       (uint64_t)off_out, len, &copied);
+	if (c.ctx.uid != 0)
+		r = drop_set_id(&c, ino_out, fi_out->fh);
+	if (r == 0)
+		r = cfs_vfs_copy_range(c.vfs, &c.ctx, fi_in->fh, (uint64_t)off_in, fi_out->fh,
+				       (uint64_t)off_out, len, &copied);
 	if (r < 0) {
 		reply_status(&c, r);
 		return;

@@ -87,6 +87,8 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 		set |= to_set & FUSE_SET_ATTR_ATIME_NOW ? CFS_SET_ATIME_NOW : CFS_SET_ATIME;
 	if (to_set & FUSE_SET_ATTR_MTIME)
 		set |= to_set & FUSE_SET_ATTR_MTIME_NOW ? CFS_SET_MTIME_NOW : CFS_SET_MTIME;
+	if (device_drops_set_id())
+		set |= CFS_SET_KILL_SUID;
 	r = cfs_vfs_setattr(c.vfs, &c.ctx, ino, fi ? fi->fh : 0, set, &in, &a);
 	reply_attr(&c, r, &a);
 }

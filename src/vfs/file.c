@@ -39,14 +39,32 @@ static void read_touches(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct ha
 		touch_atime(v, ctx, ino, &attr);
 }
 
-/* The kernel leaves this to us when it lets us truncate at open. */
-static void drop_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			struct cfs_attr *attr)
+static int drop_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       struct cfs_attr *attr)
 {
 	struct cfs_ctx own = permitted(ctx);
 
-	if (ctx->uid != 0 && (attr->mode & (S_ISUID | S_ISGID)))
-		cfs_meta_setattr(v->conf.meta, &own, ino, CFS_SET_KILL_SUID, attr, attr);
+	return cfs_meta_setattr(v->conf.meta, &own, ino, CFS_SET_KILL_SUID, attr, attr);
+}
+
+int cfs_vfs_drop_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
+{
+	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
+	struct cfs_attr attr = {0};
+	uint64_t seq, asked_ns;
+	cfs_ino_t ino;
+	int r;
+
+	if (!h || !atomic_load_explicit(&h->vnode->set_id, memory_order_relaxed))
+		return 0;
+	ino = h->vnode->node.key;
+	seq = cache_seq(&v->cache);
+	asked_ns = cfs_now_ns();
+	r = drop_set_id(v, ctx, ino, &attr);
+	if (r < 0)
+		return r;
+	inode_changed(v, ino, seq, asked_ns, &attr);
+	return 1;
 }
 
 /*
@@ -77,7 +95,9 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 		r = cfs_file_truncate(vnode_file(n), &own, 0, attr);
 		if (r < 0)
 			return r;
-		drop_set_id(v, ctx, ino, attr);
+		/* The kernel leaves this to us when it lets us truncate at open. */
+		if (ctx->uid != 0 && (attr->mode & (S_ISUID | S_ISGID)))
+			drop_set_id(v, ctx, ino, attr);
 		inode_changed(v, ino, 0, 0, NULL);
 	}
 	r = handle_alloc(&v->handles, &h, &ret->fh);

@@ -2,6 +2,7 @@
 /* The inodes that are open on this mount. */
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "base/log.h"
 #include "vfs-internal.h"
@@ -112,12 +113,20 @@ void vnode_put(struct vnode *n)
 			 (unsigned long long)ino, cfs_errname(r));
 }
 
+static void see_mode(struct vnode *n, uint16_t mode)
+{
+	bool set_id = (mode & S_ISUID) || ((mode & S_ISGID) && (mode & S_IXGRP));
+
+	atomic_store_explicit(&n->set_id, set_id, memory_order_relaxed);
+}
+
 int vnode_attach(struct vnode *n, const struct cfs_attr *attr, uint64_t asked_ns)
 {
 	struct cfs_file *file = vnode_file(n), *none = NULL;
 	struct cfs_keep_inode *mark;
 	int r;
 
+	see_mode(n, attr->mode);
 	if (file) {
 		cfs_file_reopen(file, attr, asked_ns);
 		return 0;
@@ -140,6 +149,7 @@ void vnode_overlay(struct vnode *n, struct cfs_attr *attr, uint64_t asked_ns)
 {
 	struct cfs_file *file = vnode_file(n);
 
+	see_mode(n, attr->mode);
 	if (file) {
 		cfs_file_refresh(file, attr, asked_ns);
 		cfs_file_overlay_attr(file, attr);

@@ -142,7 +142,7 @@ int cfs_keep_attach(int fd, struct cfs_keep **ret, char err[256])
 	if (fstat(fd, &st) < 0 || pread(fd, h, sizeof(*h), 0) != sizeof(*h) ||
 	    memcmp(h->magic, CFS_KEEP_MAGIC, sizeof(h->magic)) != 0)
 		snprintf(err, 256, "what the other process has kept of the mount is unreadable");
-	else if (h->version != CFS_KEEP_VERSION || !same_layout(h) ||
+	else if (h->version < 1 || h->version > CFS_KEEP_VERSION || !same_layout(h) ||
 		 st.st_size != (off_t)sizeof(struct layout))
 		snprintf(err, 256,
 			 "what the other process has kept of the mount is of version %u, this "

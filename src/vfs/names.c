@@ -300,6 +300,9 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		if (r < 0)
 			return r;
 		set &= ~CFS_VFS_SET_SIZE;
+		/* Who may not keep them truncates: of most files there is nothing to be cleared. */
+		if (!(ret->attr.mode & (S_ISUID | S_ISGID)))
+			set &= ~(uint32_t)CFS_SET_KILL_SUID;
 	} else if (!set) {
 		return get_attr(v, ctx, ino, &ret->attr, &ret->attr_ms);
 	}

@@ -22,6 +22,7 @@ struct vnode {
 	_Atomic bool sustained; /* unlinked, and kept by metadata until we close it */
 	_Atomic bool written;	/* through any handle: cached attributes are outdated at the end */
 	_Atomic bool plocked;	/* POSIX locks have been asked for */
+	_Atomic bool set_id;	/* its mode, as seen last, has what cfs_vfs_drop_set_id() clears */
 	_Atomic(struct cfs_file *) file;
 	struct cfs_keep_inode *_Atomic mark; /* whether the file has bytes to lose */
 };

@@ -314,6 +314,16 @@ static unsigned do_write(struct worker *w)
 	return 1;
 }
 
+static unsigned do_smallwrite(struct worker *w)
+{
+	uint64_t nth = w->n++ % (conf.mib * (LARGE / SMALL));
+
+	open_data(w, O_WRONLY);
+	if (pwrite(w->fd, w->buf, SMALL, (off_t)(nth * SMALL)) != SMALL)
+		fail("write of data");
+	return 1;
+}
+
 /* ---- the process measured ---- */
 
 /* smaps_rollup: the counters of `status` are approximate. */
@@ -386,6 +396,7 @@ static const struct load_case {
 	{.name = "read", .step = do_read, .data = true, .cold = true},
 	{.name = "warm", .step = do_read, .data = true, .cold = true},
 	{.name = "write", .step = do_write, .data = true},
+	{.name = "smallwrite", .step = do_smallwrite, .timed = true, .data = true},
 	{.name = "memory"},
 };
 

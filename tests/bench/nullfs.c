@@ -20,13 +20,16 @@
 #include <fcntl.h>
 #include <fuse_lowlevel.h>
 #include <isa-l.h>
+#include <linux/fuse.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -511,6 +514,23 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	want(conn, FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE, false);
 }
 
+/* As src/fuse/device.c: FUSE_HANDLE_KILLPRIV_V2 in the first answer, which agrees on the session.
+ */
+static ssize_t answer(int fd, struct iovec *iov, int count, void *userdata)
+{
+	static atomic_bool agreed;
+
+	if (!atomic_exchange(&agreed, true) && count == 2 &&
+	    iov[1].iov_len >= FUSE_COMPAT_22_INIT_OUT_SIZE)
+		((struct fuse_init_out *)iov[1].iov_base)->flags |= FUSE_HANDLE_KILLPRIV_V2;
+	return writev(fd, iov, count);
+}
+
+static ssize_t take(int fd, void *buf, size_t size, void *userdata)
+{
+	return read(fd, buf, size);
+}
+
 static const struct fuse_lowlevel_ops ops = {
 	.init = op_init,
 	.lookup = op_lookup,
@@ -554,6 +574,7 @@ static bool make_root(void)
 
 static int serve(struct fuse_session *se, const char *dir, unsigned threads)
 {
+	static const struct fuse_custom_io io = {.writev = answer, .read = take};
 	struct fuse_loop_config *config = fuse_loop_cfg_create();
 	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
 	unsigned idle = cpus > 2 ? 2 * (unsigned)cpus : 4;
@@ -564,7 +585,8 @@ static int serve(struct fuse_session *se, const char *dir, unsigned threads)
 	fuse_loop_cfg_set_clone_fd(config, 0);
 	fuse_loop_cfg_set_max_threads(config, threads);
 	fuse_loop_cfg_set_idle_threads(config, threads < idle ? threads : idle);
-	if (fuse_session_mount(se, dir) == 0) {
+	if (fuse_session_mount(se, dir) == 0 &&
+	    fuse_session_custom_io(se, &io, fuse_session_fd(se)) == 0) {
 		r = fuse_session_loop_mt(se, config) != 0;
 		fuse_session_unmount(se);
 	}

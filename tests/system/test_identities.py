@@ -9,6 +9,7 @@ import pytest
 from cachefs import SLOW
 from syscalls import fails, mode, read, user, write
 from test_flags import IMMUTABLE, set_flags
+from test_special import lines_of
 
 # ---- identities ----
 
@@ -162,7 +163,7 @@ def test_checks_without_the_kernels(ws):
 # ---- setuid and setgid ----
 
 
-@pytest.mark.parametrize("opts", ["", "default_permissions=false", "attr-cache=0"])
+@pytest.mark.parametrize("opts", ["", "default_permissions=false", "attr-cache=0", "enable-cap"])
 def test_set_id_bits_go(ws, opts):
     """Whoever changes a setuid program must not run what he made of it as its owner."""
     mnt = ws.volume("vol").mount(opts)
@@ -200,12 +201,21 @@ def test_set_id_bits_go(ws, opts):
         os.posix_fallocate(fd, 0, 5000)
         os.close(fd)
 
+    def copy(f):
+        src, dst = os.open(mnt / "src", os.O_RDONLY), os.open(f, os.O_WRONLY)
+        assert os.copy_file_range(src, dst, 100) == 100
+        os.close(src)
+        os.close(dst)
+
+    write(mnt / "src", bytes(100))
+    os.chmod(mnt / "src", 0o644)
     changes = (append, overwrite, ftruncate, lambda f: os.truncate(f, 1), lambda f: write(f, b""))
-    for fn in (*changes, fallocate):
+    for fn in (*changes, fallocate, copy):
         assert after(0o6777, fn) == 0o777
         assert after(0o6777, fn, (1000, 1000)) == 0o777
         assert after(0o6777, fn, (0, 0)) == 0o6777
     assert after(0o4666, append) == 0o666
+    assert after(0o2766, append) == 0o2766  # of a file that no group may run it is a lock's kind
     assert after(0o6777, lambda f: os.chown(f, -1, 1000), (1000, 1000)) == 0o777
     assert after(0o6777, lambda f: os.chown(f, 5, 5), (0, 0)) == 0o777
     assert after(0o6777, read) == 0o6777
@@ -213,3 +223,48 @@ def test_set_id_bits_go(ws, opts):
     os.chmod(mnt / "d", 0o6777)
     os.chown(mnt / "d", 7, 7)
     assert mode(mnt / "d") == 0o6777  # of directories setgid says something else
+
+
+@pytest.mark.parametrize("opts", ["suid", "suid,writeback_cache", "suid,enable-cap"])
+def test_set_id_bits_go_at_once(ws, opts):
+    """They may come while the file is open, and are gone for who runs it right after a write."""
+    mnt = ws.volume("vol").mount(opts)
+    program = mnt / "id"
+    write(program, read("/usr/bin/id"))
+    os.chmod(program, 0o777)
+    first = read(program)[:1]
+
+    def runs_as():
+        return subprocess.check_output([program, "-u"], user=2000, timeout=20 * SLOW).strip()
+
+    with user(2000, 2000):
+        fd = os.open(program, os.O_WRONLY)
+    for _ in range(2):
+        os.chmod(program, 0o6777)
+        with user(2000, 2000):
+            os.pwrite(fd, first, 0)
+        assert mode(program) == 0o777
+    os.close(fd)
+    os.chmod(program, 0o6777)
+    assert runs_as() == b"0"
+    with user(2000, 2000), open(program, "r+b") as f:
+        f.write(first)
+    assert runs_as() == b"2000"
+
+
+@pytest.mark.parametrize("opts,questions", [("", 1), ("enable-cap", 100)])
+def test_questions_before_writes(ws, opts, questions):
+    """The kernel does not ask for security.capability before each write, where nobody can set it."""
+    mnt = ws.volume("vol").mount(opts)
+    os.chmod(mnt.path, 0o777)
+    with user(1000, 1000):
+        fd = os.open(mnt / "f", os.O_WRONLY | os.O_CREAT)
+    log = os.open(mnt / ".accesslog", os.O_RDONLY)
+    with user(1000, 1000):
+        for _ in range(100):
+            os.write(fd, b"x")
+    os.close(fd)
+    lines = lines_of(log)
+    os.close(log)
+    assert sum(" write (" in x for x in lines) == 100
+    assert sum(" getxattr (" in x for x in lines) == questions

@@ -15,6 +15,9 @@
 
 #define PAGE_KEYS "1000"
 #define TEXT_MAX  4096 /* of one element: keys have at most 1024 bytes, times 3 when encoded */
+#define DEPTH_MAX 16
+/* Of an answer: twice what 1000 of the longest keys need with all that is said of them. */
+#define ANSWER_MAX ((size_t)8 << 20)
 
 /* ---- XML ---- */
 
@@ -25,11 +28,12 @@ struct xml {
 	XML_Parser parser;
 	element_fn element;
 	void *arg;
-	char parent[64], name[64]; /* innermost two open elements, without name space */
+	char names[DEPTH_MAX][64]; /* of the open elements, without name space; first the root */
+	unsigned depth;
+	bool leaf; /* the innermost one has no element in it */
 	char text[TEXT_MAX];
 	size_t len;
-	unsigned depth;
-	char root[64];
+	size_t fed;
 	int err;
 };
 
@@ -40,14 +44,22 @@ static const char *local_name(const char *name)
 	return colon ? colon + 1 : name;
 }
 
+static void give_up(struct xml *x, int err)
+{
+	x->err = err;
+	XML_StopParser(x->parser, XML_FALSE);
+}
+
 static void on_start(void *arg, const XML_Char *name, const XML_Char **attributes)
 {
 	struct xml *x = arg;
 
-	if (x->depth++ == 0)
-		snprintf(x->root, sizeof(x->root), "%s", local_name(name));
-	memcpy(x->parent, x->name, sizeof(x->parent));
-	snprintf(x->name, sizeof(x->name), "%s", local_name(name));
+	if (x->depth == DEPTH_MAX) {
+		give_up(x, -EPROTO);
+		return;
+	}
+	snprintf(x->names[x->depth++], sizeof(x->names[0]), "%s", local_name(name));
+	x->leaf = true;
 	x->len = 0;
 }
 
@@ -56,8 +68,7 @@ static void on_text(void *arg, const XML_Char *text, int len)
 	struct xml *x = arg;
 
 	if (x->len + (size_t)len >= sizeof(x->text)) {
-		x->err = -EPROTO;
-		XML_StopParser(x->parser, XML_FALSE);
+		give_up(x, -EPROTO);
 		return;
 	}
 	memcpy(x->text + x->len, text, (size_t)len);
@@ -67,19 +78,25 @@ static void on_text(void *arg, const XML_Char *text, int len)
 static void on_end(void *arg, const XML_Char *name)
 {
 	struct xml *x = arg;
-	bool leaf = strcmp(x->name, local_name(name)) == 0;
+	const char *parent = x->depth > 1 ? x->names[x->depth - 2] : "";
+	int r;
 
-	x->depth--;
-	x->text[x->len] = '\0';
-	/* The elements of interest are at most three deep: after a leaf its parent is open. */
-	if (x->err == 0)
-		x->err = x->element(x->arg, leaf ? x->parent : "", local_name(name),
-				    leaf ? x->text : (char *)"");
+	/* Handlers may be called once more after XML_StopParser(). */
 	if (x->err)
-		XML_StopParser(x->parser, XML_FALSE);
-	if (leaf)
-		memcpy(x->name, x->parent, sizeof(x->name));
+		return;
+	x->text[x->leaf ? x->len : 0] = '\0';
+	r = x->element(x->arg, parent, x->names[--x->depth], x->text);
+	if (r)
+		give_up(x, r);
+	x->leaf = false;
 	x->len = 0;
+}
+
+/* No answer of S3 has one; with entities it could grow without end. */
+static void on_doctype(void *arg, const XML_Char *name, const XML_Char *system_id,
+		       const XML_Char *public_id, int has_internal_subset)
+{
+	give_up(arg, -EPROTO);
 }
 
 static int xml_init(struct xml *x, element_fn element, void *arg)
@@ -90,6 +107,7 @@ static int xml_init(struct xml *x, element_fn element, void *arg)
 	XML_SetUserData(x->parser, x);
 	XML_SetElementHandler(x->parser, on_start, on_end);
 	XML_SetCharacterDataHandler(x->parser, on_text);
+	XML_SetStartDoctypeDeclHandler(x->parser, on_doctype);
 	return 0;
 }
 
@@ -97,6 +115,9 @@ static int xml_feed(void *arg, const void *data, size_t len)
 {
 	struct xml *x = arg;
 
+	x->fed += len;
+	if (x->fed > ANSWER_MAX)
+		return -EPROTO;
 	if (XML_Parse(x->parser, data, (int)len, XML_FALSE) == XML_STATUS_OK)
 		return 0;
 	return x->err ? x->err : -EPROTO;
@@ -105,7 +126,8 @@ static int xml_feed(void *arg, const void *data, size_t len)
 /* -EPROTO unless a whole document with that root has been read. */
 static int xml_finish(struct xml *x, const char *root)
 {
-	if (XML_Parse(x->parser, "", 0, XML_TRUE) != XML_STATUS_OK || strcmp(x->root, root) != 0)
+	if (XML_Parse(x->parser, "", 0, XML_TRUE) != XML_STATUS_OK ||
+	    strcmp(x->names[0], root) != 0)
 		return -EPROTO;
 	return 0;
 }
@@ -116,6 +138,7 @@ struct entry {
 	char *key;
 	uint64_t size;
 	int64_t mtime_s;
+	bool has_size, has_time;
 };
 
 struct page {
@@ -141,7 +164,8 @@ static int add_entry(struct page *p)
 {
 	struct entry *v;
 
-	if (!p->now.key)
+	/* Without its time an object would be taken for old, and without its size for torn. */
+	if (!p->now.key || !p->now.has_size || !p->now.has_time)
 		return -EPROTO;
 	if (p->n == p->cap) {
 		p->cap = p->cap ? 2 * p->cap : 256;
@@ -172,21 +196,33 @@ static int parse_time(const char *text, int64_t *ret)
 	return 0;
 }
 
+static int parse_size(const char *text, uint64_t *ret)
+{
+	char *end;
+
+	if (!isdigit((unsigned char)*text))
+		return -EPROTO;
+	errno = 0;
+	*ret = strtoull(text, &end, 10);
+	return !errno && !*end ? 0 : -EPROTO;
+}
+
 static int list_element(void *arg, const char *parent, const char *name, char *text)
 {
 	struct page *p = arg;
-	char *end;
 
 	if (strcmp(name, "Contents") == 0)
 		return add_entry(p);
 	if (strcmp(parent, "Contents") == 0) {
 		if (strcmp(name, "Key") == 0)
 			return set_text(&p->now.key, text);
-		if (strcmp(name, "LastModified") == 0)
+		if (strcmp(name, "LastModified") == 0) {
+			p->now.has_time = true;
 			return parse_time(text, &p->now.mtime_s);
+		}
 		if (strcmp(name, "Size") == 0) {
-			p->now.size = strtoull(text, &end, 10);
-			return *text && !*end ? 0 : -EPROTO;
+			p->now.has_size = true;
+			return parse_size(text, &p->now.size);
 		}
 	} else if (strcmp(parent, "ListBucketResult") == 0) {
 		if (strcmp(name, "IsTruncated") == 0) {
@@ -219,7 +255,7 @@ static int decode_key(char *key)
 		if (*key == '%') {
 			high = hex_digit(key[1]);
 			low = high >= 0 ? hex_digit(key[2]) : -1;
-			if (low < 0)
+			if (low < 0 || high + low == 0)
 				return -EPROTO;
 			*to++ = (char)(high * 16 + low);
 			key += 2;
@@ -314,11 +350,29 @@ static int deliver_page(const struct page *p, const char *after, cfs_object_list
 	return r;
 }
 
+/* Brent's way to see that tokens come round again: one is remembered, at powers of two. */
+struct circle {
+	char *token;
+	uint64_t steps, limit;
+};
+
+static int check_circle(struct circle *c, const char *token)
+{
+	if (c->token && strcmp(c->token, token) == 0)
+		return cfs_s3_fail(false, -EPROTO, "the listing goes in circles");
+	if (++c->steps < c->limit)
+		return 0;
+	c->steps = 0;
+	c->limit = c->limit ? 2 * c->limit : 1;
+	return set_text(&c->token, token) < 0 ? cfs_s3_fail(false, -ENOMEM, "out of memory") : 0;
+}
+
 int cfs_s3_list(struct cfs_object_store *o, const char *prefix, const char *after,
 		cfs_object_list_fn fn, void *arg, cfs_deadline_t deadline)
 {
 	struct cfs_s3 *s = (struct cfs_s3 *)o;
 	char *token = NULL, *query;
+	struct circle circle = {0};
 	struct page p;
 	bool more;
 	int r;
@@ -329,8 +383,8 @@ int cfs_s3_list(struct cfs_object_store *o, const char *prefix, const char *afte
 		r = query ? read_page(s, query, &p, deadline)
 			  : cfs_s3_fail(false, -ENOMEM, "out of memory");
 		free(query);
-		if (r == 0 && p.truncated && token && strcmp(token, p.token) == 0)
-			r = cfs_s3_fail(false, -EPROTO, "the listing goes in circles");
+		if (r == 0 && p.truncated)
+			r = check_circle(&circle, p.token);
 		if (r == 0)
 			r = deliver_page(&p, after, fn, arg);
 		more = r == 0 && p.truncated;
@@ -339,6 +393,7 @@ int cfs_s3_list(struct cfs_object_store *o, const char *prefix, const char *afte
 		p.token = NULL;
 		free_page(&p);
 	} while (more);
+	free(circle.token);
 	free(token);
 	return r;
 }

@@ -723,6 +723,75 @@ def test_list_error_on_page_two(ws, s3, via, many, name):
     one_line(r, "op=list")
 
 
+def reordered(body):
+    """As other servers have it: what is said of the page behind its keys, an owner before sizes."""
+    about = b"".join(
+        re.findall(
+            b"<(?:IsTruncated|NextContinuationToken|EncodingType)>.*?"
+            b"</(?:IsTruncated|NextContinuationToken|EncodingType)>",
+            body,
+        )
+    )
+    assert b"IsTruncated" in about
+    for tag in (b"IsTruncated", b"NextContinuationToken", b"EncodingType"):
+        body = re.sub(b"<%s>.*?</%s>" % (tag, tag), b"", body)
+    owner = b"<Owner><ID>1</ID><DisplayName>me</DisplayName></Owner>"
+    body = body.replace(b"<Key>", owner + b"<Key>")
+    return body.replace(b"</ListBucketResult>", about + b"</ListBucketResult>")
+
+
+def test_list_in_another_order_of_elements(ws, s3, via, many):
+    path = ws.path("listed")
+    plain = list_keys(ws, s3, s3.url + "/bkt") and path.read_text()
+    via.add("GET", rewrite=reordered)
+    r = list_keys(ws, s3, via.url + "/bkt")
+    assert r["result"] == 0 and r["keys"] == many, r["stderr"]
+    assert path.read_text() == plain, "sizes or times are lost, which gc judges by"
+
+
+DAMAGE = {
+    "no-time": lambda b: re.sub(b"<LastModified>.*?</LastModified>", b"", b, count=1),
+    "no-size": lambda b: re.sub(b"<Size>.*?</Size>", b"", b, count=1),
+    "negative-size": lambda b: re.sub(b"<Size>.*?</Size>", b"<Size>-1</Size>", b, count=1),
+    "huge-size": lambda b: re.sub(b"<Size>.*?</Size>", b"<Size>%s</Size>" % (b"9" * 30), b, count=1),
+    "encoded-nul": lambda b: re.sub(
+        b"<Contents>.*?<Key>.",
+        b"<EncodingType>url</EncodingType><Contents><Key>%00",
+        re.sub(b"<EncodingType>.*?</EncodingType>", b"", b),
+        count=1,
+    ),
+    "bytes": lambda b: re.sub(b"<Key>.", b"<Key>\xff\xfe", b, count=1),
+    "deep": lambda b: b.replace(b"<Key>", b"<a>" * 5000 + b"</a>" * 5000 + b"<Key>", 1),
+    "doctype": lambda b: b"<!DOCTYPE a [<!ENTITY b 'cc'>]>" + b[b.index(b"<ListBucketResult") :],
+    "endless": lambda b: b.replace(b"<Contents>", b"<!--%s--><Contents>" % (b"x" * (12 << 20)), 1),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_list_that_makes_no_sense(ws, s3, via, many, name):
+    """gc judges by key, size and time: what has none of them, or only half, is no listing."""
+    via.add("GET", rewrite=DAMAGE[name])
+    r = list_keys(ws, s3, via.url + "/bkt", deadline_ms=3000)
+    assert r["result"] < 0 and r["keys"] == [], r
+    one_line(r, "op=list")
+
+
+def test_list_goes_in_circles(ws, s3, via, many):
+    """Over several pages, for ever: a gc would fill its disk with them."""
+    n = iter(range(1 << 30))
+
+    def circle(body):
+        body = re.sub(b"<IsTruncated>.*</IsTruncated>", b"<IsTruncated>true</IsTruncated>", body)
+        body = re.sub(b"<NextContinuationToken>.*</NextContinuationToken>", b"", body)
+        token = b"<NextContinuationToken>t%d</NextContinuationToken>" % (next(n) % 3)
+        return body.replace(b"</ListBucketResult>", token + b"</ListBucketResult>")
+
+    via.add("GET", rewrite=circle)
+    r = list_keys(ws, s3, via.url + "/bkt", deadline_ms=10000)
+    assert r["error"] == "EPROTO" and len(via.seen("GET")) < 20, r
+    one_line(r, "circles")
+
+
 def test_list_denied(ws, s3, via, many):
     via.add("GET", skip=1, status=403, body=proxy.xml_error("AccessDenied"))
     r = list_keys(ws, s3, via.url + "/bkt")

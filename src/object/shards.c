@@ -116,8 +116,16 @@ enum { PAGE_FULL = 1 };
 
 static int add_to_page(void *arg, const struct cfs_object_info *info)
 {
+	const char *before = NULL;
 	struct page *p = arg;
 
+	if (p->n)
+		before = p->v[p->n - 1].key;
+	else if (p->last)
+		before = p->last;
+	/* What is not in order cannot be merged, nor listed on behind a page. */
+	if (before && strcmp(info->key, before) <= 0)
+		return -EPROTO;
 	if (p->n == p->max)
 		return PAGE_FULL;
 	p->v[p->n] = *info;

@@ -90,6 +90,8 @@ void cfs_call_begin(struct cfs_call *c, struct cfs_meta *m, enum cfs_meta_op op,
 /* Counts, turns -ETIMEDOUT and -ENOTCONN into -EIO (with a log line), returns the result. */
 ssize_t cfs_call_end(struct cfs_call *c, ssize_t rc);
 
+/* Whether this setting is that of a load that did not end. */
+bool cfs_load_unfinished(const char *setting);
 /* The result of a setting that was just read or written becomes the current one. */
 int cfs_core_adopt_setting(struct cfs_meta *m, const char *text, const struct cfs_setting *s);
 /* 0, or an errno for a name that cannot exist. */

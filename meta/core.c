@@ -433,8 +433,9 @@ static int prepare_update(const struct cfs_setting *old, struct cfs_setting *s, 
 {
 	const char *field = cfs_setting_fixed_change(old, s);
 
+	/* Its rows stay, and its objects: it is the same volume. */
 	if (force)
-		return 0;
+		return strcmp(old->name, s->name) ? 0 : replace_string(&s->uuid, old->uuid);
 	if (field) {
 		say(err, "volume %s exists and its %s cannot change", old->name, field);
 		return -EEXIST;
@@ -452,8 +453,15 @@ static int format_existing(struct cfs_meta *m, const struct cfs_ctx *ctx, const 
 	cfs_auto_free char *text = NULL;
 	struct cfs_setting *old;
 	cfs_ino_t trash;
-	int rc = cfs_setting_decode(old_text, strlen(old_text), &old, err);
+	int rc;
 
+	if (cfs_load_unfinished(old_text)) {
+		say(err,
+		    "%.130s has what a load left that did not end: load --restart begins again",
+		    m->masked_url);
+		return -EEXIST;
+	}
+	rc = cfs_setting_decode(old_text, strlen(old_text), &old, err);
 	if (rc && !force)
 		return rc;
 	if (!rc) {

@@ -14,6 +14,11 @@ static const char unfinished[] =
 	"\"Bucket\": \"/nowhere/\",\n\"BlockSize\": 4096,\n\"TrashDays\": 0,\n"
 	"\"MetaVersion\": 1000000,\n\"EnableACL\": false\n}";
 
+bool cfs_load_unfinished(const char *setting)
+{
+	return strstr(setting, "\"unfinished-load\"") != NULL;
+}
+
 int cfs_meta_setting_text(struct cfs_meta *m, char **ret)
 {
 	pthread_mutex_lock(&m->setting_lock);
@@ -33,7 +38,7 @@ static int make_room(struct cfs_meta *m, const struct cfs_ctx *ctx, bool restart
 		snprintf(err, 256, "cannot read %.180s: %s", m->masked_url, strerror(-rc));
 		return rc;
 	}
-	if (!strstr(text, "\"unfinished-load\"")) {
+	if (!cfs_load_unfinished(text)) {
 		snprintf(err, 256, "%.150s has a volume already: load needs an empty database",
 			 m->masked_url);
 		return -EEXIST;

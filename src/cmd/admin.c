@@ -47,6 +47,16 @@ static int open_store(struct admin *a)
 	return r;
 }
 
+/* Objects that are another volume's would be taken for leaked, and those of this one for lost. */
+static int open_objects(struct admin *a, const struct admin_opts *o, char err[256])
+{
+	int r = volume_open_objects(a->setting, o->storage, o->bucket, &a->objects, err);
+
+	if (r == 0)
+		r = volume_check_id(a->setting, a->objects, cfs_deadline_in(ADMIN_OBJECT_MS), err);
+	return r < 0 ? r : open_store(a);
+}
+
 int admin_open(const char *url, const struct admin_opts *o, unsigned needs, struct admin *ret)
 {
 	struct cfs_meta_conf conf = {
@@ -69,9 +79,7 @@ int admin_open(const char *url, const struct admin_opts *o, unsigned needs, stru
 			r = cfs_meta_admin_begin(ret->meta);
 	}
 	if (r == 0 && (needs & ADMIN_OBJECTS))
-		r = volume_open_objects(ret->setting, o->storage, o->bucket, &ret->objects, err);
-	if (r == 0 && (needs & ADMIN_OBJECTS))
-		r = open_store(ret);
+		r = open_objects(ret, o, err);
 	if (r == 0)
 		return CMD_OK;
 	cmd_error("%s", err[0] ? err : strerror(-r));

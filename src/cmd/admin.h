@@ -50,7 +50,7 @@ struct admin_opts {
 
 enum admin_needs {
 	ADMIN_WRITE = 1 << 0,	/* the metadata will be changed */
-	ADMIN_OBJECTS = 1 << 1, /* objects and store */
+	ADMIN_OBJECTS = 1 << 1, /* objects and store; refused when they are another volume's */
 	ADMIN_DATA = 1 << 2,	/* data too, for compaction; with ADMIN_OBJECTS */
 };
 

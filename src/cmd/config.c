@@ -228,25 +228,16 @@ static int apply(struct change *c, const struct config_opts *o)
 static int check_place(const struct cfs_setting *s, char err[256])
 {
 	struct cfs_object_store *store = NULL;
-	char key[128], uuid[64] = "";
-	struct iovec to = {.iov_base = uuid, .iov_len = 36};
-	ssize_t n;
 	int r = volume_open_objects(s, NULL, NULL, &store, err);
 
 	if (r < 0)
 		return r;
-	snprintf(key, sizeof(key), "%s/juicefs_uuid", s->name);
-	n = store->ops->get(store, key, 0, &to, 1, cfs_deadline_in(ADMIN_OBJECT_MS));
+	r = volume_check_id(s, store, cfs_deadline_in(ADMIN_OBJECT_MS), err);
 	cfs_object_close(store);
-	if (n == 36 && !strcmp(uuid, s->uuid))
-		return 0;
-	if (n < 0)
-		snprintf(err, 256, "%s in %s %s cannot be read (%s): are the objects there?", key,
-			 s->storage, s->bucket, strerror((int)-n));
-	else
-		snprintf(err, 256, "%s in %s %s belongs to another volume", key, s->storage,
-			 s->bucket);
-	return n < 0 ? (int)n : -EINVAL;
+	if (r == 0)
+		snprintf(err, 256, "%s/" VOLUME_ID_NAME " is not in %s %s: are the objects there?",
+			 s->name, s->storage, s->bucket);
+	return r > 0 ? 0 : r < 0 ? r : -ENOENT;
 }
 
 static int note_dir_quota(void *arg, const struct cfs_quota *q)

@@ -122,7 +122,7 @@ static const struct cfs_opt format_table[] = {
 	{.name = "no-check",
 	 .kind = CFS_OPT_FLAG,
 	 OPT(no_check),
-	 .help = "do not test the object store"},
+	 .help = "do not test the object store, nor whether it has a volume of that name"},
 	{0},
 };
 #undef OPT
@@ -200,19 +200,69 @@ static int build_setting(const char *name, const struct format_opts *o, struct c
 	return 0;
 }
 
-/* Writes, reads and deletes a probe object, then stores the volume's id. */
+struct first_key {
+	char testing[128]; /* below it are objects of probes, left behind by those that failed */
+	char key[160];
+};
+
+static int note_key(void *arg, const struct cfs_object_info *info)
+{
+	struct first_key *f = arg;
+
+	if (!strncmp(info->key, f->testing, strlen(f->testing)))
+		return 0;
+	snprintf(f->key, sizeof(f->key), "%s", info->key);
+	return 1;
+}
+
+/*
+ * Two volumes of one name in one place would overwrite each other's blocks, which are called by
+ * numbers, and each would take the other's for leaked.
+ */
+static int check_unused(struct cfs_object_store *store, const struct cfs_setting *s,
+			cfs_deadline_t deadline, char err[256])
+{
+	struct first_key f = {0};
+	char prefix[128];
+	int r;
+
+	snprintf(f.testing, sizeof(f.testing), "%s/testing/", s->name);
+	snprintf(prefix, sizeof(prefix), "%s/", s->name);
+	r = store->ops->list(store, prefix, "", note_key, &f, deadline);
+	if (r == 0)
+		return 0;
+	if (r > 0) {
+		snprintf(err, 256,
+			 "a volume called %.60s is there already (object %.80s): choose another "
+			 "name or place",
+			 s->name, f.key);
+		return -EEXIST;
+	}
+	/* Who may not list may still read. */
+	if (r == -EACCES)
+		return volume_check_id(s, store, deadline, err);
+	snprintf(err, 256, "cannot see whether %s is in use in the object store: %s", prefix,
+		 strerror(-r));
+	return r;
+}
+
+/* Writes, reads and deletes a probe object. */
 static int probe_store(struct cfs_object_store *store, const struct cfs_setting *s, char err[256])
 {
 	cfs_deadline_t deadline = cfs_deadline_in(PROBE_TIMEOUT_MS);
-	char probe[128], id[128], data[37] = "", want[] = "cachefs probe object";
+	char probe[128], data[37] = "", want[] = "cachefs probe object";
 	const char *step = "create";
 	int r = 0;
 
 	snprintf(probe, sizeof(probe), "%s/testing/%010llx", s->name,
 		 (unsigned long long)(cfs_random_u64() & 0xFFFFFFFFFFULL));
-	snprintf(id, sizeof(id), "%s/juicefs_uuid", s->name);
 	if (store->ops->create)
 		r = store->ops->create(store, deadline);
+	if (r == 0) {
+		r = check_unused(store, s, deadline, err);
+		if (r < 0)
+			return r;
+	}
 	if (r == 0) {
 		step = "write to";
 		r = store->ops->put(store, probe,
@@ -234,15 +284,32 @@ static int probe_store(struct cfs_object_store *store, const struct cfs_setting 
 		step = "delete from";
 		r = store->ops->del(store, probe, deadline);
 	}
-	if (r == 0) {
-		step = "write the volume id to";
-		r = store->ops->put(
-			store, id, &(struct iovec){.iov_base = s->uuid, .iov_len = strlen(s->uuid)},
-			1, deadline);
-	}
 	if (r < 0)
 		snprintf(err, 256, "cannot %s the object store: storage=%s bucket=%s: %s", step,
 			 s->storage, s->bucket, strerror(-r));
+	return r;
+}
+
+/* After the metadata: what failed before can be done again. */
+static int store_id(struct cfs_object_store *store, struct cfs_meta *meta,
+		    const struct cfs_setting *s, char err[256])
+{
+	struct iovec id = {.iov_base = s->uuid, .iov_len = strlen(s->uuid)};
+	struct cfs_setting *made;
+	char key[128];
+	int r = cfs_meta_setting(meta, &made);
+	bool ours = r == 0 && !strcmp(made->uuid, s->uuid);
+
+	if (r == 0)
+		cfs_setting_free(made);
+	/* Somebody else may have been faster. */
+	if (r < 0 || !ours)
+		return r;
+	snprintf(key, sizeof(key), "%s/" VOLUME_ID_NAME, s->name);
+	r = store->ops->put(store, key, &id, 1, cfs_deadline_in(PROBE_TIMEOUT_MS));
+	if (r < 0)
+		snprintf(err, 256, "the volume is made, but its id cannot be written as %s: %s",
+			 key, strerror(-r));
 	return r;
 }
 
@@ -270,6 +337,8 @@ static int format_volume(const char *url, const struct format_opts *o, struct cf
 			goto out;
 	}
 	r = cfs_meta_format(meta, s, o->force, err);
+	if (r == 0 && store)
+		r = store_id(store, meta, s, err);
 out:
 	cfs_object_close(store);
 	cfs_meta_close(meta);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -105,6 +106,31 @@ int volume_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_me
 	}
 	*ret_meta = meta;
 	return 0;
+}
+
+int volume_check_id(const struct cfs_setting *s, struct cfs_object_store *o,
+		    cfs_deadline_t deadline, char err[256])
+{
+	char key[128], uuid[VOLUME_UUID_LEN + 2] = "";
+	struct iovec to = {.iov_base = uuid, .iov_len = sizeof(uuid) - 1};
+	ssize_t n;
+
+	snprintf(key, sizeof(key), "%s/" VOLUME_ID_NAME, s->name);
+	n = o->ops->get(o, key, 0, &to, 1, deadline);
+	if (n == -ENOENT)
+		return 0;
+	if (n < 0) {
+		snprintf(err, 256, "%s, which says whose objects these are, cannot be read: %s",
+			 key, strerror((int)-n));
+		return (int)n;
+	}
+	/* Behind what was asked for there may be rests of an encrypted object. */
+	uuid[n] = '\0';
+	if (n == VOLUME_UUID_LEN && !strcasecmp(uuid, s->uuid))
+		return 1;
+	snprintf(err, 256, "%s says that the objects there are of another volume, not of %s", key,
+		 s->uuid);
+	return -EEXIST;
 }
 
 uint64_t volume_limit(int64_t given_mbps, int setting_mbps)

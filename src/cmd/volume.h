@@ -6,6 +6,12 @@
 #include <cachefs/meta.h>
 #include <cachefs/object.h>
 
+#include "base/clock.h"
+
+#define VOLUME_UUID_LEN 36
+/* Of the key below the volume's name. */
+#define VOLUME_ID_NAME "juicefs_uuid"
+
 /*
  * A META-URL whose SQLite path does not depend on the working directory; malloc'ed, NULL when out
  * of memory.
@@ -35,6 +41,13 @@ int volume_open_objects(const struct cfs_setting *s, const char *storage, const 
 			struct cfs_object_store **ret, char err[256]);
 int volume_open_objects_with(const struct cfs_setting *s, const struct volume_objects *with,
 			     struct cfs_object_store **ret, char err[256]);
+/*
+ * Whether the objects that `o` has below the volume's name are of this very volume, by the id that
+ * format stores among them. 1: they are; 0: there is no id; -EEXIST: it is another volume's; else
+ * the error of the store. Negative with err.
+ */
+int volume_check_id(const struct cfs_setting *s, struct cfs_object_store *o,
+		    cfs_deadline_t deadline, char err[256]);
 /* Bytes per second, 0: no limit. */
 uint64_t volume_limit(int64_t given_mbps, int setting_mbps);
 

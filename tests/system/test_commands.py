@@ -112,6 +112,60 @@ def test_format_again(volume, ws):
     assert read(mnt / "f") == b"x"
 
 
+def test_format_leaves_the_place_of_another_volume_alone(ws, volume):
+    """Blocks are called by numbers: two volumes of one name would write over each other's."""
+    mnt = volume.mount()
+    write(mnt / "f", data(300_000))
+    mnt.umount()
+    before = {p: read(p) for p in volume.objects()}
+    twin = ws.volume(name="twin", format=False)
+    argv = ["cachefs", "format", twin.url, "vol", "--storage=file", "--bucket", volume.bucket]
+    for more in ([], ["--force"]):
+        r = ws.run(*argv, *more)
+        assert r.returncode != 0 and "vol is there already" in r.stderr, r.stderr
+        assert ws.run("cachefs", "status", twin.url).returncode != 0
+    assert {p: read(p) for p in volume.objects()} == before
+    assert read(volume.bucket / "vol/juicefs_uuid").decode() == volume.setting()["UUID"]
+    # what a probe has left is no volume
+    (twin.bucket / "twin/testing").mkdir(parents=True)
+    write(twin.bucket / "twin/testing/0123456789", b"left")
+    ws.run("cachefs", *twin.format_args(), check=True)
+    (twin.bucket / "twin/testing/0123456789").unlink()
+
+
+def test_no_command_judges_objects_of_another_volume(ws, volume):
+    """By the wrong --bucket, or a second volume of that name: all its objects would be leaked."""
+    mnt = volume.mount()
+    write(mnt / "f", data(300_000))
+    mnt.umount()
+    other = ws.volume(name="other")
+    twin = ws.volume(name="twin", format=False)
+    ws.run(
+        "cachefs", "format", twin.url, "vol", "--storage=file", "--bucket", volume.bucket,
+        "--no-check", check=True,
+    )
+    uuid = twin.setting()["UUID"]
+    for argv in (
+        ["gc", twin.url, "--delete", "--age=1s"],
+        ["gc", twin.url],
+        ["fsck", twin.url],
+        ["destroy", twin.url, uuid, "--yes"],
+    ):
+        r = ws.run("cachefs", *argv)
+        assert r.returncode == 2 and "another volume" in r.stderr, r.stderr
+    assert read(volume.mount() / "f") == data(300_000)
+    assert other.setting()["UUID"] != uuid
+    twin.check_options = None
+
+
+def test_force_keeps_the_identity_of_a_volume(ws, volume):
+    """Its id names its cache directories, with what is not uploaded yet, and its objects."""
+    uuid = volume.setting()["UUID"]
+    volume.format(force=True, trash_days=5)
+    assert (volume.setting()["UUID"], volume.setting()["TrashDays"]) == (uuid, 5)
+    ws.run("cachefs", "gc", volume.url, "--delete", check=True)
+
+
 def test_format_of_an_unusable_bucket(ws):
     write(ws.path("file"), b"")
     vol = ws.volume(format=False)

@@ -452,6 +452,10 @@ def test_half_a_load_is_no_volume(ws, empty):
     p.wait(20)
     r = load(ws, url, whole, check=False)
     assert r.returncode == 2 and "--restart" in r.stderr
+    for more in ([], ["--force"]):
+        r = ws.run("cachefs", "format", url, "fix-sqlite", "--bucket", ws.path("b"), *more)
+        assert r.returncode == 2 and "--restart" in r.stderr, r.stderr
+    assert ws.run("cachefs", "status", url).returncode == 2
     load(ws, url, whole, "--restart")
     assert rows(dump(ws, url, "--binary")) == rows(whole)
 

@@ -11,6 +11,7 @@
 #include "cmd/admin.h"
 #include "cmd/cmd.h"
 #include "cmd/progress.h"
+#include "cmd/sorter.h"
 
 struct destroy_opts {
 	struct admin_opts common;
@@ -49,7 +50,8 @@ struct destroy {
 	FILE *keys; /* NUL behind each: nothing is removed before the listing is complete */
 	uint64_t objects, bytes;
 	struct removed removed;
-	unsigned sessions;
+	unsigned sessions; /* active ones */
+	uint64_t beats;	   /* changes when one goes on, comes or goes */
 };
 
 static int add_key(void *arg, const struct cfs_object_info *info)
@@ -64,12 +66,17 @@ static int add_key(void *arg, const struct cfs_object_info *info)
 
 static int list_objects(struct destroy *d)
 {
+	int fd = sorter_open_file(), r;
 	char prefix[128];
-	int r;
 
-	d->keys = tmpfile();
-	if (!d->keys)
-		return -errno;
+	if (fd < 0)
+		return fd;
+	d->keys = fdopen(fd, "w+");
+	if (!d->keys) {
+		r = -errno;
+		close(fd);
+		return r;
+	}
 	snprintf(prefix, sizeof(prefix), "%s/", d->a.setting->name);
 	progress_begin(&d->p, "objects listed");
 	r = d->a.objects->ops->list(d->a.objects, prefix, "", add_key, d,
@@ -85,13 +92,46 @@ static int count_live(void *arg, const struct cfs_session *s)
 	struct destroy *d = arg;
 
 	d->sessions += s->expire_s >= time(NULL);
+	d->beats += (uint64_t)s->expire_s;
 	return 0;
+}
+
+/* No mount may have it, nor come while objects are listed or somebody thinks about the answer. */
+static int check_sessions(struct destroy *d)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	uint64_t before = d->beats;
+	bool again = d->keys;
+	int r;
+
+	d->sessions = 0;
+	d->beats = 0;
+	r = cfs_meta_each_session(d->a.meta, &ctx, count_live, d);
+	if (r < 0) {
+		cmd_error("cannot read the sessions: %s", strerror(-r));
+		return CMD_SYSTEM;
+	}
+	if (d->o->force || d->o->dry_run)
+		return CMD_OK;
+	if (d->sessions) {
+		cmd_error("%u sessions are active (see `cachefs status`): unmount first",
+			  d->sessions);
+		return CMD_SYSTEM;
+	}
+	/* One that seems to have ended, by this host's clock, and goes on. */
+	if (again && d->beats != before) {
+		cmd_error("sessions are active that should have ended: is the clock of this host "
+			  "right? See `cachefs status`, and unmount first");
+		return CMD_SYSTEM;
+	}
+	return CMD_OK;
 }
 
 static int remove_objects(struct destroy *d)
 {
 	cfs_auto_free char *line = NULL;
 	struct remover *remover;
+	uint64_t n = 0;
 	size_t cap = 0;
 	int r = remover_create(&d->a, (unsigned)d->o->threads, &remover);
 
@@ -105,7 +145,11 @@ static int remove_objects(struct destroy *d)
 
 		r = remover_add(remover, key + 1, size);
 		progress_add(&d->p, 1);
+		n++;
 	}
+	/* The metadata goes only when all of them were read back. */
+	if (r == 0 && n != d->objects)
+		r = -EIO;
 	progress_end(&d->p);
 	d->removed = remover_finish(remover);
 	return d->removed.failed ? d->removed.err : r;
@@ -146,18 +190,11 @@ static bool confirmed(const struct destroy *d)
 
 static int destroy(struct destroy *d)
 {
-	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
-	int r = cfs_meta_each_session(d->a.meta, &ctx, count_live, d);
+	int r = check_sessions(d);
+	struct cfs_ctx ctx;
 
-	if (r < 0) {
-		cmd_error("cannot read the sessions: %s", strerror(-r));
-		return CMD_SYSTEM;
-	}
-	if (d->sessions && !d->o->force && !d->o->dry_run) {
-		cmd_error("%u sessions are active (see `cachefs status`): unmount first",
-			  d->sessions);
-		return CMD_SYSTEM;
-	}
+	if (r != CMD_OK)
+		return r;
 	r = list_objects(d);
 	if (r < 0) {
 		cmd_error("the objects could not be listed completely, nothing is removed: %s",
@@ -170,10 +207,14 @@ static int destroy(struct destroy *d)
 		return CMD_OK;
 	if (!confirmed(d))
 		return CMD_USAGE;
+	r = check_sessions(d);
+	if (r != CMD_OK)
+		return r;
 	r = remove_objects(d);
 	if (r < 0) {
-		cmd_error("%" PRIu64 " objects could not be removed, the metadata is kept: %s",
-			  d->removed.failed, strerror(-r));
+		cmd_error("%" PRIu64 " of %" PRIu64 " objects are removed, the metadata is kept: "
+			  "give the command again: %s",
+			  d->removed.objects, d->objects, strerror(-r));
 		return CMD_SYSTEM;
 	}
 	ctx = cfs_ctx_internal(10 * ADMIN_STEP_MS);

@@ -11,7 +11,7 @@ import pytest
 
 from admin import ask, junk, ls, make_tree, refused
 from cachefs import tool
-from syscalls import write
+from syscalls import read, write
 
 COMMANDS = "config fsck gc rmr restore clone compact summary quota destroy".split()
 
@@ -100,3 +100,45 @@ def test_destroy(ws, volume):
     neighbour.unlink()
     volume.format()
     assert ls(volume.mount().path) == []
+
+
+def test_destroy_looks_for_mounts_once_more(ws, volume):
+    """Listing takes its time, and so does who is asked: the volume may be in use again by then."""
+    volume.mount().umount()
+    uuid = volume.setting()["UUID"]
+    mine, theirs = pty.openpty()
+    p = ws.popen(
+        [tool("cachefs"), "destroy", volume.url, uuid],
+        stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )
+    os.close(theirs)
+    said = b""
+    while b"Type the name" not in said:
+        assert select.select([p.stderr], [], [], 20)[0], said
+        said += os.read(p.stderr.fileno(), 4096)
+    mnt = volume.mount()
+    write(mnt / "f", b"kept")
+    os.write(mine, b"vol\n")
+    said = p.stderr.read()
+    assert p.wait(20) == 2 and b"active" in said, said
+    os.close(mine)
+    mnt.umount()
+    assert read(volume.mount() / "f") == b"kept"
+
+
+def test_destroy_that_cannot_keep_its_list(ws, volume):
+    """A disk that is full while the objects are listed: half a list is none."""
+    mnt = volume.mount()
+    make_tree(mnt.path)
+    mnt.umount()
+    uuid, objects = volume.setting()["UUID"], volume.objects()
+    for name in ("chunks/0/0/9%04d_0_10" % i for i in range(2000)):
+        junk(volume, name)
+    r = ws.run(
+        "bash", "-c", "ulimit -f 32; trap '' XFSZ; exec \"$@\"", "-",
+        tool("cachefs"), "destroy", volume.url, uuid, "--yes",
+    )
+    assert r.returncode == 2 and "nothing is removed" in r.stderr, r.stderr
+    assert set(objects) < set(volume.objects()) and volume.setting()["UUID"] == uuid
+    for p in set(volume.objects()) - set(objects):
+        p.unlink()

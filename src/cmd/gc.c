@@ -55,6 +55,7 @@ static const struct cfs_opt gc_table[] = {
 #undef OPT
 
 #define DEFAULT_AGE_S 3600
+#define SKEW_TOLD_S   60
 
 enum { USE_LIVE = 1, USE_TRASH = 2, USE_PENDING = 4, USE_DEAD = 8, USE_COUNTED = 16 };
 
@@ -215,6 +216,8 @@ struct slice {
 	uint64_t id;
 	uint32_t size; /* what records say, else its reference row */
 	uint32_t kinds;
+	bool named;	   /* by a record */
+	bool sizes_differ; /* of its records: fsck tells of it */
 	struct tally found;
 };
 
@@ -305,6 +308,8 @@ static int gather_uses(struct gc *g, struct merge *m, struct slice *s)
 	while (r == 0 && m->more_uses && m->use.id == s->id) {
 		bool record = !(m->use.kind & (USE_DEAD | USE_COUNTED));
 
+		s->sizes_differ |= record && s->named && s->size != m->use.size;
+		s->named |= record;
 		if (record || !s->size)
 			s->size = m->use.size;
 		s->kinds |= m->use.kind;
@@ -332,7 +337,8 @@ static int merge_all(struct gc *g)
 		}
 		r = gather_uses(g, &m, &s);
 		while (r == 0 && m.more_objects && m.object.id == s.id) {
-			if (blocks_belongs(g->a, &m.object, s.size))
+			/* Which of the sizes is right, and what belongs to it, nobody knows. */
+			if (s.sizes_differ || blocks_belongs(g->a, &m.object, s.size))
 				count(&s.found, &m.object);
 			else
 				r = leaked(g, &m.object);
@@ -473,6 +479,49 @@ static int64_t age_s(const struct gc_opts *o)
 	return *end || v < 0 ? DEFAULT_AGE_S : v;
 }
 
+/* What the object store takes for now: the times of objects are its, and this host's clock may be
+ * wrong. */
+static int ask_time(struct admin *a, int64_t *ret_s)
+{
+	struct cfs_object_store *o = a->objects;
+	char key[128], text[] = "gc";
+	struct iovec body = {.iov_base = text, .iov_len = sizeof(text) - 1};
+	struct cfs_object_info info;
+	int r, gone;
+
+	snprintf(key, sizeof(key), "%s/testing/gc-%016" PRIx64, a->setting->name, cfs_random_u64());
+	r = o->ops->put(o, key, &body, 1, cfs_deadline_in(ADMIN_OBJECT_MS));
+	if (r < 0)
+		return r;
+	r = o->ops->head(o, key, &info, cfs_deadline_in(ADMIN_OBJECT_MS));
+	gone = o->ops->del(o, key, cfs_deadline_in(ADMIN_OBJECT_MS));
+	if (r == 0 && info.mtime_s <= 0)
+		r = -EPROTO;
+	if (r == 0)
+		*ret_s = info.mtime_s;
+	return r ? r : gone;
+}
+
+/* Taken before the listing: what is uploaded while it runs is young. */
+static int judge_from(struct gc *g)
+{
+	int64_t here_s = cfs_wall_s(), there_s = here_s;
+	int r = g->o->delete ? ask_time(g->a, &there_s) : 0;
+
+	if (r < 0) {
+		cmd_error("the object store does not tell the time, nothing is removed: %s",
+			  strerror(-r));
+		return r;
+	}
+	if (here_s - there_s > SKEW_TOLD_S || there_s - here_s > SKEW_TOLD_S)
+		cmd_error("note: the clock of this host is %" PRId64 " s %s that of the object "
+			  "store, by which objects are judged",
+			  here_s > there_s ? here_s - there_s : there_s - here_s,
+			  here_s > there_s ? "ahead of" : "behind");
+	g->old_s = there_s - age_s(g->o);
+	return 0;
+}
+
 static int gc_run(int argc, char **argv)
 {
 	struct gc_opts o = {0};
@@ -492,9 +541,7 @@ static int gc_run(int argc, char **argv)
 	if (r != CMD_OK)
 		goto out;
 	g.a = &a;
-	/* Taken before the listing: what is uploaded while it runs is young. */
-	g.old_s = cfs_wall_s() - age_s(&o);
-	r = run(&g) < 0 ? CMD_SYSTEM : CMD_OK;
+	r = judge_from(&g) < 0 || run(&g) < 0 ? CMD_SYSTEM : CMD_OK;
 	if (g.uses && (o.common.json || r == CMD_OK)) {
 		if (o.common.json)
 			print_json(&g);

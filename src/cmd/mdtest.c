@@ -19,6 +19,8 @@
 #include "cmd/progress.h"
 #include "cmd/volume.h"
 
+#define NOT_GIVEN UINT64_MAX
+
 /* Latencies by octave and eighth of it: at most 12 % off. */
 enum { STEPS = 8, BUCKETS = 64 * STEPS, MAX_ITEMS = 100000000 };
 
@@ -389,6 +391,7 @@ static int mdtest_run(int argc, char **argv)
 	int r, closed;
 
 	cfs_opt_defaults(mdtest_table, &o);
+	o.skip_dir_mtime_ms = NOT_GIVEN;
 	r = cmd_parse(&cmd_mdtest, mdtest_table, &o, argc, argv, &where, 1, 1);
 	if (r >= 0)
 		goto out;
@@ -398,10 +401,12 @@ static int mdtest_run(int argc, char **argv)
 		goto out;
 	}
 	is_volume = strstr(where, "://");
-	if (o.skip_dir_mtime_ms != CFS_SKIP_DIR_MTIME_MS && !is_volume) {
+	if (o.skip_dir_mtime_ms != NOT_GIVEN && !is_volume) {
 		cmd_error("%s: skip-dir-mtime is an option of the mount", where);
 		goto out;
 	}
+	if (o.skip_dir_mtime_ms == NOT_GIVEN)
+		o.skip_dir_mtime_ms = CFS_SKIP_DIR_MTIME_MS;
 	if (o.common.credentials && volume_read_credentials(o.common.credentials, err) < 0) {
 		cmd_error("%s", err);
 		goto out;

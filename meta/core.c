@@ -311,6 +311,8 @@ int cfs_meta_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_
 		destroy(m);
 		return rc;
 	}
+	/* Engines prepare it before they know. */
+	err[0] = '\0';
 	*ret = m;
 	return 0;
 }

@@ -194,9 +194,9 @@ struct cfs_meta_hooks {
 };
 
 /*
- * Connects. err receives one line naming the (masked) URL. -ENOENT: no such database; -EINVAL: bad
- * URL or unknown engine; -EACCES; -ETIMEDOUT...  An unformatted database is fine here, with
- * conf->create also one that does not exist.
+ * Connects. err receives one line naming the (masked) URL, "" when all is well. -ENOENT: no such
+ * database; -EINVAL: bad URL or unknown engine; -EACCES; -ETIMEDOUT...  An unformatted database is
+ * fine here, with conf->create also one that does not exist.
  */
 int cfs_meta_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_meta **ret,
 		  char err[256]);

@@ -302,6 +302,8 @@ static int store_id(struct cfs_object_store *store, struct cfs_meta *meta,
 
 	if (r == 0)
 		cfs_setting_free(made);
+	else
+		snprintf(err, 256, "the setting cannot be read again: %s", strerror(-r));
 	/* Somebody else may have been faster. */
 	if (r < 0 || !ours)
 		return r;

@@ -94,41 +94,59 @@ static int finish_inode(struct json *j, struct entry *e, int64_t space)
 
 static int read_entry(struct json *j, struct entry *e);
 
+/* Of one directory while it is read: not on the stack, for there may be many above it. */
+struct member {
+	struct entry e;
+	char name[3 * CFS_NAME_MAX + 1];
+	struct cfs_row row;
+};
+
+static int read_member(struct json *j, struct entry *dir, const char *key, struct member *m)
+{
+	struct sum one;
+	int r;
+
+	m->e = (struct entry){.parent = dir->ino};
+	m->row = (struct cfs_row){.edge = {.parent = dir->ino, .name = m->name}};
+	m->row.edge.name_len = pull_unescape(key, m->name, sizeof(m->name));
+	if (!m->row.edge.name_len || m->row.edge.name_len > CFS_NAME_MAX)
+		return pull_fail(j->p, "a name that cannot be");
+	r = read_entry(j, &m->e);
+	if (r)
+		return r;
+	m->row.ino = m->e.ino;
+	m->row.edge.type = m->e.attr.type;
+	one.length = m->e.attr.type == CFS_TYPE_FILE ? (int64_t)m->e.attr.length : 0;
+	one.space = cfs_space_of((uint64_t)one.length);
+	one.inodes = 1;
+	dir->subdirs += m->e.attr.type == CFS_TYPE_DIR;
+	add_sum(&dir->direct, &one);
+	add_sum(&dir->below, &one);
+	add_sum(&dir->below, &m->e.below);
+	r = load_row(j->l, CFS_TABLE_EDGE, &m->row);
+	if (!r && m->e.attr.type != CFS_TYPE_DIR && m->e.attr.nlink > 1)
+		r = linked_note_name(j, m->e.ino, dir->ino);
+	return r;
+}
+
 static int read_entries(struct json *j, struct entry *dir)
 {
+	struct member *m;
 	bool first = true;
 	const char *key;
 	int r;
 
 	if (!dir->has_attr || dir->attr.type != CFS_TYPE_DIR)
 		return pull_fail(j->p, "entries of what is no directory, or before its attr");
+	m = malloc(sizeof(*m));
+	if (!m)
+		return -ENOMEM;
 	while ((r = pull_key(j->p, &first, &key)) > 0) {
-		struct entry e = {.parent = dir->ino};
-		char name[3 * CFS_NAME_MAX + 1];
-		struct cfs_row row = {.edge = {.parent = dir->ino, .name = name}};
-		struct sum one;
-
-		row.edge.name_len = pull_unescape(key, name, sizeof(name));
-		if (!row.edge.name_len || row.edge.name_len > CFS_NAME_MAX)
-			return pull_fail(j->p, "a name that cannot be");
-		r = read_entry(j, &e);
+		r = read_member(j, dir, key, m);
 		if (r)
-			return r;
-		row.ino = e.ino;
-		row.edge.type = e.attr.type;
-		one.length = e.attr.type == CFS_TYPE_FILE ? (int64_t)e.attr.length : 0;
-		one.space = cfs_space_of((uint64_t)one.length);
-		one.inodes = 1;
-		dir->subdirs += e.attr.type == CFS_TYPE_DIR;
-		add_sum(&dir->direct, &one);
-		add_sum(&dir->below, &one);
-		add_sum(&dir->below, &e.below);
-		r = load_row(j->l, CFS_TABLE_EDGE, &row);
-		if (!r && e.attr.type != CFS_TYPE_DIR && e.attr.nlink > 1)
-			r = linked_note_name(j, e.ino, dir->ino);
-		if (r)
-			return r;
+			break;
 	}
+	free(m);
 	return r;
 }
 

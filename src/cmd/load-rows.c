@@ -159,7 +159,14 @@ static bool is_type(uint8_t type)
 	return type >= CFS_TYPE_FILE && type <= CFS_TYPE_SOCKET;
 }
 
-/* What no volume has, and no engine would take. */
+static bool is_name(const char *name, size_t len)
+{
+	if (!len || len > CFS_NAME_MAX || memchr(name, '/', len) || memchr(name, '\0', len))
+		return false;
+	return name[0] != '.' || (len != 1 && (len != 2 || name[1] != '.'));
+}
+
+/* What no volume has, and no engine would take, or no kernel. */
 static bool is_sane(enum cfs_meta_table table, const struct cfs_row *row)
 {
 	const struct cfs_attr *a = &row->attr;
@@ -168,7 +175,7 @@ static bool is_sane(enum cfs_meta_table table, const struct cfs_row *row)
 		return is_type(a->type) && a->length < CFS_FILE_MAX && is_time(a->atime) &&
 		       is_time(a->mtime) && is_time(a->ctime);
 	if (table == CFS_TABLE_EDGE)
-		return is_type(row->edge.type);
+		return is_type(row->edge.type) && is_name(row->edge.name, row->edge.name_len);
 	return true;
 }
 

@@ -266,6 +266,8 @@ int pull_key(struct pull *p, bool *first, const char **ret_key)
 	if (!r) {
 		next(p);
 		r = pull_text(p, false, ret_key, &len);
+		if (!r && strlen(*ret_key) != len)
+			r = pull_fail(p, "a name with a zero in it");
 	}
 	if (!r)
 		r = expect(p, ':');
@@ -294,7 +296,7 @@ int pull_item(struct pull *p, bool *first)
 
 int pull_int(struct pull *p, int64_t *ret)
 {
-	char buf[32];
+	char buf[32], *end;
 	size_t n = 0;
 	int c = next(p);
 
@@ -305,8 +307,8 @@ int pull_int(struct pull *p, int64_t *ret)
 	buf[n] = '\0';
 	errno = 0;
 	/* Numbers of inodes and lengths are unsigned. */
-	*ret = buf[0] == '-' ? strtoll(buf, NULL, 10) : (int64_t)strtoull(buf, NULL, 10);
-	if (!n || errno || buf[strspn(buf, "-0123456789")])
+	*ret = buf[0] == '-' ? strtoll(buf, &end, 10) : (int64_t)strtoull(buf, &end, 10);
+	if (errno || end == buf || *end || buf[0] == '+')
 		return pull_fail(p, "a whole number is missing");
 	return 0;
 }

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import pathlib
+import re
 import resource
 import sqlite3
 import struct
@@ -416,6 +417,40 @@ def test_damaged_dump_leaves_nothing(ws, empty, form):
     assert ws.run("cachefs", "status", url).returncode == 2
     load(ws, url, whole)
     attach(ws, url, "sqlite", fixtures.unpack_objects("sqlite", ws.path("o")))
+
+
+@pytest.mark.parametrize("form", ["json", "bin"])
+@pytest.mark.parametrize("name", [b"big/m", b"big\0m"])
+def test_names_that_no_kernel_takes_are_refused(ws, empty, form, name):
+    """One of them, and the directory cannot be listed at all."""
+    whole = fixtures.dump("sqlite", form)
+    assert b"big5m" in whole
+    json_name = name.replace(b"\0", b"\\u0000") if form == "json" else name
+    r = load(ws, empty("sqlite3"), whole.replace(b"big5m", json_name), check=False)
+    assert r.returncode == 2 and "cachefs load: " in r.stderr, r.stderr
+
+
+@pytest.mark.parametrize("number", ["1-2", "-", "+5", "9" * 30, "1.5", "0x10"])
+def test_numbers_that_are_none_are_refused(ws, empty, number):
+    whole = fixtures.dump("sqlite", "json")
+    bad = re.sub(rb'("nextChunk": )\d+', rb"\g<1>" + number.encode(), whole, count=1)
+    assert bad != whole
+    r = load(ws, empty("sqlite3"), bad, check=False)
+    assert r.returncode == 2 and "number" in r.stderr, r.stderr
+
+
+def test_deep_tree_loads(ws, empty):
+    """Deeper than the stack would hold of what is known of each level."""
+    d = json.loads(fixtures.dump("sqlite", "json"))
+    top, depth = d["FSTree"]["attr"], 9000
+    tree = ",".join(
+        '"entries":{"d":{"attr":%s' % json.dumps({**top, "inode": 10000 + i}) for i in range(depth)
+    )
+    text = '{"Setting":%s,"FSTree":{"attr":%s,%s%s}' % (
+        json.dumps(d["Setting"]), json.dumps(top), tree, "}}" * depth + "}",
+    )
+    url = empty("sqlite3")
+    assert "%d inodes" % (depth + 1) in load(ws, url, text.encode()).stdout
 
 
 @pytest.mark.parametrize("engine", servers.ENGINES)

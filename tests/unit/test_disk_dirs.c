@@ -59,6 +59,26 @@ static void several_directories(void **state)
 	close_disk();
 }
 
+/* What a power failure leaves of a file that was just made. */
+static void empty_id(void **state)
+{
+	struct cfs_block b = {.slice = 650, .len = 5000};
+	char lock[256];
+	struct stat st;
+
+	open_disk();
+	store_block(&b);
+	close_disk();
+	snprintf(lock, sizeof(lock), "%s/" UUID "/.lock", cache);
+	assert_int_equal(truncate(lock, 0), 0);
+	open_disk();
+	assert_int_equal(stats().disk_dirs_bad, 0);
+	assert_int_equal(get(&b, 0, b.len), b.len);
+	assert_int_equal(stat(lock, &st), 0);
+	assert_true(st.st_size > 0);
+	close_disk();
+}
+
 static void bad_settings(void **state)
 {
 	static const char *const bad[] = {"relative", "", ":", "/x:y"};
@@ -153,7 +173,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		DISK_TEST(several_directories),	  DISK_TEST(bad_settings),
 		DISK_TEST(removed_directory),	  DISK_TEST(directory_that_comes_late),
-		DISK_TEST(read_only_file_system),
+		DISK_TEST(read_only_file_system), DISK_TEST(empty_id),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -177,8 +177,8 @@ static int read_id(int fd, char id[64])
 	return id[0] ? 0 : -ENODATA;
 }
 
-/* Whole at once, unless another client was faster. */
-static int write_id(int fd, const char *id)
+/* Whole at once, unless another client was faster; in place of an empty one if told to. */
+static int write_id(int fd, const char *id, bool replace)
 {
 	char tmp[80];
 	int r = 0, out;
@@ -191,7 +191,7 @@ static int write_id(int fd, const char *id)
 	if (write(out, id, strlen(id)) != (ssize_t)strlen(id))
 		r = -EIO;
 	close(out);
-	if (r == 0 && renameat2(fd, tmp, fd, LOCK_NAME, RENAME_NOREPLACE) < 0)
+	if (r == 0 && renameat2(fd, tmp, fd, LOCK_NAME, replace ? 0 : RENAME_NOREPLACE) < 0)
 		r = -errno;
 	if (r == -EINVAL || r == -ENOSYS)
 		r = renameat(fd, tmp, fd, LOCK_NAME) < 0 ? -errno : 0;
@@ -212,7 +212,8 @@ static int settle_id(struct cache_dir *dir, int fd)
 			snprintf(id, sizeof(id), "%s", dir->id);
 		else
 			random_id(id);
-		r = write_id(fd, id);
+		/* Empty: what a power failure left of it. */
+		r = write_id(fd, id, r == -ENODATA);
 		if (r == -EEXIST)
 			r = read_id(fd, id);
 		/* Not writable: an id for this run. */
@@ -346,7 +347,7 @@ static void check_root(struct cache_dir *dir)
 	else if (st.st_nlink == 0)
 		cfs_disk_dir_fault(dir, "stat", -ENOENT, true);
 	else if (fstatat(fd, LOCK_NAME, &st, 0) < 0 && errno == ENOENT)
-		write_id(fd, dir->id);
+		write_id(fd, dir->id, false);
 }
 
 static void scan(struct cache_dir *dir)

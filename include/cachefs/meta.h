@@ -612,6 +612,7 @@ enum cfs_damage {
 	CFS_DAMAGE_DATA = 1 << 6,   /* chunks of no inode; repaired: to be deleted */
 	CFS_DAMAGE_STAT = 1 << 7,   /* dir_stats: space or inodes */
 	CFS_DAMAGE_LENGTH = 1 << 8, /* dir_stats: bytes of data, which clients keep loosely */
+	CFS_DAMAGE_XATTR = 1 << 9,  /* extended attributes of no inode; repaired: removed */
 };
 struct cfs_check {
 	unsigned damage, repaired; /* enum cfs_damage */

@@ -360,6 +360,20 @@ static int is_there(struct check *a, const char *command, const char *key)
 	return r;
 }
 
+static int has_xattrs(struct check *a)
+{
+	struct rds_request q;
+	int r;
+
+	rds_begin(&q, a->e);
+	rds_command(&q, "sk", "EXISTS", "x", a->ino);
+	r = rds_run(&q, a->ctx, CFS_META_OP_other);
+	if (!r)
+		r = rds_int(q.reply[0]) > 0;
+	rds_end(&q);
+	return r;
+}
+
 static void number_is(struct check *a, const char *hash, int64_t have)
 {
 	char text[32];
@@ -481,6 +495,11 @@ static int check_missing(struct check *a, struct rds_bytes *chunks)
 	}
 	if (a->entries)
 		a->c.damage |= CFS_DAMAGE_LOST;
+	r = has_xattrs(a);
+	if (r < 0)
+		return r;
+	if (r)
+		wanted(a, CFS_DAMAGE_XATTR);
 	r = rds_find_chunks(a->e, a->ctx, a->ino, chunks);
 	if (r || !chunks->len)
 		return r;
@@ -605,6 +624,8 @@ static int put_right(struct check *a, struct rds_bytes *chunks)
 		rds_apply_do(&a->fix, "sKis", "ZADD", "delfiles", (int64_t)a->ctx->now.tv_sec,
 			     member);
 	}
+	if (a->c.repaired & CFS_DAMAGE_XATTR)
+		rds_apply_do(&a->fix, "sk", "DEL", "x", a->ino);
 	write_stat(a);
 	write_usage(a);
 	return rds_apply_run(&a->fix, a->e, a->ctx, CFS_META_OP_other);

@@ -198,6 +198,11 @@ static int check_missing(struct sql_conn *c, const struct cfs_ctx *ctx, struct c
 		return r;
 	if (r)
 		a->c.damage |= CFS_DAMAGE_LOST;
+	r = has_row(c, SQL_list_xattrs, a->ino);
+	if (r > 0 && wanted(a, CFS_DAMAGE_XATTR))
+		r = sql_exec(c, SQL_del_xattrs, "i", a->ino);
+	if (r < 0)
+		return r;
 	r = sql_row(c, SQL_last_chunk, "i", a->ino);
 	if (r <= 0)
 		return r;

@@ -17,7 +17,7 @@
 /* A repair may show more: an entry removed changes its directory. */
 #define ROUNDS 4
 
-enum row_kind { ROW_NODE, ROW_OPEN, ROW_DETACHED, ROW_DELETED, ROW_CHUNK, ROW_NAME };
+enum row_kind { ROW_NODE, ROW_OPEN, ROW_DETACHED, ROW_DELETED, ROW_CHUNK, ROW_XATTR, ROW_NAME };
 
 struct by_inode {
 	cfs_ino_t ino, parent;
@@ -39,7 +39,7 @@ struct by_dir {
 struct tree {
 	struct fsck *f;
 	struct sorter *inodes, *dirs, *suspects;
-	cfs_ino_t last_with_data;
+	cfs_ino_t last_with_data, last_with_xattr;
 };
 
 static int compare_inodes(const void *a, const void *b)
@@ -130,6 +130,16 @@ static int add_chunk(void *arg, const struct cfs_row *row)
 	return add_mark(t, row->ino, ROW_CHUNK);
 }
 
+static int add_xattr(void *arg, const struct cfs_row *row)
+{
+	struct tree *t = arg;
+
+	if (row->ino == t->last_with_xattr)
+		return 0;
+	t->last_with_xattr = row->ino;
+	return add_mark(t, row->ino, ROW_XATTR);
+}
+
 static int add_stat(void *arg, const struct cfs_row *row)
 {
 	struct tree *t = arg;
@@ -147,7 +157,7 @@ static int read_tables(struct tree *t)
 		{CFS_TABLE_NODE, add_node},	  {CFS_TABLE_EDGE, add_name},
 		{CFS_TABLE_SUSTAINED, add_open},  {CFS_TABLE_DETACHED, add_detached},
 		{CFS_TABLE_DELFILE, add_deleted}, {CFS_TABLE_CHUNK, add_chunk},
-		{CFS_TABLE_DIR_STAT, add_stat},
+		{CFS_TABLE_XATTR, add_xattr},	  {CFS_TABLE_DIR_STAT, add_stat},
 	};
 	size_t i;
 	int r = 0;
@@ -175,7 +185,7 @@ static bool is_suspect(const struct inode *i)
 	cfs_ino_t ino = i->node.ino;
 
 	if (!i->node.type)
-		return i->names ||
+		return i->names || i->marks & (1 << ROW_XATTR) ||
 		       (i->marks & (1 << ROW_CHUNK) && !(i->marks & (1 << ROW_DELETED)));
 	if (ino == CFS_ROOT_INO || ino == CFS_TRASH_INO)
 		return i->node.parent != CFS_ROOT_INO;
@@ -315,7 +325,7 @@ static int report_damage(struct fsck *f, cfs_ino_t ino, const struct cfs_check *
 	unsigned bit, fixed;
 	int r = 0;
 
-	for (bit = 1; bit <= CFS_DAMAGE_LENGTH && r == 0; bit <<= 1) {
+	for (bit = 1; bit <= CFS_DAMAGE_XATTR && r == 0; bit <<= 1) {
 		fixed = c->repaired & bit;
 		switch (c->damage & bit) {
 		case CFS_DAMAGE_NLINK:
@@ -346,6 +356,10 @@ static int report_damage(struct fsck *f, cfs_ino_t ino, const struct cfs_check *
 			break;
 		case CFS_DAMAGE_DATA:
 			r = fsck_report(f, "data", ino, fixed, "data of no file");
+			break;
+		case CFS_DAMAGE_XATTR:
+			r = fsck_report(f, "xattr", ino, fixed,
+					"extended attributes of what does not exist");
 			break;
 		case CFS_DAMAGE_STAT:
 		case CFS_DAMAGE_LENGTH:

@@ -57,6 +57,7 @@ DAMAGE = {
         "DELETE FROM jfs_edge WHERE inode={two}",
     ],
     "name": ["DELETE FROM jfs_node WHERE inode IN ({b}, {one})"],
+    "xattr": ["INSERT INTO jfs_xattr(inode, name, value) VALUES({three}+1000, 'user.a', 'x')"],
     "data": ["DELETE FROM jfs_node WHERE inode={two}", "DELETE FROM jfs_edge WHERE inode={two}"],
 }
 

@@ -445,6 +445,29 @@ static void test_check_orphan(void **state)
 	cfs_jobs_delete_file(vol.m, lost, 5000);
 }
 
+/* A setxattr that was committed while the last name went: nothing else would ever find its row. */
+static void test_check_xattr(void **state)
+{
+	const cfs_ino_t gone = ((cfs_ino_t)1 << 60) + 1;
+	cfs_ino_t d = test_dir("check-xattr"), f = make_file(d, "f");
+	struct cfs_row row = {
+		.ino = gone,
+		.xattr = {.name = "user.a", .name_len = 6, .value = "1", .value_len = 1},
+	};
+	struct cfs_ctx c = as_root();
+	char value[4];
+
+	OK(cfs_meta_setxattr(vol.m, &c, f, "user.a", "22", 2, 0));
+	OK(OPS->put_rows(ENG, &c, CFS_TABLE_XATTR, &row, 1));
+	assert_int_equal(check(f, ~0u).damage, 0);
+	assert_int_equal(cfs_meta_getxattr(vol.m, &c, f, "user.a", value, sizeof(value)), 2);
+	assert_int_equal(check(gone, 0).damage, CFS_DAMAGE_XATTR);
+	assert_int_equal(check(gone, CFS_DAMAGE_DATA).repaired, 0);
+	assert_int_equal(check(gone, CFS_DAMAGE_XATTR).repaired, CFS_DAMAGE_XATTR);
+	assert_int_equal(check(gone, 0).damage, 0);
+	assert_int_equal(cfs_meta_getxattr(vol.m, &c, f, "user.a", value, sizeof(value)), 2);
+}
+
 /* Without it: a volume is full that is not, or the other way round. */
 static void test_check_usage(void **state)
 {
@@ -658,5 +681,5 @@ static void test_orphan_slice(void **state)
 
 TEST_LIST(admin, T(test_scan_names), T(test_scan_data), T(test_scan_deleted), T(test_scan_many),
 	  T(test_list_chunks), T(test_check_healthy), T(test_check_dir_stats), T(test_check_nlink),
-	  T(test_check_orphan), T(test_check_usage), T(test_fix_refs), T(test_clear_dir_stats),
-	  T(test_drop_detached), T(test_clone), T(test_orphan_slice));
+	  T(test_check_orphan), T(test_check_xattr), T(test_check_usage), T(test_fix_refs),
+	  T(test_clear_dir_stats), T(test_drop_detached), T(test_clone), T(test_orphan_slice));

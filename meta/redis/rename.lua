@@ -27,6 +27,28 @@ local function may_arrive(who, dp8, dir, victim, flags)
 	end
 	return may_add(who, dp8, dir)
 end
+-- Whether the directory is the inode, or lies below it; also when it lies below a loop.
+local function lies_below(dir, ino)
+	local mark, steps, limit = dir, 0, 1
+	while dir ~= '1' do
+		if dir == ino then
+			return true
+		end
+		local a = get(dir)
+		if not a then
+			return false
+		end
+		dir = dec(parent8_of(a))
+		if dir == mark then
+			return true
+		end
+		steps = steps + 1
+		if steps == limit then
+			mark, limit = dir, limit * 2
+		end
+	end
+	return false
+end
 -- The inode has come from one directory to another.
 local function arrive(ino, a, from, to, to8, now)
 	a = set_ctime(a, now)
@@ -77,15 +99,15 @@ local function op(sdir, ddir, sp, dp, sp8, sname, dp8, dname, flags, trash, tras
 	if exchange and (is_trash(sp8) or is_trash(dp8)) then
 		return {EPERM}
 	end
-	-- One level; the kernel guards the rest.
-	if dp == s or (exchange and sp == v) then
+	local s_dir, v_dir = byte(sentry, 1) == DIR, dentry and byte(dentry, 1) == DIR
+	-- The kernel guards by what it knows of the tree, which another mount may have changed.
+	if sp ~= dp and (s_dir and lies_below(dp, s) or exchange and v_dir and lies_below(sp, v)) then
 		return {EINVAL}
 	end
 	local e = may_leave(who, sp, sp8, dp, sdir, a) or may_arrive(who, dp8, ddir, b, flags)
 	if e then
 		return {e}
 	end
-	local s_dir, v_dir = byte(sentry, 1) == DIR, dentry and byte(dentry, 1) == DIR
 	local fate = 0
 	if dentry and not exchange then
 		if s_dir ~= v_dir then

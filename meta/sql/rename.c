@@ -14,8 +14,9 @@ struct rename {
 	bool dst_dangles;		  /* it had no node, so nothing of it is locked */
 	int dst_has_data;		  /* as sql_dispose wants it */
 	int src_nlink, dst_nlink;	  /* changes of the parents' link counts */
-	bool raced;			  /* look again */
-	bool takes_free_name;		  /* -EEXIST: it was made meanwhile */
+	bool raced;			  /* look again, */
+	bool locks_tree;      /* with the lock of who moves directories between others */
+	bool takes_free_name; /* -EEXIST: it was made meanwhile */
 	struct cfs_renamed ret;
 	struct cfs_usage usage;
 };
@@ -213,9 +214,6 @@ static int check(const struct cfs_ctx *ctx, const struct rename *a)
 
 	if (exchange && (cfs_ino_is_trash(q->src_parent) || cfs_ino_is_trash(q->dst_parent)))
 		return -EPERM;
-	/* One level; the kernel guards the rest. */
-	if (q->dst_parent == a->src.ino || (exchange && q->src_parent == a->dst.ino))
-		return -EINVAL;
 	r = check_source(ctx, a);
 	if (r >= 0)
 		r = check_target(ctx, a);
@@ -224,6 +222,56 @@ static int check(const struct cfs_ctx *ctx, const struct rename *a)
 	if (src_is_dir != dst_is_dir)
 		return src_is_dir ? -ENOTDIR : -EISDIR;
 	return dst_is_dir && a->dst_full ? -ENOTEMPTY : 0;
+}
+
+static bool moves_tree(const struct rename *a)
+{
+	const struct cfs_rename *q = &a->req->r;
+
+	return q->src_parent != q->dst_parent &&
+	       (a->src.type == CFS_TYPE_DIR ||
+		((q->flags & CFS_RENAME_EXCHANGE) && a->dst.type == CFS_TYPE_DIR));
+}
+
+/* 1: `dir` is `top` or lies below it, or above it is a loop, which leads nowhere. */
+static int lies_below(struct sql_conn *c, cfs_ino_t dir, cfs_ino_t top)
+{
+	cfs_ino_t mark = dir;
+	struct cfs_attr attr;
+	uint64_t steps, limit = 1;
+	int r;
+
+	for (steps = 0; dir != CFS_ROOT_INO; steps++) {
+		if (dir == top)
+			return 1;
+		r = sql_get_node(c, dir, false, &attr);
+		if (r < 0)
+			return r == -ENOENT ? 0 : r;
+		dir = attr.parent;
+		if (dir == mark)
+			return 1;
+		if (steps == limit) {
+			mark = dir;
+			limit *= 2;
+		}
+	}
+	return 0;
+}
+
+/*
+ * The kernel refuses to move a directory below itself by what it knows of the tree: another mount
+ * may have changed that, or be about to.
+ */
+static int check_tree(struct sql_conn *c, const struct rename *a)
+{
+	const struct cfs_rename *q = &a->req->r;
+	int r = 0;
+
+	if (a->src.type == CFS_TYPE_DIR)
+		r = lies_below(c, q->dst_parent, a->src.ino);
+	if (r == 0 && (q->flags & CFS_RENAME_EXCHANGE) && a->dst.type == CFS_TYPE_DIR)
+		r = lies_below(c, q->src_parent, a->dst.ino);
+	return r > 0 ? -EINVAL : r;
 }
 
 /* ---- writing: what is locked is there ---- */
@@ -378,14 +426,24 @@ static int rename_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	a->ret = (struct cfs_renamed){0};
 	a->src_nlink = a->dst_nlink = 0;
 	a->raced = a->takes_free_name = a->dst_dangles = false;
-	r = find(c, a);
+	/* Before any node is. */
+	r = a->locks_tree ? sql_lock_tree(c) : 0;
+	if (r == 0)
+		r = find(c, a);
 	if (r < 0)
 		return r;
 	if (a->src.ino == a->dst.ino) {
 		a->ret.victim = (struct cfs_removed){.fate = CFS_FATE_NONE};
 		return 0;
 	}
-	r = check(ctx, a);
+	r = 0;
+	if (moves_tree(a)) {
+		a->raced = !a->locks_tree;
+		a->locks_tree = true;
+		r = a->raced ? -EAGAIN : check_tree(c, a);
+	}
+	if (r == 0)
+		r = check(ctx, a);
 	if (r < 0)
 		return r;
 	r = a->req->r.flags & CFS_RENAME_EXCHANGE ? exchange(c, ctx, a) : move(c, ctx, a);

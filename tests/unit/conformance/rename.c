@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Renames. A failure means that a file or a whole tree is lost or in two places. */
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "conformance.h"
 
 static void test_plain(void **state)
@@ -170,6 +173,80 @@ static void test_move_between_mounts(void **state)
 	assert_int_equal(cfs_meta_rename(vol.m, &c, &req, &r), -ENOENT);
 }
 
+/* What another mount has moved is not seen by the kernel that asks: the engine refuses. */
+static void test_below_itself(void **state)
+{
+	struct cfs_ctx c = as_root();
+	cfs_ino_t d = test_dir("rename-below"), a = make_dir(d, "a"), b = make_dir(a, "b");
+	cfs_ino_t low = make_dir(b, "low"), f = make_file(low, "f"), e = make_dir(d, "e");
+
+	assert_int_equal(try_rename(&c, d, "a", low, "x", 0, NULL), -EINVAL);
+	assert_int_equal(try_rename(&c, d, "a", a, "x", 0, NULL), -EINVAL);
+	assert_int_equal(try_rename(&c, d, "a", b, "low", CFS_RENAME_EXCHANGE, NULL), -EINVAL);
+	assert_int_equal(try_rename(&c, b, "low", d, "a", CFS_RENAME_EXCHANGE, NULL), -EINVAL);
+	assert_int_equal(try_rename(&c, d, "a", low, "f", CFS_RENAME_EXCHANGE, NULL), -EINVAL);
+	assert_int_equal(find(low, "f"), f);
+	OK(try_rename(&c, b, "low", e, "low", 0, NULL));
+	OK(try_rename(&c, d, "a", low, "a", 0, NULL));
+	assert_int_equal(find(low, "a"), a);
+}
+
+#define CROSSINGS 60
+
+struct crossing {
+	pthread_t thread;
+	pthread_barrier_t *begin;
+	struct cfs_meta *m;
+	cfs_ino_t from, to;
+	const char *name;
+	_Atomic int r;
+};
+
+static void *cross(void *arg)
+{
+	struct crossing *x = arg;
+	struct cfs_ctx c = as_root();
+	struct cfs_renamed r;
+	struct cfs_rename q = {
+		.src_parent = x->from,
+		.src_name = x->name,
+		.src_len = strlen(x->name),
+		.dst_parent = x->to,
+		.dst_name = x->name,
+		.dst_len = strlen(x->name),
+	};
+
+	pthread_barrier_wait(x->begin);
+	x->r = cfs_meta_rename(x->m, &c, &q, &r);
+	return NULL;
+}
+
+/* Two mounts move two directories into each other: one of them is too late. */
+static void test_into_each_other(void **state)
+{
+	cfs_ino_t d = test_dir("rename-crossing");
+	pthread_barrier_t begin;
+
+	pthread_barrier_init(&begin, NULL, 2);
+	for (int i = 0; i < CROSSINGS; i++) {
+		cfs_ino_t p = make_dir(d, "p"), q = make_dir(d, "q");
+		struct crossing x[2] = {
+			{.begin = &begin, .m = vol.m, .from = d, .to = q, .name = "p"},
+			{.begin = &begin, .m = vol.other, .from = d, .to = p, .name = "q"},
+		};
+
+		for (int k = 0; k < 2; k++)
+			OK(pthread_create(&x[k].thread, NULL, cross, &x[k]));
+		for (int k = 0; k < 2; k++)
+			OK(pthread_join(x[k].thread, NULL));
+		assert_true((x[0].r == 0 && x[1].r == -EINVAL) ||
+			    (x[0].r == -EINVAL && x[1].r == 0));
+		rmdir_name(x[0].r ? p : q, x[0].r ? "q" : "p");
+		rmdir_name(d, x[0].r ? "p" : "q");
+	}
+	pthread_barrier_destroy(&begin);
+}
+
 TEST_LIST(rename, T(test_plain), T(test_replace), T(test_errors), T(test_noreplace),
 	  T(test_exchange), T(test_same_inode), T(test_victim_linked), T(test_times),
-	  T(test_move_between_mounts));
+	  T(test_move_between_mounts), T(test_below_itself), T(test_into_each_other));

@@ -97,7 +97,8 @@ int cfs_vfs_flush(struct cfs_vfs *v);
 int cfs_vfs_store(struct cfs_vfs *v);
 /*
  * The handles that conf->keep has of another process, under their numbers, before the first request
- * and after cfs_meta_start(). Those whose inode is gone are not there.
+ * and after cfs_meta_start(). Those whose inode is gone are not there. *ret is all zeros at first.
+ * After an error of the metadata another call with it goes on where this one has ended.
  */
 struct cfs_vfs_restored {
 	uint64_t handles, gone;
@@ -105,6 +106,8 @@ struct cfs_vfs_restored {
 	/* Their inodes, for the caller to free: what others keep of their content is wrong. */
 	cfs_ino_t *lost_inos;
 	size_t n_lost_inos;
+	bool begun;
+	uint32_t next; /* the first handle that is not done */
 };
 int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret);
 /* Closes those that were closed while nobody served the mount; when no more of them come. */

@@ -257,6 +257,30 @@ static uint64_t request_memory(const struct mount_opts *o)
 	return CFS_MIN(buffers, budget_of(o) / 4);
 }
 
+static int join_peers(struct serve *s, char err[256])
+{
+	int r;
+
+	do
+		r = peers_start(s->o, s->dir, s->setting, s->meta, s->store, s->disk, &s->peers,
+				err);
+	while (r < 0 && resume_tries_again(s, r, err));
+	return r;
+}
+
+/* *ret: stays what it is for the root of the volume. */
+static int find_root(struct serve *s, cfs_ino_t *ret, char err[256])
+{
+	int r = 0;
+
+	if (!s->o->subdir)
+		return 0;
+	do
+		r = find_subdir(s, ret, err);
+	while (r < 0 && resume_tries_again(s, r, err));
+	return r;
+}
+
 /* Every inode number that the kernel has depends on it. */
 static int same_root(struct serve *s, cfs_ino_t root, char err[256])
 {
@@ -347,13 +371,13 @@ int layers_open(struct serve *s, char err[256])
 	if (r == 0)
 		r = start_stage(s, store.max_uploads, err);
 	if (r == 0)
-		r = peers_start(o, s->dir, s->setting, s->meta, s->store, s->disk, &s->peers, err);
+		r = join_peers(s, err);
 	if (r == 0) {
 		data.store = vfs.store = s->store;
 		r = cfs_data_create(&data, &s->data);
 	}
-	if (r == 0 && o->subdir)
-		r = find_subdir(s, &vfs.root, err);
+	if (r == 0)
+		r = find_root(s, &vfs.root, err);
 	if (r == 0)
 		r = same_root(s, vfs.root ? vfs.root : CFS_ROOT_INO, err);
 	if (r == 0) {

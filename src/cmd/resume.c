@@ -78,11 +78,14 @@ void resume_end_hold(struct serve *s)
 int resume_restore(struct serve *s, char err[256])
 {
 	struct cfs_vfs_restored *ret = &s->restored;
-	int r = cfs_vfs_restore(s->vfs, ret);
+	int r;
 
-	if (r < 0)
-		snprintf(err, 256, "the open files cannot be restored: %s", strerror(-r));
-	else
+	do {
+		r = cfs_vfs_restore(s->vfs, ret);
+		if (r < 0)
+			snprintf(err, 256, "the open files cannot be restored: %s", strerror(-r));
+	} while (r < 0 && resume_tries_again(s, r, err));
+	if (r == 0)
 		cfs_info("going on with the mount: volume=%s dir=%s sid=%llu handles=%llu",
 			 s->setting->name, s->dir, (unsigned long long)cfs_meta_sid(s->meta),
 			 (unsigned long long)ret->handles);

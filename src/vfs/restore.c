@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "base/log.h"
 #include "vfs-internal.h"
 
 static int restore_file(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino)
@@ -66,10 +65,10 @@ static int restore(struct cfs_vfs *v, struct cfs_keep_handle *k, struct cfs_vfs_
 		ret->handles++;
 		return 0;
 	}
-	if (r != -ENOENT && r != -EBUSY)
-		return r;
 	if (h)
 		atomic_fetch_sub(&v->handles.in_use, 1);
+	if (r != -ENOENT && r != -EBUSY)
+		return r;
 	atomic_store(&k->gen, (uint32_t)(fh >> 32) + 1);
 	atomic_store(&k->fh, 0);
 	ret->gone++;
@@ -92,31 +91,39 @@ static void resume_dirs(struct cfs_vfs *v)
 	}
 }
 
-int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret)
+static int begin(struct cfs_vfs *v, uint32_t n, struct cfs_vfs_restored *ret)
 {
-	struct cfs_keep *keep = v->conf.keep;
-	uint32_t i, n = atomic_load(&cfs_keep_header(keep)->n_used);
-	int r;
+	int r = handles_reserve(&v->handles);
 
-	*ret = (struct cfs_vfs_restored){0};
-	if (n > CFS_KEEP_HANDLES)
-		return -EPROTO;
+	if (r < 0)
+		return r;
 	/* Without memory for it the kernel shows what is lost until it asks for attributes. */
 	ret->lost_inos = n ? malloc(n * sizeof(*ret->lost_inos)) : NULL;
-	ret->lost = cfs_keep_settle(keep, ret->lost_inos, ret->lost_inos ? n : 0);
+	ret->lost = cfs_keep_settle(v->conf.keep, ret->lost_inos, ret->lost_inos ? n : 0);
 	ret->n_lost_inos = ret->lost_inos ? ret->lost : 0;
-	r = handles_reserve(&v->handles);
-	for (i = 0; i < n && r == 0; i++) {
-		if (atomic_load(&cfs_keep_handle(keep, i)->fh))
-			r = restore(v, cfs_keep_handle(keep, i), ret);
+	ret->begun = true;
+	return 0;
+}
+
+int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret)
+{
+	uint32_t n = atomic_load(&cfs_keep_header(v->conf.keep)->n_used);
+	struct cfs_keep_handle *k;
+	int r;
+
+	if (n > CFS_KEEP_HANDLES)
+		return -EPROTO;
+	r = ret->begun ? 0 : begin(v, n, ret);
+	for (; ret->next < n && r == 0; ret->next += r == 0) {
+		k = cfs_keep_handle(v->conf.keep, ret->next);
+		if (atomic_load(&k->fh))
+			r = restore(v, k, ret);
 	}
+	if (r < 0)
+		return r;
 	handles_free_rest(&v->handles);
 	resume_dirs(v);
-	if (r < 0)
-		cfs_err("open files of the process before this one are not to be had: done=%llu "
-			"error=%s",
-			(unsigned long long)ret->handles, cfs_errname(r));
-	return r;
+	return 0;
 }
 
 void cfs_vfs_close_released(struct cfs_vfs *v)

@@ -14,11 +14,13 @@ class CountingProxy:
 
     A turn is what a client sends, in however many packets, before it hears from the server again.
     delay_s: each packet is held back as long, both ways. cut(): every connection ends at once.
+    cut_after(n): after n more turns, and no other is taken until go_on().
     """
 
     def __init__(self, port, delay_s=0.0):
         self.server_port, self.delay_s = port, delay_s
         self.turns = 0
+        self.last = None
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port = self.listener.getsockname()[1]
         self.lock = threading.Lock()
@@ -71,6 +73,11 @@ class CountingProxy:
                         if heard:
                             with self.lock:
                                 self.turns += 1
+                                late = self.last is not None and self.turns > self.last
+                            if late:
+                                self.refuse = True
+                                self.cut()
+                                raise OSError
                         heard = False
                     else:
                         heard = True
@@ -90,6 +97,14 @@ class CountingProxy:
             for s in pair:
                 with contextlib.suppress(OSError):
                     s.shutdown(socket.SHUT_RDWR)
+
+    def cut_after(self, turns):
+        with self.lock:
+            self.last = self.turns + turns
+
+    def go_on(self):
+        with self.lock:
+            self.last, self.refuse = None, False
 
     def close(self):
         self.listener.close()

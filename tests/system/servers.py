@@ -11,6 +11,7 @@ Durability is off: what a test sees survives kill -9 of the server, not of the m
 """
 
 import atexit
+import contextlib
 import ctypes
 import gzip
 import itertools
@@ -190,6 +191,9 @@ class Server:
         if self.process and self.process.poll() is None:
             children = self._children()
             self.process.send_signal(sig)
+            for pid in (self.process.pid, *children):  # also what a test has frozen
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
             try:
                 self.process.wait(30 * SLOW)
             except subprocess.TimeoutExpired:

@@ -2,6 +2,7 @@
 """A mount whose process dies, or is replaced by another, while it is in use. A failure here is a
 program that gets an error or wrong bytes because the file system was upgraded or has crashed."""
 
+import contextlib
 import errno
 import fcntl
 import mmap
@@ -21,8 +22,11 @@ import pytest
 
 import servers
 from cachefs import SLOW, alive, children, need_engine, wait_until
+from countproxy import CountingProxy
 from syscalls import data, fails, read, write
 
+SERVED = "another process serves the mount"
+WAITS = "cannot be opened again"
 # The log line of each death is an error, and meant to be one.
 DEATH = r"the process of the mount has died"
 
@@ -318,22 +322,31 @@ def test_upgrade_loses_nothing(ws, volume):
 # ---- when the metadata is away, too ----
 
 
-def end_server(server):
+@contextlib.contextmanager
+def ended(server):
     server.stop(signal.SIGINT)  # with all that it has confirmed
-    return server.start
+    try:
+        yield
+    finally:
+        server.start()
 
 
-def freeze_server(server):
+@contextlib.contextmanager
+def frozen(server):
+    server.process.send_signal(signal.SIGSTOP)
     pids = [server.process.pid, *children(server.process.pid)]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
-    return lambda: [os.kill(pid, signal.SIGCONT) for pid in pids]
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.deadline(240)
-@pytest.mark.parametrize(
-    "kind, outage", [(servers.Redis, end_server), (servers.Postgres, end_server), (servers.Redis, freeze_server)]
-)
+@pytest.mark.parametrize("outage", [ended, frozen])
+@pytest.mark.parametrize("kind", [servers.Redis, servers.Postgres])
 def test_outage_of_the_metadata_and_a_death(ws, kind, outage):
     """Which may well come together. Requests are told at their deadline, and the mount goes on when
     there is metadata again, with what is open then."""
@@ -355,31 +368,30 @@ def test_outage_of_the_metadata_and_a_death(ws, kind, outage):
     before = mnt.stat("open_handles")
 
     os.kill(mnt.pid(), signal.SIGSTOP)  # it must not tell the waiter of the outage
-    end = outage(server)
-    mnt.allow(DEATH)
-    os.kill(mnt.pid(), signal.SIGKILL)
-    early = ws.popen(["/bin/stat", mnt / "d"], stdout=-3, stderr=-1, text=True)
-    wait_until(lambda: "cannot be opened again" in mnt.log(), 30, "the next process to try")
-    asked = time.monotonic()
-    with fails("EIO"):
-        os.stat(mnt / "d")
-    took = time.monotonic() - asked
-    assert 3 < took < 4 + 4 * SLOW
-    assert "Input/output error" in early.communicate(timeout=20)[1]
-    # whoever does not want to wait need not
-    stuck = ws.popen(["/bin/cat", mnt / "d" / "f"], stdout=-3, stderr=-3)
-    wait_until(lambda: wchan(stuck.pid) == "request_wait_answer", 20, "a request")
-    stuck.kill()
-    assert stuck.wait(2) == -signal.SIGKILL
-    asked = time.monotonic()
-    for f in [goes, *many]:
-        threading.Thread(target=close, args=(f,)).start()
-    wait_until(lambda: all(f.closed for f in [goes, *many]), 30, "everything to be closed")
-    with fails("EIO"):
-        os.pread(stays.fileno(), 100, 0)
-    assert mnt.process.poll() is None and waiter.poll() is None
+    with outage(server):
+        mnt.allow(DEATH)
+        os.kill(mnt.pid(), signal.SIGKILL)
+        early = ws.popen(["/bin/stat", mnt / "d"], stdout=-3, stderr=-1, text=True)
+        wait_until(lambda: "cannot be opened again" in mnt.log(), 30, "the next process to try")
+        asked = time.monotonic()
+        with fails("EIO"):
+            os.stat(mnt / "d")
+        took = time.monotonic() - asked
+        assert 3 < took < 4 + 4 * SLOW
+        assert "Input/output error" in early.communicate(timeout=20)[1]
+        # whoever does not want to wait need not
+        stuck = ws.popen(["/bin/cat", mnt / "d" / "f"], stdout=-3, stderr=-3)
+        wait_until(lambda: wchan(stuck.pid) == "request_wait_answer", 20, "a request")
+        stuck.kill()
+        assert stuck.wait(2) == -signal.SIGKILL
+        asked = time.monotonic()
+        for f in [goes, *many]:
+            threading.Thread(target=close, args=(f,)).start()
+        wait_until(lambda: all(f.closed for f in [goes, *many]), 30, "everything to be closed")
+        with fails("EIO"):
+            os.pread(stays.fileno(), 100, 0)
+        assert mnt.process.poll() is None and waiter.poll() is None
 
-    end()
     wait_until(lambda: "another process serves the mount" in mnt.log(), 60, "the next process")
     assert os.pread(stays.fileno(), 100, 0) == b"x" * 100
     assert len(os.listdir(mnt / "d")) == 102
@@ -390,6 +402,56 @@ def test_outage_of_the_metadata_and_a_death(ws, kind, outage):
     assert mnt.stat("worker_restarts_total") == 1
     stays.close()
     assert waiter.communicate(timeout=30 * SLOW)[0] == "got\n"
+    mnt.umount()
+
+
+@pytest.mark.deadline(400)
+@pytest.mark.parametrize("kind", [servers.Redis, servers.Postgres])
+def test_outage_while_a_process_goes_on(ws, kind):
+    """Wherever in that it comes: the process waits, and is not one of those that keep dying."""
+    need_engine(kind.scheme)
+    server = servers.started(ws, kind())
+    url = server.database().url
+    direct = ws.volume(url=url)
+    top = direct.mount()
+    os.mkdir(top / "sub")
+    top.umount()
+    via = CountingProxy(server.port)
+    ws.cleanups.append(via.close)
+    volume = ws.volume("via", format=False, url=url.replace(str(server.port), str(via.port)))
+    mnt = volume.mount(
+        "subdir=sub,cache-group=g,group-ip=127.0.0.1,io-timeout=30,meta-timeout=1,attr-cache=0",
+        expect="cannot be opened again|could not be|lost|away|does not answer|" + DEATH,
+    )
+    files = []
+    for i in range(40):
+        write(mnt / ("f%d" % i), b"%d" % i)
+        files.append(open(mnt / ("f%d" % i), "r+b", buffering=0))
+        fcntl.flock(files[i], fcntl.LOCK_EX)
+    before = via.turns
+    kill_worker(mnt)
+    turns = via.turns - before
+    early = turns - len(files)
+    assert early > 5
+    # more deaths in a minute would end the mount
+    for i, after in enumerate((early // 2, early - 2, turns - 25, turns - 10)):
+        os.kill(mnt.pid(), signal.SIGSTOP)  # what it asks is not what is counted
+        via.cut_after(after)
+        met = mnt.log().count(WAITS)
+        os.kill(mnt.pid(), signal.SIGKILL)
+        wait_until(lambda: mnt.log().count(WAITS) > met or mnt.log().count(SERVED) == i + 2, 60, "the outage")
+        via.go_on()
+        wait_until(lambda: mnt.log().count(SERVED) == i + 2, 60, "the next process")
+        for j, f in enumerate(files):
+            assert os.pread(f.fileno(), 9, 0) == b"%d" % j
+        assert contend(mnt / "f30", False) == "busy"
+        assert mnt.stat("worker_restarts_total") == i + 2 and mnt.stat("open_handles") == len(files)
+    assert "could not be resumed" not in mnt.log()
+    reasons = set(re.findall(WAITS + r'.* reason="([^"]*)"', mnt.log()))
+    print("%d turns; %s" % (turns, "; ".join(sorted(reasons))))
+    assert any("open files cannot be restored" in r for r in reasons) and len(reasons) > 1
+    for f in files:
+        f.close()
     mnt.umount()
 
 

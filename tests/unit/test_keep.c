@@ -152,6 +152,7 @@ static void crash(struct cfs_vfs_restored *ret)
 	cfs_keep_close(keep);
 	keep = next;
 	start_kept(keep);
+	*ret = (struct cfs_vfs_restored){0};
 	assert_int_equal(cfs_vfs_restore(vfs, ret), 0);
 	before = ret->lost_inos;
 }

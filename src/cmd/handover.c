@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -17,7 +18,11 @@
 #include "base/bytes.h"
 
 #define VERSION 1u
-#define WIRE	offsetof(struct handover, fds)
+/* Those who have the lock do not wait for anything. */
+#define LOCK_NAME     "/lock"
+#define LOCK_MS	      1000
+#define LOCK_AGAIN_MS 1
+#define WIRE	      offsetof(struct handover, fds)
 
 int handover_pair(int ret[2])
 {
@@ -162,12 +167,41 @@ static int make_dir(const char *path)
 	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022) ? 0 : -EPERM;
 }
 
+/*
+ * Of those who change the directory one at a time: closing the descriptor lets the next one in. Who
+ * is kept out for too long goes on as if there were no other, with -1.
+ */
+static int lock_dir(const char *path)
+{
+	cfs_deadline_t deadline = cfs_deadline_in(LOCK_MS);
+	char lock[sizeof(((struct sockaddr_un *)NULL)->sun_path) + sizeof(LOCK_NAME)];
+	int fd;
+
+	snprintf(lock, sizeof(lock), "%s", path);
+	strcpy(strrchr(lock, '/'), LOCK_NAME);
+	fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	while (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0) {
+		if (cfs_deadline_passed(deadline)) {
+			close(fd);
+			return -1;
+		}
+		poll(NULL, 0, LOCK_AGAIN_MS);
+	}
+	return fd;
+}
+
+static void unlock_dir(int lock)
+{
+	if (lock >= 0)
+		close(lock);
+}
+
 int handover_listen(const char *path, int *ret, ino_t *ret_ino)
 {
 	struct sockaddr_un sa;
 	struct stat st;
 	mode_t mask;
-	int fd, r;
+	int fd, lock, r;
 
 	r = fill(&sa, path);
 	if (r == 0)
@@ -177,6 +211,7 @@ int handover_listen(const char *path, int *ret, ino_t *ret_ino)
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -errno;
+	lock = lock_dir(path);
 	/* Of a mount that had the number before this one. */
 	unlink(path);
 	mask = umask(0177);
@@ -184,6 +219,7 @@ int handover_listen(const char *path, int *ret, ino_t *ret_ino)
 	umask(mask);
 	if (r == 0 && (stat(path, &st) < 0 || listen(fd, 4) < 0))
 		r = -errno;
+	unlock_dir(lock);
 	if (r < 0) {
 		close(fd);
 		return r;
@@ -195,11 +231,13 @@ int handover_listen(const char *path, int *ret, ino_t *ret_ino)
 
 void handover_unlisten(const char *path, int sock, ino_t ino)
 {
+	int lock = lock_dir(path);
 	struct stat st;
 
 	/* While it is open nobody else gets the inode's number. */
 	if (stat(path, &st) == 0 && st.st_ino == ino)
 		unlink(path);
+	unlock_dir(lock);
 	close(sock);
 }
 

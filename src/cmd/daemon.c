@@ -5,9 +5,12 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +20,15 @@
 #include "cmd/cmd.h"
 
 #define KILL_GRACE_MS 2000
+/* For the report of a child that goes on: the running mount's last word comes before it. */
+#define REPORT_MS 10000
+
+enum fate { UNDECIDED, GOES_ON, GIVEN_UP };
+
+struct daemon {
+	_Atomic int *fate; /* in memory that both share */
+	int report;	   /* the child's end of a socket; -1: closed */
+};
 
 /* What the child sends: one status byte, then the reason. */
 struct report {
@@ -42,6 +54,14 @@ static bool reap(pid_t pid, cfs_deadline_t deadline)
 	return true;
 }
 
+/* True for whoever is first. */
+static bool decide(struct daemon *d, enum fate fate)
+{
+	int undecided = UNDECIDED;
+
+	return atomic_compare_exchange_strong(d->fate, &undecided, fate);
+}
+
 static void end_child(pid_t pid)
 {
 	kill(pid, SIGTERM);
@@ -51,27 +71,43 @@ static void end_child(pid_t pid)
 	reap(pid, cfs_deadline_in(KILL_GRACE_MS));
 }
 
-static int wait_report(pid_t pid, int fd, uint64_t timeout_ms)
+/* False when the deadline has passed, or by the first signal if *mask lets it through. */
+static bool report_comes(int fd, cfs_deadline_t deadline, const sigset_t *mask)
 {
-	cfs_deadline_t deadline = cfs_deadline_in(timeout_ms);
 	struct pollfd p = {.fd = fd, .events = POLLIN};
-	struct report rep = {0};
-	ssize_t n;
+	struct timespec left;
+	uint64_t ms;
 	int r;
 
 	do {
-		r = poll(&p, 1, (int)CFS_MIN(cfs_deadline_left_ms(deadline), 1000000));
+		ms = cfs_deadline_left_ms(deadline);
+		left = (struct timespec){(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
+		r = ppoll(&p, 1, &left, mask);
 	} while ((r < 0 && errno == EINTR && !interrupted) ||
 		 (r == 0 && !cfs_deadline_passed(deadline)));
-	if (interrupted) {
+	return r > 0;
+}
+
+/* mask: with which SIGINT and SIGTERM are taken, which are blocked. */
+static int wait_report(struct daemon *d, pid_t pid, int fd, uint64_t timeout_ms,
+		       const sigset_t *mask)
+{
+	bool comes = report_comes(fd, cfs_deadline_in(timeout_ms), mask);
+	struct report rep = {0};
+	ssize_t n;
+
+	if (!comes && decide(d, GIVEN_UP)) {
 		end_child(pid);
-		cmd_error("interrupted");
-		return CMD_INTERRUPTED;
+		if (interrupted)
+			cmd_error("interrupted");
+		else
+			cmd_error("the mount did not answer within %g s (mount_timeout)",
+				  (double)timeout_ms / 1000);
+		return interrupted ? CMD_INTERRUPTED : CMD_MOUNT_FAILED;
 	}
-	if (r == 0) {
-		end_child(pid);
-		cmd_error("the mount did not answer within %llu s (mount_timeout)",
-			  (unsigned long long)(timeout_ms / 1000));
+	if (!comes && !report_comes(fd, cfs_deadline_in(REPORT_MS), NULL)) {
+		cmd_error("process %d goes on with the mount, and does not say how that went",
+			  (int)pid);
 		return CMD_MOUNT_FAILED;
 	}
 	n = read(fd, &rep, sizeof(rep) - 1);
@@ -89,35 +125,71 @@ static int wait_report(pid_t pid, int fd, uint64_t timeout_ms)
 	return rep.status;
 }
 
-int daemon_fork(uint64_t timeout_ms, int *ret_fd)
+/* After the fork. */
+static int be_parent(struct daemon *d, pid_t pid, int fd, uint64_t timeout_ms, const sigset_t *mask)
 {
 	struct sigaction sa = {.sa_handler = on_signal};
-	int fds[2], status;
+	int status;
+
+	sigaction(SIGINT, &sa, NULL);
+	sigaction(SIGTERM, &sa, NULL);
+	status = wait_report(d, pid, fd, timeout_ms, mask);
+	sigprocmask(SIG_SETMASK, mask, NULL);
+	return 1 + status;
+}
+
+int daemon_fork(uint64_t timeout_ms, struct daemon **ret)
+{
+	static struct daemon d;
+	sigset_t set, mask;
+	int fds[2], r;
 	pid_t pid;
 
-	if (pipe2(fds, O_CLOEXEC) < 0)
+	d.fate = mmap(NULL, sizeof(*d.fate), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		      0);
+	if (d.fate == MAP_FAILED)
 		return -errno;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) < 0) {
+		r = -errno;
+		munmap(d.fate, sizeof(*d.fate));
+		return r;
+	}
+	d.report = fds[1];
+	sigemptyset(&set);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGTERM);
+	sigprocmask(SIG_BLOCK, &set, &mask);
 	cfs_log_flush();
 	fflush(NULL);
 	pid = fork();
-	if (pid < 0) {
-		int r = -errno;
-
-		close(fds[0]);
-		close(fds[1]);
-		return r;
-	}
+	r = pid < 0 ? -errno : 0;
 	if (pid == 0) {
 		close(fds[0]);
-		*ret_fd = fds[1];
+		sigprocmask(SIG_SETMASK, &mask, NULL);
+		*ret = &d;
 		return 0;
 	}
 	close(fds[1]);
-	sigaction(SIGINT, &sa, NULL);
-	sigaction(SIGTERM, &sa, NULL);
-	status = wait_report(pid, fds[0], timeout_ms);
+	if (pid > 0)
+		r = be_parent(&d, pid, fds[0], timeout_ms, &mask);
+	else
+		sigprocmask(SIG_SETMASK, &mask, NULL);
 	close(fds[0]);
-	return 1 + status;
+	munmap(d.fate, sizeof(*d.fate));
+	return r;
+}
+
+/* Another descriptor may have its number afterwards. */
+void daemon_close(struct daemon *d)
+{
+	if (d->report >= 0)
+		close(d->report);
+	d->report = -1;
+}
+
+bool daemon_keep(struct daemon *d)
+{
+	return decide(d, GOES_ON) || atomic_load(d->fate) == GOES_ON;
 }
 
 void daemon_detach(void)
@@ -134,32 +206,33 @@ void daemon_detach(void)
 	}
 	if (chdir("/") < 0)
 		cfs_warn("cannot change to the root directory: err=%s", cfs_errname(errno));
-	if (setsid() < 0)
+	if (getsid(0) != getpid() && setsid() < 0)
 		cfs_warn("cannot leave the session of the terminal: err=%s", cfs_errname(errno));
 }
 
 /* False when nobody reads it. */
-static bool send_report(int fd, int status, const char *reason)
+static bool send_report(struct daemon *d, int status, const char *reason)
 {
 	struct report rep = {.status = (uint8_t)status};
 	size_t len;
+	bool sent;
 
 	snprintf(rep.reason, sizeof(rep.reason), "%s", reason);
 	len = offsetof(struct report, reason) + strlen(rep.reason);
-	return write(fd, &rep, len) == (ssize_t)len;
+	sent = send(d->report, &rep, len, MSG_NOSIGNAL) == (ssize_t)len;
+	daemon_close(d);
+	return sent;
 }
 
-void daemon_ready(int fd, const char *note)
+void daemon_ready(struct daemon *d, const char *note)
 {
 	daemon_detach();
-	if (!send_report(fd, CMD_OK, note))
-		cfs_warn("nobody waits for this mount any more: err=%s", cfs_errname(errno));
-	close(fd);
+	if (!daemon_keep(d) || !send_report(d, CMD_OK, note))
+		cfs_warn("nobody waits for this mount any more");
 }
 
-void daemon_failed(int fd, int status, const char *reason)
+void daemon_failed(struct daemon *d, int status, const char *reason)
 {
-	if (!send_report(fd, status, reason))
+	if (!send_report(d, status, reason))
 		cfs_err("%s", reason);
-	close(fd);
 }

@@ -166,8 +166,8 @@ static int verify_answer(const char *point, uint64_t timeout_ms)
 static int mount_in_foreground(const char *url, const char *point, const struct mount_opts *o,
 			       const char *old)
 {
-	struct supervised conf = {.url = url, .point = point, .opts = o, .old = old, .report = -1};
-	struct worker w = {.link = -1, .device = -1, .report = -1};
+	struct supervised conf = {.url = url, .point = point, .opts = o, .old = old};
+	struct worker w = {.link = -1, .device = -1};
 	char err[256] = "";
 	int r;
 
@@ -185,9 +185,10 @@ static int mount_in_background(const char *url, const char *point, const struct 
 	struct supervised conf = {.url = url, .point = point, .opts = o, .old = old};
 	struct worker w = {.link = -1, .device = -1};
 	char err[256] = "";
-	int r, fd = -1;
+	struct daemon *d = NULL;
+	int r;
 
-	r = daemon_fork(o->mount_timeout_ms, &fd);
+	r = daemon_fork(o->mount_timeout_ms, &d);
 	if (r < 0) {
 		cmd_error("cannot start a process: %s", strerror(-r));
 		return CMD_SYSTEM;
@@ -197,12 +198,16 @@ static int mount_in_background(const char *url, const char *point, const struct 
 	if (r > 1)
 		return r - 1;
 	cfs_log_init(CFS_LOG_SYSLOG, level);
-	conf.report = w.report = fd;
+	conf.report = w.report = d;
+	/* An interrupt from the terminal is for the command that waits, which decides what it
+	 * means. Where a mount is already nobody has to belong to a manager's group. */
+	if (old && setsid() < 0)
+		cfs_warn("cannot leave the session of the terminal: err=%s", cfs_errname(errno));
 	if (o->supervise)
 		exit(supervise(&conf));
 	r = serve_mount(url, point, o, &w, err);
 	if (err[0])
-		daemon_failed(fd, r ? r : CMD_MOUNT_FAILED, err);
+		daemon_failed(d, r ? r : CMD_MOUNT_FAILED, err);
 	exit(r);
 }
 

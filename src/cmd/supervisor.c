@@ -20,7 +20,6 @@
 #include "base/module.h"
 #include "base/mounted.h"
 #include "cmd/cmd.h"
-#include "cmd/daemon.h"
 #include "cmd/handover.h"
 #include "cmd/mount.h"
 #include "cmd/notify.h"
@@ -53,8 +52,7 @@ __attribute__((noreturn)) static void become_worker(struct supervisor *s, int li
 	const struct supervised *conf = s->conf;
 	struct worker w = {
 		.link = link,
-		.report = -1,
-		.daemon = conf->report >= 0,
+		.daemon = conf->report != NULL,
 		.takes_over = s->old >= 0,
 		.timeout_ms = CFS_MAX(conf->opts->mount_timeout_ms, conf->opts->io_timeout_ms) +
 			      LEAVE_EXTRA_MS,
@@ -67,8 +65,8 @@ __attribute__((noreturn)) static void become_worker(struct supervisor *s, int li
 
 	/* Until it is ready nobody else would end it. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (conf->report >= 0)
-		close(conf->report);
+	if (conf->report)
+		daemon_close(conf->report);
 	supervisor_close_fd(&s->signals);
 	supervisor_close_fd(&s->door);
 	supervisor_close_fd(&s->successor);
@@ -192,7 +190,7 @@ static void after_death(struct supervisor *s, pid_t pid)
 
 void supervisor_report(struct supervisor *s, const char *note)
 {
-	if (s->conf->report >= 0) {
+	if (s->conf->report) {
 		daemon_ready(s->conf->report, note);
 	} else if (note[0]) {
 		cfs_info("%s", note);
@@ -201,7 +199,7 @@ void supervisor_report(struct supervisor *s, const char *note)
 
 void supervisor_failed(struct supervisor *s, int status, const char *why)
 {
-	if (!s->told && s->conf->report >= 0)
+	if (!s->told && s->conf->report)
 		daemon_failed(s->conf->report, status, why);
 	else if (!s->told)
 		cmd_error("%s", why);
@@ -445,7 +443,7 @@ int supervise(const struct supervised *conf)
 		return s.status;
 	}
 	/* The manager of whoever runs an upgrade is not meant, unless it is that of the mount. */
-	if (conf->report >= 0 && (s.old < 0 || !handover_same_group(s.old)))
+	if (conf->report && (s.old < 0 || !handover_same_group(s.old)))
 		notify_init(false);
 	/* A worker after an upgrade of the package is still one of this program. */
 	cfs_module_hold();

@@ -8,12 +8,13 @@
 #ifndef CFS_CMD_SUPERVISOR_H
 #define CFS_CMD_SUPERVISOR_H
 
+#include "cmd/daemon.h"
 #include "cmd/mountopts.h"
 
 struct supervised {
 	const char *url, *point;
 	const struct mount_opts *opts;
-	int report; /* for daemon_ready() and daemon_failed(); -1: in the foreground */
+	struct daemon *report; /* NULL: in the foreground */
 	/*
 	 * Where the supervisor of the running mount listens, to take that over, or NULL. It is
 	 * called from here, as it kills the process that called when it gives that up.

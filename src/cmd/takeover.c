@@ -40,7 +40,7 @@ static void become_main(struct supervisor *s)
 {
 	struct pollfd p = {.events = POLLIN};
 
-	if (s->conf->report >= 0) {
+	if (s->conf->report) {
 		p.fd = (int)syscall(SYS_pidfd_open, s->starter, 0);
 		if (p.fd >= 0)
 			poll(&p, 1, ORPHAN_MS);
@@ -89,12 +89,17 @@ static int await_bye(struct supervisor *s)
 
 /*
  * From here on the mount is ours, if the supervisor before knows or is gone. One that takes the
- * mount back kills us.
+ * mount back kills us; the command that has started us must not do so any more, as nobody would
+ * take it back.
  */
 void takeover_end(struct supervisor *s)
 {
 	int r = -ENOTCONN;
 
+	if (s->conf->report && !daemon_keep(s->conf->report)) {
+		stay_away(s, "the command that waited for the mount has given up");
+		return;
+	}
 	if (s->old >= 0) {
 		handover_send(s->old, HANDOVER_STARTED, 0, NULL, NULL);
 		r = await_bye(s);

@@ -13,7 +13,6 @@
 
 #include "base/log.h"
 #include "base/thread.h"
-#include "cmd/daemon.h"
 #include "cmd/handover.h"
 #include "cmd/notify.h"
 
@@ -129,7 +128,7 @@ int worker_ready(struct worker *w, struct cfs_vfs *vfs, struct cfs_fuse *fuse, c
 	w->fuse = fuse;
 	atomic_store(&w->pid, w->link >= 0 ? getppid() : getpid());
 	if (w->link < 0) {
-		if (w->report >= 0)
+		if (w->report)
 			daemon_ready(w->report, "");
 		return 0;
 	}

@@ -11,12 +11,14 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "cmd/daemon.h"
+
 struct worker {
-	int link;	     /* to the supervisor; -1: there is none */
-	int report;	     /* without a supervisor, for daemon_ready(); -1 */
-	bool daemon;	     /* leave the terminal when ready */
-	bool takes_over;     /* keep and device come with worker_checked() */
-	uint64_t timeout_ms; /* for the answers of supervisors */
+	int link;	       /* to the supervisor; -1: there is none */
+	struct daemon *report; /* without a supervisor; NULL: in the foreground */
+	bool daemon;	       /* leave the terminal when ready */
+	bool takes_over;       /* keep and device come with worker_checked() */
+	uint64_t timeout_ms;   /* for the answers of supervisors */
 	/* What the mount had before this process; NULL and -1: there was nothing. */
 	struct cfs_keep *keep;
 	int device;

@@ -250,7 +250,8 @@ def half_taken(ws, volume):
 
     def begin(*args):
         mnt.allow(DEATH)
-        p = ws.popen([tool("cachefs"), "mount", volume.url, mnt.path, *args], stdout=-1, stderr=-2, text=True)
+        command = [tool("cachefs"), "mount", volume.url, mnt.path, *args]
+        p = ws.popen(command, stdout=-1, stderr=-2, text=True, start_new_session=True)
         wait_until(lambda: "left the mount" in mnt.log(), 30, "the mount to be left")
 
         def takes_over():
@@ -337,6 +338,95 @@ def test_stop_during_an_upgrade_is_not_forgotten(ws, volume, half_taken):
     mnt.ended = True
     assert not mnt.mounted() and not ws.processes()
     unlock()
+
+
+def pending(pid):
+    """The signals that the process has not taken, as a mask."""
+    with open("/proc/%d/status" % pid) as f:
+        return int(re.search(r"^ShdPnd:\s+(\w+)", f.read(), re.M)[1], 16)
+
+
+def waits_for_last_word(supervisor):
+    """poll(2) with one descriptor: elsewhere it waits for several."""
+    call = pathlib.Path("/proc/%d/syscall" % supervisor).read_text().split()
+    return len(call) > 2 and int(call[2], 16) == 1
+
+
+@pytest.mark.parametrize("how", ["interrupted", "killed"])
+def test_command_that_ends_when_the_mount_is_the_next_ones(ws, volume, half_taken, how):
+    """From there on nobody would take the mount back: it goes on, whoever has started that."""
+    mnt, p, unlock, supervisor, worker = half_taken()
+    mnt.process.send_signal(signal.SIGSTOP)
+    unlock()
+    wait_until(lambda: waits_for_last_word(supervisor), 10, "the next one to take the mount")
+    if how == "interrupted":
+        os.killpg(p.pid, signal.SIGINT)  # as a terminal does
+        wait_until(lambda: not pending(p.pid), 10, "the signal to be taken")
+    else:
+        p.kill()
+        p.wait(20)
+    mnt.process.send_signal(signal.SIGCONT)
+    assert mnt.process.wait(20 * SLOW) == 0
+    if how == "interrupted":
+        assert "took over the running mount" in p.communicate(timeout=20 * SLOW)[0] and p.returncode == 0
+    assert read(mnt / "f") == b"x"
+    mnt.process = None
+    assert sorted(pid for pid, _ in ws.processes()) == sorted([supervisor, worker])
+    upgrade(ws, volume, mnt)
+    wait_until(lambda: not alive(supervisor) and not alive(worker), 10, "the end of those before")
+
+
+def test_command_that_is_interrupted_before(ws, half_taken):
+    mnt, p, unlock, supervisor, worker = half_taken()
+    os.killpg(p.pid, signal.SIGINT)
+    assert p.wait(20 * SLOW) == 8
+    wait_until(lambda: not alive(supervisor) and not alive(worker), 10, "the end of the next one")
+    unlock()
+    assert read(mnt / "f") == b"x"
+    assert mnt.process.poll() is None and "going on with it" in mnt.log()
+
+
+@pytest.mark.deadline(300)
+def test_upgrade_whose_time_ends_anywhere(ws, volume):
+    """Either it is made, or the mount goes on as it was."""
+    mnt = volume.mount("meta-timeout=5", expect="locked|busy|not stored|usage could not be written|" + DEATH)
+    f = open(mnt / "f", "wb", buffering=0)
+    locker = sqlite3.connect(volume.db, isolation_level=None)
+    ws.cleanups.append(locker.close)
+    made, tries = 0, 30
+    for i in range(tries):
+        f.write(b"%05d" % i)
+        os.fsync(f.fileno())
+        locker.execute("BEGIN EXCLUSIVE")
+        end = time.monotonic() + 0.75 + 0.4 * i / tries
+        p = ws.popen([tool("cachefs"), "mount", volume.url, mnt.path, "-o", "mount_timeout=1"], stdout=-1, stderr=-2, text=True)
+        time.sleep(max(0, end - time.monotonic()))  # what is left to be done then takes no time
+        locker.execute("COMMIT")
+        said = p.communicate(timeout=30 * SLOW)[0]
+        assert p.returncode in (0, 32), said
+        made += p.returncode == 0
+        assert os.path.getsize(mnt / "f") == 5 * (i + 1)
+        wait_until(lambda: len(ws.processes()) == 2, 30, "the end of the others")
+        mnt.process = mnt.process if mnt.process and mnt.process.poll() is None else None
+    f.close()
+    assert read(mnt / "f") == b"".join(b"%05d" % i for i in range(tries))
+    print("upgrades made: %d of %d" % (made, tries))
+    assert mnt.stat("takeovers_total") == made
+
+
+def test_crash_in_the_background_after_an_upgrade(ws, volume):
+    mnt = volume.mount(daemon=True)
+    write(mnt / "f", b"x")
+    for i in range(3):
+        pids = [pid for pid, _ in ws.processes()]
+        (worker,) = [child for pid in pids for child in children(pid) if child in pids]
+        os.kill(worker, signal.SIGKILL)
+        wait_until(lambda: not alive(worker), 10, "its end")
+        wait_until(lambda: len(ws.processes()) == 2, 30, "the next process")
+        assert read(mnt / "f") == b"x"
+        upgrade(ws, volume, mnt)
+        wait_until(lambda: len(ws.processes()) == 2, 10, "the end of those before")
+        assert mnt.stat("worker_restarts_total") == i + 1
 
 
 @pytest.mark.deadline(400)

@@ -134,6 +134,9 @@ static void say_bye(struct supervisor *s)
 	}
 	/* Until the service manager has heard of the other: with us it would take the mount for
 	 * gone. */
+	/* To end the mount is what it was told, and it heard that too late. */
+	if (s->stopped)
+		syscall(SYS_pidfd_send_signal, s->successor_process, SIGTERM, NULL, 0);
 	if (notify_wanted())
 		handover_receive(s->successor, cfs_deadline_in(BYE_MS + ORPHAN_MS), &m);
 	cfs_info("the mount was handed over: mount=%s", s->point);

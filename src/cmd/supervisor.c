@@ -216,7 +216,8 @@ static void serve_again(struct supervisor *s)
 	s->state = SERVING;
 }
 
-static void hear_worker(struct supervisor *s)
+/* False when it has nothing to say. */
+static bool hear_worker(struct supervisor *s)
 {
 	struct handover m;
 	int r = handover_receive(s->link, cfs_deadline_in(0), &m);
@@ -225,7 +226,7 @@ static void hear_worker(struct supervisor *s)
 		/* Its end is told by a signal. */
 		if (r != -ETIMEDOUT)
 			supervisor_close_fd(&s->link);
-		return;
+		return false;
 	}
 	switch (m.kind) {
 	case HANDOVER_FAILED:
@@ -258,6 +259,7 @@ static void hear_worker(struct supervisor *s)
 	default:
 		break;
 	}
+	return true;
 }
 
 static void worker_ended(struct supervisor *s, int status)
@@ -267,8 +269,8 @@ static void worker_ended(struct supervisor *s, int status)
 	int code = died ? CMD_SYSTEM : WEXITSTATUS(status);
 
 	/* What it said before. */
-	while (s->link >= 0 && !s->end)
-		hear_worker(s);
+	while (s->link >= 0 && !s->end && hear_worker(s))
+		;
 	s->worker = 0;
 	s->last_signal = died ? WTERMSIG(status) : 0;
 	if (s->end)
@@ -402,8 +404,11 @@ static void step(struct supervisor *s)
 
 static int take_signals(struct supervisor *s)
 {
+	struct sigaction ignore = {.sa_handler = SIG_IGN};
 	sigset_t set;
 
+	/* Of a log that nobody reads any more. */
+	sigaction(SIGPIPE, &ignore, NULL);
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGINT);

@@ -20,13 +20,25 @@
 #include "cmd/notify.h"
 #include "cmd/supervisor-internal.h"
 
+#define END_MS	2000
+#define LOOK_MS 5
+
+static void await_end(pid_t pid)
+{
+	cfs_deadline_t deadline = cfs_deadline_in(END_MS);
+
+	while (waitpid(pid, NULL, WNOHANG) == 0 && !cfs_deadline_passed(deadline))
+		poll(NULL, 0, LOOK_MS);
+}
+
 /* Nothing has happened to the running mount: its supervisor notices that this one ends. */
 static void stay_away(struct supervisor *s, const char *why)
 {
 	supervisor_failed(s, CMD_MOUNT_FAILED, why);
+	/* One that cannot end yet has nothing of the mount to itself. */
 	if (s->worker) {
 		kill(s->worker, SIGKILL);
-		waitpid(s->worker, NULL, 0);
+		await_end(s->worker);
 		s->worker = 0;
 	}
 	supervisor_finish(s, CMD_MOUNT_FAILED);

@@ -340,6 +340,19 @@ def test_stop_during_an_upgrade_is_not_forgotten(ws, volume, half_taken):
     unlock()
 
 
+def test_stop_of_the_mount_that_is_handed_over(ws, volume, half_taken):
+    """Whoever has it then does what the one before was told."""
+    mnt, p, unlock, supervisor, _ = half_taken("--foreground")
+    mnt.process.terminate()
+    wait_until(lambda: not pending(mnt.process.pid), 10, "the signal to be taken")
+    unlock()
+    assert mnt.process.wait(20 * SLOW) == 0
+    assert p.wait(20 * SLOW) == 0
+    mnt.ended = True
+    assert not mnt.mounted() and not ws.processes()
+    assert volume.status()["sessions"] == []
+
+
 def pending(pid):
     """The signals that the process has not taken, as a mask."""
     with open("/proc/%d/status" % pid) as f:
@@ -412,6 +425,23 @@ def test_upgrade_whose_time_ends_anywhere(ws, volume):
     assert read(mnt / "f") == b"".join(b"%05d" % i for i in range(tries))
     print("upgrades made: %d of %d" % (made, tries))
     assert mnt.stat("takeovers_total") == made
+
+
+def test_crash_when_nobody_reads_the_log(ws, volume):
+    """As when the program that it is piped to has ended."""
+    point = ws.path("mnt")
+    point.mkdir()
+    p = ws.popen([tool("cachefs"), "mount", volume.url, point, "--foreground"], stdout=-3, stderr=-1)
+    wait_until(lambda: os.path.ismount(point), 30, "the mount")
+    write(point / "f", b"x")
+    p.stderr.close()
+    (worker,) = children(p.pid)
+    os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: not alive(worker), 10, "its end")
+    assert read(point / "f") == b"x"
+    assert p.poll() is None
+    ws.run("cachefs", "umount", point, check=True)
+    assert p.wait(20 * SLOW) == 0
 
 
 def test_crash_in_the_background_after_an_upgrade(ws, volume):

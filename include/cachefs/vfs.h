@@ -110,7 +110,7 @@ struct cfs_vfs_restored {
 	uint32_t next; /* the first handle that is not done */
 };
 int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret);
-/* Closes those that were closed while nobody served the mount; when no more of them come. */
+/* Closes those that were closed while nobody served the mount; also while more of them come. */
 void cfs_vfs_close_released(struct cfs_vfs *v);
 /* Does cfs_vfs_flush() if nobody has. */
 void cfs_vfs_destroy(struct cfs_vfs *v);

@@ -66,8 +66,11 @@ int resume_open(struct serve *s, const char *url, char err[256])
 
 void resume_end_hold(struct serve *s)
 {
-	uint64_t failed = cfs_fuse_hold_end(s->hold);
+	uint64_t failed;
 
+	/* That may take long, when the metadata goes away again: meanwhile there are deadlines. */
+	cfs_vfs_close_released(s->vfs);
+	failed = cfs_fuse_hold_end(s->hold);
 	s->hold = NULL;
 	if (failed)
 		cfs_warn("requests have failed while nobody served the mount: dir=%s requests=%llu",

@@ -455,6 +455,45 @@ def test_outage_while_a_process_goes_on(ws, kind):
     mnt.umount()
 
 
+@pytest.mark.deadline(200)
+def test_outage_while_closed_files_are_given_back(ws):
+    """Of files that were closed in an outage the locks are given back after it. When it comes again
+    just then, others still have their deadlines."""
+    need_engine("redis")
+    server = servers.started(ws, servers.Redis())
+    url = server.database().url
+    ws.volume(url=url)
+    via = CountingProxy(server.port)
+    ws.cleanups.append(via.close)
+    volume = ws.volume("via", format=False, url=url.replace(str(server.port), str(via.port)))
+    opts = "io-timeout=4,meta-timeout=2,attr-cache=0,entry-cache=0"
+    mnt = volume.mount(opts, expect="cannot be opened again|could not be|lost|away|does not answer|nobody served|" + DEATH)
+    files = [open(mnt / ("f%d" % i), "wb", buffering=0) for i in range(40)]
+    for f in files:
+        fcntl.flock(f, fcntl.LOCK_EX)
+    before = via.turns
+    kill_worker(mnt)
+    turns = via.turns - before
+    os.kill(mnt.pid(), signal.SIGSTOP)
+    via.cut_after(0)
+    os.kill(mnt.pid(), signal.SIGKILL)
+    wait_until(lambda: WAITS in mnt.log(), 30, "the outage")
+    for f in files:
+        threading.Thread(target=close, args=(f,)).start()
+    wait_until(lambda: all(f.closed for f in files), 30, "everything to be closed")
+    via.cut_after(turns + len(files) // 3)
+    via.refuse = False
+    wait_until(lambda: via.refuse, 60, "the next outage")
+    asked = time.monotonic()
+    with fails("EIO"):
+        os.stat(mnt / "f")
+    assert time.monotonic() - asked < 4 + 4 * SLOW
+    via.go_on()
+    wait_until(lambda: mnt.log().count(SERVED) == 2, 120, "the next process")
+    assert len(os.listdir(mnt)) == 40
+    mnt.umount()
+
+
 def test_database_that_is_locked_when_the_process_dies(ws, volume):
     """It can be read, but nobody can go on with the session: that is no crash either, however often."""
     mnt = volume.mount(

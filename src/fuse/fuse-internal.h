@@ -95,6 +95,42 @@ bool turn_put_aside(struct cfs_fuse *f, struct aside *a);
 /* Goes on with what was put aside, if there is any. */
 void turn_end(struct cfs_fuse *f);
 
+#define CHANGE_IOV 8
+
+/* Such a request, with all that is needed to do it later. */
+struct change {
+	struct aside aside; /* first */
+	struct call call;
+	struct cfs_activity_aside *shown; /* while nobody carries it out */
+	void (*apply)(struct change *ch); /* and answer */
+	fuse_ino_t ino;
+	uint64_t fh, off;
+	size_t size;
+	uint32_t want; /* bytes to be read */
+	bool append, data_only, drops_set_id;
+	uint64_t owner;
+	struct iovec iov[CHANGE_IOV];
+	int n_iov;
+	union {
+		struct fuse_file_info open;
+		struct {
+			unsigned mode;
+			uint64_t len;
+		} fallocate;
+		struct {
+			uint64_t src_fh, src_off, len;
+		} copy;
+		struct {
+			uint32_t set;
+			struct cfs_attr attr;
+		} setattr;
+	};
+};
+/* Applies it, now or later. */
+void change_in_turn(struct change *ch);
+/* The same when there is no turn for it. */
+void change_put_off(struct change *ch);
+
 /* reply.c; every request is answered exactly once. r: 0 or a negative errno. */
 void reply_status(struct call *c, int r);
 void reply_entry(struct call *c, int r, const struct cfs_vfs_entry *e);

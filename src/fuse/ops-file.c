@@ -7,22 +7,30 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/activity.h"
+#include "base/bytes.h"
 #include "base/longwait.h"
 #include "fuse-internal.h"
 
-#define WRITE_IOV 8
+static void apply_open(struct change *ch)
+{
+	struct call *c = &ch->call;
+	struct cfs_vfs_open o;
+	int r;
+
+	r = cfs_vfs_open(c->vfs, &c->ctx, ch->ino, ch->open.flags, &o);
+	reply_open(c, r, &o, &ch->open);
+}
 
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	struct cfs_vfs_open o;
-	struct call c;
-	int r;
+	struct change ch = {.apply = apply_open, .ino = ino, .open = *fi};
 
-	call_begin_once(&c, req, "open");
-	call_args(&c, "%" PRIu64 ",%#x", ino, (unsigned)fi->flags);
-	r = cfs_vfs_open(c.vfs, &c.ctx, ino, fi->flags, &o);
-	reply_open(&c, r, &o, fi);
+	call_begin_once(&ch.call, req, "open");
+	call_args(&ch.call, "%" PRIu64 ",%#x", ino, (unsigned)fi->flags);
+	if ((fi->flags & O_TRUNC) && cfs_vfs_has_unstored(ch.call.vfs, ino))
+		change_in_turn(&ch);
+	else
+		apply_open(&ch);
 }
 
 void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
@@ -41,91 +49,7 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 	reply_create(&c, r, &e, &o, fi);
 }
 
-/* ---- what may wait for long: turns.c ---- */
-
-struct change {
-	struct aside aside; /* first */
-	struct call call;
-	struct cfs_activity_aside *shown; /* while nobody carries it out */
-	void (*apply)(struct change *ch); /* and answer */
-	fuse_ino_t ino;
-	uint64_t fh, off;
-	size_t size;
-	uint32_t want; /* bytes to be read */
-	bool append, data_only, drops_set_id;
-	uint64_t owner;
-	struct iovec iov[WRITE_IOV];
-	int n_iov;
-};
-
-static void run_aside(struct aside *a)
-{
-	struct change *ch = (struct change *)a;
-
-	cfs_activity_take_up(ch->shown);
-	call_take(&ch->call);
-	ch->apply(ch);
-	free(ch);
-}
-
-/* With its bytes, which are the thread's own until it takes the next request. */
-static struct change *copy_change(const struct change *what)
-{
-	struct change *ch = malloc(sizeof(*ch) + what->size);
-	uint8_t *at;
-	int i;
-
-	if (!ch)
-		return NULL;
-	*ch = *what;
-	/* They are the thread's own, too; a handle was judged when it was opened. */
-	ch->call.ctx.groups = NULL;
-	ch->call.ctx.n_groups = 0;
-	at = (uint8_t *)(ch + 1);
-	ch->iov[0] = (struct iovec){.iov_base = at, .iov_len = what->size};
-	ch->n_iov = what->size > 0;
-	for (i = 0; i < what->n_iov; i++) {
-		memcpy(at, what->iov[i].iov_base, what->iov[i].iov_len);
-		at += what->iov[i].iov_len;
-	}
-	ch->aside.run = run_aside;
-	ch->aside.bytes = sizeof(*ch) + what->size;
-	return ch;
-}
-
-/* There is no turn for it. */
-static void put_off(struct change *ch)
-{
-	struct cfs_fuse *f = ch->call.fuse;
-	struct change *copy = copy_change(ch);
-
-	if (!copy) { /* then it waits here */
-		ch->apply(ch);
-		return;
-	}
-	/* From here on somebody else may have it. */
-	call_leave();
-	copy->shown = call_show_aside(&copy->call, "requests that wait for data");
-	if (turn_put_aside(f, &copy->aside))
-		return;
-	cfs_activity_take_up(copy->shown);
-	free(copy);
-	call_take(&ch->call);
-	ch->apply(ch);
-	turn_end(f);
-}
-
-static void apply_in_turn(struct change *ch)
-{
-	struct cfs_fuse *f = ch->call.fuse;
-
-	if (!turn_begin(f)) {
-		put_off(ch);
-		return;
-	}
-	ch->apply(ch);
-	turn_end(f);
-}
+/* ---- what may wait for long ---- */
 
 /* Of a read, which needs none until it has to wait for something far away. */
 struct turn {
@@ -175,7 +99,7 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
 	r = cfs_vfs_read(c.vfs, &c.ctx, fi->fh, (uint64_t)off, (uint32_t)size, &segs);
 	cfs_long_wait_set(NULL, NULL);
 	if (r == -EBUSY && turn.refused) {
-		put_off(&(struct change){
+		change_put_off(&(struct change){
 			.call = c,
 			.apply = apply_read,
 			.fh = fi->fh,
@@ -238,7 +162,7 @@ void op_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *src, off_t
 	else
 		call_begin(c, req, "write");
 	call_args(c, "%" PRIu64 ",%zu,%lld,%#" PRIx64, ino, ch.size, (long long)off, fi->fh);
-	for (i = src->idx; i < src->count && ch.n_iov < WRITE_IOV; i++, ch.n_iov++) {
+	for (i = src->idx; i < src->count && ch.n_iov < CHANGE_IOV; i++, ch.n_iov++) {
 		if (src->buf[i].flags & FUSE_BUF_IS_FD)
 			break;
 		ch.iov[ch.n_iov].iov_base = src->buf[i].mem;
@@ -251,7 +175,7 @@ void op_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *src, off_t
 	}
 	/* With the kernel's write-back cache pages come at the offsets that the kernel chose. */
 	ch.append = (fi->flags & O_APPEND) && !fi->writepage && !c->fuse->conf.writeback_cache;
-	apply_in_turn(&ch);
+	change_in_turn(&ch);
 }
 
 static void apply_flush(struct change *ch)
@@ -268,7 +192,7 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	call_begin(&ch.call, req, "flush");
 	call_args(&ch.call, "%" PRIu64 ",%#" PRIx64, ino, fi->fh);
 	if (cfs_vfs_is_dirty(ch.call.vfs, fi->fh))
-		apply_in_turn(&ch);
+		change_in_turn(&ch);
 	else
 		apply_flush(&ch);
 }
@@ -286,63 +210,110 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_in
 
 	call_begin(&ch.call, req, "fsync");
 	call_args(&ch.call, "%" PRIu64 ",%d,%#" PRIx64, ino, data_only, fi->fh);
-	apply_in_turn(&ch);
+	change_in_turn(&ch);
 }
 
-/* ---- the rest ---- */
+static void apply_release(struct change *ch)
+{
+	struct call *c = &ch->call;
+
+	reply_status(c, cfs_vfs_release(c->vfs, &c->ctx, ch->fh));
+}
 
 void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	struct call c;
+	struct change ch = {.apply = apply_release, .fh = fi->fh};
 
-	call_begin(&c, req, "release");
-	call_args(&c, "%" PRIu64 ",%#" PRIx64, ino, fi->fh);
-	reply_status(&c, cfs_vfs_release(c.vfs, &c.ctx, fi->fh));
+	call_begin(&ch.call, req, "release");
+	call_args(&ch.call, "%" PRIu64 ",%#" PRIx64, ino, fi->fh);
+	if (cfs_vfs_is_dirty(ch.call.vfs, fi->fh))
+		change_in_turn(&ch);
+	else
+		apply_release(&ch);
+}
+
+static void apply_fallocate(struct change *ch)
+{
+	struct call *c = &ch->call;
+	int r = 0;
+
+	if (c->ctx.uid != 0)
+		r = drop_set_id(c, ch->ino, ch->fh);
+	if (r == 0)
+		r = cfs_vfs_fallocate(c->vfs, &c->ctx, ch->fh, ch->fallocate.mode, ch->off,
+				      ch->fallocate.len);
+	reply_status(c, r);
 }
 
 void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len,
 		  struct fuse_file_info *fi)
 {
-	struct call c;
+	struct change ch = {
+		.apply = apply_fallocate,
+		.ino = ino,
+		.fh = fi->fh,
+		.off = (uint64_t)off,
+		.fallocate = {.mode = (unsigned)mode, .len = (uint64_t)len},
+	};
+
+	call_begin(&ch.call, req, "fallocate");
+	call_args(&ch.call, "%" PRIu64 ",%#x,%lld,%lld", ino, (unsigned)mode, (long long)off,
+		  (long long)len);
+	if (cfs_vfs_has_unstored(ch.call.vfs, ino))
+		change_in_turn(&ch);
+	else
+		apply_fallocate(&ch);
+}
+
+static void apply_copy(struct change *ch)
+{
+	struct call *c = &ch->call;
+	uint64_t copied = 0;
 	int r = 0;
 
-	call_begin(&c, req, "fallocate");
-	call_args(&c, "%" PRIu64 ",%#x,%lld,%lld", ino, (unsigned)mode, (long long)off,
-		  (long long)len);
-	if (c.ctx.uid != 0)
-		r = drop_set_id(&c, ino, fi->fh);
+	if (c->ctx.uid != 0)
+		r = drop_set_id(c, ch->ino, ch->fh);
 	if (r == 0)
-		r = cfs_vfs_fallocate(c.vfs, &c.ctx, fi->fh, (unsigned)mode, (uint64_t)off,
-				      (uint64_t)len);
-	reply_status(&c, r);
+		r = cfs_vfs_copy_range(c->vfs, &c->ctx, ch->copy.src_fh, ch->copy.src_off, ch->fh,
+				       ch->off, ch->copy.len, &copied);
+	if (r < 0) {
+		reply_status(c, r);
+		return;
+	}
+	fuse_reply_write(c->req, copied);
+	call_end(c, 0);
 }
 
 void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 			struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t off_out,
 			struct fuse_file_info *fi_out, size_t len, int flags)
 {
-	uint64_t copied = 0;
-	struct call c;
-	int r = 0;
+	struct change ch = {
+		.apply = apply_copy,
+		.ino = ino_out,
+		.fh = fi_out->fh,
+		.off = (uint64_t)off_out,
+		.copy =
+			{
+				.src_fh = fi_in->fh,
+				.src_off = (uint64_t)off_in,
+				/* The reply has 32 bits; the caller comes back for the rest. */
+				.len = CFS_MIN(len, (size_t)1 << 30),
+			},
+	};
+	struct cfs_vfs *v;
 
-	call_begin(&c, req, "copy_file_range");
-	call_args(&c, "%" PRIu64 ",%lld,%" PRIu64 ",%lld,%zu", ino_in, (long long)off_in, ino_out,
-		  (long long)off_out, len);
-	/* The reply has 32 bits; the caller comes back for the rest. */
-	if (len > (1u << 30))
-		len = 1u << 30;
-	if (c.ctx.uid != 0)
-		r = drop_set_id(&c, ino_out, fi_out->fh);
-	if (r == 0)
-		r = cfs_vfs_copy_range(c.vfs, &c.ctx, fi_in->fh, (uint64_t)off_in, fi_out->fh,
-				       (uint64_t)off_out, len, &copied);
-	if (r < 0) {
-		reply_status(&c, r);
-		return;
-	}
-	fuse_reply_write(req, copied);
-	call_end(&c, 0);
+	call_begin(&ch.call, req, "copy_file_range");
+	call_args(&ch.call, "%" PRIu64 ",%lld,%" PRIu64 ",%lld,%zu", ino_in, (long long)off_in,
+		  ino_out, (long long)off_out, len);
+	v = ch.call.vfs;
+	if (cfs_vfs_has_unstored(v, ino_in) || cfs_vfs_has_unstored(v, ino_out))
+		change_in_turn(&ch);
+	else
+		apply_copy(&ch);
 }
+
+/* ---- the rest ---- */
 
 void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi)
 {

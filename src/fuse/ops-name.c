@@ -51,6 +51,17 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	reply_attr(&c, r, &a);
 }
 
+static void apply_setattr(struct change *ch)
+{
+	struct call *c = &ch->call;
+	struct cfs_vfs_attr a;
+	int r;
+
+	r = cfs_vfs_setattr(c->vfs, &c->ctx, ch->ino, ch->fh, ch->setattr.set, &ch->setattr.attr,
+			    &a);
+	reply_attr(c, r, &a);
+}
+
 void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 		struct fuse_file_info *fi)
 {
@@ -62,7 +73,17 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 		{FUSE_SET_ATTR_GID, CFS_SET_GID},     {FUSE_SET_ATTR_SIZE, CFS_VFS_SET_SIZE},
 		{FUSE_SET_ATTR_CTIME, CFS_SET_CTIME},
 	};
-	struct cfs_attr in = {
+	struct change ch = {
+		.apply = apply_setattr,
+		.ino = ino,
+		.fh = fi ? fi->fh : 0,
+	};
+	struct call *c = &ch.call;
+	const uint32_t waits = CFS_VFS_SET_SIZE | CFS_SET_MTIME | CFS_SET_MTIME_NOW;
+	uint32_t set = 0;
+	size_t i;
+
+	ch.setattr.attr = (struct cfs_attr){
 		.mode = st->st_mode & 07777,
 		.uid = st->st_uid,
 		.gid = st->st_gid,
@@ -71,14 +92,8 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 		.mtime = st->st_mtim,
 		.ctime = st->st_ctim,
 	};
-	struct cfs_vfs_attr a;
-	uint32_t set = 0;
-	struct call c;
-	size_t i;
-	int r;
-
-	call_begin(&c, req, "setattr");
-	call_args(&c, "%" PRIu64 ",%#x", ino, (unsigned)to_set);
+	call_begin(c, req, "setattr");
+	call_args(c, "%" PRIu64 ",%#x", ino, (unsigned)to_set);
 	for (i = 0; i < sizeof(map) / sizeof(map[0]); i++) {
 		if (to_set & map[i].fuse)
 			set |= map[i].vfs;
@@ -89,8 +104,11 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 		set |= to_set & FUSE_SET_ATTR_MTIME_NOW ? CFS_SET_MTIME_NOW : CFS_SET_MTIME;
 	if (device_drops_set_id())
 		set |= CFS_SET_KILL_SUID;
-	r = cfs_vfs_setattr(c.vfs, &c.ctx, ino, fi ? fi->fh : 0, set, &in, &a);
-	reply_attr(&c, r, &a);
+	ch.setattr.set = set;
+	if ((set & waits) && cfs_vfs_has_unstored(c->vfs, ino))
+		change_in_turn(&ch);
+	else
+		apply_setattr(&ch);
 }
 
 void op_readlink(fuse_req_t req, fuse_ino_t ino)

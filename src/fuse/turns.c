@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Turns. A write waits for memory while nothing can be stored, a flush until all is, a read that no
- * cache answers for the object store: such requests could hold every thread of the loop, and with
+ * Turns. A write waits for memory while nothing can be stored, a flush until all is, as does what
+ * changes a file with bytes that are not; a read that no cache answers waits for the object store:
+ * such requests could hold every thread of the loop, and with
  * them those that need nothing but a cache. So a few threads are left to others, and what comes
  * when all turns are taken is put aside; whoever ends a turn goes on with it. What is put aside is
  * bounded: beyond that requests wait on their threads.
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/activity.h"
 #include "base/bytes.h"
 #include "fuse-internal.h"
 
@@ -79,4 +82,75 @@ void turn_end(struct cfs_fuse *f)
 		if (a)
 			a->run(a);
 	} while (a);
+}
+
+/* ---- changes ---- */
+
+static void run_aside(struct aside *a)
+{
+	struct change *ch = (struct change *)a;
+
+	cfs_activity_take_up(ch->shown);
+	call_take(&ch->call);
+	ch->apply(ch);
+	free(ch);
+}
+
+/* With its bytes and groups, which are the thread's own until it takes the next request. */
+static struct change *copy_change(const struct change *what)
+{
+	size_t groups_bytes = what->call.ctx.n_groups * sizeof(gid_t);
+	struct change *ch = malloc(sizeof(*ch) + groups_bytes + what->size);
+	uint8_t *at;
+	int i;
+
+	if (!ch)
+		return NULL;
+	*ch = *what;
+	at = (uint8_t *)(ch + 1);
+	if (groups_bytes)
+		ch->call.ctx.groups = memcpy(at, what->call.ctx.groups, groups_bytes);
+	at += groups_bytes;
+	ch->iov[0] = (struct iovec){.iov_base = at, .iov_len = what->size};
+	ch->n_iov = what->size > 0;
+	for (i = 0; i < what->n_iov; i++) {
+		memcpy(at, what->iov[i].iov_base, what->iov[i].iov_len);
+		at += what->iov[i].iov_len;
+	}
+	ch->aside.run = run_aside;
+	ch->aside.bytes = sizeof(*ch) + groups_bytes + what->size;
+	return ch;
+}
+
+void change_put_off(struct change *ch)
+{
+	struct cfs_fuse *f = ch->call.fuse;
+	struct change *copy = copy_change(ch);
+
+	if (!copy) { /* then it waits here */
+		ch->apply(ch);
+		return;
+	}
+	/* From here on somebody else may have it. */
+	call_leave();
+	copy->shown = call_show_aside(&copy->call, "requests that wait for data");
+	if (turn_put_aside(f, &copy->aside))
+		return;
+	cfs_activity_take_up(copy->shown);
+	free(copy);
+	call_take(&ch->call);
+	ch->apply(ch);
+	turn_end(f);
+}
+
+void change_in_turn(struct change *ch)
+{
+	struct cfs_fuse *f = ch->call.fuse;
+
+	if (!turn_begin(f)) {
+		change_put_off(ch);
+		return;
+	}
+	ch->apply(ch);
+	turn_end(f);
 }

@@ -273,6 +273,17 @@ bool cfs_vfs_is_dirty(struct cfs_vfs *v, uint64_t fh)
 	return h && writable(h->flags) && cfs_file_dirty(vnode_file(h->vnode));
 }
 
+bool cfs_vfs_has_unstored(struct cfs_vfs *v, cfs_ino_t ino)
+{
+	struct vnode *n = vnode_find(v, ino_in(v, ino));
+	struct cfs_file *file = n ? vnode_file(n) : NULL;
+	bool unstored = file && cfs_file_dirty(file);
+
+	if (n)
+		vnode_put(n);
+	return unstored;
+}
+
 int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 {
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);

@@ -3,6 +3,7 @@
 data lost or made up on the way to the bucket, a hang, or an error nobody understands."""
 
 import concurrent.futures
+import contextlib
 import errno
 import http.server
 import json
@@ -21,7 +22,7 @@ import server
 import test_fixtures
 from cachefs import SLOW, Volume, wait_until
 from s3volume import S3Volume
-from syscalls import data, read, write
+from syscalls import data, fallocate, read, user, write
 
 BUILD = cachefs.BIN.parents[1]
 GAVE_UP = r"object store: gave up|block cannot be stored|cannot be read|not read in time"
@@ -174,6 +175,60 @@ def test_reads_of_a_dead_bucket(ws, s3, via):
         finally:
             speak.set()
         assert [f.result(60) for f in cold] == content
+
+
+CHANGES = {
+    "utime": lambda path, fd: os.utime(fd, (5, 5)),
+    "ftruncate": lambda path, fd: os.ftruncate(fd, 1000),
+    "truncate": lambda path, fd: os.truncate(path, 1000),
+    "truncate by the group": lambda path, fd: os.truncate(path, 1000),
+    "fallocate": lambda path, fd: fallocate(fd, 0, 0, 1000),
+    "copy": lambda path, fd: os.copy_file_range(fd, fd, 500, 0, 500),
+    "O_TRUNC": lambda path, fd: os.close(os.open(path, os.O_WRONLY | os.O_TRUNC)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_of_files_that_a_dead_bucket_does_not_take(ws, s3, via, change):
+    """What stores a file's bytes first leaves threads to others, as writes and flushes do: tar and
+    rsync set the time of each file that they have just written."""
+    threads, n = 8, 24
+    vol = S3Volume(ws, s3, url=via.url + "/bucket")
+    mnt = vol.mount("max-threads=%d,io-timeout=100,put-timeout=100,default_permissions=false" % threads)
+    begun, content, speak = [], data(1000), threading.Event()
+    paths = [mnt / ("f%d" % i) for i in range(n)]
+    fds = [os.open(p, os.O_CREAT | os.O_RDWR) for p in paths]
+    puts = via.add("PUT", "/chunks/", rewrite=lambda body: speak.wait(120) and body)
+    for fd in fds:
+        os.write(fd, content[:500])
+        os.fchown(fd, 0, 5000)
+        os.fchmod(fd, 0o660)
+    caller = user(1000, 1000, [5000]) if "group" in change else contextlib.nullcontext()
+
+    def work(i):
+        begun.append(i)
+        CHANGES[change](paths[i], fds[i])
+
+    def ask(i):
+        with pytest.raises(FileNotFoundError):
+            os.stat(mnt / ("none%d" % i))
+
+    with concurrent.futures.ThreadPoolExecutor(n + 1) as pool, caller:
+        try:
+            changes = [pool.submit(work, i) for i in range(n)]
+            wait_until(lambda: len(begun) == n and puts.hits >= threads, 30, "changes that wait for the bucket")
+            for i in range(20):
+                pool.submit(ask, i).result(5)
+            assert not any(f.done() for f in changes)
+        finally:
+            speak.set()
+        for f in changes:
+            f.result(60)
+    want = {"utime": content[:500], "copy": 2 * content[:500], "O_TRUNC": b""}
+    for path, fd in zip(paths, fds):
+        os.close(fd)
+        assert read(path) == want.get(change, content[:500] + bytes(500))
+        assert change != "utime" or os.stat(path).st_mtime == 5
 
 
 def test_credentials_file(ws, s3):

@@ -39,17 +39,10 @@ static void read_touches(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct ha
 		touch_atime(v, ctx, ino, &attr);
 }
 
-static int drop_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
-		       struct cfs_attr *attr)
-{
-	struct cfs_ctx own = permitted(ctx);
-
-	return cfs_meta_setattr(v->conf.meta, &own, ino, CFS_SET_KILL_SUID, attr, attr);
-}
-
 int cfs_vfs_drop_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 {
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
+	struct cfs_ctx own = permitted(ctx);
 	struct cfs_attr attr = {0};
 	uint64_t seq, asked_ns;
 	cfs_ino_t ino;
@@ -60,11 +53,32 @@ int cfs_vfs_drop_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t f
 	ino = h->vnode->node.key;
 	seq = cache_seq(&v->cache);
 	asked_ns = cfs_now_ns();
-	r = drop_set_id(v, ctx, ino, &attr);
+	r = cfs_meta_setattr(v->conf.meta, &own, ino, CFS_SET_KILL_SUID, &attr, &attr);
 	if (r < 0)
 		return r;
 	inode_changed(v, ino, seq, asked_ns, &attr);
 	return 1;
+}
+
+/*
+ * The kernel leaves set-id bits and times to us when it lets us truncate at open. The times of a
+ * file that was empty before do not change by themselves.
+ */
+static int truncate_at_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n,
+			    struct cfs_attr *attr)
+{
+	uint32_t set = cfs_file_length(vnode_file(n)) ? 0 : CFS_SET_MTIME_NOW;
+	struct cfs_ctx own = permitted(ctx);
+	int r;
+
+	atomic_store_explicit(&n->written, true, memory_order_relaxed);
+	r = cfs_file_truncate(vnode_file(n), &own, 0, attr);
+	if (ctx->uid != 0 && (attr->mode & (S_ISUID | S_ISGID)))
+		set |= CFS_SET_KILL_SUID;
+	if (r == 0 && set)
+		r = cfs_meta_setattr(v->conf.meta, &own, n->node.key, set, attr, attr);
+	inode_changed(v, n->node.key, 0, 0, NULL);
+	return r;
 }
 
 /*
@@ -88,18 +102,10 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 	r = vnode_attach(n, attr, asked_ns);
 	if (r < 0)
 		return r;
-	if (flags & O_TRUNC) {
-		struct cfs_ctx own = permitted(ctx);
-
-		atomic_store_explicit(&n->written, true, memory_order_relaxed);
-		r = cfs_file_truncate(vnode_file(n), &own, 0, attr);
-		if (r < 0)
-			return r;
-		/* The kernel leaves this to us when it lets us truncate at open. */
-		if (ctx->uid != 0 && (attr->mode & (S_ISUID | S_ISGID)))
-			drop_set_id(v, ctx, ino, attr);
-		inode_changed(v, ino, 0, 0, NULL);
-	}
+	if (flags & O_TRUNC)
+		r = truncate_at_open(v, ctx, n, attr);
+	if (r < 0)
+		return r;
 	r = handle_alloc(&v->handles, &h, &ret->fh);
 	if (r < 0)
 		return r;

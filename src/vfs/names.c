@@ -200,29 +200,25 @@ static int truncate_open(struct vnode *n, const struct cfs_ctx *ctx, uint64_t le
 static int truncate_path(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 uint64_t length, struct cfs_attr *ret)
 {
+	struct vnode *n = vnode_get(v, ino);
+	uint64_t asked_ns = cfs_now_ns();
 	struct cfs_attr attr;
-	struct vnode *n;
-	uint32_t ms;
 	int r;
 
-	r = get_attr(v, ctx, ino, &attr, &ms);
-	if (r < 0)
-		return r;
-	if (attr.type != CFS_TYPE_FILE)
-		return attr.type == CFS_TYPE_DIR ? -EISDIR : -EINVAL;
-	r = cfs_meta_open_check(v->conf.meta, ctx, &attr, O_WRONLY);
-	if (r < 0)
-		return r;
-	n = vnode_find(v, ino);
-	if (n && vnode_file(n)) {
+	if (!n)
+		return -ENOMEM;
+	r = cfs_meta_getattr(v->conf.meta, ctx, ino, &attr);
+	if (r == 0 && attr.type != CFS_TYPE_FILE)
+		r = attr.type == CFS_TYPE_DIR ? -EISDIR : -EINVAL;
+	if (r == 0)
+		r = cfs_meta_open_check(v->conf.meta, ctx, &attr, O_WRONLY);
+	/* Also one that nobody has open may have bytes that could not be stored yet. */
+	if (r == 0)
+		r = vnode_attach(n, &attr, asked_ns);
+	if (r == 0)
 		r = truncate_open(n, ctx, length, ret);
-		vnode_put(n);
-		return r;
-	}
-	if (n)
-		vnode_put(n);
-	/* Somebody who opens it meanwhile is told by inode_changed(). */
-	return cfs_meta_truncate(v->conf.meta, ctx, ino, length, ret);
+	vnode_put(n);
+	return r;
 }
 
 static int change_size(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t fh,

@@ -497,6 +497,27 @@ def test_error_reaches_every_handle_and_data_stays(world):
     assert read(mnt.remount() / "f") == content
 
 
+def test_truncate_is_not_undone_by_bytes_that_are_stored_later(world):
+    """A file is closed with an error, and its bytes wait in memory for the bucket."""
+    mnt = world.mount("io-timeout=3,put-timeout=1")
+    mnt.allow(FAILS + "|stored|flushed")
+    content = data(3_000_000)
+    world.via.add(method="PUT", refuse=True)
+    with pytest.raises(OSError) as e:
+        write(mnt / "f", content)
+    assert e.value.errno == errno.EIO
+    wait_until(lambda: mnt.stat("open_inodes") == 0, 30, "the end of the handle")
+    want = b""
+    try:
+        os.truncate(mnt / "f", 0)
+    except OSError as e:
+        assert e.errno == errno.EIO
+        want = content
+    world.via.clear()
+    wait_until(lambda: mnt.stat("data_dirty_bytes") == 0, 30, "the bytes that waited")
+    assert read(mnt.remount() / "f") == want
+
+
 # -- memory
 
 STREAM = """

@@ -308,12 +308,15 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 	}
 	n = h->vnode;
 	file = vnode_file(n);
-	/* Written through a mapping after the descriptor was closed. */
+	/* Written through a mapping after the descriptor was closed, or not stored by that. */
 	if (writable(h->flags) && cfs_file_dirty(file)) {
 		r = commit(h, ctx, cfs_file_flush);
-		/* Of a file that another mount has removed nobody misses any. */
-		if (r < 0 && cfs_meta_getattr(v->conf.meta, ctx, n->node.key, &attr) != -ENOENT)
-			cfs_err("data written through a mapping is lost: inode=%llu error=%s",
+		/* What is kept may still be stored; nobody misses that of a file that is gone. */
+		if (r < 0 && !cfs_file_dirty(file) &&
+		    cfs_meta_getattr(v->conf.meta, ctx, n->node.key, &attr) != -ENOENT)
+			cfs_err("data could not be stored after its file was closed, it is lost: "
+				"inode=%llu "
+				"error=%s",
 				(unsigned long long)n->node.key, cfs_errname(r));
 	}
 	locks_release(v, ctx, h);

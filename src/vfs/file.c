@@ -159,6 +159,22 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 	return r;
 }
 
+/*
+ * A file that has appeared since the kernel looked, which takes it for one that this caller has
+ * just made, and judges nothing.
+ */
+static int open_appeared(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int flags,
+			 struct cfs_attr *attr, uint64_t asked_ns, struct cfs_vfs_open *ret)
+{
+	struct cfs_ctx judged = *ctx;
+
+	judged.interrupted = NULL; /* its argument is the caller's own structure */
+	if (!ctx->check && ctx->uid != 0)
+		caller_groups(&judged, true);
+	judged.check = true;
+	return open_vnode(v, &judged, n, flags, attr, asked_ns, ret);
+}
+
 int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 			int flags, struct cfs_vfs_entry *ret, struct cfs_vfs_open *ret_open)
 {
@@ -185,7 +201,7 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 	attr = ret->attr;
 	/* The mode of a fresh file does not bind the open that creates it. */
 	own = permitted(ctx);
-	r = existed ? open_vnode(v, ctx, n, flags, &attr, asked_ns, ret_open)
+	r = existed ? open_appeared(v, ctx, n, flags, &attr, asked_ns, ret_open)
 		    : open_vnode(v, &own, n, flags & ~O_TRUNC, &attr, asked_ns, ret_open);
 	if (r < 0) {
 		vnode_put(n);

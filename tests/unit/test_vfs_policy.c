@@ -166,6 +166,31 @@ static void identities_are_replaced(void **state)
 	assert_true(c.uid == 9 && c.gid == 10 && c.check && !c.n_groups);
 }
 
+/*
+ * Without it: who creates a file that another mount has just made may write to it, whatever its
+ * mode: the kernel judges nothing that it believes to be new.
+ */
+static void a_file_that_has_appeared_is_judged(void **state)
+{
+	const struct cfs_mknod req = {
+		.parent = CFS_ROOT_INO, .name = "f00001", .name_len = 6, .type = CFS_TYPE_FILE};
+	struct cfs_vfs_open o = {0};
+	struct cfs_vfs_entry e;
+	struct cfs_ctx c;
+
+	start(0, 0);
+	fill_engine(2);
+	c = cfs_vfs_ctx(vfs, 2000, 2000, 1);
+	assert_int_equal(cfs_vfs_create_file(vfs, &c, &req, O_RDWR, &e, &o), -EACCES);
+	meta.attr[1].mode = 0666;
+	assert_int_equal(cfs_vfs_create_file(vfs, &c, &req, O_RDWR, &e, &o), 0);
+	assert_int_equal(release(o.fh), 0);
+	meta.exists[1] = false;
+	assert_int_equal(cfs_vfs_create_file(vfs, &c, &req, O_RDWR, &e, &o), 0);
+	assert_int_equal(meta.attr[1].mode, 0644);
+	assert_int_equal(release(o.fh), 0);
+}
+
 /* Without it: each write costs a metadata round trip, and listings show attributes that cannot be
  * read. */
 static void security_attributes_do_not_exist_by_default(void **state)
@@ -210,6 +235,7 @@ int main(void)
 		cmocka_unit_test_teardown(the_slowest_requests_are_kept_for_a_while, stop),
 		cmocka_unit_test_teardown(reserved_names_are_refused, stop),
 		cmocka_unit_test_teardown(identities_are_replaced, stop),
+		cmocka_unit_test_teardown(a_file_that_has_appeared_is_judged, stop),
 		cmocka_unit_test_teardown(security_attributes_do_not_exist_by_default, stop),
 		cmocka_unit_test_teardown(unknown_inode_flags_are_refused, stop),
 	};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -254,10 +255,13 @@ REFUSE(cfs_meta_getlk, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 REFUSE(cfs_meta_removexattr, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
        const char *name)
 
+/* Judges others only: whether they may write. */
 int cfs_meta_open_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_attr *attr,
 			int flags)
 {
-	return 0;
+	bool judged = ctx->check && ctx->uid != 0 && (flags & O_ACCMODE) != O_RDONLY;
+
+	return judged && !(attr->mode & 02) ? -EACCES : 0;
 }
 
 ssize_t cfs_meta_getxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -9,6 +10,8 @@
 
 #define BLKSIZE	   65536
 #define IOV_INLINE 32
+/* Of what writev(2) takes, libfuse needs one for the header; it does not answer what is refused. */
+#define IOV_REPLY (IOV_MAX - 1)
 
 static int positive_errno(int r)
 {
@@ -148,17 +151,32 @@ static bool inline_iov(const struct cfs_segs *s, struct iovec iov[IOV_INLINE])
 	return true;
 }
 
+static int reply_joined(struct call *c, const struct cfs_segs *s)
+{
+	char *bytes = malloc(s->len);
+
+	if (!bytes)
+		return -ENOMEM;
+	cfs_segs_copy_out(s, 0, bytes, s->len);
+	fuse_reply_buf(c->req, bytes, s->len);
+	free(bytes);
+	return 0;
+}
+
 /* The pieces in memory of their own. */
 static int reply_copied_iov(struct call *c, const struct cfs_segs *s)
 {
 	struct iovec *iov;
-	int n = cfs_segs_iov(s, &iov);
+	int n = cfs_segs_iov(s, &iov), r = 0;
 
 	if (n < 0)
 		return n;
-	fuse_reply_iov(c->req, iov, n);
+	if (n > IOV_REPLY)
+		r = reply_joined(c, s);
+	else
+		fuse_reply_iov(c->req, iov, n);
 	free(iov);
-	return 0;
+	return r;
 }
 
 void reply_segs(struct call *c, int r, struct cfs_segs *s)

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import http.server
 import json
+import mmap
 import os
 import pathlib
 import re
@@ -229,6 +230,29 @@ def test_changes_of_files_that_a_dead_bucket_does_not_take(ws, s3, via, change):
         os.close(fd)
         assert read(path) == want.get(change, content[:500] + bytes(500))
         assert change != "utime" or os.stat(path).st_mtime == 5
+
+
+def test_read_of_many_small_pieces(ws, s3, via):
+    """What was written here and there, and waits for the bucket, is more pieces than writev takes."""
+    vol = S3Volume(ws, s3, url=via.url + "/bucket")
+    mnt = vol.mount("io-timeout=100,put-timeout=100")
+    content = bytearray(data(1 << 20))
+    write(mnt / "f", content)
+    speak = threading.Event()
+    via.add("PUT", "/chunks/", rewrite=lambda body: speak.wait(120) and body)
+    fd = os.open(mnt / "f", os.O_RDWR | os.O_DIRECT)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool, mmap.mmap(-1, 1 << 20) as got:
+        try:
+            # as many as may wait of one file
+            for at in range(100, 100 + 512 * 300, 300):
+                os.pwrite(fd, b"x", at)
+                content[at] = ord("x")
+            assert pool.submit(os.preadv, fd, [got], 0).result(20) == len(content)
+            assert got[:] == content
+        finally:
+            speak.set()
+    os.close(fd)
+    assert read(mnt.remount() / "f") == content
 
 
 def test_credentials_file(ws, s3):

@@ -20,6 +20,7 @@ enum {
 	CODE_CONNECTION_KILLED = 1927,
 	CODE_STATEMENT_TIMEOUT = 1969,	   /* MariaDB's max_statement_time */
 	CODE_TOO_MANY_RESOURCES = 1226,	   /* of one user: max_user_connections */
+	CODE_READ_TIMEOUT = 3024,	   /* MySQL's max_execution_time */
 	CODE_ROLLED_BACK_AT_COMMIT = 3101, /* by group replication */
 	CODE_TIDB_RETRYABLE = 8022,
 	CODE_TIDB_SCHEMA_CHANGED = 8028,
@@ -52,7 +53,8 @@ static bool is_lost(unsigned code)
  */
 static bool is_stopped(unsigned code)
 {
-	return code == ER_QUERY_INTERRUPTED || code == CODE_STATEMENT_TIMEOUT;
+	return code == ER_QUERY_INTERRUPTED || code == CODE_STATEMENT_TIMEOUT ||
+	       code == CODE_READ_TIMEOUT;
 }
 
 static bool is_conflict(unsigned code, const char *text)

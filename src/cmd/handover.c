@@ -18,7 +18,7 @@
 #include "base/bytes.h"
 
 #define VERSION 1u
-/* Those who have the lock do not wait for anything. */
+/* Those who have the lock have it for a system call or two. */
 #define LOCK_NAME     "/lock"
 #define LOCK_MS	      1000
 #define LOCK_AGAIN_MS 1
@@ -167,10 +167,6 @@ static int make_dir(const char *path)
 	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022) ? 0 : -EPERM;
 }
 
-/*
- * Of those who change the directory one at a time: closing the descriptor lets the next one in. Who
- * is kept out for too long goes on as if there were no other, with -1.
- */
 static int lock_dir(const char *path)
 {
 	cfs_deadline_t deadline = cfs_deadline_in(LOCK_MS);
@@ -190,7 +186,17 @@ static int lock_dir(const char *path)
 	return fd;
 }
 
-static void unlock_dir(int lock)
+int handover_lock(void)
+{
+	char path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
+	int r = handover_path(0, path, sizeof(path));
+
+	if (r == 0)
+		r = make_dir(path);
+	return r < 0 ? -1 : lock_dir(path);
+}
+
+void handover_unlock(int lock)
 {
 	if (lock >= 0)
 		close(lock);
@@ -219,7 +225,7 @@ int handover_listen(const char *path, int *ret, ino_t *ret_ino)
 	umask(mask);
 	if (r == 0 && (stat(path, &st) < 0 || listen(fd, 4) < 0))
 		r = -errno;
-	unlock_dir(lock);
+	handover_unlock(lock);
 	if (r < 0) {
 		close(fd);
 		return r;
@@ -237,7 +243,7 @@ void handover_unlisten(const char *path, int sock, ino_t ino)
 	/* While it is open nobody else gets the inode's number. */
 	if (stat(path, &st) == 0 && st.st_ino == ino)
 		unlink(path);
-	unlock_dir(lock);
+	handover_unlock(lock);
 	close(sock);
 }
 

@@ -65,6 +65,12 @@ void handover_close_fds(struct handover *m);
  * device, which no two mounts of a machine share. -ENOENT: this user has no directory for it.
  */
 int handover_path(unsigned dev_minor, char *buf, size_t size);
+/*
+ * Of this user's processes one at a time makes a mount, or changes what lies there. Whoever is kept
+ * out for a second, or has no directory for it, goes on as if there were no other, with -1.
+ */
+int handover_lock(void);
+void handover_unlock(int lock);
 /* *ret is the listening socket; only its user can connect. *ret_ino: of the file at path. */
 int handover_listen(const char *path, int *ret, ino_t *ret_ino);
 /*

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "cmd/cmd.h"
 #include "cmd/ending.h"
+#include "cmd/handover.h"
 #include "cmd/metrics.h"
 #include "cmd/mount.h"
 #include "cmd/notify.h"
@@ -138,13 +139,18 @@ static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret,
 		.max_io = layers_request_size(s->o),
 		.read_ahead_kb = (uint32_t)(s->o->read_ahead >> 10),
 	};
+	int lock, r;
 
 	if (s->o->umask && mount_opts_umask(s->o->umask, &conf.umask, err) < 0)
 		return -EINVAL;
 	snprintf(source, sizeof(source), "cachefs:%s", s->setting->name);
 	snprintf(kernel_opts, sizeof(kernel_opts), "%s%s%s", s->o->ro ? "ro" : "rw",
 		 s->o->kernel_opts ? "," : "", s->o->kernel_opts ? s->o->kernel_opts : "");
-	return cfs_fuse_mount(&conf, ret, err);
+	/* Two that mount there at once must not both find that nobody has. */
+	lock = worker_resumes(s->worker) ? -1 : handover_lock();
+	r = cfs_fuse_mount(&conf, ret, err);
+	handover_unlock(lock);
+	return r;
 }
 
 /* Those who tell others how the mount is. */

@@ -133,12 +133,26 @@ static void free_session(struct cfs_fuse *f)
 	free(f);
 }
 
+/* Whoever was here first may have come while the volume was opened. */
+static int check_point(const struct cfs_fuse *f, char err[256])
+{
+	struct mounted m;
+
+	if (f->conf.device >= 0 || mounted_at(f->mount_point, &m) < 0 ||
+	    strcmp(m.type, CFS_FSTYPE) != 0)
+		return 0;
+	snprintf(err, 256, "%s: already mounted (%.100s)", f->mount_point, m.source);
+	return -EBUSY;
+}
+
 static int mount_session(struct cfs_fuse *f, char err[256])
 {
 	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
 	char device[32];
-	int r;
+	int r = check_point(f, err);
 
+	if (r < 0)
+		return r;
 	last_message[0] = '\0';
 	/* Its request trace goes to stderr as it is, whatever our own level. */
 	if (!f->conf.debug)

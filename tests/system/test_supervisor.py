@@ -222,6 +222,26 @@ def test_failed_upgrades_leave_the_mount(ws, volume):
     assert mnt.stat("takeovers_total") == 1
 
 
+def test_two_who_mount_at_once(ws, volume):
+    """As an automount and an administrator may: it is mounted once, and the other one is told so."""
+    point = ws.path("mnt")
+    point.mkdir()
+    for i in range(8):
+        both = [
+            ws.popen([tool("cachefs"), "mount", volume.url, point], stdout=-1, stderr=-2, text=True)
+            for _ in range(2)
+        ]
+        said = [p.communicate(timeout=60 * SLOW)[0] for p in both]
+        with open("/proc/self/mountinfo") as f:
+            assert sum(line.split()[4] == str(point) for line in f) == 1, said
+        assert 0 in (p.returncode for p in both), said
+        for p, text in zip(both, said):
+            assert p.returncode == 0 or "already mounted" in text or "tak" in text, text
+        write(point / "f", b"%d" % i)
+        ws.run("cachefs", "umount", point, check=True)
+        wait_until(lambda: not ws.processes(), 30, "the end of the processes")
+
+
 def test_another_user_is_refused(ws, volume):
     os.chmod(volume.db, 0o666)
     mnt = volume.mount()

@@ -16,6 +16,7 @@
 #endif
 
 #include "base/bytes.h"
+#include "base/clock.h"
 
 enum { ROOM = 256 << 10, GZIP_WINDOW = 15 + 16 };
 
@@ -26,6 +27,7 @@ static const uint8_t gzip_magic[] = {0x1f, 0x8b}, zstd_magic[] = {0x28, 0xb5, 0x
 struct stream_out {
 	int fd;
 	char *path, *temp; /* NULL: not a file that is put in place at the end */
+	bool named;	   /* there is a file called `temp` */
 	enum stream_codec codec;
 	z_stream z;
 #ifdef CFS_HAVE_ZSTD
@@ -65,6 +67,30 @@ static int start_codec(struct stream_out *s, char err[256])
 #endif
 }
 
+/* A file without a name where `path` is to be, which goes with a process that is killed. */
+static int open_unnamed(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	char *dir = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+	int fd = dir ? open(dir, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600) : -1;
+
+	free(dir);
+	return fd;
+}
+
+/* A name for it: a link cannot replace a file, a rename can. */
+static int name_it(struct stream_out *s)
+{
+	char fd[32];
+
+	snprintf(fd, sizeof(fd), "/proc/self/fd/%d", s->fd);
+	snprintf(s->temp + strlen(s->temp) - 6, 7, "%06x", (unsigned)cfs_random_u64() & 0xFFFFFF);
+	if (linkat(AT_FDCWD, fd, AT_FDCWD, s->temp, AT_SYMLINK_FOLLOW) < 0)
+		return -errno;
+	s->named = true;
+	return 0;
+}
+
 static int open_target(struct stream_out *s, const char *path, char err[256])
 {
 	struct stat st;
@@ -82,7 +108,10 @@ static int open_target(struct stream_out *s, const char *path, char err[256])
 			s->temp = NULL;
 			return -ENOMEM;
 		}
-		s->fd = mkostemp(s->temp, O_CLOEXEC);
+		s->fd = open_unnamed(path);
+		s->named = s->fd < 0;
+		if (s->named) /* not every file system has such files */
+			s->fd = mkostemp(s->temp, O_CLOEXEC);
 	}
 	if (s->fd < 0) {
 		r = -errno;
@@ -221,11 +250,13 @@ int stream_close_out(struct stream_out *s, int complete)
 #endif
 	if (complete && !r && s->temp && fsync(s->fd) < 0)
 		r = -errno;
+	if (s->temp && complete && !r && !s->named)
+		r = name_it(s);
 	if (s->fd > STDERR_FILENO && close(s->fd) < 0 && !r)
 		r = -errno;
 	if (s->temp && complete && !r && rename(s->temp, s->path) < 0)
 		r = -errno;
-	if (s->temp && (!complete || r))
+	if (s->temp && s->named && (!complete || r))
 		unlink(s->temp);
 	free(s->temp);
 	free(s->path);

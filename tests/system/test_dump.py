@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import resource
+import signal
 import sqlite3
 import struct
 import subprocess
@@ -364,6 +365,25 @@ def test_keys_of_the_bucket_can_be_given_again(ws, empty, monkeypatch):
     url = empty("sqlite3")
     assert load(ws, url, content).stderr == ""
     assert len(secret(url)) > 20 and ws.run("cachefs", "status", url).returncode == 0
+
+
+def test_a_dump_that_is_killed_leaves_nothing(ws, empty):
+    url = empty("sqlite3")
+    load(ws, url, fixtures.dump("sqlite", "json"))
+    where = ws.path("dumps")
+    where.mkdir()
+    write(where / "dump.json", b"the one of yesterday")
+    run = ["bash", "-c", 'cd %s; eval "$1"; shift; "$@"; exit $?' % where, "-"]
+    dump_it = [tool("cachefs"), "dump", url, "dump.json"]
+    r = ws.run(*run, "ulimit -c 0 -f 36", *dump_it)
+    assert r.returncode == 128 + signal.SIGXFSZ, r
+    assert os.listdir(where) == ["dump.json"]
+    assert read(where / "dump.json") == b"the one of yesterday"
+    ws.run("cachefs", "dump", url, where / "dump.json", check=True)
+    assert os.listdir(where) == ["dump.json"]
+    assert os.stat(where / "dump.json").st_mode & 0o777 == 0o600
+    ws.run(*run, "", *dump_it, check=True)
+    assert json.loads(read(where / "dump.json"))["FSTree"]
 
 
 def test_compression_follows_the_name(ws, empty):

@@ -32,6 +32,7 @@ static const struct cfs_opt config_table[] = {
 	 .kind = CFS_OPT_SIZE,
 	 OPT(capacity),
 	 .unit = 1ULL << 30,
+	 .max = INT64_MAX,
 	 .arg = "SIZE",
 	 .help = "limit of the volume, a bare number is in GiB; 0: none"},
 	{.name = "inodes",

@@ -65,6 +65,7 @@ static const struct cfs_opt format_table[] = {
 	 OPT(capacity),
 	 .unit = 1ULL << 30,
 	 .def = "0",
+	 .max = INT64_MAX,
 	 .arg = "SIZE",
 	 .help = "limit of the volume, a bare number is in GiB; 0: none"},
 	{.name = "inodes",

@@ -49,6 +49,7 @@ static const struct cfs_opt quota_table[] = {
 	 .kind = CFS_OPT_SIZE,
 	 OPT(capacity),
 	 .unit = 1ULL << 30,
+	 .max = INT64_MAX,
 	 .arg = "SIZE",
 	 .help = "set: limit of space, a bare number is in GiB; 0: none"},
 	{.name = "inodes",

@@ -40,6 +40,8 @@ def test_config_changes_what_may_change(ws, volume):
     before = volume.setting()
     refused(ws, "config", volume.url, "--enable-acl", "false")
     refused(ws, "config", volume.url, "--capacity", "1M", says="already")
+    # GiB, more than numbers of the setting hold: it would be a limit below zero
+    refused(ws, "config", volume.url, "--capacity", "9000000000", code=1)
     refused(ws, "config", volume.url, "--min-client-version", "9.0")
     refused(ws, "config", volume.url, "--bucket", ws.path("elsewhere"))
     assert volume.setting() == before

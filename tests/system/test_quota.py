@@ -83,6 +83,7 @@ def test_quota_of_owners(ws, volume):
     write(mnt / "u", data(5000))
     os.chown(mnt / "u", 1000, 2000)
     url = volume.url
+    refused(ws, "quota", "set", url, "--uid", "1000", "--capacity", "9000000000", code=1)
     (q,) = ask(ws, "quota", "set", url, "--uid", "1000", "--capacity", "1M")
     assert (q["kind"], q["used_bytes"], q["used_inodes"]) == ("user", 8192, 1)
     assert volume.setting()["UserGroupQuota"] is True

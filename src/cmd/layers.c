@@ -21,6 +21,8 @@
 
 /* Of the object store, for what is neither an upload nor a download: compaction, clean-up. */
 #define SPARE_CONNECTIONS 8
+/* For the one object that says whose the others are. */
+#define ID_MS 3000
 /* Deadlines of an upload that go by without one that succeeds before staged blocks are left. */
 #define DRAIN_PATIENCE 2
 /* Budgets for which buffers outside of them count. */
@@ -57,6 +59,23 @@ static uint64_t budget_of(const struct mount_opts *o)
 	return o->buffer_size ? o->buffer_size : mount_default_budget();
 }
 
+/*
+ * Blocks are called by numbers: in another volume's place they would be written over its own. An
+ * object store that does not answer keeps nobody from mounting.
+ */
+static int check_objects(struct serve *s, char err[256])
+{
+	int r;
+
+	cfs_object_quiet(true);
+	r = volume_check_id(s->setting, s->objects, cfs_deadline_in(ID_MS), err);
+	cfs_object_quiet(false);
+	if (r == -EEXIST)
+		return r;
+	err[0] = '\0';
+	return 0;
+}
+
 int layers_open_backends(struct serve *s, const char *url, const char *dir, char err[256])
 {
 	struct cfs_meta_conf conf = {
@@ -83,6 +102,8 @@ int layers_open_backends(struct serve *s, const char *url, const char *dir, char
 	r = volume_open(url, &conf, &s->meta, &s->setting, err);
 	if (r == 0)
 		r = volume_open_objects_with(s->setting, &objects, &s->objects, err);
+	if (r == 0 && !worker_resumes(s->worker))
+		r = check_objects(s, err);
 	return r;
 }
 

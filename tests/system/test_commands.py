@@ -84,6 +84,7 @@ def test_format_refuses_bad_names(ws, name):
         {"trash_days": "-1"},
         {"storage": "ftp"},
         {"capacity": "much"},
+        {"capacity": "9000000000"},  # GiB: more than numbers of the setting hold
     ],
 )
 def test_format_refuses_bad_values(ws, options):
@@ -153,6 +154,12 @@ def test_no_command_judges_objects_of_another_volume(ws, volume):
     ):
         r = ws.run("cachefs", *argv)
         assert r.returncode == 2 and "another volume" in r.stderr, r.stderr
+    point = ws.path("point")
+    point.mkdir()
+    for more in ([], ["-o", "ro"]):
+        r = ws.run("cachefs", "mount", *more, twin.url, point)
+        assert r.returncode != 0 and "another volume" in r.stderr, r.stderr
+        assert not os.path.ismount(point)
     assert read(volume.mount() / "f") == data(300_000)
     assert other.setting()["UUID"] != uuid
     twin.check_options = None

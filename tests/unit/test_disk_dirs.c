@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "disk_fixture.h"
+#include "skip.h"
 
 static void reopen(void)
 {
@@ -56,6 +57,44 @@ static void several_directories(void **state)
 		put_object(&b);
 		assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
 	}
+	close_disk();
+}
+
+/* Below /tmp somebody else may have made the directory, or a link, before us. */
+static void somebody_elses(void **state)
+{
+	struct cfs_block b = {.slice = 660, .len = 5000};
+	char path[256], other[256];
+
+	if (geteuid() != 0)
+		skip_missing("the right to give files away");
+	snprintf(path, sizeof(path), "%s/" UUID, cache);
+	snprintf(other, sizeof(other), "%s/other", top);
+	mkdir(cache, 0755);
+	assert_int_equal(mkdir(path, 0777), 0);
+	assert_int_equal(chown(path, 1000, 1000), 0);
+	open_disk();
+	put_object(&b);
+	assert_int_equal(stats().disk_dirs_bad, 1);
+	assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
+	close_disk();
+	assert_int_equal(rmdir(path), 0);
+
+	assert_int_equal(mkdir(other, 0700), 0);
+	assert_int_equal(symlink(other, path), 0);
+	assert_int_equal(lchown(path, 1000, 1000), 0);
+	open_disk();
+	assert_int_equal(stats().disk_dirs_bad, 1);
+	close_disk();
+	assert_int_equal(rmdir(other), 0);
+	assert_int_equal(unlink(path), 0);
+
+	/* Where others may write as well they are trusted. */
+	assert_int_equal(mkdir(path, 0777), 0);
+	assert_int_equal(chown(path, 1000, 1000), 0);
+	disk_conf.mode = 0666;
+	open_disk();
+	assert_int_equal(stats().disk_dirs_bad, 0);
 	close_disk();
 }
 
@@ -174,6 +213,7 @@ int main(void)
 		DISK_TEST(several_directories),	  DISK_TEST(bad_settings),
 		DISK_TEST(removed_directory),	  DISK_TEST(directory_that_comes_late),
 		DISK_TEST(read_only_file_system), DISK_TEST(empty_id),
+		DISK_TEST(somebody_elses),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

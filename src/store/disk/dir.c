@@ -153,6 +153,41 @@ static int make_base(struct cache_dir *dir)
 	return 0;
 }
 
+/* Below a directory like /tmp, where anybody may make something of any name. */
+static bool is_below_public(const char *path)
+{
+	cfs_auto_free char *part = strdup(path);
+	struct stat st;
+	char *slash;
+
+	while (part && (slash = strrchr(part, '/')) != NULL && slash != part) {
+		*slash = '\0';
+		if (stat(part, &st) == 0 && (st.st_mode & S_IWOTH))
+			return true;
+	}
+	return false;
+}
+
+static bool is_trusted(uid_t owner)
+{
+	return owner == 0 || owner == geteuid();
+}
+
+/*
+ * Somebody who was there first would read what is cached, and could have blocks read that he made:
+ * checksums are in the same files. Where cache-mode lets others write that is what is wanted.
+ */
+static int check_owner(const struct cache_dir *dir, const struct stat *opened)
+{
+	struct stat named;
+
+	if ((dir->disk->conf.mode & 022) || !is_below_public(dir->path))
+		return 0;
+	if (fstatat(AT_FDCWD, dir->path, &named, AT_SYMLINK_NOFOLLOW) < 0)
+		return -errno;
+	return is_trusted(opened->st_uid) && is_trusted(named.st_uid) ? 0 : -EPERM;
+}
+
 static void random_id(char id[64])
 {
 	uint64_t a = cfs_random_u64(), b = cfs_random_u64();
@@ -242,9 +277,12 @@ static int open_dir(struct cache_dir *dir)
 	fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
-	if (mkdirat(fd, "raw", mode) < 0 && errno != EEXIST && errno != EROFS)
-		return -errno;
 	if (fstat(fd, &st) < 0 || fstatfs(fd, &fs) < 0)
+		return -errno;
+	r = check_owner(dir, &st);
+	if (r < 0)
+		return r;
+	if (mkdirat(fd, "raw", mode) < 0 && errno != EEXIST && errno != EROFS)
 		return -errno;
 	r = settle_id(dir, fd);
 	if (r < 0)

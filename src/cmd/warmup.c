@@ -171,6 +171,10 @@ static int add_list(struct warmup *w, const char *file)
 		one = add(w, line);
 		r = r == CMD_OK ? one : r;
 	}
+	if (ferror(in)) {
+		cmd_error("%s: %s", file, strerror(errno));
+		r = CMD_SYSTEM;
+	}
 	free(line);
 	if (in != stdin)
 		fclose(in);

@@ -195,6 +195,8 @@ def test_mistakes(ws, vol, cache):
     assert r.returncode == 1 and "usage" in r.stderr
     r = warmup(ws, "--evict", "--check", mnt, check=False)
     assert r.returncode == 1 and "exclude" in r.stderr
+    r = warmup(ws, "-f", ws.dir, check=False)
+    assert r.returncode == 2 and "Is a directory" in r.stderr, r.stderr
     r = warmup(ws, "-f", ws.dir / "no list", check=False)
     assert r.returncode == 1 and "No such file" in r.stderr
     # the others are done all the same

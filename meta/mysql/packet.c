@@ -271,7 +271,10 @@ static int take(struct mysql_conn *m, int at, int64_t *row, unsigned n)
 	return r;
 }
 
-/* The answers of all statements. ret_committed: also when there is an error after it. */
+/*
+ * The answers of all statements. ret_committed: there may be an error behind it, which is as an
+ * answer that was lost: not to be tried again.
+ */
 static int run(struct mysql_conn *m, const struct packet *k, int64_t *row, unsigned n,
 	       bool *ret_committed)
 {
@@ -306,15 +309,13 @@ static int send(struct mysql_conn *m, const struct packet *k, int64_t *row, unsi
 	r = run(m, k, row, n, &committed);
 	if (r >= 0)
 		return r;
-	if (committed) {
-		m->sql.broken = true;
-		return MYSQL_DONE;
-	}
 	code = mysql_errno(m->handle);
-	if (code == ER_DATA_OUT_OF_RANGE)
+	if (code == ER_DATA_OUT_OF_RANGE && !committed)
 		r = 0;
 	else if (code)
 		r = mysql_error_of(m, code, mysql_error(m->handle), name);
+	if (committed)
+		return -ENOTCONN;
 	if ((!r || r == -EEXIST || r == -EAGAIN) && mysql_run(m, "ROLLBACK"))
 		m->sql.broken = true;
 	return r;

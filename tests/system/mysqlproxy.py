@@ -54,13 +54,14 @@ class MysqlProxy(CountingProxy):
     commits_fail: so many COMMITs to come are answered with `error` as a cluster's certification
     answers them: the transaction is rolled back. in_block: SQL put before each COMMIT of a block or
     a packet. lose: (text, function): the next prepared statement or packet with that text is carried
-    out, then the function is called, and the connection ends without the answer.
+    out, then the function is called, and the connection ends without the answer. spoil: what is read
+    behind the COMMIT of a packet is an error.
     """
 
     def __init__(self, port, version=None, in_block="", several=True):
         self.version, self.in_block, self.several = version, in_block, several
         self.commits_fail, self.commits_failed = 0, 0
-        self.lose = None
+        self.lose, self.spoil = None, False
         self.error = (1213, b"Deadlock found when trying to get lock; try restarting transaction")
         super().__init__(port)
 
@@ -120,6 +121,8 @@ class MysqlProxy(CountingProxy):
                 state["lost"], self.lose = self.lose[1], None
         if payload[0] == COM_STMT_PREPARE and b"NOT ATOMIC" in payload:
             return payload.replace(b"COMMIT;", self.in_block.encode() + b"COMMIT;")
+        if is_packet(payload) and self.spoil:
+            return payload.replace(b"COMMIT; SELECT ", b"COMMIT; SELECT no_such_column,")
         if is_packet(payload) and self.in_block:  # one statement, with one answer, in its place
             block = b"BEGIN NOT ATOMIC %s COMMIT; END" % self.in_block.encode()
             return payload.replace(b"COMMIT", block)

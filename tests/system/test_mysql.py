@@ -283,6 +283,24 @@ def test_stale_removal_whose_answer_was_lost(ws, lossy, trash_days):
     checked(ws, b.volume.url)
 
 
+def test_error_behind_the_commit(ws, database):
+    """What a packet reads afterwards is not what the operation is judged by: it was carried out, and
+    is not tried again."""
+    proxy = MysqlProxy(database.server.port, **WAYS["packets"])
+    ws.cleanups.append(proxy.close)
+    port = ":%d" % database.server.port
+    m = Volume(ws, url=database.url.replace(port, ":%d" % proxy.port)).mount("heartbeat=60")
+    m.allow("no_such_column")
+    proxy.spoil = True
+    os.mkdir(m / "d")
+    os.mkdir(m / "d/e")
+    os.rmdir(m / "d/e")
+    proxy.spoil = False
+    assert os.listdir(m.path) == ["d"] and os.listdir(m / "d") == []
+    assert os.stat(m.path).st_nlink == 3 and "no_such_column" in m.log()
+    m.umount()
+
+
 # ---- a statement that is stopped ----
 
 # Before the COMMIT of a block. Not DO, which hides the error. MyISAM: it is not rolled back.

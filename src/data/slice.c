@@ -27,6 +27,7 @@ struct put {
 	unsigned attempt;
 	bool sync;		/* the caller goes on with the commit itself */
 	bool told;		/* the error is recorded on the file */
+	uint64_t failed_ms;	/* last */
 	cfs_deadline_t give_up; /* 0 until it has failed once */
 };
 
@@ -248,6 +249,7 @@ static bool retry_later(struct put *p, int err)
 	if (cfs_deadline_passed(p->give_up) && !keep(p, err))
 		return false;
 	p->sync = false;
+	p->failed_ms = cfs_now_ms();
 	p->job.run = put_retry;
 	return cfs_workers_try_submit(d->flushers, &p->job) == 0;
 }
@@ -366,6 +368,9 @@ static void put_retry(struct cfs_job *job)
 	pthread_mutex_lock(&f->lock);
 	id = p->slice->id;
 	pthread_mutex_unlock(&f->lock);
+	/* Others were stored since: many that wait long would hold up each other. */
+	if (atomic_load(&f->data->stored_ms) > p->failed_ms)
+		p->attempt = 0;
 	cfs_activity_wait(CFS_WAIT_QUEUE, id, "of blocks to be stored again");
 	wait_before_try(f->data, p->attempt++, p->give_up);
 	cfs_activity_wait_end();

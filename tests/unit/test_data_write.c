@@ -121,6 +121,29 @@ static void passing_faults(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
+/* When the store works again, what has failed several times does not wait as it did while it
+ * failed. */
+static void many_faults_that_end(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_file *f = open_file(v, 1);
+	uint8_t *bytes = calloc(160, BLOCK);
+	uint64_t began_ms, ended_ms;
+
+	assert_non_null(bytes);
+	v->object.fail_puts = 160 * 4;
+	began_ms = cfs_now_ms();
+	assert_int_equal(write_at(f, 0, bytes, 160 * BLOCK), 0);
+	WAIT_FOR(v->object.fail_puts <= 0);
+	ended_ms = cfs_now_ms();
+	assert_int_equal(flush(f), 0);
+	assert_in_range(cfs_now_ms() - ended_ms, 0, (ended_ms - began_ms) / 2);
+	assert_int_equal(objects(v), 160);
+	free(bytes);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
 /*
  * When the store stays broken the writer learns it once per handle; what it wrote is still there,
  * and is stored when that works after all.
@@ -297,11 +320,17 @@ static void memory_deadline(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(small_file),	     cmocka_unit_test(streaming),
-		cmocka_unit_test(idle_is_committed), cmocka_unit_test(scattered_writes_are_bounded),
-		cmocka_unit_test(passing_faults),    cmocka_unit_test(put_fault_that_ends),
-		cmocka_unit_test(lasting_put_fault), cmocka_unit_test(refused_commit),
-		cmocka_unit_test(slow_store),	     cmocka_unit_test(slow_but_alive),
+		cmocka_unit_test(small_file),
+		cmocka_unit_test(streaming),
+		cmocka_unit_test(idle_is_committed),
+		cmocka_unit_test(scattered_writes_are_bounded),
+		cmocka_unit_test(passing_faults),
+		cmocka_unit_test(many_faults_that_end),
+		cmocka_unit_test(put_fault_that_ends),
+		cmocka_unit_test(lasting_put_fault),
+		cmocka_unit_test(refused_commit),
+		cmocka_unit_test(slow_store),
+		cmocka_unit_test(slow_but_alive),
 		cmocka_unit_test(memory_deadline),
 	};
 

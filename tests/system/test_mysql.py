@@ -636,7 +636,7 @@ def test_encrypted_connections(ws):
         url = plain.database().url
         for tls in ("skip-verify", "true") if MARIADB else ():  # MySQL makes itself a certificate
             refused(ws, url + "?tls=" + tls, "the server does not support")
-        Volume(ws, url=url + "?tls=preferred")
+        Volume(ws, "plain", url=url + "?tls=preferred")
     with servers.Mariadb("--ssl-cert=" + cert, "--ssl-key=" + key) as s:
         s._admin("ALTER USER %s@'%%' REQUIRE SSL" % servers.USER)
         db = s.database()

@@ -7,7 +7,7 @@
  * slice becomes visible to others when its record is committed: at flush, fsync, after 5 s, or
  * under memory pressure. Local readers see unflushed bytes at once.
  *
- * Lock order: file -> writer -> nothing; no lock is held across a store or metadata call.
+ * No lock is held across a store or metadata call.
  */
 #ifndef CFS_DATA_H
 #define CFS_DATA_H

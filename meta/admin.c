@@ -15,6 +15,8 @@ int cfs_meta_admin_begin(struct cfs_meta *m)
 
 	if (!rc)
 		rc = m->eng->ops->upgrade(m->eng, &ctx);
+	if (!rc)
+		cfs_clock_read(m);
 	return rc ? rc : cfs_quotas_load(m, &ctx);
 }
 
@@ -225,7 +227,7 @@ static int reap_files(struct cfs_meta *m, dead_fn fn, void *arg, uint64_t *count
 
 static int reap_delayed(struct cfs_meta *m, dead_fn fn, void *arg, uint64_t *count)
 {
-	int64_t before_s = cfs_wall_s() - (int64_t)atomic_load(&m->trash_days) * 86400;
+	int64_t before_s = cfs_clock_earliest_s(m) - (int64_t)atomic_load(&m->trash_days) * 86400;
 	struct dead dead = {0};
 	int rc;
 
@@ -259,7 +261,7 @@ static int keep_clone(void *arg, const struct cfs_row *row)
 
 static int reap_clones(struct cfs_meta *m, uint64_t *count)
 {
-	struct clones c = {.before_s = cfs_wall_s() - CLONE_LIFE_S};
+	struct clones c = {.before_s = cfs_clock_earliest_s(m) - CLONE_LIFE_S};
 	int rc = cfs_meta_scan(m, CFS_TABLE_DETACHED, keep_clone, &c);
 	size_t i;
 

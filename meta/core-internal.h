@@ -61,6 +61,9 @@ struct cfs_meta {
 	char trash_name[16];
 	cfs_ino_t trash_ino;
 
+	_Atomic int64_t clock_off_s; /* of the database, ahead of this host's; clock.c */
+	int64_t clock_told_s;	     /* as logged last; only the heartbeat looks at it */
+
 	_Atomic uint64_t sid;
 	uint64_t resume_sid; /* to go on with; 0: none */
 	_Atomic uint64_t txn_number;
@@ -89,6 +92,18 @@ void cfs_call_begin(struct cfs_call *c, struct cfs_meta *m, enum cfs_meta_op op,
 		    const struct cfs_ctx *ctx);
 /* Counts, turns -ETIMEDOUT and -ENOTCONN into -EIO (with a log line), returns the result. */
 ssize_t cfs_call_end(struct cfs_call *c, ssize_t rc);
+
+/*
+ * clock.c: what mounts tell each other the time of (the end of a session, an hour of the trash) is
+ * held against the database's clock too, so that a host whose own is wrong does not take others for
+ * dead or empty the trash early. Until it is wanted and known, this host's is taken for right.
+ */
+void cfs_clock_read(struct cfs_meta *m);
+int64_t cfs_clock_s(const struct cfs_meta *m); /* the database's, in seconds */
+/* Of both the one that is behind, for what is due by then; the one that is ahead, for what lasts.
+ */
+int64_t cfs_clock_earliest_s(const struct cfs_meta *m);
+int64_t cfs_clock_latest_s(const struct cfs_meta *m);
 
 /* Whether this setting is that of a load that did not end. */
 bool cfs_load_unfinished(const char *setting);

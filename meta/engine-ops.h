@@ -16,7 +16,7 @@
 /* clang-format off */
 #define CFS_ENGINE_BASE_OPS(X) \
 	X(create) X(upgrade) X(get_setting) X(put_setting) X(destroy) X(add_counter) \
-	X(get_counters) X(claim_job) X(new_session) X(refresh_session) X(resume_session) \
+	X(get_counters) X(clock) X(claim_job) X(new_session) X(refresh_session) X(resume_session) \
 	X(clean_session) X(each_session) X(getattr) X(readlink) X(trash_dir) X(each_parent) \
 	X(read_chunk) X(truncate) X(fallocate) X(copy_range) X(compact_chunk) X(end_sustained) \
 	X(each_delfile) X(delete_chunk) X(drop_delfile) X(each_dead_slice) X(orphan_slice) \

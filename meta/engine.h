@@ -144,6 +144,8 @@ struct cfs_engine_ops {
 	/* Adds n atomically; *ret_old is the value before (the first id of a batch). */
 	int (*add_counter)(CFS_ENG, CFS_CTX, const char *name, int64_t n, int64_t *ret_old);
 	int (*get_counters)(CFS_ENG, CFS_CTX, int64_t *ret_used_space, int64_t *ret_inodes);
+	/* The server's wall clock; of an engine without a server this host's. */
+	int (*clock)(CFS_ENG, CFS_CTX, int64_t *ret_s);
 	/* 1 and the counter set to `now` when it was <= now - interval; else 0. */
 	int (*claim_job)(CFS_ENG, CFS_CTX, const char *name, int64_t now_s, int64_t interval_s);
 

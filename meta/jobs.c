@@ -268,7 +268,7 @@ static int clean_slices(struct cfs_meta *m, cfs_deadline_t end)
 
 static int clean_delayed(struct cfs_meta *m, cfs_deadline_t end)
 {
-	int64_t before_s = cfs_wall_s() - (int64_t)atomic_load(&m->trash_days) * 86400;
+	int64_t before_s = cfs_clock_earliest_s(m) - (int64_t)atomic_load(&m->trash_days) * 86400;
 	struct slices dead = {0};
 	int rc;
 
@@ -294,7 +294,7 @@ static int trim_changelog(struct cfs_meta *m, cfs_deadline_t end)
 	if (rc)
 		return rc;
 	if (s->changelog_max_age_s > 0)
-		before_s = cfs_wall_s() - s->changelog_max_age_s;
+		before_s = cfs_clock_earliest_s(m) - s->changelog_max_age_s;
 	rc = m->eng->ops->trim_changelog(m->eng, &ctx, before_s, s->changelog_max_lines);
 	cfs_setting_free(s);
 	return rc;
@@ -316,7 +316,7 @@ static void run_job(struct cfs_meta *m, const char *counter, int64_t interval_s,
 
 	if (atomic_load(&m->jobs->stopping))
 		return;
-	rc = m->eng->ops->claim_job(m->eng, &ctx, counter, cfs_wall_s(), interval_s);
+	rc = m->eng->ops->claim_job(m->eng, &ctx, counter, cfs_clock_s(m), interval_s);
 	if (rc == 1)
 		rc = job(m, cfs_deadline_in(BUDGET_MS));
 	if (rc < 0)

@@ -36,7 +36,7 @@ static int64_t expiry(const struct cfs_meta *m)
 
 	if (m->conf.heartbeat_ms)
 		life_s = (int64_t)(EXPIRE_BEATS * m->conf.heartbeat_ms / 1000);
-	return cfs_wall_s() + (life_s ? life_s : 1);
+	return cfs_clock_latest_s(m) + (life_s ? life_s : 1);
 }
 
 /* ---- the record ---- */
@@ -120,6 +120,7 @@ static int new_session(struct cfs_meta *m)
 	uint64_t sid;
 	int rc = make_info(m, &m->sessions->info);
 
+	cfs_clock_read(m);
 	if (!rc && m->resume_sid) {
 		rc = resume_session(m, &ctx);
 		if (rc != -ENOENT)
@@ -217,12 +218,11 @@ static int note_sid(void *arg, const struct cfs_session *s)
 static void clean_stale(struct cfs_meta *m)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
-	int64_t now_s = cfs_wall_s();
 	struct sids *sids;
 	size_t i;
 	int rc;
 
-	rc = m->eng->ops->claim_job(m->eng, &ctx, "lastCleanupSessions", now_s,
+	rc = m->eng->ops->claim_job(m->eng, &ctx, "lastCleanupSessions", cfs_clock_s(m),
 				    (int64_t)(heartbeat_ms(m) * 9 / 10000));
 	if (rc <= 0)
 		return;
@@ -230,7 +230,8 @@ static void clean_stale(struct cfs_meta *m)
 	if (!sids)
 		return;
 	sids->own = cfs_core_sid(m);
-	rc = m->eng->ops->each_session(m->eng, &ctx, now_s, STALE_LIMIT, note_sid, sids);
+	rc = m->eng->ops->each_session(m->eng, &ctx, cfs_clock_earliest_s(m), STALE_LIMIT, note_sid,
+				       sids);
 	for (i = 0; i < sids->n && rc >= 0; i++) {
 		ctx = cfs_ctx_internal(m->conf.timeout_ms);
 		rc = m->eng->ops->clean_session(m->eng, &ctx, sids->v[i]);
@@ -248,6 +249,7 @@ static void beat(void *arg)
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	int rc = 0;
 
+	cfs_clock_read(m);
 	if (cfs_core_sid(m) && m->conf.heartbeat_ms)
 		rc = m->eng->ops->refresh_session(m->eng, &ctx, cfs_core_sid(m), m->sessions->info,
 						  expiry(m));

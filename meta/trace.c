@@ -113,6 +113,14 @@ static int trace_get_counters(struct cfs_engine *e, const struct cfs_ctx *ctx,
 			i->ops->get_counters(i, ctx, ret_used_space, ret_inodes), "-");
 }
 
+static int trace_clock(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t *ret_s)
+{
+	struct cfs_engine *i = inner_of(e);
+	uint64_t start_ns = cfs_now_ns();
+
+	return (int)say("clock", start_ns, i->ops->clock(i, ctx, ret_s), "-");
+}
+
 static int trace_claim_job(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *name,
 			   int64_t now_s, int64_t interval_s)
 {
@@ -830,6 +838,7 @@ static const struct cfs_engine_ops trace_ops = {
 	.destroy = trace_destroy,
 	.add_counter = trace_add_counter,
 	.get_counters = trace_get_counters,
+	.clock = trace_clock,
 	.claim_job = trace_claim_job,
 	.new_session = trace_new_session,
 	.refresh_session = trace_refresh_session,

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "meta/core-internal.h"
 
@@ -14,13 +15,16 @@ int cfs_core_trash_dir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 	char name[sizeof(m->trash_name)];
 	cfs_ino_t ino = 0;
 	struct tm tm;
+	time_t now;
 	int rc;
 
 	if (skip || cfs_ino_is_trash(parent) || !cfs_core_trash_on(m)) {
 		*ret = 0;
 		return 0;
 	}
-	gmtime_r(&ctx->now.tv_sec, &tm);
+	/* Not an hour that others take for over already. */
+	now = ctx->now.tv_sec + CFS_MAX(atomic_load(&m->clock_off_s), (int64_t)0);
+	gmtime_r(&now, &tm);
 	strftime(name, sizeof(name), "%Y-%m-%d-%H", &tm);
 	pthread_mutex_lock(&m->trash_lock);
 	if (strcmp(name, m->trash_name) == 0)
@@ -126,8 +130,8 @@ static int64_t hour_of(const char *name)
 
 int cfs_trash_expire(struct cfs_meta *m, cfs_deadline_t end, const _Atomic bool *stop)
 {
-	int64_t before_s =
-		cfs_wall_s() - ((int64_t)atomic_load(&m->trash_days) * 24 + GRACE_H) * 3600;
+	int64_t before_s = cfs_clock_earliest_s(m) -
+			   ((int64_t)atomic_load(&m->trash_days) * 24 + GRACE_H) * 3600;
 	struct cfs_cursor cursor = {0};
 	struct page *p = calloc(1, sizeof(*p));
 	int rc = p ? 0 : -ENOMEM;

@@ -97,6 +97,8 @@ static const char *text(enum sql_stmt_id id)
 	case SQL_load_ref:
 		return "INSERT INTO {chunk_ref}(chunkid,size,refs) VALUES(?,?,?)" UPSERT
 		       "refs=refs+VALUES(refs)";
+	case SQL_clock:
+		return "SELECT CAST(UNIX_TIMESTAMP(SYSDATE()) AS SIGNED)";
 	default:
 		return NULL;
 	}

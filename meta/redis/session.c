@@ -192,6 +192,22 @@ int rds_op_claim_job(struct cfs_engine *e, const struct cfs_ctx *ctx, const char
 	return r;
 }
 
+int rds_op_clock(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t *ret_s)
+{
+	struct rds_request q;
+	int r;
+
+	rds_begin(&q, e);
+	rds_command(&q, "s", "TIME");
+	r = rds_run(&q, ctx, CFS_META_OP_other);
+	if (!r && (q.reply[0]->type != REDIS_REPLY_ARRAY || !q.reply[0]->elements))
+		r = -EIO;
+	if (!r)
+		*ret_s = rds_int(q.reply[0]->element[0]);
+	rds_end(&q);
+	return r;
+}
+
 /* ---- sessions ---- */
 
 int rds_op_new_session(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *info,

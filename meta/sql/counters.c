@@ -106,6 +106,22 @@ int sql_op_get_counters(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t
 	return 0;
 }
 
+static int read_clock(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	int r = sql_row(c, SQL_clock, "");
+
+	if (r <= 0)
+		return r < 0 ? r : -EIO;
+	*(int64_t *)arg = sql_int(c, SQL_clock, 0);
+	sql_done(c, SQL_clock);
+	return 0;
+}
+
+int sql_op_clock(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t *ret_s)
+{
+	return sql_read(sql_db(e), ctx, CFS_META_OP_other, read_clock, ret_s);
+}
+
 struct claim {
 	const char *name;
 	int64_t now_s, interval_s;

@@ -24,6 +24,7 @@ SQL(get_counter, "SELECT value FROM {counter} WHERE name=?{FOR_UPDATE}")
 SQL(new_counter, "INSERT INTO {counter}(name,value) VALUES(?,?)")
 SQL(set_counter, "UPDATE {counter} SET value=? WHERE name=?")
 SQL(add_counter, "UPDATE {counter} SET value=value+? WHERE name=?")
+SQL(clock, "SELECT CAST(strftime('%s','now') AS INTEGER)")
 SQL(get_usage, "SELECT name,value FROM {counter} WHERE name IN ('usedSpace','totalInodes')")
 SQL(add_usage, "UPDATE {counter} SET value=value+CASE name WHEN 'usedSpace' THEN ? ELSE ? END "
 	       "WHERE name IN ('usedSpace','totalInodes')")

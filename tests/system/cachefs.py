@@ -268,6 +268,18 @@ class Workspace:
         return bad
 
 
+def wrong_clock(ws, seconds):
+    """The environment of a process on a host whose clock is that much ahead."""
+    if not seconds:
+        return None
+    return {
+        "LD_PRELOAD": str(BIN.parents[1] / "tests/system/libclock.so"),
+        "CLOCK_SHIFT": str(seconds),
+        # AddressSanitizer wants to be the first of what is preloaded.
+        "ASAN_OPTIONS": ws.env()["ASAN_OPTIONS"] + ":verify_asan_link_order=0",
+    }
+
+
 class Volume:
     """One formatted volume on a local directory, its metadata on SQLite or at `url`.
 

@@ -2,14 +2,18 @@
 """The engine-conformance suite on real servers. A failure here is an operation that behaves otherwise
 on one database than on the others: a user who moves a volume meets it."""
 
+import calendar
+import fcntl
 import os
 import pathlib
+import time
 
 import pytest
 
 import servers
-from cachefs import BIN, need_engine, wait_until
+from cachefs import BIN, need_engine, wait_until, wrong_clock
 from mysqlproxy import WAYS, MysqlProxy
+from syscalls import fails
 
 SUITE = pathlib.Path(os.environ.get("CACHEFS_BUILD") or BIN.parents[1]) / "tests/unit/conformance"
 
@@ -64,6 +68,46 @@ def make(path):
 
 def mtime(path):
     return os.stat(path).st_mtime_ns
+
+
+@pytest.mark.parametrize("shift", [2 * 3600, -8 * 86400])
+def test_host_whose_clock_is_wrong(ws, database, shift):
+    """It does not take the others for dead, nor they it: what they lock and hold open would be lost."""
+    volume = ws.volume(url=database.url, trash_days=0)
+    right = volume.mount("heartbeat=1")
+    wrong = volume.mount("heartbeat=1", env=wrong_clock(ws, shift))
+    mounts = (right, wrong)
+    held, locked = [], []
+    for i, mnt in enumerate(mounts):
+        held.append(open(mnt / ("held%d" % i), "wb+", buffering=0))
+        held[i].write(b"%d" % i)
+        os.fsync(held[i].fileno())
+        os.unlink(mnt / ("held%d" % i))
+        make(mnt / ("lock%d" % i))
+        locked.append(open(mnt / ("lock%d" % i), "rb"))
+        fcntl.flock(locked[i], fcntl.LOCK_EX)
+    beats = 'meta_round_trips_total{op="session"}'
+    for mnt in mounts:
+        begun = mnt.stat(beats)
+        wait_until(lambda: mnt.stat(beats) > begun + 6, 60, "some heartbeats")
+    for i, mnt in enumerate(mounts):
+        assert os.pread(held[i].fileno(), 9, 0) == b"%d" % i
+        with open(mounts[1 - i] / ("lock%d" % i), "rb") as f, fails("EAGAIN"):
+            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert "clock" not in right.log() and "database_ahead_s=%d" % -shift in wrong.log()
+    for f in held + locked:
+        f.close()
+
+
+def test_trash_of_a_host_whose_clock_is_behind(ws, database):
+    """What it removes does not go to an hour that is over."""
+    volume = ws.volume(url=database.url, trash_days=1)
+    mnt = volume.mount(env=wrong_clock(ws, -8 * 86400))
+    make(mnt / "f")
+    os.unlink(mnt / "f")
+    (hour,) = os.listdir(mnt / ".trash")
+    when = time.strptime(hour + " UTC", "%Y-%m-%d-%H %Z")
+    assert abs(calendar.timegm(when) - time.time()) < 2 * 3600
 
 
 def test_directory_times_reach_other_mounts(ws, database):

@@ -129,13 +129,7 @@ def test_gc_on_a_host_whose_clock_is_ahead(ws, volume):
     volume.mount().umount()
     young = junk(volume, "chunks/0/0/900_0_10", age_s=0)
     old = junk(volume, "chunks/0/0/901_0_10")
-    clock = {
-        "LD_PRELOAD": str(cachefs.BIN.parents[1] / "tests/system/libclock.so"),
-        "CLOCK_SHIFT": "7200",
-        # AddressSanitizer wants to be the first of what is preloaded.
-        "ASAN_OPTIONS": ws.env()["ASAN_OPTIONS"] + ":verify_asan_link_order=0",
-    }
-    r = ws.run("cachefs", "gc", volume.url, "--delete", check=True, env=clock)
+    r = ws.run("cachefs", "gc", volume.url, "--delete", check=True, env=cachefs.wrong_clock(ws, 7200))
     assert young.exists() and not old.exists()
     assert "ahead of" in r.stderr
     assert list((volume.bucket / "vol/testing").glob("*")) == []

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from cachefs import BIN, SLOW, wait_until
+from cachefs import BIN, SLOW, wait_until, wrong_clock
 from s3volume import S3Volume
 from servers import ENGINES
 from syscalls import write
@@ -42,17 +42,6 @@ BIG = (2048 if LONG else 256) * MIB
 def connections(mnt, tls):
     ways = ("asked", "served")
     return sum(mnt.stat('peer_connections{direction="%s",tls="%s"}' % (w, tls)) for w in ways)
-
-
-def wrong_clock(ws, seconds):
-    if not seconds:
-        return None
-    return {
-        "LD_PRELOAD": str(BUILD / "tests/system/libclock.so"),
-        "CLOCK_SHIFT": str(seconds),
-        # AddressSanitizer wants to be the first of what is preloaded.
-        "ASAN_OPTIONS": ws.env()["ASAN_OPTIONS"] + ":verify_asan_link_order=0",
-    }
 
 
 # -- the point of it

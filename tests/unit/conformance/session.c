@@ -93,6 +93,15 @@ static void test_stale(void **state)
 	assert_true(slice_deleted(id));
 }
 
+static void test_clock(void **state)
+{
+	struct cfs_ctx c = as_root();
+	int64_t now_s = 0;
+
+	OK(vol.m->eng->ops->clock(vol.m->eng, &c, &now_s));
+	assert_in_range(now_s, c.now.tv_sec - 2, c.now.tv_sec + 10);
+}
+
 static void test_refresh(void **state)
 {
 	struct cfs_engine *e = vol.m->eng;
@@ -320,6 +329,6 @@ static void test_changelog(void **state)
 	OK(vol.m->eng->ops->trim_changelog(vol.m->eng, &c, c.now.tv_sec + 100, 0));
 }
 
-TEST_LIST(session, T(test_record), T(test_stale), T(test_refresh), T(test_counters),
+TEST_LIST(session, T(test_record), T(test_stale), T(test_clock), T(test_refresh), T(test_counters),
 	  T(test_setting), T(test_heartbeat), T(test_read_only), T(test_open_errors),
 	  T(test_changelog));

@@ -30,6 +30,7 @@
 #define FIRST_WAIT_MS 100
 #define WAIT_MAX_MS   5000
 #define KILL_MS	      5000
+#define NO_DEADLINE   UINT64_MAX
 
 void supervisor_close_fd(int *fd)
 {
@@ -216,6 +217,13 @@ static void serve_again(struct supervisor *s)
 	s->state = SERVING;
 }
 
+/* It was told to end before it served, and does so as soon as it does. */
+static void end_in_order(struct supervisor *s)
+{
+	handover_send(s->link, HANDOVER_GO, 0, NULL, NULL);
+	s->next = NO_DEADLINE;
+}
+
 /* False when it has nothing to say. */
 static bool hear_worker(struct supervisor *s)
 {
@@ -253,6 +261,8 @@ static bool hear_worker(struct supervisor *s)
 	case HANDOVER_READY:
 		if (s->state == RESUMING)
 			serve_again(s);
+		else if (s->state == FINISHING)
+			end_in_order(s);
 		else
 			takeover_end(s);
 		break;
@@ -291,7 +301,7 @@ static void worker_ended(struct supervisor *s, int status)
 		break;
 	case FINISHING:
 		if (died)
-			supervisor_give_up(s, s->last_signal == SIGTERM
+			supervisor_give_up(s, s->last_signal == SIGTERM || s->next != NO_DEADLINE
 						      ? "it is to end while no process serves it"
 						      : "its process died while it was to end");
 		else
@@ -329,8 +339,13 @@ static void on_signal(struct supervisor *s)
 		s->stopped = true;
 		if (s->worker) {
 			kill(s->worker, (int)info.ssi_signo);
-			if (s->state == SERVING || s->state == RESUMING)
+			if (s->state == SERVING || s->state == RESUMING) {
+				/* One that does not serve yet may hear of it late, and has nothing
+				 * to store. */
+				s->next = s->state == SERVING ? NO_DEADLINE
+							      : cfs_deadline_in(KILL_MS);
 				s->state = FINISHING;
+			}
 			continue;
 		}
 		if (s->state == WAITING)
@@ -353,6 +368,10 @@ static void on_deadline(struct supervisor *s)
 	case GIVEN:
 		successor_take_back(s, "it was not ready in time");
 		break;
+	case FINISHING:
+		kill(s->worker, SIGKILL);
+		s->next = cfs_deadline_in(KILL_MS);
+		break;
 	default:
 		break;
 	}
@@ -360,7 +379,8 @@ static void on_deadline(struct supervisor *s)
 
 static bool state_is_timed(const struct supervisor *s)
 {
-	return s->state == WAITING || s->state == LEAVING || s->state == GIVEN;
+	return s->state == WAITING || s->state == LEAVING || s->state == GIVEN ||
+	       (s->state == FINISHING && s->next != NO_DEADLINE);
 }
 
 /* For poll(). */

@@ -456,9 +456,10 @@ def test_outage_while_a_process_goes_on(ws, kind):
 
 
 @pytest.mark.deadline(200)
-def test_outage_while_closed_files_are_given_back(ws):
+@pytest.mark.parametrize("then", ["goes on", "is stopped", "is stopped and can go on"])
+def test_outage_while_closed_files_are_given_back(ws, then):
     """Of files that were closed in an outage the locks are given back after it. When it comes again
-    just then, others still have their deadlines."""
+    just then, others still have their deadlines, and the mount can be ended."""
     need_engine("redis")
     server = servers.started(ws, servers.Redis())
     url = server.database().url
@@ -488,6 +489,18 @@ def test_outage_while_closed_files_are_given_back(ws):
     with fails("EIO"):
         os.stat(mnt / "f")
     assert time.monotonic() - asked < 4 + 4 * SLOW
+    if then != "goes on":
+        mnt.allow("is to end while no process serves it")
+        mnt.process.terminate()
+        if then == "is stopped":
+            assert mnt.process.wait(5 + 10 * SLOW) == 2
+        else:
+            via.go_on()
+            assert mnt.process.wait(5 + 10 * SLOW) in (0, 2)  # it depends on who is faster
+        assert "took over" not in mnt.log()
+        mnt.ended = True
+        assert not mnt.mounted() and not ws.processes()
+        return
     via.go_on()
     wait_until(lambda: mnt.log().count(SERVED) == 2, 120, "the next process")
     assert len(os.listdir(mnt)) == 40

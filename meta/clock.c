@@ -24,7 +24,8 @@ void cfs_clock_read(struct cfs_meta *m)
 	if (distance(off_s, m->clock_told_s) < TELL_S)
 		return;
 	m->clock_told_s = off_s;
-	cfs_warn("the clock of this host and that of the database differ, one of them is wrong: url=%s "
+	cfs_warn("the clock of this host and that of the database differ, one of them is wrong: "
+		 "url=%s "
 		 "database_ahead_s=%" PRId64,
 		 m->masked_url, off_s);
 }

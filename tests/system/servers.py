@@ -53,6 +53,15 @@ def free_port():
         return s.getsockname()[1]
 
 
+def is_free(port):
+    with socket.socket() as s:
+        try:
+            s.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
 def certificate(folder, name):
     """A self-signed one of 127.0.0.1: the paths of it and of its key, which any server may read."""
     cert, key = str(folder / (name + ".pem")), str(folder / (name + ".key"))

@@ -409,7 +409,8 @@ def cluster(ws):
     nodes = []
     for _ in range(3):
         n = servers.Redis("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
-        while n.port > 55000:  # the cluster's own port is 10000 above
+        # The cluster's own port is 10000 above.
+        while n.port > 55000 or not servers.is_free(n.port + 10000):
             n.port = servers.free_port()
         nodes.append(servers.started(ws, n))
     argv = [servers.find("redis-cli"), "--cluster", "create", "--cluster-yes"]

@@ -157,7 +157,7 @@ static void flipped_bits(void **state)
 		assert_int_equal(stats().disk_corrupt, i + 1);
 		WAIT_FOR(stats().disk_pending_bytes == 0);
 		cfs_store_forget(store, &b);
-		assert_false(file_exists(&b));
+		WAIT_FOR(!file_exists(&b));
 	}
 	close_disk();
 }

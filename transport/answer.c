@@ -3,7 +3,7 @@
  * An answer's way out. First its checksum: from the file's own for whole segments, computed for the
  * parts at the edges (where the whole segment is read and checked). Then the frame: small ones are
  * copied together, large ones go from the page cache to the socket through a pipe. A file that is
- * not in the page cache is read by the ring's workers.
+ * not in the page cache is read by the ring's workers, when it is its turn.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -52,6 +52,7 @@ static uint8_t *reserve(struct cfs_server *sc, uint32_t len, uint32_t cap)
 			return NULL;
 		}
 		o->cap = cap;
+		sc->c.t->copied += cap;
 		append(sc, o);
 	}
 	o->len += len;
@@ -71,6 +72,7 @@ static void pop(struct cfs_server *sc)
 	cfs_server_credit(sc, o->requests, o->bytes);
 	if (!o->job) {
 		sc->copied -= o->len;
+		sc->c.t->copied -= o->cap;
 		free(o->data);
 		free(o);
 	}
@@ -150,7 +152,55 @@ static void fail(struct cfs_job *j, int err, bool mismatch)
 
 /* --- reading the file --- */
 
-static void advance(struct cfs_job *j);
+/* cachestat(2), Linux 6.5, which Debian 12's headers do not know. */
+#ifndef SYS_cachestat
+#define SYS_cachestat 451
+#endif
+struct cachestat_range {
+	uint64_t off, len;
+};
+struct cachestat_result {
+	uint64_t cached, dirty, writeback, evicted, recently_evicted;
+};
+
+/* 1: the page cache has all of it, or it is on its way there; 0: not; or the kernel cannot tell. */
+static int has_pages(int fd, uint64_t off, uint64_t len)
+{
+	struct cachestat_range range = {.off = off, .len = len};
+	struct cachestat_result st;
+	uint64_t page = (uint64_t)getpagesize(), pages = (off + len - 1) / page - off / page + 1;
+
+	if (syscall(SYS_cachestat, fd, &range, &st, 0) < 0)
+		return -errno;
+	return st.cached >= pages;
+}
+
+/*
+ * Splicing it does not wait for a disk: the pages are there, and what is read last of them has
+ * arrived.
+ */
+static bool is_cached(int fd, uint64_t off, uint64_t len)
+{
+	char last;
+	struct iovec iov = {.iov_base = &last, .iov_len = 1};
+
+	return has_pages(fd, off, len) == 1 &&
+	       preadv2(fd, &iov, 1, (off_t)(off + len - 1), RWF_NOWAIT) == 1;
+}
+
+/*
+ * Reads what is in the page cache. A read that does not wait for bytes still has the kernel ask the
+ * disk for them, and that does wait once the disk's own queue is full: not for one that hangs.
+ */
+static bool read_cached(const struct cfs_job *j, uint32_t from, uint32_t to, uint8_t *dst)
+{
+	struct iovec iov = {.iov_base = dst, .iov_len = to - from};
+	int r = has_pages(j->a.fd, from, to - from);
+
+	if (r == 0 || (r < 0 && cfs_turns_hang(j->sc->c.t, j->a.disk)))
+		return false;
+	return preadv2(j->a.fd, &iov, 1, from, RWF_NOWAIT) == (ssize_t)iov.iov_len;
+}
 
 static int start_read(struct cfs_job *j);
 
@@ -167,9 +217,10 @@ static void read_done(struct cfs_op *op, int res)
 	}
 	if (j->buf_have < j->buf_len)
 		j->a.err = -EIO;
-	advance(j);
+	cfs_answer_advance(j);
 }
 
+/* By a worker at once: the loop's thread could wait where the disk's queue is full. */
 static int start_read(struct cfs_job *j)
 {
 	struct io_uring_sqe *sqe = cfs_loop_sqe(&j->sc->c.t->loop, &j->op);
@@ -178,28 +229,31 @@ static int start_read(struct cfs_job *j)
 	j->busy = true;
 	io_uring_prep_read(sqe, j->a.fd, j->buf + j->buf_have, j->buf_len - j->buf_have,
 			   j->buf_off + j->buf_have);
+	io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
 	return IN_RING;
 }
 
 /*
- * The bytes [from, to) of the file, at most CFS_READ_MAX. IN_RING: the ring reads them, advance()
- * comes again and finds them.
+ * The bytes [from, to) of the file, at most CFS_READ_MAX, until cfs_turn_end(). IN_RING: the ring
+ * reads them, or will, and cfs_answer_advance() comes again and finds them.
  */
 static int bytes_of(struct cfs_job *j, uint32_t from, uint32_t to, const uint8_t **ret)
 {
-	struct cfs_loop *loop = &j->sc->c.t->loop;
-	struct iovec iov = {.iov_base = loop->scratch + CFS_SCRATCH_RX, .iov_len = to - from};
-	ssize_t n;
+	uint8_t *scratch = j->sc->c.t->loop.scratch + CFS_SCRATCH_RX;
+	int r;
 
 	if (j->buf && j->buf_off == from && j->buf_len == to - from) {
 		*ret = j->buf;
 		return j->a.err;
 	}
-	n = preadv2(j->a.fd, &iov, 1, from, RWF_NOWAIT);
-	if (n == (ssize_t)iov.iov_len) {
-		*ret = iov.iov_base;
+	if (read_cached(j, from, to, scratch)) {
+		cfs_turn_end(j);
+		*ret = scratch;
 		return 0;
 	}
+	r = cfs_turn_take(j);
+	if (r < 0)
+		return r;
 	free(j->buf);
 	j->buf = malloc(to - from);
 	if (!j->buf)
@@ -249,6 +303,7 @@ static int add_by_reading(struct cfs_job *j, uint32_t to)
 		return -EBADMSG;
 	j->crc = cfs_crc_add(j->crc, data + (from - all_from), to - from);
 	j->pos = to;
+	cfs_turn_end(j);
 	return 0;
 }
 
@@ -348,10 +403,13 @@ static int queue_large(struct cfs_job *j)
 
 	if (r < 0)
 		return r;
+	cfs_turn_end(j); /* taken when it was to be a small one */
+	/* Once its header is on its way it cannot be refused any more. */
+	if (j->a.fd >= 0 && cfs_turns_hang(j->sc->c.t, j->a.disk) &&
+	    !is_cached(j->a.fd, j->req.off, j->req.len))
+		return -EBUSY;
 	if (!put_header(j, 0, CFS_WIRE_HEADER, j->a.fd >= 0 ? j->crc : checksum_memory(j)))
 		return -ENOMEM;
-	free(j->buf); /* it may wait for long */
-	j->buf = NULL;
 	j->out = (struct cfs_out){.job = j, .requests = 1, .bytes = j->req.len};
 	append(j->sc, &j->out);
 	return 0;
@@ -359,11 +417,11 @@ static int queue_large(struct cfs_job *j)
 
 static bool is_small(const struct cfs_job *j)
 {
-	return j->req.len < CFS_SPLICE_MIN && j->sc->copied < COPIED_MAX;
+	return j->req.len < CFS_SPLICE_MIN && j->sc->copied < COPIED_MAX &&
+	       j->sc->c.t->copied < j->sc->c.t->conf.copied_bytes;
 }
 
-/* The answer is there, or bytes of it that were waited for. */
-static void advance(struct cfs_job *j)
+void cfs_answer_advance(struct cfs_job *j)
 {
 	struct cfs_conn *c = &j->sc->c;
 	int r;
@@ -387,6 +445,13 @@ static void advance(struct cfs_job *j)
 	cfs_conn_again(c, false, true);
 }
 
+void cfs_answer_cancel(struct cfs_job *j)
+{
+	j->canceled = true;
+	if (j->in_line && !j->out.job)
+		fail(j, -ECANCELED, false);
+}
+
 static uint64_t iov_bytes(const struct iovec *iov, int n)
 {
 	uint64_t len = 0;
@@ -406,7 +471,7 @@ void cfs_answer_start(struct cfs_job *j)
 	    a->n_crcs != CFS_DIV_UP(j->req.block.len, CFS_PEER_SEGMENT))
 		a->err = -EIO;
 	j->pos = j->req.off;
-	advance(j);
+	cfs_answer_advance(j);
 }
 
 /* --- sending --- */
@@ -465,43 +530,17 @@ static ssize_t send_memory(struct cfs_job *j, bool more)
 	return n;
 }
 
-/* cachestat(2), Linux 6.5, which Debian 12's headers do not know. */
-#ifndef SYS_cachestat
-#define SYS_cachestat 451
-#endif
-struct cachestat_range {
-	uint64_t off, len;
-};
-struct cachestat_result {
-	uint64_t cached, dirty, writeback, evicted, recently_evicted;
-};
-
-/*
- * Splicing it does not wait for a disk: the pages are there, and what is read last of them has
- * arrived.
- */
-static bool is_cached(int fd, uint64_t off, uint64_t len)
-{
-	struct cachestat_range range = {.off = off, .len = len};
-	struct cachestat_result st;
-	uint64_t page = 4096, pages = (off + len - 1) / page - off / page + 1;
-	char last;
-	struct iovec iov = {.iov_base = &last, .iov_len = 1};
-
-	return syscall(SYS_cachestat, fd, &range, &st, 0) == 0 && st.cached >= pages &&
-	       preadv2(fd, &iov, 1, (off_t)(off + len - 1), RWF_NOWAIT) == 1;
-}
-
 static void spliced_in(struct cfs_op *op, int res)
 {
 	struct cfs_job *j = (struct cfs_job *)((char *)op - offsetof(struct cfs_job, op));
 
 	j->busy = false;
+	cfs_turn_end(j);
 	if (res > 0)
 		j->pipe->held = (uint32_t)res;
 	else if (res != -EINTR && res != -EAGAIN)
 		j->a.err = -EIO;
-	advance(j);
+	cfs_answer_advance(j);
 }
 
 /* Fills the pipe from the file. */
@@ -511,14 +550,23 @@ static int fill(struct cfs_job *j)
 	off_t off = (off_t)j->req.off + j->sent;
 	struct io_uring_sqe *sqe;
 	ssize_t n;
+	int r;
 
 	if (!is_cached(j->a.fd, (uint64_t)off, len)) {
+		r = cfs_turn_take(j);
+		if (r < 0) {
+			/* Others may use it meanwhile. */
+			cfs_pipe_put(j->sc->c.t, j->pipe);
+			j->pipe = NULL;
+			return r;
+		}
 		sqe = cfs_loop_sqe(&j->sc->c.t->loop, &j->op);
 		io_uring_prep_splice(sqe, j->a.fd, off, j->pipe->wr, -1, len, SPLICE_F_MOVE);
 		j->op.fn = spliced_in;
 		j->busy = true;
 		return IN_RING;
 	}
+	cfs_turn_end(j);
 	n = splice(j->a.fd, &off, j->pipe->wr, NULL, len, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
 	if (n <= 0)
 		return -EIO; /* shorter than its name says */
@@ -552,13 +600,16 @@ static ssize_t send_copied(struct cfs_job *j, bool more)
 	uint32_t to = from + CFS_MIN(j->req.len - j->sent, CFS_READ_MAX);
 	const uint8_t *data;
 	struct iovec iov;
+	ssize_t n;
 	int r = bytes_of(j, from, to, &data);
 
 	if (r < 0)
 		return r;
 	iov.iov_base = (void *)data;
 	iov.iov_len = to - from;
-	return c->link.ops->send(&c->link, &iov, 1, more || to < j->req.off + j->req.len);
+	n = c->link.ops->send(&c->link, &iov, 1, more || to < j->req.off + j->req.len);
+	cfs_turn_end(j);
+	return n;
 }
 
 /* Some of the payload at the head of the queue. */
@@ -568,7 +619,7 @@ static ssize_t send_payload(struct cfs_server *sc)
 	bool more = sc->out_first->next != NULL;
 	ssize_t n;
 
-	if (j->busy)
+	if (j->busy || j->in_line)
 		return IN_RING;
 	if (j->a.err < 0)
 		return j->a.err;
@@ -619,11 +670,12 @@ void cfs_answer_flush(struct cfs_conn *c)
 
 void cfs_answer_drop(struct cfs_server *sc)
 {
-	while (sc->out_first) {
-		struct cfs_job *j = sc->out_first->job;
+	struct cfs_job *j, *next;
 
+	while (sc->out_first) {
+		j = sc->out_first->job;
 		if (j && j->busy) {
-			/* advance() ends it when the ring lets go. */
+			/* cfs_answer_advance() ends it when the ring lets go. */
 			j->out.requests = 0;
 			j->out.bytes = 0;
 			pop(sc);
@@ -632,5 +684,12 @@ void cfs_answer_drop(struct cfs_server *sc)
 		pop(sc);
 		if (j)
 			end(j, false);
+	}
+	for (j = sc->jobs; j; j = next) {
+		next = j->next;
+		if (!j->in_line)
+			continue;
+		cfs_server_credit(sc, 1, j->req.len);
+		end(j, false);
 	}
 }

@@ -47,6 +47,8 @@ static int start_transport(struct cfs_group *g, const struct cfs_group_conf *con
 		.ops_arg = conf->ops_arg,
 		/* Who has patience with answers has it with connecting, too. */
 		.connect_timeout_ms = (unsigned)CFS_MAX(g->timeout_ms, CONNECT_MS),
+		/* Told before they would give up, they go to object storage at once. */
+		.disk_timeout_ms = (unsigned)(g->timeout_ms - g->timeout_ms / 4),
 		.max_conns_per_peer = conf->max_conns,
 		.inflight_bytes = conf->inflight_bytes,
 		.request_rate = conf->request_rate,

@@ -13,7 +13,7 @@
 
 #define ENTRIES	    1024
 #define COMPLETIONS 8192
-#define WORKERS	    16 /* of the ring: they wait for disks */
+#define WORKERS	    256 /* of the ring, at most: they wait for disks, whoever asks bounds them */
 #define IDLE_MS	    1000
 #define BATCH	    256
 

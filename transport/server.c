@@ -65,7 +65,7 @@ void cfs_server_job_done(struct cfs_job *j)
 		sc->jobs = j->next;
 	if (j->next)
 		j->next->prev = j->prev;
-	free(j->buf);
+	cfs_turn_end(j);
 	free(j);
 	sc->c.t->loop.held--;
 	cfs_conn_unref(&sc->c);
@@ -104,7 +104,8 @@ static int got_get(struct cfs_server *sc, const struct cfs_frame *f, const uint8
 		cfs_answer_status(sc, f->id, -ESHUTDOWN, get.len);
 		return 0;
 	}
-	if (atomic_load(&t->served.inflight_bytes) > t->conf.inflight_bytes || is_too_fast(sc)) {
+	if (atomic_load(&t->served.inflight) > t->conf.inflight ||
+	    atomic_load(&t->served.inflight_bytes) > t->conf.inflight_bytes || is_too_fast(sc)) {
 		cfs_counters_error(&t->served, CFS_PEER_E_BUSY);
 		cfs_answer_status(sc, f->id, -EBUSY, get.len);
 		return 0;
@@ -135,11 +136,12 @@ static int got_get(struct cfs_server *sc, const struct cfs_frame *f, const uint8
 
 static void got_cancel(struct cfs_server *sc, uint64_t id)
 {
-	struct cfs_job *j;
+	struct cfs_job *j, *next;
 
-	for (j = sc->jobs; j; j = j->next) {
+	for (j = sc->jobs; j; j = next) {
+		next = j->next;
 		if (j->id == id)
-			j->canceled = true;
+			cfs_answer_cancel(j);
 	}
 }
 
@@ -393,15 +395,26 @@ int cfs_server_listen(struct cfs_transport *t, char err[256])
 	return 0;
 }
 
-/* What has taken too long: a handshake, or taking what was asked for. */
+/*
+ * What has taken too long: a handshake, taking what was asked for, or reading the rest of an answer
+ * that has begun, behind which all others wait.
+ */
 static bool is_overdue(struct cfs_transport *t, struct cfs_conn *c)
 {
-	uint64_t now_ms = t->loop.now_ms;
+	uint64_t now_ms = t->loop.now_ms, since_ms;
+	const struct cfs_out *head;
+	bool reads;
 
 	if (c->state < CFS_CONN_READY)
 		return c->deadline <= now_ms;
-	return c->ops == &server_ops && c->out_armed && server_of(c)->out_first &&
-	       now_ms - server_of(c)->progress_ms >= t->conf.stall_timeout_ms;
+	head = c->ops == &server_ops ? server_of(c)->out_first : NULL;
+	if (!head)
+		return false;
+	since_ms = now_ms - server_of(c)->progress_ms;
+	reads = head->job && (head->job->busy || head->job->in_line);
+	if (reads && cfs_turns_hang(t, head->job->a.disk))
+		return since_ms >= t->conf.disk_timeout_ms;
+	return (reads || c->out_armed) && since_ms >= t->conf.stall_timeout_ms;
 }
 
 void cfs_server_tick(struct cfs_transport *t, bool *ret_busy)
@@ -412,6 +425,7 @@ void cfs_server_tick(struct cfs_transport *t, bool *ret_busy)
 		return;
 	t->slow_tick_ms = t->loop.now_ms;
 	cfs_server_arm(t);
+	*ret_busy |= cfs_turns_tick(t);
 	for (c = t->conns; c; c = next) {
 		next = c->next;
 		*ret_busy |= c->state < CFS_CONN_READY || c->out_armed;

@@ -210,7 +210,7 @@ void cfs_peer_connect(struct cfs_peer *p);
 void cfs_growth_hold(struct cfs_peer *p);
 void cfs_growth_tick(struct cfs_peer *p);
 
-/* --- the server side: server.c, answer.c, pipes.c --- */
+/* --- the server side: server.c, answer.c, turns.c, pipes.c --- */
 
 struct cfs_pipe {
 	int rd, wr;
@@ -255,8 +255,12 @@ struct cfs_job {
 	struct cfs_op op;
 	struct cfs_job *prev, *next; /* sc->jobs */
 
+	struct cfs_job *turn_prev, *turn_next; /* of its disk's line */
+	bool in_line, has_turn;
+	uint64_t line_ms; /* since when it is in line */
+
 	uint32_t pos, crc; /* checked so far: offset in the block */
-	uint8_t *buf;	   /* read by the ring */
+	uint8_t *buf;	   /* read by the ring; only while it has_turn */
 	uint32_t buf_off, buf_len, buf_have;
 
 	struct cfs_out out;
@@ -278,12 +282,47 @@ void cfs_server_credit(struct cfs_server *sc, unsigned requests, uint64_t bytes)
 
 /* The job has an answer. */
 void cfs_answer_start(struct cfs_job *j);
+/* Goes on with what it waited for: its turn, or bytes. Or has failed (a.err). May end it. */
+void cfs_answer_advance(struct cfs_job *j);
+/* Nobody wants it any more. May end it. */
+void cfs_answer_cancel(struct cfs_job *j);
 void cfs_answer_status(struct cfs_server *sc, uint64_t id, int err, uint64_t bytes);
 /* Says so behind the answers that are on their way. */
 void cfs_answer_leaving(struct cfs_server *sc);
 void cfs_answer_flush(struct cfs_conn *c);
 /* The connection is closed: forgets what was to be sent. */
 void cfs_answer_drop(struct cfs_server *sc);
+
+/* --- whose turn it is to have a cache disk read: turns.c --- */
+
+#define CFS_TURN_DISKS 8  /* disks whose numbers differ by this are taken for one */
+#define CFS_TURNS_MAX  32 /* of a disk: each takes a worker of the ring, and CFS_READ_MAX bytes */
+
+/*
+ * A disk. What must be read from it waits in line for a turn, in which the ring reads once; no
+ * answer has memory for its bytes but in its turn. So disks take a bounded number of workers and
+ * bytes, and one that hangs takes none from the others.
+ *
+ * It hangs when turns were taken and none has ended for disk_timeout_ms. Then nobody gets in line,
+ * but for one in so much time, who finds out whether it answers others.
+ */
+struct cfs_turns {
+	struct cfs_job *first, *last; /* in line */
+	unsigned taken;
+	uint64_t heard_ms; /* a turn has ended, or the first one begun */
+	uint64_t tried_ms; /* since it hangs */
+};
+
+/* 0: it is j's turn; -EINPROGRESS: once it is, cfs_answer_advance(); -EBUSY: the disk hangs. */
+int cfs_turn_take(struct cfs_job *j);
+/* What was to be read has been, or is not needed: j has no turn, and is not in line. */
+void cfs_turn_end(struct cfs_job *j);
+bool cfs_turns_hang(struct cfs_transport *t, unsigned disk);
+/* Whoever is next. */
+void cfs_turns_run(struct cfs_transport *t);
+bool cfs_turns_are_due(const struct cfs_transport *t);
+/* Who has waited for disk_timeout_ms is refused. True: somebody waits, or has a turn. */
+bool cfs_turns_tick(struct cfs_transport *t);
 
 /* NULL: none to be had, copy instead. */
 struct cfs_pipe *cfs_pipe_get(struct cfs_transport *t);
@@ -310,6 +349,9 @@ struct cfs_transport {
 	struct cfs_conn *conns, *more, **more_last;
 	unsigned n_served, n_unauthenticated;
 	uint64_t slow_tick_ms;
+
+	struct cfs_turns turns[CFS_TURN_DISKS];
+	uint64_t copied; /* bytes of all answers' copies, with room for more */
 
 	struct cfs_pipe *pipes;
 	unsigned n_pipes;

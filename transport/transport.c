@@ -118,6 +118,7 @@ static void flush(void *arg)
 
 	t->more = NULL;
 	t->more_last = &t->more;
+	cfs_turns_run(t);
 	for (; c; c = next) {
 		bool in = c->more_in, out = c->more_out;
 
@@ -135,7 +136,7 @@ static bool has_more(void *arg)
 {
 	struct cfs_transport *t = arg;
 
-	return t->more != NULL;
+	return t->more != NULL || cfs_turns_are_due(t);
 }
 
 /* --- life --- */
@@ -172,6 +173,7 @@ static void fill_in(struct cfs_transport_conf *conf)
 #define DEFAULT(name, value) conf->name = conf->name ? conf->name : (value)
 	DEFAULT(connect_timeout_ms, 2000);
 	DEFAULT(stall_timeout_ms, 30000);
+	DEFAULT(disk_timeout_ms, 1500);
 	DEFAULT(destroy_timeout_ms, 30000);
 	DEFAULT(max_conns, 16384);
 	DEFAULT(max_unauthenticated, 1024);
@@ -180,6 +182,8 @@ static void fill_in(struct cfs_transport_conf *conf)
 	DEFAULT(grow_bytes, 8ull << 20);
 	DEFAULT(conn_bytes, 64ull << 20);
 	DEFAULT(inflight_bytes, 8ull << 30);
+	DEFAULT(inflight, 65536);
+	DEFAULT(copied_bytes, 64ull << 20);
 	DEFAULT(failures, 3);
 	DEFAULT(probe_ms, 100);
 	DEFAULT(tls_records, 1ull << 24);

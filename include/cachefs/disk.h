@@ -80,7 +80,8 @@ void cfs_disk_destroy(struct cfs_disk *d);
 
 struct cfs_disk_file;
 struct cfs_disk_pin {
-	int fd; /* never move its offset */
+	int fd;	      /* never move its offset */
+	unsigned dir; /* the number of its cache directory */
 	uint32_t len;
 	unsigned n_crcs; /* 0: the file has none (CFS_VERIFY_NONE) */
 	const uint32_t *crcs;

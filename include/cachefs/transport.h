@@ -13,9 +13,12 @@
  * from a file with checksums is covered by them. Nothing here waits without a deadline; a peer that
  * fails is left out (-EHOSTDOWN at once) and probed in the background until it answers.
  *
- * Memory: idle connections take under 4 KiB each besides the kernel's socket; answers below 64 KiB
- * that wait to be sent are copies, bounded by conn_bytes per connection; larger ones are sent from
- * the page cache or from the answer's own memory.
+ * Memory, whatever others ask for and do not take, and whatever disks do: idle connections take
+ * under 4 KiB each besides the kernel's socket. Answers below 64 KiB that wait to be sent are
+ * copies, up to 1 MiB per connection and copied_bytes in all; others are sent from the page cache
+ *or from the answer's own memory. Requests that are under way are half a KiB each. What is not in
+ * the page cache is read for so many answers at a time (4 MiB per disk, of eight disks); the others
+ * wait in line for it, without memory. A disk that hangs is not asked any more until it answers.
  *
  * The protocol, byte by byte: docs/peer-protocol.md.
  */
@@ -69,6 +72,7 @@ struct cfs_peer_answer {
 	 * and so does the sender where it reads a segment. n_crcs 0: none.
 	 */
 	int fd;
+	unsigned disk; /* a number; files of the same hang together */
 	unsigned n_crcs;
 	const uint32_t *crcs;
 	/* Or, with fd -1, exactly the bytes asked for. */
@@ -115,6 +119,7 @@ struct cfs_transport_conf {
 	/* 0: the default in brackets */
 	unsigned connect_timeout_ms; /* of connecting and authenticating, each [2000] */
 	unsigned stall_timeout_ms;   /* a receiver that takes nothing is cut off [30000] */
+	unsigned disk_timeout_ms; /* then a disk hangs, and who waits for it gets -EBUSY [1500] */
 	unsigned destroy_timeout_ms; /* [30000] */
 	unsigned max_conns;	     /* that are being served [16384] */
 	unsigned max_unauthenticated, max_unauthenticated_per_addr; /* [1024], [64] */
@@ -122,6 +127,8 @@ struct cfs_transport_conf {
 	uint64_t grow_bytes;	 /* in 200 ms: below it one is enough [8 MiB] */
 	uint64_t conn_bytes;	 /* asked for and not yet sent, per connection [64 MiB] */
 	uint64_t inflight_bytes; /* all connections; beyond it answers are -EBUSY [8 GiB] */
+	unsigned inflight;	 /* the same of requests [65536] */
+	uint64_t copied_bytes;	 /* small answers that wait to be sent, all connections [64 MiB] */
 	uint64_t request_rate;	 /* per second and connection; beyond it -EBUSY [no limit] */
 	unsigned failures;	 /* in a row after which a peer is left out [3] */
 	unsigned probe_ms;	 /* pause before the first probe, doubled up to 100 times [100] */

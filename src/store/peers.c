@@ -354,6 +354,7 @@ static int answer_from_disk(struct cfs_peers *p, struct cfs_peer_request *req, b
 	}
 	cfs_peer_answer(req, &(struct cfs_peer_answer){
 				     .fd = s->pin.fd,
+				     .disk = s->pin.dir,
 				     .n_crcs = s->pin.n_crcs,
 				     .crcs = s->pin.crcs,
 				     .release = file_sent,

@@ -49,6 +49,7 @@ void give(struct owner *o, struct cfs_peer_request *req)
 		a.n_iov = 2;
 	} else {
 		a.fd = o->fd;
+		a.disk = o->disk;
 		a.crcs = o->crcs;
 		a.n_crcs = o->how == FILE_NO_CRC ? 0 : o->n_crcs;
 	}
@@ -107,10 +108,8 @@ static void with_patience(struct cfs_transport_conf *conf)
 		conf->connect_timeout_ms = LONG_MS;
 }
 
-void owner_open_conf(struct owner *o, uint32_t len, struct cfs_transport_conf *conf)
+void owner_fill(struct owner *o, uint32_t len)
 {
-	struct sockaddr_in sa = loopback();
-	char err[256];
 	uint32_t i;
 
 	memset(o, 0, sizeof(*o));
@@ -124,6 +123,14 @@ void owner_open_conf(struct owner *o, uint32_t len, struct cfs_transport_conf *c
 	for (i = 0; i < o->n_crcs; i++)
 		o->crcs[i] = cfs_crc_add(0, o->data + i * CFS_PEER_SEGMENT,
 					 CFS_MIN(CFS_PEER_SEGMENT, len - i * CFS_PEER_SEGMENT));
+}
+
+void owner_open_conf(struct owner *o, uint32_t len, struct cfs_transport_conf *conf)
+{
+	struct sockaddr_in sa = loopback();
+	char err[256];
+
+	owner_fill(o, len);
 	conf->member = SERVER;
 	with_patience(conf);
 	conf->listen = (struct sockaddr *)&sa;

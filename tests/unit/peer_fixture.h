@@ -38,7 +38,8 @@ struct owner {
 	struct cfs_transport *t;
 	struct sockaddr_storage addr;
 	socklen_t addr_len;
-	int fd;
+	_Atomic int fd;
+	_Atomic unsigned disk;
 	uint8_t *data;
 	uint32_t len;
 	uint32_t crcs[BLOCK / CFS_PEER_SEGMENT];
@@ -61,6 +62,8 @@ struct many {
 
 void give(struct owner *o, struct cfs_peer_request *req);
 struct sockaddr_in loopback(void);
+/* Its block only. */
+void owner_fill(struct owner *o, uint32_t len);
 void owner_open_conf(struct owner *o, uint32_t len, struct cfs_transport_conf *conf);
 void owner_open(struct owner *o, uint32_t len);
 void owner_close(struct owner *o);

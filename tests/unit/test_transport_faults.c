@@ -532,11 +532,10 @@ static void test_release_at_the_end(void **state)
 	sem_destroy(&done);
 }
 
-/* Who takes nothing does not take memory: of small answers, which are copied, only some wait. */
-static void test_small_answers_nobody_takes(void **state)
+/* Asks for small answers on some connections and takes none of them. */
+static void take_nothing(struct cfs_transport_conf *conf, uint64_t may_use)
 {
 	enum { N = 8, REQUESTS = 500, LEN = 60 << 10 };
-	struct cfs_transport_conf conf = {0};
 	struct cfs_transport *t = asker();
 	uint8_t buf[256], *dst = malloc(BLOCK);
 	struct mallinfo2 before, now;
@@ -544,8 +543,7 @@ static void test_small_answers_nobody_takes(void **state)
 	struct cfs_peer *p;
 	int fds[N], i, k, r;
 
-	(void)state;
-	owner_open_conf(&o, BLOCK, &conf);
+	owner_open_conf(&o, BLOCK, conf);
 	p = peer_at(t, &o.addr, o.addr_len);
 	assert_int_equal(ask(p, &o, 0, BLOCK, dst), BLOCK);
 	before = mallinfo2();
@@ -558,7 +556,9 @@ static void test_small_answers_nobody_takes(void **state)
 	WAIT_FOR(o.gets >= N * REQUESTS);
 	assert_int_equal(ask(p, &o, 0, BLOCK, dst), BLOCK);
 	WAIT_FOR((now = mallinfo2(),
-		  now.uordblks + now.hblkhd <= before.uordblks + before.hblkhd + N * (2u << 20)));
+		  now.uordblks + now.hblkhd <= before.uordblks + before.hblkhd + may_use));
+	assert_int_equal(ask(p, &o, 0, LEN, dst), LEN);
+	assert_memory_equal(dst, o.data, LEN);
 	for (i = 0; i < N; i++)
 		close(fds[i]);
 	WAIT_FOR(o.releases == o.gets);
@@ -568,7 +568,60 @@ static void test_small_answers_nobody_takes(void **state)
 	free(dst);
 }
 
+/* Who takes nothing does not take memory: of small answers, which are copied, only some wait. */
+static void test_small_answers_nobody_takes(void **state)
+{
+	struct cfs_transport_conf conf = {0};
+
+	(void)state;
+	take_nothing(&conf, 8 * (2u << 20));
+}
+
+/* However many they are; half a KiB for each request remains. */
+static void test_small_answers_of_all_connections(void **state)
+{
+	struct cfs_transport_conf conf = {.copied_bytes = 1u << 20};
+
+	(void)state;
+	take_nothing(&conf, 4u << 20);
+}
+
 /* --- many connections --- */
+
+/* However many connections they come on, only so many requests are under way. */
+static void test_requests_of_all_connections(void **state)
+{
+	enum { N = 8, MAX = 32, EACH = 10 };
+	struct cfs_transport_conf conf = {.inflight = MAX};
+	struct cfs_transport *t = asker();
+	struct cfs_peer_stats st;
+	struct cfs_peer *p;
+	struct owner o;
+	uint8_t buf[256], dst[4096];
+	int fds[N], i, k, r;
+
+	(void)state;
+	owner_open_conf(&o, BLOCK, &conf);
+	p = peer_at(t, &o.addr, o.addr_len);
+	o.how = NEVER;
+	for (i = 0; i < N; i++) {
+		fds[i] = raw_client(&o, &keys, &r);
+		assert_int_equal(r, 1);
+		for (k = 0; k < EACH; k++)
+			raw_send(fds[i], buf, get_frame(buf, (uint64_t)k + 1, BLOCK, 0, 4096));
+	}
+	WAIT_FOR((cfs_transport_stats(o.t, NULL, &st),
+		  st.errors[CFS_PEER_E_BUSY] == N * EACH - MAX && st.inflight == MAX));
+	assert_int_equal(ask(p, &o, 0, 4096, dst), -EBUSY);
+	assert_int_equal(o.n_held, MAX);
+	o.how = FROM_FILE;
+	for (i = 0; i < MAX; i++)
+		give(&o, o.held[i]);
+	WAIT_FOR(ask(p, &o, 0, 4096, dst) == 4096);
+	for (i = 0; i < N; i++)
+		close(fds[i]);
+	owner_part(p, t, &o);
+}
 
 static void test_idle_connections(void **state)
 {
@@ -614,6 +667,8 @@ int main(void)
 		cmocka_unit_test(test_owner_survives_silence),
 		cmocka_unit_test(test_receivers_that_take_nothing),
 		cmocka_unit_test(test_small_answers_nobody_takes),
+		cmocka_unit_test(test_small_answers_of_all_connections),
+		cmocka_unit_test(test_requests_of_all_connections),
 		cmocka_unit_test(test_closed_port_and_return),
 		cmocka_unit_test(test_slow_answer_is_no_failure),
 		cmocka_unit_test(test_answer_is_owed_at_the_end),

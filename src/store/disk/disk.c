@@ -271,6 +271,7 @@ int cfs_disk_pin(struct cfs_disk *d, const struct cfs_block *b, bool nowait,
 		return r;
 	*ret = (struct cfs_disk_pin){
 		.fd = f->fd,
+		.dir = (unsigned)(f->dir - d->dirs),
 		.len = b->len,
 		.n_crcs = f->n_crcs,
 		.crcs = f->n_crcs ? f->crcs : NULL,

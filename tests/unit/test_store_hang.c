@@ -95,6 +95,8 @@ static unsigned held(void)
 
 ssize_t __real_preadv64v2(int fd, const struct iovec *iov, int n, off_t off, int flags);
 ssize_t __wrap_preadv64v2(int fd, const struct iovec *iov, int n, off_t off, int flags);
+int __real_close(int fd);
+int __wrap_close(int fd);
 int __real_fdatasync(int fd);
 int __wrap_fdatasync(int fd);
 int __real_unlinkat(int fd, const char *path, int flags);
@@ -114,6 +116,16 @@ ssize_t __wrap_preadv64v2(int fd, const struct iovec *iov, int n, off_t off, int
 	}
 	pass();
 	return __real_preadv64v2(fd, iov, n, off, flags);
+}
+
+/* The last one of a file that is removed gives its space back. */
+int __wrap_close(int fd)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink == 0)
+		pass();
+	return __real_close(fd);
 }
 
 int __wrap_fdatasync(int fd)
@@ -425,6 +437,41 @@ static void staged_upload(void **state)
 	close_disk();
 }
 
+struct unpinning {
+	struct cfs_disk_pin pin;
+	atomic_bool done;
+};
+
+static void *unpin(void *arg)
+{
+	struct unpinning *u = arg;
+
+	cfs_disk_unpin(&u->pin);
+	atomic_store(&u->done, true);
+	return NULL;
+}
+
+/* Who has sent the last byte of a removed file to another member goes on with the others. */
+static void last_user_of_a_removed_file(void **state)
+{
+	struct cfs_block b = {.slice = 1, .len = BLOCK};
+	struct unpinning u = {0};
+	pthread_t t;
+
+	start(false);
+	cache_block(&b);
+	assert_int_equal(cfs_disk_pin(disk, &b, false, &u.pin), 0);
+	cfs_store_forget(store, &b);
+	WAIT_FOR(!file_exists(&b));
+	set_hang(true);
+	assert_int_equal(pthread_create(&t, NULL, unpin, &u), 0);
+	WAIT_FOR(atomic_load(&u.done) && held() == 1);
+	set_hang(false);
+	pthread_join(t, NULL);
+	WAIT_FOR(held() == 0);
+	close_disk();
+}
+
 /* What is staged is uploaded while the directory hangs in which more is looked for. */
 static void scan_that_hangs(void **state)
 {
@@ -520,6 +567,7 @@ int main(void)
 		HANG_TEST(scan_that_hangs),
 		HANG_TEST(scan_that_fails),
 		HANG_TEST(damaged_file),
+		HANG_TEST(last_user_of_a_removed_file),
 		HANG_TEST(removals),
 		HANG_TEST(staged_block_and_few_threads),
 		HANG_TEST(ahead_at_the_end),

@@ -510,6 +510,10 @@ int cfs_disk_dir_init(struct cache_dir *dir, struct cfs_disk *d, char *base, uin
 	r = cfs_workers_create("cfs-cache-rm", 1, QUEUE_LIMIT, &dir->remover);
 	if (r < 0)
 		return r;
+	/* As many as there are descriptors. */
+	r = cfs_workers_create("cfs-cache-close", 1, SIZE_MAX, &dir->closer);
+	if (r < 0)
+		return r;
 	return cfs_workers_create("cfs-cache-write", 1, QUEUE_LIMIT, &dir->writer);
 }
 
@@ -531,6 +535,8 @@ void cfs_disk_dir_stop(struct cache_dir *dir)
 		cfs_ticker_stop(dir->keeper);
 	cfs_workers_destroy(dir->remover);
 	cfs_workers_destroy(dir->writer);
+	cfs_workers_destroy(dir->closer);
+	dir->closer = NULL;
 }
 
 void cfs_disk_dir_fini(struct cache_dir *dir)

@@ -26,6 +26,7 @@
 #include <sys/queue.h>
 
 #include "base/bytes.h"
+#include "base/workers.h"
 
 #define CFS_DISK_OVERHEAD  4096 /* charged per block beside its bytes, as other clients do */
 #define CFS_DISK_LEN_MAX   (16u << 20)
@@ -161,6 +162,7 @@ struct segment_pieces {
 };
 
 struct cfs_disk_file {
+	struct cfs_job closing; /* first */
 	_Atomic unsigned refs;
 	_Atomic(struct segment_pieces *) pieces; /* of n_crcs segments; NULL: no part was read */
 	_Atomic uint32_t used_s;		 /* last use, coarse */
@@ -194,6 +196,7 @@ void cfs_disk_fds_drop(struct fd_cache *c, const struct cfs_block *b);
  * unlinked. */
 void cfs_disk_fds_sweep(struct fd_cache *c, const struct cache_dir *dir, bool all,
 			uint32_t since_s);
+/* Does not wait: the last user of a file that is removed leaves its end to another thread. */
 void cfs_disk_file_unref(struct cfs_disk_file *f);
 
 /* ---- dir.c ---- */
@@ -219,6 +222,7 @@ struct cache_dir {
 	uint32_t expire_cursor;
 	struct cfs_workers *writer; /* one thread: what it makes room for is not taken by another */
 	struct cfs_workers *remover;
+	struct cfs_workers *closer;	    /* of files whose end may wait for the disk */
 	_Atomic uint64_t writing_since_ms;  /* what the writer does; 0: nothing */
 	_Atomic uint64_t removing_since_ms; /* the same of the remover */
 	struct cfs_ticker *keeper;

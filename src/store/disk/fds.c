@@ -5,6 +5,7 @@
  * eviction never pulls it away from under a read.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -16,17 +17,38 @@
 #define FILES_MIN    16
 #define FILES_MAX    4096
 
+static void run_close(struct cfs_job *job)
+{
+	struct cfs_disk_file *f = (struct cfs_disk_file *)job;
+
+	close(f->fd);
+	free(f);
+}
+
+/* Closing it gives its space back, or is asked of a disk that does not answer. */
+static bool may_wait_to_close(const struct cfs_disk_file *f)
+{
+	struct statx st;
+
+	return atomic_load(&f->dir->state) == DIR_FAILED ||
+	       statx(f->fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_NLINK, &st) < 0 ||
+	       st.stx_nlink == 0;
+}
+
 void cfs_disk_file_unref(struct cfs_disk_file *f)
 {
-	if (f && atomic_fetch_sub(&f->refs, 1) == 1) {
-		struct segment_pieces *pieces = atomic_load(&f->pieces);
+	struct segment_pieces *pieces;
 
-		if (pieces)
-			atomic_fetch_sub(&f->dir->disk->pieces_bytes, f->n_crcs * sizeof(*pieces));
-		free(pieces);
-		close(f->fd);
-		free(f);
-	}
+	if (!f || atomic_fetch_sub(&f->refs, 1) > 1)
+		return;
+	pieces = atomic_load(&f->pieces);
+	if (pieces)
+		atomic_fetch_sub(&f->dir->disk->pieces_bytes, f->n_crcs * sizeof(*pieces));
+	free(pieces);
+	f->closing.run = run_close;
+	if (!f->dir->closer || !may_wait_to_close(f) ||
+	    cfs_workers_try_submit(f->dir->closer, &f->closing) < 0)
+		run_close(&f->closing);
 }
 
 static struct file_set *set_of(struct fd_cache *c, const struct cfs_block *b)

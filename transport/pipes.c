@@ -13,6 +13,7 @@
 
 #define PIPE_SIZE (1u << 20)
 #define PIPE_MIN  (64u << 10) /* an ordinary user's beyond the first 1 024 are smaller */
+#define RETRY_MS  100
 
 static void destroy(struct cfs_transport *t, struct cfs_pipe *p)
 {
@@ -46,11 +47,11 @@ static struct cfs_pipe *create(struct cfs_transport *t)
 		return p;
 	}
 	destroy(t, p);
-	if (!t->no_pipes)
+	if (!t->no_pipes_until_ms)
 		cfs_warn("peer transport: pipes hold %d bytes only (fs.pipe-user-pages-soft), "
-			 "large answers beyond %u at a time are copied",
+			 "large answers beyond %u at a time are copied until there is room",
 			 size, t->n_pipes);
-	t->no_pipes = true;
+	t->no_pipes_until_ms = t->loop.now_ms + RETRY_MS;
 	return NULL;
 }
 
@@ -93,7 +94,9 @@ struct cfs_pipe *cfs_pipe_get(struct cfs_transport *t)
 		slow->pipe = NULL;
 		return cfs_pipe_get(t);
 	}
-	return t->no_pipes || t->n_pipes >= CFS_PIPES_MAX ? NULL : create(t);
+	if (t->n_pipes >= CFS_PIPES_MAX || t->loop.now_ms < t->no_pipes_until_ms)
+		return NULL;
+	return create(t);
 }
 
 void cfs_pipe_put(struct cfs_transport *t, struct cfs_pipe *p)

@@ -355,8 +355,8 @@ struct cfs_transport {
 
 	struct cfs_pipe *pipes;
 	unsigned n_pipes;
-	bool no_pipes;
-	struct cfs_job *blocked; /* oldest first */
+	uint64_t no_pipes_until_ms; /* the user has too many, of whatever process */
+	struct cfs_job *blocked;    /* oldest first */
 
 	pthread_mutex_t lock; /* peers, and what is handed to the loop below */
 	struct cfs_peer *peers;

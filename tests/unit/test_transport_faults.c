@@ -5,12 +5,15 @@
  */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +22,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "peer_fixture.h"
+#include "skip.h"
 
 /* --- limits --- */
 
@@ -374,6 +378,106 @@ static void test_owner_without_pipes(void **state)
 	free(dst);
 }
 
+#define OTHER_UID 54321 /* of nobody */
+
+/* Takes all that an ordinary user may have in pipes. */
+static unsigned take_pipes(int fds[512])
+{
+	unsigned n = 0;
+
+	while (n + 2 <= 512 && pipe(fds + n) == 0) {
+		n += 2;
+		if (fcntl(fds[n - 1], F_SETPIPE_SZ, 1 << 20) < 0 &&
+		    fcntl(fds[n - 1], F_GETPIPE_SZ) < 64 << 10)
+			break;
+	}
+	return n;
+}
+
+struct pipe_owner {
+	struct sockaddr_storage addr;
+	_Atomic bool listens, may_give_back, has_given_back;
+};
+
+static _Noreturn void serve_without_room_for_pipes(struct pipe_owner *shared)
+{
+	static struct owner o;
+	int fds[512];
+	unsigned n, i;
+
+	/* In this order: another user is told of no death. */
+	if (setresuid(OTHER_UID, OTHER_UID, OTHER_UID) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
+		_exit(1);
+	n = take_pipes(fds);
+	owner_open(&o, BLOCK);
+	shared->addr = o.addr;
+	shared->listens = true;
+	while (!shared->may_give_back)
+		usleep(1000);
+	for (i = 0; i < n; i++)
+		close(fds[i]);
+	shared->has_given_back = true;
+	for (;;)
+		pause();
+}
+
+static unsigned pipes_of(pid_t pid)
+{
+	char path[64], target[64];
+	struct dirent *e;
+	unsigned n = 0;
+	ssize_t len;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	dir = opendir(path);
+	assert_non_null(dir);
+	while ((e = readdir(dir))) {
+		len = readlinkat(dirfd(dir), e->d_name, target, sizeof(target));
+		n += len > 5 && memcmp(target, "pipe:", 5) == 0;
+	}
+	closedir(dir);
+	return n;
+}
+
+/* Somebody else of the same user had all the pipes: when he has not, they are used. */
+static void test_pipes_return(void **state)
+{
+	struct pipe_owner *shared;
+	struct cfs_transport *t;
+	struct cfs_peer *p;
+	struct owner o; /* has the same bytes as the child's */
+	uint8_t *dst = malloc(BLOCK);
+	unsigned before;
+	pid_t pid;
+
+	(void)state;
+	if (geteuid() != 0)
+		skip_missing("root is needed to be another user");
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		      0);
+	pid = fork(); /* before there are threads */
+	assert_true(pid >= 0);
+	if (pid == 0)
+		serve_without_room_for_pipes(shared);
+	WAIT_FOR(shared->listens);
+	owner_open(&o, BLOCK);
+	t = asker();
+	p = peer_at(t, &shared->addr, sizeof(struct sockaddr_in));
+	assert_int_equal(ask(p, &o, 0, BLOCK, dst), BLOCK);
+	assert_memory_equal(dst, o.data, BLOCK);
+	shared->may_give_back = true;
+	WAIT_FOR(shared->has_given_back);
+	before = pipes_of(pid);
+	WAIT_FOR(ask(p, &o, 0, BLOCK, dst) == BLOCK && pipes_of(pid) > before);
+	assert_memory_equal(dst, o.data, BLOCK);
+	owner_part(p, t, &o);
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	munmap(shared, sizeof(*shared));
+	free(dst);
+}
+
 /* An owner that waits for its object storage is not left out while it answers others. */
 static void test_slow_answer_is_no_failure(void **state)
 {
@@ -662,6 +766,7 @@ int main(void)
 		cmocka_unit_test(test_owner_killed_in_the_middle),
 		cmocka_unit_test(test_frozen_owner),
 		cmocka_unit_test(test_owner_without_pipes),
+		cmocka_unit_test(test_pipes_return),
 		cmocka_unit_test(test_limits),
 		cmocka_unit_test(test_owner_survives_garbage),
 		cmocka_unit_test(test_owner_survives_silence),

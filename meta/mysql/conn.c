@@ -5,6 +5,7 @@
 #include <mysqld_error.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "base/bytes.h"
 #include "base/log.h"
@@ -180,6 +181,11 @@ static int connect_error(const struct mysql_db *db, MYSQL *handle, char err[256]
 }
 
 #ifdef MARIADB_PACKAGE_VERSION
+static int socket_of(MYSQL *handle)
+{
+	return (int)mysql_get_socket(handle);
+}
+
 /* Unless it is to verify, MariaDB's library goes on in the clear when the server has no TLS. */
 static void set_tls_mode(MYSQL *handle, enum mysql_tls tls)
 {
@@ -190,6 +196,11 @@ static void set_tls_mode(MYSQL *handle, enum mysql_tls tls)
 	mysql_options(handle, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify);
 }
 #else
+static int socket_of(MYSQL *handle)
+{
+	return (int)handle->net.fd;
+}
+
 static void set_tls_mode(MYSQL *handle, enum mysql_tls tls)
 {
 	static const unsigned modes[] = {
@@ -242,8 +253,6 @@ static void set_session(const struct mysql_db *db, MYSQL *handle)
 	mysql_options(handle, MYSQL_INIT_COMMAND, text);
 	mysql_options(handle, MYSQL_INIT_COMMAND,
 		      "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED");
-	if (db->sql.read_only)
-		mysql_options(handle, MYSQL_INIT_COMMAND, "SET SESSION TRANSACTION READ ONLY");
 }
 
 static void set_timeouts(const struct mysql_db *db, MYSQL *handle)
@@ -260,6 +269,9 @@ void mysql_disconnect(struct sql_conn *c)
 {
 	struct mysql_conn *m = mysql_conn(c);
 
+	/* So that nothing waits for an answer while it is closed. */
+	if (c->broken && m->handle)
+		shutdown(socket_of(m->handle), SHUT_RDWR);
 	mysql_close_stmts(m);
 	mysql_bulk_drop(m);
 	mysql_text_free(&m->text);
@@ -281,6 +293,37 @@ static int choose_way(const struct mysql_db *db, struct mysql_conn *m, char err[
 	else if (is_lost(mysql_errno(m->handle)))
 		return connect_error(db, m->handle, err);
 	return 0;
+}
+
+/* 1: a node of a Galera, whose nodes see no lock of each other. */
+static int is_in_galera(struct mysql_conn *m)
+{
+	int r = mysql_run(m, "SHOW VARIABLES LIKE 'wsrep_on'");
+	MYSQL_RES *rows;
+	MYSQL_ROW row;
+
+	if (r)
+		return r;
+	rows = mysql_store_result(m->handle);
+	row = rows ? mysql_fetch_row(rows) : NULL;
+	r = row && row[1] && !strcmp(row[1], "ON");
+	mysql_free_result(rows);
+	return r;
+}
+
+/* What another node has acknowledged is seen here, unless the URL says otherwise. */
+static int join_galera(const struct mysql_db *db, struct mysql_conn *m)
+{
+	char text[64] = "SET SESSION wsrep_sync_wait=@@wsrep_sync_wait|1";
+	int r = is_in_galera(m);
+
+	if (r <= 0)
+		return r;
+	m->sql.guards = true;
+	m->sql.guard = (unsigned)(mysql_thread_id(m->handle) % SQL_GUARDS);
+	if (db->sync_wait >= 0)
+		snprintf(text, sizeof(text), "SET SESSION wsrep_sync_wait=%d", db->sync_wait);
+	return mysql_run(m, text);
 }
 
 int mysql_connect_to(struct sql_db *sql, bool writer, struct sql_conn **ret, char err[256])
@@ -308,6 +351,19 @@ int mysql_connect_to(struct sql_db *sql, bool writer, struct sql_conn **ret, cha
 		r = check_tls(db, m->handle, err);
 	if (!r)
 		r = choose_way(db, m, err);
+	if (r) {
+		mysql_disconnect(&m->sql);
+		return r;
+	}
+	m->tidb = strstr(mysql_get_server_info(m->handle), "TiDB");
+	m->sql.db = sql;
+	r = join_galera(db, m);
+	/* Guards are in blocks, and statement by statement. */
+	if (m->sql.guards && m->way == MYSQL_PACKETS)
+		m->way = MYSQL_GENERIC;
+	/* TiDB has no such transactions: there the engine's own refusal has to do. */
+	if (!r && sql->read_only && !m->tidb)
+		r = mysql_run(m, "SET SESSION TRANSACTION READ ONLY");
 	if (r) {
 		mysql_disconnect(&m->sql);
 		return r;

@@ -24,7 +24,7 @@
  * relative update when its nlink changes. Otherwise it is only kept from being removed, for the
  * time of the commit: what rmdir takes for an empty directory must not get an entry meanwhile.
  *
- * Braces as in meta/sql/statements.h, and the macros below.
+ * Braces as in meta/sql/statements.h, {HOLD_DIR} and {CLOSE_DIR} (mysql.c), and the macros below.
  */
 #ifndef MYSQL_FUSED_MACROS
 #define MYSQL_FUSED_MACROS
@@ -39,6 +39,8 @@
 	"COALESCE(n.default_acl_id,0)=? AND COALESCE(n.tier_id,0)=?"
 #define DIR_COLUMNS "n.nlink,n.atime,n.mtime,n.ctime,n.atimensec,n.mtimensec,n.ctimensec"
 #define KEPT	    "{KEEP_LATE}"
+/* It gets a name. */
+#define KEEP_DIR IF_DIR_IS(KEPT) "{HOLD_DIR}"
 /* What the fate of an inode was decided by: 7 parameters. */
 #define VICTIM_IS "inode=p_ino AND type=p_type AND " STILL
 #define STILL                                                                                      \
@@ -47,9 +49,11 @@
 /* A directory: nothing in it, nothing left of it. */
 #define EMPTY                                                                                      \
 	WHEN("p_type=2")                                                                           \
-	NOT_IF("EXISTS(SELECT 1 FROM {edge} WHERE parent=p_ino)")                                  \
-	"DELETE FROM {dir_stats} WHERE inode=p_ino; "                                              \
-	"DELETE FROM {dir_quota} WHERE inode=p_ino; " END_WHEN
+	"{CLOSE_DIR}" NOT_IF(                                                                      \
+		"EXISTS(SELECT 1 FROM {edge} WHERE parent=p_ino)") "DELETE FROM {dir_stats} "      \
+								   "WHERE inode=p_ino; "           \
+								   "DELETE FROM {dir_quota} "      \
+								   "WHERE inode=p_ino; " END_WHEN
 #endif
 
 /* clang-format off */
@@ -63,7 +67,7 @@ FUSED(mknod,
 	WHEN("?")
 	"INSERT INTO {dir_stats}(inode,data_length,used_space,used_inodes) VALUES(p_ino,0,0,0); "
 	END_WHEN
-	TOUCH IF_DIR_IS(KEPT) COMMIT_DIR)
+	TOUCH KEEP_DIR COMMIT_DIR)
 
 /* To the trash: the name moves there. */
 FUSED(trash,
@@ -107,7 +111,7 @@ FUSED(link,
 	DECLARE_DIR CHANGE
 	"UPDATE {node} SET nlink=nlink+1,parent=0,ctime=?,ctimensec=? WHERE " VICTIM_IS "; " MUST
 	"INSERT INTO {edge}(parent,name,inode,type) VALUES(p_dir,?,p_ino,p_type); "
-	IF_DIR_IS(KEPT) COMMIT_ONLY)
+	KEEP_DIR COMMIT_ONLY)
 
 /*
  * p_ino goes from p_src to p_dir, whose name may lead to p_old, of p_type: to the trash, or for
@@ -139,7 +143,7 @@ FUSED(rename,
 	WHEN("p_type=1") LEFT_CHUNKS("p_old", "0") END_WHEN
 	END_WHEN END_WHEN
 	NOT_IF("NOT EXISTS(SELECT 1 FROM {node} n WHERE n.inode=p_src AND " DIR_STILL ")")
-	IF_DIR_IS(KEPT) COMMIT_LEFT)
+	KEEP_DIR COMMIT_LEFT)
 
 SINGLE(setattr,
 	"UPDATE {node} SET flags=?,mode=?,uid=?,gid=?,atime=?,mtime=?,ctime=?,atimensec=?,"

@@ -29,6 +29,7 @@ struct mysql_db {
 	unsigned port;
 	enum mysql_tls tls;
 	char *tls_ca, *tls_cert, *tls_key;
+	int sync_wait; /* of the URL, or -1 */
 	struct sql_seen seen;
 };
 
@@ -84,6 +85,7 @@ struct mysql_conn {
 	struct sql_conn sql; /* first */
 	MYSQL *handle;
 	enum mysql_way way;
+	bool tidb;
 	bool sent; /* a fused operation went to the server in this attempt */
 	struct mysql_stmt stmt[SQL_STMT_COUNT];
 	struct mysql_stmt fused[MYSQL_FUSED_COUNT];

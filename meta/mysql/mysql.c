@@ -104,6 +104,32 @@ static const char *text(enum sql_stmt_id id)
 	}
 }
 
+static bool is_word(const char *word, size_t len, const char *wanted)
+{
+	return len == strlen(wanted) && !memcmp(word, wanted, len);
+}
+
+static const char *word(const struct sql_conn *c, const char *word, size_t len)
+{
+	/* As sql_hold_dir and sql_close_dir, in a block (fused-texts.h). */
+	if (is_word(word, len, "HOLD_DIR"))
+		return c->guards ? "INSERT INTO {flock}(inode,sid,owner,ltype) "
+				   "VALUES(p_dir,0,CONNECTION_ID() MOD 16,0); "
+				   "DELETE FROM {flock} WHERE inode=p_dir AND sid=0 AND "
+				   "owner=CONNECTION_ID() MOD 16; "
+				 : "";
+	if (is_word(word, len, "CLOSE_DIR"))
+		return c->guards
+			       ? "INSERT INTO {flock}(inode,sid,owner,ltype) VALUES" SQL_GUARD_ROWS(
+					 "p_ino") "; DELETE FROM {flock} WHERE inode=p_ino AND "
+						  "sid=0; "
+			       : "";
+	/* TiDB has no shared locks, and refuses to be asked for one. */
+	if (is_word(word, len, "KEEP_LATE"))
+		return ((const struct mysql_conn *)c)->tidb ? " FOR UPDATE" : NULL;
+	return NULL;
+}
+
 /* ---- the database ---- */
 
 static int create_database(struct sql_db *sql)
@@ -139,6 +165,7 @@ static const struct sql_dialect dialect = {
 	.keep_late = " LOCK IN SHARE MODE",
 	.or_ignore = "IGNORE ",
 	.else_ignore = "",
+	.word = word,
 	.create_database = create_database,
 	.connect = mysql_connect_to,
 	.disconnect = mysql_disconnect,
@@ -231,6 +258,21 @@ static int parse_tls(struct mysql_db *db, const struct cfs_url *url, char err[25
 	return r ? r : copy(cfs_url_option(url, "tls-key-file"), &db->tls_key);
 }
 
+static int parse_sync_wait(struct mysql_db *db, const struct cfs_url *url, char err[256])
+{
+	const char *text = cfs_url_option(url, "wsrep_sync_wait");
+	char *rest;
+
+	db->sync_wait = -1;
+	if (!text)
+		return 0;
+	db->sync_wait = (int)strtol(text, &rest, 10);
+	if (*text && !*rest && db->sync_wait >= 0 && db->sync_wait <= 15)
+		return 0;
+	snprintf(err, 256, "mysql://: wsrep_sync_wait must be 0 to 15");
+	return -EINVAL;
+}
+
 static int parse(struct mysql_db *db, const struct cfs_url *url, char err[256])
 {
 	int r;
@@ -255,6 +297,8 @@ static int parse(struct mysql_db *db, const struct cfs_url *url, char err[256])
 		r = parse_host(db, url->hosts ? url->hosts : "127.0.0.1", err);
 	if (!r)
 		r = parse_tls(db, url, err);
+	if (!r)
+		r = parse_sync_wait(db, url, err);
 	if (!r && db->socket)
 		r = asprintf(&db->sql.where, "mysql://unix(%s)/%s", db->socket, db->database);
 	else if (!r)

@@ -144,7 +144,7 @@ static int attach(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (r >= 0)
 		r = sql_touch_dir(c, ctx, a->parent, a->attr.type == CFS_TYPE_DIR);
 	if (r >= 0)
-		r = sql_keep_late(c, a->parent);
+		r = sql_keep_late(c, a->parent, &parent);
 	if (r < 0)
 		return r;
 	sql_usage_entry(&a->usage, a->parent, &a->attr, 1);

@@ -71,6 +71,9 @@ static int flock_once(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		r = read_flocks(c, a, &mine);
 		if (r < 0 || a->conflict || mine == want)
 			return r;
+		r = sql_claim_node(c, a->ino);
+		if (r < 0)
+			return r;
 		r = mine ? sql_exec(c, SQL_set_flock, "iiii", want, a->ino, a->sid, a->owner)
 			 : sql_exec(c, SQL_put_flock, "iiii", a->ino, a->sid, a->owner, want);
 	}
@@ -172,6 +175,9 @@ static int write_plocks(struct sql_conn *c, const struct lock *a, bool exists,
 
 	if (!n)
 		return exists ? sql_exec(c, SQL_del_plock, "iii", a->ino, a->sid, a->owner) : 0;
+	r = sql_claim_node(c, a->ino);
+	if (r < 0)
+		return r;
 	buf = malloc(n * PLOCK_BYTES);
 	if (!buf)
 		return -ENOMEM;

@@ -228,7 +228,7 @@ static int mknod_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		return r;
 	r = dir ? sql_touch_parent(c, ctx, req->parent, 1) : 0;
 	if (!r)
-		r = sql_keep_late(c, req->parent);
+		r = sql_keep_late(c, req->parent, &parent);
 	a->usage = (struct cfs_usage){0};
 	sql_usage_inode(&a->usage, &a->attr, 1);
 	sql_usage_entry(&a->usage, req->parent, &a->attr, 1);
@@ -300,7 +300,7 @@ static int link_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	a->attr.nlink++;
 	a->attr.parent = 0;
 	a->attr.ctime = ctx->now;
-	r = sql_keep_late(c, a->parent);
+	r = sql_keep_late(c, a->parent, &parent);
 	a->usage = (struct cfs_usage){.uid = a->attr.uid, .gid = a->attr.gid};
 	sql_usage_entry(&a->usage, a->parent, &a->attr, 1);
 	if (!r)

@@ -57,15 +57,21 @@ int sql_keep_node(struct sql_conn *c, cfs_ino_t ino, struct cfs_attr *ret)
 	return 0;
 }
 
-int sql_keep_late(struct sql_conn *c, cfs_ino_t dir)
+int sql_keep_late(struct sql_conn *c, cfs_ino_t dir, const struct cfs_attr *seen)
 {
+	bool trashed;
 	int r;
 
 	if (!sql_dialect(c)->keep_late)
 		return 0;
 	r = sql_row(c, SQL_keep_late, "i", (int64_t)dir);
+	if (r <= 0)
+		return r ? r : -ENOENT;
+	trashed = cfs_ino_is_trash((cfs_ino_t)sql_int(c, SQL_keep_late, 0));
 	sql_done(c, SQL_keep_late);
-	return r > 0 ? 0 : r < 0 ? r : -ENOENT;
+	if (trashed && !cfs_ino_is_trash(seen->parent))
+		return -ENOENT;
+	return sql_hold_dir(c, dir);
 }
 
 int sql_put_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *a)

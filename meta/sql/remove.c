@@ -214,6 +214,9 @@ static int remove_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	if (r < 0)
 		return r;
 	if (a->dir) {
+		r = sql_close_dir(c, edge.ino);
+		if (r < 0)
+			return r;
 		r = sql_row(c, SQL_has_entry, "i", edge.ino);
 		sql_done(c, SQL_has_entry);
 		if (r != 0)

@@ -78,6 +78,21 @@ static int read_any(struct sql_conn *c, enum sql_stmt_id id)
 	return r;
 }
 
+/* Whether the directory that is to be replaced has entries. */
+static int is_full(struct sql_conn *c, cfs_ino_t dir)
+{
+	int closed, r = read_any(c, SQL_dst_entry);
+
+	if (r)
+		return r;
+	closed = sql_close_dir(c, dir);
+	if (closed <= 0)
+		return closed;
+	r = sql_row(c, SQL_has_entry, "i", dir);
+	sql_done(c, SQL_has_entry);
+	return r;
+}
+
 /* At most two nodes that the names led to, in the order of inodes. */
 struct locked {
 	cfs_ino_t ino[2];
@@ -161,7 +176,7 @@ static int find(struct sql_conn *c, struct rename *a)
 		return r;
 	if (!a->src.ino)
 		return -ENOENT;
-	full = a->dst.ino && a->dst.type == CFS_TYPE_DIR ? read_any(c, SQL_dst_entry) : 0;
+	full = a->dst.ino && a->dst.type == CFS_TYPE_DIR ? is_full(c, a->dst.ino) : 0;
 	data = a->dst.ino && a->dst.type == CFS_TYPE_FILE ? read_any(c, SQL_dst_chunk) : 0;
 	if (full < 0 || data < 0)
 		return full < 0 ? full : data;
@@ -450,7 +465,7 @@ static int rename_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	if (r >= 0)
 		r = touch_parents(c, ctx, a);
 	if (r >= 0 && !cfs_ino_is_trash(a->req->r.dst_parent))
-		r = sql_keep_late(c, a->req->r.dst_parent);
+		r = sql_keep_late(c, a->req->r.dst_parent, &a->dst_dir);
 	if (r >= 0)
 		r = sql_write_usage(c, &a->usage);
 	return r < 0 ? r : log_move(c, ctx, a);

@@ -72,11 +72,16 @@ static void put_node_columns(struct sql_conn *c, FILE *f, char alias)
 	}
 }
 
+static void put_text(struct sql_conn *c, FILE *f, const char *text);
+
 static void put_brace(struct sql_conn *c, FILE *f, const char *word, size_t len)
 {
 	const struct sql_dialect *d = sql_dialect(c);
+	const char *own = d->word ? d->word(c, word, len) : NULL;
 
-	if (len == 4 && !memcmp(word, "NODE", 4))
+	if (own)
+		put_text(c, f, own);
+	else if (len == 4 && !memcmp(word, "NODE", 4))
 		put_node_columns(c, f, 'n');
 	else if (len == 6 && !memcmp(word, "PARENT", 6))
 		put_node_columns(c, f, 'p');
@@ -94,14 +99,8 @@ static void put_brace(struct sql_conn *c, FILE *f, const char *word, size_t len)
 		fprintf(f, "`%s%.*s`", c->db->prefix, (int)len, word);
 }
 
-char *sql_expand(struct sql_conn *c, const char *text)
+static void put_text(struct sql_conn *c, FILE *f, const char *text)
 {
-	char *out = NULL;
-	size_t size;
-	FILE *f = open_memstream(&out, &size);
-
-	if (!f)
-		return NULL;
 	for (const char *p = text; *p; p++) {
 		const char *end = *p == '{' ? strchr(p, '}') : NULL;
 
@@ -112,6 +111,17 @@ char *sql_expand(struct sql_conn *c, const char *text)
 			fputc(*p, f);
 		}
 	}
+}
+
+char *sql_expand(struct sql_conn *c, const char *text)
+{
+	char *out = NULL;
+	size_t size;
+	FILE *f = open_memstream(&out, &size);
+
+	if (!f)
+		return NULL;
+	put_text(c, f, text);
 	if (fclose(f)) {
 		free(out);
 		return NULL;

@@ -25,6 +25,8 @@ struct sql_conn {
 	uint64_t txn;		 /* then: its number at the server, 0 when that is not known */
 	cfs_deadline_t deadline; /* of the operation that uses it */
 	unsigned round_trips;
+	bool guards;		   /* the server is one of several: guard.c */
+	unsigned guard;		   /* below SQL_GUARDS; connections should differ */
 	unsigned epoch;		   /* of the schema and server it was made for */
 	uint64_t made_ms, idle_ms; /* since when */
 	uint64_t commits; /* sql_db.commits when it read last: its page cache is of that age */

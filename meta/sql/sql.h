@@ -26,6 +26,14 @@ typedef void (*sql_column_fn)(void *arg, const char *table, const char *column);
 struct sql_db;	 /* pool of connections to one database; the engine */
 struct sql_conn; /* one connection, used by one thread at a time */
 
+/* The guards of a directory, as rows of an INSERT (guard.c). */
+#define SQL_GUARDS 16
+#define SQL_GUARD_ROWS(ino)                                                                        \
+	"(" ino ",0,0,0),(" ino ",0,1,0),(" ino ",0,2,0),(" ino ",0,3,0),(" ino ",0,4,0),"         \
+	"(" ino ",0,5,0),(" ino ",0,6,0),(" ino ",0,7,0),(" ino ",0,8,0),(" ino ",0,9,0),"         \
+	"(" ino ",0,10,0),(" ino ",0,11,0),(" ino ",0,12,0),(" ino ",0,13,0),(" ino ",0,14,0),"    \
+	"(" ino ",0,15,0)"
+
 enum sql_stmt_id {
 #define SQL(id, text) SQL_##id,
 #include "meta/sql/statements.h"
@@ -97,9 +105,21 @@ int sql_keep_node(struct sql_conn *c, cfs_ino_t ino, struct cfs_attr *ret);
 /*
  * For databases without FOR_SHARE, as the last statement: a directory that gets a name is there and
  * stays there until the commit. A shared lock taken earlier would deadlock with the touch of its
- * times. -ENOENT.
+ * times. seen: its attributes before; one that has gone to the trash since is not there. -ENOENT.
  */
-int sql_keep_late(struct sql_conn *c, cfs_ino_t dir);
+int sql_keep_late(struct sql_conn *c, cfs_ino_t dir, const struct cfs_attr *seen);
+/*
+ * guard.c: for servers of a cluster that tell each other of the rows that change, and of no lock.
+ * Elsewhere they do nothing. The operation of one server that comes second fails with -EAGAIN.
+ *
+ * hold_dir: the directory gets a name; close_dir: it is to go if it is empty. The two are in each
+ * other's way, names are not in the way of names. Only after close_dir has returned 1 it is certain
+ * what is in the directory; 0: that was so before.
+ */
+int sql_hold_dir(struct sql_conn *c, cfs_ino_t dir);
+int sql_close_dir(struct sql_conn *c, cfs_ino_t dir);
+/* In the way of all other changes of a node that is locked and will not be changed. */
+int sql_claim_node(struct sql_conn *c, cfs_ino_t ino);
 int sql_put_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr);    /* insert */
 int sql_update_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr); /* whole row */
 /* Reads the columns {NODE} of a row, which start at col. */
@@ -138,6 +158,9 @@ struct sql_dialect {
 	const char *for_share;		     /* {FOR_SHARE}: against deletion alone; NULL: "" */
 	const char *keep_late;		     /* {KEEP_LATE}; NULL: sql_keep_late does nothing */
 	const char *or_ignore, *else_ignore; /* for {OR_IGNORE}, {ELSE_IGNORE} */
+	/* What a word of the dialect's own stands for, with braces as in any text; NULL: not one.
+	 */
+	const char *(*word)(const struct sql_conn *c, const char *word, size_t len);
 	int (*connect)(struct sql_db *db, bool writer, struct sql_conn **ret, char err[256]);
 	void (*disconnect)(struct sql_conn *c);
 	int (*begin)(struct sql_conn *c);

@@ -48,7 +48,7 @@ SQL(each_session, "SELECT sid,expire,info FROM {session2} WHERE expire<? ORDER B
 SQL(get_node, "SELECT {NODE} FROM {node} n WHERE n.inode=?")
 SQL(lock_node, "SELECT {NODE} FROM {node} n WHERE n.inode=?{FOR_UPDATE}")
 SQL(keep_node, "SELECT {NODE} FROM {node} n WHERE n.inode=?{FOR_SHARE}")
-SQL(keep_late, "SELECT inode FROM {node} WHERE inode=?{KEEP_LATE}")
+SQL(keep_late, "SELECT COALESCE(parent,0) FROM {node} WHERE inode=?{KEEP_LATE}")
 SQL(put_node,
     "INSERT INTO {node}(inode,type,flags,mode,uid,gid,atime,mtime,ctime,atimensec,mtimensec,"
     "ctimensec,nlink,length,rdev,parent,access_acl_id,default_acl_id,tier_id) "
@@ -68,6 +68,13 @@ SQL(touch_atime, "UPDATE {node} SET atime=?,atimensec=? WHERE inode=?")
 SQL(add_link, "UPDATE {node} SET nlink=nlink+1,parent=0,ctime=?,ctimensec=? WHERE inode=?")
 SQL(get_symlink, "SELECT target FROM {symlink} WHERE inode=?")
 SQL(put_symlink, "INSERT INTO {symlink}(inode,target) VALUES(?,?)")
+
+/* -- guards (guard.c) -- */
+SQL(put_guard, "INSERT INTO {flock}(inode,sid,owner,ltype) VALUES(?,0,?,0)")
+SQL(del_guard, "DELETE FROM {flock} WHERE inode=? AND sid=0 AND owner=?")
+SQL(put_guards, "INSERT INTO {flock}(inode,sid,owner,ltype) VALUES" SQL_GUARD_ROWS("?"))
+SQL(del_guards, "DELETE FROM {flock} WHERE inode=? AND sid=0")
+SQL(bump_node, "UPDATE {node} SET nlink=nlink+? WHERE inode=?")
 
 /* -- edges -- */
 SQL(lookup, "SELECT {NODE},n.inode FROM {edge} e JOIN {node} n ON n.inode=e.inode "

@@ -142,6 +142,8 @@ static int set(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	const void *value = a->size ? a->value : "";
 	int r = lock_inode(c, a->ino);
 
+	if (r >= 0)
+		r = sql_claim_node(c, a->ino);
 	if (r < 0)
 		return r;
 	if (a->flags == XATTR_REPLACE) {

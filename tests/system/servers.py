@@ -18,6 +18,7 @@ import itertools
 import os
 import pathlib
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -451,6 +452,133 @@ class Mysql(Mariadb):
             "--performance-schema=OFF",
             *self.options,
         ]
+
+
+class GaleraNode(Mariadb):
+    """One server of a Galera."""
+
+    folders = ("/usr/lib/galera", "/usr/lib64/galera-4", "/usr/lib64/galera")
+
+    def __init__(self, cluster, like=None):
+        """like: a node that is stopped, whose data it begins with."""
+        self.cluster = cluster
+        self.group_port, self.ist_port, self.sst_port = (free_port() for _ in range(3))
+        if not like:
+            super().__init__()
+            return
+        Server.__init__(self)
+        self.options, self.data = (), self.dir / "data"
+        self.run("cp", "-a", like.data, self.data)
+
+    def argv(self):
+        nodes = ["127.0.0.1:%d" % n.group_port for n in self.cluster.nodes]
+        provider = {
+            "gmcast.listen_addr": "tcp://127.0.0.1:%d" % self.group_port,
+            "ist.recv_addr": "127.0.0.1:%d" % self.ist_port,
+            "gcache.size": "32M",
+        }
+        argv = [
+            *(*super().argv(), "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2"),
+            *("--wsrep-on=ON", "--wsrep-provider=" + find("libgalera_smm.so", *self.folders)),
+            *("--wsrep-cluster-name=" + self.cluster.name, "--wsrep-node-address=127.0.0.1"),
+            "--wsrep-cluster-address=gcomm://" + ",".join(nodes),
+            *("--wsrep-sst-method=rsync", "--wsrep-sst-receive-address=127.0.0.1:%d" % self.sst_port),
+            "--wsrep-slave-threads=2",
+            "--wsrep-provider-options=" + ";".join("%s=%s" % kv for kv in provider.items()),
+        ]
+        if self.cluster.is_down():
+            return [*argv, "--wsrep-new-cluster"]
+        if "seqno:   -1" in (self.data / "grastate.dat").read_text():
+            argv.append(self._position(argv))
+        return argv
+
+    def _position(self, argv):
+        """After a crash: where its tables are. The others send what has come since."""
+        log = self.dir / "recovery"
+        self.run("sh", "-c", 'exec "$@" >recovery 2>&1', "sh", *argv, "--wsrep-recover")
+        found = re.findall(r"Recovered position: *(\S+)", log.read_text())
+        assert found, log.read_text()
+        return "--wsrep-start-position=" + found[-1]
+
+    def answers(self):
+        return super().answers() and self.status("wsrep_ready") == "ON"
+
+    def prepare(self):
+        if self.cluster.is_new:
+            super().prepare()
+
+    def status(self, name):
+        c = self.connect(None)
+        with c.cursor() as cur:
+            cur.execute("SHOW GLOBAL STATUS LIKE %s", (name,))
+            value = cur.fetchone()[1]
+        c.close()
+        return value
+
+    def set_global(self, name, value):
+        self._admin("SET GLOBAL %s='%s'" % (name, value))
+
+
+class Galera:
+    """Servers that replicate to each other: nodes[i] is as any server, and can be killed and started."""
+
+    def __init__(self, size=3):
+        self.is_new, self.nodes = True, []
+        first = GaleraNode(self)
+        self.name = "cachefs-%d" % first.group_port
+        self.nodes.append(first)
+        first.start().stop()
+        self.is_new = False
+        self.nodes += [GaleraNode(self, first) for _ in range(size - 1)]
+
+    def start(self):
+        for n in self.nodes:
+            n.start()
+        return self
+
+    def settle(self):
+        """What any node has committed by now all have."""
+        want = max(int(n.status("wsrep_last_committed")) for n in self.nodes)
+        wait_until(lambda: all(int(n.status("wsrep_last_committed")) >= want for n in self.nodes), 30)
+
+    def is_down(self):
+        """No node is up: whoever is started next begins a cluster of its own."""
+        return not any(n.process and n.process.poll() is None for n in self.nodes)
+
+    def close(self):
+        for n in self.nodes:
+            n.close()
+
+
+class Tidb(Server):
+    """With its built-in store, of scripts/install-tidb."""
+
+    scheme = "mysql"
+    admin_database = None
+
+    def __init__(self, *options):
+        super().__init__()
+        self.options = options
+
+    @staticmethod
+    def program():
+        cache = os.environ.get("CACHEFS_TEST_CACHE", "/var/cache/cachefs-tests")
+        return find("tidb-server", cache + "/go/bin")
+
+    def argv(self):
+        return [
+            *(self.program(), "-store", "unistore"),
+            *("-path", self.dir / "store", "-temp-dir", self.dir / "tmp", "-socket", self.socket),
+            *("-host", "127.0.0.1", "-P", self.port, "-report-status=false", "-L", "error"),
+            *self.options,
+        ]
+
+    prepare, connect, _admin = Mariadb.prepare, Mariadb.connect, Mariadb._admin
+    url, unix_url, drop = Mariadb.url, Mariadb.unix_url, Mariadb.drop
+
+    def create(self, name):
+        self._admin("CREATE DATABASE %s" % name)
+        return name
 
 
 def started(ws, server):

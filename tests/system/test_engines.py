@@ -19,7 +19,7 @@ SUITE = pathlib.Path(os.environ.get("CACHEFS_BUILD") or BIN.parents[1]) / "tests
 
 
 def suite(ws, url, *groups):
-    r = ws.run(SUITE / "meta-conformance", url, *groups, timeout=240)
+    r = ws.run(SUITE / "meta-conformance", url, *groups, timeout=480)
     assert r.returncode == 0, (r.stdout + r.stderr)[-6000:]
 
 

@@ -92,7 +92,9 @@ static void released(struct cfs_locks *l, cfs_ino_t ino)
 	pthread_mutex_unlock(&l->lock);
 }
 
-/* Does the owner wait, directly or through others, for `target`? Threads of one owner wait apart.
+/*
+ * Does the owner wait, directly or through others, for `target`? Threads of one owner wait apart.
+ * Who has been woken waits for nobody: it looks for a circle of its own if it has to wait again.
  */
 static bool waits_for(struct cfs_locks *l, uint64_t owner, uint64_t target, uint64_t round)
 {
@@ -101,7 +103,7 @@ static bool waits_for(struct cfs_locks *l, uint64_t owner, uint64_t target, uint
 	if (owner == target)
 		return true;
 	for (w = l->waiters; w; w = w->next) {
-		if (!w->in_graph || w->owner != owner || w->visited == round)
+		if (!w->in_graph || w->woken || w->owner != owner || w->visited == round)
 			continue;
 		w->visited = round;
 		if (waits_for(l, w->waits_for, target, round))
@@ -153,11 +155,12 @@ static int wait_turn(struct cfs_locks *l, const struct cfs_ctx *ctx, struct wait
 	int rc = 0;
 
 	pthread_mutex_lock(&l->lock);
-	if (w->in_graph && waits_for(l, w->waits_for, w->owner, ++l->rounds)) {
+	/* Then it may be that whom it would wait for has just let go, and waits for it by now. */
+	w->woken = atomic_load(&l->releases) != seen;
+	if (!w->woken && w->in_graph && waits_for(l, w->waits_for, w->owner, ++l->rounds)) {
 		pthread_mutex_unlock(&l->lock);
 		return -EDEADLK;
 	}
-	w->woken = atomic_load(&l->releases) != seen;
 	w->next = l->waiters;
 	l->waiters = w;
 	while (!rc && !w->woken && !cfs_deadline_passed(until)) {

@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <sqlite3.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "base/activity.h"
 #include "conformance.h"
@@ -316,5 +317,102 @@ static void test_deadlock(void **state)
 	OK(plock(vol.m, b, 2, CFS_LOCK_NONE, 0, MAX));
 }
 
+static void until_shown(cfs_ino_t ino)
+{
+	cfs_deadline_t end = cfs_deadline_in(10000);
+
+	while (!shown(ino, true) && !cfs_deadline_passed(end))
+		sched_yield();
+	assert_true(shown(ino, true));
+}
+
+/*
+ * 1 holds b and waits for a; 2 gives a up and waits for b at once, before 1 has run. Programs that
+ * take one lock after the other would be told of a deadlock that there is not. On one processor,
+ * where who is woken does not run before the other one sleeps.
+ */
+static void test_no_deadlock_with_woken(void **state)
+{
+	cfs_ino_t d = test_dir("woken"), a = make_file(d, "a"), b = make_file(d, "b");
+	struct waiting one = {.m = vol.m, .ino = a, .owner = 1, .posix = true};
+	struct cfs_plock whole = {CFS_LOCK_WRITE, 1, 0, 9};
+	const struct sched_param none = {0};
+	struct cfs_ctx c = as_root();
+	cpu_set_t before, single;
+	int round, cpu;
+
+	c.interrupted = given_up;
+	atomic_store(&give_up, true);
+	OK(pthread_getaffinity_np(pthread_self(), sizeof(before), &before));
+	for (cpu = 0; !CPU_ISSET(cpu, &before); cpu++)
+		;
+	CPU_ZERO(&single);
+	CPU_SET(cpu, &single);
+	OK(pthread_setaffinity_np(pthread_self(), sizeof(single), &single));
+	for (round = 0; round < 50; round++) {
+		OK(plock(vol.m, a, 2, CFS_LOCK_WRITE, 0, 9));
+		OK(plock(vol.m, b, 1, CFS_LOCK_WRITE, 0, 9));
+		start(&one);
+		OK(pthread_setschedparam(one.thread, SCHED_BATCH, &none));
+		until_shown(a);
+		sched_yield();
+		OK(plock(vol.m, a, 2, CFS_LOCK_NONE, 0, MAX));
+		assert_int_equal(cfs_meta_setlk(vol.m, &c, b, 2, &whole, true), -EINTR);
+		OK(finish(&one));
+		OK(plock(vol.m, a, 1, CFS_LOCK_NONE, 0, MAX));
+		OK(plock(vol.m, b, 1, CFS_LOCK_NONE, 0, MAX));
+	}
+	OK(pthread_setaffinity_np(pthread_self(), sizeof(before), &before));
+}
+
+static struct {
+	struct cfs_engine_ops ops;
+	const struct cfs_engine_ops *real;
+	struct waiting one;
+	cfs_ino_t b;
+	bool done;
+} between;
+
+/* Between the look at who holds b and the wait for it: that one lets go and waits for a. */
+static int getlk_then_change(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			     uint64_t sid, uint64_t owner, struct cfs_plock *lock,
+			     uint64_t *ret_sid, uint64_t *ret_owner)
+{
+	int rc = between.real->getlk(e, ctx, ino, sid, owner, lock, ret_sid, ret_owner);
+
+	if (ino != between.b || between.done)
+		return rc;
+	between.done = true;
+	OK(plock(vol.m, between.b, 1, CFS_LOCK_NONE, 0, MAX));
+	start(&between.one);
+	until_shown(between.one.ino);
+	usleep(50000); /* and sleeps; were it late, the answer would be the same */
+	return rc;
+}
+
+static void test_no_deadlock_with_released(void **state)
+{
+	cfs_ino_t d = test_dir("released"), a = make_file(d, "a"), b = make_file(d, "b");
+	struct cfs_plock whole = {CFS_LOCK_WRITE, 1, 0, 9};
+	struct cfs_ctx c = as_root();
+
+	between.real = vol.m->eng->ops;
+	between.ops = *between.real;
+	between.ops.getlk = getlk_then_change;
+	between.one = (struct waiting){.m = vol.m, .ino = a, .owner = 1, .posix = true};
+	between.b = b;
+	OK(plock(vol.m, a, 2, CFS_LOCK_WRITE, 0, 9));
+	OK(plock(vol.m, b, 1, CFS_LOCK_WRITE, 0, 9));
+	vol.m->eng->ops = &between.ops;
+	OK(cfs_meta_setlk(vol.m, &c, b, 2, &whole, true));
+	OK(plock(vol.m, a, 2, CFS_LOCK_NONE, 0, MAX));
+	OK(finish(&between.one));
+	vol.m->eng->ops = between.real;
+	assert_true(between.done);
+	OK(plock(vol.m, a, 1, CFS_LOCK_NONE, 0, MAX));
+	OK(plock(vol.m, b, 2, CFS_LOCK_NONE, 0, MAX));
+}
+
 TEST_LIST(lock, T(test_flock), T(test_posix), T(test_posix_bytes), T(test_wait_local),
-	  T(test_wait_foreign), T(test_wait_is_shown), T(test_interrupt), T(test_deadlock));
+	  T(test_wait_foreign), T(test_wait_is_shown), T(test_interrupt), T(test_deadlock),
+	  T(test_no_deadlock_with_woken), T(test_no_deadlock_with_released));

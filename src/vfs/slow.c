@@ -30,7 +30,8 @@ static void drop_old(struct slow_list *l, uint64_t now_ns)
 	unsigned i, n = 0;
 
 	for (i = 0; i < l->n; i++) {
-		if (now_ns - l->v[i].ended_ns < SLOW_AGE_NS)
+		/* It may have ended after now_ns, which was taken before the lock. */
+		if (now_ns < l->v[i].ended_ns + SLOW_AGE_NS)
 			l->v[n++] = l->v[i];
 	}
 	l->n = n;

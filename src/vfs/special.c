@@ -15,6 +15,8 @@
 
 #define REQUEST_MAX (1u << 20)
 #define TRASH_NAME  ".trash"
+/* Each has a text of some 30 KiB, and everybody may open it: more are only the owner's. */
+#define STATS_MAX 512
 
 enum special_kind { SPECIAL_LOG, SPECIAL_CONTROL, SPECIAL_STATS, SPECIAL_CONFIG, SPECIAL_COUNT };
 
@@ -173,6 +175,8 @@ static void free_open(struct cfs_vfs *v, struct special_open *s)
 {
 	if (s->reader)
 		access_log_close(&v->log, s->reader);
+	if (s->kind == SPECIAL_STATS)
+		atomic_fetch_sub(&v->n_stats, 1);
 	pthread_mutex_destroy(&s->lock);
 	free(s->request);
 	free(s->text);
@@ -187,7 +191,9 @@ static int check_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t in
 
 	if (r < 0 || ctx->admin)
 		return r;
-	return (flags & O_ACCMODE) == O_RDONLY && (attr.mode & 04) ? 0 : -EACCES;
+	if ((flags & O_ACCMODE) != O_RDONLY || !(attr.mode & 04))
+		return -EACCES;
+	return atomic_load(&v->n_stats) >= STATS_MAX ? -EBUSY : 0;
 }
 
 static int new_open(struct cfs_vfs *v, cfs_ino_t ino, struct special_open **ret)
@@ -199,6 +205,8 @@ static int new_open(struct cfs_vfs *v, cfs_ino_t ino, struct special_open **ret)
 		return -ENOMEM;
 	s->kind = (enum special_kind)(ino - CFS_SPECIAL_INO);
 	pthread_mutex_init(&s->lock, NULL);
+	if (s->kind == SPECIAL_STATS)
+		atomic_fetch_add(&v->n_stats, 1);
 	r = fill(v, s);
 	if (r < 0) {
 		free_open(v, s);

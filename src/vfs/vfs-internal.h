@@ -155,6 +155,7 @@ struct cfs_vfs {
 	struct access_log log;
 	struct slow_list slow;
 	struct watchdog watchdog;
+	_Atomic unsigned n_stats; /* open .stats */
 	/* Every request changes these: their cache line is not shared with what is only read. */
 	char apart[64];
 	_Atomic uint64_t requests, request_ns, read_bytes, written_bytes;

@@ -43,6 +43,33 @@ static void numbers_stand_beside_their_names(void **state)
 		strstr(text, "\ncachefs_object_request_seconds_total{method=\"get\"} 1.500000\n"));
 }
 
+/* Without it: any user can make the mount hold as much memory as he has descriptors for. */
+static void the_texts_that_others_hold_are_few(void **state)
+{
+	struct cfs_vfs_open o[600] = {0}, mine = {0};
+	struct cfs_ctx user, admin;
+	struct cfs_vfs_entry e;
+	unsigned i, n = 0;
+	int r = 0;
+
+	start(0, 0);
+	user = cfs_vfs_ctx(vfs, 1000, 1000, 1);
+	admin = cfs_vfs_ctx(vfs, 0, 0, 1);
+	assert_int_equal(lookup(".stats", &e), 0);
+	while (n < 600 && r == 0) {
+		r = cfs_vfs_open(vfs, &user, e.ino, O_RDONLY, &o[n]);
+		n += r == 0;
+	}
+	assert_int_equal(r, -EBUSY);
+	assert_true(n >= 100);
+	assert_int_equal(cfs_vfs_open(vfs, &admin, e.ino, O_RDONLY, &mine), 0);
+	assert_int_equal(release(mine.fh), 0);
+	for (i = 0; i < n; i++)
+		assert_int_equal(release(o[i].fh), 0);
+	assert_int_equal(cfs_vfs_open(vfs, &user, e.ino, O_RDONLY, &o[0]), 0);
+	assert_int_equal(release(o[0].fh), 0);
+}
+
 /* Without it: a reader of the log who falls behind takes all memory, or is not told of gaps. */
 static void a_slow_reader_of_the_log_is_told_what_it_lost(void **state)
 {
@@ -237,6 +264,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(numbers_stand_beside_their_names, stop),
+		cmocka_unit_test_teardown(the_texts_that_others_hold_are_few, stop),
 		cmocka_unit_test_teardown(a_slow_reader_of_the_log_is_told_what_it_lost, stop),
 		cmocka_unit_test_teardown(the_slowest_requests_are_kept_for_a_while, stop),
 		cmocka_unit_test_teardown(reserved_names_are_refused, stop),

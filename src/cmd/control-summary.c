@@ -280,16 +280,21 @@ static int list_dir(struct summary *w, cfs_ino_t dir, unsigned depth, struct sum
 	return r;
 }
 
+static unsigned bounded(json_t *in, const char *key, json_int_t most)
+{
+	json_int_t n = json_integer_value(json_object_get(in, key));
+
+	return (unsigned)CFS_MAX(CFS_MIN(n, most), (json_int_t)0);
+}
+
 int control_summary(struct control_server *s, struct control_job *job, json_t *in, json_t **ret)
 {
 	struct summary w = {
 		.s = s,
 		.job = job,
 		.strict = json_is_true(json_object_get(in, "strict")),
-		.depth = (unsigned)CFS_MIN(json_integer_value(json_object_get(in, "depth")),
-					   DEPTH_MAX),
-		.entries = (unsigned)CFS_MIN(json_integer_value(json_object_get(in, "entries")),
-					     ENTRIES_MAX),
+		.depth = bounded(in, "depth", DEPTH_MAX),
+		.entries = bounded(in, "entries", ENTRIES_MAX),
 	};
 	cfs_ino_t ino = control_ino(s, in, "inode");
 	struct cfs_ctx ctx = control_step(job);

@@ -280,3 +280,29 @@ def test_summary(ws, mnt):
     assert "SIZE" in text and "/t/a/" in text and "two" not in text
     one = ask(ws, "summary", mnt / "t/three")
     assert (one["files"], one["dirs"], one["size"]) == (1, 0, 4096)
+
+
+def test_summary_has_its_bounds_in_the_mount(mnt):
+    """Whatever the request says, the mount's process goes down ten levels and shows 100 entries."""
+    os.makedirs(mnt / "/".join(["t"] * 13))
+    for i in range(110):
+        write(mnt / ("t/f%d" % i), b"")
+
+    def summary(**bounds):
+        request = {"op": "summary", "inode": os.stat(mnt / "t").st_ino, **bounds}
+        fd = os.open(mnt / ".control", os.O_RDWR)
+        try:
+            os.write(fd, json.dumps(request).encode())
+            return json.loads(b"".join(iter(lambda: os.read(fd, 65536), b"")))
+        finally:
+            os.close(fd)
+
+    def levels(entry):
+        return 1 + max(map(levels, entry["entries"])) if entry.get("entries") else 0
+
+    assert summary(depth=3, entries=2)["dirs"] == 13
+    assert len(summary(depth=1, entries=1 << 40)["entries"]) == 101  # and "..."
+    assert levels(summary(depth=1 << 40, entries=100)) == 10
+    assert len(summary(depth=1, entries=-1)["entries"]) == 1
+    for depth in (-1, -(1 << 40)):
+        assert levels(summary(depth=depth, entries=100)) == 0

@@ -65,7 +65,7 @@ int volume_read_credentials(const char *path, char err[256])
 	FILE *in;
 	int fd, r;
 
-	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 	if (fd < 0) {
 		r = -errno;
 		snprintf(err, 256, "cannot open credentials file %s: %s", path, strerror(-r));

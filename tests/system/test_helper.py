@@ -162,6 +162,9 @@ def test_credentials(ws, volume, point):
     assert str(point) not in mountinfo()
     r = helper(ws, volume.url, point, "-o", "credentials=%s" % ws.path("none"))
     assert r.returncode in (1, 32) and one_reason(r)
+    os.mkfifo(ws.path("fifo"), 0o600)  # nobody may ever write into it
+    r = helper(ws, volume.url, point, "-o", "credentials=%s" % ws.path("fifo"), timeout=20)
+    assert r.returncode in (1, 32) and "regular file" in one_reason(r)
     os.chmod(file, 0o600)
     helper(ws, volume.url, point, "-o", "credentials=%s" % file, check=True)
     for pid, cmdline in ws.processes():

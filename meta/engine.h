@@ -146,7 +146,10 @@ struct cfs_engine_ops {
 	int (*get_counters)(CFS_ENG, CFS_CTX, int64_t *ret_used_space, int64_t *ret_inodes);
 	/* The server's wall clock; of an engine without a server this host's. */
 	int (*clock)(CFS_ENG, CFS_CTX, int64_t *ret_s);
-	/* 1 and the counter set to `now` when it was <= now - interval; else 0. */
+	/*
+	 * 1 and the counter set to `now` when it was <= now - interval, or is so far ahead (of a
+	 * host whose clock was wrong) that nobody who does the job now can have set it; else 0.
+	 */
 	int (*claim_job)(CFS_ENG, CFS_CTX, const char *name, int64_t now_s, int64_t interval_s);
 
 	/* -- sessions -- */

@@ -186,8 +186,8 @@ int rds_op_claim_job(struct cfs_engine *e, const struct cfs_ctx *ctx, const char
 	int r;
 
 	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_counter, &rds_claim_job_lua, &a, "sii", name, now_s,
-		       now_s - interval_s);
+	r = rds_script(&q, ctx, CFS_META_OP_counter, &rds_claim_job_lua, &a, "siii", name, now_s,
+		       now_s - interval_s, now_s + interval_s);
 	rds_end(&q);
 	return r;
 }

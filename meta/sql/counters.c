@@ -136,7 +136,7 @@ static int claim(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 
 	if (r < 0)
 		return r;
-	if (last > a->now_s - a->interval_s)
+	if (last > a->now_s - a->interval_s && last <= a->now_s + a->interval_s)
 		return 0;
 	r = exists ? sql_exec(c, SQL_set_counter, "it", a->now_s, a->name, strlen(a->name))
 		   : sql_exec(c, SQL_new_counter, "ti", a->name, strlen(a->name), a->now_s);

@@ -136,6 +136,10 @@ static void test_counters(void **state)
 	assert_int_equal(e->ops->claim_job(e, &c, "lastCleanupFiles", 100000, 3240), 0);
 	assert_int_equal(e->ops->claim_job(e, &c, "lastCleanupFiles", 103239, 3240), 0);
 	assert_int_equal(e->ops->claim_job(e, &c, "lastCleanupFiles", 103240, 3240), 1);
+	/* A clock that is somewhat behind; and one that was far ahead: no job for years. */
+	assert_int_equal(e->ops->claim_job(e, &c, "lastCleanupFiles", 100000, 3240), 0);
+	assert_int_equal(e->ops->claim_job(e, &c, "lastCleanupFiles", 99999, 3240), 1);
+	assert_int_equal(e->ops->claim_job(e, &c, "lastCleanupFiles", 99999, 3240), 0);
 }
 
 static void rename_volume(struct cfs_setting *s)

@@ -251,6 +251,8 @@ int cfs_jobs_start(struct cfs_meta *m);
 void cfs_jobs_stop(struct cfs_meta *m);
 /* Files that others have left in the table of deleted files go now, not within the hour. */
 void cfs_jobs_sweep(struct cfs_meta *m);
+/* Removes the objects of all slices that nothing names. What fails is left to the next hour. */
+int cfs_jobs_clean_slices(struct cfs_meta *m, cfs_deadline_t end);
 /* Removes the data of a deleted file soon, or leaves it to the hourly job. */
 void cfs_jobs_delete_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length);
 /* Removes the objects of a slice soon, and then its row. */

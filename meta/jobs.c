@@ -99,19 +99,22 @@ static int keep_slice(void *arg, uint64_t id, uint32_t size)
 	return 0;
 }
 
-static void delete_slices(struct cfs_meta *m, struct slices *s)
+/* How many of them are gone. */
+static size_t delete_slices(struct cfs_meta *m, struct slices *s)
 {
-	size_t i;
+	size_t i, gone = 0;
 	int rc = 0;
 
 	for (i = 0; i < s->n && !grace_over(m); i++) {
 		rc = delete_slice(m, s->v[i].id, s->v[i].size);
+		gone += !rc;
 		if (rc && rc != -EAGAIN)
 			cfs_warn("cannot remove the objects of a slice, trying again within the "
 				 "hour: slice=%llu error=%s",
 				 (unsigned long long)s->v[i].id, cfs_errname(rc));
 	}
 	s->n = 0;
+	return gone;
 }
 
 static int delete_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length)
@@ -252,16 +255,19 @@ static int clean_files(struct cfs_meta *m, cfs_deadline_t end)
 	return delete_files(m, cfs_wall_s() - LEFT_BEHIND_S, end);
 }
 
-static int clean_slices(struct cfs_meta *m, cfs_deadline_t end)
+int cfs_jobs_clean_slices(struct cfs_meta *m, cfs_deadline_t end)
 {
 	struct slices dead = {0};
-	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	size_t n, gone;
 	int rc;
 
-	(void)end;
-	rc = m->eng->ops->each_dead_slice(m->eng, &ctx, PAGE, keep_slice, &dead);
-	if (rc >= 0)
-		delete_slices(m, &dead);
+	do {
+		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+
+		rc = m->eng->ops->each_dead_slice(m->eng, &ctx, PAGE, keep_slice, &dead);
+		n = dead.n;
+		gone = rc < 0 ? 0 : delete_slices(m, &dead);
+	} while (n >= PAGE && gone && !time_is_up(m, end));
 	free(dead.v);
 	return rc;
 }
@@ -329,7 +335,7 @@ static void tick(void *arg)
 	struct cfs_meta *m = arg;
 
 	run_job(m, "lastCleanupFiles", HOURLY_S, clean_files);
-	run_job(m, "nextCleanupSlices", HOURLY_S, clean_slices);
+	run_job(m, "nextCleanupSlices", HOURLY_S, cfs_jobs_clean_slices);
 	run_job(m, "lastCleanupTrash", HOURLY_S, clean_trash);
 	if (atomic_load(&m->changelog))
 		run_job(m, "lastCleanupChangelog", CHANGELOG_S, trim_changelog);

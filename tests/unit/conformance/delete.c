@@ -240,5 +240,34 @@ static void test_left_behind(void **state)
 	assert_int_equal(dead, 0);
 }
 
+static int count_dead(void *arg, uint64_t id, uint32_t size)
+{
+	(void)id;
+	(void)size;
+	++*(size_t *)arg;
+	return 0;
+}
+
+/* What an outage of the bucket left: all of it goes, not a thousand objects an hour. */
+static void test_many_dead_slices(void **state)
+{
+	struct cfs_engine *e = vol.m->eng;
+	struct cfs_ctx c = as_root();
+	uint64_t id, first = 0;
+	size_t n = 0;
+	int i;
+
+	for (i = 0; i < 1100; i++) {
+		OK(cfs_meta_new_slice(vol.m, &c, &id));
+		first = first ? first : id;
+		OK(e->ops->orphan_slice(e, &c, id, 10));
+	}
+	OK(cfs_jobs_clean_slices(vol.m, cfs_deadline_in(20000)));
+	OK(e->ops->each_dead_slice(e, &c, 2000, count_dead, &n));
+	assert_int_equal(n, 0);
+	assert_true(slice_deleted(first));
+	assert_true(slice_deleted(id));
+}
+
 TEST_LIST(delete, T(test_data_goes), T(test_open_file), T(test_trash), T(test_trash_special),
-	  T(test_trash_open), T(test_trash_expiry), T(test_left_behind));
+	  T(test_trash_open), T(test_trash_expiry), T(test_left_behind), T(test_many_dead_slices));

@@ -215,9 +215,14 @@ static int note_sid(void *arg, const struct cfs_session *s)
 	return 0;
 }
 
+/*
+ * Until the next beat is due: whoever cleans for longer is taken for dead itself. What is left is
+ * for the next time; a session that cannot be cleaned does not hold up the others.
+ */
 static void clean_stale(struct cfs_meta *m)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	cfs_deadline_t end = cfs_deadline_in(heartbeat_ms(m));
 	struct sids *sids;
 	size_t i;
 	int rc;
@@ -232,11 +237,13 @@ static void clean_stale(struct cfs_meta *m)
 	sids->own = cfs_core_sid(m);
 	rc = m->eng->ops->each_session(m->eng, &ctx, cfs_clock_earliest_s(m), STALE_LIMIT, note_sid,
 				       sids);
-	for (i = 0; i < sids->n && rc >= 0; i++) {
+	for (i = 0; i < sids->n && rc >= 0 && !cfs_deadline_passed(end); i++) {
+		int rc2;
+
 		ctx = cfs_ctx_internal(m->conf.timeout_ms);
-		rc = m->eng->ops->clean_session(m->eng, &ctx, sids->v[i]);
+		rc2 = m->eng->ops->clean_session(m->eng, &ctx, sids->v[i]);
 		cfs_info("cleaned up after a session that stopped answering: sid=%llu result=%s",
-			 (unsigned long long)sids->v[i], rc ? cfs_errname(rc) : "ok");
+			 (unsigned long long)sids->v[i], rc2 ? cfs_errname(rc2) : "ok");
 	}
 	if (sids->n)
 		cfs_jobs_sweep(m);

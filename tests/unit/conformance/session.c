@@ -304,6 +304,74 @@ static void test_heartbeat(void **state)
 	cfs_meta_close(m);
 }
 
+static struct {
+	struct cfs_engine_ops ops;
+	const struct cfs_engine_ops *real;
+	uint64_t bad;
+	_Atomic int refused, since_refresh, most;
+} slow;
+
+static int slow_clean(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid)
+{
+	int n = atomic_fetch_add(&slow.since_refresh, 1) + 1;
+
+	if (n > atomic_load(&slow.most))
+		atomic_store(&slow.most, n);
+	usleep(100 * 1000);
+	if (sid != slow.bad)
+		return slow.real->clean_session(e, ctx, sid);
+	atomic_fetch_add(&slow.refused, 1);
+	return -EIO;
+}
+
+static int noted_refresh(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid,
+			 const char *info, int64_t expire_s)
+{
+	atomic_store(&slow.since_refresh, 0);
+	return slow.real->refresh_session(e, ctx, sid, info, expire_s);
+}
+
+/*
+ * Many dead neighbours, one of which cannot be cleaned up: the others go all the same, and the
+ * mount that cleans goes on beating, or it would be taken for dead and lose its locks.
+ */
+static void test_slow_cleaning(void **state)
+{
+	struct cfs_meta_conf conf = {.heartbeat_ms = 200};
+	cfs_deadline_t end = cfs_deadline_in(30000);
+	struct cfs_engine *e = vol.m->eng;
+	struct cfs_ctx c = as_root();
+	struct cfs_setting *s;
+	struct cfs_meta *m;
+	char err[256];
+	uint64_t dead[8];
+	size_t i;
+
+	for (i = 0; i < 8; i++)
+		OK(e->ops->new_session(e, &c, "{}", c.now.tv_sec - 10, &dead[i]));
+	slow.bad = dead[0];
+	OK(cfs_meta_open(vol.url, &conf, &m, err));
+	OK(cfs_meta_load(m, &s, err));
+	cfs_setting_free(s);
+	slow.real = m->eng->ops;
+	slow.ops = *slow.real;
+	slow.ops.clean_session = slow_clean;
+	slow.ops.refresh_session = noted_refresh;
+	m->eng->ops = &slow.ops;
+	OK(cfs_meta_start(m, NULL));
+	for (i = 1; i < 8; i++)
+		while (session_exists(dead[i]) && !cfs_deadline_passed(end))
+			usleep(2000);
+	for (i = 1; i < 8; i++)
+		assert_false(session_exists(dead[i]));
+	OK(cfs_meta_stop(m));
+	assert_true(atomic_load(&slow.refused) > 0);
+	assert_in_range(atomic_load(&slow.most), 1, 3);
+	m->eng->ops = slow.real;
+	cfs_meta_close(m);
+	OK(e->ops->clean_session(e, &c, slow.bad));
+}
+
 static void log_on(struct cfs_setting *s)
 {
 	s->changelog = true;
@@ -334,5 +402,5 @@ static void test_changelog(void **state)
 }
 
 TEST_LIST(session, T(test_record), T(test_stale), T(test_clock), T(test_refresh), T(test_counters),
-	  T(test_setting), T(test_heartbeat), T(test_read_only), T(test_open_errors),
-	  T(test_changelog));
+	  T(test_setting), T(test_heartbeat), T(test_slow_cleaning), T(test_read_only),
+	  T(test_open_errors), T(test_changelog));

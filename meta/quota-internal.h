@@ -30,7 +30,7 @@ struct cfs_quotas {
 	struct cfs_usage_batch *batch;
 
 	pthread_mutex_t lock; /* protects the rest */
-	bool flushing;	      /* pending usage of v is on its way: one flush at a time */
+	bool flushing;	      /* pending usage of v is on its way, or v is read: one at a time */
 	pthread_cond_t flushed;
 	struct limit *v; /* sorted by kind and key */
 	size_t n;

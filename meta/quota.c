@@ -592,37 +592,10 @@ static void carry_pending(struct cfs_quotas *q, struct listing *fresh)
 		qsort(fresh->v, fresh->n, sizeof(*fresh->v), order_limits);
 }
 
-int cfs_quotas_load(struct cfs_meta *m, const struct cfs_ctx *ctx)
-{
-	struct cfs_quotas *q = m->quotas;
-	struct listing fresh = {0};
-	struct limit *old;
-	int rc = load_counters(m, ctx);
-
-	if (!rc)
-		rc = m->eng->ops->each_quota(m->eng, ctx, collect, &fresh);
-	if (rc) {
-		free(fresh.v);
-		return rc;
-	}
-	if (fresh.n)
-		qsort(fresh.v, fresh.n, sizeof(*fresh.v), order_limits);
-	pthread_mutex_lock(&q->lock);
-	carry_pending(q, &fresh);
-	old = q->v;
-	q->v = fresh.v;
-	q->n = fresh.n;
-	/* Other mounts may have moved directories. */
-	if (q->parents)
-		memset(q->parents, 0, PARENT_SLOTS * sizeof(*q->parents));
-	pthread_mutex_unlock(&q->lock);
-	atomic_store(&q->on_dirs, fresh.on_dirs);
-	atomic_store(&q->on_owners, fresh.on_owners);
-	free(old);
-	return 0;
-}
-
-/* Two at once would both add what is pending. */
+/*
+ * Two at once would both add what is pending. And a list of limits that is read meanwhile has what
+ * is on its way, or has it not.
+ */
 static int begin_flush(struct cfs_quotas *q, cfs_deadline_t deadline)
 {
 	int rc = 0;
@@ -643,6 +616,40 @@ static void end_flush(struct cfs_quotas *q)
 	q->flushing = false;
 	pthread_cond_broadcast(&q->flushed);
 	pthread_mutex_unlock(&q->lock);
+}
+
+int cfs_quotas_load(struct cfs_meta *m, const struct cfs_ctx *ctx)
+{
+	struct cfs_quotas *q = m->quotas;
+	struct listing fresh = {0};
+	struct limit *old;
+	int rc = load_counters(m, ctx);
+
+	if (!rc)
+		rc = begin_flush(q, ctx->deadline);
+	if (rc)
+		return rc;
+	rc = m->eng->ops->each_quota(m->eng, ctx, collect, &fresh);
+	if (rc)
+		goto out;
+	if (fresh.n)
+		qsort(fresh.v, fresh.n, sizeof(*fresh.v), order_limits);
+	pthread_mutex_lock(&q->lock);
+	carry_pending(q, &fresh);
+	old = q->v;
+	q->v = fresh.v;
+	q->n = fresh.n;
+	/* Other mounts may have moved directories. */
+	if (q->parents)
+		memset(q->parents, 0, PARENT_SLOTS * sizeof(*q->parents));
+	pthread_mutex_unlock(&q->lock);
+	atomic_store(&q->on_dirs, fresh.on_dirs);
+	atomic_store(&q->on_owners, fresh.on_owners);
+	fresh.v = old;
+out:
+	end_flush(q);
+	free(fresh.v);
+	return rc;
 }
 
 static int write_pending(struct cfs_meta *m, const struct cfs_ctx *ctx)

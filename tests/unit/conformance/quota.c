@@ -3,8 +3,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "conformance.h"
+#include "meta/quota-internal.h"
 
 enum { PAGE = 4096 };
 
@@ -404,6 +406,64 @@ static void test_flushed_once(void **state)
 	drop_quota(CFS_QUOTA_DIR, d);
 }
 
+static struct {
+	struct cfs_engine_ops ops;
+	const struct cfs_engine_ops *real;
+	pthread_t flusher;
+	_Atomic bool flushed;
+} overlap;
+
+static void *flush_meanwhile(void *arg)
+{
+	struct cfs_ctx c = as_root();
+
+	(void)arg;
+	OK(cfs_quotas_flush(vol.m, &c));
+	atomic_store(&overlap.flushed, true);
+	return NULL;
+}
+
+/* The rows have been read: then what is pending is written to them. */
+static int list_then_flush(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_engine_quota_fn fn,
+			   void *arg)
+{
+	cfs_deadline_t end = cfs_deadline_in(300);
+	int rc = overlap.real->each_quota(e, ctx, fn, arg);
+
+	OK(pthread_create(&overlap.flusher, NULL, flush_meanwhile, NULL));
+	while (!atomic_load(&overlap.flushed) && !cfs_deadline_passed(end))
+		usleep(1000);
+	return rc;
+}
+
+/*
+ * A heartbeat that reads the limits while the flusher writes usage: the mount went by too little
+ * until the next heartbeat and let more in than the limit has, or by too much.
+ */
+static void test_load_and_flush(void **state)
+{
+	cfs_ino_t d = test_dir("load-flush");
+	struct cfs_ctx c = as_root();
+	struct cfs_quota q;
+
+	set_quota(CFS_QUOTA_DIR, d, 0, 3);
+	make_file(d, "1");
+	make_file(d, "2");
+	overlap.real = vol.m->eng->ops;
+	overlap.ops = *overlap.real;
+	overlap.ops.each_quota = list_then_flush;
+	vol.m->eng->ops = &overlap.ops;
+	OK(cfs_quotas_load(vol.m, &c));
+	OK(pthread_join(overlap.flusher, NULL));
+	vol.m->eng->ops = overlap.real;
+	assert_true(cfs_quotas_get(vol.m, d, &q));
+	assert_int_equal(q.used_inodes, 2);
+	assert_int_equal(stored(CFS_QUOTA_DIR, d).used_inodes, 2);
+	OK(try_make(&c, d, "3", CFS_TYPE_FILE, 0644, NULL));
+	assert_int_equal(try_make(&c, d, "4", CFS_TYPE_FILE, 0644, NULL), -EDQUOT);
+	drop_quota(CFS_QUOTA_DIR, d);
+}
+
 TEST_LIST(quota, T(test_volume_space), T(test_promised_space), T(test_promised_quota),
 	  T(test_racing_creates), T(test_volume_inodes), T(test_directory), T(test_move_tree),
-	  T(test_owners), T(test_flushed_once));
+	  T(test_owners), T(test_flushed_once), T(test_load_and_flush));

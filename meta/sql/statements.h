@@ -213,7 +213,8 @@ SQL(clone_dir_stat, "INSERT INTO {dir_stats}(inode,data_length,used_space,used_i
 		    "SELECT ?,data_length,used_space,used_inodes FROM {dir_stats} WHERE inode=?")
 SQL(clone_chunks, "INSERT INTO {chunk}(inode,indx,slices) "
 		  "SELECT ?,indx,slices FROM {chunk} WHERE inode=?")
-SQL(each_chunk, "SELECT slices FROM {chunk} WHERE inode=?")
+/* Of a file that is cloned: compaction, which locks no node, waits. */
+SQL(each_chunk, "SELECT slices FROM {chunk} WHERE inode=?{FOR_UPDATE}")
 SQL(put_detached, "INSERT INTO {detached_node}(inode,added) VALUES(?,?)")
 SQL(del_detached, "DELETE FROM {detached_node} WHERE inode=?")
 

@@ -14,7 +14,7 @@ import pytest
 
 import cachefs_check
 import servers
-from cachefs import SLOW, Volume, wait_until
+from cachefs import SLOW, Volume, tool, wait_until
 from countproxy import CountingProxy
 from test_fixtures import differences, manifest, nothing, wanted
 
@@ -581,6 +581,34 @@ def test_rename_onto_a_name_that_is_gone_by_then(ws, db):
     assert os.listdir(mnt) == ["dst"]
     mnt.umount()
     query(db, "DROP TRIGGER miss ON jfs_edge")
+
+
+def test_compaction_waits_for_a_clone(ws, db):
+    """A list that is replaced between the clone's counting of references and its copying of the lists
+    leaves slices that two files name and one is counted for: removing one file takes the blocks of
+    the other."""
+    import psycopg2.errors
+
+    v = Volume(ws, url=db.url)
+    mnt = v.mount()
+    (mnt / "f").write_bytes(b"content")
+    ino = os.stat(mnt / "f").st_ino
+    c = db.connect()
+    with contextlib.closing(c), c.cursor() as cur:
+        # The clone can read and lock lists, and waits where it writes them.
+        cur.execute("LOCK TABLE jfs_chunk IN SHARE ROW EXCLUSIVE MODE")
+        clone = ws.popen([tool("cachefs"), "clone", mnt / "f", mnt / "g"])
+        waits = (
+            "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'jfs_chunk'::regclass"
+        )
+        wait_until(lambda: query(db, waits) == [(1,)])
+        with pytest.raises(psycopg2.errors.LockNotAvailable):
+            # What compaction begins with.
+            cur.execute("SELECT slices FROM jfs_chunk WHERE inode=%s FOR UPDATE NOWAIT", (ino,))
+    assert clone.wait(60) == 0
+    assert (mnt / "g").read_bytes() == b"content"
+    mnt.umount()
+    verify(v, db)
 
 
 def test_a_hundred_threads_in_one_directory(ws, db):

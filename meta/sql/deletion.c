@@ -46,6 +46,9 @@ static int end_sustained(struct sql_conn *c, const struct cfs_ctx *ctx, void *ar
 		a->length = UINT64_MAX;
 	if (r >= 0)
 		r = sql_exec(c, SQL_del_node, "i", a->ino);
+	/* Those that it was given since its last name went. */
+	if (r >= 0)
+		r = sql_post(c, SQL_del_xattrs, "i", a->ino);
 	if (r >= 0)
 		r = sql_write_usage(c, &a->usage);
 	if (r < 0)

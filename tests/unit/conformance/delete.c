@@ -30,6 +30,7 @@ static void test_open_file(void **state)
 	struct cfs_ctx c = as_root();
 	struct cfs_removed r;
 	struct cfs_attr a;
+	void *value;
 
 	set_open(f, true);
 	r = unlink_name(d, "f");
@@ -41,12 +42,15 @@ static void test_open_file(void **state)
 	id2 = write_at(f, 100, 5000);
 	OK(cfs_meta_truncate(vol.m, &c, f, 4999, &a));
 	OK(cfs_meta_setattr(vol.m, &c, f, CFS_SET_MODE, &(struct cfs_attr){.mode = 0600}, &a));
+	OK(cfs_meta_setxattr(vol.m, &c, f, "user.late", "1", 1, 0));
 	assert_int_equal(try_link(&c, f, d, "again"), -ENOENT);
 	wait_deletions();
 	assert_false(slice_deleted(id));
 	set_open(f, false);
 	OK(cfs_meta_close_ino(vol.m, &c, f));
 	assert_int_equal(try_getattr(f), -ENOENT);
+	assert_int_equal(vol.m->eng->ops->getxattr(vol.m->eng, &c, f, "user.late", &value),
+			 -ENODATA);
 	wait_deletions();
 	assert_true(slice_deleted(id));
 	assert_true(slice_deleted(id2));

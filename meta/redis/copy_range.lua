@@ -5,11 +5,11 @@
 -- without a change of the file itself a list only gets shorter, by compaction.
 -- out: {chunk u32, bytes u32, records}; refs: {u64 id, u32 size, u32 count}
 local function op(src, src_seen, dst, dst_seen, lists, out, refs, end8, now, stats, line)
-	if get(src) ~= src_seen then
+	if get(src) ~= whole(src_seen) then
 		return {EAGAIN}
 	end
 	local a = get(dst)
-	if a ~= dst_seen then
+	if a ~= whole(dst_seen) then
 		return {EAGAIN}
 	end
 	for i = 1, #lists, 8 do

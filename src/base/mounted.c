@@ -42,6 +42,7 @@ static bool parse_line(char *line, struct mounted *ret)
 	}
 	unescape(field[4]);
 	snprintf(ret->point, sizeof(ret->point), "%s", field[4]);
+	snprintf(ret->options, sizeof(ret->options), "%s", field[5]);
 	ret->ro = !strncmp(field[5], "ro", 2);
 	if (sscanf(field[2], "%*u:%u", &ret->dev_minor) != 1)
 		return false;

@@ -12,6 +12,7 @@ struct mounted {
 	char type[32];
 	char source[256];
 	char point[4096];
+	char options[128]; /* of the mount itself: "rw,nosuid,nodev" */
 	bool ro;
 	unsigned dev_minor; /* of its device; those of file systems without disk have major 0 */
 	unsigned uid;	    /* of the user who mounted, as FUSE mounts say */

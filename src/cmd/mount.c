@@ -24,7 +24,7 @@
 #include "cmd/volume.h"
 #include "cmd/worker.h"
 
-static unsigned long remount_flags(const struct mount_opts *o)
+static unsigned long change_flags(unsigned long v, const char *options)
 {
 	static const struct {
 		const char *name;
@@ -37,19 +37,29 @@ static unsigned long remount_flags(const struct mount_opts *o)
 		{"noatime", MS_NOATIME, 0},	  {"atime", 0, MS_NOATIME},
 		{"nodiratime", MS_NODIRATIME, 0}, {"diratime", 0, MS_NODIRATIME},
 	};
-	cfs_auto_free char *list = strdup(o->kernel_opts ? o->kernel_opts : "");
-	unsigned long v = MS_REMOUNT | (o->ro ? MS_RDONLY : 0);
-	char *name, *save = NULL;
-	size_t i;
+	size_t i, len;
 
-	for (name = list ? strtok_r(list, ",", &save) : NULL; name;
-	     name = strtok_r(NULL, ",", &save)) {
+	for (; options && *options; options += len + (options[len] == ',')) {
+		len = strcspn(options, ",");
 		for (i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
-			if (!strcmp(name, flags[i].name))
+			if (strlen(flags[i].name) == len && !strncmp(options, flags[i].name, len))
 				v = (v & ~flags[i].clear) | flags[i].set;
 		}
 	}
 	return v;
+}
+
+/*
+ * What is not named stays: mount(2) would take nosuid and nodev from a mount that got them unasked.
+ * libmount names all that is to be, and may leave out "suid".
+ */
+static unsigned long remount_flags(const struct mounted *m, const struct mount_opts *o)
+{
+	unsigned long v = MS_REMOUNT | (o->ro ? MS_RDONLY : 0);
+
+	if (!o->as_shown)
+		v = change_flags(v, m->options);
+	return change_flags(v, o->kernel_opts);
 }
 
 /* Changes the kernel's flags; our own options belong to the running process and stay. */
@@ -66,7 +76,7 @@ static int remount(const char *point, const struct mount_opts *o)
 			  point);
 		return CMD_MOUNT_FAILED;
 	}
-	if (mount(m.source, point, m.type, remount_flags(o), NULL) < 0) {
+	if (mount(m.source, point, m.type, remount_flags(&m, o), NULL) < 0) {
 		cmd_error("cannot remount %s: %s", point, strerror(errno));
 		return CMD_MOUNT_FAILED;
 	}

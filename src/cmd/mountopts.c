@@ -72,6 +72,8 @@ static int unknown_option(void *arg, const char *name, const char *value)
 
 	if (!strcmp(name, "rw"))
 		c->o->ro = false;
+	if (!strcmp(name, "user_id"))
+		c->o->as_shown = true;
 	if (is_foreign(name))
 		return 0;
 	if (is_kernel_flag(name))

@@ -22,6 +22,7 @@ struct mount_opts {
 	char *subdir, *storage, *bucket;
 	/* the kernel's generic flags, in the order seen */
 	char *kernel_opts;
+	bool as_shown; /* the list has what the kernel shows of a mount, and so all flags */
 	bool allow_other, default_permissions, writeback_cache;
 	/* names and identities */
 	bool hide_internal, xattr, security_xattr, capability_xattr, selinux_xattr;

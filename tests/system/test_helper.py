@@ -137,6 +137,21 @@ def test_already_mounted(ws, volume, point):
     umount(ws, point)
 
 
+def flags_of(point):
+    return set(mountinfo()[str(point)][3].split(",")) & {"nosuid", "nodev", "noexec", "ro", "rw"}
+
+
+def test_remount_keeps_the_flags_that_are_not_named(ws, volume, point):
+    """With its own nosuid and nodev gone a mount would let anybody be root who can write to the volume."""
+    helper(ws, volume.url, point, "-o", "noexec", check=True)
+    assert flags_of(point) == {"nosuid", "nodev", "noexec", "rw"}
+    helper(ws, volume.url, point, "-o", "remount,ro", check=True)
+    assert flags_of(point) >= {"nosuid", "nodev", "noexec", "ro"}
+    ws.run("cachefs", "mount", "-o", "remount,rw,exec,suid", volume.url, point, check=True)
+    assert flags_of(point) == {"nodev", "rw"}
+    umount(ws, point)
+
+
 def test_remount(ws, volume, point):
     helper(ws, volume.url, point, check=True)
     write(point / "f", b"x")
@@ -294,6 +309,7 @@ def test_remount_by_mount_program(ws, volume, point, installed):
     ws.run("/bin/mount", "-o", "remount,ro", point, check=True)
     with fails("EROFS"):
         write(point / "g", b"x")
-    ws.run("/bin/mount", "-o", "remount,rw", point, check=True)
+    ws.run("/bin/mount", "-o", "remount,rw,suid", point, check=True)
     write(point / "g", b"x")
+    assert flags_of(point) == {"nodev", "rw"}
     umount(ws, point)

@@ -130,6 +130,8 @@ int cfs_ids_next(struct cfs_meta *m, struct cfs_ids *ids, const struct cfs_ctx *
 /* trash.c: the directory of this hour; 0 in *ret when things are really removed. */
 int cfs_core_trash_dir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent, bool skip,
 		       cfs_ino_t *ret);
+/* Whether a name is that of an hour whose directory somebody may still put files in. */
+bool cfs_trash_in_use(const struct cfs_meta *m, cfs_ino_t parent, const char *name, size_t len);
 /* Empties and removes the hours that are older than the volume keeps them. */
 int cfs_trash_expire(struct cfs_meta *m, cfs_deadline_t end, const _Atomic bool *stop);
 

@@ -424,6 +424,8 @@ static int do_rmdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t par
 	if (is_dotdot(name, len))
 		return -ENOTEMPTY;
 	rc = check_old_name(m, ctx, parent, name, len);
+	if (!rc && cfs_trash_in_use(m, parent, name, len))
+		rc = -EBUSY;
 	if (!rc)
 		rc = cfs_core_trash_dir(m, ctx, parent, flags & CFS_REMOVE_SKIP_TRASH, &req.trash);
 	if (rc)
@@ -464,7 +466,8 @@ static int check_rename(struct cfs_meta *m, const struct cfs_ctx *ctx, const str
 	if (rc)
 		return rc;
 	if (is_dot(r->src_name, r->src_len) || is_dotdot(r->src_name, r->src_len) ||
-	    is_dot(r->dst_name, r->dst_len) || is_dotdot(r->dst_name, r->dst_len))
+	    is_dot(r->dst_name, r->dst_len) || is_dotdot(r->dst_name, r->dst_len) ||
+	    cfs_trash_in_use(m, r->src_parent, r->src_name, r->src_len))
 		return -EBUSY;
 	if (is_special(r->dst_parent, r->dst_name, r->dst_len))
 		return -EPERM;

@@ -128,6 +128,18 @@ static int64_t hour_of(const char *name)
 	return rest && *rest == '\0' ? (int64_t)timegm(&tm) : -1;
 }
 
+/* Mounts remember the directory of the hour, and may take the hour for another. */
+bool cfs_trash_in_use(const struct cfs_meta *m, cfs_ino_t parent, const char *name, size_t len)
+{
+	char copy[sizeof(m->trash_name)];
+
+	if (parent != CFS_TRASH_INO || len >= sizeof(copy))
+		return false;
+	memcpy(copy, name, len);
+	copy[len] = '\0';
+	return hour_of(copy) > cfs_clock_earliest_s(m) - GRACE_H * 3600;
+}
+
 int cfs_trash_expire(struct cfs_meta *m, cfs_deadline_t end, const _Atomic bool *stop)
 {
 	int64_t before_s = cfs_clock_earliest_s(m) -

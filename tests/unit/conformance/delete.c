@@ -244,6 +244,41 @@ static void test_left_behind(void **state)
 	assert_int_equal(dead, 0);
 }
 
+/* Removed, it would go on taking files in, where nobody finds them and no job removes them. */
+static void test_trash_hour_in_use(void **state)
+{
+	cfs_ino_t d = test_dir("trash-hour"), f, hour;
+	struct cfs_ctx c = as_root(), past = at_time(time(NULL) - 3 * 86400, 0);
+	struct cfs_removed r;
+	char name[32], trashed[64], old[32];
+	struct tm tm;
+
+	change_setting(trash_on);
+	make_file(d, "a");
+	unlink_name(d, "a");
+	hour = hour_dir();
+	gmtime_r(&c.now.tv_sec, &tm);
+	strftime(name, sizeof(name), "%Y-%m-%d-%H", &tm);
+	assert_int_equal(try_rename(&c, CFS_TRASH_INO, name, d, "hour", 0, NULL), -EBUSY);
+	assert_int_equal(try_rmdir(&c, CFS_TRASH_INO, name), -EBUSY);
+	f = make_file(d, "f");
+	r = unlink_name(d, "f");
+	snprintf(trashed, sizeof(trashed), "%llu-%llu-f", (unsigned long long)d,
+		 (unsigned long long)f);
+	assert_int_equal(find(hour, trashed), f);
+	assert_int_equal(r.attr.parent, hour);
+	/* An hour that is over can go. */
+	make_file(d, "b");
+	OK(cfs_meta_unlink(vol.m, &past, d, "b", 1, 0, &r));
+	gmtime_r(&past.now.tv_sec, &tm);
+	strftime(old, sizeof(old), "%Y-%m-%d-%H", &tm);
+	snprintf(trashed, sizeof(trashed), "%llu-%llu-b", (unsigned long long)d,
+		 (unsigned long long)r.ino);
+	unlink_name(find(CFS_TRASH_INO, old), trashed);
+	OK(try_rmdir(&c, CFS_TRASH_INO, old));
+	change_setting(trash_off);
+}
+
 static int count_dead(void *arg, uint64_t id, uint32_t size)
 {
 	(void)id;
@@ -274,4 +309,5 @@ static void test_many_dead_slices(void **state)
 }
 
 TEST_LIST(delete, T(test_data_goes), T(test_open_file), T(test_trash), T(test_trash_special),
-	  T(test_trash_open), T(test_trash_expiry), T(test_left_behind), T(test_many_dead_slices));
+	  T(test_trash_open), T(test_trash_expiry), T(test_left_behind), T(test_trash_hour_in_use),
+	  T(test_many_dead_slices));

@@ -167,6 +167,8 @@ int sql_dispose(struct sql_conn *c, const struct cfs_ctx *ctx, const struct cfs_
 struct remove {
 	const struct cfs_engine_remove *req;
 	bool dir;
+	/* of one attempt */
+	bool raced; /* the name stands for another inode since it was looked up: look again */
 	struct cfs_removed ret;
 	struct cfs_usage usage;
 };
@@ -198,6 +200,7 @@ static int remove_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 
 	a->usage = (struct cfs_usage){0};
 	a->ret = (struct cfs_removed){0};
+	a->raced = false;
 	r = sql_get_node(c, req->parent, false, &parent);
 	if (r < 0)
 		return r;
@@ -223,6 +226,7 @@ static int remove_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 			return r < 0 ? r : -ENOTEMPTY;
 	}
 	r = sql_exec(c, SQL_del_edge, "ibi", req->parent, req->name, req->name_len, edge.ino);
+	a->raced = r == 0;
 	if (r <= 0)
 		return r < 0 ? r : -ENOENT;
 	r = sql_dispose(c, ctx, req, -1, &a->ret, &a->usage);
@@ -240,8 +244,11 @@ static int remove_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 	       struct remove *a, struct cfs_removed *ret, struct cfs_usage *ret_usage)
 {
-	int r = sql_txn(sql_db(e), ctx, op, remove_entry, a);
+	int r;
 
+	do
+		r = sql_txn(sql_db(e), ctx, op, remove_entry, a);
+	while (r == -ENOENT && a->raced && !cfs_deadline_passed(ctx->deadline));
 	if (r < 0)
 		return r;
 	*ret = a->ret;

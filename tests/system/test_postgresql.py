@@ -583,6 +583,26 @@ def test_rename_onto_a_name_that_is_gone_by_then(ws, db):
     query(db, "DROP TRIGGER miss ON jfs_edge")
 
 
+def test_removal_of_a_name_that_is_renamed_over(ws, db):
+    """A name that another client's rename gives to another inode is there all the time: its removal
+    must not say that it is not. A trigger does to the first attempts what the rename does."""
+    mnt = Volume(ws, url=db.url).mount("entry-cache=0")
+    (mnt / "f").write_bytes(b"content")
+    for sql in (
+        "CREATE SEQUENCE attempts",
+        """CREATE FUNCTION miss() RETURNS trigger LANGUAGE plpgsql AS
+           'BEGIN IF nextval(''attempts'') <= 3 THEN RETURN NULL; END IF; RETURN OLD; END'""",
+        """CREATE TRIGGER miss BEFORE DELETE OR UPDATE ON jfs_edge
+           FOR EACH ROW EXECUTE FUNCTION miss()""",
+    ):
+        query(db, sql)
+    os.unlink(mnt / "f")
+    assert os.listdir(mnt) == []
+    assert query(db, "SELECT last_value FROM attempts") == [(4,)]
+    mnt.umount()
+    query(db, "DROP TRIGGER miss ON jfs_edge")
+
+
 def test_compaction_waits_for_a_clone(ws, db):
     """A list that is replaced between the clone's counting of references and its copying of the lists
     leaves slices that two files name and one is counted for: removing one file takes the blocks of

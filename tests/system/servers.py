@@ -298,6 +298,8 @@ class Postgres(Server):
             "full_page_writes": "off",
             "max_connections": "300",
             "shared_buffers": "64MB",
+            # What a killed server leaves in /dev/shm nobody would remove.
+            "dynamic_shared_memory_type": "mmap",
             "autovacuum_naptime": "10s",
         }
         return [

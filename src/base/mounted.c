@@ -9,8 +9,7 @@
 
 #include "cleanup.h"
 
-/* Undoes the \ooo escapes of mountinfo, in place. */
-static void unescape(char *s)
+void mounted_unescape(char *s)
 {
 	char *out = s;
 
@@ -40,7 +39,7 @@ static bool parse_line(char *line, struct mounted *ret)
 		if (!field[i])
 			return false;
 	}
-	unescape(field[4]);
+	mounted_unescape(field[4]);
 	snprintf(ret->point, sizeof(ret->point), "%s", field[4]);
 	snprintf(ret->options, sizeof(ret->options), "%s", field[5]);
 	ret->ro = !strncmp(field[5], "ro", 2);
@@ -50,7 +49,7 @@ static bool parse_line(char *line, struct mounted *ret)
 		return false;
 	uid = strstr(sep + 3, "user_id=");
 	ret->uid = uid ? (unsigned)strtoul(uid + 8, NULL, 10) : 0;
-	unescape(ret->source);
+	mounted_unescape(ret->source);
 	return true;
 }
 

@@ -25,6 +25,8 @@ struct mounted {
 int mounted_at(const char *path, struct mounted *ret);
 /* The first mount of ours with this device number in the mount namespace of a process. */
 int mounted_seen_by(const char *pid, unsigned dev_minor, struct mounted *ret);
+/* Undoes the \ooo escapes of mountinfo, in place. */
+void mounted_unescape(char *s);
 /* An absolute path without "." and "..", its last component not followed into the mount. */
 int mounted_resolve(const char *path, char *buf, size_t size);
 

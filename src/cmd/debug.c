@@ -17,6 +17,7 @@
 
 #include "base/bytes.h"
 #include "base/cleanup.h"
+#include "base/mounted.h"
 #include "base/url.h"
 #include "cmd/cmd.h"
 #include "cmd/control.h"
@@ -156,7 +157,10 @@ static void add_mountinfo(struct tar *t, const char *point, unsigned *ret_dev)
 		return;
 	}
 	while (getline(&line, &cap, in) > 0) {
-		if (sscanf(line, "%*s %*s %31s %*s %4199s", dev, at) != 2 || strcmp(at, point))
+		if (sscanf(line, "%*s %*s %31s %*s %4199s", dev, at) != 2)
+			continue;
+		mounted_unescape(at);
+		if (strcmp(at, point))
 			continue;
 		sscanf(dev, "%*u:%u", ret_dev);
 		cfs_url_mask(line, masked, sizeof(masked));

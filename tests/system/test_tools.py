@@ -233,6 +233,18 @@ def test_debug_has_the_state_and_no_secret(ws):
     assert r.returncode == 1 and "exists" in r.stderr
 
 
+def test_debug_of_a_mount_point_with_a_blank(ws):
+    point = ws.path("a mount")
+    point.mkdir()
+    ws.volume().mount(path=point)
+    out = ws.path("d.tar.gz")
+    ws.run("cachefs", "debug", point, out, check=True)
+    with tarfile.open(out) as tar:
+        assert b"fuse.cachefs" in tar.extractfile("cachefs-debug/mountinfo.txt").read()
+        kernel = tar.extractfile("cachefs-debug/kernel.txt").read()
+    assert b"/connections/%d/waiting: " % os.minor(os.stat(point).st_dev) in kernel
+
+
 @pytest.mark.deadline(120)
 def test_debug_of_a_mount_that_hangs(ws, mnt):
     """This is when it is needed most."""

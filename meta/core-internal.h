@@ -15,6 +15,7 @@
 
 #include "base/workers.h"
 #include "meta/engine.h"
+#include "meta/inomap.h"
 
 struct cfs_acl_cache;
 struct cfs_dirtimes;
@@ -60,6 +61,9 @@ struct cfs_meta {
 	pthread_mutex_t trash_lock; /* protects the cached hour directory */
 	char trash_name[16];
 	cfs_ino_t trash_ino;
+
+	pthread_mutex_t unclosed_lock; /* protects unclosed */
+	struct cfs_inomap unclosed;    /* of cfs_ino_t: closes that the engine did not take */
 
 	_Atomic int64_t clock_off_s; /* of the database, ahead of this host's; clock.c */
 	int64_t clock_told_s;	     /* as logged last; only the heartbeat looks at it */
@@ -126,6 +130,9 @@ int cfs_core_check_acl(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 int cfs_ids_init(struct cfs_ids *ids, const char *counter, int64_t batch);
 void cfs_ids_destroy(struct cfs_ids *ids);
 int cfs_ids_next(struct cfs_meta *m, struct cfs_ids *ids, const struct cfs_ctx *ctx, uint64_t *ret);
+
+/* file.c: tries again, for about for_ms, what cfs_meta_close_ino could not do */
+void cfs_core_close_again(struct cfs_meta *m, uint64_t for_ms);
 
 /* trash.c: the directory of this hour; 0 in *ret when things are really removed. */
 int cfs_core_trash_dir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent, bool skip,

@@ -227,6 +227,8 @@ static void destroy(struct cfs_meta *m)
 	cfs_url_free(&m->url);
 	pthread_mutex_destroy(&m->setting_lock);
 	pthread_mutex_destroy(&m->trash_lock);
+	pthread_mutex_destroy(&m->unclosed_lock);
+	cfs_inomap_destroy(&m->unclosed);
 	free(m);
 }
 
@@ -293,6 +295,8 @@ int cfs_meta_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_
 	}
 	pthread_mutex_init(&m->setting_lock, NULL);
 	pthread_mutex_init(&m->trash_lock, NULL);
+	pthread_mutex_init(&m->unclosed_lock, NULL);
+	cfs_inomap_init(&m->unclosed, sizeof(cfs_ino_t));
 	cfs_url_mask(url, m->masked_url, sizeof(m->masked_url));
 	m->conf = *conf;
 	if (!m->conf.timeout_ms)

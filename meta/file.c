@@ -334,6 +334,14 @@ int cfs_meta_touch_atime(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
 	return (int)cfs_call_end(&c, rc);
 }
 
+/* Without memory for it the end of the session does it. */
+static void note_unclosed(struct cfs_meta *m, cfs_ino_t ino)
+{
+	pthread_mutex_lock(&m->unclosed_lock);
+	cfs_inomap_add(&m->unclosed, ino);
+	pthread_mutex_unlock(&m->unclosed_lock);
+}
+
 static int close_ino(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino)
 {
 	struct cfs_usage usage = {0};
@@ -347,7 +355,29 @@ static int close_ino(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 	cfs_quotas_end(m, ctx, rc ? NULL : &usage);
 	if (!rc && length != UINT64_MAX)
 		cfs_jobs_delete_file(m, ino, length);
+	if (rc && rc != -ENOENT)
+		note_unclosed(m, ino);
 	return rc;
+}
+
+void cfs_core_close_again(struct cfs_meta *m, uint64_t for_ms)
+{
+	cfs_deadline_t end = cfs_deadline_in(for_ms);
+	cfs_ino_t *v;
+	size_t i, n;
+
+	pthread_mutex_lock(&m->unclosed_lock);
+	n = cfs_inomap_take(&m->unclosed, &v);
+	pthread_mutex_unlock(&m->unclosed_lock);
+	for (i = 0; i < n; i++) {
+		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+
+		if (cfs_deadline_passed(end) || cfs_core_is_open(m, v[i]))
+			note_unclosed(m, v[i]);
+		else
+			close_ino(m, &ctx, v[i]);
+	}
+	free(v);
 }
 
 int cfs_meta_close_ino(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino)

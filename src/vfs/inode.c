@@ -108,7 +108,7 @@ void vnode_put(struct vnode *n)
 	ctx = internal_ctx(v);
 	r = cfs_meta_close_ino(v->conf.meta, &ctx, ino);
 	if (r < 0)
-		cfs_warn("removed file could not be released, the end of the session will do it: "
+		cfs_warn("removed file could not be released, its space comes back later: "
 			 "inode=%llu error=%s",
 			 (unsigned long long)ino, cfs_errname(r));
 }

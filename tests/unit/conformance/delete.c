@@ -5,6 +5,7 @@
  */
 #include <stdio.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "conformance.h"
 
@@ -54,6 +55,84 @@ static void test_open_file(void **state)
 	wait_deletions();
 	assert_true(slice_deleted(id));
 	assert_true(slice_deleted(id2));
+}
+
+static struct {
+	struct cfs_engine_ops ops;
+	const struct cfs_engine_ops *real;
+	_Atomic int asked;
+} outage;
+
+static int no_answer(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid, cfs_ino_t ino,
+		     uint64_t *ret_length, struct cfs_usage *ret_usage)
+{
+	(void)e;
+	(void)ctx;
+	(void)sid;
+	(void)ino;
+	(void)ret_length;
+	(void)ret_usage;
+	atomic_fetch_add(&outage.asked, 1);
+	return -ETIMEDOUT;
+}
+
+/* Closed in an outage of the database: its space comes back after it, not with the end of the
+ * mount.
+ */
+static void test_close_in_outage(void **state)
+{
+	cfs_ino_t d = test_dir("close-outage"), f = make_file(d, "f");
+	uint64_t id = write_at(f, 0, 100);
+	struct cfs_ctx c = as_root();
+
+	set_open(f, true);
+	assert_int_equal(unlink_name(d, "f").fate, CFS_FATE_SUSTAINED);
+	set_open(f, false);
+	outage.real = vol.m->eng->ops;
+	outage.ops = *outage.real;
+	outage.ops.end_sustained = no_answer;
+	vol.m->eng->ops = &outage.ops;
+	assert_int_equal(cfs_meta_close_ino(vol.m, &c, f), -EIO);
+	cfs_core_close_again(vol.m, 1000);
+	vol.m->eng->ops = outage.real;
+	OK(try_getattr(f));
+	/* Somebody has found a way to it: not yet. */
+	set_open(f, true);
+	cfs_core_close_again(vol.m, 1000);
+	OK(try_getattr(f));
+	set_open(f, false);
+	cfs_core_close_again(vol.m, 1000);
+	assert_int_equal(try_getattr(f), -ENOENT);
+	wait_deletions();
+	assert_true(slice_deleted(id));
+}
+
+/* The heartbeat tries again. */
+static void test_beat_closes(void **state)
+{
+	struct cfs_meta_conf conf = {.heartbeat_ms = 50, .no_bgjob = true};
+	cfs_deadline_t end = cfs_deadline_in(20000);
+	struct cfs_ctx c = as_root();
+	struct cfs_setting *s;
+	struct cfs_meta *m;
+	char err[256];
+
+	OK(cfs_meta_open(vol.url, &conf, &m, err));
+	OK(cfs_meta_load(m, &s, err));
+	cfs_setting_free(s);
+	outage.real = m->eng->ops;
+	outage.ops = *outage.real;
+	outage.ops.end_sustained = no_answer;
+	m->eng->ops = &outage.ops;
+	OK(cfs_meta_start(m, NULL));
+	atomic_store(&outage.asked, 0);
+	assert_int_equal(cfs_meta_close_ino(m, &c, 1ULL << 58), -EIO);
+	while (atomic_load(&outage.asked) < 3 && !cfs_deadline_passed(end))
+		usleep(2000);
+	assert_true(atomic_load(&outage.asked) >= 3);
+	OK(cfs_meta_stop(m));
+	m->eng->ops = outage.real;
+	cfs_meta_close(m);
 }
 
 static cfs_ino_t hour_dir(void)
@@ -308,6 +387,7 @@ static void test_many_dead_slices(void **state)
 	assert_true(slice_deleted(id));
 }
 
-TEST_LIST(delete, T(test_data_goes), T(test_open_file), T(test_trash), T(test_trash_special),
-	  T(test_trash_open), T(test_trash_expiry), T(test_left_behind), T(test_trash_hour_in_use),
+TEST_LIST(delete, T(test_data_goes), T(test_open_file), T(test_close_in_outage),
+	  T(test_beat_closes), T(test_trash), T(test_trash_special), T(test_trash_open),
+	  T(test_trash_expiry), T(test_left_behind), T(test_trash_hour_in_use),
 	  T(test_many_dead_slices));

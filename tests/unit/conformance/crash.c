@@ -311,26 +311,34 @@ static int note_entry(void *arg, const struct cfs_dirent *e)
 static void remove_tree(cfs_ino_t dir)
 {
 	struct emptying *k = calloc(1, sizeof(*k));
-	size_t i;
+	size_t i, left;
 
 	assert_non_null(k);
 	do {
 		struct cfs_cursor cursor = {0};
 		struct cfs_ctx c = as_root();
+		int rc;
 
 		k->n = 0;
 		assert_true(cfs_meta_readdir(vol.m, &c, dir, false, 64, &cursor, note_entry, k) >=
 			    0);
+		left = k->n;
 		for (i = 0; i < k->n; i++) {
 			if (k->types[i] == CFS_TYPE_DIR) {
 				remove_tree(find(dir, k->names[i]));
-				rmdir_name(dir, k->names[i]);
+				c = as_root();
+				rc = try_rmdir(&c, dir, k->names[i]);
+				/* Hours of the trash that are in use stay, empty. */
+				if (dir == CFS_TRASH_INO && rc == -EBUSY)
+					left--;
+				else
+					OK(rc);
 			} else {
 				unlink_name(dir, k->names[i]);
 			}
 		}
 		wait_deletions();
-	} while (k->n);
+	} while (left);
 	free(k);
 }
 

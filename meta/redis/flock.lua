@@ -2,7 +2,8 @@
 -- write:
 -- want: R, W or U
 local function op(ino, sid, owner, want, line)
-	if call('EXISTS', P .. 'i' .. ino) == 0 then
+	-- Of an inode that somebody else has removed a lock can only go.
+	if want ~= 'U' and call('EXISTS', P .. 'i' .. ino) == 0 then
 		return {-2}
 	end
 	local key, mine = P .. 'lockf' .. ino, sid .. '_' .. owner

@@ -3,7 +3,8 @@
 -- The client has merged the lock into its own list and seen no conflict in what follows: fields and
 -- values of all lists. EBUSY: they are not the same any more.
 local function op(ino, sid, owner, list, line, ...)
-	if call('EXISTS', P .. 'i' .. ino) == 0 then
+	-- Of an inode that somebody else has removed a lock can only go.
+	if list ~= '' and call('EXISTS', P .. 'i' .. ino) == 0 then
 		return {-2}
 	end
 	local key, mine, seen = P .. 'lockp' .. ino, sid .. '_' .. owner, {...}

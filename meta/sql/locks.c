@@ -26,12 +26,14 @@ static char type_letter(unsigned type)
 	return type == CFS_LOCK_READ ? 'R' : type == CFS_LOCK_WRITE ? 'W' : 'U';
 }
 
-/* Node rows come before lock rows, and no lock outlives its inode. */
-static int lock_inode(struct sql_conn *c, cfs_ino_t ino)
+/* Node rows come before lock rows. Of an inode that somebody else has removed a lock can only go.
+ */
+static int lock_inode(struct sql_conn *c, cfs_ino_t ino, bool unlocks)
 {
 	struct cfs_attr attr;
+	int r = sql_get_node(c, ino, true, &attr);
 
-	return sql_get_node(c, ino, true, &attr);
+	return r == -ENOENT && unlocks ? 0 : r;
 }
 
 /* ---- BSD locks ---- */
@@ -62,7 +64,7 @@ static int flock_once(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	int r;
 
 	a->conflict = false;
-	r = lock_inode(c, a->ino);
+	r = lock_inode(c, a->ino, a->type == CFS_LOCK_NONE);
 	if (r < 0)
 		return r;
 	if (a->type == CFS_LOCK_NONE) {
@@ -204,7 +206,7 @@ static int setlk_once(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	size_t n_mine;
 	int r;
 
-	r = lock_inode(c, a->ino);
+	r = lock_inode(c, a->ino, l->type == CFS_LOCK_NONE);
 	if (r < 0)
 		return r;
 	r = read_plocks(c, a, &mine, &n_mine);

@@ -29,6 +29,22 @@ static int plock(struct cfs_meta *m, cfs_ino_t ino, uint64_t owner, enum cfs_loc
 	return cfs_meta_setlk(m, &c, ino, owner, &l, false);
 }
 
+/* Else each file that another mount removes under a lock leaves the lock behind, here and there. */
+static void test_locks_of_a_removed_file_go(void **state)
+{
+	cfs_ino_t d = test_dir("lock-removed"), f = make_file(d, "f");
+	struct cfs_ctx c = as_root();
+	struct cfs_removed r;
+
+	OK(flock_(vol.m, f, 1, CFS_LOCK_WRITE));
+	OK(plock(vol.m, f, 2, CFS_LOCK_WRITE, 0, MAX));
+	OK(cfs_meta_unlink(vol.other, &c, d, "f", 1, 0, &r));
+	assert_int_equal(r.fate, CFS_FATE_DELETED);
+	assert_int_equal(flock_(vol.m, f, 3, CFS_LOCK_READ), -ENOENT);
+	OK(flock_(vol.m, f, 1, CFS_LOCK_NONE));
+	OK(plock(vol.m, f, 2, CFS_LOCK_NONE, 0, MAX));
+}
+
 static void test_flock(void **state)
 {
 	cfs_ino_t d = test_dir("flock"), f = make_file(d, "f");
@@ -413,6 +429,7 @@ static void test_no_deadlock_with_released(void **state)
 	OK(plock(vol.m, b, 2, CFS_LOCK_NONE, 0, MAX));
 }
 
-TEST_LIST(lock, T(test_flock), T(test_posix), T(test_posix_bytes), T(test_wait_local),
-	  T(test_wait_foreign), T(test_wait_is_shown), T(test_interrupt), T(test_deadlock),
-	  T(test_no_deadlock_with_woken), T(test_no_deadlock_with_released));
+TEST_LIST(lock, T(test_locks_of_a_removed_file_go), T(test_flock), T(test_posix),
+	  T(test_posix_bytes), T(test_wait_local), T(test_wait_foreign), T(test_wait_is_shown),
+	  T(test_interrupt), T(test_deadlock), T(test_no_deadlock_with_woken),
+	  T(test_no_deadlock_with_released));

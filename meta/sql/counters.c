@@ -35,15 +35,6 @@ int sql_add_counter(struct sql_conn *c, const char *name, int64_t n, int64_t *re
 	return 0;
 }
 
-/* By a row that every volume has, and that is written when a mount begins. */
-int sql_lock_tree(struct sql_conn *c)
-{
-	int64_t value;
-	bool exists;
-
-	return get_counter(c, "nextSession", &value, &exists);
-}
-
 struct counter {
 	const char *name;
 	int64_t n, old;

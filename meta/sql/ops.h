@@ -25,8 +25,6 @@ int sql_commit_slice(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t indx, const struc
 int sql_slice_in_use(const struct cfs_slice *s, cfs_ino_t ino);
 /* Adds to a counter that may not exist. */
 int sql_add_counter(struct sql_conn *c, const char *name, int64_t n, int64_t *ret_old);
-/* Who moves a directory to another one has it until the transaction ends; before any other lock. */
-int sql_lock_tree(struct sql_conn *c);
 
 /* The rule of that id; the caller frees users and groups. -ENODATA: no such rule. */
 int sql_get_acl(struct sql_conn *c, uint32_t id, struct cfs_acl *ret);

@@ -120,6 +120,9 @@ int sql_hold_dir(struct sql_conn *c, cfs_ino_t dir);
 int sql_close_dir(struct sql_conn *c, cfs_ino_t dir);
 /* In the way of all other changes of a node that is locked and will not be changed. */
 int sql_claim_node(struct sql_conn *c, cfs_ino_t ino);
+/* Everywhere: who moves a directory to another one has it until the commit; before any other lock.
+ */
+int sql_lock_tree(struct sql_conn *c);
 int sql_put_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr);    /* insert */
 int sql_update_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr); /* whole row */
 /* Reads the columns {NODE} of a row, which start at col. */

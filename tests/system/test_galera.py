@@ -124,6 +124,27 @@ ENTRIES = {
 }
 
 
+@pytest.mark.deadline(200)
+def test_directories_moved_into_each_other(ws, galera, database):
+    v = Volume(ws, url=database.url, trash_days=0)
+    a, b = (mount_at(galera, v, database, i) for i in range(2))
+    for side in "pq":
+        os.mkdir(a / side)
+    for _ in range(ROUNDS // 2):
+        # No directory is changed by both.
+        os.makedirs(a / "p/1/2")
+        os.makedirs(a / "q/1/2")
+        os.stat(b / "q/1/2")
+        got = at_once(
+            lambda: os.rename(a / "p/1", a / "q/1/2/3") or 0,
+            lambda: os.rename(b / "q/1", b / "p/1/2/3") or 0,
+        )
+        assert got.count(0) == 1, got
+        os.removedirs(a / ("q/1/2/3/2" if got[0] == 0 else "p/1/2/3/2"))
+        for side in "pq":
+            os.makedirs(a / side, exist_ok=True)
+
+
 def replace(m, d):
     os.rename(m / "empty", m / d)
     return 0

@@ -224,15 +224,17 @@ static void *cross(void *arg)
 /* Two mounts move two directories into each other: one of them is too late. */
 static void test_into_each_other(void **state)
 {
-	cfs_ino_t d = test_dir("rename-crossing");
+	cfs_ino_t d = test_dir("rename-crossing"), l = make_dir(d, "l"), r = make_dir(d, "r");
 	pthread_barrier_t begin;
 
 	pthread_barrier_init(&begin, NULL, 2);
 	for (int i = 0; i < CROSSINGS; i++) {
-		cfs_ino_t p = make_dir(d, "p"), q = make_dir(d, "q");
+		/* No directory is changed by both. */
+		cfs_ino_t p = make_dir(l, "p"), q = make_dir(r, "q");
+		cfs_ino_t below_p = make_dir(p, "below"), below_q = make_dir(q, "below");
 		struct crossing x[2] = {
-			{.begin = &begin, .m = vol.m, .from = d, .to = q, .name = "p"},
-			{.begin = &begin, .m = vol.other, .from = d, .to = p, .name = "q"},
+			{.begin = &begin, .m = vol.m, .from = l, .to = below_q, .name = "p"},
+			{.begin = &begin, .m = vol.other, .from = r, .to = below_p, .name = "q"},
 		};
 
 		for (int k = 0; k < 2; k++)
@@ -241,8 +243,10 @@ static void test_into_each_other(void **state)
 			OK(pthread_join(x[k].thread, NULL));
 		assert_true((x[0].r == 0 && x[1].r == -EINVAL) ||
 			    (x[0].r == -EINVAL && x[1].r == 0));
-		rmdir_name(x[0].r ? p : q, x[0].r ? "q" : "p");
-		rmdir_name(d, x[0].r ? "p" : "q");
+		rmdir_name(x[0].r ? q : p, "below");
+		rmdir_name(x[0].r ? below_p : below_q, x[0].r ? "q" : "p");
+		rmdir_name(x[0].r ? p : q, "below");
+		rmdir_name(x[0].r ? l : r, x[0].r ? "p" : "q");
 	}
 	pthread_barrier_destroy(&begin);
 }

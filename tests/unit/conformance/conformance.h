@@ -67,6 +67,12 @@ void change_setting(void (*change)(struct cfs_setting *s));
 void trash_on(struct cfs_setting *s);
 void trash_off(struct cfs_setting *s);
 
+/*
+ * What the engine of a mount does from here on. Its threads go on meanwhile and see the one table
+ * or the other, of which the thread sanitizer is not told.
+ */
+void use_ops(struct cfs_meta *m, const struct cfs_engine_ops *ops);
+
 /* What this mount claims to have open (cfs_meta_hooks.is_open). */
 void set_open(cfs_ino_t ino, bool open);
 

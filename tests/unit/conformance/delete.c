@@ -91,10 +91,10 @@ static void test_close_in_outage(void **state)
 	outage.real = vol.m->eng->ops;
 	outage.ops = *outage.real;
 	outage.ops.end_sustained = no_answer;
-	vol.m->eng->ops = &outage.ops;
+	use_ops(vol.m, &outage.ops);
 	assert_int_equal(cfs_meta_close_ino(vol.m, &c, f), -EIO);
 	cfs_core_close_again(vol.m, 1000);
-	vol.m->eng->ops = outage.real;
+	use_ops(vol.m, outage.real);
 	OK(try_getattr(f));
 	/* Somebody has found a way to it: not yet. */
 	set_open(f, true);

@@ -419,11 +419,11 @@ static void test_no_deadlock_with_released(void **state)
 	between.b = b;
 	OK(plock(vol.m, a, 2, CFS_LOCK_WRITE, 0, 9));
 	OK(plock(vol.m, b, 1, CFS_LOCK_WRITE, 0, 9));
-	vol.m->eng->ops = &between.ops;
+	use_ops(vol.m, &between.ops);
 	OK(cfs_meta_setlk(vol.m, &c, b, 2, &whole, true));
 	OK(plock(vol.m, a, 2, CFS_LOCK_NONE, 0, MAX));
 	OK(finish(&between.one));
-	vol.m->eng->ops = between.real;
+	use_ops(vol.m, between.real);
 	assert_true(between.done);
 	OK(plock(vol.m, a, 1, CFS_LOCK_NONE, 0, MAX));
 	OK(plock(vol.m, b, 2, CFS_LOCK_NONE, 0, MAX));

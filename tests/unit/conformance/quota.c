@@ -452,10 +452,10 @@ static void test_load_and_flush(void **state)
 	overlap.real = vol.m->eng->ops;
 	overlap.ops = *overlap.real;
 	overlap.ops.each_quota = list_then_flush;
-	vol.m->eng->ops = &overlap.ops;
+	use_ops(vol.m, &overlap.ops);
 	OK(cfs_quotas_load(vol.m, &c));
 	OK(pthread_join(overlap.flusher, NULL));
-	vol.m->eng->ops = overlap.real;
+	use_ops(vol.m, overlap.real);
 	assert_true(cfs_quotas_get(vol.m, d, &q));
 	assert_int_equal(q.used_inodes, 2);
 	assert_int_equal(stored(CFS_QUOTA_DIR, d).used_inodes, 2);

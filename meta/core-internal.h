@@ -281,6 +281,8 @@ int cfs_acl_setxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 /* locks.c */
 int cfs_locks_create(struct cfs_locks **ret);
 void cfs_locks_destroy(struct cfs_locks *l);
+/* Gives up again, for about for_ms, what was given up while the engine did not answer. */
+void cfs_locks_undo(struct cfs_meta *m, uint64_t for_ms);
 
 /*
  * engines.c: the engine of a URL's scheme, its module loaded when it is not built in. -EINVAL: no

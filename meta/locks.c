@@ -38,12 +38,24 @@ struct held {
 	enum cfs_lock_type type;
 };
 
+/* What an owner has given up on an inode while the engine did not answer. */
+struct undone {
+	struct undone *next;
+	cfs_ino_t ino;
+	uint64_t owner;
+	bool posix;
+};
+
 struct cfs_locks {
 	pthread_mutex_t lock; /* protects the lists */
 	struct waiter *waiters;
 	uint64_t rounds;
 	struct held *held[FLOCK_BUCKETS];
 	_Atomic uint64_t releases; /* a wait that began before one of these must not sleep */
+
+	pthread_mutex_t undone_lock; /* protects undone; held while one is done again, outermost */
+	struct undone *undone;
+	_Atomic size_t n_undone;
 };
 
 int cfs_locks_create(struct cfs_locks **ret)
@@ -53,6 +65,7 @@ int cfs_locks_create(struct cfs_locks **ret)
 	if (!l)
 		return -ENOMEM;
 	pthread_mutex_init(&l->lock, NULL);
+	pthread_mutex_init(&l->undone_lock, NULL);
 	*ret = l;
 	return 0;
 }
@@ -71,6 +84,13 @@ void cfs_locks_destroy(struct cfs_locks *l)
 			free(h);
 		}
 	}
+	while (l->undone) {
+		struct undone *u = l->undone;
+
+		l->undone = u->next;
+		free(u);
+	}
+	pthread_mutex_destroy(&l->undone_lock);
 	pthread_mutex_destroy(&l->lock);
 	free(l);
 }
@@ -189,6 +209,55 @@ static struct cfs_ctx try_ctx(struct cfs_meta *m, const struct cfs_ctx *ctx)
 	return c;
 }
 
+/* ---- what is given up in an outage ---- */
+
+static bool no_answer(int rc)
+{
+	return rc == -ETIMEDOUT || rc == -ENOTCONN || rc == -EIO;
+}
+
+static struct undone **find_undone(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, bool posix)
+{
+	struct undone **p = &l->undone;
+
+	while (*p && ((*p)->ino != ino || (*p)->owner != owner || (*p)->posix != posix))
+		p = &(*p)->next;
+	return p;
+}
+
+/* Without memory for it the end of the session does it. */
+static void note_undone(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, bool posix)
+{
+	struct undone *u;
+
+	pthread_mutex_lock(&l->undone_lock);
+	u = *find_undone(l, ino, owner, posix) ? NULL : malloc(sizeof(*u));
+	if (u) {
+		*u = (struct undone){l->undone, ino, owner, posix};
+		l->undone = u;
+		atomic_fetch_add(&l->n_undone, 1);
+	}
+	pthread_mutex_unlock(&l->undone_lock);
+}
+
+/* The owner takes a lock again: what it gave up goes with that one. */
+static void drop_undone(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, bool posix)
+{
+	struct undone **p, *u;
+
+	if (!atomic_load(&l->n_undone))
+		return;
+	pthread_mutex_lock(&l->undone_lock);
+	p = find_undone(l, ino, owner, posix);
+	u = *p;
+	if (u) {
+		*p = u->next;
+		atomic_fetch_sub(&l->n_undone, 1);
+	}
+	pthread_mutex_unlock(&l->undone_lock);
+	free(u);
+}
+
 /* ---- BSD locks ---- */
 
 static void note_flock(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, enum cfs_lock_type type)
@@ -283,9 +352,15 @@ int cfs_meta_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		   enum cfs_lock_type type, bool wait)
 {
 	struct cfs_call c;
+	int rc;
 
 	cfs_call_begin(&c, m, CFS_META_OP_lock, ctx);
-	return (int)cfs_call_end(&c, do_flock(m, c.ctx, ino, owner, type, wait));
+	if (type != CFS_LOCK_NONE)
+		drop_undone(m->locks, ino, owner, false);
+	rc = do_flock(m, c.ctx, ino, owner, type, wait);
+	if (type == CFS_LOCK_NONE && no_answer(rc))
+		note_undone(m->locks, ino, owner, false);
+	return (int)cfs_call_end(&c, rc);
 }
 
 /* ---- POSIX locks ---- */
@@ -355,10 +430,43 @@ static int do_setlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino
 int cfs_meta_setlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
 		   const struct cfs_plock *lock, bool wait)
 {
+	bool all = lock->type == CFS_LOCK_NONE && lock->start == 0 && lock->end == INT64_MAX;
 	struct cfs_call c;
+	int rc;
 
 	cfs_call_begin(&c, m, CFS_META_OP_lock, ctx);
-	return (int)cfs_call_end(&c, do_setlk(m, c.ctx, ino, owner, lock, wait));
+	if (lock->type != CFS_LOCK_NONE)
+		drop_undone(m->locks, ino, owner, true);
+	rc = do_setlk(m, c.ctx, ino, owner, lock, wait);
+	if (all && no_answer(rc))
+		note_undone(m->locks, ino, owner, true);
+	return (int)cfs_call_end(&c, rc);
+}
+
+static int undo(struct cfs_meta *m, const struct undone *u)
+{
+	const struct cfs_plock everything = {.type = CFS_LOCK_NONE, .end = INT64_MAX};
+	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+
+	return u->posix ? do_setlk(m, &ctx, u->ino, u->owner, &everything, false)
+			: do_flock(m, &ctx, u->ino, u->owner, CFS_LOCK_NONE, false);
+}
+
+void cfs_locks_undo(struct cfs_meta *m, uint64_t for_ms)
+{
+	struct cfs_locks *l = m->locks;
+	cfs_deadline_t end = cfs_deadline_in(for_ms);
+	struct undone *u;
+
+	if (!atomic_load(&l->n_undone))
+		return;
+	pthread_mutex_lock(&l->undone_lock);
+	while ((u = l->undone) && !cfs_deadline_passed(end) && !no_answer(undo(m, u))) {
+		l->undone = u->next;
+		atomic_fetch_sub(&l->n_undone, 1);
+		free(u);
+	}
+	pthread_mutex_unlock(&l->undone_lock);
 }
 
 int cfs_meta_getlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,

@@ -272,8 +272,10 @@ static void beat(void *arg)
 		cfs_warn("cannot read usage and quotas, trying again at the next heartbeat: url=%s "
 			 "error=%s",
 			 m->masked_url, cfs_errname(rc));
-	if (!m->conf.read_only)
+	if (!m->conf.read_only) {
 		cfs_core_close_again(m, heartbeat_ms(m) / 2);
+		cfs_locks_undo(m, heartbeat_ms(m) / 4);
+	}
 	if (!m->conf.read_only && !m->conf.no_bgjob)
 		clean_stale(m);
 }

@@ -406,6 +406,55 @@ static int getlk_then_change(struct cfs_engine *e, const struct cfs_ctx *ctx, cf
 	return rc;
 }
 
+static struct {
+	const struct cfs_engine_ops *real;
+	struct cfs_engine_ops ops;
+} outage;
+
+static int no_flock(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t sid,
+		    uint64_t owner, enum cfs_lock_type type)
+{
+	return -ENOTCONN;
+}
+
+static int no_setlk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t sid,
+		    uint64_t owner, const struct cfs_plock *lock)
+{
+	return -ETIMEDOUT;
+}
+
+/* A lock whose file was closed while the database was away is not held for ever. */
+static void test_release_in_an_outage(void **state)
+{
+	cfs_ino_t f = make_file(test_dir("release-outage"), "f");
+	struct cfs_ctx c = as_root();
+
+	outage.real = vol.m->eng->ops;
+	outage.ops = *outage.real;
+	outage.ops.flock = no_flock;
+	outage.ops.setlk = no_setlk;
+	OK(cfs_meta_flock(vol.m, &c, f, 1, CFS_LOCK_WRITE, false));
+	OK(plock(vol.m, f, 2, CFS_LOCK_WRITE, 0, 9));
+	OK(plock(vol.m, f, 3, CFS_LOCK_WRITE, 20, 29));
+	use_ops(vol.m, &outage.ops);
+	assert_int_equal(cfs_meta_flock(vol.m, &c, f, 1, CFS_LOCK_NONE, false), -EIO);
+	assert_int_equal(plock(vol.m, f, 2, CFS_LOCK_NONE, 0, MAX), -EIO);
+	assert_int_equal(plock(vol.m, f, 3, CFS_LOCK_NONE, 0, MAX), -EIO);
+	cfs_locks_undo(vol.m, 1000);
+	use_ops(vol.m, outage.real);
+	assert_int_equal(cfs_meta_flock(vol.other, &c, f, 7, CFS_LOCK_WRITE, false), -EAGAIN);
+	assert_int_equal(plock(vol.other, f, 7, CFS_LOCK_WRITE, 0, 9), -EAGAIN);
+	/* Owner 3 has opened the file again. */
+	OK(plock(vol.m, f, 3, CFS_LOCK_WRITE, 25, 35));
+	cfs_locks_undo(vol.m, 1000);
+	OK(cfs_meta_flock(vol.other, &c, f, 7, CFS_LOCK_WRITE, false));
+	OK(plock(vol.other, f, 7, CFS_LOCK_WRITE, 0, 9));
+	assert_int_equal(plock(vol.other, f, 7, CFS_LOCK_WRITE, 30, 35), -EAGAIN);
+	OK(cfs_meta_flock(vol.other, &c, f, 7, CFS_LOCK_NONE, false));
+	OK(plock(vol.other, f, 7, CFS_LOCK_NONE, 0, MAX));
+	OK(plock(vol.m, f, 3, CFS_LOCK_NONE, 0, MAX));
+}
+
 static void test_no_deadlock_with_released(void **state)
 {
 	cfs_ino_t d = test_dir("released"), a = make_file(d, "a"), b = make_file(d, "b");
@@ -432,4 +481,4 @@ static void test_no_deadlock_with_released(void **state)
 TEST_LIST(lock, T(test_locks_of_a_removed_file_go), T(test_flock), T(test_posix),
 	  T(test_posix_bytes), T(test_wait_local), T(test_wait_foreign), T(test_wait_is_shown),
 	  T(test_interrupt), T(test_deadlock), T(test_no_deadlock_with_woken),
-	  T(test_no_deadlock_with_released));
+	  T(test_no_deadlock_with_released), T(test_release_in_an_outage));

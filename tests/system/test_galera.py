@@ -255,13 +255,13 @@ def test_server_killed_and_back(ws, galera, database):
     checked(ws, v.url)
 
 
-@pytest.mark.skipif(not test_concurrency.LONG, reason="takes two minutes: set CACHEFS_LONG")
+@pytest.mark.skipif(not test_concurrency.LONG, reason="takes a server out of the cluster of others: set CACHEFS_LONG")
 @pytest.mark.deadline(300)
 def test_server_that_is_cut_off(ws, galera, database):
     """It has no majority and refuses everything: requests end at their deadline, the mount goes on."""
     node = galera.nodes[0]
     v = Volume(ws, url=database.url)
-    m = mount_at(galera, v, database, 0, "meta-timeout=4," + FRESH)
+    m = mount_at(galera, v, database, 0, "meta-timeout=4,io-timeout=8," + FRESH)
     m.allow(LOST + "|EIO")
     os.mkdir(m / "before")
     node.set_global("wsrep_provider_options", "gmcast.isolate=1")

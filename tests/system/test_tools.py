@@ -224,7 +224,8 @@ def test_debug_has_the_state_and_no_secret(ws):
     assert b"libcfs" in pages["maps.txt"] or b"cachefs" in pages["maps.txt"]
     assert pages["log.txt"].startswith(b"journal: ") and b"_PID=%d\n" % mnt.pid() in pages["log.txt"]
     threads = pages["threads.txt"].count(b"\nthread ") + 1
-    assert threads == int(re.search(rb"Threads:\s*(\d+)", pages["process-status.txt"])[1])
+    counted = int(re.search(rb"Threads:\s*(\d+)", pages["process-status.txt"])[1])
+    assert abs(threads - counted) <= 1  # one may begin or end in between
     assert b"/waiting: " in pages["kernel.txt"] and b"cachefs " in pages["version.txt"]
     for name, text in pages.items():
         for secret in b"verysecretindeed", b"tokenoftoday":

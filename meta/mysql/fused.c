@@ -50,11 +50,11 @@ int mysql_get_dir(struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret)
 	struct mysql_db *db = (struct mysql_db *)m->sql.db;
 	int r;
 
-	if (sql_seen_dir_known(&db->seen, ino, ret))
+	if (cfs_seen_dir_known(&db->seen, ino, ret))
 		return 0;
 	r = sql_get_node(&m->sql, ino, false, ret);
 	if (!r && ret->type == CFS_TYPE_DIR)
-		sql_seen_dir_remember(&db->seen, ino, ret);
+		cfs_seen_dir_remember(&db->seen, ino, ret);
 	return r;
 }
 
@@ -66,9 +66,9 @@ void mysql_dir_changed(struct mysql_db *db, cfs_ino_t ino, int done,
 		attr->atime = sql_time(row[1], row[4]);
 		attr->mtime = sql_time(row[2], row[5]);
 		attr->ctime = sql_time(row[3], row[6]);
-		sql_seen_dir_times(&db->seen, ino, attr);
+		cfs_seen_dir_times(&db->seen, ino, attr);
 	} else {
-		sql_seen_dir_known(&db->seen, ino, attr);
+		cfs_seen_dir_known(&db->seen, ino, attr);
 	}
 }
 

@@ -9,7 +9,7 @@
 #include <mysql.h>
 
 #include "meta/rules.h"
-#include "meta/sql/seen.h"
+#include "meta/seen.h"
 #include "meta/sql/sql-internal.h"
 
 #if !defined(MARIADB_PACKAGE_VERSION) && MYSQL_VERSION_ID >= 80000
@@ -30,7 +30,7 @@ struct mysql_db {
 	enum mysql_tls tls;
 	char *tls_ca, *tls_cert, *tls_key;
 	int sync_wait; /* of the URL, or -1 */
-	struct sql_seen seen;
+	struct cfs_seen seen;
 };
 
 struct mysql_value {

@@ -312,7 +312,7 @@ static void close_engine(struct cfs_engine *e)
 	struct mysql_db *db = (struct mysql_db *)sql_db(e);
 
 	sql_db_deinit(&db->sql);
-	sql_seen_destroy(&db->seen);
+	cfs_seen_destroy(&db->seen);
 	free(db->user);
 	free(db->password);
 	free(db->host);
@@ -371,7 +371,7 @@ static int open_engine(const struct cfs_engine_conf *conf, struct cfs_engine **r
 	if (!db)
 		return -ENOMEM;
 	pthread_once(&once, init_library);
-	sql_seen_init(&db->seen);
+	cfs_seen_init(&db->seen);
 	snprintf(err, 256, "mysql://: bad value of a pool option or of table_prefix");
 	r = sql_db_init(&db->sql, conf, &engine, &dialect);
 	if (!r)

@@ -17,7 +17,7 @@ int mysql_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t p
 	int r = sql_op_lookup(e, ctx, parent, name, len, ret);
 
 	if (!r)
-		sql_seen_file_remember(&db_of(e)->seen, parent, name, len, ret);
+		cfs_seen_file_remember(&db_of(e)->seen, parent, name, len, ret);
 	return r;
 }
 
@@ -32,7 +32,7 @@ static int see_entry(void *arg, const struct cfs_dirent *d)
 {
 	const struct listing *a = arg;
 
-	sql_seen_file_remember(&a->db->seen, a->dir, d->name, d->name_len, &d->entry);
+	cfs_seen_file_remember(&a->db->seen, a->dir, d->name, d->name_len, &d->entry);
 	return a->fn(a->arg, d);
 }
 
@@ -71,11 +71,11 @@ static int mknod_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg
 		return r == -ENOENT ? 0 : r;
 	if (cfs_rules_add_entry(ctx, req->parent, &a->parent) ||
 	    (a->parent.default_acl && req->type != CFS_TYPE_SYMLINK)) {
-		sql_seen_dir_forget(&db->seen, req->parent);
+		cfs_seen_dir_forget(&db->seen, req->parent);
 		return 0;
 	}
 	cfs_rules_new_inode(ctx, req, &a->parent, &a->attr);
-	ask = sql_seen_dir_ask(&db->seen, req->parent) || dir;
+	ask = cfs_seen_dir_ask(&db->seen, req->parent) || dir;
 	r = mysql_fused_run(m, MYSQL_FUSED_mknod, row, MYSQL_DIR_COLUMNS,
 			    "iibi"
 			    "iiiiiiiiiiiiiiiii"
@@ -93,10 +93,10 @@ static int mknod_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg
 	if (r > 0) {
 		mysql_dir_changed(db, req->parent, r, row, &a->parent);
 		if (dir)
-			sql_seen_dir_remember(&db->seen, a->ino, t);
+			cfs_seen_dir_remember(&db->seen, a->ino, t);
 		return 1;
 	}
-	sql_seen_dir_forget(&db->seen, req->parent);
+	cfs_seen_dir_forget(&db->seen, req->parent);
 	return r == -EEXIST ? 0 : r;
 }
 
@@ -130,7 +130,7 @@ int mysql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct
 	if (r < 0)
 		return r;
 	*ret = (struct cfs_entry){.ino = ino, .attr = a.attr};
-	sql_seen_file_remember(&db_of(e)->seen, req->parent, req->name, req->name_len, ret);
+	cfs_seen_file_remember(&db_of(e)->seen, req->parent, req->name, req->name_len, ret);
 	*ret_usage = (struct cfs_usage){0};
 	sql_usage_inode(ret_usage, &a.attr, 1);
 	sql_usage_entry(ret_usage, req->parent, &a.attr, 1);
@@ -163,7 +163,7 @@ static int link_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 	if (cfs_rules_add_entry(ctx, a->parent, &a->dir) || t->type == CFS_TYPE_DIR ||
 	    (t->flags & (CFS_FLAG_IMMUTABLE | CFS_FLAG_APPEND)) || !t->nlink ||
 	    cfs_ino_is_trash(t->parent)) {
-		sql_seen_dir_forget(&db->seen, a->parent);
+		cfs_seen_dir_forget(&db->seen, a->parent);
 		return 0;
 	}
 	r = mysql_fused_run(m, MYSQL_FUSED_link, &none, 1,
@@ -173,7 +173,7 @@ static int link_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 			    sql_sub_us(ctx->now), MYSQL_STILL_ARGS(t), a->name, a->len,
 			    MYSQL_DIR_ARGS(&a->dir));
 	if (r <= 0)
-		sql_seen_dir_forget(&db->seen, a->parent);
+		cfs_seen_dir_forget(&db->seen, a->parent);
 	return r == -EEXIST ? 0 : r;
 }
 
@@ -246,7 +246,7 @@ static int setattr_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *a
 			    sql_us(o->ctime), sql_sub_us(o->atime), sql_sub_us(o->mtime),
 			    sql_sub_us(o->ctime), (int64_t)o->parent);
 	if (r > 0 && t->type == CFS_TYPE_DIR)
-		sql_seen_dir_forget(&((struct mysql_db *)m->sql.db)->seen, a->ino);
+		cfs_seen_dir_forget(&((struct mysql_db *)m->sql.db)->seen, a->ino);
 	return r;
 }
 
@@ -274,7 +274,7 @@ int mysql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		return r;
 	if (a.result < 0)
 		return a.result;
-	sql_seen_file_changed(&db_of(e)->seen, ino, &a.attr);
+	cfs_seen_file_changed(&db_of(e)->seen, ino, &a.attr);
 	*ret = a.attr;
 	*ret_usage = (struct cfs_usage){.uid = a.old.uid, .gid = a.old.gid};
 	if (a.attr.uid != a.old.uid || a.attr.gid != a.old.gid) {

@@ -41,7 +41,7 @@ static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal
 	if (r < 0)
 		return r == -ENOENT ? 0 : r;
 	a->remembered =
-		!a->dir && sql_seen_file_known(&((struct mysql_db *)m->sql.db)->seen, req->parent,
+		!a->dir && cfs_seen_file_known(&((struct mysql_db *)m->sql.db)->seen, req->parent,
 					       req->name, req->name_len, &a->victim);
 	r = a->remembered ? 1 : look_up(m, a);
 	if (r <= 0)
@@ -103,18 +103,18 @@ static int try_to_remove(struct mysql_conn *m, const struct cfs_ctx *ctx, struct
 	int r = m->way ? judge(m, ctx, a) : 0;
 
 	if (r > 0) {
-		ask = !cfs_ino_is_trash(dir) && (sql_seen_dir_ask(&db->seen, dir) || a->dir);
+		ask = !cfs_ino_is_trash(dir) && (cfs_seen_dir_ask(&db->seen, dir) || a->dir);
 		r = a->ret.fate == CFS_FATE_TRASHED ? to_trash(m, ctx, a, ask, row)
 						    : for_good(m, ctx, a, ask, row);
 	}
 	if (r > 0) {
 		mysql_dir_changed(db, dir, r, row, &a->parent);
 		a->ret.has_data = row[MYSQL_DIR_COLUMNS];
-		sql_seen_dir_forget(&db->seen, a->victim.ino);
+		cfs_seen_dir_forget(&db->seen, a->victim.ino);
 	} else {
-		sql_seen_dir_forget(&db->seen, dir);
+		cfs_seen_dir_forget(&db->seen, dir);
 	}
-	sql_seen_file_forget(&db->seen, a->victim.ino);
+	cfs_seen_file_forget(&db->seen, a->victim.ino);
 	/* A trash name that is taken: the generic way knows what to do. */
 	return r == -EEXIST ? 0 : r;
 }

@@ -105,11 +105,11 @@ static int rename_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	if (r > 0)
 		r = run(m, ctx, a);
 	if (r > 0) {
-		sql_seen_dir_forget(&db->seen, a->src.ino);
+		cfs_seen_dir_forget(&db->seen, a->src.ino);
 		return 1;
 	}
-	sql_seen_dir_forget(&db->seen, q->src_parent);
-	sql_seen_dir_forget(&db->seen, q->dst_parent);
+	cfs_seen_dir_forget(&db->seen, q->src_parent);
+	cfs_seen_dir_forget(&db->seen, q->dst_parent);
 	return r == -EEXIST ? 0 : r;
 }
 

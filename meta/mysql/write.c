@@ -102,7 +102,7 @@ int mysql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_i
 					   ret_usage);
 	if (r < 0)
 		return r;
-	sql_seen_file_changed(&((struct mysql_db *)sql_db(e))->seen, ino, &a.attr);
+	cfs_seen_file_changed(&((struct mysql_db *)sql_db(e))->seen, ino, &a.attr);
 	*ret = a.attr;
 	*ret_records = a.records;
 	*ret_usage = a.usage;

@@ -11,7 +11,7 @@ static void pg_close(struct cfs_engine *e)
 	struct pg_db *db = pg_db(sql_db(e));
 
 	sql_db_deinit(&db->sql);
-	sql_seen_destroy(&db->seen);
+	cfs_seen_destroy(&db->seen);
 	pg_free_url(db);
 	free(db->schema);
 	free(db);
@@ -46,7 +46,7 @@ static int pg_open(const struct cfs_engine_conf *conf, struct cfs_engine **ret, 
 		snprintf(err, 256, "out of memory");
 		return -ENOMEM;
 	}
-	sql_seen_init(&db->seen);
+	cfs_seen_init(&db->seen);
 	snprintf(err, 256, "postgres://: bad value of a max_ option or of table_prefix");
 	r = sql_db_init(&db->sql, conf, &engine, &pg_dialect);
 	if (!r) {

@@ -141,7 +141,7 @@ int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_
 	}
 	if (r < 0)
 		return r;
-	sql_seen_file_changed(pg_seen(e), ino, &a.attr);
+	cfs_seen_file_changed(pg_seen(e), ino, &a.attr);
 	*ret = a.attr;
 	*ret_records = a.records;
 	*ret_usage = a.usage;
@@ -212,12 +212,12 @@ static int setattr(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return r;
 }
 
-static void see_setattr(struct sql_seen *seen, cfs_ino_t ino, const struct cfs_attr *attr)
+static void see_setattr(struct cfs_seen *seen, cfs_ino_t ino, const struct cfs_attr *attr)
 {
 	if (attr->type == CFS_TYPE_DIR)
-		sql_seen_dir_forget(seen, ino);
+		cfs_seen_dir_forget(seen, ino);
 	else
-		sql_seen_file_changed(seen, ino, attr);
+		cfs_seen_file_changed(seen, ino, attr);
 }
 
 int pg_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,

@@ -124,13 +124,13 @@ struct make {
 /* Seen a moment ago, and lets this be made in the simplest way. */
 static bool knows_parent(struct sql_conn *c, const struct cfs_ctx *ctx, struct make *a)
 {
-	struct sql_seen *seen = &pg_db(c->db)->seen;
+	struct cfs_seen *seen = &pg_db(c->db)->seen;
 	const struct cfs_mknod *req = a->req;
 
 	return req->type != CFS_TYPE_DIR && req->type != CFS_TYPE_SYMLINK &&
-	       sql_seen_dir_known(seen, req->parent, &a->parent) &&
+	       cfs_seen_dir_known(seen, req->parent, &a->parent) &&
 	       !cfs_rules_add_entry(ctx, req->parent, &a->parent) && !a->parent.default_acl &&
-	       !sql_seen_dir_ask(seen, req->parent);
+	       !cfs_seen_dir_ask(seen, req->parent);
 }
 
 static void bind_create_known(const struct make *a, struct pg_stmt *st)
@@ -171,7 +171,7 @@ static int create_known(struct sql_conn *c, const struct cfs_ctx *ctx, struct ma
 	r = pg_has_changed(c, PG_CREATE_KNOWN);
 	pg_close_stmt(c, PG_CREATE_KNOWN);
 	if (!r)
-		sql_seen_dir_forget(&pg_db(c->db)->seen, a->req->parent);
+		cfs_seen_dir_forget(&pg_db(c->db)->seen, a->req->parent);
 	return r;
 }
 
@@ -230,11 +230,11 @@ static int not_created(struct sql_conn *c, const struct cfs_ctx *ctx, const stru
 	return r == -ENOENT ? PG_UNUSUAL : r < 0 ? r : -EEXIST;
 }
 
-static void remember_dirs(struct sql_seen *seen, const struct make *a)
+static void remember_dirs(struct cfs_seen *seen, const struct make *a)
 {
-	sql_seen_dir_remember(seen, a->req->parent, &a->parent);
+	cfs_seen_dir_remember(seen, a->req->parent, &a->parent);
 	if (a->attr.type == CFS_TYPE_DIR)
-		sql_seen_dir_remember(seen, a->ino, &a->attr);
+		cfs_seen_dir_remember(seen, a->ino, &a->attr);
 }
 
 static int create(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
@@ -295,7 +295,7 @@ static int create_again(struct cfs_engine *e, const struct cfs_ctx *ctx, const s
 static int create_generic(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct make *a,
 			  struct cfs_usage *ret_usage)
 {
-	sql_seen_dir_forget(pg_seen(e), a->req->parent);
+	cfs_seen_dir_forget(pg_seen(e), a->req->parent);
 	return sql_op_mknod(e, ctx, a->req, a->ino, a->ret, ret_usage);
 }
 
@@ -322,9 +322,9 @@ int pg_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cf
 			*req->ret_parent = a.parent;
 	}
 	if (!r)
-		sql_seen_file_remember(pg_seen(e), req->parent, req->name, req->name_len, ret);
+		cfs_seen_file_remember(pg_seen(e), req->parent, req->name, req->name_len, ret);
 	else if (r == -EEXIST)
-		sql_seen_name_remember(pg_seen(e), req->parent, req->name, req->name_len, ret->ino);
+		cfs_seen_name_remember(pg_seen(e), req->parent, req->name, req->name_len, ret->ino);
 	return r;
 }
 

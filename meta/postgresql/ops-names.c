@@ -2,7 +2,7 @@
 /* What is seen of names and directories on the way, which creation and removal profit from. */
 #include "meta/postgresql/pg-internal.h"
 
-struct sql_seen *pg_seen(struct cfs_engine *e)
+struct cfs_seen *pg_seen(struct cfs_engine *e)
 {
 	return &pg_db(sql_db(e))->seen;
 }
@@ -13,12 +13,12 @@ int pg_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t pare
 	int r = sql_op_lookup(e, ctx, parent, name, len, ret);
 
 	if (!r)
-		sql_seen_file_remember(pg_seen(e), parent, name, len, ret);
+		cfs_seen_file_remember(pg_seen(e), parent, name, len, ret);
 	return r;
 }
 
 struct listing {
-	struct sql_seen *seen;
+	struct cfs_seen *seen;
 	cfs_ino_t dir;
 	bool attrs;
 	cfs_dirent_fn fn;
@@ -30,9 +30,9 @@ static int see_entry(void *arg, const struct cfs_dirent *d)
 	const struct listing *a = arg;
 
 	if (a->attrs)
-		sql_seen_file_remember(a->seen, a->dir, d->name, d->name_len, &d->entry);
+		cfs_seen_file_remember(a->seen, a->dir, d->name, d->name_len, &d->entry);
 	else
-		sql_seen_name_remember(a->seen, a->dir, d->name, d->name_len, d->entry.ino);
+		cfs_seen_name_remember(a->seen, a->dir, d->name, d->name_len, d->entry.ino);
 	return a->fn(a->arg, d);
 }
 
@@ -51,7 +51,7 @@ int pg_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 {
 	int r = sql_op_rename(e, ctx, req, ret, ret_usage);
 
-	sql_seen_dir_forget(pg_seen(e), req->r.src_parent);
-	sql_seen_dir_forget(pg_seen(e), req->r.dst_parent);
+	cfs_seen_dir_forget(pg_seen(e), req->r.src_parent);
+	cfs_seen_dir_forget(pg_seen(e), req->r.dst_parent);
 	return r;
 }

@@ -170,7 +170,7 @@ static void read_removed(struct sql_conn *c, const struct cfs_ctx *ctx, struct r
 	v->ino = (cfs_ino_t)pg_int(st->result, 0, INO);
 	v->has_data = pg_int(st->result, 0, HAS_DATA) > 0;
 	become_removed(ctx, a);
-	sql_seen_dir_remember(&pg_db(c->db)->seen, a->req->parent, &v->parent);
+	cfs_seen_dir_remember(&pg_db(c->db)->seen, a->req->parent, &v->parent);
 }
 
 /* ---- of what is known ---- */
@@ -178,17 +178,17 @@ static void read_removed(struct sql_conn *c, const struct cfs_ctx *ctx, struct r
 /* The directory was seen a moment ago, and this goes in the simplest way. */
 static bool is_simple(struct sql_conn *c, const struct cfs_ctx *ctx, struct remove *a)
 {
-	struct sql_seen *seen = &pg_db(c->db)->seen;
+	struct cfs_seen *seen = &pg_db(c->db)->seen;
 	const struct cfs_engine_remove *req = a->req;
 	const struct cfs_attr *v = &a->ret.attr;
 	struct cfs_attr *dir = &a->ret.parent;
 
-	if (v->nlink != 1 || !sql_seen_dir_known(seen, req->parent, dir) ||
+	if (v->nlink != 1 || !cfs_seen_dir_known(seen, req->parent, dir) ||
 	    cfs_ino_is_trash(dir->parent) || cfs_rules_remove_entry(ctx, req->parent, dir, v))
 		return false;
 	if (req->trash ? v->flags & CFS_FLAG_SKIP_TRASH : v->type != CFS_TYPE_FILE)
 		return false;
-	return !sql_seen_dir_ask(seen, req->parent);
+	return !cfs_seen_dir_ask(seen, req->parent);
 }
 
 static void bind_known(const struct remove *a, struct pg_stmt *st)
@@ -235,7 +235,7 @@ static int execute_known(struct sql_conn *c, const struct cfs_ctx *ctx, const st
 /* 1: done; 0: it is not as it was. */
 static int remove_known(struct sql_conn *c, const struct cfs_ctx *ctx, struct remove *a)
 {
-	struct sql_seen *seen = &pg_db(c->db)->seen;
+	struct cfs_seen *seen = &pg_db(c->db)->seen;
 	int id = a->req->trash ? PG_UNLINK_TRASH_KNOWN : PG_UNLINK_KNOWN;
 	struct pg_stmt *st = NULL;
 	int r = pg_open_stmt(c, id, a->req->trash ? unlink_trash_known_text : unlink_known_text,
@@ -255,8 +255,8 @@ static int remove_known(struct sql_conn *c, const struct cfs_ctx *ctx, struct re
 		a->ret.has_data = !a->req->trash && a->ret.attr.length;
 		become_removed(ctx, a);
 	} else {
-		sql_seen_dir_forget(seen, a->req->parent);
-		sql_seen_file_forget(seen, a->ret.ino);
+		cfs_seen_dir_forget(seen, a->req->parent);
+		cfs_seen_file_forget(seen, a->ret.ino);
 		a->known = false;
 	}
 	return r;
@@ -296,17 +296,17 @@ static int remove_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 static int expect(struct cfs_engine *e, const struct cfs_ctx *ctx, struct remove *a)
 {
 	const struct cfs_engine_remove *req = a->req;
-	struct sql_seen *seen = pg_seen(e);
+	struct cfs_seen *seen = pg_seen(e);
 	struct cfs_entry there;
 	int r;
 
 	a->known =
-		!a->dir && sql_seen_file_known(seen, req->parent, req->name, req->name_len, &there);
+		!a->dir && cfs_seen_file_known(seen, req->parent, req->name, req->name_len, &there);
 	if (a->known) {
 		a->expected = a->ret.ino = there.ino;
 		a->ret.attr = there.attr;
 	} else {
-		a->expected = sql_seen_name(seen, req->parent, req->name, req->name_len);
+		a->expected = cfs_seen_name(seen, req->parent, req->name, req->name_len);
 	}
 	if (a->dir || req->trash || !cfs_core_has_open(e->core))
 		return 0;
@@ -364,8 +364,8 @@ static int in_one_statement(struct cfs_engine *e, const struct cfs_ctx *ctx, enu
 		sql_usage_entry(ret_usage, req->trash, &ret->attr, 1);
 	else
 		sql_usage_inode(ret_usage, &ret->attr, -1);
-	sql_seen_file_forget(pg_seen(e), ret->ino);
-	sql_seen_dir_forget(pg_seen(e), ret->ino);
+	cfs_seen_file_forget(pg_seen(e), ret->ino);
+	cfs_seen_dir_forget(pg_seen(e), ret->ino);
 	return 0;
 }
 
@@ -379,7 +379,7 @@ static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op
 		r = in_one_statement(e, ctx, op, a, ret, ret_usage);
 	if (r != PG_UNUSUAL)
 		return r;
-	sql_seen_dir_forget(pg_seen(e), req->parent);
+	cfs_seen_dir_forget(pg_seen(e), req->parent);
 	return a->dir ? sql_op_rmdir(e, ctx, req, ret, ret_usage)
 		      : sql_op_unlink(e, ctx, req, ret, ret_usage);
 }

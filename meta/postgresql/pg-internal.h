@@ -15,7 +15,7 @@
 #include <errno.h>
 #include <libpq-fe.h>
 
-#include "meta/sql/seen.h"
+#include "meta/seen.h"
 #include "meta/sql/sql-internal.h"
 
 #define PG_MAX_PARAMS 24
@@ -86,7 +86,7 @@ struct pg_db {
 	size_t n_values;
 	char *schema;	     /* NULL: what the server takes; else part of sql.prefix */
 	atomic_bool unnamed; /* a pooler forgets named statements */
-	struct sql_seen seen;
+	struct cfs_seen seen;
 };
 
 static inline struct pg_conn *pg_conn(struct sql_conn *c)
@@ -170,7 +170,7 @@ static inline bool pg_is_judged(const struct cfs_ctx *ctx)
 	return !ctx->check || ctx->uid == 0;
 }
 
-struct sql_seen *pg_seen(struct cfs_engine *e);
+struct cfs_seen *pg_seen(struct cfs_engine *e);
 
 /* ---- ops-*.c ---- */
 int pg_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice_fn fn, void *arg);

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "meta/sql/seen.h"
+#include "meta/seen.h"
 
 #include "base/clock.h"
 
-void sql_seen_init(struct sql_seen *s)
+void cfs_seen_init(struct cfs_seen *s)
 {
 	pthread_mutex_init(&s->lock, NULL);
 }
 
-void sql_seen_destroy(struct sql_seen *s)
+void cfs_seen_destroy(struct cfs_seen *s)
 {
 	pthread_mutex_destroy(&s->lock);
 }
 
 /* ---- directories ---- */
 
-static struct sql_seen_dir *dir_slot(struct sql_seen *s, cfs_ino_t ino)
+static struct cfs_seen_dir *dir_slot(struct cfs_seen *s, cfs_ino_t ino)
 {
-	return &s->dir[((ino * 0x9E3779B97F4A7C15ULL) >> 32) % SQL_SEEN_DIRS];
+	return &s->dir[((ino * 0x9E3779B97F4A7C15ULL) >> 32) % CFS_SEEN_DIRS];
 }
 
-bool sql_seen_dir_known(struct sql_seen *s, cfs_ino_t ino, struct cfs_attr *ret)
+bool cfs_seen_dir_known(struct cfs_seen *s, cfs_ino_t ino, struct cfs_attr *ret)
 {
-	const struct sql_seen_dir *d = dir_slot(s, ino);
+	const struct cfs_seen_dir *d = dir_slot(s, ino);
 	bool known;
 
 	pthread_mutex_lock(&s->lock);
@@ -33,21 +33,21 @@ bool sql_seen_dir_known(struct sql_seen *s, cfs_ino_t ino, struct cfs_attr *ret)
 	return known;
 }
 
-void sql_seen_dir_remember(struct sql_seen *s, cfs_ino_t ino, const struct cfs_attr *attr)
+void cfs_seen_dir_remember(struct cfs_seen *s, cfs_ino_t ino, const struct cfs_attr *attr)
 {
-	struct sql_seen_dir *d = dir_slot(s, ino);
+	struct cfs_seen_dir *d = dir_slot(s, ino);
 
 	pthread_mutex_lock(&s->lock);
-	*d = (struct sql_seen_dir){
+	*d = (struct cfs_seen_dir){
 		.entry = {.ino = ino, .attr = *attr},
 		.seen_ms = cfs_now_ms(),
 	};
 	pthread_mutex_unlock(&s->lock);
 }
 
-void sql_seen_dir_forget(struct sql_seen *s, cfs_ino_t ino)
+void cfs_seen_dir_forget(struct cfs_seen *s, cfs_ino_t ino)
 {
-	struct sql_seen_dir *d = dir_slot(s, ino);
+	struct cfs_seen_dir *d = dir_slot(s, ino);
 
 	pthread_mutex_lock(&s->lock);
 	if (d->entry.ino == ino)
@@ -55,24 +55,24 @@ void sql_seen_dir_forget(struct sql_seen *s, cfs_ino_t ino)
 	pthread_mutex_unlock(&s->lock);
 }
 
-bool sql_seen_dir_ask(struct sql_seen *s, cfs_ino_t ino)
+bool cfs_seen_dir_ask(struct cfs_seen *s, cfs_ino_t ino)
 {
-	struct sql_seen_dir *d = dir_slot(s, ino);
+	struct cfs_seen_dir *d = dir_slot(s, ino);
 	uint64_t now_ms = cfs_now_ms();
 	bool known, late;
 
 	pthread_mutex_lock(&s->lock);
 	known = d->entry.ino == ino;
-	late = known && now_ms - d->seen_ms >= SQL_SEEN_MS;
+	late = known && now_ms - d->seen_ms >= CFS_SEEN_MS;
 	if (late)
 		d->seen_ms = now_ms;
 	pthread_mutex_unlock(&s->lock);
 	return !known || late;
 }
 
-void sql_seen_dir_times(struct sql_seen *s, cfs_ino_t ino, const struct cfs_attr *attr)
+void cfs_seen_dir_times(struct cfs_seen *s, cfs_ino_t ino, const struct cfs_attr *attr)
 {
-	struct sql_seen_dir *d = dir_slot(s, ino);
+	struct cfs_seen_dir *d = dir_slot(s, ino);
 
 	pthread_mutex_lock(&s->lock);
 	if (d->entry.ino == ino && cfs_timespec_cmp(attr->ctime, d->entry.attr.ctime) >= 0) {
@@ -86,25 +86,25 @@ void sql_seen_dir_times(struct sql_seen *s, cfs_ino_t ino, const struct cfs_attr
 
 /* ---- files ---- */
 
-static struct cfs_entry *file_slot(struct sql_seen *s, cfs_ino_t ino)
+static struct cfs_entry *file_slot(struct cfs_seen *s, cfs_ino_t ino)
 {
-	return &s->file[ino % SQL_SEEN_FILES];
+	return &s->file[ino % CFS_SEEN_FILES];
 }
 
 static unsigned name_slot(uint64_t hash)
 {
-	return (hash >> 32) % SQL_SEEN_NAMES;
+	return (hash >> 32) % CFS_SEEN_NAMES;
 }
 
 /* Under the lock. */
-static cfs_ino_t find_name(const struct sql_seen *s, uint64_t hash)
+static cfs_ino_t find_name(const struct cfs_seen *s, uint64_t hash)
 {
 	unsigned n = name_slot(hash);
 
 	return s->name[n].hash == hash ? s->name[n].ino : 0;
 }
 
-cfs_ino_t sql_seen_name(struct sql_seen *s, cfs_ino_t parent, const char *name, size_t len)
+cfs_ino_t cfs_seen_name(struct cfs_seen *s, cfs_ino_t parent, const char *name, size_t len)
 {
 	uint64_t hash = cfs_core_hash_name(parent, name, len);
 	cfs_ino_t ino;
@@ -115,7 +115,7 @@ cfs_ino_t sql_seen_name(struct sql_seen *s, cfs_ino_t parent, const char *name, 
 	return ino;
 }
 
-void sql_seen_name_remember(struct sql_seen *s, cfs_ino_t parent, const char *name, size_t len,
+void cfs_seen_name_remember(struct cfs_seen *s, cfs_ino_t parent, const char *name, size_t len,
 			    cfs_ino_t ino)
 {
 	uint64_t hash = cfs_core_hash_name(parent, name, len);
@@ -127,7 +127,7 @@ void sql_seen_name_remember(struct sql_seen *s, cfs_ino_t parent, const char *na
 	pthread_mutex_unlock(&s->lock);
 }
 
-bool sql_seen_file_known(struct sql_seen *s, cfs_ino_t parent, const char *name, size_t len,
+bool cfs_seen_file_known(struct cfs_seen *s, cfs_ino_t parent, const char *name, size_t len,
 			 struct cfs_entry *ret)
 {
 	uint64_t hash = cfs_core_hash_name(parent, name, len);
@@ -143,10 +143,10 @@ bool sql_seen_file_known(struct sql_seen *s, cfs_ino_t parent, const char *name,
 	return known;
 }
 
-void sql_seen_file_remember(struct sql_seen *s, cfs_ino_t parent, const char *name, size_t len,
+void cfs_seen_file_remember(struct cfs_seen *s, cfs_ino_t parent, const char *name, size_t len,
 			    const struct cfs_entry *entry)
 {
-	sql_seen_name_remember(s, parent, name, len, entry->ino);
+	cfs_seen_name_remember(s, parent, name, len, entry->ino);
 	if (entry->attr.type == CFS_TYPE_DIR)
 		return;
 	pthread_mutex_lock(&s->lock);
@@ -154,7 +154,7 @@ void sql_seen_file_remember(struct sql_seen *s, cfs_ino_t parent, const char *na
 	pthread_mutex_unlock(&s->lock);
 }
 
-void sql_seen_file_changed(struct sql_seen *s, cfs_ino_t ino, const struct cfs_attr *attr)
+void cfs_seen_file_changed(struct cfs_seen *s, cfs_ino_t ino, const struct cfs_attr *attr)
 {
 	struct cfs_entry *e = file_slot(s, ino);
 
@@ -164,7 +164,7 @@ void sql_seen_file_changed(struct sql_seen *s, cfs_ino_t ino, const struct cfs_a
 	pthread_mutex_unlock(&s->lock);
 }
 
-void sql_seen_file_forget(struct sql_seen *s, cfs_ino_t ino)
+void cfs_seen_file_forget(struct cfs_seen *s, cfs_ino_t ino)
 {
 	struct cfs_entry *e = file_slot(s, ino);
 

@@ -471,7 +471,9 @@ static int format_existing(struct cfs_meta *m, const struct cfs_ctx *ctx, const 
 	if (rc && !force)
 		return rc;
 	if (!rc) {
-		rc = prepare_update(old, s, force, err);
+		rc = force ? 0 : cfs_setting_check_version(old, err);
+		if (!rc)
+			rc = prepare_update(old, s, force, err);
 		cfs_setting_free(old);
 		if (rc)
 			return rc;

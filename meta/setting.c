@@ -43,7 +43,7 @@ static const struct field {
 	F("HashPrefix", FLAG, OMIT_ZERO | FIXED, hash_prefix),
 	F("Capacity", U64, OMIT_ZERO, capacity),
 	F("Inodes", U64, OMIT_ZERO, inodes),
-	F("EncryptKey", SECRET, OMIT_ZERO, encrypt_key),
+	F("EncryptKey", SECRET, OMIT_ZERO | FIXED, encrypt_key),
 	F("EncryptAlgo", STRING, OMIT_ZERO, encrypt_algo),
 	F("KeyEncrypted", FLAG, OMIT_ZERO, key_encrypted),
 	F("UploadLimit", INT, OMIT_ZERO, upload_limit_mbps),

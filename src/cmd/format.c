@@ -161,12 +161,42 @@ static int set_bucket(struct cfs_setting *s, const char *bucket)
 	return 0;
 }
 
-static int build_setting(const char *name, const struct format_opts *o, struct cfs_setting **ret)
+/* Options that are not given are what the volume has. */
+static int begin_with(const struct cfs_setting *s, struct format_opts *o)
+{
+	size_t i;
+
+	for (i = 0; compressions[i]; i++)
+		if (s->compression && !strcmp(s->compression, compressions[i]))
+			o->compression = (int)i;
+	o->block_size = (uint64_t)s->block_size_kib << 10;
+	o->capacity = s->capacity;
+	o->inodes = (int64_t)s->inodes;
+	o->trash_days = s->trash_days;
+	o->shards = s->shards;
+	o->upload_limit = s->upload_limit_mbps;
+	o->download_limit = s->download_limit_mbps;
+	o->hash_prefix = s->hash_prefix;
+	o->enable_acl = s->enable_acl;
+	o->dir_stats = s->dir_stats;
+	return set_string(&o->storage, s->storage) ? -ENOMEM : set_string(&o->bucket, s->bucket);
+}
+
+static int set_secret(char **dst, const char *env)
+{
+	const char *value = getenv(env);
+
+	return value && *value ? set_string(dst, value) : 0;
+}
+
+/* old: the volume that is there under that name, NULL: none. */
+static int build_setting(const char *name, const struct format_opts *o,
+			 const struct cfs_setting *old, struct cfs_setting **ret)
 {
 	struct cfs_setting *s;
 	int r;
 
-	r = cfs_setting_new(name, &s);
+	r = old ? cfs_setting_copy(old, &s) : cfs_setting_new(name, &s);
 	if (r < 0)
 		return r;
 	s->block_size_kib = (uint32_t)(o->block_size >> 10);
@@ -185,14 +215,11 @@ static int build_setting(const char *name, const struct format_opts *o, struct c
 	if (r == 0)
 		r = set_string(&s->compression, compressions[o->compression]);
 	if (r == 0)
-		r = set_string(&s->access_key, getenv("ACCESS_KEY"));
+		r = set_secret(&s->access_key, "ACCESS_KEY");
 	if (r == 0)
-		r = set_string(&s->secret_key, getenv("SECRET_KEY"));
+		r = set_secret(&s->secret_key, "SECRET_KEY");
 	if (r == 0)
-		r = set_string(&s->session_token, getenv("SESSION_TOKEN"));
-	s->key_encrypted = s->secret_key || s->session_token || s->encrypt_key;
-	if (s->enable_acl && r == 0)
-		r = set_string(&s->min_client_version, "1.2.0-A");
+		r = set_secret(&s->session_token, "SESSION_TOKEN");
 	if (r < 0) {
 		cfs_setting_free(s);
 		return r;
@@ -316,81 +343,124 @@ static int store_id(struct cfs_object_store *store, struct cfs_meta *meta,
 	return r;
 }
 
-static int format_volume(const char *url, const struct format_opts *o, struct cfs_setting *s,
+/* Changes of a volume in use that `config` looks at before it makes them; NULL: none. */
+static const char *needs_config(const struct cfs_setting *old, const struct cfs_setting *s)
+{
+	if (strcmp(old->storage, s->storage))
+		return "storage";
+	if (strcmp(old->bucket, s->bucket))
+		return "bucket";
+	if (old->dir_stats != s->dir_stats)
+		return "dir-stats";
+	return old->trash_days > 0 && s->trash_days == 0 ? "trash-days" : NULL;
+}
+
+struct format {
+	const char *name;
+	struct format_opts o;
+	int argc; /* for a second look at what is given */
+	char **argv;
+	struct cfs_setting *s; /* as it is to be */
+};
+
+static int change_volume(struct format *f, struct cfs_meta *meta, const struct cfs_setting *old,
 			 char err[256])
 {
-	struct cfs_meta_conf conf = {.timeout_ms = 30000, .no_bgjob = true, .create = true};
+	const char *what, *pos[2];
+	int r = begin_with(old, &f->o);
+
+	if (r == 0 && cmd_parse(&cmd_format, format_table, &f->o, f->argc, f->argv, pos, 2, 2) >= 0)
+		r = -EINVAL;
+	if (r == 0)
+		r = build_setting(f->name, &f->o, old, &f->s);
+	what = r == 0 && !f->o.force ? needs_config(old, f->s) : NULL;
+	if (what) {
+		snprintf(err, 256, "volume %s exists: change it by `cachefs config --%s`",
+			 old->name, what);
+		return -EEXIST;
+	}
+	return r < 0 ? r : cfs_meta_format(meta, f->s, f->o.force, err);
+}
+
+static int make_volume(struct format *f, struct cfs_meta *meta, bool check, char err[256])
+{
 	struct cfs_object_store *store = NULL;
+	int r = build_setting(f->name, &f->o, NULL, &f->s);
+
+	if (r == 0 && check) {
+		r = volume_open_objects(f->s, NULL, NULL, &store, err);
+		if (r == 0)
+			r = probe_store(store, f->s, err);
+	}
+	if (r == 0)
+		r = cfs_meta_format(meta, f->s, f->o.force, err);
+	if (r == 0 && store)
+		r = store_id(store, meta, f->s, err);
+	cfs_object_close(store);
+	return r;
+}
+
+static int format_volume(const char *url, struct format *f, char err[256])
+{
+	struct cfs_meta_conf conf = {.timeout_ms = 30000, .no_bgjob = true, .create = true};
 	struct cfs_setting *old = NULL;
 	struct cfs_meta *meta = NULL;
-	char unused[256];
-	bool fresh;
+	char why[256];
 	int r;
 
 	r = cfs_meta_open(url, &conf, &meta, err);
 	if (r < 0)
 		return r;
-	fresh = cfs_meta_load(meta, &old, unused) == -ENODATA;
+	r = cfs_meta_load(meta, &old, why);
+	snprintf(err, 256, "out of memory");
+	if (r == 0 && !strcmp(old->name, f->name))
+		r = change_volume(f, meta, old, err);
+	else
+		r = make_volume(f, meta, r == -ENODATA && !f->o.no_check, err);
 	cfs_setting_free(old);
-	if (fresh && !o->no_check) {
-		r = volume_open_objects(s, NULL, NULL, &store, err);
-		if (r == 0)
-			r = probe_store(store, s, err);
-		if (r < 0)
-			goto out;
-	}
-	r = cfs_meta_format(meta, s, o->force, err);
-	if (r == 0 && store)
-		r = store_id(store, meta, s, err);
-out:
-	cfs_object_close(store);
 	cfs_meta_close(meta);
 	return r;
 }
 
 static int format_run(int argc, char **argv)
 {
-	char err[256] = "out of memory", masked[256];
-	struct cfs_setting *s = NULL;
-	struct format_opts o = {0};
+	struct format f = {.argc = argc, .argv = argv};
+	char err[256] = "", masked[256];
 	const char *pos[2];
 	int r;
 
-	cfs_opt_defaults(format_table, &o);
-	r = cmd_parse(&cmd_format, format_table, &o, argc, argv, pos, 2, 2);
+	cfs_opt_defaults(format_table, &f.o);
+	r = cmd_parse(&cmd_format, format_table, &f.o, argc, argv, pos, 2, 2);
 	if (r >= 0)
 		goto out;
+	f.name = pos[1];
 	r = CMD_USAGE;
-	if (cfs_setting_check_name(pos[1]) < 0) {
+	if (cfs_setting_check_name(f.name) < 0) {
 		cmd_error("volume name '%s' must be 2 to 63 characters of a-z, 0-9 and '-', not "
 			  "beginning or ending with '-'",
-			  pos[1]);
+			  f.name);
 		goto out;
 	}
-	if (o.block_size & (o.block_size - 1)) {
+	if (f.o.block_size & (f.o.block_size - 1)) {
 		cmd_error("block size must be a power of two between 64K and 16M");
 		goto out;
 	}
-	if (o.credentials && volume_read_credentials(o.credentials, err) < 0) {
+	if (f.o.credentials && volume_read_credentials(f.o.credentials, err) < 0) {
 		cmd_error("%s", err);
 		goto out;
 	}
 	r = CMD_SYSTEM;
-	if (build_setting(pos[1], &o, &s) < 0) {
-		cmd_error("out of memory");
-		goto out;
-	}
-	if (format_volume(pos[0], &o, s, err) < 0) {
+	if (format_volume(pos[0], &f, err) < 0) {
 		cmd_error("%s", err);
 		goto out;
 	}
 	cfs_url_mask(pos[0], masked, sizeof(masked));
-	printf("volume %s formatted: meta=%s storage=%s bucket=%s\n", s->name, masked, s->storage,
-	       s->bucket);
+	printf("volume %s formatted: meta=%s storage=%s bucket=%s\n", f.s->name, masked,
+	       f.s->storage, f.s->bucket);
 	r = CMD_OK;
 out:
-	cfs_setting_free(s);
-	cfs_opt_free(format_table, &o);
+	cfs_setting_free(f.s);
+	cfs_opt_free(format_table, &f.o);
 	return r;
 }
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """format, status, info, umount, version: what a user types and what a script reads."""
 
+import hashlib
 import json
 import os
 import re
@@ -111,6 +112,42 @@ def test_format_again(volume, ws):
     assert (s["UUID"], s["BlockSize"], s["TrashDays"], s["Capacity"]) == (uuid, 4096, 3, 10 << 30)
     mnt = volume.mount()
     assert read(mnt / "f") == b"x"
+
+
+def test_format_again_changes_only_what_is_given(ws, volume):
+    """Who lets a script format a volume at each start keeps what was configured meanwhile."""
+    config = ["config", volume.url, "--capacity=9G", "--inodes=100", "--trash-days=5", "--keys"]
+    keys = {"ACCESS_KEY": "a", "SECRET_KEY": "s"}
+    ws.run("cachefs", *config, "--upload-limit=7", "--enable-acl=true", env=keys, check=True)
+    ws.run("cachefs", "quota", "set", "--uid=7", "--inodes=5", volume.url, check=True)
+    before = volume.setting()
+    ws.run("cachefs", "format", volume.url, "vol", check=True)
+    assert volume.status()["setting"]["SecretKey"] == "***"
+    secret = "SecretKey"  # sealed anew
+    assert {**volume.setting(), secret: ""} == {**before, secret: ""}
+    ws.run("cachefs", "format", volume.url, "vol", "--inodes=0", check=True)
+    del before["Inodes"]
+    assert {**volume.setting(), secret: ""} == {**before, secret: ""}
+    for more in ("--trash-days=0", "--bucket=/elsewhere", "--storage=mem", "--no-dir-stats"):
+        r = ws.run("cachefs", "format", volume.url, "vol", more)
+        assert r.returncode == 2 and "cachefs config" in r.stderr, r.stderr
+    ws.run("cachefs", "config", volume.url, "--min-client-version=9.0.0", "--force", check=True)
+    r = ws.run("cachefs", "format", volume.url, "vol", "--capacity=1")
+    assert r.returncode == 2 and "9.0.0" in r.stderr, r.stderr
+
+
+def test_format_again_keeps_the_key_of_an_encrypted_volume(ws):
+    """The database has the only copy: without it nobody reads the objects again."""
+    vol = ws.fixture("enc")
+    before = vol.setting()
+    for more in ([], ["--force"]):
+        argv = ["cachefs", "format", vol.url, "fix-enc", "--capacity=5G", *more]
+        ws.run(*argv, check=True)
+        after = vol.setting()
+        assert after.pop("Capacity") == 5 << 30 and after["EncryptKey"]
+        assert {**after, "EncryptKey": ""} == {**before, "EncryptKey": ""}
+    mnt = vol.mount("ro", env={"JFS_RSA_PASSPHRASE": "fixture-passphrase"})
+    assert hashlib.sha256(read(mnt / "random100k")).hexdigest().startswith("747a8a96071366b5")
 
 
 def test_format_leaves_the_place_of_another_volume_alone(ws, volume):

@@ -22,7 +22,7 @@ struct cfs_peers {
 	struct cfs_disk *disk;
 	struct cfs_group *group;
 	struct cfs_workers *workers, *keepers;
-	bool fill;
+	struct cfs_workers *fillers; /* wait for other members, as those who serve them must not */
 	uint64_t fetch_timeout_ms;
 	atomic_bool leaving;
 	pthread_mutex_t lock; /* leaving begins between two submissions; also protects lent */
@@ -148,7 +148,7 @@ static void warm_owner(struct cfs_peers *p, const struct cfs_block *b)
 	if (!j)
 		return;
 	*j = (struct warm_job){.job.run = run_warm, .peers = p, .block = to_peer(b)};
-	if (submit(p, &j->job) < 0)
+	if (submit_to(p, p->fillers, &j->job) < 0)
 		free(j);
 }
 
@@ -214,7 +214,7 @@ static void tier_offer(void *tier, const struct cfs_block *b, const struct cfs_s
 	struct cfs_peers *p = tier;
 
 	(void)data;
-	if (p->fill && !atomic_load(&p->leaving))
+	if (p->fillers && !atomic_load(&p->leaving))
 		warm_owner(p, b);
 }
 
@@ -632,7 +632,6 @@ int cfs_peers_join(const struct cfs_peers_conf *conf, struct cfs_peers **ret, ch
 	p->lent_max = pool.budget / LENT_PARTS;
 	p->store = conf->store;
 	p->disk = conf->disk;
-	p->fill = conf->fill;
 	p->fetch_timeout_ms = conf->fetch_timeout_ms ? conf->fetch_timeout_ms : FETCH_TIMEOUT_MS;
 	pthread_mutex_init(&p->lock, NULL);
 	atomic_init(&p->leaving, true); /* until all is there */
@@ -640,6 +639,8 @@ int cfs_peers_join(const struct cfs_peers_conf *conf, struct cfs_peers **ret, ch
 			       &p->workers);
 	if (r == 0)
 		r = cfs_workers_create("cfs-keep", KEEPERS, QUEUE_LIMIT, &p->keepers);
+	if (r == 0 && conf->fill)
+		r = cfs_workers_create("cfs-fill", WORKERS, QUEUE_LIMIT, &p->fillers);
 	if (r < 0)
 		goto no_memory;
 	group.ops = &serve_ops;
@@ -659,8 +660,10 @@ int cfs_peers_join(const struct cfs_peers_conf *conf, struct cfs_peers **ret, ch
 
 no_memory:
 	snprintf(err, 256, "out of memory");
-	if (p && p->workers)
+	if (p) {
 		cfs_workers_destroy(p->workers);
+		cfs_workers_destroy(p->keepers);
+	}
 	free(p);
 	return r;
 }
@@ -674,6 +677,7 @@ void cfs_peers_leave(struct cfs_peers *p)
 		cfs_group_leave(p->group);
 	cfs_workers_destroy(p->workers);
 	cfs_workers_destroy(p->keepers);
+	cfs_workers_destroy(p->fillers);
 }
 
 void cfs_peers_destroy(struct cfs_peers *p)

@@ -54,7 +54,14 @@ static ssize_t bucket_get(struct cfs_object_store *o, const char *key, uint64_t 
 	return got;
 }
 
-static const struct cfs_object_ops bucket_ops = {.name = "bucket", .get = bucket_get};
+static int bucket_put(struct cfs_object_store *o, const char *key, const struct iovec *src,
+		      int n_src, cfs_deadline_t deadline)
+{
+	return 0;
+}
+
+static const struct cfs_object_ops bucket_ops = {
+	.name = "bucket", .get = bucket_get, .put = bucket_put};
 
 /* ---- an owner and one who asks ---- */
 
@@ -70,6 +77,19 @@ static void refuse_all(void *arg, struct cfs_peer_request *req)
 }
 
 static const struct cfs_peer_serve_ops no_blocks = {.get = refuse_all};
+
+/* Requests that are answered when the test likes to. */
+static struct {
+	struct cfs_peer_request *v[64];
+	_Atomic unsigned n;
+} late;
+
+static void answer_later(void *arg, struct cfs_peer_request *req)
+{
+	late.v[late.n++] = req;
+}
+
+static const struct cfs_peer_serve_ops late_blocks = {.get = answer_later};
 
 static struct cfs_group_conf group_conf(uint64_t member, unsigned weight)
 {
@@ -96,13 +116,15 @@ static unsigned members_seen(struct cfs_group *g)
 	return s.members;
 }
 
-static void set_up(uint64_t budget)
+static void set_up_both(uint64_t budget, bool fill, struct cfs_group_conf asking)
 {
-	struct cfs_store_conf conf = {
-		.object = &bucket.base, .volume = "vol", .block_size = BLOCK, .max_downloads = 4};
-	struct cfs_peers_conf owner = {.group = group_conf(OWNER, 100),
-				       .fetch_timeout_ms = LONG_MS};
-	struct cfs_group_conf asking = group_conf(ASKER, 0);
+	struct cfs_store_conf conf = {.object = &bucket.base,
+				      .volume = "vol",
+				      .block_size = BLOCK,
+				      .max_downloads = 4,
+				      .cache_large_write = fill};
+	struct cfs_peers_conf owner = {
+		.group = group_conf(OWNER, 100), .fill = fill, .fetch_timeout_ms = LONG_MS};
 	char err[256];
 
 	registry_open(&registry);
@@ -116,6 +138,11 @@ static void set_up(uint64_t budget)
 	assert_int_equal(cfs_peers_join(&owner, &peers, err), 0);
 	assert_int_equal(cfs_group_join(&asking, &other, err), 0);
 	WAIT_FOR(members_seen(other) == 2 && members_seen(cfs_peers_group(peers)) == 2);
+}
+
+static void set_up(uint64_t budget)
+{
+	set_up_both(budget, false, group_conf(ASKER, 0));
 }
 
 static void end_owner(void)
@@ -287,6 +314,41 @@ static void test_map_tells_what_is_cached(void **state)
 	end_asker();
 }
 
+/* A mount that writes for one who is slow to fetch it serves nobody; two of them wait for each
+ * other. */
+static void test_serves_while_it_fills(void **state)
+{
+	struct cfs_group_conf slow = group_conf(ASKER, 100);
+	struct cfs_block b = {.len = BLOCK};
+	struct reading r = {.len = 4096};
+	struct cfs_segs data;
+	unsigned i;
+
+	cfs_segs_init(&data);
+	assert_int_equal(cfs_segs_add_zeros(&data, BLOCK), 0);
+	late.n = 0;
+	slow.ops = &late_blocks;
+	set_up_both(64 * MIB, true, slow);
+	for (b.slice = 1; late.n < 8 && b.slice < 60; b.slice++) {
+		struct cfs_peer_block pb = {.slice = b.slice, .len = BLOCK};
+
+		if (cfs_group_owns(cfs_peers_group(peers), &pb))
+			r.first = r.last = b.slice;
+		else
+			assert_int_equal(cfs_store_put_sync(store, &b, &data, soon()), 0);
+	}
+	WAIT_FOR(late.n >= 8);
+	cfs_segs_release(&data);
+	cfs_store_forget(store, &(struct cfs_block){.slice = r.first, .len = BLOCK});
+	start_reading(&r);
+	pthread_join(r.thread, NULL);
+	for (i = 0; i < late.n; i++)
+		refuse_all(NULL, late.v[i]);
+	assert_int_equal(r.good, 1);
+	end_owner();
+	end_asker();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -294,6 +356,7 @@ int main(void)
 		cmocka_unit_test(test_memory_lent_is_bounded),
 		cmocka_unit_test(test_leaving_while_asked),
 		cmocka_unit_test(test_map_tells_what_is_cached),
+		cmocka_unit_test(test_serves_while_it_fills),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,7 +11,7 @@
 #include "cmd/admin.h"
 #include "cmd/cmd.h"
 #include "cmd/progress.h"
-#include "cmd/sorter.h"
+#include "cmd/tempfile.h"
 
 struct destroy_opts {
 	struct admin_opts common;
@@ -61,12 +61,14 @@ static int add_key(void *arg, const struct cfs_object_info *info)
 	progress_add(&d->p, 1);
 	d->objects++;
 	d->bytes += info->size;
-	return fprintf(d->keys, "%" PRIu64 " %s%c", info->size, info->key, '\0') < 0 ? -EIO : 0;
+	if (fprintf(d->keys, "%" PRIu64 " %s%c", info->size, info->key, '\0') < 0)
+		return temp_error(-errno);
+	return 0;
 }
 
 static int list_objects(struct destroy *d)
 {
-	int fd = sorter_open_file(), r;
+	int fd = temp_open(), r;
 	char prefix[128];
 
 	if (fd < 0)
@@ -83,7 +85,7 @@ static int list_objects(struct destroy *d)
 				    cfs_deadline_in(ADMIN_LIST_MS));
 	progress_end(&d->p);
 	if (r == 0 && fflush(d->keys))
-		r = -errno;
+		r = temp_error(-errno);
 	return r;
 }
 

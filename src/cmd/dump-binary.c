@@ -94,7 +94,7 @@ static int chunk(struct writer *w, const struct cfs_row *row)
 	int r;
 
 	if (row->list.damaged)
-		return -EBADMSG;
+		return dump_damaged(w->d, row);
 	r = encode_list(w, row, &len);
 	if (r)
 		return r;

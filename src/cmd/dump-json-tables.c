@@ -50,7 +50,7 @@ static int add_chunk(void *arg, const struct cfs_row *row)
 {
 	struct json *j = arg;
 	size_t i, len = row->list.n * CFS_SLICE_BYTES;
-	int r = row->list.damaged ? -EBADMSG : room(j, CHUNK_HEAD + len);
+	int r = row->list.damaged ? dump_damaged(j->d, row) : room(j, CHUNK_HEAD + len);
 
 	if (r)
 		return r;

@@ -112,8 +112,11 @@ static int step(struct json *j, size_t base)
 	r = find_node(j, ino, &attr);
 	if (r == -ENOENT)
 		return 0; /* removed meanwhile */
-	if (!r && attr.type == CFS_TYPE_DIR && is_open_dir(j, ino))
+	if (!r && attr.type == CFS_TYPE_DIR && is_open_dir(j, ino)) {
+		snprintf(j->d->err, sizeof(j->d->err),
+			 "directory %" PRIu64 " is below itself: run fsck", ino);
 		return -ELOOP;
+	}
 	if (!r && dir->any)
 		r = json_put(j, ",");
 	dir->any = true;

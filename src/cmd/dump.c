@@ -100,14 +100,45 @@ static int open_setting(struct dump *d, bool keep)
 	return text ? 0 : -ENOMEM;
 }
 
+int dump_damaged(struct dump *d, const struct cfs_row *row)
+{
+	snprintf(d->err, sizeof(d->err),
+		 "inode %" PRIu64 ": the slices of chunk %u cannot be read: run fsck", row->ino,
+		 row->list.indx);
+	return -EBADMSG;
+}
+
+static int write_file(struct dump *d, const struct dump_opts *o, const char *path)
+{
+	int r = stream_create(path, (enum stream_codec)o->compress, &d->out, d->err), failed;
+
+	if (r)
+		return r;
+	progress_begin(&d->p, "rows read");
+	r = o->binary ? dump_binary(d) : dump_json(d);
+	progress_end(&d->p);
+	failed = stream_error(d->out);
+	if (r)
+		stream_close_out(d->out, false);
+	else
+		failed = r = stream_close_out(d->out, true);
+	if (failed)
+		snprintf(d->err, sizeof(d->err), "cannot write %.200s: %s",
+			 path && strcmp(path, "-") ? path : "standard output", strerror(-failed));
+	else if (r && !d->err[0])
+		snprintf(d->err, sizeof(d->err), "not everything could be read: %s", strerror(-r));
+	return r;
+}
+
 static void say_done(const struct dump *d, const struct dump_opts *o, const char *path)
 {
 	if (!path || !strcmp(path, "-"))
 		return; /* stdout is the dump */
 	if (o->common.json)
-		admin_print_json(json_pack(
-			"{s:s, s:s, s:I, s:I}", "file", path, "form", o->binary ? "binary" : "json",
-			"inodes", (json_int_t)d->inodes, "entries", (json_int_t)d->entries));
+		admin_print_json(
+			json_pack("{s:o, s:s, s:I, s:I}", "file", admin_text(path, strlen(path)),
+				  "form", o->binary ? "binary" : "json", "inodes",
+				  (json_int_t)d->inodes, "entries", (json_int_t)d->entries));
 	else
 		printf("%" PRIu64 " inodes and %" PRIu64 " names dumped to %s\n", d->inodes,
 		       d->entries, path);
@@ -118,9 +149,8 @@ static int dump_run(int argc, char **argv)
 	struct dump_opts o = {0};
 	struct admin a = {0};
 	struct dump d = {0};
-	char err[256] = "";
 	const char *pos[2];
-	int r, closed;
+	int r;
 
 	cfs_opt_defaults(dump_table, &o);
 	r = cmd_parse(&cmd_dump, dump_table, &o, argc, argv, pos, 1, 2);
@@ -132,16 +162,9 @@ static int dump_run(int argc, char **argv)
 	d.meta = a.meta;
 	r = open_setting(&d, o.keep_secrets);
 	if (!r)
-		r = stream_create(pos[1], (enum stream_codec)o.compress, &d.out, err);
-	if (!r) {
-		progress_begin(&d.p, "rows read");
-		r = o.binary ? dump_binary(&d) : dump_json(&d);
-		progress_end(&d.p);
-		closed = stream_close_out(d.out, r == 0);
-		r = r ? r : closed;
-	}
+		r = write_file(&d, &o, pos[1]);
 	if (r < 0)
-		cmd_error("%s", err[0] ? err : strerror(-r));
+		cmd_error("%s", d.err[0] ? d.err : strerror(-r));
 	else
 		say_done(&d, &o, pos[1]);
 	r = r < 0 ? CMD_SYSTEM : CMD_OK;

@@ -14,7 +14,11 @@ struct dump {
 	struct stream_out *out;
 	struct progress p;
 	uint64_t inodes, entries;
+	char err[256]; /* what is wrong with the volume, when more is known than an errno */
 };
+
+/* The list of slices of a row cannot be read: says so, -EBADMSG. */
+int dump_damaged(struct dump *d, const struct cfs_row *row);
 
 int dump_binary(struct dump *d);
 int dump_json(struct dump *d);

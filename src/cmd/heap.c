@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "cmd/sorter.h"
+#include "cmd/tempfile.h"
 
 enum {
 	PAGE = 128, /* items of the index that are read at once */
@@ -58,8 +59,8 @@ int heap_create(struct heap **ret)
 	h->data_fd = h->index_fd = -1;
 	r = sorter_create(sizeof(struct heap_item), compare, SORT_MEMORY, &h->sorter);
 	if (!r) {
-		h->data_fd = sorter_open_file();
-		h->index_fd = sorter_open_file();
+		h->data_fd = temp_open();
+		h->index_fd = temp_open();
 		if (h->data_fd < 0 || h->index_fd < 0)
 			r = CFS_MIN(h->data_fd, h->index_fd);
 	}
@@ -71,45 +72,9 @@ int heap_create(struct heap **ret)
 	return 0;
 }
 
-static int put(int fd, const void *data, size_t len, uint64_t off)
-{
-	const uint8_t *p = data;
-
-	while (len) {
-		ssize_t n = pwrite(fd, p, len, (off_t)off);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		p += n;
-		off += (size_t)n;
-		len -= (size_t)n;
-	}
-	return 0;
-}
-
-static int get(int fd, void *data, size_t len, uint64_t off)
-{
-	uint8_t *p = data;
-
-	while (len) {
-		ssize_t n = pread(fd, p, len, (off_t)off);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		p += n;
-		off += (size_t)n;
-		len -= (size_t)n;
-	}
-	return 0;
-}
-
 static int flush(struct heap *h)
 {
-	int r = put(h->data_fd, h->room, h->used, h->size - h->used);
+	int r = temp_write(h->data_fd, h->room, h->used, h->size - h->used);
 
 	h->used = 0;
 	return r;
@@ -151,7 +116,7 @@ static int add_page(struct heap *h, const struct page *page)
 	}
 	h->firsts[h->n_pages++] = page->items[0].key;
 	h->n += page->n;
-	return put(h->index_fd, page->items, page->n * sizeof(page->items[0]), off);
+	return temp_write(h->index_fd, page->items, page->n * sizeof(page->items[0]), off);
 }
 
 int heap_seal(struct heap *h)
@@ -189,8 +154,8 @@ static int load_page(struct heap *h, uint64_t number, struct page **ret)
 		return 0;
 	p->number = 0;
 	p->n = (size_t)CFS_MIN((uint64_t)PAGE, h->n - number * PAGE);
-	r = get(h->index_fd, p->items, p->n * sizeof(p->items[0]),
-		number * PAGE * sizeof(p->items[0]));
+	r = temp_read(h->index_fd, p->items, p->n * sizeof(p->items[0]),
+		      number * PAGE * sizeof(p->items[0]));
 	if (!r)
 		p->number = number + 1;
 	return r;
@@ -247,7 +212,7 @@ int heap_data(struct heap *h, const struct heap_item *item, const uint8_t **ret)
 		h->record_cap = item->len;
 	}
 	*ret = h->record;
-	return get(h->data_fd, h->record, item->len, item->off);
+	return temp_read(h->data_fd, h->record, item->len, item->off);
 }
 
 void heap_destroy(struct heap *h)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Records found by a number, in bounded memory: they are written to an unnamed file in the order in
- * which they come, and an index sorted by the number to another. A few bytes of memory are used per
- * hundred records.
+ * Records found by a number, in bounded memory: they are written to a temporary file in the order
+ * in which they come, and an index sorted by the number to another. A few bytes of memory are used
+ * per hundred records.
  */
 #ifndef CFS_CMD_HEAP_H
 #define CFS_CMD_HEAP_H

@@ -2,14 +2,13 @@
 #include "cmd/sorter.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "cmd/tempfile.h"
 
 #define RUN_BUFFER (64u << 10)
 #define FIRST_ROOM 1024
@@ -66,26 +65,6 @@ void sorter_destroy(struct sorter *s)
 	free(s);
 }
 
-int sorter_open_file(void)
-{
-	const char *dir = getenv("TMPDIR");
-	char path[4096];
-	int fd;
-
-	if (!dir || !*dir)
-		dir = "/var/tmp";
-	fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-	if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL))
-		return fd < 0 ? -errno : fd;
-	if ((size_t)snprintf(path, sizeof(path), "%s/cachefs-XXXXXX", dir) >= sizeof(path))
-		return -ENAMETOOLONG;
-	fd = mkostemp(path, O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	unlink(path);
-	return fd;
-}
-
 static int add_run(struct sorter *s, uint64_t off, uint64_t end)
 {
 	struct run *v = reallocarray(s->runs, s->n_runs + 1, sizeof(*v));
@@ -100,22 +79,17 @@ static int add_run(struct sorter *s, uint64_t off, uint64_t end)
 /* The records in memory become a run of the file. */
 static int spill(struct sorter *s)
 {
-	size_t len = s->n * s->size, done = 0;
-	ssize_t n;
+	size_t len = s->n * s->size;
+	int r;
 
 	if (s->fd < 0)
-		s->fd = sorter_open_file();
+		s->fd = temp_open();
 	if (s->fd < 0)
 		return s->fd;
 	qsort(s->v, s->n, s->size, s->compare);
-	while (done < len) {
-		n = pwrite(s->fd, s->v + done, len - done, (off_t)(s->written + done));
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		done += (size_t)n;
-	}
+	r = temp_write(s->fd, s->v, len, s->written);
+	if (r < 0)
+		return r;
 	s->n = 0;
 	s->written += len;
 	return add_run(s, s->written - len, s->written);
@@ -147,8 +121,8 @@ int sorter_add(struct sorter *s, const void *record)
 /* 1 when the run has a record to look at, 0 at its end. */
 static int fill(struct sorter *s, struct run *run)
 {
-	size_t room = RUN_BUFFER / s->size * s->size, want;
-	ssize_t n;
+	size_t room = RUN_BUFFER / s->size * s->size, len;
+	int r;
 
 	if (run->at < run->len)
 		return 1;
@@ -159,16 +133,12 @@ static int fill(struct sorter *s, struct run *run)
 	if (!run->buf)
 		return -ENOMEM;
 	run->at = run->len = 0;
-	want = (size_t)CFS_MIN((uint64_t)room, run->end - run->off);
-	while (run->len < want) {
-		n = pread(s->fd, run->buf + run->len, want - run->len, (off_t)run->off);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		run->len += (size_t)n;
-		run->off += (uint64_t)n;
-	}
+	len = (size_t)CFS_MIN((uint64_t)room, run->end - run->off);
+	r = temp_read(s->fd, run->buf, len, run->off);
+	if (r < 0)
+		return r;
+	run->len = len;
+	run->off += len;
 	return 1;
 }
 

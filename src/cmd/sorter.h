@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sorts any number of small records of one size in bounded memory: what does not fit goes to an
- * unnamed file in $TMPDIR (or /var/tmp) as sorted runs, which are merged when they are read.
+ * Sorts any number of small records of one size in bounded memory: what does not fit goes to a
+ * temporary file (tempfile.h) as sorted runs, which are merged when they are read.
  *
  * Memory: at most SORTER_MEMORY (twice that while a run is sorted), plus 64 KiB per run when it is
  * read. File: the size of the records. A million records of 32 bytes are 32 MB.
@@ -25,8 +25,5 @@ int sorter_sort(struct sorter *s);
 int sorter_next(struct sorter *s, void *ret);
 /* NULL is fine. */
 void sorter_destroy(struct sorter *s);
-
-/* A file without a name where sorters have theirs: a descriptor or a negative errno. */
-int sorter_open_file(void);
 
 #endif

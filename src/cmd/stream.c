@@ -33,6 +33,7 @@ struct stream_out {
 #ifdef CFS_HAVE_ZSTD
 	ZSTD_CCtx *zstd;
 #endif
+	int err;
 	size_t used;
 	uint8_t in[ROOM], out[ROOM];
 };
@@ -206,6 +207,7 @@ static int drain(struct stream_out *s, int end)
 	else
 		r = put(s, s->in, s->used);
 	s->used = 0;
+	s->err = s->err ? s->err : r;
 	return r;
 }
 
@@ -237,6 +239,11 @@ int stream_printf(struct stream_out *s, const char *fmt, ...)
 	n = vsnprintf(buf, sizeof(buf), fmt, ap);
 	va_end(ap);
 	return n < 0 || (size_t)n >= sizeof(buf) ? -EOVERFLOW : stream_write(s, buf, (size_t)n);
+}
+
+int stream_error(const struct stream_out *s)
+{
+	return s->err;
 }
 
 int stream_close_out(struct stream_out *s, int complete)

@@ -18,6 +18,8 @@ int stream_create(const char *path, enum stream_codec codec, struct stream_out *
 		  char err[256]);
 int stream_write(struct stream_out *s, const void *data, size_t len);
 __attribute__((format(printf, 2, 3))) int stream_printf(struct stream_out *s, const char *fmt, ...);
+/* What has gone wrong with writing so far: 0 or a negative errno. */
+int stream_error(const struct stream_out *s);
 /* complete: the end of the data; else the file is given up. Frees. */
 int stream_close_out(struct stream_out *s, int complete);
 

@@ -389,6 +389,34 @@ def test_a_dump_that_is_killed_leaves_nothing(ws, empty):
     assert json.loads(read(where / "dump.json"))["FSTree"]
 
 
+@pytest.mark.parametrize("form", ([], ["--binary"]))
+def test_a_dump_that_fails_says_what_of(ws, form):
+    """The disk of the dump, that of temporary files and the database may each be the reason."""
+    vol = ws.volume()
+    mnt = vol.mount()
+    write(mnt / "f", b"x" * 100_000)
+    ino = os.stat(mnt / "f").st_ino
+    mnt.umount()
+    for out in ([], ["/dev/full"]):
+        with open("/dev/full", "wb") as full:
+            r = subprocess.run(
+                [tool("cachefs"), "dump", *form, vol.url, *out],
+                env=ws.env(),
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        where = out[0] if out else "standard output"
+        assert r.returncode == 2 and "cannot write %s: No space" % where in r.stderr, r.stderr
+    if not form:
+        r = ws.run("cachefs", "dump", vol.url, env={"TMPDIR": "/not/there"})
+        assert r.returncode == 2 and "dir=/not/there" in r.stderr, r.stderr
+    vol.check_options = None
+    vol.sql("UPDATE jfs_chunk SET slices=x'0102'")
+    r = ws.run("cachefs", "dump", *form, vol.url)
+    assert r.returncode == 2 and "inode %d" % ino in r.stderr and "fsck" in r.stderr, r.stderr
+
+
 def test_compression_follows_the_name(ws, empty):
     vol = ws.fixture("sqlite")
     plain = dump(ws, vol.url, "--binary")

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Unnamed files in $TMPDIR (or /var/tmp) for what memory has no room for. Failures are told on
+ * stderr: the caller only knows what it wanted the file for. All return a negative errno then.
+ */
+#ifndef CFS_CMD_TEMPFILE_H
+#define CFS_CMD_TEMPFILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* A descriptor. */
+int temp_open(void);
+/* All of len. */
+int temp_write(int fd, const void *data, size_t len, uint64_t off);
+int temp_read(int fd, void *data, size_t len, uint64_t off);
+/* Says that err (negative) happened to such a file, and returns it. */
+int temp_error(int err);
+
+#endif

@@ -25,15 +25,41 @@ void cmd_set_name(const char *name)
 	command_name = name;
 }
 
+/* Words that are URLs, without their secrets: somebody may have mixed up the arguments. */
+static void print_masked(const char *text, FILE *out)
+{
+	const char *sep, *url;
+	char word[1024], masked[4096];
+	size_t len;
+
+	for (; (sep = strstr(text, "://")); text = url + len) {
+		for (url = sep; url > text && isalnum((unsigned char)url[-1]); url--)
+			;
+		len = strcspn(url, " \t\n");
+		while (strchr("'\",:;)", url[len - 1]))
+			len--;
+		snprintf(word, sizeof(word), "%.*s", (int)len, url);
+		cfs_url_mask(word, masked, sizeof(masked));
+		fprintf(out, "%.*s%s", (int)(url - text), text, masked);
+	}
+	fputs(text, out);
+}
+
 void cmd_error(const char *fmt, ...)
 {
+	char *text = NULL;
 	va_list ap;
+	int n;
 
-	fprintf(stderr, "%s: ", command_name);
 	va_start(ap, fmt);
-	vfprintf(stderr, fmt, ap);
+	n = vasprintf(&text, fmt, ap);
 	va_end(ap);
+	if (n < 0)
+		return;
+	fprintf(stderr, "%s: ", command_name);
+	print_masked(text, stderr);
 	fputc('\n', stderr);
+	free(text);
 }
 
 char *cmd_trim(char *text)
@@ -141,6 +167,15 @@ static const char *base_name(const char *path)
 	return slash ? slash + 1 : path;
 }
 
+/* Who reads the output shall not take a part of it for the whole: a full disk, a broken pipe. */
+static int end(int r)
+{
+	if (fflush(stdout) == 0 && !ferror(stdout))
+		return r;
+	cmd_error("the output could not be written: %s", strerror(errno));
+	return r == CMD_OK ? CMD_SYSTEM : r;
+}
+
 int main(int argc, char **argv)
 {
 	const struct cmd *const *c;
@@ -168,7 +203,7 @@ int main(int argc, char **argv)
 			continue;
 		snprintf(name, sizeof(name), "cachefs %s", (*c)->name);
 		cmd_set_name(name);
-		return (*c)->run(argc - 1, args + 1);
+		return end((*c)->run(argc - 1, args + 1));
 	}
 	cmd_error("unknown command '%s'; `cachefs --help` lists them", args[1]);
 	return CMD_USAGE;

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sqlite3
+import subprocess
 
 import pytest
 
@@ -314,3 +315,28 @@ def test_changelog(ws, volume):
     volume.sql("UPDATE jfs_setting SET value=? WHERE name='format'", json.dumps(setting))
     changelog.work(ws, volume)
     changelog.judge([row[0] for row in volume.sql("SELECT entry FROM jfs_change_log ORDER BY id")])
+
+
+@pytest.mark.parametrize("argv", (["status"], ["config", "--json"], ["gc"], ["fsck"], ["version"]))
+def test_output_that_is_not_written_is_no_success(ws, volume, argv):
+    """A script that saves it on a full disk would take a part for the whole."""
+    url = [] if argv == ["version"] else [volume.url]
+    with open("/dev/full", "wb") as full:
+        r = subprocess.run(
+            [tool("cachefs"), *argv, *url], env=ws.env(), stdout=full, stderr=subprocess.PIPE
+        )
+    assert r.returncode == 2 and b"No space left" in r.stderr
+
+
+def test_arguments_that_are_mixed_up_do_not_show_secrets(ws, volume):
+    url = "redis://:hidden@localhost/1"
+    for argv in (
+        ["load", ws.path("file"), url],
+        ["dump", volume.url, url],
+        ["status", volume.url, url],
+        ["config", volume.url, "--capacity", url],
+        ["config", volume.url, "--no-such=" + url],
+    ):
+        r = ws.run("cachefs", *argv)
+        assert r.returncode in (1, 2) and "redis://:****@localhost/1" in r.stderr, r.stderr
+        assert "hidden" not in r.stderr

@@ -247,10 +247,12 @@ static void wake(struct cfs_meta *m, struct cfs_dirtimes *t, uint64_t in_ms)
 
 static void make_pending(struct cfs_meta *m, struct cfs_dirtimes *t, struct dir *d)
 {
+	bool first = !t->n_pending;
+
 	t->n_pending += !is_pending(d);
 	d->stored = (struct timespec){0};
 	/* Without a delay whoever changes a directory stores it. */
-	if (t->n_pending == 1 && m->conf.skip_dir_mtime_ms)
+	if ((first || !t->running) && m->conf.skip_dir_mtime_ms)
 		wake(m, t, m->conf.skip_dir_mtime_ms);
 }
 

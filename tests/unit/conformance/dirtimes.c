@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Times of directories that are shown at once and stored later. */
+#include <stdio.h>
 #include <unistd.h>
 
 #include "conformance.h"
@@ -278,6 +279,22 @@ static void test_in_the_background(void **state)
 	assert_int_equal(mtime_s(vol.other, d), 3000);
 }
 
+/* Whoever never stops making names does not put that off. */
+static void test_under_load(void **state)
+{
+	cfs_ino_t d = dir_at("load", 1000);
+	cfs_deadline_t end = cfs_deadline_in(10000);
+
+	vol.m->conf.skip_dir_mtime_ms = 200;
+	for (int64_t s = 2000; mtime_s(vol.other, d) == 1000; s++) {
+		char name[32];
+
+		assert_false(cfs_deadline_passed(end));
+		snprintf(name, sizeof(name), "f%lld", (long long)s);
+		make_at(d, name, s);
+	}
+}
+
 static void test_sync(void **state)
 {
 	cfs_ino_t d = dir_at("sync", 1000);
@@ -308,5 +325,5 @@ static void test_many(void **state)
 #define LATE(fn) cmocka_unit_test_setup_teardown(fn, late, exact)
 TEST_LIST(dirtimes, T(test_engine), LATE(test_shown_at_once), LATE(test_every_change),
 	  LATE(test_set_times_win), LATE(test_other_changes_keep_it),
-	  LATE(test_later_name_of_another), LATE(test_in_the_background), LATE(test_sync),
-	  LATE(test_many));
+	  LATE(test_later_name_of_another), LATE(test_in_the_background), LATE(test_under_load),
+	  LATE(test_sync), LATE(test_many));

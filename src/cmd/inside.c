@@ -43,8 +43,9 @@ static int find(const char *path, bool fresh, struct inside *ret)
 	}
 	memcpy(ret->name, slash + 1, strlen(slash + 1) + 1);
 	*slash = '\0';
-	if (lstat(resolved, &st) < 0) {
-		cmd_error("%s: %s", resolved, strerror(errno));
+	memcpy(ret->dir, resolved, sizeof(ret->dir));
+	if (lstat(ret->dir, &st) < 0) {
+		cmd_error("%s: %s", ret->dir, strerror(errno));
 		return CMD_USAGE;
 	}
 	ret->parent = st.st_ino;

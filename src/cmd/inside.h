@@ -11,6 +11,7 @@ struct inside {
 	char point[4096]; /* of the mount */
 	cfs_ino_t ino;	  /* 0: does not exist */
 	cfs_ino_t parent; /* 0: the root of the mount has none */
+	char dir[4096];	  /* what path the parent has, without links, "." and ".." */
 	char name[NAME_MAX + 1];
 	bool is_dir;
 };

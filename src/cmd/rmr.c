@@ -254,20 +254,13 @@ static int remove_tree(struct rmr *r, int top_fd, const char *name)
 	return e;
 }
 
-/* `dir` is the directory that the last part of path is in. */
 static int by_system_calls(struct rmr *r, const char *path, const struct inside *in)
 {
-	char dir[4200];
 	struct stat st;
-	const char *slash;
-	size_t len = strlen(path);
 	int fd, e;
 
-	while (len > 1 && path[len - 1] == '/')
-		len--;
-	slash = memrchr(path, '/', len);
-	snprintf(dir, sizeof(dir), "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
-	fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	/* Not by `path`: that may end in "." or "..", and in->name then is not below it. */
+	fd = open(in->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0 || fstatat(fd, in->name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
 		e = -errno;
 		if (fd >= 0)

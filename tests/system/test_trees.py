@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 
 import pytest
 
@@ -51,6 +52,25 @@ def test_rmr(ws, skip):
     assert os.path.exists(mnt / "three")
     refused(ws, "rmr", *options, mnt, says="root")
     refused(ws, "rmr", *options, mnt / "nothing")
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("path", (".", "./", "b/..", "b/../", "b/.././"))
+def test_rmr_by_dots_removes_what_they_mean(ws, mnt, monkeypatch, skip, path):
+    """And nothing that happens to have the same name: a/b/.. is a, not a/b/a."""
+    os.makedirs(mnt / "a/a/a")
+    os.makedirs(mnt / "a/a/b/a")
+    os.makedirs(mnt / "a/kept")
+    monkeypatch.chdir(mnt / "a/a")
+    r = subprocess.run(
+        [tool("cachefs"), "rmr", "--json", *(["--skip-trash"] if skip else []), path],
+        env=ws.env(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert r.returncode == 0, r.stderr
+    assert ls(mnt) == ["a"] and ls(mnt / "a") == ["kept"]
 
 
 @pytest.mark.parametrize("skip", [False, True])

@@ -173,8 +173,7 @@ static int lock_dir(const char *path)
 	char lock[sizeof(((struct sockaddr_un *)NULL)->sun_path) + sizeof(LOCK_NAME)];
 	int fd;
 
-	snprintf(lock, sizeof(lock), "%s", path);
-	strcpy(strrchr(lock, '/'), LOCK_NAME);
+	snprintf(lock, sizeof(lock), "%.*s" LOCK_NAME, (int)(strrchr(path, '/') - path), path);
 	fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	while (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0) {
 		if (cfs_deadline_passed(deadline)) {

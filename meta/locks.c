@@ -44,6 +44,7 @@ struct undone {
 	cfs_ino_t ino;
 	uint64_t owner;
 	bool posix;
+	bool running; /* it is being done again */
 };
 
 struct cfs_locks {
@@ -53,7 +54,8 @@ struct cfs_locks {
 	struct held *held[FLOCK_BUCKETS];
 	_Atomic uint64_t releases; /* a wait that began before one of these must not sleep */
 
-	pthread_mutex_t undone_lock; /* protects undone; held while one is done again, outermost */
+	pthread_mutex_t undone_lock; /* protects undone; not held while the engine is asked */
+	pthread_cond_t undone_ran;   /* one that was running is not any more */
 	struct undone *undone;
 	_Atomic size_t n_undone;
 };
@@ -62,8 +64,15 @@ int cfs_locks_create(struct cfs_locks **ret)
 {
 	struct cfs_locks *l = calloc(1, sizeof(*l));
 
+	int rc;
+
 	if (!l)
 		return -ENOMEM;
+	rc = cfs_cond_init(&l->undone_ran);
+	if (rc) {
+		free(l);
+		return rc;
+	}
 	pthread_mutex_init(&l->lock, NULL);
 	pthread_mutex_init(&l->undone_lock, NULL);
 	*ret = l;
@@ -90,6 +99,7 @@ void cfs_locks_destroy(struct cfs_locks *l)
 		l->undone = u->next;
 		free(u);
 	}
+	pthread_cond_destroy(&l->undone_ran);
 	pthread_mutex_destroy(&l->undone_lock);
 	pthread_mutex_destroy(&l->lock);
 	free(l);
@@ -240,22 +250,39 @@ static void note_undone(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, bool
 	pthread_mutex_unlock(&l->undone_lock);
 }
 
-/* The owner takes a lock again: what it gave up goes with that one. */
-static void drop_undone(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, bool posix)
+static void remove_undone(struct cfs_locks *l, struct undone **p)
 {
-	struct undone **p, *u;
+	struct undone *u = *p;
+
+	*p = u->next;
+	atomic_fetch_sub(&l->n_undone, 1);
+	free(u);
+}
+
+/*
+ * The owner takes a lock again: what it gave up goes with that one. 0, or -ETIMEDOUT while the
+ * engine is asked to give it up: that must not come behind the new lock.
+ */
+static int drop_undone(struct cfs_locks *l, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       uint64_t owner, bool posix)
+{
+	struct undone **p;
+	int rc = 0;
 
 	if (!atomic_load(&l->n_undone))
-		return;
+		return 0;
 	pthread_mutex_lock(&l->undone_lock);
 	p = find_undone(l, ino, owner, posix);
-	u = *p;
-	if (u) {
-		*p = u->next;
-		atomic_fetch_sub(&l->n_undone, 1);
+	while (*p && (*p)->running && !cfs_deadline_passed(ctx->deadline)) {
+		cfs_cond_wait(&l->undone_ran, &l->undone_lock, ctx->deadline);
+		p = find_undone(l, ino, owner, posix);
 	}
+	if (*p && (*p)->running)
+		rc = -ETIMEDOUT;
+	else if (*p)
+		remove_undone(l, p);
 	pthread_mutex_unlock(&l->undone_lock);
-	free(u);
+	return rc;
 }
 
 /* ---- BSD locks ---- */
@@ -355,9 +382,9 @@ int cfs_meta_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	int rc;
 
 	cfs_call_begin(&c, m, CFS_META_OP_lock, ctx);
-	if (type != CFS_LOCK_NONE)
-		drop_undone(m->locks, ino, owner, false);
-	rc = do_flock(m, c.ctx, ino, owner, type, wait);
+	rc = type == CFS_LOCK_NONE ? 0 : drop_undone(m->locks, c.ctx, ino, owner, false);
+	if (!rc)
+		rc = do_flock(m, c.ctx, ino, owner, type, wait);
 	if (type == CFS_LOCK_NONE && no_answer(rc))
 		note_undone(m->locks, ino, owner, false);
 	return (int)cfs_call_end(&c, rc);
@@ -435,9 +462,9 @@ int cfs_meta_setlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	int rc;
 
 	cfs_call_begin(&c, m, CFS_META_OP_lock, ctx);
-	if (lock->type != CFS_LOCK_NONE)
-		drop_undone(m->locks, ino, owner, true);
-	rc = do_setlk(m, c.ctx, ino, owner, lock, wait);
+	rc = lock->type == CFS_LOCK_NONE ? 0 : drop_undone(m->locks, c.ctx, ino, owner, true);
+	if (!rc)
+		rc = do_setlk(m, c.ctx, ino, owner, lock, wait);
 	if (all && no_answer(rc))
 		note_undone(m->locks, ino, owner, true);
 	return (int)cfs_call_end(&c, rc);
@@ -457,14 +484,20 @@ void cfs_locks_undo(struct cfs_meta *m, uint64_t for_ms)
 	struct cfs_locks *l = m->locks;
 	cfs_deadline_t end = cfs_deadline_in(for_ms);
 	struct undone *u;
+	bool answered = true;
 
 	if (!atomic_load(&l->n_undone))
 		return;
 	pthread_mutex_lock(&l->undone_lock);
-	while ((u = l->undone) && !cfs_deadline_passed(end) && !no_answer(undo(m, u))) {
-		l->undone = u->next;
-		atomic_fetch_sub(&l->n_undone, 1);
-		free(u);
+	while (answered && (u = l->undone) && !cfs_deadline_passed(end)) {
+		u->running = true;
+		pthread_mutex_unlock(&l->undone_lock);
+		answered = !no_answer(undo(m, u));
+		pthread_mutex_lock(&l->undone_lock);
+		u->running = false;
+		if (answered) /* others may have been put before it meanwhile */
+			remove_undone(l, find_undone(l, u->ino, u->owner, u->posix));
+		pthread_cond_broadcast(&l->undone_ran);
 	}
 	pthread_mutex_unlock(&l->undone_lock);
 }

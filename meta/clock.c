@@ -25,8 +25,7 @@ void cfs_clock_read(struct cfs_meta *m)
 		return;
 	m->clock_told_s = off_s;
 	cfs_warn("the clock of this host and that of the database differ, one of them is wrong: "
-		 "url=%s "
-		 "database_ahead_s=%" PRId64,
+		 "url=%s database_ahead_s=%" PRId64,
 		 m->masked_url, off_s);
 }
 

@@ -100,12 +100,11 @@ ssize_t cfs_call_end(struct cfs_call *c, ssize_t rc);
 /*
  * clock.c: what mounts tell each other the time of (the end of a session, an hour of the trash) is
  * held against the database's clock too, so that a host whose own is wrong does not take others for
- * dead or empty the trash early. Until it is wanted and known, this host's is taken for right.
+ * dead or empty the trash early. Until it has been read, this host's is taken for right.
  */
 void cfs_clock_read(struct cfs_meta *m);
 int64_t cfs_clock_s(const struct cfs_meta *m); /* the database's, in seconds */
-/* Of both the one that is behind, for what is due by then; the one that is ahead, for what lasts.
- */
+/* Of both the one that is behind, for what is due; the one that is ahead, for what has to last. */
 int64_t cfs_clock_earliest_s(const struct cfs_meta *m);
 int64_t cfs_clock_latest_s(const struct cfs_meta *m);
 

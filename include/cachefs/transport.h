@@ -16,7 +16,7 @@
  * Memory, whatever others ask for and do not take, and whatever disks do: idle connections take
  * under 4 KiB each besides the kernel's socket. Answers below 64 KiB that wait to be sent are
  * copies, up to 1 MiB per connection and copied_bytes in all; others are sent from the page cache
- *or from the answer's own memory. Requests that are under way are half a KiB each. What is not in
+ * or from the answer's own memory. Requests that are under way are half a KiB each. What is not in
  * the page cache is read for so many answers at a time (4 MiB per disk, of eight disks); the others
  * wait in line for it, without memory. A disk that hangs is not asked any more until it answers.
  *

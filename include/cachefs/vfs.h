@@ -214,10 +214,7 @@ int cfs_vfs_flush_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 		       uint64_t lock_owner);
 /* Whether a flush of this handle has data to wait for. Never waits. */
 bool cfs_vfs_is_dirty(struct cfs_vfs *v, uint64_t fh);
-/*
- * The same of what stores the data of an inode first: changes of its length or mtime, fallocate,
- * copies.
- */
+/* Whether a change of its length or mtime, fallocate or a copy has to. Never waits. */
 bool cfs_vfs_has_unstored(struct cfs_vfs *v, cfs_ino_t ino);
 int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh);
 int cfs_vfs_fsync(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, bool data_only);

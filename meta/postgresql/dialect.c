@@ -9,9 +9,9 @@
 static const char *pg_text(enum sql_stmt_id id)
 {
 	switch (id) {
-	/* An error would end the transaction; 0 rows say the same (see step). */
 	case SQL_clock:
 		return "SELECT floor(extract(epoch from clock_timestamp()))::bigint";
+	/* An error would end the transaction; 0 rows say the same (see step). */
 	case SQL_put_edge:
 		return "INSERT INTO {edge}(parent,name,inode,type) VALUES(?,?,?,?) "
 		       "ON CONFLICT(parent,name) DO NOTHING";

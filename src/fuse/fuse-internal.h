@@ -126,9 +126,9 @@ struct change {
 		} setattr;
 	};
 };
-/* Applies it, now or later. */
-void change_in_turn(struct change *ch);
-/* The same when there is no turn for it. */
+/* Applies it: at once, or in its turn if it may have to wait for data. */
+void change_apply(struct change *ch, bool may_wait);
+/* Applies it later: there is no turn for it now. */
 void change_put_off(struct change *ch);
 
 /* reply.c; every request is answered exactly once. r: 0 or a negative errno. */

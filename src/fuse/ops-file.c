@@ -27,10 +27,7 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 	call_begin_once(&ch.call, req, "open");
 	call_args(&ch.call, "%" PRIu64 ",%#x", ino, (unsigned)fi->flags);
-	if ((fi->flags & O_TRUNC) && cfs_vfs_has_unstored(ch.call.vfs, ino))
-		change_in_turn(&ch);
-	else
-		apply_open(&ch);
+	change_apply(&ch, (fi->flags & O_TRUNC) && cfs_vfs_has_unstored(ch.call.vfs, ino));
 }
 
 void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
@@ -175,7 +172,7 @@ void op_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *src, off_t
 	}
 	/* With the kernel's write-back cache pages come at the offsets that the kernel chose. */
 	ch.append = (fi->flags & O_APPEND) && !fi->writepage && !c->fuse->conf.writeback_cache;
-	change_in_turn(&ch);
+	change_apply(&ch, true);
 }
 
 static void apply_flush(struct change *ch)
@@ -191,10 +188,7 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 	call_begin(&ch.call, req, "flush");
 	call_args(&ch.call, "%" PRIu64 ",%#" PRIx64, ino, fi->fh);
-	if (cfs_vfs_is_dirty(ch.call.vfs, fi->fh))
-		change_in_turn(&ch);
-	else
-		apply_flush(&ch);
+	change_apply(&ch, cfs_vfs_is_dirty(ch.call.vfs, fi->fh));
 }
 
 static void apply_fsync(struct change *ch)
@@ -210,7 +204,7 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_in
 
 	call_begin(&ch.call, req, "fsync");
 	call_args(&ch.call, "%" PRIu64 ",%d,%#" PRIx64, ino, data_only, fi->fh);
-	change_in_turn(&ch);
+	change_apply(&ch, true);
 }
 
 static void apply_release(struct change *ch)
@@ -226,10 +220,7 @@ void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 	call_begin(&ch.call, req, "release");
 	call_args(&ch.call, "%" PRIu64 ",%#" PRIx64, ino, fi->fh);
-	if (cfs_vfs_is_dirty(ch.call.vfs, fi->fh))
-		change_in_turn(&ch);
-	else
-		apply_release(&ch);
+	change_apply(&ch, cfs_vfs_is_dirty(ch.call.vfs, fi->fh));
 }
 
 static void apply_fallocate(struct change *ch)
@@ -259,10 +250,7 @@ void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
 	call_begin(&ch.call, req, "fallocate");
 	call_args(&ch.call, "%" PRIu64 ",%#x,%lld,%lld", ino, (unsigned)mode, (long long)off,
 		  (long long)len);
-	if (cfs_vfs_has_unstored(ch.call.vfs, ino))
-		change_in_turn(&ch);
-	else
-		apply_fallocate(&ch);
+	change_apply(&ch, cfs_vfs_has_unstored(ch.call.vfs, ino));
 }
 
 static void apply_copy(struct change *ch)
@@ -307,10 +295,7 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 	call_args(&ch.call, "%" PRIu64 ",%lld,%" PRIu64 ",%lld,%zu", ino_in, (long long)off_in,
 		  ino_out, (long long)off_out, len);
 	v = ch.call.vfs;
-	if (cfs_vfs_has_unstored(v, ino_in) || cfs_vfs_has_unstored(v, ino_out))
-		change_in_turn(&ch);
-	else
-		apply_copy(&ch);
+	change_apply(&ch, cfs_vfs_has_unstored(v, ino_in) || cfs_vfs_has_unstored(v, ino_out));
 }
 
 /* ---- the rest ---- */

@@ -105,10 +105,7 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 	if (device_drops_set_id())
 		set |= CFS_SET_KILL_SUID;
 	ch.setattr.set = set;
-	if ((set & waits) && cfs_vfs_has_unstored(c->vfs, ino))
-		change_in_turn(&ch);
-	else
-		apply_setattr(&ch);
+	change_apply(&ch, (set & waits) && cfs_vfs_has_unstored(c->vfs, ino));
 }
 
 void op_readlink(fuse_req_t req, fuse_ino_t ino)

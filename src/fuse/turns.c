@@ -2,10 +2,10 @@
 /*
  * Turns. A write waits for memory while nothing can be stored, a flush until all is, as does what
  * changes a file with bytes that are not; a read that no cache answers waits for the object store:
- * such requests could hold every thread of the loop, and with
- * them those that need nothing but a cache. So a few threads are left to others, and what comes
- * when all turns are taken is put aside; whoever ends a turn goes on with it. What is put aside is
- * bounded: beyond that requests wait on their threads.
+ * such requests could hold every thread of the loop, and with them those that need nothing but a
+ * cache. So a few threads are left to others, and what comes when all turns are taken is put aside;
+ * whoever ends a turn goes on with it. What is put aside is bounded: beyond that requests wait on
+ * their threads.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -143,14 +143,16 @@ void change_put_off(struct change *ch)
 	turn_end(f);
 }
 
-void change_in_turn(struct change *ch)
+void change_apply(struct change *ch, bool may_wait)
 {
 	struct cfs_fuse *f = ch->call.fuse;
 
-	if (!turn_begin(f)) {
+	if (!may_wait) {
+		ch->apply(ch);
+	} else if (turn_begin(f)) {
+		ch->apply(ch);
+		turn_end(f);
+	} else {
 		change_put_off(ch);
-		return;
 	}
-	ch->apply(ch);
-	turn_end(f);
 }

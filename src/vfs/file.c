@@ -331,8 +331,7 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 		if (r < 0 && !cfs_file_dirty(file) &&
 		    cfs_meta_getattr(v->conf.meta, ctx, n->node.key, &attr) != -ENOENT)
 			cfs_err("data could not be stored after its file was closed, it is lost: "
-				"inode=%llu "
-				"error=%s",
+				"inode=%llu error=%s",
 				(unsigned long long)n->node.key, cfs_errname(r));
 	}
 	locks_release(v, ctx, h);

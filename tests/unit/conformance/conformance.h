@@ -73,6 +73,9 @@ void trash_off(struct cfs_setting *s);
  */
 void use_ops(struct cfs_meta *m, const struct cfs_engine_ops *ops);
 
+/* One more mount, loaded and not started; the caller stops and closes it. */
+struct cfs_meta *open_third(const struct cfs_meta_conf *conf);
+
 /* What this mount claims to have open (cfs_meta_hooks.is_open). */
 void set_open(cfs_ino_t ino, bool open);
 

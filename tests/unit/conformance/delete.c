@@ -113,13 +113,9 @@ static void test_beat_closes(void **state)
 	struct cfs_meta_conf conf = {.heartbeat_ms = 50, .no_bgjob = true};
 	cfs_deadline_t end = cfs_deadline_in(20000);
 	struct cfs_ctx c = as_root();
-	struct cfs_setting *s;
 	struct cfs_meta *m;
-	char err[256];
 
-	OK(cfs_meta_open(vol.url, &conf, &m, err));
-	OK(cfs_meta_load(m, &s, err));
-	cfs_setting_free(s);
+	m = open_third(&conf);
 	outage.real = m->eng->ops;
 	outage.ops = *outage.real;
 	outage.ops.end_sustained = no_answer;

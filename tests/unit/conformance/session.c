@@ -283,15 +283,11 @@ static void test_heartbeat(void **state)
 	cfs_deadline_t end = cfs_deadline_in(20000);
 	struct cfs_engine *e = vol.m->eng;
 	struct cfs_ctx c = as_root();
-	struct cfs_setting *s;
 	struct cfs_meta *m;
-	char err[256];
 	uint64_t dead;
 
 	OK(e->ops->new_session(e, &c, "{}", c.now.tv_sec - 10, &dead));
-	OK(cfs_meta_open(vol.url, &conf, &m, err));
-	OK(cfs_meta_load(m, &s, err));
-	cfs_setting_free(s);
+	m = open_third(&conf);
 	OK(cfs_meta_start(m, &hooks));
 	change_setting(limit_volume);
 	while ((!atomic_load(&reloads) || session_exists(dead)) && !cfs_deadline_passed(end))
@@ -341,18 +337,14 @@ static void test_slow_cleaning(void **state)
 	cfs_deadline_t end = cfs_deadline_in(30000);
 	struct cfs_engine *e = vol.m->eng;
 	struct cfs_ctx c = as_root();
-	struct cfs_setting *s;
 	struct cfs_meta *m;
-	char err[256];
 	uint64_t dead[8];
 	size_t i;
 
 	for (i = 0; i < 8; i++)
 		OK(e->ops->new_session(e, &c, "{}", c.now.tv_sec - 10, &dead[i]));
 	slow.bad = dead[0];
-	OK(cfs_meta_open(vol.url, &conf, &m, err));
-	OK(cfs_meta_load(m, &s, err));
-	cfs_setting_free(s);
+	m = open_third(&conf);
 	slow.real = m->eng->ops;
 	slow.ops = *slow.real;
 	slow.ops.clean_session = slow_clean;

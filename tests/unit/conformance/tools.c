@@ -238,3 +238,15 @@ void wait_deletions(void)
 	} while (left && !cfs_deadline_passed(end));
 	assert_int_equal(left, 0);
 }
+
+struct cfs_meta *open_third(const struct cfs_meta_conf *conf)
+{
+	struct cfs_setting *s;
+	struct cfs_meta *m;
+	char err[256];
+
+	OK(cfs_meta_open(vol.url, conf, &m, err));
+	OK(cfs_meta_load(m, &s, err));
+	cfs_setting_free(s);
+	return m;
+}

@@ -255,7 +255,6 @@ def test_server_killed_and_back(ws, galera, database):
     checked(ws, v.url)
 
 
-@pytest.mark.skipif(not test_concurrency.LONG, reason="takes a server out of the cluster of others: set CACHEFS_LONG")
 @pytest.mark.deadline(300)
 def test_server_that_is_cut_off(ws, galera, database):
     """It has no majority and refuses everything: requests end at their deadline, the mount goes on."""

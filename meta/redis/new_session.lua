@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- write:
+-- write: lost
 -- sid '': a fresh one. Else the record is refreshed, and written again when it has vanished.
 local function op(sid, info, expire)
 	if sid == '' then
+		skip_lost()
 		sid = fmt('%.0f', call('INCR', P .. 'nextsession'))
 	elseif call('HEXISTS', P .. 'sessionInfos', sid) == 1 then
 		call('ZADD', P .. 'allSessions', expire, sid)

@@ -5,6 +5,7 @@ mount that does not come back, or a volume that has lost or doubled a change."""
 import json
 import os
 import random
+import re
 import socket
 import threading
 import time
@@ -418,6 +419,36 @@ def test_sentinel_failover(ws):
     load.verify(mnt)
     mnt.umount()
     checked(ws, replica.url("0"))
+
+
+@pytest.mark.deadline(120)
+def test_a_server_that_forgets_gives_no_number_twice(ws):
+    """What a server had not saved when it died takes back the counters, too. Numbers of inodes and blocks
+    that mounts still have from before would be given to others: files would be mixed up."""
+    s = server(ws)
+    v = ws.volume(url=s.url("0"))
+    a = v.mount()
+    s.connect("0").save()
+    write(a / "lost", data(100_000))
+    b = v.mount()
+    for m in (a, b):
+        m.allow(GONE)
+    s.kill9()
+    s.start()
+    files = {}
+    for i in range(20):
+        for m, n in ((a, "a%d" % i), (b, "b%d" % i)):
+            files[n] = os.urandom(50_000)
+            write(m / n, files[n])
+    assert [n for n in files if read(b / n) != files[n]] == []
+    numbers = [os.stat(a / n).st_ino for n in files]
+    assert len(set(numbers)) == len(numbers)
+    c = v.mount()
+    sids = [re.search(r"mounted: .* sid=(\d+)", m.log())[1] for m in (a, b, c)]
+    assert len(set(sids)) == 3
+    for m in (a, b, c):
+        m.umount()
+    checked(ws, s.url("0"))
 
 
 @pytest.fixture

@@ -183,7 +183,10 @@ static int counter(struct writer *w, const struct cfs_row *row)
 	return 1;
 }
 
-/* In the order of the other client. */
+/*
+ * In a volume in use an inode that a name gives is newer than the name, and the data of a file
+ * newer than its length.
+ */
 static const struct part {
 	enum wire_segment segment;
 	enum wire_batch batch;
@@ -191,9 +194,9 @@ static const struct part {
 	int (*encode)(struct writer *w, const struct cfs_row *row); /* 1, 0: left out */
 } parts[] = {
 	{WIRE_COUNTER, BATCH_COUNTERS, CFS_TABLE_COUNTER, counter},
+	{WIRE_EDGE, BATCH_EDGES, CFS_TABLE_EDGE, edge},
 	{WIRE_NODE, BATCH_NODES, CFS_TABLE_NODE, node},
 	{WIRE_CHUNK, BATCH_CHUNKS, CFS_TABLE_CHUNK, chunk},
-	{WIRE_EDGE, BATCH_EDGES, CFS_TABLE_EDGE, edge},
 	{WIRE_PARENT, BATCH_PARENTS, CFS_TABLE_PARENT, parent},
 	{WIRE_SYMLINK, BATCH_SYMLINKS, CFS_TABLE_SYMLINK, symlink_row},
 	{WIRE_SUSTAINED, BATCH_SUSTAINED, CFS_TABLE_SUSTAINED, sustained},

@@ -107,7 +107,7 @@ int json_read_tables(struct json *j)
 		enum cfs_meta_table table;
 		cfs_row_fn fn;
 	} tables[] = {
-		/* Names first: an inode that a name gives is newer than the name. */
+		/* In this order for the reasons of the binary form. */
 		{CFS_TABLE_COUNTER, add_counter}, {CFS_TABLE_EDGE, add_edge},
 		{CFS_TABLE_NODE, add_node},	  {CFS_TABLE_CHUNK, add_chunk},
 		{CFS_TABLE_SYMLINK, add_symlink}, {CFS_TABLE_XATTR, add_xattr},

@@ -2,6 +2,7 @@
 """dump and load: a volume can be saved, moved to another engine, and taken over from the other
 client; a failure here is data that a user believed to have a copy of."""
 
+import fcntl
 import gzip
 import json
 import os
@@ -12,6 +13,7 @@ import signal
 import sqlite3
 import struct
 import subprocess
+import termios
 
 import pytest
 
@@ -387,6 +389,29 @@ def test_a_dump_that_is_killed_leaves_nothing(ws, empty):
     assert os.stat(where / "dump.json").st_mode & 0o777 == 0o600
     ws.run(*run, "", *dump_it, check=True)
     assert json.loads(read(where / "dump.json"))["FSTree"]
+
+
+def test_names_of_a_volume_in_use_have_their_inodes(ws):
+    """Who loads a backup made while files were created must not meet names that are nothing."""
+    vol = ws.volume()
+    mnt = vol.mount()
+    for i in range(5000):
+        write(mnt / ("%0200d" % i), b"")
+    p = ws.popen([tool("cachefs"), "dump", "--binary", vol.url], stdout=subprocess.PIPE)
+
+    def waiting():  # the pipe is full
+        return fcntl.ioctl(p.stdout, termios.FIONREAD, bytes(4)) == struct.pack("i", 65536)
+
+    wait_until(waiting, 20)
+    os.mkdir(mnt / "~new")
+    for i in range(50):
+        write(mnt / ("~new/%d" % i), b"")
+    raw = p.stdout.read()
+    assert p.wait(20) == 0
+    got = rows(raw)
+    inodes = {dict(row)[1] for row in got[1]}
+    named = {dict(row)[2] for row in got[2]}
+    assert len(named) >= 5000 and not named - inodes
 
 
 @pytest.mark.parametrize("form", ([], ["--binary"]))

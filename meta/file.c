@@ -2,13 +2,12 @@
 /* Chunk lists, lengths, opens and space. */
 #include <fcntl.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/bytes.h"
 #include "base/log.h"
 #include "meta/core-internal.h"
 #include "meta/rules.h"
-
-enum { MAY_WRITE = 2, MAY_READ = 4 };
 
 /* When the list of a chunk is worth compacting (volume-format section 6). */
 enum { COMPACT_EVERY = 100, COMPACT_LONG = 350, COMPACT_NOW = 2500, COMPACT_ON_READ = 5 };
@@ -111,7 +110,7 @@ static int do_truncate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 		return rc;
 	if (length >= CFS_FILE_MAX)
 		return -EFBIG;
-	rc = cfs_core_check_acl(m, ctx, ino, MAY_WRITE);
+	rc = cfs_core_check_acl(m, ctx, ino, W_OK);
 	if (!rc)
 		rc = cfs_quotas_hold_end(m, ctx, ino, length, &hold);
 	if (rc)
@@ -283,7 +282,7 @@ int cfs_meta_open_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const str
 {
 	int mode = flags & O_ACCMODE;
 	bool writes = mode != O_RDONLY || (flags & O_TRUNC);
-	int mask = (mode != O_WRONLY ? MAY_READ : 0) | (writes ? MAY_WRITE : 0);
+	int mask = (mode != O_WRONLY ? R_OK : 0) | (writes ? W_OK : 0);
 
 	if (writes) {
 		if (m->conf.read_only)

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Making, finding and removing names. Each function makes one engine call on its usual path. */
 #include <string.h>
+#include <unistd.h>
 
 #include "base/bytes.h"
 #include "meta/core-internal.h"
 #include "meta/rules.h"
-
-enum { MAY_EXEC = 1, MAY_WRITE = 2, MAY_READ = 4 };
 
 static bool name_is(const char *name, size_t len, const char *text)
 {
@@ -67,7 +66,7 @@ static int lookup(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t paren
 	if (rc)
 		return rc;
 	if (ctx->check) {
-		rc = cfs_core_access(m, ctx, parent, MAY_EXEC, NULL);
+		rc = cfs_core_access(m, ctx, parent, X_OK, NULL);
 		if (rc)
 			return rc;
 	}
@@ -159,7 +158,7 @@ int cfs_meta_readdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t di
 
 	cfs_call_begin(&c, m, CFS_META_OP_readdir, ctx);
 	if (c.ctx->check)
-		rc = cfs_core_access(m, c.ctx, dir, MAY_READ, NULL);
+		rc = cfs_core_access(m, c.ctx, dir, R_OK, NULL);
 	if (!rc && attrs && cfs_dirtimes_any(m))
 		rc = m->eng->ops->readdir(m->eng, c.ctx, dir, true, limit, cursor, show_times, &l);
 	else if (!rc)
@@ -184,7 +183,7 @@ static int setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	else
 		set &= ~(uint32_t)CFS_SET_IS_OPEN;
 	if (set & (CFS_SET_ATIME_NOW | CFS_SET_MTIME_NOW)) {
-		rc = cfs_core_check_acl(m, ctx, ino, MAY_WRITE);
+		rc = cfs_core_check_acl(m, ctx, ino, W_OK);
 		if (rc)
 			return rc;
 	}
@@ -223,7 +222,7 @@ static int check_new_name(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
 		return -EEXIST;
 	if (cfs_ino_is_trash(parent))
 		return -EPERM;
-	return cfs_core_check_acl(m, ctx, parent, MAY_WRITE | MAY_EXEC);
+	return cfs_core_check_acl(m, ctx, parent, W_OK | X_OK);
 }
 
 static int check_target(const struct cfs_mknod *req)
@@ -366,7 +365,7 @@ static int check_old_name(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
 		return -EPERM;
 	if (cfs_ino_is_trash(parent) && ctx->uid != 0)
 		return -EPERM;
-	return cfs_core_check_acl(m, ctx, parent, MAY_WRITE | MAY_EXEC);
+	return cfs_core_check_acl(m, ctx, parent, W_OK | X_OK);
 }
 
 static int do_unlink(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
@@ -475,7 +474,7 @@ static int check_rename(struct cfs_meta *m, const struct cfs_ctx *ctx, const str
 		return -EPERM;
 	if (r->dst_parent == r->src_parent)
 		return 0;
-	return cfs_core_check_acl(m, ctx, r->dst_parent, MAY_WRITE | MAY_EXEC);
+	return cfs_core_check_acl(m, ctx, r->dst_parent, W_OK | X_OK);
 }
 
 /* Limits of directories: what moves in must fit. Does nothing, and costs nothing, without limits.

@@ -5,10 +5,9 @@
 #include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/bytes.h"
-
-enum { MAY_EXEC = 1, MAY_WRITE = 2, MAY_READ = 4 };
 
 bool cfs_ctx_in_group(const struct cfs_ctx *ctx, uint32_t gid)
 {
@@ -25,7 +24,7 @@ bool cfs_ctx_in_group(const struct cfs_ctx *ctx, uint32_t gid)
 /* The superuser may do everything except execute what nobody may execute. */
 static int access_root(const struct cfs_attr *attr, int mask)
 {
-	if ((mask & MAY_EXEC) && attr->type != CFS_TYPE_DIR && !(attr->mode & 0111))
+	if ((mask & X_OK) && attr->type != CFS_TYPE_DIR && !(attr->mode & 0111))
 		return -EACCES;
 	return 0;
 }
@@ -83,7 +82,7 @@ int cfs_rules_add_entry(const struct cfs_ctx *ctx, cfs_ino_t dir, const struct c
 		return -ENOENT;
 	if (attr->flags & CFS_FLAG_IMMUTABLE)
 		return -EPERM;
-	return ctx->check ? cfs_rules_access(ctx, attr, MAY_WRITE | MAY_EXEC) : 0;
+	return ctx->check ? cfs_rules_access(ctx, attr, W_OK | X_OK) : 0;
 }
 
 int cfs_rules_remove_entry(const struct cfs_ctx *ctx, cfs_ino_t dir, const struct cfs_attr *attr,
@@ -99,7 +98,7 @@ int cfs_rules_remove_entry(const struct cfs_ctx *ctx, cfs_ino_t dir, const struc
 	if (attr->flags & fixed)
 		return -EPERM;
 	if (ctx->check) {
-		rc = cfs_rules_access(ctx, attr, MAY_WRITE | MAY_EXEC);
+		rc = cfs_rules_access(ctx, attr, W_OK | X_OK);
 		if (rc)
 			return rc;
 	}
@@ -192,7 +191,7 @@ static int check_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct c
 	if ((set & (CFS_SET_ATIME | CFS_SET_MTIME)) && ctx->uid != cur->uid)
 		return -EPERM;
 	if ((set & now_only) && ctx->uid != cur->uid) {
-		int rc = cfs_rules_access(ctx, cur, MAY_WRITE);
+		int rc = cfs_rules_access(ctx, cur, W_OK);
 
 		if (rc)
 			return rc;

@@ -38,8 +38,8 @@ int cfs_rules_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct cfs_
  */
 int cfs_rules_write(const struct cfs_ctx *ctx, const struct cfs_attr *attr, bool append);
 /*
- * 0 or -EACCES for a rwx mask (4 2 1). An inode with an access ACL passes: the core has judged it,
- * with the rule, before it called the engine.
+ * 0 or -EACCES for a mask of R_OK, W_OK, X_OK. An inode with an access ACL passes: the core has
+ * judged it, with the rule, before it called the engine.
  */
 int cfs_rules_access(const struct cfs_ctx *ctx, const struct cfs_attr *attr, int mask);
 bool cfs_ctx_in_group(const struct cfs_ctx *ctx, uint32_t gid);

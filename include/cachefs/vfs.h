@@ -138,7 +138,7 @@ struct cfs_vfs_entry {
 int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
 		   size_t len, struct cfs_vfs_entry *ret);
 /* The kernel has dropped the inode: what is cached for it goes too. */
-void cfs_vfs_forget(struct cfs_vfs *v, cfs_ino_t ino, uint64_t count);
+void cfs_vfs_forget(struct cfs_vfs *v, cfs_ino_t ino);
 int cfs_vfs_getattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		    struct cfs_vfs_attr *ret);
 /* enum cfs_set, plus: */

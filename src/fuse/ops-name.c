@@ -25,7 +25,7 @@ void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t count)
 {
 	struct cfs_fuse *f = fuse_req_userdata(req);
 
-	cfs_vfs_forget(f->vfs, ino, count);
+	cfs_vfs_forget(f->vfs, ino);
 	fuse_reply_none(req);
 }
 
@@ -35,7 +35,7 @@ void op_forget_multi(fuse_req_t req, size_t n, struct fuse_forget_data *forgets)
 	size_t i;
 
 	for (i = 0; i < n; i++)
-		cfs_vfs_forget(f->vfs, forgets[i].ino, forgets[i].nlookup);
+		cfs_vfs_forget(f->vfs, forgets[i].ino);
 	fuse_reply_none(req);
 }
 

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "vfs-internal.h"
 
@@ -13,8 +14,6 @@
 #define PAGE_ENTRIES 1000
 #define MARKS	     64
 #define STALE_MS     1000 /* oldest page that attributes are taken from when nothing may be cached */
-
-enum { MAY_READ = 4 };
 
 struct page_entry {
 	cfs_ino_t ino;
@@ -65,7 +64,7 @@ static int check_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t in
 		return 0;
 	r = get_attr(v, ctx, ino, &attr, &ms);
 	if (r == 0 && ctx->check)
-		r = cfs_meta_access(v->conf.meta, ctx, ino, MAY_READ, &attr);
+		r = cfs_meta_access(v->conf.meta, ctx, ino, R_OK, &attr);
 	if (r == 0 && keeps_atime(v, ino))
 		touch_atime(v, ctx, ino, &attr);
 	return r;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "vfs-internal.h"
 
@@ -12,8 +13,6 @@ static uint64_t to_ms(uint64_t ns)
 {
 	return ns / 1000000;
 }
-
-enum { MAY_SEARCH = 1 };
 
 static int check_name(const char *name, size_t len)
 {
@@ -101,7 +100,7 @@ static bool may_search(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t d
 	uint32_t ms;
 
 	return !ctx->check || (get_attr(v, ctx, dir, &attr, &ms) == 0 &&
-			       cfs_meta_access(v->conf.meta, ctx, dir, MAY_SEARCH, &attr) == 0);
+			       cfs_meta_access(v->conf.meta, ctx, dir, X_OK, &attr) == 0);
 }
 
 static bool cached_lookup(struct cfs_vfs *v, cfs_ino_t parent, const char *name, size_t len,
@@ -172,7 +171,7 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 	return 0;
 }
 
-void cfs_vfs_forget(struct cfs_vfs *v, cfs_ino_t ino, uint64_t count)
+void cfs_vfs_forget(struct cfs_vfs *v, cfs_ino_t ino)
 {
 	cache_forget(&v->cache, ino_in(v, ino));
 }

@@ -2,10 +2,9 @@
 #include <errno.h>
 #include <linux/fs.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "vfs-internal.h"
-
-enum { MAY_READ = 4 };
 
 static bool begins(const char *name, const char *with)
 {
@@ -51,7 +50,7 @@ static int check_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t in
 	if (!begins(name, "user."))
 		return 0;
 	r = get_attr(v, ctx, ino, &attr, &ms);
-	return r < 0 ? r : cfs_meta_access(v->conf.meta, ctx, ino, MAY_READ, &attr);
+	return r < 0 ? r : cfs_meta_access(v->conf.meta, ctx, ino, R_OK, &attr);
 }
 
 ssize_t cfs_vfs_getxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,

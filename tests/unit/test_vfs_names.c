@@ -153,7 +153,7 @@ static void answers_are_kept_for_their_time_and_no_longer(void **state)
 	assert_int_equal(meta.calls, calls);
 	assert_in_range(e.attr_ms, 1, 60000);
 	assert_in_range(e.entry_ms, 1, 60000);
-	cfs_vfs_forget(vfs, FIRST_INO + 1, 1);
+	cfs_vfs_forget(vfs, FIRST_INO + 1);
 	assert_int_equal(lookup("f00001", &e), 0);
 	assert_int_equal(meta.calls, calls + 1);
 	stop(NULL);

@@ -43,9 +43,21 @@ static struct group_node *find_node(struct cfs_group *g, uint64_t id)
 	return NULL;
 }
 
+/* Why we do not talk to each other; NULL: we do. One whose volume is not known has ours. */
+static const char *set_apart(const struct cfs_group_member *us, const struct cfs_group_member *it)
+{
+	if (it->tls != us->tls)
+		return it->tls ? "it has group-tls and this one has not"
+			       : "this one has group-tls and it has not";
+	if (it->volume[0] && us->volume[0] && strcmp(it->volume, us->volume) != 0)
+		return "its volume is another one";
+	return NULL;
+}
+
 /* A node is never changed in what a view depends on: it is replaced. */
 static int new_node(struct cfs_group *g, const struct group_record *r, struct group_node **ret)
 {
+	const char *apart = set_apart(&g->self.member, &r->member);
 	struct group_node *n = calloc(1, sizeof(*n));
 	int rc = 0;
 
@@ -55,17 +67,15 @@ static int new_node(struct cfs_group *g, const struct group_record *r, struct gr
 	n->member = r->member;
 	n->member.alive = true;
 	n->member.self = r->member.id == g->self.member.id;
-	n->member.apart = r->member.tls != g->self.member.tls;
+	n->member.apart = apart != NULL;
 	n->boot = r->boot;
 	n->number = r->number;
 	n->beat_ms = r->beat_ms;
 	n->heard = g->watched;
-	if (n->member.apart)
+	if (apart)
 		cfs_warn("member of the cache group is not asked, %s: group=%s member=%016" PRIx64
 			 " host=%s",
-			 r->member.tls ? "it has group-tls and this one has not"
-				       : "this one has group-tls and it has not",
-			 g->name, r->member.id, r->member.host);
+			 apart, g->name, r->member.id, r->member.host);
 	else if (!n->member.self && r->member.address[0])
 		rc = cfs_peer_open(g->transport, r->member.id, (const struct sockaddr *)&r->addr,
 				   r->addr_len, &n->peer);

@@ -87,6 +87,7 @@ static void describe_self(struct cfs_group *g, const struct cfs_group_conf *conf
 	cfs_group_copy_text(m->host, sizeof(m->host), conf->host);
 	cfs_group_copy_text(m->mount_point, sizeof(m->mount_point), conf->mount_point);
 	cfs_group_copy_text(m->version, sizeof(m->version), conf->version);
+	cfs_group_copy_text(m->volume, sizeof(m->volume), conf->volume);
 	g->self.boot = cfs_random_u64() >> 1;
 	g->self.beat_ms = g->beat_ms;
 }

@@ -122,11 +122,12 @@ char *cfs_group_encode(const struct group_record *r)
 	json_t *j;
 
 	snprintf(id, sizeof(id), "%016" PRIx64, m->id);
-	j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:b, s:b, s:I, s:I, s:I, s:I}", "id", id,
-		      "address", m->address, "host", m->host, "mount", m->mount_point, "version",
-		      m->version, "weight", (int)m->weight, "fresh", m->fresh, "tls", m->tls,
-		      "bytes", (json_int_t)m->cached_bytes, "boot", (json_int_t)r->boot, "number",
-		      (json_int_t)r->number, "beat_ms", (json_int_t)r->beat_ms);
+	j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:b, s:b, s:I, s:I, s:I, s:I}", "id", id,
+		      "volume", m->volume, "address", m->address, "host", m->host, "mount",
+		      m->mount_point, "version", m->version, "weight", (int)m->weight, "fresh",
+		      m->fresh, "tls", m->tls, "bytes", (json_int_t)m->cached_bytes, "boot",
+		      (json_int_t)r->boot, "number", (json_int_t)r->number, "beat_ms",
+		      (json_int_t)r->beat_ms);
 	text = j ? json_dumps(j, JSON_COMPACT) : NULL;
 	json_decref(j);
 	return text;
@@ -139,23 +140,25 @@ static bool copy_text(char *dst, size_t size, const char *src)
 
 static int decode(json_t *j, struct group_record *ret)
 {
-	const char *id, *address, *host, *mount, *version;
+	const char *id, *address, *host, *mount, *version, *volume = "";
 	struct cfs_group_member *m = &ret->member;
 	json_int_t bytes, boot, number, beat_ms;
 	int weight, fresh, tls = 0;
 	char *end;
 
-	if (json_unpack(j, "{s:s, s:s, s:s, s:s, s:s, s:i, s:b, s?b, s:I, s:I, s:I, s:I}", "id",
-			&id, "address", &address, "host", &host, "mount", &mount, "version",
-			&version, "weight", &weight, "fresh", &fresh, "tls", &tls, "bytes", &bytes,
-			"boot", &boot, "number", &number, "beat_ms", &beat_ms) < 0)
+	if (json_unpack(j, "{s:s, s?s, s:s, s:s, s:s, s:s, s:i, s:b, s?b, s:I, s:I, s:I, s:I}",
+			"id", &id, "volume", &volume, "address", &address, "host", &host, "mount",
+			&mount, "version", &version, "weight", &weight, "fresh", &fresh, "tls",
+			&tls, "bytes", &bytes, "boot", &boot, "number", &number, "beat_ms",
+			&beat_ms) < 0)
 		return -EINVAL;
 	m->id = strtoull(id, &end, 16);
 	if (!m->id || *end || weight < 0 || beat_ms <= 0 || beat_ms > BEAT_MAX_MS ||
 	    !copy_text(m->address, sizeof(m->address), address) ||
 	    !copy_text(m->host, sizeof(m->host), host) ||
 	    !copy_text(m->mount_point, sizeof(m->mount_point), mount) ||
-	    !copy_text(m->version, sizeof(m->version), version))
+	    !copy_text(m->version, sizeof(m->version), version) ||
+	    !copy_text(m->volume, sizeof(m->volume), volume))
 		return -EINVAL;
 	m->weight = (unsigned)weight;
 	m->fresh = fresh;

@@ -10,7 +10,8 @@
  * A block belongs to the members that weighted rendezvous hashing puts first, so that a member that
  * comes or goes moves its own share only. Members of weight 0, and those that share nothing, own
  * none. Members with TLS and members without do not talk to each other: each kind shares among
- * itself, as if the others were not there.
+ * itself, as if the others were not there. So do those of a volume that was there before and whose
+ * mounts have not ended yet.
  *
  * Threads: any, unless said otherwise. Nothing waits without a deadline.
  */
@@ -36,8 +37,9 @@ struct cfs_group_registry {
 };
 
 struct cfs_group_conf {
-	const char *name; /* letters, digits, '-', '_', '.'; at most CFS_GROUP_NAME_MAX */
-	uint64_t member;  /* stable id, not 0: the same after a restart on the same cache */
+	const char *name;   /* letters, digits, '-', '_', '.'; at most CFS_GROUP_NAME_MAX */
+	uint64_t member;    /* stable id, not 0: the same after a restart on the same cache */
+	const char *volume; /* its UUID: another one's slices have the same numbers */
 	const char *host, *mount_point, *version; /* to be shown */
 	unsigned weight;
 	bool no_sharing;     /* asks others, serves nobody */
@@ -91,10 +93,10 @@ void cfs_group_hint(struct cfs_group *g, const struct cfs_peer_block *b, enum cf
 struct cfs_group_member {
 	uint64_t id;
 	char address[CFS_ADDRESS_MAX]; /* empty: serves nobody */
-	char host[65], mount_point[256], version[32];
+	char host[65], mount_point[256], version[32], volume[37];
 	unsigned weight;
 	bool self, alive, fresh, tls;
-	bool apart; /* of the other kind: only one of us has TLS */
+	bool apart; /* of the other kind: only one of us has TLS; or of another volume */
 	uint64_t cached_bytes;
 	double share; /* of the blocks, 0..1 */
 	enum cfs_peer_state state;

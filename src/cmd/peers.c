@@ -86,6 +86,7 @@ int peers_start(const struct mount_opts *o, const char *dir, const struct cfs_se
 		.group =
 			{
 				.name = o->cache_group,
+				.volume = setting->uuid,
 				.host = host,
 				.mount_point = dir,
 				.version = CFS_VERSION,

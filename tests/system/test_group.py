@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -77,18 +78,20 @@ def test_each_block_is_fetched_once(ws):
     assert again <= hedges <= 4 * 16 + 0.02 * asked
 
 
-@pytest.mark.parametrize("engine", list(ENGINES))
-def test_members_meet_on_every_engine(ws, engine):
-    shared = ENGINES[engine][0]()
-    db = shared.database()
-
+def team_on(ws, hosts, db):
     class OnServer(S3Volume):
         def attach(self, ws, name, url, bucket):
             super().attach(ws, name, url, bucket)
             self.url = db.unix_url
             self.check_options = None
 
-    team = Team(ws, 2, lambda s3: OnServer(ws, s3))
+    return Team(ws, hosts, lambda s3: OnServer(ws, s3))
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_members_meet_on_every_engine(ws, engine):
+    db = ENGINES[engine][0]().database()
+    team = team_on(ws, 2, db)
     want = make_file(team, 16 * MIB)
     members = team.join_all()
     assert read_all(members) == [want] * 2
@@ -102,6 +105,28 @@ def test_members_meet_on_every_engine(ws, engine):
     status = json.loads(ws.run("cachefs", "status", "--json", db.unix_url, check=True).stdout)
     assert status["groups"] == {}
     db.drop()
+
+
+@pytest.mark.deadline(120)
+def test_members_of_the_volume_before(ws):
+    """A volume is made anew where another one was. Mounts of the old one go on for seconds, and have blocks
+    of the same names."""
+    db = ENGINES["redis"][0]().database()
+    ws.cleanups.append(db.drop)
+    team = team_on(ws, 3, db)
+    old = team.join(0)
+    old.allow(".")
+    make_file(team, SMALL)
+    md5(old / "f")
+    wait_until(lambda: old.stat("disk_cache_bytes") >= SMALL, 30, "its blocks")
+    db.drop()
+    shutil.rmtree(team.volume.bucket)
+    team.s3.bucket("bucket")
+    team.volume.format(storage="s3", bucket=team.volume.where)
+    new = [team.join(1), team.join(2)]
+    want = make_file(team, SMALL)
+    wait_until(lambda: all(m.stat("peer_members") >= 3 for m in new) or old.ended, 30, "the old one")
+    assert read_all(new) == [want] * 2
 
 
 # -- the same with TLS, and what becomes of a group of which only a part has it

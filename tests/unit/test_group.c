@@ -446,6 +446,30 @@ static void test_drain_and_no_sharing(void **state)
 	registry_close(&r);
 }
 
+/* A mount of the volume that was here before has blocks of the same names with other bytes. */
+static void test_another_volume(void **state)
+{
+	struct cfs_group_conf ours = {.weight = 100, .volume = "new"};
+	struct cfs_group_conf before = {.weight = 100, .volume = "old"};
+	struct member m[3];
+	struct registry r;
+	uint64_t i;
+
+	registry_open(&r);
+	join_as(&m[0], &r, 1, before);
+	join_as(&m[1], &r, 2, ours);
+	join(&m[2], &r, 3); /* of a version that does not say */
+	for (i = 0; i < 3; i++)
+		WAIT_FOR(seen_by(&m[i]) == 3);
+	assert_true(look(&m[1], 1).m.apart && look(&m[0], 2).m.apart);
+	assert_false(look(&m[1], 3).m.apart || look(&m[2], 2).m.apart);
+	for (i = 0; i < BLOCKS; i++)
+		assert_in_range(owner_of(&m[1], i), 2, 3);
+	for (i = 0; i < 3; i++)
+		part(&m[i]);
+	registry_close(&r);
+}
+
 /* While a group is changed over to TLS each kind shares among itself, and nobody is disturbed. */
 static void test_with_and_without_tls(void **state)
 {
@@ -690,6 +714,7 @@ static void fill(struct group_record *rec)
 	cfs_group_copy_text(rec->member.host, sizeof(rec->member.host), "host");
 	cfs_group_copy_text(rec->member.mount_point, sizeof(rec->member.mount_point),
 			    "/mnt/\xff\xfe\"x\"");
+	snprintf(rec->member.volume, sizeof(rec->member.volume), "one");
 	rec->boot = 99;
 	rec->number = 3;
 	rec->beat_ms = 5000;
@@ -709,6 +734,7 @@ static void test_record_there_and_back(void **state)
 	assert_int_equal(got.member.id, rec.member.id);
 	assert_string_equal(got.member.address, rec.member.address);
 	assert_string_equal(got.member.mount_point, "/mnt/??\"x\"");
+	assert_string_equal(got.member.volume, "one");
 	assert_int_equal(got.boot, 99);
 	assert_true(got.member.tls);
 	assert_int_equal(got.addr.ss_family, AF_INET6);
@@ -819,6 +845,7 @@ int main(void)
 		cmocka_unit_test(test_freshness_ends),
 		cmocka_unit_test(test_replicas),
 		cmocka_unit_test(test_drain_and_no_sharing),
+		cmocka_unit_test(test_another_volume),
 		cmocka_unit_test(test_with_and_without_tls),
 		cmocka_unit_test(test_rotation_while_reading),
 		cmocka_unit_test(test_rotation_reaches_members_one_by_one),

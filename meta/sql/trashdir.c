@@ -93,18 +93,15 @@ int sql_op_trash_dir(struct cfs_engine *e, const struct cfs_ctx *ctx, const char
 		     cfs_ino_t *ret)
 {
 	struct trash_dir a = {.name = name, .ino = CFS_TRASH_INO};
-	int r;
+	int r = -ENOENT;
 
-	if (!*name)
-		r = sql_txn(sql_db(e), ctx, CFS_META_OP_mknod, make_root_alone, NULL);
-	else
+	if (*name)
 		r = sql_read(sql_db(e), ctx, CFS_META_OP_lookup, find, &a);
-
-	if (*name && r == -ENOENT)
-		r = sql_txn(sql_db(e), ctx, CFS_META_OP_mknod, make, &a);
+	if (r == -ENOENT)
+		r = sql_txn(sql_db(e), ctx, CFS_META_OP_mknod, *name ? make : make_root_alone, &a);
 	/* Another client was faster. */
-	if (*name && r == -EEXIST)
-		r = sql_read(sql_db(e), ctx, CFS_META_OP_lookup, find, &a);
+	if (r == -EEXIST)
+		r = *name ? sql_read(sql_db(e), ctx, CFS_META_OP_lookup, find, &a) : 0;
 	if (!r)
 		*ret = a.ino;
 	return r;

@@ -68,6 +68,7 @@ static const struct cfs_opt mdtest_table[] = {
 	 .kind = CFS_OPT_SIZE,
 	 OPT(write),
 	 .def = "0",
+	 .max = CFS_FILE_MAX,
 	 .arg = "SIZE",
 	 .help = "bytes written into each file"},
 	{.name = "skip-dir-mtime",
@@ -376,7 +377,9 @@ static bool make_shape(const struct mdtest_opts *o, struct mdtest_shape *ret)
 			return false;
 	}
 	ret->n_files = ret->n_dirs * ret->files;
-	return ret->n_files <= MAX_ITEMS;
+	/* Of a volume, each chunk that is written is remembered. */
+	return ret->n_files <= MAX_ITEMS &&
+	       ret->n_files * CFS_DIV_UP(ret->write_bytes, CFS_CHUNK_SIZE) <= MAX_ITEMS;
 }
 
 static int mdtest_run(int argc, char **argv)
@@ -397,7 +400,7 @@ static int mdtest_run(int argc, char **argv)
 		goto out;
 	r = CMD_USAGE;
 	if (!make_shape(&o, &shape)) {
-		cmd_error("that is more than %d directories or files", MAX_ITEMS);
+		cmd_error("that is more than %d directories, files or chunks of 64 MiB", MAX_ITEMS);
 		goto out;
 	}
 	is_volume = strstr(where, "://");

@@ -108,6 +108,10 @@ def test_failures_are_told(ws):
         assert r.returncode == 1 and "option of the mount" in r.stderr
     assert ws.run("cachefs", "mdtest", "sqlite3://%s" % ws.path("no.db")).returncode == 2
     assert ws.run("cachefs", "mdtest", "--depth", "30", ws.dir).returncode == 1
+    url = ws.volume(name="small").url
+    for files, size in ((1, 2**64 - 1), (1, "129P"), (10_000, "1P")):  # of all: the room for slices
+        r = ws.run("cachefs", "mdtest", "--depth=0", "--files=%d" % files, "--write=%s" % size, url)
+        assert r.returncode == 1, r
     vol = ws.volume(inodes=20)
     r = ws.run("cachefs", "mdtest", vol.url, "--depth", "0", "--files", "50")
     assert r.returncode == 2 and "create: " in r.stderr and "No space left" in r.stderr

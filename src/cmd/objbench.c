@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "cmd/cmd.h"
+#include "cmd/live.h"
 #include "cmd/progress.h"
 #include "cmd/volume.h"
 
@@ -254,7 +255,7 @@ static void *run_load(void *arg)
 		if (i >= l->n)
 			break;
 		start = cfs_now_ns();
-		r = l->kind->run(l, i, buf);
+		r = live_stopped() ? -EINTR : l->kind->run(l, i, buf);
 		l->us[i] = (uint32_t)CFS_MIN((cfs_now_ns() - start) / 1000, UINT32_MAX);
 		progress_add(&l->b->progress, 1);
 	}
@@ -348,7 +349,7 @@ static int measure(struct bench *b, const struct kind *kind, unsigned threads)
 		r = atomic_load(&l.err);
 	if (r == 0)
 		report(b, &l, (double)(cfs_now_ns() - start) / 1e9, cpu_s() - cpu);
-	else
+	else if (!live_stopped())
 		cmd_error("%s with %u at the same time: %s", kind->name, threads,
 			  r == -EBADMSG ? "what came back is not what was stored" : strerror(-r));
 	free(l.us);
@@ -511,8 +512,11 @@ static int objbench_run(int argc, char **argv)
 		goto out;
 	if (o.json)
 		b.json = json_pack("{s:[], s:[]}", "tests", "speed");
+	live_begin();
 	if (run_bench(&b) == 0 && !b.failed)
 		r = CMD_OK;
+	if (live_stopped())
+		r = CMD_INTERRUPTED;
 	json_decref(b.json);
 	cfs_object_close(b.store);
 	free(b.body);

@@ -14,6 +14,7 @@
 #include "cmd/cmd.h"
 #include "cmd/control.h"
 #include "cmd/holders.h"
+#include "cmd/live.h"
 #include "cmd/progress.h"
 
 #define POLL_MS 200
@@ -86,22 +87,28 @@ static uint64_t ask_staged(const char *point, const char *mode, uint64_t *ret_by
 /* While it is still mounted, so that its progress can be seen. */
 static int flush_staged(const char *point, uint64_t timeout_ms)
 {
-	const struct timespec pause = {.tv_nsec = POLL_MS * 1000000};
 	cfs_deadline_t deadline = cfs_deadline_in(timeout_ms);
 	uint64_t left, bytes, most = 0;
 	struct progress p;
 	char size[32];
 
+	/* A mount that stays has its upload-delay and upload-hours back. */
+	live_begin();
 	progress_begin(&p, "bytes uploaded");
 	while ((left = ask_staged(point, "flush", &bytes)) > 0 && !cfs_deadline_passed(deadline)) {
 		most = CFS_MAX(most, bytes);
 		progress_set(&p, most - bytes, most);
-		nanosleep(&pause, NULL);
+		if (!live_wait(cfs_deadline_in(POLL_MS)))
+			break;
 	}
 	progress_end(&p);
-	if (left == 0)
+	if (left == 0 && !live_stopped())
 		return CMD_OK;
 	ask_staged(point, "normal", &bytes);
+	if (live_stopped()) {
+		cmd_error("interrupted, %s stays mounted", point);
+		return CMD_INTERRUPTED;
+	}
 	cmd_error("%llu blocks (%s) are not uploaded yet, %s stays mounted; --no-flush leaves them "
 		  "to the next mount",
 		  (unsigned long long)left, progress_size(bytes, size), point);

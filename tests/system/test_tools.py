@@ -299,6 +299,15 @@ def test_bench_that_is_interrupted_leaves_nothing(ws, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_objbench_that_is_interrupted_leaves_nothing(ws, tmp_path):
+    args = ["--skip-functional-tests", "--threads=2", "--big-size=0", "--small-objects=10000"]
+    p = ws.popen([tool("cachefs"), "objbench", *args, tmp_path], stdout=subprocess.DEVNULL)
+    wait_until(lambda: list(tmp_path.glob("*/small/*/*")), what="its objects")
+    p.send_signal(signal.SIGINT)
+    assert p.wait(60) == 8
+    assert not [f for f in tmp_path.rglob("*") if f.is_file()]
+
+
 # ---- doctor ----
 
 

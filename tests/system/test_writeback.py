@@ -9,6 +9,7 @@ import os
 import pathlib
 import pty
 import random
+import signal
 import subprocess
 import threading
 import time
@@ -232,6 +233,21 @@ def test_umount_gives_up(world):
     assert r.returncode and "--no-flush" in r.stderr, r
     assert read(mnt / "f") == b"x"
     world.via.clear()
+
+
+def test_interrupted_umount_leaves_the_mount_as_it_was(world):
+    """What is written later is held back again."""
+    mnt = world.mount("writeback,upload-delay=1h")
+    mnt.allow(FAILS)
+    world.via.add(refuse=True)
+    write(mnt / "f", b"x", sync=True)
+    p = world.ws.popen([tool("cachefs"), "umount", mnt.path], stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: "staged block cannot be uploaded" in mnt.log(), 20, "a try to upload")
+    p.send_signal(signal.SIGINT)
+    assert "stays mounted" in p.communicate(timeout=20)[1] and p.returncode == 8
+    world.via.clear()
+    wait_until(lambda: mnt.stat("staging_oldest_seconds") >= 3, 20, "three seconds")
+    assert read(mnt / "f") == b"x" and not world.vol.objects()
 
 
 # -- crashes

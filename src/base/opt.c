@@ -276,6 +276,8 @@ static int parse_value(const struct cfs_opt *o, void *dst, const char *value)
 		size = sizeof(double);
 		break;
 	case CFS_OPT_STRING:
+		if (o->min && !*value)
+			return -EINVAL;
 		v.s = strdup(value);
 		if (!v.s)
 			return -ENOMEM;
@@ -306,11 +308,10 @@ static const char *expected(const struct cfs_opt *o)
 	case CFS_OPT_FRACTION:
 		return "a number from 0 to 1";
 	case CFS_OPT_STRING:
-		return "text";
 	case CFS_OPT_CHOICE:
 		break;
 	}
-	return "one of its choices";
+	return "what it takes"; /* never: these have words of their own */
 }
 
 static void join_choices(const struct cfs_opt *o, const char *sep, char *buf, size_t size)
@@ -341,6 +342,8 @@ static int explain(const struct cfs_opt *o, const char *value, int r, char err[C
 		join_choices(o, ", ", choices, sizeof(choices));
 		return fail(err, "option %s: '%.60s' is none of %s", o->name, value, choices);
 	}
+	if (o->kind == CFS_OPT_STRING)
+		return fail(err, "option %s is empty", o->name);
 	if (r == -ERANGE && (o->min || o->max)) {
 		show_number(o, o->min, low, sizeof(low));
 		show_number(o, o->max, high, sizeof(high));

@@ -18,7 +18,7 @@ enum cfs_opt_kind {
 	CFS_OPT_SIZE,	  /* uint64_t bytes; suffix K M G T P (powers of 1024), else in `unit` */
 	CFS_OPT_DURATION, /* uint64_t ms; suffix ms s m h d, else in `unit`; "0.5" allowed */
 	CFS_OPT_FRACTION, /* double 0..1 */
-	CFS_OPT_STRING,	  /* char *, owned by the structure, NULL when unset */
+	CFS_OPT_STRING,	  /* char *, owned by the structure, NULL when unset; min 1: not empty */
 	CFS_OPT_CHOICE,	  /* int, index into `choices` (NULL-terminated) */
 };
 

@@ -40,12 +40,14 @@ struct admin_opts {
 	ADMIN_OPTIONS(type, member),                                                               \
 		{.name = "storage",                                                                \
 		 .kind = CFS_OPT_STRING,                                                           \
+		 .min = 1,                                                                         \
 		 .offset = offsetof(type, member.storage),                                         \
 		 .arg = "TYPE",                                                                    \
 		 .help = "type of the object store, instead of the volume's own"},                 \
 	{                                                                                          \
-		.name = "bucket", .kind = CFS_OPT_STRING, .offset = offsetof(type, member.bucket), \
-		.arg = "PLACE", .help = "where the objects are, instead of the volume's own place" \
+		.name = "bucket", .kind = CFS_OPT_STRING, .min = 1,                                \
+		.offset = offsetof(type, member.bucket), .arg = "PLACE",                           \
+		.help = "where the objects are, instead of the volume's own place"                 \
 	}
 
 enum admin_needs {

@@ -38,6 +38,7 @@ struct options {
 static const struct cfs_opt table[] = {
 	{.name = "storage",
 	 .kind = CFS_OPT_STRING,
+	 .min = 1,
 	 OPT(storage),
 	 .def = "file",
 	 .arg = "TYPE",

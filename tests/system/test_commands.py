@@ -85,6 +85,8 @@ def test_format_refuses_bad_names(ws, name):
         {"compress": "gzip"},
         {"trash_days": "-1"},
         {"storage": "ftp"},
+        {"storage": ""},
+        {"bucket": ""},  # of a script whose variable is not set
         {"capacity": "much"},
         {"capacity": "9000000000"},  # GiB: more than numbers of the setting hold
     ],

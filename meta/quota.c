@@ -153,6 +153,8 @@ bool cfs_quotas_get(struct cfs_meta *m, cfs_ino_t dir, struct cfs_quota *ret)
 int cfs_quotas_scopes(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
 		      struct scopes *ret)
 {
+	uint64_t steps = 0, until = 1;
+	cfs_ino_t mark = dir;
 	struct cfs_quota limit;
 	struct scopes s = {0};
 	int rc = 0;
@@ -171,8 +173,15 @@ int cfs_quotas_scopes(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t d
 		if (dir == CFS_ROOT_INO)
 			break;
 		rc = parent_of(m, ctx, dir, &dir);
+		/* Another client may have moved two directories below each other. */
+		if (!rc && dir == mark)
+			rc = -ELOOP;
 		if (rc)
 			break;
+		if (++steps == until) {
+			mark = dir;
+			until *= 2;
+		}
 	}
 	if (rc) {
 		free(s.v);

@@ -107,3 +107,27 @@ def test_quota_usage_errors(ws, volume):
     refused(ws, "quota", "set", volume.url, "--uid", "1", code=1)
     refused(ws, "quota", "set", volume.url, "--path", "/none", "--inodes", "1", code=2)
     assert ask(ws, "quota", "list", volume.url) == []
+
+
+def test_directories_below_each_other_do_not_hang(ws, volume):
+    """As the other client leaves them when two mounts move a into b and b into a."""
+    mnt = volume.mount("heartbeat=1")
+    os.makedirs(mnt / "a/b")
+    os.mkdir(mnt / "d")
+    ask(ws, "quota", "set", volume.url, "--path", "/d", "--inodes", "6")
+    a, b = (os.stat(mnt / n).st_ino for n in ("a", "a/b"))
+    fd = os.open(mnt / "a/b", os.O_DIRECTORY)
+    volume.check_options = None
+    volume.sql("UPDATE jfs_edge SET parent=? WHERE inode=?", b, a)
+    volume.sql("UPDATE jfs_node SET parent=? WHERE inode=?", b, a)
+
+    def refused_as_loop():
+        try:
+            os.close(os.open("x", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+            os.unlink("x", dir_fd=fd)
+        except OSError as e:
+            return e.errno == errno.ELOOP
+
+    wait_until(refused_as_loop, 30, "the look at the limits above")
+    write(mnt / "d/f", b"x")
+    os.close(fd)

@@ -15,6 +15,7 @@
 #include "cmd/admin.h"
 #include "cmd/cmd.h"
 #include "cmd/inoset.h"
+#include "cmd/live.h"
 #include "cmd/progress.h"
 
 #define PAGE	  1000
@@ -94,8 +95,12 @@ static void run_move(struct cfs_job *job)
 		.flags = CFS_RENAME_NOREPLACE | CFS_RENAME_RESTORE,
 	};
 	struct cfs_renamed done;
-	int e = cfs_meta_rename(r->a.meta, &ctx, &req, &done);
+	int e = live_stopped() ? -EINTR : cfs_meta_rename(r->a.meta, &ctx, &req, &done);
 
+	if (e == -EINTR) {
+		free(m);
+		return;
+	}
 	if (e == 0) {
 		atomic_fetch_add(&r->restored, 1);
 	} else {
@@ -165,6 +170,8 @@ static int read_pages(struct restore *r, cfs_dirent_fn fn, struct page *p)
 
 		e = cfs_meta_readdir(r->a.meta, &ctx, r->hour, false, PAGE, &cursor, fn,
 				     p ? (void *)p : r);
+		if (live_stopped())
+			e2 = -EINTR;
 		for (i = 0; p && i < p->n; i++) {
 			if (e2 < 0)
 				free(p->v[i]);
@@ -201,6 +208,8 @@ static int restore_hour(struct restore *r, const char *name)
 		e = read_pages(r, keep_entry, p);
 		cfs_workers_destroy(r->workers);
 		progress_end(&r->p);
+		if (live_stopped()) /* and they have left out the rest */
+			e = -EINTR;
 	}
 	inoset_free(&r->dirs);
 	free(p);
@@ -219,13 +228,15 @@ static int restore_run(int argc, char **argv)
 	if (rc >= 0)
 		goto out;
 	rc = admin_open(pos[0], &o.common, ADMIN_WRITE, &r.a);
+	/* What has come under quotas is to be written whatever happens. */
+	live_begin();
 	for (i = 1; i <= HOURS_MAX && pos[i] && rc == CMD_OK; i++) {
 		e = restore_hour(&r, pos[i]);
 		if (e < 0) {
 			cmd_error("%s: %s", pos[i],
 				  e == -ENOENT ? "no such hour in the trash (YYYY-MM-DD-HH, UTC)"
 					       : strerror(-e));
-			rc = CMD_SYSTEM;
+			rc = e == -EINTR ? CMD_INTERRUPTED : CMD_SYSTEM;
 		}
 	}
 	if (!r.a.meta)
@@ -238,7 +249,7 @@ static int restore_run(int argc, char **argv)
 	else
 		printf("%" PRIu64 " restored, %" PRIu64 " skipped, %" PRIu64 " failed\n",
 		       atomic_load(&r.restored), atomic_load(&r.skipped), atomic_load(&r.failed));
-	if (atomic_load(&r.failed))
+	if (rc == CMD_OK && atomic_load(&r.failed))
 		rc = CMD_SYSTEM;
 out:
 	if (admin_close(&r.a) != CMD_OK)

@@ -207,6 +207,31 @@ def test_clone_cut_off_leaves_nothing(ws, volume):
 # ---- restore
 
 
+@pytest.mark.deadline(180)
+def test_restore_that_is_interrupted_counts_what_is_back(ws):
+    """A quota that lacks what was restored lets more in than it should."""
+    vol = ws.volume(trash_days=1)
+    mnt = vol.mount()
+    os.mkdir(mnt / "d")
+    for i in range(1000):
+        write(mnt / ("d/%d" % i), b"x")
+    for i in range(1000):
+        os.unlink(mnt / ("d/%d" % i))
+    h = hour(mnt)
+    ask(ws, "quota", "set", vol.url, "--path", "/d", "--inodes", "9999")
+    mnt.umount()
+    p = ws.popen([tool("cachefs"), "restore", vol.url, h, "--put-back", "--threads", "3"])
+    d = vol.sql("SELECT inode FROM jfs_edge WHERE parent=1")[0][0]
+    back = "SELECT count(*) FROM jfs_edge WHERE parent=%d" % d
+    wait_until(lambda: vol.sql(back) != [(0,)], 20)
+    p.send_signal(signal.SIGINT)
+    assert p.wait(30) == 8
+    assert 0 < vol.sql(back)[0][0] < 1000
+    assert ask(ws, "quota", "check", vol.url) == []
+    assert ask(ws, "restore", vol.url, h, "--put-back")["failed"] == 0
+    assert vol.sql(back) == [(1000,)] and ask(ws, "quota", "check", vol.url) == []
+
+
 def test_restore(ws):
     vol = ws.volume(trash_days=1)
     mnt = vol.mount()

@@ -57,9 +57,10 @@ int cfs_store_block_key(const struct cfs_store *s, const struct cfs_block *b,
 
 /*
  * Appends the bytes [off, off + len) of a block to *ret (pinned pages, to be released by the
- * caller). -ENOENT: the object is missing; -EIO: it is shorter or longer than its name says, or the
- * deadline has passed; -EBUSY: the thread may not wait for it (base/longwait.h), what has begun
- * goes on. On error *ret is as before.
+ * caller). -ENOENT: the object is missing; -EACCES: it may be, too, as a bucket that may not be
+ * listed does not say; -EIO: it is shorter or longer than its name says, or the deadline has
+ * passed; -EBUSY: the thread may not wait for it (base/longwait.h), what has begun goes on. On
+ * error *ret is as before.
  */
 int cfs_store_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 		   cfs_deadline_t deadline, struct cfs_segs *ret);

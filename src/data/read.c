@@ -358,7 +358,7 @@ int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream
 		r = plan_run(&rd, &plan, ret, &slice);
 		if (r == 0) {
 			at += plan.len;
-		} else if (r == -ENOENT && slice != missing) {
+		} else if ((r == -ENOENT || r == -EACCES) && slice != missing) {
 			missing = slice;
 			drop_list(f, indx);
 			cfs_segs_truncate(ret, at - off);
@@ -372,5 +372,5 @@ int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream
 	}
 fail:
 	cfs_segs_release(ret);
-	return r == -ENOENT ? -EIO : r;
+	return r == -ENOENT || r == -EACCES ? -EIO : r;
 }

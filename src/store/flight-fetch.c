@@ -60,7 +60,7 @@ static ssize_t get_object(struct flight *f, const char *key, const struct iovec 
 	return got;
 }
 
-/* iov has room for one more piece. 0, -EAGAIN (only when nowait), -ENOENT, -EIO. */
+/* iov has room for one more piece. 0, -EAGAIN (only when nowait), -ENOENT, -EACCES, -EIO. */
 static int fetch_object(struct flight *f, struct iovec *iov, int n_iov, bool nowait)
 {
 	struct cfs_store *s = f->store;
@@ -105,7 +105,7 @@ static int fetch_object(struct flight *f, struct iovec *iov, int n_iov, bool now
 			    got < (ssize_t)f->len ? "block is shorter than its name says"
 						  : "block is longer than its name says",
 			    -EIO);
-	return got == -ENOENT ? -ENOENT : -EIO;
+	return got == -ENOENT || got == -EACCES ? (int)got : -EIO;
 }
 
 static unsigned fill_iov(const struct flight *f, struct cfs_page *const *pages,

@@ -563,5 +563,5 @@ int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 		cfs_flight_log_late(s, b, "the reader gives up");
 	if (r > 0)
 		return 0;
-	return r == -ENOENT || r == -ENOMEM || r == -EBUSY ? r : -EIO;
+	return r == -ENOENT || r == -EACCES || r == -ENOMEM || r == -EBUSY ? r : -EIO;
 }

@@ -263,8 +263,9 @@ static ssize_t faulty_get(struct cfs_object_store *o, const char *key, uint64_t 
 			  const struct iovec *dst, int n_dst, cfs_deadline_t deadline)
 {
 	struct faulty *f = (struct faulty *)o;
+	ssize_t n = f->inner->ops->get(f->inner, key, off, dst, n_dst, deadline);
 
-	return f->inner->ops->get(f->inner, key, off, dst, n_dst, deadline);
+	return n == -ENOENT && f->unlisted ? -EACCES : n;
 }
 
 static int faulty_put(struct cfs_object_store *o, const char *key, const struct iovec *src,

@@ -56,6 +56,8 @@ struct faulty {
 	struct cfs_object_store base; /* first */
 	struct cfs_object_store *inner;
 	_Atomic int fail_puts;
+	_Atomic bool
+		unlisted; /* what is missing is "denied", as in a bucket that we may not list */
 	uint64_t pace_ms, last_ms; /* one put in this time comes through, the others time out */
 	pthread_mutex_t lock;
 	pthread_cond_t cond;

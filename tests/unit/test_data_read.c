@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is fetched before anybody asks for it. When these fail users wait for every block of a
- * stream, or pay for bytes that they never read.
+ * What is fetched before anybody asks for it, and instead of what is not there any more. When these
+ * fail users wait for every block of a stream, pay for bytes that they never read, or get errors
+ * for files that are whole.
  */
+#include <errno.h>
 #include <stdlib.h>
 
 #include "data_fixture.h"
@@ -197,6 +199,55 @@ static void hit_asks_nobody(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
+static void store_block(struct volume *v, const struct cfs_block *b, const void *bytes)
+{
+	struct cfs_page *page;
+	struct cfs_segs data;
+
+	cfs_segs_init(&data);
+	assert_int_equal(cfs_page_get(v->pool, b->len, CFS_USE_WRITE, soon(), &page), 0);
+	memcpy(page->data, bytes, b->len);
+	assert_int_equal(cfs_segs_add(&data, page, 0, b->len), 0);
+	assert_int_equal(cfs_store_put_sync(v->store, b, &data, soon()), 0);
+	cfs_segs_release(&data);
+}
+
+/* A file that another mount has compacted cannot be read by one that has it open. */
+static void compacted_elsewhere(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_slice merged = {.id = 1000, .size = 4096, .len = 4096};
+	struct cfs_file *f = open_file(v, 1);
+	struct list *l = &v->meta.chunk[1][0];
+	uint8_t buf[4096], want[4096];
+	unsigned i;
+
+	for (i = 0; i < 4; i++) {
+		v->object.unlisted = i % 2;
+		memset(want, 'a' + (int)i, sizeof(want));
+		assert_int_equal(write_at(f, 0, want, sizeof(want)), 0);
+		assert_int_equal(flush(f), 0);
+		assert_int_equal(read_at(f, 0, buf, sizeof(buf)), sizeof(buf));
+		merged.id++;
+		store_block(v, &(struct cfs_block){.slice = merged.id, .len = 4096}, want);
+		while (l->n > 0) {
+			l->n--;
+			cfs_store_remove_slice(v->store, l->v[l->n].id, l->v[l->n].size, soon());
+		}
+		list_add(l, &merged);
+		assert_int_equal(read_at(f, 0, buf, sizeof(buf)), sizeof(buf));
+		assert_memory_equal(buf, want, sizeof(buf));
+	}
+	/* What is really missing is an error. */
+	cfs_store_remove_slice(v->store, merged.id, merged.size, soon());
+	for (i = 0; i < 2; i++) {
+		v->object.unlisted = i;
+		assert_int_equal(read_at(f, 0, buf, sizeof(buf)), -EIO);
+	}
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -205,6 +256,7 @@ int main(void)
 		cmocka_unit_test(read_ahead_crosses_chunks),
 		cmocka_unit_test(read_ahead),
 		cmocka_unit_test(hit_asks_nobody),
+		cmocka_unit_test(compacted_elsewhere),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -142,7 +142,7 @@ static void bad_objects(void **state)
 	assert_int_equal(cfs_store_read(store, &b, 3 * PAGE, 1, soon(), &s), -EIO);
 	put_object(&b);
 	faulty.get_error = -EACCES;
-	assert_int_equal(cfs_store_read(store, &b, 0, b.len, soon(), &s), -EIO);
+	assert_int_equal(cfs_store_read(store, &b, 0, b.len, soon(), &s), -EACCES);
 	faulty.get_error = 0;
 	assert_int_equal(stats().get_errors, 6);
 	assert_true(range_is_right(&s, &other, 0, 10));

@@ -78,6 +78,25 @@ struct vnode *vnode_get(struct cfs_vfs *v, cfs_ino_t ino)
 	return n;
 }
 
+static void forget_cached(struct vnode *n)
+{
+	if (atomic_load(&n->written))
+		cache_changed(&n->vfs->cache, 0, 0, n->node.key, NULL);
+}
+
+/* True for the last reference. What was cached before the open goes before others look there. */
+static bool drop_ref(struct vnode *n)
+{
+	uint32_t refs = atomic_load_explicit(&n->refs, memory_order_relaxed);
+
+	do {
+		if (refs == 1)
+			forget_cached(n);
+	} while (!atomic_compare_exchange_weak_explicit(
+		&n->refs, &refs, refs - 1, memory_order_acq_rel, memory_order_relaxed));
+	return refs == 1;
+}
+
 void vnode_put(struct vnode *n)
 {
 	struct cfs_vfs *v = n->vfs;
@@ -88,12 +107,11 @@ void vnode_put(struct vnode *n)
 	bool sustained;
 	int r;
 
-	if (atomic_fetch_sub_explicit(&n->refs, 1, memory_order_acq_rel) != 1)
+	if (!drop_ref(n))
 		return;
 	/* Nobody can take a reference from here on, so the flags are final. */
 	sustained = atomic_load(&n->sustained);
-	if (atomic_load(&n->written))
-		cache_changed(&v->cache, 0, 0, ino, NULL);
+	forget_cached(n); /* others may have written, and gone, meanwhile */
 	cfs_table_remove(v->vnodes, &n->node);
 	file = vnode_file(n);
 	mark = atomic_load(&n->mark);

@@ -32,8 +32,11 @@ static void keep_name(struct cfs_vfs *v, uint64_t seq, uint64_t now_ms, cfs_ino_
 		cache_put_name(&v->cache, seq, now_ms + e->entry_ms, parent, name, len, e->ino);
 }
 
-/* What has just been read from the engine, with what this mount knows better. */
-static void attr_read(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
+/*
+ * What has just been read from the engine, with what this mount knows better. False: that may have
+ * been forgotten meanwhile, with the last close of the file, and the answer be older.
+ */
+static bool attr_read(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
 		      struct cfs_attr *attr)
 {
 	struct vnode *n = vnode_find(v, ino);
@@ -41,9 +44,10 @@ static void attr_read(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t a
 	if (n) {
 		vnode_overlay(n, attr, asked_ns);
 		vnode_put(n);
-	} else {
-		cache_put_attr(&v->cache, seq, to_ms(asked_ns), ino, attr);
+		return true;
 	}
+	cache_put_attr(&v->cache, seq, to_ms(asked_ns), ino, attr);
+	return !cache_changed_since(&v->cache, ino, seq);
 }
 
 void inode_changed(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
@@ -158,13 +162,16 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 		r = cfs_meta_lookup(v->conf.meta, ctx, parent, name, len, &e);
 		if (r < 0)
 			return r;
-		attr_read(v, e.ino, seq, asked_ns, &e.attr);
 		*ret = (struct cfs_vfs_entry){
 			.ino = e.ino,
 			.attr = e.attr,
 			.attr_ms = (uint32_t)v->conf.attr_timeout_ms,
 			.entry_ms = entry_timeout(v, &e.attr),
 		};
+		if (!attr_read(v, e.ino, seq, asked_ns, &ret->attr))
+			r = get_attr(v, ctx, e.ino, &ret->attr, &ret->attr_ms);
+		if (r < 0)
+			return r;
 		keep_name(v, seq, now_ms, parent, name, len, ret);
 	}
 	ret->ino = ino_out(v, ret->ino);

@@ -2,6 +2,8 @@
 /* The VFS: names, listings, and how long answers about them are kept. */
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,7 +76,7 @@ static void listing_sees_every_lasting_entry_once(void **state)
 	fh = open_root();
 	while (list_some(fh, w, 7)) {
 		for (i = 0; i < w->last; i += 3) {
-			snprintf(name, sizeof(name), "f%05d", i % 100000);
+			snprintf(name, sizeof(name), "f%05d", i % 2000000);
 			if (meta.exists[i])
 				assert_int_equal(unlink_file(name), 0);
 		}
@@ -183,6 +185,85 @@ static void a_slow_answer_does_not_replace_a_change(void **state)
 	assert_int_equal(mode_of(1), 0700);
 }
 
+static void append_a_byte(void)
+{
+	char x = 'x';
+	const struct iovec byte = {.iov_base = &x, .iov_len = 1};
+	uint64_t fh = open_file(1, O_RDWR), at;
+	struct cfs_ctx c = ctx();
+
+	assert_int_equal(cfs_vfs_write(vfs, &c, fh, 0, true, &byte, 1, &at), 0);
+	assert_int_equal(cfs_vfs_flush_file(vfs, &c, fh, 0), 0);
+	assert_int_equal(release(fh), 0);
+}
+
+static void append_behind(void)
+{
+	meta.during_lookup = NULL;
+	append_a_byte();
+}
+
+/* Without it: a file that was written and closed has its old length, and the kernel cuts it. */
+static void a_slow_lookup_does_not_shorten_a_file(void **state)
+{
+	struct cfs_vfs_entry e;
+
+	start(60000, 0);
+	fill_engine(3);
+	meta.during_lookup = append_behind;
+	assert_int_equal(lookup("f00001", &e), 0);
+	assert_int_equal(e.attr.length, 1);
+}
+
+static uint64_t length_of(int i)
+{
+	struct cfs_vfs_attr a;
+	struct cfs_ctx c = ctx();
+
+	assert_int_equal(cfs_vfs_getattr(vfs, &c, FIRST_INO + (cfs_ino_t)i, &a), 0);
+	return a.attr.length;
+}
+
+#define APPENDS 5000
+
+static _Atomic int appended, looked;
+
+/* One by one, each when the length before is in the cache. */
+static void *append_many(void *arg)
+{
+	int before;
+
+	while (atomic_load(&appended) < APPENDS) {
+		before = atomic_load(&looked);
+		while (atomic_load(&looked) < before + 2)
+			sched_yield();
+		append_a_byte();
+		atomic_fetch_add(&appended, 1);
+	}
+	return NULL;
+}
+
+/* Without it: so it is at the moment of the last close, for all that was known before the open. */
+static void a_close_shows_no_old_attributes(void **state)
+{
+	uint64_t longest = 0, length;
+	pthread_t writer;
+	int shrunk = 0;
+
+	start(60000, 0);
+	fill_engine(3);
+	assert_int_equal(pthread_create(&writer, NULL, append_many, NULL), 0);
+	while (atomic_load(&appended) < APPENDS) {
+		length = length_of(1);
+		atomic_fetch_add(&looked, 1);
+		shrunk += length < longest;
+		longest = length;
+	}
+	pthread_join(writer, NULL);
+	assert_int_equal(shrunk, 0);
+	assert_int_equal(length_of(1), APPENDS);
+}
+
 /* Without it: a removed or recreated name is still answered from memory. */
 static void changes_of_names_are_seen_at_once(void **state)
 {
@@ -238,6 +319,8 @@ int main(void)
 		cmocka_unit_test_teardown(listing_gives_no_attributes_that_are_outdated, stop),
 		cmocka_unit_test_teardown(answers_are_kept_for_their_time_and_no_longer, stop),
 		cmocka_unit_test_teardown(a_slow_answer_does_not_replace_a_change, stop),
+		cmocka_unit_test_teardown(a_slow_lookup_does_not_shorten_a_file, stop),
+		cmocka_unit_test_teardown(a_close_shows_no_old_attributes, stop),
 		cmocka_unit_test_teardown(changes_of_names_are_seen_at_once, stop),
 		cmocka_unit_test_teardown(nothing_is_above_the_root_of_a_subdirectory, stop),
 		cmocka_unit_test_teardown(any_inode_is_found_as_its_own_dot, stop),

@@ -65,6 +65,8 @@ int cfs_meta_lookup(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t par
 		r = 0;
 	}
 	pthread_mutex_unlock(&meta.lock);
+	if (meta.during_lookup)
+		meta.during_lookup();
 	return r;
 }
 
@@ -306,6 +308,7 @@ int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr
 		  struct cfs_file **ret)
 {
 	*ret = &files[ino - FIRST_INO];
+	(*ret)->ino = ino;
 	return 0;
 }
 
@@ -323,8 +326,10 @@ void cfs_file_reopen(struct cfs_file *f, const struct cfs_attr *attr, uint64_t a
 
 void cfs_file_overlay_attr(struct cfs_file *f, struct cfs_attr *attr)
 {
+	pthread_mutex_lock(&meta.lock);
 	if (data.length)
 		attr->length = data.length;
+	pthread_mutex_unlock(&meta.lock);
 }
 
 void cfs_file_end_stream(struct cfs_file *f, uint64_t stream)
@@ -338,8 +343,12 @@ uint32_t cfs_file_error_mark(struct cfs_file *f)
 
 int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen)
 {
+	pthread_mutex_lock(&meta.lock);
 	data.flushes++;
+	if (data.dirty)
+		meta.attr[f->ino - FIRST_INO].length = data.length;
 	data.dirty = false;
+	pthread_mutex_unlock(&meta.lock);
 	return 0;
 }
 
@@ -361,15 +370,22 @@ uint64_t cfs_file_length(struct cfs_file *f)
 
 bool cfs_file_dirty(struct cfs_file *f)
 {
-	return data.dirty;
+	bool dirty;
+
+	pthread_mutex_lock(&meta.lock);
+	dirty = data.dirty;
+	pthread_mutex_unlock(&meta.lock);
+	return dirty;
 }
 
 int cfs_file_write(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, bool append,
 		   const struct iovec *src, int n_src, uint64_t *ret_off)
 {
+	pthread_mutex_lock(&meta.lock);
 	*ret_off = append ? data.length : off;
 	data.length = *ret_off + src[0].iov_len;
 	data.dirty = true;
+	pthread_mutex_unlock(&meta.lock);
 	return 0;
 }
 

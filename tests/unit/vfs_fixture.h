@@ -31,6 +31,7 @@ extern struct engine {
 	cfs_ino_t dir_asked;
 	struct cfs_meta_hooks hooks;
 	void (*during_getattr)(void);
+	void (*during_lookup)(void);
 	void (*after_unlink)(void);
 	void (*during_close)(void);
 } meta;

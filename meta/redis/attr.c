@@ -6,7 +6,7 @@
 #include "base/bytes.h"
 #include "meta/redis/redis-internal.h"
 
-enum { SHORTEST = 63, WITH_PARENT = 71, ENTRY_BYTES = 9 };
+enum { SHORTEST = 63, WITH_PARENT = 71 };
 
 static uint8_t *put_time(uint8_t *p, struct timespec t)
 {
@@ -97,14 +97,14 @@ int rds_attr_reply(const redisReply *r, struct cfs_attr *ret)
 
 int rds_entry_decode(const void *p, size_t len, uint8_t *ret_type, cfs_ino_t *ret_ino)
 {
-	if (len != ENTRY_BYTES)
+	if (len != RDS_ENTRY_BYTES)
 		return -EIO;
 	*ret_type = *(const uint8_t *)p;
 	*ret_ino = cfs_get_be64((const uint8_t *)p + 1);
 	return 0;
 }
 
-void rds_entry_encode(uint8_t type, cfs_ino_t ino, uint8_t out[9])
+void rds_entry_encode(uint8_t type, cfs_ino_t ino, uint8_t out[RDS_ENTRY_BYTES])
 {
 	out[0] = type;
 	cfs_put_be64(out + 1, ino);

@@ -201,8 +201,8 @@ static int try_copy(struct copy *a, struct cfs_engine *e, const struct cfs_ctx *
 			       a->out.len, a->refs.p, a->refs.len, p->dst_off + a->len, ctx->now,
 			       rds_stats(rds_of(e)), line);
 		if (!r)
-			r = rds_change_reply(reply->element[1], reply->element[2],
-					     reply->element[3], e->core, &a->dst, ret_usage);
+			r = rds_change_reply(e, p->dst, reply->element[1], reply->element[2],
+					     reply->element[3], &a->dst, ret_usage);
 	}
 	rds_end(&nodes);
 	rds_end(&q);

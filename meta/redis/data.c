@@ -64,8 +64,9 @@ ssize_t rds_op_read_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_i
 /* ---- changes ---- */
 
 /* Attributes after it, length before it, and the directories of a file with several names. */
-int rds_change_reply(const redisReply *attr, const redisReply *old8, const redisReply *parents,
-		     struct cfs_meta *core, struct cfs_attr *ret, struct cfs_usage *ret_usage)
+int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *attr,
+		     const redisReply *old8, const redisReply *parents, struct cfs_attr *ret,
+		     struct cfs_usage *ret_usage)
 {
 	struct cfs_usage u = {0};
 	int64_t length, space;
@@ -75,6 +76,7 @@ int rds_change_reply(const redisReply *attr, const redisReply *old8, const redis
 
 	if (r || old8->len != 8)
 		return r ? r : -EIO;
+	rds_see(rds_of(e), ino, attr, ret);
 	old = cfs_get_be64(old8->str);
 	length = (int64_t)(ret->length - old);
 	space = cfs_space_of(ret->length) - cfs_space_of(old);
@@ -83,7 +85,7 @@ int rds_change_reply(const redisReply *attr, const redisReply *old8, const redis
 		u.uid = ret->uid;
 		u.gid = ret->gid;
 	}
-	if (length && ret->nlink && cfs_core_dir_stats(core)) {
+	if (length && ret->nlink && cfs_core_dir_stats(e->core)) {
 		if (ret->parent)
 			cfs_usage_add_dir(&u, ret->parent, length, space, 0);
 		for (i = 0; i + 1 < parents->elements; i += 2)
@@ -120,7 +122,7 @@ int rds_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 		       (uint64_t)indx, record, sizeof(record), end, mtime, ctx->now, rds_stats(rds),
 		       line);
 	if (!r)
-		r = rds_change_reply(a->element[1], a->element[2], a->element[4], e->core, ret,
+		r = rds_change_reply(e, ino, a->element[1], a->element[2], a->element[4], ret,
 				     ret_usage);
 	else if (r == -ETIMEDOUT && s->id)
 		rds_doubt_add(rds, s->id, q.key, q.token);
@@ -212,7 +214,7 @@ int rds_op_truncate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t i
 			       rds_stats(rds_of(e)), seen.p, seen.len, found.p, found.len);
 	} while (rds_wants_chunks(e, ctx, ino, &r, a, &seen, &found));
 	if (!r)
-		r = rds_change_reply(a->element[1], a->element[2], a->element[3], e->core, ret,
+		r = rds_change_reply(e, ino, a->element[1], a->element[2], a->element[3], ret,
 				     ret_usage);
 	rds_end(&q);
 	free(seen.p);
@@ -243,7 +245,7 @@ int rds_op_fallocate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 			       seen.p, seen.len, found.p, found.len, line);
 	} while (rds_wants_chunks(e, ctx, ino, &r, a, &seen, &found));
 	if (!r)
-		r = rds_change_reply(a->element[1], a->element[2], a->element[3], e->core, ret,
+		r = rds_change_reply(e, ino, a->element[1], a->element[2], a->element[3], ret,
 				     ret_usage);
 	rds_end(&q);
 	free(seen.p);

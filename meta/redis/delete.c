@@ -28,7 +28,7 @@ struct rds_doomed {
 	/* Commits that nobody knows the outcome of. */
 	struct {
 		uint64_t slice;
-		char key[64], token[17];
+		char key[RDS_KEY_MAX], token[17];
 	} doubts[DOUBTS];
 	unsigned n_doubts;
 	/* Slices that were committed a short while ago: no record says so by itself. */
@@ -419,7 +419,7 @@ int rds_op_each_dead_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, size
 
 int rds_op_orphan_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t id, uint32_t size)
 {
-	char key[64], token[17];
+	char key[RDS_KEY_MAX], token[17];
 	struct rds_request q;
 	redisReply *a;
 	int r;

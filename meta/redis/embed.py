@@ -7,6 +7,8 @@ The second line of an operation's file says what it needs:
     -- write: rules          changes something; its answer is remembered (lib/answer.lua)
     -- write 2: attr rules   its first two arguments are numbers of inodes: their records, read
                              together with the remembered answer, come before the arguments
+    -- bare                  changes something, and is the whole script, answer and all: nothing is
+                             added to it
 Names are those of files in lib/, put before it in this order. It defines op(arguments...).
 
 A script runs from its first line each time and makes its functions anew, which costs the server more
@@ -148,8 +150,10 @@ def compose(path):
         next(f)
         kind, _, libs = f.readline().strip().lstrip("- ").partition(":")
     kind, _, inodes = kind.partition(" ")
+    if kind == "bare":
+        return kind, "".join(source(path))
     if kind not in ("read", "write"):
-        sys.exit(f"{path}: the second line must be '-- read: ...' or '-- write: ...'")
+        sys.exit(f"{path}: the second line must be '-- read: ...', '-- write: ...' or '-- bare'")
     lib = os.path.join(os.path.dirname(path), "lib")
     write = kind == "write"
     names = ["base"] + (["log"] if write else []) + libs.split()
@@ -157,7 +161,7 @@ def compose(path):
     if write:
         parts += source(os.path.join(lib, "answer.lua"))
     *parts, last = used(simplify(parts + [ending(write, int(inodes or 0))]))
-    return write, nested(within(parts, last), last)
+    return kind, nested(within(parts, last), last)
 
 
 def quote(text):
@@ -168,25 +172,26 @@ def quote(text):
 
 
 def main():
-    kind, out, files = sys.argv[1], sys.argv[2], sys.argv[3:]
+    what, out, files = sys.argv[1], sys.argv[2], sys.argv[3:]
     lines = ["/* Made from meta/redis/ by embed.py. */"]
-    if kind == "h":
+    if what == "h":
         lines += ["#ifndef CFS_META_REDIS_SCRIPTS_H", "#define CFS_META_REDIS_SCRIPTS_H",
                   "#include <stdbool.h>", "#include <stddef.h>",
-                  "struct rds_script { const char *name; bool writes; char sha[41]; "
+                  "struct rds_script { const char *name; bool writes, bare; char sha[41]; "
                   "const char *text; size_t len; };"]
     else:
         lines.append('#include "scripts.h"')
     for path in sorted(files):
         name = os.path.splitext(os.path.basename(path))[0]
-        if kind == "h":
+        if what == "h":
             lines.append(f"extern const struct rds_script rds_{name}_lua;")
             continue
-        writes, text = compose(path)
+        kind, text = compose(path)
         sha = hashlib.sha1(text.encode()).hexdigest()
         lines.append(f'const struct rds_script rds_{name}_lua = {{"{name}", '
-                     f'{str(writes).lower()}, "{sha}",\n\t\t{quote(text)}, {len(text)}}};')
-    if kind == "h":
+                     f'{str(kind != "read").lower()}, {str(kind == "bare").lower()}, '
+                     f'"{sha}",\n\t\t{quote(text)}, {len(text)}}};')
+    if what == "h":
         lines.append("#endif")
     with open(out, "w", encoding="ascii") as f:
         f.write("\n".join(lines) + "\n")

@@ -11,27 +11,6 @@
 #include "meta/redis/ops.h"
 #include "meta/rules.h"
 
-/* ---- guesses ---- */
-
-/*
- * Whether a file that loses its last name is kept depends on this client having it open, and the
- * script that removes the name cannot ask. What was last known about the name is sent along; when
- * that is another inode, the script asks back (remove.lua).
- */
-void rds_remember_name(struct rds *r, cfs_ino_t parent, const char *name, size_t len, cfs_ino_t ino)
-{
-	uint64_t h = cfs_core_hash_name(parent, name, len);
-
-	atomic_store_explicit(&r->guess[h >> 48], ino, memory_order_relaxed);
-}
-
-cfs_ino_t rds_guess(struct rds *r, cfs_ino_t parent, const char *name, size_t len)
-{
-	uint64_t h = cfs_core_hash_name(parent, name, len);
-
-	return atomic_load_explicit(&r->guess[h >> 48], memory_order_relaxed);
-}
-
 /* ---- reads ---- */
 
 static int entry_reply(const redisReply *entry, const redisReply *attr, struct cfs_entry *ret)
@@ -62,7 +41,7 @@ int rds_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t par
 	if (!r)
 		r = a->elements == 3 ? entry_reply(a->element[1], a->element[2], ret) : -EIO;
 	if (!r)
-		rds_remember_name(rds_of(e), parent, name, len, ret->ino);
+		rds_see_name(rds_of(e), parent, name, len, ret, a->element[2]);
 	rds_end(&q);
 	return r;
 }
@@ -78,6 +57,8 @@ int rds_op_getattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t in
 	r = rds_run(&q, ctx, CFS_META_OP_getattr);
 	if (!r)
 		r = rds_attr_reply(q.reply[0], ret);
+	if (!r)
+		rds_see(rds_of(e), ino, q.reply[0], ret);
 	rds_end(&q);
 	return r;
 }
@@ -108,22 +89,17 @@ int rds_op_readlink(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t i
 
 /* ---- mknod, link ---- */
 
-static int mknod_reply(const struct cfs_mknod *req, cfs_ino_t ino, const redisReply *a,
-		       struct cfs_entry *ret, struct cfs_usage *ret_usage)
+static int mknod_reply(struct rds *rds, const struct cfs_mknod *req, cfs_ino_t ino,
+		       const redisReply *a, struct cfs_attr *ret, struct cfs_attr *ret_parent)
 {
-	struct cfs_attr parent;
-	int r = a->elements == 3 ? rds_attr_reply(a->element[1], &ret->attr) : -EIO;
+	int r = a->elements == 3 ? rds_attr_reply(a->element[1], ret) : -EIO;
 
 	if (!r)
-		r = rds_attr_reply(a->element[2], &parent);
+		r = rds_attr_reply(a->element[2], ret_parent);
 	if (r)
 		return r;
-	ret->ino = ino;
-	*ret_usage = (struct cfs_usage){0};
-	rds_usage_inode(ret_usage, &ret->attr, 1);
-	rds_usage_entry(ret_usage, req->parent, &ret->attr, 1);
-	if (req->ret_parent)
-		*req->ret_parent = parent;
+	rds_see(rds, ino, a->element[1], ret);
+	rds_see(rds, req->parent, a->element[2], ret_parent);
 	return 0;
 }
 
@@ -145,8 +121,10 @@ static char *mknod_line(struct rds *rds, const struct cfs_ctx *ctx, const struct
 	return line;
 }
 
-int rds_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
-		 cfs_ino_t ino, struct cfs_entry *ret, struct cfs_usage *ret_usage)
+/* On -EEXIST *ret is what is there. */
+static int mknod_judged(struct cfs_engine *e, const struct cfs_ctx *ctx,
+			const struct cfs_mknod *req, cfs_ino_t ino, struct cfs_entry *ret,
+			struct cfs_attr *ret_parent)
 {
 	const struct cfs_attr plain = {.type = CFS_TYPE_DIR};
 	struct rds *rds = rds_of(e);
@@ -168,15 +146,33 @@ int rds_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct c
 		       rds_who(ctx, who), ctx->now, rds_stats(rds), (uint64_t)req->mode,
 		       req->target ? req->target : "", req->target ? req->target_len : 0, line);
 	if (!r) {
-		r = mknod_reply(req, ino, a, ret, ret_usage);
+		r = mknod_reply(rds, req, ino, a, &ret->attr, ret_parent);
 	} else if (r == -EEXIST && a->elements == 3) {
 		/* A name without node is in the way all the same. */
 		entry_reply(a->element[1], a->element[2], ret);
 	}
-	if (!r)
-		rds_remember_name(rds, req->parent, req->name, req->name_len, ino);
 	rds_end(&q);
 	return r;
+}
+
+int rds_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+		 cfs_ino_t ino, struct cfs_entry *ret, struct cfs_usage *ret_usage)
+{
+	struct cfs_attr parent;
+	int r = rds_mknod_seen(e, ctx, req, ino, &ret->attr, &parent);
+
+	if (!r)
+		r = mknod_judged(e, ctx, req, ino, ret, &parent);
+	if (r < 0)
+		return r;
+	ret->ino = ino;
+	cfs_seen_file_remember(&rds_of(e)->seen, req->parent, req->name, req->name_len, ret);
+	*ret_usage = (struct cfs_usage){0};
+	rds_usage_inode(ret_usage, &ret->attr, 1);
+	rds_usage_entry(ret_usage, req->parent, &ret->attr, 1);
+	if (req->ret_parent)
+		*req->ret_parent = parent;
+	return 0;
 }
 
 int rds_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
@@ -196,7 +192,8 @@ int rds_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, 
 	if (!r) {
 		*ret_usage = (struct cfs_usage){.uid = ret->uid, .gid = ret->gid};
 		rds_usage_entry(ret_usage, parent, ret, 1);
-		rds_remember_name(rds, parent, name, len, ino);
+		rds_see_name(rds, parent, name, len, &(struct cfs_entry){.ino = ino, .attr = *ret},
+			     a->element[1]);
 	}
 	rds_end(&q);
 	return r;
@@ -250,6 +247,7 @@ int rds_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t in
 	if (!r)
 		r = rds_attr_reply(a->element[2], &old);
 	if (!r) {
+		rds_see(rds_of(e), ino, a->element[1], ret);
 		*ret_usage = (struct cfs_usage){.uid = old.uid, .gid = old.gid};
 		if (ret->uid != old.uid || ret->gid != old.gid) {
 			ret_usage->owner_space = rds_space_of(&old);
@@ -270,6 +268,7 @@ int rds_op_touch_atime(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_
 	rds_begin(&q, e);
 	r = rds_script(&q, ctx, CFS_META_OP_setattr, &rds_touch_atime_lua, &a, "ut", ino, atime);
 	rds_end(&q);
+	cfs_seen_file_forget(&rds_of(e)->seen, ino);
 	return r;
 }
 

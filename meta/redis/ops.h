@@ -20,15 +20,21 @@ CFS_ENGINE_OPS(DECLARE)
 DECLARE(advise)
 #undef DECLARE
 
-/* names.c: what a name was last known to stand for; 0 or another inode when that is not known. */
-void rds_remember_name(struct rds *r, cfs_ino_t parent, const char *name, size_t len,
-		       cfs_ino_t ino);
-cfs_ino_t rds_guess(struct rds *r, cfs_ino_t parent, const char *name, size_t len);
+/* seen.c: a record that has been read, of a directory or of a file that may be known. */
+void rds_see(struct rds *r, cfs_ino_t ino, const redisReply *record, const struct cfs_attr *attr);
+/* The same, and the name that has led to it. */
+void rds_see_name(struct rds *r, cfs_ino_t parent, const char *name, size_t len,
+		  const struct cfs_entry *entry, const redisReply *record);
+/* 1: done; 0: nothing was done, it is not so simple or not as it was seen; or an errno. */
+int rds_mknod_seen(CFS_ENG, CFS_CTX, const struct cfs_mknod *req, cfs_ino_t ino,
+		   struct cfs_attr *ret, struct cfs_attr *ret_parent);
+int rds_unlink_seen(CFS_ENG, CFS_CTX, const struct cfs_engine_remove *req, struct cfs_removed *ret);
 
 /* data.c */
 int rds_records_reply(const redisReply *list, cfs_ino_t ino, uint32_t indx, struct cfs_slice **ret);
-int rds_change_reply(const redisReply *attr, const redisReply *old8, const redisReply *parents,
-		     struct cfs_meta *core, struct cfs_attr *ret, struct cfs_usage *ret_usage);
+int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *attr,
+		     const redisReply *old8, const redisReply *parents, struct cfs_attr *ret,
+		     struct cfs_usage *ret_usage);
 /* Numbers of all chunks of the inode, u32 big-endian each, from a walk over the whole database. */
 int rds_find_chunks(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct rds_bytes *ret);
 int rds_compare_be32(const void *a, const void *b);

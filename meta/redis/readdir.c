@@ -341,7 +341,6 @@ static int deliver(struct listing *l, const char *name, size_t len, const redisR
 	r = rds_entry_decode(entry->str, entry->len, &d.type, &d.entry.ino);
 	if (r)
 		return r;
-	rds_remember_name(rds_of(l->e), l->dir, name, len, d.entry.ino);
 	d.entry.attr.type = d.type;
 	d.entry.attr.nlink = 1;
 	/* A name whose node is missing can still be seen, and removed. */
@@ -349,6 +348,9 @@ static int deliver(struct listing *l, const char *name, size_t len, const redisR
 		r = rds_attr_reply(attr, &d.entry.attr);
 		if (r)
 			return r;
+		rds_see_name(rds_of(l->e), l->dir, name, len, &d.entry, attr);
+	} else {
+		cfs_seen_name_remember(&rds_of(l->e)->seen, l->dir, name, len, d.entry.ino);
 	}
 	d.after = &after;
 	if (l->fn(l->arg, &d)) {

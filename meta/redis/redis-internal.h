@@ -22,6 +22,7 @@
 
 #include "base/clock.h"
 #include "meta/engine.h"
+#include "meta/seen.h"
 #include "scripts.h"
 
 /* ---- target.c ---- */
@@ -96,8 +97,6 @@ void rds_pipe_renew(struct rds_pipe *p);
 struct rds_windows;
 struct rds_doomed;
 
-enum { RDS_GUESSES = 65536 };
-
 struct rds {
 	struct cfs_engine engine; /* first */
 	struct rds_target target;
@@ -109,7 +108,7 @@ struct rds {
 	_Atomic uint64_t last_token;
 	struct rds_windows *windows;
 	struct rds_doomed *doomed;
-	_Atomic cfs_ino_t guess[RDS_GUESSES]; /* names.c */
+	struct cfs_seen seen; /* seen.c */
 };
 
 static inline struct rds *rds_of(struct cfs_engine *e)
@@ -129,6 +128,7 @@ static inline struct rds *rds_of(struct cfs_engine *e)
  *	8 uint64_t		8 bytes, big-endian
  *	t struct timespec	12 bytes, as in attributes
  */
+#define RDS_KEY_MAX 80
 struct rds_request {
 	struct rds *r;
 	char *buf;
@@ -138,7 +138,7 @@ struct rds_request {
 	/* a script */
 	const struct rds_script *script;
 	unsigned n_words;
-	char key[64], token[17]; /* under which its answer is remembered */
+	char key[RDS_KEY_MAX], token[17]; /* under which its answer is remembered */
 	char small[1024];
 };
 
@@ -157,7 +157,8 @@ void rds_append(struct rds_request *q, const struct rds_request *from);
 int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op);
 /*
  * A script and its arguments, alone in its request. Its answer is an array, *ret; the first element
- * is 0 or positive, or the negative errno that is returned (then *ret is set as well).
+ * is 0 or positive, or the negative errno that is returned (then *ret is set as well). Of a bare
+ * script: 0 when the answer is the number 0, else 1.
  */
 int rds_script(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 	       const struct rds_script *script, redisReply **ret, const char *fmt, ...);
@@ -197,8 +198,9 @@ size_t rds_attr_encode(const struct cfs_attr *a, uint8_t out[RDS_ATTR_MAX]);
 int rds_attr_decode(const void *p, size_t len, struct cfs_attr *ret);
 int rds_attr_reply(const redisReply *r, struct cfs_attr *ret);
 /* A directory entry's value. */
+#define RDS_ENTRY_BYTES 9
 int rds_entry_decode(const void *p, size_t len, uint8_t *ret_type, cfs_ino_t *ret_ino);
-void rds_entry_encode(uint8_t type, cfs_ino_t ino, uint8_t out[9]);
+void rds_entry_encode(uint8_t type, cfs_ino_t ino, uint8_t out[RDS_ENTRY_BYTES]);
 /* What ctx says to rules that run in scripts: uid, gid, check, groups. */
 #define RDS_WHO_MAX 4096
 size_t rds_who(const struct cfs_ctx *ctx, uint8_t out[RDS_WHO_MAX]);

@@ -19,7 +19,6 @@ static void count_victim(struct cfs_usage *u, cfs_ino_t parent, cfs_ino_t trash,
 		rds_usage_inode(u, &v->attr, -1);
 }
 
-/* Fate, inode, attributes, data, from element `at` on. */
 static int victim_reply(struct rds *rds, const redisReply *fate, const redisReply *ino,
 			const redisReply *attr, const redisReply *data, const redisReply *length,
 			struct cfs_removed *ret)
@@ -31,6 +30,7 @@ static int victim_reply(struct rds *rds, const redisReply *fate, const redisRepl
 	ret->fate = (enum cfs_fate)rds_int(fate);
 	ret->ino = cfs_get_be64(ino->str);
 	ret->has_data = rds_int(data) != 0;
+	rds_see(rds, ret->ino, attr, &ret->attr);
 	if (ret->has_data)
 		rds_doomed_add(rds, ret->ino, strtoull(length->str, NULL, 10));
 	return 0;
@@ -45,13 +45,12 @@ static bool answer(struct rds *rds, const redisReply *a, cfs_ino_t *asked)
 	return true;
 }
 
-static int remove_name(struct cfs_engine *e, const struct cfs_ctx *ctx, bool dir,
-		       const struct cfs_engine_remove *req, struct cfs_removed *ret,
-		       struct cfs_usage *ret_usage)
+static int remove_judged(struct cfs_engine *e, const struct cfs_ctx *ctx, bool dir,
+			 const struct cfs_engine_remove *req, struct cfs_removed *ret)
 {
 	struct rds *rds = rds_of(e);
 	struct cfs_meta *core = e->core;
-	cfs_ino_t asked = rds_guess(rds, req->parent, req->name, req->name_len);
+	cfs_ino_t asked = cfs_seen_name(&rds->seen, req->parent, req->name, req->name_len);
 	uint8_t who[RDS_WHO_MAX];
 	struct rds_request q;
 	redisReply *a;
@@ -75,13 +74,30 @@ static int remove_name(struct cfs_engine *e, const struct cfs_ctx *ctx, bool dir
 				 a->element[6], ret);
 		if (!r && !cfs_ino_is_trash(req->parent))
 			r = rds_attr_reply(a->element[5], &ret->parent);
-	}
-	if (!r) {
-		*ret_usage = (struct cfs_usage){0};
-		count_victim(ret_usage, req->parent, req->trash, ret);
+		if (!r && !cfs_ino_is_trash(req->parent))
+			rds_see(rds, req->parent, a->element[5], &ret->parent);
 	}
 	rds_end(&q);
 	return r;
+}
+
+static int remove_name(struct cfs_engine *e, const struct cfs_ctx *ctx, bool dir,
+		       const struct cfs_engine_remove *req, struct cfs_removed *ret,
+		       struct cfs_usage *ret_usage)
+{
+	int r = dir ? 0 : rds_unlink_seen(e, ctx, req, ret);
+
+	if (!r)
+		r = remove_judged(e, ctx, dir, req, ret);
+	if (r < 0)
+		return r;
+	if (ret->fate == CFS_FATE_DELETED) {
+		cfs_seen_file_forget(&rds_of(e)->seen, ret->ino);
+		cfs_seen_dir_forget(&rds_of(e)->seen, ret->ino);
+	}
+	*ret_usage = (struct cfs_usage){0};
+	count_victim(ret_usage, req->parent, req->trash, ret);
+	return 0;
 }
 
 int rds_op_unlink(struct cfs_engine *e, const struct cfs_ctx *ctx,
@@ -146,7 +162,7 @@ int rds_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	const struct cfs_rename *n = &req->r;
 	struct rds *rds = rds_of(e);
 	struct cfs_meta *core = e->core;
-	cfs_ino_t asked = rds_guess(rds, n->dst_parent, n->dst_name, n->dst_len);
+	cfs_ino_t asked = cfs_seen_name(&rds->seen, n->dst_parent, n->dst_name, n->dst_len);
 	uint8_t who[RDS_WHO_MAX];
 	struct rds_request q;
 	redisReply *a;
@@ -167,7 +183,8 @@ int rds_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	if (!r)
 		r = rename_reply(rds, req, a, ret, ret_usage);
 	if (!r)
-		rds_remember_name(rds, n->dst_parent, n->dst_name, n->dst_len, ret->moved.ino);
+		rds_see_name(rds, n->dst_parent, n->dst_name, n->dst_len, &ret->moved,
+			     a->element[2]);
 	rds_end(&q);
 	return r;
 }

@@ -22,6 +22,13 @@ static uint64_t slot(void)
 	return my_slot;
 }
 
+/*
+ * Each thread takes another key from time to time: bare scripts write over what the key has, which
+ * costs less than to set when it expires, 300 seconds after its first use. So it is kept for at
+ * least the 120 seconds that other scripts give it.
+ */
+enum { KEY_MS = 180000 };
+
 /* ---- building ---- */
 
 void rds_begin(struct rds_request *q, struct cfs_engine *e)
@@ -406,20 +413,23 @@ int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op o
 	return run(q, ctx, op);
 }
 
-/* What lib/answer.lua and lib/log.lua want to know. */
+/* ARGV[1] and [2] of each script that changes something; [3] is for lib/log.lua. */
 static void put_write_words(struct rds_request *q, const struct cfs_ctx *ctx)
 {
 	struct cfs_meta *core = q->r->engine.core;
 	char line[128] = "";
 
-	snprintf(q->key, sizeof(q->key), "zcachefs:done:%016" PRIx64 ":%" PRIu64, q->r->client,
-		 slot());
+	snprintf(q->key, sizeof(q->key), "zcachefs:done:%016" PRIx64 ":%" PRIu64 ":%" PRIu64,
+		 q->r->client, slot(), cfs_now_ms() / KEY_MS);
 	snprintf(q->token, sizeof(q->token), "%016" PRIx64, atomic_fetch_add(&q->r->last_token, 1));
+	rds_words(q, "ss", q->key, q->token);
+	if (q->script->bare)
+		return;
 	if (cfs_core_changelog(core))
 		snprintf(line, sizeof(line), "%lld.%09ld|\n|(%" PRIu64 ",%" PRIu64 ")",
 			 (long long)ctx->now.tv_sec, ctx->now.tv_nsec, cfs_core_sid(core),
 			 cfs_core_txn_number(core));
-	rds_words(q, "sss", q->key, q->token, line);
+	rds_words(q, "s", line);
 }
 
 void rds_script_begin(struct rds_request *q, const struct cfs_ctx *ctx,
@@ -428,7 +438,7 @@ void rds_script_begin(struct rds_request *q, const struct cfs_ctx *ctx,
 	rds_again(q);
 	q->n = 1;
 	q->script = script;
-	q->n_words = (unsigned)words + (script->writes ? 3 : 0);
+	q->n_words = (unsigned)words + (script->bare ? 2 : script->writes ? 3 : 0);
 	put_script_head(q, false);
 	if (script->writes)
 		put_write_words(q, ctx);
@@ -446,6 +456,10 @@ int rds_script_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_me
 	if (rc)
 		return rc;
 	a = q->reply[0];
+	if (q->script->bare) {
+		*ret = a;
+		return a->type != REDIS_REPLY_INTEGER || a->integer;
+	}
 	if (a->type != REDIS_REPLY_ARRAY || !a->elements ||
 	    a->element[0]->type != REDIS_REPLY_INTEGER) {
 		cfs_err("metadata server gives a strange answer: server=%s script=%s",

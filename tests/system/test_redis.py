@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import select
 import socket
 import threading
 import time
@@ -360,6 +361,104 @@ def test_lost_answers_are_not_asked_twice(ws, db):
     load.verify(mnt)
     mnt.umount()
     checked(ws, db.url)
+
+
+class ForgetfulProxy:
+    """Cuts the connection when a change that names `word` has been done, and lets nobody connect until
+    it is told to."""
+
+    def __init__(self, port, word):
+        self.target, self.word = port, word
+        self.cut, self.go_on = threading.Event(), threading.Event()
+        self.go_on.set()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                c, _ = self.listener.accept()
+            except OSError:
+                return
+            self.go_on.wait()
+            s = socket.create_connection(("127.0.0.1", self.target))
+            threading.Thread(target=self.serve, args=(c, s), daemon=True).start()
+
+    def serve(self, c, s):
+        try:
+            while True:
+                ready, _, _ = select.select([c, s], [], [])
+                d = ready[0].recv(65536)
+                if not d:
+                    break
+                (s if ready[0] is c else c).sendall(d)
+                if ready[0] is c and self.word in d and b"zcachefs:done" in d and not self.cut.is_set():
+                    assert s.recv(65536)  # done
+                    self.go_on.clear()
+                    self.cut.set()
+                    break
+        except OSError:
+            pass
+        c.close()
+        s.close()
+
+    def close(self):
+        self.go_on.set()
+        self.listener.close()
+
+
+@pytest.mark.parametrize("trash", [0, 1])
+@pytest.mark.parametrize("what", ["create", "unlink"])
+def test_lost_answer_of_what_another_mount_has_undone(ws, db, what, trash):
+    """Sent again, it does not do it once more."""
+    v = ws.volume(url=db.url, trash_days=trash)
+    other = v.mount("entry-cache=0,dir-entry-cache=0")
+    proxy = ForgetfulProxy(db.server.port, b"victim")
+    ws.cleanups.append(proxy.close)
+    v.url = db.url.replace(":%d" % db.server.port, ":%d" % proxy.port)
+    mnt = v.mount()
+    mnt.allow(GONE)
+    os.mkdir(mnt / "d")
+    os.mknod(mnt / "d/seen")
+    if what == "unlink":
+        proxy.cut.set()
+        write(mnt / "d/victim", b"data")
+        proxy.cut.clear()
+    act = os.mknod if what == "create" else os.unlink
+    errors = []
+
+    def run():
+        try:
+            act(mnt / "d/victim")
+        except OSError as e:
+            errors.append(e)
+
+    t = threading.Thread(target=run, daemon=True)
+    t.start()
+    assert proxy.cut.wait(30)
+    assert os.path.exists(other / "d/victim") == (what == "create")
+    (os.unlink if what == "create" else os.mknod)(other / "d/victim")
+    proxy.go_on.set()
+    t.join(30)
+    assert not t.is_alive() and not errors
+    assert os.path.exists(other / "d/victim") == (what == "unlink")
+    mnt.umount()
+    checked(ws, db.url)
+
+
+def test_entry_that_leads_elsewhere(ws, db):
+    """Another client has moved names without a trace in the inodes: the name alone decides."""
+    mnt = ws.volume(url=db.url, trash_days=0).mount("attr-cache=60,entry-cache=60")
+    for name in ("a", "b"):
+        write(mnt / name, name.encode())
+    inos = {name: os.stat(mnt / name).st_ino for name in ("a", "b")}
+    c = db.connect()
+    a, b = c.hget("d1", "a"), c.hget("d1", "b")
+    c.hset("d1", mapping={"a": b, "b": a})
+    os.unlink(mnt / "a")
+    assert c.exists("i%d" % inos["a"]) and not c.exists("i%d" % inos["b"])
+    assert c.hgetall("d1") == {b"b": a}
 
 
 # ---- high availability ----

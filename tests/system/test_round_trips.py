@@ -165,6 +165,25 @@ def test_unlink_of_many(ws, engine):
     assert op["round_trips"] <= (2 if db.scheme == "mysql" else 1) + 0.1
 
 
+@pytest.mark.parametrize("engine", ["redis"], indirect=True)
+def test_what_another_mount_has_changed(engine, top):
+    """Done by what was seen, it is tried once more: that once, not each time."""
+    there = engine.volume.mount(CACHES).path / "d"
+
+    def changed_directory(i):
+        os.chmod(there, 0o700 + i)
+        return "%s/a%d" % (top, i)
+
+    def changed_file(i):
+        path = made(new_file, "%s/c%d" % (top, i))
+        os.utime(there / ("c%d" % i), (1, 1))
+        return path
+
+    assert usual(engine, changed_directory, new_file) == 2 + engine.budget["lookup"]
+    assert usual(engine, name(top, "b"), new_file) == 1 + engine.budget["lookup"]
+    assert usual(engine, changed_file, os.unlink) == 2
+
+
 def test_rmdir(engine, top):
     got = usual(engine, lambda i: made(os.mkdir, "%s/d%d" % (top, i)), os.rmdir)
     assert got == engine.budget["rmdir"]

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Names made and removed by what was seen a moment ago (meta/seen.h). The rules are applied here,
+ * to the remembered attributes; the script compares what they were applied to, byte by byte, and
+ * changes nothing when it is not so any more. That costs the server half of what a script does that
+ * reads, judges and answers with records. What is not the usual case is not tried.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "meta/redis/ops.h"
+#include "meta/rules.h"
+
+/* ---- seeing ---- */
+
+/* Another client may have written it in another way: then its attributes do not tell its bytes. */
+static bool is_as_encoded(const redisReply *record, const struct cfs_attr *attr)
+{
+	uint8_t same[RDS_ATTR_MAX];
+
+	return rds_attr_encode(attr, same) == record->len &&
+	       memcmp(same, record->str, record->len) == 0;
+}
+
+void rds_see(struct rds *r, cfs_ino_t ino, const redisReply *record, const struct cfs_attr *attr)
+{
+	bool tells = is_as_encoded(record, attr);
+
+	if (attr->type == CFS_TYPE_DIR && tells)
+		cfs_seen_dir_remember(&r->seen, ino, attr);
+	else if (attr->type == CFS_TYPE_DIR)
+		cfs_seen_dir_forget(&r->seen, ino);
+	else if (tells)
+		cfs_seen_file_changed(&r->seen, ino, attr);
+	else
+		cfs_seen_file_forget(&r->seen, ino);
+}
+
+void rds_see_name(struct rds *r, cfs_ino_t parent, const char *name, size_t len,
+		  const struct cfs_entry *entry, const redisReply *record)
+{
+	cfs_seen_file_remember(&r->seen, parent, name, len, entry);
+	rds_see(r, entry->ino, record, &entry->attr);
+}
+
+/* ---- what the scripts have in common ---- */
+
+/* They write no changelog, and statistics always. */
+static bool may_try(struct cfs_engine *e, cfs_ino_t dir)
+{
+	return !cfs_core_changelog(e->core) && cfs_core_dir_stats(e->core) &&
+	       !cfs_ino_is_trash(dir);
+}
+
+/* All of a directory's record but its times, link count and length: what rules go by. */
+static size_t judged_part(const struct cfs_attr *dir, uint8_t out[RDS_ATTR_MAX])
+{
+	enum { HEAD = 11, TAIL = 63 };
+	size_t len = rds_attr_encode(dir, out);
+
+	memmove(out + HEAD, out + TAIL, len - TAIL);
+	return HEAD + len - TAIL;
+}
+
+/* 1: done, *dir is the directory as it was found; 0: something is not as it was seen. */
+static int run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op, cfs_ino_t ino,
+	       struct cfs_attr *dir)
+{
+	redisReply *a;
+	int r = rds_script_run(q, ctx, op, &a);
+
+	if (!r)
+		cfs_seen_dir_forget(&q->r->seen, ino);
+	if (r <= 0)
+		return r;
+	/* A number: done before, when the answer was lost. */
+	r = rds_is_bytes(a) ? rds_attr_reply(a, dir) : 0;
+	return r ? r : 1;
+}
+
+/* ---- making ---- */
+
+int rds_mknod_seen(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+		   cfs_ino_t ino, struct cfs_attr *ret, struct cfs_attr *ret_parent)
+{
+	uint8_t record[RDS_ATTR_MAX], judged[RDS_ATTR_MAX], entry[RDS_ENTRY_BYTES];
+	bool link = req->type == CFS_TYPE_SYMLINK;
+	struct rds *rds = rds_of(e);
+	struct cfs_attr attr, dir;
+	struct rds_request q;
+	int r;
+
+	/* A directory changes the one it is in. */
+	if (req->type == CFS_TYPE_DIR || !may_try(e, req->parent) ||
+	    !cfs_seen_dir_known(&rds->seen, req->parent, &dir) || (dir.default_acl && !link) ||
+	    cfs_rules_add_entry(ctx, req->parent, &dir))
+		return 0;
+	cfs_rules_new_inode(ctx, req, &dir, &attr);
+	rds_entry_encode(attr.type, ino, entry);
+	rds_begin(&q, e);
+	rds_script_begin(&q, ctx, &rds_mknod_seen_lua, link ? 7 : 6);
+	rds_words(&q, "ububbb", req->parent, req->name, req->name_len, ino, entry, sizeof(entry),
+		  record, rds_attr_encode(&attr, record), judged, judged_part(&dir, judged));
+	if (link)
+		rds_words(&q, "b", req->target, req->target_len);
+	r = run(&q, ctx, CFS_META_OP_mknod, req->parent, &dir);
+	rds_end(&q);
+	if (r <= 0)
+		return r;
+	*ret = attr;
+	*ret_parent = dir;
+	return 1;
+}
+
+/* ---- removing ---- */
+
+struct removal {
+	const struct cfs_engine_remove *req;
+	struct cfs_entry victim;
+	struct cfs_attr dir;
+	uint8_t entry[RDS_ENTRY_BYTES], record[RDS_ATTR_MAX], judged[RDS_ATTR_MAX];
+	size_t record_len, judged_len;
+};
+
+/* What happens to it, NONE: not in the simplest way. */
+static enum cfs_fate simple_fate(struct cfs_engine *e, const struct cfs_ctx *ctx,
+				 const struct removal *a)
+{
+	const struct cfs_attr *v = &a->victim.attr;
+
+	if (v->nlink != 1 || cfs_rules_remove_entry(ctx, a->req->parent, &a->dir, v))
+		return CFS_FATE_NONE;
+	if (a->req->trash && !(v->flags & CFS_FLAG_SKIP_TRASH))
+		return v->parent ? CFS_FATE_TRASHED : CFS_FATE_NONE;
+	if (v->type != CFS_TYPE_FILE || cfs_core_is_open(e->core, a->victim.ino))
+		return CFS_FATE_NONE;
+	return CFS_FATE_DELETED;
+}
+
+static void put_removal(struct rds_request *q, const struct cfs_ctx *ctx, const struct removal *a,
+			const struct rds_script *script, size_t words)
+{
+	rds_script_begin(q, ctx, script, 6 + words);
+	rds_words(q, "ububbb", a->req->parent, a->req->name, a->req->name_len, a->victim.ino,
+		  a->entry, sizeof(a->entry), a->record, a->record_len, a->judged, a->judged_len);
+}
+
+static void put_delete(struct rds_request *q, const struct cfs_ctx *ctx, const struct removal *a)
+{
+	const struct cfs_attr *v = &a->victim.attr;
+	char doomed[64];
+
+	put_removal(q, ctx, a, &rds_delete_seen_lua, v->length ? 4 : 1);
+	rds_words(q, "i", -rds_space_of(v));
+	if (!v->length)
+		return;
+	snprintf(doomed, sizeof(doomed), "%" PRIu64 ":%" PRIu64, a->victim.ino, v->length);
+	rds_words(q, "isi", -rds_length_of(v), doomed, (int64_t)ctx->now.tv_sec);
+}
+
+static void put_trash(struct rds_request *q, const struct cfs_ctx *ctx, const struct removal *a,
+		      const struct cfs_attr *after)
+{
+	const struct cfs_engine_remove *req = a->req;
+	int64_t length = rds_length_of(after), space = rds_space_of(after);
+	uint8_t record[RDS_ATTR_MAX];
+	char name[CFS_NAME_MAX + 1];
+	size_t len =
+		cfs_rules_trash_name(req->parent, a->victim.ino, req->name, req->name_len, name);
+
+	put_removal(q, ctx, a, &rds_trash_seen_lua, length ? 7 : 5);
+	rds_words(q, "bubii", record, rds_attr_encode(after, record), req->trash, name, len, -space,
+		  space);
+	if (length)
+		rds_words(q, "ii", -length, length);
+}
+
+int rds_unlink_seen(struct cfs_engine *e, const struct cfs_ctx *ctx,
+		    const struct cfs_engine_remove *req, struct cfs_removed *ret)
+{
+	struct rds *rds = rds_of(e);
+	struct removal a = {.req = req};
+	struct cfs_attr after;
+	enum cfs_fate fate;
+	struct rds_request q;
+	int r;
+
+	if (!may_try(e, req->parent) ||
+	    !cfs_seen_file_known(&rds->seen, req->parent, req->name, req->name_len, &a.victim) ||
+	    !cfs_seen_dir_known(&rds->seen, req->parent, &a.dir))
+		return 0;
+	fate = simple_fate(e, ctx, &a);
+	if (fate == CFS_FATE_NONE)
+		return 0;
+	after = a.victim.attr;
+	rds_entry_encode(after.type, a.victim.ino, a.entry);
+	a.record_len = rds_attr_encode(&after, a.record);
+	a.judged_len = judged_part(&a.dir, a.judged);
+	rds_begin(&q, e);
+	if (fate == CFS_FATE_TRASHED) {
+		after.ctime = ctx->now;
+		after.parent = req->trash;
+		put_trash(&q, ctx, &a, &after);
+	} else {
+		put_delete(&q, ctx, &a);
+	}
+	r = run(&q, ctx, CFS_META_OP_unlink, req->parent, &a.dir);
+	rds_end(&q);
+	cfs_seen_file_forget(&rds->seen, a.victim.ino);
+	if (r <= 0)
+		return r;
+	*ret = (struct cfs_removed){
+		.fate = fate,
+		.ino = a.victim.ino,
+		.attr = after,
+		.has_data = fate == CFS_FATE_DELETED && after.length,
+		.parent = a.dir,
+	};
+	if (ret->has_data)
+		rds_doomed_add(rds, ret->ino, after.length);
+	return 1;
+}

@@ -93,9 +93,9 @@ static int read_symlink(struct json *j, struct entry *e)
 
 static int read_xattr(struct json *j, struct entry *e)
 {
-	struct cfs_row row = {.ino = e->ino};
 	char name[256] = "";
-	bool first = true;
+	struct cfs_row row = {.ino = e->ino, .xattr.name = name};
+	bool first = true, has_value = false;
 	const char *key, *text;
 	size_t len;
 	int r;
@@ -103,23 +103,24 @@ static int read_xattr(struct json *j, struct entry *e)
 	while ((r = pull_key(j->p, &first, &key)) > 0) {
 		bool is_name = !strcmp(key, "name"), is_value = !strcmp(key, "value");
 
-		r = pull_text(j->p, true, &text, &len);
-		if (r)
-			return r;
-		if (is_name && len < sizeof(name)) {
+		r = is_name || is_value ? pull_text(j->p, true, &text, &len)
+					: pull_value(j->p, NULL);
+		if (!r && is_name && len < sizeof(name)) {
 			memcpy(name, text, len);
 			row.xattr.name_len = len;
-		} else if (is_value) {
-			row.xattr.value = text; /* the other client writes it last */
+		} else if (!r && is_value && row.xattr.name_len) {
+			/* At once: the text lasts until the next one. */
+			row.xattr.value = text;
 			row.xattr.value_len = len;
+			r = e->known ? 0 : load_row(j->l, CFS_TABLE_XATTR, &row);
+			has_value = true;
 		}
+		if (r)
+			return r;
 	}
-	row.xattr.name = name;
-	if (r < 0 || e->known)
+	if (r || has_value)
 		return r;
-	if (!row.xattr.name_len || !row.xattr.value)
-		return pull_fail(j->p, "an extended attribute without name or value");
-	return load_row(j->l, CFS_TABLE_XATTR, &row);
+	return pull_fail(j->p, "an extended attribute without a name and then a value");
 }
 
 static int read_slice(struct json *j, struct cfs_slice *ret)

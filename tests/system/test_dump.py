@@ -515,6 +515,36 @@ def test_numbers_that_are_none_are_refused(ws, empty, number):
     assert r.returncode == 2 and "number" in r.stderr, r.stderr
 
 
+def test_what_a_later_version_added_does_not_change_the_rest(ws, empty):
+    url = empty("sqlite3")
+    whole = json.loads(fixtures.dump("sqlite", "json"))
+
+    def each(entry, fn):
+        if isinstance(entry, dict):
+            for x in entry.get("xattrs", ()):
+                fn(x)
+            for below in entry.get("entries", {}).values():
+                each(below, fn)
+
+    want = []
+    each(whole["FSTree"], lambda x: want.append(dict(x)))
+    assert want
+    each(whole["FSTree"], lambda x: x.update(more="y" * 3000, kind=5, list=[{"a": None}]))
+    load(ws, url, json.dumps(whole).encode())
+    got = []
+    each(json.loads(dump(ws, url))["FSTree"], got.append)
+    key = lambda x: (x["name"], x["value"])
+    assert sorted(got, key=key) == sorted(want, key=key)
+
+    def turn(x):
+        value, name = x.pop("value"), x.pop("name")
+        x.update(value=value, name=name)
+
+    each(whole["FSTree"], turn)
+    r = load(ws, empty("sqlite3"), json.dumps(whole).encode(), check=False)
+    assert r.returncode == 2 and "extended attribute" in str(r.stderr), r
+
+
 def test_deep_tree_loads(ws, empty):
     """Deeper than the stack would hold of what is known of each level."""
     d = json.loads(fixtures.dump("sqlite", "json"))

@@ -107,6 +107,20 @@ int admin_close(struct admin *a)
 	return r < 0 ? CMD_SYSTEM : CMD_OK;
 }
 
+static int note_session(void *arg, const struct cfs_session *s)
+{
+	*(bool *)arg = true;
+	return 0;
+}
+
+int admin_is_mounted(struct admin *a, bool *ret)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+
+	*ret = false;
+	return cfs_meta_each_session(a->meta, &ctx, note_session, ret);
+}
+
 /* ---- names ---- */
 
 int admin_lookup(struct admin *a, const char *path, struct cfs_entry *ret)

@@ -74,6 +74,8 @@ int admin_close(struct admin *a);
 
 /* An entry by its path from the root of the volume. */
 int admin_lookup(struct admin *a, const char *path, struct cfs_entry *ret);
+/* Whether anybody seems to have the volume mounted. */
+int admin_is_mounted(struct admin *a, bool *ret);
 /* The first path of an inode, or "inode N": malloc'ed, NULL without memory. */
 char *admin_path(struct admin *a, cfs_ino_t ino);
 /* Bytes as JSON text; bytes that are not UTF-8, and '%', become %XX. */

@@ -170,23 +170,14 @@ static void set_switch(struct change *c, bool *dst, int value)
 	c->any = true;
 }
 
-/* "file" buckets are stored as an absolute path that ends in '/'. */
 static int set_bucket(struct change *c, const char *bucket)
 {
-	cfs_auto_free char *cwd = NULL, *path = NULL;
-	size_t len = bucket ? strlen(bucket) : 0;
+	cfs_auto_free char *place = NULL;
 
-	if (!bucket || strcmp(c->s->storage, "file"))
-		return set_string(c, &c->s->bucket, bucket);
-	if (*bucket != '/') {
-		cwd = getcwd(NULL, 0);
-		if (!cwd)
-			return -errno;
-	}
-	if (asprintf(&path, "%s%s%s%s", cwd ? cwd : "", cwd ? "/" : "", bucket,
-		     len && bucket[len - 1] == '/' ? "" : "/") < 0)
-		return -ENOMEM;
-	return set_string(c, &c->s->bucket, path);
+	if (!bucket)
+		return 0;
+	place = volume_bucket(c->s->storage, bucket);
+	return place ? set_string(c, &c->s->bucket, place) : -ENOMEM;
 }
 
 static int set_keys(struct change *c)
@@ -315,12 +306,6 @@ static int judge(struct admin *a, const struct change *c, const struct cfs_setti
 	return r;
 }
 
-static int note_session(void *arg, const struct cfs_session *s)
-{
-	*(bool *)arg = true;
-	return 0;
-}
-
 static int ignore(void *arg, const struct quota_finding *q)
 {
 	return 0;
@@ -343,11 +328,9 @@ static int recount(struct admin *a, char err[256])
 
 static void hint(struct admin *a)
 {
-	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
-	bool mounted = false;
+	bool mounted;
 
-	cfs_meta_each_session(a->meta, &ctx, note_session, &mounted);
-	if (mounted)
+	if (admin_is_mounted(a, &mounted) == 0 && mounted)
 		fprintf(stderr, "Mounts notice within a heartbeat. Should files have been changed "
 				"until then, `cachefs fsck --repair` corrects the statistics.\n");
 }

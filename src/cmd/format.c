@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/url.h"
@@ -141,25 +140,14 @@ static int set_string(char **dst, const char *value)
 	return 0;
 }
 
-/* "file" buckets are stored as an absolute path that ends in '/'. */
 static int set_bucket(struct cfs_setting *s, const char *bucket)
 {
-	cfs_auto_free char *cwd = NULL;
-	size_t len = strlen(bucket);
-	char *path = NULL;
+	char *place = volume_bucket(s->storage, bucket);
 
-	if (strcmp(s->storage, "file"))
-		return set_string(&s->bucket, bucket);
-	if (*bucket != '/') {
-		cwd = getcwd(NULL, 0);
-		if (!cwd)
-			return -errno;
-	}
-	if (asprintf(&path, "%s%s%s%s", cwd ? cwd : "", cwd ? "/" : "", bucket,
-		     len && bucket[len - 1] == '/' ? "" : "/") < 0)
+	if (!place)
 		return -ENOMEM;
 	free(s->bucket);
-	s->bucket = path;
+	s->bucket = place;
 	return 0;
 }
 

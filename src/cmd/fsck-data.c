@@ -317,23 +317,16 @@ static int count_ref(void *arg, const struct cfs_row *row)
 	return 0;
 }
 
-static int note_session(void *arg, const struct cfs_session *s)
-{
-	*(bool *)arg = true;
-	return 0;
-}
-
 /*
  * Too few references cost data when a sharer goes: raised at once. Too many cost space only, and
  * may come from a record that the scans missed: lowered when nobody has the volume mounted.
  */
 static int judge_refs(struct data *d)
 {
-	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
 	struct cfs_meta *m = d->f->a->meta;
-	bool mounted = false, fix;
+	bool mounted, fix;
 	size_t i;
-	int r = cfs_meta_each_session(m, &ctx, note_session, &mounted);
+	int r = admin_is_mounted(d->f->a, &mounted);
 
 	for (i = 0; i < d->n && r == 0; i++) {
 		const struct doubt *q = &d->doubts[i];
@@ -342,7 +335,8 @@ static int judge_refs(struct data *d)
 			continue;
 		fix = d->f->repair && (q->records > q->refs || !mounted);
 		if (fix) {
-			ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+			struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+
 			r = cfs_meta_fix_refs(m, &ctx, q->id, q->size, q->refs, q->records);
 			if (r == -EAGAIN) {
 				r = 0;

@@ -252,21 +252,6 @@ static int compare_all(struct admin *a, bool owners, struct findings *ret)
 	return r;
 }
 
-static int note_session(void *arg, const struct cfs_session *s)
-{
-	*(bool *)arg = true;
-	return 0;
-}
-
-static bool is_mounted(struct admin *a)
-{
-	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
-	bool mounted = false;
-
-	cfs_meta_each_session(a->meta, &ctx, note_session, &mounted);
-	return mounted;
-}
-
 static int settle(struct admin *a, struct quota_finding *f)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
@@ -286,12 +271,15 @@ int quota_check(struct admin *a, bool repair, quota_finding_fn fn, void *arg)
 	struct cfs_setting *setting;
 	size_t i;
 	int tries, r = cfs_meta_setting(a->meta, &setting);
+	bool mounted;
 
 	if (r < 0)
 		return r;
 	for (tries = 0; r == 0; tries++) {
 		r = compare_all(a, setting->user_group_quota, &found);
-		if (r < 0 || !found.n || tries == TRIES || !is_mounted(a))
+		if (r == 0 && found.n && tries < TRIES)
+			r = admin_is_mounted(a, &mounted);
+		if (r < 0 || !found.n || tries == TRIES || !mounted)
 			break;
 		/* Perhaps a mount has not written yet what it counted. */
 		free(found.v);

@@ -327,19 +327,11 @@ static int set(struct quota_cmd *c, struct cfs_quota *q)
 	return cfs_meta_put_quota(c->a.meta, &ctx, q);
 }
 
-static int note_session(void *arg, const struct cfs_session *s)
-{
-	*(bool *)arg = true;
-	return 0;
-}
-
 static void hint(struct quota_cmd *c)
 {
-	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
-	bool mounted = false;
+	bool mounted;
 
-	cfs_meta_each_session(c->a.meta, &ctx, note_session, &mounted);
-	if (mounted)
+	if (admin_is_mounted(&c->a, &mounted) == 0 && mounted)
 		fprintf(stderr, "Mounts notice within a heartbeat. Should files have been changed "
 				"until then, `cachefs quota repair` counts them.\n");
 }

@@ -11,6 +11,7 @@
 #include "base/url.h"
 #include "cmd/cmd.h"
 #include "cmd/peers.h"
+#include "cmd/progress.h"
 #include "cmd/volume.h"
 
 struct status_opts {
@@ -90,20 +91,6 @@ static json_t *collect(struct cfs_meta *meta, const struct cfs_setting *setting)
 			 (json_int_t)st.avail_inodes, "sessions", sessions, "groups", groups);
 }
 
-static const char *human(uint64_t bytes, char buf[32])
-{
-	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-	double v = (double)bytes;
-	size_t i = 0;
-
-	while (v >= 1024 && i < 6) {
-		v /= 1024;
-		i++;
-	}
-	snprintf(buf, 32, i ? "%.1f %s" : "%.0f %s", v, units[i]);
-	return buf;
-}
-
 static const char *text(json_t *j, const char *key)
 {
 	const char *s = json_string_value(json_object_get(j, key));
@@ -165,7 +152,7 @@ static void print_status(json_t *j, const char *url)
 		printf("trash:       %lld day%s\n", days, days == 1 ? "" : "s");
 	else
 		printf("trash:       none\n");
-	printf("used:        %s in %lld inodes\n", human((uint64_t)used, buf),
+	printf("used:        %s in %lld inodes\n", progress_size((uint64_t)used, buf),
 	       json_integer_value(json_object_get(u, "used_inodes")));
 	printf("sessions:    %zu\n", json_array_size(json_object_get(j, "sessions")));
 	json_array_foreach (json_object_get(j, "sessions"), i, session)
@@ -195,7 +182,7 @@ static void print_groups(json_t *groups)
 			       text(m, "id"), text(m, "host"), text(m, "mount_point"),
 			       *text(m, "address") ? text(m, "address") : "serves nobody", weight,
 			       weights[tls] ? 100.0 * (double)weight / (double)weights[tls] : 0,
-			       human((uint64_t)bytes, buf), tls ? "  TLS" : "",
+			       progress_size((uint64_t)bytes, buf), tls ? "  TLS" : "",
 			       json_is_true(json_object_get(m, "fresh")) ? "  (fresh)" : "");
 		}
 	}

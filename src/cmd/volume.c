@@ -30,6 +30,25 @@ char *volume_absolute_url(const char *url)
 	return out;
 }
 
+char *volume_bucket(const char *storage, const char *bucket)
+{
+	cfs_auto_free char *cwd = NULL;
+	size_t len = strlen(bucket);
+	char *path;
+
+	if (strcmp(storage, "file"))
+		return strdup(bucket);
+	if (*bucket != '/') {
+		cwd = getcwd(NULL, 0);
+		if (!cwd)
+			return NULL;
+	}
+	if (asprintf(&path, "%s%s%s%s", cwd ? cwd : "", cwd ? "/" : "", bucket,
+		     len && bucket[len - 1] == '/' ? "" : "/") < 0)
+		return NULL;
+	return path;
+}
+
 static int read_credential_lines(FILE *in, const char *path, char err[256])
 {
 	cfs_auto_free char *line = NULL;

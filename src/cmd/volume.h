@@ -19,6 +19,12 @@
 char *volume_absolute_url(const char *url);
 
 /*
+ * A bucket as it is stored: "file" buckets as an absolute path that ends in '/'. malloc'ed, NULL
+ * when out of memory.
+ */
+char *volume_bucket(const char *storage, const char *bucket);
+
+/*
  * KEY=VALUE lines into the environment (META_PASSWORD, ACCESS_KEY, ...). The file must belong to
  * the caller and be closed to others (mode 0600 or stricter). 0 or a negative errno with err.
  */

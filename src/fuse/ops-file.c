@@ -310,6 +310,9 @@ void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse
 	call_args(&c, "%" PRIu64 ",%lld,%d", ino, (long long)off, whence);
 	if (whence != SEEK_DATA && whence != SEEK_HOLE)
 		r = -EINVAL;
+	/* Bytes that only the kernel has are no hole: it answers itself, that all is data. */
+	else if (c.fuse->conf.writeback_cache)
+		r = -ENOSYS;
 	else if (off < 0)
 		r = -ENXIO;
 	else

@@ -351,6 +351,17 @@ def test_writeback_cache_option(volume):
     assert read(mnt / "f") == content
 
 
+def test_writeback_cache_hides_no_data(volume):
+    """Who copies only what SEEK_DATA finds must not leave out what the kernel has not written yet."""
+    mnt = volume.mount("writeback_cache")
+    with open(mnt / "f", "w+b", buffering=0) as f:
+        f.truncate(MIB)
+        os.pwrite(f.fileno(), b"data", 2 * MIB)
+        start = os.lseek(f.fileno(), MIB, os.SEEK_DATA)
+        end = os.lseek(f.fileno(), start, os.SEEK_HOLE)
+        assert start <= 2 * MIB and end >= 2 * MIB + 4
+
+
 def test_write_to_a_file_opened_for_reading_fails(mnt):
     write(mnt / "f", b"x")
     fd = os.open(mnt / "f", os.O_RDONLY)

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- write 1: attr rules usage acl
+-- write 1: attr rules usage lost acl
 local function in_setgid_dir(a, dir, who)
 	local bits = mode_of(a)
 	if type_of(a) == DIR then

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- write: attr rules acl
+-- write: attr rules lost acl
 local function op(rule)
 	return {0, acl_id(rule)}
 end

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- write 1: attr rules usage acl
+-- write 1: attr rules usage lost acl
 local MODE, UID, GID, ATIME, MTIME, CTIME, ATIME_NOW, MTIME_NOW = 1, 2, 4, 8, 16, 32, 64, 128
 local FLAGS, KILL_SUID, IS_OPEN = 256, 512, 32768
 local function check(who, set, a, uid4, gid4)

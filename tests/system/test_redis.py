@@ -8,6 +8,7 @@ import random
 import re
 import select
 import socket
+import struct
 import threading
 import time
 
@@ -23,6 +24,7 @@ from test_fixtures import differences, manifest, nothing, wanted
 
 pytestmark = pytest.mark.module("redis")
 CFSX = BIN.parents[1] / "tests" / "model" / "cfsx"
+ACL, NO_ID = "system.posix_acl_access", 0xFFFFFFFF
 GONE = r"metadata (server cannot be reached|engine does not answer)"
 
 
@@ -520,15 +522,24 @@ def test_sentinel_failover(ws):
     checked(ws, replica.url("0"))
 
 
+def acl_of(uid):
+    """rw for the user, as the kernel speaks of it"""
+    entries = (1, 6, NO_ID), (2, 6, uid), (4, 4, NO_ID), (16, 6, NO_ID), (32, 0, NO_ID)
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *e) for e in entries)
+
+
 @pytest.mark.deadline(120)
 def test_a_server_that_forgets_gives_no_number_twice(ws):
     """What a server had not saved when it died takes back the counters, too. Numbers of inodes and blocks
-    that mounts still have from before would be given to others: files would be mixed up."""
+    that mounts still have from before would be given to others: files would be mixed up, and the rights
+    of those with ACLs, which mounts know by number."""
     s = server(ws)
-    v = ws.volume(url=s.url("0"))
+    v = ws.volume(url=s.url("0"), enable_acl=True)
     a = v.mount()
     s.connect("0").save()
     write(a / "lost", data(100_000))
+    os.setxattr(a / "lost", ACL, acl_of(1001))
+    assert os.getxattr(a / "lost", ACL) == acl_of(1001)
     b = v.mount()
     for m in (a, b):
         m.allow(GONE)
@@ -540,6 +551,8 @@ def test_a_server_that_forgets_gives_no_number_twice(ws):
             files[n] = os.urandom(50_000)
             write(m / n, files[n])
     assert [n for n in files if read(b / n) != files[n]] == []
+    os.setxattr(b / "b0", ACL, acl_of(1002))
+    assert os.getxattr(a / "b0", ACL) == acl_of(1002)
     numbers = [os.stat(a / n).st_ino for n in files]
     assert len(set(numbers)) == len(numbers)
     c = v.mount()

@@ -22,6 +22,7 @@ local function acl_id(rule)
 		end
 	end
 	if not found then
+		skip_lost()
 		found = call('INCR', P .. 'aclMaxId')
 		call('HSET', P .. 'acl', found, rule)
 	end

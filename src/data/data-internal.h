@@ -134,6 +134,7 @@ struct cfs_file {
 	bool op;	     /* a write, truncate, ... is under way; see cfs_file_op_begin() */
 
 	struct cfs_attr attr;	 /* as stored */
+	uint64_t asked_ns;	 /* when the metadata was last asked for it */
 	uint64_t length;	 /* what readers see */
 	uint64_t own_ns;	 /* when this client's last change was answered, 0 for none */
 	uint64_t own_mark;	 /* number of own changes */

@@ -58,7 +58,7 @@ void cfs_file_unref(struct cfs_file *f)
 }
 
 static int file_new(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr,
-		    struct cfs_file **ret)
+		    uint64_t asked_ns, struct cfs_file **ret)
 {
 	struct cfs_file *f = calloc(1, sizeof(*f));
 	int r;
@@ -76,6 +76,7 @@ static int file_new(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *at
 	f->refs = 1;
 	f->opens = 1;
 	f->attr = *attr;
+	f->asked_ns = asked_ns;
 	f->length = attr->length;
 	TAILQ_INIT(&f->slices);
 	*ret = f;
@@ -96,12 +97,13 @@ struct cfs_file *cfs_data_find(struct cfs_data *d, cfs_ino_t ino)
 }
 
 /*
- * Whether `attr` may have been read before the last own change was made. Own changes are known
- * exactly, so such a snapshot tells nothing; others' changes in that time have a later ctime.
+ * Whether `attr` may have been read before the last own change was made, or what is known of others
+ * was read. Such a snapshot tells nothing; others' changes in that time have a later ctime.
  */
 static bool attr_stale(const struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns)
 {
-	return asked_ns <= f->own_ns && cfs_timespec_cmp(attr->ctime, f->attr.ctime) <= 0;
+	return asked_ns <= CFS_MAX(f->own_ns, f->asked_ns) &&
+	       cfs_timespec_cmp(attr->ctime, f->attr.ctime) <= 0;
 }
 
 static void take_attr(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns)
@@ -112,6 +114,7 @@ static void take_attr(struct cfs_file *f, const struct cfs_attr *attr, uint64_t 
 	    cfs_timespec_cmp(attr->ctime, f->attr.ctime) != 0)
 		cfs_chunks_drop(f, 0, UINT32_MAX);
 	f->attr = *attr;
+	f->asked_ns = CFS_MAX(f->asked_ns, asked_ns);
 	cfs_file_compute_length(f);
 }
 
@@ -143,7 +146,7 @@ int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr
 
 	while (!f) {
 		if (!fresh) {
-			r = file_new(d, ino, attr, &fresh);
+			r = file_new(d, ino, attr, asked_ns, &fresh);
 			if (r < 0)
 				return r;
 		}

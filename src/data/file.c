@@ -30,7 +30,7 @@ void cfs_file_overlay_attr(struct cfs_file *f, struct cfs_attr *attr)
 		if (cfs_timespec_cmp(newest, attr->ctime) > 0)
 			attr->ctime = newest;
 	}
-	if (f->own_ns && cfs_timespec_cmp(f->attr.ctime, attr->ctime) > 0) {
+	if (cfs_timespec_cmp(f->attr.ctime, attr->ctime) > 0) {
 		attr->mtime = f->attr.mtime;
 		attr->ctime = f->attr.ctime;
 	}

@@ -130,6 +130,34 @@ static void old_attributes(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
+/*
+ * Two opens: the answer to the first comes last. Who opened second, after another client's close,
+ * must not lose the bytes again.
+ */
+static void answers_in_another_order(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_attr *stored = &v->meta.attr[1], before = *stored, seen;
+	uint64_t first_ns = cfs_now_ns(), second_ns = first_ns + 1;
+	struct cfs_file *f;
+
+	stored->length = 3;
+	stored->mtime = stored->ctime = tick(&v->meta);
+	assert_int_equal(cfs_data_open(v->data, 1, stored, second_ns, &f), 0);
+	seen = before;
+	cfs_file_reopen(f, &before, first_ns);
+	cfs_file_overlay_attr(f, &seen);
+	assert_int_equal(cfs_file_length(f), 3);
+	assert_int_equal(seen.length, 3);
+	assert_int_equal(cfs_timespec_cmp(seen.ctime, stored->ctime), 0);
+	/* Whoever asks later knows better, whatever the other client's clock says. */
+	before.length = 1;
+	cfs_file_refresh(f, &before, second_ns + 1);
+	assert_int_equal(cfs_file_length(f), 1);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
 /* What is read after an own commit is right, also what another client did just before it. */
 static void foreign_truncate_before_a_commit(void **state)
 {
@@ -191,6 +219,7 @@ int main(void)
 		cmocka_unit_test(foreign_commit),
 		cmocka_unit_test(read_during_commit),
 		cmocka_unit_test(old_attributes),
+		cmocka_unit_test(answers_in_another_order),
 		cmocka_unit_test(foreign_truncate_before_a_commit),
 		cmocka_unit_test(compaction_merges),
 	};

@@ -12,6 +12,7 @@ static void pg_close(struct cfs_engine *e)
 
 	sql_db_deinit(&db->sql);
 	cfs_seen_destroy(&db->seen);
+	pg_together_destroy(db);
 	pg_free_url(db);
 	free(db->schema);
 	free(db);
@@ -47,6 +48,7 @@ static int pg_open(const struct cfs_engine_conf *conf, struct cfs_engine **ret, 
 		return -ENOMEM;
 	}
 	cfs_seen_init(&db->seen);
+	pg_together_init(db);
 	snprintf(err, 256, "postgres://: bad value of a max_ option or of table_prefix");
 	r = sql_db_init(&db->sql, conf, &engine, &pg_dialect);
 	if (!r) {

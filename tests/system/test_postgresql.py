@@ -425,26 +425,31 @@ def test_server_killed_and_restarted(ws, own):
     assert not [f for f in found if f[0] not in ("counter", "dirstat")], found
 
 
-def test_answers_lost_on_the_way(ws, db):
+@pytest.mark.parametrize("jobs, files", ((1, 200), (8, 60)))
+def test_answers_lost_on_the_way(ws, db, jobs, files):
     """The network drops connections at random moments: a create or write is done once."""
     with CountingProxy(db.server.port) as proxy:
         v = Volume(ws, url=db.url.replace(":%d" % db.server.port, ":%d" % proxy.port))
         m = v.mount()
         m.allow("database|connection|engine|usage")
-        job = ws.python(WORK, m.path / "w", "200", stderr=subprocess.PIPE)
+        tops = [m.path / ("w%d" % i) for i in range(jobs)]
+        work = [ws.python(WORK, top, str(files), stderr=subprocess.PIPE) for top in tops]
         end = threading.Event()
 
         def cutter():
-            while not end.wait(0.15):
+            pause = 0.15
+            while not end.wait(pause):
                 proxy.cut()
+                pause *= 1.03  # where connecting takes that long, it succeeds in the end
 
         t = threading.Thread(target=cutter, daemon=True)
         t.start()
-        err = job.communicate(timeout=80 * SLOW)[1]
+        errors = [job.communicate(timeout=80 * SLOW)[1].decode() for job in work]
         end.set()
         t.join()
-        assert job.returncode == 0, err.decode()
-        assert set(os.listdir(m.path / "w")) == worked(200)
+        assert [job.returncode for job in work] == [0] * jobs, errors
+        for top in tops:
+            assert set(os.listdir(top)) == worked(files)
         m.umount()
         assert "pooler" not in m.log()
     found, _ = cachefs_check.check(db.url, str(v.bucket), cachefs_check.Options())
@@ -632,7 +637,7 @@ def test_compaction_waits_for_a_clone(ws, db):
 
 
 def test_a_hundred_threads_in_one_directory(ws, db):
-    """No deadlock, no error, one request per creation."""
+    """No deadlock, no error, less than one request per creation."""
     Volume(ws, url=db.url)
     argv = ["--threads", "100", "--depth", "0", "--files", "3000", "--json", db.url]
     r = ws.run("cachefs", "mdtest", *argv, timeout=80, check=True)
@@ -640,7 +645,9 @@ def test_a_hundred_threads_in_one_directory(ws, db):
     rows = {row["name"]: row for row in found["operations"]}
     print(r.stdout)
     assert rows["create"]["errors"] == rows["unlink"]["errors"] == 0
-    assert rows["create"]["round_trips"] <= 1.01
+    # Those that wait for the server go to it together.
+    assert rows["create"]["round_trips"] < 0.7
+    assert rows["unlink"]["round_trips"] < 0.9
     n, retries = (sum(row[k] for row in found["operations"]) for k in ("count", "retries"))
     assert retries * 1000 < n
     stat = "SELECT deadlocks FROM pg_stat_database WHERE datname=current_database()"

@@ -199,6 +199,7 @@ static int run(const char *only)
 		{"records", record_tests, &record_test_count},
 		{"administration", admin_tests, &admin_test_count},
 		{"dirtimes", dirtimes_tests, &dirtimes_test_count},
+		{"threads", thread_tests, &thread_test_count},
 		{"crash", crash_tests, &crash_test_count},
 	};
 	int failed = 0;

@@ -164,6 +164,28 @@ static void forget_list(struct cfs_data *d, cfs_ino_t ino, uint32_t indx)
 	cfs_file_unref(f);
 }
 
+/* A commit under way from here may have to look for its record, to know whether it was made. */
+static bool is_awaited(struct cfs_data *d, cfs_ino_t ino, uint32_t indx,
+		       const struct cfs_slice *recs, size_t n)
+{
+	struct cfs_file *f = cfs_data_find(d, ino);
+	const struct cfs_wslice *s;
+	struct cfs_chunk *c;
+	uint64_t id;
+
+	if (!f)
+		return false;
+	pthread_mutex_lock(&f->lock);
+	c = cfs_chunk_find(f, indx);
+	s = c ? TAILQ_FIRST(&c->pending) : NULL;
+	id = s ? s->id : 0;
+	pthread_mutex_unlock(&f->lock);
+	cfs_file_unref(f);
+	while (id && n && recs[n - 1].id != id)
+		n--;
+	return id && n;
+}
+
 /* Returns 1 when there is likely more to do. */
 static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx)
 {
@@ -177,6 +199,10 @@ static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t
 	if (total < 0)
 		return (int)total;
 	n = CFS_MIN((size_t)total, RECORDS_MAX);
+	if (is_awaited(d, ino, indx, recs, n)) {
+		r = -EAGAIN;
+		goto out;
+	}
 	r = skip_good(recs, n, &skipped, &view);
 	if (r < 0 || n - skipped < 2)
 		goto out;

@@ -109,6 +109,46 @@ static void read_during_commit(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
+static void compact_meanwhile(void *arg)
+{
+	struct volume *v = arg;
+	struct cfs_ctx cx = ctx();
+
+	v->meta.applied = NULL;
+	assert_int_equal(cfs_data_compact(v->data, &cx, 1, 0), -EAGAIN);
+}
+
+/*
+ * A commit whose answer is lost finds its record. If it was compacted away it would be made again,
+ * and name a slice that is deleted.
+ */
+static void compaction_during_commit(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_file *f = open_file(v, 1);
+	struct cfs_ctx cx = ctx();
+	char buf[4];
+
+	v->meta.purge = true;
+	assert_int_equal(write_at(f, 0, "aaaa", 4), 0);
+	assert_int_equal(flush(f), 0);
+	assert_int_equal(write_at(f, 0, "bbbb", 4), 0);
+	v->meta.fail_error = -EIO;
+	v->meta.fail_applied = true;
+	v->meta.fail_commits = 1;
+	v->meta.applied = compact_meanwhile;
+	v->meta.applied_arg = v;
+	assert_int_equal(flush(f), 0);
+	assert_int_equal(v->meta.commits, 2);
+	assert_int_equal(v->meta.chunk[1][0].n, 2);
+	assert_int_equal(cfs_data_compact(v->data, &cx, 1, 0), 0);
+	assert_int_equal(v->meta.chunk[1][0].n, 1);
+	assert_int_equal(read_at(f, 0, buf, 4), 4);
+	assert_memory_equal(buf, "bbbb", 4);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
 /* Attributes that were read before an own commit must not take the length back, however late. */
 static void old_attributes(void **state)
 {
@@ -218,6 +258,7 @@ int main(void)
 		cmocka_unit_test(foreign_compaction),
 		cmocka_unit_test(foreign_commit),
 		cmocka_unit_test(read_during_commit),
+		cmocka_unit_test(compaction_during_commit),
 		cmocka_unit_test(old_attributes),
 		cmocka_unit_test(answers_in_another_order),
 		cmocka_unit_test(foreign_truncate_before_a_commit),

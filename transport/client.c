@@ -3,8 +3,8 @@
  * One connection of a peer, asking side. Whoever starts a request sends it, so that no thread has
  * to be woken for it; while one thread sends, others add to the batch that it takes next.
  *
- * Only the loop takes a request out of its slot, and only the loop writes to a request's memory:
- * when done has run, nothing can.
+ * Only who receives (the loop, unless it is lent: lend.c) takes a request out of its slot and
+ * writes to a request's memory: when done has run, nothing can.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -25,7 +25,6 @@
 /* Received and checked in pieces that stay in the CPU's cache. */
 #define PIECE	   (256u << 10)
 #define EXPECT_MAX (512u << 10)
-#define IOV_MAX_   72
 
 _Static_assert(CFS_REQUESTS_PER_CONN <= 1u << SLOT_BITS, "slots have numbers");
 
@@ -87,7 +86,7 @@ int cfs_client_put_frame(struct cfs_client *cc, const struct cfs_frame *f, const
 	return 0;
 }
 
-int cfs_client_assign(struct cfs_client *cc, struct cfs_peer_get *g)
+int cfs_client_assign(struct cfs_client *cc, struct cfs_peer_get *g, bool lend)
 {
 	struct cfs_wire_get wire = {.block = g->block, .off = g->off, .len = g->len};
 	struct cfs_frame f = {
@@ -116,6 +115,7 @@ int cfs_client_assign(struct cfs_client *cc, struct cfs_peer_get *g)
 	cc->inflight++;
 	cc->inflight_bytes += g->len;
 	cc->n_small += g->len < DIRECT_MIN;
+	cfs_lend_assign(cc, g, lend);
 	return 0;
 }
 
@@ -127,7 +127,7 @@ static struct cfs_peer_get *find(struct cfs_client *cc, uint64_t id)
 	return g && g->id == id ? g : NULL;
 }
 
-static void take_out(struct cfs_client *cc, struct cfs_peer_get *g)
+void cfs_client_take_out(struct cfs_client *cc, struct cfs_peer_get *g)
 {
 	unsigned slot = g->id & SLOT_MASK;
 
@@ -154,11 +154,13 @@ void cfs_client_expire(struct cfs_client *cc, uint64_t now_ms, struct cfs_get_li
 
 		if (!g || (!g->canceled && g->deadline > now_ms))
 			continue;
+		if (g->lent && cc->lending.lent) /* whoever has borrowed it sees to that */
+			continue;
 		f.id = g->id;
 		g->heard = cfs_client_heard(cc, g);
-		if (cc->rx == g)
+		if (!cc->lending.lent && cc->rx == g)
 			cc->rx = NULL;
-		take_out(cc, g);
+		cfs_client_take_out(cc, g);
 		cfs_gets_append(list, g);
 		/* Without it the answer is merely thrown away. */
 		(void)cfs_client_put_frame(cc, &f, NULL, 0);
@@ -286,23 +288,29 @@ static void flush(struct cfs_conn *c)
 
 /* --- receiving --- */
 
-static void finish(struct cfs_client *cc, struct cfs_peer_get *g, int err)
+/* last: it is of a thread that waits, and nothing has come behind it. */
+static void finish(struct cfs_client *cc, struct cfs_peer_get *g, int err, bool last)
 {
 	pthread_mutex_lock(&cc->peer->lock);
-	take_out(cc, g);
-	pthread_mutex_unlock(&cc->peer->lock);
+	cfs_client_take_out(cc, g);
 	cc->active_ms = cc->c.t->loop.now_ms;
+	if (last && err == 0)
+		cfs_lend_rest(cc, g);
+	pthread_mutex_unlock(&cc->peer->lock);
 	cfs_peer_finish(cc->peer, g, err);
 }
 
-static void payload_ended(struct cfs_client *cc)
+static void payload_ended(struct cfs_client *cc, bool last)
 {
 	struct cfs_peer_get *g = cc->rx;
 
 	cc->rx = NULL;
 	cc->heard_ms = cc->c.t->loop.now_ms;
+	last = last && g && g->waits;
+	if (last && cc->c.link.ops->expect)
+		cc->c.link.ops->expect(&cc->c.link, 1);
 	if (g)
-		finish(cc, g, g->crc == cc->rx_crc ? 0 : -EBADMSG);
+		finish(cc, g, g->crc == cc->rx_crc ? 0 : -EBADMSG, last);
 }
 
 /* n bytes have arrived in the request's memory. */
@@ -357,7 +365,7 @@ static int answer_begins(struct cfs_client *cc, const struct cfs_frame *f)
 		if (f->status == CFS_STATUS_LEAVING)
 			stop_asking(cc);
 		if (g)
-			finish(cc, g, cfs_wire_errno_of(f->status));
+			finish(cc, g, cfs_wire_errno_of(f->status), false);
 		return 0;
 	}
 	/* An answer to nobody is one that was cancelled. */
@@ -397,7 +405,7 @@ static int consume(struct cfs_client *cc, const uint8_t *data, size_t len)
 			len -= n;
 			cc->rx_left -= (uint32_t)n;
 			if (cc->rx_left == 0)
-				payload_ended(cc);
+				payload_ended(cc, len == 0);
 			continue;
 		}
 		r = cfs_reader_feed(&cc->c.reader, &data, &len, &f);
@@ -409,6 +417,40 @@ static int consume(struct cfs_client *cc, const uint8_t *data, size_t len)
 	return 0;
 }
 
+uint32_t cfs_client_next_piece(struct cfs_client *cc, struct iovec iov[CFS_PIECE_IOV], int *ret_n)
+{
+	const struct cfs_peer_get *g = cc->rx;
+	uint32_t room = CFS_MIN(cc->rx_left, PIECE), len = 0;
+	size_t off = g->at_off;
+	int k, n = 0;
+
+	for (k = g->at; len < room && n < CFS_PIECE_IOV; k++, n++) {
+		iov[n].iov_base = (uint8_t *)g->dst[k].iov_base + off;
+		iov[n].iov_len = CFS_MIN(g->dst[k].iov_len - off, room - len);
+		len += (uint32_t)iov[n].iov_len;
+		off = 0;
+	}
+	*ret_n = n;
+	return len;
+}
+
+void cfs_client_advance(struct cfs_client *cc, size_t n)
+{
+	advance(cc->rx, n);
+	cc->rx_left -= (uint32_t)n;
+}
+
+/* What the reader has may be a frame. */
+static int take_frame(struct cfs_client *cc)
+{
+	const uint8_t *none = NULL;
+	struct cfs_frame f;
+	size_t zero = 0;
+	int r = cfs_reader_feed(&cc->c.reader, &none, &zero, &f);
+
+	return r > 0 ? got_frame(cc, &f) : r;
+}
+
 /*
  * The payload goes where it belongs, the header that follows it into the reader: one call per
  * piece. Returns what was received; *ret_full: as much as was asked for.
@@ -416,21 +458,13 @@ static int consume(struct cfs_client *cc, const uint8_t *data, size_t len)
 static ssize_t receive_direct(struct cfs_client *cc, bool *ret_full)
 {
 	struct cfs_reader *rd = &cc->c.reader;
-	struct cfs_peer_get *g = cc->rx;
-	struct iovec iov[IOV_MAX_];
-	uint32_t room = CFS_MIN(cc->rx_left, PIECE), asked = 0;
-	const uint8_t *none = NULL;
-	size_t off = g->at_off, extra = 0, zero = 0;
-	struct cfs_frame f;
+	struct iovec iov[CFS_PIECE_IOV + 1];
+	size_t extra = 0;
+	uint32_t asked;
 	ssize_t n, r;
-	int k, n_iov = 0;
+	int n_iov;
 
-	for (k = g->at; asked < room && n_iov < IOV_MAX_ - 1; k++, n_iov++) {
-		iov[n_iov].iov_base = (uint8_t *)g->dst[k].iov_base + off;
-		iov[n_iov].iov_len = CFS_MIN(g->dst[k].iov_len - off, room - asked);
-		asked += (uint32_t)iov[n_iov].iov_len;
-		off = 0;
-	}
+	asked = cfs_client_next_piece(cc, iov, &n_iov);
 	if (asked == cc->rx_left) {
 		iov[n_iov].iov_base = rd->buf;
 		iov[n_iov++].iov_len = CFS_WIRE_HEADER;
@@ -441,17 +475,15 @@ static ssize_t receive_direct(struct cfs_client *cc, bool *ret_full)
 		return n;
 	*ret_full = (size_t)n == asked + extra;
 	asked = (uint32_t)CFS_MIN((size_t)n, asked);
-	advance(g, asked);
-	cc->rx_left -= asked;
+	cfs_client_advance(cc, asked);
 	if (cc->rx_left > 0)
 		return n;
-	rd->have = (uint32_t)((size_t)n - asked);
-	payload_ended(cc);
-	if (rd->have == 0 || cc->c.state == CFS_CONN_CLOSED)
+	extra = (size_t)n - asked;
+	rd->have = (uint32_t)extra;
+	payload_ended(cc, extra == 0);
+	if (extra == 0 || cc->c.state == CFS_CONN_CLOSED)
 		return n;
-	r = cfs_reader_feed(rd, &none, &zero, &f);
-	if (r > 0)
-		r = got_frame(cc, &f);
+	r = take_frame(cc);
 	return r < 0 ? r : n;
 }
 
@@ -483,7 +515,7 @@ static void readable(struct cfs_conn *c)
 
 	while (full && turn > 0) {
 		n = receive(cc, &full);
-		if (c->state == CFS_CONN_CLOSED)
+		if (c->state == CFS_CONN_CLOSED || cc->lending.away)
 			return;
 		if (n == -EAGAIN)
 			break;
@@ -507,6 +539,20 @@ static void readable(struct cfs_conn *c)
 		c->link.ops->expect(&c->link,
 				    cc->rx ? CFS_MAX(1, CFS_MIN(cc->rx_left, EXPECT_MAX)) : 1);
 	cfs_conn_want_in(c);
+}
+
+void cfs_client_resume(struct cfs_client *cc)
+{
+	int r = 0;
+
+	if (cc->rx && cc->rx_left == 0)
+		payload_ended(cc, false);
+	else if (cc->c.reader.have > 0)
+		r = take_frame(cc);
+	if (r < 0)
+		cfs_conn_close(&cc->c, r);
+	else
+		cfs_conn_readable(&cc->c);
 }
 
 /* --- life --- */
@@ -548,12 +594,15 @@ static void conn_closed(struct cfs_conn *c, int err)
 	pthread_mutex_lock(&p->lock);
 	cc->usable = false;
 	cc->dead = true;
-	cc->rx = NULL;
+	if (cc->lending.lent)
+		cfs_conn_ref(c); /* until it is back */
+	else
+		cc->rx = NULL;
 	for (i = 0; i < cc->n_slots; i++) {
 		struct cfs_peer_get *g = cc->slots[i];
 
 		if (g) {
-			take_out(cc, g);
+			cfs_client_take_out(cc, g);
 			cfs_gets_append(&list, g);
 		}
 	}
@@ -594,6 +643,7 @@ int cfs_client_connect(struct cfs_peer *p)
 	/* What was recorded on another connection is no answer on this one. */
 	cc->serial = cfs_random_u64() >> (SLOT_BITS + 1);
 	cc->sent_work.fn = sender_gone;
+	cfs_lend_init(cc);
 	cc->c.link.ops = t->link;
 	cc->c.link.tls = t->tls;
 	r = t->link->connect(&cc->c.link, (struct sockaddr *)&p->addr, p->addr_len);

@@ -169,10 +169,8 @@ static void start_probe(struct race *r)
 }
 
 /* True: the answer is late enough to go another way. */
-static bool is_late(struct race *r, uint64_t late_ms)
+static bool is_late(struct race *r, cfs_deadline_t start, uint64_t late_ms)
 {
-	cfs_deadline_t start = cfs_now_ms();
-
 	if (has_ended_by(r, start + late_ms / 2))
 		return false;
 	start_probe(r);
@@ -219,8 +217,8 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs
 			const struct iovec *dst, int n_dst, struct cfs_hedge *hedge,
 			cfs_deadline_t deadline)
 {
-	uint64_t start_ns = cfs_now_ns();
-	bool won = false;
+	uint64_t start_ns = cfs_now_ns(), start_ms = start_ns / 1000000, late_ms = 0;
+	bool won = false, may_hedge = hedge && h->percent;
 	struct race r = {
 		.peer = peer,
 		.first.get = {.block = *b,
@@ -230,6 +228,7 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs
 			      .dst = dst,
 			      .n_dst = n_dst,
 			      .deadline = deadline,
+			      .waits = true,
 			      .done = note_end},
 	};
 	int err;
@@ -242,8 +241,10 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs
 		return err;
 	}
 	cfs_hedging_earn(h);
-	if (hedge && h->percent &&
-	    is_late(&r, cfs_pace_late_ms(pace, cfs_deadline_left_ms(deadline))))
+	if (may_hedge)
+		late_ms = cfs_pace_late_ms(pace, cfs_deadline_left_ms(deadline));
+	cfs_peer_receive(peer, &r.first.get, may_hedge ? start_ms + late_ms / 2 : deadline);
+	if (may_hedge && is_late(&r, start_ms, late_ms))
 		won = run_hedge(h, &r, hedge);
 	wait_for(&r, &r.first);
 	if (r.probing)

@@ -4,8 +4,9 @@
  * kernel encrypts.
  *
  * Nothing waits: -EAGAIN when it would; then poll(2) on fd says when to try again. All on the
- * loop's thread, except that send of a client's connection may be called by others, one at a time.
- * What send has refused with -EAGAIN is offered again, with nothing before it.
+ * loop's thread, except for a client's connection: send may be called by others, one at a time,
+ * recv and expect by the thread to which it is lent (lend.c). What send has refused with -EAGAIN is
+ * offered again, with nothing before it.
  */
 #ifndef CFS_TRANSPORT_LINK_H
 #define CFS_TRANSPORT_LINK_H

@@ -156,7 +156,7 @@ static void note_silence(struct cfs_peer *p, const struct cfs_peer_get *g)
 
 /* --- requests --- */
 
-void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err)
+void cfs_peer_count_end(struct cfs_peer *p, const struct cfs_peer_get *g, int err)
 {
 	struct cfs_transport *t = p->t;
 	uint64_t ns = cfs_now_ns() - g->start_ns;
@@ -176,6 +176,11 @@ void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err)
 	atomic_fetch_sub(&t->asked.inflight, 1);
 	atomic_fetch_sub(&p->counters.inflight_bytes, g->len);
 	atomic_fetch_sub(&t->asked.inflight_bytes, g->len);
+}
+
+void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err)
+{
+	cfs_peer_count_end(p, g, err);
 	/*
 	 * A lost connection is one failure, however many were waiting on it. An answer that takes
 	 * long, say of an owner whose object storage is slow, is none while others come.
@@ -211,7 +216,7 @@ void cfs_peer_feed(struct cfs_peer *p)
 	pthread_mutex_lock(&p->lock);
 	while ((g = p->pending.first)) {
 		cc = pick(p, g->len);
-		if (!cc || cfs_client_assign(cc, g) < 0)
+		if (!cc || cfs_client_assign(cc, g, false) < 0)
 			break;
 		p->pending.first = g->next;
 		if (g->next)
@@ -249,7 +254,7 @@ static int start(struct cfs_peer *p, struct cfs_peer_get *g, bool *ret_kick)
 		return -EHOSTDOWN;
 	cc = p->pending.n == 0 ? pick(p, g->len) : NULL;
 	if (cc) {
-		r = cfs_client_assign(cc, g);
+		r = cfs_client_assign(cc, g, g->waits);
 		if (r < 0)
 			return r;
 	} else {
@@ -275,7 +280,7 @@ int cfs_peer_start(struct cfs_peer *p, struct cfs_peer_get *g)
 	if (!makes_sense(g))
 		return -EINVAL;
 	g->next = g->prev = NULL;
-	g->conn = NULL;
+	g->conn = g->lent = NULL;
 	g->received = g->crc = g->at_off = 0;
 	g->at = 0;
 	while (g->at < g->n_dst && g->dst[g->at].iov_len == 0)
@@ -329,6 +334,7 @@ ssize_t cfs_peer_read(struct cfs_peer *p, const struct cfs_peer_block *b, uint32
 			.dst = dst,
 			.n_dst = n_dst,
 			.deadline = deadline,
+			.waits = true,
 			.done = wake_waiter},
 	};
 	int r;
@@ -336,6 +342,7 @@ ssize_t cfs_peer_read(struct cfs_peer *p, const struct cfs_peer_block *b, uint32
 	sem_init(&w.ended, 0, 0);
 	r = cfs_peer_start(p, &w.get);
 	if (r == 0) {
+		cfs_peer_receive(p, &w.get, deadline);
 		while (sem_wait(&w.ended) < 0) /* the loop observes the deadline */
 			;
 		r = w.err;
@@ -576,11 +583,14 @@ static void service(struct cfs_work *w)
 bool cfs_peer_tick(struct cfs_peer *p)
 {
 	uint64_t now_ms = p->t->loop.now_ms;
+	unsigned i;
 	bool probe;
 
 	expire(p, now_ms);
 	cfs_growth_tick(p);
 	pthread_mutex_lock(&p->lock);
+	for (i = 0; i < p->n_conns; i++)
+		cfs_lend_tick(p->conns[i]);
 	probe = p->circuit == CFS_PEER_OPEN_CIRCUIT && now_ms >= p->probe_at_ms && !p->closing;
 	if (probe)
 		p->circuit = CFS_PEER_HALF_OPEN;
@@ -632,7 +642,7 @@ void cfs_peer_close(struct cfs_peer *p)
 	pthread_mutex_unlock(&p->lock);
 	cfs_loop_run(&p->t->loop, &p->work);
 	pthread_mutex_lock(&p->lock);
-	while (!p->closed) /* the loop never waits */
+	while (!p->closed || p->n_lent > 0) /* nobody waits on what is cut */
 		pthread_cond_wait(&p->closed_cond, &p->lock);
 	pthread_mutex_unlock(&p->lock);
 	pthread_cond_destroy(&p->closed_cond);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Who owns what: the loop's thread owns every connection and everything here, except what the two
- * locks protect. Order: transport, peer, loop's queue. No lock is held across a system call that
- * does I/O, nor while a callback runs.
+ * locks protect and what is lent (lend.c). Order: transport, peer, loop's queue. No lock is held
+ * across a system call that does I/O, nor while a callback runs.
  */
 #ifndef CFS_TRANSPORT_INTERNAL_H
 #define CFS_TRANSPORT_INTERNAL_H
@@ -28,7 +28,7 @@
 #define CFS_TURN_BYTES (4u << 20)
 
 struct cfs_counters {
-	_Atomic uint64_t requests, bytes, misses, errors[CFS_PEER_E_COUNT], latency_ns;
+	_Atomic uint64_t requests, bytes, direct, misses, errors[CFS_PEER_E_COUNT], latency_ns;
 	_Atomic uint64_t latencies[CFS_PEER_LATENCIES];
 	_Atomic uint64_t inflight_bytes;
 	_Atomic unsigned conns[CFS_PEER_TLS_COUNT], inflight;
@@ -104,6 +104,8 @@ struct cfs_get_list {
 void cfs_gets_append(struct cfs_get_list *l, struct cfs_peer_get *g);
 void cfs_gets_remove(struct cfs_get_list *l, struct cfs_peer_get *g);
 
+#define CFS_PIECE_IOV 72
+
 #define CFS_PEER_HINTS_MAX 1024 /* that wait for a connection, per peer */
 
 struct cfs_hint {
@@ -131,6 +133,7 @@ struct cfs_peer {
 	unsigned failures; /* in a row */
 	bool canceling;	   /* a request is marked */
 	bool closing, closed;
+	unsigned n_lent; /* connections, to threads */
 	pthread_cond_t closed_cond;
 
 	/* The loop's only */
@@ -143,6 +146,18 @@ struct cfs_peer {
 	unsigned busy_ticks;
 	double rate_before;
 	unsigned growing_to;
+};
+
+/*
+ * Who receives on a connection: the loop, or for a while nobody and a thread in turns. See lend.c.
+ * Under peer->lock.
+ */
+struct cfs_lending {
+	bool away;   /* the loop does not; it alone changes this, so it may look without the lock */
+	bool lent;   /* away: a thread does, or it is on its way back to the loop */
+	bool wanted; /* the loop has been asked for it since the last tick */
+	bool used;   /* lent since the last tick */
+	struct cfs_work back; /* the way back */
 };
 
 struct cfs_client {
@@ -166,8 +181,9 @@ struct cfs_client {
 	bool dead;
 	uint8_t *batch;
 	size_t batch_len, batch_off, batch_cap;
+	struct cfs_lending lending;
 
-	/* The loop's only */
+	/* The loop's only, or what a thread borrows: lend.c */
 	struct cfs_work sent_work;
 	struct cfs_peer_get *rx; /* whose payload is arriving; NULL with rx_left: nobody's */
 	uint32_t rx_left, rx_crc;
@@ -179,16 +195,37 @@ struct cfs_client {
 int cfs_client_connect(struct cfs_peer *p);
 /* Under the lock: room for another request of len bytes? */
 bool cfs_client_has_room(const struct cfs_client *cc, uint32_t len);
-/* Under the lock: the request is on its way with the next send. -ENOMEM. */
-int cfs_client_assign(struct cfs_client *cc, struct cfs_peer_get *g);
+/*
+ * Under the lock: the request is on its way with the next send. lend: cfs_peer_receive() will
+ * follow. -ENOMEM.
+ */
+int cfs_client_assign(struct cfs_client *cc, struct cfs_peer_get *g, bool lend);
 /* Under the lock, given up in between: sends, unless somebody is at it. */
 void cfs_client_send(struct cfs_client *cc);
 /* Under the lock: requests that have expired or been cancelled are moved to *list. */
 void cfs_client_expire(struct cfs_client *cc, uint64_t now_ms, struct cfs_get_list *list);
+/* Under the lock: its slot is free, and nobody else ends it. */
+void cfs_client_take_out(struct cfs_client *cc, struct cfs_peer_get *g);
+/* What is next of the payload of rx, at most a piece of it; returns its length. */
+uint32_t cfs_client_next_piece(struct cfs_client *cc, struct iovec iov[CFS_PIECE_IOV], int *ret_n);
+/* n bytes of it have arrived in the request's memory. */
+void cfs_client_advance(struct cfs_client *cc, size_t n);
+/* The loop receives again, from wherever a thread has left it. */
+void cfs_client_resume(struct cfs_client *cc);
 /* Something has been answered since g was started. */
 bool cfs_client_heard(const struct cfs_client *cc, const struct cfs_peer_get *g);
 int cfs_client_put_frame(struct cfs_client *cc, const struct cfs_frame *f, const void *payload,
 			 uint32_t len);
+
+/* --- a connection lent to a thread: lend.c --- */
+
+void cfs_lend_init(struct cfs_client *cc);
+/* Under the lock, the loop: g has been received, nothing follows: it may leave the connection. */
+void cfs_lend_rest(struct cfs_client *cc, const struct cfs_peer_get *g);
+/* Under the lock: g will be received on it; lend: by its thread, if that can be. */
+void cfs_lend_assign(struct cfs_client *cc, struct cfs_peer_get *g, bool lend);
+/* Every tick, under the lock, the loop. */
+void cfs_lend_tick(struct cfs_client *cc);
 
 /* Reports from client.c, without the lock. */
 void cfs_peer_connected(struct cfs_peer *p, struct cfs_client *cc);
@@ -197,6 +234,8 @@ void cfs_peer_lost(struct cfs_peer *p, struct cfs_client *cc, int err, bool was_
 		   struct cfs_get_list *list);
 /* A request has ended with 0 or an error; it is in no list any more. Calls done. */
 void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err);
+/* Its statistics. */
+void cfs_peer_count_end(struct cfs_peer *p, const struct cfs_peer_get *g, int err);
 /* A connection may have room again. */
 void cfs_peer_feed(struct cfs_peer *p);
 /* Every tick. True while something is under way. */

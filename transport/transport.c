@@ -36,6 +36,7 @@ void cfs_counters_read(struct cfs_counters *c, struct cfs_peer_stats *ret)
 	*ret = (struct cfs_peer_stats){
 		.requests = atomic_load(&c->requests),
 		.bytes = atomic_load(&c->bytes),
+		.direct = atomic_load(&c->direct),
 		.misses = atomic_load(&c->misses),
 		.latency_ns = atomic_load(&c->latency_ns),
 		.inflight = atomic_load(&c->inflight),

@@ -189,12 +189,16 @@ struct cfs_peer_get {
 	const struct iovec *dst; /* len bytes in all */
 	int n_dst;
 	cfs_deadline_t deadline; /* observed to about 20 ms */
-	/* Once, on the transport's thread: must not wait; may start others and free this one. */
+	bool waits;		 /* the thread that starts it calls cfs_peer_receive() next */
+	/*
+	 * Once, on the transport's thread: must not wait; may start others and free this one. Or,
+	 * with waits, in cfs_peer_receive().
+	 */
 	void (*done)(struct cfs_peer_get *get, int err);
 
 	/* The transport's */
 	struct cfs_peer_get *next, *prev;
-	void *conn;
+	void *conn, *lent;
 	uint64_t id, start_ns;
 	uint32_t received, crc;
 	uint32_t at_off;
@@ -208,6 +212,12 @@ struct cfs_peer_get {
  * -ESHUTDOWN.
  */
 int cfs_peer_start(struct cfs_peer *p, struct cfs_peer_get *get);
+/*
+ * For a thread that has nothing else to do: waits for the answer where it comes in, which spares
+ * the transport's thread to wake it. Once, before anything else is done about a request that waits.
+ * Returns when done has run, at `until`, or at once: then the transport's thread goes on with it.
+ */
+void cfs_peer_receive(struct cfs_peer *p, struct cfs_peer_get *get, cfs_deadline_t until);
 /* Makes done run soon, with -ECANCELED unless the answer was faster. Not after done. */
 void cfs_peer_cancel(struct cfs_peer *p, struct cfs_peer_get *get);
 /* Start and wait. Not from the transport's thread. Returns len. */
@@ -250,6 +260,7 @@ enum cfs_peer_tls {
 #define CFS_PEER_LATENCIES 24
 struct cfs_peer_stats {
 	uint64_t requests, bytes; /* that ended well */
+	uint64_t direct;	  /* of these: received by the thread that waited */
 	uint64_t misses;	  /* -ENOENT */
 	uint64_t errors[CFS_PEER_E_COUNT];
 	uint64_t latency_ns;			/* sum over requests */

@@ -164,6 +164,8 @@ static const struct metric {
 	M("peer_hedge_wins_total", store.peer_hedge_wins,
 	  "Of these the ones that the object store answered first"),
 	BOTH(L, "peer_requests_total", requests, "Requests between members that ended well"),
+	M("peer_requests_direct_total", store.peer_asked.direct,
+	  "Requests to members whose answer was received by the thread that waited for it"),
 	BOTH(L, "peer_bytes_total", bytes, "Data sent between members"),
 	BOTH(L, "peer_request_misses_total", misses, "Requests for what the other did not have"),
 	BOTH(NS, "peer_request_seconds_total", latency_ns,

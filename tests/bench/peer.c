@@ -481,42 +481,72 @@ static void run_peer(const struct load *l, struct owner *o, struct result *r)
 	free(peers);
 }
 
-/* A thread that waits for every answer: what a reader without read-ahead sees. */
+struct waiting {
+	const struct load *load;
+	struct cfs_peer *peer;
+	uint8_t *dst;
+	pthread_t thread;
+};
+
+static void *wait_for_answers(void *arg)
+{
+	const struct waiting *w = arg;
+	struct iovec iov = {w->dst, w->load->len};
+	struct cfs_peer_block b = {.len = BLOCK};
+
+	while (!stop) {
+		double at = now_s();
+
+		b.slice = cfs_random_u64();
+		if (cfs_peer_read(w->peer, &b, some_offset(w->load->len), w->load->len, 0, &iov, 1,
+				  cfs_deadline_in(20000)) != (ssize_t)w->load->len)
+			die("read");
+		if (w->load->in_flight == 1 && n_samples < SAMPLES)
+			samples[n_samples++] = (float)((now_s() - at) * 1e6);
+		got_bytes += w->load->len;
+		got_requests++;
+	}
+	return NULL;
+}
+
+/* Threads that wait for every answer: what readers without read-ahead see. */
 static void run_waiting(const struct load *l, struct owner *o, struct result *r)
 {
 	struct cfs_transport *t = client_transport(l->kind == TLS);
-	struct cfs_peer_block b = {.len = BLOCK};
+	struct waiting *w = calloc(l->in_flight, sizeof(*w));
+	uint8_t *dst = buffer((size_t)l->in_flight * l->len);
 	struct cfs_peer *p;
-	uint8_t *dst = buffer(l->len);
-	struct iovec iov = {dst, l->len};
-	double end, began;
+	double began;
+	unsigned i;
 
 	if (cfs_peer_open(t, 2, (void *)&o->addr, sizeof(o->addr), &p) < 0)
 		die("open");
 	warm_up(p, dst);
+	got_bytes = got_requests = 0;
 	n_samples = 0;
+	stop = false;
 	r->owner_cpu_s = -cpu_of(o->pid);
 	r->client_cpu_s = -cpu_of(0);
 	began = now_s();
-	for (end = began + seconds; now_s() < end;) {
-		double at = now_s();
-
-		b.slice = cfs_random_u64();
-		if (cfs_peer_read(p, &b, some_offset(l->len), l->len, 0, &iov, 1,
-				  cfs_deadline_in(20000)) != (ssize_t)l->len)
-			die("read");
-		if (n_samples < SAMPLES)
-			samples[n_samples++] = (float)((now_s() - at) * 1e6);
-		r->bytes += l->len;
-		r->requests++;
+	for (i = 0; i < l->in_flight; i++) {
+		w[i] = (struct waiting){.load = l, .peer = p, .dst = dst + (size_t)i * l->len};
+		if (pthread_create(&w[i].thread, NULL, wait_for_answers, &w[i]) != 0)
+			die("thread");
 	}
+	usleep((useconds_t)(seconds * 1e6));
 	r->wall_s = now_s() - began;
+	r->bytes = (double)got_bytes;
+	r->requests = (double)got_requests;
 	r->owner_cpu_s += cpu_of(o->pid);
 	r->client_cpu_s += cpu_of(0);
+	stop = true;
+	for (i = 0; i < l->in_flight; i++)
+		pthread_join(w[i].thread, NULL);
 	r->p50_us = median_sample();
 	cfs_peer_close(p);
 	cfs_transport_destroy(t);
-	munmap(dst, l->len);
+	munmap(dst, (size_t)l->in_flight * l->len);
+	free(w);
 }
 
 /* --- the table --- */
@@ -542,6 +572,10 @@ static const struct line lines[] = {
 	{{"4 KiB x 1", 4096, 1, 1, PLAIN}, run_waiting, "p50 1.5 of bare"},
 	{{"4 KiB x 1, from callback", 4096, 1, 1, PLAIN}, run_peer, ""},
 	{{"4 KiB x 1, TLS", 4096, 1, 1, TLS}, run_waiting, ""},
+	{{"128 KiB x 1, bare", 128 << 10, 1, 1, BARE}, run_bare, ""},
+	{{"128 KiB x 1", 128 << 10, 1, 1, PLAIN}, run_waiting, ""},
+	{{"4 KiB, 2 threads", 4096, 2, 1, PLAIN}, run_waiting, ""},
+	{{"4 KiB, 8 threads", 4096, 8, 1, PLAIN}, run_waiting, ""},
 	{{"4 KiB x 64", 4096, 64, 1, PLAIN}, run_peer, "100000/s"},
 	{{"4 KiB x 64, TLS", 4096, 64, 1, TLS}, run_peer, ""},
 	{{"1 MiB, 8 clients", 1 << 20, 1, 8, PLAIN}, run_peer, ""},

@@ -4,6 +4,7 @@
 import hashlib
 import json
 import os
+import random
 import re
 import threading
 import time
@@ -155,6 +156,11 @@ def reading(members, want, seconds, name="f"):
                 failures.append(str(e))
 
     threads = [threading.Thread(target=work, args=(m,), daemon=True) for m in members]
+    return ending(threads, stop, failures, rounds)
+
+
+def ending(threads, stop, failures, rounds):
+    """Starts them; returns what ends them."""
     for t in threads:
         t.start()
 
@@ -167,6 +173,37 @@ def reading(members, want, seconds, name="f"):
         return rounds[0]
 
     end.rounds = rounds
+    return end
+
+
+def picking(mnt, data, threads, seconds, name="f"):
+    """As reading(), of 4 KiB at a time, anywhere; data: the file's. end.slowest: the slowest read."""
+    stop = threading.Event()
+    failures, rounds, slowest = [], [0], [0.0]
+
+    def work():
+        fd = os.open(mnt / name, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        try:
+            while not stop.is_set() and not failures:
+                at = random.randrange(len(data) // 4096) * 4096
+                os.posix_fadvise(fd, at, 4096, os.POSIX_FADV_DONTNEED)
+                start = time.monotonic()
+                got = os.pread(fd, 4096, at)
+                took = time.monotonic() - start
+                slowest[0] = max(slowest[0], took)
+                if got != data[at : at + 4096]:
+                    failures.append("wrong bytes at %d" % at)
+                if took > seconds * SLOW:
+                    failures.append("a read took %.1f s" % took)
+                rounds[0] += 1
+        except OSError as e:
+            failures.append(str(e))
+        finally:
+            os.close(fd)
+
+    end = ending([threading.Thread(target=work, daemon=True) for _ in range(threads)], stop, failures, rounds)
+    end.slowest = slowest
     return end
 
 

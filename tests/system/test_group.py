@@ -2,6 +2,7 @@
 """Cache groups: mounts as hosts of their own that serve each other's blocks. Whatever happens to a
 member, every read returns the right bytes in time and no application sees an error."""
 
+import hashlib
 import json
 import os
 import pathlib
@@ -31,6 +32,7 @@ from team import (
     member_id,
     more_rounds,
     owners,
+    picking,
     read_all,
     reading,
 )
@@ -272,6 +274,43 @@ def test_late_owner_is_hedged(ws):
 def test_no_hedges(ws):
     took, hedges, _ = late_owner(ws, 0)
     assert took >= 10 and hedges == 0
+
+
+@TLS
+@pytest.mark.deadline(240)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_small_reads(ws, tls, threads):
+    """Answers that the thread that waits receives itself, on the only connection there is: while the key
+    changes, the owner is frozen, is back, and is killed."""
+    team = Team(ws, 2, patience=2)
+    want = make_file(team, SMALL)
+    opts = ",".join(filter(None, [UNCACHED, tls, "group-hedge=2,group-max-conns=1"]))
+    a = team.join(0, opts + ",group-weight=0")
+    b = team.join(1, opts)
+    team.settle()
+    data = (a / "f").read_bytes()
+    assert hashlib.md5(data).hexdigest() == want
+    end = picking(a, data, threads, 12)
+
+    def more_direct():
+        before = a.stat("peer_requests_direct_total")
+        wait_until(lambda: a.stat("peer_requests_direct_total") >= before + 50, 60, "answers received by who waits")
+        assert asked(a, 'connections,tls="%s"' % ("none" if not tls else "openssl")) <= 1
+
+    more_direct()
+    ws.run("cachefs", "config", "--rotate-group-key", "team", team.volume.url, check=True, env=team.s3.keys)
+    more_direct()
+    os.kill(b.pid(), signal.SIGSTOP)
+    try:
+        more_rounds(end, 200)
+    finally:
+        os.kill(b.pid(), signal.SIGCONT)
+    print("slowest read while the owner was frozen: %.2f s" % end.slowest[0])
+    more_direct()
+    b.kill9()
+    team.volume.check_options["unmounted"] = False
+    more_rounds(end, 200)
+    end()
 
 
 @TLS

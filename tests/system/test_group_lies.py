@@ -17,6 +17,7 @@ from team import BLOCK, MIB, UNCACHED, Team, cache_map, drop_page_cache, make_fi
 SIZE = 48 * MIB
 PATIENCE_S = 2  # group-timeout of the one who is lied to
 PIECE = 1 << 18
+SMALL = 4096
 FETCH_S = 8  # what object storage may take afterwards, on a busy machine
 
 
@@ -33,11 +34,11 @@ def digests(mnt, want):
 
 
 class Reader:
-    """Reads the blocks of the file again and again, in any order, past the page cache; notes the
-    slowest call."""
+    """Reads the blocks of the file again and again, in any order, past the page cache, or with `small`
+    4 KiB of each; notes the slowest call."""
 
-    def __init__(self, mnt, want):
-        self.path, self.want = mnt / "f", want
+    def __init__(self, mnt, want, small=None):
+        self.path, self.want, self.small = mnt / "f", want, small
         self.rounds, self.slowest, self.failure = 0, 0.0, None
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self.work, daemon=True)
@@ -56,6 +57,9 @@ class Reader:
         try:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             for i in random.sample(range(len(self.want)), len(self.want)):
+                if self.small:
+                    self.read_small(fd, i * BLOCK + random.randrange(BLOCK // SMALL) * SMALL)
+                    continue
                 h = hashlib.md5()
                 for at in range(i * BLOCK, (i + 1) * BLOCK, PIECE):
                     start = time.monotonic()
@@ -64,6 +68,12 @@ class Reader:
                 assert h.digest() == self.want[i], "wrong bytes in block %d" % i
         finally:
             os.close(fd)
+
+    def read_small(self, fd, at):
+        start = time.monotonic()
+        got = os.pread(fd, SMALL, at)
+        self.slowest = max(self.slowest, time.monotonic() - start)
+        assert got == self.small[at : at + SMALL], "wrong bytes at %d" % at
 
     def end(self):
         self.stop.set()
@@ -83,7 +93,7 @@ def errors(mnt):
 class Lied:
     """Three members; what the first asks of the last goes through somebody's hands."""
 
-    def __init__(self, ws, tls):
+    def __init__(self, ws, tls, small):
         team = Team(ws, 3)
         want = make_file(team, SIZE)
         tls_opt = "group-tls," if tls else ""
@@ -94,6 +104,7 @@ class Lied:
         for m in team.members:
             m.allow("wrong bytes|does not answer|connection refused|refused: address")
         self.want = digests(self.asker, want)
+        self.small = (self.asker / "f").read_bytes() if small else None
         at = {}
         for m in cache_map(ws, self.asker)["members"]:
             host, port = m["address"].rsplit(":", 1)
@@ -109,7 +120,7 @@ class Lied:
 
         def used():
             drop_page_cache()
-            Reader(self.asker, self.want).end()
+            Reader(self.asker, self.want, self.small).end()
             passed = len(self.between.conversations) > 0
             return passed and self.asker.stat("peer_hits_total") > before
 
@@ -120,7 +131,7 @@ class Lied:
         beside = errors(self.witness)
         self.between.begin(lie)
         drop_page_cache()
-        readers = [Reader(m, self.want) for m in (self.asker, self.witness)]
+        readers = [Reader(m, self.want, self.small) for m in (self.asker, self.witness)]
         try:
             wait_until(lambda: self.between.told > 0, 30, name + ": is told")
             heard = [r.rounds for r in readers]
@@ -140,12 +151,19 @@ class Lied:
         assert slowest[1] < FETCH_S * SLOW, name
 
 
-def tell_all(ws, lies, tls=False):
-    lied = Lied(ws, tls)
+def tell_all(ws, lies, tls=False, small=False):
+    lied = Lied(ws, tls, small)
     for name, lie in lies.items():
         lied.honest()
         lied.tell(name, lie)
     lied.honest()
+    assert not small or lied.asker.stat("peer_requests_direct_total") > 0
+
+
+@pytest.mark.deadline(400)
+def test_answers_to_small_reads(ws):
+    """As test_answers, also to threads that receive them on a connection of their own."""
+    tell_all(ws, liar.ANSWERS, small=True)
 
 
 @pytest.mark.deadline(400)

@@ -30,12 +30,17 @@ enum lie {
 	DRIPS,
 	REPLAYS,
 	OLD_ANSWERS,
+	REPEATS,
+	NOBODYS,
+	LEAVES,
+	HALF,
 };
 
 struct liar {
 	int fd;
 	struct sockaddr_in sa;
 	enum lie lie;
+	unsigned honest; /* answers, of zeros, before it lies */
 	pthread_t thread;
 	_Atomic bool stop;
 	uint8_t recorded[CFS_HANDSHAKE_OUT];
@@ -43,6 +48,19 @@ struct liar {
 	uint8_t answer[CFS_WIRE_HEADER]; /* the first that was given */
 	bool answered;
 };
+
+static void answer_zeros(int fd, const struct cfs_wire_get *g, struct cfs_frame *a)
+{
+	static const uint8_t zeros[4096];
+	uint8_t header[CFS_WIRE_HEADER];
+
+	assert_int_equal(g->len, sizeof(zeros));
+	a->len = g->len;
+	a->crc = cfs_crc_add(0, zeros, sizeof(zeros));
+	cfs_wire_put(header, a);
+	raw_send(fd, header, sizeof(header));
+	raw_send(fd, zeros, sizeof(zeros));
+}
 
 /* An answer of zeros; from then on, and on any connection, always the same one. */
 static void answer_once(struct liar *l, int fd, const struct cfs_wire_get *g, struct cfs_frame *a)
@@ -116,6 +134,24 @@ static void lie(struct liar *l, int fd)
 		if (f.type == CFS_FRAME_CANCEL)
 			continue;
 		assert_int_equal(cfs_wire_parse_get(payload, &g), 0);
+		if (l->honest > 0) {
+			l->honest--;
+			answer_zeros(fd, &g, &a);
+			continue;
+		}
+		if (l->lie == LEAVES) {
+			struct cfs_frame drain = {.type = CFS_FRAME_DRAIN};
+
+			raw_send(fd, out, cfs_wire_control(out, &drain, NULL, 0));
+		}
+		if (l->lie == NOBODYS)
+			a.id++;
+		if (l->lie == REPEATS || l->lie == NOBODYS || l->lie == LEAVES) {
+			answer_zeros(fd, &g, &a);
+			if (l->lie == REPEATS)
+				answer_zeros(fd, &g, &a);
+			continue;
+		}
 		a.len = g.len;
 		a.crc = 12345;
 		if (l->lie == SILENT)
@@ -137,6 +173,10 @@ static void lie(struct liar *l, int fd)
 		if (l->lie == DRIPS) {
 			while (raw_send(fd, body, 1))
 				poll(NULL, 0, 20);
+			return;
+		}
+		if (l->lie == HALF) {
+			raw_send(fd, body, g.len / 2);
 			return;
 		}
 		if (l->lie == SHORT_BODY) {
@@ -227,6 +267,68 @@ static void test_lying_owners(void **state)
 	free(dst);
 }
 
+/* The same on a connection that is lent to the thread that waits. */
+static void test_lies_to_a_thread(void **state)
+{
+	static const struct {
+		enum lie lie;
+		ssize_t ret;
+		enum cfs_peer_error counted; /* CFS_PEER_E_COUNT: none */
+	} cases[] = {
+		{WRONG_BYTES, -EBADMSG, CFS_PEER_E_CHECKSUM},
+		{SHORT_BODY, -ETIMEDOUT, CFS_PEER_E_TIMEOUT},
+		{LONG_BODY, -EPROTO, CFS_PEER_E_PROTOCOL},
+		{OTHER_LENGTH, -EPROTO, CFS_PEER_E_PROTOCOL},
+		{GARBAGE, -EPROTO, CFS_PEER_E_PROTOCOL},
+		{CLOSES, -ECONNRESET, CFS_PEER_E_LOST},
+		{HALF, -ECONNRESET, CFS_PEER_E_LOST},
+		{SILENT, -ETIMEDOUT, CFS_PEER_E_TIMEOUT},
+		{DRIPS, -ETIMEDOUT, CFS_PEER_E_TIMEOUT},
+		{NOBODYS, -ETIMEDOUT, CFS_PEER_E_TIMEOUT},
+		{REPEATS, 4096, CFS_PEER_E_COUNT},
+		{LEAVES, 4096, CFS_PEER_E_COUNT},
+	};
+	static const uint8_t zeros[4096];
+	uint8_t dst[4096];
+	unsigned i, k;
+
+	(void)state;
+	for (i = 0; i < CFS_ARRAY_SIZE(cases); i++) {
+		struct cfs_transport *t = asker();
+		struct cfs_peer_stats st;
+		enum cfs_peer_state circuit;
+		struct liar l;
+		struct cfs_peer *p;
+		uint64_t began;
+		ssize_t n;
+
+		liar_open(&l, cases[i].lie);
+		l.honest = 4;
+		p = peer_at(t, &l.sa, sizeof(l.sa));
+		for (k = 0; k < 4; k++)
+			assert_int_equal(ask_within(p, NULL, 0, 4096, dst, LONG_MS), 4096);
+		cfs_peer_stats(p, &st, &circuit);
+		assert_true(st.direct > 0);
+		began = cfs_now_ms();
+		memset(dst, 1, sizeof(dst));
+		n = ask_within(p, NULL, 0, 4096, dst, 500);
+		if (n != cases[i].ret)
+			fail_msg("case %u: %zd", i, n);
+		assert_true(cfs_now_ms() - began < LONG_MS / 4);
+		if (n > 0)
+			assert_memory_equal(dst, zeros, sizeof(dst));
+		cfs_peer_stats(p, &st, &circuit);
+		for (k = 0; k < CFS_PEER_E_COUNT; k++)
+			assert_int_equal(st.errors[k], k == cases[i].counted);
+		/* Who only said it twice, or leaves, is believed again. */
+		for (k = 0; n > 0 && k < 4; k++)
+			assert_int_equal(ask_within(p, NULL, 0, 4096, dst, LONG_MS), 4096);
+		cfs_peer_close(p);
+		cfs_transport_destroy(t);
+		liar_close(&l);
+	}
+}
+
 /* A recorded CHALLENGE does not make a server. */
 static void test_replayed_challenge(void **state)
 {
@@ -307,9 +409,8 @@ static void test_replayed_answer(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_lying_owners),
-		cmocka_unit_test(test_replayed_challenge),
-		cmocka_unit_test(test_replayed_answer),
+		cmocka_unit_test(test_lying_owners),	   cmocka_unit_test(test_lies_to_a_thread),
+		cmocka_unit_test(test_replayed_challenge), cmocka_unit_test(test_replayed_answer),
 		cmocka_unit_test(test_liar_is_left_out),
 	};
 

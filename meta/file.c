@@ -278,7 +278,7 @@ void cfs_meta_discard_slice(struct cfs_meta *m, uint64_t id, uint32_t size)
 /* ---- open, access time, close ---- */
 
 int cfs_meta_open_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_attr *attr,
-			int flags)
+			int flags, bool is_open)
 {
 	int mode = flags & O_ACCMODE;
 	bool writes = mode != O_RDONLY || (flags & O_TRUNC);
@@ -287,7 +287,7 @@ int cfs_meta_open_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const str
 	if (writes) {
 		if (m->conf.read_only)
 			return -EROFS;
-		if (cfs_ino_is_trash(attr->parent))
+		if (cfs_ino_is_trash(attr->parent) && !is_open)
 			return -EPERM;
 		if (attr->flags & CFS_FLAG_IMMUTABLE)
 			return -EPERM;

@@ -353,11 +353,12 @@ int cfs_meta_readdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t di
 
 /*
  * Checks an open against flags (O_*), inode flags and the trash. Also to be asked, with O_WRONLY,
- * for a truncate by path (without open handle).
+ * for a truncate by path (without open handle). is_open: this mount has it open already, and what
+ * was removed since may be opened again (/proc/PID/fd).
  */
 enum cfs_atime { CFS_NOATIME, CFS_RELATIME, CFS_STRICTATIME };
 int cfs_meta_open_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_attr *attr,
-			int flags);
+			int flags, bool is_open);
 int cfs_meta_touch_atime(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 enum cfs_atime mode, struct cfs_attr *attr);
 /* The last local handle of an unlinked inode is gone. */

@@ -96,7 +96,7 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 		return attr->type == CFS_TYPE_DIR ? -EISDIR : -ENXIO;
 	if (v->conf.read_only && (writable(flags) || (flags & O_TRUNC)))
 		return -EROFS;
-	r = cfs_meta_open_check(v->conf.meta, ctx, attr, flags);
+	r = cfs_meta_open_check(v->conf.meta, ctx, attr, flags, vnode_file(n) != NULL);
 	if (r < 0)
 		return r;
 	r = vnode_attach(n, attr, asked_ns);

@@ -172,4 +172,8 @@ void vnode_overlay(struct vnode *n, struct cfs_attr *attr, uint64_t asked_ns)
 		cfs_file_refresh(file, attr, asked_ns);
 		cfs_file_overlay_attr(file, attr);
 	}
+	/* The name in the trash is none to who has it open: by 0 links programs tell that a lock
+	 * file was removed while they waited for it. */
+	if (cfs_ino_is_trash(attr->parent))
+		attr->nlink = 0;
 }

@@ -217,7 +217,7 @@ static int truncate_path(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t
 	if (r == 0 && attr.type != CFS_TYPE_FILE)
 		r = attr.type == CFS_TYPE_DIR ? -EISDIR : -EINVAL;
 	if (r == 0)
-		r = cfs_meta_open_check(v->conf.meta, ctx, &attr, O_WRONLY);
+		r = cfs_meta_open_check(v->conf.meta, ctx, &attr, O_WRONLY, vnode_file(n) != NULL);
 	/* Also one that nobody has open may have bytes that could not be stored yet. */
 	if (r == 0)
 		r = vnode_attach(n, &attr, asked_ns);

@@ -35,6 +35,40 @@ def test_unlinked_open_file_lives_until_close(volume, mnt):
     assert volume.counter("totalInodes") == 0 and volume.counter("usedSpace") == 0
 
 
+def test_removed_open_file_in_the_trash(ws):
+    """The trash keeps it, but to who has it open it has no name, and can be opened again."""
+    mnt = ws.volume(trash_days=1).mount()
+    write(mnt / "new", b"new")
+    with open(mnt / "f", "w+b") as f, open(mnt / "over", "w+b") as over:
+        f.write(b"0123456789")
+        f.flush()
+        assert os.fstat(f.fileno()).st_nlink == 1
+        os.unlink(mnt / "f")
+        os.rename(mnt / "new", mnt / "over")
+        assert os.fstat(f.fileno()).st_nlink == os.fstat(over.fileno()).st_nlink == 0
+        again = "/proc/self/fd/%d" % f.fileno()
+        with open(again, "r+b") as g:
+            g.write(b"abc")
+        assert os.pread(f.fileno(), 20, 0) == b"abc3456789"
+        os.truncate(again, 4)
+        assert os.fstat(f.fileno()).st_size == 4
+        with open(again, "ab") as g:
+            g.write(b"d")
+        with open(again, "wb"):
+            assert os.fstat(f.fileno()).st_size == 0
+        f.write(b"x" * 5)
+    (hour,) = os.listdir(mnt / ".trash")
+    (name,) = [n for n in os.listdir(mnt / ".trash" / hour) if n.endswith("-f")]
+    kept = mnt / ".trash" / hour / name
+    wait_until(lambda: os.stat(kept).st_nlink == 1, 10, "the name in the trash")
+    with fails("EPERM"):
+        open(kept, "ab")
+    with fails("EPERM"):
+        os.truncate(kept, 0)
+    os.rename(kept, mnt / "back")
+    assert os.stat(mnt / "back").st_nlink == 1 and os.stat(mnt / "back").st_size == 15
+
+
 def test_replaced_open_file_lives_until_close(mnt):
     write(mnt / "old", b"old content")
     write(mnt / "new", b"new content")

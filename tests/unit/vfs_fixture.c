@@ -259,7 +259,7 @@ REFUSE(cfs_meta_removexattr, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_
 
 /* Judges others only: whether they may write. */
 int cfs_meta_open_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_attr *attr,
-			int flags)
+			int flags, bool is_open)
 {
 	bool judged = ctx->check && ctx->uid != 0 && (flags & O_ACCMODE) != O_RDONLY;
 

@@ -110,13 +110,14 @@ static void test_flags(void **state)
 	assert_int_equal(cfs_meta_fallocate(vol.m, &c, f, 0, 0, 5, &a), -EPERM);
 	assert_int_equal(cfs_meta_setxattr(vol.m, &c, f, "user.x", "1", 1, 0), -EPERM);
 	a = attr_of(f);
-	assert_int_equal(cfs_meta_open_check(vol.m, &c, &a, O_RDWR), -EPERM);
-	OK(cfs_meta_open_check(vol.m, &c, &a, O_RDONLY));
+	assert_int_equal(cfs_meta_open_check(vol.m, &c, &a, O_RDWR, false), -EPERM);
+	OK(cfs_meta_open_check(vol.m, &c, &a, O_RDONLY, false));
 	set_flags(f, CFS_FLAG_APPEND);
 	a = attr_of(f);
-	assert_int_equal(cfs_meta_open_check(vol.m, &c, &a, O_WRONLY), -EPERM);
-	assert_int_equal(cfs_meta_open_check(vol.m, &c, &a, O_WRONLY | O_APPEND | O_TRUNC), -EPERM);
-	OK(cfs_meta_open_check(vol.m, &c, &a, O_WRONLY | O_APPEND));
+	assert_int_equal(cfs_meta_open_check(vol.m, &c, &a, O_WRONLY, false), -EPERM);
+	assert_int_equal(cfs_meta_open_check(vol.m, &c, &a, O_WRONLY | O_APPEND | O_TRUNC, false),
+			 -EPERM);
+	OK(cfs_meta_open_check(vol.m, &c, &a, O_WRONLY | O_APPEND, false));
 	assert_int_equal(cfs_meta_truncate(vol.m, &c, f, 5, &a), -EPERM);
 	set_flags(f, 0);
 	/* Files below a directory that skips the trash skip it too. */

@@ -174,7 +174,8 @@ static void test_trash(void **state)
 	/* Nothing changes in there, and only root takes things out. */
 	assert_int_equal(cfs_meta_setattr(vol.m, &c, f, CFS_SET_MODE, &a, &a), -EPERM);
 	a = attr_of(f);
-	assert_int_equal(cfs_meta_open_check(vol.m, &c, &a, 1 /* O_WRONLY */), -EPERM);
+	assert_int_equal(cfs_meta_open_check(vol.m, &c, &a, 1 /* O_WRONLY */, false), -EPERM);
+	OK(cfs_meta_open_check(vol.m, &c, &a, 1, true));
 	assert_int_equal(try_make(&c, hour, "x", CFS_TYPE_FILE, 0644, NULL), -EPERM);
 	assert_int_equal(try_make(&c, CFS_TRASH_INO, "x", CFS_TYPE_FILE, 0644, NULL), -EPERM);
 	assert_int_equal(try_make(&c, sub, "x", CFS_TYPE_FILE, 0644, NULL), -ENOENT);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -63,6 +64,10 @@ static int map(const char *path, bool json)
 	bool more = true;
 	int r = inside_find(path, &in);
 
+	if (r == CMD_OK && in.is_dir) {
+		cmd_error("%s: %s; only files have blocks", path, strerror(EISDIR));
+		r = CMD_USAGE;
+	}
 	while (r == CMD_OK && more) {
 		reply = control_run(in.point,
 				    json_pack("{s:s, s:I, s:I}", "op", "cache-map", "inode",

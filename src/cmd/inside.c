@@ -9,6 +9,20 @@
 #include "base/mounted.h"
 #include "cmd/cmd.h"
 
+/* Of a fresh one the directory is asked for: itself it cannot be found. */
+static int find_point(char *resolved, bool fresh, struct inside *ret)
+{
+	char *slash = fresh ? strrchr(resolved, '/') : NULL;
+	int r;
+
+	if (slash)
+		*slash = '\0';
+	r = control_find_mount(*resolved ? resolved : "/", ret->point, sizeof(ret->point));
+	if (slash)
+		*slash = '/';
+	return r;
+}
+
 static int find(const char *path, bool fresh, struct inside *ret)
 {
 	char resolved[4096], *slash;
@@ -32,7 +46,7 @@ static int find(const char *path, bool fresh, struct inside *ret)
 		cmd_error("%s: %s", path, strerror(EEXIST));
 		return CMD_USAGE;
 	}
-	if (control_find_mount(resolved, ret->point, sizeof(ret->point)) < 0)
+	if (find_point(resolved, fresh, ret) < 0)
 		return CMD_USAGE;
 	if (!strcmp(resolved, ret->point))
 		return CMD_OK;

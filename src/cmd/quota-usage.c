@@ -265,6 +265,20 @@ static int settle(struct admin *a, struct quota_finding *f)
 	return r;
 }
 
+int quota_count_owners(struct admin *a)
+{
+	struct findings found = {0};
+	size_t i;
+	int r = compare_all(a, true, &found);
+
+	for (i = 0; i < found.n && r == 0; i++) {
+		if (found.v[i].have.kind != CFS_QUOTA_DIR)
+			r = settle(a, &found.v[i]);
+	}
+	free(found.v);
+	return r;
+}
+
 int quota_check(struct admin *a, bool repair, quota_finding_fn fn, void *arg)
 {
 	struct findings found = {0};

@@ -270,11 +270,6 @@ static int run_get(struct quota_cmd *c)
 
 /* ---- changing ---- */
 
-static int ignore(void *arg, const struct quota_finding *q)
-{
-	return 0;
-}
-
 /* Directory quotas need DirStats, quotas of owners have a switch of their own. */
 static int switch_on(struct quota_cmd *c, enum cfs_quota_kind kind)
 {
@@ -295,9 +290,8 @@ static int switch_on(struct quota_cmd *c, enum cfs_quota_kind kind)
 	}
 	if (r == 0)
 		r = cfs_meta_format(c->a.meta, s, false, err);
-	/* Every owner gets a row with what is his. */
 	if (r == 0 && kind != CFS_QUOTA_DIR)
-		r = quota_check(&c->a, true, ignore, NULL);
+		r = quota_count_owners(&c->a);
 out:
 	cfs_setting_free(s);
 	return r;

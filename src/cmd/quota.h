@@ -17,6 +17,12 @@ typedef int (*quota_finding_fn)(void *arg, const struct quota_finding *q);
  */
 int quota_check(struct admin *a, bool repair, quota_finding_fn fn, void *arg);
 
+/*
+ * Gives every owner a row with what is his, at once: for a volume that has just got quotas of
+ * owners, which no mount counts yet.
+ */
+int quota_count_owners(struct admin *a);
+
 /* What is below a directory, itself not counted. */
 int quota_measure(struct admin *a, cfs_ino_t dir, int64_t *ret_space, int64_t *ret_inodes);
 

@@ -133,6 +133,18 @@ static void print_session(json_t *session)
 	       json_is_true(json_object_get(session, "stale")) ? "  (stale)" : "");
 }
 
+static void print_limits(json_t *setting)
+{
+	json_int_t bytes = json_integer_value(json_object_get(setting, "Capacity"));
+	json_int_t inodes = json_integer_value(json_object_get(setting, "Inodes"));
+	char buf[32];
+
+	if (bytes > 0)
+		printf("capacity:    %s\n", progress_size((uint64_t)bytes, buf));
+	if (inodes > 0)
+		printf("inodes:      at most %lld\n", inodes);
+}
+
 static void print_status(json_t *j, const char *url)
 {
 	json_t *s = json_object_get(j, "setting"), *u = json_object_get(j, "usage"), *session;
@@ -154,6 +166,7 @@ static void print_status(json_t *j, const char *url)
 		printf("trash:       none\n");
 	printf("used:        %s in %lld inodes\n", progress_size((uint64_t)used, buf),
 	       json_integer_value(json_object_get(u, "used_inodes")));
+	print_limits(s);
 	printf("sessions:    %zu\n", json_array_size(json_object_get(j, "sessions")));
 	json_array_foreach (json_object_get(j, "sessions"), i, session)
 		print_session(session);

@@ -61,6 +61,17 @@ def test_progress_is_for_terminals_only(ws, volume):
     volume.check_options["leaks"] = "warn"
 
 
+def test_clone_to_another_file_system(ws, mnt):
+    write(mnt / "f", b"1")
+    refused(
+        ws, "clone", mnt / "f", ws.path("g"), code=1, says="%s: not in a cachefs mount" % ws.dir
+    )
+
+
+def test_cache_map_is_of_files(ws, mnt):
+    refused(ws, "cache", "map", mnt.path, code=1, says="only files have blocks")
+
+
 def test_control_is_for_the_user_who_mounted(ws, volume):
     mnt = volume.mount("allow_other")
     os.chmod(mnt, 0o777)

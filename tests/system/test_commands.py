@@ -235,7 +235,11 @@ def test_status(volume, ws):
     assert volume.status()["usage"]["used_inodes"] == 1
     text = ws.run("cachefs", "status", volume.url, check=True).stdout
     assert "vol" in text and str(mnt.path) in text
+    assert "capacity:" not in text and "inodes: " not in text
     mnt.umount()
+    ws.run("cachefs", "config", "--capacity=5", "--inodes=7000", volume.url, check=True)
+    text = ws.run("cachefs", "status", volume.url, check=True).stdout
+    assert "\ncapacity:    5.0 GiB\n" in text and "\ninodes:      at most 7000\n" in text
     assert volume.status()["sessions"] == []
 
 

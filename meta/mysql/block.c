@@ -15,6 +15,8 @@
 #include "mysql-internal.h"
 
 #define MAX_COLUMNS 24
+#define MAX_NAMES   16
+#define MAX_PLACES  100
 
 /* ---- the words of fused-texts.h ---- */
 
@@ -22,7 +24,9 @@
 	"BEGIN NOT ATOMIC "                                                                        \
 	"DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END; "                    \
 	"BEGIN "
-#define PARAM(name, type) "DECLARE " name " " type " DEFAULT ?; "
+/* What is between a mark and a semicolon is no text of the statement. */
+#define MARK		  '\001'
+#define PARAM(name)	  "\001" name ";"
 #define CHANGE		  "START TRANSACTION; "
 #define END_BLOCK	  " END; END"
 #define GIVE_UP		  "SIGNAL SQLSTATE '45000'; "
@@ -37,19 +41,27 @@
 #define READ(columns, into, from, at) "SELECT " columns " INTO " into " FROM " from "; "
 
 /*
+ * The conditions are not in the WHERE, where each of them is one more thing to optimize by, at
+ * every run. What an IF reads is locked, shared, also where that is not asked for: the parent is
+ * last.
+ */
+#define IF_DIR_IS(lock)                                                                            \
+	NOT_IF("(SELECT " DIR_STILL " FROM {node} n WHERE n.inode=p_dir" lock ") IS NOT TRUE")
+
+/*
  * A row costs the server as much as an INSERT: it is for those who need to know. It goes out with
  * the end of the block; before COMMIT it would wake the client up twice.
  */
-#define DIR_VARIABLES "p_d1,p_d2,p_d3,p_d4,p_d5,p_d6,p_d7"
-#define DECLARE_DIR   "DECLARE " DIR_VARIABLES " BIGINT; "
-#define IF_DIR_IS(lock)                                                                            \
-	READ(DIR_COLUMNS, DIR_VARIABLES, "{node} n WHERE " DIR_IS lock, 0) NOT_IF("p_d1 IS NULL")
-#define COMMIT_ROW(condition, row) "COMMIT; " WHEN(condition) "SELECT " row "; " END_WHEN END_BLOCK
-#define COMMIT_DIR		   COMMIT_ROW("?", DIR_VARIABLES)
-#define COMMIT_DIR_LEFT		   COMMIT_ROW("? OR p_left", DIR_VARIABLES ",p_left")
-#define COMMIT_LEFT		   COMMIT_ROW("p_left", "p_left")
-#define COMMIT_WRITTEN		   "COMMIT; SELECT p_old," NODE_VARIABLES ",p_list;" END_BLOCK
-#define COMMIT_ONLY		   "COMMIT;" END_BLOCK
+#define DIR_VARIABLES "@d1,@d2,@d3,@d4,@d5,@d6,@d7"
+#define COMMIT_DIR_ROW(condition, more)                                                            \
+	WHEN(condition)                                                                            \
+	READ(DIR_COLUMNS, DIR_VARIABLES, "{node} n WHERE n.inode=p_dir", 0)                        \
+	MUST "COMMIT; SELECT " DIR_VARIABLES more "; " ELSE "COMMIT; " END_WHEN END_BLOCK
+#define COMMIT_DIR	COMMIT_DIR_ROW("?", "")
+#define COMMIT_DIR_LEFT COMMIT_DIR_ROW("? OR p_left", ",p_left")
+#define COMMIT_LEFT	"COMMIT; " WHEN("p_left") "SELECT p_left; " END_WHEN END_BLOCK
+#define COMMIT_WRITTEN	"COMMIT; SELECT p_old," NODE_VARIABLES ",p_list;" END_BLOCK
+#define COMMIT_ONLY	"COMMIT;" END_BLOCK
 
 #define DECLARE_LEFT "DECLARE p_left INT DEFAULT 0; "
 #define LEFT_CHUNKS(ino, at)                                                                       \
@@ -73,31 +85,74 @@ static const char *const texts[] = {
 
 /* ---- running ---- */
 
+/*
+ * A parameter that has a name gets a ? wherever the name is, and is sent as often: a variable of
+ * the block would cost more. s gets the places of all of them, ret the text.
+ */
+static int place_params(struct mysql_stmt *s, const char *text, char *ret)
+{
+	const char *name[MAX_NAMES];
+	unsigned n_names = 0, next = 0, i;
+	size_t len;
+
+	for (; *text; text += len) {
+		len = mysql_text_word(text);
+		if (*text == MARK) {
+			if (n_names == MAX_NAMES)
+				return -EINVAL;
+			name[n_names++] = text + 1;
+			next++;
+			len = strcspn(text, ";") + 1;
+			continue;
+		}
+		for (i = 0; i < n_names; i++)
+			if (!strncmp(name[i], text, len) && name[i][len] == ';')
+				break;
+		if (i == n_names && *text != '?') {
+			memcpy(ret, text, len);
+			ret += len;
+			continue;
+		}
+		if (s->n_places == MAX_PLACES)
+			return -EINVAL;
+		s->place[s->n_places++] = (uint8_t)(i < n_names ? i : next++);
+		*ret++ = '?';
+	}
+	*ret = '\0';
+	return 0;
+}
+
 static int open_block(struct mysql_conn *m, enum mysql_fused_id id)
 {
-	char *text = sql_expand(&m->sql, texts[id]);
-	int r;
+	char *marked = sql_expand(&m->sql, texts[id]);
+	char *text = marked ? malloc(strlen(marked) + 1) : NULL;
+	struct mysql_stmt *s = &m->fused[id];
+	int r = -ENOMEM;
 
-	if (!text)
-		return -ENOMEM;
-	r = mysql_open_stmt(m, &m->fused[id], text, mysql_fused_name(id));
+	free(s->place);
+	s->place = text ? malloc(MAX_PLACES) : NULL;
+	s->n_places = 0;
+	if (s->place)
+		r = place_params(s, marked, text);
+	if (!r)
+		r = mysql_open_stmt(m, s, text, mysql_fused_name(id));
 	free(text);
+	free(marked);
 	return r;
 }
 
-static int set_params(struct mysql_stmt *s, const char *fmt, va_list ap)
+static int set_params(struct mysql_stmt *s, const struct mysql_params *params)
 {
-	int n, r = 0;
+	unsigned i;
+	int r = 0;
 
-	for (n = 1; *fmt && !r; fmt++, n++) {
-		if (*fmt == 'b') {
-			const void *v = va_arg(ap, const void *);
-			size_t len = va_arg(ap, size_t);
+	for (i = 0; i < s->n_places && !r; i++) {
+		const struct mysql_param *p = &params->v[s->place[i]];
 
-			r = mysql_set_bytes(s, n, v, len, false);
-		} else {
-			r = mysql_set_int(s, n, va_arg(ap, int64_t));
-		}
+		if (s->place[i] >= params->n)
+			return -EINVAL;
+		r = p->bytes ? mysql_set_bytes(s, (int)i + 1, p->bytes, p->len, false)
+			     : mysql_set_int(s, (int)i + 1, p->num);
 	}
 	return r;
 }
@@ -146,14 +201,14 @@ static int run(struct mysql_stmt *s, int64_t *row, unsigned n)
 }
 
 int mysql_block_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
-		    const char *fmt, va_list ap)
+		    const struct mysql_params *params)
 {
 	struct mysql_stmt *s = &m->fused[id];
 	int r = s->handle ? 0 : open_block(m, id);
 	unsigned code;
 
 	if (!r)
-		r = set_params(s, fmt, ap);
+		r = set_params(s, params);
 	if (r)
 		return r;
 	m->sent = true;

@@ -9,7 +9,7 @@
  * need it. What is not so any more is an error.
  *
  *	BEGIN_CHANGE		its parameters and what a block declares
- *	PARAM(name, type)	the next parameter, by this name, p_..., hereafter; others are a ?
+ *	PARAM(name)		the next parameter, by this name, p_..., hereafter; others are a ?
  *	CHANGE			its statements, each with "; " behind it
  *	WHEN(c) ELSE END_WHEN	c: a ?, or a name, alone (not 0) or with "=" and a digit behind it
  *	MUST			the statement before has found its one row
@@ -23,6 +23,8 @@
  * Locks are taken in the order of the generic transactions: nodes, names, and the parent last, by a
  * relative update when its nlink changes. Otherwise it is only kept from being removed, for the
  * time of the commit: what rmdir takes for an empty directory must not get an entry meanwhile.
+ *
+ * A name is found by (parent, name); inode+0 keeps the server from weighing the inode's index, too.
  *
  * Braces as in meta/sql/statements.h, {HOLD_DIR} and {CLOSE_DIR} (mysql.c), and the macros below.
  */
@@ -58,31 +60,32 @@
 
 /* clang-format off */
 FUSED(mknod,
-	BEGIN_CHANGE PARAM("p_dir", "BIGINT") PARAM("p_ino", "BIGINT") DECLARE_DIR CHANGE
+	BEGIN_CHANGE PARAM("p_dir") PARAM("p_ino") CHANGE
 	"INSERT INTO {edge}(parent,name,inode,type) VALUES(p_dir,?,p_ino,?); "
 	"INSERT INTO {node}(inode,type,flags,mode,uid,gid,atime,mtime,ctime,atimensec,"
 	"mtimensec,ctimensec,nlink,length,rdev,parent,access_acl_id,default_acl_id,"
 	"tier_id) VALUES(p_ino,?,?,?,?,?,?,?,?,?,?,?,?,?,?,p_dir,?,?,?); "
+	WHEN("?")
 	WHEN("?") "INSERT INTO {symlink}(inode,target) VALUES(p_ino,?); " END_WHEN
 	WHEN("?")
 	"INSERT INTO {dir_stats}(inode,data_length,used_space,used_inodes) VALUES(p_ino,0,0,0); "
 	END_WHEN
-	TOUCH KEEP_DIR COMMIT_DIR)
+	TOUCH END_WHEN KEEP_DIR COMMIT_DIR)
 
 /* To the trash: the name moves there. */
 FUSED(trash,
-	BEGIN_CHANGE PARAM("p_dir", "BIGINT") PARAM("p_ino", "BIGINT") PARAM("p_type", "INT")
-	DECLARE_DIR CHANGE
+	BEGIN_CHANGE PARAM("p_dir") PARAM("p_ino") PARAM("p_type")
+	CHANGE
 	"UPDATE {node} SET parent=?,ctime=?,ctimensec=? WHERE " VICTIM_IS "; " MUST EMPTY
-	"UPDATE {edge} SET parent=?,name=? WHERE parent=p_dir AND name=? AND inode=p_ino; "
+	"UPDATE {edge} SET parent=?,name=? WHERE parent=p_dir AND name=? AND inode+0=p_ino; "
 	MUST TOUCH IF_DIR_IS("") COMMIT_DIR)
 
 /* For good, of an inode with one name that is not open. The last column: it has left chunks. */
 FUSED(remove,
-	BEGIN_CHANGE PARAM("p_dir", "BIGINT") PARAM("p_ino", "BIGINT") PARAM("p_type", "INT")
-	DECLARE_LEFT DECLARE_DIR CHANGE
+	BEGIN_CHANGE PARAM("p_dir") PARAM("p_ino") PARAM("p_type")
+	DECLARE_LEFT CHANGE
 	"DELETE FROM {node} WHERE " VICTIM_IS "; " MUST EMPTY
-	"DELETE FROM {edge} WHERE parent=p_dir AND name=? AND inode=p_ino; " MUST
+	"DELETE FROM {edge} WHERE parent=p_dir AND name=? AND inode+0=p_ino; " MUST
 	"DELETE FROM {xattr} WHERE inode=p_ino; "
 	WHEN("p_type=3") "DELETE FROM {symlink} WHERE inode=p_ino; " END_WHEN
 	WHEN("p_type=1") LEFT_CHUNKS("p_ino", "7") END_WHEN
@@ -93,8 +96,8 @@ FUSED(remove,
  * meanwhile. Columns: the length before, {NODE} after, the length of the chunk's list.
  */
 FUSED(write,
-	BEGIN_CHANGE PARAM("p_ino", "BIGINT") PARAM("p_indx", "INT") PARAM("p_id", "BIGINT")
-	PARAM("p_end", "BIGINT") DECLARE_WRITTEN CHANGE
+	BEGIN_CHANGE PARAM("p_ino") PARAM("p_indx") PARAM("p_id")
+	PARAM("p_end") DECLARE_WRITTEN CHANGE
 	READ("length", "p_old", "{node} WHERE inode=p_ino FOR UPDATE", "0")
 	"UPDATE {node} SET length=GREATEST(length,p_end),mtime=?,mtimensec=?,ctime=?,ctimensec=? "
 	"WHERE inode=p_ino AND type=1 AND (length>=p_end OR COALESCE(parent,0)<>0); " MUST
@@ -107,8 +110,8 @@ FUSED(write,
 
 /* A second name. */
 FUSED(link,
-	BEGIN_CHANGE PARAM("p_dir", "BIGINT") PARAM("p_ino", "BIGINT") PARAM("p_type", "INT")
-	DECLARE_DIR CHANGE
+	BEGIN_CHANGE PARAM("p_dir") PARAM("p_ino") PARAM("p_type")
+	CHANGE
 	"UPDATE {node} SET nlink=nlink+1,parent=0,ctime=?,ctimensec=? WHERE " VICTIM_IS "; " MUST
 	"INSERT INTO {edge}(parent,name,inode,type) VALUES(p_dir,?,p_ino,p_type); "
 	KEEP_DIR COMMIT_ONLY)
@@ -118,20 +121,20 @@ FUSED(link,
  * good as in remove. p_before: it is locked first. The column: it has left chunks.
  */
 FUSED(rename,
-	BEGIN_CHANGE PARAM("p_src", "BIGINT") PARAM("p_dir", "BIGINT") PARAM("p_ino", "BIGINT")
-	PARAM("p_old", "BIGINT") PARAM("p_before", "INT") PARAM("p_type", "INT")
-	PARAM("p_trash", "BIGINT") PARAM("p_from", "VARBINARY(255)") PARAM("p_to", "VARBINARY(255)")
-	PARAM("p_us", "BIGINT") PARAM("p_sub", "INT") DECLARE_LEFT DECLARE_LOCK DECLARE_DIR CHANGE
+	BEGIN_CHANGE PARAM("p_src") PARAM("p_dir") PARAM("p_ino")
+	PARAM("p_old") PARAM("p_before") PARAM("p_type")
+	PARAM("p_trash") PARAM("p_from") PARAM("p_to")
+	PARAM("p_us") PARAM("p_sub") DECLARE_LEFT DECLARE_LOCK CHANGE
 	WHEN("p_before") LOCK("{node} WHERE inode=p_old") END_WHEN
 	"UPDATE {node} SET parent=?,ctime=p_us,ctimensec=p_sub WHERE inode=p_ino AND type=? "
 	"AND " STILL "; " MUST
 	WHEN("p_old=0")
 	"UPDATE {edge} SET parent=p_dir,name=p_to WHERE parent=p_src AND name=p_from AND "
-	"inode=p_ino; " MUST
+	"inode+0=p_ino; " MUST
 	ELSE
-	"DELETE FROM {edge} WHERE parent=p_src AND name=p_from AND inode=p_ino; " MUST
+	"DELETE FROM {edge} WHERE parent=p_src AND name=p_from AND inode+0=p_ino; " MUST
 	"UPDATE {edge} SET inode=p_ino,type=? WHERE parent=p_dir AND name=p_to AND "
-	"inode=p_old; " MUST
+	"inode+0=p_old; " MUST
 	WHEN("p_trash")
 	"UPDATE {node} SET parent=?,ctime=p_us,ctimensec=p_sub WHERE inode=p_old AND "
 	"type=p_type AND " STILL "; " MUST

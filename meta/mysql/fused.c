@@ -27,18 +27,42 @@ const char *mysql_fused_name(enum mysql_fused_id id)
 	return names[id];
 }
 
+static int take_params(struct mysql_params *params, const char *fmt, va_list ap)
+{
+	for (params->n = 0; *fmt; fmt++) {
+		struct mysql_param *p = &params->v[params->n];
+
+		if (params->n++ == MYSQL_MAX_PARAMS)
+			return -EINVAL;
+		*p = (struct mysql_param){0};
+		if (*fmt == 'b') {
+			p->bytes = va_arg(ap, const void *);
+			p->len = va_arg(ap, size_t);
+			if (!p->len)
+				p->bytes = "";
+		} else {
+			p->num = va_arg(ap, int64_t);
+		}
+	}
+	return 0;
+}
+
 int mysql_fused_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
 		    const char *fmt, ...)
 {
+	struct mysql_params params;
 	va_list ap;
 	int r;
 
 	if (n)
 		memset(row, 0, n * sizeof(*row));
 	va_start(ap, fmt);
-	r = mysql_is_packet(m, id) ? mysql_packet_run(m, id, row, n, fmt, ap)
-				   : mysql_block_run(m, id, row, n, fmt, ap);
+	r = take_params(&params, fmt, ap);
 	va_end(ap);
+	if (r)
+		return r;
+	r = mysql_is_packet(m, id) ? mysql_packet_run(m, id, row, n, &params)
+				   : mysql_block_run(m, id, row, n, &params);
 	/* Of an error that has no meaning here nobody knows whether it was rolled back. */
 	if (r < 0 && r != -EEXIST && r != -EAGAIN)
 		m->sql.broken = true;

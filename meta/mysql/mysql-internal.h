@@ -46,6 +46,8 @@ struct mysql_stmt {
 	unsigned n_params, n_columns;
 	MYSQL_BIND *bind; /* parameters, then columns */
 	struct mysql_value *values;
+	uint8_t *place; /* of a fused operation: which of its parameters each ? is */
+	unsigned n_places;
 	bool executed;
 };
 
@@ -133,6 +135,8 @@ int mysql_text_put(struct mysql_text *t, const char *v, size_t len);
 int mysql_text_put_int(struct mysql_text *t, int64_t v);
 int mysql_text_put_bytes(struct mysql_text *t, const uint8_t *v, size_t len, bool text);
 void mysql_text_free(struct mysql_text *t);
+/* Length of what a statement begins with: a word, a name in backquotes, or a character. */
+size_t mysql_text_word(const char *p);
 
 /* bulk.c: load of the dialect. What is there is sent before any other statement, or dropped. */
 int mysql_bulk_add(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap);
@@ -151,11 +155,20 @@ int mysql_fused_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, 
 		    const char *fmt, ...);
 /* For messages. */
 const char *mysql_fused_name(enum mysql_fused_id id);
+#define MYSQL_MAX_PARAMS 80
+struct mysql_params {
+	unsigned n;
+	struct mysql_param {
+		const void *bytes; /* NULL: a number */
+		size_t len;
+		int64_t num;
+	} v[MYSQL_MAX_PARAMS];
+};
 /* The ways of mysql_fused_run. */
 int mysql_block_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
-		    const char *fmt, va_list ap);
+		    const struct mysql_params *params);
 int mysql_packet_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
-		     const char *fmt, va_list ap);
+		     const struct mysql_params *params);
 bool mysql_is_packet(const struct mysql_conn *m, enum mysql_fused_id id);
 /*
  * One try of an operation. 1: done; 0: not in this way, nothing has changed and the generic

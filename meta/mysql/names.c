@@ -59,7 +59,7 @@ static int mknod_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg
 	struct mysql_db *db = (struct mysql_db *)m->sql.db;
 	struct mknod *a = arg;
 	const struct cfs_mknod *req = a->req;
-	bool dir = req->type == CFS_TYPE_DIR, ask;
+	bool dir = req->type == CFS_TYPE_DIR, symlink = req->type == CFS_TYPE_SYMLINK, ask;
 	const struct cfs_attr *t = &a->attr;
 	int64_t row[MYSQL_DIR_COLUMNS];
 	int r;
@@ -79,15 +79,15 @@ static int mknod_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg
 	r = mysql_fused_run(m, MYSQL_FUSED_mknod, row, MYSQL_DIR_COLUMNS,
 			    "iibi"
 			    "iiiiiiiiiiiiiiiii"
-			    "ibi" MYSQL_TOUCH_FMT MYSQL_DIR_FMT "i",
+			    "iibi" MYSQL_TOUCH_FMT MYSQL_DIR_FMT "i",
 			    (int64_t)req->parent, (int64_t)a->ino, req->name, req->name_len,
 			    (int64_t)req->type, (int64_t)t->type, (int64_t)t->flags,
 			    (int64_t)t->mode, (int64_t)t->uid, (int64_t)t->gid, sql_us(t->atime),
 			    sql_us(t->mtime), sql_us(t->ctime), sql_sub_us(t->atime),
 			    sql_sub_us(t->mtime), sql_sub_us(t->ctime), (int64_t)t->nlink,
 			    (int64_t)t->length, (int64_t)t->rdev, (int64_t)t->access_acl,
-			    (int64_t)t->default_acl, (int64_t)t->tier,
-			    (int64_t)(req->type == CFS_TYPE_SYMLINK), req->target, req->target_len,
+			    (int64_t)t->default_acl, (int64_t)t->tier, (int64_t)(dir || symlink),
+			    (int64_t)symlink, req->target, req->target_len,
 			    (int64_t)(dir && cfs_core_dir_stats(db->sql.engine.core)),
 			    MYSQL_TOUCH_ARGS(ctx, dir), MYSQL_DIR_ARGS(&a->parent), (int64_t)ask);
 	if (r > 0) {

@@ -8,7 +8,6 @@
  * depends on parameters alone is decided here, and values are put into the text: bytes, as names,
  * in hexadecimal, so that none of them can be taken for SQL.
  */
-#include <ctype.h>
 #include <errno.h>
 #include <mysqld_error.h>
 #include <stdlib.h>
@@ -17,7 +16,6 @@
 #include "base/bytes.h"
 #include "mysql-internal.h"
 
-#define MAX_PARAMS     80
 #define MAX_NAMES      16
 #define MAX_DEPTH      6
 #define MAX_STATEMENTS 24
@@ -27,12 +25,12 @@
 /* Marks; what belongs to one goes up to a semicolon. */
 enum { M_PARAM = 1, M_WHEN, M_ELSE, M_END, M_TAKE, M_COMMIT };
 
-#define BEGIN_CHANGE	  ""
-#define PARAM(name, type) "\001" name ";"
-#define CHANGE		  "START TRANSACTION; "
-#define WHEN(condition)	  "\002" condition ";"
-#define ELSE		  "\003"
-#define END_WHEN	  "\004"
+#define BEGIN_CHANGE	""
+#define PARAM(name)	"\001" name ";"
+#define CHANGE		"START TRANSACTION; "
+#define WHEN(condition) "\002" condition ";"
+#define ELSE		"\003"
+#define END_WHEN	"\004"
 /* The columns of the next statement, or how many rows it changes, are part of the answer. */
 #define TAKE(at) "\005" at ";"
 #define COMMIT	 "\006COMMIT; "
@@ -51,7 +49,6 @@ enum { M_PARAM = 1, M_WHEN, M_ELSE, M_END, M_TAKE, M_COMMIT };
 	"INSERT IGNORE INTO {delfile}(inode,length,expire) SELECT " ino ",?,? FROM DUAL WHERE "    \
 	"EXISTS(SELECT 1 FROM {chunk} WHERE inode=" ino "); "
 
-#define DECLARE_DIR	""
 #define DECLARE_LOCK	""
 #define DECLARE_LEFT	""
 #define DECLARE_WRITTEN ""
@@ -77,19 +74,13 @@ bool mysql_is_packet(const struct mysql_conn *m, enum mysql_fused_id id)
 
 /* ---- writing ---- */
 
-struct param {
-	const void *bytes; /* NULL: a number */
-	size_t len;
-	int64_t num;
-};
-
 struct packet {
-	struct param param[MAX_PARAMS];
-	unsigned n_params, next;
+	const struct mysql_params *params;
+	unsigned next;
 	struct {
 		const char *name;
 		size_t len;
-		const struct param *param;
+		const struct mysql_param *param;
 	} name[MAX_NAMES];
 	unsigned n_names;
 	bool on[MAX_DEPTH]; /* what is in the WHEN is sent; [0]: outside of any */
@@ -98,31 +89,12 @@ struct packet {
 	unsigned n_statements, commit;
 };
 
-static int set_params(struct packet *k, const char *fmt, va_list ap)
+static const struct mysql_param *next_param(struct packet *k)
 {
-	for (; *fmt; fmt++) {
-		struct param *p = &k->param[k->n_params++];
-
-		if (k->n_params > MAX_PARAMS)
-			return -EINVAL;
-		if (*fmt == 'b') {
-			p->bytes = va_arg(ap, const void *);
-			p->len = va_arg(ap, size_t);
-			if (!p->len)
-				p->bytes = "";
-		} else {
-			p->num = va_arg(ap, int64_t);
-		}
-	}
-	return 0;
+	return k->next < k->params->n ? &k->params->v[k->next++] : NULL;
 }
 
-static const struct param *next_param(struct packet *k)
-{
-	return k->next < k->n_params ? &k->param[k->next++] : NULL;
-}
-
-static const struct param *find_param(struct packet *k, const char *name, size_t len)
+static const struct mysql_param *find_param(struct packet *k, const char *name, size_t len)
 {
 	unsigned i;
 
@@ -137,12 +109,12 @@ static const struct param *find_param(struct packet *k, const char *name, size_t
 /* What a mark says; text: behind it, of len bytes. */
 static int mark(struct packet *k, char what, const char *text, size_t len)
 {
-	const struct param *p;
+	const struct mysql_param *p;
 	size_t name;
 
 	switch (what) {
 	case M_PARAM:
-		if (k->n_names == MAX_NAMES || k->next == k->n_params)
+		if (k->n_names == MAX_NAMES || k->next == k->params->n)
 			return -EINVAL;
 		k->name[k->n_names].name = text;
 		k->name[k->n_names].len = len;
@@ -177,30 +149,18 @@ static bool has_text(char what)
 	return what == M_PARAM || what == M_WHEN || what == M_TAKE;
 }
 
-static int put_param(struct mysql_text *out, const struct param *p)
+static int put_param(struct mysql_text *out, const struct mysql_param *p)
 {
 	return p->bytes ? mysql_text_put_bytes(out, p->bytes, p->len, false)
 			: mysql_text_put_int(out, p->num);
 }
 
-static size_t word_length(const char *p)
-{
-	size_t n = 0;
-
-	while (isalnum((unsigned char)p[n]) || p[n] == '_')
-		n++;
-	return n;
-}
-
-/* One word, parameter, name in backquotes or character. */
 static int put_next(struct packet *k, const char **p, struct mysql_text *out)
 {
-	const struct param *param = NULL;
-	size_t n = CFS_MAX(word_length(*p), (size_t)1);
+	const struct mysql_param *param = NULL;
+	size_t n = mysql_text_word(*p);
 	const char *text = *p;
 
-	if (*text == '`')
-		n = strcspn(text + 1, "`") + 2;
 	*p += n;
 	if (*text == '?' || !strncmp(text, "p_", 2)) {
 		param = find_param(k, text, n);
@@ -232,7 +192,7 @@ static int write_packet(struct packet *k, const char *text, struct mysql_text *o
 			r = put_next(k, &p, out);
 		}
 	}
-	return r || k->next == k->n_params ? r : -EINVAL;
+	return r || k->next == k->params->n ? r : -EINVAL;
 }
 
 /* ---- running ---- */
@@ -322,17 +282,15 @@ static int send(struct mysql_conn *m, const struct packet *k, int64_t *row, unsi
 }
 
 int mysql_packet_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
-		     const char *fmt, va_list ap)
+		     const struct mysql_params *params)
 {
-	struct packet k = {0};
+	struct packet k = {.params = params};
 	int r = 0;
 
 	if (!m->packet[id]) {
 		m->packet[id] = sql_expand(&m->sql, texts[id]);
 		r = m->packet[id] ? 0 : -ENOMEM;
 	}
-	if (!r)
-		r = set_params(&k, fmt, ap);
 	if (!r)
 		r = write_packet(&k, m->packet[id], &m->text);
 	return r ? r : send(m, &k, row, n, mysql_fused_name(id));

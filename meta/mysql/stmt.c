@@ -31,6 +31,7 @@ static void close_stmt(struct mysql_stmt *s)
 		free(s->values[s->n_params + i].buf);
 	free(s->bind);
 	free(s->values);
+	free(s->place);
 	*s = (struct mysql_stmt){0};
 }
 

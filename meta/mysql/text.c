@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Statements with their values in them. */
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -62,6 +63,17 @@ int mysql_text_put_bytes(struct mysql_text *t, const uint8_t *v, size_t len, boo
 		t->v[t->len++] = digits[v[i] & 15];
 	}
 	return mysql_text_put(t, "'", 1);
+}
+
+size_t mysql_text_word(const char *p)
+{
+	size_t n = 0;
+
+	if (*p == '`')
+		return strcspn(p + 1, "`") + 2;
+	while (isalnum((unsigned char)p[n]) || p[n] == '_')
+		n++;
+	return n ? n : 1;
 }
 
 void mysql_text_free(struct mysql_text *t)

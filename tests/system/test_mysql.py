@@ -476,6 +476,24 @@ def test_hundred_threads_in_one_directory(ws, database):
     assert deadlocks <= retries and retries * 1000 < n
 
 
+def test_create_keeps_its_directory(ws, database):
+    """Who is about to remove a directory holds its row: a create in it waits, and does not vanish."""
+    m = Volume(ws, url=database.url).mount("skip-dir-mtime=1m")  # whose statement would wait, too
+    (m / "d").mkdir()
+    (m / "d/first").touch()  # from here on by what is remembered of the directory
+    c = database.connect()
+    with c.cursor() as cur, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        cur.execute("START TRANSACTION")
+        cur.execute("SELECT * FROM jfs_node WHERE inode=%d FOR UPDATE" % (m / "d").stat().st_ino)
+        job = pool.submit((m / "d/second").touch)
+        waiting = "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state='LOCK WAIT'"
+        wait_until(lambda: query(database, waiting)[0][0] == 1, 20, "the create at the row")
+        c.rollback()
+        job.result(timeout=30 * SLOW)
+    c.close()
+    assert sorted(os.listdir(m / "d")) == ["first", "second"]
+
+
 # Galera's; what is behind a lock wait; Galera's, worded otherwise; MySQL's group replication
 AT_COMMIT = {
     1213: "Deadlock found when trying to get lock; try restarting transaction",

@@ -51,6 +51,7 @@ struct cfs_meta {
 	pthread_mutex_t setting_lock; /* protects setting and setting_text */
 	struct cfs_setting *setting;
 	char *setting_text;
+	char *load_text, *loaded_text; /* the setting while a load of ours goes on, and after it */
 	/* What hot paths need of it. */
 	_Atomic int trash_days;
 	_Atomic bool dir_stats, changelog, enable_acl, user_group_quota;

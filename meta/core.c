@@ -223,6 +223,8 @@ static void destroy(struct cfs_meta *m)
 	cfs_ids_destroy(&m->slice_ids);
 	cfs_setting_free(m->setting);
 	free(m->setting_text);
+	free(m->load_text);
+	free(m->loaded_text);
 	free(m->mount_point);
 	cfs_url_free(&m->url);
 	pthread_mutex_destroy(&m->setting_lock);

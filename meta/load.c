@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A volume made from the rows of another one. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,10 +8,13 @@
 #include "base/cleanup.h"
 #include "meta/core-internal.h"
 
-/* Every client refuses this MetaVersion, so nobody mounts half a volume. */
+/*
+ * Every client refuses this MetaVersion, so nobody mounts half a volume. The number tells one load
+ * from another.
+ */
 static const char unfinished[] =
 	"{\n\"Name\": \"unfinished-load\",\n"
-	"\"UUID\": \"00000000-0000-0000-0000-000000000000\",\n\"Storage\": \"file\",\n"
+	"\"UUID\": \"00000000-0000-0000-0000-%012" PRIx64 "\",\n\"Storage\": \"file\",\n"
 	"\"Bucket\": \"/nowhere/\",\n\"BlockSize\": 4096,\n\"TrashDays\": 0,\n"
 	"\"MetaVersion\": 1000000,\n\"EnableACL\": false\n}";
 
@@ -65,7 +69,12 @@ int cfs_meta_load_begin(struct cfs_meta *m, bool trash, bool restart, char err[2
 		rc = make_room(m, &ctx, restart, err);
 	if (rc)
 		return rc;
-	rc = m->eng->ops->create(m->eng, &ctx, unfinished, trash);
+	free(m->load_text);
+	if (asprintf(&m->load_text, unfinished, cfs_random_u64() >> 16) < 0) {
+		m->load_text = NULL;
+		return -ENOMEM;
+	}
+	rc = m->eng->ops->create(m->eng, &ctx, m->load_text, trash);
 	if (rc == -EEXIST)
 		snprintf(err, 256, "%.180s is not empty: load needs an empty database",
 			 m->masked_url);
@@ -103,11 +112,36 @@ int cfs_meta_put_ended_session(struct cfs_meta *m, uint64_t sid)
 	return (int)cfs_call_end(&c, m->eng->ops->refresh_session(m->eng, c.ctx, sid, "{}", 1));
 }
 
+/*
+ * -ESTALE: what is there is not of our load. Somebody who took that for dead has begun another with
+ * `restart`, and may have his volume in use by now.
+ */
+static int check_ours(struct cfs_meta *m, const struct cfs_ctx *ctx)
+{
+	cfs_auto_free char *text = NULL;
+	int rc = m->eng->ops->get_setting(m->eng, ctx, &text);
+
+	if (rc)
+		return rc == -ENODATA ? -ESTALE : rc;
+	if (strcmp(text, m->load_text) == 0)
+		return 0;
+	return m->loaded_text && strcmp(text, m->loaded_text) == 0 ? 0 : -ESTALE;
+}
+
 int cfs_meta_load_end(struct cfs_meta *m, const char *setting, char err[256])
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
-	int rc = m->eng->ops->put_setting(m->eng, &ctx, setting);
+	int rc = check_ours(m, &ctx);
 
+	if (rc == -ESTALE) {
+		snprintf(err, 256, "another load has begun in %.150s meanwhile, this one is void",
+			 m->masked_url);
+		return rc;
+	}
+	if (!rc) {
+		m->loaded_text = strdup(setting);
+		rc = m->loaded_text ? m->eng->ops->put_setting(m->eng, &ctx, setting) : -ENOMEM;
+	}
 	if (!rc && m->eng->ops->sync)
 		rc = m->eng->ops->sync(m->eng, &ctx);
 	if (rc)
@@ -119,6 +153,9 @@ int cfs_meta_load_end(struct cfs_meta *m, const char *setting, char err[256])
 int cfs_meta_load_abort(struct cfs_meta *m)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	int rc = check_ours(m, &ctx);
 
-	return m->eng->ops->destroy(m->eng, &ctx);
+	if (!rc)
+		rc = m->eng->ops->destroy(m->eng, &ctx);
+	return rc == -ESTALE ? 0 : rc;
 }

@@ -702,7 +702,7 @@ int cfs_meta_put_rows(struct cfs_meta *m, enum cfs_meta_table table, const struc
 int cfs_meta_put_ended_session(struct cfs_meta *m, uint64_t sid);
 /* The setting, as stored text, makes it a volume; everything is durable when this returns 0. */
 int cfs_meta_load_end(struct cfs_meta *m, const char *setting, char err[256]);
-/* Instead of load_end: the database is empty again. */
+/* Instead of load_end: the database is empty again, unless another load has begun in it. */
 int cfs_meta_load_abort(struct cfs_meta *m);
 
 /* Removes everything the volume has in the metadata engine. */

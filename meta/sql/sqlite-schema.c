@@ -26,10 +26,17 @@ const char *sqlite_only_key(const struct sql_column *col)
 bool sqlite_has_column(struct sql_conn *c, const char *table, const char *column)
 {
 	char name[128];
+	int i, rc = 1;
 
 	snprintf(name, sizeof(name), "%s%s", c->db->prefix, table);
-	return !sqlite3_table_column_metadata(handle(c), NULL, name, column, NULL, NULL, NULL, NULL,
-					      NULL);
+	for (i = 0; i < 2 && rc; i++) {
+		/* Only a statement notices what another connection has made meanwhile. */
+		if (i && sqlite_run(handle(c), "SELECT 1 FROM sqlite_master LIMIT 1"))
+			break;
+		rc = sqlite3_table_column_metadata(handle(c), NULL, name, column, NULL, NULL, NULL,
+						   NULL, NULL);
+	}
+	return !rc;
 }
 
 int sqlite_has_index(struct sql_conn *c, const char *table, const char *name)

@@ -628,6 +628,23 @@ def test_half_a_load_is_no_volume(ws, empty):
     assert rows(dump(ws, url, "--binary")) == rows(whole)
 
 
+def test_a_load_that_another_one_followed_leaves_it_alone(ws, empty):
+    """One that waited for its dump, and was taken for dead: it must not remove a volume in use."""
+    url = empty("sqlite3")
+    whole = fixtures.dump("sqlite", "bin")
+    for rest in (b"", b"damaged", whole[5000:]):
+        p = ws.popen(
+            [tool("cachefs"), "load", url, "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        p.stdin.write(whole[:5000])
+        p.stdin.flush()
+        wait_until(lambda: "MetaVersion" in ws.run("cachefs", "status", url).stderr, 20)
+        load(ws, url, whole, "--restart")
+        assert p.communicate(rest, timeout=20)[1] and p.returncode == 2
+        assert rows(dump(ws, url, "--binary")) == rows(whole)
+        url = empty("sqlite3")
+
+
 # -- size
 
 

@@ -135,9 +135,10 @@ static void apply_write(struct change *ch)
 	}
 	fuse_reply_write(c->req, ch->size);
 	call_end(c, 0);
-	/* Another mount has made the file longer: the kernel's pages are for the wrong place. */
+	/* Another mount has made the file longer: the kernel has what was written in a wrong place.
+	 */
 	if (at != ch->off)
-		fuse_lowlevel_notify_inval_inode(c->fuse->session, ch->ino, 0, 0);
+		fuse_lowlevel_notify_inval_inode(c->fuse->session, ch->ino, (off_t)ch->off, 0);
 }
 
 void op_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *src, off_t off,

@@ -11,6 +11,7 @@
  * fastest.
  */
 #include <mysql.h>
+#include <mysqld_error.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,7 +127,8 @@ static MYSQL_STMT *run(struct conn *c, unsigned id, int64_t file, int64_t *numbe
 		bind[i].length = &len;
 	}
 	check(stmt, mysql_stmt_bind_param(stmt, bind));
-	check(stmt, mysql_stmt_execute(stmt));
+	while (mysql_stmt_execute(stmt))
+		check(stmt, mysql_stmt_errno(stmt) != ER_LOCK_DEADLOCK); /* all is undone */
 	return stmt;
 }
 

@@ -94,7 +94,7 @@ struct pg_together {
 	pthread_mutex_t lock; /* protects all of it and the parts that wait */
 	struct pg_part *first, **end;
 	unsigned busy, limit; /* statements under way */
-	uint64_t quick_ns;    /* the shortest that one took */
+	uint64_t quick_ns;    /* what one that is alone takes */
 };
 
 struct pg_db {

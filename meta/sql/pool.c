@@ -2,6 +2,10 @@
 /*
  * The connections of a database. Readers are kept in a stack, so that the one used last, whose
  * caches are warm, is used next. A single-writer database has one write connection besides.
+ *
+ * Who finds none waits. A thread that runs takes one that is returned before a thread that has to
+ * be woken can, and so the server is kept busy; but only one is woken at a time, and who was woken
+ * in vain is given the next one in hand, so that nobody waits for long.
  */
 #include <errno.h>
 #include <sched.h>
@@ -126,7 +130,7 @@ int sql_db_init(struct sql_db *db, const struct cfs_engine_conf *conf,
 	pthread_mutexattr_destroy(&spin);
 	pthread_mutex_init(&db->pool.lock, NULL);
 	pthread_mutex_init(&db->columns.lock, NULL);
-	cfs_cond_init(&db->pool.returned);
+	TAILQ_INIT(&db->pool.waiters);
 	r = read_options(db, conf->url);
 	return r ? r : make_prefix(conf->url, &db->prefix);
 }
@@ -141,7 +145,6 @@ void sql_db_deinit(struct sql_db *db)
 	}
 	if (db->writer)
 		db->dialect->disconnect(db->writer);
-	pthread_cond_destroy(&db->pool.returned);
 	pthread_mutex_destroy(&db->pool.lock);
 	pthread_mutex_destroy(&db->write_lock);
 	pthread_mutex_destroy(&db->columns.lock);
@@ -255,6 +258,40 @@ static struct sql_conn *borrow_writer(struct sql_db *db)
 
 /* ---- the pool ---- */
 
+struct sql_waiter {
+	TAILQ_ENTRY(sql_waiter) link;
+	pthread_cond_t wake;
+	struct sql_conn *given;
+	bool woken, in_vain;
+};
+
+/* Under pool.lock: there may be a connection, or room for one. */
+static void wake_first(struct sql_db *db)
+{
+	struct sql_waiter *w = TAILQ_FIRST(&db->pool.waiters);
+
+	if (!w || w->woken)
+		return;
+	w->woken = true;
+	pthread_cond_signal(&w->wake);
+}
+
+/* Under pool.lock. */
+static void put_back(struct sql_db *db, struct sql_conn *c)
+{
+	struct sql_waiter *w = TAILQ_FIRST(&db->pool.waiters);
+
+	if (w && w->in_vain) {
+		TAILQ_REMOVE(&db->pool.waiters, w, link);
+		w->given = c;
+		pthread_cond_signal(&w->wake);
+		return;
+	}
+	c->next = db->pool.idle;
+	db->pool.idle = c;
+	wake_first(db);
+}
+
 /* Under pool.lock. A server that had no room for one more is asked again after a while. */
 static bool may_connect(const struct sql_db *db)
 {
@@ -268,12 +305,66 @@ static bool may_connect(const struct sql_db *db)
 static int give_up(struct sql_db *db, int error)
 {
 	db->pool.n_conns--;
-	pthread_cond_signal(&db->pool.returned);
+	wake_first(db);
 	if (error != -ENOTCONN || !db->pool.n_conns)
 		return error;
 	db->pool.full_conns = db->pool.n_conns;
 	db->pool.full_until = cfs_deadline_in(FULL_MS);
 	return 0;
+}
+
+/* Under pool.lock. 0: *ret, or NULL when there is none. */
+static int take(struct sql_db *db, struct sql_conn **ret)
+{
+	int r;
+
+	*ret = db->pool.idle;
+	if (*ret) {
+		db->pool.idle = (*ret)->next;
+		return 0;
+	}
+	if (!may_connect(db))
+		return 0;
+	db->pool.n_conns++;
+	pthread_mutex_unlock(&db->pool.lock);
+	r = connect_again(db, !db->dialect->single_writer && !db->read_only, ret);
+	pthread_mutex_lock(&db->pool.lock);
+	if (!r)
+		return 0;
+	*ret = NULL;
+	return give_up(db, r);
+}
+
+/* Under pool.lock, when there is none. */
+static int wait_for_one(struct sql_db *db, cfs_deadline_t deadline, struct sql_conn **ret)
+{
+	struct sql_waiter w = {0};
+	int r = cfs_cond_init(&w.wake);
+
+	if (r)
+		return r;
+	TAILQ_INSERT_TAIL(&db->pool.waiters, &w, link);
+	for (;;) {
+		while (!r && !w.woken && !w.given)
+			r = cfs_cond_wait(&w.wake, &db->pool.lock, deadline);
+		if (w.given) { /* and taken out of the list */
+			*ret = w.given;
+			r = 0;
+			break;
+		}
+		TAILQ_REMOVE(&db->pool.waiters, &w, link);
+		if (!r)
+			r = take(db, ret);
+		if (r || *ret)
+			break;
+		w.woken = false;
+		w.in_vain = true;
+		TAILQ_INSERT_HEAD(&db->pool.waiters, &w, link);
+	}
+	if (db->pool.idle || may_connect(db))
+		wake_first(db);
+	pthread_cond_destroy(&w.wake);
+	return r;
 }
 
 static int pooled(struct sql_db *db, cfs_deadline_t deadline, bool quick, struct sql_conn **ret)
@@ -285,23 +376,12 @@ static int pooled(struct sql_db *db, cfs_deadline_t deadline, bool quick, struct
 	pthread_mutex_lock(&db->pool.lock);
 	if (quick && (!db->pool.idle || db->pool.idle->commits != commits))
 		c = borrow_writer(db);
-	while (!c && !r) {
-		if (db->pool.idle) {
-			c = db->pool.idle;
-			db->pool.idle = c->next;
+	if (!c) {
+		r = take(db, &c);
+		if (!r && !c)
+			r = wait_for_one(db, deadline, &c);
+		if (c)
 			c->commits = commits;
-		} else if (may_connect(db)) {
-			db->pool.n_conns++;
-			pthread_mutex_unlock(&db->pool.lock);
-			r = connect_again(db, !db->dialect->single_writer && !db->read_only, &c);
-			pthread_mutex_lock(&db->pool.lock);
-			if (r)
-				r = give_up(db, r);
-			else
-				c->commits = commits;
-		} else {
-			r = cfs_cond_wait(&db->pool.returned, &db->pool.lock, deadline);
-		}
 	}
 	pthread_mutex_unlock(&db->pool.lock);
 	if (!r)
@@ -367,14 +447,13 @@ void sql_release(struct sql_conn *c)
 		db->dialect->disconnect(c);
 	pthread_mutex_lock(&db->pool.lock);
 	if (keep) {
-		c->next = db->pool.idle;
-		db->pool.idle = c;
+		put_back(db, c);
 	} else {
 		db->pool.n_conns--;
+		wake_first(db);
 	}
 	if (now_ms - db->pool.swept_ms >= SWEEP_PERIOD_MS)
 		gone = sweep(db, now_ms);
-	pthread_cond_signal(&db->pool.returned);
 	pthread_mutex_unlock(&db->pool.lock);
 	disconnect_all(gone);
 }
@@ -389,7 +468,7 @@ void sql_forget_statements(struct sql_db *db)
 	db->pool.idle = NULL;
 	for (struct sql_conn *c = stale; c; c = c->next)
 		db->pool.n_conns--;
-	pthread_cond_broadcast(&db->pool.returned);
+	wake_first(db);
 	pthread_mutex_unlock(&db->pool.lock);
 	disconnect_all(stale);
 }

@@ -10,6 +10,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/queue.h>
 
 #include "meta/sql/sql.h"
 
@@ -57,8 +58,8 @@ struct sql_db {
 
 	struct {
 		pthread_mutex_t lock;
-		pthread_cond_t returned;
-		struct sql_conn *idle; /* most recently used first */
+		TAILQ_HEAD(, sql_waiter) waiters; /* for a connection, who came first first */
+		struct sql_conn *idle;		  /* most recently used first */
 		unsigned n_conns, max_conns, max_idle;
 		uint64_t idle_ms, life_ms; /* of a connection, 0: no limit */
 		uint64_t swept_ms;

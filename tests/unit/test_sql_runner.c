@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <sched.h>
 #include <spawn.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -845,6 +846,129 @@ static void test_changelog(void **state)
 	assert_int_equal(fixture_number(f, "SELECT COUNT(*) FROM jfs_change_log"), 0);
 }
 
+/* ---- the pool ---- */
+
+enum { READERS = 12, TURNS = 200 };
+
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	unsigned inside, most;
+	bool open; /* who is inside may leave */
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static void come_in(void)
+{
+	pool.inside++;
+	pool.most = CFS_MAX(pool.most, pool.inside);
+	pthread_cond_broadcast(&pool.changed);
+}
+
+static bool has_come(void)
+{
+	bool come;
+
+	pthread_mutex_lock(&pool.lock);
+	come = pool.inside > 0;
+	pthread_mutex_unlock(&pool.lock);
+	return come;
+}
+
+static int pass_through(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	pthread_mutex_lock(&pool.lock);
+	come_in();
+	pthread_mutex_unlock(&pool.lock);
+	sched_yield();
+	pthread_mutex_lock(&pool.lock);
+	pool.inside--;
+	pthread_mutex_unlock(&pool.lock);
+	return 0;
+}
+
+static int stay(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	pthread_mutex_lock(&pool.lock);
+	come_in();
+	while (!pool.open)
+		pthread_cond_wait(&pool.changed, &pool.lock);
+	pool.inside--;
+	pthread_mutex_unlock(&pool.lock);
+	return 0;
+}
+
+struct reader {
+	pthread_t thread;
+	struct fixture *f;
+	sql_fn fn;
+	unsigned turns;
+	bool writes; /* has the connection for writing, which a quick read may borrow */
+	int r;
+};
+
+static void *run_reader(void *arg)
+{
+	struct reader *rd = arg;
+
+	for (unsigned i = 0; i < rd->turns && !rd->r; i++) {
+		struct cfs_ctx ctx = ctx_in(rd->f, 20000);
+
+		rd->r = (rd->writes ? sql_txn : sql_read)(sql_db(rd->f->e), &ctx,
+							  CFS_META_OP_lookup, rd->fn, NULL);
+	}
+	return NULL;
+}
+
+static void start_readers(struct reader rd[READERS], struct fixture *f, sql_fn fn, unsigned turns)
+{
+	pool.most = 0;
+	pool.open = false;
+	for (unsigned i = 0; i < READERS; i++) {
+		rd[i] = (struct reader){.f = f, .fn = fn, .turns = turns, .writes = i == 0};
+		assert_int_equal(pthread_create(&rd[i].thread, NULL, run_reader, &rd[i]), 0);
+		while (fn == stay && i == 0 && !has_come())
+			usleep(1000);
+	}
+}
+
+static void join_readers(struct reader rd[READERS])
+{
+	for (unsigned i = 0; i < READERS; i++) {
+		pthread_join(rd[i].thread, NULL);
+		assert_int_equal(rd[i].r, 0);
+	}
+	assert_int_equal(pool.inside, 0);
+}
+
+/* More threads than connections: each comes to its turn, and gives up at its deadline. */
+static void test_waiting_for_connections(void **state)
+{
+	struct fixture *f = *state;
+	struct reader rd[READERS];
+	struct cfs_ctx ctx;
+	unsigned conns;
+	int r;
+
+	start_readers(rd, f, stay, 1);
+	do { /* until they have them all */
+		ctx = ctx_in(f, 300);
+		r = sql_read(sql_db(f->e), &ctx, CFS_META_OP_lookup, pass_through, NULL);
+	} while (r == 0);
+	assert_int_equal(r, -ETIMEDOUT);
+	pthread_mutex_lock(&pool.lock);
+	conns = pool.inside;
+	pool.open = true;
+	pthread_cond_broadcast(&pool.changed);
+	pthread_mutex_unlock(&pool.lock);
+	join_readers(rd);
+	assert_in_range(conns, 1, READERS - 1);
+	assert_int_equal(pool.most, conns);
+
+	start_readers(rd, f, pass_through, TURNS);
+	join_readers(rd);
+	assert_in_range(pool.most, 1, conns);
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
 
 int main(int argc, char **argv)
@@ -856,7 +980,7 @@ int main(int argc, char **argv)
 		T(test_odd_names),	T(test_times),		 T(test_open_errors),
 		T(test_create),		T(test_read_only),	 T(test_upgrade),
 		T(test_readdir),	T(test_counters),	 T(test_sessions),
-		T(test_trash_dir),	T(test_changelog),
+		T(test_trash_dir),	T(test_changelog),	 T(test_waiting_for_connections),
 	};
 
 	if (argc == 4 && !strcmp(argv[1], "hold"))

@@ -34,9 +34,3 @@ end
 if A[10] then
 	call('ZADD', P .. 'delfiles', A[12], A[11])
 end
-if done and #done == 16 then
-	call('SETRANGE', key, '0', A[2])
-else
-	call('SET', key, A[2], 'PX', '300000')
-end
-return d

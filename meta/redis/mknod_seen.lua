@@ -27,9 +27,3 @@ if call('HINCRBY', P .. 'dirUsedInodes', dir, '1') == 1 and
 else
 	call('HINCRBY', P .. 'dirUsedSpace', dir, '4096')
 end
-if done and #done == 16 then
-	call('SETRANGE', key, '0', A[2])
-else
-	call('SET', key, A[2], 'PX', '300000')
-end
-return d

@@ -38,9 +38,3 @@ else
 		call('HINCRBY', P .. 'dirDataLength', trash, A[15])
 	end
 end
-if done and #done == 16 then
-	call('SETRANGE', key, '0', A[2])
-else
-	call('SET', key, A[2], 'PX', '300000')
-end
-return d

@@ -476,9 +476,15 @@ def test_hundred_threads_in_one_directory(ws, database):
     assert deadlocks <= retries and retries * 1000 < n
 
 
-def test_create_keeps_its_directory(ws, database):
+@pytest.mark.parametrize("way", ["blocks", "packets"])
+def test_create_keeps_its_directory(ws, database, way):
     """Who is about to remove a directory holds its row: a create in it waits, and does not vanish."""
-    m = Volume(ws, url=database.url).mount("skip-dir-mtime=1m")  # whose statement would wait, too
+    url = database.url
+    if way == "packets":
+        proxy = MysqlProxy(database.server.port, **WAYS[way])
+        ws.cleanups.append(proxy.close)
+        url = url.replace(":%d" % database.server.port, ":%d" % proxy.port)
+    m = Volume(ws, url=url).mount("skip-dir-mtime=1m")  # whose statement would wait, too
     (m / "d").mkdir()
     (m / "d/first").touch()  # from here on by what is remembered of the directory
     c = database.connect()

@@ -292,12 +292,13 @@ def test_server_that_stays_away(ws):
     assert read(mnt / "f") == b"before"
 
 
-class CuttingProxy:
-    """Lets a request through to the server and cuts the connection before the answer: nobody on this
-    side knows whether it was done. Once per `every` answers."""
+class Proxy:
+    """On the way to the server: serve() has each pair of connections in a thread of its own. Nobody
+    comes through while `go_on` is not set."""
 
-    def __init__(self, port, every=40):
-        self.target, self.every, self.n, self.cuts = port, every, 0, 0
+    def __init__(self, port):
+        self.target, self.go_on = port, threading.Event()
+        self.go_on.set()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.accept, daemon=True).start()
@@ -308,9 +309,26 @@ class CuttingProxy:
                 c, _ = self.listener.accept()
             except OSError:
                 return
+            self.go_on.wait()
             s = socket.create_connection(("127.0.0.1", self.target))
-            threading.Thread(target=self.forward, args=(c, s), daemon=True).start()
-            threading.Thread(target=self.answer, args=(s, c), daemon=True).start()
+            threading.Thread(target=self.serve, args=(c, s), daemon=True).start()
+
+    def close(self):
+        self.go_on.set()
+        self.listener.close()
+
+
+class CuttingProxy(Proxy):
+    """Lets a request through to the server and cuts the connection before the answer: nobody on this
+    side knows whether it was done. Once per `every` answers."""
+
+    def __init__(self, port, every=40):
+        self.every, self.n, self.cuts = every, 0, 0
+        super().__init__(port)
+
+    def serve(self, c, s):
+        threading.Thread(target=self.forward, args=(c, s), daemon=True).start()
+        self.answer(s, c)
 
     def forward(self, a, b):
         try:
@@ -344,9 +362,6 @@ class CuttingProxy:
                 pass
             x.close()
 
-    def close(self):
-        self.listener.close()
-
 
 def test_lost_answers_are_not_asked_twice(ws, db):
     """A create that was done is not EEXIST, a rename that was done is not ENOENT."""
@@ -365,27 +380,13 @@ def test_lost_answers_are_not_asked_twice(ws, db):
     checked(ws, db.url)
 
 
-class ForgetfulProxy:
+class ForgetfulProxy(Proxy):
     """Cuts the connection when a change that names `word` has been done, and lets nobody connect until
     it is told to."""
 
     def __init__(self, port, word):
-        self.target, self.word = port, word
-        self.cut, self.go_on = threading.Event(), threading.Event()
-        self.go_on.set()
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        while True:
-            try:
-                c, _ = self.listener.accept()
-            except OSError:
-                return
-            self.go_on.wait()
-            s = socket.create_connection(("127.0.0.1", self.target))
-            threading.Thread(target=self.serve, args=(c, s), daemon=True).start()
+        self.word, self.cut = word, threading.Event()
+        super().__init__(port)
 
     def serve(self, c, s):
         try:
@@ -404,10 +405,6 @@ class ForgetfulProxy:
             pass
         c.close()
         s.close()
-
-    def close(self):
-        self.go_on.set()
-        self.listener.close()
 
 
 @pytest.mark.parametrize("trash", [0, 1])

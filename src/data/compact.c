@@ -164,26 +164,32 @@ static void forget_list(struct cfs_data *d, cfs_ino_t ino, uint32_t indx)
 	cfs_file_unref(f);
 }
 
-/* A commit under way from here may have to look for its record, to know whether it was made. */
-static bool is_awaited(struct cfs_data *d, cfs_ino_t ino, uint32_t indx,
-		       const struct cfs_slice *recs, size_t n)
+/*
+ * How many records at the front may be replaced. A commit under way from here may have to look for
+ * its record, to know whether it was made: that one stays, and so do those behind it.
+ */
+static size_t settled(struct cfs_data *d, cfs_ino_t ino, uint32_t indx,
+		      const struct cfs_slice *recs, size_t n)
 {
 	struct cfs_file *f = cfs_data_find(d, ino);
 	const struct cfs_wslice *s;
 	struct cfs_chunk *c;
 	uint64_t id;
+	size_t i;
 
 	if (!f)
-		return false;
+		return n;
 	pthread_mutex_lock(&f->lock);
 	c = cfs_chunk_find(f, indx);
 	s = c ? TAILQ_FIRST(&c->pending) : NULL;
 	id = s ? s->id : 0;
 	pthread_mutex_unlock(&f->lock);
 	cfs_file_unref(f);
-	while (id && n && recs[n - 1].id != id)
-		n--;
-	return id && n;
+	for (i = n; id && i; i--) {
+		if (recs[i - 1].id == id)
+			return i - 1;
+	}
+	return n;
 }
 
 /* Returns 1 when there is likely more to do. */
@@ -191,18 +197,15 @@ static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t
 {
 	struct cfs_slice *recs = NULL, merged = {0};
 	struct cfs_view view = {0};
-	size_t n, skipped = 0;
+	size_t n, limit, skipped = 0;
 	ssize_t total;
 	int r;
 
 	total = cfs_meta_read_chunk(d->conf.meta, ctx, ino, indx, &recs);
 	if (total < 0)
 		return (int)total;
-	n = CFS_MIN((size_t)total, RECORDS_MAX);
-	if (is_awaited(d, ino, indx, recs, n)) {
-		r = -EAGAIN;
-		goto out;
-	}
+	limit = CFS_MIN((size_t)total, RECORDS_MAX);
+	n = settled(d, ino, indx, recs, limit);
 	r = skip_good(recs, n, &skipped, &view);
 	if (r < 0 || n - skipped < 2)
 		goto out;
@@ -222,7 +225,7 @@ static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t
 	if (r < 0)
 		goto out;
 	atomic_fetch_add(&d->compactions, 1);
-	r = (size_t)total > n;
+	r = n == limit && (size_t)total > n;
 out:
 	cfs_view_free(&view);
 	free(recs);

@@ -115,12 +115,14 @@ static void compact_meanwhile(void *arg)
 	struct cfs_ctx cx = ctx();
 
 	v->meta.applied = NULL;
-	assert_int_equal(cfs_data_compact(v->data, &cx, 1, 0), -EAGAIN);
+	assert_int_equal(cfs_data_compact(v->data, &cx, 1, 0), 0);
+	assert_int_equal(v->meta.chunk[1][0].n, 2);
 }
 
 /*
  * A commit whose answer is lost finds its record. If it was compacted away it would be made again,
- * and name a slice that is deleted.
+ * and name a slice that is deleted. The records before it are compacted all the same: it may be the
+ * last commit for a long time, and a list that nothing compacts makes each read slow.
  */
 static void compaction_during_commit(void **state)
 {
@@ -132,6 +134,8 @@ static void compaction_during_commit(void **state)
 	v->meta.purge = true;
 	assert_int_equal(write_at(f, 0, "aaaa", 4), 0);
 	assert_int_equal(flush(f), 0);
+	assert_int_equal(write_at(f, 4, "cccc", 4), 0);
+	assert_int_equal(flush(f), 0);
 	assert_int_equal(write_at(f, 0, "bbbb", 4), 0);
 	v->meta.fail_error = -EIO;
 	v->meta.fail_applied = true;
@@ -139,7 +143,7 @@ static void compaction_during_commit(void **state)
 	v->meta.applied = compact_meanwhile;
 	v->meta.applied_arg = v;
 	assert_int_equal(flush(f), 0);
-	assert_int_equal(v->meta.commits, 2);
+	assert_int_equal(v->meta.commits, 3);
 	assert_int_equal(v->meta.chunk[1][0].n, 2);
 	assert_int_equal(cfs_data_compact(v->data, &cx, 1, 0), 0);
 	assert_int_equal(v->meta.chunk[1][0].n, 1);

@@ -32,6 +32,8 @@
 enum page_class { SMALL, MEDIUM, LARGE, CLASS_COUNT };
 static const uint32_t class_size[CLASS_COUNT] = {CFS_PAGE_SMALL, CFS_PAGE_MEDIUM, CFS_PAGE_LARGE};
 
+_Static_assert(CFS_POOL_TORN == CLASS_COUNT * SLAB_SIZE, "a slab of each class");
+
 struct slab;
 
 struct page {
@@ -98,7 +100,7 @@ int cfs_pool_create(uint64_t budget, struct cfs_pool **ret)
 	if (!p)
 		return -ENOMEM;
 	p->budget = CFS_MAX(CFS_DIV_UP(budget, SLAB_SIZE) * SLAB_SIZE, BUDGET_MIN);
-	p->mapped_max = p->budget + CLASS_COUNT * SLAB_SIZE;
+	p->mapped_max = p->budget + CFS_POOL_TORN;
 	TAILQ_INIT(&p->reclaimers);
 	TAILQ_INIT(&p->slabs);
 	TAILQ_INIT(&p->full);
@@ -114,6 +116,15 @@ int cfs_pool_create(uint64_t budget, struct cfs_pool **ret)
 	pthread_mutex_init(&p->reclaim_lock, NULL);
 	*ret = p;
 	return 0;
+}
+
+/*
+ * A child that is forked would share the pages until either side writes one: both would then keep
+ * a copy, and huge pages be torn into small ones. No child needs the data.
+ */
+static void keep_from_children(void *at, size_t size)
+{
+	madvise(at, size, MADV_DONTFORK);
 }
 
 /* SLAB_SIZE bytes aligned to SLAB_SIZE, without which the kernel cannot use a huge page. */
@@ -132,6 +143,7 @@ static uint8_t *map_aligned(void)
 	munmap(m + before + SLAB_SIZE, SLAB_SIZE - before);
 	/* Fails on kernels without huge pages, where small ones do. */
 	madvise(m + before, SLAB_SIZE, MADV_HUGEPAGE);
+	keep_from_children(m + before, SLAB_SIZE);
 	return m + before;
 }
 
@@ -148,6 +160,7 @@ static int add_slab(struct cfs_pool *p)
 		munmap(s, sizeof(*s));
 		return -ENOMEM;
 	}
+	keep_from_children(s, sizeof(*s));
 	for (i = 0; i < SLAB_UNITS; i++)
 		s->units[i].slab = s;
 	s->free_units = ALL_UNITS;

@@ -6,8 +6,9 @@
  * MADV_HUGEPAGE, mapped when first needed, recycled for ever after (a first touch costs 2 us per
  * 4 KiB) and given back to the kernel only by cfs_pool_trim(). Contents of a fresh page are
  * undefined. Every byte is charged to one use; the sum of all uses never exceeds the budget, and
- * writers leave an eighth of it to others. Small
- * pages are carved out of large ones, which can pin up to 6 MiB of mapped memory beyond the budget.
+ * writers leave an eighth of it to others. Small pages are carved out of large ones, which can pin
+ * CFS_POOL_TORN of mapped memory beyond the budget. Children that are forked do not have the
+ * memory.
  *
  * A page may be shared by many readers; its owner decides when its bytes may change (write pages
  * only while the slice is open). All functions may be called from any thread.
@@ -26,6 +27,8 @@
 #define CFS_PAGE_SMALL	(4u << 10)
 #define CFS_PAGE_MEDIUM (32u << 10)
 #define CFS_PAGE_LARGE	(128u << 10) /* also the unit in which blocks are cached and written */
+
+#define CFS_POOL_TORN ((uint64_t)6 << 20)
 
 enum cfs_pool_use {
 	CFS_USE_CACHE, /* memory tier */

@@ -2,9 +2,11 @@
 #include "cmd/health.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/magic.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/vfs.h>
@@ -38,11 +40,12 @@ struct health {
 /* ---- the asker: a process of its own ---- */
 
 /*
- * Who waits for an answer of a file system that has taken the question cannot be killed. A thread
- * that waits so would keep its process from ending, and with it the connection to the kernel. This
- * process has neither; it ends when its socket does.
+ * A thread that waits for an answer of a mount that hangs cannot be killed: it would keep its
+ * process from ending, and with it the connection to the kernel. This process has no connection. It
+ * is the program started anew and not a copy, which would have the memory of its parent. It ends
+ * when its socket does.
  */
-__attribute__((noreturn)) static void run_asker(const char *dir, int sock)
+int health_ask_for(const char *dir)
 {
 	struct statfs st;
 	char byte;
@@ -51,16 +54,37 @@ __attribute__((noreturn)) static void run_asker(const char *dir, int sock)
 	signal(SIGTERM, SIG_IGN);
 	signal(SIGINT, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
-	dup2(sock, STDIN_FILENO);
-	close_range(STDERR_FILENO + 1, ~0U, 0);
-	close(STDOUT_FILENO);
-	close(STDERR_FILENO);
 	while (recv(STDIN_FILENO, &byte, 1, 0) == 1) {
 		byte = statfs(dir, &st) == 0 && st.f_type == FUSE_SUPER_MAGIC;
 		if (send(STDIN_FILENO, &byte, 1, MSG_NOSIGNAL) != 1)
 			break;
 	}
-	_exit(0);
+	return 0;
+}
+
+/* Nothing of this process is copied for it, not even for a moment. */
+static int spawn_asker(const char *dir, int sock, pid_t *ret)
+{
+	char name[] = "cachefs", command[] = HEALTH_ASKER;
+	char *const argv[] = {name, command, (char *)dir, NULL};
+	posix_spawn_file_actions_t actions;
+	int r = posix_spawn_file_actions_init(&actions);
+
+	if (r)
+		return -r;
+	r = posix_spawn_file_actions_adddup2(&actions, sock, STDIN_FILENO);
+	if (!r)
+		r = posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_RDWR,
+						     0);
+	if (!r)
+		r = posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
+	if (!r)
+		r = posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
+	/* Even after an upgrade of the package this is the program that runs here. */
+	if (!r)
+		r = posix_spawn(ret, "/proc/self/exe", &actions, NULL, argv, environ);
+	posix_spawn_file_actions_destroy(&actions);
+	return -r;
 }
 
 static void end_asker(struct health *h)
@@ -82,21 +106,20 @@ static void end_asker(struct health *h)
 
 static int start_asker(struct health *h)
 {
-	int pair[2], r = 0;
+	int pair[2], r;
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return -errno;
-	h->asker = fork();
-	if (h->asker == 0)
-		run_asker(h->dir, pair[1]);
-	if (h->asker < 0) {
-		r = -errno;
+	r = spawn_asker(h->dir, pair[1], &h->asker);
+	close(pair[1]);
+	if (r < 0) {
+		cfs_err("cannot ask whether the mount answers, it is taken for one that does not: "
+			"mount=%s error=%s",
+			h->dir, cfs_errname(r));
 		h->asker = 0;
 		close(pair[0]);
-	}
-	close(pair[1]);
-	if (r < 0)
 		return r;
+	}
 	pthread_mutex_lock(&h->lock);
 	h->sock = pair[0];
 	if (h->stop)

@@ -10,6 +10,9 @@
 
 #define HEALTH_ANSWER_MS 2000
 
+/* The first argument of the process that asks, the second is the mount; no command for users. */
+#define HEALTH_ASKER "ask-mount"
+
 struct health;
 
 /* dir is borrowed. */
@@ -21,5 +24,10 @@ int health_start(const char *dir, struct health **ret);
 bool health_ask(struct health *h);
 /* Nobody asks any more. NULL is fine. */
 void health_stop(struct health *h);
+/*
+ * The life of the process that asks: answers each byte on its stdin, a socket, with one that says
+ * whether dir is a FUSE mount that answers. Returns the exit status.
+ */
+int health_ask_for(const char *dir);
 
 #endif

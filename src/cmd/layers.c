@@ -25,8 +25,10 @@
 #define ID_MS 3000
 /* Deadlines of an upload that go by without one that succeeds before staged blocks are left. */
 #define DRAIN_PATIENCE 2
-/* Budgets for which buffers outside of them count. */
+/* Budgets for which requests and the buffers of connections are small. */
 #define SMALL_BUDGET ((uint64_t)128 << 20)
+/* A mount's processes take the budget and 32 MiB: of these, what is for the buffers below. */
+#define BUFFERS_BESIDES ((uint64_t)12 << 20)
 /* To the object store, of as many uploads and downloads as there are by default. */
 #define CONNECTIONS	   40
 #define CONNECTION_BUFFERS (128u << 10)
@@ -263,19 +265,18 @@ uint32_t layers_request_size(const struct mount_opts *o)
 }
 
 /*
- * What these buffers, and those of connections, take of a small budget; of a large one it is not
- * worth mentioning.
+ * What these buffers and those of connections take of the budget, and a pool that is torn into
+ * small pages.
  */
 static uint64_t request_memory(const struct mount_opts *o)
 {
 	unsigned threads = o->max_threads ? (unsigned)o->max_threads : CFS_FUSE_THREADS;
 	/* Of each thread one that it reads into, and one of a write that was put aside. */
-	uint64_t buffers = (uint64_t)threads * 2 * layers_request_size(o);
+	uint64_t buffers = (uint64_t)threads * 2 * layers_request_size(o) +
+			   (uint64_t)CONNECTIONS * CONNECTION_BUFFERS + CFS_POOL_TORN;
 
-	if (budget_of(o) >= SMALL_BUDGET)
-		return 0;
-	buffers += (uint64_t)CONNECTIONS * CONNECTION_BUFFERS;
-	return CFS_MIN(buffers, budget_of(o) / 4);
+	buffers -= CFS_MIN(buffers, BUFFERS_BESIDES);
+	return CFS_MIN(buffers, budget_of(o) / (budget_of(o) < SMALL_BUDGET ? 4 : 2));
 }
 
 static int join_peers(struct serve *s, char err[256])

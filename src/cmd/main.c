@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/url.h"
 #include "cmd/cmd.h"
+#include "cmd/health.h"
 
 static const struct cmd *const commands[] = {
 	&cmd_format,  &cmd_config, &cmd_mount,	 &cmd_umount,  &cmd_status,   &cmd_info,
@@ -197,6 +198,8 @@ int main(int argc, char **argv)
 		usage(stdout);
 		return CMD_OK;
 	}
+	if (argc == 3 && !strcmp(args[1], HEALTH_ASKER))
+		return health_ask_for(args[2]);
 	wanted = strcmp(args[1], "--version") ? args[1] : "version";
 	for (c = commands; *c; c++) {
 		if (strcmp((*c)->name, wanted))

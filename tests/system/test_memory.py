@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory of a mount, of all its processes together. What exceeds it here meets the limit of a
+container there, and the kernel kills the mount."""
+
+import concurrent.futures
+import contextlib
+import os
+import pathlib
+import re
+import subprocess
+import threading
+
+import pytest
+
+from cachefs import sanitized, tool, wait_until
+from syscalls import data, read, write
+from test_metrics import Unix, get
+from test_takeover import upgrade
+
+MIB = 1 << 20
+BUDGET = 192 * MIB
+BESIDES = 32 * MIB
+
+pytestmark = [
+    pytest.mark.module("metrics"),
+    pytest.mark.skipif(sanitized(), reason="a sanitizer has memory of its own"),
+]
+
+
+def pss(pid):
+    """Bytes: of what several processes share each has its part."""
+    try:
+        text = pathlib.Path("/proc/%d/smaps_rollup" % pid).read_text()
+    except OSError:
+        return 0
+    return sum(int(kib) << 10 for kib in re.findall(r"^(?:Pss|SwapPss): +(\d+) kB", text, re.M))
+
+
+class Watch:
+    """Sums the memory of all processes that the test has started, as long as it is open."""
+
+    def __init__(self, ws):
+        self.ws, self.most, self.shares = ws, 0, []
+        self.over = threading.Event()
+        self.samples = 0
+
+    def sample(self):
+        shares = [(pss(pid), command) for pid, command in self.ws.processes() if "cachefs" in command]
+        self.samples += 1
+        if sum(share for share, _ in shares) > self.most:
+            self.most, self.shares = sum(share for share, _ in shares), shares
+
+    def run(self):
+        while not self.over.wait(0.05):
+            self.sample()
+
+    def __enter__(self):
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+        self.sample()
+
+    def check(self, what):
+        print("%s: %.1f MiB" % (what, self.most / MIB), [(s // MIB, c[:60]) for s, c in self.shares])
+        assert self.most <= BUDGET + BESIDES, (what, [(share // MIB, command) for share, command in self.shares])
+
+
+def forget(path):
+    """The kernel's copy of a file's pages."""
+    with open(path, "rb") as f:
+        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@contextlib.contextmanager
+def within_budget(ws, what):
+    with Watch(ws) as watch:
+        yield watch
+    watch.check(what)
+
+
+@pytest.mark.deadline(120)
+def test_the_budget_is_of_all_processes(ws, volume):
+    """buffer-size and 32 MiB: under load, asked for its health, upgraded and examined."""
+    path = ws.path("socket")
+    opts = "buffer-size=%d,metrics=unix:%s" % (BUDGET // MIB, path)
+    mnt = volume.mount(opts)
+    content = data(8 * MIB)
+
+    def one(i):
+        write(mnt / ("f%d" % i), content, sync=True)
+        forget(mnt / ("f%d" % i))
+        assert read(mnt / ("f%d" % i)) == content
+        for j in range(100):
+            write(mnt / ("small%d-%d" % (i, j)), b"x" * 5000)
+            os.stat(mnt / ("small%d-%d" % (i, j)))
+
+    def load():
+        with concurrent.futures.ThreadPoolExecutor(40) as pool:
+            list(pool.map(one, range(48)))
+
+    with within_budget(ws, "load"):
+        load()
+        assert mnt.stat("pool_mapped_bytes") > BUDGET * 0.6, "the test fills the memory for data"
+    with within_budget(ws, "health"):
+        for _ in range(3):
+            assert get(Unix(path), "/health")[0] == 200
+        load()
+        assert get(Unix(path), "/health")[0] == 200
+    with within_budget(ws, "debug"):
+        subprocess.run([tool("cachefs"), "debug", mnt, ws.path("d.tar.gz")], check=True, env=ws.env(), timeout=60)
+    with within_budget(ws, "upgrade"):
+        upgrade(ws, volume, mnt, opts)
+        assert get(Unix(path), "/health")[0] == 200
+        load()
+    with within_budget(ws, "unmount"):
+        mnt.umount()
+        wait_until(lambda: not ws.processes(), 60, "the end of the processes")

@@ -70,22 +70,53 @@ int cfs_meta_check_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
 	return (int)cfs_call_end(&c, rc);
 }
 
-int cfs_meta_check_usage(struct cfs_meta *m, const struct cfs_ctx *ctx, bool repair,
-			 int64_t *ret_space, int64_t *ret_inodes)
+int cfs_meta_check_usage(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_sums *ret)
 {
-	int64_t space = 0, inodes = 0;
 	struct cfs_call c;
-	int rc;
 
 	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
-	rc = m->eng->ops->check_usage(m->eng, c.ctx, &space, &inodes);
-	/* Relative: right even when others change the counters meanwhile. */
-	if (!rc && repair && (space || inodes))
-		rc = m->eng->ops->add_usage(m->eng, c.ctx, space, inodes, NULL, 0);
-	if (!rc) {
-		*ret_space = space;
-		*ret_inodes = inodes;
-	}
+	return (int)cfs_call_end(&c, m->eng->ops->check_usage(m->eng, c.ctx, ret));
+}
+
+static int add_usage(struct cfs_meta *m, const struct cfs_ctx *ctx, int64_t space, int64_t inodes,
+		     const struct cfs_usage_dir *dir)
+{
+	struct cfs_call c;
+	int rc = cfs_core_check_writable(m);
+
+	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
+	if (!rc)
+		rc = m->eng->ops->add_usage(m->eng, c.ctx, space, inodes, dir, dir ? 1 : 0);
+	return (int)cfs_call_end(&c, rc);
+}
+
+int cfs_meta_add_usage(struct cfs_meta *m, const struct cfs_ctx *ctx, int64_t space, int64_t inodes)
+{
+	return add_usage(m, ctx, space, inodes, NULL);
+}
+
+int cfs_meta_add_dir_stat(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
+			  const struct cfs_dir_stat *delta)
+{
+	const struct cfs_usage_dir d = {
+		.dir = dir,
+		.length = delta->length,
+		.space = delta->space,
+		.inodes = delta->inodes,
+	};
+
+	return add_usage(m, ctx, 0, 0, &d);
+}
+
+int cfs_meta_add_quota_usage(struct cfs_meta *m, const struct cfs_ctx *ctx,
+			     const struct cfs_quota *delta)
+{
+	struct cfs_call c;
+	int rc = cfs_core_check_writable(m);
+
+	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
+	if (!rc)
+		rc = m->eng->ops->add_quota_usage(m->eng, c.ctx, delta, 1);
 	return (int)cfs_call_end(&c, rc);
 }
 

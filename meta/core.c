@@ -460,6 +460,7 @@ static int format_existing(struct cfs_meta *m, const struct cfs_ctx *ctx, const 
 {
 	cfs_auto_free char *text = NULL;
 	struct cfs_setting *old;
+	struct cfs_usage usage = {0};
 	cfs_ino_t trash;
 	int rc;
 
@@ -486,7 +487,7 @@ static int format_existing(struct cfs_meta *m, const struct cfs_ctx *ctx, const 
 	if (!rc)
 		rc = m->eng->ops->put_setting(m->eng, ctx, text);
 	if (!rc && s->trash_days > 0)
-		rc = m->eng->ops->trash_dir(m->eng, ctx, "", &trash);
+		rc = m->eng->ops->trash_dir(m->eng, ctx, "", &trash, &usage);
 	if (!rc)
 		rc = cfs_core_adopt_setting(m, text, s);
 	if (rc)

@@ -197,9 +197,13 @@ struct cfs_engine_ops {
 	/* As cfs_meta_readdir. */
 	int (*readdir)(CFS_ENG, CFS_CTX, cfs_ino_t dir, bool attrs, size_t limit,
 		       struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg);
-	/* The hour directory of that name in the trash ("": only the trash itself), created when
-	 * missing; so is the trash. */
-	int (*trash_dir)(CFS_ENG, CFS_CTX, const char *name, cfs_ino_t *ret);
+	/*
+	 * The hour directory of that name in the trash ("": only the trash itself), created when
+	 * missing; so is the trash. The hour directory that was made is usage like any other
+	 * inode, of its owner too; the trash itself and its statistics are not.
+	 */
+	int (*trash_dir)(CFS_ENG, CFS_CTX, const char *name, cfs_ino_t *ret,
+			 struct cfs_usage *ret_usage);
 	int (*each_parent)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_engine_parent_fn fn, void *arg);
 
 	/* -- data -- */
@@ -319,8 +323,8 @@ struct cfs_engine_ops {
 			       struct cfs_chunk_len ret[1024]);
 	int (*check_inode)(CFS_ENG, CFS_CTX, cfs_ino_t ino, unsigned repair, struct cfs_check *ret,
 			   struct cfs_usage *ret_usage);
-	/* Against the counters, in one consistent view. */
-	int (*check_usage)(CFS_ENG, CFS_CTX, int64_t *ret_space, int64_t *ret_inodes);
+	/* In one consistent view, or with a mark that no other call gives. */
+	int (*check_usage)(CFS_ENG, CFS_CTX, struct cfs_sums *ret);
 	int (*fix_refs)(CFS_ENG, CFS_CTX, uint64_t id, uint32_t size, int64_t have, int64_t want);
 	int (*clear_dir_stats)(CFS_ENG, CFS_CTX);
 	/*

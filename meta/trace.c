@@ -313,13 +313,13 @@ static int trace_readdir(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_in
 }
 
 static int trace_trash_dir(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *name,
-			   cfs_ino_t *ret)
+			   cfs_ino_t *ret, struct cfs_usage *ret_usage)
 {
 	struct cfs_engine *i = inner_of(e);
 	uint64_t start_ns = cfs_now_ns();
 
-	return (int)say("trash_dir", start_ns, i->ops->trash_dir(i, ctx, name, ret), "name=%s",
-			name);
+	return (int)say("trash_dir", start_ns, i->ops->trash_dir(i, ctx, name, ret, ret_usage),
+			"name=%s", name);
 }
 
 static int trace_each_parent(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
@@ -744,14 +744,12 @@ static int trace_check_inode(struct cfs_engine *e, const struct cfs_ctx *ctx, cf
 			"ino=%" PRIu64 " repair=%#x", ino, repair);
 }
 
-static int trace_check_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t *ret_space,
-			     int64_t *ret_inodes)
+static int trace_check_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_sums *ret)
 {
 	struct cfs_engine *i = inner_of(e);
 	uint64_t start_ns = cfs_now_ns();
 
-	return (int)say("check_usage", start_ns, i->ops->check_usage(i, ctx, ret_space, ret_inodes),
-			"-");
+	return (int)say("check_usage", start_ns, i->ops->check_usage(i, ctx, ret), "-");
 }
 
 static int trace_fix_refs(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t id,

@@ -31,7 +31,11 @@ int cfs_core_trash_dir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 		ino = m->trash_ino;
 	pthread_mutex_unlock(&m->trash_lock);
 	if (!ino) {
-		rc = m->eng->ops->trash_dir(m->eng, ctx, name, &ino);
+		struct cfs_usage usage = {0};
+
+		cfs_quotas_begin(m);
+		rc = m->eng->ops->trash_dir(m->eng, ctx, name, &ino, &usage);
+		cfs_quotas_end(m, ctx, rc ? NULL : &usage);
 		if (rc)
 			return rc;
 		pthread_mutex_lock(&m->trash_lock);

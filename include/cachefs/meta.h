@@ -622,6 +622,7 @@ struct cfs_check {
 	uint32_t nlink;		   /* what it should be */
 	cfs_ino_t parent;
 	struct cfs_dir_stat stat, want; /* CFS_DAMAGE_STAT, CFS_DAMAGE_LENGTH */
+	uint64_t mark;			/* with these: of the entries, as in struct cfs_sums */
 };
 /*
  * Judges one inode number; repair: those kinds of damage are put right in the same transaction.
@@ -629,9 +630,35 @@ struct cfs_check {
  */
 int cfs_meta_check_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 unsigned repair, struct cfs_check *ret);
-/* What is missing in the counters of the volume against the sum of its inodes; may be negative. */
-int cfs_meta_check_usage(struct cfs_meta *m, const struct cfs_ctx *ctx, bool repair,
-			 int64_t *ret_space, int64_t *ret_inodes);
+/*
+ * The counters of the volume beside the sum of its inodes. Clients write some of their usage up to
+ * 3 s after the change it stands for (volume-format section 10): what differs is damage only if
+ * none of this has changed for longer, the mark included, which is another one when an inode has
+ * come, gone or got another ctime.
+ */
+struct cfs_sums {
+	int64_t counted_space, counted_inodes;
+	int64_t space, inodes;
+	uint64_t mark;
+};
+int cfs_meta_check_usage(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_sums *ret);
+/* An inode's part of a mark; they are added up. */
+static inline uint64_t cfs_mark_of(cfs_ino_t ino, const struct cfs_attr *attr)
+{
+	return (ino ^ (uint64_t)attr->ctime.tv_sec * 1000000007 ^ (uint64_t)attr->ctime.tv_nsec) *
+	       0x9E3779B97F4A7C15;
+}
+/*
+ * Adds what was found to be missing: to the counters of the volume, to the statistics of a
+ * directory that has some, to a quota's usage (an owner's row is made). What others add meanwhile
+ * stays right.
+ */
+int cfs_meta_add_usage(struct cfs_meta *m, const struct cfs_ctx *ctx, int64_t space,
+		       int64_t inodes);
+int cfs_meta_add_dir_stat(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
+			  const struct cfs_dir_stat *delta);
+int cfs_meta_add_quota_usage(struct cfs_meta *m, const struct cfs_ctx *ctx,
+			     const struct cfs_quota *delta);
 /* Sets the references of a slice if they still are `have` (-1: no row). -EAGAIN: they are not. */
 int cfs_meta_fix_refs(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t slice, uint32_t size,
 		      int64_t have, int64_t want);

@@ -27,13 +27,15 @@ static const char *pg_text(enum sql_stmt_id id)
 	case SQL_sum_entries:
 		return "SELECT COUNT(*),SUM(CASE WHEN n.type=1 THEN n.length ELSE 0 END)::bigint,"
 		       "SUM(CASE WHEN n.type=1 AND n.length>0 "
-		       "THEN n.length+4095-(n.length+4095)%4096 ELSE 4096 END)::bigint "
+		       "THEN n.length+4095-(n.length+4095)%4096 ELSE 4096 END)::bigint,"
+		       "SUM(n.inode%1000003*31+n.ctime%1000003)::bigint "
 		       "FROM {edge} e JOIN {node} n ON n.inode=e.inode WHERE e.parent=?";
 	case SQL_sum_nodes:
 		return "SELECT COUNT(*),SUM(CASE WHEN type=1 AND length>0 "
 		       "THEN length+4095-(length+4095)%4096 ELSE 4096 END)::bigint,"
 		       "(SELECT value FROM {counter} WHERE name='totalInodes'),"
-		       "(SELECT value FROM {counter} WHERE name='usedSpace') "
+		       "(SELECT value FROM {counter} WHERE name='usedSpace'),"
+		       "SUM(inode%1000003*31+ctime%1000003)::bigint "
 		       "FROM {node} WHERE inode<>1 AND inode<>9223372032828243968";
 	case SQL_put_acl:
 		return "INSERT INTO {acl}(owner,`group`,mask,other,named_users,named_groups) "

@@ -304,7 +304,7 @@ int rds_op_touch_dirs(struct cfs_engine *e, const struct cfs_ctx *ctx, const str
 /* ---- hour directories of the trash ---- */
 
 int rds_op_trash_dir(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *name,
-		     cfs_ino_t *ret)
+		     cfs_ino_t *ret, struct cfs_usage *ret_usage)
 {
 	const struct cfs_attr attr = {
 		.type = CFS_TYPE_DIR,
@@ -328,6 +328,8 @@ int rds_op_trash_dir(struct cfs_engine *e, const struct cfs_ctx *ctx, const char
 		       CFS_TRASH_INO & 0xFFFFFFFF, name, record, len, rds_stats(rds));
 	if (!r && a->element[1]->len == 8)
 		*ret = cfs_get_be64(a->element[1]->str);
+	if (!r && a->elements > 2)
+		rds_usage_inode(ret_usage, &attr, 1);
 	rds_end(&q);
 	return r;
 }

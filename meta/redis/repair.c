@@ -278,9 +278,12 @@ static int count_entry(void *arg, cfs_ino_t dir, const redisReply *name, const r
 	return 0;
 }
 
+enum { SUM_PAGE = 1000 };
+
 struct sum {
 	struct check *a;
 	struct rds_request q;
+	cfs_ino_t ino[SUM_PAGE]; /* of each command in q */
 };
 
 static int flush_sum(struct sum *s)
@@ -303,6 +306,7 @@ static int flush_sum(struct sum *s)
 		want->inodes++;
 		want->length += rds_length_of(&attr);
 		want->space += rds_space_of(&attr);
+		s->a->c.mark += cfs_mark_of(s->ino[i], &attr);
 	}
 	rds_again(&s->q);
 	return r;
@@ -318,8 +322,9 @@ static int sum_entry(void *arg, cfs_ino_t dir, const redisReply *name, const red
 	(void)name;
 	if (rds_entry_decode(value->str, value->len, &type, &ino))
 		return 0;
+	s->ino[s->q.n] = ino;
 	rds_command(&s->q, "sk", "GET", "i", ino);
-	return s->q.n == 1000 ? flush_sum(s) : 0;
+	return s->q.n == SUM_PAGE ? flush_sum(s) : 0;
 }
 
 static int sum_entries(struct check *a)
@@ -704,26 +709,27 @@ int rds_op_check_inode(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_
 
 /* ---- sums and counts ---- */
 
-struct sums {
-	int64_t space, inodes;
-};
-
 static int add_node(void *arg, const struct cfs_row *row)
 {
-	struct sums *s = arg;
+	struct cfs_sums *s = arg;
 
 	if (row->ino == CFS_ROOT_INO || row->ino == CFS_TRASH_INO)
 		return 0;
 	s->inodes++;
 	s->space += rds_space_of(&row->attr);
+	s->mark += cfs_mark_of(row->ino, &row->attr);
 	return 0;
 }
 
-static int sum_nodes(struct cfs_engine *e, const struct cfs_ctx *ctx, struct sums *ret)
+/*
+ * There is no view of all keys at one moment: while the counters move, or when SCAN has met a key
+ * twice, no two calls give the same mark.
+ */
+int rds_op_check_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_sums *ret)
 {
 	struct cfs_scan_pos pos = {0};
-	struct sums s = {0};
-	int64_t space = 0, inodes = 0, space2 = 0, inodes2 = 0;
+	struct cfs_sums s = {0};
+	int64_t space = 0, inodes = 0;
 	int r = rds_op_get_counters(e, ctx, &space, &inodes);
 
 	while (!r) {
@@ -734,37 +740,13 @@ static int sum_nodes(struct cfs_engine *e, const struct cfs_ctx *ctx, struct sum
 	if (r == 1) {
 		struct cfs_ctx own = page_ctx();
 
-		r = rds_op_get_counters(e, &own, &space2, &inodes2);
+		r = rds_op_get_counters(e, &own, &s.counted_space, &s.counted_inodes);
 	}
 	if (r)
 		return r;
-	ret->space = s.space - space2;
-	ret->inodes = s.inodes - inodes2;
-	return space == space2 && inodes == inodes2 ? 0 : 1;
-}
-
-/*
- * There is no view of all keys at one moment: what the counters lack is believed when it is
- * nothing, or the same twice while they stood still.
- */
-int rds_op_check_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t *ret_space,
-		       int64_t *ret_inodes)
-{
-	struct sums last = {0}, s = {0};
-	unsigned i;
-	int r;
-
-	for (i = 0; i < ATTEMPTS; i++) {
-		r = sum_nodes(e, ctx, &s);
-		if (r < 0)
-			return r;
-		if (!r && ((!s.space && !s.inodes) ||
-			   (i && s.space == last.space && s.inodes == last.inodes)))
-			break;
-		last = s;
-	}
-	*ret_space = s.space;
-	*ret_inodes = s.inodes;
+	if (space != s.counted_space || inodes != s.counted_inodes)
+		s.mark = cfs_random_u64();
+	*ret = s;
 	return 0;
 }
 

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write: attr rules usage
--- a: the record of the directory of that hour; name '': only the trash itself.
+-- a: the record of the directory of that hour; name '': only the trash itself. Answer: the inode, and 1 if
+-- it was made.
 local function op(trash, trash8, root8, base_hi, base_lo, name, a, stats)
 	if name ~= '' then
 		local entry = call('HGET', P .. 'd' .. trash, name)
@@ -23,5 +24,5 @@ local function op(trash, trash8, root8, base_hi, base_lo, name, a, stats)
 	make_stats(stats, ino)
 	use_volume(1, 1)
 	log('CREATE(%s,%n,0,0,2,365,0,,linux,false):%s', trash, name, ino)
-	return {0, ino8}
+	return {0, ino8, 1}
 end

@@ -89,6 +89,7 @@ static int check_stat(struct sql_conn *c, struct check *a)
 		want->inodes = sql_int(c, SQL_sum_entries, 0);
 		want->length = sql_int(c, SQL_sum_entries, 1);
 		want->space = sql_int(c, SQL_sum_entries, 2);
+		a->c.mark = (uint64_t)sql_int(c, SQL_sum_entries, 3);
 	}
 	sql_done(c, SQL_sum_entries);
 	if (r < 0)
@@ -254,33 +255,30 @@ int sql_op_check_inode(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_
 	return 0;
 }
 
-struct sums {
-	int64_t space, inodes;
-};
-
 static int sum_nodes(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	struct sums *a = arg;
+	struct cfs_sums *a = arg;
 	int r = sql_row(c, SQL_sum_nodes, "");
 
 	if (r <= 0)
 		return r < 0 ? r : -EIO;
-	a->inodes = sql_int(c, SQL_sum_nodes, 0) - sql_int(c, SQL_sum_nodes, 2);
-	a->space = sql_int(c, SQL_sum_nodes, 1) - sql_int(c, SQL_sum_nodes, 3);
+	a->inodes = sql_int(c, SQL_sum_nodes, 0);
+	a->space = sql_int(c, SQL_sum_nodes, 1);
+	a->counted_inodes = sql_int(c, SQL_sum_nodes, 2);
+	a->counted_space = sql_int(c, SQL_sum_nodes, 3);
+	a->mark = (uint64_t)sql_int(c, SQL_sum_nodes, 4);
 	sql_done(c, SQL_sum_nodes);
 	return 0;
 }
 
-int sql_op_check_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t *ret_space,
-		       int64_t *ret_inodes)
+int sql_op_check_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_sums *ret)
 {
-	struct sums a = {0};
+	struct cfs_sums a = {0};
 	int r = sql_read(sql_db(e), ctx, CFS_META_OP_other, sum_nodes, &a);
 
 	if (r < 0)
 		return r;
-	*ret_space = a.space;
-	*ret_inodes = a.inodes;
+	*ret = a;
 	return 0;
 }
 

@@ -249,14 +249,16 @@ SQL(each_name, "SELECT parent,type FROM {edge} WHERE inode=?")
 SQL(set_names_type, "UPDATE {edge} SET type=? WHERE inode=?")
 SQL(del_names, "DELETE FROM {edge} WHERE inode=?")
 SQL(count_subdirs, "SELECT COUNT(*) FROM {edge} WHERE parent=? AND type=2")
-/* Space as cfs_space_of(). */
+/* Space as cfs_space_of(); the last column is a mark (struct cfs_sums), whatever its value. */
 SQL(sum_entries, "SELECT COUNT(*),SUM(CASE WHEN n.type=1 THEN n.length ELSE 0 END),"
 		 "SUM(CASE WHEN n.type=1 AND n.length>0 THEN n.length+4095-(n.length+4095)%4096 "
-		 "ELSE 4096 END) FROM {edge} e JOIN {node} n ON n.inode=e.inode WHERE e.parent=?")
+		 "ELSE 4096 END),SUM(n.inode%1000003*31+n.ctime%1000003) "
+		 "FROM {edge} e JOIN {node} n ON n.inode=e.inode WHERE e.parent=?")
 SQL(sum_nodes,
     "SELECT COUNT(*),SUM(CASE WHEN type=1 AND length>0 THEN length+4095-(length+4095)%4096 "
     "ELSE 4096 END),(SELECT value FROM {counter} WHERE name='totalInodes'),"
-    "(SELECT value FROM {counter} WHERE name='usedSpace') "
+    "(SELECT value FROM {counter} WHERE name='usedSpace'),"
+    "SUM(inode%1000003*31+ctime%1000003) "
     "FROM {node} WHERE inode<>1 AND inode<>9223372032828243968")
 SQL(is_sustained, "SELECT sid FROM {sustained} WHERE inode=? LIMIT 1")
 SQL(is_detached, "SELECT added FROM {detached_node} WHERE inode=?")

@@ -9,6 +9,7 @@
 struct trash_dir {
 	const char *name;
 	cfs_ino_t ino;
+	struct cfs_usage usage; /* of one attempt */
 };
 
 static int find(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
@@ -57,6 +58,7 @@ static int make(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	int64_t last;
 	int r = find(c, ctx, a);
 
+	a->usage = (struct cfs_usage){0};
 	if (r != -ENOENT)
 		return r;
 	r = make_root(c, &attr);
@@ -72,9 +74,10 @@ static int make(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		r = sql_put_node(c, a->ino, &attr);
 	if (r >= 0 && cfs_core_dir_stats(sql_core(c)))
 		r = sql_exec(c, SQL_new_dir_stat, "i", (int64_t)a->ino);
-	/* Here and not by the core, which is not told whether it was made. */
-	if (r >= 0)
-		r = sql_exec(c, SQL_add_usage, "ii", (int64_t)cfs_space_of(0), (int64_t)1);
+	if (r < 0)
+		return r;
+	sql_usage_inode(&a->usage, &attr, 1);
+	r = sql_write_usage(c, &a->usage);
 	if (r < 0)
 		return r;
 	return sql_log(c, ctx, "CREATE(%" PRIu64 ",%s,0,0,2,365,0,,linux,false):%" PRIu64,
@@ -90,7 +93,7 @@ static int make_root_alone(struct sql_conn *c, const struct cfs_ctx *ctx, void *
 }
 
 int sql_op_trash_dir(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *name,
-		     cfs_ino_t *ret)
+		     cfs_ino_t *ret, struct cfs_usage *ret_usage)
 {
 	struct trash_dir a = {.name = name, .ino = CFS_TRASH_INO};
 	int r = -ENOENT;
@@ -100,9 +103,13 @@ int sql_op_trash_dir(struct cfs_engine *e, const struct cfs_ctx *ctx, const char
 	if (r == -ENOENT)
 		r = sql_txn(sql_db(e), ctx, CFS_META_OP_mknod, *name ? make : make_root_alone, &a);
 	/* Another client was faster. */
-	if (r == -EEXIST)
+	if (r == -EEXIST) {
+		a.usage = (struct cfs_usage){0};
 		r = *name ? sql_read(sql_db(e), ctx, CFS_META_OP_lookup, find, &a) : 0;
-	if (!r)
-		*ret = a.ino;
-	return r;
+	}
+	if (r)
+		return r;
+	*ret = a.ino;
+	*ret_usage = a.usage;
+	return 0;
 }

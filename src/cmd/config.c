@@ -306,7 +306,7 @@ static int judge(struct admin *a, const struct change *c, const struct cfs_setti
 	return r;
 }
 
-static int ignore(void *arg, const struct quota_finding *q)
+static int ignore(void *arg, const struct gap *gap)
 {
 	return 0;
 }
@@ -314,11 +314,13 @@ static int ignore(void *arg, const struct quota_finding *q)
 /* What changed while nobody counted. */
 static int recount(struct admin *a, char err[256])
 {
+	size_t open = 0;
 	bool found;
 	int r = has_dir_quotas(a, &found);
 
 	if (r == 0 && found)
-		r = quota_check(a, true, ignore, NULL);
+		r = quota_check(a, true, ignore, NULL, &open);
+	gaps_note_open(open);
 	if (r < 0)
 		snprintf(err, 256,
 			 "directory quotas could not be counted (%s): run `cachefs quota repair`",

@@ -150,5 +150,5 @@ int fsck_path(struct fsck *f, const char *path, bool recursive)
 	}
 	progress_end(&f->p);
 	free(w.todo);
-	return r;
+	return r == 0 ? fsck_usage(f, false) : r;
 }

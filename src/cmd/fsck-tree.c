@@ -361,14 +361,6 @@ static int report_damage(struct fsck *f, cfs_ino_t ino, const struct cfs_check *
 			r = fsck_report(f, "xattr", ino, fixed,
 					"extended attributes of what does not exist");
 			break;
-		case CFS_DAMAGE_STAT:
-		case CFS_DAMAGE_LENGTH:
-			r = fsck_report(f, "dirstat", ino, fixed,
-					"says %" PRId64 " bytes (%" PRId64 " used) %" PRId64
-					" entries, has %" PRId64 " (%" PRId64 ") %" PRId64,
-					c->stat.length, c->stat.space, c->stat.inodes,
-					c->want.length, c->want.space, c->want.inodes);
-			break;
 		}
 	}
 	return r;
@@ -377,19 +369,24 @@ static int report_damage(struct fsck *f, cfs_ino_t ino, const struct cfs_check *
 int fsck_inode(struct fsck *f, cfs_ino_t ino)
 {
 	const int tries = 3;
-	unsigned ignored = f->sync_dir_stat ? 0 : CFS_DAMAGE_LENGTH;
+	const unsigned stats = CFS_DAMAGE_STAT | (f->sync_dir_stat ? CFS_DAMAGE_LENGTH : 0);
+	const unsigned usage = CFS_DAMAGE_STAT | CFS_DAMAGE_LENGTH;
 	struct cfs_check c = {0};
+	bool doubt = false;
 	int i, r = 0;
 
 	/* A look that is not a transaction may be disturbed; damage stays. */
 	for (i = 0; i < tries && r == 0; i++) {
 		struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
 
-		r = cfs_meta_check_inode(f->a->meta, &ctx, ino, f->repair ? ~ignored : 0, &c);
-		c.damage &= f->again ? c.repaired : ~ignored;
+		r = cfs_meta_check_inode(f->a->meta, &ctx, ino, f->repair ? ~usage : 0, &c);
+		doubt = c.damage & stats;
+		c.damage &= f->again ? c.repaired : ~usage;
 		if (f->repair || !c.damage)
 			break;
 	}
+	if (r == 0 && doubt)
+		r = inostack_push(&f->stats, ino);
 	return r < 0 ? r : report_damage(f, ino, &c);
 }
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "cmd/cmd.h"
-#include "cmd/quota.h"
+#include "cmd/gaps.h"
 
 /* More are counted, but not listed in JSON. */
 #define PROBLEMS_MAX 10000
@@ -79,39 +79,12 @@ int fsck_report(struct fsck *f, const char *kind, cfs_ino_t ino, bool repaired, 
 	return 0;
 }
 
-static int quota_problem(void *arg, const struct quota_finding *q)
-{
-	static const char *const who[] = {"directory", "user", "group"};
-
-	return fsck_report(arg, "quota", q->have.kind == CFS_QUOTA_DIR ? q->have.key : 0,
-			   q->repaired,
-			   "%s %" PRIu64 " uses %" PRId64 " bytes %" PRId64
-			   " inodes, its row says %" PRId64 " and %" PRId64,
-			   who[q->have.kind], q->have.key, q->space, q->inodes, q->have.used_space,
-			   q->have.used_inodes);
-}
-
-static int check_usage(struct fsck *f)
-{
-	struct cfs_ctx ctx = cfs_ctx_internal(10 * ADMIN_STEP_MS);
-	int64_t space, inodes;
-	int r = cfs_meta_check_usage(f->a->meta, &ctx, f->repair, &space, &inodes);
-
-	if (r < 0 || (!space && !inodes))
-		return r;
-	return fsck_report(f, "usage", 0, f->repair,
-			   "the volume's counters lack %" PRId64 " bytes and %" PRId64 " inodes",
-			   space, inodes);
-}
-
 static int check_volume(struct fsck *f, bool data)
 {
 	int r = fsck_tree(f);
 
 	if (r == 0)
-		r = check_usage(f);
-	if (r == 0)
-		r = quota_check(f->a, f->repair, quota_problem, f);
+		r = fsck_usage(f, true);
 	if (r == 0 && data)
 		r = fsck_data(f);
 	return r;
@@ -120,12 +93,12 @@ static int check_volume(struct fsck *f, bool data)
 static void print_summary(struct fsck *f)
 {
 	if (f->json) {
-		admin_print_json(json_pack("{s:{s:I, s:I, s:I, s:I}, s:I, s:I, s:O}", "checked",
-					   "inodes", (json_int_t)f->inodes, "names",
-					   (json_int_t)f->names, "slices", (json_int_t)f->slices,
-					   "objects", (json_int_t)f->objects, "found",
-					   (json_int_t)f->found, "repaired",
-					   (json_int_t)f->repaired, "problems", f->problems));
+		admin_print_json(json_pack(
+			"{s:{s:I, s:I, s:I, s:I}, s:I, s:I, s:I, s:O}", "checked", "inodes",
+			(json_int_t)f->inodes, "names", (json_int_t)f->names, "slices",
+			(json_int_t)f->slices, "objects", (json_int_t)f->objects, "found",
+			(json_int_t)f->found, "repaired", (json_int_t)f->repaired, "not_judged",
+			(json_int_t)f->open, "problems", f->problems));
 		return;
 	}
 	printf("checked %" PRIu64 " inodes, %" PRIu64 " names, %" PRIu64 " slices, %" PRIu64
@@ -166,10 +139,12 @@ static int fsck_run(int argc, char **argv)
 		r = CMD_SYSTEM;
 		goto out;
 	}
+	gaps_note_open(f.open);
 	print_summary(&f);
 	r = f.found > f.repaired ? CMD_DAMAGED : CMD_OK;
 out:
 	json_decref(f.problems);
+	inostack_free(&f.stats);
 	if (admin_close(&a) != CMD_OK)
 		r = CMD_SYSTEM;
 	cfs_opt_free(fsck_table, &o);

@@ -132,22 +132,29 @@ static int compact_all(struct gc *g)
 
 /* ---- what metadata names ---- */
 
-static int add_use(struct gc *g, uint64_t id, uint32_t size, uint32_t kind)
+static int add_use(struct gc *g, const struct slice_use *u)
 {
-	struct slice_use u = {.id = id, .size = size, .kind = kind};
-
 	progress_add(&g->p, 1);
-	return id ? sorter_add(g->uses, &u) : 0;
+	return u->id ? sorter_add(g->uses, u) : 0;
 }
 
-static int add_list(struct gc *g, const struct cfs_row *row, uint32_t kind)
+static int add_list(struct gc *g, const struct cfs_row *row, cfs_ino_t ino, uint32_t kind)
 {
 	size_t i;
 	int r = 0;
 
 	g->damaged += row->list.damaged;
-	for (i = 0; i < row->list.n && r == 0; i++)
-		r = add_use(g, row->list.slices[i].id, row->list.slices[i].size, kind);
+	for (i = 0; i < row->list.n && r == 0; i++) {
+		const struct slice_use u = {
+			.id = row->list.slices[i].id,
+			.ino = ino,
+			.size = row->list.slices[i].size,
+			.indx = row->list.indx,
+			.kind = kind,
+		};
+
+		r = add_use(g, &u);
+	}
 	return r;
 }
 
@@ -155,7 +162,7 @@ static int add_chunk(void *arg, const struct cfs_row *row)
 {
 	struct gc *g = arg;
 
-	return add_list(g, row,
+	return add_list(g, row, row->ino,
 			inoset_has(&g->deleted, row->ino) ? USE_PENDING
 			: inoset_has(&g->trash, row->ino) ? USE_TRASH
 							  : USE_LIVE);
@@ -163,12 +170,18 @@ static int add_chunk(void *arg, const struct cfs_row *row)
 
 static int add_delayed(void *arg, const struct cfs_row *row)
 {
-	return add_list(arg, row, USE_PENDING);
+	return add_list(arg, row, 0, USE_PENDING);
 }
 
 static int add_ref(void *arg, const struct cfs_row *row)
 {
-	return add_use(arg, row->ref.id, row->ref.size, row->ref.refs > 0 ? USE_COUNTED : USE_DEAD);
+	const struct slice_use u = {
+		.id = row->ref.id,
+		.size = row->ref.size,
+		.kind = row->ref.refs > 0 ? USE_COUNTED : USE_DEAD,
+	};
+
+	return add_use(arg, &u);
 }
 
 static int add_delfile(void *arg, const struct cfs_row *row)
@@ -215,6 +228,8 @@ static int read_metadata(struct gc *g)
 struct slice {
 	uint64_t id;
 	uint32_t size; /* what records say, else its reference row */
+	cfs_ino_t ino; /* of one of its records */
+	uint32_t indx;
 	uint32_t kinds;
 	bool named;	   /* by a record */
 	bool sizes_differ; /* of its records: fsck tells of it */
@@ -279,6 +294,23 @@ static void drop(struct gc *g, const struct slice *s)
 	g->removed.bytes += s->found.bytes;
 }
 
+/*
+ * A record that was read before the references may have gone with its slice in between. A count of
+ * 0 stays 0, so that a slice that is named after it was read is counted wrong.
+ */
+static bool still_named(struct gc *g, const struct slice *s)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	struct cfs_slice *v = NULL;
+	bool named = false;
+	ssize_t i, n = s->ino ? cfs_meta_read_chunk(g->a->meta, &ctx, s->ino, s->indx, &v) : 0;
+
+	for (i = 0; i < n && !named; i++)
+		named = v[i].id == s->id;
+	free(v);
+	return named;
+}
+
 static void judge(struct gc *g, const struct slice *s)
 {
 	const uint32_t named = USE_LIVE | USE_TRASH | USE_PENDING;
@@ -292,7 +324,7 @@ static void judge(struct gc *g, const struct slice *s)
 		return;
 	/* A wrong count must not cost data: fsck puts it right. */
 	if (s->kinds & named) {
-		g->misjudged++;
+		g->misjudged += still_named(g, s);
 		return;
 	}
 	g->dead_slices++;
@@ -310,6 +342,10 @@ static int gather_uses(struct gc *g, struct merge *m, struct slice *s)
 
 		s->sizes_differ |= record && s->named && s->size != m->use.size;
 		s->named |= record;
+		if (record && !s->ino) {
+			s->ino = m->use.ino;
+			s->indx = m->use.indx;
+		}
 		if (record || !s->size)
 			s->size = m->use.size;
 		s->kinds |= m->use.kind;

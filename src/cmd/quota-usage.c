@@ -4,21 +4,19 @@
  * owners are summed up in one scan of all inodes (32 bytes per owner).
  */
 #include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 
 #include "cmd/inostack.h"
 #include "cmd/quota.h"
 
-#define PAGE	 1000
-#define TRIES	 2
-#define FLUSH_MS 4000 /* mounts write every 3 s */
+#define PAGE 1000
 
 /* ---- directories ---- */
 
 struct walk {
 	struct inostack todo;
 	int64_t space, inodes;
+	uint64_t mark;
 	int err;
 };
 
@@ -28,11 +26,12 @@ static int visit(void *arg, const struct cfs_dirent *e)
 
 	w->inodes++;
 	w->space += cfs_space_of(e->type == CFS_TYPE_FILE ? e->entry.attr.length : 0);
+	w->mark += cfs_mark_of(e->entry.ino, &e->entry.attr);
 	w->err = e->type == CFS_TYPE_DIR ? inostack_push(&w->todo, e->entry.ino) : 0;
 	return w->err;
 }
 
-int quota_measure(struct admin *a, cfs_ino_t dir, int64_t *ret_space, int64_t *ret_inodes)
+static int measure(struct admin *a, cfs_ino_t dir, struct walk *ret)
 {
 	struct walk w = {0};
 	int r = inostack_push(&w.todo, dir);
@@ -49,6 +48,16 @@ int quota_measure(struct admin *a, cfs_ino_t dir, int64_t *ret_space, int64_t *r
 		r = w.err ? w.err : r < 0 && r != -ENOENT ? r : 0;
 	}
 	inostack_free(&w.todo);
+	if (r == 0)
+		*ret = w;
+	return r;
+}
+
+int quota_measure(struct admin *a, cfs_ino_t dir, int64_t *ret_space, int64_t *ret_inodes)
+{
+	struct walk w;
+	int r = measure(a, dir, &w);
+
 	if (r < 0)
 		return r;
 	*ret_space = w.space;
@@ -62,6 +71,7 @@ struct owner {
 	enum cfs_quota_kind kind;
 	uint32_t id;
 	int64_t space, inodes;
+	uint64_t mark;
 };
 
 /* Open addressing, at most half full. */
@@ -97,7 +107,8 @@ static int grow(struct owners *o)
 	return 0;
 }
 
-static int charge(struct owners *o, enum cfs_quota_kind kind, uint32_t id, int64_t space)
+static int charge(struct owners *o, enum cfs_quota_kind kind, uint32_t id, int64_t space,
+		  uint64_t mark)
 {
 	struct owner *w;
 	int r = 2 * o->n >= o->cap ? grow(o) : 0;
@@ -112,6 +123,7 @@ static int charge(struct owners *o, enum cfs_quota_kind kind, uint32_t id, int64
 	}
 	w->inodes++;
 	w->space += space;
+	w->mark += mark;
 	return 0;
 }
 
@@ -119,12 +131,13 @@ static int add_node(void *arg, const struct cfs_row *row)
 {
 	const struct cfs_attr *attr = &row->attr;
 	int64_t space = cfs_space_of(attr->type == CFS_TYPE_FILE ? attr->length : 0);
+	uint64_t mark = cfs_mark_of(row->ino, attr);
 	int r;
 
 	if (row->ino == CFS_ROOT_INO || row->ino == CFS_TRASH_INO)
 		return 0;
-	r = charge(arg, CFS_QUOTA_USER, attr->uid, space);
-	return r < 0 ? r : charge(arg, CFS_QUOTA_GROUP, attr->gid, space);
+	r = charge(arg, CFS_QUOTA_USER, attr->uid, space, mark);
+	return r < 0 ? r : charge(arg, CFS_QUOTA_GROUP, attr->gid, space, mark);
 }
 
 /* ---- checking ---- */
@@ -170,42 +183,56 @@ static const struct cfs_quota *find(const struct quotas *l, enum cfs_quota_kind 
 	return NULL;
 }
 
-struct findings {
-	struct quota_finding *v;
-	size_t n;
-};
-
-static int note(struct findings *l, const struct cfs_quota *have, int64_t space, int64_t inodes)
+static int note(struct gaps *l, const struct cfs_quota *have, int64_t space, int64_t inodes,
+		uint64_t mark)
 {
-	struct quota_finding *v;
+	const struct gap gap = {
+		.kind = GAP_QUOTA,
+		.quota = *have,
+		.counted = {.space = have->used_space, .inodes = have->used_inodes},
+		.there = {.space = space, .inodes = inodes},
+		.mark = mark,
+	};
 
 	if (have->used_space == space && have->used_inodes == inodes)
 		return 0;
-	v = reallocarray(l->v, l->n + 1, sizeof(*v));
-	if (!v)
-		return -ENOMEM;
-	l->v = v;
-	v[l->n++] = (struct quota_finding){.have = *have, .space = space, .inodes = inodes};
-	return 0;
+	return gaps_add(l, &gap);
 }
 
-static int check_dirs(struct admin *a, const struct quotas *l, struct findings *found)
+static bool asked_for(const struct gaps *last, enum cfs_quota_kind kind, uint64_t key)
 {
-	int64_t space, inodes;
+	return !last || gaps_find(last, GAP_QUOTA, kind, key);
+}
+
+static int measure_dirs(struct admin *a, const struct quotas *l, const struct gaps *last,
+			struct gaps *ret)
+{
+	struct walk w;
 	size_t i;
 	int r = 0;
 
 	for (i = 0; i < l->n && r == 0; i++) {
-		if (l->v[i].kind != CFS_QUOTA_DIR)
+		if (l->v[i].kind != CFS_QUOTA_DIR || !asked_for(last, CFS_QUOTA_DIR, l->v[i].key))
 			continue;
-		r = quota_measure(a, l->v[i].key, &space, &inodes);
+		r = measure(a, l->v[i].key, &w);
 		if (r == 0)
-			r = note(found, &l->v[i], space, inodes);
+			r = note(ret, &l->v[i], w.space, w.inodes, w.mark);
 	}
 	return r;
 }
 
-static int check_owners(struct admin *a, const struct quotas *l, struct findings *found)
+static bool owners_asked_for(const struct gaps *last)
+{
+	size_t i;
+
+	for (i = 0; last && i < last->n; i++) {
+		if (last->v[i].kind == GAP_QUOTA && last->v[i].quota.kind != CFS_QUOTA_DIR)
+			return true;
+	}
+	return !last;
+}
+
+static int measure_owners(struct admin *a, const struct quotas *l, struct gaps *ret)
 {
 	struct owners o = {0};
 	size_t i;
@@ -219,7 +246,7 @@ static int check_owners(struct admin *a, const struct quotas *l, struct findings
 		if (l->v[i].kind == CFS_QUOTA_DIR)
 			continue;
 		w = slot(&o, l->v[i].kind, (uint32_t)l->v[i].key);
-		r = note(found, &l->v[i], w->space, w->inodes);
+		r = note(ret, &l->v[i], w->space, w->inodes, w->mark);
 	}
 	/* Every owner has a row from the moment such quotas are on. */
 	for (i = 0; i < o.cap && r == 0; i++) {
@@ -228,85 +255,77 @@ static int check_owners(struct admin *a, const struct quotas *l, struct findings
 			.kind = w->kind, .key = w->id, .max_space = -1, .max_inodes = -1};
 
 		if (w->inodes && !find(l, w->kind, w->id))
-			r = note(found, &none, w->space, w->inodes);
+			r = note(ret, &none, w->space, w->inodes, w->mark);
 	}
 	free(o.v);
 	return r;
 }
 
-static int compare_all(struct admin *a, bool owners, struct findings *ret)
+int quota_gaps(struct admin *a, bool owners, const struct gaps *last, struct gaps *ret)
 {
-	struct findings found = {0};
 	struct quotas l = {0};
 	int r = read_quotas(a, &l);
 
 	if (r == 0)
-		r = check_dirs(a, &l, &found);
-	if (r == 0 && owners)
-		r = check_owners(a, &l, &found);
+		r = measure_dirs(a, &l, last, ret);
+	if (r == 0 && owners && owners_asked_for(last))
+		r = measure_owners(a, &l, ret);
 	free(l.v);
-	if (r < 0)
-		free(found.v);
-	else
-		*ret = found;
-	return r;
-}
-
-static int settle(struct admin *a, struct quota_finding *f)
-{
-	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
-	struct cfs_quota now = f->have;
-	int r;
-
-	now.used_space = f->space;
-	now.used_inodes = f->inodes;
-	r = cfs_meta_put_quota(a->meta, &ctx, &now);
-	f->repaired = r == 0;
 	return r;
 }
 
 int quota_count_owners(struct admin *a)
 {
-	struct findings found = {0};
+	struct gaps found = {0};
+	struct quotas l = {0};
 	size_t i;
-	int r = compare_all(a, true, &found);
+	int r = read_quotas(a, &l);
 
+	if (r == 0)
+		r = measure_owners(a, &l, &found);
 	for (i = 0; i < found.n && r == 0; i++) {
-		if (found.v[i].have.kind != CFS_QUOTA_DIR)
-			r = settle(a, &found.v[i]);
+		struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+		struct cfs_quota now = found.v[i].quota;
+
+		now.used_space = found.v[i].there.space;
+		now.used_inodes = found.v[i].there.inodes;
+		r = cfs_meta_put_quota(a->meta, &ctx, &now);
 	}
 	free(found.v);
+	free(l.v);
 	return r;
 }
 
-int quota_check(struct admin *a, bool repair, quota_finding_fn fn, void *arg)
+struct checking {
+	struct admin *a;
+	bool owners;
+	gaps_damage_fn fn;
+	void *arg;
+};
+
+static int measure_all(void *arg, const struct gaps *last, struct gaps *ret)
 {
-	struct findings found = {0};
+	struct checking *c = arg;
+
+	return quota_gaps(c->a, c->owners, last, ret);
+}
+
+static int tell(void *arg, const struct gap *gap)
+{
+	struct checking *c = arg;
+
+	return c->fn(c->arg, gap);
+}
+
+int quota_check(struct admin *a, bool repair, gaps_damage_fn fn, void *arg, size_t *ret_open)
+{
+	struct checking c = {.a = a, .fn = fn, .arg = arg};
 	struct cfs_setting *setting;
-	size_t i;
-	int tries, r = cfs_meta_setting(a->meta, &setting);
-	bool mounted;
+	int r = cfs_meta_setting(a->meta, &setting);
 
 	if (r < 0)
 		return r;
-	for (tries = 0; r == 0; tries++) {
-		r = compare_all(a, setting->user_group_quota, &found);
-		if (r == 0 && found.n && tries < TRIES)
-			r = admin_is_mounted(a, &mounted);
-		if (r < 0 || !found.n || tries == TRIES || !mounted)
-			break;
-		/* Perhaps a mount has not written yet what it counted. */
-		free(found.v);
-		found = (struct findings){0};
-		poll(NULL, 0, FLUSH_MS);
-	}
-	for (i = 0; i < found.n && r == 0; i++) {
-		if (repair)
-			r = settle(a, &found.v[i]);
-		if (r == 0)
-			r = fn(arg, &found.v[i]);
-	}
-	free(found.v);
+	c.owners = setting->user_group_quota;
 	cfs_setting_free(setting);
-	return r;
+	return gaps_settle(a, repair, measure_all, tell, &c, ret_open);
 }

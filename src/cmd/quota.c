@@ -373,25 +373,25 @@ static int run_delete(struct quota_cmd *c)
 	return CMD_OK;
 }
 
-static int found(void *arg, const struct quota_finding *f)
+static int found(void *arg, const struct gap *f)
 {
 	struct quota_cmd *c = arg;
-	json_t *j = describe(c, &f->have);
+	json_t *j = describe(c, &f->quota);
 	const char *path = json_string_value(json_object_get(j, "path"));
 	int r = 0;
 
 	c->found += !f->repaired;
 	if (c->o->common.json) {
-		json_object_set_new(j, "real_bytes", json_integer(f->space));
-		json_object_set_new(j, "real_inodes", json_integer(f->inodes));
+		json_object_set_new(j, "real_bytes", json_integer(f->there.space));
+		json_object_set_new(j, "real_inodes", json_integer(f->there.inodes));
 		json_object_set_new(j, "repaired", json_boolean(f->repaired));
 		r = json_array_append_new(c->list, j) < 0 ? -ENOMEM : 0;
 		return r;
 	}
 	printf("%s %" PRIu64 "%s%s: says %" PRId64 " bytes %" PRId64 " inodes, has %" PRId64
 	       " and %" PRId64 "%s\n",
-	       kinds[f->have.kind], f->have.key, path ? " " : "", path ? path : "",
-	       f->have.used_space, f->have.used_inodes, f->space, f->inodes,
+	       kinds[f->quota.kind], f->quota.key, path ? " " : "", path ? path : "",
+	       f->counted.space, f->counted.inodes, f->there.space, f->there.inodes,
 	       f->repaired ? " (repaired)" : "");
 	json_decref(j);
 	return 0;
@@ -399,17 +399,19 @@ static int found(void *arg, const struct quota_finding *f)
 
 static int check(struct quota_cmd *c, bool repair)
 {
+	size_t open = 0;
 	int r;
 
 	if (given(c->o))
 		cmd_error("note: check looks at all quotas");
 	c->list = json_array();
-	r = quota_check(&c->a, repair, found, c);
+	r = quota_check(&c->a, repair, found, c, &open);
 	if (r < 0) {
 		json_decref(c->list);
 		cmd_error("the quotas could not be checked: %s", strerror(-r));
 		return CMD_SYSTEM;
 	}
+	gaps_note_open(open);
 	if (c->o->common.json)
 		admin_print_json(c->list);
 	else

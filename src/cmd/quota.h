@@ -3,19 +3,15 @@
 #define CFS_CMD_QUOTA_H
 
 #include "cmd/admin.h"
+#include "cmd/gaps.h"
 
-/* A quota whose usage is not what is there. */
-struct quota_finding {
-	struct cfs_quota have;
-	int64_t space, inodes; /* what is there */
-	bool repaired;
-};
-typedef int (*quota_finding_fn)(void *arg, const struct quota_finding *q);
 /*
- * Recomputes the usage of every quota. Mounts write theirs with a delay: on a volume in use what
- * differs is looked at again after some seconds, and is exact only when nothing changes.
+ * The gaps between the quotas' rows and what is there; owners: of users and groups, too. last: as
+ * for gaps_measure_fn.
  */
-int quota_check(struct admin *a, bool repair, quota_finding_fn fn, void *arg);
+int quota_gaps(struct admin *a, bool owners, const struct gaps *last, struct gaps *ret);
+/* gaps_settle() of every quota. */
+int quota_check(struct admin *a, bool repair, gaps_damage_fn fn, void *arg, size_t *ret_open);
 
 /*
  * Gives every owner a row with what is his, at once: for a volume that has just got quotas of

@@ -195,8 +195,9 @@ struct cfs_attr fixture_attr(struct fixture *f, cfs_ino_t ino)
 
 cfs_ino_t fixture_hour(struct fixture *f)
 {
+	struct cfs_usage usage = {0};
 	cfs_ino_t ino;
 
-	assert_int_equal(f->e->ops->trash_dir(f->e, &f->ctx, "2026-11-21-05", &ino), 0);
+	assert_int_equal(f->e->ops->trash_dir(f->e, &f->ctx, "2026-11-21-05", &ino, &usage), 0);
 	return ino;
 }

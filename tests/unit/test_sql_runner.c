@@ -769,11 +769,17 @@ static void test_trash_dir(void **state)
 	struct fixture *f = *state;
 	struct cfs_attr before = fixture_attr(f, CFS_TRASH_INO), after;
 	cfs_ino_t ino = fixture_hour(f), other;
+	struct cfs_usage usage = {0};
 
 	assert_int_equal(ino, CFS_TRASH_INO + 1);
 	assert_int_equal(fixture_hour(f), ino);
-	assert_int_equal(ops(f)->trash_dir(f->e, &f->ctx, "2026-11-21-06", &other), 0);
+	assert_int_equal(ops(f)->trash_dir(f->e, &f->ctx, "2026-11-21-06", &other, &usage), 0);
 	assert_int_equal(other, CFS_TRASH_INO + 2);
+	assert_int_equal(usage.owner_inodes, 1);
+	assert_int_equal(usage.owner_space, 4096);
+	usage = (struct cfs_usage){0};
+	assert_int_equal(ops(f)->trash_dir(f->e, &f->ctx, "2026-11-21-06", &other, &usage), 0);
+	assert_int_equal(usage.owner_inodes, 0);
 	assert_int_equal(fixture_attr(f, ino).mode, 0555);
 	assert_int_equal(fixture_attr(f, ino).parent, CFS_TRASH_INO);
 	after = fixture_attr(f, CFS_TRASH_INO);

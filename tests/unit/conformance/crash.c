@@ -222,13 +222,14 @@ static void finish_deletions(void)
 static void repair_usage(void)
 {
 	struct cfs_ctx c = as_root();
-	int64_t space, inodes;
+	struct cfs_sums s;
 
 	if (vol.m->eng->ops->inline_usage)
 		return;
 	OK(cfs_quotas_flush(vol.m, &c));
 	OK(cfs_quotas_flush(vol.other, &c));
-	OK(cfs_meta_check_usage(vol.m, &c, true, &space, &inodes));
+	OK(cfs_meta_check_usage(vol.m, &c, &s));
+	OK(cfs_meta_add_usage(vol.m, &c, s.space - s.counted_space, s.inodes - s.counted_inodes));
 }
 
 static void test_kill(void **state)

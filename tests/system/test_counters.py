@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fsck, its repair and gc beside writers. A failure here is a repair that makes counters wrong which
+were right, or an administrator who is told of damage where there is none."""
+
+import concurrent.futures
+import os
+import random
+import sys
+import time
+
+import pytest
+
+from admin import ask, gc
+from cachefs import need_engine
+from syscalls import data, write
+from test_concurrency import ENGINES, engine_volume, judge
+
+WRITERS = 2  # of each mount
+NAMES = 8
+
+
+def work(root, seed, until):
+    """Creates, grows, renames over, gives away and removes, below a directory with a quota and
+    beside it; the times between are of the length of what clients wait before they count."""
+    rng = random.Random(seed)
+    mine = os.path.join(root, "w%d" % seed)
+    os.makedirs(mine, exist_ok=True)
+
+    def path():
+        return os.path.join(rng.choice((mine, root)), "f%d-%d" % (seed, rng.randrange(NAMES)))
+
+    while not os.path.exists(until):
+        try:
+            write(path(), rng.randbytes(rng.randrange(30_000)))
+            with open(path(), "ab") as f:
+                f.write(rng.randbytes(5000))
+            os.rename(path(), path())
+            os.chown(path(), rng.choice((0, 1001, 1002)), rng.choice((0, 1001, 1002)))
+            if rng.random() < 0.4:
+                os.truncate(path(), rng.randrange(50_000))
+            os.unlink(path())
+        except FileNotFoundError:
+            pass
+        time.sleep(rng.choice((0, 0, 0.01, 0.3, 1)))
+
+
+def commands(ws, vol):
+    """All at once; each must find nothing."""
+    bucket = "%s/" % vol.bucket
+
+    def fsck(*options):
+        return ask(ws, "fsck", vol.url, "--bucket", bucket, *options, timeout=120)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(fsck), pool.submit(fsck, "--repair", "--sync-dir-stat")]
+        jobs.append(pool.submit(ask, ws, "quota", "check", vol.url, timeout=120))
+        while not all(j.done() for j in jobs):
+            report = gc(ws, vol, "--delete")
+            assert report["wrong_references"] == 0 and report["leaked"]["objects"] == 0
+        for j in jobs[:2]:
+            r = j.result()
+            assert r["found"] == 0, r["problems"]
+        assert jobs[2].result() == []
+
+
+@pytest.mark.deadline(200)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_repair_beside_writers(ws, engine):
+    vol = engine_volume(ws, engine, trash_days=1)
+    mounts = [vol.mount("heartbeat=2,attr-cache=0,entry-cache=0") for _ in range(2)]
+    top = mounts[0] / "d"
+    os.mkdir(top)
+    ask(ws, "quota", "set", vol.url, "--path", "/d", "--inodes", "100000")
+    ask(ws, "quota", "set", vol.url, "--uid", "1001", "--inodes", "100000")
+    beats = [m.stat('meta_round_trips_total{op="session"}') for m in mounts]
+    for m, begun in zip(mounts, beats):
+        while m.stat('meta_round_trips_total{op="session"}') < begun + 3:  # it knows the quotas
+            time.sleep(0.1)
+    # A repair at the moment at which nothing is counted yet.
+    for i in range(6):
+        write(top / ("begin%d" % i), data(4096))
+    r = ask(ws, "fsck", vol.url, "--bucket", "%s/" % vol.bucket, "--repair", timeout=60)
+    assert r["found"] == 0, r["problems"]
+    until = ws.path("end")
+    writers = [
+        ws.popen([sys.executable, __file__, str(top), str(i * WRITERS + k), str(until)])
+        for i, top in enumerate(m / "d" for m in mounts)
+        for k in range(WRITERS)
+    ]
+    try:
+        commands(ws, vol)
+    finally:
+        until.touch()
+        assert [w.wait(60) for w in writers] == [0] * len(writers)
+    judge(vol, mounts)
+    r = ask(ws, "fsck", vol.url, "--bucket", "%s/" % vol.bucket, "--sync-dir-stat")
+    assert r["found"] == 0 and r["not_judged"] == 0, r
+
+
+def test_damage_is_repaired_beside_a_mount_that_rests(ws, volume):
+    mnt = volume.mount("heartbeat=1")
+    os.mkdir(mnt / "d")
+    for i in range(3):
+        write(mnt / "d" / str(i), data(10_000))
+    ask(ws, "quota", "set", volume.url, "--path", "/d", "--inodes", "100")
+    d = os.stat(mnt / "d").st_ino
+    volume.sql("UPDATE jfs_counter SET value=value+8192 WHERE name='usedSpace'")
+    volume.sql("UPDATE jfs_dir_stats SET used_inodes=used_inodes-2 WHERE inode=?", d)
+    volume.sql("UPDATE jfs_dir_quota SET used_space=used_space+4096 WHERE inode=?", d)
+    r = ask(ws, "fsck", volume.url, "--repair", timeout=60)
+    kinds = [p["kind"] for p in r["problems"]]
+    assert sorted(kinds) == ["dirstat", "quota", "usage"] and r["repaired"] == 3, r
+    write(mnt / "d/more", data(10_000))
+    mnt.umount()
+    assert ask(ws, "fsck", volume.url)["found"] == 0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_hour_of_the_trash_is_counted_when_it_is_made(ws, engine):
+    """It belongs to root, and to root's quota."""
+    need_engine(engine)
+    vol = engine_volume(ws, engine, trash_days=1)
+    mnt = vol.mount()
+    ask(ws, "quota", "set", vol.url, "--uid", "1001", "--inodes", "100000")
+    mnt.umount()
+    mnt = vol.mount()
+    write(mnt / "f", b"x")
+    os.unlink(mnt / "f")
+    assert len(os.listdir(mnt / ".trash")) == 1
+    judge(vol, [mnt])
+    assert ask(ws, "fsck", vol.url)["found"] == 0
+
+
+if __name__ == "__main__":
+    work(sys.argv[1], int(sys.argv[2]), sys.argv[3])

@@ -315,9 +315,10 @@ struct cfs_vfs_stats {
 };
 void cfs_vfs_stats(struct cfs_vfs *v, struct cfs_vfs_stats *ret);
 /*
- * All counters of the mount in Prometheus' text format, malloc'ed; what .stats shows. described:
- * with a HELP and a TYPE line for each. Any thread, without waiting for a backend.
+ * All counters of the mount in Prometheus' text format, malloc'ed. labels: of each metric, as
+ * `name="value",...`, and each metric has its HELP and TYPE lines; NULL: what .stats shows, which
+ * has neither. Any thread, without waiting for a backend.
  */
-int cfs_vfs_metrics(struct cfs_vfs *v, bool described, char **ret, size_t *ret_len);
+int cfs_vfs_metrics(struct cfs_vfs *v, const char *labels, char **ret, size_t *ret_len);
 
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/utf8.h"
 #include "cmd/dump-json.h"
 
 /* ---- text ---- */
@@ -26,23 +27,6 @@ int json_new_line(struct json *j, size_t depth)
 	return r;
 }
 
-/* Bytes of the UTF-8 character that begins here; 0: none does. */
-static size_t utf8_len(const uint8_t *p, size_t len)
-{
-	size_t n = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;
-	size_t i;
-
-	if (n > len || p[0] > 0xf4)
-		return 0;
-	for (i = 1; i < n; i++)
-		if ((p[i] & 0xc0) != 0x80)
-			return 0;
-	if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ||
-	    (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f))
-		return 0; /* too long a form, a surrogate, too large */
-	return n;
-}
-
 int json_put_text(struct json *j, const uint8_t *p, size_t len)
 {
 	char out[512];
@@ -51,7 +35,7 @@ int json_put_text(struct json *j, const uint8_t *p, size_t len)
 
 	out[n++] = '"';
 	for (i = 0; i < len && !r; i += k) {
-		size_t size = utf8_len(p + i, len - i);
+		size_t size = cfs_utf8_len(p + i, len - i);
 
 		k = size ? size : 1;
 		if (!size || p[i] <= ' ' || strchr("%\"\\", p[i])) {

@@ -204,7 +204,8 @@ static const struct metric {
 
 struct text {
 	FILE *out;
-	bool described; /* HELP and TYPE lines, which promtool(1) wants */
+	bool described;	    /* HELP and TYPE lines, which promtool(1) wants */
+	const char *common; /* labels of each metric; "": none */
 };
 
 static void describe(const struct text *t, const char *name, const char *help)
@@ -219,8 +220,10 @@ static void describe(const struct text *t, const char *name, const char *help)
 
 static void print_labels(const struct text *t, const char *name, const char *labels)
 {
-	fprintf(t->out, "%s%s%s%s ", name, labels ? "{" : "", labels ? labels : "",
-		labels ? "}" : "");
+	bool both = labels && *t->common, any = labels || *t->common;
+
+	fprintf(t->out, "%s%s%s%s%s%s ", name, any ? "{" : "", t->common, both ? "," : "",
+		labels ? labels : "", any ? "}" : "");
 }
 
 static void print_number(const struct text *t, const char *name, const char *labels, uint64_t v)
@@ -332,9 +335,9 @@ static void print_meta(const struct text *t, struct cfs_meta *m)
 }
 #undef PER_OP
 
-int cfs_vfs_metrics(struct cfs_vfs *v, bool described, char **ret, size_t *ret_len)
+int cfs_vfs_metrics(struct cfs_vfs *v, const char *labels, char **ret, size_t *ret_len)
 {
-	struct text t = {.described = described};
+	struct text t = {.described = labels, .common = labels ? labels : ""};
 	struct all all;
 	char *text = NULL;
 	size_t len = 0;

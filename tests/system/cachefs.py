@@ -85,7 +85,7 @@ def need_engine(scheme):
 def mountinfo():
     """mount point -> (device, file system type, source, options)."""
     out = {}
-    with open("/proc/self/mountinfo") as f:
+    with open("/proc/self/mountinfo", errors="surrogateescape") as f:
         for line in f:
             left, right = line.split(" - ", 1)
             left, right = left.split(), right.split()

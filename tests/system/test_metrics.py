@@ -53,7 +53,10 @@ def test_tcp(volume):
     write(mnt / "f", data(1_000_000), sync=True)
     status, text = get(c, "/metrics")
     assert status == 200
-    assert re.search(r'^cachefs_object_requests_total\{method="put"\} [1-9]', text, re.M)
+    labels = 'volume="vol",mount="%s"' % mnt
+    assert re.search(r'^cachefs_object_requests_total\{%s,method="put"\} [1-9]' % re.escape(labels), text, re.M)
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert [line for line in lines if "{%s" % labels not in line] == []
     assert get(c, "/nothing")[0] == 404
     assert get(c, "/metrics", "POST")[0] == 405
     # what .stats shows
@@ -61,6 +64,19 @@ def test_tcp(volume):
     need_program("promtool")
     check = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, stdout=-1, stderr=-2)
     assert check.returncode == 0 and not check.stdout, check.stdout
+
+
+def test_a_mount_point_with_any_name(ws, volume):
+    """A scrape that cannot be parsed is a mount that is not watched."""
+    point = os.fsencode(ws.path("m")) + b'"\\\xff\xc3\xa4'
+    os.mkdir(point)
+    mnt = volume.mount("metrics=unix:%s" % ws.path("socket"), path=os.fsdecode(point))
+    text = get(Unix(ws.path("socket")), "/metrics")[1]
+    assert 'mount="%s\\"\\\\\ufffdä"' % ws.path("m") in text
+    need_program("promtool")
+    check = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, stdout=-1, stderr=-2)
+    assert check.returncode == 0 and not check.stdout, check.stdout
+    assert mnt.mounted()
 
 
 def test_unix_socket(ws, volume):

@@ -11,6 +11,7 @@
 #ifndef CFS_OBJECT_H
 #define CFS_OBJECT_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -28,8 +29,10 @@ struct cfs_object_info {
 
 /*
  * Reads [off, off + sum of dst) of the object into dst. Returns the bytes read, fewer than asked
- * only at the object's end; -ENOENT when there is no such object.
+ * only at the object's end; -ENOENT when there is no such object. -CFS_OBJECT_EPART: what was read
+ * cannot be verified in part; read from 0 to the end of the object it can.
  */
+#define CFS_OBJECT_EPART EBADR
 typedef ssize_t (*cfs_object_get_fn)(struct cfs_object_store *o, const char *key, uint64_t off,
 				     const struct iovec *dst, int n_dst, cfs_deadline_t deadline);
 /*
@@ -73,6 +76,7 @@ typedef int (*cfs_object_create_fn)(struct cfs_object_store *o, cfs_deadline_t d
  */
 struct cfs_object_failure {
 	bool retry;	   /* the same call may succeed */
+	bool damaged;	   /* bytes changed on their way */
 	uint32_t after_ms; /* the server asked for a pause this long; 0: it did not */
 	char text[256];	   /* cause, for the log; no secrets */
 };
@@ -119,11 +123,16 @@ int cfs_object_open(const struct cfs_object_conf *conf, struct cfs_object_store 
 		    char err[256]);
 void cfs_object_close(struct cfs_object_store *o);
 
+/* As the store's get, by way of a copy of the whole object where a part cannot be verified. */
+ssize_t cfs_object_get(struct cfs_object_store *o, const char *key, uint64_t off,
+		       const struct iovec *dst, int n_dst, cfs_deadline_t deadline);
 /* Any number of objects, in as few requests as the store can; errors as del_many. */
 int cfs_object_del_many(struct cfs_object_store *o, const char *const *keys, size_t n,
 			cfs_deadline_t deadline);
 /* How often a call to any store was made again since the start of the process. */
 uint64_t cfs_object_retries(void);
+/* How many bodies, of answers and of uploads, were not what had been sent. */
+uint64_t cfs_object_damaged(void);
 
 /*
  * A call that is given up after all tries is logged with its cause where the tries were made,

@@ -143,7 +143,7 @@ struct cfs_store_stats {
 	/* Writeback (cachefs/stage.h). */
 	uint64_t staged_blocks, staged_bytes, staged_oldest_s, staged_damaged;
 	uint64_t stage_uploads, stage_upload_errors;
-	uint64_t object_retries; /* of the process */
+	uint64_t object_retries, object_damaged; /* of the process */
 	uint64_t stage_bypassed; /* blocks that writeback was for, but that went straight */
 	/* The cache group; all 0 without one. Hits, misses: ranges asked of peers. */
 	unsigned peer_members, peer_members_apart;

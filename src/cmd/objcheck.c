@@ -54,7 +54,7 @@ static ssize_t get(struct check *c, const char *name, uint64_t off, void *buf, s
 	struct iovec iov = {.iov_base = buf, .iov_len = size};
 	char key[KEY_MAX];
 
-	return c->o->ops->get(c->o, full(c, name, key), off, &iov, 1, soon());
+	return cfs_object_get(c->o, full(c, name, key), off, &iov, 1, soon());
 }
 
 static int head(struct check *c, const char *name, struct cfs_object_info *ret)
@@ -143,7 +143,7 @@ static int check_pieces(struct check *c)
 	n = c->o->ops->put(c->o, full(c, "pieces", key), src, 3, soon());
 	if (n < 0)
 		return failed(c, "put: %s", cfs_errname((int)n));
-	n = c->o->ops->get(c->o, key, 0, dst, 3, soon());
+	n = cfs_object_get(c->o, key, 0, dst, 3, soon());
 	if (n != 7 || memcmp(a, "abc", 3) != 0 || b[0] != 'd' || memcmp(d, "efg", 3) != 0)
 		return failed(c, "get of 7 bytes into pieces returned %zd", n);
 	return 0;

@@ -135,7 +135,7 @@ int volume_check_id(const struct cfs_setting *s, struct cfs_object_store *o,
 	ssize_t n;
 
 	snprintf(key, sizeof(key), "%s/" VOLUME_ID_NAME, s->name);
-	n = o->ops->get(o, key, 0, &to, 1, deadline);
+	n = cfs_object_get(o, key, 0, &to, 1, deadline);
 	if (n == -ENOENT)
 		return 0;
 	if (n < 0) {

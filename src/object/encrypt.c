@@ -177,6 +177,8 @@ static ssize_t get_whole(struct encrypt *e, const char *key, const struct iovec 
 	iov[n_dst + 1] = (struct iovec){.iov_base = tail, .iov_len = sizeof(tail)};
 
 	n = inner->ops->get(inner, key, 0, iov, n_dst + 2, deadline);
+	if (n == -CFS_OBJECT_EPART)
+		n = -EFBIG;
 	if (n >= 0 && (size_t)n < e->header_len + TAG_LEN)
 		n = -EBADMSG;
 	if (n >= 0) {

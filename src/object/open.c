@@ -2,11 +2,12 @@
 /* The store that a volume's setting names, with its filters around it. */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/bytes.h"
 #include "base/module.h"
-#include "object-internal.h"
+#include "filter.h"
 
 static int open_s3(const struct cfs_object_conf *conf, struct cfs_object_store **ret,
 		   char err[CFS_OBJECT_ERRLEN])
@@ -122,6 +123,32 @@ void cfs_object_close(struct cfs_object_store *o)
 {
 	if (o)
 		o->ops->close(o);
+}
+
+ssize_t cfs_object_get(struct cfs_object_store *o, const char *key, uint64_t off,
+		       const struct iovec *dst, int n_dst, cfs_deadline_t deadline)
+{
+	struct cfs_object_info info;
+	struct iovec whole;
+	ssize_t n;
+
+	n = o->ops->get(o, key, off, dst, n_dst, deadline);
+	if (n != -CFS_OBJECT_EPART)
+		return n;
+	n = o->ops->head(o, key, &info, deadline);
+	if (n < 0)
+		return n;
+	whole = (struct iovec){.iov_base = malloc(info.size + 1), .iov_len = info.size};
+	if (!whole.iov_base)
+		return -ENOMEM;
+	n = o->ops->get(o, key, 0, &whole, 1, deadline);
+	if (n >= 0 && off < (uint64_t)n)
+		n = (ssize_t)cfs_iov_scatter(dst, n_dst, (uint8_t *)whole.iov_base + off,
+					     (size_t)n - off);
+	else if (n >= 0)
+		n = 0;
+	free(whole.iov_base);
+	return n;
 }
 
 int cfs_object_del_many(struct cfs_object_store *o, const char *const *keys, size_t n,

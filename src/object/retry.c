@@ -17,7 +17,7 @@
 #define PAUSE_MIN_MS 100
 #define PAUSE_MAX_MS 10000
 
-static _Atomic uint64_t retries;
+static _Atomic uint64_t retries, damaged;
 static _Thread_local bool quiet;
 static _Thread_local char cause[sizeof(((struct cfs_object_failure *)NULL)->text)];
 
@@ -30,11 +30,17 @@ struct attempt {
 	const char *verb, *key;
 	cfs_deadline_t deadline;
 	unsigned tries;
+	bool told; /* that bytes were damaged */
 };
 
 uint64_t cfs_object_retries(void)
 {
 	return atomic_load_explicit(&retries, memory_order_relaxed);
+}
+
+uint64_t cfs_object_damaged(void)
+{
+	return atomic_load_explicit(&damaged, memory_order_relaxed);
 }
 
 void cfs_object_quiet(bool on)
@@ -72,21 +78,28 @@ static bool pause_as_asked(uint32_t after_ms, cfs_deadline_t deadline)
 static bool again(struct cfs_object_store *o, struct attempt *a, int err, bool resume)
 {
 	struct cfs_object_failure f = {0};
+	bool tell;
 
 	/* An answer, not a failure. */
-	if (err == -ENOENT)
+	if (err == -ENOENT || err == -CFS_OBJECT_EPART)
 		return false;
 	inner(o)->ops->failure(inner(o), &f);
 	a->tries++;
+	if (f.damaged)
+		atomic_fetch_add_explicit(&damaged, 1, memory_order_relaxed);
 	if (f.retry && resume && a->tries < TRIES_MAX && !cfs_unwanted()) {
 		bool in_time = f.after_ms ? pause_as_asked(f.after_ms, a->deadline)
 					  : cfs_backoff(a->tries - 1, PAUSE_MIN_MS, PAUSE_MAX_MS,
 							a->deadline);
 
 		if (in_time) {
-			cfs_debug("object store: trying again: op=%s key=%s tries=%u err=%s "
-				  "cause=%s",
-				  a->verb, a->key, a->tries, cfs_errname(err), f.text);
+			tell = f.damaged && !a->told;
+			a->told |= tell;
+			cfs_log(tell ? CFS_LOG_WARN : CFS_LOG_DEBUG,
+				"object store: %strying again: op=%s key=%s tries=%u err=%s "
+				"cause=%s",
+				f.damaged ? "bytes were damaged on their way, " : "", a->verb,
+				a->key, a->tries, cfs_errname(err), f.text);
 			atomic_fetch_add_explicit(&retries, 1, memory_order_relaxed);
 			return true;
 		}
@@ -101,7 +114,7 @@ static bool again(struct cfs_object_store *o, struct attempt *a, int err, bool r
 static ssize_t retry_get(struct cfs_object_store *o, const char *key, uint64_t off,
 			 const struct iovec *dst, int n_dst, cfs_deadline_t deadline)
 {
-	struct attempt a = {"get", key, deadline, 0};
+	struct attempt a = {"get", key, deadline};
 	ssize_t n;
 
 	do {
@@ -113,7 +126,7 @@ static ssize_t retry_get(struct cfs_object_store *o, const char *key, uint64_t o
 static int retry_put(struct cfs_object_store *o, const char *key, const struct iovec *src,
 		     int n_src, cfs_deadline_t deadline)
 {
-	struct attempt a = {"put", key, deadline, 0};
+	struct attempt a = {"put", key, deadline};
 	int r;
 
 	do {
@@ -124,7 +137,7 @@ static int retry_put(struct cfs_object_store *o, const char *key, const struct i
 
 static int retry_del(struct cfs_object_store *o, const char *key, cfs_deadline_t deadline)
 {
-	struct attempt a = {"delete", key, deadline, 0};
+	struct attempt a = {"delete", key, deadline};
 	int r;
 
 	do {
@@ -136,7 +149,7 @@ static int retry_del(struct cfs_object_store *o, const char *key, cfs_deadline_t
 static int retry_del_many(struct cfs_object_store *o, const char *const *keys, size_t n,
 			  cfs_deadline_t deadline)
 {
-	struct attempt a = {"delete", keys[0], deadline, 0};
+	struct attempt a = {"delete", keys[0], deadline};
 	int r;
 
 	do {
@@ -148,7 +161,7 @@ static int retry_del_many(struct cfs_object_store *o, const char *const *keys, s
 static int retry_head(struct cfs_object_store *o, const char *key, struct cfs_object_info *ret,
 		      cfs_deadline_t deadline)
 {
-	struct attempt a = {"head", key, deadline, 0};
+	struct attempt a = {"head", key, deadline};
 	int r;
 
 	do {
@@ -159,7 +172,7 @@ static int retry_head(struct cfs_object_store *o, const char *key, struct cfs_ob
 
 static int retry_create(struct cfs_object_store *o, cfs_deadline_t deadline)
 {
-	struct attempt a = {"create", "", deadline, 0};
+	struct attempt a = {"create", "", deadline};
 	int r;
 
 	do {
@@ -204,7 +217,7 @@ static int deliver(void *arg, const struct cfs_object_info *info)
 static int retry_list(struct cfs_object_store *o, const char *prefix, const char *after,
 		      cfs_object_list_fn fn, void *arg, cfs_deadline_t deadline)
 {
-	struct attempt a = {"list", prefix, deadline, 0};
+	struct attempt a = {"list", prefix, deadline};
 	struct listing l = {.fn = fn, .arg = arg};
 	int r;
 

@@ -13,7 +13,6 @@
 #include "s3.h"
 
 #define REDIRECT_FIRST 300
-#define MD5_LEN	       16
 
 static _Thread_local struct cfs_object_failure failure;
 
@@ -22,22 +21,41 @@ void cfs_s3_failure(struct cfs_object_store *o, struct cfs_object_failure *ret)
 	*ret = failure;
 }
 
-int cfs_s3_fail(bool retry, int err, const char *fmt, ...)
+static void set_failure(bool retry, const char *fmt, va_list ap)
 {
-	va_list ap;
 	char *p;
 
 	failure.retry = retry;
+	failure.damaged = false;
 	failure.after_ms = 0;
-	va_start(ap, fmt);
 	vsnprintf(failure.text, sizeof(failure.text), fmt, ap);
-	va_end(ap);
 	/* Servers' texts go to the log as one line. */
 	for (p = failure.text; *p; p++) {
 		if ((unsigned char)*p < ' ' || *p == 0x7f)
 			*p = ' ';
 	}
+}
+
+int cfs_s3_fail(bool retry, int err, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	set_failure(retry, fmt, ap);
+	va_end(ap);
 	return err;
+}
+
+int cfs_s3_damaged(struct cfs_s3 *s, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	set_failure(true, fmt, ap);
+	va_end(ap);
+	failure.damaged = true;
+	cfs_s3_http_distrust(s->http);
+	return -EIO;
 }
 
 void cfs_s3_xml_value(const char *xml, const char *name, char *ret, size_t size)
@@ -54,16 +72,6 @@ void cfs_s3_xml_value(const char *xml, const char *name, char *ret, size_t size)
 	end = strchr(begin, '<');
 	if (end)
 		snprintf(ret, size, "%.*s", (int)(end - begin), begin);
-}
-
-int cfs_s3_content_md5(const void *data, size_t len, char ret[25])
-{
-	uint8_t hash[MD5_LEN];
-
-	if (EVP_Digest(data, len, hash, NULL, EVP_md5(), NULL) <= 0)
-		return -EIO;
-	EVP_EncodeBlock((unsigned char *)ret, hash, MD5_LEN);
-	return 0;
 }
 
 /* ---- what an answer means ---- */
@@ -93,7 +101,6 @@ static const struct {
 	{"RequestThrottled", -EBUSY, true},
 	{"TooManyRequests", -EBUSY, true},
 	{"OperationAborted", -EBUSY, true},
-	{"BadDigest", -EIO, true},
 	{"IncompleteBody", -EIO, true},
 	{"InternalError", -EIO, true},
 	{"KeyTooLongError", -ENAMETOOLONG, false},
@@ -101,6 +108,25 @@ static const struct {
 	{"QuotaExceeded", -EDQUOT, false},
 	{"XMinioStorageFull", -ENOSPC, false},
 };
+
+/* What the server says of a body that is not the one that was sent. */
+static const char *const damage_codes[] = {
+	"BadDigest",
+	"InvalidDigest",
+	"XAmzContentChecksumMismatch",
+	"XAmzContentSHA256Mismatch",
+};
+
+static bool is_damage(const char *code)
+{
+	size_t i;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(damage_codes); i++) {
+		if (strcmp(damage_codes[i], code) == 0)
+			return true;
+	}
+	return false;
+}
 
 static int errno_of_status(unsigned status, bool *ret_retry)
 {
@@ -172,6 +198,9 @@ static int judge(struct cfs_s3 *s, const struct cfs_s3_keys *keys,
 	cfs_s3_xml_value(resp->error, "Region", region, sizeof(region));
 	if (!region[0])
 		snprintf(region, sizeof(region), "%s", resp->region);
+	if (is_damage(code))
+		return cfs_s3_damaged(s, "what was sent arrived otherwise: %u %s", resp->status,
+				      code);
 	err = errno_of_answer(resp, code, &retry);
 
 	if (strcmp(code, "RequestTimeTooSkewed") == 0)
@@ -210,40 +239,65 @@ static bool add_header(struct curl_slist **list, const char *name, const char *v
 	return longer != NULL;
 }
 
+/* Checksums of the body that every server knows, or the word that there are none. */
+struct hashes {
+	char md5[2 * CFS_S3_MD5_LEN], sha256[2 * CFS_S3_SHA256_LEN + 1];
+};
+
+static int hash_body(const struct cfs_s3_call *call, struct hashes *ret)
+{
+	uint64_t len = cfs_iov_len(call->src, call->n_src);
+	uint8_t hash[CFS_S3_HASH_MAX];
+	int r;
+
+	r = cfs_s3_digest(CFS_S3_MD5, call->src, call->n_src, len, hash);
+	if (r < 0)
+		return r;
+	EVP_EncodeBlock((unsigned char *)ret->md5, hash, CFS_S3_MD5_LEN);
+	r = cfs_s3_digest(CFS_S3_SHA256, call->src, call->n_src, len, hash);
+	if (r == 0)
+		cfs_s3_hex(hash, CFS_S3_SHA256_LEN, ret->sha256);
+	return r;
+}
+
 static int make_headers(struct cfs_s3 *s, const struct cfs_s3_keys *keys,
 			const struct cfs_s3_call *call, const char *path, struct curl_slist **ret)
 {
 	struct cfs_s3_to_sign what = {
 		.method = call->method,
-		.host = s->endpoint.host,
 		.path = path,
 		.query = call->query ? call->query : "",
-		.content_md5 = call->content_md5,
-		.meta_crc32c = call->meta_crc32c,
 		.now = (time_t)cfs_wall_s(),
 	};
 	cfs_auto_free char *authorization = NULL;
 	struct curl_slist *list = NULL;
+	struct hashes hashes;
 	char date[17];
 	bool ok;
-	int r = 0;
+	int i, r;
 
+	memcpy(what.headers, call->headers, sizeof(what.headers));
+	what.headers[CFS_S3_HOST] = s->endpoint.host;
+	if (call->hash_body) {
+		r = hash_body(call, &hashes);
+		if (r < 0)
+			return r;
+		what.headers[CFS_S3_CONTENT_MD5] = hashes.md5;
+	}
 	if (keys->access) {
+		what.headers[CFS_S3_CONTENT_SHA256] =
+			call->hash_body ? hashes.sha256 : "UNSIGNED-PAYLOAD";
 		r = cfs_s3_sign(&s->signer, s->endpoint.region, keys, &what, date, &authorization);
 		if (r < 0)
 			return r;
 	}
 	/* What is signed must be what is sent; libcurl leaves a port out that is the scheme's own.
 	 */
-	ok = add_header(&list, "Host", what.host) && add_header(&list, "Expect", "") &&
-	     add_header(&list, "Accept", "") && add_header(&list, "Range", call->range) &&
-	     add_header(&list, "Content-MD5", what.content_md5) &&
-	     add_header(&list, "x-amz-meta-crc32c", what.meta_crc32c);
-	if (keys->access)
-		ok = ok && add_header(&list, "x-amz-date", date) &&
-		     add_header(&list, "x-amz-content-sha256", "UNSIGNED-PAYLOAD") &&
-		     add_header(&list, "x-amz-security-token", keys->token) &&
-		     add_header(&list, "Authorization", authorization);
+	ok = add_header(&list, "Expect", "") && add_header(&list, "Accept", "") &&
+	     add_header(&list, "Range", call->range) &&
+	     add_header(&list, "Authorization", authorization);
+	for (i = 0; i < CFS_S3_N_HEADERS; i++)
+		ok = ok && add_header(&list, cfs_s3_header_names[i], what.headers[i]);
 	if (!ok) {
 		curl_slist_free_all(list);
 		return -ENOMEM;

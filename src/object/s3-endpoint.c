@@ -273,6 +273,7 @@ static int fill(const char *storage, const char *text, const struct cfs_url *u,
 		r = set_option(&e->ssl_cert, u, "ssl-cert");
 	if (r == 0)
 		r = set_option(&e->ssl_key, u, "ssl-key");
+	e->tls = tls;
 	e->insecure = flag_option(u, "tls-insecure-skip-verify");
 	e->checksum = !flag_option(u, "disable-checksum");
 	e->verify_etag = flag_option(u, "verify-etag");

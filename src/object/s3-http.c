@@ -6,7 +6,6 @@
  */
 #include <curl/curl.h>
 #include <errno.h>
-#include <isa-l.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,13 +99,8 @@ static void fill_dst(struct connection *c, const char *data, size_t len)
 		const struct iovec *iov = &c->req->dst[c->i_dst];
 		size_t part = CFS_MIN(len - done, iov->iov_len - c->dst_done);
 
-		if (part) {
+		if (part)
 			memcpy((char *)iov->iov_base + c->dst_done, data + done, part);
-			if (c->resp->has_crc)
-				c->resp->received_crc =
-					crc32_iscsi((unsigned char *)data + done, (int)part,
-						    c->resp->received_crc);
-		}
 		done += part;
 		c->dst_done += part;
 		if (c->dst_done == iov->iov_len) {
@@ -175,7 +169,16 @@ static void on_etag(struct cfs_s3_response *r, const char *v)
 static void on_crc(struct cfs_s3_response *r, const char *v)
 {
 	r->has_crc = sscanf(v, "%u", &r->crc) == 1;
-	r->received_crc = ~0u;
+}
+
+static void on_table(struct cfs_s3_response *r, const char *v)
+{
+	copy_text(r->table, sizeof(r->table), v);
+}
+
+static void on_checksum(struct cfs_s3_response *r, const char *v)
+{
+	copy_text(r->checksum, sizeof(r->checksum), v);
 }
 
 static void on_date(struct cfs_s3_response *r, const char *v)
@@ -218,6 +221,8 @@ static const struct {
 	{"Last-Modified:", on_last_modified},
 	{"Retry-After:", on_retry_after},
 	{"x-amz-bucket-region:", on_region},
+	{"x-amz-checksum-crc32c:", on_checksum},
+	{"x-amz-meta-cachefs-crc32c:", on_table},
 	{"x-amz-meta-crc32c:", on_crc},
 };
 
@@ -225,7 +230,7 @@ static size_t take_header(char *data, size_t size, size_t n, void *arg)
 {
 	struct connection *c = arg;
 	size_t i, len = size * n;
-	char line[512];
+	char line[CFS_S3_TABLE_MAX + 100];
 
 	if (len >= sizeof(line))
 		return len;
@@ -393,6 +398,11 @@ static void close_idle(struct cfs_s3_http *h, uint64_t unused_since_ms)
 static void close_idle_now_and_then(void *arg)
 {
 	close_idle(arg, cfs_now_ms() - IDLE_MS);
+}
+
+void cfs_s3_http_distrust(struct cfs_s3_http *h)
+{
+	close_idle(h, UINT64_MAX);
 }
 
 /* ---- one request ---- */

@@ -478,11 +478,10 @@ static int post_delete(struct cfs_s3 *s, const char *body, size_t len, struct re
 	struct iovec src = {.iov_base = (char *)body, .iov_len = len};
 	struct xml *x = malloc(sizeof(*x));
 	struct cfs_s3_response resp;
-	char md5[25];
 	struct cfs_s3_call call = {
 		.method = "POST",
 		.query = "delete=",
-		.content_md5 = md5,
+		.hash_body = true,
 		.src = &src,
 		.n_src = 1,
 		.sink = xml_feed,
@@ -492,9 +491,7 @@ static int post_delete(struct cfs_s3 *s, const char *body, size_t len, struct re
 
 	if (!x)
 		return cfs_s3_fail(false, -ENOMEM, "out of memory");
-	r = cfs_s3_content_md5(body, len, md5);
-	if (r == 0)
-		r = xml_init(x, delete_element, m);
+	r = xml_init(x, delete_element, m);
 	if (r == 0) {
 		r = cfs_s3_call(s, &call, &resp, deadline);
 		if (r == 0 && xml_finish(x, "DeleteResult") < 0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Signature Version 4 of S3 with an unsigned payload: AWS, "Authenticating Requests: Using the
+ * Signature Version 4 of S3: AWS, "Authenticating Requests: Using the
  * Authorization Header". Encoding is strict, because both sides must arrive at the same text.
  */
 #include <errno.h>
@@ -14,7 +14,20 @@
 #include "base/cleanup.h"
 #include "s3.h"
 
-#define HASH_LEN 32
+#define HASH_LEN CFS_S3_SHA256_LEN
+
+const char *const cfs_s3_header_names[CFS_S3_N_HEADERS] = {
+	[CFS_S3_CONTENT_MD5] = "content-md5",
+	[CFS_S3_HOST] = "host",
+	[CFS_S3_CHECKSUM] = "x-amz-checksum-crc32c",
+	[CFS_S3_CONTENT_SHA256] = "x-amz-content-sha256",
+	[CFS_S3_DATE] = "x-amz-date",
+	[CFS_S3_META_TABLE] = "x-amz-meta-cachefs-crc32c",
+	[CFS_S3_META_CRC32C] = "x-amz-meta-crc32c",
+	[CFS_S3_TOKEN] = "x-amz-security-token",
+	[CFS_S3_STORAGE_CLASS] = "x-amz-storage-class",
+	[CFS_S3_TAGGING] = "x-amz-tagging",
+};
 
 static bool is_unreserved(char c)
 {
@@ -42,14 +55,6 @@ static bool hmac(const void *key, size_t key_len, const char *text, uint8_t out[
 {
 	return HMAC(EVP_sha256(), key, (int)key_len, (const uint8_t *)text, strlen(text), out,
 		    NULL) != NULL;
-}
-
-static void to_hex(const uint8_t hash[HASH_LEN], char out[2 * HASH_LEN + 1])
-{
-	int i;
-
-	for (i = 0; i < HASH_LEN; i++)
-		snprintf(out + 2 * i, 3, "%02x", hash[i]);
 }
 
 void cfs_s3_signer_init(struct cfs_s3_signer *s)
@@ -103,24 +108,12 @@ static bool signing_key(struct cfs_s3_signer *s, const char *region, const struc
 	return ok;
 }
 
-/* Adds a header to the canonical ones and its name to the list; they come in order. */
-static void add_header(FILE *canonical, char *names, size_t size, const char *name,
-		       const char *value)
-{
-	size_t len = strlen(names);
-
-	if (!value)
-		return;
-	fprintf(canonical, "%s:%s\n", name, value);
-	snprintf(names + len, size - len, "%s%s", len ? ";" : "", name);
-}
-
-static int hash_canonical(const struct cfs_s3_to_sign *what, const char *token, const char *date,
-			  char *names, size_t names_size, char ret_hex[2 * HASH_LEN + 1])
+static int hash_canonical(const struct cfs_s3_to_sign *what, char *names, size_t names_size,
+			  char ret_hex[2 * HASH_LEN + 1])
 {
 	cfs_auto_free char *text = NULL;
 	uint8_t hash[HASH_LEN];
-	size_t len = 0;
+	size_t i, len = 0;
 	FILE *out;
 
 	out = open_memstream(&text, &len);
@@ -128,25 +121,28 @@ static int hash_canonical(const struct cfs_s3_to_sign *what, const char *token, 
 		return -ENOMEM;
 	names[0] = '\0';
 	fprintf(out, "%s\n%s\n%s\n", what->method, what->path, what->query);
-	add_header(out, names, names_size, "content-md5", what->content_md5);
-	add_header(out, names, names_size, "host", what->host);
-	add_header(out, names, names_size, "x-amz-content-sha256", "UNSIGNED-PAYLOAD");
-	add_header(out, names, names_size, "x-amz-date", date);
-	add_header(out, names, names_size, "x-amz-meta-crc32c", what->meta_crc32c);
-	add_header(out, names, names_size, "x-amz-security-token", token);
-	fprintf(out, "\n%s\nUNSIGNED-PAYLOAD", names);
+	for (i = 0; i < CFS_S3_N_HEADERS; i++) {
+		size_t have = strlen(names);
+
+		if (!what->headers[i])
+			continue;
+		fprintf(out, "%s:%s\n", cfs_s3_header_names[i], what->headers[i]);
+		snprintf(names + have, names_size - have, "%s%s", have ? ";" : "",
+			 cfs_s3_header_names[i]);
+	}
+	fprintf(out, "\n%s\n%s", names, what->headers[CFS_S3_CONTENT_SHA256]);
 	if (fclose(out) != 0)
 		return -ENOMEM;
 	if (EVP_Digest(text, len, hash, NULL, EVP_sha256(), NULL) <= 0)
 		return -EIO;
-	to_hex(hash, ret_hex);
+	cfs_s3_hex(hash, HASH_LEN, ret_hex);
 	return 0;
 }
 
 int cfs_s3_sign(struct cfs_s3_signer *s, const char *region, const struct cfs_s3_keys *keys,
-		const struct cfs_s3_to_sign *what, char ret_date[17], char **ret_authorization)
+		struct cfs_s3_to_sign *what, char ret_date[17], char **ret_authorization)
 {
-	char names[160], hex[2 * HASH_LEN + 1], day[9], scope[128], text[320];
+	char names[320], hex[2 * HASH_LEN + 1], day[9], scope[128], text[320];
 	uint8_t key[HASH_LEN], signature[HASH_LEN];
 	struct tm tm;
 	bool ok;
@@ -155,7 +151,9 @@ int cfs_s3_sign(struct cfs_s3_signer *s, const char *region, const struct cfs_s3
 	gmtime_r(&what->now, &tm);
 	strftime(ret_date, 17, "%Y%m%dT%H%M%SZ", &tm);
 	strftime(day, sizeof(day), "%Y%m%d", &tm);
-	r = hash_canonical(what, keys->token, ret_date, names, sizeof(names), hex);
+	what->headers[CFS_S3_DATE] = ret_date;
+	what->headers[CFS_S3_TOKEN] = keys->token;
+	r = hash_canonical(what, names, sizeof(names), hex);
 	if (r < 0)
 		return r;
 	snprintf(scope, sizeof(scope), "%s/%s/s3/aws4_request", day, region);
@@ -164,7 +162,7 @@ int cfs_s3_sign(struct cfs_s3_signer *s, const char *region, const struct cfs_s3
 	OPENSSL_cleanse(key, sizeof(key));
 	if (!ok)
 		return -EIO;
-	to_hex(signature, hex);
+	cfs_s3_hex(signature, HASH_LEN, hex);
 	if (asprintf(ret_authorization,
 		     "AWS4-HMAC-SHA256 Credential=%s/%s,SignedHeaders=%s,Signature=%s",
 		     keys->access, scope, names, hex) < 0)

@@ -4,19 +4,16 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <isa-l.h>
-#include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "base/bytes.h"
 #include "base/cleanup.h"
+#include "base/log.h"
 
 #define DEFAULT_CONNECTIONS 64
 #define DEFAULT_SILENCE_MS  15000
-#define MD5_LEN		    16
 
 /* What was got is the range that was asked for, as far as the object has it. */
 static int check_range(const struct cfs_s3_response *resp, uint64_t off, size_t asked)
@@ -33,16 +30,33 @@ static int check_range(const struct cfs_s3_response *resp, uint64_t off, size_t 
 	return 0;
 }
 
-/* Whole objects carry a checksum, if they were stored with one. */
-static int check_crc(const struct cfs_s3 *s, const struct cfs_s3_response *resp, uint64_t off)
+static int get_once(struct cfs_s3 *s, const struct cfs_s3_call *call, size_t asked,
+		    struct cfs_s3_response *ret, cfs_deadline_t deadline)
 {
-	uint64_t total = resp->has_range ? resp->range_total : resp->content_length;
+	int r = cfs_s3_call(s, call, ret, deadline);
 
-	if (!s->endpoint.checksum || !resp->has_crc || off || resp->received != total)
+	return r < 0 ? r : check_range(ret, call->dst_off, asked);
+}
+
+/*
+ * Nothing that the object carries vouches for it, and the way it came does not either: its ETag
+ * may; else it is fetched again, and twice the same bytes are believed.
+ */
+static int check_again(struct cfs_s3 *s, const struct cfs_s3_call *call, size_t asked,
+		       struct cfs_s3_response *resp, cfs_deadline_t deadline)
+{
+	uint64_t len = resp->received;
+	uint32_t crc;
+	int r;
+
+	if (cfs_s3_judge_etag(resp->etag, call->dst, call->n_dst, len) == CFS_S3_COVERED)
 		return 0;
-	if (~resp->received_crc != resp->crc)
-		return cfs_s3_fail(true, -EIO, "checksum of the object is %u, not %u",
-				   ~resp->received_crc, resp->crc);
+	crc = cfs_s3_crc(call->dst, call->n_dst, len);
+	r = get_once(s, call, asked, resp, deadline);
+	if (r < 0)
+		return r;
+	if (resp->received != len || cfs_s3_crc(call->dst, call->n_dst, len) != crc)
+		return cfs_s3_damaged(s, "two answers differ, and no checksum says which is right");
 	return 0;
 }
 
@@ -52,6 +66,7 @@ static ssize_t s3_get(struct cfs_object_store *o, const char *key, uint64_t off,
 	struct cfs_s3 *s = (struct cfs_s3 *)o;
 	size_t asked = cfs_iov_len(dst, n_dst);
 	struct cfs_s3_response resp;
+	enum cfs_s3_verdict verdict;
 	char range[64];
 	struct cfs_s3_call call = {
 		.method = "GET",
@@ -61,78 +76,89 @@ static ssize_t s3_get(struct cfs_object_store *o, const char *key, uint64_t off,
 		.n_dst = n_dst,
 		.dst_off = off,
 	};
+	uint64_t total;
 	int r;
 
 	if (!asked)
 		return 0;
 	snprintf(range, sizeof(range), "bytes=%" PRIu64 "-%" PRIu64, off, off + asked - 1);
-	r = cfs_s3_call(s, &call, &resp, deadline);
+	r = get_once(s, &call, asked, &resp, deadline);
 	if (r == -ERANGE)
 		return 0;
-	if (r == 0)
-		r = check_range(&resp, off, asked);
-	if (r == 0)
-		r = check_crc(s, &resp, off);
+	if (r < 0)
+		return r;
+	total = resp.has_range ? resp.range_total : resp.content_length;
+	verdict = cfs_s3_judge_body(key, &resp, dst, n_dst, off, total);
+	if (verdict == CFS_S3_DAMAGED)
+		r = cfs_s3_damaged(
+			s, "bytes %" PRIu64 " to %" PRIu64 " do not fit the object's checksum", off,
+			off + resp.received);
+	else if (verdict == CFS_S3_UNCOVERED && !s->endpoint.tls)
+		r = off == 0 && resp.received == total
+			    ? check_again(s, &call, asked, &resp, deadline)
+			    : -CFS_OBJECT_EPART;
 	return r < 0 ? r : (ssize_t)resp.received;
 }
 
-static uint32_t crc_of(const struct iovec *iov, int n)
+/* hash: with checksums that every server verifies. */
+static int put_once(struct cfs_s3 *s, struct cfs_s3_call *call, bool hash,
+		    struct cfs_s3_response *resp, cfs_deadline_t deadline)
 {
-	uint32_t crc = ~0u;
-	int i;
+	const char *sent = call->headers[CFS_S3_CHECKSUM];
+	int r;
 
-	for (i = 0; i < n; i++)
-		crc = crc32_iscsi(iov[i].iov_base, (int)iov[i].iov_len, crc);
-	return ~crc;
+	call->hash_body = hash;
+	r = cfs_s3_call(s, call, resp, deadline);
+	/* To this -ENOENT there is no meaning. */
+	if (r == -ENOENT)
+		return cfs_s3_fail(false, -EIO, "a put was answered with 404");
+	if (r == 0 && sent && resp->checksum[0] && strcmp(resp->checksum, sent) != 0)
+		return cfs_s3_damaged(s, "what was stored has checksum %s, not %s", resp->checksum,
+				      sent);
+	if (r == 0 && s->endpoint.verify_etag &&
+	    cfs_s3_judge_etag(resp->etag, call->src, call->n_src, UINT64_MAX) == CFS_S3_DAMAGED)
+		return cfs_s3_damaged(s, "what was stored has another MD5");
+	return r;
 }
 
-/* An ETag that looks like an MD5 and is another one. */
-static bool etag_differs(const char *etag, const struct iovec *iov, int n)
-{
-	EVP_MD_CTX *md = EVP_MD_CTX_new();
-	char hex[2 * MD5_LEN + 1];
-	uint8_t hash[MD5_LEN];
-	bool ok;
-	int i;
-
-	ok = md && EVP_DigestInit_ex(md, EVP_md5(), NULL) > 0;
-	for (i = 0; i < n && ok; i++)
-		ok = EVP_DigestUpdate(md, iov[i].iov_base, iov[i].iov_len) > 0;
-	ok = ok && EVP_DigestFinal_ex(md, hash, NULL) > 0;
-	EVP_MD_CTX_free(md);
-	if (!ok || strlen(etag) != 2 * MD5_LEN ||
-	    strspn(etag, "0123456789abcdefABCDEF") != 2 * MD5_LEN)
-		return false;
-	for (i = 0; i < MD5_LEN; i++)
-		snprintf(hex + 2 * i, 3, "%02x", hash[i]);
-	return strcasecmp(etag, hex) != 0;
-}
-
+/*
+ * A server that has verified a CRC32C says so in its answer. One that does not know it ignores it:
+ * without TLS the body then goes with an MD5 and a SHA-256, which cost more and have always been
+ * part of the protocol.
+ */
 static int s3_put(struct cfs_object_store *o, const char *key, const struct iovec *src, int n_src,
 		  cfs_deadline_t deadline)
 {
 	struct cfs_s3 *s = (struct cfs_s3 *)o;
+	char crc_text[16], crc_base64[CFS_S3_CRC_BASE64], table[CFS_S3_TABLE_MAX];
+	bool hash = !s->endpoint.tls && (!s->endpoint.checksum || atomic_load(&s->unconfirmed));
 	struct cfs_s3_response resp;
-	char crc[16];
 	struct cfs_s3_call call = {
 		.method = "PUT",
 		.key = key,
 		.src = src,
 		.n_src = n_src,
 	};
+	uint32_t crc;
 	int r;
 
 	if (s->endpoint.checksum) {
-		snprintf(crc, sizeof(crc), "%u", crc_of(src, n_src));
-		call.meta_crc32c = crc;
+		crc = cfs_s3_crc(src, n_src, UINT64_MAX);
+		snprintf(crc_text, sizeof(crc_text), "%u", crc);
+		cfs_s3_base64_crc(crc, crc_base64);
+		cfs_s3_table_make(key, src, n_src, table);
+		call.headers[CFS_S3_META_CRC32C] = crc_text;
+		call.headers[CFS_S3_META_TABLE] = table;
+		call.headers[CFS_S3_CHECKSUM] = crc_base64;
 	}
-	r = cfs_s3_call(s, &call, &resp, deadline);
-	/* To this -ENOENT there is no meaning. */
-	if (r == -ENOENT)
-		return cfs_s3_fail(false, -EIO, "a put was answered with 404");
-	if (r == 0 && s->endpoint.verify_etag && etag_differs(resp.etag, src, n_src))
-		r = cfs_s3_fail(true, -EIO, "what was stored has another MD5");
-	return r;
+	r = put_once(s, &call, hash, &resp, deadline);
+	if (r < 0 || resp.checksum[0] || hash || s->endpoint.tls)
+		return r;
+	if (!atomic_exchange(&s->unconfirmed, true))
+		cfs_info("object store does not verify CRC32C, uploads carry MD5 and SHA-256: "
+			 "url=%s%s",
+			 s->endpoint.origin, s->endpoint.path);
+	return put_once(s, &call, true, &resp, deadline);
 }
 
 int cfs_s3_del(struct cfs_object_store *o, const char *key, cfs_deadline_t deadline)
@@ -159,7 +185,9 @@ static int s3_head(struct cfs_object_store *o, const char *key, struct cfs_objec
 	if (r == -ENOENT) {
 		n = s3_get(o, key, 0, &(struct iovec){.iov_base = &byte, .iov_len = 1}, 1,
 			   deadline);
-		return n < 0 ? (int)n : cfs_s3_fail(true, -EIO, "it is missing, and is there");
+		if (n >= 0 || n == -CFS_OBJECT_EPART)
+			n = cfs_s3_fail(true, -EIO, "it is missing, and is there");
+		return (int)n;
 	}
 	if (r == 0 && !resp.has_length)
 		r = cfs_s3_fail(true, -EIO, "no length in the answer");
@@ -192,6 +220,7 @@ static int make_bucket(struct cfs_s3 *s, cfs_deadline_t deadline)
 			return cfs_s3_fail(false, -ENOMEM, "out of memory");
 		src = (struct iovec){.iov_base = body, .iov_len = strlen(body)};
 		call.n_src = 1;
+		call.hash_body = true;
 	}
 	r = cfs_s3_call(s, &call, &resp, deadline);
 	if (r < 0) {

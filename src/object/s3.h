@@ -5,6 +5,7 @@
  *	s3-endpoint.c	 what a bucket setting names
  *	s3-credentials.c whose requests they are
  *	s3-sign.c	 Signature Version 4
+ *	s3-checks.c	 checksums of bodies
  *	s3-http.c	 connections, one request and its response
  *	s3-call.c	 a signed call to the bucket; what its answer means
  *	s3-list.c	 ListObjectsV2 and DeleteObjects, the verbs with XML
@@ -27,6 +28,7 @@ struct cfs_s3_endpoint {
 	char *path;   /* before every key: "", or "/bucket" in path style */
 	char *bucket, *region;
 	char *ca_certs, *ssl_cert, *ssl_key; /* files, NULL: the system's, none */
+	bool tls;			     /* on the way bodies are protected */
 	bool insecure;			     /* the server's certificate is not checked */
 	bool checksum;			     /* CRC32C beside each object */
 	bool verify_etag;		     /* MD5 of what was stored */
@@ -73,23 +75,75 @@ struct cfs_s3_signer {
 	uint8_t key[32];
 };
 
+/* Headers that are signed, in the order in which they are. */
+enum cfs_s3_header {
+	CFS_S3_CONTENT_MD5,
+	CFS_S3_HOST,
+	CFS_S3_CHECKSUM,
+	CFS_S3_CONTENT_SHA256,
+	CFS_S3_DATE,
+	CFS_S3_META_TABLE,
+	CFS_S3_META_CRC32C,
+	CFS_S3_TOKEN,
+	CFS_S3_STORAGE_CLASS,
+	CFS_S3_TAGGING,
+	CFS_S3_N_HEADERS
+};
+extern const char *const cfs_s3_header_names[CFS_S3_N_HEADERS];
+
 struct cfs_s3_to_sign {
-	const char *method, *host;
-	const char *path;	 /* encoded */
-	const char *query;	 /* encoded, sorted, "name=value&..."; "" */
-	const char *content_md5; /* values of headers, NULL: not sent */
-	const char *meta_crc32c;
+	const char *method;
+	const char *path;		       /* encoded */
+	const char *query;		       /* encoded, sorted, "name=value&..."; "" */
+	const char *headers[CFS_S3_N_HEADERS]; /* values, NULL: not sent */
 	time_t now;
 };
 
 void cfs_s3_signer_init(struct cfs_s3_signer *s);
 void cfs_s3_signer_fini(struct cfs_s3_signer *s);
-/* The value of x-amz-date, and that of Authorization, malloc'ed. */
+/*
+ * Sets date and token among what->headers. Content-SHA256 must be there. *ret_authorization: the
+ * value of that header, malloc'ed.
+ */
 int cfs_s3_sign(struct cfs_s3_signer *s, const char *region, const struct cfs_s3_keys *keys,
-		const struct cfs_s3_to_sign *what, char ret_date[17], char **ret_authorization);
+		struct cfs_s3_to_sign *what, char ret_date[17], char **ret_authorization);
 
 /* Everything but A-Z a-z 0-9 - _ . ~ becomes %XX, '/' unless it is kept. Needs 3 * strlen + 1. */
 void cfs_s3_encode(const char *text, bool keep_slash, char *ret);
+
+/* ---- checksums of bodies ---- */
+
+#define CFS_S3_TABLE_MAX  1100
+#define CFS_S3_CRC_BASE64 9
+#define CFS_S3_MD5_LEN	  16
+#define CFS_S3_SHA256_LEN 32
+#define CFS_S3_HASH_MAX	  64
+
+struct cfs_s3_response;
+
+enum cfs_s3_hash { CFS_S3_MD5, CFS_S3_SHA256 };
+
+enum cfs_s3_verdict {
+	CFS_S3_COVERED,	  /* a checksum of the object vouches for all of it */
+	CFS_S3_UNCOVERED, /* there is none that could */
+	CFS_S3_DAMAGED,
+};
+
+/* The value of x-amz-meta-cachefs-crc32c. */
+void cfs_s3_table_make(const char *key, const struct iovec *iov, int n, char ret[CFS_S3_TABLE_MAX]);
+/* What the object's own checksums say of resp->received bytes from off on, of `total`. */
+enum cfs_s3_verdict cfs_s3_judge_body(const char *key, const struct cfs_s3_response *resp,
+				      const struct iovec *iov, int n, uint64_t off, uint64_t total);
+/* An ETag is the MD5 of the object, unless the server has encrypted it or it came in parts. */
+enum cfs_s3_verdict cfs_s3_judge_etag(const char *etag, const struct iovec *iov, int n,
+				      uint64_t len);
+/* Of the first len bytes. */
+uint32_t cfs_s3_crc(const struct iovec *iov, int n, uint64_t len);
+int cfs_s3_digest(enum cfs_s3_hash which, const struct iovec *iov, int n, uint64_t len,
+		  uint8_t ret[CFS_S3_HASH_MAX]);
+void cfs_s3_hex(const uint8_t *hash, size_t len, char *ret);
+/* As servers write it in x-amz-checksum-crc32c. */
+void cfs_s3_base64_crc(uint32_t crc, char ret[CFS_S3_CRC_BASE64]);
 
 /* ---- http ---- */
 
@@ -113,9 +167,11 @@ struct cfs_s3_response {
 	uint64_t content_length;
 	uint64_t range_first, range_last, range_total; /* Content-Range */
 	bool has_length, has_range, has_crc;
-	uint32_t crc, received_crc; /* x-amz-meta-crc32c, and what was computed when it was sent */
-	char etag[80];		    /* without quotes */
-	time_t date, last_modified; /* -1: not sent */
+	uint32_t crc;		      /* x-amz-meta-crc32c */
+	char table[CFS_S3_TABLE_MAX]; /* x-amz-meta-cachefs-crc32c; "" */
+	char checksum[16];	      /* x-amz-checksum-crc32c; "" */
+	char etag[80];		      /* without quotes */
+	time_t date, last_modified;   /* -1: not sent */
 	uint32_t retry_after_ms;
 	char region[64];
 	char error[CFS_S3_ERROR_BODY]; /* beginning of the body of a failure */
@@ -143,6 +199,8 @@ struct cfs_s3_request {
 int cfs_s3_http_open(const struct cfs_s3_http_conf *conf, struct cfs_s3_http **ret,
 		     char err[CFS_OBJECT_ERRLEN]);
 void cfs_s3_http_close(struct cfs_s3_http *h);
+/* Closes connections without a request: their answers may not be those to what is asked next. */
+void cfs_s3_http_distrust(struct cfs_s3_http *h);
 /*
  * 0: there is a whole response, of whatever status. Else a negative errno and the cause;
  * *ret_retry: another try may end differently.
@@ -159,14 +217,16 @@ struct cfs_s3 {
 	struct cfs_s3_signer signer;
 	struct cfs_s3_http *http;
 	_Atomic bool no_del_many; /* the server lacks DeleteObjects */
+	_Atomic bool unconfirmed; /* it does not say that it has checked a CRC32C */
 };
 
 struct cfs_s3_call {
 	const char *method;
-	const char *key;   /* NULL: the bucket itself */
-	const char *query; /* as in cfs_s3_to_sign; NULL: none */
-	const char *range; /* value of Range; NULL: none */
-	const char *content_md5, *meta_crc32c;
+	const char *key;		       /* NULL: the bucket itself */
+	const char *query;		       /* as in cfs_s3_to_sign; NULL: none */
+	const char *range;		       /* value of Range; NULL: none */
+	const char *headers[CFS_S3_N_HEADERS]; /* those of the body and the object */
+	bool hash_body;			       /* MD5 and SHA-256 go with it, to be checked */
 	const struct iovec *src, *dst;
 	int n_src, n_dst;
 	uint64_t dst_off;
@@ -183,12 +243,12 @@ int cfs_s3_call(struct cfs_s3 *s, const struct cfs_s3_call *call, struct cfs_s3_
 		cfs_deadline_t deadline);
 /* Records why a call failed whose response was a success, and returns err. */
 __attribute__((format(printf, 3, 4))) int cfs_s3_fail(bool retry, int err, const char *fmt, ...);
+/* The same for a body that is not what it was when it was sent; another try may end well. */
+__attribute__((format(printf, 2, 3))) int cfs_s3_damaged(struct cfs_s3 *s, const char *fmt, ...);
 void cfs_s3_failure(struct cfs_object_store *o, struct cfs_object_failure *ret);
 
 /* What stands in <name>...</name>, or "". */
 void cfs_s3_xml_value(const char *xml, const char *name, char *ret, size_t size);
-/* Base64 of the MD5 of a request's body. */
-int cfs_s3_content_md5(const void *data, size_t len, char ret[25]);
 
 /* ---- verbs with XML ---- */
 

@@ -60,7 +60,10 @@ static ssize_t get_object(struct flight *f, const char *key, const struct iovec 
 	return got;
 }
 
-/* iov has room for one more piece. 0, -EAGAIN (only when nowait), -ENOENT, -EACCES, -EIO. */
+/*
+ * iov has room for one more piece. 0, -EAGAIN (only when nowait), -ENOENT, -EACCES, -EIO,
+ * -CFS_OBJECT_EPART: ask for the whole block.
+ */
 static int fetch_object(struct flight *f, struct iovec *iov, int n_iov, bool nowait)
 {
 	struct cfs_store *s = f->store;
@@ -97,7 +100,12 @@ static int fetch_object(struct flight *f, struct iovec *iov, int n_iov, bool now
 		CFS_STAT_ADD(s, get_bytes, f->len);
 		return 0;
 	}
+	if (got == -CFS_OBJECT_EPART && f->len < f->id.len)
+		return (int)got;
 	CFS_STAT_ADD(s, get_errors, 1);
+	/* No more than all of it was asked for. */
+	if (got == -CFS_OBJECT_EPART)
+		got = (ssize_t)f->len + 1;
 	if (got < 0 && got != -ENOENT) /* the reader may know why a block has gone */
 		log_failure(f, "block cannot be read", (int)got);
 	else if (got >= 0)

@@ -100,8 +100,10 @@ void cfs_flight_free_pages(const struct flight *f, struct cfs_page **pages);
  * misses; it does its own accounting. 0: it is there; -ENOENT; nowait: -EAGAIN.
  */
 int cfs_flight_ask_tiers(struct flight *f, unsigned end, bool nowait);
-/* All tiers, then the object store. 0, -ENOENT, -EACCES, -EIO; nowait: -EAGAIN, go on with a
- * worker. */
+/*
+ * All tiers, then the object store. 0, -ENOENT, -EACCES, -EIO, -CFS_OBJECT_EPART: fetch the whole
+ * block; nowait: -EAGAIN, go on with a worker.
+ */
 int cfs_flight_fetch(struct flight *f, bool nowait);
 
 /* ---- flight-ahead.c ---- */

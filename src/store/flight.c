@@ -89,6 +89,10 @@ static void end_flight(struct flight *f, int err)
 
 	if (f->done)
 		return;
+	if (err == -CFS_OBJECT_EPART) {
+		f->block->indivisible = true;
+		err = -EAGAIN;
+	}
 	/* Nobody asked for it: let the one who does find out, and have it logged. */
 	if (err < 0 && f->prefetch)
 		err = -EAGAIN;
@@ -170,7 +174,7 @@ int cfs_flight_join(struct cfs_store *s, struct shard *sh, struct block *block,
 			}
 			continue;
 		}
-		if (s->object->ops->whole) {
+		if (s->object->ops->whole || block->indivisible) {
 			from = 0;
 			n = block->n_slots;
 		} else {

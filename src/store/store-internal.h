@@ -60,6 +60,7 @@ struct block {
 	struct cfs_block id;
 	unsigned users; /* flights, uploads, pages: in the table while not 0 */
 	unsigned n_slots;
+	bool indivisible;    /* its object cannot be verified in part */
 	struct cfs_put *put; /* pending upload, whose data answers every read */
 	struct slot slots[];
 };

@@ -293,6 +293,7 @@ void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret)
 		.put_ns = atomic_load(&s->stat.put_ns),
 		.deletes = atomic_load(&s->stat.deletes),
 		.object_retries = cfs_object_retries(),
+		.object_damaged = cfs_object_damaged(),
 		.delete_errors = atomic_load(&s->stat.delete_errors),
 		.prefetches = atomic_load(&s->stat.prefetches),
 		.prefetch_drops = atomic_load(&s->stat.prefetch_drops),

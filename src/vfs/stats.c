@@ -191,6 +191,8 @@ static const struct metric {
 	NS("object_request_seconds_total", "method=\"put\"", store.put_ns, NULL),
 	M("object_retries_total", store.object_retries,
 	  "Requests to the object store that were tried again"),
+	M("object_damaged_total", store.object_damaged,
+	  "Bodies of answers and uploads that did not arrive as they were sent"),
 };
 #undef AT
 #undef M

@@ -68,9 +68,10 @@ static void start(CURLM *multi, struct transfer *t, unsigned long i)
 	char path[512], url[1024], key[256], date[17], *authorization;
 	struct cfs_s3_to_sign what = {
 		.method = putting ? "PUT" : "GET",
-		.host = endpoint.host,
 		.path = path,
 		.query = "",
+		.headers = {[CFS_S3_HOST] = endpoint.host,
+			    [CFS_S3_CONTENT_SHA256] = "UNSIGNED-PAYLOAD"},
 		.now = (time_t)cfs_wall_s(),
 	};
 

@@ -72,7 +72,7 @@ static long get(const char *key, uint64_t off, size_t len, const char *path, int
 	if (!data)
 		fail("out of memory");
 	while (times-- > 0 && n >= 0)
-		n = store->ops->get(store, key, off, iov, in_pieces(data, len, iov), deadline);
+		n = cfs_object_get(store, key, off, iov, in_pieces(data, len, iov), deadline);
 	out = fopen(path, "we");
 	if (!out || (n > 0 && fwrite(data, 1, (size_t)n, out) != (size_t)n) || fclose(out) != 0)
 		fail(path);
@@ -142,8 +142,9 @@ int main(int argc, char **argv)
 	deadline = start + strtoull(argv[1], NULL, 10);
 	r = run(argc - 5, argv + 5);
 	printf("{\"result\": %ld, \"error\": \"%s\", \"ms\": %" PRIu64 ", \"retries\": %" PRIu64
-	       "}\n",
-	       r, r < 0 ? cfs_errname((int)r) : "", cfs_now_ms() - start, cfs_object_retries());
+	       ", \"damaged\": %" PRIu64 "}\n",
+	       r, r < 0 ? cfs_errname((int)r) : "", cfs_now_ms() - start, cfs_object_retries(),
+	       cfs_object_damaged());
 	cfs_object_close(store);
 	return r < 0;
 }

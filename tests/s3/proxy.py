@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small HTTP proxy in front of an object store that breaks what a test tells it to break."""
 
+import collections
 import re
 import socket
 import ssl
@@ -30,13 +31,20 @@ class Fault:
     shorten   the body lacks its last so many bytes, and Content-Length agrees
     flip      the byte at this place of the body is changed
     rewrite   function from the whole body to another
+    swap      "body": the body of another answer of this length; "answer": all of that answer
+    rewrite_request  function from the request's whole body to another of its length
+    swap_request     the request's body is that of another one of this length
+    lose      the request is not forwarded, and answered as another one of its kind was
+    every     only each so-manieth of the requests that match is met
     refuse    the connection is closed without an answer
     rate      bytes per second of the body
     """
 
-    def __init__(self, method=".*", path=".*", times=None, skip=0, **what):
+    def __init__(self, method=".*", path=".*", times=None, skip=0, every=1, **what):
+        self.every, self.matched = every, 0
         self.method, self.path = re.compile(method), re.compile(path)
         self.times, self.skip, self.what, self.hits = times, skip, what, 0
+        self.done = 0  # how often bytes were changed or swapped
 
     def matches(self, request):
         return self.method.fullmatch(request.method) and self.path.search(request.path)
@@ -115,6 +123,9 @@ class Proxy:
         self.requests = []
         self.connections = 0
         self.live = set()
+        self.answers, self.bodies = {}, {}  # the last few, by method and length
+        self.edit_head = None  # function from the head of an answer to another
+        self.keeping = False  # bodies and answers, for faults that swap them
         self.tls = None
         if cert:
             self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -167,6 +178,9 @@ class Proxy:
             for fault in self.faults:
                 if not fault.matches(request):
                     continue
+                fault.matched += 1
+                if fault.matched % fault.every:
+                    continue
                 if fault.skip:
                     fault.skip -= 1
                     continue
@@ -177,6 +191,15 @@ class Proxy:
                 fault.hits += 1
                 return fault
         return Fault()
+
+    def another(self, kept, what, item, same):
+        """Keeps item among those of its kind; one that is not the same, if there is."""
+        with self.lock:
+            there = kept.setdefault(what, collections.deque(maxlen=16))
+            others = [other for other in there if not same(other)]
+            if item:
+                there.append(item)
+            return others[-1] if others else None
 
     def serve(self, sock):
         upstream = None
@@ -228,6 +251,26 @@ class Proxy:
                 pass
             time.sleep(fault.delay or 0)
             return self.answer(client, request, fault)
+        if fault.rewrite_request or fault.swap_request or method == "PUT" and self.keeping:
+            data = b"".join(body)
+            other = self.another(
+                self.bodies, (method, len(data)), data, lambda other: other == data
+            )
+            if fault.swap_request:
+                fault.done += other is not None
+                data = other or data
+            if fault.rewrite_request:
+                data = fault.rewrite_request(data)
+                fault.done += 1
+            body = iter((data,))
+        if fault.lose:
+            other = self.another(self.answers, (method, 0), None, lambda other: other[0] == path)
+            if other:
+                for _ in body:
+                    pass
+                fault.done += 1
+                client.sock.sendall(other[1] + other[2])
+                return True
         upstream.sock.sendall(head)
         for piece in body:
             upstream.sock.sendall(piece)
@@ -245,6 +288,8 @@ class Proxy:
 
     def relay(self, client, upstream, request, fault):
         head = upstream.head()
+        if self.edit_head:
+            head = self.edit_head(head)
         line, headers = parse_head(head)
         status = int(line.split(" ")[1])
         if request.method == "HEAD" or status in (204, 304) or status < 200:
@@ -257,6 +302,17 @@ class Proxy:
         else:
             body = upstream.pieces(int(headers.get("content-length", 0)))
         time.sleep(fault.delay or 0)
+        if self.keeping and status in (200, 206):
+            data = b"".join(body)
+            place = (request.path, request.headers.get("range"))
+            what = (request.method, len(data))
+            mine = (request.path, head, data, place)
+            other = self.another(self.answers, what, mine, lambda other: other[3] == place)
+            if fault.swap and other:
+                fault.done += 1
+                data = other[2]
+                head = other[1] if fault.swap == "answer" else head
+            body = iter((data,))
         if fault.shorten is not None or fault.rewrite or fault.flip is not None:
             data = b"".join(body)
             if fault.shorten is not None:
@@ -266,6 +322,7 @@ class Proxy:
             if fault.flip is not None and fault.flip < len(data):
                 data = bytearray(data)
                 data[fault.flip] ^= 1
+                fault.done += 1
                 data = bytes(data)
             head = re.sub(rb"(?i)content-length:[^\r]*", b"Content-Length: %d" % len(data), head)
             body = iter((data,))

@@ -44,11 +44,15 @@ static void test_encoding(void **state)
 /* Expected values: another implementation of AWS's description. */
 static void test_signature(void **state)
 {
-	const struct {
+	struct {
 		struct cfs_s3_to_sign what;
 		const char *region, *token, *date, *want;
 	} cases[] = {
-		{{"GET", "examplebucket.s3.amazonaws.com", "/test%20%2Btxt", "", NULL, NULL,
+		{{"GET",
+		  "/test%20%2Btxt",
+		  "",
+		  {[CFS_S3_HOST] = "examplebucket.s3.amazonaws.com",
+		   [CFS_S3_CONTENT_SHA256] = "UNSIGNED-PAYLOAD"},
 		  1369353600},
 		 "us-east-1",
 		 NULL,
@@ -56,7 +60,13 @@ static void test_signature(void **state)
 		 "AWS4-HMAC-SHA256 Credential=AKID/20130524/us-east-1/s3/aws4_request,"
 		 "SignedHeaders=host;x-amz-content-sha256;x-amz-date,"
 		 "Signature=b1ae622b7e8320ae00f435d2e2525928aa113d3cf96f2e11cbd0cc3fa38f0b2f"},
-		{{"PUT", "h:9000", "/b/k", "", NULL, "123", 1369353600},
+		{{"PUT",
+		  "/b/k",
+		  "",
+		  {[CFS_S3_HOST] = "h:9000",
+		   [CFS_S3_META_CRC32C] = "123",
+		   [CFS_S3_CONTENT_SHA256] = "UNSIGNED-PAYLOAD"},
+		  1369353600},
 		 "eu-west-1",
 		 "tok/en+==",
 		 "20130524T000000Z",
@@ -64,7 +74,13 @@ static void test_signature(void **state)
 		 "SignedHeaders=host;x-amz-content-sha256;x-amz-date;x-amz-meta-crc32c;"
 		 "x-amz-security-token,"
 		 "Signature=599cd7d3ee8fae254141f5263fd9252001f070c4bc1ae72bb92fe6c84c842ff4"},
-		{{"POST", "h", "/b", "delete=", "1B2M2Y8AsgTpgAmY7PhCfg==", NULL, 1369443723},
+		{{"POST",
+		  "/b",
+		  "delete=",
+		  {[CFS_S3_HOST] = "h",
+		   [CFS_S3_CONTENT_MD5] = "1B2M2Y8AsgTpgAmY7PhCfg==",
+		   [CFS_S3_CONTENT_SHA256] = "UNSIGNED-PAYLOAD"},
+		  1369443723},
 		 "us-east-1",
 		 NULL,
 		 "20130525T010203Z",
@@ -98,7 +114,12 @@ static void test_signature(void **state)
 
 static void test_signature_follows_the_keys(void **state)
 {
-	struct cfs_s3_to_sign what = {"GET", "h", "/b/k", "", NULL, NULL, 1369353600};
+	struct cfs_s3_to_sign what = {
+		"GET",
+		"/b/k",
+		"",
+		{[CFS_S3_HOST] = "h", [CFS_S3_CONTENT_SHA256] = "UNSIGNED-PAYLOAD"},
+		1369353600};
 	char date[17], *first, *second, *third;
 	struct cfs_s3_keys *a, *b;
 	struct cfs_s3_signer s;

@@ -92,13 +92,14 @@ int cfs_file_write(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, 
 		   const struct iovec *src, int n_src, uint64_t *ret_off);
 
 /*
- * Commits everything written before the call. Returns the first error of any commit since the last
- * report through `seen` (a per-handle cursor that starts at the value cfs_file_error_mark gives):
- * an error is reported once per handle.
+ * Commits everything written before the call. Returns the first error of any commit since `seen`,
+ * a cursor per handle that starts at the value cfs_file_error_mark gives. Only fsync moves it: a
+ * close, of which a process may make many and whose result it rarely reads, reports an error and
+ * leaves it to the fsync of the same handle, as errseq does in the kernel.
  */
 uint32_t cfs_file_error_mark(struct cfs_file *f);
-int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen);
-/* flush, then store and metadata made durable. */
+int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t seen);
+/* flush, then store and metadata made durable. Moves *seen behind the errors it returned. */
 int cfs_file_fsync(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen);
 /* True when there are bytes not yet committed. */
 bool cfs_file_dirty(struct cfs_file *f);

@@ -64,6 +64,12 @@ struct cfs_keep_header {
 	_Atomic uint32_t n_listed;  /* directory records that were */
 };
 
+/*
+ * Bytes of the file are gone with a process. TOLD: an fsync through this handle was answered so;
+ * when the process dies before the next one, the answer may not have come out, and it is LOST.
+ */
+enum cfs_keep_lost { CFS_KEEP_KEPT, CFS_KEEP_LOST, CFS_KEEP_TOLD };
+
 /* Number i is that of the handle whose table index is i. */
 struct cfs_keep_handle {
 	_Atomic uint64_t fh; /* the key */
@@ -77,7 +83,7 @@ struct cfs_keep_handle {
 	uint8_t kind;
 	_Atomic uint8_t flocked, plocked;
 	_Atomic uint8_t wrote;
-	_Atomic uint8_t lost;	  /* what was written through it is gone, and nobody was told yet */
+	_Atomic uint8_t lost;	  /* enum cfs_keep_lost */
 	_Atomic uint8_t released; /* the kernel has closed it, while nobody served the mount */
 	uint8_t spare[2];
 };
@@ -131,13 +137,18 @@ void cfs_keep_released(struct cfs_keep *k, uint64_t fh);
 /* Records up to this one are looked at by who takes over. */
 void cfs_keep_used(struct cfs_keep *k, uint32_t i);
 
+/* An fsync through the handle is about to be answered. True: with EIO, as bytes are LOST. */
+bool cfs_keep_tell(struct cfs_keep_handle *h);
+
 /* A record for an inode that is being opened; NULL of NULL, and when there is none left. */
 struct cfs_keep_inode *cfs_keep_mark(struct cfs_keep *k, uint64_t ino);
 void cfs_keep_unmark(struct cfs_keep *k, struct cfs_keep_inode *mark); /* or NULL */
 /*
- * For who takes over, before anything is marked: every handle with what another process has taken
- * and not stored is marked as lost, and the inode records are free. Returns the number of such
- * handles; at most `max` of their inodes go to inos.
+ * For who takes over, before anything is marked: every handle of a file of which another process
+ * has taken what it did not store is LOST, and the inode records are free. That is not only the
+ * handle which the bytes came through: the kernel writes back through any handle of the file that
+ * may write, whichever one the program has. Returns the number of such handles; at most `max` of
+ * their inodes go to inos.
  */
 size_t cfs_keep_settle(struct cfs_keep *k, uint64_t *inos, size_t max);
 

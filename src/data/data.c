@@ -377,7 +377,7 @@ int cfs_data_drain(struct cfs_data *d)
 	freeze_all(d);
 	while ((f = first_dirty(d))) {
 		seen = cfs_file_error_mark(f);
-		rf = cfs_file_flush(f, &ctx, &seen);
+		rf = cfs_file_flush(f, &ctx, seen);
 		if (cfs_file_dirty(f) && cfs_deadline_passed(ctx.deadline)) {
 			cfs_err("writes not stored in time: inode=%llu",
 				(unsigned long long)f->node.key);

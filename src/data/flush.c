@@ -121,26 +121,27 @@ uint32_t cfs_file_error_mark(struct cfs_file *f)
 	return mark;
 }
 
-/* The oldest error that this cursor has not seen, or 0. */
-static int take_error(struct cfs_file *f, uint32_t *seen)
+/* Commits, then the oldest error since `seen`; *ret_mark is the place behind the newest. */
+static int settle_and_look(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t seen,
+			   uint32_t *ret_mark)
 {
-	uint32_t new;
-	int err = 0;
+	int r = cfs_file_settle(f, ctx->deadline);
+	uint32_t unseen;
 
 	pthread_mutex_lock(&f->lock);
-	new = f->err_seq - *seen;
-	if (new)
-		err = f->errs[(f->err_seq - CFS_MIN(new, CFS_FILE_ERRORS)) % CFS_FILE_ERRORS];
-	*seen = f->err_seq;
+	unseen = f->err_seq - seen;
+	if (unseen)
+		r = f->errs[(f->err_seq - CFS_MIN(unseen, CFS_FILE_ERRORS)) % CFS_FILE_ERRORS];
+	*ret_mark = f->err_seq;
 	pthread_mutex_unlock(&f->lock);
-	return err;
+	return r;
 }
 
-int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen)
+int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t seen)
 {
-	int r = cfs_file_settle(f, ctx->deadline), err = take_error(f, seen);
+	uint32_t mark;
 
-	return err < 0 ? err : r;
+	return settle_and_look(f, ctx, seen, &mark);
 }
 
 int cfs_file_fsync(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen)
@@ -148,7 +149,7 @@ int cfs_file_fsync(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen
 	struct cfs_data *d = f->data;
 	int r;
 
-	r = cfs_file_flush(f, ctx, seen);
+	r = settle_and_look(f, ctx, *seen, seen);
 	if (r < 0)
 		return r;
 	r = cfs_store_sync(d->conf.store, ctx->deadline);

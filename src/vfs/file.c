@@ -257,19 +257,17 @@ int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 	return r;
 }
 
-/* Two descriptors of one handle may be closed at once; each error is told to at least one of them.
+/*
+ * A descriptor of the handle is closed, which a process that has inherited it does, too, and
+ * nobody reads the result of that: errors are reported and stay for the fsync of those who wrote.
  */
-static int commit(struct handle *h, const struct cfs_ctx *ctx,
-		  int (*fn)(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen))
+static int commit_at_close(struct handle *h, const struct cfs_ctx *ctx)
 {
-	uint32_t seen = atomic_load(&h->seen);
-	int r = fn(vnode_file(h->vnode), ctx, &seen);
+	int r = cfs_file_flush(vnode_file(h->vnode), ctx, atomic_load(&h->seen));
 
-	atomic_store(&h->seen, seen);
 	/* What went with the process before this one. */
-	if (h->kept && atomic_load_explicit(&h->kept->lost, memory_order_relaxed) &&
-	    atomic_exchange(&h->kept->lost, 0))
-		return r < 0 ? r : -EIO;
+	if (r == 0 && h->kept && atomic_load(&h->kept->lost) == CFS_KEEP_LOST)
+		r = -EIO;
 	return r;
 }
 
@@ -282,7 +280,7 @@ int cfs_vfs_flush_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 	if (!h)
 		return handle_find(&v->handles, fh, HANDLE_SPECIAL) ? 0 : -EBADF;
 	if (writable(h->flags))
-		r = commit(h, ctx, cfs_file_flush);
+		r = commit_at_close(h, ctx);
 	/* After the data: who gets the lock next must read what was written under it. */
 	locks_flush(v, ctx, h, lock_owner);
 	return r;
@@ -326,7 +324,7 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 	file = vnode_file(n);
 	/* Written through a mapping after the descriptor was closed, or not stored by that. */
 	if (writable(h->flags) && cfs_file_dirty(file)) {
-		r = commit(h, ctx, cfs_file_flush);
+		r = commit_at_close(h, ctx);
 		/* What is kept may still be stored; nobody misses that of a file that is gone. */
 		if (r < 0 && !cfs_file_dirty(file) &&
 		    cfs_meta_getattr(v->conf.meta, ctx, n->node.key, &attr) != -ENOENT)
@@ -345,10 +343,18 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 int cfs_vfs_fsync(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, bool data_only)
 {
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
+	uint32_t seen;
+	int r;
 
 	if (!h)
 		return handle_find(&v->handles, fh, HANDLE_SPECIAL) ? 0 : -EBADF;
-	return commit(h, ctx, cfs_file_fsync);
+	/* Two may do this with one handle: each error is told to at least one of them. */
+	seen = atomic_load(&h->seen);
+	r = cfs_file_fsync(vnode_file(h->vnode), ctx, &seen);
+	atomic_store(&h->seen, seen);
+	if (h->kept && cfs_keep_tell(h->kept) && r == 0)
+		r = -EIO;
+	return r;
 }
 
 int cfs_vfs_fallocate(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, unsigned mode,

@@ -205,6 +205,17 @@ void cfs_keep_released(struct cfs_keep *k, uint64_t fh)
 		atomic_store(&h->released, 1);
 }
 
+bool cfs_keep_tell(struct cfs_keep_handle *h)
+{
+	uint8_t was = atomic_load_explicit(&h->lost, memory_order_relaxed);
+
+	if (was == CFS_KEEP_LOST)
+		atomic_store(&h->lost, CFS_KEEP_TOLD);
+	else if (was == CFS_KEEP_TOLD)
+		atomic_compare_exchange_strong(&h->lost, &was, CFS_KEEP_KEPT);
+	return was == CFS_KEEP_LOST;
+}
+
 void cfs_keep_used(struct cfs_keep *k, uint32_t i)
 {
 	raise_to(&k->at->header.n_used, i + 1);
@@ -304,14 +315,17 @@ size_t cfs_keep_settle(struct cfs_keep *k, uint64_t *inos, size_t max)
 	if (n_marked > CFS_KEEP_INODES || n_used > CFS_KEEP_HANDLES)
 		return 0;
 	dirty = dirty_inodes(k, n_marked, &n_dirty);
-	for (i = 0; i < n_used && n_dirty; i++) {
+	for (i = 0; i < n_used; i++) {
 		struct cfs_keep_handle *h = &k->at->handles[i];
 
-		if (!atomic_load(&h->fh) || !atomic_load(&h->wrote))
+		if (!atomic_load(&h->fh))
 			continue;
-		if (dirty && !bsearch(&h->ino, dirty, n_dirty, sizeof(*dirty), compare_inos))
+		if (atomic_load(&h->lost) == CFS_KEEP_TOLD)
+			atomic_store(&h->lost, CFS_KEEP_LOST);
+		if (!n_dirty ||
+		    (dirty && !bsearch(&h->ino, dirty, n_dirty, sizeof(*dirty), compare_inos)))
 			continue;
-		atomic_store(&h->lost, 1);
+		atomic_store(&h->lost, CFS_KEEP_LOST);
 		n++;
 		if (told < max)
 			inos[told++] = h->ino;

@@ -253,7 +253,7 @@ static void commit_before_times(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_
 	if (file && cfs_file_dirty(file)) {
 		/* An error is for those who wrote: their handles have cursors of their own. */
 		seen = cfs_file_error_mark(file);
-		cfs_file_flush(file, ctx, &seen);
+		cfs_file_flush(file, ctx, seen);
 	}
 	if (file)
 		ctx->now = cfs_wall();

@@ -102,7 +102,7 @@ int cfs_vfs_store(struct cfs_vfs *v)
 			continue;
 		ctx = internal_ctx(v);
 		seen = cfs_file_error_mark(vnode_file(h->vnode));
-		r = cfs_file_flush(vnode_file(h->vnode), &ctx, &seen);
+		r = cfs_file_flush(vnode_file(h->vnode), &ctx, seen);
 		if (r < 0 && first == 0)
 			first = r;
 	}

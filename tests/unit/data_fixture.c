@@ -454,7 +454,7 @@ int flush(struct cfs_file *f)
 	uint32_t seen = cfs_file_error_mark(f);
 	struct cfs_ctx cx = ctx();
 
-	return cfs_file_flush(f, &cx, &seen);
+	return cfs_file_flush(f, &cx, seen);
 }
 
 uint32_t rnd(uint64_t *seed, uint32_t below)

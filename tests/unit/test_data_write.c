@@ -159,16 +159,20 @@ static void put_fault_that_ends(void **state)
 	first = second = cfs_file_error_mark(f);
 	v->object.fail_puts = 1000000;
 	assert_int_equal(write_at(f, 0, "abcdef", 6), 0);
-	assert_int_equal(cfs_file_flush(f, &cx, &first), -EIO);
+	assert_int_equal(cfs_file_fsync(f, &cx, &first), -EIO);
 	cx.deadline = cfs_deadline_in(300);
-	assert_int_equal(cfs_file_flush(f, &cx, &second), -EIO);
+	/* Any number of closes do not take it from the fsync. */
+	assert_int_equal(cfs_file_flush(f, &cx, second), -EIO);
+	assert_int_equal(cfs_file_flush(f, &cx, second), -EIO);
 	assert_true(cfs_file_dirty(f));
 	assert_int_equal(read_at(f, 0, buf, 6), 6);
 	assert_memory_equal(buf, "abcdef", 6);
 	v->object.fail_puts = 0;
 	cx = ctx();
-	assert_int_equal(cfs_file_flush(f, &cx, &first), 0);
-	assert_int_equal(cfs_file_flush(f, &cx, &second), 0);
+	assert_int_equal(cfs_file_fsync(f, &cx, &first), 0);
+	assert_int_equal(cfs_file_flush(f, &cx, second), -EIO);
+	assert_int_equal(cfs_file_fsync(f, &cx, &second), -EIO);
+	assert_int_equal(cfs_file_fsync(f, &cx, &second), 0);
 	assert_int_equal(v->meta.attr[1].length, 6);
 	assert_int_equal(objects(v), 1);
 	cfs_file_put(f);
@@ -201,9 +205,10 @@ static void lasting_put_fault(void **state)
 	assert_int_equal(write_at(f, 1, "XXXXX", 5), 0);
 	assert_int_equal(read_at(f, 0, buf, 6), 6);
 	assert_memory_equal(buf, "aXXXXX", 6);
-	assert_true(cfs_file_flush(f, &cx, &first) < 0);
-	assert_int_equal(cfs_file_flush(f, &cx, &first), 0);
-	assert_true(cfs_file_flush(f, &cx, &second) < 0);
+	assert_true(cfs_file_fsync(f, &cx, &first) < 0);
+	assert_int_equal(cfs_file_fsync(f, &cx, &first), 0);
+	assert_true(cfs_file_flush(f, &cx, second) < 0);
+	assert_true(cfs_file_fsync(f, &cx, &second) < 0);
 	assert_int_equal(cfs_file_length(f), 3);
 	assert_int_equal(read_at(f, 0, buf, 6), 3);
 	assert_memory_equal(buf, "abc", 3);
@@ -215,7 +220,7 @@ static void lasting_put_fault(void **state)
 	assert_int_equal(pool.used[CFS_USE_WRITE], 0);
 	v->object.fail_puts = 0;
 	assert_int_equal(write_at(f, 3, "def", 3), 0);
-	assert_int_equal(cfs_file_flush(f, &cx, &first), 0);
+	assert_int_equal(cfs_file_flush(f, &cx, first), 0);
 	assert_int_equal(v->meta.attr[1].length, 6);
 	assert_int_equal(objects(v), 2);
 	cfs_file_put(f);
@@ -252,14 +257,14 @@ static void slow_store(void **state)
 
 	set_closed(&v->object, true);
 	assert_int_equal(write_at(f, 0, "abc", 3), 0);
-	assert_int_equal(cfs_file_flush(f, &cx, &seen), -EIO);
+	assert_int_equal(cfs_file_flush(f, &cx, seen), -EIO);
 	/* A frozen slice takes no more writes; this is a second one over the first. */
 	assert_int_equal(write_at(f, 2, "cdef", 4), 0);
 	assert_int_equal(read_at(f, 0, buf, 6), 6);
 	assert_memory_equal(buf, "abcdef", 6);
 	set_closed(&v->object, false);
 	cx = ctx();
-	assert_int_equal(cfs_file_flush(f, &cx, &seen), 0);
+	assert_int_equal(cfs_file_flush(f, &cx, seen), 0);
 	assert_int_equal(v->meta.chunk[1][0].n, 2);
 	assert_int_equal(v->meta.chunk[1][0].v[0].len, 3);
 	assert_int_equal(v->meta.attr[1].length, 6);

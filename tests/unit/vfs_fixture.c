@@ -341,7 +341,7 @@ uint32_t cfs_file_error_mark(struct cfs_file *f)
 	return 0;
 }
 
-int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen)
+int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t seen)
 {
 	pthread_mutex_lock(&meta.lock);
 	data.flushes++;
@@ -350,6 +350,11 @@ int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen
 	data.dirty = false;
 	pthread_mutex_unlock(&meta.lock);
 	return 0;
+}
+
+int cfs_file_fsync(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen)
+{
+	return cfs_file_flush(f, ctx, *seen);
 }
 
 void cfs_file_set_mark(struct cfs_file *f, _Atomic uint32_t *mark)
@@ -391,7 +396,6 @@ int cfs_file_write(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, 
 
 REFUSE(cfs_file_read, struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream, uint64_t off,
        uint32_t size, struct cfs_segs *ret)
-REFUSE(cfs_file_fsync, struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen)
 REFUSE(cfs_file_truncate, struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t length,
        struct cfs_attr *ret)
 REFUSE(cfs_file_fallocate, struct cfs_file *f, const struct cfs_ctx *ctx, unsigned mode,

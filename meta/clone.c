@@ -6,9 +6,11 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "meta/core-internal.h"
+#include "meta/rules.h"
 
 enum { PAGE = 256 };
 
@@ -96,6 +98,24 @@ static int charge(struct work *w, const struct cfs_ctx *ctx, const struct cfs_at
 	return rc ? rc : cfs_quotas_check(w->m, ctx, &dirs);
 }
 
+/*
+ * Where the kernel does not judge, as its root is another user here: that copies what it could
+ * read, and owns the copies.
+ */
+static int may_copy(struct work *w, const struct cfs_ctx *ctx, cfs_ino_t src,
+		    const struct cfs_attr *attr)
+{
+	const struct cfs_ctx *who = w->who;
+
+	if (!who->check || who->uid == 0)
+		return 0;
+	if (w->req->preserve && (attr->uid != who->uid || !cfs_ctx_in_group(who, attr->gid)))
+		return -EPERM;
+	if (attr->type == CFS_TYPE_DIR)
+		return cfs_core_access(w->m, ctx, src, R_OK | X_OK, attr);
+	return attr->type == CFS_TYPE_FILE ? cfs_core_access(w->m, ctx, src, R_OK, attr) : 0;
+}
+
 /* name NULL: the top. */
 static int copy_inode(struct work *w, cfs_ino_t src, cfs_ino_t parent, const char *name, size_t len,
 		      struct cfs_entry *ret)
@@ -106,6 +126,8 @@ static int copy_inode(struct work *w, cfs_ino_t src, cfs_ino_t parent, const cha
 	uint64_t ino;
 	int rc = w->m->eng->ops->getattr(w->m->eng, &ctx, src, &attr);
 
+	if (!rc)
+		rc = may_copy(w, &ctx, src, &attr);
 	if (!rc)
 		rc = charge(w, &ctx, &attr);
 	if (!rc)
@@ -348,6 +370,8 @@ int cfs_meta_clone(struct cfs_meta *m, const struct cfs_ctx *who, const struct c
 	cfs_call_begin(&c, m, CFS_META_OP_other, who);
 	if (!rc)
 		rc = cfs_core_check_name(req->name, req->name_len);
+	if (!rc && who->check)
+		rc = cfs_core_access(m, who, req->parent, W_OK | X_OK, NULL);
 	if (!rc)
 		rc = copy_all(&w, ret);
 	free(w.todo);

@@ -91,6 +91,52 @@ def test_root_squash(ws):
         os.unlink(mnt / "all/d/../f")
 
 
+def test_commands_of_a_squashed_root(ws):
+    """clone, rmr and the rest go past the kernel, which takes root for root."""
+    vol = ws.volume("vol")
+    mnt = vol.mount()
+    for name, mode in ("secret", 0o700), ("all", 0o777):
+        os.mkdir(mnt / name)
+        os.chmod(mnt / name, mode)
+    for name, mode in ("secret/f", 0o644), ("hidden", 0o600), ("shown", 0o644):
+        write(mnt / name, b"x" * 100)
+        os.chmod(mnt / name, mode)
+    os.mkdir(mnt / "tree", 0o755)
+    write(mnt / "tree/hidden", b"x")
+    os.chmod(mnt / "tree/hidden", 0o600)
+    os.chmod(mnt.path, 0o755)
+    mnt.umount()
+    mnt = vol.mount("root-squash=1234:1235")
+
+    def run(*args):
+        return ws.run("cachefs", *args, timeout=60)
+
+    for args in (
+        ("clone", mnt / "hidden", mnt / "all/c1"),
+        ("clone", mnt / "secret", mnt / "all/c2"),
+        ("clone", mnt / "tree", mnt / "all/c3"),
+        ("clone", mnt / "shown", mnt / "c4"),
+        ("clone", "--preserve", mnt / "shown", mnt / "all/c5"),
+        ("rmr", "--skip-trash", mnt / "secret"),
+        ("rmr", mnt / "hidden"),
+        ("summary", mnt / "secret"),
+        ("warmup", mnt / "secret"),
+    ):
+        r = run(*args)
+        assert r.returncode != 0 and "ermi" in r.stderr, (args, r.stdout, r.stderr)
+    assert os.listdir(mnt / "all") == []
+    r = run("clone", mnt / "shown", mnt / "all/mine")
+    assert r.returncode == 0, r.stderr
+    assert owner(mnt / "all/mine") == (1234, 1235)
+    assert read(mnt / "all/mine") == b"x" * 100
+    r = run("clone", "--preserve", mnt / "all/mine", mnt / "all/again")
+    assert r.returncode == 0, r.stderr
+    mnt.umount()
+    mnt = vol.mount()
+    assert read(mnt / "secret/f") == read(mnt / "hidden") == b"x" * 100
+    assert sorted(os.listdir(mnt / "all")) == ["again", "mine"]
+
+
 def test_all_squash(ws):
     vol = ws.volume("vol")
     mnt = vol.mount()

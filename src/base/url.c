@@ -143,6 +143,20 @@ static int parse_userinfo(const char *s, size_t len, struct cfs_url *u, char err
 			    "bad %-escape in the password (write % as %25)", &u->password, err);
 }
 
+/* Digits up to `end`, or nothing: the usual one. */
+static bool valid_port(const char *s, const char *end)
+{
+	unsigned port = 0;
+	const char *p;
+
+	for (p = s; p < end && port <= UINT16_MAX; p++) {
+		if (!isdigit((unsigned char)*p))
+			return false;
+		port = 10 * port + (unsigned)(*p - '0');
+	}
+	return s == end || (port >= 1 && port <= UINT16_MAX);
+}
+
 /* One "host", "host:port", "[v6]" or "[v6]:port". */
 static bool valid_host(const char *s, size_t len)
 {
@@ -163,10 +177,7 @@ static bool valid_host(const char *s, size_t len)
 	port = memchr(s, ':', (size_t)(end - s));
 	if (!port)
 		return !memchr(s, ' ', len);
-	for (port++; port < end; port++)
-		if (!isdigit((unsigned char)*port))
-			return false;
-	return true;
+	return valid_port(port + 1, end);
 }
 
 static int parse_hosts(const char *s, size_t len, struct cfs_url *u, char err[ERRLEN])
@@ -181,8 +192,8 @@ static int parse_hosts(const char *s, size_t len, struct cfs_url *u, char err[ER
 		one = (size_t)((comma ? comma : end) - p);
 		/* What a raw '/' or '?' in a password leads to as well. */
 		if (!valid_host(p, one))
-			return fail(err, "bad host or port (in a password write / as %2F, ? as %3F,"
-					 " @ as %40)");
+			return fail(err, "bad host or port, which is 1 to 65535 (in a password"
+					 " write / as %2F, ? as %3F, @ as %40)");
 		if (!comma)
 			break;
 	}

@@ -231,6 +231,13 @@ static bool is_loopback(const struct sockaddr *sa)
 	return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
 }
 
+/* 0: any that is free. getaddrinfo() takes larger numbers, and what is left of them in 16 bits. */
+static bool is_port(const char *text)
+{
+	return strspn(text, "0123456789") == strlen(text) && *text && strlen(text) <= 5 &&
+	       strtoul(text, NULL, 10) <= UINT16_MAX;
+}
+
 /* Numbers only: a name would have to be asked of somebody who may not answer. */
 static int listen_tcp(struct server *s, const char *text, int *ret, char err[256])
 {
@@ -248,10 +255,13 @@ static int listen_tcp(struct server *s, const char *text, int *ret, char err[256
 	}
 	if (len > 0 && len < sizeof(host) && strncmp(text, "localhost:", 10) != 0)
 		snprintf(host, sizeof(host), "%.*s", (int)len, from);
-	if (len < sizeof(host) && *port >= '0' && *port <= '9')
+	if (len < sizeof(host) && is_port(port))
 		r = getaddrinfo(host, port, &hints, &found);
 	if (r) {
-		snprintf(err, 256, "metrics=%.100s: not PORT, ADDRESS:PORT or unix:/PATH", text);
+		snprintf(err, 256,
+			 "metrics=%.100s: not PORT, ADDRESS:PORT or unix:/PATH (a port is at most "
+			 "65535)",
+			 text);
 		return -EINVAL;
 	}
 	s->loopback = is_loopback(found->ai_addr);

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/url.h"
@@ -49,6 +50,45 @@ char *volume_bucket(const char *storage, const char *bucket)
 	return path;
 }
 
+/* What any part of the program looks for in the environment and is a secret, or goes with one. */
+static const char *const credential_keys[] = {
+	"META_PASSWORD",
+	"META_PASSWORD_FILE",
+	"REDIS_PASSWORD",
+	"SENTINEL_PASSWORD",
+	"ACCESS_KEY",
+	"SECRET_KEY",
+	"SESSION_TOKEN",
+	"JFS_RSA_PASSPHRASE",
+	"MINIO_ACCESS_KEY",
+	"MINIO_SECRET_KEY",
+	"MINIO_REGION",
+	"AWS_ACCESS_KEY_ID",
+	"AWS_SECRET_ACCESS_KEY",
+	"AWS_SESSION_TOKEN",
+	"AWS_REGION",
+	"AWS_DEFAULT_REGION",
+	"AWS_PROFILE",
+	"AWS_SHARED_CREDENTIALS_FILE",
+	"AWS_CONFIG_FILE",
+	"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+	"AWS_CONTAINER_CREDENTIALS_FULL_URI",
+	"AWS_CONTAINER_AUTHORIZATION_TOKEN",
+	"AWS_EC2_METADATA_SERVICE_ENDPOINT",
+	"AWS_EC2_METADATA_DISABLED",
+	"JFS_S3_VHOST_STYLE",
+};
+
+static bool is_credential(const char *key)
+{
+	size_t i;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(credential_keys); i++)
+		if (!strcmp(key, credential_keys[i]))
+			return true;
+	return false;
+}
+
 static int read_credential_lines(FILE *in, const char *path, char err[256])
 {
 	cfs_auto_free char *line = NULL;
@@ -68,7 +108,13 @@ static int read_credential_lines(FILE *in, const char *path, char err[256])
 			return -EINVAL;
 		}
 		*value++ = '\0';
-		if (setenv(cmd_trim(key), cmd_trim(value), 1) < 0)
+		key = cmd_trim(key);
+		if (!is_credential(key)) {
+			snprintf(err, 256, "credentials file %.150s: line %u: unknown key %.60s",
+				 path, number, key);
+			return -EINVAL;
+		}
+		if (setenv(key, cmd_trim(value), 1) < 0)
 			return -errno;
 	}
 	if (ferror(in)) {

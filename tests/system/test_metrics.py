@@ -118,7 +118,7 @@ def test_a_place_that_is_taken(volume):
     taken = "metrics=%d: Address already in use" % port
     for place, reason in [(str(port), taken)] + [
         (bad, "metrics=%s: not " % bad)
-        for bad in ("nowhere", "example.com:1", "1.2.3.4", "unix:relative", "127.0.0.1:http")
+        for bad in ("nowhere", "example.com:1", "1.2.3.4", "unix:relative", "127.0.0.1:http", "65536", "99999", "[::1]:1000000", "4294967297")
     ]:
         r = volume.ws.run("cachefs", "mount", volume.url, point, "-o", "metrics=" + place, timeout=60)
         assert r.returncode == 32 and reason in r.stderr, (place, r.stderr)

@@ -13,6 +13,7 @@
 #include "bytes.h"
 #include "clock.h"
 #include "log.h"
+#include "utf8.h"
 
 #define TEXT_MAX 2048
 
@@ -169,23 +170,20 @@ static bool fold(enum cfs_log_level level, const char *text, struct target *ret_
 void cfs_log(enum cfs_log_level level, const char *fmt, ...)
 {
 	enum cfs_log_level due_level;
-	char text[TEXT_MAX];
+	char raw[TEXT_MAX], text[TEXT_MAX];
 	int saved = errno;
 	struct target t;
 	va_list ap;
 	unsigned due;
-	char *p;
 
 	if (!cfs_log_enabled(level))
 		return;
 	va_start(ap, fmt);
-	if (vsnprintf(text, sizeof(text), fmt, ap) < 0)
-		text[0] = 0;
+	if (vsnprintf(raw, sizeof(raw), fmt, ap) < 0)
+		raw[0] = 0;
 	va_end(ap);
 	/* File names reach the log: one of them must not be able to forge a line. */
-	for (p = text; *p; p++)
-		if ((unsigned char)*p < ' ' || *p == 0x7f)
-			*p = '?';
+	cfs_printable(raw, text, sizeof(text));
 	if (!fold(level, text, &t, &due_level, &due)) {
 		put_repeats(t, due_level, due);
 		put(t, level, text);

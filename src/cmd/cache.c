@@ -35,10 +35,10 @@ static void print_owner(json_t *owner, json_t *members)
 		if (!strcmp(text(m, "id"), text(owner, "id")))
 			address = *text(m, "address") ? text(m, "address") : "-";
 	}
-	printf("  %s %s %s\n", text(owner, "id"), address,
-	       json_is_string(cached) ? json_string_value(cached)
-	       : json_is_true(cached) ? "cached"
-				      : "not cached");
+	cmd_line("  %s %s %s", text(owner, "id"), address,
+		 json_is_string(cached) ? json_string_value(cached)
+		 : json_is_true(cached) ? "cached"
+					: "not cached");
 }
 
 static void print_blocks(json_t *reply)
@@ -47,9 +47,9 @@ static void print_blocks(json_t *reply)
 	size_t i, k;
 
 	json_array_foreach (json_object_get(reply, "blocks"), i, block) {
-		printf("%s%s%s\n", text(block, "key"),
-		       json_is_true(json_object_get(block, "memory")) ? "  in memory here" : "",
-		       json_is_true(json_object_get(block, "disk")) ? "  on disk here" : "");
+		cmd_line("%s%s%s", text(block, "key"),
+			 json_is_true(json_object_get(block, "memory")) ? "  in memory here" : "",
+			 json_is_true(json_object_get(block, "disk")) ? "  on disk here" : "");
 		json_array_foreach (json_object_get(block, "owners"), k, owner)
 			print_owner(owner, members);
 	}

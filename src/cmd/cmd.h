@@ -46,8 +46,10 @@ int cmd_mount_helper(int argc, char **argv);
 int cmd_parse(const struct cmd *cmd, const struct cfs_opt *table, void *dst, int argc, char **argv,
 	      const char **pos, int min_pos, int n_pos);
 
-/* "cachefs NAME: text" on stderr. */
+/* "cachefs NAME: text" on stderr; without control characters, secrets of URLs masked. */
 __attribute__((format(printf, 1, 2))) void cmd_error(const char *fmt, ...);
+/* A line on stdout, without control characters but its end: for what names are part of. */
+__attribute__((format(printf, 1, 2))) void cmd_line(const char *fmt, ...);
 void cmd_set_name(const char *name);
 
 /* The text without the white space around it, which is cut off in place. */

@@ -43,9 +43,9 @@ static int compact_path(const char *path, bool json)
 		json_object_set_new(reply, "path", admin_text(path, strlen(path)));
 		admin_print_json(json_incref(reply));
 	} else if (r == CMD_OK) {
-		printf("%s: %lld files, %lld chunks, %lld slices before, %lld after\n", path,
-		       get(reply, "files"), get(reply, "chunks"), get(reply, "records_before"),
-		       get(reply, "records_after"));
+		cmd_line("%s: %lld files, %lld chunks, %lld slices before, %lld after", path,
+			 get(reply, "files"), get(reply, "chunks"), get(reply, "records_before"),
+			 get(reply, "records_after"));
 	}
 	if (r == CMD_OK && get(reply, "failed")) {
 		cmd_error("%s: %lld chunks could not be compacted, see the log of the mount", path,

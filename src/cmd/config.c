@@ -370,7 +370,7 @@ static void print_text(const char *json)
 	json_object_foreach (s, key, value) {
 		char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
 
-		printf("%-20s %s\n", key, json_is_string(value) ? json_string_value(value) : text);
+		cmd_line("%-20s %s", key, json_is_string(value) ? json_string_value(value) : text);
 		free(text);
 	}
 	json_decref(s);
@@ -385,7 +385,7 @@ static int print_setting(const struct cfs_setting *s, bool json)
 		return CMD_SYSTEM;
 	}
 	if (json)
-		printf("%s\n", shown);
+		cmd_line("%s", shown);
 	else
 		print_text(shown);
 	return CMD_OK;

@@ -393,7 +393,7 @@ static int collect(const char *point, const char *file)
 		unlink(file);
 		return CMD_SYSTEM;
 	}
-	printf("%s\n", file);
+	cmd_line("%s", file);
 	return CMD_OK;
 }
 

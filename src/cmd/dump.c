@@ -140,8 +140,8 @@ static void say_done(const struct dump *d, const struct dump_opts *o, const char
 				  "form", o->binary ? "binary" : "json", "inodes",
 				  (json_int_t)d->inodes, "entries", (json_int_t)d->entries));
 	else
-		printf("%" PRIu64 " inodes and %" PRIu64 " names dumped to %s\n", d->inodes,
-		       d->entries, path);
+		cmd_line("%" PRIu64 " inodes and %" PRIu64 " names dumped to %s", d->inodes,
+			 d->entries, path);
 }
 
 static int dump_run(int argc, char **argv)

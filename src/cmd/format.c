@@ -445,8 +445,8 @@ static int format_run(int argc, char **argv)
 		goto out;
 	}
 	cfs_url_mask(pos[0], masked, sizeof(masked));
-	printf("volume %s formatted: meta=%s storage=%s bucket=%s\n", f.s->name, masked,
-	       f.s->storage, f.s->bucket);
+	cmd_line("volume %s formatted: meta=%s storage=%s bucket=%s", f.s->name, masked,
+		 f.s->storage, f.s->bucket);
 	r = CMD_OK;
 out:
 	cfs_setting_free(f.s);

@@ -66,8 +66,8 @@ int fsck_report(struct fsck *f, const char *kind, cfs_ino_t ino, bool repaired, 
 	f->repaired += repaired;
 	progress_end(&f->p);
 	if (!f->json) {
-		printf("%s: %s%s%s%s\n", kind, path, *path ? ": " : "", text,
-		       repaired ? " (repaired)" : "");
+		cmd_line("%s: %s%s%s%s", kind, path, *path ? ": " : "", text,
+			 repaired ? " (repaired)" : "");
 	} else if (json_array_size(f->problems) < PROBLEMS_MAX) {
 		j = json_pack("{s:s, s:I, s:o, s:s, s:b}", "kind", kind, "inode", (json_int_t)ino,
 			      "path", admin_text(path, strlen(path)), "text", text, "repaired",

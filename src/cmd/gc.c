@@ -468,8 +468,8 @@ static void print_tally(const char *what, const struct tally *t, const char *mea
 {
 	char buf[32];
 
-	printf("%-9s %12" PRIu64 " objects %12s  %s\n", what, t->objects,
-	       progress_size(t->bytes, buf), meaning);
+	cmd_line("%-9s %12" PRIu64 " objects %12s  %s", what, t->objects,
+		 progress_size(t->bytes, buf), meaning);
 }
 
 static void print_text(const struct gc *g)
@@ -492,10 +492,10 @@ static void print_text(const struct gc *g)
 		printf("%" PRIu64 " slices in use have no references: run fsck --repair\n",
 		       g->misjudged);
 	if (g->o->delete)
-		printf("removed: %" PRIu64 " objects (%s), %" PRIu64 " slices, %" PRIu64
-		       " deleted files, %" PRIu64 " delayed entries, %" PRIu64 " clones\n",
-		       g->removed.objects, progress_size(g->removed.bytes, buf), g->slices_dropped,
-		       g->reaped.files, g->reaped.delayed, g->reaped.clones);
+		cmd_line("removed: %" PRIu64 " objects (%s), %" PRIu64 " slices, %" PRIu64
+			 " deleted files, %" PRIu64 " delayed entries, %" PRIu64 " clones",
+			 g->removed.objects, progress_size(g->removed.bytes, buf),
+			 g->slices_dropped, g->reaped.files, g->reaped.delayed, g->reaped.clones);
 	else if (g->leaked.objects || g->dead_slices)
 		printf("use --delete to remove what is leaked and %" PRIu64 " dead slices\n",
 		       g->dead_slices);

@@ -42,7 +42,7 @@ static void print_slice(json_t *slice)
 	       get_int(slice, "id"), get_int(slice, "size"), get_int(slice, "off"),
 	       get_int(slice, "len"));
 	json_array_foreach (json_object_get(slice, "objects"), i, key)
-		printf("      %s\n", json_string_value(key));
+		cmd_line("      %s", json_string_value(key));
 }
 
 static void print_info(json_t *j)
@@ -53,7 +53,7 @@ static void print_info(json_t *j)
 	printf("inode:  %lld\ntype:   %s\nlength: %lld\nlinks:  %lld\n", get_int(j, "inode"),
 	       type_name(get_int(j, "type")), get_int(j, "length"), get_int(j, "nlink"));
 	json_array_foreach (json_object_get(j, "paths"), i, path)
-		printf("path:   %s\n", json_string_value(path));
+		cmd_line("path:   %s", json_string_value(path));
 	json_array_foreach (json_object_get(j, "chunks"), i, chunk) {
 		printf("  chunk %lld\n", get_int(chunk, "index"));
 		json_array_foreach (json_object_get(chunk, "slices"), k, slice)

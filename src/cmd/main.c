@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/url.h"
+#include "base/utf8.h"
 #include "cmd/cmd.h"
 #include "cmd/health.h"
 
@@ -27,7 +30,7 @@ void cmd_set_name(const char *name)
 }
 
 /* Words that are URLs, without their secrets: somebody may have mixed up the arguments. */
-static void print_masked(const char *text, FILE *out)
+static void mask(const char *text, FILE *out)
 {
 	const char *sep, *url;
 	char word[1024], masked[4096];
@@ -46,7 +49,43 @@ static void print_masked(const char *text, FILE *out)
 	fputs(text, out);
 }
 
+/* A name in it must not be able to command a terminal, or to look like a line of ours. */
+static void print_line(const char *text, FILE *out)
+{
+	size_t size = CFS_PRINTABLE_MAX * strlen(text) + 1 + CFS_PRINTABLE_MAX;
+	char *shown = malloc(size);
+
+	if (shown)
+		fputs(cfs_printable(text, shown, size), out);
+	fputc('\n', out);
+	free(shown);
+}
+
 void cmd_error(const char *fmt, ...)
+{
+	char *text = NULL, *shown = NULL;
+	FILE *masked;
+	size_t len;
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vasprintf(&text, fmt, ap);
+	va_end(ap);
+	if (n < 0)
+		return;
+	fprintf(stderr, "%s: ", command_name);
+	masked = open_memstream(&shown, &len);
+	if (masked) {
+		mask(text, masked);
+		fclose(masked);
+		print_line(shown, stderr);
+	}
+	free(shown);
+	free(text);
+}
+
+void cmd_line(const char *fmt, ...)
 {
 	char *text = NULL;
 	va_list ap;
@@ -57,9 +96,7 @@ void cmd_error(const char *fmt, ...)
 	va_end(ap);
 	if (n < 0)
 		return;
-	fprintf(stderr, "%s: ", command_name);
-	print_masked(text, stderr);
-	fputc('\n', stderr);
+	print_line(text, stdout);
 	free(text);
 }
 
@@ -177,6 +214,18 @@ static int end(int r)
 	return r == CMD_OK ? CMD_SYSTEM : r;
 }
 
+/* What a caller has closed: else a socket or a file could be taken for stdout or stderr. */
+static void open_standard_files(void)
+{
+	int fd;
+
+	do
+		fd = open("/dev/null", O_RDWR);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd >= 0)
+		close(fd);
+}
+
 int main(int argc, char **argv)
 {
 	const struct cmd *const *c;
@@ -184,6 +233,7 @@ int main(int argc, char **argv)
 	char **args;
 	char name[64];
 
+	open_standard_files();
 	args = cmd_hide_secrets(argc, argv);
 	cfs_log_init(CFS_LOG_STDERR, CFS_LOG_WARN);
 	if (argc > 0 && !strncmp(base_name(args[0]), "mount.", 6)) {

@@ -185,9 +185,9 @@ static void print_row(json_t *q)
 		snprintf(inodes, sizeof(inodes), "%lld", max_inodes);
 	snprintf(who, sizeof(who), "%s %lld", json_string_value(json_object_get(q, "kind")),
 		 json_integer_value(json_object_get(q, "key")));
-	printf("%-28s space %10s of %-10s inodes %8lld of %s\n", path ? path : who,
-	       used < 0 ? "?" : progress_size((uint64_t)used, buf), limit,
-	       json_integer_value(json_object_get(q, "used_inodes")), inodes);
+	cmd_line("%-28s space %10s of %-10s inodes %8lld of %s", path ? path : who,
+		 used < 0 ? "?" : progress_size((uint64_t)used, buf), limit,
+		 json_integer_value(json_object_get(q, "used_inodes")), inodes);
 }
 
 static void show(struct quota_cmd *c, json_t *list)
@@ -388,11 +388,11 @@ static int found(void *arg, const struct gap *f)
 		r = json_array_append_new(c->list, j) < 0 ? -ENOMEM : 0;
 		return r;
 	}
-	printf("%s %" PRIu64 "%s%s: says %" PRId64 " bytes %" PRId64 " inodes, has %" PRId64
-	       " and %" PRId64 "%s\n",
-	       kinds[f->quota.kind], f->quota.key, path ? " " : "", path ? path : "",
-	       f->counted.space, f->counted.inodes, f->there.space, f->there.inodes,
-	       f->repaired ? " (repaired)" : "");
+	cmd_line("%s %" PRIu64 "%s%s: says %" PRId64 " bytes %" PRId64 " inodes, has %" PRId64
+		 " and %" PRId64 "%s",
+		 kinds[f->quota.kind], f->quota.key, path ? " " : "", path ? path : "",
+		 f->counted.space, f->counted.inodes, f->there.space, f->there.inodes,
+		 f->repaired ? " (repaired)" : "");
 	json_decref(j);
 	return 0;
 }

@@ -372,8 +372,8 @@ static int rmr_run(int argc, char **argv)
 			"{s:I, s:I, s:b}", "removed", (json_int_t)atomic_load(&r.removed), "failed",
 			(json_int_t)atomic_load(&r.failed), "dry_run", o.dry_run));
 	else if (rc == CMD_OK)
-		printf("%" PRIu64 " entries %s\n", atomic_load(&r.removed),
-		       o.dry_run ? "would be removed" : "removed");
+		cmd_line("%" PRIu64 " entries %s", atomic_load(&r.removed),
+			 o.dry_run ? "would be removed" : "removed");
 	if (rc == CMD_OK && atomic_load(&r.failed))
 		rc = CMD_SYSTEM;
 	return rc;

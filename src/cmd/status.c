@@ -126,11 +126,11 @@ static void print_session(json_t *session)
 
 		snprintf(when + n, sizeof(when) - n, ", %s ago", age(session, ago));
 	}
-	printf("  %-4lld %s:%s  pid %lld  version %s%s%s\n",
-	       json_integer_value(json_object_get(session, "sid")), text(info, "HostName"),
-	       text(info, "MountPoint"), json_integer_value(json_object_get(info, "ProcessID")),
-	       text(info, "Version"), when,
-	       json_is_true(json_object_get(session, "stale")) ? "  (stale)" : "");
+	cmd_line("  %-4lld %s:%s  pid %lld  version %s%s%s",
+		 json_integer_value(json_object_get(session, "sid")), text(info, "HostName"),
+		 text(info, "MountPoint"), json_integer_value(json_object_get(info, "ProcessID")),
+		 text(info, "Version"), when,
+		 json_is_true(json_object_get(session, "stale")) ? "  (stale)" : "");
 }
 
 static void print_limits(json_t *setting)
@@ -140,7 +140,7 @@ static void print_limits(json_t *setting)
 	char buf[32];
 
 	if (bytes > 0)
-		printf("capacity:    %s\n", progress_size((uint64_t)bytes, buf));
+		cmd_line("capacity:    %s", progress_size((uint64_t)bytes, buf));
 	if (inodes > 0)
 		printf("inodes:      at most %lld\n", inodes);
 }
@@ -154,18 +154,18 @@ static void print_status(json_t *j, const char *url)
 	size_t i;
 
 	cfs_url_mask(url, masked, sizeof(masked));
-	printf("volume:      %s (%s)\n", text(s, "Name"), text(s, "UUID"));
-	printf("metadata:    %s\n", masked);
-	printf("storage:     %s %s\n", text(s, "Storage"), text(s, "Bucket"));
+	cmd_line("volume:      %s (%s)", text(s, "Name"), text(s, "UUID"));
+	cmd_line("metadata:    %s", masked);
+	cmd_line("storage:     %s %s", text(s, "Storage"), text(s, "Bucket"));
 	printf("block size:  %lld KiB\n", json_integer_value(json_object_get(s, "BlockSize")));
-	printf("compression: %s\n", *text(s, "Compression") ? text(s, "Compression") : "none");
-	printf("encryption:  %s\n", *text(s, "EncryptKey") ? text(s, "EncryptAlgo") : "none");
+	cmd_line("compression: %s", *text(s, "Compression") ? text(s, "Compression") : "none");
+	cmd_line("encryption:  %s", *text(s, "EncryptKey") ? text(s, "EncryptAlgo") : "none");
 	if (days)
-		printf("trash:       %lld day%s\n", days, days == 1 ? "" : "s");
+		cmd_line("trash:       %lld day%s", days, days == 1 ? "" : "s");
 	else
 		printf("trash:       none\n");
-	printf("used:        %s in %lld inodes\n", progress_size((uint64_t)used, buf),
-	       json_integer_value(json_object_get(u, "used_inodes")));
+	cmd_line("used:        %s in %lld inodes", progress_size((uint64_t)used, buf),
+		 json_integer_value(json_object_get(u, "used_inodes")));
 	print_limits(s);
 	printf("sessions:    %zu\n", json_array_size(json_object_get(j, "sessions")));
 	json_array_foreach (json_object_get(j, "sessions"), i, session)
@@ -185,18 +185,18 @@ static void print_groups(json_t *groups)
 		json_array_foreach (members, i, m)
 			weights[json_is_true(json_object_get(m, "tls"))] +=
 				json_integer_value(json_object_get(m, "weight"));
-		printf("cache group: %s, %zu members\n", name, json_array_size(members));
+		cmd_line("cache group: %s, %zu members", name, json_array_size(members));
 		json_array_foreach (members, i, m) {
 			json_int_t weight = json_integer_value(json_object_get(m, "weight"));
 			json_int_t bytes = json_integer_value(json_object_get(m, "cached_bytes"));
 			bool tls = json_is_true(json_object_get(m, "tls"));
 
-			printf("  %s %s:%s  %s  weight %lld (%.1f %%)  cached %s%s%s\n",
-			       text(m, "id"), text(m, "host"), text(m, "mount_point"),
-			       *text(m, "address") ? text(m, "address") : "serves nobody", weight,
-			       weights[tls] ? 100.0 * (double)weight / (double)weights[tls] : 0,
-			       progress_size((uint64_t)bytes, buf), tls ? "  TLS" : "",
-			       json_is_true(json_object_get(m, "fresh")) ? "  (fresh)" : "");
+			cmd_line("  %s %s:%s  %s  weight %lld (%.1f %%)  cached %s%s%s",
+				 text(m, "id"), text(m, "host"), text(m, "mount_point"),
+				 *text(m, "address") ? text(m, "address") : "serves nobody", weight,
+				 weights[tls] ? 100.0 * (double)weight / (double)weights[tls] : 0,
+				 progress_size((uint64_t)bytes, buf), tls ? "  TLS" : "",
+				 json_is_true(json_object_get(m, "fresh")) ? "  (fresh)" : "");
 		}
 	}
 }

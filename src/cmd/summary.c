@@ -50,9 +50,9 @@ static void print_entry(json_t *j, const char *path)
 	char buf[32], child[4096];
 	size_t i;
 
-	printf("%12s %10lld %10lld  %s%s\n", progress_size((uint64_t)get(j, "size"), buf),
-	       get(j, "dirs"), get(j, "files"), path,
-	       !strcmp(json_string_value(json_object_get(j, "type")), "directory") ? "/" : "");
+	cmd_line("%12s %10lld %10lld  %s%s", progress_size((uint64_t)get(j, "size"), buf),
+		 get(j, "dirs"), get(j, "files"), path,
+		 !strcmp(json_string_value(json_object_get(j, "type")), "directory") ? "/" : "");
 	json_array_foreach (json_object_get(j, "entries"), i, entry) {
 		snprintf(child, sizeof(child), "%s/%s", path,
 			 json_string_value(json_object_get(entry, "name")));
@@ -84,7 +84,7 @@ static int summarise(const char *path, const struct summary_opts *o)
 	if (r == CMD_OK && o->json) {
 		admin_print_json(json_incref(reply));
 	} else if (r == CMD_OK) {
-		printf("%12s %10s %10s  %s\n", "SIZE", "DIRS", "FILES", "PATH");
+		cmd_line("%12s %10s %10s  %s", "SIZE", "DIRS", "FILES", "PATH");
 		print_entry(reply, json_string_value(json_object_get(reply, "name")));
 	}
 	json_decref(reply);

@@ -68,10 +68,10 @@ static void print_check(const char *path, json_t *sums)
 	json_int_t bytes = json_integer_value(json_object_get(sums, "bytes"));
 	char a[32], b[32], c[32];
 
-	printf("%s: %s, %s in memory, %s in the disk cache\n", path,
-	       progress_size((uint64_t)bytes, a),
-	       progress_size((uint64_t)json_integer_value(json_object_get(sums, "memory")), b),
-	       progress_size((uint64_t)json_integer_value(json_object_get(sums, "disk")), c));
+	cmd_line("%s: %s, %s in memory, %s in the disk cache", path,
+		 progress_size((uint64_t)bytes, a),
+		 progress_size((uint64_t)json_integer_value(json_object_get(sums, "memory")), b),
+		 progress_size((uint64_t)json_integer_value(json_object_get(sums, "disk")), c));
 }
 
 static void take_root(struct warmup *w, const char *path, json_t *sums)
@@ -187,20 +187,20 @@ static void print_sums(struct warmup *w)
 	char a[32], b[32], c[32];
 
 	if (o->check) {
-		printf("%lld files, %s: %s in memory, %s in the disk cache\n", w->sums[FILES],
-		       progress_size((uint64_t)w->sums[BYTES], a),
-		       progress_size((uint64_t)w->sums[MEMORY], b),
-		       progress_size((uint64_t)w->sums[DISK], c));
+		cmd_line("%lld files, %s: %s in memory, %s in the disk cache", w->sums[FILES],
+			 progress_size((uint64_t)w->sums[BYTES], a),
+			 progress_size((uint64_t)w->sums[MEMORY], b),
+			 progress_size((uint64_t)w->sums[DISK], c));
 	} else if (o->evict) {
-		printf("%lld files, %s: %s dropped from the caches\n", w->sums[FILES],
-		       progress_size((uint64_t)w->sums[BYTES], a),
-		       progress_size((uint64_t)w->sums[EVICTED], b));
+		cmd_line("%lld files, %s: %s dropped from the caches", w->sums[FILES],
+			 progress_size((uint64_t)w->sums[BYTES], a),
+			 progress_size((uint64_t)w->sums[EVICTED], b));
 	} else {
-		printf("%lld files, %s: %s fetched into the %s, %s were there\n", w->sums[FILES],
-		       progress_size((uint64_t)w->sums[BYTES], a),
-		       progress_size((uint64_t)w->sums[FETCHED], b),
-		       w->memory ? w->disk ? "caches" : "memory cache" : "disk cache",
-		       progress_size((uint64_t)w->sums[CACHED], c));
+		cmd_line("%lld files, %s: %s fetched into the %s, %s were there", w->sums[FILES],
+			 progress_size((uint64_t)w->sums[BYTES], a),
+			 progress_size((uint64_t)w->sums[FETCHED], b),
+			 w->memory ? w->disk ? "caches" : "memory cache" : "disk cache",
+			 progress_size((uint64_t)w->sums[CACHED], c));
 	}
 }
 

@@ -188,6 +188,59 @@ def test_credentials(ws, volume, point):
     umount(ws, point)
 
 
+@pytest.mark.parametrize("key", ["ACCES_KEY", "export ACCESS_KEY", "LD_PRELOAD", "META_PASSWORD\x1b[31m"])
+def test_credentials_with_a_key_that_nobody_reads(ws, volume, point, key):
+    """A typing error would else be heard of as a denial of the database or the bucket."""
+    file = ws.path("cred")
+    write(file, b"# keys\nACCESS_KEY=a\n\n%s=geheim\n" % key.encode())
+    os.chmod(file, 0o600)
+    r = helper(ws, volume.url, point, "-o", "credentials=%s" % file)
+    assert r.returncode in (1, 32)
+    reason = one_reason(r)
+    assert "%s: line 4: unknown key %s" % (file, key.replace("\x1b", "\\x1b")) in reason and "geheim" not in reason
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "99999", "4294967297", "18446744073709551617"])
+def test_ports_that_are_none(ws, volume, point, port):
+    """Of a larger number a socket takes the last 16 bits: a service nobody meant."""
+    for url in (
+        "redis://127.0.0.1:%s/1",
+        "redis://master,127.0.0.1:1,127.0.0.1:%s/1",
+        "mysql://root@(127.0.0.1:%s)/db",
+        "postgres://u@127.0.0.1:%s/db",
+    ):
+        r = ws.run("cachefs", "status", url % port, timeout=20)
+        assert r.returncode != 0 and "port" in one_reason(r), (url, r.stderr)
+    for bucket in ("http://127.0.0.1:%s/b", "http://[::1]:%s/b"):
+        args = ["--storage", "s3", "--bucket", bucket % port, "sqlite3://%s" % ws.path("new.db"), "new"]
+        r = ws.run("cachefs", "format", *args, timeout=20)
+        assert r.returncode != 0 and "port" in one_reason(r), (bucket, r.stderr)
+    for option in ("group-port=%s", "metrics=%s"):
+        if port != "0":  # any that is free
+            r = helper(ws, volume.url, point, "-o", option % port)
+            assert r.returncode in (1, 32) and "port" in one_reason(r), (option, r.stderr)
+
+
+def test_mount_without_standard_files(ws, volume, point):
+    """As a caller does that closes what it does not use. Nothing else gets their numbers."""
+    r = ws.run(
+        "sh", "-c", 'exec "$0" "$1" "$2" -o "$3" <&- >&- 2>&-', tool("mount.cachefs"), volume.url, point, "log-level=debug"
+    )
+    assert r.returncode == 0
+    write(point / "f", b"x" * 100000)
+    with open(point / "f", "rb") as f:
+        assert f.read() == b"x" * 100000
+    serving = [pid for pid, line in ws.processes() if str(point) in line]
+    assert serving
+    for pid in serving:
+        for fd in range(3):
+            assert os.readlink("/proc/%d/fd/%d" % (pid, fd)) == "/dev/null"
+    umount(ws, point)
+    r = ws.run("sh", "-c", 'exec "$0" status "$1" <&- >&- 2>&-', tool("cachefs"), volume.url)
+    assert r.returncode == 0
+    assert sqlite3.connect(volume.db).execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
 def test_secret_is_masked_in_messages(ws, point):
     for url in (
         "mysql://root:geheim@(127.0.0.1:1)/db",

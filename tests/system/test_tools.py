@@ -452,3 +452,50 @@ def test_umount_names_who_holds_the_mount(ws, mnt, how):
     p.stdout.close()
     p.wait(20)
     mnt.umount()
+
+
+# ---- names that command a terminal ----
+
+EVIL = "e\x1b]0;owned\x07\x1b[2J\r\x7f\u009b1m\n0 bytes"
+
+
+def commands_in(text):
+    """The bytes that a terminal would obey, lines' ends left out."""
+    return re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", text.replace("\r\x1b[K", ""))
+
+
+def test_names_do_not_command_the_terminal(ws):
+    """An ls escapes them; a report that root reads must, too, and must not break its lines."""
+    volume = ws.volume()
+    mnt = volume.mount()
+    evil = mnt / EVIL
+    os.mkdir(evil)
+    write(evil / EVIL, b"x" * 1000, sync=True)
+    os.link(evil / EVIL, mnt / "link")
+
+    def output(*args, ok=True):
+        r = ws.run("cachefs", *args, timeout=60)
+        assert (r.returncode == 0) == ok, (args, r.stdout, r.stderr)
+        for text in (r.stdout, r.stderr):
+            assert not commands_in(text), (args, text)
+            assert "\n0 bytes" not in text, (args, text)
+        return r.stdout + r.stderr
+
+    shown = "e\\x1b]0;owned\\x07"
+    assert shown in output("info", evil / EVIL)
+    assert shown in output("summary", "--depth", "3", mnt)
+    assert shown in output("warmup", "--check", evil)
+    output("status", volume.url)
+    assert shown in output("quota", "set", volume.url, "--path", "/" + EVIL, "--capacity", "1")
+    assert shown in output("quota", "list", volume.url)
+    assert shown in output("clone", mnt / "none" / EVIL, mnt / "x", ok=False)
+    assert shown in output("rmr", mnt / "none" / EVIL, ok=False)
+    assert shown in output("info", mnt / (EVIL + "none"), ok=False)
+    assert json.loads(ws.run("cachefs", "info", "--json", evil / EVIL, check=True).stdout)
+    assert any(EVIL in p for p in json.loads(ws.run("cachefs", "info", "--json", evil / EVIL).stdout)["paths"])
+    assert not commands_in(mnt.log())
+    mnt.umount()
+    for obj in volume.objects():
+        os.unlink(obj)
+    assert shown in output("fsck", volume.url, ok=False)
+    volume.check_options = None

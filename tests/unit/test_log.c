@@ -95,8 +95,8 @@ static void same_text_other_level_is_not_a_repeat(void **state)
 /* A file name with a line feed must not forge a line. */
 static void one_line_per_message(void **state)
 {
-	cfs_info("name=%s", "a\nerror: b\x1b[1m");
-	assert_log("cachefs: info: name=a?error: b?[1m\n");
+	cfs_info("name=%s", "a\nerror: b\x1b[1m\xc2\x9b\xff\xc3\xa4");
+	assert_log("cachefs: info: name=a\\nerror: b\\x1b[1m\\xc2\\x9b\\xff\xc3\xa4\n");
 }
 
 static void overlong_is_cut(void **state)

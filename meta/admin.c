@@ -8,11 +8,12 @@
 
 enum { PAGE = 1000, LEFT_BEHIND_S = 3600, CLONE_LIFE_S = 24 * 3600 };
 
-int cfs_meta_admin_begin(struct cfs_meta *m)
+int cfs_meta_admin_begin(struct cfs_meta *m, const struct cfs_meta_hooks *hooks)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	int rc = cfs_core_check_writable(m);
 
+	m->hooks = *hooks;
 	if (!rc)
 		rc = m->eng->ops->upgrade(m->eng, &ctx);
 	if (!rc)

@@ -264,8 +264,31 @@ void cfs_jobs_sweep(struct cfs_meta *m);
 int cfs_jobs_clean_slices(struct cfs_meta *m, cfs_deadline_t end);
 /* Removes the data of a deleted file soon, or leaves it to the hourly job. */
 void cfs_jobs_delete_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length);
-/* Removes the objects of a slice soon, and then its row. */
-void cfs_jobs_delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size);
+/*
+ * Releases a slice without references soon, or leaves it to the hourly job. committed: a record has
+ * named it.
+ */
+void cfs_jobs_delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size, bool committed);
+/* The mount ends, and there is no time left for deletions. */
+bool cfs_jobs_cut_short(struct cfs_meta *m);
+
+/*
+ * release.c: the one way to deletion of slices that have lost their last reference, by whatever did
+ * that. Rows of slices without references remember what is not done.
+ */
+struct cfs_release { /* zeroed: empty */
+	struct cfs_dead_slice *v;
+	size_t n, cap;
+};
+/* arg: a struct cfs_release. -ENOMEM */
+int cfs_release_add(void *arg, uint64_t id, uint32_t size);
+/*
+ * Settles the volume once for all of them, if a record has named them (committed), then removes
+ * their objects and, each after its objects, their rows. Returns how many are gone; the list is
+ * empty then. Calls the object store and the engine; any number of threads.
+ */
+size_t cfs_release_slices(struct cfs_meta *m, struct cfs_release *r, bool committed);
+void cfs_release_free(struct cfs_release *r);
 
 /* acl.c */
 int cfs_acl_cache_create(struct cfs_acl_cache **ret);

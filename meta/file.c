@@ -233,7 +233,7 @@ int cfs_meta_copy_range(struct cfs_meta *m, const struct cfs_ctx *ctx,
 
 static int delete_dead(void *arg, uint64_t id, uint32_t size)
 {
-	cfs_jobs_delete_slice(arg, id, size);
+	cfs_jobs_delete_slice(arg, id, size, true);
 	return 0;
 }
 
@@ -248,7 +248,7 @@ static int compact_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
 	rc = m->eng->ops->compact_chunk(m->eng, ctx, ino, indx, head, head_n, skipped, merged,
 					cfs_core_trash_on(m), delete_dead, m);
 	if (rc == -EAGAIN)
-		cfs_jobs_delete_slice(m, merged->id, merged->size);
+		cfs_jobs_delete_slice(m, merged->id, merged->size, false);
 	return rc;
 }
 
@@ -272,7 +272,7 @@ void cfs_meta_discard_slice(struct cfs_meta *m, uint64_t id, uint32_t size)
 		cfs_warn("blocks that nothing names stay until gc finds them: slice=%llu error=%s",
 			 (unsigned long long)id, cfs_errname(rc));
 	else
-		cfs_jobs_delete_slice(m, id, size);
+		cfs_jobs_delete_slice(m, id, size, false);
 }
 
 /* ---- open, access time, close ---- */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Removing what metadata no longer names (volume-format section 9): the data of files just deleted,
- * by a few workers; and what was left behind, hour by hour, by whichever mount claims the job.
+ * by a few workers; and what was left behind, soon after a mount has begun and hour by hour, by
+ * whichever mount claims the job.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,9 +11,10 @@
 #include "base/log.h"
 #include "meta/core-internal.h"
 
-enum { MAX_QUEUED = 100, DEFAULT_DELETES = 2, PAGE = 1000 };
+enum { MAX_QUEUED = 1024, DEFAULT_DELETES = 2, PAGE = 1000, BATCH = 256 };
 enum {
-	TICK_MS = 300 * 1000,
+	TICK_MS = 15 * 1000,
+	TICKS_OF_JOBS = 20,
 	HOURLY_S = 3600 * 9 / 10,
 	CHANGELOG_S = 300 * 9 / 10,
 	BUDGET_MS = 50 * 60 * 1000,
@@ -20,21 +22,33 @@ enum {
 	STOP_GRACE_MS = 3000,
 };
 
+/* One file or slice to remove. */
+struct doomed {
+	enum { DOOMED_FILE, DOOMED_SLICE, DOOMED_STRAY } kind;
+	uint64_t id; /* inode or slice */
+	uint64_t size;
+};
+
 struct cfs_jobs {
 	struct cfs_workers *workers;
+	unsigned threads;
 	struct cfs_ticker *ticker;
+	unsigned ticks;
+	int64_t started_s;	  /* by the engine's clock */
 	_Atomic bool stopping;	  /* no new work, hourly jobs end */
 	_Atomic uint64_t stop_at; /* and what is queued may take until then */
 	_Atomic bool overflowed;  /* files were deleted that the queue had no room for */
+
+	/* Protects what follows; held for memory accesses only. */
+	pthread_mutex_t lock;
+	struct doomed queue[MAX_QUEUED]; /* a ring */
+	size_t first, n;
 };
 
-/* One file or slice to remove. */
+/* Tells a worker that there is something to do. */
 struct task {
 	struct cfs_job job;
 	struct cfs_meta *m;
-	enum { TASK_FILE, TASK_SLICE, TASK_SWEEP } kind;
-	uint64_t id; /* inode or slice */
-	uint64_t size;
 };
 
 int cfs_jobs_create(struct cfs_meta *m, struct cfs_jobs **ret)
@@ -44,95 +58,73 @@ int cfs_jobs_create(struct cfs_meta *m, struct cfs_jobs **ret)
 	(void)m;
 	if (!j)
 		return -ENOMEM;
+	pthread_mutex_init(&j->lock, NULL);
 	*ret = j;
 	return 0;
 }
 
 void cfs_jobs_destroy(struct cfs_jobs *j)
 {
+	if (!j)
+		return;
+	pthread_mutex_destroy(&j->lock);
 	free(j);
 }
 
 /* ---- slices and files ---- */
 
-/* An unmount right after an rm -r need not leave the data to another mount's hourly job. */
-static bool grace_over(struct cfs_meta *m)
+/* An unmount right after an rm -r need not leave the data to another mount. */
+bool cfs_jobs_cut_short(struct cfs_meta *m)
 {
 	return atomic_load(&m->jobs->stopping) &&
 	       cfs_deadline_passed(atomic_load(&m->jobs->stop_at));
 }
 
-/* What fails stays in the tables, and the hourly job tries again. */
-static int delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size)
+/* The rows of a deleted file. Its slices are added to *dead, and released when they are many. */
+static int delete_rows(struct cfs_meta *m, cfs_ino_t ino, struct cfs_release *dead)
 {
-	struct cfs_ctx ctx;
-	int rc;
-
-	if (!m->hooks.delete_slice)
-		return -EAGAIN;
-	rc = m->hooks.delete_slice(m->hooks.arg, id, size);
-	if (rc)
-		return rc;
-	ctx = cfs_ctx_internal(m->conf.timeout_ms);
-	return m->eng->ops->drop_slice(m->eng, &ctx, id, size);
-}
-
-struct slices {
-	struct cfs_dead_slice *v;
-	size_t n, cap;
-};
-
-static int keep_slice(void *arg, uint64_t id, uint32_t size)
-{
-	struct slices *s = arg;
-
-	if (s->n == s->cap) {
-		size_t cap = s->cap ? s->cap * 2 : 16;
-		struct cfs_dead_slice *v = reallocarray(s->v, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		s->v = v;
-		s->cap = cap;
-	}
-	s->v[s->n++] = (struct cfs_dead_slice){id, size};
-	return 0;
-}
-
-/* How many of them are gone. */
-static size_t delete_slices(struct cfs_meta *m, struct slices *s)
-{
-	size_t i, gone = 0;
-	int rc = 0;
-
-	for (i = 0; i < s->n && !grace_over(m); i++) {
-		rc = delete_slice(m, s->v[i].id, s->v[i].size);
-		gone += !rc;
-		if (rc && rc != -EAGAIN)
-			cfs_warn("cannot remove the objects of a slice, trying again within the "
-				 "hour: slice=%llu error=%s",
-				 (unsigned long long)s->v[i].id, cfs_errname(rc));
-	}
-	s->n = 0;
-	return gone;
-}
-
-static int delete_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length)
-{
-	struct slices dead = {0};
-	struct cfs_ctx ctx;
 	int rc;
 
 	do {
-		ctx = cfs_ctx_internal(m->conf.timeout_ms);
-		rc = m->eng->ops->delete_chunk(m->eng, &ctx, ino, keep_slice, &dead);
-		delete_slices(m, &dead);
-	} while (rc == 0 && !grace_over(m));
-	free(dead.v);
-	if (rc != 1)
-		return rc;
-	ctx = cfs_ctx_internal(m->conf.timeout_ms);
-	return m->eng->ops->drop_delfile(m->eng, &ctx, ino, length);
+		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+
+		rc = m->eng->ops->delete_chunk(m->eng, &ctx, ino, cfs_release_add, dead);
+		if (dead->n >= PAGE)
+			cfs_release_slices(m, dead, true);
+	} while (rc == 0 && !cfs_jobs_cut_short(m));
+	return rc;
+}
+
+/*
+ * Several files, whose slices are released together with what is in *dead. The files' own records
+ * go last. Returns how many are gone; *ret_error is the last one's that failed.
+ */
+static size_t delete_together(struct cfs_meta *m, struct doomed *v, size_t n,
+			      struct cfs_release *dead, int *ret_error)
+{
+	size_t i, done = 0;
+	int rc;
+
+	for (i = 0; i < n && !cfs_jobs_cut_short(m); i++) {
+		rc = delete_rows(m, v[i].id, dead);
+		if (rc == 1)
+			v[done++] = v[i];
+		if (rc < 0) {
+			*ret_error = rc;
+			cfs_warn("cannot remove deleted data, the hourly job tries again: "
+				 "inode=%llu error=%s",
+				 (unsigned long long)v[i].id, cfs_errname(rc));
+		}
+	}
+	cfs_release_slices(m, dead, true);
+	for (i = 0; i < done; i++) {
+		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+
+		rc = m->eng->ops->drop_delfile(m->eng, &ctx, v[i].id, v[i].size);
+		if (rc < 0)
+			*ret_error = rc;
+	}
+	return done;
 }
 
 /* Time that one round of a job may take. */
@@ -142,10 +134,7 @@ static bool time_is_up(struct cfs_meta *m, cfs_deadline_t end)
 }
 
 struct delfiles {
-	struct delfile {
-		cfs_ino_t ino;
-		uint64_t length;
-	} v[PAGE];
+	struct doomed v[PAGE];
 	size_t n;
 };
 
@@ -155,7 +144,7 @@ static int keep_delfile(void *arg, cfs_ino_t ino, uint64_t length, int64_t when_
 
 	(void)when_s;
 	if (d->n < PAGE)
-		d->v[d->n++] = (struct delfile){ino, length};
+		d->v[d->n++] = (struct doomed){DOOMED_FILE, ino, length};
 	return 0;
 }
 
@@ -163,7 +152,8 @@ static int keep_delfile(void *arg, cfs_ino_t ino, uint64_t length, int64_t when_
 static int delete_files(struct cfs_meta *m, int64_t before_s, cfs_deadline_t end)
 {
 	struct delfiles *d = malloc(sizeof(*d));
-	size_t i, done;
+	struct cfs_release dead = {0};
+	size_t i, k, done;
 	int rc = 0, rc2;
 
 	if (!d)
@@ -175,116 +165,153 @@ static int delete_files(struct cfs_meta *m, int64_t before_s, cfs_deadline_t end
 		rc2 = m->eng->ops->each_delfile(m->eng, &ctx, before_s, PAGE, keep_delfile, d);
 		if (rc2 < 0)
 			rc = rc2;
-		for (i = 0; i < d->n && !time_is_up(m, end); i++) {
-			rc2 = delete_file(m, d->v[i].ino, d->v[i].length);
-			if (rc2 < 0)
-				rc = rc2;
-			else
-				done++;
+		for (i = 0; i < d->n && !time_is_up(m, end); i += k) {
+			k = CFS_MIN(d->n - i, (size_t)BATCH);
+			done += delete_together(m, d->v + i, k, &dead, &rc);
 		}
 	} while (d->n == PAGE && done && !time_is_up(m, end));
+	cfs_release_free(&dead);
 	free(d);
 	return rc;
 }
 
+/* A share of the queue that leaves something for each of the others. */
+static size_t take(struct cfs_jobs *j, struct doomed v[BATCH])
+{
+	size_t i, n;
+
+	pthread_mutex_lock(&j->lock);
+	n = CFS_MIN(CFS_DIV_UP(j->n, j->threads), (size_t)BATCH);
+	for (i = 0; i < n; i++)
+		v[i] = j->queue[(j->first + i) % MAX_QUEUED];
+	j->first = (j->first + n) % MAX_QUEUED;
+	j->n -= n;
+	pthread_mutex_unlock(&j->lock);
+	return n;
+}
+
 static void run_task(struct cfs_job *job)
 {
-	struct task *t = (struct task *)job;
-	struct cfs_meta *m = t->m;
+	struct cfs_meta *m = ((struct task *)job)->m;
+	struct cfs_release dead = {0}, strays = {0};
+	struct doomed v[BATCH];
+	size_t i, n, files;
 	int rc = 0;
 
-	if (!grace_over(m) && t->kind == TASK_FILE)
-		rc = delete_file(m, t->id, t->size);
-	else if (!grace_over(m) && t->kind == TASK_SLICE)
-		rc = delete_slice(m, t->id, (uint32_t)t->size);
-	if (rc && rc != -EAGAIN)
-		cfs_warn("cannot remove deleted data, the hourly job tries again: %s=%llu error=%s",
-			 t->kind == TASK_FILE ? "inode" : "slice", (unsigned long long)t->id,
-			 cfs_errname(rc));
-	free(t);
+	free(job);
+	while (!cfs_jobs_cut_short(m) && (n = take(m->jobs, v)) > 0) {
+		for (i = files = 0; i < n; i++) {
+			if (v[i].kind == DOOMED_FILE)
+				v[files++] = v[i];
+			else
+				cfs_release_add(v[i].kind == DOOMED_STRAY ? &strays : &dead,
+						v[i].id, (uint32_t)v[i].size);
+		}
+		cfs_release_slices(m, &strays, false);
+		delete_together(m, v, files, &dead, &rc);
+	}
+	cfs_release_free(&strays);
+	cfs_release_free(&dead);
 	/* Whatever was refused is in the tables by now. */
-	if (!grace_over(m) && atomic_exchange(&m->jobs->overflowed, false))
+	if (!cfs_jobs_cut_short(m) && atomic_exchange(&m->jobs->overflowed, false))
 		delete_files(m, cfs_wall_s() + 1, cfs_deadline_in(BUDGET_MS));
 }
 
-static void submit(struct cfs_meta *m, const struct task *task)
+static void wake(struct cfs_meta *m)
 {
-	struct task *t;
+	struct task *t = malloc(sizeof(*t));
 
-	if (!atomic_load(&m->started) || !m->jobs->workers || atomic_load(&m->jobs->stopping))
-		return;
-	t = malloc(sizeof(*t));
 	if (!t)
 		return;
-	*t = *task;
 	t->m = m;
 	t->job.run = run_task;
-	/* A full queue means that somebody deletes much; the tables remember the rest. */
-	if (cfs_workers_try_submit(m->jobs->workers, &t->job)) {
+	/* When this queue is full, those in it will see to what there is. */
+	if (cfs_workers_try_submit(m->jobs->workers, &t->job))
 		free(t);
-		atomic_store(&m->jobs->overflowed, true);
-	}
+}
+
+static bool is_working(struct cfs_meta *m)
+{
+	return atomic_load(&m->started) && m->jobs->workers && !atomic_load(&m->jobs->stopping);
+}
+
+static void submit(struct cfs_meta *m, const struct doomed *what)
+{
+	struct cfs_jobs *j = m->jobs;
+
+	if (!is_working(m))
+		return;
+	pthread_mutex_lock(&j->lock);
+	/* A full queue means that somebody deletes much; the tables remember the rest. */
+	if (j->n == MAX_QUEUED)
+		atomic_store(&j->overflowed, true);
+	else
+		j->queue[(j->first + j->n++) % MAX_QUEUED] = *what;
+	pthread_mutex_unlock(&j->lock);
+	wake(m);
 }
 
 void cfs_jobs_delete_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length)
 {
-	struct task t = {.kind = TASK_FILE, .id = ino, .size = length};
-
-	submit(m, &t);
+	submit(m, &(struct doomed){DOOMED_FILE, ino, length});
 }
 
-void cfs_jobs_delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size)
+void cfs_jobs_delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size, bool committed)
 {
-	struct task t = {.kind = TASK_SLICE, .id = id, .size = size};
-
-	submit(m, &t);
+	submit(m, &(struct doomed){committed ? DOOMED_SLICE : DOOMED_STRAY, id, size});
 }
 
 void cfs_jobs_sweep(struct cfs_meta *m)
 {
-	struct task t = {.kind = TASK_SWEEP};
-
+	if (!is_working(m))
+		return;
 	atomic_store(&m->jobs->overflowed, true);
-	submit(m, &t);
+	wake(m);
 }
 
 /* ---- hourly ---- */
 
+/*
+ * A mount that has just begun takes all there is: a file that another one is about to remove may be
+ * removed by both.
+ */
 static int clean_files(struct cfs_meta *m, cfs_deadline_t end)
 {
-	return delete_files(m, cfs_wall_s() - LEFT_BEHIND_S, end);
+	return delete_files(m, cfs_wall_s() - (m->jobs->ticks ? LEFT_BEHIND_S : -1), end);
 }
 
 int cfs_jobs_clean_slices(struct cfs_meta *m, cfs_deadline_t end)
 {
-	struct slices dead = {0};
+	struct cfs_release dead = {0};
 	size_t n, gone;
 	int rc;
 
 	do {
 		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 
-		rc = m->eng->ops->each_dead_slice(m->eng, &ctx, PAGE, keep_slice, &dead);
+		rc = m->eng->ops->each_dead_slice(m->eng, &ctx, PAGE, cfs_release_add, &dead);
 		n = dead.n;
-		gone = rc < 0 ? 0 : delete_slices(m, &dead);
+		gone = rc < 0 ? 0 : cfs_release_slices(m, &dead, true);
 	} while (n >= PAGE && gone && !time_is_up(m, end));
-	free(dead.v);
+	cfs_release_free(&dead);
 	return rc;
 }
 
 static int clean_delayed(struct cfs_meta *m, cfs_deadline_t end)
 {
 	int64_t before_s = cfs_clock_earliest_s(m) - (int64_t)atomic_load(&m->trash_days) * 86400;
-	struct slices dead = {0};
+	struct cfs_release dead = {0};
 	int rc;
 
 	do {
 		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 
-		rc = m->eng->ops->expire_delayed(m->eng, &ctx, before_s, keep_slice, &dead);
-		delete_slices(m, &dead);
+		rc = m->eng->ops->expire_delayed(m->eng, &ctx, before_s, cfs_release_add, &dead);
+		if (rc || dead.n >= PAGE)
+			cfs_release_slices(m, &dead, true);
 	} while (rc == 0 && !time_is_up(m, end));
-	free(dead.v);
+	cfs_release_slices(m, &dead, true);
+	cfs_release_free(&dead);
 	return rc;
 }
 
@@ -330,15 +357,24 @@ static void run_job(struct cfs_meta *m, const char *counter, int64_t interval_s,
 			 counter, cfs_errname(rc));
 }
 
+/*
+ * The first time what the mounts before this one have left is taken up, unless another mount has
+ * done so since this one began.
+ */
 static void tick(void *arg)
 {
 	struct cfs_meta *m = arg;
+	struct cfs_jobs *j = m->jobs;
+	int64_t interval_s = j->ticks ? HOURLY_S : CFS_MAX(cfs_clock_s(m) - j->started_s, 1);
 
-	run_job(m, "lastCleanupFiles", HOURLY_S, clean_files);
-	run_job(m, "nextCleanupSlices", HOURLY_S, cfs_jobs_clean_slices);
-	run_job(m, "lastCleanupTrash", HOURLY_S, clean_trash);
-	if (atomic_load(&m->changelog))
-		run_job(m, "lastCleanupChangelog", CHANGELOG_S, trim_changelog);
+	if (j->ticks % TICKS_OF_JOBS == 0) {
+		run_job(m, "lastCleanupFiles", interval_s, clean_files);
+		run_job(m, "nextCleanupSlices", interval_s, cfs_jobs_clean_slices);
+		run_job(m, "lastCleanupTrash", interval_s, clean_trash);
+		if (atomic_load(&m->changelog))
+			run_job(m, "lastCleanupChangelog", CHANGELOG_S, trim_changelog);
+	}
+	j->ticks++;
 }
 
 int cfs_jobs_start(struct cfs_meta *m)
@@ -349,6 +385,9 @@ int cfs_jobs_start(struct cfs_meta *m)
 	int rc;
 
 	atomic_store(&j->stopping, false);
+	j->threads = threads;
+	j->ticks = 0;
+	j->started_s = cfs_clock_s(m);
 	if (m->conf.read_only)
 		return 0;
 	rc = cfs_workers_create("meta-delete", threads, MAX_QUEUED, &j->workers);

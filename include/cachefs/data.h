@@ -126,6 +126,8 @@ int cfs_file_seek(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, i
 
 /* Removes the objects of a slice (cfs_meta_hooks.delete_slice). */
 int cfs_data_delete_slice(struct cfs_data *d, uint64_t slice, uint32_t size);
+/* What has been stored survives a power failure (cfs_meta_hooks.sync_objects). */
+int cfs_data_sync_objects(struct cfs_data *d);
 /* Compaction of one chunk (volume-format section 6), in the calling thread; -EAGAIN: lost a race.
  */
 int cfs_data_compact(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx);

@@ -182,6 +182,8 @@ struct cfs_meta_hooks {
 	void *arg;
 	/* Removes the objects of a slice; -EAGAIN: try again later. */
 	int (*delete_slice)(void *arg, uint64_t slice, uint32_t size);
+	/* Objects stored so far survive a power failure when this returns 0. */
+	int (*sync_objects)(void *arg);
 	/* The chunk has enough records to be worth compacting (a hint). */
 	void (*compact)(void *arg, cfs_ino_t ino, uint32_t indx, bool force);
 	/* This client holds the inode open. Called on the operation's own thread, inside a
@@ -228,10 +230,19 @@ int cfs_meta_stop(struct cfs_meta *m);
 int cfs_meta_leave(struct cfs_meta *m);
 uint64_t cfs_meta_sid(struct cfs_meta *m); /* 0 without session */
 
-/* Metadata changes acknowledged so far survive a power failure when this returns 0, but for times
- * of directories that are not stored yet; with those, too: */
+/*
+ * Metadata changes acknowledged so far, to anybody, survive a power failure when this returns 0,
+ * but for times of directories that are not stored yet; with those, too. A database server decides
+ * itself when its changes are durable.
+ */
 int cfs_meta_sync(struct cfs_meta *m, const struct cfs_ctx *ctx);
 int cfs_meta_sync_dirs(struct cfs_meta *m, const struct cfs_ctx *ctx);
+/*
+ * Before objects are removed that nothing names any more: the objects stored so far (hooks), then
+ * the changes made so far, by anybody, survive a power failure when this returns 0. Else a failure
+ * could bring back records that name what is gone.
+ */
+int cfs_meta_settle(struct cfs_meta *m);
 
 /* ---- names and attributes ---- */
 
@@ -510,9 +521,10 @@ struct cfs_quota {
 
 /*
  * Bracket the work of a command that changes a volume without having a session: schema brought up
- * to date and quotas read; usage that is batched written. After a successful load.
+ * to date and quotas read; usage that is batched written. After a successful load. hooks: what
+ * cfs_meta_settle() needs.
  */
-int cfs_meta_admin_begin(struct cfs_meta *m);
+int cfs_meta_admin_begin(struct cfs_meta *m, const struct cfs_meta_hooks *hooks);
 int cfs_meta_admin_end(struct cfs_meta *m);
 
 /* Tables of the volume, whatever the engine keeps them in. */

@@ -31,7 +31,6 @@ struct sqlite_db {
 	struct sql_db sql; /* first */
 	char *path;
 	atomic_bool immutable;	     /* read-only, and the log cannot be opened */
-	_Atomic uint64_t synced;     /* sql.commits that are durable */
 	_Atomic uint64_t synced_log; /* inode of the log whose directory entry is durable */
 	struct sqlite_checkpointer checkpointer;
 };

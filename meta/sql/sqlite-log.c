@@ -37,20 +37,18 @@ static int sync_directory(const char *path)
 }
 
 /*
- * Commits are in the log, or in the database that a checkpoint has synced. The log has its own
- * descriptor here: unlike the database it carries no locks that closing it would drop.
+ * Commits are in the log, or in the database that a checkpoint has synced: those of other
+ * processes, too, which are not counted anywhere. The log has its own descriptor here: unlike the
+ * database it carries no locks that closing it would drop.
  */
 int sqlite_sync(struct sql_db *sql, const struct cfs_ctx *ctx)
 {
 	struct sqlite_db *db = (struct sqlite_db *)sql;
-	uint64_t commits = atomic_load(&sql->commits);
 	cfs_auto_free char *path = NULL;
 	cfs_auto_close int fd = -1;
 	struct stat st;
 	int r;
 
-	if (atomic_load(&db->synced) == commits)
-		return 0;
 	if (asprintf(&path, "%s-wal", db->path) < 0) {
 		path = NULL;
 		return -ENOMEM;
@@ -66,7 +64,6 @@ int sqlite_sync(struct sql_db *sql, const struct cfs_ctx *ctx)
 			return r;
 		atomic_store(&db->synced_log, st.st_ino);
 	}
-	atomic_store(&db->synced, commits);
 	return 0;
 }
 

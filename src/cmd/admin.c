@@ -57,6 +57,13 @@ static int open_objects(struct admin *a, const struct admin_opts *o, char err[25
 	return r < 0 ? r : open_store(a);
 }
 
+static int sync_objects(void *arg)
+{
+	struct admin *a = arg;
+
+	return a->store ? cfs_store_sync(a->store, cfs_deadline_in(ADMIN_OBJECT_MS)) : 0;
+}
+
 int admin_open(const char *url, const struct admin_opts *o, unsigned needs, struct admin *ret)
 {
 	struct cfs_meta_conf conf = {
@@ -64,6 +71,7 @@ int admin_open(const char *url, const struct admin_opts *o, unsigned needs, stru
 		.no_bgjob = true,
 		.timeout_ms = ADMIN_STEP_MS,
 	};
+	const struct cfs_meta_hooks hooks = {.arg = ret, .sync_objects = sync_objects};
 	char err[256] = "";
 	int r;
 
@@ -76,7 +84,7 @@ int admin_open(const char *url, const struct admin_opts *o, unsigned needs, stru
 	if (r == 0) {
 		ret->block_size = ret->setting->block_size_kib << 10;
 		if (needs & ADMIN_WRITE)
-			r = cfs_meta_admin_begin(ret->meta);
+			r = cfs_meta_admin_begin(ret->meta, &hooks);
 	}
 	if (r == 0 && (needs & ADMIN_OBJECTS))
 		r = open_objects(ret, o, err);

@@ -424,6 +424,13 @@ static int run(struct gc *g)
 		return r;
 	}
 	if (g->o->delete)
+		r = cfs_meta_settle(g->a->meta);
+	if (r < 0) {
+		cmd_error("changes could not be made durable, nothing is removed: %s",
+			  strerror(-r));
+		return r;
+	}
+	if (g->o->delete)
 		r = remover_create(g->a, (unsigned)g->o->threads, &g->remover);
 	if (r == 0)
 		r = merge_all(g);

@@ -419,6 +419,11 @@ int cfs_data_delete_slice(struct cfs_data *d, uint64_t slice, uint32_t size)
 				      cfs_deadline_in(d->conf.io_timeout_ms));
 }
 
+int cfs_data_sync_objects(struct cfs_data *d)
+{
+	return cfs_store_sync(d->conf.store, cfs_deadline_in(d->conf.io_timeout_ms));
+}
+
 static void count_sessions(struct cfs_node *node, void *arg)
 {
 	struct cfs_file *f = file_of(node);

@@ -133,6 +133,13 @@ static int hook_delete_slice(void *arg, uint64_t slice, uint32_t size)
 	return cfs_data_delete_slice(v->conf.data, slice, size);
 }
 
+static int hook_sync_objects(void *arg)
+{
+	struct cfs_vfs *v = arg;
+
+	return cfs_data_sync_objects(v->conf.data);
+}
+
 static void hook_compact(void *arg, cfs_ino_t ino, uint32_t indx, bool force)
 {
 	struct cfs_vfs *v = arg;
@@ -166,6 +173,7 @@ struct cfs_meta_hooks cfs_vfs_hooks(struct cfs_vfs *v)
 	return (struct cfs_meta_hooks){
 		.arg = v,
 		.delete_slice = hook_delete_slice,
+		.sync_objects = hook_sync_objects,
 		.compact = v->conf.read_only ? NULL : hook_compact,
 		.is_open = hook_is_open,
 		.lost = hook_lost,

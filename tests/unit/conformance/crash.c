@@ -355,7 +355,7 @@ static int count_slice(void *arg, uint64_t id, uint32_t size)
 static int remove_dead(void *arg, uint64_t id, uint32_t size)
 {
 	(void)arg;
-	cfs_jobs_delete_slice(vol.m, id, size);
+	cfs_jobs_delete_slice(vol.m, id, size, true);
 	return 0;
 }
 

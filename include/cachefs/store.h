@@ -100,6 +100,9 @@ int cfs_store_put_sync(struct cfs_store *s, const struct cfs_block *b, const str
 		       cfs_deadline_t deadline);
 /* Stored blocks survive a power failure afterwards. */
 int cfs_store_sync(struct cfs_store *s, cfs_deadline_t deadline);
+/* The same for what was stored before a moment: nothing is done when a sync has begun since. */
+uint64_t cfs_store_moment(struct cfs_store *s);
+int cfs_store_sync_since(struct cfs_store *s, uint64_t moment, cfs_deadline_t deadline);
 
 /* Removes every block of a slice of `size` bytes, and forgets it in all tiers. */
 int cfs_store_remove_slice(struct cfs_store *s, uint64_t slice, uint32_t size,

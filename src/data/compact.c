@@ -215,6 +215,9 @@ static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t
 	if (r < 0)
 		goto out;
 	r = write_merged(d, &view, &merged, ctx->deadline);
+	/* Its record takes the place of those of bytes that fsync may have promised. */
+	if (r == 0)
+		r = cfs_store_sync(d->conf.store, ctx->deadline);
 	if (r < 0) {
 		cfs_meta_discard_slice(d->conf.meta, merged.id, merged.size);
 		r = r == -ENOENT ? -EAGAIN : r;

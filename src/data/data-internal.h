@@ -83,6 +83,7 @@ struct cfs_wslice {
 	struct cfs_page **pages; /* per CFS_PAGE_LARGE; NULL when stored */
 	uint32_t n_pages;
 	uint64_t stored[CFS_SLICE_BLOCK_MAX / 64]; /* bit per block */
+	uint64_t moment; /* cfs_store_moment() when the last one was stored */
 	struct cfs_job job;
 };
 

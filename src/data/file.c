@@ -166,6 +166,17 @@ out:
 	return r;
 }
 
+/* Bytes that were promised are not replaced by some that a power failure could take. */
+static int settle_under(struct cfs_file *dst, uint64_t off, cfs_deadline_t deadline)
+{
+	bool covers;
+
+	pthread_mutex_lock(&dst->lock);
+	covers = off < dst->attr.length;
+	pthread_mutex_unlock(&dst->lock);
+	return covers ? cfs_store_sync(dst->data->conf.store, deadline) : 0;
+}
+
 int cfs_file_copy_range(struct cfs_file *src, uint64_t src_off, struct cfs_file *dst,
 			uint64_t dst_off, uint64_t len, const struct cfs_ctx *ctx,
 			uint64_t *ret_copied, struct cfs_attr *ret_dst)
@@ -184,6 +195,8 @@ int cfs_file_copy_range(struct cfs_file *src, uint64_t src_off, struct cfs_file 
 	r = cfs_file_settle(dst, ctx->deadline);
 	if (r == 0 && src != dst)
 		r = cfs_file_settle(src, ctx->deadline);
+	if (r == 0)
+		r = settle_under(dst, dst_off, ctx->deadline);
 	if (r < 0)
 		goto out;
 	late = after_commits(ctx);

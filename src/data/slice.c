@@ -275,6 +275,7 @@ static void put_done(void *arg, int err)
 		slice_fail(s, err);
 	} else {
 		s->stored[p->index / 64] |= 1ULL << (p->index % 64);
+		s->moment = cfs_store_moment(f->data->conf.store);
 		release_stored(s, p->index);
 	}
 	/* After the unlock the slice may be gone. */
@@ -521,6 +522,15 @@ static int commit_record(struct cfs_chunk *c, const struct cfs_slice *rec, struc
 				     attr);
 }
 
+/*
+ * Whether bytes that were promised may be under it, which a record without its object would make
+ * unreadable after a power failure. With the lock.
+ */
+static bool covers_stored(const struct cfs_wslice *s)
+{
+	return ((uint64_t)s->chunk->indx << CFS_CHUNK_BITS) + s->pos < s->file->attr.length;
+}
+
 /* With the lock. The slice will not be committed. */
 static void drop_slice(struct cfs_wslice *s, int err)
 {
@@ -550,6 +560,8 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 	while ((s = TAILQ_FIRST(&c->pending)) && slice_ready(s)) {
 		struct cfs_slice rec = {.pos = s->pos, .id = s->id, .size = s->len, .len = s->len};
 		struct timespec mtime = s->mtime;
+		bool covers = covers_stored(s);
+		uint64_t moment = s->moment;
 		struct cfs_attr attr;
 		int err = s->err;
 
@@ -560,7 +572,10 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 		pthread_mutex_unlock(&f->lock);
 		if (!err) {
 			cfs_file_await_commit(f, rec.id);
-			err = commit_record(c, &rec, mtime, deadline, &attr);
+			if (covers)
+				err = cfs_store_sync_since(d->conf.store, moment, deadline);
+			if (!err)
+				err = commit_record(c, &rec, mtime, deadline, &attr);
 			cfs_activity_wait_end();
 			if (err && worth_retry(err)) {
 				if (!c->attempt++)

@@ -34,19 +34,28 @@ static void run_syncs(struct cfs_job *job)
 	pthread_mutex_unlock(&y->lock);
 }
 
-int cfs_store_sync(struct cfs_store *s, cfs_deadline_t deadline)
+uint64_t cfs_store_moment(struct cfs_store *s)
+{
+	uint64_t now;
+
+	pthread_mutex_lock(&s->sync.lock);
+	now = s->sync.started;
+	pthread_mutex_unlock(&s->sync.lock);
+	return now;
+}
+
+int cfs_store_sync_since(struct cfs_store *s, uint64_t moment, cfs_deadline_t deadline)
 {
 	struct cfs_sync *y = &s->sync;
-	uint64_t mine;
+	uint64_t mine = moment + 1;
 	int r = 0;
 
 	if (!s->object->ops->sync)
 		return 0;
 	cfs_activity_wait(CFS_WAIT_OBJECT_SYNC, 0, NULL);
 	pthread_mutex_lock(&y->lock);
-	mine = y->started + 1;
 	y->wanted = CFS_MAX(y->wanted, mine);
-	if (!y->running) {
+	if (!y->running && y->ended < mine) {
 		y->job.run = run_syncs;
 		r = cfs_workers_try_submit(y->worker, &y->job);
 		y->running = r == 0;
@@ -58,6 +67,11 @@ int cfs_store_sync(struct cfs_store *s, cfs_deadline_t deadline)
 	pthread_mutex_unlock(&y->lock);
 	cfs_activity_wait_end();
 	return r == -ETIMEDOUT ? -EIO : r;
+}
+
+int cfs_store_sync(struct cfs_store *s, cfs_deadline_t deadline)
+{
+	return cfs_store_sync_since(s, cfs_store_moment(s), deadline);
 }
 
 int cfs_sync_init(struct cfs_store *s)

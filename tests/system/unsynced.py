@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A disk that loses what was not synced.
+
+Programs run with `Disk.env()` have librecorder.so (recorder.c) preloaded, which writes down each change below
+Disk.dir and each sync. `Disk.lose()` then makes of the directory what a power failure at one moment
+of that log could have left. What is lost, and what is not, is up to the file system; each MODE is one
+that POSIX allows:
+
+    all    nothing that was not synced is there: bytes, sizes, names
+    names  each name is as it was, as with a journal that was just written; bytes that were not synced
+           are gone, and a file of which none was synced is empty
+    some   names up to some moment, and any part of the bytes that were not synced
+
+A program under test says what it was promised by a mark in the log (`Disk.mark`), so that the
+promises at any moment of it are known (`Disk.marks`).
+"""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import struct
+
+from cachefs import BIN
+
+MODES = ("all", "names", "some")
+RECORD = struct.Struct("<IIQQIIII")
+MAGIC = 0x52454331
+MAKE, WRITE, SIZE, RENAME, LINK, UNLINK, MKDIR, RMDIR = range(1, 9)
+SYNC_FILE, SYNC_DIR, SYNC_ALL, SYNCED = range(9, 13)
+MARK = 100
+PIECE = 4096
+
+
+class File:
+    def __init__(self, data=b""):
+        self.data = bytearray(data)  # as it is durable
+        self.late = []  # (number of the record, offset, bytes) or (number, size, None)
+
+    def apply(self, off, data):
+        if data is None:
+            if len(self.data) > off:
+                del self.data[off:]
+            else:
+                self.data.extend(bytes(off - len(self.data)))
+            return
+        if len(self.data) < off:
+            self.data.extend(bytes(off - len(self.data)))
+        self.data[off : off + len(data)] = data
+
+    def settle(self, before):
+        while self.late and self.late[0][0] < before:
+            self.apply(*self.late.pop(0)[1:])
+
+    def settle_some(self, rng):
+        """Any pieces; changes of the size as they were made."""
+        share = rng.choice((0.1, 0.5, 0.9))
+        for _, off, data in self.late:
+            if data is None:
+                self.apply(off, None)
+                continue
+            for at in range(0, len(data), PIECE):
+                if rng.random() < share:
+                    self.apply(off + at, data[at : at + PIECE])
+        self.late = []
+
+
+class Names:
+    """path -> File, or None: a directory."""
+
+    def __init__(self, paths):
+        self.paths = dict(paths)
+
+    def apply(self, op, path, to, file):
+        p = self.paths
+        if op == MAKE or op == LINK:
+            p[to or path] = file
+        elif op == MKDIR:
+            p[path] = None
+        elif op in (UNLINK, RMDIR):
+            p.pop(path, None)
+        elif op == RENAME:
+            for name in [n for n in p if n == path or n.startswith(path + "/")]:
+                p[to + name[len(path) :]] = p.pop(name)
+
+
+class Disk:
+    def __init__(self, ws):
+        self.ws = ws
+        self.dir = ws.path("disk")
+        self.log = ws.path("disk.log")
+        self.dir.mkdir()
+        self.base = {}  # path -> (inode number, bytes), or None
+        self.records = None
+
+    def env(self):
+        return {
+            "LD_PRELOAD": str(BIN.parents[1] / "tests/system/librecorder.so"),
+            "RECORD_ROOT": str(self.dir),
+            "RECORD_LOG": str(self.log),
+            # AddressSanitizer wants to be the first of what is preloaded.
+            "ASAN_OPTIONS": self.ws.env()["ASAN_OPTIONS"] + ":verify_asan_link_order=0",
+        }
+
+    def begin(self):
+        """All that is there is durable; what comes is recorded."""
+        self.records = None
+        self.log.unlink(missing_ok=True)
+        self.base = {str(self.dir): None}
+        for path in self.dir.rglob("*"):
+            self.base[str(path)] = (
+                (path.stat().st_ino, path.read_bytes()) if path.is_file() else None
+            )
+
+    def mark(self, **what):
+        text = json.dumps(what).encode()
+        fd = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(fd, RECORD.pack(MAGIC, MARK, 0, 0, 0, 0, len(text), os.getpid()) + text)
+        finally:
+            os.close(fd)
+
+    def read(self):
+        """The records: (kind, inode, number or offset, path, to, data)."""
+        if self.records is None:
+            self.records, raw, at = [], self.log.read_bytes(), 0
+            while at + RECORD.size <= len(raw):
+                magic, kind, ino, off, path, to, data, _ = RECORD.unpack_from(raw, at)
+                assert magic == MAGIC, "the log of changes is broken at %d" % at
+                at += RECORD.size
+                parts = []
+                for n in (path, to, data):
+                    parts.append(raw[at : at + n])
+                    at += n
+                names = [os.fsdecode(p) for p in parts[:2]]
+                self.records.append((kind, ino, off, *names, parts[2]))
+        return self.records
+
+    def marks(self, cut=None):
+        return [json.loads(r[5]) for r in self.read()[:cut] if r[0] == MARK]
+
+    def cuts(self, n, seed):
+        """Moments worth looking at: the end, and some just behind a change of names or a sync."""
+        at = [i + 1 for i, r in enumerate(self.read()) if r[0] not in (WRITE, SIZE, MARK)]
+        return sorted({len(self.records), *random.Random(seed).sample(at, min(n, len(at)))})
+
+    def state(self, mode, cut, seed):
+        """path -> bytes, or None for a directory."""
+        records = self.read()[:cut]
+        by_ino, durable = {}, {}
+        for path, was in self.base.items():
+            durable[path] = None if was is None else by_ino.setdefault(was[0], File(was[1]))
+        live, durable = Names(durable), Names(durable)
+        late, begun = [], {}  # changes of names; number of a sync -> number of its record
+        for i, (kind, ino, off, path, to, data) in enumerate(records):
+            if kind in (MAKE, RENAME, LINK, UNLINK, MKDIR, RMDIR):
+                if kind == MAKE and live.paths.get(path) is not by_ino.get(ino, 0):
+                    by_ino[ino] = File()
+                elif kind == MAKE:
+                    continue
+                file = by_ino[ino] if kind == MAKE else live.paths.get(path)
+                live.apply(kind, path, to, file)
+                late.append((i, kind, path, to, file))
+            elif kind == WRITE and ino in by_ino:
+                by_ino[ino].late.append((i, off, data))
+            elif kind == SIZE and ino in by_ino:
+                by_ino[ino].late.append((i, off, None))
+            elif kind in (SYNC_FILE, SYNC_DIR, SYNC_ALL):
+                begun[off] = (i, kind, path, by_ino.get(ino))
+            elif kind == SYNCED and ino in begun:
+                before, kind, path, file = begun.pop(ino)
+                if kind == SYNC_FILE and file:
+                    file.settle(before)
+                if kind == SYNC_ALL:
+                    for f in set(live.paths.values()) | {c[4] for c in late}:
+                        if f:
+                            f.settle(before)
+                rest = []
+                for change in late:
+                    parents = {os.path.dirname(change[2]), os.path.dirname(change[3])}
+                    if change[0] < before and (
+                        kind == SYNC_ALL or (kind == SYNC_DIR and path in parents)
+                    ):
+                        durable.apply(*change[1:])
+                    else:
+                        rest.append(change)
+                late = rest
+        rng = random.Random(seed)
+        keep = {"all": 0, "names": len(late), "some": rng.randrange(len(late) + 1)}[mode]
+        for change in late[:keep]:
+            durable.apply(*change[1:])
+        if mode == "some":
+            for f in sorted({id(f): f for f in live.paths.values() if f}.values(), key=lambda f: str(f.late[:1])[:200]):
+                f.settle_some(rng)
+        found = durable.paths
+        return {
+            p: f if f is None else bytes(f.data)
+            for p, f in sorted(found.items())
+            if all(str(up) in found for up in pathlib.Path(p).parents if self.dir in (up, *up.parents))
+        }
+
+    def lose(self, mode, cut=None, seed=0):
+        """The directory is as the power failure has left it."""
+        state = self.state(mode, cut, seed)
+        shutil.rmtree(self.dir)
+        for path, data in state.items():
+            if data is None:
+                os.makedirs(path)
+            else:
+                with open(path, "wb") as f:
+                    f.write(data)

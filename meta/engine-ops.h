@@ -25,7 +25,8 @@
 	X(get_dir_stat) X(set_dir_stat) X(add_usage) X(each_quota) X(put_quota) X(del_quota) \
 	X(add_quota_usage) X(clone_ino) X(attach) X(drop_detached) X(scan) X(put_rows) \
 	X(list_chunks) X(check_inode) X(check_usage) X(fix_refs) X(clear_dir_stats) \
-	X(trim_changelog) X(touch_dirs) X(put_record) X(drop_record) X(each_record)
+	X(trim_changelog) X(touch_dirs) X(put_record) X(swap_record) \
+	X(drop_record) X(get_record) X(each_record)
 #define CFS_ENGINE_NAME_OPS(X) \
 	X(lookup) X(setattr) X(touch_atime) X(mknod) X(link) X(unlink) X(rmdir) X(rename) \
 	X(readdir) X(commit_slice)

@@ -352,12 +352,15 @@ struct cfs_engine_ops {
 	/*
 	 * -- records of cachefs's own: as the cfs_meta function of that name --
 	 * Where other clients do not look (volume-format section 16, rules 5 and 6): SQL a table
-	 * {cachefs_record} made at the first put, Redis the hash "zcachefs:record".
+	 * {cachefs_record} made at the first put, Redis a hash "zcachefs:record:TABLE".
 	 */
 	int (*put_record)(CFS_ENG, CFS_CTX, const char *key, const void *value, size_t len,
 			  bool fresh);
+	int (*swap_record)(CFS_ENG, CFS_CTX, const char *key, const void *old, size_t old_len,
+			   const void *value, size_t len);
 	int (*drop_record)(CFS_ENG, CFS_CTX, const char *key);
-	int (*each_record)(CFS_ENG, CFS_CTX, const char *prefix, cfs_record_fn fn, void *arg);
+	int (*get_record)(CFS_ENG, CFS_CTX, const char *key, cfs_record_fn fn, void *arg);
+	int (*each_record)(CFS_ENG, CFS_CTX, const char *table, cfs_record_fn fn, void *arg);
 
 	/* As cfs_meta_advise, with the functions below. NULL: -ENOTSUP. */
 	int (*advise)(CFS_ENG, CFS_CTX, cfs_advice_fn fn, void *arg);

@@ -6,9 +6,9 @@
 
 static bool is_key(const char *key)
 {
-	size_t len = strlen(key);
+	const char *slash = strchr(key, '/');
 
-	return len > 0 && len <= CFS_RECORD_KEY_MAX;
+	return slash && slash > key && slash[1] && strlen(key) <= CFS_RECORD_KEY_MAX;
 }
 
 int cfs_meta_put_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key,
@@ -23,6 +23,29 @@ int cfs_meta_put_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const cha
 				 m->eng->ops->put_record(m->eng, c.ctx, key, value, len, fresh));
 }
 
+int cfs_meta_swap_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key,
+			 const void *old, size_t old_len, const void *value, size_t len)
+{
+	struct cfs_call c;
+
+	if (!is_key(key) || len > CFS_RECORD_MAX)
+		return -EINVAL;
+	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
+	return (int)cfs_call_end(
+		&c, m->eng->ops->swap_record(m->eng, c.ctx, key, old, old_len, value, len));
+}
+
+int cfs_meta_get_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key,
+			cfs_record_fn fn, void *arg)
+{
+	struct cfs_call c;
+
+	if (!is_key(key))
+		return -EINVAL;
+	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
+	return (int)cfs_call_end(&c, m->eng->ops->get_record(m->eng, c.ctx, key, fn, arg));
+}
+
 int cfs_meta_drop_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key)
 {
 	struct cfs_call c;
@@ -33,11 +56,13 @@ int cfs_meta_drop_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const ch
 	return (int)cfs_call_end(&c, m->eng->ops->drop_record(m->eng, c.ctx, key));
 }
 
-int cfs_meta_each_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *prefix,
+int cfs_meta_each_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *table,
 			 cfs_record_fn fn, void *arg)
 {
 	struct cfs_call c;
 
+	if (!table[0] || strchr(table, '/') || strlen(table) > CFS_RECORD_KEY_MAX - 2)
+		return -EINVAL;
 	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
-	return (int)cfs_call_end(&c, m->eng->ops->each_record(m->eng, c.ctx, prefix, fn, arg));
+	return (int)cfs_call_end(&c, m->eng->ops->each_record(m->eng, c.ctx, table, fn, arg));
 }

@@ -790,6 +790,16 @@ static int trace_put_record(struct cfs_engine *e, const struct cfs_ctx *ctx, con
 			"key=%s", key);
 }
 
+static int trace_swap_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *key,
+			     const void *old, size_t old_len, const void *value, size_t len)
+{
+	struct cfs_engine *i = inner_of(e);
+	uint64_t start_ns = cfs_now_ns();
+
+	return (int)say("swap_record", start_ns,
+			i->ops->swap_record(i, ctx, key, old, old_len, value, len), "key=%s", key);
+}
+
 static int trace_drop_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *key)
 {
 	struct cfs_engine *i = inner_of(e);
@@ -798,14 +808,24 @@ static int trace_drop_record(struct cfs_engine *e, const struct cfs_ctx *ctx, co
 	return (int)say("drop_record", start_ns, i->ops->drop_record(i, ctx, key), "key=%s", key);
 }
 
-static int trace_each_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *prefix,
+static int trace_get_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *key,
+			    cfs_record_fn fn, void *arg)
+{
+	struct cfs_engine *i = inner_of(e);
+	uint64_t start_ns = cfs_now_ns();
+
+	return (int)say("get_record", start_ns, i->ops->get_record(i, ctx, key, fn, arg), "key=%s",
+			key);
+}
+
+static int trace_each_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *table,
 			     cfs_record_fn fn, void *arg)
 {
 	struct cfs_engine *i = inner_of(e);
 	uint64_t start_ns = cfs_now_ns();
 
-	return (int)say("each_record", start_ns, i->ops->each_record(i, ctx, prefix, fn, arg),
-			"prefix=%s", prefix);
+	return (int)say("each_record", start_ns, i->ops->each_record(i, ctx, table, fn, arg),
+			"table=%s", table);
 }
 
 static int trace_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice_fn fn,
@@ -901,7 +921,9 @@ static const struct cfs_engine_ops trace_ops = {
 	.clear_dir_stats = trace_clear_dir_stats,
 	.trim_changelog = trace_trim_changelog,
 	.put_record = trace_put_record,
+	.swap_record = trace_swap_record,
 	.drop_record = trace_drop_record,
+	.get_record = trace_get_record,
 	.each_record = trace_each_record,
 	.advise = trace_advise,
 };

@@ -3,14 +3,15 @@
  * What the files of the cache group share.
  *
  *	group.c    joining and leaving, requests
- *	beat.c     who is there
+ *	members.c  who is there, as the registry says
+ *	beat.c     the same as nodes, at every tick
  *	view.c     the same as requests see it
  *	hedge.c    requests that are late
  *	record.c   what is in the registry: members and keys
  *	placement.c  whose a block is
  *
  * Locks: `lock` protects the pointer to the view and the members' figures that change while a view
- * is in use (alive, cached_bytes). Nothing is called under it.
+ * is in use. Nothing is called under it.
  */
 #ifndef CFS_GROUP_INTERNAL_H
 #define CFS_GROUP_INTERNAL_H
@@ -45,10 +46,7 @@ struct group_node {
 	struct cfs_peer *peer; /* NULL: ourselves, or it serves nobody */
 	struct cfs_pace pace;
 
-	/* The beat's */
-	uint64_t boot, number, beat_ms;
-	uint64_t heard; /* watched of the group, when its number was new */
-	bool seen;	/* in this listing */
+	bool seen; /* the beat's: is in the list */
 };
 
 struct group_view {
@@ -73,16 +71,15 @@ struct cfs_group {
 
 	/* The beat's, and joining's before it */
 	struct group_record self;
+	struct cfs_members *members;
 	struct group_key key;
 	unsigned key_beats; /* since it was read first */
-	struct group_node **nodes;
+	uint64_t key_ms;
+	struct group_node **nodes; /* sorted by id, our own among them */
 	size_t n_nodes;
-	uint64_t beats, listed; /* ours; at the last listing */
-	uint64_t watched;	/* beats that listings which succeeded stand for */
-	bool had_company;	/* others were there when we came */
-	bool changed;		/* something that placement depends on, since the view was made */
+	bool had_company; /* others were there when we came */
+	bool changed;	  /* something that placement depends on, since the view was made */
 	bool beat_failed;
-	bool complained;     /* of a record */
 	atomic_bool outcast; /* somebody else has our id; set by the beat */
 
 	pthread_mutex_t lock;
@@ -108,18 +105,23 @@ unsigned cfs_group_view_pick(const struct group_view *v, const struct cfs_placem
 
 /* ---- beat.c ---- */
 
-/* cfs_ticker_fn */
+struct cfs_members;
+int cfs_group_beat_init(struct cfs_group *g);
+/* After the ticker has ended. */
+void cfs_group_beat_leave(struct cfs_group *g);
+void cfs_group_beat_free(struct cfs_group *g);
+
+/* A tick. */
 void cfs_group_beat(void *arg);
 /* The first one, whose failure is the caller's. */
 int cfs_group_beat_once(struct cfs_group *g);
 /* The transport is told what has been read. */
 void cfs_group_use_key(struct cfs_group *g);
-void cfs_group_drop_node(struct cfs_group *g, size_t i);
 
 /* ---- record.c ---- */
 
 bool cfs_group_is_name(const char *name);
-/* id 0: what the keys of all members of the group begin with. */
+void cfs_group_member_table(const char *name, char table[CFS_GROUP_KEY_MAX]);
 void cfs_group_member_key(const char *name, uint64_t id, char key[CFS_GROUP_KEY_MAX]);
 /* Cut to size, and to what JSON can hold: a path need not be text. src: may be NULL. */
 void cfs_group_copy_text(char *dst, size_t size, const char *src);
@@ -127,6 +129,13 @@ void cfs_group_copy_text(char *dst, size_t size, const char *src);
 char *cfs_group_encode(const struct group_record *r);
 /* -EINVAL: not a record. */
 int cfs_group_decode(const void *value, size_t len, struct group_record *ret);
+/* What is another one at every beat, without the rest, which begins at *ret_at. */
+int cfs_group_decode_beat(const void *value, size_t len, struct group_record *ret, size_t *ret_at);
+/* Of one group; as cfs_group_list. */
+int cfs_group_list_one(const struct cfs_group_registry *reg, const char *name,
+		       cfs_group_listed_fn fn, void *arg);
+/* "10.0.0.1:7000", "[fd00::1]:7000" */
+int cfs_group_parse_endpoint(const char *text, struct sockaddr_storage *ret, socklen_t *ret_len);
 /* 1, 0: the group has none yet, or an error. */
 int cfs_group_read_key(const struct cfs_group_registry *reg, const char *name,
 		       struct group_key *ret);

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/workers.h"
 #include "group-internal.h"
+#include "members.h"
 
 #define BEAT_MS	   5000
 #define TIMEOUT_MS 2000
@@ -82,7 +83,8 @@ static void describe_self(struct cfs_group *g, const struct cfs_group_conf *conf
 
 	m->id = conf->member;
 	m->weight = conf->no_sharing ? 0 : conf->weight;
-	m->self = m->alive = true;
+	m->rank = conf->no_sharing ? 0 : conf->weight ? conf->weight : CFS_GROUP_WEIGHT;
+	m->self = true;
 	m->tls = conf->tls;
 	cfs_group_copy_text(m->host, sizeof(m->host), conf->host);
 	cfs_group_copy_text(m->mount_point, sizeof(m->mount_point), conf->mount_point);
@@ -118,9 +120,11 @@ static int begin(struct cfs_group *g, const struct cfs_group_conf *conf, char er
 	r = start_transport(g, conf, err);
 	if (r)
 		return r;
-	r = cfs_group_beat_once(g);
+	r = cfs_group_beat_init(g);
 	if (!r)
-		r = cfs_ticker_start("group", g->beat_ms, cfs_group_beat, g, &g->ticker);
+		r = cfs_group_beat_once(g);
+	if (!r)
+		r = cfs_ticker_start("group", g->members->tick_ms, cfs_group_beat, g, &g->ticker);
 	if (r)
 		snprintf(err, 256, "cannot join cache group %s: %s", g->name, cfs_errname(r));
 	return r;
@@ -166,29 +170,22 @@ int cfs_group_join(const struct cfs_group_conf *conf, struct cfs_group **ret, ch
 
 void cfs_group_leave(struct cfs_group *g)
 {
-	char key[CFS_GROUP_KEY_MAX];
-
 	if (g->ticker)
 		cfs_ticker_stop(g->ticker);
 	g->ticker = NULL;
-	if (g->self.number > 0 && !atomic_load(&g->outcast)) {
-		cfs_group_member_key(g->name, g->self.member.id, key);
-		g->registry.drop(g->registry.arg, key);
-	}
+	cfs_group_beat_leave(g);
 	if (g->transport)
 		cfs_transport_drain(g->transport);
 }
 
 void cfs_group_destroy(struct cfs_group *g)
 {
-	while (g->n_nodes)
-		cfs_group_drop_node(g, 0);
+	cfs_group_beat_free(g);
 	cfs_group_view_unref(g->view);
 	if (g->transport)
 		(void)cfs_transport_destroy(g->transport); /* it has said so */
 	explicit_bzero(&g->key, sizeof(g->key));
 	pthread_mutex_destroy(&g->lock);
-	free(g->nodes);
 	free(g);
 }
 
@@ -345,32 +342,68 @@ int cfs_group_map(struct cfs_group *g, const struct cfs_peer_block *b,
 
 /* ---- what is shown ---- */
 
+struct shown {
+	struct cfs_group_member *v; /* sorted by id */
+	size_t n;
+};
+
+static int by_id(const void *a, const void *b)
+{
+	uint64_t x = ((const struct cfs_group_member *)a)->id;
+	uint64_t y = ((const struct cfs_group_member *)b)->id;
+
+	return x < y ? -1 : x > y;
+}
+
+/* What is in its record only. */
+static int describe(void *arg, const char *group, const struct cfs_group_member *m)
+{
+	struct shown *s = arg;
+	struct cfs_group_member *of = bsearch(m, s->v, s->n, sizeof(*s->v), by_id);
+
+	(void)group;
+	if (of) {
+		memcpy(of->host, m->host, sizeof(of->host));
+		memcpy(of->mount_point, m->mount_point, sizeof(of->mount_point));
+		memcpy(of->version, m->version, sizeof(of->version));
+		of->cached_bytes = m->cached_bytes;
+	}
+	return 0;
+}
+
+static void show_peer(struct group_node *n, double sum, struct cfs_group_member *m)
+{
+	*m = n->member;
+	m->share = sum > 0 && !m->apart ? m->weight / sum : 0;
+	if (n->peer)
+		cfs_peer_stats(n->peer, &m->asked, &m->state);
+}
+
 int cfs_group_each_member(struct cfs_group *g, cfs_group_member_fn fn, void *arg)
 {
 	struct group_view *v = cfs_group_view_hold(g);
+	struct shown s = {.v = calloc(v->n + 1, sizeof(*s.v)), .n = v->n};
+	int r = s.v ? 0 : -ENOMEM, pass;
 	double sum = 0;
-	size_t i, pass;
-	int r = 0;
+	size_t i;
 
 	for (i = 0; i < v->n; i++)
 		sum += v->nodes[i]->member.apart ? 0 : v->nodes[i]->member.weight;
+	for (i = 0; i < v->n && !r; i++)
+		show_peer(v->nodes[i], sum, &s.v[i]);
+	/* Without the registry they have no names. */
+	if (!r)
+		(void)cfs_group_list_one(&g->registry, g->name, describe, &s);
 	for (pass = 0; pass < 2; pass++) {
-		for (i = 0; i < v->n && !r; i++) {
-			struct cfs_group_member m;
-
-			if (v->nodes[i]->member.self != (pass == 0))
+		for (i = 0; i < s.n && !r; i++) {
+			if (s.v[i].self != (pass == 0))
 				continue;
-			pthread_mutex_lock(&g->lock);
-			m = v->nodes[i]->member;
-			pthread_mutex_unlock(&g->lock);
-			if (m.self && g->cached_bytes)
-				m.cached_bytes = g->cached_bytes(g->ops_arg);
-			m.share = sum > 0 && !m.apart ? m.weight / sum : 0;
-			if (v->nodes[i]->peer)
-				cfs_peer_stats(v->nodes[i]->peer, &m.asked, &m.state);
-			r = fn(arg, &m);
+			if (s.v[i].self && g->cached_bytes)
+				s.v[i].cached_bytes = g->cached_bytes(g->ops_arg);
+			r = fn(arg, &s.v[i]);
 		}
 	}
+	free(s.v);
 	cfs_group_view_unref(v);
 	return r;
 }

@@ -2,8 +2,10 @@
 /*
  * What a cache group keeps in the registry, as JSON:
  *
- *	group.member.NAME/ID	one per member, written by it at every beat
- *	group.key.NAME/		the key that members prove to have, and the one before
+ *	group.member.NAME/ID	one per member, written by it at every beat:
+ *				BOOT NUMBER BYTES BEAT_MS {what it says of itself}
+ *	group.list.NAME/...	who is there: members.c
+ *	group.key/NAME		the key that members prove to have, and the one before
  */
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -16,10 +18,11 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/bytes.h"
 #include "group-internal.h"
 
-#define MEMBER_PREFIX "group.member."
-#define KEY_PREFIX    "group.key."
+#define MEMBERS_TABLE "group.member."
+#define KEYS_TABLE    "group.key"
 #define BEAT_MAX_MS   (60 * 60 * 1000)
 
 bool cfs_group_is_name(const char *name)
@@ -33,13 +36,14 @@ bool cfs_group_is_name(const char *name)
 	return i > 0 && i <= CFS_GROUP_NAME_MAX;
 }
 
-/* Names have dots: '/' ends them, so that no group's prefix is another one's. */
+void cfs_group_member_table(const char *name, char table[CFS_GROUP_KEY_MAX])
+{
+	snprintf(table, CFS_GROUP_KEY_MAX, MEMBERS_TABLE "%s", name);
+}
+
 void cfs_group_member_key(const char *name, uint64_t id, char key[CFS_GROUP_KEY_MAX])
 {
-	if (id)
-		snprintf(key, CFS_GROUP_KEY_MAX, MEMBER_PREFIX "%s/%016" PRIx64, name, id);
-	else
-		snprintf(key, CFS_GROUP_KEY_MAX, MEMBER_PREFIX "%s/", name);
+	snprintf(key, CFS_GROUP_KEY_MAX, MEMBERS_TABLE "%s/%016" PRIx64, name, id);
 }
 
 /* ---- addresses ---- */
@@ -72,8 +76,7 @@ int cfs_group_parse_address(const char *text, unsigned port, struct sockaddr_sto
 	return 0;
 }
 
-/* "10.0.0.1:7000", "[fd00::1]:7000" */
-static int parse_with_port(const char *text, struct sockaddr_storage *ret, socklen_t *ret_len)
+int cfs_group_parse_endpoint(const char *text, struct sockaddr_storage *ret, socklen_t *ret_len)
 {
 	char host[CFS_ADDRESS_MAX], *end;
 	const char *colon = strrchr(text, ':'), *from = text;
@@ -118,19 +121,21 @@ void cfs_group_copy_text(char *dst, size_t size, const char *src)
 char *cfs_group_encode(const struct group_record *r)
 {
 	const struct cfs_group_member *m = &r->member;
-	char id[17], *text;
+	char id[17], *text = NULL, *ret = NULL;
 	json_t *j;
 
 	snprintf(id, sizeof(id), "%016" PRIx64, m->id);
-	j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:b, s:b, s:I, s:I, s:I, s:I}", "id", id,
-		      "volume", m->volume, "address", m->address, "host", m->host, "mount",
-		      m->mount_point, "version", m->version, "weight", (int)m->weight, "fresh",
-		      m->fresh, "tls", m->tls, "bytes", (json_int_t)m->cached_bytes, "boot",
-		      (json_int_t)r->boot, "number", (json_int_t)r->number, "beat_ms",
-		      (json_int_t)r->beat_ms);
+	j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:b, s:b, s:b}", "id", id, "volume",
+		      m->volume, "address", m->address, "host", m->host, "mount", m->mount_point,
+		      "version", m->version, "weight", (int)m->weight, "rank", (int)m->rank,
+		      "fresh", m->fresh, "tls", m->tls, "memory_only", m->memory_only);
 	text = j ? json_dumps(j, JSON_COMPACT) : NULL;
+	if (text && asprintf(&ret, "%" PRIx64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %s", r->boot,
+			     r->number, m->cached_bytes, r->beat_ms, text) < 0)
+		ret = NULL;
+	free(text);
 	json_decref(j);
-	return text;
+	return ret;
 }
 
 static bool copy_text(char *dst, size_t size, const char *src)
@@ -138,22 +143,26 @@ static bool copy_text(char *dst, size_t size, const char *src)
 	return (size_t)snprintf(dst, size, "%s", src) < size;
 }
 
+/* What goes into the list as a word of its own. */
+static bool is_word(const char *text)
+{
+	return !text[strcspn(text, " \t\n")];
+}
+
 static int decode(json_t *j, struct group_record *ret)
 {
-	const char *id, *address, *host, *mount, *version, *volume = "";
+	const char *id, *address, *host, *mount, *version, *volume;
 	struct cfs_group_member *m = &ret->member;
-	json_int_t bytes, boot, number, beat_ms;
-	int weight, fresh, tls = 0;
+	int weight, rank, fresh, tls, memory_only;
 	char *end;
 
-	if (json_unpack(j, "{s:s, s?s, s:s, s:s, s:s, s:s, s:i, s:b, s?b, s:I, s:I, s:I, s:I}",
-			"id", &id, "volume", &volume, "address", &address, "host", &host, "mount",
-			&mount, "version", &version, "weight", &weight, "fresh", &fresh, "tls",
-			&tls, "bytes", &bytes, "boot", &boot, "number", &number, "beat_ms",
-			&beat_ms) < 0)
+	if (json_unpack(j, "{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:b, s:b, s:b}", "id", &id,
+			"volume", &volume, "address", &address, "host", &host, "mount", &mount,
+			"version", &version, "weight", &weight, "rank", &rank, "fresh", &fresh,
+			"tls", &tls, "memory_only", &memory_only) < 0)
 		return -EINVAL;
 	m->id = strtoull(id, &end, 16);
-	if (!m->id || *end || weight < 0 || beat_ms <= 0 || beat_ms > BEAT_MAX_MS ||
+	if (!m->id || *end || weight < 0 || rank < 0 || !is_word(volume) ||
 	    !copy_text(m->address, sizeof(m->address), address) ||
 	    !copy_text(m->host, sizeof(m->host), host) ||
 	    !copy_text(m->mount_point, sizeof(m->mount_point), mount) ||
@@ -161,60 +170,104 @@ static int decode(json_t *j, struct group_record *ret)
 	    !copy_text(m->volume, sizeof(m->volume), volume))
 		return -EINVAL;
 	m->weight = (unsigned)weight;
+	m->rank = (unsigned)rank;
 	m->fresh = fresh;
 	m->tls = tls;
-	m->cached_bytes = (uint64_t)bytes;
-	ret->boot = (uint64_t)boot;
-	ret->number = (uint64_t)number;
-	ret->beat_ms = (uint64_t)beat_ms;
-	return *address ? parse_with_port(address, &ret->addr, &ret->addr_len) : 0;
+	m->memory_only = memory_only;
+	return *address ? cfs_group_parse_endpoint(address, &ret->addr, &ret->addr_len) : 0;
+}
+
+int cfs_group_decode_beat(const void *value, size_t len, struct group_record *ret, size_t *ret_at)
+{
+	char text[96];
+	int at = 0;
+
+	memcpy(text, value, CFS_MIN(len, sizeof(text) - 1));
+	text[CFS_MIN(len, sizeof(text) - 1)] = '\0';
+	if (sscanf(text, "%" SCNx64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %n", &ret->boot,
+		   &ret->number, &ret->member.cached_bytes, &ret->beat_ms, &at) < 4 ||
+	    !at || ret->beat_ms == 0 || ret->beat_ms > BEAT_MAX_MS)
+		return -EINVAL;
+	*ret_at = (size_t)at;
+	return 0;
 }
 
 int cfs_group_decode(const void *value, size_t len, struct group_record *ret)
 {
-	json_t *j = json_loadb(value, len, 0, NULL);
+	size_t at;
+	json_t *j;
 	int r;
 
 	memset(ret, 0, sizeof(*ret));
-	if (!j)
-		return -EINVAL;
-	r = decode(j, ret);
+	r = cfs_group_decode_beat(value, len, ret, &at);
+	if (r < 0)
+		return r;
+	j = json_loadb((const char *)value + at, len - at, 0, NULL);
+	r = j ? decode(j, ret) : -EINVAL;
 	json_decref(j);
 	return r;
 }
 
 struct list {
+	char group[CFS_GROUP_NAME_MAX + 1];
 	cfs_group_listed_fn fn;
 	void *arg;
+	struct list *next;
 };
 
 static int list_member(void *arg, const char *key, const void *value, size_t len)
 {
 	const struct list *l = arg;
-	const char *name = key + strlen(MEMBER_PREFIX), *slash = strchr(name, '/');
-	char group[CFS_GROUP_NAME_MAX + 1];
 	struct group_record r;
 
-	if (!slash || (size_t)(slash - name) >= sizeof(group) ||
-	    cfs_group_decode(value, len, &r) < 0)
-		return 0;
-	memcpy(group, name, (size_t)(slash - name));
-	group[slash - name] = '\0';
-	return l->fn(l->arg, group, &r.member);
+	(void)key;
+	return cfs_group_decode(value, len, &r) < 0 ? 0 : l->fn(l->arg, l->group, &r.member);
+}
+
+static int list_group(void *arg, const char *key, const void *value, size_t len)
+{
+	struct list *l = calloc(1, sizeof(*l)), **first = arg;
+
+	(void)value;
+	(void)len;
+	if (!l)
+		return -ENOMEM;
+	snprintf(l->group, sizeof(l->group), "%s", strchr(key, '/') + 1);
+	l->next = *first;
+	*first = l;
+	return 0;
+}
+
+int cfs_group_list_one(const struct cfs_group_registry *reg, const char *name,
+		       cfs_group_listed_fn fn, void *arg)
+{
+	struct list l = {.fn = fn, .arg = arg};
+	char table[CFS_GROUP_KEY_MAX];
+
+	snprintf(l.group, sizeof(l.group), "%s", name);
+	cfs_group_member_table(name, table);
+	return reg->each(reg->arg, table, list_member, &l);
 }
 
 int cfs_group_list(const struct cfs_group_registry *reg, cfs_group_listed_fn fn, void *arg)
 {
-	struct list l = {.fn = fn, .arg = arg};
+	struct list *groups = NULL, *next;
+	int r = reg->each(reg->arg, KEYS_TABLE, list_group, &groups);
 
-	return reg->each(reg->arg, MEMBER_PREFIX, list_member, &l);
+	for (; groups; groups = next) {
+		next = groups->next;
+		if (!r)
+			r = cfs_group_list_one(reg, groups->group, fn, arg);
+		free(groups);
+	}
+	return r;
 }
 
 /* ---- keys ---- */
 
 static void key_name(const char *group, char key[CFS_GROUP_KEY_MAX])
 {
-	snprintf(key, CFS_GROUP_KEY_MAX, KEY_PREFIX "%s/", group);
+	snprintf(key, CFS_GROUP_KEY_MAX, KEYS_TABLE "/%s", group);
 }
 
 static void to_hex(const uint8_t *bytes, char hex[2 * CFS_PEER_KEY_SIZE + 1])
@@ -257,41 +310,34 @@ static int put_key(const struct cfs_group_registry *reg, const char *name,
 	return r;
 }
 
-struct key_search {
-	char record[CFS_GROUP_KEY_MAX];
-	struct group_key *ret;
-	int found;
-};
-
 static int see_key(void *arg, const char *record, const void *value, size_t len)
 {
-	struct key_search *s = arg;
+	struct group_key *ret = arg;
 	const char *now, *old;
+	int r = -EINVAL;
 	json_t *j;
 
-	if (strcmp(record, s->record) != 0)
-		return 0;
-	memset(s->ret, 0, sizeof(*s->ret));
+	(void)record;
+	memset(ret, 0, sizeof(*ret));
 	j = json_loadb(value, len, 0, NULL);
-	s->found = -EINVAL;
 	if (j && json_unpack(j, "{s:s, s:s}", "key", &now, "old", &old) == 0 &&
-	    from_hex(now, s->ret->now)) {
-		s->ret->has_old = from_hex(old, s->ret->old);
-		s->found = 1;
+	    from_hex(now, ret->now)) {
+		ret->has_old = from_hex(old, ret->old);
+		r = 1;
 	}
 	json_decref(j);
-	return 0;
+	return r;
 }
 
 int cfs_group_read_key(const struct cfs_group_registry *reg, const char *name,
 		       struct group_key *ret)
 {
-	struct key_search s = {.ret = ret};
+	char record[CFS_GROUP_KEY_MAX];
 	int r;
 
-	key_name(name, s.record);
-	r = reg->each(reg->arg, s.record, see_key, &s);
-	return r < 0 ? r : s.found;
+	key_name(name, record);
+	r = reg->get(reg->arg, record, see_key, ret);
+	return r == -ENOENT ? 0 : r;
 }
 
 static int new_key(uint8_t key[CFS_PEER_KEY_SIZE])

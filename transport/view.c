@@ -71,8 +71,6 @@ int cfs_group_view_publish(struct cfs_group *g)
 		return -ENOMEM;
 	atomic_init(&v->refs, 1);
 	for (i = 0; i < g->n_nodes; i++) {
-		if (!g->nodes[i]->member.alive)
-			continue;
 		atomic_fetch_add(&g->nodes[i]->refs, 1);
 		v->nodes[v->n++] = g->nodes[i];
 	}

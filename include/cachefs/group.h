@@ -4,8 +4,11 @@
  * a block is, and asks the owner for it.
  *
  * Members find each other by records in a registry that all of them reach. Each one counts up a
- * number in its own record every beat; a record whose number stands still for a few beats of the
- * one who watches is a member that is gone. No clocks are compared.
+ * number in its own record every beat. One of them, the leader, reads all records four times a beat
+ * and publishes a list of the members; a record whose number stands still for two beats of the
+ * leader is a member that is gone. The others read what has changed in the list. A leader that
+ * publishes nothing is replaced. No clocks are compared. A member that is gone has lost its share
+ * within three beats, however many there are.
  *
  * A block belongs to the members that weighted rendezvous hashing puts first, so that a member that
  * comes or goes moves its own share only. Members of weight 0, and those that share nothing, own
@@ -25,14 +28,17 @@
 struct cfs_group;
 
 /*
- * Where members and the group's key are recorded; functions as cfs_meta_put_record,
- * cfs_meta_drop_record and cfs_meta_each_record. Each has a deadline of its own.
+ * Where members and the group's key are recorded; functions as cfs_meta_put_record and its
+ * neighbours. Each has a deadline of its own.
  */
 typedef int (*cfs_group_record_fn)(void *arg, const char *key, const void *value, size_t len);
 struct cfs_group_registry {
 	int (*put)(void *arg, const char *key, const void *value, size_t len, bool fresh);
+	int (*swap)(void *arg, const char *key, const void *old, size_t old_len, const void *value,
+		    size_t len);
 	int (*drop)(void *arg, const char *key);
-	int (*each)(void *arg, const char *prefix, cfs_group_record_fn fn, void *fn_arg);
+	int (*get)(void *arg, const char *key, cfs_group_record_fn fn, void *fn_arg);
+	int (*each)(void *arg, const char *table, cfs_group_record_fn fn, void *fn_arg);
 	void *arg;
 };
 
@@ -63,6 +69,7 @@ struct cfs_group_conf {
 };
 
 #define CFS_GROUP_NAME_MAX     64
+#define CFS_GROUP_WEIGHT       100 /* of a member that does not say */
 #define CFS_GROUP_REPLICAS_MAX 3
 
 /*
@@ -95,7 +102,9 @@ struct cfs_group_member {
 	char address[CFS_ADDRESS_MAX]; /* empty: serves nobody */
 	char host[65], mount_point[256], version[32], volume[37];
 	unsigned weight;
-	bool self, alive, fresh, tls;
+	unsigned rank;	  /* the weight it had, or will have, while it has none */
+	bool memory_only; /* cannot keep blocks at the moment */
+	bool self, fresh, tls;
 	bool apart; /* of the other kind: only one of us has TLS; or of another volume */
 	uint64_t cached_bytes;
 	double share; /* of the blocks, 0..1 */

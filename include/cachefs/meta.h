@@ -794,19 +794,33 @@ int cfs_meta_advise(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_advice_fn
 
 /* ---- records of cachefs's own, which other clients of the format ignore ---- */
 
+/*
+ * A record has a name in a table: its key is "TABLE/NAME". The first '/' ends the table, and
+ * neither is empty. A table is there while it has records.
+ */
 #define CFS_RECORD_KEY_MAX 127 /* printable bytes */
 #define CFS_RECORD_MAX	   8192
 
 /* fresh: -EEXIST when the key is there; its value stays as it is. */
 int cfs_meta_put_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key,
 			const void *value, size_t len, bool fresh);
-int cfs_meta_drop_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key);
 /*
- * In no order, one perhaps twice; until fn returns non-zero, which is returned. fn calls no
- * cfs_meta function.
+ * The value becomes another one where it is `old`; -ESTALE: it is not, or there is none. A try that
+ * is repeated because its answer was lost may say so, too, although it has taken place.
  */
+int cfs_meta_swap_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key,
+			 const void *old, size_t old_len, const void *value, size_t len);
+int cfs_meta_drop_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key);
+/* fn calls no cfs_meta function. */
 typedef int (*cfs_record_fn)(void *arg, const char *key, const void *value, size_t len);
-int cfs_meta_each_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *prefix,
+/* fn runs once, and what it returns is returned. -ENOENT: there is no such record. */
+int cfs_meta_get_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key,
+			cfs_record_fn fn, void *arg);
+/*
+ * Those of one table ("TABLE"), which is what it reads and no more. In no order, one perhaps twice;
+ * until fn returns non-zero, which is returned.
+ */
+int cfs_meta_each_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *table,
 			 cfs_record_fn fn, void *arg);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of a dump, written to a volume that nobody uses yet; the changelog; records. */
+/* Rows of a dump, written to a volume that nobody uses yet; the changelog. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -173,55 +173,4 @@ int rds_op_trim_changelog(struct cfs_engine *e, const struct cfs_ctx *ctx, int64
 	while (r == 1 && !cfs_deadline_passed(ctx->deadline));
 	rds_end(&q);
 	return r < 0 ? r : 0;
-}
-
-/* ---- records of our own ---- */
-
-int rds_op_put_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *key,
-		      const void *value, size_t len, bool fresh)
-{
-	struct rds_request q;
-	redisReply *a;
-	int r;
-
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_other, &rds_put_record_lua, &a, "sbs", key, value, len,
-		       fresh ? "1" : "0");
-	rds_end(&q);
-	return r;
-}
-
-int rds_op_drop_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *key)
-{
-	struct rds_request q;
-	int r;
-
-	if (rds_of(e)->read_only)
-		return -EROFS;
-	rds_begin(&q, e);
-	rds_command(&q, "sKs", "HDEL", "zcachefs:record", key);
-	r = rds_run(&q, ctx, CFS_META_OP_other);
-	rds_end(&q);
-	return r;
-}
-
-/* They are few. */
-int rds_op_each_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *prefix,
-		       cfs_record_fn fn, void *arg)
-{
-	struct rds_request q;
-	size_t i;
-	int r;
-
-	rds_begin(&q, e);
-	rds_command(&q, "sK", "HGETALL", "zcachefs:record");
-	r = rds_run(&q, ctx, CFS_META_OP_other);
-	for (i = 0; !r && i + 1 < q.reply[0]->elements; i += 2) {
-		const redisReply *f = q.reply[0]->element[i], *v = q.reply[0]->element[i + 1];
-
-		if (strncmp(f->str, prefix, strlen(prefix)) == 0)
-			r = fn(arg, f->str, v->str, v->len);
-	}
-	rds_end(&q);
-	return r;
 }

@@ -1,9 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
-local function op(key, value, fresh)
-	if fresh == '1' and call('HEXISTS', P .. 'zcachefs:record', key) == 1 then
+local function op(table, name, value, fresh)
+	local key = P .. table
+	if fresh == '1' and call('HEXISTS', key, name) == 1 then
 		return {-17}
 	end
-	call('HSET', P .. 'zcachefs:record', key, value)
+	call('HSET', key, name, value)
 	return {0}
 end

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Records of cachefs's own, in a table that is made when the first one is put. */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "meta/sql/sql-internal.h"
@@ -57,6 +58,31 @@ int sql_op_put_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const cha
 	return r < 0 ? r : sql_txn(db, ctx, CFS_META_OP_other, put_record, &a);
 }
 
+struct swap {
+	const char *key;
+	const void *old, *value;
+	size_t old_len, len;
+};
+
+static int swap_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	const struct swap *a = arg;
+	int r = 0;
+
+	if (has_table(c))
+		r = sql_exec(c, SQL_swap_record, "bbb", a->value, a->len, a->key, strlen(a->key),
+			     a->old, a->old_len);
+	return r < 0 ? r : r > 0 ? 0 : -ESTALE;
+}
+
+int sql_op_swap_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *key,
+		       const void *old, size_t old_len, const void *value, size_t len)
+{
+	struct swap a = {.key = key, .old = old, .old_len = old_len, .value = value, .len = len};
+
+	return sql_txn(sql_db(e), ctx, CFS_META_OP_other, swap_record, &a);
+}
+
 static int drop_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	const char *key = arg;
@@ -70,28 +96,57 @@ int sql_op_drop_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const ch
 	return sql_txn(sql_db(e), ctx, CFS_META_OP_other, drop_record, (char *)key);
 }
 
-struct listing {
-	const char *prefix;
+struct reading {
+	const char *of; /* the record's key, or the table */
 	cfs_record_fn fn;
 	void *arg;
 };
 
+static int get_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	const struct reading *a = arg;
+	const void *value;
+	size_t len;
+	int r;
+
+	if (!has_table(c))
+		return -ENOENT;
+	r = sql_query(c, SQL_get_record, "b", a->of, strlen(a->of));
+	if (r == 0)
+		r = sql_next(c, SQL_get_record);
+	if (r <= 0)
+		return r < 0 ? r : -ENOENT;
+	value = sql_blob(c, SQL_get_record, 0, &len);
+	return a->fn(a->arg, a->of, value, len);
+}
+
+int sql_op_get_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *key,
+		      cfs_record_fn fn, void *arg)
+{
+	struct reading a = {.of = key, .fn = fn, .arg = arg};
+
+	return sql_read(sql_db(e), ctx, CFS_META_OP_other, get_record, &a);
+}
+
+/* From "TABLE/" to what follows all that begin with it. */
 static int each_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	const struct listing *a = arg;
-	size_t prefix_len = strlen(a->prefix);
-	int r = has_table(c) ? sql_query(c, SQL_each_record, "") : 0;
+	char from[CFS_RECORD_KEY_MAX + 1], to[CFS_RECORD_KEY_MAX + 1];
+	const struct reading *a = arg;
+	int r;
 
-	if (r < 0 || !atomic_load(&c->db->has_records))
-		return r;
-	while ((r = sql_next(c, SQL_each_record)) > 0) {
+	if (!has_table(c))
+		return 0;
+	snprintf(from, sizeof(from), "%s/", a->of);
+	snprintf(to, sizeof(to), "%s%c", a->of, '/' + 1);
+	r = sql_query(c, SQL_each_record, "bb", from, strlen(from), to, strlen(to));
+	while (r >= 0 && (r = sql_next(c, SQL_each_record)) > 0) {
 		char key[CFS_RECORD_KEY_MAX + 1];
 		const void *name, *value;
 		size_t name_len, len;
 
 		name = sql_blob(c, SQL_each_record, 0, &name_len);
-		if (name_len < prefix_len || name_len >= sizeof(key) ||
-		    memcmp(name, a->prefix, prefix_len) != 0)
+		if (name_len >= sizeof(key))
 			continue;
 		memcpy(key, name, name_len);
 		key[name_len] = '\0';
@@ -103,10 +158,10 @@ static int each_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return r;
 }
 
-int sql_op_each_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *prefix,
+int sql_op_each_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *table,
 		       cfs_record_fn fn, void *arg)
 {
-	struct listing a = {.prefix = prefix, .fn = fn, .arg = arg};
+	struct reading a = {.of = table, .fn = fn, .arg = arg};
 
 	return sql_read(sql_db(e), ctx, CFS_META_OP_other, each_record, &a);
 }

@@ -283,5 +283,7 @@ SQL(load_acl_end, "SELECT MAX(id) FROM {acl}")
 /* -- records of cachefs's own -- */
 SQL(new_record, "INSERT INTO {cachefs_record}(name,value) VALUES(?,?)")
 SQL(set_record, "UPDATE {cachefs_record} SET value=? WHERE name=?")
+SQL(swap_record, "UPDATE {cachefs_record} SET value=? WHERE name=? AND value=?")
 SQL(drop_record, "DELETE FROM {cachefs_record} WHERE name=?")
-SQL(each_record, "SELECT name,value FROM {cachefs_record}")
+SQL(get_record, "SELECT value FROM {cachefs_record} WHERE name=?")
+SQL(each_record, "SELECT name,value FROM {cachefs_record} WHERE name>? AND name<?")

@@ -24,6 +24,21 @@ static int put_record(void *arg, const char *key, const void *value, size_t len,
 	return cfs_meta_put_record(arg, &ctx, key, value, len, fresh);
 }
 
+static int swap_record(void *arg, const char *key, const void *old, size_t old_len,
+		       const void *value, size_t len)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(RECORD_TIMEOUT_MS);
+
+	return cfs_meta_swap_record(arg, &ctx, key, old, old_len, value, len);
+}
+
+static int get_record(void *arg, const char *key, cfs_group_record_fn fn, void *fn_arg)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(RECORD_TIMEOUT_MS);
+
+	return cfs_meta_get_record(arg, &ctx, key, fn, fn_arg);
+}
+
 static int drop_record(void *arg, const char *key)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(RECORD_TIMEOUT_MS);
@@ -31,17 +46,21 @@ static int drop_record(void *arg, const char *key)
 	return cfs_meta_drop_record(arg, &ctx, key);
 }
 
-static int each_record(void *arg, const char *prefix, cfs_group_record_fn fn, void *fn_arg)
+static int each_record(void *arg, const char *table, cfs_group_record_fn fn, void *fn_arg)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(RECORD_TIMEOUT_MS);
 
-	return cfs_meta_each_record(arg, &ctx, prefix, fn, fn_arg);
+	return cfs_meta_each_record(arg, &ctx, table, fn, fn_arg);
 }
 
 struct cfs_group_registry peers_registry(struct cfs_meta *m)
 {
-	return (struct cfs_group_registry){
-		.put = put_record, .drop = drop_record, .each = each_record, .arg = m};
+	return (struct cfs_group_registry){.put = put_record,
+					   .swap = swap_record,
+					   .drop = drop_record,
+					   .get = get_record,
+					   .each = each_record,
+					   .arg = m};
 }
 
 /* ---- a mount's membership ---- */

@@ -128,7 +128,7 @@ class RedisLoader:
         rb"|dir(?:DataLength|UsedSpace|UsedInodes)|(?:dir|user|group)Quota(?:Used(?:Space|Inodes))?"
         rb"|acl|aclMaxId|krbToken|krbTokenMaxId|txnLog|txnLastLog|next(?:inode|chunk|session)"
         rb"|nextTrash|usedSpace|totalInodes|(?:nextCleanup|lastCleanup)\w+|k\d+_\d+"
-        rb"|zcachefs:\w+)$"
+        rb"|zcachefs:\w+|zcachefs:record:[\w.-]+)$"
     )
     PASSING = re.compile(rb"zcachefs:done:")  # answers kept for a repeated request
     NUMBERED = re.compile(rb"([a-z]+?)(\d+)(?:_(\d+))?$")

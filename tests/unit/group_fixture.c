@@ -26,9 +26,9 @@ void registry_close(struct registry *r)
 	pthread_mutex_destroy(&r->lock);
 }
 
-bool registry_is_members(const char *prefix)
+bool registry_is_members(const char *of)
 {
-	return strncmp(prefix, MEMBERS, strlen(MEMBERS)) == 0;
+	return strncmp(of, MEMBERS, strlen(MEMBERS)) == 0;
 }
 
 unsigned registry_members(struct registry *r)
@@ -54,12 +54,22 @@ static struct registry_record *find(struct registry *r, const char *key)
 	return NULL;
 }
 
+static void set_value(struct registry_record *rec, const void *value, size_t len)
+{
+	free(rec->value);
+	rec->value = malloc(len + 1);
+	memcpy(rec->value, value, len);
+	rec->value[len] = '\0';
+	rec->len = len;
+}
+
 int registry_put(void *arg, const char *key, const void *value, size_t len, bool fresh)
 {
 	struct registry *r = arg;
 	struct registry_record *rec;
 	int err = r->err;
 
+	r->bytes += strlen(key) + len;
 	pthread_mutex_lock(&r->lock);
 	rec = find(r, key);
 	if (!err && rec && fresh)
@@ -70,13 +80,26 @@ int registry_put(void *arg, const char *key, const void *value, size_t len, bool
 		rec->value = NULL;
 		snprintf(rec->key, sizeof(rec->key), "%s", key);
 	}
-	if (!err) {
-		free(rec->value);
-		rec->value = malloc(len + 1);
-		memcpy(rec->value, value, len);
-		rec->value[len] = '\0';
-		rec->len = len;
-	}
+	if (!err)
+		set_value(rec, value, len);
+	pthread_mutex_unlock(&r->lock);
+	return err;
+}
+
+int registry_swap(void *arg, const char *key, const void *old, size_t old_len, const void *value,
+		  size_t len)
+{
+	struct registry *r = arg;
+	struct registry_record *rec;
+	int err = r->err;
+
+	r->bytes += strlen(key) + old_len + len;
+	pthread_mutex_lock(&r->lock);
+	rec = find(r, key);
+	if (!err && (!rec || rec->len != old_len || memcmp(rec->value, old, old_len) != 0))
+		err = -ESTALE;
+	if (!err)
+		set_value(rec, value, len);
 	pthread_mutex_unlock(&r->lock);
 	return err;
 }
@@ -98,22 +121,42 @@ int registry_drop(void *arg, const char *key)
 	return 0;
 }
 
-int registry_each(void *arg, const char *prefix, cfs_group_record_fn fn, void *fn_arg)
+int registry_get(void *arg, const char *key, cfs_group_record_fn fn, void *fn_arg)
 {
 	struct registry *r = arg;
+	struct registry_record *rec;
+	int err = r->err;
+
+	r->bytes += strlen(key);
+	pthread_mutex_lock(&r->lock);
+	rec = find(r, key);
+	if (!err && !rec)
+		err = -ENOENT;
+	if (!err) {
+		r->bytes += rec->len;
+		err = fn(fn_arg, key, rec->value, rec->len);
+	}
+	pthread_mutex_unlock(&r->lock);
+	return err;
+}
+
+int registry_each(void *arg, const char *table, cfs_group_record_fn fn, void *fn_arg)
+{
+	struct registry *r = arg;
+	size_t len = strlen(table), i;
 	int err = r->err, given = 0;
-	size_t i;
 
 	pthread_mutex_lock(&r->lock);
 	for (i = 0; i < r->n && !err; i++) {
-		if (strncmp(r->v[i].key, prefix, strlen(prefix)) != 0)
+		if (strncmp(r->v[i].key, table, len) != 0 || r->v[i].key[len] != '/')
 			continue;
-		if (registry_is_members(prefix) && r->cut_at && given++ == r->cut_at) {
+		if (registry_is_members(table) && r->cut_at && given++ == r->cut_at) {
 			r->cuts++;
 			err = -EIO;
-		} else {
-			err = fn(fn_arg, r->v[i].key, r->v[i].value, r->v[i].len);
+			break;
 		}
+		r->bytes += strlen(r->v[i].key) + r->v[i].len;
+		err = fn(fn_arg, r->v[i].key, r->v[i].value, r->v[i].len);
 	}
 	pthread_mutex_unlock(&r->lock);
 	return err;

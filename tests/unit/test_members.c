@@ -1,0 +1,552 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The list of a cache group's members on a clock of the test's own: members tick as they would,
+ * with beats of 5 s, and die, freeze, and lose the registry. When a test here fails, a member that
+ * is gone keeps its share for longer than 15 s, or one that is there loses it.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "../../transport/members.h"
+#include "base/bytes.h"
+#include "group_fixture.h"
+
+#define BEAT_MS	 5000
+#define GONE_MS	 15000
+#define SOME_MAX 40
+
+struct one {
+	struct cfs_members m;
+	struct group_record self;
+	struct cfs_group_registry reg;
+	uint64_t next_ms;
+	bool there, frozen;
+	unsigned sloppy; /* percent by which its ticks vary */
+};
+
+static struct sim {
+	struct registry r;
+	struct one v[SOME_MAX];
+	size_t n;
+	uint64_t now_ms, seed;
+} sim;
+
+static uint64_t dice(uint64_t sides)
+{
+	sim.seed = sim.seed * 6364136223846793005u + 1442695040888963407u;
+	return (sim.seed >> 33) % sides;
+}
+
+static uint64_t tick_after(const struct one *o)
+{
+	uint64_t tick_ms = o->m.tick_ms;
+
+	return sim.now_ms + tick_ms * 9 / 10 + dice(tick_ms / 5 + 1);
+}
+
+static void tick(struct one *o)
+{
+	int r = cfs_members_read(&o->m, sim.now_ms);
+
+	if (r >= 0)
+		cfs_members_write(&o->m, sim.now_ms);
+	o->next_ms = tick_after(o);
+}
+
+static void run_ms(uint64_t ms)
+{
+	uint64_t end_ms = sim.now_ms + ms;
+
+	for (;;) {
+		struct one *next = NULL;
+		size_t i;
+
+		for (i = 0; i < sim.n; i++) {
+			struct one *o = &sim.v[i];
+
+			if (o->there && !o->frozen && (!next || o->next_ms < next->next_ms))
+				next = o;
+		}
+		if (!next || next->next_ms > end_ms)
+			break;
+		sim.now_ms = CFS_MAX(sim.now_ms, next->next_ms);
+		tick(next);
+	}
+	sim.now_ms = end_ms;
+}
+
+static struct one *join(uint64_t id)
+{
+	struct one *o = &sim.v[sim.n++];
+
+	assert_true(sim.n <= SOME_MAX);
+	memset(o, 0, sizeof(*o));
+	o->self = (struct group_record){
+		.member = {.id = id, .weight = 100, .rank = 100},
+		.boot = dice(1ull << 31) + 1,
+		.beat_ms = BEAT_MS,
+	};
+	snprintf(o->self.member.address, sizeof(o->self.member.address), "10.0.%u.%u:7000",
+		 (unsigned)(id >> 8 & 255), (unsigned)(id & 255));
+	snprintf(o->self.member.volume, sizeof(o->self.member.volume), "volume");
+	o->reg = (struct cfs_group_registry){.put = registry_put,
+					     .swap = registry_swap,
+					     .drop = registry_drop,
+					     .get = registry_get,
+					     .each = registry_each,
+					     .arg = &sim.r};
+	o->m = (struct cfs_members){
+		.name = "team", .registry = &o->reg, .self = &o->self, .beat_ms = BEAT_MS};
+	cfs_members_init(&o->m);
+	o->there = true;
+	tick(o);
+	return o;
+}
+
+static void die(struct one *o)
+{
+	o->there = false;
+	cfs_members_free(&o->m);
+}
+
+static void leave(struct one *o)
+{
+	cfs_members_leave(&o->m);
+	die(o);
+}
+
+static void begin(uint64_t seed, size_t n)
+{
+	size_t i;
+
+	memset(&sim, 0, sizeof(sim));
+	sim.seed = seed;
+	sim.now_ms = 1000000;
+	registry_open(&sim.r);
+	for (i = 0; i < n; i++) {
+		join(100 + i);
+		run_ms(dice(3000));
+	}
+}
+
+static void end(void)
+{
+	size_t i;
+
+	for (i = 0; i < sim.n; i++) {
+		if (sim.v[i].there)
+			leave(&sim.v[i]);
+	}
+	registry_close(&sim.r);
+}
+
+static struct one *leader(void)
+{
+	struct one *found = NULL;
+	size_t i;
+
+	for (i = 0; i < sim.n; i++) {
+		if (sim.v[i].there && !sim.v[i].frozen && sim.v[i].m.leading) {
+			assert_null(found);
+			found = &sim.v[i];
+		}
+	}
+	return found;
+}
+
+static struct one *deputy(void)
+{
+	size_t i;
+
+	for (i = 0; i < sim.n; i++) {
+		if (sim.v[i].there && !sim.v[i].m.leading && cfs_members_is_deputy(&sim.v[i].m))
+			return &sim.v[i];
+	}
+	return NULL;
+}
+
+/* How many of those that are there have it in their list. */
+static size_t known_by(uint64_t id)
+{
+	size_t i, n = 0;
+
+	for (i = 0; i < sim.n; i++)
+		n += sim.v[i].there && !sim.v[i].frozen &&
+		     cfs_roster_find(&sim.v[i].m.roster, id) != NULL;
+	return n;
+}
+
+static size_t there(void)
+{
+	size_t i, n = 0;
+
+	for (i = 0; i < sim.n; i++)
+		n += sim.v[i].there && !sim.v[i].frozen;
+	return n;
+}
+
+/* Everybody knows everybody. */
+static bool agreed(void)
+{
+	size_t i;
+
+	for (i = 0; i < sim.n; i++) {
+		if (sim.v[i].there && !sim.v[i].frozen && sim.v[i].m.roster.n != there())
+			return false;
+	}
+	return true;
+}
+
+static uint64_t until_forgotten(uint64_t id, uint64_t most_ms)
+{
+	uint64_t from_ms = sim.now_ms;
+
+	while (known_by(id) > 0 && sim.now_ms - from_ms < most_ms)
+		run_ms(50);
+	return sim.now_ms - from_ms;
+}
+
+static void test_one_dies(void **state)
+{
+	uint64_t seed, took_ms, worst_ms = 0;
+
+	for (seed = 1; seed <= 60; seed++) {
+		struct one *o;
+
+		begin(seed, 5);
+		run_ms(20000 + dice(5000));
+		assert_true(agreed());
+		o = &sim.v[dice(5)];
+		die(o); /* the leader, the deputy, or another one */
+		took_ms = until_forgotten(o->self.member.id, 60000);
+		worst_ms = CFS_MAX(worst_ms, took_ms);
+		assert_true(agreed());
+		assert_non_null(leader());
+		end();
+	}
+	printf("gone after %.1f s at the latest\n", (double)worst_ms / 1000);
+	assert_true(worst_ms <= GONE_MS);
+}
+
+/* Longer than for one, but not for ever. */
+static void test_leader_and_deputy_die(void **state)
+{
+	uint64_t seed;
+
+	for (seed = 1; seed <= 20; seed++) {
+		struct one *a, *b;
+
+		begin(seed, 5);
+		run_ms(30000 + dice(5000));
+		a = leader();
+		b = deputy();
+		die(a);
+		die(b);
+		until_forgotten(a->self.member.id, 60000);
+		assert_true(until_forgotten(b->self.member.id, 30000) < 30000);
+		run_ms(2000);
+		assert_true(agreed());
+		assert_non_null(leader());
+		end();
+	}
+}
+
+static void test_leaving(void **state)
+{
+	struct one *o;
+
+	begin(1, 4);
+	run_ms(20000);
+	o = leader();
+	leave(o);
+	assert_in_range(until_forgotten(o->self.member.id, 60000), 0, BEAT_MS);
+	o = deputy();
+	leave(o);
+	assert_in_range(until_forgotten(o->self.member.id, 60000), 0, BEAT_MS);
+	end();
+	assert_int_equal(sim.r.n, 0);
+}
+
+/* The registry was away, for however long: nobody is gone. */
+static void test_registry_is_away(void **state)
+{
+	uint64_t seed;
+
+	for (seed = 1; seed <= 20; seed++) {
+		unsigned i;
+
+		begin(seed, 5);
+		run_ms(20000);
+		sim.r.err = -EIO;
+		run_ms(30000 + dice(100000));
+		sim.r.err = 0;
+		for (i = 0; i < 400; i++) {
+			run_ms(50);
+			assert_true(agreed());
+		}
+		assert_non_null(leader());
+		end();
+	}
+}
+
+/* One that was stopped while it led goes on as if it led. */
+static void test_leader_is_frozen(void **state)
+{
+	uint64_t seed;
+
+	for (seed = 1; seed <= 20; seed++) {
+		struct one *o, *other;
+
+		begin(seed, 5);
+		run_ms(20000);
+		o = leader();
+		o->frozen = true;
+		run_ms(8000 + dice(60000));
+		other = leader();
+		assert_non_null(other);
+		o->frozen = false;
+		o->next_ms = sim.now_ms;
+		run_ms(2 * BEAT_MS);
+		assert_ptr_equal(leader(), other);
+		assert_true(agreed());
+		end();
+	}
+}
+
+/* A list that is older than what a member has, or of another past, is kept for ever. */
+static void test_registry_goes_back(void **state)
+{
+	struct registry_record *head = NULL;
+	char before[CFS_MEMBERS_HEAD_MAX];
+	size_t i;
+
+	begin(1, 5);
+	run_ms(20000);
+	for (i = 0; i < sim.r.n; i++) {
+		if (strcmp(sim.r.v[i].key, "group.list.team/head") == 0)
+			head = &sim.r.v[i];
+	}
+	assert_non_null(head);
+	snprintf(before, sizeof(before), "%s", head->value);
+	join(200);
+	run_ms(5000);
+	assert_true(agreed());
+	/* As after a failover that lost the last seconds, the changes among them. */
+	for (i = sim.r.n; i-- > 0;) {
+		if (strncmp(sim.r.v[i].key, "group.list.team/d", 17) == 0)
+			registry_drop(&sim.r, sim.r.v[i].key);
+	}
+	registry_put(&sim.r, "group.list.team/head", before, strlen(before), false);
+	run_ms(60000);
+	assert_true(agreed());
+	join(201);
+	run_ms(5000);
+	assert_true(agreed());
+	end();
+}
+
+/* All records of the list are lost. */
+static void test_list_is_lost(void **state)
+{
+	size_t i;
+
+	begin(1, 5);
+	run_ms(20000);
+	for (i = sim.r.n; i-- > 0;) {
+		if (strncmp(sim.r.v[i].key, "group.list.", 11) == 0)
+			registry_drop(&sim.r, sim.r.v[i].key);
+	}
+	for (i = 0; i < 100; i++) {
+		run_ms(200);
+		assert_true(agreed());
+	}
+	join(200);
+	run_ms(5000);
+	assert_true(agreed());
+	end();
+}
+
+/* The registry fills up with changes that nobody reads any more. */
+static void test_old_changes_are_removed(void **state)
+{
+	struct one *late;
+	unsigned i;
+
+	begin(1, 3);
+	late = &sim.v[2];
+	run_ms(20000);
+	late->frozen = true;
+	for (i = 0; i < 300; i++) {
+		struct one *o = join(1000 + i);
+
+		run_ms(5000);
+		leave(o);
+		sim.n--;
+		run_ms(5000);
+	}
+	assert_true(sim.r.n < 200);
+	late->frozen = false;
+	late->next_ms = sim.now_ms;
+	run_ms(20000);
+	assert_true(agreed());
+	end();
+}
+
+/* Listings that end early, at any place: nobody is gone, nothing is removed. */
+static void test_listings_end_early(void **state)
+{
+	unsigned i;
+
+	begin(1, 6);
+	run_ms(20000);
+	for (i = 0; i < 200; i++) {
+		sim.r.cut_at = (int)(i % 6) + 1;
+		run_ms(100 + dice(400));
+		assert_true(agreed());
+	}
+	sim.r.cut_at = 0;
+	run_ms(20000);
+	assert_true(agreed());
+	end();
+}
+
+static void put_phantom(uint64_t id, uint64_t number)
+{
+	struct group_record rec = {
+		.member = {.id = id, .weight = 100, .rank = 100},
+		.boot = 7,
+		.number = number,
+		.beat_ms = BEAT_MS,
+	};
+	char key[CFS_GROUP_KEY_MAX], *text;
+
+	snprintf(rec.member.address, sizeof(rec.member.address), "10.1.%u.%u:7000",
+		 (unsigned)(id >> 8 & 255), (unsigned)(id & 255));
+	text = cfs_group_encode(&rec);
+	cfs_group_member_key("team", id, key);
+	registry_put(&sim.r, key, text, strlen(text), false);
+	free(text);
+}
+
+/* What a member reads grows with their number: as many of them are the square of it. */
+static void test_traffic(void **state)
+{
+	const unsigned phantoms = 2000;
+	uint64_t per_member[2], beat;
+	unsigned i, k;
+
+	begin(1, 4);
+	for (k = 0; k < 2; k++) {
+		for (beat = 1; beat <= 12; beat++) {
+			for (i = 0; i < k * phantoms; i++)
+				put_phantom(5000 + i, beat);
+			if (beat == 4)
+				sim.r.bytes = 0; /* all have been listed */
+			run_ms(BEAT_MS);
+		}
+		assert_int_equal(sim.v[3].m.roster.n, 4 + k * phantoms);
+		sim.r.bytes -= k * phantoms * 8 * 250; /* written by phantoms, about */
+		per_member[k] = sim.r.bytes / (4 + k * phantoms) / (9 * BEAT_MS / 1000);
+		printf("%u members: %" PRIu64 " bytes per second and member\n", 4 + k * phantoms,
+		       per_member[k]);
+	}
+	/* Of the second kind most is what leader and deputy read, once for all. */
+	assert_true(per_member[0] < 1000 && per_member[1] < 1000);
+	for (i = 0; i < phantoms; i++) {
+		char key[CFS_GROUP_KEY_MAX];
+
+		cfs_group_member_key("team", 5000 + i, key);
+		registry_drop(&sim.r, key);
+	}
+	run_ms(GONE_MS);
+	assert_true(agreed());
+	end();
+}
+
+/* ---- the list as text ---- */
+
+static void test_text_there_and_back(void **state)
+{
+	struct cfs_roster_entry e = {.id = 0xfedc,
+				     .weight = 3,
+				     .rank = 7,
+				     .fresh = true,
+				     .address = "[fd00::1]:7000",
+				     .volume = "one"};
+	struct cfs_roster a = {0}, b = {0};
+	char text[3 * CFS_ROSTER_LINE_MAX];
+	size_t n;
+
+	assert_int_equal(cfs_roster_set(&a, &e), 0);
+	n = cfs_roster_begin("one", text);
+	n += cfs_roster_line(&e, "one", text + n);
+	assert_int_equal(cfs_roster_apply(&b, text, n), 0);
+	assert_int_equal(a.sum, b.sum);
+	assert_true(cfs_roster_same(&a.v[0], &b.v[0]));
+	e = (struct cfs_roster_entry){.id = 1, .tls = true, .memory_only = true};
+	assert_int_equal(cfs_roster_set(&a, &e), 0);
+	n = cfs_roster_begin("one", text);
+	n += cfs_roster_line(&e, "one", text + n);
+	assert_int_equal(cfs_roster_apply(&b, text, n), 0);
+	assert_int_equal(a.sum, b.sum);
+	assert_true(cfs_roster_same(&a.v[0], &b.v[0]) && cfs_roster_same(&a.v[1], &b.v[1]));
+	n = cfs_roster_gone(0xfedc, text);
+	assert_int_equal(cfs_roster_apply(&b, text, n), 0);
+	cfs_roster_remove(&a, 0xfedc);
+	assert_int_equal(a.n, 1);
+	assert_int_equal(a.sum, b.sum);
+	cfs_roster_free(&a);
+	cfs_roster_free(&b);
+}
+
+/* Whoever may write a record brings the others down. */
+static void test_text_garbage(void **state)
+{
+	static const char *const wrong[] = {"x\n", "+\n", "+0 1 1 - -\n", "+1 1 1 -", "+1 1 1\n",
+					    "-\n", "\n",  "=v",		  "-x\n"};
+	char text[512];
+	struct cfs_roster r = {0};
+	size_t i, k, n;
+
+	sim.seed = 1;
+	for (i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+		assert_int_equal(cfs_roster_apply(&r, wrong[i], strlen(wrong[i])), -EINVAL);
+	for (i = 0; i < 20000; i++) {
+		n = (size_t)snprintf(text, sizeof(text),
+				     "=vol\n+12 1 1 f 10.0.0.1:1\n-12\n+13 1 1 - - v\n");
+		for (k = 0; k < 1 + i % 4; k++)
+			text[dice(n)] = (char)dice(256);
+		(void)cfs_roster_apply(&r, text, n);
+		for (k = 1; k < r.n; k++)
+			assert_true(r.v[k - 1].id < r.v[k].id);
+		cfs_roster_free(&r);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_one_dies),
+		cmocka_unit_test(test_leader_and_deputy_die),
+		cmocka_unit_test(test_leaving),
+		cmocka_unit_test(test_registry_is_away),
+		cmocka_unit_test(test_leader_is_frozen),
+		cmocka_unit_test(test_registry_goes_back),
+		cmocka_unit_test(test_list_is_lost),
+		cmocka_unit_test(test_old_changes_are_removed),
+		cmocka_unit_test(test_listings_end_early),
+		cmocka_unit_test(test_traffic),
+		cmocka_unit_test(test_text_there_and_back),
+		cmocka_unit_test(test_text_garbage),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "members.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+
+#define TICKS_PER_BEAT 4
+#define TICK_MIN_MS    20
+#define LOOK_TICKS     2
+#define LEASE_TICKS    3
+#define LOST_MAX       3    /* then the list is made anew */
+#define LEASE_MIN_MS   1000 /* a machine that is busy */
+
+void cfs_members_init(struct cfs_members *m)
+{
+	m->tick_ms = CFS_MAX(m->beat_ms / TICKS_PER_BEAT, (uint64_t)TICK_MIN_MS);
+}
+
+void cfs_members_free(struct cfs_members *m)
+{
+	cfs_members_forget_watch(m);
+	cfs_roster_free(&m->roster);
+	free(m->own);
+	m->own = NULL;
+}
+
+void cfs_members_hurry(struct cfs_members *m)
+{
+	m->put_ms = 0;
+}
+
+void cfs_members_list_key(const struct cfs_members *m, char key[CFS_GROUP_KEY_MAX], const char *fmt,
+			  ...)
+{
+	int n = snprintf(key, CFS_GROUP_KEY_MAX, "group.list.%s/", m->name);
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(key + n, (size_t)(CFS_GROUP_KEY_MAX - n), fmt, ap);
+	va_end(ap);
+}
+
+/* ---- following ---- */
+
+static int see_head(void *arg, const char *key, const void *value, size_t len)
+{
+	char *text = arg;
+
+	(void)key;
+	if (len >= CFS_MEMBERS_HEAD_MAX)
+		return -EINVAL;
+	memcpy(text, value, len);
+	text[len] = '\0';
+	return 0;
+}
+
+int cfs_members_read_head(struct cfs_members *m, struct members_head *ret,
+			  char ret_text[CFS_MEMBERS_HEAD_MAX])
+{
+	char key[CFS_GROUP_KEY_MAX];
+	struct members_head h;
+	int r;
+
+	cfs_members_list_key(m, key, "head");
+	r = m->registry->get(m->registry->arg, key, see_head, ret_text);
+	if (r < 0)
+		return r;
+	if (sscanf(ret_text,
+		   "%" SCNx64 " %" SCNx64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64
+		   " %" SCNu64 " %u %" SCNx64,
+		   &h.leader, &h.nonce, &h.serial, &h.tick_ms, &h.version, &h.log, &h.snapshot,
+		   &h.pieces, &h.sum) != 9)
+		return -EINVAL;
+	*ret = h;
+	return 0;
+}
+
+static int see_text(void *arg, const char *key, const void *value, size_t len)
+{
+	(void)key;
+	return cfs_roster_apply(arg, value, len);
+}
+
+static int apply_snapshot(struct cfs_members *m, struct cfs_roster *to)
+{
+	char key[CFS_GROUP_KEY_MAX];
+	unsigned i;
+	int r = 0;
+
+	for (i = 0; i < m->head.pieces && r == 0; i++) {
+		cfs_members_list_key(m, key, "s%" PRIu64 ".%" PRIx64 ".%u", m->head.snapshot,
+				     m->head.nonce, i);
+		r = m->registry->get(m->registry->arg, key, see_text, to);
+	}
+	return r;
+}
+
+static int apply_changes(struct cfs_members *m, uint64_t from, struct cfs_roster *to)
+{
+	char key[CFS_GROUP_KEY_MAX];
+	int r = 0;
+
+	while (from < m->head.version && r == 0) {
+		cfs_members_list_key(m, key, "d%" PRIu64 ".%" PRIx64, ++from, m->head.nonce);
+		r = m->registry->get(m->registry->arg, key, see_text, to);
+	}
+	return r;
+}
+
+/* -EINVAL: what was read is not the list. */
+static int take(struct cfs_members *m, struct cfs_roster *next)
+{
+	if (next->sum != m->head.sum)
+		return -EINVAL;
+	cfs_roster_free(&m->roster);
+	m->roster = *next;
+	*next = (struct cfs_roster){0};
+	m->version = m->head.version;
+	m->known = m->changed = true;
+	return 0;
+}
+
+static int follow_changes(struct cfs_members *m)
+{
+	struct cfs_roster next = {0};
+	int r = cfs_roster_copy(&m->roster, &next);
+
+	if (r == 0)
+		r = apply_changes(m, m->version, &next);
+	if (r == 0)
+		r = take(m, &next);
+	cfs_roster_free(&next);
+	return r;
+}
+
+static int follow_snapshot(struct cfs_members *m)
+{
+	struct cfs_roster next = {0};
+	int r = apply_snapshot(m, &next);
+
+	if (r == 0)
+		r = apply_changes(m, m->head.snapshot, &next);
+	if (r == 0)
+		r = take(m, &next);
+	cfs_roster_free(&next);
+	return r;
+}
+
+int cfs_members_follow(struct cfs_members *m)
+{
+	const struct members_head *h = &m->head;
+	int r = -ENOENT;
+
+	if (m->known && m->version == h->version && m->roster.sum == h->sum)
+		return 0;
+	if (m->known && m->version >= h->log && m->version < h->version)
+		r = follow_changes(m);
+	if (r == -ENOENT || r == -EINVAL)
+		r = follow_snapshot(m);
+	/* It was replaced meanwhile: the next head says by what. */
+	return r == -ENOENT ? -EAGAIN : r;
+}
+
+bool cfs_members_is_deputy(const struct cfs_members *m)
+{
+	const struct cfs_roster_entry *e = m->roster.v, *end = e + m->roster.n;
+
+	while (e < end && (!e->address[0] || e->id == m->head.leader))
+		e++;
+	return e < end && e->id == m->self->member.id;
+}
+
+/* The leader says nothing, and it is for us to do something about it. */
+static bool is_left(const struct cfs_members *m)
+{
+	uint64_t ticks_ms = LEASE_TICKS * CFS_MAX(m->head.tick_ms, m->tick_ms);
+	uint64_t lease_ms = CFS_MAX(ticks_ms, (uint64_t)LEASE_MIN_MS);
+	uint64_t quiet_ms = m->looked_ms - m->heard_ms;
+
+	if (m->read_only || m->outcast)
+		return false;
+	if (m->lost >= LOST_MAX)
+		return true;
+	if (cfs_members_is_deputy(m))
+		return m->head.tick_ms == 0 || quiet_ms > lease_ms;
+	/* One after the other. */
+	return quiet_ms > 2 * lease_ms + m->self->boot % lease_ms;
+}
+
+static int claim(struct cfs_members *m, uint64_t now_ms)
+{
+	int r = cfs_members_claim(m, now_ms);
+
+	if (r == -EROFS)
+		m->read_only = true;
+	return r == -EROFS || r == -ESTALE || r == -EEXIST ? 0 : r;
+}
+
+static int look(struct cfs_members *m, uint64_t now_ms)
+{
+	uint64_t most_ms = 2 * LOOK_TICKS * m->tick_ms;
+	char text[CFS_MEMBERS_HEAD_MAX];
+	struct members_head h;
+	int r = cfs_members_read_head(m, &h, text);
+
+	if (r == -ENOENT && !m->read_only && !m->outcast) {
+		m->head_text[0] = '\0';
+		return claim(m, now_ms);
+	}
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	if (m->look_ms)
+		m->looked_ms += CFS_MIN(now_ms - m->look_ms, most_ms);
+	m->look_ms = now_ms;
+	if (strcmp(text, m->head_text) != 0) {
+		m->heard_ms = m->looked_ms;
+		m->head = h;
+		memcpy(m->head_text, text, sizeof(text));
+	}
+	r = cfs_members_follow(m);
+	m->lost = r == -EAGAIN ? m->lost + 1 : 0;
+	return is_left(m) ? claim(m, now_ms) : r;
+}
+
+/* ---- our own record ---- */
+
+static int see_own(void *arg, const char *key, const void *value, size_t len)
+{
+	char **text = arg;
+
+	(void)key;
+	*text = strndup(value, len);
+	return *text ? 0 : -ENOMEM;
+}
+
+static void cast_out(struct cfs_members *m, const char *text)
+{
+	struct group_record r = {0};
+
+	(void)cfs_group_decode(text, strlen(text), &r);
+	cfs_err("another mount has this member's id in the cache group, so this one leaves it: "
+		"group=%s member=%016" PRIx64 " host=%s mount=%s",
+		m->name, m->self->member.id, r.member.host, r.member.mount_point);
+	m->outcast = m->changed = true;
+}
+
+/* It is not what we wrote last. That may have been a try whose answer was lost, or not be us. */
+static int settle(struct cfs_members *m, const char *key, const char *text)
+{
+	const struct cfs_group_registry *reg = m->registry;
+	struct group_record found = {0};
+	char *now = NULL;
+	size_t at;
+	int r = reg->get(reg->arg, key, see_own, &now);
+
+	if (r == -ENOENT)
+		return reg->put(reg->arg, key, text, strlen(text), true);
+	if (r < 0)
+		return r;
+	if (cfs_group_decode_beat(now, strlen(now), &found, &at) == 0 &&
+	    found.boot != m->self->boot)
+		cast_out(m, now);
+	else if (strcmp(now, text) != 0)
+		r = reg->swap(reg->arg, key, now, strlen(now), text, strlen(text));
+	free(now);
+	return r;
+}
+
+static int put_self(struct cfs_members *m)
+{
+	const struct cfs_group_registry *reg = m->registry;
+	struct group_record record = *m->self;
+	char key[CFS_GROUP_KEY_MAX], *text;
+	int r;
+
+	record.number = ++m->number;
+	text = cfs_group_encode(&record);
+	if (!text)
+		return -ENOMEM;
+	cfs_group_member_key(m->name, record.member.id, key);
+	if (!m->own)
+		r = reg->put(reg->arg, key, text, strlen(text), false);
+	else
+		r = reg->swap(reg->arg, key, m->own, strlen(m->own), text, strlen(text));
+	if (r == -ESTALE)
+		r = settle(m, key, text);
+	if (r < 0) {
+		free(text);
+		return r;
+	}
+	free(m->own);
+	m->own = text;
+	return 0;
+}
+
+/* ---- what is to be done at a tick ---- */
+
+int cfs_members_read(struct cfs_members *m, uint64_t now_ms)
+{
+	bool deputy = cfs_members_is_deputy(m);
+	uint64_t period_ms = m->tick_ms * (deputy || !m->known ? 1 : LOOK_TICKS);
+	int r = 0;
+
+	/* Half a tick early is better than one late. */
+	if (!m->leading && (!m->look_ms || now_ms - m->look_ms + m->tick_ms / 2 >= period_ms)) {
+		/* What the head named may have been replaced meanwhile. */
+		do
+			r = look(m, now_ms);
+		while (r == -EAGAIN && !m->known);
+	}
+	if (r < 0 || m->outcast)
+		return r;
+	/* Before there is a record of ours this would be a list without us. */
+	if (m->own && (m->leading || deputy) && !m->read_only)
+		r = cfs_members_watch(m, now_ms);
+	else if (!m->leading && m->n_watch)
+		cfs_members_forget_watch(m);
+	return r;
+}
+
+static int beat(struct cfs_members *m, uint64_t now_ms)
+{
+	int r;
+
+	if (m->put_ms && now_ms - m->put_ms + m->tick_ms / 2 < m->beat_ms)
+		return 0;
+	r = put_self(m);
+	if (r == 0)
+		m->put_ms = now_ms;
+	if (r == -EROFS)
+		m->read_only = true;
+	return r;
+}
+
+int cfs_members_write(struct cfs_members *m, uint64_t now_ms)
+{
+	bool first = !m->own;
+	int r;
+
+	if (m->outcast) {
+		m->leading = false;
+		return 0;
+	}
+	r = beat(m, now_ms);
+	/* Those who come next shall find us. */
+	if (r >= 0 && first && m->leading)
+		r = cfs_members_watch(m, now_ms);
+	if (r < 0 || !m->leading || m->outcast)
+		return r;
+	return cfs_members_publish(m);
+}
+
+void cfs_members_leave(struct cfs_members *m)
+{
+	char key[CFS_GROUP_KEY_MAX];
+
+	if (!m->own || m->outcast)
+		return;
+	cfs_group_member_key(m->name, m->self->member.id, key);
+	m->registry->drop(m->registry->arg, key);
+	cfs_members_resign(m);
+}

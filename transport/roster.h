@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The list of a cache group's members, in memory and as text. Text is lines that change a list:
+ *
+ *	+ID WEIGHT RANK FLAGS ADDRESS [VOLUME]	this member is there, or is so now
+ *	-ID					this one is not
+ *
+ * after a line with the volume of members that name none. IDs are hexadecimal. FLAGS: f fresh, t
+ * TLS, m memory only, or -. ADDRESS: - where it serves nobody.
+ */
+#ifndef CFS_ROSTER_H
+#define CFS_ROSTER_H
+
+#include <cachefs/transport.h>
+#include <stddef.h>
+
+#define CFS_ROSTER_LINE_MAX 192
+#define CFS_VOLUME_SIZE	    37
+
+struct cfs_roster_entry {
+	uint64_t id;
+	unsigned weight;
+	unsigned rank; /* the weight it had, or will have, while it has none */
+	bool fresh, tls;
+	bool memory_only;	       /* cannot keep blocks at the moment */
+	char address[CFS_ADDRESS_MAX]; /* empty: serves nobody */
+	char volume[CFS_VOLUME_SIZE];
+};
+
+/* Sorted by id. All 0 is empty. */
+struct cfs_roster {
+	struct cfs_roster_entry *v;
+	size_t n, room;
+	uint64_t sum; /* of the entries, whatever their order */
+};
+
+void cfs_roster_free(struct cfs_roster *r);
+int cfs_roster_copy(const struct cfs_roster *from, struct cfs_roster *ret);
+const struct cfs_roster_entry *cfs_roster_find(const struct cfs_roster *r, uint64_t id);
+bool cfs_roster_same(const struct cfs_roster_entry *a, const struct cfs_roster_entry *b);
+/* Adds or replaces. */
+int cfs_roster_set(struct cfs_roster *r, const struct cfs_roster_entry *e);
+void cfs_roster_remove(struct cfs_roster *r, uint64_t id);
+
+/* The first line. Returns its length. */
+size_t cfs_roster_begin(const char *volume, char line[CFS_ROSTER_LINE_MAX]);
+size_t cfs_roster_line(const struct cfs_roster_entry *e, const char *volume,
+		       char line[CFS_ROSTER_LINE_MAX]);
+size_t cfs_roster_gone(uint64_t id, char line[CFS_ROSTER_LINE_MAX]);
+/* -EINVAL: not such text; then r has a part of it. */
+int cfs_roster_apply(struct cfs_roster *r, const char *text, size_t len);
+
+#endif

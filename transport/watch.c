@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who is there, as the records say: of the leader and of its deputy. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "members.h"
+
+/* Beats that may pass without a new number; the shortest time that this may be. */
+#define MISSED_BEATS 2
+#define QUIET_MIN_MS 1500
+/* Time after which the record of a member that is gone is removed. */
+#define FORGOTTEN_MS (10 * 60 * 1000)
+
+struct members_watch {
+	uint64_t id, boot, number, beat_ms;
+	uint64_t heard_ms; /* watched_ms when its number was another one */
+	uint64_t text;	   /* hash of what it says of itself */
+	bool seen;	   /* in this listing */
+	bool gone;
+	struct cfs_roster_entry entry;
+};
+
+void cfs_members_forget_watch(struct cfs_members *m)
+{
+	free(m->watch);
+	m->watch = NULL;
+	m->n_watch = m->room_watch = 0;
+	m->watch_ms = m->watched_ms = 0;
+}
+
+static uint64_t hash(const char *p, size_t n)
+{
+	uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
+
+	while (n--)
+		h = (h ^ (unsigned char)*p++) * 0x100000001b3u;
+	return h;
+}
+
+static size_t place_of(const struct cfs_members *m, uint64_t id)
+{
+	size_t from = 0, to = m->n_watch;
+
+	while (from < to) {
+		size_t mid = from + (to - from) / 2;
+
+		if (m->watch[mid].id < id)
+			from = mid + 1;
+		else
+			to = mid;
+	}
+	return from;
+}
+
+static int find_or_add(struct cfs_members *m, uint64_t id, struct members_watch **ret)
+{
+	size_t i = place_of(m, id);
+
+	if (i == m->n_watch || m->watch[i].id != id) {
+		if (m->n_watch == m->room_watch) {
+			size_t room = CFS_MAX(2 * m->room_watch, (size_t)16);
+			struct members_watch *v = reallocarray(m->watch, room, sizeof(*v));
+
+			if (!v)
+				return -ENOMEM;
+			m->watch = v;
+			m->room_watch = room;
+		}
+		memmove(m->watch + i + 1, m->watch + i, (m->n_watch - i) * sizeof(*m->watch));
+		m->n_watch++;
+		m->watch[i] = (struct members_watch){.id = id};
+	}
+	*ret = &m->watch[i];
+	return 0;
+}
+
+static void describe(struct members_watch *w, const struct cfs_group_member *of)
+{
+	w->entry = (struct cfs_roster_entry){
+		.id = of->id,
+		.weight = of->weight,
+		.rank = of->rank,
+		.fresh = of->fresh,
+		.tls = of->tls,
+		.memory_only = of->memory_only,
+	};
+	memcpy(w->entry.address, of->address, sizeof(w->entry.address));
+	memcpy(w->entry.volume, of->volume, sizeof(w->entry.volume));
+}
+
+static int make_no_sense(struct cfs_members *m, const char *key)
+{
+	if (!m->complained)
+		cfs_warn("record of a cache group makes no sense and is left out: key=%s", key);
+	m->complained = true;
+	return 0;
+}
+
+static int see(void *arg, const char *key, const void *value, size_t len)
+{
+	struct cfs_members *m = arg;
+	const char *id_text = strchr(key, '/');
+	struct group_record r = {0};
+	struct members_watch *w;
+	uint64_t id, text;
+	bool is_new;
+	size_t at;
+	char *end;
+	int rc;
+
+	id = id_text ? strtoull(id_text + 1, &end, 16) : 0;
+	if (!id || *end || cfs_group_decode_beat(value, len, &r, &at) < 0)
+		return make_no_sense(m, key);
+	text = hash((const char *)value + at, len - at);
+	rc = find_or_add(m, id, &w);
+	if (rc < 0)
+		return rc;
+	is_new = !w->entry.id;
+	if (is_new || w->text != text) {
+		if (cfs_group_decode(value, len, &r) < 0 || r.member.id != id)
+			return make_no_sense(m, key);
+		describe(w, &r.member);
+		w->text = text;
+	}
+	w->seen = true;
+	w->beat_ms = r.beat_ms;
+	if (is_new && id == m->silent)
+		w->heard_ms = m->watched_ms - CFS_MIN(m->silent_ms, m->watched_ms);
+	else if (is_new || w->boot != r.boot || w->number != r.number)
+		w->heard_ms = m->watched_ms;
+	w->boot = r.boot;
+	w->number = r.number;
+	return 0;
+}
+
+static uint64_t quiet_ms(const struct cfs_members *m, const struct members_watch *w)
+{
+	return m->watched_ms - CFS_MIN(w->heard_ms, m->watched_ms);
+}
+
+static bool is_gone(const struct cfs_members *m, const struct members_watch *w)
+{
+	uint64_t most_ms = MISSED_BEATS * CFS_MAX(w->beat_ms, m->beat_ms);
+
+	/* As near to it as ticks come. */
+	return quiet_ms(m, w) + m->tick_ms / 2 >= CFS_MAX(most_ms, (uint64_t)QUIET_MIN_MS);
+}
+
+static void judge(struct cfs_members *m, struct members_watch *w)
+{
+	bool gone = is_gone(m, w);
+
+	if (gone && !w->gone && m->leading)
+		cfs_info("member of the cache group is gone: group=%s member=%016" PRIx64
+			 " address=%s",
+			 m->name, w->id, w->entry.address);
+	w->gone = gone;
+}
+
+/* Of all that were seen before: those without a record have left. */
+static void judge_all(struct cfs_members *m)
+{
+	char key[CFS_GROUP_KEY_MAX];
+	size_t i, n = 0;
+
+	for (i = 0; i < m->n_watch; i++) {
+		struct members_watch *w = &m->watch[i];
+		bool keep = w->seen && w->entry.id;
+
+		w->seen = false;
+		if (!keep)
+			continue;
+		judge(m, w);
+		if (w->gone && m->leading && quiet_ms(m, w) > FORGOTTEN_MS) {
+			cfs_group_member_key(m->name, w->id, key);
+			m->registry->drop(m->registry->arg, key);
+		}
+		m->watch[n++] = *w;
+	}
+	m->n_watch = n;
+}
+
+int cfs_members_watch(struct cfs_members *m, uint64_t now_ms)
+{
+	uint64_t passed_ms = m->watch_ms ? CFS_MIN(now_ms - m->watch_ms, 2 * m->tick_ms) : 0;
+	char table[CFS_GROUP_KEY_MAX];
+	int r;
+
+	if (!m->watch_ms)
+		m->watched_ms = FORGOTTEN_MS / 2; /* longer than any silence */
+	m->watched_ms += passed_ms;
+	m->watch_ms = now_ms;
+	cfs_group_member_table(m->name, table);
+	r = m->registry->each(m->registry->arg, table, see, m);
+	if (r < 0) {
+		/* The others could not be heard, nor can be judged. */
+		m->watched_ms -= passed_ms;
+		return r;
+	}
+	judge_all(m);
+	return 0;
+}
+
+bool cfs_members_watched(const struct cfs_members *m, size_t i, const struct cfs_roster_entry **ret)
+{
+	*ret = &m->watch[i].entry;
+	return !m->watch[i].gone;
+}

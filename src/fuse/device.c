@@ -2,26 +2,30 @@
 /*
  * The connection to the kernel (fuse(4)): what must be seen of the messages that libfuse does not
  * show. That is the request that opens the connection, which a process that goes on with it gives
- * to its own libfuse, the mark of requests that are sent a second time, and who clears setuid and
- * setgid when content changes.
+ * to its own libfuse, the mark of requests that are sent a second time, and the killer of setuid
+ * and setgid when content changes. Requests are read here. Of the answers only the first one
+ * matters: while libfuse writes it, the session's descriptor is a socket.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/fuse.h>
+#include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "fuse-internal.h"
 
 #define NOTIFY_RESEND 7
 #define HAS_RESEND    (1ULL << 39)
+#define HEADROOM      (64u << 10) /* of a request, beyond its data */
 
 static _Thread_local uint64_t taken;   /* unique of the request that this thread has taken */
-static _Thread_local bool taken_first; /* it is the one that opens the connection, */
-static _Thread_local bool taken_offer; /* and would leave setuid and setgid to us */
 static _Thread_local bool taken_drops; /* device_drops_set_id() */
 
 uint64_t device_unique(bool *ret_resent)
@@ -56,23 +60,50 @@ ssize_t device_read(int device, void *buf, size_t size)
 	return n;
 }
 
-static bool offers_set_id(const struct fuse_in_header *in, size_t len)
+size_t device_buffer_size(const struct cfs_fuse *f)
 {
-	const struct fuse_init_in *init = (const void *)(in + 1);
-
-	return len >= sizeof(*in) + offsetof(struct fuse_init_in, flags) + sizeof(init->flags) &&
-	       (init->flags & FUSE_HANDLE_KILLPRIV_V2);
+	return f->conf.max_io + HEADROOM;
 }
 
-/* libfuse 3.14 has no name for it. */
-static void accept_set_id(struct iovec *iov, int count)
+ssize_t device_take(struct cfs_fuse *f, void *buf)
 {
-	struct fuse_init_out *out;
+	const struct fuse_in_header *in = buf;
+	ssize_t n = device_read(f->device, buf, device_buffer_size(f));
 
-	if (count != 2 || iov[1].iov_len < FUSE_COMPAT_22_INIT_OUT_SIZE)
-		return;
-	out = iov[1].iov_base;
-	out->flags |= FUSE_HANDLE_KILLPRIV_V2;
+	if (n < (ssize_t)sizeof(*in))
+		return n;
+	taken = in->unique;
+	taken_drops = drops_set_id(in, (size_t)n);
+	return n;
+}
+
+/* ---- the first request ---- */
+
+#define INIT_MS 30000
+
+/* Of the answer: at least the flags are there, as in every interface since 7.5. */
+struct init_answer {
+	struct fuse_out_header head;
+	struct fuse_init_out init;
+	uint8_t more[256]; /* of later interfaces */
+};
+
+static int take_init(struct cfs_fuse *f, void *buf, size_t *ret_len)
+{
+	const struct fuse_in_header *in = buf;
+	struct pollfd p = {.fd = f->device, .events = POLLIN};
+	ssize_t n;
+	int r = poll(&p, 1, INIT_MS);
+
+	if (r <= 0)
+		return r < 0 ? -errno : -ETIMEDOUT;
+	n = device_take(f, buf);
+	if (n < 0)
+		return -errno;
+	if (n < (ssize_t)sizeof(*in) || in->opcode != FUSE_INIT)
+		return -EPROTO;
+	*ret_len = (size_t)n;
+	return 0;
 }
 
 static void keep_init(struct cfs_fuse *f, const void *buf, size_t len)
@@ -85,75 +116,112 @@ static void keep_init(struct cfs_fuse *f, const void *buf, size_t len)
 	atomic_store(&h->init_len, (uint32_t)len);
 }
 
-/*
- * libfuse ends threads that wait here by cancelling them. So nothing of this lies on the stack: the
- * address sanitizer would go on guarding it for those who use the stack next.
- */
-static ssize_t take(int fd, void *buf, size_t size, void *userdata)
+/* libfuse agrees on the session; its answer comes here in place of the kernel. */
+static int agree(struct cfs_fuse *f, void *buf, size_t len, struct init_answer *ret,
+		 size_t *ret_len)
+{
+	struct fuse_buf request = {.mem = buf, .size = len};
+	int session_fd = fuse_session_fd(f->session), pair[2], r = 0;
+	ssize_t n = -1;
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+		return -errno;
+	if (dup3(pair[0], session_fd, O_CLOEXEC) < 0) {
+		r = -errno;
+		goto out;
+	}
+	fuse_session_process_buf(f->session, &request);
+	n = recv(pair[1], ret, sizeof(*ret), MSG_DONTWAIT | MSG_TRUNC);
+	if (dup3(f->device, session_fd, O_CLOEXEC) < 0)
+		r = -errno;
+	else if (n < (ssize_t)sizeof(ret->head) || n > (ssize_t)sizeof(*ret))
+		r = -EPROTO;
+	else
+		*ret_len = (size_t)n;
+out:
+	close(pair[0]);
+	close(pair[1]);
+	return r;
+}
+
+static uint32_t with_flag(uint32_t flags, uint32_t flag, bool on)
+{
+	return on ? flags | flag : flags & ~flag;
+}
+
+/* What libfuse 3.14 has no name for. */
+static void amend(const struct cfs_fuse *f, const void *buf, size_t len, struct init_answer *a)
 {
 	const struct fuse_in_header *in = buf;
-	struct cfs_fuse *f = userdata;
-	ssize_t n = device_read(fd, buf, size);
+	const struct fuse_init_in *init = (const void *)(in + 1);
+	uint32_t offers;
 
-	if (n < (ssize_t)sizeof(*in))
-		return n;
-	taken = in->unique;
-	taken_drops = drops_set_id(in, (size_t)n);
-	taken_first = in->opcode == FUSE_INIT;
-	taken_offer = taken_first && offers_set_id(in, (size_t)n);
-	if (taken_first && f->conf.keep)
-		keep_init(f, buf, (size_t)n);
-	return n;
+	if (len < sizeof(*in) + offsetof(struct fuse_init_in, flags) + sizeof(init->flags))
+		return;
+	offers = init->flags;
+	a->init.flags = with_flag(a->init.flags, FUSE_HANDLE_KILLPRIV_V2,
+				  f->conf.drops_set_id && (offers & FUSE_HANDLE_KILLPRIV_V2));
 }
 
-static ssize_t answer(int fd, struct iovec *iov, int count, void *userdata)
+static bool is_refusal(const struct cfs_fuse *f, const struct init_answer *a, size_t len)
 {
-	struct cfs_fuse *f = userdata;
-	ssize_t n = 0;
-	int i;
+	return fuse_session_exited(f->session) || a->head.error ||
+	       len < offsetof(struct init_answer, init.flags) + sizeof(a->init.flags);
+}
 
-	if (!atomic_load_explicit(&f->muted, memory_order_relaxed)) {
-		if (taken_offer && f->conf.drops_set_id)
-			accept_set_id(iov, count);
-		taken_offer = false;
-		n = writev(fd, iov, count);
-		/* What was agreed on sets it; who has mounted is not to meet us there. */
-		if (taken_first)
-			session_tune_read_ahead(f);
-		taken_first = false;
-		return n;
+int device_open(struct cfs_fuse *f, char err[256])
+{
+	cfs_auto_free void *buf = malloc(device_buffer_size(f));
+	struct init_answer answer = {0};
+	size_t len = 0, answer_len = 0;
+	int r = buf ? take_init(f, buf, &len) : -ENOMEM;
+
+	if (r == 0)
+		r = agree(f, buf, len, &answer, &answer_len);
+	if (r < 0) {
+		snprintf(err, 256, "%s: the kernel's first request: %s", f->mount_point,
+			 strerror(-r));
+		return r;
 	}
-	for (i = 0; i < count; i++)
-		n += (ssize_t)iov[i].iov_len;
-	return n;
-}
-
-int device_attach(struct cfs_fuse *f)
-{
-	static const struct fuse_custom_io io = {.writev = answer, .read = take};
-
-	return fuse_session_custom_io(f->session, &io, fuse_session_fd(f->session));
+	if (f->conf.keep)
+		keep_init(f, buf, len);
+	if (is_refusal(f, &answer, answer_len)) {
+		snprintf(err, 256, "%s: this libfuse and this kernel do not agree", f->mount_point);
+		r = -EPROTO;
+	} else {
+		amend(f, buf, len, &answer);
+	}
+	if (write(f->device, &answer, answer_len) != (ssize_t)answer_len && r == 0) {
+		r = -errno;
+		snprintf(err, 256, "%s: the kernel refuses the first answer: %s", f->mount_point,
+			 strerror(-r));
+	}
+	/* What was agreed on sets it. */
+	if (r == 0)
+		session_tune_read_ahead(f);
+	return r;
 }
 
 int device_resume(struct cfs_fuse *f, char err[256])
 {
 	struct cfs_keep_header *h = cfs_keep_header(f->conf.keep);
 	uint32_t len = atomic_load(&h->init_len);
-	struct fuse_buf buf = {.mem = h->init, .size = len};
+	struct init_answer answer = {0};
+	size_t answer_len = 0;
+	int r;
 
 	if (len < sizeof(struct fuse_in_header) + sizeof(uint32_t) || len > sizeof(h->init)) {
 		snprintf(err, 256, "%s: the mount was not in use yet", f->mount_point);
 		return -EPROTO;
 	}
-	atomic_store(&f->muted, true);
-	fuse_session_process_buf(f->session, &buf);
-	atomic_store(&f->muted, false);
-	if (fuse_session_exited(f->session)) {
-		snprintf(err, 256, "%s: this libfuse cannot go on with what was agreed on",
-			 f->mount_point);
-		return -EPROTO;
-	}
-	return 0;
+	/* The kernel has the answer. */
+	r = agree(f, h->init, len, &answer, &answer_len);
+	if (r == 0 && is_refusal(f, &answer, answer_len))
+		r = -EPROTO;
+	if (r < 0)
+		snprintf(err, 256, "%s: this libfuse cannot go on with what was agreed on: %s",
+			 f->mount_point, strerror(-r));
+	return r;
 }
 
 bool cfs_fuse_can_resume(struct cfs_keep *keep)

@@ -19,12 +19,21 @@ struct cfs_fuse {
 	struct fuse_session *session;
 	char *mount_point;
 
+	int device; /* the connection, to read from; libfuse writes to a duplicate of its own */
+
 	int signal_fd, event_fd;
 	sigset_t old_mask;
-	pthread_t loop_thread;
 	_Atomic int signo;
 	_Atomic bool looping, stopping, handing_over;
-	_Atomic bool muted; /* answers do not go to the kernel: it has them */
+
+	struct loop {
+		pthread_mutex_t lock;	/* protects what follows; a leaf */
+		pthread_cond_t changed; /* ended, or a reader is done */
+		TAILQ_HEAD(, reader) readers;
+		unsigned n, idle, idle_max;
+		_Atomic bool ended;
+		int error;
+	} loop;
 
 	pthread_mutex_t lock; /* protects n_waiters; a leaf */
 	pthread_cond_t idle;  /* n_waiters is 0 */
@@ -157,16 +166,28 @@ void session_tune_read_ahead(const struct cfs_fuse *f);
 #define DEVICE_RESENT (1ULL << 63)
 /* As read(2); -1 with ENODEV when the connection is over, however it was ended. */
 ssize_t device_read(int device, void *buf, size_t size);
-/* From here on requests go through us. */
-int device_attach(struct cfs_fuse *f);
+/* Bytes of the largest request. */
+size_t device_buffer_size(const struct cfs_fuse *f);
+/* The same, of the session's device into such a buffer; the request becomes this thread's. */
+ssize_t device_take(struct cfs_fuse *f, void *buf);
 /* Of the request that this thread has taken last. */
 uint64_t device_unique(bool *ret_resent);
 /* Of that request: it changes a file's content, by somebody who may not keep setuid and setgid. */
 bool device_drops_set_id(void);
+/* Agrees with the kernel on the session of a mount that was just made. */
+int device_open(struct cfs_fuse *f, char err[256]);
 /* Makes the session what it was in the process before this one. */
 int device_resume(struct cfs_fuse *f, char err[256]);
 /* What was taken and not answered is sent again. */
 void device_ask_again(int device);
+
+/* loop.c */
+void loop_init(struct cfs_fuse *f);
+void loop_fini(struct cfs_fuse *f);
+/* Serves until loop_end() or the connection ends; what was begun is answered. 0 or negative. */
+int loop_run(struct cfs_fuse *f);
+/* From any thread. */
+void loop_end(struct cfs_fuse *f);
 
 /* dispatch.c */
 extern const struct fuse_lowlevel_ops fuse_ops;

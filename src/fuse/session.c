@@ -23,9 +23,6 @@
 #include "fuse-internal.h"
 
 #define DEFAULT_MAX_IO (1u << 20)
-#define MIN_IDLE       4
-#define WAKE_SIGNAL    SIGUSR1
-#define WAKE_EVERY_MS  20
 #define OPTION_MAX     4096
 
 /* What libfuse said last: its calls return no reason. Only written while mounting. */
@@ -104,6 +101,7 @@ static int fill(struct cfs_fuse *f, const struct cfs_fuse_conf *conf)
 	f->conf = *conf;
 	f->vfs = conf->vfs;
 	f->signal_fd = f->event_fd = -1;
+	f->device = conf->device;
 	if (!f->conf.max_io)
 		f->conf.max_io = DEFAULT_MAX_IO;
 	if (!f->conf.max_threads)
@@ -111,6 +109,7 @@ static int fill(struct cfs_fuse *f, const struct cfs_fuse_conf *conf)
 	pthread_mutex_init(&f->lock, NULL);
 	cfs_cond_init(&f->idle);
 	turns_init(f);
+	loop_init(f);
 	f->mount_point = strdup(conf->mount_point);
 	if (!f->mount_point)
 		return -ENOMEM;
@@ -122,6 +121,8 @@ static void free_session(struct cfs_fuse *f)
 {
 	if (f->session)
 		fuse_session_destroy(f->session);
+	if (f->device >= 0)
+		close(f->device);
 	if (f->signal_fd >= 0)
 		close(f->signal_fd);
 	if (f->event_fd >= 0)
@@ -129,6 +130,7 @@ static void free_session(struct cfs_fuse *f)
 	pthread_mutex_destroy(&f->lock);
 	pthread_cond_destroy(&f->idle);
 	turns_fini(f);
+	loop_fini(f);
 	free(f->mount_point);
 	free(f);
 }
@@ -145,10 +147,54 @@ static int check_point(const struct cfs_fuse *f, char err[256])
 	return -EBUSY;
 }
 
+/* libfuse takes what it is given by number for its own. */
+static int attach(struct cfs_fuse *f)
+{
+	char name[32];
+	int fd = fcntl(f->device, F_DUPFD_CLOEXEC, 0), r;
+
+	if (fd < 0)
+		return -errno;
+	snprintf(name, sizeof(name), "/dev/fd/%d", fd);
+	errno = 0;
+	if (fuse_session_mount(f->session, name) == 0)
+		return 0;
+	r = errno ? -errno : -EIO;
+	close(fd);
+	return r;
+}
+
+static int mount_there(struct cfs_fuse *f)
+{
+	int r;
+
+	errno = 0;
+	if (fuse_session_mount(f->session, f->mount_point) != 0)
+		return errno ? -errno : -EIO;
+	f->device = fcntl(fuse_session_fd(f->session), F_DUPFD_CLOEXEC, 0);
+	if (f->device >= 0)
+		return 0;
+	r = -errno;
+	fuse_session_unmount(f->session);
+	return r;
+}
+
+/* A mount with a process that holds its device open cannot end by itself. */
+static void unmount_session(struct cfs_fuse *f)
+{
+	if (f->conf.device >= 0) {
+		cfs_fuse_detach(f->mount_point, f->device);
+		return;
+	}
+	close(f->device);
+	f->device = -1;
+	fuse_session_unmount(f->session);
+}
+
 static int mount_session(struct cfs_fuse *f, char err[256])
 {
 	struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
-	char device[32];
+	bool resumes = f->conf.device >= 0;
 	int r = check_point(f, err);
 
 	if (r < 0)
@@ -169,28 +215,18 @@ static int mount_session(struct cfs_fuse *f, char err[256])
 			 last_message[0] ? last_message : "mount options refused");
 		goto out;
 	}
-	snprintf(device, sizeof(device), "/dev/fd/%d", f->conf.device);
-	errno = 0;
-	if (fuse_session_mount(f->session, f->conf.device >= 0 ? device : f->mount_point) != 0) {
-		r = errno ? -errno : -EIO;
+	r = resumes ? attach(f) : mount_there(f);
+	if (r < 0) {
 		snprintf(err, 256, "%s: %s", f->mount_point,
 			 last_message[0] ? last_message : strerror(-r));
 		goto out;
 	}
-	r = device_attach(f);
-	if (r < 0)
-		snprintf(err, 256, "%s: %s", f->mount_point, strerror(-r));
-	if (r == 0 && f->conf.device >= 0)
-		r = device_resume(f, err);
-	if (r < 0)
-		fuse_session_unmount(f->session);
+	r = resumes ? device_resume(f, err) : device_open(f, err);
+	if (r < 0 && !resumes)
+		unmount_session(f);
 out:
 	fuse_opt_free_args(&args);
 	return r;
-}
-
-static void on_wake(int signo)
-{
 }
 
 /*
@@ -199,7 +235,6 @@ static void on_wake(int signo)
  */
 static int take_signals(struct cfs_fuse *f)
 {
-	struct sigaction wake_action = {.sa_handler = on_wake};
 	struct sigaction ignore = {.sa_handler = SIG_IGN};
 	sigset_t set;
 
@@ -211,11 +246,7 @@ static int take_signals(struct cfs_fuse *f)
 	if (f->signal_fd < 0)
 		return -errno;
 	pthread_sigmask(SIG_BLOCK, &set, &f->old_mask);
-	sigaction(WAKE_SIGNAL, &wake_action, NULL);
 	sigaction(SIGPIPE, &ignore, NULL);
-	sigemptyset(&set);
-	sigaddset(&set, WAKE_SIGNAL);
-	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
 	return 0;
 }
 
@@ -235,8 +266,6 @@ int cfs_fuse_mount(const struct cfs_fuse_conf *conf, struct cfs_fuse **ret, char
 		if (r < 0) {
 			if (f->signal_fd >= 0)
 				pthread_sigmask(SIG_SETMASK, &f->old_mask, NULL);
-			if (conf->device >= 0 && !f->session)
-				close(conf->device);
 			free_session(f);
 		}
 	}
@@ -292,21 +321,11 @@ static int collect_dirty_pages(struct cfs_fuse *f)
 	return fd < 0 || syncfs(fd) < 0;
 }
 
-/*
- * libfuse's loop waits on a semaphore, and looks whether it is to end whenever a signal interrupts
- * that; one that comes too early is lost, hence the repetition.
- */
 static void end_loop(struct cfs_fuse *f)
 {
-	struct pollfd event = {.fd = f->event_fd, .events = POLLIN};
-
 	if (!atomic_load(&f->handing_over))
 		run_child(f, collect_dirty_pages);
-	fuse_session_exit(f->session);
-	while (atomic_load(&f->looping)) {
-		pthread_kill(f->loop_thread, WAKE_SIGNAL);
-		poll(&event, 1, WAKE_EVERY_MS);
-	}
+	loop_end(f);
 }
 
 static void *run_control(void *arg)
@@ -355,45 +374,24 @@ static void wake(struct cfs_fuse *f)
 	(void)n; /* full means that it is awake already */
 }
 
-/*
- * Some are kept, as starting one costs more than a request. The rest ends once the burst is over
- * that needed them: the kernel hands requests to sleeping threads in turn, so that each request
- * would wake another one while those that run find nothing.
- */
-static unsigned idle_threads(unsigned max_threads)
-{
-	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-
-	return CFS_MIN(max_threads, (unsigned)CFS_MAX(2 * cpus, MIN_IDLE));
-}
-
 int cfs_fuse_loop(struct cfs_fuse *f)
 {
-	struct fuse_loop_config *config = NULL;
 	pthread_t control;
 	int r;
 
 	/* Request threads allocate little and alike; an arena each would only keep memory. */
 	mallopt(M_ARENA_MAX, 2);
-	config = fuse_loop_cfg_create();
-	if (!config)
-		return -ENOMEM;
-	fuse_loop_cfg_set_clone_fd(config, 0);
-	fuse_loop_cfg_set_max_threads(config, f->conf.max_threads);
-	fuse_loop_cfg_set_idle_threads(config, idle_threads(f->conf.max_threads));
-	f->loop_thread = pthread_self();
 	atomic_store(&f->looping, true);
 	r = cfs_thread_start("fuse-control", run_control, f, &control);
 	if (r == 0) {
 		if (f->conf.device >= 0)
-			device_ask_again(f->conf.device);
-		r = fuse_session_loop_mt(f->session, config);
+			device_ask_again(f->device);
+		r = loop_run(f);
 		atomic_store(&f->looping, false);
 		wake(f);
 		pthread_join(control, NULL);
 		waiters_stop(f);
 	}
-	fuse_loop_cfg_destroy(config);
 	return atomic_load(&f->signo) ? atomic_load(&f->signo) : r;
 }
 
@@ -411,7 +409,7 @@ void cfs_fuse_hand_over(struct cfs_fuse *f)
 
 int cfs_fuse_device(const struct cfs_fuse *f)
 {
-	return fuse_session_fd(f->session);
+	return f->device;
 }
 
 void cfs_fuse_name_changed(struct cfs_fuse *f, cfs_ino_t parent, const char *name, size_t len)
@@ -451,13 +449,9 @@ int cfs_fuse_detach(const char *mount_point, int device)
 	return errno == EPERM ? run_fusermount(mount_point) : -errno;
 }
 
-/* libfuse unmounts what it has mounted itself. */
 void cfs_fuse_unmount(struct cfs_fuse *f)
 {
-	if (f->conf.device >= 0)
-		cfs_fuse_detach(f->mount_point, f->conf.device);
-	else
-		fuse_session_unmount(f->session);
+	unmount_session(f);
 	free_session(f);
 }
 

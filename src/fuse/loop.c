@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The threads that read requests and carry them out. One that takes the last idle thread's place
+ * starts another, so that a handler that blocks holds up nobody; what a burst has started beyond
+ * idle_max ends after it. Requests are read here and given to libfuse, which decodes them: its own
+ * way of showing them, fuse_session_custom_io(), is missing in libraries built without it.
+ */
+#include <errno.h>
+#include <linux/fuse.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "fuse-internal.h"
+
+#define MIN_IDLE      4
+#define WAKE_SIGNAL   SIGUSR1
+#define WAKE_EVERY_MS 20
+
+struct reader {
+	TAILQ_ENTRY(reader) link;
+	struct cfs_fuse *f;
+	pthread_t thread;
+	void *buf;
+	_Atomic bool receiving; /* in read(2), or about to be */
+	bool done;
+};
+
+/*
+ * Some threads are kept, as starting one costs more than a request. The rest ends once the burst is
+ * over that needed them: the kernel hands requests to sleeping threads in turn, so that each
+ * request would wake another one while those that run find nothing.
+ */
+static unsigned idle_threads(unsigned max_threads)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+
+	return CFS_MIN(max_threads, (unsigned)CFS_MAX(2 * cpus, MIN_IDLE));
+}
+
+void loop_init(struct cfs_fuse *f)
+{
+	pthread_mutex_init(&f->loop.lock, NULL);
+	cfs_cond_init(&f->loop.changed);
+	TAILQ_INIT(&f->loop.readers);
+	f->loop.idle_max = idle_threads(f->conf.max_threads);
+}
+
+void loop_fini(struct cfs_fuse *f)
+{
+	pthread_mutex_destroy(&f->loop.lock);
+	pthread_cond_destroy(&f->loop.changed);
+}
+
+static void end(struct cfs_fuse *f, int error)
+{
+	pthread_mutex_lock(&f->loop.lock);
+	if (!atomic_load(&f->loop.ended))
+		f->loop.error = error;
+	atomic_store(&f->loop.ended, true);
+	pthread_cond_broadcast(&f->loop.changed);
+	pthread_mutex_unlock(&f->loop.lock);
+}
+
+void loop_end(struct cfs_fuse *f)
+{
+	end(f, 0);
+}
+
+/* Length of a request; 0 when the loop has ended, which the kernel may send to another process. */
+static size_t receive(struct reader *r)
+{
+	struct cfs_fuse *f = r->f;
+	ssize_t n = 0;
+
+	while (n < (ssize_t)sizeof(struct fuse_in_header)) {
+		atomic_store(&r->receiving, true);
+		if (!atomic_load(&f->loop.ended))
+			n = device_take(f, r->buf);
+		atomic_store(&r->receiving, false);
+		if (atomic_load(&f->loop.ended))
+			return 0;
+		if (n >= 0 || errno == EINTR || errno == EAGAIN || errno == ENOENT)
+			continue; /* ENOENT: the caller was interrupted while it was handed out */
+		if (errno != ENODEV)
+			cfs_err("requests cannot be read, the mount ends: mount=%s error=%s",
+				f->mount_point, cfs_errname(errno));
+		end(f, errno == ENODEV ? 0 : -errno);
+		return 0;
+	}
+	return (size_t)n;
+}
+
+static void *read_requests(void *arg);
+
+/* With loop.lock: the thread's first act needs it. */
+static int start_reader(struct cfs_fuse *f)
+{
+	struct reader *r = calloc(1, sizeof(*r));
+	int ret = -ENOMEM;
+
+	if (!r)
+		return ret;
+	r->f = f;
+	r->buf = malloc(device_buffer_size(f));
+	if (r->buf)
+		ret = cfs_thread_start("fuse", read_requests, r, &r->thread);
+	if (ret < 0) {
+		free(r->buf);
+		free(r);
+		return ret;
+	}
+	TAILQ_INSERT_TAIL(&f->loop.readers, r, link);
+	f->loop.n++;
+	f->loop.idle++;
+	return 0;
+}
+
+/* False: the loop has ended meanwhile, and the request is left unanswered. */
+static bool begin_request(struct cfs_fuse *f)
+{
+	bool ended;
+
+	pthread_mutex_lock(&f->loop.lock);
+	ended = atomic_load(&f->loop.ended);
+	if (!ended && --f->loop.idle == 0 && f->loop.n < f->conf.max_threads)
+		start_reader(f); /* if not, requests wait for those that are there */
+	pthread_mutex_unlock(&f->loop.lock);
+	return !ended;
+}
+
+/* False: this thread is not needed any more, and its reader is gone. */
+static bool end_request(struct reader *r)
+{
+	struct cfs_fuse *f = r->f;
+	bool spare;
+
+	pthread_mutex_lock(&f->loop.lock);
+	spare = !atomic_load(&f->loop.ended) && f->loop.idle >= f->loop.idle_max;
+	if (spare) {
+		TAILQ_REMOVE(&f->loop.readers, r, link);
+		f->loop.n--;
+		pthread_detach(r->thread);
+		free(r->buf);
+		free(r);
+	} else {
+		f->loop.idle++;
+	}
+	pthread_mutex_unlock(&f->loop.lock);
+	return !spare;
+}
+
+static void *read_requests(void *arg)
+{
+	struct reader *r = arg;
+	struct cfs_fuse *f = r->f;
+	struct fuse_buf buf = {.mem = r->buf};
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, WAKE_SIGNAL);
+	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+	while ((buf.size = receive(r)) > 0 && begin_request(f)) {
+		fuse_session_process_buf(f->session, &buf);
+		if (!end_request(r))
+			return NULL;
+	}
+	pthread_mutex_lock(&f->loop.lock);
+	r->done = true;
+	pthread_cond_broadcast(&f->loop.changed);
+	pthread_mutex_unlock(&f->loop.lock);
+	return NULL;
+}
+
+/* With loop.lock. False when there is none left. */
+static bool wake_readers(struct cfs_fuse *f)
+{
+	struct reader *r;
+	bool any = false;
+
+	TAILQ_FOREACH(r, &f->loop.readers, link)
+	{
+		any |= !r->done;
+		if (!r->done && atomic_load(&r->receiving))
+			pthread_kill(r->thread, WAKE_SIGNAL);
+	}
+	return any;
+}
+
+static void on_wake(int signo)
+{
+}
+
+/* A signal that comes just before read(2) is lost, hence the repetition. */
+int loop_run(struct cfs_fuse *f)
+{
+	struct sigaction wake_action = {.sa_handler = on_wake};
+	struct reader *r;
+	int ret;
+
+	sigaction(WAKE_SIGNAL, &wake_action, NULL);
+	pthread_mutex_lock(&f->loop.lock);
+	ret = start_reader(f);
+	while (ret == 0 && !atomic_load(&f->loop.ended))
+		pthread_cond_wait(&f->loop.changed, &f->loop.lock);
+	while (wake_readers(f))
+		cfs_cond_wait(&f->loop.changed, &f->loop.lock, cfs_deadline_in(WAKE_EVERY_MS));
+	pthread_mutex_unlock(&f->loop.lock);
+	while ((r = TAILQ_FIRST(&f->loop.readers))) {
+		TAILQ_REMOVE(&f->loop.readers, r, link);
+		pthread_join(r->thread, NULL);
+		free(r->buf);
+		free(r);
+	}
+	return ret < 0 ? ret : f->loop.error;
+}

@@ -149,7 +149,7 @@ static uint32_t with_flag(uint32_t flags, uint32_t flag, bool on)
 	return on ? flags | flag : flags & ~flag;
 }
 
-/* What libfuse 3.14 has no name for. */
+/* What libfuse 3.14 has no name for, or forgets to send. */
 static void amend(const struct cfs_fuse *f, const void *buf, size_t len, struct init_answer *a)
 {
 	const struct fuse_in_header *in = buf;
@@ -159,6 +159,8 @@ static void amend(const struct cfs_fuse *f, const void *buf, size_t len, struct 
 	if (len < sizeof(*in) + offsetof(struct fuse_init_in, flags) + sizeof(init->flags))
 		return;
 	offers = init->flags;
+	a->init.flags =
+		with_flag(a->init.flags, FUSE_PARALLEL_DIROPS, offers & FUSE_PARALLEL_DIROPS);
 	a->init.flags = with_flag(a->init.flags, FUSE_HANDLE_KILLPRIV_V2,
 				  f->conf.drops_set_id && (offers & FUSE_HANDLE_KILLPRIV_V2));
 }

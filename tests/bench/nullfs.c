@@ -514,15 +514,15 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	want(conn, FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE, false);
 }
 
-/* As src/fuse/device.c: FUSE_HANDLE_KILLPRIV_V2 in the first answer, which agrees on the session.
- */
+/* As amend() of src/fuse/device.c, in the first answer, which agrees on the session. */
 static ssize_t answer(int fd, struct iovec *iov, int count, void *userdata)
 {
 	static atomic_bool agreed;
 
 	if (!atomic_exchange(&agreed, true) && count == 2 &&
 	    iov[1].iov_len >= FUSE_COMPAT_22_INIT_OUT_SIZE)
-		((struct fuse_init_out *)iov[1].iov_base)->flags |= FUSE_HANDLE_KILLPRIV_V2;
+		((struct fuse_init_out *)iov[1].iov_base)->flags |=
+			FUSE_HANDLE_KILLPRIV_V2 | FUSE_PARALLEL_DIROPS;
 	return writev(fd, iov, count);
 }
 

@@ -5,6 +5,8 @@ request more per operation is felt by each user of a database that is not on the
 import collections
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -13,6 +15,7 @@ from bigdump import big_json
 from cachefs import Volume, need_engine
 from countproxy import CountingProxy
 from mysqlproxy import WAYS, MysqlProxy
+from waiting import SLOW
 
 # Requests per operation. rename and readdir: at most, the others exactly.
 BUDGET = {
@@ -329,3 +332,50 @@ def test_statements_of_touch_and_rm(ws):
           % (touch[0], rm[0], touch[1], rm[1]))  # fmt: skip
     assert touch[0] <= 3 and rm[0] <= 2
     assert touch[1] <= 3.2 and rm[1] <= 2.2  # usage is written once a second
+
+
+LOOKUPS = """
+import os, sys, time
+n = 0
+print(flush=True)
+sys.stdin.readline()
+end = time.monotonic() + 1
+while time.monotonic() < end:
+    try:
+        os.lstat("%s/%s-%d" % (sys.argv[1], sys.argv[2], n))
+    except FileNotFoundError:
+        n += 1
+print(n)
+"""
+
+
+def lookups_per_second(directory, run, processes=16):
+    """Of names that are not there, by processes that begin together."""
+    argv = [sys.executable, "-c", LOOKUPS, directory]
+    ps = [
+        subprocess.Popen(argv + ["%d-%d" % (run, i)], stdin=-1, stdout=-1, text=True)
+        for i in range(processes)
+    ]
+    for p in ps:
+        p.stdout.readline()
+    for p in ps:
+        p.stdin.write("\n")
+        p.stdin.flush()
+    return sum(int(p.communicate(timeout=60 * SLOW)[0]) for p in ps)
+
+
+def test_lookups_in_one_directory_go_at_once(ws):
+    """One at a time, 500 a second are all that fit, whatever the machine: each takes 2 ms."""
+    need_engine("redis")
+    db = servers.redis_server().database()
+    proxy = CountingProxy(db.server.port, delay_s=0.001)
+    ws.cleanups += [db.drop, proxy.close]
+    v = Volume(ws, url=db.url.replace(":%d" % db.server.port, ":%d" % proxy.port))
+    m = v.mount("heartbeat=60")
+    os.mkdir(m / "d")
+    rates = []
+    while len(rates) < 8 and (not rates or rates[-1] < 2000):  # the machine may be busy
+        rates.append(lookups_per_second(str(m / "d"), len(rates)))
+    print(rates)
+    assert max(rates) >= 2000 / SLOW
+    m.umount()

@@ -120,6 +120,17 @@ void cfs_answer_status(struct cfs_server *sc, uint64_t id, int err, uint64_t byt
 	cfs_conn_again(&sc->c, false, true);
 }
 
+void cfs_answer_working(struct cfs_server *sc, uint64_t id)
+{
+	struct cfs_frame f = {.type = CFS_FRAME_WORKING, .id = id};
+	uint8_t *p = sc->copied < CHUNK ? reserve(sc, CFS_WIRE_HEADER, FEW) : NULL;
+
+	if (!p)
+		return;
+	cfs_wire_put(p, &f);
+	cfs_conn_again(&sc->c, false, true);
+}
+
 void cfs_answer_leaving(struct cfs_server *sc)
 {
 	struct cfs_frame f = {.type = CFS_FRAME_DRAIN};

@@ -377,6 +377,22 @@ static int answer_begins(struct cfs_client *cc, const struct cfs_frame *f)
 	return 0;
 }
 
+static void peer_works(struct cfs_client *cc, uint64_t id)
+{
+	uint64_t now_ms = cc->c.t->loop.now_ms;
+	struct cfs_peer_get *g;
+
+	cc->heard_ms = now_ms;
+	pthread_mutex_lock(&cc->peer->lock);
+	g = find(cc, id);
+	if (g && g->patience_ms > 0)
+		g->deadline = CFS_MAX(g->deadline, CFS_MIN(now_ms + g->patience_ms, g->limit));
+	pthread_mutex_unlock(&cc->peer->lock);
+	/* Only this thread could end it. */
+	if (g && g->working)
+		g->working(g);
+}
+
 static int got_frame(struct cfs_client *cc, const struct cfs_frame *f)
 {
 	switch (f->type) {
@@ -384,6 +400,9 @@ static int got_frame(struct cfs_client *cc, const struct cfs_frame *f)
 		return answer_begins(cc, f);
 	case CFS_FRAME_DRAIN:
 		stop_asking(cc);
+		return 0;
+	case CFS_FRAME_WORKING:
+		peer_works(cc, f->id);
 		return 0;
 	default:
 		return -EPROTO;

@@ -7,10 +7,11 @@
 
 #include "base/bytes.h"
 
-#define PERCENT	   100
-#define LATE_SHARE 95 /* of 100 answers are not */
-#define FORGET_AT  512
-#define FEW_PARTS  4
+#define PERCENT	    100
+#define LATE_SHARE  95 /* of 100 answers are not */
+#define FORGET_AT   512
+#define FEW_PARTS   4
+#define MEMBERS_MAX 1000000u
 
 /* ---- how long a peer takes ---- */
 
@@ -45,14 +46,22 @@ void cfs_pace_note(struct cfs_pace *p, uint64_t ns)
 		forget_half(p);
 }
 
-uint64_t cfs_pace_late_ms(const struct cfs_pace *p, uint64_t patience_ms)
+static uint64_t known(const struct cfs_pace *p)
 {
-	uint64_t most = patience_ms / 2, late_ms;
-	uint64_t sum = 0, seen = 0;
+	uint64_t sum = 0;
 	unsigned i;
 
 	for (i = 0; i < CFS_PEER_LATENCIES; i++)
 		sum += count(&p->below[i]);
+	return sum;
+}
+
+uint64_t cfs_pace_late_ms(const struct cfs_pace *p, uint64_t patience_ms)
+{
+	uint64_t most = patience_ms / 2, late_ms;
+	uint64_t sum = known(p), seen = 0;
+	unsigned i;
+
 	if (sum < CFS_HEDGE_SAMPLES)
 		return patience_ms / FEW_PARTS;
 	for (i = 0; i < CFS_PEER_LATENCIES; i++) {
@@ -69,26 +78,41 @@ uint64_t cfs_pace_late_ms(const struct cfs_pace *p, uint64_t patience_ms)
 void cfs_hedging_init(struct cfs_hedging *h, unsigned percent)
 {
 	*h = (struct cfs_hedging){.percent = percent};
+	atomic_init(&h->members, 1);
 	atomic_init(&h->credits, percent ? CFS_HEDGE_BURST * PERCENT : 0);
+}
+
+void cfs_hedging_share(struct cfs_hedging *h, unsigned members)
+{
+	atomic_store_explicit(&h->members, CFS_MAX(members, 1u), memory_order_relaxed);
+}
+
+/* Of one hedge, in credits. */
+static int price_of(struct cfs_hedging *h)
+{
+	unsigned n = atomic_load_explicit(&h->members, memory_order_relaxed);
+
+	return PERCENT * (int)CFS_MIN(n, MEMBERS_MAX);
 }
 
 void cfs_hedging_earn(struct cfs_hedging *h)
 {
 	int have = atomic_load_explicit(&h->credits, memory_order_relaxed), next;
+	int most = CFS_MAX(CFS_HEDGE_BURST * PERCENT, price_of(h));
 
 	do {
-		next = CFS_MIN(have + (int)h->percent, CFS_HEDGE_BURST * PERCENT);
+		next = CFS_MIN(have + (int)h->percent, most);
 	} while (next > have && !atomic_compare_exchange_weak(&h->credits, &have, next));
 }
 
 bool cfs_hedging_take(struct cfs_hedging *h)
 {
-	int have = atomic_load_explicit(&h->credits, memory_order_relaxed);
+	int have = atomic_load_explicit(&h->credits, memory_order_relaxed), price = price_of(h);
 
 	do {
-		if (have < PERCENT)
+		if (have < price)
 			return false;
-	} while (!atomic_compare_exchange_weak(&h->credits, &have, have - PERCENT));
+	} while (!atomic_compare_exchange_weak(&h->credits, &have, have - price));
 	return true;
 }
 
@@ -100,6 +124,8 @@ struct asked {
 	sem_t *woken;
 	int err;
 	atomic_bool ended; /* err is set, and the request is not touched any more but for woken */
+	atomic_bool worked_on; /* so the peer says */
+	struct cfs_hedge *hedge;
 };
 
 struct race {
@@ -110,6 +136,7 @@ struct race {
 	struct iovec byte;
 	char probed;
 	bool probing;
+	bool known; /* how long the peer takes */
 };
 
 static void note_end(struct cfs_peer_get *g, int err)
@@ -120,6 +147,15 @@ static void note_end(struct cfs_peer_get *g, int err)
 	a->err = err;
 	atomic_store(&a->ended, true);
 	sem_post(woken);
+}
+
+static void note_working(struct cfs_peer_get *g)
+{
+	struct asked *a = (struct asked *)g;
+
+	atomic_store(&a->worked_on, true);
+	if (a->hedge && a->hedge->working)
+		a->hedge->working(a->hedge);
 }
 
 static void wait_for(struct race *r, struct asked *a)
@@ -174,11 +210,13 @@ static bool is_late(struct race *r, cfs_deadline_t start, uint64_t late_ms)
 	if (has_ended_by(r, start + late_ms / 2))
 		return false;
 	start_probe(r);
-	if (has_ended_by(r, start + late_ms))
+	if (has_ended_by(r, start + late_ms) || atomic_load(&r->first.worked_on))
 		return false;
 	if (!r->probing || !atomic_load(&r->probe.ended))
-		return true;
-	return r->probe.err != -ENOENT && !has_ended_by(r, start + 2 * late_ms);
+		return r->known && !cfs_peer_heard(r->peer, start);
+	if (r->probe.err == -ENOENT || has_ended_by(r, start + 2 * late_ms))
+		return false;
+	return !atomic_load(&r->first.worked_on);
 }
 
 static bool is_settled(void *arg)
@@ -215,8 +253,9 @@ static bool run_hedge(struct cfs_hedging *h, struct race *r, struct cfs_hedge *h
 ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs_peer *peer,
 			const struct cfs_peer_block *b, uint32_t off, uint32_t len, unsigned flags,
 			const struct iovec *dst, int n_dst, struct cfs_hedge *hedge,
-			cfs_deadline_t deadline)
+			uint64_t patience_ms, cfs_deadline_t limit)
 {
+	cfs_deadline_t deadline = cfs_deadline_min(limit, cfs_deadline_in(patience_ms));
 	uint64_t start_ns = cfs_now_ns(), start_ms = start_ns / 1000000, late_ms = 0;
 	bool won = false, may_hedge = hedge && h->percent;
 	struct race r = {
@@ -228,8 +267,12 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs
 			      .dst = dst,
 			      .n_dst = n_dst,
 			      .deadline = deadline,
+			      .patience_ms = patience_ms,
+			      .limit = limit,
 			      .waits = true,
-			      .done = note_end},
+			      .done = note_end,
+			      .working = note_working},
+		.first.hedge = hedge,
 	};
 	int err;
 
@@ -241,6 +284,7 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs
 		return err;
 	}
 	cfs_hedging_earn(h);
+	r.known = known(pace) >= CFS_HEDGE_SAMPLES;
 	if (may_hedge)
 		late_ms = cfs_pace_late_ms(pace, cfs_deadline_left_ms(deadline));
 	cfs_peer_receive(peer, &r.first.get, may_hedge ? start_ms + late_ms / 2 : deadline);
@@ -251,8 +295,11 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs
 		stop(&r, &r.probe);
 	end_race(&r, 1u + r.probing);
 	err = won ? -EALREADY : r.first.err;
-	/* One that was given up took at least so long: who has become slow is given more time. */
-	if (err == 0 || err == -ECANCELED || won)
+	/*
+	 * One that was given up took at least so long: who has become slow is given more time. How
+	 * long a fetch takes says nothing of the peer.
+	 */
+	if ((err == 0 || err == -ECANCELED || won) && !atomic_load(&r.first.worked_on))
 		cfs_pace_note(pace, cfs_now_ns() - start_ns);
 	return err < 0 ? err : (ssize_t)len;
 }

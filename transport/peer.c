@@ -351,6 +351,18 @@ ssize_t cfs_peer_read(struct cfs_peer *p, const struct cfs_peer_block *b, uint32
 	return r < 0 ? r : (ssize_t)len;
 }
 
+bool cfs_peer_heard(struct cfs_peer *p, uint64_t since_ms)
+{
+	bool heard = false;
+	unsigned i;
+
+	pthread_mutex_lock(&p->lock);
+	for (i = 0; i < p->n_conns; i++)
+		heard |= p->conns[i]->heard_ms > since_ms;
+	pthread_mutex_unlock(&p->lock);
+	return heard;
+}
+
 static int send_hint(struct cfs_client *cc, const struct cfs_hint *h)
 {
 	struct cfs_frame f = {.type = CFS_FRAME_HINT};

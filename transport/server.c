@@ -12,9 +12,10 @@
 #include "base/log.h"
 #include "transport-internal.h"
 
-#define ACCEPT_BATCH 64
-#define RX_BYTES     (16u << 10) /* requests that are read at a time */
-#define SLOW_TICK_MS 250
+#define ACCEPT_BATCH   64
+#define RX_BYTES       (16u << 10) /* requests that are read at a time */
+#define SLOW_TICK_MS   250
+#define WORKING_MIN_MS 100 /* what is answered sooner is not announced */
 
 static struct cfs_server *server_of(struct cfs_conn *c)
 {
@@ -23,9 +24,18 @@ static struct cfs_server *server_of(struct cfs_conn *c)
 
 /* --- requests --- */
 
-static void answered_elsewhere(struct cfs_work *w)
+static void stop_working(struct cfs_job *j)
 {
-	cfs_answer_start((struct cfs_job *)((char *)w - offsetof(struct cfs_job, work)));
+	j->sc->c.t->n_working -= j->working_until != 0;
+	j->working_until = 0;
+}
+
+static void has_answer(struct cfs_work *w)
+{
+	struct cfs_job *j = (struct cfs_job *)((char *)w - offsetof(struct cfs_job, work));
+
+	stop_working(j);
+	cfs_answer_start(j);
 }
 
 void cfs_peer_answer(struct cfs_peer_request *req, const struct cfs_peer_answer *a)
@@ -35,9 +45,37 @@ void cfs_peer_answer(struct cfs_peer_request *req, const struct cfs_peer_answer 
 
 	j->a = *a;
 	if (cfs_loop_is_self(loop))
-		cfs_answer_start(j);
+		has_answer(&j->work);
 	else
 		cfs_loop_run(loop, &j->work);
+}
+
+void cfs_peer_working(struct cfs_peer_request *req, cfs_deadline_t until)
+{
+	struct cfs_job *j = (struct cfs_job *)req;
+
+	if (!req->patient || j->working_until)
+		return;
+	j->working_until = until;
+	j->sc->c.t->n_working++;
+}
+
+static void tell_workings(struct cfs_server *sc)
+{
+	struct cfs_transport *t = sc->c.t;
+	struct cfs_job *j;
+
+	for (j = sc->jobs; j; j = j->next) {
+		uint64_t since_ms = j->start_ns / 1000000;
+
+		if (!j->working_until || t->loop.now_ms < since_ms + WORKING_MIN_MS)
+			continue;
+		if (j->working_until <= t->loop.now_ms ||
+		    (t->conf.ops->works && !t->conf.ops->works(t->conf.ops_arg, since_ms)))
+			stop_working(j);
+		else
+			cfs_answer_working(sc, j->id);
+	}
 }
 
 void cfs_server_credit(struct cfs_server *sc, unsigned requests, uint64_t bytes)
@@ -66,6 +104,7 @@ void cfs_server_job_done(struct cfs_job *j)
 	if (j->next)
 		j->next->prev = j->prev;
 	cfs_turn_end(j);
+	stop_working(j);
 	free(j);
 	sc->c.t->loop.held--;
 	cfs_conn_unref(&sc->c);
@@ -119,10 +158,11 @@ static int got_get(struct cfs_server *sc, const struct cfs_frame *f, const uint8
 		.len = get.len,
 		.flags = f->flags & CFS_FRAME_F_ONLY_CACHED ? CFS_PEER_ONLY_CACHED : 0,
 		.from = sc->c.peer,
+		.patient = sc->c.features & CFS_FEATURE_WORKING,
 	};
 	j->sc = sc;
 	j->id = f->id;
-	j->work.fn = answered_elsewhere;
+	j->work.fn = has_answer;
 	j->start_ns = cfs_now_ns();
 	j->next = sc->jobs;
 	if (j->next)
@@ -421,6 +461,7 @@ void cfs_server_tick(struct cfs_transport *t, bool *ret_busy)
 {
 	struct cfs_conn *c, *next;
 
+	*ret_busy |= t->n_working > 0;
 	if (t->loop.now_ms - t->slow_tick_ms < SLOW_TICK_MS)
 		return;
 	t->slow_tick_ms = t->loop.now_ms;
@@ -432,8 +473,12 @@ void cfs_server_tick(struct cfs_transport *t, bool *ret_busy)
 		if (is_overdue(t, c)) {
 			cfs_conn_close(c, -ETIMEDOUT);
 			next = t->conns; /* it may have taken others along */
-		} else if (t->draining && c->ops == &server_ops && c->state == CFS_CONN_READY &&
-			   !server_of(c)->leaving) {
+			continue;
+		}
+		if (t->n_working > 0 && c->ops == &server_ops && c->state == CFS_CONN_READY)
+			tell_workings(server_of(c));
+		if (t->draining && c->ops == &server_ops && c->state == CFS_CONN_READY &&
+		    !server_of(c)->leaving) {
 			server_of(c)->leaving = true;
 			cfs_answer_leaving(server_of(c));
 		}

@@ -188,7 +188,7 @@ struct cfs_client {
 	struct cfs_peer_get *rx; /* whose payload is arriving; NULL with rx_left: nobody's */
 	uint32_t rx_left, rx_crc;
 	uint64_t active_ms;
-	uint64_t heard_ms; /* an answer has come, all of it */
+	_Atomic uint64_t heard_ms; /* an answer has come, all of it; or one is worked on */
 };
 
 /* A connection attempt begins; its end is reported by cfs_peer_connected / _unconnected. */
@@ -290,6 +290,7 @@ struct cfs_job {
 	uint64_t id, start_ns;
 	struct cfs_peer_answer a;
 	bool canceled, answered, busy; /* busy: op is in the ring */
+	cfs_deadline_t working_until;  /* not answered, and the asker is told so; or 0 */
 	struct cfs_work work;
 	struct cfs_op op;
 	struct cfs_job *prev, *next; /* sc->jobs */
@@ -326,6 +327,8 @@ void cfs_answer_advance(struct cfs_job *j);
 /* Nobody wants it any more. May end it. */
 void cfs_answer_cancel(struct cfs_job *j);
 void cfs_answer_status(struct cfs_server *sc, uint64_t id, int err, uint64_t bytes);
+/* The answer is worked on. Not said where enough waits to be sent. */
+void cfs_answer_working(struct cfs_server *sc, uint64_t id);
 /* Says so behind the answers that are on their way. */
 void cfs_answer_leaving(struct cfs_server *sc);
 void cfs_answer_flush(struct cfs_conn *c);
@@ -387,6 +390,7 @@ struct cfs_transport {
 
 	struct cfs_conn *conns, *more, **more_last;
 	unsigned n_served, n_unauthenticated;
+	unsigned n_working; /* jobs with working_until */
 	uint64_t slow_tick_ms;
 
 	struct cfs_turns turns[CFS_TURN_DISKS];

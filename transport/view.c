@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/bytes.h"
 #include "group-internal.h"
 
 void cfs_group_node_unref(struct group_node *n)
@@ -85,6 +86,8 @@ int cfs_group_view_publish(struct cfs_group *g)
 	old = g->view;
 	g->view = v;
 	pthread_mutex_unlock(&g->lock);
+	/* Each block is asked for by all members but its owner. */
+	cfs_hedging_share(&g->hedging, (unsigned)CFS_MAX(v->n, (size_t)1) - 1);
 	cfs_group_view_unref(old);
 	return 0;
 }

@@ -32,6 +32,7 @@ static const struct {
 	[CFS_FRAME_CANCEL] = {.id = true},
 	[CFS_FRAME_HINT] = {.len = CFS_WIRE_HINT_LEN},
 	[CFS_FRAME_DRAIN] = {0},
+	[CFS_FRAME_WORKING] = {.id = true},
 };
 
 _Static_assert(CFS_CHALLENGE_LEN <= CFS_WIRE_CONTROL_MAX && CFS_HELLO_LEN <= CFS_WIRE_CONTROL_MAX,

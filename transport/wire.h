@@ -25,6 +25,7 @@ enum cfs_frame_type {
 	CFS_FRAME_CANCEL,
 	CFS_FRAME_HINT,
 	CFS_FRAME_DRAIN,
+	CFS_FRAME_WORKING,
 	CFS_FRAME_TYPES,
 };
 
@@ -32,8 +33,9 @@ enum cfs_frame_type {
 #define CFS_FRAME_F_ONLY_CACHED 1u
 
 /* Feature bits of HELLO and CHALLENGE. */
-#define CFS_FEATURE_HINTS 1ull
-#define CFS_FEATURES	  CFS_FEATURE_HINTS
+#define CFS_FEATURE_HINTS   1ull
+#define CFS_FEATURE_WORKING 2ull
+#define CFS_FEATURES	    (CFS_FEATURE_HINTS | CFS_FEATURE_WORKING)
 
 enum cfs_wire_status {
 	CFS_STATUS_OK,

@@ -58,6 +58,7 @@ struct cfs_peer_request {
 	uint32_t off, len; /* within the block, len > 0 */
 	unsigned flags;	   /* enum cfs_peer_flag */
 	uint64_t from;	   /* member that asks */
+	bool patient;	   /* it waits while it is told that the answer is worked on */
 };
 
 struct cfs_peer_answer {
@@ -98,8 +99,18 @@ struct cfs_peer_serve_ops {
 	/* Best effort, no answer. Optional: ignored. */
 	void (*hint)(void *arg, uint64_t from, const struct cfs_peer_block *b,
 		     enum cfs_peer_hint hint);
+	/*
+	 * A request that came at since_ms still makes progress: the one who asks should go on
+	 * waiting. Optional: it does.
+	 */
+	bool (*works)(void *arg, uint64_t since_ms);
 };
 
+/*
+ * The answer will take long. A patient member that asks is told so several times a second until it
+ * is answered, ops->works says no, or `until`. In ops->get, before anybody may answer.
+ */
+void cfs_peer_working(struct cfs_peer_request *req, cfs_deadline_t until);
 /* *a is copied; what it points to must stay until release. req is gone afterwards. */
 void cfs_peer_answer(struct cfs_peer_request *req, const struct cfs_peer_answer *a);
 
@@ -189,12 +200,20 @@ struct cfs_peer_get {
 	const struct iovec *dst; /* len bytes in all */
 	int n_dst;
 	cfs_deadline_t deadline; /* observed to about 20 ms */
-	bool waits;		 /* the thread that starts it calls cfs_peer_receive() next */
+	/*
+	 * Each time the peer says that it works on the answer, deadline becomes patience_ms from
+	 * then, at most `limit`. 0: it stays.
+	 */
+	uint64_t patience_ms;
+	cfs_deadline_t limit;
+	bool waits; /* the thread that starts it calls cfs_peer_receive() next */
 	/*
 	 * Once, on the transport's thread: must not wait; may start others and free this one. Or,
 	 * with waits, in cfs_peer_receive().
 	 */
 	void (*done)(struct cfs_peer_get *get, int err);
+	/* The peer has said so. On the transport's thread: must not wait. Optional. */
+	void (*working)(struct cfs_peer_get *get);
 
 	/* The transport's */
 	struct cfs_peer_get *next, *prev;
@@ -224,6 +243,8 @@ void cfs_peer_cancel(struct cfs_peer *p, struct cfs_peer_get *get);
 ssize_t cfs_peer_read(struct cfs_peer *p, const struct cfs_peer_block *b, uint32_t off,
 		      uint32_t len, unsigned flags, const struct iovec *dst, int n_dst,
 		      cfs_deadline_t deadline);
+/* Something has been answered, or is worked on, since then. */
+bool cfs_peer_heard(struct cfs_peer *p, uint64_t since_ms);
 /* Best effort: dropped when the peer is left out, or too many wait for a connection. */
 void cfs_peer_hint(struct cfs_peer *p, const struct cfs_peer_block *b, enum cfs_peer_hint hint);
 

@@ -17,6 +17,9 @@ struct cfs_hedge {
 	 * soon, with any error, once settled(arg): the first way has brought them.
 	 */
 	int (*fetch)(struct cfs_hedge *h, bool (*settled)(void *arg), void *arg);
+	/* The first way makes progress, and is waited for. Any thread, must not wait. May be NULL.
+	 */
+	void (*working)(struct cfs_hedge *h);
 };
 
 #endif

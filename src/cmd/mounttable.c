@@ -356,7 +356,7 @@ const struct cfs_opt mount_table[] = {
 	 .arg = "TIME",
 	 .min = 10,
 	 .max = 60000,
-	 .help = "longest wait for a member before object storage is asked"},
+	 .help = "longest wait for a silent member before object storage is asked"},
 	{.name = "group-hedge",
 	 .kind = CFS_OPT_INT,
 	 OPT(group_hedge),

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/arrival.h"
 #include "base/bytes.h"
 #include "base/unwanted.h"
 #include "base/workers.h"
@@ -125,6 +126,7 @@ static size_t receive_body(char *data, size_t size, size_t n, void *arg)
 		resp->error[resp->error_len] = '\0';
 		return len;
 	}
+	cfs_arrival_note();
 	if (c->req->sink) {
 		c->sink_err = c->req->sink(c->req->sink_arg, data, len);
 		resp->received += len;

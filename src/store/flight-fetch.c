@@ -6,6 +6,7 @@
 #include <errno.h>
 
 #include "base/activity.h"
+#include "base/arrival.h"
 #include "base/log.h"
 #include "base/unwanted.h"
 #include "flight-internal.h"
@@ -97,6 +98,7 @@ static int fetch_object(struct flight *f, struct iovec *iov, int n_iov, bool now
 	CFS_STAT_ADD(s, gets, 1);
 	CFS_STAT_ADD(s, get_ns, cfs_now_ns() - start);
 	if (got == (ssize_t)f->len) {
+		cfs_arrival_note();
 		CFS_STAT_ADD(s, get_bytes, f->len);
 		return 0;
 	}
@@ -172,11 +174,21 @@ static int fetch_beside(struct cfs_hedge *base, bool (*settled)(void *arg), void
 	return r;
 }
 
+/* The tier is not late while its peer works. Unless the object store is being asked. */
+static void tier_works(struct cfs_hedge *base)
+{
+	struct flight *f = ((struct hedge *)base)->f;
+	uint64_t asked_ms = atomic_load(&f->asked_ms);
+
+	if (asked_ms)
+		atomic_compare_exchange_strong(&f->asked_ms, &asked_ms, cfs_now_ms());
+}
+
 /* As a tier's get. -EALREADY: the object store was faster, and the flight has its pages. */
 static ssize_t get_hedged(struct flight *f, const struct cfs_tier_slot *t, const struct iovec *iov,
 			  int n_iov)
 {
-	struct hedge h = {.base.fetch = fetch_beside, .f = f};
+	struct hedge h = {.base = {fetch_beside, tier_works}, .f = f};
 	ssize_t got = t->ops->get_hedged(t->tier, &f->id, f->off, iov, n_iov, &h.base, f->deadline);
 	unsigned i;
 

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/arrival.h"
+#include "base/bytes.h"
 #include "base/log.h"
 #include "base/task.h"
 #include "store-internal.h"
@@ -14,7 +16,8 @@
 #define FETCH_TIMEOUT_MS 30000
 #define KEEP_TIMEOUT_MS	 5000 /* a disk cache that is full for longer does without the block */
 #define ROOM_TIMEOUT_MS	 2000
-#define DISK_TIER	 0 /* its number, when there is a disk cache */
+#define STILL_MS	 5000 /* nothing has come of object storage: what is fetched hangs */
+#define DISK_TIER	 0    /* its number, when there is a disk cache */
 #define LENT_PARTS	 4 /* of the pool: at most one of so many is being sent or fetched for others */
 
 struct cfs_peers {
@@ -481,7 +484,8 @@ struct get_job {
 
 static void answer_get(struct cfs_peers *p, struct cfs_peer_request *req)
 {
-	cfs_deadline_t deadline = cfs_deadline_in(ROOM_TIMEOUT_MS);
+	cfs_deadline_t deadline =
+		cfs_deadline_in(req->patient ? p->fetch_timeout_ms : ROOM_TIMEOUT_MS);
 	struct sent_pages *s;
 	int r;
 
@@ -551,6 +555,8 @@ static void serve_get(void *arg, struct cfs_peer_request *req)
 		return;
 	}
 	*j = (struct get_job){.job.run = run_get, .peers = p, .req = req};
+	if (!(req->flags & CFS_PEER_ONLY_CACHED))
+		cfs_peer_working(req, cfs_deadline_in(p->fetch_timeout_ms));
 	if (submit(p, &j->job) < 0) {
 		free(j);
 		refuse(req, -EBUSY);
@@ -605,7 +611,17 @@ static void serve_hint(void *arg, uint64_t from, const struct cfs_peer_block *b,
 	note_hint(arg, &block, hint);
 }
 
-static const struct cfs_peer_serve_ops serve_ops = {.get = serve_get, .hint = serve_hint};
+static bool serve_works(void *arg, uint64_t since_ms)
+{
+	(void)arg;
+	return cfs_now_ms() - CFS_MAX(since_ms, cfs_arrival_last_ms()) < STILL_MS;
+}
+
+static const struct cfs_peer_serve_ops serve_ops = {
+	.get = serve_get,
+	.hint = serve_hint,
+	.works = serve_works,
+};
 
 static uint64_t cached_bytes(void *arg)
 {

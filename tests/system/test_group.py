@@ -18,6 +18,7 @@ import pytest
 from cachefs import BIN, SLOW, wait_until, wrong_clock
 from s3volume import S3Volume
 from servers import ENGINES
+from slowproxy import SlowProxy
 from syscalls import write
 from team import (
     BLOCK,
@@ -78,6 +79,34 @@ def test_each_block_is_fetched_once(ws):
     asked = sum(m.stat('peer_requests_total{direction="asked"}') for m in members)
     print("once more %d, hedges %d, requests to peers %d" % (again, hedges, asked))
     assert again <= hedges <= 4 * 16 + 0.02 * asked
+
+
+@pytest.mark.deadline(300)
+@pytest.mark.parametrize("members", [4, 8])
+def test_a_slow_bucket_is_not_asked_more(ws, members):
+    """An owner that waits for the bucket says so, and those who wait for it ask nobody else."""
+    size = SMALL if members == 4 else 2 * SMALL
+    proxies = []
+
+    def behind_a_proxy(s3):
+        proxies.append(SlowProxy(s3.address[0], s3.address))
+        return S3Volume(ws, s3, url=proxies[0].url + "/bucket")
+
+    team = Team(ws, members, behind_a_proxy, patience=2)
+    with proxies[0]:
+        want = make_file(team, size)
+        mounts = team.join_all("group-hedge=2")
+        proxies[0].rate = 100e6 / 8
+        start = time.monotonic()
+        assert read_all(mounts) == [want] * members
+        took = time.monotonic() - start
+    fetched = team.fetched()
+    total = sum(fetched.values())
+    hedges = sum(m.stat("peer_hedges_total") for m in mounts)
+    fallbacks = sum(m.stat("peer_fallbacks_total") for m in mounts)
+    print("%d blocks, %d requests, %.1f s, %d hedges, %d fallbacks" % (len(fetched), total, took, hedges, fallbacks))
+    assert len(fetched) == size // BLOCK
+    assert total <= 1.02 * len(fetched)
 
 
 def team_on(ws, hosts, db):

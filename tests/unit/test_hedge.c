@@ -11,7 +11,8 @@
 #include "../../transport/hedge.h"
 #include "peer_fixture.h"
 
-#define LEN 65536
+#define LEN	    65536
+#define PATIENCE_MS 1000
 
 /* ---- how long a peer takes ---- */
 
@@ -53,6 +54,18 @@ static void test_credits(void **state)
 	for (taken = 0; cfs_hedging_take(&h); taken++)
 		;
 	assert_int_equal(taken, CFS_HEDGE_BURST);
+	/* Eight members have together what one has alone. */
+	cfs_hedging_init(&h, 2);
+	cfs_hedging_share(&h, 8);
+	for (i = 0, taken = 0; i < 10000; i++) {
+		cfs_hedging_earn(&h);
+		taken += cfs_hedging_take(&h);
+	}
+	assert_in_range(taken, 200 / 8, (200 + CFS_HEDGE_BURST) / 8 + 1);
+	cfs_hedging_share(&h, 10000);
+	for (i = 0; i < 1000000; i++)
+		cfs_hedging_earn(&h);
+	assert_true(cfs_hedging_take(&h));
 	cfs_hedging_init(&h, 0);
 	cfs_hedging_earn(&h);
 	assert_false(cfs_hedging_take(&h));
@@ -60,7 +73,7 @@ static void test_credits(void **state)
 
 /* ---- an owner that holds answers back ---- */
 
-enum manner { AT_ONCE, SILENT, FETCHING, HAS_IT };
+enum manner { AT_ONCE, SILENT, FETCHING, HAS_IT, WORKING };
 
 static struct {
 	struct cfs_transport *t;
@@ -90,6 +103,8 @@ static void serve(void *arg, struct cfs_peer_request *req)
 	} else if (owner.manner == FETCHING && probe) {
 		cfs_peer_answer(req, &(struct cfs_peer_answer){.err = -ENOENT, .fd = -1});
 	} else {
+		if (owner.manner == WORKING)
+			cfs_peer_working(req, cfs_deadline_in(10 * LONG_MS));
 		owner.held[owner.n_held] = req;
 		owner.n_held++;
 	}
@@ -106,6 +121,7 @@ static void give_all(void)
 
 /* ---- one who asks it ---- */
 
+static struct cfs_peer_serve_ops ops;
 static struct cfs_transport *client;
 static struct cfs_peer *peer;
 static struct cfs_hedging hedging;
@@ -135,7 +151,6 @@ static int fetch(struct cfs_hedge *h, bool (*settled)(void *arg), void *arg)
 
 static int set_up(void **state)
 {
-	static const struct cfs_peer_serve_ops ops = {.get = serve};
 	struct sockaddr_in addr = loopback();
 	struct cfs_transport_conf conf = {.member = SERVER,
 					  .listen = (struct sockaddr *)&addr,
@@ -147,6 +162,7 @@ static int set_up(void **state)
 	unsigned i;
 
 	memset(&owner, 0, sizeof(owner));
+	ops = (struct cfs_peer_serve_ops){.get = serve};
 	memset(&pace, 0, sizeof(pace));
 	for (i = 0; i < LEN; i++)
 		bytes[i] = (uint8_t)(i * 31 + (i >> 8));
@@ -169,14 +185,37 @@ static int tear_down(void **state)
 	return 0;
 }
 
-static ssize_t read_in(uint8_t *dst, uint64_t patience_ms)
+static ssize_t read_until(uint8_t *dst, uint64_t patience_ms, uint64_t limit_ms)
 {
 	const struct cfs_peer_block b = {.slice = 1, .len = LEN};
 	const struct iovec v = {.iov_base = dst, .iov_len = LEN};
 
 	memset(dst, 0, LEN);
 	return cfs_hedged_read(&hedging, &pace, peer, &b, 0, LEN, 0, &v, 1, &other.base,
-			       cfs_deadline_in(patience_ms));
+			       patience_ms, cfs_deadline_in(limit_ms));
+}
+
+static ssize_t read_in(uint8_t *dst, uint64_t patience_ms)
+{
+	return read_until(dst, patience_ms, patience_ms);
+}
+
+/* Silence of an owner that has never answered, say for lack of a connection, says nothing. */
+static void know(void)
+{
+	unsigned i;
+
+	for (i = 0; i < CFS_HEDGE_SAMPLES; i++)
+		cfs_pace_note(&pace, 50 * 1000000); /* late from 131 ms on */
+}
+
+static void test_silence_of_a_stranger(void **state)
+{
+	uint8_t dst[LEN];
+
+	owner.manner = SILENT;
+	assert_int_equal(read_in(dst, PATIENCE_MS), -ETIMEDOUT);
+	assert_int_equal(other.runs, 0);
 }
 
 static void test_in_time(void **state)
@@ -194,9 +233,10 @@ static void test_silent_owner(void **state)
 	uint64_t start_ms = cfs_now_ms();
 	uint8_t dst[LEN], more[LEN], zeros[LEN] = {0};
 
+	know();
 	owner.manner = SILENT;
 	assert_int_equal(read_in(dst, LONG_MS), -EALREADY);
-	assert_in_range(cfs_now_ms() - start_ms, LONG_MS / 4 - 10, LONG_MS / 2);
+	assert_in_range(cfs_now_ms() - start_ms, 131, LONG_MS / 2);
 	assert_int_equal(other.runs, 1);
 	assert_int_equal(hedging.wins, 1);
 	/* What it sends after all goes nowhere. */
@@ -215,6 +255,63 @@ static void test_owner_that_fetches(void **state)
 	assert_int_equal(owner.n_probes, 1);
 	assert_int_equal(other.runs, 0);
 	assert_int_equal(hedging.hedges, 0);
+}
+
+static void *give_when_due(void *arg)
+{
+	const uint64_t *due_ms = arg;
+
+	WAIT_FOR(cfs_now_ms() >= *due_ms);
+	owner.manner = AT_ONCE;
+	give_all();
+	return NULL;
+}
+
+/* A slow bucket: everybody waits for the one who asks it. */
+static void test_owner_that_works(void **state)
+{
+	uint64_t due_ms = cfs_now_ms() + 3 * PATIENCE_MS;
+	uint8_t dst[LEN];
+	pthread_t giver;
+
+	owner.manner = WORKING;
+	assert_int_equal(pthread_create(&giver, NULL, give_when_due, &due_ms), 0);
+	assert_int_equal(read_until(dst, PATIENCE_MS, LONG_MS), LEN);
+	pthread_join(giver, NULL);
+	assert_memory_equal(dst, bytes, LEN);
+	assert_true(cfs_now_ms() >= due_ms);
+	assert_int_equal(other.runs, 0);
+	/* It is not what the owner takes for an answer. */
+	assert_int_equal(cfs_pace_late_ms(&pace, 2000), 500);
+}
+
+/* It says so for ever. */
+static void test_owner_that_never_ends(void **state)
+{
+	uint64_t start_ms = cfs_now_ms();
+	uint8_t dst[LEN];
+
+	owner.manner = WORKING;
+	assert_int_equal(read_until(dst, PATIENCE_MS, 2 * PATIENCE_MS), -ETIMEDOUT);
+	assert_in_range(cfs_now_ms() - start_ms, 2 * PATIENCE_MS - 10, LONG_MS);
+	assert_int_equal(other.runs, 0);
+}
+
+static bool gives_up(void *arg, uint64_t since_ms)
+{
+	return false;
+}
+
+/* Its bucket hangs: it stops saying so, and is given up like a silent one. */
+static void test_owner_that_hangs(void **state)
+{
+	uint64_t start_ms = cfs_now_ms();
+	uint8_t dst[LEN];
+
+	owner.manner = WORKING;
+	ops.works = gives_up;
+	assert_int_equal(read_until(dst, PATIENCE_MS, 10 * LONG_MS), -ETIMEDOUT);
+	assert_true(cfs_now_ms() - start_ms < LONG_MS);
 }
 
 static void test_owner_is_faster(void **state)
@@ -242,6 +339,7 @@ static void test_other_way_fails(void **state)
 	pthread_t giver;
 	uint8_t dst[LEN];
 
+	know();
 	owner.manner = SILENT;
 	other.way = FAILS;
 	assert_int_equal(pthread_create(&giver, NULL, give_later, NULL), 0);
@@ -255,6 +353,7 @@ static void test_no_room_for_another_answer(void **state)
 	uint64_t start_ms = cfs_now_ms();
 	uint8_t dst[LEN];
 
+	know();
 	owner.manner = SILENT;
 	other.way = NO_ROOM;
 	assert_int_equal(read_in(dst, LONG_MS), -ECANCELED);
@@ -270,6 +369,7 @@ static void test_silence_is_a_failure(void **state)
 	unsigned tries;
 
 	assert_int_equal(read_in(dst, LONG_MS), LEN);
+	know();
 	owner.manner = SILENT;
 	cfs_hedging_init(&hedging, 100);
 	for (tries = 0; state_of(peer) == CFS_PEER_CLOSED_CIRCUIT; tries++) {
@@ -288,8 +388,12 @@ int main(void)
 		cmocka_unit_test(test_late),
 		cmocka_unit_test(test_credits),
 		cmocka_unit_test_setup_teardown(test_in_time, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_silence_of_a_stranger, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_silent_owner, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_owner_that_fetches, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_owner_that_works, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_owner_that_never_ends, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_owner_that_hangs, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_owner_is_faster, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_other_way_fails, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_no_room_for_another_answer, set_up, tear_down),

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A TCP proxy that lets so many bytes through in a second, over all connections together."""
+
+import contextlib
+import socket
+import threading
+import time
+
+PIECE = 64 << 10
+
+
+class SlowProxy:
+    """Between clients of (host, .port) and the server; what servers send is slow, what clients send
+    is not. rate: bytes in a second, may be changed at any time; 0: no limit."""
+
+    def __init__(self, host, server, rate=0):
+        self.server, self.rate = server, rate
+        self.free_at = 0.0
+        self.lock = threading.Lock()
+        self.listener = socket.create_server((host, 0), backlog=256)
+        self.port = self.listener.getsockname()[1]
+        self.url = "http://%s:%d" % (host, self.port)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    def close(self):
+        self.listener.close()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+                server = socket.create_connection(self.server)
+            except OSError:
+                return
+            for s in (client, server):
+                s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=self._pump, args=(client, server, False), daemon=True).start()
+            threading.Thread(target=self._pump, args=(server, client, True), daemon=True).start()
+
+    def _pass(self, n):
+        """Waits for the turn of n bytes."""
+        with self.lock:
+            if not self.rate:
+                return
+            now = time.monotonic()
+            self.free_at = max(self.free_at, now) + n / self.rate
+            wait = self.free_at - now
+        time.sleep(wait)  # the rate itself
+
+    def _pump(self, src, dst, slow):
+        with contextlib.suppress(OSError):
+            while data := src.recv(PIECE):
+                if slow:
+                    self._pass(len(data))
+                dst.sendall(data)
+        for s in (src, dst):
+            with contextlib.suppress(OSError):
+                s.shutdown(socket.SHUT_RDWR)

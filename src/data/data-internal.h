@@ -113,10 +113,16 @@ struct cfs_session_read {
 	uint64_t ahead;	 /* prefetched up to here */
 	uint64_t window; /* 0: not yet known to be sequential */
 	uint64_t run;	 /* how far it came since the window last grew */
+	uint64_t far;	 /* how far it came without gaps */
 	uint64_t way;	 /* how far it came lately, and ... */
 	uint64_t got;	 /* ... how much was read of that */
 	unsigned reads;
 	uint64_t used; /* file->clock; 0: free */
+};
+
+/* What became of what was read ahead, lately. Of sessions that are over only what was wasted. */
+struct cfs_ahead_use {
+	uint64_t used, wasted; /* bytes */
 };
 
 struct cfs_file {
@@ -154,6 +160,7 @@ struct cfs_file {
 	uint32_t err_seq;
 	int errs[CFS_FILE_ERRORS];
 	struct cfs_session_read sessions[CFS_FILE_SESSIONS];
+	struct cfs_ahead_use ahead_use;
 	struct cfs_amplify *amplify; /* NULL: nothing was read at random */
 };
 

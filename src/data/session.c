@@ -8,14 +8,21 @@
  * The window starts at a block, or a quarter of the first one of a file, doubles each time half of
  * it was read, up to max_readahead, and shrinks while fetches and dirty pages fill the pool. A
  * stream of n bytes so costs less than 3 n, and soon has many blocks on their way.
+ *
+ * Large reads at random arrive as a few requests each, and look like many short streams. So
+ * read-ahead is judged by its use, over all sessions of a file: while more of it is left unread
+ * than has been read, and than TRUST_BLOCKS, no window is opened for a session that has not come
+ * that far itself.
  */
 #include "data-internal.h"
 
-#define WINDOW_MIN CFS_PAGE_LARGE
-#define SLACK_MAX  ((uint64_t)8 << 20) /* several requests of the kernel */
-#define STREAM_MIN 3		       /* reads */
-#define GAP_READS  4		       /* lengths of a read: less tells nothing of gaps */
-#define MEMORY	   ((uint64_t)16 << 20)
+#define WINDOW_MIN    CFS_PAGE_LARGE
+#define SLACK_MAX     ((uint64_t)8 << 20) /* several requests of the kernel */
+#define STREAM_MIN    3			  /* reads */
+#define GAP_READS     4			  /* lengths of a read: less tells nothing of gaps */
+#define MEMORY	      ((uint64_t)16 << 20)
+#define TRUST_BLOCKS  4
+#define JUDGED_BLOCKS 16 /* of use and waste that count, older ones less and less */
 
 static bool belongs(const struct cfs_session_read *s, uint64_t stream, uint64_t off, uint64_t end)
 {
@@ -36,6 +43,42 @@ static struct cfs_session_read *session_find(struct cfs_file *f, uint64_t stream
 	return NULL;
 }
 
+static uint64_t unread(const struct cfs_session_read *s)
+{
+	return s->used && s->ahead > s->end ? s->ahead - s->end : 0;
+}
+
+static void note_use(struct cfs_file *f, uint64_t used, uint64_t wasted)
+{
+	struct cfs_ahead_use *u = &f->ahead_use;
+
+	u->used += used;
+	u->wasted += wasted;
+	if (u->used + u->wasted > (uint64_t)JUDGED_BLOCKS * f->data->conf.block_size) {
+		u->used /= 2;
+		u->wasted /= 2;
+	}
+}
+
+static bool is_trusted(const struct cfs_file *f, const struct cfs_session_read *s)
+{
+	uint64_t wasted = f->ahead_use.wasted;
+	uint64_t trust = (uint64_t)TRUST_BLOCKS * f->data->conf.block_size;
+	unsigned i;
+
+	if (s->far >= trust)
+		return true;
+	for (i = 0; i < CFS_FILE_SESSIONS; i++)
+		wasted += unread(&f->sessions[i]);
+	return wasted <= f->ahead_use.used + trust;
+}
+
+static void session_end(struct cfs_file *f, struct cfs_session_read *s)
+{
+	note_use(f, 0, unread(s));
+	*s = (struct cfs_session_read){0};
+}
+
 /* Random reads take turns in one place rather than push out the streams. */
 static struct cfs_session_read *session_new(struct cfs_file *f, uint64_t stream, uint64_t off)
 {
@@ -47,6 +90,7 @@ static struct cfs_session_read *session_new(struct cfs_file *f, uint64_t stream,
 		if ((t->window == 0) == (s->window == 0) ? t->used < s->used : t->window == 0)
 			s = t;
 	}
+	session_end(f, s);
 	*s = (struct cfs_session_read){.stream = stream, .end = off, .ahead = off};
 	/* Whoever begins at the beginning mostly goes on. */
 	if (off == 0)
@@ -67,11 +111,14 @@ static uint64_t room(struct cfs_data *d)
 }
 
 /* Takes note of a read, and judges what kind of session it is. */
-static void advance(struct cfs_session_read *s, uint64_t off, uint64_t end, uint32_t block,
-		    uint64_t window_max)
+static void advance(struct cfs_file *f, struct cfs_session_read *s, uint64_t off, uint64_t end)
 {
 	uint64_t len = end - off, step = end > s->end ? end - s->end : 0;
+	uint64_t window_max = f->data->conf.max_readahead;
+	uint32_t block = f->data->conf.block_size;
 
+	note_use(f, CFS_MIN(step, unread(s)), 0);
+	s->far += step;
 	s->reads++;
 	s->got += len;
 	s->way += step;
@@ -85,8 +132,9 @@ static void advance(struct cfs_session_read *s, uint64_t off, uint64_t end, uint
 		s->window = s->run = 0;
 		s->reads = 1;
 		s->got = s->way = len;
+		s->far = 0;
 	} else if (off > 0 && s->reads >= STREAM_MIN && s->run >= s->window / 2 &&
-		   s->got >= s->way / 2 && step) {
+		   s->got >= s->way / 2 && step && (s->window || is_trusted(f, s))) {
 		s->window = CFS_MIN(CFS_MAX(2 * s->window, block), window_max);
 		s->run = 0;
 	}
@@ -106,7 +154,7 @@ bool cfs_session_advance(struct cfs_file *f, uint64_t stream, uint64_t off, uint
 	if (!s)
 		s = session_new(f, stream, off);
 	s->used = ++f->clock;
-	advance(s, off, end, d->conf.block_size, d->conf.max_readahead);
+	advance(f, s, off, end);
 	*ret_random = !s->window;
 	if (!s->window || s->end >= f->length)
 		return false;
@@ -150,7 +198,7 @@ void cfs_file_end_stream(struct cfs_file *f, uint64_t stream)
 		if (!f->sessions[i].used || f->sessions[i].stream != stream)
 			continue;
 		any = true;
-		f->sessions[i] = (struct cfs_session_read){0};
+		session_end(f, &f->sessions[i]);
 	}
 	pthread_mutex_unlock(&f->lock);
 	if (any)

@@ -159,6 +159,55 @@ static void read_ahead(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
+/*
+ * Large reads at random, which the kernel cuts into requests: whoever pays for the bytes of a
+ * bucket pays for what is read. A stream in the same file is read ahead for all that.
+ */
+static void random_reads_in_pieces(void **state)
+{
+	enum { SIZE = 256 << 10, N = 256, EVERY = 4, PART = SIZE / 4 };
+	struct volume *v = volume_new((struct options){.block = SIZE, .prefetch = 1});
+	struct cfs_file *f = open_file(v, 1);
+	uint8_t *buf = calloc(1, SIZE);
+	struct cfs_store_stats st;
+	struct cfs_data_stats ds;
+	uint64_t before, read = 0, ahead;
+	unsigned i, part;
+
+	assert_non_null(buf);
+	for (i = 0; i < N; i++)
+		assert_int_equal(write_at(f, (uint64_t)i * SIZE, buf, SIZE), 0);
+	assert_int_equal(flush(f), 0);
+	forget_all(v, SIZE, N);
+	cfs_store_stats(v->store, &st);
+	before = st.get_bytes;
+	for (i = 0; i < N / EVERY; i++) {
+		uint64_t at = (uint64_t)(i * 37 % (N / EVERY)) * EVERY * SIZE;
+
+		for (part = 0; part < 4; part++, read += PART)
+			assert_int_equal(read_at(f, at + (uint64_t)(part ^ 1) * PART, buf, PART),
+					 PART);
+	}
+	cfs_data_stats(v->data, &ds);
+	assert_true(ds.readahead_bytes <= read / 4);
+	cfs_store_stats(v->store, &st);
+	print_message("read %llu fetched %llu\n", (unsigned long long)read,
+		      (unsigned long long)(st.get_bytes - before));
+	assert_true(st.get_bytes - before >= read);
+	assert_true(st.get_bytes - before <= read * 115 / 100);
+
+	forget_all(v, SIZE, N);
+	cfs_data_stats(v->data, &ds);
+	ahead = ds.readahead_bytes;
+	for (i = 0; i < N * 4; i++)
+		assert_int_equal(read_at(f, (uint64_t)i * PART, buf, PART), PART);
+	cfs_data_stats(v->data, &ds);
+	assert_true(ds.readahead_bytes - ahead >= (uint64_t)N * SIZE * 3 / 4);
+	free(buf);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
 /* What is in memory is read without a request to the metadata or the store, and without a copy. */
 static void hit_asks_nobody(void **state)
 {
@@ -255,6 +304,7 @@ int main(void)
 		cmocka_unit_test(random_reads_are_no_stream),
 		cmocka_unit_test(read_ahead_crosses_chunks),
 		cmocka_unit_test(read_ahead),
+		cmocka_unit_test(random_reads_in_pieces),
 		cmocka_unit_test(hit_asks_nobody),
 		cmocka_unit_test(compacted_elsewhere),
 	};

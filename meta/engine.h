@@ -135,8 +135,13 @@ struct cfs_engine_ops {
 	/* *ret is malloc'ed text. -ENODATA: no volume here. */
 	int (*get_setting)(CFS_ENG, CFS_CTX, char **ret);
 	int (*put_setting)(CFS_ENG, CFS_CTX, const char *setting);
-	/* Makes acknowledged changes durable. NULL: they are already. */
+	/* Makes acknowledged changes durable. NULL: the server does, as its settings say. */
 	int (*sync)(CFS_ENG, CFS_CTX);
+	/*
+	 * For deletion, which has time: changes acknowledged so far, to anybody, survive a crash of
+	 * the server's host when this returns 0. NULL: sync does that.
+	 */
+	int (*settle)(CFS_ENG, CFS_CTX);
 	/* Removes everything of the volume. */
 	int (*destroy)(CFS_ENG, CFS_CTX);
 

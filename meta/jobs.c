@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "meta/core-internal.h"
 
-enum { MAX_QUEUED = 1024, DEFAULT_DELETES = 2, PAGE = 1000, BATCH = 256 };
+enum { MAX_QUEUED = 1024, DEFAULT_DELETES = 2, PAGE = 1000, BATCH = 512 };
 enum {
 	TICK_MS = 15 * 1000,
 	TICKS_OF_JOBS = 20,

@@ -85,6 +85,14 @@ static int trace_sync(struct cfs_engine *e, const struct cfs_ctx *ctx)
 	return (int)say("sync", start_ns, i->ops->sync(i, ctx), "-");
 }
 
+static int trace_settle(struct cfs_engine *e, const struct cfs_ctx *ctx)
+{
+	struct cfs_engine *i = inner_of(e);
+	uint64_t start_ns = cfs_now_ns();
+
+	return (int)say("settle", start_ns, i->ops->settle(i, ctx), "-");
+}
+
 static int trace_destroy(struct cfs_engine *e, const struct cfs_ctx *ctx)
 {
 	struct cfs_engine *i = inner_of(e);
@@ -853,6 +861,7 @@ static const struct cfs_engine_ops trace_ops = {
 	.get_setting = trace_get_setting,
 	.put_setting = trace_put_setting,
 	.sync = trace_sync,
+	.settle = trace_settle,
 	.destroy = trace_destroy,
 	.add_counter = trace_add_counter,
 	.get_counters = trace_get_counters,
@@ -940,6 +949,8 @@ int cfs_engine_trace(struct cfs_engine *inner, struct cfs_engine **ret)
 	t->ops.open = inner->ops->open;
 	if (!inner->ops->sync)
 		t->ops.sync = NULL;
+	if (!inner->ops->settle)
+		t->ops.settle = NULL;
 	if (!inner->ops->advise)
 		t->ops.advise = NULL;
 	t->eng = (struct cfs_engine){.ops = &t->ops, .core = inner->core};

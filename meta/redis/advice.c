@@ -14,14 +14,13 @@ struct advising {
 	const char *info;
 };
 
-/* "field:value\r\n" of INFO */
-static bool field(const struct advising *a, const char *name, char *buf, size_t size)
+bool rds_info_field(const char *info, const char *name, char *buf, size_t size)
 {
 	size_t len = strlen(name);
-	const char *p = a->info;
+	const char *p = info;
 
 	while ((p = strstr(p, name)) != NULL) {
-		if ((p == a->info || p[-1] == '\n') && p[len] == ':') {
+		if ((p == info || p[-1] == '\n') && p[len] == ':') {
 			p += len + 1;
 			snprintf(buf, size, "%.*s", (int)strcspn(p, "\r\n"), p);
 			return true;
@@ -35,14 +34,14 @@ static int64_t number(const struct advising *a, const char *name)
 {
 	char text[32];
 
-	return field(a, name, text, sizeof(text)) ? strtoll(text, NULL, 10) : -1;
+	return rds_info_field(a->info, name, text, sizeof(text)) ? strtoll(text, NULL, 10) : -1;
 }
 
 static void advise_eviction(const struct advising *a)
 {
 	char policy[40];
 
-	if (!field(a, "maxmemory_policy", policy, sizeof(policy)))
+	if (!rds_info_field(a->info, "maxmemory_policy", policy, sizeof(policy)))
 		return;
 	if (strcmp(policy, "noeviction") != 0)
 		cfs_advise(a->fn, a->arg, CFS_ADVICE_CHANGE, "eviction policy",
@@ -63,9 +62,9 @@ static void advise_durability(const struct advising *a)
 			   "after its last snapshot: CONFIG SET appendonly yes");
 	else if (number(a, "aof_enabled") == 1)
 		cfs_advise(a->fn, a->arg, CFS_ADVICE_OK, "durability", "append-only file");
-	if ((field(a, "aof_last_write_status", status, sizeof(status)) &&
+	if ((rds_info_field(a->info, "aof_last_write_status", status, sizeof(status)) &&
 	     strcmp(status, "ok") != 0) ||
-	    (field(a, "rdb_last_bgsave_status", status, sizeof(status)) &&
+	    (rds_info_field(a->info, "rdb_last_bgsave_status", status, sizeof(status)) &&
 	     strcmp(status, "ok") != 0))
 		cfs_advise(a->fn, a->arg, CFS_ADVICE_CHANGE, "disk of the server",
 			   "the last save has failed: see the server's log");

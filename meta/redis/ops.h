@@ -43,6 +43,10 @@ int rds_chunk_end(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t *ret);
 bool rds_wants_chunks(CFS_ENG, CFS_CTX, cfs_ino_t ino, int *r, const redisReply *a,
 		      struct rds_bytes *seen, struct rds_bytes *found);
 
+/* advice.c: a line "name:value" of INFO. False: there is none. */
+bool rds_info_field(const char *info, const char *name, char *buf, size_t size);
+CFS_ENGINE_DECLARE(rds_op_settle, settle);
+
 /* delete.c: a deleted file, and the length under which it stands in `delfiles`. */
 void rds_doomed_add(struct rds *r, cfs_ino_t ino, uint64_t length);
 /* A commit whose outcome nobody knows, by the key and token of its request. */

@@ -108,7 +108,8 @@ struct rds {
 	_Atomic uint64_t last_token;
 	struct rds_windows *windows;
 	struct rds_doomed *doomed;
-	struct cfs_seen seen; /* seen.c */
+	struct cfs_seen seen;	  /* seen.c */
+	atomic_bool info_refused; /* settle.c */
 };
 
 static inline struct rds *rds_of(struct cfs_engine *e)

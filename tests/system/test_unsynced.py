@@ -3,14 +3,18 @@
 a file that fsync had promised and that is gone, wrong or cannot be read, or a record without object."""
 
 import collections
+import contextlib
 import hashlib
 import os
 import random
 import re
+import shutil
 
 import pytest
 
-from cachefs import Volume, wait_until, wrong_clock
+import servers
+from cachefs import Volume, need_program, wait_until, wrong_clock
+from syscalls import read
 from unsynced import MODES, Disk
 
 GONE = "gone"
@@ -47,10 +51,11 @@ class Promises:
 class Machine:
     """A volume with all it has on a disk that forgets."""
 
-    def __init__(self, ws, trash_days, opts="", **options):
+    def __init__(self, ws, trash_days, opts="", disk=None, url=None, **options):
         self.ws, self.opts = ws, opts
-        self.disk = Disk(ws)
-        self.volume = Volume(ws, "vol", format=False, url="sqlite3://%s/vol.db" % self.disk.dir)
+        self.disk = disk or Disk(ws)
+        url = url or "sqlite3://%s/vol.db" % self.disk.dir
+        self.volume = Volume(ws, "vol", format=False, url=url)
         self.volume.bucket = self.disk.dir / "bucket"
         self.volume.format(trash_days=trash_days, **options)
         # what a crash leaves is what gc is for, and the sessions of the dead expire
@@ -72,6 +77,10 @@ class Machine:
         self.disk.lose(mode, cut, seed)
         # what is wrong in rows and objects is seen before anything repairs it
         bad = self.complaints(want)
+        return ["%s: %s" % (where, b) for b in bad + self.wrong_files(want) + self.complaints(want)]
+
+    def wrong_files(self, want):
+        bad = []
         mnt = self.mount(False)
         for name, allowed in want.items():
             try:
@@ -84,8 +93,7 @@ class Machine:
             if have not in allowed:
                 bad.append("%s: %s, allowed are %s" % (name, have, sorted(allowed)))
         mnt.umount()
-        bad += self.complaints(want)
-        return ["%s: %s" % (where, b) for b in bad]
+        return bad
 
     def complaints(self, want):
         """Those of the checker, but for objects of files of which nothing was ever promised."""
@@ -313,3 +321,57 @@ def test_staged_blocks(ws):
     mnt.kill9()
     m.check(cuts=9)
 
+
+
+class RedisOnDisk(servers.Redis):
+    """One whose files are on a disk that forgets, which writes its log every second."""
+
+    def __init__(self, disk):
+        super().__init__("--appendonly", "yes", "--appendfsync", "everysec")
+        self.disk = disk
+        self.data = disk.dir / "redis"
+
+    def argv(self):
+        return [*super().argv(), "--dir", self.data]
+
+    def _as_user(self):
+        kw = super()._as_user()
+        kw["env"].update(self.disk.env())
+        return kw
+
+    def own(self):
+        self.data.mkdir(exist_ok=True)
+        for path in (self.data, *self.data.rglob("*")):
+            shutil.chown(path, self.account, self.account) if self.account else None
+
+
+@pytest.mark.module("redis")
+def test_server_that_syncs_each_second(ws):
+    """What Redis has acknowledged and may lose deletes nothing: a compacted file can be read."""
+    need_program("redis-server")
+    disk = Disk(ws)
+    server = RedisOnDisk(disk)
+    ws.cleanups.append(server.close)
+    server.own()
+    server.start()
+    m = Machine(ws, 0, disk=disk, url=server.url("1"))
+    mnt = m.mount()
+    for i in range(3):
+        rewrite(m, mnt, "f%d" % i, random.Random(i), 6)
+    before = set(m.volume.objects())
+    with contextlib.closing(server.connect("1")) as c:  # all of it is on disk
+        c.config_set("appendfsync", "always")
+        c.set("any", 1)
+        c.config_set("appendfsync", "everysec")
+        c.delete("any")
+    m.run("cachefs", "compact", mnt.path)
+    wait_until(lambda: before - set(m.volume.objects()), 30, "the first object to go")
+    mnt.kill9()
+    server.kill9()
+    disk.lose("names")
+    server.own()
+    server.start()
+    mnt = m.mount(False)
+    for i in range(3):
+        assert len(read(mnt / ("f%d" % i))) >= 200_000
+    mnt.umount()

@@ -91,6 +91,8 @@ class Disk:
         self.dir = ws.path("disk")
         self.log = ws.path("disk.log")
         self.dir.mkdir()
+        self.log.touch()
+        self.log.chmod(0o666)  # servers run as other users
         self.base = {}  # path -> (inode number, bytes), or None
         self.records = None
 
@@ -106,7 +108,7 @@ class Disk:
     def begin(self):
         """All that is there is durable; what comes is recorded."""
         self.records = None
-        self.log.unlink(missing_ok=True)
+        os.truncate(self.log, 0)
         self.base = {str(self.dir): None}
         for path in self.dir.rglob("*"):
             self.base[str(path)] = (

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Before objects are deleted: changes that the server has acknowledged outlive its host. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "meta/redis/ops.h"
+
+/*
+ * With appendfsync everysec, what was acknowledged up to two seconds ago may be lost
+ * (https://redis.io/docs/latest/operate/oss_and_stack/management/persistence/). WAITAOF would tell
+ * exactly, but holds up all requests of the connection meanwhile.
+ */
+enum { LATE_MS = 2000, PAUSE_MS = 100 };
+
+static void pause_ms(unsigned ms)
+{
+	struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+
+	nanosleep(&t, NULL);
+}
+
+/* *ret_log: there is an append-only file. *ret_idle: its last sync has ended, and well. */
+static int ask(struct cfs_engine *e, const struct cfs_ctx *ctx, bool *ret_log, bool *ret_idle)
+{
+	char enabled[8] = "", pending[24] = "0", status[16] = "ok";
+	struct rds_request q;
+	int r;
+
+	rds_begin(&q, e);
+	rds_command(&q, "ss", "INFO", "persistence");
+	r = rds_run(&q, ctx, CFS_META_OP_delete);
+	if (r == 0 && rds_is_bytes(q.reply[0])) {
+		rds_info_field(q.reply[0]->str, "aof_enabled", enabled, sizeof(enabled));
+		rds_info_field(q.reply[0]->str, "aof_pending_bio_fsync", pending, sizeof(pending));
+		rds_info_field(q.reply[0]->str, "aof_last_write_status", status, sizeof(status));
+	}
+	rds_end(&q);
+	*ret_log = !strcmp(enabled, "1");
+	*ret_idle = !strcmp(pending, "0") && !strcmp(status, "ok");
+	return r;
+}
+
+int rds_op_settle(struct cfs_engine *e, const struct cfs_ctx *ctx)
+{
+	struct rds *rds = rds_of(e);
+	bool log = true, idle = true;
+	int r = 0;
+
+	if (!atomic_load(&rds->info_refused)) {
+		r = ask(e, ctx, &log, &idle);
+		atomic_store(&rds->info_refused, r == -EACCES);
+	}
+	/* Without a log nothing can be waited for. */
+	if (!log || (r && r != -EACCES))
+		return r;
+	pause_ms(LATE_MS);
+	if (atomic_load(&rds->info_refused))
+		return 0;
+	do {
+		r = ask(e, ctx, &log, &idle);
+		if (!r && !idle)
+			pause_ms(PAUSE_MS);
+	} while (!r && !idle && !cfs_deadline_passed(ctx->deadline));
+	return r ? r : idle ? 0 : -ETIMEDOUT;
+}

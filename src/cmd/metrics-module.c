@@ -9,11 +9,13 @@
 #include <microhttpd.h>
 #include <netdb.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/queue.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -22,20 +24,46 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/module.h"
+#include "base/thread.h"
 #include "cmd/metrics.h"
 #include "status-page.h"
 
-#define CONNECTIONS_MAX 16
-#define CONNECTION_S	10
+/* Beyond this many the oldest one without a whole request gives way to another. */
+#define CONNECTIONS_KEPT 32
+/* With those that have been cut and whose threads are about to end. */
+#define CONNECTIONS_MAX 96
 #define CONNECTION_MEM	(16u << 10)
-#define BACKLOG		16
+#define BACKLOG		128
+/* For the next request to arrive whole, and for its answer to be taken, however much goes on. */
+#define REQUEST_MS 10000
+#define ANSWER_MS  30000
+#define LOOK_MS	   1000
 /* What the mount that was here before may need to give up the place after its umount(2). */
 #define TAKEN_MS 5000
 #define AGAIN_MS 50
 
+struct connection {
+	TAILQ_ENTRY(connection) link;
+	int fd;
+	bool busy; /* has a request, and not its answer yet */
+	bool cut;
+	cfs_deadline_t until;
+};
+TAILQ_HEAD(connection_list, connection);
+
 struct server {
 	struct metrics_source source;
 	struct MHD_Daemon *daemon;
+	pthread_t watcher;
+	bool watched;
+
+	/* Protects the rest; a leaf. */
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	struct connection_list connections; /* the oldest first */
+	unsigned n_kept;		    /* of these, not cut */
+	bool stop;
+
 	char *path;    /* of the unix socket */
 	bool loopback; /* nobody from elsewhere reaches it but through a program here */
 };
@@ -126,6 +154,100 @@ static bool host_is_ours(const struct server *s, struct MHD_Connection *c)
 	return !s->loopback || !host || names_loopback(host);
 }
 
+/* ---- slow ones ---- */
+
+/*
+ * The library's own limits are met by a client that sends a byte now and then: a few of them would
+ * keep everybody else from asking for the health of the mount.
+ */
+
+/* With the lock. Its thread sees the end of the stream; the descriptor stays until it has. */
+static void cut(struct server *s, struct connection *c)
+{
+	shutdown(c->fd, SHUT_RDWR);
+	c->cut = true;
+	s->n_kept--;
+}
+
+static void give_way(struct server *s)
+{
+	struct connection *c;
+
+	TAILQ_FOREACH(c, &s->connections, link)
+	if (!c->busy && !c->cut)
+		break;
+	if (c)
+		cut(s, c);
+}
+
+/* STARTED: by the thread that accepts; CLOSED: before the descriptor is closed. */
+static void on_connection(void *arg, struct MHD_Connection *conn, void **context,
+			  enum MHD_ConnectionNotificationCode what)
+{
+	const union MHD_ConnectionInfo *info;
+	struct connection *c = *context;
+	struct server *s = arg;
+
+	pthread_mutex_lock(&s->lock);
+	if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+		info = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
+		c = info ? calloc(1, sizeof(*c)) : NULL;
+		if (c) {
+			if (s->n_kept >= CONNECTIONS_KEPT)
+				give_way(s);
+			c->fd = info->connect_fd;
+			c->until = cfs_deadline_in(REQUEST_MS);
+			TAILQ_INSERT_TAIL(&s->connections, c, link);
+			s->n_kept++;
+			pthread_cond_signal(&s->wake);
+		}
+		*context = c;
+	} else if (c) {
+		TAILQ_REMOVE(&s->connections, c, link);
+		s->n_kept -= !c->cut;
+		free(c);
+	}
+	pthread_mutex_unlock(&s->lock);
+}
+
+static void set_busy(struct server *s, struct MHD_Connection *conn, bool busy)
+{
+	const union MHD_ConnectionInfo *info =
+		MHD_get_connection_info(conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+	struct connection *c = info ? info->socket_context : NULL;
+
+	if (!c)
+		return;
+	pthread_mutex_lock(&s->lock);
+	c->busy = busy;
+	c->until = cfs_deadline_in(busy ? ANSWER_MS : REQUEST_MS);
+	pthread_mutex_unlock(&s->lock);
+}
+
+static void on_completed(void *arg, struct MHD_Connection *conn, void **seen,
+			 enum MHD_RequestTerminationCode how)
+{
+	set_busy(arg, conn, false);
+}
+
+static void *watch(void *arg)
+{
+	struct server *s = arg;
+	struct connection *c;
+
+	pthread_mutex_lock(&s->lock);
+	while (!s->stop) {
+		cfs_cond_wait(&s->wake, &s->lock, cfs_deadline_in(s->n_kept ? LOOK_MS : ANSWER_MS));
+		TAILQ_FOREACH(c, &s->connections, link)
+		if (!c->cut && cfs_deadline_passed(c->until))
+			cut(s, c);
+	}
+	pthread_mutex_unlock(&s->lock);
+	return NULL;
+}
+
+/* ---- answers ---- */
+
 static enum MHD_Result answer(void *arg, struct MHD_Connection *c, const char *url,
 			      const char *method, const char *version, const char *body,
 			      size_t *body_len, void **seen)
@@ -148,6 +270,7 @@ static enum MHD_Result answer(void *arg, struct MHD_Connection *c, const char *u
 		*body_len = 0;
 		return MHD_YES;
 	}
+	set_busy(s, c, true);
 	if (!host_is_ours(s, c))
 		return reply_line(c, MHD_HTTP_FORBIDDEN, "not by that name\n");
 	if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
@@ -293,6 +416,14 @@ static void stop(void *server)
 
 	if (s->daemon)
 		MHD_stop_daemon(s->daemon);
+	pthread_mutex_lock(&s->lock);
+	s->stop = true;
+	pthread_cond_signal(&s->wake);
+	pthread_mutex_unlock(&s->lock);
+	if (s->watched)
+		pthread_join(s->watcher, NULL);
+	pthread_cond_destroy(&s->wake);
+	pthread_mutex_destroy(&s->lock);
 	if (s->path)
 		unlink(s->path);
 	free(s->path);
@@ -312,8 +443,10 @@ static struct MHD_Daemon *start_daemon(struct server *s, int fd)
 		MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
 			MHD_USE_ITC,
 		0, NULL, NULL, answer, s, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-		(unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CONNECTION_S,
-		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEM, MHD_OPTION_END);
+		(unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
+		(unsigned)(ANSWER_MS / 1000), MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
+		MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+		(size_t)CONNECTION_MEM, MHD_OPTION_END);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return d;
 }
@@ -333,6 +466,9 @@ static int start(const char *listen, const struct metrics_source *source, void *
 	if (!s)
 		return -ENOMEM;
 	s->source = *source;
+	pthread_mutex_init(&s->lock, NULL);
+	cfs_cond_init(&s->wake);
+	TAILQ_INIT(&s->connections);
 	r = listen_at(s, listen, &fd, err);
 	if (r == -EADDRINUSE)
 		cfs_info("metrics: waiting for the place, which is taken: place=%s", listen);
@@ -346,7 +482,8 @@ static int start(const char *listen, const struct metrics_source *source, void *
 		stop(s);
 		return r;
 	}
-	s->daemon = start_daemon(s, fd);
+	s->watched = cfs_thread_start("metrics", watch, s, &s->watcher) == 0;
+	s->daemon = s->watched ? start_daemon(s, fd) : NULL;
 	if (!s->daemon) {
 		snprintf(err, 256, "metrics=%.100s: the server does not start", listen);
 		close(fd);

@@ -110,6 +110,49 @@ def test_a_mount_that_does_not_answer_is_not_well(ws, volume):
     assert os.path.isdir(mnt / "d")
 
 
+def test_slow_clients_keep_nobody_out(volume):
+    """200 connections that send a byte a second, by a scanner or out of spite. The one that asks for
+    the health of the mount is a load balancer."""
+    mnt = volume.mount("metrics=0", daemon=False)
+    port = port_of(mnt)
+    over = threading.Event()
+    ended = set()  # of those that the server has closed
+
+    def drip(mine):
+        rest = {}
+        while not over.wait(1):
+            for i in mine:
+                try:
+                    if i not in rest:
+                        rest[i] = socket.create_connection(("127.0.0.1", port), timeout=10)
+                        rest[i].send(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: ")
+                    elif i not in ended:
+                        rest[i].send(b"x")
+                except OSError:
+                    ended.add(i)
+        for s in rest.values():
+            s.close()
+
+    threads = [threading.Thread(target=drip, args=[range(i, 200, 8)]) for i in range(8)]
+    for t in threads:
+        t.start()
+    try:
+        end, n = time.monotonic() + 6, 0
+        while time.monotonic() < end:
+            for url in ("/health", "/metrics"):
+                c = http.client.HTTPConnection("127.0.0.1", port, timeout=5 * SLOW)
+                assert get(c, url)[0] == 200
+                c.close()
+                n += 1
+        assert n > 10
+        wait_until(lambda: len(ended) == 200, 30, "the end of those that never come to an end")
+    finally:
+        over.set()
+        for t in threads:
+            t.join()
+    assert get(http.client.HTTPConnection("127.0.0.1", port, timeout=30), "/health")[0] == 200
+
+
 def test_a_place_that_is_taken(volume):
     first = volume.mount("metrics=0", daemon=False)
     port = port_of(first)

@@ -93,7 +93,7 @@ def make_slow(volume, mnt, name, seconds=0.05):
     t = threading.Thread(target=lambda: os.mkdir(mnt / name))
     t.start()
     # not from .stats: its name cannot be looked up during a mkdir beside it
-    oldest = rb"^cachefs_request_oldest_seconds (\S+)$"
+    oldest = rb"^cachefs_request_oldest_seconds\{[^}]*\} (\S+)$"
     wait_until(
         lambda: float(re.search(oldest, get(tcp(mnt), "/metrics")[1], re.M)[1]) > seconds, 30, "a slow mkdir"
     )

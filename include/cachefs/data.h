@@ -99,7 +99,11 @@ int cfs_file_write(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, 
  */
 uint32_t cfs_file_error_mark(struct cfs_file *f);
 int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t seen);
-/* flush, then store and metadata made durable. Moves *seen behind the errors it returned. */
+/*
+ * flush, then store and metadata made durable. Moves *seen behind the errors it returned. -EIO,
+ * each time, while the file has bytes that the object store may have lost after it had taken them
+ * (cfs_store_is_suspect).
+ */
 int cfs_file_fsync(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen);
 /* True when there are bytes not yet committed. */
 bool cfs_file_dirty(struct cfs_file *f);

@@ -65,7 +65,10 @@ typedef int (*cfs_object_list_all_fn)(struct cfs_object_store *o, const char *pr
 #define CFS_OBJECT_DEL_MAX 1000
 typedef int (*cfs_object_del_many_fn)(struct cfs_object_store *o, const char *const *keys, size_t n,
 				      cfs_deadline_t deadline);
-/* Objects whose put has returned survive a power failure afterwards. NULL: put already promises it.
+/*
+ * Objects whose put has returned survive a power failure afterwards. NULL: put already promises it.
+ * A failure is reported once (syncfs(2)), and every object that was put since the last success may
+ * be gone by then, although it can be read at the moment: who calls this remembers that.
  */
 typedef int (*cfs_object_sync_fn)(struct cfs_object_store *o, cfs_deadline_t deadline);
 /* Makes the bucket usable at format (directory, bucket). NULL: nothing to do. */

@@ -98,11 +98,18 @@ int cfs_store_put(struct cfs_store *s, const struct cfs_block *b, const struct c
 /* The same in the calling thread: returns when the block is stored (0) or has failed. */
 int cfs_store_put_sync(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
 		       cfs_deadline_t deadline);
-/* Stored blocks survive a power failure afterwards. */
+/*
+ * Stored blocks survive a power failure afterwards. When it fails, every slice with a block that
+ * was put since the last success is suspect as long as this process lives: its object may be gone,
+ * and no later success brings it back. Puts that were under way fail, and are made again.
+ */
 int cfs_store_sync(struct cfs_store *s, cfs_deadline_t deadline);
 /* The same for what was stored before a moment: nothing is done when a sync has begun since. */
 uint64_t cfs_store_moment(struct cfs_store *s);
 int cfs_store_sync_since(struct cfs_store *s, uint64_t moment, cfs_deadline_t deadline);
+/* 0 of a sync says nothing of these, as it came after the failure. */
+bool cfs_store_has_suspects(struct cfs_store *s);
+bool cfs_store_is_suspect(struct cfs_store *s, uint64_t slice);
 
 /* Removes every block of a slice of `size` bytes, and forgets it in all tiers. */
 int cfs_store_remove_slice(struct cfs_store *s, uint64_t slice, uint32_t size,

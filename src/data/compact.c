@@ -206,6 +206,10 @@ static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t
 		return (int)total;
 	limit = CFS_MIN((size_t)total, RECORDS_MAX);
 	n = settled(d, ino, indx, recs, limit);
+	/* A copy would be taken for what was written. */
+	r = cfs_records_suspect(d, recs, n);
+	if (r < 0)
+		goto out;
 	r = skip_good(recs, n, &skipped, &view);
 	if (r < 0 || n - skipped < 2)
 		goto out;
@@ -218,6 +222,8 @@ static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t
 	/* Its record takes the place of those of bytes that fsync may have promised. */
 	if (r == 0)
 		r = cfs_store_sync(d->conf.store, ctx->deadline);
+	if (r == 0 && cfs_store_is_suspect(d->conf.store, merged.id))
+		r = -EIO;
 	if (r < 0) {
 		cfs_meta_discard_slice(d->conf.meta, merged.id, merged.size);
 		r = r == -ENOENT ? -EAGAIN : r;

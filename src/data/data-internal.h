@@ -10,6 +10,7 @@
  *	write.c    writes into open slices
  *	slice.c    from an open slice to a committed record
  *	flush.c    waiting for that
+ *	suspect.c  files whose bytes the object store may have lost
  *	compact.c  many records -> one
  *
  * Lock order: d->lock, file->lock, then the leaves below this layer (pool, workers). No store,
@@ -173,6 +174,12 @@ struct cfs_file *cfs_data_find(struct cfs_data *d, cfs_ino_t ino);
 void cfs_file_list_dirty(struct cfs_file *f);
 /* With the file's lock: gives back what is set aside for a file that has nothing to commit. */
 void cfs_file_release_space(struct cfs_file *f);
+
+/* suspect.c */
+/* -EIO when a record of the chunk shows bytes that the object store may have lost. */
+int cfs_records_suspect(struct cfs_data *d, const struct cfs_slice *recs, size_t n);
+/* The same of the whole file, by what the metadata has. */
+int cfs_file_suspect(struct cfs_file *f, const struct cfs_ctx *ctx);
 
 /* view.c */
 /* The first piece that ends behind pos, or n. */

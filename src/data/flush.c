@@ -155,6 +155,9 @@ int cfs_file_fsync(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen
 	r = cfs_store_sync(d->conf.store, ctx->deadline);
 	if (r < 0)
 		return r;
+	r = cfs_file_suspect(f, ctx);
+	if (r < 0)
+		return r;
 	return cfs_meta_sync(d->conf.meta, ctx);
 }
 

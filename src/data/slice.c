@@ -574,6 +574,8 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 			cfs_file_await_commit(f, rec.id);
 			if (covers)
 				err = cfs_store_sync_since(d->conf.store, moment, deadline);
+			if (!err && covers && cfs_store_is_suspect(d->conf.store, rec.id))
+				err = -EIO;
 			if (!err)
 				err = commit_record(c, &rec, mtime, deadline, &attr);
 			cfs_activity_wait_end();

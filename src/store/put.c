@@ -203,6 +203,7 @@ static void log_turn(struct cfs_store *s, const struct cfs_block *b, int err)
 /* On the local disk when that may be, else in the object store. */
 static int store_block(struct cfs_put *p, cfs_deadline_t deadline)
 {
+	uint64_t begun;
 	int r;
 
 	if (cfs_stage_put(p->store->stage, &p->id, &p->data, deadline) == 0) {
@@ -210,7 +211,10 @@ static int store_block(struct cfs_put *p, cfs_deadline_t deadline)
 		return 0;
 	}
 	cfs_object_quiet(true);
+	begun = cfs_sync_begin(p->store);
 	r = cfs_put_object(p->store, &p->id, &p->data, deadline);
+	if (r == 0)
+		r = cfs_sync_note(p->store, begun, p->id.slice);
 	log_turn(p->store, &p->id, r);
 	cfs_object_quiet(false);
 	return r;

@@ -315,6 +315,7 @@ static void upload_one(struct cfs_stage *st, struct staged *e)
 {
 	struct cfs_store *s = st->store;
 	cfs_deadline_t deadline = cfs_deadline_in(s->put_timeout_ms);
+	uint64_t begun = cfs_sync_begin(s);
 	struct cfs_segs data;
 	bool local = true;
 	int r;
@@ -332,6 +333,9 @@ static void upload_one(struct cfs_stage *st, struct staged *e)
 	/* The file goes when the object lasts. */
 	if (r == 0 && s->object->ops->sync)
 		r = cfs_store_sync(s, deadline);
+	/* Somebody else's sync may have been the one that heard of a failure. */
+	if (r == 0)
+		r = cfs_sync_check(s, begun);
 	if (r == 0)
 		uploaded(st, e);
 	else

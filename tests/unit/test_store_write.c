@@ -193,6 +193,11 @@ static void remove_slice(void **state)
 	stop_store();
 }
 
+static void *run_put_sync(void *arg)
+{
+	return (void *)(intptr_t)put_sync(arg);
+}
+
 static void *run_sync(void *arg)
 {
 	return (void *)(intptr_t)cfs_store_sync(store, soon());
@@ -225,6 +230,83 @@ static void sync_is_shared(void **state)
 	stop_store();
 }
 
+/* Without it: whoever syncs first hears of a failure, and the others believe to be safe. */
+static void a_failed_sync_concerns_all_that_was_put(void **state)
+{
+	struct cfs_block b = {.len = BLOCK};
+	pthread_t t;
+	void *r;
+	uint64_t i;
+
+	start_store((struct setting){0});
+	for (b.slice = 10; b.slice < 20; b.slice++)
+		assert_int_equal(put_sync(&b), 0);
+	assert_int_equal(cfs_store_sync(store, soon()), 0);
+	b.slice = 30;
+	assert_int_equal(put_sync(&b), 0);
+	hold(&faulty.hold_syncs, 1);
+	faulty.sync_error = -ENOSPC;
+	assert_int_equal(pthread_create(&t, NULL, run_sync, NULL), 0);
+	wait_held(1);
+	b.slice = 40; /* written back, and lost, while it runs */
+	assert_int_equal(put_sync(&b), 0);
+	let_go();
+	pthread_join(t, &r);
+	assert_int_equal((intptr_t)r, -ENOSPC);
+	faulty.sync_error = 0;
+	b.slice = 31;
+	assert_int_equal(put_sync(&b), 0);
+	assert_int_equal(cfs_store_sync(store, soon()), 0);
+	assert_true(cfs_store_has_suspects(store));
+	for (i = 1; i < 50; i++)
+		assert_int_equal(cfs_store_is_suspect(store, i), i == 30 || i == 40);
+	stop_store();
+}
+
+/* A put that a sync's failure may have hit in its middle is made again. */
+static void a_put_is_not_stored_when_a_sync_fails_meanwhile(void **state)
+{
+	struct cfs_block b = {.slice = 5, .len = BLOCK};
+	pthread_t t;
+	void *r;
+
+	start_store((struct setting){0});
+	hold(&faulty.hold_puts, 1);
+	assert_int_equal(pthread_create(&t, NULL, run_put_sync, &b), 0);
+	wait_held(1);
+	faulty.sync_error = -EIO;
+	assert_int_equal(cfs_store_sync(store, soon()), -EIO);
+	faulty.sync_error = 0;
+	let_go();
+	pthread_join(t, &r);
+	assert_int_equal((intptr_t)r, -EIO);
+	assert_int_equal(put_sync(&b), 0);
+	assert_int_equal(cfs_store_sync(store, soon()), 0);
+	assert_false(cfs_store_has_suspects(store));
+	stop_store();
+}
+
+/* Rather too many than one too few. */
+static void suspects_need_little_memory(void **state)
+{
+	struct cfs_block b = {.len = 1};
+	uint64_t i;
+
+	start_store((struct setting){0});
+	faulty.sync_error = -EIO;
+	for (i = 0; i < 3000; i++) {
+		b.slice = 10 + (i * 7919) % 3000 * 3;
+		assert_int_equal(put_sync(&b), 0);
+		if (i % 1000 == 999)
+			assert_int_equal(cfs_store_sync(store, soon()), -EIO);
+	}
+	for (i = 0; i < 3000; i++)
+		assert_true(cfs_store_is_suspect(store, 10 + i * 3));
+	assert_false(cfs_store_is_suspect(store, 9));
+	assert_false(cfs_store_is_suspect(store, 10 + 3000 * 3));
+	stop_store();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -235,6 +317,9 @@ int main(void)
 		cmocka_unit_test(upload_queue_is_bounded),
 		cmocka_unit_test(remove_slice),
 		cmocka_unit_test(sync_is_shared),
+		cmocka_unit_test(a_failed_sync_concerns_all_that_was_put),
+		cmocka_unit_test(a_put_is_not_stored_when_a_sync_fails_meanwhile),
+		cmocka_unit_test(suspects_need_little_memory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

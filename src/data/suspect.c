@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bytes that the object store has taken and may have lost (cfs_store_sync). Which file they are of
+ * is asked of the metadata when somebody calls fsync: the file may have been closed, and opened
+ * again, since they were stored, and bytes that were overwritten meanwhile are nobody's loss.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "data-internal.h"
+
+#define CHUNKS_AT_ONCE 1024
+
+int cfs_records_suspect(struct cfs_data *d, const struct cfs_slice *recs, size_t n)
+{
+	struct cfs_view view;
+	size_t i;
+	int r;
+
+	if (!cfs_store_has_suspects(d->conf.store))
+		return 0;
+	r = cfs_view_build(recs, n, &view);
+	if (r < 0)
+		return r;
+	for (i = 0; i < view.n && r == 0; i++)
+		r = cfs_store_is_suspect(d->conf.store, view.v[i].slice) ? -EIO : 0;
+	cfs_view_free(&view);
+	return r;
+}
+
+static int chunk_suspect(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t indx)
+{
+	struct cfs_slice *recs = NULL;
+	ssize_t n;
+	int r;
+
+	n = cfs_meta_read_chunk(f->data->conf.meta, ctx, f->node.key, indx, &recs);
+	r = n < 0 ? (int)n : cfs_records_suspect(f->data, recs, (size_t)n);
+	free(recs);
+	return r;
+}
+
+int cfs_file_suspect(struct cfs_file *f, const struct cfs_ctx *ctx)
+{
+	struct cfs_chunk_len chunks[CHUNKS_AT_ONCE];
+	uint32_t first = 0;
+	ssize_t n, i;
+	int r = 0;
+
+	if (!cfs_store_has_suspects(f->data->conf.store))
+		return 0;
+	do {
+		n = cfs_meta_list_chunks(f->data->conf.meta, ctx, f->node.key, first, chunks);
+		if (n < 0)
+			return (int)n;
+		for (i = 0; i < n && r == 0; i++)
+			r = chunk_suspect(f, ctx, chunks[i].indx);
+		first = n ? chunks[n - 1].indx + 1 : 0;
+	} while (n == CHUNKS_AT_ONCE && r == 0 && first);
+	return r;
+}

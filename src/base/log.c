@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -8,17 +9,20 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <syslog.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bytes.h"
 #include "clock.h"
 #include "log.h"
+#include "logring.h"
 #include "utf8.h"
 
 #define TEXT_MAX 2048
 
 struct target {
 	enum cfs_log_sink sink;
+	int fd;	      /* of the file, -1: there is none */
 	bool journal; /* stderr is the journal: wants "<n>" */
 };
 
@@ -36,7 +40,8 @@ static _Atomic int max_level = CFS_LOG_INFO;
 
 /* Protects what follows. A leaf: nothing is called under it, lines are written outside. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct target target;
+static struct target target = {.fd = -1};
+static char *file_path; /* NULL: none; set once */
 static char last_text[TEXT_MAX];
 static enum cfs_log_level last_level;
 static uint64_t last_ms; /* when last_text was written; 0: nothing to fold with */
@@ -56,7 +61,7 @@ static bool stderr_is_journal(void)
 
 void cfs_log_init(enum cfs_log_sink sink, enum cfs_log_level max)
 {
-	struct target t = {.sink = sink, .journal = stderr_is_journal()};
+	struct target t = {.sink = sink, .journal = stderr_is_journal(), .fd = target.fd};
 
 	cfs_log_flush();
 	if (sink == CFS_LOG_SYSLOG)
@@ -95,11 +100,75 @@ bool cfs_log_enabled(enum cfs_log_level level)
 	return (int)level <= atomic_load_explicit(&max_level, memory_order_relaxed);
 }
 
+static int open_file(const char *path)
+{
+	int fd =
+		open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0640);
+
+	return fd < 0 ? -errno : fd;
+}
+
+int cfs_log_file(const char *path)
+{
+	char *copy = strdup(path);
+	int fd = copy ? open_file(path) : -ENOMEM;
+
+	if (fd < 0) {
+		free(copy);
+		return fd;
+	}
+	cfs_log_flush();
+	pthread_mutex_lock(&lock);
+	file_path = copy;
+	target.fd = fd;
+	pthread_mutex_unlock(&lock);
+	return 0;
+}
+
+/* logrotate(8) has moved it away. The number stays, which others write to at the same time. */
+static void follow_file(int fd)
+{
+	struct stat there, ours;
+	int next;
+
+	if (fstat(fd, &ours) < 0 || (stat(file_path, &there) == 0 && there.st_ino == ours.st_ino &&
+				     there.st_dev == ours.st_dev))
+		return;
+	next = open_file(file_path);
+	if (next < 0)
+		return;
+	dup3(next, fd, O_CLOEXEC);
+	close(next);
+}
+
+/* "2026-11-23T01:02:03.456+0100 cachefs[PID] level: text" */
+static int print_line(char *line, size_t size, enum cfs_log_level level, const char *text)
+{
+	struct timespec now = cfs_wall();
+	char day[32], zone[8];
+	struct tm tm;
+
+	localtime_r(&now.tv_sec, &tm);
+	strftime(day, sizeof(day), "%Y-%m-%dT%H:%M:%S", &tm);
+	strftime(zone, sizeof(zone), "%z", &tm);
+	return snprintf(line, size, "%s.%03ld%s cachefs[%d] %s: %s\n", day, now.tv_nsec / 1000000,
+			zone, (int)getpid(), level_name(level), text);
+}
+
 static void put(struct target t, enum cfs_log_level level, const char *text)
 {
-	char line[TEXT_MAX + 64];
-	int n;
+	char line[TEXT_MAX + 128];
+	int n = print_line(line, sizeof(line), level, text);
 
+	if (t.fd >= 0) {
+		follow_file(t.fd);
+		if (write(t.fd, line, (size_t)n) == n)
+			t.sink = CFS_LOG_FILE;
+	}
+	line[n - 1] = '\0';
+	cfs_logring_add(line);
+	if (t.sink == CFS_LOG_FILE)
+		return;
 	if (t.sink == CFS_LOG_SYSLOG) {
 		syslog((int)level, "%s", text);
 		return;

@@ -3,7 +3,8 @@
  * Logging. One line per decision: "what happened: key=value key=value".
  *
  * Lines go to one sink, chosen by cfs_log_init(): stderr (with the "<n>" syslog prefix of
- * sd-daemon(3) when JOURNAL_STREAM is set), or syslog(3), facility LOG_DAEMON, ident "cachefs".
+ * sd-daemon(3) when JOURNAL_STREAM is set), syslog(3), facility LOG_DAEMON, ident "cachefs", or a
+ * file. Where there is a ring (logring.h) they are kept there, too.
  * A line identical to the one before it is counted, not written; the count follows when the text
  * changes or CFS_LOG_FOLD_MS have passed. Any thread may log. errno is preserved.
  */
@@ -21,11 +22,17 @@ enum cfs_log_level {
 	CFS_LOG_DEBUG = 7,
 };
 
-enum cfs_log_sink { CFS_LOG_STDERR, CFS_LOG_SYSLOG };
+enum cfs_log_sink { CFS_LOG_STDERR, CFS_LOG_SYSLOG, CFS_LOG_FILE };
 
 #define CFS_LOG_FOLD_MS 5000
 
 void cfs_log_init(enum cfs_log_sink sink, enum cfs_log_level max);
+/*
+ * From here on, and in children that are forked: lines are appended to the file at path, which is
+ * absolute, in place of the sink, with time, process and level. A file that somebody has moved or
+ * removed is made anew; as long as that fails, lines go where they went. -errno.
+ */
+int cfs_log_file(const char *path);
 /* "error", "warning", "info", "debug"; -EINVAL for anything else. */
 int cfs_log_level_parse(const char *name, enum cfs_log_level *ret);
 /* Writes the pending repeat count, if any; for the end of the process and before fork. */

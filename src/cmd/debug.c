@@ -343,6 +343,20 @@ static void add_requests(struct tar *t, pid_t pid)
 	page_end(&p, t, PREFIX "requests.txt");
 }
 
+/* The last lines, of the processes before this one, too; needs no syslog. */
+static void add_last_lines(struct tar *t, pid_t pid)
+{
+	struct page p;
+	int r;
+
+	if (!page_begin(&p))
+		return;
+	r = requests_print_log(pid, p.out);
+	if (r < 0)
+		fprintf(p.out, "(%s)\n", strerror(-r));
+	page_end(&p, t, PREFIX "last-lines.txt");
+}
+
 static void add_process(struct tar *t, pid_t pid)
 {
 	static const char *const files[] = {"status", "limits",	      "stat",
@@ -359,6 +373,7 @@ static void add_process(struct tar *t, pid_t pid)
 	add_descriptors(t, pid);
 	add_requests(t, pid);
 	add_threads(t, pid);
+	add_last_lines(t, pid);
 	add_log(t, pid);
 }
 

@@ -2,6 +2,7 @@
 #include "cmd/mount.h"
 
 #include <errno.h>
+#include <libgen.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/logring.h"
 #include "base/mounted.h"
 #include "cmd/cmd.h"
 #include "cmd/control.h"
@@ -173,6 +175,44 @@ static int verify_answer(const char *point, uint64_t timeout_ms)
 	return CMD_OK;
 }
 
+/* Of all processes of this mount, for `cachefs debug`. */
+static void keep_last_lines(void)
+{
+	int r = cfs_logring_create();
+
+	if (r < 0)
+		cfs_warn("the last lines of the log are not kept: error=%s", cfs_errname(r));
+}
+
+/* As the processes of the mount find it, which change their directory. */
+static int open_log(const char *file, const char *point)
+{
+	cfs_auto_free char *copy = strdup(file), *dir = NULL;
+	size_t len = strlen(point);
+	const char *name;
+	char path[4400];
+	int r = -ENOMEM;
+
+	if (copy) {
+		name = strrchr(file, '/') ? strrchr(file, '/') + 1 : file;
+		dir = realpath(dirname(copy), NULL);
+		r = dir ? 0 : -errno;
+	}
+	if (r == 0) {
+		snprintf(path, sizeof(path), "%s/%s", dir, name);
+		/* Who writes there waits for an answer of the process that writes. */
+		if (!strncmp(path, point, len) && (path[len] == '/' || len == 1))
+			r = -ELOOP;
+		else
+			r = cfs_log_file(path);
+	}
+	if (r == -ELOOP)
+		cmd_error("log=%s: the file lies in the mount itself", file);
+	else if (r < 0)
+		cmd_error("log=%s: %s", file, strerror(-r));
+	return r;
+}
+
 static int mount_in_foreground(const char *url, const char *point, const struct mount_opts *o,
 			       const char *old)
 {
@@ -208,6 +248,7 @@ static int mount_in_background(const char *url, const char *point, const struct 
 	if (r > 1)
 		return r - 1;
 	cfs_log_init(CFS_LOG_SYSLOG, level);
+	keep_last_lines();
 	conf.report = w.report = d;
 	/* An interrupt from the terminal is for the command that waits, which decides what it
 	 * means. Where a mount is already nobody has to belong to a manager's group. */
@@ -255,9 +296,12 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 		return check_volume(full_url, o);
 	/* What is taken over may be a service, which supervise() knows. */
 	notify_init(o->foreground || old);
+	if (o->log && open_log(o->log, point) < 0)
+		return CMD_USAGE;
 	if (!o->foreground)
 		return mount_in_background(full_url, point, o, level, old);
 	cfs_log_init(CFS_LOG_STDERR, level);
+	keep_last_lines();
 	return mount_in_foreground(full_url, point, o, old);
 }
 

@@ -15,7 +15,7 @@ struct mount_opts {
 	bool takeover; /* of a running mount; not an option: what the command is for */
 	uint64_t mount_timeout_ms;
 	char *credentials, *config;
-	char *log_level;
+	char *log_level, *log;
 	char *metrics;
 	/* what */
 	bool ro, remount;

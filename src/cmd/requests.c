@@ -13,11 +13,13 @@
 #include "base/activity.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/logring.h"
 
 #define MEMORY "/memfd:" CFS_ACTIVITY_NAME
+#define LOG    "/memfd:" CFS_LOGRING_NAME
 
-/* Its memory as a descriptor of ours, or a negative errno. */
-static int open_memory(pid_t pid)
+/* Memory of a process as a descriptor of ours, or a negative errno. */
+static int open_memory(pid_t pid, const char *which)
 {
 	char path[64], where[64];
 	struct dirent *d;
@@ -32,7 +34,7 @@ static int open_memory(pid_t pid)
 	while (fd < 0 && (d = readdir(dir))) {
 		n = readlinkat(dirfd(dir), d->d_name, where, sizeof(where) - 1);
 		where[n > 0 ? n : 0] = '\0';
-		if (strncmp(where, MEMORY, strlen(MEMORY)) != 0)
+		if (strncmp(where, which, strlen(which)) != 0)
 			continue;
 		fd = openat(dirfd(dir), d->d_name, O_RDONLY | O_CLOEXEC);
 		if (fd < 0)
@@ -77,7 +79,7 @@ pid_t requests_find_process(const char *point)
 		if (found <= 0 || found == getpid() || !has_argument(d->d_name, point))
 			continue;
 		/* Others may have the same arguments: who waits for it to start, who watches it. */
-		fd = open_memory(found);
+		fd = open_memory(found, MEMORY);
 		if (fd >= 0) {
 			close(fd);
 			pid = found;
@@ -88,9 +90,16 @@ pid_t requests_find_process(const char *point)
 	return pid;
 }
 
+int requests_print_log(pid_t pid, FILE *out)
+{
+	cfs_auto_close int fd = open_memory(pid, LOG);
+
+	return fd < 0 ? fd : cfs_logring_print(fd, out);
+}
+
 int requests_print(pid_t pid, FILE *out)
 {
-	cfs_auto_close int fd = open_memory(pid);
+	cfs_auto_close int fd = open_memory(pid, MEMORY);
 	uint64_t now = cfs_now_ms();
 	struct cfs_activity *all;
 	char what[512], thread[16];

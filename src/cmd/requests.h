@@ -16,5 +16,7 @@ pid_t requests_find_process(const char *point);
  * something. Negative errno: the process is of another version, or not ours to look at.
  */
 int requests_print(pid_t pid, FILE *out);
+/* The last lines that the processes of its mount have logged, the oldest first. */
+int requests_print_log(pid_t pid, FILE *out);
 
 #endif

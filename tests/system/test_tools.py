@@ -499,3 +499,80 @@ def test_names_do_not_command_the_terminal(ws):
         os.unlink(obj)
     assert shown in output("fsck", volume.url, ok=False)
     volume.check_options = None
+
+
+# ---- the log of a mount where there is no syslog ----
+
+LINE = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d{4} cachefs\[\d+\] (error|warning|info|debug): .+"
+
+
+def test_log_in_a_file(ws, volume):
+    """It goes on after a rotation, a death and an upgrade; one that is lost explains nothing."""
+    log = ws.path("logs") / "data.log"
+    log.parent.mkdir()
+
+    def lines():
+        found = log.read_text().splitlines() if log.exists() else []
+        for line in found:
+            assert re.fullmatch(LINE, line), line
+        return found
+
+    def told(text):
+        wait_until(lambda: any(text in line for line in lines()), 30, text)
+
+    point = ws.path("m")
+    point.mkdir()
+    r = ws.run("cachefs", "mount", volume.url, point, "-o", "log=%s" % (log / "x"))
+    assert r.returncode != 0 and "log=" in r.stderr
+    r = ws.run("cachefs", "mount", volume.url, point, "-o", "log=%s/own.log" % point)
+    assert r.returncode != 0 and "lies in the mount" in r.stderr
+    mnt = volume.mount("log=logs/data.log", daemon=False)
+    told("mounted: volume=vol")
+    assert mnt.log() == ""
+    assert os.stat(log).st_mode & 0o777 == 0o640
+    # moved away: nobody has to be told
+    os.rename(log, ws.path("old"))
+    kill_worker_of(mnt)
+    told("another process serves the mount")
+    # copied and made empty
+    os.truncate(log, 0)
+    kill_worker_of(mnt)
+    told("another process serves the mount")
+    assert b"\0" not in log.read_bytes()
+    r = ws.run("cachefs", "mount", volume.url, mnt.path, "-o", "log=%s" % log, timeout=60)
+    assert r.returncode == 0, r.stderr
+    assert mnt.process.wait(60) == 0
+    mnt.process = None
+    told("going on with the mount")
+    mnt.umount()
+    told("unmounting")
+
+
+def kill_worker_of(mnt):
+    old = mnt.pid()
+    os.kill(old, signal.SIGKILL)
+    wait_until(lambda: mnt.pid() not in (old, mnt.process.pid), 30, "the next process")
+    wait_until(lambda: os.path.exists(mnt / ".stats"), 30, "its answers")
+
+
+def test_debug_shows_the_last_lines_of_a_mount_that_hangs(ws, volume):
+    """Those of its processes before, too; there may be no syslog, and nobody has kept stderr."""
+    mnt = volume.mount(expect="the process of the mount has died")
+    first = mnt.pid()
+    kill_worker_of(mnt)
+    second = mnt.pid()
+    wait_until(lambda: "another process serves" in mnt.log(), 30, "the supervisor's word")
+    os.kill(second, signal.SIGSTOP)
+    try:
+        ws.run("cachefs", "debug", mnt, ws.path("d.tar.gz"), timeout=60)
+    finally:
+        os.kill(second, signal.SIGCONT)
+    with tarfile.open(ws.path("d.tar.gz")) as t:
+        text = t.extractfile("cachefs-debug/last-lines.txt").read().decode()
+    assert all(re.fullmatch(LINE, line) for line in text.splitlines()), text
+    for pid, said in (
+        (first, "mounted: volume=vol"),
+        (mnt.process.pid, "the process of the mount has died"),
+        (second, "going on with the mount"),
+    ):
+        assert re.search(r"cachefs\[%d\] \w+: %s" % (pid, said), text), (said, text)

@@ -184,6 +184,35 @@ static bool still_fresh(const struct cfs_group *g)
 	return g->had_company && cfs_now_ms() - g->joined_ms < g->backup_ms;
 }
 
+/* The others did without us for a while: what we own they may have got. */
+static void note_absence(struct cfs_group *g)
+{
+	bool listed = cfs_roster_find(&g->members->roster, g->self.member.id);
+
+	if (g->listed && !listed) {
+		g->had_company = true;
+		g->joined_ms = cfs_now_ms();
+	}
+	g->listed = listed;
+}
+
+static void note_keeping(struct cfs_group *g)
+{
+	bool keeps = !g->keeps || g->keeps(g->ops_arg);
+
+	if (keeps != g->self.member.memory_only)
+		return;
+	g->self.member.memory_only = !keeps;
+	if (keeps)
+		cfs_info("the disk cache takes blocks again, this member owns its share: group=%s",
+			 g->name);
+	else
+		cfs_warn(
+			"the disk cache takes no blocks, this member owns none while others of the "
+			"cache group can keep them: group=%s",
+			g->name);
+}
+
 /* What we say of ourselves; others hear it at once when it matters to them. */
 static int refresh_self(struct cfs_group *g)
 {
@@ -194,7 +223,9 @@ static int refresh_self(struct cfs_group *g)
 		atomic_store(&g->outcast, true);
 		return 0;
 	}
+	note_absence(g);
 	m->fresh = still_fresh(g);
+	note_keeping(g);
 	if (g->cached_bytes)
 		m->cached_bytes = g->cached_bytes(g->ops_arg);
 	if (n && same_place(&n->member, m))

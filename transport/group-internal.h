@@ -6,6 +6,7 @@
  *	members.c  who is there, as the registry says
  *	beat.c     the same as nodes, at every tick
  *	view.c     the same as requests see it
+ *	before.c   who else may have a block
  *	hedge.c    requests that are late
  *	record.c   what is in the registry: members and keys
  *	placement.c  whose a block is
@@ -51,8 +52,14 @@ struct group_node {
 
 struct group_view {
 	atomic_uint refs;
-	struct cfs_placement *all;     /* of nodes */
-	struct cfs_placement *settled; /* the same without fresh ones */
+	struct cfs_placement *all; /* of nodes */
+	/*
+	 * The same as if nobody were drained. Whoever owned a block before others came, or before
+	 * it was drained, comes next to its owner, or before it.
+	 */
+	struct cfs_placement *before;
+	bool keepers; /* some can keep blocks: those that cannot own none */
+	bool drained; /* some that are there own nothing, and may have much */
 	size_t n;
 	struct group_node *nodes[];
 };
@@ -65,6 +72,7 @@ struct cfs_group {
 	bool shares;
 	struct cfs_hedging hedging;
 	uint64_t (*cached_bytes)(void *arg);
+	bool (*keeps)(void *arg);
 	void *ops_arg;
 	struct cfs_transport *transport;
 	struct cfs_ticker *ticker;
@@ -78,6 +86,7 @@ struct cfs_group {
 	struct group_node **nodes; /* sorted by id, our own among them */
 	size_t n_nodes;
 	bool had_company; /* others were there when we came */
+	bool listed;	  /* we are in the list */
 	bool changed;	  /* something that placement depends on, since the view was made */
 	bool beat_failed;
 	atomic_bool outcast; /* somebody else has our id; set by the beat */
@@ -102,6 +111,15 @@ int cfs_group_view_publish(struct cfs_group *g);
 /* Up to n owners of the block, best first; p: one of the view's. Valid as long as the view. */
 unsigned cfs_group_view_pick(const struct group_view *v, const struct cfs_placement *p,
 			     const struct cfs_peer_block *b, unsigned n, struct group_node **ret);
+
+/* What it counts for among the owners; 0: it is none. */
+unsigned cfs_group_view_weight(const struct group_view *v, const struct cfs_group_member *m);
+
+/* ---- before.c ---- */
+
+/* Up to CFS_PLACEMENT_PICK_MAX, all with a peer: the first that says so, or -ENOENT. */
+int cfs_group_find(struct group_node *const *nodes, unsigned n, const struct cfs_peer_block *b,
+		   cfs_deadline_t deadline);
 
 /* ---- beat.c ---- */
 

@@ -86,6 +86,7 @@ static void describe_self(struct cfs_group *g, const struct cfs_group_conf *conf
 	m->rank = conf->no_sharing ? 0 : conf->weight ? conf->weight : CFS_GROUP_WEIGHT;
 	m->self = true;
 	m->tls = conf->tls;
+	m->memory_only = conf->keeps && !conf->keeps(conf->ops_arg);
 	cfs_group_copy_text(m->host, sizeof(m->host), conf->host);
 	cfs_group_copy_text(m->mount_point, sizeof(m->mount_point), conf->mount_point);
 	cfs_group_copy_text(m->version, sizeof(m->version), conf->version);
@@ -152,6 +153,7 @@ int cfs_group_join(const struct cfs_group_conf *conf, struct cfs_group **ret, ch
 	g->shares = !conf->no_sharing;
 	cfs_hedging_init(&g->hedging, conf->hedge_percent);
 	g->cached_bytes = conf->cached_bytes;
+	g->keeps = conf->keeps;
 	g->ops_arg = conf->ops_arg;
 	g->joined_ms = cfs_now_ms();
 	describe_self(g, conf);
@@ -239,20 +241,47 @@ static ssize_t ask(struct cfs_group *g, struct group_node *n, const struct cfs_p
 	return r;
 }
 
-/* The one to whom it belonged before fresh members came, this one among them. */
-static ssize_t ask_previous(struct cfs_group *g, const struct group_view *v,
-			    const struct cfs_peer_block *b, uint32_t off, uint32_t len,
-			    const struct iovec *dst, int n_dst, bool nowait,
-			    struct cfs_hedge *hedge, cfs_deadline_t deadline)
+/* Others that may have had it, the likeliest first. */
+static unsigned pick_before(const struct group_view *v, const struct cfs_peer_block *b,
+			    struct group_node *ret[CFS_PLACEMENT_PICK_MAX])
 {
-	struct group_node *previous;
-	ssize_t r;
+	unsigned n = cfs_group_view_pick(v, v->before, b, CFS_PLACEMENT_PICK_MAX, ret);
+	unsigned i, others = 0;
 
-	if (!cfs_group_view_pick(v, v->settled, b, 1, &previous) || !previous->peer)
+	for (i = 0; i < n; i++) {
+		if (ret[i]->peer)
+			ret[others++] = ret[i];
+	}
+	return others;
+}
+
+/*
+ * For a block of our own that we may not have had time to get: those who owned it before we came,
+ * or before they were drained. The first is mostly the one; the others are asked whether they have
+ * it, all at once.
+ */
+static ssize_t ask_before(struct cfs_group *g, const struct group_view *v,
+			  const struct cfs_peer_block *b, uint32_t off, uint32_t len,
+			  const struct iovec *dst, int n_dst, bool nowait, struct cfs_hedge *hedge,
+			  cfs_deadline_t deadline)
+{
+	struct group_node *had[CFS_PLACEMENT_PICK_MAX];
+	unsigned n = pick_before(v, b, had);
+	ssize_t r;
+	int i;
+
+	if (n == 0)
 		return -ENOENT;
 	if (nowait)
 		return -EAGAIN;
-	r = ask(g, previous, b, off, len, CFS_PEER_ONLY_CACHED, dst, n_dst, hedge, deadline);
+	r = ask(g, had[0], b, off, len, CFS_PEER_ONLY_CACHED, dst, n_dst, hedge, deadline);
+	if (r < 0 && r != -EALREADY && r != -ECANCELED && n > 1) {
+		i = cfs_group_find(had + 1, n - 1, b,
+				   cfs_deadline_min(deadline, cfs_deadline_in(g->timeout_ms)));
+		if (i >= 0)
+			r = ask(g, had[1 + i], b, off, len, CFS_PEER_ONLY_CACHED, dst, n_dst, hedge,
+				deadline);
+	}
 	if (r >= 0)
 		atomic_fetch_add(&g->stat.previous_hits, 1);
 	return r;
@@ -264,23 +293,28 @@ static ssize_t ask_owners(struct cfs_group *g, const struct group_view *v,
 			  cfs_deadline_t deadline, bool *ret_asked)
 {
 	struct group_node *owners[CFS_PLACEMENT_PICK_MAX];
-	unsigned n = cfs_group_view_pick(v, v->all, b, g->replicas, owners), i;
+	unsigned n = cfs_group_view_pick(v, v->all, b, g->replicas, owners), flags = 0, i;
 	ssize_t r = -ENOENT;
 
 	for (i = 0; i < n; i++) {
 		if (owners[i]->member.self) {
-			*ret_asked = *ret_asked || owners[i]->member.fresh;
-			if (owners[i]->member.fresh)
-				return ask_previous(g, v, b, off, len, dst, n_dst, nowait, hedge,
-						    deadline);
-			return -ENOENT;
+			if (!owners[i]->member.fresh && !v->drained)
+				return -ENOENT;
+			*ret_asked = true;
+			return ask_before(g, v, b, off, len, dst, n_dst, nowait, hedge, deadline);
 		}
 		if (nowait)
 			return -EAGAIN;
 		*ret_asked = true;
-		r = ask(g, owners[i], b, off, len, 0, dst, n_dst, hedge, deadline);
-		/* Another owner is no help where this one has answered, nor when time is up. */
-		if (r >= 0 || r == -ENOENT || r == -ETIMEDOUT || r == -EALREADY || r == -ECANCELED)
+		r = ask(g, owners[i], b, off, len, flags, dst, n_dst, hedge, deadline);
+		/* Another owner is no help where this one has answered. */
+		if (r >= 0 || (r == -ENOENT && !flags) || r == -EALREADY || r == -ECANCELED)
+			break;
+		/* After so long the next one is of use if it has the block, not if it fetches it.
+		 */
+		if (r == -ETIMEDOUT)
+			flags = CFS_PEER_ONLY_CACHED;
+		if (cfs_deadline_passed(deadline))
 			break;
 	}
 	return r;
@@ -306,18 +340,39 @@ ssize_t cfs_group_read(struct cfs_group *g, const struct cfs_peer_block *b, uint
 
 void cfs_group_hint(struct cfs_group *g, const struct cfs_peer_block *b, enum cfs_peer_hint hint)
 {
-	struct group_node *owners[CFS_PLACEMENT_PICK_MAX];
+	struct group_node *owners[CFS_PLACEMENT_PICK_MAX], *had[CFS_PLACEMENT_PICK_MAX];
 	struct group_view *v = cfs_group_view_hold(g);
-	unsigned n = cfs_group_view_pick(v, v->all, b, g->replicas, owners), i;
-	struct group_node *previous;
+	unsigned n = cfs_group_view_pick(v, v->all, b, g->replicas, owners), i, k;
 
 	for (i = 0; i < n; i++) {
 		if (owners[i]->peer)
 			cfs_peer_hint(owners[i]->peer, b, hint);
 	}
-	if (hint == CFS_PEER_FORGET && cfs_group_view_pick(v, v->settled, b, 1, &previous) &&
-	    previous->peer && (n == 0 || previous != owners[0]))
-		cfs_peer_hint(previous->peer, b, hint);
+	/* Who owned it before may have it still. */
+	k = hint == CFS_PEER_FORGET ? pick_before(v, b, had) : 0;
+	while (k-- > 0) {
+		for (i = 0; i < n && owners[i] != had[k]; i++)
+			;
+		if (i == n)
+			cfs_peer_hint(had[k]->peer, b, hint);
+	}
+	cfs_group_view_unref(v);
+}
+
+void cfs_group_replicate(struct cfs_group *g, const struct cfs_peer_block *b)
+{
+	struct group_node *owners[CFS_PLACEMENT_PICK_MAX];
+	struct group_view *v;
+	unsigned n, i;
+
+	if (g->replicas < 2)
+		return;
+	v = cfs_group_view_hold(g);
+	n = cfs_group_view_pick(v, v->all, b, g->replicas, owners);
+	for (i = 1; i < n && owners[0]->member.self; i++) {
+		if (owners[i]->peer)
+			cfs_peer_hint(owners[i]->peer, b, CFS_PEER_WARM);
+	}
 	cfs_group_view_unref(v);
 }
 
@@ -377,10 +432,11 @@ static int describe(void *arg, const char *group, const struct cfs_group_member 
 	return 0;
 }
 
-static void show_peer(struct group_node *n, double sum, struct cfs_group_member *m)
+static void show_peer(const struct group_view *v, struct group_node *n, double sum,
+		      struct cfs_group_member *m)
 {
 	*m = n->member;
-	m->share = sum > 0 && !m->apart ? m->weight / sum : 0;
+	m->share = sum > 0 ? cfs_group_view_weight(v, m) / sum : 0;
 	if (n->peer)
 		cfs_peer_stats(n->peer, &m->asked, &m->state);
 }
@@ -394,9 +450,9 @@ int cfs_group_each_member(struct cfs_group *g, cfs_group_member_fn fn, void *arg
 	size_t i;
 
 	for (i = 0; i < v->n; i++)
-		sum += v->nodes[i]->member.apart ? 0 : v->nodes[i]->member.weight;
+		sum += cfs_group_view_weight(v, &v->nodes[i]->member);
 	for (i = 0; i < v->n && !r; i++)
-		show_peer(v->nodes[i], sum, &s.v[i]);
+		show_peer(v, v->nodes[i], sum, &s.v[i]);
 	/* Without the registry they have no names. */
 	if (!r)
 		(void)cfs_group_list_one(&g->registry, g->name, describe, &s);

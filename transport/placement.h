@@ -17,7 +17,7 @@ struct cfs_placement_member {
 	unsigned weight; /* 0: never picked */
 };
 
-#define CFS_PLACEMENT_PICK_MAX 4
+#define CFS_PLACEMENT_PICK_MAX 8
 
 int cfs_placement_create(const struct cfs_placement_member *v, size_t n,
 			 struct cfs_placement **ret);

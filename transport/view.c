@@ -27,7 +27,7 @@ void cfs_group_view_unref(struct group_view *v)
 	for (i = 0; i < v->n; i++)
 		cfs_group_node_unref(v->nodes[i]);
 	cfs_placement_destroy(v->all);
-	cfs_placement_destroy(v->settled);
+	cfs_placement_destroy(v->before);
 	free(v);
 }
 
@@ -42,7 +42,30 @@ struct group_view *cfs_group_view_hold(struct cfs_group *g)
 	return v;
 }
 
-static int place(const struct group_view *v, bool with_fresh, struct cfs_placement **ret)
+unsigned cfs_group_view_weight(const struct group_view *v, const struct cfs_group_member *m)
+{
+	if (!m->address[0] || m->apart || (v->keepers && m->memory_only))
+		return 0;
+	return m->weight;
+}
+
+static void look_round(struct group_view *v)
+{
+	size_t i;
+
+	for (i = 0; i < v->n; i++) {
+		const struct cfs_group_member *m = &v->nodes[i]->member;
+
+		v->keepers |= m->address[0] && !m->apart && m->weight && !m->memory_only;
+	}
+	for (i = 0; i < v->n; i++) {
+		const struct cfs_group_member *m = &v->nodes[i]->member;
+
+		v->drained |= m->address[0] && !m->apart && !cfs_group_view_weight(v, m);
+	}
+}
+
+static int place(const struct group_view *v, bool before, struct cfs_placement **ret)
 {
 	struct cfs_placement_member *m = calloc(v->n + 1, sizeof(*m));
 	size_t i;
@@ -54,8 +77,10 @@ static int place(const struct group_view *v, bool with_fresh, struct cfs_placeme
 		const struct cfs_group_member *of = &v->nodes[i]->member;
 
 		m[i].id = of->id;
-		if (of->address[0] && !of->apart && (with_fresh || !of->fresh))
-			m[i].weight = of->weight;
+		if (!before)
+			m[i].weight = cfs_group_view_weight(v, of);
+		else if (of->address[0] && !of->apart)
+			m[i].weight = of->rank;
 	}
 	r = cfs_placement_create(m, v->n, ret);
 	free(m);
@@ -75,9 +100,10 @@ int cfs_group_view_publish(struct cfs_group *g)
 		atomic_fetch_add(&g->nodes[i]->refs, 1);
 		v->nodes[v->n++] = g->nodes[i];
 	}
-	r = place(v, true, &v->all);
+	look_round(v);
+	r = place(v, false, &v->all);
 	if (!r)
-		r = place(v, false, &v->settled);
+		r = place(v, true, &v->before);
 	if (r) {
 		cfs_group_view_unref(v);
 		return r;

@@ -12,9 +12,10 @@
  *
  * A block belongs to the members that weighted rendezvous hashing puts first, so that a member that
  * comes or goes moves its own share only. Members of weight 0, and those that share nothing, own
- * none. Members with TLS and members without do not talk to each other: each kind shares among
- * itself, as if the others were not there. So do those of a volume that was there before and whose
- * mounts have not ended yet.
+ * none; nor do those that cannot keep blocks while others can. What they have can still be had.
+ * Members with TLS and members without do not talk to each other: each kind shares among itself, as
+ * if the others were not there. So do those of a volume that was there before and whose mounts have
+ * not ended yet.
  *
  * Threads: any, unless said otherwise. Nothing waits without a deadline.
  */
@@ -50,7 +51,7 @@ struct cfs_group_conf {
 	unsigned weight;
 	bool no_sharing;     /* asks others, serves nobody */
 	unsigned replicas;   /* owners of a block, 1 to CFS_GROUP_REPLICAS_MAX; 0: 1 */
-	uint64_t backup_ms;  /* after joining, misses are first looked up at the owner before */
+	uint64_t backup_ms;  /* after joining, misses are first looked up at owners before */
 	uint64_t beat_ms;    /* 0: 5 s */
 	uint64_t timeout_ms; /* longest wait for a peer before object storage is asked; 0: 2 s */
 	const char *address; /* to listen on, a number; NULL: the first private one */
@@ -66,6 +67,8 @@ struct cfs_group_conf {
 	const struct cfs_peer_serve_ops *ops;
 	void *ops_arg;
 	uint64_t (*cached_bytes)(void *arg); /* to be shown; with ops_arg; may be NULL */
+	/* Whether blocks can be kept now; with ops_arg, of any thread. NULL: always. */
+	bool (*keeps)(void *arg);
 };
 
 #define CFS_GROUP_NAME_MAX     64
@@ -94,8 +97,11 @@ bool cfs_group_shares(struct cfs_group *g);
 ssize_t cfs_group_read(struct cfs_group *g, const struct cfs_peer_block *b, uint32_t off,
 		       uint32_t len, const struct iovec *dst, int n_dst, bool nowait,
 		       struct cfs_hedge *hedge, cfs_deadline_t deadline);
-/* Best effort: to the owners, and to whom it belonged before fresh members came. */
+/* Best effort: to the owners, and CFS_PEER_FORGET to those who may have it from before. */
 void cfs_group_hint(struct cfs_group *g, const struct cfs_peer_block *b, enum cfs_peer_hint hint);
+
+/* The block is asked for often: where this member is its first owner the others get copies. */
+void cfs_group_replicate(struct cfs_group *g, const struct cfs_peer_block *b);
 
 struct cfs_group_member {
 	uint64_t id;

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/workers.h"
 #include "cmd/control-serve.h"
+#include "cmd/peers.h"
 
 enum { PAGE = 256, THREADS_MAX = 64, QUEUE_PER_THREAD = 4, ROOTS_MAX = 1000, DEPTH_MAX = 4096 };
 enum { CHUNKS_FEW = 16, LIST_MAX = 1024 };
@@ -26,6 +27,7 @@ struct sums {
 	_Atomic uint64_t files, blocks, bytes;
 	_Atomic uint64_t fetched, cached;	/* bytes: brought in, there before */
 	_Atomic uint64_t memory, disk, evicted; /* bytes */
+	_Atomic uint64_t group;			/* bytes that an owner has */
 	_Atomic uint64_t declined, failed;	/* blocks; and files that could not be looked at */
 	_Atomic int first_err;
 };
@@ -90,6 +92,8 @@ static void count_held(struct warmup *w, struct sums *sums, const struct block_j
 	cfs_store_held(w->s->store, &b->id, b->off, b->len, &held);
 	atomic_fetch_add(&sums->memory, held.memory);
 	atomic_fetch_add(&sums->disk, held.disk);
+	if (w->s->peers && peers_have(w->s->peers, &b->id, cfs_deadline_in(CONTROL_STEP_MS)))
+		atomic_fetch_add(&sums->group, b->len);
 	if (w->mode == EVICT && (held.memory || held.disk)) {
 		cfs_store_forget(w->s->store, &b->id);
 		atomic_fetch_add(&sums->evicted, b->len);
@@ -354,14 +358,20 @@ static int warm_root(struct warmup *w, struct sums *sums, cfs_ino_t ino)
 
 /* ---- the request ---- */
 
-static json_t *describe(struct sums *s)
+/* member: of a cache group. */
+static json_t *describe(struct sums *s, bool member)
 {
+	json_t *j;
+
 #define FIELD(name) #name, (json_int_t)atomic_load(&s->name)
-	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", FIELD(files),
-			 FIELD(blocks), FIELD(bytes), FIELD(fetched), FIELD(cached), FIELD(memory),
-			 FIELD(disk), FIELD(evicted), FIELD(declined), FIELD(failed), "first_errno",
-			 -atomic_load(&s->first_err));
+	j = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", FIELD(files),
+		      FIELD(blocks), FIELD(bytes), FIELD(fetched), FIELD(cached), FIELD(memory),
+		      FIELD(disk), FIELD(evicted), FIELD(declined), FIELD(failed), "first_errno",
+		      -atomic_load(&s->first_err));
 #undef FIELD
+	if (member)
+		json_object_set_new(j, "group", json_integer((json_int_t)atomic_load(&s->group)));
+	return j;
 }
 
 static int parse_mode(json_t *in, enum mode *ret)
@@ -401,7 +411,7 @@ static int answer(struct warmup *w, struct sums *sums, size_t n, json_t **ret)
 	size_t i;
 
 	for (i = 0; i < n; i++)
-		json_array_append_new(roots, describe(&sums[i]));
+		json_array_append_new(roots, describe(&sums[i], w->s->peers != NULL));
 	*ret = json_pack("{s:b, s:o}", "disk_cache", cfs_store_has_disk(w->s->store), "roots",
 			 roots);
 	return *ret ? 0 : -ENOMEM;

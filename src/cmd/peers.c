@@ -155,11 +155,11 @@ static json_t *member_json(const struct cfs_group_member *m)
 	char id[17];
 
 	snprintf(id, sizeof(id), "%016" PRIx64, m->id);
-	return json_pack("{s:s, s:s, s:o, s:o, s:o, s:i, s:b, s:b, s:I}", "id", id, "address",
+	return json_pack("{s:s, s:s, s:o, s:o, s:o, s:i, s:b, s:b, s:b, s:I}", "id", id, "address",
 			 m->address, "host", json_text(m->host), "mount_point",
 			 json_text(m->mount_point), "version", json_text(m->version), "weight",
-			 (int)m->weight, "fresh", m->fresh, "tls", m->tls, "cached_bytes",
-			 (json_int_t)m->cached_bytes);
+			 (int)m->weight, "fresh", m->fresh, "tls", m->tls, "memory_only",
+			 m->memory_only, "cached_bytes", (json_int_t)m->cached_bytes);
 }
 
 static int add_recorded(void *arg, const char *group, const struct cfs_group_member *m)
@@ -200,7 +200,7 @@ static const char *state_name(const struct cfs_group_member *m)
 	case CFS_PEER_CLOSED_CIRCUIT:
 		break;
 	}
-	return m->fresh ? "fresh" : "ok";
+	return m->memory_only ? "memory only" : m->fresh ? "fresh" : "ok";
 }
 
 static int add_seen(void *arg, const struct cfs_group_member *m)
@@ -237,6 +237,18 @@ json_t *peers_block(struct cfs_peers *p, const struct cfs_block *b, cfs_deadline
 							      : json_boolean(cached[i])));
 	}
 	return list;
+}
+
+bool peers_have(struct cfs_peers *p, const struct cfs_block *b, cfs_deadline_t deadline)
+{
+	uint64_t owners[CFS_GROUP_REPLICAS_MAX];
+	int cached[CFS_GROUP_REPLICAS_MAX], i, n = cfs_peers_map(p, b, owners, cached, deadline);
+
+	for (i = 0; i < n; i++) {
+		if (cached[i] == 1)
+			return true;
+	}
+	return false;
 }
 
 int peers_rotate_key(struct cfs_meta *m, const char *group, char err[256])

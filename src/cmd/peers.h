@@ -30,6 +30,8 @@ json_t *peers_recorded(struct cfs_meta *m);
 json_t *peers_seen(struct cfs_peers *p);
 /* Owners of a block and whether they have it. */
 json_t *peers_block(struct cfs_peers *p, const struct cfs_block *b, cfs_deadline_t deadline);
+/* An owner of the block has it. */
+bool peers_have(struct cfs_peers *p, const struct cfs_block *b, cfs_deadline_t deadline);
 int peers_rotate_key(struct cfs_meta *m, const char *group, char err[256]);
 
 #endif

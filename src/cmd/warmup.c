@@ -44,9 +44,22 @@ static const struct cfs_opt warmup_table[] = {
 };
 #undef OPT
 
-static const char *const counted[] = {"files",	"blocks", "bytes",   "fetched",	 "cached",
-				      "memory", "disk",	  "evicted", "declined", "failed"};
-enum { FILES, BLOCKS, BYTES, FETCHED, CACHED, MEMORY, DISK, EVICTED, DECLINED, FAILED, COUNTED };
+static const char *const counted[] = {"files", "blocks", "bytes",   "fetched",	"cached", "memory",
+				      "disk",  "group",	 "evicted", "declined", "failed"};
+enum {
+	FILES,
+	BLOCKS,
+	BYTES,
+	FETCHED,
+	CACHED,
+	MEMORY,
+	DISK,
+	GROUP,
+	EVICTED,
+	DECLINED,
+	FAILED,
+	COUNTED
+};
 
 struct warmup {
 	const struct warmup_opts *o;
@@ -60,18 +73,32 @@ struct warmup {
 	json_int_t sums[COUNTED];
 	json_t *entries;   /* with --json */
 	bool disk, memory; /* mounts with, and without a disk cache were met */
+	bool group;	   /* a member of a cache group was */
 	int first_errno;
 };
+
+/* ", 16 MiB in the group", or nothing where there is none. */
+static const char *in_group(bool member, json_int_t bytes, char text[64])
+{
+	char size[32];
+
+	text[0] = '\0';
+	if (member)
+		snprintf(text, 64, ", %s in the group", progress_size((uint64_t)bytes, size));
+	return text;
+}
 
 static void print_check(const char *path, json_t *sums)
 {
 	json_int_t bytes = json_integer_value(json_object_get(sums, "bytes"));
-	char a[32], b[32], c[32];
+	json_t *group = json_object_get(sums, "group");
+	char a[32], b[32], c[32], d[64];
 
-	cmd_line("%s: %s, %s in memory, %s in the disk cache", path,
+	cmd_line("%s: %s, %s in memory, %s in the disk cache%s", path,
 		 progress_size((uint64_t)bytes, a),
 		 progress_size((uint64_t)json_integer_value(json_object_get(sums, "memory")), b),
-		 progress_size((uint64_t)json_integer_value(json_object_get(sums, "disk")), c));
+		 progress_size((uint64_t)json_integer_value(json_object_get(sums, "disk")), c),
+		 in_group(group, json_integer_value(group), d));
 }
 
 static void take_root(struct warmup *w, const char *path, json_t *sums)
@@ -82,6 +109,7 @@ static void take_root(struct warmup *w, const char *path, json_t *sums)
 
 	for (i = 0; i < COUNTED; i++)
 		w->sums[i] += json_integer_value(json_object_get(sums, counted[i]));
+	w->group = w->group || json_object_get(sums, "group");
 	if (!w->first_errno)
 		w->first_errno = (int)err;
 	if (w->o->check && !w->o->json)
@@ -184,13 +212,14 @@ static int add_list(struct warmup *w, const char *file)
 static void print_sums(struct warmup *w)
 {
 	const struct warmup_opts *o = w->o;
-	char a[32], b[32], c[32];
+	char a[32], b[32], c[32], d[64];
 
 	if (o->check) {
-		cmd_line("%lld files, %s: %s in memory, %s in the disk cache", w->sums[FILES],
+		cmd_line("%lld files, %s: %s in memory, %s in the disk cache%s", w->sums[FILES],
 			 progress_size((uint64_t)w->sums[BYTES], a),
 			 progress_size((uint64_t)w->sums[MEMORY], b),
-			 progress_size((uint64_t)w->sums[DISK], c));
+			 progress_size((uint64_t)w->sums[DISK], c),
+			 in_group(w->group, w->sums[GROUP], d));
 	} else if (o->evict) {
 		cmd_line("%lld files, %s: %s dropped from the caches", w->sums[FILES],
 			 progress_size((uint64_t)w->sums[BYTES], a),

@@ -20,7 +20,16 @@
 #define DISK_TIER	 0    /* its number, when there is a disk cache */
 #define LENT_PARTS	 4 /* of the pool: at most one of so many is being sent or fetched for others */
 
+#define HEAT_PLACES 4093
+#define HOT	    3 /* times asked for, after which replicas get a copy */
+
+struct heat {
+	uint64_t key, from;
+	unsigned asked;
+};
+
 struct cfs_peers {
+	struct heat heat[HEAT_PLACES]; /* the transport's thread's */
 	struct cfs_store *store;
 	struct cfs_disk *disk;
 	struct cfs_group *group;
@@ -529,6 +538,24 @@ static bool is_on_disk(const struct cfs_peers *p, const struct cfs_peer_request 
 	return p->disk && cfs_disk_tier.holds(p->disk, &b);
 }
 
+/* By the transport's thread. A guess: blocks that share a place count as one. */
+static void note_heat(struct cfs_peers *p, const struct cfs_peer_request *req)
+{
+	uint64_t key = req->block.slice * 0x9e3779b97f4a7c15u + req->block.index;
+	struct heat *h = &p->heat[key % HEAT_PLACES];
+
+	if (h->key != key)
+		*h = (struct heat){.key = key};
+	/* A reader of all of it, or another one. */
+	if (req->off == 0 || h->from != req->from)
+		h->asked++;
+	h->from = req->from;
+	if (h->asked < HOT)
+		return;
+	h->asked = 0;
+	cfs_group_replicate(p->group, &req->block);
+}
+
 static void serve_get(void *arg, struct cfs_peer_request *req)
 {
 	struct cfs_peers *p = arg;
@@ -539,6 +566,8 @@ static void serve_get(void *arg, struct cfs_peer_request *req)
 		refuse(req, -ESHUTDOWN);
 		return;
 	}
+	if (!(req->flags & CFS_PEER_ONLY_CACHED))
+		note_heat(p, req);
 	if (answer_from_disk(p, req, true) == 0)
 		return;
 	r = answer_from_memory(p, req, 0);
@@ -633,6 +662,16 @@ static uint64_t cached_bytes(void *arg)
 	return s.disk_bytes;
 }
 
+static bool keeps(void *arg)
+{
+	struct cfs_peers *p = arg;
+	struct cfs_store_stats s = {0};
+
+	if (p->disk)
+		cfs_disk_tier.stats(p->disk, &s);
+	return s.disk_dirs > s.disk_dirs_bad;
+}
+
 /* ---- life ---- */
 
 int cfs_peers_join(const struct cfs_peers_conf *conf, struct cfs_peers **ret, char err[256])
@@ -662,6 +701,7 @@ int cfs_peers_join(const struct cfs_peers_conf *conf, struct cfs_peers **ret, ch
 	group.ops = &serve_ops;
 	group.ops_arg = p;
 	group.cached_bytes = cached_bytes;
+	group.keeps = keeps;
 	r = cfs_group_join(&group, &p->group, err);
 	if (r == 0)
 		r = cfs_store_add_tier(conf->store, &peer_tier, p);

@@ -38,8 +38,12 @@ static int put_until(const struct cfs_tier_slot *disk, const struct cfs_block *b
 	return r;
 }
 
-/* Whoever keeps it has it now; else it is for us to fetch. */
-static bool warm_elsewhere(struct cfs_store *s, const struct cfs_block *b, cfs_deadline_t deadline)
+/*
+ * Who keeps it has it now, whatever is in memory here. True: that is enough; otherwise it is for us
+ * to fetch it, also.
+ */
+static bool warm_elsewhere(struct cfs_store *s, const struct cfs_block *b, bool disk,
+			   cfs_deadline_t deadline)
 {
 	char byte;
 	const struct iovec dst = {.iov_base = &byte, .iov_len = 1};
@@ -47,9 +51,13 @@ static bool warm_elsewhere(struct cfs_store *s, const struct cfs_block *b, cfs_d
 	const struct cfs_tier_slot *t;
 
 	cfs_route_place(s, b, &route);
+	if (route.placer == s->n_tiers || route.place == CFS_PLACE_HERE)
+		return false;
 	t = &s->tiers[route.placer];
-	return route.place == CFS_PLACE_ELSEWHERE &&
-	       t->ops->get(t->tier, b, 0, &dst, 1, false, deadline) == 1;
+	if (t->ops->get(t->tier, b, 0, &dst, 1, false, deadline) != 1)
+		return false;
+	/* A mount that shares nothing keeps what it reads on its own disk, too. */
+	return route.place == CFS_PLACE_ELSEWHERE || !disk;
 }
 
 struct check {
@@ -104,7 +112,7 @@ int cfs_store_warm(struct cfs_store *s, const struct cfs_block *b, cfs_deadline_
 	struct cfs_segs data;
 	int r;
 
-	if (warm_elsewhere(s, b, deadline))
+	if (warm_elsewhere(s, b, disk != NULL, deadline))
 		return 1;
 	if (disk)
 		r = check_disk(s, disk, b, deadline);

@@ -91,6 +91,13 @@ static void answer_later(void *arg, struct cfs_peer_request *req)
 
 static const struct cfs_peer_serve_ops late_blocks = {.get = answer_later};
 
+/* As a member without a disk cache. */
+static bool keeps_nothing(void *arg)
+{
+	(void)arg;
+	return false;
+}
+
 static struct cfs_group_conf group_conf(uint64_t member, unsigned weight)
 {
 	return (struct cfs_group_conf){
@@ -100,6 +107,7 @@ static struct cfs_group_conf group_conf(uint64_t member, unsigned weight)
 		.address = "127.0.0.1",
 		.beat_ms = 100,
 		.timeout_ms = LONG_MS,
+		.keeps = keeps_nothing,
 		.registry = {.put = registry_put,
 			     .swap = registry_swap,
 			     .drop = registry_drop,

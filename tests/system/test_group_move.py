@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cache groups whose members come, go, are drained, or cannot keep what they own: what any member has is
+not fetched from the bucket again."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from cachefs import wait_until
+from team import BLOCK, MIB, SMALL, UNCACHED, Team, cache_map, drop_page_cache, make_file, member_id, owners, read_all
+
+BLOCKS = SMALL // BLOCK
+
+
+def warm(team, mnt, name="f"):
+    """Unlike a read, which a disk cache that is behind need not keep."""
+    team.ws.run("cachefs", "warmup", mnt / name, check=True, timeout=100)
+    wait_until(lambda: sum(m.stat("disk_cache_pending_bytes") for m in team.members if not m.ended) == 0, 30)
+
+
+def fetches(team):
+    return sum(team.fetched().values())
+
+
+@pytest.mark.deadline(180)
+def test_draining(ws):
+    """What a drained member has is had from it."""
+    team = Team(ws, 3)
+    want = make_file(team, SMALL)
+    a, b, c = team.join_all(UNCACHED)
+    warm(team, a)
+    assert fetches(team) == BLOCKS
+    mine = owners(ws, a)[member_id(ws, c)]
+    assert mine
+    c.umount()
+    team.settle(2)
+    d = team.join(2, UNCACHED + ",group-weight=0", path=c.path)
+    team.settle(3)
+    assert member_id(ws, d) not in owners(ws, a)
+    assert read_all([a, b, d]) == [want] * 3
+    assert fetches(team) == BLOCKS
+    # and its share is the others' from then on
+    wait_until(lambda: sum(m.stat("disk_cache_bytes") for m in (a, b)) >= SMALL, 30, "the others keep its share")
+    d.umount()
+    team.settle(2)
+    drop_page_cache()
+    assert read_all([a, b]) == [want] * 2
+    assert fetches(team) == BLOCKS
+
+
+@pytest.mark.deadline(180)
+def test_joining_together(ws):
+    """Several members that come at the same time own much that none of them has."""
+    team = Team(ws, 4)
+    want = make_file(team, SMALL)
+    a, b = team.join(0, UNCACHED), team.join(1, UNCACHED)
+    team.settle(2)
+    warm(team, a)
+    assert fetches(team) == BLOCKS
+    c, d = (team.join(i, UNCACHED + ",group-backup=1m") for i in (2, 3))
+    team.settle(4)
+    moved = owners(ws, a)
+    assert moved[member_id(ws, c)] and moved[member_id(ws, d)]
+    assert read_all([a, b, c, d]) == [want] * 4
+    assert fetches(team) == BLOCKS
+
+
+@pytest.mark.deadline(240)
+def test_popular_blocks_have_copies(ws):
+    """With replicas: what is asked for often is with all of its owners, and an owner that is silent is no
+    reason to fetch it again."""
+    team = Team(ws, 3, patience=2)
+    want = make_file(team, SMALL)
+    a, b, c = team.join_all(UNCACHED + ",group-replicas=2")
+    warm(team, a)
+    assert fetches(team) == BLOCKS
+
+    def copied():
+        drop_page_cache()
+        assert read_all([a, b, c]) == [want] * 3
+        return all(o["cached"] is True for x in cache_map(ws, a)["blocks"] for o in x["owners"])
+
+    wait_until(copied, 90, "copies of all blocks")
+    assert fetches(team) == BLOCKS
+    # It beats on, but answers nobody: its peers cannot tell that it is gone.
+    drop_page_cache()
+    rule = ["nsenter", "--net=/run/netns/" + team.net.names[0], "ip", "route"]
+    subprocess.run([*rule, "add", "blackhole", "%s/32" % team.net.host(2)], check=True, timeout=10)
+    try:
+        assert read_all([a]) == [want]
+    finally:
+        subprocess.run([*rule, "del", "blackhole", "%s/32" % team.net.host(2)], check=True, timeout=10)
+    assert fetches(team) == BLOCKS
+
+
+@pytest.mark.deadline(180)
+def test_owner_that_cannot_keep(ws):
+    """Whose cache disk takes nothing owns nothing, says so, and is used again when it does."""
+    team = Team(ws, 2)
+    want = make_file(team, SMALL)
+    disk = ws.path("cache1")
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", disk], check=True, timeout=10)
+    ws.cleanups.append(lambda: subprocess.run(["umount", "-l", disk], check=True, timeout=10))
+    a, b = team.join_all(UNCACHED)
+    id_b = member_id(ws, b)
+    assert id_b in owners(ws, a)
+    b.allow("takes no blocks|cache directory|Read-only")
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True, timeout=10)
+
+    def has_noticed():
+        drop_page_cache()
+        assert read_all([a, b]) == [want] * 2
+        return id_b not in owners(ws, a)
+
+    wait_until(has_noticed, 60, "an owner less")
+    states = {m["id"]: m["state"] for m in cache_map(ws, a)["members"]}
+    assert states[id_b] == "memory only"
+    status = json.loads(ws.run("cachefs", "status", "--json", team.volume.url, check=True).stdout)
+    assert sorted(m["memory_only"] for m in status["groups"]["team"]) == [False, True]
+    subprocess.run(["mount", "-o", "remount,rw", disk], check=True, timeout=10)
+    wait_until(lambda: id_b in owners(ws, a), 90, "the owner is back")
+
+
+@pytest.mark.deadline(120)
+def test_no_disk_cache_beside_others(ws):
+    """A member without a disk cache owns what nobody else could keep, and otherwise nothing."""
+    team = Team(ws, 2)
+    make_file(team, SMALL)
+    a = team.join(0, "cache-dir=none")
+    assert owners(ws, a) == {member_id(ws, a): [x["key"] for x in cache_map(ws, a)["blocks"]]}
+    b = team.join(1)
+    team.settle(2)
+    wait_until(lambda: list(owners(ws, a)) == [member_id(ws, b)], 30, "the one with a disk owns all")
+
+
+@pytest.mark.deadline(120)
+def test_warmup_of_a_mount_that_shares_nothing(ws):
+    """It has the file in memory, and the owners get it all the same; --check says what the group has."""
+    team = Team(ws, 2)
+    make_file(team, 16 * MIB)
+    b = team.join(1, "no-sharing,cache-dir=none")
+    ws.run("cachefs", "warmup", b / "f", check=True, timeout=60)
+    a = team.join(0)
+    team.settle(2)
+
+    def check():
+        return json.loads(ws.run("cachefs", "warmup", "--check", "--json", b / "f", check=True).stdout)
+
+    before = check()
+    assert before["memory"] == 16 * MIB and before["group"] == 0
+    text = ws.run("cachefs", "warmup", "--check", b / "f", check=True).stdout
+    assert "0 B in the group" in text
+    ws.run("cachefs", "warmup", b / "f", check=True, timeout=60)
+    wait_until(lambda: a.stat("disk_cache_bytes") >= 16 * MIB, 30, "the owner has it")
+    assert check()["group"] == 16 * MIB
+
+
+@pytest.mark.deadline(120)
+def test_gone_within_15_s(ws):
+    """With the beat that mounts have unless told otherwise."""
+    team = Team(ws, 3)
+    for i in range(3):
+        team.join(i, "group-beat=5s")
+    team.settle(3)
+    leader, b, c = team.members
+    start = time.monotonic()
+    os.kill(leader.pid(), signal.SIGSTOP)
+    try:
+        wait_until(lambda: b.stat("peer_members") == c.stat("peer_members") == 2, 30, "a member less")
+        took = time.monotonic() - start
+    finally:
+        os.kill(leader.pid(), signal.SIGCONT)
+    print("%.1f s" % took)
+    assert took <= 15.5
+    team.settle(3)

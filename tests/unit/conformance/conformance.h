@@ -68,10 +68,20 @@ void trash_on(struct cfs_setting *s);
 void trash_off(struct cfs_setting *s);
 
 /*
- * What the engine of a mount does from here on. Its threads go on meanwhile and see the one table
- * or the other, of which the thread sanitizer is not told.
+ * What the engine of the mount under test does instead; NULL: what it does by itself. Its threads
+ * go on meanwhile: the table is installed before there are any, and nothing in it changes but this.
  */
-void use_ops(struct cfs_meta *m, const struct cfs_engine_ops *ops);
+#define HOOK(name) _Atomic(__typeof__(((struct cfs_engine_ops *)0)->name)) name
+extern struct engine_hooks {
+	HOOK(each_quota);
+	HOOK(end_sustained);
+	HOOK(flock);
+	HOOK(setlk);
+	HOOK(getlk);
+} engine_hooks;
+#undef HOOK
+void hooks_install(struct cfs_meta *m);
+const struct cfs_engine_ops *real_ops(void);
 
 /* One more mount, loaded and not started; the caller stops and closes it. */
 struct cfs_meta *open_third(const struct cfs_meta_conf *conf);

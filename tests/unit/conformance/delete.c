@@ -57,11 +57,7 @@ static void test_open_file(void **state)
 	assert_true(slice_deleted(id2));
 }
 
-static struct {
-	struct cfs_engine_ops ops;
-	const struct cfs_engine_ops *real;
-	_Atomic int asked;
-} outage;
+static _Atomic int asked;
 
 static int no_answer(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid, cfs_ino_t ino,
 		     uint64_t *ret_length, struct cfs_usage *ret_usage)
@@ -72,7 +68,7 @@ static int no_answer(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t s
 	(void)ino;
 	(void)ret_length;
 	(void)ret_usage;
-	atomic_fetch_add(&outage.asked, 1);
+	atomic_fetch_add(&asked, 1);
 	return -ETIMEDOUT;
 }
 
@@ -88,13 +84,10 @@ static void test_close_in_outage(void **state)
 	set_open(f, true);
 	assert_int_equal(unlink_name(d, "f").fate, CFS_FATE_SUSTAINED);
 	set_open(f, false);
-	outage.real = vol.m->eng->ops;
-	outage.ops = *outage.real;
-	outage.ops.end_sustained = no_answer;
-	use_ops(vol.m, &outage.ops);
+	atomic_store(&engine_hooks.end_sustained, no_answer);
 	assert_int_equal(cfs_meta_close_ino(vol.m, &c, f), -EIO);
 	cfs_core_close_again(vol.m, 1000);
-	use_ops(vol.m, outage.real);
+	atomic_store(&engine_hooks.end_sustained, NULL);
 	OK(try_getattr(f));
 	/* Somebody has found a way to it: not yet. */
 	set_open(f, true);
@@ -113,21 +106,23 @@ static void test_beat_closes(void **state)
 	struct cfs_meta_conf conf = {.heartbeat_ms = 50, .no_bgjob = true};
 	cfs_deadline_t end = cfs_deadline_in(20000);
 	struct cfs_ctx c = as_root();
+	const struct cfs_engine_ops *real;
+	struct cfs_engine_ops outage;
 	struct cfs_meta *m;
 
 	m = open_third(&conf);
-	outage.real = m->eng->ops;
-	outage.ops = *outage.real;
-	outage.ops.end_sustained = no_answer;
-	m->eng->ops = &outage.ops;
+	real = m->eng->ops;
+	outage = *real;
+	outage.end_sustained = no_answer;
+	m->eng->ops = &outage;
 	OK(cfs_meta_start(m, NULL));
-	atomic_store(&outage.asked, 0);
+	atomic_store(&asked, 0);
 	assert_int_equal(cfs_meta_close_ino(m, &c, 1ULL << 58), -EIO);
-	while (atomic_load(&outage.asked) < 3 && !cfs_deadline_passed(end))
+	while (atomic_load(&asked) < 3 && !cfs_deadline_passed(end))
 		usleep(2000);
-	assert_true(atomic_load(&outage.asked) >= 3);
+	assert_true(atomic_load(&asked) >= 3);
 	OK(cfs_meta_stop(m));
-	m->eng->ops = outage.real;
+	m->eng->ops = real;
 	cfs_meta_close(m);
 }
 

@@ -382,8 +382,6 @@ static void test_no_deadlock_with_woken(void **state)
 }
 
 static struct {
-	struct cfs_engine_ops ops;
-	const struct cfs_engine_ops *real;
 	struct waiting one;
 	cfs_ino_t b;
 	bool done;
@@ -394,7 +392,7 @@ static int getlk_then_change(struct cfs_engine *e, const struct cfs_ctx *ctx, cf
 			     uint64_t sid, uint64_t owner, struct cfs_plock *lock,
 			     uint64_t *ret_sid, uint64_t *ret_owner)
 {
-	int rc = between.real->getlk(e, ctx, ino, sid, owner, lock, ret_sid, ret_owner);
+	int rc = real_ops()->getlk(e, ctx, ino, sid, owner, lock, ret_sid, ret_owner);
 
 	if (ino != between.b || between.done)
 		return rc;
@@ -405,11 +403,6 @@ static int getlk_then_change(struct cfs_engine *e, const struct cfs_ctx *ctx, cf
 	usleep(50000); /* and sleeps; were it late, the answer would be the same */
 	return rc;
 }
-
-static struct {
-	const struct cfs_engine_ops *real;
-	struct cfs_engine_ops ops;
-} outage;
 
 static int no_flock(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t sid,
 		    uint64_t owner, enum cfs_lock_type type)
@@ -429,19 +422,17 @@ static void test_release_in_an_outage(void **state)
 	cfs_ino_t f = make_file(test_dir("release-outage"), "f");
 	struct cfs_ctx c = as_root();
 
-	outage.real = vol.m->eng->ops;
-	outage.ops = *outage.real;
-	outage.ops.flock = no_flock;
-	outage.ops.setlk = no_setlk;
 	OK(cfs_meta_flock(vol.m, &c, f, 1, CFS_LOCK_WRITE, false));
 	OK(plock(vol.m, f, 2, CFS_LOCK_WRITE, 0, 9));
 	OK(plock(vol.m, f, 3, CFS_LOCK_WRITE, 20, 29));
-	use_ops(vol.m, &outage.ops);
+	atomic_store(&engine_hooks.flock, no_flock);
+	atomic_store(&engine_hooks.setlk, no_setlk);
 	assert_int_equal(cfs_meta_flock(vol.m, &c, f, 1, CFS_LOCK_NONE, false), -EIO);
 	assert_int_equal(plock(vol.m, f, 2, CFS_LOCK_NONE, 0, MAX), -EIO);
 	assert_int_equal(plock(vol.m, f, 3, CFS_LOCK_NONE, 0, MAX), -EIO);
 	cfs_locks_undo(vol.m, 1000);
-	use_ops(vol.m, outage.real);
+	atomic_store(&engine_hooks.flock, NULL);
+	atomic_store(&engine_hooks.setlk, NULL);
 	assert_int_equal(cfs_meta_flock(vol.other, &c, f, 7, CFS_LOCK_WRITE, false), -EAGAIN);
 	assert_int_equal(plock(vol.other, f, 7, CFS_LOCK_WRITE, 0, 9), -EAGAIN);
 	/* Owner 3 has opened the file again. */
@@ -461,18 +452,15 @@ static void test_no_deadlock_with_released(void **state)
 	struct cfs_plock whole = {CFS_LOCK_WRITE, 1, 0, 9};
 	struct cfs_ctx c = as_root();
 
-	between.real = vol.m->eng->ops;
-	between.ops = *between.real;
-	between.ops.getlk = getlk_then_change;
 	between.one = (struct waiting){.m = vol.m, .ino = a, .owner = 1, .posix = true};
 	between.b = b;
 	OK(plock(vol.m, a, 2, CFS_LOCK_WRITE, 0, 9));
 	OK(plock(vol.m, b, 1, CFS_LOCK_WRITE, 0, 9));
-	use_ops(vol.m, &between.ops);
+	atomic_store(&engine_hooks.getlk, getlk_then_change);
 	OK(cfs_meta_setlk(vol.m, &c, b, 2, &whole, true));
 	OK(plock(vol.m, a, 2, CFS_LOCK_NONE, 0, MAX));
 	OK(finish(&between.one));
-	use_ops(vol.m, between.real);
+	atomic_store(&engine_hooks.getlk, NULL);
 	assert_true(between.done);
 	OK(plock(vol.m, a, 1, CFS_LOCK_NONE, 0, MAX));
 	OK(plock(vol.m, b, 2, CFS_LOCK_NONE, 0, MAX));

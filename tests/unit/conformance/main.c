@@ -88,8 +88,15 @@ static struct cfs_meta *open_mount(bool hooked)
 	struct cfs_meta *m = NULL;
 	char err[256] = "";
 
-	if (cfs_meta_open(vol.url, &conf, &m, err) || cfs_meta_load(m, &s, err) ||
-	    cfs_meta_start(m, hooked ? &hooks : NULL)) {
+	int rc = cfs_meta_open(vol.url, &conf, &m, err);
+
+	if (!rc)
+		rc = cfs_meta_load(m, &s, err);
+	if (!rc && hooked)
+		hooks_install(m);
+	if (!rc)
+		rc = cfs_meta_start(m, hooked ? &hooks : NULL);
+	if (rc) {
 		fprintf(stderr, "cannot mount %s: %s\n", vol.url, err);
 		exit(2);
 	}

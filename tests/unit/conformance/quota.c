@@ -407,8 +407,6 @@ static void test_flushed_once(void **state)
 }
 
 static struct {
-	struct cfs_engine_ops ops;
-	const struct cfs_engine_ops *real;
 	pthread_t flusher;
 	_Atomic bool flushed;
 } overlap;
@@ -428,7 +426,7 @@ static int list_then_flush(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_
 			   void *arg)
 {
 	cfs_deadline_t end = cfs_deadline_in(300);
-	int rc = overlap.real->each_quota(e, ctx, fn, arg);
+	int rc = real_ops()->each_quota(e, ctx, fn, arg);
 
 	OK(pthread_create(&overlap.flusher, NULL, flush_meanwhile, NULL));
 	while (!atomic_load(&overlap.flushed) && !cfs_deadline_passed(end))
@@ -449,13 +447,10 @@ static void test_load_and_flush(void **state)
 	set_quota(CFS_QUOTA_DIR, d, 0, 3);
 	make_file(d, "1");
 	make_file(d, "2");
-	overlap.real = vol.m->eng->ops;
-	overlap.ops = *overlap.real;
-	overlap.ops.each_quota = list_then_flush;
-	use_ops(vol.m, &overlap.ops);
+	atomic_store(&engine_hooks.each_quota, list_then_flush);
 	OK(cfs_quotas_load(vol.m, &c));
 	OK(pthread_join(overlap.flusher, NULL));
-	use_ops(vol.m, overlap.real);
+	atomic_store(&engine_hooks.each_quota, NULL);
 	assert_true(cfs_quotas_get(vol.m, d, &q));
 	assert_int_equal(q.used_inodes, 2);
 	assert_int_equal(stored(CFS_QUOTA_DIR, d).used_inodes, 2);

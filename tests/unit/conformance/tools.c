@@ -106,12 +106,6 @@ cfs_ino_t find(cfs_ino_t parent, const char *name)
 	return e.ino;
 }
 
-__attribute__((noinline, no_sanitize("thread"))) void use_ops(struct cfs_meta *m,
-							      const struct cfs_engine_ops *ops)
-{
-	m->eng->ops = ops;
-}
-
 int try_unlink(const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name)
 {
 	struct cfs_removed r;

@@ -8,7 +8,7 @@ local function op(id, size, key, token)
 		if kept and sub(kept, 1, 16) == token then
 			return {-16}
 		end
-		call('SET', P .. key, token .. cmsgpack.pack({-5}), 'PX', 120000)
+		call('SET', P .. key, token .. cmsgpack.pack({-5}), 'PX', string.match(key, '%d+$'))
 	end
 	local n = call('HGET', P .. 'sliceRef', field)
 	if n and tonumber(n) >= 0 then

@@ -4,6 +4,10 @@
  * is sending, it sends what has come together. Then it waits for its reply: if nobody is receiving,
  * it receives, for itself and for those before it, and hands the task on when its own reply is
  * there. So a lone thread does its own I/O, and no thread is ever switched to in between.
+ *
+ * Replies come in the order of requests. A thread that gives up waiting leaves its place in the
+ * queue, where its replies are dropped; the connection goes on for the others. It is broken when
+ * the server has said nothing for read_timeout_ms although it was asked.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,8 +22,9 @@ enum { CLOSED, CONNECTING, UP, BROKEN };
 struct waiter {
 	struct waiter *next;
 	pthread_cond_t woken;
-	redisReply **reply;
+	redisReply **reply; /* NULL: the thread has gone, and the queue frees this */
 	size_t got, wanted;
+	uint64_t sent_ms;
 	bool done, lost;
 };
 
@@ -35,6 +40,7 @@ struct rds_pipe {
 	bool sending, receiving, renew;
 	struct rds_sock *sock;
 	struct waiter *head, **tail; /* in the order of their requests */
+	uint64_t heard_ms;	     /* when the server said something last */
 	char *out;
 	size_t out_len, out_cap;
 };
@@ -53,18 +59,6 @@ int rds_pipe_create(struct rds_target *t, struct rds_pipe **ret)
 	return 0;
 }
 
-void rds_pipe_destroy(struct rds_pipe *p)
-{
-	if (!p)
-		return;
-	if (p->sock)
-		rds_sock_close(p->sock);
-	free(p->out);
-	pthread_cond_destroy(&p->changed);
-	pthread_mutex_destroy(&p->lock);
-	free(p);
-}
-
 /* ---- with the lock ---- */
 
 static void close_if_unused(struct rds_pipe *p)
@@ -77,6 +71,24 @@ static void close_if_unused(struct rds_pipe *p)
 	pthread_cond_broadcast(&p->changed);
 }
 
+static void free_waiter(struct waiter *w)
+{
+	pthread_cond_destroy(&w->woken);
+	free(w);
+}
+
+/* It is not in the queue any more. */
+static void end_wait(struct waiter *w, bool lost)
+{
+	if (!w->reply) {
+		free_waiter(w);
+		return;
+	}
+	w->done = true;
+	w->lost = lost;
+	pthread_cond_signal(&w->woken);
+}
+
 static void break_connection(struct rds_pipe *p)
 {
 	struct waiter *w;
@@ -87,12 +99,26 @@ static void break_connection(struct rds_pipe *p)
 	rds_sock_shutdown(p->sock);
 	while ((w = p->head)) {
 		p->head = w->next;
-		w->done = w->lost = true;
-		pthread_cond_signal(&w->woken);
+		end_wait(w, true);
 	}
 	p->tail = &p->head;
 	p->out_len = 0;
 	close_if_unused(p);
+}
+
+void rds_pipe_destroy(struct rds_pipe *p)
+{
+	if (!p)
+		return;
+	/* Only those are left whose threads have gone. */
+	if (p->state == UP)
+		break_connection(p);
+	if (p->sock)
+		rds_sock_close(p->sock);
+	free(p->out);
+	pthread_cond_destroy(&p->changed);
+	pthread_mutex_destroy(&p->lock);
+	free(p);
 }
 
 static int connect_pipe(struct rds_pipe *p, cfs_deadline_t deadline)
@@ -139,14 +165,20 @@ static int enqueue(struct rds_pipe *p, const void *data, size_t len, struct wait
 	}
 	memcpy(p->out + p->out_len, data, len);
 	p->out_len += len;
+	w->sent_ms = cfs_now_ms();
 	*p->tail = w;
 	p->tail = &w->next;
 	return 0;
 }
 
-/* What others add meanwhile goes along. */
-static void send_all(struct rds_pipe *p, cfs_deadline_t deadline)
+/*
+ * What others add meanwhile goes along. A request that is cut off would end the connection: the
+ * thread goes on to the end, or for the write timeout, whatever its own deadline is.
+ */
+static void send_all(struct rds_pipe *p)
 {
+	const cfs_deadline_t never = cfs_deadline_in(UINT32_MAX);
+
 	p->sending = true;
 	while (p->out_len && p->state == UP) {
 		char *out = p->out;
@@ -156,7 +188,7 @@ static void send_all(struct rds_pipe *p, cfs_deadline_t deadline)
 		p->out = NULL;
 		p->out_len = p->out_cap = 0;
 		pthread_mutex_unlock(&p->lock);
-		r = rds_sock_send(p->sock, out, len, deadline);
+		r = rds_sock_send(p->sock, out, len, never);
 		pthread_mutex_lock(&p->lock);
 		if (!p->out && cap <= 65536) {
 			p->out = out;
@@ -175,20 +207,59 @@ static void hand_out(struct rds_pipe *p, redisReply *reply)
 {
 	struct waiter *w = p->head;
 
+	p->heard_ms = cfs_now_ms();
 	/* A reply that nobody asked for: the server says goodbye. */
 	if (!w) {
 		freeReplyObject(reply);
 		break_connection(p);
 		return;
 	}
-	w->reply[w->got++] = reply;
-	if (w->got < w->wanted)
+	if (w->reply)
+		w->reply[w->got] = reply;
+	else
+		freeReplyObject(reply);
+	if (++w->got < w->wanted)
 		return;
 	p->head = w->next;
 	if (!p->head)
 		p->tail = &p->head;
-	w->done = true;
-	pthread_cond_signal(&w->woken);
+	end_wait(w, false);
+}
+
+/* Not since the request went out either. */
+static bool is_silent(const struct rds_pipe *p, const struct waiter *w)
+{
+	uint64_t since_ms = CFS_MAX(p->heard_ms, w->sent_ms);
+
+	return cfs_now_ms() >= since_ms + p->target->read_timeout_ms;
+}
+
+/* Somebody who still waits goes on receiving. */
+static void pass_on(struct rds_pipe *p)
+{
+	struct waiter *w;
+
+	for (w = p->head; w && !p->receiving; w = w->next) {
+		if (w->reply) {
+			pthread_cond_signal(&w->woken);
+			break;
+		}
+	}
+}
+
+/* The thread's time is over. */
+static void leave(struct rds_pipe *p, struct waiter *me)
+{
+	size_t i;
+
+	if (is_silent(p, me)) {
+		break_connection(p);
+		return;
+	}
+	for (i = 0; i < me->got; i++)
+		freeReplyObject(me->reply[i]);
+	me->reply = NULL;
+	pass_on(p);
 }
 
 /* Receives until our own request is answered. */
@@ -209,23 +280,28 @@ static void receive_for(struct rds_pipe *p, struct waiter *me, cfs_deadline_t de
 		}
 		if (reply)
 			freeReplyObject(reply);
+		if (r == -ETIMEDOUT)
+			break;
 		if (r && r != -EAGAIN)
 			break_connection(p);
 	}
 	p->receiving = false;
 	close_if_unused(p);
-	if (p->head)
-		pthread_cond_signal(&p->head->woken);
+	pass_on(p);
 }
 
+/* -ETIMEDOUT: the queue has taken over `me`. */
 static int wait_for_reply(struct rds_pipe *p, struct waiter *me, cfs_deadline_t deadline)
 {
 	while (!me->done) {
-		if (!p->receiving) {
+		if (!p->receiving)
 			receive_for(p, me, deadline);
-		} else if (cfs_cond_wait(&me->woken, &p->lock, deadline) && !me->done) {
-			/* Replies come in order: one that is not waited for spoils the rest. */
-			break_connection(p);
+		else
+			cfs_cond_wait(&me->woken, &p->lock, deadline);
+		if (!me->done && cfs_deadline_passed(deadline)) {
+			leave(p, me);
+			if (!me->done)
+				return -ETIMEDOUT;
 		}
 	}
 	return me->lost ? -ENOTCONN : 0;
@@ -234,29 +310,36 @@ static int wait_for_reply(struct rds_pipe *p, struct waiter *me, cfs_deadline_t 
 int rds_pipe_run(struct rds_pipe *p, const void *data, size_t len, size_t n,
 		 cfs_deadline_t deadline, redisReply **ret, bool *ret_sent)
 {
-	struct waiter me = {.reply = ret, .wanted = n};
-	size_t i;
+	struct waiter *me = calloc(1, sizeof(*me));
+	bool taken = false;
 	int r;
 
 	*ret_sent = false;
-	cfs_cond_init(&me.woken);
+	if (!me)
+		return -ENOMEM;
+	me->reply = ret;
+	me->wanted = n;
+	cfs_cond_init(&me->woken);
 	deadline = cfs_deadline_min(deadline, cfs_deadline_in(p->target->read_timeout_ms));
 	pthread_mutex_lock(&p->lock);
 	if (p->renew && p->state == UP)
 		break_connection(p);
 	r = p->state == UP ? 0 : connect_pipe(p, deadline);
 	if (!r)
-		r = enqueue(p, data, len, &me);
+		r = enqueue(p, data, len, me);
 	if (!r) {
 		*ret_sent = true;
 		if (!p->sending)
-			send_all(p, deadline);
-		r = wait_for_reply(p, &me, deadline);
+			send_all(p);
+		r = wait_for_reply(p, me, deadline);
+		taken = r == -ETIMEDOUT;
 	}
 	pthread_mutex_unlock(&p->lock);
-	pthread_cond_destroy(&me.woken);
-	for (i = 0; r && i < me.got; i++)
-		freeReplyObject(ret[i]);
+	if (taken)
+		return r;
+	while (r && me->got)
+		freeReplyObject(ret[--me->got]);
+	free_waiter(me);
 	return r;
 }
 

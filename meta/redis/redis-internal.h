@@ -129,7 +129,7 @@ static inline struct rds *rds_of(struct cfs_engine *e)
  *	8 uint64_t		8 bytes, big-endian
  *	t struct timespec	12 bytes, as in attributes
  */
-#define RDS_KEY_MAX 80
+#define RDS_KEY_MAX 112
 struct rds_request {
 	struct rds *r;
 	char *buf;

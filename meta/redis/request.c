@@ -24,10 +24,21 @@ static uint64_t slot(void)
 
 /*
  * Each thread takes another key from time to time: bare scripts write over what the key has, which
- * costs less than to set when it expires, 300 seconds after its first use. So it is kept for at
- * least the 120 seconds that other scripts give it.
+ * costs less than to set when it expires. The key's name ends with how long it is kept after its
+ * first use: as long as it is in use, and then for longer than the question may be asked again.
  */
-enum { KEY_MS = 180000 };
+enum { KEY_MS = 180000, LATE_MS = 60000, HOLD_MS = 120000 };
+
+static uint64_t kept_ms(cfs_deadline_t deadline)
+{
+	const uint64_t most = (uint64_t)1 << 40; /* no deadline: 34 years */
+	uint64_t left = CFS_MIN(cfs_deadline_left_ms(deadline), most), hold = HOLD_MS;
+
+	/* In steps, so that questions of one kind share a key. */
+	while (hold < left + LATE_MS)
+		hold *= 2;
+	return KEY_MS + hold;
+}
 
 /* ---- building ---- */
 
@@ -419,8 +430,9 @@ static void put_write_words(struct rds_request *q, const struct cfs_ctx *ctx)
 	struct cfs_meta *core = q->r->engine.core;
 	char line[128] = "";
 
-	snprintf(q->key, sizeof(q->key), "zcachefs:done:%016" PRIx64 ":%" PRIu64 ":%" PRIu64,
-		 q->r->client, slot(), cfs_now_ms() / KEY_MS);
+	snprintf(q->key, sizeof(q->key),
+		 "zcachefs:done:%016" PRIx64 ":%" PRIu64 ":%" PRIu64 ":%" PRIu64, q->r->client,
+		 slot(), cfs_now_ms() / KEY_MS, kept_ms(ctx->deadline));
 	snprintf(q->token, sizeof(q->token), "%016" PRIx64, atomic_fetch_add(&q->r->last_token, 1));
 	rds_words(q, "ss", q->key, q->token);
 	if (q->script->bare)

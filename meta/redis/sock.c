@@ -164,6 +164,21 @@ static void set_options(int fd, bool tcp)
 	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacked_ms, sizeof(unacked_ms));
 }
 
+/*
+ * On this host, with a server that is away, the port that the kernel chose may be the server's:
+ * then the socket is connected to itself, and the server cannot have its port back.
+ */
+static bool is_own(int fd)
+{
+	struct sockaddr_storage here = {0}, there = {0};
+	socklen_t here_len = sizeof(here), there_len = sizeof(there);
+
+	return !getsockname(fd, (struct sockaddr *)&here, &here_len) &&
+	       !getpeername(fd, (struct sockaddr *)&there, &there_len) &&
+	       here.ss_family != AF_UNIX && here_len == there_len &&
+	       !memcmp(&here, &there, here_len);
+}
+
 static int connect_to(const struct sockaddr *addr, socklen_t len, cfs_deadline_t deadline,
 		      int *ret_fd)
 {
@@ -187,6 +202,8 @@ static int connect_to(const struct sockaddr *addr, socklen_t len, cfs_deadline_t
 		}
 		r = -error;
 	}
+	if (!r && is_own(s.fd))
+		r = -ECONNREFUSED;
 	if (r) {
 		close(s.fd);
 		return r;
@@ -200,6 +217,7 @@ static int connect_tcp(const struct rds_addr *a, cfs_deadline_t deadline, int *r
 {
 	const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
 	struct addrinfo *list, *i;
+	unsigned left = 0;
 	char port[16];
 	int r;
 
@@ -210,8 +228,12 @@ static int connect_tcp(const struct rds_addr *a, cfs_deadline_t deadline, int *r
 		return -ENOTCONN;
 	}
 	r = -EADDRNOTAVAIL;
-	for (i = list; i && r; i = i->ai_next)
-		r = connect_to(i->ai_addr, i->ai_addrlen, deadline, ret_fd);
+	for (i = list; i; i = i->ai_next)
+		left++;
+	/* One that is silent leaves the others their share of the time. */
+	for (i = list; i && r; i = i->ai_next, left--)
+		r = connect_to(i->ai_addr, i->ai_addrlen,
+			       cfs_deadline_in(cfs_deadline_left_ms(deadline) / left), ret_fd);
 	freeaddrinfo(list);
 	if (r)
 		snprintf(err, 256, "cannot connect to Redis at %.150s:%u: %s", a->host, a->port,

@@ -73,6 +73,8 @@ static int add(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	for (i = 0; i < a->n && r >= 0; i++) {
 		const struct cfs_usage_dir *d = &a->dirs[i];
 
+		if (!d->length && !d->space && !d->inodes)
+			continue;
 		r = sql_exec(c, SQL_add_dir_stat, "iiii", d->length, d->space, d->inodes, d->dir);
 		if (r > 0)
 			r = sql_log(c, ctx,

@@ -2,11 +2,13 @@
 """Redis as the metadata engine: real servers, killed, failed over, misconfigured. A failure here is a
 mount that does not come back, or a volume that has lost or doubled a change."""
 
+import concurrent.futures
 import json
 import os
 import random
 import re
 import select
+import signal
 import socket
 import struct
 import threading
@@ -444,6 +446,106 @@ def test_lost_answer_of_what_another_mount_has_undone(ws, db, what, trash):
     assert os.path.exists(other / "d/victim") == (what == "unlink")
     mnt.umount()
     checked(ws, db.url)
+
+
+def let_time_pass(db, seconds):
+    """For the answers that are kept: those that would have expired by then do."""
+    c = db.connect()
+    for key in c.scan_iter("*zcachefs:done:*"):
+        left = c.pttl(key) - 1000 * seconds
+        if left > 0:
+            c.pexpire(key, left)
+        else:
+            c.delete(key)
+
+
+@pytest.mark.parametrize("what", ["rename", "write"])
+def test_answer_is_kept_for_longer_than_it_is_asked_for(ws, db, what):
+    """With an hour's io-timeout and an outage of ten minutes: what was done is not done again."""
+    v = ws.volume(url=db.url)
+    proxy = ForgetfulProxy(db.server.port, b"victim")
+    ws.cleanups.append(proxy.close)
+    v.url = db.url.replace(":%d" % db.server.port, ":%d" % proxy.port)
+    proxy.cut.set()
+    mnt = v.mount("io-timeout=3600,meta-timeout=3600")
+    mnt.allow(GONE)
+    write(mnt / "f", b"")
+    fd = os.open(mnt / "f", os.O_RDWR)
+    ino = os.fstat(fd).st_ino
+    if what == "write":
+        proxy.word = b"\r\n%d\r\n" % ino
+    proxy.cut.clear()
+
+    def change():
+        if what == "rename":
+            os.rename(mnt / "f", mnt / "victim")
+        else:
+            os.write(fd, b"x" * 1000)
+            os.fsync(fd)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        job = pool.submit(change)
+        assert proxy.cut.wait(30 * SLOW)
+        let_time_pass(db, 600)
+        proxy.go_on.set()
+        job.result(timeout=60 * SLOW)
+    os.close(fd)
+    if what == "write":
+        assert [db.connect().llen(k) for k in db.connect().scan_iter("*c%d_0" % ino)] == [1]
+    mnt.umount()
+    checked(ws, db.url)
+
+
+class CountingProxy(Proxy):
+    """Counts connections, and requests that have `word`."""
+
+    def __init__(self, port, word):
+        self.word, self.connections, self.seen = word, 0, 0
+        super().__init__(port)
+
+    def serve(self, c, s):
+        self.connections += 1
+        try:
+            while True:
+                ready, _, _ = select.select([c, s], [], [])
+                d = ready[0].recv(65536)
+                if not d:
+                    break
+                if ready[0] is c:
+                    self.seen += d.count(self.word)
+                (s if ready[0] is c else c).sendall(d)
+        except OSError:
+            pass
+        c.close()
+        s.close()
+
+
+def test_timeout_of_one_request_leaves_the_others_alone(ws):
+    """The server stops for longer than one operation may take, and for less than the next may."""
+    s = server(ws)
+    proxy = CountingProxy(s.port, b"second")
+    ws.cleanups.append(proxy.close)
+    url = s.url("0").replace(":%d" % s.port, ":%d" % proxy.port) + "?max_open_conns=1"
+    mnt = ws.volume(url=url).mount("io-timeout=3,meta-timeout=3")
+    mnt.allow(".")
+    os.mkdir(mnt / "zeroth")
+    before = proxy.connections
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        s.process.send_signal(signal.SIGSTOP)
+        try:
+            begun = time.monotonic()
+            first = pool.submit(os.mkdir, mnt / "first")
+            wait_until(lambda: time.monotonic() > begun + 1.5)
+            second = pool.submit(os.mkdir, mnt / "second")
+            with pytest.raises(OSError):
+                first.result(timeout=20 * SLOW)
+        finally:
+            s.process.send_signal(signal.SIGCONT)
+        second.result(timeout=20 * SLOW)
+    third = time.monotonic()
+    os.mkdir(mnt / "third")
+    assert time.monotonic() < third + 1 * SLOW
+    assert proxy.connections == before
 
 
 def test_entry_that_leads_elsewhere(ws, db):

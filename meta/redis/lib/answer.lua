@@ -1,14 +1,14 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A script that is sent again because its answer was lost must not do its work again: the answer is
--- kept for longer than anybody waits for it, under the key of the thread that asked (ARGV[1]) and
--- the number of its question (ARGV[2]).
+-- kept for longer than anybody waits for it, under the key of the thread that asked (ARGV[1], which ends
+-- with how long) and the number of its question (ARGV[2]).
 local function answer(kept, ...)
 	if kept and sub(kept, 1, 16) == ARGV[2] then
 		return cmsgpack.unpack(sub(kept, 17))
 	end
 	local new = op(...)
 	if new[1] >= 0 then
-		call('SET', P .. ARGV[1], ARGV[2] .. cmsgpack.pack(new), 'PX', 120000)
+		call('SET', P .. ARGV[1], ARGV[2] .. cmsgpack.pack(new), 'PX', string.match(ARGV[1], '%d+$'))
 	end
 	return new
 end

@@ -4,6 +4,6 @@
 if done and #done == 16 then
 	call('SETRANGE', key, '0', A[2])
 else
-	call('SET', key, A[2], 'PX', '300000')
+	call('SET', key, A[2], 'PX', string.match(A[1], '%d+$'))
 end
 return d

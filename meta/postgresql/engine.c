@@ -25,6 +25,7 @@ static const struct cfs_engine_ops engine = {
 	.open = pg_open,
 	.close = pg_close,
 	.advise = pg_op_advise,
+	.settle = pg_op_settle,
 	SQL_ENGINE_SHARED_OPS,
 	.lookup = pg_op_lookup,
 	.setattr = pg_op_setattr,

@@ -242,6 +242,8 @@ static inline void pg_add_bytes(struct pg_part *part, const char *v, size_t len)
 
 /* ---- ops-*.c ---- */
 int pg_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice_fn fn, void *arg);
+/* settle.c */
+int pg_op_settle(struct cfs_engine *e, const struct cfs_ctx *ctx);
 int pg_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 		cfs_ino_t ino, struct cfs_entry *ret, struct cfs_usage *ret_usage);
 int pg_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,

@@ -68,10 +68,11 @@ static const char *root(void)
 {
 	static _Atomic(const char *) text;
 
+	/* A copy: servers write their titles over the environment. */
 	if (!atomic_load(&text)) {
 		const char *value = getenv("RECORD_ROOT");
 
-		atomic_store(&text, value ? value : "");
+		atomic_store(&text, value ? strdup(value) : "");
 	}
 	return atomic_load(&text);
 }

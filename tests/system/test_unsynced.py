@@ -13,7 +13,7 @@ import shutil
 import pytest
 
 import servers
-from cachefs import Volume, need_program, wait_until, wrong_clock
+from cachefs import Volume, need_engine, wait_until, wrong_clock
 from syscalls import read
 from unsynced import MODES, Disk
 
@@ -323,51 +323,79 @@ def test_staged_blocks(ws):
 
 
 
-class RedisOnDisk(servers.Redis):
-    """One whose files are on a disk that forgets, which writes its log every second."""
+class OnDisk:
+    """A server whose files are on a disk that forgets, and that acknowledges before it syncs."""
 
+    disk = None
+
+    def _as_user(self):
+        kw = super()._as_user()
+        if self.disk:
+            kw["env"].update(self.disk.env())
+        return kw
+
+    def own(self):
+        for path in (self.data, *self.data.rglob("*")):
+            if self.account:
+                shutil.chown(path, self.account, self.account)
+        self.data.chmod(0o700)
+
+
+class RedisOnDisk(OnDisk, servers.Redis):
     def __init__(self, disk):
         super().__init__("--appendonly", "yes", "--appendfsync", "everysec")
-        self.disk = disk
-        self.data = disk.dir / "redis"
+        self.disk, self.data = disk, disk.dir / "server"
+        self.data.mkdir()
 
     def argv(self):
         return [*super().argv(), "--dir", self.data]
 
-    def _as_user(self):
-        kw = super()._as_user()
-        kw["env"].update(self.disk.env())
-        return kw
+    def database(self):
+        return self.url("1")
 
-    def own(self):
-        self.data.mkdir(exist_ok=True)
-        for path in (self.data, *self.data.rglob("*")):
-            shutil.chown(path, self.account, self.account) if self.account else None
+    def flush(self):
+        """All of it is on disk."""
+        with contextlib.closing(self.connect("1")) as c:
+            c.config_set("appendfsync", "always")
+            c.set("any", 1)
+            c.config_set("appendfsync", "everysec")
+            c.delete("any")
 
 
-@pytest.mark.module("redis")
-def test_server_that_syncs_each_second(ws):
-    """What Redis has acknowledged and may lose deletes nothing: a compacted file can be read."""
-    need_program("redis-server")
+class PostgresOnDisk(OnDisk, servers.Postgres):
+    def __init__(self, disk):
+        settings = {"fsync": "on", "full_page_writes": "on", "wal_writer_delay": "10s"}
+        super().__init__(*(x for k, v in settings.items() for x in ("-c", "%s=%s" % (k, v))))
+        shutil.move(self.data, disk.dir / "server")
+        self.disk, self.data = disk, disk.dir / "server"
+
+    def database(self):
+        return self.url(self.create("vol"))
+
+    def flush(self):
+        self._admin("CHECKPOINT")
+
+
+@pytest.mark.parametrize("kind", (RedisOnDisk, PostgresOnDisk))
+def test_server_that_acknowledges_first(ws, kind):
+    """What a server has acknowledged and may lose deletes nothing: a compacted file can be read."""
+    need_engine(kind.scheme)
     disk = Disk(ws)
-    server = RedisOnDisk(disk)
+    server = kind(disk)
     ws.cleanups.append(server.close)
     server.own()
     server.start()
-    m = Machine(ws, 0, disk=disk, url=server.url("1"))
+    m = Machine(ws, 0, disk=disk, url=server.database())
     mnt = m.mount()
     for i in range(3):
         rewrite(m, mnt, "f%d" % i, random.Random(i), 6)
     before = set(m.volume.objects())
-    with contextlib.closing(server.connect("1")) as c:  # all of it is on disk
-        c.config_set("appendfsync", "always")
-        c.set("any", 1)
-        c.config_set("appendfsync", "everysec")
-        c.delete("any")
+    server.flush()
     m.run("cachefs", "compact", mnt.path)
     wait_until(lambda: before - set(m.volume.objects()), 30, "the first object to go")
     mnt.kill9()
     server.kill9()
+
     disk.lose("names")
     server.own()
     server.start()

@@ -147,6 +147,41 @@ static int add_tier(struct cfs_setting *s, int id, const char *storage_class, co
 	return t->storage_class && t->tag ? 0 : -ENOMEM;
 }
 
+int cfs_setting_set_tier(struct cfs_setting *s, int id, const char *storage_class, const char *tag)
+{
+	struct cfs_tier *t = NULL;
+	char *texts[2] = {NULL, NULL};
+	size_t i;
+	int rc;
+
+	for (i = 0; i < s->n_tiers; i++) {
+		if (s->tiers[i].id == id)
+			t = &s->tiers[i];
+	}
+	if (!t) {
+		rc = add_tier(s, id, NULL, NULL);
+		if (rc)
+			return rc;
+		t = &s->tiers[s->n_tiers - 1];
+	}
+	texts[0] = storage_class ? strdup(storage_class) : t->storage_class;
+	texts[1] = tag ? strdup(tag) : t->tag;
+	if (!texts[0] || !texts[1]) {
+		if (storage_class)
+			free(texts[0]);
+		if (tag)
+			free(texts[1]);
+		return -ENOMEM;
+	}
+	if (storage_class)
+		free(t->storage_class);
+	if (tag)
+		free(t->tag);
+	t->storage_class = texts[0];
+	t->tag = texts[1];
+	return 0;
+}
+
 static int make_uuid(char **ret)
 {
 	uint8_t b[16];

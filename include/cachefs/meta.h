@@ -138,6 +138,8 @@ struct cfs_setting {
 /* Defaults of a fresh volume, a random v4 UUID included. */
 int cfs_setting_new(const char *name, struct cfs_setting **ret);
 void cfs_setting_free(struct cfs_setting *s);
+/* Class and tag of a tier; what is NULL stays as it is. */
+int cfs_setting_set_tier(struct cfs_setting *s, int id, const char *storage_class, const char *tag);
 int cfs_setting_copy(const struct cfs_setting *s, struct cfs_setting **ret);
 /* *ret is malloc'ed JSON text in the form the volume stores. Secrets are encrypted when
  * key_encrypted. */

@@ -41,9 +41,13 @@ typedef ssize_t (*cfs_object_get_fn)(struct cfs_object_store *o, const char *key
  */
 typedef ssize_t (*cfs_object_get_nowait_fn)(struct cfs_object_store *o, const char *key,
 					    uint64_t off, const struct iovec *dst, int n_dst);
-/* Stores the whole object, atomically: a reader sees all of it or nothing. */
+/*
+ * Stores the whole object, atomically: a reader sees all of it or nothing. tier: number of the
+ * class it is stored in, 0: the volume's own; stores without classes ignore it.
+ */
 typedef int (*cfs_object_put_fn)(struct cfs_object_store *o, const char *key,
-				 const struct iovec *src, int n_src, cfs_deadline_t deadline);
+				 const struct iovec *src, int n_src, unsigned tier,
+				 cfs_deadline_t deadline);
 /* A missing object is success. */
 typedef int (*cfs_object_del_fn)(struct cfs_object_store *o, const char *key,
 				 cfs_deadline_t deadline);
@@ -107,6 +111,13 @@ struct cfs_object_store {
 	const struct cfs_object_ops *ops;
 };
 
+/* What objects of a tier are stored as. */
+#define CFS_OBJECT_TIERS 4
+struct cfs_object_class {
+	const char *storage_class; /* NULL, "": the bucket's */
+	const char *tag;	   /* "KEY=VALUE,..."; NULL, "": none */
+};
+
 struct cfs_object_conf {
 	const char *storage; /* "file", "mem", "s3", "minio" */
 	const char *bucket;
@@ -115,6 +126,7 @@ struct cfs_object_conf {
 	const char *compression;  /* NULL or "none": no filter */
 	const char *encrypt_algo; /* with encrypt_key */
 	const char *encrypt_key;  /* PEM, NULL: no encryption; passphrase in JFS_RSA_PASSPHRASE */
+	struct cfs_object_class tiers[CFS_OBJECT_TIERS];
 	uint64_t upload_limit, download_limit; /* bytes per second, 0: none */
 	unsigned max_connections;	       /* per bucket, 0: 64 */
 	bool small_buffers;  /* of connections: memory counts for more than speed */

@@ -43,11 +43,15 @@ int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret);
 /* Waits for what is under way (each part has its deadline). */
 void cfs_store_destroy(struct cfs_store *s);
 
-/* One block of a slice. len is its whole (uncompressed) length and part of its name. */
+/*
+ * One block of a slice. len is its whole (uncompressed) length and part of its name; tier is no
+ * part of it, and says in which class of storage a put stores it.
+ */
 struct cfs_block {
 	uint64_t slice;
 	uint32_t index;
 	uint32_t len;
+	uint8_t tier;
 };
 
 #define CFS_BLOCK_KEY_MAX 160

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <cachefs/object.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,8 @@
 struct config_opts {
 	bool json, force, keys;
 	char *credentials, *storage, *bucket, *min_client_version, *max_client_version,
-		*rotate_group_key;
+		*rotate_group_key, *storage_class, *tag;
+	int64_t tier;
 	uint64_t capacity;
 	int64_t inodes, trash_days, upload_limit, download_limit;
 	int dir_stats, enable_acl;
@@ -68,6 +70,23 @@ static const struct cfs_opt config_table[] = {
 	 OPT(keys),
 	 .help = "store ACCESS_KEY, SECRET_KEY and SESSION_TOKEN of the environment or "
 		 "--credentials"},
+	{.name = "tier",
+	 .kind = CFS_OPT_INT,
+	 OPT(tier),
+	 .def = "0",
+	 .max = CFS_OBJECT_TIERS - 1,
+	 .arg = "N",
+	 .help = "which tier --storage-class and --tag are of; 0: that of files in no other"},
+	{.name = "storage-class",
+	 .kind = CFS_OPT_STRING,
+	 OPT(storage_class),
+	 .arg = "CLASS",
+	 .help = "storage class of objects to come; empty: the bucket's"},
+	{.name = "tag",
+	 .kind = CFS_OPT_STRING,
+	 OPT(tag),
+	 .arg = "KEY=VALUE,...",
+	 .help = "tags of objects to come; empty: none"},
 	{.name = "upload-limit",
 	 .kind = CFS_OPT_INT,
 	 OPT(upload_limit),
@@ -212,6 +231,13 @@ static int apply(struct change *c, const struct config_opts *o)
 	if (r == 0 && o->keys)
 		r = set_keys(c);
 	c->moved = o->storage || o->bucket || o->keys;
+	if (r == 0 && (o->storage_class || o->tag)) {
+		r = cfs_setting_set_tier(s, (int)o->tier, o->storage_class, o->tag);
+		c->any = true;
+	}
+	/* The other client's versions without tiers read this one. */
+	if (r == 0 && o->storage_class && o->tier == 0)
+		r = set_string(c, &s->storage_class, o->storage_class);
 	if (r == 0)
 		r = set_string(c, &s->min_client_version, o->min_client_version);
 	if (r == 0)
@@ -396,7 +422,7 @@ static bool any_change(const struct config_opts *o)
 	return o->capacity != NOT_GIVEN || o->inodes >= 0 || o->trash_days >= 0 || o->storage ||
 	       o->bucket || o->keys || o->upload_limit >= 0 || o->download_limit >= 0 ||
 	       o->dir_stats || o->enable_acl || o->min_client_version || o->max_client_version ||
-	       o->rotate_group_key;
+	       o->rotate_group_key || o->storage_class || o->tag;
 }
 
 static int config_run(int argc, char **argv)

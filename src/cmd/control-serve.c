@@ -114,10 +114,11 @@ static int info(struct control_server *s, const struct cfs_ctx *ctx, cfs_ino_t i
 		json_decref(chunks);
 		return r;
 	}
-	*ret = json_pack("{s:I, s:i, s:I, s:i, s:i, s:I, s:o, s:b, s:o}", "inode", (json_int_t)ino,
-			 "type", attr.type, "length", (json_int_t)attr.length, "nlink",
-			 (int)attr.nlink, "mode", attr.mode, "parent", (json_int_t)attr.parent,
-			 "paths", paths, "truncated", n > INFO_CHUNKS_MAX, "chunks", chunks);
+	*ret = json_pack("{s:I, s:i, s:i, s:I, s:i, s:i, s:I, s:o, s:b, s:o}", "inode",
+			 (json_int_t)ino, "tier", attr.tier, "type", attr.type, "length",
+			 (json_int_t)attr.length, "nlink", (int)attr.nlink, "mode", attr.mode,
+			 "parent", (json_int_t)attr.parent, "paths", paths, "truncated",
+			 n > INFO_CHUNKS_MAX, "chunks", chunks);
 	return *ret ? 0 : -ENOMEM;
 }
 

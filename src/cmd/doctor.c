@@ -187,7 +187,7 @@ static void check_objects(struct doctor *d, struct cfs_object_store *o, const ch
 	snprintf(key, sizeof(key), "%s/testing/doctor-%08x", volume, (unsigned)cfs_random_u64());
 	l.key = key;
 	start_ns = cfs_now_ns();
-	if (!judge(d, "put", o->ops->put(o, key, &src, 1, cfs_deadline_in(STEP_MS)), start_ns))
+	if (!judge(d, "put", o->ops->put(o, key, &src, 1, 0, cfs_deadline_in(STEP_MS)), start_ns))
 		return;
 	start_ns = cfs_now_ns();
 	n = o->ops->get(o, key, 0, &dst, 1, cfs_deadline_in(STEP_MS));

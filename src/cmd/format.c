@@ -13,14 +13,17 @@
 #include "cmd/volume.h"
 
 #define PROBE_TIMEOUT_MS 30000
+#define KEY_MAX		 (64 << 10)
 
 static const char *const compressions[] = {"none", "lz4", "zstd", NULL};
 
+static const char *const ciphers[] = {"aes256gcm-rsa", "chacha20-rsa", NULL};
+
 struct format_opts {
-	char *storage, *bucket, *credentials;
+	char *storage, *bucket, *credentials, *storage_class, *encrypt_rsa_key, *pem;
 	uint64_t block_size, capacity;
 	int64_t inodes, trash_days, shards, upload_limit, download_limit;
-	int compression;
+	int compression, encrypt_algo;
 	bool hash_prefix, enable_acl, dir_stats, force, no_check;
 };
 
@@ -40,6 +43,25 @@ static const struct cfs_opt format_table[] = {
 	 .def = "/var/jfs",
 	 .arg = "PLACE",
 	 .help = "directory (file) or endpoint of the bucket"},
+	{.name = "storage-class",
+	 .kind = CFS_OPT_STRING,
+	 OPT(storage_class),
+	 .arg = "CLASS",
+	 .help = "storage class of objects; empty: the bucket's"},
+	{.name = "encrypt-rsa-key",
+	 .kind = CFS_OPT_STRING,
+	 .min = 1,
+	 OPT(encrypt_rsa_key),
+	 .arg = "FILE",
+	 .help = "encrypt objects, with this private key in PEM form; its passphrase is "
+		 "JFS_RSA_PASSPHRASE of the environment or --credentials"},
+	{.name = "encrypt-algo",
+	 .kind = CFS_OPT_CHOICE,
+	 OPT(encrypt_algo),
+	 .def = "aes256gcm-rsa",
+	 .choices = ciphers,
+	 .arg = "CIPHER",
+	 .help = "cipher of encrypted objects"},
 	{.name = "credentials",
 	 .kind = CFS_OPT_STRING,
 	 OPT(credentials),
@@ -169,6 +191,9 @@ static int begin_with(const struct cfs_setting *s, struct format_opts *o)
 	o->hash_prefix = s->hash_prefix;
 	o->enable_acl = s->enable_acl;
 	o->dir_stats = s->dir_stats;
+	for (i = 0; ciphers[i]; i++)
+		if (s->encrypt_algo && !strcmp(s->encrypt_algo, ciphers[i]))
+			o->encrypt_algo = (int)i;
 	return set_string(&o->storage, s->storage) ? -ENOMEM : set_string(&o->bucket, s->bucket);
 }
 
@@ -204,6 +229,14 @@ static int build_setting(const char *name, const struct format_opts *o,
 		r = set_bucket(s, o->bucket);
 	if (r == 0)
 		r = set_string(&s->compression, compressions[o->compression]);
+	if (r == 0 && o->storage_class)
+		r = set_string(&s->storage_class, o->storage_class);
+	if (r == 0 && o->storage_class)
+		r = cfs_setting_set_tier(s, 0, o->storage_class, NULL);
+	if (r == 0 && o->pem)
+		r = set_string(&s->encrypt_key, o->pem);
+	if (r == 0 && s->encrypt_key && *s->encrypt_key)
+		r = set_string(&s->encrypt_algo, ciphers[o->encrypt_algo]);
 	if (r == 0)
 		r = set_secret(&s->access_key, "ACCESS_KEY");
 	if (r == 0)
@@ -285,7 +318,7 @@ static int probe_store(struct cfs_object_store *store, const struct cfs_setting 
 		step = "write to";
 		r = store->ops->put(store, probe,
 				    &(struct iovec){.iov_base = want, .iov_len = sizeof(want)}, 1,
-				    deadline);
+				    0, deadline);
 	}
 	if (r == 0) {
 		ssize_t n;
@@ -326,7 +359,7 @@ static int store_id(struct cfs_object_store *store, struct cfs_meta *meta,
 	if (r < 0 || !ours)
 		return r;
 	snprintf(key, sizeof(key), "%s/" VOLUME_ID_NAME, s->name);
-	r = store->ops->put(store, key, &id, 1, cfs_deadline_in(PROBE_TIMEOUT_MS));
+	r = store->ops->put(store, key, &id, 1, 0, cfs_deadline_in(PROBE_TIMEOUT_MS));
 	if (r < 0)
 		snprintf(err, 256, "the volume is made, but its id cannot be written as %s: %s",
 			 key, strerror(-r));
@@ -363,6 +396,12 @@ static int change_volume(struct format *f, struct cfs_meta *meta, const struct c
 		r = -EINVAL;
 	if (r == 0)
 		r = build_setting(f->name, &f->o, old, &f->s);
+	if (r == 0 && (strcmp(old->encrypt_key ? old->encrypt_key : "",
+			      f->s->encrypt_key ? f->s->encrypt_key : "") != 0 ||
+		       (f->o.pem && strcmp(old->encrypt_algo, f->s->encrypt_algo) != 0))) {
+		snprintf(err, 256, "volume %s exists: its encryption cannot be changed", old->name);
+		return -EEXIST;
+	}
 	what = r == 0 && !f->o.force ? needs_config(old, f->s) : NULL;
 	if (what) {
 		snprintf(err, 256, "volume %s exists: change it by `cachefs config --%s`",
@@ -377,17 +416,46 @@ static int make_volume(struct format *f, struct cfs_meta *meta, bool check, char
 	struct cfs_object_store *store = NULL;
 	int r = build_setting(f->name, &f->o, NULL, &f->s);
 
-	if (r == 0 && check) {
+	if (r == 0 && (check || f->o.pem)) {
 		r = volume_open_objects(f->s, NULL, NULL, &store, err);
-		if (r == 0)
+		if (r == 0 && check)
 			r = probe_store(store, f->s, err);
 	}
 	if (r == 0)
 		r = cfs_meta_format(meta, f->s, f->o.force, err);
-	if (r == 0 && store)
+	if (r == 0 && check)
 		r = store_id(store, meta, f->s, err);
 	cfs_object_close(store);
 	return r;
+}
+
+/* The text of a key, which is no secret as long as its passphrase is one. */
+static int read_key(struct format_opts *o, char err[256])
+{
+	char pem[KEY_MAX + 1];
+	size_t n;
+	FILE *in;
+
+	in = fopen(o->encrypt_rsa_key, "re");
+	if (!in) {
+		snprintf(err, 256, "cannot open the key %s: %s", o->encrypt_rsa_key,
+			 strerror(errno));
+		return -errno;
+	}
+	n = fread(pem, 1, KEY_MAX + 1, in);
+	fclose(in);
+	if (n == 0 || n > KEY_MAX || memchr(pem, '\0', n)) {
+		snprintf(err, 256, "%s is not a private key in PEM form", o->encrypt_rsa_key);
+		return -EINVAL;
+	}
+	o->pem = strndup(pem, n);
+	explicit_bzero(pem, sizeof(pem));
+	if (!o->pem)
+		return -ENOMEM;
+	if (!strstr(o->pem, "ENCRYPTED"))
+		fprintf(stderr, "cachefs: warning: the key has no passphrase: who can read the "
+				"metadata can read the objects\n");
+	return 0;
 }
 
 static int format_volume(const char *url, struct format *f, char err[256])
@@ -439,6 +507,10 @@ static int format_run(int argc, char **argv)
 		cmd_error("%s", err);
 		goto out;
 	}
+	if (f.o.encrypt_rsa_key && read_key(&f.o, err) < 0) {
+		cmd_error("%s", err);
+		goto out;
+	}
 	r = CMD_SYSTEM;
 	if (format_volume(pos[0], &f, err) < 0) {
 		cmd_error("%s", err);
@@ -450,6 +522,9 @@ static int format_run(int argc, char **argv)
 	r = CMD_OK;
 out:
 	cfs_setting_free(f.s);
+	if (f.o.pem)
+		explicit_bzero(f.o.pem, strlen(f.o.pem));
+	free(f.o.pem);
 	cfs_opt_free(format_table, &f.o);
 	return r;
 }

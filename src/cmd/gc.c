@@ -533,7 +533,7 @@ static int ask_time(struct admin *a, int64_t *ret_s)
 	int r, gone;
 
 	snprintf(key, sizeof(key), "%s/testing/gc-%016" PRIx64, a->setting->name, cfs_random_u64());
-	r = o->ops->put(o, key, &body, 1, cfs_deadline_in(ADMIN_OBJECT_MS));
+	r = o->ops->put(o, key, &body, 1, 0, cfs_deadline_in(ADMIN_OBJECT_MS));
 	if (r < 0)
 		return r;
 	r = o->ops->head(o, key, &info, cfs_deadline_in(ADMIN_OBJECT_MS));

@@ -52,6 +52,8 @@ static void print_info(json_t *j)
 
 	printf("inode:  %lld\ntype:   %s\nlength: %lld\nlinks:  %lld\n", get_int(j, "inode"),
 	       type_name(get_int(j, "type")), get_int(j, "length"), get_int(j, "nlink"));
+	if (get_int(j, "tier"))
+		printf("tier:   %lld\n", get_int(j, "tier"));
 	json_array_foreach (json_object_get(j, "paths"), i, path)
 		cmd_line("path:   %s", json_string_value(path));
 	json_array_foreach (json_object_get(j, "chunks"), i, chunk) {

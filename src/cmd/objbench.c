@@ -5,12 +5,15 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <libgen.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
@@ -175,7 +178,7 @@ static int put_one(struct load *l, size_t i, uint8_t *buf)
 
 	make_key(l, i, key);
 	make_stamp(l, i, stamp);
-	return o->ops->put(o, key, iov, 2, soon());
+	return o->ops->put(o, key, iov, 2, 0, soon());
 }
 
 static int get_one(struct load *l, size_t i, uint8_t *buf)
@@ -439,6 +442,25 @@ static bool parse_ladder(const char *text, struct bench *b)
 	return b->n_ladder > 0;
 }
 
+/* A store of files would make what is missing of its path, on whatever disk that then is. */
+static int check_place(const struct options *o, const char *bucket)
+{
+	char place[PATH_MAX];
+	struct stat st;
+	int r = 0;
+
+	if (strcmp(o->storage, "file") != 0)
+		return 0;
+	snprintf(place, sizeof(place), "%s", bucket);
+	if (stat(o->shards > 1 ? dirname(place) : place, &st) < 0)
+		r = -errno;
+	else if (!S_ISDIR(st.st_mode))
+		r = -ENOTDIR;
+	if (r < 0)
+		cmd_error("cannot work in %s: %s", place, strerror(-r));
+	return r;
+}
+
 static int open_store(struct bench *b, const char *bucket)
 {
 	struct cfs_object_conf conf = {
@@ -452,6 +474,9 @@ static int open_store(struct bench *b, const char *bucket)
 	char err[256] = "out of memory";
 	int r;
 
+	r = check_place(b->o, bucket);
+	if (r < 0)
+		return r;
 	r = cfs_object_open(&conf, &b->store, err);
 	if (r < 0)
 		cmd_error("%s", err);

@@ -46,7 +46,7 @@ static int put(struct check *c, const char *name, const void *data, size_t len)
 	struct iovec iov = {.iov_base = (void *)data, .iov_len = len};
 	char key[KEY_MAX];
 
-	return c->o->ops->put(c->o, full(c, name, key), &iov, 1, soon());
+	return c->o->ops->put(c->o, full(c, name, key), &iov, 1, 0, soon());
 }
 
 static ssize_t get(struct check *c, const char *name, uint64_t off, void *buf, size_t size)
@@ -140,7 +140,7 @@ static int check_pieces(struct check *c)
 	struct iovec dst[] = {{a, sizeof(a)}, {b, sizeof(b)}, {d, sizeof(d)}};
 	ssize_t n;
 
-	n = c->o->ops->put(c->o, full(c, "pieces", key), src, 3, soon());
+	n = c->o->ops->put(c->o, full(c, "pieces", key), src, 3, 0, soon());
 	if (n < 0)
 		return failed(c, "put: %s", cfs_errname((int)n));
 	n = cfs_object_get(c->o, key, 0, dst, 3, soon());

@@ -147,7 +147,9 @@ static void print_limits(json_t *setting)
 
 static void print_status(json_t *j, const char *url)
 {
-	json_t *s = json_object_get(j, "setting"), *u = json_object_get(j, "usage"), *session;
+	json_t *s = json_object_get(j, "setting"), *u = json_object_get(j, "usage"), *session,
+	       *tier;
+	const char *id;
 	json_int_t used = json_integer_value(json_object_get(u, "used_bytes"));
 	char masked[256], buf[32];
 	json_int_t days = json_integer_value(json_object_get(s, "TrashDays"));
@@ -157,6 +159,11 @@ static void print_status(json_t *j, const char *url)
 	cmd_line("volume:      %s (%s)", text(s, "Name"), text(s, "UUID"));
 	cmd_line("metadata:    %s", masked);
 	cmd_line("storage:     %s %s", text(s, "Storage"), text(s, "Bucket"));
+	json_object_foreach (json_object_get(s, "Tiers"), id, tier) {
+		if (*text(tier, "StorageClass") || *text(tier, "Tag"))
+			cmd_line("tier %s:      %s%s%s", id, text(tier, "StorageClass"),
+				 *text(tier, "Tag") ? " tag " : "", text(tier, "Tag"));
+	}
 	printf("block size:  %lld KiB\n", json_integer_value(json_object_get(s, "BlockSize")));
 	cmd_line("compression: %s", *text(s, "Compression") ? text(s, "Compression") : "none");
 	cmd_line("encryption:  %s", *text(s, "EncryptKey") ? text(s, "EncryptAlgo") : "none");

@@ -224,6 +224,15 @@ int volume_open_objects_with(const struct cfs_setting *s, const struct volume_ob
 		.small_buffers = with->small_buffers,
 	};
 
+	size_t i;
+
+	conf.tiers[0].storage_class = s->storage_class;
+	for (i = 0; i < s->n_tiers; i++) {
+		const struct cfs_tier *t = &s->tiers[i];
+
+		if (t->id >= 0 && t->id < CFS_OBJECT_TIERS)
+			conf.tiers[t->id] = (struct cfs_object_class){t->storage_class, t->tag};
+	}
 	return cfs_object_open(&conf, ret, err);
 }
 

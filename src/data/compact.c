@@ -116,9 +116,9 @@ static int write_block(struct cfs_data *d, const struct cfs_view *v, uint32_t po
 }
 
 static int write_merged(struct cfs_data *d, const struct cfs_view *v,
-			const struct cfs_slice *merged, cfs_deadline_t deadline)
+			const struct cfs_slice *merged, uint8_t tier, cfs_deadline_t deadline)
 {
-	struct cfs_block b = {.slice = merged->id};
+	struct cfs_block b = {.slice = merged->id, .tier = tier};
 	uint32_t block = d->conf.block_size, off;
 	int r = 0;
 
@@ -198,6 +198,7 @@ static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t
 	struct cfs_slice *recs = NULL, merged = {0};
 	struct cfs_view view = {0};
 	size_t n, limit, skipped = 0;
+	struct cfs_attr attr;
 	ssize_t total;
 	int r;
 
@@ -215,10 +216,12 @@ static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t
 		goto out;
 	extent(&view, recs + skipped, &merged.pos, &merged.size);
 	merged.len = merged.size;
-	r = cfs_meta_new_slice(d->conf.meta, ctx, &merged.id);
+	r = cfs_meta_getattr(d->conf.meta, ctx, ino, &attr);
+	if (r == 0)
+		r = cfs_meta_new_slice(d->conf.meta, ctx, &merged.id);
 	if (r < 0)
 		goto out;
-	r = write_merged(d, &view, &merged, ctx->deadline);
+	r = write_merged(d, &view, &merged, attr.tier, ctx->deadline);
 	/* Its record takes the place of those of bytes that fsync may have promised. */
 	if (r == 0)
 		r = cfs_store_sync(d->conf.store, ctx->deadline);

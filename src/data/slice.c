@@ -342,6 +342,9 @@ static void put_start(struct put *p, cfs_deadline_t deadline)
 	int r;
 
 	cfs_segs_init(&data);
+	pthread_mutex_lock(&s->file->lock);
+	b.tier = s->file->attr.tier;
+	pthread_mutex_unlock(&s->file->lock);
 	r = slice_id(s, deadline, &b.slice);
 	if (r == 0)
 		r = block_bytes(s, p->index, &data);

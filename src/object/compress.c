@@ -140,7 +140,7 @@ static ssize_t compress_get(struct cfs_object_store *o, const char *key, uint64_
 }
 
 static int compress_put(struct cfs_object_store *o, const char *key, const struct iovec *src,
-			int n_src, cfs_deadline_t deadline)
+			int n_src, unsigned tier, cfs_deadline_t deadline)
 {
 	struct compress *c = (struct compress *)o;
 	struct cfs_object_store *inner = c->f.inner;
@@ -151,7 +151,7 @@ static int compress_put(struct cfs_object_store *o, const char *key, const struc
 	ssize_t n;
 
 	if (!is_block(key, &len))
-		return inner->ops->put(inner, key, src, n_src, deadline);
+		return inner->ops->put(inner, key, src, n_src, tier, deadline);
 	if (len != cfs_iov_len(src, n_src))
 		return -EINVAL;
 	bound = c->codec->bound(len);
@@ -166,7 +166,7 @@ static int compress_put(struct cfs_object_store *o, const char *key, const struc
 	n = c->codec->pack(buf->data, bound, plain, len);
 	if (n >= 0) {
 		packed = (struct iovec){.iov_base = buf->data, .iov_len = (size_t)n};
-		n = inner->ops->put(inner, key, &packed, 1, deadline);
+		n = inner->ops->put(inner, key, &packed, 1, tier, deadline);
 	}
 	cfs_scratch_put(&c->f.scratch, buf);
 	return (int)n;

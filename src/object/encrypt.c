@@ -266,7 +266,7 @@ out:
 }
 
 static int encrypt_put(struct cfs_object_store *o, const char *key, const struct iovec *src,
-		       int n_src, cfs_deadline_t deadline)
+		       int n_src, unsigned tier, cfs_deadline_t deadline)
 {
 	struct encrypt *e = (struct encrypt *)o;
 	struct cfs_object_store *inner = e->f.inner;
@@ -281,7 +281,7 @@ static int encrypt_put(struct cfs_object_store *o, const char *key, const struct
 	r = encrypt_pieces(e, src, n_src, buf->data);
 	if (r == 0) {
 		sealed = (struct iovec){.iov_base = buf->data, .iov_len = len};
-		r = inner->ops->put(inner, key, &sealed, 1, deadline);
+		r = inner->ops->put(inner, key, &sealed, 1, tier, deadline);
 	}
 	cfs_scratch_put(&e->f.scratch, buf);
 	return r;

@@ -159,7 +159,7 @@ static int write_tmp(char *tmp, const struct iovec *src, int n_src)
 }
 
 static int file_put(struct cfs_object_store *base, const char *key, const struct iovec *src,
-		    int n_src, cfs_deadline_t deadline)
+		    int n_src, unsigned tier, cfs_deadline_t deadline)
 {
 	struct cfs_object_file *o = (struct cfs_object_file *)base;
 	char path[PATH_MAX], tmp[PATH_MAX];

@@ -105,7 +105,7 @@ static ssize_t pass_get_nowait(struct cfs_object_store *o, const char *key, uint
 }
 
 static int limit_put(struct cfs_object_store *o, const char *key, const struct iovec *src,
-		     int n_src, cfs_deadline_t deadline)
+		     int n_src, unsigned tier, cfs_deadline_t deadline)
 {
 	struct limit *l = (struct limit *)o;
 	struct cfs_object_store *inner = l->f.inner;
@@ -116,7 +116,7 @@ static int limit_put(struct cfs_object_store *o, const char *key, const struct i
 	r = start(&l->up, len, deadline, &paid_ns);
 	if (r < 0)
 		return r;
-	r = inner->ops->put(inner, key, src, n_src, deadline);
+	r = inner->ops->put(inner, key, src, n_src, tier, deadline);
 	finish(&l->up, r < 0 ? len : 0, paid_ns);
 	return r;
 }

@@ -93,7 +93,7 @@ static ssize_t mem_get(struct cfs_object_store *base, const char *key, uint64_t 
 }
 
 static int mem_put(struct cfs_object_store *base, const char *key, const struct iovec *src,
-		   int n_src, cfs_deadline_t deadline)
+		   int n_src, unsigned tier, cfs_deadline_t deadline)
 {
 	struct space *sp = ((struct mem_store *)base)->space;
 	size_t len = cfs_iov_len(src, n_src), at = 0;

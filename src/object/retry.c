@@ -60,7 +60,10 @@ static struct cfs_object_store *inner(struct cfs_object_store *o)
 	return ((struct cfs_filter *)o)->inner;
 }
 
-/* The server's wish with some jitter on top. False when the deadline comes before. */
+/*
+ * The server's wish with some jitter on top. False, at once, when the deadline comes before:
+ * servers ask for more than they need, and when it is over nobody asks any more.
+ */
 static bool pause_as_asked(uint32_t after_ms, cfs_deadline_t deadline)
 {
 	uint64_t pause_ms = after_ms + cfs_random_u64() % (after_ms / 8 + 50);
@@ -88,9 +91,8 @@ static bool again(struct cfs_object_store *o, struct attempt *a, int err, bool r
 	if (f.damaged)
 		atomic_fetch_add_explicit(&damaged, 1, memory_order_relaxed);
 	if (f.retry && resume && a->tries < TRIES_MAX && !cfs_unwanted()) {
-		bool in_time = f.after_ms ? pause_as_asked(f.after_ms, a->deadline)
-					  : cfs_backoff(a->tries - 1, PAUSE_MIN_MS, PAUSE_MAX_MS,
-							a->deadline);
+		bool in_time = (f.after_ms && pause_as_asked(f.after_ms, a->deadline)) ||
+			       cfs_backoff(a->tries - 1, PAUSE_MIN_MS, PAUSE_MAX_MS, a->deadline);
 
 		if (in_time) {
 			tell = f.damaged && !a->told;
@@ -124,13 +126,13 @@ static ssize_t retry_get(struct cfs_object_store *o, const char *key, uint64_t o
 }
 
 static int retry_put(struct cfs_object_store *o, const char *key, const struct iovec *src,
-		     int n_src, cfs_deadline_t deadline)
+		     int n_src, unsigned tier, cfs_deadline_t deadline)
 {
 	struct attempt a = {"put", key, deadline};
 	int r;
 
 	do {
-		r = inner(o)->ops->put(inner(o), key, src, n_src, deadline);
+		r = inner(o)->ops->put(inner(o), key, src, n_src, tier, deadline);
 	} while (r < 0 && again(o, &a, r, true));
 	return r;
 }

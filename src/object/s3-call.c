@@ -157,7 +157,8 @@ static int errno_of_status(unsigned status, bool *ret_retry)
 	}
 }
 
-static int errno_of_answer(const struct cfs_s3_response *resp, const char *code, bool *ret_retry)
+static int errno_of_answer(const struct cfs_s3_response *resp, const char *code, bool has_document,
+			   bool *ret_retry)
 {
 	int err = errno_of_status(resp->status, ret_retry);
 	size_t i;
@@ -168,10 +169,14 @@ static int errno_of_answer(const struct cfs_s3_response *resp, const char *code,
 			return codes[i].err;
 		}
 	}
-	/* A page of something in between must not pass for the bucket's word that a block is gone.
+	/*
+	 * Only a bucket's own document is its word that something is missing, or wrong with a
+	 * request: a page of something in between, or nothing at all, is not.
 	 */
-	if (err == -ENOENT && resp->error_len && !*code)
+	if ((resp->status == 404 || resp->status == 400) && has_document && !*code) {
+		*ret_retry = true;
 		err = -EIO;
+	}
 	return err;
 }
 
@@ -186,11 +191,11 @@ static void describe_skew(const struct cfs_s3_response *resp, char *text, size_t
 			 skew_s > 0 ? "ahead of" : "behind");
 }
 
-static int judge(struct cfs_s3 *s, const struct cfs_s3_keys *keys,
+static int judge(struct cfs_s3 *s, const struct cfs_s3_keys *keys, const struct cfs_s3_call *call,
 		 const struct cfs_s3_response *resp)
 {
 	char code[64], message[160], region[64];
-	bool retry;
+	bool has_document, retry;
 	int err;
 
 	cfs_s3_xml_value(resp->error, "Code", code, sizeof(code));
@@ -201,7 +206,10 @@ static int judge(struct cfs_s3 *s, const struct cfs_s3_keys *keys,
 	if (is_damage(code))
 		return cfs_s3_damaged(s, "what was sent arrived otherwise: %u %s", resp->status,
 				      code);
-	err = errno_of_answer(resp, code, &retry);
+	/* To a HEAD there is none; a DELETE of what is missing has done its work. */
+	has_document = resp->error_len ||
+		       (strcmp(call->method, "HEAD") != 0 && strcmp(call->method, "DELETE") != 0);
+	err = errno_of_answer(resp, code, has_document, &retry);
 
 	if (strcmp(code, "RequestTimeTooSkewed") == 0)
 		describe_skew(resp, message, sizeof(message));
@@ -354,7 +362,7 @@ static int run_call(struct cfs_s3 *s, const struct cfs_s3_keys *keys,
 	if (r < 0)
 		return cfs_s3_fail(retry, r, "%s", cause);
 	if (ret->status < 200 || ret->status >= REDIRECT_FIRST)
-		return judge(s, keys, ret);
+		return judge(s, keys, call, ret);
 	return 0;
 }
 

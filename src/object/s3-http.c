@@ -495,8 +495,13 @@ static int errno_of(CURL *easy, CURLcode code, bool *ret_retry)
 	case CURLE_SSL_ISSUER_ERROR:
 		*ret_retry = false;
 		return -EACCES;
-	default:
+	case CURLE_URL_MALFORMAT:
+	case CURLE_BAD_FUNCTION_ARGUMENT:
+	case CURLE_NOT_BUILT_IN:
 		*ret_retry = false;
+		return -EIO;
+	/* What came is no answer that can be understood. */
+	default:
 		return -EIO;
 	}
 }

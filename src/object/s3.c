@@ -93,6 +93,9 @@ static ssize_t s3_get(struct cfs_object_store *o, const char *key, uint64_t off,
 		r = cfs_s3_damaged(
 			s, "bytes %" PRIu64 " to %" PRIu64 " do not fit the object's checksum", off,
 			off + resp.received);
+	else if (verdict == CFS_S3_UNCOVERED && !resp.received &&
+		 cfs_s3_judge_etag(resp.etag, dst, n_dst, 0) != CFS_S3_COVERED)
+		r = cfs_s3_fail(true, -EIO, "the answer is empty");
 	else if (verdict == CFS_S3_UNCOVERED && !s->endpoint.tls)
 		r = off == 0 && resp.received == total
 			    ? check_again(s, &call, asked, &resp, deadline)
@@ -112,6 +115,8 @@ static int put_once(struct cfs_s3 *s, struct cfs_s3_call *call, bool hash,
 	/* To this -ENOENT there is no meaning. */
 	if (r == -ENOENT)
 		return cfs_s3_fail(false, -EIO, "a put was answered with 404");
+	if (r == 0 && !resp->etag[0] && !resp->checksum[0])
+		return cfs_s3_fail(true, -EIO, "the answer does not say what was stored");
 	if (r == 0 && sent && resp->checksum[0] && strcmp(resp->checksum, sent) != 0)
 		return cfs_s3_damaged(s, "what was stored has checksum %s, not %s", resp->checksum,
 				      sent);
@@ -127,7 +132,7 @@ static int put_once(struct cfs_s3 *s, struct cfs_s3_call *call, bool hash,
  * part of the protocol.
  */
 static int s3_put(struct cfs_object_store *o, const char *key, const struct iovec *src, int n_src,
-		  cfs_deadline_t deadline)
+		  unsigned tier, cfs_deadline_t deadline)
 {
 	struct cfs_s3 *s = (struct cfs_s3 *)o;
 	char crc_text[16], crc_base64[CFS_S3_CRC_BASE64], table[CFS_S3_TABLE_MAX];
@@ -142,6 +147,11 @@ static int s3_put(struct cfs_object_store *o, const char *key, const struct iove
 	uint32_t crc;
 	int r;
 
+	/* A number that nobody has defined is that of the volume's own class. */
+	if (tier >= CFS_OBJECT_TIERS || (!s->classes[tier] && !s->tags[tier]))
+		tier = 0;
+	call.headers[CFS_S3_STORAGE_CLASS] = s->classes[tier];
+	call.headers[CFS_S3_TAGGING] = s->tags[tier];
 	if (s->endpoint.checksum) {
 		crc = cfs_s3_crc(src, n_src, UINT64_MAX);
 		snprintf(crc_text, sizeof(crc_text), "%u", crc);
@@ -249,11 +259,57 @@ static void s3_close(struct cfs_object_store *o)
 {
 	struct cfs_s3 *s = (struct cfs_s3 *)o;
 
+	size_t i;
+
+	for (i = 0; i < CFS_OBJECT_TIERS; i++) {
+		free(s->classes[i]);
+		free(s->tags[i]);
+	}
 	cfs_s3_http_close(s->http);
 	cfs_s3_signer_fini(&s->signer);
 	cfs_s3_credentials_close(s->credentials);
 	cfs_s3_endpoint_free(&s->endpoint);
 	free(s);
+}
+
+/* As a query: "a=b,c d=e" becomes "a=b&c%20d=e". */
+static char *encode_tag(const char *tag)
+{
+	char *out = malloc(3 * strlen(tag) + 1), *p = out, one[2] = "";
+
+	for (; out && *tag; tag++) {
+		one[0] = *tag == ',' ? '&' : *tag;
+		if (strchr("=&", one[0]))
+			strcpy(p, one);
+		else
+			cfs_s3_encode(one, false, p);
+		p += strlen(p);
+	}
+	if (out)
+		*p = '\0';
+	return out;
+}
+
+static int set_classes(struct cfs_s3 *s, const struct cfs_object_conf *conf)
+{
+	const struct cfs_object_class *t = conf->tiers;
+	size_t i;
+
+	for (i = 0; i < CFS_OBJECT_TIERS; i++, t++) {
+		/* So the other client's first versions with tiers wrote none. */
+		if (t->storage_class && *t->storage_class &&
+		    strcmp(t->storage_class, "default") != 0) {
+			s->classes[i] = strdup(t->storage_class);
+			if (!s->classes[i])
+				return -ENOMEM;
+		}
+		if (t->tag && *t->tag) {
+			s->tags[i] = encode_tag(t->tag);
+			if (!s->tags[i])
+				return -ENOMEM;
+		}
+	}
+	return 0;
 }
 
 static const struct cfs_object_ops s3_ops = {
@@ -287,6 +343,8 @@ int cfs_object_open_s3(const struct cfs_object_conf *conf, struct cfs_object_sto
 	cfs_s3_signer_init(&s->signer);
 	r = cfs_s3_endpoint_parse(conf->storage, conf->bucket ? conf->bucket : "", &s->endpoint,
 				  err);
+	if (r == 0)
+		r = set_classes(s, conf);
 	if (r == 0)
 		r = cfs_s3_credentials_open(conf, &s->credentials);
 	if (r == 0) {

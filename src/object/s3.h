@@ -216,6 +216,7 @@ struct cfs_s3 {
 	struct cfs_s3_credentials *credentials;
 	struct cfs_s3_signer signer;
 	struct cfs_s3_http *http;
+	char *classes[CFS_OBJECT_TIERS], *tags[CFS_OBJECT_TIERS]; /* headers, NULL: none */
 	_Atomic bool no_del_many; /* the server lacks DeleteObjects */
 	_Atomic bool unconfirmed; /* it does not say that it has checked a CRC32C */
 };

@@ -56,11 +56,11 @@ static ssize_t shards_get_nowait(struct cfs_object_store *o, const char *key, ui
 }
 
 static int shards_put(struct cfs_object_store *o, const char *key, const struct iovec *src,
-		      int n_src, cfs_deadline_t deadline)
+		      int n_src, unsigned tier, cfs_deadline_t deadline)
 {
 	struct cfs_object_store *at = store_of(o, key);
 
-	return at->ops->put(at, key, src, n_src, deadline);
+	return at->ops->put(at, key, src, n_src, tier, deadline);
 }
 
 static int shards_del(struct cfs_object_store *o, const char *key, cfs_deadline_t deadline)

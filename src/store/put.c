@@ -171,7 +171,7 @@ int cfs_put_object(struct cfs_store *s, const struct cfs_block *b, const struct 
 		return n;
 	cfs_store_block_key(s, b, key);
 	cfs_activity_wait(CFS_WAIT_OBJECT_PUT, b->slice, key);
-	r = s->object->ops->put(s->object, key, iov, n, deadline);
+	r = s->object->ops->put(s->object, key, iov, n, b->tier, deadline);
 	cfs_activity_wait_end();
 	free(iov);
 	CFS_STAT_ADD(s, puts, 1);

@@ -242,7 +242,8 @@ int cfs_stage_put(struct cfs_stage *st, const struct cfs_block *b, const struct 
 {
 	int r;
 
-	if (!st || !st->conf.writeback || st->conf.hold ||
+	/* Which class a staged block is for is not kept. */
+	if (!st || !st->conf.writeback || st->conf.hold || b->tier ||
 	    (st->conf.threshold && b->len >= st->conf.threshold))
 		return -EOPNOTSUPP;
 	r = stage_block(st, b, data, deadline);

@@ -57,7 +57,7 @@ static long put(const char *key, const char *path)
 	if (!data || pread(fd, data, (size_t)len, 0) != len)
 		fail(path);
 	close(fd);
-	r = store->ops->put(store, key, iov, in_pieces(data, (size_t)len, iov), deadline);
+	r = store->ops->put(store, key, iov, in_pieces(data, (size_t)len, iov), 0, deadline);
 	free(data);
 	return r;
 }

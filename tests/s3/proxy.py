@@ -36,6 +36,7 @@ class Fault:
     swap_request     the request's body is that of another one of this length
     lose      the request is not forwarded, and answered as another one of its kind was
     every     only each so-manieth of the requests that match is met
+    raw       bytes that are the whole answer; the connection ends with it
     refuse    the connection is closed without an answer
     rate      bytes per second of the body
     """
@@ -238,6 +239,11 @@ class Proxy:
         request.connection = number
         fault = self.choose(request)
         if fault.refuse:
+            return False
+        if fault.raw is not None:
+            for _ in client.pieces(int(headers.get("content-length", 0))):
+                pass
+            client.sock.sendall(fault.raw)
             return False
         body = client.pieces(int(headers.get("content-length", 0)))
         if fault.cut_request is not None:

@@ -33,7 +33,6 @@ DOWN = {
 }
 UP = {
     "flip": {"rewrite_request": flip},
-    "zeros": {"rewrite_request": lambda body: bytes(len(body))},
     "swap": {"swap_request": True},
     "lose": {"lose": True},
 }
@@ -42,7 +41,16 @@ WAYS = {
     "plain": ({}, ""),
     "disk-cache": ({}, "cache-dir=%s"),
     "lz4": ({"compress": "lz4"}, "cache-dir=%s"),
+    "aes": ({"encrypt_rsa_key": "key.pem"}, "cache-dir=%s"),
 }
+
+
+def make_volume(ws, s3, **extra):
+    if "encrypt_rsa_key" in extra:
+        key = ws.path(extra["encrypt_rsa_key"])
+        ws.run("openssl", "genrsa", "-out", key, "2048", check=True)
+        extra["encrypt_rsa_key"] = key
+    return S3Volume(ws, s3, block_size="256K", **extra)
 
 
 def contents():
@@ -74,7 +82,7 @@ def read_all(mnt, want, seed):
 def test_download_that_changes(ws, s3, via, way, name):
     """Every second answer is not what the bucket sent."""
     extra, opts = WAYS[way]
-    vol = S3Volume(ws, s3, block_size="256K", **extra)
+    vol = make_volume(ws, s3, **extra)
     want = contents()
     mnt = vol.mount()
     for file, content in want.items():
@@ -101,12 +109,12 @@ def test_download_that_changes(ws, s3, via, way, name):
         mnt.umount()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ("plain", "lz4", "aes"))
 @pytest.mark.parametrize("name", UP)
 def test_upload_that_changes(ws, s3, via, way, name):
     """Every second upload arrives as something else, or not at all, and is answered with 200."""
     extra, opts = WAYS[way]
-    vol = S3Volume(ws, s3, block_size="256K", **extra)
+    vol = make_volume(ws, s3, **extra)
     via.keeping = True
     fault = via.add("PUT", "chunks/", every=2, **UP[name])
     want = contents()

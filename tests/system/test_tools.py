@@ -299,6 +299,20 @@ def test_bench_that_is_interrupted_leaves_nothing(ws, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_no_place_is_made_for_a_benchmark(ws):
+    """A typing error, or a disk that is not mounted, must not become a folder on the system's disk."""
+    place = ws.path("not/there")
+    for args in (
+        ("objbench", "--skip-speed", place),
+        ("objbench", "--skip-speed", "--shards", "2", str(place) + "/%d"),
+        ("mdtest", place),
+        ("mdtest", "sqlite3://%s/x.db" % place),
+    ):
+        r = ws.run("cachefs", *args)
+        assert r.returncode != 0 and str(place) in r.stderr, r
+        assert not place.parent.exists(), args
+
+
 def test_objbench_that_is_interrupted_leaves_nothing(ws, tmp_path):
     args = ["--skip-functional-tests", "--threads=2", "--big-size=0", "--small-objects=10000"]
     p = ws.popen([tool("cachefs"), "objbench", *args, tmp_path], stdout=subprocess.DEVNULL)

@@ -269,7 +269,7 @@ static ssize_t faulty_get(struct cfs_object_store *o, const char *key, uint64_t 
 }
 
 static int faulty_put(struct cfs_object_store *o, const char *key, const struct iovec *src,
-		      int n_src, cfs_deadline_t deadline)
+		      int n_src, unsigned tier, cfs_deadline_t deadline)
 {
 	struct faulty *f = (struct faulty *)o;
 	int r = 0;
@@ -289,7 +289,7 @@ static int faulty_put(struct cfs_object_store *o, const char *key, const struct 
 		return r;
 	if (atomic_load(&f->fail_puts) > 0 && atomic_fetch_sub(&f->fail_puts, 1) > 0)
 		return -EIO;
-	return f->inner->ops->put(f->inner, key, src, n_src, deadline);
+	return f->inner->ops->put(f->inner, key, src, n_src, tier, deadline);
 }
 
 static int faulty_del(struct cfs_object_store *o, const char *key, cfs_deadline_t deadline)

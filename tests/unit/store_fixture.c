@@ -69,7 +69,7 @@ static ssize_t faulty_get(struct cfs_object_store *o, const char *key, uint64_t 
 }
 
 static int faulty_put(struct cfs_object_store *o, const char *key, const struct iovec *src,
-		      int n_src, cfs_deadline_t deadline)
+		      int n_src, unsigned tier, cfs_deadline_t deadline)
 {
 	int i;
 
@@ -80,7 +80,7 @@ static int faulty_put(struct cfs_object_store *o, const char *key, const struct 
 	i = faulty.n_keys++;
 	if (i < (int)CFS_ARRAY_SIZE(faulty.keys))
 		snprintf(faulty.keys[i], sizeof(faulty.keys[i]), "%s", key);
-	return faulty.inner->ops->put(faulty.inner, key, src, n_src, deadline);
+	return faulty.inner->ops->put(faulty.inner, key, src, n_src, tier, deadline);
 }
 
 static int faulty_del(struct cfs_object_store *o, const char *key, cfs_deadline_t deadline)
@@ -220,7 +220,7 @@ void put_object_of(const struct cfs_block *b, uint32_t len)
 
 	cfs_store_block_key(store, b, key);
 	data[b->len] = 0;
-	assert_int_equal(faulty.inner->ops->put(faulty.inner, key, &iov, 1, soon()), 0);
+	assert_int_equal(faulty.inner->ops->put(faulty.inner, key, &iov, 1, 0, soon()), 0);
 	free(data);
 }
 

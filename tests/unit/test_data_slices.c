@@ -29,7 +29,7 @@ static void foreign_compaction(void **state)
 		struct iovec iov = {(void *)(uintptr_t) "abc", 3};
 
 		cfs_store_block_key(v->store, &b, key);
-		assert_int_equal(v->object.inner->ops->put(v->object.inner, key, &iov, 1,
+		assert_int_equal(v->object.inner->ops->put(v->object.inner, key, &iov, 1, 0,
 							   cfs_deadline_in(1000)),
 				 0);
 	}

@@ -72,7 +72,7 @@ static void put(struct cfs_object_store *o, const char *key, const void *data, s
 {
 	struct iovec iov = {(void *)data, len};
 
-	assert_int_equal(o->ops->put(o, key, &iov, 1, soon()), 0);
+	assert_int_equal(o->ops->put(o, key, &iov, 1, 0, soon()), 0);
 }
 
 static ssize_t get(struct cfs_object_store *o, const char *key, uint64_t off, void *buf,
@@ -150,7 +150,7 @@ static void round_trips(void **state)
 				n = CFS_MIN(lens[i] - at, (size_t)131072);
 				iov[k] = (struct iovec){data + at, n};
 			}
-			assert_int_equal(cooked->ops->put(cooked, key, iov, k, soon()), 0);
+			assert_int_equal(cooked->ops->put(cooked, key, iov, k, 0, soon()), 0);
 			memset(back, 0, lens[i]);
 			for (at = 0, k = 0; at < lens[i]; at += n, k++) {
 				n = CFS_MIN(lens[i] - at, (size_t)131072);

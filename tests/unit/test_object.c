@@ -64,7 +64,7 @@ static int put(const char *key, const char *text)
 {
 	struct iovec iov = {(char *)text, strlen(text)};
 
-	return store->ops->put(store, key, &iov, 1, soon());
+	return store->ops->put(store, key, &iov, 1, 0, soon());
 }
 
 static void put_ok(const char *key, const char *text)
@@ -121,7 +121,7 @@ static void many_pieces(void **state)
 		data[i] = (char)(i * 7 + i / 251);
 	for (i = 0; i < N; i++)
 		iov[i] = (struct iovec){data + 2 * i, 2};
-	assert_int_equal(store->ops->put(store, "p", iov, N, soon()), 0);
+	assert_int_equal(store->ops->put(store, "p", iov, N, 0, soon()), 0);
 	for (i = 0; i < N; i++)
 		iov[i] = (struct iovec){back + 2 * i, 2};
 	assert_int_equal(store->ops->get(store, "p", 0, iov, N, soon()), sizeof(back));
@@ -371,14 +371,14 @@ static void mem_is_shared_and_bounded(void **state)
 	assert_int_equal(cfs_object_open(&conf, &a, err), 0);
 	assert_int_equal(cfs_object_open(&conf, &b, err), 0);
 	memcpy(buf, "secret", 6);
-	assert_int_equal(a->ops->put(a, "k", &iov, 1, soon()), 0);
+	assert_int_equal(a->ops->put(a, "k", &iov, 1, 0, soon()), 0);
 	memset(buf, 0, sizeof(buf));
 	assert_int_equal(b->ops->get(b, "k", 0, &iov, 1, soon()), 6);
 	assert_string_equal(buf, "secret");
-	assert_int_equal(b->ops->put(b, "l", &iov, 1, soon()), -ENOSPC);
-	assert_int_equal(b->ops->put(b, "k", &iov, 1, soon()), 0);
+	assert_int_equal(b->ops->put(b, "l", &iov, 1, 0, soon()), -ENOSPC);
+	assert_int_equal(b->ops->put(b, "k", &iov, 1, 0, soon()), 0);
 	assert_int_equal(b->ops->del(b, "k", soon()), 0);
-	assert_int_equal(b->ops->put(b, "l", &iov, 1, soon()), 0);
+	assert_int_equal(b->ops->put(b, "l", &iov, 1, 0, soon()), 0);
 	cfs_object_close(a);
 	cfs_object_close(b);
 }

@@ -55,7 +55,7 @@ static ssize_t bucket_get(struct cfs_object_store *o, const char *key, uint64_t 
 }
 
 static int bucket_put(struct cfs_object_store *o, const char *key, const struct iovec *src,
-		      int n_src, cfs_deadline_t deadline)
+		      int n_src, unsigned tier, cfs_deadline_t deadline)
 {
 	return 0;
 }

@@ -428,7 +428,7 @@ static int ask_sentinel(struct rds_target *t, const struct rds_addr *at, cfs_dea
 		snprintf(ret->host, sizeof(ret->host), "%s", reply->element[0]->str);
 		ret->port = (unsigned)strtoul(reply->element[1]->str, NULL, 10);
 	} else if (!r) {
-		snprintf(err, 256, "Sentinel at %.100s:%u does not know the master %.80s%s%.60s",
+		snprintf(err, 256, "Sentinel at %.90s:%u does not know the master %.60s%s%.50s",
 			 at->host, at->port, t->master,
 			 reply->type == REDIS_REPLY_ERROR ? ": " : "",
 			 reply->type == REDIS_REPLY_ERROR ? reply->str : "");

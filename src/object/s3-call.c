@@ -21,7 +21,8 @@ void cfs_s3_failure(struct cfs_object_store *o, struct cfs_object_failure *ret)
 	*ret = failure;
 }
 
-static void set_failure(bool retry, const char *fmt, va_list ap)
+__attribute__((format(printf, 2, 0))) static void set_failure(bool retry, const char *fmt,
+							      va_list ap)
 {
 	char *p;
 

@@ -156,7 +156,7 @@ static int visit_dir(struct walk *s, DIR *d, unsigned depth, bool *empty)
 			r = visit_file(s, dirfd(d), e->d_name);
 		} else if (is_name_of_dir(e->d_name) &&
 			   len + strlen(e->d_name) + 2 < sizeof(s->path)) {
-			snprintf(s->path + len, sizeof(s->path) - len, "/%s", e->d_name);
+			snprintf(s->path + len, sizeof(s->path) - len, "/%.60s", e->d_name);
 			r = walk(s, dirfd(d), e->d_name, depth - 1);
 			s->path[len] = '\0';
 		}

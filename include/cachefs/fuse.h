@@ -28,7 +28,7 @@ struct cfs_fuse_conf {
 	const cfs_ino_t *wrong;
 	size_t n_wrong;
 	const char *mount_point;
-	const char *source;	 /* shown by mount(8): "cachefs:NAME" */
+	const char *source;	 /* shown by mount(8), which finds fstab's line by it */
 	const char *kernel_opts; /* "ro,nodev,nosuid,noexec,noatime", comma list for the kernel; may
 				    be NULL */
 	bool allow_other;
@@ -94,6 +94,11 @@ void cfs_fuse_name_changed(struct cfs_fuse *f, cfs_ino_t parent, const char *nam
 void cfs_fuse_unmount(struct cfs_fuse *f);
 /* The kernel has: the mount is gone, or will not work again. device: or -1, which has not. */
 bool cfs_fuse_has_ended(int device);
+/*
+ * As umount2(2) without following links, by fusermount3(1) for a user who mounted it himself.
+ * lazy: detaches what is busy.
+ */
+int cfs_fuse_umount(const char *mount_point, bool lazy);
 /* Detaches what is mounted there, unless `device` (or -1) says that it has ended. */
 int cfs_fuse_detach(const char *mount_point, int device);
 /*

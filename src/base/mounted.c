@@ -2,12 +2,20 @@
 #include "mounted.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "cleanup.h"
+
+#define ANSWER_MS 2000
 
 void mounted_unescape(char *s)
 {
@@ -93,6 +101,34 @@ int mounted_seen_by(const char *pid, unsigned dev_minor, struct mounted *ret)
 	}
 	fclose(in);
 	return r;
+}
+
+bool mounted_is_dead(const char *point)
+{
+	struct pollfd answer = {.events = POLLIN};
+	struct statvfs st;
+	int pair[2], err = 0;
+	bool answered;
+	pid_t pid;
+
+	if (pipe2(pair, O_CLOEXEC) < 0)
+		return false;
+	/* A thread that asks a mount that hangs could not be ended. */
+	pid = fork();
+	if (pid == 0) {
+		err = statvfs(point, &st) < 0 ? errno : 0;
+		_exit(write(pair[1], &err, sizeof(err)) != sizeof(err));
+	}
+	close(pair[1]);
+	answer.fd = pair[0];
+	answered = pid > 0 && poll(&answer, 1, ANSWER_MS) > 0 &&
+		   read(pair[0], &err, sizeof(err)) == sizeof(err);
+	close(pair[0]);
+	if (pid > 0 && !answered)
+		kill(pid, SIGKILL);
+	if (pid > 0)
+		waitpid(pid, NULL, answered ? 0 : WNOHANG);
+	return answered && err == ENOTCONN;
 }
 
 int mounted_resolve(const char *path, char *buf, size_t size)

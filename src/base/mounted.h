@@ -25,6 +25,11 @@ struct mounted {
 int mounted_at(const char *path, struct mounted *ret);
 /* The first mount of ours with this device number in the mount namespace of a process. */
 int mounted_seen_by(const char *pid, unsigned dev_minor, struct mounted *ret);
+/*
+ * The connection of what is mounted there has ended without an unmount: its process is gone. False
+ * for a mount that does not answer in time.
+ */
+bool mounted_is_dead(const char *point);
 /* Undoes the \ooo escapes of mountinfo, in place. */
 void mounted_unescape(char *s);
 /* An absolute path without "." and "..", its last component not followed into the mount. */

@@ -31,7 +31,7 @@ int cmd_mount_helper(int argc, char **argv)
 	struct mount_opts o = {0};
 	int c, r = CMD_USAGE;
 
-	cfs_opt_defaults(mount_table, &o);
+	mount_opts_defaults(&o);
 	/* Two passes: -s may stand behind -o. */
 	opterr = 0;
 	while ((c = getopt(argc, argv, "sfnvrwhN:o:t:")) != -1) {

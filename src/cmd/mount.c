@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/mount.h"
 
+#include <cachefs/fuse.h>
 #include <errno.h>
 #include <libgen.h>
 #include <signal.h>
@@ -20,11 +21,14 @@
 #include "cmd/control.h"
 #include "cmd/daemon.h"
 #include "cmd/handover.h"
+#include "cmd/mountconfig.h"
 #include "cmd/mountfile.h"
 #include "cmd/notify.h"
 #include "cmd/supervisor.h"
 #include "cmd/volume.h"
 #include "cmd/worker.h"
+
+#define NOSYMFOLLOW 256 /* MS_NOSYMFOLLOW, Linux 5.10; not in every C library */
 
 static unsigned long change_flags(unsigned long v, const char *options)
 {
@@ -32,12 +36,12 @@ static unsigned long change_flags(unsigned long v, const char *options)
 		const char *name;
 		unsigned long set, clear;
 	} flags[] = {
-		{"nodev", MS_NODEV, 0},		  {"dev", 0, MS_NODEV},
-		{"nosuid", MS_NOSUID, 0},	  {"suid", 0, MS_NOSUID},
-		{"noexec", MS_NOEXEC, 0},	  {"exec", 0, MS_NOEXEC},
-		{"sync", MS_SYNCHRONOUS, 0},	  {"dirsync", MS_DIRSYNC, 0},
-		{"noatime", MS_NOATIME, 0},	  {"atime", 0, MS_NOATIME},
-		{"nodiratime", MS_NODIRATIME, 0}, {"diratime", 0, MS_NODIRATIME},
+		{"nodev", MS_NODEV, 0},		 {"dev", 0, MS_NODEV},
+		{"nosuid", MS_NOSUID, 0},	 {"suid", 0, MS_NOSUID},
+		{"noexec", MS_NOEXEC, 0},	 {"exec", 0, MS_NOEXEC},
+		{"sync", MS_SYNCHRONOUS, 0},	 {"dirsync", MS_DIRSYNC, 0},
+		{"noatime", MS_NOATIME, 0},	 {"atime", 0, MS_NOATIME},
+		{"nosymfollow", NOSYMFOLLOW, 0}, {"symfollow", 0, NOSYMFOLLOW},
 	};
 	size_t i, len;
 
@@ -102,6 +106,7 @@ static int find_supervisor(const char *point, const struct mounted *m, const str
 			  point, m->source);
 		return CMD_MOUNT_FAILED;
 	}
+	mount_config_tell_differences(point, o);
 	/* What the caller has open there must not keep the mount busy for ever. */
 	close_range(STDERR_FILENO + 1, ~0U, 0);
 	r = handover_path(m->dev_minor, old, size);
@@ -114,12 +119,31 @@ static int find_supervisor(const char *point, const struct mounted *m, const str
 	return CMD_OK;
 }
 
+/* Whether there is nothing any more: the file system that was there has no process. */
+static bool clear_dead_mount(const char *point, const struct mounted *m)
+{
+	int r;
+
+	if (!mounted_is_dead(point))
+		return false;
+	r = cfs_fuse_umount(point, true);
+	if (r < 0) {
+		cmd_error("%s: a dead mount (%s) is there, which cannot be detached: %s", point,
+			  m->source, strerror(-r));
+		return false;
+	}
+	cmd_error("%s: a dead mount (%s) was there, it is detached", point, m->source);
+	return true;
+}
+
 static int check_mount_point(const char *point, const struct mount_opts *o, char *old, size_t size)
 {
 	struct mounted m;
 	struct stat st;
 
-	if (mounted_at(point, &m) == 0 && !strcmp(m.type, CFS_FSTYPE)) {
+	while (mounted_at(point, &m) == 0 && !strcmp(m.type, CFS_FSTYPE)) {
+		if (!o->fake && clear_dead_mount(point, &m))
+			continue;
 		if (o->takeover && !o->fake)
 			return find_supervisor(point, &m, o, old, size);
 		cmd_error("%s: already mounted (%s)", point, m.source);
@@ -325,6 +349,23 @@ static bool run_by_name(const struct mount_opts *o, int argc, char **argv, const
 	return r != 0;
 }
 
+/* --NAME or --NAME=VALUE of somebody else's, as cfs_opt_arg(). */
+static int other_name(struct mount_opts *o, const char *arg, char err[CFS_OPT_ERRLEN])
+{
+	char name[64];
+	size_t len;
+	int r;
+
+	if (strncmp(arg, "--", 2) != 0)
+		return -ENOENT;
+	len = strcspn(arg + 2, "=");
+	if (len >= sizeof(name))
+		return -ENOENT;
+	snprintf(name, sizeof(name), "%.*s", (int)len, arg + 2);
+	r = mount_opts_other_name(o, name, arg[2 + len] ? arg + 2 + len + 1 : NULL, err);
+	return r < 0 ? r : 1;
+}
+
 static int mount_run(int argc, char **argv)
 {
 	struct mount_opts o = {0};
@@ -332,7 +373,7 @@ static int mount_run(int argc, char **argv)
 	const char *pos[2] = {NULL, NULL};
 	int i, n = 0, r = CMD_USAGE;
 
-	cfs_opt_defaults(mount_table, &o);
+	mount_opts_defaults(&o);
 	for (i = 1; i < argc; i++) {
 		int used;
 
@@ -360,6 +401,8 @@ static int mount_run(int argc, char **argv)
 			continue;
 		}
 		used = cfs_opt_arg(mount_table, &o, argc - i, argv + i, err);
+		if (used == -ENOENT)
+			used = other_name(&o, argv[i], err);
 		if (used < 0) {
 			if (used == -ENOENT)
 				cmd_error("unknown option '%s'", argv[i]);

@@ -11,4 +11,10 @@ struct mount_opts;
 int mount_config_show(struct cfs_meta *m, const struct mount_opts *o, const char *dir, char **ret,
 		      size_t *ret_len);
 
+/*
+ * Prints which options of the mount at dir, which are given up, differ from o. A mount that does
+ * not answer in time tells nothing.
+ */
+void mount_config_tell_differences(const char *dir, const struct mount_opts *o);
+
 #endif

@@ -104,6 +104,8 @@ static int add_option(struct reader *r, const char *key, const char *value)
 		return bad(r, "no such option: %.64s", key);
 	if (n < 0)
 		return bad(r, "%s", why);
+	if (n > 0)
+		return 0;
 	if (r->n_args + 2 > ARGS_MAX)
 		return bad(r, "too many options");
 	r->args[r->n_args++] = strdup("-o");
@@ -193,7 +195,7 @@ static int read_file(struct reader *r)
 static int build(const struct reader *r, int argc, char **argv, int at, bool has_dir, int *ret_argc,
 		 char ***ret)
 {
-	char **v = calloc((size_t)(argc + r->n_args) + 2, sizeof(*v));
+	char **v = calloc((size_t)(argc + r->n_args) + 4, sizeof(*v));
 	int i, n = 0, missing = 0;
 
 	if (!v)
@@ -201,6 +203,10 @@ static int build(const struct reader *r, int argc, char **argv, int at, bool has
 	v[n++] = strdup(argv[0]);
 	for (i = 0; i < r->n_args; i++)
 		v[n++] = strdup(r->args[i]);
+	v[n++] = strdup("-o");
+	if (asprintf(&v[n], "source=%s", r->wanted) < 0)
+		v[n] = NULL;
+	n++;
 	for (i = 1; i < argc; i++)
 		v[n++] = strdup(i == at ? r->url : argv[i]);
 	if (!has_dir && r->dir)

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/bytes.h"
 #include "cmd/cmd.h"
@@ -14,9 +15,10 @@
 /* Addressed to mount(8), systemd or fsck; they reach helpers but mean nothing to them. */
 static bool is_foreign(const char *name)
 {
-	static const char *const names[] = {
-		"_netdev", "nofail", "auto",	 "noauto", "user",  "users",	"nouser",
-		"owner",   "group",  "defaults", "rw",	   "async", "relatime", "norelatime"};
+	static const char *const names[] = {"_netdev",	"nofail",     "auto",	"noauto",
+					    "user",	"users",      "nouser", "owner",
+					    "group",	"defaults",   "rw",	"async",
+					    "relatime", "norelatime", "silent", "loud"};
 	static const char *const shown[] = {"user_id", "group_id", "rootmode",
 					    "fd",      "blksize",  "max_read"};
 	size_t i;
@@ -37,9 +39,9 @@ static bool is_foreign(const char *name)
 
 static bool is_kernel_flag(const char *name)
 {
-	static const char *const names[] = {"nodev",   "dev",	"nosuid",     "suid",
-					    "noexec",  "exec",	"sync",	      "dirsync",
-					    "noatime", "atime", "nodiratime", "diratime"};
+	static const char *const names[] = {"nodev",   "dev",	"nosuid",      "suid",
+					    "noexec",  "exec",	"sync",	       "dirsync",
+					    "noatime", "atime", "nosymfollow", "symfollow"};
 	size_t i;
 
 	for (i = 0; i < CFS_ARRAY_SIZE(names); i++) {
@@ -64,11 +66,13 @@ static int add_kernel_flag(struct mount_opts *o, const char *name)
 struct list_ctx {
 	struct mount_opts *o;
 	bool sloppy;
+	char *err;
 };
 
 static int unknown_option(void *arg, const char *name, const char *value)
 {
 	struct list_ctx *c = arg;
+	int r;
 
 	if (!strcmp(name, "rw"))
 		c->o->ro = false;
@@ -78,15 +82,26 @@ static int unknown_option(void *arg, const char *name, const char *value)
 		return 0;
 	if (is_kernel_flag(name))
 		return add_kernel_flag(c->o, name);
+	r = mount_opts_other_name(c->o, name, value, c->err);
+	if (r != -ENOENT)
+		return r > 0 ? 0 : r;
 	if (!c->sloppy)
 		return -ENOENT;
 	cmd_error("ignoring unknown option '%s'", name);
 	return 0;
 }
 
+void mount_opts_defaults(struct mount_opts *o)
+{
+	cfs_opt_defaults(mount_table, o);
+	/* fusermount3(1) refuses it unless fuse.conf says otherwise. */
+	if (geteuid() != 0)
+		o->allow_other = false;
+}
+
 int mount_opts_list(struct mount_opts *o, const char *list, bool sloppy, char err[CFS_OPT_ERRLEN])
 {
-	struct list_ctx c = {.o = o, .sloppy = sloppy};
+	struct list_ctx c = {.o = o, .sloppy = sloppy, .err = err};
 	int r;
 
 	r = cfs_opt_list(mount_table, o, list, unknown_option, &c, err);
@@ -98,7 +113,10 @@ int mount_opts_set(struct mount_opts *o, const char *name, const char *value,
 {
 	int r = cfs_opt_set(mount_table, o, name, value, err);
 
-	return r == -ENOENT && !value && is_kernel_flag(name) ? add_kernel_flag(o, name) : r;
+	if (r != -ENOENT)
+		return r;
+	return !value && is_kernel_flag(name) ? add_kernel_flag(o, name)
+					      : mount_opts_other_name(o, name, value, err);
 }
 
 int mount_opts_squash(const char *name, const char *text, uint32_t *ret_uid, uint32_t *ret_gid,

@@ -15,6 +15,7 @@ struct mount_opts {
 	bool takeover; /* of a running mount; not an option: what the command is for */
 	uint64_t mount_timeout_ms;
 	char *credentials, *config;
+	char *source; /* the name in place of META-URL, if there was one */
 	char *log_level, *log;
 	char *metrics;
 	/* what */
@@ -64,14 +65,22 @@ struct mount_opts {
 
 extern const struct cfs_opt mount_table[];
 
+/* What holds for this user. */
+void mount_opts_defaults(struct mount_opts *o);
 /*
  * Applies a comma list as mount(8) and fstab have it: generic options that mean nothing here are
  * dropped, kernel flags collected. sloppy: unknown names are warnings. 0, or -EINVAL with err.
  */
 int mount_opts_list(struct mount_opts *o, const char *list, bool sloppy, char err[CFS_OPT_ERRLEN]);
-/* One of our options or of the kernel's flags. -ENOENT: it is neither; -EINVAL with err. */
+/* One of our options, of the kernel's flags, or mount_opts_other_name(). */
 int mount_opts_set(struct mount_opts *o, const char *name, const char *value,
 		   char err[CFS_OPT_ERRLEN]);
+/*
+ * Options as others name them: set (0), told that they make no difference (1), or -EINVAL with err,
+ * which says what there is instead. -ENOENT: nobody's.
+ */
+int mount_opts_other_name(struct mount_opts *o, const char *name, const char *value,
+			  char err[CFS_OPT_ERRLEN]);
 /* The values of root-squash, all-squash and umask. 0, or -EINVAL with err. */
 int mount_opts_squash(const char *name, const char *text, uint32_t *ret_uid, uint32_t *ret_gid,
 		      char err[CFS_OPT_ERRLEN]);

@@ -18,7 +18,7 @@
 
 struct serve {
 	const struct mount_opts *o;
-	const char *dir;
+	const char *url, *dir;
 	struct cfs_setting *setting;
 	struct cfs_meta *meta;
 	struct cfs_object_store *objects;

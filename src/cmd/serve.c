@@ -12,6 +12,7 @@
 
 #include "base/activity.h"
 #include "base/log.h"
+#include "base/url.h"
 #include "cmd/cmd.h"
 #include "cmd/ending.h"
 #include "cmd/handover.h"
@@ -114,7 +115,7 @@ static int start_metrics(struct serve *s, char err[256])
 
 static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret, char err[256])
 {
-	char source[300], kernel_opts[512];
+	char source[1024], kernel_opts[512];
 	struct cfs_fuse_conf conf = {
 		.vfs = s->vfs,
 		.keep = s->worker->keep,
@@ -143,7 +144,10 @@ static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret,
 
 	if (s->o->umask && mount_opts_umask(s->o->umask, &conf.umask, err) < 0)
 		return -EINVAL;
-	snprintf(source, sizeof(source), "cachefs:%s", s->setting->name);
+	if (s->o->source)
+		snprintf(source, sizeof(source), "%s", s->o->source);
+	else
+		cfs_url_mask(s->url, source, sizeof(source));
 	snprintf(kernel_opts, sizeof(kernel_opts), "%s%s%s", s->o->ro ? "ro" : "rw",
 		 s->o->kernel_opts ? "," : "", s->o->kernel_opts ? s->o->kernel_opts : "");
 	/* Two that mount there at once must not both find that nobody has. */
@@ -220,7 +224,7 @@ static int serve(struct serve *s, struct cfs_fuse *fuse)
 int serve_mount(const char *url, const char *dir, const struct mount_opts *o, struct worker *w,
 		char err[256])
 {
-	struct serve s = {.o = o, .dir = dir, .worker = w};
+	struct serve s = {.o = o, .url = url, .dir = dir, .worker = w};
 	struct cfs_fuse *fuse = NULL;
 	bool session = false;
 	int r, sig = 0, closed;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <cachefs/fuse.h>
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mount.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -129,13 +129,14 @@ static int unmount(const char *point, const struct umount_opts *o, bool answers)
 	}
 	if (ask && !o->flush)
 		ask_staged(point, "leave", &bytes);
-	if (umount2(point, o->force ? MNT_DETACH : 0) == 0)
+	r = cfs_fuse_umount(point, o->force);
+	if (r == 0)
 		return CMD_OK;
-	if (errno == EBUSY) {
+	if (r == -EBUSY) {
 		cmd_error("%s is busy; close what is open there, or use --force", point);
 		holders_print(point);
 	} else {
-		cmd_error("cannot unmount %s: %s", point, strerror(errno));
+		cmd_error("cannot unmount %s: %s", point, strerror(-r));
 	}
 	if (ask)
 		ask_staged(point, "normal", &bytes);

@@ -66,9 +66,22 @@ static int add_kernel_options(char **list, const char *kernel_opts)
 	copy = strdup(kernel_opts);
 	if (!copy)
 		return -ENOMEM;
-	for (name = strtok_r(copy, ",", &save); name && r == 0; name = strtok_r(NULL, ",", &save))
-		r = add_option(list, name, NULL);
+	for (name = strtok_r(copy, ",", &save); name && r == 0; name = strtok_r(NULL, ",", &save)) {
+		if (!strstr(name, "symfollow"))
+			r = add_option(list, name, NULL);
+	}
 	return r;
+}
+
+/* libfuse has no name for it. */
+static int forbid_symlinks(const struct cfs_fuse_conf *conf)
+{
+	const char *yes = conf->kernel_opts ? strstr(conf->kernel_opts, "nosymfollow") : NULL;
+	struct mount_attr attr = {.attr_set = MOUNT_ATTR_NOSYMFOLLOW};
+
+	if (!yes || strstr(yes, ",symfollow"))
+		return 0;
+	return mount_setattr(AT_FDCWD, conf->mount_point, 0, &attr, sizeof(attr)) < 0 ? -errno : 0;
 }
 
 static int build_args(const struct cfs_fuse_conf *conf, struct fuse_args *args)
@@ -222,6 +235,11 @@ static int mount_session(struct cfs_fuse *f, char err[256])
 		goto out;
 	}
 	r = resumes ? device_resume(f, err) : device_open(f, err);
+	if (r == 0 && !resumes) {
+		r = forbid_symlinks(&f->conf);
+		if (r < 0)
+			snprintf(err, 256, "%s: nosymfollow: %s", f->mount_point, strerror(-r));
+	}
 	if (r < 0 && !resumes)
 		unmount_session(f);
 out:
@@ -424,13 +442,13 @@ bool cfs_fuse_has_ended(int device)
 	return device >= 0 && poll(&p, 1, 0) == 1 && (p.revents & POLLERR);
 }
 
-static int run_fusermount(const char *mount_point)
+static int run_fusermount(const char *mount_point, bool lazy)
 {
 	pid_t pid = fork();
 	int status;
 
 	if (pid == 0) {
-		execlp("fusermount3", "fusermount3", "-u", "-q", "-z", "--", mount_point,
+		execlp("fusermount3", "fusermount3", lazy ? "-uqz" : "-uq", "--", mount_point,
 		       (char *)NULL);
 		_exit(127);
 	}
@@ -439,14 +457,26 @@ static int run_fusermount(const char *mount_point)
 	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -EPERM;
 }
 
+int cfs_fuse_umount(const char *mount_point, bool lazy)
+{
+	struct mounted m;
+	int r;
+
+	if (umount2(mount_point, (lazy ? MNT_DETACH : 0) | UMOUNT_NOFOLLOW) == 0)
+		return 0;
+	if (errno != EPERM)
+		return -errno;
+	r = run_fusermount(mount_point, lazy);
+	/* It does not say why. One's own mount can only be busy. */
+	if (r == -EPERM && !lazy && mounted_at(mount_point, &m) == 0 && m.uid == geteuid())
+		r = -EBUSY;
+	return r;
+}
+
 int cfs_fuse_detach(const char *mount_point, int device)
 {
 	/* Others may have mounted there again. */
-	if (cfs_fuse_has_ended(device))
-		return 0;
-	if (umount2(mount_point, MNT_DETACH | UMOUNT_NOFOLLOW) == 0)
-		return 0;
-	return errno == EPERM ? run_fusermount(mount_point) : -errno;
+	return cfs_fuse_has_ended(device) ? 0 : cfs_fuse_umount(mount_point, true);
 }
 
 void cfs_fuse_unmount(struct cfs_fuse *f)

@@ -4,6 +4,7 @@ that needs repair, or programs that hang on the dead mount."""
 
 import os
 import random
+import signal
 
 import pytest
 
@@ -172,6 +173,35 @@ def test_dead_mount_point_can_be_replaced(ws, volume):
     mnt.ended = True
     mnt = volume.mount(path=mnt.path)
     assert read(mnt / "f") == b"x"
+
+
+@pytest.mark.parametrize("command", ["cachefs", "mount.cachefs"])
+def test_dead_mount_can_be_mounted_over(ws, volume, command):
+    crashed(volume)
+    dead = volume.mount()
+    write(dead / "f", b"x")
+    dead.kill_all()
+    dead.ended = True
+    r = ws.run(*{"cachefs": ["cachefs", "mount"]}.get(command, [command]), volume.url, dead.path)
+    assert r.returncode == 0 and r.stderr.count("dead mount") == 1, r.stderr
+    with open("/proc/self/mountinfo", errors="surrogateescape") as f:
+        assert f.read().count(" %s " % dead.path) == 1
+    assert read(dead / "f") == b"x"
+    ws.run("cachefs", "umount", dead.path, check=True)
+
+
+def test_mount_that_hangs_is_not_taken_for_dead(ws, volume):
+    """Its process is stopped, and may go on."""
+    mnt = volume.mount("no-supervise")
+    write(mnt / "f", b"x")
+    os.kill(mnt.pid(), signal.SIGSTOP)
+    try:
+        r = ws.run("mount.cachefs", volume.url, mnt.path)
+    finally:
+        os.kill(mnt.process.pid, signal.SIGCONT)
+    assert r.returncode == 32 and "already mounted" in r.stderr, r.stderr
+    assert read(mnt / "f") == b"x"
+    mnt.umount()
 
 
 def test_killed_reader_and_writer_processes(ws, volume, mnt):

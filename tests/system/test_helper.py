@@ -2,7 +2,10 @@
 """mount.cachefs against the contract of mount(8). A failure here is a mount that works by hand and
 not from fstab, or a boot that hangs."""
 
+import json
 import os
+import re
+import shutil
 import sqlite3
 import subprocess
 import time
@@ -366,3 +369,129 @@ def test_remount_by_mount_program(ws, volume, point, installed):
     write(point / "g", b"x")
     assert flags_of(point) == {"nodev", "rw"}
     umount(ws, point)
+
+
+# ---- names of others, and a place that is taken ----
+
+
+@pytest.mark.parametrize(
+    "flag", "nodiratime diratime strictatime lazytime iversion silent loud nosymfollow relatime".split()
+)
+def test_flags_of_mount(ws, volume, point, flag):
+    r = helper(ws, volume.url, point, "-o", flag, check=True)
+    assert r.stderr.count("\n") <= 1, r.stderr
+    if flag == "nosymfollow":
+        os.symlink("x", point / "link")
+        with fails("ELOOP"):
+            open(point / "link", "rb")
+        assert "nosymfollow" in mountinfo()[str(point)][3]
+    umount(ws, point)
+
+
+@pytest.mark.parametrize("how", ["helper", "arguments", "file"])
+def test_names_of_juicefs(ws, volume, point, how):
+    """Mapped, or told that they make no difference."""
+    names = ["read-only", "no-usage-report", "cache-scan-interval=3600", "attr-cache=3", "quiet"]
+    if how == "helper":
+        r = helper(ws, volume.url, point, "-o", ",".join(names), check=True)
+    elif how == "arguments":
+        r = ws.run("cachefs", "mount", volume.url, point, *["--" + n for n in names], check=True)
+    else:
+        conf = ws.path("cachefs.conf")
+        write(conf, ("[data]\nmeta-url = %s\n%s\n" % (volume.url, "\n".join(names))).encode())
+        r = helper(ws, "data", point, "-o", "config=%s" % conf, check=True)
+    for name in ("no-usage-report", "cache-scan-interval"):
+        assert r.stderr.count(name) == 1, r.stderr
+    options = json.loads(read(point / ".config"))["Options"]
+    assert (options["ro"], options["attr-cache"], options["log-level"]) == ("true", "3s", "warning")
+    umount(ws, point)
+
+
+@pytest.mark.parametrize(
+    "option, ours", [("io-retries=3", "io-timeout"), ("open-cache=1", "attr-cache"), ("backup-meta=60", "dump")]
+)
+def test_names_of_juicefs_that_are_refused(ws, volume, point, option, ours):
+    r = helper(ws, volume.url, point, "-o", option)
+    assert r.returncode == 1 and ours in one_reason(r)
+    r = ws.run("cachefs", "mount", volume.url, point, "--" + option)
+    assert r.returncode == 1 and ours in one_reason(r)
+
+
+def test_source_is_what_was_asked_for(ws, volume, point):
+    helper(ws, volume.url, point, check=True)
+    assert mountinfo()[str(point)][2] == volume.url
+    umount(ws, point)
+
+
+@pytest.mark.deadline(300)
+@pytest.mark.parametrize("spec", ["url", "name"])
+def test_mount_all_twice(ws, volume, point, installed, spec):
+    """mount -a of a machine whose volumes are mounted says nothing."""
+    conf = ws.path("cachefs.conf")
+    write(conf, ("[data]\nmeta-url = %s\n" % volume.url).encode())
+    what = volume.url if spec == "url" else "data"
+    write(ws.path("fstab"), ("%s %s cachefs _netdev,config=%s 0 0\n" % (what, point, conf)).encode())
+    for _ in range(2):
+        r = ws.run("/bin/mount", "-a", "-T", ws.path("fstab"))
+        assert (r.returncode, r.stdout, r.stderr) == (0, "", "")
+        serving = ws.processes()
+    r = ws.run("/bin/mount", "-a", "-T", ws.path("fstab"))
+    assert (r.returncode, r.stdout, r.stderr) == (0, "", "") and ws.processes() == serving
+    umount(ws, point)
+
+
+def test_second_mount_says_what_differs(ws, volume, point):
+    cache = ws.path("cache")
+    place = "unix:%s" % ws.path("metrics.sock")
+    argv = ["cachefs", "mount", volume.url, point]
+    ws.run(*argv, "-o", "cache-dir=%s,metrics=%s,attr-cache=3" % (cache, place), check=True)
+    r = ws.run(*argv, "-o", "attr-cache=3", check=True)
+    told = r.stdout + r.stderr
+    assert re.search("cache-dir: .*%s" % cache, told) and re.search("metrics: .*%s" % place, told), told
+    assert "attr-cache" not in told
+    r = ws.run(*argv, "-o", "attr-cache=3", check=True)
+    assert "option" not in r.stdout + r.stderr
+    ws.run("cachefs", "umount", point, check=True)
+
+
+# ---- ordinary users ----
+
+
+# In a mount namespace of its own, whose /dev/fuse is everybody's, as udev makes it.
+ORDINARY = r"""
+set -ex
+mknod fuse c 10 229
+chmod 666 fuse
+mount --bind fuse /dev/fuse
+user() { setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"; }
+cd home
+user cachefs format --storage file --bucket "$PWD/blocks" "sqlite3://$PWD/m.db" mine
+user cachefs mount "sqlite3://$PWD/m.db" mnt
+user sh -c 'echo hello >mnt/f'
+grep " $PWD/mnt .* - fuse.cachefs sqlite3://$PWD/m.db " /proc/self/mountinfo
+user sh -c 'cd mnt; echo $$ >../holder; exec sleep 1000' &
+until [ -s holder ]; do sleep 0.1; done
+! user cachefs umount mnt 2>told
+grep 'is busy' told
+kill -9 "$(cat holder)"
+wait || :
+user cachefs umount mnt
+! grep " $PWD/mnt " /proc/self/mountinfo
+echo ENDED
+"""
+
+
+def test_an_ordinary_user_mounts_and_unmounts(ws):
+    """With what fuse.conf says as it is installed."""
+    point = ws.path("home") / "mnt"
+    point.mkdir(parents=True)
+    for p in (point.parent, point):
+        shutil.chown(p, "nobody", "nogroup")
+    os.chmod(ws.dir, 0o755)
+    env = {**ws.env(), "HOME": str(point.parent), "XDG_RUNTIME_DIR": str(point.parent)}
+    env["PATH"] = "%s:%s" % (os.path.dirname(tool("cachefs")), os.environ["PATH"])
+    r = subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", ORDINARY],
+        stdin=-3, stdout=-1, stderr=-2, text=True, timeout=100 * SLOW, env=env, cwd=ws.dir,
+    )  # fmt: skip
+    assert r.returncode == 0 and r.stdout.endswith("ENDED\n"), r.stdout

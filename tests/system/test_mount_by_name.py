@@ -50,7 +50,7 @@ def test_a_section_has_all(ws, conf):
     mnt.umount()
     r = conf.mount("data")
     assert r.returncode == 0, r.stderr
-    assert mountinfo()[str(conf.point)][2] == "cachefs:vol"
+    assert mountinfo()[str(conf.point)][2] == "data"
     assert "noatime" in mountinfo()[str(conf.point)][3]
     o = conf.options()
     assert (o["cache-size"], o["subdir"], o["no-bgjob"], o["enable-xattr"]) == ("7G", "/a,b\\", "true", "false")

@@ -116,7 +116,7 @@ def test_the_line_of_the_readme(ws, volume):
     assert state(m, "mnt-my.mount") == "active"
     m.systemctl("daemon-reload")
     assert m.shell("cat /mnt/my/file; findmnt -n -o FSTYPE,SOURCE -t fuse.cachefs /mnt/my").split() == [
-        "hello", "fuse.cachefs", "cachefs:vol",
+        "hello", "fuse.cachefs", volume.url,
     ]
     m.systemctl("stop", "mnt-my.mount")
     assert state(m, "mnt-my.automount") == "active" and state(m, "mnt-my.mount") == "inactive"

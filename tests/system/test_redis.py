@@ -469,6 +469,9 @@ def test_answer_is_kept_for_longer_than_it_is_asked_for(ws, db, what):
     proxy.cut.set()
     mnt = v.mount("io-timeout=3600,meta-timeout=3600")
     mnt.allow(GONE)
+    # The server knows the scripts: else what is cut off is that it does not.
+    write(mnt / "warm", b"x" * 1000)
+    os.rename(mnt / "warm", mnt / "warmed")
     write(mnt / "f", b"")
     fd = os.open(mnt / "f", os.O_RDWR)
     ino = os.fstat(fd).st_ino

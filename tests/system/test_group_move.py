@@ -31,14 +31,14 @@ def test_draining(ws):
     """What a drained member has is had from it."""
     team = Team(ws, 3)
     want = make_file(team, SMALL)
-    a, b, c = team.join_all(UNCACHED)
+    a, b, c = team.join_all()
     warm(team, a)
     assert fetches(team) == BLOCKS
     mine = owners(ws, a)[member_id(ws, c)]
     assert mine
     c.umount()
     team.settle(2)
-    d = team.join(2, UNCACHED + ",group-weight=0", path=c.path)
+    d = team.join(2, "group-weight=0", path=c.path)
     team.settle(3)
     assert member_id(ws, d) not in owners(ws, a)
     assert read_all([a, b, d]) == [want] * 3
@@ -54,14 +54,15 @@ def test_draining(ws):
 
 @pytest.mark.deadline(180)
 def test_joining_together(ws):
-    """Several members that come at the same time own much that none of them has."""
+    """Members that come one soon after the other own much that others have who came lately, too."""
     team = Team(ws, 4)
     want = make_file(team, SMALL)
-    a, b = team.join(0, UNCACHED), team.join(1, UNCACHED)
+    fresh = "group-backup=2m"
+    a, b = team.join(0, fresh), team.join(1, fresh)
     team.settle(2)
     warm(team, a)
     assert fetches(team) == BLOCKS
-    c, d = (team.join(i, UNCACHED + ",group-backup=1m") for i in (2, 3))
+    c, d = team.join(2, fresh), team.join(3, fresh)
     team.settle(4)
     moved = owners(ws, a)
     assert moved[member_id(ws, c)] and moved[member_id(ws, d)]

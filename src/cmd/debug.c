@@ -19,6 +19,7 @@
 #include "base/cleanup.h"
 #include "base/mounted.h"
 #include "base/url.h"
+#include "build.h"
 #include "cmd/cmd.h"
 #include "cmd/control.h"
 #include "cmd/live.h"
@@ -133,9 +134,10 @@ static void add_version(struct tar *t)
 		return;
 	cfs_fuse_features(&f);
 	uname(&un);
-	fprintf(p.out, "cachefs %s\nlibfuse %s (built with %s): passthrough %s, io_uring %s\n",
-		CFS_VERSION, f.libfuse_running, f.libfuse_built, f.passthrough_built ? "yes" : "no",
-		f.io_uring_built ? "yes" : "no");
+	fprintf(p.out,
+		"cachefs %s (build %s)\nlibfuse %s (built with %s): passthrough %s, io_uring %s\n",
+		CFS_VERSION, CFS_BUILD, f.libfuse_running, f.libfuse_built,
+		f.passthrough_built ? "yes" : "no", f.io_uring_built ? "yes" : "no");
 	fprintf(p.out, "kernel %s %s %s %s\n", un.sysname, un.release, un.version, un.machine);
 	append_file(p.out, "/etc/os-release");
 	page_end(&p, t, PREFIX "version.txt");

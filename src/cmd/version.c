@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/module.h"
+#include "build.h"
 #include "cmd/cmd.h"
 #include "config.h"
 
@@ -85,8 +86,8 @@ static int version_run(int argc, char **argv)
 	if (uname(&un) < 0)
 		return CMD_SYSTEM;
 	if (!o.json) {
-		printf("cachefs %s (volume format %s, metadata version %d)\n", CFS_VERSION,
-		       CFS_COMPAT_VERSION, CFS_META_VERSION);
+		printf("cachefs %s (build %s, volume format %s, metadata version %d)\n",
+		       CFS_VERSION, CFS_BUILD, CFS_COMPAT_VERSION, CFS_META_VERSION);
 		printf("libfuse %s (built with %s): passthrough %s, io_uring %s\n",
 		       f.libfuse_running, f.libfuse_built, f.passthrough_built ? "yes" : "no",
 		       f.io_uring_built ? "yes" : "no");
@@ -95,12 +96,12 @@ static int version_run(int argc, char **argv)
 		print_modules();
 		return CMD_OK;
 	}
-	j = json_pack("{s:s, s:s, s:i, s:{s:s, s:s, s:b, s:b}, s:{s:s, s:b}, s:o}", "version",
-		      CFS_VERSION, "format", CFS_COMPAT_VERSION, "meta_version", CFS_META_VERSION,
-		      "libfuse", "running", f.libfuse_running, "built", f.libfuse_built,
-		      "passthrough", f.passthrough_built, "io_uring", f.io_uring_built, "kernel",
-		      "release", un.release, "fuse_io_uring", kernel_has_fuse_io_uring(), "modules",
-		      modules_json());
+	j = json_pack("{s:s, s:s, s:s, s:i, s:{s:s, s:s, s:b, s:b}, s:{s:s, s:b}, s:o}", "version",
+		      CFS_VERSION, "build", CFS_BUILD, "format", CFS_COMPAT_VERSION, "meta_version",
+		      CFS_META_VERSION, "libfuse", "running", f.libfuse_running, "built",
+		      f.libfuse_built, "passthrough", f.passthrough_built, "io_uring",
+		      f.io_uring_built, "kernel", "release", un.release, "fuse_io_uring",
+		      kernel_has_fuse_io_uring(), "modules", modules_json());
 	if (!j || json_dumpf(j, stdout, JSON_INDENT(2)) < 0) {
 		json_decref(j);
 		return CMD_SYSTEM;

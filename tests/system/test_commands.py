@@ -12,7 +12,7 @@ import subprocess
 import pytest
 
 import changelog
-from cachefs import BIN, tool, wait_until
+from cachefs import BIN, REPO, tool, wait_until
 from syscalls import data, read, write
 
 
@@ -278,6 +278,18 @@ def test_version(ws):
     shutil.copy(tool("cachefs"), ws.path("alone"))
     text = ws.run(ws.path("alone"), "version", check=True).stdout
     assert "module cachefs-redis.so is not installed in /" in text
+
+
+def test_version_tells_builds_apart(ws):
+    """Two builds between releases have one version, and differ in what they do."""
+    v = json.loads(ws.run("cachefs", "version", "--json", check=True).stdout)
+    assert "(build %s," % v["build"] in ws.run("cachefs", "version", check=True).stdout
+    if not (REPO / ".git").exists():
+        assert v["build"] == v["version"]
+        return
+    commit = v["build"].removesuffix("-dirty").rpartition("-g")[2]
+    git = ["git", "-c", "safe.directory=*", "-C", REPO]
+    assert subprocess.run([*git, "cat-file", "-e", commit + "^{commit}"], timeout=30).returncode == 0, v
 
 
 @pytest.mark.parametrize("command", ["format", "mount", "status", "info", "umount", "version"])

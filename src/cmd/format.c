@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/url.h"
 #include "cmd/cmd.h"
+#include "cmd/patience.h"
 #include "cmd/volume.h"
 
 #define PROBE_TIMEOUT_MS 30000
@@ -414,12 +415,16 @@ static int change_volume(struct format *f, struct cfs_meta *meta, const struct c
 static int make_volume(struct format *f, struct cfs_meta *meta, bool check, char err[256])
 {
 	struct cfs_object_store *store = NULL;
+	struct patience *p;
 	int r = build_setting(f->name, &f->o, NULL, &f->s);
 
 	if (r == 0 && (check || f->o.pem)) {
 		r = volume_open_objects(f->s, NULL, NULL, &store, err);
-		if (r == 0 && check)
+		if (r == 0 && check) {
+			p = patience_begin(f->s->bucket, PROBE_TIMEOUT_MS);
 			r = probe_store(store, f->s, err);
+			patience_end(p);
+		}
 	}
 	if (r == 0)
 		r = cfs_meta_format(meta, f->s, f->o.force, err);
@@ -463,10 +468,13 @@ static int format_volume(const char *url, struct format *f, char err[256])
 	struct cfs_meta_conf conf = {.timeout_ms = 30000, .no_bgjob = true, .create = true};
 	struct cfs_setting *old = NULL;
 	struct cfs_meta *meta = NULL;
+	struct patience *p;
 	char why[256];
 	int r;
 
+	p = patience_begin(url, conf.timeout_ms);
 	r = cfs_meta_open(url, &conf, &meta, err);
+	patience_end(p);
 	if (r < 0)
 		return r;
 	r = cfs_meta_load(meta, &old, why);

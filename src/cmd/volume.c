@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/url.h"
 #include "cmd/cmd.h"
+#include "cmd/patience.h"
 
 char *volume_absolute_url(const char *url)
 {
@@ -158,13 +159,17 @@ int volume_read_credentials(const char *path, char err[256])
 int volume_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_meta **ret_meta,
 		struct cfs_setting **ret_setting, char err[256])
 {
+	struct patience *p = patience_begin(url, conf->timeout_ms);
 	struct cfs_meta *meta;
 	int r;
 
 	r = cfs_meta_open(url, conf, &meta, err);
-	if (r < 0)
+	if (r < 0) {
+		patience_end(p);
 		return r;
+	}
 	r = cfs_meta_load(meta, ret_setting, err);
+	patience_end(p);
 	if (r < 0) {
 		cfs_meta_close(meta);
 		return r;

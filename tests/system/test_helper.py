@@ -6,13 +6,14 @@ import json
 import os
 import re
 import shutil
+import socket
 import sqlite3
 import subprocess
 import time
 
 import pytest
 
-from cachefs import SLOW, mountinfo, tool, wait_until
+from cachefs import SLOW, mountinfo, need_engine, tool, wait_until
 from syscalls import fails, read, write
 
 
@@ -34,7 +35,7 @@ def umount(ws, point):
 
 
 def one_reason(r):
-    lines = [x for x in r.stderr.splitlines() if x.strip()]
+    lines = [x for x in r.stderr.splitlines() if x.strip() and "waiting for an answer of" not in x]
     assert len(lines) == 1, "want one line that says why, got %r" % r.stderr
     return lines[0]
 
@@ -222,6 +223,28 @@ def test_ports_that_are_none(ws, volume, point, port):
         if port != "0":  # any that is free
             r = helper(ws, volume.url, point, "-o", option % port)
             assert r.returncode in (1, 32) and "port" in one_reason(r), (option, r.stderr)
+
+
+@pytest.mark.parametrize("how", ["status", "mount"])
+def test_a_wait_for_a_database_is_told(ws, point, how):
+    """One that takes connections and answers nothing: a command that is silent for half a minute is
+    taken for one that hangs, and killed."""
+    need_engine("redis")
+    deaf = socket.create_server(("127.0.0.1", 0), backlog=50)
+    ws.cleanups.append(deaf.close)
+    where = "127.0.0.1:%d" % deaf.getsockname()[1]
+    args = {"status": ["status"], "mount": ["mount", "-o", "mount_timeout=6"]}[how]
+    p = ws.popen(
+        [tool("cachefs"), *args, "redis://:geheim@%s/1" % where, *([point] if how == "mount" else [])],
+        stderr=-1, text=True,
+    )
+    begin = time.monotonic()
+    line = p.stderr.readline()
+    assert time.monotonic() - begin < 5 * SLOW
+    assert "waiting for an answer of redis://" in line and where in line and "geheim" not in line
+    p.terminate()
+    p.wait(30 * SLOW)
+    p.stderr.close()
 
 
 def test_mount_without_standard_files(ws, volume, point):

@@ -18,6 +18,7 @@ struct cfs_compact_job {
 	struct cfs_data *data;
 	cfs_ino_t ino;
 	uint32_t indx;
+	bool again; /* asked for meanwhile, perhaps for records that this one has not seen */
 };
 
 /* The range that one slice would have to hold, holes at its ends left out. */
@@ -268,11 +269,17 @@ static void job_add(struct cfs_data *d, struct cfs_compact_job *j, cfs_ino_t ino
 
 static void job_remove(struct cfs_data *d, struct cfs_compact_job *j)
 {
+	bool again;
+
 	pthread_mutex_lock(&d->lock);
 	TAILQ_REMOVE(&d->compacts, j, link);
 	d->n_compacts--;
+	again = j->again;
 	pthread_cond_broadcast(&d->compacted);
 	pthread_mutex_unlock(&d->lock);
+	/* The asker does not ask twice: these may be the last records for a long time. */
+	if (again)
+		cfs_data_queue_compact(d, j->ino, j->indx, true);
 }
 
 static int compact_all(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx)
@@ -322,7 +329,7 @@ static void compact_job(struct cfs_job *job)
 
 void cfs_data_queue_compact(struct cfs_data *d, cfs_ino_t ino, uint32_t indx, bool force)
 {
-	struct cfs_compact_job *j;
+	struct cfs_compact_job *j, *other;
 	bool queued = false;
 
 	if (d->conf.read_only || atomic_load(&d->draining))
@@ -332,8 +339,10 @@ void cfs_data_queue_compact(struct cfs_data *d, cfs_ino_t ino, uint32_t indx, bo
 		return;
 	j->job.run = compact_job;
 	pthread_mutex_lock(&d->lock);
-	if (!atomic_load(&d->draining) && !job_find(d, ino, indx) &&
-	    (force || d->n_compacts < QUEUE_MAX / 2)) {
+	other = job_find(d, ino, indx);
+	if (other) {
+		other->again = true;
+	} else if (!atomic_load(&d->draining) && (force || d->n_compacts < QUEUE_MAX / 2)) {
 		job_add(d, j, ino, indx);
 		queued = true;
 	}

@@ -231,8 +231,12 @@ int cfs_meta_compact_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_in
 {
 	struct list *l = &m->chunk[ino][indx];
 	struct cfs_slice gone[1000];
+	void (*compacting)(void *arg) = m->compacting;
 	size_t i, n = 0;
 
+	m->compacting = NULL;
+	if (compacting)
+		compacting(m->compacting_arg);
 	pthread_mutex_lock(&m->lock);
 	if (l->n < head_n || memcmp(l->v, head, head_n * sizeof(*head)) != 0) {
 		pthread_mutex_unlock(&m->lock);

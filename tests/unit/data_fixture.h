@@ -49,6 +49,8 @@ struct cfs_meta {
 	_Atomic uint64_t reads, commits;
 	void (*applied)(void *arg); /* between a commit and its answer */
 	void *applied_arg;
+	void (*compacting)(void *arg); /* once, when a merged slice is stored and not yet named */
+	void *compacting_arg;
 };
 
 /* An object store. */

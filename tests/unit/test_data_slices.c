@@ -153,6 +153,48 @@ static void compaction_during_commit(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
+static void write_and_ask(void *arg)
+{
+	struct volume *v = arg;
+	struct cfs_file *f = open_file(v, 1);
+
+	assert_int_equal(write_at(f, 8, "cccc", 4), 0);
+	assert_int_equal(flush(f), 0);
+	cfs_data_queue_compact(v->data, 1, 0, false);
+	cfs_file_put(f);
+}
+
+static bool is_compacted(struct volume *v)
+{
+	bool is;
+
+	pthread_mutex_lock(&v->meta.lock);
+	is = v->meta.chunk[1][0].n == 1;
+	pthread_mutex_unlock(&v->meta.lock);
+	return is;
+}
+
+/* A slow compaction: what asks for one meanwhile may be the last write of the file, and is heard.
+ */
+static void compaction_asked_for_during_one(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_file *f = open_file(v, 1);
+	struct cfs_ctx cx = ctx();
+
+	v->meta.purge = true;
+	assert_int_equal(write_at(f, 0, "aaaa", 4), 0);
+	assert_int_equal(flush(f), 0);
+	assert_int_equal(write_at(f, 4, "bbbb", 4), 0);
+	assert_int_equal(flush(f), 0);
+	v->meta.compacting = write_and_ask;
+	v->meta.compacting_arg = v;
+	assert_int_equal(cfs_data_compact(v->data, &cx, 1, 0), 0);
+	WAIT_FOR(is_compacted(v));
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
 /* Attributes that were read before an own commit must not take the length back, however late. */
 static void old_attributes(void **state)
 {
@@ -263,6 +305,7 @@ int main(void)
 		cmocka_unit_test(foreign_commit),
 		cmocka_unit_test(read_during_commit),
 		cmocka_unit_test(compaction_during_commit),
+		cmocka_unit_test(compaction_asked_for_during_one),
 		cmocka_unit_test(old_attributes),
 		cmocka_unit_test(answers_in_another_order),
 		cmocka_unit_test(foreign_truncate_before_a_commit),

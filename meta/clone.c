@@ -41,7 +41,6 @@ static struct cfs_ctx step_ctx(const struct work *w)
 {
 	struct cfs_ctx ctx = *w->who;
 
-	ctx.interrupted = NULL; /* its argument is the caller's own structure */
 	ctx.now = cfs_wall();
 	ctx.deadline = cfs_deadline_in(w->m->conf.timeout_ms);
 	return ctx;

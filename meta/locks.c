@@ -194,7 +194,7 @@ static int wait_turn(struct cfs_locks *l, const struct cfs_ctx *ctx, struct wait
 	w->next = l->waiters;
 	l->waiters = w;
 	while (!rc && !w->woken && !cfs_deadline_passed(until)) {
-		if (ctx->interrupted && ctx->interrupted(ctx))
+		if (ctx->interrupted && ctx->interrupted(ctx->interrupted_arg))
 			rc = -EINTR;
 		else
 			cfs_cond_wait(&w->cond, &l->lock,

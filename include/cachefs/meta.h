@@ -93,9 +93,10 @@ struct cfs_ctx {
 	bool admin;	     /* may use the mount's own files; for the front end, by real uid */
 	struct timespec now; /* CLOCK_REALTIME at the start of the operation */
 	cfs_deadline_t deadline;
-	/* True when the caller has given up (FUSE INTERRUPT); polled only by blocking locks. May be
-	 * NULL. */
-	bool (*interrupted)(const struct cfs_ctx *ctx);
+	/* True when the caller has given up (FUSE INTERRUPT); asked by what has no deadline: waits
+	 * for locks, long operations. May be NULL. */
+	bool (*interrupted)(void *arg);
+	void *interrupted_arg;
 	/* A process that died may have carried it out already; what is known of that, and is to be
 	 * noted for the same case. For the layer of open files; may be NULL. */
 	bool again;

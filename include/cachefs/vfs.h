@@ -217,6 +217,13 @@ bool cfs_vfs_is_dirty(struct cfs_vfs *v, uint64_t fh);
 /* Whether a change of its length or mtime, fallocate or a copy has to. Never waits. */
 bool cfs_vfs_has_unstored(struct cfs_vfs *v, cfs_ino_t ino);
 int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh);
+/*
+ * For a request that goes on although the kernel has its answer, and may close the handle next:
+ * release and releasedir do nothing but note that, and the last let_go() closes it. False: there is
+ * no such handle.
+ */
+bool cfs_vfs_hold(struct cfs_vfs *v, uint64_t fh);
+void cfs_vfs_let_go(struct cfs_vfs *v, uint64_t fh);
 int cfs_vfs_fsync(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, bool data_only);
 int cfs_vfs_fallocate(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, unsigned mode,
 		      uint64_t off, uint64_t len);

@@ -128,7 +128,6 @@ struct cfs_ctx control_step(const struct control_job *job)
 {
 	struct cfs_ctx ctx = *job->who;
 
-	ctx.interrupted = NULL; /* its argument is the request's own structure */
 	ctx.now = cfs_wall();
 	ctx.deadline = cfs_deadline_in(CONTROL_STEP_MS);
 	return ctx;
@@ -136,7 +135,8 @@ struct cfs_ctx control_step(const struct control_job *job)
 
 int control_check(struct control_job *job)
 {
-	return job->who->interrupted && job->who->interrupted(job->who) ? -EINTR : 0;
+	return job->who->interrupted && job->who->interrupted(job->who->interrupted_arg) ? -EINTR
+											 : 0;
 }
 
 cfs_ino_t control_ino(const struct control_server *s, json_t *in, const char *key)

@@ -120,7 +120,6 @@ static struct cfs_ctx after_commits(const struct cfs_ctx *ctx)
 	struct cfs_ctx late = *ctx;
 
 	late.now = cfs_wall();
-	late.interrupted = NULL; /* its argument is the caller's own structure */
 	return late;
 }
 

@@ -74,6 +74,7 @@ ssize_t device_take(struct cfs_fuse *f, void *buf)
 		return n;
 	taken = in->unique;
 	taken_drops = drops_set_id(in, (size_t)n);
+	dying_note(buf, (size_t)n);
 	return n;
 }
 

@@ -13,13 +13,13 @@
 #include "base/activity.h"
 #include "base/clock.h"
 
-static bool interrupted(const struct cfs_ctx *ctx)
+static bool interrupted(void *arg)
 {
-	const struct call *c =
-		(const struct call *)((const char *)ctx - offsetof(struct call, ctx));
+	fuse_req_t req = arg;
+	const struct cfs_fuse *f = fuse_req_userdata(req);
 
-	return fuse_req_interrupted(c->req) ||
-	       atomic_load_explicit(&c->fuse->stopping, memory_order_relaxed);
+	return fuse_req_interrupted(req) ||
+	       atomic_load_explicit(&f->stopping, memory_order_relaxed);
 }
 
 void call_begin(struct call *c, fuse_req_t req, const char *op)
@@ -31,12 +31,14 @@ void call_begin(struct call *c, fuse_req_t req, const char *op)
 	c->vfs = c->fuse->vfs;
 	c->umask = c->fuse->conf.umask >= 0 ? (mode_t)c->fuse->conf.umask : who->umask;
 	c->noted = NULL;
+	c->dying = dying_begin(c->fuse);
 	c->op = op;
 	c->timed = true;
 	c->logged = cfs_vfs_logging(c->vfs);
 	c->start_ns = cfs_now_ns();
 	c->ctx = cfs_vfs_ctx(c->vfs, who->uid, who->gid, who->pid);
 	c->ctx.interrupted = interrupted;
+	c->ctx.interrupted_arg = req;
 }
 
 void call_begin_once(struct call *c, fuse_req_t req, const char *op)
@@ -53,6 +55,7 @@ void call_begin_once(struct call *c, fuse_req_t req, const char *op)
 void call_drop(struct call *c)
 {
 	fuse_reply_none(c->req);
+	dying_end(c->fuse, c->dying, 0);
 	cfs_keep_end(c->noted);
 	call_leave();
 }
@@ -76,6 +79,7 @@ void call_end(struct call *c, int r)
 	};
 	uint64_t now_ns = cfs_now_ns();
 
+	dying_end(c->fuse, c->dying, c->ino);
 	cfs_keep_end(c->noted);
 	if (c->timed)
 		cfs_vfs_ended(c->vfs, &req, r, now_ns);

@@ -13,6 +13,19 @@
 
 #define WAITERS_MAX 1024
 
+/* Requests that may be answered before they are done, dying.c. */
+#define DYING_MAX     1024
+#define DYING_HANDLES 2
+struct dying_request {
+	/* FREE: of nobody; TAKEN: being filled in; RUNS; LOOKED: with the lock; LEFT: answered. */
+	_Atomic unsigned state;
+	_Atomic pid_t pid;
+	_Atomic uint64_t unique, start_ms;
+	uint64_t fh[DYING_HANDLES];
+	bool held[DYING_HANDLES];
+};
+enum { DYING_FREE, DYING_TAKEN, DYING_RUNS, DYING_LOOKED, DYING_LEFT };
+
 struct cfs_fuse {
 	struct cfs_fuse_conf conf;
 	struct cfs_vfs *vfs;
@@ -39,6 +52,13 @@ struct cfs_fuse {
 	pthread_cond_t idle;  /* n_waiters is 0 */
 	unsigned n_waiters;   /* threads that wait for a file lock, ops-lock.c */
 
+	struct {
+		pthread_mutex_t lock; /* of who changes a request that is not his own; a leaf but
+				       * for the handles */
+		struct dying_request *request;
+		struct cfs_ticker *ticker;
+	} dying;
+
 	struct turns {
 		pthread_mutex_t lock;	   /* protects what follows; a leaf */
 		TAILQ_HEAD(, aside) aside; /* in order of arrival */
@@ -57,6 +77,7 @@ struct call {
 	fuse_req_t req;
 	mode_t umask;
 	struct cfs_keep_request *noted;
+	struct dying_request *dying; /* NULL: stays with its caller to the end */
 	const char *op;
 	cfs_ino_t ino;
 	uint64_t start_ns;
@@ -188,6 +209,15 @@ void loop_fini(struct cfs_fuse *f);
 int loop_run(struct cfs_fuse *f);
 /* From any thread. */
 void loop_end(struct cfs_fuse *f);
+
+/* dying.c */
+int dying_start(struct cfs_fuse *f);
+void dying_stop(struct cfs_fuse *f);
+/* This thread has taken a request. */
+void dying_note(const void *buf, size_t len);
+/* It is carried out, and answered; ino: what it may have changed. */
+struct dying_request *dying_begin(struct cfs_fuse *f);
+void dying_end(struct cfs_fuse *f, struct dying_request *r, uint64_t ino); /* or NULL */
 
 /* dispatch.c */
 extern const struct fuse_lowlevel_ops fuse_ops;

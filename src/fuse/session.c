@@ -121,6 +121,7 @@ static int fill(struct cfs_fuse *f, const struct cfs_fuse_conf *conf)
 		f->conf.max_threads = CFS_FUSE_THREADS;
 	pthread_mutex_init(&f->lock, NULL);
 	cfs_cond_init(&f->idle);
+	pthread_mutex_init(&f->dying.lock, NULL);
 	turns_init(f);
 	loop_init(f);
 	f->mount_point = strdup(conf->mount_point);
@@ -142,6 +143,8 @@ static void free_session(struct cfs_fuse *f)
 		close(f->event_fd);
 	pthread_mutex_destroy(&f->lock);
 	pthread_cond_destroy(&f->idle);
+	pthread_mutex_destroy(&f->dying.lock);
+	free(f->dying.request);
 	turns_fini(f);
 	loop_fini(f);
 	free(f->mount_point);
@@ -404,11 +407,17 @@ int cfs_fuse_loop(struct cfs_fuse *f)
 	if (r == 0) {
 		if (f->conf.device >= 0)
 			device_ask_again(f->device);
+		r = dying_start(f);
+		if (r < 0)
+			cfs_warn("killed programs wait for the answers to their requests: mount=%s "
+				 "error=%s",
+				 f->mount_point, cfs_errname(r));
 		r = loop_run(f);
 		atomic_store(&f->looping, false);
 		wake(f);
 		pthread_join(control, NULL);
 		waiters_stop(f);
+		dying_stop(f);
 	}
 	return atomic_load(&f->signo) ? atomic_load(&f->signo) : r;
 }

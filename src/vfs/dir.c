@@ -136,6 +136,8 @@ int cfs_vfs_releasedir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 
 	if (!h)
 		return -EBADF;
+	if (handle_put_off(&v->handles, fh))
+		return 0;
 	cfs_keep_unlist(v->conf.keep, h->dir->kept);
 	dir_free(h->dir);
 	handle_free(&v->handles, fh, h);

@@ -168,7 +168,6 @@ static int open_appeared(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vn
 {
 	struct cfs_ctx judged = *ctx;
 
-	judged.interrupted = NULL; /* its argument is the caller's own structure */
 	if (!ctx->check && ctx->uid != 0)
 		caller_groups(&judged, true);
 	judged.check = true;
@@ -312,6 +311,8 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 	struct vnode *n;
 	int r = 0;
 
+	if (handle_put_off(&v->handles, fh))
+		return 0;
 	if (!h) {
 		h = handle_find(&v->handles, fh, HANDLE_SPECIAL);
 		if (!h)
@@ -338,6 +339,37 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 	vnode_put(n);
 	handle_free(&v->handles, fh, h);
 	return r;
+}
+
+bool cfs_vfs_hold(struct cfs_vfs *v, uint64_t fh)
+{
+	struct handle *h = handle_find_any(&v->handles, fh);
+
+	if (!h)
+		return false;
+	pthread_mutex_lock(&v->handles.lock);
+	h->holds++;
+	pthread_mutex_unlock(&v->handles.lock);
+	return true;
+}
+
+void cfs_vfs_let_go(struct cfs_vfs *v, uint64_t fh)
+{
+	struct handle *h = handle_find_any(&v->handles, fh);
+	struct cfs_ctx ctx;
+	bool closed;
+
+	pthread_mutex_lock(&v->handles.lock);
+	closed = --h->holds == 0 && h->put_off;
+	h->put_off &= !closed;
+	pthread_mutex_unlock(&v->handles.lock);
+	if (!closed)
+		return;
+	ctx = internal_ctx(v);
+	if (atomic_load(&h->kind) == HANDLE_DIR)
+		cfs_vfs_releasedir(v, &ctx, fh);
+	else
+		cfs_vfs_release(v, &ctx, fh);
 }
 
 int cfs_vfs_fsync(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, bool data_only)

@@ -85,6 +85,8 @@ int handle_alloc(struct handles *t, struct handle **ret, uint64_t *ret_fh)
 		atomic_store(&h->flocked, false);
 		atomic_store(&h->atime_s, 0);
 		h->lock_owners = NULL;
+		h->holds = 0;
+		h->put_off = false;
 		*ret = h;
 	}
 	pthread_mutex_unlock(&t->lock);
@@ -126,6 +128,32 @@ struct handle *handle_find(struct handles *t, uint64_t fh, enum handle_kind kind
 	    atomic_load_explicit(&h->gen, memory_order_relaxed) != (uint32_t)(fh >> 32))
 		return NULL;
 	return h;
+}
+
+struct handle *handle_find_any(struct handles *t, uint64_t fh)
+{
+	struct handle *h = slot(t, (uint32_t)fh - 1);
+
+	if (!h || atomic_load_explicit(&h->kind, memory_order_acquire) == HANDLE_FREE ||
+	    atomic_load_explicit(&h->gen, memory_order_relaxed) != (uint32_t)(fh >> 32))
+		return NULL;
+	return h;
+}
+
+bool handle_put_off(struct handles *t, uint64_t fh)
+{
+	struct handle *h = handle_find_any(t, fh);
+	bool held;
+
+	if (!h)
+		return false;
+	pthread_mutex_lock(&t->lock);
+	held = h->holds > 0;
+	h->put_off |= held;
+	pthread_mutex_unlock(&t->lock);
+	if (held) /* the kernel will not say it again */
+		cfs_keep_released(t->keep, fh);
+	return held;
 }
 
 void handle_hide(struct handle *h)

@@ -283,7 +283,6 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	struct cfs_ctx late = *ctx;
 	int r = 0;
 
-	late.interrupted = NULL; /* its argument is the caller's own structure */
 	ret->ino = ino;
 	ret->attr_ms = (uint32_t)v->conf.attr_timeout_ms;
 	if (ino_is_special(ino))

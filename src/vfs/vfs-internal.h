@@ -57,6 +57,8 @@ struct handle {
 	uint32_t next_free;	 /* index + 1 */
 	_Atomic uint32_t seen;	 /* errors reported, cfs_file_flush */
 	_Atomic uint64_t flock_owner;
+	unsigned holds;			/* cfs_vfs_hold(), under handles.lock */
+	bool put_off;			/* closed while it was held */
 	struct lock_owner *lock_owners; /* under cfs_vfs.lock_owners_lock */
 	struct cfs_keep_handle *kept;	/* NULL: nobody could take over */
 	union {
@@ -70,7 +72,7 @@ struct handle {
 #define HANDLE_CHUNKS	  4096u
 
 struct handles {
-	pthread_mutex_t lock; /* free list and growth; a leaf */
+	pthread_mutex_t lock; /* free list, growth and holds; a leaf */
 	uint32_t n_chunks;
 	uint32_t free; /* index + 1 of the first free slot */
 	_Atomic uint64_t in_use;
@@ -94,6 +96,10 @@ struct handle *handle_find(struct handles *t, uint64_t fh, enum handle_kind kind
  */
 void handle_hide(struct handle *h);
 void handle_free(struct handles *t, uint64_t fh, struct handle *h);
+/* NULL when stale. */
+struct handle *handle_find_any(struct handles *t, uint64_t fh);
+/* True: somebody holds the handle, who will close it. */
+bool handle_put_off(struct handles *t, uint64_t fh);
 /*
  * Handles of another process, before any is allocated: makes place for all records that are in use,
  * then the place of one, then what is not taken becomes free.
@@ -201,7 +207,6 @@ static inline struct cfs_ctx permitted(const struct cfs_ctx *ctx)
 	struct cfs_ctx c = *ctx;
 
 	c.check = false;
-	c.interrupted = NULL; /* its argument is the caller's own structure */
 	return c;
 }
 /* Access time, when it is due; attr is that of the metadata now. */

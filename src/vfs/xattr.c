@@ -101,7 +101,6 @@ int cfs_vfs_setxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 		return -E2BIG;
 	ino = ino_in(v, ino);
 	with = *ctx;
-	with.interrupted = NULL;
 	/* Only for an ACL does it matter who else sets it: setgid goes unless the caller is in the
 	 * group, which the kernel does not tell. */
 	if (!ctx->check && ctx->uid != 0 && is_acl(name)) {

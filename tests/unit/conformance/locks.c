@@ -142,7 +142,7 @@ struct waiting {
 	cfs_ino_t ino;
 	uint64_t owner;
 	bool posix;
-	bool (*interrupted)(const struct cfs_ctx *ctx);
+	bool (*interrupted)(void *arg);
 	_Atomic int rc; /* 1: not finished */
 };
 
@@ -282,9 +282,9 @@ static void test_wait_is_shown(void **state)
 
 static _Atomic bool give_up;
 
-static bool given_up(const struct cfs_ctx *ctx)
+static bool given_up(void *arg)
 {
-	(void)ctx;
+	(void)arg;
 	return atomic_load(&give_up);
 }
 

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests of programs that are being killed. The kernel lets a thread with a fatal signal go only
+ * when its request is answered, however long the backend takes (fs/fuse/dev.c,
+ * request_wait_answer()). So such requests are answered with EINTR here while they go on: nobody
+ * sees the answer, and what was asked for is done or not, as after a kill a moment earlier or
+ * later. Other signals wait for the true answer, as on a disk: their program goes on, and must not
+ * be told that something was not done which may yet be.
+ *
+ * The kernel takes the first answer to a request and refuses the second with ENOENT. A thread has
+ * no request under way any more afterwards, so handles may be closed that the request still uses:
+ * they are held (cfs_vfs_hold).
+ *
+ * Requests are found by looking at those that take long, not by FUSE_INTERRUPT, which comes once,
+ * for any signal.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/workers.h"
+#include "fuse-internal.h"
+
+#define LOOK_MS	   100
+#define PROBES	   64
+#define PF_EXITING 0x4 /* include/linux/sched.h */
+
+static _Thread_local struct {
+	uint64_t unique, fh[DYING_HANDLES];
+	pid_t pid;
+	bool leaves; /* it may be answered before it is done */
+} taken;
+
+/* Where a request has its handles; false: it stays with its caller to the end. */
+static bool find_handles(const struct fuse_in_header *in, const uint8_t *body, size_t len,
+			 uint64_t fh[DYING_HANDLES])
+{
+	int at = -1;
+
+	switch (in->opcode) {
+	case FUSE_GETATTR:
+		if (len >= 16 &&
+		    (((const struct fuse_getattr_in *)(const void *)body)->getattr_flags &
+		     FUSE_GETATTR_FH))
+			at = offsetof(struct fuse_getattr_in, fh);
+		break;
+	case FUSE_SETATTR:
+		if (len >= 16 &&
+		    (((const struct fuse_setattr_in *)(const void *)body)->valid & FATTR_FH))
+			at = offsetof(struct fuse_setattr_in, fh);
+		break;
+	case FUSE_WRITE:
+		/* Pages are nobody's: an error would be that of whoever calls fsync. */
+		if (len < sizeof(struct fuse_write_in) ||
+		    (((const struct fuse_write_in *)(const void *)body)->write_flags &
+		     FUSE_WRITE_CACHE))
+			return false;
+		at = 0;
+		break;
+	case FUSE_READ:
+	case FUSE_FLUSH:
+	case FUSE_FSYNC:
+	case FUSE_READDIR:
+	case FUSE_READDIRPLUS:
+	case FUSE_FSYNCDIR:
+	case FUSE_FALLOCATE:
+	case FUSE_LSEEK:
+		at = 0;
+		break;
+	case FUSE_COPY_FILE_RANGE:
+		if (len < sizeof(struct fuse_copy_file_range_in))
+			return false;
+		memcpy(&fh[1], body + offsetof(struct fuse_copy_file_range_in, fh_out), 8);
+		at = 0;
+		break;
+	case FUSE_LOOKUP:
+	case FUSE_READLINK:
+	case FUSE_SYMLINK:
+	case FUSE_MKNOD:
+	case FUSE_MKDIR:
+	case FUSE_UNLINK:
+	case FUSE_RMDIR:
+	case FUSE_RENAME:
+	case FUSE_RENAME2:
+	case FUSE_LINK:
+	case FUSE_OPEN:
+	case FUSE_CREATE:
+	case FUSE_OPENDIR:
+	case FUSE_STATFS:
+	case FUSE_ACCESS:
+	case FUSE_GETXATTR:
+	case FUSE_SETXATTR:
+	case FUSE_LISTXATTR:
+	case FUSE_REMOVEXATTR:
+		break;
+	default:
+		return false;
+	}
+	if (at >= 0 && (size_t)at + 8 > len)
+		return false;
+	if (at >= 0)
+		memcpy(&fh[0], body + at, 8);
+	return true;
+}
+
+void dying_note(const void *buf, size_t len)
+{
+	const struct fuse_in_header *in = buf;
+
+	taken.unique = in->unique;
+	taken.pid = (pid_t)in->pid;
+	memset(taken.fh, 0, sizeof(taken.fh));
+	taken.leaves =
+		in->pid && find_handles(in, (const uint8_t *)(in + 1), len - sizeof(*in), taken.fh);
+}
+
+struct dying_request *dying_begin(struct cfs_fuse *f)
+{
+	struct dying_request *r;
+	unsigned i, free_state;
+
+	if (!taken.leaves || !f->dying.ticker)
+		return NULL;
+	/* The kernel counts in steps of two. */
+	for (i = 0; i < PROBES; i++) {
+		r = &f->dying.request[(taken.unique / 2 + i) % DYING_MAX];
+		free_state = DYING_FREE;
+		if (atomic_load_explicit(&r->state, memory_order_relaxed) != DYING_FREE ||
+		    !atomic_compare_exchange_strong(&r->state, &free_state, DYING_TAKEN))
+			continue;
+		r->unique = taken.unique & ~DEVICE_RESENT;
+		r->pid = taken.pid;
+		memcpy(r->fh, taken.fh, sizeof(r->fh));
+		r->start_ms = cfs_now_ms();
+		atomic_store(&r->state, DYING_RUNS);
+		return r;
+	}
+	return NULL;
+}
+
+static void let_go(struct cfs_fuse *f, const uint64_t fh[DYING_HANDLES],
+		   const bool held[DYING_HANDLES])
+{
+	unsigned i;
+
+	for (i = 0; i < DYING_HANDLES; i++)
+		if (held[i])
+			cfs_vfs_let_go(f->vfs, fh[i]);
+}
+
+void dying_end(struct cfs_fuse *f, struct dying_request *r, uint64_t ino)
+{
+	unsigned runs = DYING_RUNS;
+	bool left;
+
+	if (!r || atomic_compare_exchange_strong(&r->state, &runs, DYING_FREE))
+		return;
+	/* It is being looked at, or was answered. */
+	pthread_mutex_lock(&f->dying.lock);
+	left = atomic_load(&r->state) == DYING_LEFT;
+	pthread_mutex_unlock(&f->dying.lock);
+	if (left) {
+		let_go(f, r->fh, r->held);
+		/* The kernel could not know what the request has changed. */
+		if (ino)
+			fuse_lowlevel_notify_inval_inode(f->session, ino, -1, 0);
+	}
+	atomic_store(&r->state, DYING_FREE);
+}
+
+static bool read_proc(pid_t pid, const char *name, char *buf, size_t size)
+{
+	cfs_auto_close int fd = -1;
+	char path[64];
+	ssize_t n;
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? -1 : read(fd, buf, size - 1);
+	if (n <= 0)
+		return false;
+	buf[n] = '\0';
+	return true;
+}
+
+/* It closes its files because of a signal: proc(5), fields 9 (flags) and 52 (exit code). */
+static bool exits_by_signal(const char *stat)
+{
+	const char *p = strrchr(stat, ')');
+	unsigned long flags = 0;
+	int field;
+
+	for (field = 2; p && field < 52; field++) {
+		if (field == 9)
+			flags = strtoul(p, NULL, 10);
+		p = strchr(p, ' ');
+		p = p ? p + 1 : NULL;
+	}
+	return p && (flags & PF_EXITING) && (strtol(p, NULL, 10) & 0x7f);
+}
+
+/* Of a thread: a fatal signal of any kind arrives as SIGKILL (kernel/signal.c). */
+static bool is_killed(pid_t pid)
+{
+	char text[4096];
+	const char *pending;
+
+	if (read_proc(pid, "status", text, sizeof(text))) {
+		pending = strstr(text, "\nSigPnd:");
+		if (pending && (strtoull(pending + 8, NULL, 16) >> (SIGKILL - 1) & 1))
+			return true;
+	}
+	return read_proc(pid, "stat", text, sizeof(text)) && exits_by_signal(text);
+}
+
+static void leave(struct cfs_fuse *f, struct dying_request *r, uint64_t unique)
+{
+	struct fuse_out_header out = {.len = sizeof(out), .error = -EINTR, .unique = unique};
+	unsigned i, runs = DYING_RUNS;
+	uint64_t fh[DYING_HANDLES];
+	bool held[DYING_HANDLES], left = false;
+
+	pthread_mutex_lock(&f->dying.lock);
+	if (!atomic_compare_exchange_strong(&r->state, &runs, DYING_LOOKED)) {
+		pthread_mutex_unlock(&f->dying.lock);
+		return;
+	}
+	memcpy(fh, r->fh, sizeof(fh));
+	/* The place may have got another request meanwhile. */
+	for (i = 0; i < DYING_HANDLES; i++)
+		r->held[i] = r->unique == unique && fh[i] && cfs_vfs_hold(f->vfs, fh[i]);
+	if (r->unique == unique)
+		left = write(f->device, &out, sizeof(out)) == sizeof(out);
+	memcpy(held, r->held, sizeof(held));
+	atomic_store(&r->state, left ? DYING_LEFT : DYING_RUNS);
+	pthread_mutex_unlock(&f->dying.lock);
+	if (!left)
+		let_go(f, fh, held);
+}
+
+static void look(void *arg)
+{
+	uint64_t now_ms = cfs_now_ms(), unique;
+	struct cfs_fuse *f = arg;
+	struct dying_request *r;
+	unsigned i;
+
+	if (atomic_load(&f->handing_over))
+		return;
+	for (i = 0; i < DYING_MAX; i++) {
+		r = &f->dying.request[i];
+		if (atomic_load(&r->state) != DYING_RUNS ||
+		    atomic_load(&r->start_ms) + LOOK_MS > now_ms)
+			continue;
+		unique = atomic_load(&r->unique);
+		if (is_killed(atomic_load(&r->pid)))
+			leave(f, r, unique);
+	}
+}
+
+int dying_start(struct cfs_fuse *f)
+{
+	struct cfs_ticker *t;
+	int r;
+
+	f->dying.request = calloc(DYING_MAX, sizeof(*f->dying.request));
+	if (!f->dying.request)
+		return -ENOMEM;
+	r = cfs_ticker_start("killed", LOOK_MS, look, f, &t);
+	if (r == 0)
+		f->dying.ticker = t;
+	return r;
+}
+
+void dying_stop(struct cfs_fuse *f)
+{
+	if (f->dying.ticker)
+		cfs_ticker_stop(f->dying.ticker);
+	f->dying.ticker = NULL;
+}

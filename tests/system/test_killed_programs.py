@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that wait for a metadata server that hangs: a fatal signal ends them at once, any other
+does not. A failure here is a shell that Ctrl-C does not give back, or an operation that was said not
+to be done and is done later."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import servers
+from cachefs import SLOW, Volume, need_engine, wait_until
+from syscalls import data, read, write
+
+SIZE = 300_000
+# Each step is one request, or the look-up before it, and needs no lock of another one's.
+PROGRAM = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+signal.signal(signal.SIGUSR1, lambda *_: print("signal", flush=True))
+what, root = sys.argv[1:]
+path = lambda name: os.path.join(root, name)
+steps = {
+    "stat": lambda: os.stat(path("d/unseen")),
+    "create": lambda: os.close(os.open(path("a/created"), os.O_CREAT | os.O_EXCL | os.O_WRONLY)),
+    "mkdir": lambda: os.mkdir(path("b/made")),
+    "rename": lambda: os.rename(path("from"), path("to")),
+    "chmod": lambda: os.chmod(path("other"), 0o600),
+    "list": lambda: os.listdir(path("c")),
+    "read": lambda: os.pread(fd, 100, 0),
+    "fsync": lambda: os.fsync(fd),
+    "exit": lambda: signal.pause(),
+}
+if what == "read":
+    fd = os.open(path("big"), os.O_RDONLY | os.O_DIRECT)
+if what in ("fsync", "exit"):
+    fd = os.open(path("mine"), os.O_CREAT | os.O_WRONLY)
+for name in ("from", "to", "other", "big", "a", "b", "c", "d"): os.stat(path(name))
+print("ready", flush=True)
+sys.stdin.readline()
+if what in ("fsync", "exit"):
+    os.pwrite(fd, b"x" * 100000, 0)
+print("begins", flush=True)
+try: steps[what]()
+except OSError as e: print(e, flush=True)
+else: print("done", flush=True)
+"""
+STEPS = ["stat", "create", "mkdir", "rename", "chmod", "list", "read", "exit"]
+ALWAYS = {"a", "b", "c", "d", "big", "other", "to"}
+
+
+class Frozen:
+    def __init__(self, server):
+        self.server = server
+
+    def __enter__(self):
+        self.pids = [self.server.process.pid, *self.server._children()]
+        for pid in self.pids:
+            os.kill(pid, signal.SIGSTOP)
+
+    def __exit__(self, *_):
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture(params=["redis", "postgres", "mysql"])
+def hung(request, ws):
+    """A mount with its server."""
+    need_engine(request.param)
+    kind = {"redis": servers.Redis, "postgres": servers.Postgres, "mysql": servers.Mariadb}[request.param]
+    server = servers.started(ws, kind())
+    volume = Volume(ws, url=server.database().url)
+    volume.check_options = {"leaks": "warn", "unmounted": True}
+    mnt = volume.mount("attr-cache=1h,entry-cache=1h,dir-entry-cache=1h", expect=".")
+    for name in "abcd":
+        os.mkdir(mnt / name)
+    write(mnt / "d" / "unseen", b"u")
+    write(mnt / "other", b"o")
+    write(mnt / "from", data(SIZE, 1))
+    write(mnt / "to", data(SIZE, 2))
+    write(mnt / "big", data(SIZE, 3))
+    return mnt, server
+
+
+def begin(ws, mnt, what):
+    p = ws.python(PROGRAM, what, mnt.path, stdin=-1, stdout=-1, text=True)
+    assert p.stdout.readline() == "ready\n"
+    return p
+
+
+def go(p):
+    p.stdin.write("\n")
+    p.stdin.flush()
+    assert p.stdout.readline() == "begins\n"
+
+
+def asleep_in_a_request(p):
+    with open("/proc/%d/wchan" % p.pid) as f:
+        return f.read() in ("request_wait_answer", "fuse_dev_do_read") or "fuse" in open("/proc/%d/stack" % p.pid).read()
+
+
+@pytest.mark.deadline(180)
+@pytest.mark.parametrize("sig", ["TERM", "INT", "KILL"])
+def test_a_fatal_signal_ends_every_wait(ws, hung, sig):
+    mnt, server = hung
+    before = mnt.stat("open_handles")
+    programs = {what: begin(ws, mnt, what) for what in STEPS}
+    with Frozen(server):
+        for what, p in programs.items():
+            go(p)
+            if what != "exit":
+                wait_until(lambda: asleep_in_a_request(p), 20, what + " to wait")
+        late = []
+        for what, p in programs.items():
+            p.send_signal(getattr(signal, "SIG" + sig))
+            try:
+                p.wait(1 * SLOW)
+            except subprocess.TimeoutExpired:
+                late.append(what)
+        assert not late
+        for p in programs.values():
+            assert p.returncode == -getattr(signal, "SIG" + sig)
+            assert p.stdout.read() == ""
+    # Each was done or not, once.
+    wait_until(lambda: mnt.stat("requests_in_flight") == 0, 60, "the requests to end")
+    wait_until(lambda: mnt.stat("open_handles") == before, 20, "their files to be closed")
+    there = set(os.listdir(mnt))
+    assert ALWAYS <= there <= ALWAYS | {"from", "mine"}
+    if "from" in there:
+        assert read(mnt / "from") == data(SIZE, 1) and read(mnt / "to") == data(SIZE, 2)
+    else:
+        assert read(mnt / "to") == data(SIZE, 1)
+    assert set(os.listdir(mnt / "a")) <= {"created"} and set(os.listdir(mnt / "b")) <= {"made"}
+    assert read(mnt / "big") == data(SIZE, 3)
+    write(mnt / "next", b"next")
+    assert read(mnt / "next") == b"next"
+
+
+@pytest.mark.deadline(120)
+def test_other_signals_wait_for_the_answer(ws, hung):
+    mnt, server = hung
+    programs = {what: begin(ws, mnt, what) for what in ("create", "mkdir", "rename", "fsync")}
+    with Frozen(server):
+        for what, p in programs.items():
+            go(p)
+            wait_until(lambda: asleep_in_a_request(p), 20, what + " to wait")
+            p.send_signal(signal.SIGUSR1)
+    for what, p in programs.items():
+        assert sorted(p.communicate(timeout=60 * SLOW)[0].split()) == ["done", "signal"], what
+    assert set(os.listdir(mnt)) == ALWAYS | {"mine"}
+    assert read(mnt / "to") == data(SIZE, 1)
+    assert os.listdir(mnt / "a") == ["created"] and os.listdir(mnt / "b") == ["made"]

@@ -411,7 +411,7 @@ static int print_setting(const struct cfs_setting *s, bool json)
 		return CMD_SYSTEM;
 	}
 	if (json)
-		cmd_line("%s", shown);
+		puts(shown); /* text of its own: the lines stay */
 	else
 		print_text(shown);
 	return CMD_OK;

@@ -370,8 +370,9 @@ int cfs_core_adopt_setting(struct cfs_meta *m, const char *text, const struct cf
 	atomic_store(&m->changelog, s->changelog);
 	atomic_store(&m->enable_acl, s->enable_acl);
 	atomic_store(&m->user_group_quota, s->user_group_quota);
-	atomic_store(&m->capacity, s->capacity);
-	atomic_store(&m->max_inodes, s->inodes);
+	/* Usage is counted in 63 bits: more than that is no limit. */
+	atomic_store(&m->capacity, CFS_MIN(s->capacity, (uint64_t)INT64_MAX));
+	atomic_store(&m->max_inodes, CFS_MIN(s->inodes, (uint64_t)INT64_MAX));
 	cfs_setting_free(old);
 	free(old_text);
 	return 0;
@@ -440,10 +441,16 @@ static int prepare_update(const struct cfs_setting *old, struct cfs_setting *s, 
 			  char err[256])
 {
 	const char *field = cfs_setting_fixed_change(old, s);
+	int rc;
 
+	if (force && strcmp(old->name, s->name))
+		return 0;
 	/* Its rows stay, and its objects: it is the same volume. */
-	if (force)
-		return strcmp(old->name, s->name) ? 0 : replace_string(&s->uuid, old->uuid);
+	rc = replace_string(&s->uuid, old->uuid);
+	if (!rc)
+		rc = cfs_setting_take_rest(s, old);
+	if (rc || force)
+		return rc;
 	if (field) {
 		say(err, "volume %s exists and its %s cannot change", old->name, field);
 		return -EEXIST;
@@ -452,7 +459,7 @@ static int prepare_update(const struct cfs_setting *old, struct cfs_setting *s, 
 		say(err, "volume %s: ACLs cannot be switched off again", old->name);
 		return -EEXIST;
 	}
-	return replace_string(&s->uuid, old->uuid);
+	return 0;
 }
 
 static int format_existing(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *old_text,

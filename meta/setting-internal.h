@@ -18,6 +18,8 @@ bool cfs_setting_compressed(const struct cfs_setting *s);
 /* What follows from other fields: KeyEncrypted, MinClientVersion, changelog defaults. */
 int cfs_setting_normalise(struct cfs_setting *s);
 
+/* What no field holds becomes that of `from`. */
+int cfs_setting_take_rest(struct cfs_setting *s, const struct cfs_setting *from);
 /* MinClientVersion becomes at least `to`. */
 int cfs_setting_raise_version(struct cfs_setting *s, const char *to);
 

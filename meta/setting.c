@@ -4,7 +4,7 @@
  * where it lives and when it is written; encoding, decoding, copying and comparing follow it.
  */
 #include <errno.h>
-#include <jansson.h>
+#include <limits.h>
 #include <openssl/crypto.h>
 #include <openssl/rand.h>
 #include <stdarg.h>
@@ -13,6 +13,7 @@
 
 #include "base/bytes.h"
 #include "base/cleanup.h"
+#include "base/json.h"
 #include "meta/setting-internal.h"
 
 enum kind { STRING, SECRET, FLAG, INT, U32, U64, TIERS };
@@ -121,6 +122,7 @@ void cfs_setting_free(struct cfs_setting *s)
 			free_secret(*(char **)at(&fields[i], s));
 	}
 	free_tiers(s->tiers, s->n_tiers);
+	free_secret(s->rest); /* what is not known may be one */
 	free(s);
 }
 
@@ -241,6 +243,7 @@ int cfs_setting_copy(const struct cfs_setting *src, struct cfs_setting **ret)
 	*s = *src;
 	s->tiers = NULL;
 	s->n_tiers = 0;
+	s->rest = NULL;
 	for (i = 0; i < CFS_ARRAY_SIZE(fields); i++) {
 		char **text;
 
@@ -252,8 +255,9 @@ int cfs_setting_copy(const struct cfs_setting *src, struct cfs_setting **ret)
 		*text = strdup(*text);
 		ok = ok && *text;
 	}
-	if (!ok)
-		return -ENOMEM;
+	rc = ok ? cfs_setting_take_rest(s, src) : -ENOMEM;
+	if (rc)
+		return rc;
 	for (i = 0; i < src->n_tiers; i++) {
 		rc = add_tier(s, src->tiers[i].id, src->tiers[i].storage_class, src->tiers[i].tag);
 		if (rc)
@@ -261,6 +265,128 @@ int cfs_setting_copy(const struct cfs_setting *src, struct cfs_setting **ret)
 	}
 	*ret = s;
 	s = NULL;
+	return 0;
+}
+
+/* ---- what the record has beside the table's fields ---- */
+
+static const struct field *find_field(const char *name)
+{
+	size_t i;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(fields); i++)
+		if (strcmp(fields[i].name, name) == 0)
+			return &fields[i];
+	return NULL;
+}
+
+/* The other client has 64 bits for what an int is here. */
+static int narrow(const json_t *v)
+{
+	return (int)CFS_MAX(CFS_MIN(json_integer_value(v), (json_int_t)INT_MAX),
+			    (json_int_t)INT_MIN);
+}
+
+static const char *tier_key(int id, char buf[16])
+{
+	snprintf(buf, 16, "%d", id);
+	return buf;
+}
+
+/* NULL: nothing. */
+static json_t *rest_of_tiers(const json_t *tiers)
+{
+	json_t *all = json_object(), *t;
+	const char *key;
+	char id[16];
+
+	json_object_foreach ((json_t *)tiers, key, t) {
+		json_t *rest = json_copy(t);
+
+		json_object_del(rest, "ID");
+		json_object_del(rest, "StorageClass");
+		json_object_del(rest, "Tag");
+		if (json_object_size(rest))
+			json_object_set(all, tier_key(narrow(json_object_get(t, "ID")), id), rest);
+		json_decref(rest);
+	}
+	if (json_object_size(all))
+		return all;
+	json_decref(all);
+	return NULL;
+}
+
+static int gather_rest(const json_t *root, struct cfs_setting *s)
+{
+	json_t *all = json_object(), *v;
+	const char *key;
+	int rc = all ? 0 : -ENOMEM;
+
+	json_object_foreach ((json_t *)root, key, v) {
+		const struct field *f = find_field(key);
+		json_t *rest = NULL;
+
+		if (!f)
+			rest = json_incref(v);
+		else if (f->kind == TIERS)
+			rest = rest_of_tiers(v);
+		else if (f->kind == INT && json_is_integer(v) && narrow(v) != json_integer_value(v))
+			rest = json_incref(v);
+		if (!rc && rest && json_object_set(all, key, rest))
+			rc = -ENOMEM;
+		json_decref(rest);
+	}
+	if (!rc && json_object_size(all)) {
+		s->rest = cfs_json_dump(all, JSON_COMPACT);
+		rc = s->rest ? 0 : -ENOMEM;
+	}
+	json_decref(all);
+	return rc;
+}
+
+static int put_rest_of_tiers(json_t *tiers, const json_t *rest)
+{
+	const char *key;
+	json_t *v;
+	int rc = 0;
+
+	json_object_foreach ((json_t *)rest, key, v) {
+		json_t *t = json_object_get(tiers, key);
+
+		if (t && json_object_update_missing(t, v))
+			rc = -ENOMEM;
+	}
+	return rc;
+}
+
+static int put_rest(const struct cfs_setting *s, json_t *root)
+{
+	json_t *all = s->rest ? cfs_json_load(s->rest, strlen(s->rest), NULL) : NULL, *v;
+	const char *key;
+	int rc = s->rest && !all ? -ENOMEM : 0;
+
+	json_object_foreach (all, key, v) {
+		const struct field *f = find_field(key);
+
+		if (f && f->kind == TIERS)
+			rc = rc ? rc : put_rest_of_tiers(json_object_get(root, key), v);
+		else if (f && narrow(v) != *(const int *)at_const(f, s))
+			continue; /* changed */
+		else if (json_object_set(root, key, v))
+			rc = -ENOMEM;
+	}
+	json_decref(all);
+	return rc;
+}
+
+int cfs_setting_take_rest(struct cfs_setting *s, const struct cfs_setting *from)
+{
+	char *rest = from->rest ? strdup(from->rest) : NULL;
+
+	if (from->rest && !rest)
+		return -ENOMEM;
+	free_secret(s->rest);
+	s->rest = rest;
 	return 0;
 }
 
@@ -275,8 +401,7 @@ static json_t *encode_tiers(const struct cfs_setting *s)
 		const struct cfs_tier *t = &s->tiers[i];
 		char key[16];
 
-		snprintf(key, sizeof(key), "%d", t->id);
-		json_object_set_new(all, key,
+		json_object_set_new(all, tier_key(t->id, key),
 				    json_pack("{s:i,s:s,s:s}", "ID", t->id, "StorageClass",
 					      t->storage_class, "Tag", t->tag));
 	}
@@ -314,9 +439,7 @@ static json_t *encode_field(const struct field *f, const struct cfs_setting *s,
 	case U32:
 		return omit && !*(const uint32_t *)p ? NULL : json_integer(*(const uint32_t *)p);
 	case U64:
-		return omit && !*(const uint64_t *)p
-			       ? NULL
-			       : json_integer((json_int_t) * (const uint64_t *)p);
+		return omit && !*(const uint64_t *)p ? NULL : cfs_json_u64(*(const uint64_t *)p);
 	case TIERS:
 		return encode_tiers(s);
 	}
@@ -335,6 +458,9 @@ static int encode(const struct cfs_setting *s, enum secrets secrets, json_t **re
 		if (v && json_object_set_new(root, fields[i].name, v))
 			rc = -ENOMEM;
 	}
+	/* Not for people: a secret may be among it. */
+	if (!rc && secrets == ENCRYPTED)
+		rc = put_rest(s, root);
 	if (rc) {
 		json_decref(root);
 		return rc;
@@ -351,7 +477,7 @@ int cfs_setting_encode(const struct cfs_setting *s, char **ret)
 
 	if (rc)
 		return rc;
-	text = json_dumps(root, JSON_INDENT(1));
+	text = cfs_json_dump(root, JSON_INDENT(1));
 	json_decref(root);
 	if (!text)
 		return -ENOMEM;
@@ -375,7 +501,7 @@ int cfs_setting_show(const struct cfs_setting *s, char **ret)
 
 	if (rc)
 		return rc;
-	text = json_dumps(root, JSON_INDENT(2));
+	text = cfs_json_dump(root, JSON_INDENT(2));
 	json_decref(root);
 	if (!text)
 		return -ENOMEM;
@@ -395,7 +521,7 @@ static int decode_tiers(const json_t *v, struct cfs_setting *s)
 	if (!json_is_object(v) || json_object_size(v) == 0)
 		return add_tier(s, 0, s->storage_class, "");
 	json_object_foreach ((json_t *)v, key, t) {
-		rc = add_tier(s, (int)json_integer_value(json_object_get(t, "ID")),
+		rc = add_tier(s, narrow(json_object_get(t, "ID")),
 			      json_string_value(json_object_get(t, "StorageClass")),
 			      json_string_value(json_object_get(t, "Tag")));
 		if (rc)
@@ -425,17 +551,17 @@ static int decode_field(const struct field *f, const json_t *v, struct cfs_setti
 		*(bool *)p = json_is_true(v);
 		return 0;
 	case INT:
-	case U32:
-	case U64:
 		if (!json_is_integer(v))
 			return -EINVAL;
-		if (f->kind == INT)
-			*(int *)p = (int)json_integer_value(v);
-		else if (f->kind == U32)
-			*(uint32_t *)p = (uint32_t)json_integer_value(v);
-		else
-			*(uint64_t *)p = (uint64_t)json_integer_value(v);
+		*(int *)p = narrow(v);
 		return 0;
+	case U32:
+		if (!json_is_integer(v) || json_integer_value(v) != (uint32_t)json_integer_value(v))
+			return -EINVAL;
+		*(uint32_t *)p = (uint32_t)json_integer_value(v);
+		return 0;
+	case U64:
+		return cfs_json_get_u64(v, p) ? 0 : -EINVAL;
 	case TIERS:
 		break;
 	}
@@ -498,6 +624,11 @@ static int decode(const json_t *root, struct cfs_setting *s, char err[256])
 		    s->name, s->meta_version, CFS_META_VERSION);
 		return -EPROTONOSUPPORT;
 	}
+	rc = gather_rest(root, s);
+	if (rc) {
+		say(err, "out of memory");
+		return rc;
+	}
 	return open_secrets(s, err);
 }
 
@@ -512,7 +643,7 @@ int cfs_setting_decode(const char *json, size_t len, struct cfs_setting **ret, c
 		say(err, "out of memory");
 		return -ENOMEM;
 	}
-	root = json_loadb(json, len, 0, &jerr);
+	root = cfs_json_load(json, len, &jerr);
 	if (!json_is_object(root)) {
 		say(err, "the setting is not a JSON object (line %d)", root ? 1 : jerr.line);
 		json_decref(root);

@@ -131,6 +131,8 @@ struct cfs_setting {
 	struct cfs_tier *tiers;
 	size_t n_tiers;
 	char *ranger_rest_url, *ranger_service, *kerb_conf;
+	char *rest; /* JSON of what the record has beside these, which is written back; NULL: none
+		     */
 };
 
 #define CFS_META_VERSION   1

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/json.h"
 #include "cmd/admin.h"
 #include "cmd/cmd.h"
 #include "cmd/peers.h"
@@ -390,13 +391,14 @@ static int change(struct admin *a, struct change *c, const struct config_opts *o
 
 static void print_text(const char *json)
 {
-	json_t *s = json_loads(json, 0, NULL), *value;
+	json_t *s = cfs_json_load(json, strlen(json), NULL), *value;
 	const char *key;
 
 	json_object_foreach (s, key, value) {
-		char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+		char *text = cfs_json_dump(value, JSON_ENCODE_ANY | JSON_COMPACT);
 
-		cmd_line("%-20s %s", key, json_is_string(value) ? json_string_value(value) : text);
+		/* Numbers may be strings here, and have no quotes. */
+		cmd_line("%-20s %s", key, text && *text == '"' ? json_string_value(value) : text);
 		free(text);
 	}
 	json_decref(s);

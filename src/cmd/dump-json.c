@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/cleanup.h"
+#include "base/json.h"
 #include "cmd/dump-json.h"
 
 /* ---- the tree ---- */
@@ -151,8 +152,8 @@ static int put_tree(struct json *j, const char *name, cfs_ino_t root)
 
 static int put_setting(struct json *j)
 {
-	json_t *setting = json_loads(j->d->setting, 0, NULL);
-	cfs_auto_free char *text = setting ? json_dumps(setting, JSON_INDENT(2)) : NULL;
+	json_t *setting = cfs_json_load(j->d->setting, strlen(j->d->setting), NULL);
+	cfs_auto_free char *text = setting ? cfs_json_dump(setting, JSON_INDENT(2)) : NULL;
 	const char *line = text;
 	int r = text ? json_put(j, "{\n  \"Setting\": ") : -EINVAL;
 

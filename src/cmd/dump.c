@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/json.h"
 #include "cmd/admin.h"
 #include "cmd/cmd.h"
 
@@ -67,7 +68,7 @@ static const struct cfs_opt dump_table[] = {
 static char *without_secrets(const char *setting)
 {
 	static const char *const secret[] = {"SecretKey", "SessionToken", "EncryptKey"};
-	json_t *j = json_loads(setting, 0, NULL);
+	json_t *j = cfs_json_load(setting, strlen(setting), NULL);
 	char *text = NULL;
 	size_t i;
 
@@ -78,7 +79,7 @@ static char *without_secrets(const char *setting)
 			json_object_set_new(j, secret[i], json_string("removed"));
 	}
 	if (j)
-		text = json_dumps(j, JSON_INDENT(1));
+		text = cfs_json_dump(j, JSON_INDENT(1));
 	json_decref(j);
 	return text;
 }

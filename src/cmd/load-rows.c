@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/json.h"
 #include "cmd/load.h"
 
 /*
@@ -27,7 +28,7 @@ struct load_batch {
 
 int load_setting(struct load *l, char *text)
 {
-	json_t *j = json_loads(text, 0, NULL);
+	json_t *j = cfs_json_load(text, strlen(text), NULL);
 	bool trash;
 	int r;
 

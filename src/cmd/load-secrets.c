@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/json.h"
 #include "cmd/load.h"
 
 enum { KEY_MAX = 64 << 10 };
@@ -69,7 +70,7 @@ int load_secrets(struct load *l, char **text)
 	static const struct {
 		const char *name, *env;
 	} keys[] = {{"SecretKey", "SECRET_KEY"}, {"SessionToken", "SESSION_TOKEN"}};
-	json_t *setting = json_loads(*text, 0, NULL);
+	json_t *setting = cfs_json_load(*text, strlen(*text), NULL);
 	bool any = is_removed(setting, "EncryptKey");
 	cfs_auto_free char *clear = NULL;
 	struct cfs_setting *s = NULL;
@@ -89,7 +90,7 @@ int load_secrets(struct load *l, char **text)
 	if (r || !any)
 		goto out;
 	json_object_set_new(setting, "KeyEncrypted", json_false());
-	clear = json_dumps(setting, 0);
+	clear = cfs_json_dump(setting, 0);
 	r = clear ? cfs_setting_decode(clear, strlen(clear), &s, l->err) : -ENOMEM;
 	if (r)
 		goto out;

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/cleanup.h"
+#include "base/json.h"
 #include "base/url.h"
 #include "cmd/cmd.h"
 #include "cmd/peers.h"
@@ -83,7 +84,7 @@ static json_t *collect(struct cfs_meta *meta, const struct cfs_setting *setting)
 		json_decref(groups);
 		return NULL;
 	}
-	s = json_loads(shown, 0, NULL);
+	s = cfs_json_load(shown, strlen(shown), NULL);
 	return json_pack("{s:o, s:s, s:{s:I, s:I, s:I, s:I}, s:o, s:o}", "setting", s, "engine",
 			 cfs_meta_engine_name(meta), "usage", "used_bytes",
 			 (json_int_t)st.used_bytes, "available_bytes", (json_int_t)st.avail_bytes,
@@ -135,14 +136,13 @@ static void print_session(json_t *session)
 
 static void print_limits(json_t *setting)
 {
-	json_int_t bytes = json_integer_value(json_object_get(setting, "Capacity"));
-	json_int_t inodes = json_integer_value(json_object_get(setting, "Inodes"));
+	uint64_t bytes, inodes;
 	char buf[32];
 
-	if (bytes > 0)
-		cmd_line("capacity:    %s", progress_size((uint64_t)bytes, buf));
-	if (inodes > 0)
-		printf("inodes:      at most %lld\n", inodes);
+	if (cfs_json_get_u64(json_object_get(setting, "Capacity"), &bytes) && bytes)
+		cmd_line("capacity:    %s", progress_size(bytes, buf));
+	if (cfs_json_get_u64(json_object_get(setting, "Inodes"), &inodes) && inodes)
+		cmd_line("inodes:      at most %" PRIu64, inodes);
 }
 
 static void print_status(json_t *j, const char *url)
@@ -239,8 +239,9 @@ static int status_run(int argc, char **argv)
 		goto out;
 	}
 	if (o.json) {
-		json_dumpf(j, stdout, JSON_INDENT(2));
-		putchar('\n');
+		cfs_auto_free char *text = cfs_json_dump(j, JSON_INDENT(2));
+
+		puts(text ? text : "");
 	} else {
 		print_status(j, url);
 		print_groups(json_object_get(j, "groups"));

@@ -49,6 +49,44 @@ def test_config_changes_what_may_change(ws, volume):
     assert "Capacity" not in ask(ws, "config", volume.url, "--capacity", "0")
 
 
+# what a later client, or one with 64 bits for each number, may have written
+LATER = {
+    "Inodes": (1 << 64) - 1,
+    "DownloadLimit": 5_000_000_000,
+    "Later": {"deep": [{"most": (1 << 64) - 1, "least": -(1 << 63) - 1, "none": None}], "text": "18446744073709551616"},
+    "LaterNumber": 10**30,
+}
+
+
+def put_later(vol):
+    s = vol.setting() | LATER | {"Capacity": 10**10 << 30}
+    s["Tiers"]["0"]["LaterDays"] = 1 << 63
+    vol.sql("UPDATE jfs_setting SET value=? WHERE name='format'", json.dumps(s))
+    return s
+
+
+def test_config_keeps_what_it_does_not_know(ws, volume):
+    """No command that writes the record takes a field from it, or a digit from a number."""
+    before = put_later(volume)
+    mnt = volume.mount()
+    write(mnt / "f", data(300_000))
+    mnt.umount()
+    assert volume.status()["setting"]["Capacity"] == 10**10 << 30
+    shown = ws.run("cachefs", "status", volume.url, check=True).stdout
+    assert "inodes:      at most 18446744073709551615\n" in shown and "EiB\n" in shown, shown
+    listed = ws.run("cachefs", "config", volume.url, check=True).stdout
+    assert "Inodes               18446744073709551615\n" in listed
+    ask(ws, "config", volume.url, "--trash-days", "5")
+    assert volume.setting() == before | {"TrashDays": 5}
+    ws.run("cachefs", "quota", "set", volume.url, "--uid", "4711", "--inodes", "10", check=True)
+    assert volume.setting() == before | {"TrashDays": 5, "UserGroupQuota": True}
+    ws.run("cachefs", *volume.format_args(trash_days=7), "--force", check=True)
+    s = volume.setting()
+    assert {k: s[k] for k in LATER} == LATER and s["Tiers"] == before["Tiers"] and s["TrashDays"] == 7
+    ask(ws, "config", volume.url, "--capacity", "1024", "--download-limit", "9")
+    assert volume.setting() == s | {"Capacity": 1 << 40, "DownloadLimit": 9}
+
+
 def test_config_trash_goes_only_by_force(ws):
     vol = ws.volume(trash_days=1)
     refused(ws, "config", vol.url, "--trash-days", "0", says="--force")

@@ -545,6 +545,24 @@ def test_what_a_later_version_added_does_not_change_the_rest(ws, empty):
     assert r.returncode == 2 and "extended attribute" in str(r.stderr), r
 
 
+@pytest.mark.parametrize("form", [[], ["--binary"]])
+@pytest.mark.parametrize("engine", ["sqlite3", "redis"])
+def test_settings_of_other_clients_survive(ws, empty, engine, form):
+    """With secrets or without, what this client does not know and what it cannot count to."""
+    vol = ws.volume(format=False)
+    ws.run("cachefs", *vol.format_args(), check=True, env={"SECRET_KEY": "geheim", "ACCESS_KEY": "me"})
+    later = vol.setting() | {"Capacity": 10**10 << 30, "Inodes": (1 << 64) - 1, "Later": {"deep": [1 << 63, 10**30]}}
+    later["Tiers"]["0"]["LaterDays"] = (1 << 64) - 1
+    vol.sql("UPDATE jfs_setting SET value=? WHERE name='format'", json.dumps(later))
+    for keep in [[], ["--keep-secrets"]]:
+        url = empty(engine)
+        ws.run("cachefs", "load", url, "-", input=dump(ws, vol.url, *form, *keep), check=True)
+        again = dump(ws, url, *form, "--keep-secrets")
+        got = rows(again)["setting"] if form else json.loads(again)["Setting"]
+        ignored = {} if keep else {"SecretKey": None}
+        assert got | ignored == later | ignored
+
+
 def test_deep_tree_loads(ws, empty):
     """Deeper than the stack would hold of what is known of each level."""
     d = json.loads(fixtures.dump("sqlite", "json"))

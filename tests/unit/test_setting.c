@@ -85,6 +85,123 @@ static void test_old_record(void **state)
 	cfs_setting_free(s);
 }
 
+/* What a rewrite by this client makes of a record. */
+static char *rewritten(const char *text)
+{
+	struct cfs_setting *s = decode(text), *copy;
+	char *again;
+
+	assert_int_equal(cfs_setting_copy(s, &copy), 0);
+	cfs_setting_free(s);
+	assert_int_equal(cfs_setting_encode(copy, &again), 0);
+	cfs_setting_free(copy);
+	return again;
+}
+
+#define HEAD                                                                                       \
+	"{\n\"Name\": \"v\",\n\"UUID\": \"u\",\n\"Storage\": \"s3\",\n"                            \
+	"\"Tiers\": {\n\"0\": {\n\"ID\": 0,\n\"StorageClass\": \"\",\n\"Tag\": \"\"%s\n}\n},\n"    \
+	"\"Bucket\": \"b\",\n\"BlockSize\": 4096,\n"
+
+/* The other client writes 64 bits without a sign, and a limit that is one here must not be less. */
+static void test_great_numbers(void **state)
+{
+	static const struct {
+		const char *text;
+		uint64_t v;
+	} cases[] = {
+		{"9223372036854775807", INT64_MAX},
+		{"9223372036854775808", 1ULL << 63},
+		{"10737418240000000000", 10737418240000000000ULL},
+		{"18446744073709551615", UINT64_MAX},
+	};
+	static const char *const none[] = {"18446744073709551616", "-1", "1e19", "1.5", "\"7\""};
+	char text[1024], err[256], *again;
+	struct cfs_setting *s;
+	size_t i;
+
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		snprintf(text, sizeof(text),
+			 HEAD "\"Capacity\": %s,\n\"Inodes\": %s,\n"
+			      "\"TrashDays\": 0,\n\"EnableACL\": false\n}",
+			 "", cases[i].text, cases[i].text);
+		s = decode(text);
+		assert_true(s->capacity == cases[i].v && s->inodes == cases[i].v);
+		assert_int_equal(cfs_setting_show(s, &again), 0);
+		snprintf(err, sizeof(err), "\"Capacity\": %s,", cases[i].text);
+		assert_non_null(strstr(again, err));
+		free(again);
+		cfs_setting_free(s);
+		again = rewritten(text);
+		assert_string_equal(again, text);
+		free(again);
+	}
+	for (i = 0; i < sizeof(none) / sizeof(none[0]); i++) {
+		snprintf(text, sizeof(text), HEAD "\"Capacity\": %s}", "", none[i]);
+		assert_int_equal(decode_error(text, err), -EINVAL);
+		assert_non_null(strstr(err, "Capacity"));
+	}
+}
+
+/* Fields of a later client come through a rewrite, to the last digit. */
+static void test_unknown_fields(void **state)
+{
+	static const char later[] =
+		"\"Later\": {\n\"Deep\": [\n18446744073709551615,\n-9223372036854775809,\n0.1,\n"
+		"1e400,\n-0,\n123456789012345678901234567890\n],\n"
+		"\"Text\": \"18446744073709551616 \\\"9e9\\\" \\\\\",\n\"Nil\": null\n}";
+	char text[2048], *again;
+	struct cfs_setting *s;
+
+	snprintf(text, sizeof(text), HEAD "\"TrashDays\": 1,\n\"EnableACL\": false,\n%s\n}",
+		 ",\n\"Days\": 18446744073709551615", later);
+	again = rewritten(text);
+	assert_string_equal(again, text);
+	free(again);
+	/* A secret may be among them. */
+	s = decode(text);
+	assert_int_equal(cfs_setting_show(s, &again), 0);
+	assert_null(strstr(again, "Later"));
+	free(again);
+	cfs_setting_free(s);
+}
+
+/* 64 bits in the other client: kept until somebody changes it. */
+static void test_wide_limit(void **state)
+{
+	char text[1024], *again;
+	struct cfs_setting *s;
+
+	snprintf(text, sizeof(text),
+		 HEAD "\"UploadLimit\": 5000000000,\n\"TrashDays\": 1,\n\"EnableACL\": false\n}",
+		 "");
+	again = rewritten(text);
+	assert_string_equal(again, text);
+	free(again);
+	s = decode(text);
+	assert_int_equal(s->upload_limit_mbps, INT32_MAX);
+	s->upload_limit_mbps = 7;
+	assert_int_equal(cfs_setting_encode(s, &again), 0);
+	assert_non_null(strstr(again, "\"UploadLimit\": 7,"));
+	free(again);
+	cfs_setting_free(s);
+}
+
+/* Numbers that are none are no way round the reader. */
+static void test_damaged_numbers(void **state)
+{
+	static const char *const bad[] = {
+		"01",	 "00", "1.", ".5", "+1", "1e", "0x10", "- 1", "99999999999999999999x",
+		"1.2.3", "--9"};
+	char text[1024], err[256];
+	size_t i;
+
+	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		snprintf(text, sizeof(text), HEAD "\"Later\": %s}", "", bad[i]);
+		assert_int_equal(decode_error(text, err), -EINVAL);
+	}
+}
+
 /* Secrets are never stored in clear, never shown, and come back. */
 static void test_secrets(void **state)
 {
@@ -216,10 +333,12 @@ static void test_new_volume(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_same_bytes), cmocka_unit_test(test_old_record),
-		cmocka_unit_test(test_secrets),	   cmocka_unit_test(test_bad_secrets),
-		cmocka_unit_test(test_refused),	   cmocka_unit_test(test_versions),
-		cmocka_unit_test(test_names),	   cmocka_unit_test(test_new_volume),
+		cmocka_unit_test(test_same_bytes),    cmocka_unit_test(test_old_record),
+		cmocka_unit_test(test_great_numbers), cmocka_unit_test(test_unknown_fields),
+		cmocka_unit_test(test_wide_limit),    cmocka_unit_test(test_damaged_numbers),
+		cmocka_unit_test(test_secrets),	      cmocka_unit_test(test_bad_secrets),
+		cmocka_unit_test(test_refused),	      cmocka_unit_test(test_versions),
+		cmocka_unit_test(test_names),	      cmocka_unit_test(test_new_volume),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

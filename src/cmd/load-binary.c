@@ -200,10 +200,9 @@ static int counter(struct reader *rd, const struct message *m)
 	return 0;
 }
 
-static int put_quota(struct reader *rd, const struct message *m, enum cfs_quota_kind kind)
+static struct cfs_quota quota(const struct message *m, enum cfs_quota_kind kind)
 {
-	struct cfs_ctx ctx = cfs_ctx_internal(60000);
-	const struct cfs_quota q = {
+	return (struct cfs_quota){
 		.kind = kind,
 		.key = m->f[1].number,
 		.max_space = (int64_t)m->f[2].number,
@@ -211,23 +210,28 @@ static int put_quota(struct reader *rd, const struct message *m, enum cfs_quota_
 		.used_space = (int64_t)m->f[4].number,
 		.used_inodes = (int64_t)m->f[5].number,
 	};
-
-	return cfs_meta_put_quota(rd->l->meta, &ctx, &q);
 }
 
 static int dir_quota(struct reader *rd, const struct message *m)
 {
-	return put_quota(rd, m, CFS_QUOTA_DIR);
+	struct cfs_ctx ctx = cfs_ctx_internal(60000);
+	const struct cfs_quota q = quota(m, CFS_QUOTA_DIR);
+
+	return cfs_meta_put_quota(rd->l->meta, &ctx, &q);
 }
 
 static int user_quota(struct reader *rd, const struct message *m)
 {
-	return put_quota(rd, m, CFS_QUOTA_USER);
+	const struct cfs_quota q = quota(m, CFS_QUOTA_USER);
+
+	return load_owner_quota(rd->l, &q);
 }
 
 static int group_quota(struct reader *rd, const struct message *m)
 {
-	return put_quota(rd, m, CFS_QUOTA_GROUP);
+	const struct cfs_quota q = quota(m, CFS_QUOTA_GROUP);
+
+	return load_owner_quota(rd->l, &q);
 }
 
 typedef int (*row_fn)(struct reader *rd, const struct message *m);

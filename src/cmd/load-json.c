@@ -42,7 +42,7 @@ static int finish_dir(struct json *j, struct entry *e)
 
 	row.stat = (struct cfs_dir_stat){e->direct.length, e->direct.space, e->direct.inodes};
 	for (i = 0; i < j->n_quotas; i++)
-		if (j->quotas[i].kind == CFS_QUOTA_DIR && j->quotas[i].key == e->ino) {
+		if (j->quotas[i].key == e->ino) {
 			j->quotas[i].used_space = e->below.space;
 			j->quotas[i].used_inodes = e->below.inodes;
 		}
@@ -50,21 +50,6 @@ static int finish_dir(struct json *j, struct entry *e)
 	if (!cfs_ino_is_trash(e->ino))
 		e->attr.nlink = 2 + e->subdirs;
 	return j->l->dir_stats ? load_row(j->l, CFS_TABLE_DIR_STAT, &row) : 0;
-}
-
-static void charge_owners(struct json *j, const struct cfs_attr *a, int64_t space)
-{
-	size_t i;
-
-	for (i = 0; i < j->n_quotas; i++) {
-		struct cfs_quota *q = &j->quotas[i];
-
-		if ((q->kind == CFS_QUOTA_USER && q->key == a->uid) ||
-		    (q->kind == CFS_QUOTA_GROUP && q->key == a->gid)) {
-			q->used_space += space;
-			q->used_inodes++;
-		}
-	}
 }
 
 /* Everything of the entry but its name in the parent. */
@@ -79,7 +64,6 @@ static int finish_inode(struct json *j, struct entry *e, int64_t space)
 	if (e->ino != CFS_ROOT_INO && e->ino != CFS_TRASH_INO) {
 		j->space += space;
 		j->inodes++;
-		charge_owners(j, &e->attr, space);
 	}
 	if (linked) {
 		linked_set_attr(j, e->ino, &e->attr);
@@ -241,6 +225,17 @@ static int read_quota(struct json *j, struct cfs_quota *q)
 	return r;
 }
 
+static int keep_dir_quota(struct json *j, const struct cfs_quota *q)
+{
+	struct cfs_quota *v = reallocarray(j->quotas, j->n_quotas + 1, sizeof(*v));
+
+	if (!v)
+		return -ENOMEM;
+	j->quotas = v;
+	v[j->n_quotas++] = *q;
+	return 0;
+}
+
 static int read_quotas(struct json *j, enum cfs_quota_kind kind)
 {
 	bool first = true;
@@ -248,14 +243,12 @@ static int read_quotas(struct json *j, enum cfs_quota_kind kind)
 	int r;
 
 	while ((r = pull_key(j->p, &first, &key)) > 0) {
-		struct cfs_quota *v = reallocarray(j->quotas, j->n_quotas + 1, sizeof(*v));
+		struct cfs_quota q = {.kind = kind, .key = strtoull(key, NULL, 10)};
 
-		if (!v)
-			return -ENOMEM;
-		j->quotas = v;
-		v += j->n_quotas++;
-		*v = (struct cfs_quota){.kind = kind, .key = strtoull(key, NULL, 10)};
-		r = read_quota(j, v);
+		r = read_quota(j, &q);
+		if (!r)
+			r = kind == CFS_QUOTA_DIR ? keep_dir_quota(j, &q)
+						  : load_owner_quota(j->l, &q);
 		if (r)
 			return r;
 	}

@@ -32,7 +32,7 @@ struct json {
 	struct names_in *names; /* the same */
 	size_t n_names, cap_names;
 	struct rulelist rules;
-	struct cfs_quota *quotas;
+	struct cfs_quota *quotas; /* of directories */
 	size_t n_quotas;
 	int64_t space, inodes; /* of the volume */
 	unsigned depth;

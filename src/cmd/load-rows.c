@@ -41,6 +41,7 @@ int load_setting(struct load *l, char *text)
 		return -EBADMSG;
 	}
 	l->dir_stats = json_is_true(json_object_get(j, "DirStats"));
+	l->owner_quotas = json_is_true(json_object_get(j, "UserGroupQuota"));
 	trash = json_integer_value(json_object_get(j, "TrashDays")) > 0;
 	json_decref(j);
 	r = load_secrets(l, &l->setting);
@@ -206,6 +207,8 @@ int load_row(struct load *l, enum cfs_meta_table table, const struct cfs_row *ro
 		r = add_references(l, row);
 	else if (table == CFS_TABLE_SUSTAINED)
 		r = note_session(l, row->sid);
+	else if (table == CFS_TABLE_NODE)
+		r = owners_add_node(&l->owners, row);
 	if (r)
 		return r;
 	if (!b) {
@@ -248,6 +251,61 @@ static int put_counters(struct load *l)
 	return cfs_meta_put_rows(l->meta, CFS_TABLE_COUNTER, rows, n);
 }
 
+int load_owner_quota(struct load *l, const struct cfs_quota *q)
+{
+	struct cfs_quota *v = reallocarray(l->limits, l->n_limits + 1, sizeof(*v));
+
+	if (!v)
+		return -ENOMEM;
+	l->limits = v;
+	v[l->n_limits++] = *q;
+	return 0;
+}
+
+static int order_limits(const void *a, const void *b)
+{
+	const struct cfs_quota *x = a, *y = b;
+
+	if (x->kind != y->kind)
+		return x->kind < y->kind ? -1 : 1;
+	return x->key < y->key ? -1 : x->key > y->key;
+}
+
+static int put_owner_quota(struct load *l, struct cfs_quota *q)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(60000);
+	struct owner w = owners_get(&l->owners, q->kind, (uint32_t)q->key);
+
+	q->used_space = w.space;
+	q->used_inodes = w.inodes;
+	return cfs_meta_put_quota(l->meta, &ctx, q);
+}
+
+/*
+ * A row of every owner. The dump may lack those that have no limit, or that changed nothing since
+ * such quotas are on: the first change would make one that says nothing of what there was before.
+ */
+static int put_owner_quotas(struct load *l)
+{
+	size_t i;
+	int r = 0;
+
+	if (l->n_limits)
+		qsort(l->limits, l->n_limits, sizeof(*l->limits), order_limits);
+	for (i = 0; i < l->n_limits && !r; i++)
+		r = put_owner_quota(l, &l->limits[i]);
+	for (i = 0; l->owner_quotas && i < l->owners.cap && !r; i++) {
+		const struct owner *w = &l->owners.v[i];
+		struct cfs_quota q = {
+			.kind = w->kind, .key = w->id, .max_space = -1, .max_inodes = -1};
+
+		if (w->inodes &&
+		    !(l->n_limits && bsearch(&q, l->limits, l->n_limits, sizeof(q), order_limits)))
+			r = put_owner_quota(l, &q);
+	}
+	return r;
+}
+
 int load_finish(struct load *l)
 {
 	size_t i;
@@ -259,6 +317,8 @@ int load_finish(struct load *l)
 		l->counters[COUNTER_NEXT_CHUNK] += SLICE_GAP;
 	for (i = 0; i < LOAD_TABLES && !r; i++)
 		r = flush(l, (enum cfs_meta_table)i);
+	if (!r)
+		r = put_owner_quotas(l);
 	for (i = 0; i < l->n_sids && !r; i++)
 		r = cfs_meta_put_ended_session(l->meta, l->sids[i]);
 	if (!r)
@@ -272,6 +332,8 @@ void load_free(struct load *l)
 
 	for (i = 0; i < LOAD_TABLES; i++)
 		free(l->batches[i]);
+	owners_free(&l->owners);
+	free(l->limits);
 	free(l->sids);
 	free(l->setting);
 }

@@ -6,6 +6,7 @@
 #include <cachefs/meta.h>
 
 #include "cmd/dump.h"
+#include "cmd/owners.h"
 #include "cmd/stream.h"
 
 #define LOAD_TABLES (CFS_TABLE_COUNTER + 1)
@@ -18,7 +19,7 @@ struct load {
 	const char *key_path; /* what the dump lacks, NULL */
 	struct progress p;
 	char *setting; /* text, stored at the end */
-	bool dir_stats;
+	bool dir_stats, owner_quotas;
 	bool begun, secrets_removed; /* and not given again */
 	struct load_batch *batches[LOAD_TABLES];
 	uint64_t inodes, entries, slices;
@@ -26,6 +27,9 @@ struct load {
 	int64_t counters[COUNTER_COUNT];
 	uint64_t *sids; /* of sustained inodes: few */
 	size_t n_sids;
+	struct cfs_quota *limits; /* of users and groups */
+	size_t n_limits;
+	struct owners owners;
 	char err[256];
 };
 
@@ -33,7 +37,9 @@ struct load {
 int load_setting(struct load *l, char *text);
 /* Copies the row; what is full is written. */
 int load_row(struct load *l, enum cfs_meta_table table, const struct cfs_row *row);
-/* Everything that is left, counters, sessions, setting. */
+/* The limits of a user or a group. What it uses is counted. */
+int load_owner_quota(struct load *l, const struct cfs_quota *q);
+/* Everything that is left, quotas of owners, counters, sessions, setting. */
 int load_finish(struct load *l);
 void load_free(struct load *l);
 

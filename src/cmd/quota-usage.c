@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What quotas should say. Directories are walked (8 bytes per directory still to be visited);
- * owners are summed up in one scan of all inodes (32 bytes per owner).
+ * owners are summed up in one scan of all inodes.
  */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "cmd/inostack.h"
+#include "cmd/owners.h"
 #include "cmd/quota.h"
 
 #define PAGE 1000
@@ -63,81 +64,6 @@ int quota_measure(struct admin *a, cfs_ino_t dir, int64_t *ret_space, int64_t *r
 	*ret_space = w.space;
 	*ret_inodes = w.inodes;
 	return 0;
-}
-
-/* ---- owners ---- */
-
-struct owner {
-	enum cfs_quota_kind kind;
-	uint32_t id;
-	int64_t space, inodes;
-	uint64_t mark;
-};
-
-/* Open addressing, at most half full. */
-struct owners {
-	struct owner *v; /* inodes 0: free */
-	size_t n, cap;
-};
-
-static struct owner *slot(struct owners *o, enum cfs_quota_kind kind, uint32_t id)
-{
-	size_t i = (id * 2654435761u + kind) & (o->cap - 1);
-
-	while (o->v[i].inodes && (o->v[i].kind != kind || o->v[i].id != id))
-		i = (i + 1) & (o->cap - 1);
-	return &o->v[i];
-}
-
-static int grow(struct owners *o)
-{
-	struct owners bigger = {.cap = o->cap ? 2 * o->cap : 256};
-	size_t i;
-
-	bigger.v = calloc(bigger.cap, sizeof(*bigger.v));
-	if (!bigger.v)
-		return -ENOMEM;
-	for (i = 0; i < o->cap; i++) {
-		if (o->v[i].inodes)
-			*slot(&bigger, o->v[i].kind, o->v[i].id) = o->v[i];
-	}
-	bigger.n = o->n;
-	free(o->v);
-	*o = bigger;
-	return 0;
-}
-
-static int charge(struct owners *o, enum cfs_quota_kind kind, uint32_t id, int64_t space,
-		  uint64_t mark)
-{
-	struct owner *w;
-	int r = 2 * o->n >= o->cap ? grow(o) : 0;
-
-	if (r < 0)
-		return r;
-	w = slot(o, kind, id);
-	if (!w->inodes) {
-		w->kind = kind;
-		w->id = id;
-		o->n++;
-	}
-	w->inodes++;
-	w->space += space;
-	w->mark += mark;
-	return 0;
-}
-
-static int add_node(void *arg, const struct cfs_row *row)
-{
-	const struct cfs_attr *attr = &row->attr;
-	int64_t space = cfs_space_of(attr->type == CFS_TYPE_FILE ? attr->length : 0);
-	uint64_t mark = cfs_mark_of(row->ino, attr);
-	int r;
-
-	if (row->ino == CFS_ROOT_INO || row->ino == CFS_TRASH_INO)
-		return 0;
-	r = charge(arg, CFS_QUOTA_USER, attr->uid, space, mark);
-	return r < 0 ? r : charge(arg, CFS_QUOTA_GROUP, attr->gid, space, mark);
 }
 
 /* ---- checking ---- */
@@ -236,17 +162,15 @@ static int measure_owners(struct admin *a, const struct quotas *l, struct gaps *
 {
 	struct owners o = {0};
 	size_t i;
-	int r = grow(&o);
+	int r = cfs_meta_scan(a->meta, CFS_TABLE_NODE, owners_add_node, &o);
 
-	if (r == 0)
-		r = cfs_meta_scan(a->meta, CFS_TABLE_NODE, add_node, &o);
 	for (i = 0; i < l->n && r == 0; i++) {
-		const struct owner *w;
+		struct owner w;
 
 		if (l->v[i].kind == CFS_QUOTA_DIR)
 			continue;
-		w = slot(&o, l->v[i].kind, (uint32_t)l->v[i].key);
-		r = note(ret, &l->v[i], w->space, w->inodes, w->mark);
+		w = owners_get(&o, l->v[i].kind, (uint32_t)l->v[i].key);
+		r = note(ret, &l->v[i], w.space, w.inodes, w.mark);
 	}
 	/* Every owner has a row from the moment such quotas are on. */
 	for (i = 0; i < o.cap && r == 0; i++) {
@@ -257,7 +181,7 @@ static int measure_owners(struct admin *a, const struct quotas *l, struct gaps *
 		if (w->inodes && !find(l, w->kind, w->id))
 			r = note(ret, &none, w->space, w->inodes, w->mark);
 	}
-	free(o.v);
+	owners_free(&o);
 	return r;
 }
 

@@ -547,6 +547,41 @@ def test_what_a_later_version_added_does_not_change_the_rest(ws, empty):
 
 @pytest.mark.parametrize("form", [[], ["--binary"]])
 @pytest.mark.parametrize("engine", ["sqlite3", "redis"])
+def test_every_owner_has_a_row_after_a_load(ws, empty, engine, form):
+    """A dump may have rows of those with limits only, and usage from before its inodes."""
+    vol = ws.volume(trash_days=1)
+    ws.run("cachefs", "quota", "set", vol.url, "--uid", "1001", "--inodes", "50", check=True)
+    ws.run("cachefs", "quota", "set", vol.url, "--gid", "7", "--capacity", "1", check=True)
+    mnt = vol.mount()
+    for i, (uid, gid) in enumerate([(1001, 7), (1002, 7), (1003, 1003), (0, 4_000_000_000)]):
+        write(mnt / ("f%d" % i), data(10_000 * i))
+        os.chown(mnt / ("f%d" % i), uid, gid)
+    os.link(mnt / "f1", mnt / "again")
+    os.unlink(mnt / "f2")
+    mnt.umount()
+    query = "SELECT qtype,qkey,max_space,max_inodes,used_space,used_inodes FROM jfs_user_group_quota"
+    usage = {r[:2]: r[4:] for r in vol.sql(query) if r[5]}
+    assert len(usage) == 4 + 4
+    vol.sql("DELETE FROM jfs_user_group_quota WHERE max_space<=0 AND max_inodes<=0")
+    vol.sql("UPDATE jfs_user_group_quota SET used_space=used_space+4096,used_inodes=used_inodes+1")
+    url = empty(engine)
+    load(ws, url, dump(ws, vol.url, *form))
+    ws.run("cachefs", "quota", "repair", vol.url, check=True)
+    again = dump(ws, url, "--binary")
+    rows_of = {n: [dict(fields(v)) for kind, _, m in segments(again)[0] if kind == 13 for f, v in fields(m) if f == n]
+               for n in (15, 16)}
+    got = {(n - 14, r.get(1, 0)): (r.get(4, 0), r.get(5, 0)) for n in (15, 16) for r in rows_of[n]}
+    assert got == usage
+    limits = {
+        (n - 14, r.get(1, 0), f): r[f] for n in (15, 16) for r in rows_of[n] for f in (2, 3) if 0 < r.get(f, 0) < 1 << 63
+    }
+    assert limits == {(1, 1001, 3): 50, (2, 7, 2): 1 << 30}
+    r = ws.run("cachefs", "fsck", url, "--bucket", str(vol.bucket) + "/")
+    assert r.returncode == 0, r.stdout + r.stderr
+
+
+@pytest.mark.parametrize("form", [[], ["--binary"]])
+@pytest.mark.parametrize("engine", ["sqlite3", "redis"])
 def test_settings_of_other_clients_survive(ws, empty, engine, form):
     """With secrets or without, what this client does not know and what it cannot count to."""
     vol = ws.volume(format=False)

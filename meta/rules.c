@@ -9,18 +9,6 @@
 
 #include "base/bytes.h"
 
-bool cfs_ctx_in_group(const struct cfs_ctx *ctx, uint32_t gid)
-{
-	size_t i;
-
-	if (ctx->gid == gid)
-		return true;
-	for (i = 0; i < ctx->n_groups; i++)
-		if (ctx->groups[i] == gid)
-			return true;
-	return false;
-}
-
 /* The superuser may do everything except execute what nobody may execute. */
 static int access_root(const struct cfs_attr *attr, int mask)
 {
@@ -171,7 +159,7 @@ static int check_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct c
 			 const struct cfs_attr *cur)
 {
 	const uint32_t now_only = CFS_SET_ATIME_NOW | CFS_SET_MTIME_NOW;
-	const uint32_t kernel_made = CFS_SET_KILL_SUID | CFS_SET_IS_OPEN;
+	const uint32_t kernel_made = CFS_SET_KILL_SUID | CFS_SET_KILL_SGID | CFS_SET_IS_OPEN;
 	uint32_t asked = set & ~kernel_made;
 
 	if (cfs_ino_is_trash(cur->parent) && !(set & CFS_SET_IS_OPEN))
@@ -202,7 +190,7 @@ static int check_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct c
 int cfs_rules_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct cfs_attr *in,
 		      struct cfs_attr *attr)
 {
-	const uint32_t loud = ~(uint32_t)(CFS_SET_KILL_SUID | CFS_SET_IS_OPEN);
+	const uint32_t loud = ~(uint32_t)(CFS_SET_KILL_SUID | CFS_SET_KILL_SGID | CFS_SET_IS_OPEN);
 	struct cfs_attr a = *attr;
 	int rc = check_setattr(ctx, set, in, attr);
 
@@ -222,8 +210,8 @@ int cfs_rules_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct cfs_
 		if (set & CFS_SET_GID)
 			a.gid = in->gid;
 	}
-	if ((set & CFS_SET_KILL_SUID) && a.type == CFS_TYPE_FILE) {
-		if (a.mode & S_IXGRP)
+	if ((set & CFS_SET_KILL_SUID) && a.type != CFS_TYPE_DIR) {
+		if ((a.mode & S_IXGRP) || (set & CFS_SET_KILL_SGID))
 			a.mode &= ~S_ISGID;
 		a.mode &= ~S_ISUID;
 	}

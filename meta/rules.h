@@ -42,7 +42,6 @@ int cfs_rules_write(const struct cfs_ctx *ctx, const struct cfs_attr *attr, bool
  * judged it, with the rule, before it called the engine.
  */
 int cfs_rules_access(const struct cfs_ctx *ctx, const struct cfs_attr *attr, int mask);
-bool cfs_ctx_in_group(const struct cfs_ctx *ctx, uint32_t gid);
 /* "<parent>-<ino>-<name>" cut to 255 bytes; returns the length. */
 size_t cfs_rules_trash_name(cfs_ino_t parent, cfs_ino_t ino, const char *name, size_t len,
 			    char out[CFS_NAME_MAX + 1]);

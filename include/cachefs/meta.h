@@ -103,6 +103,18 @@ struct cfs_ctx {
 	struct cfs_keep_request *noted;
 };
 
+static inline bool cfs_ctx_in_group(const struct cfs_ctx *ctx, uint32_t gid)
+{
+	size_t i;
+
+	if (ctx->gid == gid)
+		return true;
+	for (i = 0; i < ctx->n_groups; i++)
+		if (ctx->groups[i] == gid)
+			return true;
+	return false;
+}
+
 /* root, now, deadline in timeout_ms */
 struct cfs_ctx cfs_ctx_internal(uint64_t timeout_ms);
 
@@ -267,8 +279,9 @@ enum cfs_set {
 	CFS_SET_ATIME_NOW = 1 << 6,
 	CFS_SET_MTIME_NOW = 1 << 7,
 	CFS_SET_FLAGS = 1 << 8,
-	CFS_SET_KILL_SUID =
-		1 << 9, /* clear setuid and (if group executable) setgid: after a write */
+	/* Not of directories: clear setuid and (if group executable) setgid, as after a write. */
+	CFS_SET_KILL_SUID = 1 << 9,
+	CFS_SET_KILL_SGID = 1 << 10, /* with the former: setgid of what no group may execute, too */
 	CFS_SET_IS_OPEN =
 		1 << 15, /* set by the core: this mount has it open, so the trash is no bar */
 };

@@ -1,12 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write 1: attr rules usage lost acl
 local MODE, UID, GID, ATIME, MTIME, CTIME, ATIME_NOW, MTIME_NOW = 1, 2, 4, 8, 16, 32, 64, 128
-local FLAGS, KILL_SUID, IS_OPEN = 256, 512, 32768
+local FLAGS, KILL_SUID, KILL_SGID, IS_OPEN = 256, 512, 1024, 32768
+local KERNEL_MADE = KILL_SUID + KILL_SGID + IS_OPEN
 local function check(who, set, a, uid4, gid4)
 	if is_trash(parent8_of(a)) and has(set, IS_OPEN) == 0 then
 		return EPERM
 	end
-	local asked = has(set, bit.bnot(KILL_SUID + IS_OPEN))
+	local asked = has(set, bit.bnot(KERNEL_MADE))
 	if has(asked, bit.bnot(FLAGS)) ~= 0 then
 		if has(byte(a, 1), 1) ~= 0 then
 			return EPERM
@@ -65,8 +66,8 @@ local function op(old, ino, set, mode, uid4, gid4, flags, atime, mtime, ctime, w
 			a = sub(a, 1, 7) .. gid4 .. sub(a, 12)
 		end
 	end
-	if has(set, KILL_SUID) ~= 0 and kind == FILE then
-		if has(bits, 8) ~= 0 then
+	if has(set, KILL_SUID) ~= 0 and kind ~= DIR then
+		if has(bits, 8) ~= 0 or has(set, KILL_SGID) ~= 0 then
 			bits = has(bits, bit.bnot(1024))
 		end
 		bits = has(bits, bit.bnot(2048))
@@ -80,7 +81,7 @@ local function op(old, ino, set, mode, uid4, gid4, flags, atime, mtime, ctime, w
 	if has(set, MTIME + MTIME_NOW) ~= 0 then
 		a = sub(a, 1, 23) .. (has(set, MTIME_NOW) ~= 0 and now or mtime) .. sub(a, 36)
 	end
-	if has(set, bit.bnot(KILL_SUID + IS_OPEN)) == 0 and bits == mode_of(old) then
+	if has(set, bit.bnot(KERNEL_MADE)) == 0 and bits == mode_of(old) then
 		return {0, old, old}
 	end
 	a = set_ctime(set_mode(a, bits), has(set, CTIME) ~= 0 and ctime or now)

@@ -275,6 +275,40 @@ static bool kills_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t
 	       (now.mode & ~set_id) == (mode & ~set_id) && !(mode & ~now.mode);
 }
 
+/*
+ * chown(-1, -1): the kernel asks for nothing, or for the time of change that it has in mind, and
+ * leaves the set-id bits to us. It asks the same before fallocate(2) and copy_file_range(2) by
+ * somebody who would not keep the bits. Of those that are not the owner's these clear the bits
+ * themselves, and chown(2) must not.
+ */
+static int change_nothing(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t *set,
+			  struct cfs_attr *want, struct cfs_vfs_attr *ret)
+{
+	const uint16_t set_id = S_ISUID | S_ISGID;
+	int r = get_attr(v, ctx, ino, &ret->attr, &ret->attr_ms);
+	uint16_t mode = ret->attr.mode;
+
+	if (r < 0)
+		return r;
+	if (!(*set & CFS_SET_CTIME))
+		want->ctime = ctx->now;
+	*set |= CFS_SET_CTIME;
+	if (ret->attr.type == CFS_TYPE_DIR || !(mode & set_id))
+		return 0;
+	if (ctx->uid != 0 && ctx->uid != ret->attr.uid) {
+		*set = 0;
+		return 0;
+	}
+	*set |= CFS_SET_KILL_SUID;
+	if (ctx->uid == 0 || (mode & S_IXGRP) || !(mode & S_ISGID))
+		return 0;
+	if (!ctx->check || ctx->groups) /* one that is squashed has none */
+		caller_groups(ctx, true);
+	if (!cfs_ctx_in_group(ctx, ret->attr.gid))
+		*set |= CFS_SET_KILL_SGID;
+	return 0;
+}
+
 int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t fh,
 		    uint32_t set, const struct cfs_attr *in, struct cfs_vfs_attr *ret)
 {
@@ -304,8 +338,11 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		/* Who may not keep them truncates: of most files there is nothing to be cleared. */
 		if (!(ret->attr.mode & (S_ISUID | S_ISGID)))
 			set &= ~(uint32_t)CFS_SET_KILL_SUID;
-	} else if (!set) {
-		return get_attr(v, ctx, ino, &ret->attr, &ret->attr_ms);
+	} else if (!(set & ~(uint32_t)CFS_SET_CTIME)) {
+		r = change_nothing(v, &late, ino, &set, &want, ret);
+		if (r < 0 || !set)
+			return r;
+		ret->attr_ms = (uint32_t)v->conf.attr_timeout_ms;
 	}
 	if (set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW))
 		commit_before_times(v, &late, ino);

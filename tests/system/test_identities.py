@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whom an operation is done as, and set-id bits. A failure lets others in, or keeps owners out."""
 
+import errno
 import os
 import subprocess
+import time
 
 import pytest
 
 from cachefs import SLOW
 from syscalls import fails, mode, read, user, write
+from test_concurrency import ENGINES, engine_volume
 from test_flags import IMMUTABLE, set_flags
 from test_special import lines_of
 
@@ -269,6 +272,83 @@ def test_set_id_bits_go(ws, opts):
     os.chmod(mnt / "d", 0o6777)
     os.chown(mnt / "d", 7, 7)
     assert mode(mnt / "d") == 0o6777  # of directories setgid says something else
+
+
+KINDS = {
+    "file": lambda p: write(p, b"x"),
+    "fifo": os.mkfifo,
+    "dir": os.mkdir,
+    "symlink": lambda p: os.symlink("nowhere", p),
+}
+BITS = (0o644, 0o4644, 0o4755, 0o2644, 0o2755, 0o2654, 0o6777, 0o6766)
+COARSE = 5  # CLOCK_REALTIME_COARSE
+CALLERS = ((0, 0, ()), (1000, 1000, ()), (1000, 3000, ()), (1000, 1000, (3000,)), (2000, 2000, ()))
+
+
+def fchown_nothing(path):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fchown(fd, -1, -1)
+    finally:
+        os.close(fd)
+
+
+def owner_nothing(root, kind, bits, who, call):
+    """What chown(-1, -1) says and does: the error, the mode after it, whether ctime moved."""
+    path, failed = os.path.join(root, "x"), None
+    KINDS[kind](path)
+    try:
+        os.lchown(path, 1000, 3000)
+        if kind != "symlink":
+            os.chmod(path, bits)
+        before = os.lstat(path).st_ctime_ns
+        # The clock that a file system takes times from stands still for some milliseconds.
+        while time.clock_gettime_ns(COARSE) <= before:
+            time.sleep(0.001)
+        with user(*who):
+            try:
+                call(path)
+            except OSError as e:
+                failed = errno.errorcode[e.errno]
+        return failed, oct(mode(path)), os.lstat(path).st_ctime_ns != before
+    finally:
+        os.rmdir(path) if kind == "dir" else os.unlink(path)
+
+
+@pytest.mark.deadline(240)
+@pytest.mark.parametrize("opts", ["", "default_permissions=false", "writeback_cache"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_owner_left_as_it_is(ws, engine, opts):
+    """chown(-1, -1) takes the set-id bits and moves ctime, as on a local file system: make install
+    and backup programs tell by it that something was done to a file."""
+    if opts and engine != "sqlite":
+        pytest.skip("options concern the front end")
+    mnt, local = engine_volume(ws, engine).mount(opts), ws.path("local")
+    local.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "cachefs-test", local], check=True)
+    ws.cleanups.append(lambda: subprocess.run(["umount", local], check=False))
+    wrong = []
+    for root in (mnt.path, local):
+        os.chmod(root, 0o777)
+    for kind in KINDS:
+        calls = [os.lchown]
+        if kind != "symlink" and engine == "sqlite":
+            calls.append(os.chown)
+        if kind in ("file", "dir") and engine == "sqlite":
+            calls.append(lambda p, *_: fchown_nothing(p))
+        for bits in [0o777] if kind == "symlink" else BITS:
+            for who in CALLERS:
+                for i, call in enumerate(calls):
+                    want, got = (
+                        owner_nothing(root, kind, bits, who, lambda p: call(p, -1, -1))
+                        for root in (str(local), str(mnt.path))
+                    )
+                    # The kernel's FUSE asks this before some writes, too (docs/posix.md).
+                    if want[0] == "EPERM" and got[:2] == (None, want[1]):
+                        continue
+                    if want != got:
+                        wrong.append((kind, oct(bits), who, i, want, got))
+    assert not wrong, "\n".join(map(str, wrong))
 
 
 @pytest.mark.parametrize("opts", ["suid", "suid,writeback_cache", "suid,enable-cap"])

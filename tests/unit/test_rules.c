@@ -196,6 +196,7 @@ static void test_setattr(void **state)
 	assert_int_equal(mode_after(&root, 06745, CFS_SET_GID), 02745);
 	assert_int_equal(mode_after(&root, 06755, CFS_SET_KILL_SUID), 0755);
 	assert_int_equal(mode_after(&root, 06745, CFS_SET_KILL_SUID), 02745);
+	assert_int_equal(mode_after(&root, 06745, CFS_SET_KILL_SUID | CFS_SET_KILL_SGID), 0745);
 
 	assert_int_equal(cfs_rules_setattr(&user, CFS_SET_MODE, &in, &a), 1);
 	assert_int_equal(a.mode, 02755);

@@ -206,13 +206,14 @@ void cfs_flight_land(struct flight *f, int err)
 	int r = 0;
 
 	cfs_segs_init(&whole);
+	/* Before anybody is woken: memory is within its bounds when a reader goes on. */
+	if (err == 0)
+		cfs_memory_shrink(f->store, f->len);
 	pthread_mutex_lock(&f->shard->lock);
 	end_flight(f, err);
 	if (err == 0 && f->source > 0 && !f->block->put)
 		r = cfs_memory_collect_block(f->block, &whole);
 	pthread_mutex_unlock(&f->shard->lock);
-	if (err == 0)
-		cfs_memory_shrink(f->store);
 	if (r > 0)
 		cfs_route_offer(f->store, &f->route, &f->id, &whole, f->source);
 	cfs_segs_release(&whole);
@@ -220,13 +221,17 @@ void cfs_flight_land(struct flight *f, int err)
 
 /* ---- workers ---- */
 
-/* Gives up the worker's reference. */
-static void leave_worker(struct flight *f)
+/*
+ * Lands it, unless somebody has ended it, and gives up the worker's reference. Its place among the
+ * prefetches is free before a reader is woken: that reader soon asks for the next one.
+ */
+static void leave_worker(struct flight *f, int err)
 {
 	if (f->prefetch) {
 		cfs_flight_unlist(f);
 		atomic_fetch_sub(&f->store->prefetching, 1);
 	}
+	cfs_flight_land(f, err);
 	cfs_flight_unref(f);
 }
 
@@ -249,14 +254,15 @@ static int enqueue(struct flight *f, struct cfs_workers *w, cfs_deadline_t deadl
 static void run_far(struct cfs_job *job)
 {
 	struct flight *f = (struct flight *)job;
+	int r = -EAGAIN;
 
 	if (f->prefetch)
 		cfs_flight_dequeued(f);
 	cfs_store_await_block(f->store, &f->id);
 	if (!is_done(f))
-		cfs_flight_land(f, cfs_flight_fetch(f, false));
+		r = cfs_flight_fetch(f, false);
 	cfs_activity_wait_end();
-	leave_worker(f);
+	leave_worker(f, r);
 }
 
 /* Just the tiers of this machine, behind which there are disks that may hang. */
@@ -269,22 +275,18 @@ static void run_near(struct cfs_job *job)
 	if (f->prefetch)
 		cfs_flight_dequeued(f);
 	if (is_done(f)) {
-		leave_worker(f);
+		leave_worker(f, -EAGAIN);
 		return;
 	}
 	cfs_store_await_block(s, &f->id);
 	r = cfs_flight_ask_tiers(f, cfs_route_far(s), false);
 	cfs_activity_wait_end();
-	if (r == 0) {
-		cfs_flight_land(f, 0);
-	} else if (!is_done(f)) {
+	if (r < 0 && !is_done(f)) {
 		f->job.run = run_far;
-		r = enqueue(f, s->downloads, f->deadline);
-		if (r == 0)
+		if (enqueue(f, s->downloads, f->deadline) == 0)
 			return;
-		cfs_flight_fail(f, -EAGAIN);
 	}
-	leave_worker(f);
+	leave_worker(f, r < 0 ? -EAGAIN : 0);
 }
 
 static int take_all_pages(struct held *held, cfs_deadline_t deadline)
@@ -361,7 +363,7 @@ int cfs_flight_submit(struct flight *f, cfs_deadline_t deadline)
 	atomic_store(&f->asked_ms, near ? cfs_now_ms() : 0);
 	r = enqueue(f, near ? s->nearby : s->downloads, deadline);
 	if (r < 0)
-		leave_worker(f);
+		leave_worker(f, -EAGAIN);
 	return r;
 }
 

@@ -312,7 +312,7 @@ static void evict(struct cfs_store *s, uint64_t want)
 	}
 }
 
-/* The first page of the shard, if it is spent and in nobody's hands. */
+/* One of the spent pages of the shard, past those that somebody is slow to let go of. */
 static struct cfs_page *evict_spent(struct cfs_store *s, struct shard *sh)
 {
 	struct cfs_page *page = NULL;
@@ -320,7 +320,9 @@ static struct cfs_page *evict_spent(struct cfs_store *s, struct shard *sh)
 
 	pthread_mutex_lock(&sh->lock);
 	slot = TAILQ_FIRST(&sh->clock);
-	if (slot && slot->spent && atomic_load(&slot->page->refs) == 1)
+	while (slot && slot->spent && atomic_load(&slot->page->refs) > 1)
+		slot = TAILQ_NEXT(slot, link);
+	if (slot && slot->spent)
 		page = remove_page(s, sh, slot);
 	pthread_mutex_unlock(&sh->lock);
 	return page;
@@ -340,12 +342,12 @@ static void shrink_spent(struct cfs_store *s)
 	}
 }
 
-void cfs_memory_shrink(struct cfs_store *s)
+void cfs_memory_shrink(struct cfs_store *s, uint32_t room)
 {
 	uint64_t bytes;
 
 	shrink_spent(s);
-	bytes = atomic_load_explicit(&s->memory_bytes, memory_order_relaxed);
+	bytes = atomic_load_explicit(&s->memory_bytes, memory_order_relaxed) + room;
 	if (bytes > s->memory_limit)
 		evict(s, bytes - s->memory_limit);
 }

@@ -129,7 +129,7 @@ static void detach(struct cfs_put *p, bool keep)
 	for (i = 0; i < n; i++)
 		cfs_page_unref(pages[i]);
 	if (keep)
-		cfs_memory_shrink(s);
+		cfs_memory_shrink(s, 0);
 }
 
 static void conclude(struct cfs_put *p, int err)

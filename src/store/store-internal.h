@@ -202,8 +202,8 @@ int cfs_memory_collect(struct block *block, uint32_t off, uint32_t len, struct c
 int cfs_memory_collect_block(struct block *block, struct cfs_segs *ret);
 /* Drops the pages of a block and detaches its flights. */
 void cfs_memory_forget(struct cfs_store *s, const struct cfs_block *b);
-/* Evicts what exceeds the tier's share. */
-void cfs_memory_shrink(struct cfs_store *s);
+/* Evicts what exceeds the tier's share, or will with so many bytes more. */
+void cfs_memory_shrink(struct cfs_store *s, uint32_t room);
 
 static inline uint32_t cfs_slot_len(const struct cfs_block *b, unsigned index)
 {

@@ -136,7 +136,7 @@ void open_store(struct setting setting)
 		.volume = "vol",
 		.block_size = BLOCK,
 		.hash_prefix = setting.hash_prefix,
-		.max_downloads = 4,
+		.max_downloads = setting.downloads ? setting.downloads : 4,
 		.max_uploads = setting.uploads ? setting.uploads : 4,
 		.get_timeout_ms = setting.get_timeout_ms ? setting.get_timeout_ms : LONG_MS,
 		.put_timeout_ms = setting.put_timeout_ms ? setting.put_timeout_ms : LONG_MS,

@@ -61,7 +61,7 @@ extern struct cfs_store *store;
 /* 0: a default that does not get in the way. */
 struct setting {
 	uint64_t budget, get_timeout_ms, put_timeout_ms, tier_timeout_ms;
-	unsigned uploads, prefetch;
+	unsigned uploads, downloads, prefetch;
 	bool whole; /* objects come whole */
 	bool plain; /* over the store in memory itself, which never waits */
 	bool hash_prefix;

@@ -336,7 +336,7 @@ struct volume *volume_new(struct options o)
 	struct volume *v = calloc(1, sizeof(*v));
 	struct cfs_store_conf store = {.volume = "test",
 				       .block_size = o.block ? o.block : BLOCK,
-				       .max_downloads = 4,
+				       .max_downloads = o.downloads ? o.downloads : 4,
 				       .max_uploads = 4,
 				       .prefetch = o.prefetch,
 				       .get_timeout_ms = 20000,

@@ -80,7 +80,7 @@ struct options {
 	uint64_t pool;
 	uint32_t block;
 	uint64_t io_timeout_ms, flush_idle_ms, flush_age_ms, put_timeout_ms;
-	unsigned prefetch;
+	unsigned prefetch, downloads;
 };
 
 struct volume *volume_new(struct options o);

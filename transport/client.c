@@ -97,9 +97,6 @@ int cfs_client_assign(struct cfs_client *cc, struct cfs_peer_get *g, bool lend)
 	unsigned slot;
 	int r;
 
-	if ((g->flags & CFS_PEER_STAND_IN) && (cc->c.features & CFS_FEATURE_STAND_IN))
-		f.flags |= CFS_FRAME_F_STAND_IN;
-
 	if (cc->n_free == 0) {
 		r = more_slots(cc);
 		if (r < 0)

@@ -8,7 +8,6 @@
  *	view.c     the same as requests see it
  *	before.c   who else may have a block
  *	hedge.c    requests that are late
- *	slow.c     peers that are slow; stand-in.c: who is asked instead
  *	record.c   what is in the registry: members and keys
  *	placement.c  whose a block is
  *
@@ -74,7 +73,6 @@ struct cfs_group {
 	struct cfs_hedging hedging;
 	uint64_t (*cached_bytes)(void *arg);
 	bool (*keeps)(void *arg);
-	uint64_t (*bucket_us)(void *arg);
 	void *ops_arg;
 	struct cfs_transport *transport;
 	struct cfs_ticker *ticker;
@@ -122,23 +120,6 @@ unsigned cfs_group_view_weight(const struct group_view *v, const struct cfs_grou
 /* Up to CFS_PLACEMENT_PICK_MAX, all with a peer: the first that says so, or -ENOENT. */
 int cfs_group_find(struct group_node *const *nodes, unsigned n, const struct cfs_peer_block *b,
 		   cfs_deadline_t deadline);
-/* ---- stand-in.c ---- */
-
-struct group_owner {
-	struct group_node *node;
-	bool stands_in; /* for an owner that is slow */
-};
-/*
- * Those who are asked for a block, best first, up to g->replicas: its owners, but for slow ones,
- * which are probed when it is time, and those who stand in for them.
- */
-unsigned cfs_group_pick_askable(const struct cfs_group *g, const struct group_view *v,
-				const struct cfs_peer_block *b, struct group_owner *ret);
-/* It has answered: is it slow, compared with the others of the view? */
-void cfs_group_judge(struct cfs_group *g, const struct group_view *v, struct group_node *node);
-/* Asks a slow one for a part of the block, if that is due. */
-void cfs_group_probe(const struct cfs_group *g, struct group_node *node,
-		     const struct cfs_peer_block *b);
 
 /* ---- beat.c ---- */
 

@@ -154,7 +154,6 @@ int cfs_group_join(const struct cfs_group_conf *conf, struct cfs_group **ret, ch
 	cfs_hedging_init(&g->hedging, conf->hedge_percent);
 	g->cached_bytes = conf->cached_bytes;
 	g->keeps = conf->keeps;
-	g->bucket_us = conf->bucket_us;
 	g->ops_arg = conf->ops_arg;
 	g->joined_ms = cfs_now_ms();
 	describe_self(g, conf);
@@ -201,13 +200,13 @@ bool cfs_group_shares(struct cfs_group *g)
 
 bool cfs_group_owns(struct cfs_group *g, const struct cfs_peer_block *b)
 {
-	struct group_owner owners[CFS_PLACEMENT_PICK_MAX];
+	struct group_node *owners[CFS_PLACEMENT_PICK_MAX];
 	struct group_view *v = cfs_group_view_hold(g);
-	unsigned n = cfs_group_pick_askable(g, v, b, owners), i;
+	unsigned n = cfs_group_view_pick(v, v->all, b, g->replicas, owners), i;
 	bool found = false;
 
 	for (i = 0; i < n; i++)
-		found = found || owners[i].node->member.self;
+		found = found || owners[i]->member.self;
 	cfs_group_view_unref(v);
 	return found;
 }
@@ -293,16 +292,13 @@ static ssize_t ask_owners(struct cfs_group *g, const struct group_view *v,
 			  const struct iovec *dst, int n_dst, bool nowait, struct cfs_hedge *hedge,
 			  cfs_deadline_t deadline, bool *ret_asked)
 {
-	struct group_owner owners[CFS_PLACEMENT_PICK_MAX];
-	unsigned n = cfs_group_pick_askable(g, v, b, owners), flags = 0, i;
+	struct group_node *owners[CFS_PLACEMENT_PICK_MAX];
+	unsigned n = cfs_group_view_pick(v, v->all, b, g->replicas, owners), flags = 0, i;
 	ssize_t r = -ENOENT;
 
 	for (i = 0; i < n; i++) {
-		struct group_node *node = owners[i].node;
-		unsigned stands_in = owners[i].stands_in ? CFS_PEER_STAND_IN : 0;
-
-		if (node->member.self) {
-			if (stands_in || (!node->member.fresh && !v->drained))
+		if (owners[i]->member.self) {
+			if (!owners[i]->member.fresh && !v->drained)
 				return -ENOENT;
 			*ret_asked = true;
 			return ask_before(g, v, b, off, len, dst, n_dst, nowait, hedge, deadline);
@@ -310,8 +306,7 @@ static ssize_t ask_owners(struct cfs_group *g, const struct group_view *v,
 		if (nowait)
 			return -EAGAIN;
 		*ret_asked = true;
-		r = ask(g, node, b, off, len, flags | stands_in, dst, n_dst, hedge, deadline);
-		cfs_group_judge(g, v, node);
+		r = ask(g, owners[i], b, off, len, flags, dst, n_dst, hedge, deadline);
 		/* Another owner is no help where this one has answered. */
 		if (r >= 0 || (r == -ENOENT && !flags) || r == -EALREADY || r == -ECANCELED)
 			break;

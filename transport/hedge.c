@@ -301,8 +301,5 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs
 	 */
 	if ((err == 0 || err == -ECANCELED || won) && !atomic_load(&r.first.worked_on))
 		cfs_pace_note(pace, cfs_now_ns() - start_ns);
-	if ((err == 0 || err == -ECANCELED || err == -ETIMEDOUT || won) &&
-	    !atomic_load(&r.first.worked_on))
-		cfs_slow_note(&pace->slow, cfs_now_ns() - start_ns, len);
 	return err < 0 ? err : (ssize_t)len;
 }

@@ -19,7 +19,6 @@
 #include <stdatomic.h>
 
 #include "base/hedge.h"
-#include "slow.h"
 
 #define CFS_HEDGE_BURST	  16
 #define CFS_HEDGE_MIN_MS  20 /* nothing is late before */
@@ -29,7 +28,6 @@
 struct cfs_pace {
 	_Atomic uint32_t n;
 	_Atomic uint32_t below[CFS_PEER_LATENCIES]; /* [i]: less than 2^i us, the last: any */
-	struct cfs_slow slow;
 };
 
 void cfs_pace_note(struct cfs_pace *p, uint64_t ns);

@@ -69,8 +69,6 @@ struct cfs_group_conf {
 	uint64_t (*cached_bytes)(void *arg); /* to be shown; with ops_arg; may be NULL */
 	/* Whether blocks can be kept now; with ops_arg, of any thread. NULL: always. */
 	bool (*keeps)(void *arg);
-	/* What object storage takes for an answer, and per 128 KiB; 0: unknown. The same. */
-	uint64_t (*bucket_us)(void *arg);
 };
 
 #define CFS_GROUP_NAME_MAX     64
@@ -89,8 +87,6 @@ void cfs_group_destroy(struct cfs_group *g);
 
 /* This member is one of the block's owners. */
 bool cfs_group_owns(struct cfs_group *g, const struct cfs_peer_block *b);
-/* Whether this member may be asked to stand in for the block's owner. */
-bool cfs_group_may_stand_in(struct cfs_group *g, const struct cfs_peer_block *b);
 /* This member keeps blocks for others: what it does not own it need not keep. */
 bool cfs_group_shares(struct cfs_group *g);
 /*

@@ -50,7 +50,6 @@ struct cfs_peer_block {
 
 enum cfs_peer_flag {
 	CFS_PEER_ONLY_CACHED = 1, /* -ENOENT rather than fetch it from object storage */
-	CFS_PEER_STAND_IN = 2, /* for the owner, which is slow; not sent to who does not know it */
 };
 
 /* Read only. Valid until it has been answered. */

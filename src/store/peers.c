@@ -40,29 +40,7 @@ struct cfs_peers {
 	pthread_mutex_t lock; /* leaving begins between two submissions; also protects lent */
 	pthread_cond_t room;
 	uint64_t lent, lent_max; /* bytes of the pool */
-	LIST_HEAD(, stand_in) stand_ins;
 };
-
-/* A block that is fetched here for an owner that is slow: as if it were ours, and without asking
- * it. */
-struct stand_in {
-	LIST_ENTRY(stand_in) link; /* with the lock */
-	struct cfs_block block;
-};
-
-static bool stands_in(struct cfs_peers *p, const struct cfs_block *b)
-{
-	struct stand_in *s;
-
-	pthread_mutex_lock(&p->lock);
-	LIST_FOREACH(s, &p->stand_ins, link)
-	{
-		if (s->block.slice == b->slice && s->block.index == b->index)
-			break;
-	}
-	pthread_mutex_unlock(&p->lock);
-	return s != NULL;
-}
 
 static int submit_to(struct cfs_peers *p, struct cfs_workers *w, struct cfs_job *job)
 {
@@ -126,7 +104,7 @@ static ssize_t get(struct cfs_peers *p, const struct cfs_block *b, uint32_t off,
 	uint32_t len = 0;
 	int i;
 
-	if (atomic_load(&p->leaving) || stands_in(p, b))
+	if (atomic_load(&p->leaving))
 		return -ENOENT;
 	for (i = 0; i < n_dst; i++)
 		len += (uint32_t)dst[i].iov_len;
@@ -153,9 +131,7 @@ static enum cfs_place tier_place(void *tier, const struct cfs_block *b)
 
 	if (atomic_load(&p->leaving) || !cfs_group_shares(p->group))
 		return CFS_PLACE_ANY;
-	if (stands_in(p, b) || cfs_group_owns(p->group, &block))
-		return CFS_PLACE_HERE;
-	return CFS_PLACE_ELSEWHERE;
+	return cfs_group_owns(p->group, &block) ? CFS_PLACE_HERE : CFS_PLACE_ELSEWHERE;
 }
 
 struct warm_job {
@@ -493,23 +469,11 @@ static void answer_fetched(struct cfs_peers *p, struct cfs_peer_request *req, st
 {
 	cfs_deadline_t deadline = cfs_deadline_in(p->fetch_timeout_ms);
 	struct cfs_block b = from_peer(&req->block);
-	struct stand_in stand_in = {.block = b};
-	bool for_another = !cfs_group_owns(p->group, &req->block);
 	struct cfs_segs whole;
 	int r;
 
 	cfs_segs_init(&whole);
-	if (for_another) {
-		pthread_mutex_lock(&p->lock);
-		LIST_INSERT_HEAD(&p->stand_ins, &stand_in, link);
-		pthread_mutex_unlock(&p->lock);
-	}
 	r = cfs_store_read(p->store, &b, 0, b.len, deadline, &whole);
-	if (for_another) {
-		pthread_mutex_lock(&p->lock);
-		LIST_REMOVE(&stand_in, link);
-		pthread_mutex_unlock(&p->lock);
-	}
 	if (r == 0)
 		r = cfs_segs_slice(&s->segs, &whole, req->off, req->len);
 	if (r == 0) {
@@ -527,13 +491,6 @@ struct get_job {
 	struct cfs_peer_request *req;
 };
 
-static bool may_fetch(struct cfs_peers *p, const struct cfs_peer_request *req)
-{
-	if (req->flags & CFS_PEER_STAND_IN)
-		return cfs_group_may_stand_in(p->group, &req->block);
-	return cfs_group_owns(p->group, &req->block);
-}
-
 static void answer_get(struct cfs_peers *p, struct cfs_peer_request *req)
 {
 	cfs_deadline_t deadline =
@@ -550,7 +507,7 @@ static void answer_get(struct cfs_peers *p, struct cfs_peer_request *req)
 		refuse(req, -EBUSY);
 		return;
 	}
-	if ((req->flags & CFS_PEER_ONLY_CACHED) || !may_fetch(p, req)) {
+	if ((req->flags & CFS_PEER_ONLY_CACHED) || !cfs_group_owns(p->group, &req->block)) {
 		refuse(req, -ENOENT);
 		return;
 	}
@@ -715,15 +672,6 @@ static bool keeps(void *arg)
 	return s.disk_dirs > s.disk_dirs_bad;
 }
 
-static uint64_t bucket_us(void *arg)
-{
-	struct cfs_peers *p = arg;
-	uint64_t gets = atomic_load(&p->store->stat.gets);
-	uint64_t parts = gets + atomic_load(&p->store->stat.get_bytes) / CFS_PAGE_LARGE;
-
-	return parts ? atomic_load(&p->store->stat.get_ns) / 1000 / parts : 0;
-}
-
 /* ---- life ---- */
 
 int cfs_peers_join(const struct cfs_peers_conf *conf, struct cfs_peers **ret, char err[256])
@@ -754,7 +702,6 @@ int cfs_peers_join(const struct cfs_peers_conf *conf, struct cfs_peers **ret, ch
 	group.ops_arg = p;
 	group.cached_bytes = cached_bytes;
 	group.keeps = keeps;
-	group.bucket_us = bucket_us;
 	r = cfs_group_join(&group, &p->group, err);
 	if (r == 0)
 		r = cfs_store_add_tier(conf->store, &peer_tier, p);

@@ -266,43 +266,6 @@ def test_owner_is_frozen(ws):
     wait_until(used_again, 60, "the thawed member serves")
 
 
-@pytest.mark.deadline(180)
-def test_a_slow_owner_does_not_slow_the_group(ws):
-    """One of four sends 10 Mbit/s: the others do without it, and ask it again when it is well."""
-    team = Team(ws, 4, patience=2)
-    make_file(team, SMALL)
-    mounts = team.join_all(UNCACHED)
-    read_all(mounts)
-    a, slow = mounts[0], mounts[3]
-    data = (a / "f").read_bytes()
-    end = picking(a, data, 8, 30)
-
-    def rate(seconds):
-        start, before = time.monotonic(), end.rounds[0]
-        time.sleep(seconds)  # what is counted
-        return (end.rounds[0] - before) / (time.monotonic() - start)
-
-    def says(what):
-        return sum(what in line and team.net.host(3) in line for line in a.log().splitlines())
-
-    rate(1)
-    healthy = rate(4)
-    team.net.slow(3, 10)
-    try:
-        first = rate(3)
-        later = rate(6)
-        said = says("peer is slow")
-        print("%.0f reads/s, %.0f in the first 3 s, %.0f afterwards; said %d times" % (healthy, first, later, said))
-    finally:
-        team.net.slow(3, 0)
-    served = slow.stat('peer_requests_total{direction="served"}')
-    wait_until(lambda: says("as fast as others again") > 0, 40, "the owner is asked again")
-    wait_until(lambda: slow.stat('peer_requests_total{direction="served"}') > served + 100, 20, "it serves")
-    end()
-    assert later >= 0.6 * healthy
-    assert said == 1 and says("peer is slow") <= 2
-
-
 def late_owner(ws, hedge):
     """Two members, one of which is frozen; how long the other one takes to read the file, and what
     it asked the bucket for meanwhile."""

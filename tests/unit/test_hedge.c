@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "../../transport/hedge.h"
-#include "base/bytes.h"
 #include "peer_fixture.h"
 
 #define LEN	    65536
@@ -37,65 +36,6 @@ static void test_late(void **state)
 	for (i = 0; i < 5000; i++)
 		cfs_pace_note(&p, 100000);
 	assert_int_equal(cfs_pace_late_ms(&p, 2000), CFS_HEDGE_MIN_MS);
-}
-
-/* ---- peers that are slow ---- */
-
-static void answers(struct cfs_slow *s, unsigned n, uint64_t ms, uint32_t len)
-{
-	while (n-- > 0)
-		cfs_slow_note(s, ms * 1000000, len);
-}
-
-static void test_slow(void **state)
-{
-	uint64_t others[] = {900, 2000, 1000}, limit, pause, now = 1000000;
-	struct cfs_slow s = {0};
-	unsigned i;
-
-	/* Nothing is said of a peer by few answers, nor by one of many. */
-	answers(&s, CFS_SLOW_ANSWERS - 1, 500, 4096);
-	assert_int_equal(cfs_slow_pace_us(&s), 0);
-	answers(&s, CFS_SLOW_ANSWERS, 1, 4096);
-	answers(&s, 1, 5000, 4096);
-	assert_int_equal(cfs_slow_pace_us(&s), 1000);
-	/* A large answer takes longer. */
-	answers(&s, CFS_SLOW_ANSWERS, 330, 4 << 20);
-	assert_int_equal(cfs_slow_pace_us(&s), 10000);
-
-	assert_int_equal(cfs_slow_limit_us(others, 0, 0), 0);
-	assert_int_equal(cfs_slow_limit_us(others, 3, 0), CFS_SLOW_MIN_US);
-	assert_int_equal(cfs_slow_limit_us(others, 3, 100000), 100000);
-	others[0] = others[1] = 10000;
-	limit = cfs_slow_limit_us(others, 3, 0);
-	assert_int_equal(limit, CFS_SLOW_TIMES * 10000);
-
-	/* Probes: one at a time, and rarer while they fail. */
-	assert_true(cfs_slow_begin(&s, limit, now));
-	assert_false(cfs_slow_begin(&s, limit, now));
-	for (i = 0, pause = CFS_SLOW_PAUSE_MS; i < 10; i++) {
-		assert_true(cfs_slow_is(&s));
-		assert_false(cfs_slow_take_probe(&s, now + pause - 1));
-		now += pause;
-		assert_true(cfs_slow_take_probe(&s, now));
-		assert_false(cfs_slow_take_probe(&s, now + 1000000));
-		assert_false(cfs_slow_probed(&s, i % 2 ? limit + 1 : UINT64_MAX, now));
-		pause = CFS_MIN(2 * pause, (uint64_t)CFS_SLOW_PAUSE_MAX_MS);
-	}
-	now += pause;
-	assert_true(cfs_slow_take_probe(&s, now));
-	assert_true(cfs_slow_probed(&s, limit, now));
-	assert_false(cfs_slow_is(&s));
-	assert_int_equal(cfs_slow_pace_us(&s), 0);
-	/* Slow again at once: it is not forgiven; an hour later it is. */
-	assert_true(cfs_slow_begin(&s, limit, now + 1));
-	assert_false(cfs_slow_take_probe(&s, now + CFS_SLOW_PAUSE_MAX_MS));
-	now += 2 * CFS_SLOW_PAUSE_MAX_MS;
-	assert_true(cfs_slow_take_probe(&s, now));
-	assert_true(cfs_slow_probed(&s, 1, now));
-	now += 3600000;
-	assert_true(cfs_slow_begin(&s, limit, now));
-	assert_true(cfs_slow_take_probe(&s, now + CFS_SLOW_PAUSE_MS));
 }
 
 static void test_credits(void **state)
@@ -446,7 +386,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_late),
-		cmocka_unit_test(test_slow),
 		cmocka_unit_test(test_credits),
 		cmocka_unit_test_setup_teardown(test_in_time, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_silence_of_a_stranger, set_up, tear_down),

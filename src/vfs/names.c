@@ -70,8 +70,8 @@ static void directory_changed(struct cfs_vfs *v, cfs_ino_t dir, uint64_t seq, ui
 	cache_changed(&v->cache, seq, to_ms(asked_ns), dir, attr && attr->nlink ? attr : NULL);
 }
 
-int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct cfs_attr *ret,
-	     uint32_t *ret_ms)
+static int read_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		     struct cfs_attr *ret, uint32_t *ret_ms)
 {
 	uint64_t seq, asked_ns = cfs_now_ns();
 	struct vnode *n = vnode_find(v, ino);
@@ -94,6 +94,21 @@ int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct
 	}
 	if (n)
 		vnode_put(n);
+	return r;
+}
+
+int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct cfs_attr *ret,
+	     uint32_t *ret_ms)
+{
+	int r = read_attr(v, ctx, ino, ret, ret_ms);
+	struct cfs_attr gone;
+
+	/* Back from the trash it is a directory like others. */
+	if ((r == -ENOENT || (r == 0 && cfs_ino_is_trash(ret->parent))) &&
+	    gone_find(v, ino, &gone)) {
+		*ret = gone;
+		r = 0;
+	}
 	return r;
 }
 
@@ -181,6 +196,7 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 void cfs_vfs_forget(struct cfs_vfs *v, cfs_ino_t ino)
 {
 	cache_forget(&v->cache, ino_in(v, ino));
+	gone_forget(v, ino_in(v, ino));
 }
 
 int cfs_vfs_getattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
@@ -471,8 +487,9 @@ static void removed(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct c
 typedef int (*remove_fn)(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
 			 const char *name, size_t len, unsigned flags, struct cfs_removed *ret);
 
+/* known: to the kernel, which asks for it and forgets it afterwards */
 static int remove_name(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent,
-		       const char *name, size_t len, unsigned flags, remove_fn fn)
+		       const char *name, size_t len, unsigned flags, bool known, remove_fn fn)
 {
 	uint64_t seq = cache_seq(&v->cache), asked_ns = cfs_now_ns();
 	struct cfs_removed what = {.fate = CFS_FATE_NONE};
@@ -487,6 +504,8 @@ static int remove_name(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t p
 	if (r == 0) {
 		directory_changed(v, parent, seq, asked_ns, &what.parent);
 		removed(v, ctx, &what);
+		if (known)
+			gone_add(v, ctx, &what);
 	}
 	/* Also when it failed: the engine may know better than what is kept here. */
 	cache_name_changed(&v->cache, 0, 0, parent, name, len, 0);
@@ -496,19 +515,19 @@ static int remove_name(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t p
 int cfs_vfs_unlink(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
 		   size_t len)
 {
-	return remove_name(v, ctx, parent, name, len, 0, cfs_meta_unlink);
+	return remove_name(v, ctx, parent, name, len, 0, true, cfs_meta_unlink);
 }
 
 int cfs_vfs_rmdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
 		  size_t len)
 {
-	return remove_name(v, ctx, parent, name, len, 0, cfs_meta_rmdir);
+	return remove_name(v, ctx, parent, name, len, 0, true, cfs_meta_rmdir);
 }
 
 int cfs_vfs_remove(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
 		   size_t len, bool is_dir, unsigned flags)
 {
-	return remove_name(v, ctx, parent, name, len, flags,
+	return remove_name(v, ctx, parent, name, len, flags, false,
 			   is_dir ? cfs_meta_rmdir : cfs_meta_unlink);
 }
 
@@ -545,6 +564,7 @@ int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cf
 		directory_changed(v, in.dst_parent, 0, 0, NULL);
 		cache_changed(&v->cache, 0, 0, res.moved.ino, NULL);
 		removed(v, ctx, &res.victim);
+		gone_add(v, ctx, &res.victim);
 	}
 	cache_name_changed(&v->cache, 0, 0, in.src_parent, in.src_name, in.src_len, 0);
 	cache_name_changed(&v->cache, 0, 0, in.dst_parent, in.dst_name, in.dst_len, 0);

@@ -156,6 +156,7 @@ struct cfs_vfs {
 	struct cfs_vfs_conf conf;
 	struct timespec started;
 	struct cfs_table *vnodes;
+	struct cfs_table *gone; /* directories, gone.c */
 	struct handles handles;
 	struct cache cache;
 	struct access_log log;
@@ -193,6 +194,16 @@ uint32_t entry_timeout(const struct cfs_vfs *v, const struct cfs_attr *attr);
  * (cfs_now_ns()) from before the change. */
 void inode_changed(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
 		   struct cfs_attr *attr);
+
+/*
+ * gone.c: a directory that is removed answers fstat(2) until the kernel forgets it: until its last
+ * descriptor is closed and no process works in it. The metadata has no place for it.
+ */
+void gone_add(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_removed *what);
+void gone_forget(struct cfs_vfs *v, cfs_ino_t ino);
+void gone_forget_all(struct cfs_vfs *v);
+/* True: it was removed here, with these attributes and no links. */
+bool gone_find(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_attr *ret);
 
 /* caller.c */
 struct cfs_ctx internal_ctx(const struct cfs_vfs *v);

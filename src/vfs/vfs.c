@@ -40,16 +40,21 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 	r = cfs_table_create(64, &v->vnodes);
 	if (r < 0)
 		goto free_log;
+	r = cfs_table_create(64, &v->gone);
+	if (r < 0)
+		goto free_vnodes;
 	slow_init(&v->slow);
 	pthread_mutex_init(&v->lock_owners_lock, NULL);
 	r = watchdog_start(v);
 	if (r < 0)
-		goto free_vnodes;
+		goto free_gone;
 	*ret = v;
 	return 0;
 
-free_vnodes:
+free_gone:
 	pthread_mutex_destroy(&v->lock_owners_lock);
+	cfs_table_destroy(v->gone);
+free_vnodes:
 	cfs_table_destroy(v->vnodes);
 free_log:
 	access_log_fini(&v->log);
@@ -115,6 +120,8 @@ void cfs_vfs_destroy(struct cfs_vfs *v)
 		return;
 	cfs_vfs_flush(v);
 	watchdog_stop(v);
+	gone_forget_all(v);
+	cfs_table_destroy(v->gone);
 	cfs_table_destroy(v->vnodes);
 	pthread_mutex_destroy(&v->lock_owners_lock);
 	slow_fini(&v->slow);

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Listings. A failure here makes rm -r, rsync and backups skip files or see them twice."""
 
+import errno
 import os
 import stat
+import subprocess
 
 import pytest
 
 from cachefs import SLOW
-from syscalls import Dir, write
+from syscalls import Dir, fails, write
+from test_concurrency import ENGINES, FRESH, engine_volume, judge
 
 
 def visible(names):
@@ -148,3 +151,98 @@ def test_parallel_creates_in_one_directory(ws, mnt):
     names = os.listdir(mnt / "d")
     assert len(names) == len(set(names)) == 6 * (500 - 167 + 50)
     assert os.stat(mnt / "d").st_nlink == 2 + 6 * 50
+
+
+def removed_by(kind, mnt, path):
+    if kind == "rmdir":
+        os.rmdir(path)
+    else:
+        os.mkdir(mnt / "instead")
+        os.rename(mnt / "instead", path)
+
+
+def as_opened(fd):
+    """What a removed directory that is open has to say."""
+    st = os.fstat(fd)
+    said = [stat.S_ISDIR(st.st_mode), st.st_nlink, stat.S_IMODE(st.st_mode), st.st_uid]
+    said.append(os.listdir(fd))
+    for fn in (
+        lambda: os.mkdir("sub", dir_fd=fd),
+        lambda: os.open("f", os.O_CREAT | os.O_WRONLY, dir_fd=fd),
+        lambda: os.stat("f", dir_fd=fd),
+        lambda: os.symlink("x", "l", dir_fd=fd),
+    ):
+        try:
+            fn()
+            said.append(None)
+        except OSError as e:
+            said.append(errno.errorcode[e.errno])
+    return said
+
+
+@pytest.mark.parametrize("trash_days", [0, 1])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_open_directory_that_is_removed(ws, engine, trash_days):
+    """As xfstests generic/035: fstat says that it has no links; on a local file system, too."""
+    vol = engine_volume(ws, engine, trash_days=trash_days)
+    mnt, local = vol.mount("attr-cache=0"), ws.path("local")
+    local.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "cachefs-test", local], check=True)
+    ws.cleanups.append(lambda: subprocess.run(["umount", local], check=False))
+    want = None
+    for root in (local, mnt.path):
+        for kind in ("rmdir", "rename"):
+            path = root / "d"
+            os.mkdir(path)
+            os.chmod(path, 0o750)
+            os.chown(path, 1000, 1000)
+            fds = [os.open(path, os.O_RDONLY), os.open(path, os.O_PATH)]
+            ino = os.fstat(fds[0]).st_ino
+            removed_by(kind, root, path)
+            said = as_opened(fds[0])
+            assert said[:5] == [True, 0, 0o750, 1000, []]
+            assert os.fstat(fds[1]).st_nlink == 0
+            assert os.fstat(fds[0]).st_ino == ino
+            want = want or said
+            assert said == want
+            os.fsync(fds[0])
+            for fd in fds:
+                os.close(fd)
+            if kind == "rename":
+                assert os.stat(path).st_nlink == 2 and os.stat(path).st_ino != ino
+                os.rmdir(path)
+    judge(vol, [mnt])
+
+
+def test_directory_back_from_the_trash(ws):
+    """It has links again for who has had it open all the time."""
+    vol = ws.volume("vol", trash_days=1)
+    mnt = vol.mount("attr-cache=0")
+    os.mkdir(mnt / "d")
+    fd = os.open(mnt / "d", os.O_RDONLY)
+    os.rmdir(mnt / "d")
+    assert os.fstat(fd).st_nlink == 0
+    (there,) = (mnt / ".trash").glob("*/*-d")
+    os.rename(there, mnt / "d")
+    assert os.fstat(fd).st_nlink == 2
+    os.close(fd)
+
+
+@pytest.mark.parametrize("trash_days", [0, 1])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_open_directory_that_another_mount_removes(ws, engine, trash_days):
+    vol = engine_volume(ws, engine, trash_days=trash_days)
+    mnt, other = vol.mount(FRESH), vol.mount(FRESH)
+    os.mkdir(mnt / "d")
+    fd = os.open(mnt / "d", os.O_RDONLY)
+    os.rmdir(other / "d")
+    with fails("ENOENT", "EPERM"):
+        os.mkdir("sub", dir_fd=fd)
+    if trash_days:
+        assert os.fstat(fd).st_nlink == 2 and os.listdir(fd) == []
+    else:
+        for fn in (os.fstat, os.listdir):
+            with fails("ENOENT"):
+                fn(fd)
+    os.close(fd)
+    judge(vol, [mnt, other])

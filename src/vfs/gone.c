@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Directories that this mount has removed and that the kernel still knows. */
+#include <stdlib.h>
+
+#include "vfs-internal.h"
+
+#define GONE_MAX 65536 /* further ones answer as what is not there */
+
+struct gone {
+	struct cfs_node node; /* key: inode */
+	struct cfs_attr attr;
+};
+
+static void free_gone(struct cfs_node *node)
+{
+	free(caa_container_of(node, struct gone, node));
+}
+
+void gone_add(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_removed *what)
+{
+	struct cfs_node *there;
+	struct gone *g;
+
+	if (what->fate == CFS_FATE_NONE || what->attr.type != CFS_TYPE_DIR ||
+	    cfs_table_count(v->gone) >= GONE_MAX)
+		return;
+	g = calloc(1, sizeof(*g));
+	if (!g)
+		return;
+	g->node.key = what->ino;
+	g->attr = what->attr;
+	g->attr.nlink = 0;
+	g->attr.ctime = ctx->now;
+	cfs_table_read_lock();
+	there = cfs_table_add(v->gone, &g->node);
+	cfs_table_read_unlock();
+	if (there != &g->node)
+		free(g);
+}
+
+void gone_forget(struct cfs_vfs *v, cfs_ino_t ino)
+{
+	struct cfs_node *node;
+
+	if (!cfs_table_count(v->gone))
+		return;
+	cfs_table_read_lock();
+	node = cfs_table_find(v->gone, ino);
+	if (node && cfs_table_remove(v->gone, node))
+		cfs_table_free_rcu(node, free_gone);
+	cfs_table_read_unlock();
+}
+
+static void forget(struct cfs_node *node, void *arg)
+{
+	struct cfs_vfs *v = arg;
+
+	if (cfs_table_remove(v->gone, node))
+		cfs_table_free_rcu(node, free_gone);
+}
+
+void gone_forget_all(struct cfs_vfs *v)
+{
+	cfs_table_each(v->gone, forget, v);
+}
+
+bool gone_find(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_attr *ret)
+{
+	struct cfs_node *node;
+
+	if (!cfs_table_count(v->gone))
+		return false;
+	cfs_table_read_lock();
+	node = cfs_table_find(v->gone, ino);
+	if (node)
+		*ret = caa_container_of(node, struct gone, node)->attr;
+	cfs_table_read_unlock();
+	return node;
+}

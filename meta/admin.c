@@ -130,6 +130,17 @@ int cfs_meta_fix_refs(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t sl
 	return (int)cfs_call_end(&c, m->eng->ops->fix_refs(m->eng, c.ctx, slice, size, have, want));
 }
 
+int cfs_meta_dead_locks(struct cfs_meta *m, const struct cfs_ctx *ctx, bool repair,
+			cfs_dead_lock_fn fn, void *arg)
+{
+	struct cfs_call c;
+
+	if (!m->eng->ops->dead_locks)
+		return 0;
+	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
+	return (int)cfs_call_end(&c, m->eng->ops->dead_locks(m->eng, c.ctx, repair, fn, arg));
+}
+
 int cfs_meta_drop_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t slice,
 			uint32_t size)
 {

@@ -369,6 +369,8 @@ struct cfs_engine_ops {
 
 	/* As cfs_meta_advise, with the functions below. NULL: -ENOTSUP. */
 	int (*advise)(CFS_ENG, CFS_CTX, cfs_advice_fn fn, void *arg);
+	/* As cfs_meta_dead_locks. NULL: locks go with their session, whatever lists them. */
+	int (*dead_locks)(CFS_ENG, CFS_CTX, bool repair, cfs_dead_lock_fn fn, void *arg);
 };
 
 /* advice.c: what engines say */

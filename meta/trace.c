@@ -845,6 +845,16 @@ static int trace_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_adv
 	return (int)say("advise", start_ns, i->ops->advise(i, ctx, fn, arg), "-");
 }
 
+static int trace_dead_locks(struct cfs_engine *e, const struct cfs_ctx *ctx, bool repair,
+			    cfs_dead_lock_fn fn, void *arg)
+{
+	struct cfs_engine *i = inner_of(e);
+	uint64_t start_ns = cfs_now_ns();
+
+	return (int)say("dead_locks", start_ns, i->ops->dead_locks(i, ctx, repair, fn, arg),
+			"repair=%d", repair);
+}
+
 static void trace_close(struct cfs_engine *e)
 {
 	struct cfs_engine *i = inner_of(e);
@@ -935,6 +945,7 @@ static const struct cfs_engine_ops trace_ops = {
 	.get_record = trace_get_record,
 	.each_record = trace_each_record,
 	.advise = trace_advise,
+	.dead_locks = trace_dead_locks,
 };
 
 int cfs_engine_trace(struct cfs_engine *inner, struct cfs_engine **ret)
@@ -953,6 +964,8 @@ int cfs_engine_trace(struct cfs_engine *inner, struct cfs_engine **ret)
 		t->ops.settle = NULL;
 	if (!inner->ops->advise)
 		t->ops.advise = NULL;
+	if (!inner->ops->dead_locks)
+		t->ops.dead_locks = NULL;
 	t->eng = (struct cfs_engine){.ops = &t->ops, .core = inner->core};
 	t->inner = inner;
 	*ret = &t->eng;

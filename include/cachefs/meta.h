@@ -692,6 +692,13 @@ int cfs_meta_add_quota_usage(struct cfs_meta *m, const struct cfs_ctx *ctx,
 /* Sets the references of a slice if they still are `have` (-1: no row). -EAGAIN: they are not. */
 int cfs_meta_fix_refs(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t slice, uint32_t size,
 		      int64_t have, int64_t want);
+/*
+ * Locks of sessions that are gone, in an inode or (ino 0) in a list of the session's own. repair:
+ * removed before fn is called, unless the session has come back.
+ */
+typedef int (*cfs_dead_lock_fn)(void *arg, cfs_ino_t ino, uint64_t sid, bool removed);
+int cfs_meta_dead_locks(struct cfs_meta *m, const struct cfs_ctx *ctx, bool repair,
+			cfs_dead_lock_fn fn, void *arg);
 /* Forgets a slice that has no references, after its objects are gone. */
 int cfs_meta_drop_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t slice,
 			uint32_t size);

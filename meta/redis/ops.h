@@ -18,6 +18,7 @@ enum { RDS_CHUNKS_ONE_BY_ONE = 16384 };
 #define DECLARE(member) CFS_ENGINE_DECLARE(rds_op_##member, member);
 CFS_ENGINE_OPS(DECLARE)
 DECLARE(advise)
+DECLARE(dead_locks)
 #undef DECLARE
 
 /* seen.c: a record that has been read, of a directory or of a file that may be known. */

@@ -79,10 +79,19 @@ int fsck_report(struct fsck *f, const char *kind, cfs_ino_t ino, bool repaired, 
 	return 0;
 }
 
+static int report_lock(void *arg, cfs_ino_t ino, uint64_t sid, bool removed)
+{
+	return fsck_report(arg, "lock", ino, removed, "%s of session %" PRIu64 ", which is gone",
+			   ino ? "locks" : "the list of locks", sid);
+}
+
 static int check_volume(struct fsck *f, bool data)
 {
-	int r = fsck_tree(f);
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	int r = cfs_meta_dead_locks(f->a->meta, &ctx, f->repair, report_lock, f);
 
+	if (r == 0)
+		r = fsck_tree(f);
 	if (r == 0)
 		r = fsck_usage(f, true);
 	if (r == 0 && data)

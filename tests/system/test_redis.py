@@ -3,6 +3,7 @@
 mount that does not come back, or a volume that has lost or doubled a change."""
 
 import concurrent.futures
+import fcntl
 import json
 import os
 import random
@@ -19,6 +20,7 @@ import pytest
 import cachefs_check
 import changelog
 import servers
+from admin import DAMAGED, fsck, kinds
 from cachefs import BIN, SLOW, Volume, wait_until
 from syscalls import data, read, write
 from test_engines import suite
@@ -165,6 +167,34 @@ def test_stale_session_of_the_other_client_is_cleaned(ws, db):
     wait_until(lambda: not c.exists("i5"), 30, "the removed file's end")
     wait_until(lambda: not c.hlen("lockp4") and not c.hlen("lockf2"), 30, "the end of the locks")
     wait_until(lambda: c.zscore("allSessions", "1") is None, 30, "the end of the session")
+
+
+def test_locks_that_outlived_their_session(ws, db, volume):
+    """The other client lists no shared BSD lock, so the end of its session leaves it behind."""
+    mnt = volume.mount("heartbeat=1")
+    for name in "fpg":
+        write(mnt / name, b"x")
+    c = db.connect()
+    f, p, g = (os.stat(mnt / n).st_ino for n in "fpg")
+    alive = c.zrange("allSessions", 0, -1)[0].decode()
+    with open(mnt / "f", "rb+") as shared, open(mnt / "p", "rb+") as ranges:
+        fcntl.flock(shared, fcntl.LOCK_SH)
+        fcntl.lockf(ranges, fcntl.LOCK_EX, 1)
+        ours = {k: c.hgetall(k) for k in ("lockf%d" % f, "lockp%d" % p)}
+        assert all(ours.values())
+        assert fsck(ws, volume)["found"] == 0
+        for key in [*ours, "lockf%d" % g]:
+            c.hset(key, "9%s_00000000000000AA" % alive, b"R" if key.startswith("lockf") else struct.pack("<IIQQ", 1, 7, 9, 10))
+        c.sadd("locked9" + alive, "lockp%d" % p)
+        r = fsck(ws, volume, code=DAMAGED)
+        assert kinds(r) == ["lock"] and sorted(x["inode"] for x in r["problems"]) == sorted([0, f, p, g])
+        assert c.hlen("lockf%d" % g) == 1  # only looked at
+        r = fsck(ws, volume, "--repair")
+        assert r["repaired"] == r["found"] == 4
+        assert {k: c.hgetall(k) for k in ours} == ours and not c.exists("lockf%d" % g, "locked9" + alive)
+        with open(mnt / "g", "rb+") as free:
+            fcntl.flock(free, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert fsck(ws, volume)["found"] == 0
 
 
 # ---- writing next to a client that uses WATCH and MULTI ----

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Locks whose session is gone. They hold others up for ever: the job that ends a session removes
+ * those in the session's list, and the other client lists no shared BSD locks.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "meta/redis/ops.h"
+
+/* 8 bytes for each key there is: one per file that is locked, and one per session. */
+struct keys {
+	uint64_t *v;
+	size_t n, cap;
+};
+
+struct search {
+	struct cfs_engine *e;
+	bool repair;
+	cfs_dead_lock_fn fn;
+	void *arg;
+};
+
+static int note_number(struct keys *k, uint64_t n)
+{
+	if (k->n == k->cap) {
+		uint64_t *v = reallocarray(k->v, k->cap ? 2 * k->cap : 64, sizeof(*v));
+
+		if (!v)
+			return -ENOMEM;
+		k->v = v;
+		k->cap = k->cap ? 2 * k->cap : 64;
+	}
+	k->v[k->n++] = n;
+	return 0;
+}
+
+static int note_key(void *arg, uint64_t n, const char *rest, size_t rest_len)
+{
+	(void)rest;
+	return rest_len ? 0 : note_number(arg, n);
+}
+
+static int order(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* SCAN may give a key twice, and a session may have several locks. */
+static void drop_twins(struct keys *k)
+{
+	size_t i, n = 0;
+
+	if (k->n)
+		qsort(k->v, k->n, sizeof(*k->v), order);
+	for (i = 0; i < k->n; i++)
+		if (!n || k->v[n - 1] != k->v[i])
+			k->v[n++] = k->v[i];
+	k->n = n;
+}
+
+static int read_keys(struct cfs_engine *e, const char *kind, struct keys *ret)
+{
+	uint64_t cursor = 0;
+	int r;
+
+	do {
+		struct cfs_ctx ctx = cfs_ctx_internal(30000);
+
+		r = rds_scan_keys(e, &ctx, kind, &cursor, note_key, ret);
+	} while (!r && cursor);
+	drop_twins(ret);
+	return r;
+}
+
+/* The sessions that have locks in a hash. */
+static int read_holders(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *kind,
+			cfs_ino_t ino, struct keys *ret)
+{
+	struct rds_request q;
+	uint64_t sid;
+	size_t i, used;
+	int r;
+
+	rds_begin(&q, e);
+	rds_command(&q, "sk", "HKEYS", kind, ino);
+	r = rds_run(&q, ctx, CFS_META_OP_lock);
+	for (i = 0; !r && i < q.reply[0]->elements; i++) {
+		const redisReply *f = q.reply[0]->element[i];
+
+		if (rds_number(f->str, f->len, &sid, &used) && used < f->len && f->str[used] == '_')
+			r = note_number(ret, sid);
+	}
+	rds_end(&q);
+	drop_twins(ret);
+	return r;
+}
+
+/* A session is there before its first lock, and goes after its last. */
+static int is_gone(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid)
+{
+	struct rds_request q;
+	int r;
+
+	rds_begin(&q, e);
+	rds_command(&q, "sKu", "ZSCORE", "allSessions", sid);
+	r = rds_run(&q, ctx, CFS_META_OP_session);
+	if (!r)
+		r = rds_is_nil(q.reply[0]);
+	rds_end(&q);
+	return r;
+}
+
+static int judge(struct search *s, const char *kind, uint64_t n, uint64_t sid)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(30000);
+	struct rds_request q;
+	redisReply *a;
+	int r = is_gone(s->e, &ctx, sid);
+
+	if (r <= 0)
+		return r;
+	r = 0;
+	if (s->repair) {
+		rds_begin(&q, s->e);
+		r = rds_script(&q, &ctx, CFS_META_OP_lock, &rds_drop_dead_locks_lua, &a, "suu",
+			       kind, n, sid);
+		rds_end(&q);
+	}
+	/* The session came back. */
+	if (r == -EAGAIN)
+		return 0;
+	return r ? r : s->fn(s->arg, strcmp(kind, "locked") ? n : 0, sid, s->repair);
+}
+
+static int search_kind(struct search *s, const char *kind)
+{
+	struct keys keys = {0}, holders = {0};
+	size_t i, k;
+	int r = read_keys(s->e, kind, &keys);
+
+	for (i = 0; i < keys.n && !r; i++) {
+		struct cfs_ctx ctx = cfs_ctx_internal(30000);
+
+		holders.n = 0;
+		r = strcmp(kind, "locked") ? read_holders(s->e, &ctx, kind, keys.v[i], &holders)
+					   : note_number(&holders, keys.v[i]);
+		for (k = 0; k < holders.n && !r; k++)
+			r = judge(s, kind, keys.v[i], holders.v[k]);
+	}
+	free(keys.v);
+	free(holders.v);
+	return r;
+}
+
+int rds_op_dead_locks(struct cfs_engine *e, const struct cfs_ctx *ctx, bool repair,
+		      cfs_dead_lock_fn fn, void *arg)
+{
+	static const char *const kinds[] = {"lockf", "lockp", "locked"};
+	struct search s = {.e = e, .repair = repair, .fn = fn, .arg = arg};
+	size_t i;
+	int r = 0;
+
+	(void)ctx; /* a deadline for each step */
+	for (i = 0; i < sizeof(kinds) / sizeof(kinds[0]) && !r; i++)
+		r = search_kind(&s, kinds[i]);
+	return r;
+}

@@ -311,6 +311,29 @@ static void any_inode_is_found_as_its_own_dot(void **state)
 	assert_int_equal(cfs_vfs_lookup(vfs, &c, FIRST_INO + 1, ".", 1, &e), -ENOENT);
 }
 
+/* Without it: the memory of a mount grows with each directory that it has ever removed. */
+static void a_removed_directory_is_kept_until_it_is_forgotten(void **state)
+{
+	struct cfs_vfs_attr a;
+	struct cfs_ctx c;
+	int i;
+
+	start(0, 0);
+	fill_engine(2);
+	c = ctx();
+	for (i = 0; i < 2; i++)
+		meta.attr[i].type = CFS_TYPE_DIR;
+	assert_int_equal(cfs_vfs_unlink(vfs, &c, CFS_ROOT_INO, "f00000", 6), 0);
+	assert_int_equal(cfs_vfs_getattr(vfs, &c, FIRST_INO, &a), 0);
+	assert_int_equal(a.attr.type, CFS_TYPE_DIR);
+	assert_int_equal(a.attr.nlink, 0);
+	cfs_vfs_forget(vfs, FIRST_INO);
+	assert_int_equal(cfs_vfs_getattr(vfs, &c, FIRST_INO, &a), -ENOENT);
+	/* The commands remove what the kernel may have never heard of, and would never forget. */
+	assert_int_equal(cfs_vfs_remove(vfs, &c, CFS_ROOT_INO, "f00001", 6, false, 0), 0);
+	assert_int_equal(cfs_vfs_getattr(vfs, &c, FIRST_INO + 1, &a), -ENOENT);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -324,6 +347,7 @@ int main(void)
 		cmocka_unit_test_teardown(changes_of_names_are_seen_at_once, stop),
 		cmocka_unit_test_teardown(nothing_is_above_the_root_of_a_subdirectory, stop),
 		cmocka_unit_test_teardown(any_inode_is_found_as_its_own_dot, stop),
+		cmocka_unit_test_teardown(a_removed_directory_is_kept_until_it_is_forgotten, stop),
 	};
 
 	return cmocka_run_group_tests(tests, make_pool, free_pool);

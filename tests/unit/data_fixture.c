@@ -231,10 +231,13 @@ int cfs_meta_compact_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_in
 {
 	struct list *l = &m->chunk[ino][indx];
 	struct cfs_slice gone[1000];
-	void (*compacting)(void *arg) = m->compacting;
+	void (*compacting)(void *arg);
 	size_t i, n = 0;
 
+	pthread_mutex_lock(&m->lock);
+	compacting = m->compacting;
 	m->compacting = NULL;
+	pthread_mutex_unlock(&m->lock);
 	if (compacting)
 		compacting(m->compacting_arg);
 	pthread_mutex_lock(&m->lock);

@@ -143,11 +143,28 @@ static void add_version(struct tar *t)
 	page_end(&p, t, PREFIX "version.txt");
 }
 
+/* Fields have no blanks in them. The source is one of them, and may be a URL. */
+static void print_masked(const char *line, FILE *out)
+{
+	char field[4200], masked[4200];
+	size_t len;
+
+	for (; *line; line += len + (line[len] != '\0')) {
+		len = strcspn(line, " \n");
+		snprintf(field, sizeof(field), "%.*s", (int)len, line);
+		if (strstr(field, "://"))
+			cfs_url_mask(field, masked, sizeof(masked));
+		fputs(strstr(field, "://") ? masked : field, out);
+		if (line[len])
+			fputc(line[len], out);
+	}
+}
+
 /* Its own line, the secrets of a source that is a URL masked; *ret_dev: minor number. */
 static void add_mountinfo(struct tar *t, const char *point, unsigned *ret_dev)
 {
 	cfs_auto_free char *line = NULL;
-	char dev[32], at[4200], masked[8192];
+	char dev[32], at[4200];
 	size_t cap = 0;
 	struct page p;
 	FILE *in = fopen("/proc/self/mountinfo", "re");
@@ -165,8 +182,7 @@ static void add_mountinfo(struct tar *t, const char *point, unsigned *ret_dev)
 		if (strcmp(at, point))
 			continue;
 		sscanf(dev, "%*u:%u", ret_dev);
-		cfs_url_mask(line, masked, sizeof(masked));
-		fputs(strstr(line, "://") ? masked : line, p.out);
+		print_masked(line, p.out);
 	}
 	fclose(in);
 	page_end(&p, t, PREFIX "mountinfo.txt");

@@ -279,11 +279,12 @@ static char *encode_tag(const char *tag)
 
 	for (; out && *tag; tag++) {
 		one[0] = *tag == ',' ? '&' : *tag;
-		if (strchr("=&", one[0]))
-			strcpy(p, one);
-		else
+		if (strchr("=&", one[0])) {
+			*p++ = one[0];
+		} else {
 			cfs_s3_encode(one, false, p);
-		p += strlen(p);
+			p += strlen(p);
+		}
 	}
 	if (out)
 		*p = '\0';

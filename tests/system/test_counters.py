@@ -11,7 +11,7 @@ import time
 import pytest
 
 from admin import ask, gc
-from cachefs import need_engine
+from cachefs import need_engine, wait_until
 from syscalls import data, write
 from test_concurrency import ENGINES, engine_volume, judge
 
@@ -74,8 +74,7 @@ def test_repair_beside_writers(ws, engine):
     ask(ws, "quota", "set", vol.url, "--uid", "1001", "--inodes", "100000")
     beats = [m.stat('meta_round_trips_total{op="session"}') for m in mounts]
     for m, begun in zip(mounts, beats):
-        while m.stat('meta_round_trips_total{op="session"}') < begun + 3:  # it knows the quotas
-            time.sleep(0.1)
+        wait_until(lambda: m.stat('meta_round_trips_total{op="session"}') >= begun + 3, 30, "a mount that knows the quotas")
     # A repair at the moment at which nothing is counted yet.
     for i in range(6):
         write(top / ("begin%d" % i), data(4096))

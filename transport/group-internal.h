@@ -54,7 +54,7 @@ struct group_view {
 	atomic_uint refs;
 	struct cfs_placement *all; /* of nodes */
 	/*
-	 * The same as if nobody were drained. Whoever owned a block before others came, or before
+	 * The same as if nobody were drained. The owner of a block before others came, or before
 	 * it was drained, comes next to its owner, or before it.
 	 */
 	struct cfs_placement *before;

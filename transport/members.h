@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is in a cache group, by what is in the registry:
+ * The members of a cache group, from the registry:
  *
  *	group.member.NAME/ID		a record per member, written by it at every beat
  *	group.list.NAME/head		LEADER NONCE SERIAL TICK_MS VERSION LOG SNAPSHOT

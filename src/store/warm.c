@@ -39,7 +39,7 @@ static int put_until(const struct cfs_tier_slot *disk, const struct cfs_block *b
 }
 
 /*
- * Who keeps it has it now, whatever is in memory here. True: that is enough; otherwise it is for us
+ * Its owner has it now, whatever is in memory here. True: that is enough; otherwise it is for us
  * to fetch it, also.
  */
 static bool warm_elsewhere(struct cfs_store *s, const struct cfs_block *b, bool disk,

@@ -764,7 +764,7 @@ static void test_record_there_and_back(void **state)
 	assert_int_equal(got.addr.ss_family, AF_INET6);
 }
 
-/* Whoever may write a record brings the others down. */
+/* A damaged record must not bring the other members down. */
 static void test_record_garbage(void **state)
 {
 	static const char *const wrong[] = {

@@ -507,7 +507,7 @@ static void test_text_there_and_back(void **state)
 	cfs_roster_free(&b);
 }
 
-/* Whoever may write a record brings the others down. */
+/* A damaged record must not bring the other members down. */
 static void test_text_garbage(void **state)
 {
 	static const char *const wrong[] = {"x\n", "+\n", "+0 1 1 - -\n", "+1 1 1 -", "+1 1 1\n",

@@ -44,7 +44,7 @@ size_t cfs_attr_encode(const struct cfs_attr *attr, uint8_t out[CFS_ATTR_BYTES_M
 	}
 	if (attr->tier)
 		*p++ = attr->tier;
-	*p++ = 0; /* the other client's writer reserves one byte too many */
+	*p++ = 0; /* JuiceFS's writer reserves one byte too many */
 	return (size_t)(p - out);
 }
 

@@ -280,7 +280,7 @@ static const struct field *find_field(const char *name)
 	return NULL;
 }
 
-/* The other client has 64 bits for what an int is here. */
+/* JuiceFS has 64 bits for what an int is here. */
 static int narrow(const json_t *v)
 {
 	return (int)CFS_MAX(CFS_MIN(json_integer_value(v), (json_int_t)INT_MAX),

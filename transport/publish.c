@@ -188,7 +188,7 @@ int cfs_members_claim(struct cfs_members *m, uint64_t now_ms)
 	return 0;
 }
 
-/* Nobody reads them any more: but for stragglers, which then read the list anew. */
+/* Only stragglers still read them, and these then read the list anew. */
 struct removal {
 	struct cfs_members *m;
 	uint64_t below;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is there, as the records say: of the leader and of its deputy. */
+/* The members that the records show: for the leader and its deputy. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>

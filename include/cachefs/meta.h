@@ -164,7 +164,7 @@ int cfs_setting_encode(const struct cfs_setting *s, char **ret);
 int cfs_setting_decode(const char *json, size_t len, struct cfs_setting **ret, char err[256]);
 /* JSON for people: secrets replaced by "***"; malloc'ed. */
 int cfs_setting_show(const struct cfs_setting *s, char **ret);
-/* 2..63 of a-z, 0-9 and inner "-" (the other client makes none shorter than 3, but mounts them). */
+/* 2..63 of a-z, 0-9 and inner "-" (JuiceFS makes none shorter than 3, but mounts them). */
 int cfs_setting_check_name(const char *name);
 /* 0, or -EPROTONOSUPPORT with a reason when Min/MaxClientVersion excludes CFS_COMPAT_VERSION. */
 int cfs_setting_check_version(const struct cfs_setting *s, char err[256]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How MySQL has the tables of meta/sql/schema.c, with the types the other client gives them. */
+/* How MySQL has the tables of meta/sql/schema.c, with the types JuiceFS gives them. */
 #include <string.h>
 
 #include "mysql-internal.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How PostgreSQL has the tables of meta/sql/schema.c, as the other client makes them. */
+/* How PostgreSQL has the tables of meta/sql/schema.c, as JuiceFS makes them. */
 #include <string.h>
 
 #include "meta/postgresql/pg-internal.h"

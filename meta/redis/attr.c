@@ -46,7 +46,7 @@ size_t rds_attr_encode(const struct cfs_attr *a, uint8_t out[RDS_ATTR_MAX])
 	}
 	if (a->tier)
 		*p++ = a->tier;
-	/* The other client writes one byte too many. */
+	/* JuiceFS writes one byte too many. */
 	*p++ = 0;
 	return (size_t)(p - out);
 }

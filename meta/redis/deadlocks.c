@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Locks whose session is gone. They hold others up for ever: the job that ends a session removes
- * those in the session's list, and the other client lists no shared BSD locks.
+ * those in the session's list, and JuiceFS lists no shared BSD locks.
  */
 #include <errno.h>
 #include <stdlib.h>

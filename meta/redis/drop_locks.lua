@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
--- Every lock of the session; the other client lists no shared BSD locks, so its own may be missed.
+-- Every lock of the session; JuiceFS lists no shared BSD locks, so its own may be missed.
 local function op(sid)
 	for _, key in ipairs(call('SMEMBERS', P .. 'locked' .. sid)) do
 		local mine = {}

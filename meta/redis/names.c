@@ -201,7 +201,7 @@ int rds_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, 
 
 /* ---- setattr ---- */
 
-/* The other client's bits of what was asked to change (volume-format section 14). */
+/* JuiceFS's bits of what was asked to change (volume-format section 14). */
 static unsigned log_bits(uint32_t set)
 {
 	static const struct {

@@ -347,7 +347,7 @@ static int chmod_acl(struct sql_conn *c, struct cfs_attr *attr)
 	return r;
 }
 
-/* The other client's bits of what was asked to change (volume-format section 14). */
+/* JuiceFS's bits of what was asked to change (volume-format section 14). */
 static unsigned log_bits(uint32_t set)
 {
 	static const struct {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How SQLite has the tables of schema.c, written as the other client writes them. */
+/* How SQLite has the tables of schema.c, written as JuiceFS writes them. */
 #include "meta/sql/sqlite-internal.h"
 
 static sqlite3 *handle(struct sql_conn *c)

@@ -236,7 +236,7 @@ static int apply(struct change *c, const struct config_opts *o)
 		r = cfs_setting_set_tier(s, (int)o->tier, o->storage_class, o->tag);
 		c->any = true;
 	}
-	/* The other client's versions without tiers read this one. */
+	/* JuiceFS's versions without tiers read this one. */
 	if (r == 0 && o->storage_class && o->tier == 0)
 		r = set_string(c, &s->storage_class, o->storage_class);
 	if (r == 0)

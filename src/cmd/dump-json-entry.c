@@ -237,7 +237,7 @@ int json_put_parts(struct json *j, cfs_ino_t ino, const struct cfs_attr *a, size
 		r = put_acl(j, "posix_acl_access", a->access_acl, depth);
 	if (!r)
 		r = put_acl(j, "posix_acl_default", a->default_acl, depth);
-	/* The other client leaves out what an empty file may have been. */
+	/* JuiceFS leaves out what an empty file may have been. */
 	if (!r && a->type == CFS_TYPE_FILE && a->length)
 		r = put_list(j, CHUNKS, ino, depth, "\"chunks\": [", put_chunk);
 	return r;

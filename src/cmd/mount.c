@@ -224,7 +224,7 @@ static int open_log(const char *file, const char *point)
 	}
 	if (r == 0) {
 		snprintf(path, sizeof(path), "%s/%s", dir, name);
-		/* Who writes there waits for an answer of the process that writes. */
+		/* A writer there waits for an answer of this process. */
 		if (!strncmp(path, point, len) && (path[len] == '/' || len == 1))
 			r = -ELOOP;
 		else

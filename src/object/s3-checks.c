@@ -2,7 +2,7 @@
 /*
  * Checksums of bodies.
  *
- * An object carries two of them in its user metadata: `crc32c`, of all of it, as the other client
+ * An object carries two of them in its user metadata: `crc32c`, of all of it, as JuiceFS
  *of the format writes it, and `cachefs-crc32c`, a table with one per segment:
  *
  *	SEGMENT_BYTES ":" 8 hex digits for each segment, the last of which may be short

@@ -297,7 +297,7 @@ static int set_classes(struct cfs_s3 *s, const struct cfs_object_conf *conf)
 	size_t i;
 
 	for (i = 0; i < CFS_OBJECT_TIERS; i++, t++) {
-		/* So the other client's first versions with tiers wrote none. */
+		/* So JuiceFS's first versions with tiers wrote none. */
 		if (t->storage_class && *t->storage_class &&
 		    strcmp(t->storage_class, "default") != 0) {
 			s->classes[i] = strdup(t->storage_class);

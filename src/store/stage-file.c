@@ -18,7 +18,7 @@
 
 #define SYNC_WAIT_MS 1000
 
-/* Behind the data and the checksums of a file that the other client put into a storage class. */
+/* Behind the data and the checksums of a file that JuiceFS put into a storage class. */
 #define FOOTER_MAGIC 0x4653
 #define FOOTER_MIN   4
 #define FOOTER_MAX   256

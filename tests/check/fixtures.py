@@ -32,5 +32,5 @@ def unpack_objects(name, into):
 
 
 def dump(name, form):
-    """The other client's own dump of a volume, unpacked: "json" or "bin"."""
+    """JuiceFS's own dump of a volume, unpacked: "json" or "bin"."""
     return gzip.decompress((HOME / name / ("dump.%s.gz" % form)).read_bytes())

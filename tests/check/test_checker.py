@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checker itself: silent on volumes of the other client, loud on every kind of damage.
+"""The checker itself: silent on volumes of JuiceFS, loud on every kind of damage.
 
 A user loses nothing directly when these fail; they lose the judge that every other test relies on.
 """
@@ -191,7 +191,7 @@ def test_command_line(volume):
 # -- the other engines
 
 SERVER_VOLUMES = [(e, f) for e, (_, f) in servers.ENGINES.items()] + [("redis", "stale-redis")]
-# the other client's own drift (fixtures README, caution 6)
+# JuiceFS's own drift (fixtures README, caution 6)
 DRIFT = {
     "mysql": [
         ("dirstat", "directory 1 has 345120768 bytes 50 inodes, want 278011904 and 49"),

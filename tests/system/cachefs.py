@@ -296,7 +296,7 @@ class Volume:
 
     @classmethod
     def golden(cls, ws, name, url):
-        """The other client's volume of that name, with its tables at url."""
+        """JuiceFS's volume of that name, with its tables at url."""
         v = cls(ws, "fix-" + name, format=False, url=url)
         v.bucket = pathlib.Path(fixtures.unpack_objects(name, ws.path("fixture-" + name)))
         v.fixture_name = name

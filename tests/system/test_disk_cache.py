@@ -220,7 +220,7 @@ def test_directory_of_another_client(ws, hash_prefix):
 
 
 def test_directories_of_another_client(ws):
-    """Blocks are looked for in the directory where the other client's hash ring puts them."""
+    """Blocks are looked for in the directory where JuiceFS's hash ring puts them."""
     vol = ws.volume(block_size="64K")
     caches = [Cache(vol, ws.path("disk%d" % n)) for n in range(3)]
     ids = ["%08x-0000-4000-8000-00000000000%d" % (n * 77777, n) for n in range(3)]

@@ -29,7 +29,7 @@ from test_fixtures import differences, manifest, nothing, wanted
 SQLITE = [n for n in fixtures.SQLITE if not n.startswith("stale")]
 KEYS = {"enc": "rsa2048-pkcs1-enc.pem", "encchacha": "rsa2048-pkcs8-enc.pem"}
 ENGINES = ["sqlite3", *servers.ENGINES]
-# every volume the other client made, in its own engine
+# every volume JuiceFS made, in its own engine
 ORIGINS = [("sqlite3", n) for n in SQLITE] + [(e, f) for e, (_, f) in servers.ENGINES.items()]
 SLICE_GAP = 1 << 32  # of each load
 COUNTERS = {"nextInode", "nextChunk", "nextSession", "nextTrash", "usedSpace", "totalInodes"}
@@ -174,7 +174,7 @@ def tree(raw):
     return plain(json.loads(raw))
 
 
-# -- against the other client
+# -- against JuiceFS
 
 
 @pytest.mark.parametrize("engine,name", ORIGINS)

@@ -260,7 +260,7 @@ def locker(ws, volume, seconds):
 
 @pytest.mark.deadline(120)
 def test_locked_database_is_waited_for(ws, volume, mnt):
-    """Another process (a backup, the other client) holds the database for 10 s."""
+    """Another process (a backup, JuiceFS) holds the database for 10 s."""
     write(mnt / "f", b"x")
     p = locker(ws, volume, 10)
     start = time.monotonic()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Volumes written by the other client. A failure here is a user's existing volume read wrongly."""
+"""Volumes written by JuiceFS. A failure here is a user's existing volume read wrongly."""
 
 import fcntl
 import json
@@ -50,7 +50,7 @@ def differences(got, want, parts=("entries",)):
                 if w[path]["path"] == "/.trash" and f.endswith("_ns"):
                     continue
                 if f == "xattr_error" and in_trash(w[path]) and not got_names(g[path]):
-                    continue  # the other client says ENODATA where no names is the answer
+                    continue  # JuiceFS says ENODATA where no names is the answer
                 if g[path].get(f) != w[path].get(f):
                     out.append(
                         "%s: %s is %.80r, want %.80r"
@@ -126,7 +126,7 @@ def test_use_of_a_copy_keeps_it_right(ws, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_change_of_foreign_files(ws, name):
-    """Append to, overwrite, cut and remove what the other client wrote."""
+    """Append to, overwrite, cut and remove what JuiceFS wrote."""
     vol = ws.fixture(name)
     mnt = vol.mount("no-bgjob")
     big = "big5m" if name in FULL else "big300k"

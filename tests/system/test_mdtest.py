@@ -130,7 +130,7 @@ def test_status_names_sessions_with_their_age(ws):
     east = time.gmtime(time.time() - 86400 - 3600 + 5400)
     records = {
         7777: time.strftime("%Y-%m-%dT%H:%M:%SZ", then),
-        7778: time.strftime("%Y-%m-%dT%H:%M:%S.123456789+01:30", east),  # as the other client's are
+        7778: time.strftime("%Y-%m-%dT%H:%M:%S.123456789+01:30", east),  # as JuiceFS's are
         7779: "yesterday",
     }
     for sid, when in records.items():

@@ -55,7 +55,7 @@ def status_of(db, name):
     return int(query(db, "SHOW GLOBAL STATUS LIKE '%s'" % name)[0][1])
 
 
-# ---- the other client's volume ----
+# ---- JuiceFS's volume ----
 
 
 @pytest.fixture

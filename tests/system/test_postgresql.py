@@ -51,7 +51,7 @@ def query(db, text, *args):
         c.close()
 
 
-# ---- volumes of the other client ----
+# ---- volumes of JuiceFS ----
 
 
 def test_fixture_matches_manifest(ws, db):

@@ -114,7 +114,7 @@ def test_quota_usage_errors(ws, volume):
 
 
 def test_directories_below_each_other_do_not_hang(ws, volume):
-    """As the other client leaves them when two mounts move a into b and b into a."""
+    """As JuiceFS leaves them when two mounts move a into b and b into a."""
     mnt = volume.mount("heartbeat=1")
     os.makedirs(mnt / "a/b")
     os.mkdir(mnt / "d")

@@ -129,7 +129,7 @@ def test_large_directory_is_listed_once(ws, volume):
     assert keep <= set(seen)
 
 
-# ---- the other client's volume ----
+# ---- JuiceFS's volume ----
 
 
 def attach_fixture(ws, db, name):
@@ -170,7 +170,7 @@ def test_stale_session_of_the_other_client_is_cleaned(ws, db):
 
 
 def test_locks_that_outlived_their_session(ws, db, volume):
-    """The other client lists no shared BSD lock, so the end of its session leaves it behind."""
+    """JuiceFS lists no shared BSD lock, so the end of its session leaves it behind."""
     mnt = volume.mount("heartbeat=1")
     for name in "fpg":
         write(mnt / name, b"x")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Storage classes and tags of objects: what a volume asks for and does not get costs its owner money,
-and what the other client has set up has to hold here, too."""
+and what JuiceFS has set up has to hold here, too."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files that the mount shows of itself. Without them nobody sees what a mount does, and tools
-written for the other client find nothing."""
+written for JuiceFS find nothing."""
 
 import json
 import os

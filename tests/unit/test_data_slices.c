@@ -236,7 +236,7 @@ static void answers_in_another_order(void **state)
 	assert_int_equal(cfs_file_length(f), 3);
 	assert_int_equal(seen.length, 3);
 	assert_int_equal(cfs_timespec_cmp(seen.ctime, stored->ctime), 0);
-	/* Whoever asks later knows better, whatever the other client's clock says. */
+	/* Whoever asks later knows better, whatever JuiceFS's clock says. */
 	before.length = 1;
 	cfs_file_refresh(f, &before, second_ns + 1);
 	assert_int_equal(cfs_file_length(f), 1);

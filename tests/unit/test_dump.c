@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pieces of dump and load. When these fail, dumps of the other client are read wrongly or ours
+ * The pieces of dump and load. When these fail, dumps of JuiceFS are read wrongly or ours
  * cannot be read by it.
  */
 #include <setjmp.h>

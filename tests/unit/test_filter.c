@@ -353,7 +353,7 @@ static void fixture_volumes(void **state)
 	VARIANT_TEST(i, "round trips", round_trips),                                               \
 	VARIANT_TEST(i, "damage is seen", damage_is_seen),                                         \
 	VARIANT_TEST(i, "what is no block", what_is_no_block)
-/* Those of which there are objects and volumes by the other client. */
+/* Those of which there are objects and volumes by JuiceFS. */
 #define GOLDEN_TESTS(i)                                                                            \
 	VARIANT_TEST(i, "other client's objects", other_client_s_objects),                         \
 	VARIANT_TEST(i, "objects of our own", objects_of_our_own),                                 \

@@ -193,7 +193,7 @@ static size_t there(void)
 	return n;
 }
 
-/* Everybody knows everybody. */
+/* Each member knows all others. */
 static bool agreed(void)
 {
 	size_t i;

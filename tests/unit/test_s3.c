@@ -810,7 +810,7 @@ static int set_up_shards(void **state)
 	return 0;
 }
 
-/* FNV-1a of the whole key, modulo their number: where the other client looks. */
+/* FNV-1a of the whole key, modulo their number: where JuiceFS looks. */
 static void test_shard_of_a_key(void **state)
 {
 	static const struct {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The setting record. When these fail, a volume made here is not readable by the other client (or
+ * The setting record. When these fail, a volume made here is not readable by JuiceFS (or
  * the other way round), a secret is stored in clear or shown, or a volume that must be refused is
  * mounted.
  */
@@ -54,7 +54,7 @@ static int decode_error(const char *text, char err[256])
 	return cfs_setting_decode(text, strlen(text), &s, err);
 }
 
-/* The other client's record survives a rewrite by us byte for byte. */
+/* JuiceFS's record survives a rewrite by us byte for byte. */
 static void test_same_bytes(void **state)
 {
 	struct cfs_setting *s = decode(fixture), *copy;
@@ -103,7 +103,7 @@ static char *rewritten(const char *text)
 	"\"Tiers\": {\n\"0\": {\n\"ID\": 0,\n\"StorageClass\": \"\",\n\"Tag\": \"\"%s\n}\n},\n"    \
 	"\"Bucket\": \"b\",\n\"BlockSize\": 4096,\n"
 
-/* The other client writes 64 bits without a sign, and a limit that is one here must not be less. */
+/* JuiceFS writes 64 bits without a sign, and a limit that is one here must not be less. */
 static void test_great_numbers(void **state)
 {
 	static const struct {
@@ -166,7 +166,7 @@ static void test_unknown_fields(void **state)
 	cfs_setting_free(s);
 }
 
-/* 64 bits in the other client: kept until somebody changes it. */
+/* 64 bits in JuiceFS: kept until somebody changes it. */
 static void test_wide_limit(void **state)
 {
 	char text[1024], *again;

@@ -406,7 +406,7 @@ static int read_slices(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return 0;
 }
 
-/* Files that the other client appended to hold their slices as TEXT: no byte of it may get lost. */
+/* Files that JuiceFS appended to hold their slices as TEXT: no byte of it may get lost. */
 static void test_text_column(void **state)
 {
 	struct fixture *f = *state;

@@ -192,7 +192,7 @@ static void test_damaged_is_not_uploaded(void **state)
 	close_disk();
 }
 
-/* Files of the other client without checksums, or with its footer. */
+/* Files of JuiceFS without checksums, or with its footer. */
 static void test_other_clients_files(void **state)
 {
 	struct cfs_block plain = block(11, 5000), tiered = block(12, 5000);

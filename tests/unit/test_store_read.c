@@ -7,7 +7,7 @@
 
 #include "store_fixture.h"
 
-/* Objects under other names would be invisible to the other client. */
+/* Objects under other names would be invisible to JuiceFS. */
 static void keys(void **state)
 {
 	struct cfs_block b = {.slice = 1234567, .index = 0, .len = 4194304};

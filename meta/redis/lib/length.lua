@@ -28,7 +28,7 @@ local function use_length(stats, ino, a, old8)
 	end
 	return parents
 end
--- Chunks that a shorter length hides still have lists, which go with the file: the other client
+-- Chunks that a shorter length hides still have lists, which go with the file: JuiceFS
 -- looks for them up to the length in `delfiles` only.
 local function remember_top(ino, old8, length8)
 	local hi, lo = halves(old8)

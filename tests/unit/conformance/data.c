@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunk lists. A failure means wrong bytes in files, here or when the other client reads them:
+ * Chunk lists. A failure means wrong bytes in files, here or when JuiceFS reads them:
  * records are compared byte for byte.
  */
 #include <stdio.h>

@@ -99,7 +99,7 @@ static void test_posix(void **state)
 	assert_int_equal(plock(vol.m, f, 1, CFS_LOCK_WRITE, 5, 4), -EINVAL);
 }
 
-/* The list as the other client reads it (volume-format section 9). */
+/* The list as JuiceFS reads it (volume-format section 9). */
 static void test_posix_bytes(void **state)
 {
 	static const char want[] = "000000010000051600000000000000000000000000000027"

@@ -2,6 +2,7 @@
 """Many processes on two mounts, the same changes on every engine, hostile names. A failure here is
 a volume that two machines damage between them, or that depends on the database it is in."""
 
+import collections
 import errno
 import hashlib
 import os
@@ -9,6 +10,7 @@ import pathlib
 import random
 import stat
 import sys
+import time
 
 import pytest
 
@@ -45,7 +47,8 @@ def judge(volume, mounts):
 
 # Which errors an operation may meet when others change the same names. A name may be anything at any
 # moment: a file, a directory, a symbolic link (to nothing, to itself), or gone.
-# ESTALE: the kernel finds a directory at two places while the other mount moves it (as on NFS).
+# ESTALE: the kernel finds a directory at two places while the other mount moves it (as on NFS). The
+# same operation succeeds when it is tried again.
 WALK = {"ENOENT", "ENOTDIR", "ELOOP", "ESTALE"}
 MAY = {
     "create": WALK | {"EEXIST"},
@@ -62,7 +65,7 @@ MAY = {
     "stat": WALK,
 }
 # By trash-days, of a file that the other mount removes between look-up and close (docs/posix.md):
-# without trash its data is gone, with trash it takes no more of it.
+# without trash its data is gone, with trash it takes no more of it. No name of such an inode is left.
 REMOVED = {
     0: {"write": {"EIO"}, "truncate": {"EIO"}, "read": {"EIO"}},
     1: {"write": {"EPERM"}, "truncate": {"EPERM"}},
@@ -74,22 +77,28 @@ def act(rng, root, op):
         parts = [rng.choice("abc") for _ in range(rng.randint(0, 2))]
         return "/".join([root, *parts, "n%d" % rng.randint(0, 11)])
 
-    def put(flags, size):
+    def opened(flags, use):
+        """An error of the open file names its inode."""
         fd = os.open(path(), flags, 0o644)
+        inode = os.fstat(fd).st_ino
         try:
-            os.pwrite(fd, rng.randbytes(size), rng.randint(0, 50_000))
-        finally:
-            os.close(fd)
+            try:
+                use(fd)
+            finally:
+                os.close(fd)
+        except OSError as e:
+            e.inode = inode
+            raise
 
     if op == "create":
         os.close(os.open(path(), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     elif op == "write":
-        put(os.O_CREAT | os.O_WRONLY, rng.randint(1, 20_000))
+        data, at = rng.randbytes(rng.randint(1, 20_000)), rng.randint(0, 50_000)
+        opened(os.O_CREAT | os.O_WRONLY, lambda fd: os.pwrite(fd, data, at))
     elif op == "truncate":
         os.truncate(path(), rng.randint(0, 100_000))
     elif op == "read":
-        with open(path(), "rb") as f:
-            f.read()
+        opened(os.O_RDONLY, lambda fd: os.read(fd, 1 << 20))
     elif op == "mkdir":
         os.mkdir(rng.choice((path(), path()[: -len("/n0")].rstrip("/n") or root)))
     elif op == "rmdir":
@@ -108,30 +117,52 @@ def act(rng, root, op):
         os.lstat(path())
 
 
-def worker(root, seed, seconds, trash_days):
-    """Ends with a line per unexpected error."""
-    import collections
-    import time
+def attempt(rng, root, op):
+    """The error of an operation, or None. ESTALE lasts as long as the kernel's lock of a rename."""
+    state, end = rng.getstate(), time.monotonic() + 10
+    while True:
+        rng.setstate(state)
+        try:
+            return act(rng, root, op)
+        except OSError as e:
+            if e.errno != errno.ESTALE or time.monotonic() > end:
+                return e
+        time.sleep(0.001)
 
+
+def worker(root, seed, seconds, trash_days):
+    """Prints a line per inode that the other mount has removed, and per unexpected error."""
     rng, ops = random.Random(seed), sorted(MAY)
     end, done, bad = time.monotonic() + seconds, 0, collections.Counter()
-    rare = 0
+    by_path = 0
     while time.monotonic() < end:
         op = rng.choice(ops)
         done += 1
-        try:
-            act(rng, root, op)
-        except OSError as e:
-            name = errno.errorcode[e.errno]
-            removed = name in REMOVED[trash_days].get(op, ())
-            rare += removed or name == "ESTALE"
-            if not removed and name not in MAY[op]:
-                bad["%s: %s" % (op, name)] += 1
-    print(done)
-    if rare > 5 + done / 1000:
-        print("BAD %d of %d operations met a change of the other mount" % (rare, done))
+        error = attempt(rng, root, op)
+        if error is None:
+            continue
+        name = errno.errorcode[error.errno]
+        if name == "ESTALE":
+            bad["%s: ESTALE for ten seconds" % op] += 1
+        elif name in REMOVED[trash_days].get(op, ()):
+            by_path += not hasattr(error, "inode")
+            print("REMOVED %d %s: %s" % (getattr(error, "inode", 0), op, name))
+        elif name not in MAY[op]:
+            bad["%s: %s" % (op, name)] += 1
+    print("DONE %d" % done)
+    if by_path > 5 + done / 1000:
+        print("BAD %d of %d operations met a change of the other mount" % (by_path, done))
     for text, n in bad.items():
         print("BAD %s, %d times" % (text, n))
+
+
+def names_of_inodes(root):
+    names = {}
+    for folder, _, files in os.walk(root):
+        for name in files:
+            full = os.path.join(folder, name)
+            names.setdefault(os.lstat(full).st_ino, []).append(full)
+    return names
 
 
 def random_work(ws, mounts, trash_days, seconds=SECONDS):
@@ -155,13 +186,21 @@ def random_work(ws, mounts, trash_days, seconds=SECONDS):
         for k in range(PROCESSES)
         for i, m in enumerate(mounts)
     ]
-    bad, done = [], 0
+    bad, removed, done = [], [], 0
     for p in runs:
         out, err = p.communicate(timeout=(seconds + 60) * SLOW)
         assert p.returncode == 0, err
         print(out)
-        done += int(out.split()[0])
-        bad += [line for line in out.splitlines() if line.startswith("BAD")]
+        for line in out.splitlines():
+            word, rest = line.split(" ", 1)
+            if word == "DONE":
+                done += int(rest)
+            else:
+                (bad if word == "BAD" else removed).append(rest)
+    names = names_of_inodes(mounts[0].path)
+    for line in removed:
+        inode, what = line.split(" ", 1)
+        bad += ["%s, but it has a name: %s" % (what, path) for path in names.get(int(inode), ())]
     assert not bad, "\n".join(sorted(set(bad)))
     assert done > 20 * len(runs)
     return done

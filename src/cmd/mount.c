@@ -237,10 +237,24 @@ static int open_log(const char *file, const char *point)
 	return r;
 }
 
+static struct supervised supervised_mount(const char *url, const char *point,
+					  const struct mount_opts *o, const char *old)
+{
+	return (struct supervised){
+		.url = url,
+		.point = point,
+		.opts = o,
+		.mount_timeout_ms = o->mount_timeout_ms,
+		.io_timeout_ms = o->io_timeout_ms,
+		.serve = serve_mount,
+		.old = old,
+	};
+}
+
 static int mount_in_foreground(const char *url, const char *point, const struct mount_opts *o,
 			       const char *old)
 {
-	struct supervised conf = {.url = url, .point = point, .opts = o, .old = old};
+	struct supervised conf = supervised_mount(url, point, o, old);
 	struct worker w = {.link = -1, .device = -1};
 	char err[256] = "";
 	int r;
@@ -256,7 +270,7 @@ static int mount_in_foreground(const char *url, const char *point, const struct 
 static int mount_in_background(const char *url, const char *point, const struct mount_opts *o,
 			       enum cfs_log_level level, const char *old)
 {
-	struct supervised conf = {.url = url, .point = point, .opts = o, .old = old};
+	struct supervised conf = supervised_mount(url, point, o, old);
 	struct worker w = {.link = -1, .device = -1};
 	char err[256] = "";
 	struct daemon *d = NULL;

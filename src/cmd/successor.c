@@ -16,7 +16,6 @@
 #include "base/mounted.h"
 #include "cmd/cmd.h"
 #include "cmd/handover.h"
-#include "cmd/mountopts.h"
 #include "cmd/notify.h"
 #include "cmd/supervisor-internal.h"
 
@@ -99,7 +98,7 @@ static void asked(struct supervisor *s, const struct handover *m)
 	s->successor_ms = m->number;
 	s->left_ns = cfs_now_ns();
 	s->state = LEAVING;
-	s->next = cfs_deadline_in(2 * s->conf->opts->io_timeout_ms + LEAVE_EXTRA_MS);
+	s->next = cfs_deadline_in(2 * s->conf->io_timeout_ms + LEAVE_EXTRA_MS);
 }
 
 void successor_give(struct supervisor *s)
@@ -185,7 +184,7 @@ void successor_answer_door(struct supervisor *s)
 	}
 	s->successor = fd;
 	s->successor_process = process;
-	s->ask_until = cfs_deadline_in(s->conf->opts->mount_timeout_ms);
+	s->ask_until = cfs_deadline_in(s->conf->mount_timeout_ms);
 }
 
 void successor_is_silent(struct supervisor *s)
@@ -193,6 +192,6 @@ void successor_is_silent(struct supervisor *s)
 	char why[120];
 
 	snprintf(why, sizeof(why), "it was not asked for within %llu s (mount_timeout)",
-		 (unsigned long long)(s->conf->opts->mount_timeout_ms / 1000));
+		 (unsigned long long)(s->conf->mount_timeout_ms / 1000));
 	refuse(s, why);
 }

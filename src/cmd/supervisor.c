@@ -21,7 +21,6 @@
 #include "base/mounted.h"
 #include "cmd/cmd.h"
 #include "cmd/handover.h"
-#include "cmd/mount.h"
 #include "cmd/notify.h"
 #include "cmd/supervisor-internal.h"
 #include "cmd/worker.h"
@@ -55,8 +54,7 @@ __attribute__((noreturn)) static void become_worker(struct supervisor *s, int li
 		.link = link,
 		.daemon = conf->report != NULL,
 		.takes_over = s->old >= 0,
-		.timeout_ms = CFS_MAX(conf->opts->mount_timeout_ms, conf->opts->io_timeout_ms) +
-			      LEAVE_EXTRA_MS,
+		.timeout_ms = CFS_MAX(conf->mount_timeout_ms, conf->io_timeout_ms) + LEAVE_EXTRA_MS,
 		.keep = s->keep,
 		.device = s->device,
 		.since_ms = s->unserved_ms,
@@ -75,7 +73,7 @@ __attribute__((noreturn)) static void become_worker(struct supervisor *s, int li
 	supervisor_close_fd(&s->link);
 	supervisor_close_fd(&s->old);
 	sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
-	r = serve_mount(conf->url, conf->point, conf->opts, &w, err);
+	r = conf->serve(conf->url, conf->point, conf->opts, &w, err);
 	if (err[0])
 		worker_failed(&w, r ? r : CMD_MOUNT_FAILED, err);
 	cfs_log_flush();

@@ -8,12 +8,20 @@
 #ifndef CFS_CMD_SUPERVISOR_H
 #define CFS_CMD_SUPERVISOR_H
 
+#include <stdint.h>
+
 #include "cmd/daemon.h"
-#include "cmd/mountopts.h"
+
+struct mount_opts;
+struct worker;
 
 struct supervised {
 	const char *url, *point;
 	const struct mount_opts *opts;
+	uint64_t mount_timeout_ms, io_timeout_ms; /* of opts */
+	/* The life of a worker, in its own process: serve_mount(). */
+	int (*serve)(const char *url, const char *dir, const struct mount_opts *o, struct worker *w,
+		     char err[256]);
 	struct daemon *report; /* NULL: in the foreground */
 	/*
 	 * Where the supervisor of the running mount listens, to take that over, or NULL. It is

@@ -16,7 +16,6 @@
 #include "base/log.h"
 #include "cmd/cmd.h"
 #include "cmd/handover.h"
-#include "cmd/mountopts.h"
 #include "cmd/notify.h"
 #include "cmd/supervisor-internal.h"
 
@@ -81,7 +80,7 @@ static void serve_on(struct supervisor *s)
 void takeover_ask(struct supervisor *s, const char *uuid)
 {
 	/* It may have refused already, and says why. */
-	if (handover_send(s->old, HANDOVER_ASK, s->conf->opts->mount_timeout_ms, uuid, NULL) < 0)
+	if (handover_send(s->old, HANDOVER_ASK, s->conf->mount_timeout_ms, uuid, NULL) < 0)
 		takeover_hear(s);
 }
 

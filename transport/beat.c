@@ -12,24 +12,19 @@
 #include "base/log.h"
 #include "group-internal.h"
 #include "members.h"
+#include "sorted.h"
 
 /* A new key is accepted at once, and used when the others have had so many beats to read it. */
 #define KEY_BEATS 2
 
-/* Where it is, or would be. */
+static uint64_t id_of(const void *element)
+{
+	return (*(struct group_node *const *)element)->member.id;
+}
+
 static size_t place_of(const struct cfs_group *g, uint64_t id)
 {
-	size_t from = 0, to = g->n_nodes;
-
-	while (from < to) {
-		size_t mid = from + (to - from) / 2;
-
-		if (g->nodes[mid]->member.id < id)
-			from = mid + 1;
-		else
-			to = mid;
-	}
-	return from;
+	return cfs_sorted_place(g->nodes, g->n_nodes, sizeof(*g->nodes), id_of, id);
 }
 
 static struct group_node *find_node(struct cfs_group *g, uint64_t id)

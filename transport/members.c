@@ -15,6 +15,9 @@
 #define TICK_MIN_MS    20
 #define LOOK_TICKS     2
 #define LEASE_TICKS    3
+#define DEPUTIES       2
+#define WATCH_TICKS    2    /* of deputies */
+#define SETTLING_BEATS 3    /* after which all that the leader before has left to be judged is */
 #define LOST_MAX       3    /* then the list is made anew */
 #define LEASE_MIN_MS   1000 /* a machine that is busy */
 
@@ -168,13 +171,21 @@ int cfs_members_follow(struct cfs_members *m)
 	return r == -ENOENT ? -EAGAIN : r;
 }
 
-bool cfs_members_is_deputy(const struct cfs_members *m)
+unsigned cfs_members_deputy(const struct cfs_members *m)
 {
-	const struct cfs_roster_entry *e = m->roster.v, *end = e + m->roster.n;
+	unsigned rank = 0;
+	size_t i;
 
-	while (e < end && (!e->address[0] || e->id == m->head.leader))
-		e++;
-	return e < end && e->id == m->self->member.id;
+	for (i = 0; i < m->roster.n && rank < DEPUTIES; i++) {
+		const struct cfs_roster_entry *e = &m->roster.v[i];
+
+		if (!e->address[0] || e->id == m->head.leader)
+			continue;
+		rank++;
+		if (e->id == m->self->member.id)
+			return rank;
+	}
+	return 0;
 }
 
 /* The leader says nothing, and it is for us to do something about it. */
@@ -183,15 +194,18 @@ static bool is_left(const struct cfs_members *m)
 	uint64_t ticks_ms = LEASE_TICKS * CFS_MAX(m->head.tick_ms, m->tick_ms);
 	uint64_t lease_ms = CFS_MAX(ticks_ms, (uint64_t)LEASE_MIN_MS);
 	uint64_t quiet_ms = m->looked_ms - m->heard_ms;
+	unsigned deputy = cfs_members_deputy(m);
 
 	if (m->read_only || m->outcast)
 		return false;
 	if (m->lost >= LOST_MAX)
 		return true;
-	if (cfs_members_is_deputy(m))
-		return m->head.tick_ms == 0 || quiet_ms > lease_ms;
-	/* One after the other. */
-	return quiet_ms > 2 * lease_ms + m->self->boot % lease_ms;
+	if (deputy == 1 && m->head.tick_ms == 0)
+		return true;
+	/* One after the other, and those that have not watched after those that have. */
+	if (deputy)
+		return quiet_ms > lease_ms + (deputy - 1) * m->tick_ms;
+	return quiet_ms > 2 * lease_ms + m->tick_ms + m->self->boot % lease_ms;
 }
 
 static int claim(struct cfs_members *m, uint64_t now_ms)
@@ -220,6 +234,8 @@ static int look(struct cfs_members *m, uint64_t now_ms)
 		m->looked_ms += CFS_MIN(now_ms - m->look_ms, most_ms);
 	m->look_ms = now_ms;
 	if (strcmp(text, m->head_text) != 0) {
+		if (h.nonce != m->head.nonce)
+			m->led_ms = m->looked_ms;
 		m->heard_ms = m->looked_ms;
 		m->head = h;
 		memcpy(m->head_text, text, sizeof(text));
@@ -302,14 +318,37 @@ static int put_self(struct cfs_members *m)
 
 /* ---- what is to be done at a tick ---- */
 
+/* Half a tick early is better than one late. */
+static bool is_due(const struct cfs_members *m, uint64_t then_ms, uint64_t now_ms,
+		   uint64_t period_ms)
+{
+	return !then_ms || now_ms - then_ms + m->tick_ms / 2 >= period_ms;
+}
+
+static uint64_t look_period(const struct cfs_members *m)
+{
+	bool settled = m->known && m->looked_ms - m->led_ms >= SETTLING_BEATS * m->beat_ms;
+
+	return m->tick_ms * (settled && !cfs_members_deputy(m) ? LOOK_TICKS : 1);
+}
+
+/* 0: the records are for others to read. */
+static uint64_t watch_period(const struct cfs_members *m)
+{
+	/* Before there is a record of ours this would be a list without us. */
+	if (!m->own || m->read_only)
+		return 0;
+	if (m->leading)
+		return m->tick_ms;
+	return cfs_members_deputy(m) ? WATCH_TICKS * m->tick_ms : 0;
+}
+
 int cfs_members_read(struct cfs_members *m, uint64_t now_ms)
 {
-	bool deputy = cfs_members_is_deputy(m);
-	uint64_t period_ms = m->tick_ms * (deputy || !m->known ? 1 : LOOK_TICKS);
+	uint64_t period_ms;
 	int r = 0;
 
-	/* Half a tick early is better than one late. */
-	if (!m->leading && (!m->look_ms || now_ms - m->look_ms + m->tick_ms / 2 >= period_ms)) {
+	if (!m->leading && is_due(m, m->look_ms, now_ms, look_period(m))) {
 		/* What the head named may have been replaced meanwhile. */
 		do
 			r = look(m, now_ms);
@@ -317,10 +356,10 @@ int cfs_members_read(struct cfs_members *m, uint64_t now_ms)
 	}
 	if (r < 0 || m->outcast)
 		return r;
-	/* Before there is a record of ours this would be a list without us. */
-	if (m->own && (m->leading || deputy) && !m->read_only)
-		r = cfs_members_watch(m, now_ms);
-	else if (!m->leading && m->n_watch)
+	period_ms = watch_period(m);
+	if (period_ms && is_due(m, m->watch_ms, now_ms, period_ms))
+		r = cfs_members_watch(m, now_ms, period_ms);
+	else if (!period_ms && !m->leading && m->n_watch)
 		cfs_members_forget_watch(m);
 	return r;
 }
@@ -329,7 +368,7 @@ static int beat(struct cfs_members *m, uint64_t now_ms)
 {
 	int r;
 
-	if (m->put_ms && now_ms - m->put_ms + m->tick_ms / 2 < m->beat_ms)
+	if (!is_due(m, m->put_ms, now_ms, m->beat_ms))
 		return 0;
 	r = put_self(m);
 	if (r == 0)
@@ -351,7 +390,7 @@ int cfs_members_write(struct cfs_members *m, uint64_t now_ms)
 	r = beat(m, now_ms);
 	/* Those who come next shall find us. */
 	if (r >= 0 && first && m->leading)
-		r = cfs_members_watch(m, now_ms);
+		r = cfs_members_watch(m, now_ms, m->tick_ms);
 	if (r < 0 || !m->leading || m->outcast)
 		return r;
 	return cfs_members_publish(m);

@@ -16,12 +16,15 @@
  *one that does not have it afterwards reads the whole list. After LOG_MAX changes there is another
  * snapshot; then LOG is the one before, and what is older is removed.
  *
- * The deputy (the first by id that shares and does not lead) reads the records as the leader does,
- * and takes over when the head stands still for three ticks of the leader. Any other member does so
- * later. Time counts only while reads succeed: a registry that was away makes nobody gone.
+ * Two deputies (the first by id that share and do not lead) read the records every second tick. The
+ * first takes over when the head stands still for three ticks of the leader, the second when the
+ * first does not; so one of the two knows who else has been silent, and since when. Any other
+ * member takes over later, and has to find that out. While the leader is a new one, all read the
+ * head every tick. Time counts only while reads succeed: a registry that was away makes nobody
+ *gone.
  *
  * Traffic per member of n, in bytes per second, with beats of 5 s: two records per beat, two heads,
- * and 270 * n * 2 / n / 1.25 for what leader and deputy read: independent of n.
+ * and 270 * n * (1 + 2 / 2) / n / 1.25 for what leader and deputies read: independent of n.
  *
  * Threads: one at a time.
  */
@@ -67,6 +70,7 @@ struct cfs_members {
 	char head_text[CFS_MEMBERS_HEAD_MAX]; /* empty: there is none */
 	uint64_t look_ms, looked_ms; /* when, and the time that reads which succeeded cover */
 	uint64_t heard_ms;	     /* looked_ms when the head was another one */
+	uint64_t led_ms;	     /* the same of its leader */
 	unsigned lost; /* looks in a row that found a head whose list could not be had */
 
 	/* watch.c */
@@ -98,11 +102,11 @@ int cfs_members_read_head(struct cfs_members *m, struct members_head *ret,
 			  char ret_text[CFS_MEMBERS_HEAD_MAX]);
 /* Becomes what the head says; the roster is changed when all of it could be had. */
 int cfs_members_follow(struct cfs_members *m);
-/* True: we are to take over first. */
-bool cfs_members_is_deputy(const struct cfs_members *m);
+/* 1: we are to take over first; 2: if that one does not. 0: we are no deputy. */
+unsigned cfs_members_deputy(const struct cfs_members *m);
 
-/* Reads all records. Complete, or an error. */
-int cfs_members_watch(struct cfs_members *m, uint64_t now_ms);
+/* Reads all records. Complete, or an error. period_ms: that this is done again after. */
+int cfs_members_watch(struct cfs_members *m, uint64_t now_ms, uint64_t period_ms);
 /* Whether the i-th is there; ret is valid until the next watch. */
 bool cfs_members_watched(const struct cfs_members *m, size_t i,
 			 const struct cfs_roster_entry **ret);

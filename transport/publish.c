@@ -142,7 +142,7 @@ static int swap_head(struct cfs_members *m, const struct members_head *h)
 static int make_roster(struct cfs_members *m, uint64_t now_ms)
 {
 	const struct cfs_roster_entry *e;
-	int r = cfs_members_watch(m, now_ms);
+	int r = cfs_members_watch(m, now_ms, m->tick_ms);
 	size_t i;
 
 	if (r < 0)

@@ -8,16 +8,23 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "sorted.h"
+
+/* FNV-1a */
+uint64_t cfs_roster_hash(const char *text, size_t len)
+{
+	uint64_t h = 0xcbf29ce484222325u;
+
+	while (len--)
+		h = (h ^ (unsigned char)*text++) * 0x100000001b3u;
+	return h;
+}
 
 static uint64_t sum_of(const struct cfs_roster_entry *e)
 {
 	char line[CFS_ROSTER_LINE_MAX];
+	uint64_t h = cfs_roster_hash(line, cfs_roster_line(e, "", line));
 
-	size_t n = cfs_roster_line(e, "", line), i;
-	uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
-
-	for (i = 0; i < n; i++)
-		h = (h ^ (unsigned char)line[i]) * 0x100000001b3u;
 	return h ^ h >> 32;
 }
 
@@ -41,20 +48,14 @@ int cfs_roster_copy(const struct cfs_roster *from, struct cfs_roster *ret)
 	return 0;
 }
 
-/* Where it is, or would be. */
+static uint64_t id_of(const void *element)
+{
+	return ((const struct cfs_roster_entry *)element)->id;
+}
+
 static size_t place_of(const struct cfs_roster *r, uint64_t id)
 {
-	size_t from = 0, to = r->n;
-
-	while (from < to) {
-		size_t mid = from + (to - from) / 2;
-
-		if (r->v[mid].id < id)
-			from = mid + 1;
-		else
-			to = mid;
-	}
-	return from;
+	return cfs_sorted_place(r->v, r->n, sizeof(*r->v), id_of, id);
 }
 
 const struct cfs_roster_entry *cfs_roster_find(const struct cfs_roster *r, uint64_t id)

@@ -42,6 +42,8 @@ bool cfs_roster_same(const struct cfs_roster_entry *a, const struct cfs_roster_e
 int cfs_roster_set(struct cfs_roster *r, const struct cfs_roster_entry *e);
 void cfs_roster_remove(struct cfs_roster *r, uint64_t id);
 
+uint64_t cfs_roster_hash(const char *text, size_t len);
+
 /* The first line. Returns its length. */
 size_t cfs_roster_begin(const char *volume, char line[CFS_ROSTER_LINE_MAX]);
 size_t cfs_roster_line(const struct cfs_roster_entry *e, const char *volume,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The members that the records show: for the leader and its deputy. */
+/* The members that the records show: for the leader and its deputies. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -8,18 +8,21 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "members.h"
+#include "sorted.h"
 
 /* Beats that may pass without a new number; the shortest time that this may be. */
 #define MISSED_BEATS 2
 #define QUIET_MIN_MS 1500
-/* Time after which the record of a member that is gone is removed. */
-#define FORGOTTEN_MS (10 * 60 * 1000)
+/* Time after which a record in which nothing changes is removed; so many at a time. */
+#define FORGOTTEN_MS  (10 * 60 * 1000)
+#define FORGOTTEN_MAX 64
 
 struct members_watch {
-	uint64_t id, boot, number, beat_ms;
+	uint64_t boot, number, beat_ms;
 	uint64_t heard_ms; /* watched_ms when its number was another one */
 	uint64_t text;	   /* hash of what it says of itself */
 	bool seen;	   /* in this listing */
+	bool described;	   /* otherwise its record makes no sense; all of it is what it says */
 	bool gone;
 	struct cfs_roster_entry entry;
 };
@@ -32,35 +35,16 @@ void cfs_members_forget_watch(struct cfs_members *m)
 	m->watch_ms = m->watched_ms = 0;
 }
 
-static uint64_t hash(const char *p, size_t n)
+static uint64_t id_of(const void *element)
 {
-	uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
-
-	while (n--)
-		h = (h ^ (unsigned char)*p++) * 0x100000001b3u;
-	return h;
-}
-
-static size_t place_of(const struct cfs_members *m, uint64_t id)
-{
-	size_t from = 0, to = m->n_watch;
-
-	while (from < to) {
-		size_t mid = from + (to - from) / 2;
-
-		if (m->watch[mid].id < id)
-			from = mid + 1;
-		else
-			to = mid;
-	}
-	return from;
+	return ((const struct members_watch *)element)->entry.id;
 }
 
 static int find_or_add(struct cfs_members *m, uint64_t id, struct members_watch **ret)
 {
-	size_t i = place_of(m, id);
+	size_t i = cfs_sorted_place(m->watch, m->n_watch, sizeof(*m->watch), id_of, id);
 
-	if (i == m->n_watch || m->watch[i].id != id) {
+	if (i == m->n_watch || m->watch[i].entry.id != id) {
 		if (m->n_watch == m->room_watch) {
 			size_t room = CFS_MAX(2 * m->room_watch, (size_t)16);
 			struct members_watch *v = reallocarray(m->watch, room, sizeof(*v));
@@ -72,7 +56,7 @@ static int find_or_add(struct cfs_members *m, uint64_t id, struct members_watch 
 		}
 		memmove(m->watch + i + 1, m->watch + i, (m->n_watch - i) * sizeof(*m->watch));
 		m->n_watch++;
-		m->watch[i] = (struct members_watch){.id = id};
+		m->watch[i] = (struct members_watch){.entry.id = id};
 	}
 	*ret = &m->watch[i];
 	return 0;
@@ -100,6 +84,18 @@ static int make_no_sense(struct cfs_members *m, const char *key)
 	return 0;
 }
 
+static int see_nonsense(struct cfs_members *m, const char *key, struct members_watch *w,
+			const void *value, size_t len)
+{
+	uint64_t text = cfs_roster_hash(value, len);
+
+	if (w->described || !w->heard_ms || w->text != text)
+		w->heard_ms = m->watched_ms;
+	w->text = text;
+	w->described = false;
+	return make_no_sense(m, key);
+}
+
 static int see(void *arg, const char *key, const void *value, size_t len)
 {
 	struct cfs_members *m = arg;
@@ -113,20 +109,23 @@ static int see(void *arg, const char *key, const void *value, size_t len)
 	int rc;
 
 	id = id_text ? strtoull(id_text + 1, &end, 16) : 0;
-	if (!id || *end || cfs_group_decode_beat(value, len, &r, &at) < 0)
+	if (!id || end - id_text != 1 + 16 || *end)
 		return make_no_sense(m, key);
-	text = hash((const char *)value + at, len - at);
 	rc = find_or_add(m, id, &w);
 	if (rc < 0)
 		return rc;
-	is_new = !w->entry.id;
+	w->seen = true;
+	if (cfs_group_decode_beat(value, len, &r, &at) < 0)
+		return see_nonsense(m, key, w, value, len);
+	text = cfs_roster_hash((const char *)value + at, len - at);
+	is_new = !w->described;
 	if (is_new || w->text != text) {
 		if (cfs_group_decode(value, len, &r) < 0 || r.member.id != id)
-			return make_no_sense(m, key);
+			return see_nonsense(m, key, w, value, len);
 		describe(w, &r.member);
+		w->described = true;
 		w->text = text;
 	}
-	w->seen = true;
 	w->beat_ms = r.beat_ms;
 	if (is_new && id == m->silent)
 		w->heard_ms = m->watched_ms - CFS_MIN(m->silent_ms, m->watched_ms);
@@ -152,41 +151,48 @@ static bool is_gone(const struct cfs_members *m, const struct members_watch *w)
 
 static void judge(struct cfs_members *m, struct members_watch *w)
 {
-	bool gone = is_gone(m, w);
+	bool gone = !w->described || is_gone(m, w);
 
-	if (gone && !w->gone && m->leading)
+	if (gone && !w->gone && w->described && m->leading)
 		cfs_info("member of the cache group is gone: group=%s member=%016" PRIx64
 			 " address=%s",
-			 m->name, w->id, w->entry.address);
+			 m->name, w->entry.id, w->entry.address);
 	w->gone = gone;
+}
+
+static void forget(struct cfs_members *m, uint64_t id)
+{
+	char key[CFS_GROUP_KEY_MAX];
+
+	cfs_group_member_key(m->name, id, key);
+	m->registry->drop(m->registry->arg, key);
 }
 
 /* Of all that were seen before: those without a record have left. */
 static void judge_all(struct cfs_members *m)
 {
-	char key[CFS_GROUP_KEY_MAX];
+	unsigned forgotten = 0;
 	size_t i, n = 0;
 
 	for (i = 0; i < m->n_watch; i++) {
 		struct members_watch *w = &m->watch[i];
-		bool keep = w->seen && w->entry.id;
+		bool seen = w->seen;
 
 		w->seen = false;
-		if (!keep)
+		if (!seen)
 			continue;
 		judge(m, w);
-		if (w->gone && m->leading && quiet_ms(m, w) > FORGOTTEN_MS) {
-			cfs_group_member_key(m->name, w->id, key);
-			m->registry->drop(m->registry->arg, key);
-		}
+		if (w->gone && m->leading && quiet_ms(m, w) > FORGOTTEN_MS &&
+		    forgotten++ < FORGOTTEN_MAX)
+			forget(m, w->entry.id);
 		m->watch[n++] = *w;
 	}
 	m->n_watch = n;
 }
 
-int cfs_members_watch(struct cfs_members *m, uint64_t now_ms)
+int cfs_members_watch(struct cfs_members *m, uint64_t now_ms, uint64_t period_ms)
 {
-	uint64_t passed_ms = m->watch_ms ? CFS_MIN(now_ms - m->watch_ms, 2 * m->tick_ms) : 0;
+	uint64_t passed_ms = m->watch_ms ? CFS_MIN(now_ms - m->watch_ms, 2 * period_ms) : 0;
 	char table[CFS_GROUP_KEY_MAX];
 	int r;
 

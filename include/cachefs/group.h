@@ -7,8 +7,8 @@
  * number in its own record every beat. One of them, the leader, reads all records four times a beat
  * and publishes a list of the members; a record whose number stands still for two beats of the
  * leader is a member that is gone. The others read what has changed in the list. A leader that
- * publishes nothing is replaced. No clocks are compared. A member that is gone has lost its share
- * within three beats, however many there are.
+ * publishes nothing is replaced by one of two deputies. No clocks are compared. A member that is
+ * gone has lost its share within three beats, however many there are and go with it.
  *
  * A block belongs to the members that weighted rendezvous hashing puts first, so that a member that
  * comes or goes moves its own share only. Members of weight 0, and those that share nothing, own

@@ -3,7 +3,7 @@
  * members META-URL COUNT
  *
  * What COUNT members of a cache group ask of the metadata, on a clock of its own: all of them write
- * their records, beat by beat; leader, deputy and a few others also read as members do, and stand
+ * their records, beat by beat; leader, deputies and a few others also read as members do, and stand
  * for the rest. One in a hundred leaves per minute and another one comes. Prints a row of
  * docs/scale.md: bytes are those of the connections' payload, both ways.
  */
@@ -22,7 +22,8 @@
 #include "base/bytes.h"
 
 #define BEAT_MS	    5000
-#define READERS_MAX 12 /* leader, deputy, and others */
+#define READERS_MAX 12 /* leader, deputies, and others */
+#define DEPUTIES    2
 #define WARM_BEATS  6
 #define BEATS	    12
 
@@ -37,7 +38,7 @@ static struct cfs_group_registry registry;
 static struct one *all;
 static size_t n_all, n_readers;
 static uint64_t now_ms = 1000000, next_id = 1;
-static uint64_t bytes_of[3]; /* leader, deputy, others that read */
+static uint64_t bytes_of[3]; /* leader, deputies, others that read */
 
 static _Noreturn void fail(const char *what, int r)
 {
@@ -110,8 +111,13 @@ static void begin(struct one *o)
 
 	memset(o, 0, sizeof(*o));
 	o->self = (struct group_record){
-		/* Not the id's order: what comes goes anywhere in the list. */
-		.member = {.id = id * 0x9e3779b97f4a7c15u, .weight = 100, .rank = 100},
+		/*
+		 * The first are the deputies, which read. Others are not in the order in which they
+		 * come: they go anywhere in the list.
+		 */
+		.member = {.id = id <= READERS_MAX ? id : id * 0x9e3779b97f4a7c15u,
+			   .weight = 100,
+			   .rank = 100},
 		.boot = cfs_random_u64() >> 1,
 		.beat_ms = BEAT_MS,
 	};
@@ -160,9 +166,9 @@ static void tick_all(unsigned part, bool count)
 		before = reads && count ? traffic() : 0;
 		tick(&all[i], reads);
 		if (before)
-			bytes_of[all[i].m.leading		    ? 0
-				 : cfs_members_is_deputy(&all[i].m) ? 1
-								    : 2] += traffic() - before;
+			bytes_of[all[i].m.leading		 ? 0
+				 : cfs_members_deputy(&all[i].m) ? 1
+								 : 2] += traffic() - before;
 	}
 	now_ms += BEAT_MS / 4;
 }
@@ -212,14 +218,14 @@ static double gone_after_s(void)
 int main(int argc, char **argv)
 {
 	struct cfs_meta_conf conf = {.no_bgjob = true};
-	double seconds = BEATS * BEAT_MS / 1000.0, leads, reads, each_s, gone_s;
+	double seconds = BEATS * BEAT_MS / 1000.0, leads, watches, reads, each_s, gone_s;
 	struct group_key key;
 	char err[256];
 	size_t i, others;
 	int r;
 
-	if (argc != 3 || (n_all = strtoul(argv[2], NULL, 10)) < 2) {
-		fprintf(stderr, "usage: members META-URL COUNT\n");
+	if (argc != 3 || (n_all = strtoul(argv[2], NULL, 10)) < 5) {
+		fprintf(stderr, "usage: members META-URL COUNT, at least 5\n");
 		return 2;
 	}
 	r = cfs_meta_open(argv[1], &conf, &meta, err);
@@ -230,7 +236,7 @@ int main(int argc, char **argv)
 	r = cfs_group_get_key(&registry, "bench", &key);
 	if (r < 0)
 		fail("the key", r);
-	n_readers = CFS_MIN(n_all - (n_all > 2), (size_t)READERS_MAX);
+	n_readers = CFS_MIN(n_all - 1, (size_t)READERS_MAX);
 	all = calloc(n_all, sizeof(*all));
 	for (i = 0; all && i < n_all; i++)
 		begin(&all[i]);
@@ -238,13 +244,15 @@ int main(int argc, char **argv)
 	run_beats(BEATS, true);
 	if (all[n_readers - 1].m.roster.n < n_all - n_all / 50 - 1)
 		fail("members are missing", -ENOENT);
-	others = n_readers > 2 ? n_readers - 2 : 0;
-	leads = (double)(bytes_of[0] + bytes_of[1]) / seconds;
-	reads = others ? (double)bytes_of[2] / (double)others / seconds : 0;
-	each_s = (leads + reads * (double)(n_all - 2)) / (double)n_all;
-	gone_s = n_all > n_readers ? gone_after_s() : 0;
-	printf("| %zu | %.0f | %.0f | %.1f | %.2f | %.1f |\n", n_all, each_s, reads,
-	       leads / 2 / 1000, each_s * (double)n_all / 1e6, gone_s);
+	others = n_readers - 1 - DEPUTIES;
+	leads = (double)bytes_of[0] / seconds;
+	watches = (double)bytes_of[1] / DEPUTIES / seconds;
+	reads = (double)bytes_of[2] / (double)others / seconds;
+	each_s = (leads + DEPUTIES * watches + reads * (double)(n_all - 1 - DEPUTIES)) /
+		 (double)n_all;
+	gone_s = gone_after_s();
+	printf("| %zu | %.0f | %.0f | %.1f | %.1f | %.2f | %.1f |\n", n_all, each_s, reads,
+	       leads / 1000, watches / 1000, each_s * (double)n_all / 1e6, gone_s);
 	for (i = 0; i < n_all; i++) {
 		cfs_members_leave(&all[i].m);
 		cfs_members_free(&all[i].m);

@@ -670,7 +670,7 @@ static void test_listing_is_cut_short(void **state)
 static void test_followers_read_no_records(void **state)
 {
 	struct registry r;
-	struct member a, b, c;
+	struct member a, b, c, d;
 	uint64_t beats;
 	int i;
 
@@ -683,17 +683,20 @@ static void test_followers_read_no_records(void **state)
 	WAIT_FOR(seen_by(&a) == 2 && seen_by(&b) == 2);
 	join(&c, &r, 3);
 	WAIT_FOR(seen_by(&a) == 3 && seen_by(&c) == 3);
-	beats = stats(&c).beats;
-	WAIT_FOR(stats(&c).beats >= beats + 20);
-	assert_int_equal(c.lists, 0);
-	assert_true(a.lists > 0 && b.lists > 0); /* leader and deputy */
+	join(&d, &r, 4);
+	WAIT_FOR(seen_by(&a) == 4 && seen_by(&d) == 4);
+	beats = stats(&d).beats;
+	WAIT_FOR(stats(&d).beats >= beats + 20);
+	assert_int_equal(d.lists, 0);
+	assert_true(a.lists > 0 && b.lists > 0 && c.lists > 0); /* leader and deputies */
 	b.silent = true;
-	WAIT_FOR(look(&a, 2).n == 0 && look(&c, 2).n == 0);
+	WAIT_FOR(look(&a, 2).n == 0 && look(&d, 2).n == 0);
 	b.silent = false;
-	WAIT_FOR(look(&a, 2).n == 1 && look(&c, 2).n == 1);
+	WAIT_FOR(look(&a, 2).n == 1 && look(&d, 2).n == 1);
 	part(&a);
 	part(&b);
 	part(&c);
+	part(&d);
 	assert_int_equal(registry_members(&r), 200);
 	registry_close(&r);
 }

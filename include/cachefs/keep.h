@@ -15,6 +15,7 @@
 #ifndef CFS_KEEP_H
 #define CFS_KEEP_H
 
+#include <cachefs/store.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -127,6 +128,8 @@ int cfs_keep_create(struct cfs_keep **ret);
 int cfs_keep_attach(int fd, struct cfs_keep **ret, char err[256]);
 void cfs_keep_close(struct cfs_keep *k); /* or NULL */
 int cfs_keep_fd(const struct cfs_keep *k);
+/* For cfs_store_create(); NULL of NULL. Of a program that did not know it, it is all zeros. */
+struct cfs_unsynced *cfs_keep_unsynced(struct cfs_keep *k);
 struct cfs_keep_header *cfs_keep_header(struct cfs_keep *k);
 
 struct cfs_keep_handle *cfs_keep_handle(struct cfs_keep *k, uint32_t i); /* NULL of NULL */

@@ -72,7 +72,8 @@ typedef int (*cfs_object_del_many_fn)(struct cfs_object_store *o, const char *co
 /*
  * Objects whose put has returned survive a power failure afterwards. NULL: put already promises it.
  * A failure is reported once (syncfs(2)), and every object that was put since the last success may
- * be gone by then, although it can be read at the moment: who calls this remembers that.
+ * be gone by then, although it can be read at the moment: the caller remembers that. One call at a
+ * time.
  */
 typedef int (*cfs_object_sync_fn)(struct cfs_object_store *o, cfs_deadline_t deadline);
 /* Makes the bucket usable at format (directory, bucket). NULL: nothing to do. */
@@ -118,6 +119,20 @@ struct cfs_object_class {
 	const char *tag;	   /* "KEY=VALUE,..."; NULL, "": none */
 };
 
+/*
+ * Open descriptions through which a store hears of failed write-backs: each reports what has failed
+ * since it was last used (syncfs(2)), and one that is opened later does not. With those of a
+ * process that has died the next one hears what that one has not.
+ */
+#define CFS_OBJECT_DESCS 16
+struct cfs_object_descs {
+	int before[CFS_OBJECT_DESCS]; /* of the process before; borrowed */
+	unsigned n_before;
+	int fd[CFS_OBJECT_DESCS]; /* of the store, as long as it is open */
+	unsigned n;
+	bool apart; /* some of the store's are its own, though there are ones from before */
+};
+
 struct cfs_object_conf {
 	const char *storage; /* "file", "mem", "s3", "minio" */
 	const char *bucket;
@@ -131,6 +146,7 @@ struct cfs_object_conf {
 	unsigned max_connections;	       /* per bucket, 0: 64 */
 	bool small_buffers;  /* of connections: memory counts for more than speed */
 	uint64_t silence_ms; /* a connection that long without a byte has failed, 0: 15 s */
+	struct cfs_object_descs *descs; /* borrowed while it is opened; NULL: nobody needs them */
 };
 
 /* The chain of filters over the store. err: one line, no secrets. -EINVAL: unknown storage. */

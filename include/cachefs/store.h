@@ -24,6 +24,32 @@
 
 struct cfs_store;
 
+/*
+ * Slices as sorted ranges of their ids. A process uses its ids in order, so that these are few;
+ * when there is no room for another one, the two that are nearest become one, with what is between
+ * them. At every instruction there is rather too much in it than too little.
+ */
+#define CFS_STORE_RUNS 62
+struct cfs_slice_runs {
+	_Atomic uint32_t n;
+	uint32_t spare;
+	struct {
+		_Atomic uint64_t first, last;
+	} run[CFS_STORE_RUNS];
+};
+
+/*
+ * What the object store has taken and has not made durable: of a mount, whose processes may die
+ * (cachefs/keep.h). All zeros at first.
+ */
+struct cfs_unsynced {
+	/* Slices with blocks that were put: since the running sync has begun; between the one
+	 * before and that; and those that may be gone. */
+	struct cfs_slice_runs fresh, covered, suspect;
+	_Atomic uint32_t handed_over; /* cfs_store_hand_over() */
+	uint32_t spare;
+};
+
 struct cfs_store_conf {
 	struct cfs_object_store *object; /* borrowed */
 	struct cfs_pool *pool;		 /* borrowed */
@@ -37,6 +63,9 @@ struct cfs_store_conf {
 	unsigned prefetch;	/* whole blocks fetched at a time after reads of parts; 0: none */
 	bool cache_large_write; /* offers uploaded blocks of full size to the tiers, not only others
 				 */
+	struct cfs_unsynced *unsynced; /* borrowed; NULL: the store has its own */
+	/* The first sync reports whatever of these has failed; else they are suspect. */
+	bool hears_of_unsynced;
 };
 
 int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret);
@@ -104,10 +133,15 @@ int cfs_store_put_sync(struct cfs_store *s, const struct cfs_block *b, const str
 		       cfs_deadline_t deadline);
 /*
  * Stored blocks survive a power failure afterwards. When it fails, every slice with a block that
- * was put since the last success is suspect as long as this process lives: its object may be gone,
- * and no later success brings it back. Puts that were under way fail, and are made again.
+ * was put since the last success is suspect as long as the mount lives: its object may be gone, and
+ * no later success brings it back. Puts that were under way fail, and are made again.
  */
 int cfs_store_sync(struct cfs_store *s, cfs_deadline_t deadline);
+/*
+ * Another process, which has opened the object store by now, is to go on with conf.unsynced: what
+ * has failed until then is found out here. -EIO: not before the deadline.
+ */
+int cfs_store_hand_over(struct cfs_store *s, cfs_deadline_t deadline);
 /* The same for what was stored before a moment: nothing is done when a sync has begun since. */
 uint64_t cfs_store_moment(struct cfs_store *s);
 int cfs_store_sync_since(struct cfs_store *s, uint64_t moment, cfs_deadline_t deadline);

@@ -3,20 +3,26 @@
  * Messages between the processes of a mount, with descriptors: its supervisor and its worker on a
  * socket pair, and its supervisor and the one that is to follow it on a socket with a name.
  *
- *	a fresh mount		worker: MOUNTED (connection)
- *	after a death		worker: READY			supervisor: GO
+ *	a fresh mount		worker: MOUNTED (connection, those of objects)
+ *	after a death		worker: READY (those of objects)
+ *				supervisor: GO
  *	an upgrade		next worker: CHECKED (uuid)	next supervisor: ASK (uuid)
  *				supervisor: LEAVE		worker: LEFT, ends
  *				supervisor: GIVE (connection, keep), handed on as TAKE
- *				next worker: READY		next supervisor: STARTED
+ *				next worker: READY (those of objects)
+ *				next supervisor: STARTED
  *				supervisor: BYE, ends		next supervisor: GO
  *	anything that fails	FAILED, with the reason; before BYE the old side goes on
+ *
+ * Those of objects are the descriptions through which the object store hears of failed write-backs
+ * (struct cfs_object_descs): a worker after a death goes on with them.
  *
  * No message carries a secret.
  */
 #ifndef CFS_CMD_HANDOVER_H
 #define CFS_CMD_HANDOVER_H
 
+#include <cachefs/object.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -39,7 +45,7 @@ enum handover_kind {
 	HANDOVER_BYE,
 };
 
-#define HANDOVER_FDS 2
+#define HANDOVER_FDS (2 + CFS_OBJECT_DESCS)
 
 struct handover {
 	uint32_t version; /* of the messages */

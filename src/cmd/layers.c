@@ -98,9 +98,12 @@ int layers_open_backends(struct serve *s, const char *url, const char *dir, char
 			(unsigned)(s->o->max_uploads + s->o->max_downloads + s->o->max_deletes) +
 			SPARE_CONNECTIONS,
 		.small_buffers = budget_of(s->o) < SMALL_BUDGET,
+		.descs = &s->worker->objects,
 	};
 	int r;
 
+	s->worker->objects.n = 0;
+	s->worker->objects.apart = false;
 	r = volume_open(url, &conf, &s->meta, &s->setting, err);
 	if (r == 0)
 		r = volume_open_objects_with(s->setting, &objects, &s->objects, err);
@@ -341,6 +344,8 @@ int layers_open(struct serve *s, char err[256])
 		.cache_large_write =
 			o->cache_large_write || (o->cache_group && o->fill_group_cache),
 		.prefetch = (unsigned)o->prefetch,
+		.unsynced = cfs_keep_unsynced(s->worker->keep),
+		.hears_of_unsynced = s->worker->objects.n_before && !s->worker->objects.apart,
 	};
 	struct cfs_data_conf data = {
 		.meta = s->meta,

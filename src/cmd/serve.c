@@ -255,7 +255,7 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 	if (r == 0 && s.hold)
 		resume_end_hold(&s);
 	if (r == 0) {
-		r = worker_ready(w, s.vfs, fuse, err);
+		r = worker_ready(w, s.store, s.vfs, fuse, err);
 		if (r == 0)
 			sig = serve(&s, fuse);
 	}

@@ -44,6 +44,8 @@ struct supervisor {
 
 	struct cfs_keep *keep;
 	int device; /* -1: not mounted yet */
+	/* The worker's descriptions of the object store; -1. */
+	int objects[CFS_OBJECT_DESCS];
 	pid_t worker;
 	int link;
 	int last_signal;

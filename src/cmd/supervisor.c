@@ -47,6 +47,34 @@ static const char *signal_name(int sig)
 
 /* ---- workers ---- */
 
+static void close_objects(struct supervisor *s)
+{
+	size_t i;
+
+	for (i = 0; i < CFS_OBJECT_DESCS; i++)
+		supervisor_close_fd(&s->objects[i]);
+}
+
+/* Those that come with a message, from `first` on, take the place of the worker's before. */
+static void take_objects(struct supervisor *s, struct handover *m, size_t first)
+{
+	size_t i;
+
+	close_objects(s);
+	for (i = 0; i < CFS_OBJECT_DESCS; i++) {
+		s->objects[i] = m->fds[first + i];
+		m->fds[first + i] = -1;
+	}
+}
+
+static void give_objects(const struct supervisor *s, struct cfs_object_descs *d)
+{
+	while (d->n_before < CFS_OBJECT_DESCS && s->objects[d->n_before] >= 0) {
+		d->before[d->n_before] = s->objects[d->n_before];
+		d->n_before++;
+	}
+}
+
 __attribute__((noreturn)) static void become_worker(struct supervisor *s, int link)
 {
 	const struct supervised *conf = s->conf;
@@ -54,6 +82,7 @@ __attribute__((noreturn)) static void become_worker(struct supervisor *s, int li
 		.link = link,
 		.daemon = conf->report != NULL,
 		.takes_over = s->old >= 0,
+		.leave_ms = conf->io_timeout_ms,
 		.timeout_ms = CFS_MAX(conf->mount_timeout_ms, conf->io_timeout_ms) + LEAVE_EXTRA_MS,
 		.keep = s->keep,
 		.device = s->device,
@@ -73,6 +102,7 @@ __attribute__((noreturn)) static void become_worker(struct supervisor *s, int li
 	supervisor_close_fd(&s->link);
 	supervisor_close_fd(&s->old);
 	sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
+	give_objects(s, &w.objects);
 	r = conf->serve(conf->url, conf->point, conf->opts, &w, err);
 	if (err[0])
 		worker_failed(&w, r ? r : CMD_MOUNT_FAILED, err);
@@ -246,6 +276,7 @@ static bool hear_worker(struct supervisor *s)
 		break;
 	case HANDOVER_MOUNTED:
 		s->device = m.fds[0];
+		take_objects(s, &m, 1);
 		s->state = SERVING;
 		successor_open_door(s);
 		supervisor_report(s, "");
@@ -257,6 +288,7 @@ static bool hear_worker(struct supervisor *s)
 		s->left_ns = m.number;
 		break;
 	case HANDOVER_READY:
+		take_objects(s, &m, 0);
 		if (s->state == RESUMING)
 			serve_again(s);
 		else if (s->state == FINISHING)
@@ -457,6 +489,7 @@ int supervise(const struct supervised *conf)
 	char text[200];
 	int r;
 
+	memset(s.objects, -1, sizeof(s.objects));
 	r = conf->old ? handover_connect(conf->old, &s.old) : 0;
 	if (r < 0) {
 		snprintf(text, sizeof(text),
@@ -486,6 +519,7 @@ int supervise(const struct supervised *conf)
 	supervisor_close_fd(&s.old);
 	supervisor_close_fd(&s.link);
 	supervisor_close_fd(&s.device);
+	close_objects(&s);
 	supervisor_close_fd(&s.signals);
 	cfs_keep_close(s.keep);
 	cfs_log_flush();

@@ -2,7 +2,7 @@
 /*
  * The process that outlives those that serve a mount: it holds the connection to the kernel and
  * what is kept of the mount (cachefs/keep.h), starts a worker that goes on when one has died, and
- * hands both to another supervisor when the mount is upgraded. It does nothing while all is well,
+ * hands these to another supervisor when the mount is upgraded. It does nothing while all is well,
  * starts no thread and opens no volume.
  */
 #ifndef CFS_CMD_SUPERVISOR_H

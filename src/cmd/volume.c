@@ -227,6 +227,7 @@ int volume_open_objects_with(const struct cfs_setting *s, const struct volume_ob
 		.download_limit = volume_limit(with->download_limit_mbps, s->download_limit_mbps),
 		.max_connections = with->max_connections,
 		.small_buffers = with->small_buffers,
+		.descs = with->descs,
 	};
 
 	size_t i;

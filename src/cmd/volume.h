@@ -40,6 +40,7 @@ struct volume_objects {
 	int64_t upload_limit_mbps, download_limit_mbps; /* -1: the setting's, 0: none */
 	unsigned max_connections;			/* 0: as many as the store likes */
 	bool small_buffers;
+	struct cfs_object_descs *descs; /* or NULL */
 };
 
 /* The object store of a setting; storage and bucket override it when not NULL. */

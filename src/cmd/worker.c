@@ -74,6 +74,8 @@ static void leave(struct worker *w)
 {
 	int r = cfs_vfs_store(w->vfs);
 
+	if (r == 0)
+		r = cfs_store_hand_over(w->store, cfs_deadline_in(w->leave_ms));
 	if (r < 0) {
 		cfs_err("the mount stays with this process, as data could not be stored: err=%s",
 			cfs_errname(r));
@@ -106,11 +108,22 @@ static void *listen_to_supervisor(void *arg)
 	return NULL;
 }
 
+static void list_objects(const struct worker *w, int *ret)
+{
+	size_t i;
+
+	for (i = 0; i < w->objects.n; i++)
+		ret[i] = w->objects.fd[i];
+	ret[i] = -1;
+}
+
 static int await_go(struct worker *w, char err[256])
 {
 	struct handover m;
-	int r = handover_send(w->link, HANDOVER_READY, 0, NULL, NULL);
+	int fds[HANDOVER_FDS], r;
 
+	list_objects(w, fds);
+	r = handover_send(w->link, HANDOVER_READY, 0, NULL, fds);
 	r = r < 0 ? r : handover_receive(w->link, cfs_deadline_in(w->timeout_ms), &m);
 	if (r == 0 && m.kind != HANDOVER_GO)
 		r = -EPROTO;
@@ -119,11 +132,13 @@ static int await_go(struct worker *w, char err[256])
 	return r;
 }
 
-int worker_ready(struct worker *w, struct cfs_vfs *vfs, struct cfs_fuse *fuse, char err[256])
+int worker_ready(struct worker *w, struct cfs_store *store, struct cfs_vfs *vfs,
+		 struct cfs_fuse *fuse, char err[256])
 {
-	const int fds[HANDOVER_FDS] = {cfs_fuse_device(fuse), -1};
-	int r;
+	int fds[HANDOVER_FDS] = {cfs_fuse_device(fuse)}, r;
 
+	list_objects(w, fds + 1);
+	w->store = store;
 	w->vfs = vfs;
 	w->fuse = fuse;
 	atomic_store(&w->pid, w->link >= 0 ? getppid() : getpid());

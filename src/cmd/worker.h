@@ -19,9 +19,11 @@ struct worker {
 	bool daemon;	       /* leave the terminal when ready */
 	bool takes_over;       /* keep and device come with worker_checked() */
 	uint64_t timeout_ms;   /* for the answers of supervisors */
+	uint64_t leave_ms;     /* for the object store, before it leaves the mount */
 	/* What the mount had before this process; NULL and -1: there was nothing. */
 	struct cfs_keep *keep;
 	int device;
+	struct cfs_object_descs objects;
 	uint64_t since_ms; /* after a death: since when nobody serves, as cfs_now_ms() says */
 
 	/* Set by worker_watch(). */
@@ -29,6 +31,7 @@ struct worker {
 	_Atomic bool watching;
 	_Atomic bool leaving; /* another process goes on with the mount */
 	_Atomic pid_t pid;    /* whose end is the end of the mount */
+	struct cfs_store *store;
 	struct cfs_vfs *vfs;
 	struct cfs_fuse *fuse;
 };
@@ -51,7 +54,8 @@ static inline bool worker_is_supervised(struct worker *w)
  */
 int worker_checked(struct worker *w, const char *uuid, bool read_only, char err[256]);
 /* Everything is there but the loop; returns when that may begin. Then the supervisor is heard. */
-int worker_ready(struct worker *w, struct cfs_vfs *vfs, struct cfs_fuse *fuse, char err[256]);
+int worker_ready(struct worker *w, struct cfs_store *store, struct cfs_vfs *vfs,
+		 struct cfs_fuse *fuse, char err[256]);
 /* After the loop. */
 void worker_unwatch(struct worker *w);
 /* The start has failed. */

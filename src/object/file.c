@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/openat2.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -220,23 +219,78 @@ static int file_head(struct cfs_object_store *base, const char *key, struct cfs_
 	return 0;
 }
 
-static void open_bucket(struct cfs_object_file *o)
+/* The process before had the same directory open: its description number `nth`, or -1. */
+static int desc_before(const struct cfs_object_descs *d, int fd, unsigned nth)
 {
-	int none = -1, fd = open(o->bucket, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct stat st, have;
+	unsigned i;
 
-	if (fd >= 0 && !atomic_compare_exchange_strong(&o->fd, &none, fd))
+	if (fstat(fd, &have) < 0)
+		return -1;
+	for (i = 0; i < d->n_before; i++) {
+		if (fstat(d->before[i], &st) == 0 && st.st_dev == have.st_dev &&
+		    st.st_ino == have.st_ino && nth-- == 0)
+			return fcntl(d->before[i], F_DUPFD_CLOEXEC, 0);
+	}
+	return -1;
+}
+
+static int open_desc(const char *bucket, struct cfs_object_descs *d, unsigned nth)
+{
+	int fd = open(bucket, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int before = d && fd >= 0 ? desc_before(d, fd, nth) : -1;
+
+	if (before >= 0) {
 		close(fd);
+		fd = before;
+	} else if (d && d->n_before) {
+		d->apart = true;
+	}
+	if (d && fd >= 0 && d->n < CFS_OBJECT_DESCS)
+		d->fd[d->n++] = fd;
+	return fd;
+}
+
+static void close_bucket(struct cfs_object_file *o)
+{
+	unsigned i;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(o->fd); i++) {
+		if (o->fd[i] >= 0)
+			close(o->fd[i]);
+		o->fd[i] = -1;
+	}
+}
+
+static int open_bucket(struct cfs_object_file *o, struct cfs_object_descs *d)
+{
+	unsigned i;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(o->fd); i++) {
+		if (o->fd[i] < 0)
+			o->fd[i] = open_desc(o->bucket, d, i);
+		if (o->fd[i] < 0)
+			return -errno;
+	}
+	return 0;
 }
 
 static int file_sync(struct cfs_object_store *base, cfs_deadline_t deadline)
 {
 	struct cfs_object_file *o = (struct cfs_object_file *)base;
+	int r = open_bucket(o, NULL), other;
 
-	if (o->fd < 0)
-		open_bucket(o);
-	if (o->fd < 0)
-		return -ENOENT;
-	return syncfs(o->fd) < 0 ? -errno : 0;
+	if (r < 0)
+		return r;
+	r = syncfs(o->fd[o->turn]) < 0 ? -errno : 0;
+	o->turn = !o->turn;
+	/* What one has reported the other is not to report of what is put later. */
+	if (r < 0 || o->both) {
+		other = syncfs(o->fd[o->turn]) < 0 ? -errno : 0;
+		r = r < 0 ? r : other;
+	}
+	o->both = false;
+	return r;
 }
 
 static int file_create(struct cfs_object_store *base, cfs_deadline_t deadline)
@@ -249,16 +303,14 @@ static int file_create(struct cfs_object_store *base, cfs_deadline_t deadline)
 		return r;
 	if (access(o->bucket, R_OK | W_OK | X_OK) < 0)
 		return -errno;
-	open_bucket(o);
-	return 0;
+	return open_bucket(o, NULL);
 }
 
 static void file_close(struct cfs_object_store *base)
 {
 	struct cfs_object_file *o = (struct cfs_object_file *)base;
 
-	if (o->fd >= 0)
-		close(o->fd);
+	close_bucket(o);
 	free(o->bucket);
 	free(o);
 }
@@ -298,8 +350,10 @@ int cfs_object_open_file(const struct cfs_object_conf *conf, struct cfs_object_s
 		return -ENOMEM;
 	}
 	o->base.ops = &file_ops;
-	o->fd = -1;
-	open_bucket(o);
+	o->fd[0] = o->fd[1] = -1;
+	o->both = true;
+	/* One that is not there yet, or may not be read, is for the first call to find. */
+	open_bucket(o, conf->descs);
 	*ret = &o->base;
 	return 0;
 }

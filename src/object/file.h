@@ -13,10 +13,14 @@ struct cfs_object_file {
 	struct cfs_object_store base;
 	char *bucket; /* absolute, ends in '/' */
 	/*
-	 * The bucket, -1 until there is one. syncfs(2) reports the errors since it was opened, so
-	 * it is opened before the first put and stays open.
+	 * The bucket, -1 until there is one. syncfs(2) reports the errors since its last call for
+	 * the same description, or since that was opened: before the first put. There are two,
+	 * which take turns, so that a process that dies in a sync, and has heard of a failure that
+	 * it could not tell any more, leaves one behind that reports it again.
 	 */
-	_Atomic int fd;
+	int fd[2];
+	unsigned turn;
+	bool both; /* the next sync is to hear both */
 };
 
 int cfs_object_file_list(struct cfs_object_store *base, const char *prefix, const char *after,

@@ -86,18 +86,6 @@ struct cfs_tier_slot {
 	void *tier;
 };
 
-/*
- * Ids of slices as sorted ranges. A process uses its ids in order, so that these are few; when
- * there is no room for another one, the two that are nearest become one, with what is between them.
- */
-#define CFS_SYNC_RUNS 512
-struct cfs_sync_slices {
-	unsigned n;
-	struct {
-		uint64_t first, last;
-	} run[CFS_SYNC_RUNS];
-};
-
 struct cfs_sync {
 	struct cfs_workers *worker;
 	struct cfs_job job; /* queued or running while `running` */
@@ -109,9 +97,8 @@ struct cfs_sync {
 	uint64_t wanted, started, ended, failed;
 	int err; /* of `failed` */
 	bool running;
-	/* Slices with blocks that were put: since the running sync has begun; between the one
-	 * before and that; and those that may be gone. */
-	struct cfs_sync_slices fresh, covered, suspect;
+	struct cfs_unsynced *slices;
+	struct cfs_unsynced own;
 };
 
 struct cfs_store {
@@ -294,7 +281,7 @@ int cfs_put_object(struct cfs_store *s, const struct cfs_block *b, const struct 
 
 /* ---- sync.c ---- */
 
-int cfs_sync_init(struct cfs_store *s);
+int cfs_sync_init(struct cfs_store *s, const struct cfs_store_conf *conf);
 /*
  * Around a put to the object store. cfs_sync_begin() returns the first sync that may report what
  * becomes of it; -EIO when one of these has failed, so that the block must be put again.

@@ -79,7 +79,7 @@ int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret)
 	r = cfs_prefetch_init(s, conf->prefetch);
 	if (r < 0)
 		goto fail;
-	r = cfs_sync_init(s);
+	r = cfs_sync_init(s, conf);
 	if (r < 0)
 		goto fail;
 	r = cfs_put_init(s);

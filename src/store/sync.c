@@ -13,18 +13,33 @@
 #include "base/log.h"
 #include "store-internal.h"
 
-/* ---- sets of slices ---- */
+/*
+ * ---- sets of slices ----
+ *
+ * The process may be killed at any store, and the next one reads on: ends of ranges never go down
+ * from one to the next, a range is made wider before what it takes in goes, and whatever moves is
+ * there twice meanwhile.
+ */
 
-/* Makes runs i and i + 1 one. */
-static void join(struct cfs_sync_slices *l, unsigned i)
+static void set(_Atomic uint64_t *at, uint64_t value)
 {
-	l->run[i].first = CFS_MIN(l->run[i].first, l->run[i + 1].first);
-	l->run[i].last = CFS_MAX(l->run[i].last, l->run[i + 1].last);
-	l->n--;
-	memmove(&l->run[i + 1], &l->run[i + 2], (l->n - i - 1) * sizeof(l->run[0]));
+	atomic_store_explicit(at, value, memory_order_release);
 }
 
-static void join_nearest(struct cfs_sync_slices *l)
+/* Makes runs i and i + 1 one. */
+static void join(struct cfs_slice_runs *l, unsigned i)
+{
+	unsigned n = l->n;
+
+	set(&l->run[i].last, l->run[i + 1].last);
+	for (i++; i + 1 < n; i++) {
+		set(&l->run[i].last, l->run[i + 1].last);
+		set(&l->run[i].first, l->run[i + 1].first);
+	}
+	atomic_store(&l->n, n - 1);
+}
+
+static void join_nearest(struct cfs_slice_runs *l)
 {
 	unsigned i, best = 0;
 
@@ -37,7 +52,7 @@ static void join_nearest(struct cfs_sync_slices *l)
 }
 
 /* The first run that ends at or behind id, or n. */
-static unsigned find(const struct cfs_sync_slices *l, uint64_t id)
+static unsigned find(const struct cfs_slice_runs *l, uint64_t id)
 {
 	unsigned low = 0, high = l->n, mid;
 
@@ -51,40 +66,60 @@ static unsigned find(const struct cfs_sync_slices *l, uint64_t id)
 	return low;
 }
 
-static bool contains(const struct cfs_sync_slices *l, uint64_t id)
+static bool contains(const struct cfs_slice_runs *l, uint64_t id)
 {
 	unsigned i = find(l, id);
 
 	return i < l->n && l->run[i].first <= id;
 }
 
-static void add_run(struct cfs_sync_slices *l, uint64_t first, uint64_t last)
+/* Between run i - 1 and run i. */
+static void insert(struct cfs_slice_runs *l, unsigned i, uint64_t first, uint64_t last)
 {
-	unsigned i = find(l, first);
+	unsigned n = l->n, k;
 
-	if (i < l->n && l->run[i].first <= first && last <= l->run[i].last)
+	set(&l->run[n].first, i < n ? l->run[n - 1].first : first);
+	set(&l->run[n].last, i < n ? l->run[n - 1].last : last);
+	atomic_store(&l->n, n + 1);
+	if (i == n)
 		return;
-	if (l->n == CFS_SYNC_RUNS) {
-		join_nearest(l);
-		i = find(l, first);
+	for (k = n - 1; k > i; k--) {
+		set(&l->run[k].first, l->run[k - 1].first);
+		set(&l->run[k].last, l->run[k - 1].last);
 	}
-	memmove(&l->run[i + 1], &l->run[i], (l->n - i) * sizeof(l->run[0]));
-	l->run[i].first = first;
-	l->run[i].last = last;
-	l->n++;
-	while (i + 1 < l->n && l->run[i + 1].first <= l->run[i].last + 1)
-		join(l, i);
-	if (i && l->run[i - 1].last + 1 >= l->run[i].first)
-		join(l, i - 1);
+	set(&l->run[i].first, first);
+	set(&l->run[i].last, last);
 }
 
-static void move_all(struct cfs_sync_slices *to, struct cfs_sync_slices *from)
+static void add_run(struct cfs_slice_runs *l, uint64_t first, uint64_t last)
+{
+	unsigned i = find(l, first ? first - 1 : 0);
+
+	if (i == l->n || l->run[i].first > last + 1) {
+		if (l->n == CFS_STORE_RUNS) {
+			join_nearest(l);
+			i = find(l, first);
+		}
+		/* What lay between those two it has taken in. */
+		if (!contains(l, first))
+			insert(l, i, first, last);
+		return;
+	}
+	if (first < l->run[i].first)
+		set(&l->run[i].first, first);
+	while (i + 1 < l->n && l->run[i + 1].first <= last + 1)
+		join(l, i);
+	if (last > l->run[i].last)
+		set(&l->run[i].last, last);
+}
+
+static void move_all(struct cfs_slice_runs *to, struct cfs_slice_runs *from)
 {
 	unsigned i;
 
 	for (i = 0; i < from->n; i++)
 		add_run(to, from->run[i].first, from->run[i].last);
-	from->n = 0;
+	atomic_store(&from->n, 0);
 }
 
 /* ---- puts ---- */
@@ -121,7 +156,7 @@ int cfs_sync_note(struct cfs_store *s, uint64_t begun, uint64_t slice)
 	pthread_mutex_lock(&y->lock);
 	r = y->failed >= begun ? -EIO : 0;
 	if (r == 0)
-		add_run(&y->fresh, slice, slice);
+		add_run(&y->slices->fresh, slice, slice);
 	pthread_mutex_unlock(&y->lock);
 	return r;
 }
@@ -132,7 +167,7 @@ bool cfs_store_is_suspect(struct cfs_store *s, uint64_t slice)
 	bool suspect;
 
 	pthread_mutex_lock(&y->lock);
-	suspect = contains(&y->suspect, slice);
+	suspect = contains(&y->slices->suspect, slice);
 	pthread_mutex_unlock(&y->lock);
 	return suspect;
 }
@@ -143,25 +178,31 @@ bool cfs_store_has_suspects(struct cfs_store *s)
 	bool any;
 
 	pthread_mutex_lock(&y->lock);
-	any = y->suspect.n > 0;
+	any = y->slices->suspect.n > 0;
 	pthread_mutex_unlock(&y->lock);
 	return any;
 }
 
 /* ---- syncs ---- */
 
+/* With the lock: what has not been made durable. */
+static void suspect_all(struct cfs_unsynced *u, const char *cause)
+{
+	if (u->covered.n || u->fresh.n)
+		cfs_err("the object store could not make blocks durable: every file with data "
+			"stored since the last sync gets EIO from fsync until that is written "
+			"again: error=%s",
+			cause);
+	move_all(&u->suspect, &u->covered);
+	move_all(&u->suspect, &u->fresh);
+}
+
 /* With the lock. What was put while it ran may have failed in it, too. */
 static void sync_failed(struct cfs_sync *y, int err)
 {
 	y->failed = y->ended;
 	y->err = err;
-	if (y->covered.n || y->fresh.n)
-		cfs_err("the object store could not make blocks durable: every file with data "
-			"stored since the last sync gets EIO from fsync until that is written "
-			"again: error=%s",
-			cfs_errname(err));
-	move_all(&y->suspect, &y->covered);
-	move_all(&y->suspect, &y->fresh);
+	suspect_all(y->slices, cfs_errname(err));
 }
 
 static void run_syncs(struct cfs_job *job)
@@ -174,7 +215,7 @@ static void run_syncs(struct cfs_job *job)
 	pthread_mutex_lock(&y->lock);
 	while (y->started < y->wanted) {
 		y->started++;
-		move_all(&y->covered, &y->fresh);
+		move_all(&y->slices->covered, &y->slices->fresh);
 		pthread_mutex_unlock(&y->lock);
 		cfs_activity_wait(CFS_WAIT_OBJECT_SYNC, 0, NULL);
 		r = s->object->ops->sync(s->object, cfs_deadline_in(s->put_timeout_ms));
@@ -183,7 +224,7 @@ static void run_syncs(struct cfs_job *job)
 		y->ended = y->started;
 		if (r < 0)
 			sync_failed(y, r);
-		y->covered.n = 0;
+		atomic_store(&y->slices->covered.n, 0);
 		pthread_cond_broadcast(&y->changed);
 	}
 	y->running = false;
@@ -230,8 +271,37 @@ int cfs_store_sync(struct cfs_store *s, cfs_deadline_t deadline)
 	return cfs_store_sync_since(s, cfs_store_moment(s), deadline);
 }
 
-int cfs_sync_init(struct cfs_store *s)
+int cfs_store_hand_over(struct cfs_store *s, cfs_deadline_t deadline)
 {
+	struct cfs_sync *y = &s->sync;
+	uint64_t moment = cfs_store_moment(s);
+	int r = 0;
+
+	cfs_store_sync_since(s, moment, deadline);
+	pthread_mutex_lock(&y->lock);
+	if (s->object->ops->sync && y->ended <= moment)
+		r = -EIO;
+	else
+		atomic_store(&y->slices->handed_over, 1);
+	pthread_mutex_unlock(&y->lock);
+	return r;
+}
+
+/* What the process before has left behind. */
+static void go_on(struct cfs_unsynced *u, bool hears)
+{
+	u->fresh.n = CFS_MIN(u->fresh.n, CFS_STORE_RUNS);
+	u->covered.n = CFS_MIN(u->covered.n, CFS_STORE_RUNS);
+	u->suspect.n = CFS_MIN(u->suspect.n, CFS_STORE_RUNS);
+	move_all(&u->fresh, &u->covered);
+	if (!atomic_exchange(&u->handed_over, 0) && !hears)
+		suspect_all(u, "unknown, as the process that has stored them is gone");
+}
+
+int cfs_sync_init(struct cfs_store *s, const struct cfs_store_conf *conf)
+{
+	s->sync.slices = conf->unsynced ? conf->unsynced : &s->sync.own;
+	go_on(s->sync.slices, conf->hears_of_unsynced);
 	pthread_mutex_init(&s->sync.lock, NULL);
 	cfs_cond_init(&s->sync.changed);
 	return cfs_workers_create("cfs-sync", 1, 1, &s->sync.worker);

@@ -17,13 +17,16 @@
 
 struct layout {
 	struct cfs_keep_header header;
-	char apart[4096 - sizeof(struct cfs_keep_header)];
+	char apart[1024 - sizeof(struct cfs_keep_header)];
+	struct cfs_unsynced unsynced;
+	char behind[3072 - sizeof(struct cfs_unsynced)];
 	struct cfs_keep_request requests[CFS_KEEP_REQUESTS];
 	struct cfs_keep_handle handles[CFS_KEEP_HANDLES];
 	struct cfs_keep_inode inodes[CFS_KEEP_INODES];
 	struct cfs_keep_dir dirs[CFS_KEEP_DIRS];
 };
 
+_Static_assert(offsetof(struct layout, requests) == 4096, "tables are at the version's places");
 _Static_assert(sizeof(struct cfs_keep_handle) == 64, "records are of the version's size");
 _Static_assert(sizeof(struct cfs_keep_inode) == 16, "records are of the version's size");
 _Static_assert(sizeof(struct cfs_keep_request) == 32, "records are of the version's size");
@@ -169,6 +172,11 @@ void cfs_keep_close(struct cfs_keep *k)
 int cfs_keep_fd(const struct cfs_keep *k)
 {
 	return k->fd;
+}
+
+struct cfs_unsynced *cfs_keep_unsynced(struct cfs_keep *k)
+{
+	return k ? &k->at->unsynced : NULL;
 }
 
 struct cfs_keep_header *cfs_keep_header(struct cfs_keep *k)

@@ -31,6 +31,14 @@ def fallocate(fd, mode, off, length):
     _check(_libc.fallocate(fd, mode, ctypes.c_int64(off), ctypes.c_int64(length)))
 
 
+def syncfs(path):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        _check(_libc.syncfs(fd))
+    finally:
+        os.close(fd)
+
+
 class Dir:
     """opendir(3) with positions, which os.scandir hides."""
 

@@ -3,13 +3,18 @@
 whoever syncs first. A failure here is a program whose fsync says that its bytes are safe, while
 another one was told that they are not."""
 
+import contextlib
 import os
+import re
+import signal
 import subprocess
+import threading
 
 import pytest
 
-from cachefs import SLOW
-from syscalls import data, fails, read
+from cachefs import SLOW, wait_until
+from syscalls import data, fails, read, syncfs
+from test_takeover import DEATH, kill_worker, upgrade
 
 SIZE = 1_000_000
 
@@ -95,3 +100,101 @@ def test_a_failed_sync_reaches_all_whom_it_concerns(mnt, disk):
     for i, name in enumerate(("writer", "closed", "bystander")):
         assert read(mnt / name) == data(SIZE, 10 + i)
     assert read(mnt / "safe") == data(SIZE, 0)
+
+
+# ---- the process that knew of it is gone ----
+
+
+@pytest.fixture(params=["kill", "upgrade"])
+def next_process(request, ws, volume, mnt):
+    return lambda: kill_worker(mnt) if request.param == "kill" else upgrade(ws, volume, mnt, "io-timeout=20s")
+
+
+def all_lost(mnt, lost, safe):
+    """Of `lost`, by name; written again they are safe."""
+    for _ in range(2):
+        for fd in lost.values():
+            with fails("EIO", "ENOSPC"):
+                os.fsync(fd)
+    os.fsync(safe)
+    for i, fd in enumerate(lost.values()):
+        os.pwrite(fd, data(SIZE, 10 + i), 0)
+        os.fsync(fd)
+        os.close(fd)
+    os.close(safe)
+    for i, name in enumerate(lost):
+        assert read(mnt / name) == data(SIZE, 10 + i)
+    assert read(mnt / "safe") == data(SIZE, 0)
+
+
+def test_a_failed_sync_is_not_forgotten_by_the_next_process(mnt, disk, next_process):
+    safe = stored(mnt, "safe", 0)
+    os.fsync(safe)
+    writer, closed, bystander = (stored(mnt, name, 1) for name in ("writer", "closed", "bystander"))
+    os.close(closed)
+    disk.fill()
+    with fails("EIO", "ENOSPC"):
+        os.fsync(bystander)
+    disk.free()
+    next_process()
+    late = os.open(mnt / "closed", os.O_RDWR)
+    all_lost(mnt, {"writer": writer, "closed": late, "bystander": bystander}, safe)
+
+
+def test_the_next_process_hears_of_what_failed_before_it(mnt, disk, next_process):
+    """Another program was told meanwhile: those who open the disk afterwards are not."""
+    safe = stored(mnt, "safe", 0)
+    os.fsync(safe)
+    writer = stored(mnt, "writer", 1)
+    disk.fill()
+    with fails("EIO", "ENOSPC"):
+        syncfs(disk.bucket)
+    with contextlib.suppress(OSError):  # the last of what it had to write
+        syncfs(disk.bucket)
+    disk.free()
+    next_process()
+    all_lost(mnt, {"writer": writer}, safe)
+
+
+def test_a_process_that_dies_in_a_sync_takes_no_failure_along(ws, mnt, disk):
+    """The kernel has told it, and it could tell nobody."""
+    safe = stored(mnt, "safe", 0)
+    os.fsync(safe)
+    writer = stored(mnt, "writer", 1)
+    disk.fill()
+    seen = ws.path("strace")
+    hold = ["-e", "trace=syncfs", "-e", "inject=syncfs:delay_exit=%d" % (60 * SLOW * 10**6)]
+    tracer = subprocess.Popen(
+        ["strace", "-f", "-p", str(mnt.pid()), "-o", seen, *hold], stderr=subprocess.PIPE, text=True
+    )
+    ws.cleanups.append(tracer.kill)
+    assert "attached" in tracer.stderr.readline()
+    answer = []
+
+    def sync():
+        try:
+            os.fsync(writer)
+            answer.append(0)
+        except OSError as e:
+            answer.append(e.errno)
+
+    asker = threading.Thread(target=sync)
+    asker.start()
+    wait_until(lambda: re.search(r"syncfs\(\d+\) += -1 ENOSPC", read(seen).decode()), 20, "the kernel's answer")
+    disk.free()
+    mnt.allow(DEATH)
+    os.kill(mnt.pid(), signal.SIGKILL)
+    tracer.kill()  # which the dead wait for
+    asker.join(30 * SLOW)
+    assert answer and answer != [0], answer
+    all_lost(mnt, {"writer": writer}, safe)
+
+
+def test_what_is_well_stays_well_in_the_next_process(mnt, disk, next_process):
+    """Its blocks wait for a sync, and nothing has failed."""
+    files = [stored(mnt, str(i), i) for i in range(3)]
+    next_process()
+    for i, fd in enumerate(files):
+        os.fsync(fd)
+        os.close(fd)
+        assert read(mnt / str(i)) == data(SIZE, i)

@@ -142,6 +142,8 @@ void open_store(struct setting setting)
 		.put_timeout_ms = setting.put_timeout_ms ? setting.put_timeout_ms : LONG_MS,
 		.tier_timeout_ms = setting.tier_timeout_ms,
 		.prefetch = setting.prefetch,
+		.unsynced = setting.unsynced,
+		.hears_of_unsynced = setting.hears_of_unsynced,
 	};
 
 	faulty_ops.whole = setting.whole;

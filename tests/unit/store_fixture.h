@@ -65,6 +65,8 @@ struct setting {
 	bool whole; /* objects come whole */
 	bool plain; /* over the store in memory itself, which never waits */
 	bool hash_prefix;
+	struct cfs_unsynced *unsynced;
+	bool hears_of_unsynced;
 };
 
 /* A pool and a store in it, over the objects. */

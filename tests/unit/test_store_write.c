@@ -4,7 +4,13 @@
  * written cannot be read, or a writer waits for ever.
  */
 #include <errno.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "store/store-internal.h"
 #include "store_fixture.h"
 
 struct outcome {
@@ -307,6 +313,125 @@ static void suspects_need_little_memory(void **state)
 	stop_store();
 }
 
+/* A process that is gone without a word: what it had put is suspect, unless the next one hears. */
+static void the_next_process_knows_what_is_not_synced(void **state)
+{
+	struct cfs_unsynced kept = {0};
+	struct cfs_block b = {.len = BLOCK};
+	uint64_t i;
+
+	start_store((struct setting){.unsynced = &kept});
+	for (b.slice = 10; b.slice < 13; b.slice++)
+		assert_int_equal(put_sync(&b), 0);
+	faulty.sync_error = -EIO;
+	assert_int_equal(cfs_store_sync(store, soon()), -EIO);
+	faulty.sync_error = 0;
+	b.slice = 20;
+	assert_int_equal(put_sync(&b), 0);
+	assert_int_equal(cfs_store_sync(store, soon()), 0);
+	b.slice = 30;
+	assert_int_equal(put_sync(&b), 0);
+	stop_store();
+
+	start_store((struct setting){.unsynced = &kept, .hears_of_unsynced = true});
+	for (i = 1; i < 40; i++)
+		assert_int_equal(cfs_store_is_suspect(store, i), i >= 10 && i < 13);
+	faulty.sync_error = -EIO;
+	assert_int_equal(cfs_store_sync(store, soon()), -EIO);
+	assert_true(cfs_store_is_suspect(store, 30));
+	faulty.sync_error = 0;
+	for (b.slice = 40; b.slice < 42; b.slice++)
+		assert_int_equal(put_sync(&b), 0);
+	assert_int_equal(cfs_store_hand_over(store, soon()), 0);
+	b.slice = 50;
+	assert_int_equal(put_sync(&b), 0);
+	stop_store();
+
+	start_store((struct setting){.unsynced = &kept});
+	assert_false(cfs_store_is_suspect(store, 40));
+	assert_false(cfs_store_is_suspect(store, 50));
+	stop_store();
+
+	start_store((struct setting){.unsynced = &kept});
+	assert_false(cfs_store_is_suspect(store, 40));
+	assert_true(cfs_store_is_suspect(store, 50));
+	stop_store();
+}
+
+/* ---- killed at any instruction ---- */
+
+#define NOTED 110
+
+struct noted {
+	struct cfs_unsynced kept;
+	_Atomic unsigned n;
+	uint64_t ids[NOTED];
+};
+
+static bool is_in(const struct cfs_slice_runs *l, uint64_t id)
+{
+	unsigned low = 0, high = l->n, mid;
+
+	while (low < high) {
+		mid = (low + high) / 2;
+		if (l->run[mid].last < id)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low < l->n && l->run[low].first <= id;
+}
+
+__attribute__((noreturn)) static void note_all(struct noted *at)
+{
+	unsigned i;
+
+	start_store((struct setting){.unsynced = &at->kept});
+	ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+	raise(SIGSTOP);
+	for (i = 0; i < NOTED; i++) {
+		cfs_sync_note(store, cfs_sync_begin(store), at->ids[i]);
+		atomic_store(&at->n, i + 1);
+	}
+	_exit(0);
+}
+
+/* All that was noted is there after every instruction of the process that notes it. */
+static void nothing_is_forgotten_by_a_kill(void **state)
+{
+	struct noted *at =
+		mmap(NULL, sizeof(*at), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct cfs_slice_runs last = {0};
+	unsigned i, n, changes = 0;
+	int status;
+	pid_t pid;
+
+	assert_ptr_not_equal(at, MAP_FAILED);
+	/* In the middle, at both ends, neighbours that become one, and more than there is room for.
+	 */
+	for (i = 0; i < NOTED; i++)
+		at->ids[i] = i < 80 ? 1000 + (i * 37) % 80 * 2 : 1001 + (i * 7) % 30 * 4;
+	pid = fork();
+	if (pid == 0)
+		note_all(at);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	while (WIFSTOPPED(status)) {
+		n = atomic_load(&at->n);
+		if (memcmp(&last, &at->kept.fresh, sizeof(last)) != 0) {
+			memcpy(&last, &at->kept.fresh, sizeof(last));
+			changes++;
+			for (i = 0; i < n; i++)
+				assert_true(is_in(&last, at->ids[i]));
+		}
+		assert_int_equal(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL), 0);
+		assert_int_equal(waitpid(pid, &status, __WALL), pid);
+	}
+	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	assert_int_equal(at->n, NOTED);
+	assert_true(changes > NOTED);
+	munmap(at, sizeof(*at));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -320,6 +445,8 @@ int main(void)
 		cmocka_unit_test(a_failed_sync_concerns_all_that_was_put),
 		cmocka_unit_test(a_put_is_not_stored_when_a_sync_fails_meanwhile),
 		cmocka_unit_test(suspects_need_little_memory),
+		cmocka_unit_test(the_next_process_knows_what_is_not_synced),
+		cmocka_unit_test(nothing_is_forgotten_by_a_kill),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -248,6 +248,14 @@ int cfs_dirtimes_store(struct cfs_meta *m, const struct cfs_ctx *ctx);
 /* The same, for good unless there are more changes. What cannot be stored is lost. */
 void cfs_dirtimes_stop(struct cfs_meta *m, const struct cfs_ctx *ctx);
 
+/*
+ * rootstat.c: the root's row of dir_stats, which no mkdir makes, from its entries. Before this
+ * client changes anything, and only while no other client is there: what they have changed and not
+ * yet counted would be counted twice. Others are told of no failure: without the row the entries
+ * are listed whenever somebody asks.
+ */
+void cfs_core_make_root_stat(struct cfs_meta *m);
+
 /* session.c */
 int cfs_sessions_start(struct cfs_meta *m);
 /* leave: the record stays. */

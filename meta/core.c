@@ -514,6 +514,8 @@ static int format_empty(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cf
 		rc = m->eng->ops->create(m->eng, ctx, text, s->trash_days > 0);
 	if (!rc)
 		rc = cfs_core_adopt_setting(m, text, s);
+	if (!rc)
+		cfs_core_make_root_stat(m);
 	if (rc)
 		say(err, "cannot create a volume in %.180s: %s", m->masked_url, cfs_errname(rc));
 	return rc;

@@ -324,6 +324,8 @@ int cfs_sessions_start(struct cfs_meta *m)
 		free_sessions(m);
 		return rc;
 	}
+	if (!m->conf.read_only && !m->resume_sid)
+		cfs_core_make_root_stat(m);
 	rc = start_tickers(m);
 	if (rc)
 		cfs_sessions_stop(m, m->resume_sid != 0);

@@ -644,7 +644,15 @@ enum cfs_damage {
 	CFS_DAMAGE_STAT = 1 << 7,   /* dir_stats: space or inodes */
 	CFS_DAMAGE_LENGTH = 1 << 8, /* dir_stats: bytes of data, which clients keep loosely */
 	CFS_DAMAGE_XATTR = 1 << 9,  /* extended attributes of no inode; repaired: removed */
+	/*
+	 * No damage, only to be asked for and in `repaired`: a directory has no row of dir_stats.
+	 * It is made from its entries unless they are more than CFS_CHECK_ENTRIES. No client may
+	 * have usage of the directory left to write: it would be counted twice.
+	 */
+	CFS_CHECK_NO_STAT = 1 << 16,
 };
+#define CFS_CHECK_ENTRIES 100000
+
 struct cfs_check {
 	unsigned damage, repaired; /* enum cfs_damage */
 	struct cfs_attr attr;	   /* as it was; nlink 0 and type 0 when there is none */

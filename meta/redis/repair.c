@@ -387,6 +387,26 @@ static void number_is(struct check *a, const char *hash, int64_t have)
 	rds_apply_if(&a->fix, text, strlen(text), "sKu", "HGET", hash, a->ino);
 }
 
+static int make_stat(struct check *a)
+{
+	int64_t entries = 0;
+	struct rds_request q;
+	int r;
+
+	rds_begin(&q, a->e);
+	rds_command(&q, "sk", "HLEN", "d", a->ino);
+	r = rds_run(&q, a->ctx, CFS_META_OP_other);
+	if (!r)
+		entries = rds_int(q.reply[0]);
+	rds_end(&q);
+	if (r || entries > CFS_CHECK_ENTRIES)
+		return r;
+	a->c.repaired |= CFS_CHECK_NO_STAT;
+	/* One that another client has made meanwhile is not written over. */
+	rds_apply_if(&a->fix, "", 0, "sKu", "HGET", "dirUsedInodes", a->ino);
+	return sum_entries(a);
+}
+
 static int check_stat(struct check *a)
 {
 	struct cfs_dir_stat *have = &a->c.stat, *want = &a->c.want;
@@ -396,8 +416,10 @@ static int check_stat(struct check *a)
 	if (!cfs_core_dir_stats(a->e->core))
 		return 0;
 	r = rds_op_get_dir_stat(a->e, a->ctx, a->ino, have);
-	if (r) /* a missing row is computed when it is needed */
-		return r == -ENODATA ? 0 : r;
+	if (r == -ENODATA)
+		return a->repair & CFS_CHECK_NO_STAT ? make_stat(a) : 0;
+	if (r)
+		return r;
 	r = sum_entries(a);
 	if (r)
 		return r;
@@ -415,7 +437,7 @@ static int check_stat(struct check *a)
 
 static void write_stat(struct check *a)
 {
-	if (!(a->c.repaired & (CFS_DAMAGE_STAT | CFS_DAMAGE_LENGTH)))
+	if (!(a->c.repaired & (CFS_DAMAGE_STAT | CFS_DAMAGE_LENGTH | CFS_CHECK_NO_STAT)))
 		return;
 	rds_apply_do(&a->fix, "sKui", "HSET", "dirDataLength", a->ino, a->c.want.length);
 	rds_apply_do(&a->fix, "sKui", "HSET", "dirUsedSpace", a->ino, a->c.want.space);

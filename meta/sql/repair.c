@@ -69,6 +69,43 @@ static int count_subdirs(struct sql_conn *c, cfs_ino_t ino, uint32_t *ret)
 	return r < 0 ? r : 0;
 }
 
+static int sum_entries(struct sql_conn *c, struct check *a)
+{
+	struct cfs_dir_stat *want = &a->c.want;
+	int r = sql_row(c, SQL_sum_entries, "i", a->ino);
+
+	if (r > 0) {
+		want->inodes = sql_int(c, SQL_sum_entries, 0);
+		want->length = sql_int(c, SQL_sum_entries, 1);
+		want->space = sql_int(c, SQL_sum_entries, 2);
+		a->c.mark = (uint64_t)sql_int(c, SQL_sum_entries, 3);
+	}
+	sql_done(c, SQL_sum_entries);
+	return r < 0 ? r : 0;
+}
+
+static int put_stat(struct sql_conn *c, const struct check *a)
+{
+	const struct cfs_dir_stat *st = &a->c.want;
+
+	return sql_exec(c, SQL_put_dir_stat, "iiii", a->ino, st->length, st->space, st->inodes);
+}
+
+static int make_stat(struct sql_conn *c, struct check *a)
+{
+	int r = sql_row(c, SQL_has_entries, "ii", a->ino, (int64_t)CFS_CHECK_ENTRIES);
+
+	sql_done(c, SQL_has_entries);
+	if (r)
+		return r < 0 ? r : 0;
+	a->c.repaired |= CFS_CHECK_NO_STAT;
+	/* One that another client has made meanwhile is not written over. */
+	r = sql_exec(c, SQL_new_dir_stat, "i", a->ino);
+	if (r >= 0)
+		r = sum_entries(c, a);
+	return r < 0 ? r : put_stat(c, a);
+}
+
 static int check_stat(struct sql_conn *c, struct check *a)
 {
 	struct cfs_dir_stat *have = &a->c.stat, *want = &a->c.want;
@@ -78,30 +115,22 @@ static int check_stat(struct sql_conn *c, struct check *a)
 	if (!cfs_core_dir_stats(sql_core(c)))
 		return 0;
 	r = sql_row(c, SQL_get_dir_stat, "i", a->ino);
-	if (r <= 0)
-		return r; /* a missing row is computed when it is needed */
+	if (r < 0)
+		return r;
+	if (!r)
+		return a->repair & CFS_CHECK_NO_STAT ? make_stat(c, a) : 0;
 	have->length = sql_int(c, SQL_get_dir_stat, 0);
 	have->space = sql_int(c, SQL_get_dir_stat, 1);
 	have->inodes = sql_int(c, SQL_get_dir_stat, 2);
 	sql_done(c, SQL_get_dir_stat);
-	r = sql_row(c, SQL_sum_entries, "i", a->ino);
-	if (r > 0) {
-		want->inodes = sql_int(c, SQL_sum_entries, 0);
-		want->length = sql_int(c, SQL_sum_entries, 1);
-		want->space = sql_int(c, SQL_sum_entries, 2);
-		a->c.mark = (uint64_t)sql_int(c, SQL_sum_entries, 3);
-	}
-	sql_done(c, SQL_sum_entries);
+	r = sum_entries(c, a);
 	if (r < 0)
 		return r;
 	if (have->space != want->space || have->inodes != want->inodes)
 		repair = wanted(a, CFS_DAMAGE_STAT);
 	else if (have->length != want->length)
 		repair = wanted(a, CFS_DAMAGE_LENGTH);
-	if (!repair)
-		return 0;
-	return sql_exec(c, SQL_put_dir_stat, "iiii", a->ino, want->length, want->space,
-			want->inodes);
+	return repair ? put_stat(c, a) : 0;
 }
 
 /* Nobody can reach it, and nothing says that it is on its way in or out. */

@@ -109,6 +109,7 @@ SQL(dst_chunk, "SELECT c.indx FROM {edge} d JOIN {chunk} c ON c.inode=d.inode "
 	       "WHERE d.parent=? AND d.name=? LIMIT 1")
 SQL(put_trash, "INSERT INTO {edge}(parent,name,inode,type) VALUES(?,?,?,?)")
 SQL(has_entry, "SELECT inode FROM {edge} WHERE parent=? LIMIT 1")
+SQL(has_entries, "SELECT inode FROM {edge} WHERE parent=? LIMIT 1 OFFSET ?") /* more than those */
 SQL(move_node, "UPDATE {node} SET nlink=?,parent=?,ctime=?,ctimensec=? WHERE inode=?")
 SQL(del_node, "DELETE FROM {node} WHERE inode=?")
 SQL(del_symlink, "DELETE FROM {symlink} WHERE inode=?")

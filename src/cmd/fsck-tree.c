@@ -370,7 +370,7 @@ int fsck_inode(struct fsck *f, cfs_ino_t ino)
 {
 	const int tries = 3;
 	const unsigned stats = CFS_DAMAGE_STAT | (f->sync_dir_stat ? CFS_DAMAGE_LENGTH : 0);
-	const unsigned usage = CFS_DAMAGE_STAT | CFS_DAMAGE_LENGTH;
+	const unsigned usage = CFS_DAMAGE_STAT | CFS_DAMAGE_LENGTH | CFS_CHECK_NO_STAT;
 	struct cfs_check c = {0};
 	bool doubt = false;
 	int i, r = 0;

@@ -10,8 +10,10 @@ import time
 
 import pytest
 
+import cachefs_check
+import servers
 from admin import ask, gc
-from cachefs import need_engine, wait_until
+from cachefs import Volume, need_engine, wait_until
 from syscalls import data, write
 from test_concurrency import ENGINES, engine_volume, judge
 
@@ -128,6 +130,69 @@ def test_hour_of_the_trash_is_counted_when_it_is_made(ws, engine):
     assert len(os.listdir(mnt / ".trash")) == 1
     judge(vol, [mnt])
     assert ask(ws, "fsck", vol.url)["found"] == 0
+
+
+def root_stat(vol):
+    """The root's row: space and entries."""
+    row = cachefs_check.open_loader(vol.url).load().dir_stats.get(1)
+    return row and row[1:]
+
+
+def clear_stats(ws, vol):
+    """A volume on which no client has counted so far."""
+    for value in ("false", "true"):
+        ask(ws, "config", vol.url, "--dir-stats", value, "--force")
+    assert root_stat(vol) is None
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_root_is_counted(ws, engine):
+    """No mkdir makes the root's row. It is there from the start, or made from what is there before the
+    first change; not while another mount may have something to add that is in it."""
+    vol = engine_volume(ws, engine, dir_stats=True)
+    assert root_stat(vol) == (0, 0)
+    mnt = vol.mount()
+    for i in range(3):
+        write(mnt / ("f%d" % i), data(5000))
+    mnt.umount()
+    assert root_stat(vol) == (3 * 8192, 3)
+    clear_stats(ws, vol)
+    first = vol.mount()
+    os.unlink(first / "f0")
+    second = vol.mount()
+    os.mkdir(second / "d")
+    os.link(second / "f1", second / "d/f1")
+    judge(vol, [first, second])
+    assert root_stat(vol) == (2 * 8192 + 4096, 3)
+    assert ask(ws, "fsck", vol.url, "--sync-dir-stat")["found"] == 0
+    third = vol.mount()
+    clear_stats(ws, vol)
+    fourth = vol.mount()
+    os.unlink(fourth / "f2")
+    judge(vol, [third, fourth])
+    assert root_stat(vol) is None
+    judge(vol, [vol.mount()])
+    assert root_stat(vol) == (8192 + 4096, 2)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_root_of_a_juicefs_volume_is_counted(ws, engine):
+    if engine == "sqlite":
+        vol = ws.fixture("sqlite")
+    else:
+        need_engine(engine)
+        db = servers.ENGINES[engine][0]().database()
+        ws.cleanups.append(db.drop)
+        db.load_fixture(engine)
+        vol = Volume.golden(ws, engine, db.url)
+    clear_stats(ws, vol)
+    mnt = vol.mount()
+    write(mnt / "another", data(5000))
+    want = [os.lstat(e) for e in os.scandir(mnt)]
+    want = (sum(max(-(-st.st_size // 4096), 1) * 4096 for st in want), len(want))
+    mnt.umount()
+    assert root_stat(vol) == want
+    assert ask(ws, "fsck", vol.url, "--bucket", "%s/" % vol.bucket, "--sync-dir-stat")["found"] == 0
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ struct flight {
 	bool late; /* a tier of this machine did not answer in time */
 	int err;   /* -EAGAIN: not tried, or not for you to worry about: try yourself */
 
+	/* n to be filled, then n that memory had for these slots when it landed. */
 	struct cfs_page *pages[];
 };
 

@@ -33,7 +33,7 @@ void cfs_flight_unref(struct flight *f)
 	pthread_mutex_unlock(&sh->lock);
 	if (!last)
 		return;
-	for (i = 0; i < f->n; i++)
+	for (i = 0; i < 2 * f->n; i++)
 		cfs_page_unref(f->pages[i]);
 	pthread_cond_destroy(&f->changed);
 	free(f);
@@ -45,11 +45,11 @@ void cfs_flight_release(struct held *held)
 		cfs_flight_unref(held->v[--held->n]);
 }
 
-/* With the shard locked. Marks those slots of the run that are free. */
+/* With the shard locked. Marks those slots of the run that nobody fetches. */
 static struct flight *new_flight(struct cfs_store *s, struct shard *sh, struct block *block,
 				 unsigned first, unsigned n, const struct want *want)
 {
-	struct flight *f = calloc(1, sizeof(*f) + n * sizeof(f->pages[0]));
+	struct flight *f = calloc(1, sizeof(*f) + 2 * n * sizeof(f->pages[0]));
 	unsigned i;
 
 	if (!f)
@@ -76,7 +76,7 @@ static struct flight *new_flight(struct cfs_store *s, struct shard *sh, struct b
 	f->refs = 1;
 	block->users++;
 	for (i = first; i < first + n; i++) {
-		if (!block->slots[i].page && !block->slots[i].flight)
+		if (!block->slots[i].flight)
 			block->slots[i].flight = f;
 	}
 	return f;
@@ -102,7 +102,9 @@ static void end_flight(struct flight *f, int err)
 		if (slot->flight != f)
 			continue;
 		slot->flight = NULL;
-		if (err == 0) {
+		if (err == 0 && slot->page) {
+			f->pages[f->n + i] = cfs_page_ref(slot->page);
+		} else if (err == 0) {
 			cfs_memory_insert(f->store, f->shard, f->block, f->first + i,
 					  cfs_page_ref(f->pages[i]), true);
 			slot->stream = f->stream;
@@ -135,9 +137,9 @@ static bool holds(const struct held *held, const struct flight *f)
  * Makes a run of missing slots as long as it can be when it is a quarter of the block or more: that
  * much costs nearly as much as the whole.
  */
-static void widen(const struct block *block, bool whole, unsigned *from, unsigned *n)
+static void widen(const struct block *block, unsigned *from, unsigned *n)
 {
-	if (!whole && (uint64_t)*n * CFS_PAGE_LARGE * WIDEN_PARTS < block->id.len)
+	if ((uint64_t)*n * CFS_PAGE_LARGE * WIDEN_PARTS < block->id.len)
 		return;
 	while (*from > 0 && !block->slots[*from - 1].page && !block->slots[*from - 1].flight) {
 		(*from)--;
@@ -146,6 +148,21 @@ static void widen(const struct block *block, bool whole, unsigned *from, unsigne
 	while (*from + *n < block->n_slots && !block->slots[*from + *n].page &&
 	       !block->slots[*from + *n].flight)
 		(*n)++;
+}
+
+/*
+ * Makes it all of the block but for what is being fetched. Slots that have pages are no limit:
+ * memory may drop them while the others are fetched, and every hole would be a request of its own.
+ */
+static void widen_to_all(const struct block *block, unsigned *from, unsigned *n)
+{
+	unsigned end = *from + *n;
+
+	while (*from > 0 && !block->slots[*from - 1].flight)
+		(*from)--;
+	while (end < block->n_slots && !block->slots[end].flight)
+		end++;
+	*n = end - *from;
 }
 
 int cfs_flight_join(struct cfs_store *s, struct shard *sh, struct block *block,
@@ -180,8 +197,10 @@ int cfs_flight_join(struct cfs_store *s, struct shard *sh, struct block *block,
 		} else {
 			while (from + n <= want->last && !slot[n].page && !slot[n].flight)
 				n++;
-			if (want->wider || want->whole)
-				widen(block, want->whole, &from, &n);
+			if (want->whole)
+				widen_to_all(block, &from, &n);
+			else if (want->wider)
+				widen(block, &from, &n);
 		}
 		f = new_flight(s, sh, block, from, n, want);
 		if (!f)

@@ -44,7 +44,7 @@ struct cfs_task;
 /* CFS_PAGE_LARGE bytes of a block, or what is left at its end. */
 struct slot {
 	struct cfs_page *page;	/* in memory: the tier's reference */
-	struct flight *flight;	/* being fetched; never together with page */
+	struct flight *flight;	/* being fetched, even if memory drops the page meanwhile */
 	TAILQ_ENTRY(slot) link; /* in shard.clock while page is set */
 	uint16_t index;
 	uint8_t hot;   /* hits since the clock hand came by, at most HOT_MAX */

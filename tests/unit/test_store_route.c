@@ -166,18 +166,23 @@ static void add_tiers(void)
 	assert_int_equal(cfs_store_add_tier(store, &far_ops, NULL), 0);
 }
 
-static int get(uint64_t slice, uint32_t len)
+static int get_at(uint64_t slice, uint32_t off, uint32_t len)
 {
 	struct cfs_block b = {.slice = slice, .len = BLOCK};
 	struct cfs_segs s;
 	int r;
 
 	cfs_segs_init(&s);
-	r = cfs_store_read(store, &b, 0, len, soon(), &s);
+	r = cfs_store_read(store, &b, off, len, soon(), &s);
 	if (r == 0)
 		assert_int_equal(s.len, len);
 	cfs_segs_release(&s);
 	return r;
+}
+
+static int get(uint64_t slice, uint32_t len)
+{
+	return get_at(slice, 0, len);
 }
 
 static struct cfs_store_stats stats(void)
@@ -251,6 +256,60 @@ static void kept_once(void **state)
 	assert_int_equal(far.keeps, 1);
 }
 
+/* Three pages of a block come to memory, with a request each. */
+static void get_parts(uint64_t slice)
+{
+	static const unsigned there[] = {0, 3, 7};
+	unsigned i;
+
+	far.place = CFS_PLACE_ANY;
+	for (i = 0; i < 3; i++)
+		assert_int_equal(get_at(slice, there[i] * CFS_PAGE_LARGE, 4096), 0);
+	assert_int_equal(bucket.gets, 3);
+	far.place = CFS_PLACE_HERE;
+}
+
+/* A block of which memory has parts is one request to the bucket, as many holes as there are. */
+static void holes_are_one_request(void **state)
+{
+	add_tiers();
+	get_parts(1);
+	assert_int_equal(get(1, BLOCK), 0);
+	assert_int_equal(bucket.gets, 4);
+	WAIT_FOR(far.keeps == 1);
+}
+
+static void *run_get(void *arg)
+{
+	*(int *)arg = get(1, BLOCK);
+	return NULL;
+}
+
+/* Also when memory drops those parts while the others are fetched. */
+static void parts_dropped_meanwhile(void **state)
+{
+	struct cfs_page *taken[64 * MIB / CFS_PAGE_LARGE];
+	struct cfs_block b = {.slice = 1, .len = BLOCK};
+	unsigned n = 0;
+	pthread_t t;
+	int r = 1;
+
+	add_tiers();
+	get_parts(1);
+	bucket.hold = true;
+	assert_int_equal(pthread_create(&t, NULL, run_get, &r), 0);
+	WAIT_FOR(bucket.running == 1);
+	while (cfs_page_get(pool, CFS_PAGE_LARGE, CFS_USE_READ, 0, &taken[n]) == 0)
+		n++;
+	assert_false(cfs_store_in_memory(store, &b, 0, 1));
+	bucket.hold = false;
+	pthread_join(t, NULL);
+	assert_int_equal(r, 0);
+	assert_int_equal(bucket.gets, 4);
+	while (n > 0)
+		cfs_page_unref(taken[--n]);
+}
+
 /* Read-ahead of a file that is closed ends, on its way or not. */
 static void abandoned(void **state)
 {
@@ -272,12 +331,6 @@ static void abandoned(void **state)
 	assert_int_equal(stats().get_errors, 0);
 	/* Nothing of it stays behind. */
 	assert_int_equal(get(1, BLOCK), 0);
-}
-
-static void *run_get(void *arg)
-{
-	*(int *)arg = get(1, BLOCK);
-	return NULL;
 }
 
 /* Whether a thread waits for another one that fetches a block of the slice. */
@@ -328,6 +381,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(hit_asks_nobody, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(one_walk_ahead, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(kept_once, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(holes_are_one_request, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(parts_dropped_meanwhile, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(abandoned, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(still_wanted, set_up, tear_down),
 	};

@@ -14,19 +14,28 @@ def ip(*argv, check=True):
     return r.stdout
 
 
+def bridge_of(number):
+    return "cfsb%d" % number
+
+
+def take_number():
+    """One that no other test process has: the kernel makes one bridge of a name."""
+    for _ in range(250):
+        number = next(NUMBERS) % 250
+        if not subprocess.run(["ip", "link", "add", bridge_of(number), "type", "bridge"], stderr=-3, timeout=20).returncode:
+            return number
+    raise AssertionError("no bridge can be made: " + ip("link", "add", bridge_of(number), "type", "bridge", check=False))
+
+
 class Network:
     """hosts namespaces; the machine itself is at .address on the bridge."""
 
     def __init__(self, ws, hosts):
-        for _ in range(200):
-            self.number = next(NUMBERS) % 250
-            self.bridge = "cfsb%d" % self.number
-            if self.bridge not in ip("-o", "link"):
-                break
+        self.number = take_number()
+        self.bridge = bridge_of(self.number)
         self.address = "10.213.%d.1" % self.number
         self.names = ["cfs%d-%d" % (self.number, i) for i in range(hosts)]
         ws.cleanups.append(self.close)
-        ip("link", "add", self.bridge, "type", "bridge")
         ip("addr", "add", self.address + "/24", "dev", self.bridge)
         ip("link", "set", self.bridge, "up")
         for i, name in enumerate(self.names):

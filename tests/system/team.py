@@ -64,6 +64,15 @@ class Team:
                 out[m[1]] = out.get(m[1], 0) + 1
         return out
 
+    def account(self):
+        """For messages of assertions: reads of the bucket, and what members have counted that explains them."""
+        lines = ["%s %d" % x for x in sorted(self.fetched().items()) if x[1] > 1] or ["none twice"]
+        for m in self.members:
+            if not m.ended:
+                told = {k: v for k, v in m.stats().items() if re.match(r"(peer|disk_cache|store|object|pool)_", k)}
+                lines.append("%s: %s" % (m.path.name, " ".join("%s=%g" % x for x in told.items() if x[1])))
+        return "\n".join(["reads of the bucket: %d, twice or more:" % sum(self.fetched().values()), *lines])
+
 
 def md5(path):
     h = hashlib.md5()

@@ -15,10 +15,12 @@ from cachefs import SLOW, wait_until
 from team import BLOCK, MIB, UNCACHED, Team, cache_map, drop_page_cache, make_file
 
 SIZE = 48 * MIB
-PATIENCE_S = 2  # group-timeout of the one who is lied to
+# group-timeout of the one who is lied to: short where silence is to be noticed, and long where a machine that is
+# busy must not look like silence.
+SHORT_S, LONG_S = 2, 20
 PIECE = 1 << 18
 SMALL = 4096
-FETCH_S = 8  # what object storage may take afterwards, on a busy machine
+FETCH_S = 8  # what object storage may take afterwards; on a busy machine more, by what honest reads take then
 
 
 def digests(mnt, want):
@@ -93,11 +95,12 @@ def errors(mnt):
 class Lied:
     """Three members; what the first asks of the last goes through somebody's hands."""
 
-    def __init__(self, ws, tls, small):
+    def __init__(self, ws, tls, small, patience):
         team = Team(ws, 3)
+        self.patience, self.usual = patience, 0.0
         want = make_file(team, SIZE)
         tls_opt = "group-tls," if tls else ""
-        self.asker = team.join(0, tls_opt + UNCACHED + ",group-timeout=%ds" % PATIENCE_S)
+        self.asker = team.join(0, tls_opt + UNCACHED + ",group-timeout=%ds" % patience)
         self.witness = team.join(1, tls_opt + UNCACHED)
         self.owner = team.join(2, tls_opt + "group-weight=300")
         team.settle()
@@ -120,11 +123,13 @@ class Lied:
 
         def used():
             drop_page_cache()
-            Reader(self.asker, self.want, self.small).end()
+            reader = Reader(self.asker, self.want, self.small)
+            reader.end()
+            self.usual = max(self.usual, reader.slowest)
             passed = len(self.between.conversations) > 0
             return passed and self.asker.stat("peer_hits_total") > before
 
-        wait_until(used, 30, "the owner is used")
+        wait_until(used, 60, "the owner is used")
 
     def tell(self, name, lie):
         before = errors(self.asker)
@@ -133,7 +138,7 @@ class Lied:
         drop_page_cache()
         readers = [Reader(m, self.want, self.small) for m in (self.asker, self.witness)]
         try:
-            wait_until(lambda: self.between.told > 0, 30, name + ": is told")
+            wait_until(lambda: self.between.told > 0, 60, name + ": is told")
             heard = [r.rounds for r in readers]
             for r, n in zip(readers, heard):
                 wait_until(lambda: r.failure or r.rounds >= n + 2, 60, name + ": more reads of the file")
@@ -143,48 +148,59 @@ class Lied:
         after = errors(self.asker)
         counted = sorted(k for k in after if after[k] > before[k])
         slowest = [r.slowest for r in readers]
-        print("%-45s told %3d, slowest read %.2f s, beside it %.2f s, %s"
-              % (name, self.between.told, *slowest, counted))
-        assert slowest[0] < (PATIENCE_S + FETCH_S) * SLOW, name
-        assert bool(counted) == bool(lie.kinds) and (not counted or set(counted) & set(lie.kinds)), name
-        assert errors(self.witness) == beside, name
-        assert slowest[1] < FETCH_S * SLOW, name
+        what = "%s: told %d, slowest read %.2f s, beside it %.2f s, of honest ones %.2f s, %s" % (
+            name, self.between.told, *slowest, self.usual, counted)
+        print(what)
+        fetch = FETCH_S * SLOW + 4 * self.usual
+        assert slowest[0] < self.patience * SLOW + fetch, what
+        assert bool(counted) == bool(lie.kinds) and (not counted or set(counted) & set(lie.kinds)), what
+        assert errors(self.witness) == beside, "%s\n%s\n%s" % (what, beside, errors(self.witness))
+        assert slowest[1] < fetch, what
 
 
-def tell_all(ws, lies, tls=False, small=False):
-    lied = Lied(ws, tls, small)
+def tell_all(ws, lies, patience, tls=False, small=False):
+    """Those that silence is a part of when patience is short, and the others when it is long."""
+    lied = Lied(ws, tls, small, patience)
     for name, lie in lies.items():
-        lied.honest()
-        lied.tell(name, lie)
+        if ("timeout" in lie.kinds) == (patience == SHORT_S):
+            lied.honest()
+            lied.tell(name, lie)
     lied.honest()
     assert not small or lied.asker.stat("peer_requests_direct_total") > 0
 
 
-@pytest.mark.deadline(400)
-def test_answers_to_small_reads(ws):
+PATIENCE = pytest.mark.parametrize("patience", [SHORT_S, LONG_S])
+
+
+@PATIENCE
+@pytest.mark.deadline(600)
+def test_answers_to_small_reads(ws, patience):
     """As test_answers, also to threads that receive them on a connection of their own."""
-    tell_all(ws, liar.ANSWERS, small=True)
+    tell_all(ws, liar.ANSWERS, patience, small=True)
 
 
-@pytest.mark.deadline(400)
-def test_answers(ws):
+@PATIENCE
+@pytest.mark.deadline(600)
+def test_answers(ws, patience):
     """Bytes, lengths and frames that are wrong, halves, silence, and what was said before."""
-    tell_all(ws, liar.ANSWERS)
+    tell_all(ws, liar.ANSWERS, patience)
 
 
-@pytest.mark.deadline(400)
-def test_handshakes(ws):
+@PATIENCE
+@pytest.mark.deadline(600)
+def test_handshakes(ws, patience):
     """Halves, silence, garbage, and the recorded handshake of another connection, of either side."""
-    tell_all(ws, liar.HANDSHAKES)
+    tell_all(ws, liar.HANDSHAKES, patience)
 
 
-@pytest.mark.deadline(300)
-def test_requests(ws):
+@PATIENCE
+@pytest.mark.deadline(600)
+def test_requests(ws, patience):
     """The owner goes on serving the others."""
-    tell_all(ws, liar.REQUESTS)
+    tell_all(ws, liar.REQUESTS, patience)
 
 
-@pytest.mark.deadline(400)
+@pytest.mark.deadline(600)
 def test_tls(ws):
     """The same, with records instead of frames."""
-    tell_all(ws, liar.RECORDS, tls=True)
+    tell_all(ws, liar.RECORDS, SHORT_S, tls=True)

@@ -117,6 +117,10 @@ int handover_receive(int sock, cfs_deadline_t deadline, struct handover *ret)
 	for (i = 0; i < HANDOVER_FDS; i++)
 		ret->fds[i] = -1;
 	n = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+	/* Said once, of an end that had something of ours unread; what it sent before comes after.
+	 */
+	if (n < 0 && errno == ECONNRESET)
+		n = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 	if (n <= 0)
 		return n < 0 && errno != ECONNRESET ? -errno : -ENOTCONN;
 	take_fds(&msg, ret);

@@ -90,6 +90,23 @@ static void test_what_is_not_understood_leaves_nothing_behind(void **state)
 	close(pair[1]);
 }
 
+/* A refusal is heard although the question was never read. */
+static void test_last_words_are_heard(void **state)
+{
+	struct handover m;
+	int pair[2];
+
+	assert_int_equal(handover_pair(pair), 0);
+	assert_int_equal(handover_send(pair[1], HANDOVER_ASK, 0, NULL, NULL), 0);
+	assert_int_equal(handover_send(pair[0], HANDOVER_FAILED, 0, "no", NULL), 0);
+	close(pair[0]);
+	assert_int_equal(handover_receive(pair[1], cfs_deadline_in(0), &m), 0);
+	assert_int_equal(m.kind, HANDOVER_FAILED);
+	assert_string_equal(m.text, "no");
+	assert_int_equal(handover_receive(pair[1], cfs_deadline_in(0), &m), -ENOTCONN);
+	close(pair[1]);
+}
+
 static int make_dir(void **state)
 {
 	assert_non_null(mkdtemp(dir));
@@ -110,6 +127,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_one_that_ends_takes_nothing_from_the_next),
 		cmocka_unit_test(test_what_is_not_understood_leaves_nothing_behind),
+		cmocka_unit_test(test_last_words_are_heard),
 	};
 
 	return cmocka_run_group_tests(tests, make_dir, remove_dir);

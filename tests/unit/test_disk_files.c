@@ -299,19 +299,22 @@ static void restart(void **state)
 	free(id_after);
 }
 
-/* A block cut short by a crash is a miss wherever it was cut. */
-static void torn_files(void **state)
+static void tear(bool with_checksums)
 {
 	struct cfs_block b = {.slice = 102, .len = 100000};
 	static const off_t sizes[] = {0, 1, 32768, 99999, 100000, 100001, 100015, 100017, 200000};
 	size_t i;
 
+	disk_conf.verify = with_checksums ? CFS_VERIFY_EXTEND : CFS_VERIFY_NONE;
 	open_disk();
 	for (i = 0; i < CFS_ARRAY_SIZE(sizes); i++) {
+		bool whole = !with_checksums && sizes[i] == b.len;
+
 		store_block(&b);
 		assert_int_equal(truncate(path_of(&b), sizes[i]), 0);
-		assert_int_equal(get(&b, 0, b.len), -ENOENT);
-		assert_false(file_exists(&b));
+		assert_int_equal(get(&b, 0, b.len), whole ? (ssize_t)b.len : -ENOENT);
+		assert_int_equal(file_exists(&b), whole);
+		cfs_disk_tier.forget(disk, &b);
 		/* The same under an open file. */
 		store_block(&b);
 		assert_int_equal(get(&b, 0, b.len), b.len);
@@ -321,6 +324,13 @@ static void torn_files(void **state)
 		cfs_disk_tier.forget(disk, &b);
 	}
 	close_disk();
+}
+
+/* A block cut short by a crash is a miss wherever it was cut, with checksums or without. */
+static void torn_files(void **state)
+{
+	tear(true);
+	tear(false);
 }
 
 /* A block that a peer is being sent outlives its eviction. */

@@ -12,11 +12,15 @@
  * they are held (cfs_vfs_hold).
  *
  * Requests are found by looking at those that take long, not by FUSE_INTERRUPT, which comes once,
- * for any signal.
+ * for any signal. The thread that looks sleeps while there are none.
+ *
+ * Callers in a pid namespace that is not inside the mount's have no number here (0), so that their
+ * requests stay with them to the end.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,10 +29,13 @@
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/workers.h"
+#include "base/thread.h"
 #include "fuse-internal.h"
 
-#define LOOK_MS	   100
+#define LOOK_MS 100
+#define LOOKS_MAX                                                                                  \
+	128 /* at a time: some microseconds each, and all in their turn within a second            \
+	     */
 #define PROBES	   64
 #define PF_EXITING 0x4 /* include/linux/sched.h */
 
@@ -121,12 +128,20 @@ void dying_note(const void *buf, size_t len)
 		in->pid && find_handles(in, (const uint8_t *)(in + 1), len - sizeof(*in), taken.fh);
 }
 
+static void wake(struct cfs_fuse *f)
+{
+	pthread_mutex_lock(&f->dying.sleep_lock);
+	atomic_store(&f->dying.asleep, false);
+	pthread_cond_signal(&f->dying.wake);
+	pthread_mutex_unlock(&f->dying.sleep_lock);
+}
+
 struct dying_request *dying_begin(struct cfs_fuse *f)
 {
 	struct dying_request *r;
 	unsigned i, free_state;
 
-	if (!taken.leaves || !f->dying.ticker)
+	if (!taken.leaves || !f->dying.started)
 		return NULL;
 	/* The kernel counts in steps of two. */
 	for (i = 0; i < PROBES; i++) {
@@ -140,6 +155,8 @@ struct dying_request *dying_begin(struct cfs_fuse *f)
 		memcpy(r->fh, taken.fh, sizeof(r->fh));
 		r->start_ms = cfs_now_ms();
 		atomic_store(&r->state, DYING_RUNS);
+		if (atomic_load(&f->dying.asleep))
+			wake(f);
 		return r;
 	}
 	return NULL;
@@ -167,6 +184,7 @@ void dying_end(struct cfs_fuse *f, struct dying_request *r, uint64_t ino)
 	left = atomic_load(&r->state) == DYING_LEFT;
 	pthread_mutex_unlock(&f->dying.lock);
 	if (left) {
+		loop_left(f, -1);
 		let_go(f, r->fh, r->held);
 		/* The kernel could not know what the request has changed. */
 		if (ino)
@@ -175,49 +193,50 @@ void dying_end(struct cfs_fuse *f, struct dying_request *r, uint64_t ino)
 	atomic_store(&r->state, DYING_FREE);
 }
 
-static bool read_proc(pid_t pid, const char *name, char *buf, size_t size)
+/* Fields of proc(5), stat. */
+enum { STAT_FLAGS = 9, STAT_START = 22, STAT_PENDING = 31, STAT_EXIT = 52, STAT_COUNT };
+
+static bool read_stat(pid_t pid, uint64_t field[STAT_COUNT])
 {
 	cfs_auto_close int fd = -1;
-	char path[64];
+	char path[64], text[1024], *p;
 	ssize_t n;
+	int i;
 
-	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name);
+	/* Of the thread alone: that of the process adds up all its threads. */
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)pid, (int)pid);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
-	n = fd < 0 ? -1 : read(fd, buf, size - 1);
+	n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
 	if (n <= 0)
 		return false;
-	buf[n] = '\0';
-	return true;
-}
-
-/* It closes its files because of a signal: proc(5), fields 9 (flags) and 52 (exit code). */
-static bool exits_by_signal(const char *stat)
-{
-	const char *p = strrchr(stat, ')');
-	unsigned long flags = 0;
-	int field;
-
-	for (field = 2; p && field < 52; field++) {
-		if (field == 9)
-			flags = strtoul(p, NULL, 10);
+	text[n] = '\0';
+	p = strrchr(text, ')'); /* ends field 2 */
+	for (i = 3; p && i < STAT_COUNT; i++) {
 		p = strchr(p, ' ');
-		p = p ? p + 1 : NULL;
+		field[i] = p ? strtoull(++p, NULL, 10) : 0;
 	}
-	return p && (flags & PF_EXITING) && (strtol(p, NULL, 10) & 0x7f);
+	return p;
 }
 
-/* Of a thread: a fatal signal of any kind arrives as SIGKILL (kernel/signal.c). */
-static bool is_killed(pid_t pid)
+/*
+ * Of a thread, by what it was when the request began: a request that nobody waits for, as of aio,
+ * may outlive it, and its number is given to others. A signal that kills arrives as SIGKILL
+ * (kernel/signal.c); one that also dumps core does not, and waits for the answer.
+ */
+static bool is_killed(pid_t pid, uint64_t age_ms)
 {
-	char text[4096];
-	const char *pending;
+	uint64_t field[STAT_COUNT], began_ms;
+	struct timespec boot;
 
-	if (read_proc(pid, "status", text, sizeof(text))) {
-		pending = strstr(text, "\nSigPnd:");
-		if (pending && (strtoull(pending + 8, NULL, 16) >> (SIGKILL - 1) & 1))
-			return true;
-	}
-	return read_proc(pid, "stat", text, sizeof(text)) && exits_by_signal(text);
+	if (!read_stat(pid, field) || clock_gettime(CLOCK_BOOTTIME, &boot) < 0)
+		return false;
+	began_ms = (uint64_t)boot.tv_sec * 1000 + (uint64_t)boot.tv_nsec / 1000000 - age_ms;
+	if (field[STAT_START] * 1000 / (uint64_t)sysconf(_SC_CLK_TCK) > began_ms)
+		return false;
+	if (field[STAT_PENDING] >> (SIGKILL - 1) & 1)
+		return true;
+	/* It closes its files because of a signal. */
+	return (field[STAT_FLAGS] & PF_EXITING) && (field[STAT_EXIT] & 0x7f);
 }
 
 static void leave(struct cfs_fuse *f, struct dying_request *r, uint64_t unique)
@@ -241,47 +260,95 @@ static void leave(struct cfs_fuse *f, struct dying_request *r, uint64_t unique)
 	memcpy(held, r->held, sizeof(held));
 	atomic_store(&r->state, left ? DYING_LEFT : DYING_RUNS);
 	pthread_mutex_unlock(&f->dying.lock);
-	if (!left)
+	if (left)
+		loop_left(f, 1);
+	else
 		let_go(f, fh, held);
 }
 
-static void look(void *arg)
+/* False: no request is under way. */
+static bool look(struct cfs_fuse *f)
 {
-	uint64_t now_ms = cfs_now_ms(), unique;
-	struct cfs_fuse *f = arg;
+	uint64_t now_ms = cfs_now_ms(), start_ms, unique;
+	unsigned i, n_looks = 0;
 	struct dying_request *r;
-	unsigned i;
+	bool any = false;
 
-	if (atomic_load(&f->handing_over))
-		return;
-	for (i = 0; i < DYING_MAX; i++) {
-		r = &f->dying.request[i];
-		if (atomic_load(&r->state) != DYING_RUNS ||
-		    atomic_load(&r->start_ms) + LOOK_MS > now_ms)
+	for (i = 0; i < DYING_MAX && n_looks < LOOKS_MAX; i++) {
+		r = &f->dying.request[(f->dying.next + i) % DYING_MAX];
+		if (atomic_load(&r->state) != DYING_RUNS)
 			continue;
+		any = true;
 		unique = atomic_load(&r->unique);
-		if (is_killed(atomic_load(&r->pid)))
+		start_ms = atomic_load(&r->start_ms);
+		if (start_ms + LOOK_MS > now_ms || atomic_load(&f->handing_over))
+			continue;
+		n_looks++;
+		if (is_killed(atomic_load(&r->pid), now_ms - start_ms))
 			leave(f, r, unique);
 	}
+	f->dying.next = (f->dying.next + i) % DYING_MAX;
+	return any;
+}
+
+static void look_and_sleep(struct cfs_fuse *f)
+{
+	cfs_deadline_t until;
+	bool any;
+
+	/* Before looking: a request that is not seen then sees this. */
+	atomic_store(&f->dying.asleep, true);
+	any = look(f);
+	pthread_mutex_lock(&f->dying.sleep_lock);
+	while (!any && !atomic_load(&f->dying.stopping) && atomic_load(&f->dying.asleep))
+		pthread_cond_wait(&f->dying.wake, &f->dying.sleep_lock);
+	atomic_store(&f->dying.asleep, false);
+	until = cfs_deadline_in(LOOK_MS);
+	while (!atomic_load(&f->dying.stopping) && !cfs_deadline_passed(until))
+		cfs_cond_wait(&f->dying.wake, &f->dying.sleep_lock, until);
+	pthread_mutex_unlock(&f->dying.sleep_lock);
+}
+
+static void *run_looker(void *arg)
+{
+	struct cfs_fuse *f = arg;
+
+	while (!atomic_load(&f->dying.stopping))
+		look_and_sleep(f);
+	return NULL;
+}
+
+/* Numbers of callers mean nothing in the /proc of another pid namespace. */
+static bool proc_is_ours(void)
+{
+	char text[16] = "";
+
+	return readlink("/proc/self", text, sizeof(text) - 1) > 0 &&
+	       strtol(text, NULL, 10) == getpid();
 }
 
 int dying_start(struct cfs_fuse *f)
 {
-	struct cfs_ticker *t;
 	int r;
 
+	if (!proc_is_ours())
+		return -ENOTSUP;
 	f->dying.request = calloc(DYING_MAX, sizeof(*f->dying.request));
 	if (!f->dying.request)
 		return -ENOMEM;
-	r = cfs_ticker_start("killed", LOOK_MS, look, f, &t);
-	if (r == 0)
-		f->dying.ticker = t;
+	r = cfs_thread_start("killed", run_looker, f, &f->dying.looker);
+	f->dying.started = r == 0;
 	return r;
 }
 
 void dying_stop(struct cfs_fuse *f)
 {
-	if (f->dying.ticker)
-		cfs_ticker_stop(f->dying.ticker);
-	f->dying.ticker = NULL;
+	if (!f->dying.started)
+		return;
+	pthread_mutex_lock(&f->dying.sleep_lock);
+	atomic_store(&f->dying.stopping, true);
+	pthread_cond_signal(&f->dying.wake);
+	pthread_mutex_unlock(&f->dying.sleep_lock);
+	pthread_join(f->dying.looker, NULL);
+	f->dying.started = false;
 }

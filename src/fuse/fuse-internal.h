@@ -44,6 +44,7 @@ struct cfs_fuse {
 		pthread_cond_t changed; /* ended, or a reader is done */
 		TAILQ_HEAD(, reader) readers;
 		unsigned n, idle, idle_max;
+		unsigned left; /* loop_left() */
 		_Atomic bool ended;
 		int error;
 	} loop;
@@ -56,7 +57,14 @@ struct cfs_fuse {
 		pthread_mutex_t lock; /* of who changes a request that is not his own; a leaf but
 				       * for the handles */
 		struct dying_request *request;
-		struct cfs_ticker *ticker;
+		pthread_t looker;
+		bool started;
+		unsigned next; /* where it goes on to look */
+
+		pthread_mutex_t sleep_lock; /* of asleep and stopping when they change; a leaf */
+		pthread_cond_t wake;
+		_Atomic bool asleep; /* until a request begins */
+		_Atomic bool stopping;
 	} dying;
 
 	struct turns {
@@ -209,6 +217,11 @@ void loop_fini(struct cfs_fuse *f);
 int loop_run(struct cfs_fuse *f);
 /* From any thread. */
 void loop_end(struct cfs_fuse *f);
+/*
+ * A request was answered before it is done (1), or is done now (-1). Meanwhile another thread may
+ * take its thread's place, up to as many again as there are.
+ */
+void loop_left(struct cfs_fuse *f, int change);
 
 /* dying.c */
 int dying_start(struct cfs_fuse *f);

@@ -119,6 +119,24 @@ static int start_reader(struct cfs_fuse *f)
 	return 0;
 }
 
+/* With loop.lock. If none can be had, requests wait for those that are there. */
+static void start_if_all_busy(struct cfs_fuse *f)
+{
+	unsigned max = f->conf.max_threads + CFS_MIN(f->loop.left, f->conf.max_threads);
+
+	if (!atomic_load(&f->loop.ended) && f->loop.idle == 0 && f->loop.n < max)
+		start_reader(f);
+}
+
+void loop_left(struct cfs_fuse *f, int change)
+{
+	pthread_mutex_lock(&f->loop.lock);
+	f->loop.left += (unsigned)change;
+	if (change > 0)
+		start_if_all_busy(f);
+	pthread_mutex_unlock(&f->loop.lock);
+}
+
 /* False: the loop has ended meanwhile, and the request is left unanswered. */
 static bool begin_request(struct cfs_fuse *f)
 {
@@ -126,8 +144,10 @@ static bool begin_request(struct cfs_fuse *f)
 
 	pthread_mutex_lock(&f->loop.lock);
 	ended = atomic_load(&f->loop.ended);
-	if (!ended && --f->loop.idle == 0 && f->loop.n < f->conf.max_threads)
-		start_reader(f); /* if not, requests wait for those that are there */
+	if (!ended) {
+		f->loop.idle--;
+		start_if_all_busy(f);
+	}
 	pthread_mutex_unlock(&f->loop.lock);
 	return !ended;
 }

@@ -122,6 +122,8 @@ static int fill(struct cfs_fuse *f, const struct cfs_fuse_conf *conf)
 	pthread_mutex_init(&f->lock, NULL);
 	cfs_cond_init(&f->idle);
 	pthread_mutex_init(&f->dying.lock, NULL);
+	pthread_mutex_init(&f->dying.sleep_lock, NULL);
+	cfs_cond_init(&f->dying.wake);
 	turns_init(f);
 	loop_init(f);
 	f->mount_point = strdup(conf->mount_point);
@@ -144,6 +146,8 @@ static void free_session(struct cfs_fuse *f)
 	pthread_mutex_destroy(&f->lock);
 	pthread_cond_destroy(&f->idle);
 	pthread_mutex_destroy(&f->dying.lock);
+	pthread_mutex_destroy(&f->dying.sleep_lock);
+	pthread_cond_destroy(&f->dying.wake);
 	free(f->dying.request);
 	turns_fini(f);
 	loop_fini(f);

@@ -343,30 +343,17 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 
 bool cfs_vfs_hold(struct cfs_vfs *v, uint64_t fh)
 {
-	struct handle *h = handle_find_any(&v->handles, fh);
-
-	if (!h)
-		return false;
-	pthread_mutex_lock(&v->handles.lock);
-	h->holds++;
-	pthread_mutex_unlock(&v->handles.lock);
-	return true;
+	return handle_hold(&v->handles, fh);
 }
 
 void cfs_vfs_let_go(struct cfs_vfs *v, uint64_t fh)
 {
-	struct handle *h = handle_find_any(&v->handles, fh);
 	struct cfs_ctx ctx;
-	bool closed;
 
-	pthread_mutex_lock(&v->handles.lock);
-	closed = --h->holds == 0 && h->put_off;
-	h->put_off &= !closed;
-	pthread_mutex_unlock(&v->handles.lock);
-	if (!closed)
+	if (!handle_let_go(&v->handles, fh))
 		return;
 	ctx = internal_ctx(v);
-	if (atomic_load(&h->kind) == HANDLE_DIR)
+	if (handle_find(&v->handles, fh, HANDLE_DIR))
 		cfs_vfs_releasedir(v, &ctx, fh);
 	else
 		cfs_vfs_release(v, &ctx, fh);

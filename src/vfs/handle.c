@@ -140,6 +140,34 @@ struct handle *handle_find_any(struct handles *t, uint64_t fh)
 	return h;
 }
 
+/* Under the lock the number cannot go to another handle. One that is being closed may be found. */
+bool handle_hold(struct handles *t, uint64_t fh)
+{
+	struct handle *h;
+
+	pthread_mutex_lock(&t->lock);
+	h = handle_find_any(t, fh);
+	if (h)
+		h->holds++;
+	pthread_mutex_unlock(&t->lock);
+	return h;
+}
+
+bool handle_let_go(struct handles *t, uint64_t fh)
+{
+	struct handle *h;
+	bool close = false;
+
+	pthread_mutex_lock(&t->lock);
+	h = handle_find_any(t, fh);
+	if (h) {
+		close = --h->holds == 0 && h->put_off;
+		h->put_off &= !close;
+	}
+	pthread_mutex_unlock(&t->lock);
+	return close;
+}
+
 bool handle_put_off(struct handles *t, uint64_t fh)
 {
 	struct handle *h = handle_find_any(t, fh);

@@ -98,6 +98,10 @@ void handle_hide(struct handle *h);
 void handle_free(struct handles *t, uint64_t fh, struct handle *h);
 /* NULL when stale. */
 struct handle *handle_find_any(struct handles *t, uint64_t fh);
+/* Keeps it from being closed; false: there is none, or it is closed already. */
+bool handle_hold(struct handles *t, uint64_t fh);
+/* True: the caller closes it, as that was put off. */
+bool handle_let_go(struct handles *t, uint64_t fh);
 /* True: somebody holds the handle, who will close it. */
 bool handle_put_off(struct handles *t, uint64_t fh);
 /*

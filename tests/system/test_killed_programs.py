@@ -5,9 +5,11 @@ to be done and is done later."""
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -18,13 +20,14 @@ from syscalls import data, read, write
 SIZE = 300_000
 # Each step is one request, or the look-up before it, and needs no lock of another one's.
 PROGRAM = """
-import os, signal, sys
+import os, signal, sys, threading
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 signal.signal(signal.SIGUSR1, lambda *_: print("signal", flush=True))
 what, root = sys.argv[1:]
 path = lambda name: os.path.join(root, name)
 steps = {
-    "stat": lambda: os.stat(path("d/unseen")),
+    "stat": lambda: os.stat(path("d/absent")),
+    "stats": lambda: stats(40),
     "create": lambda: os.close(os.open(path("a/created"), os.O_CREAT | os.O_EXCL | os.O_WRONLY)),
     "mkdir": lambda: os.mkdir(path("b/made")),
     "rename": lambda: os.rename(path("from"), path("to")),
@@ -34,10 +37,14 @@ steps = {
     "fsync": lambda: os.fsync(fd),
     "exit": lambda: signal.pause(),
 }
+def stats(n):
+    threads = [threading.Thread(target=os.path.exists, args=(path("d/absent%d" % i),)) for i in range(n)]
+    for t in threads: t.start()
+    for t in threads: t.join()
 if what == "read":
     fd = os.open(path("big"), os.O_RDONLY | os.O_DIRECT)
 if what in ("fsync", "exit"):
-    fd = os.open(path("mine"), os.O_CREAT | os.O_WRONLY)
+    fd = os.open(path("my-" + what), os.O_CREAT | os.O_WRONLY)
 for name in ("from", "to", "other", "big", "a", "b", "c", "d"): os.stat(path(name))
 print("ready", flush=True)
 sys.stdin.readline()
@@ -48,8 +55,13 @@ try: steps[what]()
 except OSError as e: print(e, flush=True)
 else: print("done", flush=True)
 """
-STEPS = ["stat", "create", "mkdir", "rename", "chmod", "list", "read", "exit"]
+STEPS = ["stat", "create", "mkdir", "rename", "chmod", "list", "read", "fsync", "exit"]
 ALWAYS = {"a", "b", "c", "d", "big", "other", "to"}
+
+
+def is_stopped(pid):
+    tasks = "/proc/%d/task/" % pid
+    return all(open(tasks + t + "/stat").read().rpartition(")")[2].split()[0] == "T" for t in os.listdir(tasks))
 
 
 class Frozen:
@@ -60,6 +72,8 @@ class Frozen:
         self.pids = [self.server.process.pid, *self.server._children()]
         for pid in self.pids:
             os.kill(pid, signal.SIGSTOP)
+        # One thread takes the signal; until it runs, others may still answer.
+        wait_until(lambda: all(map(is_stopped, self.pids)), 20, "the server to stop")
 
     def __exit__(self, *_):
         for pid in self.pids:
@@ -71,14 +85,12 @@ class Frozen:
 def hung(request, ws):
     """A mount with its server."""
     need_engine(request.param)
-    kind = {"redis": servers.Redis, "postgres": servers.Postgres, "mysql": servers.Mariadb}[request.param]
-    server = servers.started(ws, kind())
+    server = servers.ENGINES[request.param][0]()
     volume = Volume(ws, url=server.database().url)
     volume.check_options = {"leaks": "warn", "unmounted": True}
     mnt = volume.mount("attr-cache=1h,entry-cache=1h,dir-entry-cache=1h", expect=".")
     for name in "abcd":
         os.mkdir(mnt / name)
-    write(mnt / "d" / "unseen", b"u")
     write(mnt / "other", b"o")
     write(mnt / "from", data(SIZE, 1))
     write(mnt / "to", data(SIZE, 2))
@@ -86,10 +98,11 @@ def hung(request, ws):
     return mnt, server
 
 
-def begin(ws, mnt, what):
-    p = ws.python(PROGRAM, what, mnt.path, stdin=-1, stdout=-1, text=True)
-    assert p.stdout.readline() == "ready\n"
-    return p
+def begin(ws, mnt, *steps):
+    programs = {what: ws.python(PROGRAM, what, mnt.path, stdin=-1, stdout=-1, text=True) for what in steps}
+    for p in programs.values():
+        assert p.stdout.readline() == "ready\n"
+    return programs
 
 
 def go(p):
@@ -99,8 +112,14 @@ def go(p):
 
 
 def asleep_in_a_request(p):
-    with open("/proc/%d/wchan" % p.pid) as f:
-        return f.read() in ("request_wait_answer", "fuse_dev_do_read") or "fuse" in open("/proc/%d/stack" % p.pid).read()
+    if select.select([p.stdout], [], [], 0)[0]:
+        pytest.fail("it was answered: " + p.stdout.readline())
+    return "fuse" in open("/proc/%d/stack" % p.pid).read()
+
+
+def n_asleep_in_requests(p):
+    tasks = "/proc/%d/task/" % p.pid
+    return sum("request_wait_answer" in open(tasks + t + "/stack").read() for t in os.listdir(tasks))
 
 
 @pytest.mark.deadline(180)
@@ -108,7 +127,7 @@ def asleep_in_a_request(p):
 def test_a_fatal_signal_ends_every_wait(ws, hung, sig):
     mnt, server = hung
     before = mnt.stat("open_handles")
-    programs = {what: begin(ws, mnt, what) for what in STEPS}
+    programs = begin(ws, mnt, *STEPS)
     with Frozen(server):
         for what, p in programs.items():
             go(p)
@@ -129,7 +148,7 @@ def test_a_fatal_signal_ends_every_wait(ws, hung, sig):
     wait_until(lambda: mnt.stat("requests_in_flight") == 0, 60, "the requests to end")
     wait_until(lambda: mnt.stat("open_handles") == before, 20, "their files to be closed")
     there = set(os.listdir(mnt))
-    assert ALWAYS <= there <= ALWAYS | {"from", "mine"}
+    assert ALWAYS <= there <= ALWAYS | {"from", "my-fsync", "my-exit"}
     if "from" in there:
         assert read(mnt / "from") == data(SIZE, 1) and read(mnt / "to") == data(SIZE, 2)
     else:
@@ -143,7 +162,7 @@ def test_a_fatal_signal_ends_every_wait(ws, hung, sig):
 @pytest.mark.deadline(120)
 def test_other_signals_wait_for_the_answer(ws, hung):
     mnt, server = hung
-    programs = {what: begin(ws, mnt, what) for what in ("create", "mkdir", "rename", "fsync")}
+    programs = begin(ws, mnt, "create", "mkdir", "rename", "fsync")
     with Frozen(server):
         for what, p in programs.items():
             go(p)
@@ -151,6 +170,41 @@ def test_other_signals_wait_for_the_answer(ws, hung):
             p.send_signal(signal.SIGUSR1)
     for what, p in programs.items():
         assert sorted(p.communicate(timeout=60 * SLOW)[0].split()) == ["done", "signal"], what
-    assert set(os.listdir(mnt)) == ALWAYS | {"mine"}
+    assert set(os.listdir(mnt)) == ALWAYS | {"my-fsync"}
     assert read(mnt / "to") == data(SIZE, 1)
     assert os.listdir(mnt / "a") == ["created"] and os.listdir(mnt / "b") == ["made"]
+
+
+@pytest.mark.parametrize("hung", ["redis"], indirect=True)
+def test_more_wait_than_there_are_threads(ws, hung):
+    """The close of a killed program's file is a request, too, and cannot be taken back."""
+    mnt, server = hung
+    many, closes = begin(ws, mnt, "stats", "exit").values()
+    with Frozen(server):
+        go(closes)
+        go(many)
+        wait_until(lambda: n_asleep_in_requests(many) == 40, 20, "the threads to wait")
+        for p in (many, closes):
+            p.kill()
+        for p in (many, closes):
+            p.wait(2 * SLOW)
+    wait_until(lambda: mnt.stat("requests_in_flight") == 0, 60, "the requests to end")
+
+
+@pytest.mark.parametrize("hung", ["redis"], indirect=True)
+def test_where_nothing_waits_nothing_wakes_up(ws, hung):
+    mnt, _ = hung
+    tasks = "/proc/%d/task/" % mnt.pid()
+    (looker,) = [t for t in os.listdir(tasks) if open(tasks + t + "/comm").read() == "killed\n"]
+
+    def wakes():
+        with open(tasks + looker + "/status") as f:
+            return int(next(x for x in f if x.startswith("voluntary_ctxt_switches")).split()[1])
+
+    def quiet():
+        before = wakes()
+        time.sleep(1.5)
+        return wakes() == before
+
+    # Requests of the start may be under way.
+    wait_until(quiet, 20, "the thread to sleep")

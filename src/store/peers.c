@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/queue.h>
 
 #include "base/arrival.h"
 #include "base/bytes.h"
@@ -28,6 +29,17 @@ struct heat {
 	unsigned asked;
 };
 
+/* Memory that is held for others. */
+struct loan {
+	LIST_ENTRY(loan) link;
+	struct cfs_peers *peers;
+	struct cfs_block
+		block; /* all of it is being fetched; length 0: what is in memory is sent */
+	uint64_t bytes;
+	unsigned refs; /* who sends it, and who keeps it */
+	bool kept;     /* until it is on disk */
+};
+
 struct cfs_peers {
 	struct heat heat[HEAT_PLACES]; /* the transport's thread's */
 	struct cfs_store *store;
@@ -39,6 +51,7 @@ struct cfs_peers {
 	atomic_bool leaving;
 	pthread_mutex_t lock; /* leaving begins between two submissions; also protects lent */
 	pthread_cond_t room;
+	LIST_HEAD(, loan) loans;
 	uint64_t lent, lent_max; /* bytes of the pool */
 };
 
@@ -70,28 +83,67 @@ static struct cfs_block from_peer(const struct cfs_peer_block *b)
 /* ---- memory ---- */
 
 /*
- * Memory that others make us hold, for as long as they take to receive it, is bounded. -EAGAIN:
- * there is none by the deadline (0: now).
+ * Memory that others make us hold, for as long as they take to receive it, is bounded. block: NULL,
+ * or what is to be fetched. -EAGAIN: there is none by the deadline (0: now); -ENOMEM.
  */
-static int lend(struct cfs_peers *p, uint64_t bytes, cfs_deadline_t deadline)
+static int lend(struct cfs_peers *p, const struct cfs_block *block, uint64_t bytes, bool kept,
+		cfs_deadline_t deadline, struct loan **ret)
 {
+	struct loan *l = calloc(1, sizeof(*l));
 	int r = 0;
 
+	if (!l)
+		return -ENOMEM;
+	l->peers = p;
+	l->bytes = bytes;
+	l->refs = 1;
+	l->kept = kept;
+	if (block)
+		l->block = *block;
 	pthread_mutex_lock(&p->lock);
 	while (p->lent > 0 && p->lent + bytes > p->lent_max && r == 0)
 		r = deadline ? cfs_cond_wait(&p->room, &p->lock, deadline) : -EAGAIN;
-	if (r == 0)
+	if (r == 0) {
 		p->lent += bytes;
+		LIST_INSERT_HEAD(&p->loans, l, link);
+	}
 	pthread_mutex_unlock(&p->lock);
+	if (r == 0)
+		*ret = l;
+	else
+		free(l);
 	return r == 0 ? 0 : -EAGAIN;
 }
 
-static void take_back(struct cfs_peers *p, uint64_t bytes)
+static void take_back(struct loan *l)
 {
+	struct cfs_peers *p = l->peers;
+	bool last;
+
 	pthread_mutex_lock(&p->lock);
-	p->lent -= bytes;
-	pthread_cond_broadcast(&p->room);
+	last = --l->refs == 0;
+	if (last) {
+		LIST_REMOVE(l, link);
+		p->lent -= l->bytes;
+		pthread_cond_broadcast(&p->room);
+	}
 	pthread_mutex_unlock(&p->lock);
+	if (last)
+		free(l);
+}
+
+/* With the lock. Lent to those who asked for all of it, or to be kept. */
+static struct loan *find_loan(struct cfs_peers *p, const struct cfs_block *b, bool kept)
+{
+	struct loan *l;
+
+	LIST_FOREACH(l, &p->loans, link)
+	{
+		if (l->block.len && l->block.slice == b->slice && l->block.index == b->index &&
+		    (l->kept || !kept))
+			return l;
+	}
+	return NULL;
 }
 
 /* ---- asking: the tier ---- */
@@ -166,47 +218,68 @@ static void warm_owner(struct cfs_peers *p, const struct cfs_block *b)
 
 struct keep_job {
 	struct cfs_job job; /* first */
-	struct cfs_peers *peers;
+	struct loan *loan;
 	struct cfs_block block;
 	struct cfs_segs data;
 };
 
-static void run_keep(struct cfs_job *job)
+static void end_keep(struct keep_job *j)
 {
-	struct keep_job *j = (struct keep_job *)job;
-	struct cfs_peers *p = j->peers;
-
-	if (!atomic_load(&p->leaving))
-		cfs_store_keep(p->store, &j->block, &j->data, cfs_deadline_in(KEEP_TIMEOUT_MS));
 	cfs_segs_release(&j->data);
-	take_back(p, j->block.len);
+	take_back(j->loan);
 	free(j);
 }
 
-/* Holds it until it is on disk. -EAGAIN: too much is held already; -ENOMEM. */
-static int hold(struct cfs_peers *p, const struct cfs_block *b, const struct cfs_segs *data)
+static void run_keep(struct cfs_job *job)
 {
-	struct keep_job *j;
-	int r = lend(p, b->len, 0);
+	struct keep_job *j = (struct keep_job *)job;
+	struct cfs_peers *p = j->loan->peers;
 
-	if (r < 0)
-		return r;
-	j = malloc(sizeof(*j));
-	r = j ? 0 : -ENOMEM;
-	if (r == 0) {
-		*j = (struct keep_job){.job.run = run_keep, .peers = p, .block = *b};
-		cfs_segs_init(&j->data);
-		r = cfs_segs_slice(&j->data, data, 0, data->len);
+	if (!atomic_load(&p->leaving))
+		cfs_store_keep(p->store, &j->block, &j->data, cfs_deadline_in(KEEP_TIMEOUT_MS));
+	end_keep(j);
+}
+
+/* Holds it until it is on disk. Takes over the loan's reference, whatever happens. */
+static int hold(struct loan *l, const struct cfs_block *b, const struct cfs_segs *data)
+{
+	struct keep_job *j = malloc(sizeof(*j));
+	int r;
+
+	if (!j) {
+		take_back(l);
+		return -ENOMEM;
 	}
+	*j = (struct keep_job){.job.run = run_keep, .loan = l, .block = *b};
+	cfs_segs_init(&j->data);
+	r = cfs_segs_slice(&j->data, data, 0, data->len);
 	if (r == 0)
-		r = submit_to(p, p->keepers, &j->job);
-	if (r < 0) {
-		if (j)
-			cfs_segs_release(&j->data);
-		free(j);
-		take_back(p, b->len);
-	}
+		r = submit_to(l->peers, l->peers->keepers, &j->job);
+	if (r < 0)
+		end_keep(j);
 	return r;
+}
+
+/*
+ * What is fetched for others is held by the loan that it was fetched with, so that there is always
+ * room to do so.
+ */
+static void hold_fetched(struct loan *l, const struct cfs_segs *data)
+{
+	struct cfs_peers *p = l->peers;
+	bool kept;
+
+	if (!p->disk)
+		return;
+	pthread_mutex_lock(&p->lock);
+	kept = find_loan(p, &l->block, true) != NULL;
+	if (!kept) {
+		l->refs++;
+		l->kept = true;
+	}
+	pthread_mutex_unlock(&p->lock);
+	if (!kept && hold(l, &l->block, data) < 0)
+		cfs_disk_tier.offer(p->disk, &l->block, data);
 }
 
 /*
@@ -216,8 +289,17 @@ static int hold(struct cfs_peers *p, const struct cfs_block *b, const struct cfs
 static void tier_keep(void *tier, const struct cfs_block *b, const struct cfs_segs *data)
 {
 	struct cfs_peers *p = tier;
+	struct loan *l;
+	bool others;
 
-	if (p->disk && hold(p, b, data) < 0)
+	if (!p->disk)
+		return;
+	pthread_mutex_lock(&p->lock);
+	others = find_loan(p, b, false) != NULL;
+	pthread_mutex_unlock(&p->lock);
+	if (others)
+		return; /* hold_fetched() */
+	if (lend(p, b, b->len, true, 0, &l) < 0 || hold(l, b, data) < 0)
 		cfs_disk_tier.offer(p->disk, b, data);
 }
 
@@ -243,7 +325,12 @@ static void tier_stats(void *tier, struct cfs_store_stats *ret)
 {
 	struct cfs_peers *p = tier;
 	struct cfs_group_stats s;
+	const struct loan *l;
 
+	pthread_mutex_lock(&p->lock);
+	LIST_FOREACH(l, &p->loans, link)
+	ret->disk_pending_bytes += l->kept ? l->bytes : 0;
+	pthread_mutex_unlock(&p->lock);
 	cfs_group_stats(p->group, &s);
 	ret->peer_members = s.members;
 	ret->peer_members_apart = s.apart;
@@ -377,8 +464,7 @@ static int answer_from_disk(struct cfs_peers *p, struct cfs_peer_request *req, b
 
 /* Pages that are being sent. */
 struct sent_pages {
-	struct cfs_peers *peers;
-	uint64_t lent;
+	struct loan *loan;
 	struct cfs_segs segs;
 	struct iovec *iov;
 };
@@ -389,7 +475,7 @@ static void pages_sent(void *arg, bool mismatch)
 
 	(void)mismatch;
 	cfs_segs_release(&s->segs);
-	take_back(s->peers, s->lent);
+	take_back(s->loan);
 	free(s->iov);
 	free(s);
 }
@@ -414,22 +500,20 @@ static void answer_pages(struct cfs_peer_request *req, struct sent_pages *s)
 			     });
 }
 
-/* -EAGAIN as lend(). */
-static int new_pages(struct cfs_peers *p, uint64_t bytes, cfs_deadline_t deadline,
-		     struct sent_pages **ret)
+/* As lend(). */
+static int new_pages(struct cfs_peers *p, const struct cfs_block *block, uint64_t bytes,
+		     cfs_deadline_t deadline, struct sent_pages **ret)
 {
 	struct sent_pages *s = malloc(sizeof(*s));
 	int r;
 
 	if (!s)
 		return -ENOMEM;
-	r = lend(p, bytes, deadline);
+	r = lend(p, block, bytes, false, deadline, &s->loan);
 	if (r < 0) {
 		free(s);
 		return r;
 	}
-	s->peers = p;
-	s->lent = bytes;
 	s->iov = NULL;
 	cfs_segs_init(&s->segs);
 	*ret = s;
@@ -448,7 +532,7 @@ static int answer_from_memory(struct cfs_peers *p, struct cfs_peer_request *req,
 
 	if (!cfs_store_in_memory(p->store, &b, req->off, req->len))
 		return -ENOENT;
-	r = new_pages(p, req->len, deadline, &s);
+	r = new_pages(p, NULL, req->len, deadline, &s);
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&sh->lock);
@@ -475,6 +559,8 @@ static void answer_fetched(struct cfs_peers *p, struct cfs_peer_request *req, st
 	cfs_segs_init(&whole);
 	r = cfs_store_read(p->store, &b, 0, b.len, deadline, &whole);
 	if (r == 0)
+		hold_fetched(s->loan, &whole);
+	if (r == 0)
 		r = cfs_segs_slice(&s->segs, &whole, req->off, req->len);
 	if (r == 0) {
 		answer_pages(req, s);
@@ -495,6 +581,7 @@ static void answer_get(struct cfs_peers *p, struct cfs_peer_request *req)
 {
 	cfs_deadline_t deadline =
 		cfs_deadline_in(req->patient ? p->fetch_timeout_ms : ROOM_TIMEOUT_MS);
+	struct cfs_block b = from_peer(&req->block);
 	struct sent_pages *s;
 	int r;
 
@@ -515,7 +602,7 @@ static void answer_get(struct cfs_peers *p, struct cfs_peer_request *req)
 		refuse(req, -ESHUTDOWN);
 		return;
 	}
-	if (new_pages(p, req->block.len, deadline, &s) < 0) {
+	if (new_pages(p, &b, b.len, deadline, &s) < 0) {
 		refuse(req, -EBUSY);
 		return;
 	}

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <cachefs/disk.h>
 #include <cachefs/peers.h>
 
 #include "base/bytes.h"
@@ -70,6 +71,8 @@ static struct cfs_pool *pool;
 static struct cfs_store *store;
 static struct cfs_peers *peers;
 static struct cfs_group *other;
+static struct cfs_disk *disk; /* or NULL */
+static char disk_dir[64];
 
 static void refuse_all(void *arg, struct cfs_peer_request *req)
 {
@@ -126,6 +129,32 @@ static unsigned members_seen(struct cfs_group *g)
 	return s.members;
 }
 
+/* Takes one block at a time. */
+static void open_disk(void)
+{
+	struct cfs_disk_conf conf = {.pool = pool,
+				     .dirs = disk_dir,
+				     .uuid = "5ad22e7b-6d15-4b2b-8b6e-4c1ad4a9c0de",
+				     .block_size = BLOCK,
+				     .size = 1024 * MIB,
+				     .pending_max = 1};
+	char err[256];
+
+	assert_int_equal(cfs_disk_create(&conf, &disk, err), 0);
+	assert_int_equal(cfs_store_add_tier(store, &cfs_disk_tier, disk), 0);
+}
+
+static void close_disk(void)
+{
+	char command[96];
+
+	cfs_disk_destroy(disk);
+	disk = NULL;
+	snprintf(command, sizeof(command), "rm -rf '%s'", disk_dir);
+	assert_int_equal(system(command), 0);
+	disk_dir[0] = '\0';
+}
+
 static void set_up_both(uint64_t budget, bool fill, struct cfs_group_conf asking)
 {
 	struct cfs_store_conf conf = {.object = &bucket.base,
@@ -144,6 +173,9 @@ static void set_up_both(uint64_t budget, bool fill, struct cfs_group_conf asking
 	assert_int_equal(cfs_pool_create(budget, &pool), 0);
 	conf.pool = pool;
 	assert_int_equal(cfs_store_create(&conf, &store), 0);
+	if (disk_dir[0])
+		open_disk();
+	owner.disk = disk;
 	owner.store = store;
 	assert_int_equal(cfs_peers_join(&owner, &peers, err), 0);
 	assert_int_equal(cfs_group_join(&asking, &other, err), 0);
@@ -163,6 +195,8 @@ static void end_owner(void)
 	cfs_peers_leave(peers);
 	cfs_store_destroy(store);
 	cfs_peers_destroy(peers);
+	if (disk)
+		close_disk();
 	cfs_pool_stats(pool, &st);
 	for (i = 0; i < CFS_USE_COUNT; i++)
 		assert_int_equal(st.used[i], 0);
@@ -274,6 +308,38 @@ static void test_memory_lent_is_bounded(void **state)
 	end_asker();
 }
 
+static struct cfs_store_stats disk_stats(void)
+{
+	struct cfs_store_stats s;
+
+	cfs_store_stats(store, &s);
+	return s;
+}
+
+/* A cache disk that is slower than the bucket: the next one who asks has a block fetched again. */
+static void test_what_others_fetch_is_kept(void **state)
+{
+	struct reading r[THREADS] = {0};
+	unsigned i;
+
+	snprintf(disk_dir, sizeof(disk_dir), "/tmp/cachefs-peers.XXXXXX");
+	assert_non_null(mkdtemp(disk_dir));
+	set_up(64 * MIB);
+	for (i = 0; i < THREADS; i++) {
+		r[i] = (struct reading){.first = 1 + 4 * i, .last = 4 + 4 * i, .len = 4096};
+		start_reading(&r[i]);
+	}
+	for (i = 0; i < THREADS; i++) {
+		pthread_join(r[i].thread, NULL);
+		assert_int_equal(r[i].good, 4);
+	}
+	WAIT_FOR(disk_stats().disk_pending_bytes == 0);
+	assert_int_equal(disk_stats().disk_blocks, 4 * THREADS);
+	assert_int_equal(bucket.gets, 4 * THREADS);
+	end_owner();
+	end_asker();
+}
+
 /* Unmounting a member that is being asked waits for ever, or crashes. */
 static void test_leaving_while_asked(void **state)
 {
@@ -364,6 +430,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_one_fetch_for_all),
 		cmocka_unit_test(test_memory_lent_is_bounded),
+		cmocka_unit_test(test_what_others_fetch_is_kept),
 		cmocka_unit_test(test_leaving_while_asked),
 		cmocka_unit_test(test_map_tells_what_is_cached),
 		cmocka_unit_test(test_serves_while_it_fills),

@@ -24,6 +24,7 @@ from team import (
     BLOCK,
     MIB,
     SMALL,
+    STEADY,
     UNCACHED,
     Team,
     cache_map,
@@ -687,7 +688,7 @@ def test_a_scan_leaves_what_is_popular(ws, eviction, least, most):
 def test_warmup_fills_the_group(ws):
     team = Team(ws, 3)
     want = make_file(team, SMALL)
-    a, b, c = team.join_all()
+    a, b, c = team.join_all(STEADY)
     ws.run("cachefs", "warmup", a / "f", check=True, timeout=60)
     assert sum(team.fetched().values()) == SMALL // BLOCK
     assert all(o["cached"] is True for x in cache_map(ws, b)["blocks"] for o in x["owners"])

@@ -90,6 +90,12 @@ struct cfs_object_failure {
 };
 typedef void (*cfs_object_failure_fn)(struct cfs_object_store *o, struct cfs_object_failure *ret);
 typedef void (*cfs_object_close_fn)(struct cfs_object_store *o);
+struct cfs_object_conf;
+/*
+ * Optional: takes what may change while others call, the tiers, from conf. It is in force when this
+ * returns; a put that has begun keeps what was. -ENOMEM: all is as before.
+ */
+typedef int (*cfs_object_adopt_fn)(struct cfs_object_store *o, const struct cfs_object_conf *conf);
 
 struct cfs_object_ops {
 	const char *name;
@@ -105,6 +111,7 @@ struct cfs_object_ops {
 	cfs_object_close_fn close;
 	cfs_object_del_many_fn del_many;
 	cfs_object_failure_fn failure;
+	cfs_object_adopt_fn adopt;
 };
 
 /* Implementations embed this first. */
@@ -116,7 +123,7 @@ struct cfs_object_store {
 #define CFS_OBJECT_TIERS 4
 struct cfs_object_class {
 	const char *storage_class; /* NULL, "": the bucket's */
-	const char *tag;	   /* "KEY=VALUE,..."; NULL, "": none */
+	const char *tag;	   /* "KEY=VALUE"; NULL, "": none */
 };
 
 /*
@@ -153,6 +160,8 @@ struct cfs_object_conf {
 int cfs_object_open(const struct cfs_object_conf *conf, struct cfs_object_store **ret,
 		    char err[256]);
 void cfs_object_close(struct cfs_object_store *o);
+/* As the store's adopt, of all stores in the chain; nothing to do for one that has no tiers. */
+int cfs_object_adopt(struct cfs_object_store *o, const struct cfs_object_conf *conf);
 
 /* As the store's get, by way of a copy of the whole object where a part cannot be verified. */
 ssize_t cfs_object_get(struct cfs_object_store *o, const char *key, uint64_t off,

@@ -82,6 +82,9 @@ struct cfs_vfs_conf {
 	/* The volume is gone: the mount should end. May be NULL. */
 	void (*lost)(void *arg, const char *reason);
 	void *lost_arg;
+	/* The volume's setting was changed. On a background thread. May be NULL. */
+	void (*reloaded)(void *arg, const struct cfs_setting *s);
+	void *reloaded_arg;
 };
 
 int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <cachefs/object.h>
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,8 +87,8 @@ static const struct cfs_opt config_table[] = {
 	{.name = "tag",
 	 .kind = CFS_OPT_STRING,
 	 OPT(tag),
-	 .arg = "KEY=VALUE,...",
-	 .help = "tags of objects to come; empty: none"},
+	 .arg = "KEY=VALUE",
+	 .help = "tag of objects to come; empty: none"},
 	{.name = "upload-limit",
 	 .kind = CFS_OPT_INT,
 	 OPT(upload_limit),
@@ -427,6 +428,23 @@ static bool any_change(const struct config_opts *o)
 	       o->rotate_group_key || o->storage_class || o->tag;
 }
 
+/* JuiceFS leaves others out, and S3 fails each upload with characters that it does not take. */
+static bool is_tag(const char *s)
+{
+	const char *value = strchr(s, '=');
+
+	if (!*s)
+		return true;
+	if (!value || value == s || !value[1] || strchr(value + 1, '='))
+		return false;
+	for (; *s; s++) {
+		if (!isalnum((unsigned char)*s) && !((unsigned char)*s & 0x80) &&
+		    !strchr(" +-=._:/@", *s))
+			return false;
+	}
+	return true;
+}
+
 static int config_run(int argc, char **argv)
 {
 	struct config_opts o = {0};
@@ -443,6 +461,12 @@ static int config_run(int argc, char **argv)
 	r = cmd_parse(&cmd_config, config_table, &o, argc, argv, &url, 1, 1);
 	if (r >= 0)
 		goto out;
+	if (o.tag && !is_tag(o.tag)) {
+		cmd_error("--tag: not one KEY=VALUE of letters, digits, spaces and +-._:/@: %s",
+			  o.tag);
+		r = CMD_USAGE;
+		goto out;
+	}
 	writes = any_change(&o);
 	common = (struct admin_opts){.credentials = o.credentials};
 	r = admin_open(url, &common, writes ? ADMIN_WRITE : 0, &a);

@@ -262,6 +262,17 @@ static int show_config(void *arg, char **ret, size_t *ret_len)
 	return mount_config_show(s->meta, s->o, s->dir, ret, ret_len);
 }
 
+/* What the metadata does not use itself. */
+static void adopt_setting(void *arg, const struct cfs_setting *setting)
+{
+	struct serve *s = arg;
+
+	if (volume_adopt_tiers(setting, s->objects) < 0)
+		cfs_warn("out of memory, uploads keep the storage classes from before the change: "
+			 "volume=%s",
+			 setting->name);
+}
+
 uint32_t layers_request_size(const struct mount_opts *o)
 {
 	return budget_of(o) < SMALL_BUDGET ? 256 << 10 : 1 << 20;
@@ -382,6 +393,8 @@ int layers_open(struct serve *s, char err[256])
 		.stuck_arg = s,
 		.lost = serve_lost,
 		.lost_arg = s,
+		.reloaded = adopt_setting,
+		.reloaded_arg = s,
 	};
 	int r;
 

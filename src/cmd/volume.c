@@ -210,6 +210,27 @@ uint64_t volume_limit(int64_t given_mbps, int setting_mbps)
 	return mbps > 0 ? (uint64_t)mbps * 125000 : 0;
 }
 
+static void set_tiers(const struct cfs_setting *s, struct cfs_object_conf *conf)
+{
+	size_t i;
+
+	conf->tiers[0].storage_class = s->storage_class;
+	for (i = 0; i < s->n_tiers; i++) {
+		const struct cfs_tier *t = &s->tiers[i];
+
+		if (t->id >= 0 && t->id < CFS_OBJECT_TIERS)
+			conf->tiers[t->id] = (struct cfs_object_class){t->storage_class, t->tag};
+	}
+}
+
+int volume_adopt_tiers(const struct cfs_setting *s, struct cfs_object_store *o)
+{
+	struct cfs_object_conf conf = {0};
+
+	set_tiers(s, &conf);
+	return cfs_object_adopt(o, &conf);
+}
+
 int volume_open_objects_with(const struct cfs_setting *s, const struct volume_objects *with,
 			     struct cfs_object_store **ret, char err[256])
 {
@@ -230,15 +251,7 @@ int volume_open_objects_with(const struct cfs_setting *s, const struct volume_ob
 		.descs = with->descs,
 	};
 
-	size_t i;
-
-	conf.tiers[0].storage_class = s->storage_class;
-	for (i = 0; i < s->n_tiers; i++) {
-		const struct cfs_tier *t = &s->tiers[i];
-
-		if (t->id >= 0 && t->id < CFS_OBJECT_TIERS)
-			conf.tiers[t->id] = (struct cfs_object_class){t->storage_class, t->tag};
-	}
+	set_tiers(s, &conf);
 	return cfs_object_open(&conf, ret, err);
 }
 

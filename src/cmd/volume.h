@@ -55,6 +55,8 @@ int volume_open_objects_with(const struct cfs_setting *s, const struct volume_ob
  */
 int volume_check_id(const struct cfs_setting *s, struct cfs_object_store *o,
 		    cfs_deadline_t deadline, char err[256]);
+/* Storage classes and tags of a setting that was changed, for objects to come. */
+int volume_adopt_tiers(const struct cfs_setting *s, struct cfs_object_store *o);
 /* Bytes per second, 0: no limit. */
 uint64_t volume_limit(int64_t given_mbps, int setting_mbps);
 

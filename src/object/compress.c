@@ -218,6 +218,7 @@ int cfs_object_wrap_compress(const struct cfs_object_conf *conf, struct cfs_obje
 		.create = cfs_filter_create,
 		.close = compress_close,
 		.del_many = cfs_filter_del_many,
+		.adopt = cfs_filter_adopt,
 	};
 	c->codec = codec;
 	c->f.base.ops = &c->ops;

@@ -315,6 +315,7 @@ static const struct cfs_object_ops encrypt_ops = {
 	.create = cfs_filter_create,
 	.close = encrypt_close,
 	.del_many = cfs_filter_del_many,
+	.adopt = cfs_filter_adopt,
 };
 
 /* pem_password_cb; *arg (bool) tells that it was asked for. */

@@ -43,6 +43,11 @@ int cfs_filter_create(struct cfs_object_store *o, cfs_deadline_t deadline)
 	return inner(o)->ops->create ? inner(o)->ops->create(inner(o), deadline) : 0;
 }
 
+int cfs_filter_adopt(struct cfs_object_store *o, const struct cfs_object_conf *conf)
+{
+	return cfs_object_adopt(inner(o), conf);
+}
+
 size_t cfs_iov_scatter(const struct iovec *dst, int n_dst, const uint8_t *src, size_t len)
 {
 	size_t done = 0, n;

@@ -156,6 +156,7 @@ int cfs_object_wrap_limit(const struct cfs_object_conf *conf, struct cfs_object_
 		.create = in->ops->create ? cfs_filter_create : NULL,
 		.close = limit_close,
 		.del_many = cfs_filter_del_many,
+		.adopt = cfs_filter_adopt,
 	};
 	l->f.base.ops = &l->ops;
 	l->f.inner = in;

@@ -125,6 +125,11 @@ void cfs_object_close(struct cfs_object_store *o)
 		o->ops->close(o);
 }
 
+int cfs_object_adopt(struct cfs_object_store *o, const struct cfs_object_conf *conf)
+{
+	return o->ops->adopt ? o->ops->adopt(o, conf) : 0;
+}
+
 ssize_t cfs_object_get(struct cfs_object_store *o, const char *key, uint64_t off,
 		       const struct iovec *dst, int n_dst, cfs_deadline_t deadline)
 {

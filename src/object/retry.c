@@ -258,6 +258,7 @@ int cfs_object_wrap_retry(struct cfs_object_store *in, struct cfs_object_store *
 		.create = in->ops->create ? retry_create : NULL,
 		.close = retry_close,
 		.del_many = in->ops->del_many ? retry_del_many : NULL,
+		.adopt = cfs_filter_adopt,
 	};
 	rt->f.base.ops = &rt->ops;
 	rt->f.inner = in;

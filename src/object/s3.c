@@ -131,10 +131,9 @@ static int put_once(struct cfs_s3 *s, struct cfs_s3_call *call, bool hash,
  * without TLS the body then goes with an MD5 and a SHA-256, which cost more and have always been
  * part of the protocol.
  */
-static int s3_put(struct cfs_object_store *o, const char *key, const struct iovec *src, int n_src,
-		  unsigned tier, cfs_deadline_t deadline)
+static int put(struct cfs_s3 *s, const struct cfs_s3_classes *classes, const char *key,
+	       const struct iovec *src, int n_src, unsigned tier, cfs_deadline_t deadline)
 {
-	struct cfs_s3 *s = (struct cfs_s3 *)o;
 	char crc_text[16], crc_base64[CFS_S3_CRC_BASE64], table[CFS_S3_TABLE_MAX];
 	bool hash = !s->endpoint.tls && (!s->endpoint.checksum || atomic_load(&s->unconfirmed));
 	struct cfs_s3_response resp;
@@ -148,10 +147,10 @@ static int s3_put(struct cfs_object_store *o, const char *key, const struct iove
 	int r;
 
 	/* A number that nobody has defined is that of the volume's own class. */
-	if (tier >= CFS_OBJECT_TIERS || (!s->classes[tier] && !s->tags[tier]))
+	if (tier >= CFS_OBJECT_TIERS || (!classes->storage[tier] && !classes->tags[tier]))
 		tier = 0;
-	call.headers[CFS_S3_STORAGE_CLASS] = s->classes[tier];
-	call.headers[CFS_S3_TAGGING] = s->tags[tier];
+	call.headers[CFS_S3_STORAGE_CLASS] = classes->storage[tier];
+	call.headers[CFS_S3_TAGGING] = classes->tags[tier];
 	if (s->endpoint.checksum) {
 		crc = cfs_s3_crc(src, n_src, UINT64_MAX);
 		snprintf(crc_text, sizeof(crc_text), "%u", crc);
@@ -169,6 +168,50 @@ static int s3_put(struct cfs_object_store *o, const char *key, const struct iove
 			 "url=%s%s",
 			 s->endpoint.origin, s->endpoint.path);
 	return put_once(s, &call, true, &resp, deadline);
+}
+
+static struct cfs_s3_classes *classes_get(struct cfs_s3 *s)
+{
+	struct cfs_s3_classes *c;
+
+	pthread_mutex_lock(&s->classes_lock);
+	c = s->classes;
+	c->users++;
+	pthread_mutex_unlock(&s->classes_lock);
+	return c;
+}
+
+static void classes_free(struct cfs_s3_classes *c)
+{
+	size_t i;
+
+	for (i = 0; c && i < CFS_OBJECT_TIERS; i++) {
+		free(c->storage[i]);
+		free(c->tags[i]);
+	}
+	free(c);
+}
+
+static void classes_put(struct cfs_s3 *s, struct cfs_s3_classes *c)
+{
+	bool last;
+
+	pthread_mutex_lock(&s->classes_lock);
+	last = --c->users == 0;
+	pthread_mutex_unlock(&s->classes_lock);
+	if (last)
+		classes_free(c);
+}
+
+static int s3_put(struct cfs_object_store *o, const char *key, const struct iovec *src, int n_src,
+		  unsigned tier, cfs_deadline_t deadline)
+{
+	struct cfs_s3 *s = (struct cfs_s3 *)o;
+	struct cfs_s3_classes *c = classes_get(s);
+	int r = put(s, c, key, src, n_src, tier, deadline);
+
+	classes_put(s, c);
+	return r;
 }
 
 int cfs_s3_del(struct cfs_object_store *o, const char *key, cfs_deadline_t deadline)
@@ -259,12 +302,8 @@ static void s3_close(struct cfs_object_store *o)
 {
 	struct cfs_s3 *s = (struct cfs_s3 *)o;
 
-	size_t i;
-
-	for (i = 0; i < CFS_OBJECT_TIERS; i++) {
-		free(s->classes[i]);
-		free(s->tags[i]);
-	}
+	classes_free(s->classes);
+	pthread_mutex_destroy(&s->classes_lock);
 	cfs_s3_http_close(s->http);
 	cfs_s3_signer_fini(&s->signer);
 	cfs_s3_credentials_close(s->credentials);
@@ -272,44 +311,68 @@ static void s3_close(struct cfs_object_store *o)
 	free(s);
 }
 
-/* As a query: "a=b,c d=e" becomes "a=b&c%20d=e". */
-static char *encode_tag(const char *tag)
+/*
+ * As a query: "k=a b" becomes "k=a%20b". JuiceFS takes a tag for one key and one value and leaves
+ * out any other text; so must those who share the volume with it.
+ */
+static int encode_tag(const char *tag, char **ret)
 {
-	char *out = malloc(3 * strlen(tag) + 1), *p = out, one[2] = "";
+	const char *value = strchr(tag, '=');
+	char *out, *p;
 
-	for (; out && *tag; tag++) {
-		one[0] = *tag == ',' ? '&' : *tag;
-		if (strchr("=&", one[0])) {
-			*p++ = one[0];
+	if (!value || value == tag || !value[1] || strchr(value + 1, '=')) {
+		cfs_warn("objects get no tag, as this is not one KEY=VALUE: tag=%.200s", tag);
+		return 0;
+	}
+	out = malloc(3 * strlen(tag) + 1);
+	if (!out)
+		return -ENOMEM;
+	for (p = out; *tag; tag++) {
+		const char one[2] = {*tag, '\0'};
+
+		if (tag == value) {
+			*p++ = '=';
 		} else {
 			cfs_s3_encode(one, false, p);
 			p += strlen(p);
 		}
 	}
-	if (out)
-		*p = '\0';
-	return out;
+	*p = '\0';
+	*ret = out;
+	return 0;
 }
 
-static int set_classes(struct cfs_s3 *s, const struct cfs_object_conf *conf)
+static int copy_class(const struct cfs_object_class *t, char **ret_storage, char **ret_tag)
 {
-	const struct cfs_object_class *t = conf->tiers;
+	/* So JuiceFS's first versions with tiers wrote none. */
+	if (t->storage_class && *t->storage_class && strcmp(t->storage_class, "default") != 0) {
+		*ret_storage = strdup(t->storage_class);
+		if (!*ret_storage)
+			return -ENOMEM;
+	}
+	return t->tag && *t->tag ? encode_tag(t->tag, ret_tag) : 0;
+}
+
+static int s3_adopt(struct cfs_object_store *o, const struct cfs_object_conf *conf)
+{
+	struct cfs_s3 *s = (struct cfs_s3 *)o;
+	struct cfs_s3_classes *c = calloc(1, sizeof(*c)), *old;
+	int r = c ? 0 : -ENOMEM;
 	size_t i;
 
-	for (i = 0; i < CFS_OBJECT_TIERS; i++, t++) {
-		/* So JuiceFS's first versions with tiers wrote none. */
-		if (t->storage_class && *t->storage_class &&
-		    strcmp(t->storage_class, "default") != 0) {
-			s->classes[i] = strdup(t->storage_class);
-			if (!s->classes[i])
-				return -ENOMEM;
-		}
-		if (t->tag && *t->tag) {
-			s->tags[i] = encode_tag(t->tag);
-			if (!s->tags[i])
-				return -ENOMEM;
-		}
+	for (i = 0; i < CFS_OBJECT_TIERS && r == 0; i++)
+		r = copy_class(&conf->tiers[i], &c->storage[i], &c->tags[i]);
+	if (r < 0) {
+		classes_free(c);
+		return r;
 	}
+	c->users = 1;
+	pthread_mutex_lock(&s->classes_lock);
+	old = s->classes;
+	s->classes = c;
+	pthread_mutex_unlock(&s->classes_lock);
+	if (old)
+		classes_put(s, old);
 	return 0;
 }
 
@@ -324,6 +387,7 @@ static const struct cfs_object_ops s3_ops = {
 	.close = s3_close,
 	.del_many = cfs_s3_del_many,
 	.failure = cfs_s3_failure,
+	.adopt = s3_adopt,
 };
 
 int cfs_object_open_s3(const struct cfs_object_conf *conf, struct cfs_object_store **ret,
@@ -341,11 +405,12 @@ int cfs_object_open_s3(const struct cfs_object_conf *conf, struct cfs_object_sto
 	if (!s)
 		return -ENOMEM;
 	s->base.ops = &s3_ops;
+	pthread_mutex_init(&s->classes_lock, NULL);
 	cfs_s3_signer_init(&s->signer);
 	r = cfs_s3_endpoint_parse(conf->storage, conf->bucket ? conf->bucket : "", &s->endpoint,
 				  err);
 	if (r == 0)
-		r = set_classes(s, conf);
+		r = s3_adopt(&s->base, conf);
 	if (r == 0)
 		r = cfs_s3_credentials_open(conf, &s->credentials);
 	if (r == 0) {

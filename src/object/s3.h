@@ -210,13 +210,20 @@ int cfs_s3_http_run(struct cfs_s3_http *h, const struct cfs_s3_request *req,
 
 /* ---- calls ---- */
 
+/* Values of headers by tier, NULL: none. They never change: adopt() puts others in their place. */
+struct cfs_s3_classes {
+	unsigned users; /* the store, and puts */
+	char *storage[CFS_OBJECT_TIERS], *tags[CFS_OBJECT_TIERS];
+};
+
 struct cfs_s3 {
 	struct cfs_object_store base; /* first */
 	struct cfs_s3_endpoint endpoint;
 	struct cfs_s3_credentials *credentials;
 	struct cfs_s3_signer signer;
 	struct cfs_s3_http *http;
-	char *classes[CFS_OBJECT_TIERS], *tags[CFS_OBJECT_TIERS]; /* headers, NULL: none */
+	pthread_mutex_t classes_lock; /* protects `classes` and its users; a leaf */
+	struct cfs_s3_classes *classes;
 	_Atomic bool no_del_many; /* the server lacks DeleteObjects */
 	_Atomic bool unconfirmed; /* it does not say that it has checked a CRC32C */
 };

@@ -275,6 +275,17 @@ static int open_shard(const struct cfs_object_conf *conf, unsigned k, cfs_object
 	return r;
 }
 
+static int shards_adopt(struct cfs_object_store *o, const struct cfs_object_conf *conf)
+{
+	struct shards *s = (struct shards *)o;
+	unsigned i;
+	int r = 0;
+
+	for (i = 0; i < s->n && r == 0; i++)
+		r = cfs_object_adopt(s->v[i], conf);
+	return r;
+}
+
 int cfs_object_open_shards(const struct cfs_object_conf *conf, cfs_object_open_fn open,
 			   struct cfs_object_store **ret, char err[CFS_OBJECT_ERRLEN])
 {
@@ -313,6 +324,7 @@ int cfs_object_open_shards(const struct cfs_object_conf *conf, cfs_object_open_f
 		.create = one->create ? shards_create : NULL,
 		.close = shards_close,
 		.del_many = one->del_many ? shards_del_many : NULL,
+		.adopt = shards_adopt,
 	};
 	s->base.ops = &s->ops;
 	*ret = &s->base;

@@ -175,6 +175,14 @@ static void hook_lost(void *arg, const char *reason)
 		cfs_err("volume is gone: reason=\"%s\"", reason);
 }
 
+static void hook_reloaded(void *arg, const struct cfs_setting *s)
+{
+	struct cfs_vfs *v = arg;
+
+	if (v->conf.reloaded)
+		v->conf.reloaded(v->conf.reloaded_arg, s);
+}
+
 struct cfs_meta_hooks cfs_vfs_hooks(struct cfs_vfs *v)
 {
 	return (struct cfs_meta_hooks){
@@ -184,6 +192,7 @@ struct cfs_meta_hooks cfs_vfs_hooks(struct cfs_vfs *v)
 		.compact = v->conf.read_only ? NULL : hook_compact,
 		.is_open = hook_is_open,
 		.lost = hook_lost,
+		.reloaded = hook_reloaded,
 	};
 }
 

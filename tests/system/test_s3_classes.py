@@ -5,6 +5,7 @@ and what JuiceFS has set up has to hold here, too."""
 import json
 import os
 
+from cachefs import wait_until
 from s3volume import S3Volume
 from syscalls import data, read, write
 
@@ -26,11 +27,14 @@ def config(vol, *args):
 def test_tiers(ws, s3, via):
     """The tier of a directory is inherited, and chosen for what is written, copied and compacted."""
     vol = S3Volume(ws, s3, url=via.url + "/bucket", storage_class="STANDARD_IA")
-    config(vol, "--tier", "1", "--storage-class", "GLACIER_IR", "--tag", "team=a b,cost=7/8")
+    config(vol, "--tier", "1", "--storage-class", "GLACIER_IR", "--tag", "team=a b:c/d")
     config(vol, "--tier", "2", "--tag", "k=v")
+    for wrong in ("k", "=v", "k=", "a=b,c=d", "k=a,b"):
+        r = ws.run("cachefs", "config", vol.url, "--tag", wrong, env=s3.keys)
+        assert r.returncode == 1 and "KEY=VALUE" in r.stderr, r
     setting = vol.setting()
     assert setting["StorageClass"] == "STANDARD_IA" and setting["MinClientVersion"] == "1.4.0-A"
-    assert setting["Tiers"]["1"]["Tag"] == "team=a b,cost=7/8"
+    assert setting["Tiers"]["1"]["Tag"] == "team=a b:c/d"
     mnt = vol.mount()
     for name in ("one", "two", "three"):
         os.mkdir(mnt / name)
@@ -42,7 +46,7 @@ def test_tiers(ws, s3, via):
             i + 1,
             name,
         )
-    cold = ("GLACIER_IR", "team=a%20b&cost=7%2F8")
+    cold = ("GLACIER_IR", "team=a%20b%3Ac%2Fd")
     for opts in ("", "writeback,cache-dir=%s" % ws.path("cache")):
         mnt = vol.mount(opts)
         via.clear()
@@ -72,8 +76,26 @@ def test_tiers(ws, s3, via):
     assert info["tier"] == 1
     assert "tier:   1" in ws.run("cachefs", "info", mnt / "one/sub0/f", check=True).stdout
     status = ws.run("cachefs", "status", vol.url, check=True, env=s3.keys).stdout
-    assert "tier 1:      GLACIER_IR tag team=a b,cost=7/8" in status
+    assert "tier 1:      GLACIER_IR tag team=a b:c/d" in status
     config(vol, "--tier", "3", "--storage-class", "ONEZONE_IA")
+
+
+def test_changed_classes_reach_a_mount(ws, s3, via):
+    """A class that is too dear, or a tag that a lifecycle rule waits for, is changed beside mounts."""
+    vol = S3Volume(ws, s3, url=via.url + "/bucket", storage_class="STANDARD_IA")
+    mnt = vol.mount("heartbeat=1")
+    write(mnt / "f", b"1", sync=True)
+    assert puts(via) == [("STANDARD_IA", None)]
+    config(vol, "--storage-class", "ONEZONE_IA", "--tag", "k=v")
+
+    def stored_as(*want):
+        via.clear()
+        write(mnt / "f", b"2", sync=True)
+        return puts(via) == [want]
+
+    wait_until(lambda: stored_as("ONEZONE_IA", "k=v"), 20, "the changed class")
+    config(vol, "--storage-class", "", "--tag", "")
+    wait_until(lambda: stored_as(None, None), 20, "no class")
 
 
 def key_file(ws, passphrase):

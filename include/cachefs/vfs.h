@@ -39,7 +39,8 @@ struct cfs_vfs_conf {
 	struct cfs_pool *pool;
 	struct cfs_keep *keep; /* where the open handles are noted; may be NULL */
 
-	cfs_ino_t root; /* of a subdirectory mount; 0: the volume's */
+	const char *build; /* of the program, for its metrics; NULL: none */
+	cfs_ino_t root;	   /* of a subdirectory mount; 0: the volume's */
 	bool read_only;
 	bool hide_internal; /* special files do not show up in listings */
 	/*

@@ -13,6 +13,7 @@
 #include "base/buf.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "build.h"
 #include "cmd/ending.h"
 #include "cmd/mountconfig.h"
 #include "cmd/peers.h"
@@ -369,6 +370,7 @@ int layers_open(struct serve *s, char err[256])
 	};
 	struct cfs_vfs_conf vfs = {
 		.meta = s->meta,
+		.build = CFS_BUILD,
 		.read_only = o->ro,
 		.hide_internal = o->hide_internal,
 		.no_xattr = !o->xattr,

@@ -17,6 +17,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/url.h"
+#include "build.h"
 #include "cmd/jsontext.h"
 #include "cmd/mountopts.h"
 #include "config.h"
@@ -59,10 +60,11 @@ static json_t *setting(struct cfs_meta *m)
 int mount_config_show(struct cfs_meta *m, const struct mount_opts *o, const char *dir, char **ret,
 		      size_t *ret_len)
 {
-	json_t *j = json_pack("{s:s, s:i, s:o, s:s, s:I, s:o, s:o}", "Version", CFS_VERSION, "Pid",
-			      (int)getpid(), "MountPoint", json_text(dir), "Engine",
-			      cfs_meta_engine_name(m), "Sid", (json_int_t)cfs_meta_sid(m),
-			      "Options", options(o), "Setting", setting(m));
+	json_t *j =
+		json_pack("{s:s, s:s, s:i, s:o, s:s, s:I, s:o, s:o}", "Version", CFS_VERSION,
+			  "Build", CFS_BUILD, "Pid", (int)getpid(), "MountPoint", json_text(dir),
+			  "Engine", cfs_meta_engine_name(m), "Sid", (json_int_t)cfs_meta_sid(m),
+			  "Options", options(o), "Setting", setting(m));
 	char *text = j ? json_dumps(j, JSON_INDENT(2)) : NULL;
 
 	json_decref(j);

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "build.h"
 #include "cmd/jsontext.h"
 #include "config.h"
 
@@ -35,10 +36,10 @@ static json_t *volume(const struct mount_parts *m)
 
 static json_t *mount(const struct mount_parts *m)
 {
-	return json_pack("{s:o, s:s, s:i, s:I, s:b, s:b}", "point", json_text(m->dir), "version",
-			 CFS_VERSION, "pid", (int)getpid(), "session",
-			 number(cfs_meta_sid(m->meta)), "read_only", m->o->ro, "writeback",
-			 m->o->writeback);
+	return json_pack("{s:o, s:s, s:s, s:i, s:I, s:b, s:b}", "point", json_text(m->dir),
+			 "version", CFS_VERSION, "build", CFS_BUILD, "pid", (int)getpid(),
+			 "session", number(cfs_meta_sid(m->meta)), "read_only", m->o->ro,
+			 "writeback", m->o->writeback);
 }
 
 static json_t *process(void)

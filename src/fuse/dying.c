@@ -32,10 +32,9 @@
 #include "base/thread.h"
 #include "fuse-internal.h"
 
-#define LOOK_MS 100
-#define LOOKS_MAX                                                                                  \
-	128 /* at a time: some microseconds each, and all in their turn within a second            \
-	     */
+/* Some microseconds each, and all in their turn within a second. */
+#define LOOKS_MAX  128
+#define LOOK_MS	   100
 #define PROBES	   64
 #define PF_EXITING 0x4 /* include/linux/sched.h */
 

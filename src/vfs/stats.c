@@ -283,10 +283,13 @@ static void print_process(const struct text *t, const struct cfs_vfs *v)
 					 : (int64_t)v->started.tv_sec;
 	unsigned long long pages, resident = 0;
 	struct rusage use;
+	char labels[256];
 	FILE *in;
 
-	describe(t, "cachefs_build_info", "Always 1, the label is the version of the program");
-	print_number(t, "cachefs_build_info", "version=\"" CFS_MODULE_VERSION "\"", 1);
+	snprintf(labels, sizeof(labels), "version=\"%s\",build=\"%s\"", CFS_MODULE_VERSION,
+		 v->conf.build ? v->conf.build : "");
+	describe(t, "cachefs_build_info", "Always 1, the labels are version and build");
+	print_number(t, "cachefs_build_info", labels, 1);
 	describe(t, "cachefs_uptime_seconds", "Time since the mount began");
 	print_number(t, "cachefs_uptime_seconds", NULL, seconds_since(mounted_s));
 	describe(t, "cachefs_worker_uptime_seconds", "Time since the mount's process began");

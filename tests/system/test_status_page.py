@@ -39,6 +39,16 @@ def status(mnt):
     return json.loads(text)
 
 
+def test_a_mount_tells_which_build_it_is(ws, volume):
+    mnt = volume.mount("metrics=0", daemon=False)
+    v = json.loads(ws.run("cachefs", "version", "--json", check=True).stdout)
+    assert status(mnt)["mount"]["build"] == v["build"]
+    assert json.loads((mnt / ".config").read_text())["Build"] == v["build"]
+    labels = 'version="%s",build="%s"' % (v["version"], v["build"])
+    assert labels in get(tcp(mnt), "/metrics")[1].decode()
+    assert labels in (mnt / ".stats").read_text()
+
+
 def test_what_a_client_may_do(ws, volume):
     mnt = volume.mount("metrics=0", daemon=False)
     c = tcp(mnt)

@@ -12,6 +12,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -51,6 +54,37 @@ static struct cfs_page *get(size_t size)
 
 	assert_int_equal(cfs_page_get(pool, size, CFS_USE_READ, 0, &page), 0);
 	return page;
+}
+
+/* A copy of the data in each child of the mount would be memory that no budget knows of. */
+static void children_have_none_of_it(void **state)
+{
+	static const size_t sizes[] = {CFS_PAGE_SMALL, CFS_PAGE_MEDIUM, CFS_PAGE_LARGE};
+	struct cfs_page *page[CFS_ARRAY_SIZE(sizes)];
+	void *at[CFS_ARRAY_SIZE(sizes)];
+	unsigned char there;
+	int status;
+	size_t i;
+	pid_t pid;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(sizes); i++) {
+		page[i] = get(sizes[i]);
+		memset(page[i]->data, 1, sizes[i]);
+		at[i] = (void *)((uintptr_t)page[i]->data & ~(uintptr_t)4095);
+	}
+	pid = fork();
+	if (pid == 0) {
+		for (i = 0; i < CFS_ARRAY_SIZE(sizes); i++) {
+			if (mincore(at[i], 1, &there) == 0 || errno != ENOMEM)
+				_exit(1);
+		}
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+	for (i = 0; i < CFS_ARRAY_SIZE(sizes); i++)
+		cfs_page_unref(page[i]);
 }
 
 static void idle_costs_nothing(void **state)
@@ -493,21 +527,14 @@ static void segs_holes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		POOL_TEST(idle_costs_nothing),
-		POOL_TEST(sizes_and_references),
-		POOL_TEST(budget_is_hard),
-		POOL_TEST(writers_leave_room),
-		POOL_TEST(carving),
-		POOL_TEST(fragmentation_is_bounded),
-		POOL_TEST(uses_are_counted),
-		POOL_TEST(trim_keeps_what_is_used),
-		POOL_TEST(reclaim_in_order),
-		POOL_TEST(waiter_is_woken),
-		POOL_TEST(threads_never_share_a_page),
-		POOL_TEST(waiters_make_progress),
-		POOL_TEST(segs_pieces),
-		POOL_TEST(segs_grow_to_the_heap),
-		POOL_TEST(segs_holes),
+		POOL_TEST(children_have_none_of_it), POOL_TEST(idle_costs_nothing),
+		POOL_TEST(sizes_and_references),     POOL_TEST(budget_is_hard),
+		POOL_TEST(writers_leave_room),	     POOL_TEST(carving),
+		POOL_TEST(fragmentation_is_bounded), POOL_TEST(uses_are_counted),
+		POOL_TEST(trim_keeps_what_is_used),  POOL_TEST(reclaim_in_order),
+		POOL_TEST(waiter_is_woken),	     POOL_TEST(threads_never_share_a_page),
+		POOL_TEST(waiters_make_progress),    POOL_TEST(segs_pieces),
+		POOL_TEST(segs_grow_to_the_heap),    POOL_TEST(segs_holes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -528,11 +528,11 @@ def test_fresh_member_asks_the_owner_before(ws):
     team.settle(2)
     # Unlike a read, which a disk cache that is behind need not keep.
     ws.run("cachefs", "warmup", a / "f", check=True, timeout=60)
-    assert sum(team.fetched().values()) == SMALL // BLOCK
+    assert sum(team.fetched().values()) == SMALL // BLOCK, team.account()
     c = team.join(2, "group-backup=1m")
     team.settle(3)
     assert read_all([c]) == [want]
-    assert sum(team.fetched().values()) == SMALL // BLOCK
+    assert sum(team.fetched().values()) == SMALL // BLOCK, team.account()
     assert c.stat("peer_hits_total") > 0
 
 
@@ -570,14 +570,14 @@ def test_no_sharing_and_read_only(ws):
     team.settle(2)
     assert read_all([b]) == [want]
     assert read_all([a]) == [want]
-    assert sum(team.fetched().values()) == SMALL // BLOCK
+    assert sum(team.fetched().values()) == SMALL // BLOCK, team.account()
     assert len(owners(ws, b)) == 1
     b.umount()
     c = team.join(1, "ro")
     wait_until(lambda: c.stat("peer_members") >= 1, 30)
     drop_page_cache()
     assert read_all([c]) == [want]
-    assert sum(team.fetched().values()) == SMALL // BLOCK
+    assert sum(team.fetched().values()) == SMALL // BLOCK, team.account()
 
 
 @pytest.mark.deadline(120)
@@ -690,10 +690,10 @@ def test_warmup_fills_the_group(ws):
     want = make_file(team, SMALL)
     a, b, c = team.join_all(STEADY)
     ws.run("cachefs", "warmup", a / "f", check=True, timeout=60)
-    assert sum(team.fetched().values()) == SMALL // BLOCK
+    assert sum(team.fetched().values()) == SMALL // BLOCK, team.account()
     assert all(o["cached"] is True for x in cache_map(ws, b)["blocks"] for o in x["owners"])
     assert read_all([a, b, c]) == [want] * 3
-    assert sum(team.fetched().values()) == SMALL // BLOCK
+    assert sum(team.fetched().values()) == SMALL // BLOCK, team.account()
 
 
 # -- options

@@ -369,3 +369,9 @@ int cfs_meta_each_session(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ses
 	return (int)cfs_call_end(&c,
 				 m->eng->ops->each_session(m->eng, c.ctx, 0, SIZE_MAX, fn, arg));
 }
+
+int64_t cfs_meta_clock_s(struct cfs_meta *m)
+{
+	cfs_clock_read(m);
+	return cfs_clock_earliest_s(m);
+}

@@ -515,6 +515,8 @@ struct cfs_session {
 typedef int (*cfs_session_fn)(void *arg, const struct cfs_session *s);
 int cfs_meta_each_session(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_session_fn fn,
 			  void *arg);
+/* Now, for what has expired: by the database's clock or by this host's, whichever is behind. */
+int64_t cfs_meta_clock_s(struct cfs_meta *m);
 
 /* ---- the path of an inode, for info ---- */
 
@@ -855,5 +857,22 @@ int cfs_meta_get_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const cha
  */
 int cfs_meta_each_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *table,
 			 cfs_record_fn fn, void *arg);
+
+/*
+ * A lease: something that one command at a time does to a volume, wherever the others run. It is a
+ * record (`key`), renewed by a thread until it is dropped. Of a holder that was killed it ends
+ * after twice the deadline of an operation (conf.timeout_ms). holder: one line for messages, up to
+ * 127 bytes. -EBUSY: somebody else has it; busy says so: its holder, and for how long.
+ */
+struct cfs_lease;
+int cfs_meta_take_lease(struct cfs_meta *m, const char *key, const char *holder,
+			struct cfs_lease **ret, char busy[256]);
+/*
+ * 0: an operation that begins at once, with conf.timeout_ms as its deadline, ends while the lease
+ * holds. -ESTALE: somebody else has it; others: it could not be renewed.
+ */
+int cfs_lease_check(struct cfs_lease *l);
+/* NULL is allowed. */
+void cfs_lease_drop(struct cfs_lease *l);
 
 #endif

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -104,6 +105,7 @@ int admin_close(struct admin *a)
 		cfs_store_destroy(a->store);
 	if (a->meta && a->setting && (a->needs & ADMIN_WRITE))
 		r = cfs_meta_admin_end(a->meta);
+	cfs_lease_drop(a->repair);
 	if (a->meta)
 		cfs_meta_close(a->meta);
 	cfs_object_close(a->objects);
@@ -114,6 +116,39 @@ int admin_close(struct admin *a)
 		cmd_error("usage counters could not be written, run fsck: %s", strerror(-r));
 	return r < 0 ? CMD_SYSTEM : CMD_OK;
 }
+
+/* ---- repairs ---- */
+
+int admin_begin_repair(struct admin *a, const char *command)
+{
+	char host[64] = "", holder[128], busy[256];
+	int r;
+
+	if (a->repair)
+		return 0;
+	gethostname(host, sizeof(host) - 1);
+	snprintf(holder, sizeof(holder), "`%.40s`, host %s, process %d", command, host,
+		 (int)getpid());
+	r = cfs_meta_take_lease(a->meta, "lease/repair", holder, &a->repair, busy);
+	if (r == -EBUSY)
+		cmd_error("the volume is being repaired by %s: nothing is done here", busy);
+	else if (r < 0)
+		cmd_error("the lease of repairs cannot be taken, nothing is done: %s",
+			  strerror(-r));
+	return r;
+}
+
+int admin_may_repair(struct admin *a)
+{
+	int r = a->repair ? cfs_lease_check(a->repair) : -EPERM;
+
+	if (r == -ESTALE)
+		cmd_error("another command has begun to repair the volume, as this one was not "
+			  "heard of for too long: nothing more is repaired here");
+	return r;
+}
+
+/* ---- sessions ---- */
 
 static int note_session(void *arg, const struct cfs_session *s)
 {

@@ -65,6 +65,7 @@ struct admin {
 	struct cfs_store *store;
 	struct cfs_data *data;
 	uint32_t block_size;
+	struct cfs_lease *repair; /* admin_begin_repair */
 };
 
 /* CMD_OK, or an exit status after a message. *ret is to be closed in any case. */
@@ -72,6 +73,14 @@ int admin_open(const char *url, const struct admin_opts *o, unsigned needs, stru
 /* CMD_OK, or CMD_SYSTEM after a message: usage could not be written. */
 int admin_close(struct admin *a);
 
+/*
+ * One command at a time repairs a volume: two would both add what they find missing. The lease is
+ * kept until admin_close. 0, or -EBUSY after a message that names the other command, or another
+ * error.
+ */
+int admin_begin_repair(struct admin *a, const char *command);
+/* Asked before each repair: 0, or why it is not to be made. */
+int admin_may_repair(struct admin *a);
 /* An entry by its path from the root of the volume. */
 int admin_lookup(struct admin *a, const char *path, struct cfs_entry *ret);
 /* Whether anybody seems to have the volume mounted. */

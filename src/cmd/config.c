@@ -347,6 +347,8 @@ static int recount(struct admin *a, char err[256])
 	int r = has_dir_quotas(a, &found);
 
 	if (r == 0 && found)
+		r = admin_begin_repair(a, "cachefs config");
+	if (r == 0 && found)
 		r = quota_check(a, true, ignore, NULL, &open);
 	gaps_note_open(open);
 	if (r < 0)

@@ -337,7 +337,9 @@ static int judge_refs(struct data *d)
 		if (fix) {
 			struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
 
-			r = cfs_meta_fix_refs(m, &ctx, q->id, q->size, q->refs, q->records);
+			r = admin_may_repair(d->f->a);
+			if (r == 0)
+				r = cfs_meta_fix_refs(m, &ctx, q->id, q->size, q->refs, q->records);
 			if (r == -EAGAIN) {
 				r = 0;
 				continue;

@@ -373,7 +373,7 @@ int fsck_inode(struct fsck *f, cfs_ino_t ino)
 	const unsigned usage = CFS_DAMAGE_STAT | CFS_DAMAGE_LENGTH | CFS_CHECK_NO_STAT;
 	struct cfs_check c = {0};
 	bool doubt = false;
-	int i, r = 0;
+	int i, r = f->repair ? admin_may_repair(f->a) : 0;
 
 	/* A look that is not a transaction may be disturbed; damage stays. */
 	for (i = 0; i < tries && r == 0; i++) {

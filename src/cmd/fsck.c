@@ -135,6 +135,10 @@ static int fsck_run(int argc, char **argv)
 		       (o.repair ? ADMIN_WRITE : 0) | (o.no_data ? 0 : ADMIN_OBJECTS), &a);
 	if (r != CMD_OK)
 		goto out;
+	if (o.repair && admin_begin_repair(&a, "cachefs fsck --repair") < 0) {
+		r = CMD_SYSTEM;
+		goto out;
+	}
 	f = (struct fsck){
 		.a = &a,
 		.repair = o.repair,

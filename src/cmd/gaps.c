@@ -2,11 +2,13 @@
 #include "cmd/gaps.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cmd/beats.h"
 #include "cmd/cmd.h"
 
 /* Clients write quotas every 3 s; the rest is for writing them. */
@@ -82,8 +84,10 @@ static int fill(struct admin *a, struct gap *g)
 		.inodes = g->there.inodes - g->counted.inodes,
 	};
 	struct cfs_quota delta = g->quota;
-	int r;
+	int r = admin_may_repair(a);
 
+	if (r < 0)
+		return r;
 	switch (g->kind) {
 	case GAP_VOLUME:
 		r = cfs_meta_add_usage(a->meta, &ctx, missing.space, missing.inodes);
@@ -103,6 +107,7 @@ static int fill(struct admin *a, struct gap *g)
 struct settling {
 	struct admin *a;
 	bool repair;
+	struct beats beats; /* since the last measuring; of silent sessions after the wait */
 	gaps_damage_fn damage;
 	void *arg;
 };
@@ -120,7 +125,7 @@ static int judge(struct settling *s, const struct gaps *before, struct gaps *now
 		g->told = b && b->told;
 		if (g->told)
 			continue;
-		if (!has_stood(b, g)) {
+		if (s->beats.n || !has_stood(b, g)) {
 			open++;
 			continue;
 		}
@@ -134,22 +139,43 @@ static int judge(struct settling *s, const struct gaps *before, struct gaps *now
 	return r;
 }
 
+/* What a session has not written at the last measuring it has written when this returns. */
+static int pause_between(struct settling *s)
+{
+	bool mounted;
+	int r = admin_is_mounted(s->a, &mounted);
+
+	if (r == 0 && mounted)
+		poll(NULL, 0, PAUSE_MS);
+	return r < 0 ? r : beats_wait(s->a, &s->beats);
+}
+
+static void tell_silent(const struct beats *b, size_t open)
+{
+	size_t i;
+
+	for (i = 0; i < b->n; i++)
+		cmd_error("note: session %" PRIu64 " (%s) gives no sign of life. What it has "
+			  "counted and not written is not known, so that %zu numbers of the usage "
+			  "are neither judged nor repaired. Continue or end it, or wait until it "
+			  "has expired (see `cachefs status`).",
+			  b->v[i].sid, b->v[i].who, open);
+}
+
 int gaps_settle(struct admin *a, bool repair, gaps_measure_fn measure, gaps_damage_fn damage,
 		void *arg, size_t *ret_open)
 {
 	struct settling s = {.a = a, .repair = repair, .damage = damage, .arg = arg};
 	struct gaps before = {0}, now = {0};
 	size_t open = 0;
-	bool mounted;
 	int round, r = 0;
 
 	/* What this command has changed itself. */
 	if (a->needs & ADMIN_WRITE)
 		r = cfs_meta_admin_end(a->meta);
 	for (round = 0; round < ROUNDS && r == 0; round++) {
-		r = admin_is_mounted(a, &mounted);
-		if (r == 0 && round && mounted)
-			poll(NULL, 0, PAUSE_MS);
+		if (round)
+			r = pause_between(&s);
 		if (r == 0)
 			r = measure(arg, round ? &before : NULL, &now);
 		if (r)
@@ -160,9 +186,15 @@ int gaps_settle(struct admin *a, bool repair, gaps_measure_fn measure, gaps_dama
 		free(before.v);
 		before = now;
 		now = (struct gaps){0};
-		if (!open)
+		if (!open || s.beats.n)
 			break;
+		beats_free(&s.beats);
+		if (r == 0)
+			r = beats_read(a, &s.beats);
 	}
+	if (r == 0 && open && round < ROUNDS)
+		tell_silent(&s.beats, open);
+	beats_free(&s.beats);
 	free(before.v);
 	free(now.v);
 	if (r == 0)
@@ -173,7 +205,8 @@ int gaps_settle(struct admin *a, bool repair, gaps_measure_fn measure, gaps_dama
 void gaps_note_open(size_t n)
 {
 	if (n)
-		cmd_error("note: usage is changing, %zu of its numbers could not be judged. Where "
-			  "the volume is at rest for %d seconds they can.",
-			  n, 2 * PAUSE_MS / 1000);
+		cmd_error("note: %zu numbers of the usage could not be judged, as they change or a "
+			  "mount is silent. Where the volume is at rest for some heartbeats they "
+			  "can.",
+			  n);
 }

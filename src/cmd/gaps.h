@@ -7,6 +7,10 @@
  * are none a moment later, and to add one of them would count it twice. A gap is damage when it is
  * the same after a pause that is longer than what any client waits, and nothing that it is measured
  * by has changed in between. What changes in every pause is not judged.
+ *
+ * A mount that is stopped has not counted either what it is going to count when it goes on. So
+ * nothing is believed before each live session has given a sign of life after the gap was seen
+ * (beats.h), and with one that gives none nothing is judged.
  */
 #ifndef CFS_CMD_GAPS_H
 #define CFS_CMD_GAPS_H
@@ -37,7 +41,8 @@ struct gap *gaps_find(const struct gaps *g, enum gap_kind kind, enum cfs_quota_k
 /*
  * measure() adds the gaps that there are at this moment: all it knows of when `last` is NULL, else
  * at least those that are in `last`. damage() is called for each that is believed, once; with
- * repair it has been filled. *ret_open: how many were left that could not be judged.
+ * repair, for which the volume's lease is taken, it has been filled. *ret_open: how many were left
+ * that could not be judged.
  */
 typedef int (*gaps_measure_fn)(void *arg, const struct gaps *last, struct gaps *ret);
 typedef int (*gaps_damage_fn)(void *arg, const struct gap *gap);

@@ -404,6 +404,8 @@ static int check(struct quota_cmd *c, bool repair)
 
 	if (given(c->o))
 		cmd_error("note: check looks at all quotas");
+	if (repair && admin_begin_repair(&c->a, "cachefs quota repair") < 0)
+		return CMD_SYSTEM;
 	c->list = json_array();
 	r = quota_check(&c->a, repair, found, c, &open);
 	if (r < 0) {

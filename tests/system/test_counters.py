@@ -3,8 +3,12 @@
 were right, or an administrator who is told of damage where there is none."""
 
 import concurrent.futures
+import json
 import os
 import random
+import signal
+import sqlite3
+import subprocess
 import sys
 import time
 
@@ -13,7 +17,7 @@ import pytest
 import cachefs_check
 import servers
 from admin import ask, gc
-from cachefs import Volume, need_engine, wait_until
+from cachefs import Volume, need_engine, tool, wait_until
 from syscalls import data, write
 from test_concurrency import ENGINES, engine_volume, judge
 
@@ -193,6 +197,106 @@ def test_root_of_a_juicefs_volume_is_counted(ws, engine):
     mnt.umount()
     assert root_stat(vol) == want
     assert ask(ws, "fsck", vol.url, "--bucket", "%s/" % vol.bucket, "--sync-dir-stat")["found"] == 0
+
+
+# ---- a mount that is stopped
+
+
+def quota_of(vol, ino):
+    return vol.sql("SELECT used_space,used_inodes FROM jfs_dir_quota WHERE inode=?", ino)[0]
+
+
+@pytest.mark.deadline(200)
+def test_mount_that_is_stopped_is_not_damage(ws, volume):
+    """What it has not counted yet it counts when it goes on: a repair would count it twice."""
+    mnt = volume.mount("heartbeat=8")
+    os.mkdir(mnt / "d")
+    d = os.stat(mnt / "d").st_ino
+    ask(ws, "quota", "set", volume.url, "--path", "/d", "--inodes", "100000")
+    begun = mnt.stat('meta_round_trips_total{op="session"}')
+    wait_until(lambda: mnt.stat('meta_round_trips_total{op="session"}') >= begun + 3, 60, "a mount that knows the quota")
+    for i in range(50):
+        write(mnt / "d" / str(i), data(5000))
+        os.kill(mnt.pid(), signal.SIGSTOP)
+        if quota_of(volume, d)[1] != i + 1:
+            break
+        os.kill(mnt.pid(), signal.SIGCONT)
+    else:
+        pytest.fail("the quota is written at once")
+    try:
+        r = ws.run("cachefs", "fsck", "--repair", "--json", volume.url, timeout=120)
+    finally:
+        os.kill(mnt.pid(), signal.SIGCONT)
+    report = json.loads(r.stdout)
+    assert report["found"] == 0 and report["not_judged"] > 0, report
+    assert "gives no sign of life" in r.stderr and str(mnt.path) in r.stderr, r.stderr
+    judge(volume, [mnt])
+    assert ask(ws, "fsck", volume.url)["found"] == 0
+
+
+# ---- two repairs at once
+
+LEASE = "SELECT value FROM jfs_cachefs_record WHERE name=CAST('lease/repair' AS BLOB)"
+
+
+def lease_of(db):
+    """On SQLite, whose file another process may be writing."""
+    try:
+        return db.sql(LEASE)[0][0]
+    except (IndexError, sqlite3.OperationalError):
+        return None
+
+
+def repair_of(ws, vol):
+    """Waits some seconds between its looks at usage that is wrong beside a mount."""
+    argv = [tool("cachefs"), "fsck", "--repair", "--json", vol.url, "--bucket", "%s/" % vol.bucket]
+    return ws.popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def with_wrong_quota(ws, vol):
+    mnt = vol.mount("heartbeat=1")
+    os.mkdir(mnt / "d")
+    write(mnt / "d/f", data(10_000))
+    ask(ws, "quota", "set", vol.url, "--path", "/d", "--inodes", "100")
+    vol.sql("UPDATE jfs_dir_quota SET used_space=used_space+4096")
+    return mnt
+
+
+@pytest.mark.deadline(200)
+def test_one_repair_at_a_time(ws, volume):
+    """Each would add what it finds missing."""
+    mnt = with_wrong_quota(ws, volume)
+    first = repair_of(ws, volume)
+    wait_until(lambda: lease_of(volume), 30, "the repair's lease")
+    for argv in (("fsck", "--repair"), ("quota", "repair")):
+        r = ws.run("cachefs", *argv, volume.url)
+        assert r.returncode == 2 and "process %d" % first.pid in r.stderr, r.stderr
+    out, err = first.communicate(timeout=120)
+    assert first.returncode == 0 and json.loads(out)["repaired"] == 1, out + err
+    assert lease_of(volume) is None
+    assert ask(ws, "fsck", volume.url, "--repair")["found"] == 0
+    judge(volume, [mnt])
+
+
+@pytest.mark.deadline(200)
+def test_repair_that_was_not_heard_of_for_too_long(ws, volume):
+    """Another one takes over, and it does nothing when it goes on."""
+    mnt = with_wrong_quota(ws, volume)
+    first = repair_of(ws, volume)
+    wait_until(lambda: lease_of(volume), 30, "the repair's lease")
+    os.kill(first.pid, signal.SIGSTOP)
+    number, _, holder = bytes(lease_of(volume)).split(b" ", 2)
+    assert b"process %d" % first.pid in holder
+    volume.sql("UPDATE jfs_cachefs_record SET value=?", b" ".join((number, b"1000000000", holder)))
+    try:
+        r = ask(ws, "fsck", volume.url, "--repair", timeout=120)
+        assert r["repaired"] == 1, r
+    finally:
+        os.kill(first.pid, signal.SIGCONT)
+    out, err = first.communicate(timeout=120)
+    assert first.returncode == 2 or json.loads(out)["repaired"] == 0, out + err
+    mnt.umount()
+    assert ask(ws, "fsck", volume.url)["found"] == 0
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Records of cachefs's own. Without them: mounts of a cache group do not find each other. */
+#include <pthread.h>
 #include <string.h>
 
 #include "conformance.h"
@@ -133,6 +134,86 @@ static void test_swap(void **state)
 	assert_int_equal(missing(vol.m, "test/s"), -ENOENT);
 }
 
+#define LEASE "test/lease"
+
+static int take(struct cfs_meta *m, const char *holder, struct cfs_lease **ret, char busy[256])
+{
+	*busy = '\0';
+	*ret = NULL;
+	return cfs_meta_take_lease(m, LEASE, holder, ret, busy);
+}
+
+/* Two that repair a volume at the same time count what they find missing twice. */
+static void test_lease(void **state)
+{
+	static const char old[] = "00000000000000ff 1000000000 somebody who died";
+	struct cfs_ctx c = as_root();
+	struct cfs_lease *mine, *other;
+	char busy[256];
+
+	(void)state;
+	OK(take(vol.m, "the first", &mine, busy));
+	assert_int_equal(take(vol.other, "the second", &other, busy), -EBUSY);
+	assert_non_null(strstr(busy, "the first"));
+	OK(cfs_lease_check(mine));
+	cfs_lease_drop(mine);
+	assert_int_equal(missing(vol.m, LEASE), -ENOENT);
+	OK(take(vol.other, "the second", &other, busy));
+	/* Its time passes without a renewal, and it goes on. */
+	OK(cfs_meta_put_record(vol.m, &c, LEASE, old, strlen(old), false));
+	OK(take(vol.m, "the third", &mine, busy));
+	OK(cfs_lease_check(mine));
+	cfs_lease_drop(other);
+	OK(cfs_lease_check(mine));
+	assert_int_equal(take(vol.other, "the fourth", &other, busy), -EBUSY);
+	assert_non_null(strstr(busy, "the third"));
+	cfs_lease_drop(mine);
+	assert_int_equal(missing(vol.m, LEASE), -ENOENT);
+}
+
+struct taker {
+	struct cfs_meta *m;
+	pthread_barrier_t *begin;
+	struct cfs_lease *lease;
+	int rc;
+};
+
+static void *take_at_once(void *arg)
+{
+	struct taker *t = arg;
+	char busy[256];
+
+	pthread_barrier_wait(t->begin);
+	t->rc = take(t->m, "one of four", &t->lease, busy);
+	return NULL;
+}
+
+static void test_lease_taken_at_once(void **state)
+{
+	pthread_barrier_t begin;
+	pthread_t threads[4];
+	struct taker t[4];
+	unsigned round, i, held;
+
+	(void)state;
+	pthread_barrier_init(&begin, NULL, 4);
+	for (round = 0; round < 20; round++) {
+		for (i = 0; i < 4; i++) {
+			t[i] = (struct taker){.m = i % 2 ? vol.m : vol.other, .begin = &begin};
+			OK(pthread_create(&threads[i], NULL, take_at_once, &t[i]));
+		}
+		for (i = held = 0; i < 4; i++) {
+			pthread_join(threads[i], NULL);
+			held += t[i].rc == 0;
+			assert_true(t[i].rc == 0 || t[i].rc == -EBUSY);
+		}
+		assert_int_equal(held, 1);
+		for (i = 0; i < 4; i++)
+			cfs_lease_drop(t[i].lease);
+	}
+	pthread_barrier_destroy(&begin);
+}
+
 static void test_many_records(void **state)
 {
 	struct cfs_ctx c = as_root();
@@ -153,4 +234,5 @@ static void test_many_records(void **state)
 	assert_int_equal(records(vol.m, "many").n, 0);
 }
 
-TEST_LIST(record, T(test_records), T(test_tables), T(test_swap), T(test_many_records));
+TEST_LIST(record, T(test_records), T(test_tables), T(test_swap), T(test_lease),
+	  T(test_lease_taken_at_once), T(test_many_records));

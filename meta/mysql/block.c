@@ -27,7 +27,8 @@
 /* What is between a mark and a semicolon is no text of the statement. */
 #define MARK		  '\001'
 #define PARAM(name)	  "\001" name ";"
-#define CHANGE		  "START TRANSACTION; "
+#define CHANGE		  "START TRANSACTION READ WRITE; "
+#define COMMIT		  "{STILL_IN}COMMIT; "
 #define END_BLOCK	  " END; END"
 #define GIVE_UP		  "SIGNAL SQLSTATE '45000'; "
 #define WHEN(condition)	  "IF " condition " THEN "
@@ -56,12 +57,12 @@
 #define COMMIT_DIR_ROW(condition, more)                                                            \
 	WHEN(condition)                                                                            \
 	READ(DIR_COLUMNS, DIR_VARIABLES, "{node} n WHERE n.inode=p_dir", 0)                        \
-	MUST "COMMIT; SELECT " DIR_VARIABLES more "; " ELSE "COMMIT; " END_WHEN END_BLOCK
+	MUST COMMIT "SELECT " DIR_VARIABLES more "; " ELSE COMMIT END_WHEN END_BLOCK
 #define COMMIT_DIR	COMMIT_DIR_ROW("?", "")
 #define COMMIT_DIR_LEFT COMMIT_DIR_ROW("? OR p_left", ",p_left")
-#define COMMIT_LEFT	"COMMIT; " WHEN("p_left") "SELECT p_left; " END_WHEN END_BLOCK
-#define COMMIT_WRITTEN	"COMMIT; SELECT p_old," NODE_VARIABLES ",p_list;" END_BLOCK
-#define COMMIT_ONLY	"COMMIT;" END_BLOCK
+#define COMMIT_LEFT	COMMIT WHEN("p_left") "SELECT p_left; " END_WHEN END_BLOCK
+#define COMMIT_WRITTEN	COMMIT "SELECT p_old," NODE_VARIABLES ",p_list;" END_BLOCK
+#define COMMIT_ONLY	COMMIT END_BLOCK
 
 #define DECLARE_LEFT "DECLARE p_left INT DEFAULT 0; "
 #define LEFT_CHUNKS(ino, at)                                                                       \

@@ -112,7 +112,8 @@ int mysql_error_of(struct mysql_conn *m, unsigned code, const char *text, const 
 			 m->sql.db->where, statement, text);
 		return -ENOTCONN;
 	}
-	if (is_conflict(code, text))
+	if (is_conflict(code, text) || (code == ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION &&
+					m->sql.guards && !m->sql.db->read_only))
 		return -EAGAIN;
 	switch (code) {
 	case ER_DUP_ENTRY:
@@ -144,6 +145,18 @@ int mysql_run(struct mysql_conn *m, const char *text)
 	if (!mysql_query(m->handle, text))
 		return 0;
 	return mysql_error_of(m, mysql_errno(m->handle), mysql_error(m->handle), text);
+}
+
+int mysql_start_txn(struct mysql_conn *m)
+{
+	return mysql_run(m, m->sql.guards ? "START TRANSACTION READ WRITE" : "START TRANSACTION");
+}
+
+int mysql_check_txn(const struct mysql_conn *m)
+{
+	bool there = m->handle->server_status & SERVER_STATUS_IN_TRANS;
+
+	return m->in_txn && m->sql.guards && !there ? -EAGAIN : 0;
 }
 
 /* ---- connecting ---- */
@@ -358,11 +371,13 @@ int mysql_connect_to(struct sql_db *sql, bool writer, struct sql_conn **ret, cha
 	m->tidb = strstr(mysql_get_server_info(m->handle), "TiDB");
 	m->sql.db = sql;
 	r = join_galera(db, m);
+	if (m->sql.guards)
+		atomic_store(&sql->in_txn_only, true);
 	/* Guards are in blocks, and statement by statement. */
 	if (m->sql.guards && m->way == MYSQL_PACKETS)
 		m->way = MYSQL_GENERIC;
 	/* TiDB has no such transactions: there the engine's own refusal has to do. */
-	if (!r && sql->read_only && !m->tidb)
+	if (!r && (sql->read_only || m->sql.guards) && !m->tidb)
 		r = mysql_run(m, "SET SESSION TRANSACTION READ ONLY");
 	if (r) {
 		mysql_disconnect(&m->sql);

@@ -26,7 +26,8 @@
  *
  * A name is found by (parent, name); inode+0 keeps the server from weighing the inode's index, too.
  *
- * Braces as in meta/sql/statements.h, {HOLD_DIR} and {CLOSE_DIR} (mysql.c), and the macros below.
+ * Braces as in meta/sql/statements.h, {HOLD_DIR}, {CLOSE_DIR} and {STILL_IN} (mysql.c), and the
+ * macros below.
  */
 #ifndef MYSQL_FUSED_MACROS
 #define MYSQL_FUSED_MACROS

@@ -88,7 +88,8 @@ struct mysql_conn {
 	MYSQL *handle;
 	enum mysql_way way;
 	bool tidb;
-	bool sent; /* a fused operation went to the server in this attempt */
+	bool in_txn; /* of statements, begun and not ended here */
+	bool sent;   /* a fused operation went to the server in this attempt */
 	struct mysql_stmt stmt[SQL_STMT_COUNT];
 	struct mysql_stmt fused[MYSQL_FUSED_COUNT];
 	char *packet[MYSQL_FUSED_COUNT]; /* texts, when they were used */
@@ -111,6 +112,16 @@ void mysql_disconnect(struct sql_conn *c);
 int mysql_error_of(struct mysql_conn *m, unsigned code, const char *text, const char *statement);
 /* One statement of text without result; logged as its first word. */
 int mysql_run(struct mysql_conn *m, const char *text);
+/*
+ * A Galera that takes back a transaction for one of another server fails its next statement. Now
+ * and then (MariaDB 10.11) it does not: that one and all that follow are carried out, each on its
+ * own, and COMMIT has nothing to do and succeeds. So on a Galera nothing is written but in a
+ * transaction that is begun for that (the session's own are read-only: such a statement fails), and
+ * after each statement the server says whether it is in one.
+ */
+int mysql_start_txn(struct mysql_conn *m);
+/* -EAGAIN: it is not any more. */
+int mysql_check_txn(const struct mysql_conn *m);
 
 /* stmt.c: members of the dialect */
 int mysql_prepare_stmt(struct sql_conn *c, enum sql_stmt_id id, const char *text);

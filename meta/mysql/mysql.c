@@ -18,16 +18,24 @@
 
 static int begin(struct sql_conn *c)
 {
-	return mysql_run(mysql_conn(c), "START TRANSACTION");
+	struct mysql_conn *m = mysql_conn(c);
+	int r = mysql_start_txn(m);
+
+	m->in_txn = r == 0;
+	return r;
 }
 
 static int commit(struct sql_conn *c)
 {
-	int r = mysql_bulk_flush(mysql_conn(c));
+	struct mysql_conn *m = mysql_conn(c);
+	int r = mysql_bulk_flush(m);
 
+	if (!r)
+		r = mysql_check_txn(m);
 	if (r)
 		return r;
-	r = mysql_run(mysql_conn(c), "COMMIT");
+	m->in_txn = false;
+	r = mysql_run(m, "COMMIT");
 	if (r == -ENOTCONN) {
 		c->unknown = true;
 		c->txn = sql_witness_known();
@@ -46,6 +54,7 @@ static int resolve(struct sql_conn *c, uint64_t txn)
 static int rollback(struct sql_conn *c)
 {
 	mysql_bulk_drop(mysql_conn(c));
+	mysql_conn(c)->in_txn = false;
 	return c->broken ? 0 : mysql_run(mysql_conn(c), "ROLLBACK");
 }
 
@@ -124,6 +133,10 @@ static const char *word(const struct sql_conn *c, const char *word, size_t len)
 					 "p_ino") "; DELETE FROM {flock} WHERE inode=p_ino AND "
 						  "sid=0; "
 			       : "";
+	/* In a block: mysql_check_txn() before COMMIT. */
+	if (is_word(word, len, "STILL_IN"))
+		return c->guards ? "IF @@in_transaction=0 THEN SIGNAL SQLSTATE '45000'; END IF; "
+				 : "";
 	/* TiDB has no shared locks, and refuses to be asked for one. */
 	if (is_word(word, len, "KEEP_LATE"))
 		return ((const struct mysql_conn *)c)->tidb ? " FOR UPDATE" : NULL;
@@ -153,7 +166,7 @@ static int create_database(struct sql_db *sql)
 		mysql_disconnect(c);
 		return -ENOMEM;
 	}
-	r = mysql_run(mysql_conn(c), statement);
+	r = mysql_run_ddl(c, statement);
 	free(statement);
 	mysql_disconnect(c);
 	return r;

@@ -228,7 +228,8 @@ static int setattr_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *a
 
 	if (r)
 		return r;
-	if (o->access_acl)
+	/* A Galera takes no change that is not in a transaction (mysql_start_txn). */
+	if (o->access_acl || m->sql.guards)
 		return 0;
 	a->attr = a->old;
 	r = cfs_rules_setattr(ctx, a->set, a->in, &a->attr);

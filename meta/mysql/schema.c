@@ -103,13 +103,23 @@ void mysql_put_table_options(struct sql_conn *c, FILE *f)
 	fprintf(f, " ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=%s", collation(c));
 }
 
+/* It ends the transaction and is carried out in one of the session's own. */
 int mysql_run_ddl(struct sql_conn *c, const char *text)
 {
-	return mysql_run(mysql_conn(c), text);
+	struct mysql_conn *m = mysql_conn(c);
+	int r2, r = c->guards ? mysql_run(m, "SET SESSION TRANSACTION READ WRITE") : 0;
+
+	m->in_txn = false;
+	if (r)
+		return r;
+	r = mysql_run(m, text);
+	r2 = c->guards ? mysql_run(m, "SET SESSION TRANSACTION READ ONLY") : 0;
+	return r ? r : r2;
 }
 
 /* Each statement about tables has ended the transaction; the caller's goes on in another one. */
 int mysql_end_ddl(struct sql_conn *c)
 {
-	return mysql_run(mysql_conn(c), "START TRANSACTION");
+	mysql_conn(c)->in_txn = true;
+	return mysql_start_txn(mysql_conn(c));
 }

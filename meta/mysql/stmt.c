@@ -202,10 +202,10 @@ static int execute(struct sql_conn *c, enum sql_stmt_id id)
 		return failed(c, id);
 	s->executed = true;
 	if (!s->n_columns)
-		return 0;
+		return mysql_check_txn(mysql_conn(c));
 	if (!mysql_stmt_bind_result(s->handle, s->bind + s->n_params) &&
 	    !mysql_stmt_store_result(s->handle))
-		return 0;
+		return mysql_check_txn(mysql_conn(c));
 	/*
 	 * An error where a row was to come, as that of a lock. The library takes the result for one
 	 * that goes on, and would wait for its end before it does anything with the statement.

@@ -47,6 +47,7 @@ struct sql_db {
 	atomic_uint epoch;
 	atomic_bool away;	 /* the last attempt to connect failed */
 	atomic_bool has_records; /* the table of records.c exists */
+	atomic_bool in_txn_only; /* nothing is written but in transactions */
 
 	struct {
 		pthread_mutex_t lock; /* a leaf */

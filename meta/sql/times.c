@@ -5,12 +5,16 @@
 
 #include "meta/sql/sql-internal.h"
 
-/* One statement is a transaction, unless there is one writer or a line of the log to go with it. */
+/*
+ * One statement is a transaction, unless there is one writer or a line of the log to go with it, or
+ * the server takes none alone.
+ */
 static int change(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op, sql_fn fn,
 		  void *arg)
 {
 	struct sql_db *db = sql_db(e);
-	bool alone = !db->dialect->single_writer && !cfs_core_changelog(e->core);
+	bool alone = !db->dialect->single_writer && !cfs_core_changelog(e->core) &&
+		     !atomic_load(&db->in_txn_only);
 
 	return alone && !db->read_only ? sql_read(db, ctx, op, fn, arg)
 				       : sql_txn(db, ctx, op, fn, arg);

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What removes data: gc, and what mounts do by themselves. Each test says what must not be among it."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import time
 import pytest
 
 import cachefs
+import servers
 from admin import TRASH, contents, fsck, gc, junk, kinds, make_tree, refused
 from cachefs import wait_until
 from syscalls import data, read, write
@@ -238,6 +240,34 @@ for n, b in want.items():
         assert p.wait(60) == 0
     mnt.umount()
     assert fsck(ws, vol)["found"] == 0
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["removed meanwhile", "still named"])
+@pytest.mark.module("postgresql")
+def test_gc_of_a_file_that_is_removed_between_its_looks(ws, left):
+    """Its record was read before, its count after: that is no damage. A record that stays is."""
+    cachefs.need_engine("postgres")
+    db = servers.postgres_server().database()
+    ws.cleanups.append(db.drop)
+    vol = cachefs.Volume(ws, url=db.url, trash_days=0)
+    mnt = vol.mount()
+    write(mnt / "f", data(300_000))
+    mnt.umount()
+    c = db.connect()
+    c.autocommit = False
+    with c.cursor() as cur:
+        cur.execute("LOCK TABLE jfs_chunk_ref IN ACCESS EXCLUSIVE MODE")
+        argv = [cachefs.tool("cachefs"), "gc", "--json", vol.url, "--bucket", str(vol.bucket) + "/"]
+        p = ws.popen(argv, stdout=subprocess.PIPE, text=True)
+        waiting = "SELECT 1 FROM pg_locks WHERE relation='jfs_chunk_ref'::regclass AND NOT granted"
+        wait_until(lambda: cur.execute(waiting) or cur.fetchone(), 60, "gc at the references")
+        if not left:
+            cur.execute("DELETE FROM jfs_chunk")
+        cur.execute("UPDATE jfs_chunk_ref SET refs=0")
+    c.commit()
+    c.close()
+    out, _ = p.communicate(timeout=120)
+    assert p.returncode == 0 and json.loads(out)["wrong_references"] == left, out
 
 
 # ---- what mounts do by themselves

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lease is a record "ID EXPIRY HOLDER": a random number, seconds of the database's clock, and text
- * for messages. Each change of it names the value that it replaces, so that of two that find it free
- * one gets it. Its life is twice the deadline of an operation: what its holder began while half of
- * it was left has ended when somebody else can have it.
+ * A lease is a record "ID EXPIRY HOLDER": a random number, seconds of the database's clock, and
+ * text for messages. Each change of it names the value that it replaces, so that of two that find
+ * it free one gets it. Its life is twice the deadline of an operation: what its holder began while
+ * half of it was left has ended when somebody else can have it.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -201,7 +201,8 @@ void cfs_lease_drop(struct cfs_lease *l)
 	if (!l)
 		return;
 	cfs_ticker_stop(l->ticker);
-	/* The record may be somebody else's by now. One that is not known to be ours ends by itself. */
+	/* The record may be somebody else's by now. One that is not known to be ours ends by
+	 * itself. */
 	if (renew(l) == 0) {
 		ctx = cfs_ctx_internal(l->life_ms / 2);
 		cfs_meta_drop_record(l->m, &ctx, l->key);

@@ -72,6 +72,7 @@ static int new_node(struct cfs_group *g, const struct cfs_group_member *m, struc
 	if (!n)
 		return -ENOMEM;
 	atomic_init(&n->refs, 1);
+	cfs_slow_init(&n->pace.slow, cfs_group_judge, g);
 	n->member = *m;
 	n->member.apart = apart != NULL;
 	if (apart)
@@ -81,6 +82,7 @@ static int new_node(struct cfs_group *g, const struct cfs_group_member *m, struc
 	else if (!m->self && m->address[0])
 		rc = open_peer(g, n);
 	if (rc) {
+		cfs_slow_destroy(&n->pace.slow);
 		free(n);
 		return rc;
 	}

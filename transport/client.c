@@ -97,6 +97,8 @@ int cfs_client_assign(struct cfs_client *cc, struct cfs_peer_get *g, bool lend)
 	unsigned slot;
 	int r;
 
+	if ((g->flags & CFS_PEER_STAND_IN) && (cc->c.features & CFS_FEATURE_STAND_IN))
+		f.flags |= CFS_FRAME_F_STAND_IN;
 	if (cc->n_free == 0) {
 		r = more_slots(cc);
 		if (r < 0)
@@ -313,6 +315,11 @@ static void payload_ended(struct cfs_client *cc, bool last)
 		finish(cc, g, g->crc == cc->rx_crc ? 0 : -EBADMSG, last);
 }
 
+static void note_bytes(struct cfs_client *cc, size_t n)
+{
+	atomic_fetch_add_explicit(&cc->peer->came, n, memory_order_relaxed);
+}
+
 /* n bytes have arrived in the request's memory. */
 static void advance(struct cfs_peer_get *g, size_t n)
 {
@@ -418,6 +425,7 @@ static int consume(struct cfs_client *cc, const uint8_t *data, size_t len)
 		if (cc->rx_left > 0) {
 			size_t n = CFS_MIN(len, cc->rx_left);
 
+			note_bytes(cc, n);
 			if (cc->rx)
 				copy_in(cc->rx, data, n);
 			data += n;
@@ -455,6 +463,7 @@ uint32_t cfs_client_next_piece(struct cfs_client *cc, struct iovec iov[CFS_PIECE
 
 void cfs_client_advance(struct cfs_client *cc, size_t n)
 {
+	note_bytes(cc, n);
 	advance(cc->rx, n);
 	cc->rx_left -= (uint32_t)n;
 }

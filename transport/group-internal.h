@@ -8,6 +8,7 @@
  *	view.c     the same as requests see it
  *	before.c   who else may have a block
  *	hedge.c    requests that are late
+ *	slow.c     peers that are slow; stand-in.c: who is asked instead
  *	record.c   what is in the registry: members and keys
  *	placement.c  whose a block is
  *
@@ -73,6 +74,7 @@ struct cfs_group {
 	struct cfs_hedging hedging;
 	uint64_t (*cached_bytes)(void *arg);
 	bool (*keeps)(void *arg);
+	uint64_t (*bucket_us)(void *arg);
 	void *ops_arg;
 	struct cfs_transport *transport;
 	struct cfs_ticker *ticker;
@@ -120,6 +122,22 @@ unsigned cfs_group_view_weight(const struct group_view *v, const struct cfs_grou
 /* Up to CFS_PLACEMENT_PICK_MAX, all with a peer: the first that says so, or -ENOENT. */
 int cfs_group_find(struct group_node *const *nodes, unsigned n, const struct cfs_peer_block *b,
 		   cfs_deadline_t deadline);
+
+/* ---- stand-in.c ---- */
+
+struct group_owner {
+	struct group_node *node;
+	bool stands_in; /* for an owner that is slow */
+};
+/*
+ * The block's owners and those that may stand in for them, best first, without those that are slow,
+ * which are probed when it is time. The first g->replicas of them are as good as owners.
+ */
+unsigned cfs_group_pick_askable(struct cfs_group *g, const struct group_view *v,
+				const struct cfs_peer_block *b, bool probe,
+				struct group_owner ret[CFS_PLACEMENT_PICK_MAX]);
+/* Of a node's pace.slow; arg: the group. */
+void cfs_group_judge(void *arg, struct cfs_slow *s, uint64_t us);
 
 /* ---- beat.c ---- */
 

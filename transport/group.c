@@ -154,6 +154,7 @@ int cfs_group_join(const struct cfs_group_conf *conf, struct cfs_group **ret, ch
 	cfs_hedging_init(&g->hedging, conf->hedge_percent);
 	g->cached_bytes = conf->cached_bytes;
 	g->keeps = conf->keeps;
+	g->bucket_us = conf->bucket_us;
 	g->ops_arg = conf->ops_arg;
 	g->joined_ms = cfs_now_ms();
 	describe_self(g, conf);
@@ -198,15 +199,20 @@ bool cfs_group_shares(struct cfs_group *g)
 	return g->shares && !atomic_load_explicit(&g->outcast, memory_order_relaxed);
 }
 
+uint64_t cfs_group_pace_us(uint64_t ns, uint64_t bytes, uint64_t answers)
+{
+	return cfs_slow_part_us(ns, bytes, answers);
+}
+
 bool cfs_group_owns(struct cfs_group *g, const struct cfs_peer_block *b)
 {
-	struct group_node *owners[CFS_PLACEMENT_PICK_MAX];
+	struct group_owner owners[CFS_PLACEMENT_PICK_MAX];
 	struct group_view *v = cfs_group_view_hold(g);
-	unsigned n = cfs_group_view_pick(v, v->all, b, g->replicas, owners), i;
+	unsigned n = cfs_group_pick_askable(g, v, b, false, owners), i;
 	bool found = false;
 
-	for (i = 0; i < n; i++)
-		found = found || owners[i]->member.self;
+	for (i = 0; i < CFS_MIN(n, g->replicas); i++)
+		found = found || owners[i].node->member.self;
 	cfs_group_view_unref(v);
 	return found;
 }
@@ -292,13 +298,16 @@ static ssize_t ask_owners(struct cfs_group *g, const struct group_view *v,
 			  const struct iovec *dst, int n_dst, bool nowait, struct cfs_hedge *hedge,
 			  cfs_deadline_t deadline, bool *ret_asked)
 {
-	struct group_node *owners[CFS_PLACEMENT_PICK_MAX];
-	unsigned n = cfs_group_view_pick(v, v->all, b, g->replicas, owners), flags = 0, i;
+	struct group_owner owners[CFS_PLACEMENT_PICK_MAX];
+	unsigned n = cfs_group_pick_askable(g, v, b, true, owners), flags = 0, left, i;
 	ssize_t r = -ENOENT;
 
-	for (i = 0; i < n; i++) {
-		if (owners[i]->member.self) {
-			if (!owners[i]->member.fresh && !v->drained)
+	for (i = 0, left = g->replicas; i < n && left > 0; i++) {
+		struct group_node *node = owners[i].node;
+		unsigned stands_in = owners[i].stands_in ? CFS_PEER_STAND_IN : 0;
+
+		if (node->member.self) {
+			if (stands_in || (!node->member.fresh && !v->drained))
 				return -ENOENT;
 			*ret_asked = true;
 			return ask_before(g, v, b, off, len, dst, n_dst, nowait, hedge, deadline);
@@ -306,7 +315,7 @@ static ssize_t ask_owners(struct cfs_group *g, const struct group_view *v,
 		if (nowait)
 			return -EAGAIN;
 		*ret_asked = true;
-		r = ask(g, owners[i], b, off, len, flags, dst, n_dst, hedge, deadline);
+		r = ask(g, node, b, off, len, flags | stands_in, dst, n_dst, hedge, deadline);
 		/* Another owner is no help where this one has answered. */
 		if (r >= 0 || (r == -ENOENT && !flags) || r == -EALREADY || r == -ECANCELED)
 			break;
@@ -316,6 +325,8 @@ static ssize_t ask_owners(struct cfs_group *g, const struct group_view *v,
 			flags = CFS_PEER_ONLY_CACHED;
 		if (cfs_deadline_passed(deadline))
 			break;
+		/* One that was found to be slow meanwhile is none of those that count. */
+		left -= r != -EBUSY || !cfs_slow_is(&node->pace.slow);
 	}
 	return r;
 }
@@ -487,8 +498,10 @@ void cfs_group_stats(struct cfs_group *g, struct cfs_group_stats *ret)
 		.beats = atomic_load(&g->stat.beats),
 		.beat_errors = atomic_load(&g->stat.beat_errors),
 	};
-	for (i = 0; i < v->n; i++)
+	for (i = 0; i < v->n; i++) {
 		ret->apart += v->nodes[i]->member.apart;
+		ret->slow += cfs_slow_is(&v->nodes[i]->pace.slow);
+	}
 	cfs_group_view_unref(v);
 	cfs_transport_stats(g->transport, &ret->asked, &ret->served);
 }

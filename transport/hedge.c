@@ -7,11 +7,12 @@
 
 #include "base/bytes.h"
 
-#define PERCENT	    100
-#define LATE_SHARE  95 /* of 100 answers are not */
-#define FORGET_AT   512
-#define FEW_PARTS   4
-#define MEMBERS_MAX 1000000u
+#define PERCENT	      100
+#define LATE_SHARE    95 /* of 100 answers are not */
+#define FORGET_AT     512
+#define FEW_PARTS     4
+#define LONG_FETCH_MS 250
+#define MEMBERS_MAX   1000000u
 
 /* ---- how long a peer takes ---- */
 
@@ -126,17 +127,21 @@ struct asked {
 	atomic_bool ended; /* err is set, and the request is not touched any more but for woken */
 	atomic_bool worked_on; /* so the peer says */
 	struct cfs_hedge *hedge;
+	struct race *race; /* of the first */
 };
 
 struct race {
 	struct cfs_peer *peer;
-	sem_t woken;	/* once by each request that was started */
-	unsigned heard; /* of these */
+	struct cfs_slow *slow;
+	struct cfs_slow_ask ask; /* under slow->lock */
+	sem_t woken;		 /* once by each request that was started */
+	unsigned heard;		 /* of these */
 	struct asked first, probe;
 	struct iovec byte;
 	char probed;
 	bool probing;
 	bool known; /* how long the peer takes */
+	bool shed;  /* given up, as the peer is slow */
 };
 
 static void note_end(struct cfs_peer_get *g, int err)
@@ -154,6 +159,7 @@ static void note_working(struct cfs_peer_get *g)
 	struct asked *a = (struct asked *)g;
 
 	atomic_store(&a->worked_on, true);
+	cfs_slow_works(a->race->slow, &a->race->ask, cfs_now_ns(), cfs_peer_came(a->race->peer));
 	if (a->hedge && a->hedge->working)
 		a->hedge->working(a->hedge);
 }
@@ -172,17 +178,31 @@ static void end_race(struct race *r, unsigned started)
 	sem_destroy(&r->woken);
 }
 
+static void stop(struct race *r, struct asked *a)
+{
+	if (!atomic_load(&a->ended))
+		cfs_peer_cancel(r->peer, &a->get);
+	wait_for(r, a);
+}
+
 /* The first one ends, or this time comes. */
 static bool has_ended_by(struct race *r, cfs_deadline_t when)
 {
-	const struct timespec until = {.tv_sec = (time_t)(when / 1000),
-				       .tv_nsec = (long)(when % 1000) * 1000000};
-
 	while (!atomic_load(&r->first.ended)) {
-		if (sem_clockwait(&r->woken, CLOCK_MONOTONIC, &until) == 0)
+		cfs_deadline_t next = cfs_deadline_min(when, cfs_deadline_in(CFS_SLOW_LOOK_MS));
+		const struct timespec until = {.tv_sec = (time_t)(next / 1000),
+					       .tv_nsec = (long)(next % 1000) * 1000000};
+
+		if (sem_clockwait(&r->woken, CLOCK_MONOTONIC, &until) == 0) {
 			r->heard++;
-		else if (errno == ETIMEDOUT)
-			break;
+		} else if (errno == ETIMEDOUT) {
+			r->shed = cfs_slow_look(r->slow, &r->ask, cfs_now_ns(),
+						cfs_peer_came(r->peer));
+			if (r->shed)
+				stop(r, &r->first);
+			else if (cfs_deadline_passed(when))
+				break;
+		}
 	}
 	return atomic_load(&r->first.ended);
 }
@@ -226,13 +246,6 @@ static bool is_settled(void *arg)
 	return atomic_load(&first->ended) && first->err == 0;
 }
 
-static void stop(struct race *r, struct asked *a)
-{
-	if (!atomic_load(&a->ended))
-		cfs_peer_cancel(r->peer, &a->get);
-	wait_for(r, a);
-}
-
 /* True: the hedge has the bytes. */
 static bool run_hedge(struct cfs_hedging *h, struct race *r, struct cfs_hedge *hedge)
 {
@@ -256,10 +269,11 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs
 			uint64_t patience_ms, cfs_deadline_t limit)
 {
 	cfs_deadline_t deadline = cfs_deadline_min(limit, cfs_deadline_in(patience_ms));
-	uint64_t start_ns = cfs_now_ns(), start_ms = start_ns / 1000000, late_ms = 0;
+	uint64_t start_ns = cfs_now_ns(), start_ms = start_ns / 1000000, late_ms = 0, took_ns;
 	bool won = false, may_hedge = hedge && h->percent;
 	struct race r = {
 		.peer = peer,
+		.slow = &pace->slow,
 		.first.get = {.block = *b,
 			      .off = off,
 			      .len = len,
@@ -273,13 +287,17 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs
 			      .done = note_end,
 			      .working = note_working},
 		.first.hedge = hedge,
+		.first.race = &r,
 	};
+	cfs_deadline_t look = start_ms + CFS_SLOW_LOOK_MS;
 	int err;
 
 	sem_init(&r.woken, 0, 0);
 	r.first.woken = &r.woken;
+	cfs_slow_start(r.slow, &r.ask, start_ns, cfs_peer_came(peer));
 	err = cfs_peer_start(peer, &r.first.get);
 	if (err < 0) {
+		cfs_slow_end(r.slow, &r.ask, cfs_now_ns(), cfs_peer_came(peer), false);
 		end_race(&r, 0);
 		return err;
 	}
@@ -287,19 +305,26 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs
 	r.known = known(pace) >= CFS_HEDGE_SAMPLES;
 	if (may_hedge)
 		late_ms = cfs_pace_late_ms(pace, cfs_deadline_left_ms(deadline));
-	cfs_peer_receive(peer, &r.first.get, may_hedge ? start_ms + late_ms / 2 : deadline);
+	cfs_peer_receive(peer, &r.first.get,
+			 may_hedge ? CFS_MIN(start_ms + late_ms / 2, look) : look);
 	if (may_hedge && is_late(&r, start_ms, late_ms))
 		won = run_hedge(h, &r, hedge);
-	wait_for(&r, &r.first);
+	(void)has_ended_by(&r, UINT64_MAX); /* the loop observes the deadline */
 	if (r.probing)
 		stop(&r, &r.probe);
 	end_race(&r, 1u + r.probing);
 	err = won ? -EALREADY : r.first.err;
+	cfs_slow_end(r.slow, &r.ask, cfs_now_ns(), cfs_peer_came(peer),
+		     r.first.err == 0 || r.first.err == -ENOENT);
+	if (r.shed && err == -ECANCELED)
+		err = -EBUSY;
 	/*
 	 * One that was given up took at least so long: who has become slow is given more time. How
-	 * long a fetch takes says nothing of the peer.
+	 * long a long fetch takes says nothing of the peer; short ones are what is usual.
 	 */
-	if ((err == 0 || err == -ECANCELED || won) && !atomic_load(&r.first.worked_on))
-		cfs_pace_note(pace, cfs_now_ns() - start_ns);
+	took_ns = cfs_now_ns() - start_ns;
+	if ((err == 0 || err == -ECANCELED || won) &&
+	    (!atomic_load(&r.first.worked_on) || took_ns < LONG_FETCH_MS * 1000000ull))
+		cfs_pace_note(pace, took_ns);
 	return err < 0 ? err : (ssize_t)len;
 }

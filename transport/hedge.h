@@ -19,6 +19,7 @@
 #include <stdatomic.h>
 
 #include "base/hedge.h"
+#include "slow.h"
 
 #define CFS_HEDGE_BURST	  16
 #define CFS_HEDGE_MIN_MS  20 /* nothing is late before */
@@ -28,6 +29,7 @@
 struct cfs_pace {
 	_Atomic uint32_t n;
 	_Atomic uint32_t below[CFS_PEER_LATENCIES]; /* [i]: less than 2^i us, the last: any */
+	struct cfs_slow slow;
 };
 
 void cfs_pace_note(struct cfs_pace *p, uint64_t ns);
@@ -51,9 +53,9 @@ bool cfs_hedging_take(struct cfs_hedging *h);
 
 /*
  * As cfs_peer_read(), and -EALREADY: hedge has the bytes; -ECANCELED: it has no room, and the
- * caller should go the other way himself. Either way dst is left alone from now on. hedge may be
- * NULL. patience_ms: how long the peer may be silent about the request. One that says that it works
- * on it is waited for until `limit`.
+ * caller should go the other way himself; -EBUSY as well when the peer turns out to be slow. Either
+ * way dst is left alone from now on. hedge may be NULL. patience_ms: how long the peer may be
+ * silent about the request. One that says that it works on it is waited for until `limit`.
  */
 ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs_peer *peer,
 			const struct cfs_peer_block *b, uint32_t off, uint32_t len, unsigned flags,

@@ -363,6 +363,11 @@ bool cfs_peer_heard(struct cfs_peer *p, uint64_t since_ms)
 	return heard;
 }
 
+uint64_t cfs_peer_came(const struct cfs_peer *p)
+{
+	return atomic_load_explicit(&p->came, memory_order_relaxed);
+}
+
 static int send_hint(struct cfs_client *cc, const struct cfs_hint *h)
 {
 	struct cfs_frame f = {.type = CFS_FRAME_HINT};

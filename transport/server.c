@@ -15,7 +15,8 @@
 #define ACCEPT_BATCH   64
 #define RX_BYTES       (16u << 10) /* requests that are read at a time */
 #define SLOW_TICK_MS   250
-#define WORKING_MIN_MS 100 /* what is answered sooner is not announced */
+#define WORKING_MIN_MS 20  /* what is answered sooner is not announced */
+#define WORKING_MS     250 /* and again */
 
 static struct cfs_server *server_of(struct cfs_conn *c)
 {
@@ -26,8 +27,15 @@ static struct cfs_server *server_of(struct cfs_conn *c)
 
 static void stop_working(struct cfs_job *j)
 {
-	j->sc->c.t->n_working -= j->working_until != 0;
+	if (!j->working_until)
+		return;
 	j->working_until = 0;
+	if (j->working_prev)
+		j->working_prev->working_next = j->working_next;
+	else
+		j->sc->c.t->workings = j->working_next;
+	if (j->working_next)
+		j->working_next->working_prev = j->working_prev;
 }
 
 static void has_answer(struct cfs_work *w)
@@ -53,28 +61,37 @@ void cfs_peer_answer(struct cfs_peer_request *req, const struct cfs_peer_answer 
 void cfs_peer_working(struct cfs_peer_request *req, cfs_deadline_t until)
 {
 	struct cfs_job *j = (struct cfs_job *)req;
+	struct cfs_transport *t = j->sc->c.t;
 
 	if (!req->patient || j->working_until)
 		return;
 	j->working_until = until;
-	j->sc->c.t->n_working++;
+	j->tell_ms = j->start_ns / 1000000 + WORKING_MIN_MS;
+	j->working_prev = NULL;
+	j->working_next = t->workings;
+	if (j->working_next)
+		j->working_next->working_prev = j;
+	t->workings = j;
 }
 
-static void tell_workings(struct cfs_server *sc)
+/* As many as there are threads and places in their queues. */
+static void tell_workings(struct cfs_transport *t)
 {
-	struct cfs_transport *t = sc->c.t;
-	struct cfs_job *j;
+	uint64_t now_ms = t->loop.now_ms;
+	struct cfs_job *j, *next;
 
-	for (j = sc->jobs; j; j = j->next) {
+	for (j = t->workings; j; j = next) {
 		uint64_t since_ms = j->start_ns / 1000000;
 
-		if (!j->working_until || t->loop.now_ms < since_ms + WORKING_MIN_MS)
+		next = j->working_next;
+		if (now_ms < j->tell_ms || j->sc->c.state != CFS_CONN_READY)
 			continue;
-		if (j->working_until <= t->loop.now_ms ||
+		j->tell_ms = now_ms + WORKING_MS;
+		if (j->working_until <= now_ms ||
 		    (t->conf.ops->works && !t->conf.ops->works(t->conf.ops_arg, since_ms)))
 			stop_working(j);
 		else
-			cfs_answer_working(sc, j->id);
+			cfs_answer_working(j->sc, j->id);
 	}
 }
 
@@ -156,7 +173,8 @@ static int got_get(struct cfs_server *sc, const struct cfs_frame *f, const uint8
 		.block = get.block,
 		.off = get.off,
 		.len = get.len,
-		.flags = f->flags & CFS_FRAME_F_ONLY_CACHED ? CFS_PEER_ONLY_CACHED : 0,
+		.flags = (f->flags & CFS_FRAME_F_ONLY_CACHED ? CFS_PEER_ONLY_CACHED : 0u) |
+			 (f->flags & CFS_FRAME_F_STAND_IN ? CFS_PEER_STAND_IN : 0u),
 		.from = sc->c.peer,
 		.patient = sc->c.features & CFS_FEATURE_WORKING,
 	};
@@ -461,7 +479,8 @@ void cfs_server_tick(struct cfs_transport *t, bool *ret_busy)
 {
 	struct cfs_conn *c, *next;
 
-	*ret_busy |= t->n_working > 0;
+	*ret_busy |= t->workings != NULL;
+	tell_workings(t);
 	if (t->loop.now_ms - t->slow_tick_ms < SLOW_TICK_MS)
 		return;
 	t->slow_tick_ms = t->loop.now_ms;
@@ -475,8 +494,6 @@ void cfs_server_tick(struct cfs_transport *t, bool *ret_busy)
 			next = t->conns; /* it may have taken others along */
 			continue;
 		}
-		if (t->n_working > 0 && c->ops == &server_ops && c->state == CFS_CONN_READY)
-			tell_workings(server_of(c));
 		if (t->draining && c->ops == &server_ops && c->state == CFS_CONN_READY &&
 		    !server_of(c)->leaving) {
 			server_of(c)->leaving = true;

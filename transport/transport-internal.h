@@ -120,6 +120,7 @@ struct cfs_peer {
 	socklen_t addr_len;
 	char name[CFS_ADDRESS_MAX];
 	struct cfs_counters counters;
+	_Atomic uint64_t came;	      /* bytes of answers, whole or not, wanted or not */
 	struct cfs_peer *prev, *next; /* t->peers */
 	struct cfs_work work;	      /* cfs_peer_service */
 
@@ -291,6 +292,8 @@ struct cfs_job {
 	struct cfs_peer_answer a;
 	bool canceled, answered, busy; /* busy: op is in the ring */
 	cfs_deadline_t working_until;  /* not answered, and the asker is told so; or 0 */
+	uint64_t tell_ms;	       /* when that is next */
+	struct cfs_job *working_prev, *working_next; /* t->workings */
 	struct cfs_work work;
 	struct cfs_op op;
 	struct cfs_job *prev, *next; /* sc->jobs */
@@ -390,7 +393,7 @@ struct cfs_transport {
 
 	struct cfs_conn *conns, *more, **more_last;
 	unsigned n_served, n_unauthenticated;
-	unsigned n_working; /* jobs with working_until */
+	struct cfs_job *workings; /* with working_until */
 	uint64_t slow_tick_ms;
 
 	struct cfs_turns turns[CFS_TURN_DISKS];

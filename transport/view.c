@@ -15,6 +15,7 @@ void cfs_group_node_unref(struct group_node *n)
 		return;
 	if (n->peer)
 		cfs_peer_close(n->peer);
+	cfs_slow_destroy(&n->pace.slow);
 	free(n);
 }
 

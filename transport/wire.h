@@ -31,11 +31,13 @@ enum cfs_frame_type {
 
 /* Of GET. */
 #define CFS_FRAME_F_ONLY_CACHED 1u
+#define CFS_FRAME_F_STAND_IN	2u
 
 /* Feature bits of HELLO and CHALLENGE. */
-#define CFS_FEATURE_HINTS   1ull
-#define CFS_FEATURE_WORKING 2ull
-#define CFS_FEATURES	    (CFS_FEATURE_HINTS | CFS_FEATURE_WORKING)
+#define CFS_FEATURE_HINTS    1ull
+#define CFS_FEATURE_WORKING  2ull
+#define CFS_FEATURE_STAND_IN 4ull
+#define CFS_FEATURES	     (CFS_FEATURE_HINTS | CFS_FEATURE_WORKING | CFS_FEATURE_STAND_IN)
 
 enum cfs_wire_status {
 	CFS_STATUS_OK,

@@ -69,6 +69,9 @@ struct cfs_group_conf {
 	uint64_t (*cached_bytes)(void *arg); /* to be shown; with ops_arg; may be NULL */
 	/* Whether blocks can be kept now; with ops_arg, of any thread. NULL: always. */
 	bool (*keeps)(void *arg);
+	/* cfs_group_pace_us() of object storage; 0: unknown. With ops_arg, of any thread. NULL: the
+	 * same. */
+	uint64_t (*bucket_us)(void *arg);
 };
 
 #define CFS_GROUP_NAME_MAX     64
@@ -87,6 +90,10 @@ void cfs_group_destroy(struct cfs_group *g);
 
 /* This member is one of the block's owners. */
 bool cfs_group_owns(struct cfs_group *g, const struct cfs_peer_block *b);
+/* Whether this member may be asked to stand in for the block's owner. */
+bool cfs_group_may_stand_in(struct cfs_group *g, const struct cfs_peer_block *b);
+/* us per 128 KiB of answers that took ns together; each counts as 32 KiB more. */
+uint64_t cfs_group_pace_us(uint64_t ns, uint64_t bytes, uint64_t answers);
 /* This member keeps blocks for others: what it does not own it need not keep. */
 bool cfs_group_shares(struct cfs_group *g);
 /*
@@ -131,6 +138,7 @@ int cfs_group_map(struct cfs_group *g, const struct cfs_peer_block *b,
 struct cfs_group_stats {
 	unsigned members;	     /* alive, this one included */
 	unsigned apart;		     /* of members: those of the other kind */
+	unsigned slow;		     /* of members: for which others stand in */
 	uint64_t hits, hit_bytes;    /* ranges that a peer gave */
 	uint64_t misses;	     /* that the owner did not give */
 	uint64_t previous_hits;	     /* of hits: from the owner before */

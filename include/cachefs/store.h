@@ -194,7 +194,7 @@ struct cfs_store_stats {
 	uint64_t object_retries, object_damaged; /* of the process */
 	uint64_t stage_bypassed; /* blocks that writeback was for, but that went straight */
 	/* The cache group; all 0 without one. Hits, misses: ranges asked of peers. */
-	unsigned peer_members, peer_members_apart;
+	unsigned peer_members, peer_members_apart, peer_members_slow;
 	uint64_t peer_hits, peer_hit_bytes, peer_misses;
 	uint64_t peer_fallbacks;  /* of misses: because of an error or a deadline */
 	uint64_t peer_hedges;	  /* ranges asked of the object store, too, as a peer was late */

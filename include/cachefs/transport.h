@@ -50,6 +50,7 @@ struct cfs_peer_block {
 
 enum cfs_peer_flag {
 	CFS_PEER_ONLY_CACHED = 1, /* -ENOENT rather than fetch it from object storage */
+	CFS_PEER_STAND_IN = 2, /* for the owner, which is slow; not sent to who does not know it */
 };
 
 /* Read only. Valid until it has been answered. */
@@ -245,6 +246,8 @@ ssize_t cfs_peer_read(struct cfs_peer *p, const struct cfs_peer_block *b, uint32
 		      cfs_deadline_t deadline);
 /* Something has been answered, or is worked on, since then. */
 bool cfs_peer_heard(struct cfs_peer *p, uint64_t since_ms);
+/* Bytes of blocks that have come of it so far, those of answers under way included. */
+uint64_t cfs_peer_came(const struct cfs_peer *p);
 /* Best effort: dropped when the peer is left out, or too many wait for a connection. */
 void cfs_peer_hint(struct cfs_peer *p, const struct cfs_peer_block *b, enum cfs_peer_hint hint);
 

@@ -21,6 +21,8 @@
 #define DISK_TIER	 0    /* its number, when there is a disk cache */
 #define LENT_PARTS	 4 /* of the pool: at most one of so many is being sent or fetched for others */
 
+#define BUCKET_GETS 16 /* that its pace is taken from */
+
 #define HEAT_PLACES 4093
 #define HOT	    3 /* times asked for, after which replicas get a copy */
 
@@ -49,11 +51,42 @@ struct cfs_peers {
 	struct cfs_workers *fillers; /* wait for other members, as those who serve them must not */
 	uint64_t fetch_timeout_ms;
 	atomic_bool leaving;
-	pthread_mutex_t lock; /* leaving begins between two submissions; also protects lent */
+	pthread_mutex_t lock; /* leaving begins between two submissions; also protects the rest */
 	pthread_cond_t room;
 	LIST_HEAD(, loan) loans;
 	uint64_t lent, lent_max; /* bytes of the pool */
+	LIST_HEAD(, stand_in) stand_ins;
+	atomic_uint n_stand_ins;
+	struct bucket_seen {
+		uint64_t gets, bytes, ns;
+	} bucket_seen; /* when its pace was taken */
+	uint64_t bucket_us;
 };
+
+/*
+ * A block that is fetched here for an owner that is slow: as if it were ours, and without asking
+ * it.
+ */
+struct stand_in {
+	LIST_ENTRY(stand_in) link; /* with the lock */
+	struct cfs_block block;
+};
+
+static bool stands_in(struct cfs_peers *p, const struct cfs_block *b)
+{
+	struct stand_in *s;
+
+	if (atomic_load(&p->n_stand_ins) == 0)
+		return false;
+	pthread_mutex_lock(&p->lock);
+	LIST_FOREACH(s, &p->stand_ins, link)
+	{
+		if (s->block.slice == b->slice && s->block.index == b->index)
+			break;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return s != NULL;
+}
 
 static int submit_to(struct cfs_peers *p, struct cfs_workers *w, struct cfs_job *job)
 {
@@ -156,7 +189,7 @@ static ssize_t get(struct cfs_peers *p, const struct cfs_block *b, uint32_t off,
 	uint32_t len = 0;
 	int i;
 
-	if (atomic_load(&p->leaving))
+	if (atomic_load(&p->leaving) || stands_in(p, b))
 		return -ENOENT;
 	for (i = 0; i < n_dst; i++)
 		len += (uint32_t)dst[i].iov_len;
@@ -183,7 +216,9 @@ static enum cfs_place tier_place(void *tier, const struct cfs_block *b)
 
 	if (atomic_load(&p->leaving) || !cfs_group_shares(p->group))
 		return CFS_PLACE_ANY;
-	return cfs_group_owns(p->group, &block) ? CFS_PLACE_HERE : CFS_PLACE_ELSEWHERE;
+	if (stands_in(p, b) || cfs_group_owns(p->group, &block))
+		return CFS_PLACE_HERE;
+	return CFS_PLACE_ELSEWHERE;
 }
 
 struct warm_job {
@@ -334,6 +369,7 @@ static void tier_stats(void *tier, struct cfs_store_stats *ret)
 	cfs_group_stats(p->group, &s);
 	ret->peer_members = s.members;
 	ret->peer_members_apart = s.apart;
+	ret->peer_members_slow = s.slow;
 	ret->peer_hits = s.hits;
 	ret->peer_hit_bytes = s.hit_bytes;
 	ret->peer_misses = s.misses;
@@ -553,11 +589,25 @@ static void answer_fetched(struct cfs_peers *p, struct cfs_peer_request *req, st
 {
 	cfs_deadline_t deadline = cfs_deadline_in(p->fetch_timeout_ms);
 	struct cfs_block b = from_peer(&req->block);
+	struct stand_in stand_in = {.block = b};
+	bool for_another = !cfs_group_owns(p->group, &req->block);
 	struct cfs_segs whole;
 	int r;
 
 	cfs_segs_init(&whole);
+	if (for_another) {
+		pthread_mutex_lock(&p->lock);
+		LIST_INSERT_HEAD(&p->stand_ins, &stand_in, link);
+		atomic_fetch_add(&p->n_stand_ins, 1);
+		pthread_mutex_unlock(&p->lock);
+	}
 	r = cfs_store_read(p->store, &b, 0, b.len, deadline, &whole);
+	if (for_another) {
+		pthread_mutex_lock(&p->lock);
+		LIST_REMOVE(&stand_in, link);
+		atomic_fetch_sub(&p->n_stand_ins, 1);
+		pthread_mutex_unlock(&p->lock);
+	}
 	if (r == 0)
 		hold_fetched(s->loan, &whole);
 	if (r == 0)
@@ -577,6 +627,13 @@ struct get_job {
 	struct cfs_peer_request *req;
 };
 
+static bool may_fetch(struct cfs_peers *p, const struct cfs_peer_request *req)
+{
+	if (req->flags & CFS_PEER_STAND_IN)
+		return cfs_group_may_stand_in(p->group, &req->block);
+	return cfs_group_owns(p->group, &req->block);
+}
+
 static void answer_get(struct cfs_peers *p, struct cfs_peer_request *req)
 {
 	cfs_deadline_t deadline =
@@ -594,7 +651,7 @@ static void answer_get(struct cfs_peers *p, struct cfs_peer_request *req)
 		refuse(req, -EBUSY);
 		return;
 	}
-	if ((req->flags & CFS_PEER_ONLY_CACHED) || !cfs_group_owns(p->group, &req->block)) {
+	if ((req->flags & CFS_PEER_ONLY_CACHED) || !may_fetch(p, req)) {
 		refuse(req, -ENOENT);
 		return;
 	}
@@ -759,6 +816,29 @@ static bool keeps(void *arg)
 	return s.disk_dirs > s.disk_dirs_bad;
 }
 
+/* Of its last GETs, BUCKET_GETS or more, when there are so many. */
+static uint64_t bucket_us(void *arg)
+{
+	struct cfs_peers *p = arg;
+	struct bucket_seen seen = {
+		.gets = atomic_load(&p->store->stat.gets),
+		.bytes = atomic_load(&p->store->stat.get_bytes),
+		.ns = atomic_load(&p->store->stat.get_ns),
+	};
+	uint64_t gets, us;
+
+	pthread_mutex_lock(&p->lock);
+	gets = seen.gets - p->bucket_seen.gets;
+	if (gets >= BUCKET_GETS || (gets > 0 && p->bucket_us == 0)) {
+		p->bucket_us = cfs_group_pace_us(seen.ns - p->bucket_seen.ns,
+						 seen.bytes - p->bucket_seen.bytes, gets);
+		p->bucket_seen = seen;
+	}
+	us = p->bucket_us;
+	pthread_mutex_unlock(&p->lock);
+	return us;
+}
+
 /* ---- life ---- */
 
 int cfs_peers_join(const struct cfs_peers_conf *conf, struct cfs_peers **ret, char err[256])
@@ -789,6 +869,7 @@ int cfs_peers_join(const struct cfs_peers_conf *conf, struct cfs_peers **ret, ch
 	group.ops_arg = p;
 	group.cached_bytes = cached_bytes;
 	group.keeps = keeps;
+	group.bucket_us = bucket_us;
 	r = cfs_group_join(&group, &p->group, err);
 	if (r == 0)
 		r = cfs_store_add_tier(conf->store, &peer_tier, p);

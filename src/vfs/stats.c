@@ -154,6 +154,8 @@ static const struct metric {
 	M("peer_members", store.peer_members, "Members of the cache group"),
 	M("peer_members_apart", store.peer_members_apart,
 	  "Of these the ones that are not asked: only one side has group-tls, or another volume"),
+	M("peer_members_slow", store.peer_members_slow,
+	  "Of these the ones that are slow, so that others stand in for them"),
 	M("peer_hits_total", store.peer_hits, "Reads served by other members"),
 	M("peer_hit_bytes_total", store.peer_hit_bytes, "Data served by other members"),
 	M("peer_misses_total", store.peer_misses, "Reads that no other member could serve"),

@@ -58,6 +58,15 @@ class Network:
     def heal(self, i):
         ip("link", "set", self.port(i), "up")
 
+    def slow(self, i, mbit):
+        """What the host sends is held back to so much; 0: not any more."""
+        tc = ["tc", "-n", self.names[i], "qdisc"]
+        if mbit:
+            tc += ["replace", "dev", "eth0", "root", "tbf", "rate", "%dmbit" % mbit, "burst", "64kb", "latency", "500ms"]
+        else:
+            tc += ["del", "dev", "eth0", "root"]
+        subprocess.run(tc, check=True, timeout=20)
+
     def close(self):
         for name in self.names:
             ip("netns", "del", name, check=False)

@@ -186,8 +186,9 @@ def ending(threads, stop, failures, rounds):
     return end
 
 
-def picking(mnt, data, threads, seconds, name="f"):
-    """As reading(), of 4 KiB at a time, anywhere; data: the file's. end.slowest: the slowest read."""
+def picking(mnt, data, threads, seconds, name="f", note=None):
+    """As reading(), of 4 KiB at a time, anywhere; data: the file's. end.slowest: the slowest read.
+    note(at, took) is called of each read."""
     stop = threading.Event()
     failures, rounds, slowest = [], [0], [0.0]
 
@@ -202,6 +203,8 @@ def picking(mnt, data, threads, seconds, name="f"):
                 got = os.pread(fd, 4096, at)
                 took = time.monotonic() - start
                 slowest[0] = max(slowest[0], took)
+                if note:
+                    note(at, took)
                 if got != data[at : at + 4096]:
                     failures.append("wrong bytes at %d" % at)
                 if took > seconds * SLOW:

@@ -271,6 +271,57 @@ def first_owners(ws, mnt):
     return [b["owners"][0] for b in cache_map(ws, mnt)["blocks"]]
 
 
+@TLS
+@pytest.mark.deadline(180)
+def test_a_slow_owner_does_not_slow_the_group(ws, tls):
+    """One of four sends 10 Mbit/s: the others do without it, and ask it again when it is well. What
+    a read of its blocks takes is compared with what others' take at the same time."""
+    team = Team(ws, 4, patience=2)
+    make_file(team, 3 * SMALL)  # some of the owner's blocks have another stand-in than the reader
+    mounts = team.join_all(",".join(filter(None, [UNCACHED, tls])))
+    read_all(mounts)
+    a, slow = mounts[0], mounts[3]
+    data = (a / "f").read_bytes()
+    by_id = {member_id(ws, m): m for m in mounts}
+    owner = [by_id[b["owners"][0]["id"]] for b in cache_map(ws, a)["blocks"]]
+    reads = []  # since the owner is slow: when it ended, who owns the block, how long it took
+    end = picking(a, data, 8, 30, note=lambda at, took: reads.append((time.monotonic(), owner[at // BLOCK], took)))
+
+    def says(what):
+        return sum(what in line and team.net.host(3) in line for line in a.log().splitlines())
+
+    def share(since, until):
+        """Of the rate that there would be if the owner's blocks took as long as other peers'."""
+        some = [r for r in reads if start + since <= r[0] < start + until]
+        others = [took for _, m, took in some if m not in (a, slow)]
+        if not others:
+            return 0
+        mean = sum(others) / len(others)
+        return sum(mean if m is slow else took for _, m, took in some) / sum(took for _, _, took in some)
+
+    more_rounds(end, 2000)
+    assert says("peer is slow") == 0
+    team.net.slow(3, 10)
+    try:
+        start = time.monotonic()
+        reads.clear()
+        time.sleep(8)  # what is counted
+        said, shown = says("peer is slow"), a.stat("peer_members_slow")
+    finally:
+        team.net.slow(3, 0)
+    for t in range(8):
+        print("%d s: %d reads, %.2f" % (t, sum(start + t <= r[0] < start + t + 1 for r in reads), share(t, t + 1)))
+    served = slow.stat('peer_requests_total{direction="served"}')
+    try:
+        wait_until(lambda: says("as fast as others again") > 0, 60, "the owner is asked again")
+    finally:
+        print("".join(line + "\n" for line in a.log().splitlines() if "peer is" in line))
+    wait_until(lambda: slow.stat('peer_requests_total{direction="served"}') > served + 100, 20, "it serves")
+    end()
+    assert share(3, 8) >= 0.6
+    assert said == 1 and shown == 1 and says("peer is slow") <= 2
+
+
 def late_owner(ws, hedge):
     """Two members, one of which is frozen; how long the other one takes to read the file, how many hedges
     there were, and the bytes it got from the bucket for each that it had to."""

@@ -164,6 +164,7 @@ static int set_up(void **state)
 	memset(&owner, 0, sizeof(owner));
 	ops = (struct cfs_peer_serve_ops){.get = serve};
 	memset(&pace, 0, sizeof(pace));
+	cfs_slow_init(&pace.slow, NULL, NULL);
 	for (i = 0; i < LEN; i++)
 		bytes[i] = (uint8_t)(i * 31 + (i >> 8));
 	memcpy(conf.key, keys.key[0], sizeof(conf.key));
@@ -327,6 +328,30 @@ static void test_owner_is_faster(void **state)
 	assert_int_equal(hedging.wins, 0);
 }
 
+static void *find_slow(void *arg)
+{
+	WAIT_FOR(owner.n_held == 1);
+	assert_true(cfs_slow_begin(&pace.slow, cfs_now_ms()));
+	return NULL;
+}
+
+/* Others have found that the owner is slow: who waits for it goes elsewhere at once. */
+static void test_owner_is_slow(void **state)
+{
+	uint64_t start_ms = cfs_now_ms();
+	uint8_t dst[LEN], zeros[LEN] = {0};
+	pthread_t finder;
+
+	owner.manner = SILENT;
+	cfs_hedging_init(&hedging, 0);
+	assert_int_equal(pthread_create(&finder, NULL, find_slow, NULL), 0);
+	assert_int_equal(read_in(dst, LONG_MS), -EBUSY);
+	pthread_join(finder, NULL);
+	assert_true(cfs_now_ms() - start_ms < LONG_MS / 2);
+	give_all();
+	assert_memory_equal(dst, zeros, LEN);
+}
+
 static void *give_later(void *arg)
 {
 	WAIT_FOR(other.runs == 1);
@@ -394,6 +419,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_owner_that_works, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_owner_that_never_ends, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_owner_that_hangs, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_owner_is_slow, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_owner_is_faster, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_other_way_fails, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_no_room_for_another_answer, set_up, tear_down),

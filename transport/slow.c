@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "slow.h"
+
+#include <stdlib.h>
+
+#include "base/bytes.h"
+
+#define MS_NS	      1000000ull
+#define FORGIVEN_AT   10	 /* pauses after which the next one is short again */
+#define PROBE_RUNS_MS UINT64_MAX /* until_ms while a probe is under way */
+/* Threads that wait look more often: for longer this process did not run itself. */
+#define LOOK_MAX_NS (2 * CFS_SLOW_LOOK_MS * MS_NS)
+
+void cfs_slow_init(struct cfs_slow *s, cfs_slow_judge_fn judge, void *arg)
+{
+	*s = (struct cfs_slow){.judge = judge, .arg = arg};
+	atomic_init(&s->until_ms, 0);
+	pthread_mutex_init(&s->lock, NULL);
+}
+
+void cfs_slow_destroy(struct cfs_slow *s)
+{
+	pthread_mutex_destroy(&s->lock);
+}
+
+static uint64_t part_us(uint64_t ns, uint64_t bytes)
+{
+	return (uint64_t)((double)ns / 1000 * CFS_SLOW_PART / (double)bytes);
+}
+
+uint64_t cfs_slow_part_us(uint64_t ns, uint64_t bytes, uint64_t answers)
+{
+	return part_us(ns, bytes + answers * CFS_SLOW_ANSWER);
+}
+
+/* ---- the pace; all with the lock ---- */
+
+/* Silence tells nothing in either direction, nor does a peer that was hardly asked. */
+static void end_period(struct cfs_slow *s, uint64_t now_ns)
+{
+	const struct cfs_slow_period *p = &s->now;
+
+	if (p->ns >= CFS_SLOW_PERIOD_MS * MS_NS && p->bytes > 0) {
+		if (part_us(p->ns, p->bytes) > CFS_SLOW_MIN_US)
+			s->slow_periods++;
+		else
+			s->slow_periods = 0;
+	}
+	s->last = s->now;
+	s->now = (struct cfs_slow_period){.begin_ns = now_ns};
+	s->stretch_ns = 0;
+}
+
+/* Threads come with times and counts that others have overtaken. */
+static void account(struct cfs_slow *s, uint64_t now_ns, uint64_t came)
+{
+	if (s->owed > 0 && now_ns > s->at_ns) {
+		uint64_t ns = CFS_MIN(now_ns - s->at_ns, LOOK_MAX_NS);
+
+		s->now.ns += ns;
+		s->stretch_ns += ns;
+	}
+	s->at_ns = CFS_MAX(s->at_ns, now_ns);
+	if (came > s->came) {
+		s->now.bytes += came - s->came;
+		s->came = came;
+	}
+	if (s->now.ns >= CFS_SLOW_PERIOD_MS * MS_NS ||
+	    s->at_ns >= s->now.begin_ns + CFS_SLOW_WINDOW_MS * MS_NS)
+		end_period(s, s->at_ns);
+}
+
+static void owe(struct cfs_slow *s, struct cfs_slow_ask *a)
+{
+	if (s->owed++ == 0)
+		s->stretch_ns = 0;
+	a->owed = true;
+}
+
+static void settle(struct cfs_slow *s, struct cfs_slow_ask *a)
+{
+	s->owed -= a->owed;
+	a->owed = false;
+}
+
+/* 0: there is nothing to judge. */
+static uint64_t suspicion_us(struct cfs_slow *s)
+{
+	if (s->slow_periods < CFS_SLOW_PERIODS || cfs_slow_is(s))
+		return 0;
+	s->slow_periods--; /* once per period */
+	return part_us(s->last.ns, CFS_MAX(s->last.bytes, (uint64_t)1));
+}
+
+/* ---- requests ---- */
+
+void cfs_slow_start(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t came)
+{
+	pthread_mutex_lock(&s->lock);
+	account(s, now_ns, came);
+	owe(s, a);
+	pthread_mutex_unlock(&s->lock);
+}
+
+void cfs_slow_works(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t came)
+{
+	pthread_mutex_lock(&s->lock);
+	account(s, now_ns, came);
+	a->worked_ns = now_ns;
+	settle(s, a);
+	/* If it was alone, what has passed was the fetch. */
+	if (s->owed == 0) {
+		s->now.ns -= CFS_MIN(s->now.ns, s->stretch_ns);
+		s->stretch_ns = 0;
+	}
+	pthread_mutex_unlock(&s->lock);
+}
+
+bool cfs_slow_look(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t came)
+{
+	uint64_t us;
+
+	pthread_mutex_lock(&s->lock);
+	account(s, now_ns, came);
+	if (!a->owed && now_ns > a->worked_ns + CFS_SLOW_STILL_MS * MS_NS)
+		owe(s, a);
+	us = suspicion_us(s);
+	pthread_mutex_unlock(&s->lock);
+	if (us > 0 && s->judge)
+		s->judge(s->arg, s, us);
+	return cfs_slow_is(s);
+}
+
+void cfs_slow_end(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t came,
+		  bool answered)
+{
+	uint64_t us;
+
+	pthread_mutex_lock(&s->lock);
+	s->now.bytes += answered ? CFS_SLOW_ANSWER : 0;
+	account(s, now_ns, came);
+	settle(s, a);
+	us = suspicion_us(s);
+	pthread_mutex_unlock(&s->lock);
+	if (us > 0 && s->judge)
+		s->judge(s->arg, s, us);
+}
+
+/* ---- comparing ---- */
+
+uint64_t cfs_slow_pace_us(struct cfs_slow *s, uint64_t now_ns)
+{
+	uint64_t since_ns = now_ns - 2 * CFS_SLOW_WINDOW_MS * MS_NS, us = 0;
+	struct cfs_slow_period p;
+
+	pthread_mutex_lock(&s->lock);
+	p = s->now;
+	if (s->last.begin_ns >= since_ns) {
+		p.ns += s->last.ns;
+		p.bytes += s->last.bytes;
+	}
+	if (p.bytes >= CFS_SLOW_KNOWN && p.begin_ns >= since_ns)
+		us = CFS_MAX(part_us(p.ns, p.bytes), (uint64_t)1);
+	pthread_mutex_unlock(&s->lock);
+	return us;
+}
+
+static int by_size(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+uint64_t cfs_slow_limit_us(uint64_t *others, unsigned n, uint64_t bucket_us)
+{
+	uint64_t usual = bucket_us;
+
+	if (n > 0) {
+		qsort(others, n, sizeof(others[0]), by_size);
+		usual = others[n / 4];
+	}
+	if (usual == 0)
+		return 0;
+	return CFS_MAX(CFS_MAX(CFS_SLOW_TIMES * usual, CFS_SLOW_BUCKET_TIMES * bucket_us),
+		       (uint64_t)CFS_SLOW_MIN_US);
+}
+
+/* ---- while it is slow ---- */
+
+bool cfs_slow_is(const struct cfs_slow *s)
+{
+	return atomic_load_explicit(&s->until_ms, memory_order_relaxed) != 0;
+}
+
+bool cfs_slow_begin(struct cfs_slow *s, uint64_t now_ms)
+{
+	bool begins;
+
+	pthread_mutex_lock(&s->lock);
+	begins = !cfs_slow_is(s);
+	if (begins) {
+		if (s->pause_ms == 0 || now_ms - s->ended_ms > FORGIVEN_AT * s->pause_ms)
+			s->pause_ms = CFS_SLOW_PAUSE_MS;
+		else
+			s->pause_ms = CFS_MIN(2 * s->pause_ms, (uint64_t)CFS_SLOW_PAUSE_MAX_MS);
+		s->slow_periods = 0;
+		atomic_store(&s->until_ms, now_ms + s->pause_ms);
+	}
+	pthread_mutex_unlock(&s->lock);
+	return begins;
+}
+
+bool cfs_slow_take_probe(struct cfs_slow *s, uint64_t now_ms)
+{
+	uint64_t until = atomic_load_explicit(&s->until_ms, memory_order_relaxed);
+
+	return until != 0 && until <= now_ms &&
+	       atomic_compare_exchange_strong(&s->until_ms, &until, PROBE_RUNS_MS);
+}
+
+void cfs_slow_probed(struct cfs_slow *s, bool well, uint64_t now_ms)
+{
+	pthread_mutex_lock(&s->lock);
+	if (well) {
+		s->now = s->last = (struct cfs_slow_period){0};
+		s->slow_periods = 0;
+		s->ended_ms = now_ms;
+		atomic_store(&s->until_ms, 0);
+	} else {
+		s->pause_ms = CFS_MIN(2 * s->pause_ms, (uint64_t)CFS_SLOW_PAUSE_MAX_MS);
+		atomic_store(&s->until_ms, now_ms + s->pause_ms);
+	}
+	pthread_mutex_unlock(&s->lock);
+}

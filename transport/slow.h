@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whether a peer is so slow that its blocks are better had elsewhere.
+ *
+ * Its pace is the time during which it owed answers, per CFS_SLOW_PART bytes that came in
+ * meanwhile: requests that wait for each other at a peer are no slower than one alone. An answer
+ * counts for CFS_SLOW_ANSWER bytes more, for the way there and back. Nothing is owed for a request
+ * that the peer says it works on: a slow bucket is not a slow peer. A peer of which nothing comes
+ * is silent and not slow; deadlines are for that.
+ *
+ * The pace is taken over periods of CFS_SLOW_PERIOD_MS of such time. After CFS_SLOW_PERIODS in a
+ * row above CFS_SLOW_MIN_US `judge` is called, which compares with others at the same time (a
+ * machine that is overloaded makes all of them slow) and calls cfs_slow_begin() or not. From then
+ * on the peer is not asked, and those who wait for it go on to the next one. A probe, which moves
+ * enough bytes to tell, finds out when it is no slower than it may be. Pauses before probes double
+ * while the peer stays slow, and go on from there for one that is slow again soon.
+ *
+ * A peer that owes answers for less than CFS_SLOW_PERIOD_MS of CFS_SLOW_WINDOW_MS is not judged.
+ *
+ * Threads: any. Memory: fixed. `lock` is held for a few instructions, and no other is taken in it.
+ */
+#ifndef CFS_TRANSPORT_SLOW_H
+#define CFS_TRANSPORT_SLOW_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define CFS_SLOW_PART	      (128u << 10)
+#define CFS_SLOW_ANSWER	      (32u << 10)
+#define CFS_SLOW_MIN_US	      40000 /* of a part; below it nothing is slow */
+#define CFS_SLOW_PERIOD_MS    400
+#define CFS_SLOW_PERIODS      3
+#define CFS_SLOW_WINDOW_MS    1000	   /* on the clock; what is older is not compared */
+#define CFS_SLOW_LOOK_MS      100	   /* who waits for an answer looks so often */
+#define CFS_SLOW_STILL_MS     600	   /* after WORKING; then an answer is owed again */
+#define CFS_SLOW_KNOWN	      (512u << 10) /* bytes, with which a pace is worth comparing */
+#define CFS_SLOW_TIMES	      4		   /* slower than others, and ... */
+#define CFS_SLOW_BUCKET_TIMES 2		   /* ... than object storage: slow */
+#define CFS_SLOW_PAUSE_MS     2000	   /* before the first probe; doubles, ... */
+#define CFS_SLOW_PAUSE_MAX_MS 60000	   /* ... up to this */
+#define CFS_SLOW_PROBE	      (1u << 20)   /* bytes of a probe */
+
+struct cfs_slow;
+/* us: the peer's pace. Without the lock. */
+typedef void (*cfs_slow_judge_fn)(void *arg, struct cfs_slow *s, uint64_t us);
+
+struct cfs_slow_period {
+	uint64_t begin_ns;
+	uint64_t ns, bytes; /* owed; came */
+};
+
+struct cfs_slow {
+	_Atomic uint64_t until_ms; /* not to be asked until a probe after it; 0: is asked */
+	cfs_slow_judge_fn judge;   /* may be NULL */
+	void *arg;
+
+	pthread_mutex_t lock; /* the rest */
+	unsigned owed;	      /* requests */
+	uint64_t at_ns, came; /* accounted so far */
+	uint64_t stretch_ns;  /* of now.ns: since answers are owed without a break */
+	struct cfs_slow_period now, last;
+	unsigned slow_periods;
+	uint64_t pause_ms, ended_ms;
+};
+
+/* A request, as far as this is concerned. All 0 before cfs_slow_start(). */
+struct cfs_slow_ask {
+	bool owed;
+	uint64_t worked_ns; /* when the peer said so last; 0: it did not */
+};
+
+void cfs_slow_init(struct cfs_slow *s, cfs_slow_judge_fn judge, void *arg);
+void cfs_slow_destroy(struct cfs_slow *s);
+
+/* now_ns: cfs_now_ns(). came: bytes that have come of the peer, ever. */
+void cfs_slow_start(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t came);
+void cfs_slow_works(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t came);
+/* While it waits. True: the peer is slow, and should not be waited for. */
+bool cfs_slow_look(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t came);
+/* answered: with bytes, or that there are none. */
+void cfs_slow_end(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t came,
+		  bool answered);
+
+/* us per part; 0: too little is known, or nothing of late. */
+uint64_t cfs_slow_pace_us(struct cfs_slow *s, uint64_t now_ns);
+/* The same of answers of so many bytes that took so long together. */
+uint64_t cfs_slow_part_us(uint64_t ns, uint64_t bytes, uint64_t answers);
+/* Above what a pace is slow, given others' (sorted here) and object storage's; 0: unknown. */
+uint64_t cfs_slow_limit_us(uint64_t *others, unsigned n, uint64_t bucket_us);
+
+bool cfs_slow_is(const struct cfs_slow *s);
+/* It is slow from now on. False: it was already. */
+bool cfs_slow_begin(struct cfs_slow *s, uint64_t now_ms);
+/* True for one caller: a probe is due, and cfs_slow_probed() must follow. */
+bool cfs_slow_take_probe(struct cfs_slow *s, uint64_t now_ms);
+/* well: it is slow no more. */
+void cfs_slow_probed(struct cfs_slow *s, bool well, uint64_t now_ms);
+
+#endif

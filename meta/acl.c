@@ -55,9 +55,9 @@ void cfs_acl_cache_destroy(struct cfs_acl_cache *c)
 	free(c);
 }
 
-bool cfs_core_acl_cached(struct cfs_meta *core, uint32_t id, struct cfs_acl *ret)
+static bool cached(struct cfs_meta *m, uint32_t id, struct cfs_acl *ret)
 {
-	struct cfs_acl_cache *c = core->acls;
+	struct cfs_acl_cache *c = m->acls;
 	bool found = false;
 
 	pthread_mutex_lock(&c->lock);
@@ -67,9 +67,9 @@ bool cfs_core_acl_cached(struct cfs_meta *core, uint32_t id, struct cfs_acl *ret
 	return found;
 }
 
-void cfs_core_acl_remember(struct cfs_meta *core, uint32_t id, const struct cfs_acl *rule)
+static void remember(struct cfs_meta *m, uint32_t id, const struct cfs_acl *rule)
 {
-	struct cfs_acl_cache *c = core->acls;
+	struct cfs_acl_cache *c = m->acls;
 	struct cfs_acl copy;
 	struct slot *s;
 
@@ -92,11 +92,11 @@ int cfs_acl_get(struct cfs_meta *m, const struct cfs_ctx *ctx, uint32_t id, stru
 {
 	int rc;
 
-	if (cfs_core_acl_cached(m, id, ret))
+	if (cached(m, id, ret))
 		return 0;
 	rc = m->eng->ops->get_acl(m->eng, ctx, id, ret);
 	if (!rc)
-		cfs_core_acl_remember(m, id, ret);
+		remember(m, id, ret);
 	return rc;
 }
 
@@ -278,7 +278,7 @@ static int store_rule(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t i
 		rc = m->eng->ops->put_acl(m->eng, ctx, rule, &id);
 		if (rc)
 			return rc;
-		cfs_core_acl_remember(m, id, rule);
+		remember(m, id, rule);
 	}
 	return set_id(m, ctx, ino, is_default, id, mode);
 }

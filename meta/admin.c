@@ -156,7 +156,7 @@ int cfs_meta_get_dir_stat(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
 	struct cfs_call c;
 
 	/* Rows of before the switch was off tell nothing. */
-	if (!cfs_core_dir_stats(m))
+	if (!cfs_host_dir_stats(&m->host))
 		return -ENODATA;
 	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
 	return (int)cfs_call_end(&c, m->eng->ops->get_dir_stat(m->eng, c.ctx, dir, ret));

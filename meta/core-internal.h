@@ -34,12 +34,9 @@ struct cfs_ids {
 	bool refilling;
 };
 
-struct cfs_op_counters {
-	_Atomic uint64_t calls, errors, round_trips, time_ns;
-};
-
 struct cfs_meta {
 	struct cfs_engine *eng;
+	struct cfs_engine_host host;
 	struct cfs_url url;
 	char masked_url[256];
 	struct cfs_meta_conf conf; /* mount_point is our copy */
@@ -54,7 +51,7 @@ struct cfs_meta {
 	char *load_text, *loaded_text; /* the setting while a load of ours goes on, and after it */
 	/* What hot paths need of it. */
 	_Atomic int trash_days;
-	_Atomic bool dir_stats, changelog, enable_acl, user_group_quota;
+	_Atomic bool enable_acl, user_group_quota;
 	_Atomic uint64_t capacity, max_inodes;
 
 	struct cfs_ids inode_ids, slice_ids;
@@ -69,13 +66,7 @@ struct cfs_meta {
 	_Atomic int64_t clock_off_s; /* of the database, ahead of this host's; clock.c */
 	int64_t clock_told_s;	     /* as logged last; only the heartbeat looks at it */
 
-	_Atomic uint64_t sid;
 	uint64_t resume_sid; /* to go on with; 0: none */
-	_Atomic uint64_t txn_number;
-
-	struct cfs_op_counters op[CFS_META_OP_COUNT];
-	_Atomic uint64_t retries;
-
 	struct cfs_acl_cache *acls;
 	struct cfs_dirtimes *dirtimes;
 	struct cfs_jobs *jobs;
@@ -115,6 +106,7 @@ bool cfs_load_unfinished(const char *setting);
 int cfs_core_adopt_setting(struct cfs_meta *m, const char *text, const struct cfs_setting *s);
 /* 0, or an errno for a name that cannot exist. */
 int cfs_core_check_name(const char *name, size_t len);
+bool cfs_core_trash_on(struct cfs_meta *m);
 /* 0 or -EROFS */
 int cfs_core_check_writable(const struct cfs_meta *m);
 /* rwx permission of ctx on an inode, ACL included; reads the inode when attr is NULL. */

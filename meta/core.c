@@ -25,14 +25,6 @@ __attribute__((format(printf, 2, 3))) static void say(char err[256], const char 
 	va_end(ap);
 }
 
-struct cfs_ctx cfs_ctx_internal(uint64_t timeout_ms)
-{
-	return (struct cfs_ctx){
-		.now = cfs_wall(),
-		.deadline = cfs_deadline_in(timeout_ms),
-	};
-}
-
 /* ---- one call ---- */
 
 void cfs_call_begin(struct cfs_call *c, struct cfs_meta *m, enum cfs_meta_op op,
@@ -52,7 +44,7 @@ void cfs_call_begin(struct cfs_call *c, struct cfs_meta *m, enum cfs_meta_op op,
 
 ssize_t cfs_call_end(struct cfs_call *c, ssize_t rc)
 {
-	struct cfs_op_counters *n = &c->m->op[c->op];
+	struct cfs_op_counters *n = &c->m->host.op[c->op];
 
 	cfs_activity_wait_end();
 	atomic_fetch_add_explicit(&n->calls, 1, memory_order_relaxed);
@@ -121,85 +113,24 @@ int cfs_core_check_acl(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 
 /* ---- answers to engines ---- */
 
-bool cfs_core_has_open(struct cfs_meta *core)
-{
-	return atomic_load(&core->started) && core->hooks.is_open;
-}
-
-bool cfs_core_is_open(struct cfs_meta *core, cfs_ino_t ino)
-{
-	return cfs_core_has_open(core) && core->hooks.is_open(core->hooks.arg, ino);
-}
-
-/* FNV-1a, whose high bits are then spread over all. */
-uint64_t cfs_core_hash_name(cfs_ino_t parent, const char *name, size_t len)
-{
-	uint64_t h = 0xcbf29ce484222325ULL ^ parent;
-	size_t i;
-
-	for (i = 0; i < len; i++)
-		h = (h ^ (unsigned char)name[i]) * 0x100000001b3ULL;
-	h *= 0x9E3779B97F4A7C15ULL;
-	return h ^ h >> 32;
-}
-
-uint64_t cfs_core_sid(struct cfs_meta *core)
-{
-	return atomic_load(&core->sid);
-}
-
-bool cfs_core_dir_stats(struct cfs_meta *core)
-{
-	return atomic_load(&core->dir_stats);
-}
-
-bool cfs_core_changelog(struct cfs_meta *core)
-{
-	return atomic_load(&core->changelog);
-}
-
-uint64_t cfs_core_txn_number(struct cfs_meta *core)
-{
-	return atomic_fetch_add(&core->txn_number, 1) + 1;
-}
-
 bool cfs_core_trash_on(struct cfs_meta *core)
 {
 	return atomic_load(&core->trash_days) > 0;
 }
 
-void cfs_core_count(struct cfs_meta *core, enum cfs_meta_op op, unsigned round_trips,
-		    unsigned retries)
-{
-	atomic_fetch_add_explicit(&core->op[op].round_trips, round_trips, memory_order_relaxed);
-	if (retries)
-		atomic_fetch_add_explicit(&core->retries, retries, memory_order_relaxed);
-}
-
 /* ---- statistics ---- */
-
-const char *cfs_meta_op_name(enum cfs_meta_op op)
-{
-	static const char *const names[] = {
-#define X(name) #name,
-		CFS_META_OPS(X)
-#undef X
-	};
-
-	return op < CFS_META_OP_COUNT ? names[op] : "?";
-}
 
 void cfs_meta_stats(struct cfs_meta *m, struct cfs_meta_stats *ret)
 {
 	int i;
 
 	for (i = 0; i < CFS_META_OP_COUNT; i++) {
-		ret->op[i].calls = atomic_load(&m->op[i].calls);
-		ret->op[i].errors = atomic_load(&m->op[i].errors);
-		ret->op[i].round_trips = atomic_load(&m->op[i].round_trips);
-		ret->op[i].time_ns = atomic_load(&m->op[i].time_ns);
+		ret->op[i].calls = atomic_load(&m->host.op[i].calls);
+		ret->op[i].errors = atomic_load(&m->host.op[i].errors);
+		ret->op[i].round_trips = atomic_load(&m->host.op[i].round_trips);
+		ret->op[i].time_ns = atomic_load(&m->host.op[i].time_ns);
 	}
-	ret->retries = atomic_load(&m->retries);
+	ret->retries = atomic_load(&m->host.retries);
 }
 
 /* ---- open and close ---- */
@@ -262,7 +193,7 @@ static bool wants_trace(const struct cfs_meta_conf *conf)
 
 static int open_engine(struct cfs_meta *m, const char *url, char err[256])
 {
-	struct cfs_engine_conf conf = {.url = &m->url, .meta = &m->conf, .core = m};
+	struct cfs_engine_conf conf = {.url = &m->url, .meta = &m->conf, .host = &m->host};
 	const struct cfs_engine_ops *ops;
 	int rc;
 
@@ -366,8 +297,8 @@ int cfs_core_adopt_setting(struct cfs_meta *m, const char *text, const struct cf
 	m->setting_text = own_text;
 	pthread_mutex_unlock(&m->setting_lock);
 	atomic_store(&m->trash_days, s->trash_days);
-	atomic_store(&m->dir_stats, s->dir_stats);
-	atomic_store(&m->changelog, s->changelog);
+	atomic_store(&m->host.dir_stats, s->dir_stats);
+	atomic_store(&m->host.changelog, s->changelog);
 	atomic_store(&m->enable_acl, s->enable_acl);
 	atomic_store(&m->user_group_quota, s->user_group_quota);
 	/* Usage is counted in 63 bits: more than that is no limit. */
@@ -560,6 +491,7 @@ static int stop(struct cfs_meta *m, bool leave)
 	cfs_dirtimes_stop(m, &ctx);
 	rc = cfs_sessions_stop(m, leave);
 	atomic_store(&m->started, false);
+	atomic_store(&m->host.opens, false);
 	return rc;
 }
 
@@ -577,6 +509,8 @@ int cfs_meta_start(struct cfs_meta *m, const struct cfs_meta_hooks *hooks)
 		return -ENODATA;
 	if (hooks)
 		m->hooks = *hooks;
+	m->host.is_open = m->hooks.is_open;
+	m->host.is_open_arg = m->hooks.arg;
 	if (!m->conf.read_only) {
 		rc = m->eng->ops->upgrade(m->eng, &ctx);
 		if (rc)
@@ -588,6 +522,7 @@ int cfs_meta_start(struct cfs_meta *m, const struct cfs_meta_hooks *hooks)
 	if (rc)
 		return rc;
 	atomic_store(&m->started, true);
+	atomic_store(&m->host.opens, true);
 	rc = cfs_jobs_start(m);
 	if (rc)
 		stop(m, m->resume_sid != 0);
@@ -606,7 +541,7 @@ int cfs_meta_leave(struct cfs_meta *m)
 
 uint64_t cfs_meta_sid(struct cfs_meta *m)
 {
-	return atomic_load(&m->sid);
+	return atomic_load(&m->host.sid);
 }
 
 int cfs_meta_sync(struct cfs_meta *m, const struct cfs_ctx *ctx)

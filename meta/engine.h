@@ -21,6 +21,7 @@
 #include <cachefs/meta.h>
 
 #include "base/url.h"
+#include "meta/host.h"
 
 struct cfs_engine;
 
@@ -45,27 +46,8 @@ void cfs_usage_add_dir(struct cfs_usage *u, cfs_ino_t dir, int64_t length, int64
 struct cfs_engine_conf {
 	const struct cfs_url *url;
 	const struct cfs_meta_conf *meta;
-	/* The core behind it, for rules that need it: is_open and the ACL rule cache. */
-	struct cfs_meta *core;
+	struct cfs_engine_host *host; /* outlives the engine */
 };
-
-/* Answers of the core to an engine, callable inside a transaction (they never block). */
-bool cfs_core_is_open(struct cfs_meta *core, cfs_ino_t ino);
-/* False: nobody opens anything here, is_open never says yes. */
-bool cfs_core_has_open(struct cfs_meta *core);
-/* For what engines remember by a name in a directory. Any bits of it will do for an index. */
-uint64_t cfs_core_hash_name(cfs_ino_t parent, const char *name, size_t len);
-uint64_t cfs_core_sid(struct cfs_meta *core);
-bool cfs_core_dir_stats(struct cfs_meta *core);
-bool cfs_core_changelog(struct cfs_meta *core);
-uint64_t cfs_core_txn_number(struct cfs_meta *core); /* 1, 2, ... for changelog lines */
-bool cfs_core_trash_on(struct cfs_meta *core);
-/* The cache of ACL rules, which never change. False: not cached. The copy is the caller's. */
-struct cfs_acl;
-bool cfs_core_acl_cached(struct cfs_meta *core, uint32_t id, struct cfs_acl *ret);
-void cfs_core_acl_remember(struct cfs_meta *core, uint32_t id, const struct cfs_acl *rule);
-void cfs_core_count(struct cfs_meta *core, enum cfs_meta_op op, unsigned round_trips,
-		    unsigned retries);
 
 /* A request of remove operations; trash is 0 when the object must really go. */
 struct cfs_engine_remove {
@@ -387,7 +369,7 @@ void cfs_advise_connections(cfs_advice_fn fn, void *arg, int64_t used, int64_t m
 /* Every engine embeds this first. */
 struct cfs_engine {
 	const struct cfs_engine_ops *ops;
-	struct cfs_meta *core;
+	struct cfs_engine_host *host;
 };
 
 /*

@@ -12,26 +12,6 @@
 /* When the list of a chunk is worth compacting (volume-format section 6). */
 enum { COMPACT_EVERY = 100, COMPACT_LONG = 350, COMPACT_NOW = 2500, COMPACT_ON_READ = 5 };
 
-void cfs_slice_encode(const struct cfs_slice *s, uint8_t out[CFS_SLICE_BYTES])
-{
-	cfs_put_be32(out, s->pos);
-	cfs_put_be64(out + 4, s->id);
-	cfs_put_be32(out + 12, s->size);
-	cfs_put_be32(out + 16, s->off);
-	cfs_put_be32(out + 20, s->len);
-}
-
-void cfs_slice_decode(const uint8_t in[CFS_SLICE_BYTES], struct cfs_slice *ret)
-{
-	*ret = (struct cfs_slice){
-		.pos = cfs_get_be32(in),
-		.id = cfs_get_be64(in + 4),
-		.size = cfs_get_be32(in + 12),
-		.off = cfs_get_be32(in + 16),
-		.len = cfs_get_be32(in + 20),
-	};
-}
-
 static void hint_compact(struct cfs_meta *m, cfs_ino_t ino, uint32_t indx, bool force)
 {
 	if (atomic_load(&m->started) && !m->conf.read_only && m->hooks.compact)
@@ -350,7 +330,7 @@ static int close_ino(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 	if (m->conf.read_only)
 		return 0;
 	cfs_quotas_begin(m);
-	rc = m->eng->ops->end_sustained(m->eng, ctx, cfs_core_sid(m), ino, &length, &usage);
+	rc = m->eng->ops->end_sustained(m->eng, ctx, cfs_host_sid(&m->host), ino, &length, &usage);
 	cfs_quotas_end(m, ctx, rc ? NULL : &usage);
 	if (!rc && length != UINT64_MAX)
 		cfs_jobs_delete_file(m, ino, length);
@@ -371,7 +351,7 @@ void cfs_core_close_again(struct cfs_meta *m, uint64_t for_ms)
 	for (i = 0; i < n; i++) {
 		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 
-		if (cfs_deadline_passed(end) || cfs_core_is_open(m, v[i]))
+		if (cfs_deadline_passed(end) || cfs_host_is_open(&m->host, v[i]))
 			note_unclosed(m, v[i]);
 		else
 			close_ino(m, &ctx, v[i]);

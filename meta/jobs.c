@@ -371,7 +371,7 @@ static void tick(void *arg)
 		run_job(m, "lastCleanupFiles", interval_s, clean_files);
 		run_job(m, "nextCleanupSlices", interval_s, cfs_jobs_clean_slices);
 		run_job(m, "lastCleanupTrash", interval_s, clean_trash);
-		if (atomic_load(&m->changelog))
+		if (atomic_load(&m->host.changelog))
 			run_job(m, "lastCleanupChangelog", CHANGELOG_S, trim_changelog);
 	}
 	j->ticks++;

@@ -328,7 +328,7 @@ static bool held_here(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, enum c
 static int try_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
 		     enum cfs_lock_type type)
 {
-	int rc = m->eng->ops->flock(m->eng, ctx, ino, cfs_core_sid(m), owner, type);
+	int rc = m->eng->ops->flock(m->eng, ctx, ino, cfs_host_sid(&m->host), owner, type);
 
 	if (rc)
 		return rc;
@@ -398,14 +398,14 @@ static int find_blocker(struct cfs_meta *m, const struct cfs_ctx *ctx, struct wa
 {
 	struct cfs_plock other = *lock;
 	uint64_t sid = 0, owner = 0;
-	int rc = m->eng->ops->getlk(m->eng, ctx, w->ino, cfs_core_sid(m), w->owner, &other, &sid,
-				    &owner);
+	int rc = m->eng->ops->getlk(m->eng, ctx, w->ino, cfs_host_sid(&m->host), w->owner, &other,
+				    &sid, &owner);
 
 	if (rc)
 		return rc;
 	if (other.type == CFS_LOCK_NONE)
 		return 1;
-	w->in_graph = sid == cfs_core_sid(m);
+	w->in_graph = sid == cfs_host_sid(&m->host);
 	w->waits_for = owner;
 	if (w->in_graph)
 		snprintf(w->holder, sizeof(w->holder), "held by pid %u", other.pid);
@@ -433,7 +433,7 @@ static int do_setlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino
 		struct cfs_ctx now = try_ctx(m, ctx);
 		uint64_t seen = atomic_load(&m->locks->releases);
 
-		rc = m->eng->ops->setlk(m->eng, &now, ino, cfs_core_sid(m), owner, lock);
+		rc = m->eng->ops->setlk(m->eng, &now, ino, cfs_host_sid(&m->host), owner, lock);
 		if (rc != -EAGAIN || !wait)
 			break;
 		rc = find_blocker(m, &now, &w, lock);
@@ -510,9 +510,10 @@ int cfs_meta_getlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	int rc;
 
 	cfs_call_begin(&c, m, CFS_META_OP_lock, ctx);
-	rc = m->eng->ops->getlk(m->eng, c.ctx, ino, cfs_core_sid(m), owner, lock, &sid, &holder);
+	rc = m->eng->ops->getlk(m->eng, c.ctx, ino, cfs_host_sid(&m->host), owner, lock, &sid,
+				&holder);
 	/* A process id means nothing on another host. */
-	if (!rc && lock->type != CFS_LOCK_NONE && sid != cfs_core_sid(m))
+	if (!rc && lock->type != CFS_LOCK_NONE && sid != cfs_host_sid(&m->host))
 		lock->pid = 0;
 	return (int)cfs_call_end(&c, rc);
 }

@@ -178,7 +178,7 @@ static int setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		return rc;
 	if (ino == CFS_TRASH_INO)
 		return -EPERM;
-	if (cfs_core_is_open(m, ino))
+	if (cfs_host_is_open(&m->host, ino))
 		set |= CFS_SET_IS_OPEN;
 	else
 		set &= ~(uint32_t)CFS_SET_IS_OPEN;

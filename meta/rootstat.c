@@ -20,7 +20,7 @@ static int note_other(void *arg, const struct cfs_session *s)
 
 static int make(struct cfs_meta *m, const struct cfs_ctx *ctx)
 {
-	struct others o = {.own = cfs_core_sid(m), .now_s = cfs_clock_earliest_s(m)};
+	struct others o = {.own = cfs_host_sid(&m->host), .now_s = cfs_clock_earliest_s(m)};
 	struct cfs_usage usage = {0};
 	struct cfs_dir_stat st;
 	struct cfs_check c;
@@ -37,7 +37,7 @@ static int make(struct cfs_meta *m, const struct cfs_ctx *ctx)
 void cfs_core_make_root_stat(struct cfs_meta *m)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
-	int rc = cfs_core_dir_stats(m) ? make(m, &ctx) : 0;
+	int rc = cfs_host_dir_stats(&m->host) ? make(m, &ctx) : 0;
 
 	if (rc)
 		cfs_warn("the root directory has no statistics yet, they are tried again at the "

@@ -106,7 +106,7 @@ static cfs_ino_t find_name(const struct cfs_seen *s, uint64_t hash)
 
 cfs_ino_t cfs_seen_name(struct cfs_seen *s, cfs_ino_t parent, const char *name, size_t len)
 {
-	uint64_t hash = cfs_core_hash_name(parent, name, len);
+	uint64_t hash = cfs_name_hash(parent, name, len);
 	cfs_ino_t ino;
 
 	pthread_mutex_lock(&s->lock);
@@ -118,7 +118,7 @@ cfs_ino_t cfs_seen_name(struct cfs_seen *s, cfs_ino_t parent, const char *name, 
 void cfs_seen_name_remember(struct cfs_seen *s, cfs_ino_t parent, const char *name, size_t len,
 			    cfs_ino_t ino)
 {
-	uint64_t hash = cfs_core_hash_name(parent, name, len);
+	uint64_t hash = cfs_name_hash(parent, name, len);
 	unsigned n = name_slot(hash);
 
 	pthread_mutex_lock(&s->lock);
@@ -130,7 +130,7 @@ void cfs_seen_name_remember(struct cfs_seen *s, cfs_ino_t parent, const char *na
 bool cfs_seen_file_known(struct cfs_seen *s, cfs_ino_t parent, const char *name, size_t len,
 			 struct cfs_entry *ret)
 {
-	uint64_t hash = cfs_core_hash_name(parent, name, len);
+	uint64_t hash = cfs_name_hash(parent, name, len);
 	cfs_ino_t ino;
 	bool known;
 

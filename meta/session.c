@@ -110,7 +110,7 @@ static int resume_session(struct cfs_meta *m, const struct cfs_ctx *ctx)
 		return rc;
 	}
 	if (!rc)
-		atomic_store(&m->sid, sid);
+		atomic_store(&m->host.sid, sid);
 	return rc;
 }
 
@@ -130,7 +130,7 @@ static int new_session(struct cfs_meta *m)
 	if (!rc)
 		rc = m->eng->ops->new_session(m->eng, &ctx, m->sessions->info, expiry(m), &sid);
 	if (!rc)
-		atomic_store(&m->sid, sid);
+		atomic_store(&m->host.sid, sid);
 	return rc;
 }
 
@@ -234,7 +234,7 @@ static void clean_stale(struct cfs_meta *m)
 	sids = calloc(1, sizeof(*sids));
 	if (!sids)
 		return;
-	sids->own = cfs_core_sid(m);
+	sids->own = cfs_host_sid(&m->host);
 	rc = m->eng->ops->each_session(m->eng, &ctx, cfs_clock_earliest_s(m), STALE_LIMIT, note_sid,
 				       sids);
 	for (i = 0; i < sids->n && rc >= 0 && !cfs_deadline_passed(end); i++) {
@@ -257,9 +257,9 @@ static void beat(void *arg)
 	int rc = 0;
 
 	cfs_clock_read(m);
-	if (cfs_core_sid(m) && m->conf.heartbeat_ms)
-		rc = m->eng->ops->refresh_session(m->eng, &ctx, cfs_core_sid(m), m->sessions->info,
-						  expiry(m));
+	if (cfs_host_sid(&m->host) && m->conf.heartbeat_ms)
+		rc = m->eng->ops->refresh_session(m->eng, &ctx, cfs_host_sid(&m->host),
+						  m->sessions->info, expiry(m));
 	if (rc)
 		cfs_warn("cannot refresh the session, trying again at the next heartbeat: url=%s "
 			 "error=%s",
@@ -348,13 +348,14 @@ int cfs_sessions_stop(struct cfs_meta *m, bool leave)
 		ctx = cfs_ctx_internal(m->conf.timeout_ms);
 		rc = cfs_quotas_flush(m, &ctx);
 		if (!leave)
-			rc2 = m->eng->ops->clean_session(m->eng, &ctx, cfs_core_sid(m));
+			rc2 = m->eng->ops->clean_session(m->eng, &ctx, cfs_host_sid(&m->host));
 		if (rc || rc2)
 			cfs_warn("the session was not ended cleanly, it will expire: sid=%llu "
 				 "error=%s",
-				 (unsigned long long)cfs_core_sid(m), cfs_errname(rc ? rc : rc2));
+				 (unsigned long long)cfs_host_sid(&m->host),
+				 cfs_errname(rc ? rc : rc2));
 		rc = rc ? rc : rc2;
-		atomic_store(&m->sid, 0);
+		atomic_store(&m->host.sid, 0);
 	}
 	free_sessions(m);
 	return rc;

@@ -966,7 +966,7 @@ int cfs_engine_trace(struct cfs_engine *inner, struct cfs_engine **ret)
 		t->ops.advise = NULL;
 	if (!inner->ops->dead_locks)
 		t->ops.dead_locks = NULL;
-	t->eng = (struct cfs_engine){.ops = &t->ops, .core = inner->core};
+	t->eng = (struct cfs_engine){.ops = &t->ops, .host = inner->host};
 	t->inner = inner;
 	*ret = &t->eng;
 	return 0;

@@ -128,7 +128,8 @@ static int check_change(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t
 		rc = m->eng->ops->getattr(m->eng, ctx, ino, &attr);
 	if (rc)
 		return rc;
-	if (cfs_ino_is_trash(ino) || (cfs_ino_is_trash(attr.parent) && !cfs_core_is_open(m, ino)))
+	if (cfs_ino_is_trash(ino) ||
+	    (cfs_ino_is_trash(attr.parent) && !cfs_host_is_open(&m->host, ino)))
 		return -EPERM;
 	if (attr.flags & (CFS_FLAG_IMMUTABLE | CFS_FLAG_APPEND))
 		return -EPERM;

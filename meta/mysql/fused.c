@@ -181,6 +181,6 @@ int mysql_fused(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op o
 		}
 	}
 	free(t.of);
-	cfs_core_count(db->engine.core, op, t.round_trips, t.n);
+	cfs_host_count(db->engine.host, op, t.round_trips, t.n);
 	return r;
 }

@@ -88,7 +88,7 @@ static int mknod_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg
 			    (int64_t)t->length, (int64_t)t->rdev, (int64_t)t->access_acl,
 			    (int64_t)t->default_acl, (int64_t)t->tier, (int64_t)(dir || symlink),
 			    (int64_t)symlink, req->target, req->target_len,
-			    (int64_t)(dir && cfs_core_dir_stats(db->sql.engine.core)),
+			    (int64_t)(dir && cfs_host_dir_stats(db->sql.engine.host)),
 			    MYSQL_TOUCH_ARGS(ctx, dir), MYSQL_DIR_ARGS(&a->parent), (int64_t)ask);
 	if (r > 0) {
 		mysql_dir_changed(db, req->parent, r, row, &a->parent);
@@ -122,7 +122,7 @@ int mysql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct
 	struct mknod a = {.req = req, .ino = ino};
 	int r = 0;
 
-	if (!cfs_core_changelog(e->core))
+	if (!cfs_host_changelog(e->host))
 		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_mknod, mknod_once, mknod_applied, &a,
 				sizeof(a));
 	if (!r)
@@ -194,7 +194,7 @@ int mysql_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 	struct link a = {.ino = ino, .parent = parent, .name = name, .len = len};
 	int r = 0;
 
-	if (!cfs_core_changelog(e->core))
+	if (!cfs_host_changelog(e->host))
 		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_link, link_once, link_applied, &a,
 				sizeof(a));
 	if (!r)
@@ -266,7 +266,7 @@ int mysql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	struct setattr a = {.ino = ino, .set = set, .in = in};
 	int r = 0;
 
-	if (!cfs_core_changelog(e->core))
+	if (!cfs_host_changelog(e->host))
 		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_setattr, setattr_once, setattr_applied,
 				&a, sizeof(a));
 	if (!r)

@@ -34,7 +34,7 @@ static int look_up(struct mysql_conn *m, struct removal *a)
 static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a)
 {
 	const struct cfs_engine_remove *req = a->req;
-	struct cfs_meta *core = m->sql.db->engine.core;
+	struct cfs_engine_host *host = m->sql.db->engine.host;
 	struct cfs_attr *v = &a->victim.attr;
 	int r = mysql_get_dir(m, req->parent, &a->parent);
 
@@ -52,7 +52,7 @@ static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal
 	a->ret.fate = req->trash && !(v->flags & CFS_FLAG_SKIP_TRASH) ? CFS_FATE_TRASHED
 								      : CFS_FATE_DELETED;
 	return a->ret.fate == CFS_FATE_TRASHED || v->type != CFS_TYPE_FILE ||
-	       !cfs_core_is_open(core, a->victim.ino);
+	       !cfs_host_is_open(host, a->victim.ino);
 }
 
 /* An hour directory keeps its link count whatever is in it. */
@@ -169,7 +169,7 @@ static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op
 	struct cfs_attr *v = &a->victim.attr;
 	int r = 0;
 
-	if (!cfs_core_changelog(e->core))
+	if (!cfs_host_changelog(e->host))
 		r = mysql_fused(sql_db(e), ctx, op, remove_once, remove_applied, a, sizeof(*a));
 	if (r <= 0)
 		return r;

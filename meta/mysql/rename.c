@@ -52,7 +52,7 @@ static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct rename 
 		return 0;
 	a->victim.fate = trash ? CFS_FATE_TRASHED : CFS_FATE_DELETED;
 	return trash || dst->type != CFS_TYPE_FILE ||
-	       !cfs_core_is_open(m->sql.db->engine.core, a->dst.ino);
+	       !cfs_host_is_open(m->sql.db->engine.host, a->dst.ino);
 }
 
 static int run(struct mysql_conn *m, const struct cfs_ctx *ctx, struct rename *a)
@@ -159,7 +159,7 @@ int mysql_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	struct rename a = {.req = req};
 	int r = 0;
 
-	if (!cfs_core_changelog(e->core) && !(req->r.flags & ~CFS_RENAME_NOREPLACE))
+	if (!cfs_host_changelog(e->host) && !(req->r.flags & ~CFS_RENAME_NOREPLACE))
 		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_rename, rename_once, rename_applied, &a,
 				sizeof(a));
 	if (!r)

@@ -92,7 +92,7 @@ int mysql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_i
 	struct commit a = {.ino = ino, .indx = indx, .slice = s, .mtime = mtime};
 	int r = 0;
 
-	if (!cfs_core_changelog(e->core) && s->len <= CFS_CHUNK_SIZE &&
+	if (!cfs_host_changelog(e->host) && s->len <= CFS_CHUNK_SIZE &&
 	    s->pos <= CFS_CHUNK_SIZE - s->len &&
 	    ((uint64_t)indx << CFS_CHUNK_BITS) + s->pos + s->len < CFS_FILE_MAX)
 		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_write, commit_once, commit_applied, &a,

@@ -125,7 +125,7 @@ int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_
 		return -EINVAL;
 	if (((uint64_t)indx << CFS_CHUNK_BITS) + s->pos + s->len >= CFS_FILE_MAX)
 		return -EFBIG;
-	if (s->id && !cfs_core_changelog(e->core))
+	if (s->id && !cfs_host_changelog(e->host))
 		r = sql_read(sql_db(e), ctx, CFS_META_OP_write, commit, &a);
 	lost = r == PG_UNKNOWN;
 	if (lost)
@@ -229,7 +229,7 @@ int pg_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 	struct setattr a = {.ino = ino, .set = set, .in = in};
 	int r = PG_UNUSUAL;
 
-	if (loud && !(loud & ~simple) && pg_is_judged(ctx) && !cfs_core_changelog(e->core)) {
+	if (loud && !(loud & ~simple) && pg_is_judged(ctx) && !cfs_host_changelog(e->host)) {
 		/* The same a second time: it does not matter whether the first was carried out. */
 		do
 			r = sql_read(sql_db(e), ctx, CFS_META_OP_setattr, setattr, &a);

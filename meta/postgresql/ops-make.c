@@ -227,7 +227,7 @@ static void bind_create(struct sql_conn *c, const struct cfs_ctx *ctx, const str
 	pg_bind_int(st, 12, attr.rdev);
 	pg_bind_int(st, 13, dir ? 02000 : 0);
 	if (dir)
-		pg_bind_int(st, 14, cfs_core_dir_stats(sql_core(c)));
+		pg_bind_int(st, 14, cfs_host_dir_stats(sql_host(c)));
 	else if (req->type == CFS_TYPE_SYMLINK)
 		pg_bind_bytes(st, 14, req->target, req->target_len, false);
 }
@@ -326,7 +326,7 @@ int pg_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cf
 	struct make a = {.req = req, .ino = ino, .ret = ret};
 	int r;
 
-	if (!pg_is_judged(ctx) || cfs_ino_is_trash(req->parent) || cfs_core_changelog(e->core))
+	if (!pg_is_judged(ctx) || cfs_ino_is_trash(req->parent) || cfs_host_changelog(e->host))
 		return create_generic(e, ctx, &a, ret_usage);
 	r = make_name(e, ctx, &a);
 	if (r == PG_UNUSUAL)
@@ -406,7 +406,7 @@ int pg_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, c
 	bool lost;
 	int r = PG_UNUSUAL;
 
-	if (pg_is_judged(ctx) && !cfs_ino_is_trash(parent) && !cfs_core_changelog(e->core))
+	if (pg_is_judged(ctx) && !cfs_ino_is_trash(parent) && !cfs_host_changelog(e->host))
 		r = sql_read(sql_db(e), ctx, CFS_META_OP_link, link_name, &a);
 	lost = r == PG_UNKNOWN;
 	if (lost) {

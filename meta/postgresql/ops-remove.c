@@ -345,7 +345,7 @@ static int expect(struct cfs_engine *e, const struct cfs_ctx *ctx, struct remove
 	} else {
 		a->expected = cfs_seen_name(seen, req->parent, req->name, req->name_len);
 	}
-	if (a->dir || req->trash || !cfs_core_has_open(e->core))
+	if (a->dir || req->trash || !cfs_host_has_open(e->host))
 		return 0;
 	if (!a->expected) {
 		r = pg_op_lookup(e, ctx, req->parent, req->name, req->name_len, &there);
@@ -353,7 +353,7 @@ static int expect(struct cfs_engine *e, const struct cfs_ctx *ctx, struct remove
 			return r == -ENOENT ? PG_UNUSUAL : r;
 		a->expected = there.ino;
 	}
-	return cfs_core_is_open(e->core, a->expected) ? PG_UNUSUAL : 0;
+	return cfs_host_is_open(e->host, a->expected) ? PG_UNUSUAL : 0;
 }
 
 /*
@@ -415,7 +415,7 @@ static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op
 	const struct cfs_engine_remove *req = a->req;
 	int r = PG_UNUSUAL;
 
-	if (pg_is_judged(ctx) && !cfs_ino_is_trash(req->parent) && !cfs_core_changelog(e->core))
+	if (pg_is_judged(ctx) && !cfs_ino_is_trash(req->parent) && !cfs_host_changelog(e->host))
 		r = in_one_statement(e, ctx, op, a, ret, ret_usage);
 	if (r != PG_UNUSUAL)
 		return r;

@@ -120,13 +120,13 @@ static int cut(struct copy *a)
 	return 0;
 }
 
-static int check_file(const struct cfs_ctx *ctx, struct cfs_meta *core, cfs_ino_t ino,
+static int check_file(const struct cfs_ctx *ctx, struct cfs_engine_host *host, cfs_ino_t ino,
 		      const struct cfs_attr *attr)
 {
 	if (attr->type != CFS_TYPE_FILE)
 		return attr->type == CFS_TYPE_DIR ? -EISDIR : -EINVAL;
 	/* Who had it open when it went to the trash may go on. */
-	if (cfs_ino_is_trash(attr->parent) && !cfs_core_is_open(core, ino))
+	if (cfs_ino_is_trash(attr->parent) && !cfs_host_is_open(host, ino))
 		return -EPERM;
 	return cfs_rules_write(ctx, attr, false);
 }
@@ -185,7 +185,7 @@ static int try_copy(struct copy *a, struct cfs_engine *e, const struct cfs_ctx *
 	if (!r)
 		r = rds_attr_reply(nodes.reply[1], &a->dst);
 	if (!r)
-		r = check_file(ctx, e->core, p->dst, &a->dst);
+		r = check_file(ctx, e->host, p->dst, &a->dst);
 	if (!r)
 		r = cut(a);
 	if (!r && a->len)

@@ -85,7 +85,7 @@ int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *attr
 		u.uid = ret->uid;
 		u.gid = ret->gid;
 	}
-	if (length && ret->nlink && cfs_core_dir_stats(e->core)) {
+	if (length && ret->nlink && cfs_host_dir_stats(e->host)) {
 		if (ret->parent)
 			cfs_usage_add_dir(&u, ret->parent, length, space, 0);
 		for (i = 0; i + 1 < parents->elements; i += 2)
@@ -114,7 +114,7 @@ int rds_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 	if (end >= CFS_FILE_MAX)
 		return -EFBIG;
 	cfs_slice_encode(s, record);
-	if (cfs_core_changelog(e->core))
+	if (cfs_host_changelog(e->host))
 		snprintf(line, sizeof(line), "%" PRIu64 ",%u,%u,%" PRIu64 ",%u,%lld,%ld", ino, indx,
 			 s->pos, s->id, s->len, (long long)mtime.tv_sec, mtime.tv_nsec);
 	rds_begin(&q, e);
@@ -210,7 +210,7 @@ int rds_op_truncate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t i
 	do {
 		a = NULL;
 		r = rds_script(&q, ctx, CFS_META_OP_truncate, &rds_truncate_lua, &a, "u8tssbb", ino,
-			       length, ctx->now, cfs_core_is_open(e->core, ino) ? "1" : "0",
+			       length, ctx->now, cfs_host_is_open(e->host, ino) ? "1" : "0",
 			       rds_stats(rds_of(e)), seen.p, seen.len, found.p, found.len);
 	} while (rds_wants_chunks(e, ctx, ino, &r, a, &seen, &found));
 	if (!r)
@@ -241,7 +241,7 @@ int rds_op_fallocate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		a = NULL;
 		r = rds_script(&q, ctx, CFS_META_OP_fallocate, &rds_fallocate_lua, &a, "uu88tssbbs",
 			       ino, (uint64_t)mode, off, off + len, ctx->now,
-			       cfs_core_is_open(e->core, ino) ? "1" : "0", rds_stats(rds_of(e)),
+			       cfs_host_is_open(e->host, ino) ? "1" : "0", rds_stats(rds_of(e)),
 			       seen.p, seen.len, found.p, found.len, line);
 	} while (rds_wants_chunks(e, ctx, ino, &r, a, &seen, &found));
 	if (!r)

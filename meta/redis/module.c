@@ -188,7 +188,7 @@ static int open_engine(const struct cfs_engine_conf *conf, struct cfs_engine **r
 		return -ENOMEM;
 	}
 	r->engine.ops = &rds_engine;
-	r->engine.core = conf->core;
+	r->engine.host = conf->host;
 	cfs_seen_init(&r->seen);
 	r->read_only = conf->meta->read_only;
 	r->client = cfs_random_u64() ^ (uint64_t)cfs_wall().tv_nsec << 32;

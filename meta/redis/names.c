@@ -109,7 +109,7 @@ static char *mknod_line(struct rds *rds, const struct cfs_ctx *ctx, const struct
 	cfs_auto_free char *target = NULL;
 	char *line = NULL;
 
-	if (!cfs_core_changelog(rds->engine.core))
+	if (!cfs_host_changelog(rds->engine.host))
 		return strdup("");
 	target = malloc(3 * req->target_len + 1);
 	if (!target)

@@ -208,7 +208,7 @@ size_t rds_who(const struct cfs_ctx *ctx, uint8_t out[RDS_WHO_MAX]);
 /* "1" when directories have statistics. */
 static inline const char *rds_stats(struct rds *r)
 {
-	return cfs_core_dir_stats(r->engine.core) ? "1" : "0";
+	return cfs_host_dir_stats(r->engine.host) ? "1" : "0";
 }
 
 static inline int64_t rds_length_of(const struct cfs_attr *attr)

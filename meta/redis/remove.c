@@ -49,7 +49,7 @@ static int remove_judged(struct cfs_engine *e, const struct cfs_ctx *ctx, bool d
 			 const struct cfs_engine_remove *req, struct cfs_removed *ret)
 {
 	struct rds *rds = rds_of(e);
-	struct cfs_meta *core = e->core;
+	struct cfs_engine_host *host = e->host;
 	cfs_ino_t asked = cfs_seen_name(&rds->seen, req->parent, req->name, req->name_len);
 	uint8_t who[RDS_WHO_MAX];
 	struct rds_request q;
@@ -59,13 +59,13 @@ static int remove_judged(struct cfs_engine *e, const struct cfs_ctx *ctx, bool d
 
 	rds_begin(&q, e);
 	do {
-		bool open = asked && cfs_core_is_open(core, asked);
+		bool open = asked && cfs_host_is_open(host, asked);
 
 		a = NULL;
 		r = rds_script(&q, ctx, dir ? CFS_META_OP_rmdir : CFS_META_OP_unlink,
 			       &rds_remove_lua, &a, "uu8bsu8btsus", req->parent, asked, req->parent,
 			       req->name, req->name_len, dir ? "1" : "0", req->trash, req->trash,
-			       who, rds_who(ctx, who), ctx->now, rds_stats(rds), cfs_core_sid(core),
+			       who, rds_who(ctx, who), ctx->now, rds_stats(rds), cfs_host_sid(host),
 			       open ? "1" : "0");
 	} while (r == -EBUSY && answer(rds, a, &asked) && ++tries < MAX_ASKED);
 	if (!r && a->elements == 7) {
@@ -161,7 +161,7 @@ int rds_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 {
 	const struct cfs_rename *n = &req->r;
 	struct rds *rds = rds_of(e);
-	struct cfs_meta *core = e->core;
+	struct cfs_engine_host *host = e->host;
 	cfs_ino_t asked = cfs_seen_name(&rds->seen, n->dst_parent, n->dst_name, n->dst_len);
 	uint8_t who[RDS_WHO_MAX];
 	struct rds_request q;
@@ -171,14 +171,14 @@ int rds_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 
 	rds_begin(&q, e);
 	do {
-		bool open = asked && cfs_core_is_open(core, asked);
+		bool open = asked && cfs_host_is_open(host, asked);
 
 		a = NULL;
 		r = rds_script(&q, ctx, CFS_META_OP_rename, &rds_rename_lua, &a, "uu8b8buu8btsuus",
 			       n->src_parent, n->dst_parent, n->src_parent, n->src_name, n->src_len,
 			       n->dst_parent, n->dst_name, n->dst_len, (uint64_t)n->flags,
 			       req->trash, req->trash, who, rds_who(ctx, who), ctx->now,
-			       rds_stats(rds), cfs_core_sid(core), asked, open ? "1" : "0");
+			       rds_stats(rds), cfs_host_sid(host), asked, open ? "1" : "0");
 	} while (r == -EBUSY && answer(rds, a, &asked) && ++tries < MAX_ASKED);
 	if (!r)
 		r = rename_reply(rds, req, a, ret, ret_usage);

@@ -413,7 +413,7 @@ static int check_stat(struct check *a)
 	bool repair = false;
 	int r;
 
-	if (!cfs_core_dir_stats(a->e->core))
+	if (!cfs_host_dir_stats(a->e->host))
 		return 0;
 	r = rds_op_get_dir_stat(a->e, a->ctx, a->ino, have);
 	if (r == -ENODATA)
@@ -613,7 +613,7 @@ static void write_usage(struct check *a)
 		rds_apply_do(&a->fix, "sKi", "INCRBY", "usedSpace", a->usage.space);
 	if (a->usage.inodes)
 		rds_apply_do(&a->fix, "sKi", "INCRBY", "totalInodes", a->usage.inodes);
-	for (i = 0; i < a->usage.n_dirs && cfs_core_dir_stats(a->e->core); i++) {
+	for (i = 0; i < a->usage.n_dirs && cfs_host_dir_stats(a->e->host); i++) {
 		const struct cfs_usage_dir *d = &a->usage.dirs[i];
 
 		rds_apply_do(&a->fix, "sKui", "HINCRBY", "dirUsedSpace", d->dir, d->space);

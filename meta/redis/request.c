@@ -415,7 +415,7 @@ static int run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_o
 	/* It may still be on its way: no later question may take its key. */
 	if (rc == -ETIMEDOUT && ever_sent)
 		my_slot = 0;
-	cfs_core_count(r->engine.core, op, trips, attempt);
+	cfs_host_count(r->engine.host, op, trips, attempt);
 	return rc;
 }
 
@@ -427,7 +427,7 @@ int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op o
 /* ARGV[1] and [2] of each script that changes something; [3] is for lib/log.lua. */
 static void put_write_words(struct rds_request *q, const struct cfs_ctx *ctx)
 {
-	struct cfs_meta *core = q->r->engine.core;
+	struct cfs_engine_host *host = q->r->engine.host;
 	char line[128] = "";
 
 	snprintf(q->key, sizeof(q->key),
@@ -437,10 +437,10 @@ static void put_write_words(struct rds_request *q, const struct cfs_ctx *ctx)
 	rds_words(q, "ss", q->key, q->token);
 	if (q->script->bare)
 		return;
-	if (cfs_core_changelog(core))
+	if (cfs_host_changelog(host))
 		snprintf(line, sizeof(line), "%lld.%09ld|\n|(%" PRIu64 ",%" PRIu64 ")",
-			 (long long)ctx->now.tv_sec, ctx->now.tv_nsec, cfs_core_sid(core),
-			 cfs_core_txn_number(core));
+			 (long long)ctx->now.tv_sec, ctx->now.tv_nsec, cfs_host_sid(host),
+			 cfs_host_txn_number(host));
 	rds_words(q, "s", line);
 }
 

@@ -49,7 +49,7 @@ void rds_see_name(struct rds *r, cfs_ino_t parent, const char *name, size_t len,
 /* They write no changelog, and statistics always. */
 static bool may_try(struct cfs_engine *e, cfs_ino_t dir)
 {
-	return !cfs_core_changelog(e->core) && cfs_core_dir_stats(e->core) &&
+	return !cfs_host_changelog(e->host) && cfs_host_dir_stats(e->host) &&
 	       !cfs_ino_is_trash(dir);
 }
 
@@ -133,7 +133,7 @@ static enum cfs_fate simple_fate(struct cfs_engine *e, const struct cfs_ctx *ctx
 		return CFS_FATE_NONE;
 	if (a->req->trash && !(v->flags & CFS_FLAG_SKIP_TRASH))
 		return v->parent ? CFS_FATE_TRASHED : CFS_FATE_NONE;
-	if (v->type != CFS_TYPE_FILE || cfs_core_is_open(e->core, a->victim.ino))
+	if (v->type != CFS_TYPE_FILE || cfs_host_is_open(e->host, a->victim.ino))
 		return CFS_FATE_NONE;
 	return CFS_FATE_DELETED;
 }

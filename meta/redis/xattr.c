@@ -72,7 +72,7 @@ static char *xattr_line(struct cfs_engine *e, cfs_ino_t ino, const char *name, c
 	char *line = NULL;
 	int n;
 
-	if (!cfs_core_changelog(e->core))
+	if (!cfs_host_changelog(e->host))
 		return strdup("");
 	buf = malloc(3 * (len + size) + 2);
 	if (!buf)

@@ -14,14 +14,14 @@
 
 int sql_log(struct sql_conn *c, const struct cfs_ctx *ctx, const char *fmt, ...)
 {
-	struct cfs_meta *core = sql_core(c);
+	struct cfs_engine_host *host = sql_host(c);
 	cfs_auto_free char *line = NULL;
 	size_t size;
 	va_list ap;
 	FILE *f;
 	int r;
 
-	if (!cfs_core_changelog(core))
+	if (!cfs_host_changelog(host))
 		return 0;
 	f = open_memstream(&line, &size);
 	if (!f)
@@ -30,7 +30,7 @@ int sql_log(struct sql_conn *c, const struct cfs_ctx *ctx, const char *fmt, ...)
 	va_start(ap, fmt);
 	vfprintf(f, fmt, ap);
 	va_end(ap);
-	fprintf(f, "|(%" PRIu64 ",%" PRIu64 ")", cfs_core_sid(core), cfs_core_txn_number(core));
+	fprintf(f, "|(%" PRIu64 ",%" PRIu64 ")", cfs_host_sid(host), cfs_host_txn_number(host));
 	if (fclose(f))
 		return -ENOMEM;
 	r = sql_exec(c, SQL_log_entry, "t", line, size);

@@ -20,7 +20,7 @@ int sql_usage_length(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *a
 	u->uid = attr->uid;
 	u->gid = attr->gid;
 	u->owner_space += space;
-	if (!attr->nlink || !cfs_core_dir_stats(sql_core(c)))
+	if (!attr->nlink || !cfs_host_dir_stats(sql_host(c)))
 		return 0;
 	if (attr->parent) {
 		cfs_usage_add_dir(u, attr->parent, length, space, 0);
@@ -134,7 +134,7 @@ int sql_lock_file(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	if (ret->type != CFS_TYPE_FILE)
 		return ret->type == CFS_TYPE_DIR ? -EISDIR : -EINVAL;
 	/* Who had it open when it went to the trash may go on. */
-	if (cfs_ino_is_trash(ret->parent) && !cfs_core_is_open(sql_core(c), ino))
+	if (cfs_ino_is_trash(ret->parent) && !cfs_host_is_open(sql_host(c), ino))
 		return -EPERM;
 	return cfs_rules_write(ctx, ret, false);
 }
@@ -196,7 +196,7 @@ static int commit_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 		r = sql_usage_length(c, a->ino, &a->attr, old_length, &a->usage);
 	if (r >= 0)
 		r = sql_write_usage(c, &a->usage);
-	if (r < 0 || !cfs_core_changelog(sql_core(c)))
+	if (r < 0 || !cfs_host_changelog(sql_host(c)))
 		return r;
 	return sql_log(c, ctx, "WRITE(%" PRIu64 ",%u,%u,%" PRIu64 ",%u,%" PRId64 ",%ld):%u", a->ino,
 		       a->indx, s->pos, s->id, s->len, (int64_t)a->mtime.tv_sec, a->mtime.tv_nsec,

@@ -167,7 +167,7 @@ static int log_create(struct sql_conn *c, const struct cfs_ctx *ctx, const struc
 	char name[3 * CFS_NAME_MAX + 1];
 	cfs_auto_free char *target = NULL;
 
-	if (!cfs_core_changelog(sql_core(c)))
+	if (!cfs_host_changelog(sql_host(c)))
 		return 0;
 	target = malloc(3 * req->target_len + 1);
 	if (!target)
@@ -203,7 +203,7 @@ static int mknod_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct mknod *a = arg;
 	const struct cfs_mknod *req = a->req;
-	struct cfs_meta *core = sql_core(c);
+	struct cfs_engine_host *host = sql_host(c);
 	bool dir = req->type == CFS_TYPE_DIR;
 	struct cfs_attr parent;
 	int r = sql_keep_node(c, req->parent, &parent);
@@ -222,7 +222,7 @@ static int mknod_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (!r && req->type == CFS_TYPE_SYMLINK)
 		r = sql_post(c, SQL_put_symlink, "ib", (int64_t)a->ino, req->target,
 			     req->target_len);
-	if (r >= 0 && dir && cfs_core_dir_stats(core))
+	if (r >= 0 && dir && cfs_host_dir_stats(host))
 		r = sql_post(c, SQL_new_dir_stat, "i", (int64_t)a->ino);
 	if (r < 0)
 		return r;
@@ -305,7 +305,7 @@ static int link_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	sql_usage_entry(&a->usage, a->parent, &a->attr, 1);
 	if (!r)
 		r = sql_write_usage(c, &a->usage);
-	if (r || !cfs_core_changelog(sql_core(c)))
+	if (r || !cfs_host_changelog(sql_host(c)))
 		return r;
 	return sql_log(c, ctx, "LINK(%" PRIu64 ",%" PRIu64 ",%s,false):%u", a->ino, a->parent,
 		       sql_log_name(a->name, a->len, name), a->attr.nlink);

@@ -119,7 +119,7 @@ int sql_db_init(struct sql_db *db, const struct cfs_engine_conf *conf,
 	pthread_mutexattr_t spin;
 	int r;
 
-	db->engine = (struct cfs_engine){.ops = ops, .core = conf->core};
+	db->engine = (struct cfs_engine){.ops = ops, .host = conf->host};
 	db->dialect = dialect;
 	db->read_only = conf->meta->read_only;
 	db->timeout_ms = conf->meta->timeout_ms ? conf->meta->timeout_ms : DEFAULT_TIMEOUT_MS;

@@ -112,7 +112,7 @@ static int to_trash(struct sql_conn *c, const struct cfs_ctx *ctx,
 static int for_real(struct sql_conn *c, const struct cfs_ctx *ctx, int has_data,
 		    struct cfs_removed *v, struct cfs_usage *u)
 {
-	struct cfs_meta *core = sql_core(c);
+	struct cfs_engine_host *host = sql_host(c);
 	bool dir = v->attr.type == CFS_TYPE_DIR;
 	int r;
 
@@ -122,11 +122,11 @@ static int for_real(struct sql_conn *c, const struct cfs_ctx *ctx, int has_data,
 		v->attr.ctime = ctx->now;
 		return sql_move_node(c, v->ino, &v->attr);
 	}
-	if (v->attr.type == CFS_TYPE_FILE && cfs_core_sid(core) && cfs_core_is_open(core, v->ino)) {
+	if (v->attr.type == CFS_TYPE_FILE && cfs_host_sid(host) && cfs_host_is_open(host, v->ino)) {
 		v->fate = CFS_FATE_SUSTAINED;
 		v->attr.nlink = 0;
 		v->attr.ctime = ctx->now;
-		r = sql_post(c, SQL_put_sustained, "ii", cfs_core_sid(core), v->ino);
+		r = sql_post(c, SQL_put_sustained, "ii", cfs_host_sid(host), v->ino);
 		if (r >= 0)
 			r = sql_post(c, SQL_del_xattrs, "i", v->ino);
 		return r < 0 ? r : sql_move_node(c, v->ino, &v->attr);
@@ -179,7 +179,7 @@ static int log_removal(struct sql_conn *c, const struct cfs_ctx *ctx, const stru
 	uint64_t trash = a->ret.fate == CFS_FATE_TRASHED ? req->trash : 0;
 	char name[3 * CFS_NAME_MAX + 1];
 
-	if (!cfs_core_changelog(sql_core(c)))
+	if (!cfs_host_changelog(sql_host(c)))
 		return 0;
 	sql_log_name(req->name, req->name_len, name);
 	if (a->dir)

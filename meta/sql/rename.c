@@ -423,7 +423,7 @@ static int log_move(struct sql_conn *c, const struct cfs_ctx *ctx, const struct 
 	const struct cfs_rename *q = &a->req->r;
 	char src[3 * CFS_NAME_MAX + 1], dst[3 * CFS_NAME_MAX + 1];
 
-	if (!cfs_core_changelog(sql_core(c)))
+	if (!cfs_host_changelog(sql_host(c)))
 		return 0;
 	return sql_log(c, ctx,
 		       "MOVE(%" PRIu64 ",%s,%" PRIu64 ",%s,%u,%" PRIu64 ",%" PRIu64 "):%" PRIu64,

@@ -112,7 +112,7 @@ static int check_stat(struct sql_conn *c, struct check *a)
 	bool repair = false;
 	int r;
 
-	if (!cfs_core_dir_stats(sql_core(c)))
+	if (!cfs_host_dir_stats(sql_host(c)))
 		return 0;
 	r = sql_row(c, SQL_get_dir_stat, "i", a->ino);
 	if (r < 0)

@@ -361,9 +361,9 @@ int64_t sql_insert_id(struct sql_conn *c, enum sql_stmt_id id)
 	return sql_dialect(c)->insert_id(c, id);
 }
 
-struct cfs_meta *sql_core(struct sql_conn *c)
+struct cfs_engine_host *sql_host(struct sql_conn *c)
 {
-	return c->db->engine.core;
+	return c->db->engine.host;
 }
 
 static void end_queries(struct sql_conn *c)
@@ -490,7 +490,7 @@ static int run(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op
 			break;
 		}
 	}
-	cfs_core_count(db->engine.core, op, out.round_trips, attempt);
+	cfs_host_count(db->engine.host, op, out.round_trips, attempt);
 	return r;
 }
 

@@ -18,7 +18,7 @@ static int log_session(struct sql_conn *c, const struct cfs_ctx *ctx, const stru
 {
 	cfs_auto_free char *info = NULL;
 
-	if (!cfs_core_changelog(sql_core(c)))
+	if (!cfs_host_changelog(sql_host(c)))
 		return 0;
 	info = malloc(3 * strlen(a->info) + 1);
 	if (!info)

@@ -89,7 +89,7 @@ int sql_txn(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op, s
 /* Statements without a transaction. */
 int sql_read(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op, sql_fn fn,
 	     void *arg);
-struct cfs_meta *sql_core(struct sql_conn *c);
+struct cfs_engine_host *sql_host(struct sql_conn *c);
 /* The engine handed to an operation. */
 static inline struct sql_db *sql_db(struct cfs_engine *e)
 {

@@ -13,7 +13,7 @@ static int change(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta
 		  void *arg)
 {
 	struct sql_db *db = sql_db(e);
-	bool alone = !db->dialect->single_writer && !cfs_core_changelog(e->core) &&
+	bool alone = !db->dialect->single_writer && !cfs_host_changelog(e->host) &&
 		     !atomic_load(&db->in_txn_only);
 
 	return alone && !db->read_only ? sql_read(db, ctx, op, fn, arg)
@@ -56,7 +56,7 @@ static int touch_dir(struct sql_conn *c, const struct cfs_ctx *ctx, const struct
 	int r = sql_exec(c, SQL_touch_dir, "iiiiiiiiii", us, sub, us, sub, us, us, (int64_t)d->dir,
 			 until_us, us, until_us);
 
-	if (r <= 0 || !cfs_core_changelog(sql_core(c)))
+	if (r <= 0 || !cfs_host_changelog(sql_host(c)))
 		return r < 0 ? r : 0;
 	r = sql_get_node(c, d->dir, false, &attr);
 	return r < 0 ? r : sql_log_setattr(c, ctx, d->dir, CFS_SET_MTIME | CFS_SET_CTIME, &attr);
@@ -76,7 +76,7 @@ int sql_op_touch_dirs(struct cfs_engine *e, const struct cfs_ctx *ctx, const str
 		      size_t n)
 {
 	/* In one transaction where nobody waits for the locks that it keeps. */
-	bool all = sql_db(e)->dialect->single_writer || !cfs_core_changelog(e->core);
+	bool all = sql_db(e)->dialect->single_writer || !cfs_host_changelog(e->host);
 	size_t i, step = all ? n : 1;
 	int r = 0;
 

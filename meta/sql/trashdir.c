@@ -72,7 +72,7 @@ static int make(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		     (int64_t)a->ino, (int64_t)CFS_TYPE_DIR);
 	if (r >= 0)
 		r = sql_put_node(c, a->ino, &attr);
-	if (r >= 0 && cfs_core_dir_stats(sql_core(c)))
+	if (r >= 0 && cfs_host_dir_stats(sql_host(c)))
 		r = sql_exec(c, SQL_new_dir_stat, "i", (int64_t)a->ino);
 	if (r < 0)
 		return r;

@@ -8,7 +8,7 @@ static int put_usage(struct sql_conn *c, const struct cfs_usage *u)
 
 	if (u->space || u->inodes)
 		r = sql_exec(c, SQL_add_usage, "ii", u->space, u->inodes);
-	if (!cfs_core_dir_stats(sql_core(c)))
+	if (!cfs_host_dir_stats(sql_host(c)))
 		return r < 0 ? r : 0;
 	for (unsigned i = 0; i < u->n_dirs && r >= 0; i++) {
 		const struct cfs_usage_dir *d = &u->dirs[i];

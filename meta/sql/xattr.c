@@ -123,7 +123,7 @@ static int log_set(struct sql_conn *c, const struct cfs_ctx *ctx, const struct x
 	char *buf;
 	int r;
 
-	if (!cfs_core_changelog(sql_core(c)))
+	if (!cfs_host_changelog(sql_host(c)))
 		return 0;
 	buf = malloc(3 * (name_len + a->size) + 2);
 	if (!buf)

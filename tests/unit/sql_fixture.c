@@ -13,61 +13,11 @@
 #include "base/bytes.h"
 #include "sql_fixture.h"
 
-/* ---- the core ---- */
-
-bool cfs_core_is_open(struct cfs_meta *core, cfs_ino_t ino)
+static bool is_open(void *arg, cfs_ino_t ino)
 {
-	return core->open_ino == ino;
-}
+	const struct fixture *f = arg;
 
-uint64_t cfs_core_sid(struct cfs_meta *core)
-{
-	return FIXTURE_SID;
-}
-
-bool cfs_core_dir_stats(struct cfs_meta *core)
-{
-	return true;
-}
-
-bool cfs_core_changelog(struct cfs_meta *core)
-{
-	return core->changelog;
-}
-
-uint64_t cfs_core_txn_number(struct cfs_meta *core)
-{
-	return ++core->txn_number;
-}
-
-void cfs_core_count(struct cfs_meta *core, enum cfs_meta_op op, unsigned round_trips,
-		    unsigned retries)
-{
-}
-
-const char *cfs_meta_op_name(enum cfs_meta_op op)
-{
-	return "operation";
-}
-
-void cfs_slice_encode(const struct cfs_slice *s, uint8_t out[CFS_SLICE_BYTES])
-{
-	cfs_put_be32(out, s->pos);
-	cfs_put_be64(out + 4, s->id);
-	cfs_put_be32(out + 12, s->size);
-	cfs_put_be32(out + 16, s->off);
-	cfs_put_be32(out + 20, s->len);
-}
-
-void cfs_slice_decode(const uint8_t in[CFS_SLICE_BYTES], struct cfs_slice *ret)
-{
-	*ret = (struct cfs_slice){
-		.pos = cfs_get_be32(in),
-		.id = cfs_get_be64(in + 4),
-		.size = cfs_get_be32(in + 12),
-		.off = cfs_get_be32(in + 16),
-		.len = cfs_get_be32(in + 20),
-	};
+	return f->open_ino == ino;
 }
 
 /* ---- the volume ---- */
@@ -86,10 +36,16 @@ int fixture_setup(void **state)
 	snprintf(text, sizeof(text), "sqlite3://%s/meta.db", f->dir);
 	assert_int_equal(cfs_url_parse(text, &url, err), 0);
 	conf.url = &url;
-	conf.core = &f->core;
+	f->host = (struct cfs_engine_host){
+		.is_open = is_open,
+		.is_open_arg = f,
+		.opens = true,
+		.dir_stats = true,
+		.sid = FIXTURE_SID,
+	};
+	conf.host = &f->host;
 	assert_true(cfs_engine_sqlite.open(&conf, &f->e, err) >= 0);
 	cfs_url_free(&url);
-	f->e->core = &f->core;
 	f->ctx = (struct cfs_ctx){
 		.now = {.tv_sec = 1700000000, .tv_nsec = 123456789},
 		.deadline = cfs_deadline_in(60000),

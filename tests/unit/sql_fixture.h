@@ -7,16 +7,10 @@
 
 #include "meta/engine.h"
 
-/* What the core answers to the operations. */
-struct cfs_meta {
-	cfs_ino_t open_ino;
-	bool changelog;
-	uint64_t txn_number;
-};
-
 struct fixture {
 	char dir[32];
-	struct cfs_meta core;
+	struct cfs_engine_host host;
+	cfs_ino_t open_ino; /* the file that the host has open */
 	struct cfs_engine *e;
 	sqlite3 *db; /* a second look at the tables */
 	struct cfs_ctx ctx;

@@ -189,7 +189,7 @@ static void test_sustained(void **state)
 
 	assert_int_equal(f->e->ops->end_sustained(f->e, &f->ctx, FIXTURE_SID, ino, &length, &usage),
 			 -ENOENT);
-	f->core.open_ino = ino;
+	f->open_ino = ino;
 	assert_int_equal(unlink_at(f, root, "open", 0, &removed), 0);
 	assert_int_equal(removed.fate, CFS_FATE_SUSTAINED);
 	assert_int_equal(fixture_attr(f, ino).nlink, 0);
@@ -198,7 +198,7 @@ static void test_sustained(void **state)
 		(int64_t)ino);
 	assert_int_equal(f->e->ops->get_counters(f->e, &f->ctx, &space, &inodes), 0);
 	assert_int_equal(inodes, 1);
-	f->core.open_ino = 0;
+	f->open_ino = 0;
 	assert_int_equal(f->e->ops->end_sustained(f->e, &f->ctx, FIXTURE_SID, ino, &length, &usage),
 			 0);
 	assert_int_equal(usage.inodes, -1);
@@ -221,7 +221,7 @@ static void test_clean_session(void **state)
 
 	for (i = 0; i < 3; i++) {
 		snprintf(name, sizeof(name), "open%d", i);
-		f->core.open_ino = fixture_make(f, root, name, CFS_TYPE_FILE);
+		f->open_ino = fixture_make(f, root, name, CFS_TYPE_FILE);
 		assert_int_equal(unlink_at(f, root, name, 0, &removed), 0);
 	}
 	assert_int_equal(f->e->ops->flock(f->e, &f->ctx, root, FIXTURE_SID, 1, CFS_LOCK_READ), 0);
@@ -722,7 +722,7 @@ static void test_changelog(void **state)
 
 	fixture_make(f, root, "a,b", CFS_TYPE_FILE);
 	fixture_make(f, root, "c", CFS_TYPE_FILE);
-	f->core.changelog = true;
+	f->host.changelog = true;
 	assert_int_equal(unlink_at(f, root, "a,b", 0, &removed), 0);
 	assert_int_equal(rename_at(f, root, "c", root, "d", 0, 0, &renamed), 0);
 	assert_int_equal(f->e->ops->truncate(f->e, &f->ctx, 3, 3000, &attr, &usage), 0);

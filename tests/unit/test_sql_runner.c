@@ -492,10 +492,10 @@ static void test_times(void **state)
 static int open_url(const char *text, bool create, bool read_only, struct cfs_engine **ret,
 		    char err[256])
 {
-	static struct cfs_meta core;
+	static struct cfs_engine_host host;
 	struct cfs_meta_conf meta = {.create = create, .read_only = read_only, .timeout_ms = 10000};
 	struct cfs_url url;
-	struct cfs_engine_conf conf = {.url = &url, .meta = &meta, .core = &core};
+	struct cfs_engine_conf conf = {.url = &url, .meta = &meta, .host = &host};
 	int r;
 
 	assert_int_equal(cfs_url_parse(text, &url, err), 0);
@@ -824,7 +824,7 @@ static void test_changelog(void **state)
 	struct cfs_dir_time names_changed = {.dir = 1};
 	int64_t old;
 
-	f->core.changelog = true;
+	f->host.changelog = true;
 	f->ctx.now.tv_sec += 10;
 	names_changed.time = names_changed.until = f->ctx.now;
 	assert_int_equal(ops(f)->mknod(f->e, &f->ctx, &req, 90, &entry, &usage), 0);

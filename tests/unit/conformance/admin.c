@@ -186,7 +186,7 @@ static void test_scan_deleted(void **state)
 	set_open(open, true);
 	unlink_name(d, "open");
 	assert_int_not_equal(scan(&s), 0);
-	assert_int_equal(s.last.sid, cfs_core_sid(vol.m));
+	assert_int_equal(s.last.sid, cfs_host_sid(&vol.m->host));
 	set_open(open, false);
 	OK(cfs_meta_close_ino(vol.m, &c, open));
 	assert_int_equal(scan(&s), 0);

@@ -64,12 +64,12 @@ static void test_stale(void **state)
 	OK(e->ops->setlk(e, &c, f, dead, 1, &l));
 	assert_int_equal(cfs_meta_flock(vol.m, &c, f, 1, CFS_LOCK_READ, false), -EAGAIN);
 	/* It had g open when g was removed. */
-	atomic_store(&vol.m->sid, dead);
+	atomic_store(&vol.m->host.sid, dead);
 	set_open(g, true);
 	cfs_quotas_begin(vol.m);
 	OK(e->ops->unlink(e, &c, &req, &r, &usage));
 	cfs_quotas_end(vol.m, &c, &usage);
-	atomic_store(&vol.m->sid, own);
+	atomic_store(&vol.m->host.sid, own);
 	set_open(g, false);
 	assert_int_equal(r.fate, CFS_FATE_SUSTAINED);
 	OK(try_getattr(g));

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a metadata engine may ask of the core that has opened it, and what it tells it. Any thread
+ * may call, also inside a transaction: nothing here blocks. The core owns the structure and sets its
+ * members; engines use the functions.
+ */
+#ifndef CFS_META_HOST_H
+#define CFS_META_HOST_H
+
+#include <cachefs/meta.h>
+#include <stdatomic.h>
+
+struct cfs_op_counters {
+	_Atomic uint64_t calls, errors, round_trips, time_ns;
+};
+
+struct cfs_engine_host {
+	/* Set before `opens`, which is true while files may be open here. */
+	bool (*is_open)(void *arg, cfs_ino_t ino);
+	void *is_open_arg;
+	_Atomic bool opens;
+
+	_Atomic bool dir_stats, changelog; /* of the volume's setting */
+	_Atomic uint64_t sid;		   /* 0: no session */
+	_Atomic uint64_t txn_number;
+
+	struct cfs_op_counters op[CFS_META_OP_COUNT];
+	_Atomic uint64_t retries;
+};
+
+bool cfs_host_is_open(struct cfs_engine_host *host, cfs_ino_t ino);
+/* False: no file is ever open here, and is_open never says yes. */
+bool cfs_host_has_open(struct cfs_engine_host *host);
+uint64_t cfs_host_sid(struct cfs_engine_host *host);
+bool cfs_host_dir_stats(struct cfs_engine_host *host);
+bool cfs_host_changelog(struct cfs_engine_host *host);
+uint64_t cfs_host_txn_number(struct cfs_engine_host *host); /* 1, 2, ... for changelog lines */
+void cfs_host_count(struct cfs_engine_host *host, enum cfs_meta_op op, unsigned round_trips,
+		    unsigned retries);
+
+/* For what engines remember by a name in a directory. Any bits of it will do for an index. */
+uint64_t cfs_name_hash(cfs_ino_t parent, const char *name, size_t len);
+
+#endif

@@ -18,14 +18,14 @@ int cfs_meta_admin_begin(struct cfs_meta *m, const struct cfs_meta_hooks *hooks)
 		rc = m->eng->ops->upgrade(m->eng, &ctx);
 	if (!rc)
 		cfs_clock_read(m);
-	return rc ? rc : cfs_quotas_load(m, &ctx);
+	return rc ? rc : cfs_quotas_load(m->quotas, &ctx);
 }
 
 int cfs_meta_admin_end(struct cfs_meta *m)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 
-	return cfs_quotas_flush(m, &ctx);
+	return cfs_quotas_flush(m->quotas, &ctx);
 }
 
 int cfs_meta_scan(struct cfs_meta *m, enum cfs_meta_table table, cfs_row_fn fn, void *arg)
@@ -64,9 +64,9 @@ int cfs_meta_check_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
 
 	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
 	if (!rc) {
-		cfs_quotas_begin(m);
+		cfs_quotas_begin(m->quotas);
 		rc = m->eng->ops->check_inode(m->eng, c.ctx, ino, repair, ret, &usage);
-		cfs_quotas_end(m, c.ctx, rc ? NULL : &usage);
+		cfs_quotas_end(m->quotas, c.ctx, rc ? NULL : &usage);
 	}
 	return (int)cfs_call_end(&c, rc);
 }

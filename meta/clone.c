@@ -92,9 +92,9 @@ static int charge(struct work *w, const struct cfs_ctx *ctx, const struct cfs_at
 		.space = w->space + space,
 		.inodes = w->inodes + 1,
 	};
-	int rc = cfs_quotas_check(w->m, ctx, &all);
+	int rc = cfs_quotas_check(w->m->quotas, ctx, &all);
 
-	return rc ? rc : cfs_quotas_check(w->m, ctx, &dirs);
+	return rc ? rc : cfs_quotas_check(w->m->quotas, ctx, &dirs);
 }
 
 /*
@@ -133,10 +133,10 @@ static int copy_inode(struct work *w, cfs_ino_t src, cfs_ino_t parent, const cha
 		rc = cfs_ids_next(w->m, &w->m->inode_ids, &ctx, &ino);
 	if (rc)
 		return rc;
-	cfs_quotas_begin(w->m);
+	cfs_quotas_begin(w->m->quotas);
 	rc = w->m->eng->ops->clone_ino(w->m->eng, &ctx, src, ino, parent, name, len,
 				       w->req->preserve, ret, &usage);
-	cfs_quotas_end(w->m, &ctx, rc ? NULL : &usage);
+	cfs_quotas_end(w->m->quotas, &ctx, rc ? NULL : &usage);
 	if (rc)
 		return rc;
 	w->space += cfs_space_of(ret->attr.type == CFS_TYPE_FILE ? ret->attr.length : 0);
@@ -215,13 +215,13 @@ static int remove_entry(struct cfs_meta *m, cfs_ino_t dir, const struct item *i)
 	struct cfs_removed gone;
 	int rc;
 
-	cfs_quotas_begin(m);
+	cfs_quotas_begin(m->quotas);
 	if (i->type == CFS_TYPE_DIR)
 		rc = m->eng->ops->rmdir(m->eng, &ctx, &req, &gone, &usage);
 	else
 		rc = m->eng->ops->unlink(m->eng, &ctx, &req, &gone, &usage);
 	usage.n_dirs = 0; /* rows of directories that go too */
-	cfs_quotas_end(m, &ctx, rc ? NULL : &usage);
+	cfs_quotas_end(m->quotas, &ctx, rc ? NULL : &usage);
 	if (!rc && gone.fate == CFS_FATE_DELETED && gone.attr.type == CFS_TYPE_FILE)
 		cfs_jobs_delete_file(m, gone.ino, gone.attr.length);
 	return rc == -ENOENT ? 0 : rc;
@@ -291,9 +291,9 @@ int cfs_clone_discard(struct cfs_meta *m, cfs_ino_t top)
 	if (rc && rc != -ENOENT)
 		return rc;
 	ctx = cfs_ctx_internal(m->conf.timeout_ms);
-	cfs_quotas_begin(m);
+	cfs_quotas_begin(m->quotas);
 	rc = m->eng->ops->drop_detached(m->eng, &ctx, top, &usage);
-	cfs_quotas_end(m, &ctx, rc ? NULL : &usage);
+	cfs_quotas_end(m->quotas, &ctx, rc ? NULL : &usage);
 	if (!rc && attr.type == CFS_TYPE_FILE)
 		cfs_jobs_delete_file(m, top, attr.length);
 	return rc == -ENOENT ? 0 : rc;
@@ -310,17 +310,17 @@ static int attach(struct work *w, struct cfs_entry *top)
 	struct cfs_tree_move below = {.to = req->parent};
 	int rc;
 
-	cfs_quotas_begin(w->m);
+	cfs_quotas_begin(w->m->quotas);
 	rc = w->m->eng->ops->attach(w->m->eng, &ctx, top->ino, req->parent, req->name,
 				    req->name_len, &usage);
-	cfs_quotas_end(w->m, &ctx, rc ? NULL : &usage);
+	cfs_quotas_end(w->m->quotas, &ctx, rc ? NULL : &usage);
 	if (rc)
 		return rc;
 	if (top->attr.type != CFS_TYPE_DIR)
 		cfs_dirtimes_changed(w->m, &ctx, req->parent, NULL);
 	below.space = w->space - own;
 	below.inodes = w->inodes - 1;
-	cfs_quotas_moved(w->m, &ctx, &below);
+	cfs_quotas_moved(w->m->quotas, &ctx, &below);
 	top->attr.parent = req->parent;
 	return 0;
 }

@@ -16,12 +16,12 @@
 #include "base/workers.h"
 #include "meta/engine.h"
 #include "meta/inomap.h"
+#include "meta/quota.h"
 
 struct cfs_acl_cache;
 struct cfs_dirtimes;
 struct cfs_jobs;
 struct cfs_locks;
-struct cfs_quotas;
 struct cfs_sessions;
 
 /* Ids handed out from a batch that the engine gave us. */
@@ -51,8 +51,7 @@ struct cfs_meta {
 	char *load_text, *loaded_text; /* the setting while a load of ours goes on, and after it */
 	/* What hot paths need of it. */
 	_Atomic int trash_days;
-	_Atomic bool enable_acl, user_group_quota;
-	_Atomic uint64_t capacity, max_inodes;
+	_Atomic bool enable_acl;
 
 	struct cfs_ids inode_ids, slice_ids;
 
@@ -134,86 +133,8 @@ bool cfs_trash_in_use(const struct cfs_meta *m, cfs_ino_t parent, const char *na
 /* Empties and removes the hours that are older than the volume keeps them. */
 int cfs_trash_expire(struct cfs_meta *m, cfs_deadline_t end, const _Atomic bool *stop);
 
-/* quota.c */
-int cfs_quotas_create(struct cfs_meta *m, struct cfs_quotas **ret);
-void cfs_quotas_destroy(struct cfs_quotas *q);
-/* Reads counters and quotas again. */
-int cfs_quotas_load(struct cfs_meta *m, const struct cfs_ctx *ctx);
-/* Writes pending deltas. */
-int cfs_quotas_flush(struct cfs_meta *m, const struct cfs_ctx *ctx);
-/* Is there any limit on directories, or on owners? */
-bool cfs_quotas_on_dirs(struct cfs_meta *m);
-bool cfs_quotas_on_owners(struct cfs_meta *m);
-/* 0, -ENOSPC, -EDQUOT for `space` more bytes and `inodes` more inodes of an owner below `dir` (0:
- * no directory). */
-struct cfs_charge {
-	cfs_ino_t dir;
-	bool owned; /* uid and gid count */
-	uint32_t uid, gid;
-	int64_t space, inodes;
-	bool dir_only; /* the volume's and owners' usage does not change */
-};
-int cfs_quotas_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_charge *c);
-/* Directories and their ancestors that have a limit. */
-struct scopes {
-	cfs_ino_t *v;
-	size_t n;
-};
-/*
- * What an operation that has been allowed may use, set aside until it ends: others that are judged
- * meanwhile do not count on it. Zero: nothing.
- */
-struct cfs_hold {
-	bool active;
-	bool volume, owned; /* whose limits besides dirs */
-	uint32_t uid, gid;
-	int64_t space, inodes;
-	struct scopes dirs;
-};
-/* As cfs_quotas_check. On success cfs_quotas_end_held must follow. */
-int cfs_quotas_hold(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_charge *c,
-		    struct cfs_hold *ret);
-/* The same for a file that may grow to `end`. */
-int cfs_quotas_hold_end(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t end,
-			struct cfs_hold *ret);
-/* A file may grow to `end`; reads its attributes only when a limit is near. */
-int cfs_quotas_check_end(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			 uint64_t end);
-/*
- * Bracket an engine call that changes usage, so that a reload sees whether one is under way. u is
- * NULL when the call failed.
- */
-void cfs_quotas_begin(struct cfs_meta *m);
-void cfs_quotas_end(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_usage *u);
-/* The same, and the hold (NULL: none) ends, as does what was promised to the file (0: none). */
-void cfs_quotas_end_held(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			 struct cfs_hold *hold, const struct cfs_usage *u);
-/* The inode's usage moves to another owner. */
-void cfs_quotas_chown(struct cfs_meta *m, const struct cfs_usage *u, const struct cfs_attr *now);
-void cfs_quotas_learn_parent(struct cfs_meta *m, cfs_ino_t dir, cfs_ino_t parent);
-/* Moving a tree from one directory to another. */
-struct cfs_tree_move {
-	cfs_ino_t from, to;
-	int64_t space, inodes; /* of what is below the moved directory, without itself */
-};
-/* -EDQUOT when the entry does not fit below `to`; fills *ret for cfs_quotas_moved. */
-int cfs_quotas_check_move(struct cfs_meta *m, const struct cfs_ctx *ctx,
-			  const struct cfs_entry *entry, cfs_ino_t from, cfs_ino_t to,
-			  struct cfs_tree_move *ret);
-void cfs_quotas_moved(struct cfs_meta *m, const struct cfs_ctx *ctx,
-		      const struct cfs_tree_move *move);
-
 /* clone.c: removes a tree that has no name */
 int cfs_clone_discard(struct cfs_meta *m, cfs_ino_t top);
-
-/* usage.c: volume and directory usage of engines that do not write it themselves */
-struct cfs_usage_batch;
-int cfs_usage_batch_create(struct cfs_usage_batch **ret);
-void cfs_usage_batch_destroy(struct cfs_usage_batch *b);
-void cfs_usage_batch_add(struct cfs_usage_batch *b, const struct cfs_usage *u);
-/* On success *ret_space and *ret_inodes are what of the volume's usage was written. */
-int cfs_usage_batch_flush(struct cfs_usage_batch *b, struct cfs_meta *m, const struct cfs_ctx *ctx,
-			  int64_t *ret_space, int64_t *ret_inodes);
 
 /* dirtimes.c: times of directories whose names this mount changes, until they are stored */
 int cfs_dirtimes_create(struct cfs_dirtimes **ret);

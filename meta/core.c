@@ -178,7 +178,7 @@ static int create_parts(struct cfs_meta *m)
 	if (!rc)
 		rc = cfs_locks_create(&m->locks);
 	if (!rc)
-		rc = cfs_quotas_create(m, &m->quotas);
+		rc = cfs_quotas_create(&m->quotas);
 	if (!rc)
 		rc = cfs_jobs_create(m, &m->jobs);
 	return rc;
@@ -248,6 +248,7 @@ int cfs_meta_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_
 		destroy(m);
 		return rc;
 	}
+	cfs_quotas_attach(m->quotas, m->eng);
 	/* Engines prepare it before they know. */
 	err[0] = '\0';
 	*ret = m;
@@ -282,6 +283,7 @@ int cfs_meta_advise(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_advice_fn
 
 int cfs_core_adopt_setting(struct cfs_meta *m, const char *text, const struct cfs_setting *s)
 {
+	struct cfs_volume_limits *limits = cfs_quotas_volume(m->quotas);
 	struct cfs_setting *copy, *old;
 	char *own_text = strdup(text), *old_text;
 	int rc = own_text ? cfs_setting_copy(s, &copy) : -ENOMEM;
@@ -300,10 +302,9 @@ int cfs_core_adopt_setting(struct cfs_meta *m, const char *text, const struct cf
 	atomic_store(&m->host.dir_stats, s->dir_stats);
 	atomic_store(&m->host.changelog, s->changelog);
 	atomic_store(&m->enable_acl, s->enable_acl);
-	atomic_store(&m->user_group_quota, s->user_group_quota);
-	/* Usage is counted in 63 bits: more than that is no limit. */
-	atomic_store(&m->capacity, CFS_MIN(s->capacity, (uint64_t)INT64_MAX));
-	atomic_store(&m->max_inodes, CFS_MIN(s->inodes, (uint64_t)INT64_MAX));
+	atomic_store(&limits->user_group_quota, s->user_group_quota);
+	atomic_store(&limits->capacity, CFS_MIN(s->capacity, (uint64_t)INT64_MAX));
+	atomic_store(&limits->max_inodes, CFS_MIN(s->inodes, (uint64_t)INT64_MAX));
 	cfs_setting_free(old);
 	free(old_text);
 	return 0;
@@ -516,7 +517,7 @@ int cfs_meta_start(struct cfs_meta *m, const struct cfs_meta_hooks *hooks)
 		if (rc)
 			return rc;
 	}
-	rc = cfs_quotas_load(m, &ctx);
+	rc = cfs_quotas_load(m->quotas, &ctx);
 	if (!rc)
 		rc = cfs_sessions_start(m);
 	if (rc)

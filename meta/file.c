@@ -56,12 +56,12 @@ static int commit_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t
 		return -EINVAL;
 	if (end >= CFS_FILE_MAX)
 		return -EFBIG;
-	rc = cfs_quotas_check_end(m, ctx, ino, end);
+	rc = cfs_quotas_check_end(m->quotas, ctx, ino, end);
 	if (rc)
 		return rc;
-	cfs_quotas_begin(m);
+	cfs_quotas_begin(m->quotas);
 	rc = m->eng->ops->commit_slice(m->eng, ctx, ino, indx, s, mtime, ret, &records, &usage);
-	cfs_quotas_end_held(m, ctx, ino, NULL, rc ? NULL : &usage);
+	cfs_quotas_end_held(m->quotas, ctx, ino, NULL, rc ? NULL : &usage);
 	if (rc)
 		return rc;
 	if (records % COMPACT_EVERY == COMPACT_EVERY - 1 || records > COMPACT_LONG)
@@ -92,12 +92,12 @@ static int do_truncate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 		return -EFBIG;
 	rc = cfs_core_check_acl(m, ctx, ino, W_OK);
 	if (!rc)
-		rc = cfs_quotas_hold_end(m, ctx, ino, length, &hold);
+		rc = cfs_quotas_hold_end(m->quotas, ctx, ino, length, &hold);
 	if (rc)
 		return rc;
-	cfs_quotas_begin(m);
+	cfs_quotas_begin(m->quotas);
 	rc = m->eng->ops->truncate(m->eng, ctx, ino, length, ret, &usage);
-	cfs_quotas_end_held(m, ctx, ino, &hold, rc ? NULL : &usage);
+	cfs_quotas_end_held(m->quotas, ctx, ino, &hold, rc ? NULL : &usage);
 	return rc;
 }
 
@@ -133,12 +133,12 @@ static int do_fallocate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t
 	if (!rc)
 		rc = check_fallocate(mode, off, len);
 	if (!rc && !(mode & CFS_FALLOC_KEEP_SIZE))
-		rc = cfs_quotas_hold_end(m, ctx, ino, off + len, &hold);
+		rc = cfs_quotas_hold_end(m->quotas, ctx, ino, off + len, &hold);
 	if (rc)
 		return rc;
-	cfs_quotas_begin(m);
+	cfs_quotas_begin(m->quotas);
 	rc = m->eng->ops->fallocate(m->eng, ctx, ino, mode, off, len, ret, &usage);
-	cfs_quotas_end_held(m, ctx, ino, &hold, rc ? NULL : &usage);
+	cfs_quotas_end_held(m->quotas, ctx, ino, &hold, rc ? NULL : &usage);
 	return rc;
 }
 
@@ -168,7 +168,7 @@ static int hold_copy_space(struct cfs_meta *m, const struct cfs_ctx *ctx,
 {
 	struct cfs_attr src;
 	uint64_t len;
-	int rc = cfs_quotas_hold_end(m, ctx, r->dst, r->dst_off + r->len, ret);
+	int rc = cfs_quotas_hold_end(m->quotas, ctx, r->dst, r->dst_off + r->len, ret);
 
 	if (rc != -ENOSPC && rc != -EDQUOT)
 		return rc;
@@ -176,7 +176,7 @@ static int hold_copy_space(struct cfs_meta *m, const struct cfs_ctx *ctx,
 	if (rc)
 		return rc;
 	len = src.length > r->src_off ? CFS_MIN(r->len, src.length - r->src_off) : 0;
-	return len ? cfs_quotas_hold_end(m, ctx, r->dst, r->dst_off + len, ret) : 0;
+	return len ? cfs_quotas_hold_end(m->quotas, ctx, r->dst, r->dst_off + len, ret) : 0;
 }
 
 static int do_copy_range(struct cfs_meta *m, const struct cfs_ctx *ctx,
@@ -193,9 +193,9 @@ static int do_copy_range(struct cfs_meta *m, const struct cfs_ctx *ctx,
 		rc = hold_copy_space(m, ctx, req, &hold);
 	if (rc)
 		return rc;
-	cfs_quotas_begin(m);
+	cfs_quotas_begin(m->quotas);
 	rc = m->eng->ops->copy_range(m->eng, ctx, req, ret_copied, ret_dst, &usage);
-	cfs_quotas_end_held(m, ctx, req->dst, &hold, rc ? NULL : &usage);
+	cfs_quotas_end_held(m->quotas, ctx, req->dst, &hold, rc ? NULL : &usage);
 	return rc;
 }
 
@@ -329,9 +329,9 @@ static int close_ino(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 
 	if (m->conf.read_only)
 		return 0;
-	cfs_quotas_begin(m);
+	cfs_quotas_begin(m->quotas);
 	rc = m->eng->ops->end_sustained(m->eng, ctx, cfs_host_sid(&m->host), ino, &length, &usage);
-	cfs_quotas_end(m, ctx, rc ? NULL : &usage);
+	cfs_quotas_end(m->quotas, ctx, rc ? NULL : &usage);
 	if (!rc && length != UINT64_MAX)
 		cfs_jobs_delete_file(m, ino, length);
 	if (rc && rc != -ENOENT)

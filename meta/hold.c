@@ -39,13 +39,12 @@ void cfs_quotas_set_aside(struct cfs_quotas *q, const struct cfs_hold *h, int64_
 }
 
 /* Takes over dirs. */
-static int hold(struct cfs_meta *m, const struct cfs_hold *wanted, struct cfs_hold *ret)
+static int hold(struct cfs_quotas *q, const struct cfs_hold *wanted, struct cfs_hold *ret)
 {
-	struct cfs_quotas *q = m->quotas;
 	int rc;
 
 	pthread_mutex_lock(&q->lock);
-	rc = cfs_quotas_judge(m, wanted);
+	rc = cfs_quotas_judge(q, wanted);
 	if (!rc)
 		cfs_quotas_set_aside(q, wanted, wanted->space, wanted->inodes);
 	pthread_mutex_unlock(&q->lock);
@@ -58,7 +57,7 @@ static int hold(struct cfs_meta *m, const struct cfs_hold *wanted, struct cfs_ho
 	return 0;
 }
 
-int cfs_quotas_hold(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_charge *c,
+int cfs_quotas_hold(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_charge *c,
 		    struct cfs_hold *ret)
 {
 	struct cfs_hold h = {
@@ -72,15 +71,15 @@ int cfs_quotas_hold(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct 
 	int rc = 0;
 
 	*ret = (struct cfs_hold){0};
-	if (!cfs_quotas_limited(m))
+	if (!cfs_quotas_limited(q))
 		return 0;
-	if (c->dir && atomic_load(&m->quotas->on_dirs))
-		rc = cfs_quotas_scopes(m, ctx, c->dir, &h.dirs);
-	return rc ? rc : hold(m, &h, ret);
+	if (c->dir && atomic_load(&q->on_dirs))
+		rc = cfs_quotas_scopes(q, ctx, c->dir, &h.dirs);
+	return rc ? rc : hold(q, &h, ret);
 }
 
 /* What a file that grows asks for beyond what it was promised. space <= 0: nothing. */
-static int growth(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+static int growth(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		  const struct cfs_attr *attr, int64_t space, struct cfs_hold *ret)
 {
 	*ret = (struct cfs_hold){
@@ -88,41 +87,41 @@ static int growth(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		.owned = true,
 		.uid = attr->uid,
 		.gid = attr->gid,
-		.space = cfs_quotas_limited(m) ? space - cfs_quotas_promised(m, ino) : 0,
+		.space = cfs_quotas_limited(q) ? space - cfs_quotas_promised(q, ino) : 0,
 	};
-	if (ret->space <= 0 || !atomic_load(&m->quotas->on_dirs))
+	if (ret->space <= 0 || !atomic_load(&q->on_dirs))
 		return 0;
-	return cfs_quotas_file_scopes(m, ctx, ino, attr, &ret->dirs);
+	return cfs_quotas_file_scopes(q, ctx, ino, attr, &ret->dirs);
 }
 
-int cfs_quotas_hold_end(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t end,
-			struct cfs_hold *ret)
+int cfs_quotas_hold_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			uint64_t end, struct cfs_hold *ret)
 {
 	struct cfs_hold h;
 	struct cfs_attr attr;
 	int rc;
 
 	*ret = (struct cfs_hold){0};
-	if (!end || !cfs_quotas_limited(m))
+	if (!end || !cfs_quotas_limited(q))
 		return 0;
-	rc = m->eng->ops->getattr(m->eng, ctx, ino, &attr);
+	rc = q->eng->ops->getattr(q->eng, ctx, ino, &attr);
 	if (rc || end <= attr.length)
 		return rc;
-	rc = growth(m, ctx, ino, &attr, cfs_space_of(end) - cfs_space_of(attr.length), &h);
-	return rc || h.space <= 0 ? rc : hold(m, &h, ret);
+	rc = growth(q, ctx, ino, &attr, cfs_space_of(end) - cfs_space_of(attr.length), &h);
+	return rc || h.space <= 0 ? rc : hold(q, &h, ret);
 }
 
-int cfs_meta_check_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			 const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length)
+int cfs_quotas_check_growth(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			    const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length)
 {
 	struct cfs_hold h;
-	int rc = growth(m, ctx, ino, attr, cfs_space_of(new_length) - cfs_space_of(old_length), &h);
+	int rc = growth(q, ctx, ino, attr, cfs_space_of(new_length) - cfs_space_of(old_length), &h);
 
 	if (rc || h.space <= 0)
 		return rc;
-	pthread_mutex_lock(&m->quotas->lock);
-	rc = cfs_quotas_judge(m, &h);
-	pthread_mutex_unlock(&m->quotas->lock);
+	pthread_mutex_lock(&q->lock);
+	rc = cfs_quotas_judge(q, &h);
+	pthread_mutex_unlock(&q->lock);
 	free(h.dirs.v);
 	return rc;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a metadata engine may ask of the core that has opened it, and what it tells it. Any thread
- * may call, also inside a transaction: nothing here blocks. The core owns the structure and sets its
- * members; engines use the functions.
+ * may call, also inside a transaction: nothing here blocks. The core owns the structure and sets
+ * its members; engines use the functions.
  */
 #ifndef CFS_META_HOST_H
 #define CFS_META_HOST_H

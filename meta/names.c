@@ -191,7 +191,7 @@ static int setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	if (rc)
 		return rc;
 	if (set & (CFS_SET_UID | CFS_SET_GID))
-		cfs_quotas_chown(m, &usage, ret);
+		cfs_quotas_chown(m->quotas, &usage, ret);
 	cfs_dirtimes_set(m, ctx, ino, ret, set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW));
 	cfs_dirtimes_show(m, ctx, ino, ret);
 	return 0;
@@ -246,10 +246,10 @@ static int charge_new_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_i
 	};
 	struct cfs_attr dir;
 
-	if (cfs_quotas_on_owners(m) && !m->eng->ops->getattr(m->eng, ctx, parent, &dir) &&
+	if (cfs_quotas_on_owners(m->quotas) && !m->eng->ops->getattr(m->eng, ctx, parent, &dir) &&
 	    (dir.mode & 02000))
 		charge.gid = dir.gid;
-	return cfs_quotas_hold(m, ctx, &charge, ret);
+	return cfs_quotas_hold(m->quotas, ctx, &charge, ret);
 }
 
 static int do_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
@@ -273,15 +273,15 @@ static int do_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct 
 		rc = charge_new_inode(m, ctx, req->parent, &hold);
 	if (rc)
 		return rc;
-	cfs_quotas_begin(m);
+	cfs_quotas_begin(m->quotas);
 	rc = m->eng->ops->mknod(m->eng, ctx, req, ino, ret, &usage);
-	cfs_quotas_end_held(m, ctx, 0, &hold, rc ? NULL : &usage);
+	cfs_quotas_end_held(m->quotas, ctx, 0, &hold, rc ? NULL : &usage);
 	if (rc == -EEXIST)
 		cfs_dirtimes_show(m, ctx, ret->ino, &ret->attr);
 	if (rc)
 		return rc;
 	if (req->type == CFS_TYPE_DIR)
-		cfs_quotas_learn_parent(m, ino, req->parent);
+		cfs_quotas_learn_parent(m->quotas, ino, req->parent);
 	else
 		cfs_dirtimes_changed(m, ctx, req->parent, req->ret_parent);
 	if (req->ret_parent)
@@ -306,13 +306,13 @@ static int charge_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 	struct cfs_attr attr;
 	int rc;
 
-	if (!cfs_quotas_on_dirs(m))
+	if (!cfs_quotas_on_dirs(m->quotas))
 		return 0;
 	rc = m->eng->ops->getattr(m->eng, ctx, ino, &attr);
 	if (rc)
 		return rc;
 	charge.space = cfs_space_of(attr.type == CFS_TYPE_FILE ? attr.length : 0);
-	return cfs_quotas_hold(m, ctx, &charge, ret);
+	return cfs_quotas_hold(m->quotas, ctx, &charge, ret);
 }
 
 static int do_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
@@ -326,9 +326,9 @@ static int do_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		rc = charge_link(m, ctx, ino, parent, &hold);
 	if (rc)
 		return rc;
-	cfs_quotas_begin(m);
+	cfs_quotas_begin(m->quotas);
 	rc = m->eng->ops->link(m->eng, ctx, ino, parent, name, len, ret, &usage);
-	cfs_quotas_end_held(m, ctx, 0, &hold, rc ? NULL : &usage);
+	cfs_quotas_end_held(m->quotas, ctx, 0, &hold, rc ? NULL : &usage);
 	if (!rc)
 		cfs_dirtimes_changed(m, ctx, parent, NULL);
 	return rc;
@@ -386,9 +386,9 @@ static int do_unlink(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t pa
 		rc = cfs_core_trash_dir(m, ctx, parent, flags & CFS_REMOVE_SKIP_TRASH, &req.trash);
 	if (rc)
 		return rc;
-	cfs_quotas_begin(m);
+	cfs_quotas_begin(m->quotas);
 	rc = m->eng->ops->unlink(m->eng, ctx, &req, ret, &usage);
-	cfs_quotas_end(m, ctx, rc ? NULL : &usage);
+	cfs_quotas_end(m->quotas, ctx, rc ? NULL : &usage);
 	if (rc)
 		return rc;
 	cfs_dirtimes_changed(m, ctx, parent, &ret->parent);
@@ -429,9 +429,9 @@ static int do_rmdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t par
 		rc = cfs_core_trash_dir(m, ctx, parent, flags & CFS_REMOVE_SKIP_TRASH, &req.trash);
 	if (rc)
 		return rc;
-	cfs_quotas_begin(m);
+	cfs_quotas_begin(m->quotas);
 	rc = m->eng->ops->rmdir(m->eng, ctx, &req, ret, &usage);
-	cfs_quotas_end(m, ctx, rc ? NULL : &usage);
+	cfs_quotas_end(m->quotas, ctx, rc ? NULL : &usage);
 	if (!rc)
 		cfs_dirtimes_show(m, ctx, parent, &ret->parent);
 	return rc;
@@ -485,16 +485,18 @@ static int check_moves(struct cfs_meta *m, const struct cfs_ctx *ctx, const stru
 	struct cfs_entry e;
 	int rc;
 
-	if (r->src_parent == r->dst_parent || !cfs_quotas_on_dirs(m))
+	if (r->src_parent == r->dst_parent || !cfs_quotas_on_dirs(m->quotas))
 		return 0;
 	rc = m->eng->ops->lookup(m->eng, ctx, r->src_parent, r->src_name, r->src_len, &e);
 	if (!rc)
-		rc = cfs_quotas_check_move(m, ctx, &e, r->src_parent, r->dst_parent, ret_there);
+		rc = cfs_quotas_check_move(m->quotas, ctx, &e, r->src_parent, r->dst_parent,
+					   ret_there);
 	if (rc || !(r->flags & CFS_RENAME_EXCHANGE))
 		return rc;
 	rc = m->eng->ops->lookup(m->eng, ctx, r->dst_parent, r->dst_name, r->dst_len, &e);
 	if (!rc)
-		rc = cfs_quotas_check_move(m, ctx, &e, r->dst_parent, r->src_parent, ret_back);
+		rc = cfs_quotas_check_move(m->quotas, ctx, &e, r->dst_parent, r->src_parent,
+					   ret_back);
 	return rc;
 }
 
@@ -534,17 +536,17 @@ static int do_rename(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct
 		rc = cfs_core_trash_dir(m, ctx, r->dst_parent, false, &req.trash);
 	if (rc)
 		return rc;
-	cfs_quotas_begin(m);
+	cfs_quotas_begin(m->quotas);
 	rc = m->eng->ops->rename(m->eng, ctx, &req, ret, &usage);
-	cfs_quotas_end(m, ctx, rc ? NULL : &usage);
+	cfs_quotas_end(m->quotas, ctx, rc ? NULL : &usage);
 	if (rc)
 		return rc;
-	cfs_quotas_moved(m, ctx, &there);
-	cfs_quotas_moved(m, ctx, &back);
+	cfs_quotas_moved(m->quotas, ctx, &there);
+	cfs_quotas_moved(m->quotas, ctx, &back);
 	if (ret->moved.attr.type == CFS_TYPE_DIR)
-		cfs_quotas_learn_parent(m, ret->moved.ino, r->dst_parent);
+		cfs_quotas_learn_parent(m->quotas, ret->moved.ino, r->dst_parent);
 	if ((r->flags & CFS_RENAME_EXCHANGE) && ret->victim.attr.type == CFS_TYPE_DIR)
-		cfs_quotas_learn_parent(m, ret->victim.ino, r->src_parent);
+		cfs_quotas_learn_parent(m->quotas, ret->victim.ino, r->src_parent);
 	renamed(m, ctx, r, ret);
 	after_removal(m, &ret->victim);
 	return 0;

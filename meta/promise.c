@@ -4,6 +4,7 @@
  * Limits count it like usage, so that a write that was accepted also fits when it is committed. It
  * lives in memory only; other mounts see it when it has become usage.
  */
+#include <errno.h>
 #include <stdlib.h>
 
 #include "base/bytes.h"
@@ -24,9 +25,8 @@ static struct promise **slot(struct cfs_quotas *q, cfs_ino_t ino)
 	return p;
 }
 
-int64_t cfs_quotas_promised(struct cfs_meta *m, cfs_ino_t ino)
+int64_t cfs_quotas_promised(struct cfs_quotas *q, cfs_ino_t ino)
 {
-	struct cfs_quotas *q = m->quotas;
 	const struct promise *p;
 	int64_t space;
 
@@ -74,8 +74,8 @@ static int add_promise(struct cfs_quotas *q, cfs_ino_t ino, struct cfs_hold *h)
 
 /* ---- the interface ---- */
 
-int cfs_meta_claim_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			 const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length)
+int cfs_quotas_promise(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length)
 {
 	struct cfs_hold h = {
 		.volume = true,
@@ -84,17 +84,16 @@ int cfs_meta_claim_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
 		.gid = attr->gid,
 		.space = cfs_space_of(new_length) - cfs_space_of(old_length),
 	};
-	struct cfs_quotas *q = m->quotas;
 	int rc = 0;
 
-	if (h.space <= 0 || !cfs_quotas_limited(m))
+	if (h.space <= 0 || !cfs_quotas_limited(q))
 		return 0;
 	if (atomic_load(&q->on_dirs))
-		rc = cfs_quotas_file_scopes(m, ctx, ino, attr, &h.dirs);
+		rc = cfs_quotas_file_scopes(q, ctx, ino, attr, &h.dirs);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&q->lock);
-	rc = cfs_quotas_judge(m, &h);
+	rc = cfs_quotas_judge(q, &h);
 	if (!rc)
 		rc = add_promise(q, ino, &h);
 	pthread_mutex_unlock(&q->lock);
@@ -113,9 +112,8 @@ void cfs_quotas_keep_promise(struct cfs_quotas *q, cfs_ino_t ino, int64_t space)
 	cfs_quotas_set_aside(q, &p->held, -space, 0);
 }
 
-void cfs_meta_release_space(struct cfs_meta *m, cfs_ino_t ino)
+void cfs_quotas_release_promise(struct cfs_quotas *q, cfs_ino_t ino)
 {
-	struct cfs_quotas *q = m->quotas;
 	struct promise **at;
 
 	if (!atomic_load(&q->n_promises))

@@ -3,7 +3,10 @@
 #ifndef CFS_META_QUOTA_INTERNAL_H
 #define CFS_META_QUOTA_INTERNAL_H
 
-#include "meta/core-internal.h"
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "meta/quota.h"
 
 struct limit {
 	struct cfs_quota q; /* as last read, plus what has been flushed since */
@@ -19,6 +22,8 @@ struct parent_slot {
 };
 
 struct cfs_quotas {
+	struct cfs_engine *eng;
+	struct cfs_volume_limits limits;
 	_Atomic int64_t base_space, base_inodes;
 	_Atomic int64_t delta_space, delta_inodes;
 	_Atomic int64_t flushed_space, flushed_inodes; /* of delta, by the batch */
@@ -38,24 +43,18 @@ struct cfs_quotas {
 	struct promise *promises[PROMISE_BUCKETS];
 };
 
-/* Nearest first. Caller frees ret->v. */
-int cfs_quotas_scopes(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
-		      struct scopes *ret);
-int cfs_quotas_check_scopes(struct cfs_meta *m, const struct scopes *s, int64_t space,
+int cfs_quotas_check_scopes(struct cfs_quotas *q, const struct scopes *s, int64_t space,
 			    int64_t inodes);
-void cfs_quotas_add_scoped(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
+void cfs_quotas_add_scoped(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t dir,
 			   int64_t space, int64_t inodes);
-/* The limit of a directory, pending usage included; false: it has none. */
-bool cfs_quotas_get(struct cfs_meta *m, cfs_ino_t dir, struct cfs_quota *ret);
-
 /* quota.c, for hold.c and promise.c; find and judge with the lock held */
 struct limit *cfs_quotas_find(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key);
-bool cfs_quotas_limited(struct cfs_meta *m);
+bool cfs_quotas_limited(struct cfs_quotas *q);
 /* As cfs_quotas_scopes, of all directories that name the file. */
-int cfs_quotas_file_scopes(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+int cfs_quotas_file_scopes(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			   const struct cfs_attr *attr, struct scopes *ret);
 /* 0, -ENOSPC, -EDQUOT. */
-int cfs_quotas_judge(struct cfs_meta *m, const struct cfs_hold *h);
+int cfs_quotas_judge(struct cfs_quotas *q, const struct cfs_hold *h);
 
 /* hold.c; with the lock held */
 /* So much more of what it stands for is set aside. */
@@ -63,9 +62,18 @@ void cfs_quotas_set_aside(struct cfs_quotas *q, const struct cfs_hold *h, int64_
 			  int64_t inodes);
 
 /* promise.c */
-int64_t cfs_quotas_promised(struct cfs_meta *m, cfs_ino_t ino);
+int64_t cfs_quotas_promised(struct cfs_quotas *q, cfs_ino_t ino);
 /* With the lock: so much is becoming usage, as far as it was promised. */
 void cfs_quotas_keep_promise(struct cfs_quotas *q, cfs_ino_t ino, int64_t space);
 void cfs_quotas_drop_promises(struct cfs_quotas *q);
+
+/* usage.c: volume and directory usage of engines that do not write it themselves */
+struct cfs_usage_batch;
+int cfs_usage_batch_create(struct cfs_usage_batch **ret);
+void cfs_usage_batch_destroy(struct cfs_usage_batch *b);
+void cfs_usage_batch_add(struct cfs_usage_batch *b, const struct cfs_usage *u);
+/* On success *ret_space and *ret_inodes are what of the volume's usage was written. */
+int cfs_usage_batch_flush(struct cfs_usage_batch *b, struct cfs_engine *eng,
+			  const struct cfs_ctx *ctx, int64_t *ret_space, int64_t *ret_inodes);
 
 #endif

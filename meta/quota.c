@@ -39,12 +39,11 @@ struct limit *cfs_quotas_find(struct cfs_quotas *q, enum cfs_quota_kind kind, ui
 	return bsearch(&wanted, q->v, q->n, sizeof(*q->v), order_limits);
 }
 
-int cfs_quotas_create(struct cfs_meta *m, struct cfs_quotas **ret)
+int cfs_quotas_create(struct cfs_quotas **ret)
 {
 	struct cfs_quotas *q = calloc(1, sizeof(*q));
 	int rc;
 
-	(void)m;
 	if (!q)
 		return -ENOMEM;
 	rc = cfs_cond_init(&q->flushed);
@@ -76,32 +75,40 @@ void cfs_quotas_destroy(struct cfs_quotas *q)
 	free(q);
 }
 
-bool cfs_quotas_on_dirs(struct cfs_meta *m)
+void cfs_quotas_attach(struct cfs_quotas *q, struct cfs_engine *eng)
 {
-	return atomic_load(&m->quotas->on_dirs);
+	q->eng = eng;
 }
 
-bool cfs_quotas_on_owners(struct cfs_meta *m)
+struct cfs_volume_limits *cfs_quotas_volume(struct cfs_quotas *q)
 {
-	return atomic_load(&m->quotas->on_owners);
+	return &q->limits;
 }
 
-static int64_t used_space(struct cfs_quotas *q)
+bool cfs_quotas_on_dirs(struct cfs_quotas *q)
+{
+	return atomic_load(&q->on_dirs);
+}
+
+bool cfs_quotas_on_owners(struct cfs_quotas *q)
+{
+	return atomic_load(&q->on_owners);
+}
+
+int64_t cfs_quotas_used_space(struct cfs_quotas *q)
 {
 	return atomic_load(&q->base_space) + atomic_load(&q->delta_space);
 }
 
-static int64_t used_inodes(struct cfs_quotas *q)
+int64_t cfs_quotas_used_inodes(struct cfs_quotas *q)
 {
 	return atomic_load(&q->base_inodes) + atomic_load(&q->delta_inodes);
 }
 
 /* ---- directories and their ancestors ---- */
 
-void cfs_quotas_learn_parent(struct cfs_meta *m, cfs_ino_t dir, cfs_ino_t parent)
+void cfs_quotas_learn_parent(struct cfs_quotas *q, cfs_ino_t dir, cfs_ino_t parent)
 {
-	struct cfs_quotas *q = m->quotas;
-
 	if (!atomic_load(&q->on_dirs))
 		return;
 	pthread_mutex_lock(&q->lock);
@@ -112,9 +119,8 @@ void cfs_quotas_learn_parent(struct cfs_meta *m, cfs_ino_t dir, cfs_ino_t parent
 	pthread_mutex_unlock(&q->lock);
 }
 
-static int parent_of(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir, cfs_ino_t *ret)
+static int parent_of(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t dir, cfs_ino_t *ret)
 {
-	struct cfs_quotas *q = m->quotas;
 	cfs_ino_t parent = 0;
 	struct cfs_attr attr;
 	int rc;
@@ -124,19 +130,18 @@ static int parent_of(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t di
 		parent = q->parents[dir % PARENT_SLOTS].parent;
 	pthread_mutex_unlock(&q->lock);
 	if (!parent) {
-		rc = m->eng->ops->getattr(m->eng, ctx, dir, &attr);
+		rc = q->eng->ops->getattr(q->eng, ctx, dir, &attr);
 		if (rc)
 			return rc;
 		parent = attr.parent;
-		cfs_quotas_learn_parent(m, dir, parent);
+		cfs_quotas_learn_parent(q, dir, parent);
 	}
 	*ret = parent;
 	return 0;
 }
 
-bool cfs_quotas_get(struct cfs_meta *m, cfs_ino_t dir, struct cfs_quota *ret)
+bool cfs_quotas_get(struct cfs_quotas *q, cfs_ino_t dir, struct cfs_quota *ret)
 {
-	struct cfs_quotas *q = m->quotas;
 	const struct limit *l;
 
 	pthread_mutex_lock(&q->lock);
@@ -150,7 +155,7 @@ bool cfs_quotas_get(struct cfs_meta *m, cfs_ino_t dir, struct cfs_quota *ret)
 	return l;
 }
 
-int cfs_quotas_scopes(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
+int cfs_quotas_scopes(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t dir,
 		      struct scopes *ret)
 {
 	uint64_t steps = 0, until = 1;
@@ -160,7 +165,7 @@ int cfs_quotas_scopes(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t d
 	int rc = 0;
 
 	while (dir && !cfs_ino_is_trash(dir)) {
-		if (cfs_quotas_get(m, dir, &limit)) {
+		if (cfs_quotas_get(q, dir, &limit)) {
 			cfs_ino_t *v = reallocarray(s.v, s.n + 1, sizeof(*v));
 
 			if (!v) {
@@ -172,7 +177,7 @@ int cfs_quotas_scopes(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t d
 		}
 		if (dir == CFS_ROOT_INO)
 			break;
-		rc = parent_of(m, ctx, dir, &dir);
+		rc = parent_of(q, ctx, dir, &dir);
 		/* Another client may have moved two directories below each other. */
 		if (!rc && dir == mark)
 			rc = -ELOOP;
@@ -223,39 +228,38 @@ static int check_limit(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t 
 	return rc;
 }
 
-static int check_volume(struct cfs_meta *m, int64_t space, int64_t inodes)
+static int check_volume(struct cfs_quotas *q, int64_t space, int64_t inodes)
 {
-	int64_t capacity = (int64_t)atomic_load(&m->capacity);
-	int64_t max_inodes = (int64_t)atomic_load(&m->max_inodes);
-	struct cfs_quotas *q = m->quotas;
+	int64_t capacity = (int64_t)atomic_load(&q->limits.capacity);
+	int64_t max_inodes = (int64_t)atomic_load(&q->limits.max_inodes);
 
-	if (space > 0 && capacity && used_space(q) + atomic_load(&q->held_space) + space > capacity)
+	if (space > 0 && capacity &&
+	    cfs_quotas_used_space(q) + atomic_load(&q->held_space) + space > capacity)
 		return -ENOSPC;
 	if (inodes > 0 && max_inodes &&
-	    used_inodes(q) + atomic_load(&q->held_inodes) + inodes > max_inodes)
+	    cfs_quotas_used_inodes(q) + atomic_load(&q->held_inodes) + inodes > max_inodes)
 		return -ENOSPC;
 	return 0;
 }
 
-int cfs_quotas_check_scopes(struct cfs_meta *m, const struct scopes *s, int64_t space,
+int cfs_quotas_check_scopes(struct cfs_quotas *q, const struct scopes *s, int64_t space,
 			    int64_t inodes)
 {
 	size_t i;
 	int rc = 0;
 
 	for (i = 0; i < s->n && !rc; i++)
-		rc = check_limit(m->quotas, CFS_QUOTA_DIR, s->v[i], space, inodes);
+		rc = check_limit(q, CFS_QUOTA_DIR, s->v[i], space, inodes);
 	return rc;
 }
 
-int cfs_quotas_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_charge *c)
+int cfs_quotas_check(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_charge *c)
 {
-	struct cfs_quotas *q = m->quotas;
 	struct scopes scopes;
 	int rc;
 
 	if (!c->dir_only) {
-		rc = check_volume(m, c->space, c->inodes);
+		rc = check_volume(q, c->space, c->inodes);
 		if (!rc && c->owned && atomic_load(&q->on_owners)) {
 			rc = check_limit(q, CFS_QUOTA_USER, c->uid, c->space, c->inodes);
 			if (!rc)
@@ -266,26 +270,23 @@ int cfs_quotas_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct
 	}
 	if (!c->dir || !atomic_load(&q->on_dirs))
 		return 0;
-	rc = cfs_quotas_scopes(m, ctx, c->dir, &scopes);
+	rc = cfs_quotas_scopes(q, ctx, c->dir, &scopes);
 	if (rc)
 		return rc;
-	rc = cfs_quotas_check_scopes(m, &scopes, c->space, c->inodes);
+	rc = cfs_quotas_check_scopes(q, &scopes, c->space, c->inodes);
 	free(scopes.v);
 	return rc;
 }
 
-bool cfs_quotas_limited(struct cfs_meta *m)
+bool cfs_quotas_limited(struct cfs_quotas *q)
 {
-	const struct cfs_quotas *q = m->quotas;
-
-	return atomic_load(&m->capacity) || atomic_load(&m->max_inodes) ||
+	return atomic_load(&q->limits.capacity) || atomic_load(&q->limits.max_inodes) ||
 	       atomic_load(&q->on_dirs) || atomic_load(&q->on_owners);
 }
 
-int cfs_quotas_judge(struct cfs_meta *m, const struct cfs_hold *h)
+int cfs_quotas_judge(struct cfs_quotas *q, const struct cfs_hold *h)
 {
-	struct cfs_quotas *q = m->quotas;
-	int rc = h->volume ? check_volume(m, h->space, h->inodes) : 0;
+	int rc = h->volume ? check_volume(q, h->space, h->inodes) : 0;
 	size_t i;
 
 	if (!rc && h->owned)
@@ -314,7 +315,7 @@ static int note_parent(void *arg, cfs_ino_t parent, const char *name, size_t len
 }
 
 /* A hard linked file is charged in every directory that names it. */
-int cfs_quotas_file_scopes(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+int cfs_quotas_file_scopes(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			   const struct cfs_attr *attr, struct scopes *ret)
 {
 	struct scopes all = {0}, one;
@@ -324,9 +325,9 @@ int cfs_quotas_file_scopes(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_in
 	int rc = 0;
 
 	if (!attr->parent)
-		rc = m->eng->ops->each_parent(m->eng, ctx, ino, note_parent, &parents);
+		rc = q->eng->ops->each_parent(q->eng, ctx, ino, note_parent, &parents);
 	for (i = 0; i < parents.n && !rc; i++) {
-		rc = cfs_quotas_scopes(m, ctx, parents.v[i], &one);
+		rc = cfs_quotas_scopes(q, ctx, parents.v[i], &one);
 		if (rc || !one.n)
 			continue;
 		v = reallocarray(all.v, all.n + one.n, sizeof(*v));
@@ -346,20 +347,20 @@ int cfs_quotas_file_scopes(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_in
 	return rc;
 }
 
-int cfs_quotas_check_end(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t end)
+int cfs_quotas_check_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 uint64_t end)
 {
-	struct cfs_quotas *q = m->quotas;
 	struct cfs_attr attr;
 	int rc;
 
 	/* Even if all of it were growth it would fit. */
 	if (!atomic_load(&q->on_dirs) && !atomic_load(&q->on_owners) &&
-	    check_volume(m, cfs_space_of(end), 0) == 0)
+	    check_volume(q, cfs_space_of(end), 0) == 0)
 		return 0;
-	rc = m->eng->ops->getattr(m->eng, ctx, ino, &attr);
+	rc = q->eng->ops->getattr(q->eng, ctx, ino, &attr);
 	if (rc || end <= attr.length)
 		return rc;
-	return cfs_meta_check_space(m, ctx, ino, &attr, attr.length, end);
+	return cfs_quotas_check_growth(q, ctx, ino, &attr, attr.length, end);
 }
 
 /* ---- accounting ---- */
@@ -407,34 +408,33 @@ static void add_to_owner(struct cfs_quotas *q, uint32_t uid, uint32_t gid, int64
 }
 
 /* The limits above a directory that changes. None where they cannot be learnt. */
-static struct scopes scopes_of(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir)
+static struct scopes scopes_of(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t dir)
 {
 	struct scopes s = {0};
 
-	if (atomic_load(&m->quotas->on_dirs) && cfs_quotas_scopes(m, ctx, dir, &s))
+	if (atomic_load(&q->on_dirs) && cfs_quotas_scopes(q, ctx, dir, &s))
 		cfs_warn("a change is missing in directory quotas: inode=%llu",
 			 (unsigned long long)dir);
 	return s;
 }
 
-void cfs_quotas_add_scoped(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
+void cfs_quotas_add_scoped(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t dir,
 			   int64_t space, int64_t inodes)
 {
-	struct cfs_quotas *q = m->quotas;
 	struct scopes dirs;
 
 	if (!space && !inodes)
 		return;
-	dirs = scopes_of(m, ctx, dir);
+	dirs = scopes_of(q, ctx, dir);
 	pthread_mutex_lock(&q->lock);
 	add_to_scopes(q, &dirs, space, inodes);
 	pthread_mutex_unlock(&q->lock);
 	free(dirs.v);
 }
 
-void cfs_quotas_begin(struct cfs_meta *m)
+void cfs_quotas_begin(struct cfs_quotas *q)
 {
-	atomic_fetch_add(&m->quotas->begun, 1);
+	atomic_fetch_add(&q->begun, 1);
 }
 
 static void add_volume(struct cfs_quotas *q, const struct cfs_usage *u)
@@ -444,15 +444,14 @@ static void add_volume(struct cfs_quotas *q, const struct cfs_usage *u)
 }
 
 /* Whoever is judged at the same time sees what was set aside once, not twice or never. */
-static void add_at_once(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t promised,
+static void add_at_once(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t promised,
 			const struct cfs_hold *hold, const struct cfs_usage *u)
 {
-	struct cfs_quotas *q = m->quotas;
 	struct scopes dirs[CFS_ARRAY_SIZE(u->dirs)];
 	unsigned i;
 
 	for (i = 0; i < u->n_dirs; i++)
-		dirs[i] = scopes_of(m, ctx, u->dirs[i].dir);
+		dirs[i] = scopes_of(q, ctx, u->dirs[i].dir);
 	pthread_mutex_lock(&q->lock);
 	if (promised)
 		cfs_quotas_keep_promise(q, promised, u->space);
@@ -461,7 +460,7 @@ static void add_at_once(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t
 	add_volume(q, u);
 	for (i = 0; i < u->n_dirs; i++)
 		add_to_scopes(q, &dirs[i], u->dirs[i].space, u->dirs[i].inodes);
-	if (atomic_load(&m->user_group_quota))
+	if (atomic_load(&q->limits.user_group_quota))
 		add_to_owner(q, u->uid, u->gid, u->owner_space, u->owner_inodes);
 	pthread_mutex_unlock(&q->lock);
 	for (i = 0; i < u->n_dirs; i++)
@@ -475,19 +474,18 @@ static void let_go(struct cfs_quotas *q, const struct cfs_hold *hold)
 	pthread_mutex_unlock(&q->lock);
 }
 
-void cfs_quotas_end_held(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+void cfs_quotas_end_held(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 struct cfs_hold *hold, const struct cfs_usage *u)
 {
-	struct cfs_quotas *q = m->quotas;
 	bool held = hold && hold->active;
 
 	if (u) {
-		if (held || atomic_load(&q->on_dirs) || atomic_load(&m->user_group_quota) ||
+		if (held || atomic_load(&q->on_dirs) || atomic_load(&q->limits.user_group_quota) ||
 		    atomic_load(&q->n_promises))
-			add_at_once(m, ctx, ino, hold, u);
+			add_at_once(q, ctx, ino, hold, u);
 		else
 			add_volume(q, u);
-		if (!m->eng->ops->inline_usage)
+		if (!q->eng->ops->inline_usage)
 			cfs_usage_batch_add(q->batch, u);
 	} else if (held) {
 		let_go(q, hold);
@@ -497,16 +495,14 @@ void cfs_quotas_end_held(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
 	atomic_fetch_add(&q->ended, 1);
 }
 
-void cfs_quotas_end(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_usage *u)
+void cfs_quotas_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_usage *u)
 {
-	cfs_quotas_end_held(m, ctx, 0, NULL, u);
+	cfs_quotas_end_held(q, ctx, 0, NULL, u);
 }
 
-void cfs_quotas_chown(struct cfs_meta *m, const struct cfs_usage *u, const struct cfs_attr *now)
+void cfs_quotas_chown(struct cfs_quotas *q, const struct cfs_usage *u, const struct cfs_attr *now)
 {
-	struct cfs_quotas *q = m->quotas;
-
-	if (!atomic_load(&m->user_group_quota))
+	if (!atomic_load(&q->limits.user_group_quota))
 		return;
 	pthread_mutex_lock(&q->lock);
 	add_to_owner(q, u->uid, u->gid, -u->owner_space, -u->owner_inodes);
@@ -516,10 +512,9 @@ void cfs_quotas_chown(struct cfs_meta *m, const struct cfs_usage *u, const struc
 
 /* ---- loading and flushing ---- */
 
-static int load_counters(struct cfs_meta *m, const struct cfs_ctx *ctx)
+static int load_counters(struct cfs_quotas *q, const struct cfs_ctx *ctx)
 {
-	struct cfs_quotas *q = m->quotas;
-	bool is_inline = m->eng->ops->inline_usage;
+	bool is_inline = q->eng->ops->inline_usage;
 	_Atomic uint64_t *all_ended = is_inline ? &q->ended : &q->flush_ended;
 	_Atomic uint64_t *all_begun = is_inline ? &q->begun : &q->flush_begun;
 	int64_t space = 0, inodes = 0, own_space = 0, own_inodes = 0;
@@ -534,7 +529,7 @@ static int load_counters(struct cfs_meta *m, const struct cfs_ctx *ctx)
 		uint64_t ended = atomic_load(all_ended);
 		uint64_t begun = atomic_load(all_begun);
 
-		rc = m->eng->ops->get_counters(m->eng, ctx, &space, &inodes);
+		rc = q->eng->ops->get_counters(q->eng, ctx, &space, &inodes);
 		own_space = atomic_load(is_inline ? &q->delta_space : &q->flushed_space);
 		own_inodes = atomic_load(is_inline ? &q->delta_inodes : &q->flushed_inodes);
 		if (begun == ended && atomic_load(all_begun) == begun)
@@ -627,18 +622,17 @@ static void end_flush(struct cfs_quotas *q)
 	pthread_mutex_unlock(&q->lock);
 }
 
-int cfs_quotas_load(struct cfs_meta *m, const struct cfs_ctx *ctx)
+int cfs_quotas_load(struct cfs_quotas *q, const struct cfs_ctx *ctx)
 {
-	struct cfs_quotas *q = m->quotas;
 	struct listing fresh = {0};
 	struct limit *old;
-	int rc = load_counters(m, ctx);
+	int rc = load_counters(q, ctx);
 
 	if (!rc)
 		rc = begin_flush(q, ctx->deadline);
 	if (rc)
 		return rc;
-	rc = m->eng->ops->each_quota(m->eng, ctx, collect, &fresh);
+	rc = q->eng->ops->each_quota(q->eng, ctx, collect, &fresh);
 	if (rc)
 		goto out;
 	if (fresh.n)
@@ -661,9 +655,8 @@ out:
 	return rc;
 }
 
-static int write_pending(struct cfs_meta *m, const struct cfs_ctx *ctx)
+static int write_pending(struct cfs_quotas *q, const struct cfs_ctx *ctx)
 {
-	struct cfs_quotas *q = m->quotas;
 	struct cfs_quota *deltas;
 	size_t i, n = 0;
 	int rc;
@@ -682,7 +675,7 @@ static int write_pending(struct cfs_meta *m, const struct cfs_ctx *ctx)
 		free(deltas);
 		return 0;
 	}
-	rc = m->eng->ops->add_quota_usage(m->eng, ctx, deltas, n);
+	rc = q->eng->ops->add_quota_usage(q->eng, ctx, deltas, n);
 	pthread_mutex_lock(&q->lock);
 	for (i = 0; i < n && !rc; i++) {
 		struct limit *l = cfs_quotas_find(q, deltas[i].kind, deltas[i].key);
@@ -699,27 +692,26 @@ static int write_pending(struct cfs_meta *m, const struct cfs_ctx *ctx)
 	return rc;
 }
 
-static int flush_limits(struct cfs_meta *m, const struct cfs_ctx *ctx)
+static int flush_limits(struct cfs_quotas *q, const struct cfs_ctx *ctx)
 {
-	int rc = begin_flush(m->quotas, ctx->deadline);
+	int rc = begin_flush(q, ctx->deadline);
 
 	if (rc)
 		return rc;
-	rc = write_pending(m, ctx);
-	end_flush(m->quotas);
+	rc = write_pending(q, ctx);
+	end_flush(q);
 	return rc;
 }
 
-static int flush_batch(struct cfs_meta *m, const struct cfs_ctx *ctx)
+static int flush_batch(struct cfs_quotas *q, const struct cfs_ctx *ctx)
 {
-	struct cfs_quotas *q = m->quotas;
 	int64_t space = 0, inodes = 0;
 	int rc;
 
-	if (m->eng->ops->inline_usage)
+	if (q->eng->ops->inline_usage)
 		return 0;
 	atomic_fetch_add(&q->flush_begun, 1);
-	rc = cfs_usage_batch_flush(q->batch, m, ctx, &space, &inodes);
+	rc = cfs_usage_batch_flush(q->batch, q->eng, ctx, &space, &inodes);
 	if (!rc) {
 		atomic_fetch_add(&q->flushed_space, space);
 		atomic_fetch_add(&q->flushed_inodes, inodes);
@@ -728,10 +720,10 @@ static int flush_batch(struct cfs_meta *m, const struct cfs_ctx *ctx)
 	return rc;
 }
 
-int cfs_quotas_flush(struct cfs_meta *m, const struct cfs_ctx *ctx)
+int cfs_quotas_flush(struct cfs_quotas *q, const struct cfs_ctx *ctx)
 {
-	int rc = flush_batch(m, ctx);
-	int rc2 = flush_limits(m, ctx);
+	int rc = flush_batch(q, ctx);
+	int rc2 = flush_limits(q, ctx);
 
 	return rc ? rc : rc2;
 }

@@ -267,7 +267,7 @@ static void beat(void *arg)
 	ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	reload_setting(m, &ctx);
 	ctx = cfs_ctx_internal(m->conf.timeout_ms);
-	rc = cfs_quotas_load(m, &ctx);
+	rc = cfs_quotas_load(m->quotas, &ctx);
 	if (rc)
 		cfs_warn("cannot read usage and quotas, trying again at the next heartbeat: url=%s "
 			 "error=%s",
@@ -284,7 +284,7 @@ static void flush(void *arg)
 {
 	struct cfs_meta *m = arg;
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
-	int rc = cfs_quotas_flush(m, &ctx);
+	int rc = cfs_quotas_flush(m->quotas, &ctx);
 
 	if (rc)
 		cfs_warn("cannot write usage, keeping it for the next try: url=%s error=%s",
@@ -346,7 +346,7 @@ int cfs_sessions_stop(struct cfs_meta *m, bool leave)
 		cfs_ticker_stop(s->flusher);
 	if (!m->conf.read_only) {
 		ctx = cfs_ctx_internal(m->conf.timeout_ms);
-		rc = cfs_quotas_flush(m, &ctx);
+		rc = cfs_quotas_flush(m->quotas, &ctx);
 		if (!leave)
 			rc2 = m->eng->ops->clean_session(m->eng, &ctx, cfs_host_sid(&m->host));
 		if (rc || rc2)

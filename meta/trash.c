@@ -33,9 +33,9 @@ int cfs_core_trash_dir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 	if (!ino) {
 		struct cfs_usage usage = {0};
 
-		cfs_quotas_begin(m);
+		cfs_quotas_begin(m->quotas);
 		rc = m->eng->ops->trash_dir(m->eng, ctx, name, &ino, &usage);
-		cfs_quotas_end(m, ctx, rc ? NULL : &usage);
+		cfs_quotas_end(m->quotas, ctx, rc ? NULL : &usage);
 		if (rc)
 			return rc;
 		pthread_mutex_lock(&m->trash_lock);

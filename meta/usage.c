@@ -7,8 +7,8 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "meta/core-internal.h"
 #include "meta/inomap.h"
+#include "meta/quota-internal.h"
 
 struct cfs_usage_batch {
 	pthread_mutex_t lock;	/* protects all of it */
@@ -63,8 +63,8 @@ void cfs_usage_batch_add(struct cfs_usage_batch *b, const struct cfs_usage *u)
 	pthread_mutex_unlock(&b->lock);
 }
 
-int cfs_usage_batch_flush(struct cfs_usage_batch *b, struct cfs_meta *m, const struct cfs_ctx *ctx,
-			  int64_t *ret_space, int64_t *ret_inodes)
+int cfs_usage_batch_flush(struct cfs_usage_batch *b, struct cfs_engine *eng,
+			  const struct cfs_ctx *ctx, int64_t *ret_space, int64_t *ret_inodes)
 {
 	struct cfs_usage_dir *v;
 	int64_t space, inodes;
@@ -79,7 +79,7 @@ int cfs_usage_batch_flush(struct cfs_usage_batch *b, struct cfs_meta *m, const s
 	pthread_mutex_unlock(&b->lock);
 
 	if (n || space || inodes)
-		rc = m->eng->ops->add_usage(m->eng, ctx, space, inodes, v, n);
+		rc = eng->ops->add_usage(eng, ctx, space, inodes, v, n);
 	if (rc) {
 		pthread_mutex_lock(&b->lock);
 		b->space += space;

@@ -17,7 +17,7 @@ static void flush(void)
 {
 	struct cfs_ctx c = as_root();
 
-	OK(cfs_quotas_flush(vol.m, &c));
+	OK(cfs_quotas_flush(vol.m->quotas, &c));
 }
 
 /* ---- scan ---- */
@@ -192,9 +192,9 @@ static void test_scan_deleted(void **state)
 	assert_int_equal(scan(&s), 0);
 
 	/* As a client that dies between the removal of a name and that of the data. */
-	cfs_quotas_begin(vol.m);
+	cfs_quotas_begin(vol.m->quotas);
 	OK(OPS->unlink(ENG, &c, &req, &gone, &usage));
-	cfs_quotas_end(vol.m, &c, &usage);
+	cfs_quotas_end(vol.m->quotas, &c, &usage);
 	s = (struct seen){.table = CFS_TABLE_DELFILE, .ino = f};
 	assert_int_not_equal(scan(&s), 0);
 	assert_int_equal(s.last.deleted.length, 10000);
@@ -586,9 +586,9 @@ static cfs_ino_t detached(cfs_ino_t src, struct cfs_entry *ret)
 	uint64_t ino;
 
 	OK(cfs_ids_next(vol.m, &vol.m->inode_ids, &c, &ino));
-	cfs_quotas_begin(vol.m);
+	cfs_quotas_begin(vol.m->quotas);
 	OK(OPS->clone_ino(ENG, &c, src, ino, CFS_ROOT_INO, NULL, 0, true, ret, &usage));
-	cfs_quotas_end(vol.m, &c, &usage);
+	cfs_quotas_end(vol.m->quotas, &c, &usage);
 	assert_int_equal(ret->ino, ino);
 	return ino;
 }
@@ -599,9 +599,9 @@ static int drop_detached(cfs_ino_t ino)
 	struct cfs_ctx c = as_root();
 	int rc;
 
-	cfs_quotas_begin(vol.m);
+	cfs_quotas_begin(vol.m->quotas);
 	rc = OPS->drop_detached(ENG, &c, ino, &usage);
-	cfs_quotas_end(vol.m, &c, rc ? NULL : &usage);
+	cfs_quotas_end(vol.m->quotas, &c, rc ? NULL : &usage);
 	return rc;
 }
 
@@ -639,9 +639,9 @@ static void test_drop_detached(void **state)
 	/* A directory goes when it is empty, and not before. */
 	dir = detached(make_dir(d, "sub"), &e);
 	OK(cfs_ids_next(vol.m, &vol.m->inode_ids, &c, &copy));
-	cfs_quotas_begin(vol.m);
+	cfs_quotas_begin(vol.m->quotas);
 	OK(OPS->clone_ino(ENG, &c, f, copy, dir, "f", 1, false, &inside, &usage));
-	cfs_quotas_end(vol.m, &c, &usage);
+	cfs_quotas_end(vol.m->quotas, &c, &usage);
 	assert_int_equal(drop_detached(dir), -ENOTEMPTY);
 	assert_int_equal(inside.ino, copy);
 	OK(try_getattr(copy));

@@ -175,8 +175,8 @@ void volume_check(struct cfs_meta *m)
 	cfs_deadline_t soon;
 	struct cfs_attr attr;
 
-	OK(cfs_quotas_flush(m, &c));
-	OK(cfs_quotas_flush(vol.other, &c));
+	OK(cfs_quotas_flush(m->quotas, &c));
+	OK(cfs_quotas_flush(vol.other->quotas, &c));
 	OK(m->eng->ops->getattr(m->eng, &c, CFS_ROOT_INO, &attr));
 	meet(&k, CFS_ROOT_INO, &attr);
 	if (m->eng->ops->getattr(m->eng, &c, CFS_TRASH_INO, &attr) == 0)

@@ -226,8 +226,8 @@ static void repair_usage(void)
 
 	if (vol.m->eng->ops->inline_usage)
 		return;
-	OK(cfs_quotas_flush(vol.m, &c));
-	OK(cfs_quotas_flush(vol.other, &c));
+	OK(cfs_quotas_flush(vol.m->quotas, &c));
+	OK(cfs_quotas_flush(vol.other->quotas, &c));
 	OK(cfs_meta_check_usage(vol.m, &c, &s));
 	OK(cfs_meta_add_usage(vol.m, &c, s.space - s.counted_space, s.inodes - s.counted_inodes));
 }
@@ -287,7 +287,7 @@ static void test_storm(void **state)
 	for (i = 0; i < STORM_THREADS; i++)
 		OK(pthread_join(threads[i].thread, NULL));
 	finish_deletions();
-	OK(cfs_quotas_flush(vol.other, &c));
+	OK(cfs_quotas_flush(vol.other->quotas, &c));
 }
 
 struct emptying {

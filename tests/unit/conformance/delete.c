@@ -296,9 +296,9 @@ static void test_left_behind(void **state)
 	struct cfs_removed r;
 	int rc;
 
-	cfs_quotas_begin(vol.m);
+	cfs_quotas_begin(vol.m->quotas);
 	OK(e->ops->unlink(e, &c, &req, &r, &usage));
-	cfs_quotas_end(vol.m, &c, &usage);
+	cfs_quotas_end(vol.m->quotas, &c, &usage);
 	assert_int_equal(r.attr.length, 10);
 	do {
 		rc = e->ops->delete_chunk(e, &c, f, note_dead, &dead);

@@ -16,9 +16,9 @@ static struct cfs_statfs used(void)
 	struct cfs_ctx c = as_root();
 	struct cfs_statfs st;
 
-	OK(cfs_quotas_flush(vol.other, &c));
-	OK(cfs_quotas_flush(vol.m, &c));
-	OK(cfs_quotas_load(vol.m, &c));
+	OK(cfs_quotas_flush(vol.other->quotas, &c));
+	OK(cfs_quotas_flush(vol.m->quotas, &c));
+	OK(cfs_quotas_load(vol.m->quotas, &c));
 	OK(cfs_meta_statfs(vol.m, &c, CFS_ROOT_INO, &st));
 	return st;
 }
@@ -43,7 +43,7 @@ static void limit(uint64_t bytes, uint64_t inodes)
 	capacity = bytes;
 	max_inodes = inodes;
 	change_setting(limits);
-	OK(cfs_quotas_load(vol.m, &c));
+	OK(cfs_quotas_load(vol.m->quotas, &c));
 }
 
 static int commit(cfs_ino_t ino, uint32_t pos, uint32_t len)
@@ -132,7 +132,7 @@ static void set_quota(enum cfs_quota_kind kind, uint64_t key, int64_t space, int
 	struct cfs_ctx c = as_root();
 
 	OK(vol.m->eng->ops->put_quota(vol.m->eng, &c, &q));
-	OK(cfs_quotas_load(vol.m, &c));
+	OK(cfs_quotas_load(vol.m->quotas, &c));
 }
 
 struct wanted {
@@ -156,7 +156,7 @@ static struct cfs_quota stored(enum cfs_quota_kind kind, uint64_t key)
 	struct wanted w = {.q = {.kind = kind, .key = key}};
 	struct cfs_ctx c = as_root();
 
-	OK(cfs_quotas_flush(vol.m, &c));
+	OK(cfs_quotas_flush(vol.m->quotas, &c));
 	OK(vol.m->eng->ops->each_quota(vol.m->eng, &c, match, &w));
 	assert_true(w.found);
 	return w.q;
@@ -167,7 +167,7 @@ static void drop_quota(enum cfs_quota_kind kind, uint64_t key)
 	struct cfs_ctx c = as_root();
 
 	OK(vol.m->eng->ops->del_quota(vol.m->eng, &c, kind, key));
-	OK(cfs_quotas_load(vol.m, &c));
+	OK(cfs_quotas_load(vol.m->quotas, &c));
 }
 
 /* Promises under a directory's limit, which is charged when the record has been made. */
@@ -375,7 +375,7 @@ static void *flush_often(void *arg)
 
 	while (!atomic_load(stop) && !rc) {
 		c.deadline = cfs_deadline_in(10000);
-		rc = cfs_quotas_flush(vol.m, &c);
+		rc = cfs_quotas_flush(vol.m->quotas, &c);
 	}
 	return (void *)(intptr_t)rc;
 }
@@ -416,7 +416,7 @@ static void *flush_meanwhile(void *arg)
 	struct cfs_ctx c = as_root();
 
 	(void)arg;
-	OK(cfs_quotas_flush(vol.m, &c));
+	OK(cfs_quotas_flush(vol.m->quotas, &c));
 	atomic_store(&overlap.flushed, true);
 	return NULL;
 }
@@ -448,10 +448,10 @@ static void test_load_and_flush(void **state)
 	make_file(d, "1");
 	make_file(d, "2");
 	atomic_store(&engine_hooks.each_quota, list_then_flush);
-	OK(cfs_quotas_load(vol.m, &c));
+	OK(cfs_quotas_load(vol.m->quotas, &c));
 	OK(pthread_join(overlap.flusher, NULL));
 	atomic_store(&engine_hooks.each_quota, NULL);
-	assert_true(cfs_quotas_get(vol.m, d, &q));
+	assert_true(cfs_quotas_get(vol.m->quotas, d, &q));
 	assert_int_equal(q.used_inodes, 2);
 	assert_int_equal(stored(CFS_QUOTA_DIR, d).used_inodes, 2);
 	OK(try_make(&c, d, "3", CFS_TYPE_FILE, 0644, NULL));

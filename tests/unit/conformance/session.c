@@ -66,9 +66,9 @@ static void test_stale(void **state)
 	/* It had g open when g was removed. */
 	atomic_store(&vol.m->host.sid, dead);
 	set_open(g, true);
-	cfs_quotas_begin(vol.m);
+	cfs_quotas_begin(vol.m->quotas);
 	OK(e->ops->unlink(e, &c, &req, &r, &usage));
-	cfs_quotas_end(vol.m, &c, &usage);
+	cfs_quotas_end(vol.m->quotas, &c, &usage);
 	atomic_store(&vol.m->host.sid, own);
 	set_open(g, false);
 	assert_int_equal(r.fate, CFS_FATE_SUSTAINED);

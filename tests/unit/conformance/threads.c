@@ -137,7 +137,7 @@ static void race(const char *top)
 	check_winners(w);
 	rmdir_name(dir, "a");
 	rmdir_name(dir, "b");
-	OK(cfs_quotas_flush(vol.other, &c));
+	OK(cfs_quotas_flush(vol.other->quotas, &c));
 	OK(pthread_barrier_destroy(&start));
 	free(w);
 }

@@ -33,8 +33,8 @@ static int visit(void *arg, const struct cfs_dirent *e)
 	return 0;
 }
 
-static int measure(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t dir, int64_t *ret_space,
-		   int64_t *ret_inodes)
+static int measure(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t dir,
+		   int64_t *ret_space, int64_t *ret_inodes)
 {
 	const size_t page = 1000;
 	struct walk w = {0};

@@ -55,8 +55,8 @@ struct cfs_hold {
 int cfs_quotas_hold(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_charge *c,
 		    struct cfs_hold *ret);
 /* The same for a file that may grow to `end`. */
-int cfs_quotas_hold_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t end,
-			struct cfs_hold *ret);
+int cfs_quotas_hold_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			uint64_t end, struct cfs_hold *ret);
 /* A file may grow to `end`; reads its attributes only when a limit is near. */
 int cfs_quotas_check_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 uint64_t end);

@@ -210,7 +210,7 @@ int cfs_stage_file_write(struct cfs_stage *st, struct cache_dir *dir, const stru
 	cut_name(tmp);
 	r = make_durable(&st->syncs[dir - st->disk->dirs], dir, tmp);
 	if (r < 0)
-		cfs_stage_file_remove(dir, b);
+		cfs_disk_remove_staged(dir, b);
 	return r;
 }
 
@@ -322,19 +322,11 @@ int cfs_stage_file_read(const struct cache_dir *dir, const struct cfs_block *b,
 
 /* ---- leaving ---- */
 
-void cfs_stage_file_remove(struct cache_dir *dir, const struct cfs_block *b)
-{
-	char path[CFS_DISK_KEY_MAX];
-
-	cfs_disk_staging_path(dir->disk, b, path);
-	unlinkat(atomic_load(&dir->fd), path, 0);
-}
-
 void cfs_stage_file_uploaded(struct cache_dir *dir, const struct cfs_block *b)
 {
 	int r = -EAGAIN;
 
-	cfs_stage_file_remove(dir, b);
+	cfs_disk_remove_staged(dir, b);
 	if (cfs_disk_index_has(&dir->index, b))
 		return;
 	if (!dir->disk->conf.partial_only || b->len < dir->disk->conf.block_size)

@@ -19,8 +19,6 @@
 #include "base/task.h"
 #include "base/workers.h"
 
-#define CFS_STAGE_ROOT "rawstaging"
-
 struct cache_dir;
 
 enum staged_state {
@@ -121,9 +119,6 @@ struct cfs_stage {
 /* 0: the block is on disk for good; else it is to be uploaded at once. */
 int cfs_stage_put(struct cfs_stage *st, const struct cfs_block *b, const struct cfs_segs *data,
 		  cfs_deadline_t deadline);
-/* Where it is staged, or NULL. */
-struct cache_dir *cfs_stage_dir(struct cfs_stage *st, const struct cfs_block *b);
-bool cfs_stage_has(struct cfs_stage *st, const struct cfs_block *b, const struct cache_dir *dir);
 /* The block is not wanted any more: it will not be uploaded. */
 void cfs_stage_drop(struct cfs_stage *st, const struct cfs_block *b);
 void cfs_stage_stats(struct cfs_stage *st, struct cfs_store_stats *ret);
@@ -156,7 +151,6 @@ int cfs_stage_file_room(struct cfs_stage *st, const struct cfs_block *b, cfs_dea
 /* Reads all of it into them and verifies. -ENOENT, -EBADMSG: damaged. */
 int cfs_stage_file_read(const struct cache_dir *dir, const struct cfs_block *b,
 			const struct cfs_segs *data);
-void cfs_stage_file_remove(struct cache_dir *dir, const struct cfs_block *b);
 /* It is uploaded: what is left of it is an ordinary cached block, if there is room. */
 void cfs_stage_file_uploaded(struct cache_dir *dir, const struct cfs_block *b);
 /* True when there is more free space than what staging leaves. */

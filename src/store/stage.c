@@ -148,7 +148,7 @@ static void free_write(struct cfs_task *task, bool left)
 	struct cfs_stage *st = w->stage;
 
 	if (left && w->written)
-		cfs_stage_file_remove(w->dir, &w->id);
+		cfs_disk_remove_staged(w->dir, &w->id);
 	pthread_mutex_lock(&st->lock);
 	if (w->listed)
 		LIST_REMOVE(w, link);
@@ -205,7 +205,7 @@ static int settle(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_
 	int r = written && !e ? -ENOMEM : 0;
 
 	if (r < 0)
-		cfs_stage_file_remove(dir, b);
+		cfs_disk_remove_staged(dir, b);
 	pthread_mutex_lock(&st->lock);
 	st->pending_n--;
 	st->pending_bytes -= b->len;
@@ -252,24 +252,19 @@ int cfs_stage_put(struct cfs_stage *st, const struct cfs_block *b, const struct 
 	return r;
 }
 
-struct cache_dir *cfs_stage_dir(struct cfs_stage *st, const struct cfs_block *b)
+/* As cfs_disk.staged_dir. */
+static struct cache_dir *staged_dir(void *stage, const struct cfs_block *b)
 {
 	struct cache_dir *dir = NULL;
+	struct cfs_stage *st = stage;
 	struct staged *e;
 
-	if (!st)
-		return NULL;
 	pthread_mutex_lock(&st->lock);
 	e = find(st, b);
 	if (e)
 		dir = e->dir;
 	pthread_mutex_unlock(&st->lock);
 	return dir;
-}
-
-bool cfs_stage_has(struct cfs_stage *st, const struct cfs_block *b, const struct cache_dir *dir)
-{
-	return cfs_stage_dir(st, b) == dir;
 }
 
 void cfs_stage_drop(struct cfs_stage *st, const struct cfs_block *b)
@@ -535,6 +530,7 @@ int cfs_stage_start(struct cfs_store *s, struct cfs_disk *d, const struct cfs_st
 		return r;
 	}
 	d->stage = st;
+	d->staged_dir = staged_dir;
 	s->stage = st;
 	return 0;
 }
@@ -553,7 +549,7 @@ void cfs_stage_stop(struct cfs_stage *st)
 	for (i = 0; st->writers && i < st->disk->n_dirs; i++)
 		cfs_workers_destroy(st->writers[i]);
 	if (st->disk->stage == st)
-		st->disk->stage = NULL;
+		st->disk->staged_dir = NULL;
 	for (i = 0; i < CFS_STAGE_BUCKETS; i++) {
 		for (e = LIST_FIRST(&st->buckets[i]); e; e = next) {
 			next = LIST_NEXT(e, link);

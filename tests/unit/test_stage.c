@@ -453,7 +453,7 @@ static void test_blame(void **state)
 		cfs_disk_dir_fault(&disk->dirs[0], "test", -ENODEV, false);
 		assert_int_equal(put_sync(&b), 0);
 		WAIT_FOR(stats().disk_dirs_bad == 0);
-		dir = cfs_stage_dir(disk->stage, &b);
+		dir = cfs_disk_staged_dir(disk, &b);
 	} while (dir != &disk->dirs[1] || cfs_disk_ring_find(disk, &b) != &disk->dirs[0]);
 	cfs_disk_tier.late(disk, &b);
 	assert_int_equal(faults(&disk->dirs[0]), 0);

@@ -16,6 +16,7 @@
 
 #include "base/longwait.h"
 #include "disk_fixture.h"
+#include "store/disk/disk-internal.h"
 #include "store/stage-internal.h"
 
 /* ---- system calls that hang on demand (the linker's --wrap) ---- */

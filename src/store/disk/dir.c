@@ -20,7 +20,6 @@
 #include "base/task.h"
 #include "base/workers.h"
 #include "disk-internal.h"
-#include "store/stage-internal.h"
 
 #define LOCK_NAME   ".lock"
 #define QUEUE_LIMIT 4096
@@ -449,7 +448,7 @@ static ssize_t run_removal(struct cfs_task *task)
 
 	atomic_store(&rm->dir->removing_since_ms, cfs_now_ms());
 	if (rm->staged)
-		cfs_stage_file_remove(rm->dir, &rm->id);
+		cfs_disk_remove_staged(rm->dir, &rm->id);
 	cfs_disk_dir_forget(rm->dir, &rm->id);
 	atomic_store(&rm->dir->removing_since_ms, 0);
 	return 0;

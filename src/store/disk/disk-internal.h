@@ -33,9 +33,9 @@
 #define CFS_DISK_SLICE_MAX (1ULL << 48)
 #define CFS_DISK_KEY_MAX   128
 #define CFS_DISK_TMP	   ".tmp"
+#define CFS_STAGE_ROOT	   "rawstaging"
 
 struct cache_dir;
-struct cfs_stage;
 
 static inline uint32_t cfs_disk_n_segments(uint32_t len)
 {
@@ -324,6 +324,7 @@ void cfs_disk_path(const struct cfs_disk *d, const struct cfs_block *b,
 /* "rawstaging/chunks/...": the same while it is not uploaded. */
 void cfs_disk_staging_path(const struct cfs_disk *d, const struct cfs_block *b,
 			   char path[CFS_DISK_KEY_MAX]);
+void cfs_disk_remove_staged(struct cache_dir *dir, const struct cfs_block *b);
 /* The calling thread begins to wait for the disk; for base/activity.h. dir may be NULL. */
 void cfs_disk_await(const struct cache_dir *dir, const struct cfs_block *b);
 /* All of it, -EBADMSG when the file is shorter, or (flags: RWF_NOWAIT) -EAGAIN. */
@@ -353,7 +354,9 @@ struct cfs_disk {
 	pthread_mutex_t ring_lock; /* one who adds at a time */
 	struct fd_cache fds;
 	_Atomic uint64_t pieces_bytes; /* at most CFS_DISK_PIECES_MAX */
-	struct cfs_stage *stage;       /* NULL: none. Set before the first read */
+	/* Where a block is staged, or NULL; set before the first read. NULL: no writeback. */
+	struct cache_dir *(*staged_dir)(void *stage, const struct cfs_block *b);
+	void *stage;
 	_Atomic bool stopping;
 
 	pthread_mutex_t write_lock; /* protects what follows */
@@ -372,5 +375,7 @@ struct cfs_disk {
 	atomic_fetch_add_explicit(&(d)->stat.field, (n), memory_order_relaxed)
 
 uint32_t cfs_disk_now_s(void);
+/* The directory that a block is staged in, or NULL. */
+struct cache_dir *cfs_disk_staged_dir(struct cfs_disk *d, const struct cfs_block *b);
 
 #endif

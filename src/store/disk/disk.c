@@ -8,7 +8,6 @@
 #include "base/activity.h"
 #include "base/log.h"
 #include "disk-internal.h"
-#include "store/stage-internal.h"
 
 #define TICK_MS	      5000
 #define RETRY_MS      30000
@@ -59,10 +58,15 @@ static int judge(struct cache_dir *dir, const struct cfs_block *b, const char *w
 	return -ENOENT;
 }
 
+struct cache_dir *cfs_disk_staged_dir(struct cfs_disk *d, const struct cfs_block *b)
+{
+	return d->staged_dir ? d->staged_dir(d->stage, b) : NULL;
+}
+
 /* Where it was staged; the ring may have changed since. NULL: nowhere. */
 static struct cache_dir *dir_of(struct cfs_disk *d, const struct cfs_block *b)
 {
-	struct cache_dir *dir = cfs_stage_dir(d->stage, b);
+	struct cache_dir *dir = cfs_disk_staged_dir(d, b);
 
 	return dir ? dir : cfs_disk_ring_find(d, b);
 }
@@ -168,7 +172,7 @@ static bool only(void *tier, const struct cfs_block *b)
 {
 	struct cfs_disk *d = tier;
 
-	return cfs_stage_dir(d->stage, b) != NULL;
+	return cfs_disk_staged_dir(d, b) != NULL;
 }
 
 static void forget(void *tier, const struct cfs_block *b)

@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "disk-internal.h"
-#include "store/stage-internal.h"
 
 /* Bytes per call when there are many: half of a processor's own cache, or less. */
 #define BATCH (512u << 10)
@@ -45,6 +44,14 @@ void cfs_disk_staging_path(const struct cfs_disk *d, const struct cfs_block *b,
 	cfs_disk_path(d, b, cached);
 	snprintf(path, CFS_DISK_KEY_MAX, "%s%.*s", CFS_STAGE_ROOT, CFS_DISK_KEY_MAX - 16,
 		 strchr(cached, '/'));
+}
+
+void cfs_disk_remove_staged(struct cache_dir *dir, const struct cfs_block *b)
+{
+	char path[CFS_DISK_KEY_MAX];
+
+	cfs_disk_staging_path(dir->disk, b, path);
+	unlinkat(atomic_load(&dir->fd), path, 0);
 }
 
 static uint64_t size_with_trailer(const struct cfs_block *b)
@@ -135,7 +142,7 @@ int cfs_disk_file_open(struct cache_dir *dir, const struct cfs_block *b, bool no
 
 	cfs_disk_path(dir->disk, b, path);
 	fd = open_fd(dir, path, nowait);
-	if (fd == -ENOENT && cfs_stage_has(dir->disk->stage, b, dir)) {
+	if (fd == -ENOENT && cfs_disk_staged_dir(dir->disk, b) == dir) {
 		cfs_disk_staging_path(dir->disk, b, path);
 		fd = open_fd(dir, path, nowait);
 	}

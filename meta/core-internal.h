@@ -41,6 +41,7 @@ struct cfs_meta {
 	char masked_url[256];
 	struct cfs_meta_conf conf; /* mount_point is our copy */
 	char *mount_point;
+	bool trace; /* CFS_TRACE=meta: each call is a line of the debug log */
 
 	struct cfs_meta_hooks hooks;
 	_Atomic bool started; /* hooks are valid */

@@ -45,10 +45,14 @@ void cfs_call_begin(struct cfs_call *c, struct cfs_meta *m, enum cfs_meta_op op,
 ssize_t cfs_call_end(struct cfs_call *c, ssize_t rc)
 {
 	struct cfs_op_counters *n = &c->m->host.op[c->op];
+	uint64_t took_ns = cfs_now_ns() - c->start_ns;
 
 	cfs_activity_wait_end();
 	atomic_fetch_add_explicit(&n->calls, 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&n->time_ns, cfs_now_ns() - c->start_ns, memory_order_relaxed);
+	atomic_fetch_add_explicit(&n->time_ns, took_ns, memory_order_relaxed);
+	if (c->m->trace)
+		cfs_debug("meta %s: result=%zd error=%s us=%llu", cfs_meta_op_name(c->op), rc,
+			  rc < 0 ? cfs_errname((int)rc) : "-", (unsigned long long)took_ns / 1000);
 	if (rc >= 0)
 		return rc;
 	atomic_fetch_add_explicit(&n->errors, 1, memory_order_relaxed);
@@ -184,13 +188,6 @@ static int create_parts(struct cfs_meta *m)
 	return rc;
 }
 
-static bool wants_trace(const struct cfs_meta_conf *conf)
-{
-	const char *env = getenv("CFS_TRACE");
-
-	return conf->trace || (env && strstr(env, "meta"));
-}
-
 static int open_engine(struct cfs_meta *m, const char *url, char err[256])
 {
 	struct cfs_engine_conf conf = {.url = &m->url, .meta = &m->conf, .host = &m->host};
@@ -205,21 +202,14 @@ static int open_engine(struct cfs_meta *m, const char *url, char err[256])
 		say(err, "no metadata engine for the scheme of %.180s", m->masked_url);
 	if (rc)
 		return rc;
-	rc = ops->open(&conf, &m->eng, err);
-	if (rc)
-		return rc;
-	if (!wants_trace(&m->conf))
-		return 0;
-	rc = cfs_engine_trace(m->eng, &m->eng);
-	if (rc)
-		say(err, "out of memory");
-	return rc;
+	return ops->open(&conf, &m->eng, err);
 }
 
 int cfs_meta_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_meta **ret,
 		  char err[256])
 {
 	struct cfs_meta *m = calloc(1, sizeof(*m));
+	const char *trace = getenv("CFS_TRACE");
 	int rc;
 
 	if (!m) {
@@ -232,6 +222,7 @@ int cfs_meta_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_
 	cfs_inomap_init(&m->unclosed, sizeof(cfs_ino_t));
 	cfs_url_mask(url, m->masked_url, sizeof(m->masked_url));
 	m->conf = *conf;
+	m->trace = trace && strstr(trace, "meta");
 	if (!m->conf.timeout_ms)
 		m->conf.timeout_ms = 30000;
 	rc = create_parts(m);

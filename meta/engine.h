@@ -378,7 +378,4 @@ struct cfs_engine {
  */
 extern const struct cfs_engine_ops cfs_engine_sqlite;
 
-/* Wraps any engine: one debug line per call with arguments, result and time. Takes over `inner`. */
-int cfs_engine_trace(struct cfs_engine *inner, struct cfs_engine **ret);
-
 #endif

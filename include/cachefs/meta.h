@@ -187,7 +187,6 @@ struct cfs_meta_conf {
 	int64_t max_deletes;	 /* threads that remove file data, 2 */
 	const char *mount_point; /* for the session record */
 	char *subdir;		 /* not used by the core */
-	bool trace;		 /* wrap the engine in the tracer (CFS_TRACE=meta) */
 	bool squash_checks;	 /* permission checks by the core on every call */
 };
 

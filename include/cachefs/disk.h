@@ -8,7 +8,7 @@
  *
  * Every byte that is handed out has been checked (see enum cfs_disk_verify). A block that fails is
  * removed, counted and reported as a miss. A directory that fails, or does not answer in time, is
- *left out and tried again later; whatever happens here, the caller sees a miss, never an error.
+ * left out and tried again later; whatever happens here, the caller sees a miss, never an error.
  *
  * Memory: 32 bytes per cached block, at most `items` of them; open files up to a quarter of
  * RLIMIT_NOFILE; pages of blocks that wait to be written up to a quarter of the pool, given up when

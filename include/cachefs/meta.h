@@ -4,7 +4,7 @@
  *
  * One struct cfs_meta is one connection pool to one volume in one engine (SQLite, ...). The core
  * does what all engines share (names, trash, quotas, id batches, heartbeats, background jobs) and
- * then makes exactly one call into the engine (meta/engine.h), on the calling thread.
+ * then makes exactly one call into the engine (meta/engine/engine.h), on the calling thread.
  *
  * Format: volume-format sections 2, 5, 6, 9, 10, 11. Every function may be called from any thread,
  * returns 0 or a negative errno, and returns before ctx->deadline (-ETIMEDOUT becomes -EIO at the
@@ -768,7 +768,7 @@ int cfs_meta_setting_text(struct cfs_meta *m, char **ret);
  * not empty; with restart, what a load left that did not end is removed first.
  */
 int cfs_meta_load_begin(struct cfs_meta *m, bool trash, bool restart, char err[256]);
-/* Rows of one table, any number of them; the contract of put_rows in meta/engine.h. */
+/* Rows of one table, any number of them; the contract of put_rows in meta/engine/engine.h. */
 int cfs_meta_put_rows(struct cfs_meta *m, enum cfs_meta_table table, const struct cfs_row *rows,
 		      size_t n);
 /* A session that ended long ago: the first client ends the inodes that it had open. */

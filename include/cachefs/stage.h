@@ -11,8 +11,8 @@
  * is verified before it is uploaded; one that is damaged is neither uploaded nor removed.
  *
  * When a block cannot be staged (the cap, the disk) it goes straight to the object store, and so
- *does one that the disk has not taken within stall_ms of the disk cache: its file, should it come
- *to be after all, is removed again.
+ * does one that the disk has not taken within stall_ms of the disk cache: its file, should it come
+ * to be after all, is removed again.
  *
  * The files hold plain data, whatever the volume's compression and encryption: these are filters of
  * the object store.

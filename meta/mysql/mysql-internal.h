@@ -8,8 +8,8 @@
 
 #include <mysql.h>
 
-#include "meta/rules.h"
-#include "meta/seen.h"
+#include "meta/engine/rules.h"
+#include "meta/engine/seen.h"
 #include "meta/sql/sql-internal.h"
 
 #if !defined(MARIADB_PACKAGE_VERSION) && MYSQL_VERSION_ID >= 80000

@@ -15,7 +15,7 @@
 #include <errno.h>
 #include <libpq-fe.h>
 
-#include "meta/seen.h"
+#include "meta/engine/seen.h"
 #include "meta/sql/sql-internal.h"
 
 #define PG_MAX_PARAMS 24

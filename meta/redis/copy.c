@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "meta/engine/rules.h"
 #include "meta/redis/ops.h"
-#include "meta/rules.h"
 
 /* More than that is copied short, to keep the script short; the kernel asks for 2 GiB. */
 #define COPY_MAX (64 * CFS_CHUNK_SIZE)

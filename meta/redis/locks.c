@@ -8,8 +8,8 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "meta/engine/rules.h"
 #include "meta/redis/ops.h"
-#include "meta/rules.h"
 
 enum { PLOCK_BYTES = 24, RACES = 1000 };
 

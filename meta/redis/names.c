@@ -8,8 +8,8 @@
 
 #include "base/bytes.h"
 #include "base/cleanup.h"
+#include "meta/engine/rules.h"
 #include "meta/redis/ops.h"
-#include "meta/rules.h"
 
 /* ---- reads ---- */
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The members of struct cfs_engine_ops on Redis, rds_op_<member>, and what the operation files lend
- * each other. `e` is a struct rds. Contracts: meta/engine.h.
+ * each other. `e` is a struct rds. Contracts: meta/engine/engine.h.
  */
 #ifndef CFS_META_REDIS_OPS_H
 #define CFS_META_REDIS_OPS_H
 
-#include "meta/engine-ops.h"
+#include "meta/engine/engine-ops.h"
 #include "meta/redis/redis-internal.h"
 
 #define CFS_CTX const struct cfs_ctx *ctx

@@ -21,8 +21,8 @@
 #include <stdatomic.h>
 
 #include "base/clock.h"
-#include "meta/engine.h"
-#include "meta/seen.h"
+#include "meta/engine/engine.h"
+#include "meta/engine/seen.h"
 #include "scripts.h"
 
 /* ---- target.c ---- */

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names made and removed by what was seen a moment ago (meta/seen.h). The rules are applied here,
- * to the remembered attributes; the script compares what they were applied to, byte by byte, and
- * changes nothing when it is not so any more. That costs the server half of what a script does that
- * reads, judges and answers with records. What is not the usual case is not tried.
+ * Names made and removed by what was seen a moment ago (meta/engine/seen.h). The rules are applied
+ * here, to the remembered attributes; the script compares what they were applied to, byte by byte,
+ * and changes nothing when it is not so any more. That costs the server half of what a script does
+ * that reads, judges and answers with records. What is not the usual case is not tried.
  */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "meta/engine/rules.h"
 #include "meta/redis/ops.h"
-#include "meta/rules.h"
 
 /* ---- seeing ---- */
 

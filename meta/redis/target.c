@@ -7,7 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "base/opt.h"
+#include "base/text/opt.h"
 #include "meta/redis/redis-internal.h"
 
 enum { DEFAULT_PORT = 6379, SENTINEL_PORT = 26379, DEFAULT_CONNS = 4, MAX_CONNS = 64 };

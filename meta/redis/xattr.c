@@ -10,8 +10,8 @@
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "meta/engine/rules.h"
 #include "meta/redis/ops.h"
-#include "meta/rules.h"
 
 ssize_t rds_op_getxattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			const char *name, void **ret)

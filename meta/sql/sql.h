@@ -18,8 +18,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "meta/engine.h"
-#include "meta/rules.h"
+#include "meta/engine/engine.h"
+#include "meta/engine/rules.h"
 
 struct sql_column;
 typedef void (*sql_column_fn)(void *arg, const char *table, const char *column);

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "cmd/cmd.h"
-#include "cmd/health.h"
+#include "cmd/access/cmd.h"
+#include "cmd/mountd/supervise/health.h"
 
 static const struct cmd *const commands[] = {
 	&cmd_format,  &cmd_config, &cmd_mount,	 &cmd_umount,  &cmd_status,   &cmd_info,

@@ -5,7 +5,7 @@
  *	u16 K | u8 N | K bytes: data key wrapped by RSA-OAEP | N bytes: nonce | ciphertext | tag
  *
  * Each put has a data key and a nonce of its own. Reading decrypts in place: ciphertext is fetched
- *to where the plaintext is wanted, and is worth nothing to the caller unless the tag fits.
+ * to where the plaintext is wanted, and is worth nothing to the caller unless the tag fits.
  */
 #include <errno.h>
 #include <openssl/core_names.h>

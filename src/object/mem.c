@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
-#include "base/opt.h"
+#include "base/text/opt.h"
 #include "object-internal.h"
 
 #define N_BUCKETS 4096

@@ -2,14 +2,14 @@
 /*
  * Checksums of bodies.
  *
- * An object carries two of them in its user metadata: `crc32c`, of all of it, as JuiceFS
- *of the format writes it, and `cachefs-crc32c`, a table with one per segment:
+ * An object carries two of them in its user metadata: `crc32c`, of all of it, as JuiceFS writes
+ * it, and `cachefs-crc32c`, a table with one per segment:
  *
  *	SEGMENT_BYTES ":" 8 hex digits for each segment, the last of which may be short
  *
  * A segment's is the CRC32C of the last part of the object's key followed by the segment's bytes:
- *an answer that belongs to another object does not pass, whatever its own checksums say. That part
- *of the key is the same wherever a volume is copied to.
+ * an answer that belongs to another object does not pass, whatever its own checksums say. That part
+ * of the key is the same wherever a volume is copied to.
  */
 #include <errno.h>
 #include <isa-l.h>

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "base/url.h"
+#include "base/text/url.h"
 #include "s3.h"
 
 #define DEFAULT_REGION "us-east-1"

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-/* As in meta/sql/sqlite.c and sqlite-log.c; the checkpoint is inline here. */
+/* As in meta/sqlite/sqlite.c and sqlite-log.c; the checkpoint is inline here. */
 #define CACHE_KIB	  1024
 #define MMAP_BYTES	  (256 << 20)
 #define CHECKPOINT_FRAMES 4000

@@ -6,9 +6,12 @@
  * the processor time that process PID (a mount) spent meanwhile, and its memory afterwards.
  *
  * Cases that run for SECONDS (the files must be there: `prepare`, `write`):
- *	stat lookup absent list	on the files f000000...; list reads the directory and stats each
- *entry openclose randread		4 KiB, O_DIRECT bufread			4 KiB, page cache
- *dropped before, no page read twice Cases that run COUNT times or MIB long:
+ *	stat lookup absent list	on the files f000000...; list reads the directory and
+ *				stats each entry
+ *	openclose
+ *	randread		4 KiB, O_DIRECT
+ *	bufread			4 KiB, page cache dropped before, no page read twice
+ * Cases that run COUNT times or MIB long:
  *	prepare			makes COUNT files f000000...
  *	create unlink		COUNT files in all
  *	write			1 MiB writes of the file `data` and fsync

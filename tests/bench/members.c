@@ -18,8 +18,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "../../transport/members.h"
 #include "base/bytes.h"
+#include "transport/group/members.h"
 
 #define BEAT_MS	    5000
 #define READERS_MAX 12 /* leader, deputies, and others */

@@ -16,10 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../transport/crc.h"
-#include "../../transport/handshake.h"
-#include "../../transport/wire.h"
 #include "base/bytes.h"
+#include "transport/wire/crc.h"
+#include "transport/wire/handshake.h"
+#include "transport/wire/wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int RAND_bytes(unsigned char *buf, int num);

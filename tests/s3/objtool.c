@@ -3,8 +3,8 @@
  * objtool DEADLINE-MS SILENCE-MS STORAGE BUCKET COMMAND...: one call to an object store, as a mount
  * makes it, for tests. Its result is one line of JSON; keys and bytes go to FILE.
  *
- *	create | put KEY FILE | get KEY OFF LEN FILE TIMES | head KEY | del KEY... | list PREFIX
- *AFTER FILE
+ *	create | put KEY FILE | get KEY OFF LEN FILE TIMES | head KEY | del KEY...
+ *	list PREFIX AFTER FILE
  */
 #include <cachefs/object.h>
 #include <errno.h>

@@ -7,10 +7,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../transport/crc.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "peer_fixture.h"
+#include "transport/wire/crc.h"
 
 bool with_tls;
 

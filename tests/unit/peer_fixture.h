@@ -18,8 +18,8 @@
 
 #include <cachefs/transport.h>
 
-#include "../../transport/handshake.h"
-#include "../../transport/wire.h"
+#include "transport/wire/handshake.h"
+#include "transport/wire/wire.h"
 #include "wait.h"
 
 #define BLOCK	  (4u << 20)

@@ -5,7 +5,7 @@
 
 #include <sqlite3.h>
 
-#include "meta/engine.h"
+#include "meta/engine/engine.h"
 
 struct fixture {
 	char dir[32];

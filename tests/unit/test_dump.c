@@ -17,10 +17,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cmd/heap.h"
-#include "cmd/pull.h"
-#include "cmd/stream.h"
-#include "cmd/wire.h"
+#include "cmd/dump/heap.h"
+#include "cmd/dump/pull.h"
+#include "cmd/dump/stream.h"
+#include "cmd/dump/wire.h"
 
 /* ---- attributes ---- */
 

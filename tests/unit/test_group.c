@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../transport/group-internal.h"
 #include "base/bytes.h"
 #include "group_fixture.h"
 #include "peer_fixture.h"
+#include "transport/group/group-internal.h"
 
 #define BEAT_MS	  100
 #define RANGE	  8192

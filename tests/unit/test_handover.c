@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "cmd/handover.h"
+#include "cmd/mountd/supervise/handover.h"
 
 #define TRIES 5000
 

@@ -8,8 +8,8 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "../../transport/hedge.h"
 #include "peer_fixture.h"
+#include "transport/group/hedge.h"
 
 #define LEN	    65536
 #define PATIENCE_MS 1000

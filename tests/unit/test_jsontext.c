@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "cmd/jsontext.h"
+#include "cmd/access/jsontext.h"
 
 static void check(const char *bytes, const char *shown)
 {

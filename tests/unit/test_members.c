@@ -15,9 +15,9 @@
 
 #include <cmocka.h>
 
-#include "../../transport/members.h"
 #include "base/bytes.h"
 #include "group_fixture.h"
+#include "transport/group/members.h"
 
 #define BEAT_MS	 5000
 #define GONE_MS	 15000

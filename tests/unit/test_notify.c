@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "cmd/notify.h"
+#include "cmd/mountd/supervise/notify.h"
 
 static int manager = -1;
 

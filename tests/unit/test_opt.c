@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/bytes.h"
-#include "base/opt.h"
+#include "base/text/opt.h"
 
 struct conf {
 	bool writeback, readahead;

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "transport/placement.h"
+#include "transport/group/placement.h"
 
 #define MEMBERS_MAX 1000
 

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "meta/rules.h"
+#include "meta/engine/rules.h"
 
 #define CHUNK ((uint64_t)CFS_CHUNK_SIZE)
 

@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "../../transport/slow.h"
 #include "base/bytes.h"
+#include "transport/group/slow.h"
 
 #define MS 1000000ull
 

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "cmd/sorter.h"
+#include "cmd/sets/sorter.h"
 
 struct rec {
 	uint64_t key;

@@ -9,11 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../transport/crc.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "peer_fixture.h"
+#include "transport/wire/crc.h"
 
 enum lie {
 	WRONG_BYTES,

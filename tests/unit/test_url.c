@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "base/bytes.h"
-#include "base/url.h"
+#include "base/text/url.h"
 
 struct want {
 	const char *text, *scheme, *user, *password, *hosts, *socket, *path, *key, *value;

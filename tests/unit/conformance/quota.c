@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "conformance.h"
-#include "meta/quota-internal.h"
+#include "meta/quota/quota-internal.h"
 
 enum { PAGE = 4096 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What another mount changes between two operations of this one, which goes by what it has seen
- * (meta/seen.h). A failure means that somebody gets, or removes, what he may not, or that a file is
- * lost or counted wrongly.
+ * (meta/engine/seen.h). A failure means that somebody gets, or removes, what he may not, or that a
+ * file is lost or counted wrongly.
  */
 #include "conformance.h"
 

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "conformance.h"
-#include "meta/rules.h"
+#include "meta/engine/rules.h"
 
 struct found {
 	uint64_t sid;

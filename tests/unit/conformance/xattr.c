@@ -3,7 +3,7 @@
 #include <sys/xattr.h>
 
 #include "conformance.h"
-#include "meta/rules.h"
+#include "meta/engine/rules.h"
 
 static int set(cfs_ino_t ino, const char *name, const void *value, size_t size, int flags)
 {

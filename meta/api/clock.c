@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+
+#include "base/log.h"
+#include "meta/api/core-internal.h"
+
+enum { TELL_S = 60 };
+
+static int64_t distance(int64_t a, int64_t b)
+{
+	return a > b ? a - b : b - a;
+}
+
+void cfs_clock_read(struct cfs_meta *m)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	int64_t off_s, there_s, here_s = cfs_wall_s();
+
+	/* What was read last goes on to hold. */
+	if (m->eng->ops->clock(m->eng, &ctx, &there_s) < 0)
+		return;
+	off_s = there_s - here_s;
+	atomic_store(&m->clock_off_s, off_s);
+	if (distance(off_s, m->clock_told_s) < TELL_S)
+		return;
+	m->clock_told_s = off_s;
+	cfs_warn("the clock of this host and that of the database differ, one of them is wrong: "
+		 "url=%s database_ahead_s=%" PRId64,
+		 m->masked_url, off_s);
+}
+
+int64_t cfs_clock_s(const struct cfs_meta *m)
+{
+	return cfs_wall_s() + atomic_load(&m->clock_off_s);
+}
+
+int64_t cfs_clock_earliest_s(const struct cfs_meta *m)
+{
+	int64_t off_s = atomic_load(&m->clock_off_s);
+
+	return cfs_wall_s() + (off_s < 0 ? off_s : 0);
+}
+
+int64_t cfs_clock_latest_s(const struct cfs_meta *m)
+{
+	int64_t off_s = atomic_load(&m->clock_off_s);
+
+	return cfs_wall_s() + (off_s > 0 ? off_s : 0);
+}

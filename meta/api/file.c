@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Chunk lists, lengths, opens and space. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "meta/api/core-internal.h"
+#include "meta/engine/rules.h"
+
+/* When the list of a chunk is worth compacting (volume-format section 6). */
+enum { COMPACT_EVERY = 100, COMPACT_LONG = 350, COMPACT_NOW = 2500, COMPACT_ON_READ = 5 };
+
+static void hint_compact(struct cfs_meta *m, cfs_ino_t ino, uint32_t indx, bool force)
+{
+	if (atomic_load(&m->started) && !m->conf.read_only && m->hooks.compact)
+		m->hooks.compact(m->hooks.arg, ino, indx, force);
+}
+
+ssize_t cfs_meta_read_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			    uint32_t indx, struct cfs_slice **ret)
+{
+	struct cfs_call c;
+	ssize_t n;
+
+	cfs_call_begin(&c, m, CFS_META_OP_read_chunk, ctx);
+	n = m->eng->ops->read_chunk(m->eng, c.ctx, ino, indx, ret);
+	if (n >= COMPACT_ON_READ)
+		hint_compact(m, ino, indx, false);
+	return cfs_call_end(&c, n);
+}
+
+int cfs_meta_new_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t *ret_id)
+{
+	struct cfs_call c;
+	int rc = cfs_core_check_writable(m);
+
+	cfs_call_begin(&c, m, CFS_META_OP_counter, ctx);
+	if (!rc)
+		rc = cfs_ids_next(m, &m->slice_ids, c.ctx, ret_id);
+	return (int)cfs_call_end(&c, rc);
+}
+
+static int commit_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx,
+			const struct cfs_slice *s, struct timespec mtime, struct cfs_attr *ret)
+{
+	uint64_t end = ((uint64_t)indx << CFS_CHUNK_BITS) + s->pos + s->len;
+	struct cfs_usage usage = {0};
+	unsigned records = 0;
+	int rc = cfs_core_check_writable(m);
+
+	if (rc)
+		return rc;
+	if ((uint64_t)s->pos + s->len > CFS_CHUNK_SIZE)
+		return -EINVAL;
+	if (end >= CFS_FILE_MAX)
+		return -EFBIG;
+	rc = cfs_quotas_check_end(m->quotas, ctx, ino, end);
+	if (rc)
+		return rc;
+	cfs_quotas_begin(m->quotas);
+	rc = m->eng->ops->commit_slice(m->eng, ctx, ino, indx, s, mtime, ret, &records, &usage);
+	cfs_quotas_end_held(m->quotas, ctx, ino, NULL, rc ? NULL : &usage);
+	if (rc)
+		return rc;
+	if (records % COMPACT_EVERY == COMPACT_EVERY - 1 || records > COMPACT_LONG)
+		hint_compact(m, ino, indx, records >= COMPACT_NOW);
+	return 0;
+}
+
+int cfs_meta_commit_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			  uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
+			  struct cfs_attr *ret)
+{
+	struct cfs_call c;
+
+	cfs_call_begin(&c, m, CFS_META_OP_write, ctx);
+	return (int)cfs_call_end(&c, commit_slice(m, c.ctx, ino, indx, s, mtime, ret));
+}
+
+static int do_truncate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       uint64_t length, struct cfs_attr *ret)
+{
+	struct cfs_usage usage = {0};
+	struct cfs_hold hold;
+	int rc = cfs_core_check_writable(m);
+
+	if (rc)
+		return rc;
+	if (length >= CFS_FILE_MAX)
+		return -EFBIG;
+	rc = cfs_core_check_acl(m, ctx, ino, W_OK);
+	if (!rc)
+		rc = cfs_quotas_hold_end(m->quotas, ctx, ino, length, &hold);
+	if (rc)
+		return rc;
+	cfs_quotas_begin(m->quotas);
+	rc = m->eng->ops->truncate(m->eng, ctx, ino, length, ret, &usage);
+	cfs_quotas_end_held(m->quotas, ctx, ino, &hold, rc ? NULL : &usage);
+	return rc;
+}
+
+int cfs_meta_truncate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t length,
+		      struct cfs_attr *ret)
+{
+	struct cfs_call c;
+
+	cfs_call_begin(&c, m, CFS_META_OP_truncate, ctx);
+	return (int)cfs_call_end(&c, do_truncate(m, c.ctx, ino, length, ret));
+}
+
+static int check_fallocate(unsigned mode, uint64_t off, uint64_t len)
+{
+	const unsigned known = CFS_FALLOC_KEEP_SIZE | CFS_FALLOC_PUNCH_HOLE | CFS_FALLOC_ZERO_RANGE;
+
+	if (mode & ~known)
+		return -EOPNOTSUPP;
+	if (len == 0 || ((mode & CFS_FALLOC_PUNCH_HOLE) && (mode & CFS_FALLOC_ZERO_RANGE)))
+		return -EINVAL;
+	if ((mode & CFS_FALLOC_PUNCH_HOLE) && !(mode & CFS_FALLOC_KEEP_SIZE))
+		return -EINVAL;
+	return off >= CFS_FILE_MAX || len >= CFS_FILE_MAX - off ? -EFBIG : 0;
+}
+
+static int do_fallocate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, unsigned mode,
+			uint64_t off, uint64_t len, struct cfs_attr *ret)
+{
+	struct cfs_usage usage = {0};
+	struct cfs_hold hold = {0};
+	int rc = cfs_core_check_writable(m);
+
+	if (!rc)
+		rc = check_fallocate(mode, off, len);
+	if (!rc && !(mode & CFS_FALLOC_KEEP_SIZE))
+		rc = cfs_quotas_hold_end(m->quotas, ctx, ino, off + len, &hold);
+	if (rc)
+		return rc;
+	cfs_quotas_begin(m->quotas);
+	rc = m->eng->ops->fallocate(m->eng, ctx, ino, mode, off, len, ret, &usage);
+	cfs_quotas_end_held(m->quotas, ctx, ino, &hold, rc ? NULL : &usage);
+	return rc;
+}
+
+int cfs_meta_fallocate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, unsigned mode,
+		       uint64_t off, uint64_t len, struct cfs_attr *ret)
+{
+	struct cfs_call c;
+
+	cfs_call_begin(&c, m, CFS_META_OP_fallocate, ctx);
+	return (int)cfs_call_end(&c, do_fallocate(m, c.ctx, ino, mode, off, len, ret));
+}
+
+static int check_copy(const struct cfs_copy_range *r)
+{
+	if (r->src_off >= CFS_FILE_MAX || r->dst_off >= CFS_FILE_MAX ||
+	    r->len >= CFS_FILE_MAX - CFS_MAX(r->src_off, r->dst_off))
+		return -EFBIG;
+	if (r->src == r->dst && r->src_off < r->dst_off + r->len &&
+	    r->dst_off < r->src_off + r->len)
+		return -EINVAL;
+	return 0;
+}
+
+/* The copy ends at the source's length, which only matters when space is short. */
+static int hold_copy_space(struct cfs_meta *m, const struct cfs_ctx *ctx,
+			   const struct cfs_copy_range *r, struct cfs_hold *ret)
+{
+	struct cfs_attr src;
+	uint64_t len;
+	int rc = cfs_quotas_hold_end(m->quotas, ctx, r->dst, r->dst_off + r->len, ret);
+
+	if (rc != -ENOSPC && rc != -EDQUOT)
+		return rc;
+	rc = m->eng->ops->getattr(m->eng, ctx, r->src, &src);
+	if (rc)
+		return rc;
+	len = src.length > r->src_off ? CFS_MIN(r->len, src.length - r->src_off) : 0;
+	return len ? cfs_quotas_hold_end(m->quotas, ctx, r->dst, r->dst_off + len, ret) : 0;
+}
+
+static int do_copy_range(struct cfs_meta *m, const struct cfs_ctx *ctx,
+			 const struct cfs_copy_range *req, uint64_t *ret_copied,
+			 struct cfs_attr *ret_dst)
+{
+	struct cfs_usage usage = {0};
+	struct cfs_hold hold;
+	int rc = cfs_core_check_writable(m);
+
+	if (!rc)
+		rc = check_copy(req);
+	if (!rc)
+		rc = hold_copy_space(m, ctx, req, &hold);
+	if (rc)
+		return rc;
+	cfs_quotas_begin(m->quotas);
+	rc = m->eng->ops->copy_range(m->eng, ctx, req, ret_copied, ret_dst, &usage);
+	cfs_quotas_end_held(m->quotas, ctx, req->dst, &hold, rc ? NULL : &usage);
+	return rc;
+}
+
+int cfs_meta_copy_range(struct cfs_meta *m, const struct cfs_ctx *ctx,
+			const struct cfs_copy_range *req, uint64_t *ret_copied,
+			struct cfs_attr *ret_dst)
+{
+	struct cfs_call c;
+
+	cfs_call_begin(&c, m, CFS_META_OP_copy_range, ctx);
+	return (int)cfs_call_end(&c, do_copy_range(m, c.ctx, req, ret_copied, ret_dst));
+}
+
+/* ---- compaction ---- */
+
+static int delete_dead(void *arg, uint64_t id, uint32_t size)
+{
+	cfs_jobs_delete_slice(arg, id, size, true);
+	return 0;
+}
+
+static int compact_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 uint32_t indx, const struct cfs_slice *head, size_t head_n, size_t skipped,
+			 const struct cfs_slice *merged)
+{
+	int rc = cfs_core_check_writable(m);
+
+	if (rc)
+		return rc;
+	rc = m->eng->ops->compact_chunk(m->eng, ctx, ino, indx, head, head_n, skipped, merged,
+					cfs_core_trash_on(m), delete_dead, m);
+	if (rc == -EAGAIN)
+		cfs_jobs_delete_slice(m, merged->id, merged->size, false);
+	return rc;
+}
+
+int cfs_meta_compact_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			   uint32_t indx, const struct cfs_slice *head, size_t head_n,
+			   size_t skipped, const struct cfs_slice *merged)
+{
+	struct cfs_call c;
+
+	cfs_call_begin(&c, m, CFS_META_OP_compact, ctx);
+	return (int)cfs_call_end(&c,
+				 compact_chunk(m, c.ctx, ino, indx, head, head_n, skipped, merged));
+}
+
+void cfs_meta_discard_slice(struct cfs_meta *m, uint64_t id, uint32_t size)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	int rc = m->eng->ops->orphan_slice(m->eng, &ctx, id, size);
+
+	if (rc)
+		cfs_warn("blocks that nothing names stay until gc finds them: slice=%llu error=%s",
+			 (unsigned long long)id, cfs_errname(rc));
+	else
+		cfs_jobs_delete_slice(m, id, size, false);
+}
+
+/* ---- open, access time, close ---- */
+
+int cfs_meta_open_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_attr *attr,
+			int flags, bool is_open)
+{
+	int mode = flags & O_ACCMODE;
+	bool writes = mode != O_RDONLY || (flags & O_TRUNC);
+	int mask = (mode != O_WRONLY ? R_OK : 0) | (writes ? W_OK : 0);
+
+	if (writes) {
+		if (m->conf.read_only)
+			return -EROFS;
+		if (cfs_ino_is_trash(attr->parent) && !is_open)
+			return -EPERM;
+		if (attr->flags & CFS_FLAG_IMMUTABLE)
+			return -EPERM;
+		if ((attr->flags & CFS_FLAG_APPEND) && (!(flags & O_APPEND) || (flags & O_TRUNC)))
+			return -EPERM;
+	}
+	if (!ctx->check && !m->conf.squash_checks)
+		return 0;
+	/* attr is given, so the number is not needed. */
+	return cfs_core_access(m, ctx, 0, mask, attr);
+}
+
+static bool atime_due(enum cfs_atime mode, const struct cfs_attr *attr, struct timespec now)
+{
+	const int64_t day_s = 24 * 3600;
+
+	switch (mode) {
+	case CFS_NOATIME:
+		return false;
+	case CFS_RELATIME:
+		return cfs_timespec_cmp(attr->atime, attr->mtime) < 0 ||
+		       cfs_timespec_cmp(attr->atime, attr->ctime) < 0 ||
+		       now.tv_sec - attr->atime.tv_sec > day_s;
+	case CFS_STRICTATIME:
+		return now.tv_sec - attr->atime.tv_sec > 1 ||
+		       (now.tv_sec - attr->atime.tv_sec == 1 && now.tv_nsec > attr->atime.tv_nsec);
+	}
+	return false;
+}
+
+int cfs_meta_touch_atime(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 enum cfs_atime mode, struct cfs_attr *attr)
+{
+	struct cfs_call c;
+	int rc;
+
+	if (m->conf.read_only || cfs_ino_is_trash(ino) || !atime_due(mode, attr, ctx->now))
+		return 0;
+	cfs_call_begin(&c, m, CFS_META_OP_setattr, ctx);
+	rc = m->eng->ops->touch_atime(m->eng, c.ctx, ino, ctx->now);
+	if (!rc)
+		attr->atime = ctx->now;
+	return (int)cfs_call_end(&c, rc);
+}
+
+/* Without memory for it the end of the session does it. */
+static void note_unclosed(struct cfs_meta *m, cfs_ino_t ino)
+{
+	pthread_mutex_lock(&m->unclosed_lock);
+	cfs_inomap_add(&m->unclosed, ino);
+	pthread_mutex_unlock(&m->unclosed_lock);
+}
+
+static int close_ino(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino)
+{
+	struct cfs_usage usage = {0};
+	uint64_t length = 0;
+	int rc;
+
+	if (m->conf.read_only)
+		return 0;
+	cfs_quotas_begin(m->quotas);
+	rc = m->eng->ops->end_sustained(m->eng, ctx, cfs_host_sid(&m->host), ino, &length, &usage);
+	cfs_quotas_end(m->quotas, ctx, rc ? NULL : &usage);
+	if (!rc && length != UINT64_MAX)
+		cfs_jobs_delete_file(m, ino, length);
+	if (rc && rc != -ENOENT)
+		note_unclosed(m, ino);
+	return rc;
+}
+
+void cfs_core_close_again(struct cfs_meta *m, uint64_t for_ms)
+{
+	cfs_deadline_t end = cfs_deadline_in(for_ms);
+	cfs_ino_t *v;
+	size_t i, n;
+
+	pthread_mutex_lock(&m->unclosed_lock);
+	n = cfs_inomap_take(&m->unclosed, &v);
+	pthread_mutex_unlock(&m->unclosed_lock);
+	for (i = 0; i < n; i++) {
+		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+
+		if (cfs_deadline_passed(end) || cfs_host_is_open(&m->host, v[i]))
+			note_unclosed(m, v[i]);
+		else
+			close_ino(m, &ctx, v[i]);
+	}
+	free(v);
+}
+
+int cfs_meta_close_ino(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino)
+{
+	struct cfs_call c;
+
+	cfs_call_begin(&c, m, CFS_META_OP_delete, ctx);
+	return (int)cfs_call_end(&c, close_ino(m, c.ctx, ino));
+}

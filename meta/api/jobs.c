@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Removing what metadata no longer names (volume-format section 9): the data of files just deleted,
+ * by a few workers; and what was left behind, soon after a mount has begun and hour by hour, by
+ * whichever mount claims the job.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "meta/api/core-internal.h"
+
+enum { MAX_QUEUED = 1024, DEFAULT_DELETES = 2, PAGE = 1000, BATCH = 512 };
+enum {
+	TICK_MS = 15 * 1000,
+	TICKS_OF_JOBS = 20,
+	HOURLY_S = 3600 * 9 / 10,
+	CHANGELOG_S = 300 * 9 / 10,
+	BUDGET_MS = 50 * 60 * 1000,
+	LEFT_BEHIND_S = 3600,
+	STOP_GRACE_MS = 3000,
+};
+
+/* One file or slice to remove. */
+struct doomed {
+	enum { DOOMED_FILE, DOOMED_SLICE, DOOMED_STRAY } kind;
+	uint64_t id; /* inode or slice */
+	uint64_t size;
+};
+
+struct cfs_jobs {
+	struct cfs_workers *workers;
+	unsigned threads;
+	struct cfs_ticker *ticker;
+	unsigned ticks;
+	int64_t started_s;	  /* by the engine's clock */
+	_Atomic bool stopping;	  /* no new work, hourly jobs end */
+	_Atomic uint64_t stop_at; /* and what is queued may take until then */
+	_Atomic bool overflowed;  /* files were deleted that the queue had no room for */
+
+	/* Protects what follows; held for memory accesses only. */
+	pthread_mutex_t lock;
+	struct doomed queue[MAX_QUEUED]; /* a ring */
+	size_t first, n;
+};
+
+/* Tells a worker that there is something to do. */
+struct task {
+	struct cfs_job job;
+	struct cfs_meta *m;
+};
+
+int cfs_jobs_create(struct cfs_meta *m, struct cfs_jobs **ret)
+{
+	struct cfs_jobs *j = calloc(1, sizeof(*j));
+
+	(void)m;
+	if (!j)
+		return -ENOMEM;
+	pthread_mutex_init(&j->lock, NULL);
+	*ret = j;
+	return 0;
+}
+
+void cfs_jobs_destroy(struct cfs_jobs *j)
+{
+	if (!j)
+		return;
+	pthread_mutex_destroy(&j->lock);
+	free(j);
+}
+
+/* ---- slices and files ---- */
+
+/* An unmount right after an rm -r need not leave the data to another mount. */
+bool cfs_jobs_cut_short(struct cfs_meta *m)
+{
+	return atomic_load(&m->jobs->stopping) &&
+	       cfs_deadline_passed(atomic_load(&m->jobs->stop_at));
+}
+
+/* The rows of a deleted file. Its slices are added to *dead, and released when they are many. */
+static int delete_rows(struct cfs_meta *m, cfs_ino_t ino, struct cfs_release *dead)
+{
+	int rc;
+
+	do {
+		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+
+		rc = m->eng->ops->delete_chunk(m->eng, &ctx, ino, cfs_release_add, dead);
+		if (dead->n >= PAGE)
+			cfs_release_slices(m, dead, true);
+	} while (rc == 0 && !cfs_jobs_cut_short(m));
+	return rc;
+}
+
+/*
+ * Several files, whose slices are released together with what is in *dead. The files' own records
+ * go last. Returns how many are gone; *ret_error is the last one's that failed.
+ */
+static size_t delete_together(struct cfs_meta *m, struct doomed *v, size_t n,
+			      struct cfs_release *dead, int *ret_error)
+{
+	size_t i, done = 0;
+	int rc;
+
+	for (i = 0; i < n && !cfs_jobs_cut_short(m); i++) {
+		rc = delete_rows(m, v[i].id, dead);
+		if (rc == 1)
+			v[done++] = v[i];
+		if (rc < 0) {
+			*ret_error = rc;
+			cfs_warn("cannot remove deleted data, the hourly job tries again: "
+				 "inode=%llu error=%s",
+				 (unsigned long long)v[i].id, cfs_errname(rc));
+		}
+	}
+	cfs_release_slices(m, dead, true);
+	for (i = 0; i < done; i++) {
+		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+
+		rc = m->eng->ops->drop_delfile(m->eng, &ctx, v[i].id, v[i].size);
+		if (rc < 0)
+			*ret_error = rc;
+	}
+	return done;
+}
+
+/* Time that one round of a job may take. */
+static bool time_is_up(struct cfs_meta *m, cfs_deadline_t end)
+{
+	return atomic_load(&m->jobs->stopping) || cfs_deadline_passed(end);
+}
+
+struct delfiles {
+	struct doomed v[PAGE];
+	size_t n;
+};
+
+static int keep_delfile(void *arg, cfs_ino_t ino, uint64_t length, int64_t when_s)
+{
+	struct delfiles *d = arg;
+
+	(void)when_s;
+	if (d->n < PAGE)
+		d->v[d->n++] = (struct doomed){DOOMED_FILE, ino, length};
+	return 0;
+}
+
+/* All files deleted before that time, by whomever. One that fails does not hold up the others. */
+static int delete_files(struct cfs_meta *m, int64_t before_s, cfs_deadline_t end)
+{
+	struct delfiles *d = malloc(sizeof(*d));
+	struct cfs_release dead = {0};
+	size_t i, k, done;
+	int rc = 0, rc2;
+
+	if (!d)
+		return -ENOMEM;
+	do {
+		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+
+		d->n = done = 0;
+		rc2 = m->eng->ops->each_delfile(m->eng, &ctx, before_s, PAGE, keep_delfile, d);
+		if (rc2 < 0)
+			rc = rc2;
+		for (i = 0; i < d->n && !time_is_up(m, end); i += k) {
+			k = CFS_MIN(d->n - i, (size_t)BATCH);
+			done += delete_together(m, d->v + i, k, &dead, &rc);
+		}
+	} while (d->n == PAGE && done && !time_is_up(m, end));
+	cfs_release_free(&dead);
+	free(d);
+	return rc;
+}
+
+/* A share of the queue that leaves something for each of the others. */
+static size_t take(struct cfs_jobs *j, struct doomed v[BATCH])
+{
+	size_t i, n;
+
+	pthread_mutex_lock(&j->lock);
+	n = CFS_MIN(CFS_DIV_UP(j->n, j->threads), (size_t)BATCH);
+	for (i = 0; i < n; i++)
+		v[i] = j->queue[(j->first + i) % MAX_QUEUED];
+	j->first = (j->first + n) % MAX_QUEUED;
+	j->n -= n;
+	pthread_mutex_unlock(&j->lock);
+	return n;
+}
+
+static void run_task(struct cfs_job *job)
+{
+	struct cfs_meta *m = ((struct task *)job)->m;
+	struct cfs_release dead = {0}, strays = {0};
+	struct doomed v[BATCH];
+	size_t i, n, files;
+	int rc = 0;
+
+	free(job);
+	while (!cfs_jobs_cut_short(m) && (n = take(m->jobs, v)) > 0) {
+		for (i = files = 0; i < n; i++) {
+			if (v[i].kind == DOOMED_FILE)
+				v[files++] = v[i];
+			else
+				cfs_release_add(v[i].kind == DOOMED_STRAY ? &strays : &dead,
+						v[i].id, (uint32_t)v[i].size);
+		}
+		cfs_release_slices(m, &strays, false);
+		delete_together(m, v, files, &dead, &rc);
+	}
+	cfs_release_free(&strays);
+	cfs_release_free(&dead);
+	/* Whatever was refused is in the tables by now. */
+	if (!cfs_jobs_cut_short(m) && atomic_exchange(&m->jobs->overflowed, false))
+		delete_files(m, cfs_wall_s() + 1, cfs_deadline_in(BUDGET_MS));
+}
+
+static void wake(struct cfs_meta *m)
+{
+	struct task *t = malloc(sizeof(*t));
+
+	if (!t)
+		return;
+	t->m = m;
+	t->job.run = run_task;
+	/* When this queue is full, those in it will see to what there is. */
+	if (cfs_workers_try_submit(m->jobs->workers, &t->job))
+		free(t);
+}
+
+static bool is_working(struct cfs_meta *m)
+{
+	return atomic_load(&m->started) && m->jobs->workers && !atomic_load(&m->jobs->stopping);
+}
+
+static void submit(struct cfs_meta *m, const struct doomed *what)
+{
+	struct cfs_jobs *j = m->jobs;
+
+	if (!is_working(m))
+		return;
+	pthread_mutex_lock(&j->lock);
+	/* A full queue means that somebody deletes much; the tables remember the rest. */
+	if (j->n == MAX_QUEUED)
+		atomic_store(&j->overflowed, true);
+	else
+		j->queue[(j->first + j->n++) % MAX_QUEUED] = *what;
+	pthread_mutex_unlock(&j->lock);
+	wake(m);
+}
+
+void cfs_jobs_delete_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length)
+{
+	submit(m, &(struct doomed){DOOMED_FILE, ino, length});
+}
+
+void cfs_jobs_delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size, bool committed)
+{
+	submit(m, &(struct doomed){committed ? DOOMED_SLICE : DOOMED_STRAY, id, size});
+}
+
+void cfs_jobs_sweep(struct cfs_meta *m)
+{
+	if (!is_working(m))
+		return;
+	atomic_store(&m->jobs->overflowed, true);
+	wake(m);
+}
+
+/* ---- hourly ---- */
+
+/*
+ * A mount that has just begun takes all there is: a file that another one is about to remove may be
+ * removed by both.
+ */
+static int clean_files(struct cfs_meta *m, cfs_deadline_t end)
+{
+	return delete_files(m, cfs_wall_s() - (m->jobs->ticks ? LEFT_BEHIND_S : -1), end);
+}
+
+int cfs_jobs_clean_slices(struct cfs_meta *m, cfs_deadline_t end)
+{
+	struct cfs_release dead = {0};
+	size_t n, gone;
+	int rc;
+
+	do {
+		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+
+		rc = m->eng->ops->each_dead_slice(m->eng, &ctx, PAGE, cfs_release_add, &dead);
+		n = dead.n;
+		gone = rc < 0 ? 0 : cfs_release_slices(m, &dead, true);
+	} while (n >= PAGE && gone && !time_is_up(m, end));
+	cfs_release_free(&dead);
+	return rc;
+}
+
+static int clean_delayed(struct cfs_meta *m, cfs_deadline_t end)
+{
+	int64_t before_s = cfs_clock_earliest_s(m) - (int64_t)atomic_load(&m->trash_days) * 86400;
+	struct cfs_release dead = {0};
+	int rc;
+
+	do {
+		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+
+		rc = m->eng->ops->expire_delayed(m->eng, &ctx, before_s, cfs_release_add, &dead);
+		if (rc || dead.n >= PAGE)
+			cfs_release_slices(m, &dead, true);
+	} while (rc == 0 && !time_is_up(m, end));
+	cfs_release_slices(m, &dead, true);
+	cfs_release_free(&dead);
+	return rc;
+}
+
+static int trim_changelog(struct cfs_meta *m, cfs_deadline_t end)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	struct cfs_setting *s;
+	int64_t before_s = 0;
+	int rc;
+
+	(void)end;
+	rc = cfs_meta_setting(m, &s);
+	if (rc)
+		return rc;
+	if (s->changelog_max_age_s > 0)
+		before_s = cfs_clock_earliest_s(m) - s->changelog_max_age_s;
+	rc = m->eng->ops->trim_changelog(m->eng, &ctx, before_s, s->changelog_max_lines);
+	cfs_setting_free(s);
+	return rc;
+}
+
+static int clean_trash(struct cfs_meta *m, cfs_deadline_t end)
+{
+	int rc = cfs_trash_expire(m, end, &m->jobs->stopping);
+	int rc2 = clean_delayed(m, end);
+
+	return rc < 0 ? rc : rc2;
+}
+
+static void run_job(struct cfs_meta *m, const char *counter, int64_t interval_s,
+		    int (*job)(struct cfs_meta *m, cfs_deadline_t end))
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	int rc;
+
+	if (atomic_load(&m->jobs->stopping))
+		return;
+	rc = m->eng->ops->claim_job(m->eng, &ctx, counter, cfs_clock_s(m), interval_s);
+	if (rc == 1)
+		rc = job(m, cfs_deadline_in(BUDGET_MS));
+	if (rc < 0)
+		cfs_warn("a background job failed, it runs again within the hour: job=%s error=%s",
+			 counter, cfs_errname(rc));
+}
+
+/*
+ * The first time what the mounts before this one have left is taken up, unless another mount has
+ * done so since this one began.
+ */
+static void tick(void *arg)
+{
+	struct cfs_meta *m = arg;
+	struct cfs_jobs *j = m->jobs;
+	int64_t interval_s = j->ticks ? HOURLY_S : CFS_MAX(cfs_clock_s(m) - j->started_s, 1);
+
+	if (j->ticks % TICKS_OF_JOBS == 0) {
+		run_job(m, "lastCleanupFiles", interval_s, clean_files);
+		run_job(m, "nextCleanupSlices", interval_s, cfs_jobs_clean_slices);
+		run_job(m, "lastCleanupTrash", interval_s, clean_trash);
+		if (atomic_load(&m->host.changelog))
+			run_job(m, "lastCleanupChangelog", CHANGELOG_S, trim_changelog);
+	}
+	j->ticks++;
+}
+
+int cfs_jobs_start(struct cfs_meta *m)
+{
+	struct cfs_jobs *j = m->jobs;
+	unsigned threads =
+		m->conf.max_deletes > 0 ? (unsigned)m->conf.max_deletes : DEFAULT_DELETES;
+	int rc;
+
+	atomic_store(&j->stopping, false);
+	j->threads = threads;
+	j->ticks = 0;
+	j->started_s = cfs_clock_s(m);
+	if (m->conf.read_only)
+		return 0;
+	rc = cfs_workers_create("meta-delete", threads, MAX_QUEUED, &j->workers);
+	if (rc || m->conf.no_bgjob)
+		return rc;
+	return cfs_ticker_start("meta-jobs", TICK_MS, tick, m, &j->ticker);
+}
+
+void cfs_jobs_stop(struct cfs_meta *m)
+{
+	struct cfs_jobs *j = m->jobs;
+
+	atomic_store(&j->stop_at, cfs_deadline_in(STOP_GRACE_MS));
+	atomic_store(&j->stopping, true);
+	if (j->ticker)
+		cfs_ticker_stop(j->ticker);
+	if (j->workers)
+		cfs_workers_destroy(j->workers);
+	j->ticker = NULL;
+	j->workers = NULL;
+}

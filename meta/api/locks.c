@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Waiting for locks. An engine tries once; who has to wait does so here.
+ *
+ * A wait for an owner on this mount sleeps until somebody here gives something up on that inode. A
+ * wait for another mount asks again at growing intervals. Waiters for POSIX locks on this mount
+ * form a graph (owner -> the owner it waits for); a lock that would close a circle is EDEADLK.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/activity.h"
+#include "base/bytes.h"
+#include "meta/api/core-internal.h"
+#include "meta/engine/rules.h"
+
+enum { FLOCK_BUCKETS = 64 };
+enum { POLL_FIRST_MS = 1, POLL_LAST_MS = 100, INTERRUPT_POLL_MS = 100, LOCAL_RETRY_MS = 5000 };
+
+struct waiter {
+	struct waiter *next;
+	cfs_ino_t ino;
+	uint64_t owner, waits_for;
+	uint64_t visited; /* round of the search that was here */
+	bool in_graph;	  /* POSIX, and waits_for is on this mount */
+	bool woken;
+	pthread_cond_t cond;
+	char holder[64]; /* who has the lock, for those who watch */
+	bool shown;	 /* to them, as one that waits */
+};
+
+/* BSD locks held by this mount: engines cannot tell who holds one. */
+struct held {
+	struct held *next;
+	cfs_ino_t ino;
+	uint64_t owner;
+	enum cfs_lock_type type;
+};
+
+/* What an owner has given up on an inode while the engine did not answer. */
+struct undone {
+	struct undone *next;
+	cfs_ino_t ino;
+	uint64_t owner;
+	bool posix;
+	bool running; /* it is being done again */
+};
+
+struct cfs_locks {
+	pthread_mutex_t lock; /* protects the lists */
+	struct waiter *waiters;
+	uint64_t rounds;
+	struct held *held[FLOCK_BUCKETS];
+	_Atomic uint64_t releases; /* a wait that began before one of these must not sleep */
+
+	pthread_mutex_t undone_lock; /* protects undone; not held while the engine is asked */
+	pthread_cond_t undone_ran;   /* one that was running is not any more */
+	struct undone *undone;
+	_Atomic size_t n_undone;
+};
+
+int cfs_locks_create(struct cfs_locks **ret)
+{
+	struct cfs_locks *l = calloc(1, sizeof(*l));
+
+	int rc;
+
+	if (!l)
+		return -ENOMEM;
+	rc = cfs_cond_init(&l->undone_ran);
+	if (rc) {
+		free(l);
+		return rc;
+	}
+	pthread_mutex_init(&l->lock, NULL);
+	pthread_mutex_init(&l->undone_lock, NULL);
+	*ret = l;
+	return 0;
+}
+
+void cfs_locks_destroy(struct cfs_locks *l)
+{
+	size_t i;
+
+	if (!l)
+		return;
+	for (i = 0; i < FLOCK_BUCKETS; i++) {
+		while (l->held[i]) {
+			struct held *h = l->held[i];
+
+			l->held[i] = h->next;
+			free(h);
+		}
+	}
+	while (l->undone) {
+		struct undone *u = l->undone;
+
+		l->undone = u->next;
+		free(u);
+	}
+	pthread_cond_destroy(&l->undone_ran);
+	pthread_mutex_destroy(&l->undone_lock);
+	pthread_mutex_destroy(&l->lock);
+	free(l);
+}
+
+/* ---- waking and waiting ---- */
+
+static void released(struct cfs_locks *l, cfs_ino_t ino)
+{
+	struct waiter *w;
+
+	pthread_mutex_lock(&l->lock);
+	atomic_fetch_add(&l->releases, 1);
+	for (w = l->waiters; w; w = w->next) {
+		if (w->ino != ino)
+			continue;
+		w->woken = true;
+		pthread_cond_signal(&w->cond);
+	}
+	pthread_mutex_unlock(&l->lock);
+}
+
+/*
+ * Does the owner wait, directly or through others, for `target`? Threads of one owner wait apart.
+ * Who has been woken waits for nobody: it looks for a circle of its own if it has to wait again.
+ */
+static bool waits_for(struct cfs_locks *l, uint64_t owner, uint64_t target, uint64_t round)
+{
+	struct waiter *w;
+
+	if (owner == target)
+		return true;
+	for (w = l->waiters; w; w = w->next) {
+		if (!w->in_graph || w->woken || w->owner != owner || w->visited == round)
+			continue;
+		w->visited = round;
+		if (waits_for(l, w->waits_for, target, round))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * From the first refusal to the end, tries included: whoever looks must not take a wait that has no
+ * deadline for a call that hangs.
+ */
+static void show(struct waiter *w)
+{
+	if (w->shown)
+		cfs_activity_wait_goes_on(w->holder);
+	else
+		cfs_activity_wait(CFS_WAIT_LOCK, 0, w->holder);
+	w->shown = true;
+}
+
+static void end_wait(struct waiter *w)
+{
+	if (w->shown)
+		cfs_activity_wait_end();
+	pthread_cond_destroy(&w->cond);
+}
+
+static void unlist(struct cfs_locks *l, struct waiter *w)
+{
+	struct waiter **p;
+
+	for (p = &l->waiters; *p; p = &(*p)->next) {
+		if (*p == w) {
+			*p = w->next;
+			return;
+		}
+	}
+}
+
+/*
+ * Sleeps until something was released here, or for_ms have passed: 0; -EINTR; -EDEADLK. `seen` is
+ * the count of releases before the lock was tried.
+ */
+static int wait_turn(struct cfs_locks *l, const struct cfs_ctx *ctx, struct waiter *w,
+		     uint64_t seen, uint64_t for_ms)
+{
+	cfs_deadline_t until = cfs_deadline_in(for_ms);
+	int rc = 0;
+
+	pthread_mutex_lock(&l->lock);
+	/* Then it may be that whom it would wait for has just let go, and waits for it by now. */
+	w->woken = atomic_load(&l->releases) != seen;
+	if (!w->woken && w->in_graph && waits_for(l, w->waits_for, w->owner, ++l->rounds)) {
+		pthread_mutex_unlock(&l->lock);
+		return -EDEADLK;
+	}
+	w->next = l->waiters;
+	l->waiters = w;
+	while (!rc && !w->woken && !cfs_deadline_passed(until)) {
+		if (ctx->interrupted && ctx->interrupted(ctx->interrupted_arg))
+			rc = -EINTR;
+		else
+			cfs_cond_wait(&w->cond, &l->lock,
+				      cfs_deadline_min(until, cfs_deadline_in(INTERRUPT_POLL_MS)));
+	}
+	unlist(l, w);
+	pthread_mutex_unlock(&l->lock);
+	return rc;
+}
+
+static uint64_t next_poll(uint64_t ms)
+{
+	return CFS_MIN(ms * 2, (uint64_t)POLL_LAST_MS);
+}
+
+/* A blocking lock outlives the request's deadline; each try gets one of its own. */
+static struct cfs_ctx try_ctx(struct cfs_meta *m, const struct cfs_ctx *ctx)
+{
+	struct cfs_ctx c = *ctx;
+
+	c.deadline = cfs_deadline_in(m->conf.timeout_ms);
+	return c;
+}
+
+/* ---- what is given up in an outage ---- */
+
+static bool no_answer(int rc)
+{
+	return rc == -ETIMEDOUT || rc == -ENOTCONN || rc == -EIO;
+}
+
+static struct undone **find_undone(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, bool posix)
+{
+	struct undone **p = &l->undone;
+
+	while (*p && ((*p)->ino != ino || (*p)->owner != owner || (*p)->posix != posix))
+		p = &(*p)->next;
+	return p;
+}
+
+/* Without memory for it the end of the session does it. */
+static void note_undone(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, bool posix)
+{
+	struct undone *u;
+
+	pthread_mutex_lock(&l->undone_lock);
+	u = *find_undone(l, ino, owner, posix) ? NULL : malloc(sizeof(*u));
+	if (u) {
+		*u = (struct undone){l->undone, ino, owner, posix};
+		l->undone = u;
+		atomic_fetch_add(&l->n_undone, 1);
+	}
+	pthread_mutex_unlock(&l->undone_lock);
+}
+
+static void remove_undone(struct cfs_locks *l, struct undone **p)
+{
+	struct undone *u = *p;
+
+	*p = u->next;
+	atomic_fetch_sub(&l->n_undone, 1);
+	free(u);
+}
+
+/*
+ * The owner takes a lock again: what it gave up goes with that one. 0, or -ETIMEDOUT while the
+ * engine is asked to give it up: that must not come behind the new lock.
+ */
+static int drop_undone(struct cfs_locks *l, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       uint64_t owner, bool posix)
+{
+	struct undone **p;
+	int rc = 0;
+
+	if (!atomic_load(&l->n_undone))
+		return 0;
+	pthread_mutex_lock(&l->undone_lock);
+	p = find_undone(l, ino, owner, posix);
+	while (*p && (*p)->running && !cfs_deadline_passed(ctx->deadline)) {
+		cfs_cond_wait(&l->undone_ran, &l->undone_lock, ctx->deadline);
+		p = find_undone(l, ino, owner, posix);
+	}
+	if (*p && (*p)->running)
+		rc = -ETIMEDOUT;
+	else if (*p)
+		remove_undone(l, p);
+	pthread_mutex_unlock(&l->undone_lock);
+	return rc;
+}
+
+/* ---- BSD locks ---- */
+
+static void note_flock(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, enum cfs_lock_type type)
+{
+	struct held **p, *h;
+
+	pthread_mutex_lock(&l->lock);
+	for (p = &l->held[ino % FLOCK_BUCKETS]; *p; p = &(*p)->next)
+		if ((*p)->ino == ino && (*p)->owner == owner)
+			break;
+	h = *p;
+	if (h && type == CFS_LOCK_NONE) {
+		*p = h->next;
+		free(h);
+	} else if (h) {
+		h->type = type;
+	} else if (type != CFS_LOCK_NONE) {
+		h = malloc(sizeof(*h));
+		/* Without the note a waiter polls, which is only slower. */
+		if (h) {
+			*h = (struct held){NULL, ino, owner, type};
+			*p = h;
+		}
+	}
+	pthread_mutex_unlock(&l->lock);
+}
+
+static bool held_here(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, enum cfs_lock_type type)
+{
+	const struct held *h;
+
+	pthread_mutex_lock(&l->lock);
+	for (h = l->held[ino % FLOCK_BUCKETS]; h; h = h->next)
+		if (h->ino == ino && h->owner != owner &&
+		    (h->type == CFS_LOCK_WRITE || type == CFS_LOCK_WRITE))
+			break;
+	pthread_mutex_unlock(&l->lock);
+	return h;
+}
+
+static int try_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
+		     enum cfs_lock_type type)
+{
+	int rc = m->eng->ops->flock(m->eng, ctx, ino, cfs_host_sid(&m->host), owner, type);
+
+	if (rc)
+		return rc;
+	note_flock(m->locks, ino, owner, type);
+	if (type != CFS_LOCK_WRITE)
+		released(m->locks, ino);
+	return 0;
+}
+
+static int do_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
+		    enum cfs_lock_type type, bool wait)
+{
+	struct waiter w = {.ino = ino, .owner = owner};
+	uint64_t poll_ms = POLL_FIRST_MS;
+	int rc = cfs_core_check_writable(m);
+	bool here;
+
+	if (rc)
+		return rc;
+	rc = cfs_cond_init(&w.cond);
+	if (rc)
+		return rc;
+	for (;;) {
+		struct cfs_ctx now = try_ctx(m, ctx);
+		uint64_t seen = atomic_load(&m->locks->releases);
+
+		rc = try_flock(m, &now, ino, owner, type);
+		if (rc != -EAGAIN || !wait)
+			break;
+		here = held_here(m->locks, ino, owner, type);
+		snprintf(w.holder, sizeof(w.holder), "held by %s mount",
+			 here ? "a program on this" : "another");
+		show(&w);
+		if (here) {
+			rc = wait_turn(m->locks, ctx, &w, seen, LOCAL_RETRY_MS);
+		} else {
+			rc = wait_turn(m->locks, ctx, &w, seen, poll_ms);
+			poll_ms = next_poll(poll_ms);
+		}
+		if (rc)
+			break;
+	}
+	end_wait(&w);
+	return rc;
+}
+
+int cfs_meta_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
+		   enum cfs_lock_type type, bool wait)
+{
+	struct cfs_call c;
+	int rc;
+
+	cfs_call_begin(&c, m, CFS_META_OP_lock, ctx);
+	rc = type == CFS_LOCK_NONE ? 0 : drop_undone(m->locks, c.ctx, ino, owner, false);
+	if (!rc)
+		rc = do_flock(m, c.ctx, ino, owner, type, wait);
+	if (type == CFS_LOCK_NONE && no_answer(rc))
+		note_undone(m->locks, ino, owner, false);
+	return (int)cfs_call_end(&c, rc);
+}
+
+/* ---- POSIX locks ---- */
+
+/* Who is in the way? Fills w; 1 when nobody is any more. */
+static int find_blocker(struct cfs_meta *m, const struct cfs_ctx *ctx, struct waiter *w,
+			const struct cfs_plock *lock)
+{
+	struct cfs_plock other = *lock;
+	uint64_t sid = 0, owner = 0;
+	int rc = m->eng->ops->getlk(m->eng, ctx, w->ino, cfs_host_sid(&m->host), w->owner, &other,
+				    &sid, &owner);
+
+	if (rc)
+		return rc;
+	if (other.type == CFS_LOCK_NONE)
+		return 1;
+	w->in_graph = sid == cfs_host_sid(&m->host);
+	w->waits_for = owner;
+	if (w->in_graph)
+		snprintf(w->holder, sizeof(w->holder), "held by pid %u", other.pid);
+	else
+		snprintf(w->holder, sizeof(w->holder), "held by pid %u of session %" PRIu64,
+			 other.pid, sid);
+	return 0;
+}
+
+static int do_setlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
+		    const struct cfs_plock *lock, bool wait)
+{
+	struct waiter w = {.ino = ino, .owner = owner};
+	uint64_t poll_ms = POLL_FIRST_MS;
+	int rc = cfs_core_check_writable(m);
+
+	if (rc)
+		return rc;
+	if (lock->start > lock->end)
+		return -EINVAL;
+	rc = cfs_cond_init(&w.cond);
+	if (rc)
+		return rc;
+	for (;;) {
+		struct cfs_ctx now = try_ctx(m, ctx);
+		uint64_t seen = atomic_load(&m->locks->releases);
+
+		rc = m->eng->ops->setlk(m->eng, &now, ino, cfs_host_sid(&m->host), owner, lock);
+		if (rc != -EAGAIN || !wait)
+			break;
+		rc = find_blocker(m, &now, &w, lock);
+		if (rc > 0)
+			continue;
+		if (rc < 0)
+			break;
+		show(&w);
+		rc = wait_turn(m->locks, ctx, &w, seen, w.in_graph ? LOCAL_RETRY_MS : poll_ms);
+		if (!w.in_graph)
+			poll_ms = next_poll(poll_ms);
+		if (rc)
+			break;
+	}
+	if (!rc && lock->type != CFS_LOCK_WRITE)
+		released(m->locks, ino);
+	end_wait(&w);
+	return rc;
+}
+
+int cfs_meta_setlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
+		   const struct cfs_plock *lock, bool wait)
+{
+	bool all = lock->type == CFS_LOCK_NONE && lock->start == 0 && lock->end == INT64_MAX;
+	struct cfs_call c;
+	int rc;
+
+	cfs_call_begin(&c, m, CFS_META_OP_lock, ctx);
+	rc = lock->type == CFS_LOCK_NONE ? 0 : drop_undone(m->locks, c.ctx, ino, owner, true);
+	if (!rc)
+		rc = do_setlk(m, c.ctx, ino, owner, lock, wait);
+	if (all && no_answer(rc))
+		note_undone(m->locks, ino, owner, true);
+	return (int)cfs_call_end(&c, rc);
+}
+
+static int undo(struct cfs_meta *m, const struct undone *u)
+{
+	const struct cfs_plock everything = {.type = CFS_LOCK_NONE, .end = INT64_MAX};
+	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+
+	return u->posix ? do_setlk(m, &ctx, u->ino, u->owner, &everything, false)
+			: do_flock(m, &ctx, u->ino, u->owner, CFS_LOCK_NONE, false);
+}
+
+void cfs_locks_undo(struct cfs_meta *m, uint64_t for_ms)
+{
+	struct cfs_locks *l = m->locks;
+	cfs_deadline_t end = cfs_deadline_in(for_ms);
+	struct undone *u;
+	bool answered = true;
+
+	if (!atomic_load(&l->n_undone))
+		return;
+	pthread_mutex_lock(&l->undone_lock);
+	while (answered && (u = l->undone) && !cfs_deadline_passed(end)) {
+		u->running = true;
+		pthread_mutex_unlock(&l->undone_lock);
+		answered = !no_answer(undo(m, u));
+		pthread_mutex_lock(&l->undone_lock);
+		u->running = false;
+		if (answered) /* others may have been put before it meanwhile */
+			remove_undone(l, find_undone(l, u->ino, u->owner, u->posix));
+		pthread_cond_broadcast(&l->undone_ran);
+	}
+	pthread_mutex_unlock(&l->undone_lock);
+}
+
+int cfs_meta_getlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
+		   struct cfs_plock *lock)
+{
+	uint64_t sid = 0, holder = 0;
+	struct cfs_call c;
+	int rc;
+
+	cfs_call_begin(&c, m, CFS_META_OP_lock, ctx);
+	rc = m->eng->ops->getlk(m->eng, c.ctx, ino, cfs_host_sid(&m->host), owner, lock, &sid,
+				&holder);
+	/* A process id means nothing on another host. */
+	if (!rc && lock->type != CFS_LOCK_NONE && sid != cfs_host_sid(&m->host))
+		lock->pid = 0;
+	return (int)cfs_call_end(&c, rc);
+}

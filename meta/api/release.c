@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The end of slices that nothing names: objects go after what makes them needless is durable. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "meta/api/core-internal.h"
+
+int cfs_meta_settle(struct cfs_meta *m)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	int rc = m->hooks.sync_objects ? m->hooks.sync_objects(m->hooks.arg) : 0;
+	struct cfs_call c;
+
+	if (rc || m->conf.read_only || !m->eng->ops->settle)
+		return rc ? rc : cfs_meta_sync(m, &ctx);
+	cfs_call_begin(&c, m, CFS_META_OP_delete, &ctx);
+	return (int)cfs_call_end(&c, m->eng->ops->settle(m->eng, c.ctx));
+}
+
+int cfs_release_add(void *arg, uint64_t id, uint32_t size)
+{
+	struct cfs_release *r = arg;
+
+	if (r->n == r->cap) {
+		size_t cap = r->cap ? r->cap * 2 : 16;
+		struct cfs_dead_slice *v = reallocarray(r->v, cap, sizeof(*v));
+
+		if (!v)
+			return -ENOMEM;
+		r->v = v;
+		r->cap = cap;
+	}
+	r->v[r->n++] = (struct cfs_dead_slice){id, size};
+	return 0;
+}
+
+void cfs_release_free(struct cfs_release *r)
+{
+	free(r->v);
+	*r = (struct cfs_release){0};
+}
+
+/* What fails stays in the tables, and the hourly job tries again. */
+static int release_slice(struct cfs_meta *m, const struct cfs_dead_slice *s)
+{
+	struct cfs_ctx ctx;
+	int rc = m->hooks.delete_slice(m->hooks.arg, s->id, s->size);
+
+	if (!rc) {
+		ctx = cfs_ctx_internal(m->conf.timeout_ms);
+		rc = m->eng->ops->drop_slice(m->eng, &ctx, s->id, s->size);
+	}
+	if (rc && rc != -EAGAIN)
+		cfs_warn("cannot remove the objects of a slice, trying again within the hour: "
+			 "slice=%llu error=%s",
+			 (unsigned long long)s->id, cfs_errname(rc));
+	return rc;
+}
+
+size_t cfs_release_slices(struct cfs_meta *m, struct cfs_release *r, bool committed)
+{
+	size_t i, gone = 0;
+	int rc = 0;
+
+	if (!m->hooks.delete_slice)
+		r->n = 0;
+	if (r->n && committed && !cfs_jobs_cut_short(m))
+		rc = cfs_meta_settle(m);
+	if (rc)
+		cfs_warn("cannot make changes durable, what they deleted stays until the hourly "
+			 "job: slices=%zu error=%s",
+			 r->n, cfs_errname(rc));
+	for (i = 0; i < r->n && !rc && !cfs_jobs_cut_short(m); i++)
+		gone += release_slice(m, &r->v[i]) == 0;
+	r->n = 0;
+	return gone;
+}

@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The session of a mount: its record, the heartbeat that keeps it and looks for changes of the
+ * volume, the flusher of usage, and the clean-up after sessions that died.
+ */
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <jansson.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "meta/api/core-internal.h"
+
+enum { FLUSH_QUOTA_MS = 3000, FLUSH_USAGE_MS = 1000, HEARTBEAT_MS = 12000 };
+enum { STALE_LIMIT = 1000, EXPIRE_BEATS = 5, YEAR_S = 365 * 86400 };
+
+struct cfs_sessions {
+	struct cfs_ticker *heartbeat, *flusher;
+	char *info;
+	bool lost; /* only the heartbeat looks at it */
+};
+
+static uint64_t heartbeat_ms(const struct cfs_meta *m)
+{
+	return m->conf.heartbeat_ms ? m->conf.heartbeat_ms : HEARTBEAT_MS;
+}
+
+static int64_t expiry(const struct cfs_meta *m)
+{
+	int64_t life_s = YEAR_S;
+
+	if (m->conf.heartbeat_ms)
+		life_s = (int64_t)(EXPIRE_BEATS * m->conf.heartbeat_ms / 1000);
+	return cfs_clock_latest_s(m) + (life_s ? life_s : 1);
+}
+
+/* ---- the record ---- */
+
+static json_t *addresses(void)
+{
+	json_t *list = json_array();
+	struct ifaddrs *all = NULL, *a;
+
+	if (getifaddrs(&all))
+		return list;
+	for (a = all; a; a = a->ifa_next) {
+		char text[NI_MAXHOST];
+		size_t len;
+
+		if (!a->ifa_addr || (a->ifa_flags & IFF_LOOPBACK) || !(a->ifa_flags & IFF_UP))
+			continue;
+		if (a->ifa_addr->sa_family == AF_INET)
+			len = sizeof(struct sockaddr_in);
+		else if (a->ifa_addr->sa_family == AF_INET6)
+			len = sizeof(struct sockaddr_in6);
+		else
+			continue;
+		if (getnameinfo(a->ifa_addr, (socklen_t)len, text, sizeof(text), NULL, 0,
+				NI_NUMERICHOST))
+			continue;
+		text[strcspn(text, "%")] = '\0';
+		json_array_append_new(list, json_string(text));
+	}
+	freeifaddrs(all);
+	return list;
+}
+
+static int make_info(const struct cfs_meta *m, char **ret)
+{
+	struct timespec now = cfs_wall();
+	char host[256] = "", day[32], stamp[64];
+	struct tm tm;
+	json_t *info;
+	char *text;
+
+	gethostname(host, sizeof(host) - 1);
+	gmtime_r(&now.tv_sec, &tm);
+	strftime(day, sizeof(day), "%Y-%m-%dT%H:%M:%S", &tm);
+	snprintf(stamp, sizeof(stamp), "%s.%09ldZ", day, now.tv_nsec);
+	info = json_pack("{s:s,s:s,s:o,s:s,s:s,s:i}", "Version", CFS_COMPAT_VERSION "+cachefs-0.1",
+			 "HostName", host, "IPAddrs", addresses(), "MountPoint",
+			 m->mount_point ? m->mount_point : "", "MountTime", stamp, "ProcessID",
+			 (int)getpid());
+	/* A mount point that is not UTF-8 cannot be said in JSON. */
+	if (!info)
+		info = json_pack("{s:s,s:s,s:i}", "Version", CFS_COMPAT_VERSION "+cachefs-0.1",
+				 "MountTime", stamp, "ProcessID", (int)getpid());
+	text = info ? json_dumps(info, JSON_COMPACT) : NULL;
+	json_decref(info);
+	if (!text)
+		return -ENOMEM;
+	*ret = text;
+	return 0;
+}
+
+static int resume_session(struct cfs_meta *m, const struct cfs_ctx *ctx)
+{
+	uint64_t sid = m->resume_sid;
+	int rc = m->eng->ops->resume_session(m->eng, ctx, sid, m->sessions->info, expiry(m));
+
+	if (rc == -ENOENT) {
+		cfs_warn("the session has ended, file locks and removed files that are open are "
+			 "lost: sid=%llu",
+			 (unsigned long long)sid);
+		return rc;
+	}
+	if (!rc)
+		atomic_store(&m->host.sid, sid);
+	return rc;
+}
+
+static int new_session(struct cfs_meta *m)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	uint64_t sid;
+	int rc = make_info(m, &m->sessions->info);
+
+	cfs_clock_read(m);
+	if (!rc && m->resume_sid) {
+		rc = resume_session(m, &ctx);
+		if (rc != -ENOENT)
+			return rc;
+		rc = 0;
+	}
+	if (!rc)
+		rc = m->eng->ops->new_session(m->eng, &ctx, m->sessions->info, expiry(m), &sid);
+	if (!rc)
+		atomic_store(&m->host.sid, sid);
+	return rc;
+}
+
+/* ---- heartbeat ---- */
+
+static void lose(struct cfs_meta *m, const char *reason)
+{
+	if (m->sessions->lost)
+		return;
+	m->sessions->lost = true;
+	cfs_err("the volume is gone, the mount should end: url=%s reason=%s", m->masked_url,
+		reason);
+	if (m->hooks.lost)
+		m->hooks.lost(m->hooks.arg, reason);
+}
+
+static void adopt(struct cfs_meta *m, const char *text)
+{
+	struct cfs_setting *s, *old;
+	char err[256];
+	bool same;
+	int rc = cfs_setting_decode(text, strlen(text), &s, err);
+
+	if (rc) {
+		cfs_err("the changed setting is not usable: url=%s reason=%s", m->masked_url, err);
+		if (rc == -EPROTONOSUPPORT)
+			lose(m, err);
+		return;
+	}
+	if (cfs_meta_setting(m, &old) == 0) {
+		same = strcmp(old->uuid, s->uuid) == 0;
+		cfs_setting_free(old);
+		if (!same) {
+			lose(m, "another volume is in its place");
+			cfs_setting_free(s);
+			return;
+		}
+	}
+	if (cfs_core_adopt_setting(m, text, s) == 0) {
+		cfs_info("the volume's setting was changed, using it from here on: volume=%s",
+			 s->name);
+		if (m->hooks.reloaded)
+			m->hooks.reloaded(m->hooks.arg, s);
+	}
+	cfs_setting_free(s);
+}
+
+static void reload_setting(struct cfs_meta *m, const struct cfs_ctx *ctx)
+{
+	cfs_auto_free char *text = NULL;
+	bool changed;
+	int rc = m->eng->ops->get_setting(m->eng, ctx, &text);
+
+	if (rc == -ENODATA) {
+		lose(m, "its record is missing");
+		return;
+	}
+	if (rc) {
+		cfs_warn("cannot read the setting, trying again at the next heartbeat: url=%s "
+			 "error=%s",
+			 m->masked_url, cfs_errname(rc));
+		return;
+	}
+	pthread_mutex_lock(&m->setting_lock);
+	changed = !m->setting_text || strcmp(m->setting_text, text) != 0;
+	pthread_mutex_unlock(&m->setting_lock);
+	if (changed)
+		adopt(m, text);
+}
+
+struct sids {
+	uint64_t own, v[STALE_LIMIT];
+	size_t n;
+};
+
+static int note_sid(void *arg, const struct cfs_session *s)
+{
+	struct sids *sids = arg;
+
+	if (s->sid != sids->own && sids->n < STALE_LIMIT)
+		sids->v[sids->n++] = s->sid;
+	return 0;
+}
+
+/*
+ * Until the next beat is due: whoever cleans for longer is taken for dead itself. What is left is
+ * for the next time; a session that cannot be cleaned does not hold up the others.
+ */
+static void clean_stale(struct cfs_meta *m)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	cfs_deadline_t end = cfs_deadline_in(heartbeat_ms(m));
+	struct sids *sids;
+	size_t i;
+	int rc;
+
+	rc = m->eng->ops->claim_job(m->eng, &ctx, "lastCleanupSessions", cfs_clock_s(m),
+				    (int64_t)(heartbeat_ms(m) * 9 / 10000));
+	if (rc <= 0)
+		return;
+	sids = calloc(1, sizeof(*sids));
+	if (!sids)
+		return;
+	sids->own = cfs_host_sid(&m->host);
+	rc = m->eng->ops->each_session(m->eng, &ctx, cfs_clock_earliest_s(m), STALE_LIMIT, note_sid,
+				       sids);
+	for (i = 0; i < sids->n && rc >= 0 && !cfs_deadline_passed(end); i++) {
+		int rc2;
+
+		ctx = cfs_ctx_internal(m->conf.timeout_ms);
+		rc2 = m->eng->ops->clean_session(m->eng, &ctx, sids->v[i]);
+		cfs_info("cleaned up after a session that stopped answering: sid=%llu result=%s",
+			 (unsigned long long)sids->v[i], rc2 ? cfs_errname(rc2) : "ok");
+	}
+	if (sids->n)
+		cfs_jobs_sweep(m);
+	free(sids);
+}
+
+static void beat(void *arg)
+{
+	struct cfs_meta *m = arg;
+	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	int rc = 0;
+
+	cfs_clock_read(m);
+	if (cfs_host_sid(&m->host) && m->conf.heartbeat_ms)
+		rc = m->eng->ops->refresh_session(m->eng, &ctx, cfs_host_sid(&m->host),
+						  m->sessions->info, expiry(m));
+	if (rc)
+		cfs_warn("cannot refresh the session, trying again at the next heartbeat: url=%s "
+			 "error=%s",
+			 m->masked_url, cfs_errname(rc));
+	ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	reload_setting(m, &ctx);
+	ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	rc = cfs_quotas_load(m->quotas, &ctx);
+	if (rc)
+		cfs_warn("cannot read usage and quotas, trying again at the next heartbeat: url=%s "
+			 "error=%s",
+			 m->masked_url, cfs_errname(rc));
+	if (!m->conf.read_only) {
+		cfs_core_close_again(m, heartbeat_ms(m) / 2);
+		cfs_locks_undo(m, heartbeat_ms(m) / 4);
+	}
+	if (!m->conf.read_only && !m->conf.no_bgjob)
+		clean_stale(m);
+}
+
+static void flush(void *arg)
+{
+	struct cfs_meta *m = arg;
+	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	int rc = cfs_quotas_flush(m->quotas, &ctx);
+
+	if (rc)
+		cfs_warn("cannot write usage, keeping it for the next try: url=%s error=%s",
+			 m->masked_url, cfs_errname(rc));
+}
+
+/* ---- start and stop ---- */
+
+static void free_sessions(struct cfs_meta *m)
+{
+	free(m->sessions->info);
+	free(m->sessions);
+	m->sessions = NULL;
+}
+
+static int start_tickers(struct cfs_meta *m)
+{
+	struct cfs_sessions *s = m->sessions;
+	uint64_t flush_ms = m->eng->ops->inline_usage ? FLUSH_QUOTA_MS : FLUSH_USAGE_MS;
+	int rc = cfs_ticker_start("meta-heartbeat", heartbeat_ms(m), beat, m, &s->heartbeat);
+
+	if (rc || m->conf.read_only)
+		return rc;
+	return cfs_ticker_start("meta-flush", flush_ms, flush, m, &s->flusher);
+}
+
+int cfs_sessions_start(struct cfs_meta *m)
+{
+	int rc = 0;
+
+	m->sessions = calloc(1, sizeof(*m->sessions));
+	if (!m->sessions)
+		return -ENOMEM;
+	if (!m->conf.read_only)
+		rc = new_session(m);
+	if (rc) {
+		free_sessions(m);
+		return rc;
+	}
+	if (!m->conf.read_only && !m->resume_sid)
+		cfs_core_make_root_stat(m);
+	rc = start_tickers(m);
+	if (rc)
+		cfs_sessions_stop(m, m->resume_sid != 0);
+	return rc;
+}
+
+int cfs_sessions_stop(struct cfs_meta *m, bool leave)
+{
+	struct cfs_sessions *s = m->sessions;
+	struct cfs_ctx ctx;
+	int rc = 0, rc2 = 0;
+
+	if (!s)
+		return 0;
+	if (s->heartbeat)
+		cfs_ticker_stop(s->heartbeat);
+	if (s->flusher)
+		cfs_ticker_stop(s->flusher);
+	if (!m->conf.read_only) {
+		ctx = cfs_ctx_internal(m->conf.timeout_ms);
+		rc = cfs_quotas_flush(m->quotas, &ctx);
+		if (!leave)
+			rc2 = m->eng->ops->clean_session(m->eng, &ctx, cfs_host_sid(&m->host));
+		if (rc || rc2)
+			cfs_warn("the session was not ended cleanly, it will expire: sid=%llu "
+				 "error=%s",
+				 (unsigned long long)cfs_host_sid(&m->host),
+				 cfs_errname(rc ? rc : rc2));
+		rc = rc ? rc : rc2;
+		atomic_store(&m->host.sid, 0);
+	}
+	free_sessions(m);
+	return rc;
+}
+
+int cfs_meta_each_session(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_session_fn fn,
+			  void *arg)
+{
+	struct cfs_call c;
+
+	cfs_call_begin(&c, m, CFS_META_OP_session, ctx);
+	return (int)cfs_call_end(&c,
+				 m->eng->ops->each_session(m->eng, c.ctx, 0, SIZE_MAX, fn, arg));
+}
+
+int64_t cfs_meta_clock_s(struct cfs_meta *m)
+{
+	cfs_clock_read(m);
+	return cfs_clock_earliest_s(m);
+}

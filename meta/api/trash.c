@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The trash: the directory of the hour, and the end of old hours. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "meta/api/core-internal.h"
+
+enum { PAGE = 1000, GRACE_H = 2 };
+
+int cfs_core_trash_dir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent, bool skip,
+		       cfs_ino_t *ret)
+{
+	char name[sizeof(m->trash_name)];
+	cfs_ino_t ino = 0;
+	struct tm tm;
+	time_t now;
+	int rc;
+
+	if (skip || cfs_ino_is_trash(parent) || !cfs_core_trash_on(m)) {
+		*ret = 0;
+		return 0;
+	}
+	/* Not an hour that others take for over already. */
+	now = ctx->now.tv_sec + CFS_MAX(atomic_load(&m->clock_off_s), (int64_t)0);
+	gmtime_r(&now, &tm);
+	strftime(name, sizeof(name), "%Y-%m-%d-%H", &tm);
+	pthread_mutex_lock(&m->trash_lock);
+	if (strcmp(name, m->trash_name) == 0)
+		ino = m->trash_ino;
+	pthread_mutex_unlock(&m->trash_lock);
+	if (!ino) {
+		struct cfs_usage usage = {0};
+
+		cfs_quotas_begin(m->quotas);
+		rc = m->eng->ops->trash_dir(m->eng, ctx, name, &ino, &usage);
+		cfs_quotas_end(m->quotas, ctx, rc ? NULL : &usage);
+		if (rc)
+			return rc;
+		pthread_mutex_lock(&m->trash_lock);
+		memcpy(m->trash_name, name, sizeof(name));
+		m->trash_ino = ino;
+		pthread_mutex_unlock(&m->trash_lock);
+	}
+	*ret = ino;
+	return 0;
+}
+
+/* A page of a directory, copied, because entries are removed while it is gone through. */
+struct page {
+	struct item {
+		cfs_ino_t ino;
+		uint8_t type;
+		uint8_t len;
+		char *name;
+	} v[PAGE];
+	size_t n;
+};
+
+static int keep(void *arg, const struct cfs_dirent *e)
+{
+	struct page *p = arg;
+	char *name = malloc(e->name_len + 1);
+
+	if (!name)
+		return -ENOMEM;
+	memcpy(name, e->name, e->name_len);
+	name[e->name_len] = '\0';
+	p->v[p->n++] = (struct item){e->entry.ino, e->type, (uint8_t)e->name_len, name};
+	return 0;
+}
+
+static void clear(struct page *p)
+{
+	while (p->n)
+		free(p->v[--p->n].name);
+}
+
+static int remove_item(struct cfs_meta *m, cfs_ino_t dir, const struct item *i)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+	struct cfs_removed removed;
+	int rc;
+
+	if (i->type == CFS_TYPE_DIR)
+		rc = cfs_meta_rmdir(m, &ctx, dir, i->name, i->len, CFS_REMOVE_SKIP_TRASH, &removed);
+	else
+		rc = cfs_meta_unlink(m, &ctx, dir, i->name, i->len, CFS_REMOVE_SKIP_TRASH,
+				     &removed);
+	/* Restored or removed by somebody else meanwhile. */
+	return rc == -ENOENT ? 0 : rc;
+}
+
+/* Directories that came here with content (by a rename over them) are emptied first. */
+static int empty(struct cfs_meta *m, cfs_ino_t dir, unsigned depth, cfs_deadline_t end,
+		 const _Atomic bool *stop)
+{
+	const unsigned deepest = 64;
+	struct cfs_cursor cursor = {0};
+	struct page *p = calloc(1, sizeof(*p));
+	int rc = p ? 0 : -ENOMEM;
+	bool last = false;
+	size_t i;
+
+	while (!rc && !last && !*stop && !cfs_deadline_passed(end)) {
+		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+
+		rc = cfs_meta_readdir(m, &ctx, dir, false, PAGE, &cursor, keep, p);
+		last = rc == 1;
+		rc = rc < 0 ? rc : 0;
+		for (i = 0; i < p->n && !rc && !*stop; i++) {
+			rc = remove_item(m, dir, &p->v[i]);
+			if (rc == -ENOTEMPTY && depth < deepest) {
+				rc = empty(m, p->v[i].ino, depth + 1, end, stop);
+				if (!rc)
+					rc = remove_item(m, dir, &p->v[i]);
+			}
+		}
+		clear(p);
+	}
+	free(p);
+	return rc;
+}
+
+/* "2026-11-21-01" as the end of that hour; -1 for any other name. */
+static int64_t hour_of(const char *name)
+{
+	struct tm tm = {0};
+	const char *rest = strptime(name, "%Y-%m-%d-%H", &tm);
+
+	return rest && *rest == '\0' ? (int64_t)timegm(&tm) : -1;
+}
+
+/* Mounts remember the directory of the hour, and may take the hour for another. */
+bool cfs_trash_in_use(const struct cfs_meta *m, cfs_ino_t parent, const char *name, size_t len)
+{
+	char copy[sizeof(m->trash_name)];
+
+	if (parent != CFS_TRASH_INO || len >= sizeof(copy))
+		return false;
+	memcpy(copy, name, len);
+	copy[len] = '\0';
+	return hour_of(copy) > cfs_clock_earliest_s(m) - GRACE_H * 3600;
+}
+
+int cfs_trash_expire(struct cfs_meta *m, cfs_deadline_t end, const _Atomic bool *stop)
+{
+	int64_t before_s = cfs_clock_earliest_s(m) -
+			   ((int64_t)atomic_load(&m->trash_days) * 24 + GRACE_H) * 3600;
+	struct cfs_cursor cursor = {0};
+	struct page *p = calloc(1, sizeof(*p));
+	int rc = p ? 0 : -ENOMEM;
+	size_t i;
+
+	while (!rc && !*stop && !cfs_deadline_passed(end)) {
+		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
+
+		rc = cfs_meta_readdir(m, &ctx, CFS_TRASH_INO, false, PAGE, &cursor, keep, p);
+		for (i = 0; i < p->n && rc >= 0; i++) {
+			int64_t hour_s = hour_of(p->v[i].name);
+			int rc2;
+
+			if (hour_s < 0 || hour_s >= before_s)
+				continue;
+			rc2 = empty(m, p->v[i].ino, 0, end, stop);
+			if (!rc2)
+				rc2 = remove_item(m, CFS_TRASH_INO, &p->v[i]);
+			if (rc2)
+				cfs_warn("an expired hour of the trash was not emptied, trying "
+					 "again within the hour: name=%s error=%s",
+					 p->v[i].name, cfs_errname(rc2));
+		}
+		clear(p);
+	}
+	free(p);
+	/* A volume without trash has no directory of it. */
+	return rc < 0 && rc != -ENOENT ? rc : 0;
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The rules of volume-format section 5 as pure functions on attributes, shared by all engines: they
+ * are called inside transactions, with the rows just read.
+ */
+#ifndef CFS_META_RULES_H
+#define CFS_META_RULES_H
+
+#include <cachefs/meta.h>
+
+#include "meta/engine/engine.h"
+
+/*
+ * May an entry be made in, or removed from, this directory? -ENOTDIR, -EPERM (immutable, append for
+ * removal), -ENOENT (trash), -EACCES when ctx->check.
+ */
+int cfs_rules_add_entry(const struct cfs_ctx *ctx, cfs_ino_t dir, const struct cfs_attr *attr);
+int cfs_rules_remove_entry(const struct cfs_ctx *ctx, cfs_ino_t dir, const struct cfs_attr *attr,
+			   const struct cfs_attr *victim);
+/*
+ * Attributes of a new inode, mode by umask, ids of ACL rules 0. When parent->default_acl is set
+ * (and it is not a symlink) the caller then applies cfs_acl_inherit().
+ */
+void cfs_rules_new_inode(const struct cfs_ctx *ctx, const struct cfs_mknod *req,
+			 const struct cfs_attr *parent, struct cfs_attr *ret);
+/*
+ * Merges a setattr; 1 when something changed, 0 when nothing, -EPERM, -EACCES. *attr in, out. When
+ * attr->access_acl is set and the mode has changed the caller then makes a rule by cfs_acl_chmod()
+ * and replaces attr->access_acl.
+ */
+int cfs_rules_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct cfs_attr *in,
+		      struct cfs_attr *attr);
+/*
+ * May length or content be changed by truncate, fallocate, copy? -EPERM: immutable, append-only
+ * (when not appending). Not asked for commits: those bytes were accepted at write(2). The trash is
+ * judged at open (cfs_meta_open_check), because a file that is open when it moves there stays
+ * writable.
+ */
+int cfs_rules_write(const struct cfs_ctx *ctx, const struct cfs_attr *attr, bool append);
+/*
+ * 0 or -EACCES for a mask of R_OK, W_OK, X_OK. An inode with an access ACL passes: the core has
+ * judged it, with the rule, before it called the engine.
+ */
+int cfs_rules_access(const struct cfs_ctx *ctx, const struct cfs_attr *attr, int mask);
+/* "<parent>-<ino>-<name>" cut to 255 bytes; returns the length. */
+size_t cfs_rules_trash_name(cfs_ino_t parent, cfs_ino_t ino, const char *name, size_t len,
+			    char out[CFS_NAME_MAX + 1]);
+
+/*
+ * Zero records of a length change or hole (volume-format section 6). One call per partly covered
+ * chunk (indx == last) and one for the whole chunks between them (indx..last, only_existing): a
+ * sparse file may have 2^31 of those, so they must be one range update, never a loop over numbers.
+ */
+struct cfs_zero {
+	uint32_t indx, last;
+	uint32_t pos, len;
+	bool only_existing; /* chunks without a row get none */
+};
+typedef int (*cfs_zero_fn)(void *arg, const struct cfs_zero *z);
+int cfs_rules_truncate_zeros(uint64_t old_length, uint64_t new_length, cfs_zero_fn fn, void *arg);
+int cfs_rules_hole_zeros(uint64_t off, uint64_t len, cfs_zero_fn fn, void *arg);
+
+/* ---- ACL rules (volume-format section 10); unset fields are CFS_ACL_UNSET ---- */
+
+#define CFS_ACL_UNSET 0xFFFF
+/* Owner, group and other only: what a mode says. */
+bool cfs_acl_is_minimal(const struct cfs_acl *rule);
+/* The nine mode bits of the rule. */
+uint16_t cfs_acl_mode(const struct cfs_acl *rule);
+/*
+ * The rule and mode of a child under the default rule `def`. mode: as asked for, before umask.
+ * Returns 1 when *ret_rule must be stored as the child's access rule (cfs_acl_release it), 0 when
+ * *ret_mode says it all, -ENOMEM. A directory also takes the parent's default_acl id.
+ */
+int cfs_acl_inherit(const struct cfs_acl *def, uint16_t mode, uint16_t *ret_mode,
+		    struct cfs_acl *ret_rule);
+/* chmod on an inode with this access rule. */
+void cfs_acl_chmod(struct cfs_acl *rule, uint16_t mode);
+int cfs_acl_copy(const struct cfs_acl *rule, struct cfs_acl *ret);
+void cfs_acl_release(struct cfs_acl *rule);
+bool cfs_acl_equal(const struct cfs_acl *a, const struct cfs_acl *b);
+/* 0 or -EACCES for a rwx mask. */
+int cfs_acl_access(const struct cfs_ctx *ctx, const struct cfs_attr *attr,
+		   const struct cfs_acl *rule, int mask);
+/* The rows of named entries: 6 bytes each (u32 id, u16 perm). */
+#define CFS_ACL_ENTRY_BYTES 6
+void cfs_acl_pack(const struct cfs_acl_entry *v, size_t n, uint8_t *out);
+/* *ret malloc'ed, NULL when there are none; -EINVAL: not a multiple of 6. */
+int cfs_acl_unpack(const void *in, size_t len, struct cfs_acl_entry **ret, uint32_t *ret_n);
+
+/* POSIX lock lists: applies `lock` to a sorted list of one owner. Returns the new count in a
+ * malloc'ed list. */
+ssize_t cfs_rules_plock_apply(const struct cfs_plock *list, size_t n, const struct cfs_plock *lock,
+			      struct cfs_plock **ret);
+/* First lock of the list in conflict with `lock`, or NULL. */
+const struct cfs_plock *cfs_rules_plock_conflict(const struct cfs_plock *list, size_t n,
+						 const struct cfs_plock *lock);
+
+#endif

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What operations under way may use. Between the judgement and the end of an operation others are
+ * judged; what was allowed is set aside meanwhile, so that they cannot pass a limit together. Space
+ * for written bytes is set aside for longer: promise.c.
+ */
+#include <stdlib.h>
+
+#include "base/bytes.h"
+#include "meta/quota/quota-internal.h"
+
+static void set_aside_of(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key,
+			 int64_t space, int64_t inodes)
+{
+	struct limit *l = cfs_quotas_find(q, kind, key);
+
+	if (!l)
+		return;
+	/* A limit that was set meanwhile does not know what was set aside before. */
+	l->held_space = CFS_MAX(l->held_space + space, 0);
+	l->held_inodes = CFS_MAX(l->held_inodes + inodes, 0);
+}
+
+void cfs_quotas_set_aside(struct cfs_quotas *q, const struct cfs_hold *h, int64_t space,
+			  int64_t inodes)
+{
+	size_t i;
+
+	if (h->volume) {
+		atomic_fetch_add(&q->held_space, space);
+		atomic_fetch_add(&q->held_inodes, inodes);
+	}
+	if (h->owned) {
+		set_aside_of(q, CFS_QUOTA_USER, h->uid, space, inodes);
+		set_aside_of(q, CFS_QUOTA_GROUP, h->gid, space, inodes);
+	}
+	for (i = 0; i < h->dirs.n; i++)
+		set_aside_of(q, CFS_QUOTA_DIR, h->dirs.v[i], space, inodes);
+}
+
+/* Takes over dirs. */
+static int hold(struct cfs_quotas *q, const struct cfs_hold *wanted, struct cfs_hold *ret)
+{
+	int rc;
+
+	pthread_mutex_lock(&q->lock);
+	rc = cfs_quotas_judge(q, wanted);
+	if (!rc)
+		cfs_quotas_set_aside(q, wanted, wanted->space, wanted->inodes);
+	pthread_mutex_unlock(&q->lock);
+	if (rc) {
+		free(wanted->dirs.v);
+		return rc;
+	}
+	*ret = *wanted;
+	ret->active = true;
+	return 0;
+}
+
+int cfs_quotas_hold(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_charge *c,
+		    struct cfs_hold *ret)
+{
+	struct cfs_hold h = {
+		.volume = !c->dir_only,
+		.owned = c->owned && !c->dir_only,
+		.uid = c->uid,
+		.gid = c->gid,
+		.space = c->space,
+		.inodes = c->inodes,
+	};
+	int rc = 0;
+
+	*ret = (struct cfs_hold){0};
+	if (!cfs_quotas_limited(q))
+		return 0;
+	if (c->dir && atomic_load(&q->on_dirs))
+		rc = cfs_quotas_scopes(q, ctx, c->dir, &h.dirs);
+	return rc ? rc : hold(q, &h, ret);
+}
+
+/* What a file that grows asks for beyond what it was promised. space <= 0: nothing. */
+static int growth(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		  const struct cfs_attr *attr, int64_t space, struct cfs_hold *ret)
+{
+	*ret = (struct cfs_hold){
+		.volume = true,
+		.owned = true,
+		.uid = attr->uid,
+		.gid = attr->gid,
+		.space = cfs_quotas_limited(q) ? space - cfs_quotas_promised(q, ino) : 0,
+	};
+	if (ret->space <= 0 || !atomic_load(&q->on_dirs))
+		return 0;
+	return cfs_quotas_file_scopes(q, ctx, ino, attr, &ret->dirs);
+}
+
+int cfs_quotas_hold_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			uint64_t end, struct cfs_hold *ret)
+{
+	struct cfs_hold h;
+	struct cfs_attr attr;
+	int rc;
+
+	*ret = (struct cfs_hold){0};
+	if (!end || !cfs_quotas_limited(q))
+		return 0;
+	rc = q->eng->ops->getattr(q->eng, ctx, ino, &attr);
+	if (rc || end <= attr.length)
+		return rc;
+	rc = growth(q, ctx, ino, &attr, cfs_space_of(end) - cfs_space_of(attr.length), &h);
+	return rc || h.space <= 0 ? rc : hold(q, &h, ret);
+}
+
+int cfs_quotas_check_growth(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			    const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length)
+{
+	struct cfs_hold h;
+	int rc = growth(q, ctx, ino, attr, cfs_space_of(new_length) - cfs_space_of(old_length), &h);
+
+	if (rc || h.space <= 0)
+		return rc;
+	pthread_mutex_lock(&q->lock);
+	rc = cfs_quotas_judge(q, &h);
+	pthread_mutex_unlock(&q->lock);
+	free(h.dirs.v);
+	return rc;
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* State of quota.c, shared with the files that move trees and answer statfs. */
+#ifndef CFS_META_QUOTA_INTERNAL_H
+#define CFS_META_QUOTA_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "meta/quota/quota.h"
+
+struct limit {
+	struct cfs_quota q; /* as last read, plus what has been flushed since */
+	int64_t pending_space, pending_inodes;
+	int64_t held_space, held_inodes;
+};
+
+struct promise; /* promise.c */
+#define PROMISE_BUCKETS 256
+
+struct parent_slot {
+	cfs_ino_t dir, parent;
+};
+
+struct cfs_quotas {
+	struct cfs_engine *eng;
+	struct cfs_volume_limits limits;
+	_Atomic int64_t base_space, base_inodes;
+	_Atomic int64_t delta_space, delta_inodes;
+	_Atomic int64_t flushed_space, flushed_inodes; /* of delta, by the batch */
+	_Atomic uint64_t begun, ended;		       /* engine calls that change usage */
+	_Atomic uint64_t flush_begun, flush_ended;     /* of the batch */
+	_Atomic bool on_dirs, on_owners;
+	_Atomic int64_t held_space, held_inodes; /* of the volume */
+	_Atomic size_t n_promises;
+	struct cfs_usage_batch *batch;
+
+	pthread_mutex_t lock; /* protects the rest */
+	bool flushing;	      /* pending usage of v is on its way, or v is read: one at a time */
+	pthread_cond_t flushed;
+	struct limit *v; /* sorted by kind and key */
+	size_t n;
+	struct parent_slot *parents; /* a direct-mapped cache, NULL until needed */
+	struct promise *promises[PROMISE_BUCKETS];
+};
+
+int cfs_quotas_check_scopes(struct cfs_quotas *q, const struct scopes *s, int64_t space,
+			    int64_t inodes);
+void cfs_quotas_add_scoped(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t dir,
+			   int64_t space, int64_t inodes);
+/* quota.c, for hold.c and promise.c; find and judge with the lock held */
+struct limit *cfs_quotas_find(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key);
+bool cfs_quotas_limited(struct cfs_quotas *q);
+/* As cfs_quotas_scopes, of all directories that name the file. */
+int cfs_quotas_file_scopes(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			   const struct cfs_attr *attr, struct scopes *ret);
+/* 0, -ENOSPC, -EDQUOT. */
+int cfs_quotas_judge(struct cfs_quotas *q, const struct cfs_hold *h);
+
+/* hold.c; with the lock held */
+/* So much more of what it stands for is set aside. */
+void cfs_quotas_set_aside(struct cfs_quotas *q, const struct cfs_hold *h, int64_t space,
+			  int64_t inodes);
+
+/* promise.c */
+int64_t cfs_quotas_promised(struct cfs_quotas *q, cfs_ino_t ino);
+/* With the lock: so much is becoming usage, as far as it was promised. */
+void cfs_quotas_keep_promise(struct cfs_quotas *q, cfs_ino_t ino, int64_t space);
+void cfs_quotas_drop_promises(struct cfs_quotas *q);
+
+/* usage.c: volume and directory usage of engines that do not write it themselves */
+struct cfs_usage_batch;
+int cfs_usage_batch_create(struct cfs_usage_batch **ret);
+void cfs_usage_batch_destroy(struct cfs_usage_batch *b);
+void cfs_usage_batch_add(struct cfs_usage_batch *b, const struct cfs_usage *u);
+/* On success *ret_space and *ret_inodes are what of the volume's usage was written. */
+int cfs_usage_batch_flush(struct cfs_usage_batch *b, struct cfs_engine *eng,
+			  const struct cfs_ctx *ctx, int64_t *ret_space, int64_t *ret_inodes);
+
+#endif

@@ -1,0 +1,729 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Limits and usage: of the volume, of directories, of owners.
+ *
+ * Limits are judged from memory: what the engine said at the last load, plus what this mount has
+ * changed since. A volume's usage is base + delta, where delta only ever grows by this mount's
+ * changes and a load replaces base; so neither needs a lock against the other.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "meta/quota/quota-internal.h"
+
+enum { PARENT_SLOTS = 4096, LOAD_TRIES = 4 };
+
+static int order(const struct cfs_quota *a, const struct cfs_quota *b)
+{
+	if (a->kind != b->kind)
+		return a->kind < b->kind ? -1 : 1;
+	return (a->key > b->key) - (a->key < b->key);
+}
+
+static int order_limits(const void *a, const void *b)
+{
+	const struct limit *x = a, *y = b;
+
+	return order(&x->q, &y->q);
+}
+
+struct limit *cfs_quotas_find(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key)
+{
+	struct limit wanted = {.q = {.kind = kind, .key = key}};
+
+	if (!q->n)
+		return NULL;
+	return bsearch(&wanted, q->v, q->n, sizeof(*q->v), order_limits);
+}
+
+int cfs_quotas_create(struct cfs_quotas **ret)
+{
+	struct cfs_quotas *q = calloc(1, sizeof(*q));
+	int rc;
+
+	if (!q)
+		return -ENOMEM;
+	rc = cfs_cond_init(&q->flushed);
+	if (rc) {
+		free(q);
+		return rc;
+	}
+	rc = cfs_usage_batch_create(&q->batch);
+	if (rc) {
+		pthread_cond_destroy(&q->flushed);
+		free(q);
+		return rc;
+	}
+	pthread_mutex_init(&q->lock, NULL);
+	*ret = q;
+	return 0;
+}
+
+void cfs_quotas_destroy(struct cfs_quotas *q)
+{
+	if (!q)
+		return;
+	pthread_mutex_destroy(&q->lock);
+	pthread_cond_destroy(&q->flushed);
+	cfs_usage_batch_destroy(q->batch);
+	cfs_quotas_drop_promises(q);
+	free(q->parents);
+	free(q->v);
+	free(q);
+}
+
+void cfs_quotas_attach(struct cfs_quotas *q, struct cfs_engine *eng)
+{
+	q->eng = eng;
+}
+
+struct cfs_volume_limits *cfs_quotas_volume(struct cfs_quotas *q)
+{
+	return &q->limits;
+}
+
+bool cfs_quotas_on_dirs(struct cfs_quotas *q)
+{
+	return atomic_load(&q->on_dirs);
+}
+
+bool cfs_quotas_on_owners(struct cfs_quotas *q)
+{
+	return atomic_load(&q->on_owners);
+}
+
+int64_t cfs_quotas_used_space(struct cfs_quotas *q)
+{
+	return atomic_load(&q->base_space) + atomic_load(&q->delta_space);
+}
+
+int64_t cfs_quotas_used_inodes(struct cfs_quotas *q)
+{
+	return atomic_load(&q->base_inodes) + atomic_load(&q->delta_inodes);
+}
+
+/* ---- directories and their ancestors ---- */
+
+void cfs_quotas_learn_parent(struct cfs_quotas *q, cfs_ino_t dir, cfs_ino_t parent)
+{
+	if (!atomic_load(&q->on_dirs))
+		return;
+	pthread_mutex_lock(&q->lock);
+	if (!q->parents)
+		q->parents = calloc(PARENT_SLOTS, sizeof(*q->parents));
+	if (q->parents)
+		q->parents[dir % PARENT_SLOTS] = (struct parent_slot){dir, parent};
+	pthread_mutex_unlock(&q->lock);
+}
+
+static int parent_of(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t dir, cfs_ino_t *ret)
+{
+	cfs_ino_t parent = 0;
+	struct cfs_attr attr;
+	int rc;
+
+	pthread_mutex_lock(&q->lock);
+	if (q->parents && q->parents[dir % PARENT_SLOTS].dir == dir)
+		parent = q->parents[dir % PARENT_SLOTS].parent;
+	pthread_mutex_unlock(&q->lock);
+	if (!parent) {
+		rc = q->eng->ops->getattr(q->eng, ctx, dir, &attr);
+		if (rc)
+			return rc;
+		parent = attr.parent;
+		cfs_quotas_learn_parent(q, dir, parent);
+	}
+	*ret = parent;
+	return 0;
+}
+
+bool cfs_quotas_get(struct cfs_quotas *q, cfs_ino_t dir, struct cfs_quota *ret)
+{
+	const struct limit *l;
+
+	pthread_mutex_lock(&q->lock);
+	l = cfs_quotas_find(q, CFS_QUOTA_DIR, dir);
+	if (l) {
+		*ret = l->q;
+		ret->used_space += l->pending_space;
+		ret->used_inodes += l->pending_inodes;
+	}
+	pthread_mutex_unlock(&q->lock);
+	return l;
+}
+
+int cfs_quotas_scopes(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t dir,
+		      struct scopes *ret)
+{
+	uint64_t steps = 0, until = 1;
+	cfs_ino_t mark = dir;
+	struct cfs_quota limit;
+	struct scopes s = {0};
+	int rc = 0;
+
+	while (dir && !cfs_ino_is_trash(dir)) {
+		if (cfs_quotas_get(q, dir, &limit)) {
+			cfs_ino_t *v = reallocarray(s.v, s.n + 1, sizeof(*v));
+
+			if (!v) {
+				rc = -ENOMEM;
+				break;
+			}
+			s.v = v;
+			s.v[s.n++] = dir;
+		}
+		if (dir == CFS_ROOT_INO)
+			break;
+		rc = parent_of(q, ctx, dir, &dir);
+		/* Another client may have moved two directories below each other. */
+		if (!rc && dir == mark)
+			rc = -ELOOP;
+		if (rc)
+			break;
+		if (++steps == until) {
+			mark = dir;
+			until *= 2;
+		}
+	}
+	if (rc) {
+		free(s.v);
+		return rc;
+	}
+	*ret = s;
+	return 0;
+}
+
+/* ---- judging ---- */
+
+static bool exceeds(const struct limit *l, int64_t space, int64_t inodes)
+{
+	const struct cfs_quota *q = &l->q;
+
+	if (space > 0 && q->max_space > 0 &&
+	    q->used_space + l->pending_space + l->held_space + space > q->max_space)
+		return true;
+	return inodes > 0 && q->max_inodes > 0 &&
+	       q->used_inodes + l->pending_inodes + l->held_inodes + inodes > q->max_inodes;
+}
+
+static int judge_limit(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key, int64_t space,
+		       int64_t inodes)
+{
+	const struct limit *l = cfs_quotas_find(q, kind, key);
+
+	return l && exceeds(l, space, inodes) ? -EDQUOT : 0;
+}
+
+static int check_limit(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key, int64_t space,
+		       int64_t inodes)
+{
+	int rc;
+
+	pthread_mutex_lock(&q->lock);
+	rc = judge_limit(q, kind, key, space, inodes);
+	pthread_mutex_unlock(&q->lock);
+	return rc;
+}
+
+static int check_volume(struct cfs_quotas *q, int64_t space, int64_t inodes)
+{
+	int64_t capacity = (int64_t)atomic_load(&q->limits.capacity);
+	int64_t max_inodes = (int64_t)atomic_load(&q->limits.max_inodes);
+
+	if (space > 0 && capacity &&
+	    cfs_quotas_used_space(q) + atomic_load(&q->held_space) + space > capacity)
+		return -ENOSPC;
+	if (inodes > 0 && max_inodes &&
+	    cfs_quotas_used_inodes(q) + atomic_load(&q->held_inodes) + inodes > max_inodes)
+		return -ENOSPC;
+	return 0;
+}
+
+int cfs_quotas_check_scopes(struct cfs_quotas *q, const struct scopes *s, int64_t space,
+			    int64_t inodes)
+{
+	size_t i;
+	int rc = 0;
+
+	for (i = 0; i < s->n && !rc; i++)
+		rc = check_limit(q, CFS_QUOTA_DIR, s->v[i], space, inodes);
+	return rc;
+}
+
+int cfs_quotas_check(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_charge *c)
+{
+	struct scopes scopes;
+	int rc;
+
+	if (!c->dir_only) {
+		rc = check_volume(q, c->space, c->inodes);
+		if (!rc && c->owned && atomic_load(&q->on_owners)) {
+			rc = check_limit(q, CFS_QUOTA_USER, c->uid, c->space, c->inodes);
+			if (!rc)
+				rc = check_limit(q, CFS_QUOTA_GROUP, c->gid, c->space, c->inodes);
+		}
+		if (rc)
+			return rc;
+	}
+	if (!c->dir || !atomic_load(&q->on_dirs))
+		return 0;
+	rc = cfs_quotas_scopes(q, ctx, c->dir, &scopes);
+	if (rc)
+		return rc;
+	rc = cfs_quotas_check_scopes(q, &scopes, c->space, c->inodes);
+	free(scopes.v);
+	return rc;
+}
+
+bool cfs_quotas_limited(struct cfs_quotas *q)
+{
+	return atomic_load(&q->limits.capacity) || atomic_load(&q->limits.max_inodes) ||
+	       atomic_load(&q->on_dirs) || atomic_load(&q->on_owners);
+}
+
+int cfs_quotas_judge(struct cfs_quotas *q, const struct cfs_hold *h)
+{
+	int rc = h->volume ? check_volume(q, h->space, h->inodes) : 0;
+	size_t i;
+
+	if (!rc && h->owned)
+		rc = judge_limit(q, CFS_QUOTA_USER, h->uid, h->space, h->inodes);
+	if (!rc && h->owned)
+		rc = judge_limit(q, CFS_QUOTA_GROUP, h->gid, h->space, h->inodes);
+	for (i = 0; i < h->dirs.n && !rc; i++)
+		rc = judge_limit(q, CFS_QUOTA_DIR, h->dirs.v[i], h->space, h->inodes);
+	return rc;
+}
+
+struct parents {
+	cfs_ino_t v[64];
+	size_t n;
+};
+
+static int note_parent(void *arg, cfs_ino_t parent, const char *name, size_t len)
+{
+	struct parents *p = arg;
+
+	(void)name;
+	(void)len;
+	if (p->n < sizeof(p->v) / sizeof(p->v[0]))
+		p->v[p->n++] = parent;
+	return 0;
+}
+
+/* A hard linked file is charged in every directory that names it. */
+int cfs_quotas_file_scopes(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			   const struct cfs_attr *attr, struct scopes *ret)
+{
+	struct scopes all = {0}, one;
+	struct parents parents = {.v = {attr->parent}, .n = attr->parent != 0};
+	cfs_ino_t *v;
+	size_t i;
+	int rc = 0;
+
+	if (!attr->parent)
+		rc = q->eng->ops->each_parent(q->eng, ctx, ino, note_parent, &parents);
+	for (i = 0; i < parents.n && !rc; i++) {
+		rc = cfs_quotas_scopes(q, ctx, parents.v[i], &one);
+		if (rc || !one.n)
+			continue;
+		v = reallocarray(all.v, all.n + one.n, sizeof(*v));
+		if (v) {
+			memcpy(v + all.n, one.v, one.n * sizeof(*v));
+			all.v = v;
+			all.n += one.n;
+		} else {
+			rc = -ENOMEM;
+		}
+		free(one.v);
+	}
+	if (rc)
+		free(all.v);
+	else
+		*ret = all;
+	return rc;
+}
+
+int cfs_quotas_check_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 uint64_t end)
+{
+	struct cfs_attr attr;
+	int rc;
+
+	/* Even if all of it were growth it would fit. */
+	if (!atomic_load(&q->on_dirs) && !atomic_load(&q->on_owners) &&
+	    check_volume(q, cfs_space_of(end), 0) == 0)
+		return 0;
+	rc = q->eng->ops->getattr(q->eng, ctx, ino, &attr);
+	if (rc || end <= attr.length)
+		return rc;
+	return cfs_quotas_check_growth(q, ctx, ino, &attr, attr.length, end);
+}
+
+/* ---- accounting ---- */
+
+/* With the lock. */
+static void add_pending(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key, int64_t space,
+			int64_t inodes)
+{
+	struct limit *l = cfs_quotas_find(q, kind, key);
+
+	if (!l && kind != CFS_QUOTA_DIR) {
+		/* The first change of this owner: its row follows with the next flush. */
+		struct limit *v = reallocarray(q->v, q->n + 1, sizeof(*v));
+
+		if (v) {
+			q->v = v;
+			v[q->n++] = (struct limit){
+				.q = {.kind = kind, .key = key, .max_space = -1, .max_inodes = -1}};
+			qsort(v, q->n, sizeof(*v), order_limits);
+			l = cfs_quotas_find(q, kind, key);
+		}
+	}
+	if (l) {
+		l->pending_space += space;
+		l->pending_inodes += inodes;
+	}
+}
+
+static void add_to_scopes(struct cfs_quotas *q, const struct scopes *dirs, int64_t space,
+			  int64_t inodes)
+{
+	size_t i;
+
+	for (i = 0; i < dirs->n; i++)
+		add_pending(q, CFS_QUOTA_DIR, dirs->v[i], space, inodes);
+}
+
+static void add_to_owner(struct cfs_quotas *q, uint32_t uid, uint32_t gid, int64_t space,
+			 int64_t inodes)
+{
+	if (!space && !inodes)
+		return;
+	add_pending(q, CFS_QUOTA_USER, uid, space, inodes);
+	add_pending(q, CFS_QUOTA_GROUP, gid, space, inodes);
+}
+
+/* The limits above a directory that changes. None where they cannot be learnt. */
+static struct scopes scopes_of(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t dir)
+{
+	struct scopes s = {0};
+
+	if (atomic_load(&q->on_dirs) && cfs_quotas_scopes(q, ctx, dir, &s))
+		cfs_warn("a change is missing in directory quotas: inode=%llu",
+			 (unsigned long long)dir);
+	return s;
+}
+
+void cfs_quotas_add_scoped(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t dir,
+			   int64_t space, int64_t inodes)
+{
+	struct scopes dirs;
+
+	if (!space && !inodes)
+		return;
+	dirs = scopes_of(q, ctx, dir);
+	pthread_mutex_lock(&q->lock);
+	add_to_scopes(q, &dirs, space, inodes);
+	pthread_mutex_unlock(&q->lock);
+	free(dirs.v);
+}
+
+void cfs_quotas_begin(struct cfs_quotas *q)
+{
+	atomic_fetch_add(&q->begun, 1);
+}
+
+static void add_volume(struct cfs_quotas *q, const struct cfs_usage *u)
+{
+	atomic_fetch_add(&q->delta_space, u->space);
+	atomic_fetch_add(&q->delta_inodes, u->inodes);
+}
+
+/* Whoever is judged at the same time sees what was set aside once, not twice or never. */
+static void add_at_once(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t promised,
+			const struct cfs_hold *hold, const struct cfs_usage *u)
+{
+	struct scopes dirs[CFS_ARRAY_SIZE(u->dirs)];
+	unsigned i;
+
+	for (i = 0; i < u->n_dirs; i++)
+		dirs[i] = scopes_of(q, ctx, u->dirs[i].dir);
+	pthread_mutex_lock(&q->lock);
+	if (promised)
+		cfs_quotas_keep_promise(q, promised, u->space);
+	if (hold && hold->active)
+		cfs_quotas_set_aside(q, hold, -hold->space, -hold->inodes);
+	add_volume(q, u);
+	for (i = 0; i < u->n_dirs; i++)
+		add_to_scopes(q, &dirs[i], u->dirs[i].space, u->dirs[i].inodes);
+	if (atomic_load(&q->limits.user_group_quota))
+		add_to_owner(q, u->uid, u->gid, u->owner_space, u->owner_inodes);
+	pthread_mutex_unlock(&q->lock);
+	for (i = 0; i < u->n_dirs; i++)
+		free(dirs[i].v);
+}
+
+static void let_go(struct cfs_quotas *q, const struct cfs_hold *hold)
+{
+	pthread_mutex_lock(&q->lock);
+	cfs_quotas_set_aside(q, hold, -hold->space, -hold->inodes);
+	pthread_mutex_unlock(&q->lock);
+}
+
+void cfs_quotas_end_held(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 struct cfs_hold *hold, const struct cfs_usage *u)
+{
+	bool held = hold && hold->active;
+
+	if (u) {
+		if (held || atomic_load(&q->on_dirs) || atomic_load(&q->limits.user_group_quota) ||
+		    atomic_load(&q->n_promises))
+			add_at_once(q, ctx, ino, hold, u);
+		else
+			add_volume(q, u);
+		if (!q->eng->ops->inline_usage)
+			cfs_usage_batch_add(q->batch, u);
+	} else if (held) {
+		let_go(q, hold);
+	}
+	if (held)
+		free(hold->dirs.v);
+	atomic_fetch_add(&q->ended, 1);
+}
+
+void cfs_quotas_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_usage *u)
+{
+	cfs_quotas_end_held(q, ctx, 0, NULL, u);
+}
+
+void cfs_quotas_chown(struct cfs_quotas *q, const struct cfs_usage *u, const struct cfs_attr *now)
+{
+	if (!atomic_load(&q->limits.user_group_quota))
+		return;
+	pthread_mutex_lock(&q->lock);
+	add_to_owner(q, u->uid, u->gid, -u->owner_space, -u->owner_inodes);
+	add_to_owner(q, now->uid, now->gid, u->owner_space, u->owner_inodes);
+	pthread_mutex_unlock(&q->lock);
+}
+
+/* ---- loading and flushing ---- */
+
+static int load_counters(struct cfs_quotas *q, const struct cfs_ctx *ctx)
+{
+	bool is_inline = q->eng->ops->inline_usage;
+	_Atomic uint64_t *all_ended = is_inline ? &q->ended : &q->flush_ended;
+	_Atomic uint64_t *all_begun = is_inline ? &q->begun : &q->flush_begun;
+	int64_t space = 0, inodes = 0, own_space = 0, own_inodes = 0;
+	int i, rc = 0;
+
+	/*
+	 * What is under way (a change, or the flush of a batch of them) may be in the counters
+	 * already and in our sums not yet. A quiet moment gives an exact base; without one the next
+	 * load corrects it.
+	 */
+	for (i = 0; i < LOAD_TRIES && !rc; i++) {
+		uint64_t ended = atomic_load(all_ended);
+		uint64_t begun = atomic_load(all_begun);
+
+		rc = q->eng->ops->get_counters(q->eng, ctx, &space, &inodes);
+		own_space = atomic_load(is_inline ? &q->delta_space : &q->flushed_space);
+		own_inodes = atomic_load(is_inline ? &q->delta_inodes : &q->flushed_inodes);
+		if (begun == ended && atomic_load(all_begun) == begun)
+			break;
+	}
+	if (rc)
+		return rc;
+	atomic_store(&q->base_space, space - own_space);
+	atomic_store(&q->base_inodes, inodes - own_inodes);
+	return 0;
+}
+
+struct listing {
+	struct limit *v;
+	size_t n;
+	bool on_dirs, on_owners;
+};
+
+static int collect(void *arg, const struct cfs_quota *quota)
+{
+	struct listing *l = arg;
+	struct limit *v = reallocarray(l->v, l->n + 1, sizeof(*v));
+
+	if (!v)
+		return -ENOMEM;
+	l->v = v;
+	v[l->n++] = (struct limit){.q = *quota};
+	if (quota->kind == CFS_QUOTA_DIR)
+		l->on_dirs = true;
+	else if (quota->max_space > 0 || quota->max_inodes > 0)
+		l->on_owners = true;
+	return 0;
+}
+
+/* What this mount has not flushed yet stays on top of what was read. */
+static void carry_pending(struct cfs_quotas *q, struct listing *fresh)
+{
+	size_t i, n = fresh->n;
+
+	for (i = 0; i < q->n; i++) {
+		const struct limit *old = &q->v[i];
+		struct limit *now = NULL;
+
+		if (!old->pending_space && !old->pending_inodes && !old->held_space &&
+		    !old->held_inodes)
+			continue;
+		if (n)
+			now = bsearch(old, fresh->v, n, sizeof(*fresh->v), order_limits);
+		if (now) {
+			now->pending_space = old->pending_space;
+			now->pending_inodes = old->pending_inodes;
+			now->held_space = old->held_space;
+			now->held_inodes = old->held_inodes;
+		} else if (old->q.kind != CFS_QUOTA_DIR && collect(fresh, &old->q) == 0) {
+			now = &fresh->v[fresh->n - 1];
+			now->q.used_space = now->q.used_inodes = 0;
+			now->pending_space = old->pending_space;
+			now->pending_inodes = old->pending_inodes;
+			now->held_space = old->held_space;
+			now->held_inodes = old->held_inodes;
+		}
+	}
+	if (fresh->n > n)
+		qsort(fresh->v, fresh->n, sizeof(*fresh->v), order_limits);
+}
+
+/*
+ * Two at once would both add what is pending. And a list of limits that is read meanwhile has what
+ * is on its way, or has it not.
+ */
+static int begin_flush(struct cfs_quotas *q, cfs_deadline_t deadline)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&q->lock);
+	while (q->flushing && !rc)
+		rc = cfs_cond_wait(&q->flushed, &q->lock, deadline);
+	if (!q->flushing)
+		rc = 0;
+	q->flushing |= !rc;
+	pthread_mutex_unlock(&q->lock);
+	return rc;
+}
+
+static void end_flush(struct cfs_quotas *q)
+{
+	pthread_mutex_lock(&q->lock);
+	q->flushing = false;
+	pthread_cond_broadcast(&q->flushed);
+	pthread_mutex_unlock(&q->lock);
+}
+
+int cfs_quotas_load(struct cfs_quotas *q, const struct cfs_ctx *ctx)
+{
+	struct listing fresh = {0};
+	struct limit *old;
+	int rc = load_counters(q, ctx);
+
+	if (!rc)
+		rc = begin_flush(q, ctx->deadline);
+	if (rc)
+		return rc;
+	rc = q->eng->ops->each_quota(q->eng, ctx, collect, &fresh);
+	if (rc)
+		goto out;
+	if (fresh.n)
+		qsort(fresh.v, fresh.n, sizeof(*fresh.v), order_limits);
+	pthread_mutex_lock(&q->lock);
+	carry_pending(q, &fresh);
+	old = q->v;
+	q->v = fresh.v;
+	q->n = fresh.n;
+	/* Other mounts may have moved directories. */
+	if (q->parents)
+		memset(q->parents, 0, PARENT_SLOTS * sizeof(*q->parents));
+	pthread_mutex_unlock(&q->lock);
+	atomic_store(&q->on_dirs, fresh.on_dirs);
+	atomic_store(&q->on_owners, fresh.on_owners);
+	fresh.v = old;
+out:
+	end_flush(q);
+	free(fresh.v);
+	return rc;
+}
+
+static int write_pending(struct cfs_quotas *q, const struct cfs_ctx *ctx)
+{
+	struct cfs_quota *deltas;
+	size_t i, n = 0;
+	int rc;
+
+	pthread_mutex_lock(&q->lock);
+	deltas = q->n ? calloc(q->n, sizeof(*deltas)) : NULL;
+	for (i = 0; i < q->n && deltas; i++) {
+		if (!q->v[i].pending_space && !q->v[i].pending_inodes)
+			continue;
+		deltas[n] = q->v[i].q;
+		deltas[n].used_space = q->v[i].pending_space;
+		deltas[n++].used_inodes = q->v[i].pending_inodes;
+	}
+	pthread_mutex_unlock(&q->lock);
+	if (!n) {
+		free(deltas);
+		return 0;
+	}
+	rc = q->eng->ops->add_quota_usage(q->eng, ctx, deltas, n);
+	pthread_mutex_lock(&q->lock);
+	for (i = 0; i < n && !rc; i++) {
+		struct limit *l = cfs_quotas_find(q, deltas[i].kind, deltas[i].key);
+
+		if (!l)
+			continue;
+		l->pending_space -= deltas[i].used_space;
+		l->pending_inodes -= deltas[i].used_inodes;
+		l->q.used_space += deltas[i].used_space;
+		l->q.used_inodes += deltas[i].used_inodes;
+	}
+	pthread_mutex_unlock(&q->lock);
+	free(deltas);
+	return rc;
+}
+
+static int flush_limits(struct cfs_quotas *q, const struct cfs_ctx *ctx)
+{
+	int rc = begin_flush(q, ctx->deadline);
+
+	if (rc)
+		return rc;
+	rc = write_pending(q, ctx);
+	end_flush(q);
+	return rc;
+}
+
+static int flush_batch(struct cfs_quotas *q, const struct cfs_ctx *ctx)
+{
+	int64_t space = 0, inodes = 0;
+	int rc;
+
+	if (q->eng->ops->inline_usage)
+		return 0;
+	atomic_fetch_add(&q->flush_begun, 1);
+	rc = cfs_usage_batch_flush(q->batch, q->eng, ctx, &space, &inodes);
+	if (!rc) {
+		atomic_fetch_add(&q->flushed_space, space);
+		atomic_fetch_add(&q->flushed_inodes, inodes);
+	}
+	atomic_fetch_add(&q->flush_ended, 1);
+	return rc;
+}
+
+int cfs_quotas_flush(struct cfs_quotas *q, const struct cfs_ctx *ctx)
+{
+	int rc = flush_batch(q, ctx);
+	int rc2 = flush_limits(q, ctx);
+
+	return rc ? rc : rc2;
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Limits and usage of a volume, of directories and of owners, judged from memory. Any thread may
+ * call. A call that takes a ctx may read from the engine; no lock is held meanwhile.
+ */
+#ifndef CFS_META_QUOTA_H
+#define CFS_META_QUOTA_H
+
+#include "meta/engine/engine.h"
+
+struct cfs_quotas;
+
+/* Of the setting. Usage is counted in 63 bits: more than that is no limit. */
+struct cfs_volume_limits {
+	_Atomic uint64_t capacity, max_inodes; /* 0: none */
+	_Atomic bool user_group_quota;
+};
+
+int cfs_quotas_create(struct cfs_quotas **ret);
+void cfs_quotas_destroy(struct cfs_quotas *q);
+/* Reads counters and quotas again. */
+int cfs_quotas_load(struct cfs_quotas *q, const struct cfs_ctx *ctx);
+/* Writes pending deltas. */
+int cfs_quotas_flush(struct cfs_quotas *q, const struct cfs_ctx *ctx);
+/* Is there any limit on directories, or on owners? */
+bool cfs_quotas_on_dirs(struct cfs_quotas *q);
+bool cfs_quotas_on_owners(struct cfs_quotas *q);
+/* 0, -ENOSPC, -EDQUOT for `space` more bytes and `inodes` more inodes of an owner below `dir` (0:
+ * no directory). */
+struct cfs_charge {
+	cfs_ino_t dir;
+	bool owned; /* uid and gid count */
+	uint32_t uid, gid;
+	int64_t space, inodes;
+	bool dir_only; /* the volume's and owners' usage does not change */
+};
+int cfs_quotas_check(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_charge *c);
+/* Directories and their ancestors that have a limit. */
+struct scopes {
+	cfs_ino_t *v;
+	size_t n;
+};
+/*
+ * What an operation that has been allowed may use, set aside until it ends: others that are judged
+ * meanwhile do not count on it. Zero: nothing.
+ */
+struct cfs_hold {
+	bool active;
+	bool volume, owned; /* whose limits besides dirs */
+	uint32_t uid, gid;
+	int64_t space, inodes;
+	struct scopes dirs;
+};
+/* As cfs_quotas_check. On success cfs_quotas_end_held must follow. */
+int cfs_quotas_hold(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_charge *c,
+		    struct cfs_hold *ret);
+/* The same for a file that may grow to `end`. */
+int cfs_quotas_hold_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			uint64_t end, struct cfs_hold *ret);
+/* A file may grow to `end`; reads its attributes only when a limit is near. */
+int cfs_quotas_check_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 uint64_t end);
+/*
+ * Bracket an engine call that changes usage, so that a reload sees whether one is under way. u is
+ * NULL when the call failed.
+ */
+void cfs_quotas_begin(struct cfs_quotas *q);
+void cfs_quotas_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_usage *u);
+/* The same, and the hold (NULL: none) ends, as does what was promised to the file (0: none). */
+void cfs_quotas_end_held(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			 struct cfs_hold *hold, const struct cfs_usage *u);
+/* The inode's usage moves to another owner. */
+void cfs_quotas_chown(struct cfs_quotas *q, const struct cfs_usage *u, const struct cfs_attr *now);
+void cfs_quotas_learn_parent(struct cfs_quotas *q, cfs_ino_t dir, cfs_ino_t parent);
+/* Moving a tree from one directory to another. */
+struct cfs_tree_move {
+	cfs_ino_t from, to;
+	int64_t space, inodes; /* of what is below the moved directory, without itself */
+};
+/* -EDQUOT when the entry does not fit below `to`; fills *ret for cfs_quotas_moved. */
+int cfs_quotas_check_move(struct cfs_quotas *q, const struct cfs_ctx *ctx,
+			  const struct cfs_entry *entry, cfs_ino_t from, cfs_ino_t to,
+			  struct cfs_tree_move *ret);
+void cfs_quotas_moved(struct cfs_quotas *q, const struct cfs_ctx *ctx,
+		      const struct cfs_tree_move *move);
+/* The engine that is read and written from here on, which is not owned. */
+void cfs_quotas_attach(struct cfs_quotas *q, struct cfs_engine *eng);
+struct cfs_volume_limits *cfs_quotas_volume(struct cfs_quotas *q);
+/* Of the volume, this mount's changes included; below zero when counters are damaged. */
+int64_t cfs_quotas_used_space(struct cfs_quotas *q);
+int64_t cfs_quotas_used_inodes(struct cfs_quotas *q);
+/* The limit of a directory, pending usage included; false: it has none. */
+bool cfs_quotas_get(struct cfs_quotas *q, cfs_ino_t dir, struct cfs_quota *ret);
+/* The directory and its ancestors that have a limit, nearest first. Caller frees ret->v. */
+int cfs_quotas_scopes(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t dir,
+		      struct scopes *ret);
+
+/* As cfs_meta_check_space, cfs_meta_claim_space and cfs_meta_release_space. */
+int cfs_quotas_check_growth(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			    const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length);
+int cfs_quotas_promise(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length);
+void cfs_quotas_release_promise(struct cfs_quotas *q, cfs_ino_t ino);
+
+#endif

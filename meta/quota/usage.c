@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Usage that engines without inline_usage leave to the core: summed up per directory and written by
+ * the flusher. Bounded by the directories that change between two flushes.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "meta/quota/inomap.h"
+#include "meta/quota/quota-internal.h"
+
+struct cfs_usage_batch {
+	pthread_mutex_t lock;	/* protects all of it */
+	struct cfs_inomap dirs; /* of struct cfs_usage_dir */
+	int64_t space, inodes;
+};
+
+int cfs_usage_batch_create(struct cfs_usage_batch **ret)
+{
+	struct cfs_usage_batch *b = calloc(1, sizeof(*b));
+
+	if (!b)
+		return -ENOMEM;
+	pthread_mutex_init(&b->lock, NULL);
+	cfs_inomap_init(&b->dirs, sizeof(struct cfs_usage_dir));
+	*ret = b;
+	return 0;
+}
+
+void cfs_usage_batch_destroy(struct cfs_usage_batch *b)
+{
+	if (!b)
+		return;
+	pthread_mutex_destroy(&b->lock);
+	cfs_inomap_destroy(&b->dirs);
+	free(b);
+}
+
+static void add_dir(struct cfs_usage_batch *b, const struct cfs_usage_dir *d)
+{
+	struct cfs_usage_dir *s = cfs_inomap_add(&b->dirs, d->dir);
+
+	if (!s) {
+		cfs_warn("out of memory, a directory's statistics miss a change: inode=%llu",
+			 (unsigned long long)d->dir);
+		return;
+	}
+	s->length += d->length;
+	s->space += d->space;
+	s->inodes += d->inodes;
+}
+
+void cfs_usage_batch_add(struct cfs_usage_batch *b, const struct cfs_usage *u)
+{
+	unsigned i;
+
+	pthread_mutex_lock(&b->lock);
+	b->space += u->space;
+	b->inodes += u->inodes;
+	for (i = 0; i < u->n_dirs; i++)
+		add_dir(b, &u->dirs[i]);
+	pthread_mutex_unlock(&b->lock);
+}
+
+int cfs_usage_batch_flush(struct cfs_usage_batch *b, struct cfs_engine *eng,
+			  const struct cfs_ctx *ctx, int64_t *ret_space, int64_t *ret_inodes)
+{
+	struct cfs_usage_dir *v;
+	int64_t space, inodes;
+	size_t i, n;
+	int rc = 0;
+
+	pthread_mutex_lock(&b->lock);
+	n = cfs_inomap_take(&b->dirs, &v);
+	space = b->space;
+	inodes = b->inodes;
+	b->space = b->inodes = 0;
+	pthread_mutex_unlock(&b->lock);
+
+	if (n || space || inodes)
+		rc = eng->ops->add_usage(eng, ctx, space, inodes, v, n);
+	if (rc) {
+		pthread_mutex_lock(&b->lock);
+		b->space += space;
+		b->inodes += inodes;
+		for (i = 0; i < n; i++)
+			add_dir(b, &v[i]);
+		pthread_mutex_unlock(&b->lock);
+	} else {
+		*ret_space = space;
+		*ret_inodes = inodes;
+	}
+	free(v);
+	return rc;
+}

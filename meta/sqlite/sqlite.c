@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The SQLite dialect: one write connection, several read connections, write-ahead log. SQLite never
+ * waits by itself (no busy handler): a busy database is -EAGAIN, and the runner knows the deadline.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "meta/sqlite/sqlite-internal.h"
+
+/* KiB of page cache; mapped pages do not count. */
+#define WRITER_CACHE_KIB 1024
+#define READER_CACHE_KIB 512
+#define MMAP_BYTES	 (256 << 20)
+
+/*
+ * Of a database that is empty yet. A create changes six pages, whole pages go to the log, so small
+ * ones are cheap; the longest name must still fit into an index page without an overflow page.
+ */
+#define PAGE_BYTES "2048"
+
+static struct sqlite_conn *conn(struct sql_conn *c)
+{
+	return (struct sqlite_conn *)c;
+}
+
+/* ---- results ---- */
+
+int sqlite_error(sqlite3 *handle, int rc, const char *statement)
+{
+	switch (rc & 0xff) {
+	case SQLITE_OK:
+	case SQLITE_DONE:
+		return 0;
+	case SQLITE_BUSY:
+	case SQLITE_LOCKED:
+	case SQLITE_PROTOCOL: /* the log's locks were contended for too long */
+		return -EAGAIN;
+	case SQLITE_CONSTRAINT:
+		if (rc == SQLITE_CONSTRAINT_UNIQUE || rc == SQLITE_CONSTRAINT_PRIMARYKEY ||
+		    rc == SQLITE_CONSTRAINT_ROWID)
+			return -EEXIST;
+		break;
+	}
+	cfs_err("sqlite: statement=%s code=%d error=%s", statement ? statement : "-", rc,
+		handle ? sqlite3_errmsg(handle) : sqlite3_errstr(rc));
+	switch (rc & 0xff) {
+	case SQLITE_NOMEM:
+		return -ENOMEM;
+	case SQLITE_FULL:
+		return -ENOSPC;
+	case SQLITE_READONLY:
+		return -EROFS;
+	case SQLITE_PERM:
+	case SQLITE_AUTH:
+		return -EACCES;
+	default:
+		return -EIO;
+	}
+}
+
+int sqlite_run(sqlite3 *handle, const char *fmt, ...)
+{
+	va_list ap;
+	char *text;
+	int rc;
+
+	va_start(ap, fmt);
+	text = sqlite3_vmprintf(fmt, ap);
+	va_end(ap);
+	if (!text)
+		return -ENOMEM;
+	rc = sqlite3_exec(handle, text, NULL, NULL, NULL);
+	rc = sqlite_error(handle, rc, text);
+	sqlite3_free(text);
+	return rc;
+}
+
+/* ---- connections ---- */
+
+static void configure(void)
+{
+	/* Each connection is used by one thread at a time; memory is not counted. */
+	sqlite3_config(SQLITE_CONFIG_MULTITHREAD);
+	sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
+	sqlite3_initialize();
+	sqlite_vfs_register();
+}
+
+/* "file:" URI with everything escaped that is special there. */
+static char *immutable_uri(const char *path)
+{
+	char *uri = malloc(3 * strlen(path) + sizeof("file:?immutable=1")), *p = uri;
+
+	if (!uri)
+		return NULL;
+	p = stpcpy(p, "file:");
+	for (; *path; path++) {
+		if (strchr("%?#", *path))
+			p += snprintf(p, 4, "%%%02X", (unsigned char)*path);
+		else
+			*p++ = *path;
+	}
+	stpcpy(p, "?immutable=1");
+	return uri;
+}
+
+int sqlite_open_handle(struct sqlite_db *db, int flags, const char *vfs, sqlite3 **ret)
+{
+	char *uri = NULL;
+	int rc;
+
+	if (atomic_load(&db->immutable)) {
+		uri = immutable_uri(db->path);
+		if (!uri)
+			return SQLITE_NOMEM;
+		flags |= SQLITE_OPEN_URI;
+	}
+	rc = sqlite3_open_v2(uri ? uri : db->path, ret, flags | SQLITE_OPEN_NOMUTEX, vfs);
+	free(uri);
+	if (*ret)
+		sqlite3_extended_result_codes(*ret, 1);
+	return rc;
+}
+
+int sqlite_probe(sqlite3 *handle)
+{
+	return sqlite3_exec(handle, "SELECT 1 FROM sqlite_master LIMIT 1", NULL, NULL, NULL);
+}
+
+static int tune(sqlite3 *handle, bool writer)
+{
+	return sqlite_run(handle,
+			  "PRAGMA cache_size=-%d; PRAGMA mmap_size=%d; PRAGMA temp_store=MEMORY; "
+			  "PRAGMA synchronous=NORMAL",
+			  writer ? WRITER_CACHE_KIB : READER_CACHE_KIB, MMAP_BYTES);
+}
+
+/* 1 when the database now keeps a write-ahead log. */
+static int is_wal(void *arg, int n, char **values, char **columns)
+{
+	*(bool *)arg = n == 1 && values[0] && !strcmp(values[0], "wal");
+	return 0;
+}
+
+static int use_log(struct sqlite_db *db, sqlite3 *handle, char err[256])
+{
+	bool wal = false;
+	int rc = sqlite3_exec(handle, "PRAGMA page_size=" PAGE_BYTES "; PRAGMA journal_mode=WAL",
+			      is_wal, &wal, NULL);
+
+	if (rc)
+		return sqlite_error(handle, rc, "PRAGMA journal_mode");
+	if (!wal) {
+		snprintf(err, 256, "%s: the file system cannot hold a write-ahead log",
+			 db->sql.where);
+		return -ENOTSUP;
+	}
+	sqlite_checkpointer_watch(db, handle);
+	return 0;
+}
+
+/* Read-only without permission to make the log's side files, or with a log that needs recovery. */
+static bool needs_immutable(const struct sqlite_db *db, int rc)
+{
+	return db->sql.read_only && !atomic_load(&db->immutable) &&
+	       ((rc & 0xff) == SQLITE_CANTOPEN || (rc & 0xff) == SQLITE_READONLY) &&
+	       !access(db->path, R_OK);
+}
+
+static int open_error(struct sqlite_db *db, sqlite3 *handle, int rc, char err[256])
+{
+	int saved = rc;
+
+	if ((rc & 0xff) == SQLITE_BUSY || (rc & 0xff) == SQLITE_LOCKED)
+		return -EAGAIN;
+	if ((rc & 0xff) == SQLITE_CANTOPEN &&
+	    access(db->path, R_OK | (db->sql.read_only ? 0 : W_OK)))
+		saved = -errno;
+	snprintf(err, 256, "%s: %s", db->sql.where,
+		 saved < 0 ? strerror(-saved) : sqlite3_errmsg(handle));
+	if (saved < 0)
+		return saved;
+	return (rc & 0xff) == SQLITE_NOTADB ? -EINVAL : -EIO;
+}
+
+static void sqlite_disconnect(struct sql_conn *c)
+{
+	struct sqlite_conn *s = conn(c);
+
+	sqlite3_finalize(s->begin);
+	sqlite3_finalize(s->commit);
+	sqlite3_finalize(s->rollback);
+	for (unsigned i = 0; i < SQL_STMT_COUNT; i++)
+		sqlite3_finalize(s->stmt[i]);
+	sqlite3_close(s->handle);
+	free(s);
+}
+
+static int sqlite_connect(struct sql_db *sql, bool writer, struct sql_conn **ret, char err[256])
+{
+	struct sqlite_db *db = (struct sqlite_db *)sql;
+	struct sqlite_conn *s = calloc(1, sizeof(*s));
+	int flags = sql->read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE;
+	int r = 0, rc;
+
+	if (!s)
+		return -ENOMEM;
+	rc = sqlite_open_handle(db, flags, writer ? SQLITE_WRITER_VFS : NULL, &s->handle);
+	if (!rc)
+		rc = sqlite_probe(s->handle);
+	if (needs_immutable(db, rc)) {
+		cfs_warn("write-ahead log cannot be opened, reading the database file alone: "
+			 "changes of others are not seen: database=%s error=%s",
+			 sql->where, sqlite3_errmsg(s->handle));
+		atomic_store(&db->immutable, true);
+		sqlite3_close(s->handle);
+		s->handle = NULL;
+		rc = sqlite_open_handle(db, flags, writer ? SQLITE_WRITER_VFS : NULL, &s->handle);
+		if (!rc)
+			rc = sqlite_probe(s->handle);
+	}
+	if (rc)
+		r = open_error(db, s->handle, rc, err);
+	if (!r && writer)
+		r = use_log(db, s->handle, err);
+	if (!r)
+		r = tune(s->handle, writer);
+	if (r) {
+		sqlite_disconnect(&s->sql);
+		return r;
+	}
+	*ret = &s->sql;
+	return 0;
+}
+
+/* The side files get the mode of the database. */
+static int sqlite_create_database(struct sql_db *sql)
+{
+	struct sqlite_db *db = (struct sqlite_db *)sql;
+	int fd = open(db->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+	if (fd < 0)
+		return errno == EEXIST ? 0 : -errno;
+	close(fd);
+	return 0;
+}
+
+/* ---- transactions and statements ---- */
+
+static int control(struct sql_conn *c, sqlite3_stmt **stmt, const char *text)
+{
+	struct sqlite_conn *s = conn(c);
+	int rc = SQLITE_OK;
+
+	if (!*stmt)
+		rc = sqlite3_prepare_v3(s->handle, text, -1, SQLITE_PREPARE_PERSISTENT, stmt, NULL);
+	if (!rc) {
+		rc = sqlite3_step(*stmt);
+		sqlite3_reset(*stmt);
+	}
+	return sqlite_error(s->handle, rc, text);
+}
+
+static int sqlite_begin(struct sql_conn *c)
+{
+	return control(c, &conn(c)->begin, "BEGIN IMMEDIATE");
+}
+
+static int sqlite_commit(struct sql_conn *c)
+{
+	return control(c, &conn(c)->commit, "COMMIT");
+}
+
+static int sqlite_rollback(struct sql_conn *c)
+{
+	/* Some errors have rolled back already. */
+	if (sqlite3_get_autocommit(conn(c)->handle))
+		return 0;
+	return control(c, &conn(c)->rollback, "ROLLBACK");
+}
+
+static int sqlite_prepare(struct sql_conn *c, enum sql_stmt_id id, const char *text)
+{
+	struct sqlite_conn *s = conn(c);
+	int rc = sqlite3_prepare_v3(s->handle, text, -1, SQLITE_PREPARE_PERSISTENT, &s->stmt[id],
+				    NULL);
+
+	return sqlite_error(s->handle, rc, sql_stmt_name(id));
+}
+
+static int bound(struct sql_conn *c, enum sql_stmt_id id, int rc)
+{
+	return rc ? sqlite_error(conn(c)->handle, rc, sql_stmt_name(id)) : 0;
+}
+
+static int sqlite_bind_int(struct sql_conn *c, enum sql_stmt_id id, int n, int64_t v)
+{
+	return bound(c, id, sqlite3_bind_int64(conn(c)->stmt[id], n, v));
+}
+
+/* The bytes stay the caller's: a statement is over before the operation returns. */
+static int sqlite_bind_bytes(struct sql_conn *c, enum sql_stmt_id id, int n, const void *v,
+			     size_t len, bool text)
+{
+	sqlite3_stmt *stmt = conn(c)->stmt[id];
+
+	/* A NULL pointer would bind NULL, not an empty value. */
+	if (!len)
+		v = "";
+	if (text)
+		return bound(c, id,
+			     sqlite3_bind_text64(stmt, n, v, len, SQLITE_STATIC, SQLITE_UTF8));
+	return bound(c, id, sqlite3_bind_blob64(stmt, n, v, len, SQLITE_STATIC));
+}
+
+static int sqlite_bind_null(struct sql_conn *c, enum sql_stmt_id id, int n)
+{
+	return bound(c, id, sqlite3_bind_null(conn(c)->stmt[id], n));
+}
+
+static int sqlite_step(struct sql_conn *c, enum sql_stmt_id id)
+{
+	int rc = sqlite3_step(conn(c)->stmt[id]);
+
+	if (rc == SQLITE_ROW)
+		return 1;
+	return rc == SQLITE_DONE ? 0 : sqlite_error(conn(c)->handle, rc, sql_stmt_name(id));
+}
+
+static void sqlite_reset(struct sql_conn *c, enum sql_stmt_id id)
+{
+	sqlite3_reset(conn(c)->stmt[id]);
+}
+
+static int sqlite_changes(struct sql_conn *c, enum sql_stmt_id id)
+{
+	return sqlite3_changes(conn(c)->handle);
+}
+
+static int64_t sqlite_insert_id(struct sql_conn *c, enum sql_stmt_id id)
+{
+	return sqlite3_last_insert_rowid(conn(c)->handle);
+}
+
+static int64_t sqlite_col_int(struct sql_conn *c, enum sql_stmt_id id, int col)
+{
+	return sqlite3_column_int64(conn(c)->stmt[id], col);
+}
+
+/* TEXT values come as their bytes too: "slices || ?" yields TEXT (volume-format section 3). */
+static const void *sqlite_col_bytes(struct sql_conn *c, enum sql_stmt_id id, int col,
+				    size_t *ret_len)
+{
+	sqlite3_stmt *stmt = conn(c)->stmt[id];
+	const void *v = sqlite3_column_blob(stmt, col);
+
+	*ret_len = (size_t)sqlite3_column_bytes(stmt, col);
+	return v;
+}
+
+const struct sql_dialect sql_sqlite = {
+	.name = "sqlite3",
+	.for_update = "",
+	.or_ignore = "OR IGNORE ",
+	.else_ignore = "",
+	.single_writer = true,
+	.create_database = sqlite_create_database,
+	.connect = sqlite_connect,
+	.disconnect = sqlite_disconnect,
+	.begin = sqlite_begin,
+	.commit = sqlite_commit,
+	.rollback = sqlite_rollback,
+	.prepare = sqlite_prepare,
+	.bind_int = sqlite_bind_int,
+	.bind_bytes = sqlite_bind_bytes,
+	.bind_null = sqlite_bind_null,
+	.step = sqlite_step,
+	.reset = sqlite_reset,
+	.changes = sqlite_changes,
+	.insert_id = sqlite_insert_id,
+	.col_int = sqlite_col_int,
+	.col_bytes = sqlite_col_bytes,
+	.put_type = sqlite_put_type,
+	.only_key = sqlite_only_key,
+	.has_column = sqlite_has_column,
+	.has_index = sqlite_has_index,
+	.run = sqlite_run_ddl,
+	.sync = sqlite_sync,
+};
+
+/* ---- the engine ---- */
+
+/* A database that format is about to make need not exist. */
+static int check_exists(const struct sqlite_db *db, const struct cfs_meta_conf *conf, char err[256])
+{
+	struct stat st;
+
+	if (stat(db->path, &st)) {
+		if (errno == ENOENT && conf->create)
+			return 1;
+		snprintf(err, 256, "%s: %s", db->sql.where, strerror(errno));
+		return -errno;
+	}
+	if (!S_ISREG(st.st_mode)) {
+		snprintf(err, 256, "%s: not a regular file", db->sql.where);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+int sql_sqlite_open(const struct cfs_engine_conf *conf, struct cfs_engine **ret, char err[256])
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	struct sqlite_db *db = calloc(1, sizeof(*db));
+	int r;
+
+	if (!db)
+		return -ENOMEM;
+	pthread_once(&once, configure);
+	sqlite_checkpointer_init(db);
+	snprintf(err, 256, "sqlite3://: bad value of max_open_conns or table_prefix");
+	r = sql_db_init(&db->sql, conf, &cfs_engine_sqlite, &sql_sqlite);
+	if (!r && (!conf->url->path || !*conf->url->path)) {
+		snprintf(err, 256, "sqlite3://: the path of the database is missing");
+		r = -EINVAL;
+	}
+	if (!r) {
+		db->path = realpath(conf->url->path, NULL);
+		if (!db->path)
+			db->path = strdup(conf->url->path);
+		if (!db->path || asprintf(&db->sql.where, "sqlite3://%s", db->path) < 0)
+			r = -ENOMEM;
+	}
+	if (!r) {
+		r = check_exists(db, conf->meta, err);
+		db->sql.missing = r > 0;
+		if (!r)
+			r = sql_db_probe(&db->sql, cfs_deadline_in(db->sql.timeout_ms), err);
+	}
+	if (r < 0) {
+		sql_sqlite_close(&db->sql.engine);
+		return r;
+	}
+	*ret = &db->sql.engine;
+	return 0;
+}
+
+void sql_sqlite_close(struct cfs_engine *e)
+{
+	struct sqlite_db *db = (struct sqlite_db *)sql_db(e);
+
+	sqlite_checkpointer_stop(db);
+	sql_db_deinit(&db->sql);
+	free(db->path);
+	free(db);
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What commands on a META-URL share: their options, and the layers they open. */
+#ifndef CFS_CMD_ADMIN_H
+#define CFS_CMD_ADMIN_H
+
+#include <cachefs/data.h>
+#include <cachefs/meta.h>
+#include <cachefs/object.h>
+#include <cachefs/store.h>
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "base/text/opt.h"
+
+/* One metadata call, or one of its pages. */
+#define ADMIN_STEP_MS 60000
+/* One object. */
+#define ADMIN_OBJECT_MS 60000
+/* A listing of a bucket as a whole. */
+#define ADMIN_LIST_MS (7ULL * 24 * 3600 * 1000)
+
+struct admin_opts {
+	bool json;
+	char *credentials, *storage, *bucket;
+};
+
+/* Rows of an option table whose structure has a struct admin_opts called `member`. */
+#define ADMIN_OPTIONS(type, member)                                                                \
+	{.name = "json",                                                                           \
+	 .kind = CFS_OPT_FLAG,                                                                     \
+	 .offset = offsetof(type, member.json),                                                    \
+	 .help = "print JSON"},                                                                    \
+	{                                                                                          \
+		.name = "credentials", .kind = CFS_OPT_STRING,                                     \
+		.offset = offsetof(type, member.credentials), .arg = "FILE",                       \
+		.help = "KEY=VALUE lines (META_PASSWORD, ACCESS_KEY, ...), mode 0600"              \
+	}
+/* The same for commands that look at objects. */
+#define ADMIN_OBJECT_OPTIONS(type, member)                                                         \
+	ADMIN_OPTIONS(type, member),                                                               \
+		{.name = "storage",                                                                \
+		 .kind = CFS_OPT_STRING,                                                           \
+		 .min = 1,                                                                         \
+		 .offset = offsetof(type, member.storage),                                         \
+		 .arg = "TYPE",                                                                    \
+		 .help = "type of the object store, instead of the volume's own"},                 \
+	{                                                                                          \
+		.name = "bucket", .kind = CFS_OPT_STRING, .min = 1,                                \
+		.offset = offsetof(type, member.bucket), .arg = "PLACE",                           \
+		.help = "where the objects are, instead of the volume's own place"                 \
+	}
+
+enum admin_needs {
+	ADMIN_WRITE = 1 << 0,	/* the metadata will be changed */
+	ADMIN_OBJECTS = 1 << 1, /* objects and store; refused when they are another volume's */
+	ADMIN_DATA = 1 << 2,	/* data too, for compaction; with ADMIN_OBJECTS */
+};
+
+struct admin {
+	unsigned needs;
+	struct cfs_meta *meta;
+	struct cfs_setting *setting;
+	struct cfs_object_store *objects;
+	struct cfs_pool *pool;
+	struct cfs_store *store;
+	struct cfs_data *data;
+	uint32_t block_size;
+	struct cfs_lease *repair; /* admin_begin_repair */
+};
+
+/* CMD_OK, or an exit status after a message. *ret is to be closed in any case. */
+int admin_open(const char *url, const struct admin_opts *o, unsigned needs, struct admin *ret);
+/* CMD_OK, or CMD_SYSTEM after a message: usage could not be written. */
+int admin_close(struct admin *a);
+
+/*
+ * One command at a time repairs a volume: two would both add what they find missing. The lease is
+ * kept until admin_close. 0, or -EBUSY after a message that names the other command, or another
+ * error.
+ */
+int admin_begin_repair(struct admin *a, const char *command);
+/* Asked before each repair: 0, or why it is not to be made. */
+int admin_may_repair(struct admin *a);
+/* An entry by its path from the root of the volume. */
+int admin_lookup(struct admin *a, const char *path, struct cfs_entry *ret);
+/* Whether anybody seems to have the volume mounted. */
+int admin_is_mounted(struct admin *a, bool *ret);
+/* The first path of an inode, or "inode N": malloc'ed, NULL without memory. */
+char *admin_path(struct admin *a, cfs_ino_t ino);
+/* Bytes as JSON text; bytes that are not UTF-8, and '%', become %XX. */
+json_t *admin_text(const char *bytes, size_t len);
+/* To stdout, with a newline. Takes over j. */
+void admin_print_json(json_t *j);
+
+/*
+ * Removes objects on a few threads. Errors are counted and the first is kept; a missing object is
+ * none.
+ */
+struct remover;
+int remover_create(struct admin *a, unsigned threads, struct remover **ret);
+int remover_add(struct remover *r, const char *key, uint64_t size);
+/* Waits for what was added and frees. */
+struct removed {
+	uint64_t objects, bytes, failed;
+	int err;
+};
+struct removed remover_finish(struct remover *r);
+
+#endif

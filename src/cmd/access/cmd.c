@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <ctype.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text/url.h"
+#include "base/utf8.h"
+#include "cmd/access/cmd.h"
+
+static const char *command_name = "cachefs";
+
+void cmd_set_name(const char *name)
+{
+	command_name = name;
+}
+
+/* Words that are URLs, without their secrets: somebody may have mixed up the arguments. */
+static void mask(const char *text, FILE *out)
+{
+	const char *sep, *url;
+	char word[1024], masked[4096];
+	size_t len;
+
+	for (; (sep = strstr(text, "://")); text = url + len) {
+		for (url = sep; url > text && isalnum((unsigned char)url[-1]); url--)
+			;
+		len = strcspn(url, " \t\n");
+		while (strchr("'\",:;)", url[len - 1]))
+			len--;
+		snprintf(word, sizeof(word), "%.*s", (int)len, url);
+		cfs_url_mask(word, masked, sizeof(masked));
+		fprintf(out, "%.*s%s", (int)(url - text), text, masked);
+	}
+	fputs(text, out);
+}
+
+/* A name in it must not be able to command a terminal, or to look like a line of ours. */
+static void print_line(const char *text, FILE *out)
+{
+	size_t size = CFS_PRINTABLE_MAX * strlen(text) + 1 + CFS_PRINTABLE_MAX;
+	char *shown = malloc(size);
+
+	if (shown)
+		fputs(cfs_printable(text, shown, size), out);
+	fputc('\n', out);
+	free(shown);
+}
+
+void cmd_error(const char *fmt, ...)
+{
+	char *text = NULL, *shown = NULL;
+	FILE *masked;
+	size_t len;
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vasprintf(&text, fmt, ap);
+	va_end(ap);
+	if (n < 0)
+		return;
+	fprintf(stderr, "%s: ", command_name);
+	masked = open_memstream(&shown, &len);
+	if (masked) {
+		mask(text, masked);
+		fclose(masked);
+		print_line(shown, stderr);
+	}
+	free(shown);
+	free(text);
+}
+
+void cmd_line(const char *fmt, ...)
+{
+	char *text = NULL;
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vasprintf(&text, fmt, ap);
+	va_end(ap);
+	if (n < 0)
+		return;
+	print_line(text, stdout);
+	free(text);
+}
+
+char *cmd_trim(char *text)
+{
+	char *end;
+
+	while (isspace((unsigned char)*text))
+		text++;
+	end = text + strlen(text);
+	while (end > text && isspace((unsigned char)end[-1]))
+		end--;
+	*end = '\0';
+	return text;
+}
+
+char **cmd_hide_secrets(int argc, char **argv)
+{
+	static char **copy; /* for the life of the process */
+	char *masked;
+	size_t len;
+	int i;
+
+	copy = calloc((size_t)argc + 1, sizeof(*copy));
+	if (!copy)
+		abort();
+	for (i = 0; i < argc; i++) {
+		copy[i] = strdup(argv[i]);
+		len = strlen(argv[i]);
+		masked = malloc(4 * len + 64);
+		if (!copy[i] || !masked)
+			abort();
+		if (strstr(argv[i], "://")) {
+			cfs_url_mask(argv[i], masked, 4 * len + 64);
+			/* The kernel shows the original bytes: never longer than they were. */
+			memset(argv[i], 0, len);
+			memcpy(argv[i], masked, strnlen(masked, len));
+		}
+		free(masked);
+	}
+	return copy;
+}
+
+int cmd_parse(const struct cmd *cmd, const struct cfs_opt *table, void *dst, int argc, char **argv,
+	      const char **pos, int min_pos, int n_pos)
+{
+	char err[CFS_OPT_ERRLEN] = "";
+	bool options_end = false;
+	int i, r, n = 0;
+
+	memset(pos, 0, sizeof(*pos) * (size_t)n_pos);
+	for (i = 1; i < argc; i += r) {
+		r = 0;
+		if (!options_end && !strcmp(argv[i], "--")) {
+			options_end = true;
+			r = 1;
+			continue;
+		}
+		if (!options_end && (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))) {
+			printf("usage: cachefs %s %s\n\n%s.\n\n", cmd->name, cmd->synopsis,
+			       cmd->summary);
+			cfs_opt_help(table, stdout);
+			return CMD_OK;
+		}
+		if (!options_end)
+			r = cfs_opt_arg(table, dst, argc - i, argv + i, err);
+		if (r < 0) {
+			if (r == -ENOENT)
+				cmd_error("unknown option '%s'", argv[i]);
+			else
+				cmd_error("%s", err);
+			return CMD_USAGE;
+		}
+		if (r > 0)
+			continue;
+		if (n == n_pos) {
+			cmd_error("unexpected argument '%s'", argv[i]);
+			return CMD_USAGE;
+		}
+		pos[n++] = argv[i];
+		r = 1;
+	}
+	if (n < min_pos) {
+		cmd_error("usage: cachefs %s %s", cmd->name, cmd->synopsis);
+		return CMD_USAGE;
+	}
+	return -1;
+}

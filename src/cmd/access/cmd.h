@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Commands of cachefs(1). Each takes its own argv (argv[0] is the command's name) and returns the
+ * exit status of the process: 0 done, 1 wrong usage or bad input, 2 the system or a backend failed,
+ * 3 damage was found, and for mount the codes of mount(8).
+ */
+#ifndef CFS_CMD_H
+#define CFS_CMD_H
+
+#include <stdbool.h>
+
+#include "base/text/opt.h"
+
+enum {
+	CMD_OK = 0,
+	CMD_USAGE = 1,
+	CMD_SYSTEM = 2,
+	CMD_DAMAGED = 3, /* fsck, quota check, doctor: something is wrong and was not repaired */
+	CMD_BUG = 4,
+	CMD_INTERRUPTED = 8,
+	CMD_MOUNT_FAILED = 32,
+};
+
+struct cmd {
+	const char *name;
+	const char *synopsis; /* what follows "cachefs NAME" */
+	const char *summary;  /* one sentence without full stop */
+	int (*run)(int argc, char **argv);
+};
+
+extern const struct cmd cmd_format, cmd_status, cmd_info, cmd_mount, cmd_umount, cmd_version;
+extern const struct cmd cmd_objbench, cmd_mdtest, cmd_dump, cmd_load;
+
+extern const struct cmd cmd_config, cmd_fsck, cmd_gc, cmd_rmr, cmd_restore, cmd_clone, cmd_compact,
+	cmd_summary, cmd_quota, cmd_destroy, cmd_warmup, cmd_cache;
+
+extern const struct cmd cmd_stats, cmd_profile, cmd_debug, cmd_bench, cmd_doctor;
+
+/* mount.cachefs(8): the helper that mount(8) calls. */
+int cmd_mount_helper(int argc, char **argv);
+
+/*
+ * Parses options and up to n_pos positional arguments (NULL when absent). Prints help for --help.
+ * Returns -1 to go on, else the exit status. Too few (min_pos) or too many arguments are errors.
+ */
+int cmd_parse(const struct cmd *cmd, const struct cfs_opt *table, void *dst, int argc, char **argv,
+	      const char **pos, int min_pos, int n_pos);
+
+/* "cachefs NAME: text" on stderr; without control characters, secrets of URLs masked. */
+__attribute__((format(printf, 1, 2))) void cmd_error(const char *fmt, ...);
+/* A line on stdout, without control characters but its end: for what names are part of. */
+__attribute__((format(printf, 1, 2))) void cmd_line(const char *fmt, ...);
+void cmd_set_name(const char *name);
+
+/* The text without the white space around it, which is cut off in place. */
+char *cmd_trim(char *text);
+
+/*
+ * Overwrites secrets of META-URLs and option lists in argv, as ps(1) shows it. Returns a copy of
+ * the original vector for parsing (never freed).
+ */
+char **cmd_hide_secrets(int argc, char **argv);
+
+#endif

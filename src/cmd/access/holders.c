@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/access/holders.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/mounted.h"
+#include "cmd/access/cmd.h"
+
+#define HOLDERS_MAX 8
+
+static bool is_below(const char *path, const char *point)
+{
+	size_t len = strlen(point);
+
+	return !strncmp(path, point, len) && (path[len] == '\0' || path[len] == '/');
+}
+
+/* Only the link is read: nothing asks the mount, which may be dead. */
+static bool link_holds(const char *pid, const char *name, const char *point, char where[PATH_MAX])
+{
+	char path[NAME_MAX + 300];
+	ssize_t n;
+
+	snprintf(path, sizeof(path), "/proc/%s/%s", pid, name);
+	n = readlink(path, where, PATH_MAX - 1);
+	if (n <= 0)
+		return false;
+	where[n] = '\0';
+	return is_below(where, point);
+}
+
+static bool files_hold(const char *pid, const char *point, char where[PATH_MAX])
+{
+	char path[300], name[NAME_MAX + 4];
+	struct dirent *d;
+	bool found = false;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/proc/%s/fd", pid);
+	dir = opendir(path);
+	if (!dir)
+		return false;
+	while (!found && (d = readdir(dir))) {
+		snprintf(name, sizeof(name), "fd/%s", d->d_name);
+		found = link_holds(pid, name, point, where);
+	}
+	closedir(dir);
+	return found;
+}
+
+static bool maps_hold(const char *pid, const char *point, char where[PATH_MAX])
+{
+	cfs_auto_free char *line = NULL;
+	bool found = false;
+	size_t cap = 0;
+	char path[300];
+	char *name;
+	FILE *in;
+
+	snprintf(path, sizeof(path), "/proc/%s/maps", pid);
+	in = fopen(path, "re");
+	if (!in)
+		return false;
+	while (!found && getline(&line, &cap, in) > 0) {
+		name = strchr(line, '/');
+		if (!name)
+			continue;
+		name[strcspn(name, "\n")] = '\0';
+		found = is_below(name, point);
+		if (found)
+			snprintf(where, PATH_MAX, "%s", name);
+	}
+	fclose(in);
+	return found;
+}
+
+static void read_comm(const char *pid, char comm[32])
+{
+	char path[300];
+	FILE *in;
+
+	snprintf(comm, 32, "?");
+	snprintf(path, sizeof(path), "/proc/%s/comm", pid);
+	in = fopen(path, "re");
+	if (!in)
+		return;
+	if (fgets(comm, 32, in))
+		comm[strcspn(comm, "\n")] = '\0';
+	fclose(in);
+}
+
+static void print_holder(const char *pid, const char *how, const char *where)
+{
+	char comm[32];
+
+	read_comm(pid, comm);
+	cmd_error("  held by process %s (%s): %s %s", pid, comm, how, where);
+}
+
+void holders_print(const char *point)
+{
+	char where[PATH_MAX];
+	unsigned n = 0, more = 0;
+	struct dirent *d;
+	const char *how;
+	DIR *proc = opendir("/proc");
+
+	if (!proc)
+		return;
+	while ((d = readdir(proc))) {
+		if (!isdigit((unsigned char)d->d_name[0]))
+			continue;
+		if (link_holds(d->d_name, "cwd", point, where))
+			how = "works in";
+		else if (link_holds(d->d_name, "root", point, where))
+			how = "has its root in";
+		else if (files_hold(d->d_name, point, where))
+			how = "has open";
+		else if (maps_hold(d->d_name, point, where))
+			how = "has mapped";
+		else
+			continue;
+		if (n < HOLDERS_MAX) {
+			print_holder(d->d_name, how, where);
+			n++;
+		} else {
+			more++;
+		}
+	}
+	closedir(proc);
+	if (more)
+		cmd_error("  and %u more processes", more);
+	if (n == 0)
+		cmd_error("  by no process that can be seen from here%s",
+			  geteuid() ? "; root sees more" : "");
+}
+
+static bool read_namespace(const char *pid, char *buf, size_t size)
+{
+	char path[300];
+	ssize_t n;
+
+	snprintf(path, sizeof(path), "/proc/%s/ns/mnt", pid);
+	n = readlink(path, buf, size - 1);
+	if (n > 0)
+		buf[n] = '\0';
+	return n > 0;
+}
+
+unsigned holders_print_elsewhere(unsigned dev_minor)
+{
+	char seen[HOLDERS_MAX][64], ns[64], own[64] = "", comm[32];
+	unsigned n = 0, i;
+	struct mounted m;
+	struct dirent *d;
+	DIR *proc = opendir("/proc");
+
+	if (!proc)
+		return 0;
+	read_namespace("self", own, sizeof(own));
+	while (n < HOLDERS_MAX && (d = readdir(proc))) {
+		if (!isdigit((unsigned char)d->d_name[0]) ||
+		    !read_namespace(d->d_name, ns, sizeof(ns)) || !strcmp(ns, own))
+			continue;
+		for (i = 0; i < n && strcmp(seen[i], ns) != 0; i++)
+			;
+		if (i < n || mounted_seen_by(d->d_name, dev_minor, &m) < 0)
+			continue;
+		read_comm(d->d_name, comm);
+		cmd_error("  still mounted at %s in the mount namespace of process %s (%s)",
+			  m.point, d->d_name, comm);
+		snprintf(seen[n++], sizeof(seen[0]), "%s", ns);
+	}
+	closedir(proc);
+	return n;
+}

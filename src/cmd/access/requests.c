@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/access/requests.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/activity.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/logring.h"
+
+#define MEMORY "/memfd:" CFS_ACTIVITY_NAME
+#define LOG    "/memfd:" CFS_LOGRING_NAME
+
+/* Memory of a process as a descriptor of ours, or a negative errno. */
+static int open_memory(pid_t pid, const char *which)
+{
+	char path[64], where[64];
+	struct dirent *d;
+	int fd = -ENOENT;
+	ssize_t n;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	dir = opendir(path);
+	if (!dir)
+		return -errno;
+	while (fd < 0 && (d = readdir(dir))) {
+		n = readlinkat(dirfd(dir), d->d_name, where, sizeof(where) - 1);
+		where[n > 0 ? n : 0] = '\0';
+		if (strncmp(where, which, strlen(which)) != 0)
+			continue;
+		fd = openat(dirfd(dir), d->d_name, O_RDONLY | O_CLOEXEC);
+		if (fd < 0)
+			fd = -errno;
+	}
+	closedir(dir);
+	return fd;
+}
+
+static bool has_argument(const char *pid, const char *point)
+{
+	char path[300], args[8192];
+	size_t i, n;
+	FILE *in;
+
+	snprintf(path, sizeof(path), "/proc/%s/cmdline", pid);
+	in = fopen(path, "re");
+	if (!in)
+		return false;
+	n = fread(args, 1, sizeof(args) - 1, in);
+	fclose(in);
+	args[n] = '\0';
+	if (!strstr(args, "cachefs"))
+		return false;
+	for (i = 0; i < n; i += strlen(args + i) + 1) {
+		if (!strcmp(args + i, point))
+			return true;
+	}
+	return false;
+}
+
+pid_t requests_find_process(const char *point)
+{
+	DIR *proc = opendir("/proc");
+	struct dirent *d;
+	pid_t pid = 0, found;
+	int fd;
+
+	while (proc && !pid && (d = readdir(proc))) {
+		found = isdigit((unsigned char)d->d_name[0]) ? (pid_t)strtol(d->d_name, NULL, 10)
+							     : 0;
+		if (found <= 0 || found == getpid() || !has_argument(d->d_name, point))
+			continue;
+		/* Others may have the same arguments: who waits for it to start, who watches it. */
+		fd = open_memory(found, MEMORY);
+		if (fd >= 0) {
+			close(fd);
+			pid = found;
+		}
+	}
+	if (proc)
+		closedir(proc);
+	return pid;
+}
+
+int requests_print_log(pid_t pid, FILE *out)
+{
+	cfs_auto_close int fd = open_memory(pid, LOG);
+
+	return fd < 0 ? fd : cfs_logring_print(fd, out);
+}
+
+int requests_print(pid_t pid, FILE *out)
+{
+	cfs_auto_close int fd = open_memory(pid, MEMORY);
+	uint64_t now = cfs_now_ms();
+	struct cfs_activity *all;
+	char what[512], thread[16];
+	size_t n, i;
+	int r;
+
+	if (fd < 0)
+		return fd;
+	r = cfs_activity_read(fd, &all, &n);
+	if (r < 0)
+		return r;
+	for (i = 0; i < n; i++) {
+		cfs_activity_describe(all, n, i, what, sizeof(what));
+		snprintf(thread, sizeof(thread), "%d", (int)all[i].tid);
+		if (all[i].op[0])
+			fprintf(out,
+				"%s inode=%llu pid=%d seconds=%.1f thread=%s waits_for=\"%s\"\n",
+				all[i].op, (unsigned long long)all[i].ino, (int)all[i].caller,
+				now > all[i].since_ms ? (double)(now - all[i].since_ms) / 1000 : 0,
+				all[i].tid == CFS_ACTIVITY_ASIDE ? "none" : thread, what);
+		else
+			fprintf(out, "(%s) thread=%s waits_for=\"%s\"\n", all[i].thread, thread,
+				what);
+	}
+	free(all);
+	return 0;
+}

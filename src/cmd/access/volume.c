@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/access/volume.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/text/url.h"
+#include "cmd/access/cmd.h"
+#include "cmd/access/patience.h"
+
+char *volume_absolute_url(const char *url)
+{
+	static const char scheme[] = "sqlite3://";
+	const char *path = url + sizeof(scheme) - 1;
+	cfs_auto_free char *cwd = NULL;
+	char *out = NULL;
+
+	if (strncmp(url, scheme, sizeof(scheme) - 1) || *path == '/')
+		return strdup(url);
+	cwd = getcwd(NULL, 0);
+	if (!cwd || asprintf(&out, "%s%s/%s", scheme, cwd, path) < 0)
+		return NULL;
+	return out;
+}
+
+char *volume_bucket(const char *storage, const char *bucket)
+{
+	cfs_auto_free char *cwd = NULL;
+	size_t len = strlen(bucket);
+	char *path;
+
+	if (strcmp(storage, "file"))
+		return strdup(bucket);
+	if (*bucket != '/') {
+		cwd = getcwd(NULL, 0);
+		if (!cwd)
+			return NULL;
+	}
+	if (asprintf(&path, "%s%s%s%s", cwd ? cwd : "", cwd ? "/" : "", bucket,
+		     len && bucket[len - 1] == '/' ? "" : "/") < 0)
+		return NULL;
+	return path;
+}
+
+/* What any part of the program looks for in the environment and is a secret, or goes with one. */
+static const char *const credential_keys[] = {
+	"META_PASSWORD",
+	"META_PASSWORD_FILE",
+	"REDIS_PASSWORD",
+	"SENTINEL_PASSWORD",
+	"ACCESS_KEY",
+	"SECRET_KEY",
+	"SESSION_TOKEN",
+	"JFS_RSA_PASSPHRASE",
+	"MINIO_ACCESS_KEY",
+	"MINIO_SECRET_KEY",
+	"MINIO_REGION",
+	"AWS_ACCESS_KEY_ID",
+	"AWS_SECRET_ACCESS_KEY",
+	"AWS_SESSION_TOKEN",
+	"AWS_REGION",
+	"AWS_DEFAULT_REGION",
+	"AWS_PROFILE",
+	"AWS_SHARED_CREDENTIALS_FILE",
+	"AWS_CONFIG_FILE",
+	"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+	"AWS_CONTAINER_CREDENTIALS_FULL_URI",
+	"AWS_CONTAINER_AUTHORIZATION_TOKEN",
+	"AWS_EC2_METADATA_SERVICE_ENDPOINT",
+	"AWS_EC2_METADATA_DISABLED",
+	"JFS_S3_VHOST_STYLE",
+};
+
+static bool is_credential(const char *key)
+{
+	size_t i;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(credential_keys); i++)
+		if (!strcmp(key, credential_keys[i]))
+			return true;
+	return false;
+}
+
+static int read_credential_lines(FILE *in, const char *path, char err[256])
+{
+	cfs_auto_free char *line = NULL;
+	char *key, *value;
+	unsigned number = 0;
+	size_t cap = 0;
+
+	while (getline(&line, &cap, in) > 0) {
+		number++;
+		key = cmd_trim(line);
+		if (!*key || *key == '#')
+			continue;
+		value = strchr(key, '=');
+		if (!value || value == key) {
+			snprintf(err, 256, "credentials file %s: line %u is not KEY=VALUE", path,
+				 number);
+			return -EINVAL;
+		}
+		*value++ = '\0';
+		key = cmd_trim(key);
+		if (!is_credential(key)) {
+			snprintf(err, 256, "credentials file %.150s: line %u: unknown key %.60s",
+				 path, number, key);
+			return -EINVAL;
+		}
+		if (setenv(key, cmd_trim(value), 1) < 0)
+			return -errno;
+	}
+	if (ferror(in)) {
+		snprintf(err, 256, "cannot read credentials file %s: %s", path, cfs_errname(errno));
+		return -EIO;
+	}
+	return 0;
+}
+
+int volume_read_credentials(const char *path, char err[256])
+{
+	struct stat st;
+	FILE *in;
+	int fd, r;
+
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	if (fd < 0) {
+		r = -errno;
+		snprintf(err, 256, "cannot open credentials file %s: %s", path, strerror(-r));
+		return r;
+	}
+	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || (st.st_mode & 077) ||
+	    (st.st_uid != geteuid() && st.st_uid != 0)) {
+		snprintf(err, 256,
+			 "credentials file %s must be a regular file of mode 0600 owned by you",
+			 path);
+		close(fd);
+		return -EPERM;
+	}
+	in = fdopen(fd, "r");
+	if (!in) {
+		r = -errno;
+		close(fd);
+		return r;
+	}
+	r = read_credential_lines(in, path, err);
+	fclose(in);
+	return r;
+}
+
+int volume_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_meta **ret_meta,
+		struct cfs_setting **ret_setting, char err[256])
+{
+	struct patience *p = patience_begin(url, conf->timeout_ms);
+	struct cfs_meta *meta;
+	int r;
+
+	r = cfs_meta_open(url, conf, &meta, err);
+	if (r < 0) {
+		patience_end(p);
+		return r;
+	}
+	r = cfs_meta_load(meta, ret_setting, err);
+	patience_end(p);
+	if (r < 0) {
+		cfs_meta_close(meta);
+		return r;
+	}
+	*ret_meta = meta;
+	return 0;
+}
+
+int volume_check_id(const struct cfs_setting *s, struct cfs_object_store *o,
+		    cfs_deadline_t deadline, char err[256])
+{
+	char key[128], uuid[VOLUME_UUID_LEN + 2] = "";
+	struct iovec to = {.iov_base = uuid, .iov_len = sizeof(uuid) - 1};
+	ssize_t n;
+
+	snprintf(key, sizeof(key), "%s/" VOLUME_ID_NAME, s->name);
+	n = cfs_object_get(o, key, 0, &to, 1, deadline);
+	if (n == -ENOENT)
+		return 0;
+	if (n < 0) {
+		snprintf(err, 256, "%s, which says whose objects these are, cannot be read: %s",
+			 key, strerror((int)-n));
+		return (int)n;
+	}
+	/* Behind what was asked for there may be rests of an encrypted object. */
+	uuid[n] = '\0';
+	if (n == VOLUME_UUID_LEN && !strcasecmp(uuid, s->uuid))
+		return 1;
+	snprintf(err, 256, "%s says that the objects there are of another volume, not of %s", key,
+		 s->uuid);
+	return -EEXIST;
+}
+
+uint64_t volume_limit(int64_t given_mbps, int setting_mbps)
+{
+	int64_t mbps = given_mbps >= 0 ? given_mbps : setting_mbps;
+
+	return mbps > 0 ? (uint64_t)mbps * 125000 : 0;
+}
+
+static void set_tiers(const struct cfs_setting *s, struct cfs_object_conf *conf)
+{
+	size_t i;
+
+	conf->tiers[0].storage_class = s->storage_class;
+	for (i = 0; i < s->n_tiers; i++) {
+		const struct cfs_tier *t = &s->tiers[i];
+
+		if (t->id >= 0 && t->id < CFS_OBJECT_TIERS)
+			conf->tiers[t->id] = (struct cfs_object_class){t->storage_class, t->tag};
+	}
+}
+
+int volume_adopt_tiers(const struct cfs_setting *s, struct cfs_object_store *o)
+{
+	struct cfs_object_conf conf = {0};
+
+	set_tiers(s, &conf);
+	return cfs_object_adopt(o, &conf);
+}
+
+int volume_open_objects_with(const struct cfs_setting *s, const struct volume_objects *with,
+			     struct cfs_object_store **ret, char err[256])
+{
+	struct cfs_object_conf conf = {
+		.storage = with->storage ? with->storage : s->storage,
+		.bucket = with->bucket ? with->bucket : s->bucket,
+		.shards = s->shards > 1 ? (unsigned)s->shards : 0,
+		.access_key = s->access_key,
+		.secret_key = s->secret_key,
+		.session_token = s->session_token,
+		.compression = s->compression,
+		.encrypt_algo = s->encrypt_algo,
+		.encrypt_key = s->encrypt_key && *s->encrypt_key ? s->encrypt_key : NULL,
+		.upload_limit = volume_limit(with->upload_limit_mbps, s->upload_limit_mbps),
+		.download_limit = volume_limit(with->download_limit_mbps, s->download_limit_mbps),
+		.max_connections = with->max_connections,
+		.small_buffers = with->small_buffers,
+		.descs = with->descs,
+	};
+
+	set_tiers(s, &conf);
+	return cfs_object_open(&conf, ret, err);
+}
+
+int volume_open_objects(const struct cfs_setting *s, const char *storage, const char *bucket,
+			struct cfs_object_store **ret, char err[256])
+{
+	struct volume_objects with = {
+		.storage = storage,
+		.bucket = bucket,
+		.upload_limit_mbps = -1,
+		.download_limit_mbps = -1,
+	};
+
+	return volume_open_objects_with(s, &with, ret, err);
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One file or tree: each inode by itself, each block asked for by name. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cmd/access/cmd.h"
+#include "cmd/check/blocks.h"
+#include "cmd/check/fsck.h"
+
+#define PAGE 1000
+
+struct item {
+	cfs_ino_t ino;
+	uint8_t type;
+};
+
+struct walk {
+	struct fsck *f;
+	struct item *todo;
+	size_t n, cap;
+	int err;
+};
+
+static int push(struct walk *w, cfs_ino_t ino, uint8_t type)
+{
+	if (w->n == w->cap) {
+		size_t cap = w->cap ? 2 * w->cap : 64;
+		struct item *v = reallocarray(w->todo, cap, sizeof(*v));
+
+		if (!v)
+			return -ENOMEM;
+		w->todo = v;
+		w->cap = cap;
+	}
+	w->todo[w->n++] = (struct item){ino, type};
+	return 0;
+}
+
+static int note_entry(void *arg, const struct cfs_dirent *e)
+{
+	struct walk *w = arg;
+
+	w->f->names++;
+	w->err = push(w, e->entry.ino, e->type);
+	return w->err;
+}
+
+static int push_entries(struct walk *w, cfs_ino_t dir)
+{
+	struct cfs_cursor cursor = {0};
+	int r;
+
+	do {
+		struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+
+		r = cfs_meta_readdir(w->f->a->meta, &ctx, dir, false, PAGE, &cursor, note_entry, w);
+	} while (r == 0 && w->err == 0);
+	if (w->err)
+		return w->err;
+	return r < 0 && r != -ENOENT ? r : 0;
+}
+
+static int check_slice(struct fsck *f, cfs_ino_t ino, const struct cfs_slice *s)
+{
+	struct admin *a = f->a;
+	uint32_t i = s->off / a->block_size, last;
+	int r = 0;
+
+	if (!s->id || !s->len || (uint64_t)s->off + s->len > s->size)
+		return 0;
+	last = (s->off + s->len - 1) / a->block_size;
+	for (; i <= last && r == 0; i++) {
+		uint32_t len = blocks_length(a, s->size, i);
+		struct cfs_object_info info = {0};
+		char key[CFS_BLOCK_KEY_MAX];
+
+		blocks_key(a, s->id, i, len, key);
+		f->objects++;
+		progress_add(&f->p, 1);
+		r = a->objects->ops->head(a->objects, key, &info, cfs_deadline_in(ADMIN_OBJECT_MS));
+		if (r == -ENOENT)
+			r = fsck_report(f, "block", ino, false, "object %s is missing", key);
+		else if (r == 0 && (blocks_are_plain(a) ? info.size != len : !info.size))
+			r = fsck_report(f, "block", ino, false, "object %s has %" PRIu64 " bytes",
+					key, info.size);
+	}
+	return r;
+}
+
+static int check_chunk(struct fsck *f, cfs_ino_t ino, uint32_t indx)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	struct cfs_slice *v = NULL;
+	ssize_t i, n = cfs_meta_read_chunk(f->a->meta, &ctx, ino, indx, &v);
+	int r = n < 0 ? (int)n : fsck_records(f, ino, indx, v, (size_t)n);
+
+	if (n == -EIO)
+		r = fsck_report(f, "record", ino, false, "chunk %u is no list of records", indx);
+	for (i = 0; i < n && r == 0 && f->a->store; i++)
+		r = check_slice(f, ino, &v[i]);
+	free(v);
+	return r;
+}
+
+static int check_file(struct fsck *f, cfs_ino_t ino)
+{
+	struct cfs_chunk_len *v = calloc(1024, sizeof(*v));
+	uint32_t first = 0;
+	ssize_t i, n;
+	int r = 0;
+
+	if (!v)
+		return -ENOMEM;
+	do {
+		struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+
+		n = cfs_meta_list_chunks(f->a->meta, &ctx, ino, first, v);
+		for (i = 0; i < n && r == 0; i++)
+			r = check_chunk(f, ino, v[i].indx);
+		if (n > 0)
+			first = v[n - 1].indx + 1;
+	} while (n == 1024 && r == 0);
+	free(v);
+	return n < 0 ? (int)n : r;
+}
+
+int fsck_path(struct fsck *f, const char *path, bool recursive)
+{
+	struct walk w = {.f = f};
+	struct cfs_entry top;
+	int r = admin_lookup(f->a, path, &top);
+
+	if (r < 0) {
+		cmd_error("%s: %s", path, strerror(-r));
+		return r;
+	}
+	progress_begin(&f->p, "objects looked at");
+	r = push(&w, top.ino, top.attr.type);
+	while (r == 0 && w.n) {
+		struct item i = w.todo[--w.n];
+
+		f->inodes++;
+		r = fsck_inode(f, i.ino);
+		if (r == 0 && i.type == CFS_TYPE_FILE)
+			r = check_file(f, i.ino);
+		else if (r == 0 && i.type == CFS_TYPE_DIR && recursive)
+			r = push_entries(&w, i.ino);
+	}
+	progress_end(&f->p);
+	free(w.todo);
+	return r == 0 ? fsck_usage(f, false) : r;
+}

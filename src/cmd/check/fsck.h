@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of fsck: names (fsck-tree.c), usage (fsck-usage.c), slices and blocks (fsck-data.c),
+ * one subtree (fsck-path.c). */
+#ifndef CFS_CMD_FSCK_H
+#define CFS_CMD_FSCK_H
+
+#include "cmd/access/admin.h"
+#include "cmd/access/progress.h"
+#include "cmd/sets/inostack.h"
+
+struct fsck {
+	struct admin *a;
+	bool repair, sync_dir_stat, json;
+	bool again; /* another round after repairs: what could not be repaired has been told */
+	struct progress p;
+	struct inostack stats; /* directories whose statistics are in doubt */
+	json_t *problems;
+	uint64_t found, repaired;
+	uint64_t inodes, names, slices, objects; /* looked at */
+	size_t open;				 /* numbers that could not be judged (gaps.h) */
+};
+
+/*
+ * Something is wrong. ino 0: with no inode. Text follows the path in the output. Returns 0 or
+ * -ENOMEM.
+ */
+__attribute__((format(printf, 5, 6))) int
+fsck_report(struct fsck *f, const char *kind, cfs_ino_t ino, bool repaired, const char *fmt, ...);
+/* Judges one inode number, repairs and reports. Statistics in doubt are noted for fsck_usage. */
+int fsck_inode(struct fsck *f, cfs_ino_t ino);
+/* Records of one chunk as such: positions and lengths. */
+bool fsck_possible(const struct cfs_slice *s);
+int fsck_records(struct fsck *f, cfs_ino_t ino, uint32_t indx, const struct cfs_slice *v, size_t n);
+
+int fsck_tree(struct fsck *f);
+/* The statistics that were noted; all: the volume's counters and the quotas too. */
+int fsck_usage(struct fsck *f, bool all);
+int fsck_data(struct fsck *f);
+int fsck_path(struct fsck *f, const char *path, bool recursive);
+
+#endif

@@ -1,0 +1,610 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Objects that nothing needs. The order makes it safe on a volume in use: objects are listed first
+ * and metadata is read afterwards, so that a slice committed meanwhile is known; what is not
+ * committed yet is young; and what a row of any table names stays.
+ *
+ * Memory: 16 bytes per name in the trash and per deleted file, else bounded (blocks.h).
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "cmd/access/admin.h"
+#include "cmd/access/cmd.h"
+#include "cmd/check/blocks.h"
+#include "cmd/sets/inoset.h"
+
+struct gc_opts {
+	struct admin_opts common;
+	bool delete, compact;
+	int64_t threads;
+	uint64_t age_ms;
+};
+
+#define OPT(f) .offset = offsetof(struct gc_opts, f)
+static const struct cfs_opt gc_table[] = {
+	{.name = "delete",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(delete),
+	 .help = "remove leaked objects, pending slices and clones given up; without it they are "
+		 "only counted"},
+	{.name = "compact",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(compact),
+	 .help = "first merge the slices of every chunk that has several"},
+	{.name = "threads",
+	 .kind = CFS_OPT_INT,
+	 OPT(threads),
+	 .def = "10",
+	 .min = 1,
+	 .max = 256,
+	 .arg = "N",
+	 .help = "objects removed at the same time"},
+	{.name = "age",
+	 .kind = CFS_OPT_DURATION,
+	 OPT(age_ms),
+	 .arg = "TIME",
+	 .help = "objects younger than this are never leaked: 1h, or $JFS_GC_SKIPPEDTIME seconds"},
+	ADMIN_OBJECT_OPTIONS(struct gc_opts, common),
+	{0},
+};
+#undef OPT
+
+#define DEFAULT_AGE_S 3600
+#define SKEW_TOLD_S   60
+
+enum { USE_LIVE = 1, USE_TRASH = 2, USE_PENDING = 4, USE_DEAD = 8, USE_COUNTED = 16 };
+
+struct tally {
+	uint64_t objects, bytes;
+};
+
+struct gc {
+	struct admin *a;
+	const struct gc_opts *o;
+	int64_t old_s; /* objects changed before may be leaked */
+	struct inoset trash, deleted;
+	struct sorter *objects, *uses;
+	struct remover *remover;
+	struct progress p;
+	struct blocks_listed listed;
+	struct tally live, in_trash, pending, leaked, recent;
+	uint64_t dead_slices, misjudged, compacted, damaged;
+	struct cfs_reaped reaped;
+	struct removed removed;
+	uint64_t slices_dropped;
+};
+
+/* ---- compaction ---- */
+
+struct long_list {
+	cfs_ino_t ino;
+	uint32_t indx, records;
+};
+
+static int compare_lists(const void *a, const void *b)
+{
+	const struct long_list *x = a, *y = b;
+
+	if (x->ino != y->ino)
+		return x->ino < y->ino ? -1 : 1;
+	return (x->indx > y->indx) - (x->indx < y->indx);
+}
+
+static int note_long_list(void *arg, const struct cfs_row *row)
+{
+	struct long_list l = {row->ino, row->list.indx, (uint32_t)row->list.n};
+
+	return row->list.n < 2 ? 0 : sorter_add(arg, &l);
+}
+
+static int compact_all(struct gc *g)
+{
+	struct sorter *lists;
+	struct long_list l;
+	int r = sorter_create(sizeof(l), compare_lists, 0, &lists);
+
+	if (r < 0)
+		return r;
+	r = cfs_meta_scan(g->a->meta, CFS_TABLE_CHUNK, note_long_list, lists);
+	if (r == 0)
+		r = sorter_sort(lists);
+	progress_begin(&g->p, "chunks compacted");
+	while (r >= 0 && (r = sorter_next(lists, &l)) > 0) {
+		struct cfs_ctx ctx = cfs_ctx_internal(4 * ADMIN_OBJECT_MS);
+
+		r = cfs_data_compact(g->a->data, &ctx, l.ino, l.indx);
+		if (r == 0)
+			g->compacted++;
+		/* Changed, or removed, by somebody meanwhile. */
+		if (r == -EAGAIN || r == -ENOENT)
+			r = 0;
+		progress_add(&g->p, 1);
+	}
+	progress_end(&g->p);
+	sorter_destroy(lists);
+	return r;
+}
+
+/* ---- what metadata names ---- */
+
+static int add_use(struct gc *g, const struct slice_use *u)
+{
+	progress_add(&g->p, 1);
+	return u->id ? sorter_add(g->uses, u) : 0;
+}
+
+static int add_list(struct gc *g, const struct cfs_row *row, cfs_ino_t ino, uint32_t kind)
+{
+	size_t i;
+	int r = 0;
+
+	g->damaged += row->list.damaged;
+	for (i = 0; i < row->list.n && r == 0; i++) {
+		const struct slice_use u = {
+			.id = row->list.slices[i].id,
+			.ino = ino,
+			.size = row->list.slices[i].size,
+			.indx = row->list.indx,
+			.kind = kind,
+		};
+
+		r = add_use(g, &u);
+	}
+	return r;
+}
+
+static int add_chunk(void *arg, const struct cfs_row *row)
+{
+	struct gc *g = arg;
+
+	return add_list(g, row, row->ino,
+			inoset_has(&g->deleted, row->ino) ? USE_PENDING
+			: inoset_has(&g->trash, row->ino) ? USE_TRASH
+							  : USE_LIVE);
+}
+
+static int add_delayed(void *arg, const struct cfs_row *row)
+{
+	return add_list(arg, row, 0, USE_PENDING);
+}
+
+static int add_ref(void *arg, const struct cfs_row *row)
+{
+	const struct slice_use u = {
+		.id = row->ref.id,
+		.size = row->ref.size,
+		.kind = row->ref.refs > 0 ? USE_COUNTED : USE_DEAD,
+	};
+
+	return add_use(arg, &u);
+}
+
+static int add_delfile(void *arg, const struct cfs_row *row)
+{
+	return inoset_add(arg, row->ino, 1);
+}
+
+/*
+ * References last: a record that moved from a row not read yet to one already read is missed by the
+ * scan of chunks, but the slice keeps its reference throughout.
+ */
+static int read_metadata(struct gc *g)
+{
+	struct cfs_meta *m = g->a->meta;
+	int r = sorter_create(sizeof(struct slice_use), slice_use_compare, 0, &g->uses);
+
+	if (r == 0)
+		r = cfs_meta_scan(m, CFS_TABLE_DELFILE, add_delfile, &g->deleted);
+	if (r == 0)
+		r = inoset_add_trash(&g->trash, g->a);
+	if (r < 0)
+		return r;
+	inoset_sort(&g->deleted);
+	inoset_sort(&g->trash);
+	progress_begin(&g->p, "slices read");
+	r = cfs_meta_scan(m, CFS_TABLE_CHUNK, add_chunk, g);
+	if (r == 0)
+		r = cfs_meta_scan(m, CFS_TABLE_DELAYED, add_delayed, g);
+	if (r == 0)
+		r = cfs_meta_scan(m, CFS_TABLE_REF, add_ref, g);
+	if (r == 0)
+		r = sorter_sort(g->uses);
+	progress_end(&g->p);
+	if (r == 0 && g->damaged) {
+		cmd_error("%" PRIu64 " lists of slices cannot be read: run fsck", g->damaged);
+		r = -EIO;
+	}
+	return r;
+}
+
+/* ---- side by side ---- */
+
+/* All uses of one slice. */
+struct slice {
+	uint64_t id;
+	uint32_t size; /* what records say, else its reference row */
+	cfs_ino_t ino; /* of one of its records */
+	uint32_t indx;
+	uint32_t kinds;
+	bool named;	   /* by a record */
+	bool sizes_differ; /* of its records: fsck tells of it */
+	struct tally found;
+};
+
+struct merge {
+	struct slice_use use;
+	struct block_object object;
+	int more_uses, more_objects; /* the above is valid */
+};
+
+static int next_use(struct gc *g, struct merge *m)
+{
+	m->more_uses = sorter_next(g->uses, &m->use);
+	return m->more_uses < 0 ? m->more_uses : 0;
+}
+
+static int next_object(struct gc *g, struct merge *m)
+{
+	m->more_objects = sorter_next(g->objects, &m->object);
+	return m->more_objects < 0 ? m->more_objects : 0;
+}
+
+static void count(struct tally *t, const struct block_object *b)
+{
+	t->objects++;
+	t->bytes += b->size;
+}
+
+static int leaked(struct gc *g, const struct block_object *b)
+{
+	char key[CFS_BLOCK_KEY_MAX];
+
+	if (b->mtime_s >= g->old_s) {
+		count(&g->recent, b);
+		return 0;
+	}
+	count(&g->leaked, b);
+	if (!g->remover)
+		return 0;
+	blocks_key(g->a, b->id, b->indx, b->len, key);
+	return remover_add(g->remover, key, b->size);
+}
+
+/* A slice that only its own row knows, with no references. Objects first, then the row. */
+static void drop(struct gc *g, const struct slice *s)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	int r = cfs_store_remove_slice(g->a->store, s->id, s->size,
+				       cfs_deadline_in(ADMIN_OBJECT_MS));
+
+	if (r == 0)
+		r = cfs_meta_drop_slice(g->a->meta, &ctx, s->id, s->size);
+	if (r < 0) {
+		g->removed.failed++;
+		g->removed.err = g->removed.err ? g->removed.err : r;
+		return;
+	}
+	g->slices_dropped++;
+	g->removed.objects += s->found.objects;
+	g->removed.bytes += s->found.bytes;
+}
+
+/*
+ * A record that was read before the references may have gone with its slice in between. A count of
+ * 0 stays 0, so that a slice that is named after it was read is counted wrong.
+ */
+static bool still_named(struct gc *g, const struct slice *s)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	struct cfs_slice *v = NULL;
+	bool named = false;
+	ssize_t i, n = s->ino ? cfs_meta_read_chunk(g->a->meta, &ctx, s->ino, s->indx, &v) : 0;
+
+	for (i = 0; i < n && !named; i++)
+		named = v[i].id == s->id;
+	free(v);
+	return named;
+}
+
+static void judge(struct gc *g, const struct slice *s)
+{
+	const uint32_t named = USE_LIVE | USE_TRASH | USE_PENDING;
+	struct tally *t = s->kinds & USE_LIVE	 ? &g->live
+			  : s->kinds & USE_TRASH ? &g->in_trash
+						 : &g->pending;
+
+	t->objects += s->found.objects;
+	t->bytes += s->found.bytes;
+	if (!(s->kinds & USE_DEAD))
+		return;
+	/* A wrong count must not cost data: fsck puts it right. */
+	if (s->kinds & named) {
+		g->misjudged += still_named(g, s);
+		return;
+	}
+	g->dead_slices++;
+	if (g->o->delete)
+		drop(g, s);
+}
+
+static int gather_uses(struct gc *g, struct merge *m, struct slice *s)
+{
+	int r = 0;
+
+	*s = (struct slice){.id = m->use.id};
+	while (r == 0 && m->more_uses && m->use.id == s->id) {
+		bool record = !(m->use.kind & (USE_DEAD | USE_COUNTED));
+
+		s->sizes_differ |= record && s->named && s->size != m->use.size;
+		s->named |= record;
+		if (record && !s->ino) {
+			s->ino = m->use.ino;
+			s->indx = m->use.indx;
+		}
+		if (record || !s->size)
+			s->size = m->use.size;
+		s->kinds |= m->use.kind;
+		r = next_use(g, m);
+	}
+	return r;
+}
+
+static int merge_all(struct gc *g)
+{
+	struct merge m;
+	struct slice s;
+	int r = next_use(g, &m);
+
+	if (r == 0)
+		r = next_object(g, &m);
+	progress_begin(&g->p, "objects judged");
+	while (r == 0 && (m.more_uses || m.more_objects)) {
+		if (!m.more_uses || (m.more_objects && m.object.id < m.use.id)) {
+			r = leaked(g, &m.object);
+			progress_add(&g->p, 1);
+			if (r == 0)
+				r = next_object(g, &m);
+			continue;
+		}
+		r = gather_uses(g, &m, &s);
+		while (r == 0 && m.more_objects && m.object.id == s.id) {
+			/* Which of the sizes is right, and what belongs to it, nobody knows. */
+			if (s.sizes_differ || blocks_belongs(g->a, &m.object, s.size))
+				count(&s.found, &m.object);
+			else
+				r = leaked(g, &m.object);
+			progress_add(&g->p, 1);
+			if (r == 0)
+				r = next_object(g, &m);
+		}
+		if (r == 0)
+			judge(g, &s);
+	}
+	progress_end(&g->p);
+	return r;
+}
+
+/* ---- the command ---- */
+
+static int stay(void *arg, uint64_t slice, uint32_t size)
+{
+	/* Its row has no references now: the merge finds it, and looks who else names it. */
+	return 0;
+}
+
+static int run(struct gc *g)
+{
+	struct removed r2;
+	int r = 0;
+
+	if (g->o->compact)
+		r = compact_all(g);
+	if (r == 0 && g->o->delete)
+		r = cfs_meta_reap(g->a->meta, stay, NULL, &g->reaped);
+	if (r < 0) {
+		cmd_error("cannot %s: %s", g->o->compact ? "compact" : "end what was deleted",
+			  strerror(-r));
+		return r;
+	}
+	r = blocks_list(g->a, &g->p, &g->objects, &g->listed);
+	if (r < 0) {
+		cmd_error("the objects could not be listed completely, nothing is removed: %s",
+			  strerror(-r));
+		return r;
+	}
+	r = read_metadata(g);
+	if (r < 0) {
+		cmd_error("the metadata could not be read completely, nothing is removed: %s",
+			  strerror(-r));
+		return r;
+	}
+	if (g->o->delete)
+		r = cfs_meta_settle(g->a->meta);
+	if (r < 0) {
+		cmd_error("changes could not be made durable, nothing is removed: %s",
+			  strerror(-r));
+		return r;
+	}
+	if (g->o->delete)
+		r = remover_create(g->a, (unsigned)g->o->threads, &g->remover);
+	if (r == 0)
+		r = merge_all(g);
+	if (g->remover) {
+		r2 = remover_finish(g->remover);
+		g->removed.objects += r2.objects;
+		g->removed.bytes += r2.bytes;
+		g->removed.failed += r2.failed;
+		g->removed.err = g->removed.err ? g->removed.err : r2.err;
+	}
+	if (r == 0 && g->removed.failed)
+		r = g->removed.err;
+	if (r < 0)
+		cmd_error("not everything could be removed: %s", strerror(-r));
+	return r;
+}
+
+static json_t *tally_json(const struct tally *t)
+{
+	return json_pack("{s:I, s:I}", "objects", (json_int_t)t->objects, "bytes",
+			 (json_int_t)t->bytes);
+}
+
+static void print_json(const struct gc *g)
+{
+	admin_print_json(json_pack(
+		"{s:{s:I, s:I}, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:b, "
+		"s:{s:I, s:I, s:I, s:I, s:I, s:I}}",
+		"listed", "objects", (json_int_t)g->listed.objects, "bytes",
+		(json_int_t)g->listed.bytes, "live", tally_json(&g->live), "trash",
+		tally_json(&g->in_trash), "pending", tally_json(&g->pending), "leaked",
+		tally_json(&g->leaked), "recent", tally_json(&g->recent), "foreign",
+		(json_int_t)g->listed.foreign, "dead_slices", (json_int_t)g->dead_slices,
+		"wrong_references", (json_int_t)g->misjudged, "compacted_chunks",
+		(json_int_t)g->compacted, "delete", g->o->delete, "removed", "objects",
+		(json_int_t)g->removed.objects, "bytes", (json_int_t)g->removed.bytes, "slices",
+		(json_int_t)g->slices_dropped, "files", (json_int_t)g->reaped.files, "delayed",
+		(json_int_t)g->reaped.delayed, "clones", (json_int_t)g->reaped.clones));
+}
+
+static void print_tally(const char *what, const struct tally *t, const char *meaning)
+{
+	char buf[32];
+
+	cmd_line("%-9s %12" PRIu64 " objects %12s  %s", what, t->objects,
+		 progress_size(t->bytes, buf), meaning);
+}
+
+static void print_text(const struct gc *g)
+{
+	struct tally all = {g->listed.objects, g->listed.bytes};
+	char buf[32];
+
+	if (g->o->compact)
+		printf("%" PRIu64 " chunks compacted\n", g->compacted);
+	print_tally("listed", &all, "");
+	print_tally("live", &g->live, "in files");
+	print_tally("trash", &g->in_trash, "in files in the trash");
+	print_tally("pending", &g->pending, "of deleted files and replaced slices");
+	print_tally("leaked", &g->leaked, "named by nothing");
+	print_tally("recent", &g->recent, "named by nothing, but too young to be judged");
+	if (g->listed.foreign)
+		printf("%" PRIu64 " objects below chunks/ are no blocks and are left alone\n",
+		       g->listed.foreign);
+	if (g->misjudged)
+		printf("%" PRIu64 " slices in use have no references: run fsck --repair\n",
+		       g->misjudged);
+	if (g->o->delete)
+		cmd_line("removed: %" PRIu64 " objects (%s), %" PRIu64 " slices, %" PRIu64
+			 " deleted files, %" PRIu64 " delayed entries, %" PRIu64 " clones",
+			 g->removed.objects, progress_size(g->removed.bytes, buf),
+			 g->slices_dropped, g->reaped.files, g->reaped.delayed, g->reaped.clones);
+	else if (g->leaked.objects || g->dead_slices)
+		printf("use --delete to remove what is leaked and %" PRIu64 " dead slices\n",
+		       g->dead_slices);
+}
+
+static int64_t age_s(const struct gc_opts *o)
+{
+	const char *env = getenv("JFS_GC_SKIPPEDTIME");
+	char *end;
+	long long v;
+
+	if (o->age_ms)
+		return (int64_t)(o->age_ms / 1000);
+	if (!env || !*env)
+		return DEFAULT_AGE_S;
+	v = strtoll(env, &end, 10);
+	return *end || v < 0 ? DEFAULT_AGE_S : v;
+}
+
+/* What the object store takes for now: the times of objects are its, and this host's clock may be
+ * wrong. */
+static int ask_time(struct admin *a, int64_t *ret_s)
+{
+	struct cfs_object_store *o = a->objects;
+	char key[128], text[] = "gc";
+	struct iovec body = {.iov_base = text, .iov_len = sizeof(text) - 1};
+	struct cfs_object_info info;
+	int r, gone;
+
+	snprintf(key, sizeof(key), "%s/testing/gc-%016" PRIx64, a->setting->name, cfs_random_u64());
+	r = o->ops->put(o, key, &body, 1, 0, cfs_deadline_in(ADMIN_OBJECT_MS));
+	if (r < 0)
+		return r;
+	r = o->ops->head(o, key, &info, cfs_deadline_in(ADMIN_OBJECT_MS));
+	gone = o->ops->del(o, key, cfs_deadline_in(ADMIN_OBJECT_MS));
+	if (r == 0 && info.mtime_s <= 0)
+		r = -EPROTO;
+	if (r == 0)
+		*ret_s = info.mtime_s;
+	return r ? r : gone;
+}
+
+/* Taken before the listing: what is uploaded while it runs is young. */
+static int judge_from(struct gc *g)
+{
+	int64_t here_s = cfs_wall_s(), there_s = here_s;
+	int r = g->o->delete ? ask_time(g->a, &there_s) : 0;
+
+	if (r < 0) {
+		cmd_error("the object store does not tell the time, nothing is removed: %s",
+			  strerror(-r));
+		return r;
+	}
+	if (here_s - there_s > SKEW_TOLD_S || there_s - here_s > SKEW_TOLD_S)
+		cmd_error("note: the clock of this host is %" PRId64 " s %s that of the object "
+			  "store, by which objects are judged",
+			  here_s > there_s ? here_s - there_s : there_s - here_s,
+			  here_s > there_s ? "ahead of" : "behind");
+	g->old_s = there_s - age_s(g->o);
+	return 0;
+}
+
+static int gc_run(int argc, char **argv)
+{
+	struct gc_opts o = {0};
+	struct gc g = {.o = &o};
+	struct admin a = {0};
+	const char *url;
+	int r;
+
+	cfs_opt_defaults(gc_table, &o);
+	r = cmd_parse(&cmd_gc, gc_table, &o, argc, argv, &url, 1, 1);
+	if (r >= 0)
+		goto out;
+	r = admin_open(url, &o.common,
+		       ADMIN_OBJECTS | (o.delete || o.compact ? ADMIN_WRITE : 0) |
+			       (o.compact ? ADMIN_DATA : 0),
+		       &a);
+	if (r != CMD_OK)
+		goto out;
+	g.a = &a;
+	r = judge_from(&g) < 0 || run(&g) < 0 ? CMD_SYSTEM : CMD_OK;
+	if (g.uses && (o.common.json || r == CMD_OK)) {
+		if (o.common.json)
+			print_json(&g);
+		else
+			print_text(&g);
+	}
+out:
+	inoset_free(&g.trash);
+	inoset_free(&g.deleted);
+	sorter_destroy(g.objects);
+	sorter_destroy(g.uses);
+	if (admin_close(&a) != CMD_OK)
+		r = CMD_SYSTEM;
+	cfs_opt_free(gc_table, &o);
+	return r;
+}
+
+const struct cmd cmd_gc = {
+	.name = "gc",
+	.synopsis = "[--delete] [--compact] [OPTIONS] META-URL",
+	.summary = "Counts, and with --delete removes, objects that no file needs",
+	.run = gc_run,
+};

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cmd/access/cmd.h"
+#include "cmd/access/inside.h"
+
+struct cache_opts {
+	bool json;
+};
+
+static const struct cfs_opt cache_table[] = {
+	{.name = "json",
+	 .kind = CFS_OPT_FLAG,
+	 .offset = offsetof(struct cache_opts, json),
+	 .help = "print JSON"},
+	{0},
+};
+
+static const char *text(json_t *j, const char *key)
+{
+	const char *s = json_string_value(json_object_get(j, key));
+
+	return s ? s : "";
+}
+
+static void print_owner(json_t *owner, json_t *members)
+{
+	json_t *m, *cached = json_object_get(owner, "cached");
+	const char *address = "";
+	size_t i;
+
+	json_array_foreach (members, i, m) {
+		if (!strcmp(text(m, "id"), text(owner, "id")))
+			address = *text(m, "address") ? text(m, "address") : "-";
+	}
+	cmd_line("  %s %s %s", text(owner, "id"), address,
+		 json_is_string(cached) ? json_string_value(cached)
+		 : json_is_true(cached) ? "cached"
+					: "not cached");
+}
+
+static void print_blocks(json_t *reply)
+{
+	json_t *block, *owner, *members = json_object_get(reply, "members");
+	size_t i, k;
+
+	json_array_foreach (json_object_get(reply, "blocks"), i, block) {
+		cmd_line("%s%s%s", text(block, "key"),
+			 json_is_true(json_object_get(block, "memory")) ? "  in memory here" : "",
+			 json_is_true(json_object_get(block, "disk")) ? "  on disk here" : "");
+		json_array_foreach (json_object_get(block, "owners"), k, owner)
+			print_owner(owner, members);
+	}
+}
+
+static int map(const char *path, bool json)
+{
+	struct progress progress = {0};
+	json_t *reply = NULL, *all = json_array(), *members = NULL;
+	json_int_t chunk = 0;
+	struct inside in;
+	bool more = true;
+	int r = inside_find(path, &in);
+
+	if (r == CMD_OK && in.is_dir) {
+		cmd_error("%s: %s; only files have blocks", path, strerror(EISDIR));
+		r = CMD_USAGE;
+	}
+	while (r == CMD_OK && more) {
+		reply = control_run(in.point,
+				    json_pack("{s:s, s:I, s:I}", "op", "cache-map", "inode",
+					      (json_int_t)in.ino, "chunk", chunk),
+				    &progress);
+		r = inside_result(path, &in, reply);
+		if (r == CMD_OK) {
+			chunk = json_integer_value(json_object_get(reply, "next"));
+			more = json_is_true(json_object_get(reply, "more"));
+			json_decref(members);
+			members = json_incref(json_object_get(reply, "members"));
+			if (json)
+				json_array_extend(all, json_object_get(reply, "blocks"));
+			else
+				print_blocks(reply);
+		}
+		json_decref(reply);
+	}
+	if (r == CMD_OK && json) {
+		reply = json_pack("{s:O, s:O}", "members", members, "blocks", all);
+		json_dumpf(reply, stdout, JSON_INDENT(2));
+		putchar('\n');
+		json_decref(reply);
+	}
+	json_decref(members);
+	json_decref(all);
+	return r;
+}
+
+static int cache_run(int argc, char **argv)
+{
+	struct cache_opts o;
+	const char *args[2];
+	int r;
+
+	cfs_opt_defaults(cache_table, &o);
+	r = cmd_parse(&cmd_cache, cache_table, &o, argc, argv, args, 2, 2);
+	if (r >= 0)
+		return r;
+	if (strcmp(args[0], "map")) {
+		cmd_error("unknown action '%s'; there is only map", args[0]);
+		return CMD_USAGE;
+	}
+	return map(args[1], o.json);
+}
+
+const struct cmd cmd_cache = {
+	.name = "cache",
+	.synopsis = "map [--json] PATH",
+	.summary = "Shows which members of the cache group own and have each block of a file",
+	.run = cache_run,
+};

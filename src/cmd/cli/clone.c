@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/cleanup.h"
+#include "cmd/access/admin.h"
+#include "cmd/access/cmd.h"
+#include "cmd/access/inside.h"
+
+struct clone_opts {
+	bool json, preserve;
+};
+
+#define OPT(f) .offset = offsetof(struct clone_opts, f)
+static const struct cfs_opt clone_table[] = {
+	{.name = "preserve",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(preserve),
+	 .help = "keep owner, group and times"},
+	{.name = "json", .kind = CFS_OPT_FLAG, OPT(json), .help = "print JSON"},
+	{0},
+};
+#undef OPT
+
+static int clone_path(const char *src, const char *dst, const struct clone_opts *o)
+{
+	cfs_auto_free char *hex = NULL;
+	struct inside from, to;
+	struct progress p;
+	json_t *reply;
+	int r;
+
+	if (inside_find(src, &from) != CMD_OK)
+		return CMD_USAGE;
+	r = inside_find_new(dst, &to);
+	if (r != CMD_OK)
+		return r;
+	if (strcmp(from.point, to.point)) {
+		cmd_error("%s and %s are not in the same mount", src, dst);
+		return CMD_USAGE;
+	}
+	hex = control_hex(to.name);
+	if (!hex)
+		return CMD_SYSTEM;
+	progress_begin(&p, "inodes cloned");
+	reply = control_run(from.point,
+			    json_pack("{s:s, s:I, s:I, s:s, s:b}", "op", "clone", "inode",
+				      (json_int_t)from.ino, "parent", (json_int_t)to.parent, "name",
+				      hex, "preserve", o->preserve),
+			    &p);
+	r = inside_result(dst, &from, reply);
+	if (r == CMD_OK && o->json)
+		admin_print_json(json_incref(reply));
+	else if (r == CMD_OK)
+		printf("%lld inodes cloned\n",
+		       json_integer_value(json_object_get(reply, "copied")));
+	json_decref(reply);
+	return r;
+}
+
+static int clone_run(int argc, char **argv)
+{
+	struct clone_opts o;
+	const char *pos[2];
+	int r;
+
+	cfs_opt_defaults(clone_table, &o);
+	r = cmd_parse(&cmd_clone, clone_table, &o, argc, argv, pos, 2, 2);
+	return r >= 0 ? r : clone_path(pos[0], pos[1], &o);
+}
+
+const struct cmd cmd_clone = {
+	.name = "clone",
+	.synopsis = "[--preserve] [--json] SOURCE DESTINATION",
+	.summary = "Copies a file or tree of a mount without copying data",
+	.run = clone_run,
+};

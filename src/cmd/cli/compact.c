@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "cmd/access/admin.h"
+#include "cmd/access/cmd.h"
+#include "cmd/access/inside.h"
+
+#define PATHS_MAX 256
+
+struct compact_opts {
+	bool json;
+};
+
+static const struct cfs_opt compact_table[] = {
+	{.name = "json",
+	 .kind = CFS_OPT_FLAG,
+	 .offset = offsetof(struct compact_opts, json),
+	 .help = "print JSON"},
+	{0},
+};
+
+static json_int_t get(json_t *j, const char *key)
+{
+	return json_integer_value(json_object_get(j, key));
+}
+
+static int compact_path(const char *path, bool json)
+{
+	struct progress p;
+	struct inside in;
+	json_t *reply;
+	int r = inside_find(path, &in);
+
+	if (r != CMD_OK)
+		return r;
+	progress_begin(&p, "files compacted");
+	reply = control_run(in.point,
+			    json_pack("{s:s, s:I}", "op", "compact", "inode", (json_int_t)in.ino),
+			    &p);
+	r = inside_result(path, &in, reply);
+	if (r == CMD_OK && json) {
+		json_object_set_new(reply, "path", admin_text(path, strlen(path)));
+		admin_print_json(json_incref(reply));
+	} else if (r == CMD_OK) {
+		cmd_line("%s: %lld files, %lld chunks, %lld slices before, %lld after", path,
+			 get(reply, "files"), get(reply, "chunks"), get(reply, "records_before"),
+			 get(reply, "records_after"));
+	}
+	if (r == CMD_OK && get(reply, "failed")) {
+		cmd_error("%s: %lld chunks could not be compacted, see the log of the mount", path,
+			  get(reply, "failed"));
+		r = CMD_SYSTEM;
+	}
+	json_decref(reply);
+	return r;
+}
+
+static int compact_run(int argc, char **argv)
+{
+	const char *pos[PATHS_MAX];
+	struct compact_opts o;
+	int i, r;
+
+	cfs_opt_defaults(compact_table, &o);
+	r = cmd_parse(&cmd_compact, compact_table, &o, argc, argv, pos, 1, PATHS_MAX);
+	if (r >= 0)
+		return r;
+	r = CMD_OK;
+	for (i = 0; i < PATHS_MAX && pos[i]; i++) {
+		int one = compact_path(pos[i], o.json);
+
+		r = r == CMD_OK ? one : r;
+	}
+	return r;
+}
+
+const struct cmd cmd_compact = {
+	.name = "compact",
+	.synopsis = "[--json] PATH...",
+	.summary = "Merges the slices of files, and of all files below a directory",
+	.run = compact_run,
+};

@@ -1,0 +1,505 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <cachefs/object.h>
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/text/json.h"
+#include "cmd/access/admin.h"
+#include "cmd/access/cmd.h"
+#include "cmd/access/volume.h"
+#include "cmd/group/peers.h"
+#include "cmd/usage/quota-usage.h"
+
+#define NOT_GIVEN UINT64_MAX
+
+struct config_opts {
+	bool json, force, keys;
+	char *credentials, *storage, *bucket, *min_client_version, *max_client_version,
+		*rotate_group_key, *storage_class, *tag;
+	int64_t tier;
+	uint64_t capacity;
+	int64_t inodes, trash_days, upload_limit, download_limit;
+	int dir_stats, enable_acl;
+};
+
+/* A switch that may be left as it is. */
+static const char *const switches[] = {"", "false", "true", NULL};
+enum { AS_IT_IS, OFF, ON };
+
+#define OPT(f) .offset = offsetof(struct config_opts, f)
+static const struct cfs_opt config_table[] = {
+	{.name = "capacity",
+	 .kind = CFS_OPT_SIZE,
+	 OPT(capacity),
+	 .unit = 1ULL << 30,
+	 .max = INT64_MAX,
+	 .arg = "SIZE",
+	 .help = "limit of the volume, a bare number is in GiB; 0: none"},
+	{.name = "inodes",
+	 .kind = CFS_OPT_INT,
+	 OPT(inodes),
+	 .def = "-1",
+	 .min = -1,
+	 .max = INT64_MAX,
+	 .arg = "N",
+	 .help = "limit of the number of inodes; 0: none"},
+	{.name = "trash-days",
+	 .kind = CFS_OPT_INT,
+	 OPT(trash_days),
+	 .def = "-1",
+	 .min = -1,
+	 .max = 36500,
+	 .arg = "DAYS",
+	 .help = "how long removed files stay in .trash; 0: no trash, which needs --force"},
+	{.name = "storage",
+	 .kind = CFS_OPT_STRING,
+	 .min = 1,
+	 OPT(storage),
+	 .arg = "TYPE",
+	 .help = "type of the object store, when the objects have been moved"},
+	{.name = "bucket",
+	 .kind = CFS_OPT_STRING,
+	 .min = 1,
+	 OPT(bucket),
+	 .arg = "PLACE",
+	 .help = "where the objects are, when they have been moved"},
+	{.name = "keys",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(keys),
+	 .help = "store ACCESS_KEY, SECRET_KEY and SESSION_TOKEN of the environment or "
+		 "--credentials"},
+	{.name = "tier",
+	 .kind = CFS_OPT_INT,
+	 OPT(tier),
+	 .def = "0",
+	 .max = CFS_OBJECT_TIERS - 1,
+	 .arg = "N",
+	 .help = "which tier --storage-class and --tag are of; 0: that of files in no other"},
+	{.name = "storage-class",
+	 .kind = CFS_OPT_STRING,
+	 OPT(storage_class),
+	 .arg = "CLASS",
+	 .help = "storage class of objects to come; empty: the bucket's"},
+	{.name = "tag",
+	 .kind = CFS_OPT_STRING,
+	 OPT(tag),
+	 .arg = "KEY=VALUE",
+	 .help = "tag of objects to come; empty: none"},
+	{.name = "upload-limit",
+	 .kind = CFS_OPT_INT,
+	 OPT(upload_limit),
+	 .def = "-1",
+	 .min = -1,
+	 .max = INT32_MAX,
+	 .arg = "MBPS",
+	 .help = "bandwidth of uploads of each client in Mbit/s; 0: no limit"},
+	{.name = "download-limit",
+	 .kind = CFS_OPT_INT,
+	 OPT(download_limit),
+	 .def = "-1",
+	 .min = -1,
+	 .max = INT32_MAX,
+	 .arg = "MBPS",
+	 .help = "bandwidth of downloads of each client in Mbit/s; 0: no limit"},
+	{.name = "dir-stats",
+	 .kind = CFS_OPT_CHOICE,
+	 OPT(dir_stats),
+	 .choices = switches,
+	 .arg = "true|false",
+	 .help = "keep usage per directory"},
+	{.name = "enable-acl",
+	 .kind = CFS_OPT_CHOICE,
+	 OPT(enable_acl),
+	 .choices = switches,
+	 .arg = "true",
+	 .help = "POSIX ACLs; cannot be switched off again"},
+	{.name = "min-client-version",
+	 .kind = CFS_OPT_STRING,
+	 OPT(min_client_version),
+	 .arg = "VERSION",
+	 .help = "clients older than this may not connect; empty: no limit"},
+	{.name = "max-client-version",
+	 .kind = CFS_OPT_STRING,
+	 OPT(max_client_version),
+	 .arg = "VERSION",
+	 .help = "clients newer than this may not connect; empty: no limit"},
+	{.name = "rotate-group-key",
+	 .kind = CFS_OPT_STRING,
+	 .min = 1,
+	 OPT(rotate_group_key),
+	 .arg = "GROUP",
+	 .help = "give a cache group a new key; members change to it within seconds"},
+	{.name = "force",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(force),
+	 .help = "change even what looks like a mistake"},
+	{.name = "json", .kind = CFS_OPT_FLAG, OPT(json), .help = "print the setting as JSON"},
+	{.name = "credentials",
+	 .kind = CFS_OPT_STRING,
+	 OPT(credentials),
+	 .arg = "FILE",
+	 .help = "KEY=VALUE lines (META_PASSWORD, ACCESS_KEY, ...), mode 0600"},
+	{0},
+};
+#undef OPT
+
+struct change {
+	struct cfs_setting *s;
+	bool any, moved, stats_on, stats_off;
+};
+
+static int set_string(struct change *c, char **dst, const char *value)
+{
+	char *copy;
+
+	if (!value || !strcmp(*dst ? *dst : "", value))
+		return 0;
+	copy = strdup(value);
+	if (!copy)
+		return -ENOMEM;
+	free(*dst);
+	*dst = copy;
+	c->any = true;
+	return 0;
+}
+
+static void set_int(struct change *c, int *dst, int64_t value)
+{
+	if (value < 0 || *dst == (int)value)
+		return;
+	*dst = (int)value;
+	c->any = true;
+}
+
+static void set_u64(struct change *c, uint64_t *dst, bool given, uint64_t value)
+{
+	if (!given || *dst == value)
+		return;
+	*dst = value;
+	c->any = true;
+}
+
+static void set_switch(struct change *c, bool *dst, int value)
+{
+	if (value == AS_IT_IS || *dst == (value == ON))
+		return;
+	*dst = value == ON;
+	c->any = true;
+}
+
+static int set_bucket(struct change *c, const char *bucket)
+{
+	cfs_auto_free char *place = NULL;
+
+	if (!bucket)
+		return 0;
+	place = volume_bucket(c->s->storage, bucket);
+	return place ? set_string(c, &c->s->bucket, place) : -ENOMEM;
+}
+
+static int set_keys(struct change *c)
+{
+	int r = set_string(c, &c->s->access_key, getenv("ACCESS_KEY"));
+
+	if (r == 0)
+		r = set_string(c, &c->s->secret_key, getenv("SECRET_KEY"));
+	if (r == 0)
+		r = set_string(c, &c->s->session_token, getenv("SESSION_TOKEN"));
+	return r;
+}
+
+static int apply(struct change *c, const struct config_opts *o)
+{
+	struct cfs_setting *s = c->s;
+	bool stats = s->dir_stats;
+	int r;
+
+	set_u64(c, &s->capacity, o->capacity != NOT_GIVEN, o->capacity);
+	set_u64(c, &s->inodes, o->inodes >= 0, (uint64_t)o->inodes);
+	set_int(c, &s->trash_days, o->trash_days);
+	set_int(c, &s->upload_limit_mbps, o->upload_limit);
+	set_int(c, &s->download_limit_mbps, o->download_limit);
+	set_switch(c, &s->dir_stats, o->dir_stats);
+	set_switch(c, &s->enable_acl, o->enable_acl);
+	c->stats_on = s->dir_stats && !stats;
+	c->stats_off = stats && !s->dir_stats;
+	r = set_string(c, &s->storage, o->storage);
+	if (r == 0)
+		r = set_bucket(c, o->bucket);
+	if (r == 0 && o->keys)
+		r = set_keys(c);
+	c->moved = o->storage || o->bucket || o->keys;
+	if (r == 0 && (o->storage_class || o->tag)) {
+		r = cfs_setting_set_tier(s, (int)o->tier, o->storage_class, o->tag);
+		c->any = true;
+	}
+	/* JuiceFS's versions without tiers read this one. */
+	if (r == 0 && o->storage_class && o->tier == 0)
+		r = set_string(c, &s->storage_class, o->storage_class);
+	if (r == 0)
+		r = set_string(c, &s->min_client_version, o->min_client_version);
+	if (r == 0)
+		r = set_string(c, &s->max_client_version, o->max_client_version);
+	return r;
+}
+
+/* The place must hold this very volume: its objects were copied there before. */
+static int check_place(const struct cfs_setting *s, char err[256])
+{
+	struct cfs_object_store *store = NULL;
+	int r = volume_open_objects(s, NULL, NULL, &store, err);
+
+	if (r < 0)
+		return r;
+	r = volume_check_id(s, store, cfs_deadline_in(ADMIN_OBJECT_MS), err);
+	cfs_object_close(store);
+	if (r == 0)
+		snprintf(err, 256, "%s/" VOLUME_ID_NAME " is not in %s %s: are the objects there?",
+			 s->name, s->storage, s->bucket);
+	return r > 0 ? 0 : r < 0 ? r : -ENOENT;
+}
+
+static int note_dir_quota(void *arg, const struct cfs_quota *q)
+{
+	*(bool *)arg |= q->kind == CFS_QUOTA_DIR;
+	return 0;
+}
+
+static int has_dir_quotas(struct admin *a, bool *ret)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+
+	*ret = false;
+	return cfs_meta_each_quota(a->meta, &ctx, note_dir_quota, ret);
+}
+
+/* Without statistics nobody would count what directory quotas limit. */
+static int check_no_quotas(struct admin *a, char err[256])
+{
+	bool found;
+	int r = has_dir_quotas(a, &found);
+
+	if (r < 0)
+		snprintf(err, 256, "cannot read the quotas: %s", strerror(-r));
+	else if (found)
+		snprintf(err, 256,
+			 "directory quotas need directory statistics: remove them first, "
+			 "`cachefs quota list` and `quota delete`");
+	return r < 0 ? r : found ? -EBUSY : 0;
+}
+
+static int check_limits(struct admin *a, const struct cfs_setting *s, char err[256])
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	struct cfs_statfs st;
+	int r = cfs_meta_statfs(a->meta, &ctx, CFS_ROOT_INO, &st);
+
+	if (r < 0) {
+		snprintf(err, 256, "cannot read the usage: %s", strerror(-r));
+		return r;
+	}
+	if (s->capacity && s->capacity < st.used_bytes) {
+		snprintf(err, 256, "the volume uses %llu bytes already",
+			 (unsigned long long)st.used_bytes);
+		return -EINVAL;
+	}
+	if (s->inodes && s->inodes < st.used_inodes) {
+		snprintf(err, 256, "the volume has %llu inodes already",
+			 (unsigned long long)st.used_inodes);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+/* Mistakes that cost data or lock everybody out. */
+static int judge(struct admin *a, const struct change *c, const struct cfs_setting *old,
+		 char err[256])
+{
+	int r = c->moved ? check_place(c->s, err) : 0;
+
+	if (r == 0 && (c->s->capacity != old->capacity || c->s->inodes != old->inodes))
+		r = check_limits(a, c->s, err);
+	if (r == 0 && c->stats_off)
+		r = check_no_quotas(a, err);
+	if (r == 0 && old->trash_days > 0 && c->s->trash_days == 0) {
+		snprintf(err, 256, "without trash everything in it is deleted within hours");
+		r = -EINVAL;
+	}
+	if (r == 0)
+		r = cfs_setting_check_version(c->s, err);
+	return r;
+}
+
+static int ignore(void *arg, const struct gap *gap)
+{
+	return 0;
+}
+
+/* What changed while nobody counted. */
+static int recount(struct admin *a, char err[256])
+{
+	size_t open = 0;
+	bool found;
+	int r = has_dir_quotas(a, &found);
+
+	if (r == 0 && found)
+		r = admin_begin_repair(a, "cachefs config");
+	if (r == 0 && found)
+		r = quota_check(a, true, ignore, NULL, &open);
+	gaps_note_open(open);
+	if (r < 0)
+		snprintf(err, 256,
+			 "directory quotas could not be counted (%s): run `cachefs quota repair`",
+			 strerror(-r));
+	return r;
+}
+
+static void hint(struct admin *a)
+{
+	bool mounted;
+
+	if (admin_is_mounted(a, &mounted) == 0 && mounted)
+		fprintf(stderr, "Mounts notice within a heartbeat. Should files have been changed "
+				"until then, `cachefs fsck --repair` corrects the statistics.\n");
+}
+
+static int change(struct admin *a, struct change *c, const struct config_opts *o, char err[256])
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	int r = o->force ? 0 : judge(a, c, a->setting, err);
+
+	if (r < 0) {
+		if (strlen(err) < 220)
+			memcpy(err + strlen(err), " (--force does it)",
+			       sizeof(" (--force does it)"));
+		return r;
+	}
+	/* Rows of the time before would be taken for true. */
+	if (c->stats_on)
+		r = cfs_meta_clear_dir_stats(a->meta, &ctx);
+	if (r < 0)
+		snprintf(err, 256, "cannot clear the old directory statistics: %s", strerror(-r));
+	else
+		r = cfs_meta_format(a->meta, c->s, false, err);
+	if (r == 0 && c->stats_on) {
+		r = recount(a, err);
+		hint(a);
+	}
+	return r;
+}
+
+static void print_text(const char *json)
+{
+	json_t *s = cfs_json_load(json, strlen(json), NULL), *value;
+	const char *key;
+
+	json_object_foreach (s, key, value) {
+		char *text = cfs_json_dump(value, JSON_ENCODE_ANY | JSON_COMPACT);
+
+		/* Numbers may be strings here, and have no quotes. */
+		cmd_line("%-20s %s", key, text && *text == '"' ? json_string_value(value) : text);
+		free(text);
+	}
+	json_decref(s);
+}
+
+static int print_setting(const struct cfs_setting *s, bool json)
+{
+	cfs_auto_free char *shown = NULL;
+
+	if (cfs_setting_show(s, &shown) < 0) {
+		cmd_error("out of memory");
+		return CMD_SYSTEM;
+	}
+	if (json)
+		puts(shown); /* text of its own: the lines stay */
+	else
+		print_text(shown);
+	return CMD_OK;
+}
+
+static bool any_change(const struct config_opts *o)
+{
+	return o->capacity != NOT_GIVEN || o->inodes >= 0 || o->trash_days >= 0 || o->storage ||
+	       o->bucket || o->keys || o->upload_limit >= 0 || o->download_limit >= 0 ||
+	       o->dir_stats || o->enable_acl || o->min_client_version || o->max_client_version ||
+	       o->rotate_group_key || o->storage_class || o->tag;
+}
+
+/* JuiceFS leaves others out, and S3 fails each upload with characters that it does not take. */
+static bool is_tag(const char *s)
+{
+	const char *value = strchr(s, '=');
+
+	if (!*s)
+		return true;
+	if (!value || value == s || !value[1] || strchr(value + 1, '='))
+		return false;
+	for (; *s; s++) {
+		if (!isalnum((unsigned char)*s) && !((unsigned char)*s & 0x80) &&
+		    !strchr(" +-=._:/@", *s))
+			return false;
+	}
+	return true;
+}
+
+static int config_run(int argc, char **argv)
+{
+	struct config_opts o = {0};
+	struct admin_opts common;
+	struct change c = {0};
+	struct admin a = {0};
+	char err[256] = "out of memory";
+	const char *url;
+	bool writes;
+	int r;
+
+	cfs_opt_defaults(config_table, &o);
+	o.capacity = NOT_GIVEN;
+	r = cmd_parse(&cmd_config, config_table, &o, argc, argv, &url, 1, 1);
+	if (r >= 0)
+		goto out;
+	if (o.tag && !is_tag(o.tag)) {
+		cmd_error("--tag: not one KEY=VALUE of letters, digits, spaces and +-._:/@: %s",
+			  o.tag);
+		r = CMD_USAGE;
+		goto out;
+	}
+	writes = any_change(&o);
+	common = (struct admin_opts){.credentials = o.credentials};
+	r = admin_open(url, &common, writes ? ADMIN_WRITE : 0, &a);
+	if (r != CMD_OK)
+		goto out;
+	r = CMD_SYSTEM;
+	if (cfs_setting_copy(a.setting, &c.s) < 0 || apply(&c, &o) < 0 ||
+	    (c.any && change(&a, &c, &o, err) < 0) ||
+	    (o.rotate_group_key && peers_rotate_key(a.meta, o.rotate_group_key, err) < 0)) {
+		cmd_error("%s", err);
+		goto out;
+	}
+	cfs_setting_free(c.s);
+	c.s = NULL;
+	if (cfs_meta_setting(a.meta, &c.s) < 0) {
+		cmd_error("out of memory");
+		goto out;
+	}
+	r = print_setting(c.s, o.json);
+out:
+	cfs_setting_free(c.s);
+	if (admin_close(&a) != CMD_OK)
+		r = CMD_SYSTEM;
+	cfs_opt_free(config_table, &o);
+	return r;
+}
+
+const struct cmd cmd_config = {
+	.name = "config",
+	.synopsis = "[OPTIONS] META-URL",
+	.summary = "Shows a volume's setting, or changes what may change; mounts notice within a "
+		   "heartbeat",
+	.run = config_run,
+};

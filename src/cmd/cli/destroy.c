@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "cmd/access/admin.h"
+#include "cmd/access/cmd.h"
+#include "cmd/access/progress.h"
+#include "cmd/sets/tempfile.h"
+
+struct destroy_opts {
+	struct admin_opts common;
+	bool yes, dry_run, force;
+	int64_t threads;
+};
+
+#define OPT(f) .offset = offsetof(struct destroy_opts, f)
+static const struct cfs_opt destroy_table[] = {
+	{.name = "yes", .kind = CFS_OPT_FLAG, OPT(yes), .help = "do not ask"},
+	{.name = "dry-run",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(dry_run),
+	 .help = "only say what would be removed"},
+	{.name = "force",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(force),
+	 .help = "even when the volume is mounted somewhere"},
+	{.name = "threads",
+	 .kind = CFS_OPT_INT,
+	 OPT(threads),
+	 .def = "10",
+	 .min = 1,
+	 .max = 256,
+	 .arg = "N",
+	 .help = "objects removed at the same time"},
+	ADMIN_OBJECT_OPTIONS(struct destroy_opts, common),
+	{0},
+};
+#undef OPT
+
+struct destroy {
+	struct admin a;
+	const struct destroy_opts *o;
+	struct progress p;
+	FILE *keys; /* NUL behind each: nothing is removed before the listing is complete */
+	uint64_t objects, bytes;
+	struct removed removed;
+	unsigned sessions; /* active ones */
+	uint64_t beats;	   /* changes when one goes on, comes or goes */
+};
+
+static int add_key(void *arg, const struct cfs_object_info *info)
+{
+	struct destroy *d = arg;
+
+	progress_add(&d->p, 1);
+	d->objects++;
+	d->bytes += info->size;
+	if (fprintf(d->keys, "%" PRIu64 " %s%c", info->size, info->key, '\0') < 0)
+		return temp_error(-errno);
+	return 0;
+}
+
+static int list_objects(struct destroy *d)
+{
+	int fd = temp_open(), r;
+	char prefix[128];
+
+	if (fd < 0)
+		return fd;
+	d->keys = fdopen(fd, "w+");
+	if (!d->keys) {
+		r = -errno;
+		close(fd);
+		return r;
+	}
+	snprintf(prefix, sizeof(prefix), "%s/", d->a.setting->name);
+	progress_begin(&d->p, "objects listed");
+	r = d->a.objects->ops->list(d->a.objects, prefix, "", add_key, d,
+				    cfs_deadline_in(ADMIN_LIST_MS));
+	progress_end(&d->p);
+	if (r == 0 && fflush(d->keys))
+		r = temp_error(-errno);
+	return r;
+}
+
+static int count_live(void *arg, const struct cfs_session *s)
+{
+	struct destroy *d = arg;
+
+	d->sessions += s->expire_s >= time(NULL);
+	d->beats += (uint64_t)s->expire_s;
+	return 0;
+}
+
+/* No mount may have it, nor come while objects are listed or somebody thinks about the answer. */
+static int check_sessions(struct destroy *d)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	uint64_t before = d->beats;
+	bool again = d->keys;
+	int r;
+
+	d->sessions = 0;
+	d->beats = 0;
+	r = cfs_meta_each_session(d->a.meta, &ctx, count_live, d);
+	if (r < 0) {
+		cmd_error("cannot read the sessions: %s", strerror(-r));
+		return CMD_SYSTEM;
+	}
+	if (d->o->force || d->o->dry_run)
+		return CMD_OK;
+	if (d->sessions) {
+		cmd_error("%u sessions are active (see `cachefs status`): unmount first",
+			  d->sessions);
+		return CMD_SYSTEM;
+	}
+	/* One that seems to have ended, by this host's clock, and goes on. */
+	if (again && d->beats != before) {
+		cmd_error("sessions are active that should have ended: is the clock of this host "
+			  "right? See `cachefs status`, and unmount first");
+		return CMD_SYSTEM;
+	}
+	return CMD_OK;
+}
+
+static int remove_objects(struct destroy *d)
+{
+	cfs_auto_free char *line = NULL;
+	struct remover *remover;
+	uint64_t n = 0;
+	size_t cap = 0;
+	int r = remover_create(&d->a, (unsigned)d->o->threads, &remover);
+
+	if (r < 0)
+		return r;
+	rewind(d->keys);
+	progress_begin(&d->p, "objects removed");
+	while (r == 0 && getdelim(&line, &cap, '\0', d->keys) > 0) {
+		char *key;
+		uint64_t size = strtoull(line, &key, 10);
+
+		r = remover_add(remover, key + 1, size);
+		progress_add(&d->p, 1);
+		n++;
+	}
+	/* The metadata goes only when all of them were read back. */
+	if (r == 0 && n != d->objects)
+		r = -EIO;
+	progress_end(&d->p);
+	d->removed = remover_finish(remover);
+	return d->removed.failed ? d->removed.err : r;
+}
+
+static void say_what(const struct destroy *d)
+{
+	const struct cfs_setting *s = d->a.setting;
+	char buf[32];
+
+	fprintf(stderr,
+		"volume %s (%s)\nremoves %" PRIu64 " objects (%s) below %s %s%s%s/\n"
+		"and all its metadata\n",
+		s->name, s->uuid, d->objects, progress_size(d->bytes, buf), s->storage, s->bucket,
+		s->bucket[0] && s->bucket[strlen(s->bucket) - 1] == '/' ? "" : "/", s->name);
+}
+
+/* Whoever has typed the UUID already has said which volume; this asks whether. */
+static bool confirmed(const struct destroy *d)
+{
+	char answer[80] = "";
+
+	if (d->o->yes)
+		return true;
+	if (!isatty(STDIN_FILENO)) {
+		cmd_error("not a terminal: --yes is needed");
+		return false;
+	}
+	fprintf(stderr, "This cannot be undone. Type the name of the volume to go on: ");
+	if (!fgets(answer, sizeof(answer), stdin))
+		return false;
+	answer[strcspn(answer, "\n")] = '\0';
+	if (!strcmp(answer, d->a.setting->name))
+		return true;
+	cmd_error("not confirmed, nothing is removed");
+	return false;
+}
+
+static int destroy(struct destroy *d)
+{
+	int r = check_sessions(d);
+	struct cfs_ctx ctx;
+
+	if (r != CMD_OK)
+		return r;
+	r = list_objects(d);
+	if (r < 0) {
+		cmd_error("the objects could not be listed completely, nothing is removed: %s",
+			  strerror(-r));
+		return CMD_SYSTEM;
+	}
+	if (!d->o->common.json || !d->o->yes)
+		say_what(d);
+	if (d->o->dry_run)
+		return CMD_OK;
+	if (!confirmed(d))
+		return CMD_USAGE;
+	r = check_sessions(d);
+	if (r != CMD_OK)
+		return r;
+	r = remove_objects(d);
+	if (r < 0) {
+		cmd_error("%" PRIu64 " of %" PRIu64 " objects are removed, the metadata is kept: "
+			  "give the command again: %s",
+			  d->removed.objects, d->objects, strerror(-r));
+		return CMD_SYSTEM;
+	}
+	ctx = cfs_ctx_internal(10 * ADMIN_STEP_MS);
+	r = cfs_meta_destroy_volume(d->a.meta, &ctx);
+	if (r < 0) {
+		cmd_error("the metadata could not be removed: %s", strerror(-r));
+		return CMD_SYSTEM;
+	}
+	d->a.needs = 0; /* there is no usage to be written any more */
+	return CMD_OK;
+}
+
+static void print_json(const struct destroy *d)
+{
+	admin_print_json(json_pack("{s:s, s:s, s:I, s:I, s:b, s:I, s:I}", "name",
+				   d->a.setting->name, "uuid", d->a.setting->uuid, "objects",
+				   (json_int_t)d->objects, "bytes", (json_int_t)d->bytes, "dry_run",
+				   d->o->dry_run, "removed_objects", (json_int_t)d->removed.objects,
+				   "removed_bytes", (json_int_t)d->removed.bytes));
+}
+
+static int destroy_run(int argc, char **argv)
+{
+	struct destroy_opts o = {0};
+	struct destroy d = {.o = &o};
+	const char *pos[2];
+	int r;
+
+	cfs_opt_defaults(destroy_table, &o);
+	r = cmd_parse(&cmd_destroy, destroy_table, &o, argc, argv, pos, 2, 2);
+	if (r >= 0)
+		goto out;
+	r = admin_open(pos[0], &o.common, ADMIN_OBJECTS | (o.dry_run ? 0 : ADMIN_WRITE), &d.a);
+	if (r != CMD_OK)
+		goto out;
+	if (strcmp(pos[1], d.a.setting->uuid)) {
+		cmd_error("the volume there is %s with UUID %s", d.a.setting->name,
+			  d.a.setting->uuid);
+		r = CMD_USAGE;
+		goto out;
+	}
+	r = destroy(&d);
+	if (r == CMD_OK && o.common.json)
+		print_json(&d);
+out:
+	if (d.keys)
+		fclose(d.keys);
+	if (admin_close(&d.a) != CMD_OK)
+		r = CMD_SYSTEM;
+	cfs_opt_free(destroy_table, &o);
+	return r;
+}
+
+const struct cmd cmd_destroy = {
+	.name = "destroy",
+	.synopsis = "[--yes] [--dry-run] [OPTIONS] META-URL UUID",
+	.summary = "Removes a volume with all its objects",
+	.run = destroy_run,
+};

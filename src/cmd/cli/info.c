@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cmd/access/cmd.h"
+#include "cmd/access/control.h"
+
+struct info_opts {
+	bool json;
+};
+
+static const struct cfs_opt info_table[] = {
+	{.name = "json",
+	 .kind = CFS_OPT_FLAG,
+	 .offset = offsetof(struct info_opts, json),
+	 .help = "print JSON"},
+	{0},
+};
+
+static const char *type_name(json_int_t type)
+{
+	static const char *const names[] = {"?",    "file",	    "directory",	"symlink",
+					    "fifo", "block device", "character device", "socket"};
+
+	return names[type >= 1 && type <= 7 ? type : 0];
+}
+
+static json_int_t get_int(json_t *j, const char *key)
+{
+	return json_integer_value(json_object_get(j, key));
+}
+
+static void print_slice(json_t *slice)
+{
+	json_t *key;
+	size_t i;
+
+	printf("    at %-9lld slice %lld  size %lld  off %lld  len %lld\n", get_int(slice, "pos"),
+	       get_int(slice, "id"), get_int(slice, "size"), get_int(slice, "off"),
+	       get_int(slice, "len"));
+	json_array_foreach (json_object_get(slice, "objects"), i, key)
+		cmd_line("      %s", json_string_value(key));
+}
+
+static void print_info(json_t *j)
+{
+	json_t *path, *chunk, *slice;
+	size_t i, k;
+
+	printf("inode:  %lld\ntype:   %s\nlength: %lld\nlinks:  %lld\n", get_int(j, "inode"),
+	       type_name(get_int(j, "type")), get_int(j, "length"), get_int(j, "nlink"));
+	if (get_int(j, "tier"))
+		printf("tier:   %lld\n", get_int(j, "tier"));
+	json_array_foreach (json_object_get(j, "paths"), i, path)
+		cmd_line("path:   %s", json_string_value(path));
+	json_array_foreach (json_object_get(j, "chunks"), i, chunk) {
+		printf("  chunk %lld\n", get_int(chunk, "index"));
+		json_array_foreach (json_object_get(chunk, "slices"), k, slice)
+			print_slice(slice);
+	}
+	if (json_is_true(json_object_get(j, "truncated")))
+		printf("  (more chunks are not shown)\n");
+}
+
+static int info_run(int argc, char **argv)
+{
+	struct info_opts o;
+	const char *path, *error;
+	char point[4096];
+	struct stat st;
+	json_t *reply;
+	int r;
+
+	cfs_opt_defaults(info_table, &o);
+	r = cmd_parse(&cmd_info, info_table, &o, argc, argv, &path, 1, 1);
+	if (r >= 0)
+		return r;
+	if (lstat(path, &st) < 0) {
+		cmd_error("%s: %s", path, strerror(errno));
+		return CMD_USAGE;
+	}
+	if (control_find_mount(path, point, sizeof(point)) < 0)
+		return CMD_USAGE;
+	reply = control_ask(point,
+			    json_pack("{s:s, s:I}", "op", "info", "inode", (json_int_t)st.st_ino));
+	if (!reply) {
+		cmd_error("the mount at %s does not answer: %s", point, strerror(errno));
+		return CMD_SYSTEM;
+	}
+	error = json_string_value(json_object_get(reply, "error"));
+	if (error) {
+		cmd_error("%s: %s", path, error);
+		r = CMD_SYSTEM;
+	} else if (o.json) {
+		json_dumpf(reply, stdout, JSON_INDENT(2));
+		putchar('\n');
+		r = CMD_OK;
+	} else {
+		print_info(reply);
+		r = CMD_OK;
+	}
+	json_decref(reply);
+	return r;
+}
+
+const struct cmd cmd_info = {
+	.name = "info",
+	.synopsis = "[--json] PATH",
+	.summary = "Shows the inode, slices and objects behind a path of a mount",
+	.run = info_run,
+};

@@ -1,0 +1,481 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/usage/quota-usage.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cmd/access/cmd.h"
+#include "cmd/access/progress.h"
+
+/* Options that were not given keep what the quota has. */
+#define NOT_GIVEN UINT64_MAX
+
+struct quota_opts {
+	struct admin_opts common;
+	char *path;
+	int64_t uid, gid;
+	uint64_t capacity;
+	int64_t inodes;
+	bool repair;
+};
+
+#define OPT(f) .offset = offsetof(struct quota_opts, f)
+static const struct cfs_opt quota_table[] = {
+	{.name = "path",
+	 .kind = CFS_OPT_STRING,
+	 OPT(path),
+	 .arg = "PATH",
+	 .help = "a directory, given from the root of the volume"},
+	{.name = "uid",
+	 .kind = CFS_OPT_INT,
+	 OPT(uid),
+	 .def = "-1",
+	 .min = -1,
+	 .max = UINT32_MAX - 1,
+	 .arg = "UID",
+	 .help = "a user; counts everything that belongs to him, the trash included"},
+	{.name = "gid",
+	 .kind = CFS_OPT_INT,
+	 OPT(gid),
+	 .def = "-1",
+	 .min = -1,
+	 .max = UINT32_MAX - 1,
+	 .arg = "GID",
+	 .help = "a group"},
+	{.name = "capacity",
+	 .kind = CFS_OPT_SIZE,
+	 OPT(capacity),
+	 .unit = 1ULL << 30,
+	 .max = INT64_MAX,
+	 .arg = "SIZE",
+	 .help = "set: limit of space, a bare number is in GiB; 0: none"},
+	{.name = "inodes",
+	 .kind = CFS_OPT_INT,
+	 OPT(inodes),
+	 .def = "-1",
+	 .min = -1,
+	 .max = INT64_MAX,
+	 .arg = "N",
+	 .help = "set: limit of the number of inodes; 0: none"},
+	{.name = "repair",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(repair),
+	 .help = "check: put the recorded usage right"},
+	ADMIN_OPTIONS(struct quota_opts, common),
+	{0},
+};
+#undef OPT
+
+static const char *const kinds[] = {"directory", "user", "group"};
+
+struct quota_cmd {
+	struct admin a;
+	const struct quota_opts *o;
+	json_t *list;
+	uint64_t found;
+};
+
+/* ---- which ---- */
+
+static bool given(const struct quota_opts *o)
+{
+	return o->path || o->uid >= 0 || o->gid >= 0;
+}
+
+/* CMD_OK or an exit status after a message. */
+static int find_target(struct quota_cmd *c, struct cfs_quota *ret)
+{
+	const struct quota_opts *o = c->o;
+	struct cfs_entry e;
+	int r;
+
+	*ret = (struct cfs_quota){.max_space = -1, .max_inodes = -1};
+	if ((o->path != NULL) + (o->uid >= 0) + (o->gid >= 0) != 1) {
+		cmd_error("give one of --path, --uid and --gid");
+		return CMD_USAGE;
+	}
+	if (!o->path) {
+		ret->kind = o->uid >= 0 ? CFS_QUOTA_USER : CFS_QUOTA_GROUP;
+		ret->key = (uint64_t)(o->uid >= 0 ? o->uid : o->gid);
+		return CMD_OK;
+	}
+	r = admin_lookup(&c->a, o->path, &e);
+	if (r == 0 && e.attr.type != CFS_TYPE_DIR)
+		r = -ENOTDIR;
+	if (r == 0 && (e.ino == CFS_ROOT_INO || cfs_ino_is_trash(e.ino))) {
+		cmd_error("%s: use `cachefs config --capacity` to limit the whole volume", o->path);
+		return CMD_USAGE;
+	}
+	if (r < 0) {
+		cmd_error("%s: %s", o->path, strerror(-r));
+		return CMD_SYSTEM;
+	}
+	ret->kind = CFS_QUOTA_DIR;
+	ret->key = e.ino;
+	ret->max_space = ret->max_inodes = 0;
+	return CMD_OK;
+}
+
+struct search {
+	struct cfs_quota *q;
+	bool found;
+};
+
+static int match(void *arg, const struct cfs_quota *q)
+{
+	struct search *s = arg;
+
+	if (q->kind == s->q->kind && q->key == s->q->key) {
+		*s->q = *q;
+		s->found = true;
+	}
+	return 0;
+}
+
+/* 1 and the row, 0 when there is none. */
+static int load(struct quota_cmd *c, struct cfs_quota *q)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	struct search s = {.q = q};
+	int r = cfs_meta_each_quota(c->a.meta, &ctx, match, &s);
+
+	return r < 0 ? r : s.found;
+}
+
+/* ---- showing ---- */
+
+/* An owner whose limits were lifted goes on being counted. */
+static bool is_set(const struct cfs_quota *q)
+{
+	return q->kind == CFS_QUOTA_DIR || q->max_space > 0 || q->max_inodes > 0;
+}
+
+static json_t *describe(struct quota_cmd *c, const struct cfs_quota *q)
+{
+	json_t *j = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I}", "kind", kinds[q->kind], "key",
+			      (json_int_t)q->key, "max_bytes",
+			      (json_int_t)(q->max_space > 0 ? q->max_space : 0), "max_inodes",
+			      (json_int_t)(q->max_inodes > 0 ? q->max_inodes : 0), "used_bytes",
+			      (json_int_t)q->used_space, "used_inodes", (json_int_t)q->used_inodes);
+	char *path;
+
+	if (j && q->kind == CFS_QUOTA_DIR) {
+		path = admin_path(&c->a, q->key);
+		if (path)
+			json_object_set_new(j, "path", admin_text(path, strlen(path)));
+		free(path);
+	}
+	return j;
+}
+
+static void print_row(json_t *q)
+{
+	const char *path = json_string_value(json_object_get(q, "path"));
+	json_int_t max = json_integer_value(json_object_get(q, "max_bytes"));
+	json_int_t used = json_integer_value(json_object_get(q, "used_bytes"));
+	json_int_t max_inodes = json_integer_value(json_object_get(q, "max_inodes"));
+	char limit[32] = "none", inodes[32] = "none", buf[32], who[64];
+
+	if (max)
+		progress_size((uint64_t)max, limit);
+	if (max_inodes)
+		snprintf(inodes, sizeof(inodes), "%lld", max_inodes);
+	snprintf(who, sizeof(who), "%s %lld", json_string_value(json_object_get(q, "kind")),
+		 json_integer_value(json_object_get(q, "key")));
+	cmd_line("%-28s space %10s of %-10s inodes %8lld of %s", path ? path : who,
+		 used < 0 ? "?" : progress_size((uint64_t)used, buf), limit,
+		 json_integer_value(json_object_get(q, "used_inodes")), inodes);
+}
+
+static void show(struct quota_cmd *c, json_t *list)
+{
+	json_t *q;
+	size_t i;
+
+	if (c->o->common.json) {
+		admin_print_json(list);
+		return;
+	}
+	json_array_foreach (list, i, q)
+		print_row(q);
+	if (!json_array_size(list))
+		printf("no quotas\n");
+	json_decref(list);
+}
+
+struct collected {
+	struct cfs_quota *v;
+	size_t n;
+};
+
+static int collect(void *arg, const struct cfs_quota *q)
+{
+	struct collected *l = arg;
+	struct cfs_quota *v;
+
+	if (!is_set(q))
+		return 0;
+	v = reallocarray(l->v, l->n + 1, sizeof(*v));
+	if (!v)
+		return -ENOMEM;
+	l->v = v;
+	v[l->n++] = *q;
+	return 0;
+}
+
+static int run_list(struct quota_cmd *c)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	json_t *list = json_array();
+	struct collected all = {0};
+	size_t i;
+	int r = cfs_meta_each_quota(c->a.meta, &ctx, collect, &all);
+
+	for (i = 0; i < all.n; i++)
+		json_array_append_new(list, describe(c, &all.v[i]));
+	free(all.v);
+	if (r < 0) {
+		json_decref(list);
+		cmd_error("cannot read the quotas: %s", strerror(-r));
+		return CMD_SYSTEM;
+	}
+	show(c, list);
+	return CMD_OK;
+}
+
+static int run_get(struct quota_cmd *c)
+{
+	json_t *list = json_array();
+	struct cfs_quota q;
+	int r;
+
+	r = find_target(c, &q);
+	if (r != CMD_OK) {
+		json_decref(list);
+		return r;
+	}
+	r = load(c, &q);
+	if (r <= 0 || !is_set(&q)) {
+		json_decref(list);
+		cmd_error("%s", r < 0 ? strerror(-r) : "there is no such quota");
+		return CMD_SYSTEM;
+	}
+	json_array_append_new(list, describe(c, &q));
+	show(c, list);
+	return CMD_OK;
+}
+
+/* ---- changing ---- */
+
+/* Directory quotas need DirStats, quotas of owners have a switch of their own. */
+static int switch_on(struct quota_cmd *c, enum cfs_quota_kind kind)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	struct cfs_setting *s;
+	char err[256];
+	int r = cfs_meta_setting(c->a.meta, &s);
+
+	if (r < 0)
+		return r;
+	if (kind == CFS_QUOTA_DIR ? s->dir_stats : s->user_group_quota)
+		goto out;
+	if (kind == CFS_QUOTA_DIR) {
+		r = cfs_meta_clear_dir_stats(c->a.meta, &ctx);
+		s->dir_stats = true;
+	} else {
+		s->user_group_quota = true;
+	}
+	if (r == 0)
+		r = cfs_meta_format(c->a.meta, s, false, err);
+	if (r == 0 && kind != CFS_QUOTA_DIR)
+		r = quota_count_owners(&c->a);
+out:
+	cfs_setting_free(s);
+	return r;
+}
+
+static int set(struct quota_cmd *c, struct cfs_quota *q)
+{
+	const struct quota_opts *o = c->o;
+	struct cfs_ctx ctx;
+	int r = switch_on(c, q->kind), there;
+
+	if (r < 0)
+		return r;
+	there = load(c, q);
+	if (there < 0)
+		return there;
+	if (o->capacity != NOT_GIVEN)
+		q->max_space = o->capacity || q->kind == CFS_QUOTA_DIR ? (int64_t)o->capacity : -1;
+	if (o->inodes >= 0)
+		q->max_inodes = o->inodes || q->kind == CFS_QUOTA_DIR ? o->inodes : -1;
+	if (!there && q->kind == CFS_QUOTA_DIR) {
+		r = quota_measure(&c->a, q->key, &q->used_space, &q->used_inodes);
+		if (r < 0)
+			return r;
+	}
+	ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	return cfs_meta_put_quota(c->a.meta, &ctx, q);
+}
+
+static void hint(struct quota_cmd *c)
+{
+	bool mounted;
+
+	if (admin_is_mounted(&c->a, &mounted) == 0 && mounted)
+		fprintf(stderr, "Mounts notice within a heartbeat. Should files have been changed "
+				"until then, `cachefs quota repair` counts them.\n");
+}
+
+static int run_set(struct quota_cmd *c)
+{
+	const struct quota_opts *o = c->o;
+	struct cfs_quota q;
+	int r;
+
+	if (o->capacity == NOT_GIVEN && o->inodes < 0) {
+		cmd_error("set needs --capacity or --inodes");
+		return CMD_USAGE;
+	}
+	r = find_target(c, &q);
+	if (r != CMD_OK)
+		return r;
+	r = set(c, &q);
+	if (r < 0) {
+		cmd_error("the quota could not be set: %s", strerror(-r));
+		return CMD_SYSTEM;
+	}
+	hint(c);
+	return run_get(c);
+}
+
+static int run_delete(struct quota_cmd *c)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	struct cfs_quota q;
+	int r;
+
+	r = find_target(c, &q);
+	if (r != CMD_OK)
+		return r;
+	r = load(c, &q);
+	if (r > 0)
+		r = cfs_meta_del_quota(c->a.meta, &ctx, q.kind, q.key);
+	else if (r == 0)
+		r = -ENOENT;
+	if (r < 0) {
+		cmd_error("%s", r == -ENOENT ? "there is no such quota" : strerror(-r));
+		return CMD_SYSTEM;
+	}
+	return CMD_OK;
+}
+
+static int found(void *arg, const struct gap *f)
+{
+	struct quota_cmd *c = arg;
+	json_t *j = describe(c, &f->quota);
+	const char *path = json_string_value(json_object_get(j, "path"));
+	int r = 0;
+
+	c->found += !f->repaired;
+	if (c->o->common.json) {
+		json_object_set_new(j, "real_bytes", json_integer(f->there.space));
+		json_object_set_new(j, "real_inodes", json_integer(f->there.inodes));
+		json_object_set_new(j, "repaired", json_boolean(f->repaired));
+		r = json_array_append_new(c->list, j) < 0 ? -ENOMEM : 0;
+		return r;
+	}
+	cmd_line("%s %" PRIu64 "%s%s: says %" PRId64 " bytes %" PRId64 " inodes, has %" PRId64
+		 " and %" PRId64 "%s",
+		 kinds[f->quota.kind], f->quota.key, path ? " " : "", path ? path : "",
+		 f->counted.space, f->counted.inodes, f->there.space, f->there.inodes,
+		 f->repaired ? " (repaired)" : "");
+	json_decref(j);
+	return 0;
+}
+
+static int check(struct quota_cmd *c, bool repair)
+{
+	size_t open = 0;
+	int r;
+
+	if (given(c->o))
+		cmd_error("note: check looks at all quotas");
+	if (repair && admin_begin_repair(&c->a, "cachefs quota repair") < 0)
+		return CMD_SYSTEM;
+	c->list = json_array();
+	r = quota_check(&c->a, repair, found, c, &open);
+	if (r < 0) {
+		json_decref(c->list);
+		cmd_error("the quotas could not be checked: %s", strerror(-r));
+		return CMD_SYSTEM;
+	}
+	gaps_note_open(open);
+	if (c->o->common.json)
+		admin_print_json(c->list);
+	else
+		json_decref(c->list);
+	return c->found ? CMD_DAMAGED : CMD_OK;
+}
+
+static int run_check(struct quota_cmd *c)
+{
+	return check(c, c->o->repair);
+}
+
+static int run_repair(struct quota_cmd *c)
+{
+	return check(c, true);
+}
+
+static const struct sub {
+	const char *name;
+	int (*run)(struct quota_cmd *c);
+	bool writes;
+} subs[] = {
+	{"set", run_set, true},	      {"get", run_get, false},	   {"list", run_list, false},
+	{"delete", run_delete, true}, {"check", run_check, false}, {"repair", run_repair, true},
+};
+
+static int quota_run(int argc, char **argv)
+{
+	struct quota_opts o = {.capacity = NOT_GIVEN};
+	struct quota_cmd c = {.o = &o};
+	const struct sub *sub = NULL;
+	const char *pos[2];
+	size_t i;
+	int r;
+
+	cfs_opt_defaults(quota_table, &o);
+	o.capacity = NOT_GIVEN;
+	r = cmd_parse(&cmd_quota, quota_table, &o, argc, argv, pos, 2, 2);
+	if (r >= 0)
+		goto out;
+	for (i = 0; i < sizeof(subs) / sizeof(subs[0]); i++) {
+		if (!strcmp(subs[i].name, pos[0]))
+			sub = &subs[i];
+	}
+	r = CMD_USAGE;
+	if (!sub) {
+		cmd_error("'%s' is none of set, get, list, delete, check, repair", pos[0]);
+		goto out;
+	}
+	r = admin_open(pos[1], &o.common, sub->writes || o.repair ? ADMIN_WRITE : 0, &c.a);
+	if (r == CMD_OK)
+		r = sub->run(&c);
+out:
+	if (admin_close(&c.a) != CMD_OK)
+		r = CMD_SYSTEM;
+	cfs_opt_free(quota_table, &o);
+	return r;
+}
+
+const struct cmd cmd_quota = {
+	.name = "quota",
+	.synopsis = "set|get|list|delete|check|repair [OPTIONS] META-URL",
+	.summary = "Limits of directories, users and groups",
+	.run = quota_run,
+};

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Out of the trash. Removing a tree flattens it: each entry of an hour is called
+ * PARENT-INODE-NAME. Entries go back under the directory PARENT; without --put-back only when that
+ * lies in the same hour, which puts trees together again inside the trash.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/workers.h"
+#include "cmd/access/admin.h"
+#include "cmd/access/cmd.h"
+#include "cmd/access/live.h"
+#include "cmd/access/progress.h"
+#include "cmd/sets/inoset.h"
+
+#define PAGE	  1000
+#define HOURS_MAX 64
+
+struct restore_opts {
+	struct admin_opts common;
+	bool put_back;
+	int64_t threads;
+};
+
+#define OPT(f) .offset = offsetof(struct restore_opts, f)
+static const struct cfs_opt restore_table[] = {
+	{.name = "put-back",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(put_back),
+	 .help = "move everything back to where it was, unless the name is taken"},
+	{.name = "threads",
+	 .kind = CFS_OPT_INT,
+	 OPT(threads),
+	 .def = "10",
+	 .min = 1,
+	 .max = 256,
+	 .arg = "N",
+	 .help = "entries moved at the same time"},
+	ADMIN_OPTIONS(struct restore_opts, common),
+	{0},
+};
+#undef OPT
+
+struct restore {
+	struct admin a;
+	const struct restore_opts *o;
+	struct progress p;
+	struct cfs_workers *workers;
+	cfs_ino_t hour;
+	struct inoset dirs; /* of this hour */
+	int err;	    /* of reading them */
+	_Atomic uint64_t restored, skipped, failed;
+};
+
+struct move {
+	struct cfs_job job;
+	struct restore *r;
+	cfs_ino_t dst;
+	size_t len, skip; /* the name behind the two numbers begins at `skip` */
+	char name[CFS_NAME_MAX + 1];
+};
+
+/* False: not a name that the trash gives. */
+static bool parse_name(struct move *m)
+{
+	char *end;
+
+	m->dst = strtoull(m->name, &end, 10);
+	if (*end != '-' || end == m->name)
+		return false;
+	strtoull(end + 1, &end, 10);
+	if (*end != '-' || !end[1])
+		return false;
+	m->skip = (size_t)(end + 1 - m->name);
+	return m->skip < m->len;
+}
+
+static void run_move(struct cfs_job *job)
+{
+	struct move *m = (struct move *)job;
+	struct restore *r = m->r;
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	struct cfs_rename req = {
+		.src_parent = r->hour,
+		.dst_parent = m->dst,
+		.src_name = m->name,
+		.src_len = m->len,
+		.dst_name = m->name + m->skip,
+		.dst_len = m->len - m->skip,
+		.flags = CFS_RENAME_NOREPLACE | CFS_RENAME_RESTORE,
+	};
+	struct cfs_renamed done;
+	int e = live_stopped() ? -EINTR : cfs_meta_rename(r->a.meta, &ctx, &req, &done);
+
+	if (e == -EINTR) {
+		free(m);
+		return;
+	}
+	if (e == 0) {
+		atomic_fetch_add(&r->restored, 1);
+	} else {
+		atomic_fetch_add(&r->failed, 1);
+		progress_end(&r->p);
+		cmd_error("%s: %s", m->name,
+			  e == -ENOENT	 ? "its directory is gone"
+			  : e == -EEXIST ? "its name is taken"
+					 : strerror(-e));
+	}
+	progress_add(&r->p, 1);
+	free(m);
+}
+
+static int note_dir(void *arg, const struct cfs_dirent *e)
+{
+	struct restore *r = arg;
+
+	r->err = e->type == CFS_TYPE_DIR ? inoset_add(&r->dirs, e->entry.ino, 1) : 0;
+	return r->err;
+}
+
+struct page {
+	struct move *v[PAGE];
+	size_t n;
+	int err;
+};
+
+static int keep_entry(void *arg, const struct cfs_dirent *e)
+{
+	struct page *p = arg;
+	struct move *m = calloc(1, sizeof(*m));
+
+	if (!m)
+		return p->err = -ENOMEM;
+	m->job.run = run_move;
+	m->len = e->name_len;
+	memcpy(m->name, e->name, e->name_len);
+	p->v[p->n++] = m;
+	return 0;
+}
+
+static int submit(struct restore *r, struct move *m)
+{
+	int e;
+
+	m->r = r;
+	if (!parse_name(m) || (!r->o->put_back && !inoset_has(&r->dirs, m->dst))) {
+		atomic_fetch_add(&r->skipped, 1);
+		free(m);
+		return 0;
+	}
+	e = cfs_workers_submit(r->workers, &m->job, cfs_deadline_in(2 * ADMIN_STEP_MS));
+	if (e < 0)
+		free(m);
+	return e;
+}
+
+static int read_pages(struct restore *r, cfs_dirent_fn fn, struct page *p)
+{
+	struct cfs_cursor cursor = {0};
+	size_t i;
+	int e, e2 = 0;
+
+	do {
+		struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+
+		e = cfs_meta_readdir(r->a.meta, &ctx, r->hour, false, PAGE, &cursor, fn,
+				     p ? (void *)p : r);
+		if (live_stopped())
+			e2 = -EINTR;
+		for (i = 0; p && i < p->n; i++) {
+			if (e2 < 0)
+				free(p->v[i]);
+			else
+				e2 = submit(r, p->v[i]);
+		}
+		if (p)
+			p->n = 0;
+		e2 = e2 ? e2 : p ? p->err : r->err;
+	} while (e == 0 && e2 == 0);
+	return e2 ? e2 : e < 0 ? e : 0;
+}
+
+static int restore_hour(struct restore *r, const char *name)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	struct page *p = calloc(1, sizeof(*p));
+	struct cfs_entry hour;
+	int e;
+
+	if (!p)
+		return -ENOMEM;
+	e = cfs_meta_lookup(r->a.meta, &ctx, CFS_TRASH_INO, name, strlen(name), &hour);
+	if (e == 0) {
+		r->hour = hour.ino;
+		if (!r->o->put_back)
+			e = read_pages(r, note_dir, NULL);
+		inoset_sort(&r->dirs);
+	}
+	if (e == 0)
+		e = cfs_workers_create("restore", (unsigned)r->o->threads, 4 * PAGE, &r->workers);
+	if (e == 0) {
+		progress_begin(&r->p, "entries restored");
+		e = read_pages(r, keep_entry, p);
+		cfs_workers_destroy(r->workers);
+		progress_end(&r->p);
+		if (live_stopped()) /* and they have left out the rest */
+			e = -EINTR;
+	}
+	inoset_free(&r->dirs);
+	free(p);
+	return e;
+}
+
+static int restore_run(int argc, char **argv)
+{
+	struct restore_opts o = {0};
+	struct restore r = {.o = &o};
+	const char *pos[HOURS_MAX + 1];
+	int i, e, rc;
+
+	cfs_opt_defaults(restore_table, &o);
+	rc = cmd_parse(&cmd_restore, restore_table, &o, argc, argv, pos, 2, HOURS_MAX + 1);
+	if (rc >= 0)
+		goto out;
+	rc = admin_open(pos[0], &o.common, ADMIN_WRITE, &r.a);
+	/* What has come under quotas is to be written whatever happens. */
+	live_begin();
+	for (i = 1; i <= HOURS_MAX && pos[i] && rc == CMD_OK; i++) {
+		e = restore_hour(&r, pos[i]);
+		if (e < 0) {
+			cmd_error("%s: %s", pos[i],
+				  e == -ENOENT ? "no such hour in the trash (YYYY-MM-DD-HH, UTC)"
+					       : strerror(-e));
+			rc = e == -EINTR ? CMD_INTERRUPTED : CMD_SYSTEM;
+		}
+	}
+	if (!r.a.meta)
+		goto out;
+	if (o.common.json)
+		admin_print_json(json_pack("{s:I, s:I, s:I}", "restored",
+					   (json_int_t)atomic_load(&r.restored), "skipped",
+					   (json_int_t)atomic_load(&r.skipped), "failed",
+					   (json_int_t)atomic_load(&r.failed)));
+	else
+		printf("%" PRIu64 " restored, %" PRIu64 " skipped, %" PRIu64 " failed\n",
+		       atomic_load(&r.restored), atomic_load(&r.skipped), atomic_load(&r.failed));
+	if (rc == CMD_OK && atomic_load(&r.failed))
+		rc = CMD_SYSTEM;
+out:
+	if (admin_close(&r.a) != CMD_OK)
+		rc = CMD_SYSTEM;
+	cfs_opt_free(restore_table, &o);
+	return rc;
+}
+
+const struct cmd cmd_restore = {
+	.name = "restore",
+	.synopsis = "[--put-back] [OPTIONS] META-URL HOUR...",
+	.summary = "Puts removed trees together again in .trash/HOUR, or back to where they were",
+	.run = restore_run,
+};

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <cachefs/meta.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "base/text/json.h"
+#include "base/text/url.h"
+#include "cmd/access/cmd.h"
+#include "cmd/access/progress.h"
+#include "cmd/access/volume.h"
+#include "cmd/group/peers.h"
+
+struct status_opts {
+	bool json;
+	char *credentials;
+};
+
+static const struct cfs_opt status_table[] = {
+	{.name = "json",
+	 .kind = CFS_OPT_FLAG,
+	 .offset = offsetof(struct status_opts, json),
+	 .help = "print JSON"},
+	{.name = "credentials",
+	 .kind = CFS_OPT_STRING,
+	 .offset = offsetof(struct status_opts, credentials),
+	 .arg = "FILE",
+	 .help = "KEY=VALUE lines (META_PASSWORD, ...), mode 0600"},
+	{0},
+};
+
+/* When the mount was made, in RFC 3339 of any zone; -1: its record does not say. */
+static time_t mounted_since(json_t *info)
+{
+	const char *rest = json_string_value(json_object_get(info, "MountTime"));
+	struct tm tm = {0};
+	long east_s;
+
+	rest = rest ? strptime(rest, "%Y-%m-%dT%H:%M:%S", &tm) : NULL;
+	if (rest && *rest == '.')
+		rest += 1 + strspn(rest + 1, "0123456789");
+	if (!rest || !strptime(rest, "%z", &tm))
+		return -1;
+	/* timegm() takes it for Greenwich's and writes that down. */
+	east_s = tm.tm_gmtoff;
+	return timegm(&tm) - east_s;
+}
+
+static int64_t age_of(json_t *info)
+{
+	time_t since = mounted_since(info);
+
+	return since < 0 ? -1 : (int64_t)(time(NULL) - since);
+}
+
+static int add_session(void *arg, const struct cfs_session *s)
+{
+	json_t *info = json_loads(s->info, 0, NULL);
+	int64_t age_s = age_of(info);
+	json_t *j = json_pack("{s:I, s:I, s:b, s:o, s:o}", "sid", (json_int_t)s->sid, "expire",
+			      (json_int_t)s->expire_s, "stale", s->expire_s < time(NULL), "age_s",
+			      age_s < 0 ? json_null() : json_integer(age_s), "info",
+			      info ? info : json_object());
+
+	return j && json_array_append_new(arg, j) == 0 ? 0 : -1;
+}
+
+static json_t *collect(struct cfs_meta *meta, const struct cfs_setting *setting)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(30000);
+	cfs_auto_free char *shown = NULL;
+	json_t *sessions = json_array(), *groups = peers_recorded(meta);
+	struct cfs_statfs st;
+	json_t *s;
+
+	if (!groups || cfs_setting_show(setting, &shown) < 0 ||
+	    cfs_meta_each_session(meta, &ctx, add_session, sessions) < 0 ||
+	    cfs_meta_statfs(meta, &ctx, CFS_ROOT_INO, &st) < 0) {
+		json_decref(sessions);
+		json_decref(groups);
+		return NULL;
+	}
+	s = cfs_json_load(shown, strlen(shown), NULL);
+	return json_pack("{s:o, s:s, s:{s:I, s:I, s:I, s:I}, s:o, s:o}", "setting", s, "engine",
+			 cfs_meta_engine_name(meta), "usage", "used_bytes",
+			 (json_int_t)st.used_bytes, "available_bytes", (json_int_t)st.avail_bytes,
+			 "used_inodes", (json_int_t)st.used_inodes, "available_inodes",
+			 (json_int_t)st.avail_inodes, "sessions", sessions, "groups", groups);
+}
+
+static const char *text(json_t *j, const char *key)
+{
+	const char *s = json_string_value(json_object_get(j, key));
+
+	return s ? s : "";
+}
+
+/* "3d 4h", "5m 6s" */
+static const char *age(json_t *session, char buf[32])
+{
+	int64_t s = json_integer_value(json_object_get(session, "age_s"));
+
+	if (s >= 86400)
+		snprintf(buf, 32, "%" PRId64 "d %" PRId64 "h", s / 86400, s % 86400 / 3600);
+	else if (s >= 3600)
+		snprintf(buf, 32, "%" PRId64 "h %" PRId64 "m", s / 3600, s % 3600 / 60);
+	else if (s >= 60)
+		snprintf(buf, 32, "%" PRId64 "m %" PRId64 "s", s / 60, s % 60);
+	else
+		snprintf(buf, 32, "%" PRId64 "s", s);
+	return buf;
+}
+
+static void print_session(json_t *session)
+{
+	json_t *info = json_object_get(session, "info");
+	time_t since = mounted_since(info);
+	char ago[32], when[80] = "";
+	struct tm tm;
+
+	if (since >= 0 && gmtime_r(&since, &tm)) {
+		size_t n = strftime(when, sizeof(when), "  since %Y-%m-%d %H:%M:%S UTC", &tm);
+
+		snprintf(when + n, sizeof(when) - n, ", %s ago", age(session, ago));
+	}
+	cmd_line("  %-4lld %s:%s  pid %lld  version %s%s%s",
+		 json_integer_value(json_object_get(session, "sid")), text(info, "HostName"),
+		 text(info, "MountPoint"), json_integer_value(json_object_get(info, "ProcessID")),
+		 text(info, "Version"), when,
+		 json_is_true(json_object_get(session, "stale")) ? "  (stale)" : "");
+}
+
+static void print_limits(json_t *setting)
+{
+	uint64_t bytes, inodes;
+	char buf[32];
+
+	if (cfs_json_get_u64(json_object_get(setting, "Capacity"), &bytes) && bytes)
+		cmd_line("capacity:    %s", progress_size(bytes, buf));
+	if (cfs_json_get_u64(json_object_get(setting, "Inodes"), &inodes) && inodes)
+		cmd_line("inodes:      at most %" PRIu64, inodes);
+}
+
+static void print_status(json_t *j, const char *url)
+{
+	json_t *s = json_object_get(j, "setting"), *u = json_object_get(j, "usage"), *session,
+	       *tier;
+	const char *id;
+	json_int_t used = json_integer_value(json_object_get(u, "used_bytes"));
+	char masked[256], buf[32];
+	json_int_t days = json_integer_value(json_object_get(s, "TrashDays"));
+	size_t i;
+
+	cfs_url_mask(url, masked, sizeof(masked));
+	cmd_line("volume:      %s (%s)", text(s, "Name"), text(s, "UUID"));
+	cmd_line("metadata:    %s", masked);
+	cmd_line("storage:     %s %s", text(s, "Storage"), text(s, "Bucket"));
+	json_object_foreach (json_object_get(s, "Tiers"), id, tier) {
+		if (*text(tier, "StorageClass") || *text(tier, "Tag"))
+			cmd_line("tier %s:      %s%s%s", id, text(tier, "StorageClass"),
+				 *text(tier, "Tag") ? " tag " : "", text(tier, "Tag"));
+	}
+	printf("block size:  %lld KiB\n", json_integer_value(json_object_get(s, "BlockSize")));
+	cmd_line("compression: %s", *text(s, "Compression") ? text(s, "Compression") : "none");
+	cmd_line("encryption:  %s", *text(s, "EncryptKey") ? text(s, "EncryptAlgo") : "none");
+	if (days)
+		cmd_line("trash:       %lld day%s", days, days == 1 ? "" : "s");
+	else
+		printf("trash:       none\n");
+	cmd_line("used:        %s in %lld inodes", progress_size((uint64_t)used, buf),
+		 json_integer_value(json_object_get(u, "used_inodes")));
+	print_limits(s);
+	printf("sessions:    %zu\n", json_array_size(json_object_get(j, "sessions")));
+	json_array_foreach (json_object_get(j, "sessions"), i, session)
+		print_session(session);
+}
+
+static void print_groups(json_t *groups)
+{
+	const char *name;
+	json_t *members, *m;
+	char buf[32];
+	size_t i;
+
+	json_object_foreach (groups, name, members) {
+		json_int_t weights[2] = {0}; /* without TLS, with: each kind shares among itself */
+
+		json_array_foreach (members, i, m)
+			weights[json_is_true(json_object_get(m, "tls"))] +=
+				json_integer_value(json_object_get(m, "weight"));
+		cmd_line("cache group: %s, %zu members", name, json_array_size(members));
+		json_array_foreach (members, i, m) {
+			json_int_t weight = json_integer_value(json_object_get(m, "weight"));
+			json_int_t bytes = json_integer_value(json_object_get(m, "cached_bytes"));
+			bool tls = json_is_true(json_object_get(m, "tls"));
+
+			cmd_line("  %s %s:%s  %s  weight %lld (%.1f %%)  cached %s%s%s",
+				 text(m, "id"), text(m, "host"), text(m, "mount_point"),
+				 *text(m, "address") ? text(m, "address") : "serves nobody", weight,
+				 weights[tls] ? 100.0 * (double)weight / (double)weights[tls] : 0,
+				 progress_size((uint64_t)bytes, buf), tls ? "  TLS" : "",
+				 json_is_true(json_object_get(m, "fresh")) ? "  (fresh)" : "");
+		}
+	}
+}
+
+static int status_run(int argc, char **argv)
+{
+	struct cfs_meta_conf conf = {.read_only = true, .timeout_ms = 30000};
+	struct cfs_setting *setting = NULL;
+	struct cfs_meta *meta = NULL;
+	struct status_opts o = {0};
+	char err[256] = "";
+	const char *url;
+	json_t *j = NULL;
+	int r;
+
+	cfs_opt_defaults(status_table, &o);
+	r = cmd_parse(&cmd_status, status_table, &o, argc, argv, &url, 1, 1);
+	if (r >= 0)
+		goto out;
+	r = CMD_USAGE;
+	if ((o.credentials && volume_read_credentials(o.credentials, err) < 0)) {
+		cmd_error("%s", err);
+		goto out;
+	}
+	r = CMD_SYSTEM;
+	if (volume_open(url, &conf, &meta, &setting, err) < 0) {
+		cmd_error("%s", err);
+		goto out;
+	}
+	j = collect(meta, setting);
+	if (!j) {
+		cmd_error("cannot read the volume's counters and sessions");
+		goto out;
+	}
+	if (o.json) {
+		cfs_auto_free char *text = cfs_json_dump(j, JSON_INDENT(2));
+
+		puts(text ? text : "");
+	} else {
+		print_status(j, url);
+		print_groups(json_object_get(j, "groups"));
+	}
+	r = CMD_OK;
+out:
+	json_decref(j);
+	cfs_setting_free(setting);
+	if (meta)
+		cfs_meta_close(meta);
+	cfs_opt_free(status_table, &o);
+	return r;
+}
+
+const struct cmd cmd_status = {
+	.name = "status",
+	.synopsis = "[--json] META-URL",
+	.summary = "Shows a volume's setting, usage and sessions",
+	.run = status_run,
+};

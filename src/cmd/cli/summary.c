@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "cmd/access/admin.h"
+#include "cmd/access/cmd.h"
+#include "cmd/access/inside.h"
+
+struct summary_opts {
+	bool json, strict;
+	int64_t depth, entries;
+};
+
+#define OPT(f) .offset = offsetof(struct summary_opts, f)
+static const struct cfs_opt summary_table[] = {
+	{.name = "depth",
+	 .kind = CFS_OPT_INT,
+	 OPT(depth),
+	 .def = "2",
+	 .min = 0,
+	 .max = 10,
+	 .arg = "N",
+	 .help = "levels of directories that are listed; 0: only the sum"},
+	{.name = "entries",
+	 .kind = CFS_OPT_INT,
+	 OPT(entries),
+	 .def = "10",
+	 .min = 0,
+	 .max = 100,
+	 .arg = "N",
+	 .help = "largest entries shown of each directory"},
+	{.name = "strict",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(strict),
+	 .help = "look at every inode instead of the statistics of directories"},
+	{.name = "json", .kind = CFS_OPT_FLAG, OPT(json), .help = "print JSON"},
+	{0},
+};
+#undef OPT
+
+static json_int_t get(json_t *j, const char *key)
+{
+	return json_integer_value(json_object_get(j, key));
+}
+
+/* Recursion is bounded by the depth that was asked for. */
+static void print_entry(json_t *j, const char *path)
+{
+	json_t *entry;
+	char buf[32], child[4096];
+	size_t i;
+
+	cmd_line("%12s %10lld %10lld  %s%s", progress_size((uint64_t)get(j, "size"), buf),
+		 get(j, "dirs"), get(j, "files"), path,
+		 !strcmp(json_string_value(json_object_get(j, "type")), "directory") ? "/" : "");
+	json_array_foreach (json_object_get(j, "entries"), i, entry) {
+		snprintf(child, sizeof(child), "%s/%s", path,
+			 json_string_value(json_object_get(entry, "name")));
+		print_entry(entry, child);
+	}
+}
+
+static int summarise(const char *path, const struct summary_opts *o)
+{
+	struct progress p;
+	struct inside in;
+	size_t len = strlen(path);
+	json_t *reply;
+	int r = inside_find(path, &in);
+
+	if (r != CMD_OK)
+		return r;
+	progress_begin(&p, "directories visited");
+	reply = control_run(in.point,
+			    json_pack("{s:s, s:I, s:I, s:I, s:b}", "op", "summary", "inode",
+				      (json_int_t)in.ino, "depth", (json_int_t)o->depth, "entries",
+				      (json_int_t)o->entries, "strict", o->strict),
+			    &p);
+	r = inside_result(path, &in, reply);
+	while (len > 1 && path[len - 1] == '/')
+		len--;
+	if (r == CMD_OK)
+		json_object_set_new(reply, "name", admin_text(path, len));
+	if (r == CMD_OK && o->json) {
+		admin_print_json(json_incref(reply));
+	} else if (r == CMD_OK) {
+		cmd_line("%12s %10s %10s  %s", "SIZE", "DIRS", "FILES", "PATH");
+		print_entry(reply, json_string_value(json_object_get(reply, "name")));
+	}
+	json_decref(reply);
+	return r;
+}
+
+static int summary_run(int argc, char **argv)
+{
+	struct summary_opts o;
+	const char *path;
+	int r;
+
+	cfs_opt_defaults(summary_table, &o);
+	r = cmd_parse(&cmd_summary, summary_table, &o, argc, argv, &path, 1, 1);
+	return r >= 0 ? r : summarise(path, &o);
+}
+
+const struct cmd cmd_summary = {
+	.name = "summary",
+	.synopsis = "[--depth N] [--entries N] [--strict] [--json] PATH",
+	.summary = "Shows what a directory of a mount and its largest entries weigh",
+	.run = summary_run,
+};

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <cachefs/fuse.h>
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/mounted.h"
+#include "cmd/access/cmd.h"
+#include "cmd/access/control.h"
+#include "cmd/access/holders.h"
+#include "cmd/access/live.h"
+#include "cmd/access/progress.h"
+
+#define POLL_MS 200
+#define SOON_MS 2000 /* for a mount that has nothing to flush */
+
+struct umount_opts {
+	bool force, flush;
+	uint64_t timeout_ms;
+};
+
+static const struct cfs_opt umount_table[] = {
+	{.name = "force",
+	 .kind = CFS_OPT_FLAG,
+	 .offset = offsetof(struct umount_opts, force),
+	 .help = "detach at once even when busy; open files keep working until closed"},
+	{.name = "flush",
+	 .kind = CFS_OPT_FLAG,
+	 .offset = offsetof(struct umount_opts, flush),
+	 .def = "true",
+	 .help = "wait until blocks that writeback keeps on disk are uploaded; --no-flush leaves "
+		 "them to the next mount with this cache-dir"},
+	{.name = "timeout",
+	 .kind = CFS_OPT_DURATION,
+	 .offset = offsetof(struct umount_opts, timeout_ms),
+	 .def = "300",
+	 .arg = "TIME",
+	 .help = "how long to wait for data to be flushed"},
+	{0},
+};
+
+/*
+ * The mount process ends only when everything it held is stored, and when nobody else has it
+ * mounted: a mount namespace that was copied (a container's) keeps it.
+ */
+static int wait_for_process(pid_t pid, unsigned dev_minor, uint64_t timeout_ms)
+{
+	cfs_deadline_t deadline = cfs_deadline_in(timeout_ms);
+	struct pollfd p = {.events = POLLIN};
+	bool elsewhere;
+	int r;
+
+	/* Readable when the process has ended, reaped or not. */
+	p.fd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+	if (p.fd < 0)
+		return CMD_OK;
+	r = poll(&p, 1, (int)CFS_MIN(timeout_ms, (uint64_t)SOON_MS));
+	elsewhere = r == 0 && holders_print_elsewhere(dev_minor) > 0;
+	if (r == 0)
+		r = poll(&p, 1, (int)CFS_MIN(cfs_deadline_left_ms(deadline), (uint64_t)INT_MAX));
+	close(p.fd);
+	if (r > 0)
+		return CMD_OK;
+	cmd_error(elsewhere ? "unmounted here, but process %d goes on for those"
+			    : "unmounted, but process %d still flushes data",
+		  (int)pid);
+	return CMD_SYSTEM;
+}
+
+/* The reply's number of staged blocks; a mount that says nothing of them has none. */
+static uint64_t ask_staged(const char *point, const char *mode, uint64_t *ret_bytes)
+{
+	json_t *reply = control_ask(point, json_pack("{s:s, s:s}", "op", "staged", "mode", mode));
+	json_int_t n = json_integer_value(json_object_get(reply, "blocks"));
+
+	*ret_bytes = (uint64_t)json_integer_value(json_object_get(reply, "bytes"));
+	json_decref(reply);
+	return (uint64_t)n;
+}
+
+/* While it is still mounted, so that its progress can be seen. */
+static int flush_staged(const char *point, uint64_t timeout_ms)
+{
+	cfs_deadline_t deadline = cfs_deadline_in(timeout_ms);
+	uint64_t left, bytes, most = 0;
+	struct progress p;
+	char size[32];
+
+	/* A mount that stays has its upload-delay and upload-hours back. */
+	live_begin();
+	progress_begin(&p, "bytes uploaded");
+	while ((left = ask_staged(point, "flush", &bytes)) > 0 && !cfs_deadline_passed(deadline)) {
+		most = CFS_MAX(most, bytes);
+		progress_set(&p, most - bytes, most);
+		if (!live_wait(cfs_deadline_in(POLL_MS)))
+			break;
+	}
+	progress_end(&p);
+	if (left == 0 && !live_stopped())
+		return CMD_OK;
+	ask_staged(point, "normal", &bytes);
+	if (live_stopped()) {
+		cmd_error("interrupted, %s stays mounted", point);
+		return CMD_INTERRUPTED;
+	}
+	cmd_error("%llu blocks (%s) are not uploaded yet, %s stays mounted; --no-flush leaves them "
+		  "to the next mount",
+		  (unsigned long long)left, progress_size(bytes, size), point);
+	return CMD_SYSTEM;
+}
+
+/* answers: the mount does. */
+static int unmount(const char *point, const struct umount_opts *o, bool answers)
+{
+	bool ask = answers && !o->force;
+	uint64_t bytes;
+	int r;
+
+	if (ask && o->flush) {
+		r = flush_staged(point, o->timeout_ms);
+		if (r != CMD_OK)
+			return r;
+	}
+	if (ask && !o->flush)
+		ask_staged(point, "leave", &bytes);
+	r = cfs_fuse_umount(point, o->force);
+	if (r == 0)
+		return CMD_OK;
+	if (r == -EBUSY) {
+		cmd_error("%s is busy; close what is open there, or use --force", point);
+		holders_print(point);
+	} else {
+		cmd_error("cannot unmount %s: %s", point, strerror(-r));
+	}
+	if (ask)
+		ask_staged(point, "normal", &bytes);
+	return CMD_SYSTEM;
+}
+
+static int umount_run(int argc, char **argv)
+{
+	struct umount_opts o = {0};
+	struct mounted m;
+	const char *dir;
+	char point[4096];
+	pid_t pid;
+	int r;
+
+	cfs_opt_defaults(umount_table, &o);
+	r = cmd_parse(&cmd_umount, umount_table, &o, argc, argv, &dir, 1, 1);
+	if (r >= 0)
+		return r;
+	r = mounted_resolve(dir, point, sizeof(point));
+	if (r < 0 || mounted_at(point, &m) < 0) {
+		cmd_error("%s: not mounted", dir);
+		return CMD_USAGE;
+	}
+	if (strcmp(m.type, CFS_FSTYPE)) {
+		cmd_error("%s: not a cachefs mount (%s)", dir, m.type);
+		return CMD_USAGE;
+	}
+	pid = control_pid(point);
+	r = unmount(point, &o, pid > 0);
+	if (r != CMD_OK)
+		return r;
+	return o.force ? CMD_OK : wait_for_process(pid, m.dev_minor, o.timeout_ms);
+}
+
+const struct cmd cmd_umount = {
+	.name = "umount",
+	.synopsis = "[--force] [--no-flush] DIR",
+	.summary = "Unmounts and waits until everything is stored",
+	.run = umount_run,
+};

@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One archive with what a developer asks for first. It must work on a mount that hangs. */
+#include <cachefs/fuse.h>
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/cleanup.h"
+#include "base/mounted.h"
+#include "base/text/url.h"
+#include "build.h"
+#include "cmd/access/cmd.h"
+#include "cmd/access/control.h"
+#include "cmd/access/live.h"
+#include "cmd/access/requests.h"
+#include "cmd/diag/tar.h"
+#include "config.h"
+
+#define TEXT_MAX    (4u << 20)
+#define THREADS_MAX 4096
+#define PREFIX	    "cachefs-debug/"
+
+static const struct cfs_opt debug_table[] = {{0}};
+
+/* A file of /proc or /sys; what cannot be read is told in its place. */
+static void append_file(FILE *out, const char *path)
+{
+	char buf[4096];
+	size_t n, sum = 0;
+	FILE *in = fopen(path, "re");
+
+	if (!in) {
+		fprintf(out, "(%s)\n", strerror(errno));
+		return;
+	}
+	while ((n = fread(buf, 1, sizeof(buf), in)) > 0 && sum < TEXT_MAX) {
+		fwrite(buf, 1, n, out);
+		sum += n;
+	}
+	if (ferror(in))
+		fprintf(out, "(%s)\n", strerror(errno));
+	fclose(in);
+}
+
+/* "name: content" */
+static void append_named(FILE *out, const char *path)
+{
+	fprintf(out, "%s: ", path);
+	append_file(out, path);
+}
+
+struct page {
+	FILE *out;
+	char *text;
+	size_t len;
+};
+
+static FILE *page_begin(struct page *p)
+{
+	*p = (struct page){0};
+	p->out = open_memstream(&p->text, &p->len);
+	return p->out;
+}
+
+static void page_end(struct page *p, struct tar *t, const char *name)
+{
+	fclose(p->out);
+	if (p->text)
+		tar_add(t, name, p->text, p->len);
+	free(p->text);
+}
+
+static void add_file(struct tar *t, const char *name, const char *path)
+{
+	struct page p;
+
+	if (!page_begin(&p))
+		return;
+	append_file(p.out, path);
+	page_end(&p, t, name);
+}
+
+/* Of the mount, which may hang. */
+static void add_special(struct tar *t, const char *name, const char *point, const char *file,
+			char **ret)
+{
+	cfs_auto_free char *text = NULL;
+	char path[4300], note[256];
+	size_t len;
+	int r;
+
+	snprintf(path, sizeof(path), "%s/%s", point, file);
+	r = live_read(path, TEXT_MAX, LIVE_READ_MS, &text, &len);
+	if (r < 0) {
+		snprintf(note, sizeof(note), "(%s)\n", strerror(-r));
+		tar_add(t, name, note, strlen(note));
+		cmd_error("%s: %s", file, strerror(-r));
+		return;
+	}
+	tar_add(t, name, text, len);
+	if (ret) {
+		*ret = text;
+		text = NULL;
+	}
+}
+
+static pid_t pid_in_config(const char *text)
+{
+	json_t *j = text ? json_loads(text, 0, NULL) : NULL;
+	json_int_t pid = json_integer_value(json_object_get(j, "Pid"));
+
+	json_decref(j);
+	return (pid_t)pid;
+}
+
+static void add_version(struct tar *t)
+{
+	struct cfs_fuse_features f;
+	struct utsname un = {0};
+	struct page p;
+
+	if (!page_begin(&p))
+		return;
+	cfs_fuse_features(&f);
+	uname(&un);
+	fprintf(p.out,
+		"cachefs %s (build %s)\nlibfuse %s (built with %s): passthrough %s, io_uring %s\n",
+		CFS_VERSION, CFS_BUILD, f.libfuse_running, f.libfuse_built,
+		f.passthrough_built ? "yes" : "no", f.io_uring_built ? "yes" : "no");
+	fprintf(p.out, "kernel %s %s %s %s\n", un.sysname, un.release, un.version, un.machine);
+	append_file(p.out, "/etc/os-release");
+	page_end(&p, t, PREFIX "version.txt");
+}
+
+/* Fields have no blanks in them. The source is one of them, and may be a URL. */
+static void print_masked(const char *line, FILE *out)
+{
+	char field[4200], masked[4200];
+	size_t len;
+
+	for (; *line; line += len + (line[len] != '\0')) {
+		len = strcspn(line, " \n");
+		snprintf(field, sizeof(field), "%.*s", (int)len, line);
+		if (strstr(field, "://"))
+			cfs_url_mask(field, masked, sizeof(masked));
+		fputs(strstr(field, "://") ? masked : field, out);
+		if (line[len])
+			fputc(line[len], out);
+	}
+}
+
+/* Its own line, the secrets of a source that is a URL masked; *ret_dev: minor number. */
+static void add_mountinfo(struct tar *t, const char *point, unsigned *ret_dev)
+{
+	cfs_auto_free char *line = NULL;
+	char dev[32], at[4200];
+	size_t cap = 0;
+	struct page p;
+	FILE *in = fopen("/proc/self/mountinfo", "re");
+
+	if (!in)
+		return;
+	if (!page_begin(&p)) {
+		fclose(in);
+		return;
+	}
+	while (getline(&line, &cap, in) > 0) {
+		if (sscanf(line, "%*s %*s %31s %*s %4199s", dev, at) != 2)
+			continue;
+		mounted_unescape(at);
+		if (strcmp(at, point))
+			continue;
+		sscanf(dev, "%*u:%u", ret_dev);
+		print_masked(line, p.out);
+	}
+	fclose(in);
+	page_end(&p, t, PREFIX "mountinfo.txt");
+}
+
+static void add_kernel(struct tar *t, unsigned dev)
+{
+	static const char *const files[] = {
+		"/sys/module/fuse/parameters/enable_uring",
+		"/sys/module/fuse/parameters/max_user_bgreq",
+		"/sys/module/fuse/parameters/max_user_congthresh",
+		"/proc/sys/fs/pipe-max-size",
+		"/proc/sys/fs/file-max",
+		"/proc/sys/vm/dirty_ratio",
+		"/proc/loadavg",
+		"/proc/pressure/cpu",
+		"/proc/pressure/io",
+		"/proc/pressure/memory",
+		"/proc/meminfo",
+	};
+	static const char *const of_mount[] = {"waiting", "max_background", "congestion_threshold"};
+	char path[128];
+	struct page p;
+	size_t i;
+
+	if (!page_begin(&p))
+		return;
+	for (i = 0; i < CFS_ARRAY_SIZE(of_mount); i++) {
+		snprintf(path, sizeof(path), "/sys/fs/fuse/connections/%u/%s", dev, of_mount[i]);
+		append_named(p.out, path);
+	}
+	for (i = 0; i < CFS_ARRAY_SIZE(files); i++)
+		append_named(p.out, files[i]);
+	page_end(&p, t, PREFIX "kernel.txt");
+}
+
+static void add_threads(struct tar *t, pid_t pid)
+{
+	static const char *const parts[] = {"comm", "wchan", "syscall", "stack"};
+	char path[400];
+	struct dirent *d;
+	unsigned n = 0;
+	struct page p;
+	size_t i;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	dir = opendir(path);
+	if (!dir)
+		return;
+	if (!page_begin(&p)) {
+		closedir(dir);
+		return;
+	}
+	while ((d = readdir(dir)) && n < THREADS_MAX) {
+		if (!isdigit((unsigned char)d->d_name[0]))
+			continue;
+		n++;
+		fprintf(p.out, "thread %s\n", d->d_name);
+		for (i = 0; i < CFS_ARRAY_SIZE(parts); i++) {
+			snprintf(path, sizeof(path), "/proc/%d/task/%s/%s", (int)pid, d->d_name,
+				 parts[i]);
+			fprintf(p.out, "%s: ", parts[i]);
+			append_file(p.out, path);
+			/* wchan has no end of line. */
+			if (!strcmp(parts[i], "wchan"))
+				fputc('\n', p.out);
+		}
+	}
+	closedir(dir);
+	page_end(&p, t, PREFIX "threads.txt");
+}
+
+/* Files that are mapped and how many bytes of each, neighbours joined: addresses say nothing. */
+static void add_maps(struct tar *t, pid_t pid)
+{
+	cfs_auto_free char *line = NULL;
+	unsigned long long from, to, sum = 0, anonymous = 0;
+	char path[64], last[4096] = "", *name;
+	size_t cap = 0;
+	struct page p;
+	FILE *in;
+
+	snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
+	in = fopen(path, "re");
+	if (!in)
+		return;
+	if (!page_begin(&p)) {
+		fclose(in);
+		return;
+	}
+	while (getline(&line, &cap, in) > 0) {
+		if (sscanf(line, "%llx-%llx", &from, &to) != 2)
+			continue;
+		name = strpbrk(line, "/[");
+		if (!name) {
+			anonymous += to - from;
+			continue;
+		}
+		name[strcspn(name, "\n")] = '\0';
+		if (*last && strcmp(last, name)) {
+			fprintf(p.out, "%12llu %s\n", sum, last);
+			sum = 0;
+		}
+		snprintf(last, sizeof(last), "%s", name);
+		sum += to - from;
+	}
+	if (*last)
+		fprintf(p.out, "%12llu %s\n", sum, last);
+	fprintf(p.out, "%12llu anonymous\n", anonymous);
+	fclose(in);
+	page_end(&p, t, PREFIX "maps.txt");
+}
+
+/* How many descriptors of which kind; names of files may be private. */
+static void add_descriptors(struct tar *t, pid_t pid)
+{
+	unsigned files = 0, sockets = 0, pipes = 0, devices = 0, others = 0;
+	char path[400], where[4096], text[256];
+	struct dirent *d;
+	ssize_t n;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	dir = opendir(path);
+	if (!dir)
+		return;
+	while ((d = readdir(dir))) {
+		n = readlinkat(dirfd(dir), d->d_name, where, sizeof(where) - 1);
+		if (n <= 0)
+			continue;
+		where[n] = '\0';
+		if (!strncmp(where, "/dev/", 5))
+			devices++;
+		else if (*where == '/')
+			files++;
+		else if (!strncmp(where, "socket:", 7))
+			sockets++;
+		else if (!strncmp(where, "pipe:", 5))
+			pipes++;
+		else
+			others++;
+	}
+	closedir(dir);
+	n = snprintf(text, sizeof(text),
+		     "files: %u\nsockets: %u\npipes: %u\ndevices: %u\nothers: %u\n", files, sockets,
+		     pipes, devices, others);
+	tar_add(t, PREFIX "descriptors.txt", text, (size_t)n);
+}
+
+/* What the process has logged, where there is a journal. */
+static void add_log(struct tar *t, pid_t pid)
+{
+	char program[] = "journalctl", quiet[] = "--quiet", pager[] = "--no-pager", whose[32];
+	char lines[] = "--lines=2000", format[] = "--output=short-iso";
+	char *const argv[] = {program, quiet, pager, lines, format, whose, NULL};
+	cfs_auto_free char *text = NULL;
+	size_t len;
+
+	snprintf(whose, sizeof(whose), "_PID=%d", (int)pid);
+	if (live_run(argv, TEXT_MAX, LIVE_READ_MS, &text, &len) == 0)
+		tar_add(t, PREFIX "log.txt", text, len);
+}
+
+/* In words; threads.txt has the same as the kernel sees it. */
+static void add_requests(struct tar *t, pid_t pid)
+{
+	struct page p;
+	int r;
+
+	if (!page_begin(&p))
+		return;
+	r = requests_print(pid, p.out);
+	if (r < 0)
+		fprintf(p.out, "(%s)\n", strerror(-r));
+	page_end(&p, t, PREFIX "requests.txt");
+}
+
+/* The last lines, of the processes before this one, too; needs no syslog. */
+static void add_last_lines(struct tar *t, pid_t pid)
+{
+	struct page p;
+	int r;
+
+	if (!page_begin(&p))
+		return;
+	r = requests_print_log(pid, p.out);
+	if (r < 0)
+		fprintf(p.out, "(%s)\n", strerror(-r));
+	page_end(&p, t, PREFIX "last-lines.txt");
+}
+
+static void add_process(struct tar *t, pid_t pid)
+{
+	static const char *const files[] = {"status", "limits",	      "stat",
+					    "io",     "smaps_rollup", "cgroup"};
+	char path[64], name[64];
+	size_t i;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(files); i++) {
+		snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, files[i]);
+		snprintf(name, sizeof(name), PREFIX "process-%s.txt", files[i]);
+		add_file(t, name, path);
+	}
+	add_maps(t, pid);
+	add_descriptors(t, pid);
+	add_requests(t, pid);
+	add_threads(t, pid);
+	add_last_lines(t, pid);
+	add_log(t, pid);
+}
+
+static int collect(const char *point, const char *file)
+{
+	cfs_auto_free char *config = NULL;
+	unsigned dev = 0;
+	struct tar *t;
+	pid_t pid;
+	int r;
+
+	r = tar_create(file, &t);
+	if (r < 0) {
+		cmd_error("%s: %s", file, strerror(-r));
+		return CMD_USAGE;
+	}
+	add_version(t);
+	add_mountinfo(t, point, &dev);
+	add_kernel(t, dev);
+	add_special(t, PREFIX "config.json", point, ".config", &config);
+	add_special(t, PREFIX "stats.txt", point, ".stats", NULL);
+	pid = pid_in_config(config);
+	if (pid <= 0)
+		pid = requests_find_process(point);
+	if (pid > 0)
+		add_process(t, pid);
+	else
+		cmd_error("the process of the mount is not found");
+	r = tar_finish(t);
+	if (r < 0) {
+		cmd_error("%s: %s", file, strerror(-r));
+		unlink(file);
+		return CMD_SYSTEM;
+	}
+	cmd_line("%s", file);
+	return CMD_OK;
+}
+
+static int debug_run(int argc, char **argv)
+{
+	const char *pos[2], *file;
+	char point[4096], own[64];
+	struct tm tm;
+	time_t now;
+	int r;
+
+	r = cmd_parse(&cmd_debug, debug_table, NULL, argc, argv, pos, 1, 2);
+	if (r >= 0)
+		return r;
+	if (control_find_mount(pos[0], point, sizeof(point)) < 0)
+		return CMD_USAGE;
+	now = time(NULL);
+	localtime_r(&now, &tm);
+	strftime(own, sizeof(own), "cachefs-debug-%Y%m%d-%H%M%S.tar.gz", &tm);
+	file = pos[1] ? pos[1] : own;
+	return collect(point, file);
+}
+
+const struct cmd cmd_debug = {
+	.name = "debug",
+	.synopsis = "MOUNTPOINT [FILE]",
+	.summary = "Writes an archive that describes a mount and its host, without secrets",
+	.run = debug_run,
+};

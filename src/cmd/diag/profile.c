@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who asks a mount for what, counted from the lines of its .accesslog. */
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "cmd/access/admin.h"
+#include "cmd/access/cmd.h"
+#include "cmd/access/control.h"
+#include "cmd/access/live.h"
+
+/* Rows that are counted one by one; what comes after is summed in one more. */
+#define ROWS_MAX   4096
+#define SLOTS	   (2 * ROWS_MAX)
+#define OTHERS	   "others"
+#define LINE_SIZE  1100
+#define TABLE_ROWS 50
+
+enum { BY_ALL, BY_KIND, BY_UID, BY_PID };
+static const char *const by_names[] = {"all", "kind", "uid", "pid", NULL};
+
+struct profile_opts {
+	bool json;
+	int by;
+	uint64_t interval_ms;
+	int64_t count;
+};
+
+#define OPT(f) .offset = offsetof(struct profile_opts, f)
+static const struct cfs_opt profile_table[] = {
+	{.name = "by",
+	 .kind = CFS_OPT_CHOICE,
+	 OPT(by),
+	 .def = "all",
+	 .choices = by_names,
+	 .arg = "all|kind|uid|pid",
+	 .help = "what makes a row: the kind of operation, the user, the process, or all three"},
+	{.name = "interval",
+	 .kind = CFS_OPT_DURATION,
+	 OPT(interval_ms),
+	 .def = "2",
+	 .min = 100,
+	 .max = 86400000,
+	 .arg = "TIME",
+	 .help = "time between two looks at the table"},
+	{.name = "count",
+	 .kind = CFS_OPT_INT,
+	 OPT(count),
+	 .def = "0",
+	 .min = 0,
+	 .max = INT64_MAX,
+	 .arg = "N",
+	 .help = "intervals, 0: until interrupted"},
+	{.name = "json",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(json),
+	 .help = "print one JSON object in the end"},
+	{0},
+};
+#undef OPT
+
+struct row {
+	char kind[24], comm[24];
+	unsigned uid;
+	int pid;
+	uint64_t calls, errors;
+	double seconds, longest;
+};
+
+struct profile {
+	const struct profile_opts *o;
+	const char *path;
+	struct live_reader reader;
+	uint64_t start_ms, lost;
+	char line[LINE_SIZE];
+	size_t line_len;
+	size_t n;
+	struct row rows[ROWS_MAX + 1]; /* the last one: OTHERS */
+	uint16_t slots[SLOTS];	       /* index + 1 of a row, 0: free */
+};
+
+/* The process may have gone when the table is shown. */
+static void read_comm(struct row *row)
+{
+	char path[64];
+	FILE *in;
+
+	snprintf(path, sizeof(path), "/proc/%d/comm", row->pid);
+	in = fopen(path, "re");
+	if (!in)
+		return;
+	if (fgets(row->comm, sizeof(row->comm), in))
+		row->comm[strcspn(row->comm, "\n")] = '\0';
+	fclose(in);
+}
+
+static bool is_same(const struct row *a, const struct row *b)
+{
+	return a->uid == b->uid && a->pid == b->pid && !strcmp(a->kind, b->kind);
+}
+
+static uint32_t hash(const struct row *r)
+{
+	uint32_t h = 2166136261u ^ r->uid * 2654435761u ^ (uint32_t)r->pid * 40503u;
+	const char *c;
+
+	for (c = r->kind; *c; c++)
+		h = (h ^ (unsigned char)*c) * 16777619u;
+	return h;
+}
+
+static struct row *find_row(struct profile *p, const struct row *key)
+{
+	uint32_t slot = hash(key) % SLOTS;
+	struct row *row;
+
+	for (; p->slots[slot]; slot = (slot + 1) % SLOTS) {
+		row = &p->rows[p->slots[slot] - 1];
+		if (is_same(row, key))
+			return row;
+	}
+	if (p->n == ROWS_MAX) {
+		row = &p->rows[ROWS_MAX];
+		snprintf(row->kind, sizeof(row->kind), OTHERS);
+		return row;
+	}
+	row = &p->rows[p->n++];
+	*row = *key;
+	if (row->pid > 0)
+		read_comm(row);
+	p->slots[slot] = (uint16_t)p->n;
+	return row;
+}
+
+/* DATE TIME [uid:U,gid:G,pid:P] KIND (ARGUMENTS): RESULT <SECONDS>; arguments may hold anything. */
+static void take_line(struct profile *p, char *line)
+{
+	char *who = strstr(line, " [uid:"), *took = strrchr(line, '<');
+	unsigned long long lost;
+	struct row key = {0}, *row;
+	unsigned gid;
+	double s;
+
+	if (sscanf(line, "# %llu lines lost", &lost) == 1)
+		p->lost += lost;
+	if (*line == '#' || !who || !took ||
+	    sscanf(who, " [uid:%u,gid:%u,pid:%d] %23s", &key.uid, &gid, &key.pid, key.kind) != 4)
+		return;
+	/* What it takes to read the log is no business of the table. */
+	if (key.pid == p->reader.pid)
+		return;
+	if (p->o->by != BY_ALL && p->o->by != BY_KIND)
+		key.kind[0] = '\0';
+	if (p->o->by != BY_ALL && p->o->by != BY_UID)
+		key.uid = 0;
+	if (p->o->by != BY_ALL && p->o->by != BY_PID)
+		key.pid = 0;
+	s = strtod(took + 1, NULL);
+	row = find_row(p, &key);
+	row->calls++;
+	row->errors += took - line < 5 || strncmp(took - 5, ": OK ", 5) != 0;
+	row->seconds += s;
+	row->longest = CFS_MAX(row->longest, s);
+}
+
+static void take(struct profile *p, const char *buf, size_t len)
+{
+	size_t i;
+
+	for (i = 0; i < len; i++) {
+		if (buf[i] != '\n') {
+			if (p->line_len < LINE_SIZE - 1)
+				p->line[p->line_len++] = buf[i];
+			continue;
+		}
+		p->line[p->line_len] = '\0';
+		p->line_len = 0;
+		take_line(p, p->line);
+	}
+}
+
+static int by_time(const void *a, const void *b)
+{
+	const struct row *const *x = a, *const *y = b;
+
+	if ((*x)->seconds < (*y)->seconds || (*x)->seconds > (*y)->seconds)
+		return (*x)->seconds < (*y)->seconds ? 1 : -1;
+	return (*x)->calls < (*y)->calls ? 1 : (*x)->calls > (*y)->calls ? -1 : 0;
+}
+
+/* Longest first; returns how many. */
+static size_t sort_rows(struct profile *p, const struct row *ret[ROWS_MAX + 1])
+{
+	size_t i;
+
+	for (i = 0; i < p->n; i++)
+		ret[i] = &p->rows[i];
+	if (p->rows[ROWS_MAX].calls)
+		ret[i++] = &p->rows[ROWS_MAX];
+	qsort(ret, i, sizeof(*ret), by_time);
+	return i;
+}
+
+static bool shows(const struct profile *p, const struct row *r, int by)
+{
+	return (p->o->by == BY_ALL || p->o->by == by) && r != &p->rows[ROWS_MAX];
+}
+
+static void print_table(struct profile *p, size_t limit)
+{
+	double s = (double)(cfs_now_ms() - p->start_ms) / 1000;
+	const struct row *sorted[ROWS_MAX + 1];
+	char uid[16], pid[16];
+	size_t i, n = sort_rows(p, sorted);
+
+	printf("%-16s %6s %8s %-15s %8s %8s %7s %9s %8s %8s\n", "OPERATION", "UID", "PID",
+	       "COMMAND", "CALLS", "CALLS/s", "ERRORS", "TOTAL ms", "MEAN ms", "MAX ms");
+	for (i = 0; i < n && i < limit; i++) {
+		const struct row *r = sorted[i];
+
+		snprintf(uid, sizeof(uid), shows(p, r, BY_UID) ? "%u" : "-", r->uid);
+		snprintf(pid, sizeof(pid), shows(p, r, BY_PID) ? "%d" : "-", r->pid);
+		printf("%-16s %6s %8s %-15s %8" PRIu64 " %8.1f %7" PRIu64 " %9.1f %8.3f %8.3f\n",
+		       *r->kind ? r->kind : "-", uid, pid, *r->comm ? r->comm : "-", r->calls,
+		       s > 0 ? (double)r->calls / s : 0, r->errors, 1000 * r->seconds,
+		       1000 * r->seconds / (double)r->calls, 1000 * r->longest);
+	}
+	if (n > limit)
+		printf("%zu more rows\n", n - limit);
+	if (p->lost)
+		printf("%" PRIu64 " operations came too fast to be counted\n", p->lost);
+	fflush(stdout);
+}
+
+static void print_json(struct profile *p)
+{
+	const struct row *sorted[ROWS_MAX + 1];
+	size_t i, n = sort_rows(p, sorted);
+	json_t *rows = json_array(), *j;
+
+	for (i = 0; i < n; i++) {
+		const struct row *r = sorted[i];
+
+		j = json_pack("{s:I, s:I, s:f, s:f}", "calls", (json_int_t)r->calls, "errors",
+			      (json_int_t)r->errors, "seconds", r->seconds, "longest_s",
+			      r->longest);
+		if (*r->kind)
+			json_object_set_new(j, "kind", json_string(r->kind));
+		if (shows(p, r, BY_UID))
+			json_object_set_new(j, "uid", json_integer(r->uid));
+		if (shows(p, r, BY_PID)) {
+			json_object_set_new(j, "pid", json_integer(r->pid));
+			json_object_set_new(j, "command", admin_text(r->comm, strlen(r->comm)));
+		}
+		json_array_append_new(rows, j);
+	}
+	admin_print_json(json_pack("{s:f, s:I, s:o}", "seconds",
+				   (double)(cfs_now_ms() - p->start_ms) / 1000, "lost",
+				   (json_int_t)p->lost, "rows", rows));
+}
+
+static size_t terminal_rows(void)
+{
+	struct winsize w;
+
+	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) < 0 || w.ws_row < 6)
+		return TABLE_ROWS;
+	return w.ws_row - 4u;
+}
+
+/* Counts until the deadline. */
+static int count_until(struct profile *p, cfs_deadline_t deadline)
+{
+	char buf[16384];
+	ssize_t n;
+
+	for (;;) {
+		n = live_reader_read(&p->reader, buf, sizeof(buf), deadline);
+		if (n <= 0)
+			break;
+		take(p, buf, (size_t)n);
+		if (cfs_deadline_passed(deadline))
+			return 0;
+	}
+	return n == -ETIMEDOUT ? 0 : n == 0 ? -ESTALE : (int)n;
+}
+
+static int profile(struct profile *p)
+{
+	bool live = !p->o->json && isatty(STDOUT_FILENO);
+	cfs_deadline_t next;
+	int64_t n;
+	int r, ended;
+
+	r = live_reader_start(p->path, &p->reader);
+	p->start_ms = next = cfs_now_ms();
+	if (r < 0) {
+		cmd_error("%s: %s", p->path, strerror(-r));
+		return CMD_SYSTEM;
+	}
+	for (n = 0; r == 0 && (p->o->count == 0 || n < p->o->count); n++) {
+		next += p->o->interval_ms;
+		r = count_until(p, next);
+		if (live && r == 0) {
+			fputs("\033[H\033[J", stdout);
+			print_table(p, terminal_rows());
+		}
+	}
+	ended = live_reader_stop(&p->reader);
+	if (r == -ESTALE && ended < 0 && ended != -EINTR)
+		r = ended;
+	if (r < 0 && !live_stopped()) {
+		cmd_error("%s: %s", p->path, r == -ESTALE ? "the mount has ended" : strerror(-r));
+		return CMD_SYSTEM;
+	}
+	if (p->o->json)
+		print_json(p);
+	else if (!live)
+		print_table(p, SIZE_MAX);
+	return CMD_OK;
+}
+
+static int profile_run(int argc, char **argv)
+{
+	char point[4096], path[4200];
+	struct profile_opts o = {0};
+	struct profile *p;
+	const char *dir;
+	int r;
+
+	cfs_opt_defaults(profile_table, &o);
+	r = cmd_parse(&cmd_profile, profile_table, &o, argc, argv, &dir, 1, 1);
+	if (r >= 0)
+		return r;
+	if (control_find_mount(dir, point, sizeof(point)) < 0)
+		return CMD_USAGE;
+	snprintf(path, sizeof(path), "%s/.accesslog", point);
+	p = calloc(1, sizeof(*p));
+	if (!p)
+		return CMD_SYSTEM;
+	p->o = &o;
+	p->path = path;
+	live_begin();
+	r = profile(p);
+	free(p);
+	return r;
+}
+
+const struct cmd cmd_profile = {
+	.name = "profile",
+	.synopsis = "[--by all|kind|uid|pid] [--interval TIME] [--count N] [--json] MOUNTPOINT",
+	.summary = "Shows who asks a mount for what, and how long it takes",
+	.run = profile_run,
+};

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the JSON dump share. Commands have one thread. */
+#ifndef CFS_CMD_DUMP_JSON_H
+#define CFS_CMD_DUMP_JSON_H
+
+#include "cmd/dump/dump.h"
+#include "cmd/dump/heap.h"
+#include "cmd/dump/rulelist.h"
+
+enum { EDGES, NODES, CHUNKS, SYMLINKS, XATTRS, HEAPS, EDGE_HEAD = 9, CHUNK_HEAD = 4 };
+
+struct dir {	     /* one being written */
+	uint64_t at; /* its next entry */
+	cfs_ino_t ino;
+	bool any;
+};
+
+struct json {
+	struct dump *d;
+	struct stream_out *out;
+	struct heap *heaps[HEAPS];
+	struct rulelist rules;
+	int64_t counters[COUNTER_COUNT];
+	struct dir *stack;
+	size_t depth, cap;
+	uint8_t *buf; /* of one row, and of one text */
+	size_t buf_cap;
+	const char *comma; /* before the next item of a list */
+	enum cfs_quota_kind kind;
+};
+
+/* dump-json-tables.c: fills the heaps, the rules and the counters. */
+int json_read_tables(struct json *j);
+
+/* dump-json-entry.c */
+int json_put(struct json *j, const char *text);
+int json_new_line(struct json *j, size_t depth);
+/* In quotes, with everything that is not plain as %XX. */
+int json_put_text(struct json *j, const uint8_t *p, size_t len);
+/* All that an entry says of its inode but for its entries. */
+int json_put_parts(struct json *j, cfs_ino_t ino, const struct cfs_attr *a, size_t depth);
+
+#endif

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/dump/dump.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/text/json.h"
+#include "cmd/access/admin.h"
+#include "cmd/access/cmd.h"
+
+const char *const dump_counter_names[COUNTER_COUNT] = {
+	"usedSpace", "totalInodes", "nextInode", "nextChunk", "nextSession", "nextTrash",
+};
+const char *const dump_counter_json_names[COUNTER_COUNT] = {
+	"usedSpace", "usedInodes", "nextInodes", "nextChunk", "nextSession", "nextTrash",
+};
+const char *const dump_type_names[] = {
+	"", "regular", "directory", "symlink", "fifo", "blockdev", "chardev", "socket",
+};
+
+enum dump_counter dump_counter_find(const char *const names[COUNTER_COUNT], const char *name,
+				    size_t len)
+{
+	enum dump_counter i;
+
+	for (i = 0; i < COUNTER_COUNT; i++)
+		if (strlen(names[i]) == len && !memcmp(names[i], name, len))
+			break;
+	return i;
+}
+
+struct dump_opts {
+	struct admin_opts common;
+	bool binary, keep_secrets;
+	int compress;
+};
+
+static const char *const codecs[] = {"auto", "none", "gzip", "zstd", NULL};
+
+#define OPT(f) .offset = offsetof(struct dump_opts, f)
+static const struct cfs_opt dump_table[] = {
+	{.name = "binary",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(binary),
+	 .help = "the binary form: complete, smaller and faster than JSON"},
+	{.name = "keep-secrets",
+	 .kind = CFS_OPT_FLAG,
+	 OPT(keep_secrets),
+	 .help = "keep the secret key, the session token and the encryption key in the setting"},
+	{.name = "compress",
+	 .kind = CFS_OPT_CHOICE,
+	 OPT(compress),
+	 .def = "auto",
+	 .choices = codecs,
+	 .arg = "HOW",
+	 .help = "none, gzip or zstd; auto: by the end of the file's name (.gz, .zst, .zstd)"},
+	ADMIN_OPTIONS(struct dump_opts, common),
+	{0},
+};
+#undef OPT
+
+/* NULL: out of memory, or the setting is not JSON. */
+static char *without_secrets(const char *setting)
+{
+	static const char *const secret[] = {"SecretKey", "SessionToken", "EncryptKey"};
+	json_t *j = cfs_json_load(setting, strlen(setting), NULL);
+	char *text = NULL;
+	size_t i;
+
+	for (i = 0; j && i < sizeof(secret) / sizeof(secret[0]); i++) {
+		const char *v = json_string_value(json_object_get(j, secret[i]));
+
+		if (v && *v)
+			json_object_set_new(j, secret[i], json_string("removed"));
+	}
+	if (j)
+		text = cfs_json_dump(j, JSON_INDENT(1));
+	json_decref(j);
+	return text;
+}
+
+static int open_setting(struct dump *d, bool keep)
+{
+	char *text;
+	int r = cfs_meta_setting_text(d->meta, &text);
+
+	if (r < 0)
+		return r;
+	if (!keep) {
+		char *clean = without_secrets(text);
+
+		free(text);
+		text = clean;
+	}
+	d->setting = text;
+	return text ? 0 : -ENOMEM;
+}
+
+int dump_damaged(struct dump *d, const struct cfs_row *row)
+{
+	snprintf(d->err, sizeof(d->err),
+		 "inode %" PRIu64 ": the slices of chunk %u cannot be read: run fsck", row->ino,
+		 row->list.indx);
+	return -EBADMSG;
+}
+
+static int write_file(struct dump *d, const struct dump_opts *o, const char *path)
+{
+	int r = stream_create(path, (enum stream_codec)o->compress, &d->out, d->err), failed;
+
+	if (r)
+		return r;
+	progress_begin(&d->p, "rows read");
+	r = o->binary ? dump_binary(d) : dump_json(d);
+	progress_end(&d->p);
+	failed = stream_error(d->out);
+	if (r)
+		stream_close_out(d->out, false);
+	else
+		failed = r = stream_close_out(d->out, true);
+	if (failed)
+		snprintf(d->err, sizeof(d->err), "cannot write %.200s: %s",
+			 path && strcmp(path, "-") ? path : "standard output", strerror(-failed));
+	else if (r && !d->err[0])
+		snprintf(d->err, sizeof(d->err), "not everything could be read: %s", strerror(-r));
+	return r;
+}
+
+static void say_done(const struct dump *d, const struct dump_opts *o, const char *path)
+{
+	if (!path || !strcmp(path, "-"))
+		return; /* stdout is the dump */
+	if (o->common.json)
+		admin_print_json(
+			json_pack("{s:o, s:s, s:I, s:I}", "file", admin_text(path, strlen(path)),
+				  "form", o->binary ? "binary" : "json", "inodes",
+				  (json_int_t)d->inodes, "entries", (json_int_t)d->entries));
+	else
+		cmd_line("%" PRIu64 " inodes and %" PRIu64 " names dumped to %s", d->inodes,
+			 d->entries, path);
+}
+
+static int dump_run(int argc, char **argv)
+{
+	struct dump_opts o = {0};
+	struct admin a = {0};
+	struct dump d = {0};
+	const char *pos[2];
+	int r;
+
+	cfs_opt_defaults(dump_table, &o);
+	r = cmd_parse(&cmd_dump, dump_table, &o, argc, argv, pos, 1, 2);
+	if (r >= 0)
+		goto out;
+	r = admin_open(pos[0], &o.common, 0, &a);
+	if (r != CMD_OK)
+		goto out;
+	d.meta = a.meta;
+	r = open_setting(&d, o.keep_secrets);
+	if (!r)
+		r = write_file(&d, &o, pos[1]);
+	if (r < 0)
+		cmd_error("%s", d.err[0] ? d.err : strerror(-r));
+	else
+		say_done(&d, &o, pos[1]);
+	r = r < 0 ? CMD_SYSTEM : CMD_OK;
+out:
+	free(d.setting);
+	if (admin_close(&a) != CMD_OK)
+		r = CMD_SYSTEM;
+	cfs_opt_free(dump_table, &o);
+	return r;
+}
+
+const struct cmd cmd_dump = {
+	.name = "dump",
+	.synopsis = "[--binary] [--keep-secrets] [--compress=HOW] META-URL [FILE]",
+	.summary = "Writes a volume's metadata to a file",
+	.run = dump_run,
+};

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an entry of the tree consists of, but for the entries below it. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "cmd/dump/load-json.h"
+
+static int read_type(struct json *j, uint8_t *ret)
+{
+	const char *text;
+	size_t len;
+	uint8_t i;
+	int r = pull_text(j->p, false, &text, &len);
+
+	for (i = CFS_TYPE_FILE; i <= CFS_TYPE_SOCKET && !r; i++)
+		if (!strcmp(dump_type_names[i], text)) {
+			*ret = i;
+			return 0;
+		}
+	return r ? r : pull_fail(j->p, "unknown type %.20s", text);
+}
+
+static int read_attr(struct json *j, struct entry *e)
+{
+	struct cfs_attr *a = &e->attr;
+	bool first = true;
+	const char *key;
+	int64_t v = 0;
+	int r;
+
+	while ((r = pull_key(j->p, &first, &key)) > 0) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "%s", key);
+		r = !strcmp(name, "type") ? read_type(j, &a->type) : pull_int(j->p, &v);
+		if (r)
+			return r;
+		if (!strcmp(name, "inode"))
+			e->ino = (cfs_ino_t)v;
+		else if (!strcmp(name, "flags"))
+			a->flags = (uint8_t)v;
+		else if (!strcmp(name, "mode"))
+			a->mode = (uint16_t)v & 07777;
+		else if (!strcmp(name, "uid"))
+			a->uid = (uint32_t)v;
+		else if (!strcmp(name, "gid"))
+			a->gid = (uint32_t)v;
+		else if (!strcmp(name, "atime"))
+			a->atime.tv_sec = (time_t)v;
+		else if (!strcmp(name, "mtime"))
+			a->mtime.tv_sec = (time_t)v;
+		else if (!strcmp(name, "ctime"))
+			a->ctime.tv_sec = (time_t)v;
+		else if (!strcmp(name, "atimensec"))
+			a->atime.tv_nsec = (long)v;
+		else if (!strcmp(name, "mtimensec"))
+			a->mtime.tv_nsec = (long)v;
+		else if (!strcmp(name, "ctimensec"))
+			a->ctime.tv_nsec = (long)v;
+		else if (!strcmp(name, "nlink"))
+			a->nlink = (uint32_t)v;
+		else if (!strcmp(name, "length"))
+			a->length = (uint64_t)v;
+		else if (!strcmp(name, "rdev"))
+			a->rdev = (uint32_t)v;
+		else if (!strcmp(name, "tier"))
+			a->tier = (uint8_t)v;
+	}
+	if (r < 0)
+		return r;
+	if (!e->ino || !a->type)
+		return pull_fail(j->p, "an entry without inode or type");
+	e->has_attr = true;
+	if (a->type == CFS_TYPE_DIR)
+		a->length = CFS_DIR_LENGTH;
+	return a->type != CFS_TYPE_DIR && a->nlink > 1 ? linked_note(j, e) : 0;
+}
+
+static int read_symlink(struct json *j, struct entry *e)
+{
+	struct cfs_row row = {.ino = e->ino};
+	int r = pull_text(j->p, true, &row.symlink.target, &row.symlink.len);
+
+	if (r || e->known)
+		return r;
+	if (e->attr.type != CFS_TYPE_SYMLINK)
+		return pull_fail(j->p, "a target of what is no symbolic link");
+	e->attr.length = row.symlink.len;
+	return load_row(j->l, CFS_TABLE_SYMLINK, &row);
+}
+
+static int read_xattr(struct json *j, struct entry *e)
+{
+	char name[256] = "";
+	struct cfs_row row = {.ino = e->ino, .xattr.name = name};
+	bool first = true, has_value = false;
+	const char *key, *text;
+	size_t len;
+	int r;
+
+	while ((r = pull_key(j->p, &first, &key)) > 0) {
+		bool is_name = !strcmp(key, "name"), is_value = !strcmp(key, "value");
+
+		r = is_name || is_value ? pull_text(j->p, true, &text, &len)
+					: pull_value(j->p, NULL);
+		if (!r && is_name && len < sizeof(name)) {
+			memcpy(name, text, len);
+			row.xattr.name_len = len;
+		} else if (!r && is_value && row.xattr.name_len) {
+			/* At once: the text lasts until the next one. */
+			row.xattr.value = text;
+			row.xattr.value_len = len;
+			r = e->known ? 0 : load_row(j->l, CFS_TABLE_XATTR, &row);
+			has_value = true;
+		}
+		if (r)
+			return r;
+	}
+	if (r || has_value)
+		return r;
+	return pull_fail(j->p, "an extended attribute without a name and then a value");
+}
+
+static int read_slice(struct json *j, struct cfs_slice *ret)
+{
+	/* chunkid: what id was called before 1.0 */
+	static const char *const names[] = {"id", "chunkid", "pos", "size", "off", "len"};
+	int64_t v[CFS_ARRAY_SIZE(names)];
+	int r = pull_numbers(j->p, names, CFS_ARRAY_SIZE(names), v);
+
+	*ret = (struct cfs_slice){
+		.id = (uint64_t)(v[0] ? v[0] : v[1]),
+		.pos = (uint32_t)v[2],
+		.size = (uint32_t)v[3],
+		.off = (uint32_t)v[4],
+		.len = (uint32_t)v[5],
+	};
+	return r;
+}
+
+static int read_slices(struct json *j, size_t *ret_n)
+{
+	bool first = true;
+	size_t n = 0;
+	int r;
+
+	while ((r = pull_item(j->p, &first)) > 0) {
+		if (n == j->cap_slices) {
+			size_t cap = n ? 2 * n : 64;
+			struct cfs_slice *v = reallocarray(j->slices, cap, sizeof(*v));
+
+			if (!v)
+				return -ENOMEM;
+			j->slices = v;
+			j->cap_slices = cap;
+		}
+		r = read_slice(j, &j->slices[n++]);
+		if (r)
+			return r;
+	}
+	*ret_n = n;
+	return r;
+}
+
+static int read_chunk(struct json *j, struct entry *e)
+{
+	struct cfs_row row = {.ino = e->ino};
+	bool first = true;
+	const char *key;
+	int64_t v;
+	size_t n = 0;
+	int r;
+
+	while ((r = pull_key(j->p, &first, &key)) > 0) {
+		if (!strcmp(key, "index")) {
+			r = pull_int(j->p, &v);
+			row.list.indx = (uint32_t)v;
+		} else if (!strcmp(key, "slices")) {
+			r = read_slices(j, &n);
+		} else {
+			r = pull_value(j->p, NULL);
+		}
+		if (r)
+			return r;
+	}
+	if (r < 0 || e->known || !n)
+		return r;
+	row.list.slices = j->slices;
+	row.list.n = n;
+	j->l->slices += n;
+	return load_row(j->l, CFS_TABLE_CHUNK, &row);
+}
+
+int entry_read_part(struct json *j, const char *key, struct entry *e)
+{
+	if (!strcmp(key, "attr"))
+		return read_attr(j, e);
+	if (!e->has_attr)
+		return pull_fail(j->p, "%.20s before attr", key);
+	if (!strcmp(key, "symlink"))
+		return read_symlink(j, e);
+	if (!strcmp(key, "xattrs"))
+		return json_each_item(j, read_xattr, e);
+	if (!strcmp(key, "posix_acl_access"))
+		return acl_read(j, &e->attr.access_acl);
+	if (!strcmp(key, "posix_acl_default"))
+		return acl_read(j, &e->attr.default_acl);
+	if (!strcmp(key, "chunks"))
+		return json_each_item(j, read_chunk, e);
+	return pull_value(j->p, NULL);
+}

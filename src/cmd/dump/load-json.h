@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the JSON load share. Commands have one thread. */
+#ifndef CFS_CMD_LOAD_JSON_H
+#define CFS_CMD_LOAD_JSON_H
+
+#include "cmd/dump/load.h"
+#include "cmd/dump/pull.h"
+#include "cmd/dump/rulelist.h"
+
+/* An inode with several names: written at the end, when they have been counted. */
+struct linked {
+	cfs_ino_t ino;
+	uint32_t names;
+	struct cfs_attr attr;
+};
+
+/* How many of its names are in one directory. */
+struct names_in {
+	cfs_ino_t ino, dir;
+	uint32_t names;
+};
+
+struct sum {
+	int64_t length, space, inodes;
+};
+
+struct json {
+	struct load *l;
+	struct pull *p;
+	struct linked *linked; /* hash table, open addressing */
+	size_t n_linked, cap_linked;
+	struct names_in *names; /* the same */
+	size_t n_names, cap_names;
+	struct rulelist rules;
+	struct cfs_quota *quotas; /* of directories */
+	size_t n_quotas;
+	int64_t space, inodes; /* of the volume */
+	unsigned depth;
+	uint8_t *packed; /* a rule being read */
+	struct cfs_slice *slices;
+	size_t cap_slices;
+};
+
+/* What is known of the entry that is being read. */
+struct entry {
+	cfs_ino_t ino, parent;
+	struct cfs_attr attr;
+	bool known; /* another name of an inode that has been loaded */
+	bool has_attr;
+	uint32_t subdirs;
+	struct sum direct, below;
+};
+
+/* load-json-linked.c */
+/* The entry's attributes have been read: is it one that has been met? */
+int linked_note(struct json *j, struct entry *e);
+int linked_note_name(struct json *j, cfs_ino_t ino, cfs_ino_t dir);
+void linked_set_attr(struct json *j, cfs_ino_t ino, const struct cfs_attr *attr);
+int linked_write(struct json *j);
+
+/* load-json-entry.c: a member of an entry other than its entries; unknown ones are left out. */
+int entry_read_part(struct json *j, const char *key, struct entry *e);
+
+/* load-json-acl.c: rules of equal content get one number. */
+int acl_read(struct json *j, uint32_t *ret_id);
+
+/* Every item of an array to fn, which reads it. */
+typedef int (*json_item_fn)(struct json *j, struct entry *e);
+int json_each_item(struct json *j, json_item_fn fn, struct entry *e);
+
+#endif

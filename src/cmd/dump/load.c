@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/dump/load.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cmd/access/admin.h"
+#include "cmd/access/cmd.h"
+#include "cmd/access/volume.h"
+
+struct load_opts {
+	struct admin_opts common;
+	bool restart;
+	char *key;
+};
+
+static const struct cfs_opt load_table[] = {
+	{.name = "restart",
+	 .kind = CFS_OPT_FLAG,
+	 .offset = offsetof(struct load_opts, restart),
+	 .help = "remove what a load left that did not end, and begin again"},
+	{.name = "encrypt-key",
+	 .kind = CFS_OPT_STRING,
+	 .offset = offsetof(struct load_opts, key),
+	 .arg = "FILE",
+	 .help = "PEM file of the encryption key, which a dump lacks unless it was made with "
+		 "--keep-secrets"},
+	ADMIN_OPTIONS(struct load_opts, common),
+	{0},
+};
+
+static int open_all(struct load *l, const struct load_opts *o, const char *url, const char *path)
+{
+	struct cfs_meta_conf conf = {
+		.create = true,
+		.no_bgjob = true,
+		.timeout_ms = ADMIN_STEP_MS,
+	};
+	int r;
+
+	if (o->common.credentials && volume_read_credentials(o->common.credentials, l->err) < 0)
+		return -EINVAL;
+	r = stream_open(path, &l->in, l->err);
+	return r ? r : cfs_meta_open(url, &conf, &l->meta, l->err);
+}
+
+static int load_all(struct load *l)
+{
+	int c = stream_peek(l->in), r;
+
+	progress_begin(&l->p, "rows written");
+	r = c == '{' || c == ' ' || c == '\n' ? load_json(l) : load_binary(l);
+	if (!r)
+		r = load_finish(l);
+	progress_end(&l->p);
+	return r;
+}
+
+/* What has been written is taken away, so that the command can simply be given again. */
+static void give_up(struct load *l, int r)
+{
+	int gone;
+
+	cmd_error("%s", l->err[0] ? l->err : strerror(-r));
+	if (!l->begun)
+		return;
+	gone = cfs_meta_load_abort(l->meta);
+	if (gone)
+		cmd_error("what was written could not be removed, use --restart: %s",
+			  strerror(-gone));
+}
+
+static void say_done(const struct load *l, const struct load_opts *o)
+{
+	if (o->common.json)
+		admin_print_json(json_pack("{s:I, s:I, s:I, s:b}", "inodes", (json_int_t)l->inodes,
+					   "entries", (json_int_t)l->entries, "slices",
+					   (json_int_t)l->slices, "secrets_removed",
+					   l->secrets_removed));
+	else
+		printf("%" PRIu64 " inodes and %" PRIu64 " names loaded\n", l->inodes, l->entries);
+	if (l->secrets_removed)
+		fputs("The dump has no secrets: set them with `cachefs config --keys`.\n", stderr);
+}
+
+static int load_run(int argc, char **argv)
+{
+	struct load_opts o = {0};
+	struct load l = {0};
+	const char *pos[2];
+	int r;
+
+	cfs_opt_defaults(load_table, &o);
+	r = cmd_parse(&cmd_load, load_table, &o, argc, argv, pos, 2, 2);
+	if (r >= 0)
+		goto out;
+	l.restart = o.restart;
+	l.key_path = o.key;
+	r = open_all(&l, &o, pos[0], pos[1]);
+	if (!r)
+		r = load_all(&l);
+	if (r)
+		give_up(&l, r);
+	else
+		say_done(&l, &o);
+	r = r ? CMD_SYSTEM : CMD_OK;
+out:
+	if (l.in)
+		stream_close_in(l.in);
+	if (l.meta)
+		cfs_meta_close(l.meta);
+	load_free(&l);
+	cfs_opt_free(load_table, &o);
+	return r;
+}
+
+const struct cmd cmd_load = {
+	.name = "load",
+	.synopsis = "[--restart] [--encrypt-key=FILE] META-URL FILE",
+	.summary = "Makes a volume of a dump, in an empty database",
+	.run = load_run,
+};

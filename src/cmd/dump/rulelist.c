@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/dump/rulelist.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int rulelist_add(struct rulelist *l, uint32_t id, const void *packed, size_t len)
+{
+	struct rule *rule;
+
+	if (l->n == l->cap) {
+		size_t cap = l->cap ? 2 * l->cap : 64;
+		struct rule *v = reallocarray(l->v, cap, sizeof(*v));
+
+		if (!v)
+			return -ENOMEM;
+		l->v = v;
+		l->cap = cap;
+	}
+	rule = &l->v[l->n];
+	*rule = (struct rule){.id = id, .packed = malloc(len + 1), .len = len};
+	if (!rule->packed)
+		return -ENOMEM;
+	memcpy(rule->packed, packed, len);
+	l->n++;
+	return 0;
+}
+
+static int compare(const void *a, const void *b)
+{
+	const struct rule *x = a, *y = b;
+
+	return x->id < y->id ? -1 : x->id > y->id;
+}
+
+void rulelist_sort(struct rulelist *l)
+{
+	if (l->n)
+		qsort(l->v, l->n, sizeof(*l->v), compare);
+}
+
+const struct rule *rulelist_find(const struct rulelist *l, uint32_t id)
+{
+	const struct rule key = {.id = id};
+
+	return l->n ? bsearch(&key, l->v, l->n, sizeof(key), compare) : NULL;
+}
+
+void rulelist_free(struct rulelist *l)
+{
+	size_t i;
+
+	for (i = 0; i < l->n; i++)
+		free(l->v[i].packed);
+	free(l->v);
+	*l = (struct rulelist){0};
+}

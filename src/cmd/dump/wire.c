@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/dump/wire.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TYPE_VARINT = 0, TYPE_64 = 1, TYPE_BYTES = 2, TYPE_32 = 5, VARINT_MAX = 10 };
+
+static bool room(struct wire *w, size_t more)
+{
+	size_t cap = w->cap ? w->cap : 256;
+	uint8_t *v;
+
+	while (cap < w->n + more)
+		cap *= 2;
+	if (cap == w->cap || w->failed)
+		return !w->failed;
+	v = realloc(w->v, cap);
+	if (!v) {
+		w->failed = true;
+		return false;
+	}
+	w->v = v;
+	w->cap = cap;
+	return true;
+}
+
+void wire_varint(struct wire *w, uint64_t v)
+{
+	if (!room(w, VARINT_MAX))
+		return;
+	for (; v >= 0x80; v >>= 7)
+		w->v[w->n++] = (uint8_t)(v | 0x80);
+	w->v[w->n++] = (uint8_t)v;
+}
+
+void wire_number(struct wire *w, unsigned field, uint64_t v)
+{
+	if (!v)
+		return;
+	wire_varint(w, (uint64_t)field << 3 | TYPE_VARINT);
+	wire_varint(w, v);
+}
+
+static void put_bytes(struct wire *w, unsigned field, const void *p, size_t len)
+{
+	wire_varint(w, (uint64_t)field << 3 | TYPE_BYTES);
+	wire_varint(w, len);
+	if (!room(w, len) || !len)
+		return;
+	memcpy(w->v + w->n, p, len);
+	w->n += len;
+}
+
+void wire_bytes(struct wire *w, unsigned field, const void *p, size_t len)
+{
+	if (len)
+		put_bytes(w, field, p, len);
+}
+
+void wire_message(struct wire *w, unsigned field, const struct wire *m)
+{
+	w->failed |= m->failed;
+	put_bytes(w, field, m->v, m->n);
+}
+
+void wire_free(struct wire *w)
+{
+	free(w->v);
+	*w = (struct wire){0};
+}
+
+int wire_get_varint(const uint8_t **p, const uint8_t *end, uint64_t *ret)
+{
+	uint64_t v = 0;
+	unsigned shift;
+
+	for (shift = 0; shift < 7 * VARINT_MAX && *p < end; shift += 7) {
+		uint8_t byte = *(*p)++;
+
+		v |= (uint64_t)(byte & 0x7f) << shift;
+		if (byte < 0x80) {
+			*ret = v;
+			return 0;
+		}
+	}
+	return -EBADMSG;
+}
+
+int wire_next(const uint8_t **p, const uint8_t *end, struct wire_field *ret)
+{
+	struct wire_field f = {0};
+	uint64_t key, len;
+
+	if (*p == end)
+		return 0;
+	if (wire_get_varint(p, end, &key))
+		return -EBADMSG;
+	f.field = (unsigned)(key >> 3);
+	switch (key & 7) {
+	case TYPE_VARINT:
+		if (wire_get_varint(p, end, &f.number))
+			return -EBADMSG;
+		break;
+	case TYPE_BYTES:
+		if (wire_get_varint(p, end, &len) || len > (size_t)(end - *p))
+			return -EBADMSG;
+		f.is_bytes = true;
+		f.p = *p;
+		f.len = (size_t)len;
+		*p += len;
+		break;
+	case TYPE_64:
+	case TYPE_32: /* of a later version */
+		len = (key & 7) == TYPE_64 ? 8 : 4;
+		if (len > (size_t)(end - *p))
+			return -EBADMSG;
+		*p += len;
+		break;
+	default:
+		return -EBADMSG;
+	}
+	*ret = f;
+	return 1;
+}

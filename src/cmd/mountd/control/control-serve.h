@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Long operations of a mount on request. They run on the thread that took the request; each step
+ * has its own deadline, and the whole ends when the client goes away, because the kernel then
+ * interrupts the request. Meanwhile the client may ask {"op":"progress","job":ID} on another
+ * descriptor.
+ */
+#ifndef CFS_CMD_CONTROL_SERVE_H
+#define CFS_CMD_CONTROL_SERVE_H
+
+#include <cachefs/meta.h>
+#include <stdatomic.h>
+
+#include "cmd/access/control.h"
+
+#define CONTROL_STEP_MS 60000
+
+struct control_job {
+	const struct cfs_ctx *who;
+	json_int_t id;
+	_Atomic uint64_t done, total; /* total 0: not known */
+};
+
+/* The context of one step. */
+struct cfs_ctx control_step(const struct control_job *job);
+/* -EINTR: the client is gone. */
+int control_check(struct control_job *job);
+/* An inode of a request, as the volume numbers it. */
+cfs_ino_t control_ino(const struct control_server *s, json_t *in, const char *key);
+/* A name of a request: hex, because JSON cannot say every name. Terminated. */
+int control_name(json_t *in, const char *key, char name[CFS_NAME_MAX + 1], size_t *ret_len);
+
+/* *ret is set when 0 is returned. */
+int control_clone(struct control_server *s, struct control_job *job, json_t *in, json_t **ret);
+int control_rmr(struct control_server *s, struct control_job *job, json_t *in, json_t **ret);
+int control_compact(struct control_server *s, struct control_job *job, json_t *in, json_t **ret);
+int control_summary(struct control_server *s, struct control_job *job, json_t *in, json_t **ret);
+int control_map(struct control_server *s, struct control_job *job, json_t *in, json_t **ret);
+int control_warmup(struct control_server *s, struct control_job *job, json_t *in, json_t **ret);
+
+#endif

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a tree weighs. Directories down to `depth` are listed with their largest entries; below that
+ * only sums are taken: from the statistics that directories keep, or, when asked to be strict, from
+ * the inodes.
+ *
+ * Memory: 8 bytes per directory still to be visited, and per level listed one page and the entries
+ * that are shown.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "cmd/access/admin.h"
+#include "cmd/mountd/control/control-serve.h"
+#include "cmd/sets/inostack.h"
+
+enum { PAGE = 1000, DEPTH_MAX = 10, ENTRIES_MAX = 100, SHOWN_MAX = 100000 };
+
+struct sums {
+	int64_t length, space, files, dirs;
+};
+
+struct summary {
+	struct control_server *s;
+	struct control_job *job;
+	bool strict;
+	unsigned depth, entries;
+	struct inostack todo;
+	uint64_t shown;
+};
+
+static void add(struct sums *to, const struct sums *from)
+{
+	to->length += from->length;
+	to->space += from->space;
+	to->files += from->files;
+	to->dirs += from->dirs;
+}
+
+static struct sums weigh(const struct cfs_attr *attr)
+{
+	bool file = attr->type == CFS_TYPE_FILE, dir = attr->type == CFS_TYPE_DIR;
+
+	return (struct sums){
+		.length = file ? (int64_t)attr->length : 0,
+		.space = cfs_space_of(file ? attr->length : 0),
+		.files = !dir,
+		.dirs = dir,
+	};
+}
+
+/* ---- sums ---- */
+
+struct visit {
+	struct summary *w;
+	struct sums *sums;
+	bool only_dirs; /* their entries are in the statistics */
+	int err;
+};
+
+static int visit(void *arg, const struct cfs_dirent *e)
+{
+	struct visit *v = arg;
+	struct sums one;
+
+	if (!v->only_dirs) {
+		one = weigh(&e->entry.attr);
+		add(v->sums, &one);
+	}
+	if (e->type == CFS_TYPE_DIR) {
+		v->sums->dirs += v->only_dirs;
+		v->sums->files -= v->only_dirs;
+		v->err = inostack_push(&v->w->todo, e->entry.ino);
+	}
+	return v->err;
+}
+
+static int visit_dir(struct summary *w, cfs_ino_t dir, struct sums *sums)
+{
+	struct visit v = {.w = w, .sums = sums};
+	struct cfs_cursor cursor = {0};
+	struct cfs_dir_stat st;
+	struct cfs_ctx ctx = control_step(w->job);
+	int r = control_check(w->job);
+
+	if (r < 0)
+		return r;
+	/* A row that is missing or impossible is computed instead. */
+	if (!w->strict && cfs_meta_get_dir_stat(w->s->meta, &ctx, dir, &st) == 0 &&
+	    st.length >= 0 && st.space >= 0 && st.inodes >= 0) {
+		v.only_dirs = true;
+		sums->length += st.length;
+		sums->space += st.space;
+		sums->files += st.inodes; /* directories are taken out as they are met */
+	}
+	do {
+		ctx = control_step(w->job);
+		r = cfs_meta_readdir(w->s->meta, &ctx, dir, !v.only_dirs, PAGE, &cursor, visit, &v);
+	} while (r == 0 && v.err == 0);
+	atomic_fetch_add(&w->job->done, 1);
+	return v.err ? v.err : r < 0 && r != -ENOENT ? r : 0;
+}
+
+/* Everything below `dir`, which itself is not counted. */
+static int sum_tree(struct summary *w, cfs_ino_t dir, struct sums *sums)
+{
+	size_t base = w->todo.n;
+	int r = inostack_push(&w->todo, dir);
+
+	while (r == 0 && w->todo.n > base)
+		r = visit_dir(w, inostack_pop(&w->todo), sums);
+	return r;
+}
+
+/* ---- entries that are shown ---- */
+
+struct child {
+	struct cfs_entry e;
+	char *name;
+	size_t len;
+	struct sums sums;
+	json_t *children;
+};
+
+struct children {
+	struct child *v;
+	size_t n, cap;
+	struct sums rest; /* of those that are not shown */
+	int err;
+};
+
+static void free_child(struct child *k)
+{
+	free(k->name);
+	json_decref(k->children);
+}
+
+static void free_children(struct children *c)
+{
+	while (c->n)
+		free_child(&c->v[--c->n]);
+	free(c->v);
+	*c = (struct children){0};
+}
+
+static int append(struct children *c, const struct child *k)
+{
+	if (c->n == c->cap) {
+		size_t cap = c->cap ? 2 * c->cap : 64;
+		struct child *v = reallocarray(c->v, cap, sizeof(*v));
+
+		if (!v)
+			return -ENOMEM;
+		c->v = v;
+		c->cap = cap;
+	}
+	c->v[c->n++] = *k;
+	return 0;
+}
+
+static int keep(void *arg, const struct cfs_dirent *e)
+{
+	struct children *c = arg;
+	struct child k = {.e = e->entry, .len = e->name_len, .sums = weigh(&e->entry.attr)};
+
+	k.name = malloc(e->name_len);
+	c->err = k.name ? 0 : -ENOMEM;
+	if (k.name)
+		memcpy(k.name, e->name, e->name_len);
+	if (c->err == 0)
+		c->err = append(c, &k);
+	if (c->err < 0)
+		free(k.name);
+	return c->err;
+}
+
+static int larger_first(const void *a, const void *b)
+{
+	const struct child *x = a, *y = b;
+
+	if (x->sums.space != y->sums.space)
+		return x->sums.space < y->sums.space ? 1 : -1;
+	return (x->e.ino > y->e.ino) - (x->e.ino < y->e.ino);
+}
+
+static json_t *describe(const char *name, size_t len, uint8_t type, const struct sums *s,
+			json_t *children)
+{
+	json_t *j = json_pack("{s:o, s:s, s:I, s:I, s:I, s:I}", "name", admin_text(name, len),
+			      "type", type == CFS_TYPE_DIR ? "directory" : "file", "length",
+			      (json_int_t)s->length, "size", (json_int_t)s->space, "files",
+			      (json_int_t)s->files, "dirs", (json_int_t)s->dirs);
+
+	if (j && children)
+		json_object_set(j, "entries", children);
+	return j;
+}
+
+/* Only the largest stay. */
+static void prune(struct children *c, size_t most)
+{
+	if (c->n)
+		qsort(c->v, c->n, sizeof(*c->v), larger_first);
+	while (c->n > most) {
+		add(&c->rest, &c->v[--c->n].sums);
+		free_child(&c->v[c->n]);
+	}
+}
+
+static json_t *list(struct summary *w, const struct children *c)
+{
+	json_t *out = json_array();
+	size_t i;
+
+	for (i = 0; i < c->n; i++) {
+		const struct child *k = &c->v[i];
+
+		json_array_append_new(
+			out, describe(k->name, k->len, k->e.attr.type, &k->sums, k->children));
+	}
+	w->shown += c->n;
+	if (c->rest.files || c->rest.dirs)
+		json_array_append_new(out, describe("...", 3, CFS_TYPE_FILE, &c->rest, NULL));
+	return out;
+}
+
+static int list_dir(struct summary *w, cfs_ino_t dir, unsigned depth, struct sums *sums,
+		    json_t **ret);
+
+/* Weighs what a page has and takes it over into `best`. */
+static int take_page(struct summary *w, struct children *page, unsigned depth, struct sums *sums,
+		     struct children *best)
+{
+	int r = page->err;
+
+	while (page->n && r == 0) {
+		struct child *k = &page->v[page->n - 1];
+
+		if (k->e.attr.type == CFS_TYPE_DIR && depth > 1)
+			r = list_dir(w, k->e.ino, depth - 1, &k->sums, &k->children);
+		else if (k->e.attr.type == CFS_TYPE_DIR)
+			r = sum_tree(w, k->e.ino, &k->sums);
+		add(sums, &k->sums);
+		if (r == 0)
+			r = append(best, k);
+		if (r == 0)
+			page->n--;
+	}
+	prune(best, w->shown < SHOWN_MAX ? w->entries : 0);
+	return r;
+}
+
+/* Recursion is bounded by DEPTH_MAX. */
+static int list_dir(struct summary *w, cfs_ino_t dir, unsigned depth, struct sums *sums,
+		    json_t **ret)
+{
+	struct children page = {0}, best = {0};
+	struct cfs_cursor cursor = {0};
+	int r = 0, last = 0;
+
+	while (r == 0 && last == 0) {
+		struct cfs_ctx ctx = control_step(w->job);
+
+		r = control_check(w->job);
+		if (r < 0)
+			break;
+		last = cfs_meta_readdir(w->s->meta, &ctx, dir, true, PAGE, &cursor, keep, &page);
+		if (last < 0 && last != -ENOENT)
+			r = last;
+		else
+			r = take_page(w, &page, depth, sums, &best);
+		atomic_fetch_add(&w->job->done, 1);
+	}
+	if (r == 0)
+		*ret = list(w, &best);
+	free_children(&page);
+	free_children(&best);
+	return r;
+}
+
+static unsigned bounded(json_t *in, const char *key, json_int_t most)
+{
+	json_int_t n = json_integer_value(json_object_get(in, key));
+
+	return (unsigned)CFS_MAX(CFS_MIN(n, most), (json_int_t)0);
+}
+
+int control_summary(struct control_server *s, struct control_job *job, json_t *in, json_t **ret)
+{
+	struct summary w = {
+		.s = s,
+		.job = job,
+		.strict = json_is_true(json_object_get(in, "strict")),
+		.depth = bounded(in, "depth", DEPTH_MAX),
+		.entries = bounded(in, "entries", ENTRIES_MAX),
+	};
+	cfs_ino_t ino = control_ino(s, in, "inode");
+	struct cfs_ctx ctx = control_step(job);
+	json_t *children = NULL;
+	struct cfs_attr attr;
+	struct sums sums;
+	int r = cfs_meta_getattr(s->meta, &ctx, ino, &attr);
+
+	if (r < 0)
+		return r;
+	sums = weigh(&attr);
+	if (attr.type == CFS_TYPE_DIR)
+		r = w.depth ? list_dir(&w, ino, w.depth, &sums, &children)
+			    : sum_tree(&w, ino, &sums);
+	inostack_free(&w.todo);
+	if (r == 0) {
+		*ret = describe("", 0, attr.type, &sums, children);
+		r = *ret ? 0 : -ENOMEM;
+	}
+	json_decref(children);
+	return r;
+}

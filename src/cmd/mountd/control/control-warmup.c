@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * warmup inside a mount: the blocks of files, and of all files below directories, are brought into
+ * the caches, looked for there, or dropped. One thread walks and a bounded queue feeds the others.
+ *
+ * Memory: per level of the tree one page of subdirectories (2 KiB), per block in the queue 100
+ * bytes, per thread one block. Nothing grows with the number of files.
+ */
+#include <cachefs/data.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "base/workers.h"
+#include "cmd/group/peers.h"
+#include "cmd/mountd/control/control-serve.h"
+
+enum { PAGE = 256, THREADS_MAX = 64, QUEUE_PER_THREAD = 4, ROOTS_MAX = 1000, DEPTH_MAX = 4096 };
+enum { CHUNKS_FEW = 16, LIST_MAX = 1024 };
+
+enum mode { FETCH, CHECK, EVICT };
+
+/* What was found out below one of the paths. */
+struct sums {
+	_Atomic uint64_t files, blocks, bytes;
+	_Atomic uint64_t fetched, cached;	/* bytes: brought in, there before */
+	_Atomic uint64_t memory, disk, evicted; /* bytes */
+	_Atomic uint64_t group;			/* bytes that an owner has */
+	_Atomic uint64_t declined, failed;	/* blocks; and files that could not be looked at */
+	_Atomic int first_err;
+};
+
+struct level {
+	cfs_ino_t ino;
+	struct cfs_cursor cursor;
+	bool last; /* the cursor is at the end */
+	cfs_ino_t dirs[PAGE];
+	unsigned n;
+};
+
+struct warmup {
+	struct control_server *s;
+	struct control_job *job;
+	enum mode mode;
+	bool counting; /* the first way round: how much is there? */
+	struct cfs_workers *workers;
+	struct level **path;
+	size_t depth, cap;
+
+	_Atomic bool stop;
+	pthread_mutex_t lock; /* protects what follows; a leaf */
+	pthread_cond_t ended;
+	unsigned running;
+};
+
+struct block_job {
+	struct cfs_job job; /* first */
+	struct warmup *w;
+	struct sums *sums;
+	struct cfs_block id;
+	uint32_t off, len; /* what a file has of it */
+};
+
+static void note_failure(struct sums *sums, int err)
+{
+	int none = 0;
+
+	atomic_fetch_add(&sums->failed, 1);
+	atomic_compare_exchange_strong(&sums->first_err, &none, err);
+}
+
+/* ---- one block ---- */
+
+static void fetch(struct warmup *w, struct sums *sums, const struct block_job *b)
+{
+	int r = cfs_store_warm(w->s->store, &b->id, cfs_deadline_in(CONTROL_STEP_MS));
+
+	if (r == -EOPNOTSUPP)
+		atomic_fetch_add(&sums->declined, 1);
+	else if (r < 0)
+		note_failure(sums, r);
+	else
+		atomic_fetch_add(r ? &sums->fetched : &sums->cached, b->len);
+}
+
+static void count_held(struct warmup *w, struct sums *sums, const struct block_job *b)
+{
+	struct cfs_store_held held;
+
+	cfs_store_held(w->s->store, &b->id, b->off, b->len, &held);
+	atomic_fetch_add(&sums->memory, held.memory);
+	atomic_fetch_add(&sums->disk, held.disk);
+	if (w->s->peers && peers_have(w->s->peers, &b->id, cfs_deadline_in(CONTROL_STEP_MS)))
+		atomic_fetch_add(&sums->group, b->len);
+	if (w->mode == EVICT && (held.memory || held.disk)) {
+		cfs_store_forget(w->s->store, &b->id);
+		atomic_fetch_add(&sums->evicted, b->len);
+	}
+}
+
+static void run_block(struct cfs_job *job)
+{
+	struct block_job *b = (struct block_job *)job;
+	struct warmup *w = b->w;
+
+	if (!atomic_load(&w->stop)) {
+		if (w->mode == FETCH)
+			fetch(w, b->sums, b);
+		else
+			count_held(w, b->sums, b);
+		atomic_fetch_add(&w->job->done, b->len);
+	}
+	free(b);
+	pthread_mutex_lock(&w->lock);
+	w->running--;
+	pthread_cond_signal(&w->ended);
+	pthread_mutex_unlock(&w->lock);
+}
+
+static int submit(struct warmup *w, struct sums *sums, const struct cfs_block *id, uint32_t off,
+		  uint32_t len)
+{
+	struct block_job *b = malloc(sizeof(*b));
+	int r;
+
+	if (!b)
+		return -ENOMEM;
+	*b = (struct block_job){
+		.job.run = run_block, .w = w, .sums = sums, .id = *id, .off = off, .len = len};
+	atomic_fetch_add(&sums->blocks, 1);
+	atomic_fetch_add(&sums->bytes, len);
+	pthread_mutex_lock(&w->lock);
+	w->running++;
+	pthread_mutex_unlock(&w->lock);
+	/* In turns, so that a client that goes away is noticed. */
+	do {
+		r = control_check(w->job);
+		if (r == 0)
+			r = cfs_workers_submit(w->workers, &b->job, cfs_deadline_in(1000));
+	} while (r == -ETIMEDOUT);
+	if (r < 0) {
+		free(b);
+		pthread_mutex_lock(&w->lock);
+		w->running--;
+		pthread_mutex_unlock(&w->lock);
+	}
+	return r;
+}
+
+static void wait_blocks(struct warmup *w)
+{
+	pthread_mutex_lock(&w->lock);
+	while (w->running) {
+		/* Each block has its deadline. */
+		cfs_cond_wait(&w->ended, &w->lock, cfs_deadline_in(1000));
+		if (control_check(w->job) < 0)
+			atomic_store(&w->stop, true);
+	}
+	pthread_mutex_unlock(&w->lock);
+}
+
+/* ---- one file ---- */
+
+static int warm_piece(struct warmup *w, struct sums *sums, const struct cfs_piece *p)
+{
+	uint32_t off = p->slice_off, end = p->slice_off + p->len, size = w->s->block_size;
+	int r = 0;
+
+	while (off < end && r == 0) {
+		struct cfs_block b = {.slice = p->slice, .index = off / size};
+		uint32_t in = off % size, n;
+
+		b.len = CFS_MIN(size, p->slice_size - b.index * size);
+		n = CFS_MIN(end - off, b.len - in);
+		r = submit(w, sums, &b, in, n);
+		off += n;
+	}
+	return r;
+}
+
+static int warm_chunk(struct warmup *w, struct sums *sums, cfs_ino_t ino, uint32_t indx)
+{
+	struct cfs_ctx ctx = control_step(w->job);
+	struct cfs_slice *slices = NULL;
+	struct cfs_view view = {0};
+	ssize_t n;
+	size_t i;
+	int r;
+
+	n = cfs_meta_read_chunk(w->s->meta, &ctx, ino, indx, &slices);
+	r = n < 0 ? (int)n : cfs_view_build(slices, (size_t)n, &view);
+	if (r < 0) {
+		note_failure(sums, r);
+		r = 0;
+	}
+	for (i = 0; i < view.n && r == 0; i++)
+		r = warm_piece(w, sums, &view.v[i]);
+	cfs_view_free(&view);
+	free(slices);
+	return r;
+}
+
+/* Those that exist, of a file that may be nothing but a hole. */
+static int warm_listed(struct warmup *w, struct sums *sums, cfs_ino_t ino)
+{
+	struct cfs_chunk_len *v = calloc(LIST_MAX, sizeof(*v));
+	ssize_t i, n = LIST_MAX;
+	uint32_t first = 0;
+	int r = v ? 0 : -ENOMEM;
+
+	while (r == 0 && n == LIST_MAX) {
+		struct cfs_ctx ctx = control_step(w->job);
+
+		n = cfs_meta_list_chunks(w->s->meta, &ctx, ino, first, v);
+		for (i = 0; i < n && r == 0; i++)
+			r = warm_chunk(w, sums, ino, v[i].indx);
+		if (n == LIST_MAX)
+			first = v[n - 1].indx + 1;
+	}
+	free(v);
+	if (n < 0)
+		note_failure(sums, (int)n);
+	return r;
+}
+
+static int warm_file(struct warmup *w, struct sums *sums, cfs_ino_t ino, uint64_t length)
+{
+	uint64_t i, n = CFS_DIV_UP(length, CFS_CHUNK_SIZE);
+	int r = 0;
+
+	if (w->counting) {
+		atomic_fetch_add(&w->job->total, length);
+		return 0;
+	}
+	atomic_fetch_add(&sums->files, 1);
+	if (n > CHUNKS_FEW)
+		return warm_listed(w, sums, ino);
+	for (i = 0; i < n && r == 0; i++)
+		r = warm_chunk(w, sums, ino, (uint32_t)i);
+	return r;
+}
+
+/* ---- directories ---- */
+
+struct page {
+	struct {
+		cfs_ino_t ino;
+		uint64_t length;
+	} files[PAGE];
+	unsigned n_files;
+	struct level *level;
+};
+
+static int keep(void *arg, const struct cfs_dirent *e)
+{
+	struct page *p = arg;
+
+	if (e->type == CFS_TYPE_DIR) {
+		p->level->dirs[p->level->n++] = e->entry.ino;
+	} else if (e->type == CFS_TYPE_FILE) {
+		p->files[p->n_files].ino = e->entry.ino;
+		p->files[p->n_files++].length = e->entry.attr.length;
+	}
+	return 0;
+}
+
+static int push(struct warmup *w, cfs_ino_t dir)
+{
+	struct level *l;
+
+	if (w->depth == DEPTH_MAX)
+		return -ELOOP;
+	if (w->depth == w->cap) {
+		size_t cap = w->cap ? 2 * w->cap : 16;
+		struct level **v = reallocarray(w->path, cap, sizeof(*v));
+
+		if (!v)
+			return -ENOMEM;
+		w->path = v;
+		w->cap = cap;
+	}
+	l = malloc(sizeof(*l));
+	if (!l)
+		return -ENOMEM;
+	l->ino = dir;
+	l->cursor = (struct cfs_cursor){0};
+	l->last = false;
+	l->n = 0;
+	w->path[w->depth++] = l;
+	return 0;
+}
+
+/* One page of a directory: its files at once, its subdirectories before the next page. */
+static int warm_page(struct warmup *w, struct sums *sums, struct level *l)
+{
+	struct cfs_ctx ctx = control_step(w->job);
+	struct page *p = calloc(1, sizeof(*p));
+	unsigned i;
+	int r;
+
+	if (!p)
+		return -ENOMEM;
+	p->level = l;
+	r = cfs_meta_readdir(w->s->meta, &ctx, l->ino, true, PAGE, &l->cursor, keep, p);
+	l->last = r != 0;
+	if (r < 0 && r != -ENOENT && !w->counting)
+		note_failure(sums, r);
+	for (r = 0, i = 0; i < p->n_files && r == 0; i++) {
+		r = control_check(w->job);
+		if (r == 0)
+			r = warm_file(w, sums, p->files[i].ino, p->files[i].length);
+	}
+	free(p);
+	return r;
+}
+
+static int warm_tree(struct warmup *w, struct sums *sums, cfs_ino_t top)
+{
+	int r = push(w, top);
+
+	while (r == 0 && w->depth) {
+		struct level *l = w->path[w->depth - 1];
+
+		r = control_check(w->job);
+		if (r < 0)
+			break;
+		if (l->n) {
+			r = push(w, l->dirs[--l->n]);
+		} else if (l->last) {
+			free(l);
+			w->depth--;
+		} else {
+			r = warm_page(w, sums, l);
+		}
+	}
+	while (w->depth)
+		free(w->path[--w->depth]);
+	return r;
+}
+
+static int warm_root(struct warmup *w, struct sums *sums, cfs_ino_t ino)
+{
+	struct cfs_ctx ctx = control_step(w->job);
+	struct cfs_attr attr;
+	int r = cfs_meta_getattr(w->s->meta, &ctx, ino, &attr);
+
+	if (r < 0) {
+		if (!w->counting)
+			note_failure(sums, r);
+		return 0;
+	}
+	if (attr.type == CFS_TYPE_DIR)
+		return warm_tree(w, sums, ino);
+	return attr.type == CFS_TYPE_FILE ? warm_file(w, sums, ino, attr.length) : 0;
+}
+
+/* ---- the request ---- */
+
+/* member: of a cache group. */
+static json_t *describe(struct sums *s, bool member)
+{
+	json_t *j;
+
+#define FIELD(name) #name, (json_int_t)atomic_load(&s->name)
+	j = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", FIELD(files),
+		      FIELD(blocks), FIELD(bytes), FIELD(fetched), FIELD(cached), FIELD(memory),
+		      FIELD(disk), FIELD(evicted), FIELD(declined), FIELD(failed), "first_errno",
+		      -atomic_load(&s->first_err));
+#undef FIELD
+	if (member)
+		json_object_set_new(j, "group", json_integer((json_int_t)atomic_load(&s->group)));
+	return j;
+}
+
+static int parse_mode(json_t *in, enum mode *ret)
+{
+	const char *name = json_string_value(json_object_get(in, "mode"));
+
+	if (!name || !strcmp(name, "fetch"))
+		*ret = FETCH;
+	else if (!strcmp(name, "check"))
+		*ret = CHECK;
+	else if (!strcmp(name, "evict"))
+		*ret = EVICT;
+	else
+		return -EINVAL;
+	return 0;
+}
+
+static int each_root(struct warmup *w, json_t *inodes, struct sums *sums)
+{
+	json_t *number;
+	size_t i;
+	int r = 0;
+
+	json_array_foreach (inodes, i, number) {
+		cfs_ino_t ino = (cfs_ino_t)json_integer_value(number);
+
+		if (r == 0)
+			r = warm_root(w, &sums[i],
+				      ino == CFS_ROOT_INO && w->s->root ? w->s->root : ino);
+	}
+	return r;
+}
+
+static int answer(struct warmup *w, struct sums *sums, size_t n, json_t **ret)
+{
+	json_t *roots = json_array();
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		json_array_append_new(roots, describe(&sums[i], w->s->peers != NULL));
+	*ret = json_pack("{s:b, s:o}", "disk_cache", cfs_store_has_disk(w->s->store), "roots",
+			 roots);
+	return *ret ? 0 : -ENOMEM;
+}
+
+int control_warmup(struct control_server *s, struct control_job *job, json_t *in, json_t **ret)
+{
+	json_t *inodes = json_object_get(in, "inodes");
+	json_int_t threads = json_integer_value(json_object_get(in, "threads"));
+	size_t n = json_array_size(inodes);
+	struct warmup w = {.s = s, .job = job};
+	struct sums *sums;
+	int r;
+
+	if (!n || n > ROOTS_MAX || parse_mode(in, &w.mode) < 0)
+		return -EINVAL;
+	threads = CFS_MAX(CFS_MIN(threads, (json_int_t)THREADS_MAX), (json_int_t)1);
+	sums = calloc(n, sizeof(*sums));
+	if (!sums)
+		return -ENOMEM;
+	pthread_mutex_init(&w.lock, NULL);
+	cfs_cond_init(&w.ended);
+	r = cfs_workers_create("cfs-warmup", (unsigned)threads, (size_t)threads * QUEUE_PER_THREAD,
+			       &w.workers);
+	if (r == 0 && json_is_true(json_object_get(in, "count"))) {
+		w.counting = true;
+		r = each_root(&w, inodes, sums);
+		w.counting = false;
+	}
+	if (r == 0)
+		r = each_root(&w, inodes, sums);
+	if (r < 0)
+		atomic_store(&w.stop, true);
+	if (w.workers) {
+		wait_blocks(&w);
+		cfs_workers_destroy(w.workers);
+	}
+	if (r == 0)
+		r = control_check(job);
+	if (r == 0)
+		r = answer(&w, sums, n, ret);
+	pthread_cond_destroy(&w.ended);
+	pthread_mutex_destroy(&w.lock);
+	free(w.path);
+	free(sums);
+	return r;
+}

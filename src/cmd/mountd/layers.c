@@ -1,0 +1,489 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The layers of a mount, bottom up and down again. */
+#include <cachefs/data.h>
+#include <cachefs/disk.h>
+#include <cachefs/stage.h>
+#include <cachefs/store.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/bytes.h"
+#include "base/log.h"
+#include "build.h"
+#include "cmd/access/volume.h"
+#include "cmd/group/peers.h"
+#include "cmd/mountd/ending.h"
+#include "cmd/mountd/options/mountconfig.h"
+#include "cmd/mountd/serve-internal.h"
+
+/* Of the object store, for what is neither an upload nor a download: compaction, clean-up. */
+#define SPARE_CONNECTIONS 8
+/* For the one object that says whose the others are. */
+#define ID_MS 3000
+/* Deadlines of an upload that go by without one that succeeds before staged blocks are left. */
+#define DRAIN_PATIENCE 2
+/* Budgets for which requests and the buffers of connections are small. */
+#define SMALL_BUDGET ((uint64_t)128 << 20)
+/* A mount's processes take the budget and 32 MiB: of these, what is for the buffers below. */
+#define BUFFERS_BESIDES ((uint64_t)12 << 20)
+/* To the object store, of as many uploads and downloads as there are by default. */
+#define CONNECTIONS	   40
+#define CONNECTION_BUFFERS (128u << 10)
+
+static int find_subdir(struct serve *s, cfs_ino_t *ret, char err[256])
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(s->o->meta_timeout_ms);
+	const char *p = s->o->subdir;
+	struct cfs_entry e;
+	size_t len;
+	int r;
+
+	*ret = CFS_ROOT_INO;
+	for (p += strspn(p, "/"); *p; p += len, p += strspn(p, "/")) {
+		len = strcspn(p, "/");
+		r = cfs_meta_lookup(s->meta, &ctx, *ret, p, len, &e);
+		if (r == 0 && e.attr.type != CFS_TYPE_DIR)
+			r = -ENOTDIR;
+		if (r < 0) {
+			snprintf(err, 256, "subdir=%s: %s", s->o->subdir, strerror(-r));
+			return r;
+		}
+		*ret = e.ino;
+	}
+	return 0;
+}
+
+static uint64_t budget_of(const struct mount_opts *o)
+{
+	return o->buffer_size ? o->buffer_size : mount_default_budget();
+}
+
+/*
+ * Blocks are called by numbers: in another volume's place they would be written over its own. An
+ * object store that does not answer keeps nobody from mounting.
+ */
+static int check_objects(struct serve *s, char err[256])
+{
+	int r;
+
+	cfs_object_quiet(true);
+	r = volume_check_id(s->setting, s->objects, cfs_deadline_in(ID_MS), err);
+	cfs_object_quiet(false);
+	if (r == -EEXIST)
+		return r;
+	err[0] = '\0';
+	return 0;
+}
+
+int layers_open_backends(struct serve *s, const char *url, const char *dir, char err[256])
+{
+	struct cfs_meta_conf conf = {
+		.read_only = s->o->ro,
+		.no_bgjob = s->o->no_bgjob,
+		.heartbeat_ms = s->o->heartbeat_ms,
+		.timeout_ms = s->o->meta_timeout_ms,
+		.skip_dir_mtime_ms = s->o->skip_dir_mtime_ms,
+		.max_deletes = s->o->max_deletes,
+		.mount_point = dir,
+	};
+	struct volume_objects objects = {
+		.storage = s->o->storage,
+		.bucket = s->o->bucket,
+		.upload_limit_mbps = s->o->upload_limit_mbps,
+		.download_limit_mbps = s->o->download_limit_mbps,
+		.max_connections =
+			(unsigned)(s->o->max_uploads + s->o->max_downloads + s->o->max_deletes) +
+			SPARE_CONNECTIONS,
+		.small_buffers = budget_of(s->o) < SMALL_BUDGET,
+		.descs = &s->worker->objects,
+	};
+	int r;
+
+	s->worker->objects.n = 0;
+	s->worker->objects.apart = false;
+	r = volume_open(url, &conf, &s->meta, &s->setting, err);
+	if (r == 0)
+		r = volume_open_objects_with(s->setting, &objects, &s->objects, err);
+	if (r == 0 && !worker_resumes(s->worker))
+		r = check_objects(s, err);
+	return r;
+}
+
+void layers_close_backends(struct serve *s)
+{
+	if (s->meta)
+		cfs_meta_close(s->meta);
+	cfs_object_close(s->objects);
+	cfs_setting_free(s->setting);
+	s->meta = NULL;
+	s->objects = NULL;
+	s->setting = NULL;
+}
+
+/*
+ * Blocks that lie in a local directory or in memory need no copies. Others get a cache where the
+ * XDG base directory specification and the file system hierarchy put it.
+ */
+static const char *default_cache_dir(const struct serve *s, char *buf, size_t size)
+{
+	const char *storage = s->o->storage ? s->o->storage : s->setting->storage;
+	const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+
+	if (!strcmp(storage, "file") || !strcmp(storage, "mem"))
+		return "none";
+	if (xdg && *xdg == '/')
+		snprintf(buf, size, "%s/cachefs", xdg);
+	else if (getuid() == 0)
+		snprintf(buf, size, "/var/cache/cachefs");
+	else if (home && *home == '/')
+		snprintf(buf, size, "%s/.cache/cachefs", home);
+	else
+		return "none";
+	/* A list and patterns in it would be something else. */
+	if (strpbrk(buf, ":*?["))
+		return "none";
+	cfs_info("disk cache by default: cache-dir=%s", buf);
+	return buf;
+}
+
+/* A pattern that matches nothing is a disk that is not there: the mount goes on without. */
+static int open_disk(struct serve *s, char err[256])
+{
+	const struct mount_opts *o = s->o;
+	char buf[4096];
+	const char *dirs = o->cache_dir && o->cache_dir[0] ? o->cache_dir
+							   : default_cache_dir(s, buf, sizeof(buf));
+	struct cfs_disk_conf conf = {
+		.pool = s->pool,
+		.dirs = dirs,
+		.uuid = s->setting->uuid,
+		.hash_prefix = s->setting->hash_prefix,
+		.block_size = s->setting->block_size_kib << 10,
+		.size = o->cache_size,
+		.free_ratio = o->free_space_ratio,
+		.items = (uint64_t)o->cache_items,
+		.expire_s = (o->cache_expire_ms + 999) / 1000,
+		.eviction = (enum cfs_disk_eviction)o->cache_eviction,
+		.verify = (enum cfs_disk_verify)o->verify_cache_checksum,
+		.partial_only = o->cache_partial_only,
+		.tick_ms = o->cache_tick_ms,
+		.retry_ms = o->cache_retry_ms,
+	};
+	char *end;
+	int r;
+
+	if (!strcmp(dirs, "none"))
+		return 0;
+	conf.mode = (unsigned)strtoul(o->cache_mode, &end, 8);
+	if (*end || !conf.mode) {
+		snprintf(err, 256, "cache-mode=%.100s: not an octal mode", o->cache_mode);
+		return -EINVAL;
+	}
+	r = cfs_disk_create(&conf, &s->disk, err);
+	if (r == -ENOENT) {
+		cfs_warn("mounting without a disk cache: %s", err);
+		err[0] = '\0';
+		return 0;
+	}
+	return r < 0 ? r : cfs_store_add_tier(s->store, &cfs_disk_tier, s->disk);
+}
+
+/* Whatever the options say now, what an earlier mount has left on disk is uploaded. */
+static int start_stage(struct serve *s, unsigned max_uploads, char err[256])
+{
+	const struct mount_opts *o = s->o;
+	struct cfs_stage_conf conf = {
+		.writeback = o->writeback,
+		.hold = o->ro,
+		.size = o->stage_size ? o->stage_size : o->cache_size,
+		.free_ratio = o->free_space_ratio,
+		.threshold = (uint32_t)CFS_MIN(o->writeback_threshold, (uint64_t)UINT32_MAX),
+		.delay_ms = o->upload_delay_ms,
+		.max_uploads = max_uploads,
+	};
+
+	if (o->upload_hours &&
+	    cfs_stage_parse_hours(o->upload_hours, &conf.hour_from, &conf.hour_until) < 0) {
+		snprintf(err, 256, "upload-hours=%.100s: not as in 22-6", o->upload_hours);
+		return -EINVAL;
+	}
+	if (s->disk)
+		return cfs_stage_start(s->store, s->disk, &conf);
+	if (!o->writeback)
+		return 0;
+	if (o->cache_dir && strcmp(o->cache_dir, "none") != 0) {
+		cfs_warn("writing through: there is no cache-dir for writeback");
+		return 0;
+	}
+	snprintf(err, 256, "writeback needs a cache-dir");
+	return -EINVAL;
+}
+
+/*
+ * As many blocks at a time as pass a bandwidth limit within a quarter of their deadline: more would
+ * only wait for each other, and fail.
+ */
+static unsigned workers_for(int64_t max, uint64_t limit, uint64_t timeout_ms, uint32_t block_size)
+{
+	uint64_t n = limit ? limit * timeout_ms / 4000 / block_size : (uint64_t)max;
+
+	return (unsigned)CFS_MAX(CFS_MIN(n, (uint64_t)max), 1);
+}
+
+/* Squashed callers have names that the kernel does not know. It knows those of root-squash well
+ * enough: it lets root pass, and what root may do here is judged here. */
+bool layers_kernel_checks(const struct serve *s)
+{
+	return s->o->default_permissions && !s->o->all_squash;
+}
+
+static int set_squash(const struct mount_opts *o, struct cfs_vfs_conf *vfs, char err[256])
+{
+	int r = 0;
+
+	vfs->squash_root.on = o->root_squash;
+	vfs->squash_all.on = o->all_squash;
+	if (o->root_squash)
+		r = mount_opts_squash("root-squash", o->root_squash, &vfs->squash_root.uid,
+				      &vfs->squash_root.gid, err);
+	if (r == 0 && o->all_squash)
+		r = mount_opts_squash("all-squash", o->all_squash, &vfs->squash_all.uid,
+				      &vfs->squash_all.gid, err);
+	return r;
+}
+
+static int show_config(void *arg, char **ret, size_t *ret_len)
+{
+	const struct serve *s = arg;
+
+	return mount_config_show(s->meta, s->o, s->dir, ret, ret_len);
+}
+
+/* What the metadata does not use itself. */
+static void adopt_setting(void *arg, const struct cfs_setting *setting)
+{
+	struct serve *s = arg;
+
+	if (volume_adopt_tiers(setting, s->objects) < 0)
+		cfs_warn("out of memory, uploads keep the storage classes from before the change: "
+			 "volume=%s",
+			 setting->name);
+}
+
+uint32_t layers_request_size(const struct mount_opts *o)
+{
+	return budget_of(o) < SMALL_BUDGET ? 256 << 10 : 1 << 20;
+}
+
+/*
+ * What these buffers and those of connections take of the budget, and a pool that is torn into
+ * small pages.
+ */
+static uint64_t request_memory(const struct mount_opts *o)
+{
+	unsigned threads = o->max_threads ? (unsigned)o->max_threads : CFS_FUSE_THREADS;
+	/* Of each thread one that it reads into, and one of a write that was put aside. */
+	uint64_t buffers = (uint64_t)threads * 2 * layers_request_size(o) +
+			   (uint64_t)CONNECTIONS * CONNECTION_BUFFERS + CFS_POOL_TORN;
+
+	buffers -= CFS_MIN(buffers, BUFFERS_BESIDES);
+	return CFS_MIN(buffers, budget_of(o) / (budget_of(o) < SMALL_BUDGET ? 4 : 2));
+}
+
+static int join_peers(struct serve *s, char err[256])
+{
+	int r;
+
+	do
+		r = peers_start(s->o, s->dir, s->setting, s->meta, s->store, s->disk, &s->peers,
+				err);
+	while (r < 0 && resume_tries_again(s, r, err));
+	return r;
+}
+
+/* *ret: stays what it is for the root of the volume. */
+static int find_root(struct serve *s, cfs_ino_t *ret, char err[256])
+{
+	int r = 0;
+
+	if (!s->o->subdir)
+		return 0;
+	do
+		r = find_subdir(s, ret, err);
+	while (r < 0 && resume_tries_again(s, r, err));
+	return r;
+}
+
+/* Every inode number that the kernel has depends on it. */
+static int same_root(struct serve *s, cfs_ino_t root, char err[256])
+{
+	struct cfs_keep_header *h;
+
+	if (!s->worker->keep)
+		return 0;
+	h = cfs_keep_header(s->worker->keep);
+	if (!worker_resumes(s->worker))
+		h->root = root;
+	if (h->root == root)
+		return 0;
+	snprintf(err, 256, "the running mount has another subdir: unmount it to change that");
+	return -EBUSY;
+}
+
+int layers_open(struct serve *s, char err[256])
+{
+	const struct mount_opts *o = s->o;
+	uint64_t budget = budget_of(o);
+	struct cfs_store_conf store = {
+		.object = s->objects,
+		.volume = s->setting->name,
+		.block_size = s->setting->block_size_kib << 10,
+		.hash_prefix = s->setting->hash_prefix,
+		.max_downloads = workers_for(
+			o->max_downloads,
+			volume_limit(o->download_limit_mbps, s->setting->download_limit_mbps),
+			o->get_timeout_ms, s->setting->block_size_kib << 10),
+		.max_uploads = workers_for(
+			o->max_uploads,
+			volume_limit(o->upload_limit_mbps, s->setting->upload_limit_mbps),
+			o->put_timeout_ms, s->setting->block_size_kib << 10),
+		.get_timeout_ms = o->get_timeout_ms,
+		.put_timeout_ms = o->put_timeout_ms,
+		.cache_large_write =
+			o->cache_large_write || (o->cache_group && o->fill_group_cache),
+		.prefetch = (unsigned)o->prefetch,
+		.unsynced = cfs_keep_unsynced(s->worker->keep),
+		.hears_of_unsynced = s->worker->objects.n_before && !s->worker->objects.apart,
+	};
+	struct cfs_data_conf data = {
+		.meta = s->meta,
+		.block_size = store.block_size,
+		.flush_age_ms = 5000,
+		.flush_idle_ms = 1000,
+		.max_readahead = o->max_readahead,
+		.io_timeout_ms = o->io_timeout_ms,
+		.read_only = o->ro,
+	};
+	struct cfs_vfs_conf vfs = {
+		.meta = s->meta,
+		.build = CFS_BUILD,
+		.read_only = o->ro,
+		.hide_internal = o->hide_internal,
+		.no_xattr = !o->xattr,
+		.security_xattr = o->security_xattr,
+		.capability_xattr = o->capability_xattr,
+		.selinux_xattr = o->selinux_xattr,
+		.check_permissions = !layers_kernel_checks(s),
+		.atime = (enum cfs_atime)o->atime_mode,
+		.attr_timeout_ms = o->attr_cache_ms,
+		.entry_timeout_ms = o->entry_cache_ms,
+		.dir_entry_timeout_ms = o->dir_entry_cache_ms,
+		.io_timeout_ms = o->io_timeout_ms,
+		.keep = s->worker->keep,
+		.uid = getuid(),
+		.gid = getgid(),
+		.control = control_serve,
+		.control_arg = &s->control,
+		.config = show_config,
+		.config_arg = s,
+		.watchdog_ms = o->watchdog_ms,
+		.stuck = o->watchdog_restart ? serve_stuck : NULL,
+		.stuck_arg = s,
+		.lost = serve_lost,
+		.lost_arg = s,
+		.reloaded = adopt_setting,
+		.reloaded_arg = s,
+	};
+	int r;
+
+	r = set_squash(o, &vfs, err);
+	if (r < 0)
+		return r;
+	r = cfs_pool_create(budget - request_memory(o), &s->pool);
+	if (r == 0) {
+		store.pool = data.pool = vfs.pool = s->pool;
+		r = cfs_store_create(&store, &s->store);
+	}
+	if (r == 0)
+		r = open_disk(s, err);
+	if (r == 0)
+		r = start_stage(s, store.max_uploads, err);
+	if (r == 0)
+		r = join_peers(s, err);
+	if (r == 0) {
+		data.store = vfs.store = s->store;
+		r = cfs_data_create(&data, &s->data);
+	}
+	if (r == 0)
+		r = find_root(s, &vfs.root, err);
+	if (r == 0)
+		r = same_root(s, vfs.root ? vfs.root : CFS_ROOT_INO, err);
+	if (r == 0) {
+		vfs.data = s->data;
+		r = cfs_vfs_create(&vfs, &s->vfs);
+	}
+	s->control = (struct control_server){
+		.meta = s->meta,
+		.store = s->store,
+		.data = s->data,
+		.vfs = s->vfs,
+		.worker = s->worker,
+		.peers = s->peers,
+		.root = vfs.root,
+		.volume = s->setting->name,
+		.block_size = store.block_size,
+		.read_only = o->ro,
+		.name_changed = serve_name_changed,
+		.arg = s,
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+	};
+	if (r < 0 && !err[0])
+		snprintf(err, 256, "cannot start: %s", strerror(-r));
+	return r;
+}
+
+int layers_close(struct serve *s, bool session)
+{
+	int first = 0, r;
+
+	if (s->vfs) {
+		first = cfs_vfs_flush(s->vfs);
+		if (first < 0)
+			cfs_err("data could not be stored before unmounting: err=%s",
+				cfs_errname(first));
+	}
+	/* Compaction and late commits need the session. */
+	if (s->data) {
+		cfs_data_drain(s->data);
+		r = ending_judge(s->ending);
+		first = first ? first : r;
+	}
+	if (session) {
+		r = cfs_meta_stop(s->meta);
+		if (r < 0)
+			cfs_warn("the session could not be closed, others will clean it up: err=%s",
+				 cfs_errname(r));
+	}
+	cfs_vfs_destroy(s->vfs);
+	ending_forget_data(s->ending);
+	if (s->data) {
+		r = cfs_data_destroy(s->data);
+		first = first ? first : r;
+	}
+	if (s->store) {
+		cfs_stage_drain(s->store, DRAIN_PATIENCE * s->o->put_timeout_ms);
+		peers_leave(s->peers);
+		ending_forget_store(s->ending);
+		cfs_store_destroy(s->store);
+		peers_destroy(s->peers);
+	}
+	cfs_disk_destroy(s->disk);
+	layers_close_backends(s);
+	if (s->pool)
+		cfs_pool_destroy(s->pool);
+	return first;
+}

@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/mountd/mount.h"
+
+#include <cachefs/fuse.h>
+#include <errno.h>
+#include <libgen.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/logring.h"
+#include "base/mounted.h"
+#include "cmd/access/cmd.h"
+#include "cmd/access/control.h"
+#include "cmd/access/volume.h"
+#include "cmd/mountd/options/mountconfig.h"
+#include "cmd/mountd/options/mountfile.h"
+#include "cmd/mountd/supervise/daemon.h"
+#include "cmd/mountd/supervise/handover.h"
+#include "cmd/mountd/supervise/notify.h"
+#include "cmd/mountd/supervise/supervisor.h"
+#include "cmd/mountd/supervise/worker.h"
+
+#define NOSYMFOLLOW 256 /* MS_NOSYMFOLLOW, Linux 5.10; not in every C library */
+
+static unsigned long change_flags(unsigned long v, const char *options)
+{
+	static const struct {
+		const char *name;
+		unsigned long set, clear;
+	} flags[] = {
+		{"nodev", MS_NODEV, 0},		 {"dev", 0, MS_NODEV},
+		{"nosuid", MS_NOSUID, 0},	 {"suid", 0, MS_NOSUID},
+		{"noexec", MS_NOEXEC, 0},	 {"exec", 0, MS_NOEXEC},
+		{"sync", MS_SYNCHRONOUS, 0},	 {"dirsync", MS_DIRSYNC, 0},
+		{"noatime", MS_NOATIME, 0},	 {"atime", 0, MS_NOATIME},
+		{"nosymfollow", NOSYMFOLLOW, 0}, {"symfollow", 0, NOSYMFOLLOW},
+	};
+	size_t i, len;
+
+	for (; options && *options; options += len + (options[len] == ',')) {
+		len = strcspn(options, ",");
+		for (i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
+			if (strlen(flags[i].name) == len && !strncmp(options, flags[i].name, len))
+				v = (v & ~flags[i].clear) | flags[i].set;
+		}
+	}
+	return v;
+}
+
+/*
+ * What is not named stays: mount(2) would take nosuid and nodev from a mount that got them unasked.
+ * libmount names all that is to be, and may leave out "suid".
+ */
+static unsigned long remount_flags(const struct mounted *m, const struct mount_opts *o)
+{
+	unsigned long v = MS_REMOUNT | (o->ro ? MS_RDONLY : 0);
+
+	if (!o->as_shown)
+		v = change_flags(v, m->options);
+	return change_flags(v, o->kernel_opts);
+}
+
+/* Changes the kernel's flags; our own options belong to the running process and stay. */
+static int remount(const char *point, const struct mount_opts *o)
+{
+	struct mounted m;
+
+	if (mounted_at(point, &m) < 0 || strcmp(m.type, CFS_FSTYPE)) {
+		cmd_error("%s: not a mounted cachefs", point);
+		return CMD_MOUNT_FAILED;
+	}
+	if (!o->ro && m.ro && control_is_read_only(point)) {
+		cmd_error("%s was mounted read-only from the start: unmount it and mount it again",
+			  point);
+		return CMD_MOUNT_FAILED;
+	}
+	if (mount(m.source, point, m.type, remount_flags(&m, o), NULL) < 0) {
+		cmd_error("cannot remount %s: %s", point, strerror(errno));
+		return CMD_MOUNT_FAILED;
+	}
+	return CMD_OK;
+}
+
+/* Where the supervisor of what is mounted there is to be found. */
+static int find_supervisor(const char *point, const struct mounted *m, const struct mount_opts *o,
+			   char *old, size_t size)
+{
+	int r;
+
+	if (m->uid != geteuid()) {
+		cmd_error("%s: already mounted (%s), by the user with id %u, who alone may "
+			  "upgrade it",
+			  point, m->source, m->uid);
+		return CMD_MOUNT_FAILED;
+	}
+	if (!o->supervise) {
+		cmd_error("%s: already mounted (%s); without supervise it cannot be taken over",
+			  point, m->source);
+		return CMD_MOUNT_FAILED;
+	}
+	mount_config_tell_differences(point, o);
+	/* What the caller has open there must not keep the mount busy for ever. */
+	close_range(STDERR_FILENO + 1, ~0U, 0);
+	r = handover_path(m->dev_minor, old, size);
+	if (r < 0) {
+		cmd_error("%s: already mounted (%s), and there is no place where its supervisor "
+			  "could be found: %s",
+			  point, m->source, strerror(-r));
+		return CMD_MOUNT_FAILED;
+	}
+	return CMD_OK;
+}
+
+/* Whether there is nothing any more: the file system that was there has no process. */
+static bool clear_dead_mount(const char *point, const struct mounted *m)
+{
+	int r;
+
+	if (!mounted_is_dead(point))
+		return false;
+	r = cfs_fuse_umount(point, true);
+	if (r < 0) {
+		cmd_error("%s: a dead mount (%s) is there, which cannot be detached: %s", point,
+			  m->source, strerror(-r));
+		return false;
+	}
+	cmd_error("%s: a dead mount (%s) was there, it is detached", point, m->source);
+	return true;
+}
+
+static int check_mount_point(const char *point, const struct mount_opts *o, char *old, size_t size)
+{
+	struct mounted m;
+	struct stat st;
+
+	while (mounted_at(point, &m) == 0 && !strcmp(m.type, CFS_FSTYPE)) {
+		if (!o->fake && clear_dead_mount(point, &m))
+			continue;
+		if (o->takeover && !o->fake)
+			return find_supervisor(point, &m, o, old, size);
+		cmd_error("%s: already mounted (%s)", point, m.source);
+		return CMD_MOUNT_FAILED;
+	}
+	if (stat(point, &st) < 0) {
+		cmd_error("mount point %s: %s", point, strerror(errno));
+		return CMD_MOUNT_FAILED;
+	}
+	if (!S_ISDIR(st.st_mode)) {
+		cmd_error("mount point %s: not a directory", point);
+		return CMD_MOUNT_FAILED;
+	}
+	return CMD_OK;
+}
+
+/* -f: everything short of mounting. */
+static int check_volume(const char *url, const struct mount_opts *o)
+{
+	struct cfs_meta_conf conf = {.read_only = true, .timeout_ms = o->meta_timeout_ms};
+	struct cfs_object_store *objects;
+	struct cfs_setting *setting;
+	struct cfs_meta *meta;
+	char err[256] = "";
+	int r;
+
+	if (volume_open(url, &conf, &meta, &setting, err) < 0) {
+		cmd_error("%s", err);
+		return CMD_MOUNT_FAILED;
+	}
+	r = volume_open_objects(setting, o->storage, o->bucket, &objects, err);
+	if (r == 0)
+		cfs_object_close(objects);
+	else
+		cmd_error("%s", err);
+	cfs_setting_free(setting);
+	cfs_meta_close(meta);
+	return r == 0 ? CMD_OK : CMD_MOUNT_FAILED;
+}
+
+/* True when statfs answers; a hang ends with SIGALRM's default action otherwise. */
+static int verify_answer(const char *point, uint64_t timeout_ms)
+{
+	struct statvfs st;
+
+	signal(SIGALRM, SIG_DFL);
+	alarm((unsigned)(timeout_ms / 1000) + 1);
+	if (statvfs(point, &st) < 0) {
+		cmd_error("%s is mounted but does not answer: %s", point, strerror(errno));
+		return CMD_MOUNT_FAILED;
+	}
+	alarm(0);
+	return CMD_OK;
+}
+
+/* Of all processes of this mount, for `cachefs debug`. */
+static void keep_last_lines(void)
+{
+	int r = cfs_logring_create();
+
+	if (r < 0)
+		cfs_warn("the last lines of the log are not kept: error=%s", cfs_errname(r));
+}
+
+/* As the processes of the mount find it, which change their directory. */
+static int open_log(const char *file, const char *point)
+{
+	cfs_auto_free char *copy = strdup(file), *dir = NULL;
+	size_t len = strlen(point);
+	const char *name;
+	char path[4400];
+	int r = -ENOMEM;
+
+	if (copy) {
+		name = strrchr(file, '/') ? strrchr(file, '/') + 1 : file;
+		dir = realpath(dirname(copy), NULL);
+		r = dir ? 0 : -errno;
+	}
+	if (r == 0) {
+		snprintf(path, sizeof(path), "%s/%s", dir, name);
+		/* A writer there waits for an answer of this process. */
+		if (!strncmp(path, point, len) && (path[len] == '/' || len == 1))
+			r = -ELOOP;
+		else
+			r = cfs_log_file(path);
+	}
+	if (r == -ELOOP)
+		cmd_error("log=%s: the file lies in the mount itself", file);
+	else if (r < 0)
+		cmd_error("log=%s: %s", file, strerror(-r));
+	return r;
+}
+
+static struct supervised supervised_mount(const char *url, const char *point,
+					  const struct mount_opts *o, const char *old)
+{
+	return (struct supervised){
+		.url = url,
+		.point = point,
+		.opts = o,
+		.mount_timeout_ms = o->mount_timeout_ms,
+		.io_timeout_ms = o->io_timeout_ms,
+		.serve = serve_mount,
+		.old = old,
+	};
+}
+
+static int mount_in_foreground(const char *url, const char *point, const struct mount_opts *o,
+			       const char *old)
+{
+	struct supervised conf = supervised_mount(url, point, o, old);
+	struct worker w = {.link = -1, .device = -1};
+	char err[256] = "";
+	int r;
+
+	if (o->supervise)
+		return supervise(&conf);
+	r = serve_mount(url, point, o, &w, err);
+	if (err[0])
+		cmd_error("%s", err);
+	return r;
+}
+
+static int mount_in_background(const char *url, const char *point, const struct mount_opts *o,
+			       enum cfs_log_level level, const char *old)
+{
+	struct supervised conf = supervised_mount(url, point, o, old);
+	struct worker w = {.link = -1, .device = -1};
+	char err[256] = "";
+	struct daemon *d = NULL;
+	int r;
+
+	r = daemon_fork(o->mount_timeout_ms, &d);
+	if (r < 0) {
+		cmd_error("cannot start a process: %s", strerror(-r));
+		return CMD_SYSTEM;
+	}
+	if (r == 1)
+		return verify_answer(point, o->mount_timeout_ms);
+	if (r > 1)
+		return r - 1;
+	cfs_log_init(CFS_LOG_SYSLOG, level);
+	keep_last_lines();
+	conf.report = w.report = d;
+	/* An interrupt from the terminal is for the command that waits, which decides what it
+	 * means. Where a mount is already nobody has to belong to a manager's group. */
+	if (old && setsid() < 0)
+		cfs_warn("cannot leave the session of the terminal: err=%s", cfs_errname(errno));
+	if (o->supervise)
+		exit(supervise(&conf));
+	r = serve_mount(url, point, o, &w, err);
+	if (err[0])
+		daemon_failed(d, r ? r : CMD_MOUNT_FAILED, err);
+	exit(r);
+}
+
+int mount_volume(const char *url, const char *dir, const struct mount_opts *o, bool verbose)
+{
+	cfs_auto_free char *full_url = volume_absolute_url(url);
+	enum cfs_log_level level;
+	char point[4096], path[200] = "";
+	const char *old;
+	char err[256] = "";
+	int r;
+
+	if (cfs_log_level_parse(o->log_level, &level) < 0) {
+		cmd_error("log-level '%s' is not one of error, warning, info, debug", o->log_level);
+		return CMD_USAGE;
+	}
+	if (o->credentials && volume_read_credentials(o->credentials, err) < 0) {
+		cmd_error("%s", err);
+		return CMD_USAGE;
+	}
+	r = mounted_resolve(dir, point, sizeof(point));
+	if (r < 0 || !full_url) {
+		cmd_error("mount point %s: %s", dir, strerror(r < 0 ? -r : ENOMEM));
+		return CMD_MOUNT_FAILED;
+	}
+	if (o->remount)
+		return remount(point, o);
+	r = check_mount_point(point, o, path, sizeof(path));
+	if (r != CMD_OK)
+		return r;
+	old = path[0] ? path : NULL;
+	if (verbose)
+		printf("mounting on %s\n", point);
+	if (o->fake)
+		return check_volume(full_url, o);
+	/* What is taken over may be a service, which supervise() knows. */
+	notify_init(o->foreground || old);
+	if (o->log && open_log(o->log, point) < 0)
+		return CMD_USAGE;
+	if (!o->foreground)
+		return mount_in_background(full_url, point, o, level, old);
+	cfs_log_init(CFS_LOG_STDERR, level);
+	keep_last_lines();
+	return mount_in_foreground(full_url, point, o, old);
+}
+
+/* The same again with what the section of a name has; false: pos[0] is no name, or *ret_r says. */
+static bool run_by_name(const struct mount_opts *o, int argc, char **argv, const char *const *pos,
+			int *ret_r)
+{
+	char err[CFS_OPT_ERRLEN], **args;
+	int at, n, r;
+
+	for (at = 1; argv[at] != pos[0]; at++)
+		;
+	r = mount_file_args(o->config, argc, argv, at, pos[1] != NULL, &n, &args, err);
+	if (r < 0) {
+		cmd_error("%s", err);
+		*ret_r = CMD_USAGE;
+	} else if (r > 0) {
+		*ret_r = cmd_mount.run(n, args);
+		mount_file_free(n, args);
+	}
+	return r != 0;
+}
+
+/* --NAME or --NAME=VALUE of somebody else's, as cfs_opt_arg(). */
+static int other_name(struct mount_opts *o, const char *arg, char err[CFS_OPT_ERRLEN])
+{
+	char name[64];
+	size_t len;
+	int r;
+
+	if (strncmp(arg, "--", 2) != 0)
+		return -ENOENT;
+	len = strcspn(arg + 2, "=");
+	if (len >= sizeof(name))
+		return -ENOENT;
+	snprintf(name, sizeof(name), "%.*s", (int)len, arg + 2);
+	r = mount_opts_other_name(o, name, arg[2 + len] ? arg + 2 + len + 1 : NULL, err);
+	return r < 0 ? r : 1;
+}
+
+static int mount_run(int argc, char **argv)
+{
+	struct mount_opts o = {0};
+	char err[CFS_OPT_ERRLEN] = "";
+	const char *pos[2] = {NULL, NULL};
+	int i, n = 0, r = CMD_USAGE;
+
+	mount_opts_defaults(&o);
+	for (i = 1; i < argc; i++) {
+		int used;
+
+		if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+			printf("usage: cachefs %s %s\n\n%s.\n\nOptions, as --NAME=VALUE or in "
+			       "-o:\n\n",
+			       cmd_mount.name, cmd_mount.synopsis, cmd_mount.summary);
+			cfs_opt_help(mount_table, stdout);
+			r = CMD_OK;
+			goto out;
+		}
+		if (!strcmp(argv[i], "-o")) {
+			if (!argv[++i]) {
+				cmd_error("-o needs a list of options");
+				goto out;
+			}
+			if (mount_opts_list(&o, argv[i], false, err) < 0) {
+				cmd_error("%s", err);
+				goto out;
+			}
+			continue;
+		}
+		if (!strcmp(argv[i], "-f") || !strcmp(argv[i], "--fake")) {
+			o.fake = true;
+			continue;
+		}
+		used = cfs_opt_arg(mount_table, &o, argc - i, argv + i, err);
+		if (used == -ENOENT)
+			used = other_name(&o, argv[i], err);
+		if (used < 0) {
+			if (used == -ENOENT)
+				cmd_error("unknown option '%s'", argv[i]);
+			else
+				cmd_error("%s", err);
+			goto out;
+		}
+		if (used > 0) {
+			i += used - 1;
+		} else if (n == 2) {
+			cmd_error("unexpected argument '%s'", argv[i]);
+			goto out;
+		} else {
+			pos[n++] = argv[i];
+		}
+	}
+	if (n > 0 && run_by_name(&o, argc, argv, pos, &r))
+		goto out;
+	if (n < 2) {
+		cmd_error("usage: cachefs %s %s", cmd_mount.name, cmd_mount.synopsis);
+		goto out;
+	}
+	o.takeover = true;
+	r = mount_volume(pos[0], pos[1], &o, false);
+out:
+	mount_opts_free(&o);
+	return r;
+}
+
+const struct cmd cmd_mount = {
+	.name = "mount",
+	.synopsis = "[-o OPTIONS] [--OPTION=VALUE...] META-URL|NAME [DIR]",
+	.summary = "Mounts a volume; returns when the mount answers",
+	.run = mount_run,
+};

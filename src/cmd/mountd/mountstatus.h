@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What /status.json of a mount shows; cachefs-metrics(7) describes its fields. */
+#ifndef CFS_CMD_MOUNTSTATUS_H
+#define CFS_CMD_MOUNTSTATUS_H
+
+#include <cachefs/data.h>
+#include <cachefs/store.h>
+#include <cachefs/vfs.h>
+
+#include "cmd/group/peers.h"
+#include "cmd/mountd/options/mountopts.h"
+
+/* Of a running mount; all borrowed. */
+struct mount_parts {
+	const char *dir;
+	const struct mount_opts *o;
+	const struct cfs_setting *setting;
+	struct cfs_meta *meta;
+	struct cfs_pool *pool;
+	struct cfs_store *store;
+	struct cfs_data *data;
+	struct cfs_vfs *vfs;
+	struct cfs_peers *peers; /* NULL: no cache group */
+	uint64_t started_ns;	 /* cfs_now_ns() */
+};
+
+/* Any thread, without waiting for a backend; malloc'ed. */
+int mount_status_json(const struct mount_parts *m, char **ret, size_t *ret_len);
+
+#endif

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options of a mount that are more than a value: lists, flags for the kernel, identities, memory.
+ */
+#include "cmd/mountd/options/mountopts.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "cmd/access/cmd.h"
+
+/* Addressed to mount(8), systemd or fsck; they reach helpers but mean nothing to them. */
+static bool is_foreign(const char *name)
+{
+	static const char *const names[] = {"_netdev",	"nofail",     "auto",	"noauto",
+					    "user",	"users",      "nouser", "owner",
+					    "group",	"defaults",   "rw",	"async",
+					    "relatime", "norelatime", "silent", "loud"};
+	static const char *const shown[] = {"user_id", "group_id", "rootmode",
+					    "fd",      "blksize",  "max_read"};
+	size_t i;
+
+	if (!strncasecmp(name, "x-", 2) || !strncmp(name, "comment", 7))
+		return true;
+	/* libmount repeats what the kernel shows of a mount when it is to be remounted. */
+	for (i = 0; i < CFS_ARRAY_SIZE(shown); i++) {
+		if (!strcmp(name, shown[i]))
+			return true;
+	}
+	for (i = 0; i < CFS_ARRAY_SIZE(names); i++) {
+		if (!strcmp(name, names[i]))
+			return true;
+	}
+	return false;
+}
+
+static bool is_kernel_flag(const char *name)
+{
+	static const char *const names[] = {"nodev",   "dev",	"nosuid",      "suid",
+					    "noexec",  "exec",	"sync",	       "dirsync",
+					    "noatime", "atime", "nosymfollow", "symfollow"};
+	size_t i;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(names); i++) {
+		if (!strcmp(name, names[i]))
+			return true;
+	}
+	return false;
+}
+
+static int add_kernel_flag(struct mount_opts *o, const char *name)
+{
+	char *all = NULL;
+
+	if (asprintf(&all, "%s%s%s", o->kernel_opts ? o->kernel_opts : "",
+		     o->kernel_opts ? "," : "", name) < 0)
+		return -ENOMEM;
+	free(o->kernel_opts);
+	o->kernel_opts = all;
+	return 0;
+}
+
+struct list_ctx {
+	struct mount_opts *o;
+	bool sloppy;
+	char *err;
+};
+
+static int unknown_option(void *arg, const char *name, const char *value)
+{
+	struct list_ctx *c = arg;
+	int r;
+
+	if (!strcmp(name, "rw"))
+		c->o->ro = false;
+	if (!strcmp(name, "user_id"))
+		c->o->as_shown = true;
+	if (is_foreign(name))
+		return 0;
+	if (is_kernel_flag(name))
+		return add_kernel_flag(c->o, name);
+	r = mount_opts_other_name(c->o, name, value, c->err);
+	if (r != -ENOENT)
+		return r > 0 ? 0 : r;
+	if (!c->sloppy)
+		return -ENOENT;
+	cmd_error("ignoring unknown option '%s'", name);
+	return 0;
+}
+
+void mount_opts_defaults(struct mount_opts *o)
+{
+	cfs_opt_defaults(mount_table, o);
+	/* fusermount3(1) refuses it unless fuse.conf says otherwise. */
+	if (geteuid() != 0)
+		o->allow_other = false;
+}
+
+int mount_opts_list(struct mount_opts *o, const char *list, bool sloppy, char err[CFS_OPT_ERRLEN])
+{
+	struct list_ctx c = {.o = o, .sloppy = sloppy, .err = err};
+	int r;
+
+	r = cfs_opt_list(mount_table, o, list, unknown_option, &c, err);
+	return r == -ENOENT ? -EINVAL : r;
+}
+
+int mount_opts_set(struct mount_opts *o, const char *name, const char *value,
+		   char err[CFS_OPT_ERRLEN])
+{
+	int r = cfs_opt_set(mount_table, o, name, value, err);
+
+	if (r != -ENOENT)
+		return r;
+	return !value && is_kernel_flag(name) ? add_kernel_flag(o, name)
+					      : mount_opts_other_name(o, name, value, err);
+}
+
+int mount_opts_squash(const char *name, const char *text, uint32_t *ret_uid, uint32_t *ret_gid,
+		      char err[CFS_OPT_ERRLEN])
+{
+	unsigned long id[2];
+	const char *p = text;
+	char *end;
+	int i;
+
+	for (i = 0; i < 2; i++, p = end + 1) {
+		errno = 0;
+		id[i] = strtoul(p, &end, 10);
+		/* The last number means "no change" to chown(2). */
+		if (end == p || *p < '0' || *p > '9' || errno || id[i] >= UINT32_MAX ||
+		    *end != (i == 0 ? ':' : '\0')) {
+			snprintf(err, CFS_OPT_ERRLEN, "%s=%s: not UID:GID", name, text);
+			return -EINVAL;
+		}
+	}
+	*ret_uid = (uint32_t)id[0];
+	*ret_gid = (uint32_t)id[1];
+	return 0;
+}
+
+int mount_opts_umask(const char *text, int *ret, char err[CFS_OPT_ERRLEN])
+{
+	unsigned long v;
+	char *end;
+
+	v = strtoul(text, &end, 8);
+	if (end == text || *text < '0' || *text > '7' || *end || v > 0777) {
+		snprintf(err, CFS_OPT_ERRLEN, "umask=%s: not an octal number up to 777", text);
+		return -EINVAL;
+	}
+	*ret = (int)v;
+	return 0;
+}
+
+void mount_opts_free(struct mount_opts *o)
+{
+	cfs_opt_free(mount_table, o);
+	free(o->kernel_opts);
+	o->kernel_opts = NULL;
+}
+
+/* The smallest memory.max from our cgroup (v2) up to the root; 0 when there is none. */
+static uint64_t cgroup_limit(void)
+{
+	char line[512], path[700], *group = NULL, *slash;
+	unsigned long long v;
+	uint64_t limit = 0;
+	FILE *in;
+
+	in = fopen("/proc/self/cgroup", "re");
+	if (!in)
+		return 0;
+	while (fgets(line, sizeof(line), in)) {
+		if (!strncmp(line, "0::", 3)) {
+			group = line + 3;
+			group[strcspn(group, "\n")] = '\0';
+			break;
+		}
+	}
+	fclose(in);
+	while (group && *group) {
+		snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.max", group);
+		in = fopen(path, "re");
+		if (in) {
+			if (fscanf(in, "%llu", &v) == 1 && (!limit || v < limit))
+				limit = v;
+			fclose(in);
+		}
+		slash = strrchr(group, '/');
+		if (!slash)
+			break;
+		*slash = '\0';
+	}
+	return limit;
+}
+
+uint64_t mount_default_budget(void)
+{
+	const uint64_t full = 300ULL << 20, least = 32ULL << 20;
+	uint64_t limit = cgroup_limit();
+
+	if (!limit || limit / 4 >= full)
+		return full;
+	return CFS_MAX(limit / 4, least);
+}

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One mount from the first connection to the last flush. */
+#include <cachefs/fuse.h>
+#include <cachefs/vfs.h>
+#include <errno.h>
+#include <malloc.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/activity.h"
+#include "base/log.h"
+#include "base/text/url.h"
+#include "cmd/access/cmd.h"
+#include "cmd/group/peers.h"
+#include "cmd/mountd/ending.h"
+#include "cmd/mountd/metrics.h"
+#include "cmd/mountd/mount.h"
+#include "cmd/mountd/serve-internal.h"
+#include "cmd/mountd/supervise/handover.h"
+#include "cmd/mountd/supervise/notify.h"
+#include "cmd/mountd/supervise/worker.h"
+
+void serve_lost(void *arg, const char *reason)
+{
+	struct serve *s = arg;
+	struct cfs_fuse *f;
+
+	cfs_err("the volume is lost, unmounting: %s", reason);
+	atomic_store(&s->lost, true);
+	f = atomic_load(&s->fuse);
+	if (f)
+		cfs_fuse_stop(f);
+}
+
+static void on_stopping(void *arg)
+{
+	struct serve *s = arg;
+
+	if (!atomic_load(&s->worker->leaving))
+		ending_begin(s->ending);
+}
+
+/* Before the process ends whatever its threads do. Whoever gets the session takes it away. */
+static void abandon(void *arg)
+{
+	struct serve *s = arg;
+	struct cfs_fuse *f = atomic_exchange(&s->fuse, NULL);
+
+	if (f)
+		cfs_fuse_abandon(f);
+}
+
+void serve_stuck(void *arg)
+{
+	struct serve *s = arg;
+
+	cfs_err("the process ends, as a request is stuck in it (watchdog-restart)");
+	cfs_log_flush();
+	if (worker_is_supervised(s->worker))
+		abort();
+	abandon(s);
+	_exit(CMD_SYSTEM);
+}
+
+void serve_name_changed(void *arg, cfs_ino_t parent, const char *name, size_t len)
+{
+	struct serve *s = arg;
+	struct cfs_fuse *f = atomic_load(&s->fuse);
+
+	if (f)
+		cfs_fuse_name_changed(f, parent == s->control.root ? CFS_ROOT_INO : parent, name,
+				      len);
+}
+
+static int start_session(struct serve *s, char err[256])
+{
+	struct cfs_keep *keep = s->worker->keep;
+	struct cfs_meta_hooks hooks = cfs_vfs_hooks(s->vfs);
+	int r;
+
+	if (worker_resumes(s->worker))
+		cfs_meta_resume(s->meta, atomic_load(&cfs_keep_header(keep)->sid));
+	r = cfs_meta_start(s->meta, &hooks);
+	if (r == 0 && keep)
+		atomic_store(&cfs_keep_header(keep)->sid, cfs_meta_sid(s->meta));
+	if (r < 0)
+		snprintf(err, 256, "cannot start a session on volume %s: %s", s->setting->name,
+			 strerror(-r));
+	return r;
+}
+
+static int start_metrics(struct serve *s, char err[256])
+{
+	const struct mount_parts parts = {
+		.dir = s->dir,
+		.o = s->o,
+		.setting = s->setting,
+		.meta = s->meta,
+		.pool = s->pool,
+		.store = s->store,
+		.data = s->data,
+		.vfs = s->vfs,
+		.peers = s->peers,
+		.started_ns = cfs_now_ns(),
+	};
+	int r = metrics_start(s->o->metrics, &parts, s->health, &s->metrics, err);
+
+	if (r < 0 && !err[0])
+		snprintf(err, 256, "cannot serve metrics: %s", strerror(-r));
+	return r;
+}
+
+static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret, char err[256])
+{
+	char source[1024], kernel_opts[512];
+	struct cfs_fuse_conf conf = {
+		.vfs = s->vfs,
+		.keep = s->worker->keep,
+		.device = s->worker->device,
+		.wrong = s->restored.lost_inos,
+		.n_wrong = s->restored.n_lost_inos,
+		.mount_point = dir,
+		.source = source,
+		.kernel_opts = kernel_opts,
+		.allow_other = s->o->allow_other,
+		.default_permissions = layers_kernel_checks(s),
+		.writeback_cache = s->o->writeback_cache,
+		/* Whoever may not write cannot tell others either. */
+		.local_locks = s->o->ro,
+		.posix_acl = s->setting->enable_acl && layers_kernel_checks(s),
+		.drops_set_id = !s->o->xattr || !(s->o->security_xattr || s->o->capability_xattr),
+		.umask = -1,
+		.stopping = on_stopping,
+		.stopping_arg = s,
+		.debug = s->o->debug,
+		.max_threads = (unsigned)s->o->max_threads,
+		.max_io = layers_request_size(s->o),
+		.read_ahead_kb = (uint32_t)(s->o->read_ahead >> 10),
+	};
+	int lock, r;
+
+	if (s->o->umask && mount_opts_umask(s->o->umask, &conf.umask, err) < 0)
+		return -EINVAL;
+	if (s->o->source)
+		snprintf(source, sizeof(source), "%s", s->o->source);
+	else
+		cfs_url_mask(s->url, source, sizeof(source));
+	snprintf(kernel_opts, sizeof(kernel_opts), "%s%s%s", s->o->ro ? "ro" : "rw",
+		 s->o->kernel_opts ? "," : "", s->o->kernel_opts ? s->o->kernel_opts : "");
+	/* Two that mount there at once must not both find that nobody has. */
+	lock = worker_resumes(s->worker) ? -1 : handover_lock();
+	r = cfs_fuse_mount(&conf, ret, err);
+	handover_unlock(lock);
+	return r;
+}
+
+/* Those who tell others how the mount is. */
+static int start_watching(struct serve *s, char err[256])
+{
+	struct ending_conf ending = {
+		.volume = s->setting->name,
+		.dir = s->dir,
+		.data = s->data,
+		.store = s->store,
+		.timeout_ms = s->o->stop_timeout_ms,
+		.abandon = abandon,
+		.arg = s,
+	};
+	int r = ending_create(&ending, &s->ending);
+
+	if (r == 0 && (s->o->metrics || notify_wanted()))
+		r = health_start(s->dir, &s->health);
+	if (r == 0 && s->o->metrics)
+		r = start_metrics(s, err);
+	if (r < 0 && !err[0])
+		snprintf(err, 256, "cannot watch the mount: %s", strerror(-r));
+	return r;
+}
+
+/*
+ * Another process goes on: what a crash would lose is stored, the rest is for the system to take
+ * back, as that is fastest and requests wait.
+ */
+__attribute__((noreturn)) static void leave_mount(struct serve *s)
+{
+	int r;
+
+	if (cfs_vfs_store(s->vfs) < 0 || cfs_data_drain(s->data) < 0)
+		cfs_err("data could not be stored, fsync and close will say so: dir=%s", s->dir);
+	peers_leave(s->peers);
+	r = cfs_meta_leave(s->meta);
+	if (r < 0)
+		cfs_warn("usage could not be written: error=%s", cfs_errname(r));
+	cfs_info("left the mount to another process: dir=%s", s->dir);
+	cfs_log_flush();
+	_exit(CMD_OK);
+}
+
+static int serve(struct serve *s, struct cfs_fuse *fuse)
+{
+	char status[512];
+	int sig;
+
+	atomic_store(&s->fuse, fuse);
+	cfs_info("mounted: volume=%s dir=%s sid=%llu", s->setting->name, s->dir,
+		 (unsigned long long)cfs_meta_sid(s->meta));
+	snprintf(status, sizeof(status), "Volume %s is mounted at %s", s->setting->name, s->dir);
+	notify_start(s->health, status, &s->notify);
+	sig = cfs_fuse_loop(fuse);
+	worker_unwatch(s->worker);
+	if (atomic_load(&s->worker->leaving))
+		leave_mount(s);
+	ending_begin(s->ending);
+	cfs_info("unmounting: volume=%s dir=%s signal=%d", s->setting->name, s->dir,
+		 sig > 0 ? sig : 0);
+	if (atomic_exchange(&s->fuse, NULL))
+		cfs_fuse_unmount(fuse);
+	return sig;
+}
+
+int serve_mount(const char *url, const char *dir, const struct mount_opts *o, struct worker *w,
+		char err[256])
+{
+	struct serve s = {.o = o, .url = url, .dir = dir, .worker = w};
+	struct cfs_fuse *fuse = NULL;
+	bool session = false;
+	int r, sig = 0, closed;
+
+	/* One arena per core costs more memory than contention costs time here. */
+	mallopt(M_ARENA_MAX, 2);
+	r = cfs_activity_init();
+	if (r < 0)
+		cfs_warn("nobody will see what requests wait for: err=%s", cfs_errname(r));
+	notify_send("STATUS=Mounting at %s", dir);
+	r = worker_resumes(w) ? resume_open(&s, url, err) : layers_open_backends(&s, url, dir, err);
+	if (r == 0)
+		r = worker_checked(w, s.setting->uuid, o->ro, err);
+	if (r == 0)
+		r = layers_open(&s, err);
+	if (r == 0) {
+		do
+			r = start_session(&s, err);
+		while (r < 0 && resume_tries_again(&s, r, err));
+		session = r == 0;
+	}
+	if (r == 0)
+		r = start_watching(&s, err);
+	if (r == 0 && worker_resumes(w))
+		r = resume_restore(&s, err);
+	if (r == 0)
+		r = mount_kernel(&s, dir, &fuse, err);
+	if (r == 0 && s.hold)
+		resume_end_hold(&s);
+	if (r == 0) {
+		r = worker_ready(w, s.store, s.vfs, fuse, err);
+		if (r == 0)
+			sig = serve(&s, fuse);
+	}
+	/* The mount, its session and its open files are for the next one to try. */
+	if (r < 0 && worker_resumes(w)) {
+		cfs_fuse_hold_end(s.hold);
+		worker_failed(w, CMD_MOUNT_FAILED, err);
+		cfs_log_flush();
+		_exit(CMD_MOUNT_FAILED);
+	}
+	free(s.restored.lost_inos);
+	metrics_stop(s.metrics);
+	notify_stop(s.notify);
+	health_stop(s.health);
+	closed = layers_close(&s, session);
+	ending_done(s.ending);
+	if (closed < 0)
+		return CMD_SYSTEM;
+	if (r < 0)
+		return CMD_MOUNT_FAILED;
+	return sig < 0 || atomic_load(&s.lost) ? CMD_SYSTEM : CMD_OK;
+}

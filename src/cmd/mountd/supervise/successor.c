@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The side of an upgrade that gives the mount away. A successor knocks, asks when its worker has
+ * opened the volume, and gets everything when ours has left; until it says that it serves the mount
+ * can be taken back.
+ */
+#include <cachefs/fuse.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/mounted.h"
+#include "cmd/access/cmd.h"
+#include "cmd/mountd/supervise/handover.h"
+#include "cmd/mountd/supervise/notify.h"
+#include "cmd/mountd/supervise/supervisor-internal.h"
+
+void successor_open_door(struct supervisor *s)
+{
+	struct mounted m;
+	int r;
+
+	r = mounted_at(s->point, &m);
+	if (r == 0)
+		r = handover_path(m.dev_minor, s->path, sizeof(s->path));
+	if (r == 0)
+		r = handover_listen(s->path, &s->door, &s->door_ino);
+	if (r < 0)
+		cfs_info("the mount cannot be upgraded while it is mounted, there is no place for "
+			 "its socket: mount=%s error=%s",
+			 s->point, cfs_errname(r));
+}
+
+void successor_close_door(struct supervisor *s)
+{
+	if (s->door >= 0)
+		handover_unlisten(s->path, s->door, s->door_ino);
+	s->door = -1;
+}
+
+void successor_drop(struct supervisor *s)
+{
+	s->ask_until = 0;
+	supervisor_close_fd(&s->successor);
+	supervisor_close_fd(&s->successor_process);
+}
+
+static void refuse(struct supervisor *s, const char *why)
+{
+	cfs_warn("the mount is not handed over: mount=%s reason=\"%s\"", s->point, why);
+	handover_send(s->successor, HANDOVER_FAILED, 0, why, NULL);
+	successor_drop(s);
+}
+
+void successor_take_back(struct supervisor *s, const char *why)
+{
+	syscall(SYS_pidfd_send_signal, s->successor_process, SIGKILL, NULL, 0);
+	successor_drop(s);
+	if (s->stopped) {
+		supervisor_give_up(s, "it is to end while it is handed over");
+		return;
+	}
+	cfs_warn("the mount was not taken over, going on with it: mount=%s reason=\"%s\"", s->point,
+		 why);
+	s->unserved_ms = s->left_ns / 1000000;
+	supervisor_resume(s);
+}
+
+void successor_keep_out(struct supervisor *s, const char *why)
+{
+	s->state = SERVING;
+	refuse(s, why);
+}
+
+static void asked(struct supervisor *s, const struct handover *m)
+{
+	char text[200];
+
+	if (strcmp(m->text, cfs_keep_header(s->keep)->uuid) != 0) {
+		snprintf(text, sizeof(text), "another volume is mounted there: uuid=%s",
+			 cfs_keep_header(s->keep)->uuid);
+		refuse(s, text);
+		return;
+	}
+	if (!cfs_fuse_can_resume(s->keep)) {
+		refuse(s, "this kernel cannot send requests again, which takes Linux 6.9");
+		return;
+	}
+	if (s->state != SERVING || handover_send(s->link, HANDOVER_LEAVE, 0, NULL, NULL) < 0) {
+		refuse(s, "the mount is just being started or ended, try again");
+		return;
+	}
+	s->ask_until = 0;
+	s->successor_ms = m->number;
+	s->left_ns = cfs_now_ns();
+	s->state = LEAVING;
+	s->next = cfs_deadline_in(2 * s->conf->io_timeout_ms + LEAVE_EXTRA_MS);
+}
+
+void successor_give(struct supervisor *s)
+{
+	const int fds[HANDOVER_FDS] = {s->device, cfs_keep_fd(s->keep)};
+	char watchdog[32];
+
+	snprintf(watchdog, sizeof(watchdog), "%llu", (unsigned long long)notify_watchdog_ms());
+	if (s->successor < 0 || s->stopped) {
+		successor_take_back(s, "it is gone");
+		return;
+	}
+	if (handover_send(s->successor, HANDOVER_GIVE, s->left_ns, watchdog, fds) < 0) {
+		successor_take_back(s, "it does not listen");
+		return;
+	}
+	s->state = GIVEN;
+	s->next = cfs_deadline_in(s->successor_ms);
+}
+
+static void say_bye(struct supervisor *s)
+{
+	struct handover m;
+
+	/* Before the other opens its own, which must not be taken for this one. */
+	successor_close_door(s);
+	/* One that has not heard it in time stays away. */
+	if (handover_send(s->successor, HANDOVER_BYE, 0, NULL, NULL) < 0) {
+		successor_open_door(s);
+		successor_take_back(s, "it does not listen any more");
+		return;
+	}
+	/* Until the service manager has heard of the other: with us it would take the mount for
+	 * gone. */
+	/* To end the mount is what it was told, and it heard that too late. */
+	if (s->stopped)
+		syscall(SYS_pidfd_send_signal, s->successor_process, SIGTERM, NULL, 0);
+	if (notify_wanted())
+		handover_receive(s->successor, cfs_deadline_in(BYE_MS + ORPHAN_MS), &m);
+	cfs_info("the mount was handed over: mount=%s", s->point);
+	supervisor_finish(s, CMD_OK);
+}
+
+void successor_hear(struct supervisor *s)
+{
+	struct handover m;
+	int r = handover_receive(s->successor, cfs_deadline_in(0), &m);
+
+	if (r == 0)
+		handover_close_fds(&m);
+	if (r == 0 && m.kind == HANDOVER_ASK && s->state != LEAVING && s->state != GIVEN) {
+		asked(s, &m);
+	} else if (r == 0 && m.kind == HANDOVER_STARTED && s->state == GIVEN) {
+		say_bye(s);
+	} else if (r != -ETIMEDOUT) {
+		if (s->state == GIVEN)
+			successor_take_back(s, r == 0 ? m.text : "it has ended");
+		else
+			successor_drop(s);
+	}
+}
+
+void successor_answer_door(struct supervisor *s)
+{
+	int fd, process, r = handover_accept(s->door, &fd, &process);
+
+	if (r < 0)
+		return;
+	if (s->successor >= 0) {
+		handover_send(fd, HANDOVER_FAILED, 0, "somebody else is taking it over", NULL);
+		close(fd);
+		close(process);
+		return;
+	}
+	if (notify_wanted() && !handover_same_group(fd)) {
+		handover_send(fd, HANDOVER_FAILED, 0,
+			      "the mount is a service, which would end: upgrade it by a reload of "
+			      "that (systemctl reload)",
+			      NULL);
+		close(fd);
+		close(process);
+		return;
+	}
+	s->successor = fd;
+	s->successor_process = process;
+	s->ask_until = cfs_deadline_in(s->conf->mount_timeout_ms);
+}
+
+void successor_is_silent(struct supervisor *s)
+{
+	char why[120];
+
+	snprintf(why, sizeof(why), "it was not asked for within %llu s (mount_timeout)",
+		 (unsigned long long)(s->conf->mount_timeout_ms / 1000));
+	refuse(s, why);
+}

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/mountd/supervise/worker.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/thread.h"
+#include "cmd/mountd/supervise/handover.h"
+#include "cmd/mountd/supervise/notify.h"
+
+/* A thread that waits for a word of the supervisor has no other deadline. */
+#define LISTEN_MS 3600000
+
+static int receive_take(struct worker *w, char err[256])
+{
+	struct handover m;
+	int r = handover_receive(w->link, cfs_deadline_in(w->timeout_ms), &m);
+
+	if (r == 0 && (m.kind != HANDOVER_TAKE || m.fds[1] < 0))
+		r = -EPROTO;
+	if (r < 0) {
+		snprintf(err, 256, "the running mount was not handed over: %s", strerror(-r));
+		return r;
+	}
+	w->device = m.fds[0];
+	notify_watchdog_every(strtoull(m.text, NULL, 10));
+	return cfs_keep_attach(m.fds[1], &w->keep, err);
+}
+
+static int same_mount(const struct cfs_keep_header *h, const char *uuid, bool read_only,
+		      char err[256])
+{
+	if (strcmp(h->uuid, uuid) != 0) {
+		snprintf(err, 256, "another volume is mounted there: uuid=%s", h->uuid);
+		return -EBUSY;
+	}
+	if (h->read_only != read_only) {
+		snprintf(err, 256, "the running mount is %s: unmount it to change that",
+			 h->read_only ? "read-only" : "writable");
+		return -EBUSY;
+	}
+	return 0;
+}
+
+int worker_checked(struct worker *w, const char *uuid, bool read_only, char err[256])
+{
+	struct cfs_keep_header *h;
+	int r = 0;
+
+	if (w->takes_over) {
+		r = handover_send(w->link, HANDOVER_CHECKED, 0, uuid, NULL);
+		r = r < 0 ? r : receive_take(w, err);
+	}
+	if (r < 0 || !w->keep)
+		return r;
+	h = cfs_keep_header(w->keep);
+	if (worker_resumes(w))
+		return same_mount(h, uuid, read_only, err);
+	snprintf(h->uuid, sizeof(h->uuid), "%s", uuid);
+	h->read_only = read_only;
+	return 0;
+}
+
+/* What can be stored is stored while requests are still taken: the pause is short. */
+static void leave(struct worker *w)
+{
+	int r = cfs_vfs_store(w->vfs);
+
+	if (r == 0)
+		r = cfs_store_hand_over(w->store, cfs_deadline_in(w->leave_ms));
+	if (r < 0) {
+		cfs_err("the mount stays with this process, as data could not be stored: err=%s",
+			cfs_errname(r));
+		handover_send(w->link, HANDOVER_FAILED, 0, strerror(-r), NULL);
+		return;
+	}
+	handover_send(w->link, HANDOVER_LEFT, cfs_now_ns(), NULL, NULL);
+	atomic_store(&w->leaving, true);
+	cfs_fuse_hand_over(w->fuse);
+}
+
+static void *listen_to_supervisor(void *arg)
+{
+	struct worker *w = arg;
+	struct handover m;
+	int r;
+
+	for (;;) {
+		r = handover_receive(w->link, cfs_deadline_in(LISTEN_MS), &m);
+		if (r == 0 && m.kind == HANDOVER_LEAVE)
+			leave(w);
+		else if (r < 0 && r != -ETIMEDOUT)
+			break;
+	}
+	if (w->watching && !atomic_load(&w->leaving)) {
+		cfs_warn("the supervisor is gone, this process goes on alone: when it dies the "
+			 "mount does");
+		atomic_store(&w->pid, getpid());
+	}
+	return NULL;
+}
+
+static void list_objects(const struct worker *w, int *ret)
+{
+	size_t i;
+
+	for (i = 0; i < w->objects.n; i++)
+		ret[i] = w->objects.fd[i];
+	ret[i] = -1;
+}
+
+static int await_go(struct worker *w, char err[256])
+{
+	struct handover m;
+	int fds[HANDOVER_FDS], r;
+
+	list_objects(w, fds);
+	r = handover_send(w->link, HANDOVER_READY, 0, NULL, fds);
+	r = r < 0 ? r : handover_receive(w->link, cfs_deadline_in(w->timeout_ms), &m);
+	if (r == 0 && m.kind != HANDOVER_GO)
+		r = -EPROTO;
+	if (r < 0)
+		snprintf(err, 256, "the supervisor does not answer: %s", strerror(-r));
+	return r;
+}
+
+int worker_ready(struct worker *w, struct cfs_store *store, struct cfs_vfs *vfs,
+		 struct cfs_fuse *fuse, char err[256])
+{
+	int fds[HANDOVER_FDS] = {cfs_fuse_device(fuse)}, r;
+
+	list_objects(w, fds + 1);
+	w->store = store;
+	w->vfs = vfs;
+	w->fuse = fuse;
+	atomic_store(&w->pid, w->link >= 0 ? getppid() : getpid());
+	if (w->link < 0) {
+		if (w->report)
+			daemon_ready(w->report, "");
+		return 0;
+	}
+	if (worker_resumes(w))
+		r = await_go(w, err);
+	else
+		r = handover_send(w->link, HANDOVER_MOUNTED, 0, NULL, fds);
+	if (r < 0)
+		return r;
+	/* From here on it is better without a supervisor than not at all. */
+	prctl(PR_SET_PDEATHSIG, 0);
+	if (w->daemon)
+		daemon_detach();
+	w->watching = true;
+	r = cfs_thread_start("supervisor", listen_to_supervisor, w, &w->watcher);
+	w->watching = r == 0;
+	return r;
+}
+
+void worker_unwatch(struct worker *w)
+{
+	if (!w->watching)
+		return;
+	w->watching = false;
+	shutdown(w->link, SHUT_RD);
+	pthread_join(w->watcher, NULL);
+}
+
+void worker_failed(struct worker *w, int status, const char *reason)
+{
+	if (w->link >= 0)
+		handover_send(w->link, HANDOVER_FAILED, (uint64_t)status, reason, NULL);
+}

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/usage/beats.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+
+/*
+ * A session expires five heartbeats after its last one, so that a quarter of what is left is at
+ * least the time to the next one; the rest is for a database that is slow.
+ */
+enum { LOOK_MS = 500, SLOW_MS = 4000, LONGEST_MS = 60000, NEVER_S = 86400 };
+
+struct reading {
+	struct beats *b;
+	int64_t now_s;
+};
+
+void beats_free(struct beats *b)
+{
+	while (b->n)
+		free(b->v[--b->n].who);
+	free(b->v);
+	*b = (struct beats){0};
+}
+
+static char *describe(const char *info)
+{
+	json_t *j = json_loads(info, 0, NULL);
+	const char *host = json_string_value(json_object_get(j, "HostName"));
+	const char *place = json_string_value(json_object_get(j, "MountPoint"));
+	json_int_t pid = json_integer_value(json_object_get(j, "ProcessID"));
+	char *who = NULL;
+
+	if (asprintf(&who, "%s:%s, process %lld", host ? host : "?", place ? place : "?",
+		     (long long)pid) < 0)
+		who = NULL;
+	json_decref(j);
+	return who;
+}
+
+static int note(void *arg, const struct cfs_session *s)
+{
+	struct reading *r = arg;
+	struct beats *b = r->b;
+	int64_t left_s = s->expire_s - r->now_s;
+	struct beat *v;
+
+	if (left_s < 0 || left_s > NEVER_S)
+		return 0;
+	if (b->n == b->cap) {
+		b->cap = b->cap ? 2 * b->cap : 16;
+		v = reallocarray(b->v, b->cap, sizeof(*v));
+		if (!v)
+			return -ENOMEM;
+		b->v = v;
+	}
+	v = &b->v[b->n];
+	*v = (struct beat){
+		.sid = s->sid,
+		.expire_s = s->expire_s,
+		.deadline = cfs_deadline_in(CFS_MIN((uint64_t)left_s * 250, LONGEST_MS) + SLOW_MS),
+		.who = describe(s->info),
+	};
+	if (!v->who)
+		return -ENOMEM;
+	b->n++;
+	return 0;
+}
+
+int beats_read(struct admin *a, struct beats *ret)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	struct beats b = {0};
+	struct reading r = {.b = &b, .now_s = cfs_meta_clock_s(a->meta)};
+	int rc = cfs_meta_each_session(a->meta, &ctx, note, &r);
+
+	if (rc < 0)
+		beats_free(&b);
+	else
+		*ret = b;
+	return rc < 0 ? rc : 0;
+}
+
+static bool is_silent(const struct beat *b, const struct beats *now)
+{
+	size_t i;
+
+	for (i = 0; i < now->n; i++) {
+		if (now->v[i].sid == b->sid)
+			return now->v[i].expire_s == b->expire_s;
+	}
+	return false;
+}
+
+/* Drops those that have moved; whether others still have time. */
+static bool look(struct beats *b, const struct beats *now)
+{
+	bool waiting = false;
+	size_t i, n = 0;
+
+	for (i = 0; i < b->n; i++) {
+		if (is_silent(&b->v[i], now)) {
+			waiting |= !cfs_deadline_passed(b->v[i].deadline);
+			b->v[n++] = b->v[i];
+		} else {
+			free(b->v[i].who);
+		}
+	}
+	b->n = n;
+	return waiting;
+}
+
+int beats_wait(struct admin *a, struct beats *b)
+{
+	bool waiting = b->n > 0;
+	int r = 0;
+
+	while (waiting && r == 0) {
+		struct beats now = {0};
+
+		r = beats_read(a, &now);
+		waiting = r == 0 && look(b, &now);
+		beats_free(&now);
+		if (waiting)
+			poll(NULL, 0, LOOK_MS);
+	}
+	return r;
+}

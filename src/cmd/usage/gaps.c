@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/usage/gaps.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cmd/access/cmd.h"
+#include "cmd/usage/beats.h"
+
+/* Clients write quotas every 3 s; the rest is for writing them. */
+enum { PAUSE_MS = 4000, ROUNDS = 3 };
+
+int gaps_add(struct gaps *g, const struct gap *gap)
+{
+	if (g->n == g->cap) {
+		size_t cap = g->cap ? 2 * g->cap : 16;
+		struct gap *v = reallocarray(g->v, cap, sizeof(*v));
+
+		if (!v)
+			return -ENOMEM;
+		g->v = v;
+		g->cap = cap;
+	}
+	g->v[g->n++] = *gap;
+	return 0;
+}
+
+static int compare(const struct gap *x, enum gap_kind kind, enum cfs_quota_kind quota, uint64_t key)
+{
+	if (x->kind != kind)
+		return x->kind < kind ? -1 : 1;
+	if (x->quota.kind != quota)
+		return x->quota.kind < quota ? -1 : 1;
+	return (x->quota.key > key) - (x->quota.key < key);
+}
+
+static int order(const void *a, const void *b)
+{
+	const struct gap *y = b;
+
+	return compare(a, y->kind, y->quota.kind, y->quota.key);
+}
+
+struct gap *gaps_find(const struct gaps *g, enum gap_kind kind, enum cfs_quota_kind quota,
+		      uint64_t key)
+{
+	size_t lo = 0, hi = g->n;
+
+	while (lo < hi) {
+		size_t mid = (lo + hi) / 2;
+		int c = compare(&g->v[mid], kind, quota, key);
+
+		if (!c)
+			return &g->v[mid];
+		if (c < 0)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return NULL;
+}
+
+static bool same_stat(const struct cfs_dir_stat *x, const struct cfs_dir_stat *y)
+{
+	return x->length == y->length && x->space == y->space && x->inodes == y->inodes;
+}
+
+static bool has_stood(const struct gap *before, const struct gap *now)
+{
+	return before && before->mark == now->mark && same_stat(&before->counted, &now->counted) &&
+	       same_stat(&before->there, &now->there);
+}
+
+static int fill(struct admin *a, struct gap *g)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	const struct cfs_dir_stat missing = {
+		.length = g->there.length - g->counted.length,
+		.space = g->there.space - g->counted.space,
+		.inodes = g->there.inodes - g->counted.inodes,
+	};
+	struct cfs_quota delta = g->quota;
+	int r = admin_may_repair(a);
+
+	if (r < 0)
+		return r;
+	switch (g->kind) {
+	case GAP_VOLUME:
+		r = cfs_meta_add_usage(a->meta, &ctx, missing.space, missing.inodes);
+		break;
+	case GAP_DIR_STAT:
+		r = cfs_meta_add_dir_stat(a->meta, &ctx, g->quota.key, &missing);
+		break;
+	default:
+		delta.used_space = missing.space;
+		delta.used_inodes = missing.inodes;
+		r = cfs_meta_add_quota_usage(a->meta, &ctx, &delta);
+	}
+	g->repaired = r == 0;
+	return r;
+}
+
+struct settling {
+	struct admin *a;
+	bool repair;
+	struct beats beats; /* since the last measuring; of silent sessions after the wait */
+	gaps_damage_fn damage;
+	void *arg;
+};
+
+/* Those that have stood since `before`: nobody is about to count them. */
+static int judge(struct settling *s, const struct gaps *before, struct gaps *now, size_t *ret_open)
+{
+	size_t i, open = 0;
+	int r = 0;
+
+	for (i = 0; i < now->n && r == 0; i++) {
+		struct gap *g = &now->v[i];
+		const struct gap *b = gaps_find(before, g->kind, g->quota.kind, g->quota.key);
+
+		g->told = b && b->told;
+		if (g->told)
+			continue;
+		if (s->beats.n || !has_stood(b, g)) {
+			open++;
+			continue;
+		}
+		if (s->repair)
+			r = fill(s->a, g);
+		if (r == 0)
+			r = s->damage(s->arg, g);
+		g->told = true;
+	}
+	*ret_open = open;
+	return r;
+}
+
+/* What a session has not written at the last measuring it has written when this returns. */
+static int pause_between(struct settling *s)
+{
+	bool mounted;
+	int r = admin_is_mounted(s->a, &mounted);
+
+	if (r == 0 && mounted)
+		poll(NULL, 0, PAUSE_MS);
+	return r < 0 ? r : beats_wait(s->a, &s->beats);
+}
+
+static void tell_silent(const struct beats *b, size_t open)
+{
+	size_t i;
+
+	for (i = 0; i < b->n; i++)
+		cmd_error("note: session %" PRIu64 " (%s) gives no sign of life. What it has "
+			  "counted and not written is not known, so that %zu numbers of the usage "
+			  "are neither judged nor repaired. Continue or end it, or wait until it "
+			  "has expired (see `cachefs status`).",
+			  b->v[i].sid, b->v[i].who, open);
+}
+
+int gaps_settle(struct admin *a, bool repair, gaps_measure_fn measure, gaps_damage_fn damage,
+		void *arg, size_t *ret_open)
+{
+	struct settling s = {.a = a, .repair = repair, .damage = damage, .arg = arg};
+	struct gaps before = {0}, now = {0};
+	size_t open = 0;
+	int round, r = 0;
+
+	/* What this command has changed itself. */
+	if (a->needs & ADMIN_WRITE)
+		r = cfs_meta_admin_end(a->meta);
+	for (round = 0; round < ROUNDS && r == 0; round++) {
+		if (round)
+			r = pause_between(&s);
+		if (r == 0)
+			r = measure(arg, round ? &before : NULL, &now);
+		if (r)
+			break;
+		if (now.n)
+			qsort(now.v, now.n, sizeof(*now.v), order);
+		r = judge(&s, &before, &now, &open);
+		free(before.v);
+		before = now;
+		now = (struct gaps){0};
+		if (!open || s.beats.n)
+			break;
+		beats_free(&s.beats);
+		if (r == 0)
+			r = beats_read(a, &s.beats);
+	}
+	if (r == 0 && open && round < ROUNDS)
+		tell_silent(&s.beats, open);
+	beats_free(&s.beats);
+	free(before.v);
+	free(now.v);
+	if (r == 0)
+		*ret_open += open;
+	return r;
+}
+
+void gaps_note_open(size_t n)
+{
+	if (n)
+		cmd_error("note: %zu numbers of the usage could not be judged, as they change or a "
+			  "mount is silent. Where the volume is at rest for some heartbeats they "
+			  "can.",
+			  n);
+}

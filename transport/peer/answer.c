@@ -1,0 +1,706 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An answer's way out. First its checksum: from the file's own for whole segments, computed for the
+ * parts at the edges (where the whole segment is read and checked). Then the frame: small ones are
+ * copied together, large ones go from the page cache to the socket through a pipe. A file that is
+ * not in the page cache is read by the ring's workers, when it is its turn.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "transport-internal.h"
+#include "transport/wire/crc.h"
+
+#define CHUNK	 (64u << 10)
+#define COALESCE (4u << 10)
+#define FEW	 (4 * COALESCE) /* of these in a chunk */
+/* Copies that wait to be sent, per connection; beyond it small answers go as large ones do. */
+#define COPIED_MAX (1u << 20)
+#define SEND_IOV   16
+#define IN_RING	   (-EINPROGRESS)
+
+/* --- the queue --- */
+
+static void append(struct cfs_server *sc, struct cfs_out *o)
+{
+	if (!sc->out_first)
+		sc->progress_ms = sc->c.t->loop.now_ms;
+	o->next = NULL;
+	*sc->out_last = o;
+	sc->out_last = &o->next;
+	sc->out_open = o->job ? NULL : o;
+}
+
+/* Room for a small frame at the end of the queue; cap: of the chunk, when another is needed. */
+static uint8_t *reserve(struct cfs_server *sc, uint32_t len, uint32_t cap)
+{
+	struct cfs_out *o = sc->out_open;
+
+	if (!o || o->cap - o->len < len) {
+		o = calloc(1, sizeof(*o));
+		if (!o)
+			return NULL;
+		o->data = malloc(cap);
+		if (!o->data) {
+			free(o);
+			return NULL;
+		}
+		o->cap = cap;
+		sc->c.t->copied += cap;
+		append(sc, o);
+	}
+	o->len += len;
+	sc->copied += len;
+	return o->data + o->len - len;
+}
+
+static void pop(struct cfs_server *sc)
+{
+	struct cfs_out *o = sc->out_first;
+
+	sc->out_first = o->next;
+	if (!o->next)
+		sc->out_last = &sc->out_first;
+	if (sc->out_open == o)
+		sc->out_open = NULL;
+	cfs_server_credit(sc, o->requests, o->bytes);
+	if (!o->job) {
+		sc->copied -= o->len;
+		sc->c.t->copied -= o->cap;
+		free(o->data);
+		free(o);
+	}
+}
+
+/* --- the end of a job --- */
+
+static void end(struct cfs_job *j, bool mismatch)
+{
+	struct cfs_loop *loop = &j->sc->c.t->loop;
+
+	if (j->pipe) {
+		cfs_pipe_blocked(j, false);
+		cfs_pipe_put(j->sc->c.t, j->pipe);
+	}
+	if (j->a.release && cfs_loop_call_begin(loop)) {
+		j->a.release(j->a.arg, mismatch);
+		cfs_loop_call_end(loop);
+	}
+	cfs_server_job_done(j);
+}
+
+static void count_sent(struct cfs_job *j)
+{
+	cfs_counters_ok(&j->sc->c.t->served, j->req.len, cfs_now_ns() - j->start_ns);
+}
+
+void cfs_answer_status(struct cfs_server *sc, uint64_t id, int err, uint64_t bytes)
+{
+	struct cfs_frame f = {
+		.type = CFS_FRAME_ANSWER,
+		.id = id,
+		.status = cfs_wire_status_of(err),
+	};
+	uint8_t *p = reserve(sc, CFS_WIRE_HEADER, FEW);
+
+	if (!p) {
+		cfs_server_credit(sc, 1, bytes);
+		cfs_conn_again(&sc->c, false, true);
+		return;
+	}
+	cfs_wire_put(p, &f);
+	sc->out_open->requests++;
+	sc->out_open->bytes += bytes;
+	cfs_conn_again(&sc->c, false, true);
+}
+
+void cfs_answer_working(struct cfs_server *sc, uint64_t id)
+{
+	struct cfs_frame f = {.type = CFS_FRAME_WORKING, .id = id};
+	uint8_t *p = sc->copied < CHUNK ? reserve(sc, CFS_WIRE_HEADER, FEW) : NULL;
+
+	if (!p)
+		return;
+	cfs_wire_put(p, &f);
+	cfs_conn_again(&sc->c, false, true);
+}
+
+void cfs_answer_leaving(struct cfs_server *sc)
+{
+	struct cfs_frame f = {.type = CFS_FRAME_DRAIN};
+	uint8_t *p = reserve(sc, CFS_WIRE_HEADER, FEW);
+
+	if (!p) /* the next request is told */
+		return;
+	cfs_wire_put(p, &f);
+	cfs_conn_again(&sc->c, false, true);
+}
+
+static void fail(struct cfs_job *j, int err, bool mismatch)
+{
+	struct cfs_transport *t = j->sc->c.t;
+
+	if (err == -ENOENT)
+		atomic_fetch_add(&t->served.misses, 1);
+	else if (err == -ECANCELED)
+		cfs_counters_error(&t->served, CFS_PEER_E_CANCELED);
+	else if (mismatch)
+		cfs_counters_error(&t->served, CFS_PEER_E_CHECKSUM);
+	else
+		cfs_counters_error(&t->served, err == -EBUSY ? CFS_PEER_E_BUSY : CFS_PEER_E_REMOTE);
+	if (err == -ECANCELED)
+		cfs_server_credit(j->sc, 1, j->req.len);
+	else
+		cfs_answer_status(j->sc, j->id, err, j->req.len);
+	end(j, mismatch);
+}
+
+/* --- reading the file --- */
+
+/* cachestat(2), Linux 6.5, which Debian 12's headers do not know. */
+#ifndef SYS_cachestat
+#define SYS_cachestat 451
+#endif
+struct cachestat_range {
+	uint64_t off, len;
+};
+struct cachestat_result {
+	uint64_t cached, dirty, writeback, evicted, recently_evicted;
+};
+
+/* 1: the page cache has all of it, or it is on its way there; 0: not; or the kernel cannot tell. */
+static int has_pages(int fd, uint64_t off, uint64_t len)
+{
+	struct cachestat_range range = {.off = off, .len = len};
+	struct cachestat_result st;
+	uint64_t page = (uint64_t)getpagesize(), pages = (off + len - 1) / page - off / page + 1;
+
+	if (syscall(SYS_cachestat, fd, &range, &st, 0) < 0)
+		return -errno;
+	return st.cached >= pages;
+}
+
+/*
+ * Splicing it does not wait for a disk: the pages are there, and what is read last of them has
+ * arrived.
+ */
+static bool is_cached(int fd, uint64_t off, uint64_t len)
+{
+	char last;
+	struct iovec iov = {.iov_base = &last, .iov_len = 1};
+
+	return has_pages(fd, off, len) == 1 &&
+	       preadv2(fd, &iov, 1, (off_t)(off + len - 1), RWF_NOWAIT) == 1;
+}
+
+/*
+ * Reads what is in the page cache. A read that does not wait for bytes still has the kernel ask the
+ * disk for them, and that does wait once the disk's own queue is full: not for one that hangs.
+ */
+static bool read_cached(const struct cfs_job *j, uint32_t from, uint32_t to, uint8_t *dst)
+{
+	struct iovec iov = {.iov_base = dst, .iov_len = to - from};
+	int r = has_pages(j->a.fd, from, to - from);
+
+	if (r == 0 || (r < 0 && cfs_turns_hang(j->sc->c.t, j->a.disk)))
+		return false;
+	return preadv2(j->a.fd, &iov, 1, from, RWF_NOWAIT) == (ssize_t)iov.iov_len;
+}
+
+static int start_read(struct cfs_job *j);
+
+static void read_done(struct cfs_op *op, int res)
+{
+	struct cfs_job *j = (struct cfs_job *)((char *)op - offsetof(struct cfs_job, op));
+
+	j->busy = false;
+	if (res > 0)
+		j->buf_have += (uint32_t)res;
+	if (res == -EINTR || res == -EAGAIN || (res > 0 && j->buf_have < j->buf_len)) {
+		if (start_read(j) == IN_RING)
+			return;
+	}
+	if (j->buf_have < j->buf_len)
+		j->a.err = -EIO;
+	cfs_answer_advance(j);
+}
+
+/* By a worker at once: the loop's thread could wait where the disk's queue is full. */
+static int start_read(struct cfs_job *j)
+{
+	struct io_uring_sqe *sqe = cfs_loop_sqe(&j->sc->c.t->loop, &j->op);
+
+	j->op.fn = read_done;
+	j->busy = true;
+	io_uring_prep_read(sqe, j->a.fd, j->buf + j->buf_have, j->buf_len - j->buf_have,
+			   j->buf_off + j->buf_have);
+	io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
+	return IN_RING;
+}
+
+/*
+ * The bytes [from, to) of the file, at most CFS_READ_MAX, until cfs_turn_end(). IN_RING: the ring
+ * reads them, or will, and cfs_answer_advance() comes again and finds them.
+ */
+static int bytes_of(struct cfs_job *j, uint32_t from, uint32_t to, const uint8_t **ret)
+{
+	uint8_t *scratch = j->sc->c.t->loop.scratch + CFS_SCRATCH_RX;
+	int r;
+
+	if (j->buf && j->buf_off == from && j->buf_len == to - from) {
+		*ret = j->buf;
+		return j->a.err;
+	}
+	if (read_cached(j, from, to, scratch)) {
+		cfs_turn_end(j);
+		*ret = scratch;
+		return 0;
+	}
+	r = cfs_turn_take(j);
+	if (r < 0)
+		return r;
+	free(j->buf);
+	j->buf = malloc(to - from);
+	if (!j->buf)
+		return -ENOMEM;
+	j->buf_off = from;
+	j->buf_len = to - from;
+	j->buf_have = 0;
+	return start_read(j);
+}
+
+/* --- checksums --- */
+
+static uint32_t segment_end(const struct cfs_job *j, uint32_t pos)
+{
+	return CFS_MIN((pos / CFS_PEER_SEGMENT + 1) * CFS_PEER_SEGMENT, j->req.block.len);
+}
+
+/* Whole segments from `from` on, up to `to`, are what the file's checksums say. */
+static bool segments_match(const struct cfs_job *j, const uint8_t *data, uint32_t from, uint32_t to)
+{
+	uint32_t pos, stop;
+
+	for (pos = from; pos < to; pos = stop) {
+		stop = segment_end(j, pos);
+		if (cfs_crc_add(0, data + (pos - from), stop - pos) !=
+		    j->a.crcs[pos / CFS_PEER_SEGMENT])
+			return false;
+	}
+	return true;
+}
+
+/* Part of a segment, or a piece of a file without checksums. */
+static int add_by_reading(struct cfs_job *j, uint32_t to)
+{
+	uint32_t from = j->pos, all_from = from, all_to = to;
+	const uint8_t *data;
+	int r;
+
+	if (j->a.n_crcs > 0) {
+		all_from = from / CFS_PEER_SEGMENT * CFS_PEER_SEGMENT;
+		all_to = segment_end(j, from);
+	}
+	r = bytes_of(j, all_from, all_to, &data);
+	if (r < 0)
+		return r;
+	if (j->a.n_crcs > 0 && !segments_match(j, data, all_from, all_to))
+		return -EBADMSG;
+	j->crc = cfs_crc_add(j->crc, data + (from - all_from), to - from);
+	j->pos = to;
+	cfs_turn_end(j);
+	return 0;
+}
+
+/* Of the whole range of a large answer. */
+static int checksum_file(struct cfs_job *j)
+{
+	uint32_t last = j->req.off + j->req.len;
+
+	while (j->pos < last) {
+		uint32_t stop = segment_end(j, j->pos);
+		int r;
+
+		if (j->a.n_crcs > 0 && j->pos % CFS_PEER_SEGMENT == 0 && stop <= last) {
+			j->crc = cfs_crc_join(j->crc, j->a.crcs[j->pos / CFS_PEER_SEGMENT],
+					      stop - j->pos);
+			j->pos = stop;
+			continue;
+		}
+		if (j->a.n_crcs == 0)
+			stop = j->pos + CFS_READ_MAX;
+		r = add_by_reading(j, CFS_MIN(stop, last));
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static uint32_t checksum_memory(const struct cfs_job *j)
+{
+	uint32_t crc = 0;
+	int i;
+
+	for (i = 0; i < j->a.n_iov; i++)
+		crc = cfs_crc_add(crc, j->a.iov[i].iov_base, j->a.iov[i].iov_len);
+	return crc;
+}
+
+/* --- queueing the frame --- */
+
+static uint8_t *put_header(struct cfs_job *j, uint32_t payload, uint32_t cap, uint32_t crc)
+{
+	struct cfs_frame f = {
+		.type = CFS_FRAME_ANSWER,
+		.id = j->id,
+		.len = j->req.len,
+		.crc = crc,
+	};
+	uint8_t *p = reserve(j->sc, CFS_WIRE_HEADER + payload, cap);
+
+	if (p)
+		cfs_wire_put(p, &f);
+	return p;
+}
+
+/* Header and payload as a copy; the job is over. */
+static int queue_small(struct cfs_job *j)
+{
+	struct cfs_server *sc = j->sc;
+	uint32_t off = j->req.off, len = j->req.len, from = off, to = off + len;
+	const uint8_t *data = NULL;
+	uint8_t *p;
+	size_t at = CFS_WIRE_HEADER;
+	int i, r;
+
+	if (j->a.fd >= 0) {
+		if (j->a.n_crcs > 0) {
+			from = off / CFS_PEER_SEGMENT * CFS_PEER_SEGMENT;
+			to = segment_end(j, to - 1);
+		}
+		r = bytes_of(j, from, to, &data);
+		if (r < 0)
+			return r;
+		if (j->a.n_crcs > 0 && !segments_match(j, data, from, to))
+			return -EBADMSG;
+		data += off - from;
+	}
+	p = put_header(j, len, len > COALESCE ? CHUNK + CFS_WIRE_HEADER : FEW,
+		       data ? cfs_crc_add(0, data, len) : checksum_memory(j));
+	if (!p)
+		return -ENOMEM;
+	if (data)
+		memcpy(p + at, data, len);
+	for (i = 0; !data && i < j->a.n_iov; i++) {
+		memcpy(p + at, j->a.iov[i].iov_base, j->a.iov[i].iov_len);
+		at += j->a.iov[i].iov_len;
+	}
+	sc->out_open->requests++;
+	sc->out_open->bytes += len;
+	count_sent(j);
+	end(j, false);
+	return 0;
+}
+
+static int queue_large(struct cfs_job *j)
+{
+	int r = j->a.fd >= 0 ? checksum_file(j) : 0;
+
+	if (r < 0)
+		return r;
+	cfs_turn_end(j); /* taken when it was to be a small one */
+	/* Once its header is on its way it cannot be refused any more. */
+	if (j->a.fd >= 0 && cfs_turns_hang(j->sc->c.t, j->a.disk) &&
+	    !is_cached(j->a.fd, j->req.off, j->req.len))
+		return -EBUSY;
+	if (!put_header(j, 0, CFS_WIRE_HEADER, j->a.fd >= 0 ? j->crc : checksum_memory(j)))
+		return -ENOMEM;
+	j->out = (struct cfs_out){.job = j, .requests = 1, .bytes = j->req.len};
+	append(j->sc, &j->out);
+	return 0;
+}
+
+static bool is_small(const struct cfs_job *j)
+{
+	return j->req.len < CFS_SPLICE_MIN && j->sc->copied < COPIED_MAX &&
+	       j->sc->c.t->copied < j->sc->c.t->conf.copied_bytes;
+}
+
+void cfs_answer_advance(struct cfs_job *j)
+{
+	struct cfs_conn *c = &j->sc->c;
+	int r;
+
+	if (c->state == CFS_CONN_CLOSED) {
+		cfs_server_credit(j->sc, 1, j->req.len);
+		end(j, false);
+		return;
+	}
+	if (j->out.job) { /* being sent */
+		cfs_answer_flush(c);
+		return;
+	}
+	r = j->canceled ? -ECANCELED : j->a.err;
+	if (r == 0)
+		r = is_small(j) ? queue_small(j) : queue_large(j);
+	if (r == IN_RING)
+		return;
+	if (r < 0)
+		fail(j, r, r == -EBADMSG);
+	cfs_conn_again(c, false, true);
+}
+
+void cfs_answer_cancel(struct cfs_job *j)
+{
+	j->canceled = true;
+	if (j->in_line && !j->out.job)
+		fail(j, -ECANCELED, false);
+}
+
+static uint64_t iov_bytes(const struct iovec *iov, int n)
+{
+	uint64_t len = 0;
+
+	while (n-- > 0)
+		len += iov[n].iov_len;
+	return len;
+}
+
+void cfs_answer_start(struct cfs_job *j)
+{
+	struct cfs_peer_answer *a = &j->a;
+
+	if (a->err == 0 && a->fd < 0 && iov_bytes(a->iov, a->n_iov) != j->req.len)
+		a->err = -EIO;
+	if (a->err == 0 && a->fd >= 0 && a->n_crcs > 0 &&
+	    a->n_crcs != CFS_DIV_UP(j->req.block.len, CFS_PEER_SEGMENT))
+		a->err = -EIO;
+	j->pos = j->req.off;
+	cfs_answer_advance(j);
+}
+
+/* --- sending --- */
+
+static ssize_t send_bytes(struct cfs_server *sc)
+{
+	struct iovec iov[SEND_IOV];
+	struct cfs_out *o = sc->out_first;
+	ssize_t n;
+	size_t left;
+	int k = 0;
+
+	for (; o && !o->job && k < SEND_IOV; o = o->next, k++) {
+		iov[k].iov_base = o->data + o->off;
+		iov[k].iov_len = o->len - o->off;
+	}
+	n = sc->c.link.ops->send(&sc->c.link, iov, k, o != NULL);
+	if (n <= 0)
+		return n;
+	for (left = (size_t)n; left > 0;) {
+		size_t part;
+
+		o = sc->out_first;
+		part = CFS_MIN(left, o->len - o->off);
+		o->off += (uint32_t)part;
+		left -= part;
+		if (o->off == o->len)
+			pop(sc);
+	}
+	return n;
+}
+
+static ssize_t send_memory(struct cfs_job *j, bool more)
+{
+	struct iovec iov[SEND_IOV];
+	struct cfs_conn *c = &j->sc->c;
+	size_t left, off = j->iov_off;
+	ssize_t n;
+	int i, k = 0;
+
+	for (i = j->iov_at; i < j->a.n_iov && k < SEND_IOV; i++, off = 0) {
+		iov[k].iov_base = (uint8_t *)j->a.iov[i].iov_base + off;
+		iov[k++].iov_len = j->a.iov[i].iov_len - off;
+	}
+	n = c->link.ops->send(&c->link, iov, k, more || i < j->a.n_iov);
+	for (left = n > 0 ? (size_t)n : 0; left > 0;) {
+		size_t part = CFS_MIN(left, j->a.iov[j->iov_at].iov_len - j->iov_off);
+
+		j->iov_off += part;
+		left -= part;
+		if (j->iov_off == j->a.iov[j->iov_at].iov_len) {
+			j->iov_at++;
+			j->iov_off = 0;
+		}
+	}
+	return n;
+}
+
+static void spliced_in(struct cfs_op *op, int res)
+{
+	struct cfs_job *j = (struct cfs_job *)((char *)op - offsetof(struct cfs_job, op));
+
+	j->busy = false;
+	cfs_turn_end(j);
+	if (res > 0)
+		j->pipe->held = (uint32_t)res;
+	else if (res != -EINTR && res != -EAGAIN)
+		j->a.err = -EIO;
+	cfs_answer_advance(j);
+}
+
+/* Fills the pipe from the file. */
+static int fill(struct cfs_job *j)
+{
+	uint32_t len = CFS_MIN(j->req.len - j->sent, j->pipe->size);
+	off_t off = (off_t)j->req.off + j->sent;
+	struct io_uring_sqe *sqe;
+	ssize_t n;
+	int r;
+
+	if (!is_cached(j->a.fd, (uint64_t)off, len)) {
+		r = cfs_turn_take(j);
+		if (r < 0) {
+			/* Others may use it meanwhile. */
+			cfs_pipe_put(j->sc->c.t, j->pipe);
+			j->pipe = NULL;
+			return r;
+		}
+		sqe = cfs_loop_sqe(&j->sc->c.t->loop, &j->op);
+		io_uring_prep_splice(sqe, j->a.fd, off, j->pipe->wr, -1, len, SPLICE_F_MOVE);
+		j->op.fn = spliced_in;
+		j->busy = true;
+		return IN_RING;
+	}
+	cfs_turn_end(j);
+	n = splice(j->a.fd, &off, j->pipe->wr, NULL, len, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
+	if (n <= 0)
+		return -EIO; /* shorter than its name says */
+	j->pipe->held = (uint32_t)n;
+	return 0;
+}
+
+static ssize_t send_spliced(struct cfs_job *j, bool more)
+{
+	struct cfs_conn *c = &j->sc->c;
+	ssize_t n;
+	int r;
+
+	if (j->pipe->held == 0) {
+		r = fill(j);
+		if (r < 0)
+			return r;
+	}
+	more = more || j->sent + j->pipe->held < j->req.len;
+	n = c->link.ops->splice(&c->link, j->pipe->rd, j->pipe->held, more);
+	if (n > 0)
+		j->pipe->held -= (uint32_t)n;
+	return n;
+}
+
+/* Without a pipe: read again whatever the socket did not take. */
+static ssize_t send_copied(struct cfs_job *j, bool more)
+{
+	struct cfs_conn *c = &j->sc->c;
+	uint32_t from = j->req.off + j->sent;
+	uint32_t to = from + CFS_MIN(j->req.len - j->sent, CFS_READ_MAX);
+	const uint8_t *data;
+	struct iovec iov;
+	ssize_t n;
+	int r = bytes_of(j, from, to, &data);
+
+	if (r < 0)
+		return r;
+	iov.iov_base = (void *)data;
+	iov.iov_len = to - from;
+	n = c->link.ops->send(&c->link, &iov, 1, more || to < j->req.off + j->req.len);
+	cfs_turn_end(j);
+	return n;
+}
+
+/* Some of the payload at the head of the queue. */
+static ssize_t send_payload(struct cfs_server *sc)
+{
+	struct cfs_job *j = sc->out_first->job;
+	bool more = sc->out_first->next != NULL;
+	ssize_t n;
+
+	if (j->busy || j->in_line)
+		return IN_RING;
+	if (j->a.err < 0)
+		return j->a.err;
+	if (j->a.fd < 0) {
+		n = send_memory(j, more);
+	} else {
+		if (!j->pipe && sc->c.link.ops->splice)
+			j->pipe = cfs_pipe_get(sc->c.t);
+		n = j->pipe ? send_spliced(j, more) : send_copied(j, more);
+	}
+	if (j->pipe)
+		cfs_pipe_blocked(j, n == -EAGAIN);
+	if (n <= 0)
+		return n;
+	j->sent += (uint32_t)n;
+	if (j->sent == j->req.len) {
+		count_sent(j);
+		pop(sc);
+		end(j, false);
+	}
+	return n;
+}
+
+void cfs_answer_flush(struct cfs_conn *c)
+{
+	struct cfs_server *sc = (struct cfs_server *)c;
+	int64_t turn = CFS_TURN_BYTES;
+	ssize_t n;
+
+	while (sc->out_first && turn > 0) {
+		n = sc->out_first->job ? send_payload(sc) : send_bytes(sc);
+		if (n == IN_RING)
+			return;
+		if (n == -EAGAIN) {
+			cfs_conn_want_out(c);
+			return;
+		}
+		if (n <= 0) {
+			cfs_conn_close(c, n < 0 ? (int)n : -EIO);
+			return;
+		}
+		sc->progress_ms = c->t->loop.now_ms;
+		turn -= n;
+	}
+	if (sc->out_first)
+		cfs_conn_again(c, false, true);
+}
+
+void cfs_answer_drop(struct cfs_server *sc)
+{
+	struct cfs_job *j, *next;
+
+	while (sc->out_first) {
+		j = sc->out_first->job;
+		if (j && j->busy) {
+			/* cfs_answer_advance() ends it when the ring lets go. */
+			j->out.requests = 0;
+			j->out.bytes = 0;
+			pop(sc);
+			continue;
+		}
+		pop(sc);
+		if (j)
+			end(j, false);
+	}
+	for (j = sc->jobs; j; j = next) {
+		next = j->next;
+		if (!j->in_line)
+			continue;
+		cfs_server_credit(sc, 1, j->req.len);
+		end(j, false);
+	}
+}

@@ -102,12 +102,12 @@ static int to_errno(unsigned code)
 int mysql_error_of(struct mysql_conn *m, unsigned code, const char *text, const char *statement)
 {
 	if (is_lost(code)) {
-		cfs_warn("connection lost: database=%s statement=%s error=%s", m->sql.db->where,
+		cfs_warn("connection lost: url=%s statement=%s error=%s", m->sql.db->where,
 			 statement, text);
 		return -ENOTCONN;
 	}
 	if (is_stopped(code)) {
-		cfs_warn("statement stopped by the server, connecting anew: database=%s "
+		cfs_warn("statement stopped by the server, connecting anew: url=%s "
 			 "statement=%s error=%s",
 			 m->sql.db->where, statement, text);
 		return -ENOTCONN;
@@ -129,13 +129,13 @@ int mysql_error_of(struct mysql_conn *m, unsigned code, const char *text, const 
 	/* They are counted server-wide. Those of this connection end with it. */
 	case ER_MAX_PREPARED_STMT_COUNT_REACHED:
 		cfs_warn("the server has no prepared statement left, connecting anew: raise its "
-			 "max_prepared_stmt_count: database=%s",
+			 "max_prepared_stmt_count: url=%s",
 			 m->sql.db->where);
 		m->sql.broken = true;
 		return -EAGAIN;
 	}
-	cfs_err("mysql: database=%s statement=%s code=%u error=%s", m->sql.db->where, statement,
-		code, text);
+	cfs_err("mysql: url=%s statement=%s code=%u error=%s", m->sql.db->where, statement, code,
+		text);
 	return to_errno(code);
 }
 

@@ -172,7 +172,7 @@ int mysql_fused(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op o
 			break;
 		if (!cfs_backoff(t.n, r == -EAGAIN ? RETRY_BASE_MS : LOST_BASE_MS,
 				 r == -EAGAIN ? RETRY_MAX_MS : LOST_MAX_MS, ctx->deadline)) {
-			cfs_warn("database %s for too long, operation given up: database=%s op=%s "
+			cfs_warn("database %s for too long, operation given up: url=%s op=%s "
 				 "tries=%u%s",
 				 r == -EAGAIN ? "busy" : "away", db->where, cfs_meta_op_name(op),
 				 t.n + 1, t.lost ? ", it may have been carried out" : "");

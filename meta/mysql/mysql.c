@@ -156,7 +156,7 @@ static int create_database(struct sql_db *sql)
 		return 0;
 	r = mysql_connect_to(sql, true, &c, err);
 	if (r) {
-		cfs_err("connection failed: database=%s error=%s", sql->where, err);
+		cfs_err("connection failed: url=%s error=%s", sql->where, err);
 		return r;
 	}
 	c->db = sql;

@@ -95,7 +95,7 @@ static void forget_named(struct pg_conn *s, const char *state, int id)
 	s->sql.broken = true;
 	if (!atomic_exchange(&db->unnamed, true))
 		cfs_warn("a pooler between here and the server loses prepared statements, going on "
-			 "without: database=%s statement=%s code=%s",
+			 "without: url=%s statement=%s code=%s",
 			 db->sql.where, stmt_name(id), state);
 }
 

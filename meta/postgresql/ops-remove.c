@@ -375,7 +375,7 @@ static int remove_again(struct cfs_engine *e, const struct cfs_ctx *ctx, const s
 	if (r != -ENOENT)
 		return r;
 	cfs_warn("the connection was lost during a removal that was carried out, usage counters "
-		 "miss it: database=%s",
+		 "miss it: url=%s",
 		 sql_db(e)->where);
 	*ret = (struct cfs_removed){.fate = CFS_FATE_NONE};
 	*ret_usage = (struct cfs_usage){0};

@@ -14,7 +14,7 @@
 static int strange(struct rds *r, const char *what, const redisReply *reply, char err[256])
 {
 	snprintf(err, 256, "Redis at %.100s: %s: %.100s", r->target.where, what,
-		 reply->type == REDIS_REPLY_ERROR ? reply->str : "strange answer");
+		 reply->type == REDIS_REPLY_ERROR ? reply->str : "unexpected reply");
 	return -EACCES;
 }
 

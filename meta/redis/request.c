@@ -301,7 +301,7 @@ static enum verdict judge(struct rds_request *q, struct rds_pipe *p, const redis
 		rds_pipe_renew(p);
 		*ret_errno = -EACCES;
 	}
-	cfs_err("metadata server refuses a request: server=%s script=%s answer=%.160s",
+	cfs_err("metadata server refused a request: url=%s script=%s answer=%.160s",
 		r->target.where, q->script ? q->script->name : "-", e->str);
 	return GIVE_UP;
 }
@@ -474,7 +474,7 @@ int rds_script_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_me
 	}
 	if (a->type != REDIS_REPLY_ARRAY || !a->elements ||
 	    a->element[0]->type != REDIS_REPLY_INTEGER) {
-		cfs_err("metadata server gives a strange answer: server=%s script=%s",
+		cfs_err("unexpected reply from the metadata server: url=%s script=%s",
 			q->r->target.where, q->script->name);
 		return -EIO;
 	}

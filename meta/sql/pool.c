@@ -175,13 +175,13 @@ static int connect_again(struct sql_db *db, bool writer, struct sql_conn **ret)
 
 	if (r == -ENOTCONN) {
 		if (!atomic_exchange(&db->away, true))
-			cfs_warn("no connection to the database, operations wait: database=%s "
+			cfs_warn("no connection to the database, operations wait: url=%s "
 				 "error=%s",
 				 db->where, err);
 	} else if (r && r != -EAGAIN) {
-		cfs_err("connection failed: database=%s error=%s", db->where, err);
+		cfs_err("connection failed: url=%s error=%s", db->where, err);
 	} else if (!r && atomic_exchange(&db->away, false)) {
-		cfs_warn("connected to the database again: database=%s", db->where);
+		cfs_warn("connected to the database again: url=%s", db->where);
 	}
 	/* A database that has gone is not a name that does not exist. */
 	return r == -ENOENT ? -EIO : r;

@@ -439,7 +439,7 @@ static int settle(struct sql_db *db, const struct cfs_ctx *ctx, uint64_t txn)
 		 cfs_backoff(attempt++, LOST_BASE_MS, LOST_MAX_MS, ctx->deadline));
 	if (r >= 0)
 		return r;
-	cfs_err("connection lost during commit, it is not known whether it was done: database=%s",
+	cfs_err("connection lost during commit, it is not known whether it was done: url=%s",
 		db->where);
 	return -EIO;
 }
@@ -482,7 +482,7 @@ static int run(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op
 			break;
 		if (!cfs_backoff(attempt, lost ? LOST_BASE_MS : RETRY_BASE_MS,
 				 lost ? LOST_MAX_MS : RETRY_MAX_MS, ctx->deadline)) {
-			cfs_warn("database %s for too long, operation given up: database=%s op=%s "
+			cfs_warn("database %s for too long, operation given up: url=%s op=%s "
 				 "tries=%u",
 				 r == -ENOTCONN ? "away" : "busy", db->where, cfs_meta_op_name(op),
 				 attempt + 1);

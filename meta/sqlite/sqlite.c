@@ -216,7 +216,7 @@ static int sqlite_connect(struct sql_db *sql, bool writer, struct sql_conn **ret
 		rc = sqlite_probe(s->handle);
 	if (needs_immutable(db, rc)) {
 		cfs_warn("write-ahead log cannot be opened, reading the database file alone: "
-			 "changes of others are not seen: database=%s error=%s",
+			 "changes of others are not seen: url=%s error=%s",
 			 sql->where, sqlite3_errmsg(s->handle));
 		atomic_store(&db->immutable, true);
 		sqlite3_close(s->handle);

@@ -246,7 +246,7 @@ void device_ask_again(int device)
 	struct fuse_out_header out = {.len = sizeof(out), .error = NOTIFY_RESEND};
 
 	if (write(device, &out, sizeof(out)) != sizeof(out))
-		cfs_err("the kernel does not send again what was left unanswered, who waits for "
-			"that waits until the mount ends: error=%s",
+		cfs_err("FUSE_NOTIFY_RESEND failed, requests taken before the crash wait until the "
+			"mount ends: error=%s",
 			cfs_errname(errno));
 }

@@ -56,7 +56,7 @@ static void answer(struct cfs_fuse_hold *h, uint64_t unique, int err)
 
 	/* -ENOENT: nobody waits for it any more. */
 	if (write(h->device, &out, sizeof(out)) < 0 && errno != ENOENT)
-		cfs_debug("the kernel does not take an answer: err=%s", cfs_errname(errno));
+		cfs_debug("the kernel does not take an answer: error=%s", cfs_errname(errno));
 }
 
 /* The process before may have carried it out: who has called will never hear of what it opened. */

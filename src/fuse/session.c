@@ -332,8 +332,8 @@ void session_tune_read_ahead(const struct cfs_fuse *f)
 	fd = open(path, O_WRONLY | O_CLOEXEC);
 	/* Only root may; others have what the kernel took. */
 	if (fd < 0 || write(fd, text, (size_t)n) != n)
-		cfs_debug("the kernel's read-ahead stays as it is: mount=%s err=%s", f->mount_point,
-			  cfs_errname(errno));
+		cfs_debug("the kernel's read-ahead stays as it is: mount=%s error=%s",
+			  f->mount_point, cfs_errname(errno));
 	if (fd >= 0)
 		close(fd);
 }

@@ -98,7 +98,7 @@ static bool again(struct cfs_object_store *o, struct attempt *a, int err, bool r
 			tell = f.damaged && !a->told;
 			a->told |= tell;
 			cfs_log(tell ? CFS_LOG_WARN : CFS_LOG_DEBUG,
-				"object store: %strying again: op=%s key=%s tries=%u err=%s "
+				"object store: %strying again: op=%s key=%s tries=%u error=%s "
 				"cause=%s",
 				f.damaged ? "bytes were damaged on their way, " : "", a->verb,
 				a->key, a->tries, cfs_errname(err), f.text);
@@ -108,7 +108,7 @@ static bool again(struct cfs_object_store *o, struct attempt *a, int err, bool r
 	}
 	memcpy(cause, f.text, sizeof(cause));
 	if (!quiet)
-		cfs_err("object store: gave up: op=%s key=%s tries=%u err=%s cause=%s", a->verb,
+		cfs_err("object store: gave up: op=%s key=%s tries=%u error=%s cause=%s", a->verb,
 			a->key, a->tries, cfs_errname(err), f.text);
 	return false;
 }

@@ -181,7 +181,7 @@ static void refresh(struct cfs_s3_credentials *c, cfs_deadline_t deadline)
 		c->not_before = cfs_deadline_in(RETRY_AFTER_MS);
 		if (c->keys)
 			cfs_warn("credentials of the object store cannot be refreshed, trying "
-				 "again in %d s: err=%s",
+				 "again in %d s: error=%s",
 				 RETRY_AFTER_MS / 1000, cfs_errname(r));
 	}
 	pthread_cond_broadcast(&c->searched);

@@ -103,7 +103,7 @@ bool cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_
 	}
 	cfs_flight_release(&held);
 	if (held.expired)
-		cfs_flight_log_late(s, b, "its worker is left behind");
+		cfs_flight_log_late(s, b, "its worker thread is abandoned");
 	return all;
 }
 

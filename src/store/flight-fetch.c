@@ -26,7 +26,7 @@ static void log_failure(const struct flight *f, const char *what, int err)
 
 	cfs_store_block_key(f->store, &f->id, key);
 	if (!f->prefetch && !f->hedge)
-		cfs_err("%s: key=%s off=%u len=%u err=%s cause=%s", what, key, f->off, f->len,
+		cfs_err("%s: key=%s off=%u len=%u error=%s cause=%s", what, key, f->off, f->len,
 			cfs_errname(err), cfs_object_cause());
 }
 

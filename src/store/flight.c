@@ -583,7 +583,7 @@ int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 	}
 	cfs_flight_release(&held);
 	if (expired)
-		cfs_flight_log_late(s, b, "its worker is left behind");
+		cfs_flight_log_late(s, b, "its worker thread is abandoned");
 	else if (r == -ETIMEDOUT)
 		cfs_flight_log_late(s, b, "the reader gives up");
 	if (r > 0)

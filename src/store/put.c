@@ -194,7 +194,8 @@ static void log_turn(struct cfs_store *s, const struct cfs_block *b, int err)
 		return;
 	cfs_store_block_key(s, b, key);
 	if (err < 0)
-		cfs_warn("blocks cannot be stored, their writers try again: key=%s err=%s cause=%s",
+		cfs_warn("blocks cannot be stored, their writers try again: key=%s error=%s "
+			 "cause=%s",
 			 key, cfs_errname(err), cfs_object_cause());
 	else
 		cfs_info("blocks are stored again: key=%s", key);

@@ -179,7 +179,7 @@ static void link_cached(struct cache_dir *dir, const struct cfs_block *b, const 
 	    cfs_disk_dir_make_parents(dir, cached) < 0)
 		return;
 	if (linkat(at, path, at, cached, 0) < 0)
-		cfs_debug("staged block is not in the cache: file=%s err=%s", cached,
+		cfs_debug("staged block is not in the cache: file=%s error=%s", cached,
 			  cfs_errname(errno));
 }
 

@@ -186,7 +186,8 @@ static void log_failure(struct cfs_stage *st, const struct staged *e, int err, c
 	char key[CFS_BLOCK_KEY_MAX];
 
 	cfs_store_block_key(st->store, &e->id, key);
-	cfs_warn("staged block cannot be uploaded, tried again until it is: key=%s err=%s cause=%s",
+	cfs_warn("staged block cannot be uploaded, tried again until it is: key=%s error=%s "
+		 "cause=%s",
 		 key, cfs_errname(err), cause);
 }
 

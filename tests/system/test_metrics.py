@@ -177,7 +177,7 @@ def test_a_place_that_becomes_free(ws, volume, kind):
         place = str(port_of(first))
     os.kill(first.pid(), signal.SIGSTOP)
     second = volume.mount("metrics=" + place, wait=False)
-    wait_until(lambda: "waiting for the place" in second.log() or second.process.poll() is not None, 30, "its wait")
+    wait_until(lambda: "waiting for the address" in second.log() or second.process.poll() is not None, 30, "its wait")
     first.kill9()
     second.wait_ready()
     c = http.client.HTTPConnection("127.0.0.1", int(place), timeout=30) if kind == "port" else Unix(ws.path("metrics"))

@@ -122,7 +122,7 @@ def test_the_line_of_the_readme(ws, volume):
     assert state(m, "mnt-my.automount") == "active" and state(m, "mnt-my.mount") == "inactive"
     assert m.shell("cat /mnt/my/file") == "hello\n"
     log = m.journal("--identifier=cachefs")
-    assert log.count("mounted: volume=vol dir=/mnt/my") == 2, log
+    assert log.count("mounted: volume=vol mount=/mnt/my") == 2, log
     assert m.journal("--identifier=cachefs", "--unit=mnt-my.mount") == log
     m.poweroff()
 

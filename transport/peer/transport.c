@@ -277,7 +277,7 @@ int cfs_transport_destroy(struct cfs_transport *t)
 	if (r == 0)
 		transport_free(t);
 	else
-		cfs_err("peer transport: answers are owed and do not come, they are left behind");
+		cfs_err("peer transport: closed with unanswered requests");
 	return r;
 }
 

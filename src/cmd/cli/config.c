@@ -363,8 +363,9 @@ static void hint(struct admin *a)
 	bool mounted;
 
 	if (admin_is_mounted(a, &mounted) == 0 && mounted)
-		fprintf(stderr, "Mounts notice within a heartbeat. Should files have been changed "
-				"until then, `cachefs fsck --repair` corrects the statistics.\n");
+		fprintf(stderr,
+			"Mounts notice within a heartbeat. Changes of files until then are not "
+			"counted; run `cachefs fsck --repair`.\n");
 }
 
 static int change(struct admin *a, struct change *c, const struct config_opts *o, char err[256])

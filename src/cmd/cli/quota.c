@@ -326,8 +326,9 @@ static void hint(struct quota_cmd *c)
 	bool mounted;
 
 	if (admin_is_mounted(&c->a, &mounted) == 0 && mounted)
-		fprintf(stderr, "Mounts notice within a heartbeat. Should files have been changed "
-				"until then, `cachefs quota repair` counts them.\n");
+		fprintf(stderr,
+			"Mounts notice within a heartbeat. Changes of files until then are not "
+			"counted; run `cachefs quota repair`.\n");
 }
 
 static int run_set(struct quota_cmd *c)

@@ -114,7 +114,7 @@ static void describe_wait(char *buf, size_t size)
 
 static void log_left(const struct ending *e, const struct work *w, const char *why)
 {
-	cfs_err("data could not be stored and is lost: volume=%s dir=%s bytes=%llu files=%llu%s",
+	cfs_err("data could not be stored and is lost: volume=%s mount=%s bytes=%llu files=%llu%s",
 		e->conf.volume, e->conf.dir, (unsigned long long)(w->dirty_bytes + w->lost_bytes),
 		(unsigned long long)(w->dirty_files + w->lost_files), why);
 }
@@ -132,7 +132,7 @@ __attribute__((noreturn)) static void give_up(const struct ending *e, const stru
 		 (unsigned long long)(e->conf.timeout_ms / 1000), waits);
 	if (w->dirty_bytes + w->lost_bytes > 0)
 		log_left(e, w, why);
-	cfs_err("the mount does not come to its end, the process is given up: dir=%s%s",
+	cfs_err("the mount does not come to its end, the process is given up: mount=%s%s",
 		e->conf.dir, w->dirty_bytes + w->lost_bytes > 0 ? "" : why);
 	notify_send("STATUS=Gave up volume %s at %s: %llu MiB could not be stored", e->conf.volume,
 		    e->conf.dir, (unsigned long long)MIB_UP(w->dirty_bytes + w->lost_bytes));
@@ -187,7 +187,7 @@ void ending_begin(struct ending *e)
 	}
 	pthread_mutex_unlock(&e->lock);
 	if (r < 0)
-		cfs_warn("the end of the mount is not watched: err=%s", cfs_errname(r));
+		cfs_warn("the end of the mount is not watched: error=%s", cfs_errname(r));
 }
 
 int ending_judge(struct ending *e)

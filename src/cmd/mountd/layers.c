@@ -453,7 +453,7 @@ int layers_close(struct serve *s, bool session)
 	if (s->vfs) {
 		first = cfs_vfs_flush(s->vfs);
 		if (first < 0)
-			cfs_err("data could not be stored before unmounting: err=%s",
+			cfs_err("data could not be stored before unmounting: error=%s",
 				cfs_errname(first));
 	}
 	/* Compaction and late commits need the session. */
@@ -465,7 +465,8 @@ int layers_close(struct serve *s, bool session)
 	if (session) {
 		r = cfs_meta_stop(s->meta);
 		if (r < 0)
-			cfs_warn("the session could not be closed, others will clean it up: err=%s",
+			cfs_warn("the session could not be closed, others will clean it up: "
+				 "error=%s",
 				 cfs_errname(r));
 	}
 	cfs_vfs_destroy(s->vfs);

@@ -471,7 +471,7 @@ static int start(const char *listen, const struct metrics_source *source, void *
 	TAILQ_INIT(&s->connections);
 	r = listen_at(s, listen, &fd, err);
 	if (r == -EADDRINUSE)
-		cfs_info("metrics: waiting for the place, which is taken: place=%s", listen);
+		cfs_info("metrics: waiting for the address, which is taken: listen=%s", listen);
 	while (r == -EADDRINUSE && !cfs_deadline_passed(deadline)) {
 		poll(NULL, 0, AGAIN_MS);
 		r = listen_at(s, listen, &fd, err);

@@ -291,7 +291,7 @@ static int mount_in_background(const char *url, const char *point, const struct 
 	/* An interrupt from the terminal is for the command that waits, which decides what it
 	 * means. Where a mount is already nobody has to belong to a manager's group. */
 	if (old && setsid() < 0)
-		cfs_warn("cannot leave the session of the terminal: err=%s", cfs_errname(errno));
+		cfs_warn("cannot leave the session of the terminal: error=%s", cfs_errname(errno));
 	if (o->supervise)
 		exit(supervise(&conf));
 	r = serve_mount(url, point, o, &w, err);

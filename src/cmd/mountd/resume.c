@@ -37,7 +37,8 @@ bool resume_tries_again(struct serve *s, int r, char err[256])
 	if (!s->hold || !is_outage(r) || cfs_fuse_hold_is_ended(s->hold))
 		return false;
 	if (cfs_deadline_passed(s->tell)) {
-		cfs_err("the volume cannot be opened again, requests get EIO until it can: dir=%s "
+		cfs_err("the volume cannot be opened again, requests get EIO until it can: "
+			"mount=%s "
 			"reason=\"%s\"",
 			s->dir, err);
 		notify_send("STATUS=Waiting to go on at %s: %s", s->dir, err);
@@ -73,7 +74,8 @@ void resume_end_hold(struct serve *s)
 	failed = cfs_fuse_hold_end(s->hold);
 	s->hold = NULL;
 	if (failed)
-		cfs_warn("requests have failed while nobody served the mount: dir=%s requests=%llu",
+		cfs_warn("requests have failed while nobody served the mount: mount=%s "
+			 "requests=%llu",
 			 s->dir, (unsigned long long)failed);
 	cfs_vfs_close_released(s->vfs);
 }
@@ -89,7 +91,7 @@ int resume_restore(struct serve *s, char err[256])
 			snprintf(err, 256, "the open files cannot be restored: %s", strerror(-r));
 	} while (r < 0 && resume_tries_again(s, r, err));
 	if (r == 0)
-		cfs_info("going on with the mount: volume=%s dir=%s sid=%llu handles=%llu",
+		cfs_info("going on with the mount: volume=%s mount=%s sid=%llu handles=%llu",
 			 s->setting->name, s->dir, (unsigned long long)cfs_meta_sid(s->meta),
 			 (unsigned long long)ret->handles);
 	if (r == 0 && ret->gone)

@@ -189,12 +189,12 @@ __attribute__((noreturn)) static void leave_mount(struct serve *s)
 	int r;
 
 	if (cfs_vfs_store(s->vfs) < 0 || cfs_data_drain(s->data) < 0)
-		cfs_err("data could not be stored, fsync and close will say so: dir=%s", s->dir);
+		cfs_err("data could not be stored, fsync and close will say so: mount=%s", s->dir);
 	peers_leave(s->peers);
 	r = cfs_meta_leave(s->meta);
 	if (r < 0)
 		cfs_warn("usage could not be written: error=%s", cfs_errname(r));
-	cfs_info("left the mount to another process: dir=%s", s->dir);
+	cfs_info("left the mount to another process: mount=%s", s->dir);
 	cfs_log_flush();
 	_exit(CMD_OK);
 }
@@ -205,7 +205,7 @@ static int serve(struct serve *s, struct cfs_fuse *fuse)
 	int sig;
 
 	atomic_store(&s->fuse, fuse);
-	cfs_info("mounted: volume=%s dir=%s sid=%llu", s->setting->name, s->dir,
+	cfs_info("mounted: volume=%s mount=%s sid=%llu", s->setting->name, s->dir,
 		 (unsigned long long)cfs_meta_sid(s->meta));
 	snprintf(status, sizeof(status), "Volume %s is mounted at %s", s->setting->name, s->dir);
 	notify_start(s->health, status, &s->notify);
@@ -214,7 +214,7 @@ static int serve(struct serve *s, struct cfs_fuse *fuse)
 	if (atomic_load(&s->worker->leaving))
 		leave_mount(s);
 	ending_begin(s->ending);
-	cfs_info("unmounting: volume=%s dir=%s signal=%d", s->setting->name, s->dir,
+	cfs_info("unmounting: volume=%s mount=%s signal=%d", s->setting->name, s->dir,
 		 sig > 0 ? sig : 0);
 	if (atomic_exchange(&s->fuse, NULL))
 		cfs_fuse_unmount(fuse);
@@ -233,7 +233,8 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 	mallopt(M_ARENA_MAX, 2);
 	r = cfs_activity_init();
 	if (r < 0)
-		cfs_warn("nobody will see what requests wait for: err=%s", cfs_errname(r));
+		cfs_warn("requests are not traced, as there is no shared memory: error=%s",
+			 cfs_errname(r));
 	notify_send("STATUS=Mounting at %s", dir);
 	r = worker_resumes(w) ? resume_open(&s, url, err) : layers_open_backends(&s, url, dir, err);
 	if (r == 0)

@@ -55,7 +55,7 @@ static void set_state(struct cache_dir *dir, enum dir_state state, const char *w
 	if (!changed)
 		return;
 	CFS_DISK_COUNT(dir->disk, dir_failures, 1);
-	cfs_warn("cache directory %s, tried again every %llu s: dir=%s op=%s err=%s",
+	cfs_warn("cache directory %s, tried again every %llu s: dir=%s op=%s error=%s",
 		 state == DIR_FAILED ? "is dropped" : "takes no more blocks",
 		 (unsigned long long)(retry_ms + 999) / 1000, dir->base, what, cfs_errname(err));
 	if (dir->keeper)

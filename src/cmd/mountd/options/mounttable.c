@@ -424,7 +424,7 @@ const struct cfs_opt mount_table[] = {
 	 .arg = "TIME",
 	 .min = 100,
 	 .max = 3600000,
-	 .help = "longest a try of a metadata operation may take that no program waits for"},
+	 .help = "timeout of background metadata operations"},
 	{.name = "skip-dir-mtime",
 	 .kind = CFS_OPT_DURATION,
 	 OPT(skip_dir_mtime_ms),

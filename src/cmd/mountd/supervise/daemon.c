@@ -205,9 +205,9 @@ void daemon_detach(void)
 			close(null);
 	}
 	if (chdir("/") < 0)
-		cfs_warn("cannot change to the root directory: err=%s", cfs_errname(errno));
+		cfs_warn("cannot change to the root directory: error=%s", cfs_errname(errno));
 	if (getsid(0) != getpid() && setsid() < 0)
-		cfs_warn("cannot leave the session of the terminal: err=%s", cfs_errname(errno));
+		cfs_warn("cannot leave the session of the terminal: error=%s", cfs_errname(errno));
 }
 
 /* False when nobody reads it. */
@@ -228,7 +228,7 @@ void daemon_ready(struct daemon *d, const char *note)
 {
 	daemon_detach();
 	if (!daemon_keep(d) || !send_report(d, CMD_OK, note))
-		cfs_warn("nobody waits for this mount any more");
+		cfs_warn("the command that started this mount has exited already");
 }
 
 void daemon_failed(struct daemon *d, int status, const char *reason)

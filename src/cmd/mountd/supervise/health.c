@@ -193,9 +193,9 @@ bool health_ask(struct health *h)
 		h->told = !well;
 	pthread_mutex_unlock(&h->lock);
 	if (tell && well)
-		cfs_info("the mount answers again: dir=%s", h->dir);
+		cfs_info("the mount answers again: mount=%s", h->dir);
 	else if (tell)
-		cfs_warn("the mount does not answer: dir=%s timeout_ms=%d", h->dir,
+		cfs_warn("the mount does not answer: mount=%s timeout_ms=%d", h->dir,
 			 HEALTH_ANSWER_MS);
 	return well;
 }

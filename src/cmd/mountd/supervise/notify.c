@@ -77,8 +77,8 @@ void notify_init(bool use)
 	if (use && where) {
 		r = open_socket(where);
 		if (r < 0)
-			cfs_warn("the service manager is not told: NOTIFY_SOCKET=%s err=%s", where,
-				 cfs_errname(r));
+			cfs_warn("the service manager is not told: NOTIFY_SOCKET=%s error=%s",
+				 where, cfs_errname(r));
 		else
 			watchdog_ms =
 				parse_watchdog(getenv("WATCHDOG_USEC"), getenv("WATCHDOG_PID"));
@@ -117,7 +117,7 @@ void notify_send(const char *fmt, ...)
 	if (n <= 0 || (size_t)n >= sizeof(text))
 		return;
 	if (sendto(sock, text, (size_t)n, MSG_NOSIGNAL, (const struct sockaddr *)&to, to_len) < 0)
-		cfs_debug("the service manager does not listen: err=%s", cfs_errname(errno));
+		cfs_debug("the service manager does not listen: error=%s", cfs_errname(errno));
 }
 
 /* False when it is time to stop. */

@@ -77,7 +77,7 @@ static void leave(struct worker *w)
 	if (r == 0)
 		r = cfs_store_hand_over(w->store, cfs_deadline_in(w->leave_ms));
 	if (r < 0) {
-		cfs_err("the mount stays with this process, as data could not be stored: err=%s",
+		cfs_err("the mount stays with this process, as data could not be stored: error=%s",
 			cfs_errname(r));
 		handover_send(w->link, HANDOVER_FAILED, 0, strerror(-r), NULL);
 		return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernel's side: one FUSE session over libfuse's low-level interface, decoding requests into
- * calls of the VFS and replying. It knows nothing of metadata, data or stores.
+ * The front end to the kernel: one FUSE session over libfuse's low-level interface, decoding
+ * requests into calls of the VFS and replying. It knows nothing of metadata, data or stores.
  */
 #ifndef CFS_FUSE_H
 #define CFS_FUSE_H
@@ -19,12 +19,13 @@ struct cfs_fuse;
 
 struct cfs_fuse_conf {
 	struct cfs_vfs *vfs;   /* borrowed */
-	struct cfs_keep *keep; /* borrowed; what was agreed on with the kernel goes there. May be
-				  NULL */
-	/* The connection of a mount that another process has served, as keep says; -1: mount. It
-	 * is closed in the end, also when cfs_fuse_mount() fails. */
+	struct cfs_keep *keep; /* borrowed; records the FUSE_INIT agreement. May be NULL */
+	/*
+	 * The FUSE connection of a mount that a previous process served and that `keep` describes;
+	 * -1: create a mount. The session closes it at its end, also when cfs_fuse_mount() fails.
+	 */
 	int device;
-	/* Inodes of whose content and attributes the kernel has a wrong idea; borrowed. */
+	/* Inodes whose content and attributes the kernel caches wrongly; borrowed. */
 	const cfs_ino_t *wrong;
 	size_t n_wrong;
 	const char *mount_point;
@@ -36,15 +37,17 @@ struct cfs_fuse_conf {
 	bool writeback_cache;
 	bool local_locks; /* file locks are the kernel's own and end with this mount */
 	bool posix_acl;	  /* the kernel judges by ACLs, which implies default_permissions */
-	/* The kernel leaves setuid and setgid to the VFS when content changes, and need not ask for
-	 * security.capability before each write. Not where that attribute can be set: it would
-	 * stay. */
+	/*
+	 * The VFS clears setuid and setgid when content changes, so that the kernel need not read
+	 * security.capability before each write. Must be off where that attribute can be set: a
+	 * write would not remove it.
+	 */
 	bool drops_set_id;
 	bool debug; /* libfuse's own request trace on stderr */
 	int umask;  /* of all callers; -1: each its own */
 	/*
-	 * The end has been asked for, by a signal or cfs_fuse_stop(): called once, from a thread of
-	 * the session, before the loop ends, which takes as long as requests do. May be NULL.
+	 * Called once, on a thread of the session, when a signal or cfs_fuse_stop() has asked for
+	 * the end. The loop ends later, when the requests under way have ended. May be NULL.
 	 */
 	void (*stopping)(void *arg);
 	void *stopping_arg;
@@ -53,8 +56,10 @@ struct cfs_fuse_conf {
 	uint32_t read_ahead_kb; /* of the mount's backing device; 0: leave the kernel's */
 };
 
-/* Creates the session and mounts, or goes on with a mount. err: one line. -EBUSY: already a mount
- * of ours there. */
+/*
+ * Creates the session and mounts, or takes over an existing mount. err: one line. -EBUSY: cachefs
+ * is already mounted there.
+ */
 int cfs_fuse_mount(const struct cfs_fuse_conf *conf, struct cfs_fuse **ret, char err[256]);
 /*
  * Serves requests until the kernel ends the connection (0) or a signal (SIGTERM, SIGINT, SIGHUP:
@@ -64,19 +69,20 @@ int cfs_fuse_loop(struct cfs_fuse *f);
 /* Callable from any thread: makes the loop return. */
 void cfs_fuse_stop(struct cfs_fuse *f);
 /*
- * The same for a mount that goes on with another process: what is under way is finished and
- * answered, but for waits for file locks, which the kernel sends to that one.
+ * The same for a mount that a successor process takes over. Requests under way are finished and
+ * answered. Waits for file locks are not: the kernel sends them again to the successor.
  */
 void cfs_fuse_hand_over(struct cfs_fuse *f);
-/* The connection, for who is to go on with it; borrowed. */
+/* The FUSE connection, for the successor process; borrowed. */
 int cfs_fuse_device(const struct cfs_fuse *f);
-/* The kernel can be asked to send again what a process that died has left unanswered. */
+/* True when the kernel can send again the requests that a dead process left unanswered. */
 bool cfs_fuse_can_resume(struct cfs_keep *keep);
 /*
- * In place of a process that is not ready to go on with the connection: requests get EIO
- * `timeout_ms` after they came, or (those that have waited since since_ms of cfs_now_ms(), as the
- * process before died) when that has passed, but not at once. It is ended before cfs_fuse_loop(),
- * to which everything else is sent again. Of handles that were closed meanwhile keep says so.
+ * Stands in while no process is ready to serve the connection. A request fails with EIO
+ * `timeout_ms` after it arrived. Requests that wait since before (since_ms of cfs_now_ms(), when
+ * the previous process died) fail `timeout_ms` after that, but not at once. It must end before
+ * cfs_fuse_loop(), which receives all other requests again. keep records the handles that were
+ * closed meanwhile.
  */
 struct cfs_fuse_hold;
 int cfs_fuse_hold_begin(int device, struct cfs_keep *keep, uint64_t timeout_ms, uint64_t since_ms,
@@ -86,28 +92,31 @@ bool cfs_fuse_hold_is_ended(struct cfs_fuse_hold *h);
 /* h may be NULL. Returns how many requests have failed. */
 uint64_t cfs_fuse_hold_end(struct cfs_fuse_hold *h);
 /*
- * The kernel forgets what it knows of a name and of its directory's attributes. Not on a thread
- * that holds up a change of that directory.
+ * The kernel forgets what it knows of a name and of its directory's attributes. Must not run on a
+ * thread that a change of that directory waits for.
  */
 void cfs_fuse_name_changed(struct cfs_fuse *f, cfs_ino_t parent, const char *name, size_t len);
 /* Unmounts (lazily when busy) and frees the session. */
 void cfs_fuse_unmount(struct cfs_fuse *f);
-/* The kernel has: the mount is gone, or will not work again. device: or -1, which has not. */
+/*
+ * True when the kernel has ended the connection: the mount is gone, or will not work again. False
+ * for device -1.
+ */
 bool cfs_fuse_has_ended(int device);
 /*
- * As umount2(2) without following links, by fusermount3(1) for a user who mounted it himself.
- * lazy: detaches what is busy.
+ * As umount2(2) without following links, by fusermount3(1) for the user who mounted it. lazy:
+ * detaches what is busy.
  */
 int cfs_fuse_umount(const char *mount_point, bool lazy);
-/* Detaches what is mounted there, unless `device` (or -1) says that it has ended. */
+/* Detaches the mount there, unless the connection `device` has ended. -1: always. */
 int cfs_fuse_detach(const char *mount_point, int device);
 /*
- * For a process that ends right afterwards, from any thread: takes the mount away without waiting
- * for anything. Who waits in it gets an error.
+ * For a process that ends right afterwards, from any thread: removes the mount without waiting for
+ * anything. Requests that wait get an error.
  */
 void cfs_fuse_abandon(struct cfs_fuse *f);
 
-/* What this build and this kernel can do, for `cachefs version`. */
+/* Features of this build and this kernel, for `cachefs version`. */
 struct cfs_fuse_features {
 	const char *libfuse_built, *libfuse_running;
 	bool passthrough_built, io_uring_built;

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A cache group: members of one volume that serve each other's blocks. It knows who is there, whose
- * a block is, and asks the owner for it.
+ * A cache group: members of one volume that serve each other's blocks. It keeps the membership,
+ * maps a block to its owners, and asks an owner for it.
  *
- * Members find each other by records in a registry that all of them reach. Each one counts up a
- * number in its own record every beat. One of them, the leader, reads all records four times a beat
- * and publishes a list of the members; a record whose number stands still for two beats of the
- * leader is a member that is gone. The others read what has changed in the list. A leader that
- * publishes nothing is replaced by one of two deputies. No clocks are compared. A member that is
- * gone has lost its share within three beats, however many there are and go with it.
+ * Members find each other by records in a registry that all of them reach. Each member increments a
+ * counter in its own record every heartbeat interval. One of them, the leader, reads all records
+ * four times per interval and publishes a membership list. A member whose counter stays the same
+ * for two intervals of the leader is considered gone. The others read the changes of the list. One
+ * of two deputies replaces a leader that publishes nothing. No clocks are compared. A member that
+ * is gone loses its share within three intervals, however many members there are and fail with it.
  *
  * A block belongs to the members that weighted rendezvous hashing puts first, so that a member that
  * comes or goes moves its own share only. Members of weight 0, and those that share nothing, own
- * none; nor do those that cannot keep blocks while others can. What they have can still be had.
- * Members with TLS and members without do not talk to each other: each kind shares among itself, as
- * if the others were not there. So do those of a volume that was there before and whose mounts have
- * not ended yet.
+ * none; nor do those that cannot keep blocks while others can. Blocks that they cached earlier can
+ * still be read from them. Members with TLS and members without do not connect to each other: each
+ * kind forms its own group. Mounts of an earlier volume in the same database, which have not ended
+ * yet, are separate in the same way.
  *
  * Threads: any, unless said otherwise. Nothing waits without a deadline.
  */
@@ -29,8 +29,8 @@
 struct cfs_group;
 
 /*
- * Where members and the group's key are recorded; functions as cfs_meta_put_record and its
- * neighbours. Each has a deadline of its own.
+ * The registry of members and of the group's key; functions as cfs_meta_put_record and its
+ * neighbours. Each has its own deadline.
  */
 typedef int (*cfs_group_record_fn)(void *arg, const char *key, const void *value, size_t len);
 struct cfs_group_registry {
@@ -46,19 +46,19 @@ struct cfs_group_registry {
 struct cfs_group_conf {
 	const char *name;   /* letters, digits, '-', '_', '.'; at most CFS_GROUP_NAME_MAX */
 	uint64_t member;    /* stable id, not 0: the same after a restart on the same cache */
-	const char *volume; /* its UUID: another one's slices have the same numbers */
+	const char *volume; /* its UUID; slice numbers repeat between volumes */
 	const char *host, *mount_point, *version; /* to be shown */
 	unsigned weight;
-	bool no_sharing;     /* asks others, serves nobody */
+	bool no_sharing;     /* reads from others, serves no blocks */
 	unsigned replicas;   /* owners of a block, 1 to CFS_GROUP_REPLICAS_MAX; 0: 1 */
-	uint64_t backup_ms;  /* after joining, misses are first looked up at owners before */
+	uint64_t backup_ms;  /* for so long after joining, a miss asks the previous owners first */
 	uint64_t beat_ms;    /* 0: 5 s */
 	uint64_t timeout_ms; /* longest wait for a peer before object storage is asked; 0: 2 s */
 	const char *address; /* to listen on, a number; NULL: the first private one */
 	const char *network; /* "10.1.0.0/16": choose the address from it */
 	unsigned port;	     /* 0: any */
 	bool allow_public;
-	bool tls;			    /* TLS 1.3; members without are not talked to */
+	bool tls;			    /* TLS 1.3; no connections to members without */
 	unsigned max_conns;		    /* to one peer; 0: the transport's */
 	uint64_t inflight_bytes;	    /* being served; 0: the transport's */
 	uint64_t request_rate;		    /* per second and connection; 0: no limit */
@@ -67,15 +67,17 @@ struct cfs_group_conf {
 	const struct cfs_peer_serve_ops *ops;
 	void *ops_arg;
 	uint64_t (*cached_bytes)(void *arg); /* to be shown; with ops_arg; may be NULL */
-	/* Whether blocks can be kept now; with ops_arg, of any thread. NULL: always. */
+	/* Whether blocks can be kept now; with ops_arg, on any thread. NULL: always. */
 	bool (*keeps)(void *arg);
-	/* cfs_group_pace_us() of object storage; 0: unknown. With ops_arg, of any thread. NULL: the
-	 * same. */
+	/*
+	 * cfs_group_pace_us() of object storage; 0: unknown. With ops_arg, on any thread. NULL:
+	 * unknown.
+	 */
 	uint64_t (*bucket_us)(void *arg);
 };
 
 #define CFS_GROUP_NAME_MAX     64
-#define CFS_GROUP_WEIGHT       100 /* of a member that does not say */
+#define CFS_GROUP_WEIGHT       100 /* of a member that names none */
 #define CFS_GROUP_REPLICAS_MAX 3
 
 /*
@@ -83,53 +85,59 @@ struct cfs_group_conf {
  * -EINVAL, -EADDRNOTAVAIL and others of cfs_transport_create, of the registry.
  */
 int cfs_group_join(const struct cfs_group_conf *conf, struct cfs_group **ret, char err[256]);
-/* Tells the others; requests that have arrived are still answered. */
+/* Tells the other members; requests that have arrived are still answered. */
 void cfs_group_leave(struct cfs_group *g);
-/* After leave; nobody asks any more. */
+/* After leave, when no thread calls the group any more. */
 void cfs_group_destroy(struct cfs_group *g);
 
 /* This member is one of the block's owners. */
 bool cfs_group_owns(struct cfs_group *g, const struct cfs_peer_block *b);
 /* Whether this member may be asked to stand in for the block's owner. */
 bool cfs_group_may_stand_in(struct cfs_group *g, const struct cfs_peer_block *b);
-/* us per 128 KiB of answers that took ns together; each counts as 32 KiB more. */
+/*
+ * Microseconds per 128 KiB, from the total time and bytes of some answers; each answer counts as 32
+ * KiB more.
+ */
 uint64_t cfs_group_pace_us(uint64_t ns, uint64_t bytes, uint64_t answers);
-/* This member keeps blocks for others: what it does not own it need not keep. */
+/* True when this member keeps blocks for others; it need not keep blocks that it does not own. */
 bool cfs_group_shares(struct cfs_group *g);
 /*
- * Bytes of a block from a member that should have it. Returns len; -ENOENT: from object storage,
- * please, whatever the reason; nowait: -EAGAIN when a peer would have to be asked. hedge (may be
- * NULL) runs when the answer is late, as far as hedge_percent allows; -EALREADY: it has the bytes.
+ * Bytes of a block from a member that should have it. Returns len. -ENOENT: the caller reads object
+ * storage instead, for whatever reason. nowait: -EAGAIN when a peer would have to be asked. hedge
+ * (may be NULL) runs when the answer is late, as far as hedge_percent allows; -EALREADY: the hedge
+ * has the bytes.
  */
 ssize_t cfs_group_read(struct cfs_group *g, const struct cfs_peer_block *b, uint32_t off,
 		       uint32_t len, const struct iovec *dst, int n_dst, bool nowait,
 		       struct cfs_hedge *hedge, cfs_deadline_t deadline);
-/* Best effort: to the owners, and CFS_PEER_FORGET to those who may have it from before. */
+/*
+ * Best effort: to the owners, and CFS_PEER_FORGET also to members that may have cached it earlier.
+ */
 void cfs_group_hint(struct cfs_group *g, const struct cfs_peer_block *b, enum cfs_peer_hint hint);
 
-/* The block is asked for often: where this member is its first owner the others get copies. */
+/* For a block that is read often: the first owner sends copies to the other owners. */
 void cfs_group_replicate(struct cfs_group *g, const struct cfs_peer_block *b);
 
 struct cfs_group_member {
 	uint64_t id;
-	char address[CFS_ADDRESS_MAX]; /* empty: serves nobody */
+	char address[CFS_ADDRESS_MAX]; /* empty: serves no blocks */
 	char host[65], mount_point[256], version[32], volume[37];
 	unsigned weight;
-	unsigned rank;	  /* the weight it had, or will have, while it has none */
+	unsigned rank;	  /* the configured weight, also while its weight is 0 */
 	bool memory_only; /* cannot keep blocks at the moment */
 	bool self, fresh, tls;
-	bool apart; /* of the other kind: only one of us has TLS; or of another volume */
+	bool apart; /* in a separate group: TLS on one side only, or of another volume */
 	uint64_t cached_bytes;
 	double share; /* of the blocks, 0..1 */
 	enum cfs_peer_state state;
-	struct cfs_peer_stats asked; /* of this member by us */
+	struct cfs_peer_stats asked; /* of requests from this process to it */
 };
-/* Self first; until fn returns non-zero, which is returned. */
+/* This member first; ends when fn returns non-zero, and returns that. */
 typedef int (*cfs_group_member_fn)(void *arg, const struct cfs_group_member *m);
 int cfs_group_each_member(struct cfs_group *g, cfs_group_member_fn fn, void *arg);
 /*
- * Owners of a block and who of them has it cached: cached[i] 1, 0, or a negative errno where the
- * owner could not be asked. Returns how many owners there are.
+ * Owners of a block, and whether each has it cached: cached[i] is 1, 0, or a negative errno where
+ * the owner could not be asked. Returns how many owners there are.
  */
 int cfs_group_map(struct cfs_group *g, const struct cfs_peer_block *b,
 		  uint64_t owners[CFS_GROUP_REPLICAS_MAX], int cached[CFS_GROUP_REPLICAS_MAX],
@@ -137,11 +145,11 @@ int cfs_group_map(struct cfs_group *g, const struct cfs_peer_block *b,
 
 struct cfs_group_stats {
 	unsigned members;	     /* alive, this one included */
-	unsigned apart;		     /* of members: those of the other kind */
+	unsigned apart;		     /* of members: those in a separate group */
 	unsigned slow;		     /* of members: for which others stand in */
 	uint64_t hits, hit_bytes;    /* ranges that a peer gave */
 	uint64_t misses;	     /* that the owner did not give */
-	uint64_t previous_hits;	     /* of hits: from the owner before */
+	uint64_t previous_hits;	     /* of hits: from the previous owner */
 	uint64_t fallbacks;	     /* of misses: because of an error or a deadline */
 	uint64_t hedges, hedge_wins; /* wins: of hedges, and neither hits nor misses */
 	uint64_t beats, beat_errors; /* of the registry */
@@ -150,9 +158,9 @@ struct cfs_group_stats {
 void cfs_group_stats(struct cfs_group *g, struct cfs_group_stats *ret);
 
 /*
- * The records, for commands without a member of their own: a new key (members accept it from their
- * next beat on, use it two beats later, and accept the old one until the next change), and the
- * members of all groups.
+ * The registry, for commands that are no member. Makes another key: members accept it from their
+ * next heartbeat on, use it two heartbeats later, and accept the old one until the next change.
+ * Lists the members of all groups.
  */
 int cfs_group_rotate_key(const struct cfs_group_registry *r, const char *name);
 typedef int (*cfs_group_listed_fn)(void *arg, const char *group, const struct cfs_group_member *m);

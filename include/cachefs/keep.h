@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What of a mount outlives the process that serves it: a memory file that this process writes as it
- * goes, with plain stores and without system calls, so that it is right after a kill at any
- * instruction. Whoever has its descriptor and the connection to the kernel can go on with the
+ * The state of a mount that outlives the process serving it: a memory file (memfd). The process
+ * updates it with plain stores and without system calls, so that it is consistent after a kill at
+ * any instruction. A successor that has its descriptor and the FUSE connection can continue the
  * mount.
  *
- * The file has a header and three tables, all of fixed places; the system gives memory to what has
- * been written only. Each record has a key that is stored last and cleared first: a record with a
- * key is complete. Numbers are the machine's own, since the file never leaves it.
+ * The file has a header and three tables, all at fixed offsets. The kernel allocates memory only
+ * for pages that have been written. Each record has a key that is stored last and cleared first: a
+ * record with a key is complete. Numbers are the machine's own, since the file never leaves it.
  *
  * Every function may be called from any thread. A NULL keep or record is allowed where noted and
- * means that nothing is kept.
+ * means that nothing is recorded.
  */
 #ifndef CFS_KEEP_H
 #define CFS_KEEP_H
@@ -25,8 +25,10 @@
 struct cfs_keep;
 
 #define CFS_KEEP_MAGIC "cfskeep"
-/* Of the layout below; later ones are refused. 2: as 1, and the kernel may leave it to the process
- * to clear setuid and setgid (FUSE_HANDLE_KILLPRIV_V2). */
+/*
+ * Version of the layout below; later ones are refused. 2: as 1, and the agreement with the kernel
+ * may leave clearing setuid and setgid to the process (FUSE_HANDLE_KILLPRIV_V2).
+ */
 #define CFS_KEEP_VERSION  2u
 #define CFS_KEEP_HANDLES  (1u << 20)
 #define CFS_KEEP_INODES	  (1u << 20)
@@ -52,7 +54,7 @@ struct cfs_keep_header {
 	/* The session in the metadata; 0: none. */
 	_Atomic uint64_t sid;
 
-	/* What kernel and process have agreed on: the request, and the process's side of it. */
+	/* The FUSE_INIT agreement: the kernel's request, and the reply of the process. */
 	_Atomic uint32_t init_len; /* 0: not yet */
 	uint32_t want, max_write, max_read, max_background, congestion_threshold;
 	uint8_t init[CFS_KEEP_INIT_MAX];
@@ -66,18 +68,21 @@ struct cfs_keep_header {
 };
 
 /*
- * Bytes of the file are gone with a process. TOLD: an fsync through this handle was answered so;
- * when the process dies before the next one, the answer may not have come out, and it is LOST.
+ * LOST: bytes of the file were lost when a process died. TOLD: an fsync through this handle has
+ * returned EIO for them. When the process dies before the next fsync, that answer may not have
+ * reached the caller, and the state is LOST again.
  */
 enum cfs_keep_lost { CFS_KEEP_KEPT, CFS_KEEP_LOST, CFS_KEEP_TOLD };
 
-/* Number i is that of the handle whose table index is i. */
+/* Record i belongs to the handle whose table index is i. */
 struct cfs_keep_handle {
 	_Atomic uint64_t fh; /* the key */
 	uint64_t ino;
 	_Atomic uint64_t flock_owner;
-	/* Some of those who set POSIX locks through it; 0: none. Owners of whom nothing is heard at
-	 * the close of a descriptor (OFD locks) are one per handle. */
+	/*
+	 * Some of the owners that set POSIX locks through it; 0: none. Owners whose locks no close
+	 * of a descriptor reports (OFD locks) are one per handle.
+	 */
 	_Atomic uint64_t plock_owners[CFS_KEEP_OWNERS];
 	_Atomic uint32_t gen; /* of the next handle in this place */
 	uint32_t flags;	      /* O_* */
@@ -85,33 +90,33 @@ struct cfs_keep_handle {
 	_Atomic uint8_t flocked, plocked;
 	_Atomic uint8_t wrote;
 	_Atomic uint8_t lost;	  /* enum cfs_keep_lost */
-	_Atomic uint8_t released; /* the kernel has closed it, while nobody served the mount */
+	_Atomic uint8_t released; /* the kernel closed it while no process served the mount */
 	uint8_t spare[2];
 };
 
-/* Of an open inode: whether bytes were taken that are not yet committed. */
+/* An open inode, and whether it has bytes that were accepted and are not yet committed. */
 struct cfs_keep_inode {
 	_Atomic uint64_t ino; /* the key */
 	_Atomic uint32_t dirty;
 	uint32_t next_free; /* of the process that uses it */
 };
 
-/* A request under way whose effect must not happen twice. */
+/* A request under way that must not take effect twice. */
 struct cfs_keep_request {
 	_Atomic uint64_t unique; /* the key */
-	_Atomic uint64_t ino;	 /* what it is making, or had found before it changed that */
-	_Atomic uint64_t fh;	 /* what it has opened */
-	_Atomic uint32_t worker; /* by which process it was last taken */
+	_Atomic uint64_t ino;	 /* the inode it creates, or found before changing it */
+	_Atomic uint64_t fh;	 /* the handle it has opened */
+	_Atomic uint32_t worker; /* the process that last took it */
 	uint32_t spare;
 };
 
 /*
- * How far a directory has been read through a handle: the two latest places that the kernel may
- * come back for, the one before its last reply included.
+ * How far a directory has been read through a handle: the two latest positions that the kernel may
+ * continue from, the one before the last reply included.
  */
 struct cfs_keep_dir {
 	_Atomic uint64_t fh; /* the key */
-	uint32_t turn;	     /* which place is written next */
+	uint32_t turn;	     /* the position written next */
 	uint32_t next_free;  /* of the process that uses it */
 	struct cfs_keep_place {
 		_Atomic uint64_t index; /* of the entry behind it, from 1; the key */
@@ -122,56 +127,61 @@ struct cfs_keep_dir {
 
 int cfs_keep_create(struct cfs_keep **ret);
 /*
- * Of another process; fd is closed by cfs_keep_close(), not on failure. -EPROTO and err, one line:
- * not such a file, or of a version that this one does not know.
+ * Attaches to the file of another process. cfs_keep_close() closes fd; a failure leaves it open.
+ * -EPROTO and err (one line): not such a file, or of an unknown version.
  */
 int cfs_keep_attach(int fd, struct cfs_keep **ret, char err[256]);
 void cfs_keep_close(struct cfs_keep *k); /* or NULL */
 int cfs_keep_fd(const struct cfs_keep *k);
-/* For cfs_store_create(); NULL of NULL. Of a program that did not know it, it is all zeros. */
+/* For cfs_store_create(); NULL of NULL. All zeros when an older program made the file. */
 struct cfs_unsynced *cfs_keep_unsynced(struct cfs_keep *k);
 struct cfs_keep_header *cfs_keep_header(struct cfs_keep *k);
 
 struct cfs_keep_handle *cfs_keep_handle(struct cfs_keep *k, uint32_t i); /* NULL of NULL */
-/* Nothing was written through the handle, and no POSIX lock taken: a flush has nothing to do. */
+/*
+ * True when nothing was written through the handle and no POSIX lock taken: a flush has nothing to
+ * do.
+ */
 bool cfs_keep_is_clean(struct cfs_keep *k, uint64_t fh);
-/* The handle has been closed; for who takes over to do what that means. */
+/* Notes that the handle has been closed; the successor then releases it. */
 void cfs_keep_released(struct cfs_keep *k, uint64_t fh);
-/* Records up to this one are looked at by who takes over. */
+/* The successor reads the records up to this one. */
 void cfs_keep_used(struct cfs_keep *k, uint32_t i);
 
-/* An fsync through the handle is about to be answered. True: with EIO, as bytes are LOST. */
+/* Called before an fsync through the handle is answered. True: answer EIO, since bytes are LOST. */
 bool cfs_keep_tell(struct cfs_keep_handle *h);
 
 /* A record for an inode that is being opened; NULL of NULL, and when there is none left. */
 struct cfs_keep_inode *cfs_keep_mark(struct cfs_keep *k, uint64_t ino);
 void cfs_keep_unmark(struct cfs_keep *k, struct cfs_keep_inode *mark); /* or NULL */
 /*
- * For who takes over, before anything is marked: every handle of a file of which another process
- * has taken what it did not store is LOST, and the inode records are free. That is not only the
- * handle which the bytes came through: the kernel writes back through any handle of the file that
- * may write, whichever one the program has. Returns the number of such handles; at most `max` of
- * their inodes go to inos.
+ * For the successor, before anything is marked. Sets every handle of a file LOST when the previous
+ * process accepted bytes of it and did not store them, and frees the inode records. All handles are
+ * concerned: the kernel writes back through any writable handle of the file, not only through the
+ * one that the program used. Returns the number of such handles; at most `max` of their inodes go
+ * to inos.
  */
 size_t cfs_keep_settle(struct cfs_keep *k, uint64_t *inos, size_t max);
 
 /* A record for a directory that is being read; NULL of NULL, and when there is none left. */
 struct cfs_keep_dir *cfs_keep_list(struct cfs_keep *k, uint64_t fh);
 void cfs_keep_unlist(struct cfs_keep *k, struct cfs_keep_dir *d); /* or NULL */
-/* For who takes over: record i of those that were in use; free ones are given to unlist. */
+/*
+ * For the successor: record i of those that were in use; a free one goes to the free list (unlist).
+ */
 struct cfs_keep_dir *cfs_keep_dir(struct cfs_keep *k, uint32_t i);
 void cfs_keep_place(struct cfs_keep_dir *d, uint64_t index, const void *cursor, size_t len);
-/* It is read from its beginning. */
+/* The directory is read again from its beginning. */
 void cfs_keep_rewind(struct cfs_keep_dir *d);
 
 /*
- * Notes that a request is being carried out. *ret_again: it was already, by a process that died.
+ * Notes that a request is being executed. *ret_again: a process that died had begun it already.
  * NULL of NULL, for unique 0 and when there is no room; then *ret_again is `resent`, as nothing is
  * known.
  */
 struct cfs_keep_request *cfs_keep_begin(struct cfs_keep *k, uint64_t unique, bool resent,
 					bool *ret_again);
-/* It is answered. */
+/* Notes that the request is answered. */
 void cfs_keep_end(struct cfs_keep_request *r); /* or NULL */
 
 #endif

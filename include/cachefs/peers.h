@@ -3,16 +3,16 @@
  * The peer tier of the block store: blocks from the members of a cache group, and this member's
  * answers to them.
  *
- * As one who asks: a block of another member comes from there, or, whatever goes wrong, from object
- * storage; it is kept in memory only, for its owner keeps it on disk. (A member that shares nothing
- * keeps what it reads in its own disk cache, too.)
+ * As client: a block that another member owns is read from that member, or from object storage
+ * after any failure. It is cached in memory only, since its owner keeps it on disk. (A member that
+ * shares nothing keeps what it reads in its own disk cache, too.)
  *
- * As owner: what is cached is sent from the cached file or from memory; the rest is fetched from
- * object storage as a whole, once whoever asks, and kept.
+ * As owner: a cached block is sent from its file or from memory. Any other block is fetched from
+ * object storage as a whole, once for all clients, and kept.
  *
- * Memory: blocks that are fetched for others, what is sent to them from memory for as long as they
- * take to receive it, and own blocks that the disk cache has not taken yet: a quarter of the
- * mount's pool. Beyond it others wait for two seconds and are then sent to object storage.
+ * Memory: a quarter of the mount's pool, for blocks fetched for others, bytes being sent from
+ * memory, and own blocks that the disk cache has not taken yet. Beyond it, clients wait two seconds
+ * and are then sent to object storage.
  */
 #ifndef CFS_PEERS_H
 #define CFS_PEERS_H
@@ -32,9 +32,12 @@ struct cfs_peers_conf {
 	uint64_t fetch_timeout_ms;   /* of one; 0: 30 s */
 };
 
-/* Becomes the store's last tier: after the disk cache, before the first read. As cfs_group_join. */
+/*
+ * Becomes the store's last tier. Call it after the disk cache is added and before the first read.
+ * Errors as cfs_group_join.
+ */
 int cfs_peers_join(const struct cfs_peers_conf *conf, struct cfs_peers **ret, char err[256]);
-/* Leaves the group: others are sent away, nobody is asked. Before the store is destroyed. */
+/* Leaves the group: refuses other members and asks none. Call it before the store is destroyed. */
 void cfs_peers_leave(struct cfs_peers *p);
 /* After the store, before the disk cache and the pool. */
 void cfs_peers_destroy(struct cfs_peers *p);

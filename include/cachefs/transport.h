@@ -6,19 +6,20 @@
  * listens) and runs the client side of every cfs_peer. It knows frames and peers, not what a block
  * means: the serve table finds the bytes, the caller decides whom to ask.
  *
- *	asking:		cfs_peer_start() -> done(), or cfs_peer_read() which waits
- *	answering:	ops->get() -> cfs_peer_answer()
+ * 	asking:		cfs_peer_start() -> done(), or cfs_peer_read() which waits
+ * 	answering:	ops->get() -> cfs_peer_answer()
  *
  * Every received byte has been checked against the CRC-32C of its frame, every byte that is sent
- * from a file with checksums is covered by them. Nothing here waits without a deadline; a peer that
- * fails is left out (-EHOSTDOWN at once) and probed in the background until it answers.
+ * from a file with checksums is covered by them. Nothing here waits without a deadline; a circuit
+ * breaker excludes a peer that fails (-EHOSTDOWN at once) and probes it in the background until it
+ * answers.
  *
- * Memory, whatever others ask for and do not take, and whatever disks do: idle connections take
- * under 4 KiB each besides the kernel's socket. Answers below 64 KiB that wait to be sent are
- * copies, up to 1 MiB per connection and copied_bytes in all; others are sent from the page cache
- * or from the answer's own memory. Requests that are under way are half a KiB each. What is not in
- * the page cache is read for so many answers at a time (4 MiB per disk, of eight disks); the others
- * wait in line for it, without memory. A disk that hangs is not asked any more until it answers.
+ * Memory is bounded, also when receivers stall and disks hang. Idle connections take under 4 KiB
+ * each besides the kernel's socket. Answers below 64 KiB that wait to be sent are copies, up to 1
+ * MiB per connection and copied_bytes in all; others are sent from the page cache or from the
+ * answer's own memory. Each request under way takes half a KiB. Reads that miss the page cache use
+ * up to 4 MiB per disk, of eight disks; further answers queue for that memory and hold none. A disk
+ * that hangs gets no more reads until it answers.
  *
  * The protocol, byte by byte: docs/peer-protocol.md.
  */
@@ -50,7 +51,8 @@ struct cfs_peer_block {
 
 enum cfs_peer_flag {
 	CFS_PEER_ONLY_CACHED = 1, /* -ENOENT rather than fetch it from object storage */
-	CFS_PEER_STAND_IN = 2, /* for the owner, which is slow; not sent to who does not know it */
+	CFS_PEER_STAND_IN =
+		2, /* on behalf of a slow owner; sent only to members that know this flag */
 };
 
 /* Read only. Valid until it has been answered. */
@@ -59,13 +61,13 @@ struct cfs_peer_request {
 	uint32_t off, len; /* within the block, len > 0 */
 	unsigned flags;	   /* enum cfs_peer_flag */
 	uint64_t from;	   /* member that asks */
-	bool patient;	   /* it waits while it is told that the answer is worked on */
+	bool patient;	   /* it extends its deadline on each progress message */
 };
 
 struct cfs_peer_answer {
 	/*
-	 * 0 or why not: -ENOENT not here, -EBUSY ask somebody else, -ESHUTDOWN leaving; anything
-	 * else arrives as -EREMOTEIO.
+	 * 0 or the reason: -ENOENT not here, -EBUSY ask another member, -ESHUTDOWN leaving. Any
+	 * other error arrives as -EREMOTEIO.
 	 */
 	int err;
 	/*
@@ -74,15 +76,15 @@ struct cfs_peer_answer {
 	 * and so does the sender where it reads a segment. n_crcs 0: none.
 	 */
 	int fd;
-	unsigned disk; /* a number; files of the same hang together */
+	unsigned disk; /* a number; files of one disk share its read limit and its hangs */
 	unsigned n_crcs;
 	const uint32_t *crcs;
 	/* Or, with fd -1, exactly the bytes asked for. */
 	const struct iovec *iov;
 	int n_iov;
 	/*
-	 * The bytes (fd, crcs, iov) are no longer needed; mismatch: they do not match crcs. May be
-	 * NULL. On the transport's thread: must not wait.
+	 * Called when the bytes (fd, crcs, iov) are no longer needed. mismatch: they do not match
+	 * crcs. May be NULL. Runs on the transport's thread: must not wait.
 	 */
 	void (*release)(void *arg, bool mismatch);
 	void *arg;
@@ -90,7 +92,7 @@ struct cfs_peer_answer {
 
 enum cfs_peer_hint {
 	CFS_PEER_FORGET = 1, /* the block is deleted */
-	CFS_PEER_WARM = 2,   /* the block will be wanted */
+	CFS_PEER_WARM = 2,   /* the block will be read soon */
 };
 
 /* All on the transport's thread: must not wait. */
@@ -101,15 +103,16 @@ struct cfs_peer_serve_ops {
 	void (*hint)(void *arg, uint64_t from, const struct cfs_peer_block *b,
 		     enum cfs_peer_hint hint);
 	/*
-	 * A request that came at since_ms still makes progress: the one who asks should go on
-	 * waiting. Optional: it does.
+	 * True while a request that came at since_ms makes progress: the client should keep
+	 * waiting. Optional; the fallback is true.
 	 */
 	bool (*works)(void *arg, uint64_t since_ms);
 };
 
 /*
- * The answer will take long. A patient member that asks is told so several times a second until it
- * is answered, ops->works says no, or `until`. In ops->get, before anybody may answer.
+ * Announces that the answer will take long. A patient client gets a progress message several times
+ * a second, until the answer, until ops->works returns false, or until `until`. Call it in
+ * ops->get, before any thread may answer.
  */
 void cfs_peer_working(struct cfs_peer_request *req, cfs_deadline_t until);
 /* *a is copied; what it points to must stay until release. req is gone afterwards. */
@@ -131,18 +134,18 @@ struct cfs_transport_conf {
 	/* 0: the default in brackets */
 	unsigned connect_timeout_ms; /* of connecting and authenticating, each [2000] */
 	unsigned stall_timeout_ms;   /* a receiver that takes nothing is cut off [30000] */
-	unsigned disk_timeout_ms; /* then a disk hangs, and who waits for it gets -EBUSY [1500] */
+	unsigned disk_timeout_ms; /* then a disk counts as hung; its requests get -EBUSY [1500] */
 	unsigned destroy_timeout_ms; /* [30000] */
-	unsigned max_conns;	     /* that are being served [16384] */
+	unsigned max_conns;	     /* inbound connections served [16384] */
 	unsigned max_unauthenticated, max_unauthenticated_per_addr; /* [1024], [64] */
-	unsigned max_conns_per_peer;				    /* that it opens [4] */
-	uint64_t grow_bytes;	 /* in 200 ms: below it one is enough [8 MiB] */
-	uint64_t conn_bytes;	 /* asked for and not yet sent, per connection [64 MiB] */
+	unsigned max_conns_per_peer;				    /* outbound [4] */
+	uint64_t grow_bytes; /* another connection opens when one carries more in 200 ms [8 MiB] */
+	uint64_t conn_bytes; /* requested and not yet sent, per connection [64 MiB] */
 	uint64_t inflight_bytes; /* all connections; beyond it answers are -EBUSY [8 GiB] */
-	unsigned inflight;	 /* the same of requests [65536] */
+	unsigned inflight;	 /* the same as a number of requests [65536] */
 	uint64_t copied_bytes;	 /* small answers that wait to be sent, all connections [64 MiB] */
 	uint64_t request_rate;	 /* per second and connection; beyond it -EBUSY [no limit] */
-	unsigned failures;	 /* in a row after which a peer is left out [3] */
+	unsigned failures;	 /* consecutive failures that open the circuit breaker [3] */
 	unsigned probe_ms;	 /* pause before the first probe, doubled up to 100 times [100] */
 	uint64_t tls_records;	 /* received, after which a connection is replaced [2^24] */
 };
@@ -154,18 +157,18 @@ struct cfs_transport_conf {
 int cfs_transport_create(const struct cfs_transport_conf *conf, struct cfs_transport **ret,
 			 char err[256]);
 /*
- * Every peer must be closed. Cuts all connections; waits for answers that are still owed to
- * ops->get. -ETIMEDOUT: they did not come within destroy_timeout_ms. They may still be given; no
- * release is called any more, and t ends with the last of them.
+ * Every peer must be closed. Cuts all connections and waits for the answers to calls of ops->get
+ * that are outstanding. -ETIMEDOUT: some did not come within destroy_timeout_ms. They may still
+ * come; release is not called for them, and the last one frees t.
  */
 int cfs_transport_destroy(struct cfs_transport *t);
-/* Where it listens; 0 port when it does not. */
+/* The listening address; port 0 when it does not listen. */
 void cfs_transport_address(struct cfs_transport *t, struct sockaddr_storage *ret,
 			   socklen_t *ret_len);
-/* Connections from now on use key; those made with old (may be NULL) are accepted too. */
+/* Later connections use key; those made with old (may be NULL) are accepted too. */
 void cfs_transport_set_key(struct cfs_transport *t, const uint8_t key[CFS_PEER_KEY_SIZE],
 			   const uint8_t *old);
-/* Tells those who ask to go elsewhere; requests that have arrived are answered. Does not wait. */
+/* Tells clients to ask other members. Requests that have arrived are answered. Does not wait. */
 void cfs_transport_drain(struct cfs_transport *t);
 
 /* RFC 1918, RFC 6598, link-local, loopback, fc00::/7. */
@@ -184,13 +187,13 @@ void cfs_address_format(const struct sockaddr *sa, char ret[CFS_ADDRESS_MAX]);
 /* Does not connect yet. */
 int cfs_peer_open(struct cfs_transport *t, uint64_t member, const struct sockaddr *addr,
 		  socklen_t addr_len, struct cfs_peer **ret);
-/* What is under way ends with -ESHUTDOWN first. Not from a done function. */
+/* Requests under way end with -ESHUTDOWN first. Must not be called from a done function. */
 void cfs_peer_close(struct cfs_peer *p);
 
 /*
  * A request for a range. Owned by the caller, must stay (with dst) until done.
  *
- * Errors: -ENOENT, -EBUSY, -EREMOTEIO: the peer said so. -EHOSTDOWN: it is left out for now.
+ * Errors: -ENOENT, -EBUSY, -EREMOTEIO: the peer said so. -EHOSTDOWN: the circuit breaker is open.
  * -ETIMEDOUT, -ECANCELED. -EBADMSG: wrong bytes (dst holds them). -ECONNREFUSED, -EHOSTUNREACH,
  * -ECONNRESET, -EPROTO, -EACCES (the key, or the member, is not the expected one), -ESHUTDOWN.
  */
@@ -202,21 +205,21 @@ struct cfs_peer_get {
 	int n_dst;
 	cfs_deadline_t deadline; /* observed to about 20 ms */
 	/*
-	 * Each time the peer says that it works on the answer, deadline becomes patience_ms from
-	 * then, at most `limit`. 0: it stays.
+	 * Each progress message of the peer moves deadline to patience_ms from then, at most to
+	 * `limit`. 0: deadline is fixed.
 	 */
 	uint64_t patience_ms;
 	cfs_deadline_t limit;
 	bool waits; /* the thread that starts it calls cfs_peer_receive() next */
 	/*
-	 * Once, on the transport's thread: must not wait; may start others and free this one. Or,
-	 * with waits, in cfs_peer_receive().
+	 * Called once, on the transport's thread, or with `waits` in cfs_peer_receive(). Must not
+	 * wait; may start other requests and free this one.
 	 */
 	void (*done)(struct cfs_peer_get *get, int err);
-	/* The peer has said so. On the transport's thread: must not wait. Optional. */
+	/* Called on each progress message, on the transport's thread: must not wait. Optional. */
 	void (*working)(struct cfs_peer_get *get);
 
-	/* The transport's */
+	/* Private to the transport */
 	struct cfs_peer_get *next, *prev;
 	void *conn, *lent;
 	uint64_t id, start_ns;
@@ -224,7 +227,7 @@ struct cfs_peer_get {
 	uint32_t at_off;
 	int at;
 	bool canceled;
-	bool heard; /* has expired, but its peer answered others meanwhile */
+	bool heard; /* has expired, but its peer answered other requests meanwhile */
 };
 
 /*
@@ -233,28 +236,31 @@ struct cfs_peer_get {
  */
 int cfs_peer_start(struct cfs_peer *p, struct cfs_peer_get *get);
 /*
- * For a thread that has nothing else to do: waits for the answer where it comes in, which spares
- * the transport's thread to wake it. Once, before anything else is done about a request that waits.
- * Returns when done has run, at `until`, or at once: then the transport's thread goes on with it.
+ * For a thread that has nothing else to do: receives the answer on the calling thread, which saves
+ * a wake-up by the transport's thread. Call it once, first after starting a request with `waits`.
+ * Returns when done has run, at `until`, or at once: then the transport's thread continues the
+ * request.
  */
 void cfs_peer_receive(struct cfs_peer *p, struct cfs_peer_get *get, cfs_deadline_t until);
-/* Makes done run soon, with -ECANCELED unless the answer was faster. Not after done. */
+/*
+ * Makes done run soon, with -ECANCELED unless the answer was faster. Must not be called after done.
+ */
 void cfs_peer_cancel(struct cfs_peer *p, struct cfs_peer_get *get);
 /* Start and wait. Not from the transport's thread. Returns len. */
 ssize_t cfs_peer_read(struct cfs_peer *p, const struct cfs_peer_block *b, uint32_t off,
 		      uint32_t len, unsigned flags, const struct iovec *dst, int n_dst,
 		      cfs_deadline_t deadline);
-/* Something has been answered, or is worked on, since then. */
+/* True when the peer has sent an answer or a progress message since then. */
 bool cfs_peer_heard(struct cfs_peer *p, uint64_t since_ms);
-/* Bytes of blocks that have come of it so far, those of answers under way included. */
+/* Block bytes received from it so far, those of incomplete answers included. */
 uint64_t cfs_peer_came(const struct cfs_peer *p);
-/* Best effort: dropped when the peer is left out, or too many wait for a connection. */
+/* Best effort: dropped when the circuit breaker is open, or too many wait for a connection. */
 void cfs_peer_hint(struct cfs_peer *p, const struct cfs_peer_block *b, enum cfs_peer_hint hint);
 
 enum cfs_peer_state {
 	CFS_PEER_CLOSED_CIRCUIT, /* in use */
-	CFS_PEER_OPEN_CIRCUIT,	 /* left out */
-	CFS_PEER_HALF_OPEN,	 /* left out, being probed */
+	CFS_PEER_OPEN_CIRCUIT,	 /* excluded */
+	CFS_PEER_HALF_OPEN,	 /* excluded, being probed */
 };
 
 /* --- statistics --- */
@@ -264,7 +270,7 @@ enum cfs_peer_error {
 	CFS_PEER_E_AUTH,
 	CFS_PEER_E_TIMEOUT,
 	CFS_PEER_E_LOST,     /* connection cut */
-	CFS_PEER_E_PROTOCOL, /* frames that make no sense */
+	CFS_PEER_E_PROTOCOL, /* malformed frames */
 	CFS_PEER_E_CHECKSUM,
 	CFS_PEER_E_BUSY,   /* limits */
 	CFS_PEER_E_REMOTE, /* the owner failed */
@@ -273,7 +279,7 @@ enum cfs_peer_error {
 };
 extern const char *const cfs_peer_error_names[CFS_PEER_E_COUNT];
 
-/* What encrypts what is sent on a connection. */
+/* The encryption of the data sent on a connection. */
 enum cfs_peer_tls {
 	CFS_PEER_TLS_NONE,
 	CFS_PEER_TLS_OPENSSL,

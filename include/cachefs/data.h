@@ -36,17 +36,18 @@ struct cfs_data_conf {
 
 int cfs_data_create(const struct cfs_data_conf *conf, struct cfs_data **ret);
 /*
- * Commits everything that any file has, and ends compaction for good: before cfs_meta_stop(), whose
- * hooks need the data layer alive. 0 or the first error.
+ * Commits the unflushed data of every file and ends compaction for good. Call it before
+ * cfs_meta_stop(), whose hooks need the data layer alive. 0 or the first error.
  */
 int cfs_data_drain(struct cfs_data *d);
 /* Drains if that was not done; every file must have been put. */
 int cfs_data_destroy(struct cfs_data *d);
 
 /*
- * The file of an inode, with one more reference. `attr` is what the metadata answered, here as
- * below, and asked_ns when it was asked (cfs_now_ns()). Cached chunk lists are dropped when its
- * times differ from those they were read under: mtime alone can be set to what it was.
+ * The file of an inode, with one more reference. Here as below, `attr` is the answer of the
+ * metadata and asked_ns the time of the question (cfs_now_ns()). Cached chunk lists are dropped
+ * when any time of attr differs from those they were read under: mtime alone is not enough, since a
+ * program can set it back.
  */
 int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr, uint64_t asked_ns,
 		  struct cfs_file **ret);
@@ -54,19 +55,20 @@ int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr
  * background. */
 void cfs_file_put(struct cfs_file *f);
 /*
- * Another open(2) of a file that the caller has already: as cfs_file_refresh(), and lists that an
- * own commit may have outdated unnoticed are read again (close-to-open). cfs_data_open() does so
- * too.
+ * Another open(2) of a file that the caller already has: as cfs_file_refresh(), and rereads chunk
+ * lists in which a commit of this mount may have hidden changes by others (close-to-open).
+ * cfs_data_open() does so too.
  */
 void cfs_file_reopen(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns);
-/* True when somebody on this mount has it open (cfs_meta_hooks.is_open). */
+/* True when a handle of this mount has it open (cfs_meta_hooks.is_open). */
 bool cfs_data_is_open(struct cfs_data *d, cfs_ino_t ino);
 cfs_ino_t cfs_file_ino(const struct cfs_file *f);
 
 /* The length a local reader sees: the larger of the stored one and what is being written. */
 uint64_t cfs_file_length(struct cfs_file *f);
 /*
- * Replaces length, and times by those of unflushed writes when newer: what getattr must show.
+ * Makes attr what getattr must show: replaces the length, and the times by those of unflushed
+ * writes when newer.
  */
 void cfs_file_overlay_attr(struct cfs_file *f, struct cfs_attr *attr);
 /* The metadata was re-read (getattr, setattr...). */
@@ -108,14 +110,16 @@ int cfs_file_fsync(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen
 /* True when there are bytes not yet committed. */
 bool cfs_file_dirty(struct cfs_file *f);
 /*
- * From here on *mark is 1 while there are such bytes, changed before anybody is told that they were
- * taken, and stays 1 when some were lost. For who must know it after the death of this process.
+ * From here on *mark is 1 while there are such bytes. It is set before a write of them is answered,
+ * and stays 1 when some were lost. A successor reads it after the death of this process.
  */
 void cfs_file_set_mark(struct cfs_file *f, _Atomic uint32_t *mark);
-/* *mark is not touched any more. */
+/* Ends the updates of *mark. */
 void cfs_file_drop_mark(struct cfs_file *f, _Atomic uint32_t *mark);
 
-/* These flush what they must, change the metadata and the cached view, and return the attributes.
+/*
+ * These flush the data concerned, change the metadata and the cached chunk lists, and return the
+ * attributes.
  */
 int cfs_file_truncate(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t length,
 		      struct cfs_attr *ret);
@@ -130,7 +134,7 @@ int cfs_file_seek(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, i
 
 /* Removes the objects of a slice (cfs_meta_hooks.delete_slice). */
 int cfs_data_delete_slice(struct cfs_data *d, uint64_t slice, uint32_t size);
-/* What has been stored survives a power failure (cfs_meta_hooks.sync_objects). */
+/* Makes the stored objects survive a power failure (cfs_meta_hooks.sync_objects). */
 int cfs_data_sync_objects(struct cfs_data *d);
 /* Compaction of one chunk (volume-format section 6), in the calling thread; -EAGAIN: lost a race.
  */
@@ -142,10 +146,10 @@ struct cfs_data_stats {
 	uint64_t open_files, read_sessions;
 	uint64_t dirty_bytes, dirty_files, open_slices, commits, commit_errors;
 	uint64_t lost_bytes,
-		lost_files; /* written data that was dropped as it could not be stored */
+		lost_files; /* written data that was dropped because it could not be stored */
 	uint64_t readahead_bytes, compactions;
-	uint64_t prefetches_declined; /* whole blocks not fetched, as too little of others was read
-				       */
+	uint64_t prefetches_declined; /* whole blocks not prefetched, because too little of earlier
+					 ones was read */
 };
 void cfs_data_stats(struct cfs_data *d, struct cfs_data_stats *ret);
 

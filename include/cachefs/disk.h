@@ -3,12 +3,12 @@
  * The disk cache: a tier of the block store that keeps whole blocks as files of one or more local
  * directories, laid out so that other clients of the format can share or inherit them.
  *
- *	<dir>/<uuid>/raw/<block key>	data, then one big-endian CRC-32C per 32 KiB of it
- *	<dir>/<uuid>/.lock		the directory's id, from which its share of the keys follows
+ * 	<dir>/<uuid>/raw/<block key>	data, then one big-endian CRC-32C per 32 KiB of it
+ * 	<dir>/<uuid>/.lock		the directory's id, from which its share of the keys follows
  *
- * Every byte that is handed out has been checked (see enum cfs_disk_verify). A block that fails is
- * removed, counted and reported as a miss. A directory that fails, or does not answer in time, is
- * left out and tried again later; whatever happens here, the caller sees a miss, never an error.
+ * Every byte returned has been checked (see enum cfs_disk_verify). A block that fails is removed,
+ * counted and reported as a miss. A directory that fails, or does not answer in time, is excluded
+ * and tried again later. The caller sees every failure as a miss, never as an error.
  *
  * Memory: 32 bytes per cached block, at most `items` of them; open files up to a quarter of
  * RLIMIT_NOFILE; pages of blocks that wait to be written up to a quarter of the pool, given up when
@@ -51,7 +51,7 @@ struct cfs_disk_conf {
 	unsigned mode;	   /* of files; directories get x where there is r. 0: 0600 */
 	uint64_t tick_ms;  /* period of upkeep; 0: 5 s */
 	uint64_t retry_ms; /* pause before a failed directory is tried again; 0: 30 s */
-	uint64_t stall_ms; /* a write that takes longer takes its directory out; 0: 10 s */
+	uint64_t stall_ms; /* a longer write excludes its directory; 0: 10 s */
 	uint64_t
 		pending_max; /* bytes of blocks that wait to be written; 0: a quarter of the pool */
 };
@@ -63,7 +63,7 @@ struct cfs_disk;
 extern const struct cfs_tier_ops cfs_disk_tier; /* with a struct cfs_disk * */
 
 /*
- * Directories that cannot be used yet are tried again later. What they hold is read in the
+ * Directories that cannot be used yet are tried again later. Their contents are indexed in the
  * background. err: one line. -EINVAL: a setting makes no sense.
  */
 int cfs_disk_create(const struct cfs_disk_conf *conf, struct cfs_disk **ret, char err[256]);

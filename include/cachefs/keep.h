@@ -167,7 +167,8 @@ size_t cfs_keep_settle(struct cfs_keep *k, uint64_t *inos, size_t max);
 struct cfs_keep_dir *cfs_keep_list(struct cfs_keep *k, uint64_t fh);
 void cfs_keep_unlist(struct cfs_keep *k, struct cfs_keep_dir *d); /* or NULL */
 /*
- * For the successor: record i of those that were in use; a free one goes to the free list (unlist).
+ * For the successor: record i of those that were in use; the caller passes a free one to
+ * cfs_keep_unlist().
  */
 struct cfs_keep_dir *cfs_keep_dir(struct cfs_keep *k, uint32_t i);
 void cfs_keep_place(struct cfs_keep_dir *d, uint64_t index, const void *cursor, size_t len);

@@ -72,7 +72,7 @@ struct cfs_attr {
 	uint32_t rdev; /* Linux "new" 32-bit encoding */
 	struct timespec atime, mtime, ctime;
 	uint64_t length;
-	cfs_ino_t parent;		  /* 0: hard linked at some time */
+	cfs_ino_t parent;		  /* 0: has had more than one hard link */
 	uint32_t access_acl, default_acl; /* rule ids, 0 = none */
 };
 
@@ -83,7 +83,7 @@ struct cfs_entry {
 
 struct cfs_keep_request;
 
-/* Who asks, when, and until when. Lives on the caller's stack for one operation. */
+/* The context of one operation: caller, time and deadline. Lives on the caller's stack. */
 struct cfs_ctx {
 	uint32_t uid, gid;
 	pid_t pid;
@@ -93,12 +93,16 @@ struct cfs_ctx {
 	bool admin;	     /* may use the mount's own files; for the front end, by real uid */
 	struct timespec now; /* CLOCK_REALTIME at the start of the operation */
 	cfs_deadline_t deadline;
-	/* True when the caller has given up (FUSE INTERRUPT); asked by what has no deadline: waits
-	 * for locks, long operations. May be NULL. */
+	/*
+	 * True when the caller has given up (FUSE INTERRUPT). Operations without a deadline ask it:
+	 * waits for locks, long operations. May be NULL.
+	 */
 	bool (*interrupted)(void *arg);
 	void *interrupted_arg;
-	/* A process that died may have carried it out already; what is known of that, and is to be
-	 * noted for the same case. For the layer of open files; may be NULL. */
+	/*
+	 * again: a process that died may have executed this request already. noted: the record of
+	 * its result, to be filled in for the next replay; may be NULL. Both are for the VFS.
+	 */
 	bool again;
 	struct cfs_keep_request *noted;
 };
@@ -143,8 +147,7 @@ struct cfs_setting {
 	struct cfs_tier *tiers;
 	size_t n_tiers;
 	char *ranger_rest_url, *ranger_service, *kerb_conf;
-	char *rest; /* JSON of what the record has beside these, which is written back; NULL: none
-		     */
+	char *rest; /* JSON of the record's other fields, which are written back; NULL: none */
 };
 
 #define CFS_META_VERSION   1
@@ -153,7 +156,7 @@ struct cfs_setting {
 /* Defaults of a fresh volume, a random v4 UUID included. */
 int cfs_setting_new(const char *name, struct cfs_setting **ret);
 void cfs_setting_free(struct cfs_setting *s);
-/* Class and tag of a tier; what is NULL stays as it is. */
+/* Sets class and tag of a tier; NULL leaves a value unchanged. */
 int cfs_setting_set_tier(struct cfs_setting *s, int id, const char *storage_class, const char *tag);
 int cfs_setting_copy(const struct cfs_setting *s, struct cfs_setting **ret);
 /* *ret is malloc'ed JSON text in the form the volume stores. Secrets are encrypted when
@@ -181,8 +184,10 @@ struct cfs_meta_conf {
 	bool no_bgjob;
 	uint64_t heartbeat_ms; /* 12 000; 0: session expires in a year */
 	uint64_t timeout_ms;   /* deadline of internal operations, 30 000 */
-	/* How long a directory's times may wait to be stored, CFS_SKIP_DIR_MTIME_MS; this mount
-	 * shows them at once. 0: they are stored before a call returns. */
+	/*
+	 * Longest delay before a directory's times are stored, CFS_SKIP_DIR_MTIME_MS; this mount
+	 * shows them at once. 0: they are stored before a call returns.
+	 */
 	uint64_t skip_dir_mtime_ms;
 	int64_t max_deletes;	 /* threads that remove file data, 2 */
 	const char *mount_point; /* for the session record */
@@ -191,8 +196,8 @@ struct cfs_meta_conf {
 };
 
 /*
- * What the layers above lend to the core. Called without locks held, from background threads unless
- * noted. Members may be NULL.
+ * Callbacks of the layers above. The core calls them without locks held, from background threads
+ * unless noted. Members may be NULL.
  */
 struct cfs_meta_hooks {
 	void *arg;
@@ -205,7 +210,7 @@ struct cfs_meta_hooks {
 	/* This client holds the inode open. Called on the operation's own thread, inside a
 	 * transaction: must not block. */
 	bool (*is_open)(void *arg, cfs_ino_t ino);
-	/* The setting was changed by somebody. */
+	/* A client has changed the setting. */
 	void (*reloaded)(void *arg, const struct cfs_setting *s);
 	/* The volume is gone (record missing or other UUID): the mount should end. */
 	void (*lost)(void *arg, const char *reason);
@@ -234,29 +239,30 @@ int cfs_meta_load(struct cfs_meta *m, struct cfs_setting **ret, char err[256]);
 int cfs_meta_setting(struct cfs_meta *m, struct cfs_setting **ret);
 
 /*
- * Before cfs_meta_start(): to go on with the session that another process has left. When it has
- * ended, with its locks and its removed but open files, there will be a fresh one.
+ * Continues the session that a previous process left; call it before cfs_meta_start(). When that
+ * session has ended, with its locks and its unlinked open files, cfs_meta_start() makes a fresh
+ * one.
  */
 void cfs_meta_resume(struct cfs_meta *m, uint64_t sid);
 /* Session (unless read-only), heartbeat, background jobs. After a successful load. */
 int cfs_meta_start(struct cfs_meta *m, const struct cfs_meta_hooks *hooks);
 /* Ends jobs and removes the session: locks, sustained inodes, pending counters included. */
 int cfs_meta_stop(struct cfs_meta *m);
-/* As cfs_meta_stop(), but the session stays for who goes on with it. */
+/* As cfs_meta_stop(), but the session stays for a successor process. */
 int cfs_meta_leave(struct cfs_meta *m);
 uint64_t cfs_meta_sid(struct cfs_meta *m); /* 0 without session */
 
 /*
- * Metadata changes acknowledged so far, to anybody, survive a power failure when this returns 0,
- * but for times of directories that are not stored yet; with those, too. A database server decides
- * itself when its changes are durable.
+ * When this returns 0, the metadata changes acknowledged so far, to any client, survive a power
+ * failure. cfs_meta_sync() leaves out directory times that are not stored yet, cfs_meta_sync_dirs()
+ * includes them. The configuration of a database server decides when its changes are durable.
  */
 int cfs_meta_sync(struct cfs_meta *m, const struct cfs_ctx *ctx);
 int cfs_meta_sync_dirs(struct cfs_meta *m, const struct cfs_ctx *ctx);
 /*
- * Before objects are removed that nothing names any more: the objects stored so far (hooks), then
- * the changes made so far, by anybody, survive a power failure when this returns 0. Else a failure
- * could bring back records that name what is gone.
+ * Call it before the removal of objects that no record names. When it returns 0, the objects stored
+ * so far (hooks), and then the changes made so far by any client, survive a power failure.
+ * Otherwise a power failure could bring back records that name removed objects.
  */
 int cfs_meta_settle(struct cfs_meta *m);
 
@@ -280,9 +286,10 @@ enum cfs_set {
 	CFS_SET_FLAGS = 1 << 8,
 	/* Not of directories: clear setuid and (if group executable) setgid, as after a write. */
 	CFS_SET_KILL_SUID = 1 << 9,
-	CFS_SET_KILL_SGID = 1 << 10, /* with the former: setgid of what no group may execute, too */
-	CFS_SET_IS_OPEN =
-		1 << 15, /* set by the core: this mount has it open, so the trash is no bar */
+	CFS_SET_KILL_SGID =
+		1 << 10, /* with the former: clear setgid also where the group may not execute */
+	CFS_SET_IS_OPEN = 1 << 15, /* set by the core: this mount has it open, so it may be changed
+				      in the trash */
 };
 /* Length is changed by cfs_meta_truncate. *ret is the result. */
 int cfs_meta_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
@@ -306,10 +313,12 @@ struct cfs_mknod {
 	size_t target_len;
 	/* If not NULL: the directory after the change, written on success by engines that know. */
 	struct cfs_attr *ret_parent;
-	/* If not NULL: the number that the inode will have, before anything is changed. */
+	/* If not NULL: receives the inode number before anything is changed. */
 	_Atomic uint64_t *note_ino;
 };
-/* Creates a file, directory, symlink or special file. -EEXIST fills *ret with what is there. */
+/*
+ * Creates a file, directory, symlink or special file. -EEXIST fills *ret with the existing entry.
+ */
 int cfs_meta_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 		   struct cfs_entry *ret);
 int cfs_meta_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
@@ -347,9 +356,8 @@ struct cfs_rename {
 	unsigned flags;
 };
 struct cfs_renamed {
-	struct cfs_entry moved; /* the source, after the change */
-	struct cfs_removed
-		victim; /* what the target name had; EXCHANGE: LINKED with its new attr */
+	struct cfs_entry moved;	   /* the source, after the change */
+	struct cfs_removed victim; /* the replaced inode; EXCHANGE: LINKED with its new attr */
 };
 int cfs_meta_rename(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_rename *req,
 		    struct cfs_renamed *ret);
@@ -380,16 +388,16 @@ int cfs_meta_readdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t di
 		     size_t limit, struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg);
 
 /*
- * Checks an open against flags (O_*), inode flags and the trash. Also to be asked, with O_WRONLY,
- * for a truncate by path (without open handle). is_open: this mount has it open already, and what
- * was removed since may be opened again (/proc/PID/fd).
+ * Checks an open against flags (O_*), inode flags and the trash. A truncate by path (without open
+ * handle) calls it with O_WRONLY. is_open: this mount has the inode open already, so it may be
+ * opened again after its removal (/proc/PID/fd).
  */
 enum cfs_atime { CFS_NOATIME, CFS_RELATIME, CFS_STRICTATIME };
 int cfs_meta_open_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_attr *attr,
 			int flags, bool is_open);
 int cfs_meta_touch_atime(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 enum cfs_atime mode, struct cfs_attr *attr);
-/* The last local handle of an unlinked inode is gone. */
+/* Ends an unlinked inode whose last local handle was closed. */
 int cfs_meta_close_ino(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino);
 
 struct cfs_statfs {
@@ -417,7 +425,7 @@ void cfs_slice_decode(const uint8_t in[CFS_SLICE_BYTES], struct cfs_slice *ret);
 /* Records of a chunk; *ret is malloc'ed (NULL when there are none). Returns the count. */
 ssize_t cfs_meta_read_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			    uint32_t indx, struct cfs_slice **ret);
-/* Slice ids come from a local batch; a round trip every 4096. */
+/* Allocates slice ids from a local batch; one round trip per 4096 ids. */
 int cfs_meta_new_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t *ret_id);
 /*
  * Appends a record whose blocks are all stored. mtime: time of the last write into it. *ret: the
@@ -433,12 +441,14 @@ int cfs_meta_commit_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
 int cfs_meta_check_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length);
 /*
- * The same, and what fits is set aside for the file until it is committed or given back, so that
- * bytes that were taken from a writer also fit when they are committed.
+ * The same, and reserves the space for the file until it is committed or released, so that bytes
+ * accepted from a writer also fit when they are committed.
  */
 int cfs_meta_claim_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length);
-/* Nothing of the file waits to be committed. No round trip, no wait. */
+/*
+ * Releases the file's reservation: none of its bytes wait to be committed. No round trip, no wait.
+ */
 void cfs_meta_release_space(struct cfs_meta *m, cfs_ino_t ino);
 int cfs_meta_truncate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t length,
 		      struct cfs_attr *ret);
@@ -453,19 +463,19 @@ struct cfs_copy_range {
 	cfs_ino_t src, dst;
 	uint64_t src_off, dst_off, len;
 };
-/* By reference. *ret_copied is cut at the source's length. */
+/* Copies by reference. *ret_copied is cut at the source's length. */
 int cfs_meta_copy_range(struct cfs_meta *m, const struct cfs_ctx *ctx,
 			const struct cfs_copy_range *req, uint64_t *ret_copied,
 			struct cfs_attr *ret_dst);
 /*
  * Replaces records [skipped, skipped + n) of the list that starts with `head` (the records as they
- * were read, skipped ones included, head_n of them) by one. -EAGAIN when the head has changed: the
- * caller's new slice has been given back.
+ * were read, skipped ones included, head_n of them) by one. -EAGAIN: the head has changed, and the
+ * caller's new slice has been released.
  */
 int cfs_meta_compact_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			   uint32_t indx, const struct cfs_slice *head, size_t head_n,
 			   size_t skipped, const struct cfs_slice *merged);
-/* A slice that was written but will never be committed. */
+/* Releases a slice that was written but will never be committed. */
 void cfs_meta_discard_slice(struct cfs_meta *m, uint64_t id, uint32_t size);
 
 /* ---- extended attributes and ACL ---- */
@@ -514,7 +524,7 @@ struct cfs_session {
 typedef int (*cfs_session_fn)(void *arg, const struct cfs_session *s);
 int cfs_meta_each_session(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_session_fn fn,
 			  void *arg);
-/* Now, for what has expired: by the database's clock or by this host's, whichever is behind. */
+/* The current time for judging expiry: the earlier of the database's clock and this host's. */
 int64_t cfs_meta_clock_s(struct cfs_meta *m);
 
 /* ---- the path of an inode, for info ---- */
@@ -539,14 +549,14 @@ struct cfs_quota {
 };
 
 /*
- * Bracket the work of a command that changes a volume without having a session: schema brought up
- * to date and quotas read; usage that is batched written. After a successful load. hooks: what
- * cfs_meta_settle() needs.
+ * Bracket a command that changes a volume without a session: begin updates the schema and reads the
+ * quotas, end writes batched usage. Call begin after a successful load. hooks: for
+ * cfs_meta_settle().
  */
 int cfs_meta_admin_begin(struct cfs_meta *m, const struct cfs_meta_hooks *hooks);
 int cfs_meta_admin_end(struct cfs_meta *m);
 
-/* Tables of the volume, whatever the engine keeps them in. */
+/* Tables of the volume, independent of how the engine stores them. */
 enum cfs_meta_table {
 	CFS_TABLE_NODE,
 	CFS_TABLE_EDGE,
@@ -621,8 +631,8 @@ struct cfs_row {       /* pointers are valid during the callback */
 /* Must not call the metadata. Non-zero ends the scan and is returned. */
 typedef int (*cfs_row_fn)(void *arg, const struct cfs_row *row);
 /*
- * Every row that exists throughout is delivered at least once, in no particular order, in constant
- * memory; each page has its own deadline. 0: complete.
+ * Delivers every row that exists during the whole scan at least once, in any order and in constant
+ * memory. Each page has its own deadline. 0: complete.
  */
 int cfs_meta_scan(struct cfs_meta *m, enum cfs_meta_table table, cfs_row_fn fn, void *arg);
 /* Chunks of a file that have a list, from index `first` on: at most 1024; returns how many. */
@@ -632,7 +642,7 @@ struct cfs_chunk_len {
 ssize_t cfs_meta_list_chunks(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			     uint32_t first, struct cfs_chunk_len ret[1024]);
 
-/* What can be wrong with an inode number and the rows that name it. */
+/* Kinds of damage of an inode number and of the rows that name it. */
 enum cfs_damage {
 	CFS_DAMAGE_NLINK = 1 << 0,
 	CFS_DAMAGE_PARENT = 1 << 1,
@@ -643,12 +653,13 @@ enum cfs_damage {
 	CFS_DAMAGE_LOST = 1 << 5,   /* entries of a directory that has neither name nor inode */
 	CFS_DAMAGE_DATA = 1 << 6,   /* chunks of no inode; repaired: to be deleted */
 	CFS_DAMAGE_STAT = 1 << 7,   /* dir_stats: space or inodes */
-	CFS_DAMAGE_LENGTH = 1 << 8, /* dir_stats: bytes of data, which clients keep loosely */
-	CFS_DAMAGE_XATTR = 1 << 9,  /* extended attributes of no inode; repaired: removed */
+	CFS_DAMAGE_LENGTH =
+		1 << 8, /* dir_stats: bytes of data, which clients update only approximately */
+	CFS_DAMAGE_XATTR = 1 << 9, /* extended attributes of no inode; repaired: removed */
 	/*
-	 * No damage, only to be asked for and in `repaired`: a directory has no row of dir_stats.
-	 * It is made from its entries unless they are more than CFS_CHECK_ENTRIES. No client may
-	 * have usage of the directory left to write: it would be counted twice.
+	 * Not a damage, but a repair on request, reported in `repaired`: a directory has no row of
+	 * dir_stats. The row is made from its entries unless they are more than CFS_CHECK_ENTRIES.
+	 * No client may have batched usage of the directory: it would be counted twice.
 	 */
 	CFS_CHECK_NO_STAT = 1 << 16,
 };
@@ -661,19 +672,19 @@ struct cfs_check {
 	uint32_t nlink;		   /* what it should be */
 	cfs_ino_t parent;
 	struct cfs_dir_stat stat, want; /* CFS_DAMAGE_STAT, CFS_DAMAGE_LENGTH */
-	uint64_t mark;			/* with these: of the entries, as in struct cfs_sums */
+	uint64_t mark; /* with these two: the mark of the entries, as in struct cfs_sums */
 };
 /*
- * Judges one inode number; repair: those kinds of damage are put right in the same transaction.
- * Without repair the answer may be disturbed by changes that happen meanwhile.
+ * Checks one inode number. repair: the kinds of damage to repair in the same transaction. Without
+ * repair, concurrent changes may disturb the answer.
  */
 int cfs_meta_check_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 unsigned repair, struct cfs_check *ret);
 /*
  * The counters of the volume beside the sum of its inodes. Clients write some of their usage up to
- * 3 s after the change it stands for (volume-format section 10): what differs is damage only if
- * none of this has changed for longer, the mark included, which is another one when an inode has
- * come, gone or got another ctime.
+ * 3 s after the change that caused it (volume-format section 10). A difference is damage only if
+ * none of these values has changed for longer. The mark changes whenever an inode comes, goes or
+ * gets another ctime.
  */
 struct cfs_sums {
 	int64_t counted_space, counted_inodes;
@@ -681,16 +692,16 @@ struct cfs_sums {
 	uint64_t mark;
 };
 int cfs_meta_check_usage(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_sums *ret);
-/* An inode's part of a mark; they are added up. */
+/* One inode's share of a mark; a mark is their sum. */
 static inline uint64_t cfs_mark_of(cfs_ino_t ino, const struct cfs_attr *attr)
 {
 	return (ino ^ (uint64_t)attr->ctime.tv_sec * 1000000007 ^ (uint64_t)attr->ctime.tv_nsec) *
 	       0x9E3779B97F4A7C15;
 }
 /*
- * Adds what was found to be missing: to the counters of the volume, to the statistics of a
- * directory that has some, to a quota's usage (an owner's row is made). What others add meanwhile
- * stays right.
+ * Adds missing usage to the counters of the volume, to the statistics of a directory that has a
+ * row, and to a quota's usage (an owner's row is created). Additions, so that concurrent updates by
+ * others are kept.
  */
 int cfs_meta_add_usage(struct cfs_meta *m, const struct cfs_ctx *ctx, int64_t space,
 		       int64_t inodes);
@@ -702,8 +713,8 @@ int cfs_meta_add_quota_usage(struct cfs_meta *m, const struct cfs_ctx *ctx,
 int cfs_meta_fix_refs(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t slice, uint32_t size,
 		      int64_t have, int64_t want);
 /*
- * Locks of sessions that are gone, in an inode or (ino 0) in a list of the session's own. repair:
- * removed before fn is called, unless the session has come back.
+ * Reports locks of sessions that are gone, recorded at an inode or (ino 0) in the session's own
+ * list. repair: removes each before fn is called, unless the session has come back.
  */
 typedef int (*cfs_dead_lock_fn)(void *arg, cfs_ino_t ino, uint64_t sid, bool removed);
 int cfs_meta_dead_locks(struct cfs_meta *m, const struct cfs_ctx *ctx, bool repair,
@@ -714,13 +725,13 @@ int cfs_meta_drop_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t 
 /* -ENODATA: the directory has no row, or the volume no statistics. */
 int cfs_meta_get_dir_stat(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
 			  struct cfs_dir_stat *ret);
-/* Before DirStats is switched on: rows of long ago would be taken for true. */
+/* Call it before DirStats is switched on: outdated rows would be taken as current. */
 int cfs_meta_clear_dir_stats(struct cfs_meta *m, const struct cfs_ctx *ctx);
 
 /*
- * The end of what has been deleted: data of files deleted more than an hour ago, slices whose trash
- * time is over, clones given up a day ago. Slices left without references are handed to dead(),
- * which may call the metadata; errors of it are for it to remember.
+ * Removes what deletion has left: data of files deleted more than an hour ago, slices whose trash
+ * time is over, clones abandoned a day ago. dead() receives the slices that have lost their last
+ * reference. It may call the metadata, and keeps its own errors.
  */
 struct cfs_reaped {
 	uint64_t files, delayed, clones;
@@ -737,8 +748,9 @@ int cfs_meta_del_quota(struct cfs_meta *m, const struct cfs_ctx *ctx, enum cfs_q
 
 /*
  * Copies a file or tree by reference as parent/name, which must not exist, and makes it visible
- * when it is complete. who: the caller; deadlines are set per step. step: called now and then with
- * the number of inodes copied so far; non-zero gives up (-EINTR), and what was copied is removed.
+ * when it is complete. who: the caller; each step gets its own deadline. step: called now and then
+ * with the number of inodes copied so far; a non-zero return ends the clone (-EINTR) and removes
+ * the copy.
  */
 struct cfs_clone {
 	cfs_ino_t src, parent;
@@ -764,18 +776,24 @@ int cfs_attr_decode(const void *in, size_t len, struct cfs_attr *ret);
 /* The setting as it is stored, secrets sealed; malloc'ed. After a successful load. */
 int cfs_meta_setting_text(struct cfs_meta *m, char **ret);
 /*
- * An empty database becomes a volume that no client mounts before cfs_meta_load_end. -EEXIST: it is
- * not empty; with restart, what a load left that did not end is removed first.
+ * Makes an empty database a volume that no client mounts before cfs_meta_load_end. -EEXIST: it is
+ * not empty. restart: removes the remains of an unfinished load first.
  */
 int cfs_meta_load_begin(struct cfs_meta *m, bool trash, bool restart, char err[256]);
 /* Rows of one table, any number of them; the contract of put_rows in meta/engine/engine.h. */
 int cfs_meta_put_rows(struct cfs_meta *m, enum cfs_meta_table table, const struct cfs_row *rows,
 		      size_t n);
-/* A session that ended long ago: the first client ends the inodes that it had open. */
+/*
+ * Records a session that ended long ago: the first client removes the unlinked inodes that it had
+ * open.
+ */
 int cfs_meta_put_ended_session(struct cfs_meta *m, uint64_t sid);
-/* The setting, as stored text, makes it a volume; everything is durable when this returns 0. */
+/*
+ * Writes the setting, as stored text, which makes the database a volume. Everything is durable when
+ * this returns 0.
+ */
 int cfs_meta_load_end(struct cfs_meta *m, const char *setting, char err[256]);
-/* Instead of load_end: the database is empty again, unless another load has begun in it. */
+/* Instead of load_end: empties the database again, unless another load has begun in it. */
 int cfs_meta_load_abort(struct cfs_meta *m);
 
 /* Removes everything the volume has in the metadata engine. */
@@ -814,7 +832,7 @@ struct cfs_meta_stats {
 void cfs_meta_stats(struct cfs_meta *m, struct cfs_meta_stats *ret);
 const char *cfs_meta_op_name(enum cfs_meta_op op);
 
-/* ---- what the database's settings mean for a volume, for `cachefs doctor` ---- */
+/* ---- advice on the database's settings, for `cachefs doctor` ---- */
 
 enum cfs_advice {
 	CFS_ADVICE_OK,
@@ -823,7 +841,7 @@ enum cfs_advice {
 };
 /* what: "eviction policy"; both are valid during the call. fn calls no cfs_meta function. */
 typedef void (*cfs_advice_fn)(void *arg, enum cfs_advice level, const char *what, const char *text);
-/* -ENOTSUP: the engine has nothing to say. Changes nothing. */
+/* -ENOTSUP: the engine gives no advice. Changes nothing. */
 int cfs_meta_advise(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_advice_fn fn, void *arg);
 
 /* ---- records of cachefs's own, which other clients of the format ignore ---- */
@@ -839,36 +857,36 @@ int cfs_meta_advise(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_advice_fn
 int cfs_meta_put_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key,
 			const void *value, size_t len, bool fresh);
 /*
- * The value becomes another one where it is `old`; -ESTALE: it is not, or there is none. A try that
- * is repeated because its answer was lost may say so, too, although it has taken place.
+ * Compare and swap: replaces the value where it is `old`. -ESTALE: it differs, or there is no
+ * record; also possible after a success, when the call was repeated because its answer was lost.
  */
 int cfs_meta_swap_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key,
 			 const void *old, size_t old_len, const void *value, size_t len);
 int cfs_meta_drop_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key);
 /* fn calls no cfs_meta function. */
 typedef int (*cfs_record_fn)(void *arg, const char *key, const void *value, size_t len);
-/* fn runs once, and what it returns is returned. -ENOENT: there is no such record. */
+/* Calls fn once and returns its result. -ENOENT: there is no such record. */
 int cfs_meta_get_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key,
 			cfs_record_fn fn, void *arg);
 /*
- * Those of one table ("TABLE"), which is what it reads and no more. In no order, one perhaps twice;
- * until fn returns non-zero, which is returned.
+ * Delivers the records of one table ("TABLE"), and reads no others. In any order, a record possibly
+ * twice. A non-zero return of fn ends it and is returned.
  */
 int cfs_meta_each_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *table,
 			 cfs_record_fn fn, void *arg);
 
 /*
- * A lease: something that one command at a time does to a volume, wherever the others run. It is a
- * record (`key`), renewed by a thread until it is dropped. Of a holder that was killed it ends
- * after twice the deadline of an operation (conf.timeout_ms). holder: one line for messages, up to
- * 127 bytes. -EBUSY: somebody else has it; busy says so: its holder, and for how long.
+ * A lease: mutual exclusion between commands on a volume, on any hosts. It is a record (`key`) that
+ * a thread renews until it is dropped. The lease of a killed holder expires after twice the
+ * deadline of an operation (conf.timeout_ms). holder: one line for messages, up to 127 bytes.
+ * -EBUSY: another holder has it; busy names it and the remaining time.
  */
 struct cfs_lease;
 int cfs_meta_take_lease(struct cfs_meta *m, const char *key, const char *holder,
 			struct cfs_lease **ret, char busy[256]);
 /*
  * 0: an operation that begins at once, with conf.timeout_ms as its deadline, ends while the lease
- * holds. -ESTALE: somebody else has it; others: it could not be renewed.
+ * is valid. -ESTALE: another holder has it; other errors: it could not be renewed.
  */
 int cfs_lease_check(struct cfs_lease *l);
 /* NULL is allowed. */

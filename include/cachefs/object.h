@@ -79,8 +79,8 @@ typedef int (*cfs_object_sync_fn)(struct cfs_object_store *o, cfs_deadline_t dea
 /* Makes the bucket usable at format (directory, bucket). NULL: nothing to do. */
 typedef int (*cfs_object_create_fn)(struct cfs_object_store *o, cfs_deadline_t deadline);
 /*
- * What there is to say of the call that failed last in this thread, to whoever decides whether it
- * is made again. NULL: trying again is of no use.
+ * Describes the last call that failed on this thread, for the retry layer. NULL: no call is worth a
+ * retry.
  */
 struct cfs_object_failure {
 	bool retry;	   /* the same call may succeed */
@@ -92,8 +92,8 @@ typedef void (*cfs_object_failure_fn)(struct cfs_object_store *o, struct cfs_obj
 typedef void (*cfs_object_close_fn)(struct cfs_object_store *o);
 struct cfs_object_conf;
 /*
- * Optional: takes what may change while others call, the tiers, from conf. It is in force when this
- * returns; a put that has begun keeps what was. -ENOMEM: all is as before.
+ * Optional: takes the tiers from conf, which may change while other threads call. They are in force
+ * when this returns; a put that has begun keeps the old ones. -ENOMEM: nothing is changed.
  */
 typedef int (*cfs_object_adopt_fn)(struct cfs_object_store *o, const struct cfs_object_conf *conf);
 
@@ -119,7 +119,7 @@ struct cfs_object_store {
 	const struct cfs_object_ops *ops;
 };
 
-/* What objects of a tier are stored as. */
+/* The storage class and tag of a tier's objects. */
 #define CFS_OBJECT_TIERS 4
 struct cfs_object_class {
 	const char *storage_class; /* NULL, "": the bucket's */
@@ -127,9 +127,9 @@ struct cfs_object_class {
 };
 
 /*
- * Open descriptions through which a store hears of failed write-backs: each reports what has failed
- * since it was last used (syncfs(2)), and one that is opened later does not. With those of a
- * process that has died the next one hears what that one has not.
+ * Open file descriptions that report failed write-backs: syncfs(2) on each reports the failures
+ * since its last call, and a description opened later misses them. A successor inherits those of a
+ * dead process and so learns of failures that the dead process had not yet seen.
  */
 #define CFS_OBJECT_DESCS 16
 struct cfs_object_descs {
@@ -137,7 +137,7 @@ struct cfs_object_descs {
 	unsigned n_before;
 	int fd[CFS_OBJECT_DESCS]; /* of the store, as long as it is open */
 	unsigned n;
-	bool apart; /* some of the store's are its own, though there are ones from before */
+	bool apart; /* some of the store's are its own, although inherited ones exist */
 };
 
 struct cfs_object_conf {
@@ -153,7 +153,7 @@ struct cfs_object_conf {
 	unsigned max_connections;	       /* per bucket, 0: 64 */
 	bool small_buffers;  /* of connections: memory counts for more than speed */
 	uint64_t silence_ms; /* a connection that long without a byte has failed, 0: 15 s */
-	struct cfs_object_descs *descs; /* borrowed while it is opened; NULL: nobody needs them */
+	struct cfs_object_descs *descs; /* borrowed while it is opened; NULL: not needed */
 };
 
 /* The chain of filters over the store. err: one line, no secrets. -EINVAL: unknown storage. */
@@ -163,23 +163,23 @@ void cfs_object_close(struct cfs_object_store *o);
 /* As the store's adopt, of all stores in the chain; nothing to do for one that has no tiers. */
 int cfs_object_adopt(struct cfs_object_store *o, const struct cfs_object_conf *conf);
 
-/* As the store's get, by way of a copy of the whole object where a part cannot be verified. */
+/* As the store's get; where a part cannot be verified, reads the whole object into a copy. */
 ssize_t cfs_object_get(struct cfs_object_store *o, const char *key, uint64_t off,
 		       const struct iovec *dst, int n_dst, cfs_deadline_t deadline);
 /* Any number of objects, in as few requests as the store can; errors as del_many. */
 int cfs_object_del_many(struct cfs_object_store *o, const char *const *keys, size_t n,
 			cfs_deadline_t deadline);
-/* How often a call to any store was made again since the start of the process. */
+/* Number of retries of store calls since the start of the process. */
 uint64_t cfs_object_retries(void);
-/* How many bodies, of answers and of uploads, were not what had been sent. */
+/* Number of bodies, of answers and of uploads, that arrived damaged. */
 uint64_t cfs_object_damaged(void);
 
 /*
- * A call that is given up after all tries is logged with its cause where the tries were made,
- * unless the calling thread has said that it logs itself.
+ * The retry layer logs a call that has failed for good, with its cause, unless the calling thread
+ * has set quiet and logs itself.
  */
 void cfs_object_quiet(bool quiet);
-/* Why a call of this thread was given up since it became quiet; "" when nobody knows. */
+/* The cause of the last failure on this thread since it became quiet; "" when unknown. */
 const char *cfs_object_cause(void);
 
 #endif

@@ -2,17 +2,17 @@
 /*
  * Writeback: blocks that are on a local disk and not in the object store yet.
  *
- *	<dir>/<uuid>/rawstaging/<block key>	a block, laid out as in the disk cache
- *	<dir>/<uuid>/raw/<block key>		a hard link to it: it is in the cache, too
+ * 	<dir>/<uuid>/rawstaging/<block key>	a block, laid out as in the disk cache
+ * 	<dir>/<uuid>/raw/<block key>		a hard link to it: it is also in the cache
  *
  * A put is answered when the block's file and its name are durable; the upload follows in the
- * background, oldest first, until it works. What is staged is read from its file. Blocks that are
- * found at start, left by a crash or by another client, are uploaded too, writeback or not. A file
- * is verified before it is uploaded; one that is damaged is neither uploaded nor removed.
+ * background, oldest first, until it succeeds. Staged blocks are read from their files. Blocks that
+ * are found at start, left by a crash or by another client, are uploaded too, writeback or not. A
+ * file is verified before it is uploaded; one that is damaged is neither uploaded nor removed.
  *
- * When a block cannot be staged (the cap, the disk) it goes straight to the object store, and so
- * does one that the disk has not taken within stall_ms of the disk cache: its file, should it come
- * to be after all, is removed again.
+ * When a block cannot be staged (the cap, the disk) it goes directly to the object store. So does a
+ * block whose write takes longer than stall_ms of the disk cache: its file is removed if it appears
+ * later.
  *
  * The files hold plain data, whatever the volume's compression and encryption: these are filters of
  * the object store.
@@ -30,18 +30,18 @@
 
 struct cfs_stage_conf {
 	bool writeback;	    /* takes blocks; else only uploads what it finds */
-	bool hold;	    /* uploads nothing (read-only mounts): what is there can be read */
+	bool hold;	    /* uploads nothing (read-only mounts): staged blocks can be read */
 	uint64_t size;	    /* most bytes that are staged; 0: no limit but the disk's */
-	double free_ratio;  /* of the disk, kept free (of what is staged, half of it) */
+	double free_ratio;  /* of the disk, kept free (for staged blocks half of it) */
 	uint32_t threshold; /* only blocks shorter than that; 0: all */
-	uint64_t delay_ms;  /* blocks are uploaded when they are that old */
+	uint64_t delay_ms;  /* age at which blocks are uploaded */
 	int hour_from, hour_until; /* local time; uploads only then. Equal: always */
 	unsigned max_uploads;	   /* 0: 20 */
 	uint64_t tick_ms;	   /* 0: 1 s */
 };
 
 /*
- * After the disk cache was made a tier of the store, before the first put. The store ends it,
+ * Call it after the disk cache is a tier of the store and before the first put. The store ends it,
  * before the disk cache is destroyed.
  */
 int cfs_stage_start(struct cfs_store *s, struct cfs_disk *d, const struct cfs_stage_conf *conf);
@@ -51,13 +51,13 @@ int cfs_stage_parse_hours(const char *text, int *ret_from, int *ret_until);
 
 enum cfs_stage_mode {
 	CFS_STAGE_NORMAL,
-	CFS_STAGE_FLUSH, /* delay and hours do not count */
+	CFS_STAGE_FLUSH, /* ignores delay and hours */
 	CFS_STAGE_LEAVE, /* cfs_stage_drain() waits for nothing */
 };
 void cfs_stage_set_mode(struct cfs_store *s, enum cfs_stage_mode mode);
 /*
- * Uploads all that is staged, delayed or not. Ends, too, when nothing could be uploaded for
- * `patience_ms`. Returns how many blocks are left for the next mount; says so in the log.
+ * Uploads all that is staged, delayed or not. Gives up when no upload succeeds for `patience_ms`.
+ * Returns the number of blocks left for the next mount, and logs it.
  */
 uint64_t cfs_stage_drain(struct cfs_store *s, uint64_t patience_ms);
 

@@ -25,9 +25,9 @@
 struct cfs_store;
 
 /*
- * Slices as sorted ranges of their ids. A process uses its ids in order, so that these are few;
- * when there is no room for another one, the two that are nearest become one, with what is between
- * them. At every instruction there is rather too much in it than too little.
+ * Slices as sorted ranges of their ids. A process uses its ids in order, so there are few ranges.
+ * When the table is full, the two nearest ranges are merged, with the ids between them. At every
+ * instruction the set holds too many slices rather than too few.
  */
 #define CFS_STORE_RUNS 62
 struct cfs_slice_runs {
@@ -39,12 +39,14 @@ struct cfs_slice_runs {
 };
 
 /*
- * What the object store has taken and has not made durable: of a mount, whose processes may die
- * (cachefs/keep.h). All zeros at first.
+ * The blocks that the object store has accepted and not yet made durable. The record belongs to the
+ * mount and outlives its processes (cachefs/keep.h). All zeros at first.
  */
 struct cfs_unsynced {
-	/* Slices with blocks that were put: since the running sync has begun; between the one
-	 * before and that; and those that may be gone. */
+	/*
+	 * Slices with blocks put since the running sync began; those put between the previous sync
+	 * and that one; and those that may be lost.
+	 */
 	struct cfs_slice_runs fresh, covered, suspect;
 	_Atomic uint32_t handed_over; /* cfs_store_hand_over() */
 	uint32_t spare;
@@ -59,22 +61,22 @@ struct cfs_store_conf {
 	unsigned max_downloads, max_uploads; /* worker threads; 0: 20 */
 	uint64_t get_timeout_ms, put_timeout_ms;
 	uint64_t tier_timeout_ms;  /* how long a reader waits for a tier, then goes on; 0: 10 s */
-	uint64_t local_timeout_ms; /* the same for a tier of this machine; 0: 1 s, or less */
+	uint64_t local_timeout_ms; /* the same for a local tier; 0: 1 s, or less */
 	unsigned prefetch;	/* whole blocks fetched at a time after reads of parts; 0: none */
-	bool cache_large_write; /* offers uploaded blocks of full size to the tiers, not only others
-				 */
+	bool cache_large_write; /* offers uploaded blocks of full size to the tiers too, not only
+				   smaller ones */
 	struct cfs_unsynced *unsynced; /* borrowed; NULL: the store has its own */
-	/* The first sync reports whatever of these has failed; else they are suspect. */
+	/* True: the first sync reports failures of these blocks. False: they are suspect. */
 	bool hears_of_unsynced;
 };
 
 int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret);
-/* Waits for what is under way (each part has its deadline). */
+/* Waits for calls under way (each has its deadline). */
 void cfs_store_destroy(struct cfs_store *s);
 
 /*
- * One block of a slice. len is its whole (uncompressed) length and part of its name; tier is no
- * part of it, and says in which class of storage a put stores it.
+ * One block of a slice. len is its whole (uncompressed) length and part of its name. tier is not
+ * part of the name: it selects the storage class of a put.
  */
 struct cfs_block {
 	uint64_t slice;
@@ -90,29 +92,29 @@ int cfs_store_block_key(const struct cfs_store *s, const struct cfs_block *b,
 
 /*
  * Appends the bytes [off, off + len) of a block to *ret (pinned pages, to be released by the
- * caller). -ENOENT: the object is missing; -EACCES: it may be, too, as a bucket that may not be
- * listed does not say; -EIO: it is shorter or longer than its name says, or the deadline has
- * passed; -EBUSY: the thread may not wait for it (base/longwait.h), what has begun goes on. On
- * error *ret is as before.
+ * caller). -ENOENT: the object is missing; -EACCES: it may be missing, too, since a bucket without
+ * the right to list answers the same; -EIO: it is shorter or longer than its name says, or the
+ * deadline has passed; -EBUSY: the thread may not wait for it (base/longwait.h), and a fetch that
+ * has begun continues. On error *ret is unchanged.
  */
 int cfs_store_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 		   cfs_deadline_t deadline, struct cfs_segs *ret);
-/* The same; *ret_far says whether it had to come from farther than this machine's caches. */
+/* The same; *ret_far: the bytes came from beyond this machine's caches. */
 int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 		    cfs_deadline_t deadline, struct cfs_segs *ret, bool *ret_far);
 /*
  * Starts fetching [off, off + len) into memory unless it is there or memory is short. Never waits.
  * False: too much is under way already, or there is no memory. owner: any number for
- * cfs_store_cancel(); 0 is nobody.
+ * cfs_store_cancel(); 0: no owner.
  */
 bool cfs_store_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 			uint64_t owner);
 /*
- * Queues all of a block, of which a part was read: at most conf.prefetch are fetched at a time.
- * False: the queue is full, or there is no prefetching.
+ * Queues the whole of a block of which a part was read: at most conf.prefetch are fetched at a
+ * time. False: the queue is full, or there is no prefetching.
  */
 bool cfs_store_prefetch_block(struct cfs_store *s, const struct cfs_block *b, uint64_t owner);
-/* What was prefetched for `owner` and has not begun is dropped. */
+/* Drops the prefetches of `owner` that have not begun. */
 void cfs_store_cancel(struct cfs_store *s, uint64_t owner);
 /* True when all of the range could be read without leaving memory. */
 bool cfs_store_in_memory(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
@@ -134,18 +136,18 @@ int cfs_store_put_sync(struct cfs_store *s, const struct cfs_block *b, const str
 /*
  * Stored blocks survive a power failure afterwards. When it fails, every slice with a block that
  * was put since the last success is suspect as long as the mount lives: its object may be gone, and
- * no later success brings it back. Puts that were under way fail, and are made again.
+ * no later success brings it back. Puts under way fail and are repeated.
  */
 int cfs_store_sync(struct cfs_store *s, cfs_deadline_t deadline);
 /*
- * Another process, which has opened the object store by now, is to go on with conf.unsynced: what
- * has failed until then is found out here. -EIO: not before the deadline.
+ * Hands conf.unsynced over to a successor process that has opened the object store already:
+ * collects the failures up to this moment. -EIO: not before the deadline.
  */
 int cfs_store_hand_over(struct cfs_store *s, cfs_deadline_t deadline);
-/* The same for what was stored before a moment: nothing is done when a sync has begun since. */
+/* The same for blocks stored before a moment: does nothing when a sync has begun since. */
 uint64_t cfs_store_moment(struct cfs_store *s);
 int cfs_store_sync_since(struct cfs_store *s, uint64_t moment, cfs_deadline_t deadline);
-/* 0 of a sync says nothing of these, as it came after the failure. */
+/* A successful sync does not cover the suspects: it came after the failure. */
 bool cfs_store_has_suspects(struct cfs_store *s);
 bool cfs_store_is_suspect(struct cfs_store *s, uint64_t slice);
 
@@ -161,7 +163,7 @@ void cfs_store_forget(struct cfs_store *s, const struct cfs_block *b);
  * cfs_store_read, or -EAGAIN: the disk cache did not take it by the deadline.
  */
 int cfs_store_warm(struct cfs_store *s, const struct cfs_block *b, cfs_deadline_t deadline);
-/* How much of [off, off + len) the caches have. Waits for the disk. */
+/* How many bytes of [off, off + len) the caches have. Waits for the disk. */
 struct cfs_store_held {
 	uint32_t memory, disk;
 };
@@ -192,72 +194,76 @@ struct cfs_store_stats {
 	uint64_t staged_blocks, staged_bytes, staged_oldest_s, staged_damaged;
 	uint64_t stage_uploads, stage_upload_errors;
 	uint64_t object_retries, object_damaged; /* of the process */
-	uint64_t stage_bypassed; /* blocks that writeback was for, but that went straight */
+	uint64_t stage_bypassed; /* blocks of writeback that were uploaded directly instead */
 	/* The cache group; all 0 without one. Hits, misses: ranges asked of peers. */
 	unsigned peer_members, peer_members_apart, peer_members_slow;
 	uint64_t peer_hits, peer_hit_bytes, peer_misses;
-	uint64_t peer_fallbacks;  /* of misses: because of an error or a deadline */
-	uint64_t peer_hedges;	  /* ranges asked of the object store, too, as a peer was late */
+	uint64_t peer_fallbacks; /* of misses: because of an error or a deadline */
+	uint64_t peer_hedges; /* ranges also requested from the object store because a peer was late
+			       */
 	uint64_t peer_hedge_wins; /* of them: the object store was faster */
 	struct cfs_peer_stats peer_asked, peer_served;
 };
 void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret);
 
-/* Who keeps a block beyond memory. */
+/* The cache that keeps a block beyond memory. */
 enum cfs_place {
-	CFS_PLACE_ANY,	     /* whoever has read it */
-	CFS_PLACE_HERE,	     /* this mount, for others, who will want all of it */
-	CFS_PLACE_ELSEWHERE, /* another one. A get of any byte makes it fetch the block */
+	CFS_PLACE_ANY,	     /* any mount that has read it */
+	CFS_PLACE_HERE,	     /* this mount, for other members, which will read all of it */
+	CFS_PLACE_ELSEWHERE, /* another member. Reading one byte makes it fetch the whole block */
 };
 
 /*
  * A cache tier between memory and the object store. Tiers are asked in order; what a farther tier
  * delivered is offered to the nearer ones.
  *
- * Calls that may wait are made by workers for whom others wait only so long: get of a local tier
- * without nowait, ahead, put and check may hang with the disk behind them.
+ * Worker threads make the calls that may block, and their callers wait for them with a timeout: get
+ * of a local tier without nowait, ahead, put and check may hang with the disk.
  */
 struct cfs_tier_ops {
 	const char *name;
-	bool local; /* of this machine: what it has is cheap to get again, and not kept in memory */
+	bool local; /* local: its blocks are cheap to read again and not kept in memory */
 	/* As cfs_object_get_fn for a range of a block; -ENOENT: a miss. nowait: -EAGAIN rather than
 	 * wait. */
 	ssize_t (*get)(void *tier, const struct cfs_block *b, uint32_t off, const struct iovec *dst,
 		       int n_dst, bool nowait, cfs_deadline_t deadline);
 	/*
-	 * The same for callers that wait and can have the range from the object store meanwhile:
-	 * -EALREADY: hedge has it. Optional: get is called.
+	 * The same for callers that can fetch the range from the object store at the same time
+	 * (hedge). -EALREADY: hedge has it. Optional; the fallback is get.
 	 */
 	ssize_t (*get_hedged)(void *tier, const struct cfs_block *b, uint32_t off,
 			      const struct iovec *dst, int n_dst, struct cfs_hedge *hedge,
 			      cfs_deadline_t deadline);
-	/* Starts to bring a range nearer, as far as it can without memory of ours. Optional. */
+	/* Starts to bring a range nearer without using memory of the pool (readahead). Optional. */
 	void (*ahead)(void *tier, const struct cfs_block *b, uint32_t off, uint32_t len);
-	/* A get of this block has not returned in time and is left behind. Optional. */
+	/* A get of this block timed out; its worker thread is abandoned. Optional. */
 	void (*late)(void *tier, const struct cfs_block *b);
-	/* The block is nowhere else: its readers wait as long as they can. Optional. */
+	/*
+	 * True when only this tier has the block: its readers wait until their own deadline.
+	 * Optional.
+	 */
 	bool (*only)(void *tier, const struct cfs_block *b);
 	/* Offers a whole block; the tier may decline. Never waits. */
 	void (*offer)(void *tier, const struct cfs_block *b, const struct cfs_segs *data);
 	/*
-	 * The same, and waits: 0: the tier has it; -EAGAIN: it has no room at the moment;
+	 * The same, and waits. 0: the tier has it; -EAGAIN: it has no room at the moment;
 	 * -EOPNOTSUPP: it never keeps such blocks. Optional.
 	 */
 	int (*put)(void *tier, const struct cfs_block *b, const struct cfs_segs *data,
 		   cfs_deadline_t deadline);
-	/* Whether the tier believes to have the block, without asking any disk. Optional. */
+	/* Whether the index of the tier has the block, without disk access. Optional. */
 	bool (*holds)(void *tier, const struct cfs_block *b);
-	/* The same after a look: 1, 0; -EOPNOTSUPP: it never keeps such blocks. Optional. */
+	/* The same, verified on disk: 1, 0; -EOPNOTSUPP: it never keeps such blocks. Optional. */
 	int (*check)(void *tier, const struct cfs_block *b);
 	void (*forget)(void *tier, const struct cfs_block *b);
 	/* Optional; of one tier at most. */
 	enum cfs_place (*place)(void *tier, const struct cfs_block *b);
 	/*
-	 * A whole block whose place is here: the tier sees to it that it is kept, instead of offers
-	 * to the others. With place.
+	 * Takes a whole block whose place is CFS_PLACE_HERE: this tier has it kept, and the block
+	 * is not offered to the other tiers. Required with place.
 	 */
 	void (*keep)(void *tier, const struct cfs_block *b, const struct cfs_segs *data);
-	/* Fills in what it knows. Optional. */
+	/* Fills in the counters that it has. Optional. */
 	void (*stats)(void *tier, struct cfs_store_stats *ret);
 };
 /* Before the first read. At most 4. */

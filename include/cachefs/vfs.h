@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The file system as its users see it: names, attributes and open files of one mount, with the
+ * The file system as applications see it: names, attributes and open files of one mount, with the
  * caches in front of metadata and data. It knows nothing of FUSE.
  *
  * Every function may be called from any thread, returns 0 (or a count) or a negative errno, and
@@ -44,15 +44,16 @@ struct cfs_vfs_conf {
 	bool read_only;
 	bool hide_internal; /* special files do not show up in listings */
 	/*
-	 * Extended attributes that do not exist here, at no cost: all but ACLs, and of "security."
-	 * those that are not wanted. (The kernel asks for security.capability before writes.)
+	 * Extended attributes that are reported as absent without a round trip. no_xattr: all but
+	 * ACLs. Of "security." only the enabled ones exist. (The kernel reads security.capability
+	 * before writes.)
 	 */
 	bool no_xattr;
 	bool security_xattr, capability_xattr, selinux_xattr; /* all; one of them */
 	enum cfs_atime atime;
 	/*
-	 * Requests of all users, or of root only, are made in another name, whose permissions are
-	 * checked here. check_permissions: everybody's are, as the kernel does not.
+	 * Maps requests of all users, or of root only, to another user, whose permissions are
+	 * checked here. check_permissions: checks every user's, because the kernel does not.
 	 */
 	struct cfs_vfs_squash {
 		bool on;
@@ -74,8 +75,8 @@ struct cfs_vfs_conf {
 	int (*config)(void *arg, char **ret, size_t *ret_len);
 	void *config_arg;
 	/*
-	 * A request that takes longer than that is told to the log, again after as long; 0: none
-	 * is. stuck: one was, or still is; from a background thread. May be NULL.
+	 * A request that takes longer than that is logged, and again after each such period; 0:
+	 * none is. stuck: called from a background thread after a request was logged. May be NULL.
 	 */
 	uint64_t watchdog_ms;
 	void (*stuck)(void *arg);
@@ -90,33 +91,39 @@ struct cfs_vfs_conf {
 
 int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret);
 /*
- * What metadata needs to know from above, for cfs_meta_start(). Valid until cfs_vfs_destroy(), so
- * the end of a mount is: stop serving, cfs_vfs_flush(), cfs_meta_stop(), cfs_vfs_destroy(), data...
+ * The callbacks that metadata needs, for cfs_meta_start(). Valid until cfs_vfs_destroy(), so the
+ * end of a mount is: stop serving, cfs_vfs_flush(), cfs_meta_stop(), cfs_vfs_destroy(), data...
  */
 struct cfs_meta_hooks cfs_vfs_hooks(struct cfs_vfs *v);
-/* Closes every handle and commits what they wrote; 0 or the first error. No calls may follow but
- * destroy. */
+/* Closes every handle and commits their writes; 0 or the first error. Only destroy may follow. */
 int cfs_vfs_flush(struct cfs_vfs *v);
-/* Commits what was written and not stored; 0 or the first error. Handles keep theirs to tell. */
+/*
+ * Commits all unstored writes; 0 or the first error. Each handle still reports its own error to its
+ * next fsync.
+ */
 int cfs_vfs_store(struct cfs_vfs *v);
 /*
- * The handles that conf->keep has of another process, under their numbers, before the first request
- * and after cfs_meta_start(). Those whose inode is gone are not there. *ret is all zeros at first.
- * After an error of the metadata another call with it goes on where this one has ended.
+ * Restores the handles of the previous process from conf->keep, under the same numbers. Call it
+ * after cfs_meta_start() and before the first request. Handles whose inode is gone are not
+ * restored. *ret is all zeros at first. After an error of the metadata, another call with the same
+ * *ret continues where this one ended.
  */
 struct cfs_vfs_restored {
 	uint64_t handles, gone;
-	uint64_t lost; /* handles with data that was not stored: they will say so */
-	/* Their inodes, for the caller to free: what others keep of their content is wrong. */
+	uint64_t lost; /* handles with data that was not stored; their fsync returns EIO */
+	/* Their inodes, for the caller to free: content of them that the kernel caches is wrong. */
 	cfs_ino_t *lost_inos;
 	size_t n_lost_inos;
 	bool begun;
 	uint32_t next; /* the first handle that is not done */
 };
 int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret);
-/* Closes those that were closed while nobody served the mount; also while more of them come. */
+/*
+ * Closes the handles that the kernel closed while no process served the mount; more may arrive
+ * meanwhile.
+ */
 void cfs_vfs_close_released(struct cfs_vfs *v);
-/* Does cfs_vfs_flush() if nobody has. */
+/* Calls cfs_vfs_flush() unless it was called. */
 void cfs_vfs_destroy(struct cfs_vfs *v);
 
 /*
@@ -127,7 +134,10 @@ struct cfs_ctx cfs_vfs_ctx(struct cfs_vfs *v, uint32_t uid, uint32_t gid, pid_t 
 
 /* ---- names and attributes ---- */
 
-/* For how long the answer may be used is counted from when it was read, and may be 0. */
+/*
+ * attr_ms, entry_ms: for how long the answer may be cached, counted from when it was read; may be
+ * 0.
+ */
 struct cfs_vfs_attr {
 	cfs_ino_t ino;
 	struct cfs_attr attr;
@@ -164,10 +174,10 @@ int cfs_vfs_rmdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent
 /* unlink, or rmdir for a directory, with enum cfs_remove_flags. */
 int cfs_vfs_remove(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
 		   size_t len, bool is_dir, unsigned flags);
-/* Somebody in this process has changed the name below us. */
+/* Another part of this process has changed the name in the metadata. */
 void cfs_vfs_name_changed(struct cfs_vfs *v, cfs_ino_t parent, const char *name, size_t len);
 int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req);
-/* As seen from ino: limits of the directories above it count. */
+/* As seen from ino: quotas of the directories above it apply. */
 int cfs_vfs_statfs(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		   struct cfs_statfs *ret);
 
@@ -190,8 +200,7 @@ int cfs_vfs_set_flags(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t in
 
 struct cfs_vfs_open {
 	uint64_t fh;
-	/* ctime is that of this mount's previous open: pages cached in the meantime are still right
-	 */
+	/* ctime is unchanged since this mount's previous open: cached pages are still right */
 	bool keep_cache;
 	bool direct_io; /* special files: their length is not known beforehand */
 };
@@ -208,9 +217,9 @@ int cfs_vfs_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint
 int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t off,
 		  bool append, const struct iovec *src, int n_src, uint64_t *ret_off);
 /*
- * Before content changes by somebody who may not keep them: clears setuid, and setgid where the
- * group may execute the file. Asks the engine only for a file that is known to have them. 1: they
- * were cleared, and what the kernel knows of the mode is outdated.
+ * Called before a user changes content who may not keep these bits: clears setuid, and setgid where
+ * the group may execute the file. Calls the engine only for a file that is known to have them. 1:
+ * they were cleared, and the mode that the kernel caches is outdated.
  */
 int cfs_vfs_drop_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh);
 /* One of possibly many descriptors is closed; drops lock_owner's POSIX locks. */
@@ -218,13 +227,15 @@ int cfs_vfs_flush_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 		       uint64_t lock_owner);
 /* Whether a flush of this handle has data to wait for. Never waits. */
 bool cfs_vfs_is_dirty(struct cfs_vfs *v, uint64_t fh);
-/* Whether a change of its length or mtime, fallocate or a copy has to. Never waits. */
+/*
+ * Whether a change of its length or mtime, a fallocate or a copy has data to wait for. Never waits.
+ */
 bool cfs_vfs_has_unstored(struct cfs_vfs *v, cfs_ino_t ino);
 int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh);
 /*
- * For a request that goes on although the kernel has its answer, and may close the handle next:
- * release and releasedir do nothing but note that, and the last let_go() closes it. False: there is
- * no such handle.
+ * Takes a reference for a request that continues after its reply, when the kernel may close the
+ * handle: release and releasedir only note the close, and the last let_go() performs it. False:
+ * there is no such handle.
  */
 bool cfs_vfs_hold(struct cfs_vfs *v, uint64_t fh);
 void cfs_vfs_let_go(struct cfs_vfs *v, uint64_t fh);
@@ -247,8 +258,10 @@ struct cfs_vfs_dirent {
 	cfs_ino_t ino;
 	uint8_t type;	   /* enum cfs_type */
 	uint64_t next_off; /* where to go on behind this entry */
-	/* NULL for ".", ".." and special files, and when what is known may be outdated: the entry
-	 * is then looked up. */
+	/*
+	 * NULL for ".", ".." and special files, and when the cached answer may be outdated: the
+	 * kernel then looks the entry up.
+	 */
 	const struct cfs_vfs_entry *entry;
 };
 /* A non-zero return ends this call; that entry counts as not delivered. */
@@ -276,9 +289,9 @@ int cfs_vfs_setlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 int cfs_vfs_getlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uint64_t owner,
 		  struct cfs_plock *lock);
 
-/* ---- requests, for those who read .accesslog ---- */
+/* ---- log of requests, for readers of .accesslog ---- */
 
-/* Somebody does: requests are to be logged. */
+/* True when .accesslog is open: requests are to be logged. */
 bool cfs_vfs_logging(const struct cfs_vfs *v);
 /* result: as the call returned it. */
 void cfs_vfs_log(struct cfs_vfs *v, const struct cfs_ctx *ctx, const char *op, const char *args,
@@ -286,7 +299,8 @@ void cfs_vfs_log(struct cfs_vfs *v, const struct cfs_ctx *ctx, const char *op, c
 
 /* ---- requests that took long ---- */
 
-/* One that has ended; start_ns as cfs_now_ns() has it, ino: the file, or the directory of a name.
+/*
+ * A request that has ended; start_ns is of cfs_now_ns(); ino: the file, or the directory of a name.
  */
 struct cfs_vfs_request {
 	const char *op; /* a literal */
@@ -295,8 +309,8 @@ struct cfs_vfs_request {
 	uint64_t start_ns;
 };
 /*
- * It has been answered, by the calling thread. Not for what waits as long as its caller wants, such
- * as file locks.
+ * Reports a request that the calling thread has answered. Not for requests that wait as long as
+ * their caller wants, such as file locks.
  */
 void cfs_vfs_ended(struct cfs_vfs *v, const struct cfs_vfs_request *req, int result,
 		   uint64_t now_ns);
@@ -321,7 +335,7 @@ struct cfs_vfs_stats {
 	uint64_t handles, open_inodes;
 	uint64_t attr_hits, attr_misses, entry_hits, entry_misses;
 	uint64_t restarts, takeovers;  /* of the process, see keep.h */
-	uint64_t in_flight, oldest_ns; /* requests; those that may take long have no age */
+	uint64_t in_flight, oldest_ns; /* requests; oldest_ns leaves out those that may take long */
 	uint64_t watchdog_reports;
 };
 void cfs_vfs_stats(struct cfs_vfs *v, struct cfs_vfs_stats *ret);

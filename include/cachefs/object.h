@@ -176,7 +176,8 @@ uint64_t cfs_object_damaged(void);
 
 /*
  * The retry layer logs a call that has failed for good, with its cause, unless the calling thread
- * has set quiet and logs itself.
+ * has set quiet and logs itself. A call that has had no success for seconds is a warning in any
+ * case: one per bucket until calls succeed again.
  */
 void cfs_object_quiet(bool quiet);
 /* The cause of the last failure on this thread since it became quiet; "" when unknown. */

@@ -5,10 +5,12 @@
  * that was delivered last.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arrival.h"
 #include "base/log.h"
 #include "base/unwanted.h"
 #include "filter.h"
@@ -16,6 +18,8 @@
 #define TRIES_MAX    100
 #define PAUSE_MIN_MS 100
 #define PAUSE_MAX_MS 10000
+#define LATE_MS	     3000  /* a call that goes on so long without success is told of */
+#define OUTAGE_MS    60000 /* from the line about one outage to that about the next, at least */
 
 static _Atomic uint64_t retries, damaged;
 static _Thread_local bool quiet;
@@ -24,14 +28,30 @@ static _Thread_local char cause[sizeof(((struct cfs_object_failure *)NULL)->text
 struct retry {
 	struct cfs_filter f; /* first */
 	struct cfs_object_ops ops;
+	/* Protects the rest, but for reading `outage`; a leaf. */
+	pthread_mutex_t lock;
+	unsigned n_late;       /* calls under way */
+	_Atomic bool outage;   /* has been told, no call has succeeded since */
+	cfs_deadline_t silent; /* until then no other one is told of */
 };
 
 struct attempt {
+	struct retry *store;
 	const char *verb, *key;
 	cfs_deadline_t deadline;
+	uint64_t begun_ms, failed_ms; /* the first time; 0: not yet */
+	struct attempt *outer;
 	unsigned tries;
 	bool told; /* that bytes were damaged */
+	bool late; /* counted in n_late */
 };
+
+static _Thread_local struct attempt *current;
+
+static struct retry *to_retry(struct cfs_object_store *o)
+{
+	return (struct retry *)o;
+}
 
 uint64_t cfs_object_retries(void)
 {
@@ -60,6 +80,80 @@ static struct cfs_object_store *inner(struct cfs_object_store *o)
 	return ((struct cfs_filter *)o)->inner;
 }
 
+/* One line per outage: the first call that is late stands for all. */
+static void note_late(struct attempt *a, int err, const char *why)
+{
+	uint64_t now = cfs_now_ms();
+	struct retry *rt = a->store;
+	bool tell;
+
+	if (a->late && atomic_load_explicit(&rt->outage, memory_order_relaxed))
+		return;
+	pthread_mutex_lock(&rt->lock);
+	rt->n_late += !a->late;
+	a->late = true;
+	tell = !rt->outage && now >= rt->silent;
+	if (tell) {
+		rt->outage = true;
+		rt->silent = now + OUTAGE_MS;
+	}
+	pthread_mutex_unlock(&rt->lock);
+	if (tell)
+		cfs_warn("object store: no success so far, the call goes on until its deadline: "
+			 "op=%s key=%s tried_s=%.1f left_s=%.1f tries=%u error=%s cause=%s",
+			 a->verb, a->key, (double)(now - a->begun_ms) / 1000,
+			 (double)cfs_deadline_left_ms(a->deadline) / 1000, a->tries,
+			 cfs_errname(err), why);
+}
+
+static void hear_silence(void *arg, uint64_t silent_ms)
+{
+	if (silent_ms >= LATE_MS)
+		note_late(arg, -ETIMEDOUT, "nothing comes or goes");
+}
+
+/* The calls of a listing's callback are within it. */
+static void begin(struct attempt *a)
+{
+	a->begun_ms = cfs_now_ms();
+	a->outer = current;
+	current = a;
+	cfs_silence_listen(hear_silence, a);
+}
+
+/* The call has made progress, or come to its end. */
+static void settle(struct attempt *a, bool answered)
+{
+	struct retry *rt = a->store;
+	bool tell = false;
+
+	if (!a->late && !(answered && atomic_load_explicit(&rt->outage, memory_order_relaxed)))
+		return;
+	pthread_mutex_lock(&rt->lock);
+	rt->n_late -= a->late;
+	a->late = false;
+	if (answered && rt->n_late == 0) {
+		tell = rt->outage;
+		rt->outage = false;
+	}
+	pthread_mutex_unlock(&rt->lock);
+	if (tell)
+		cfs_info("object store: calls succeed again: op=%s key=%s", a->verb, a->key);
+}
+
+static void end(struct attempt *a, bool answered)
+{
+	settle(a, answered);
+	current = a->outer;
+	cfs_silence_listen(current ? hear_silence : NULL, current);
+}
+
+/* An answer, not a failure. */
+static bool is_answer(ssize_t r)
+{
+	return r >= 0 || r == -ENOENT || r == -CFS_OBJECT_EPART;
+}
+
 /*
  * The server's wish with some jitter on top. False, at once, when the deadline comes before:
  * servers ask for more than they need, and when it is over nobody asks any more.
@@ -81,20 +175,22 @@ static bool pause_as_asked(uint32_t after_ms, cfs_deadline_t deadline)
 static bool again(struct cfs_object_store *o, struct attempt *a, int err, bool resume)
 {
 	struct cfs_object_failure f = {0};
+	uint64_t now = cfs_now_ms(), left;
 	bool tell;
 
-	/* An answer, not a failure. */
-	if (err == -ENOENT || err == -CFS_OBJECT_EPART)
+	if (is_answer(err))
 		return false;
+	a->failed_ms = a->failed_ms ? a->failed_ms : now;
 	inner(o)->ops->failure(inner(o), &f);
 	a->tries++;
 	if (f.damaged)
 		atomic_fetch_add_explicit(&damaged, 1, memory_order_relaxed);
 	if (f.retry && resume && a->tries < TRIES_MAX && !cfs_unwanted()) {
-		bool in_time = (f.after_ms && pause_as_asked(f.after_ms, a->deadline)) ||
-			       cfs_backoff(a->tries - 1, PAUSE_MIN_MS, PAUSE_MAX_MS, a->deadline);
-
-		if (in_time) {
+		left = cfs_deadline_left_ms(a->deadline);
+		if (now - a->failed_ms + (f.after_ms < left ? f.after_ms : 0) >= LATE_MS && left)
+			note_late(a, err, f.text);
+		if ((f.after_ms && pause_as_asked(f.after_ms, a->deadline)) ||
+		    cfs_backoff(a->tries - 1, PAUSE_MIN_MS, PAUSE_MAX_MS, a->deadline)) {
 			tell = f.damaged && !a->told;
 			a->told |= tell;
 			cfs_log(tell ? CFS_LOG_WARN : CFS_LOG_DEBUG,
@@ -116,70 +212,82 @@ static bool again(struct cfs_object_store *o, struct attempt *a, int err, bool r
 static ssize_t retry_get(struct cfs_object_store *o, const char *key, uint64_t off,
 			 const struct iovec *dst, int n_dst, cfs_deadline_t deadline)
 {
-	struct attempt a = {"get", key, deadline};
+	struct attempt a = {to_retry(o), "get", key, deadline};
 	ssize_t n;
 
+	begin(&a);
 	do {
 		n = inner(o)->ops->get(inner(o), key, off, dst, n_dst, deadline);
 	} while (n < 0 && again(o, &a, (int)n, true));
+	end(&a, is_answer(n));
 	return n;
 }
 
 static int retry_put(struct cfs_object_store *o, const char *key, const struct iovec *src,
 		     int n_src, unsigned tier, cfs_deadline_t deadline)
 {
-	struct attempt a = {"put", key, deadline};
+	struct attempt a = {to_retry(o), "put", key, deadline};
 	int r;
 
+	begin(&a);
 	do {
 		r = inner(o)->ops->put(inner(o), key, src, n_src, tier, deadline);
 	} while (r < 0 && again(o, &a, r, true));
+	end(&a, is_answer(r));
 	return r;
 }
 
 static int retry_del(struct cfs_object_store *o, const char *key, cfs_deadline_t deadline)
 {
-	struct attempt a = {"delete", key, deadline};
+	struct attempt a = {to_retry(o), "delete", key, deadline};
 	int r;
 
+	begin(&a);
 	do {
 		r = inner(o)->ops->del(inner(o), key, deadline);
 	} while (r < 0 && again(o, &a, r, true));
+	end(&a, is_answer(r));
 	return r;
 }
 
 static int retry_del_many(struct cfs_object_store *o, const char *const *keys, size_t n,
 			  cfs_deadline_t deadline)
 {
-	struct attempt a = {"delete", keys[0], deadline};
+	struct attempt a = {to_retry(o), "delete", keys[0], deadline};
 	int r;
 
+	begin(&a);
 	do {
 		r = inner(o)->ops->del_many(inner(o), keys, n, deadline);
 	} while (r < 0 && again(o, &a, r, true));
+	end(&a, is_answer(r));
 	return r;
 }
 
 static int retry_head(struct cfs_object_store *o, const char *key, struct cfs_object_info *ret,
 		      cfs_deadline_t deadline)
 {
-	struct attempt a = {"head", key, deadline};
+	struct attempt a = {to_retry(o), "head", key, deadline};
 	int r;
 
+	begin(&a);
 	do {
 		r = inner(o)->ops->head(inner(o), key, ret, deadline);
 	} while (r < 0 && again(o, &a, r, true));
+	end(&a, is_answer(r));
 	return r;
 }
 
 static int retry_create(struct cfs_object_store *o, cfs_deadline_t deadline)
 {
-	struct attempt a = {"create", "", deadline};
+	struct attempt a = {to_retry(o), "create", "", deadline};
 	int r;
 
+	begin(&a);
 	do {
 		r = inner(o)->ops->create(inner(o), deadline);
 	} while (r < 0 && again(o, &a, r, true));
+	end(&a, is_answer(r));
 	return r;
 }
 
@@ -188,6 +296,7 @@ struct listing {
 	void *arg;
 	char *last; /* key delivered last */
 	size_t cap;
+	struct attempt *call;
 	bool stopped; /* by fn, or for want of memory */
 	bool disorder;
 };
@@ -213,30 +322,35 @@ static int deliver(void *arg, const struct cfs_object_info *info)
 	memcpy(l->last, info->key, len);
 	r = l->fn(l->arg, info);
 	l->stopped = r != 0;
+	l->call->failed_ms = 0;
+	settle(l->call, true);
 	return r;
 }
 
 static int retry_list(struct cfs_object_store *o, const char *prefix, const char *after,
 		      cfs_object_list_fn fn, void *arg, cfs_deadline_t deadline)
 {
-	struct attempt a = {"list", prefix, deadline};
-	struct listing l = {.fn = fn, .arg = arg};
+	struct attempt a = {to_retry(o), "list", prefix, deadline};
+	struct listing l = {.fn = fn, .arg = arg, .call = &a};
 	int r;
 
+	begin(&a);
 	/* Behind the last of keys that came in no order there may be some that never come. */
 	do {
 		r = inner(o)->ops->list(inner(o), prefix, l.last ? l.last : after, deliver, &l,
 					deadline);
 	} while (r < 0 && !l.stopped && again(o, &a, r, !l.disorder));
+	end(&a, l.stopped || is_answer(r));
 	free(l.last);
 	return r;
 }
 
 static void retry_close(struct cfs_object_store *o)
 {
-	struct retry *rt = (struct retry *)o;
+	struct retry *rt = to_retry(o);
 
 	cfs_object_close(rt->f.inner);
+	pthread_mutex_destroy(&rt->lock);
 	free(rt);
 }
 
@@ -260,6 +374,7 @@ int cfs_object_wrap_retry(struct cfs_object_store *in, struct cfs_object_store *
 		.del_many = in->ops->del_many ? retry_del_many : NULL,
 		.adopt = cfs_filter_adopt,
 	};
+	pthread_mutex_init(&rt->lock, NULL);
 	rt->f.base.ops = &rt->ops;
 	rt->f.inner = in;
 	*ret = &rt->f.base;

@@ -449,6 +449,7 @@ static int drive(struct cfs_s3_http *h, struct connection *c, cfs_deadline_t dea
 					 h->conf.silence_ms);
 			return -ETIMEDOUT;
 		}
+		cfs_silence_note(now - silent_since);
 		if (cfs_unwanted()) {
 			snprintf(cause, 256, "the answer is not wanted any more");
 			return -ECANCELED;

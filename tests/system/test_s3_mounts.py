@@ -2,6 +2,8 @@
 """Mounts of volumes in S3 whose server is slow, away or unreliable: data waits and is not lost."""
 
 import os
+import re
+import signal
 import subprocess
 import time
 
@@ -102,3 +104,54 @@ def test_flaky_server(ws, s3, via):
     assert read(mnt / "f") == content
     mnt.umount()
     via.clear()
+
+
+LATE = r"no success so far, .*: op=%s key=vol/\S+ tried_s=\S+ left_s=\d\S+ tries=\d+ error=E\w+ cause=."
+
+
+def freeze(s3, via):
+    s3.process.send_signal(signal.SIGSTOP)
+
+
+def refuse(s3, via):
+    via.add(".*", "chunks", status=503)
+
+
+def thaw(s3, via):
+    via.clear()
+    s3.process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.deadline(120)
+@pytest.mark.parametrize("outage", [freeze, refuse])
+def test_an_outage_is_told_of_while_calls_are_tried_again(ws, s3, via, outage):
+    """One line after some seconds, however many requests wait, and one when it is over."""
+    vol = S3Volume(ws, s3, url=via.url + "/bucket", trash_days=0)
+    mnt = vol.mount("prefetch=0", env=s3.keys)
+    names = [mnt / ("f%d" % i) for i in range(8)]
+    for name in names:
+        write(name, data(100_000))
+    mnt = mnt.remount()
+    outage(s3, via)
+    start = time.monotonic()
+    readers = [ws.popen(["/bin/cat", name], stdout=subprocess.DEVNULL) for name in names]
+    wait_until(lambda: re.search(LATE % "get", mnt.log()), 9, "a line about the outage")
+    wait_until(lambda: time.monotonic() > start + 5, 30, "all readers to be late")
+    assert "succeed again" not in mnt.log() and all(p.poll() is None for p in readers)
+    thaw(s3, via)
+    assert [p.wait(60 * SLOW) for p in readers] == [0] * len(readers)
+    wait_until(lambda: "calls succeed again" in mnt.log(), 30, "the end of the outage")
+    assert mnt.log().count("no success so far") == 1 == mnt.log().count("calls succeed again")
+
+
+@pytest.mark.deadline(60)
+def test_deletions_that_wait_are_told_of(ws, s3, via):
+    vol = S3Volume(ws, s3, url=via.url + "/bucket", trash_days=0)
+    mnt = vol.mount(env=s3.keys)
+    write(mnt / "f", data(100_000))
+    freeze(s3, via)
+    os.unlink(mnt / "f")
+    wait_until(lambda: re.search(LATE % "delete", mnt.log()), 15, "a line about the outage")
+    thaw(s3, via)
+    wait_until(lambda: not vol.objects(), 60, "the deletion")
+    wait_until(lambda: "calls succeed again" in mnt.log(), 30, "the end of the outage")

@@ -37,7 +37,10 @@ static const char *base_name(const char *path)
 	return slash ? slash + 1 : path;
 }
 
-/* Who reads the output shall not take a part of it for the whole: a full disk, a broken pipe. */
+/*
+ * Fails on write errors (full disk, broken pipe), so that truncated output is never taken as
+ * complete.
+ */
 static int end(int r)
 {
 	if (fflush(stdout) == 0 && !ferror(stdout))
@@ -46,7 +49,10 @@ static int end(int r)
 	return r == CMD_OK ? CMD_SYSTEM : r;
 }
 
-/* What a caller has closed: else a socket or a file could be taken for stdout or stderr. */
+/*
+ * Opens descriptors 0 to 2 that the caller has closed: otherwise a socket or a file could be taken
+ * for stdout or stderr.
+ */
 static void open_standard_files(void)
 {
 	int fd;

@@ -48,7 +48,7 @@ static int open_store(struct admin *a)
 	return r;
 }
 
-/* Objects that are another volume's would be taken for leaked, and those of this one for lost. */
+/* A wrong object store makes every check wrong: foreign objects look leaked, blocks look lost. */
 static int open_objects(struct admin *a, const struct admin_opts *o, char err[256])
 {
 	int r = volume_open_objects(a->setting, o->storage, o->bucket, &a->objects, err);
@@ -235,7 +235,7 @@ void admin_print_json(json_t *j)
 
 /* ---- removing objects ---- */
 
-/* Keys of one request. A store that takes one at a time gets one, for the sake of the threads. */
+/* Keys of one request. A store without batch removal gets one key, so that all threads work. */
 struct batch {
 	struct cfs_job job;
 	struct remover *r;
@@ -309,7 +309,7 @@ static int submit(struct remover *r)
 	int rc;
 
 	r->next = NULL;
-	/* The queue moves on within the deadline of one request. */
+	/* A worker takes the next batch within the deadline of one request. */
 	rc = cfs_workers_submit(r->workers, &b->job, cfs_deadline_in(2 * ADMIN_OBJECT_MS));
 	if (rc < 0) {
 		note_failure(b, rc);

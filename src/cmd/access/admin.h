@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What commands on a META-URL share: their options, and the layers they open. */
+/* Commands on a META-URL share these options and the layers that they open. */
 #ifndef CFS_CMD_ADMIN_H
 #define CFS_CMD_ADMIN_H
 
@@ -12,7 +12,7 @@
 
 #include "base/text/opt.h"
 
-/* One metadata call, or one of its pages. */
+/* Deadline of one metadata call, or of one page of a scan. */
 #define ADMIN_STEP_MS 60000
 /* One object. */
 #define ADMIN_OBJECT_MS 60000
@@ -52,7 +52,7 @@ struct admin_opts {
 
 enum admin_needs {
 	ADMIN_WRITE = 1 << 0,	/* the metadata will be changed */
-	ADMIN_OBJECTS = 1 << 1, /* objects and store; refused when they are another volume's */
+	ADMIN_OBJECTS = 1 << 1, /* objects and store; refused when they belong to another volume */
 	ADMIN_DATA = 1 << 2,	/* data too, for compaction; with ADMIN_OBJECTS */
 };
 
@@ -68,38 +68,38 @@ struct admin {
 	struct cfs_lease *repair; /* admin_begin_repair */
 };
 
-/* CMD_OK, or an exit status after a message. *ret is to be closed in any case. */
+/* Returns CMD_OK, or an exit status after a message. The caller closes *ret in any case. */
 int admin_open(const char *url, const struct admin_opts *o, unsigned needs, struct admin *ret);
-/* CMD_OK, or CMD_SYSTEM after a message: usage could not be written. */
+/* Returns CMD_OK, or CMD_SYSTEM after a message when the usage counters could not be written. */
 int admin_close(struct admin *a);
 
 /*
- * One command at a time repairs a volume: two would both add what they find missing. The lease is
- * kept until admin_close. 0, or -EBUSY after a message that names the other command, or another
- * error.
+ * Takes the lease under which one command at a time repairs a volume: two would both add what they
+ * find missing. admin_close() releases it. 0, -EBUSY after a message that names the other command,
+ * or another error.
  */
 int admin_begin_repair(struct admin *a, const char *command);
-/* Asked before each repair: 0, or why it is not to be made. */
+/* Called before each repair. 0, or the reason why the repair must not be made. */
 int admin_may_repair(struct admin *a);
-/* An entry by its path from the root of the volume. */
+/* Finds an entry by its path from the root of the volume. */
 int admin_lookup(struct admin *a, const char *path, struct cfs_entry *ret);
-/* Whether anybody seems to have the volume mounted. */
+/* Whether a session of a mount seems to be active. */
 int admin_is_mounted(struct admin *a, bool *ret);
 /* The first path of an inode, or "inode N": malloc'ed, NULL without memory. */
 char *admin_path(struct admin *a, cfs_ino_t ino);
 /* Bytes as JSON text; bytes that are not UTF-8, and '%', become %XX. */
 json_t *admin_text(const char *bytes, size_t len);
-/* To stdout, with a newline. Takes over j. */
+/* Prints j to stdout, with a newline. Takes over j. */
 void admin_print_json(json_t *j);
 
 /*
- * Removes objects on a few threads. Errors are counted and the first is kept; a missing object is
- * none.
+ * Removes objects on a few threads. Errors are counted and the first one is kept. A missing object
+ * is not an error.
  */
 struct remover;
 int remover_create(struct admin *a, unsigned threads, struct remover **ret);
 int remover_add(struct remover *r, const char *key, uint64_t size);
-/* Waits for what was added and frees. */
+/* Waits until all objects that were added are removed, and frees. */
 struct removed {
 	uint64_t objects, bytes, failed;
 	int err;

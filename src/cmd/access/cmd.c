@@ -17,7 +17,7 @@ void cmd_set_name(const char *name)
 	command_name = name;
 }
 
-/* Words that are URLs, without their secrets: somebody may have mixed up the arguments. */
+/* Masks the secrets of URLs in any word: arguments are easily given in the wrong order. */
 static void mask(const char *text, FILE *out)
 {
 	const char *sep, *url;
@@ -37,7 +37,10 @@ static void mask(const char *text, FILE *out)
 	fputs(text, out);
 }
 
-/* A name in it must not be able to command a terminal, or to look like a line of ours. */
+/*
+ * Replaces control characters: a file name must neither control a terminal nor forge a line of
+ * output.
+ */
 static void print_line(const char *text, FILE *out)
 {
 	size_t size = CFS_PRINTABLE_MAX * strlen(text) + 1 + CFS_PRINTABLE_MAX;
@@ -119,7 +122,10 @@ char **cmd_hide_secrets(int argc, char **argv)
 			abort();
 		if (strstr(argv[i], "://")) {
 			cfs_url_mask(argv[i], masked, 4 * len + 64);
-			/* The kernel shows the original bytes: never longer than they were. */
+			/*
+			 * ps(1) shows the original bytes, so they are overwritten in place. The
+			 * masked text is not longer.
+			 */
 			memset(argv[i], 0, len);
 			memcpy(argv[i], masked, strnlen(masked, len));
 		}

@@ -15,7 +15,7 @@ enum {
 	CMD_OK = 0,
 	CMD_USAGE = 1,
 	CMD_SYSTEM = 2,
-	CMD_DAMAGED = 3, /* fsck, quota check, doctor: something is wrong and was not repaired */
+	CMD_DAMAGED = 3, /* fsck, quota check, doctor: a fault was found and was not repaired */
 	CMD_BUG = 4,
 	CMD_INTERRUPTED = 8,
 	CMD_MOUNT_FAILED = 32,
@@ -48,16 +48,19 @@ int cmd_parse(const struct cmd *cmd, const struct cfs_opt *table, void *dst, int
 
 /* "cachefs NAME: text" on stderr; without control characters, secrets of URLs masked. */
 __attribute__((format(printf, 1, 2))) void cmd_error(const char *fmt, ...);
-/* A line on stdout, without control characters but its end: for what names are part of. */
+/*
+ * Prints a line on stdout; control characters but the final newline are replaced. For text that
+ * contains names.
+ */
 __attribute__((format(printf, 1, 2))) void cmd_line(const char *fmt, ...);
 void cmd_set_name(const char *name);
 
-/* The text without the white space around it, which is cut off in place. */
+/* Returns the text without leading and trailing white space. The end is cut off in place. */
 char *cmd_trim(char *text);
 
 /*
- * Overwrites secrets of META-URLs and option lists in argv, as ps(1) shows it. Returns a copy of
- * the original vector for parsing (never freed).
+ * Overwrites secrets of META-URLs and option lists in argv, because ps(1) shows it. Returns a copy
+ * of the original vector for parsing (never freed).
  */
 char **cmd_hide_secrets(int argc, char **argv);
 

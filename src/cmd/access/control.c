@@ -17,13 +17,13 @@
 
 #define ASK_TIMEOUT_MS 10000
 #define POLL_MS	       250
-/* A long operation whose mount does not answer for so long is given up. */
+/* A long operation is given up after its mount has been silent for this long. */
 #define SILENCE_MS 60000
 #define REPLY_MAX  (64u << 20)
 
 /*
- * One question to a mount that may be dead: asked on a thread of its own, so that the caller can
- * leave it behind at the deadline (waits on a FUSE file cannot be interrupted otherwise).
+ * One question to a mount that may be dead. It is asked on a thread of its own, because a wait on a
+ * FUSE file cannot be interrupted: at the deadline the caller abandons the thread.
  */
 struct question {
 	pthread_mutex_t lock; /* protects done, abandoned */
@@ -110,7 +110,7 @@ static void *ask_thread(void *arg)
 	return NULL;
 }
 
-/* Sends the request on its way; NULL with errno set on failure. Takes over req. */
+/* Starts sending the request; NULL with errno set on failure. Takes over req. */
 static struct question *ask(const char *point, json_t *req)
 {
 	struct question *q = calloc(1, sizeof(*q));
@@ -150,7 +150,7 @@ static bool is_answered(struct question *q, cfs_deadline_t deadline)
 	return done;
 }
 
-/* The reply, or NULL with errno set when it has failed or not come yet. */
+/* The reply, or NULL with errno set when the request failed or is still unanswered. */
 static json_t *take_reply(struct question *q)
 {
 	json_t *reply;
@@ -183,7 +183,7 @@ json_t *control_ask(const char *point, json_t *req)
 
 json_t *control_run(const char *point, json_t *req, struct progress *p)
 {
-	/* What JSON readers agree on for integers. */
+	/* 53 bits: larger integers are not exact in every JSON reader. */
 	json_int_t job = (json_int_t)(cfs_random_u64() >> 11);
 	cfs_deadline_t alive = cfs_deadline_in(SILENCE_MS);
 	struct question *q;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Talking to a running mount through its .control file: one JSON object is written, one JSON object
- * is read back on the same descriptor. Requests: {"op": NAME, ...}; replies carry "error" (an errno
- * name) when they failed. The file belongs to the user who mounted, mode 0600.
+ * The protocol of a running mount's .control file: one JSON object is written, and one JSON object
+ * is read back on the same descriptor. Requests are {"op": NAME, ...}. The reply to a request that
+ * failed has "error" (an errno name). The file belongs to the user who mounted, mode 0600.
  */
 #ifndef CFS_CMD_CONTROL_H
 #define CFS_CMD_CONTROL_H
@@ -21,26 +21,28 @@
 /* Sends a request to the mount at `point`; NULL with errno set on failure. Takes over req. */
 json_t *control_ask(const char *point, json_t *req);
 /*
- * The same for an operation that may take long: shows its progress meanwhile. Gives up when the
- * mount stops answering (ETIMEDOUT), not when the operation is slow.
+ * As control_ask(), for an operation that may take long: shows its progress meanwhile. Gives up
+ * when the mount stops answering (ETIMEDOUT), not when the operation is slow.
  */
 json_t *control_run(const char *point, json_t *req, struct progress *p);
 /*
- * The error of a reply (NULL: none came, errno says why) as a negative errno, 0 when it is an
- * answer.
+ * The error of a reply as a negative errno, 0 when it has none. reply NULL: errno says why none
+ * came.
  */
 int control_error(json_t *reply);
-/* The name as requests carry it; malloc'ed. */
+/* The name in hex, as requests carry it; malloc'ed. */
 char *control_hex(const char *name);
-/* The pid of the mount process, 0 when it does not say. */
+/* The pid of the mount process; 0 when the reply does not carry it. */
 pid_t control_pid(const char *point);
 /* The mount was made with `ro`. */
 bool control_is_read_only(const char *point);
-/* The mount point above a path inside a mount, from the table of mounts. Prints why there is none.
+/*
+ * The mount point above a path inside a mount, from the table of mounts. When there is none, prints
+ * the reason.
  */
 int control_find_mount(const char *path, char *point, size_t size);
 
-/* The other side: what a mount process answers. */
+/* The server side: requests that a mount process answers. */
 #define CONTROL_JOBS 4 /* long operations at the same time */
 struct control_job;
 struct control_server {
@@ -54,7 +56,7 @@ struct control_server {
 	const char *volume;
 	uint32_t block_size;
 	bool read_only;
-	/* The kernel's idea of a name is outdated. */
+	/* Called when the kernel's cached dentry of a name is outdated. */
 	void (*name_changed)(void *arg, cfs_ino_t parent, const char *name, size_t len);
 	void *arg;
 	pthread_mutex_t lock; /* protects jobs */

@@ -22,7 +22,7 @@ static bool is_below(const char *path, const char *point)
 	return !strncmp(path, point, len) && (path[len] == '\0' || path[len] == '/');
 }
 
-/* Only the link is read: nothing asks the mount, which may be dead. */
+/* Reads only the link: a question to the mount might hang. */
 static bool link_holds(const char *pid, const char *name, const char *point, char where[PATH_MAX])
 {
 	char path[NAME_MAX + 300];

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which processes keep a mount busy: their directories, open files and mappings. */
+/* Lists the processes that keep a mount busy: working directories, open files and mappings. */
 #ifndef CFS_CMD_HOLDERS_H
 #define CFS_CMD_HOLDERS_H
 
-/* A line per process on stderr, at most a few; processes of others show to root only. */
+/* Prints one line per process on stderr, at most a few. Only root sees processes of other users. */
 void holders_print(const char *point);
 /*
- * A line per other mount namespace in which the file system with this device number is mounted, at
- * most a few. Returns how many it has found.
+ * Prints one line per other mount namespace that has the file system with this device number, at
+ * most a few. Returns how many were found.
  */
 unsigned holders_print_elsewhere(unsigned dev_minor);
 

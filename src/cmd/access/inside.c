@@ -9,7 +9,7 @@
 #include "base/mounted.h"
 #include "cmd/access/cmd.h"
 
-/* Of a fresh one the directory is asked for: itself it cannot be found. */
+/* A fresh name does not exist yet, so its directory is looked up instead. */
 static int find_point(char *resolved, bool fresh, struct inside *ret)
 {
 	char *slash = fresh ? strrchr(resolved, '/') : NULL;

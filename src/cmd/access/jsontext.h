@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-/* A string for JSON from bytes that may be any, such as a path: what is not UTF-8 becomes '?'. */
+/* A JSON string from arbitrary bytes, such as a path: bytes that are not UTF-8 become '?'. */
 json_t *json_text(const char *bytes);
 
 #endif

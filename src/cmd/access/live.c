@@ -14,7 +14,7 @@
 #include "base/bytes.h"
 
 #define PIECE 65536
-/* A child that has closed its pipe ends at once. */
+/* How long a child that has closed its pipe may take to exit. */
 #define END_MS 1000
 
 static volatile sig_atomic_t stopped;
@@ -137,7 +137,7 @@ int live_reader_stop(struct live_reader *r)
 
 	close(r->fd);
 	while ((pid = waitpid(r->pid, &status, WNOHANG)) == 0 && !cfs_deadline_passed(deadline)) {
-		/* It sits in the mount, or ends with the next write into the closed pipe. */
+		/* The child hangs in the mount, or exits at its next write into the closed pipe. */
 		kill(r->pid, SIGKILL);
 		poll(NULL, 0, 1);
 	}

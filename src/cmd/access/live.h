@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Commands that watch a running mount. A signal does not end a read of a mount that hangs: files
- * are read by a child, which is left behind at the deadline.
+ * Commands that watch a running mount. A signal does not end a read of a mount that hangs, so a
+ * child reads the files and is abandoned at the deadline.
  */
 #ifndef CFS_CMD_LIVE_H
 #define CFS_CMD_LIVE_H
@@ -11,28 +11,28 @@
 
 #include "base/clock.h"
 
-/* How long a file of the mount may take. */
+/* Deadline for reading one file of the mount. */
 #define LIVE_READ_MS 10000
 
 struct live_reader {
-	int fd; /* not blocking; end of file: the child has ended */
+	int fd; /* non-blocking; end of file means that the child has exited */
 	pid_t pid;
 };
 int live_reader_start(const char *path, struct live_reader *ret);
 /* Bytes; 0 at the end of the file, -ETIMEDOUT, -EINTR when live_stopped() has become true. */
 ssize_t live_reader_read(struct live_reader *r, void *buf, size_t size, cfs_deadline_t deadline);
-/* Why the child has ended: 0 or a negative errno. */
+/* Exit reason of the child: 0 or a negative errno. */
 int live_reader_stop(struct live_reader *r);
 
-/* A file as a whole, malloc'ed and terminated, cut off after `max` bytes. */
+/* Reads a whole file, malloc'ed and terminated, truncated after `max` bytes. */
 int live_read(const char *path, size_t max, uint64_t timeout_ms, char **ret, size_t *ret_len);
-/* The same of what a program, found in PATH, writes to standard output. */
+/* As live_read(), for the standard output of a program that is found in PATH. */
 int live_run(char *const argv[], size_t max, uint64_t timeout_ms, char **ret, size_t *ret_len);
 
-/* From here on SIGINT and SIGTERM end waits only. */
+/* After this call SIGINT and SIGTERM only end waits. */
 void live_begin(void);
 bool live_stopped(void);
-/* Until the deadline; false when stopped before it. */
+/* Waits until the deadline; false when stopped earlier. */
 bool live_wait(cfs_deadline_t deadline);
 
 #endif

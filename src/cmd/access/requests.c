@@ -18,7 +18,7 @@
 #define MEMORY "/memfd:" CFS_ACTIVITY_NAME
 #define LOG    "/memfd:" CFS_LOGRING_NAME
 
-/* Memory of a process as a descriptor of ours, or a negative errno. */
+/* Opens a memory mapping of a process as a descriptor of this process, or a negative errno. */
 static int open_memory(pid_t pid, const char *which)
 {
 	char path[64], where[64];
@@ -78,7 +78,10 @@ pid_t requests_find_process(const char *point)
 							     : 0;
 		if (found <= 0 || found == getpid() || !has_argument(d->d_name, point))
 			continue;
-		/* Others may have the same arguments: who waits for it to start, who watches it. */
+		/*
+		 * Other processes have the same arguments: the command that waits for the start,
+		 * and the supervisor.
+		 */
 		fd = open_memory(found, MEMORY);
 		if (fd >= 0) {
 			close(fd);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the threads of a mount process are doing, read from its memory: it need not answer. */
+/* Shows the requests of a mount process, read from its memory: the process need not answer. */
 #ifndef CFS_CMD_REQUESTS_H
 #define CFS_CMD_REQUESTS_H
 
@@ -7,16 +7,16 @@
 #include <sys/types.h>
 
 /*
- * The process that serves the mount at `point`, found by its arguments and its memory; 0: there is
- * none that we may look at.
+ * The process that serves the mount at `point`, found by its arguments and its memory. 0: there is
+ * none that the caller may inspect.
  */
 pid_t requests_find_process(const char *point);
 /*
- * A line for each request in flight, oldest first, and for each other thread that waits for
- * something. Negative errno: the process is of another version, or not ours to look at.
+ * Prints one line for each request in flight, oldest first, and one for each other thread that
+ * waits. Negative errno: the process has another version, or belongs to another user.
  */
 int requests_print(pid_t pid, FILE *out);
-/* The last lines that the processes of its mount have logged, the oldest first. */
+/* The last log lines of the processes of this mount, oldest first. */
 int requests_print_log(pid_t pid, FILE *out);
 
 #endif

@@ -51,7 +51,7 @@ char *volume_bucket(const char *storage, const char *bucket)
 	return path;
 }
 
-/* What any part of the program looks for in the environment and is a secret, or goes with one. */
+/* Environment variables that the program reads and that are secrets, or belong to one. */
 static const char *const credential_keys[] = {
 	"META_PASSWORD",
 	"META_PASSWORD_FILE",
@@ -194,7 +194,7 @@ int volume_check_id(const struct cfs_setting *s, struct cfs_object_store *o,
 			 key, strerror((int)-n));
 		return (int)n;
 	}
-	/* Behind what was asked for there may be rests of an encrypted object. */
+	/* After the n bytes asked for, the buffer may hold remains of an encrypted object. */
 	uuid[n] = '\0';
 	if (n == VOLUME_UUID_LEN && !strcasecmp(uuid, s->uuid))
 		return 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening a volume for a command: metadata, setting and object store, with messages for people. */
+/* Opens a volume for a command: metadata, setting and object store, with messages for people. */
 #ifndef CFS_CMD_VOLUME_H
 #define CFS_CMD_VOLUME_H
 
@@ -9,7 +9,7 @@
 #include "base/clock.h"
 
 #define VOLUME_UUID_LEN 36
-/* Of the key below the volume's name. */
+/* The object with the volume's id has this key below the volume's name. */
 #define VOLUME_ID_NAME "juicefs_uuid"
 
 /*
@@ -34,7 +34,7 @@ int volume_read_credentials(const char *path, char err[256]);
 int volume_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_meta **ret_meta,
 		struct cfs_setting **ret_setting, char err[256]);
 
-/* What may differ from the setting. */
+/* Overrides of the setting. */
 struct volume_objects {
 	const char *storage, *bucket;			/* NULL: the setting's */
 	int64_t upload_limit_mbps, download_limit_mbps; /* -1: the setting's, 0: none */
@@ -49,13 +49,15 @@ int volume_open_objects(const struct cfs_setting *s, const char *storage, const 
 int volume_open_objects_with(const struct cfs_setting *s, const struct volume_objects *with,
 			     struct cfs_object_store **ret, char err[256]);
 /*
- * Whether the objects that `o` has below the volume's name are of this very volume, by the id that
- * format stores among them. 1: they are; 0: there is no id; -EEXIST: it is another volume's; else
- * the error of the store. Negative with err.
+ * Whether the objects that `o` has below the volume's name belong to this volume, by the id that
+ * format stores among them. 1: they do; 0: there is no id; -EEXIST: they belong to another volume;
+ * else the error of the store. Negative with err.
  */
 int volume_check_id(const struct cfs_setting *s, struct cfs_object_store *o,
 		    cfs_deadline_t deadline, char err[256]);
-/* Storage classes and tags of a setting that was changed, for objects to come. */
+/*
+ * Applies changed storage classes and tags of a setting to objects that are written from then on.
+ */
 int volume_adopt_tiers(const struct cfs_setting *s, struct cfs_object_store *o);
 /* Bytes per second, 0: no limit. */
 uint64_t volume_limit(int64_t given_mbps, int setting_mbps);

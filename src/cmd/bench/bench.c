@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an application gets in a directory of any file system: big files, small files, metadata. */
+/*
+ * Measures a directory of any file system as an application sees it: big files, small files,
+ * metadata.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -94,7 +97,7 @@ typedef int (*load_fn)(struct worker *w, uint64_t i, char *buf);
 static const struct load {
 	const char *name, *title;
 	bool big;  /* one file per thread, cut into blocks; else small files */
-	bool data; /* is moved */
+	bool data; /* whether it moves data */
 	load_fn fn;
 } loads[];
 
@@ -103,7 +106,7 @@ struct worker {
 	const struct load *load;
 	unsigned number;
 	pthread_t thread;
-	int fd; /* of the big file */
+	int fd; /* offset in the big file */
 	int err;
 };
 
@@ -140,7 +143,7 @@ static int read_all(int fd, char *buf, size_t len)
 	return 0;
 }
 
-/* The pages of the kernel are not what is measured. */
+/* Drops the kernel's cached pages, so that reads measure the file system. */
 static void forget(int fd)
 {
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
@@ -240,7 +243,7 @@ static const struct load loads[] = {
 	{"remove", "remove small files", false, false, remove_small},
 };
 
-/* Calls of each thread. */
+/* Number of calls per thread. */
 static uint64_t calls_of(const struct bench_opts *o, const struct load *l)
 {
 	return l->big ? CFS_DIV_UP(o->big_size, o->block_size) : (uint64_t)o->small_files;
@@ -321,7 +324,10 @@ static int measure(struct bench *b, const struct load *l)
 	return r;
 }
 
-/* Whatever was reached: all names are known. The last load has removed most of them. */
+/*
+ * Removes every name that a load can have made, also after an abort. The last load has removed most
+ * of them.
+ */
 static void clean_up(struct bench *b, const char *top)
 {
 	struct worker w = {.b = b};
@@ -355,7 +361,7 @@ static int bench(struct bench *b)
 	b->body = malloc(b->body_size);
 	if (!b->body)
 		return -ENOMEM;
-	/* Compression is not to have an easy time. */
+	/* Random data, so that compression gains nothing. */
 	for (i = 0; i + sizeof(random) <= b->body_size; i += sizeof(random)) {
 		random = cfs_random_u64();
 		memcpy(b->body + i, &random, sizeof(random));
@@ -387,7 +393,7 @@ static int bench_run(int argc, char **argv)
 		cmd_error("cannot work in %s: %s", path, strerror(errno));
 		return CMD_USAGE;
 	}
-	/* What is removed is not to go to the volume's trash; elsewhere the flag means nothing. */
+	/* Skips the volume's trash; other file systems ignore the flag. */
 	(void)ioctl(b.top_fd, FS_IOC_SETFLAGS, &flags);
 	b.colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
 	b.results = o.json ? json_array() : NULL;

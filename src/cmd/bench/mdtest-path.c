@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mdtest through a mount: the system calls of an application. */
+/* mdtest through a mount: the system calls that an application makes. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -242,7 +242,7 @@ int mdtest_open_path(const char *path, const struct mdtest_shape *s, struct mdte
 		path_close(&p->t);
 		return CMD_USAGE;
 	}
-	/* What is removed is not to go to the volume's trash; elsewhere the flag means nothing. */
+	/* Skips the volume's trash; other file systems ignore the flag. */
 	(void)ioctl(p->top_fd, FS_IOC_SETFLAGS, &flags);
 	p->stats = find_stats(path);
 	*ret = &p->t;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mdtest on a META-URL: the metadata calls that a mount would make, without a mount. Nothing is
- * stored in the object store; writes are records of slices that have no objects.
+ * mdtest on a META-URL: makes the metadata calls of a mount, without a mount. The object store is
+ * not used; writes are records of slices that have no objects.
  */
 #include <cachefs/meta.h>
 #include <errno.h>
@@ -27,7 +27,7 @@ struct volume_target {
 	bool started;
 	cfs_ino_t *dirs;
 	char top[64];
-	/* Slices of ours, sorted before the first of them can die; protected by lock. */
+	/* Slices that this run made, sorted before the first can be deleted; protected by lock. */
 	pthread_mutex_t lock;
 	uint64_t *slices;
 	size_t n_slices;
@@ -47,7 +47,7 @@ static int compare(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Only slices of ours may be forgotten: others have objects, which a mount removes. */
+/* Only slices of this run may be forgotten: other slices have objects, which a mount removes. */
 static int delete_slice(void *arg, uint64_t slice, uint32_t size)
 {
 	struct volume_target *v = arg;
@@ -228,7 +228,9 @@ static int count_left(void *arg, const struct cfs_row *row)
 	return 0;
 }
 
-/* Data of removed files goes in the background; this session would leave it to the hourly job. */
+/*
+ * Waits for the background deletion of file data, which would otherwise be left to the hourly job.
+ */
 static int wait_for_deletion(struct volume_target *v)
 {
 	cfs_deadline_t end = cfs_deadline_in(DELETE_WAIT_MS);

@@ -21,7 +21,7 @@
 
 #define NOT_GIVEN UINT64_MAX
 
-/* Latencies by octave and eighth of it: at most 12 % off. */
+/* Latency histogram: eight buckets per octave, at most 12 % off. */
 enum { STEPS = 8, BUCKETS = 64 * STEPS, MAX_ITEMS = 100000000 };
 
 struct mdtest_opts {
@@ -91,11 +91,11 @@ struct phase {
 	uint64_t time_ns;
 	uint64_t latency[BUCKETS];
 	uint64_t p50_ns, p99_ns;
-	bool asked; /* what follows is known */
+	bool asked; /* the fields below are known */
 	struct mdtest_requests requests;
 };
 
-/* Items [next, end) of one phase, taken by the threads one by one. */
+/* Items [next, end) of one phase. Threads take them one by one. */
 struct run {
 	struct mdtest_target *t;
 	struct progress *progress;
@@ -160,7 +160,7 @@ static void *work(void *arg)
 		r = run->fn(run->t, run->backwards ? run->end - 1 - (n - run->begin) : n);
 		ns = cfs_now_ns() - start;
 		progress_add(run->progress, 1);
-		/* What was not made needs no removal. */
+		/* An interrupted run has not made every item; a missing one needs no removal. */
 		if (r == -ENOENT && run->cleaning && interrupted)
 			continue;
 		count++;
@@ -179,7 +179,7 @@ static void *work(void *arg)
 	return NULL;
 }
 
-/* One part of a phase: the items of one level, say. */
+/* One part of a phase, such as the items of one level. */
 static int run_items(struct run *run, unsigned n_threads)
 {
 	pthread_t *threads = calloc(n_threads, sizeof(*threads));
@@ -204,10 +204,10 @@ struct mdtest {
 	unsigned depth;
 	struct phase phases[8];
 	size_t n;
-	uint64_t reached; /* items of the last phase that were begun are below it */
+	uint64_t reached; /* every item that was begun in the last phase is below it */
 };
 
-/* First directory of a level; level depth + 1: behind the last one. */
+/* First directory of a level. Level depth + 1 gives the end of the last one. */
 static uint64_t level_begin(const struct mdtest_shape *s, unsigned level)
 {
 	uint64_t begin = 0, size = 1;
@@ -217,7 +217,7 @@ static uint64_t level_begin(const struct mdtest_shape *s, unsigned level)
 	return begin;
 }
 
-enum order { AT_ONCE, DOWN, UP }; /* by levels from the top, or from the leaves */
+enum order { AT_ONCE, DOWN, UP }; /* level by level from the top, or from the leaves */
 
 static int run_phase(struct mdtest *m, const char *name, item_fn fn, uint64_t begin, uint64_t end,
 		     enum order order, bool cleaning)
@@ -278,7 +278,7 @@ static int run_all(struct mdtest *m)
 		r = run_phase(m, "stat", ops->stat, 0, files, AT_ONCE, false);
 	if (!r)
 		r = run_phase(m, "list", ops->list, 0, dirs, AT_ONCE, false);
-	/* Whatever happened, what was made is removed. */
+	/* Removes what was made, also after an error. */
 	r2 = run_phase(m, "unlink", ops->unlink, 0, files, AT_ONCE, true);
 	r3 = run_phase(m, "rmdir", ops->rmdir, 0, dirs, UP, true);
 	return r ? r : r2 ? r2 : r3;
@@ -377,7 +377,7 @@ static bool make_shape(const struct mdtest_opts *o, struct mdtest_shape *ret)
 			return false;
 	}
 	ret->n_files = ret->n_dirs * ret->files;
-	/* Of a volume, each chunk that is written is remembered. */
+	/* On a volume, every chunk that is written is remembered, so chunks are limited too. */
 	return ret->n_files <= MAX_ITEMS &&
 	       ret->n_files * CFS_DIV_UP(ret->write_bytes, CFS_CHUNK_SIZE) <= MAX_ITEMS;
 }

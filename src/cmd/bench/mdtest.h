@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What mdtest works on: a directory, or a volume's metadata without a mount. */
+/* The targets of mdtest: a directory, or a volume's metadata without a mount. */
 #ifndef CFS_CMD_MDTEST_H
 #define CFS_CMD_MDTEST_H
 
@@ -8,21 +8,24 @@
 #include <stdint.h>
 
 /*
- * The tree: directory 0 is the top, which nobody else uses; the parent of directory i > 0 is
- * (i - 1) / width. File f is in directory f / files.
+ * The tree: directory 0 is the top, which is used by this run only; the parent of directory i > 0
+ * is (i - 1) / width. File f is in directory f / files.
  */
 struct mdtest_shape {
 	uint64_t width, files, n_dirs, n_files;
-	uint64_t write_bytes; /* into each file */
+	uint64_t write_bytes; /* bytes per file */
 	unsigned threads;
 };
 
 struct mdtest_requests {
 	uint64_t round_trips;
-	uint64_t retries; /* of transactions that met another one */
+	uint64_t retries; /* transactions that conflicted with another one */
 };
 
-/* Members are called by many threads, but for open and close; each returns 0 or negative errno. */
+/*
+ * Members may be called by many threads at once, except open and close. Each returns 0 or a
+ * negative errno.
+ */
 struct mdtest_target;
 struct mdtest_ops {
 	int (*mkdir)(struct mdtest_target *t, uint64_t dir);
@@ -31,11 +34,11 @@ struct mdtest_ops {
 	int (*list)(struct mdtest_target *t, uint64_t dir);
 	int (*unlink)(struct mdtest_target *t, uint64_t file);
 	int (*rmdir)(struct mdtest_target *t, uint64_t dir);
-	/* Files are not created any more from here on. NULL: nothing to do. */
+	/* Called when no more files will be created. NULL: nothing to do. */
 	int (*created)(struct mdtest_target *t);
-	/* Adds what the metadata engine was asked so far; false: not known. */
+	/* Adds the number of requests that the metadata engine has received; false: unknown. */
 	bool (*requests)(struct mdtest_target *t, struct mdtest_requests *ret);
-	/* Clean-up comes before it; a failure is reported. */
+	/* Called after clean-up. A failure is reported. */
 	int (*close)(struct mdtest_target *t);
 };
 struct mdtest_target {
@@ -43,7 +46,7 @@ struct mdtest_target {
 	struct mdtest_shape shape;
 };
 
-/* Both say what is wrong on stderr and return an exit status. */
+/* Both explain failures on stderr and return an exit status. */
 int mdtest_open_path(const char *path, const struct mdtest_shape *s, struct mdtest_target **ret);
 /* skip_dir_mtime_ms: as in struct cfs_meta_conf */
 int mdtest_open_volume(const char *url, const struct mdtest_shape *s, uint64_t skip_dir_mtime_ms,

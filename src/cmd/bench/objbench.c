@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an object store can do: correctness of the surface, then speed at rising concurrency. */
+/* Tests an object store: correctness of the interface, then speed at rising concurrency. */
 #include "cmd/bench/objbench.h"
 
 #include <errno.h>
@@ -128,7 +128,7 @@ struct bench {
 	const struct options *o;
 	struct cfs_object_store *store;
 	char prefix[64];
-	uint8_t *body; /* of every object, behind its stamp */
+	uint8_t *body; /* of every object, after its stamp */
 	unsigned ladder[LADDER_MAX];
 	size_t n_ladder;
 	json_t *json; /* NULL: text */
@@ -136,7 +136,7 @@ struct bench {
 	struct progress progress;
 };
 
-/* One line of the table while it is measured. */
+/* One line of the table, updated while it is measured. */
 struct load {
 	struct bench *b;
 	const struct kind *kind;
@@ -150,7 +150,7 @@ struct load {
 struct kind {
 	const char *name;
 	bool big, moves_data;
-	/* buf: of this thread, for one object */
+	/* buf: belongs to this thread; has room for one object */
 	int (*run)(struct load *l, size_t i, uint8_t *buf);
 };
 
@@ -360,7 +360,7 @@ static int measure(struct bench *b, const struct kind *kind, unsigned threads)
 	return r;
 }
 
-/* The small objects of a round are gone after it, the big ones are overwritten by the next. */
+/* A round removes its small objects; the next round overwrites the big ones. */
 static int measure_all(struct bench *b)
 {
 	size_t i, k;
@@ -442,7 +442,7 @@ static bool parse_ladder(const char *text, struct bench *b)
 	return b->n_ladder > 0;
 }
 
-/* A store of files would make what is missing of its path, on whatever disk that then is. */
+/* A file store would create the missing directories of its path, on whatever disk that is. */
 static int check_place(const struct options *o, const char *bucket)
 {
 	char place[PATH_MAX];

@@ -11,12 +11,12 @@
 struct objcheck_result {
 	const char *name;
 	bool passed;
-	char text[200]; /* why not */
+	char text[200]; /* the reason of a failure */
 };
 
 /*
- * Tries everything that a volume asks of a store, on objects below `prefix`, and calls fn with each
- * outcome. Returns how many failed.
+ * Tests every operation that a volume needs of a store, on objects below `prefix`, and calls fn
+ * with each outcome. Returns how many failed.
  */
 unsigned objcheck_run(struct cfs_object_store *o, const char *prefix,
 		      void (*fn)(void *arg, const struct objcheck_result *result), void *arg);

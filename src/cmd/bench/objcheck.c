@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a volume asks of an object store, one small test for each promise. */
+/* The promises that a volume needs of an object store, one small test for each. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -311,14 +311,14 @@ static int list(struct check *c, const char *name, const char *after, struct lis
 
 static int check_list(struct check *c)
 {
-	/* '-' and '.' come before '/': the order is that of whole keys, not of directories. */
+	/* Listings sort whole keys, not directories: '-' and '.' sort before '/'. */
 	static const char *const names[] = {"list/a",	  "list/a-b", "list/a.b",     "list/a/b",
 					    "list/b+c d", "list/b0",  "list/\xc3\xa9"};
 	size_t i, n = CFS_ARRAY_SIZE(names);
 	struct listed *l = malloc(sizeof(*l));
 	int r = l ? 0 : failed(c, "out of memory");
 
-	/* A directory cannot also be an object where keys are paths. */
+	/* Where keys are paths, one name cannot be both a directory and an object. */
 	for (i = 1; i < n && r == 0; i++)
 		r = put_text(c, names[i], "1");
 	if (r == 0) {

@@ -22,7 +22,7 @@ void blocks_key(const struct admin *a, uint64_t slice, uint32_t indx, uint32_t l
 	cfs_store_block_key(a->store, &b, key);
 }
 
-/* Only an object that is called exactly as we would call that block is one. */
+/* An object is a block only if its key is exactly the one that cachefs gives that block. */
 static bool parse(const struct admin *a, const char *key, struct block_object *ret)
 {
 	const char *base = strrchr(key, '/');

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Objects of a volume against the slices that metadata names, for gc and fsck: both are sorted by
- * slice and gone through side by side, in bounded memory (sorter.h; 32 bytes per object and per
- * record of a slice).
+ * Compares the objects of a volume with the slices that metadata names, for gc and fsck. Both lists
+ * are sorted by slice and merged in bounded memory (sorter.h; 32 bytes per object and per record of
+ * a slice).
  */
 #ifndef CFS_CMD_BLOCKS_H
 #define CFS_CMD_BLOCKS_H
@@ -14,7 +14,7 @@
 #include "cmd/access/progress.h"
 #include "cmd/sets/sorter.h"
 
-/* An object that is named like a block. */
+/* An object whose key has the form of a block's. */
 struct block_object {
 	uint64_t id;
 	uint64_t size; /* of the object */
@@ -24,9 +24,10 @@ struct block_object {
 
 struct blocks_listed {
 	uint64_t objects, bytes; /* blocks */
-	uint64_t foreign;	 /* objects below chunks/ that no block is called like */
+	uint64_t foreign;	 /* objects below chunks/ whose key is not that of a block */
 };
-/* Lists every object of the volume's chunks into *ret_sorted. 0 means that the listing is complete.
+/*
+ * Lists every object of the volume's chunks into *ret_sorted. 0 means that the listing is complete.
  */
 int blocks_list(struct admin *a, struct progress *p, struct sorter **ret_sorted,
 		struct blocks_listed *ret);
@@ -42,14 +43,14 @@ struct slice_use {
 };
 int slice_use_compare(const void *a, const void *b);
 
-/* The object is block b->indx of a slice of that size. */
+/* Whether the object is block b->indx of a slice of that size. */
 bool blocks_belongs(const struct admin *a, const struct block_object *b, uint32_t slice_size);
-/* Number of blocks, and the length of one. */
+/* Number of blocks of a slice, and the length of one block. */
 uint32_t blocks_count(const struct admin *a, uint32_t slice_size);
 uint32_t blocks_length(const struct admin *a, uint32_t slice_size, uint32_t indx);
 void blocks_key(const struct admin *a, uint64_t slice, uint32_t indx, uint32_t len,
 		char key[CFS_BLOCK_KEY_MAX]);
-/* Objects are as long as the blocks in them. */
+/* Whether objects are exactly as long as their blocks: no compression, no encryption. */
 bool blocks_are_plain(const struct admin *a);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slices: their records, their reference counts and their blocks. Metadata is read before objects
- * are listed, because objects are stored before they are named. What looks wrong is looked at again
- * by itself before it is reported.
+ * Checks slices: their records, reference counts and blocks. Metadata is read before objects are
+ * listed, because objects are stored before they are named. Each suspect is examined again by
+ * itself before it is reported.
  *
  * Memory: blocks.h; 40 bytes per slice whose count looks wrong.
  */
@@ -17,12 +17,12 @@
 
 enum { USE_RECORD = 1, USE_DELAYED = 2, USE_REF = 4 };
 
-/* A slice whose references do not agree with the records. */
+/* A slice whose reference count does not match its records. */
 struct doubt {
 	uint64_t id;
 	uint32_t size;
 	int64_t refs, records;	       /* refs -1: no row */
-	int64_t refs_now, records_now; /* the second time */
+	int64_t refs_now, records_now; /* the second reading */
 };
 
 struct data {
@@ -58,7 +58,7 @@ int fsck_records(struct fsck *f, cfs_ino_t ino, uint32_t indx, const struct cfs_
 	return 0;
 }
 
-/* Reports wait until the page has been read: they ask the metadata for paths. */
+/* Reports are made after the page has been read, because they ask the metadata for paths. */
 struct bad_record {
 	cfs_ino_t ino;
 	uint32_t indx, unreadable;
@@ -187,12 +187,12 @@ static int read_metadata(struct data *d)
 struct slice {
 	uint64_t id;
 	uint32_t size, indx;
-	cfs_ino_t ino; /* one of its users; 0: only kept for the trash time */
+	cfs_ino_t ino; /* one file that uses it; 0: only kept for the trash time */
 	int64_t records, refs;
 	bool sizes_differ;
 };
 
-/* The file still wants the slice. */
+/* The file still references the slice. */
 static bool still_named(struct data *d, const struct slice *s)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
@@ -232,7 +232,7 @@ static int check_block(struct data *d, const struct slice *s, uint32_t indx)
 			   info.size);
 }
 
-/* Objects of the slice are next in the listing; those before it belong to nobody. */
+/* The objects of slice s are next in the listing; earlier ones belong to no slice. */
 static int check_blocks(struct data *d, const struct slice *s, struct block_object *o, int *more)
 {
 	const struct admin *a = d->f->a;
@@ -284,7 +284,7 @@ static struct doubt *find_doubt(struct data *d, uint64_t id)
 {
 	size_t lo = 0, hi = d->n, mid;
 
-	/* They were found in the order of ids. */
+	/* Suspects are in the order of their ids. */
 	while (lo < hi) {
 		mid = (lo + hi) / 2;
 		if (d->doubts[mid].id < id)
@@ -318,8 +318,9 @@ static int count_ref(void *arg, const struct cfs_row *row)
 }
 
 /*
- * Too few references cost data when a sharer goes: raised at once. Too many cost space only, and
- * may come from a record that the scans missed: lowered when nobody has the volume mounted.
+ * A count that is too low costs data when a sharer goes, so it is raised at once. A count that is
+ * too high costs only space, and may come from a record that the scans missed, so it is lowered
+ * only when no mount is active.
  */
 static int judge_refs(struct data *d)
 {
@@ -398,7 +399,7 @@ static int end_slice(struct data *d, const struct slice *s, struct block_object 
 	if (s->sizes_differ)
 		r = fsck_report(d->f, "slice", s->ino, false,
 				"records of slice %" PRIu64 " do not agree about its size", s->id);
-	/* Nobody names it and it is counted so: on its way out. */
+	/* A slice with no records and no references is about to be deleted: no fault. */
 	if (r == 0 && s->records != s->refs && (s->records || s->refs > 0))
 		r = doubt(d, s);
 	return r < 0 ? r : check_blocks(d, s, o, more);

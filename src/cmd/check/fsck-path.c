@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One file or tree: each inode by itself, each block asked for by name. */
+/* fsck of one file or tree: judges each inode by itself and asks for each block by name. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>

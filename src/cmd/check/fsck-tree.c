@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names and inodes. Whole tables are read once and joined by sorting: first by inode, which tells
- * what each name weighs; then by directory. That only finds suspects, because a volume in use
- * changes while it is read; each suspect is then judged by itself (cfs_meta_check_inode).
+ * Checks names and inodes. Whole tables are read once and joined by sorting: first by inode, which
+ * gives the size of each name; then by directory. The join only finds suspects, because a volume in
+ * use changes while it is read. Each suspect is then judged by itself (cfs_meta_check_inode).
  *
  * Memory: sorter.h, 32 bytes per inode and name, 40 per name and directory, in turn.
  */
@@ -14,7 +14,7 @@
 #include "cmd/check/fsck.h"
 #include "cmd/sets/sorter.h"
 
-/* A repair may show more: an entry removed changes its directory. */
+/* A repair may reveal more: removing an entry changes its directory. */
 #define ROUNDS 4
 
 enum row_kind { ROW_NODE, ROW_OPEN, ROW_DETACHED, ROW_DELETED, ROW_CHUNK, ROW_XATTR, ROW_NAME };
@@ -123,7 +123,7 @@ static int add_chunk(void *arg, const struct cfs_row *row)
 {
 	struct tree *t = arg;
 
-	/* One per file is enough to see that there is data. */
+	/* One chunk per file is enough to know that it has data. */
 	if (row->ino == t->last_with_data)
 		return 0;
 	t->last_with_data = row->ino;
@@ -198,7 +198,7 @@ static bool is_suspect(const struct inode *i)
 	return i->node.parent != i->parent && (dir || i->node.parent != 0);
 }
 
-/* Its weight goes to the directory that names it. */
+/* The inode's usage counts for the directory that names it. */
 static int add_entry(struct tree *t, const struct inode *i, const struct by_inode *name)
 {
 	bool file = i->node.type == CFS_TYPE_FILE;
@@ -375,7 +375,10 @@ int fsck_inode(struct fsck *f, cfs_ino_t ino)
 	bool doubt = false;
 	int i, r = f->repair ? admin_may_repair(f->a) : 0;
 
-	/* A look that is not a transaction may be disturbed; damage stays. */
+	/*
+	 * A check outside a transaction may be disturbed by a change; damage is still there next
+	 * time.
+	 */
 	for (i = 0; i < tries && r == 0; i++) {
 		struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
 

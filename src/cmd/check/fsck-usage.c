@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What clients count: the volume's counters, statistics of directories, quotas.
+ * Checks the numbers that clients count: the volume's counters, statistics of directories, quotas.
  *
  * Memory: gaps.h, 144 bytes per gap, of at most PAGE directories at a time.
  */
@@ -15,7 +15,7 @@
 
 struct usage {
 	struct fsck *f;
-	const cfs_ino_t *dirs; /* whose statistics are in doubt */
+	const cfs_ino_t *dirs; /* directories with doubtful statistics */
 	size_t n_dirs;
 	bool all, owners;
 };

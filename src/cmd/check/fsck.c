@@ -11,7 +11,7 @@
 #include "cmd/access/cmd.h"
 #include "cmd/usage/gaps.h"
 
-/* More are counted, but not listed in JSON. */
+/* Further problems are counted, but not listed in JSON. */
 #define PROBLEMS_MAX 10000
 
 struct fsck_opts {

@@ -11,9 +11,9 @@
 struct fsck {
 	struct admin *a;
 	bool repair, sync_dir_stat, json;
-	bool again; /* another round after repairs: what could not be repaired has been told */
+	bool again; /* another round after repairs: unrepaired faults have been reported already */
 	struct progress p;
-	struct inostack stats; /* directories whose statistics are in doubt */
+	struct inostack stats; /* directories whose statistics are doubtful */
 	json_t *problems;
 	uint64_t found, repaired;
 	uint64_t inodes, names, slices, objects; /* looked at */
@@ -21,19 +21,19 @@ struct fsck {
 };
 
 /*
- * Something is wrong. ino 0: with no inode. Text follows the path in the output. Returns 0 or
+ * Reports a fault. ino 0: the fault has no inode. Text follows the path in the output. Returns 0 or
  * -ENOMEM.
  */
 __attribute__((format(printf, 5, 6))) int
 fsck_report(struct fsck *f, const char *kind, cfs_ino_t ino, bool repaired, const char *fmt, ...);
-/* Judges one inode number, repairs and reports. Statistics in doubt are noted for fsck_usage. */
+/* Judges one inode number, repairs and reports. Doubtful statistics are noted for fsck_usage. */
 int fsck_inode(struct fsck *f, cfs_ino_t ino);
-/* Records of one chunk as such: positions and lengths. */
+/* Checks the records of one chunk by themselves: positions and lengths. */
 bool fsck_possible(const struct cfs_slice *s);
 int fsck_records(struct fsck *f, cfs_ino_t ino, uint32_t indx, const struct cfs_slice *v, size_t n);
 
 int fsck_tree(struct fsck *f);
-/* The statistics that were noted; all: the volume's counters and the quotas too. */
+/* Checks the statistics that were noted; all: the volume's counters and the quotas too. */
 int fsck_usage(struct fsck *f, bool all);
 int fsck_data(struct fsck *f);
 int fsck_path(struct fsck *f, const char *path, bool recursive);

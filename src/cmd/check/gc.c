@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Objects that nothing needs. The order makes it safe on a volume in use: objects are listed first
- * and metadata is read afterwards, so that a slice committed meanwhile is known; what is not
- * committed yet is young; and what a row of any table names stays.
+ * Removes objects that nothing references. The order makes it safe on a volume in use: objects are
+ * listed first and metadata is read afterwards, so a slice committed meanwhile is known. Slices
+ * that are not committed yet are young, and young objects stay. So does everything that a row of
+ * any table names.
  *
  * Memory: 16 bytes per name in the trash and per deleted file, else bounded (blocks.h).
  */
@@ -66,7 +67,7 @@ struct tally {
 struct gc {
 	struct admin *a;
 	const struct gc_opts *o;
-	int64_t old_s; /* objects changed before may be leaked */
+	int64_t old_s; /* only objects changed before this time may be leaked */
 	struct inoset trash, deleted;
 	struct sorter *objects, *uses;
 	struct remover *remover;
@@ -120,7 +121,7 @@ static int compact_all(struct gc *g)
 		r = cfs_data_compact(g->a->data, &ctx, l.ino, l.indx);
 		if (r == 0)
 			g->compacted++;
-		/* Changed, or removed, by somebody meanwhile. */
+		/* Another client has changed or removed it meanwhile. */
 		if (r == -EAGAIN || r == -ENOENT)
 			r = 0;
 		progress_add(&g->p, 1);
@@ -190,8 +191,8 @@ static int add_delfile(void *arg, const struct cfs_row *row)
 }
 
 /*
- * References last: a record that moved from a row not read yet to one already read is missed by the
- * scan of chunks, but the slice keeps its reference throughout.
+ * Reads references last: the scan of chunks misses a record that moves from an unread row to a row
+ * already read, but the slice keeps its reference throughout.
  */
 static int read_metadata(struct gc *g)
 {
@@ -227,7 +228,7 @@ static int read_metadata(struct gc *g)
 /* All uses of one slice. */
 struct slice {
 	uint64_t id;
-	uint32_t size; /* what records say, else its reference row */
+	uint32_t size; /* from the records, else from its reference row */
 	cfs_ino_t ino; /* of one of its records */
 	uint32_t indx;
 	uint32_t kinds;
@@ -275,7 +276,7 @@ static int leaked(struct gc *g, const struct block_object *b)
 	return remover_add(g->remover, key, b->size);
 }
 
-/* A slice that only its own row knows, with no references. Objects first, then the row. */
+/* Removes a slice that only its own row knows, with no references: objects first, then the row. */
 static void drop(struct gc *g, const struct slice *s)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
@@ -295,8 +296,8 @@ static void drop(struct gc *g, const struct slice *s)
 }
 
 /*
- * A record that was read before the references may have gone with its slice in between. A count of
- * 0 stays 0, so that a slice that is named after it was read is counted wrong.
+ * A record that was read before the references may have gone together with its slice. A count of 0
+ * is final, so a slice that is named after its count was read as 0 has a wrong count.
  */
 static bool still_named(struct gc *g, const struct slice *s)
 {
@@ -322,7 +323,7 @@ static void judge(struct gc *g, const struct slice *s)
 	t->bytes += s->found.bytes;
 	if (!(s->kinds & USE_DEAD))
 		return;
-	/* A wrong count must not cost data: fsck puts it right. */
+	/* A wrong count must not cost data: the slice stays, and fsck corrects the count. */
 	if (s->kinds & named) {
 		g->misjudged += still_named(g, s);
 		return;
@@ -373,7 +374,10 @@ static int merge_all(struct gc *g)
 		}
 		r = gather_uses(g, &m, &s);
 		while (r == 0 && m.more_objects && m.object.id == s.id) {
-			/* Which of the sizes is right, and what belongs to it, nobody knows. */
+			/*
+			 * The records disagree about the size, so it is unknown which objects
+			 * belong to the slice.
+			 */
 			if (s.sizes_differ || blocks_belongs(g->a, &m.object, s.size))
 				count(&s.found, &m.object);
 			else
@@ -393,7 +397,9 @@ static int merge_all(struct gc *g)
 
 static int stay(void *arg, uint64_t slice, uint32_t size)
 {
-	/* Its row has no references now: the merge finds it, and looks who else names it. */
+	/*
+	 * The row has no references at this point. The merge finds it and checks for other records.
+	 */
 	return 0;
 }
 
@@ -522,8 +528,7 @@ static int64_t age_s(const struct gc_opts *o)
 	return *end || v < 0 ? DEFAULT_AGE_S : v;
 }
 
-/* What the object store takes for now: the times of objects are its, and this host's clock may be
- * wrong. */
+/* The object store's current time. Objects carry its times, and this host's clock may be wrong. */
 static int ask_time(struct admin *a, int64_t *ret_s)
 {
 	struct cfs_object_store *o = a->objects;
@@ -545,7 +550,7 @@ static int ask_time(struct admin *a, int64_t *ret_s)
 	return r ? r : gone;
 }
 
-/* Taken before the listing: what is uploaded while it runs is young. */
+/* Taken before the listing, so that objects uploaded while it runs count as young. */
 static int judge_from(struct gc *g)
 {
 	int64_t here_s = cfs_wall_s(), there_s = here_s;

@@ -26,7 +26,7 @@ struct config_opts {
 	int dir_stats, enable_acl;
 };
 
-/* A switch that may be left as it is. */
+/* A switch with a third value: unchanged. */
 static const char *const switches[] = {"", "false", "true", NULL};
 enum { AS_IT_IS, OFF, ON };
 
@@ -237,7 +237,7 @@ static int apply(struct change *c, const struct config_opts *o)
 		r = cfs_setting_set_tier(s, (int)o->tier, o->storage_class, o->tag);
 		c->any = true;
 	}
-	/* JuiceFS's versions without tiers read this one. */
+	/* JuiceFS versions without tiers read this field. */
 	if (r == 0 && o->storage_class && o->tier == 0)
 		r = set_string(c, &s->storage_class, o->storage_class);
 	if (r == 0)
@@ -247,7 +247,7 @@ static int apply(struct change *c, const struct config_opts *o)
 	return r;
 }
 
-/* The place must hold this very volume: its objects were copied there before. */
+/* The place must hold this very volume: its objects must have been copied there. */
 static int check_place(const struct cfs_setting *s, char err[256])
 {
 	struct cfs_object_store *store = NULL;
@@ -277,7 +277,7 @@ static int has_dir_quotas(struct admin *a, bool *ret)
 	return cfs_meta_each_quota(a->meta, &ctx, note_dir_quota, ret);
 }
 
-/* Without statistics nobody would count what directory quotas limit. */
+/* Directory quotas need directory statistics: usage is counted from them. */
 static int check_no_quotas(struct admin *a, char err[256])
 {
 	bool found;
@@ -315,7 +315,7 @@ static int check_limits(struct admin *a, const struct cfs_setting *s, char err[2
 	return 0;
 }
 
-/* Mistakes that cost data or lock everybody out. */
+/* Refuses mistakes that cost data or lock every client out. */
 static int judge(struct admin *a, const struct change *c, const struct cfs_setting *old,
 		 char err[256])
 {
@@ -339,7 +339,7 @@ static int ignore(void *arg, const struct gap *gap)
 	return 0;
 }
 
-/* What changed while nobody counted. */
+/* Recounts usage that changed while it was not counted. */
 static int recount(struct admin *a, char err[256])
 {
 	size_t open = 0;
@@ -379,7 +379,7 @@ static int change(struct admin *a, struct change *c, const struct config_opts *o
 			       sizeof(" (--force does it)"));
 		return r;
 	}
-	/* Rows of the time before would be taken for true. */
+	/* Statistics from an earlier period would be taken for current. */
 	if (c->stats_on)
 		r = cfs_meta_clear_dir_stats(a->meta, &ctx);
 	if (r < 0)
@@ -401,7 +401,7 @@ static void print_text(const char *json)
 	json_object_foreach (s, key, value) {
 		char *text = cfs_json_dump(value, JSON_ENCODE_ANY | JSON_COMPACT);
 
-		/* Numbers may be strings here, and have no quotes. */
+		/* Numbers may be stored as strings; they are printed without quotes. */
 		cmd_line("%-20s %s", key, text && *text == '"' ? json_string_value(value) : text);
 		free(text);
 	}
@@ -417,7 +417,7 @@ static int print_setting(const struct cfs_setting *s, bool json)
 		return CMD_SYSTEM;
 	}
 	if (json)
-		puts(shown); /* text of its own: the lines stay */
+		puts(shown); /* not by cmd_line(), which replaces newlines */
 	else
 		print_text(shown);
 	return CMD_OK;
@@ -431,7 +431,7 @@ static bool any_change(const struct config_opts *o)
 	       o->rotate_group_key || o->storage_class || o->tag;
 }
 
-/* JuiceFS leaves others out, and S3 fails each upload with characters that it does not take. */
+/* JuiceFS ignores other tags, and S3 fails each upload whose tag has characters outside its set. */
 static bool is_tag(const char *s)
 {
 	const char *value = strchr(s, '=');

@@ -47,11 +47,11 @@ struct destroy {
 	struct admin a;
 	const struct destroy_opts *o;
 	struct progress p;
-	FILE *keys; /* NUL behind each: nothing is removed before the listing is complete */
+	FILE *keys; /* keys, NUL after each: removal starts only when the listing is complete */
 	uint64_t objects, bytes;
 	struct removed removed;
-	unsigned sessions; /* active ones */
-	uint64_t beats;	   /* changes when one goes on, comes or goes */
+	unsigned sessions; /* number of active ones */
+	uint64_t beats;	   /* changes when a session goes on, comes or ends */
 };
 
 static int add_key(void *arg, const struct cfs_object_info *info)
@@ -98,7 +98,7 @@ static int count_live(void *arg, const struct cfs_session *s)
 	return 0;
 }
 
-/* No mount may have it, nor come while objects are listed or somebody thinks about the answer. */
+/* No mount may have the volume, nor appear during the listing or while the user is asked. */
 static int check_sessions(struct destroy *d)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
@@ -120,7 +120,7 @@ static int check_sessions(struct destroy *d)
 			  d->sessions);
 		return CMD_SYSTEM;
 	}
-	/* One that seems to have ended, by this host's clock, and goes on. */
+	/* A session that seems to have ended, by this host's clock, has sent a heartbeat. */
 	if (again && d->beats != before) {
 		cmd_error("sessions are active that should have ended: is the clock of this host "
 			  "right? See `cachefs status`, and unmount first");
@@ -149,7 +149,7 @@ static int remove_objects(struct destroy *d)
 		progress_add(&d->p, 1);
 		n++;
 	}
-	/* The metadata goes only when all of them were read back. */
+	/* The metadata is removed only when the listing was read back completely. */
 	if (r == 0 && n != d->objects)
 		r = -EIO;
 	progress_end(&d->p);
@@ -169,7 +169,7 @@ static void say_what(const struct destroy *d)
 		s->bucket[0] && s->bucket[strlen(s->bucket) - 1] == '/' ? "" : "/", s->name);
 }
 
-/* Whoever has typed the UUID already has said which volume; this asks whether. */
+/* The UUID argument already names the volume; this asks for confirmation. */
 static bool confirmed(const struct destroy *d)
 {
 	char answer[80] = "";
@@ -225,7 +225,7 @@ static int destroy(struct destroy *d)
 		cmd_error("the metadata could not be removed: %s", strerror(-r));
 		return CMD_SYSTEM;
 	}
-	d->a.needs = 0; /* there is no usage to be written any more */
+	d->a.needs = 0; /* the counters are gone, so no usage is written at the end */
 	return CMD_OK;
 }
 

@@ -174,7 +174,7 @@ static int set_bucket(struct cfs_setting *s, const char *bucket)
 	return 0;
 }
 
-/* Options that are not given are what the volume has. */
+/* Options that are not given keep the volume's values. */
 static int begin_with(const struct cfs_setting *s, struct format_opts *o)
 {
 	size_t i;
@@ -205,7 +205,7 @@ static int set_secret(char **dst, const char *env)
 	return value && *value ? set_string(dst, value) : 0;
 }
 
-/* old: the volume that is there under that name, NULL: none. */
+/* old: the existing volume of that name; NULL: none. */
 static int build_setting(const char *name, const struct format_opts *o,
 			 const struct cfs_setting *old, struct cfs_setting **ret)
 {
@@ -253,7 +253,7 @@ static int build_setting(const char *name, const struct format_opts *o,
 }
 
 struct first_key {
-	char testing[128]; /* below it are objects of probes, left behind by those that failed */
+	char testing[128]; /* below it are objects that failed probes left behind */
 	char key[160];
 };
 
@@ -268,8 +268,8 @@ static int note_key(void *arg, const struct cfs_object_info *info)
 }
 
 /*
- * Two volumes of one name in one place would overwrite each other's blocks, which are called by
- * numbers, and each would take the other's for leaked.
+ * Refuses a second volume of the same name in the same place. Their blocks have the same keys: each
+ * volume would overwrite the other's, and take them for leaked.
  */
 static int check_unused(struct cfs_object_store *store, const struct cfs_setting *s,
 			cfs_deadline_t deadline, char err[256])
@@ -290,7 +290,7 @@ static int check_unused(struct cfs_object_store *store, const struct cfs_setting
 			 s->name, f.key);
 		return -EEXIST;
 	}
-	/* Who may not list may still read. */
+	/* Without the right to list, reading may be allowed. */
 	if (r == -EACCES)
 		return volume_check_id(s, store, deadline, err);
 	snprintf(err, 256, "cannot see whether %s is in use in the object store: %s", prefix,
@@ -342,7 +342,7 @@ static int probe_store(struct cfs_object_store *store, const struct cfs_setting 
 	return r;
 }
 
-/* After the metadata: what failed before can be done again. */
+/* Runs after the metadata is written, so that a failed format can be repeated. */
 static int store_id(struct cfs_object_store *store, struct cfs_meta *meta,
 		    const struct cfs_setting *s, char err[256])
 {
@@ -356,7 +356,7 @@ static int store_id(struct cfs_object_store *store, struct cfs_meta *meta,
 		cfs_setting_free(made);
 	else
 		snprintf(err, 256, "the setting cannot be read again: %s", strerror(-r));
-	/* Somebody else may have been faster. */
+	/* Another format may have created the volume first. */
 	if (r < 0 || !ours)
 		return r;
 	snprintf(key, sizeof(key), "%s/" VOLUME_ID_NAME, s->name);
@@ -367,7 +367,7 @@ static int store_id(struct cfs_object_store *store, struct cfs_meta *meta,
 	return r;
 }
 
-/* Changes of a volume in use that `config` looks at before it makes them; NULL: none. */
+/* Changes of a volume in use that only `config` checks before it makes them. NULL: none. */
 static const char *needs_config(const struct cfs_setting *old, const struct cfs_setting *s)
 {
 	if (strcmp(old->storage, s->storage))
@@ -382,7 +382,7 @@ static const char *needs_config(const struct cfs_setting *old, const struct cfs_
 struct format {
 	const char *name;
 	struct format_opts o;
-	int argc; /* for a second look at what is given */
+	int argc; /* for parsing the options a second time */
 	char **argv;
 	struct cfs_setting *s; /* as it is to be */
 };
@@ -434,7 +434,7 @@ static int make_volume(struct format *f, struct cfs_meta *meta, bool check, char
 	return r;
 }
 
-/* The text of a key, which is no secret as long as its passphrase is one. */
+/* Reads the PEM text of a key. The text may be stored, because its passphrase protects it. */
 static int read_key(struct format_opts *o, char err[256])
 {
 	char pem[KEY_MAX + 1];

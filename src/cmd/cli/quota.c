@@ -10,7 +10,7 @@
 #include "cmd/access/cmd.h"
 #include "cmd/access/progress.h"
 
-/* Options that were not given keep what the quota has. */
+/* Options that are not given keep the quota's values. */
 #define NOT_GIVEN UINT64_MAX
 
 struct quota_opts {
@@ -135,7 +135,7 @@ static int match(void *arg, const struct cfs_quota *q)
 	return 0;
 }
 
-/* 1 and the row, 0 when there is none. */
+/* Returns 1 and the row, or 0 when there is none. */
 static int load(struct quota_cmd *c, struct cfs_quota *q)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
@@ -147,7 +147,7 @@ static int load(struct quota_cmd *c, struct cfs_quota *q)
 
 /* ---- showing ---- */
 
-/* An owner whose limits were lifted goes on being counted. */
+/* The usage of an owner is still counted after its limits are removed. */
 static bool is_set(const struct cfs_quota *q)
 {
 	return q->kind == CFS_QUOTA_DIR || q->max_space > 0 || q->max_inodes > 0;
@@ -270,7 +270,7 @@ static int run_get(struct quota_cmd *c)
 
 /* ---- changing ---- */
 
-/* Directory quotas need DirStats, quotas of owners have a switch of their own. */
+/* Directory quotas need DirStats; quotas of owners have their own switch. */
 static int switch_on(struct quota_cmd *c, enum cfs_quota_kind kind)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Out of the trash. Removing a tree flattens it: each entry of an hour is called
- * PARENT-INODE-NAME. Entries go back under the directory PARENT; without --put-back only when that
- * lies in the same hour, which puts trees together again inside the trash.
+ * Restores entries from the trash. Removing a tree flattens it: each entry of an hour is called
+ * PARENT-INODE-NAME. Entries are moved back into the directory PARENT. Without --put-back that
+ * happens only when PARENT lies in the same hour, which reassembles trees inside the trash.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -61,11 +61,11 @@ struct move {
 	struct cfs_job job;
 	struct restore *r;
 	cfs_ino_t dst;
-	size_t len, skip; /* the name behind the two numbers begins at `skip` */
+	size_t len, skip; /* the original name begins at `skip`, after the two numbers */
 	char name[CFS_NAME_MAX + 1];
 };
 
-/* False: not a name that the trash gives. */
+/* Returns false for a name that does not have the trash's form. */
 static bool parse_name(struct move *m)
 {
 	char *end;
@@ -228,7 +228,7 @@ static int restore_run(int argc, char **argv)
 	if (rc >= 0)
 		goto out;
 	rc = admin_open(pos[0], &o.common, ADMIN_WRITE, &r.a);
-	/* What has come under quotas is to be written whatever happens. */
+	/* A signal must not keep the usage of what has come under quotas from being written. */
 	live_begin();
 	for (i = 1; i <= HOURS_MAX && pos[i] && rc == CMD_OK; i++) {
 		e = restore_hour(&r, pos[i]);

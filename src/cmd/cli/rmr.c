@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Removing trees. Into the trash: by system calls, so that permissions hold and the kernel's caches
- * stay right, several entries at a time. Past the trash: by the mount itself.
+ * Removes trees. Into the trash: by system calls, several entries at a time, so that permissions
+ * hold and the kernel's caches stay right. Past the trash: by the mount itself.
  *
- * One directory stream per level is open: the listing of a mount stays exact while its entries are
+ * One directory stream per level is open: a mount's listing stays exact while its entries are
  * removed.
  */
 #include <dirent.h>
@@ -26,7 +26,7 @@
 
 #define PATHS_MAX  256
 #define QUEUE	   1024
-#define PATIENCE_S 300 /* for the queue to move */
+#define PATIENCE_S 300 /* the queue must move within this time */
 
 struct rmr_opts {
 	bool json, skip_trash, dry_run;
@@ -124,7 +124,7 @@ static int submit(struct rmr *r, int dir_fd, const char *name)
 	return e;
 }
 
-/* A directory can go when its entries are gone. */
+/* A directory can be removed when its entries are gone. */
 static int wait_idle(struct rmr *r)
 {
 	cfs_deadline_t deadline = cfs_deadline_in(PATIENCE_S * 1000);
@@ -137,7 +137,7 @@ static int wait_idle(struct rmr *r)
 	return e;
 }
 
-/* ---- the way through the tree ---- */
+/* ---- walking the tree ---- */
 
 struct level {
 	DIR *dir;
@@ -167,7 +167,7 @@ static int enter(struct rmr *r, struct path *path, int at, const char *name)
 	fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
-	/* Something is mounted there. */
+	/* A file system is mounted there. */
 	if (fstat(fd, &st) < 0 || st.st_dev != r->dev) {
 		close(fd);
 		return -EXDEV;
@@ -202,7 +202,7 @@ static int remove_dir(struct rmr *r, int at, const char *name)
 	return 0;
 }
 
-/* One entry of the deepest directory, or the way back up. */
+/* Handles one entry of the deepest directory, or leaves that directory. */
 static int step(struct rmr *r, struct path *path, int top_fd)
 {
 	struct level *l = &path->v[path->n - 1];
@@ -230,7 +230,7 @@ static int step(struct rmr *r, struct path *path, int top_fd)
 		return submit(r, fd, entry->d_name);
 	if (errno)
 		note(r, l->name, errno);
-	/* Entries under way still use the descriptor. */
+	/* Running removals still use the descriptor. */
 	e = wait_idle(r);
 	memcpy(name, l->name, sizeof(name));
 	closedir(l->dir);
@@ -259,7 +259,7 @@ static int by_system_calls(struct rmr *r, const char *path, const struct inside 
 	struct stat st;
 	int fd, e;
 
-	/* Not by `path`: that may end in "." or "..", and in->name then is not below it. */
+	/* `path` is not usable: it may end in "." or "..", and in->name is then not below it. */
 	fd = open(in->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0 || fstatat(fd, in->name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
 		e = -errno;

@@ -33,7 +33,7 @@ static const struct cfs_opt status_table[] = {
 	{0},
 };
 
-/* When the mount was made, in RFC 3339 of any zone; -1: its record does not say. */
+/* Parses the time of the mount, RFC 3339 of any zone; -1: the record has none. */
 static time_t mounted_since(json_t *info)
 {
 	const char *rest = json_string_value(json_object_get(info, "MountTime"));
@@ -45,7 +45,7 @@ static time_t mounted_since(json_t *info)
 		rest += 1 + strspn(rest + 1, "0123456789");
 	if (!rest || !strptime(rest, "%z", &tm))
 		return -1;
-	/* timegm() takes it for Greenwich's and writes that down. */
+	/* timegm() reads the fields as UTC and overwrites tm_gmtoff. */
 	east_s = tm.tm_gmtoff;
 	return timegm(&tm) - east_s;
 }
@@ -187,7 +187,7 @@ static void print_groups(json_t *groups)
 	size_t i;
 
 	json_object_foreach (groups, name, members) {
-		json_int_t weights[2] = {0}; /* without TLS, with: each kind shares among itself */
+		json_int_t weights[2] = {0}; /* without TLS, with TLS: each shares by itself */
 
 		json_array_foreach (members, i, m)
 			weights[json_is_true(json_object_get(m, "tls"))] +=

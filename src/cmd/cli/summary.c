@@ -43,7 +43,7 @@ static json_int_t get(json_t *j, const char *key)
 	return json_integer_value(json_object_get(j, key));
 }
 
-/* Recursion is bounded by the depth that was asked for. */
+/* Recursion is bounded by the requested depth. */
 static void print_entry(json_t *j, const char *path)
 {
 	json_t *entry;

@@ -18,7 +18,7 @@
 #include "cmd/access/progress.h"
 
 #define POLL_MS 200
-#define SOON_MS 2000 /* for a mount that has nothing to flush */
+#define SOON_MS 2000 /* a mount with nothing to flush ends within this time */
 
 struct umount_opts {
 	bool force, flush;
@@ -46,8 +46,8 @@ static const struct cfs_opt umount_table[] = {
 };
 
 /*
- * The mount process ends only when everything it held is stored, and when nobody else has it
- * mounted: a mount namespace that was copied (a container's) keeps it.
+ * The mount process exits only when all its data is stored and no other mount namespace has the
+ * file system: a namespace that was copied (a container's) keeps it.
  */
 static int wait_for_process(pid_t pid, unsigned dev_minor, uint64_t timeout_ms)
 {
@@ -56,7 +56,7 @@ static int wait_for_process(pid_t pid, unsigned dev_minor, uint64_t timeout_ms)
 	bool elsewhere;
 	int r;
 
-	/* Readable when the process has ended, reaped or not. */
+	/* A pidfd is readable when the process has exited, reaped or not. */
 	p.fd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 	if (p.fd < 0)
 		return CMD_OK;
@@ -73,7 +73,7 @@ static int wait_for_process(pid_t pid, unsigned dev_minor, uint64_t timeout_ms)
 	return CMD_SYSTEM;
 }
 
-/* The reply's number of staged blocks; a mount that says nothing of them has none. */
+/* The number of staged blocks in the reply; 0 when the reply has none. */
 static uint64_t ask_staged(const char *point, const char *mode, uint64_t *ret_bytes)
 {
 	json_t *reply = control_ask(point, json_pack("{s:s, s:s}", "op", "staged", "mode", mode));
@@ -84,7 +84,7 @@ static uint64_t ask_staged(const char *point, const char *mode, uint64_t *ret_by
 	return (uint64_t)n;
 }
 
-/* While it is still mounted, so that its progress can be seen. */
+/* Flushes while the volume is still mounted, so that progress can be shown. */
 static int flush_staged(const char *point, uint64_t timeout_ms)
 {
 	cfs_deadline_t deadline = cfs_deadline_in(timeout_ms);
@@ -92,7 +92,7 @@ static int flush_staged(const char *point, uint64_t timeout_ms)
 	struct progress p;
 	char size[32];
 
-	/* A mount that stays has its upload-delay and upload-hours back. */
+	/* A mount that stays gets its upload-delay and upload-hours back. */
 	live_begin();
 	progress_begin(&p, "bytes uploaded");
 	while ((left = ask_staged(point, "flush", &bytes)) > 0 && !cfs_deadline_passed(deadline)) {

@@ -24,7 +24,7 @@ static const struct cfs_opt version_table[] = {
 	{0},
 };
 
-/* What the running kernel offers, independent of what was built in. */
+/* Features of the running kernel, independent of the build. */
 static bool kernel_has_fuse_io_uring(void)
 {
 	return access("/sys/module/fuse/parameters/enable_uring", F_OK) == 0;
@@ -32,7 +32,7 @@ static bool kernel_has_fuse_io_uring(void)
 
 static const char *const modules[] = {"metrics", "mysql", "postgresql", "redis", "s3"};
 
-/* NULL: it can be used; else why not. */
+/* Returns NULL when it can be used, else the reason. */
 static const char *module_fault(const char *name, char err[256])
 {
 	const void *table;
@@ -55,7 +55,7 @@ static void print_modules(void)
 			printf("  %s\n", err);
 }
 
-/* Each name with null, or what is wrong. */
+/* Each name with null, or with its error. */
 static json_t *modules_json(void)
 {
 	json_t *j = json_object();

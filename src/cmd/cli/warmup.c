@@ -64,7 +64,7 @@ enum {
 struct warmup {
 	const struct warmup_opts *o;
 	struct progress progress;
-	/* Paths of one mount that are not yet asked for. */
+	/* Paths of one mount that are waiting to be sent in a request. */
 	char point[4096];
 	char *paths[BATCH];
 	cfs_ino_t inodes[BATCH];
@@ -72,12 +72,12 @@ struct warmup {
 
 	json_int_t sums[COUNTED];
 	json_t *entries;   /* with --json */
-	bool disk, memory; /* mounts with, and without a disk cache were met */
-	bool group;	   /* a member of a cache group was */
+	bool disk, memory; /* whether mounts with, and mounts without, a disk cache were met */
+	bool group;	   /* a mount is in a cache group */
 	int first_errno;
 };
 
-/* ", 16 MiB in the group", or nothing where there is none. */
+/* ", 16 MiB in the group", or an empty text without a group. */
 static const char *in_group(bool member, json_int_t bytes, char text[64])
 {
 	char size[32];
@@ -124,7 +124,7 @@ static void take_root(struct warmup *w, const char *path, json_t *sums)
 			  json_integer_value(json_object_get(sums, "failed")), strerror((int)err));
 }
 
-/* Asks for what has been gathered. */
+/* Sends a request for the collected paths. */
 static int flush(struct warmup *w)
 {
 	const char *mode = w->o->evict ? "evict" : w->o->check ? "check" : "fetch";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One archive with what a developer asks for first. It must work on a mount that hangs. */
+/* Packs one archive with what a developer asks for first. It must work on a mount that hangs. */
 #include <cachefs/fuse.h>
 #include <ctype.h>
 #include <dirent.h>
@@ -33,7 +33,7 @@
 
 static const struct cfs_opt debug_table[] = {{0}};
 
-/* A file of /proc or /sys; what cannot be read is told in its place. */
+/* Appends a file of /proc or /sys; an error is reported in its place. */
 static void append_file(FILE *out, const char *path)
 {
 	char buf[4096];
@@ -91,7 +91,7 @@ static void add_file(struct tar *t, const char *name, const char *path)
 	page_end(&p, t, name);
 }
 
-/* Of the mount, which may hang. */
+/* Reads a file of the mount, which may hang. */
 static void add_special(struct tar *t, const char *name, const char *point, const char *file,
 			char **ret)
 {
@@ -143,7 +143,7 @@ static void add_version(struct tar *t)
 	page_end(&p, t, PREFIX "version.txt");
 }
 
-/* Fields have no blanks in them. The source is one of them, and may be a URL. */
+/* The fields contain no blanks. The source is one of the fields, and may be a URL. */
 static void print_masked(const char *line, FILE *out)
 {
 	char field[4200], masked[4200];
@@ -160,7 +160,10 @@ static void print_masked(const char *line, FILE *out)
 	}
 }
 
-/* Its own line, the secrets of a source that is a URL masked; *ret_dev: minor number. */
+/*
+ * The mount's line of the table; secrets of a source that is a URL are masked. *ret_dev: minor
+ * number.
+ */
 static void add_mountinfo(struct tar *t, const char *point, unsigned *ret_dev)
 {
 	cfs_auto_free char *line = NULL;
@@ -256,7 +259,7 @@ static void add_threads(struct tar *t, pid_t pid)
 	page_end(&p, t, PREFIX "threads.txt");
 }
 
-/* Files that are mapped and how many bytes of each, neighbours joined: addresses say nothing. */
+/* Lists mapped files with their sizes. Neighbours are joined, because addresses are of no use. */
 static void add_maps(struct tar *t, pid_t pid)
 {
 	cfs_auto_free char *line = NULL;
@@ -297,7 +300,7 @@ static void add_maps(struct tar *t, pid_t pid)
 	page_end(&p, t, PREFIX "maps.txt");
 }
 
-/* How many descriptors of which kind; names of files may be private. */
+/* Counts descriptors by kind, without file names, which may be private. */
 static void add_descriptors(struct tar *t, pid_t pid)
 {
 	unsigned files = 0, sockets = 0, pipes = 0, devices = 0, others = 0;
@@ -333,7 +336,7 @@ static void add_descriptors(struct tar *t, pid_t pid)
 	tar_add(t, PREFIX "descriptors.txt", text, (size_t)n);
 }
 
-/* What the process has logged, where there is a journal. */
+/* Adds the process's log from the journal, where there is one. */
 static void add_log(struct tar *t, pid_t pid)
 {
 	char program[] = "journalctl", quiet[] = "--quiet", pager[] = "--no-pager", whose[32];
@@ -347,7 +350,7 @@ static void add_log(struct tar *t, pid_t pid)
 		tar_add(t, PREFIX "log.txt", text, len);
 }
 
-/* In words; threads.txt has the same as the kernel sees it. */
+/* Requests in words; threads.txt has the kernel's view. */
 static void add_requests(struct tar *t, pid_t pid)
 {
 	struct page p;
@@ -361,7 +364,7 @@ static void add_requests(struct tar *t, pid_t pid)
 	page_end(&p, t, PREFIX "requests.txt");
 }
 
-/* The last lines, of the processes before this one, too; needs no syslog. */
+/* Adds the last log lines, including those of earlier processes; needs no syslog. */
 static void add_last_lines(struct tar *t, pid_t pid)
 {
 	struct page p;

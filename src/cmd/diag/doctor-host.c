@@ -14,15 +14,15 @@
 #include "base/fstype.h"
 #include "cmd/diag/doctor.h"
 
-/* Handles of applications, cache files and connections together. */
+/* Descriptors for handles of applications, cache files and connections together. */
 #define FILES_MIN 16384
-/* What buffers registered with io_uring or a network card may take. */
+/* Memory that buffers registered with io_uring or a network card may lock. */
 #define LOCKED_MIN_BYTES (64ULL << 20)
 #define PIPE_MIN_BYTES	 (1 << 20)
 /* Default of the mount option free-space-ratio. */
 #define CACHE_FREE_MIN 0.1
 
-/* The number in a file of /proc or /sys; -1 when it has none. */
+/* The number in a file of /proc or /sys; -1 when it contains none. */
 static long long read_number(const char *path)
 {
 	long long v = -1;
@@ -90,7 +90,7 @@ static void check_limits(struct doctor *d)
 		doctor_say(d, CFS_ADVICE_OK, "pipe size", "at most %lld", pipe_size);
 }
 
-/* The next existing directory above tells of one that is yet to be made. */
+/* For a directory that does not exist yet, uses the nearest existing one above it. */
 static int find_fs(const char *dir, struct cfs_fstype_info *ret)
 {
 	cfs_auto_free char *path = strdup(dir);

@@ -16,7 +16,7 @@ struct doctor {
 __attribute__((format(printf, 4, 5))) void doctor_say(struct doctor *d, enum cfs_advice level,
 						      const char *what, const char *fmt, ...);
 
-/* dirs: cache directories, ':' between them; NULL: none. */
+/* dirs: cache directories, separated by ':'; NULL: none. */
 void doctor_host(struct doctor *d, const char *dirs);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who asks a mount for what, counted from the lines of its .accesslog. */
+/* Counts the callers and operations of a mount from the lines of its .accesslog. */
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -15,7 +15,7 @@
 #include "cmd/access/control.h"
 #include "cmd/access/live.h"
 
-/* Rows that are counted one by one; what comes after is summed in one more. */
+/* Number of rows that are counted one by one. All further callers share one more row. */
 #define ROWS_MAX   4096
 #define SLOTS	   (2 * ROWS_MAX)
 #define OTHERS	   "others"
@@ -85,7 +85,7 @@ struct profile {
 	uint16_t slots[SLOTS];	       /* index + 1 of a row, 0: free */
 };
 
-/* The process may have gone when the table is shown. */
+/* The process may have exited by the time the table is shown. */
 static void read_comm(struct row *row)
 {
 	char path[64];
@@ -138,7 +138,9 @@ static struct row *find_row(struct profile *p, const struct row *key)
 	return row;
 }
 
-/* DATE TIME [uid:U,gid:G,pid:P] KIND (ARGUMENTS): RESULT <SECONDS>; arguments may hold anything. */
+/*
+ * DATE TIME [uid:U,gid:G,pid:P] KIND (ARGUMENTS): RESULT <SECONDS>; arguments are arbitrary text.
+ */
 static void take_line(struct profile *p, char *line)
 {
 	char *who = strstr(line, " [uid:"), *took = strrchr(line, '<');
@@ -152,7 +154,7 @@ static void take_line(struct profile *p, char *line)
 	if (*line == '#' || !who || !took ||
 	    sscanf(who, " [uid:%u,gid:%u,pid:%d] %23s", &key.uid, &gid, &key.pid, key.kind) != 4)
 		return;
-	/* What it takes to read the log is no business of the table. */
+	/* Operations of the process that reads the log are not counted. */
 	if (key.pid == p->reader.pid)
 		return;
 	if (p->o->by != BY_ALL && p->o->by != BY_KIND)

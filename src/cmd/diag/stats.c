@@ -47,7 +47,7 @@ static const struct cfs_opt stats_table[] = {
 };
 #undef OPT
 
-/* What of .stats is shown: sums over the labels, or those with one label. */
+/* The columns, each a metric of .stats: a sum over the labels, or one label. */
 enum {
 	REQUESTS,
 	READ_BYTES,
@@ -128,7 +128,7 @@ static int take_sample(const char *path, struct sample *ret)
 	return 0;
 }
 
-/* What a line shows; NAN: there was nothing to measure. */
+/* The value to print; NAN when there was nothing to measure. */
 struct rates {
 	double seconds;
 	double per_s[SERIES];
@@ -162,7 +162,7 @@ static struct rates compare(const struct sample *a, const struct sample *b)
 	return r;
 }
 
-/* Six columns wide at most: "12.3K". */
+/* At most six characters wide: "12.3K". */
 static const char *short_number(double v, double unit, char buf[16])
 {
 	static const char suffixes[] = " KMGTPE";
@@ -239,7 +239,7 @@ static void print_json(const struct rates *r)
 	json_decref(j);
 }
 
-/* Lines stand on multiples of the interval, however long reading takes. */
+/* Lines come at multiples of the interval, however long reading takes. */
 static int watch(const char *path, const struct stats_opts *o)
 {
 	bool repeat = isatty(STDOUT_FILENO);

@@ -67,7 +67,7 @@ void tar_add(struct tar *t, const char *name, const void *text, size_t len)
 	snprintf(h.gid, sizeof(h.gid), "%07o", 0u);
 	snprintf(h.size, sizeof(h.size), "%011zo", len);
 	snprintf(h.mtime, sizeof(h.mtime), "%011llo", (unsigned long long)cfs_wall_s());
-	/* The sum counts its own field as blanks. */
+	/* The checksum counts its own field as blanks. */
 	memset(h.sum, ' ', sizeof(h.sum));
 	for (i = 0; i < sizeof(h); i++)
 		sum += ((const unsigned char *)&h)[i];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The binary dump: every table once, in segments of bounded size. */
+/* Writes the binary dump: every table once, in segments of bounded size. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -184,8 +184,8 @@ static int counter(struct writer *w, const struct cfs_row *row)
 }
 
 /*
- * In a volume in use an inode that a name gives is newer than the name, and the data of a file
- * newer than its length.
+ * The order matters on a volume in use: inodes are read after the names that lead to them, and the
+ * data of a file after its length.
  */
 static const struct part {
 	enum wire_segment segment;

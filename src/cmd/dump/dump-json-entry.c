@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the JSON dump says of one inode. */
+/* Writes one inode of the JSON dump. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -54,7 +54,7 @@ int json_put_text(struct json *j, const uint8_t *p, size_t len)
 	return r ? r : stream_write(j->out, out, n);
 }
 
-/* ---- what an entry consists of ---- */
+/* ---- the parts of an entry ---- */
 
 static int put_attr(struct json *j, cfs_ino_t ino, const struct cfs_attr *a)
 {
@@ -110,7 +110,7 @@ static int put_symlink(struct json *j, cfs_ino_t ino, size_t depth)
 	return r ? r : json_put_text(j, p, item.len);
 }
 
-/* Calls fn with every record of the inode; around them begin and end, when there are any. */
+/* Calls fn with every record of the inode, between begin and end. An empty list writes neither. */
 static int put_list(struct json *j, int which, cfs_ino_t ino, size_t depth, const char *begin,
 		    int (*fn)(struct json *j, const uint8_t *p, size_t len, size_t depth))
 {
@@ -237,7 +237,7 @@ int json_put_parts(struct json *j, cfs_ino_t ino, const struct cfs_attr *a, size
 		r = put_acl(j, "posix_acl_access", a->access_acl, depth);
 	if (!r)
 		r = put_acl(j, "posix_acl_default", a->default_acl, depth);
-	/* JuiceFS leaves out what an empty file may have been. */
+	/* JuiceFS leaves out the chunks of an empty file. */
 	if (!r && a->type == CFS_TYPE_FILE && a->length)
 		r = put_list(j, CHUNKS, ino, depth, "\"chunks\": [", put_chunk);
 	return r;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tables of the volume, read once, into files that find rows by inode. */
+/* Reads the tables of the volume once, into files that find rows by inode. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +41,10 @@ static int add_edge(void *arg, const struct cfs_row *row)
 	cfs_put_be64(rec, row->ino);
 	rec[8] = row->edge.type;
 	memcpy(rec + EDGE_HEAD, row->edge.name, len);
-	/* Roughly in the order of names; the rest is as they come. */
+	/*
+	 * The key sorts entries by the first four bytes of the name; the order of the rest is
+	 * arbitrary.
+	 */
 	return heap_add(j->heaps[EDGES], row->edge.parent, cfs_get_be32(rec + EDGE_HEAD), rec,
 			EDGE_HEAD + len);
 }
@@ -107,7 +110,7 @@ int json_read_tables(struct json *j)
 		enum cfs_meta_table table;
 		cfs_row_fn fn;
 	} tables[] = {
-		/* In this order for the reasons of the binary form. */
+		/* The order is that of the binary dump, for the same reasons (dump-binary.c). */
 		{CFS_TABLE_COUNTER, add_counter}, {CFS_TABLE_EDGE, add_edge},
 		{CFS_TABLE_NODE, add_node},	  {CFS_TABLE_CHUNK, add_chunk},
 		{CFS_TABLE_SYMLINK, add_symlink}, {CFS_TABLE_XATTR, add_xattr},

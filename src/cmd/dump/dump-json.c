@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The JSON dump: one tree. Tables are read once, as for the binary dump, into files that find rows
- * by inode; the tree is put together from those, so no request is made per inode and memory does
- * not grow with the volume.
+ * Writes the JSON dump: one tree. Tables are read once, as for the binary dump, into files that
+ * find rows by inode. The tree is assembled from those files, so no request is made per inode and
+ * memory does not grow with the volume.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -51,7 +51,7 @@ static int push(struct json *j, cfs_ino_t ino)
 	return 0;
 }
 
-/* From "{" on; the members of a directory are left to the loop. */
+/* Writes an entry from "{" on; the loop writes the members of a directory. */
 static int begin_entry(struct json *j, cfs_ino_t ino, const struct cfs_attr *a, size_t depth)
 {
 	int r = json_put(j, "{");
@@ -83,7 +83,7 @@ static bool is_open_dir(const struct json *j, cfs_ino_t ino)
 	return false;
 }
 
-/* The next member of the innermost directory, or its end. */
+/* Writes the next member of the innermost directory, or its end. */
 static int step(struct json *j, size_t base)
 {
 	struct dir *dir = &j->stack[j->depth - 1];
@@ -112,7 +112,7 @@ static int step(struct json *j, size_t base)
 	ino = cfs_get_be64(p);
 	r = find_node(j, ino, &attr);
 	if (r == -ENOENT)
-		return 0; /* removed meanwhile */
+		return 0; /* removed since the table was read */
 	if (!r && attr.type == CFS_TYPE_DIR && is_open_dir(j, ino)) {
 		snprintf(j->d->err, sizeof(j->d->err),
 			 "directory %" PRIu64 " is below itself: run fsck", ino);

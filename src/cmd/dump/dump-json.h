@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the JSON dump share. Commands have one thread. */
+/* Shared by the files of the JSON dump. Commands have one thread. */
 #ifndef CFS_CMD_DUMP_JSON_H
 #define CFS_CMD_DUMP_JSON_H
 
@@ -35,9 +35,9 @@ int json_read_tables(struct json *j);
 /* dump-json-entry.c */
 int json_put(struct json *j, const char *text);
 int json_new_line(struct json *j, size_t depth);
-/* In quotes, with everything that is not plain as %XX. */
+/* Writes a quoted string; every byte that is not plain becomes %XX. */
 int json_put_text(struct json *j, const uint8_t *p, size_t len);
-/* All that an entry says of its inode but for its entries. */
+/* Writes everything about the inode except its entries. */
 int json_put_parts(struct json *j, cfs_ino_t ino, const struct cfs_attr *a, size_t depth);
 
 #endif

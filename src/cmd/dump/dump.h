@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the two forms of a dump share. */
+/* Shared by both forms of a dump. */
 #ifndef CFS_CMD_DUMP_H
 #define CFS_CMD_DUMP_H
 
@@ -10,20 +10,20 @@
 
 struct dump {
 	struct cfs_meta *meta;
-	char *setting; /* text, without secrets unless they are wanted */
+	char *setting; /* text; secrets are removed unless they are wanted */
 	struct stream_out *out;
 	struct progress p;
 	uint64_t inodes, entries;
-	char err[256]; /* what is wrong with the volume, when more is known than an errno */
+	char err[256]; /* description of a fault in the volume, when an errno says too little */
 };
 
-/* The list of slices of a row cannot be read: says so, -EBADMSG. */
+/* Reports that the list of slices of a row cannot be read, and returns -EBADMSG. */
 int dump_damaged(struct dump *d, const struct cfs_row *row);
 
 int dump_binary(struct dump *d);
 int dump_json(struct dump *d);
 
-/* Counters that a dump carries; the others are times of background jobs. */
+/* The counters in a dump; other counters are times of background jobs. */
 enum dump_counter {
 	COUNTER_SPACE,
 	COUNTER_INODES,
@@ -35,9 +35,9 @@ enum dump_counter {
 };
 extern const char *const dump_counter_names[COUNTER_COUNT];	 /* in tables and binary dumps */
 extern const char *const dump_counter_json_names[COUNTER_COUNT]; /* in JSON dumps */
-/* Of inodes by enum cfs_type, in JSON dumps. */
+/* Names of enum cfs_type in JSON dumps. */
 extern const char *const dump_type_names[CFS_TYPE_SOCKET + 1];
-/* COUNTER_COUNT when it is none of them. */
+/* Returns COUNTER_COUNT for an unknown name. */
 enum dump_counter dump_counter_find(const char *const names[COUNTER_COUNT], const char *name,
 				    size_t len);
 

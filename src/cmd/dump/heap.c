@@ -12,7 +12,7 @@
 #include "cmd/sets/tempfile.h"
 
 enum {
-	PAGE = 128, /* items of the index that are read at once */
+	PAGE = 128, /* items of the index per read */
 	PAGES = 64, /* of them are kept */
 	WRITE_ROOM = 256 << 10,
 	SORT_MEMORY = 8 << 20,
@@ -26,7 +26,7 @@ struct page {
 
 struct heap {
 	int data_fd, index_fd;
-	uint64_t size; /* of the data, what is still in `room` included */
+	uint64_t size; /* of the data, including what is still in `room` */
 	size_t used;
 	struct sorter *sorter;
 	uint64_t n;
@@ -168,7 +168,7 @@ int64_t heap_find(struct heap *h, uint64_t key)
 	size_t i = 0;
 	int r;
 
-	while (low < high) { /* the first page that begins at the key or behind it */
+	while (low < high) { /* the first page that begins at or after the key */
 		size_t mid = low + (high - low) / 2;
 
 		if (h->firsts[mid] < key)

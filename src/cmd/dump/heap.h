@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Records found by a number, in bounded memory: they are written to a temporary file in the order
- * in which they come, and an index sorted by the number to another. A few bytes of memory are used
- * per hundred records.
+ * Finds records by a number, in bounded memory. Records are written to a temporary file in the
+ * order in which they come, and an index sorted by the number to another file. Memory is a few
+ * bytes per hundred records.
  */
 #ifndef CFS_CMD_HEAP_H
 #define CFS_CMD_HEAP_H
@@ -22,9 +22,9 @@ int heap_create(struct heap **ret);
 int heap_add(struct heap *h, uint64_t key, uint32_t sub, const void *data, size_t len);
 /* Ends adding. Once. */
 int heap_seal(struct heap *h);
-/* Where the records of a key begin, or would. Negative errno. */
+/* Position of the first record of a key, or where it would be. Negative errno. */
 int64_t heap_find(struct heap *h, uint64_t key);
-/* 1 and the item at that place, 0 behind the last one. */
+/* Returns 1 and the item at that position, 0 after the last one. */
 int heap_item(struct heap *h, uint64_t at, struct heap_item *ret);
 /* Its bytes, valid until the next call on this heap. */
 int heap_data(struct heap *h, const struct heap_item *item, const uint8_t **ret);

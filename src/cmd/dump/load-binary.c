@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The binary dump, segment by segment; what a later version added is left out. */
+/* Reads the binary dump, segment by segment. Fields that a later version added are ignored. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ struct reader {
 	size_t slices_cap;
 };
 
-/* A message by the numbers of its fields; the last of each kind counts. */
+/* A message by its field numbers; the last field of each kind counts. */
 struct message {
 	struct wire_field f[MAX_FIELD + 1];
 };
@@ -92,8 +92,8 @@ static int chunk(struct reader *rd, const struct message *m)
 }
 
 /*
- * References are counted from the chunks, because replaced slices that wait for the end of their
- * trash time are not in a dump; what is left to tell is which slices nobody refers to.
+ * References are counted from the chunks, because a dump lacks replaced slices that wait for the
+ * end of their trash time. What remains to be read here are slices without references.
  */
 static int ref(struct reader *rd, const struct message *m)
 {
@@ -163,7 +163,7 @@ static int parent(struct reader *rd, const struct message *m)
 		.parent = {.dir = m->f[2].number, .names = (uint32_t)m->f[3].number},
 	};
 
-	/* Counts that are not positive mean nothing. */
+	/* Counts that are not positive are ignored. */
 	return (int64_t)m->f[3].number > 0 ? load_row(rd->l, CFS_TABLE_PARENT, &row) : 0;
 }
 
@@ -306,7 +306,7 @@ static int read_segment(struct reader *rd, uint64_t len)
 	return r > 0 ? 0 : bad(rd->l, "it ends too early");
 }
 
-/* 1: a segment, 0: the footer follows. */
+/* Returns 1 for a segment, 0 when the footer follows. */
 static int next_segment(struct reader *rd, uint32_t *ret_type, uint64_t *ret_len)
 {
 	uint8_t head[8];
@@ -322,7 +322,7 @@ static int next_segment(struct reader *rd, uint32_t *ret_type, uint64_t *ret_len
 	return 1;
 }
 
-/* The footer is for readers that jump; its end proves that the dump is whole. */
+/* The footer serves readers that seek; its presence proves that the dump is complete. */
 static int read_footer(struct reader *rd)
 {
 	uint8_t last[8] = {0}, byte;

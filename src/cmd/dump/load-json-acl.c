@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ACL rules of a JSON dump, which stand in full at every inode that has one. */
+/* Reads ACL rules of a JSON dump. Each inode that has a rule carries it in full. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an entry of the tree consists of, but for the entries below it. */
+/* Reads the members of an entry of the tree, except the entries below it. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,7 +109,7 @@ static int read_xattr(struct json *j, struct entry *e)
 			memcpy(name, text, len);
 			row.xattr.name_len = len;
 		} else if (!r && is_value && row.xattr.name_len) {
-			/* At once: the text lasts until the next one. */
+			/* Used at once: the text is valid until the next one is read. */
 			row.xattr.value = text;
 			row.xattr.value_len = len;
 			r = e->known ? 0 : load_row(j->l, CFS_TABLE_XATTR, &row);
@@ -125,7 +125,7 @@ static int read_xattr(struct json *j, struct entry *e)
 
 static int read_slice(struct json *j, struct cfs_slice *ret)
 {
-	/* chunkid: what id was called before 1.0 */
+	/* JuiceFS before 1.0 called id chunkid */
 	static const char *const names[] = {"id", "chunkid", "pos", "size", "off", "len"};
 	int64_t v[CFS_ARRAY_SIZE(names)];
 	int r = pull_numbers(j->p, names, CFS_ARRAY_SIZE(names), v);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inodes with several names, by inode; and by inode and directory. */
+/* Remembers inodes with several names: by inode, and by inode and directory. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The JSON dump: the tree is walked once, and what it does not say is counted on the way: parents,
- * links, references, usage of directories, quotas and the volume. Only inodes with several names,
- * ACL rules and quotas are remembered.
+ * Reads the JSON dump. The tree is walked once. Numbers that the dump lacks are counted on the way:
+ * parents, links, references, usage of directories, quotas and the volume. Only inodes with several
+ * names, ACL rules and quotas are remembered.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -46,13 +46,13 @@ static int finish_dir(struct json *j, struct entry *e)
 			j->quotas[i].used_space = e->below.space;
 			j->quotas[i].used_inodes = e->below.inodes;
 		}
-	/* Link counts of the trash do not follow what is moved into it. */
+	/* Directories that are moved into the trash do not change its link count. */
 	if (!cfs_ino_is_trash(e->ino))
 		e->attr.nlink = 2 + e->subdirs;
 	return j->l->dir_stats ? load_row(j->l, CFS_TABLE_DIR_STAT, &row) : 0;
 }
 
-/* Everything of the entry but its name in the parent. */
+/* Reads everything of the entry except its name in the parent. */
 static int finish_inode(struct json *j, struct entry *e, int64_t space)
 {
 	struct cfs_row row = {.ino = e->ino};
@@ -78,7 +78,7 @@ static int finish_inode(struct json *j, struct entry *e, int64_t space)
 
 static int read_entry(struct json *j, struct entry *e);
 
-/* Of one directory while it is read: not on the stack, for there may be many above it. */
+/* State of one directory that is being read. It is on the heap, because paths may be deep. */
 struct member {
 	struct entry e;
 	char name[3 * CFS_NAME_MAX + 1];
@@ -288,7 +288,7 @@ static int read_top(struct json *j, const char *key)
 		return read_tree(j, CFS_ROOT_INO);
 	if (!strcmp(key, "Trash"))
 		return read_tree(j, CFS_TRASH_INO);
-	/* Sustained: the inodes themselves are not in this form. */
+	/* Skipped: a JSON dump has the list of sustained inodes, but not the inodes. */
 	return pull_value(j->p, NULL);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the JSON load share. Commands have one thread. */
+/* Shared by the files of the JSON load. Commands have one thread. */
 #ifndef CFS_CMD_LOAD_JSON_H
 #define CFS_CMD_LOAD_JSON_H
 
@@ -7,14 +7,14 @@
 #include "cmd/dump/pull.h"
 #include "cmd/dump/rulelist.h"
 
-/* An inode with several names: written at the end, when they have been counted. */
+/* An inode with several names. It is written at the end, when its names have been counted. */
 struct linked {
 	cfs_ino_t ino;
 	uint32_t names;
 	struct cfs_attr attr;
 };
 
-/* How many of its names are in one directory. */
+/* The number of its names in one directory. */
 struct names_in {
 	cfs_ino_t ino, dir;
 	uint32_t names;
@@ -41,30 +41,30 @@ struct json {
 	size_t cap_slices;
 };
 
-/* What is known of the entry that is being read. */
+/* The entry that is being read, as far as it is known. */
 struct entry {
 	cfs_ino_t ino, parent;
 	struct cfs_attr attr;
-	bool known; /* another name of an inode that has been loaded */
+	bool known; /* another name of an inode that is already loaded */
 	bool has_attr;
 	uint32_t subdirs;
 	struct sum direct, below;
 };
 
 /* load-json-linked.c */
-/* The entry's attributes have been read: is it one that has been met? */
+/* Called when the entry's attributes are known: has the inode been met already? */
 int linked_note(struct json *j, struct entry *e);
 int linked_note_name(struct json *j, cfs_ino_t ino, cfs_ino_t dir);
 void linked_set_attr(struct json *j, cfs_ino_t ino, const struct cfs_attr *attr);
 int linked_write(struct json *j);
 
-/* load-json-entry.c: a member of an entry other than its entries; unknown ones are left out. */
+/* load-json-entry.c: reads any member of an entry except its entries; ignores unknown ones. */
 int entry_read_part(struct json *j, const char *key, struct entry *e);
 
-/* load-json-acl.c: rules of equal content get one number. */
+/* load-json-acl.c: rules of equal content share one number. */
 int acl_read(struct json *j, uint32_t *ret_id);
 
-/* Every item of an array to fn, which reads it. */
+/* Calls fn for every item of an array; fn reads the item. */
 typedef int (*json_item_fn)(struct json *j, struct entry *e);
 int json_each_item(struct json *j, json_item_fn fn, struct entry *e);
 

@@ -10,16 +10,16 @@
 #include "cmd/dump/load.h"
 
 /*
- * Numbers of slices that are left out. A volume that went on after its dump has given some out
- * whose blocks are still in disk caches, in other members' caches, and among those that writeback
- * has yet to upload: given out again, those would pass for the new ones.
+ * Slice ids that are skipped. A volume that stayed in use after its dump has given out further ids.
+ * Blocks of those may be in disk caches, in caches of other members, and among blocks that
+ * writeback has yet to upload. If the ids were reused, these blocks would pass for the new ones.
  */
 #define SLICE_GAP (1LL << 32)
-#define SLICE_END (1LL << 47) /* caches take numbers below twice that */
+#define SLICE_END (1LL << 47) /* caches accept slice ids below twice that */
 
 enum { BATCH_ROWS = 1024, BATCH_BYTES = 512 << 10 };
 
-/* Rows of one table, and the bytes they point to. */
+/* Buffered rows of one table, and the bytes that they point to. */
 struct load_batch {
 	size_t n, used;
 	struct cfs_row rows[BATCH_ROWS];
@@ -68,7 +68,7 @@ static int flush(struct load *l, enum cfs_meta_table table)
 	return r;
 }
 
-/* The bytes of a row: where they are, and how many. */
+/* The bytes of a row: address and length. */
 static size_t payload(enum cfs_meta_table table, struct cfs_row *row, const void **p[2],
 		      size_t len[2])
 {
@@ -107,7 +107,7 @@ static void raise_to(int64_t *counter, uint64_t v)
 		*counter = (int64_t)v;
 }
 
-/* Counters that a dump of a volume in use may have from before its rows. */
+/* Raises counters that are older than the rows, as in the dump of a volume in use. */
 static void note_ids(struct load *l, enum cfs_meta_table table, const struct cfs_row *row)
 {
 	if (table == CFS_TABLE_NODE) {
@@ -141,7 +141,7 @@ static int note_session(struct load *l, uint64_t sid)
 	return 0;
 }
 
-/* A record of a chunk is a reference to its slice. */
+/* Each record of a chunk is one reference to its slice. */
 static int add_references(struct load *l, const struct cfs_row *row)
 {
 	size_t i;
@@ -176,7 +176,7 @@ static bool is_name(const char *name, size_t len)
 	return name[0] != '.' || (len != 1 && (len != 2 || name[1] != '.'));
 }
 
-/* What no volume has, and no engine would take, or no kernel. */
+/* Refuses rows that no volume has, and that an engine or the kernel would refuse. */
 static bool is_sane(enum cfs_meta_table table, const struct cfs_row *row)
 {
 	const struct cfs_attr *a = &row->attr;
@@ -223,7 +223,7 @@ int load_row(struct load *l, enum cfs_meta_table table, const struct cfs_row *ro
 		r = flush(l, table);
 	if (r)
 		return r;
-	if (need > BATCH_BYTES) /* alone */
+	if (need > BATCH_BYTES) /* too large for a batch */
 		return cfs_meta_put_rows(l->meta, table, row, 1);
 	for (i = 0; i < n; i++) {
 		if (len[i])
@@ -242,7 +242,7 @@ static int put_counters(struct load *l)
 	size_t i, n = 0;
 
 	for (i = 0; i < COUNTER_COUNT; i++) {
-		/* Made when the first trash directory is. */
+		/* This counter is created together with the first trash directory. */
 		if (i == COUNTER_NEXT_TRASH && !l->counters[i])
 			continue;
 		rows[n].counter.name = dump_counter_names[i];
@@ -282,8 +282,9 @@ static int put_owner_quota(struct load *l, struct cfs_quota *q)
 }
 
 /*
- * A row of every owner. The dump may lack those that have no limit, or that changed nothing since
- * such quotas are on: the first change would make one that says nothing of what there was before.
+ * Writes a row for every owner. The dump may lack owners without limits, and owners without changes
+ * since such quotas were enabled. Without a row, their first change would create one that omits
+ * earlier usage.
  */
 static int put_owner_quotas(struct load *l)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A dump without secrets, and where they come from again. */
+/* Restores the secrets that a dump lacks, from options and the environment. */
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -44,7 +44,7 @@ static int read_key(struct load *l, char **ret)
 	return 0;
 }
 
-/* Without its key the volume would be taken for one that is not encrypted. */
+/* Without its key an encrypted volume would be taken for an unencrypted one. */
 static int put_key(struct load *l, json_t *setting)
 {
 	char *key;

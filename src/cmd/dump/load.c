@@ -59,7 +59,7 @@ static int load_all(struct load *l)
 	return r;
 }
 
-/* What has been written is taken away, so that the command can simply be given again. */
+/* After a failure the rows are removed, so that the command can be repeated. */
 static void give_up(struct load *l, int r)
 {
 	int gone;

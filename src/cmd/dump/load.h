@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows on their way into an empty volume, and what is counted while they pass. */
+/* Writes rows into an empty volume, and counts while they pass. */
 #ifndef CFS_CMD_LOAD_H
 #define CFS_CMD_LOAD_H
 
@@ -16,14 +16,14 @@ struct load {
 	struct cfs_meta *meta;
 	struct stream_in *in;
 	bool restart;
-	const char *key_path; /* what the dump lacks, NULL */
+	const char *key_path; /* file of the key that the dump lacks, or NULL */
 	struct progress p;
 	char *setting; /* text, stored at the end */
 	bool dir_stats, owner_quotas;
-	bool begun, secrets_removed; /* and not given again */
+	bool begun, secrets_removed; /* and not given by the caller */
 	struct load_batch *batches[LOAD_TABLES];
 	uint64_t inodes, entries, slices;
-	/* of the dump; raised to what its rows need */
+	/* from the dump; raised to what its rows need */
 	int64_t counters[COUNTER_COUNT];
 	uint64_t *sids; /* of sustained inodes: few */
 	size_t n_sids;
@@ -33,17 +33,20 @@ struct load {
 	char err[256];
 };
 
-/* The setting is known: the database becomes a volume to be. Takes over the text. */
+/*
+ * Called when the setting is known: marks the database as an unfinished volume. Takes over the
+ * text.
+ */
 int load_setting(struct load *l, char *text);
-/* Copies the row; what is full is written. */
+/* Copies the row into a buffer; a full buffer is written. */
 int load_row(struct load *l, enum cfs_meta_table table, const struct cfs_row *row);
-/* The limits of a user or a group. What it uses is counted. */
+/* Stores the limits of a user or a group. Its usage is counted. */
 int load_owner_quota(struct load *l, const struct cfs_quota *q);
-/* Everything that is left, quotas of owners, counters, sessions, setting. */
+/* Writes everything that is left: quotas of owners, counters, sessions, setting. */
 int load_finish(struct load *l);
 void load_free(struct load *l);
 
-/* Puts secrets that were removed from a setting back, as far as they are given. Replaces *text. */
+/* Restores secrets that were removed from a setting, as far as they are given. Replaces *text. */
 int load_secrets(struct load *l, char **text);
 
 int load_binary(struct load *l);

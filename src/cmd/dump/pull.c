@@ -18,7 +18,7 @@ struct pull {
 	uint8_t room[64 << 10];
 	char *text;
 	size_t n, cap;
-	bool keep; /* what is taken goes to text too */
+	bool keep; /* consumed bytes are copied to text too */
 };
 
 int pull_create(struct stream_in *in, struct pull **ret)
@@ -306,7 +306,7 @@ int pull_int(struct pull *p, int64_t *ret)
 	}
 	buf[n] = '\0';
 	errno = 0;
-	/* Numbers of inodes and lengths are unsigned. */
+	/* Inode numbers and lengths are unsigned. */
 	*ret = buf[0] == '-' ? strtoll(buf, &end, 10) : (int64_t)strtoull(buf, &end, 10);
 	if (errno || end == buf || *end || buf[0] == '+')
 		return pull_fail(p, "a whole number is missing");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ACL rules in memory, of which a volume has few. Zeroed memory is an empty list. */
+/* A list of ACL rules in memory; a volume has few. Zeroed memory is an empty list. */
 #ifndef CFS_CMD_RULELIST_H
 #define CFS_CMD_RULELIST_H
 
@@ -17,7 +17,7 @@ struct rulelist {
 
 int rulelist_add(struct rulelist *l, uint32_t id, const void *packed, size_t len); /* or -ENOMEM */
 void rulelist_sort(struct rulelist *l);
-/* In a sorted list; NULL: there is none. */
+/* Searches a sorted list; NULL: not found. */
 const struct rule *rulelist_find(const struct rulelist *l, uint32_t id);
 void rulelist_free(struct rulelist *l);
 

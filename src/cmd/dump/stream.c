@@ -26,7 +26,7 @@ static const uint8_t gzip_magic[] = {0x1f, 0x8b}, zstd_magic[] = {0x28, 0xb5, 0x
 
 struct stream_out {
 	int fd;
-	char *path, *temp; /* NULL: not a file that is put in place at the end */
+	char *path, *temp; /* NULL: there is no file to rename at the end */
 	bool named;	   /* there is a file called `temp` */
 	enum stream_codec codec;
 	z_stream z;
@@ -68,7 +68,7 @@ static int start_codec(struct stream_out *s, char err[256])
 #endif
 }
 
-/* A file without a name where `path` is to be, which goes with a process that is killed. */
+/* Opens an unnamed file in the directory of `path`. It vanishes when the process is killed. */
 static int open_unnamed(const char *path)
 {
 	const char *slash = strrchr(path, '/');
@@ -79,7 +79,7 @@ static int open_unnamed(const char *path)
 	return fd;
 }
 
-/* A name for it: a link cannot replace a file, a rename can. */
+/* Gives the file a temporary name: link(2) cannot replace a file, rename(2) can. */
 static int name_it(struct stream_out *s)
 {
 	char fd[32];
@@ -111,7 +111,7 @@ static int open_target(struct stream_out *s, const char *path, char err[256])
 		}
 		s->fd = open_unnamed(path);
 		s->named = s->fd < 0;
-		if (s->named) /* not every file system has such files */
+		if (s->named) /* not every file system supports O_TMPFILE */
 			s->fd = mkostemp(s->temp, O_CLOEXEC);
 	}
 	if (s->fd < 0) {

@@ -10,27 +10,29 @@
 enum stream_codec { STREAM_AUTO, STREAM_PLAIN, STREAM_GZIP, STREAM_ZSTD };
 
 /*
- * path "-" or NULL: stdout. AUTO: by the name's ending (.gz, .zst, .zstd). A regular file appears
- * under its name only when it is complete; its mode is 0600. err: one line.
+ * path "-" or NULL: stdout. AUTO: by the name's ending (.gz, .zst, .zstd). A regular file gets its
+ * name only when it is complete; its mode is 0600. err: one line.
  */
 struct stream_out;
 int stream_create(const char *path, enum stream_codec codec, struct stream_out **ret,
 		  char err[256]);
 int stream_write(struct stream_out *s, const void *data, size_t len);
 __attribute__((format(printf, 2, 3))) int stream_printf(struct stream_out *s, const char *fmt, ...);
-/* What has gone wrong with writing so far: 0 or a negative errno. */
+/* The first error of writing: 0 or a negative errno. */
 int stream_error(const struct stream_out *s);
-/* complete: the end of the data; else the file is given up. Frees. */
+/* complete: ends the data; else discards the file. Frees. */
 int stream_close_out(struct stream_out *s, int complete);
 
-/* path "-": stdin. What it is compressed with is seen from its first bytes. */
+/* path "-": stdin. The compression is recognised by the first bytes. */
 struct stream_in;
 int stream_open(const char *path, struct stream_in **ret, char err[256]);
-/* Bytes, as many as there are at once; 0 at the end. -EBADMSG: damaged or cut short. */
+/* Reads what is available, at most len bytes; 0 at the end. -EBADMSG: damaged or cut short. */
 ssize_t stream_read(struct stream_in *s, void *buf, size_t len);
-/* All of len: 1, 0 when the stream ended before the first byte, -EBADMSG when amid them. */
+/*
+ * Reads all of len: 1; 0 when the stream ended before the first byte, -EBADMSG when it ended later.
+ */
 int stream_read_full(struct stream_in *s, void *buf, size_t len);
-/* The next byte without taking it; -1 at the end. */
+/* Peeks at the next byte; -1 at the end. */
 int stream_peek(struct stream_in *s);
 void stream_close_in(struct stream_in *s);
 

@@ -10,9 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WIRE_MAGIC   0x747083u /* in place of a segment's type: the footer follows */
+#define WIRE_MAGIC   0x747083u /* stands in place of a segment's type: the footer follows */
 #define WIRE_VERSION 1
-/* A segment longer than that is no segment. */
+/* A longer segment is damage. */
 #define WIRE_SEGMENT_MAX (1ULL << 30)
 
 enum wire_segment {
@@ -53,7 +53,7 @@ enum wire_batch {
 	BATCH_GROUP_QUOTAS,
 };
 
-/* A message being written. Zero numbers and empty strings are left out. */
+/* A message being written. Zero numbers and empty strings are omitted. */
 struct wire {
 	uint8_t *v;
 	size_t n, cap;
@@ -62,7 +62,7 @@ struct wire {
 void wire_varint(struct wire *w, uint64_t v);
 void wire_number(struct wire *w, unsigned field, uint64_t v);
 void wire_bytes(struct wire *w, unsigned field, const void *p, size_t len);
-/* The same, written even when empty: a message. */
+/* As above, but written even when empty: a message. */
 void wire_message(struct wire *w, unsigned field, const struct wire *m);
 void wire_free(struct wire *w);
 
@@ -74,7 +74,7 @@ struct wire_field {
 	const uint8_t *p;
 	size_t len;
 };
-/* 1 and the next field, *p moves on; 0 at the end; -EBADMSG. */
+/* Returns 1 and the next field, and advances *p; 0 at the end; -EBADMSG. */
 int wire_next(const uint8_t **p, const uint8_t *end, struct wire_field *ret);
 int wire_get_varint(const uint8_t **p, const uint8_t *end, uint64_t *ret);
 

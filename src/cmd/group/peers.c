@@ -65,7 +65,7 @@ struct cfs_group_registry peers_registry(struct cfs_meta *m)
 
 /* ---- a mount's membership ---- */
 
-/* The same after a restart: the member that comes back owns what its cache still has. */
+/* The id is the same after a restart: a member that comes back owns what its cache still has. */
 static uint64_t member_id(const struct mount_opts *o, const char *dir,
 			  const struct cfs_setting *setting, const char *host)
 {
@@ -110,7 +110,7 @@ int peers_start(const struct mount_opts *o, const char *dir, const struct cfs_se
 				.mount_point = dir,
 				.version = CFS_VERSION,
 				.weight = (unsigned)o->group_weight,
-				/* Who may not write cannot tell others where he is. */
+				/* A read-only member cannot publish its address. */
 				.no_sharing = o->no_sharing || o->ro,
 				.replicas = (unsigned)o->group_replicas,
 				.backup_ms = o->group_backup_ms,

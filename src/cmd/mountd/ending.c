@@ -17,11 +17,11 @@
 
 #define LOOK_MS	      200
 #define TELL_MS	      1000
-#define EXTRA_MS      10000 /* that the manager gives us beyond our own limit */
+#define EXTRA_MS      10000 /* added to our own limit when the manager is asked for time */
 #define MIB	      (1u << 20)
 #define MIB_UP(bytes) (((bytes) + MIB - 1) / MIB)
 
-/* What is left to do, and what shows that it is being done. */
+/* The work that is left, and the counters that show progress. */
 struct work {
 	uint64_t dirty_bytes, dirty_files, staged_bytes, lost_bytes, lost_files;
 	uint64_t done;
@@ -31,7 +31,7 @@ struct ending {
 	struct ending_conf conf;
 	uint64_t lost_bytes, lost_files; /* before the end began */
 	pthread_t thread;
-	/* Protects the rest. The layers' locks are taken while it is held. */
+	/* Protects the fields below. The layers' locks are taken while it is held. */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool begun, started, done;
@@ -91,7 +91,7 @@ static void tell(const struct ending *e, const struct work *w, bool moved)
 		    extend);
 }
 
-/* Of the thread that has waited longest for something. */
+/* Describes the wait of the thread that has waited longest. */
 static void describe_wait(char *buf, size_t size)
 {
 	struct cfs_activity *all = NULL;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of a mount, watched: how much is still to be stored is told to the service manager, and
- * when nothing of it moves for too long, because a backend is away or a local disk hangs, the
- * process says what is left behind, takes its mount away and ends, whatever its threads wait for.
+ * Watches the end of a mount. The service manager is told how much is still to be stored. When
+ * nothing moves for too long, because a backend is away or a local disk hangs, the process reports
+ * the data that is lost, detaches its mount and exits, whatever its threads wait for.
  */
 #ifndef CFS_CMD_ENDING_H
 #define CFS_CMD_ENDING_H
@@ -15,24 +15,24 @@ struct ending_conf {
 	struct cfs_data *data;
 	struct cfs_store *store;
 	uint64_t timeout_ms; /* without progress */
-	/* Takes away the mount if it is still there; the process ends when it returns. */
+	/* Detaches the mount if it is still there. The process exits when it returns. */
 	void (*abandon)(void *arg);
 	void *arg;
 };
 
 struct ending;
 int ending_create(const struct ending_conf *conf, struct ending **ret);
-/* The end has begun; again: nothing. Any thread. */
+/* Starts watching the end. Repeated calls do nothing. Any thread. */
 void ending_begin(struct ending *e);
 /*
- * What is left of the data is about to be closed: says in the log how much of it could not be
- * stored. 0, or -EIO when there is such.
+ * Called before the data layer is closed: logs how much data could not be stored. Returns -EIO when
+ * there is such data, else 0.
  */
 int ending_judge(struct ending *e);
-/* These are not to be looked at any more. */
+/* The data layer, or the store, is about to be freed and must not be used any more. */
 void ending_forget_data(struct ending *e);
 void ending_forget_store(struct ending *e);
-/* Everything has ended well, or as well as it could. NULL is fine, as it is above. */
+/* The end is over: stops watching. NULL is fine, for the functions above too. */
 void ending_done(struct ending *e);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The layers of a mount, bottom up and down again. */
+/* Opens the layers of a mount from the bottom up, and closes them from the top down. */
 #include <cachefs/data.h>
 #include <cachefs/disk.h>
 #include <cachefs/stage.h>
@@ -20,17 +20,17 @@
 #include "cmd/mountd/options/mountconfig.h"
 #include "cmd/mountd/serve-internal.h"
 
-/* Of the object store, for what is neither an upload nor a download: compaction, clean-up. */
+/* Connections to the object store beyond uploads and downloads: for compaction and clean-up. */
 #define SPARE_CONNECTIONS 8
-/* For the one object that says whose the others are. */
+/* Deadline for reading the object that holds the volume's id. */
 #define ID_MS 3000
-/* Deadlines of an upload that go by without one that succeeds before staged blocks are left. */
+/* Staged blocks are left behind after that many upload deadlines without a successful upload. */
 #define DRAIN_PATIENCE 2
-/* Budgets for which requests and the buffers of connections are small. */
+/* Below this budget, the memory for requests and connection buffers is limited further. */
 #define SMALL_BUDGET ((uint64_t)128 << 20)
-/* A mount's processes take the budget and 32 MiB: of these, what is for the buffers below. */
+/* A mount's processes may use the budget and 32 MiB. Of these, 12 MiB are for the buffers below. */
 #define BUFFERS_BESIDES ((uint64_t)12 << 20)
-/* To the object store, of as many uploads and downloads as there are by default. */
+/* Connections to the object store with the default numbers of uploads and downloads. */
 #define CONNECTIONS	   40
 #define CONNECTION_BUFFERS (128u << 10)
 
@@ -63,8 +63,8 @@ static uint64_t budget_of(const struct mount_opts *o)
 }
 
 /*
- * Blocks are called by numbers: in another volume's place they would be written over its own. An
- * object store that does not answer keeps nobody from mounting.
+ * Refuses a bucket of another volume: block keys are numbers, so this mount would overwrite that
+ * volume's blocks. An object store that does not answer does not prevent the mount.
  */
 static int check_objects(struct serve *s, char err[256])
 {
@@ -125,8 +125,8 @@ void layers_close_backends(struct serve *s)
 }
 
 /*
- * Blocks that lie in a local directory or in memory need no copies. Others get a cache where the
- * XDG base directory specification and the file system hierarchy put it.
+ * Blocks in a local directory or in memory need no copies. Otherwise the default place of the cache
+ * follows the XDG base directory specification or the file system hierarchy.
  */
 static const char *default_cache_dir(const struct serve *s, char *buf, size_t size)
 {
@@ -143,14 +143,14 @@ static const char *default_cache_dir(const struct serve *s, char *buf, size_t si
 		snprintf(buf, size, "%s/.cache/cachefs", home);
 	else
 		return "none";
-	/* A list and patterns in it would be something else. */
+	/* Characters of lists and patterns have a meaning in cache-dir. */
 	if (strpbrk(buf, ":*?["))
 		return "none";
 	cfs_info("disk cache by default: cache-dir=%s", buf);
 	return buf;
 }
 
-/* A pattern that matches nothing is a disk that is not there: the mount goes on without. */
+/* A pattern without a match stands for a missing disk: the mount works without that cache. */
 static int open_disk(struct serve *s, char err[256])
 {
 	const struct mount_opts *o = s->o;
@@ -192,7 +192,7 @@ static int open_disk(struct serve *s, char err[256])
 	return r < 0 ? r : cfs_store_add_tier(s->store, &cfs_disk_tier, s->disk);
 }
 
-/* Whatever the options say now, what an earlier mount has left on disk is uploaded. */
+/* Staged blocks of an earlier mount are uploaded even when writeback is off. */
 static int start_stage(struct serve *s, unsigned max_uploads, char err[256])
 {
 	const struct mount_opts *o = s->o;
@@ -224,8 +224,8 @@ static int start_stage(struct serve *s, unsigned max_uploads, char err[256])
 }
 
 /*
- * As many blocks at a time as pass a bandwidth limit within a quarter of their deadline: more would
- * only wait for each other, and fail.
+ * Limits parallel transfers to those that a bandwidth limit lets through within a quarter of their
+ * deadline. More would only wait for each other, and fail.
  */
 static unsigned workers_for(int64_t max, uint64_t limit, uint64_t timeout_ms, uint32_t block_size)
 {
@@ -234,8 +234,10 @@ static unsigned workers_for(int64_t max, uint64_t limit, uint64_t timeout_ms, ui
 	return (unsigned)CFS_MAX(CFS_MIN(n, (uint64_t)max), 1);
 }
 
-/* Squashed callers have names that the kernel does not know. It knows those of root-squash well
- * enough: it lets root pass, and what root may do here is judged here. */
+/*
+ * The kernel does not know the identities of squashed callers. With root-squash it judges everybody
+ * but root, whom it lets pass; what root may do is judged here.
+ */
 bool layers_kernel_checks(const struct serve *s)
 {
 	return s->o->default_permissions && !s->o->all_squash;
@@ -263,7 +265,7 @@ static int show_config(void *arg, char **ret, size_t *ret_len)
 	return mount_config_show(s->meta, s->o, s->dir, ret, ret_len);
 }
 
-/* What the metadata does not use itself. */
+/* Applies those parts of a changed setting that the metadata layer does not use. */
 static void adopt_setting(void *arg, const struct cfs_setting *setting)
 {
 	struct serve *s = arg;
@@ -280,13 +282,15 @@ uint32_t layers_request_size(const struct mount_opts *o)
 }
 
 /*
- * What these buffers and those of connections take of the budget, and a pool that is torn into
- * small pages.
+ * Memory that is reserved from the budget for request and connection buffers, and for a page pool
+ * that is fragmented.
  */
 static uint64_t request_memory(const struct mount_opts *o)
 {
 	unsigned threads = o->max_threads ? (unsigned)o->max_threads : CFS_FUSE_THREADS;
-	/* Of each thread one that it reads into, and one of a write that was put aside. */
+	/*
+	 * Each thread has one buffer for reading requests, and one for a write that was put aside.
+	 */
 	uint64_t buffers = (uint64_t)threads * 2 * layers_request_size(o) +
 			   (uint64_t)CONNECTIONS * CONNECTION_BUFFERS + CFS_POOL_TORN;
 
@@ -305,7 +309,7 @@ static int join_peers(struct serve *s, char err[256])
 	return r;
 }
 
-/* *ret: stays what it is for the root of the volume. */
+/* *ret is left unchanged for the root of the volume. */
 static int find_root(struct serve *s, cfs_ino_t *ret, char err[256])
 {
 	int r = 0;
@@ -318,7 +322,7 @@ static int find_root(struct serve *s, cfs_ino_t *ret, char err[256])
 	return r;
 }
 
-/* Every inode number that the kernel has depends on it. */
+/* Every inode number that the kernel holds depends on the root. */
 static int same_root(struct serve *s, cfs_ino_t root, char err[256])
 {
 	struct cfs_keep_header *h;
@@ -456,7 +460,9 @@ int layers_close(struct serve *s, bool session)
 			cfs_err("data could not be stored before unmounting: error=%s",
 				cfs_errname(first));
 	}
-	/* Compaction and late commits need the session. */
+	/*
+	 * The data layer closes before the session: compaction and late commits need the session.
+	 */
 	if (s->data) {
 		cfs_data_drain(s->data);
 		r = ending_judge(s->ending);

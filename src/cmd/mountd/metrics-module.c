@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cachefs-metrics.so: a small HTTP server on libmicrohttpd. It knows nobody, so all that may be
- * read there, whoever may reach it may read; nothing can be changed.
+ * cachefs-metrics.so: a small HTTP server on libmicrohttpd. It has no authentication: every client
+ * that reaches it may read everything that is served. Nothing can be changed.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -28,24 +28,24 @@
 #include "cmd/mountd/metrics.h"
 #include "status-page.h"
 
-/* Beyond this many the oldest one without a whole request gives way to another. */
+/* Beyond this many connections, the oldest one without a complete request is closed. */
 #define CONNECTIONS_KEPT 32
-/* With those that have been cut and whose threads are about to end. */
+/* Includes connections that are cut and whose threads are about to end. */
 #define CONNECTIONS_MAX 96
 #define CONNECTION_MEM	(16u << 10)
 #define BACKLOG		128
-/* For the next request to arrive whole, and for its answer to be taken, however much goes on. */
+/* Deadlines for the next request to arrive completely, and for its answer to be taken. */
 #define REQUEST_MS 10000
 #define ANSWER_MS  30000
 #define LOOK_MS	   1000
-/* What the mount that was here before may need to give up the place after its umount(2). */
+/* An earlier mount may take this long after its umount(2) to release the address. */
 #define TAKEN_MS 5000
 #define AGAIN_MS 50
 
 struct connection {
 	TAILQ_ENTRY(connection) link;
 	int fd;
-	bool busy; /* has a request, and not its answer yet */
+	bool busy; /* a request has arrived and its answer is not sent yet */
 	bool cut;
 	cfs_deadline_t until;
 };
@@ -65,7 +65,7 @@ struct server {
 	bool stop;
 
 	char *path;    /* of the unix socket */
-	bool loopback; /* nobody from elsewhere reaches it but through a program here */
+	bool loopback; /* only programs on this machine can reach it */
 };
 
 static const char plain[] = "text/plain; version=0.0.4; charset=utf-8";
@@ -123,7 +123,7 @@ static enum MHD_Result reply_made(struct MHD_Connection *c, const char *type,
 	return reply(c, &a);
 }
 
-/* "localhost", "127.1.2.3" or "[::1]", with or without a port. */
+/* Accepts "localhost", "127.1.2.3" or "[::1]", with or without a port. */
 static bool names_loopback(const char *host)
 {
 	const char *end = *host == '[' ? strchr(host, ']') : NULL;
@@ -144,8 +144,9 @@ static bool names_loopback(const char *host)
 }
 
 /*
- * A page from elsewhere whose name its owner has pointed to this machine's loopback (DNS rebinding)
- * would read all this with the browser of whoever works here. It cannot choose the Host.
+ * Guards against DNS rebinding: a foreign web page whose host name resolves to this machine's
+ * loopback could read everything through a local user's browser. Such a page cannot choose the Host
+ * header.
  */
 static bool host_is_ours(const struct server *s, struct MHD_Connection *c)
 {
@@ -157,11 +158,14 @@ static bool host_is_ours(const struct server *s, struct MHD_Connection *c)
 /* ---- slow ones ---- */
 
 /*
- * The library's own limits are met by a client that sends a byte now and then: a few of them would
- * keep everybody else from asking for the health of the mount.
+ * The library's own limits do not help against clients that send a byte now and then: a few of them
+ * would keep all others from asking for the health of the mount.
  */
 
-/* With the lock. Its thread sees the end of the stream; the descriptor stays until it has. */
+/*
+ * Called with the lock. The connection's thread sees the end of the stream; until then it keeps the
+ * descriptor open.
+ */
 static void cut(struct server *s, struct connection *c)
 {
 	shutdown(c->fd, SHUT_RDWR);
@@ -180,7 +184,7 @@ static void give_way(struct server *s)
 		cut(s, c);
 }
 
-/* STARTED: by the thread that accepts; CLOSED: before the descriptor is closed. */
+/* STARTED comes from the accepting thread; CLOSED comes before the descriptor is closed. */
 static void on_connection(void *arg, struct MHD_Connection *conn, void **context,
 			  enum MHD_ConnectionNotificationCode what)
 {
@@ -261,7 +265,7 @@ static enum MHD_Result answer(void *arg, struct MHD_Connection *c, const char *u
 	};
 	struct server *s = arg;
 
-	/* Called once for the header, then for each part of a body, which nobody has to send. */
+	/* Called once for the header, then for each part of a body, which no request needs. */
 	if (!*seen) {
 		*seen = s;
 		return MHD_YES;
@@ -305,7 +309,7 @@ static int bound(const struct sockaddr *sa, socklen_t len, int *ret)
 	return 0;
 }
 
-/* A socket that nobody listens at was left by a mount that was killed. */
+/* A socket without a listener was left by a mount that was killed. */
 static void remove_stale(const struct sockaddr_un *sa)
 {
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -354,14 +358,14 @@ static bool is_loopback(const struct sockaddr *sa)
 	return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
 }
 
-/* 0: any that is free. getaddrinfo() takes larger numbers, and what is left of them in 16 bits. */
+/* 0: any free port. getaddrinfo() accepts larger numbers and truncates them to 16 bits. */
 static bool is_port(const char *text)
 {
 	return strspn(text, "0123456789") == strlen(text) && *text && strlen(text) <= 5 &&
 	       strtoul(text, NULL, 10) <= UINT16_MAX;
 }
 
-/* Numbers only: a name would have to be asked of somebody who may not answer. */
+/* Numeric addresses only: resolving a name would depend on a server that may not answer. */
 static int listen_tcp(struct server *s, const char *text, int *ret, char err[256])
 {
 	const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
@@ -393,7 +397,7 @@ static int listen_tcp(struct server *s, const char *text, int *ret, char err[256
 	return r;
 }
 
-/* With the port that a 0 has become. */
+/* The address with the actual port in the place of 0. */
 static void log_place(int fd, const char *path)
 {
 	struct sockaddr_storage sa = {0};
@@ -435,10 +439,12 @@ static struct MHD_Daemon *start_daemon(struct server *s, int fd)
 	struct MHD_Daemon *d;
 	sigset_t all, old;
 
-	/* Its threads inherit the mask: signals are for the main thread. */
+	/* The server's threads inherit the mask: signals belong to the main thread. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	/* A thread for each, as one that asks for the health of a mount that hangs waits. */
+	/*
+	 * One thread per connection, because a request for the health of a mount that hangs waits.
+	 */
 	d = MHD_start_daemon(
 		MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
 			MHD_USE_ITC,

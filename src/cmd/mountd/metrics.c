@@ -17,7 +17,7 @@ struct metrics {
 	char *labels; /* of each metric */
 };
 
-/* As the format wants it, which has no way to write bytes that are not UTF-8. */
+/* Escapes a label value as the format requires. It has no form for bytes that are not UTF-8. */
 static void print_value(FILE *out, const char *value)
 {
 	const char *p = value;
@@ -37,7 +37,7 @@ static void print_value(FILE *out, const char *value)
 	}
 }
 
-/* So that the mounts of a machine can be told apart however they are collected. */
+/* Labels distinguish the mounts of a machine, however the metrics are collected. */
 static char *make_labels(const char *volume, const char *mount)
 {
 	char *text = NULL;

@@ -56,8 +56,8 @@ static unsigned long change_flags(unsigned long v, const char *options)
 }
 
 /*
- * What is not named stays: mount(2) would take nosuid and nodev from a mount that got them unasked.
- * libmount names all that is to be, and may leave out "suid".
+ * Unnamed flags stay: mount(2) would drop nosuid and nodev from a mount that has them by default.
+ * libmount names all flags that are wanted, and may leave out "suid".
  */
 static unsigned long remount_flags(const struct mounted *m, const struct mount_opts *o)
 {
@@ -68,7 +68,7 @@ static unsigned long remount_flags(const struct mounted *m, const struct mount_o
 	return change_flags(v, o->kernel_opts);
 }
 
-/* Changes the kernel's flags; our own options belong to the running process and stay. */
+/* Changes the kernel's flags. Options of cachefs belong to the running process and stay. */
 static int remount(const char *point, const struct mount_opts *o)
 {
 	struct mounted m;
@@ -89,7 +89,7 @@ static int remount(const char *point, const struct mount_opts *o)
 	return CMD_OK;
 }
 
-/* Where the supervisor of what is mounted there is to be found. */
+/* Finds the socket of the supervisor of the existing mount. */
 static int find_supervisor(const char *point, const struct mounted *m, const struct mount_opts *o,
 			   char *old, size_t size)
 {
@@ -107,7 +107,7 @@ static int find_supervisor(const char *point, const struct mounted *m, const str
 		return CMD_MOUNT_FAILED;
 	}
 	mount_config_tell_differences(point, o);
-	/* What the caller has open there must not keep the mount busy for ever. */
+	/* Descriptors inherited from the caller must not keep the mount busy for ever. */
 	close_range(STDERR_FILENO + 1, ~0U, 0);
 	r = handover_path(m->dev_minor, old, size);
 	if (r < 0) {
@@ -119,7 +119,7 @@ static int find_supervisor(const char *point, const struct mounted *m, const str
 	return CMD_OK;
 }
 
-/* Whether there is nothing any more: the file system that was there has no process. */
+/* Detaches a file system whose process is gone. Returns whether the mount point is free. */
 static bool clear_dead_mount(const char *point, const struct mounted *m)
 {
 	int r;
@@ -184,7 +184,7 @@ static int check_volume(const char *url, const struct mount_opts *o)
 	return r == 0 ? CMD_OK : CMD_MOUNT_FAILED;
 }
 
-/* True when statfs answers; a hang ends with SIGALRM's default action otherwise. */
+/* Whether statfs answers. A hang ends the process by SIGALRM's default action. */
 static int verify_answer(const char *point, uint64_t timeout_ms)
 {
 	struct statvfs st;
@@ -199,7 +199,7 @@ static int verify_answer(const char *point, uint64_t timeout_ms)
 	return CMD_OK;
 }
 
-/* Of all processes of this mount, for `cachefs debug`. */
+/* Keeps the last log lines of all processes of this mount, for `cachefs debug`. */
 static void keep_last_lines(void)
 {
 	int r = cfs_logring_create();
@@ -208,7 +208,7 @@ static void keep_last_lines(void)
 		cfs_warn("the last lines of the log are not kept: error=%s", cfs_errname(r));
 }
 
-/* As the processes of the mount find it, which change their directory. */
+/* Makes the path absolute, because the processes of the mount change their directory. */
 static int open_log(const char *file, const char *point)
 {
 	cfs_auto_free char *copy = strdup(file), *dir = NULL;
@@ -224,7 +224,7 @@ static int open_log(const char *file, const char *point)
 	}
 	if (r == 0) {
 		snprintf(path, sizeof(path), "%s/%s", dir, name);
-		/* A writer there waits for an answer of this process. */
+		/* A log inside the mount: its writer would wait for an answer of this process. */
 		if (!strncmp(path, point, len) && (path[len] == '/' || len == 1))
 			r = -ELOOP;
 		else
@@ -288,8 +288,10 @@ static int mount_in_background(const char *url, const char *point, const struct 
 	cfs_log_init(CFS_LOG_SYSLOG, level);
 	keep_last_lines();
 	conf.report = w.report = d;
-	/* An interrupt from the terminal is for the command that waits, which decides what it
-	 * means. Where a mount is already nobody has to belong to a manager's group. */
+	/*
+	 * An interrupt from the terminal is for the command that waits, which decides what it
+	 * means. Above an existing mount, this process need not be in a manager's process group.
+	 */
 	if (old && setsid() < 0)
 		cfs_warn("cannot leave the session of the terminal: error=%s", cfs_errname(errno));
 	if (o->supervise)
@@ -332,7 +334,7 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 		printf("mounting on %s\n", point);
 	if (o->fake)
 		return check_volume(full_url, o);
-	/* What is taken over may be a service, which supervise() knows. */
+	/* The mount that is taken over may be a service. supervise() finds out. */
 	notify_init(o->foreground || old);
 	if (o->log && open_log(o->log, point) < 0)
 		return CMD_USAGE;
@@ -343,7 +345,10 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 	return mount_in_foreground(full_url, point, o, old);
 }
 
-/* The same again with what the section of a name has; false: pos[0] is no name, or *ret_r says. */
+/*
+ * Repeats the parsing with the section of a named volume; false: pos[0] is no name, or *ret_r has
+ * the error.
+ */
 static bool run_by_name(const struct mount_opts *o, int argc, char **argv, const char *const *pos,
 			int *ret_r)
 {
@@ -363,7 +368,7 @@ static bool run_by_name(const struct mount_opts *o, int argc, char **argv, const
 	return r != 0;
 }
 
-/* --NAME or --NAME=VALUE of somebody else's, as cfs_opt_arg(). */
+/* --NAME or --NAME=VALUE that is not an option of cachefs, as cfs_opt_arg(). */
 static int other_name(struct mount_opts *o, const char *arg, char err[CFS_OPT_ERRLEN])
 {
 	char name[64];

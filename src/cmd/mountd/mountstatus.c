@@ -162,7 +162,7 @@ static json_t *slow(struct cfs_vfs *v)
 	for (i = 0; i < n; i++) {
 		const struct cfs_vfs_slow *s = &list[i];
 
-		/* Inodes of the trash do not fit into the numbers of JavaScript. */
+		/* Inode numbers in the trash exceed the integers of JavaScript. */
 		json_array_append_new(
 			all, json_pack("{s:s, s:o, s:f, s:s, s:s, s:i, s:f}", "op", s->op, "inode",
 				       json_sprintf("%llu", (unsigned long long)s->ino), "ms",

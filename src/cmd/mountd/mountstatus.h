@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What /status.json of a mount shows; cachefs-metrics(7) describes its fields. */
+/* The content of a mount's /status.json; cachefs-metrics(7) describes its fields. */
 #ifndef CFS_CMD_MOUNTSTATUS_H
 #define CFS_CMD_MOUNTSTATUS_H
 
@@ -10,7 +10,7 @@
 #include "cmd/group/peers.h"
 #include "cmd/mountd/options/mountopts.h"
 
-/* Of a running mount; all borrowed. */
+/* The parts of a running mount; all borrowed. */
 struct mount_parts {
 	const char *dir;
 	const struct mount_opts *o;
@@ -24,7 +24,7 @@ struct mount_parts {
 	uint64_t started_ns;	 /* cfs_now_ns() */
 };
 
-/* Any thread, without waiting for a backend; malloc'ed. */
+/* Any thread; does not wait for a backend; malloc'ed. */
 int mount_status_json(const struct mount_parts *m, char **ret, size_t *ret_len);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A process that goes on with the mount of another one. */
+/* Lets a process resume the mount of an earlier one. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -9,11 +9,11 @@
 #include "cmd/mountd/serve-internal.h"
 #include "cmd/mountd/supervise/notify.h"
 
-/* Between tries to open the volume after a crash, and between lines about it. */
+/* Pause between attempts to open the volume after a crash, and between log lines about it. */
 #define AGAIN_MS 500
 #define TELL_MS	 60000
 
-/* Whether that may be over in a while, as an answer to opening a volume that was there before. */
+/* Whether an error of opening a volume that was open before may be temporary. */
 static bool is_outage(int r)
 {
 	switch (r) {
@@ -69,7 +69,10 @@ void resume_end_hold(struct serve *s)
 {
 	uint64_t failed;
 
-	/* That may take long, when the metadata goes away again: meanwhile there are deadlines. */
+	/*
+	 * Closing may take long when the metadata is away again. The hold answers at the deadlines
+	 * meanwhile.
+	 */
 	cfs_vfs_close_released(s->vfs);
 	failed = cfs_fuse_hold_end(s->hold);
 	s->hold = NULL;

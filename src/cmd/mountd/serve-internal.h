@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the parts of a process that serves a mount share: its life (serve.c), the layers that it
- * stands on (layers.c), and how it goes on after another one (resume.c).
+ * Shared by the parts of a process that serves a mount: its life (serve.c), its layers (layers.c),
+ * and the resumption of an earlier process's mount (resume.c).
  */
 #ifndef CFS_CMD_SERVE_INTERNAL_H
 #define CFS_CMD_SERVE_INTERNAL_H
@@ -35,45 +35,48 @@ struct serve {
 	struct control_server control;
 	struct worker *worker;
 	struct cfs_fuse_hold *hold; /* until there is a VFS that answers */
-	cfs_deadline_t tell;	    /* when the log is told again why there is none */
+	cfs_deadline_t tell;	    /* when the next log line about the outage is due */
 	struct cfs_vfs_restored restored;
 	_Atomic(struct cfs_fuse *) fuse;
 	_Atomic bool lost;
 };
 
 /* serve.c; arg: the struct serve. */
-/* The volume is gone: end the session; from a background thread. */
+/* The volume is gone: ends the session. Called from a background thread. */
 void serve_lost(void *arg, const char *reason);
-/* A request is stuck, and the process is to end for it. */
+/* A request is stuck and the process must end. */
 __attribute__((noreturn)) void serve_stuck(void *arg);
-/* A command has changed a name behind the kernel's back. */
+/* A command has changed a name that the kernel may have cached. */
 void serve_name_changed(void *arg, cfs_ino_t parent, const char *name, size_t len);
 
 /* layers.c */
-/* Metadata and objects; what was opened before a failure is left for layers_close_backends(). */
+/* Opens metadata and objects. After a failure, layers_close_backends() closes what was opened. */
 int layers_open_backends(struct serve *s, const char *url, const char *dir, char err[256]);
 void layers_close_backends(struct serve *s);
-/* The rest, up to the VFS. */
+/* Opens the remaining layers, up to the VFS. */
 int layers_open(struct serve *s, char err[256]);
-/* Top down; whatever was reached. 0 or the first error of what had to be stored. */
+/* Closes the layers that are open, from the top down. 0, or the first error of storing data. */
 int layers_close(struct serve *s, bool session);
-/* The kernel judges permissions. */
+/* Whether the kernel checks permissions. */
 bool layers_kernel_checks(const struct serve *s);
-/* Every thread that has taken a write keeps a buffer as large as that. */
+/* Size of the buffer that every thread keeps after it has taken a write. */
 uint32_t layers_request_size(const struct mount_opts *o);
 
 /* resume.c */
 /*
- * As layers_open_backends(), after a death. It tries until they are there: what may have brought
- * the process before down, an outage of the metadata, must not end the mount, too. From here on
+ * As layers_open_backends(), after a death. It tries until they open: an outage of the metadata
+ * that may have ended the earlier process must not end the mount as well. From this call on,
  * requests get EIO at their deadlines, as they would without the crash.
  */
 int resume_open(struct serve *s, const char *url, char err[256]);
-/* r: of a step of that which has failed with err. True: after a pause, it is to be made again. */
+/*
+ * r: result of a step of resuming, which failed with err. Returns true after a pause when the step
+ * must be repeated.
+ */
 bool resume_tries_again(struct serve *s, int r, char err[256]);
-/* The open files of the process before this one. */
+/* Restores the open files of the earlier process. */
 int resume_restore(struct serve *s, char err[256]);
-/* From here on the kernel's requests are for us. */
+/* Ends the hold: the VFS answers the kernel's requests from this call on. */
 void resume_end_hold(struct serve *s);
 
 #endif

@@ -43,7 +43,7 @@ static void on_stopping(void *arg)
 		ending_begin(s->ending);
 }
 
-/* Before the process ends whatever its threads do. Whoever gets the session takes it away. */
+/* Detaches the mount before the process exits. The thread that gets the session detaches it. */
 static void abandon(void *arg)
 {
 	struct serve *s = arg;
@@ -128,7 +128,7 @@ static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret,
 		.allow_other = s->o->allow_other,
 		.default_permissions = layers_kernel_checks(s),
 		.writeback_cache = s->o->writeback_cache,
-		/* Whoever may not write cannot tell others either. */
+		/* A read-only mount cannot record locks for others. */
 		.local_locks = s->o->ro,
 		.posix_acl = s->setting->enable_acl && layers_kernel_checks(s),
 		.drops_set_id = !s->o->xattr || !(s->o->security_xattr || s->o->capability_xattr),
@@ -150,14 +150,14 @@ static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret,
 		cfs_url_mask(s->url, source, sizeof(source));
 	snprintf(kernel_opts, sizeof(kernel_opts), "%s%s%s", s->o->ro ? "ro" : "rw",
 		 s->o->kernel_opts ? "," : "", s->o->kernel_opts ? s->o->kernel_opts : "");
-	/* Two that mount there at once must not both find that nobody has. */
+	/* Two mounts at one place at the same moment must not both find it free. */
 	lock = worker_resumes(s->worker) ? -1 : handover_lock();
 	r = cfs_fuse_mount(&conf, ret, err);
 	handover_unlock(lock);
 	return r;
 }
 
-/* Those who tell others how the mount is. */
+/* Starts the parts that report the mount's state. */
 static int start_watching(struct serve *s, char err[256])
 {
 	struct ending_conf ending = {
@@ -181,8 +181,8 @@ static int start_watching(struct serve *s, char err[256])
 }
 
 /*
- * Another process goes on: what a crash would lose is stored, the rest is for the system to take
- * back, as that is fastest and requests wait.
+ * Another process takes over. Data that a crash would lose is stored. Everything else is left to
+ * the kernel at exit, which is fastest, because requests wait.
  */
 __attribute__((noreturn)) static void leave_mount(struct serve *s)
 {
@@ -229,7 +229,7 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 	bool session = false;
 	int r, sig = 0, closed;
 
-	/* One arena per core costs more memory than contention costs time here. */
+	/* Two malloc arenas: one per core costs more memory than contention costs time here. */
 	mallopt(M_ARENA_MAX, 2);
 	r = cfs_activity_init();
 	if (r < 0)
@@ -260,7 +260,7 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 		if (r == 0)
 			sig = serve(&s, fuse);
 	}
-	/* The mount, its session and its open files are for the next one to try. */
+	/* The next process resumes the mount, its session and its open files. */
 	if (r < 0 && worker_resumes(w)) {
 		cfs_fuse_hold_end(s.hold);
 		worker_failed(w, CMD_MOUNT_FAILED, err);

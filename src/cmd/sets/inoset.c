@@ -93,7 +93,7 @@ static int visit_dir(struct admin *a, struct walk *w, cfs_ino_t dir)
 	} while (r == 0 && v.err == 0);
 	if (v.err)
 		return v.err;
-	/* Emptied by somebody meanwhile. */
+	/* Emptied by another client meanwhile. */
 	return r < 0 && r != -ENOENT ? r : 0;
 }
 

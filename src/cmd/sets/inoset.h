@@ -10,17 +10,17 @@
 struct inoset {
 	struct inoset_item {
 		cfs_ino_t ino;
-		uint32_t names; /* how many have to be added before it counts */
+		uint32_t names; /* an inode counts after it was added that often */
 		uint32_t added;
 	} *v;
 	size_t n, cap;
 };
 
-/* An inode that has to be added `names` times. */
+/* Adds an inode that must be added `names` times to count. */
 int inoset_add(struct inoset *s, cfs_ino_t ino, uint32_t names);
-/* Every inode in the trash that has all its names there. */
+/* Adds every inode in the trash whose names are all in the trash. */
 int inoset_add_trash(struct inoset *s, struct admin *a);
-/* After the last add, before the first has. */
+/* Called after the last add and before the first has. */
 void inoset_sort(struct inoset *s);
 bool inoset_has(const struct inoset *s, cfs_ino_t ino);
 void inoset_free(struct inoset *s);

@@ -11,7 +11,7 @@ struct inostack {
 };
 
 int inostack_push(struct inostack *s, cfs_ino_t ino); /* 0 or -ENOMEM */
-/* The one pushed last; there must be one. */
+/* Removes the one pushed last; there must be one. */
 static inline cfs_ino_t inostack_pop(struct inostack *s)
 {
 	return s->v[--s->n];

@@ -15,7 +15,7 @@
 
 /* A sorted run: a range of the file, or (the only one) of memory. */
 struct run {
-	uint64_t off, end; /* what is not in the buffer yet */
+	uint64_t off, end; /* the rest that is not in the buffer */
 	uint8_t *buf;
 	size_t at, len; /* bytes of buf */
 };
@@ -30,7 +30,7 @@ struct sorter {
 	uint64_t written;
 	struct run *runs;
 	size_t n_runs;
-	size_t *heap; /* runs that have records, the smallest record first */
+	size_t *heap; /* runs with records left, ordered by their smallest record */
 	size_t n_heap;
 };
 
@@ -76,7 +76,7 @@ static int add_run(struct sorter *s, uint64_t off, uint64_t end)
 	return 0;
 }
 
-/* The records in memory become a run of the file. */
+/* Turns the records in memory into a run of the file. */
 static int spill(struct sorter *s)
 {
 	size_t len = s->n * s->size;
@@ -118,7 +118,7 @@ int sorter_add(struct sorter *s, const void *record)
 	return 0;
 }
 
-/* 1 when the run has a record to look at, 0 at its end. */
+/* Returns 1 when the run has a current record, 0 at its end. */
 static int fill(struct sorter *s, struct run *run)
 {
 	size_t room = RUN_BUFFER / s->size * s->size, len;

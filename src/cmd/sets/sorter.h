@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sorts any number of small records of one size in bounded memory: what does not fit goes to a
+ * Sorts any number of small records of one size in bounded memory. Records that exceed it go to a
  * temporary file (tempfile.h) as sorted runs, which are merged when they are read.
  *
  * Memory: at most SORTER_MEMORY (twice that while a run is sorted), plus 64 KiB per run when it is
@@ -19,9 +19,9 @@ struct sorter;
 int sorter_create(size_t record_size, int (*compare)(const void *a, const void *b), size_t memory,
 		  struct sorter **ret);
 int sorter_add(struct sorter *s, const void *record);
-/* Ends adding; the first record comes next. Once. */
+/* Ends adding, once; the first record comes next. */
 int sorter_sort(struct sorter *s);
-/* 1 and the next record, 0 at the end. */
+/* Returns 1 and the next record, 0 at the end. */
 int sorter_next(struct sorter *s, void *ret);
 /* NULL is fine. */
 void sorter_destroy(struct sorter *s);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Unnamed files in $TMPDIR (or /var/tmp) for what memory has no room for. Failures are told on
- * stderr: the caller only knows what it wanted the file for. All return a negative errno then.
+ * Unnamed files in $TMPDIR (or /var/tmp) for data that exceeds memory. Failures are reported on
+ * stderr here, because a caller could not name the file. All return a negative errno then.
  */
 #ifndef CFS_CMD_TEMPFILE_H
 #define CFS_CMD_TEMPFILE_H
@@ -14,7 +14,7 @@ int temp_open(void);
 /* All of len. */
 int temp_write(int fd, const void *data, size_t len, uint64_t off);
 int temp_read(int fd, void *data, size_t len, uint64_t off);
-/* Says that err (negative) happened to such a file, and returns it. */
+/* Reports err (negative) of such a file, and returns it. */
 int temp_error(int err);
 
 #endif

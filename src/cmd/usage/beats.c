@@ -10,8 +10,8 @@
 #include "base/bytes.h"
 
 /*
- * A session expires five heartbeats after its last one, so that a quarter of what is left is at
- * least the time to the next one; the rest is for a database that is slow.
+ * A session expires five heartbeats after its last one. A quarter of its remaining time is
+ * therefore at least the time to the next heartbeat; the rest is for a slow database.
  */
 enum { LOOK_MS = 500, SLOW_MS = 4000, LONGEST_MS = 60000, NEVER_S = 86400 };
 
@@ -97,7 +97,7 @@ static bool is_silent(const struct beat *b, const struct beats *now)
 	return false;
 }
 
-/* Drops those that have moved; whether others still have time. */
+/* Drops the sessions that have moved. Returns whether others still have time. */
 static bool look(struct beats *b, const struct beats *now)
 {
 	bool waiting = false;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Signs of life of mounts. A mount moves the expiry of its session at every heartbeat, while the
- * process runs; one that is stopped, or cut off from the metadata, does not, and is not gone before
- * its session has expired.
+ * Heartbeats of mounts. A mount moves the expiry of its session at every heartbeat. A mount that is
+ * stopped, or cut off from the metadata, does not, and counts as alive until its session has
+ * expired.
  */
 #ifndef CFS_CMD_BEATS_H
 #define CFS_CMD_BEATS_H
@@ -12,7 +12,7 @@
 struct beat {
 	uint64_t sid;
 	int64_t expire_s;	 /* of the database's clock */
-	cfs_deadline_t deadline; /* by which a live one has moved it */
+	cfs_deadline_t deadline; /* a live one has moved it by then */
 	char *who;		 /* "HOST:MOUNT-POINT, process N" */
 };
 
@@ -21,9 +21,9 @@ struct beats {
 	size_t n, cap;
 };
 
-/* Sessions that have not expired, but for those that never do (heartbeat=0). */
+/* Reads sessions that have not expired, except those that never do (heartbeat=0). */
 int beats_read(struct admin *a, struct beats *ret);
-/* Waits for a sign of life of each. Those that gave none in time are left in *b. */
+/* Waits for a heartbeat of each session. Sessions without one in time are left in *b. */
 int beats_wait(struct admin *a, struct beats *b);
 void beats_free(struct beats *b);
 

@@ -107,12 +107,12 @@ static int fill(struct admin *a, struct gap *g)
 struct settling {
 	struct admin *a;
 	bool repair;
-	struct beats beats; /* since the last measuring; of silent sessions after the wait */
+	struct beats beats; /* since the last measuring; silent sessions after the wait */
 	gaps_damage_fn damage;
 	void *arg;
 };
 
-/* Those that have stood since `before`: nobody is about to count them. */
+/* Judges gaps that have stood since `before`: no client is about to count them. */
 static int judge(struct settling *s, const struct gaps *before, struct gaps *now, size_t *ret_open)
 {
 	size_t i, open = 0;
@@ -139,7 +139,7 @@ static int judge(struct settling *s, const struct gaps *before, struct gaps *now
 	return r;
 }
 
-/* What a session has not written at the last measuring it has written when this returns. */
+/* When this returns, every live session has written what it had counted by the last measuring. */
 static int pause_between(struct settling *s)
 {
 	bool mounted;
@@ -170,7 +170,7 @@ int gaps_settle(struct admin *a, bool repair, gaps_measure_fn measure, gaps_dama
 	size_t open = 0;
 	int round, r = 0;
 
-	/* What this command has changed itself. */
+	/* Usage that this command has changed itself. */
 	if (a->needs & ADMIN_WRITE)
 		r = cfs_meta_admin_end(a->meta);
 	for (round = 0; round < ROUNDS && r == 0; round++) {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gaps between the usage that clients have counted and what is there.
+ * Finds gaps between the usage that clients have counted and the real usage.
  *
- * Clients count in memory and write the counters of the volume and the statistics of directories
- * within a second, quotas within three. So on a volume in use there are gaps at every moment that
- * are none a moment later, and to add one of them would count it twice. A gap is damage when it is
- * the same after a pause that is longer than what any client waits, and nothing that it is measured
- * by has changed in between. What changes in every pause is not judged.
+ * Clients count in memory. They write the counters of the volume and the statistics of directories
+ * within a second, quotas within three. On a volume in use, gaps therefore exist at every moment
+ * and close a moment later; correcting one of them would count it twice. A gap is damage when it is
+ * the same after a pause that is longer than any client waits, and nothing that it is measured by
+ * has changed meanwhile. Numbers that change in every pause are not judged.
  *
- * A mount that is stopped has not counted either what it is going to count when it goes on. So
- * nothing is believed before each live session has given a sign of life after the gap was seen
- * (beats.h), and with one that gives none nothing is judged.
+ * A mount that is stopped writes its counts when it goes on. So no gap is believed until each live
+ * session has sent a heartbeat after the gap was seen (beats.h). While one sends none, nothing is
+ * judged.
  */
 #ifndef CFS_CMD_GAPS_H
 #define CFS_CMD_GAPS_H
@@ -39,16 +39,15 @@ struct gap *gaps_find(const struct gaps *g, enum gap_kind kind, enum cfs_quota_k
 		      uint64_t key);
 
 /*
- * measure() adds the gaps that there are at this moment: all it knows of when `last` is NULL, else
- * at least those that are in `last`. damage() is called for each that is believed, once; with
- * repair, for which the volume's lease is taken, it has been filled. *ret_open: how many were left
- * that could not be judged.
+ * measure() adds the gaps of this moment: all of them when `last` is NULL, else at least those that
+ * are in `last`. damage() is called once for each gap that is believed; with repair, which takes
+ * the volume's lease, it has been corrected. *ret_open: how many gaps could not be judged.
  */
 typedef int (*gaps_measure_fn)(void *arg, const struct gaps *last, struct gaps *ret);
 typedef int (*gaps_damage_fn)(void *arg, const struct gap *gap);
 int gaps_settle(struct admin *a, bool repair, gaps_measure_fn measure, gaps_damage_fn damage,
 		void *arg, size_t *ret_open);
-/* Says on stderr what was not judged. */
+/* Reports on stderr the numbers that were not judged. */
 void gaps_note_open(size_t n);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each user and each group has, summed up inode by inode: 40 bytes per owner. */
+/* The usage of each user and each group, summed up inode by inode: 40 bytes per owner. */
 #ifndef CFS_CMD_OWNERS_H
 #define CFS_CMD_OWNERS_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What quotas should say. Directories are walked (8 bytes per directory still to be visited);
- * owners are summed up in one scan of all inodes.
+ * Computes the right usage of quotas. Directories are walked (8 bytes per directory still to be
+ * visited); owners are summed up in one scan of all inodes.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -172,7 +172,7 @@ static int measure_owners(struct admin *a, const struct quotas *l, struct gaps *
 		w = owners_get(&o, l->v[i].kind, (uint32_t)l->v[i].key);
 		r = note(ret, &l->v[i], w.space, w.inodes, w.mark);
 	}
-	/* Every owner has a row from the moment such quotas are on. */
+	/* Every owner has a row from the moment such quotas are enabled. */
 	for (i = 0; i < o.cap && r == 0; i++) {
 		const struct owner *w = &o.v[i];
 		struct cfs_quota none = {

@@ -6,7 +6,7 @@
 #include "cmd/usage/gaps.h"
 
 /*
- * The gaps between the quotas' rows and what is there; owners: of users and groups, too. last: as
+ * The gaps between the quotas' rows and the real usage; owners: includes users and groups. last: as
  * for gaps_measure_fn.
  */
 int quota_gaps(struct admin *a, bool owners, const struct gaps *last, struct gaps *ret);
@@ -14,12 +14,12 @@ int quota_gaps(struct admin *a, bool owners, const struct gaps *last, struct gap
 int quota_check(struct admin *a, bool repair, gaps_damage_fn fn, void *arg, size_t *ret_open);
 
 /*
- * Gives every owner a row with what is his, at once: for a volume that has just got quotas of
- * owners, which no mount counts yet.
+ * Gives every owner a row with its usage, without waiting: for a volume whose quotas of owners have
+ * just been enabled, which no mount counts yet.
  */
 int quota_count_owners(struct admin *a);
 
-/* What is below a directory, itself not counted. */
+/* Sums the usage below a directory, without the directory itself. */
 int quota_measure(struct admin *a, cfs_ino_t dir, int64_t *ret_space, int64_t *ret_inodes);
 
 #endif

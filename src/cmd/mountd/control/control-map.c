@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cache map inside a mount: who owns, and who has, each block of some chunks of a file. */
+/*
+ * cache map inside a mount: for each block of some chunks of a file, the members that own it and
+ * those that have it.
+ */
 #include <errno.h>
 
 #include "base/cleanup.h"
 #include "cmd/group/peers.h"
 #include "cmd/mountd/control/control-serve.h"
 
-enum { CHUNKS_MAX = 4 }; /* of a reply: each block may cost a round trip */
+enum { CHUNKS_MAX = 4 }; /* of a reply, because each block may cost a round trip */
 
 static int add_block(struct control_server *s, const struct cfs_ctx *ctx,
 		     const struct cfs_slice *slice, uint32_t index, json_t *blocks)

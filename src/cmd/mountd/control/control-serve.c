@@ -21,8 +21,10 @@ static json_t *hello(struct control_server *s)
 			 s->volume, "read_only", s->read_only);
 }
 
-/* What waits on disk for its upload; {"mode": "flush", "leave" or "normal"} says what to do about
- * it. */
+/*
+ * Reports blocks that are staged on disk and not uploaded. {"mode": "flush", "leave" or "normal"}
+ * selects how they are treated.
+ */
 static json_t *staged(struct control_server *s, json_t *in)
 {
 	const char *mode = json_string_value(json_object_get(in, "mode"));
@@ -91,7 +93,9 @@ static int add_chunk(struct control_server *s, const struct cfs_ctx *ctx, cfs_in
 		       : 0;
 }
 
-/* Chunk look-ups are bounded: a sparse file of 2^57 bytes has two thousand million of them. */
+/*
+ * The number of chunks to look up is limited: a sparse file of 2^57 bytes has two billion of them.
+ */
 #define INFO_CHUNKS_MAX 16384
 
 static int info(struct control_server *s, const struct cfs_ctx *ctx, cfs_ino_t ino, json_t **ret)

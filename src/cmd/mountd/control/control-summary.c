@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a tree weighs. Directories down to `depth` are listed with their largest entries; below that
- * only sums are taken: from the statistics that directories keep, or, when asked to be strict, from
- * the inodes.
+ * Sums up the size of a tree. Directories down to `depth` are listed with their largest entries.
+ * Below that only sums are taken: from the statistics that directories keep, or from the inodes
+ * when the request is strict.
  *
  * Memory: 8 bytes per directory still to be visited, and per level listed one page and the entries
  * that are shown.
@@ -56,7 +56,7 @@ static struct sums weigh(const struct cfs_attr *attr)
 struct visit {
 	struct summary *w;
 	struct sums *sums;
-	bool only_dirs; /* their entries are in the statistics */
+	bool only_dirs; /* directories whose entries are counted by the statistics */
 	int err;
 };
 
@@ -87,13 +87,13 @@ static int visit_dir(struct summary *w, cfs_ino_t dir, struct sums *sums)
 
 	if (r < 0)
 		return r;
-	/* A row that is missing or impossible is computed instead. */
+	/* A statistics row that is missing or impossible is replaced by a computed one. */
 	if (!w->strict && cfs_meta_get_dir_stat(w->s->meta, &ctx, dir, &st) == 0 &&
 	    st.length >= 0 && st.space >= 0 && st.inodes >= 0) {
 		v.only_dirs = true;
 		sums->length += st.length;
 		sums->space += st.space;
-		sums->files += st.inodes; /* directories are taken out as they are met */
+		sums->files += st.inodes; /* directories are removed from the set as they are met */
 	}
 	do {
 		ctx = control_step(w->job);
@@ -103,7 +103,7 @@ static int visit_dir(struct summary *w, cfs_ino_t dir, struct sums *sums)
 	return v.err ? v.err : r < 0 && r != -ENOENT ? r : 0;
 }
 
-/* Everything below `dir`, which itself is not counted. */
+/* Sums everything below `dir`, without `dir` itself. */
 static int sum_tree(struct summary *w, cfs_ino_t dir, struct sums *sums)
 {
 	size_t base = w->todo.n;
@@ -229,7 +229,7 @@ static json_t *list(struct summary *w, const struct children *c)
 static int list_dir(struct summary *w, cfs_ino_t dir, unsigned depth, struct sums *sums,
 		    json_t **ret);
 
-/* Weighs what a page has and takes it over into `best`. */
+/* Computes the sizes of a page's entries and merges them into `best`. */
 static int take_page(struct summary *w, struct children *page, unsigned depth, struct sums *sums,
 		     struct children *best)
 {

@@ -73,9 +73,9 @@ static int keep(void *arg, const struct cfs_dirent *e)
 	return 0;
 }
 
-/* A directory on the way down: about 600 bytes per level of the tree. */
+/* A directory on the path to the current one: about 600 bytes per level of the tree. */
 struct level {
-	struct item dir; /* in the level above; its cursor is not used */
+	struct item dir; /* its entry in the level above; the cursor is not used */
 	struct cfs_cursor cursor;
 };
 
@@ -118,7 +118,7 @@ static int remove_entry(struct removal *w, cfs_ino_t parent, const struct item *
 	return r;
 }
 
-/* What cannot be removed is remembered, and the rest goes on. */
+/* The first failure is remembered, and removal continues with the rest. */
 static void note_failure(struct removal *w, int err)
 {
 	if (err == 0 || err == -ENOENT)
@@ -127,7 +127,7 @@ static void note_failure(struct removal *w, int err)
 	w->first_err = w->first_err ? w->first_err : err;
 }
 
-/* One page of the deepest directory, or less when it leads deeper. */
+/* Handles one page of the deepest directory; stops early at a subdirectory. */
 static int remove_page(struct removal *w, struct page *p)
 {
 	struct level *l = &w->path[w->depth - 1];
@@ -153,7 +153,7 @@ static int remove_page(struct removal *w, struct page *p)
 	}
 	if (last == 0)
 		return 0;
-	/* Done with this one: now it can go itself. */
+	/* The directory is empty and can be removed itself. */
 	w->depth--;
 	if (w->depth) {
 		struct item self = w->path[w->depth].dir;
@@ -197,7 +197,7 @@ int control_rmr(struct control_server *s, struct control_job *job, json_t *in, j
 		r = cfs_meta_lookup(s->meta, &ctx, parent, name, len, &e);
 	if (r < 0)
 		return r;
-	/* The path may have got another meaning since the client looked. */
+	/* The path may lead to another inode than when the client looked it up. */
 	if (e.ino != control_ino(s, in, "inode"))
 		return -ESTALE;
 	if (json_is_true(json_object_get(in, "skip_trash")))
@@ -243,13 +243,15 @@ static int compact_chunk(struct compaction *w, cfs_ino_t ino, const struct cfs_c
 
 	if (r < 0)
 		return r;
-	/* 64 MiB may have to be read and written. */
+	/* Compaction may have to read and write 64 MiB. */
 	ctx.deadline = cfs_deadline_in(4ULL * CONTROL_STEP_MS);
 	r = c->records > 1 ? cfs_data_compact(w->s->data, &ctx, ino, c->indx) : 0;
 	w->chunks++;
 	w->before += c->records;
 	w->after += c->records > 1 ? count_records(w, ino, c->indx) : c->records;
-	/* Changed, removed, or compacted by somebody else at the moment. */
+	/*
+	 * The chunk was changed, removed, or compacted by another client meanwhile: not a failure.
+	 */
 	if (r < 0 && r != -EAGAIN && r != -ENOENT)
 		w->failed++;
 	return 0;

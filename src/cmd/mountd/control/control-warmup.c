@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * warmup inside a mount: the blocks of files, and of all files below directories, are brought into
- * the caches, looked for there, or dropped. One thread walks and a bounded queue feeds the others.
+ * warmup inside a mount: brings the blocks of files, and of all files below directories, into the
+ * caches, looks for them there, or drops them. One thread walks, and a bounded queue feeds the
+ * others.
  *
  * Memory: per level of the tree one page of subdirectories (2 KiB), per block in the queue 100
  * bytes, per thread one block. Nothing grows with the number of files.
@@ -22,12 +23,12 @@ enum { CHUNKS_FEW = 16, LIST_MAX = 1024 };
 
 enum mode { FETCH, CHECK, EVICT };
 
-/* What was found out below one of the paths. */
+/* The counts below one of the paths. */
 struct sums {
 	_Atomic uint64_t files, blocks, bytes;
 	_Atomic uint64_t fetched, cached;	/* bytes: brought in, there before */
 	_Atomic uint64_t memory, disk, evicted; /* bytes */
-	_Atomic uint64_t group;			/* bytes that an owner has */
+	_Atomic uint64_t group;			/* blocks; and files that cannot be read */
 	_Atomic uint64_t declined, failed;	/* blocks; and files that could not be looked at */
 	_Atomic int first_err;
 };
@@ -44,7 +45,7 @@ struct warmup {
 	struct control_server *s;
 	struct control_job *job;
 	enum mode mode;
-	bool counting; /* the first way round: how much is there? */
+	bool counting; /* the first pass, which only counts */
 	struct cfs_workers *workers;
 	struct level **path;
 	size_t depth, cap;
@@ -134,7 +135,7 @@ static int submit(struct warmup *w, struct sums *sums, const struct cfs_block *i
 	pthread_mutex_lock(&w->lock);
 	w->running++;
 	pthread_mutex_unlock(&w->lock);
-	/* In turns, so that a client that goes away is noticed. */
+	/* Submits with short deadlines, to notice between them that the client has gone away. */
 	do {
 		r = control_check(w->job);
 		if (r == 0)
@@ -202,7 +203,7 @@ static int warm_chunk(struct warmup *w, struct sums *sums, cfs_ino_t ino, uint32
 	return r;
 }
 
-/* Those that exist, of a file that may be nothing but a hole. */
+/* Warms up the chunks that exist: a large file may consist of holes. */
 static int warm_listed(struct warmup *w, struct sums *sums, cfs_ino_t ino)
 {
 	struct cfs_chunk_len *v = calloc(LIST_MAX, sizeof(*v));
@@ -292,7 +293,7 @@ static int push(struct warmup *w, cfs_ino_t dir)
 	return 0;
 }
 
-/* One page of a directory: its files at once, its subdirectories before the next page. */
+/* Handles one page of a directory: its files first, then its subdirectories, then the next page. */
 static int warm_page(struct warmup *w, struct sums *sums, struct level *l)
 {
 	struct cfs_ctx ctx = control_step(w->job);

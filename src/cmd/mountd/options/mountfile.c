@@ -18,12 +18,12 @@
 #define VALUE_MAX 4096
 #define ARGS_MAX  512
 
-/* What is read of the file, and where the reading is. */
+/* The relevant content of the file, and the position of the parser. */
 struct reader {
 	const char *file, *wanted;
 	unsigned line;
 	bool in_section, in_wanted; /* in any; in the one */
-	bool found, readable;	    /* readable: by others than its owner */
+	bool found, readable;	    /* users other than the owner can read the file */
 	char *url, *dir, *err;
 	char *args[ARGS_MAX]; /* "-o", "NAME=VALUE" */
 	int n_args;
@@ -40,7 +40,7 @@ __attribute__((format(printf, 2, 3))) static int bad(const struct reader *r, con
 	return -EINVAL;
 }
 
-/* Everything else that stands for metadata has one of these characters. */
+/* Any other META-URL contains one of these characters. */
 static bool is_name(const char *text)
 {
 	return *text && *text != '-' && !strpbrk(text, ":/@,?[]") && strlen(text) < 64;
@@ -63,7 +63,7 @@ static int begin_section(struct reader *r, char *line)
 	return 0;
 }
 
-/* Whoever can read the file can have the volume. */
+/* A reader of the file gets access to the volume. */
 static int check_secret(const struct reader *r, const char *key, const char *value)
 {
 	char masked[VALUE_MAX + 64];
@@ -91,7 +91,7 @@ static int set_place(const struct reader *r, const char *key, const char *value,
 	return *ret ? 0 : -ENOMEM;
 }
 
-/* Checked here, where the line is known; carried out with all others. */
+/* Checks an option here, where its line is known. It is applied later, with all others. */
 static int add_option(struct reader *r, const char *key, const char *value)
 {
 	struct mount_opts scratch = {0};
@@ -191,7 +191,7 @@ static int read_file(struct reader *r)
 	return n;
 }
 
-/* argv with the options in front, the URL for the name, and the directory at the end. */
+/* Builds argv: the options first, the URL in place of the name, and the directory at the end. */
 static int build(const struct reader *r, int argc, char **argv, int at, bool has_dir, int *ret_argc,
 		 char ***ret)
 {
@@ -232,7 +232,7 @@ int mount_file_args(const char *file, int argc, char **argv, int at, bool has_di
 		return 0;
 	err[0] = '\0';
 	n = read_file(&r);
-	/* Without the file it can only be a host with Redis. */
+	/* Without the file, the argument can only be the host of a Redis. */
 	if (n == -ENOENT && !file)
 		return 0;
 	if (n == 0 && !r.found)

@@ -10,11 +10,12 @@
 #define MOUNT_FILE "/etc/cachefs/cachefs.conf"
 
 /*
- * The arguments of `cachefs mount` and of mount.cachefs, of which args[at] is the META-URL and
- * has_dir says whether a directory follows. When args[at] is a name, *ret_args are others that say
- * the same with what its section has: the options in front, so that those in args win.
+ * Replaces the name of a volume by its section. args are the arguments of `cachefs mount` and of
+ * mount.cachefs, of which args[at] is the META-URL or the name, and has_dir says whether a
+ * directory follows. For a name, *ret_args are equivalent arguments with the content of its
+ * section: the section's options come first, so that those in args win.
  *
- * file: of the option config, or NULL. 1: *ret_args are to be used, and freed; 0: args[at] is a
+ * file: value of the option config, or NULL. 1: use *ret_args and free them; 0: args[at] is a
  * META-URL; -EINVAL and the like with err, which names file and line and has no secrets.
  */
 int mount_file_args(const char *file, int argc, char **argv, int at, bool has_dir, int *ret_argc,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of options that are not ours: those of JuiceFS and of libfuse, and what becomes of them. */
+/* Options of JuiceFS and of libfuse, and how each is treated. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,8 +9,8 @@
 #include "cmd/mountd/options/mountopts.h"
 
 enum fate {
-	IS,	 /* an option of ours, with the same value or that of `value` */
-	NOTHING, /* makes no difference here, because of `text` */
+	IS,	 /* an option of cachefs, with the same value or that of `value` */
+	NOTHING, /* has no effect here; `text` says why */
 	REFUSED, /* would; `text` is what to do */
 };
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options of a mount that are more than a value: lists, flags for the kernel, identities, memory.
+/*
+ * Options of a mount that are more than a value: lists, flags for the kernel, identities, memory.
  */
 #include "cmd/mountd/options/mountopts.h"
 
@@ -12,7 +13,7 @@
 #include "base/bytes.h"
 #include "cmd/access/cmd.h"
 
-/* Addressed to mount(8), systemd or fsck; they reach helpers but mean nothing to them. */
+/* Options for mount(8), systemd or fsck. They reach mount helpers, which ignore them. */
 static bool is_foreign(const char *name)
 {
 	static const char *const names[] = {"_netdev",	"nofail",     "auto",	"noauto",
@@ -25,7 +26,7 @@ static bool is_foreign(const char *name)
 
 	if (!strncasecmp(name, "x-", 2) || !strncmp(name, "comment", 7))
 		return true;
-	/* libmount repeats what the kernel shows of a mount when it is to be remounted. */
+	/* For a remount, libmount repeats the options that the kernel shows of a mount. */
 	for (i = 0; i < CFS_ARRAY_SIZE(shown); i++) {
 		if (!strcmp(name, shown[i]))
 			return true;
@@ -94,7 +95,7 @@ static int unknown_option(void *arg, const char *name, const char *value)
 void mount_opts_defaults(struct mount_opts *o)
 {
 	cfs_opt_defaults(mount_table, o);
-	/* fusermount3(1) refuses it unless fuse.conf says otherwise. */
+	/* fusermount3(1) refuses it unless fuse.conf allows it. */
 	if (geteuid() != 0)
 		o->allow_other = false;
 }
@@ -130,7 +131,7 @@ int mount_opts_squash(const char *name, const char *text, uint32_t *ret_uid, uin
 	for (i = 0; i < 2; i++, p = end + 1) {
 		errno = 0;
 		id[i] = strtoul(p, &end, 10);
-		/* The last number means "no change" to chown(2). */
+		/* chown(2) reads the largest number as "no change". */
 		if (end == p || *p < '0' || *p > '9' || errno || id[i] >= UINT32_MAX ||
 		    *end != (i == 0 ? ':' : '\0')) {
 			snprintf(err, CFS_OPT_ERRLEN, "%s=%s: not UID:GID", name, text);
@@ -163,7 +164,7 @@ void mount_opts_free(struct mount_opts *o)
 	o->kernel_opts = NULL;
 }
 
-/* The smallest memory.max from our cgroup (v2) up to the root; 0 when there is none. */
+/* The smallest memory.max from the process's cgroup (v2) up to the root; 0 when there is none. */
 static uint64_t cgroup_limit(void)
 {
 	char line[512], path[700], *group = NULL, *slash;

@@ -9,21 +9,21 @@
 #include "base/text/opt.h"
 
 struct mount_opts {
-	/* how */
+	/* the process */
 	bool foreground, fake, debug;
 	bool supervise;
-	bool takeover; /* of a running mount; not an option: what the command is for */
+	bool takeover; /* take over a running mount; set by the command, not an option */
 	uint64_t mount_timeout_ms;
 	char *credentials, *config;
-	char *source; /* the name in place of META-URL, if there was one */
+	char *source; /* the name given in place of META-URL, or NULL */
 	char *log_level, *log;
 	char *metrics;
-	/* what */
+	/* the mount */
 	bool ro, remount;
 	char *subdir, *storage, *bucket;
 	/* the kernel's generic flags, in the order seen */
 	char *kernel_opts;
-	bool as_shown; /* the list has what the kernel shows of a mount, and so all flags */
+	bool as_shown; /* the list is what the kernel shows of a mount, so it has all flags */
 	bool allow_other, default_permissions, writeback_cache;
 	/* names and identities */
 	bool hide_internal, xattr, security_xattr, capability_xattr, selinux_xattr;
@@ -65,29 +65,33 @@ struct mount_opts {
 
 extern const struct cfs_opt mount_table[];
 
-/* What holds for this user. */
+/* Sets the defaults, some of which depend on the user. */
 void mount_opts_defaults(struct mount_opts *o);
 /*
- * Applies a comma list as mount(8) and fstab have it: generic options that mean nothing here are
- * dropped, kernel flags collected. sloppy: unknown names are warnings. 0, or -EINVAL with err.
+ * Applies a comma list of mount(8) or fstab: drops generic options that have no meaning here,
+ * collects kernel flags. sloppy: unknown names are warnings. 0, or -EINVAL with err.
  */
 int mount_opts_list(struct mount_opts *o, const char *list, bool sloppy, char err[CFS_OPT_ERRLEN]);
-/* One of our options, of the kernel's flags, or mount_opts_other_name(). */
+/*
+ * Whether the name is an option of cachefs, a flag of the kernel, or known to
+ * mount_opts_other_name().
+ */
 int mount_opts_set(struct mount_opts *o, const char *name, const char *value,
 		   char err[CFS_OPT_ERRLEN]);
 /*
- * Options as others name them: set (0), told that they make no difference (1), or -EINVAL with err,
- * which says what there is instead. -ENOENT: nobody's.
+ * Handles options of other programs: applied (0), reported as without effect (1), or -EINVAL with
+ * err, which names the alternative. -ENOENT: an unknown option.
  */
 int mount_opts_other_name(struct mount_opts *o, const char *name, const char *value,
 			  char err[CFS_OPT_ERRLEN]);
-/* The values of root-squash, all-squash and umask. 0, or -EINVAL with err. */
+/* Parses the values of root-squash, all-squash and umask. 0, or -EINVAL with err. */
 int mount_opts_squash(const char *name, const char *text, uint32_t *ret_uid, uint32_t *ret_gid,
 		      char err[CFS_OPT_ERRLEN]);
 int mount_opts_umask(const char *text, int *ret, char err[CFS_OPT_ERRLEN]);
 void mount_opts_free(struct mount_opts *o);
 
-/* Budget for data pages when buffer-size is not given: 300 MiB, or a quarter of the cgroup's limit.
+/*
+ * Default of buffer-size, the budget for data pages: 300 MiB, or a quarter of the cgroup's limit.
  */
 uint64_t mount_default_budget(void);
 

@@ -20,17 +20,20 @@
 #include "cmd/access/cmd.h"
 
 #define KILL_GRACE_MS 2000
-/* For the report of a child that goes on: the running mount's last word comes before it. */
+/*
+ * Time for the report of a child that goes on: it first awaits the last message of the running
+ * mount.
+ */
 #define REPORT_MS 10000
 
 enum fate { UNDECIDED, GOES_ON, GIVEN_UP };
 
 struct daemon {
-	_Atomic int *fate; /* in memory that both share */
+	_Atomic int *fate; /* in shared memory */
 	int report;	   /* the child's end of a socket; -1: closed */
 };
 
-/* What the child sends: one status byte, then the reason. */
+/* A report of the child: one status byte, then the reason. */
 struct report {
 	uint8_t status;
 	char reason[511];
@@ -43,7 +46,7 @@ static void on_signal(int sig)
 	interrupted = sig;
 }
 
-/* True when the child has exited before the deadline. */
+/* Returns true when the child has exited before the deadline. */
 static bool reap(pid_t pid, cfs_deadline_t deadline)
 {
 	while (waitpid(pid, NULL, WNOHANG) == 0) {
@@ -54,7 +57,7 @@ static bool reap(pid_t pid, cfs_deadline_t deadline)
 	return true;
 }
 
-/* True for whoever is first. */
+/* Returns true for the first caller. */
 static bool decide(struct daemon *d, enum fate fate)
 {
 	int undecided = UNDECIDED;
@@ -71,7 +74,7 @@ static void end_child(pid_t pid)
 	reap(pid, cfs_deadline_in(KILL_GRACE_MS));
 }
 
-/* False when the deadline has passed, or by the first signal if *mask lets it through. */
+/* Returns false when the deadline has passed, or by the first signal if *mask lets it through. */
 static bool report_comes(int fd, cfs_deadline_t deadline, const sigset_t *mask)
 {
 	struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -88,7 +91,7 @@ static bool report_comes(int fd, cfs_deadline_t deadline, const sigset_t *mask)
 	return r > 0;
 }
 
-/* mask: with which SIGINT and SIGTERM are taken, which are blocked. */
+/* mask: the signal mask before SIGINT and SIGTERM were blocked, for waiting. */
 static int wait_report(struct daemon *d, pid_t pid, int fd, uint64_t timeout_ms,
 		       const sigset_t *mask)
 {
@@ -125,7 +128,7 @@ static int wait_report(struct daemon *d, pid_t pid, int fd, uint64_t timeout_ms,
 	return rep.status;
 }
 
-/* After the fork. */
+/* The parent's part after the fork. */
 static int be_parent(struct daemon *d, pid_t pid, int fd, uint64_t timeout_ms, const sigset_t *mask)
 {
 	struct sigaction sa = {.sa_handler = on_signal};
@@ -179,7 +182,7 @@ int daemon_fork(uint64_t timeout_ms, struct daemon **ret)
 	return r;
 }
 
-/* Another descriptor may have its number afterwards. */
+/* The number may be reused by another descriptor, so it is forgotten. */
 void daemon_close(struct daemon *d)
 {
 	if (d->report >= 0)
@@ -210,7 +213,7 @@ void daemon_detach(void)
 		cfs_warn("cannot leave the session of the terminal: error=%s", cfs_errname(errno));
 }
 
-/* False when nobody reads it. */
+/* False when the reader is gone. */
 static bool send_report(struct daemon *d, int status, const char *reason)
 {
 	struct report rep = {.status = (uint8_t)status};

@@ -18,7 +18,7 @@
 #include "base/bytes.h"
 
 #define VERSION 1u
-/* Those who have the lock have it for a system call or two. */
+/* The lock is held for a system call or two. */
 #define LOCK_NAME     "/lock"
 #define LOCK_MS	      1000
 #define LOCK_AGAIN_MS 1
@@ -117,7 +117,8 @@ int handover_receive(int sock, cfs_deadline_t deadline, struct handover *ret)
 	for (i = 0; i < HANDOVER_FDS; i++)
 		ret->fds[i] = -1;
 	n = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-	/* Said once, of an end that had something of ours unread; what it sent before comes after.
+	/*
+	 * ECONNRESET is reported once, when the peer closed with unread data; its messages follow.
 	 */
 	if (n < 0 && errno == ECONNRESET)
 		n = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
@@ -156,7 +157,7 @@ static int fill(struct sockaddr_un *sa, const char *path)
 		       : -ENAMETOOLONG;
 }
 
-/* Others may look into root's directory, but what is in it answers its own user only. */
+/* Other users may list root's directory, but its sockets accept only their own user. */
 static int make_dir(const char *path)
 {
 	char dir[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
@@ -221,7 +222,7 @@ int handover_listen(const char *path, int *ret, ino_t *ret_ino)
 	if (fd < 0)
 		return -errno;
 	lock = lock_dir(path);
-	/* Of a mount that had the number before this one. */
+	/* Removes the socket of an earlier mount with the same number. */
 	unlink(path);
 	mask = umask(0177);
 	r = bind(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 ? -errno : 0;
@@ -243,7 +244,7 @@ void handover_unlisten(const char *path, int sock, ino_t ino)
 	int lock = lock_dir(path);
 	struct stat st;
 
-	/* While it is open nobody else gets the inode's number. */
+	/* While the socket is open its inode number cannot be reused. */
 	if (stat(path, &st) == 0 && st.st_ino == ino)
 		unlink(path);
 	handover_unlock(lock);

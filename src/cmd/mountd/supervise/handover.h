@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages between the processes of a mount, with descriptors: its supervisor and its worker on a
- * socket pair, and its supervisor and the one that is to follow it on a socket with a name.
+ * Messages, with descriptors, between the processes of a mount. A supervisor and its worker use a
+ * socket pair. A supervisor and its successor use a socket with a name.
  *
  *	a fresh mount		worker: MOUNTED (connection, those of objects)
  *	after a death		worker: READY (those of objects)
@@ -14,8 +14,8 @@
  *				supervisor: BYE, ends		next supervisor: GO
  *	anything that fails	FAILED, with the reason; before BYE the old side goes on
  *
- * Those of objects are the descriptions through which the object store hears of failed write-backs
- * (struct cfs_object_descs): a worker after a death goes on with them.
+ * "those of objects" are the descriptors through which the kernel reports failed write-backs of
+ * objects (struct cfs_object_descs). A worker after a death takes them over.
  *
  * No message carries a secret.
  */
@@ -56,43 +56,43 @@ struct handover {
 	int fds[HANDOVER_FDS];
 };
 
-/* A pair for a supervisor and its worker. */
+/* A connected pair for a supervisor and its worker. */
 int handover_pair(int ret[2]);
-/* Without waiting. text may be NULL, fds too. */
+/* Sends without waiting. text and fds may be NULL. */
 int handover_send(int sock, enum handover_kind kind, uint64_t number, const char *text,
 		  const int fds[HANDOVER_FDS]);
-/* -ENOTCONN: the other side is gone; -ETIMEDOUT; -EPROTO: not understood. */
+/* -ENOTCONN: the other side is gone; -ETIMEDOUT; -EPROTO: an unknown message. */
 int handover_receive(int sock, cfs_deadline_t deadline, struct handover *ret);
-/* Those of a message that nobody wants. */
+/* Closes the descriptors of a message that is not used. */
 void handover_close_fds(struct handover *m);
 
 /*
- * The place where the supervisor of a mount is to be found, from the minor number of the mount's
- * device, which no two mounts of a machine share. -ENOENT: this user has no directory for it.
+ * The path of the socket of a mount's supervisor, from the minor number of the mount's device,
+ * which is unique on a machine. -ENOENT: this user has no directory for it.
  */
 int handover_path(unsigned dev_minor, char *buf, size_t size);
 /*
- * Of this user's processes one at a time makes a mount, or changes what lies there. Whoever is kept
- * out for a second, or has no directory for it, goes on as if there were no other, with -1.
+ * Serialises the processes of this user that mount or change a mount. A process that waits for a
+ * second, or has no directory for the lock, goes on without the lock: -1.
  */
 int handover_lock(void);
 void handover_unlock(int lock);
-/* *ret is the listening socket; only its user can connect. *ret_ino: of the file at path. */
+/* *ret is the listening socket; only its user can connect. *ret_ino: inode of the file at path. */
 int handover_listen(const char *path, int *ret, ino_t *ret_ino);
 /*
- * Closes it and takes the file away, if it is still ours: the number of a mount that has just ended
- * may be another's by now, and so the path.
+ * Closes the socket and removes the file if it is still this one: the number of a mount that has
+ * just ended may already belong to another one, and so may the path.
  */
 void handover_unlisten(const char *path, int sock, ino_t ino);
 /*
- * A connection by the same user; -EACCES otherwise. *ret_process: a pidfd of who has called;
- * -EINVAL when that is in another PID namespace.
+ * Accepts a connection by the same user; -EACCES otherwise. *ret_process: a pidfd of the caller;
+ * -EINVAL when the caller is in another PID namespace.
  */
 int handover_accept(int sock, int *ret, int *ret_process);
 int handover_connect(const char *path, int *ret);
 /*
- * Who is at the other end belongs to the same control group, and so to the same service. Of the end
- * that has listened that is who did.
+ * Whether the peer belongs to the same control group, and so to the same service. On the connecting
+ * side, the peer is the process that called listen(2).
  */
 bool handover_same_group(int sock);
 

@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 
-/* How long the thread sleeps when nobody asks; a wait without a deadline would be one. */
+/* Longest sleep without questions. It exists because every wait has a deadline. */
 #define IDLE_MS 60000
 
 struct health {
@@ -27,30 +27,32 @@ struct health {
 	/* Protects the rest; a leaf. */
 	pthread_mutex_t lock;
 	pthread_cond_t asked, answered;
-	/* Questions are numbered; one that is put answers all that were asked for before it. */
+	/*
+	 * Questions are numbered. One that is sent answers all that were asked before it was sent.
+	 */
 	uint64_t wanted, put, done;
-	cfs_deadline_t late; /* for the question that is under way */
+	cfs_deadline_t late; /* deadline of the question in progress */
 	bool well;	     /* the answer to question `done` */
 	bool known;	     /* it was well once */
 	bool told;	     /* the log says that it is not well */
 	bool stop;
-	int sock; /* to the asker, -1; closed by the watcher */
+	int sock; /* connection to the asker, -1; closed by the watcher */
 };
 
-/* ---- the asker: a process of its own ---- */
+/* ---- the asker: a separate process ---- */
 
 /*
- * A thread that waits for an answer of a mount that hangs cannot be killed: it would keep its
- * process from ending, and with it the connection to the kernel. This process has no connection. It
- * is the program started anew and not a copy, which would have the memory of its parent. It ends
- * when its socket does.
+ * A thread blocked in a FUSE request cannot be killed. It would keep its process from ending, and
+ * with it the connection to the kernel. So a separate process, without the connection, asks. It is
+ * the program executed anew: a forked copy would have the memory of its parent. It ends when its
+ * socket closes.
  */
 int health_ask_for(const char *dir)
 {
 	struct statfs st;
 	char byte;
 
-	/* Those who end the mount end what it has started only after it. */
+	/* A signal that ends the mount reaches its children only after the mount has ended. */
 	signal(SIGTERM, SIG_IGN);
 	signal(SIGINT, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
@@ -62,7 +64,7 @@ int health_ask_for(const char *dir)
 	return 0;
 }
 
-/* Nothing of this process is copied for it, not even for a moment. */
+/* posix_spawn copies no memory of this process, not even for a moment. */
 static int spawn_asker(const char *dir, int sock, pid_t *ret)
 {
 	char name[] = "cachefs", command[] = HEALTH_ASKER;
@@ -80,7 +82,7 @@ static int spawn_asker(const char *dir, int sock, pid_t *ret)
 		r = posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
 	if (!r)
 		r = posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
-	/* Even after an upgrade of the package this is the program that runs here. */
+	/* /proc/self/exe is the running program, even after an upgrade of the package. */
 	if (!r)
 		r = posix_spawn(ret, "/proc/self/exe", &actions, NULL, argv, environ);
 	posix_spawn_file_actions_destroy(&actions);
@@ -93,7 +95,7 @@ static void end_asker(struct health *h)
 
 	if (h->asker) {
 		kill(h->asker, SIGKILL);
-		/* One that cannot end yet is left to whoever takes orphans. */
+		/* A child that cannot end yet becomes an orphan; init reaps it. */
 		waitpid(h->asker, NULL, WNOHANG);
 	}
 	h->asker = 0;
@@ -128,7 +130,7 @@ static int start_asker(struct health *h)
 	return 0;
 }
 
-/* Waits until the mount answers or has ended, or health_stop(). */
+/* Waits until the mount answers or has ended, or for health_stop(). */
 static bool mount_answers(struct health *h)
 {
 	char byte = 0;
@@ -176,7 +178,7 @@ bool health_ask(struct health *h)
 
 	pthread_mutex_lock(&h->lock);
 	mine = h->wanted + 1;
-	/* Behind a question that is already late nobody needs to wait. */
+	/* While an earlier question is late, the answer is known: no wait. */
 	hangs = h->put != h->done && cfs_deadline_passed(h->late);
 	if (!hangs) {
 		h->wanted = mine;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether the mount answers. Asked of the kernel, the whole way that an application's call goes, by
- * a process that may hang in it; those who want to know wait for it only so long.
+ * Checks whether the mount answers. A separate process asks through the kernel, as an application
+ * would, and may hang in the mount; callers wait for a limited time.
  */
 #ifndef CFS_CMD_HEALTH_H
 #define CFS_CMD_HEALTH_H
@@ -10,7 +10,7 @@
 
 #define HEALTH_ANSWER_MS 2000
 
-/* The first argument of the process that asks, the second is the mount; no command for users. */
+/* First argument of the process that asks; the second is the mount. Not a command for users. */
 #define HEALTH_ASKER "ask-mount"
 
 struct health;
@@ -18,15 +18,15 @@ struct health;
 /* dir is borrowed. */
 int health_start(const char *dir, struct health **ret);
 /*
- * True when a statfs of dir comes back within HEALTH_ANSWER_MS and is a FUSE mount. Any thread. The
- * log tells when that changes, once it was true for the first time.
+ * True when a statfs of dir returns within HEALTH_ANSWER_MS and shows a FUSE mount. Any thread.
+ * Changes are logged, once it was true for the first time.
  */
 bool health_ask(struct health *h);
-/* Nobody asks any more. NULL is fine. */
+/* Called when no thread asks any more. NULL is fine. */
 void health_stop(struct health *h);
 /*
- * The life of the process that asks: answers each byte on its stdin, a socket, with one that says
- * whether dir is a FUSE mount that answers. Returns the exit status.
+ * The process that asks: answers each byte on its stdin, a socket, with a byte that says whether
+ * dir is a FUSE mount that answers. Returns the exit status.
  */
 int health_ask_for(const char *dir);
 

@@ -18,7 +18,7 @@
 
 #define SEND_TIMEOUT_S 1
 #define ASK_AGAIN_MS   100 /* until the mount answers for the first time */
-#define ALIVE_PARTS    3   /* of the time that the manager allows */
+#define ALIVE_PARTS    3   /* fraction of the manager's time limit */
 #define IDLE_MS	       60000
 
 static int sock = -1;
@@ -35,7 +35,7 @@ struct notify {
 	bool stop;
 };
 
-/* A path, or '@' and a name in the abstract namespace. */
+/* The address is a path, or '@' and a name in the abstract namespace. */
 static int open_socket(const char *where)
 {
 	const struct timeval limit = {.tv_sec = SEND_TIMEOUT_S};
@@ -57,7 +57,7 @@ static int open_socket(const char *where)
 	return 0;
 }
 
-/* For us, or for whoever is asked when it does not say. */
+/* Valid when WATCHDOG_PID names this process or is absent. */
 static uint64_t parse_watchdog(const char *usec, const char *pid)
 {
 	if (!usec || (pid && strtoll(pid, NULL, 10) != (long long)getpid()))

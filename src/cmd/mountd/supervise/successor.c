@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The side of an upgrade that gives the mount away. A successor knocks, asks when its worker has
- * opened the volume, and gets everything when ours has left; until it says that it serves the mount
- * can be taken back.
+ * The upgrade side that gives the mount away. A successor connects, sends ASK when its worker has
+ * opened the volume, and gets everything when our worker has left. Until it reports that it serves,
+ * the mount can be taken back.
  */
 #include <cachefs/fuse.h>
 #include <errno.h>
@@ -123,19 +123,23 @@ static void say_bye(struct supervisor *s)
 {
 	struct handover m;
 
-	/* Before the other opens its own, which must not be taken for this one. */
+	/*
+	 * Closed before the successor opens its own socket, which must not be mistaken for this
+	 * one.
+	 */
 	successor_close_door(s);
-	/* One that has not heard it in time stays away. */
+	/* If BYE cannot be sent, the successor gives up. */
 	if (handover_send(s->successor, HANDOVER_BYE, 0, NULL, NULL) < 0) {
 		successor_open_door(s);
 		successor_take_back(s, "it does not listen any more");
 		return;
 	}
-	/* Until the service manager has heard of the other: with us it would take the mount for
-	 * gone. */
-	/* To end the mount is what it was told, and it heard that too late. */
+	/*
+	 * A stop signal arrived too late for this supervisor, so it is passed on to the successor.
+	 */
 	if (s->stopped)
 		syscall(SYS_pidfd_send_signal, s->successor_process, SIGTERM, NULL, 0);
+	/* A manager that sees this process exit before it knows the other takes the mount for gone. */
 	if (notify_wanted())
 		handover_receive(s->successor, cfs_deadline_in(BYE_MS + ORPHAN_MS), &m);
 	cfs_info("the mount was handed over: mount=%s", s->point);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the parts of a supervisor share: the loop and its workers (supervisor.c), the side of an
- * upgrade that gives the mount away (successor.c), and the side that gets it (takeover.c). There is
- * one thread.
+ * Shared by the parts of a supervisor: the loop and its workers (supervisor.c), the upgrade side
+ * that gives the mount away (successor.c), and the side that gets it (takeover.c). There is one
+ * thread.
  */
 #ifndef CFS_CMD_SUPERVISOR_INTERNAL_H
 #define CFS_CMD_SUPERVISOR_INTERNAL_H
@@ -17,21 +17,23 @@
 #include "cmd/mountd/supervise/supervisor.h"
 
 #define DEATHS_MAX 5 /* in DEATHS_MS; one more ends the mount */
-/* What a worker that leaves may need beyond the deadlines of its own requests. */
+/* Time for a worker to leave, beyond the deadlines of its own requests. */
 #define LEAVE_EXTRA_MS 10000
-/* For the last word of the supervisor before, and for the command that has started the next. */
+/*
+ * Time for the last message of the old supervisor, and for the command that started the next one.
+ */
 #define BYE_MS	  5000
 #define ORPHAN_MS 5000
 
 struct handover;
 
 enum state {
-	STARTING, /* a first worker, or the one that takes over */
+	STARTING, /* a first worker, or one that takes over, is starting */
 	SERVING,
 	WAITING,   /* before the next try */
 	RESUMING,  /* a worker after a death, until it is ready */
-	LEAVING,   /* the worker was told to, for the successor */
-	GIVEN,	   /* the successor has everything, and is not ready yet */
+	LEAVING,   /* the worker was told to leave, for the successor */
+	GIVEN,	   /* the successor has everything, but is not ready */
 	FINISHING, /* the worker has been told to end */
 };
 
@@ -44,29 +46,29 @@ struct supervisor {
 
 	struct cfs_keep *keep;
 	int device; /* -1: not mounted yet */
-	/* The worker's descriptions of the object store; -1. */
+	/* The worker's descriptors of the object store; -1. */
 	int objects[CFS_OBJECT_DESCS];
 	pid_t worker;
 	int link;
 	int last_signal;
 	bool told;    /* the reason of a failed start has been reported */
-	bool stopped; /* by a signal, as the end of the mount */
+	bool stopped; /* ended by a signal, as the end of the mount */
 	int status;
 
 	uint64_t deaths[DEATHS_MAX]; /* when, ms; a ring */
 	unsigned n_deaths, in_row;
-	uint64_t unserved_ms; /* cfs_now_ms() when a worker that served has died */
+	uint64_t unserved_ms; /* cfs_now_ms() at the death of a worker that served */
 	cfs_deadline_t next;  /* of the state, where that has one */
 
 	char path[108];
-	int door; /* where a successor knocks; -1 */
+	int door; /* socket to which a successor connects; -1 */
 	ino_t door_ino;
 	int successor, successor_process; /* connection, and pidfd; -1 */
-	cfs_deadline_t ask_until;	  /* of a successor that has not asked yet; or 0 */
+	cfs_deadline_t ask_until;	  /* deadline of a successor that has not asked yet; or 0 */
 	uint64_t successor_ms;
 	uint64_t left_ns;
 
-	int old;	/* the supervisor before, until it is gone */
+	int old;	/* connection to the old supervisor, until it is gone */
 	pid_t starter;	/* the command that waits for the report */
 	uint64_t since; /* when requests were last taken, ns */
 	bool end;
@@ -77,9 +79,9 @@ void supervisor_close_fd(int *fd);
 void supervisor_finish(struct supervisor *s, int status);
 /* Detaches the mount, with a reason for the log. */
 void supervisor_give_up(struct supervisor *s, const char *why);
-/* Starts a worker that goes on with the mount. */
+/* Starts a worker that resumes the mount. */
 void supervisor_resume(struct supervisor *s);
-/* To the command that waits for the start: that it has succeeded, or (the first time) not. */
+/* Reports success, or (the first time) failure, to the command that waits for the start. */
 void supervisor_report(struct supervisor *s, const char *note);
 void supervisor_failed(struct supervisor *s, int status, const char *why);
 
@@ -88,22 +90,22 @@ void successor_open_door(struct supervisor *s);
 void successor_close_door(struct supervisor *s);
 void successor_answer_door(struct supervisor *s);
 void successor_hear(struct supervisor *s);
-/* It has not asked in time. */
+/* The successor has not asked in time. */
 void successor_is_silent(struct supervisor *s);
 void successor_drop(struct supervisor *s);
-/* The worker does not leave, and serves on. */
+/* The worker did not leave, and goes on serving. */
 void successor_keep_out(struct supervisor *s, const char *why);
-/* The worker has left: the successor gets everything. */
+/* The worker has left: passes everything to the successor. */
 void successor_give(struct supervisor *s);
 /*
- * The successor did not start, or is gone. It is killed before it can see that the connection to it
- * is closed: that would tell it that there is nobody who takes the mount back. Its worker dies with
+ * The successor did not start, or is gone. It is killed before its connection is closed: a closed
+ * connection would tell it that no supervisor is left to take the mount back. Its worker dies with
  * it.
  */
 void successor_take_back(struct supervisor *s, const char *why);
 
 /* takeover.c */
-/* The worker has opened the volume of that UUID. */
+/* The worker has opened the volume with that UUID. */
 void takeover_ask(struct supervisor *s, const char *uuid);
 void takeover_hear(struct supervisor *s);
 /* The worker is ready. */

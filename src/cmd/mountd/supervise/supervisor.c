@@ -55,7 +55,7 @@ static void close_objects(struct supervisor *s)
 		supervisor_close_fd(&s->objects[i]);
 }
 
-/* Those that come with a message, from `first` on, take the place of the worker's before. */
+/* Replaces the kept object descriptors by those of a message, from `first` on. */
 static void take_objects(struct supervisor *s, struct handover *m, size_t first)
 {
 	size_t i;
@@ -91,7 +91,7 @@ __attribute__((noreturn)) static void become_worker(struct supervisor *s, int li
 	char err[256] = "";
 	int r;
 
-	/* Until it is ready nobody else would end it. */
+	/* Until the worker is ready, only its supervisor would end it. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (conf->report)
 		daemon_close(conf->report);
@@ -184,7 +184,7 @@ static bool too_many_deaths(struct supervisor *s)
 	return many;
 }
 
-/* The worker has died, or could not go on: another one is started, later and later. */
+/* The worker has died, or could not resume: starts another one, after growing pauses. */
 static void after_death(struct supervisor *s, pid_t pid)
 {
 	uint64_t wait_ms;
@@ -203,7 +203,7 @@ static void after_death(struct supervisor *s, pid_t pid)
 		supervisor_give_up(s, "its processes keep dying");
 		return;
 	}
-	/* One that dies now and then for hours must not let requests wait longer and longer. */
+	/* Deaths that are hours apart must not lengthen the pause for requests. */
 	wait_ms = CFS_MIN((uint64_t)FIRST_WAIT_MS << CFS_MIN(s->in_row - 1, 16),
 			  (uint64_t)WAIT_MAX_MS);
 	cfs_err("the process of the mount has died, starting another: mount=%s pid=%d signal=%s "
@@ -245,21 +245,21 @@ static void serve_again(struct supervisor *s)
 	s->state = SERVING;
 }
 
-/* It was told to end before it served, and does so as soon as it does. */
+/* The worker was told to end before it served, and ends as soon as it serves. */
 static void end_in_order(struct supervisor *s)
 {
 	handover_send(s->link, HANDOVER_GO, 0, NULL, NULL);
 	s->next = NO_DEADLINE;
 }
 
-/* False when it has nothing to say. */
+/* False when no message is there. */
 static bool hear_worker(struct supervisor *s)
 {
 	struct handover m;
 	int r = handover_receive(s->link, cfs_deadline_in(0), &m);
 
 	if (r < 0) {
-		/* Its end is told by a signal. */
+		/* A signal reports the worker's exit. */
 		if (r != -ETIMEDOUT)
 			supervisor_close_fd(&s->link);
 		return false;
@@ -308,7 +308,7 @@ static void worker_ended(struct supervisor *s, int status)
 	pid_t pid = s->worker;
 	int code = died ? CMD_SYSTEM : WEXITSTATUS(status);
 
-	/* What it said before. */
+	/* Messages that it sent before it died. */
 	while (s->link >= 0 && !s->end && hear_worker(s))
 		;
 	s->worker = 0;
@@ -370,8 +370,10 @@ static void on_signal(struct supervisor *s)
 		if (s->worker) {
 			kill(s->worker, (int)info.ssi_signo);
 			if (s->state == SERVING || s->state == RESUMING) {
-				/* One that does not serve yet may hear of it late, and has nothing
-				 * to store. */
+				/*
+				 * A worker that does not serve yet may react late, and has nothing
+				 * to store.
+				 */
 				s->next = s->state == SERVING ? NO_DEADLINE
 							      : cfs_deadline_in(KILL_MS);
 				s->state = FINISHING;
@@ -439,7 +441,10 @@ static void step(struct supervisor *s)
 		on_deadline(s);
 	if (!s->end && s->ask_until && cfs_deadline_passed(s->ask_until))
 		successor_is_silent(s);
-	/* The handlers close descriptors: each looks at what is still there. */
+	/*
+	 * The handlers close descriptors, so each condition checks that its descriptor is still
+	 * open.
+	 */
 	if (!s->end && p[1].revents && s->link == p[1].fd)
 		hear_worker(s);
 	if (!s->end && p[3].revents && s->old >= 0)
@@ -457,7 +462,7 @@ static int take_signals(struct supervisor *s)
 	struct sigaction ignore = {.sa_handler = SIG_IGN};
 	sigset_t set;
 
-	/* Of a log that nobody reads any more. */
+	/* SIGPIPE would come from a log whose reader is gone. */
 	sigaction(SIGPIPE, &ignore, NULL);
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);
@@ -498,10 +503,16 @@ int supervise(const struct supervised *conf)
 		supervisor_failed(&s, CMD_MOUNT_FAILED, text);
 		return s.status;
 	}
-	/* The manager of whoever runs an upgrade is not meant, unless it is that of the mount. */
+	/*
+	 * Ignores the caller's NOTIFY_SOCKET during an upgrade, unless it is the mount's own
+	 * service.
+	 */
 	if (conf->report && (s.old < 0 || !handover_same_group(s.old)))
 		notify_init(false);
-	/* A worker after an upgrade of the package is still one of this program. */
+	/*
+	 * Keeps the modules loaded: after an upgrade of the package a worker still matches this
+	 * program.
+	 */
 	cfs_module_hold();
 	r = take_signals(&s);
 	if (r == 0 && s.old < 0)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The process that outlives those that serve a mount: it holds the connection to the kernel and
- * what is kept of the mount (cachefs/keep.h), starts a worker that goes on when one has died, and
- * hands these to another supervisor when the mount is upgraded. It does nothing while all is well,
- * starts no thread and opens no volume.
+ * The process that outlives the workers of a mount. It holds the connection to the kernel and the
+ * state that is kept of the mount (cachefs/keep.h). It starts a worker that resumes the mount when
+ * one has died, and hands both to another supervisor when the mount is upgraded. It is idle while
+ * all is well, starts no thread and opens no volume.
  */
 #ifndef CFS_CMD_SUPERVISOR_H
 #define CFS_CMD_SUPERVISOR_H
@@ -24,8 +24,8 @@ struct supervised {
 		     char err[256]);
 	struct daemon *report; /* NULL: in the foreground */
 	/*
-	 * Where the supervisor of the running mount listens, to take that over, or NULL. It is
-	 * called from here, as it kills the process that called when it gives that up.
+	 * Path of the running mount's supervisor, to take that mount over, or NULL. The connection
+	 * is made in here: a supervisor that takes its mount back kills the process that connected.
 	 */
 	const char *old;
 };

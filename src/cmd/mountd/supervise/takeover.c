@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The side of an upgrade that gets the mount: what this supervisor and the one before it say to
- * each other until the mount is ours.
+ * The upgrade side that gets the mount: the messages between this supervisor and the old one until
+ * the mount is ours.
  */
 #include <errno.h>
 #include <poll.h>
@@ -30,11 +30,11 @@ static void await_end(pid_t pid)
 		poll(NULL, 0, LOOK_MS);
 }
 
-/* Nothing has happened to the running mount: its supervisor notices that this one ends. */
+/* Gives up. The running mount is unaffected: its supervisor notices that this one ends. */
 static void stay_away(struct supervisor *s, const char *why)
 {
 	supervisor_failed(s, CMD_MOUNT_FAILED, why);
-	/* One that cannot end yet has nothing of the mount to itself. */
+	/* A worker that cannot end yet holds nothing of the mount for itself. */
 	if (s->worker) {
 		kill(s->worker, SIGKILL);
 		await_end(s->worker);
@@ -44,8 +44,8 @@ static void stay_away(struct supervisor *s, const char *why)
 }
 
 /*
- * The service goes on with us. Its manager hears of the end of its own children only, and we are
- * one when the command that has started us is gone.
+ * The service goes on with this process as its main process. The manager hears only of its own
+ * children's ends, and this process becomes its child when the command that started it has exited.
  */
 static void become_main(struct supervisor *s)
 {
@@ -79,12 +79,12 @@ static void serve_on(struct supervisor *s)
 
 void takeover_ask(struct supervisor *s, const char *uuid)
 {
-	/* It may have refused already, and says why. */
+	/* The old supervisor may have refused already: its message has the reason. */
 	if (handover_send(s->old, HANDOVER_ASK, s->conf->mount_timeout_ms, uuid, NULL) < 0)
 		takeover_hear(s);
 }
 
-/* A BYE that comes after the deadline must not be lost, as who has sent it is gone. */
+/* A BYE after the deadline must not be lost, because its sender is gone. */
 static int await_bye(struct supervisor *s)
 {
 	struct handover m;
@@ -99,9 +99,9 @@ static int await_bye(struct supervisor *s)
 }
 
 /*
- * From here on the mount is ours, if the supervisor before knows or is gone. One that takes the
- * mount back kills us; the command that has started us must not do so any more, as nobody would
- * take it back.
+ * The mount is ours from here on, if the old supervisor knows it or is gone. A supervisor that
+ * takes the mount back kills this one. The command that started this one must not, because the
+ * mount would then be lost.
  */
 void takeover_end(struct supervisor *s)
 {

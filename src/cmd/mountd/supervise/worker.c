@@ -16,7 +16,7 @@
 #include "cmd/mountd/supervise/handover.h"
 #include "cmd/mountd/supervise/notify.h"
 
-/* A thread that waits for a word of the supervisor has no other deadline. */
+/* Deadline of the thread that waits for messages of the supervisor: every wait has one. */
 #define LISTEN_MS 3600000
 
 static int receive_take(struct worker *w, char err[256])
@@ -69,7 +69,7 @@ int worker_checked(struct worker *w, const char *uuid, bool read_only, char err[
 	return 0;
 }
 
-/* What can be stored is stored while requests are still taken: the pause is short. */
+/* Data is stored while requests are still taken, so that the pause is short. */
 static void leave(struct worker *w)
 {
 	int r = cfs_vfs_store(w->vfs);
@@ -153,7 +153,7 @@ int worker_ready(struct worker *w, struct cfs_store *store, struct cfs_vfs *vfs,
 		r = handover_send(w->link, HANDOVER_MOUNTED, 0, NULL, fds);
 	if (r < 0)
 		return r;
-	/* From here on it is better without a supervisor than not at all. */
+	/* From here on the worker survives the death of its supervisor. */
 	prctl(PR_SET_PDEATHSIG, 0);
 	if (w->daemon)
 		daemon_detach();

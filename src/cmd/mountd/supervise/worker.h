@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The process that serves a mount, as its supervisor sees it; the other end is supervisor.c. */
+/* The process that serves a mount, as its supervisor sees it. The other end is supervisor.c. */
 #ifndef CFS_CMD_WORKER_H
 #define CFS_CMD_WORKER_H
 
@@ -14,51 +14,54 @@
 #include "cmd/mountd/supervise/daemon.h"
 
 struct worker {
-	int link;	       /* to the supervisor; -1: there is none */
-	struct daemon *report; /* without a supervisor; NULL: in the foreground */
+	int link;	       /* connection to the supervisor; -1: there is none */
+	struct daemon *report; /* used without a supervisor; NULL: in the foreground */
 	bool daemon;	       /* leave the terminal when ready */
-	bool takes_over;       /* keep and device come with worker_checked() */
+	bool takes_over;       /* keep and device arrive with worker_checked() */
 	uint64_t timeout_ms;   /* for the answers of supervisors */
-	uint64_t leave_ms;     /* for the object store, before it leaves the mount */
-	/* What the mount had before this process; NULL and -1: there was nothing. */
+	uint64_t leave_ms;     /* deadline for the object store before the worker leaves */
+	/* The state of the mount that this process resumes; NULL and -1: it starts a mount. */
 	struct cfs_keep *keep;
 	int device;
 	struct cfs_object_descs objects;
-	uint64_t since_ms; /* after a death: since when nobody serves, as cfs_now_ms() says */
+	uint64_t since_ms; /* after a death: when requests were last taken, by cfs_now_ms() */
 
 	/* Set by worker_watch(). */
 	pthread_t watcher;
 	_Atomic bool watching;
-	_Atomic bool leaving; /* another process goes on with the mount */
-	_Atomic pid_t pid;    /* whose end is the end of the mount */
+	_Atomic bool leaving; /* another process takes over the mount */
+	_Atomic pid_t pid;    /* the mount ends when it exits */
 	struct cfs_store *store;
 	struct cfs_vfs *vfs;
 	struct cfs_fuse *fuse;
 };
 
-/* This process goes on with a mount that another one has served. */
+/* This process resumes a mount that another one has served. */
 static inline bool worker_resumes(const struct worker *w)
 {
 	return w->device >= 0;
 }
 
-/* Another one is started when it dies. */
+/* A supervisor starts another worker when this one dies. */
 static inline bool worker_is_supervised(struct worker *w)
 {
 	return atomic_load(&w->watching) && atomic_load(&w->pid) != getpid();
 }
 
 /*
- * The volume is there and is this one: what is kept is for it. A mount that is taken over stops
- * taking requests here, so that whatever can be done before should be.
+ * Called when the volume is open and checked: the kept state belongs to it. Before a takeover, the
+ * running mount stops taking requests in here, so as much as possible should be done before.
  */
 int worker_checked(struct worker *w, const char *uuid, bool read_only, char err[256]);
-/* Everything is there but the loop; returns when that may begin. Then the supervisor is heard. */
+/*
+ * Called when everything is ready except the loop; returns when the loop may begin. Messages of the
+ * supervisor are received from then on.
+ */
 int worker_ready(struct worker *w, struct cfs_store *store, struct cfs_vfs *vfs,
 		 struct cfs_fuse *fuse, char err[256]);
-/* After the loop. */
+/* Called after the loop. */
 void worker_unwatch(struct worker *w);
-/* The start has failed. */
+/* Reports that the start has failed. */
 void worker_failed(struct worker *w, int status, const char *reason);
 
 #endif

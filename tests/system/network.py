@@ -3,7 +3,13 @@
 
 import itertools
 import os
+import socket
 import subprocess
+
+import pytest
+
+from cachefs import BIN
+from waiting import SLOW
 
 NUMBERS = itertools.count(os.getpid() % 200)
 
@@ -71,3 +77,49 @@ class Network:
         for name in self.names:
             ip("netns", "del", name, check=False)
         ip("link", "del", self.bridge, check=False)
+
+
+AT_NAME = """
+mount --bind hosts /etc/hosts
+getent ahosts "$2" | head -n 1 | grep "^127.0.0.1 "
+cachefs mount "$1" mnt
+echo content >mnt/f
+grep -q content mnt/f
+cachefs umount mnt
+"""
+
+
+class SilentFirst:
+    """A server at .address and .port whose .name has one more address, which is asked first: what is
+    sent there gets no answer, as from a host that is away or behind a firewall."""
+
+    name, address = "server.test", "127.0.0.2"
+
+    def __init__(self, ws, port):
+        self.ws = ws
+        ws.path("hosts").write_text("127.0.0.1 %s\n%s %s\n" % (self.name, self.address, self.name))
+        # The kernel drops what comes when nobody accepts and the queue is full.
+        self.sockets = [socket.create_server(("127.0.0.1", port), backlog=0)]
+        ws.cleanups.append(self.close)
+        for _ in range(8):
+            s = socket.socket()
+            self.sockets.append(s)
+            s.setblocking(False)
+            s.connect_ex(("127.0.0.1", port))
+        with pytest.raises(TimeoutError):
+            socket.create_connection(("127.0.0.1", port), 0.5)
+
+    def mount(self, url):
+        """With the server's name in the URL: what a mount in a mount namespace of its own stores is there."""
+        self.ws.path("mnt").mkdir()
+        env = self.ws.env()
+        env["PATH"] = "%s:%s" % (BIN, env["PATH"])
+        argv = ["unshare", "--mount", "--propagation", "private", "sh", "-euxc", AT_NAME, "sh", url, self.name]
+        r = subprocess.run(
+            argv, stdin=-3, stdout=-1, stderr=-2, text=True, timeout=60 * SLOW, env=env, cwd=self.ws.dir
+        )
+        assert r.returncode == 0, r.stdout
+
+    def close(self):
+        for s in self.sockets:
+            s.close()

@@ -22,6 +22,8 @@ import changelog
 import servers
 from admin import DAMAGED, fsck, kinds
 from cachefs import BIN, SLOW, Volume, wait_until
+from network import SilentFirst
+from slowproxy import SlowProxy
 from syscalls import data, read, write
 from test_engines import suite
 from test_fixtures import differences, manifest, nothing, wanted
@@ -846,14 +848,30 @@ def test_full_memory_is_no_space(ws):
     checked(ws, v.url)
 
 
-def test_tls(ws):
+def tls_server(ws, *options):
+    """It, its port for TLS, and its certificate."""
     cert, key = servers.certificate(ws.dir, "cert")
     port = servers.free_port()
     s = server(
         ws,
         *("--tls-port", str(port), "--tls-cert-file", cert),
-        *("--tls-key-file", key, "--tls-auth-clients", "no"),
+        *("--tls-key-file", key, "--tls-auth-clients", "no", *options),
     )
+    return s, port, cert
+
+
+def test_first_address_of_the_name_is_silent(ws):
+    """With TLS to a server that is not near: being connected takes time, which the first must leave over."""
+    s, tls, _ = tls_server(ws)
+    far = SlowProxy(SilentFirst.address, ("127.0.0.1", tls), 20_000)
+    ws.cleanups.append(far.close)
+    two = SilentFirst(ws, far.port)
+    ws.volume(url=s.url("0"))
+    two.mount("rediss://%s:%d/0?insecure-skip-verify&max-open-conns=1" % (two.name, far.port))
+
+
+def test_tls(ws):
+    s, port, cert = tls_server(ws)
     url = "rediss://127.0.0.1:%d/0" % port
     assert "certificate" in refused(ws, url)
     v = ws.volume(url=url + "?tls-ca-cert-file=%s" % cert)

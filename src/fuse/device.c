@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The connection to the kernel (fuse(4)): what must be seen of the messages that libfuse does not
- * show. That is the request that opens the connection, which a process that goes on with it gives
- * to its own libfuse, the mark of requests that are sent a second time, and the killer of setuid
- * and setgid when content changes. Requests are read here. Of the answers only the first one
- * matters: while libfuse writes it, the session's descriptor is a socket.
+ * The connection to the kernel (fuse(4)), and those parts of its messages that libfuse hides: the
+ * request that opens the connection (a successor process replays it to its own libfuse), the mark
+ * of resent requests, and the flag that clears setuid and setgid when content changes.
+ *
+ * Requests are read here. Only the first answer matters: while libfuse writes it, the session's
+ * descriptor is a socket.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +26,7 @@
 #define HAS_RESEND    (1ULL << 39)
 #define HEADROOM      (64u << 10) /* of a request, beyond its data */
 
-static _Thread_local uint64_t taken;   /* unique of the request that this thread has taken */
+static _Thread_local uint64_t taken;   /* unique of the request that this thread read last */
 static _Thread_local bool taken_drops; /* device_drops_set_id() */
 
 uint64_t device_unique(bool *ret_resent)
@@ -82,11 +83,11 @@ ssize_t device_take(struct cfs_fuse *f, void *buf)
 
 #define INIT_MS 30000
 
-/* Of the answer: at least the flags are there, as in every interface since 7.5. */
+/* An answer has at least the flags, in every interface since 7.5. */
 struct init_answer {
 	struct fuse_out_header head;
 	struct fuse_init_out init;
-	uint8_t more[256]; /* of later interfaces */
+	uint8_t more[256]; /* fields of later interfaces */
 };
 
 static int take_init(struct cfs_fuse *f, void *buf, size_t *ret_len)
@@ -117,7 +118,7 @@ static void keep_init(struct cfs_fuse *f, const void *buf, size_t len)
 	atomic_store(&h->init_len, (uint32_t)len);
 }
 
-/* libfuse agrees on the session; its answer comes here in place of the kernel. */
+/* libfuse negotiates over a socket: its answer arrives here and not at the kernel. */
 static int agree(struct cfs_fuse *f, void *buf, size_t len, struct init_answer *ret,
 		 size_t *ret_len)
 {
@@ -150,7 +151,7 @@ static uint32_t with_flag(uint32_t flags, uint32_t flag, bool on)
 	return on ? flags | flag : flags & ~flag;
 }
 
-/* What libfuse 3.14 has no name for, or forgets to send. */
+/* Sets the flags that libfuse 3.14 has no name for, or forgets to send. */
 static void amend(const struct cfs_fuse *f, const void *buf, size_t len, struct init_answer *a)
 {
 	const struct fuse_in_header *in = buf;
@@ -199,7 +200,7 @@ int device_open(struct cfs_fuse *f, char err[256])
 		snprintf(err, 256, "%s: the kernel refuses the first answer: %s", f->mount_point,
 			 strerror(-r));
 	}
-	/* What was agreed on sets it. */
+	/* The negotiated value replaces the read-ahead of the mount, so it is set afterwards. */
 	if (r == 0)
 		session_tune_read_ahead(f);
 	return r;
@@ -217,7 +218,7 @@ int device_resume(struct cfs_fuse *f, char err[256])
 		snprintf(err, 256, "%s: the mount was not in use yet", f->mount_point);
 		return -EPROTO;
 	}
-	/* The kernel has the answer. */
+	/* The kernel has the answer already. */
 	r = agree(f, h->init, len, &answer, &answer_len);
 	if (r == 0 && is_refusal(f, &answer, answer_len))
 		r = -EPROTO;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What runs where. With the classic device every handler runs on the thread that read the request
- * and may block there; only waits for file locks, which have no deadline, move to a thread of their
- * own (ops-lock.c).
+ * Which thread runs what. On the classic device each handler runs on the thread that read the
+ * request, and may block there. Only waits for file locks, which have no deadline, move to threads
+ * of their own (ops-lock.c).
  */
 #include "fuse-internal.h"
 
@@ -124,19 +124,18 @@ static void negotiate(struct cfs_fuse *f, struct fuse_conn_info *conn)
 	want(conn, FUSE_CAP_EXPORT_SUPPORT, true);
 	want(conn, FUSE_CAP_IOCTL_DIR, true);
 	want(conn, FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS, !f->conf.local_locks);
-	/* What another client has written shows as a newer mtime, which drops the kernel's pages.
-	 */
+	/* A write of another client shows as a newer mtime, on which the kernel drops its pages. */
 	want(conn, FUSE_CAP_AUTO_INVAL_DATA, true);
 	want(conn, FUSE_CAP_CACHE_SYMLINKS, true);
 	/*
-	 * Always with attributes: without, each stat after a listing is a metadata round trip, and
-	 * the kernel's guess (auto) asks for them in the first piece of a listing only.
+	 * Listings always carry attributes: otherwise each stat after one is a metadata round trip,
+	 * and the kernel's heuristic (auto) asks for them in the first part only.
 	 */
 	want(conn, FUSE_CAP_READDIRPLUS, true);
 	want(conn, FUSE_CAP_READDIRPLUS_AUTO, false);
 	/* The umask must not be applied where the parent has a default ACL. */
 	want(conn, FUSE_CAP_DONT_MASK, true);
-	/* The kernel then judges by ACLs, and inherits default_permissions from it. */
+	/* The kernel then checks ACLs, and turns on default_permissions. */
 	want(conn, FUSE_CAP_POSIX_ACL, f->conf.posix_acl);
 	/* The kernel then clears setuid and setgid by explicit setattr, only where they are set. */
 	want(conn, FUSE_CAP_HANDLE_KILLPRIV, false);
@@ -145,7 +144,7 @@ static void negotiate(struct cfs_fuse *f, struct fuse_conn_info *conn)
 	want(conn, FUSE_CAP_WRITEBACK_CACHE, f->conf.writeback_cache);
 }
 
-/* What the kernel was told once cannot be changed by another process. */
+/* A later process cannot change settings that the kernel got at the start. */
 void op_init(void *userdata, struct fuse_conn_info *conn)
 {
 	struct cfs_fuse *f = userdata;

@@ -2,20 +2,20 @@
 /*
  * Requests of programs that are being killed. The kernel lets a thread with a fatal signal go only
  * when its request is answered, however long the backend takes (fs/fuse/dev.c,
- * request_wait_answer()). So such requests are answered with EINTR here while they go on: nobody
- * sees the answer, and what was asked for is done or not, as after a kill a moment earlier or
- * later. Other signals wait for the true answer, as on a disk: their program goes on, and must not
- * be told that something was not done which may yet be.
+ * request_wait_answer()). So such requests are answered with EINTR here while they go on. The
+ * caller never sees the answer, and the operation is done or not, as after a kill a moment earlier
+ * or later. Other signals wait for the true answer, as on a disk: the program goes on, and must not
+ * be told that an operation failed which may still succeed.
  *
- * The kernel takes the first answer to a request and refuses the second with ENOENT. A thread has
- * no request under way any more afterwards, so handles may be closed that the request still uses:
- * they are held (cfs_vfs_hold).
+ * The kernel takes the first answer to a request and refuses the second with ENOENT. After the
+ * first answer the thread has no request under way, so the kernel may close handles that the
+ * request still uses: they are held (cfs_vfs_hold).
  *
- * Requests are found by looking at those that take long, not by FUSE_INTERRUPT, which comes once,
- * for any signal. The thread that looks sleeps while there are none.
+ * A thread searches for requests that take long. FUSE_INTERRUPT is not used: it comes once, for any
+ * signal. The thread sleeps while no request is under way.
  *
- * Callers in a pid namespace that is not inside the mount's have no number here (0), so that their
- * requests stay with them to the end.
+ * Callers in a pid namespace that is not inside the mount's have no number here (0), so their
+ * requests are never answered early.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +32,7 @@
 #include "base/thread.h"
 #include "fuse-internal.h"
 
-/* Some microseconds each, and all in their turn within a second. */
+/* Each takes some microseconds, and a second covers all of them. */
 #define LOOKS_MAX  128
 #define LOOK_MS	   100
 #define PROBES	   64
@@ -44,7 +44,7 @@ static _Thread_local struct {
 	bool leaves; /* it may be answered before it is done */
 } taken;
 
-/* Where a request has its handles; false: it stays with its caller to the end. */
+/* Where a request has its handles; false: it must not be answered early. */
 static bool find_handles(const struct fuse_in_header *in, const uint8_t *body, size_t len,
 			 uint64_t fh[DYING_HANDLES])
 {
@@ -63,7 +63,8 @@ static bool find_handles(const struct fuse_in_header *in, const uint8_t *body, s
 			at = offsetof(struct fuse_setattr_in, fh);
 		break;
 	case FUSE_WRITE:
-		/* Pages are nobody's: an error would be that of whoever calls fsync. */
+		/* Cached pages have no caller: an error would go to a later fsync of another
+		 * process. */
 		if (len < sizeof(struct fuse_write_in) ||
 		    (((const struct fuse_write_in *)(const void *)body)->write_flags &
 		     FUSE_WRITE_CACHE))
@@ -178,14 +179,14 @@ void dying_end(struct cfs_fuse *f, struct dying_request *r, uint64_t ino)
 
 	if (!r || atomic_compare_exchange_strong(&r->state, &runs, DYING_FREE))
 		return;
-	/* It is being looked at, or was answered. */
+	/* It is being examined, or was answered early. */
 	pthread_mutex_lock(&f->dying.lock);
 	left = atomic_load(&r->state) == DYING_LEFT;
 	pthread_mutex_unlock(&f->dying.lock);
 	if (left) {
 		loop_left(f, -1);
 		let_go(f, r->fh, r->held);
-		/* The kernel could not know what the request has changed. */
+		/* At the early answer the kernel could not know what the request would change. */
 		if (ino)
 			fuse_lowlevel_notify_inval_inode(f->session, ino, -1, 0);
 	}
@@ -202,7 +203,7 @@ static bool read_stat(pid_t pid, uint64_t field[STAT_COUNT])
 	ssize_t n;
 	int i;
 
-	/* Of the thread alone: that of the process adds up all its threads. */
+	/* Of one thread: the values of a process are sums over all its threads. */
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)pid, (int)pid);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
@@ -218,9 +219,10 @@ static bool read_stat(pid_t pid, uint64_t field[STAT_COUNT])
 }
 
 /*
- * Of a thread, by what it was when the request began: a request that nobody waits for, as of aio,
- * may outlive it, and its number is given to others. A signal that kills arrives as SIGKILL
- * (kernel/signal.c); one that also dumps core does not, and waits for the answer.
+ * Whether a thread is being killed, judged against its state when the request began. A request
+ * without a waiting caller, as of aio, may outlive its thread, whose number is then reused. A fatal
+ * signal arrives as SIGKILL (kernel/signal.c); one that also dumps core does not, and waits for the
+ * answer.
  */
 static bool is_killed(pid_t pid, uint64_t age_ms)
 {
@@ -234,7 +236,7 @@ static bool is_killed(pid_t pid, uint64_t age_ms)
 		return false;
 	if (field[STAT_PENDING] >> (SIGKILL - 1) & 1)
 		return true;
-	/* It closes its files because of a signal. */
+	/* It is closing its files because of a signal. */
 	return (field[STAT_FLAGS] & PF_EXITING) && (field[STAT_EXIT] & 0x7f);
 }
 
@@ -251,7 +253,7 @@ static void leave(struct cfs_fuse *f, struct dying_request *r, uint64_t unique)
 		return;
 	}
 	memcpy(fh, r->fh, sizeof(fh));
-	/* The place may have got another request meanwhile. */
+	/* The slot may hold another request already. */
 	for (i = 0; i < DYING_HANDLES; i++)
 		r->held[i] = r->unique == unique && fh[i] && cfs_vfs_hold(f->vfs, fh[i]);
 	if (r->unique == unique)
@@ -295,7 +297,7 @@ static void look_and_sleep(struct cfs_fuse *f)
 	cfs_deadline_t until;
 	bool any;
 
-	/* Before looking: a request that is not seen then sees this. */
+	/* Set before the search: a request that the search misses then sees the flag. */
 	atomic_store(&f->dying.asleep, true);
 	any = look(f);
 	pthread_mutex_lock(&f->dying.sleep_lock);
@@ -317,7 +319,7 @@ static void *run_looker(void *arg)
 	return NULL;
 }
 
-/* Numbers of callers mean nothing in the /proc of another pid namespace. */
+/* Numbers of callers have no meaning in the /proc of another pid namespace. */
 static bool proc_is_ours(void)
 {
 	char text[16] = "";

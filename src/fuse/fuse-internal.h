@@ -13,11 +13,12 @@
 
 #define WAITERS_MAX 1024
 
-/* Requests that may be answered before they are done, dying.c. */
+/* Requests of killed callers, which may be answered before they are carried out: dying.c. */
 #define DYING_MAX     1024
 #define DYING_HANDLES 2
 struct dying_request {
-	/* FREE: of nobody; TAKEN: being filled in; RUNS; LOOKED: with the lock; LEFT: answered. */
+	/* FREE: unused; TAKEN: being filled in; RUNS: carried out; LOOKED: being examined, with the
+	 * lock held; LEFT: answered early. */
 	_Atomic unsigned state;
 	_Atomic pid_t pid;
 	_Atomic uint64_t unique, start_ms;
@@ -40,8 +41,8 @@ struct cfs_fuse {
 	_Atomic bool looping, stopping, handing_over;
 
 	struct loop {
-		pthread_mutex_t lock;	/* protects what follows; a leaf */
-		pthread_cond_t changed; /* ended, or a reader is done */
+		pthread_mutex_t lock;	/* protects the fields below; a leaf */
+		pthread_cond_t changed; /* signalled when the loop has ended or a reader is done */
 		TAILQ_HEAD(, reader) readers;
 		unsigned n, idle, idle_max;
 		unsigned left; /* loop_left() */
@@ -54,30 +55,31 @@ struct cfs_fuse {
 	unsigned n_waiters;   /* threads that wait for a file lock, ops-lock.c */
 
 	struct {
-		pthread_mutex_t lock; /* of who changes a request that is not his own; a leaf but
-				       * for the handles */
+		pthread_mutex_t lock; /* held by a thread that changes the request of another one; a
+				       * leaf but for the handles */
 		struct dying_request *request;
 		pthread_t looker;
 		bool started;
-		unsigned next; /* where it goes on to look */
+		unsigned next; /* where the next search starts */
 
-		pthread_mutex_t sleep_lock; /* of asleep and stopping when they change; a leaf */
+		pthread_mutex_t sleep_lock; /* protects asleep and stopping while they change; a
+					     * leaf */
 		pthread_cond_t wake;
 		_Atomic bool asleep; /* until a request begins */
 		_Atomic bool stopping;
 	} dying;
 
 	struct turns {
-		pthread_mutex_t lock;	   /* protects what follows; a leaf */
-		TAILQ_HEAD(, aside) aside; /* in order of arrival */
+		pthread_mutex_t lock;	   /* protects the fields below; a leaf */
+		TAILQ_HEAD(, aside) aside; /* the admission queue, in order of arrival */
 		unsigned taken, max;
-		size_t bytes, bytes_max; /* put aside */
+		size_t bytes, bytes_max; /* memory of the queued requests */
 	} turns;
 };
 
 #define CALL_ARGS 600 /* two names and some numbers */
 
-/* One request: who asks, and whom to answer. */
+/* One request: its caller, and where the reply goes. */
 struct call {
 	struct cfs_ctx ctx;
 	struct cfs_fuse *fuse;
@@ -85,17 +87,17 @@ struct call {
 	fuse_req_t req;
 	mode_t umask;
 	struct cfs_keep_request *noted;
-	struct dying_request *dying; /* NULL: stays with its caller to the end */
+	struct dying_request *dying; /* NULL: cannot be answered early */
 	const char *op;
 	cfs_ino_t ino;
 	uint64_t start_ns;
-	bool timed;  /* it takes as long as we need, not as long as the caller wants */
-	bool logged; /* somebody reads the access log; args are set */
+	bool timed;  /* its duration depends on this process, not on the caller */
+	bool logged; /* the access log has a reader, and args are set */
 	char args[CALL_ARGS];
 };
 
 void call_begin(struct call *c, fuse_req_t req, const char *op);
-/* The same for what must not be done twice; noted until it is answered. */
+/* The same for requests that must not run twice; recorded for replay until the answer. */
 void call_begin_once(struct call *c, fuse_req_t req, const char *op);
 __attribute__((format(printf, 2, 3))) void call_set_args(struct call *c, const char *fmt, ...);
 #define call_args(c, fmt, inode, ...)                                                              \
@@ -105,42 +107,42 @@ __attribute__((format(printf, 2, 3))) void call_set_args(struct call *c, const c
 		if ((c)->logged)                                                                   \
 			call_set_args(c, fmt, inode, ##__VA_ARGS__);                               \
 	} while (0)
-/* The request has been answered; reply_*() do this themselves. */
+/* Ends the call after the reply; reply_*() call it themselves. */
 void call_end(struct call *c, int r);
 /*
- * The calling thread is shown as the one that carries it out, until call_end(). One that leaves it
- * to another thread, which takes it, says so.
+ * Shows the calling thread as the one that carries out the request, until call_end(). A thread that
+ * hands the request over calls call_leave(), and the next thread calls call_take().
  */
 void call_take(const struct call *c);
 void call_leave(void);
-/* Nobody carries it out: for the watchdog, until cfs_activity_take_up(). */
+/* Shows the watchdog a request that is queued, until cfs_activity_take_up(). */
 struct cfs_activity_aside *call_show_aside(const struct call *c, const char *queue);
 
 /*
- * turns.c: of requests that may wait for long. Who has a turn does one and ends it; who has none
- * takes what is needed for a later one and puts it aside, unless that makes it his turn.
+ * turns.c: admission of blocking requests. At most `max` run at a time; the rest are queued, and
+ * the thread that frees a slot runs the next one. A queued request owns a copy of all it needs.
  */
 struct aside {
 	TAILQ_ENTRY(aside) link;
-	void (*run)(struct aside *a); /* answers the request; a is its own to free */
-	size_t bytes;		      /* of memory */
+	void (*run)(struct aside *a); /* answers the request, and frees a */
+	size_t bytes;		      /* of memory that the request occupies */
 };
 void turns_init(struct cfs_fuse *f);
 void turns_fini(struct cfs_fuse *f);
 bool turn_begin(struct cfs_fuse *f);
-/* False: it is the caller's turn. */
+/* Queues the request. False: the caller has got the slot instead, and runs it itself. */
 bool turn_put_aside(struct cfs_fuse *f, struct aside *a);
-/* Goes on with what was put aside, if there is any. */
+/* Runs the next queued request, or frees the slot when there is none. */
 void turn_end(struct cfs_fuse *f);
 
 #define CHANGE_IOV 8
 
-/* Such a request, with all that is needed to do it later. */
+/* A request that may block, with all that is needed to carry it out later. */
 struct change {
-	struct aside aside; /* first */
+	struct aside aside; /* must be the first member */
 	struct call call;
-	struct cfs_activity_aside *shown; /* while nobody carries it out */
-	void (*apply)(struct change *ch); /* and answer */
+	struct cfs_activity_aside *shown; /* set while the request is queued */
+	void (*apply)(struct change *ch); /* carries out the request and answers it */
 	fuse_ino_t ino;
 	uint64_t fh, off;
 	size_t size;
@@ -164,16 +166,16 @@ struct change {
 		} setattr;
 	};
 };
-/* Applies it: at once, or in its turn if it may have to wait for data. */
+/* Carries it out at once; with may_wait only after admission, which may queue it. */
 void change_apply(struct change *ch, bool may_wait);
-/* Applies it later: there is no turn for it now. */
+/* Queues it: all slots are taken. */
 void change_put_off(struct change *ch);
 
 /* reply.c; every request is answered exactly once. r: 0 or a negative errno. */
 void reply_status(struct call *c, int r);
 void reply_entry(struct call *c, int r, const struct cfs_vfs_entry *e);
 void reply_attr(struct call *c, int r, const struct cfs_vfs_attr *a);
-/* Gives the handle back when the kernel does not want it any more. */
+/* Closes the handle again if the kernel has dropped the request. */
 void reply_open(struct call *c, int r, const struct cfs_vfs_open *o, struct fuse_file_info *fi);
 void reply_create(struct call *c, int r, const struct cfs_vfs_entry *e,
 		  const struct cfs_vfs_open *o, struct fuse_file_info *fi);
@@ -182,53 +184,56 @@ void reply_segs(struct call *c, int r, struct cfs_segs *s);
 void fill_entry(struct fuse_entry_param *ret, const struct cfs_vfs_entry *e);
 mode_t type_mode(uint8_t type);
 
-/* The request will be sent to another process: no answer. */
+/* Ends the call without an answer: the kernel will send the request to another process. */
 void call_drop(struct call *c);
 
 /* session.c */
-/* The kernel's own read-ahead on the mount. Asks nothing of the mount itself. */
+/* Sets the kernel's read-ahead for the mount. Makes no request to the mount itself. */
 void session_tune_read_ahead(const struct cfs_fuse *f);
 
 /* device.c */
-/* Of a request's number: it is sent a second time. Interface 7.40, as what follows from it; the
- * headers that this is built with may not have that. */
+/* A bit of the request's number: the kernel sends it for the second time. Interface 7.40; the
+ * headers at build time may lack it. */
 #define DEVICE_RESENT (1ULL << 63)
-/* As read(2); -1 with ENODEV when the connection is over, however it was ended. */
+/* As read(2); -1 with ENODEV whenever the connection is over, for any reason. */
 ssize_t device_read(int device, void *buf, size_t size);
-/* Bytes of the largest request. */
+/* Size of the largest request in bytes. */
 size_t device_buffer_size(const struct cfs_fuse *f);
-/* The same, of the session's device into such a buffer; the request becomes this thread's. */
+/* Reads from the session's device into a buffer of that size, and notes the request as this
+ * thread's. */
 ssize_t device_take(struct cfs_fuse *f, void *buf);
-/* Of the request that this thread has taken last. */
+/* The number of the request that this thread read last. */
 uint64_t device_unique(bool *ret_resent);
-/* Of that request: it changes a file's content, by somebody who may not keep setuid and setgid. */
+/* Whether that request changes content on behalf of a caller that may not keep setuid and
+ * setgid. */
 bool device_drops_set_id(void);
-/* Agrees with the kernel on the session of a mount that was just made. */
+/* Negotiates the session of a new mount with the kernel. */
 int device_open(struct cfs_fuse *f, char err[256]);
-/* Makes the session what it was in the process before this one. */
+/* Gives the session the state that it had in the previous process. */
 int device_resume(struct cfs_fuse *f, char err[256]);
-/* What was taken and not answered is sent again. */
+/* Makes the kernel resend the requests that were read and not answered. */
 void device_ask_again(int device);
 
 /* loop.c */
 void loop_init(struct cfs_fuse *f);
 void loop_fini(struct cfs_fuse *f);
-/* Serves until loop_end() or the connection ends; what was begun is answered. 0 or negative. */
+/* Serves until loop_end() or the end of the connection. Finishes requests under way. 0 or
+ * negative. */
 int loop_run(struct cfs_fuse *f);
-/* From any thread. */
+/* Ends the loop; may be called from any thread. */
 void loop_end(struct cfs_fuse *f);
 /*
- * A request was answered before it is done (1), or is done now (-1). Meanwhile another thread may
- * take its thread's place, up to as many again as there are.
+ * Counts requests that were answered before they were done: 1 when one is answered, -1 when it is
+ * done. Each allows one more thread, and at most doubles their number.
  */
 void loop_left(struct cfs_fuse *f, int change);
 
 /* dying.c */
 int dying_start(struct cfs_fuse *f);
 void dying_stop(struct cfs_fuse *f);
-/* This thread has taken a request. */
+/* Notes the request that this thread has read. */
 void dying_note(const void *buf, size_t len);
-/* It is carried out, and answered; ino: what it may have changed. */
+/* Bracket the handling of that request; ino: the inode that it may have changed. */
 struct dying_request *dying_begin(struct cfs_fuse *f);
 void dying_end(struct cfs_fuse *f, struct dying_request *r, uint64_t ino); /* or NULL */
 
@@ -297,7 +302,7 @@ void op_getlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct 
 void op_setlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lock,
 	      int sleep);
 void op_flock(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, int op);
-/* Ends every wait for a lock. */
+/* Ends all waits for locks. */
 void waiters_stop(struct cfs_fuse *f);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A connection that nobody serves yet. What the kernel sends is left unanswered, as whoever goes on
- * with the mount has it sent again (device_ask_again()), until its deadline has passed: then it is
- * EIO. Closing a handle that nothing was written through needs nobody's answer: it is noted, and
- * made up for later. A wait for a file lock has no deadline, here as elsewhere. Nothing but numbers
- * is kept of a request.
+ * The standby of a connection that has no serving process. Requests from the kernel stay
+ * unanswered, as the next process has them resent (device_ask_again()); after a deadline each is
+ * answered with EIO. A release, and a flush of a handle that nothing was written through, are
+ * answered at once, and releases are noted for the next process. A wait for a file lock has no
+ * deadline, here as elsewhere. Only numbers are kept of a request.
  */
 #include <cachefs/fuse.h>
 #include <errno.h>
@@ -26,8 +26,8 @@
 #include "base/thread.h"
 #include "fuse-internal.h"
 
-#define HELD_MAX 4096	     /* what is beyond stays with the kernel until there is room */
-#define MORE_MS	 5000	     /* for requests that have waited for another process already */
+#define HELD_MAX 4096	     /* the kernel keeps further requests until there is room */
+#define MORE_MS	 5000	     /* for requests that have waited for a process before */
 #define HEADROOM (64u << 10) /* of a request, beyond its data */
 
 struct held {
@@ -54,12 +54,12 @@ static void answer(struct cfs_fuse_hold *h, uint64_t unique, int err)
 {
 	struct fuse_out_header out = {.len = sizeof(out), .error = -err, .unique = unique};
 
-	/* -ENOENT: nobody waits for it any more. */
+	/* -ENOENT: the caller no longer waits. */
 	if (write(h->device, &out, sizeof(out)) < 0 && errno != ENOENT)
 		cfs_debug("the kernel does not take an answer: error=%s", cfs_errname(errno));
 }
 
-/* The process before may have carried it out: who has called will never hear of what it opened. */
+/* The previous process may have opened a handle that the caller will never learn of. */
 static void forget(struct cfs_fuse_hold *h, uint64_t unique)
 {
 	struct cfs_keep_request *r;

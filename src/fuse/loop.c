@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The threads that read requests and carry them out. One that takes the last idle thread's place
- * starts another, so that a handler that blocks holds up nobody; what a burst has started beyond
- * idle_max ends after it. Requests are read here and given to libfuse, which decodes them: its own
- * way of showing them, fuse_session_custom_io(), is missing in libraries built without it.
+ * The threads that read requests and carry them out. The last idle thread starts another one before
+ * it takes a request, so that a blocked handler delays no other request. Threads beyond idle_max
+ * that a burst has started end after it. Requests are read here and passed to libfuse, which
+ * decodes them: fuse_session_custom_io(), its own interface for that, is missing in libraries built
+ * without it.
  */
 #include <errno.h>
 #include <linux/fuse.h>
@@ -30,9 +31,9 @@ struct reader {
 };
 
 /*
- * Some threads are kept, as starting one costs more than a request. The rest ends once the burst is
- * over that needed them: the kernel hands requests to sleeping threads in turn, so that each
- * request would wake another one while those that run find nothing.
+ * Some threads are kept, as starting one costs more than a request. The rest end after the burst:
+ * the kernel hands requests to sleeping threads in turn, so each request would wake another thread
+ * while the running ones find nothing.
  */
 static unsigned idle_threads(unsigned max_threads)
 {
@@ -70,7 +71,7 @@ void loop_end(struct cfs_fuse *f)
 	end(f, 0);
 }
 
-/* Length of a request; 0 when the loop has ended, which the kernel may send to another process. */
+/* Length of a request; 0 when the loop has ended and the kernel may send it to another process. */
 static size_t receive(struct reader *r)
 {
 	struct cfs_fuse *f = r->f;
@@ -84,7 +85,8 @@ static size_t receive(struct reader *r)
 		if (atomic_load(&f->loop.ended))
 			return 0;
 		if (n >= 0 || errno == EINTR || errno == EAGAIN || errno == ENOENT)
-			continue; /* ENOENT: the caller was interrupted while it was handed out */
+			continue; /* ENOENT: the caller was interrupted while the kernel handed the
+				   * request out */
 		if (errno != ENODEV)
 			cfs_err("requests cannot be read, the mount ends: mount=%s error=%s",
 				f->mount_point, cfs_errname(errno));
@@ -96,7 +98,7 @@ static size_t receive(struct reader *r)
 
 static void *read_requests(void *arg);
 
-/* With loop.lock: the thread's first act needs it. */
+/* Called with loop.lock held, which the thread's first step takes. */
 static int start_reader(struct cfs_fuse *f)
 {
 	struct reader *r = calloc(1, sizeof(*r));
@@ -119,7 +121,7 @@ static int start_reader(struct cfs_fuse *f)
 	return 0;
 }
 
-/* With loop.lock. If none can be had, requests wait for those that are there. */
+/* Called with loop.lock held. On failure requests wait for the existing threads. */
 static void start_if_all_busy(struct cfs_fuse *f)
 {
 	unsigned max = f->conf.max_threads + CFS_MIN(f->loop.left, f->conf.max_threads);
@@ -137,7 +139,7 @@ void loop_left(struct cfs_fuse *f, int change)
 	pthread_mutex_unlock(&f->loop.lock);
 }
 
-/* False: the loop has ended meanwhile, and the request is left unanswered. */
+/* False: the loop has ended, and the request stays unanswered. */
 static bool begin_request(struct cfs_fuse *f)
 {
 	bool ended;
@@ -152,7 +154,7 @@ static bool begin_request(struct cfs_fuse *f)
 	return !ended;
 }
 
-/* False: this thread is not needed any more, and its reader is gone. */
+/* False: this thread is surplus, and its reader is freed. */
 static bool end_request(struct reader *r)
 {
 	struct cfs_fuse *f = r->f;
@@ -195,7 +197,7 @@ static void *read_requests(void *arg)
 	return NULL;
 }
 
-/* With loop.lock. False when there is none left. */
+/* Called with loop.lock held. False when none is left. */
 static bool wake_readers(struct cfs_fuse *f)
 {
 	struct reader *r;

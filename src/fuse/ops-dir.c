@@ -6,7 +6,7 @@
 #include "base/bytes.h"
 #include "fuse-internal.h"
 
-#define LISTING_MAX (32u << 10) /* on the stack; larger requests get this much */
+#define LISTING_MAX (32u << 10) /* on the stack; larger replies get this much */
 
 struct listing {
 	fuse_req_t req;

@@ -46,9 +46,9 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 	reply_create(&c, r, &e, &o, fi);
 }
 
-/* ---- what may wait for long ---- */
+/* ---- requests that may block ---- */
 
-/* Of a read, which needs none until it has to wait for something far away. */
+/* The slot of a read, which takes one only when it has to wait for remote data. */
 struct turn {
 	struct cfs_fuse *fuse;
 	bool mine, refused;
@@ -87,7 +87,7 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
 
 	call_begin(&c, req, "read");
 	call_args(&c, "%" PRIu64 ",%zu,%lld,%#" PRIx64, ino, size, (long long)off, fi->fh);
-	/* Who reads the log would else never come to its end. */
+	/* Reads of .accesslog are not logged: they would feed themselves. */
 	if (ino >= CFS_SPECIAL_INO && ino < CFS_SPECIAL_INO_END)
 		c.logged = false;
 	cfs_segs_init(&segs);
@@ -114,7 +114,7 @@ static int drop_set_id(struct call *c, fuse_ino_t ino, uint64_t fh)
 {
 	int r = cfs_vfs_drop_set_id(c->vfs, &c->ctx, fh);
 
-	if (r > 0) /* of its attributes only */
+	if (r > 0) /* drops the kernel's attributes only, not its pages */
 		fuse_lowlevel_notify_inval_inode(c->fuse->session, ino, -1, 0);
 	return r < 0 ? r : 0;
 }
@@ -135,8 +135,8 @@ static void apply_write(struct change *ch)
 	}
 	fuse_reply_write(c->req, ch->size);
 	call_end(c, 0);
-	/* Another mount has made the file longer: the kernel has what was written in a wrong place.
-	 */
+	/* Another mount has extended the file: the kernel's pages hold the data at a wrong
+	 * offset. */
 	if (at != ch->off)
 		fuse_lowlevel_notify_inval_inode(c->fuse->session, ch->ino, (off_t)ch->off, 0);
 }
@@ -166,12 +166,12 @@ void op_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *src, off_t
 		ch.iov[ch.n_iov].iov_base = src->buf[i].mem;
 		ch.iov[ch.n_iov].iov_len = src->buf[i].size;
 	}
-	/* Splicing has not been asked for, so that one piece of memory is what comes. */
+	/* Splicing is off, so the data arrives as one piece of memory. */
 	if (i < src->count || src->off) {
 		reply_status(c, -EIO);
 		return;
 	}
-	/* With the kernel's write-back cache pages come at the offsets that the kernel chose. */
+	/* With the write-back cache the kernel chooses the offsets of pages, even for O_APPEND. */
 	ch.append = (fi->flags & O_APPEND) && !fi->writepage && !c->fuse->conf.writeback_cache;
 	change_apply(&ch, true);
 }
@@ -286,7 +286,7 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 			{
 				.src_fh = fi_in->fh,
 				.src_off = (uint64_t)off_in,
-				/* The reply has 32 bits; the caller comes back for the rest. */
+				/* The reply has 32 bits; the caller continues with the rest. */
 				.len = CFS_MIN(len, (size_t)1 << 30),
 			},
 	};
@@ -299,7 +299,7 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 	change_apply(&ch, cfs_vfs_has_unstored(v, ino_in) || cfs_vfs_has_unstored(v, ino_out));
 }
 
-/* ---- the rest ---- */
+/* ---- other operations ---- */
 
 void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi)
 {
@@ -311,7 +311,7 @@ void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse
 	call_args(&c, "%" PRIu64 ",%lld,%d", ino, (long long)off, whence);
 	if (whence != SEEK_DATA && whence != SEEK_HOLE)
 		r = -EINVAL;
-	/* Bytes that only the kernel has are no hole: it answers itself, that all is data. */
+	/* Pages that only the kernel has are no hole, so it answers itself: all is data. */
 	else if (c.fuse->conf.writeback_cache)
 		r = -ENOSYS;
 	else if (off < 0)

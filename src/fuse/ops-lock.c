@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * File locks. A lock that is not to be had at once is waited for on a thread of its own: the waits
- * have no deadline, and the unlock they wait for needs a thread of the loop.
+ * File locks. Each blocking lock waits on a thread of its own: the wait has no deadline, and the
+ * unlock that ends it needs a thread of the loop.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -49,7 +49,7 @@ static void *run_waiter(void *arg)
 
 	call_take(&w->call);
 	r = set_lock(w, true);
-	/* Given up for a process that will be sent the same request. */
+	/* The wait was ended for a handover; the kernel resends the request to the next process. */
 	if (r == -EINTR && atomic_load(&f->handing_over) && !fuse_req_interrupted(w->call.req))
 		call_drop(&w->call);
 	else

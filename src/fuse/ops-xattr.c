@@ -80,7 +80,7 @@ void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 
 /* ---- inode flags: chattr(1), lsattr(1) ---- */
 
-#define FLAGS_SIZE sizeof(uint32_t) /* whatever the request's number says, ioctl_iflags(2) */
+#define FLAGS_SIZE sizeof(uint32_t) /* an int, although the number says long: ioctl_iflags(2) */
 
 static int get_flags(struct call *c, fuse_ino_t ino, size_t out_size)
 {
@@ -128,7 +128,7 @@ static int get_fsxattr(struct call *c, fuse_ino_t ino, size_t out_size)
 	return 0;
 }
 
-/* Knows nothing of secure deletion, which stays as it is. */
+/* The format has no flag for secure deletion; that bit stays as it is. */
 static int set_fsxattr(struct call *c, fuse_ino_t ino, const void *in, size_t in_size)
 {
 	struct fsxattr x;

@@ -10,7 +10,8 @@
 
 #define BLKSIZE	   65536
 #define IOV_INLINE 32
-/* Of what writev(2) takes, libfuse needs one for the header; it does not answer what is refused. */
+/* libfuse needs one of the vectors that writev(2) takes for the header; it never answers a request
+ * whose reply is refused. */
 #define IOV_REPLY (IOV_MAX - 1)
 
 static int positive_errno(int r)
@@ -30,7 +31,8 @@ mode_t type_mode(uint8_t type)
 	return type < CFS_ARRAY_SIZE(modes) ? modes[type] : 0;
 }
 
-/* volume-format section 5: blocks are 512 bytes of the length; nothing but data has any. */
+/* volume-format section 5: blocks count 512 bytes each of the length; only types with data have
+ * any. */
 static void fill_stat(struct stat *st, cfs_ino_t ino, const struct cfs_attr *a)
 {
 	memset(st, 0, sizeof(*st));
@@ -135,7 +137,7 @@ void reply_create(struct call *c, int r, const struct cfs_vfs_entry *e,
 	call_end(c, 0);
 }
 
-/* True when every piece has a page and all fit into iov: no memory is needed to reply. */
+/* True when each piece has a page and all fit into iov: the reply then needs no memory. */
 static bool inline_iov(const struct cfs_segs *s, struct iovec iov[IOV_INLINE])
 {
 	size_t i;
@@ -163,7 +165,7 @@ static int reply_joined(struct call *c, const struct cfs_segs *s)
 	return 0;
 }
 
-/* The pieces in memory of their own. */
+/* Copies the pieces into one allocation. */
 static int reply_copied_iov(struct call *c, const struct cfs_segs *s)
 {
 	struct iovec *iov;

@@ -25,7 +25,7 @@
 #define DEFAULT_MAX_IO (1u << 20)
 #define OPTION_MAX     4096
 
-/* What libfuse said last: its calls return no reason. Only written while mounting. */
+/* The last message of libfuse, whose calls return no reason. Only written while mounting. */
 static _Thread_local char last_message[200];
 
 __attribute__((format(printf, 2, 0))) static void log_libfuse(enum fuse_log_level level,
@@ -73,7 +73,7 @@ static int add_kernel_options(char **list, const char *kernel_opts)
 	return r;
 }
 
-/* libfuse has no name for it. */
+/* libfuse has no name for this flag. */
 static int forbid_symlinks(const struct cfs_fuse_conf *conf)
 {
 	const char *yes = conf->kernel_opts ? strstr(conf->kernel_opts, "nosymfollow") : NULL;
@@ -155,7 +155,7 @@ static void free_session(struct cfs_fuse *f)
 	free(f);
 }
 
-/* Whoever was here first may have come while the volume was opened. */
+/* Another mount may have appeared here while the volume was opened. */
 static int check_point(const struct cfs_fuse *f, char err[256])
 {
 	struct mounted m;
@@ -167,7 +167,7 @@ static int check_point(const struct cfs_fuse *f, char err[256])
 	return -EBUSY;
 }
 
-/* libfuse takes what it is given by number for its own. */
+/* libfuse owns a descriptor that it gets by number. */
 static int attach(struct cfs_fuse *f)
 {
 	char name[32];
@@ -199,7 +199,7 @@ static int mount_there(struct cfs_fuse *f)
 	return r;
 }
 
-/* A mount with a process that holds its device open cannot end by itself. */
+/* A mount does not end by itself while a process holds its device open. */
 static void unmount_session(struct cfs_fuse *f)
 {
 	if (f->conf.device >= 0) {
@@ -220,7 +220,7 @@ static int mount_session(struct cfs_fuse *f, char err[256])
 	if (r < 0)
 		return r;
 	last_message[0] = '\0';
-	/* Its request trace goes to stderr as it is, whatever our own level. */
+	/* libfuse writes its request trace to stderr, whatever our own log level. */
 	if (!f->conf.debug)
 		fuse_set_log_func(log_libfuse);
 	r = build_args(&f->conf, &args);
@@ -255,8 +255,8 @@ out:
 }
 
 /*
- * From before the mount: a signal that comes between mounting and serving must not kill the process
- * and leave a dead mount behind.
+ * Signals are blocked before mounting: one between mounting and serving must not kill the process
+ * and leave a dead mount.
  */
 static int take_signals(struct cfs_fuse *f)
 {
@@ -302,9 +302,9 @@ int cfs_fuse_mount(const struct cfs_fuse_conf *conf, struct cfs_fuse **ret, char
 /* ---- the loop ---- */
 
 /*
- * What has to ask the own mount is done by a child without a descriptor of the connection: who
- * waits for an answer cannot be killed, and a process that holds the descriptor and cannot die
- * would keep the connection, and with it everybody in the mount, for ever. The child ends with the
+ * Requests to this mount itself are made by a child without a descriptor of the connection. A
+ * thread blocked in a FUSE request cannot be killed. If its process held the descriptor, it would
+ * keep the connection and all callers of the mount alive for ever. The child ends with the
  * connection at the latest.
  */
 static void run_child(struct cfs_fuse *f, int (*run)(struct cfs_fuse *f))
@@ -330,7 +330,7 @@ void session_tune_read_ahead(const struct cfs_fuse *f)
 	snprintf(path, sizeof(path), "/sys/class/bdi/0:%u/read_ahead_kb", m.dev_minor);
 	n = snprintf(text, sizeof(text), "%u", f->conf.read_ahead_kb);
 	fd = open(path, O_WRONLY | O_CLOEXEC);
-	/* Only root may; others have what the kernel took. */
+	/* Only root may write it; other mounts keep the kernel's value. */
 	if (fd < 0 || write(fd, text, (size_t)n) != n)
 		cfs_debug("the kernel's read-ahead stays as it is: mount=%s error=%s",
 			  f->mount_point, cfs_errname(errno));
@@ -338,7 +338,7 @@ void session_tune_read_ahead(const struct cfs_fuse *f)
 		close(fd);
 }
 
-/* Pages that programs have changed through mappings, while there is still somebody to take them. */
+/* Writes back pages that were changed through mappings, while this process still serves. */
 static int collect_dirty_pages(struct cfs_fuse *f)
 {
 	int fd = open(f->mount_point, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -366,7 +366,7 @@ static void *run_control(void *arg)
 
 	if (f->conf.device >= 0)
 		session_tune_read_ahead(f);
-	/* Here, as the kernel waits for pages that are just being read. */
+	/* Not on a thread of the loop: the kernel waits here for pages that are being read. */
 	for (i = 0; i < f->conf.n_wrong; i++)
 		fuse_lowlevel_notify_inval_inode(f->session, f->conf.wrong[i], 0, 0);
 	while (atomic_load(&f->looping)) {
@@ -396,7 +396,7 @@ static void wake(struct cfs_fuse *f)
 	uint64_t one = 1;
 	ssize_t n = write(f->event_fd, &one, sizeof(one));
 
-	(void)n; /* full means that it is awake already */
+	(void)n; /* A full eventfd means that the loop is awake already. */
 }
 
 int cfs_fuse_loop(struct cfs_fuse *f)
@@ -404,7 +404,7 @@ int cfs_fuse_loop(struct cfs_fuse *f)
 	pthread_t control;
 	int r;
 
-	/* Request threads allocate little and alike; an arena each would only keep memory. */
+	/* Request threads allocate little; an arena for each would only waste memory. */
 	mallopt(M_ARENA_MAX, 2);
 	atomic_store(&f->looping, true);
 	r = cfs_thread_start("fuse-control", run_control, f, &control);
@@ -480,7 +480,7 @@ int cfs_fuse_umount(const char *mount_point, bool lazy)
 	if (errno != EPERM)
 		return -errno;
 	r = run_fusermount(mount_point, lazy);
-	/* It does not say why. One's own mount can only be busy. */
+	/* libfuse gives no reason. The only one for one's own mount is that it is busy. */
 	if (r == -EPERM && !lazy && mounted_at(mount_point, &m) == 0 && m.uid == geteuid())
 		r = -EBUSY;
 	return r;
@@ -488,7 +488,7 @@ int cfs_fuse_umount(const char *mount_point, bool lazy)
 
 int cfs_fuse_detach(const char *mount_point, int device)
 {
-	/* Others may have mounted there again. */
+	/* Another process may have mounted here again. */
 	return cfs_fuse_has_ended(device) ? 0 : cfs_fuse_umount(mount_point, true);
 }
 
@@ -500,7 +500,8 @@ void cfs_fuse_unmount(struct cfs_fuse *f)
 
 void cfs_fuse_abandon(struct cfs_fuse *f)
 {
-	/* With MNT_FORCE the kernel ends the connection, whoever still holds its descriptor. */
+	/* MNT_FORCE makes the kernel end the connection, even if other processes hold its
+	 * descriptor. */
 	if (umount2(f->mount_point, MNT_FORCE | MNT_DETACH) < 0)
 		fuse_session_unmount(f->session);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Turns. A write waits for memory while nothing can be stored, a flush until all is, as does what
- * changes a file with bytes that are not; a read that no cache answers waits for the object store:
- * such requests could hold every thread of the loop, and with them those that need nothing but a
- * cache. So a few threads are left to others, and what comes when all turns are taken is put aside;
- * whoever ends a turn goes on with it. What is put aside is bounded: beyond that requests wait on
- * their threads.
+ * The admission queue for requests that may block. A write waits for memory while the store is
+ * down. A flush waits until all data is stored, and so does a change of a file with unstored data.
+ * A read that misses every cache waits for the object store. Such requests could occupy every
+ * thread of the loop and block those that need only a cache. So a few threads are reserved for the
+ * others: when all slots are taken, further requests are queued, and the thread that frees a slot
+ * runs the next. The queue is bounded in bytes; beyond that, requests wait on their own threads.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -52,7 +52,7 @@ bool turn_put_aside(struct cfs_fuse *f, struct aside *a)
 	bool aside;
 
 	pthread_mutex_lock(&t->lock);
-	/* A turn may have ended meanwhile: then nobody might come to see what is here. */
+	/* If a slot was freed meanwhile, its thread has left and would not run this request. */
 	aside = t->taken >= t->max && t->bytes + a->bytes <= t->bytes_max;
 	if (aside) {
 		TAILQ_INSERT_TAIL(&t->aside, a, link);
@@ -96,7 +96,7 @@ static void run_aside(struct aside *a)
 	free(ch);
 }
 
-/* With its bytes and groups, which are the thread's own until it takes the next request. */
+/* Copies its data and groups too: they belong to the thread until it reads another request. */
 static struct change *copy_change(const struct change *what)
 {
 	size_t groups_bytes = what->call.ctx.n_groups * sizeof(gid_t);
@@ -127,11 +127,11 @@ void change_put_off(struct change *ch)
 	struct cfs_fuse *f = ch->call.fuse;
 	struct change *copy = copy_change(ch);
 
-	if (!copy) { /* then it waits here */
+	if (!copy) { /* no memory to queue it: it waits on this thread */
 		ch->apply(ch);
 		return;
 	}
-	/* From here on somebody else may have it. */
+	/* Once queued, the request may be taken by another thread. */
 	call_leave();
 	copy->shown = call_show_aside(&copy->call, "requests that wait for data");
 	if (turn_put_aside(f, &copy->aside))

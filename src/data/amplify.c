@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether a file's random reads are worth whole blocks. Those that were read from last are kept in
- * a small table, with the parts that somebody read. As long as half of what they hold gets read,
- * the next one is fetched whole; when it is less, only what is asked for. The table is kept either
- * way, so that a file whose reads come closer together has whole blocks fetched again.
+ * Whether a file's random reads are worth whole blocks. A small table keeps the blocks that were
+ * read last, with the parts that were read. While at least half of their bytes are read, the next
+ * block is fetched whole; otherwise only the requested bytes are. The table is kept in both cases,
+ * so that whole blocks are fetched again when the reads come closer together.
  */
 #include <stdlib.h>
 
 #include "data-internal.h"
 
 #define BLOCKS	   128 /* power of two */
-#define JUDGED_MIN 16  /* blocks, below which there is nothing to judge by */
+#define JUDGED_MIN 16  /* blocks; with fewer the ratio says nothing */
 #define UNITS	   64  /* bits of `read` */
 
 struct cfs_amplify {
@@ -20,10 +20,10 @@ struct cfs_amplify {
 		uint32_t index, units;
 	} v[BLOCKS];
 	unsigned n;
-	uint32_t units, read_units; /* in all of v */
+	uint32_t units, read_units; /* units, in all of v */
 };
 
-/* What a read that misses fetches at least, or a 64th of a large block. */
+/* The smallest fetch for a read that misses; a 64th of a block if that is larger. */
 static uint32_t unit_size(const struct cfs_file *f)
 {
 	return CFS_MAX(CFS_PAGE_LARGE, f->data->conf.block_size / UNITS);

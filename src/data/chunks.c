@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cached record lists. A list read from the metadata is kept until a newer mtime is seen. The own
- * commit is appended to it, so that a file that is read and written in turn costs no look-up; but
- * such a commit also hides the mtime of a foreign one before it, which is why the next open reads
- * lists again that are older than the last own change (close-to-open, volume-format section 12).
+ * Cached record lists. A list read from the metadata is kept until a newer mtime is seen. An own
+ * commit is appended to it, so that a file that is read and written in turn costs no look-up. But
+ * an own commit also hides the mtime of a foreign commit before it. So the next open reads lists
+ * again that are older than the last own change (close-to-open, volume-format section 12).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ static bool chunk_unused(const struct cfs_chunk *c)
 	return !c->pins && !c->committing && TAILQ_EMPTY(&c->pending);
 }
 
-/* Makes room when there are too many; what is in use stays. */
+/* Evicts lists when there are too many; lists in use stay. */
 static void evict(struct cfs_file *f)
 {
 	size_t i, oldest = f->n_chunks;

@@ -18,10 +18,11 @@ struct cfs_compact_job {
 	struct cfs_data *data;
 	cfs_ino_t ino;
 	uint32_t indx;
-	bool again; /* asked for meanwhile, perhaps for records that this one has not seen */
+	bool again; /* requested again during a run, perhaps for records that the run has not
+		     * seen */
 };
 
-/* The range that one slice would have to hold, holes at its ends left out. */
+/* The range that one slice would have to cover, without holes at its ends. */
 static void extent(const struct cfs_view *v, const struct cfs_slice *recs, uint32_t *ret_pos,
 		   uint32_t *ret_size)
 {
@@ -39,7 +40,7 @@ static bool same_record(const struct cfs_slice *a, const struct cfs_slice *b)
 	       a->len == b->len;
 }
 
-/* A big slice at the front that nothing covers is not worth copying. */
+/* A big uncovered slice at the front is not worth copying. */
 static bool good(const struct cfs_slice *recs, size_t n, const struct cfs_view *v)
 {
 	const struct cfs_slice *r = &recs[0];
@@ -152,7 +153,7 @@ static int skip_good(const struct cfs_slice *recs, size_t n, size_t *ret_skipped
 	return 0;
 }
 
-/* The list that an open file has cached names slices that may soon be gone. */
+/* Cached lists of open files name slices that may soon be deleted. */
 static void forget_list(struct cfs_data *d, cfs_ino_t ino, uint32_t indx)
 {
 	struct cfs_file *f = cfs_data_find(d, ino);
@@ -166,8 +167,9 @@ static void forget_list(struct cfs_data *d, cfs_ino_t ino, uint32_t indx)
 }
 
 /*
- * How many records at the front may be replaced. A commit under way from here may have to look for
- * its record, to know whether it was made: that one stays, and so do those behind it.
+ * How many records at the front may be replaced. A commit under way on this mount may
+ * have to search for its record, to learn whether it was made: that record must stay, and so must
+ * those behind it.
  */
 static size_t settled(struct cfs_data *d, cfs_ino_t ino, uint32_t indx,
 		      const struct cfs_slice *recs, size_t n)
@@ -208,7 +210,7 @@ static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t
 		return (int)total;
 	limit = CFS_MIN((size_t)total, RECORDS_MAX);
 	n = settled(d, ino, indx, recs, limit);
-	/* A copy would be taken for what was written. */
+	/* A copy of lost bytes would pass for what was written. */
 	r = cfs_records_suspect(d, recs, n);
 	if (r < 0)
 		goto out;
@@ -223,7 +225,7 @@ static int compact_once(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t
 	if (r < 0)
 		goto out;
 	r = write_merged(d, &view, &merged, attr.tier, ctx->deadline);
-	/* Its record takes the place of those of bytes that fsync may have promised. */
+	/* Its record replaces records of bytes that fsync may have promised. */
 	if (r == 0)
 		r = cfs_store_sync(d->conf.store, ctx->deadline);
 	if (r == 0 && cfs_store_is_suspect(d->conf.store, merged.id))
@@ -245,7 +247,7 @@ out:
 	return r;
 }
 
-/* With d->lock. */
+/* Called with d->lock held. */
 static struct cfs_compact_job *job_find(struct cfs_data *d, cfs_ino_t ino, uint32_t indx)
 {
 	struct cfs_compact_job *j;
@@ -277,7 +279,7 @@ static void job_remove(struct cfs_data *d, struct cfs_compact_job *j)
 	again = j->again;
 	pthread_cond_broadcast(&d->compacted);
 	pthread_mutex_unlock(&d->lock);
-	/* The asker does not ask twice: these may be the last records for a long time. */
+	/* Requests are not repeated: these may be the last records for a long time. */
 	if (again)
 		cfs_data_queue_compact(d, j->ino, j->indx, true);
 }

@@ -49,14 +49,14 @@ struct cfs_data {
 	struct cfs_workers *compactors;
 	struct cfs_ticker *ticker;
 	_Atomic bool draining;	   /* no more compaction */
-	_Atomic uint64_t pressure; /* bytes that the pool wants back */
+	_Atomic uint64_t pressure; /* bytes that the pool asks back */
 
 	/* Protects what follows, and membership of files in `dirty`. */
 	pthread_mutex_t lock;
 	struct cfs_file_list dirty; /* files with slices that are not committed, oldest first */
-	struct cfs_compact_list compacts; /* queued or running */
+	struct cfs_compact_list compacts; /* compactions queued or running */
 	unsigned n_compacts;
-	pthread_cond_t compacted; /* one of these has ended */
+	pthread_cond_t compacted; /* signalled when a compaction has ended */
 
 	_Atomic uint64_t stored_ms; /* when a block was last stored */
 	_Atomic uint64_t n_files, n_slices, dirty_bytes, lost_bytes, lost_files;
@@ -64,7 +64,7 @@ struct cfs_data {
 	_Atomic uint64_t prefetches_declined;
 };
 
-/* What was written and is not yet a record: one range of one chunk. */
+/* Written bytes without a record in the metadata yet: one range of one chunk. */
 struct cfs_wslice {
 	struct cfs_file *file; /* holds a reference */
 	struct cfs_chunk *chunk;
@@ -73,29 +73,29 @@ struct cfs_wslice {
 	uint64_t id;  /* 0 until the first block is put */
 	uint32_t pos, len;
 	uint32_t handed; /* bytes given to the store; they never change again */
-	unsigned puts;	 /* blocks given to the store that are not answered */
+	unsigned puts;	 /* puts that the store has not answered yet */
 	bool busy;	 /* a writer copies into it */
 	bool frozen;	 /* takes no more writes */
-	bool claimed;	 /* somebody sees to the upload of its tail */
-	bool tailed;	 /* ... and has begun: no bytes are left to hand over */
+	bool claimed;	 /* a thread has undertaken to upload its tail */
+	bool tailed;	 /* ... and has started: no bytes are left to hand over */
 	int err;
 	struct timespec mtime;
 	uint64_t born_ms, touched_ms;
 	struct cfs_page **pages; /* per CFS_PAGE_LARGE; NULL when stored */
 	uint32_t n_pages;
 	uint64_t stored[CFS_SLICE_BLOCK_MAX / 64]; /* bit per block */
-	uint64_t moment; /* cfs_store_moment() when the last one was stored */
+	uint64_t moment; /* cfs_store_moment() when its last block was stored */
 	struct cfs_job job;
 };
 
 struct cfs_chunk {
 	struct cfs_file *file;
 	uint32_t indx;
-	unsigned pins; /* somebody holds a pointer to it without the file's lock */
+	unsigned pins; /* holders of a pointer to it without the file's lock */
 	bool cached;
-	bool committing; /* somebody runs cfs_chunk_commit(), or the job is queued */
+	bool committing; /* cfs_chunk_commit() is running, or its job is queued */
 	uint64_t gen;	 /* changes with the stored list, as far as this client knows */
-	uint64_t mark;	 /* file->own_mark when it was read */
+	uint64_t mark;	 /* file->own_mark when the list was read */
 	uint64_t used;	 /* file->clock of the last use */
 	struct cfs_slice *recs;
 	size_t n_recs, cap_recs;
@@ -113,15 +113,15 @@ struct cfs_session_read {
 	uint64_t end;	 /* highest byte read */
 	uint64_t ahead;	 /* prefetched up to here */
 	uint64_t window; /* 0: not yet known to be sequential */
-	uint64_t run;	 /* how far it came since the window last grew */
-	uint64_t far;	 /* how far it came without gaps */
-	uint64_t way;	 /* how far it came lately, and ... */
-	uint64_t got;	 /* ... how much was read of that */
+	uint64_t run;	 /* bytes advanced since the window last grew */
+	uint64_t far;	 /* bytes advanced without gaps */
+	uint64_t way;	 /* bytes advanced lately, and ... */
+	uint64_t got;	 /* ... how many of them were read */
 	unsigned reads;
 	uint64_t used; /* file->clock; 0: free */
 };
 
-/* What became of what was read ahead, lately. Of sessions that are over only what was wasted. */
+/* The recent fate of bytes that were read ahead. Ended sessions count with their waste only. */
 struct cfs_ahead_use {
 	uint64_t used, wasted; /* bytes */
 };
@@ -133,17 +133,17 @@ struct cfs_file {
 	_Atomic uint32_t opens; /* handles */
 	TAILQ_ENTRY(cfs_file) in_dirty;
 
-	/* Protects what follows; held for memory accesses only. */
+	/* Protects the fields below; held for memory accesses only. */
 	pthread_mutex_t lock;
-	pthread_cond_t cond; /* op ended, slice left, work for an idle flusher */
-	unsigned waiters;    /* threads in cond */
-	unsigned flush_idle; /* of these, flushers that can take work over */
+	pthread_cond_t cond; /* signals: op ended, slice gone, work for an idle flusher */
+	unsigned waiters;    /* threads that wait on cond */
+	unsigned flush_idle; /* of these, flushers that can take over work */
 	bool listed;	     /* in data->dirty; changed under both locks */
 	bool op;	     /* a write, truncate, ... is under way; see cfs_file_op_begin() */
 
 	struct cfs_attr attr;	 /* as stored */
-	uint64_t asked_ns;	 /* when the metadata was last asked for it */
-	uint64_t length;	 /* what readers see */
+	uint64_t asked_ns;	 /* when the metadata was last asked for attr */
+	uint64_t length;	 /* as readers see it */
 	uint64_t own_ns;	 /* when this client's last change was answered, 0 for none */
 	uint64_t own_mark;	 /* number of own changes */
 	struct timespec written; /* time of the last write call that is not committed */
@@ -153,32 +153,33 @@ struct cfs_file {
 	size_t n_chunks, cap_chunks;
 	struct cfs_wslice_list slices; /* not committed, in order of creation */
 	unsigned n_pending;
-	_Atomic uint32_t *mark; /* says so to others, cfs_file_set_mark(); may be NULL */
-	bool lost;		/* bytes that were taken could not be stored: the mark stays */
+	_Atomic uint32_t *mark; /* tells others that slices are uncommitted, cfs_file_set_mark();
+				 * may be NULL */
+	bool lost;		/* accepted bytes could not be stored: the mark stays */
 	uint64_t seq;
 
-	uint32_t late_seq; /* blocks that were not stored in time, and are kept */
+	uint32_t late_seq; /* blocks that missed their deadline and are kept */
 	uint32_t err_seq;
 	int errs[CFS_FILE_ERRORS];
 	struct cfs_session_read sessions[CFS_FILE_SESSIONS];
 	struct cfs_ahead_use ahead_use;
-	struct cfs_amplify *amplify; /* NULL: nothing was read at random */
+	struct cfs_amplify *amplify; /* NULL: there was no random read */
 };
 
 /* data.c */
 void cfs_file_ref(struct cfs_file *f);
 void cfs_file_unref(struct cfs_file *f);
-/* NULL when it is not open. */
+/* NULL when the file is not open. */
 struct cfs_file *cfs_data_find(struct cfs_data *d, cfs_ino_t ino);
-/* Makes `dirty` right after slices came or went. Without locks. */
+/* Updates the file's place in `dirty` after slices came or went. Called without locks. */
 void cfs_file_list_dirty(struct cfs_file *f);
-/* With the file's lock: gives back what is set aside for a file that has nothing to commit. */
+/* Called with the file's lock: returns the reserved space of a file that has nothing to commit. */
 void cfs_file_release_space(struct cfs_file *f);
 
 /* suspect.c */
-/* -EIO when a record of the chunk shows bytes that the object store may have lost. */
+/* -EIO when a record of the chunk refers to bytes that the object store may have lost. */
 int cfs_records_suspect(struct cfs_data *d, const struct cfs_slice *recs, size_t n);
-/* The same of the whole file, by what the metadata has. */
+/* The same for the whole file, by the records in the metadata. */
 int cfs_file_suspect(struct cfs_file *f, const struct cfs_ctx *ctx);
 
 /* view.c */
@@ -189,12 +190,12 @@ int cfs_view_append(struct cfs_view *v, const struct cfs_slice *r);
 /* chunks.c; with the file's lock unless noted */
 struct cfs_chunk *cfs_chunk_find(struct cfs_file *f, uint32_t indx);
 struct cfs_chunk *cfs_chunk_get(struct cfs_file *f, uint32_t indx); /* NULL: no memory */
-/* Reads the list from the metadata. Without locks. The caller looks again afterwards. */
+/* Reads the list from the metadata. Called without locks; the caller must look it up again. */
 int cfs_chunk_load(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t indx);
 void cfs_chunk_drop(struct cfs_chunk *c);
 /* Drops the lists of chunks from..to. */
 void cfs_chunks_drop(struct cfs_file *f, uint32_t from, uint32_t to);
-/* The first chunk from `from` on that has what is not committed; UINT32_MAX: none. */
+/* The first chunk from `from` on that has uncommitted slices; UINT32_MAX: none. */
 uint32_t cfs_chunks_pending(const struct cfs_file *f, uint32_t from);
 /* A record of our own was appended to the stored list. */
 void cfs_chunk_append(struct cfs_chunk *c, const struct cfs_slice *r);
@@ -202,12 +203,12 @@ void cfs_chunks_free(struct cfs_file *f);
 
 /* file.c */
 /*
- * Operations that change a file go one by one: this waits for the others. Flushes and reads are
- * not among them.
+ * Operations that change a file are serialised: this waits for the one under way. Flushes and reads
+ * need no turn.
  */
 int cfs_file_op_begin(struct cfs_file *f, cfs_deadline_t deadline);
 void cfs_file_op_end(struct cfs_file *f);
-/* With the lock. */
+/* Called with the file's lock. */
 void cfs_file_wake(struct cfs_file *f);
 void cfs_file_compute_length(struct cfs_file *f);
 void cfs_file_changed(struct cfs_file *f, const struct cfs_attr *attr);
@@ -219,9 +220,9 @@ struct cfs_span {
 /* True when there is something to read ahead. *ret_random: the read belongs to no stream. */
 bool cfs_session_advance(struct cfs_file *f, uint64_t stream, uint64_t off, uint64_t end,
 			 struct cfs_span *ret, bool *ret_random);
-/* Of what was to be read ahead up to `end`, only what lies before `reached` will be. */
+/* Of the planned read-ahead up to `end`, only the part before `reached` will happen. */
 void cfs_session_withdraw(struct cfs_file *f, uint64_t stream, uint64_t end, uint64_t reached);
-/* The number under which the store knows what is fetched for a handle. */
+/* The owner number of a handle's prefetches in the store. */
 static inline uint64_t cfs_session_owner(const struct cfs_file *f, uint64_t stream)
 {
 	return (f->node.key * 0x9E3779B97F4A7C15ULL ^ stream) | 1;
@@ -229,8 +230,8 @@ static inline uint64_t cfs_session_owner(const struct cfs_file *f, uint64_t stre
 
 /* amplify.c; with the file's lock */
 /*
- * A read outside of any stream; missed: it came from afar. True when the whole block should be
- * fetched.
+ * Notes a read outside of any stream; missed: its bytes were not cached. True when the whole block
+ * should be fetched.
  */
 bool cfs_amplify_note(struct cfs_file *f, const struct cfs_block *b, uint32_t off, uint32_t len,
 		      bool missed);
@@ -238,38 +239,39 @@ bool cfs_amplify_note(struct cfs_file *f, const struct cfs_block *b, uint32_t of
 /* slice.c; with the file's lock unless noted */
 struct cfs_wslice *cfs_wslice_new(struct cfs_chunk *c, uint32_t pos);
 void cfs_wslice_freeze(struct cfs_wslice *s);
-/* Whether its tail waits for somebody to upload it. */
+/* Whether its tail needs an uploader. */
 bool cfs_wslice_due(const struct cfs_wslice *s);
 /* Hands a due tail to an idle flusher or to a worker. */
 void cfs_wslice_kick(struct cfs_wslice *s);
 /*
- * Uploads the tail; the caller has claimed it. sync: in this thread, and the caller commits what
- * becomes due. Without locks.
+ * Uploads the tail; the caller has claimed it. sync: in this thread, and the caller then commits
+ * what is due. Called without locks.
  */
 void cfs_wslice_upload(struct cfs_wslice *s, bool sync, cfs_deadline_t deadline);
-/* Puts blocks [first, last) that are handed and counted in s->puts. Without locks. */
+/* Puts blocks [first, last), which are handed and counted in s->puts. Called without locks. */
 void cfs_wslice_put(struct cfs_wslice *s, uint32_t first, uint32_t last, bool sync,
 		    cfs_deadline_t deadline);
-/* Whether the first slice can be committed and nobody does. */
+/* Whether the first slice is ready and no commit is under way. */
 bool cfs_chunk_due(const struct cfs_chunk *c);
 void cfs_chunk_kick(struct cfs_chunk *c);
-/* Commits what is ready; the caller has set committing and holds the file. Without locks. */
+/* Commits the slices that are ready; the caller has set committing and holds a reference to the
+ * file. Called without locks. */
 void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline);
-/* Kicks everything that is due. */
+/* Kicks every slice and chunk that is due. */
 void cfs_file_kick(struct cfs_file *f);
 void cfs_file_freeze(struct cfs_file *f);
 
 /* flush.c */
 /*
- * Everything written before the call is committed or has failed: 0, or -EIO at the deadline, or as
- * soon as something is not stored in time.
+ * Waits until everything written before the call is committed or has failed. 0, or -EIO: at the
+ * deadline, or as soon as a block misses its own.
  */
 int cfs_file_settle(struct cfs_file *f, cfs_deadline_t deadline);
-/* The calling thread begins to wait until the slice is committed; for base/activity.h. */
+/* Shows that the calling thread waits for the commit of the slice; for base/activity.h. */
 void cfs_file_await_commit(const struct cfs_file *f, uint64_t slice);
 
 /* compact.c */
-/* Ends compaction for good: nothing runs any more when this returns. */
+/* Ends compaction for good: none runs after the return. */
 void cfs_compact_stop(struct cfs_data *d, cfs_deadline_t deadline);
 
 #endif

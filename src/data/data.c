@@ -11,14 +11,14 @@
 #define COMPACT_QUEUE  1024
 #define TICK_MIN_MS    10
 #define TICK_MAX_MS    250
-#define DRAIN_PATIENCE 3 /* io_timeout_ms, for what is left at the end */
+#define DRAIN_PATIENCE 3 /* io_timeout_ms, for the work that is left at the end */
 
 static struct cfs_file *file_of(struct cfs_node *node)
 {
 	return caa_container_of(node, struct cfs_file, node);
 }
 
-/* Fails when the last reference is gone already. */
+/* Fails when the last reference is already gone. */
 static bool ref_alive(struct cfs_file *f)
 {
 	uint32_t refs = atomic_load_explicit(&f->refs, memory_order_relaxed);
@@ -97,8 +97,9 @@ struct cfs_file *cfs_data_find(struct cfs_data *d, cfs_ino_t ino)
 }
 
 /*
- * Whether `attr` may have been read before the last own change was made, or what is known of others
- * was read. Such a snapshot tells nothing; others' changes in that time have a later ctime.
+ * Whether `attr` may have been read before the last own change was made, or before the known
+ * attributes were read. Such a snapshot proves nothing: a foreign change in that time has a later
+ * ctime.
  */
 static bool attr_stale(const struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns)
 {
@@ -118,7 +119,7 @@ static void take_attr(struct cfs_file *f, const struct cfs_attr *attr, uint64_t 
 	cfs_file_compute_length(f);
 }
 
-/* The list may lack what others committed before the last own change: see chunks.c. */
+/* The list may lack foreign commits from before the last own change: see chunks.c. */
 static void drop_unsure(struct cfs_file *f)
 {
 	size_t i;
@@ -160,7 +161,7 @@ int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr
 		}
 		if (ref_alive(file_of(node)))
 			f = file_of(node);
-		else /* its last user is about to do the same */
+		else /* its last user is about to remove it too */
 			cfs_table_remove(d->files, node);
 		cfs_table_read_unlock();
 	}
@@ -213,7 +214,7 @@ void cfs_file_refresh(struct cfs_file *f, const struct cfs_attr *attr, uint64_t 
 
 void cfs_file_release_space(struct cfs_file *f)
 {
-	/* A write that is under way may have claimed some for a slice that it opens next. */
+	/* A write under way may have reserved some for a slice that it opens next. */
 	if (!f->n_pending && !f->op)
 		cfs_meta_release_space(f->data->conf.meta, f->node.key);
 }
@@ -234,7 +235,7 @@ void cfs_file_list_dirty(struct cfs_file *f)
 	pthread_mutex_unlock(&d->lock);
 }
 
-/* Freezes what is old enough, or, under pressure, everything of this file. Returns its bytes. */
+/* Freezes slices that are old enough or, under pressure, all of this file. Returns their bytes. */
 static uint64_t freeze_old(struct cfs_file *f, uint64_t now_ms, bool pressure)
 {
 	const struct cfs_data_conf *conf = &f->data->conf;
@@ -272,7 +273,7 @@ static void tick(void *arg)
 	pthread_mutex_unlock(&d->lock);
 }
 
-/* May be called under locks of any layer, so the ticker does the work. */
+/* Callers may hold locks of any layer, so the ticker does the work. */
 static void reclaim(void *arg, uint64_t want)
 {
 	struct cfs_data *d = arg;
@@ -386,7 +387,7 @@ int cfs_data_drain(struct cfs_data *d)
 		}
 		if (r == 0)
 			r = rf;
-		/* The worker that committed may not have come to this yet. */
+		/* The worker that committed may not have dropped its reference yet. */
 		cfs_file_list_dirty(f);
 		cfs_file_unref(f);
 	}
@@ -404,7 +405,7 @@ int cfs_data_destroy(struct cfs_data *d)
 	cfs_ticker_stop(d->ticker);
 	cfs_workers_destroy(d->compactors);
 	cfs_workers_destroy(d->flushers);
-	if (atomic_load(&d->n_slices)) /* uploads that still come back refer to d */
+	if (atomic_load(&d->n_slices)) /* uploads under way still refer to d */
 		return r;
 	cfs_table_destroy(d->files);
 	pthread_mutex_destroy(&d->lock);

@@ -50,7 +50,7 @@ void cfs_file_compute_length(struct cfs_file *f)
 	}
 }
 
-/* Commits of several chunks may come back in another order than they were made in. */
+/* Commits of several chunks may be answered out of order. */
 void cfs_file_changed(struct cfs_file *f, const struct cfs_attr *attr)
 {
 	uint64_t length = CFS_MAX(f->attr.length, attr->length);
@@ -63,7 +63,7 @@ void cfs_file_changed(struct cfs_file *f, const struct cfs_attr *attr)
 	cfs_file_compute_length(f);
 }
 
-/* ---- one change at a time ---- */
+/* ---- serialised changes ---- */
 
 void cfs_file_wake(struct cfs_file *f)
 {
@@ -114,7 +114,8 @@ static void replaced(struct cfs_file *f, const struct cfs_attr *attr, uint64_t f
 	pthread_mutex_unlock(&f->lock);
 }
 
-/* What was pending has just been committed, with a ctime that may be later than the request's. */
+/* The pending slices have just been committed, with a ctime that may be later than the
+ * request's. */
 static struct cfs_ctx after_commits(const struct cfs_ctx *ctx)
 {
 	struct cfs_ctx late = *ctx;
@@ -137,7 +138,7 @@ int cfs_file_truncate(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t le
 		goto out;
 	late = after_commits(ctx);
 	r = cfs_meta_truncate(f->data->conf.meta, &late, f->node.key, length, ret);
-	if (r == 0) /* which chunks it touches depends on the length that was stored */
+	if (r == 0) /* the affected chunks depend on the stored length */
 		replaced(f, ret, 0, CFS_FILE_MAX);
 out:
 	cfs_file_op_end(f);
@@ -165,7 +166,7 @@ out:
 	return r;
 }
 
-/* Bytes that were promised are not replaced by some that a power failure could take. */
+/* Bytes that fsync has promised must not be replaced by bytes that a power failure could take. */
 static int settle_under(struct cfs_file *dst, uint64_t off, cfs_deadline_t deadline)
 {
 	bool covers;
@@ -207,7 +208,7 @@ out:
 	return r;
 }
 
-/* ---- seek, with the lock ---- */
+/* ---- seek; called with the lock held ---- */
 
 /* The end of the data that covers pos, or pos in a hole. */
 static uint32_t data_end(struct cfs_chunk *c, uint32_t pos)
@@ -259,8 +260,8 @@ static uint32_t seek_chunk(struct cfs_chunk *c, uint32_t pos, int whence)
 }
 
 /*
- * The first chunk from `indx` on that may hold data; a sparse file of 2^57 bytes has two thousand
- * million others. Without the lock.
+ * The first chunk from `indx` on that may hold data: a sparse file of 2^57 bytes has two thousand
+ * million others. Called without the lock.
  */
 static int next_chunk(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t indx,
 		      uint32_t *ret_indx)

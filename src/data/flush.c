@@ -10,7 +10,7 @@
 #include "base/activity.h"
 #include "data-internal.h"
 
-/* Claims the tail that waits for an upload. *ret_only: there is no second one. */
+/* Claims the tail that needs an upload. *ret_only: there is no second one. */
 static struct cfs_wslice *claim_tail(struct cfs_file *f, bool *ret_only)
 {
 	struct cfs_wslice *s, *first = NULL;
@@ -31,7 +31,7 @@ static struct cfs_wslice *claim_tail(struct cfs_file *f, bool *ret_only)
 	return first;
 }
 
-/* Claims a chunk that can commit; workers get the others. */
+/* Claims one chunk that can commit; workers get the others. */
 static struct cfs_chunk *claim_chunk(struct cfs_file *f)
 {
 	struct cfs_chunk *mine = NULL;
@@ -91,7 +91,7 @@ int cfs_file_settle(struct cfs_file *f, cfs_deadline_t deadline)
 	late = f->late_seq;
 	cfs_file_freeze(f);
 	while ((s = TAILQ_FIRST(&f->slices)) && s->seq <= target && r == 0) {
-		/* What has failed may be kept, and tried, for longer than anybody would wait. */
+		/* A failed block may be kept and retried for longer than any caller would wait. */
 		if (cfs_deadline_passed(deadline) || f->late_seq != late) {
 			r = -EIO;
 		} else if (!flush_step(f, deadline)) {
@@ -104,7 +104,7 @@ int cfs_file_settle(struct cfs_file *f, cfs_deadline_t deadline)
 			f->waiters--;
 		}
 	}
-	/* What was left to this thread. */
+	/* Returns the work this thread had claimed to the flushers. */
 	if (f->n_pending)
 		cfs_file_kick(f);
 	pthread_mutex_unlock(&f->lock);
@@ -121,7 +121,7 @@ uint32_t cfs_file_error_mark(struct cfs_file *f)
 	return mark;
 }
 
-/* Commits, then the oldest error since `seen`; *ret_mark is the place behind the newest. */
+/* Commits, then returns the oldest error since `seen`; *ret_mark is the place behind the newest. */
 static int settle_and_look(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t seen,
 			   uint32_t *ret_mark)
 {

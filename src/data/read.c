@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads. Under the file's lock a read is only planned: which bytes come from pages that a writer
+ * Reads. A read is first planned under the file's lock: which bytes come from pages that a writer
  * still holds, which from the store, which are zeros. The plan owns references to the pages, so
- * that the rest happens without the lock. When the list is cached and the blocks are in memory
- * there is no system call and no allocation on this way.
+ * that it is carried out without the lock. When the list is cached and the blocks are in memory,
+ * this path has no system call and no allocation.
  */
 #include <errno.h>
 
@@ -17,7 +17,7 @@ struct part {
 	struct cfs_page *page; /* bytes of this page, or ... */
 	uint64_t slice;	       /* ... of this slice, or (0) zeros */
 	uint32_t size;	       /* of the slice */
-	uint32_t pos;	       /* in the chunk; of what is read ahead only */
+	uint32_t pos;	       /* in the chunk; for read-ahead only */
 	uint32_t off, len;     /* in page or slice */
 };
 
@@ -41,7 +41,7 @@ static struct part *plan_add(struct plan *p, uint32_t len)
 	return part;
 }
 
-/* The functions below return false when the plan is full; what it has is a prefix. */
+/* The functions below return false when the plan is full; the plan then covers a prefix. */
 
 static bool plan_zeros(struct plan *p, uint32_t len)
 {
@@ -60,7 +60,7 @@ static bool plan_stored(struct plan *p, uint64_t slice, uint32_t size, uint32_t 
 	return true;
 }
 
-/* Bytes [off, end) of a slice that is not committed. */
+/* Bytes [off, end) of an uncommitted slice. */
 static bool plan_slice(struct plan *p, struct cfs_wslice *s, uint32_t off, uint32_t end)
 {
 	struct part *part;
@@ -111,7 +111,8 @@ static bool plan_view(struct plan *p, const struct cfs_view *v, uint32_t pos, ui
 	return true;
 }
 
-/* [pos, end) as it is after slice s and all before it. The depth is that of overlapping slices. */
+/* [pos, end) as it is after slice s and all before it. The recursion is as deep as slices
+ * overlap. */
 static bool plan_range(struct plan *p, struct cfs_chunk *c, struct cfs_wslice *s, uint32_t pos,
 		       uint32_t end)
 {
@@ -136,7 +137,7 @@ static void plan_release(struct plan *p, unsigned from)
 		cfs_page_unref(p->v[from].page);
 }
 
-/* For whom a plan is carried out. */
+/* The reader that a plan is carried out for. */
 struct reader {
 	struct cfs_file *file;
 	uint64_t stream;
@@ -144,7 +145,7 @@ struct reader {
 	const struct cfs_ctx *ctx;
 };
 
-/* A random read has got its bytes: the rest of the block may be worth having. */
+/* A random read has its bytes: the rest of the block may be worth fetching. */
 static void note_random(const struct reader *rd, const struct cfs_block *b, uint32_t off,
 			uint32_t len, bool missed)
 {
@@ -183,7 +184,8 @@ static int read_blocks(const struct reader *rd, const struct part *part, struct 
 	return 0;
 }
 
-/* Uses up the plan. On error *ret_slice names the slice that could not be read. */
+/* Carries out the plan and empties it. On error *ret_slice names the slice that could not be
+ * read. */
 static int plan_run(const struct reader *rd, struct plan *p, struct cfs_segs *ret,
 		    uint64_t *ret_slice)
 {
@@ -208,7 +210,7 @@ static int plan_run(const struct reader *rd, struct plan *p, struct cfs_segs *re
 	return r;
 }
 
-/* Committed bytes only; to fetch what an open slice covers would be waste, not a fault. */
+/* Committed bytes only; fetching bytes that an open slice covers would be waste, not a fault. */
 static unsigned plan_prefetch(struct cfs_chunk *c, uint32_t pos, uint32_t end, struct part *parts)
 {
 	const struct cfs_view *v = &c->view;
@@ -228,7 +230,7 @@ static unsigned plan_prefetch(struct cfs_chunk *c, uint32_t pos, uint32_t end, s
 	return n;
 }
 
-/* Returns how many bytes it has got through: less than all when the store takes no more. */
+/* Returns how many bytes it has handled: less than all when the store takes no more. */
 static uint32_t prefetch_part(struct cfs_data *d, const struct part *part, uint64_t owner)
 {
 	uint32_t block = d->conf.block_size, off = part->off, end = part->off + part->len;
@@ -246,7 +248,7 @@ static uint32_t prefetch_part(struct cfs_data *d, const struct part *part, uint6
 	return off - part->off;
 }
 
-/* A list that is not cached is read: at the border of a chunk the stream would stand still. */
+/* Reads a list that is not cached: otherwise the stream would stall at the border of a chunk. */
 static void prefetch(const struct reader *rd, struct cfs_span span)
 {
 	uint64_t owner = cfs_session_owner(rd->file, rd->stream), bytes = 0;
@@ -297,8 +299,8 @@ out:
 }
 
 /*
- * The chunk was compacted, here or elsewhere, and the list that was used is old. When the list that
- * is read after that names the same slice again, its object is really missing.
+ * The chunk was compacted, here or elsewhere, and the list in use is old. If the reloaded list
+ * names the same slice again, its object is really missing.
  */
 static void drop_list(struct cfs_file *f, uint32_t indx)
 {

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Read sessions. A session is a stream of reads that goes up through the file; the kernel's own
- * read-ahead sends such requests out of order, so a read belongs to a session when it is not far
- * from its end. How far the session has come is held against how much of that was read: reads at
- * random that happen to lie near each other leave gaps, and are no stream.
+ * Read sessions. A session is a stream of reads that goes up through the file. The kernel's own
+ * read-ahead sends such requests out of order, so a read belongs to a session when it is near its
+ * end. The distance that the session has covered is compared with the bytes that were read of it:
+ * random reads that happen to be close together leave gaps, and are no stream.
  *
- * The window starts at a block, or a quarter of the first one of a file, doubles each time half of
- * it was read, up to max_readahead, and shrinks while fetches and dirty pages fill the pool. A
- * stream of n bytes so costs less than 3 n, and soon has many blocks on their way.
+ * The window starts at a block, or a quarter of the first one of a file. It doubles each time half
+ * of it was read, up to max_readahead, and shrinks while fetches and dirty pages fill the pool. So
+ * a stream of n bytes costs less than 3 n, and soon has many blocks in flight.
  *
- * Large reads at random arrive as a few requests each, and look like many short streams. So
- * read-ahead is judged by its use, over all sessions of a file: while more of it is left unread
- * than has been read, and than TRUST_BLOCKS, no window is opened for a session that has not come
- * that far itself.
+ * Large random reads arrive as a few requests each, and look like many short streams. So read-ahead
+ * is judged by its use over all sessions of a file. While more of it is left unread than was read,
+ * and more than TRUST_BLOCKS, a window is opened only for a session that has covered that distance
+ * itself.
  */
 #include "data-internal.h"
 
 #define WINDOW_MIN    CFS_PAGE_LARGE
 #define SLACK_MAX     ((uint64_t)8 << 20) /* several requests of the kernel */
 #define STREAM_MIN    3			  /* reads */
-#define GAP_READS     4			  /* lengths of a read: less tells nothing of gaps */
+#define GAP_READS     4			  /* read lengths; a shorter way says nothing about gaps */
 #define MEMORY	      ((uint64_t)16 << 20)
 #define TRUST_BLOCKS  4
-#define JUDGED_BLOCKS 16 /* of use and waste that count, older ones less and less */
+#define JUDGED_BLOCKS 16 /* bytes of use and waste that count; older ones fade */
 
 static bool belongs(const struct cfs_session_read *s, uint64_t stream, uint64_t off, uint64_t end)
 {
@@ -79,7 +79,7 @@ static void session_end(struct cfs_file *f, struct cfs_session_read *s)
 	*s = (struct cfs_session_read){0};
 }
 
-/* Random reads take turns in one place rather than push out the streams. */
+/* Random reads share one slot in turn, so that they do not evict the streams. */
 static struct cfs_session_read *session_new(struct cfs_file *f, uint64_t stream, uint64_t off)
 {
 	struct cfs_session_read *s = &f->sessions[0], *t;
@@ -92,14 +92,14 @@ static struct cfs_session_read *session_new(struct cfs_file *f, uint64_t stream,
 	}
 	session_end(f, s);
 	*s = (struct cfs_session_read){.stream = stream, .end = off, .ahead = off};
-	/* Whoever begins at the beginning mostly goes on. */
+	/* A reader that begins at the start of the file usually goes on. */
 	if (off == 0)
 		s->window = CFS_MIN(CFS_MAX(f->data->conf.block_size / 4, WINDOW_MIN),
 				    f->data->conf.max_readahead);
 	return s;
 }
 
-/* What read-ahead may use: half of the pool less what is in flight. */
+/* The share of read-ahead: half of the pool less the bytes in flight. */
 static uint64_t room(struct cfs_data *d)
 {
 	struct cfs_pool_stats st;
@@ -110,7 +110,7 @@ static uint64_t room(struct cfs_data *d)
 	return busy < st.budget / 2 ? st.budget / 2 - busy : 0;
 }
 
-/* Takes note of a read, and judges what kind of session it is. */
+/* Records a read, and judges what kind of session it belongs to. */
 static void advance(struct cfs_file *f, struct cfs_session_read *s, uint64_t off, uint64_t end)
 {
 	uint64_t len = end - off, step = end > s->end ? end - s->end : 0;

@@ -3,10 +3,10 @@
  * The life of a slice: open -> frozen -> tail claimed -> all blocks stored -> committed or failed.
  *
  * It stays in the pending list of its chunk, where readers see it, until its record is in the
- * cached list (or the list is dropped) under the same hold of the file's lock. A block that could
- * not be stored, or a record that could not be committed, is tried again until io_timeout_ms have
- * passed since the first failure; then the error is recorded on the file. The block goes on being
- * tried as long as there is memory for it; otherwise, and without its record, the slice is dropped.
+ * cached list (or the list is dropped) under the same hold of the file's lock. A failed put or
+ * commit is retried until io_timeout_ms have passed since the first failure; then the error is
+ * recorded on the file. The block is still retried as long as there is memory for it; otherwise the
+ * slice is dropped without a record.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 
 #define BACKOFF_BASE_MS 50
 #define BACKOFF_MAX_MS	2000
-/* Part of the pool that may be held by blocks which nobody could store in time. */
+/* Part of the pool that blocks past their deadline may hold. */
 #define KEEP_PARTS 2
 
 struct put {
@@ -25,7 +25,7 @@ struct put {
 	struct cfs_wslice *slice;
 	uint32_t index;
 	unsigned attempt;
-	bool sync;		/* the caller goes on with the commit itself */
+	bool sync;		/* the caller commits itself */
 	bool told;		/* the error is recorded on the file */
 	uint64_t failed_ms;	/* last */
 	cfs_deadline_t give_up; /* 0 until it has failed once */
@@ -36,7 +36,7 @@ static uint32_t block_size(const struct cfs_wslice *s)
 	return s->file->data->conf.block_size;
 }
 
-/* Between two tries; a good number of them fit into the time after which one gives up. */
+/* Pause between two tries; many of them fit into the time until giving up. */
 static void wait_before_try(struct cfs_data *d, unsigned attempt, cfs_deadline_t give_up)
 {
 	unsigned max_ms = (unsigned)CFS_MIN(BACKOFF_MAX_MS, d->conf.io_timeout_ms / 16 + 1);
@@ -114,7 +114,7 @@ void cfs_wslice_kick(struct cfs_wslice *s)
 	s->claimed = cfs_workers_try_submit(s->file->data->flushers, &s->job) == 0;
 }
 
-/* Nothing happens to it any more but the end. */
+/* Its uploads have ended: only the commit, or the failure, is left. */
 static bool slice_ready(const struct cfs_wslice *s)
 {
 	return s->tailed && !s->puts;
@@ -204,7 +204,7 @@ static void release_stored(struct cfs_wslice *s, uint32_t index)
 static void put_retry(struct cfs_job *job);
 static void record_error(struct cfs_file *f, int err);
 
-/* What writers hold for ever must leave memory for readers, and for other writers. */
+/* Blocks that cannot be stored must leave memory for readers, and for other writers. */
 static bool room_to_keep(const struct cfs_data *d)
 {
 	struct cfs_pool_stats pool;
@@ -213,7 +213,7 @@ static bool room_to_keep(const struct cfs_data *d)
 	return !atomic_load(&d->draining) && pool.used[CFS_USE_WRITE] <= pool.budget / KEEP_PARTS;
 }
 
-/* The deadline has passed: the writers are told, but what they wrote may still be saved. */
+/* The deadline has passed: writers get the error, but their bytes may still be saved. */
 static bool keep(struct put *p, int err)
 {
 	struct cfs_file *f = p->slice->file;
@@ -236,7 +236,7 @@ static bool keep(struct put *p, int err)
 	return true;
 }
 
-/* A store that is slow rather than broken times out too, but it gets on with other blocks. */
+/* Puts to a slow store time out too, but other blocks make progress. */
 static bool retry_later(struct put *p, int err)
 {
 	struct cfs_data *d = p->slice->file->data;
@@ -278,7 +278,7 @@ static void put_done(void *arg, int err)
 		s->moment = cfs_store_moment(f->data->conf.store);
 		release_stored(s, p->index);
 	}
-	/* After the unlock the slice may be gone. */
+	/* After the unlock the slice may be freed. */
 	if (!p->sync && s == TAILQ_FIRST(&s->chunk->pending))
 		cfs_chunk_kick(s->chunk);
 	pthread_mutex_unlock(&f->lock);
@@ -372,7 +372,7 @@ static void put_retry(struct cfs_job *job)
 	pthread_mutex_lock(&f->lock);
 	id = p->slice->id;
 	pthread_mutex_unlock(&f->lock);
-	/* Others were stored since: many that wait long would hold up each other. */
+	/* Other blocks were stored since: many long waits would hold up each other. */
 	if (atomic_load(&f->data->stored_ms) > p->failed_ms)
 		p->attempt = 0;
 	cfs_activity_wait(CFS_WAIT_QUEUE, id, "of blocks to be stored again");
@@ -388,7 +388,7 @@ void cfs_wslice_put(struct cfs_wslice *s, uint32_t first, uint32_t last, bool sy
 	struct put *p;
 	uint32_t i;
 
-	/* Each of these holds the slice until it is answered; it may be gone after the last. */
+	/* Each put holds the slice until its answer; after the last one it may be freed. */
 	for (i = first; i < last; i++) {
 		p = calloc(1, sizeof(*p));
 		if (!p) {
@@ -421,7 +421,7 @@ void cfs_wslice_upload(struct cfs_wslice *s, bool sync, cfs_deadline_t deadline)
 	if (!sync && s == TAILQ_FIRST(&s->chunk->pending))
 		cfs_chunk_kick(s->chunk);
 	pthread_mutex_unlock(&f->lock);
-	/* Without a tail the slice may be gone. */
+	/* Without a tail the slice may already be freed. */
 	if (first < last)
 		cfs_wslice_put(s, first, last, sync, deadline);
 }
@@ -444,10 +444,10 @@ static void slice_free(struct cfs_wslice *s)
 	free(s->pages);
 	free(s);
 	cfs_file_wake(f);
-	cfs_file_unref(f); /* whoever commits has its own */
+	cfs_file_unref(f); /* the running commit has its own reference */
 }
 
-/* What fsync(2) may say; a backend's own reasons are in the log. */
+/* The errors that fsync(2) may return; the backend's own reason is in the log. */
 static int error_of_writers(int err)
 {
 	switch (err) {
@@ -492,7 +492,7 @@ static bool worth_retry(int err)
 	}
 }
 
-/* A commit that ended in doubt must not be made twice. */
+/* A commit in doubt must not be made twice. */
 static int find_record(struct cfs_chunk *c, const struct cfs_ctx *ctx, uint64_t id)
 {
 	struct cfs_slice *recs = NULL;
@@ -526,15 +526,15 @@ static int commit_record(struct cfs_chunk *c, const struct cfs_slice *rec, struc
 }
 
 /*
- * Whether bytes that were promised may be under it, which a record without its object would make
- * unreadable after a power failure. With the lock.
+ * Whether promised bytes may lie under it: a record without its object would make them unreadable
+ * after a power failure. Called with the lock held.
  */
 static bool covers_stored(const struct cfs_wslice *s)
 {
 	return ((uint64_t)s->chunk->indx << CFS_CHUNK_BITS) + s->pos < s->file->attr.length;
 }
 
-/* With the lock. The slice will not be committed. */
+/* Called with the lock held. The slice will not be committed. */
 static void drop_slice(struct cfs_wslice *s, int err)
 {
 	struct cfs_chunk *c = s->chunk;
@@ -542,7 +542,7 @@ static void drop_slice(struct cfs_wslice *s, int err)
 
 	if (unsure(err))
 		cfs_chunk_drop(c);
-	/* Those of a file that was removed are nobody's loss. */
+	/* Data of an unlinked file is not counted as lost. */
 	if (err != -ENOENT) {
 		atomic_fetch_add(&f->data->lost_bytes, s->len);
 		atomic_fetch_add(&f->data->lost_files, !f->lost);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes that the object store has taken and may have lost (cfs_store_sync). Which file they are of
- * is asked of the metadata when somebody calls fsync: the file may have been closed, and opened
- * again, since they were stored, and bytes that were overwritten meanwhile are nobody's loss.
+ * Bytes that the object store accepted and may have lost (cfs_store_sync). The metadata tells which
+ * file they belong to, when fsync is called: the file may have been closed and opened again since,
+ * and overwritten bytes do not matter.
  */
 #include <errno.h>
 #include <stdlib.h>

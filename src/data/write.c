@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Writes. One write at a time per file (cfs_file_op_begin), page by page: find or open a slice,
- * make sure of its page, copy without the lock, hand full blocks to the store. Memory is waited
- * for while no slice is marked busy, so that what this file holds can be flushed to make room.
+ * provide its page, copy without the lock, hand full blocks to the store. While a write waits for
+ * memory no slice is marked busy, so that this file's own slices can be flushed to free some.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "base/activity.h"
 #include "data-internal.h"
 
-/* The caller's bytes and how far they were taken. */
+/* The caller's bytes, and how many were consumed. */
 struct source {
 	const struct iovec *v;
 	int n;
@@ -36,8 +36,8 @@ static void source_copy(struct source *src, uint8_t *dst, size_t len)
 }
 
 /*
- * The slice that takes bytes at pos: the newest one that they extend or overwrite above what the
- * store has, unless a newer slice overlaps them, which would then hide them.
+ * The slice that takes bytes at pos: the newest one that they extend or overwrite above the part
+ * handed to the store. None when a newer slice overlaps the bytes, since it would hide them.
  */
 static struct cfs_wslice *slice_find(struct cfs_chunk *c, uint32_t pos, uint32_t len)
 {
@@ -53,7 +53,8 @@ static struct cfs_wslice *slice_find(struct cfs_chunk *c, uint32_t pos, uint32_t
 	return NULL;
 }
 
-/* Waits until the file has room for another slice. With the lock, which is let go meanwhile. */
+/* Waits until the file has room for another slice. Called with f->lock held; drops it while
+ * waiting. */
 static int wait_for_slices(struct cfs_file *f, cfs_deadline_t deadline)
 {
 	int r = 0;
@@ -122,7 +123,7 @@ static void use_page(struct cfs_wslice *s, uint32_t k, struct cfs_page **spare)
 	cfs_page_unref(old);
 }
 
-/* After the copy, with the lock. Returns the range of blocks to put. */
+/* Called after the copy, with the lock held. Returns the range of blocks to put. */
 static void taken(struct cfs_wslice *s, const struct cfs_ctx *ctx, uint32_t end,
 		  uint32_t *ret_first, uint32_t *ret_last)
 {
@@ -149,7 +150,7 @@ static void taken(struct cfs_wslice *s, const struct cfs_ctx *ctx, uint32_t end,
 	cfs_wslice_kick(s);
 }
 
-/* Takes up to a page of the next bytes, which go to [pos, pos + n) of a chunk. */
+/* Consumes up to a page of the next bytes, for [pos, pos + n) of a chunk. */
 static int write_page(struct cfs_file *f, const struct cfs_ctx *ctx, struct source *src,
 		      uint32_t indx, uint32_t pos, uint32_t n, struct cfs_page **spare)
 {
@@ -179,7 +180,7 @@ static int write_page(struct cfs_file *f, const struct cfs_ctx *ctx, struct sour
 			pthread_mutex_unlock(&f->lock);
 			cfs_page_unref(*spare);
 			*spare = NULL;
-			/* A file that has filled a page will fill the next. */
+			/* A file that has filled one page will probably fill the next. */
 			r = cfs_page_get(f->data->conf.pool, k ? CFS_PAGE_LARGE : need,
 					 CFS_USE_WRITE, ctx->deadline, spare);
 			if (r < 0)

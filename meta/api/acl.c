@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ACLs as the kernel speaks of them (xattr form, include/uapi/linux/posix_acl_xattr.h, version 2,
- * little-endian) and the cache of rules. Rules never change, so the cache only forgets.
+ * ACLs in the kernel's form (xattr, include/uapi/linux/posix_acl_xattr.h, version 2, little-endian)
+ * and the cache of rules. Rules never change, so cached rules are only evicted.
  */
 #include <endian.h>
 #include <stdlib.h>
@@ -271,7 +271,10 @@ static int store_rule(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t i
 	uint32_t id = 0;
 	int rc;
 
-	/* Who is not in the group cannot keep setgid by way of an ACL (posix_acl_update_mode). */
+	/*
+	 * Setting an ACL clears setgid for a caller outside the file's group
+	 * (posix_acl_update_mode).
+	 */
 	if (!is_default && ctx->check && ctx->uid != 0 && !cfs_ctx_in_group(ctx, attr->gid))
 		mode &= ~02000;
 	if (is_default || !cfs_acl_is_minimal(rule)) {

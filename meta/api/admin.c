@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the commands of an administrator need and a mount does not. */
+/* Operations that only administration commands use. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -155,7 +155,7 @@ int cfs_meta_get_dir_stat(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
 {
 	struct cfs_call c;
 
-	/* Rows of before the switch was off tell nothing. */
+	/* Rows from before DirStats was switched off are outdated. */
 	if (!cfs_host_dir_stats(&m->host))
 		return -ENODATA;
 	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
@@ -170,7 +170,7 @@ int cfs_meta_clear_dir_stats(struct cfs_meta *m, const struct cfs_ctx *ctx)
 	return (int)cfs_call_end(&c, m->eng->ops->clear_dir_stats(m->eng, c.ctx));
 }
 
-/* ---- the end of what has been deleted ---- */
+/* ---- final removal of deleted data ---- */
 
 struct dead {
 	struct cfs_dead_slice *v;

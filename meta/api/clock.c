@@ -16,7 +16,7 @@ void cfs_clock_read(struct cfs_meta *m)
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	int64_t off_s, there_s, here_s = cfs_wall_s();
 
-	/* What was read last goes on to hold. */
+	/* On failure the last value stays in force. */
 	if (m->eng->ops->clock(m->eng, &ctx, &there_s) < 0)
 		return;
 	off_s = there_s - here_s;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copying trees by reference (volume-format section 11). The copy grows without a name, where
- * nobody can see it, and gets its name when it is complete. Memory is 16 bytes for each directory
- * that is still to be gone through.
+ * Copying trees by reference (volume-format section 11). The copy grows detached, without a name,
+ * and gets its name when it is complete. Memory: 16 bytes for each directory still to be visited.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -98,8 +97,8 @@ static int charge(struct work *w, const struct cfs_ctx *ctx, const struct cfs_at
 }
 
 /*
- * Where the kernel does not judge, as its root is another user here: that copies what it could
- * read, and owns the copies.
+ * Permission checks for mounts on which the kernel makes none, because root is mapped to another
+ * user. That user may copy what it can read, and owns the copies.
  */
 static int may_copy(struct work *w, const struct cfs_ctx *ctx, cfs_ino_t src,
 		    const struct cfs_attr *attr)
@@ -156,7 +155,7 @@ static int copy_item(struct work *w, const struct item *i, cfs_ino_t dst)
 	return push(w, i->ino, copy.ino);
 }
 
-/* What was copied with the directory may not be what was found in it afterwards. */
+/* The attributes copied with the directory may differ from the entries found later. */
 static int settle(struct work *w, cfs_ino_t dst)
 {
 	struct cfs_ctx ctx = step_ctx(w);
@@ -185,7 +184,7 @@ static int copy_entries(struct work *w, struct page *p, const struct pair *dir)
 		for (i = 0; i < p->n && !rc; i++)
 			rc = copy_item(w, &p->v[i], dir->dst);
 	}
-	if (rc == -ENOENT) /* the source directory is gone: what was there is copied */
+	if (rc == -ENOENT) /* the source directory was removed: the entries copied so far stay */
 		rc = 0;
 	return rc ? rc : settle(w, dir->dst);
 }
@@ -206,7 +205,7 @@ static int copy_tree(struct work *w, cfs_ino_t src, cfs_ino_t dst)
 
 /* ---- giving up ---- */
 
-/* Usage of what nobody could see was not counted in directories. */
+/* Usage of a detached tree was not counted in directories. */
 static int remove_entry(struct cfs_meta *m, cfs_ino_t dir, const struct item *i)
 {
 	const struct cfs_engine_remove req = {.parent = dir, .name = i->name, .name_len = i->len};
@@ -220,7 +219,7 @@ static int remove_entry(struct cfs_meta *m, cfs_ino_t dir, const struct item *i)
 		rc = m->eng->ops->rmdir(m->eng, &ctx, &req, &gone, &usage);
 	else
 		rc = m->eng->ops->unlink(m->eng, &ctx, &req, &gone, &usage);
-	usage.n_dirs = 0; /* rows of directories that go too */
+	usage.n_dirs = 0; /* rows of directories that are removed too */
 	cfs_quotas_end(m->quotas, &ctx, rc ? NULL : &usage);
 	if (!rc && gone.fate == CFS_FATE_DELETED && gone.attr.type == CFS_TYPE_FILE)
 		cfs_jobs_delete_file(m, gone.ino, gone.attr.length);
@@ -228,8 +227,8 @@ static int remove_entry(struct cfs_meta *m, cfs_ino_t dir, const struct item *i)
 }
 
 /*
- * Bottom up: the path to the directory that is being emptied is kept, one item per level. Entries
- * are removed as they are met, so each page begins at the beginning.
+ * Removes bottom up, and keeps the path to the current directory, one item per level. Entries are
+ * removed as they are read, so each page starts at the beginning.
  */
 static int empty(struct cfs_meta *m, cfs_ino_t top)
 {
@@ -271,7 +270,7 @@ static int empty(struct cfs_meta *m, cfs_ino_t top)
 			continue;
 		if (!depth)
 			break;
-		/* Empty: its entry goes when its parent is looked at again. */
+		/* Empty: its entry is removed when its parent is read again. */
 		dir = --depth ? path[depth - 1].ino : top;
 	}
 	free(path);

@@ -24,7 +24,7 @@ struct cfs_jobs;
 struct cfs_locks;
 struct cfs_sessions;
 
-/* Ids handed out from a batch that the engine gave us. */
+/* Ids from a batch that the engine has allocated. */
 struct cfs_ids {
 	const char *counter;
 	int64_t batch;
@@ -49,8 +49,8 @@ struct cfs_meta {
 	pthread_mutex_t setting_lock; /* protects setting and setting_text */
 	struct cfs_setting *setting;
 	char *setting_text;
-	char *load_text, *loaded_text; /* the setting while a load of ours goes on, and after it */
-	/* What hot paths need of it. */
+	char *load_text, *loaded_text; /* the setting during an own load, and after it */
+	/* Copies of its fields for hot paths. */
 	_Atomic int trash_days;
 	_Atomic bool enable_acl;
 
@@ -61,12 +61,12 @@ struct cfs_meta {
 	cfs_ino_t trash_ino;
 
 	pthread_mutex_t unclosed_lock; /* protects unclosed */
-	struct cfs_inomap unclosed;    /* of cfs_ino_t: closes that the engine did not take */
+	struct cfs_inomap unclosed;    /* of cfs_ino_t: closes that failed in the engine */
 
 	_Atomic int64_t clock_off_s; /* of the database, ahead of this host's; clock.c */
-	int64_t clock_told_s;	     /* as logged last; only the heartbeat looks at it */
+	int64_t clock_told_s;	     /* as logged last; used by the heartbeat only */
 
-	uint64_t resume_sid; /* to go on with; 0: none */
+	uint64_t resume_sid; /* session to continue; 0: none */
 	struct cfs_acl_cache *acls;
 	struct cfs_dirtimes *dirtimes;
 	struct cfs_jobs *jobs;
@@ -90,19 +90,22 @@ void cfs_call_begin(struct cfs_call *c, struct cfs_meta *m, enum cfs_meta_op op,
 ssize_t cfs_call_end(struct cfs_call *c, ssize_t rc);
 
 /*
- * clock.c: what mounts tell each other the time of (the end of a session, an hour of the trash) is
- * held against the database's clock too, so that a host whose own is wrong does not take others for
- * dead or empty the trash early. Until it has been read, this host's is taken for right.
+ * clock.c: times that mounts share (the expiry of a session, an hour of the trash) are also
+ * compared with the database's clock, so that a host with a wrong clock neither considers others
+ * dead nor empties the trash early. Until that clock has been read, this host's is used.
  */
 void cfs_clock_read(struct cfs_meta *m);
 int64_t cfs_clock_s(const struct cfs_meta *m); /* the database's, in seconds */
-/* Of both the one that is behind, for what is due; the one that is ahead, for what has to last. */
+/*
+ * earliest: the clock that is behind, for judging that a time is due. latest: the clock that is
+ * ahead, for times that must last.
+ */
 int64_t cfs_clock_earliest_s(const struct cfs_meta *m);
 int64_t cfs_clock_latest_s(const struct cfs_meta *m);
 
-/* Whether this setting is that of a load that did not end. */
+/* Whether this setting belongs to an unfinished load. */
 bool cfs_load_unfinished(const char *setting);
-/* The result of a setting that was just read or written becomes the current one. */
+/* Makes a setting that was just read or written the current one. */
 int cfs_core_adopt_setting(struct cfs_meta *m, const char *text, const struct cfs_setting *s);
 /* 0, or an errno for a name that cannot exist. */
 int cfs_core_check_name(const char *name, size_t len);
@@ -123,13 +126,13 @@ int cfs_ids_init(struct cfs_ids *ids, const char *counter, int64_t batch);
 void cfs_ids_destroy(struct cfs_ids *ids);
 int cfs_ids_next(struct cfs_meta *m, struct cfs_ids *ids, const struct cfs_ctx *ctx, uint64_t *ret);
 
-/* file.c: tries again, for about for_ms, what cfs_meta_close_ino could not do */
+/* file.c: retries failed calls of cfs_meta_close_ino, for about for_ms */
 void cfs_core_close_again(struct cfs_meta *m, uint64_t for_ms);
 
-/* trash.c: the directory of this hour; 0 in *ret when things are really removed. */
+/* trash.c: the directory of this hour; 0 in *ret when removal is immediate. */
 int cfs_core_trash_dir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent, bool skip,
 		       cfs_ino_t *ret);
-/* Whether a name is that of an hour whose directory somebody may still put files in. */
+/* Whether a name is of an hour directory that a mount may still move files into. */
 bool cfs_trash_in_use(const struct cfs_meta *m, cfs_ino_t parent, const char *name, size_t len);
 /* Empties and removes the hours that are older than the volume keeps them. */
 int cfs_trash_expire(struct cfs_meta *m, cfs_deadline_t end, const _Atomic bool *stop);
@@ -142,31 +145,34 @@ int cfs_dirtimes_create(struct cfs_dirtimes **ret);
 void cfs_dirtimes_destroy(struct cfs_dirtimes *t);
 /*
  * A name came or went at ctx->now. seen: the directory as the engine has it, NULL when that is not
- * known. Stored when conf.skip_dir_mtime_ms have passed; before it returns when that is 0.
+ * known. The times are stored after conf.skip_dir_mtime_ms, or before the call returns when that is
+ * 0.
  */
 void cfs_dirtimes_changed(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
 			  const struct cfs_attr *seen);
 /*
- * What the engine made of an inode that was changed other than by names in it: for each change that
- * moves its ctime. mtime: that was set. Nothing is done unless it is a directory.
+ * Takes the attributes after any other change that moves the ctime of an inode. mtime: the change
+ * set the mtime. Does nothing unless the inode is a directory.
  */
 void cfs_dirtimes_set(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
 		      const struct cfs_attr *attr, bool mtime);
-/* Puts what is not stored yet into attributes that the engine gave to a call of that ctx. */
+/* Overlays unstored times on attributes that the engine returned to a call with that ctx. */
 void cfs_dirtimes_show(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
 		       struct cfs_attr *attr);
-/* Is there anything to show? */
+/* True when a directory has times to overlay. */
 bool cfs_dirtimes_any(struct cfs_meta *m);
 /* Stores all; what could not be stored is kept. */
 int cfs_dirtimes_store(struct cfs_meta *m, const struct cfs_ctx *ctx);
-/* The same, for good unless there are more changes. What cannot be stored is lost. */
+/*
+ * The same at the end of the mount: times that cannot be stored are lost. A later change starts the
+ * thread again.
+ */
 void cfs_dirtimes_stop(struct cfs_meta *m, const struct cfs_ctx *ctx);
 
 /*
- * rootstat.c: the root's row of dir_stats, which no mkdir makes, from its entries. Before this
- * client changes anything, and only while no other client is there: what they have changed and not
- * yet counted would be counted twice. Others are told of no failure: without the row the entries
- * are listed whenever somebody asks.
+ * rootstat.c: the root's row of dir_stats, which no mkdir makes, from its entries. Runs before this
+ * client changes anything, and only without other clients: their batched usage would be counted
+ * twice. Failures are not reported: without the row, each query lists the entries.
  */
 void cfs_core_make_root_stat(struct cfs_meta *m);
 
@@ -180,9 +186,13 @@ int cfs_jobs_create(struct cfs_meta *m, struct cfs_jobs **ret);
 void cfs_jobs_destroy(struct cfs_jobs *j);
 int cfs_jobs_start(struct cfs_meta *m);
 void cfs_jobs_stop(struct cfs_meta *m);
-/* Files that others have left in the table of deleted files go now, not within the hour. */
+/*
+ * Removes files that other mounts left in the table of deleted files at once, not within the hour.
+ */
 void cfs_jobs_sweep(struct cfs_meta *m);
-/* Removes the objects of all slices that nothing names. What fails is left to the next hour. */
+/*
+ * Removes the objects of all slices without references. Failures are left to the next hourly run.
+ */
 int cfs_jobs_clean_slices(struct cfs_meta *m, cfs_deadline_t end);
 /* Removes the data of a deleted file soon, or leaves it to the hourly job. */
 void cfs_jobs_delete_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length);
@@ -191,12 +201,12 @@ void cfs_jobs_delete_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length);
  * named it.
  */
 void cfs_jobs_delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size, bool committed);
-/* The mount ends, and there is no time left for deletions. */
+/* True when the mount ends and no time is left for deletions. */
 bool cfs_jobs_cut_short(struct cfs_meta *m);
 
 /*
- * release.c: the one way to deletion of slices that have lost their last reference, by whatever did
- * that. Rows of slices without references remember what is not done.
+ * release.c: the single path for deleting slices that have lost their last reference, for any
+ * reason. The rows of such slices record the work left.
  */
 struct cfs_release { /* zeroed: empty */
 	struct cfs_dead_slice *v;
@@ -205,9 +215,9 @@ struct cfs_release { /* zeroed: empty */
 /* arg: a struct cfs_release. -ENOMEM */
 int cfs_release_add(void *arg, uint64_t id, uint32_t size);
 /*
- * Settles the volume once for all of them, if a record has named them (committed), then removes
- * their objects and, each after its objects, their rows. Returns how many are gone; the list is
- * empty then. Calls the object store and the engine; any number of threads.
+ * Settles the volume once for the whole batch if a record has named the slices (committed). Then
+ * removes the objects of each slice, and after them its row. Returns the number removed, and
+ * empties the list. Calls the object store and the engine; any number of threads.
  */
 size_t cfs_release_slices(struct cfs_meta *m, struct cfs_release *r, bool committed);
 void cfs_release_free(struct cfs_release *r);
@@ -226,7 +236,7 @@ int cfs_acl_setxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 /* locks.c */
 int cfs_locks_create(struct cfs_locks **ret);
 void cfs_locks_destroy(struct cfs_locks *l);
-/* Gives up again, for about for_ms, what was given up while the engine did not answer. */
+/* Retries, for about for_ms, the unlocks that failed while the engine did not answer. */
 void cfs_locks_undo(struct cfs_meta *m, uint64_t for_ms);
 
 /*

@@ -14,7 +14,7 @@
 #include "meta/engine/rules.h"
 
 enum { INODE_BATCH = 1024, SLICE_BATCH = 4096 };
-enum { LEAVE_MS = 3000 }; /* somebody waits to go on */
+enum { LEAVE_MS = 3000 }; /* a successor process waits to continue */
 
 __attribute__((format(printf, 2, 3))) static void say(char err[256], const char *fmt, ...)
 {
@@ -111,7 +111,7 @@ int cfs_core_check_acl(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 	rc = m->eng->ops->getattr(m->eng, ctx, ino, &attr);
 	if (rc)
 		return rc;
-	/* Without one the engine judges, after it knows whether the name exists. */
+	/* Without an ACL the engine checks permissions, after it knows whether the name exists. */
 	return attr.access_acl ? cfs_core_access(m, ctx, ino, mask, &attr) : 0;
 }
 
@@ -240,7 +240,7 @@ int cfs_meta_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_
 		return rc;
 	}
 	cfs_quotas_attach(m->quotas, m->eng);
-	/* Engines prepare it before they know. */
+	/* Engines write the message before they know the result. */
 	err[0] = '\0';
 	*ret = m;
 	return 0;
@@ -359,7 +359,7 @@ static int replace_string(char **dst, const char *src)
 	return 0;
 }
 
-/* Judges and completes what is to replace `old`. */
+/* Checks and completes the setting that replaces `old`. */
 static int prepare_update(const struct cfs_setting *old, struct cfs_setting *s, bool force,
 			  char err[256])
 {
@@ -368,7 +368,7 @@ static int prepare_update(const struct cfs_setting *old, struct cfs_setting *s, 
 
 	if (force && strcmp(old->name, s->name))
 		return 0;
-	/* Its rows stay, and its objects: it is the same volume. */
+	/* Rows and objects stay: it is the same volume. */
 	rc = replace_string(&s->uuid, old->uuid);
 	if (!rc)
 		rc = cfs_setting_take_rest(s, old);

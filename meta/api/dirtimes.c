@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A directory's times move with every name that comes or goes. Many who make names in one directory
- * would queue for its record; so those times are summed up here, shown in every answer of this
- * mount at once, and stored a little later, by one thread for all.
+ * Every created or removed name changes its directory's times. Threads that create names in one
+ * directory would queue for its record. Therefore the times are batched here: every answer of this
+ * mount shows them at once, and one thread stores them a little later.
  *
- *	changed ──> pending ──store()──> stored ──> dropped
+ * 	changed ──> pending ──store()──> stored ──> dropped
  *
- * What somebody else does to the directory meanwhile shows in its ctime: a time is stored, and
- * shown, over a record with a ctime up to `until` alone. `until` is the time itself, or what this
- * mount knows to have been no change of mtime. A time that has been stored is still shown in the
- * answers to calls that began before, as they may have read the record before.
+ * The ctime shows concurrent changes by other clients: a time replaces, and overlays, only a record
+ * whose ctime is at most `until`. `until` is the time itself, or the ctime of a later change that
+ * left the mtime alone. A stored time still overlays the answers to calls that began before it was
+ * stored, because they may have read the record earlier.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -21,10 +21,10 @@
 #include "meta/quota/inomap.h"
 
 enum {
-	LIMIT = 16384,	  /* directories; who changes one more stores it himself */
+	LIMIT = 16384,	  /* directories; beyond it, a thread stores the times itself */
 	KEEP_S = 60,	  /* longer than a call lasts */
-	IDLE_MS = 600000, /* the thread looks up without being called, when there is nothing */
-	STORE_MS = 3000,  /* who stops the thread waits that long */
+	IDLE_MS = 600000, /* wake-up interval of the idle thread */
+	STORE_MS = 3000,  /* how long stopping waits for the last store */
 	RETRY_MS = 10000,
 };
 
@@ -40,9 +40,9 @@ struct cfs_dirtimes {
 	struct cfs_inomap dirs; /* of struct dir */
 	size_t n_pending;
 	cfs_deadline_t due; /* of those */
-	pthread_t thread;   /* with the first change */
+	pthread_t thread;   /* started by the first change */
 	bool running, stopping;
-	_Atomic size_t n; /* dirs.n, for who has nothing to ask */
+	_Atomic size_t n; /* dirs.n, read without the lock */
 };
 
 int cfs_dirtimes_create(struct cfs_dirtimes **ret)
@@ -80,7 +80,7 @@ static bool is_over(const struct dir *d, struct timespec now)
 	return !is_pending(d) && now.tv_sec - d->stored.tv_sec > KEEP_S;
 }
 
-/* Drops those that no call may still ask for; under pressure all that are stored. */
+/* Drops stored times that no running call needs; under pressure all stored times. */
 static void drop_stored(struct cfs_dirtimes *t, struct timespec now, bool all)
 {
 	struct cfs_inomap kept;
@@ -251,7 +251,7 @@ static void make_pending(struct cfs_meta *m, struct cfs_dirtimes *t, struct dir 
 
 	t->n_pending += !is_pending(d);
 	d->stored = (struct timespec){0};
-	/* Without a delay whoever changes a directory stores it. */
+	/* Without a delay the changing thread stores the times. */
 	if ((first || !t->running) && m->conf.skip_dir_mtime_ms)
 		wake(m, t, m->conf.skip_dir_mtime_ms);
 }
@@ -285,7 +285,7 @@ void cfs_dirtimes_changed(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
 
 	if (cfs_ino_is_trash(dir))
 		return;
-	/* Somebody's clock is ahead of ours: the times must move all the same. */
+	/* The clock of another client is ahead: the times must advance all the same. */
 	if (seen && seen->type == CFS_TYPE_DIR && !is_later(one.time, seen->ctime)) {
 		one.time = seen->ctime;
 		one.time.tv_nsec += 1000;
@@ -327,7 +327,7 @@ void cfs_dirtimes_set(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t d
 		*d = (struct dir){.ino = dir};
 	} else if (d && !mtime && d->time.tv_sec && is_later(attr->ctime, d->until) &&
 		   (is_pending(d) || !is_later(ctx->now, d->stored))) {
-		/* It may have come to the record before the time, which then was not stored. */
+		/* This change may have reached the record first; then the time was not stored. */
 		make_pending(m, t, d);
 		d->until = attr->ctime;
 	}

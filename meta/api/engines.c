@@ -4,7 +4,7 @@
 #include "base/module.h"
 #include "meta/api/core-internal.h"
 
-/* SQLite is built in; the others come with the client library of their database. */
+/* SQLite is built in; the others are modules that need the client library of their database. */
 static const struct {
 	const char *scheme, *module;
 } modules[] = {

@@ -313,7 +313,7 @@ int cfs_meta_touch_atime(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
 	return (int)cfs_call_end(&c, rc);
 }
 
-/* Without memory for it the end of the session does it. */
+/* Without memory for the note, the end of the session closes the inode. */
 static void note_unclosed(struct cfs_meta *m, cfs_ino_t ino)
 {
 	pthread_mutex_lock(&m->unclosed_lock);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Removing what metadata no longer names (volume-format section 9): the data of files just deleted,
- * by a few workers; and what was left behind, soon after a mount has begun and hour by hour, by
- * whichever mount claims the job.
+ * Removes data without references (volume-format section 9). A few workers remove the data of files
+ * just deleted. A job removes leftovers soon after a mount has begun and then hourly, on the mount
+ * that claims it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -35,8 +35,8 @@ struct cfs_jobs {
 	struct cfs_ticker *ticker;
 	unsigned ticks;
 	int64_t started_s;	  /* by the engine's clock */
-	_Atomic bool stopping;	  /* no new work, hourly jobs end */
-	_Atomic uint64_t stop_at; /* and what is queued may take until then */
+	_Atomic bool stopping;	  /* set: no more work is accepted, and hourly jobs end */
+	_Atomic uint64_t stop_at; /* deadline of the queued work after that */
 	_Atomic bool overflowed;  /* files were deleted that the queue had no room for */
 
 	/* Protects what follows; held for memory accesses only. */
@@ -73,7 +73,10 @@ void cfs_jobs_destroy(struct cfs_jobs *j)
 
 /* ---- slices and files ---- */
 
-/* An unmount right after an rm -r need not leave the data to another mount. */
+/*
+ * After the stop, queued deletions may still run until stop_at, so that an unmount right after rm
+ * -r does not leave the data to another mount.
+ */
 bool cfs_jobs_cut_short(struct cfs_meta *m)
 {
 	return atomic_load(&m->jobs->stopping) &&
@@ -96,8 +99,9 @@ static int delete_rows(struct cfs_meta *m, cfs_ino_t ino, struct cfs_release *de
 }
 
 /*
- * Several files, whose slices are released together with what is in *dead. The files' own records
- * go last. Returns how many are gone; *ret_error is the last one's that failed.
+ * Removes a batch of files and releases their slices together with those in *dead. The records of
+ * the files are removed last. Returns the number removed; *ret_error is the error of the last that
+ * failed.
  */
 static size_t delete_together(struct cfs_meta *m, struct doomed *v, size_t n,
 			      struct cfs_release *dead, int *ret_error)
@@ -148,7 +152,9 @@ static int keep_delfile(void *arg, cfs_ino_t ino, uint64_t length, int64_t when_
 	return 0;
 }
 
-/* All files deleted before that time, by whomever. One that fails does not hold up the others. */
+/*
+ * Removes all files deleted before that time, by any client. A failure does not delay the others.
+ */
 static int delete_files(struct cfs_meta *m, int64_t before_s, cfs_deadline_t end)
 {
 	struct delfiles *d = malloc(sizeof(*d));
@@ -175,7 +181,7 @@ static int delete_files(struct cfs_meta *m, int64_t before_s, cfs_deadline_t end
 	return rc;
 }
 
-/* A share of the queue that leaves something for each of the others. */
+/* Takes a share of the queue that leaves work for each of the other workers. */
 static size_t take(struct cfs_jobs *j, struct doomed v[BATCH])
 {
 	size_t i, n;
@@ -212,7 +218,7 @@ static void run_task(struct cfs_job *job)
 	}
 	cfs_release_free(&strays);
 	cfs_release_free(&dead);
-	/* Whatever was refused is in the tables by now. */
+	/* The refused files are in the tables by now. */
 	if (!cfs_jobs_cut_short(m) && atomic_exchange(&m->jobs->overflowed, false))
 		delete_files(m, cfs_wall_s() + 1, cfs_deadline_in(BUDGET_MS));
 }
@@ -225,7 +231,7 @@ static void wake(struct cfs_meta *m)
 		return;
 	t->m = m;
 	t->job.run = run_task;
-	/* When this queue is full, those in it will see to what there is. */
+	/* When the queue is full, the workers in it will take this work. */
 	if (cfs_workers_try_submit(m->jobs->workers, &t->job))
 		free(t);
 }
@@ -242,7 +248,7 @@ static void submit(struct cfs_meta *m, const struct doomed *what)
 	if (!is_working(m))
 		return;
 	pthread_mutex_lock(&j->lock);
-	/* A full queue means that somebody deletes much; the tables remember the rest. */
+	/* A full queue means many deletions at once; the tables record the rest. */
 	if (j->n == MAX_QUEUED)
 		atomic_store(&j->overflowed, true);
 	else
@@ -271,10 +277,7 @@ void cfs_jobs_sweep(struct cfs_meta *m)
 
 /* ---- hourly ---- */
 
-/*
- * A mount that has just begun takes all there is: a file that another one is about to remove may be
- * removed by both.
- */
+/* A mount that has just begun takes all deleted files. Two mounts may then remove the same file. */
 static int clean_files(struct cfs_meta *m, cfs_deadline_t end)
 {
 	return delete_files(m, cfs_wall_s() - (m->jobs->ticks ? LEFT_BEHIND_S : -1), end);
@@ -358,8 +361,8 @@ static void run_job(struct cfs_meta *m, const char *counter, int64_t interval_s,
 }
 
 /*
- * The first time what the mounts before this one have left is taken up, unless another mount has
- * done so since this one began.
+ * The first run takes up the leftovers of earlier mounts, unless another mount has done so since
+ * this one began.
  */
 static void tick(void *arg)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A lease is a record "ID EXPIRY HOLDER": a random number, seconds of the database's clock, and
- * text for messages. Each change of it names the value that it replaces, so that of two that find
- * it free one gets it. Its life is twice the deadline of an operation: what its holder began while
- * half of it was left has ended when somebody else can have it.
+ * text for messages. Each change is a compare and swap, so that only one of two commands that find
+ * it free gets it. A lease lasts twice the deadline of an operation: an operation that the holder
+ * began with half of the lease left has ended when another command can take it.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -20,7 +20,7 @@ struct cfs_lease {
 	char key[CFS_RECORD_KEY_MAX + 1], holder[HOLDER_MAX];
 	uint64_t id, life_ms;
 	struct cfs_ticker *ticker;
-	pthread_mutex_t lock; /* of what follows; held while the record is written */
+	pthread_mutex_t lock; /* protects the fields below; held while the record is written */
 	char value[VALUE_MAX];
 	uint64_t end_ms; /* of CLOCK_BOOTTIME; 0: lost */
 };
@@ -32,7 +32,7 @@ struct value {
 	char holder[HOLDER_MAX];
 };
 
-/* Time in which the host sleeps counts: it does for the others. */
+/* Time in which the host is suspended counts, as it does for the other hosts. */
 static uint64_t now_ms(void)
 {
 	struct timespec t;
@@ -47,7 +47,7 @@ static void make_value(const struct cfs_lease *l, char ret[VALUE_MAX])
 		 cfs_clock_latest_s(l->m) + (int64_t)((l->life_ms + 999) / 1000), l->holder);
 }
 
-/* What cannot be read is nobody's. */
+/* A malformed value has no owner. */
 static int keep_value(void *arg, const char *key, const void *value, size_t len)
 {
 	struct value *v = arg;
@@ -73,7 +73,7 @@ static void hold(struct cfs_lease *l, const char *value, uint64_t begun_ms)
 	l->end_ms = begun_ms + l->life_ms;
 }
 
-/* With the lock. -ESTALE: somebody else has it. */
+/* Called with the lock held. -ESTALE: another command has the lease. */
 static int renew(struct cfs_lease *l)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(l->life_ms / 4);
@@ -87,7 +87,7 @@ static int renew(struct cfs_lease *l)
 	make_value(l, fresh);
 	rc = cfs_meta_swap_record(l->m, &ctx, l->key, l->value, strlen(l->value), fresh,
 				  strlen(fresh));
-	/* Perhaps it was this one, whose answer was lost. */
+	/* The earlier write may have succeeded with its answer lost. */
 	if (rc == -ESTALE) {
 		rc = read_value(l, &ctx, &there);
 		if (rc == -ENOENT || (!rc && strcmp(there.text, fresh)))
@@ -113,7 +113,7 @@ static void tick(void *arg)
 			 l->m->masked_url, l->key, cfs_errname(rc));
 }
 
-/* 0: it is ours, -EBUSY: it is that of ret->holder, -EAGAIN: look again. */
+/* 0: taken, -EBUSY: ret->holder has it, -EAGAIN: read it again. */
 static int try_take(struct cfs_lease *l, struct value *ret)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(l->life_ms / 2);
@@ -201,8 +201,10 @@ void cfs_lease_drop(struct cfs_lease *l)
 	if (!l)
 		return;
 	cfs_ticker_stop(l->ticker);
-	/* The record may be somebody else's by now. One that is not known to be ours ends by
-	 * itself. */
+	/*
+	 * The record may belong to another command by now. A record not known to be ours is left to
+	 * expire.
+	 */
 	if (renew(l) == 0) {
 		ctx = cfs_ctx_internal(l->life_ms / 2);
 		cfs_meta_drop_record(l->m, &ctx, l->key);

@@ -9,8 +9,8 @@
 #include "meta/api/core-internal.h"
 
 /*
- * Every client refuses this MetaVersion, so nobody mounts half a volume. The number tells one load
- * from another.
+ * Every client refuses this MetaVersion, so no client mounts half a volume. The number identifies
+ * the load.
  */
 static const char unfinished[] =
 	"{\n\"Name\": \"unfinished-load\",\n"
@@ -113,8 +113,8 @@ int cfs_meta_put_ended_session(struct cfs_meta *m, uint64_t sid)
 }
 
 /*
- * -ESTALE: what is there is not of our load. Somebody who took that for dead has begun another with
- * `restart`, and may have his volume in use by now.
+ * -ESTALE: the database no longer holds our load. Another load, begun with `restart`, has replaced
+ * it, and its volume may be in use by now.
  */
 static int check_ours(struct cfs_meta *m, const struct cfs_ctx *ctx)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting for locks. An engine tries once; who has to wait does so here.
+ * Waiting for locks. The engine makes one attempt; blocking waits happen here.
  *
- * A wait for an owner on this mount sleeps until somebody here gives something up on that inode. A
- * wait for another mount asks again at growing intervals. Waiters for POSIX locks on this mount
- * form a graph (owner -> the owner it waits for); a lock that would close a circle is EDEADLK.
+ * A wait for an owner on this mount sleeps until a lock on that inode is released on this mount. A
+ * wait for another mount polls at growing intervals. Waiters for POSIX locks on this mount form a
+ * graph (owner -> the owner it waits for); a lock that would close a cycle is EDEADLK.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,12 +22,12 @@ struct waiter {
 	struct waiter *next;
 	cfs_ino_t ino;
 	uint64_t owner, waits_for;
-	uint64_t visited; /* round of the search that was here */
+	uint64_t visited; /* last search that visited this waiter */
 	bool in_graph;	  /* POSIX, and waits_for is on this mount */
 	bool woken;
 	pthread_cond_t cond;
-	char holder[64]; /* who has the lock, for those who watch */
-	bool shown;	 /* to them, as one that waits */
+	char holder[64]; /* holder of the lock, for the list of waiting requests */
+	bool shown;	 /* in that list */
 };
 
 /* BSD locks held by this mount: engines cannot tell who holds one. */
@@ -38,13 +38,13 @@ struct held {
 	enum cfs_lock_type type;
 };
 
-/* What an owner has given up on an inode while the engine did not answer. */
+/* An unlock by an owner that failed while the engine did not answer. */
 struct undone {
 	struct undone *next;
 	cfs_ino_t ino;
 	uint64_t owner;
 	bool posix;
-	bool running; /* it is being done again */
+	bool running; /* it is being retried */
 };
 
 struct cfs_locks {
@@ -55,7 +55,7 @@ struct cfs_locks {
 	_Atomic uint64_t releases; /* a wait that began before one of these must not sleep */
 
 	pthread_mutex_t undone_lock; /* protects undone; not held while the engine is asked */
-	pthread_cond_t undone_ran;   /* one that was running is not any more */
+	pthread_cond_t undone_ran;   /* signalled when a retry ends */
 	struct undone *undone;
 	_Atomic size_t n_undone;
 };
@@ -123,8 +123,9 @@ static void released(struct cfs_locks *l, cfs_ino_t ino)
 }
 
 /*
- * Does the owner wait, directly or through others, for `target`? Threads of one owner wait apart.
- * Who has been woken waits for nobody: it looks for a circle of its own if it has to wait again.
+ * Does the owner wait, directly or through others, for `target`? Each thread of an owner is a
+ * waiter of its own. A woken waiter waits for no owner: it searches for a cycle itself if it has to
+ * wait again.
  */
 static bool waits_for(struct cfs_locks *l, uint64_t owner, uint64_t target, uint64_t round)
 {
@@ -143,8 +144,8 @@ static bool waits_for(struct cfs_locks *l, uint64_t owner, uint64_t target, uint
 }
 
 /*
- * From the first refusal to the end, tries included: whoever looks must not take a wait that has no
- * deadline for a call that hangs.
+ * Marks the thread as waiting from the first refusal to the end, attempts included, so that a wait
+ * without a deadline is never reported as a hung call.
  */
 static void show(struct waiter *w)
 {
@@ -175,8 +176,8 @@ static void unlist(struct cfs_locks *l, struct waiter *w)
 }
 
 /*
- * Sleeps until something was released here, or for_ms have passed: 0; -EINTR; -EDEADLK. `seen` is
- * the count of releases before the lock was tried.
+ * Sleeps until a lock was released on this mount, or for_ms have passed: 0; -EINTR; -EDEADLK.
+ * `seen` is the count of releases before the lock was tried.
  */
 static int wait_turn(struct cfs_locks *l, const struct cfs_ctx *ctx, struct waiter *w,
 		     uint64_t seen, uint64_t for_ms)
@@ -185,7 +186,10 @@ static int wait_turn(struct cfs_locks *l, const struct cfs_ctx *ctx, struct wait
 	int rc = 0;
 
 	pthread_mutex_lock(&l->lock);
-	/* Then it may be that whom it would wait for has just let go, and waits for it by now. */
+	/*
+	 * After a release the graph is outdated: the blocking owner may just have released the lock
+	 * and may already wait for this owner.
+	 */
 	w->woken = atomic_load(&l->releases) != seen;
 	if (!w->woken && w->in_graph && waits_for(l, w->waits_for, w->owner, ++l->rounds)) {
 		pthread_mutex_unlock(&l->lock);
@@ -219,7 +223,7 @@ static struct cfs_ctx try_ctx(struct cfs_meta *m, const struct cfs_ctx *ctx)
 	return c;
 }
 
-/* ---- what is given up in an outage ---- */
+/* ---- unlocks during an outage ---- */
 
 static bool no_answer(int rc)
 {
@@ -235,7 +239,7 @@ static struct undone **find_undone(struct cfs_locks *l, cfs_ino_t ino, uint64_t 
 	return p;
 }
 
-/* Without memory for it the end of the session does it. */
+/* Without memory for the note, the end of the session releases the lock. */
 static void note_undone(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, bool posix)
 {
 	struct undone *u;
@@ -260,8 +264,8 @@ static void remove_undone(struct cfs_locks *l, struct undone **p)
 }
 
 /*
- * The owner takes a lock again: what it gave up goes with that one. 0, or -ETIMEDOUT while the
- * engine is asked to give it up: that must not come behind the new lock.
+ * The owner takes a lock again, which replaces its pending unlock. 0, or -ETIMEDOUT while a retry
+ * of the unlock is under way: it must not take effect after the new lock.
  */
 static int drop_undone(struct cfs_locks *l, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		       uint64_t owner, bool posix)
@@ -392,7 +396,7 @@ int cfs_meta_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 
 /* ---- POSIX locks ---- */
 
-/* Who is in the way? Fills w; 1 when nobody is any more. */
+/* Finds the owner of the conflicting lock and fills w; 1 when there is none any more. */
 static int find_blocker(struct cfs_meta *m, const struct cfs_ctx *ctx, struct waiter *w,
 			const struct cfs_plock *lock)
 {
@@ -495,7 +499,7 @@ void cfs_locks_undo(struct cfs_meta *m, uint64_t for_ms)
 		answered = !no_answer(undo(m, u));
 		pthread_mutex_lock(&l->undone_lock);
 		u->running = false;
-		if (answered) /* others may have been put before it meanwhile */
+		if (answered) /* others may have been inserted before it meanwhile */
 			remove_undone(l, find_undone(l, u->ino, u->owner, u->posix));
 		pthread_cond_broadcast(&l->undone_ran);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making, finding and removing names. Each function makes one engine call on its usual path. */
+/* Creation, lookup and removal of names. Each function makes one engine call on its usual path. */
 #include <string.h>
 #include <unistd.h>
 
@@ -208,7 +208,7 @@ int cfs_meta_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 
 /* ---- making ---- */
 
-/* A name that is to be made in `parent`. */
+/* Checks a name to be created in `parent`. */
 static int check_new_name(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
 			  const char *name, size_t len)
 {
@@ -345,7 +345,7 @@ int cfs_meta_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, 
 
 /* ---- removing ---- */
 
-/* Data of what is gone for good follows in the background. */
+/* The data of a deleted file is removed in the background. */
 static void after_removal(struct cfs_meta *m, const struct cfs_removed *r)
 {
 	if (r->fate == CFS_FATE_DELETED && r->has_data)
@@ -477,8 +477,7 @@ static int check_rename(struct cfs_meta *m, const struct cfs_ctx *ctx, const str
 	return cfs_core_check_acl(m, ctx, r->dst_parent, W_OK | X_OK);
 }
 
-/* Limits of directories: what moves in must fit. Does nothing, and costs nothing, without limits.
- */
+/* Quotas of directories: a moved tree must fit into its target. Without quotas it costs nothing. */
 static int check_moves(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_rename *r,
 		       struct cfs_tree_move *ret_there, struct cfs_tree_move *ret_back)
 {
@@ -511,7 +510,7 @@ static void show_moved(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 static void renamed(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_rename *r,
 		    struct cfs_renamed *ret)
 {
-	/* Both names may have been of one inode: then nothing has changed. */
+	/* When both names were of one inode, nothing has changed. */
 	if (cfs_timespec_cmp(ret->moved.attr.ctime, ctx->now) >= 0) {
 		cfs_dirtimes_changed(m, ctx, r->src_parent, NULL);
 		if (r->dst_parent != r->src_parent)

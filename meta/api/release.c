@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of slices that nothing names: objects go after what makes them needless is durable. */
+/*
+ * Deletion of slices without references: objects are removed after the change that dropped the last
+ * reference is durable.
+ */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -41,7 +44,7 @@ void cfs_release_free(struct cfs_release *r)
 	*r = (struct cfs_release){0};
 }
 
-/* What fails stays in the tables, and the hourly job tries again. */
+/* A slice that fails stays in the tables, and the hourly job tries again. */
 static int release_slice(struct cfs_meta *m, const struct cfs_dead_slice *s)
 {
 	struct cfs_ctx ctx;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The session of a mount: its record, the heartbeat that keeps it and looks for changes of the
- * volume, the flusher of usage, and the clean-up after sessions that died.
+ * The session of a mount: its record, the heartbeat that renews it and detects changes of the
+ * volume, the flusher of usage, and the clean-up after dead sessions.
  */
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -22,7 +22,7 @@ enum { STALE_LIMIT = 1000, EXPIRE_BEATS = 5, YEAR_S = 365 * 86400 };
 struct cfs_sessions {
 	struct cfs_ticker *heartbeat, *flusher;
 	char *info;
-	bool lost; /* only the heartbeat looks at it */
+	bool lost; /* used by the heartbeat only */
 };
 
 static uint64_t heartbeat_ms(const struct cfs_meta *m)
@@ -86,7 +86,7 @@ static int make_info(const struct cfs_meta *m, char **ret)
 			 "HostName", host, "IPAddrs", addresses(), "MountPoint",
 			 m->mount_point ? m->mount_point : "", "MountTime", stamp, "ProcessID",
 			 (int)getpid());
-	/* A mount point that is not UTF-8 cannot be said in JSON. */
+	/* JSON cannot hold a mount point that is not UTF-8. */
 	if (!info)
 		info = json_pack("{s:s,s:s,s:i}", "Version", CFS_COMPAT_VERSION "+cachefs-0.1",
 				 "MountTime", stamp, "ProcessID", (int)getpid());
@@ -216,8 +216,8 @@ static int note_sid(void *arg, const struct cfs_session *s)
 }
 
 /*
- * Until the next beat is due: whoever cleans for longer is taken for dead itself. What is left is
- * for the next time; a session that cannot be cleaned does not hold up the others.
+ * Runs until the next heartbeat is due: a longer run would make this session look dead. The next
+ * run takes the rest. A session that cannot be cleaned does not delay the others.
  */
 static void clean_stale(struct cfs_meta *m)
 {

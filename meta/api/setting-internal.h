@@ -12,13 +12,13 @@
 int cfs_secret_seal(const char *uuid, const char *clear, char **ret);
 int cfs_secret_open(const char *uuid, const char *sealed, char **ret);
 
-/* Name of the first field that may not change on an existing volume but would; NULL: none. */
+/* Name of the first field that differs but may not change on an existing volume; NULL: none. */
 const char *cfs_setting_fixed_change(const struct cfs_setting *from, const struct cfs_setting *to);
 bool cfs_setting_compressed(const struct cfs_setting *s);
-/* What follows from other fields: KeyEncrypted, MinClientVersion, changelog defaults. */
+/* Sets the fields that follow from others: KeyEncrypted, MinClientVersion, changelog defaults. */
 int cfs_setting_normalise(struct cfs_setting *s);
 
-/* What no field holds becomes that of `from`. */
+/* Takes the fields unknown to this client from `from`. */
 int cfs_setting_take_rest(struct cfs_setting *s, const struct cfs_setting *from);
 /* MinClientVersion becomes at least `to`. */
 int cfs_setting_raise_version(struct cfs_setting *s, const char *to);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The setting record (volume-format section 2). One table says for each field how it is called,
- * where it lives and when it is written; encoding, decoding, copying and comparing follow it.
+ * The setting record (volume-format section 2). One table gives each field's name, its place in the
+ * struct and when it is written; encoding, decoding, copying and comparing follow it.
  */
 #include <errno.h>
 #include <limits.h>
@@ -122,7 +122,7 @@ void cfs_setting_free(struct cfs_setting *s)
 			free_secret(*(char **)at(&fields[i], s));
 	}
 	free_tiers(s->tiers, s->n_tiers);
-	free_secret(s->rest); /* what is not known may be one */
+	free_secret(s->rest); /* an unknown field may be a secret */
 	free(s);
 }
 
@@ -268,7 +268,7 @@ int cfs_setting_copy(const struct cfs_setting *src, struct cfs_setting **ret)
 	return 0;
 }
 
-/* ---- what the record has beside the table's fields ---- */
+/* ---- fields of the record that the table does not have ---- */
 
 static const struct field *find_field(const char *name)
 {
@@ -280,7 +280,7 @@ static const struct field *find_field(const char *name)
 	return NULL;
 }
 
-/* JuiceFS has 64 bits for what an int is here. */
+/* JuiceFS stores 64 bits where this struct has an int. */
 static int narrow(const json_t *v)
 {
 	return (int)CFS_MAX(CFS_MIN(json_integer_value(v), (json_int_t)INT_MAX),
@@ -293,7 +293,7 @@ static const char *tier_key(int id, char buf[16])
 	return buf;
 }
 
-/* NULL: nothing. */
+/* NULL: no unknown fields. */
 static json_t *rest_of_tiers(const json_t *tiers)
 {
 	json_t *all = json_object(), *t;
@@ -458,7 +458,7 @@ static int encode(const struct cfs_setting *s, enum secrets secrets, json_t **re
 		if (v && json_object_set_new(root, fields[i].name, v))
 			rc = -ENOMEM;
 	}
-	/* Not for people: a secret may be among it. */
+	/* Not in output for people: it may contain a secret. */
 	if (!rc && secrets == ENCRYPTED)
 		rc = put_rest(s, root);
 	if (rc) {
@@ -658,7 +658,7 @@ int cfs_setting_decode(const char *json, size_t len, struct cfs_setting **ret, c
 	return 0;
 }
 
-/* ---- judging ---- */
+/* ---- checks ---- */
 
 static bool field_equal(const struct field *f, const struct cfs_setting *a,
 			const struct cfs_setting *b)

@@ -56,7 +56,7 @@ static int statfs_dir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t r
 			s->avail_inodes =
 				CFS_MIN(s->avail_inodes, room(q.max_inodes, q.used_inodes));
 	}
-	/* The nearest limit's usage is what is used here. */
+	/* The nearest quota's usage is the used space. */
 	if (cfs_quotas_get(m->quotas, scopes.v[0], &q)) {
 		s->used_bytes = q.used_space > 0 ? (uint64_t)q.used_space : 0;
 		s->used_inodes = q.used_inodes > 0 ? (uint64_t)q.used_inodes : 0;
@@ -75,7 +75,7 @@ int cfs_meta_statfs(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t roo
 	int rc = 0;
 
 	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
-	/* Without heartbeat nobody else keeps the counters fresh. */
+	/* Without a heartbeat no thread refreshes the counters. */
 	if (!atomic_load(&m->started))
 		rc = cfs_quotas_load(m->quotas, c.ctx);
 	statfs_volume(m, &s);

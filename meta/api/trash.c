@@ -22,7 +22,7 @@ int cfs_core_trash_dir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 		*ret = 0;
 		return 0;
 	}
-	/* Not an hour that others take for over already. */
+	/* Must not be an hour that other mounts already consider over. */
 	now = ctx->now.tv_sec + CFS_MAX(atomic_load(&m->clock_off_s), (int64_t)0);
 	gmtime_r(&now, &tm);
 	strftime(name, sizeof(name), "%Y-%m-%d-%H", &tm);
@@ -47,7 +47,7 @@ int cfs_core_trash_dir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 	return 0;
 }
 
-/* A page of a directory, copied, because entries are removed while it is gone through. */
+/* A page of a directory, copied, because entries are removed during the iteration. */
 struct page {
 	struct item {
 		cfs_ino_t ino;
@@ -88,7 +88,7 @@ static int remove_item(struct cfs_meta *m, cfs_ino_t dir, const struct item *i)
 	else
 		rc = cfs_meta_unlink(m, &ctx, dir, i->name, i->len, CFS_REMOVE_SKIP_TRASH,
 				     &removed);
-	/* Restored or removed by somebody else meanwhile. */
+	/* Another client has restored or removed it meanwhile. */
 	return rc == -ENOENT ? 0 : rc;
 }
 
@@ -132,7 +132,7 @@ static int64_t hour_of(const char *name)
 	return rest && *rest == '\0' ? (int64_t)timegm(&tm) : -1;
 }
 
-/* Mounts remember the directory of the hour, and may take the hour for another. */
+/* Mounts cache the directory of the hour, and their clocks may differ. */
 bool cfs_trash_in_use(const struct cfs_meta *m, cfs_ino_t parent, const char *name, size_t len)
 {
 	char copy[sizeof(m->trash_name)];

@@ -27,7 +27,7 @@ static int check_name(const char *name)
 	return len == 0 || len > CFS_NAME_MAX ? -ERANGE : 0;
 }
 
-/* What xattr(7) promises: the length when asked with size 0, -ERANGE when it does not fit. */
+/* As xattr(7) requires: the length for size 0, -ERANGE when the value does not fit. */
 static ssize_t hand_out(const void *value, ssize_t len, void *buf, size_t size)
 {
 	if (len < 0 || size == 0)
@@ -133,7 +133,7 @@ static int check_change(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t
 		return -EPERM;
 	if (attr.flags & (CFS_FLAG_IMMUTABLE | CFS_FLAG_APPEND))
 		return -EPERM;
-	/* An ACL is its owner's, whatever the mode says: acl.c judges that. */
+	/* Only the owner may change an ACL, whatever the mode says: acl.c checks that. */
 	if (!ctx->check || ctx->uid == 0 || cfs_acl_is_name(name, &is_default))
 		return 0;
 	if (strncmp(name, "trusted.", 8) == 0)

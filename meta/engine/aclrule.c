@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ACL rules as values; who stores and caches them is not known here. */
+/* ACL rules as values, independent of how they are stored and cached. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The members of struct cfs_engine_ops that every engine has, for declarations and tables:
- * X(member). Those of NAME_OPS are what an engine on SQL may have a better way for.
+ * X(member). NAME_OPS are those for which an engine on SQL may have an optimised implementation.
  */
 #ifndef CFS_META_ENGINE_OPS_H
 #define CFS_META_ENGINE_OPS_H

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A metadata engine: a table of whole operations. Each engine does an operation in the way that is
- * cheapest for it, in one atomic step, and retries conflicts itself (busy, deadlock, lost
- * connection where the outcome is known) until ctx->deadline; then -ETIMEDOUT.
+ * A metadata engine: a table of whole operations. Each engine implements an operation in its
+ * cheapest way, as one atomic step. It retries conflicts itself (busy, deadlock, lost connection
+ * where the outcome is known) until ctx->deadline; then it returns -ETIMEDOUT.
  *
- * What the core has done before the call: names checked, "." and ".." answered, special and trash
- * names refused, read-only mounts refused, ids allocated, quotas judged from memory. What the
- * engine judges inside its transaction, with the functions of rules.h: existence, type, emptiness,
- * inode flags, sticky bit and (ctx->check) permissions, because they need rows it reads anyway.
+ * The core has done before the call: names checked, "." and ".." answered, special and trash names
+ * refused, read-only mounts refused, ids allocated, quotas judged from memory. The engine checks
+ * inside its transaction, with the functions of rules.h: existence, type, emptiness, inode flags,
+ * sticky bit and (ctx->check) permissions, because they need rows it reads anyway.
  *
  * Usage: every change of space and inodes is described in a struct cfs_usage. An engine with
  * `inline_usage` also writes it (counters, dir_stats) in the same transaction; for others the core
@@ -25,17 +25,17 @@
 
 struct cfs_engine;
 
-/* What an operation changed. dirs[]: direct children of a directory only (dir_stats). */
+/* The usage that an operation changed. dirs[]: direct children of a directory only (dir_stats). */
 struct cfs_usage {
 	int64_t space, inodes; /* of the volume */
 	struct cfs_usage_dir {
 		cfs_ino_t dir;
 		int64_t length, space, inodes;
-	} dirs[8]; /* more names of one file than that are left to the repair of dir_stats */
+	} dirs[8]; /* further names of one file are left to the repair of dir_stats */
 	unsigned n_dirs;
 	/*
-	 * Of the inode's owner. A chown that changed something gives the owner before it and the
-	 * inode's whole size: the core moves that to the owner in the resulting attributes.
+	 * Of the inode's owner. A chown reports the previous owner and the inode's whole size; the
+	 * core moves that usage to the owner in the resulting attributes.
 	 */
 	uint32_t uid, gid;
 	int64_t owner_space, owner_inodes;
@@ -49,7 +49,7 @@ struct cfs_engine_conf {
 	struct cfs_engine_host *host; /* outlives the engine */
 };
 
-/* A request of remove operations; trash is 0 when the object must really go. */
+/* A request of remove operations; trash is 0 for immediate deletion. */
 struct cfs_engine_remove {
 	cfs_ino_t parent;
 	const char *name;
@@ -74,7 +74,10 @@ struct cfs_acl {
 	struct cfs_acl_entry *users, *groups; /* owned */
 };
 
-/* When names in a directory changed last, and up to which ctime its record may be overwritten. */
+/*
+ * The time of the last change of names in a directory, and the ctime up to which its record may be
+ * overwritten.
+ */
 struct cfs_dir_time {
 	cfs_ino_t dir;
 	struct timespec time, until; /* until >= time */
@@ -85,7 +88,7 @@ struct cfs_dead_slice {
 	uint32_t size;
 };
 
-/* Where a scan goes on: the engine's own numbers. */
+/* The position of a scan, in the engine's own numbers. */
 struct cfs_scan_pos {
 	uint64_t a, b;
 };
@@ -108,8 +111,10 @@ struct cfs_engine_ops {
 	/* -- life and volume -- */
 	int (*open)(const struct cfs_engine_conf *conf, struct cfs_engine **ret, char err[256]);
 	void (*close)(CFS_ENG);
-	/* Schema, counters, root and (trash) the trash directory: on an empty database. -EEXIST: a
-	 * volume is there. */
+	/*
+	 * Creates schema, counters, root and (trash) the trash directory in an empty database.
+	 * -EEXIST: it holds a volume.
+	 */
 	int (*create)(CFS_ENG, CFS_CTX, const char *setting, bool trash);
 	/* Adds what a newer schema has (tables, indexes, columns). Called once by a writable
 	 * session. */
@@ -117,11 +122,11 @@ struct cfs_engine_ops {
 	/* *ret is malloc'ed text. -ENODATA: no volume here. */
 	int (*get_setting)(CFS_ENG, CFS_CTX, char **ret);
 	int (*put_setting)(CFS_ENG, CFS_CTX, const char *setting);
-	/* Makes acknowledged changes durable. NULL: the server does, as its settings say. */
+	/* Makes acknowledged changes durable. NULL: the server's settings decide. */
 	int (*sync)(CFS_ENG, CFS_CTX);
 	/*
-	 * For deletion, which has time: changes acknowledged so far, to anybody, survive a crash of
-	 * the server's host when this returns 0. NULL: sync does that.
+	 * For deletion, which is not urgent: when this returns 0, the changes acknowledged so far,
+	 * to any client, survive a crash of the server's host. NULL: sync does that.
 	 */
 	int (*settle)(CFS_ENG, CFS_CTX);
 	/* Removes everything of the volume. */
@@ -134,8 +139,8 @@ struct cfs_engine_ops {
 	/* The server's wall clock; of an engine without a server this host's. */
 	int (*clock)(CFS_ENG, CFS_CTX, int64_t *ret_s);
 	/*
-	 * 1 and the counter set to `now` when it was <= now - interval, or is so far ahead (of a
-	 * host whose clock was wrong) that nobody who does the job now can have set it; else 0.
+	 * 1 and the counter set to `now` when it was <= now - interval, or is so far ahead that
+	 * only a host with a wrong clock can have set it; else 0.
 	 */
 	int (*claim_job)(CFS_ENG, CFS_CTX, const char *name, int64_t now_s, int64_t interval_s);
 
@@ -143,7 +148,7 @@ struct cfs_engine_ops {
 	int (*new_session)(CFS_ENG, CFS_CTX, const char *info, int64_t expire_s, uint64_t *ret_sid);
 	/* Re-inserts a record that vanished. */
 	int (*refresh_session)(CFS_ENG, CFS_CTX, uint64_t sid, const char *info, int64_t expire_s);
-	/* Its record gets another info and expiry. -ENOENT: there is none. */
+	/* Replaces info and expiry in the session's record. -ENOENT: there is none. */
 	int (*resume_session)(CFS_ENG, CFS_CTX, uint64_t sid, const char *info, int64_t expire_s);
 	/* Removes locks, finishes sustained inodes, then removes the record. */
 	int (*clean_session)(CFS_ENG, CFS_CTX, uint64_t sid);
@@ -162,13 +167,14 @@ struct cfs_engine_ops {
 	int (*readlink)(CFS_ENG, CFS_CTX, cfs_ino_t ino, char buf[CFS_SYMLINK_MAX + 1]);
 	/*
 	 * Where a directory has a ctime <= until, and no mtime in (time, until]: mtime = time, and
-	 * ctime = time unless it is later. Microseconds are compared. Others are left alone, as are
-	 * those that are gone. No lock on one is held while another is waited for.
+	 * ctime = time unless it is later. Microseconds are compared. Other directories are left
+	 * alone, as are removed ones. Never waits for the lock of one directory while holding
+	 * another's.
 	 */
 	int (*touch_dirs)(CFS_ENG, CFS_CTX, const struct cfs_dir_time *v, size_t n);
 	/*
-	 * Names: a directory's times are moved together with its nlink; other changes of its names
-	 * leave its record alone (the core has its times stored by touch_dirs).
+	 * Names: a change of a directory's nlink also updates its times. Other changes of its names
+	 * leave its record alone (the core stores the times by touch_dirs).
 	 */
 	/* ino: allocated by the core. -EEXIST fills *ret. */
 	int (*mknod)(CFS_ENG, CFS_CTX, const struct cfs_mknod *req, cfs_ino_t ino,
@@ -186,8 +192,8 @@ struct cfs_engine_ops {
 		       struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg);
 	/*
 	 * The hour directory of that name in the trash ("": only the trash itself), created when
-	 * missing; so is the trash. The hour directory that was made is usage like any other
-	 * inode, of its owner too; the trash itself and its statistics are not.
+	 * missing; so is the trash. A created hour directory counts as usage like any other inode,
+	 * its owner's too; the trash itself and its statistics do not.
 	 */
 	int (*trash_dir)(CFS_ENG, CFS_CTX, const char *name, cfs_ino_t *ret,
 			 struct cfs_usage *ret_usage);
@@ -210,7 +216,7 @@ struct cfs_engine_ops {
 	/*
 	 * As cfs_meta_compact_chunk; on -EAGAIN nothing has changed and the merged slice is
 	 * recorded with no reference. With trash the replaced slices become a delayed entry;
-	 * without, those left without reference are handed to dead().
+	 * without, slices left without references go to dead().
 	 */
 	int (*compact_chunk)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t indx,
 			     const struct cfs_slice *head, size_t head_n, size_t skipped,
@@ -219,16 +225,16 @@ struct cfs_engine_ops {
 
 	/* -- deletion (volume-format section 9) -- */
 	/*
-	 * The inode is no longer open here: its sustained entry becomes a delfile. *ret_length: of
-	 * the file; UINT64_MAX when it had no chunk and so needs no delfile.
+	 * The inode's last handle was closed: its sustained entry becomes a delfile. *ret_length:
+	 * of the file; UINT64_MAX when it had no chunk and so needs no delfile.
 	 */
 	int (*end_sustained)(CFS_ENG, CFS_CTX, uint64_t sid, cfs_ino_t ino, uint64_t *ret_length,
 			     struct cfs_usage *ret_usage);
 	int (*each_delfile)(CFS_ENG, CFS_CTX, int64_t before_s, size_t limit,
 			    cfs_engine_delfile_fn fn, void *arg);
 	/*
-	 * Removes one chunk of a deleted file, dropping references; slices left without are handed
-	 * to dead() after the commit. Returns 1 when no chunk is left, else 0: call again.
+	 * Removes one chunk of a deleted file, dropping references; slices left without references
+	 * go to dead() after the commit. Returns 1 when no chunk is left, else 0: call again.
 	 */
 	int (*delete_chunk)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_engine_slice_fn dead, void *arg);
 	int (*drop_delfile)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t length);
@@ -236,13 +242,15 @@ struct cfs_engine_ops {
 	int (*each_dead_slice)(CFS_ENG, CFS_CTX, size_t limit, cfs_engine_slice_fn fn, void *arg);
 	/*
 	 * A slice that was stored and will never be committed: recorded without reference, for
-	 * each_dead_slice. -EBUSY: a record names it after all.
+	 * each_dead_slice. -EBUSY: a record names it.
 	 */
 	int (*orphan_slice)(CFS_ENG, CFS_CTX, uint64_t id, uint32_t size);
 	/* The objects are gone: forget the slice. */
 	int (*drop_slice)(CFS_ENG, CFS_CTX, uint64_t id, uint32_t size);
-	/* One delayed entry (delslices) older than before_s: references dropped, dead ones handed
-	 * on. 1: none left. */
+	/*
+	 * Expires one delayed entry (delslices) older than before_s: drops its references; slices
+	 * without references go to the callback. 1: none left.
+	 */
 	int (*expire_delayed)(CFS_ENG, CFS_CTX, int64_t before_s, cfs_engine_slice_fn dead,
 			      void *arg);
 	/* Every slice that a record, a delayed entry or a reference row names (duplicates
@@ -265,7 +273,7 @@ struct cfs_engine_ops {
 	int (*set_acl_id)(CFS_ENG, CFS_CTX, cfs_ino_t ino, bool is_default, uint32_t id,
 			  int mode /* -1: keep */, struct cfs_attr *ret);
 
-	/* -- locks: one try, -EAGAIN on conflict -- */
+	/* -- locks: one attempt, -EAGAIN on conflict -- */
 	int (*flock)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t sid, uint64_t owner,
 		     enum cfs_lock_type type);
 	int (*setlk)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t sid, uint64_t owner,
@@ -298,35 +306,40 @@ struct cfs_engine_ops {
 	int (*attach)(CFS_ENG, CFS_CTX, cfs_ino_t ino, cfs_ino_t parent, const char *name,
 		      size_t len, struct cfs_usage *ret_usage);
 
-	/* A detached inode that will not be attached, its entries gone. A file becomes a delfile.
+	/*
+	 * Removes a detached inode that will not be attached and has no entries. A file becomes a
+	 * delfile.
 	 */
 	int (*drop_detached)(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct cfs_usage *ret_usage);
 
 	/* -- administration; contracts as the cfs_meta function of that name -- */
-	/* One page of a table behind *pos, which moves on; a fresh one is zero. 1: the end. */
+	/*
+	 * Delivers one page of a table behind *pos and advances it; zeros are the beginning. 1: the
+	 * end.
+	 */
 	int (*scan)(CFS_ENG, CFS_CTX, enum cfs_meta_table table, struct cfs_scan_pos *pos,
 		    cfs_row_fn fn, void *arg);
 	ssize_t (*list_chunks)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t first,
 			       struct cfs_chunk_len ret[1024]);
 	int (*check_inode)(CFS_ENG, CFS_CTX, cfs_ino_t ino, unsigned repair, struct cfs_check *ret,
 			   struct cfs_usage *ret_usage);
-	/* In one consistent view, or with a mark that no other call gives. */
+	/* In one consistent snapshot, or with a mark that no other call returns. */
 	int (*check_usage)(CFS_ENG, CFS_CTX, struct cfs_sums *ret);
 	int (*fix_refs)(CFS_ENG, CFS_CTX, uint64_t id, uint32_t size, int64_t have, int64_t want);
 	int (*clear_dir_stats)(CFS_ENG, CFS_CTX);
 	/*
 	 * The opposite of scan, for load: writes n rows (at most CFS_PUT_ROWS) of one table of a
-	 * volume that nobody uses yet, all or none where the engine can, in as few round trips as
-	 * it can. It comes after create(), whose rows it meets; what it writes is what scan of the
-	 * same table delivers, except:
-	 *	NODE	root and trash are there already and are overwritten
-	 *	REF	refs is added to what the slice has; no row: made with refs
-	 *	PARENT	nothing to do where the directories are found from the inode anyway (SQL
-	 *		edges)
-	 *	EDGE	only the entry of its directory; nlink, parent, PARENT, DIR_STAT and
-	 *		counters come on their own
-	 *	COUNTER	absolute, by SQL name and meaning
-	 *	ACL	with the id given; later ids are larger
+	 * volume that no client uses yet; atomically where the engine can, in as few round trips as
+	 * it can. It runs after create() and finds the rows made there. It writes the rows as scan
+	 * of the same table delivers them, except:
+	 * 	NODE	root and trash are there already and are overwritten
+	 * 	REF	refs is added to what the slice has; no row: made with refs
+	 * 	PARENT	nothing to do where the directories are found from the inode anyway (SQL
+	 * 		edges)
+	 * 	EDGE	only the entry of its directory; nlink, parent, PARENT, DIR_STAT and
+	 * 		counters come on their own
+	 * 	COUNTER	absolute, by SQL name and meaning
+	 * 	ACL	with the id given; later ids are larger
 	 * DELAYED and DETACHED do not occur. Quotas are written by put_quota, sessions by
 	 * refresh_session.
 	 */
@@ -355,7 +368,7 @@ struct cfs_engine_ops {
 	int (*dead_locks)(CFS_ENG, CFS_CTX, bool repair, cfs_dead_lock_fn fn, void *arg);
 };
 
-/* advice.c: what engines say */
+/* advice.c: the messages of engines */
 __attribute__((format(printf, 5, 6))) void cfs_advise(cfs_advice_fn fn, void *arg,
 						      enum cfs_advice level, const char *what,
 						      const char *fmt, ...);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a metadata engine may ask of the core that has opened it, and what it tells it. Any thread
- * may call, also inside a transaction: nothing here blocks. The core owns the structure and sets
- * its members; engines use the functions.
+ * The interface of the core to a metadata engine that it has opened. Any thread may call, also
+ * inside a transaction: nothing here blocks. The core owns the structure and sets its members;
+ * engines use the functions.
  */
 #ifndef CFS_META_HOST_H
 #define CFS_META_HOST_H
@@ -29,7 +29,7 @@ struct cfs_engine_host {
 };
 
 bool cfs_host_is_open(struct cfs_engine_host *host, cfs_ino_t ino);
-/* False: no file is ever open here, and is_open never says yes. */
+/* False: this client never opens files, and is_open is always false. */
 bool cfs_host_has_open(struct cfs_engine_host *host);
 uint64_t cfs_host_sid(struct cfs_engine_host *host);
 bool cfs_host_dir_stats(struct cfs_engine_host *host);
@@ -38,7 +38,9 @@ uint64_t cfs_host_txn_number(struct cfs_engine_host *host); /* 1, 2, ... for cha
 void cfs_host_count(struct cfs_engine_host *host, enum cfs_meta_op op, unsigned round_trips,
 		    unsigned retries);
 
-/* For what engines remember by a name in a directory. Any bits of it will do for an index. */
+/*
+ * Hash of a name in a directory, for the caches of engines. Any bits of it can serve as an index.
+ */
 uint64_t cfs_name_hash(cfs_ino_t parent, const char *name, size_t len);
 
 #endif

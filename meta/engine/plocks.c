@@ -40,7 +40,7 @@ static void append(struct cfs_plock *v, size_t *n, const struct cfs_plock *l)
 ssize_t cfs_rules_plock_apply(const struct cfs_plock *list, size_t n, const struct cfs_plock *lock,
 			      struct cfs_plock **ret)
 {
-	/* The lock itself, and one range cut in two, are all that can be added. */
+	/* At most two ranges are added: the lock itself, and one range split in two. */
 	struct cfs_plock *v = calloc(n + 2, sizeof(*v));
 	bool placed = false;
 	size_t i, count = 0;

@@ -9,7 +9,7 @@
 
 #include "base/bytes.h"
 
-/* The superuser may do everything except execute what nobody may execute. */
+/* The superuser may do everything except execute a file without any execute bit. */
 static int access_root(const struct cfs_attr *attr, int mask)
 {
 	if ((mask & X_OK) && attr->type != CFS_TYPE_DIR && !(attr->mode & 0111))
@@ -134,7 +134,7 @@ void cfs_rules_new_inode(const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 	*ret = a;
 }
 
-/* What ext4 does to the set-id bits of a non-directory that changes hands. */
+/* The mode of a non-directory after a chown: clears set-id bits as ext4 does. */
 static uint16_t mode_after_chown(const struct cfs_ctx *ctx, uint16_t mode)
 {
 	if (ctx->uid != 0 || (mode & S_IXGRP))
@@ -217,7 +217,9 @@ int cfs_rules_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct cfs_
 	}
 	if (set & CFS_SET_FLAGS)
 		a.flags = in->flags;
-	/* Seconds below zero come from the kernel's unsigned view of "now" (volume-format 5). */
+	/*
+	 * Seconds below zero stand for "now", in the kernel's unsigned encoding (volume-format 5).
+	 */
 	if (set & (CFS_SET_ATIME | CFS_SET_ATIME_NOW))
 		a.atime = (set & CFS_SET_ATIME_NOW) || in->atime.tv_sec < 0 ? ctx->now : in->atime;
 	if (set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW))

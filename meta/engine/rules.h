@@ -25,21 +25,21 @@ void cfs_rules_new_inode(const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 			 const struct cfs_attr *parent, struct cfs_attr *ret);
 /*
  * Merges a setattr; 1 when something changed, 0 when nothing, -EPERM, -EACCES. *attr in, out. When
- * attr->access_acl is set and the mode has changed the caller then makes a rule by cfs_acl_chmod()
- * and replaces attr->access_acl.
+ * attr->access_acl is set and the mode has changed, the caller then makes a rule with
+ * cfs_acl_chmod() and replaces attr->access_acl.
  */
 int cfs_rules_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct cfs_attr *in,
 		      struct cfs_attr *attr);
 /*
  * May length or content be changed by truncate, fallocate, copy? -EPERM: immutable, append-only
- * (when not appending). Not asked for commits: those bytes were accepted at write(2). The trash is
- * judged at open (cfs_meta_open_check), because a file that is open when it moves there stays
+ * (when not appending). Not called for commits: write(2) has accepted those bytes. The trash is
+ * checked at open (cfs_meta_open_check), because a file that is open when it moves there stays
  * writable.
  */
 int cfs_rules_write(const struct cfs_ctx *ctx, const struct cfs_attr *attr, bool append);
 /*
  * 0 or -EACCES for a mask of R_OK, W_OK, X_OK. An inode with an access ACL passes: the core has
- * judged it, with the rule, before it called the engine.
+ * checked it, with the rule, before calling the engine.
  */
 int cfs_rules_access(const struct cfs_ctx *ctx, const struct cfs_attr *attr, int mask);
 /* "<parent>-<ino>-<name>" cut to 255 bytes; returns the length. */
@@ -63,14 +63,14 @@ int cfs_rules_hole_zeros(uint64_t off, uint64_t len, cfs_zero_fn fn, void *arg);
 /* ---- ACL rules (volume-format section 10); unset fields are CFS_ACL_UNSET ---- */
 
 #define CFS_ACL_UNSET 0xFFFF
-/* Owner, group and other only: what a mode says. */
+/* True when the rule has owner, group and other only, as a mode does. */
 bool cfs_acl_is_minimal(const struct cfs_acl *rule);
 /* The nine mode bits of the rule. */
 uint16_t cfs_acl_mode(const struct cfs_acl *rule);
 /*
  * The rule and mode of a child under the default rule `def`. mode: as asked for, before umask.
  * Returns 1 when *ret_rule must be stored as the child's access rule (cfs_acl_release it), 0 when
- * *ret_mode says it all, -ENOMEM. A directory also takes the parent's default_acl id.
+ * *ret_mode is sufficient, -ENOMEM. A directory also takes the parent's default_acl id.
  */
 int cfs_acl_inherit(const struct cfs_acl *def, uint16_t mode, uint16_t *ret_mode,
 		    struct cfs_acl *ret_rule);

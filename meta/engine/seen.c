@@ -96,7 +96,7 @@ static unsigned name_slot(uint64_t hash)
 	return (hash >> 32) % CFS_SEEN_NAMES;
 }
 
-/* Under the lock. */
+/* Called with the lock held. */
 static cfs_ino_t find_name(const struct cfs_seen *s, uint64_t hash)
 {
 	unsigned n = name_slot(hash);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What was last seen, for operations that would otherwise ask first: attributes of directories,
- * which inode a name led to, attributes of files. It may be stale: the statement that uses it names
- * what the decision was made by and does nothing when that has changed. Any thread.
+ * A cache for optimistic operations, which save a first round trip: attributes of directories, the
+ * inode of a name, attributes of files. Entries may be stale: the statement of an operation checks
+ * the values that the decision was based on, and does nothing when one has changed. Any thread.
  */
 #ifndef CFS_META_SEEN_H
 #define CFS_META_SEEN_H
@@ -34,9 +34,9 @@ void cfs_seen_destroy(struct cfs_seen *s);
 bool cfs_seen_dir_known(struct cfs_seen *s, cfs_ino_t ino, struct cfs_attr *ret);
 void cfs_seen_dir_remember(struct cfs_seen *s, cfs_ino_t ino, const struct cfs_attr *attr);
 void cfs_seen_dir_forget(struct cfs_seen *s, cfs_ino_t ino);
-/* nlink and times as read: of rows that come in any order, the one with the latest change stays. */
+/* nlink and times as read. Rows arrive in any order; the one with the latest change stays. */
 void cfs_seen_dir_times(struct cfs_seen *s, cfs_ino_t ino, const struct cfs_attr *attr);
-/* Whether the directory was not seen for CFS_SEEN_MS; others are told that it is seen now. */
+/* True when the directory was not read for CFS_SEEN_MS; counts as a read for other threads. */
 enum { CFS_SEEN_MS = 100 };
 bool cfs_seen_dir_ask(struct cfs_seen *s, cfs_ino_t ino);
 
@@ -44,13 +44,13 @@ bool cfs_seen_dir_ask(struct cfs_seen *s, cfs_ino_t ino);
 cfs_ino_t cfs_seen_name(struct cfs_seen *s, cfs_ino_t parent, const char *name, size_t len);
 void cfs_seen_name_remember(struct cfs_seen *s, cfs_ino_t parent, const char *name, size_t len,
 			    cfs_ino_t ino);
-/* Of what is no directory, by its name. */
+/* Attributes of a non-directory, by its name. */
 bool cfs_seen_file_known(struct cfs_seen *s, cfs_ino_t parent, const char *name, size_t len,
 			 struct cfs_entry *ret);
-/* The name, and the attributes of what is no directory. */
+/* Stores the name and attributes of a non-directory. */
 void cfs_seen_file_remember(struct cfs_seen *s, cfs_ino_t parent, const char *name, size_t len,
 			    const struct cfs_entry *entry);
-/* Of a file that may be known. */
+/* Updates the attributes of a file if they are cached. */
 void cfs_seen_file_changed(struct cfs_seen *s, cfs_ino_t ino, const struct cfs_attr *attr);
 void cfs_seen_file_forget(struct cfs_seen *s, cfs_ino_t ino);
 

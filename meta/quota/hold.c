@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What operations under way may use. Between the judgement and the end of an operation others are
- * judged; what was allowed is set aside meanwhile, so that they cannot pass a limit together. Space
- * for written bytes is set aside for longer: promise.c.
+ * Reservations of operations under way. Between the quota check and the end of an operation, other
+ * operations are checked. The reservation counts meanwhile, so that concurrent operations cannot
+ * pass a limit together. Space for written bytes is reserved for longer: promise.c.
  */
 #include <stdlib.h>
 
@@ -16,7 +16,7 @@ static void set_aside_of(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_
 
 	if (!l)
 		return;
-	/* A limit that was set meanwhile does not know what was set aside before. */
+	/* A limit that was set meanwhile does not contain earlier reservations. */
 	l->held_space = CFS_MAX(l->held_space + space, 0);
 	l->held_inodes = CFS_MAX(l->held_inodes + inodes, 0);
 }
@@ -78,7 +78,7 @@ int cfs_quotas_hold(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struc
 	return rc ? rc : hold(q, &h, ret);
 }
 
-/* What a file that grows asks for beyond what it was promised. space <= 0: nothing. */
+/* The space that a growing file needs beyond its reservation. space <= 0: none. */
 static int growth(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		  const struct cfs_attr *attr, int64_t space, struct cfs_hold *ret)
 {

@@ -47,7 +47,7 @@ void *cfs_inomap_find(const struct cfs_inomap *map, cfs_ino_t ino)
 	return slot && ino_of(slot) == ino ? slot : NULL;
 }
 
-/* Half of the slots stay free; without memory for that, one. */
+/* Half of the slots stay free; when memory is short, at least one. */
 static bool grow(struct cfs_inomap *map)
 {
 	struct cfs_inomap big = *map;

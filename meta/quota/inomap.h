@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A hash map from inode numbers to slots of one size, for what is collected about inodes between
- * two flushes. Whoever uses it locks it.
+ * A hash map from inode numbers to slots of one size, for data collected about inodes between two
+ * flushes. The caller locks it.
  */
 #ifndef CFS_META_INOMAP_H
 #define CFS_META_INOMAP_H

@@ -74,7 +74,7 @@ static bool contains(const struct scopes *s, cfs_ino_t dir)
 	return false;
 }
 
-/* Only limits that the entry is not under already are concerned. */
+/* Only limits that do not already apply to the entry are concerned. */
 static void keep_entered(struct scopes *to, const struct scopes *from)
 {
 	size_t i, n = 0;

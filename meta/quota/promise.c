@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Space promised to open files: what they have accepted from their writers and not committed yet.
- * Limits count it like usage, so that a write that was accepted also fits when it is committed. It
- * lives in memory only; other mounts see it when it has become usage.
+ * Space reserved for open files: the bytes accepted from writers and not committed yet. Limits
+ * count it like usage, so that an accepted write also fits when it is committed. Reservations are
+ * in memory only; other mounts see the space once it is usage.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -51,7 +51,7 @@ static void drop(struct cfs_quotas *q, struct promise **at)
 	atomic_fetch_sub(&q->n_promises, 1);
 }
 
-/* Takes over h->dirs when it is the file's first promise. */
+/* Takes over h->dirs when it is the file's first reservation. */
 static int add_promise(struct cfs_quotas *q, cfs_ino_t ino, struct cfs_hold *h)
 {
 	struct promise **at = slot(q, ino), *p = *at;

@@ -35,7 +35,7 @@ struct cfs_quotas {
 	struct cfs_usage_batch *batch;
 
 	pthread_mutex_t lock; /* protects the rest */
-	bool flushing;	      /* pending usage of v is on its way, or v is read: one at a time */
+	bool flushing; /* set while pending usage of v is written, or v is read: one at a time */
 	pthread_cond_t flushed;
 	struct limit *v; /* sorted by kind and key */
 	size_t n;
@@ -57,13 +57,13 @@ int cfs_quotas_file_scopes(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_
 int cfs_quotas_judge(struct cfs_quotas *q, const struct cfs_hold *h);
 
 /* hold.c; with the lock held */
-/* So much more of what it stands for is set aside. */
+/* Adds to the reserved space and inodes of its scopes. */
 void cfs_quotas_set_aside(struct cfs_quotas *q, const struct cfs_hold *h, int64_t space,
 			  int64_t inodes);
 
 /* promise.c */
 int64_t cfs_quotas_promised(struct cfs_quotas *q, cfs_ino_t ino);
-/* With the lock: so much is becoming usage, as far as it was promised. */
+/* With the lock held: space becomes usage and leaves the reservation, as far as it was reserved. */
 void cfs_quotas_keep_promise(struct cfs_quotas *q, cfs_ino_t ino, int64_t space);
 void cfs_quotas_drop_promises(struct cfs_quotas *q);
 
@@ -72,7 +72,7 @@ struct cfs_usage_batch;
 int cfs_usage_batch_create(struct cfs_usage_batch **ret);
 void cfs_usage_batch_destroy(struct cfs_usage_batch *b);
 void cfs_usage_batch_add(struct cfs_usage_batch *b, const struct cfs_usage *u);
-/* On success *ret_space and *ret_inodes are what of the volume's usage was written. */
+/* On success *ret_space and *ret_inodes are the volume usage written. */
 int cfs_usage_batch_flush(struct cfs_usage_batch *b, struct cfs_engine *eng,
 			  const struct cfs_ctx *ctx, int64_t *ret_space, int64_t *ret_inodes);
 

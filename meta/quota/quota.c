@@ -2,9 +2,9 @@
 /*
  * Limits and usage: of the volume, of directories, of owners.
  *
- * Limits are judged from memory: what the engine said at the last load, plus what this mount has
- * changed since. A volume's usage is base + delta, where delta only ever grows by this mount's
- * changes and a load replaces base; so neither needs a lock against the other.
+ * Limits are checked in memory: the usage of the last load, plus the changes of this mount since. A
+ * volume's usage is base + delta: only this mount's changes add to delta, and a load replaces base,
+ * so the two need no common lock.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -353,7 +353,7 @@ int cfs_quotas_check_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_in
 	struct cfs_attr attr;
 	int rc;
 
-	/* Even if all of it were growth it would fit. */
+	/* The request fits even if all of it were growth. */
 	if (!atomic_load(&q->on_dirs) && !atomic_load(&q->on_owners) &&
 	    check_volume(q, cfs_space_of(end), 0) == 0)
 		return 0;
@@ -443,7 +443,9 @@ static void add_volume(struct cfs_quotas *q, const struct cfs_usage *u)
 	atomic_fetch_add(&q->delta_inodes, u->inodes);
 }
 
-/* Whoever is judged at the same time sees what was set aside once, not twice or never. */
+/*
+ * Replaces the reservation by usage atomically, so that a concurrent check counts it exactly once.
+ */
 static void add_at_once(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t promised,
 			const struct cfs_hold *hold, const struct cfs_usage *u)
 {
@@ -521,9 +523,8 @@ static int load_counters(struct cfs_quotas *q, const struct cfs_ctx *ctx)
 	int i, rc = 0;
 
 	/*
-	 * What is under way (a change, or the flush of a batch of them) may be in the counters
-	 * already and in our sums not yet. A quiet moment gives an exact base; without one the next
-	 * load corrects it.
+	 * A change or a flush under way may already be in the counters and not yet in our sums. A
+	 * read without concurrent changes gives an exact base; otherwise the next load corrects it.
 	 */
 	for (i = 0; i < LOAD_TRIES && !rc; i++) {
 		uint64_t ended = atomic_load(all_ended);
@@ -564,7 +565,7 @@ static int collect(void *arg, const struct cfs_quota *quota)
 	return 0;
 }
 
-/* What this mount has not flushed yet stays on top of what was read. */
+/* Adds the usage that this mount has not flushed yet to the rows just read. */
 static void carry_pending(struct cfs_quotas *q, struct listing *fresh)
 {
 	size_t i, n = fresh->n;
@@ -597,8 +598,8 @@ static void carry_pending(struct cfs_quotas *q, struct listing *fresh)
 }
 
 /*
- * Two at once would both add what is pending. And a list of limits that is read meanwhile has what
- * is on its way, or has it not.
+ * One flush at a time: two would both add the pending usage. Reading the limits is excluded, too: a
+ * concurrent read may or may not contain the usage being written.
  */
 static int begin_flush(struct cfs_quotas *q, cfs_deadline_t deadline)
 {

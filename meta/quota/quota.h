@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Limits and usage of a volume, of directories and of owners, judged from memory. Any thread may
+ * Limits and usage of a volume, of directories and of owners, checked in memory. Any thread may
  * call. A call that takes a ctx may read from the engine; no lock is held meanwhile.
  */
 #ifndef CFS_META_QUOTA_H
@@ -41,12 +41,12 @@ struct scopes {
 	size_t n;
 };
 /*
- * What an operation that has been allowed may use, set aside until it ends: others that are judged
- * meanwhile do not count on it. Zero: nothing.
+ * A reservation: space and inodes that an allowed operation may use until it ends. Concurrent
+ * checks count it as used. Zero: none.
  */
 struct cfs_hold {
 	bool active;
-	bool volume, owned; /* whose limits besides dirs */
+	bool volume, owned; /* other limits that it counts for */
 	uint32_t uid, gid;
 	int64_t space, inodes;
 	struct scopes dirs;
@@ -61,12 +61,15 @@ int cfs_quotas_hold_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino
 int cfs_quotas_check_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 uint64_t end);
 /*
- * Bracket an engine call that changes usage, so that a reload sees whether one is under way. u is
- * NULL when the call failed.
+ * Bracket an engine call that changes usage, so that a reload detects one under way. u is NULL when
+ * the call failed.
  */
 void cfs_quotas_begin(struct cfs_quotas *q);
 void cfs_quotas_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_usage *u);
-/* The same, and the hold (NULL: none) ends, as does what was promised to the file (0: none). */
+/*
+ * The same; also ends the operation's reservation (NULL: none) and turns the file's (0: none) into
+ * usage.
+ */
 void cfs_quotas_end_held(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 struct cfs_hold *hold, const struct cfs_usage *u);
 /* The inode's usage moves to another owner. */
@@ -86,7 +89,7 @@ void cfs_quotas_moved(struct cfs_quotas *q, const struct cfs_ctx *ctx,
 /* The engine that is read and written from here on, which is not owned. */
 void cfs_quotas_attach(struct cfs_quotas *q, struct cfs_engine *eng);
 struct cfs_volume_limits *cfs_quotas_volume(struct cfs_quotas *q);
-/* Of the volume, this mount's changes included; below zero when counters are damaged. */
+/* Usage of the volume, this mount's changes included; below zero when counters are damaged. */
 int64_t cfs_quotas_used_space(struct cfs_quotas *q);
 int64_t cfs_quotas_used_inodes(struct cfs_quotas *q);
 /* The limit of a directory, pending usage included; false: it has none. */

@@ -64,7 +64,7 @@ struct trim {
 	bool more;
 };
 
-/* The last line to go, by age: lines are in the order of their commits. */
+/* The last line to remove by age; lines are in commit order. */
 static int last_old(struct sql_conn *c, const struct trim *a, int64_t *ret_id, unsigned *ret_n)
 {
 	int64_t last = 0;

@@ -73,7 +73,7 @@ static int read_chunk(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	r = sql_row(c, SQL_get_chunk, "ii", a->ino, (int64_t)a->indx);
 	if (r < 0)
 		return r;
-	/* A hole, or a file that somebody else has removed? */
+	/* Distinguishes a hole from a file that another client has removed. */
 	if (r == 0)
 		return sql_get_node(c, a->ino, false, &attr);
 	r = decode(c, a);
@@ -95,7 +95,7 @@ ssize_t sql_op_read_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_i
 
 /* ---- changing ---- */
 
-/* What all changes of a file's data have in common. */
+/* The common part of all changes of a file's data. */
 struct change {
 	cfs_ino_t ino;
 	struct cfs_attr attr;
@@ -133,7 +133,7 @@ int sql_lock_file(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		return r;
 	if (ret->type != CFS_TYPE_FILE)
 		return ret->type == CFS_TYPE_DIR ? -EISDIR : -EINVAL;
-	/* Who had it open when it went to the trash may go on. */
+	/* A client that had it open when it was moved to the trash may continue. */
 	if (cfs_ino_is_trash(ret->parent) && !cfs_host_is_open(sql_host(c), ino))
 		return -EPERM;
 	return cfs_rules_write(ctx, ret, false);
@@ -257,7 +257,7 @@ static int append_zeros(void *arg, const struct cfs_zero *z)
 			(int64_t)z->indx, (int64_t)z->last + 1);
 }
 
-/* The length and times of a->attr, with what follows from them. */
+/* Writes the length and times of a->attr, the usage and the changelog line. */
 static int finish(struct sql_conn *c, const struct cfs_ctx *ctx, struct change *a,
 		  uint64_t old_length)
 {

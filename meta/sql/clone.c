@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cloning a tree, inode by inode (volume-format section 11). The top is made without a name and
- * attached when everything below it is there; entries below it come with their name.
+ * Cloning a tree, inode by inode (volume-format section 11). The top is created without a name and
+ * attached when everything below it is complete; entries below it are created with their name.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -186,7 +186,7 @@ static int drop_detached(struct sql_conn *c, const struct cfs_ctx *ctx, void *ar
 	if (r)
 		return r < 0 ? r : -ENOTEMPTY;
 	r = sql_dispose(c, ctx, &req, -1, &gone, &a->usage);
-	a->usage.n_dirs = 0; /* it was no entry */
+	a->usage.n_dirs = 0; /* it was not an entry of a directory */
 	if (r < 0)
 		return r;
 	r = sql_write_usage(c, &a->usage);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The database's part of compaction, and of the delayed deletion of what it replaced. */
+/* The database's part of compaction, and of the delayed deletion of the replaced slices. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ struct compact {
 	struct sql_refs dead;
 };
 
-/* The stored list with the replaced records exchanged for one; NULL without memory. */
+/* The stored list with one record in place of the replaced ones; NULL: out of memory. */
 static uint8_t *replace(const struct compact *a, const uint8_t *stored, size_t len, size_t *ret_len)
 {
 	size_t tail = len - a->head_bytes;

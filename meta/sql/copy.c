@@ -8,10 +8,10 @@
 #include "base/log.h"
 #include "meta/sql/sql.h"
 
-/* More than that is copied short, to keep the transaction small; the kernel asks for 2 GiB. */
+/* A longer request is cut, to keep the transaction small; the kernel asks for 2 GiB. */
 #define COPY_MAX (64 * CFS_CHUNK_SIZE)
 
-/* What is visible of a chunk: pieces in order of pos, not overlapping, holes left out. */
+/* The visible pieces of a chunk: in order of pos, not overlapping, without holes. */
 struct view {
 	struct cfs_slice *v;
 	size_t n;
@@ -139,7 +139,7 @@ static int put_record(struct copy *a, const struct cfs_slice *s)
 	return sql_refs_add(&a->refs, s->id, s->size);
 }
 
-/* The next len bytes of the destination, from `off` of the slice; cut at chunk borders. */
+/* Emits the next len bytes of the destination, from `off` of the slice; cut at chunk borders. */
 static int emit(struct copy *a, const struct cfs_slice *from, uint32_t off, uint32_t len)
 {
 	int r = 0;

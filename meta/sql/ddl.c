@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tables of schema.c in a database: whether they are there, making and dropping them. */
+/* The tables of schema.c in a database: finding, creating and dropping them. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 #define NAME_MAX_LEN 192
 
-/* ---- which columns are there ---- */
+/* ---- existing columns ---- */
 
 /* The list, and behind it the table of cachefs's own records. */
 static size_t count_tables(void)
@@ -87,7 +87,7 @@ bool sql_has_column(struct sql_conn *c, const char *table, const char *column)
 		return d->has_column(c, table, column);
 	if (!find_column(table, column, &t, &bit))
 		return false;
-	/* Columns come and do not go: only those that are missing are asked for again. */
+	/* Columns are only added, never dropped: only missing ones are looked up again. */
 	if (is_known(c->db, t, bit))
 		return true;
 	have = calloc(count_tables(), sizeof(*have));
@@ -96,7 +96,7 @@ bool sql_has_column(struct sql_conn *c, const char *table, const char *column)
 		free(have);
 		return true;
 	}
-	/* Before they are given away: another thread may put its own in their place. */
+	/* Read before the list is published: another thread may replace it. */
 	known = have[t] >> bit & 1;
 	remember_columns(c->db, have);
 	return known;
@@ -233,7 +233,10 @@ static int add_index(struct sql_conn *c, const struct sql_table *t, const struct
 	return sql_dialect(c)->run(c, text);
 }
 
-/* What was seen inside of this transaction may be rolled back, and dropped tables are gone. */
+/*
+ * Forgets the known columns: a rollback may undo what this transaction has read, and dropped tables
+ * are gone.
+ */
 static int end_change(struct sql_conn *c, int r)
 {
 	int r2 = sql_dialect(c)->end_ddl ? sql_dialect(c)->end_ddl(c) : 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The way of a removed file's data: sustained, delfile, chunks, slices without reference. */
+/* The stages of a removed file's data: sustained, delfile, chunks, slices without references. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -46,7 +46,7 @@ static int end_sustained(struct sql_conn *c, const struct cfs_ctx *ctx, void *ar
 		a->length = UINT64_MAX;
 	if (r >= 0)
 		r = sql_exec(c, SQL_del_node, "i", a->ino);
-	/* Those that it was given since its last name went. */
+	/* Extended attributes set since its last name was removed. */
 	if (r >= 0)
 		r = sql_post(c, SQL_del_xattrs, "i", a->ino);
 	if (r >= 0)
@@ -70,7 +70,10 @@ int sql_op_end_sustained(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64
 	return 0;
 }
 
-/* Of another client's session: nobody else knows what the volume and its owners gain. */
+/*
+ * A sustained inode of another client's session: only this transaction can record the usage that
+ * the volume and its owners regain.
+ */
 static int end_stale(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	const struct sustained *a = arg;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Locks for servers that see none of each other's. A cluster (Galera) certifies a transaction by
- * the keys of the rows that it changes: what it has only locked, or set to what it was, is no key.
- * So a row is written that nobody ever sees, as it goes before its transaction ends.
+ * Certification rows: conflict detection between servers that do not share locks. A cluster
+ * (Galera) certifies a transaction by the keys of the rows that it changes. A row that is only
+ * locked, or set to its old value, contributes no key. Therefore the transaction inserts a row and
+ * deletes it again before the commit, so that no other transaction ever sees it.
  *
- * A directory has SQL_GUARDS of them, locks of no session. Who makes a name in it writes one, so
- * that two that make names rarely meet; who has found it empty writes all.
+ * A directory has SQL_GUARDS of them, stored as locks without a session. A transaction that creates
+ * a name writes one of them, so that two creations rarely conflict. A transaction that removes an
+ * empty directory writes all of them.
  */
 #include <string.h>
 
@@ -38,7 +40,7 @@ int sql_close_dir(struct sql_conn *c, cfs_ino_t dir)
 	return r < 0 ? r : 1;
 }
 
-/* By its own row, whose key is that of every other change of it. */
+/* Uses the node's own row: every other change of the node has the same key. */
 int sql_claim_node(struct sql_conn *c, cfs_ino_t ino)
 {
 	int r;
@@ -51,7 +53,7 @@ int sql_claim_node(struct sql_conn *c, cfs_ino_t ino)
 	return r < 0 ? r : 0;
 }
 
-/* By a row that every volume has, and that is written when a mount begins. */
+/* Uses a counter row that every volume has and that each starting mount writes. */
 int sql_lock_tree(struct sql_conn *c)
 {
 	static const char row[] = "nextSession";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of a volume that is being loaded, as they come: the opposite of scan.c. */
+/* Writes the rows of a volume being loaded: the opposite of scan.c. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +54,7 @@ static int put_node(struct sql_conn *c, const struct cfs_row *row)
 			(int64_t)a->access_acl, (int64_t)a->default_acl, (int64_t)a->tier);
 }
 
-/* The packed entries of one kind, behind *p, which moves on. */
+/* Reads the packed entries of one kind at *p, and advances *p. */
 static int named(const uint8_t **p, const uint8_t *end, const uint8_t **ret, size_t *ret_len)
 {
 	size_t n;
@@ -131,7 +131,7 @@ static int put_row(struct sql_conn *c, struct load *a, const struct cfs_row *row
 		return put_acl(c, row);
 	case CFS_TABLE_COUNTER:
 		return put_counter(c, row);
-	case CFS_TABLE_PARENT: /* edges say it */
+	case CFS_TABLE_PARENT: /* follows from the edges */
 		return 0;
 	case CFS_TABLE_DELAYED:
 	case CFS_TABLE_DETACHED:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* BSD and POSIX locks (volume-format section 9): one try, a conflict is -EAGAIN. */
+/* BSD and POSIX locks (volume-format section 9): one attempt, a conflict is -EAGAIN. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -26,7 +26,9 @@ static char type_letter(unsigned type)
 	return type == CFS_LOCK_READ ? 'R' : type == CFS_LOCK_WRITE ? 'W' : 'U';
 }
 
-/* Node rows come before lock rows. Of an inode that somebody else has removed a lock can only go.
+/*
+ * Lock order: node rows before lock rows. On an inode that another client has removed, only
+ * unlocking is possible.
  */
 static int lock_inode(struct sql_conn *c, cfs_ino_t ino, bool unlocks)
 {
@@ -120,7 +122,7 @@ static int decode(const struct lock *a, const uint8_t *p, size_t len, struct cfs
 	return 0;
 }
 
-/* Looks at another owner's list: the conflict that starts first is kept. */
+/* Compares with another owner's list, and keeps the conflict that starts first. */
 static void judge(struct lock *a, uint64_t sid, uint64_t owner, const struct cfs_plock *v, size_t n)
 {
 	const struct cfs_plock *l = cfs_rules_plock_conflict(v, n, &a->plock);

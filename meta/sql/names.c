@@ -179,7 +179,7 @@ static int log_create(struct sql_conn *c, const struct cfs_ctx *ctx, const struc
 		       target, req->type == CFS_TYPE_DIR ? "true" : "false", a->ino);
 }
 
-/* The unique key on (parent, name) decides races: what is there is returned with -EEXIST. */
+/* The unique key on (parent, name) decides races: the existing entry is returned with -EEXIST. */
 static int put_entry(struct sql_conn *c, const struct cfs_ctx *ctx, const struct mknod *a)
 {
 	const struct cfs_mknod *req = a->req;
@@ -192,7 +192,7 @@ static int put_entry(struct sql_conn *c, const struct cfs_ctx *ctx, const struct
 	if (r == -EEXIST) {
 		int found = lookup(c, ctx, &there);
 
-		/* A name without node is in the way all the same. */
+		/* A name without a node conflicts all the same. */
 		if (found && found != -ENOENT)
 			return found;
 	}
@@ -269,7 +269,7 @@ static int check_link(const struct cfs_attr *attr)
 {
 	if (attr->type == CFS_TYPE_DIR || (attr->flags & (CFS_FLAG_IMMUTABLE | CFS_FLAG_APPEND)))
 		return -EPERM;
-	/* Unlinked and only kept open, or in the trash: there is no way back. */
+	/* An inode that is unlinked and only kept open, or in the trash, cannot be linked again. */
 	if (!attr->nlink)
 		return -ENOENT;
 	return cfs_ino_is_trash(attr->parent) ? -EPERM : 0;
@@ -347,7 +347,7 @@ static int chmod_acl(struct sql_conn *c, struct cfs_attr *attr)
 	return r;
 }
 
-/* JuiceFS's bits of what was asked to change (volume-format section 14). */
+/* The set mask in JuiceFS's bits (volume-format section 14). */
 static unsigned log_bits(uint32_t set)
 {
 	static const struct {

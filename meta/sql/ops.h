@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The members of struct cfs_engine_ops in SQL, sql_op_<member>, and what the operation files lend
- * each other. `e` is a struct sql_db. Contracts: meta/engine/engine.h.
+ * The members of struct cfs_engine_ops in SQL, sql_op_<member>, and the functions that the
+ * operation files share. `e` is a struct sql_db. Contracts: meta/engine/engine.h.
  */
 #ifndef CFS_META_SQL_OPS_H
 #define CFS_META_SQL_OPS_H
@@ -17,11 +17,14 @@ CFS_ENGINE_OPS(DECLARE)
 DECLARE(sync)
 #undef DECLARE
 
-/* commit_slice that leaves it to the caller what it means that the slice is there (-EEXIST). */
+/*
+ * commit_slice that returns -EEXIST when the slice exists already; the caller decides what it
+ * means.
+ */
 int sql_commit_slice(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t indx, const struct cfs_slice *s,
 		     struct timespec mtime, struct cfs_attr *ret, unsigned *ret_records,
 		     struct cfs_usage *ret_usage);
-/* Says so. -EIO */
+/* Logs that the slice is in use already. Returns -EIO. */
 int sql_slice_in_use(const struct cfs_slice *s, cfs_ino_t ino);
 /* Adds to a counter that may not exist. */
 int sql_add_counter(struct sql_conn *c, const char *name, int64_t n, int64_t *ret_old);
@@ -56,16 +59,19 @@ static inline int64_t sql_space_of(const struct cfs_attr *attr)
 {
 	return cfs_space_of((uint64_t)sql_length_of(attr));
 }
-/* One name of the inode comes to (sign 1) or leaves (-1) the directory. */
+/* A name of the inode is added to (sign 1) or removed from (-1) the directory. */
 void sql_usage_entry(struct cfs_usage *u, cfs_ino_t dir, const struct cfs_attr *attr, int sign);
-/* The inode comes to (1) or leaves (-1) the volume. */
+/* The inode is added to (1) or removed from (-1) the volume. */
 void sql_usage_inode(struct cfs_usage *u, const struct cfs_attr *attr, int sign);
-/* The file's length was old_length: in the volume and in every directory that names it. */
+/*
+ * A change of length from old_length: counts in the volume and in every directory that names the
+ * file.
+ */
 int sql_usage_length(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr,
 		     uint64_t old_length, struct cfs_usage *u);
 
 /* -- names.c -- */
-/* The changelog's line, if there is one, of what setattr has made of an inode. */
+/* Writes the changelog line of a setattr, when there is a changelog. */
 int sql_log_setattr(struct sql_conn *c, CFS_CTX, cfs_ino_t ino, uint32_t set,
 		    const struct cfs_attr *attr);
 
@@ -80,9 +86,12 @@ struct cfs_attr sql_missing_node(const struct sql_edge *edge);
  */
 int sql_dispose(struct sql_conn *c, CFS_CTX, const struct cfs_engine_remove *req, int has_data,
 		struct cfs_removed *v, struct cfs_usage *u);
-/* A directory has nlink_d more directories in it, if that is not 0. Not in the trash. */
+/*
+ * Adds nlink_d to the directory's link count, and updates its times, unless nlink_d is 0. Not in
+ * the trash.
+ */
 int sql_touch_dir(struct sql_conn *c, CFS_CTX, cfs_ino_t dir, int nlink_d);
-/* 1: the file has left chunks, which are remembered for deletion; 0: there are none. */
+/* 1: the file has left chunks, which are recorded for deletion; 0: it has none. */
 int sql_put_delfile(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t length);
 /* nlink, parent and ctime of *attr. */
 int sql_move_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr);
@@ -93,7 +102,7 @@ int sql_append_records(struct sql_conn *c, cfs_ino_t ino, uint32_t indx, const v
 		       size_t bytes);
 /* length, mtime and ctime of *attr. */
 int sql_set_written(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr);
-/* The file to be changed, locked; judged by cfs_rules_write. */
+/* Locks the file to be changed, and checks it with cfs_rules_write. */
 int sql_lock_file(struct sql_conn *c, CFS_CTX, cfs_ino_t ino, struct cfs_attr *ret);
 
 /* -- references of slices (refs.c) -- */

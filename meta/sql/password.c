@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The password that is not in the URL (volume-format section 1). */
+/* The password from outside the URL (volume-format section 1). */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The connections of a database. Readers are kept in a stack, so that the one used last, whose
- * caches are warm, is used next. A single-writer database has one write connection besides.
+ * The connections of a database. Idle connections form a stack, so that the last used one, whose
+ * caches are warm, is used next. A single-writer database has one additional write connection.
  *
- * Who finds none waits. A thread that runs takes one that is returned before a thread that has to
- * be woken can, and so the server is kept busy; but only one is woken at a time, and who was woken
- * in vain is given the next one in hand, so that nobody waits for long.
+ * Waiters queue. A running thread may overtake a sleeping waiter and take a returned connection,
+ * which keeps the server busy. Only one waiter is woken at a time. A waiter that was overtaken once
+ * gets the next connection directly, so that the wait is bounded.
  */
 #include <errno.h>
 #include <sched.h>
@@ -21,7 +21,7 @@
 #define MIN_CONNS 4
 #define MAX_CONNS 16
 
-/* Of a database that is not in this process: a connection spends its time waiting. */
+/* For a database server: a connection spends most of its time waiting for the network. */
 #define SERVER_CONNS	16
 #define SERVER_IDLE_S	300
 #define SWEEP_PERIOD_MS 1000
@@ -93,7 +93,7 @@ static int read_options(struct sql_db *db, const struct cfs_url *url)
 	return r ? r : option_duration(url, "max_life_time", &db->pool.life_ms);
 }
 
-/* Only what may stand unquoted in an identifier. */
+/* Allows only characters of an unquoted identifier. */
 static int make_prefix(const struct cfs_url *url, char **ret)
 {
 	const char *word = cfs_url_option(url, "table_prefix");
@@ -123,7 +123,7 @@ int sql_db_init(struct sql_db *db, const struct cfs_engine_conf *conf,
 	db->dialect = dialect;
 	db->read_only = conf->meta->read_only;
 	db->timeout_ms = conf->meta->timeout_ms ? conf->meta->timeout_ms : DEFAULT_TIMEOUT_MS;
-	/* A transaction is shorter than going to sleep and being woken. */
+	/* Spins first: a transaction is shorter than a sleep and a wake-up. */
 	pthread_mutexattr_init(&spin);
 	pthread_mutexattr_settype(&spin, PTHREAD_MUTEX_ADAPTIVE_NP);
 	pthread_mutex_init(&db->write_lock, &spin);
@@ -167,7 +167,7 @@ static int connect_to(struct sql_db *db, bool writer, struct sql_conn **ret, cha
 	return 0;
 }
 
-/* As connect_to, in the middle of the volume's life. */
+/* As connect_to, on a running mount. */
 static int connect_again(struct sql_db *db, bool writer, struct sql_conn **ret)
 {
 	char err[256] = "";
@@ -183,7 +183,7 @@ static int connect_again(struct sql_db *db, bool writer, struct sql_conn **ret)
 	} else if (!r && atomic_exchange(&db->away, false)) {
 		cfs_warn("connected to the database again: url=%s", db->where);
 	}
-	/* A database that has gone is not a name that does not exist. */
+	/* -ENOENT would look like a missing name; here the database is gone. */
 	return r == -ENOENT ? -EIO : r;
 }
 
@@ -245,7 +245,7 @@ static int single_writer(struct sql_db *db, cfs_deadline_t deadline, struct sql_
 	return r;
 }
 
-/* The write connection if it is there and nobody uses it. */
+/* The write connection if it is connected and idle. */
 static struct sql_conn *borrow_writer(struct sql_db *db)
 {
 	if (!db->dialect->single_writer || pthread_mutex_trylock(&db->write_lock))
@@ -292,7 +292,10 @@ static void put_back(struct sql_db *db, struct sql_conn *c)
 	wake_first(db);
 }
 
-/* Under pool.lock. A server that had no room for one more is asked again after a while. */
+/*
+ * Under pool.lock. After the server refused another connection, connecting is tried again after
+ * FULL_MS.
+ */
 static bool may_connect(const struct sql_db *db)
 {
 	if (db->pool.n_conns >= db->pool.max_conns)
@@ -301,7 +304,7 @@ static bool may_connect(const struct sql_db *db)
 	       cfs_deadline_passed(db->pool.full_until);
 }
 
-/* Under pool.lock, after connecting failed. 0: there are other connections to be waited for. */
+/* Under pool.lock, after connecting failed. 0: other connections exist, wait for one of them. */
 static int give_up(struct sql_db *db, int error)
 {
 	db->pool.n_conns--;
@@ -335,7 +338,7 @@ static int take(struct sql_db *db, struct sql_conn **ret)
 	return give_up(db, r);
 }
 
-/* Under pool.lock, when there is none. */
+/* Under pool.lock, when no connection is idle. */
 static int wait_for_one(struct sql_db *db, cfs_deadline_t deadline, struct sql_conn **ret)
 {
 	struct sql_waiter w = {0};
@@ -347,7 +350,7 @@ static int wait_for_one(struct sql_db *db, cfs_deadline_t deadline, struct sql_c
 	for (;;) {
 		while (!r && !w.woken && !w.given)
 			r = cfs_cond_wait(&w.wake, &db->pool.lock, deadline);
-		if (w.given) { /* and taken out of the list */
+		if (w.given) { /* and removed from the list */
 			*ret = w.given;
 			r = 0;
 			break;
@@ -411,7 +414,10 @@ static void disconnect_all(struct sql_conn *list)
 	}
 }
 
-/* Takes out those that have been idle for too long, which are at the end, and those too many. */
+/*
+ * Removes connections that have been idle for too long, which are at the end, and those beyond the
+ * limit.
+ */
 static struct sql_conn *sweep(struct sql_db *db, uint64_t now_ms)
 {
 	struct sql_conn **p = &db->pool.idle, *gone;

@@ -111,7 +111,7 @@ int sql_op_put_quota(struct cfs_engine *e, const struct cfs_ctx *ctx, const stru
 	return sql_txn(sql_db(e), ctx, CFS_META_OP_other, put, &copy);
 }
 
-/* An owner's row goes on counting, without limits. */
+/* An owner's row keeps counting, without limits. */
 static int del(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	const struct cfs_quota *q = arg;

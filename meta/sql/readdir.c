@@ -17,7 +17,7 @@ struct listing {
 /* Columns of the edge behind those of the node. */
 enum { NAME, INO, TYPE, NODE_INO };
 
-/* 1 when the reader has had enough, -EIO for a name that cannot be one. */
+/* 1 when the reader ends the page, -EIO for an invalid name. */
 static int deliver(struct sql_conn *c, struct listing *a, enum sql_stmt_id id)
 {
 	int first = a->attrs ? SQL_NODE_COLUMNS : 0;
@@ -56,7 +56,7 @@ static int check_dir(struct sql_conn *c, cfs_ino_t dir)
 	return attr.type == CFS_TYPE_DIR ? 1 : -ENOTDIR;
 }
 
-/* One row more than the limit is asked for: whether it is there tells whether this is the end. */
+/* Selects one row more than the limit: its absence means the end. */
 static int list(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct listing *a = arg;
@@ -93,7 +93,7 @@ int sql_op_readdir(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t di
 	};
 	int r = sql_read(sql_db(e), ctx, CFS_META_OP_readdir, list, &a);
 
-	/* What was delivered stays delivered, whatever came after it. */
+	/* Delivered entries count, even if a later one failed. */
 	*cursor = a.cursor;
 	return r;
 }

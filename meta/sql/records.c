@@ -38,7 +38,7 @@ static int put_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		return r < 0 ? r : 0;
 	r = sql_exec(c, SQL_new_record, "bb", a->key, strlen(a->key), a->value, a->len);
 	if (r == -EEXIST && !a->fresh) {
-		c->conflict = true; /* somebody put it in between */
+		c->conflict = true; /* another client inserted it meanwhile */
 		r = -EAGAIN;
 	}
 	return r < 0 ? r : 0;
@@ -128,7 +128,7 @@ int sql_op_get_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const cha
 	return sql_read(sql_db(e), ctx, CFS_META_OP_other, get_record, &a);
 }
 
-/* From "TABLE/" to what follows all that begin with it. */
+/* The key range from "TABLE/" to the first key beyond that prefix. */
 static int each_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	char from[CFS_RECORD_KEY_MAX + 1], to[CFS_RECORD_KEY_MAX + 1];

@@ -28,7 +28,7 @@ int sql_move_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr
 
 int sql_touch_dir(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t dir, int nlink_d)
 {
-	/* An hour directory keeps its link count whatever is in it. */
+	/* The link count of an hour directory does not depend on its entries. */
 	if (cfs_ino_is_trash(dir) || !nlink_d)
 		return 0;
 	return sql_touch_parent(c, ctx, dir, nlink_d);
@@ -53,7 +53,7 @@ int sql_lock_victim(struct sql_conn *c, const struct sql_edge *edge, struct cfs_
 	return 0;
 }
 
-/* A file that was never written leaves nothing to be deleted later. 1: it has left chunks. */
+/* A file without chunks needs no delayed deletion. 1: it has left chunks. */
 static int put_delfile(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		       uint64_t length, int has_data)
 {
@@ -74,7 +74,7 @@ int sql_put_delfile(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino
 	return put_delfile(c, ctx, ino, length, -1);
 }
 
-/* Deletes the rows that live and die with an inode. */
+/* Deletes the rows that exist only with their inode. */
 static int delete_rows(struct sql_conn *c, const struct cfs_ctx *ctx, int has_data,
 		       struct cfs_removed *v)
 {
@@ -168,7 +168,7 @@ struct remove {
 	const struct cfs_engine_remove *req;
 	bool dir;
 	/* of one attempt */
-	bool raced; /* the name stands for another inode since it was looked up: look again */
+	bool raced; /* the name leads to another inode since the lookup: look it up again */
 	struct cfs_removed ret;
 	struct cfs_usage usage;
 };

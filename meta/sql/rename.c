@@ -14,14 +14,14 @@ struct rename {
 	bool dst_dangles;		  /* it had no node, so nothing of it is locked */
 	int dst_has_data;		  /* as sql_dispose wants it */
 	int src_nlink, dst_nlink;	  /* changes of the parents' link counts */
-	bool raced;			  /* look again, */
-	bool locks_tree;      /* with the lock of who moves directories between others */
-	bool takes_free_name; /* -EEXIST: it was made meanwhile */
+	bool raced;			  /* look the names up again, */
+	bool locks_tree;      /* with the lock for moves of directories to another parent */
+	bool takes_free_name; /* -EEXIST: the target was created meanwhile */
 	struct cfs_renamed ret;
 	struct cfs_usage usage;
 };
 
-/* ---- reading: all questions first, so that they can go to the server together ---- */
+/* ---- reading: all queries first, so that they go to the server as one batch ---- */
 
 static int ask(struct sql_conn *c, const struct cfs_rename *q)
 {
@@ -32,7 +32,7 @@ static int ask(struct sql_conn *c, const struct cfs_rename *q)
 	if (!r)
 		r = sql_query(c, SQL_lock_nodes, "ibib", q->src_parent, q->src_name, q->src_len,
 			      q->dst_parent, q->dst_name, q->dst_len);
-	/* After the nodes are locked nobody changes the edges that name them. */
+	/* While the nodes are locked, no transaction changes the edges that name them. */
 	if (!r)
 		r = sql_query(c, SQL_src_edge, "ib", q->src_parent, q->src_name, q->src_len);
 	if (!r)
@@ -55,7 +55,7 @@ static int read_dir(struct sql_conn *c, enum sql_stmt_id id, struct cfs_attr *re
 	return 0;
 }
 
-/* Not there: ino 0. */
+/* Without a row: ino 0. */
 static int read_edge(struct sql_conn *c, enum sql_stmt_id id, struct sql_edge *ret)
 {
 	int r = sql_next(c, id);
@@ -93,7 +93,7 @@ static int is_full(struct sql_conn *c, cfs_ino_t dir)
 	return r;
 }
 
-/* At most two nodes that the names led to, in the order of inodes. */
+/* At most two nodes behind the names, in the order of inodes. */
 struct locked {
 	cfs_ino_t ino[2];
 	struct cfs_attr attr[2];
@@ -114,8 +114,8 @@ static int read_locked(struct sql_conn *c, struct locked *l)
 }
 
 /*
- * The attributes of the edge's node. One that was not locked has come by its name just now, or it
- * does not exist.
+ * The attributes of the edge's node. A node that was not locked has got this name just now, or does
+ * not exist.
  */
 static int take_locked(struct sql_conn *c, struct rename *a, const struct locked *l,
 		       const struct sql_edge *edge, struct cfs_attr *ret)
@@ -189,7 +189,7 @@ static int find(struct sql_conn *c, struct rename *a)
 	return take_nodes(c, a, &l);
 }
 
-/* ---- judging ---- */
+/* ---- checks ---- */
 
 static int check_source(const struct cfs_ctx *ctx, const struct rename *a)
 {
@@ -201,7 +201,7 @@ static int check_source(const struct cfs_ctx *ctx, const struct rename *a)
 		return r;
 	if ((a->src_dir.mode & S_ISVTX) && ctx->uid != 0 && ctx->uid != src->uid)
 		return -EACCES;
-	/* Its ".." is written. */
+	/* The move changes its "..". */
 	return ctx->check ? cfs_rules_access(ctx, src, 2) : 0;
 }
 
@@ -211,7 +211,7 @@ static int check_target(const struct cfs_ctx *ctx, const struct rename *a)
 
 	if (cfs_ino_is_trash(q->dst_parent))
 		return (q->flags & CFS_RENAME_RESTORE) && ctx->uid == 0 ? 0 : -EPERM;
-	/* A tree is put together again where its top is: in the trash. */
+	/* A restore reassembles a tree at its top, inside the trash. */
 	if ((q->flags & CFS_RENAME_RESTORE) && ctx->uid == 0 && !a->dst.ino)
 		return a->dst_dir.type == CFS_TYPE_DIR ? 0 : -ENOTDIR;
 	if (a->dst.ino)
@@ -248,7 +248,7 @@ static bool moves_tree(const struct rename *a)
 		((q->flags & CFS_RENAME_EXCHANGE) && a->dst.type == CFS_TYPE_DIR));
 }
 
-/* 1: `dir` is `top` or lies below it, or above it is a loop, which leads nowhere. */
+/* 1: `dir` is `top` or lies below it, or its ancestors form a loop. */
 static int lies_below(struct sql_conn *c, cfs_ino_t dir, cfs_ino_t top)
 {
 	cfs_ino_t mark = dir;
@@ -274,8 +274,8 @@ static int lies_below(struct sql_conn *c, cfs_ino_t dir, cfs_ino_t top)
 }
 
 /*
- * The kernel refuses to move a directory below itself by what it knows of the tree: another mount
- * may have changed that, or be about to.
+ * The kernel refuses to move a directory below itself, judging by its cached tree. Another mount
+ * may have changed the tree, so it is checked here again.
  */
 static int check_tree(struct sql_conn *c, const struct rename *a)
 {
@@ -289,7 +289,7 @@ static int check_tree(struct sql_conn *c, const struct rename *a)
 	return r > 0 ? -EINVAL : r;
 }
 
-/* ---- writing: what is locked is there ---- */
+/* ---- writing: locked rows exist ---- */
 
 static int set_src_edge(struct sql_conn *c, const struct rename *a)
 {
@@ -299,7 +299,7 @@ static int set_src_edge(struct sql_conn *c, const struct rename *a)
 			q->src_name, q->src_len, a->src.ino);
 }
 
-/* A name without a node may as well have been one that came and went while it was looked at. */
+/* A name seen without a node may have been created and removed during the lookup. */
 static int set_dst_edge(struct sql_conn *c, struct rename *a)
 {
 	const struct cfs_rename *q = &a->req->r;
@@ -314,7 +314,7 @@ static int set_dst_edge(struct sql_conn *c, struct rename *a)
 	return a->raced ? -ENOENT : r < 0 ? r : 0;
 }
 
-/* The inode has come to another directory. */
+/* The inode was moved to another directory. */
 static int arrive(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t dir,
 		  struct cfs_attr *attr)
 {
@@ -361,7 +361,7 @@ static int take_free_name(struct sql_conn *c, struct rename *a)
 			q->src_parent, q->src_name, q->src_len, a->src.ino);
 }
 
-/* The target's edge names the source; what it named is disposed of. */
+/* Makes the target's edge name the source, and disposes of the inode it named. */
 static int take_name_of_victim(struct sql_conn *c, const struct cfs_ctx *ctx, struct rename *a)
 {
 	const struct cfs_rename *q = &a->req->r;
@@ -441,7 +441,7 @@ static int rename_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	a->ret = (struct cfs_renamed){0};
 	a->src_nlink = a->dst_nlink = 0;
 	a->raced = a->takes_free_name = a->dst_dangles = false;
-	/* Before any node is. */
+	/* Taken before any node is locked. */
 	r = a->locks_tree ? sql_lock_tree(c) : 0;
 	if (r == 0)
 		r = find(c, a);

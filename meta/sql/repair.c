@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Judging single inodes and counts, and putting them right in the transaction that judges. */
+/* Checks of single inodes and counts, with the repair in the same transaction. */
 #include <errno.h>
 #include <inttypes.h>
 
@@ -99,7 +99,7 @@ static int make_stat(struct sql_conn *c, struct check *a)
 	if (r)
 		return r < 0 ? r : 0;
 	a->c.repaired |= CFS_CHECK_NO_STAT;
-	/* One that another client has made meanwhile is not written over. */
+	/* A row that another client has made meanwhile is not overwritten. */
 	r = sql_exec(c, SQL_new_dir_stat, "i", a->ino);
 	if (r >= 0)
 		r = sum_entries(c, a);
@@ -133,7 +133,7 @@ static int check_stat(struct sql_conn *c, struct check *a)
 	return repair ? put_stat(c, a) : 0;
 }
 
-/* Nobody can reach it, and nothing says that it is on its way in or out. */
+/* An orphan: it has no name, and is neither being created or cloned nor being deleted. */
 static int check_orphan(struct sql_conn *c, const struct cfs_ctx *ctx, struct check *a)
 {
 	const struct cfs_engine_remove req = {.parent = 0};
@@ -153,7 +153,7 @@ static int check_orphan(struct sql_conn *c, const struct cfs_ctx *ctx, struct ch
 		return 0;
 	gone.attr = *attr;
 	r = sql_dispose(c, ctx, &req, -1, &gone, &a->usage);
-	a->usage.n_dirs = 0; /* it was no entry */
+	a->usage.n_dirs = 0; /* it was not an entry of a directory */
 	return r < 0 ? r : sql_write_usage(c, &a->usage);
 }
 
@@ -170,7 +170,10 @@ static int check_named(struct sql_conn *c, struct check *a)
 	a->c.parent = is_dir || a->c.names == 1 ? a->first_parent : 0;
 	if (a->ino == CFS_ROOT_INO)
 		a->c.parent = CFS_ROOT_INO;
-	/* Neither hour directories nor what moves into them counts in the trash. */
+	/*
+	 * Hour directories and the directories moved into them do not count in link counts of the
+	 * trash.
+	 */
 	if (a->c.nlink != attr->nlink && !cfs_ino_is_trash(a->ino))
 		repair = wanted(a, CFS_DAMAGE_NLINK);
 	if (a->c.parent != attr->parent && a->ino != CFS_TRASH_INO && (is_dir || attr->parent != 0))
@@ -207,7 +210,7 @@ static int make_directory(struct sql_conn *c, const struct cfs_ctx *ctx, struct 
 	return sql_write_usage(c, &a->usage);
 }
 
-/* There is no such inode, but something speaks of it. */
+/* The inode is missing, but other rows name it. */
 static int check_missing(struct sql_conn *c, const struct cfs_ctx *ctx, struct check *a)
 {
 	uint64_t length;

@@ -10,7 +10,7 @@
 
 #define RETRY_BASE_MS 1
 #define RETRY_MAX_MS  32
-/* While there is no connection to be had. */
+/* Backoff while no connection can be made. */
 #define LOST_BASE_MS 16
 #define LOST_MAX_MS  1000
 
@@ -59,7 +59,7 @@ static void clear_bit(uint64_t *set, unsigned n)
 
 /* ---- texts ---- */
 
-/* A volume of an older client that is mounted read-only may lack the columns that came last. */
+/* A volume of an older client that is mounted read-only may lack the latest columns. */
 static void put_node_columns(struct sql_conn *c, FILE *f, char alias)
 {
 	for (unsigned i = 0; i < SQL_NODE_COLUMNS; i++) {
@@ -131,7 +131,7 @@ char *sql_expand(struct sql_conn *c, const char *text)
 
 /* ---- statements ---- */
 
-/* Remembers what the end of the transaction must know. */
+/* Records errors that the end of the transaction evaluates. */
 static int note(struct sql_conn *c, int r)
 {
 	if (r == -EAGAIN)
@@ -376,7 +376,7 @@ static void end_queries(struct sql_conn *c)
 
 /* ---- transactions ---- */
 
-/* again: on the database's account alone; an operation's own -EAGAIN is a result. */
+/* again: only the database asks for a retry; an operation's own -EAGAIN is a result. */
 struct outcome {
 	bool again;
 	bool unknown; /* the commit got no answer; r is what fn returned */
@@ -419,8 +419,8 @@ static int run_once(struct sql_conn *c, const struct cfs_ctx *ctx, bool txn, sql
 }
 
 /*
- * Asks the server what became of a commit whose answer was lost. 1: it was carried out, 0: not;
- * -EIO: nobody can tell.
+ * Asks the server for the outcome of a commit whose answer was lost. 1: committed, 0: not; -EIO:
+ * the outcome cannot be known.
  */
 static int settle(struct sql_db *db, const struct cfs_ctx *ctx, uint64_t txn)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Whole tables, page by page behind a key. Keys of rows do not change and fresh ones are larger, so
- * a row that exists throughout is met.
+ * a row that exists throughout the scan is delivered.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static const struct source {
 	[CFS_TABLE_XATTR] = {SQL_scan_xattrs, "xattr", "id", PAGE_LISTS},
 	[CFS_TABLE_PARENT] = {SQL_scan_parents, "node", "parent", PAGE},
 	[CFS_TABLE_ACL] = {SQL_scan_acls, "acl", "id", PAGE},
-	/* Few, and without a number. */
+	/* Few rows, and without a numeric key. */
 	[CFS_TABLE_COUNTER] = {SQL_scan_counters, "counter", "name", INT64_MAX},
 };
 
@@ -241,7 +241,7 @@ static int scan(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		a->stopped = a->fn(a->arg, &row);
 		if (a->stopped)
 			return 0;
-		/* What was delivered stays delivered when the page is asked for again. */
+		/* A retry of the page does not deliver these rows again. */
 		a->after = key;
 	}
 	a->at_end = r >= 0 && n < s->page;

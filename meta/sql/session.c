@@ -115,7 +115,7 @@ int sql_op_clean_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64
 
 	if (!r)
 		r = sql_end_sustained_all(db, ctx, sid);
-	/* The record goes last: whoever finds it knows that there may be more to clean. */
+	/* The record is removed last: while it exists, another client continues the clean-up. */
 	return r ? r : sql_txn(db, ctx, CFS_META_OP_session, drop_session, &sid);
 }
 

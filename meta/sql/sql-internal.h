@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What runner, pool, schema and dialects share: the database and its connections.
+ * Shared by runner, pool, schema and dialects: the database and its connections.
  *
  * Locks: write_lock (the write connection of a single-writer database; held across its statements,
  * always taken with a deadline) is taken before pool.lock, or tried while holding it.
@@ -21,16 +21,16 @@ struct sql_conn {
 	struct sql_conn *next; /* in the pool */
 	bool writer;
 	bool conflict;		 /* the database asked to try the transaction again */
-	bool broken;		 /* not to be used again */
+	bool broken;		 /* must not be used again */
 	bool unknown;		 /* the commit got no answer */
-	uint64_t txn;		 /* then: its number at the server, 0 when that is not known */
+	uint64_t txn;		 /* then: the server's transaction number, 0 when unknown */
 	cfs_deadline_t deadline; /* of the operation that uses it */
 	unsigned round_trips;
-	bool guards;		   /* the server is one of several: guard.c */
-	unsigned guard;		   /* below SQL_GUARDS; connections should differ */
-	unsigned epoch;		   /* of the schema and server it was made for */
+	bool guards;	/* the server is one of a cluster: uses certification rows (guard.c) */
+	unsigned guard; /* below SQL_GUARDS; connections should differ */
+	unsigned epoch; /* of the schema and server it was made for */
 	uint64_t made_ms, idle_ms; /* since when */
-	uint64_t commits; /* sql_db.commits when it read last: its page cache is of that age */
+	uint64_t commits;	   /* sql_db.commits at its last read: the age of its page cache */
 	uint64_t prepared[SQL_STMT_WORDS], open[SQL_STMT_WORDS];
 };
 
@@ -41,17 +41,17 @@ struct sql_db {
 	bool missing;	     /* format is about to make the database */
 	uint64_t timeout_ms; /* of work without a context */
 	char *prefix;	     /* of table names in statements: "jfs_" */
-	char *bare_prefix; /* as the catalogue has it, where a schema is part of prefix; or NULL */
-	char *where;	   /* the database in messages, without secrets */
+	char *bare_prefix;   /* as in the catalogue, where prefix contains a schema; or NULL */
+	char *where;	     /* the database in messages, without secrets */
 	_Atomic uint64_t commits;
 	atomic_uint epoch;
 	atomic_bool away;	 /* the last attempt to connect failed */
 	atomic_bool has_records; /* the table of records.c exists */
-	atomic_bool in_txn_only; /* nothing is written but in transactions */
+	atomic_bool in_txn_only; /* all writes must be in transactions */
 
 	struct {
 		pthread_mutex_t lock; /* a leaf */
-		uint32_t *have;	      /* bits of the columns that are there, by table; or NULL */
+		uint32_t *have;	      /* bits of the existing columns, by table; or NULL */
 	} columns;
 
 	pthread_mutex_t write_lock;
@@ -59,7 +59,7 @@ struct sql_db {
 
 	struct {
 		pthread_mutex_t lock;
-		TAILQ_HEAD(, sql_waiter) waiters; /* for a connection, who came first first */
+		TAILQ_HEAD(, sql_waiter) waiters; /* for a connection, in order of arrival */
 		struct sql_conn *idle;		  /* most recently used first */
 		unsigned n_conns, max_conns, max_idle;
 		uint64_t idle_ms, life_ms; /* of a connection, 0: no limit */
@@ -69,7 +69,10 @@ struct sql_db {
 	} pool;
 };
 
-/* Fills what dialects share, except `where`. db is zeroed memory of the dialect's own size. */
+/*
+ * Fills the fields that dialects share, except `where`. db is zeroed memory of the dialect's own
+ * size.
+ */
 int sql_db_init(struct sql_db *db, const struct cfs_engine_conf *conf,
 		const struct cfs_engine_ops *ops, const struct sql_dialect *dialect);
 /* The first connection: shows whether the database can be reached. err: one line. */
@@ -86,28 +89,28 @@ int sql_acquire_writer(struct sql_db *db, cfs_deadline_t deadline, struct sql_co
 int sql_acquire_reader(struct sql_db *db, cfs_deadline_t deadline, bool quick,
 		       struct sql_conn **ret);
 void sql_release(struct sql_conn *c);
-/* Statements prepared so far are not to be used any more: the schema has changed. */
+/* Drops the statements prepared so far, because the schema has changed. */
 void sql_forget_statements(struct sql_db *db);
 /*
- * No connection as old as c is used again: what became of a change must not be asked of a server
- * that is going down, whose last commits its standby may not have.
+ * Drops all connections as old as c. The outcome of a commit must not be asked of a server that is
+ * shutting down: its standby may lack its last commits.
  */
 void sql_forget_server(const struct sql_conn *c);
 
-/* ---- witness.c: of the transaction of this thread ---- */
+/* ---- witness.c: the commit probe of this thread's transaction ---- */
 void sql_witness_begin(void);
-/* A statement is about to run, with these parameters (as sql_exec). */
+/* Notes a statement before it runs, with its parameters (as sql_exec). */
 void sql_witness_see(enum sql_stmt_id id, const char *fmt, va_list ap);
-/* It was carried out. */
+/* Notes that it was executed. */
 void sql_witness_keep(void);
 bool sql_witness_known(void);
-/* 1: what was seen is there, 0: it is not, -EIO: nothing can be told by it. */
+/* Runs the commit probe. 1: committed, 0: not committed, -EIO: the probe cannot tell. */
 int sql_witness_ask(struct sql_conn *c);
 
 /* META_PASSWORD, else the first line of META_PASSWORD_FILE; *ret stays NULL when there is none. */
 int sql_password(char **ret, char err[256]);
 
-/* Statements whose duplicate key means that somebody did the same meanwhile: look again. */
+/* True for statements whose duplicate key means a concurrent change: the transaction is retried. */
 bool sql_is_race(int id);
 /* The statement's text with everything in braces replaced; malloc'ed, NULL without memory. */
 char *sql_expand(struct sql_conn *c, const char *text);
@@ -129,7 +132,7 @@ struct sql_column {
 };
 
 struct sql_index {
-	const char *name;    /* without the UQE_<table>_ or IDX_<table>_ before it */
+	const char *name;    /* without the prefix UQE_<table>_ or IDX_<table>_ */
 	const char *columns; /* comma separated */
 	bool unique;
 };
@@ -146,15 +149,15 @@ extern const struct sql_table sql_record_table; /* made when first needed: recor
 
 /* ddl.c */
 /*
- * Table name without prefix. Where there is no answer the column is taken to be there, and the
- * operation is tried again.
+ * Table name without prefix. Without an answer the column is assumed to exist, and the operation
+ * fails and is retried.
  */
 bool sql_has_column(struct sql_conn *c, const char *table, const char *column);
-/* 1: something of the list is missing, 0, or negative. */
+/* 1: a table, index or column of the list is missing, 0: none, or negative. */
 int sql_check_schema(struct sql_conn *c);
-/* Missing tables, indexes, columns; in the current transaction where the database can. */
+/* Creates missing tables, indexes, columns; in the current transaction where the database can. */
 int sql_create_schema(struct sql_conn *c);
-/* Every table of the list, and cachefs's own. */
+/* Drops every table of the list, and cachefs's own. */
 int sql_drop_schema(struct sql_conn *c);
 int sql_create_table(struct sql_conn *c, const struct sql_table *t);
 

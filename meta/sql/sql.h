@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The SQL runner: operations are written once (names.c, remove.c, chunks.c, ...) over numbered
- * statements; a dialect knows how to talk to one database.
+ * statements; a dialect implements the access to one database.
  *
- *	op function ──> sql_txn()/sql_read() ──> sql_exec()/sql_query() ──> dialect
+ * 	op function ──> sql_txn()/sql_read() ──> sql_exec()/sql_query() ──> dialect
  *
  * Statement texts live in statements.h, one per line, with {table} for "jfs_<prefix>table" and ?
  * for parameters; a dialect may replace single texts. Each connection prepares a statement at its
@@ -52,13 +52,13 @@ enum sql_stmt_id {
  * -EEXIST: unique key. */
 int sql_exec(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...);
 /*
- * As sql_exec, of a write whose outcome is not needed before the end of the transaction: it may go
- * to the server together with what follows. An error is that of a later statement or the commit.
+ * As sql_exec, of a write whose outcome is not needed before the end of the transaction: it may be
+ * sent in one batch with later statements. A later statement or the commit returns its error.
  */
 int sql_post(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...);
 /*
- * As sql_post, of an INSERT whose values are its parameters and nothing else, for many rows: those
- * of one statement that follow each other may become one. The order among them is kept.
+ * As sql_post, for many rows: an INSERT whose values are exactly its parameters. Consecutive rows
+ * of one statement may be combined into one INSERT. Their order is kept.
  */
 int sql_load(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...);
 /* Starts a query; its rows are read with sql_next; one open query per statement id and connection.
@@ -67,8 +67,8 @@ int sql_query(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...);
 /* 1: a row; 0: no more (the query is closed); negative errno (closed too). */
 int sql_next(struct sql_conn *c, enum sql_stmt_id id);
 /*
- * Ends a query before its last row. Harmless when it has ended. Queries that are open when fn of
- * sql_txn or sql_read returns are ended there.
+ * Ends a query before its last row. Does nothing when it has ended. Queries that are open when fn
+ * of sql_txn or sql_read returns are ended there.
  */
 void sql_done(struct sql_conn *c, enum sql_stmt_id id);
 /* Columns of the current row; pointers live until the next sql_next/sql_done of that statement. */
@@ -100,27 +100,33 @@ int64_t sql_insert_id(struct sql_conn *c, enum sql_stmt_id id);
 
 /* Row helpers used everywhere (node.c). FOR UPDATE where the dialect has it. */
 int sql_get_node(struct sql_conn *c, cfs_ino_t ino, bool for_update, struct cfs_attr *ret);
-/* A directory in which a name is to be made: locked against deletion where the dialect can. */
+/* Locks a directory against deletion, where the dialect can, before a name is created in it. */
 int sql_keep_node(struct sql_conn *c, cfs_ino_t ino, struct cfs_attr *ret);
 /*
- * For databases without FOR_SHARE, as the last statement: a directory that gets a name is there and
- * stays there until the commit. A shared lock taken earlier would deadlock with the touch of its
- * times. seen: its attributes before; one that has gone to the trash since is not there. -ENOENT.
+ * For databases without FOR_SHARE, as the last statement: makes sure that a directory which gets a
+ * name exists until the commit. A shared lock taken earlier would deadlock with the update of its
+ * times. seen: its attributes before; a directory moved to the trash since then counts as missing.
+ * -ENOENT.
  */
 int sql_keep_late(struct sql_conn *c, cfs_ino_t dir, const struct cfs_attr *seen);
 /*
- * guard.c: for servers of a cluster that tell each other of the rows that change, and of no lock.
- * Elsewhere they do nothing. The operation of one server that comes second fails with -EAGAIN.
+ * guard.c: certification rows, for the servers of a cluster, which replicate changed rows but no
+ * locks. Elsewhere these functions do nothing. Of two conflicting operations on different servers,
+ * the second fails with -EAGAIN.
  *
- * hold_dir: the directory gets a name; close_dir: it is to go if it is empty. The two are in each
- * other's way, names are not in the way of names. Only after close_dir has returned 1 it is certain
- * what is in the directory; 0: that was so before.
+ * hold_dir: a name is created in the directory; close_dir: the directory is removed if it is empty.
+ * The two conflict; hold_dir rarely conflicts with hold_dir. When close_dir returns 1, the content
+ * of the directory is certain only from then on; 0: it was certain before.
  */
 int sql_hold_dir(struct sql_conn *c, cfs_ino_t dir);
 int sql_close_dir(struct sql_conn *c, cfs_ino_t dir);
-/* In the way of all other changes of a node that is locked and will not be changed. */
+/*
+ * Makes a transaction that locks a node without changing it conflict with all changes of the node.
+ */
 int sql_claim_node(struct sql_conn *c, cfs_ino_t ino);
-/* Everywhere: who moves a directory to another one has it until the commit; before any other lock.
+/*
+ * Lock for moving a directory to another parent, on every database. Held until the commit; taken
+ * before any other lock.
  */
 int sql_lock_tree(struct sql_conn *c);
 int sql_put_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr);    /* insert */
@@ -139,11 +145,14 @@ int sql_find(struct sql_conn *c, cfs_ino_t parent, const char *name, size_t len,
 	     struct cfs_entry *ret);
 /* nlink += d, times; 0 rows: -ENOENT. */
 int sql_touch_parent(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t parent, int nlink_d);
-/* The attributes of a directory after a change of its names: that, when nlink_d is not 0. */
+/*
+ * The attributes of a directory after a change of its names by sql_touch_parent, when nlink_d is
+ * not 0.
+ */
 struct cfs_attr sql_touched(const struct cfs_ctx *ctx, const struct cfs_attr *dir, int nlink_d);
 /* Writes usage in this transaction when the engine does so inline (usage.c). */
 int sql_write_usage(struct sql_conn *c, const struct cfs_usage *u);
-/* When it does not: usage that the core is not told of and so cannot batch. */
+/* When it does not: writes usage that the core does not get and so cannot batch. */
 int sql_write_lone_usage(struct sql_conn *c, const struct cfs_usage *u);
 /* One changelog line (volume-format section 14) when the volume wants it (changelog.c). */
 __attribute__((format(printf, 3, 4))) int sql_log(struct sql_conn *c, const struct cfs_ctx *ctx,
@@ -161,7 +170,9 @@ struct sql_dialect {
 	const char *for_share;		     /* {FOR_SHARE}: against deletion alone; NULL: "" */
 	const char *keep_late;		     /* {KEEP_LATE}; NULL: sql_keep_late does nothing */
 	const char *or_ignore, *else_ignore; /* for {OR_IGNORE}, {ELSE_IGNORE} */
-	/* What a word of the dialect's own stands for, with braces as in any text; NULL: not one.
+	/*
+	 * The expansion of a word of the dialect, which may contain braces again; NULL: unknown
+	 * word.
 	 */
 	const char *(*word)(const struct sql_conn *c, const char *word, size_t len);
 	int (*connect)(struct sql_db *db, bool writer, struct sql_conn **ret, char err[256]);
@@ -181,13 +192,16 @@ struct sql_dialect {
 	int (*bind_null)(struct sql_conn *c, enum sql_stmt_id id, int n);
 	int (*step)(struct sql_conn *c, enum sql_stmt_id id); /* 1 row, 0 done */
 	/*
-	 * The query goes out with whatever is sent next, at the latest for its own first step:
-	 * queries that are started together cost one round trip. NULL: step does it.
+	 * Queues the query; it is sent with the next message, at the latest for its own first step.
+	 * Queries that are started together cost one round trip. NULL: step sends it.
 	 */
 	int (*ask)(struct sql_conn *c, enum sql_stmt_id id);
-	/* Runs it together with the next statement; its error is that one's. NULL: at once. */
+	/*
+	 * Sends it in one batch with the next statement, which returns its error. NULL: runs at
+	 * once.
+	 */
 	int (*post)(struct sql_conn *c, enum sql_stmt_id id);
-	/* A row to go with others of that INSERT, copied. NULL: each on its own, as post. */
+	/* Adds a row, copied, to a multi-row INSERT. NULL: each row on its own, as post. */
 	int (*load)(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap);
 	void (*reset)(struct sql_conn *c, enum sql_stmt_id id);
 	int (*changes)(struct sql_conn *c, enum sql_stmt_id id);
@@ -197,21 +211,25 @@ struct sql_dialect {
 	int64_t (*insert_id)(struct sql_conn *c, enum sql_stmt_id id);
 	/* Makes the database itself, empty. NULL: it must exist. */
 	int (*create_database)(struct sql_db *db);
-	/* What ddl.c asks for, to find and make tables. Table names without prefix. */
+	/* Used by ddl.c to find and create tables. Table names without prefix. */
 	bool (*has_column)(struct sql_conn *c, const char *table, const char *column);
 	/* Without has_column: every column of every table with the prefix. */
 	int (*each_column)(struct sql_conn *c, sql_column_fn see, void *arg);
 	int (*has_index)(struct sql_conn *c, const char *table, const char *name); /* 1, 0, errno */
 	void (*put_type)(FILE *f, const struct sql_column *col);
-	const char *auto_id; /* behind the column; NULL: the type says it */
-	/* Behind the column that is all of the key; NULL: the key follows the columns. */
+	const char *auto_id; /* text behind the column; NULL: part of the type */
+	/* Text behind a column that is the whole key; NULL: the key follows the columns. */
 	const char *(*only_key)(const struct sql_column *col);
-	void (*put_table_options)(struct sql_conn *c, FILE *f); /* behind the columns; or NULL */
-	int (*run)(struct sql_conn *c, const char *text);	/* one statement without result */
-	/* Around the statements that make tables, and behind those that drop them; or NULL. */
+	void (*put_table_options)(struct sql_conn *c,
+				  FILE *f);		  /* text behind the columns; or NULL */
+	int (*run)(struct sql_conn *c, const char *text); /* one statement without result */
+	/*
+	 * begin_ddl and end_ddl enclose the creation of tables; end_ddl also follows drops; or
+	 * NULL.
+	 */
 	int (*begin_ddl)(struct sql_conn *c), (*end_ddl)(struct sql_conn *c);
 	int (*sync)(struct sql_db *db, const struct cfs_ctx *ctx); /* NULL: commits are durable */
-	bool counts_round_trips;				   /* the dialect does it itself */
+	bool counts_round_trips; /* the dialect counts them itself */
 	bool single_writer; /* one write connection, guarded by a mutex with deadline (SQLite) */
 };
 

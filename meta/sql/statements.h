@@ -59,7 +59,7 @@ SQL(update_node,
     "tier_id=? WHERE inode=?")
 SQL(touch_parent, "UPDATE {node} SET nlink=nlink+?,mtime=?,ctime=?,mtimensec=?,ctimensec=? "
 		  "WHERE inode=?")
-/* Columns are assigned from left to right by some, at once by others. */
+/* Some databases assign columns from left to right, others all at once. */
 SQL(touch_dir, "UPDATE {node} SET mtime=?,mtimensec=?,"
 	       "ctimensec=CASE WHEN ctime>? THEN ctimensec ELSE ? END,"
 	       "ctime=CASE WHEN ctime>? THEN ctime ELSE ? END "
@@ -95,7 +95,9 @@ SQL(list_nodes, "SELECT {NODE},e.name,e.inode,e.type,n.inode FROM {edge} e "
 SQL(del_edge, "DELETE FROM {edge} WHERE parent=? AND name=? AND inode=?")
 SQL(set_edge, "UPDATE {edge} SET inode=?,type=? WHERE parent=? AND name=? AND inode=?")
 SQL(move_edge, "UPDATE {edge} SET parent=?,name=? WHERE parent=? AND name=? AND inode=?")
-/* What a rename needs, asked for together; the rows of nodes are locked in the order of inodes. */
+/*
+ * The queries of a rename, sent as one batch; the rows of nodes are locked in the order of inodes.
+ */
 SQL(src_dir, "SELECT {NODE} FROM {node} n WHERE n.inode=?{FOR_SHARE}")
 SQL(dst_dir, "SELECT {NODE} FROM {node} n WHERE n.inode=?{FOR_SHARE}")
 SQL(lock_nodes, "SELECT {NODE},n.inode FROM {node} n WHERE n.inode IN ("
@@ -109,7 +111,8 @@ SQL(dst_chunk, "SELECT c.indx FROM {edge} d JOIN {chunk} c ON c.inode=d.inode "
 	       "WHERE d.parent=? AND d.name=? LIMIT 1")
 SQL(put_trash, "INSERT INTO {edge}(parent,name,inode,type) VALUES(?,?,?,?)")
 SQL(has_entry, "SELECT inode FROM {edge} WHERE parent=? LIMIT 1")
-SQL(has_entries, "SELECT inode FROM {edge} WHERE parent=? LIMIT 1 OFFSET ?") /* more than those */
+SQL(has_entries,
+    "SELECT inode FROM {edge} WHERE parent=? LIMIT 1 OFFSET ?") /* has more entries than those */
 SQL(move_node, "UPDATE {node} SET nlink=?,parent=?,ctime=?,ctimensec=? WHERE inode=?")
 SQL(del_node, "DELETE FROM {node} WHERE inode=?")
 SQL(del_symlink, "DELETE FROM {symlink} WHERE inode=?")
@@ -126,7 +129,7 @@ SQL(del_chunk, "DELETE FROM {chunk} WHERE inode=? AND indx=?")
 /* Appending with || gives a TEXT value in SQLite, whose length() ends at the first NUL. */
 SQL(append_chunk, "INSERT INTO {chunk}(inode,indx,slices) VALUES(?,?,?) "
 		  "ON CONFLICT(inode,indx) DO UPDATE SET slices={chunk}.slices||excluded.slices")
-/* The form above uses up an automatic id, which costs SQLite a page. */
+/* The form above consumes an automatic id, which costs SQLite a page. */
 SQL(append_known, "UPDATE {chunk} SET slices=slices||? WHERE inode=? AND indx=?")
 SQL(append_chunks, "UPDATE {chunk} SET slices=slices||? WHERE inode=? AND indx>=? AND indx<?")
 SQL(chunk_length, "SELECT length(CAST(slices AS BLOB)) FROM {chunk} WHERE inode=? AND indx=?")
@@ -214,7 +217,7 @@ SQL(clone_dir_stat, "INSERT INTO {dir_stats}(inode,data_length,used_space,used_i
 		    "SELECT ?,data_length,used_space,used_inodes FROM {dir_stats} WHERE inode=?")
 SQL(clone_chunks, "INSERT INTO {chunk}(inode,indx,slices) "
 		  "SELECT ?,indx,slices FROM {chunk} WHERE inode=?")
-/* Of a file that is cloned: compaction, which locks no node, waits. */
+/* For a clone of a file: locks the chunks, because compaction does not lock the node. */
 SQL(each_chunk, "SELECT slices FROM {chunk} WHERE inode=?{FOR_UPDATE}")
 SQL(put_detached, "INSERT INTO {detached_node}(inode,added) VALUES(?,?)")
 SQL(del_detached, "DELETE FROM {detached_node} WHERE inode=?")
@@ -269,7 +272,7 @@ SQL(set_refs, "UPDATE {chunk_ref} SET refs=? WHERE chunkid=? AND refs=?")
 SQL(clear_dir_stats, "DELETE FROM {dir_stats}")
 
 /* -- load -- */
-/* A row that is there already is an error on every engine. */
+/* An existing row is an error on every engine. */
 SQL(load_edge, "INSERT INTO {edge}(parent,name,inode,type) VALUES(?,?,?,?)")
 SQL(load_xattr, "INSERT INTO {xattr}(inode,name,value) VALUES(?,?,?)")
 SQL(load_chunk, "INSERT INTO {chunk}(inode,indx,slices) VALUES(?,?,?)")
@@ -278,7 +281,10 @@ SQL(load_ref, "INSERT INTO {chunk_ref}(chunkid,size,refs) VALUES(?,?,?) ON CONFL
 SQL(load_delfile, "INSERT INTO {delfile}(inode,length,expire) VALUES(?,?,?)")
 SQL(load_acl, "INSERT INTO {acl}(id,owner,`group`,mask,other,named_users,named_groups) "
 	      "VALUES(?,?,?,?,?,?,?)")
-/* Where automatic ids do not follow ids that were given, the replacement makes them follow. */
+/*
+ * A dialect whose automatic ids do not continue after explicit ids replaces this text to make them
+ * continue.
+ */
 SQL(load_acl_end, "SELECT MAX(id) FROM {acl}")
 
 /* -- records of cachefs's own -- */

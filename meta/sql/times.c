@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Times that are stored on their own. */
+/* Times that are stored without another change. */
 #include <errno.h>
 #include <inttypes.h>
 
 #include "meta/sql/sql-internal.h"
 
 /*
- * One statement is a transaction, unless there is one writer or a line of the log to go with it, or
- * the server takes none alone.
+ * A single statement needs no explicit transaction, unless the database has a single writer, a
+ * changelog line accompanies it, or the server requires transactions.
  */
 static int change(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op, sql_fn fn,
 		  void *arg)
@@ -75,7 +75,7 @@ static int touch_dirs(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 int sql_op_touch_dirs(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_dir_time *v,
 		      size_t n)
 {
-	/* In one transaction where nobody waits for the locks that it keeps. */
+	/* One transaction for all where no other transaction waits for its locks. */
 	bool all = sql_db(e)->dialect->single_writer || !cfs_host_changelog(e->host);
 	size_t i, step = all ? n : 1;
 	int r = 0;

@@ -37,7 +37,7 @@ static struct cfs_attr directory(const struct cfs_ctx *ctx, cfs_ino_t parent)
 	};
 }
 
-/* A volume that was formatted without trash gets its root with the first hour. */
+/* A volume that was formatted without trash gets the trash root with the first hour. */
 static int make_root(struct sql_conn *c, const struct cfs_attr *hour)
 {
 	struct cfs_attr root;
@@ -50,7 +50,9 @@ static int make_root(struct sql_conn *c, const struct cfs_attr *hour)
 	return sql_put_node(c, CFS_TRASH_INO, &root);
 }
 
-/* It belongs to the volume's usage, but not to the link count and times of the trash. */
+/*
+ * An hour directory counts in the volume's usage, but not in the link count and times of the trash.
+ */
 static int make(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct trash_dir *a = arg;
@@ -102,7 +104,7 @@ int sql_op_trash_dir(struct cfs_engine *e, const struct cfs_ctx *ctx, const char
 		r = sql_read(sql_db(e), ctx, CFS_META_OP_lookup, find, &a);
 	if (r == -ENOENT)
 		r = sql_txn(sql_db(e), ctx, CFS_META_OP_mknod, *name ? make : make_root_alone, &a);
-	/* Another client was faster. */
+	/* Another client has created it meanwhile. */
 	if (r == -EEXIST) {
 		a.usage = (struct cfs_usage){0};
 		r = *name ? sql_read(sql_db(e), ctx, CFS_META_OP_lookup, find, &a) : 0;

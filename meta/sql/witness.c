@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What became of a COMMIT whose answer was lost with the connection, by one of the transaction's
- * changes that nobody else makes: a name with a number that was given out once, the reference of a
- * new slice, the ctime it gave an inode. The thread that committed asks for it, on another
- * connection.
+ * The commit probe: finds the outcome of a COMMIT whose answer was lost with the connection. It
+ * looks for one change that only this transaction makes: a name with a fresh inode number, the
+ * reference of a fresh slice, the ctime it gave to an inode. The committing thread runs the probe
+ * on another connection.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -23,7 +23,7 @@ static _Thread_local struct {
 	struct timespec ctime;
 } witness;
 
-/* The parameters of a statement, as far as one is looked at. */
+/* Upper bound of the parameters examined in a statement. */
 #define MAX_PARAMS 24
 struct value {
 	int64_t num;
@@ -147,7 +147,7 @@ static int look_at_name(struct sql_conn *c)
 	return (edge.ino == witness.ino) == (witness.kind == NAME_IS);
 }
 
-/* An inode that somebody has changed since tells nothing. */
+/* An inode that another transaction has changed since proves nothing. */
 static int look_at_ctime(struct sql_conn *c)
 {
 	struct cfs_attr attr;

@@ -24,7 +24,7 @@ static int append(struct xattr *a, const void *p, size_t len)
 	size_t cap = 2 * (a->len + len) + 1;
 	char *v;
 
-	/* Also makes a block for an empty value. */
+	/* Allocates memory also for an empty value. */
 	if (!a->ret || a->len + len > a->cap) {
 		v = realloc(a->ret, cap);
 		if (!v)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the server's settings mean for a volume. */
+/* Advice on the server's settings for a volume. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "meta/redis/ops.h"
 
-/* Of maxmemory; beyond it writes will soon be refused. */
+/* Fraction of maxmemory; beyond it the server will soon refuse writes. */
 #define MEMORY_MAX 0.8
 
 struct advising {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values as Redis has them (volume-format section 4). */
+/* Values as stored in Redis (volume-format section 4). */
 #include <errno.h>
 #include <string.h>
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Copying file data by reference: records of one chunk list translated into another. Both files and
- * the lists are read, the records made here, and a script writes them if nothing has changed.
+ * the lists are read, the records are made here, and a script writes them if nothing has changed
+ * (optimistic check).
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -13,7 +14,7 @@
 #include "meta/engine/rules.h"
 #include "meta/redis/ops.h"
 
-/* More than that is copied short, to keep the script short; the kernel asks for 2 GiB. */
+/* A longer request is cut, to keep the script short; the kernel asks for 2 GiB. */
 #define COPY_MAX (64 * CFS_CHUNK_SIZE)
 
 struct copy {
@@ -48,7 +49,7 @@ static void add_ref(struct copy *a, const struct cfs_slice *s)
 	rds_bytes_add(&a->refs, ref, sizeof(ref));
 }
 
-/* The next len bytes of the destination, from `off` of the slice; cut at chunk borders. */
+/* Emits the next len bytes of the destination, from `off` of the slice; cut at chunk borders. */
 static void emit(struct copy *a, const struct cfs_slice *from, uint32_t off, uint32_t len)
 {
 	while (len) {
@@ -76,8 +77,8 @@ static void emit(struct copy *a, const struct cfs_slice *from, uint32_t off, uin
 }
 
 /*
- * What is visible of [pos, end): from each position the newest record that covers it, up to where
- * it ends or a newer one begins. The lists of chunks are short.
+ * Copies the visible pieces of [pos, end): from each position the newest record that covers it, up
+ * to its end or the beginning of a newer one. The lists of chunks are short.
  */
 static void copy_window(struct copy *a, const struct cfs_slice *v, size_t n, uint32_t pos,
 			uint32_t end)
@@ -125,7 +126,7 @@ static int check_file(const struct cfs_ctx *ctx, struct cfs_engine_host *host, c
 {
 	if (attr->type != CFS_TYPE_FILE)
 		return attr->type == CFS_TYPE_DIR ? -EISDIR : -EINVAL;
-	/* Who had it open when it went to the trash may go on. */
+	/* A client that had it open when it was moved to the trash may continue. */
 	if (cfs_ino_is_trash(attr->parent) && !cfs_host_is_open(host, ino))
 		return -EPERM;
 	return cfs_rules_write(ctx, attr, false);

@@ -48,7 +48,7 @@ ssize_t rds_op_read_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_i
 
 	rds_begin(&q, e);
 	rds_command(&q, "scss", "LRANGE", ino, indx, "0", "-1");
-	/* A hole, or a file that somebody else has removed? */
+	/* Distinguishes a hole from a file that another client has removed. */
 	rds_command(&q, "sk", "EXISTS", "i", ino);
 	r = rds_run(&q, ctx, CFS_META_OP_read_chunk);
 	if (!r && !q.reply[0]->elements && !rds_int(q.reply[1]))
@@ -180,7 +180,7 @@ int rds_find_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t i
 	return r;
 }
 
-/* The script's question of lib/chunks.lua; true: ask again with *seen and *found. */
+/* Handles the question of lib/chunks.lua; true: run the script again with *seen and *found. */
 bool rds_wants_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, int *r,
 		      const redisReply *a, struct rds_bytes *seen, struct rds_bytes *found)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Locks whose session is gone. They hold others up for ever: the job that ends a session removes
- * those in the session's list, and JuiceFS lists no shared BSD locks.
+ * Locks whose session is gone. They would block other owners for ever: the clean-up of a session
+ * removes only the locks in the session's list, and JuiceFS does not list shared BSD locks.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 #include "meta/redis/ops.h"
 
-/* 8 bytes for each key there is: one per file that is locked, and one per session. */
+/* 8 bytes per key: one key per locked file, and one per session. */
 struct keys {
 	uint64_t *v;
 	size_t n, cap;
@@ -99,7 +99,7 @@ static int read_holders(struct cfs_engine *e, const struct cfs_ctx *ctx, const c
 	return r;
 }
 
-/* A session is there before its first lock, and goes after its last. */
+/* A session's record is made before its first lock and removed after its last. */
 static int is_gone(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid)
 {
 	struct rds_request q;
@@ -164,7 +164,7 @@ int rds_op_dead_locks(struct cfs_engine *e, const struct cfs_ctx *ctx, bool repa
 	size_t i;
 	int r = 0;
 
-	(void)ctx; /* a deadline for each step */
+	(void)ctx; /* each step has its own deadline */
 	for (i = 0; i < sizeof(kinds) / sizeof(kinds[0]) && !r; i++)
 		r = search_kind(&s, kinds[i]);
 	return r;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The way of a removed file's data: sustained, delfile, chunks, slices without reference. */
+/* The stages of a removed file's data: sustained, delfile, chunks, slices without references. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,8 +13,9 @@
 /* ---- files whose deletion is under way ---- */
 
 /*
- * Where to look for chunks of a deleted inode: only the zset `delfiles` says, which cannot be asked
- * by inode. What was just put in or read from there is kept here; what falls out is searched for.
+ * A cache of entries of the zset `delfiles`, which alone gives the length of a deleted inode and
+ * cannot be looked up by inode. It keeps the entries last added or read; others are found by a scan
+ * of the zset.
  */
 enum { DOOMED = 4096, DOUBTS = 256, COMMITS = 4096 };
 
@@ -25,13 +26,16 @@ struct rds_doomed {
 		uint64_t length; /* in delfiles */
 		uint64_t next;	 /* chunk */
 	} v[DOOMED];
-	/* Commits that nobody knows the outcome of. */
+	/* Commits of unknown outcome. */
 	struct {
 		uint64_t slice;
 		char key[RDS_KEY_MAX], token[17];
 	} doubts[DOUBTS];
 	unsigned n_doubts;
-	/* Slices that were committed a short while ago: no record says so by itself. */
+	/*
+	 * Slices committed a short while ago: Redis has no key of its own for a slice with one
+	 * reference.
+	 */
 	uint64_t commits[COMMITS];
 };
 
@@ -213,7 +217,7 @@ static int delete_in(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	return r;
 }
 
-/* A file of so many chunks that its lists are searched for in the whole database. */
+/* A file of so many chunks that its lists are found by a scan of the whole database. */
 static int delete_found(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			cfs_engine_slice_fn dead, void *arg)
 {
@@ -488,7 +492,7 @@ int rds_op_compact_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_in
 	return r;
 }
 
-/* The field of a delayed entry that is old enough. */
+/* Finds the field of a delayed entry that is old enough. */
 static int find_delayed(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t before_s,
 			char field[64])
 {
@@ -538,6 +542,6 @@ int rds_op_expire_delayed(struct cfs_engine *e, const struct cfs_ctx *ctx, int64
 	if (!r)
 		rds_each_pair(a->element[1], dead, arg);
 	rds_end(&q);
-	/* Somebody else has taken this one; there may be others. */
+	/* Another client has expired this entry; there may be more. */
 	return r > 0 ? 0 : r;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of a dump, written to a volume that nobody uses yet; the changelog. */
+/* Writes the rows of a dump to a volume that no client uses yet; trims the changelog. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -39,7 +39,7 @@ static void put_stat(struct rds_request *q, const struct cfs_row *row)
 	rds_command(q, "sKui", "HSET", "dirUsedInodes", row->ino, row->stat.inodes);
 }
 
-/* Commands that may be sent twice. */
+/* Adds the commands of one row, all idempotent. */
 static int put_row(struct rds_request *q, enum cfs_meta_table table, const struct cfs_row *row)
 {
 	uint8_t buf[RDS_ATTR_MAX];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* BSD and POSIX locks (volume-format section 9): one try, a conflict is -EAGAIN. */
+/* BSD and POSIX locks (volume-format section 9): one attempt, a conflict is -EAGAIN. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -83,8 +83,10 @@ struct conflict {
 	uint64_t sid, owner;
 };
 
-/* All lists of the inode against *lock: our own in *ret_mine, the conflict that starts first in
- * *ret. */
+/*
+ * Compares all lists of the inode with *lock: our own goes to *ret_mine, the conflict that starts
+ * first to *ret.
+ */
 static int judge(cfs_ino_t ino, const redisReply *all, const char *mine,
 		 const struct cfs_plock *lock, struct list *ret_mine, struct conflict *ret)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's life: connecting, judging the server, the table of operations. */
+/* Start and end of the engine: connecting, checking the server, the table of operations. */
 #include "base/module.h"
 
 #include <errno.h>
@@ -56,7 +56,7 @@ static int check_role(struct rds *r, const redisReply *info, char err[256])
 	return -EROFS;
 }
 
-/* A key that was evicted is a lost file. */
+/* An evicted key is a lost file. */
 static int check_eviction(struct rds *r, const redisReply *info, char err[256])
 {
 	char policy[40];
@@ -72,7 +72,7 @@ static int check_eviction(struct rds *r, const redisReply *info, char err[256])
 	return -EPERM;
 }
 
-/* The first command that needs rights: INFO itself may be forbidden, which is no reason to stop. */
+/* Runs the first command that needs permissions. INFO may be forbidden, which is not an error. */
 static int check_rights(struct rds *r, struct rds_sock *s, cfs_deadline_t deadline, char err[256])
 {
 	redisReply *reply = NULL;

@@ -103,7 +103,7 @@ static int mknod_reply(struct rds *rds, const struct cfs_mknod *req, cfs_ino_t i
 	return 0;
 }
 
-/* What the changelog says between the name and whether the parent was touched. */
+/* The changelog text between the name and the flag of the parent's update. */
 static char *mknod_line(struct rds *rds, const struct cfs_ctx *ctx, const struct cfs_mknod *req)
 {
 	cfs_auto_free char *target = NULL;
@@ -121,7 +121,7 @@ static char *mknod_line(struct rds *rds, const struct cfs_ctx *ctx, const struct
 	return line;
 }
 
-/* On -EEXIST *ret is what is there. */
+/* On -EEXIST *ret is the existing entry. */
 static int mknod_judged(struct cfs_engine *e, const struct cfs_ctx *ctx,
 			const struct cfs_mknod *req, cfs_ino_t ino, struct cfs_entry *ret,
 			struct cfs_attr *ret_parent)
@@ -148,7 +148,7 @@ static int mknod_judged(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	if (!r) {
 		r = mknod_reply(rds, req, ino, a, &ret->attr, ret_parent);
 	} else if (r == -EEXIST && a->elements == 3) {
-		/* A name without node is in the way all the same. */
+		/* A name without a node conflicts all the same. */
 		entry_reply(a->element[1], a->element[2], ret);
 	}
 	rds_end(&q);
@@ -201,7 +201,7 @@ int rds_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, 
 
 /* ---- setattr ---- */
 
-/* JuiceFS's bits of what was asked to change (volume-format section 14). */
+/* The set mask in JuiceFS's bits (volume-format section 14). */
 static unsigned log_bits(uint32_t set)
 {
 	static const struct {
@@ -220,7 +220,7 @@ static unsigned log_bits(uint32_t set)
 	return out;
 }
 
-/* Seconds below zero come from the kernel's unsigned view of "now" (volume-format 5). */
+/* Seconds below zero stand for "now", in the kernel's unsigned encoding (volume-format 5). */
 static struct timespec sane(struct timespec t, const struct cfs_ctx *ctx)
 {
 	return t.tv_sec < 0 ? ctx->now : t;
@@ -272,7 +272,7 @@ int rds_op_touch_atime(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_
 	return r;
 }
 
-/* The server does nothing else meanwhile. */
+/* The server runs nothing else during a script, so the batch is small. */
 enum { DIRS_PER_SCRIPT = 100 };
 
 static int touch_dirs(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_dir_time *v,

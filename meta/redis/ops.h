@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The members of struct cfs_engine_ops on Redis, rds_op_<member>, and what the operation files lend
- * each other. `e` is a struct rds. Contracts: meta/engine/engine.h.
+ * The members of struct cfs_engine_ops on Redis, rds_op_<member>, and the functions that the
+ * operation files share. `e` is a struct rds. Contracts: meta/engine/engine.h.
  */
 #ifndef CFS_META_REDIS_OPS_H
 #define CFS_META_REDIS_OPS_H
@@ -12,7 +12,7 @@
 #define CFS_CTX const struct cfs_ctx *ctx
 #define CFS_ENG struct cfs_engine *e
 
-/* A file of more chunks than that is not looked through by number (lib/chunks.lua). */
+/* The chunks of a larger file are not looked up one by one (lib/chunks.lua). */
 enum { RDS_CHUNKS_ONE_BY_ONE = 16384 };
 
 #define DECLARE(member) CFS_ENGINE_DECLARE(rds_op_##member, member);
@@ -21,12 +21,17 @@ DECLARE(advise)
 DECLARE(dead_locks)
 #undef DECLARE
 
-/* seen.c: a record that has been read, of a directory or of a file that may be known. */
+/*
+ * seen.c: updates the optimistic cache with a record just read, of a directory or of a cached file.
+ */
 void rds_see(struct rds *r, cfs_ino_t ino, const redisReply *record, const struct cfs_attr *attr);
-/* The same, and the name that has led to it. */
+/* The same, with the name that leads to it. */
 void rds_see_name(struct rds *r, cfs_ino_t parent, const char *name, size_t len,
 		  const struct cfs_entry *entry, const redisReply *record);
-/* 1: done; 0: nothing was done, it is not so simple or not as it was seen; or an errno. */
+/*
+ * The optimistic path. 1: done; 0: nothing was done, because the case is not simple or the cached
+ * attributes are outdated; or a negative errno.
+ */
 int rds_mknod_seen(CFS_ENG, CFS_CTX, const struct cfs_mknod *req, cfs_ino_t ino,
 		   struct cfs_attr *ret, struct cfs_attr *ret_parent);
 int rds_unlink_seen(CFS_ENG, CFS_CTX, const struct cfs_engine_remove *req, struct cfs_removed *ret);
@@ -39,7 +44,7 @@ int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *attr
 /* Numbers of all chunks of the inode, u32 big-endian each, from a walk over the whole database. */
 int rds_find_chunks(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct rds_bytes *ret);
 int rds_compare_be32(const void *a, const void *b);
-/* How many chunks the file may have. */
+/* The largest number of chunks that the file can have. */
 int rds_chunk_end(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t *ret);
 bool rds_wants_chunks(CFS_ENG, CFS_CTX, cfs_ino_t ino, int *r, const redisReply *a,
 		      struct rds_bytes *seen, struct rds_bytes *found);
@@ -48,9 +53,9 @@ bool rds_wants_chunks(CFS_ENG, CFS_CTX, cfs_ino_t ino, int *r, const redisReply 
 bool rds_info_field(const char *info, const char *name, char *buf, size_t size);
 CFS_ENGINE_DECLARE(rds_op_settle, settle);
 
-/* delete.c: a deleted file, and the length under which it stands in `delfiles`. */
+/* delete.c: notes a deleted file with its length in `delfiles`. */
 void rds_doomed_add(struct rds *r, cfs_ino_t ino, uint64_t length);
-/* A commit whose outcome nobody knows, by the key and token of its request. */
+/* Notes a commit of unknown outcome, by the key and token of its request. */
 void rds_doubt_add(struct rds *r, uint64_t slice, const char *key, const char *token);
 /* Looks for the inode in delfiles; -ENOENT. */
 int rds_find_delfile(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t *ret_length);
@@ -58,21 +63,25 @@ void rds_commit_note(struct rds *r, uint64_t slice);
 int rds_end_sustained_all(CFS_ENG, CFS_CTX, uint64_t sid);
 bool rds_parse_ref(const char *p, size_t len, uint64_t *ret_id, uint32_t *ret_size);
 
-/* session.c: the key of a counter; what its value is short of the SQL one. */
+/* session.c: the key of a counter; *ret_shift: the difference to the value in SQL. */
 const char *rds_counter_key(const char *name, int64_t *ret_shift);
 
-/* scan.c: the keys of one page of SCAN that are `letter` and a number, with that number. */
+/*
+ * scan.c: delivers the keys of one page of SCAN that are `letter` and a number, with that number.
+ */
 typedef int (*rds_key_fn)(void *arg, uint64_t n, const char *rest, size_t rest_len);
 int rds_scan_keys(CFS_ENG, CFS_CTX, const char *name, uint64_t *cursor, rds_key_fn fn, void *arg);
 
-/* apply.c: conditions, and commands that are done when all of them hold (apply.lua). */
+/* apply.c: conditions, and commands that are executed when all of them hold (apply.lua). */
 struct rds_apply {
 	struct rds_request words;
 	size_t n_words, conditions;
 };
 void rds_apply_begin(struct rds_apply *a, CFS_ENG);
 void rds_apply_end(struct rds_apply *a);
-/* Before any command. The words are a reading command; expected: its answer as bytes, "" for none.
+/*
+ * Adds a condition, before any command: a reading command and its expected answer as bytes, "" for
+ * none.
  */
 void rds_apply_if(struct rds_apply *a, const void *expected, size_t len, const char *fmt, ...);
 void rds_apply_do(struct rds_apply *a, const char *fmt, ...);

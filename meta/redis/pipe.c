@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many threads share one connection. A thread puts its request at the end of the queue; if nobody
- * is sending, it sends what has come together. Then it waits for its reply: if nobody is receiving,
- * it receives, for itself and for those before it, and hands the task on when its own reply is
- * there. So a lone thread does its own I/O, and no thread is ever switched to in between.
+ * Many threads share one connection. A thread appends its request to the queue. If no thread is
+ * sending, it sends all queued requests as one batch. Then it waits for its reply: if no thread is
+ * receiving, it receives for itself and for the threads before it, and passes the role on when its
+ * own reply has come. A lone thread therefore does its own I/O, without any context switch.
  *
- * Replies come in the order of requests. A thread that gives up waiting leaves its place in the
- * queue, where its replies are dropped; the connection goes on for the others. It is broken when
- * the server has said nothing for read_timeout_ms although it was asked.
+ * Replies come in the order of requests. The replies of a thread that gives up are dropped when
+ * they come; the connection continues for the others. It is broken when requests are outstanding
+ * and the server has sent nothing for read_timeout_ms.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ enum { CLOSED, CONNECTING, UP, BROKEN };
 struct waiter {
 	struct waiter *next;
 	pthread_cond_t woken;
-	redisReply **reply; /* NULL: the thread has gone, and the queue frees this */
+	redisReply **reply; /* NULL: the thread has given up, and the queue frees this */
 	size_t got, wanted;
 	uint64_t sent_ms;
 	bool done, lost;
@@ -31,8 +31,8 @@ struct waiter {
 struct rds_pipe {
 	struct rds_target *target;
 	/*
-	 * Protects the rest; not held while connecting, sending and receiving. A broken connection
-	 * is closed by the last one who uses it.
+	 * Protects the rest; not held while connecting, sending and receiving. The last thread that
+	 * uses a broken connection closes it.
 	 */
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* of state */
@@ -40,7 +40,7 @@ struct rds_pipe {
 	bool sending, receiving, renew;
 	struct rds_sock *sock;
 	struct waiter *head, **tail; /* in the order of their requests */
-	uint64_t heard_ms;	     /* when the server said something last */
+	uint64_t heard_ms;	     /* when the server last sent anything */
 	char *out;
 	size_t out_len, out_cap;
 };
@@ -77,7 +77,7 @@ static void free_waiter(struct waiter *w)
 	free(w);
 }
 
-/* It is not in the queue any more. */
+/* Ends a wait that was removed from the queue. */
 static void end_wait(struct waiter *w, bool lost)
 {
 	if (!w->reply) {
@@ -110,7 +110,7 @@ void rds_pipe_destroy(struct rds_pipe *p)
 {
 	if (!p)
 		return;
-	/* Only those are left whose threads have gone. */
+	/* Only waits of threads that have given up are left. */
 	if (p->state == UP)
 		break_connection(p);
 	if (p->sock)
@@ -172,8 +172,8 @@ static int enqueue(struct rds_pipe *p, const void *data, size_t len, struct wait
 }
 
 /*
- * What others add meanwhile goes along. A request that is cut off would end the connection: the
- * thread goes on to the end, or for the write timeout, whatever its own deadline is.
+ * Also sends the requests that other threads add meanwhile. A partly sent request would break the
+ * connection, so the thread continues beyond its own deadline, to the end or the write timeout.
  */
 static void send_all(struct rds_pipe *p)
 {
@@ -208,7 +208,7 @@ static void hand_out(struct rds_pipe *p, redisReply *reply)
 	struct waiter *w = p->head;
 
 	p->heard_ms = cfs_now_ms();
-	/* A reply that nobody asked for: the server says goodbye. */
+	/* An unsolicited reply: the server is closing the connection. */
 	if (!w) {
 		freeReplyObject(reply);
 		break_connection(p);
@@ -226,7 +226,7 @@ static void hand_out(struct rds_pipe *p, redisReply *reply)
 	end_wait(w, false);
 }
 
-/* Not since the request went out either. */
+/* True when the server has been silent too long, also since the request was sent. */
 static bool is_silent(const struct rds_pipe *p, const struct waiter *w)
 {
 	uint64_t since_ms = CFS_MAX(p->heard_ms, w->sent_ms);
@@ -234,7 +234,7 @@ static bool is_silent(const struct rds_pipe *p, const struct waiter *w)
 	return cfs_now_ms() >= since_ms + p->target->read_timeout_ms;
 }
 
-/* Somebody who still waits goes on receiving. */
+/* Passes the receiving role to a thread that still waits. */
 static void pass_on(struct rds_pipe *p)
 {
 	struct waiter *w;
@@ -247,7 +247,7 @@ static void pass_on(struct rds_pipe *p)
 	}
 }
 
-/* The thread's time is over. */
+/* Leaves the queue at the thread's deadline. */
 static void leave(struct rds_pipe *p, struct waiter *me)
 {
 	size_t i;

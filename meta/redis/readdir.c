@@ -4,12 +4,12 @@
  *
  * A hash has no order that survives its growing and shrinking, so listings go in the order of
  * names: HSCAN over the whole directory, of which the WINDOW smallest names behind the cursor are
- * kept. The following pages come out of that window; each looks its names up again, so what is gone
- * meanwhile is not delivered. A directory larger than a window is scanned once per window.
+ * kept. The following pages come from that window. Each page looks its names up again, so names
+ * removed meanwhile are not delivered. A directory larger than a window is scanned once per window.
  *
- * A cursor is the window's number and the last name. A window that was given up for another one is
- * made again; one number is only ever used for windows made later, so a listing never sees less
- * than there was when it began.
+ * A cursor is the window's number and the last name. A window that was evicted is built again. A
+ * number is reused only for windows built later, so a listing never misses an entry that existed
+ * when it began.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ struct window {
 	size_t n;
 	struct name **v; /* sorted */
 	bool at_end;	 /* no name behind the last one */
-	/* names in it are all there are behind `low` */
+	/* it has every name behind `low`, up to its last */
 	uint16_t low_len;
 	char low[CFS_NAME_MAX];
 	unsigned users; /* pages being delivered from it */
@@ -107,7 +107,7 @@ static void drop(struct rds_windows *ws, size_t i)
 		free_window(w);
 }
 
-/* Is the name behind which the listing goes on within the window? */
+/* True when the window covers the name behind which the listing continues. */
 static bool covers(const struct window *w, cfs_ino_t dir, const char *name, size_t len)
 {
 	const struct name *last = w->n ? w->v[w->n - 1] : NULL;
@@ -143,7 +143,7 @@ static void leave(struct rds_windows *ws, struct window *w)
 		free_window(w);
 }
 
-/* Takes the window over, with one user; its number. */
+/* Takes the window over, with one user. Returns its number. */
 static unsigned store(struct rds_windows *ws, struct window *w)
 {
 	size_t i, slot, oldest;
@@ -169,7 +169,7 @@ static unsigned store(struct rds_windows *ws, struct window *w)
 	return (unsigned)slot;
 }
 
-/* ---- filling one ---- */
+/* ---- filling a window ---- */
 
 /* A heap with the largest name on top. */
 static void sift_down(struct name **v, size_t n, size_t i)
@@ -343,7 +343,7 @@ static int deliver(struct listing *l, const char *name, size_t len, const redisR
 		return r;
 	d.entry.attr.type = d.type;
 	d.entry.attr.nlink = 1;
-	/* A name whose node is missing can still be seen, and removed. */
+	/* A name without a node is listed, so that it can be removed. */
 	if (attr && rds_is_bytes(attr)) {
 		r = rds_attr_reply(attr, &d.entry.attr);
 		if (r)
@@ -402,7 +402,10 @@ static int deliver_page(struct listing *l, const struct window *w, size_t at, si
 	return r;
 }
 
-/* From the window on; 1: the directory's end, 0: the page is full or the window is at its end. */
+/*
+ * Delivers from the window; 1: the directory's end, 0: the page is full or the window is at its
+ * end.
+ */
 static int deliver_window(struct listing *l, struct window *w, const char *name, size_t len)
 {
 	size_t at = position(w, name, len);
@@ -432,7 +435,7 @@ static int compare_found(const void *a, const void *b)
 	return compare_bytes(x->name, x->len, y->name, y->len);
 }
 
-/* A small directory came with everything. */
+/* A small directory arrives whole with the first reply. */
 static int deliver_all(struct listing *l, const redisReply *a)
 {
 	const redisReply *list = a->element[2], *attrs = a->element[3];
@@ -458,7 +461,7 @@ static int deliver_all(struct listing *l, const redisReply *a)
 	return !l->stopped && i == n;
 }
 
-/* The beginning: one request that is enough for most directories. */
+/* Starts a listing with one request, which is enough for most directories. */
 static int start_listing(struct listing *l)
 {
 	struct rds *rds = rds_of(l->e);

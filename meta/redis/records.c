@@ -8,7 +8,7 @@
 
 #define PREFIX "zcachefs:record:"
 
-/* Of a record, or (without '/') of a table: the hash, and the field. */
+/* The hash and the field of a record, or (without '/') the hash of a table. */
 struct place {
 	char hash[sizeof(PREFIX) + CFS_RECORD_KEY_MAX];
 	const char *field;

@@ -3,14 +3,14 @@
  * The Redis engine (volume-format section 4).
  *
  * sock.c	one connection: bytes, TLS, handshake
- * target.c	where the server is: URL options, Sentinel, Cluster
+ * target.c	the server's address: URL options, Sentinel, Cluster
  * pipe.c	requests of many threads over one connection
  * request.c	commands and scripts, retries, meaning of errors
  *
  * A change is one Lua script, meta/redis/<operation>.lua, so it is atomic next to clients that use
- * WATCH and MULTI. Each script remembers its last answer for a while under the key of the thread
- * that asked: when a connection is lost and nobody knows whether the script ran, it is simply sent
- * again, and answers without doing anything a second time.
+ * WATCH and MULTI. Each script stores its last answer for a while under the key of the calling
+ * thread. When a connection is lost with the outcome unknown, the script is sent again; a script
+ * that has already run then only repeats its answer.
  */
 #ifndef CFS_META_REDIS_INTERNAL_H
 #define CFS_META_REDIS_INTERNAL_H
@@ -43,13 +43,13 @@ struct rds_target {
 	char *tls_ca, *tls_cert, *tls_key, *tls_name;
 	uint64_t read_timeout_ms, write_timeout_ms;
 	unsigned min_backoff_ms, max_backoff_ms, max_conns;
-	bool any_eviction; /* mount whatever maxmemory-policy says */
+	bool any_eviction; /* mount with any maxmemory-policy */
 	char where[256];   /* for messages */
 
-	atomic_bool away; /* it is known that it cannot be reached */
+	atomic_bool away; /* the server is known to be unreachable */
 
 	pthread_mutex_t lock;	 /* protects current */
-	struct rds_addr current; /* where the volume was found last; host "" when not known */
+	struct rds_addr current; /* the last known server of the volume; host "" when unknown */
 };
 
 int rds_target_init(struct rds_target *t, const struct cfs_url *url, char err[256]);
@@ -59,23 +59,25 @@ void rds_target_free(struct rds_target *t);
 
 /* One connection, used by at most one writer and one reader at a time. */
 struct rds_sock;
-/* A connection that has said AUTH and SELECT. err: one line, always filled on failure. */
+/* Opens a connection and sends AUTH and SELECT. err: one line, always filled on failure. */
 int rds_sock_open(struct rds_target *t, cfs_deadline_t deadline, struct rds_sock **ret,
 		  char err[256]);
 void rds_sock_close(struct rds_sock *s);
-/* Wakes up whoever waits in send or receive. */
+/* Wakes up threads that wait in send or receive. */
 void rds_sock_shutdown(struct rds_sock *s);
 /* 0, -ETIMEDOUT, -ENOTCONN */
 int rds_sock_send(struct rds_sock *s, const void *data, size_t len, cfs_deadline_t deadline);
-/* The next reply; waits for it when deadline is not 0, else -EAGAIN. Never an error when one was
- * received, whatever it says. */
+/*
+ * The next reply; waits for it when deadline is not 0, else -EAGAIN. An error reply of the server
+ * is a reply, not an error.
+ */
 int rds_sock_receive(struct rds_sock *s, cfs_deadline_t deadline, redisReply **ret);
 /* One command of words, and its reply. */
 int rds_sock_ask(struct rds_sock *s, cfs_deadline_t deadline, redisReply **ret, ...)
 	__attribute__((sentinel));
-/* What the server last found is not there any more: ask Sentinel or the cluster again. */
+/* Forgets the server found last, so that Sentinel or the cluster is asked again. */
 void rds_target_forget(struct rds_target *t);
-/* The cluster says where the volume is: "3999 127.0.0.1:6381". */
+/* Notes the volume's node from a MOVED reply: "3999 127.0.0.1:6381". */
 void rds_target_moved(struct rds_target *t, const char *to);
 
 /* ---- pipe.c ---- */
@@ -85,7 +87,7 @@ int rds_pipe_create(struct rds_target *t, struct rds_pipe **ret);
 void rds_pipe_destroy(struct rds_pipe *p);
 /*
  * Sends data, which is `n` commands, and waits for their replies. -ENOTCONN: not connected, or lost
- * on the way; -ETIMEDOUT. *ret_sent: whether the server may have seen it.
+ * meanwhile; -ETIMEDOUT. *ret_sent: whether the server may have received it.
  */
 int rds_pipe_run(struct rds_pipe *p, const void *data, size_t len, size_t n,
 		 cfs_deadline_t deadline, redisReply **ret, bool *ret_sent);
@@ -139,7 +141,7 @@ struct rds_request {
 	/* a script */
 	const struct rds_script *script;
 	unsigned n_words;
-	char key[RDS_KEY_MAX], token[17]; /* under which its answer is remembered */
+	char key[RDS_KEY_MAX], token[17]; /* key of its stored answer */
 	char small[1024];
 };
 
@@ -152,18 +154,18 @@ void rds_command(struct rds_request *q, const char *fmt, ...);
 void rds_command_begin(struct rds_request *q, size_t words);
 void rds_words(struct rds_request *q, const char *fmt, ...);
 void rds_words_v(struct rds_request *q, const char *fmt, va_list ap);
-/* The words that another request has been given. */
+/* Appends the words of another request. */
 void rds_append(struct rds_request *q, const struct rds_request *from);
-/* The commands: 0 and q->reply, none of them an error. */
+/* Runs the commands: 0 and q->reply, none of them an error. */
 int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op);
 /*
- * A script and its arguments, alone in its request. Its answer is an array, *ret; the first element
- * is 0 or positive, or the negative errno that is returned (then *ret is set as well). Of a bare
- * script: 0 when the answer is the number 0, else 1.
+ * Runs a script with its arguments, alone in its request. Its answer is an array, *ret; the first
+ * element is 0 or positive, or the negative errno that is returned (then *ret is set as well). Of a
+ * bare script: 0 when the answer is the number 0, else 1.
  */
 int rds_script(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 	       const struct rds_script *script, redisReply **ret, const char *fmt, ...);
-/* The same with arguments of unknown number, which rds_words adds. */
+/* The same with a variable number of arguments, which rds_words adds. */
 void rds_script_begin(struct rds_request *q, const struct cfs_ctx *ctx,
 		      const struct rds_script *script, size_t words);
 int rds_script_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op,
@@ -202,7 +204,7 @@ int rds_attr_reply(const redisReply *r, struct cfs_attr *ret);
 #define RDS_ENTRY_BYTES 9
 int rds_entry_decode(const void *p, size_t len, uint8_t *ret_type, cfs_ino_t *ret_ino);
 void rds_entry_encode(uint8_t type, cfs_ino_t ino, uint8_t out[RDS_ENTRY_BYTES]);
-/* What ctx says to rules that run in scripts: uid, gid, check, groups. */
+/* The credentials of ctx for the rules in scripts: uid, gid, check, groups. */
 #define RDS_WHO_MAX 4096
 size_t rds_who(const struct cfs_ctx *ctx, uint8_t out[RDS_WHO_MAX]);
 /* "1" when directories have statistics. */
@@ -225,7 +227,7 @@ void rds_usage_inode(struct cfs_usage *u, const struct cfs_attr *attr, int sign)
 /* A list of (id, size) as scripts return it, 12 bytes each, to fn. */
 int rds_each_pair(const redisReply *r, cfs_engine_slice_fn fn, void *arg);
 
-/* A name as the changelog writes it. buf: 3 * len + 1 bytes; returned. */
+/* Escapes a name for the changelog. buf: 3 * len + 1 bytes; returned. */
 const char *rds_log_name(const char *name, size_t len, char *buf);
 
 /* ---- readdir.c ---- */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names that go: unlink, rmdir, rename. */
+/* Removal of names: unlink, rmdir, rename. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -8,7 +8,7 @@
 
 enum { MAX_ASKED = 100 };
 
-/* What `fate` means for usage; v->attr as cfs_removed wants it. */
+/* Counts the usage that follows from `fate`; makes v->attr as in struct cfs_removed. */
 static void count_victim(struct cfs_usage *u, cfs_ino_t parent, cfs_ino_t trash,
 			 const struct cfs_removed *v)
 {
@@ -36,7 +36,7 @@ static int victim_reply(struct rds *rds, const redisReply *fate, const redisRepl
 	return 0;
 }
 
-/* The answer to what the script has asked. */
+/* Answers the script's question whether an inode is open here. */
 static bool answer(struct rds *rds, const redisReply *a, cfs_ino_t *asked)
 {
 	if (!a || a->elements != 2 || !rds_is_bytes(a->element[1]))

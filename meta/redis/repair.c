@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Judging single inodes and counts. What is judged is read step by step; a repair is written only
- * if what it rests on is still the same.
+ * Checks of single inodes and counts. The data is read in several steps; a repair is written only
+ * if the data it is based on is unchanged (optimistic check).
  *
  * Names are found from the inode by its parent field or its parents' hash. When these do not
  * explain the link count, all directories are searched.
@@ -99,7 +99,7 @@ static int match_entry(void *arg, cfs_ino_t dir, const redisReply *name, const r
 	return s->fn(s->arg, dir, name->str, name->len);
 }
 
-/* The directories that the inode says it is in. */
+/* The parent directories recorded at the inode. */
 static int parents_of(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		      cfs_ino_t **ret, size_t *ret_n)
 {
@@ -203,7 +203,7 @@ static int search_everywhere(struct check *a)
 	return r;
 }
 
-/* SCAN and HSCAN may have met an entry twice. */
+/* SCAN and HSCAN may deliver an entry twice. */
 static void drop_twins(struct check *a)
 {
 	size_t i, k, n = 0;
@@ -265,7 +265,7 @@ static int read_names(struct check *a)
 	return r;
 }
 
-/* ---- what a directory holds ---- */
+/* ---- the entries of a directory ---- */
 
 static int count_entry(void *arg, cfs_ino_t dir, const redisReply *name, const redisReply *value)
 {
@@ -340,7 +340,7 @@ static int sum_entries(struct check *a)
 	return r;
 }
 
-/* ---- judging ---- */
+/* ---- checks ---- */
 
 static bool wanted(struct check *a, enum cfs_damage damage)
 {
@@ -402,7 +402,7 @@ static int make_stat(struct check *a)
 	if (r || entries > CFS_CHECK_ENTRIES)
 		return r;
 	a->c.repaired |= CFS_CHECK_NO_STAT;
-	/* One that another client has made meanwhile is not written over. */
+	/* A row that another client has made meanwhile is not overwritten. */
 	rds_apply_if(&a->fix, "", 0, "sKu", "HGET", "dirUsedInodes", a->ino);
 	return sum_entries(a);
 }
@@ -471,7 +471,7 @@ static int is_sustained(struct check *a)
 	return r < 0 ? r : h.found;
 }
 
-/* Nobody can reach it, and nothing says that it is on its way in or out. */
+/* An orphan: it has no name, and is neither being created or cloned nor being deleted. */
 static int check_orphan(struct check *a)
 {
 	const struct cfs_attr *attr = &a->c.attr;
@@ -498,7 +498,10 @@ static int check_named(struct check *a)
 	a->c.parent = is_dir || a->c.names == 1 ? first : 0;
 	if (a->ino == CFS_ROOT_INO)
 		a->c.parent = CFS_ROOT_INO;
-	/* Neither hour directories nor what moves into them counts in the trash. */
+	/*
+	 * Hour directories and the directories moved into them do not count in link counts of the
+	 * trash.
+	 */
 	if (a->c.nlink != attr->nlink && !cfs_ino_is_trash(a->ino))
 		wanted(a, CFS_DAMAGE_NLINK);
 	if (a->c.parent != attr->parent && a->ino != CFS_TRASH_INO && (is_dir || attr->parent != 0))
@@ -508,7 +511,7 @@ static int check_named(struct check *a)
 	return 0;
 }
 
-/* There is no such inode, but something speaks of it. */
+/* The inode is missing, but other keys name it. */
 static int check_missing(struct check *a, struct rds_bytes *chunks)
 {
 	uint64_t length;
@@ -538,7 +541,7 @@ static int check_missing(struct check *a, struct rds_bytes *chunks)
 	return r;
 }
 
-/* ---- putting right ---- */
+/* ---- repairs ---- */
 
 static void write_names(struct check *a)
 {
@@ -590,7 +593,7 @@ static void write_node(struct check *a)
 	rds_apply_do(&a->fix, "skb", "SET", "i", a->ino, record, rds_attr_encode(&now, record));
 }
 
-/* A file without a name goes the way of the last name removed. */
+/* A file without a name is deleted like one whose last name was removed. */
 static void remove_orphan(struct check *a, const struct rds_bytes *chunks)
 {
 	char member[48];
@@ -744,8 +747,8 @@ static int add_node(void *arg, const struct cfs_row *row)
 }
 
 /*
- * There is no view of all keys at one moment: while the counters move, or when SCAN has met a key
- * twice, no two calls give the same mark.
+ * Redis has no snapshot of all keys. While the counters change, or when SCAN has delivered a key
+ * twice, each call gives a different mark.
  */
 int rds_op_check_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_sums *ret)
 {

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "meta/redis/redis-internal.h"
 
-/* What the server remembers an answer by: one key per thread, used by one question at a time. */
+/* The number in the key of a stored answer: one key per thread, used by one request at a time. */
 static _Atomic uint64_t last_slot;
 static _Thread_local uint64_t my_slot;
 
@@ -23,9 +23,9 @@ static uint64_t slot(void)
 }
 
 /*
- * Each thread takes another key from time to time: bare scripts write over what the key has, which
- * costs less than to set when it expires. The key's name ends with how long it is kept after its
- * first use: as long as it is in use, and then for longer than the question may be asked again.
+ * Each thread changes its key from time to time: bare scripts overwrite the key, which costs less
+ * than setting its expiry each time. The key's name ends with its lifetime from the first use: the
+ * time it is in use, plus longer than a request may be repeated.
  */
 enum { KEY_MS = 180000, LATE_MS = 60000, HOLD_MS = 120000 };
 
@@ -34,7 +34,7 @@ static uint64_t kept_ms(cfs_deadline_t deadline)
 	const uint64_t most = (uint64_t)1 << 40; /* no deadline: 34 years */
 	uint64_t left = CFS_MIN(cfs_deadline_left_ms(deadline), most), hold = HOLD_MS;
 
-	/* In steps, so that questions of one kind share a key. */
+	/* In steps, so that requests of one kind share a key. */
 	while (hold < left + LATE_MS)
 		hold *= 2;
 	return KEY_MS + hold;
@@ -259,7 +259,7 @@ static bool is_full(const redisReply *e)
 	       strstr(e->str, "MISCONF");
 }
 
-/* Errors of commands inside a script name the script first in old servers. */
+/* Old servers put the script's name before errors of commands inside a script. */
 static bool is_unwritable(const redisReply *e)
 {
 	return is(e, "READONLY") || is(e, "MASTERDOWN") || is(e, "CLUSTERDOWN") ||
@@ -324,7 +324,7 @@ static struct rds_pipe *my_pipe(struct rds *r)
 	return r->pipes[slot() % r->n_pipes];
 }
 
-/* The script goes by its digest, or as text after the server has said that it does not know it. */
+/* Sends the script by its digest, or as text after the server has answered NOSCRIPT. */
 static void put_script_head(struct rds_request *q, bool text)
 {
 	put_count(q, '*', 4 + q->n_words);
@@ -412,7 +412,7 @@ static int run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_o
 				 CFS_MIN(r->target.max_backoff_ms, 1000), ctx->deadline))
 			break;
 	}
-	/* It may still be on its way: no later question may take its key. */
+	/* The request may still arrive at the server: no later request may use its key. */
 	if (rc == -ETIMEDOUT && ever_sent)
 		my_slot = 0;
 	cfs_host_count(r->engine.host, op, trips, attempt);

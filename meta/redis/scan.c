@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole tables. SCAN and HSCAN meet every key that exists throughout at least once, which is what
- * is asked for. A position is a cursor of theirs (a) and the phase (b), 0 before the beginning.
+ * Whole tables. SCAN and HSCAN deliver every key that exists throughout at least once, as the
+ * contract requires. A position is a cursor of theirs (a) and the phase (b), 0 before the
+ * beginning.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -35,7 +36,7 @@ static int give(struct scan *a, const struct cfs_row *row)
 	return a->stopped;
 }
 
-/* Each page is a matter of its own (meta.h). */
+/* Each page has its own deadline (meta.h). */
 static struct cfs_ctx page_ctx(void)
 {
 	return cfs_ctx_internal(30000);
@@ -179,7 +180,7 @@ static int give_entries(struct scan *a, cfs_ino_t dir, const redisReply *list)
 	return r;
 }
 
-/* One part of a directory; the cursor moves on. */
+/* Delivers one part of a directory and advances the cursor. */
 static int give_part(struct scan *a, cfs_ino_t dir, const redisReply *part, char cursor[32])
 {
 	if (part->elements != 2)
@@ -188,7 +189,7 @@ static int give_part(struct scan *a, cfs_ino_t dir, const redisReply *part, char
 	return give_entries(a, dir, part->element[1]);
 }
 
-/* What is left of a directory. */
+/* Delivers the rest of a directory. */
 static int scan_dir(struct scan *a, cfs_ino_t dir, char cursor[32])
 {
 	struct rds_request q;
@@ -208,7 +209,10 @@ static int scan_dir(struct scan *a, cfs_ino_t dir, char cursor[32])
 	return r;
 }
 
-/* A directory is a hash of any size: its first part comes with those of others. */
+/*
+ * A directory is a hash of any size: its first part is read together with those of other
+ * directories.
+ */
 static int give_dir(struct scan *a, size_t k, const redisReply *first)
 {
 	char cursor[32];
@@ -251,7 +255,7 @@ static int give_value(struct scan *a, size_t k, const redisReply *v)
 
 static const struct {
 	const char *name, *command;
-	unsigned page; /* keys whose values are asked for together */
+	unsigned page; /* keys whose values are read as one batch */
 } sources[] = {
 	[CFS_TABLE_NODE] = {"i", "GET", 4096},
 	[CFS_TABLE_CHUNK] = {"c", "LRANGE", 256},
@@ -468,9 +472,9 @@ static int give_counters(struct scan *a, const struct cfs_ctx *ctx)
 	return r;
 }
 
-/* ---- references: those counted, and the slices that have just one, which is not written ---- */
+/* ---- references: the stored counts, and the slices with one reference, which has no key ---- */
 
-/* Of the slices that were collected. */
+/* Delivers the collected slices that have one reference. */
 static int give_single(struct scan *a)
 {
 	const size_t n = a->pairs.len / PAIR_BYTES;
@@ -584,7 +588,7 @@ int rds_op_scan(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_t
 		return a.stopped;
 	if (r < 0 || pos->a)
 		return r;
-	/* The cursor is at its end; references go on with the next place to look. */
+	/* The cursor is at its end; a scan of references continues with the next phase. */
 	if (table != CFS_TABLE_REF)
 		return 1;
 	pos->b += 2;
@@ -631,7 +635,7 @@ int rds_op_each_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_engin
 		do {
 			struct cfs_ctx own = page_ctx();
 
-			/* Of the references those that are counted are enough. */
+			/* Of the references, the stored counts are enough. */
 			r = rds_op_scan(e, &own, tables[i], &pos,
 					tables[i] == CFS_TABLE_REF ? give_ref_slice : give_slices,
 					&s);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names made and removed by what was seen a moment ago (meta/engine/seen.h). The rules are applied
- * here, to the remembered attributes; the script compares what they were applied to, byte by byte,
- * and changes nothing when it is not so any more. That costs the server half of what a script does
- * that reads, judges and answers with records. What is not the usual case is not tried.
+ * The optimistic path of creation and removal, from cached attributes (meta/engine/seen.h). The
+ * rules are applied here, to the cached attributes. The script compares the stored record with
+ * them, byte by byte, and changes nothing when they differ. This costs the server half the time of
+ * a script that reads records, applies the rules and returns records. Unusual cases take the
+ * general path.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,9 +13,12 @@
 #include "meta/engine/rules.h"
 #include "meta/redis/ops.h"
 
-/* ---- seeing ---- */
+/* ---- filling the cache ---- */
 
-/* Another client may have written it in another way: then its attributes do not tell its bytes. */
+/*
+ * Another client may encode the record differently: then its bytes do not follow from its
+ * attributes.
+ */
 static bool is_as_encoded(const redisReply *record, const struct cfs_attr *attr)
 {
 	uint8_t same[RDS_ATTR_MAX];
@@ -44,16 +48,16 @@ void rds_see_name(struct rds *r, cfs_ino_t parent, const char *name, size_t len,
 	rds_see(r, entry->ino, record, &entry->attr);
 }
 
-/* ---- what the scripts have in common ---- */
+/* ---- common parts of the scripts ---- */
 
-/* They write no changelog, and statistics always. */
+/* The scripts write no changelog, and always write statistics. */
 static bool may_try(struct cfs_engine *e, cfs_ino_t dir)
 {
 	return !cfs_host_changelog(e->host) && cfs_host_dir_stats(e->host) &&
 	       !cfs_ino_is_trash(dir);
 }
 
-/* All of a directory's record but its times, link count and length: what rules go by. */
+/* A directory's record without times, link count and length: the part that the rules depend on. */
 static size_t judged_part(const struct cfs_attr *dir, uint8_t out[RDS_ATTR_MAX])
 {
 	enum { HEAD = 11, TAIL = 63 };
@@ -63,7 +67,7 @@ static size_t judged_part(const struct cfs_attr *dir, uint8_t out[RDS_ATTR_MAX])
 	return HEAD + len - TAIL;
 }
 
-/* 1: done, *dir is the directory as it was found; 0: something is not as it was seen. */
+/* 1: done, *dir is the directory as found; 0: a record differs from the cache. */
 static int run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op, cfs_ino_t ino,
 	       struct cfs_attr *dir)
 {
@@ -74,7 +78,7 @@ static int run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_o
 		cfs_seen_dir_forget(&q->r->seen, ino);
 	if (r <= 0)
 		return r;
-	/* A number: done before, when the answer was lost. */
+	/* A number: an earlier attempt has done it, and its answer was lost. */
 	r = rds_is_bytes(a) ? rds_attr_reply(a, dir) : 0;
 	return r ? r : 1;
 }
@@ -91,7 +95,7 @@ int rds_mknod_seen(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct
 	struct rds_request q;
 	int r;
 
-	/* A directory changes the one it is in. */
+	/* A directory also changes its parent. */
 	if (req->type == CFS_TYPE_DIR || !may_try(e, req->parent) ||
 	    !cfs_seen_dir_known(&rds->seen, req->parent, &dir) || (dir.default_acl && !link) ||
 	    cfs_rules_add_entry(ctx, req->parent, &dir))
@@ -123,7 +127,7 @@ struct removal {
 	size_t record_len, judged_len;
 };
 
-/* What happens to it, NONE: not in the simplest way. */
+/* The fate of the removed inode; NONE: not a simple case. */
 static enum cfs_fate simple_fate(struct cfs_engine *e, const struct cfs_ctx *ctx,
 				 const struct removal *a)
 {

@@ -77,7 +77,7 @@ int rds_op_upgrade(struct cfs_engine *e, const struct cfs_ctx *ctx)
 	return 0;
 }
 
-/* On a cluster other volumes may live in other slots. */
+/* On a cluster, other slots may hold other volumes. */
 static int delete_by_prefix(struct cfs_engine *e, const struct cfs_ctx *ctx)
 {
 	char pattern[40], cursor[32] = "0";
@@ -129,7 +129,7 @@ int rds_op_destroy(struct cfs_engine *e, const struct cfs_ctx *ctx)
 
 /* ---- counters ---- */
 
-/* These two are written in lower case and hold the last number given, not the next one. */
+/* These two keys are in lower case and hold the last number allocated, not the next one. */
 const char *rds_counter_key(const char *name, int64_t *ret_shift)
 {
 	*ret_shift = 0;
@@ -262,7 +262,7 @@ int rds_op_clean_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64
 	r = rds_script(&q, ctx, CFS_META_OP_session, &rds_drop_locks_lua, &a, "u", sid);
 	if (!r)
 		r = rds_end_sustained_all(e, ctx, sid);
-	/* The record goes last: whoever finds it knows that there may be more to clean. */
+	/* The record is removed last: while it exists, another client continues the clean-up. */
 	if (!r)
 		r = rds_script(&q, ctx, CFS_META_OP_session, &rds_drop_session_lua, &a, "u", sid);
 	rds_end(&q);

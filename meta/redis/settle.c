@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Before objects are deleted: changes that the server has acknowledged outlive its host. */
+/*
+ * Makes sure, before objects are deleted, that acknowledged changes survive a crash of the server's
+ * host.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,9 +11,9 @@
 #include "meta/redis/ops.h"
 
 /*
- * With appendfsync everysec, what was acknowledged up to two seconds ago may be lost
- * (https://redis.io/docs/latest/operate/oss_and_stack/management/persistence/). WAITAOF would tell
- * exactly, but holds up all requests of the connection meanwhile.
+ * With appendfsync everysec, changes acknowledged in the last two seconds may be lost
+ * (https://redis.io/docs/latest/operate/oss_and_stack/management/persistence/). WAITAOF would be
+ * exact, but blocks all requests of the connection meanwhile.
  */
 enum { LATE_MS = 2000, PAUSE_MS = 100 };
 
@@ -52,7 +55,7 @@ int rds_op_settle(struct cfs_engine *e, const struct cfs_ctx *ctx)
 		r = ask(e, ctx, &log, &idle);
 		atomic_store(&rds->info_refused, r == -EACCES);
 	}
-	/* Without a log nothing can be waited for. */
+	/* Without an append-only file there is nothing to wait for. */
 	if (!log || (r && r != -EACCES))
 		return r;
 	pause_ms(LATE_MS);

@@ -101,7 +101,7 @@ int rds_sock_receive(struct rds_sock *s, cfs_deadline_t deadline, redisReply **r
 		}
 		if (!deadline)
 			return -EAGAIN;
-		/* Waiting first: the reply is hardly ever there yet. */
+		/* Waits first: the reply has rarely arrived already. */
 		r = s->tls ? 0 : wait_for(s, POLLIN, deadline);
 		if (r < 0)
 			return r;
@@ -157,7 +157,7 @@ static void set_options(int fd, bool tcp)
 	if (!tcp)
 		return;
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-	/* A server whose host is gone must not cost the whole deadline. */
+	/* Keepalive detects a dead host before the whole deadline has passed. */
 	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle_s, sizeof(idle_s));
@@ -165,8 +165,8 @@ static void set_options(int fd, bool tcp)
 }
 
 /*
- * On this host, with a server that is away, the port that the kernel chose may be the server's:
- * then the socket is connected to itself, and the server cannot have its port back.
+ * When the server on this host is down, the kernel may choose the server's port for the socket,
+ * which then connects to itself and keeps the server from binding its port.
  */
 static bool is_own(int fd)
 {
@@ -230,7 +230,7 @@ static int connect_tcp(const struct rds_addr *a, cfs_deadline_t deadline, int *r
 	r = -EADDRNOTAVAIL;
 	for (i = list; i; i = i->ai_next)
 		left++;
-	/* One that is silent leaves the others their share of the time. */
+	/* A silent address leaves the other addresses their share of the time. */
 	for (i = list; i && r; i = i->ai_next, left--)
 		r = connect_to(i->ai_addr, i->ai_addrlen,
 			       cfs_deadline_in(cfs_deadline_left_ms(deadline) / left), ret_fd);
@@ -326,7 +326,7 @@ static int log_in(struct rds_sock *s, const struct rds_addr *a, const char *user
 		r = rds_sock_ask(s, deadline, &reply, "AUTH", password, NULL);
 	if (r)
 		return r;
-	/* A password where none is asked for does no harm. */
+	/* A password that the server does not require does no harm. */
 	if (starts(reply, "ERR max number of clients")) {
 		snprintf(err, 256, "Redis at %.100s has reached its maxclients", a->host);
 		r = -ENOTCONN;
@@ -344,7 +344,7 @@ static int select_db(struct rds_target *t, struct rds_sock *s, const struct rds_
 	char db[16];
 	int r;
 
-	/* Also a first command, which tells whether the server wants a password. */
+	/* Also serves as the first command, which shows whether the server requires a password. */
 	snprintf(db, sizeof(db), "%u", t->cluster ? 0 : t->db);
 	r = rds_sock_ask(s, deadline, &reply, "SELECT", db, NULL);
 	if (r)
@@ -371,7 +371,7 @@ static int select_db(struct rds_target *t, struct rds_sock *s, const struct rds_
 	return r;
 }
 
-/* Is it the master that Sentinel takes it for? */
+/* Checks that the server is the master, as Sentinel says. */
 static int check_role(struct rds_sock *s, const struct rds_addr *a, cfs_deadline_t deadline,
 		      char err[256])
 {

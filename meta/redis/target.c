@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the server is and how to get in: what the URL and the environment say. */
+/* The server's address and credentials, from the URL and the environment. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -196,7 +196,7 @@ static int parse_db(struct rds_target *t, const struct cfs_url *url, char err[25
 	if (!db || !*db)
 		return 0;
 	n = strtoul(db, &end, 10);
-	/* What is there instead may be a password in the wrong place. */
+	/* A wrong database number may be a misplaced password, so it is not printed. */
 	if (*end || *db < '0' || *db > '9' || n > 1000000) {
 		snprintf(err, 256, "what follows the last / must be the number of a database");
 		return -EINVAL;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fused operations as prepared blocks: MariaDB takes statements with parameters in BEGIN NOT ATOMIC
- * as one. Nothing is parsed but once per connection.
+ * One-round-trip operations as prepared blocks: MariaDB accepts several statements with parameters
+ * in BEGIN NOT ATOMIC as one statement, which is parsed once per connection.
  *
- * An error has rolled the transaction back when it reaches the client, but for that of a statement
- * that was stopped from outside (KILL QUERY, max_statement_time): such errors run no handler, and
- * what the block has begun ends with the connection (conn.c).
+ * The block rolls its transaction back before an error reaches the client. The exception are
+ * statements stopped from outside (KILL QUERY, max_statement_time): such errors run no handler, and
+ * the connection is closed to end the transaction (conn.c).
  */
 #include <errno.h>
 #include <mysqld_error.h>
@@ -24,7 +24,7 @@
 	"BEGIN NOT ATOMIC "                                                                        \
 	"DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END; "                    \
 	"BEGIN "
-/* What is between a mark and a semicolon is no text of the statement. */
+/* The text between a mark and a semicolon is not part of the statement. */
 #define MARK		  '\001'
 #define PARAM(name)	  "\001" name ";"
 #define CHANGE		  "START TRANSACTION READ WRITE; "
@@ -42,16 +42,16 @@
 #define READ(columns, into, from, at) "SELECT " columns " INTO " into " FROM " from "; "
 
 /*
- * The conditions are not in the WHERE, where each of them is one more thing to optimize by, at
- * every run. What an IF reads is locked, shared, also where that is not asked for: the parent is
- * last.
+ * The conditions are not in the WHERE clause, where the optimizer would consider each of them at
+ * every run. A row that an IF reads is locked, shared, also where no lock is requested; therefore
+ * the parent is last.
  */
 #define IF_DIR_IS(lock)                                                                            \
 	NOT_IF("(SELECT " DIR_STILL " FROM {node} n WHERE n.inode=p_dir" lock ") IS NOT TRUE")
 
 /*
- * A row costs the server as much as an INSERT: it is for those who need to know. It goes out with
- * the end of the block; before COMMIT it would wake the client up twice.
+ * A result row costs the server as much as an INSERT, so it is sent only on request. It is sent
+ * after COMMIT; before it, the client would be woken up twice.
  */
 #define DIR_VARIABLES "@d1,@d2,@d3,@d4,@d5,@d6,@d7"
 #define COMMIT_DIR_ROW(condition, more)                                                            \
@@ -87,8 +87,8 @@ static const char *const texts[] = {
 /* ---- running ---- */
 
 /*
- * A parameter that has a name gets a ? wherever the name is, and is sent as often: a variable of
- * the block would cost more. s gets the places of all of them, ret the text.
+ * Replaces each use of a named parameter by a ?, and sends its value for each: a variable of the
+ * block would cost more. s gets the place of each parameter, ret the text.
  */
 static int place_params(struct mysql_stmt *s, const char *text, char *ret)
 {
@@ -158,7 +158,7 @@ static int set_params(struct mysql_stmt *s, const struct mysql_params *params)
 	return r;
 }
 
-/* The result that has columns; others are those of the block itself. */
+/* Reads the result that has columns; the others belong to the block itself. */
 static int read_row(MYSQL_STMT *handle, int64_t *row, unsigned n)
 {
 	MYSQL_BIND bind[MAX_COLUMNS] = {0};
@@ -197,7 +197,7 @@ static int run(struct mysql_stmt *s, int64_t *row, unsigned n)
 			r = read_row(s->handle, row, n);
 		more = mysql_stmt_next_result(s->handle);
 	} while (!more);
-	/* The error of what came after the row, as COMMIT. */
+	/* An error of a statement after the row, such as COMMIT. */
 	return more > 0 ? -EIO : r;
 }
 

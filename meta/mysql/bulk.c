@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many rows as one INSERT. Its text has all values in it: a statement that is prepared would be so
- * for one number of rows alone.
+ * Many rows as one INSERT. Its text contains all values, because a prepared statement would fit
+ * only one number of rows.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 #include "base/bytes.h"
 #include "mysql-internal.h"
 
-/* Of the text, before the last row: far below any max_allowed_packet. */
+/* Length of the text before the last row: far below any max_allowed_packet. */
 #define TEXT_MAX   (512u << 10)
 #define MAX_PARAMS 24
 
@@ -35,7 +35,7 @@ static int put_row(struct mysql_bulk *b, const struct mysql_stmt *s)
 	return mysql_text_put(&b->text, ")", 1);
 }
 
-/* "INSERT ... VALUES(?,?) REST": what comes before and after the rows. */
+/* Splits "INSERT ... VALUES(?,?) REST" into the parts before and after the rows. */
 static int begin(struct mysql_conn *m, enum sql_stmt_id id)
 {
 	const struct sql_dialect *d = m->sql.db->dialect;

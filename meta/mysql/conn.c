@@ -12,7 +12,7 @@
 #include "mysql-internal.h"
 
 #define CONNECT_TIMEOUT_S 5
-/* Whoever waits longer for a row starts over, with its deadline in view. */
+/* A longer wait for a row lock fails, and the transaction is retried within its deadline. */
 #define LOCK_WAIT_S 2
 
 /* Not in every library's header. */
@@ -50,7 +50,9 @@ static bool is_lost(unsigned code)
 	}
 }
 
-/* Such an error runs no handler: a block leaves its transaction open, to which the next would add.
+/*
+ * Such an error runs no handler: the block leaves its transaction open, and the next statement
+ * would join it.
  */
 static bool is_stopped(unsigned code)
 {
@@ -65,7 +67,7 @@ static bool is_conflict(unsigned code, const char *text)
 	case ER_LOCK_WAIT_TIMEOUT:
 	case ER_CHECKREAD:
 	case CODE_ROLLED_BACK_AT_COMMIT:
-	case ER_UNKNOWN_COM_ERROR: /* a Galera node that does not take part */
+	case ER_UNKNOWN_COM_ERROR: /* a Galera node that is not synced with the cluster */
 	case CODE_TIDB_RETRYABLE:
 	case CODE_TIDB_SCHEMA_CHANGED:
 	case CODE_TIDB_WRITE_CONFLICT:
@@ -126,7 +128,7 @@ int mysql_error_of(struct mysql_conn *m, unsigned code, const char *text, const 
 		return -EINVAL;
 	case ER_DATA_TOO_LONG:
 		return -ERANGE;
-	/* They are counted server-wide. Those of this connection end with it. */
+	/* The limit is server-wide; closing this connection frees its statements. */
 	case ER_MAX_PREPARED_STMT_COUNT_REACHED:
 		cfs_warn("the server has no prepared statement left, connecting anew: raise its "
 			 "max_prepared_stmt_count: url=%s",
@@ -199,7 +201,7 @@ static int socket_of(MYSQL *handle)
 	return (int)mysql_get_socket(handle);
 }
 
-/* Unless it is to verify, MariaDB's library goes on in the clear when the server has no TLS. */
+/* Without verification, MariaDB's library falls back to plain text when the server has no TLS. */
 static void set_tls_mode(MYSQL *handle, enum mysql_tls tls)
 {
 	my_bool on = 1, verify = tls == MYSQL_TLS_VERIFIED;
@@ -251,8 +253,8 @@ static int check_tls(const struct mysql_db *db, MYSQL *handle, char err[256])
 }
 
 /*
- * The session is set up here, once. READ COMMITTED: no gap locks, no snapshot to be refreshed.
- * PIPES_AS_CONCAT: the statements' || means what it means elsewhere.
+ * Sets up the session, once. READ COMMITTED: no gap locks, no snapshot to be refreshed.
+ * PIPES_AS_CONCAT: || concatenates, as in other databases.
  */
 static void set_session(const struct mysql_db *db, MYSQL *handle)
 {
@@ -282,7 +284,7 @@ void mysql_disconnect(struct sql_conn *c)
 {
 	struct mysql_conn *m = mysql_conn(c);
 
-	/* So that nothing waits for an answer while it is closed. */
+	/* Closing must not wait for an answer of the server. */
 	if (c->broken && m->handle)
 		shutdown(socket_of(m->handle), SHUT_RDWR);
 	mysql_close_stmts(m);
@@ -293,7 +295,10 @@ void mysql_disconnect(struct sql_conn *c)
 	free(m);
 }
 
-/* Only for those who send packets: of no other text more than one statement is carried out. */
+/*
+ * Multiple statements are enabled only for the packet way: no other text may execute more than one
+ * statement.
+ */
 static int choose_way(const struct mysql_db *db, struct mysql_conn *m, char err[256])
 {
 	m->way = MYSQL_GENERIC;
@@ -308,7 +313,7 @@ static int choose_way(const struct mysql_db *db, struct mysql_conn *m, char err[
 	return 0;
 }
 
-/* 1: a node of a Galera, whose nodes see no lock of each other. */
+/* 1: a node of a Galera cluster, whose nodes do not share locks. */
 static int is_in_galera(struct mysql_conn *m)
 {
 	int r = mysql_run(m, "SHOW VARIABLES LIKE 'wsrep_on'");
@@ -324,7 +329,10 @@ static int is_in_galera(struct mysql_conn *m)
 	return r;
 }
 
-/* What another node has acknowledged is seen here, unless the URL says otherwise. */
+/*
+ * Waits for causality: this node then sees the changes that other nodes have acknowledged, unless
+ * the URL disables it.
+ */
 static int join_galera(const struct mysql_db *db, struct mysql_conn *m)
 {
 	char text[64] = "SET SESSION wsrep_sync_wait=@@wsrep_sync_wait|1";
@@ -373,10 +381,10 @@ int mysql_connect_to(struct sql_db *sql, bool writer, struct sql_conn **ret, cha
 	r = join_galera(db, m);
 	if (m->sql.guards)
 		atomic_store(&sql->in_txn_only, true);
-	/* Guards are in blocks, and statement by statement. */
+	/* Only blocks and single statements have certification rows. */
 	if (m->sql.guards && m->way == MYSQL_PACKETS)
 		m->way = MYSQL_GENERIC;
-	/* TiDB has no such transactions: there the engine's own refusal has to do. */
+	/* TiDB has no read-only transactions: there the check in the core must suffice. */
 	if (!r && (sql->read_only || m->sql.guards) && !m->tidb)
 		r = mysql_run(m, "SET SESSION TRANSACTION READ ONLY");
 	if (r) {

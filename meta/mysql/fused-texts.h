@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operations of one round trip each: FUSED(id, text), and SINGLE(id, text) of one that is one
+ * Operations of one round trip each: FUSED(id, text), and SINGLE(id, text) for one that is a single
  * statement on every server. No include guard.
  *
- * There are two ways to send an operation, and each has its own meaning of these words: a prepared
- * block (block.c), or a packet of statements as text (packet.c). It makes its changes, checks that
- * what the caller decided by is still so, commits, and answers with a row of integers for those who
- * need it. What is not so any more is an error.
+ * There are two ways to send an operation, and each defines these words: a prepared block
+ * (block.c), or a packet of statements as text (packet.c). The operation makes its changes, checks
+ * that the values the caller's decision was based on are unchanged (optimistic check), commits, and
+ * returns a row of integers on request. A changed value is an error.
  *
- *	BEGIN_CHANGE		its parameters and what a block declares
- *	PARAM(name)		the next parameter, by this name, p_..., hereafter; others are a ?
- *	CHANGE			its statements, each with "; " behind it
- *	WHEN(c) ELSE END_WHEN	c: a ?, or a name, alone (not 0) or with "=" and a digit behind it
- *	MUST			the statement before has found its one row
- *	NOT_IF(condition)	of subqueries
- *	LOCK(rows)		nothing but a lock, of rows that there may be
- *	IF_DIR_IS(lock)		p_dir is there as expected: 8 parameters
- *	READ(columns, into, from, at)	at: the place of the first of them in the answer
- *	LEFT_CHUNKS(ino, at)	remembers a file's chunks for deletion: 2 parameters, 1 column
- *	COMMIT_..		the end, with the answer: _DIR: if asked for by a last parameter
+ * 	BEGIN_CHANGE		its parameters and what a block declares
+ * 	PARAM(name)		the next parameter, by this name, p_..., hereafter; others are a ?
+ * 	CHANGE			its statements, each with "; " behind it
+ * 	WHEN(c) ELSE END_WHEN	c: a ?, or a name, alone (not 0) or with "=" and a digit behind it
+ * 	MUST			the statement before has found its one row
+ * 	NOT_IF(condition)	of subqueries
+ * 	LOCK(rows)		nothing but a lock, of rows that there may be
+ * 	IF_DIR_IS(lock)		p_dir is there as expected: 8 parameters
+ * 	READ(columns, into, from, at)	at: the place of the first of them in the answer
+ * 	LEFT_CHUNKS(ino, at)	remembers a file's chunks for deletion: 2 parameters, 1 column
+ * 	COMMIT_..		the end, with the answer: _DIR: if asked for by a last parameter
  *
  * Locks are taken in the order of the generic transactions: nodes, names, and the parent last, by a
- * relative update when its nlink changes. Otherwise it is only kept from being removed, for the
- * time of the commit: what rmdir takes for an empty directory must not get an entry meanwhile.
+ * relative update when its nlink changes. Otherwise the parent is only locked against removal until
+ * the commit, so that a directory which rmdir has found empty gets no entry meanwhile.
  *
- * A name is found by (parent, name); inode+0 keeps the server from weighing the inode's index, too.
+ * A name is found by (parent, name); inode+0 keeps the optimizer from considering the index on
+ * inode.
  *
  * Braces as in meta/sql/statements.h, {HOLD_DIR}, {CLOSE_DIR} and {STILL_IN} (mysql.c), and the
  * macros below.
@@ -42,14 +43,14 @@
 	"COALESCE(n.default_acl_id,0)=? AND COALESCE(n.tier_id,0)=?"
 #define DIR_COLUMNS "n.nlink,n.atime,n.mtime,n.ctime,n.atimensec,n.mtimensec,n.ctimensec"
 #define KEPT	    "{KEEP_LATE}"
-/* It gets a name. */
+/* The directory gets a name. */
 #define KEEP_DIR IF_DIR_IS(KEPT) "{HOLD_DIR}"
-/* What the fate of an inode was decided by: 7 parameters. */
+/* The attributes that decided the fate of an inode: 7 parameters. */
 #define VICTIM_IS "inode=p_ino AND type=p_type AND " STILL
 #define STILL                                                                                      \
 	"flags=? AND mode=? AND uid=? AND gid=? AND nlink=? AND "                                  \
 	"length=? AND COALESCE(parent,0)=?"
-/* A directory: nothing in it, nothing left of it. */
+/* For a directory: checks that it has no entries, and deletes its other rows. */
 #define EMPTY                                                                                      \
 	WHEN("p_type=2")                                                                           \
 	"{CLOSE_DIR}" NOT_IF(                                                                      \
@@ -73,7 +74,7 @@ FUSED(mknod,
 	END_WHEN
 	TOUCH END_WHEN KEEP_DIR COMMIT_DIR)
 
-/* To the trash: the name moves there. */
+/* Moves the name to the trash. */
 FUSED(trash,
 	BEGIN_CHANGE PARAM("p_dir") PARAM("p_ino") PARAM("p_type")
 	CHANGE
@@ -81,7 +82,7 @@ FUSED(trash,
 	"UPDATE {edge} SET parent=?,name=? WHERE parent=p_dir AND name=? AND inode+0=p_ino; "
 	MUST TOUCH IF_DIR_IS("") COMMIT_DIR)
 
-/* For good, of an inode with one name that is not open. The last column: it has left chunks. */
+/* Deletes an inode with one name that is not open. The last column: it has left chunks. */
 FUSED(remove,
 	BEGIN_CHANGE PARAM("p_dir") PARAM("p_ino") PARAM("p_type")
 	DECLARE_LEFT CHANGE
@@ -93,8 +94,8 @@ FUSED(remove,
 	TOUCH IF_DIR_IS("") COMMIT_DIR_LEFT)
 
 /*
- * Not of a file with several names that grows: which directories it grows in must not change
- * meanwhile. Columns: the length before, {NODE} after, the length of the chunk's list.
+ * Not for a growing file with several names: the set of its directories must not change meanwhile.
+ * Columns: the length before, {NODE} after, the length of the chunk's list.
  */
 FUSED(write,
 	BEGIN_CHANGE PARAM("p_ino") PARAM("p_indx") PARAM("p_id")
@@ -109,7 +110,7 @@ FUSED(write,
 	"{node} n JOIN {chunk} c ON c.inode=n.inode AND c.indx=p_indx WHERE n.inode=p_ino", "1")
 	COMMIT_WRITTEN)
 
-/* A second name. */
+/* Adds another name. */
 FUSED(link,
 	BEGIN_CHANGE PARAM("p_dir") PARAM("p_ino") PARAM("p_type")
 	CHANGE
@@ -118,8 +119,9 @@ FUSED(link,
 	KEEP_DIR COMMIT_ONLY)
 
 /*
- * p_ino goes from p_src to p_dir, whose name may lead to p_old, of p_type: to the trash, or for
- * good as in remove. p_before: it is locked first. The column: it has left chunks.
+ * Moves p_ino from p_src to p_dir. The target name may lead to p_old, of p_type, which is moved to
+ * the trash, or deleted as in remove. p_before: p_old is locked first. The column: it has left
+ * chunks.
  */
 FUSED(rename,
 	BEGIN_CHANGE PARAM("p_src") PARAM("p_dir") PARAM("p_ino")

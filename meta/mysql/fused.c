@@ -10,7 +10,7 @@
 
 #define RETRY_BASE_MS 1
 #define RETRY_MAX_MS  32
-/* While there is no connection to be had. */
+/* Backoff while no connection can be made. */
 #define LOST_BASE_MS 16
 #define LOST_MAX_MS  1000
 
@@ -63,7 +63,7 @@ int mysql_fused_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, 
 		return r;
 	r = mysql_is_packet(m, id) ? mysql_packet_run(m, id, row, n, &params)
 				   : mysql_block_run(m, id, row, n, &params);
-	/* Of an error that has no meaning here nobody knows whether it was rolled back. */
+	/* After an unexpected error it is unknown whether the transaction was rolled back. */
 	if (r < 0 && r != -EEXIST && r != -EAGAIN)
 		m->sql.broken = true;
 	return r;
@@ -96,12 +96,12 @@ void mysql_dir_changed(struct mysql_db *db, cfs_ino_t ino, int done,
 	}
 }
 
-/* ---- trying ---- */
+/* ---- attempts ---- */
 
 /* of: a copy of the operation as it was when the answer to it was lost, or NULL. */
 struct tries {
 	unsigned n, round_trips;
-	bool lost; /* by the last try */
+	bool lost; /* by the last attempt */
 	void *of;
 	size_t size;
 };
@@ -145,7 +145,7 @@ static int try_once(struct sql_conn *c, const struct cfs_ctx *ctx, mysql_fused_f
 		r = fn(m, ctx, arg);
 		if (r == -ENOTCONN && m->sent)
 			r = keep(t, arg);
-		/* The server may still have been at it when it was asked. */
+		/* The server may still have been executing the operation when it was asked. */
 		else if (!r && t->of)
 			r = ask(m, ctx, applied, arg, t);
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of the MySQL dialect share. It builds with MariaDB Connector/C and with
+ * Shared by the files of the MySQL dialect. It builds with MariaDB Connector/C and with
  * libmysqlclient, and speaks to MariaDB, MySQL, Galera and TiDB.
  */
 #ifndef CFS_META_MYSQL_INTERNAL_H
@@ -37,7 +37,7 @@ struct mysql_value {
 	int64_t num;
 	unsigned long len;
 	my_bool null, truncated;
-	void *buf; /* of a column of bytes, filled when asked for */
+	void *buf; /* of a column of bytes, filled on request */
 	size_t cap;
 };
 
@@ -46,7 +46,7 @@ struct mysql_stmt {
 	unsigned n_params, n_columns;
 	MYSQL_BIND *bind; /* parameters, then columns */
 	struct mysql_value *values;
-	uint8_t *place; /* of a fused operation: which of its parameters each ? is */
+	uint8_t *place; /* of a one-round-trip operation: the parameter of each ? */
 	unsigned n_places;
 	bool executed;
 };
@@ -61,7 +61,7 @@ enum mysql_fused_id {
 	MYSQL_FUSED_COUNT,
 };
 
-/* How the server takes such an operation. */
+/* How such an operation is sent to the server. */
 enum mysql_way {
 	MYSQL_GENERIC, /* not at all */
 	MYSQL_PACKETS, /* several statements in one text: packet.c */
@@ -78,9 +78,9 @@ struct mysql_text {
 struct mysql_bulk {
 	enum sql_stmt_id id;
 	unsigned rows;
-	struct mysql_text text; /* as far as it goes */
+	struct mysql_text text; /* the text so far */
 	char *full;		/* the statement's own text */
-	const char *rest;	/* in it: what comes behind the rows */
+	const char *rest;	/* in it: the text behind the rows */
 };
 
 struct mysql_conn {
@@ -89,10 +89,10 @@ struct mysql_conn {
 	enum mysql_way way;
 	bool tidb;
 	bool in_txn; /* of statements, begun and not ended here */
-	bool sent;   /* a fused operation went to the server in this attempt */
+	bool sent;   /* a one-round-trip operation was sent in this attempt */
 	struct mysql_stmt stmt[SQL_STMT_COUNT];
 	struct mysql_stmt fused[MYSQL_FUSED_COUNT];
-	char *packet[MYSQL_FUSED_COUNT]; /* texts, when they were used */
+	char *packet[MYSQL_FUSED_COUNT]; /* texts, built at first use */
 	struct mysql_text text;		 /* the packet sent last */
 	struct mysql_bulk bulk;
 };
@@ -113,14 +113,15 @@ int mysql_error_of(struct mysql_conn *m, unsigned code, const char *text, const 
 /* One statement of text without result; logged as its first word. */
 int mysql_run(struct mysql_conn *m, const char *text);
 /*
- * A Galera that takes back a transaction for one of another server fails its next statement. Now
- * and then (MariaDB 10.11) it does not: that one and all that follow are carried out, each on its
- * own, and COMMIT has nothing to do and succeeds. So on a Galera nothing is written but in a
- * transaction that is begun for that (the session's own are read-only: such a statement fails), and
- * after each statement the server says whether it is in one.
+ * When a Galera node aborts a transaction in favour of another node's, the next statement fails.
+ * Now and then (MariaDB 10.11) it does not: that statement and all that follow are executed outside
+ * a transaction, and COMMIT does nothing and succeeds. Therefore, on Galera, all writes are in
+ * explicitly begun read-write transactions. The session's default is read-only, so that a write
+ * outside of them fails. After each statement the server's status tells whether it is in a
+ * transaction.
  */
 int mysql_start_txn(struct mysql_conn *m);
-/* -EAGAIN: it is not any more. */
+/* -EAGAIN: the transaction was aborted. */
 int mysql_check_txn(const struct mysql_conn *m);
 
 /* stmt.c: members of the dialect */
@@ -140,26 +141,26 @@ int mysql_open_stmt(struct mysql_conn *m, struct mysql_stmt *s, const char *text
 int mysql_set_int(struct mysql_stmt *s, int n, int64_t v);
 int mysql_set_bytes(struct mysql_stmt *s, int n, const void *v, size_t len, bool text);
 
-/* text.c: 0 or -ENOMEM. Values in hexadecimal: no byte of them can be taken for anything else. */
+/* text.c: 0 or -ENOMEM. Values are in hexadecimal, so that no byte of them can be taken as SQL. */
 int mysql_text_room(struct mysql_text *t, size_t n);
 int mysql_text_put(struct mysql_text *t, const char *v, size_t len);
 int mysql_text_put_int(struct mysql_text *t, int64_t v);
 int mysql_text_put_bytes(struct mysql_text *t, const uint8_t *v, size_t len, bool text);
 void mysql_text_free(struct mysql_text *t);
-/* Length of what a statement begins with: a word, a name in backquotes, or a character. */
+/* Length of the first token of a statement: a word, a name in backquotes, or a character. */
 size_t mysql_text_word(const char *p);
 
-/* bulk.c: load of the dialect. What is there is sent before any other statement, or dropped. */
+/* bulk.c: load of the dialect. Pending rows are sent before any other statement, or dropped. */
 int mysql_bulk_add(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap);
 int mysql_bulk_flush(struct mysql_conn *m);
 void mysql_bulk_drop(struct mysql_conn *m);
 
 /* fused.c */
 /*
- * Runs a fused operation in the connection's way, which is not MYSQL_GENERIC unless it is a SINGLE
- * one. Parameters as sql_exec ('i', 'b'). MYSQL_DONE: it has done its work, 0: it has given up, or
- * a negative errno; but for MYSQL_DONE nothing has changed, or -ENOTCONN. row: of n columns, zeros
- * where there is no answer; MYSQL_DONE_ROW: there is a row.
+ * Runs a one-round-trip operation in the connection's way, which may be MYSQL_GENERIC only for a
+ * SINGLE one. Parameters as sql_exec ('i', 'b'). MYSQL_DONE: done. 0: the optimistic check failed.
+ * Else a negative errno. Unless it is done, nothing has changed, except that -ENOTCONN leaves the
+ * outcome open. row: n columns, zeros without an answer; MYSQL_DONE_ROW: there is a row.
  */
 enum { MYSQL_DONE = 1, MYSQL_DONE_ROW };
 int mysql_fused_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
@@ -182,24 +183,24 @@ int mysql_packet_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row,
 		     const struct mysql_params *params);
 bool mysql_is_packet(const struct mysql_conn *m, enum mysql_fused_id id);
 /*
- * One try of an operation. 1: done; 0: not in this way, nothing has changed and the generic
- * transaction shall judge; negative: as the database said.
+ * One attempt of an operation. 1: done; 0: nothing has changed, and the generic transaction must
+ * decide; negative: the error of the database.
  */
 typedef int (*mysql_fused_fn)(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg);
 /*
  * Runs fn on a connection until it has an answer or the deadline has passed. When the answer was
- * lost with the connection, `applied` says by what it reads whether the operation was carried out
- * (1) or not (0): at once, and again before the operation is left to the generic transaction. size:
- * of arg; `applied` gets it as fn had left it when the answer was lost.
+ * lost with the connection, `applied` is the commit probe: it reads whether the operation was
+ * executed (1) or not (0). It runs at once, and again before the operation is left to the generic
+ * transaction. size: of arg; `applied` gets it as fn had left it when the answer was lost.
  */
 int mysql_fused(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 		mysql_fused_fn fn, mysql_fused_fn applied, void *arg, size_t size);
-/* The directory for a fused statement: from memory, or read. */
+/* The directory for a one-round-trip operation: from the cache, or read. */
 int mysql_get_dir(struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret);
 
 /*
- * The parameters of DIR_IS and the columns of COMMIT_DIR in fused-texts.h: what decisions about a
- * directory are made by, and what else may have changed about it.
+ * The parameters of DIR_IS and the columns of COMMIT_DIR in fused-texts.h: the attributes that
+ * decisions about a directory depend on, and its other attributes that may have changed.
  */
 #define MYSQL_DIR_FMT "iiiiiiii"
 #define MYSQL_DIR_ARGS(a)                                                                          \

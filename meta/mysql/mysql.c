@@ -50,7 +50,7 @@ static int resolve(struct sql_conn *c, uint64_t txn)
 	return sql_witness_ask(c);
 }
 
-/* What was lost with the connection is rolled back by the server. */
+/* The server rolls back the transaction of a lost connection. */
 static int rollback(struct sql_conn *c)
 {
 	mysql_bulk_drop(mysql_conn(c));
@@ -96,7 +96,7 @@ static const char *text(enum sql_stmt_id id)
 		       "(qtype,qkey,max_space,max_inodes,used_space,used_inodes) "
 		       "VALUES(?,?,-1,-1,?,?)" UPSERT "used_space=used_space+VALUES(used_space),"
 		       "used_inodes=used_inodes+VALUES(used_inodes)";
-	/* An IN of a subquery would look at, and lock, every node; LIMIT: the order is kept. */
+	/* An IN with a subquery would read, and lock, every node; LIMIT preserves the order. */
 	case SQL_lock_nodes:
 		return "SELECT {NODE},n.inode FROM (SELECT inode FROM {edge} WHERE parent=? AND "
 		       "name=? "
@@ -137,7 +137,7 @@ static const char *word(const struct sql_conn *c, const char *word, size_t len)
 	if (is_word(word, len, "STILL_IN"))
 		return c->guards ? "IF @@in_transaction=0 THEN SIGNAL SQLSTATE '45000'; END IF; "
 				 : "";
-	/* TiDB has no shared locks, and refuses to be asked for one. */
+	/* TiDB has no shared locks, and rejects the syntax. */
 	if (is_word(word, len, "KEEP_LATE"))
 		return ((const struct mysql_conn *)c)->tidb ? " FOR UPDATE" : NULL;
 	return NULL;
@@ -337,7 +337,10 @@ static void close_engine(struct cfs_engine *e)
 	free(db);
 }
 
-/* A replica, say. Those who may write all the same have one of the privileges. */
+/*
+ * The server is read-only, such as a replica. Users that may write all the same have one of these
+ * privileges.
+ */
 static int check_writable(struct mysql_db *db, char err[256])
 {
 	cfs_deadline_t deadline = cfs_deadline_in(db->sql.timeout_ms);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creation and setattr in one round trip, and what is seen of names. */
+/* Creation and setattr in one round trip, and the cache of names. */
 #include <errno.h>
 
 #include "mysql-internal.h"
@@ -9,7 +9,7 @@ static struct mysql_db *db_of(struct cfs_engine *e)
 	return (struct mysql_db *)sql_db(e);
 }
 
-/* ---- looking up, which removal profits from ---- */
+/* ---- lookup, which fills the cache for removals ---- */
 
 int mysql_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t parent,
 		    const char *name, size_t len, struct cfs_entry *ret)
@@ -100,7 +100,7 @@ static int mknod_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg
 	return r == -EEXIST ? 0 : r;
 }
 
-/* The number was given out once: whoever finds it under the name has made it. */
+/* Inode numbers are unique: when the name leads to this number, this operation has created it. */
 static int mknod_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
 	struct mknod *a = arg;
@@ -217,7 +217,7 @@ struct setattr {
 	uint32_t set;
 	const struct cfs_attr *in;
 	struct cfs_attr old, attr;
-	int result; /* what the rules say */
+	int result; /* result of the rules */
 };
 
 static int setattr_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
@@ -228,7 +228,7 @@ static int setattr_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *a
 
 	if (r)
 		return r;
-	/* A Galera takes no change that is not in a transaction (mysql_start_txn). */
+	/* On Galera, all changes must be in a transaction (mysql_start_txn). */
 	if (o->access_acl || m->sql.guards)
 		return 0;
 	a->attr = a->old;

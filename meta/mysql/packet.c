@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fused operations as packets: all statements, from START TRANSACTION to what is read after COMMIT,
- * go to the server as one text. For servers without blocks: MySQL, TiDB.
+ * One-round-trip operations as packets: all statements, from START TRANSACTION to the read after
+ * COMMIT, go to the server as one text. For servers without blocks: MySQL, TiDB.
  *
- * The server stops at the first error, and the transaction stays open: ROLLBACK is sent then. What
- * is not so any more is an error of arithmetic, the one that every server gives at run time. What
- * depends on parameters alone is decided here, and values are put into the text: bytes, as names,
- * in hexadecimal, so that none of them can be taken for SQL.
+ * The server stops at the first error with the transaction open, and ROLLBACK is sent. A failed
+ * optimistic check raises an arithmetic error, the one error that every server raises at run time.
+ * Conditions on parameters alone are decided here. Values are put into the text; bytes, such as
+ * names, in hexadecimal, so that none of them can be taken as SQL.
  */
 #include <errno.h>
 #include <mysqld_error.h>
@@ -22,7 +22,7 @@
 
 /* ---- the words of fused-texts.h ---- */
 
-/* Marks; what belongs to one goes up to a semicolon. */
+/* Marks; the text of each ends with a semicolon. */
 enum { M_PARAM = 1, M_WHEN, M_ELSE, M_END, M_TAKE, M_COMMIT };
 
 #define BEGIN_CHANGE	""
@@ -31,7 +31,7 @@ enum { M_PARAM = 1, M_WHEN, M_ELSE, M_END, M_TAKE, M_COMMIT };
 #define WHEN(condition) "\002" condition ";"
 #define ELSE		"\003"
 #define END_WHEN	"\004"
-/* The columns of the next statement, or how many rows it changes, are part of the answer. */
+/* The columns of the next statement, or the number of rows it changes, are part of the answer. */
 #define TAKE(at) "\005" at ";"
 #define COMMIT	 "\006COMMIT; "
 
@@ -43,7 +43,7 @@ enum { M_PARAM = 1, M_WHEN, M_ELSE, M_END, M_TAKE, M_COMMIT };
 #define IF_DIR_IS(lock)	   "SELECT " FAIL_IF("COUNT(*)<>1") " FROM {node} n WHERE " DIR_IS lock "; "
 
 #define READ(columns, into, from, at) TAKE(at) "SELECT " columns " FROM " from "; "
-/* A name that is there already keeps its row, and what has to be deleted is known. */
+/* An existing row is kept: the deletion is recorded already. */
 #define LEFT_CHUNKS(ino, at)                                                                       \
 	TAKE(at)                                                                                   \
 	"INSERT IGNORE INTO {delfile}(inode,length,expire) SELECT " ino ",?,? FROM DUAL WHERE "    \
@@ -83,7 +83,7 @@ struct packet {
 		const struct mysql_param *param;
 	} name[MAX_NAMES];
 	unsigned n_names;
-	bool on[MAX_DEPTH]; /* what is in the WHEN is sent; [0]: outside of any */
+	bool on[MAX_DEPTH]; /* the body of the WHEN is sent; [0]: outside of any */
 	unsigned depth;
 	int take[MAX_STATEMENTS]; /* where in the answer, or -1 */
 	unsigned n_statements, commit;
@@ -106,7 +106,7 @@ static const struct mysql_param *find_param(struct packet *k, const char *name, 
 	return NULL;
 }
 
-/* What a mark says; text: behind it, of len bytes. */
+/* Evaluates a mark; text: behind it, of len bytes. */
 static int mark(struct packet *k, char what, const char *text, size_t len)
 {
 	const struct mysql_param *p;
@@ -232,8 +232,8 @@ static int take(struct mysql_conn *m, int at, int64_t *row, unsigned n)
 }
 
 /*
- * The answers of all statements. ret_committed: there may be an error behind it, which is as an
- * answer that was lost: not to be tried again.
+ * Reads the answers of all statements. ret_committed: the COMMIT has succeeded. A later error then
+ * counts as a lost answer, and the operation must not be retried.
  */
 static int run(struct mysql_conn *m, const struct packet *k, int64_t *row, unsigned n,
 	       bool *ret_committed)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unlink and rmdir: the victim is looked up, or a file remembered, its fate decided, and carried
- * out if it still is so.
+ * unlink and rmdir: looks the victim up, or takes a file from the cache, decides its fate, and
+ * executes it if the attributes are unchanged (optimistic check).
  */
 #include <errno.h>
 
@@ -13,7 +13,7 @@ struct removal {
 	struct cfs_entry victim;
 	struct cfs_attr parent;
 	struct cfs_removed ret;
-	bool remembered; /* the victim, which may be another by now */
+	bool remembered; /* the victim comes from the cache and may be outdated */
 };
 
 /* 1: there is one. */
@@ -30,7 +30,7 @@ static int look_up(struct mysql_conn *m, struct removal *a)
 	return 1;
 }
 
-/* 1: the victim may go in one of the two simple ways. */
+/* 1: the victim can be removed in one of the two simple ways. */
 static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a)
 {
 	const struct cfs_engine_remove *req = a->req;
@@ -55,7 +55,7 @@ static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal
 	       !cfs_host_is_open(host, a->victim.ino);
 }
 
-/* An hour directory keeps its link count whatever is in it. */
+/* The link count of an hour directory does not depend on its entries. */
 static int nlink_change(const struct removal *a)
 {
 	return a->dir && !cfs_ino_is_trash(a->req->parent) ? -1 : 0;
@@ -115,7 +115,7 @@ static int try_to_remove(struct mysql_conn *m, const struct cfs_ctx *ctx, struct
 		cfs_seen_dir_forget(&db->seen, dir);
 	}
 	cfs_seen_file_forget(&db->seen, a->victim.ino);
-	/* A trash name that is taken: the generic way knows what to do. */
+	/* A trash name that exists already: the generic transaction handles it. */
 	return r == -EEXIST ? 0 : r;
 }
 
@@ -124,13 +124,16 @@ static int remove_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	struct removal *a = arg;
 	int r = try_to_remove(m, ctx, a);
 
-	/* It is not as it was remembered: it has been forgotten, and is looked up. */
+	/*
+	 * The cached attributes were outdated: the cache entry is dropped, and the victim is looked
+	 * up.
+	 */
 	return r || !a->remembered ? r : try_to_remove(m, ctx, a);
 }
 
 /*
- * Whether what a remembered victim's name leads to was there when the call began: then the victim
- * had gone before, and it is this one that was meant. A later one is somebody's new file.
+ * Whether the inode that the name leads to existed when the call began. Then the cached victim was
+ * removed before, and this inode is the one to remove. A later inode is a newly created file.
  */
 static int is_older(struct mysql_conn *m, const struct cfs_ctx *ctx, const struct removal *a)
 {
@@ -145,7 +148,9 @@ static int is_older(struct mysql_conn *m, const struct cfs_ctx *ctx, const struc
 	return cfs_timespec_cmp(there.ctime, ctx->now) < 0;
 }
 
-/* By the victim, not by its name, which may lead to somebody's new file: gone, or with our ctime.
+/*
+ * The commit probe looks at the victim, not at its name, which may lead to a newly created file:
+ * the victim is gone, or has our ctime.
  */
 static int remove_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rename in two round trips: both names are looked up, then all is done if it still is so. */
+/*
+ * Rename in two round trips: looks both names up, then makes all changes if nothing has changed
+ * (optimistic check).
+ */
 #include <errno.h>
 
 #include "mysql-internal.h"
@@ -31,7 +34,7 @@ static int look(struct mysql_conn *m, struct rename *a)
 	return r;
 }
 
-/* 1: as good as all renames. Whatever is special or refused goes the generic way. */
+/* 1: a usual rename. Special cases and refusals take the generic transaction. */
 static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct rename *a)
 {
 	const struct cfs_rename *q = &a->req->r;
@@ -113,7 +116,10 @@ static int rename_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	return r == -EEXIST ? 0 : r;
 }
 
-/* The target name leads to what was moved; else it has not been, or it has gone on since. */
+/*
+ * The commit probe: the target name leads to the moved inode. Otherwise it was not moved, or was
+ * moved again since.
+ */
 static int rename_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
 	struct rename *a = arg;

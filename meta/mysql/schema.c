@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How MySQL has the tables of meta/sql/schema.c, with the types JuiceFS gives them. */
+/* The tables of meta/sql/schema.c in MySQL, with the column types of JuiceFS. */
 #include <string.h>
 
 #include "mysql-internal.h"
@@ -31,7 +31,7 @@ void mysql_put_type(FILE *f, const struct sql_column *col)
 	}
 }
 
-/* ---- what is there ---- */
+/* ---- existing tables ---- */
 
 static int query(struct mysql_conn *m, const char *text, MYSQL_RES **ret)
 {
@@ -103,7 +103,7 @@ void mysql_put_table_options(struct sql_conn *c, FILE *f)
 	fprintf(f, " ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=%s", collation(c));
 }
 
-/* It ends the transaction and is carried out in one of the session's own. */
+/* DDL ends the transaction and runs in one of its own. */
 int mysql_run_ddl(struct sql_conn *c, const char *text)
 {
 	struct mysql_conn *m = mysql_conn(c);
@@ -117,7 +117,7 @@ int mysql_run_ddl(struct sql_conn *c, const char *text)
 	return r ? r : r2;
 }
 
-/* Each statement about tables has ended the transaction; the caller's goes on in another one. */
+/* Each DDL statement has ended the transaction; the caller continues in another one. */
 int mysql_end_ddl(struct sql_conn *c)
 {
 	mysql_conn(c)->in_txn = true;

@@ -69,7 +69,7 @@ static bool is_number(enum enum_field_types type)
 	}
 }
 
-/* Bytes get no buffer here: how long they are is known when the row is. */
+/* Bytes get no buffer here: their length is known only with the row. */
 static void bind_column(struct mysql_stmt *s, unsigned col, bool number)
 {
 	struct mysql_value *v = &s->values[s->n_params + col];
@@ -207,8 +207,8 @@ static int execute(struct sql_conn *c, enum sql_stmt_id id)
 	    !mysql_stmt_store_result(s->handle))
 		return mysql_check_txn(mysql_conn(c));
 	/*
-	 * An error where a row was to come, as that of a lock. The library takes the result for one
-	 * that goes on, and would wait for its end before it does anything with the statement.
+	 * An error in place of a row, such as a lock timeout. The library considers the result
+	 * unfinished, and would wait for its end before any use of the statement.
 	 */
 	s->executed = false;
 	c->broken = true;

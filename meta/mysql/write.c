@@ -58,12 +58,14 @@ static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 		return r == -EEXIST ? 0 : r;
 	node_row(row + NODE, &a->attr);
 	a->records = (unsigned)(row[LIST_BYTES] / CFS_SLICE_BYTES);
-	/* In no directory but its parent: others are for the generic transaction. */
+	/*
+	 * Only the parent's usage changes: files with several names take the generic transaction.
+	 */
 	(void)sql_usage_length(&m->sql, a->ino, &a->attr, (uint64_t)row[OLD_LENGTH], &a->usage);
 	return 1;
 }
 
-/* Slice numbers are given out once: a reference there is this commit's. Its usage is not known. */
+/* Slice numbers are unique, so an existing reference is of this commit. Its usage is not known. */
 static int commit_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
 	struct commit *a = arg;

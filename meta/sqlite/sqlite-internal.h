@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the SQLite dialect share. */
+/* Shared by the files of the SQLite dialect. */
 #ifndef CFS_META_SQL_SQLITE_INTERNAL_H
 #define CFS_META_SQL_SQLITE_INTERNAL_H
 
@@ -9,8 +9,8 @@
 
 /*
  * The checkpointer moves most of the write-ahead log into the database on a thread and connection
- * of its own; the lock protects stop and the wait for work. The phases follow each other in a
- * circle: the write connection leaves IDLE and BULK_MOVED, the thread leaves WANTED.
+ * of its own; the lock protects stop and the wait for work. The phases form a cycle: the write
+ * connection leaves IDLE and BULK_MOVED, the thread leaves WANTED.
  */
 enum sqlite_checkpoint {
 	SQLITE_CHECKPOINT_IDLE,
@@ -52,7 +52,7 @@ void sql_sqlite_close(struct cfs_engine *e);
 int sqlite_error(sqlite3 *handle, int rc, const char *statement);
 /* vfs: NULL or SQLITE_WRITER_VFS. */
 int sqlite_open_handle(struct sqlite_db *db, int flags, const char *vfs, sqlite3 **ret);
-/* Reads the first page, so that a file that is no database or that is locked shows. */
+/* Reads the first page, to detect a file that is no database or is locked. */
 int sqlite_probe(sqlite3 *handle);
 /* printf with sqlite3_mprintf's %w and %q; runs without parameters and result. */
 __attribute__((format(printf, 2, 3))) int sqlite_run(sqlite3 *handle, const char *fmt, ...);

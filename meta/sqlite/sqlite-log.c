@@ -37,9 +37,9 @@ static int sync_directory(const char *path)
 }
 
 /*
- * Commits are in the log, or in the database that a checkpoint has synced: those of other
- * processes, too, which are not counted anywhere. The log has its own descriptor here: unlike the
- * database it carries no locks that closing it would drop.
+ * Commits, also of other processes, are in the log, or in the database file that a checkpoint has
+ * synced. The log is opened here with a descriptor of its own: unlike the database file it carries
+ * no locks that closing would drop.
  */
 int sqlite_sync(struct sql_db *sql, const struct cfs_ctx *ctx)
 {
@@ -71,7 +71,10 @@ int sqlite_sync(struct sql_db *sql, const struct cfs_ctx *ctx)
 
 static void report(sqlite3 *handle, int rc)
 {
-	/* Somebody else's reader or checkpoint is in the way: the next one will do. */
+	/*
+	 * A reader or checkpoint of another connection blocks this one: the next checkpoint will
+	 * succeed.
+	 */
 	if ((rc & 0xff) != SQLITE_BUSY && (rc & 0xff) != SQLITE_LOCKED)
 		sqlite_error(handle, rc, "checkpoint");
 }
@@ -81,7 +84,7 @@ static int checkpoint(sqlite3 *handle)
 	return sqlite3_wal_checkpoint_v2(handle, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
 }
 
-/* So that the short rest of a checkpoint finds little to sync. */
+/* Syncs first, so that the short rest of a checkpoint has little to sync. */
 static void sync_database(sqlite3 *handle)
 {
 	sqlite3_file *file = NULL;
@@ -91,7 +94,7 @@ static void sync_database(sqlite3 *handle)
 		file->pMethods->xSync(file, SQLITE_SYNC_NORMAL);
 }
 
-/* A connection knows that there is a log only when it has read the database once. */
+/* A connection finds the log only after it has read the database once. */
 static int open_own_handle(struct sqlite_db *db, sqlite3 **ret)
 {
 	int rc = sqlite_open_handle(db, SQLITE_OPEN_READWRITE, NULL, ret);
@@ -145,7 +148,7 @@ static void *move_bulk(void *arg)
 	while (wait_for_work(&db->checkpointer)) {
 		int rc = handle ? SQLITE_OK : open_own_handle(db, &handle);
 
-		/* The second finds what was written during the first. */
+		/* The second pass moves the frames written during the first. */
 		for (int pass = 0; pass < BULK_PASSES && !rc; pass++) {
 			rc = checkpoint(handle);
 			if (rc)
@@ -174,9 +177,9 @@ static void wake(struct sqlite_db *db)
 }
 
 /*
- * On the write connection, after each commit: frames is the length of the log. The short rest is
- * moved here, where nobody can write meanwhile: the log can start again from its beginning instead
- * of growing for as long as somebody writes.
+ * Runs on the write connection after each commit; frames is the length of the log. The short rest
+ * is moved here, where no other connection can write meanwhile. The log can then restart from its
+ * beginning instead of growing as long as there are writes.
  */
 static int committed(void *arg, sqlite3 *handle, const char *name, int frames)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How SQLite has the tables of schema.c, written as JuiceFS writes them. */
+/* The tables of schema.c in SQLite, in the form of JuiceFS. */
 #include "meta/sqlite/sqlite-internal.h"
 
 static sqlite3 *handle(struct sql_conn *c)
@@ -17,7 +17,7 @@ void sqlite_put_type(FILE *f, const struct sql_column *col)
 	fputs(types[col->kind], f);
 }
 
-/* Only said with the column does it become the row's number. */
+/* Only a PRIMARY KEY at the column itself makes it the rowid. */
 const char *sqlite_only_key(const struct sql_column *col)
 {
 	return col->auto_id ? "PRIMARY KEY AUTOINCREMENT" : "PRIMARY KEY";
@@ -30,7 +30,10 @@ bool sqlite_has_column(struct sql_conn *c, const char *table, const char *column
 
 	snprintf(name, sizeof(name), "%s%s", c->db->prefix, table);
 	for (i = 0; i < 2 && rc; i++) {
-		/* Only a statement notices what another connection has made meanwhile. */
+		/*
+		 * Only executing a statement detects tables that another connection has made
+		 * meanwhile.
+		 */
 		if (i && sqlite_run(handle(c), "SELECT 1 FROM sqlite_master LIMIT 1"))
 			break;
 		rc = sqlite3_table_column_metadata(handle(c), NULL, name, column, NULL, NULL, NULL,

@@ -2,11 +2,12 @@
 /*
  * SQLite's file layer, with the write-ahead log of the write connection buffered: SQLite writes a
  * frame's 24-byte header and its page with two system calls, and a transaction has half a dozen
- * frames. Here a transaction is one.
+ * frames. Here a transaction is one write.
  *
- * Nothing stays in the buffer that anybody else may look for: the page of a commit frame (the one
- * whose header says how large the database is: https://www.sqlite.org/fileformat2.html#walformat)
- * is written through before SQLite publishes the transaction in the shared index.
+ * No frame that another connection may read stays in the buffer: the page of a commit frame (the
+ * one whose header says how large the database is:
+ * https://www.sqlite.org/fileformat2.html#walformat) is written through before SQLite publishes the
+ * transaction in the shared index.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +68,10 @@ static int log_read(sqlite3_file *f, void *buf, int len, sqlite3_int64 off)
 	return rc ? rc : below(f)->pMethods->xRead(below(f), buf, len, off);
 }
 
-/* Only what continues the last write is kept back; SQLite also goes back to correct checksums. */
+/*
+ * Only a write that continues the last one is buffered; SQLite also seeks back to correct
+ * checksums.
+ */
 static int log_write(sqlite3_file *f, const void *data, int len, sqlite3_int64 off)
 {
 	struct log_file *l = log_of(f);
@@ -111,7 +115,7 @@ static int log_size(sqlite3_file *f, sqlite3_int64 *ret)
 	return rc ? rc : below(f)->pMethods->xFileSize(below(f), ret);
 }
 
-/* A log is guarded by locks on other files. */
+/* Locks on other files protect the log. */
 static int log_lock(sqlite3_file *f, int lock)
 {
 	return SQLITE_OK;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The SQLite dialect: one write connection, several read connections, write-ahead log. SQLite never
- * waits by itself (no busy handler): a busy database is -EAGAIN, and the runner knows the deadline.
+ * waits by itself (no busy handler): a busy database is -EAGAIN, and the runner retries until the
+ * deadline.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,8 +20,9 @@
 #define MMAP_BYTES	 (256 << 20)
 
 /*
- * Of a database that is empty yet. A create changes six pages, whole pages go to the log, so small
- * ones are cheap; the longest name must still fit into an index page without an overflow page.
+ * Page size of a fresh database. A create changes six pages, and whole pages go to the log, so
+ * small ones are cheap; the longest name must still fit into an index page without an overflow
+ * page.
  */
 #define PAGE_BYTES "2048"
 

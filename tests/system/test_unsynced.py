@@ -169,6 +169,21 @@ def test_compaction(ws, trash):
     m.check()
 
 
+def test_compaction_and_a_sync_of_names(ws):
+    """Somebody's fsync of a directory makes the records durable, and no object."""
+    m = Machine(ws, 1)
+    mnt = m.mount()
+    rewrite(m, mnt, "f", random.Random(7), 8)
+    before = len(m.volume.objects())
+    m.run("cachefs", "compact", mnt.path)
+    assert len(m.volume.objects()) > before
+    fd = os.open(mnt.path, os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+    mnt.kill9()
+    m.check(cuts=3)
+
+
 def test_compaction_by_gc(ws):
     m = Machine(ws, 0)
     mnt = m.mount()

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/activity.h"
 #include "data_fixture.h"
 
 /* ---- metadata ---- */
@@ -306,11 +307,35 @@ static int faulty_del(struct cfs_object_store *o, const char *key, cfs_deadline_
 	return f->inner->ops->del(f->inner, key, deadline);
 }
 
+static int faulty_sync(struct cfs_object_store *o, cfs_deadline_t deadline)
+{
+	struct faulty *f = (struct faulty *)o;
+	int r = 0;
+
+	pthread_mutex_lock(&f->lock);
+	while (f->syncs_closed && r == 0)
+		r = cfs_cond_wait(&f->cond, &f->lock, deadline);
+	if (r == 0 && f->fail_syncs) {
+		f->fail_syncs--;
+		r = -EIO;
+	}
+	pthread_mutex_unlock(&f->lock);
+	return r;
+}
+
 static const struct cfs_object_ops faulty_ops = {
 	.name = "faulty",
 	.get = faulty_get,
 	.put = faulty_put,
 	.del = faulty_del,
+};
+
+static const struct cfs_object_ops syncing_ops = {
+	.name = "faulty",
+	.get = faulty_get,
+	.put = faulty_put,
+	.del = faulty_del,
+	.sync = faulty_sync,
 };
 
 void set_closed(struct faulty *f, bool closed)
@@ -329,6 +354,59 @@ void wait_for_put(struct faulty *f)
 	while (!f->waiting)
 		assert_int_equal(cfs_cond_wait(&f->cond, &f->lock, deadline), 0);
 	pthread_mutex_unlock(&f->lock);
+}
+
+static pthread_t syncer;
+
+static void *sync_store(void *arg)
+{
+	struct volume *v = arg;
+
+	return (void *)(intptr_t)cfs_store_sync(v->store, soon());
+}
+
+/* How many threads sync or wait for a sync. */
+static unsigned syncing(void)
+{
+	struct cfs_activity *all;
+	unsigned found = 0, k;
+	size_t n, i;
+
+	assert_int_equal(cfs_activity_read(-1, &all, &n), 0);
+	for (i = 0; i < n; i++) {
+		for (k = 0; k < all[i].n_waits; k++)
+			found += all[i].waits[k].what == CFS_WAIT_OBJECT_SYNC;
+	}
+	free(all);
+	return found;
+}
+
+void begin_failing_sync(struct volume *v)
+{
+	pthread_mutex_lock(&v->object.lock);
+	v->object.syncs_closed = true;
+	v->object.fail_syncs = 1;
+	pthread_mutex_unlock(&v->object.lock);
+	assert_int_equal(pthread_create(&syncer, NULL, sync_store, v), 0);
+	/* It, and the thread that carries it out. */
+	WAIT_FOR(syncing() == 2);
+}
+
+void wait_for_sync(void)
+{
+	WAIT_FOR(syncing() == 3);
+}
+
+void end_failing_sync(struct volume *v)
+{
+	void *r;
+
+	pthread_mutex_lock(&v->object.lock);
+	v->object.syncs_closed = false;
+	pthread_cond_broadcast(&v->object.cond);
+	pthread_mutex_unlock(&v->object.lock);
+	assert_int_equal(pthread_join(syncer, &r), 0);
+	assert_int_equal((intptr_t)r, -EIO);
 }
 
 /* ---- a volume ---- */
@@ -353,7 +431,7 @@ struct volume *volume_new(struct options o)
 	char err[256];
 
 	assert_non_null(v);
-	v->object.base.ops = &faulty_ops;
+	v->object.base.ops = o.syncs ? &syncing_ops : &faulty_ops;
 	assert_int_equal(cfs_object_open(&object, &v->object.inner, err), 0);
 	pthread_mutex_init(&v->object.lock, NULL);
 	assert_int_equal(cfs_cond_init(&v->object.cond), 0);

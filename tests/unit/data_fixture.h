@@ -65,6 +65,8 @@ struct faulty {
 	pthread_cond_t cond;
 	bool closed; /* puts wait */
 	unsigned waiting;
+	bool syncs_closed; /* syncs wait */
+	unsigned fail_syncs;
 };
 
 struct volume {
@@ -81,6 +83,7 @@ struct options {
 	uint32_t block;
 	uint64_t io_timeout_ms, flush_idle_ms, flush_age_ms, put_timeout_ms;
 	unsigned prefetch, downloads;
+	bool syncs; /* what was put is durable after a sync */
 };
 
 struct volume *volume_new(struct options o);
@@ -95,6 +98,13 @@ void list_add(struct list *l, const struct cfs_slice *s);
 /* While closed, puts wait. */
 void set_closed(struct faulty *f, bool closed);
 void wait_for_put(struct faulty *f);
+/*
+ * A sync begins, and ends with an error in end_failing_sync(). wait_for_sync(): somebody wants the
+ * next one. At most one at a time.
+ */
+void begin_failing_sync(struct volume *v);
+void wait_for_sync(void);
+void end_failing_sync(struct volume *v);
 
 struct cfs_ctx ctx(void);
 struct cfs_file *open_file(struct volume *v, cfs_ino_t ino);

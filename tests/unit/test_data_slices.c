@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/activity.h"
 #include "data_fixture.h"
 
 /* Another client compacts and its objects vanish: the list is read again; then an honest EIO. */
@@ -298,6 +299,75 @@ static void compaction_merges(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
+/* ---- blocks that a sync which others asked for has lost ---- */
+
+static void *compact(void *arg)
+{
+	struct volume *v = arg;
+	struct cfs_ctx cx = ctx();
+
+	return (void *)(intptr_t)cfs_data_compact(v->data, &cx, 1, 0);
+}
+
+static void *flush_file(void *arg)
+{
+	return (void *)(intptr_t)flush(arg);
+}
+
+/*
+ * While a sync runs that will fail, work puts a block. The sync that work waits for is the next one,
+ * and that is a good one. Returns what work does.
+ */
+static int put_into_failing_sync(struct volume *v, void *(*work)(void *arg), void *arg)
+{
+	pthread_t thread;
+	void *r;
+
+	assert_int_equal(cfs_store_sync(v->store, soon()), 0);
+	begin_failing_sync(v);
+	assert_int_equal(pthread_create(&thread, NULL, work, arg), 0);
+	wait_for_sync();
+	end_failing_sync(v);
+	assert_int_equal(pthread_join(thread, &r), 0);
+	return (int)(intptr_t)r;
+}
+
+/* What may be lost takes no place of what is durable. */
+static void compaction_in_a_failed_sync(void **state)
+{
+	struct volume *v = volume_new((struct options){.syncs = true});
+	struct cfs_file *f = open_file(v, 1);
+
+	assert_int_equal(write_at(f, 0, "aaaa", 4), 0);
+	assert_int_equal(flush(f), 0);
+	assert_int_equal(write_at(f, 4, "bbbb", 4), 0);
+	assert_int_equal(flush(f), 0);
+	assert_int_equal(put_into_failing_sync(v, compact, v), -EIO);
+	assert_int_equal(v->meta.chunk[1][0].n, 2);
+	assert_int_equal(objects(v), 2);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+static void commit_in_a_failed_sync(void **state)
+{
+	struct volume *v = volume_new((struct options){.syncs = true, .io_timeout_ms = 100});
+	struct cfs_file *f = open_file(v, 1);
+
+	assert_int_equal(write_at(f, 0, "aaaa", 4), 0);
+	assert_int_equal(flush(f), 0);
+	assert_int_equal(write_at(f, 0, "bbbb", 4), 0);
+	assert_int_equal(put_into_failing_sync(v, flush_file, f), -EIO);
+	assert_int_equal(v->meta.chunk[1][0].n, 1);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+static int set_up(void **state)
+{
+	return cfs_activity_init();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -310,7 +380,9 @@ int main(void)
 		cmocka_unit_test(answers_in_another_order),
 		cmocka_unit_test(foreign_truncate_before_a_commit),
 		cmocka_unit_test(compaction_merges),
+		cmocka_unit_test(compaction_in_a_failed_sync),
+		cmocka_unit_test(commit_in_a_failed_sync),
 	};
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, set_up, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the server's settings mean for a volume. */
+/* Advice on the server's settings for a volume. */
 #include "meta/postgresql/pg-internal.h"
 
 /* Numbers, in this order. */

@@ -79,7 +79,7 @@ static int add_options(struct pg_db *db, const struct cfs_url *url, char err[256
 	return r;
 }
 
-/* "h1:1,h2" as libpq wants it: "h1,h2" and "1,5432". */
+/* Converts "h1:1,h2" to the form of libpq: "h1,h2" and "1,5432". */
 static int add_hosts(struct pg_db *db, const char *hosts)
 {
 	cfs_auto_free char *names = calloc(1, strlen(hosts) + 1);
@@ -125,7 +125,7 @@ static int add_secret(struct pg_db *db, char err[256])
 	return r;
 }
 
-/* The schema becomes part of every table's name: no setting that a pooler would lose. */
+/* The schema becomes part of every table's name: a pooler would lose a session setting. */
 static int set_schema(struct pg_db *db, const char *schema, char err[256])
 {
 	char *prefix;
@@ -186,13 +186,13 @@ int pg_parse_url(struct pg_db *db, const struct cfs_url *url, char err[256])
 
 /* ---- connections ---- */
 
-/* One line of libpq's message, which may say the same of several hosts. */
+/* The first line of libpq's message, which may repeat it for several hosts. */
 static void explain(const struct pg_db *db, const char *why, char err[256])
 {
 	snprintf(err, 256, "%s: %.*s", db->sql.where, (int)strcspn(why, "\n"), why);
 }
 
-/* libpq has no code for what the server said while connecting. */
+/* libpq has no error codes while connecting, so the text is examined. */
 static int connect_error(struct pg_db *db, const char *text, char err[256])
 {
 	static const struct {

@@ -5,13 +5,13 @@
 
 #include "meta/postgresql/pg-internal.h"
 
-/* Only what PostgreSQL writes differently. */
+/* Only the texts that differ in PostgreSQL. */
 static const char *pg_text(enum sql_stmt_id id)
 {
 	switch (id) {
 	case SQL_clock:
 		return "SELECT floor(extract(epoch from clock_timestamp()))::bigint";
-	/* An error would end the transaction; 0 rows say the same (see step). */
+	/* An error would abort the transaction; 0 rows mean the same (see step). */
 	case SQL_put_edge:
 		return "INSERT INTO {edge}(parent,name,inode,type) VALUES(?,?,?,?) "
 		       "ON CONFLICT(parent,name) DO NOTHING";
@@ -99,7 +99,7 @@ static int ask(struct sql_conn *c, enum sql_stmt_id id)
 	return r;
 }
 
-/* A transaction's id comes with its first answer, for the day its COMMIT gets none. */
+/* Fetches the transaction's id with its first answer, in case the answer of its COMMIT is lost. */
 static int execute(struct pg_conn *s)
 {
 	int r = 0;

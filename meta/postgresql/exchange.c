@@ -48,7 +48,7 @@ static const char *stmt_name(int id)
 	return id < SQL_STMT_COUNT ? sql_stmt_name((enum sql_stmt_id)id) : own[id - PG_BEGIN];
 }
 
-/* Where this thread's last transaction got its id. */
+/* The server on which this thread's last transaction got its id. */
 static _Thread_local int64_t last_server;
 
 /* ---- errors ---- */
@@ -298,7 +298,7 @@ static int wait_socket(struct pg_conn *s, short events)
 	n = left ? poll(&p, 1, (int)CFS_MIN(left, (uint64_t)INT32_MAX)) : 0;
 	if (n > 0 || (n < 0 && errno == EINTR))
 		return 0;
-	/* Whatever comes later belongs to nobody: the connection is not used again. */
+	/* Later answers would have no reader, so the connection is not used again. */
 	s->sql.broken = true;
 	return n ? -EIO : -ETIMEDOUT;
 }
@@ -350,7 +350,7 @@ static int read_result(struct pg_conn *s, const struct pg_queued *q, int *ret_er
 			*ret_error = pg_error(s, result, q->id);
 	} else if (q->id == PG_COMMIT && status == PGRES_COMMAND_OK &&
 		   strcmp(PQcmdStatus(result), "COMMIT") != 0) {
-		/* Of a transaction in which a statement had failed. */
+		/* COMMIT of a transaction in which a statement has failed. */
 		cfs_err("postgresql: a failed transaction was not rolled back by its operation");
 		*ret_error = -EIO;
 	} else if (q->id == PG_XID && status == PGRES_TUPLES_OK) {
@@ -360,7 +360,7 @@ static int read_result(struct pg_conn *s, const struct pg_queued *q, int *ret_er
 		s->stmt[q->id]->result = result;
 		result = NULL;
 	}
-	/* Not prepared, contrary to what was noted. */
+	/* The statement is not prepared, although it was noted as prepared. */
 	if (q->id < 0 && status != PGRES_COMMAND_OK)
 		s->sql.broken = true;
 	PQclear(result);
@@ -446,8 +446,8 @@ int pg_begin(struct sql_conn *c)
 }
 
 /*
- * Whether a COMMIT whose answer never came was carried out is asked of the server by the
- * transaction's id, which is why that is fetched before.
+ * When the answer of a COMMIT is lost, its outcome is read by the transaction's id. Therefore the
+ * id is fetched before.
  */
 int pg_commit(struct sql_conn *c)
 {
@@ -516,7 +516,7 @@ int pg_resolve(struct sql_conn *c, uint64_t txn)
 	st->result = NULL;
 	if (r <= 0 || !moved)
 		return r;
-	/* A standby gives out anew the ids whose transactions it has not got. */
+	/* A promoted standby reuses the ids of transactions that it has not received. */
 	r = sql_witness_ask(c);
 	return r == -EIO ? 1 : r;
 }

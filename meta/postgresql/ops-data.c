@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Changes of one inode in one statement: what was written, attributes. */
+/* Changes of one inode in one statement: commits of slices, and attributes. */
 #include <errno.h>
 
 #include "base/log.h"
@@ -8,11 +8,11 @@
 /* ---- commit of a slice ---- */
 
 /*
- * A file of several names that grows is for the generic transaction: which directories it grows in
- * must not change meanwhile.
+ * A growing file with several names takes the generic transaction: the set of its directories must
+ * not change meanwhile.
  *
- * $1 inode, $2 chunk, $3 record, $4 slice, $5 its size, $6 end of what was written, $7 mtime and
- * $8 the ns below, $9 ctime and $10 the ns below. The answer has the inode as it was.
+ * $1 inode, $2 chunk, $3 record, $4 slice, $5 its size, $6 end of what was written, $7 mtime and $8
+ * the ns below, $9 ctime and $10 the ns below. Returns the inode before the change.
  */
 static const char commit_text[] =
 	"WITH n AS (SELECT n.* FROM {node} n WHERE n.inode=$1 FOR UPDATE),"
@@ -94,7 +94,7 @@ static int commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return 0;
 }
 
-/* A slice is committed once: where its reference is, so is the rest. */
+/* A slice is committed once: when its reference exists, the whole commit took effect. */
 static int find_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct commit *a = arg;
@@ -134,7 +134,7 @@ int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_
 		r = sql_commit_slice(e, ctx, ino, indx, s, mtime, ret, ret_records, ret_usage);
 		if (r != -EEXIST)
 			return r;
-		/* The server was still at the statement whose answer was lost. */
+		/* The server was still executing the statement whose answer was lost. */
 		r = lost ? sql_read(sql_db(e), ctx, CFS_META_OP_write, find_slice, &a) : r;
 		if (r == -EEXIST || r == PG_UNUSUAL)
 			return sql_slice_in_use(s, ino);
@@ -150,7 +150,7 @@ int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_
 
 /* ---- attributes ---- */
 
-/* $1 inode, $2 mode, $3 atime, $4, $5 mtime, $6, $7 ctime, $8; NULL: as it is */
+/* $1 inode, $2 mode, $3 atime, $4, $5 mtime, $6, $7 ctime, $8; NULL: unchanged */
 static const char setattr_text[] =
 	"UPDATE {node} n SET mode=COALESCE($2,n.mode),atime=COALESCE($3,n.atime),"
 	"atimensec=COALESCE($4,n.atimensec),mtime=COALESCE($5,n.mtime),"
@@ -176,7 +176,9 @@ static void bind_time(struct pg_stmt *st, int n, bool set, struct timespec t)
 	}
 }
 
-/* Seconds below zero are the kernel's unsigned view of "now" (volume-format section 5). */
+/*
+ * Seconds below zero stand for "now", in the kernel's unsigned encoding (volume-format section 5).
+ */
 static struct timespec chosen(const struct cfs_ctx *ctx, bool now, struct timespec t)
 {
 	return now || t.tv_sec < 0 ? ctx->now : t;
@@ -230,7 +232,7 @@ int pg_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 	int r = PG_UNUSUAL;
 
 	if (loud && !(loud & ~simple) && pg_is_judged(ctx) && !cfs_host_changelog(e->host)) {
-		/* The same a second time: it does not matter whether the first was carried out. */
+		/* The statement is idempotent: after a lost answer it is simply repeated. */
 		do
 			r = sql_read(sql_db(e), ctx, CFS_META_OP_setattr, setattr, &a);
 		while (r == PG_UNKNOWN && !cfs_deadline_passed(ctx->deadline));

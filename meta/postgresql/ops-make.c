@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making names in one statement. */
+/* Creation of names in one statement. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "meta/postgresql/pg-internal.h"
 
-/* ---- what all of these operations share ---- */
+/* ---- common parts ---- */
 
 int pg_open_stmt(struct sql_conn *c, int id, const char *text, struct pg_stmt **ret)
 {
@@ -71,8 +71,8 @@ bool pg_is_null(struct sql_conn *c, int id, int col)
 	"ctimensec,nlink,length,rdev,parent,access_acl_id,default_acl_id,tier_id) "
 
 /*
- * In a directory whose attributes are known: nothing else is decided by the server than whether
- * they still are so. It answers with the number of rows.
+ * The optimistic path, for a directory whose attributes are cached: the server only checks that
+ * they are unchanged. Returns the number of rows.
  *
  * $1 parent, $2 name, $3 inode, $4 type, $5 mode, $6 uid, $7 gid, $8 us, $9 ns below, $10 flags,
  * $11 rdev, $12 tier; of the parent: $13 flags, $14 mode, $15 gid, $16 parent
@@ -84,8 +84,7 @@ static const char create_known_text[] =
 	"COALESCE(p.tier_id,0)=$12 FOR KEY SHARE ON CONFLICT(parent,name) DO NOTHING RETURNING "
 	"1) " INSERT_NODE "SELECT $3,$4,$10,$5,$6,$7,$8,$8,$8,$9,$9,$9,1,0,$11,$1,0,0,$12 FROM e";
 
-/* The same of several, as arrays: the directories are locked, and the names made, in their order.
- */
+/* The same for a batch, as arrays: the directories are locked and the names made in array order. */
 static const char create_many_text[] =
 	"WITH u AS (SELECT * FROM unnest($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16) "
 	"u(dir,name,inode,type,mode,uid,gid,us,ns,flags,rdev,tier,dflags,dmode,dgid,dparent)),"
@@ -101,8 +100,8 @@ static const char create_many_text[] =
  * $1 parent, $2 name, $3 inode, $4 type, $5 mode, $6 uid, $7 gid, $8 us, $9 ns below, $10 nlink,
  * $11 length, $12 rdev, $13 set-group-id of directories
  *
- * The parent's row is locked against deletion alone, which neither other creations nor changes of
- * its times wait for. The unique key of edge decides races.
+ * The parent's row is locked against deletion only; other creations and changes of its times do not
+ * wait for this lock. The unique key of edge decides races.
  */
 #define CREATE(more)                                                                               \
 	"WITH p AS (SELECT n.* FROM {node} n WHERE n.inode=$1 FOR KEY SHARE),"                     \
@@ -134,7 +133,7 @@ struct make {
 	struct cfs_attr attr, parent;
 };
 
-/* Seen a moment ago, and lets this be made in the simplest way. */
+/* True when the directory is cached and allows the optimistic path. */
 static bool knows_parent(struct pg_db *db, const struct cfs_ctx *ctx, struct make *a)
 {
 	const struct cfs_mknod *req = a->req;
@@ -167,7 +166,7 @@ static void add_params(const struct make *a, struct pg_part *part)
 	pg_add_int(part, (int64_t)dir->parent);
 }
 
-/* 1: done; 0: the name is there, or the directory is not as it was. */
+/* 1: done; 0: the name exists, or the directory has changed. */
 static int create_known(struct pg_db *db, const struct cfs_ctx *ctx, struct make *a)
 {
 	static const struct pg_kind kind = {
@@ -232,7 +231,10 @@ static void bind_create(struct sql_conn *c, const struct cfs_ctx *ctx, const str
 		pg_bind_bytes(st, 14, req->target, req->target_len, false);
 }
 
-/* Why nothing was made: there is the name, or the parent does not allow it, or not so simply. */
+/*
+ * Finds the reason why nothing was created: the name exists, the parent forbids it, or the case is
+ * not simple.
+ */
 static int not_created(struct sql_conn *c, const struct cfs_ctx *ctx, const struct make *a)
 {
 	const struct cfs_mknod *req = a->req;
@@ -290,7 +292,7 @@ static int make_name(struct cfs_engine *e, const struct cfs_ctx *ctx, struct mak
 	return sql_read(db, ctx, CFS_META_OP_mknod, create, a);
 }
 
-/* The inode's number is ours alone: where it is, the creation was carried out. */
+/* Inode numbers are unique: when the inode exists, the creation took effect. */
 static int create_again(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct make *a,
 			struct cfs_usage *ret_usage)
 {
@@ -298,7 +300,7 @@ static int create_again(struct cfs_engine *e, const struct cfs_ctx *ctx, const s
 
 	if (r == -ENOENT) {
 		r = sql_op_mknod(e, ctx, a->req, a->ino, a->ret, ret_usage);
-		/* The server was still at the statement whose answer was lost. */
+		/* The server was still executing the statement whose answer was lost. */
 		if (r == -EEXIST && a->ret->ino == a->ino)
 			r = 0;
 		else
@@ -419,7 +421,7 @@ int pg_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, c
 		r = sql_op_link(e, ctx, ino, parent, name, len, ret, ret_usage);
 		if (r != -EEXIST || !lost)
 			return r;
-		/* The server was still at the statement whose answer was lost. */
+		/* The server was still executing the statement whose answer was lost. */
 		r = sql_op_lookup(e, ctx, parent, name, len, &there);
 		if (r == -ENOENT || (!r && there.ino != ino))
 			return -EEXIST;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is seen of names and directories on the way, which creation and removal profit from. */
+/* Fills the optimistic cache of names and directories, which creation and removal use. */
 #include "meta/postgresql/pg-internal.h"
 
 struct cfs_seen *pg_seen(struct cfs_engine *e)

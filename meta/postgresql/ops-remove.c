@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Removing names in one statement. */
+/* Removal of names in one statement. */
 #include <errno.h>
 #include <string.h>
 
@@ -9,8 +9,8 @@
 /* ---- statements ---- */
 
 /*
- * Of a file whose attributes are known, in a directory that is: nothing else is decided by the
- * server than whether they still are so. It answers with the number of rows.
+ * The optimistic path, for a file and a directory whose attributes are cached: the server only
+ * checks that they are unchanged. Returns the number of rows.
  *
  * $1 parent, $2 name, $3 inode; its: $4 flags, $5 uid, $6 gid, $7 length, $8 mtime, $9 ctime, $10
  * parent; of the parent: $11 flags, $12 mode, $13 uid, $14 parent
@@ -59,8 +59,8 @@
 #define RESULT(data) " SELECT {NODE},n.inode,(SELECT count(*) FROM d)," data ",{PARENT} FROM p,v n"
 
 /*
- * A file without length may have chunks all the same; one whose length or times have changed since
- * the statement began may have chunks that it does not see.
+ * A file without length may have chunks all the same. A file whose length or times have changed
+ * since the statement began may have chunks that the statement's snapshot lacks.
  */
 static const char unlink_text[] = REMOVE(ONE_NAME) DELETE_EDGE
 	"dn AS " DELETE_OF("node") ",dx AS " DELETE_OF("xattr") ",ds AS " DELETE_OF(
@@ -78,11 +78,13 @@ static const char rmdir_text[] = REMOVE(EMPTY) DELETE_EDGE
 static const char rmdir_trash_text[] = REMOVE(EMPTY " AND n.flags&32=0") MOVE_EDGE
 	",ds AS " DELETE_OF("dir_stats") ",dq AS " DELETE_OF("dir_quota") FEWER_DIRS RESULT("0");
 
-/* What was made in the directory before it was locked is seen by the statement after this one. */
+/*
+ * Runs first, so that the snapshot of the next statement contains every name made before the lock.
+ */
 static const char lock_dir_text[] = "SELECT 1 FROM {edge} e JOIN {node} n ON n.inode=e.inode "
 				    "WHERE e.parent=$1 AND e.name=$2 AND e.type=2 FOR UPDATE OF n";
 
-/* $15 seconds. One without length and with chunks is for the other statement. */
+/* $15 seconds. A file without length but with chunks takes the other statement. */
 static const char unlink_known_text[] =
 	REMOVE_KNOWN(" AND ($7>0 OR NOT EXISTS (SELECT 1 FROM {chunk} c WHERE c.inode=$3))")
 		DELETE_EDGE
@@ -95,7 +97,7 @@ static const char unlink_trash_known_text[] = REMOVE_KNOWN(
 	    "e.name=$2 AND e.inode=v.inode RETURNING e.inode) "
 	    "UPDATE {node} n SET parent=$17,ctime=$18,ctimensec=$19 FROM d WHERE n.inode=d.inode";
 
-/* The same of several, as arrays: the files are locked in their order. */
+/* The same for a batch, as arrays: the files are locked in array order. */
 #define REMOVE_MANY(params, columns, more)                                                         \
 	"WITH u AS (SELECT * FROM unnest($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14," params   \
 	") "                                                                                       \
@@ -179,7 +181,7 @@ static void bind_remove(struct sql_conn *c, const struct cfs_ctx *ctx, const str
 		pg_bind_int(st, 7, (int64_t)req->trash);
 }
 
-/* Of the attributes as they were. */
+/* Fills a->ret from the attributes before the removal. */
 static void become_removed(const struct cfs_ctx *ctx, struct remove *a)
 {
 	struct cfs_removed *v = &a->ret;
@@ -206,9 +208,9 @@ static void read_removed(struct sql_conn *c, const struct cfs_ctx *ctx, struct r
 	cfs_seen_dir_remember(&pg_db(c->db)->seen, a->req->parent, &v->parent);
 }
 
-/* ---- of what is known ---- */
+/* ---- the optimistic path ---- */
 
-/* The directory was seen a moment ago, and this goes in the simplest way. */
+/* True when the directory is cached and the case allows the optimistic path. */
 static bool is_simple(struct pg_db *db, const struct cfs_ctx *ctx, struct remove *a)
 {
 	const struct cfs_engine_remove *req = a->req;
@@ -284,7 +286,7 @@ static int trash_known(struct pg_db *db, const struct cfs_ctx *ctx, const struct
 	return r == -EEXIST ? PG_UNUSUAL : r;
 }
 
-/* 1: done; 0: it is not as it was. */
+/* 1: done; 0: the file or the directory has changed. */
 static int remove_known(struct pg_db *db, const struct cfs_ctx *ctx, struct remove *a)
 {
 	struct pg_part part = {0};
@@ -302,7 +304,7 @@ static int remove_known(struct pg_db *db, const struct cfs_ctx *ctx, struct remo
 	return r;
 }
 
-/* ---- of anything ---- */
+/* ---- the general path ---- */
 
 static int remove_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
@@ -329,7 +331,7 @@ static int remove_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return r;
 }
 
-/* The inode that will be found; PG_UNUSUAL: it is open here and stays. */
+/* Looks up the inode to expect; PG_UNUSUAL: it is open here and stays. */
 static int expect(struct cfs_engine *e, const struct cfs_ctx *ctx, struct remove *a)
 {
 	const struct cfs_engine_remove *req = a->req;
@@ -357,8 +359,8 @@ static int expect(struct cfs_engine *e, const struct cfs_ctx *ctx, struct remove
 }
 
 /*
- * A name that is not there after a lost answer, or stands for another inode, was removed by the
- * statement that got none.
+ * After a lost answer, a name that is missing or leads to another inode was removed by that
+ * statement.
  */
 static int remove_again(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct remove *a,
 			struct cfs_removed *ret, struct cfs_usage *ret_usage)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of the PostgreSQL engine share.
+ * Shared by the files of the PostgreSQL engine.
  *
  * A connection is always in libpq's pipeline mode. Statements are queued (pg_queue) and go out
- * together with the one whose result is needed (pg_exchange): that is one round trip. BEGIN goes
+ * together with the one whose result is needed (pg_exchange): that is one round trip. BEGIN is sent
  * with the first statement of a transaction, COMMIT with the last.
  *
  * A prepared statement is named by the hash of its text, so that mounts which share server
@@ -69,7 +69,7 @@ struct pg_stmt {
 	int row;
 };
 
-/* What the queue holds, in the order of results to come. */
+/* The entries of the queue, in the order of their results. */
 struct pg_queued {
 	int id; /* enum sql_stmt_id or pg_stmt_id, -1: Parse */
 	bool keep;
@@ -87,21 +87,21 @@ struct pg_conn {
 	int64_t insert_id;
 };
 
-/* Operations that several threads may ask for at the same time (together.c). */
+/* Operations of several threads that can be combined into a group commit (together.c). */
 enum pg_kind_number { PG_KIND_CREATE, PG_KIND_UNLINK, PG_KIND_TRASH, PG_KINDS };
 
 struct pg_together {
-	pthread_mutex_t lock; /* protects all of it and the parts that wait */
+	pthread_mutex_t lock; /* protects all of it and the waiting parts */
 	struct pg_part *first, **end;
 	unsigned busy, limit; /* statements under way */
-	uint64_t quick_ns;    /* what one that is alone takes */
+	uint64_t quick_ns;    /* time of a statement with no other under way */
 };
 
 struct pg_db {
 	struct sql_db sql;	   /* first */
 	char **keywords, **values; /* for PQconnectdbParams, NULL at the end */
 	size_t n_values;
-	char *schema;	     /* NULL: what the server takes; else part of sql.prefix */
+	char *schema;	     /* NULL: the server's default; else part of sql.prefix */
 	atomic_bool unnamed; /* a pooler forgets named statements */
 	struct cfs_seen seen;
 	struct pg_together together[PG_KINDS];
@@ -127,21 +127,21 @@ void pg_disconnect(struct sql_conn *c);
 /* ---- exchange.c ---- */
 /* The negative errno of a failed result; unexpected ones are logged. */
 int pg_error(struct pg_conn *s, const PGresult *result, int id);
-/* Makes a statement of this text: ? and `name` become what PostgreSQL wants. */
+/* Prepares this text as a statement: translates ? and `name` to PostgreSQL's syntax. */
 int pg_prepare(struct pg_conn *s, int id, const char *text);
 void pg_free_stmt(struct pg_stmt *st);
 /* Queues a statement with the parameters bound to it. keep: its result goes to stmt->result. */
 int pg_queue(struct pg_conn *s, int id, bool keep);
-/* Sends what is queued and reads all results. The first error, in the order of statements. */
+/* Sends the queue and reads all results. Returns the first error, in the order of statements. */
 int pg_exchange(struct pg_conn *s);
-/* Text with everything in braces replaced, without parameters, result thrown away. */
+/* Runs a text with its braces expanded, without parameters; drops the result. */
 int pg_run(struct pg_conn *s, const char *text);
 void pg_bind_int(struct pg_stmt *st, int n, int64_t v);
 /* v: in PostgreSQL's binary format, of bigint or bytea. */
 void pg_bind_array(struct pg_stmt *st, int n, const void *v, size_t len, bool of_bytes);
 void pg_bind_bytes(struct pg_stmt *st, int n, const void *v, size_t len, bool text);
 int64_t pg_int(const PGresult *result, int row, int col);
-/* Which server process it is: restarted, or promoted, it is another. */
+/* Identifies the server process: differs after a restart or a promotion. */
 #define PG_SERVER "(extract(epoch from pg_postmaster_start_time())*1000000)::bigint"
 int pg_begin(struct sql_conn *c);
 int pg_commit(struct sql_conn *c);
@@ -162,29 +162,34 @@ extern const struct sql_dialect pg_dialect;
 /*
  * ---- ops-*.c: operations in one statement ----
  *
- * A statement of these judges and changes; where the case is not the usual one it changes nothing,
- * and the transaction of meta/sql does the work. It runs in a transaction of its own, so nothing
- * has happened when queueing fails; when the answer is lost the outcome is PG_UNKNOWN.
+ * Each statement checks and changes. In an unusual case it changes nothing, and the transaction of
+ * meta/sql does the work. It runs in its own transaction, so nothing has happened when queueing
+ * fails. When the answer is lost, the outcome is PG_UNKNOWN.
  */
 #define PG_UNKNOWN -EINPROGRESS
 #define PG_UNUSUAL -EDOM
 
-/* What an inode is compared with where a directory must not be in the trash. */
+/* Inodes from this number on are in the trash. */
 #define PG_TRASH "9223372032828243968"
-/* A directory `p` in which names may be made or removed, as far as flags and place tell. */
+/* Condition: the flags and the place of directory `p` allow names to be created or removed. */
 #define PG_DIR_OPEN(flags) "p.type=2 AND p.flags&" flags "=0 AND COALESCE(p.parent,0)<" PG_TRASH
 
 /* Prepares a statement whose text has braces; *ret has no parameters bound. */
 int pg_open_stmt(struct sql_conn *c, int id, const char *text, struct pg_stmt **ret);
-/* Sends what is queued and `id`; its rows are read with sql_int and friends. 0, or PG_UNKNOWN. */
+/*
+ * Sends the queue and `id`, whose rows are read with sql_int and its neighbours. 0, or PG_UNKNOWN.
+ */
 int pg_execute(struct sql_conn *c, int id);
-/* The result is over. */
+/* Frees the result. */
 void pg_close_stmt(struct sql_conn *c, int id);
-/* Of a statement without rows. */
+/* True when a statement without rows has changed any. */
 bool pg_has_changed(struct sql_conn *c, int id);
 bool pg_is_null(struct sql_conn *c, int id, int col);
 void pg_bind_null(struct pg_stmt *st, int n);
-/* Only the superuser, or callers whom the kernel has judged: the rest needs groups and rules. */
+/*
+ * True for the superuser, or when the kernel has checked permissions: other callers need groups and
+ * rules.
+ */
 static inline bool pg_is_judged(const struct cfs_ctx *ctx)
 {
 	return !ctx->check || ctx->uid == 0;
@@ -200,8 +205,8 @@ struct pg_param {
 };
 
 /*
- * A statement for one, which answers with the number of rows, and one with an array for each
- * parameter, which answers with the inodes of the parts that were done.
+ * Two statements: one for a single part, which returns the number of rows; one with an array per
+ * parameter, which returns the inodes of the parts that were done.
  */
 struct pg_kind {
 	enum pg_kind_number number;
@@ -212,7 +217,7 @@ struct pg_kind {
 
 enum pg_part_state { PG_PART_WAITS, PG_PART_SENDS, PG_PART_TAKEN, PG_PART_DONE };
 
-/* What one thread asks for: the first parameters are the parent, the name and the inode. */
+/* The request of one thread: the first parameters are the parent, the name and the inode. */
 enum { PG_PART_INO = 2 };
 struct pg_part {
 	struct pg_param param[PG_MAX_PARAMS];
@@ -226,7 +231,7 @@ struct pg_part {
 
 void pg_together_init(struct pg_db *db);
 void pg_together_destroy(struct pg_db *db);
-/* 1: done; 0: not, and nothing has happened; PG_UNKNOWN. */
+/* 1: done; 0: not done, and nothing has changed; PG_UNKNOWN. */
 int pg_together(struct pg_db *db, const struct cfs_ctx *ctx, const struct pg_kind *kind,
 		struct pg_part *me);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How PostgreSQL has the tables of meta/sql/schema.c, as JuiceFS makes them. */
+/* The tables of meta/sql/schema.c in PostgreSQL, in the form of JuiceFS. */
 #include <string.h>
 
 #include "meta/postgresql/pg-internal.h"
@@ -11,7 +11,7 @@ static int ask(struct pg_conn *s, int id)
 	return r ? r : pg_exchange(s);
 }
 
-/* ---- what is there ---- */
+/* ---- existing tables ---- */
 
 int pg_has_index(struct sql_conn *c, const char *table, const char *name)
 {
@@ -91,7 +91,7 @@ int pg_run_ddl(struct sql_conn *c, const char *text)
 	return pg_run(pg_conn(c), text);
 }
 
-/* Two mounts that start at once do this one after the other. */
+/* Serialises the schema changes of mounts that start at once. */
 int pg_begin_ddl(struct sql_conn *c)
 {
 	return pg_run(pg_conn(c), "SELECT pg_advisory_xact_lock(hashtext('cachefs schema'))");

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Before objects are deleted: changes that the server has acknowledged outlive its host. */
+/*
+ * Makes sure, before objects are deleted, that acknowledged changes survive a crash of the server's
+ * host.
+ */
 #include <string.h>
 
 #include "meta/postgresql/pg-internal.h"
 
 /*
- * With synchronous_commit=off a commit is acknowledged before its log is flushed. A commit that is
- * not so flushes the log up to its own record, which is behind those of all before it; it needs a
- * row to have a record of (https://www.postgresql.org/docs/current/wal-async-commit.html).
+ * With synchronous_commit=off a commit is acknowledged before its log is flushed. A synchronous
+ * commit flushes the log up to its own record, which is behind those of all earlier commits. It
+ * must change a row to have a record
+ * (https://www.postgresql.org/docs/current/wal-async-commit.html).
  */
 static int settle(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {

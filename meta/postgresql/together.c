@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What several threads of a mount ask for at the same moment goes to the server as one statement.
+ * Group commit: combines concurrent operations of several threads of a mount into one statement.
  *
- * Most of a statement's cost is the same for one name as for many, and a server that is busy does
- * not answer sooner when it is asked more often. So while `limit` statements of a kind are under
- * way, who comes waits; who has his answer lets the first of those go, who takes all others along.
- * The limit follows what the server can do: as long as it answers as quickly as it answers one who
- * is alone, nobody waits.
+ * Most of a statement's cost is the same for one name as for many, and more concurrent statements
+ * do not make a busy server faster. Therefore, while `limit` statements of a kind are under way,
+ * further threads wait. A thread that has its answer wakes the first waiting thread, which sends
+ * the parts of all waiting threads as one batch. The limit adapts to the server: it rises while
+ * statements take about as long as a lone one, so that threads then do not wait.
  *
- * Each part stands for itself: where one cannot be done by what is known nothing of it is, and the
- * others are done.
+ * Each part is independent: a part whose optimistic check fails changes nothing, and the others are
+ * done.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ struct group {
 	const struct pg_kind *kind;
 	struct pg_part *part[PARTS_MAX];
 	unsigned n;
-	bool alone; /* nothing else was under way when it began */
+	bool alone; /* no other statement was under way when it began */
 	uint64_t took_ns;
 };
 
@@ -108,7 +108,10 @@ static void bind_many(struct pg_stmt *st, const struct group *g, struct arrays *
 	}
 }
 
-/* It answers with the inodes of what was done. Of two parts with the same inode one was. */
+/*
+ * The statement returns the inodes of the parts that were done. Of two parts with the same inode,
+ * one was done.
+ */
 static void read_done(const PGresult *result, const struct group *g)
 {
 	for (int row = 0; row < PQntuples(result); row++) {
@@ -149,7 +152,7 @@ static int send_many(struct sql_conn *c, const struct group *g)
 		return r;
 	bind_many(st, g, &arrays);
 	r = pg_execute(c, id);
-	/* The server refuses one of them, and so did nothing: each is tried by itself. */
+	/* The server rejects one part, and so does nothing: each part is tried by itself. */
 	if (r < 0 && r != PG_UNKNOWN && !c->broken && !c->conflict)
 		return 0;
 	if (r < 0)
@@ -172,9 +175,9 @@ static int send(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return r;
 }
 
-/* ---- who sends ---- */
+/* ---- choosing the sender ---- */
 
-/* In the order in which others lock: nodes by number, names of one directory by their bytes. */
+/* The lock order of all operations: nodes by number, names of one directory by their bytes. */
 static int by_name(const void *a, const void *b)
 {
 	const struct pg_param *x = (*(struct pg_part *const *)a)->param;
@@ -217,7 +220,7 @@ static void leave(struct pg_together *t, struct pg_part *me)
 		t->end = p;
 }
 
-/* True: it is this one's turn to send. Otherwise its result is there. */
+/* True: this thread sends next. False: its result has arrived. */
 static bool wait_turn(struct pg_together *t, struct pg_part *me, cfs_deadline_t deadline)
 {
 	cfs_cond_init(&me->wake);
@@ -232,7 +235,7 @@ static bool wait_turn(struct pg_together *t, struct pg_part *me, cfs_deadline_t 
 			me->state = PG_PART_DONE;
 		}
 	}
-	/* Its deadline is as far away as that of who has taken it along. */
+	/* The sender's deadline bounds this wait; both deadlines are about equally far away. */
 	while (me->state == PG_PART_TAKEN)
 		pthread_cond_wait(&me->wake, &t->lock);
 	pthread_cond_destroy(&me->wake);
@@ -245,7 +248,7 @@ static void adjust(struct pg_together *t, const struct group *g, unsigned most)
 		return;
 	if (g->n == 1 && (!t->quick_ns || g->took_ns < t->quick_ns))
 		t->quick_ns = g->took_ns;
-	else if (g->n == 1 && g->alone) /* the server may be another one, or further away */
+	else if (g->n == 1 && g->alone) /* the server may have changed, or be further away */
 		t->quick_ns += (g->took_ns - t->quick_ns) / 8;
 	if (g->took_ns > 2 * t->quick_ns)
 		t->limit = CFS_MAX(t->limit - 1, (unsigned)LIMIT_MIN);

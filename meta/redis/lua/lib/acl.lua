@@ -7,8 +7,8 @@ local function acl_mode(rule)
 	end
 	return owner % 8 * 64 + group % 8 * 8 + other % 8
 end
--- The id of the rule, stored when it is new. A private index spares reading all rules; the other
--- client knows nothing of it, so it is only a hint.
+-- The id of the rule, stored when it is new. A private index avoids reading all rules. JuiceFS does
+-- not maintain it, so it is only a hint.
 local function acl_id(rule)
 	local id = call('HGET', P .. 'zcachefs:acl', rule)
 	if id and call('HGET', P .. 'acl', id) == rule then
@@ -29,7 +29,7 @@ local function acl_id(rule)
 	call('HSET', P .. 'zcachefs:acl', rule, found)
 	return found
 end
--- Mode and rule (nil: the mode says it all) of a child.
+-- Mode and rule (nil: the mode is sufficient) of a child.
 local function inherit(def, mode)
 	local owner, group, mask, other = parse('>HHHH', def)
 	local upper = mode - mode % 512

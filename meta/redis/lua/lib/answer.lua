@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A script that is sent again because its answer was lost must not do its work again: the answer is
--- kept for longer than anybody waits for it, under the key of the thread that asked (ARGV[1], which ends
--- with how long) and the number of its question (ARGV[2]).
+-- A script that is sent again because its answer was lost must not run twice. Its answer is
+-- therefore stored for longer than any client waits for it, under the key of the calling thread
+-- (ARGV[1], which ends with the lifetime) and the number of the request (ARGV[2]).
 local function answer(kept, ...)
 	if kept and sub(kept, 1, 16) == ARGV[2] then
 		return cmsgpack.unpack(sub(kept, 17))

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Attribute records (volume-format section 4) as the strings they are: fields are cut out and put
--- back, so that nothing is lost that is not understood.
+-- Attribute records (volume-format section 4) as strings: fields are cut out and put back, so that
+-- unknown fields are preserved.
 local FILE, DIR, SYMLINK = 1, 2, 3
 -- An older record is shorter. false: no such inode
 local function whole(a)
@@ -73,7 +73,7 @@ local function is_trash(ino8)
 	local hi, lo = parse('>I4I4', ino8)
 	return hi > 2147483647 or (hi == 2147483647 and lo >= 268435456)
 end
--- The inode behind an entry; a missing one looks like an empty one that nobody wants back.
+-- The inode behind an entry; a missing inode looks like an empty one that skips the trash.
 local function get_victim(ino, entry)
 	return get(ino) or '\32' .. char(byte(entry, 1) * 16) .. string.rep('\0', 48) .. '\1' ..
 		string.rep('\0', 21)

@@ -1,9 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Key prefix and short names. Inode numbers and lengths beyond 2^53 are no exact Lua numbers: they
--- stay 8 bytes (names that end in 8) or decimal text, and are split in 32-bit halves for arithmetic.
+-- Key prefix and short names. Lua numbers cannot hold inode numbers and lengths beyond 2^53
+-- exactly: these stay 8 bytes (names that end in 8) or decimal text, and are split in 32-bit halves
+-- for arithmetic.
 local P, call, sub, byte, char = KEYS[1], redis.call, string.sub, string.byte, string.char
 local fmt, floor, pack, parse = string.format, math.floor, struct.pack, struct.unpack
--- The decimal text of 8 bytes.
+-- Converts 8 bytes to decimal text.
 local function dec(b)
 	local hi, lo = parse('>I4I4', b)
 	if hi < 2097152 then

@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Zero records (volume-format section 6). Whole chunks are looked for one by one up to MAX_LOOP of
--- them; a sparser file is answered {EBUSY, record}, and the client comes again with the record and
--- the numbers (u32 each) of the chunks that exist.
+-- Zero records (volume-format section 6). Up to MAX_LOOP whole chunks are looked up one by one. For
+-- a larger file the answer is {EBUSY, record}, and the client calls again with the record and the
+-- numbers (u32 each) of the chunks that exist.
 local CHUNK, MAX_LOOP = 67108864, 16384
--- Chunk and position in it
+-- The chunk, and the position in it
 local function place(length8)
 	local hi, lo = halves(length8)
 	return hi * 64 + floor(lo / CHUNK), lo % CHUNK
@@ -37,7 +37,7 @@ local function get_file(ino, open)
 	if kind ~= FILE then
 		return nil, kind == DIR and EISDIR or EINVAL
 	end
-	-- Who had it open when it went to the trash may go on.
+	-- A client that had it open when it was moved to the trash may continue.
 	if (is_trash(parent8_of(a)) and open ~= '1') or has(byte(a, 1), 3) ~= 0 then
 		return nil, EPERM
 	end

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What happens to an inode whose name is gone (volume-format section 9).
+-- The fate of an inode whose name was removed (volume-format section 9).
 local LINKED, TRASHED, SUSTAINED, DELETED = 1, 2, 3, 4
--- Up to so many chunk lists are looked for; a longer file is taken to have some.
+-- Up to so many chunk lists are looked up; a longer file is assumed to have some.
 local MANY = 64
 local function has_chunks(ino, n)
 	if n > MANY then
@@ -13,7 +13,7 @@ local function has_chunks(ino, n)
 	end
 	return #keys > 0 and call('EXISTS', unpack(keys)) > 0
 end
--- True when the file has left data, which is remembered for deletion.
+-- True when the file has left data, which is recorded for deletion.
 local function put_delfile(ino, a, now)
 	local hi, lo = halves(length8_of(a))
 	local length, n = dec(length8_of(a)), hi * 64 + math.ceil(lo / 67108864)
@@ -31,7 +31,7 @@ local function put_delfile(ino, a, now)
 	call('ZADD', P .. 'delfiles', (parse('>i8', now)), ino .. ':' .. length)
 	return true, length
 end
--- Everything of the inode but its data.
+-- Deletes everything of the inode but its data.
 local function delete_inode(ino, a, now)
 	local kind = type_of(a)
 	call('DEL', P .. 'i' .. ino, P .. 'x' .. ino, P .. 'p' .. ino)
@@ -43,8 +43,9 @@ local function delete_inode(ino, a, now)
 	end
 	return false, '0'
 end
--- open: does this client have it open, '' when the client was not asked, or about another inode;
--- sid: '0' without session. These tell whether a file can be kept; nil: the client must be asked.
+-- open: whether this client has it open, '' when the client was not asked, or about another inode;
+-- sid: '0' without session. Both decide whether an open file is kept; nil: the client must be
+-- asked.
 local function fate_of(a, ino, trash, trash_name, open, asked, sid)
 	local kind = type_of(a)
 	if trash ~= '0' and has(byte(a, 1), 32) == 0 and not (nlink_of(a) > 1 and kind ~= DIR and
@@ -65,8 +66,8 @@ end
 local function trash_name_of(parent, ino, name)
 	return sub(parent .. '-' .. ino .. '-' .. name, 1, 255)
 end
--- Returns the inode's record (before it, when deleted), whether data was left, and the length under
--- which it waits for its deletion.
+-- Returns the inode's record (before it, when deleted), whether data was left, and its length in
+-- `delfiles`.
 local function dispose(fate, parent, name, ino, ino8, a, trash, trash8, now, stats, sid)
 	use_entry(stats, parent, a, -1)
 	if type_of(a) == DIR then

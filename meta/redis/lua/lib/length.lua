@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The file's length was old8: in the volume and in every directory that names it. Returns these
--- directories and how often they do, when the file's record does not say.
+-- Counts a change of length from old8, in the volume and in every directory that names the file.
+-- Returns these directories and their number of names, when the file's record does not contain its
+-- parent.
 local function use_length(stats, ino, a, old8)
 	local parents = {}
 	if length8_of(a) == old8 then
@@ -28,8 +29,8 @@ local function use_length(stats, ino, a, old8)
 	end
 	return parents
 end
--- Chunks that a shorter length hides still have lists, which go with the file: JuiceFS
--- looks for them up to the length in `delfiles` only.
+-- Chunks beyond a shorter length still have lists, which are deleted with the file: JuiceFS
+-- searches them only up to the length in `delfiles`.
 local function remember_top(ino, old8, length8)
 	local hi, lo = halves(old8)
 	local top = hi * 64 + math.ceil(lo / 67108864)

@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A server that comes back after a crash, or a replica that takes over, may lack the last changes, and
--- with them the last numbers that it gave to mounts, which go on using them. What it has goes by another
--- replication id from then on: as many numbers as can be lost are left out. Those of slices are what
--- caches know blocks by, for longer than a mount lives: they are left out for a restored backup, too.
+-- A server restarted after a crash, or a replica after a failover, may lack the last changes, and
+-- with them the last numbers allocated to mounts, which still use them. Its replication id has then
+-- changed, and as many numbers as can have been lost are skipped. Slice numbers name blocks in
+-- caches, which outlive mounts: the gap for them also covers a restored backup.
 local function skip_lost()
-	-- Until Redis 5 replicas run scripts themselves, where INFO would say something else, unless they
-	-- are told before the first change that they need not.
+	-- Before Redis 5, replicas run the scripts themselves, and INFO would differ there. This
+	-- call, before the first change, makes the server replicate the effects instead.
 	if redis.replicate_commands and not redis.replicate_commands() then
 		return
 	end

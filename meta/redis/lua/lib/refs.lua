@@ -17,7 +17,7 @@ local function drop_refs(pairs12)
 	end
 	return table.concat(dead)
 end
--- The slices that records name
+-- The slices named by records
 local function pairs_of(records)
 	local out = {}
 	for _, r in ipairs(records) do

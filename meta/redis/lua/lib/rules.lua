@@ -20,7 +20,7 @@ local function in_group(who, gid4)
 	end
 	return false
 end
--- nil or EACCES for a rwx mask without x of files. An inode with an access rule was judged before.
+-- nil or EACCES for a rwx mask without x of files. An inode with an access rule was checked before.
 local function access(who, a, mask)
 	if who_uid(who) == 0 or sub(acls_of(a), 1, 4) ~= '\0\0\0\0' then
 		return nil
@@ -65,8 +65,8 @@ local function may_remove(who, dir8, a, victim)
 	end
 	return has(byte(victim, 1), 3) ~= 0 and EPERM or nil
 end
--- Writes the directory when its link count changes; an hour directory keeps its own whatever is in it.
--- Returns it as it is afterwards.
+-- Writes the directory when its link count changes; the link count of an hour directory does not
+-- depend on its entries. Returns the record afterwards.
 local function count_dirs(dir, dir8, a, now, nlink_d)
 	if nlink_d == 0 or is_trash(dir8) then
 		return a

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Usage of the volume and of directories. Space is counted in blocks of 4 KiB, lengths in 32-bit
--- halves: both are exact numbers.
+-- halves: Lua holds both exactly.
 local function int(v)
 	return fmt('%.0f', v)
 end
@@ -22,13 +22,13 @@ local function use_volume(n_blocks, inodes)
 		call('INCRBY', P .. 'totalInodes', inodes)
 	end
 end
--- A directory without statistics gets none: they are computed when somebody asks.
+-- A directory without statistics gets none: each query computes them.
 local function use_dir(stats, dir, hi, lo, n_blocks, inodes)
 	if stats == '0' then
 		return
 	end
 	if inodes ~= 0 then
-		-- From nothing: was there a zero, or nothing?
+		-- The value was 0 or missing: removes a field that did not exist before.
 		if call('HINCRBY', P .. 'dirUsedInodes', dir, inodes) == inodes and
 			call('HEXISTS', P .. 'dirUsedSpace', dir) == 0 then
 			call('HDEL', P .. 'dirUsedInodes', dir)
@@ -47,7 +47,7 @@ local function use_dir(stats, dir, hi, lo, n_blocks, inodes)
 		call('HINCRBY', P .. 'dirUsedSpace', dir, int(n_blocks * 4096))
 	end
 end
--- A name of the inode comes (1) or goes (-1).
+-- Counts a name of the inode as added (1) or removed (-1).
 local function use_entry(stats, dir, a, sign)
 	local hi, lo = 0, 0
 	if type_of(a) == FILE then

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
--- Each: hash, key, space, inodes, limits of an owner that is not known yet ('': it is left alone)
+-- Each: hash, key, space, inodes, limits for an owner without a record ('': such an owner is left
+-- alone)
 local function op(...)
 	local v = {...}
 	for i = 1, #v, 5 do

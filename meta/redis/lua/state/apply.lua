@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
--- n conditions and then commands, each as its number of words and the words. Behind the words of a
--- condition stands the answer it must give ('' for none), else EBUSY and nothing is changed.
+-- n conditions and then commands, each as its number of words and the words. The expected answer
+-- ('' for none) follows the words of a condition; when it differs, the result is EBUSY and nothing
+-- is changed.
 local function op(n, ...)
 	local v, at = {...}, 1
 	local function words()

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
--- limits: an owner goes on being counted, with these; '' for a directory, which is not
+-- limits: an owner is still counted, with these limits; '' for a directory, which is not
 local function op(name, key, limits, line)
 	if call('HEXISTS', P .. name, key) == 0 then
 		return {0}

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
--- Every lock of the session; JuiceFS lists no shared BSD locks, so its own may be missed.
+-- Removes every lock of the session; JuiceFS does not list shared BSD locks, so those of its
+-- sessions may be missed.
 local function op(sid)
 	for _, key in ipairs(call('SMEMBERS', P .. 'locked' .. sid)) do
 		local mine = {}

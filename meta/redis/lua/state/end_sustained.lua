@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write: attr rules usage dispose
--- stale: of another client's session; nobody else tells the quotas of its owner.
+-- stale: of another client's session; only this script can then update the quotas of its owner.
 local function op(ino, ino8, sid, now, stale)
 	if call('SREM', P .. 'session' .. sid, ino) == 0 then
 		return {ENOENT}

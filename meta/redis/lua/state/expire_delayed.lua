@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write: refs
--- One entry as it was found, by field and value; {1}: it is not there any more.
+-- Expires one entry; {1}: it no longer exists.
 local function op(field)
 	local v = call('HGET', P .. 'delSlices', field)
 	if not v then

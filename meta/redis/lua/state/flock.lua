@@ -2,7 +2,7 @@
 -- write:
 -- want: R, W or U
 local function op(ino, sid, owner, want, line)
-	-- Of an inode that somebody else has removed a lock can only go.
+	-- On an inode that another client has removed, only unlocking is possible.
 	if want ~= 'U' and call('EXISTS', P .. 'i' .. ino) == 0 then
 		return {-2}
 	end

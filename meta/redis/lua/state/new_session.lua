@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write: lost
--- sid '': a fresh one. Else the record is refreshed, and written again when it has vanished.
+-- sid '': makes a session. Otherwise refreshes the record, and writes it again when it has
+-- vanished.
 local function op(sid, info, expire)
 	if sid == '' then
 		skip_lost()

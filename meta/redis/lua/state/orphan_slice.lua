@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
--- key, token: of a commit of this slice whose answer was lost. It is cancelled, unless it was done.
+-- key, token: of a commit of this slice whose answer was lost. The commit is cancelled unless it
+-- has run.
 local function op(id, size, key, token)
 	local field = 'k' .. id .. '_' .. size
 	if key ~= '' then

@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
--- The client has merged the lock into its own list and seen no conflict in what follows: fields and
--- values of all lists. EBUSY: they are not the same any more.
+-- The client has merged the lock into its own list and found no conflict with the remaining
+-- arguments: fields and values of all lists. EBUSY: the lists have changed since.
 local function op(ino, sid, owner, list, line, ...)
-	-- Of an inode that somebody else has removed a lock can only go.
+	-- On an inode that another client has removed, only unlocking is possible.
 	if list ~= '' and call('EXISTS', P .. 'i' .. ino) == 0 then
 		return {-2}
 	end

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write: refs
--- head: all records up to the last one replaced; merged takes the place of those from skipped on.
+-- head: all records up to the last one replaced; merged replaces those from skipped on.
 local function op(ino, indx, head, skipped, merged, id, size, trash, now_s, line)
 	local key, n = P .. 'c' .. ino .. '_' .. indx, #head / 24
 	local field = 'k' .. id .. '_' .. size

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- read:
--- What some names stand for: entries, and their attributes when wanted.
+-- Looks several names up: entries, and their attributes on request.
 local function op(dir, attrs, ...)
 	local entries, keys, nodes = call('HMGET', P .. 'd' .. dir, ...), {}, {}
 	if attrs == '' then

@@ -14,7 +14,7 @@ local function op(dir, a, parent, ino, parent8, ino8, name, who, now, stats)
 	if type_of(a) == DIR or has(byte(a, 1), 3) ~= 0 then
 		return {EPERM}
 	end
-	-- Unlinked and only kept open, or in the trash: there is no way back.
+	-- An inode that is unlinked and only kept open, or in the trash, cannot be linked again.
 	if nlink_of(a) == 0 then
 		return {ENOENT}
 	end

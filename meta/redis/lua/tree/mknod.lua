@@ -10,7 +10,8 @@ local function in_setgid_dir(a, dir, who)
 	end
 	return sub(a, 1, 7) .. sub(dir, 8, 11) .. sub(a, 12)
 end
--- The storage tier of the directory, and what its default rule gives. nil: there is no such rule
+-- Sets the storage tier of the directory and the ACL from its default rule. nil: there is no such
+-- rule
 local function with_tail_of(dir, a, mode)
 	local def4, acls = sub(acls_of(dir), 5, 8), NONE8
 	if def4 ~= '\0\0\0\0' and type_of(a) ~= SYMLINK then

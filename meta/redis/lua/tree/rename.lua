@@ -10,7 +10,7 @@ local function may_leave(who, sp, sp8, dp, dir, a)
 	if has(mode_of(dir), 512) ~= 0 and uid ~= 0 and uid ~= uid_of(a) then
 		return EACCES
 	end
-	-- Its ".." is written.
+	-- The move changes its "..".
 	return checks(who) and access(who, a, 2) or nil
 end
 local function may_arrive(who, dp8, dir, victim, flags)
@@ -18,7 +18,7 @@ local function may_arrive(who, dp8, dir, victim, flags)
 	if is_trash(dp8) then
 		return not restore and EPERM or nil
 	end
-	-- A tree is put together again where its top is: in the trash.
+	-- A restore reassembles a tree at its top, inside the trash.
 	if restore and not victim then
 		return type_of(dir) ~= DIR and ENOTDIR or nil
 	end
@@ -49,7 +49,7 @@ local function lies_below(dir, ino)
 	end
 	return false
 end
--- The inode has come from one directory to another.
+-- Updates an inode that was moved to another directory.
 local function arrive(ino, a, from, to, to8, now)
 	a = set_ctime(a, now)
 	if has_parent(a) then
@@ -100,7 +100,7 @@ local function op(sdir, ddir, sp, dp, sp8, sname, dp8, dname, flags, trash, tras
 		return {EPERM}
 	end
 	local s_dir, v_dir = byte(sentry, 1) == DIR, dentry and byte(dentry, 1) == DIR
-	-- The kernel guards by what it knows of the tree, which another mount may have changed.
+	-- The kernel checks against its cached tree, which another mount may have changed.
 	if sp ~= dp and (s_dir and lies_below(dp, s) or exchange and v_dir and lies_below(sp, v)) then
 		return {EINVAL}
 	end

@@ -36,7 +36,7 @@ local function check(who, set, a, uid4, gid4)
 	end
 	return nil
 end
--- line: what the changelog says of the request
+-- line: the changelog text of the request
 local function op(old, ino, set, mode, uid4, gid4, flags, atime, mtime, ctime, who, now, line)
 	set, mode = tonumber(set), tonumber(mode)
 	if not old then

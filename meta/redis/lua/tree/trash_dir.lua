@@ -15,7 +15,8 @@ local function op(trash, trash8, root8, base_hi, base_lo, name, a, stats)
 	if name == '' then
 		return {0, trash8}
 	end
-	-- It belongs to the volume's usage, but not to the link count and times of the trash.
+	-- The directory counts in the volume's usage, but not in the link count and times of the
+	-- trash.
 	local n = call('INCR', P .. 'nextTrash')
 	local ino8 = pack('>I4I4', tonumber(base_hi), tonumber(base_lo) + n)
 	local ino = dec(ino8)

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write: attr rules usage length chunks
--- seen, found: of the second call (lib/chunks.lua)
+-- seen, found: arguments of the second call (lib/chunks.lua)
 local function op(ino, length8, now, open, stats, seen, found)
 	local a, e = get_file(ino, open)
 	if not a then

@@ -64,7 +64,9 @@ void cfs_file_reopen(struct cfs_file *f, const struct cfs_attr *attr, uint64_t a
 bool cfs_data_is_open(struct cfs_data *d, cfs_ino_t ino);
 cfs_ino_t cfs_file_ino(const struct cfs_file *f);
 
-/* The length a local reader sees: the larger of the stored one and what is being written. */
+/*
+ * The length a local reader sees: the larger of the stored length and the end of unflushed writes.
+ */
 uint64_t cfs_file_length(struct cfs_file *f);
 /*
  * Makes attr what getattr must show: replaces the length, and the times by those of unflushed
@@ -94,10 +96,11 @@ int cfs_file_write(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, 
 		   const struct iovec *src, int n_src, uint64_t *ret_off);
 
 /*
- * Commits everything written before the call. Returns the first error of any commit since `seen`,
- * a cursor per handle that starts at the value cfs_file_error_mark gives. Only fsync moves it: a
- * close, of which a process may make many and whose result it rarely reads, reports an error and
- * leaves it to the fsync of the same handle, as errseq does in the kernel.
+ * Commits everything written before the call. Returns the first error of any commit since `seen`, a
+ * cursor per handle that starts at the value cfs_file_error_mark gives. Only fsync moves it: a
+ * close reports the error without consuming it, because a process may close many descriptors and
+ * rarely checks the result. The next fsync of the same handle reports it again, as errseq does in
+ * the kernel.
  */
 uint32_t cfs_file_error_mark(struct cfs_file *f);
 int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t seen);

@@ -67,7 +67,7 @@ extern const struct cfs_tier_ops cfs_disk_tier; /* with a struct cfs_disk * */
  * background. err: one line. -EINVAL: a setting makes no sense.
  */
 int cfs_disk_create(const struct cfs_disk_conf *conf, struct cfs_disk **ret, char err[256]);
-/* After the store and before the pool. Writes what is waiting. */
+/* Call it after the store's end and before the pool's. Writes the blocks that wait. */
 void cfs_disk_destroy(struct cfs_disk *d);
 
 /*

@@ -92,7 +92,7 @@ bool cfs_fuse_hold_is_ended(struct cfs_fuse_hold *h);
 /* h may be NULL. Returns how many requests have failed. */
 uint64_t cfs_fuse_hold_end(struct cfs_fuse_hold *h);
 /*
- * The kernel forgets what it knows of a name and of its directory's attributes. Must not run on a
+ * Makes the kernel drop its cached name and its directory's cached attributes. Must not run on a
  * thread that a change of that directory waits for.
  */
 void cfs_fuse_name_changed(struct cfs_fuse *f, cfs_ino_t parent, const char *name, size_t len);

@@ -229,8 +229,8 @@ const char *cfs_meta_engine_name(struct cfs_meta *m);
 
 /*
  * Writes the setting and, on an empty database, schema, counters, root and trash (volume-format
- * section 3). On an existing volume only fields that may change are changed (-EEXIST + err when
- * another is asked for, unless force).
+ * section 3). On an existing volume it changes only mutable fields (-EEXIST and err when another
+ * field differs, unless force).
  */
 int cfs_meta_format(struct cfs_meta *m, const struct cfs_setting *s, bool force, char err[256]);
 /* Reads and checks the setting. -ENODATA: not a volume. The result is the core's own copy. */
@@ -375,7 +375,7 @@ struct cfs_dirent {
 	const char *name; /* valid during the callback; not terminated */
 	size_t name_len;
 	uint8_t type;
-	struct cfs_entry entry;	  /* attr is filled when asked for */
+	struct cfs_entry entry;	  /* attr is filled on request */
 	struct cfs_cursor *after; /* the position behind this entry; valid during the callback */
 };
 /* A non-zero return ends the page; that entry counts as not delivered. */
@@ -429,7 +429,8 @@ ssize_t cfs_meta_read_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_i
 int cfs_meta_new_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t *ret_id);
 /*
  * Appends a record whose blocks are all stored. mtime: time of the last write into it. *ret: the
- * attributes afterwards. Quotas and ENOSPC are judged here. May compact when the list is very long.
+ * attributes afterwards. Quotas and free space are checked here. May compact when the list is very
+ * long.
  */
 int cfs_meta_commit_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			  uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
@@ -848,12 +849,12 @@ int cfs_meta_advise(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_advice_fn
 
 /*
  * A record has a name in a table: its key is "TABLE/NAME". The first '/' ends the table, and
- * neither is empty. A table is there while it has records.
+ * neither is empty. A table exists while it has records.
  */
 #define CFS_RECORD_KEY_MAX 127 /* printable bytes */
 #define CFS_RECORD_MAX	   8192
 
-/* fresh: -EEXIST when the key is there; its value stays as it is. */
+/* fresh: -EEXIST when the key exists; its value is unchanged. */
 int cfs_meta_put_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key,
 			const void *value, size_t len, bool fresh);
 /*

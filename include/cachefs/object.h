@@ -29,8 +29,8 @@ struct cfs_object_info {
 
 /*
  * Reads [off, off + sum of dst) of the object into dst. Returns the bytes read, fewer than asked
- * only at the object's end; -ENOENT when there is no such object. -CFS_OBJECT_EPART: what was read
- * cannot be verified in part; read from 0 to the end of the object it can.
+ * only at the object's end; -ENOENT when there is no such object. -CFS_OBJECT_EPART: a part of this
+ * object cannot be verified, only the object read from 0 to its end.
  */
 #define CFS_OBJECT_EPART EBADR
 typedef ssize_t (*cfs_object_get_fn)(struct cfs_object_store *o, const char *key, uint64_t off,
@@ -55,8 +55,8 @@ typedef int (*cfs_object_head_fn)(struct cfs_object_store *o, const char *key,
 				  struct cfs_object_info *ret, cfs_deadline_t deadline);
 /*
  * Calls fn for every object whose key starts with prefix and sorts after `after` ("" = all), in
- * byte order of keys. A non-zero return of fn ends the listing and is returned. Any failure to see
- * the whole listing is an error: 0 means complete.
+ * byte order of keys. A non-zero return of fn ends the listing and is returned. An incomplete
+ * listing is an error: 0 means complete.
  */
 typedef int (*cfs_object_list_fn)(void *arg, const struct cfs_object_info *info);
 typedef int (*cfs_object_list_all_fn)(struct cfs_object_store *o, const char *prefix,
@@ -72,8 +72,7 @@ typedef int (*cfs_object_del_many_fn)(struct cfs_object_store *o, const char *co
 /*
  * Objects whose put has returned survive a power failure afterwards. NULL: put already promises it.
  * A failure is reported once (syncfs(2)), and every object that was put since the last success may
- * be gone by then, although it can be read at the moment: the caller remembers that. One call at a
- * time.
+ * be lost, although it is still readable: the caller must record that. One call at a time.
  */
 typedef int (*cfs_object_sync_fn)(struct cfs_object_store *o, cfs_deadline_t deadline);
 /* Makes the bucket usable at format (directory, bucket). NULL: nothing to do. */

@@ -5,7 +5,7 @@
  *
  * As client: a block that another member owns is read from that member, or from object storage
  * after any failure. It is cached in memory only, since its owner keeps it on disk. (A member that
- * shares nothing keeps what it reads in its own disk cache, too.)
+ * shares nothing also keeps the blocks it reads in its own disk cache.)
  *
  * As owner: a cached block is sent from its file or from memory. Any other block is fetched from
  * object storage as a whole, once for all clients, and kept.

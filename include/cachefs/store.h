@@ -60,7 +60,8 @@ struct cfs_store_conf {
 	bool hash_prefix;
 	unsigned max_downloads, max_uploads; /* worker threads; 0: 20 */
 	uint64_t get_timeout_ms, put_timeout_ms;
-	uint64_t tier_timeout_ms;  /* how long a reader waits for a tier, then goes on; 0: 10 s */
+	uint64_t tier_timeout_ms; /* how long a reader waits for a tier before the next one; 0: 10 s
+				   */
 	uint64_t local_timeout_ms; /* the same for a local tier; 0: 1 s, or less */
 	unsigned prefetch;	/* whole blocks fetched at a time after reads of parts; 0: none */
 	bool cache_large_write; /* offers uploaded blocks of full size to the tiers too, not only
@@ -214,8 +215,8 @@ enum cfs_place {
 };
 
 /*
- * A cache tier between memory and the object store. Tiers are asked in order; what a farther tier
- * delivered is offered to the nearer ones.
+ * A cache tier between memory and the object store. Tiers are asked in order; blocks from a farther
+ * tier are offered to the nearer ones.
  *
  * Worker threads make the calls that may block, and their callers wait for them with a timeout: get
  * of a local tier without nowait, ahead, put and check may hang with the disk.

@@ -151,7 +151,7 @@ struct cfs_vfs_entry {
 
 int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
 		   size_t len, struct cfs_vfs_entry *ret);
-/* The kernel has dropped the inode: what is cached for it goes too. */
+/* Drops the cache entries of an inode that the kernel has forgotten. */
 void cfs_vfs_forget(struct cfs_vfs *v, cfs_ino_t ino);
 int cfs_vfs_getattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		    struct cfs_vfs_attr *ret);
@@ -257,7 +257,7 @@ struct cfs_vfs_dirent {
 	size_t name_len;
 	cfs_ino_t ino;
 	uint8_t type;	   /* enum cfs_type */
-	uint64_t next_off; /* where to go on behind this entry */
+	uint64_t next_off; /* offset to continue from behind this entry */
 	/*
 	 * NULL for ".", ".." and special files, and when the cached answer may be outdated: the
 	 * kernel then looks the entry up.

@@ -116,8 +116,10 @@ struct cfs_engine_ops {
 	 * -EEXIST: it holds a volume.
 	 */
 	int (*create)(CFS_ENG, CFS_CTX, const char *setting, bool trash);
-	/* Adds what a newer schema has (tables, indexes, columns). Called once by a writable
-	 * session. */
+	/*
+	 * Adds the tables, indexes and columns of a newer schema. Called once by a writable
+	 * session.
+	 */
 	int (*upgrade)(CFS_ENG, CFS_CTX);
 	/* *ret is malloc'ed text. -ENODATA: no volume here. */
 	int (*get_setting)(CFS_ENG, CFS_CTX, char **ret);
@@ -364,7 +366,7 @@ struct cfs_engine_ops {
 
 	/* As cfs_meta_advise, with the functions below. NULL: -ENOTSUP. */
 	int (*advise)(CFS_ENG, CFS_CTX, cfs_advice_fn fn, void *arg);
-	/* As cfs_meta_dead_locks. NULL: locks go with their session, whatever lists them. */
+	/* As cfs_meta_dead_locks. NULL: the end of a session removes all its locks. */
 	int (*dead_locks)(CFS_ENG, CFS_CTX, bool repair, cfs_dead_lock_fn fn, void *arg);
 };
 

@@ -61,7 +61,7 @@ struct cfs_ctx cfs_ctx_internal(uint64_t timeout_ms)
 	};
 }
 
-/* FNV-1a, whose high bits are then spread over all. */
+/* FNV-1a, followed by a mix of the high bits into the low ones. */
 uint64_t cfs_name_hash(cfs_ino_t parent, const char *name, size_t len)
 {
 	uint64_t h = 0xcbf29ce484222325ULL ^ parent;

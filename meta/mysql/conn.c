@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections, and what the server's errors mean. */
+/* Connections, and the meaning of the server's errors. */
 #include <errmsg.h>
 #include <errno.h>
 #include <mysqld_error.h>

@@ -23,8 +23,8 @@ void *cfs_inomap_add(struct cfs_inomap *map, cfs_ino_t ino);
 /* All slots in no order: NULL starts, NULL ends. */
 void *cfs_inomap_next(const struct cfs_inomap *map, void *slot);
 /*
- * Leaves the map empty and its slots to the caller, who frees them: *ret is an array of as many as
- * are returned, by number, which is the order that all mounts change rows in.
+ * Empties the map and gives its slots to the caller, who frees them. *ret is an array, ordered by
+ * inode number, the order in which all mounts change rows. Returns its length.
  */
 size_t cfs_inomap_take(struct cfs_inomap *map, void *ret);
 

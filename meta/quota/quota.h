@@ -22,7 +22,7 @@ void cfs_quotas_destroy(struct cfs_quotas *q);
 int cfs_quotas_load(struct cfs_quotas *q, const struct cfs_ctx *ctx);
 /* Writes pending deltas. */
 int cfs_quotas_flush(struct cfs_quotas *q, const struct cfs_ctx *ctx);
-/* Is there any limit on directories, or on owners? */
+/* True when a directory, or an owner, has a limit. */
 bool cfs_quotas_on_dirs(struct cfs_quotas *q);
 bool cfs_quotas_on_owners(struct cfs_quotas *q);
 /* 0, -ENOSPC, -EDQUOT for `space` more bytes and `inodes` more inodes of an owner below `dir` (0:
@@ -78,7 +78,7 @@ void cfs_quotas_learn_parent(struct cfs_quotas *q, cfs_ino_t dir, cfs_ino_t pare
 /* Moving a tree from one directory to another. */
 struct cfs_tree_move {
 	cfs_ino_t from, to;
-	int64_t space, inodes; /* of what is below the moved directory, without itself */
+	int64_t space, inodes; /* of the entries below the moved directory, without itself */
 };
 /* -EDQUOT when the entry does not fit below `to`; fills *ret for cfs_quotas_moved. */
 int cfs_quotas_check_move(struct cfs_quotas *q, const struct cfs_ctx *ctx,

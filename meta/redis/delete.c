@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "meta/redis/ops.h"
 
-/* ---- files whose deletion is under way ---- */
+/* ---- deletions under way ---- */
 
 /*
  * A cache of entries of the zset `delfiles`, which alone gives the length of a deleted inode and

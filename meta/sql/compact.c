@@ -19,7 +19,7 @@ struct compact {
 	size_t head_bytes, skipped_bytes;
 	bool trash;
 	/* of one attempt */
-	bool changed; /* the head is not what was read */
+	bool changed; /* the head differs from the one read */
 	struct sql_refs dead;
 };
 

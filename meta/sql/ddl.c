@@ -102,7 +102,7 @@ bool sql_has_column(struct sql_conn *c, const char *table, const char *column)
 	return known;
 }
 
-/* ---- what is missing ---- */
+/* ---- missing parts ---- */
 
 static void index_name(struct sql_conn *c, const struct sql_table *t, const struct sql_index *x,
 		       char buf[NAME_MAX_LEN])

@@ -80,9 +80,9 @@ int sql_log_setattr(struct sql_conn *c, CFS_CTX, cfs_ino_t ino, uint32_t set,
 int sql_lock_victim(struct sql_conn *c, const struct sql_edge *edge, struct cfs_attr *ret);
 struct cfs_attr sql_missing_node(const struct sql_edge *edge);
 /*
- * Disposes of an object whose edge (req->parent, req->name) is gone: trash, sustained or deleted.
- * v->ino and v->attr are given, the rest is filled in. has_data: whether a file has chunks, -1: to
- * be looked for.
+ * Disposes of an object whose edge (req->parent, req->name) was removed: trash, sustained or
+ * deleted. v->ino and v->attr are given, the rest is filled in. has_data: whether a file has
+ * chunks, -1: to be looked for.
  */
 int sql_dispose(struct sql_conn *c, CFS_CTX, const struct cfs_engine_remove *req, int has_data,
 		struct cfs_removed *v, struct cfs_usage *u);

@@ -32,7 +32,7 @@ static int deliver(struct sql_conn *c, struct listing *a, enum sql_stmt_id id)
 	e.entry.ino = (cfs_ino_t)sql_int(c, id, first + INO);
 	e.entry.attr.type = e.type;
 	e.entry.attr.nlink = 1;
-	/* A name whose node is missing can still be seen, and removed. */
+	/* A name without a node is listed, so that it can be removed. */
 	if (a->attrs && sql_int(c, id, first + NODE_INO))
 		sql_node_columns(c, id, 0, &e.entry.attr);
 	after.len = (uint16_t)len;

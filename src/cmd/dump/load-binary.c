@@ -93,7 +93,7 @@ static int chunk(struct reader *rd, const struct message *m)
 
 /*
  * References are counted from the chunks, because a dump lacks replaced slices that wait for the
- * end of their trash time. What remains to be read here are slices without references.
+ * end of their trash time. This table only adds the slices without references.
  */
 static int ref(struct reader *rd, const struct message *m)
 {

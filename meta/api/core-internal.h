@@ -240,9 +240,9 @@ void cfs_locks_destroy(struct cfs_locks *l);
 void cfs_locks_undo(struct cfs_meta *m, uint64_t for_ms);
 
 /*
- * engines.c: the engine of a URL's scheme, its module loaded when it is not built in. -EINVAL: no
- * such scheme; else as cfs_module_load.
+ * engines.c: the engine of that name (cfs_url.engine), its module loaded when it is not built in.
+ * -EINVAL: NULL; else as cfs_module_load.
  */
-int cfs_engine_find(const char *scheme, const struct cfs_engine_ops **ret, char err[256]);
+int cfs_engine_find(const char *engine, const struct cfs_engine_ops **ret, char err[256]);
 
 #endif

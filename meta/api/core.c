@@ -197,7 +197,7 @@ static int open_engine(struct cfs_meta *m, const char *url, char err[256])
 	rc = cfs_url_parse(url, &m->url, err);
 	if (rc)
 		return rc;
-	rc = cfs_engine_find(m->url.scheme, &ops, err);
+	rc = cfs_engine_find(m->url.engine, &ops, err);
 	if (rc == -EINVAL)
 		say(err, "no metadata engine for the scheme of %.180s", m->masked_url);
 	if (rc)

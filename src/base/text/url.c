@@ -358,20 +358,28 @@ static int parse_sqlite3(const char *rest, struct cfs_url *u, char err[ERRLEN])
 }
 
 static const struct {
-	const char *scheme;
+	const char *scheme, *engine;
 	int (*parse)(const char *rest, struct cfs_url *u, char err[ERRLEN]);
-} parsers[] = {
-	{"mysql", parse_mysql},	    {"postgres", parse_postgres}, {"postgresql", parse_postgres},
-	{"sqlite3", parse_sqlite3}, {"unix", parse_unix},
+} schemes[] = {
+	{"mysql", "mysql", parse_mysql},
+	{"postgres", "postgresql", parse_postgres},
+	{"postgresql", "postgresql", parse_postgres},
+	{"redis", "redis", parse_generic},
+	{"rediss", "redis", parse_generic},
+	{"sqlite3", "sqlite3", parse_sqlite3},
+	{"unix", "redis", parse_unix},
 };
 
 static int parse_rest(const char *rest, struct cfs_url *u, char err[ERRLEN])
 {
 	size_t i;
 
-	for (i = 0; i < CFS_ARRAY_SIZE(parsers); i++)
-		if (strcmp(parsers[i].scheme, u->scheme) == 0)
-			return parsers[i].parse(rest, u, err);
+	for (i = 0; i < CFS_ARRAY_SIZE(schemes); i++) {
+		if (strcmp(schemes[i].scheme, u->scheme) != 0)
+			continue;
+		u->engine = schemes[i].engine;
+		return schemes[i].parse(rest, u, err);
+	}
 	return parse_generic(rest, u, err);
 }
 

@@ -13,9 +13,10 @@ struct cfs_url_query {
 };
 
 struct cfs_url {
-	char *scheme;	/* lower case */
-	char *user;	/* percent-decoded, NULL when absent */
-	char *password; /* percent-decoded, NULL when absent */
+	char *scheme;	    /* lower case */
+	const char *engine; /* "sqlite3", "redis", "mysql" or "postgresql"; NULL: no metadata URL */
+	char *user;	    /* percent-decoded, NULL when absent */
+	char *password;	    /* percent-decoded, NULL when absent */
 	char *hosts;  /* "h1:p,h2:p"; for mysql the inside of "tcp(...)" or "(...)"; NULL: absent */
 	char *socket; /* path of a unix socket: unix://, mysql unix(/path), postgres ?host=/dir */
 	char *path;   /* sqlite3: the file; others: what follows the host's '/', the database */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tick: what the members know of each other becomes nodes, and requests a view of them. Nodes are
- * never changed in what a view depends on: they are replaced.
+ * A tick: the members known to the registry become nodes, and a membership snapshot for requests.
+ * The fields of a node that a snapshot depends on never change: the node is replaced.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -14,7 +14,8 @@
 #include "members.h"
 #include "sorted.h"
 
-/* A new key is accepted at once, and used when the others have had so many beats to read it. */
+/* A new key is accepted at once, and used after so many heartbeats, when the others have read
+ * it. */
 #define KEY_BEATS 2
 
 static uint64_t id_of(const void *element)
@@ -41,7 +42,7 @@ static bool same_place(const struct cfs_group_member *a, const struct cfs_group_
 	       strcmp(a->address, b->address) == 0 && strcmp(a->volume, b->volume) == 0;
 }
 
-/* Why we do not talk to each other; NULL: we do. One whose volume is not known has ours. */
+/* The reason not to talk to each other; NULL: none. A member of unknown volume has ours. */
 static const char *set_apart(const struct cfs_group_member *us, const struct cfs_group_member *it)
 {
 	if (it->tls != us->tls)
@@ -90,7 +91,7 @@ static int new_node(struct cfs_group *g, const struct cfs_group_member *m, struc
 	return 0;
 }
 
-/* Adds it, or replaces the one with its id. */
+/* Adds a node, or replaces the one with its id. */
 static int put_node(struct cfs_group *g, const struct cfs_group_member *m)
 {
 	size_t i = place_of(g, m->id);
@@ -181,7 +182,7 @@ static bool still_fresh(const struct cfs_group *g)
 	return g->had_company && cfs_now_ms() - g->joined_ms < g->backup_ms;
 }
 
-/* The others did without us for a while: what we own they may have got. */
+/* The others worked without us for a while: they may have fetched blocks that we own. */
 static void note_absence(struct cfs_group *g)
 {
 	bool listed = cfs_roster_find(&g->members->roster, g->self.member.id);
@@ -210,7 +211,7 @@ static void note_keeping(struct cfs_group *g)
 			g->name);
 }
 
-/* What we say of ourselves; others hear it at once when it matters to them. */
+/* Updates our own record; others read it at once when the change matters to them. */
 static int refresh_self(struct cfs_group *g)
 {
 	struct cfs_group_member *m = &g->self.member;
@@ -275,7 +276,7 @@ static int exchange(struct cfs_group *g, uint64_t now_ms)
 	if (r < 0)
 		return r;
 	r = cfs_members_write(g->members, now_ms);
-	/* Who may not write shares nothing, and need not be found. */
+	/* A member that may not write shares nothing, and need not be found. */
 	return r == -EROFS && !g->shares ? 0 : r;
 }
 
@@ -285,7 +286,7 @@ int cfs_group_beat_once(struct cfs_group *g)
 
 	if (r >= 0)
 		r = r2;
-	/* Whatever failed: what has been seen holds. */
+	/* On failure the last known members stay. */
 	if (!g->changed || (r < 0 && !g->view))
 		return r;
 	r2 = cfs_group_view_publish(g);

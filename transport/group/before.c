@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which of several members has a block: they are asked for a byte of it at the same time. */
+/* Finds which of several members has a block: all are asked for one byte of it at once. */
 #include <errno.h>
 
 #include "group-internal.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of the cache group share.
+ * Shared by the files of the cache group.
  *
  *	group.c    joining and leaving, requests
  *	members.c  who is there, as the registry says
@@ -32,9 +32,9 @@ struct group_record {
 	struct cfs_group_member member;
 	struct sockaddr_storage addr; /* of member.address */
 	socklen_t addr_len;
-	uint64_t boot;	  /* random, of this life of the member */
-	uint64_t number;  /* one more with each beat */
-	uint64_t beat_ms; /* its period */
+	uint64_t boot;	  /* random, for each life of the member */
+	uint64_t number;  /* grows by one with each heartbeat */
+	uint64_t beat_ms; /* its heartbeat period */
 };
 
 struct group_key {
@@ -43,24 +43,24 @@ struct group_key {
 };
 
 struct group_node {
-	atomic_uint refs; /* views, and the beat's table */
+	atomic_uint refs; /* held by snapshots and by the heartbeat's table */
 	struct cfs_group_member member;
-	struct cfs_peer *peer; /* NULL: ourselves, or it serves nobody */
+	struct cfs_peer *peer; /* NULL: ourselves, or a member that serves nobody */
 	struct cfs_pace pace;
 
-	bool seen; /* the beat's: is in the list */
+	bool seen; /* used by the heartbeat: it is in the list */
 };
 
 struct group_view {
 	atomic_uint refs;
 	struct cfs_placement *all; /* of nodes */
 	/*
-	 * The same as if nobody were drained. The owner of a block before others came, or before
-	 * it was drained, comes next to its owner, or before it.
+	 * The placement as if no member were drained. It ranks the owner of a block before others
+	 * joined, or before it was drained, next to the current owner or before it.
 	 */
 	struct cfs_placement *before;
-	bool keepers; /* some can keep blocks: those that cannot own none */
-	bool drained; /* some that are there own nothing, and may have much */
+	bool keepers; /* some members can keep blocks: those that cannot own none */
+	bool drained; /* some members own nothing, and may still have many blocks */
 	size_t n;
 	struct group_node *nodes[];
 };
@@ -79,19 +79,19 @@ struct cfs_group {
 	struct cfs_transport *transport;
 	struct cfs_ticker *ticker;
 
-	/* The beat's, and joining's before it */
+	/* Used by the heartbeat, and by joining before it starts */
 	struct group_record self;
 	struct cfs_members *members;
 	struct group_key key;
-	unsigned key_beats; /* since it was read first */
+	unsigned key_beats; /* heartbeats since it was first read */
 	uint64_t key_ms;
-	struct group_node **nodes; /* sorted by id, our own among them */
+	struct group_node **nodes; /* sorted by id, including our own */
 	size_t n_nodes;
-	bool had_company; /* others were there when we came */
+	bool had_company; /* others were present when we joined */
 	bool listed;	  /* we are in the list */
-	bool changed;	  /* something that placement depends on, since the view was made */
+	bool changed;	  /* an input of placement has changed since the snapshot was made */
 	bool beat_failed;
-	atomic_bool outcast; /* somebody else has our id; set by the beat */
+	atomic_bool outcast; /* another mount has our id; set by the heartbeat */
 
 	pthread_mutex_t lock;
 	struct group_view *view;
@@ -105,21 +105,22 @@ struct cfs_group {
 /* ---- view.c ---- */
 
 void cfs_group_node_unref(struct group_node *n);
-/* What requests see: it does not change while they hold it. */
+/* The membership snapshot for requests: it does not change while they hold it. */
 struct group_view *cfs_group_view_hold(struct cfs_group *g);
 void cfs_group_view_unref(struct group_view *v);
-/* Who is alive now becomes what requests see. By the beat. */
+/* Publishes a snapshot of the members that are alive. Called by the heartbeat. */
 int cfs_group_view_publish(struct cfs_group *g);
-/* Up to n owners of the block, best first; p: one of the view's. Valid as long as the view. */
+/* Up to n owners of the block, best first; p: a placement of v. Valid as long as v. */
 unsigned cfs_group_view_pick(const struct group_view *v, const struct cfs_placement *p,
 			     const struct cfs_peer_block *b, unsigned n, struct group_node **ret);
 
-/* What it counts for among the owners; 0: it is none. */
+/* Its weight among the owners; 0: it owns nothing. */
 unsigned cfs_group_view_weight(const struct group_view *v, const struct cfs_group_member *m);
 
 /* ---- before.c ---- */
 
-/* Up to CFS_PLACEMENT_PICK_MAX, all with a peer: the first that says so, or -ENOENT. */
+/* Asks up to CFS_PLACEMENT_PICK_MAX nodes, all with a peer: the first that has the block, or
+ * -ENOENT. */
 int cfs_group_find(struct group_node *const *nodes, unsigned n, const struct cfs_peer_block *b,
 		   cfs_deadline_t deadline);
 
@@ -127,31 +128,31 @@ int cfs_group_find(struct group_node *const *nodes, unsigned n, const struct cfs
 
 struct group_owner {
 	struct group_node *node;
-	bool stands_in; /* for an owner that is slow */
+	bool stands_in; /* in place of an owner that is slow */
 };
 /*
- * The block's owners and those that may stand in for them, best first, without those that are slow,
- * which are probed when it is time. The first g->replicas of them are as good as owners.
+ * The block's owners and their stand-ins, best first, without slow ones; those are probed when it
+ * is time. The first g->replicas of them count as owners.
  */
 unsigned cfs_group_pick_askable(struct cfs_group *g, const struct group_view *v,
 				const struct cfs_peer_block *b, bool probe,
 				struct group_owner ret[CFS_PLACEMENT_PICK_MAX]);
-/* Of a node's pace.slow; arg: the group. */
+/* The judge of a node's pace.slow; arg: the group. */
 void cfs_group_judge(void *arg, struct cfs_slow *s, uint64_t us);
 
 /* ---- beat.c ---- */
 
 struct cfs_members;
 int cfs_group_beat_init(struct cfs_group *g);
-/* After the ticker has ended. */
+/* Called after the ticker has ended. */
 void cfs_group_beat_leave(struct cfs_group *g);
 void cfs_group_beat_free(struct cfs_group *g);
 
-/* A tick. */
+/* One tick. */
 void cfs_group_beat(void *arg);
-/* The first one, whose failure is the caller's. */
+/* The first heartbeat, whose failure goes to the caller. */
 int cfs_group_beat_once(struct cfs_group *g);
-/* The transport is told what has been read. */
+/* Gives the transport the keys that were read. */
 void cfs_group_use_key(struct cfs_group *g);
 
 /* ---- record.c ---- */
@@ -159,26 +160,27 @@ void cfs_group_use_key(struct cfs_group *g);
 bool cfs_group_is_name(const char *name);
 void cfs_group_member_table(const char *name, char table[CFS_GROUP_KEY_MAX]);
 void cfs_group_member_key(const char *name, uint64_t id, char key[CFS_GROUP_KEY_MAX]);
-/* Cut to size, and to what JSON can hold: a path need not be text. src: may be NULL. */
+/* Truncates text to size and replaces bytes that JSON cannot hold: a path need not be text. src:
+ * may be NULL. */
 void cfs_group_copy_text(char *dst, size_t size, const char *src);
 /* malloc'ed JSON; NULL without memory. */
 char *cfs_group_encode(const struct group_record *r);
 /* -EINVAL: not a record. */
 int cfs_group_decode(const void *value, size_t len, struct group_record *ret);
-/* What is another one at every beat, without the rest, which begins at *ret_at. */
+/* Decodes the part that changes with each heartbeat, without the rest, which begins at *ret_at. */
 int cfs_group_decode_beat(const void *value, size_t len, struct group_record *ret, size_t *ret_at);
-/* Of one group; as cfs_group_list. */
+/* Lists one group; as cfs_group_list. */
 int cfs_group_list_one(const struct cfs_group_registry *reg, const char *name,
 		       cfs_group_listed_fn fn, void *arg);
 /* "10.0.0.1:7000", "[fd00::1]:7000" */
 int cfs_group_parse_endpoint(const char *text, struct sockaddr_storage *ret, socklen_t *ret_len);
-/* 1, 0: the group has none yet, or an error. */
+/* Reads the group's key. 1; 0: the group has none yet; or an error. */
 int cfs_group_read_key(const struct cfs_group_registry *reg, const char *name,
 		       struct group_key *ret);
-/* The same, and the first one makes it. 0. */
+/* The same, and creates a missing key. 0, or an error. */
 int cfs_group_get_key(const struct cfs_group_registry *reg, const char *name,
 		      struct group_key *ret);
-/* A number, v4 or v6, without port. -EINVAL. */
+/* A numeric address, v4 or v6, without port. -EINVAL. */
 int cfs_group_parse_address(const char *text, unsigned port, struct sockaddr_storage *ret,
 			    socklen_t *ret_len);
 void cfs_group_set_port(struct sockaddr_storage *addr, unsigned port);

@@ -46,9 +46,10 @@ static int start_transport(struct cfs_group *g, const struct cfs_group_conf *con
 		.allow_public = conf->allow_public,
 		.ops = conf->ops,
 		.ops_arg = conf->ops_arg,
-		/* Who has patience with answers has it with connecting, too. */
+		/* A longer patience with answers applies to connecting, too. */
 		.connect_timeout_ms = (unsigned)CFS_MAX(g->timeout_ms, CONNECT_MS),
-		/* Told before they would give up, they go to object storage at once. */
+		/* Refused before they would time out, other members turn to object storage at
+		 * once. */
 		.disk_timeout_ms = (unsigned)(g->timeout_ms - g->timeout_ms / 4),
 		.max_conns_per_peer = conf->max_conns,
 		.inflight_bytes = conf->inflight_bytes,
@@ -186,7 +187,7 @@ void cfs_group_destroy(struct cfs_group *g)
 	cfs_group_beat_free(g);
 	cfs_group_view_unref(g->view);
 	if (g->transport)
-		(void)cfs_transport_destroy(g->transport); /* it has said so */
+		(void)cfs_transport_destroy(g->transport); /* its stop was logged */
 	explicit_bzero(&g->key, sizeof(g->key));
 	pthread_mutex_destroy(&g->lock);
 	free(g);
@@ -217,7 +218,7 @@ bool cfs_group_owns(struct cfs_group *g, const struct cfs_peer_block *b)
 	return found;
 }
 
-/* A peer that works and never answers leaves as much time for object storage. */
+/* A peer that works and never answers must leave as much time for object storage. */
 static cfs_deadline_t half_way(cfs_deadline_t deadline)
 {
 	return cfs_deadline_in(cfs_deadline_left_ms(deadline) / 2);
@@ -247,7 +248,7 @@ static ssize_t ask(struct cfs_group *g, struct group_node *n, const struct cfs_p
 	return r;
 }
 
-/* Others that may have had it, the likeliest first. */
+/* Picks other members that may have had it, the likeliest first. */
 static unsigned pick_before(const struct group_view *v, const struct cfs_peer_block *b,
 			    struct group_node *ret[CFS_PLACEMENT_PICK_MAX])
 {
@@ -262,9 +263,9 @@ static unsigned pick_before(const struct group_view *v, const struct cfs_peer_bl
 }
 
 /*
- * For a block of our own that we may not have had time to get: those who owned it before we came,
- * or before they were drained. The first is mostly the one; the others are asked whether they have
- * it, all at once.
+ * For an own block that we may not have fetched yet: asks the members that owned it before we
+ * joined, or before they were drained. Usually the first one has it; the others are asked for a
+ * byte, all at once.
  */
 static ssize_t ask_before(struct cfs_group *g, const struct group_view *v,
 			  const struct cfs_peer_block *b, uint32_t off, uint32_t len,
@@ -316,16 +317,16 @@ static ssize_t ask_owners(struct cfs_group *g, const struct group_view *v,
 			return -EAGAIN;
 		*ret_asked = true;
 		r = ask(g, node, b, off, len, flags | stands_in, dst, n_dst, hedge, deadline);
-		/* Another owner is no help where this one has answered. */
+		/* Once this owner has answered, another one is no help. */
 		if (r >= 0 || (r == -ENOENT && !flags) || r == -EALREADY || r == -ECANCELED)
 			break;
-		/* After so long the next one is of use if it has the block, not if it fetches it.
-		 */
+		/* After that time the next member helps only if it has the block, not if it must
+		 * fetch it. */
 		if (r == -ETIMEDOUT)
 			flags = CFS_PEER_ONLY_CACHED;
 		if (cfs_deadline_passed(deadline))
 			break;
-		/* One that was found to be slow meanwhile is none of those that count. */
+		/* A member that became slow meanwhile does not count. */
 		left -= r != -EBUSY || !cfs_slow_is(&node->pace.slow);
 	}
 	return r;
@@ -359,7 +360,7 @@ void cfs_group_hint(struct cfs_group *g, const struct cfs_peer_block *b, enum cf
 		if (owners[i]->peer)
 			cfs_peer_hint(owners[i]->peer, b, hint);
 	}
-	/* Who owned it before may have it still. */
+	/* Previous owners may still have it. */
 	k = hint == CFS_PEER_FORGET ? pick_before(v, b, had) : 0;
 	while (k-- > 0) {
 		for (i = 0; i < n && owners[i] != had[k]; i++)
@@ -401,7 +402,7 @@ int cfs_group_map(struct cfs_group *g, const struct cfs_peer_block *b,
 		ssize_t r;
 
 		owners[i] = nodes[i]->member.id;
-		cached[i] = -ENOTSUP; /* ourselves: the caller knows */
+		cached[i] = -ENOTSUP; /* ourselves: the caller knows its own state */
 		if (!nodes[i]->peer)
 			continue;
 		r = cfs_peer_read(nodes[i]->peer, b, 0, 1, CFS_PEER_ONLY_CACHED, &dst, 1,
@@ -427,7 +428,7 @@ static int by_id(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* What is in its record only. */
+/* The fields that only its record has. */
 static int describe(void *arg, const char *group, const struct cfs_group_member *m)
 {
 	struct shown *s = arg;
@@ -464,7 +465,7 @@ int cfs_group_each_member(struct cfs_group *g, cfs_group_member_fn fn, void *arg
 		sum += cfs_group_view_weight(v, &v->nodes[i]->member);
 	for (i = 0; i < v->n && !r; i++)
 		show_peer(v, v->nodes[i], sum, &s.v[i]);
-	/* Without the registry they have no names. */
+	/* Without the registry members have no names. */
 	if (!r)
 		(void)cfs_group_list_one(&g->registry, g->name, describe, &s);
 	for (pass = 0; pass < 2; pass++) {

@@ -21,7 +21,7 @@ static uint32_t count(const _Atomic uint32_t *v)
 	return atomic_load_explicit(v, memory_order_relaxed);
 }
 
-/* Whoever comes meanwhile may be forgotten, or not: it is one of hundreds. */
+/* Concurrent additions may or may not be lost: each is one of hundreds. */
 static void forget_half(struct cfs_pace *p)
 {
 	uint32_t left = 0;
@@ -88,7 +88,7 @@ void cfs_hedging_share(struct cfs_hedging *h, unsigned members)
 	atomic_store_explicit(&h->members, CFS_MAX(members, 1u), memory_order_relaxed);
 }
 
-/* Of one hedge, in credits. */
+/* The price of one hedge, in credits. */
 static int price_of(struct cfs_hedging *h)
 {
 	unsigned n = atomic_load_explicit(&h->members, memory_order_relaxed);
@@ -119,29 +119,29 @@ bool cfs_hedging_take(struct cfs_hedging *h)
 
 /* ---- a request ---- */
 
-/* Asked by the one who waits; wakes him. */
+/* A request of the waiting thread; its end wakes that thread. */
 struct asked {
 	struct cfs_peer_get get; /* first */
 	sem_t *woken;
 	int err;
-	atomic_bool ended; /* err is set, and the request is not touched any more but for woken */
-	atomic_bool worked_on; /* so the peer says */
+	atomic_bool ended;     /* err is set, and nothing but woken is touched afterwards */
+	atomic_bool worked_on; /* as the peer reports */
 	struct cfs_hedge *hedge;
-	struct race *race; /* of the first */
+	struct race *race; /* only of the first request */
 };
 
 struct race {
 	struct cfs_peer *peer;
 	struct cfs_slow *slow;
 	struct cfs_slow_ask ask; /* under slow->lock */
-	sem_t woken;		 /* once by each request that was started */
-	unsigned heard;		 /* of these */
+	sem_t woken;		 /* posted once by each started request */
+	unsigned heard;		 /* posts received */
 	struct asked first, probe;
 	struct iovec byte;
 	char probed;
 	bool probing;
-	bool known; /* how long the peer takes */
-	bool shed;  /* given up, as the peer is slow */
+	bool known; /* the peer's usual time */
+	bool shed;  /* given up, because the peer is slow */
 };
 
 static void note_end(struct cfs_peer_get *g, int err)
@@ -170,7 +170,7 @@ static void wait_for(struct race *r, struct asked *a)
 		r->heard += sem_wait(&r->woken) == 0;
 }
 
-/* Nobody is about to touch the semaphore any more. */
+/* Waits until no request can touch the semaphore. */
 static void end_race(struct race *r, unsigned started)
 {
 	while (r->heard < started)
@@ -185,7 +185,7 @@ static void stop(struct race *r, struct asked *a)
 	wait_for(r, a);
 }
 
-/* The first one ends, or this time comes. */
+/* Waits until the first one ends, or until this time. */
 static bool has_ended_by(struct race *r, cfs_deadline_t when)
 {
 	while (!atomic_load(&r->first.ended)) {
@@ -224,7 +224,7 @@ static void start_probe(struct race *r)
 	r->probing = cfs_peer_start(r->peer, &r->probe.get) == 0;
 }
 
-/* True: the answer is late enough to go another way. */
+/* True: the answer is late enough for the hedge. */
 static bool is_late(struct race *r, cfs_deadline_t start, uint64_t late_ms)
 {
 	if (has_ended_by(r, start + late_ms / 2))
@@ -319,8 +319,8 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs
 	if (r.shed && err == -ECANCELED)
 		err = -EBUSY;
 	/*
-	 * One that was given up took at least so long: who has become slow is given more time. How
-	 * long a long fetch takes says nothing of the peer; short ones are what is usual.
+	 * A request that was given up took at least so long, so a peer that became slow gets more
+	 * time. Long fetches say nothing about the peer; short ones are typical.
 	 */
 	took_ns = cfs_now_ns() - start_ns;
 	if ((err == 0 || err == -ECANCELED || won) &&

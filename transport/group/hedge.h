@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When an answer of a peer is late, and what is done about it.
+ * Late answers of a peer, and the reaction to them.
  *
- * Late is what takes twice as long as 95 of 100 answers of this peer did lately. At half of that
- * time the peer is asked whether it has the block. One that answers "no", or says that it works on
- * it, is fetching it, for everybody who wants it: that is not done twice. One that has it gets as
- * much time again. After that the hedge runs; or when a peer of which more is known has been silent
- * to all who ask it here.
- * Hedges are bounded for the group as a whole: each takes a credit, of which the requests of all
- * members together earn a hundredth per percent, up to CFS_HEDGE_BURST.
+ * An answer is late when it takes twice as long as 95 of 100 recent answers of this peer. At half
+ * of that time the peer is asked whether it has the block. A peer that answers "no", or that it
+ * works on it, is fetching the block for all who want it: it is not fetched twice. A peer that has
+ * it gets as much time again. After that the hedge runs. It also runs when a well-known peer has
+ * been silent to all requests from here. Hedges are bounded for the group as a whole: each takes a
+ * credit, of which the requests of all members together earn a hundredth per percent, up to
+ * CFS_HEDGE_BURST.
  *
  * Threads: any. Memory: fixed.
  */
@@ -22,10 +22,10 @@
 #include "slow.h"
 
 #define CFS_HEDGE_BURST	  16
-#define CFS_HEDGE_MIN_MS  20 /* nothing is late before */
-#define CFS_HEDGE_SAMPLES 16 /* with fewer nothing is known of a peer */
+#define CFS_HEDGE_MIN_MS  20 /* nothing counts as late sooner */
+#define CFS_HEDGE_SAMPLES 16 /* fewer answers say nothing about a peer */
 
-/* How long a peer takes, of the last few hundred answers. All 0 is the beginning. */
+/* Response times of a peer, of its last few hundred answers. Starts as zeros. */
 struct cfs_pace {
 	_Atomic uint32_t n;
 	_Atomic uint32_t below[CFS_PEER_LATENCIES]; /* [i]: less than 2^i us, the last: any */
@@ -38,24 +38,25 @@ uint64_t cfs_pace_late_ms(const struct cfs_pace *p, uint64_t patience_ms);
 
 struct cfs_hedging {
 	unsigned percent;	  /* of requests that may be hedged; 0: none */
-	_Atomic unsigned members; /* that share the credits, at least 1 */
-	_Atomic int credits;	  /* hundredths, of all; a hedge here takes `members` times one */
+	_Atomic unsigned members; /* members that share the credits, at least 1 */
+	_Atomic int credits;	  /* hundredths, of the whole group; a hedge here costs `members`
+				   * times one */
 	_Atomic uint64_t hedges;
 	_Atomic uint64_t wins; /* of hedges: the other way was faster */
 };
 
 void cfs_hedging_init(struct cfs_hedging *h, unsigned percent);
-/* So many members have the same to spend. */
+/* Sets how many members have the same credits to spend. */
 void cfs_hedging_share(struct cfs_hedging *h, unsigned members);
 void cfs_hedging_earn(struct cfs_hedging *h);
-/* False: there is none. */
+/* False: there is no credit. */
 bool cfs_hedging_take(struct cfs_hedging *h);
 
 /*
- * As cfs_peer_read(), and -EALREADY: hedge has the bytes; -ECANCELED: it has no room, and the
- * caller should go the other way himself; -EBUSY as well when the peer turns out to be slow. Either
- * way dst is left alone from now on. hedge may be NULL. patience_ms: how long the peer may be
- * silent about the request. One that says that it works on it is waited for until `limit`.
+ * As cfs_peer_read(), and: -EALREADY: hedge has the bytes; -ECANCELED: hedge has no room, and the
+ * caller should use the other way itself; -EBUSY: the same, or the peer turns out to be slow. In
+ * each case dst is not written afterwards. hedge may be NULL. patience_ms: how long the peer may be
+ * silent about the request. A peer that reports work on it is waited for until `limit`.
  */
 ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs_peer *peer,
 			const struct cfs_peer_block *b, uint32_t off, uint32_t len, unsigned flags,

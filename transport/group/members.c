@@ -17,9 +17,9 @@
 #define LEASE_TICKS    3
 #define DEPUTIES       2
 #define WATCH_TICKS    2    /* of deputies */
-#define SETTLING_BEATS 3    /* after which all that the leader before has left to be judged is */
-#define LOST_MAX       3    /* then the list is made anew */
-#define LEASE_MIN_MS   1000 /* a machine that is busy */
+#define SETTLING_BEATS 3    /* then all members left by the previous leader are judged */
+#define LOST_MAX       3    /* after so many the list is written anew */
+#define LEASE_MIN_MS   1000 /* allows for a busy machine */
 
 void cfs_members_init(struct cfs_members *m)
 {
@@ -117,7 +117,7 @@ static int apply_changes(struct cfs_members *m, uint64_t from, struct cfs_roster
 	return r;
 }
 
-/* -EINVAL: what was read is not the list. */
+/* -EINVAL: the records do not form the list. */
 static int take(struct cfs_members *m, struct cfs_roster *next)
 {
 	if (next->sum != m->head.sum)
@@ -167,7 +167,7 @@ int cfs_members_follow(struct cfs_members *m)
 		r = follow_changes(m);
 	if (r == -ENOENT || r == -EINVAL)
 		r = follow_snapshot(m);
-	/* It was replaced meanwhile: the next head says by what. */
+	/* It was replaced meanwhile: the next head names the replacement. */
 	return r == -ENOENT ? -EAGAIN : r;
 }
 
@@ -188,7 +188,7 @@ unsigned cfs_members_deputy(const struct cfs_members *m)
 	return 0;
 }
 
-/* The leader says nothing, and it is for us to do something about it. */
+/* The leader is silent, and it is our turn to take over. */
 static bool is_left(const struct cfs_members *m)
 {
 	uint64_t ticks_ms = LEASE_TICKS * CFS_MAX(m->head.tick_ms, m->tick_ms);
@@ -202,7 +202,7 @@ static bool is_left(const struct cfs_members *m)
 		return true;
 	if (deputy == 1 && m->head.tick_ms == 0)
 		return true;
-	/* One after the other, and those that have not watched after those that have. */
+	/* Takeovers are staggered, and members that did not watch come after those that did. */
 	if (deputy)
 		return quiet_ms > lease_ms + (deputy - 1) * m->tick_ms;
 	return quiet_ms > 2 * lease_ms + m->tick_ms + m->self->boot % lease_ms;
@@ -267,7 +267,8 @@ static void cast_out(struct cfs_members *m, const char *text)
 	m->outcast = m->changed = true;
 }
 
-/* It is not what we wrote last. That may have been a try whose answer was lost, or not be us. */
+/* The record is not the one we wrote last: our last answer was lost, or another mount has our
+ * id. */
 static int settle(struct cfs_members *m, const char *key, const char *text)
 {
 	const struct cfs_group_registry *reg = m->registry;
@@ -316,7 +317,7 @@ static int put_self(struct cfs_members *m)
 	return 0;
 }
 
-/* ---- what is to be done at a tick ---- */
+/* ---- the work of a tick ---- */
 
 /* Half a tick early is better than one late. */
 static bool is_due(const struct cfs_members *m, uint64_t then_ms, uint64_t now_ms,
@@ -332,10 +333,10 @@ static uint64_t look_period(const struct cfs_members *m)
 	return m->tick_ms * (settled && !cfs_members_deputy(m) ? LOOK_TICKS : 1);
 }
 
-/* 0: the records are for others to read. */
+/* 0: others read the records. */
 static uint64_t watch_period(const struct cfs_members *m)
 {
-	/* Before there is a record of ours this would be a list without us. */
+	/* Before our record exists, this list would lack us. */
 	if (!m->own || m->read_only)
 		return 0;
 	if (m->leading)
@@ -349,7 +350,7 @@ int cfs_members_read(struct cfs_members *m, uint64_t now_ms)
 	int r = 0;
 
 	if (!m->leading && is_due(m, m->look_ms, now_ms, look_period(m))) {
-		/* What the head named may have been replaced meanwhile. */
+		/* Records that the head named may have been replaced meanwhile. */
 		do
 			r = look(m, now_ms);
 		while (r == -EAGAIN && !m->known);
@@ -388,7 +389,7 @@ int cfs_members_write(struct cfs_members *m, uint64_t now_ms)
 		return 0;
 	}
 	r = beat(m, now_ms);
-	/* Those who come next shall find us. */
+	/* Members that join next must find us. */
 	if (r >= 0 && first && m->leading)
 		r = cfs_members_watch(m, now_ms, m->tick_ms);
 	if (r < 0 || !m->leading || m->outcast)

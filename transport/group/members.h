@@ -35,13 +35,13 @@
 #include "roster.h"
 
 #define CFS_MEMBERS_HEAD_MAX 160
-#define CFS_MEMBERS_TEXT_MAX 8000 /* of a record of the list */
+#define CFS_MEMBERS_TEXT_MAX 8000 /* of one record of the list */
 
 struct members_head {
 	uint64_t leader;
-	uint64_t nonce; /* its boot */
+	uint64_t nonce; /* the leader's boot number */
 	uint64_t serial;
-	uint64_t tick_ms; /* 0: it has left */
+	uint64_t tick_ms; /* 0: the leader has left */
 	uint64_t version, log, snapshot;
 	unsigned pieces;
 	uint64_t sum;
@@ -52,45 +52,46 @@ struct members_watch;
 struct cfs_members {
 	const char *name;
 	const struct cfs_group_registry *registry;
-	const struct group_record *self; /* the caller's, who may change it between calls */
+	const struct group_record *self; /* the caller's, which may change it between calls */
 	uint64_t beat_ms, tick_ms;
 
 	struct cfs_roster roster;
-	bool changed; /* the roster, since the caller has cleared this */
-	bool known;   /* the roster is that of version */
+	bool changed; /* the roster has changed since the caller cleared this */
+	bool known;   /* the roster matches version */
 	uint64_t version;
 	bool leading;
 	bool outcast;	/* another mount has our id: we are not a member */
-	bool read_only; /* cannot write */
+	bool read_only; /* the registry refuses our writes */
 
 	/* members.c */
-	char *own; /* our record as it was written last; NULL: not yet */
+	char *own; /* our record as last written; NULL: not yet */
 	uint64_t put_ms, number;
 	struct members_head head;
-	char head_text[CFS_MEMBERS_HEAD_MAX]; /* empty: there is none */
-	uint64_t look_ms, looked_ms; /* when, and the time that reads which succeeded cover */
-	uint64_t heard_ms;	     /* looked_ms when the head was another one */
-	uint64_t led_ms;	     /* the same of its leader */
-	unsigned lost; /* looks in a row that found a head whose list could not be had */
+	char head_text[CFS_MEMBERS_HEAD_MAX]; /* empty: there is no head */
+	uint64_t look_ms, looked_ms; /* time of the last look; time covered by successful reads */
+	uint64_t heard_ms;	     /* looked_ms when the head last changed */
+	uint64_t led_ms;	     /* the same for its leader */
+	unsigned lost;		     /* consecutive looks at a head whose list could not be read */
 
 	/* watch.c */
 	struct members_watch *watch; /* sorted by id */
 	size_t n_watch, room_watch;
 	uint64_t watch_ms, watched_ms;
 	uint64_t silent;    /* the leader before us, */
-	uint64_t silent_ms; /* which has said nothing for so long */
+	uint64_t silent_ms; /* and how long it has been silent */
 	bool complained;
 };
 
-/* All that is not set is 0: name, registry, self, beat_ms are. */
+/* The caller sets name, registry, self and beat_ms; all other fields are 0. */
 void cfs_members_init(struct cfs_members *m);
 void cfs_members_free(struct cfs_members *m);
-/* Once a tick, both: what others have written, and our own. Whatever fails, the roster stays. */
+/* Both run once per tick: they read the records of others, and write our own. On failure the roster
+ * stays as it is. */
 int cfs_members_read(struct cfs_members *m, uint64_t now_ms);
 int cfs_members_write(struct cfs_members *m, uint64_t now_ms);
-/* Our record at the next write, and not at the next beat. */
+/* Writes our record at the next write instead of the next heartbeat. */
 void cfs_members_hurry(struct cfs_members *m);
-/* Our record is removed; a leader leaves to others, the last one leaves nothing. */
+/* Removes our record. A leader hands over to others; the last member removes the list as well. */
 void cfs_members_leave(struct cfs_members *m);
 
 /* ---- between members.c, watch.c, publish.c ---- */
@@ -100,23 +101,23 @@ void cfs_members_list_key(const struct cfs_members *m, char key[CFS_GROUP_KEY_MA
 /* -ENOENT: there is none. */
 int cfs_members_read_head(struct cfs_members *m, struct members_head *ret,
 			  char ret_text[CFS_MEMBERS_HEAD_MAX]);
-/* Becomes what the head says; the roster is changed when all of it could be had. */
+/* Brings the roster to the version of the head; it changes only when all of it could be read. */
 int cfs_members_follow(struct cfs_members *m);
-/* 1: we are to take over first; 2: if that one does not. 0: we are no deputy. */
+/* 1: first in line to take over; 2: next if the first does not. 0: no deputy. */
 unsigned cfs_members_deputy(const struct cfs_members *m);
 
-/* Reads all records. Complete, or an error. period_ms: that this is done again after. */
+/* Reads all records. Complete, or an error. period_ms: time until the next such read. */
 int cfs_members_watch(struct cfs_members *m, uint64_t now_ms, uint64_t period_ms);
-/* Whether the i-th is there; ret is valid until the next watch. */
+/* Whether the i-th member is present; ret is valid until the next watch. */
 bool cfs_members_watched(const struct cfs_members *m, size_t i,
 			 const struct cfs_roster_entry **ret);
 void cfs_members_forget_watch(struct cfs_members *m);
 
-/* We are the leader from now on. -ESTALE, -EEXIST: another one is. */
+/* Makes us the leader. -ESTALE, -EEXIST: another member was faster. */
 int cfs_members_claim(struct cfs_members *m, uint64_t now_ms);
-/* What has changed. Being outdone is no error: leading is false then. */
+/* Publishes the changes. Losing the leadership is no error: leading is then false. */
 int cfs_members_publish(struct cfs_members *m);
-/* After our record: leads no more, and removes the list that nobody needs. */
+/* Called after our record was removed: gives up leading, and removes a list without readers. */
 void cfs_members_resign(struct cfs_members *m);
 
 #endif

@@ -56,7 +56,7 @@ int cfs_placement_create(const struct cfs_placement_member *v, size_t n, struct 
 			p->v[p->n++] = (struct place){
 				.seed = mix(v[i].id), .weight = v[i].weight, .index = (unsigned)i};
 	}
-	/* Not by index: members agree on the order of the same draws. */
+	/* Not by index: members agree on the order of equal draws. */
 	qsort(p->v, p->n, sizeof(p->v[0]), order);
 	*ret = p;
 	return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing the list: of the leader. */
+/* Writing the list; the leader's part. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 /* Changes after which the whole list is written again. */
 #define LOG_MAX 32
 
-/* Lines, which become records of at most CFS_MEMBERS_TEXT_MAX. */
+/* Lines that become records of at most CFS_MEMBERS_TEXT_MAX. */
 struct pen {
 	struct cfs_members *m;
 	bool whole;	  /* pieces of a snapshot, not changes */
@@ -106,7 +106,7 @@ static int write_snapshot(struct cfs_members *m, uint64_t version, unsigned *ret
 	return r;
 }
 
-/* -ESTALE, -EEXIST: somebody else has put one there. */
+/* -ESTALE, -EEXIST: another member has written there first. */
 static int swap_head(struct cfs_members *m, const struct members_head *h)
 {
 	const struct cfs_group_registry *reg = m->registry;
@@ -124,7 +124,7 @@ static int swap_head(struct cfs_members *m, const struct members_head *h)
 		r = reg->swap(reg->arg, key, m->head_text, strlen(m->head_text), text, (size_t)n);
 	else
 		r = reg->put(reg->arg, key, text, (size_t)n, true);
-	/* Perhaps by us, in a try whose answer was lost. */
+	/* The writer may be ourselves, in a try whose answer was lost. */
 	if ((r == -ESTALE || r == -EEXIST) && cfs_members_read_head(m, &other, found) == 0 &&
 	    strcmp(found, text) == 0)
 		r = 0;
@@ -138,7 +138,7 @@ static int swap_head(struct cfs_members *m, const struct members_head *h)
 
 /* ---- leading ---- */
 
-/* The list as the records have it, where the one before is not known. */
+/* Writes the list from the records, when the previous list is unknown. */
 static int make_roster(struct cfs_members *m, uint64_t now_ms)
 {
 	const struct cfs_roster_entry *e;
@@ -170,7 +170,7 @@ int cfs_members_claim(struct cfs_members *m, uint64_t now_ms)
 	h.nonce = m->self->boot;
 	h.serial++;
 	h.tick_ms = m->tick_ms;
-	/* A list that is not the one before is another version. */
+	/* A list with other content is another version. */
 	h.version += !same;
 	h.log = h.snapshot = h.version;
 	h.sum = m->roster.sum;
@@ -188,7 +188,7 @@ int cfs_members_claim(struct cfs_members *m, uint64_t now_ms)
 	return 0;
 }
 
-/* Only stragglers still read them, and these then read the list anew. */
+/* Only stragglers still read these records, and then read the whole list. */
 struct removal {
 	struct cfs_members *m;
 	uint64_t below;
@@ -345,7 +345,7 @@ void cfs_members_resign(struct cfs_members *m)
 	h.serial++;
 	r = m->leading ? swap_head(m, &h) : cfs_members_read_head(m, &h, text);
 	m->leading = false;
-	/* Of those that leave together the last one finds no record and no leader. */
+	/* When several leave together, the last one finds no record and no leader. */
 	if (r < 0 || h.tick_ms)
 		return;
 	cfs_group_member_table(m->name, table);

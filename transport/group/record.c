@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a cache group keeps in the registry, as JSON:
+ * The registry entries of a cache group, as JSON:
  *
  *	group.member.NAME/ID	one per member, written by it at every beat:
  *				BOOT NUMBER BYTES BEAT_MS {what it says of itself}
@@ -143,7 +143,7 @@ static bool copy_text(char *dst, size_t size, const char *src)
 	return (size_t)snprintf(dst, size, "%s", src) < size;
 }
 
-/* What goes into the list as a word of its own. */
+/* Whether the list can hold the text as one word. */
 static bool is_word(const char *text)
 {
 	return !text[strcspn(text, " \t\n")];

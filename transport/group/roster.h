@@ -2,11 +2,11 @@
 /*
  * The list of a cache group's members, in memory and as text. Text is lines that change a list:
  *
- *	+ID WEIGHT RANK FLAGS ADDRESS [VOLUME]	this member is there, or is so now
- *	-ID					this one is not
+ *	+ID WEIGHT RANK FLAGS ADDRESS [VOLUME]	the member is present, with these values
+ *	-ID					the member is gone
  *
  * after a line with the volume of members that name none. IDs are hexadecimal. FLAGS: f fresh, t
- * TLS, m memory only, or -. ADDRESS: - where it serves nobody.
+ * TLS, m memory only, or -. ADDRESS: - if it serves nobody.
  */
 #ifndef CFS_ROSTER_H
 #define CFS_ROSTER_H
@@ -20,18 +20,18 @@
 struct cfs_roster_entry {
 	uint64_t id;
 	unsigned weight;
-	unsigned rank; /* the weight it had, or will have, while it has none */
+	unsigned rank; /* its past or future weight, while weight is 0 */
 	bool fresh, tls;
 	bool memory_only;	       /* cannot keep blocks at the moment */
-	char address[CFS_ADDRESS_MAX]; /* empty: serves nobody */
+	char address[CFS_ADDRESS_MAX]; /* empty: it serves nobody */
 	char volume[CFS_VOLUME_SIZE];
 };
 
-/* Sorted by id. All 0 is empty. */
+/* Sorted by id. A list of zeros is empty. */
 struct cfs_roster {
 	struct cfs_roster_entry *v;
 	size_t n, room;
-	uint64_t sum; /* of the entries, whatever their order */
+	uint64_t sum; /* over the entries, in any order */
 };
 
 void cfs_roster_free(struct cfs_roster *r);
@@ -44,12 +44,12 @@ void cfs_roster_remove(struct cfs_roster *r, uint64_t id);
 
 uint64_t cfs_roster_hash(const char *text, size_t len);
 
-/* The first line. Returns its length. */
+/* Writes the first line. Returns its length. */
 size_t cfs_roster_begin(const char *volume, char line[CFS_ROSTER_LINE_MAX]);
 size_t cfs_roster_line(const struct cfs_roster_entry *e, const char *volume,
 		       char line[CFS_ROSTER_LINE_MAX]);
 size_t cfs_roster_gone(uint64_t id, char line[CFS_ROSTER_LINE_MAX]);
-/* -EINVAL: not such text; then r has a part of it. */
+/* -EINVAL: malformed text, of which r then has a part. */
 int cfs_roster_apply(struct cfs_roster *r, const char *text, size_t len);
 
 #endif

@@ -8,7 +8,7 @@
 #define MS_NS	      1000000ull
 #define FORGIVEN_AT   10	 /* pauses after which the next one is short again */
 #define PROBE_RUNS_MS UINT64_MAX /* until_ms while a probe is under way */
-/* Threads that wait look more often: for longer this process did not run itself. */
+/* Waiting threads look more often than this: a longer gap means that this process did not run. */
 #define LOOK_MAX_NS (2 * CFS_SLOW_LOOK_MS * MS_NS)
 
 void cfs_slow_init(struct cfs_slow *s, cfs_slow_judge_fn judge, void *arg)
@@ -33,9 +33,9 @@ uint64_t cfs_slow_part_us(uint64_t ns, uint64_t bytes, uint64_t answers)
 	return part_us(ns, bytes + answers * CFS_SLOW_ANSWER);
 }
 
-/* ---- the pace; all with the lock ---- */
+/* ---- the pace; all called with the lock ---- */
 
-/* Silence tells nothing in either direction, nor does a peer that was hardly asked. */
+/* Silence proves nothing in either direction, nor does a peer that was hardly asked. */
 static void end_period(struct cfs_slow *s, uint64_t now_ns)
 {
 	const struct cfs_slow_period *p = &s->now;
@@ -51,7 +51,7 @@ static void end_period(struct cfs_slow *s, uint64_t now_ns)
 	s->stretch_ns = 0;
 }
 
-/* Threads come with times and counts that others have overtaken. */
+/* Threads may bring times and counts that are older than those of others. */
 static void account(struct cfs_slow *s, uint64_t now_ns, uint64_t came)
 {
 	if (s->owed > 0 && now_ns > s->at_ns) {
@@ -108,7 +108,7 @@ void cfs_slow_works(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns,
 	account(s, now_ns, came);
 	a->worked_ns = now_ns;
 	settle(s, a);
-	/* If it was alone, what has passed was the fetch. */
+	/* For a single request, the elapsed time was the fetch. */
 	if (s->owed == 0) {
 		s->now.ns -= CFS_MIN(s->now.ns, s->stretch_ns);
 		s->stretch_ns = 0;

@@ -33,9 +33,9 @@
 #define CFS_SLOW_PERIOD_MS    400
 #define CFS_SLOW_PERIODS      3
 #define CFS_SLOW_WINDOW_MS    1000	   /* on the clock; what is older is not compared */
-#define CFS_SLOW_LOOK_MS      100	   /* who waits for an answer looks so often */
+#define CFS_SLOW_LOOK_MS      100	   /* how often a waiting request checks */
 #define CFS_SLOW_STILL_MS     600	   /* after WORKING; then an answer is owed again */
-#define CFS_SLOW_KNOWN	      (512u << 10) /* bytes, with which a pace is worth comparing */
+#define CFS_SLOW_KNOWN	      (512u << 10) /* bytes after which a pace can be compared */
 #define CFS_SLOW_TIMES	      4		   /* slower than others, and ... */
 #define CFS_SLOW_BUCKET_TIMES 2		   /* ... than object storage: slow */
 #define CFS_SLOW_PAUSE_MS     2000	   /* before the first probe; doubles, ... */
@@ -43,7 +43,7 @@
 #define CFS_SLOW_PROBE	      (1u << 20)   /* bytes of a probe */
 
 struct cfs_slow;
-/* us: the peer's pace. Without the lock. */
+/* Judges a pace in us. Called without the lock. */
 typedef void (*cfs_slow_judge_fn)(void *arg, struct cfs_slow *s, uint64_t us);
 
 struct cfs_slow_period {
@@ -52,50 +52,51 @@ struct cfs_slow_period {
 };
 
 struct cfs_slow {
-	_Atomic uint64_t until_ms; /* not to be asked until a probe after it; 0: is asked */
+	_Atomic uint64_t until_ms; /* no requests until a probe after this time; 0: it is asked */
 	cfs_slow_judge_fn judge;   /* may be NULL */
 	void *arg;
 
 	pthread_mutex_t lock; /* the rest */
 	unsigned owed;	      /* requests */
-	uint64_t at_ns, came; /* accounted so far */
-	uint64_t stretch_ns;  /* of now.ns: since answers are owed without a break */
+	uint64_t at_ns, came; /* accounted up to here */
+	uint64_t stretch_ns;  /* in now.ns: since when answers are owed without a break */
 	struct cfs_slow_period now, last;
 	unsigned slow_periods;
 	uint64_t pause_ms, ended_ms;
 };
 
-/* A request, as far as this is concerned. All 0 before cfs_slow_start(). */
+/* One request in this accounting. All 0 before cfs_slow_start(). */
 struct cfs_slow_ask {
 	bool owed;
-	uint64_t worked_ns; /* when the peer said so last; 0: it did not */
+	uint64_t worked_ns; /* time of the peer's last WORKING; 0: none */
 };
 
 void cfs_slow_init(struct cfs_slow *s, cfs_slow_judge_fn judge, void *arg);
 void cfs_slow_destroy(struct cfs_slow *s);
 
-/* now_ns: cfs_now_ns(). came: bytes that have come of the peer, ever. */
+/* now_ns: cfs_now_ns(). came: total of bytes that the peer has ever sent. */
 void cfs_slow_start(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t came);
 void cfs_slow_works(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t came);
-/* While it waits. True: the peer is slow, and should not be waited for. */
+/* Called while a request waits. True: the peer is slow, and the caller should stop waiting. */
 bool cfs_slow_look(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t came);
-/* answered: with bytes, or that there are none. */
+/* answered: the peer sent bytes, or said that it has none. */
 void cfs_slow_end(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t came,
 		  bool answered);
 
-/* us per part; 0: too little is known, or nothing of late. */
+/* us per part; 0: too little is known, or only old values. */
 uint64_t cfs_slow_pace_us(struct cfs_slow *s, uint64_t now_ns);
-/* The same of answers of so many bytes that took so long together. */
+/* The same for answers of so many bytes that took so long together. */
 uint64_t cfs_slow_part_us(uint64_t ns, uint64_t bytes, uint64_t answers);
-/* Above what a pace is slow, given others' (sorted here) and object storage's; 0: unknown. */
+/* The limit above which a pace is slow, from the others' (sorted here) and object storage's; 0:
+ * unknown. */
 uint64_t cfs_slow_limit_us(uint64_t *others, unsigned n, uint64_t bucket_us);
 
 bool cfs_slow_is(const struct cfs_slow *s);
-/* It is slow from now on. False: it was already. */
+/* Marks the peer slow. False: it was already. */
 bool cfs_slow_begin(struct cfs_slow *s, uint64_t now_ms);
-/* True for one caller: a probe is due, and cfs_slow_probed() must follow. */
+/* True for one caller: a probe is due, and the caller must report it with cfs_slow_probed(). */
 bool cfs_slow_take_probe(struct cfs_slow *s, uint64_t now_ms);
-/* well: it is slow no more. */
+/* well: the peer is no longer slow. */
 void cfs_slow_probed(struct cfs_slow *s, bool well, uint64_t now_ms);
 
 #endif

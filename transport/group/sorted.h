@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Where the element of that id is among n of `size` bytes each, or would be. */
+/* The place of the element with that id among n of `size` bytes each, or its insertion point. */
 static inline size_t cfs_sorted_place(const void *v, size_t n, size_t size,
 				      uint64_t (*id_of)(const void *element), uint64_t id)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Members that stand in for owners that are slow (slow.h), and who finds that out. */
+/* Members that stand in for slow owners (slow.h), and the probes of those owners. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 #define STAND_INS	 2  /* that may be needed */
 #define COMPARED	 64 /* members at most */
 #define PROBE_TIMEOUT_MS 2000
-#define PROBE_LIMIT_MS	 10000 /* with what the peer needs to fetch the block */
+#define PROBE_LIMIT_MS	 10000 /* including the time the peer needs to fetch the block */
 
 /* ---- judging ---- */
 
@@ -53,7 +53,7 @@ void cfs_group_judge(void *arg, struct cfs_slow *s, uint64_t us)
 
 /* ---- probes ---- */
 
-/* Ends before its peer is closed, and so before its node. */
+/* A probe ends before its peer is closed, and so before its node. */
 struct probe {
 	struct cfs_peer_get get; /* first */
 	struct group_node *node;
@@ -85,7 +85,7 @@ static void note_end(struct cfs_peer_get *get, int err)
 	free(p);
 }
 
-/* A part of the block, if it is time. */
+/* Reads a part of the block, if a probe is due. */
 static void probe_slow(const struct cfs_group *g, const struct group_view *v,
 		       struct group_node *node, const struct cfs_peer_block *b)
 {
@@ -131,7 +131,7 @@ unsigned cfs_group_pick_askable(struct cfs_group *g, const struct group_view *v,
 		if (!nodes[i]->peer || !cfs_slow_is(&nodes[i]->pace.slow))
 			ret[k++] = (struct group_owner){.node = nodes[i],
 							.stands_in = i >= g->replicas};
-		else if (probe && i < g->replicas) /* others need not have it */
+		else if (probe && i < g->replicas) /* other members need not have it */
 			probe_slow(g, v, nodes[i], b);
 	}
 	return k;

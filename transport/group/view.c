@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is there is kept twice: as nodes, which only the beat touches, and as a view, an unchanging
- * picture of them that requests hold while they use it.
+ * The members are kept twice: as nodes, which only the heartbeat changes, and as a membership
+ * snapshot, which is immutable and held by requests while they use it.
  */
 #include <errno.h>
 #include <stdlib.h>

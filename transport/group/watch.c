@@ -10,19 +10,19 @@
 #include "members.h"
 #include "sorted.h"
 
-/* Beats that may pass without a new number; the shortest time that this may be. */
+/* Heartbeats that may pass without a change of the number; the least time for that. */
 #define MISSED_BEATS 2
 #define QUIET_MIN_MS 1500
-/* Time after which a record in which nothing changes is removed; so many at a time. */
+/* Time after which an unchanging record is removed; removals at a time. */
 #define FORGOTTEN_MS  (10 * 60 * 1000)
 #define FORGOTTEN_MAX 64
 
 struct members_watch {
 	uint64_t boot, number, beat_ms;
-	uint64_t heard_ms; /* watched_ms when its number was another one */
-	uint64_t text;	   /* hash of what it says of itself */
-	bool seen;	   /* in this listing */
-	bool described;	   /* otherwise its record makes no sense; all of it is what it says */
+	uint64_t heard_ms; /* watched_ms when its number last changed */
+	uint64_t text;	   /* hash of the rest of its record */
+	bool seen;	   /* it is in this listing */
+	bool described;	   /* false: its record is malformed; all of it counts for the hash */
 	bool gone;
 	struct cfs_roster_entry entry;
 };
@@ -145,7 +145,7 @@ static bool is_gone(const struct cfs_members *m, const struct members_watch *w)
 {
 	uint64_t most_ms = MISSED_BEATS * CFS_MAX(w->beat_ms, m->beat_ms);
 
-	/* As near to it as ticks come. */
+	/* Rounded to the nearest tick. */
 	return quiet_ms(m, w) + m->tick_ms / 2 >= CFS_MAX(most_ms, (uint64_t)QUIET_MIN_MS);
 }
 
@@ -168,7 +168,7 @@ static void forget(struct cfs_members *m, uint64_t id)
 	m->registry->drop(m->registry->arg, key);
 }
 
-/* Of all that were seen before: those without a record have left. */
+/* Goes through all members seen before: those without a record have left. */
 static void judge_all(struct cfs_members *m)
 {
 	unsigned forgotten = 0;
@@ -203,7 +203,7 @@ int cfs_members_watch(struct cfs_members *m, uint64_t now_ms, uint64_t period_ms
 	cfs_group_member_table(m->name, table);
 	r = m->registry->each(m->registry->arg, table, see, m);
 	if (r < 0) {
-		/* The others could not be heard, nor can be judged. */
+		/* While the registry was unreachable, silence of the others proves nothing. */
 		m->watched_ms -= passed_ms;
 		return r;
 	}

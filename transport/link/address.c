@@ -127,7 +127,7 @@ int cfs_address_pick(const char *network, struct sockaddr_storage *ret, socklen_
 		if (!sa || (sa->sa_family != AF_INET && sa->sa_family != AF_INET6) ||
 		    !(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK))
 			continue;
-		/* A link-local IPv6 address means nothing without an interface. */
+		/* A link-local IPv6 address has no meaning without an interface. */
 		if (!cfs_address_is_private(sa) || is_link_local6(sa) ||
 		    (network && !is_within(sa, &net)))
 			continue;

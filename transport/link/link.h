@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The transport table: what carries a connection's bytes: tcp, tls, and tls whose sending half the
- * kernel encrypts.
+ * The transport table: the carriers of a connection's bytes are tcp, tls, and tls whose sending
+ * half the kernel encrypts.
  *
- * Nothing waits: -EAGAIN when it would; then poll(2) on fd says when to try again. All on the
- * loop's thread, except for a client's connection: send may be called by others, one at a time,
- * recv and expect by the thread to which it is lent (lend.c). What send has refused with -EAGAIN is
- * offered again, with nothing before it.
+ * No call waits: one that would returns -EAGAIN, and poll(2) on fd tells when to retry. All calls
+ * are on the loop's thread, except for a client's connection: send may be called by other threads,
+ * one at a time; recv and expect by the thread in inline receive (lend.c). After -EAGAIN the next
+ * send must start with the same bytes.
  */
 #ifndef CFS_TRANSPORT_LINK_H
 #define CFS_TRANSPORT_LINK_H
@@ -24,27 +24,28 @@
 struct cfs_link {
 	const struct cfs_link_ops *ops;
 	int fd;
-	int low;	     /* what expect has set */
-	bool unread;	     /* recv may have more that poll(2) does not see */
-	bool worn;	     /* its keys have been used enough: another connection should be made */
+	int low;	     /* value of the last expect */
+	bool unread;	     /* recv may have data that poll(2) does not see */
+	bool worn;	     /* its keys are worn out: another connection should be made */
 	struct cfs_tls *tls; /* set before accept or connect; unused by tcp */
 	struct cfs_tls_session *session;
 };
 
-/* A descriptor that listens, or a negative errno. */
+/* Returns a listening descriptor, or a negative errno. */
 typedef int (*cfs_link_listen_fn)(const struct sockaddr *addr, socklen_t len);
-/* A connection that has arrived; -EAGAIN: none. */
+/* Accepts a connection; -EAGAIN: none. */
 typedef int (*cfs_link_accept_fn)(struct cfs_link *l, int listen_fd, struct sockaddr_storage *from);
 /* Starts connecting; fd becomes writable when that has ended. */
 typedef int (*cfs_link_connect_fn)(struct cfs_link *l, const struct sockaddr *addr, socklen_t len);
-/* How it has ended. */
+/* The result of connecting. */
 typedef int (*cfs_link_connected_fn)(struct cfs_link *l);
 /*
- * What must be done before bytes are carried; optional. 0: done, and ops may be others; -EAGAIN:
- * once fd is readable (*ret_out: writable). -EPROTOTYPE: the other side does not do it at all.
+ * Handshake of the link; optional. 0: done, and ops may be others; -EAGAIN: call again once fd is
+ * readable (*ret_out: writable). -EPROTOTYPE: the other side does not speak it at all.
  */
 typedef int (*cfs_link_handshake_fn)(struct cfs_link *l, bool *ret_out);
-/* What only this connection's two ends know (RFC 9266); optional, after the handshake. */
+/* A secret that only the two ends of this connection know (RFC 9266); optional, after the
+ * handshake. */
 typedef void (*cfs_link_binding_fn)(struct cfs_link *l, uint8_t ret[CFS_LINK_BINDING]);
 /* 0: the other side has closed. */
 typedef ssize_t (*cfs_link_recv_fn)(struct cfs_link *l, struct iovec *iov, int n);
@@ -52,9 +53,9 @@ typedef ssize_t (*cfs_link_recv_fn)(struct cfs_link *l, struct iovec *iov, int n
 typedef ssize_t (*cfs_link_send_fn)(struct cfs_link *l, struct iovec *iov, int n, bool more);
 /* Moves up to len bytes out of a pipe. Optional: large answers are copied. */
 typedef ssize_t (*cfs_link_splice_fn)(struct cfs_link *l, int pipe_fd, size_t len, bool more);
-/* fd is not to be seen as readable before so many bytes are there. Optional. */
+/* Keeps poll(2) from showing fd as readable before so many bytes are there. Optional. */
 typedef void (*cfs_link_expect_fn)(struct cfs_link *l, size_t bytes);
-/* Cuts it in both directions; fd stays until close. Any thread. */
+/* Shuts it down in both directions; fd stays until close. Any thread. */
 typedef void (*cfs_link_cut_fn)(struct cfs_link *l);
 typedef void (*cfs_link_close_fn)(struct cfs_link *l);
 

@@ -13,13 +13,13 @@
 
 #define ENTRIES	    1024
 #define COMPLETIONS 8192
-#define WORKERS	    256 /* of the ring, at most: they wait for disks, whoever asks bounds them */
+#define WORKERS	    256 /* at most, for the ring: they wait for disks, and their users bound them */
 #define IDLE_MS	    1000
 #define BATCH	    256
 
 /*
- * Under the lock, as the loop may be gone as soon as it can see what it is woken for. Writing to an
- * eventfd does not wait.
+ * Called with the lock held: the loop may be freed as soon as it can see why it is woken. Writing
+ * to an eventfd does not wait.
  */
 static void wake(struct cfs_loop *loop)
 {
@@ -54,7 +54,7 @@ void cfs_loop_wake(struct cfs_loop *loop)
 	pthread_mutex_unlock(&loop->lock);
 }
 
-/* Only programming errors are left. */
+/* The remaining errors are programming errors. */
 static _Noreturn void broken(int err)
 {
 	cfs_err("peer transport: io_uring_enter: %s", cfs_errname(err));
@@ -193,7 +193,7 @@ static void loop_rounds(struct cfs_loop *loop)
 		}
 		loop->flush(loop->arg);
 		timeout_ms = tick_at_ms - loop->now_ms;
-		/* Whoever starts something while it is idle wakes it. */
+		/* A thread that starts an operation while the loop is idle wakes it. */
 		if (loop->now_ms >= loop->busy_until_ms) {
 			atomic_store(&loop->idle, 1);
 			if (touched == atomic_load(&loop->touched))

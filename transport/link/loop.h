@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One thread with one ring. It waits only in the ring; whatever might wait for a disk is given to
- * the ring's own workers.
+ * One thread with one ring. It waits only in the ring; calls that might wait for a disk run on the
+ * ring's own workers.
  */
 #ifndef CFS_TRANSPORT_LOOP_H
 #define CFS_TRANSPORT_LOOP_H
@@ -16,12 +16,12 @@
 
 #define CFS_LOOP_SCRATCH (256u << 10)
 
-/* Something the ring does; must stay until fn has run. */
+/* An operation of the ring; must stay valid until fn has run. */
 struct cfs_op {
 	void (*fn)(struct cfs_op *op, int res);
 };
 
-/* Something to be run by the thread; embedded. Added again while queued: runs once. */
+/* A call to be run by the thread; embedded. Added again while queued, it runs once. */
 struct cfs_work {
 	void (*fn)(struct cfs_work *w);
 	struct cfs_work *next;
@@ -33,11 +33,12 @@ struct cfs_loop {
 	pthread_t thread;
 	uint8_t *scratch;	  /* CFS_LOOP_SCRATCH bytes that stay in the CPU's cache */
 	uint64_t now_ms;	  /* when this round began */
-	_Atomic int idle;	  /* ticks are far apart: whoever starts something must wake */
-	_Atomic unsigned touched; /* by whoever starts something */
+	_Atomic int idle;	  /* ticks are far apart: starting an operation must wake the
+				   * loop */
+	_Atomic unsigned touched; /* counts started operations */
 	uint64_t busy_until_ms;
 	unsigned ops;  /* under way in the ring */
-	unsigned held; /* other reasons not to end */
+	unsigned held; /* other reasons to keep running */
 
 	/* The callbacks of its one user. tick: true when the next should come soon. */
 	bool (*tick)(void *arg);
@@ -54,31 +55,32 @@ struct cfs_loop {
 	bool woken;
 	bool stop;
 
-	/* Start-up and end */
+	/* Start and end */
 	pthread_cond_t cond;
 	int started; /* 1: running, < 0: failed */
 	/* Under the lock. */
 	bool ended;
 	bool calling; /* between cfs_loop_call_begin() and _end() */
-	bool orphan;  /* nobody waits for the end any more */
+	bool orphan;  /* the stopper has given up waiting for the end */
 	void (*orphaned)(void *arg);
 };
 
 #define CFS_LOOP_TICK_MS 20
 
-/* tick, flush, has_more and arg are set. */
+/* The caller has set tick, flush, has_more and arg. */
 int cfs_loop_start(struct cfs_loop *loop);
 /*
- * Runs until nothing is under way, then ends the thread. -ETIMEDOUT: it goes on until then, and
- * calls orphaned, which may free it. Returns in the middle of no cfs_loop_call_begin().
+ * Runs until no operation is under way, then ends the thread. -ETIMEDOUT: the thread goes on until
+ * then, and calls orphaned, which may free the loop. Never returns inside a cfs_loop_call_begin()
+ * section.
  */
 int cfs_loop_stop(struct cfs_loop *loop, cfs_deadline_t deadline, void (*orphaned)(void *arg));
 
-/* Any thread. */
+/* May be called by any thread. */
 void cfs_loop_run(struct cfs_loop *loop, struct cfs_work *w);
-/* Makes it tick soon. */
+/* Makes the loop tick soon. */
 void cfs_loop_wake(struct cfs_loop *loop);
-/* Something with a deadline has been started. */
+/* Reports that an operation with a deadline was started. */
 static inline void cfs_loop_touch(struct cfs_loop *loop)
 {
 	atomic_fetch_add(&loop->touched, 1);
@@ -91,13 +93,13 @@ static inline bool cfs_loop_is_self(struct cfs_loop *loop)
 }
 
 /*
- * The loop's thread, around a call of something that goes with whoever waits for the end. False:
- * nobody does, and it may be gone. The call must not wait.
+ * On the loop's thread, around a callback whose target lives only as long as the stopper waits.
+ * False: the stopper has given up, and the target may be gone. The callback must not wait.
  */
 bool cfs_loop_call_begin(struct cfs_loop *loop);
 void cfs_loop_call_end(struct cfs_loop *loop);
 
-/* The loop's thread. Never NULL. */
+/* On the loop's thread. Never NULL. */
 struct io_uring_sqe *cfs_loop_sqe(struct cfs_loop *loop, struct cfs_op *op);
 void cfs_loop_poll(struct cfs_loop *loop, int fd, unsigned mask, struct cfs_op *op);
 /* Makes op end soon. */

@@ -13,11 +13,12 @@
 #define BUFFER	     (4 << 20)
 #define BACKLOG	     1024
 #define KEEPALIVE_S  30
-#define USER_LOST_MS 60000 /* unacknowledged for so long: the other machine is gone */
+#define USER_LOST_MS 60000 /* without acknowledgement: the other machine is gone */
 
 static void set_int(int fd, int level, int name, int value)
 {
-	(void)setsockopt(fd, level, name, &value, sizeof(value)); /* each is only for speed */
+	(void)setsockopt(fd, level, name, &value, sizeof(value)); /* each option is only for
+								   * speed */
 }
 
 /*

@@ -17,7 +17,7 @@
 #define RECORD		       (16u << 10)
 #define RECORD_MAX	       (RECORD + 256 + 5) /* on its way: RFC 8446, 5.2 */
 #define READ_BUFFER	       (64u << 10)	  /* received at a time */
-#define HANDSHAKE_MAX	       (8u << 10) /* a stranger's bytes that are looked at; a member sends 600 */
+#define HANDSHAKE_MAX	       (8u << 10) /* of an unknown client's bytes; a member sends 600 */
 #define IDENTITY_LEN	       32
 #define CONTENT_TYPE_HANDSHAKE 22
 
@@ -30,10 +30,11 @@ struct cfs_tls {
 };
 
 struct cfs_tls_session {
-	pthread_mutex_t lock; /* of ssl; held for a call that encrypts or decrypts one record */
+	pthread_mutex_t lock; /* protects ssl; held for a call that encrypts or decrypts one
+			       * record */
 	SSL *ssl;
 	const struct cfs_tls *tls;
-	bool stranger; /* its key is none of ours */
+	bool stranger; /* the client's key is not ours */
 	char identity[IDENTITY_LEN];
 	uint64_t records;
 };
@@ -76,7 +77,7 @@ static int offer_key(SSL *ssl, const EVP_MD *md, const unsigned char **id, size_
 
 	*ret = NULL;
 	if (md && EVP_MD_get_size(md) != CFS_PEER_KEY_SIZE)
-		return 1; /* the server wants another hash: there is none to offer */
+		return 1; /* the server wants another hash, which no key of ours fits */
 	if (identity_of(key, s->identity) == 0)
 		*ret = as_session(ssl, key);
 	*id = (const unsigned char *)s->identity;
@@ -116,7 +117,7 @@ static SSL_CTX *new_context(const SSL_METHOD *method)
 				    SSL_MODE_RELEASE_BUFFERS);
 	SSL_CTX_clear_options(c, SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
 	SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
-	/* Resumption would be a second way in. */
+	/* Resumption would be a second way of admission. */
 	if (SSL_CTX_set_num_tickets(c, 0) == 1 && SSL_CTX_set_ciphersuites(c, CIPHERS) == 1 &&
 	    SSL_CTX_set_min_proto_version(c, TLS1_3_VERSION) == 1 &&
 	    SSL_CTX_set_max_proto_version(c, TLS1_3_VERSION) == 1)
@@ -151,7 +152,7 @@ int cfs_tls_create(const struct cfs_handshake_keys *keys, uint64_t records, stru
 	ignore_sigpipe();
 	SSL_CTX_set_psk_use_session_callback(tls->client, offer_key);
 	SSL_CTX_set_psk_find_session_callback(tls->server, find_key);
-	/* No certificate is trusted: one cannot stand in for the key. */
+	/* No certificate is trusted: none can replace the key. */
 	SSL_CTX_set_verify(tls->client, SSL_VERIFY_PEER, NULL);
 	SSL_CTX_set_read_ahead(tls->client, 1);
 	SSL_CTX_set_default_read_buffer_len(tls->client, READ_BUFFER);
@@ -191,7 +192,7 @@ static int tls_listen(const struct sockaddr *addr, socklen_t len)
 	return cfs_link_tcp.listen(addr, len);
 }
 
-/* It has no session before it has sent something: whoever only connects costs a socket. */
+/* A client gets a session with its first bytes: a mere connection costs only a socket. */
 static int tls_accept(struct cfs_link *l, int listen_fd, struct sockaddr_storage *from)
 {
 	return cfs_link_tcp.accept(l, listen_fd, from);
@@ -221,7 +222,7 @@ static void tls_cut(struct cfs_link *l)
 	cfs_link_tcp.cut(l);
 }
 
-/* Without a farewell: frames have lengths, an end in the middle of one is seen. */
+/* No close_notify: frames have lengths, so an end in the middle of one is detected. */
 static void tls_close(struct cfs_link *l)
 {
 	struct cfs_tls_session *s = l->session;
@@ -237,7 +238,7 @@ static void tls_close(struct cfs_link *l)
 
 /* --- the handshake --- */
 
-/* 1: it speaks TLS, 0: not. */
+/* 1: the client speaks TLS, 0: not. */
 static int speaks_tls(struct cfs_link *l)
 {
 	uint8_t type;
@@ -256,7 +257,7 @@ static int failure(struct cfs_tls_session *s, int error, int err)
 		return err ? -err : -ECONNRESET;
 	if (error == SSL_ERROR_ZERO_RETURN || reason == SSL_R_UNEXPECTED_EOF_WHILE_READING)
 		return -ECONNRESET;
-	/* What a client without the key sees is the alert. */
+	/* A client without the key sees only the alert. */
 	if (s->stranger || reason == SSL_R_BINDER_DOES_NOT_VERIFY ||
 	    reason == SSL_R_CERTIFICATE_VERIFY_FAILED ||
 	    reason == SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE ||
@@ -267,7 +268,7 @@ static int failure(struct cfs_tls_session *s, int error, int err)
 
 static const struct cfs_link_ops by_kernel;
 
-/* Of a connection that has come, with the first of its bytes. */
+/* Starts TLS on an accepted connection, from its first bytes. */
 static int begin_accepted(struct cfs_link *l)
 {
 	int r = speaks_tls(l);
@@ -305,7 +306,7 @@ static int tls_handshake(struct cfs_link *l, bool *ret_out)
 	}
 	if (error != SSL_ERROR_NONE)
 		return failure(s, error, err);
-	if (!SSL_session_reused(s->ssl)) /* OpenSSL's word for: with the key */
+	if (!SSL_session_reused(s->ssl)) /* OpenSSL's name for: with the key */
 		return -EACCES;
 	if (SSL_is_server(s->ssl) && BIO_get_ktls_send(SSL_get_wbio(s->ssl)))
 		l->ops = &by_kernel;
@@ -315,7 +316,7 @@ static int tls_handshake(struct cfs_link *l, bool *ret_out)
 
 static void tls_binding(struct cfs_link *l, uint8_t ret[CFS_LINK_BINDING])
 {
-	/* It fails only without memory; then both ends differ and refuse each other. */
+	/* It fails only without memory; the two ends then differ and refuse each other. */
 	memset(ret, 0, CFS_LINK_BINDING);
 	(void)SSL_export_keying_material(l->session->ssl, ret, CFS_LINK_BINDING, binding_label,
 					 sizeof(binding_label) - 1, NULL, 0, 0);
@@ -338,7 +339,7 @@ static ssize_t outcome(struct cfs_tls_session *s, int r, int err)
 	}
 }
 
-/* At most what is left of a record. */
+/* Reads at most the rest of a record. */
 static ssize_t read_some(struct cfs_link *l, uint8_t *data, size_t len)
 {
 	struct cfs_tls_session *s = l->session;
@@ -372,7 +373,7 @@ static ssize_t tls_recv(struct cfs_link *l, struct iovec *iov, int n)
 	return total;
 }
 
-/* A record's worth of what is in iov from off on; small pieces are put together in buf. */
+/* A record's worth of iov from offset off; small pieces are joined in buf. */
 static size_t gather(const struct iovec *iov, int n, size_t off, uint8_t buf[RECORD],
 		     const uint8_t **ret)
 {
@@ -422,7 +423,7 @@ static ssize_t tls_send(struct cfs_link *l, struct iovec *iov, int n, bool more)
 	return total;
 }
 
-/* Less than a record is here and cannot be read yet; the rest is still to come. */
+/* Part of a record is here and cannot be decrypted yet; the rest is still to come. */
 static void tls_expect(struct cfs_link *l, size_t bytes)
 {
 	cfs_link_tcp.expect(l, bytes > RECORD_MAX ? bytes - RECORD_MAX : 1);

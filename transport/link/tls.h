@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TLS 1.3 between members, without certificates: what both must have is a key derived from the
- * group's (an external PSK, with a fresh Diffie-Hellman exchange). Who is who is the handshake's
- * matter, which comes afterwards and is bound to the TLS connection. docs/peer-protocol.md
+ * TLS 1.3 between members, without certificates: both sides prove a key derived from the group's
+ * (an external PSK, with a fresh Diffie-Hellman exchange). Identities are checked by the handshake,
+ * which follows and is bound to the TLS connection. docs/peer-protocol.md
  *
- * Where the kernel can, it encrypts what a server sends, so that files are spliced as without TLS.
+ * If the kernel is able to, it encrypts the data a server sends, so that files are spliced as
+ * without TLS.
  */
 #ifndef CFS_TRANSPORT_TLS_H
 #define CFS_TRANSPORT_TLS_H
@@ -15,11 +16,11 @@
 struct cfs_tls;
 
 /*
- * keys: borrowed, and looked at on the loop's thread only. records: of one direction, after which a
- * connection is worn. -ENOMEM.
+ * keys: borrowed, and read on the loop's thread only. records: number in one direction after which
+ * a connection is worn. -ENOMEM.
  */
 int cfs_tls_create(const struct cfs_handshake_keys *keys, uint64_t records, struct cfs_tls **ret);
-/* After the last of its connections. */
+/* Called after its last connection is closed. */
 void cfs_tls_destroy(struct cfs_tls *tls);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An answer's way out. First its checksum: from the file's own for whole segments, computed for the
- * parts at the edges (where the whole segment is read and checked). Then the frame: small ones are
- * copied together, large ones go from the page cache to the socket through a pipe. A file that is
- * not in the page cache is read by the ring's workers, when it is its turn.
+ * The path of an answer. First its checksum is made: from the file's own for whole segments,
+ * computed for the parts at the edges (where the whole segment is read and checked). Then the frame
+ * is queued: small ones are copied together, large ones go from the page cache to the socket
+ * through a pipe. A file that is not in the page cache is read by the ring's workers, after
+ * admission to its disk.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,8 +20,8 @@
 
 #define CHUNK	 (64u << 10)
 #define COALESCE (4u << 10)
-#define FEW	 (4 * COALESCE) /* of these in a chunk */
-/* Copies that wait to be sent, per connection; beyond it small answers go as large ones do. */
+#define FEW	 (4 * COALESCE) /* frames in a chunk */
+/* Limit of queued copies per connection; beyond it small answers take the path of large ones. */
 #define COPIED_MAX (1u << 20)
 #define SEND_IOV   16
 #define IN_RING	   (-EINPROGRESS)
@@ -37,7 +38,7 @@ static void append(struct cfs_server *sc, struct cfs_out *o)
 	sc->out_open = o->job ? NULL : o;
 }
 
-/* Room for a small frame at the end of the queue; cap: of the chunk, when another is needed. */
+/* Room for a small frame at the end of the queue; cap: size of a further chunk, if needed. */
 static uint8_t *reserve(struct cfs_server *sc, uint32_t len, uint32_t cap)
 {
 	struct cfs_out *o = sc->out_open;
@@ -136,7 +137,7 @@ void cfs_answer_leaving(struct cfs_server *sc)
 	struct cfs_frame f = {.type = CFS_FRAME_DRAIN};
 	uint8_t *p = reserve(sc, CFS_WIRE_HEADER, FEW);
 
-	if (!p) /* the next request is told */
+	if (!p) /* announced to the next request */
 		return;
 	cfs_wire_put(p, &f);
 	cfs_conn_again(&sc->c, false, true);
@@ -174,7 +175,7 @@ struct cachestat_result {
 	uint64_t cached, dirty, writeback, evicted, recently_evicted;
 };
 
-/* 1: the page cache has all of it, or it is on its way there; 0: not; or the kernel cannot tell. */
+/* 1: the page cache has all of it, or reads it; 0: it has not, or the kernel cannot tell. */
 static int has_pages(int fd, uint64_t off, uint64_t len)
 {
 	struct cachestat_range range = {.off = off, .len = len};
@@ -186,10 +187,7 @@ static int has_pages(int fd, uint64_t off, uint64_t len)
 	return st.cached >= pages;
 }
 
-/*
- * Splicing it does not wait for a disk: the pages are there, and what is read last of them has
- * arrived.
- */
+/* Splicing it does not wait for a disk: its pages are cached, and the last one has arrived. */
 static bool is_cached(int fd, uint64_t off, uint64_t len)
 {
 	char last;
@@ -200,8 +198,8 @@ static bool is_cached(int fd, uint64_t off, uint64_t len)
 }
 
 /*
- * Reads what is in the page cache. A read that does not wait for bytes still has the kernel ask the
- * disk for them, and that does wait once the disk's own queue is full: not for one that hangs.
+ * Reads from the page cache. A non-blocking read still makes the kernel ask the disk for missing
+ * bytes, and that blocks once the disk's queue is full: so it is not tried on a hanging disk.
  */
 static bool read_cached(const struct cfs_job *j, uint32_t from, uint32_t to, uint8_t *dst)
 {
@@ -231,7 +229,7 @@ static void read_done(struct cfs_op *op, int res)
 	cfs_answer_advance(j);
 }
 
-/* By a worker at once: the loop's thread could wait where the disk's queue is full. */
+/* On a worker from the start: the loop's thread could block on the disk's full queue. */
 static int start_read(struct cfs_job *j)
 {
 	struct io_uring_sqe *sqe = cfs_loop_sqe(&j->sc->c.t->loop, &j->op);
@@ -245,8 +243,8 @@ static int start_read(struct cfs_job *j)
 }
 
 /*
- * The bytes [from, to) of the file, at most CFS_READ_MAX, until cfs_turn_end(). IN_RING: the ring
- * reads them, or will, and cfs_answer_advance() comes again and finds them.
+ * Gets the bytes [from, to) of the file, at most CFS_READ_MAX, until cfs_turn_end(). IN_RING: the
+ * ring reads them, or will; cfs_answer_advance() then calls again and finds them.
  */
 static int bytes_of(struct cfs_job *j, uint32_t from, uint32_t to, const uint8_t **ret)
 {
@@ -282,7 +280,7 @@ static uint32_t segment_end(const struct cfs_job *j, uint32_t pos)
 	return CFS_MIN((pos / CFS_PEER_SEGMENT + 1) * CFS_PEER_SEGMENT, j->req.block.len);
 }
 
-/* Whole segments from `from` on, up to `to`, are what the file's checksums say. */
+/* Compares whole segments from `from` up to `to` with the file's checksums. */
 static bool segments_match(const struct cfs_job *j, const uint8_t *data, uint32_t from, uint32_t to)
 {
 	uint32_t pos, stop;
@@ -296,7 +294,7 @@ static bool segments_match(const struct cfs_job *j, const uint8_t *data, uint32_
 	return true;
 }
 
-/* Part of a segment, or a piece of a file without checksums. */
+/* A part of a segment, or a piece of a file without checksums. */
 static int add_by_reading(struct cfs_job *j, uint32_t to)
 {
 	uint32_t from = j->pos, all_from = from, all_to = to;
@@ -318,7 +316,7 @@ static int add_by_reading(struct cfs_job *j, uint32_t to)
 	return 0;
 }
 
-/* Of the whole range of a large answer. */
+/* The checksum of the whole range of a large answer. */
 static int checksum_file(struct cfs_job *j)
 {
 	uint32_t last = j->req.off + j->req.len;
@@ -369,7 +367,7 @@ static uint8_t *put_header(struct cfs_job *j, uint32_t payload, uint32_t cap, ui
 	return p;
 }
 
-/* Header and payload as a copy; the job is over. */
+/* Queues header and payload as a copy; ends the job. */
 static int queue_small(struct cfs_job *j)
 {
 	struct cfs_server *sc = j->sc;
@@ -415,7 +413,7 @@ static int queue_large(struct cfs_job *j)
 	if (r < 0)
 		return r;
 	cfs_turn_end(j); /* taken when it was to be a small one */
-	/* Once its header is on its way it cannot be refused any more. */
+	/* Once its header is on its way, an answer cannot be refused. */
 	if (j->a.fd >= 0 && cfs_turns_hang(j->sc->c.t, j->a.disk) &&
 	    !is_cached(j->a.fd, j->req.off, j->req.len))
 		return -EBUSY;
@@ -566,7 +564,7 @@ static int fill(struct cfs_job *j)
 	if (!is_cached(j->a.fd, (uint64_t)off, len)) {
 		r = cfs_turn_take(j);
 		if (r < 0) {
-			/* Others may use it meanwhile. */
+			/* Other jobs may use the pipe meanwhile. */
 			cfs_pipe_put(j->sc->c.t, j->pipe);
 			j->pipe = NULL;
 			return r;
@@ -580,7 +578,7 @@ static int fill(struct cfs_job *j)
 	cfs_turn_end(j);
 	n = splice(j->a.fd, &off, j->pipe->wr, NULL, len, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
 	if (n <= 0)
-		return -EIO; /* shorter than its name says */
+		return -EIO; /* the file is shorter than its name says */
 	j->pipe->held = (uint32_t)n;
 	return 0;
 }
@@ -603,7 +601,7 @@ static ssize_t send_spliced(struct cfs_job *j, bool more)
 	return n;
 }
 
-/* Without a pipe: read again whatever the socket did not take. */
+/* Without a pipe: bytes that the socket did not take are read again. */
 static ssize_t send_copied(struct cfs_job *j, bool more)
 {
 	struct cfs_conn *c = &j->sc->c;
@@ -623,7 +621,7 @@ static ssize_t send_copied(struct cfs_job *j, bool more)
 	return n;
 }
 
-/* Some of the payload at the head of the queue. */
+/* Sends some of the payload at the head of the queue. */
 static ssize_t send_payload(struct cfs_server *sc)
 {
 	struct cfs_job *j = sc->out_first->job;
@@ -686,7 +684,7 @@ void cfs_answer_drop(struct cfs_server *sc)
 	while (sc->out_first) {
 		j = sc->out_first->job;
 		if (j && j->busy) {
-			/* cfs_answer_advance() ends it when the ring lets go. */
+			/* cfs_answer_advance() ends it when the ring has finished. */
 			j->out.requests = 0;
 			j->out.bytes = 0;
 			pop(sc);

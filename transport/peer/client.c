@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One connection of a peer, asking side. Whoever starts a request sends it, so that no thread has
- * to be woken for it; while one thread sends, others add to the batch that it takes next.
+ * One connection of a peer, asking side. The thread that starts a request sends it, so that no
+ * other thread must be woken. While one thread sends, others add to the batch that it takes next.
  *
- * Only who receives (the loop, unless it is lent: lend.c) takes a request out of its slot and
- * writes to a request's memory: when done has run, nothing can.
+ * Only the receiver (the loop, or a thread in inline receive: lend.c) takes a request out of its
+ * slot and writes to a request's memory: after done has run, nothing writes there.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -20,9 +20,9 @@
 #define SLOTS_MIN 16
 #define OUT_LIMIT (256u << 10)
 #define OUT_KEEP  (8u << 10) /* while idle */
-/* From here on a payload is received where it belongs; below, together with its neighbours. */
+/* Payloads from this size on are received in place; below, together with their neighbours. */
 #define DIRECT_MIN (16u << 10)
-/* Received and checked in pieces that stay in the CPU's cache. */
+/* Large payloads are received and checked in pieces that stay in the CPU's cache. */
 #define PIECE	   (256u << 10)
 #define EXPECT_MAX (512u << 10)
 
@@ -156,7 +156,7 @@ void cfs_client_expire(struct cfs_client *cc, uint64_t now_ms, struct cfs_get_li
 
 		if (!g || (!g->canceled && g->deadline > now_ms))
 			continue;
-		if (g->lent && cc->lending.lent) /* whoever has borrowed it sees to that */
+		if (g->lent && cc->lending.lent) /* the borrowing thread expires it */
 			continue;
 		f.id = g->id;
 		g->heard = cfs_client_heard(cc, g);
@@ -164,7 +164,7 @@ void cfs_client_expire(struct cfs_client *cc, uint64_t now_ms, struct cfs_get_li
 			cc->rx = NULL;
 		cfs_client_take_out(cc, g);
 		cfs_gets_append(list, g);
-		/* Without it the answer is merely thrown away. */
+		/* Without memory for the CANCEL the answer is only discarded. */
 		(void)cfs_client_put_frame(cc, &f, NULL, 0);
 	}
 }
@@ -184,7 +184,7 @@ static void flush_by_loop(struct cfs_client *cc)
 	struct cfs_loop *loop = &cc->c.t->loop;
 
 	cc->blocked = true;
-	/* Another thread cannot arm a poll: the peer's service does it. */
+	/* This thread cannot arm a poll: the peer's service does it. */
 	if (cfs_loop_is_self(loop))
 		cfs_conn_want_out(&cc->c);
 	else
@@ -199,7 +199,7 @@ static void stop_sending(struct cfs_client *cc)
 		cc->batch = NULL;
 		cc->batch_cap = cc->batch_len = cc->batch_off = 0;
 	}
-	/* The loop has closed it meanwhile and left a reference to whoever was sending. */
+	/* The loop has closed it meanwhile, and left a reference to the sending thread. */
 	if (cc->dead)
 		cfs_loop_run(&cc->c.t->loop, &cc->sent_work);
 }
@@ -237,7 +237,7 @@ static void send_batches(struct cfs_client *cc)
 			return;
 		}
 		if (n < 0) {
-			cc->c.link.ops->cut(&cc->c.link); /* which the loop notices */
+			cc->c.link.ops->cut(&cc->c.link); /* the loop notices the end */
 			cc->batch_off = cc->batch_len;
 			cc->out_len = 0;
 			stop_sending(cc);
@@ -251,7 +251,7 @@ void cfs_client_send(struct cfs_client *cc)
 {
 	if (cc->sending || cc->out_len == 0)
 		return;
-	/* The loop sends at the end of its round what has gathered until then. */
+	/* The loop sends the batch at the end of its round. */
 	if (cfs_loop_is_self(&cc->c.t->loop)) {
 		cfs_conn_again(&cc->c, false, true);
 		return;
@@ -290,7 +290,7 @@ static void flush(struct cfs_conn *c)
 
 /* --- receiving --- */
 
-/* last: it is of a thread that waits, and nothing has come behind it. */
+/* last: a thread waits for it, and nothing has arrived behind it. */
 static void finish(struct cfs_client *cc, struct cfs_peer_get *g, int err, bool last)
 {
 	pthread_mutex_lock(&cc->peer->lock);
@@ -351,7 +351,7 @@ static void copy_in(struct cfs_peer_get *g, const uint8_t *data, size_t n)
 	}
 }
 
-/* What is under way ends, then it is closed. */
+/* Finishes requests under way, then closes the connection. */
 static void stop_asking(struct cfs_client *cc)
 {
 	pthread_mutex_lock(&cc->peer->lock);
@@ -375,7 +375,7 @@ static int answer_begins(struct cfs_client *cc, const struct cfs_frame *f)
 			finish(cc, g, cfs_wire_errno_of(f->status), false);
 		return 0;
 	}
-	/* An answer to nobody is one that was cancelled. */
+	/* An answer without a request belongs to a cancelled one. */
 	if (g && f->len != g->len)
 		return -EPROTO;
 	cc->rx = g;
@@ -395,7 +395,7 @@ static void peer_works(struct cfs_client *cc, uint64_t id)
 	if (g && g->patience_ms > 0)
 		g->deadline = CFS_MAX(g->deadline, CFS_MIN(now_ms + g->patience_ms, g->limit));
 	pthread_mutex_unlock(&cc->peer->lock);
-	/* Only this thread could end it. */
+	/* Only this thread could end the request. */
 	if (g && g->working)
 		g->working(g);
 }
@@ -468,7 +468,7 @@ void cfs_client_advance(struct cfs_client *cc, size_t n)
 	cc->rx_left -= (uint32_t)n;
 }
 
-/* What the reader has may be a frame. */
+/* Handles a frame, if the reader has a whole one. */
 static int take_frame(struct cfs_client *cc)
 {
 	const uint8_t *none = NULL;
@@ -480,8 +480,8 @@ static int take_frame(struct cfs_client *cc)
 }
 
 /*
- * The payload goes where it belongs, the header that follows it into the reader: one call per
- * piece. Returns what was received; *ret_full: as much as was asked for.
+ * Receives the payload in place and the header behind it into the reader: one call per piece.
+ * Returns the bytes received; *ret_full: as many as asked for.
  */
 static ssize_t receive_direct(struct cfs_client *cc, bool *ret_full)
 {
@@ -523,7 +523,7 @@ static ssize_t receive(struct cfs_client *cc, bool *ret_full)
 
 	if (cc->rx && cc->rx_left >= DIRECT_MIN)
 		return receive_direct(cc, ret_full);
-	/* Only large answers are to come: no more than the header, lest they be copied. */
+	/* Only large answers are expected: reads no more than the header, to avoid a copy. */
 	if (!cc->rx && cc->rx_left == 0 && cc->n_small == 0)
 		iov.iov_len = cc->c.reader.want - cc->c.reader.have;
 	n = cc->c.link.ops->recv(&cc->c.link, &iov, 1);
@@ -623,7 +623,7 @@ static void conn_closed(struct cfs_conn *c, int err)
 	cc->usable = false;
 	cc->dead = true;
 	if (cc->lending.lent)
-		cfs_conn_ref(c); /* until it is back */
+		cfs_conn_ref(c); /* held until the connection is back */
 	else
 		cc->rx = NULL;
 	for (i = 0; i < cc->n_slots; i++) {
@@ -635,7 +635,7 @@ static void conn_closed(struct cfs_conn *c, int err)
 		}
 	}
 	if (cc->sending && !cc->blocked)
-		cfs_conn_ref(c); /* the sender's */
+		cfs_conn_ref(c); /* the sender's reference */
 	pthread_mutex_unlock(&p->lock);
 	cfs_peer_lost(p, cc, err, was_ready, &list);
 }
@@ -668,7 +668,7 @@ int cfs_client_connect(struct cfs_peer *p)
 	if (!cc)
 		return -ENOMEM;
 	cc->peer = p;
-	/* What was recorded on another connection is no answer on this one. */
+	/* An answer recorded on another connection must not match a request of this one. */
 	cc->serial = cfs_random_u64() >> (SLOT_BITS + 1);
 	cc->sent_work.fn = sender_gone;
 	cfs_lend_init(cc);

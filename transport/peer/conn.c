@@ -150,7 +150,7 @@ int cfs_conn_authenticate(struct cfs_conn *c, uint64_t peer)
 	return 0;
 }
 
-/* The link carries bytes: a client says HELLO. */
+/* The link is up: a client sends HELLO. */
 static int greet(struct cfs_conn *c)
 {
 	struct cfs_transport *t = c->t;
@@ -190,7 +190,7 @@ static void secure(struct cfs_conn *c)
 		cfs_conn_want_in(c);
 }
 
-/* The next frame of the handshake, and not a byte beyond it. */
+/* Reads the next frame of the handshake, and not a byte beyond it. */
 static int authenticate_step(struct cfs_conn *c)
 {
 	struct cfs_reader *rd = &c->reader;
@@ -208,7 +208,7 @@ static int authenticate_step(struct cfs_conn *c)
 	r = cfs_reader_feed(rd, &none, &len, &f);
 	if (r <= 0)
 		return r;
-	/* Nothing else may come, not even so far that its length is believed. */
+	/* Any other frame is refused before its length is believed. */
 	r = cfs_handshake_frame(c->handshake, &f, cfs_reader_payload(rd), out, &len);
 	sent = cfs_conn_send_now(c, out, len);
 	return r < 0 ? r : sent < 0 ? sent : r;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The number of a peer's connections follows traffic: while every one has more than one request in
- * flight and another raises throughput by a tenth, it grows; idle ones are closed.
+ * Connection scaling: the number of a peer's connections follows its traffic. It grows while each
+ * one has more than one request in flight and another raises throughput by a tenth; idle ones are
+ * closed.
  */
 #include "transport-internal.h"
 
@@ -30,7 +31,7 @@ static bool is_short_of_connections(struct cfs_peer *p)
 	return usable > 0 && usable == p->n_conns && loaded == usable;
 }
 
-/* A window of traffic has ended: was the last connection worth it, is another? */
+/* At the end of a window of traffic: judges the last connection, and whether to add another. */
 static void judge(struct cfs_peer *p, double rate)
 {
 	uint64_t now_ms = p->t->loop.now_ms;
@@ -39,7 +40,7 @@ static void judge(struct cfs_peer *p, double rate)
 		if (rate < p->rate_before * GROW_GAIN) {
 			cfs_growth_hold(p);
 			pthread_mutex_lock(&p->lock);
-			p->conns[p->n_conns - 1]->usable = false; /* closed once it is idle */
+			p->conns[p->n_conns - 1]->usable = false; /* it is closed once idle */
 			pthread_mutex_unlock(&p->lock);
 		}
 		p->growing_to = 0;

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A connection lent to the thread that waits for an answer. The thread is woken by the socket
- * itself then, and not by a loop that was.
+ * Inline receive: a connection is lent to the thread that waits for an answer. The socket itself
+ * then wakes that thread, without a detour through the loop.
  *
- * The loop receives on a connection until it has received the answer of a thread that waits
- * (get->waits), and nothing else is under way. Then it leaves it alone: it is not armed in the
- * ring. The next request, if it is of a thread that waits and not large, borrows it; that thread
- * receives by the same steps as the loop would, and puts it back. Anything but its own answer is
- * the loop's: when its time is over, other requests are under way, another frame comes, the
- * checksum is wrong or the connection ends, the loop gets it back as it is, in the middle of a
- * frame or not, and goes on. So it does when anybody else has a request sent on a connection that
- * is at rest, and when one has been at rest from one tick to the next; that it has ended is noticed
- * by then.
+ * The loop receives on a connection until it has received the answer of a waiting thread
+ * (get->waits), and nothing else is under way. Then it stops receiving: the connection is not armed
+ * in the ring. The next request borrows the connection if its thread waits for it and it is not
+ * large. That thread receives by the same steps as the loop would, and returns the connection. It
+ * handles its own answer only. In all other cases the loop gets the connection back as it is, even
+ * in the middle of a frame, and continues: at the thread's deadline, while other requests are under
+ * way, on any other frame, on a wrong checksum, or at the end of the connection. The loop also
+ * takes back an unarmed connection when another kind of request is sent on it, or when it was idle
+ * from one tick to the next; by then the end of the connection is noticed.
  *
- * While it is lent, what says how far receiving has come (rx and its neighbours, c.reader, what
- * recv and expect of the link change), and the request's memory, belong to the thread. Requests are
- * still sent as ever, and the loop may close it: that cuts it, and the thread sees the end.
+ * While lent, the receive state (rx and its neighbours, c.reader, the link's state behind recv and
+ * expect) and the request's memory belong to the thread. Other threads still send requests, and the
+ * loop may close the connection: that shuts it down, and the thread sees the end.
  */
 #include <errno.h>
 #include <limits.h>
@@ -24,7 +24,7 @@
 #include "base/bytes.h"
 #include "transport-internal.h"
 
-/* The least that a mount asks for is a page of its pool; of more a wake-up is a small part. */
+/* The least request of a mount is a page of its pool; for larger ones a wake-up costs little. */
 #define LEND_MAX (128u << 10)
 
 static struct cfs_client *client_of(struct cfs_work *w)
@@ -39,7 +39,7 @@ static void is_back(struct cfs_work *w)
 	struct cfs_client *cc = client_of(w);
 	struct cfs_conn *c = &cc->c;
 
-	if (c->state == CFS_CONN_CLOSED) { /* its peer may be gone */
+	if (c->state == CFS_CONN_CLOSED) { /* its peer may be freed already */
 		cfs_conn_unref(c);
 		return;
 	}
@@ -84,7 +84,7 @@ void cfs_lend_assign(struct cfs_client *cc, struct cfs_peer_get *g, bool lend)
 
 	if (!l->away)
 		return;
-	if (l->lent) { /* it goes back to the loop when something has come */
+	if (l->lent) { /* the thread returns it when data arrives */
 		l->wanted = true;
 		return;
 	}
@@ -101,7 +101,7 @@ void cfs_lend_assign(struct cfs_client *cc, struct cfs_peer_get *g, bool lend)
 
 /* --- the thread --- */
 
-/* 0: there is something to receive, or an end. */
+/* 0: data, or the end of the connection, has arrived. */
 static int wait_for(struct cfs_client *cc, cfs_deadline_t until)
 {
 	struct cfs_link *l = &cc->c.link;
@@ -118,7 +118,7 @@ static int wait_for(struct cfs_client *cc, cfs_deadline_t until)
 	return r > 0 ? 0 : -ETIMEDOUT;
 }
 
-/* 0: it is that of our answer; -EPROTO: of something else, which the loop will look at. */
+/* 0: the header of our answer; -EPROTO: any other frame, left to the loop. */
 static int receive_header(struct cfs_client *cc, struct cfs_peer_get *g)
 {
 	struct cfs_reader *rd = &cc->c.reader;
@@ -159,7 +159,7 @@ static int receive(struct cfs_client *cc, struct cfs_peer_get *g)
 	return g->crc == cc->rx_crc ? 0 : -EBADMSG;
 }
 
-/* Under the lock. Whatever else an answer means for its peer has been said by the one before. */
+/* Under the lock. Other effects of an answer on its peer were handled with the previous one. */
 static void end_well(struct cfs_client *cc, struct cfs_peer_get *g)
 {
 	struct cfs_peer *p = cc->peer;
@@ -175,7 +175,7 @@ static void end_well(struct cfs_client *cc, struct cfs_peer_get *g)
 		cfs_loop_run(&p->t->loop, &p->work);
 }
 
-/* Under the lock, with which p may go when it is being closed. */
+/* Under the lock, after which p may be freed if it is being closed. */
 static void give_back(struct cfs_client *cc, bool rest)
 {
 	struct cfs_peer *p = cc->peer;

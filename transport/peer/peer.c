@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A peer: its connections, whether it is left out, and the requests that wait for a connection. */
+/* A peer: its connections, its circuit breaker, and the requests that wait for a connection. */
 #include <errno.h>
 #include <semaphore.h>
 #include <stdlib.h>
@@ -60,7 +60,7 @@ static void drop_hints(struct cfs_peer *p)
 	p->n_hints = 0;
 }
 
-/* Cuts it off: no request waits for a peer that does not answer. */
+/* Opens the circuit: requests fail at once while the peer does not answer. */
 static void leave_out(struct cfs_peer *p, int err)
 {
 	struct cfs_transport *t = p->t;
@@ -103,7 +103,7 @@ static bool is_failure(int err)
 	       err != -ESHUTDOWN;
 }
 
-/* A connection alone is no success: who proves that it is a member may still talk nonsense. */
+/* A connection alone is no success: an authenticated peer may still send nonsense. */
 static void note_result(struct cfs_peer *p, int err)
 {
 	bool too_many = false;
@@ -141,8 +141,8 @@ static uint64_t last_heard_ms(struct cfs_peer *p)
 }
 
 /*
- * A request was given up before its deadline, and nothing had been answered. Who answers nothing
- * for as long as a request may wait has failed, although no request did wait so long.
+ * A request was given up before its deadline, without any answer. A peer without answers for as
+ * long as a request may wait has failed, although no single request waited so long.
  */
 static void note_silence(struct cfs_peer *p, const struct cfs_peer_get *g)
 {
@@ -182,8 +182,8 @@ void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err)
 {
 	cfs_peer_count_end(p, g, err);
 	/*
-	 * A lost connection is one failure, however many were waiting on it. An answer that takes
-	 * long, say of an owner whose object storage is slow, is none while others come.
+	 * A lost connection is one failure, however many requests waited on it. A slow answer, say
+	 * of an owner whose object storage is slow, is no failure while others come.
 	 */
 	if (err != -ECONNRESET && err != -EPROTO && !(err == -ETIMEDOUT && g->heard))
 		note_result(p, err);
@@ -289,7 +289,7 @@ int cfs_peer_start(struct cfs_peer *p, struct cfs_peer_get *g)
 	g->start_ns = cfs_now_ns();
 	pthread_mutex_lock(&p->lock);
 	r = start(p, g, &kick);
-	/* The peer cannot be closed while its caller is still here, the request can be over. */
+	/* The peer cannot be closed while its caller is here, but the request can end. */
 	pthread_mutex_unlock(&p->lock);
 	if (r < 0)
 		return r;
@@ -377,7 +377,7 @@ static int send_hint(struct cfs_client *cc, const struct cfs_hint *h)
 	return cfs_client_put_frame(cc, &f, payload, sizeof(payload));
 }
 
-/* Under the lock: a connection that can be used, or NULL. */
+/* Under the lock: a usable connection, or NULL. */
 static struct cfs_client *find_usable(struct cfs_peer *p)
 {
 	unsigned i;
@@ -389,7 +389,7 @@ static struct cfs_client *find_usable(struct cfs_peer *p)
 	return NULL;
 }
 
-/* Under the lock: those that waited for this connection. */
+/* Under the lock: sends the hints that waited for this connection. */
 static void send_hints(struct cfs_peer *p, struct cfs_client *cc)
 {
 	unsigned i;
@@ -400,7 +400,7 @@ static void send_hints(struct cfs_peer *p, struct cfs_client *cc)
 	cfs_client_send(cc);
 }
 
-/* Under the lock. -ENOBUFS: too many wait; -EHOSTDOWN: nobody connects; -ENOMEM. */
+/* Under the lock. -ENOBUFS: too many requests wait; -EHOSTDOWN: no connection attempt; -ENOMEM. */
 static int keep_hint(struct cfs_peer *p, const struct cfs_hint *h)
 {
 	if (p->closing || p->circuit != CFS_PEER_CLOSED_CIRCUIT)
@@ -442,7 +442,7 @@ static void connect_failed(struct cfs_peer *p, int err)
 		kind = CFS_PEER_E_CONNECT;
 	cfs_counters_error(&p->counters, kind);
 	cfs_counters_error(&p->t->asked, kind);
-	/* One more than there are is not worth giving up the others. */
+	/* A failed additional connection is no reason to give up the others. */
 	cfs_growth_hold(p);
 	if (p->n_ready == 0)
 		leave_out(p, err);
@@ -489,7 +489,7 @@ void cfs_peer_lost(struct cfs_peer *p, struct cfs_client *cc, int err, bool was_
 		atomic_fetch_sub(&p->counters.conns[cc->c.link.ops->tls], 1);
 		atomic_fetch_sub(&p->t->asked.conns[cc->c.link.ops->tls], 1);
 	}
-	/* Whoever is told asks again, or not. */
+	/* Each caller decides whether to ask again. */
 	if (!closing && !was_ready && err != -EHOSTDOWN)
 		connect_failed(p, err);
 	else if (!closing && was_ready && (list->n > 0 || err == -EPROTO))
@@ -563,7 +563,7 @@ static void close_all(struct cfs_peer *p)
 	pthread_mutex_unlock(&p->lock);
 }
 
-/* Somebody else's thread has left something to do. */
+/* Work that other threads left for the loop. */
 static void service(struct cfs_work *w)
 {
 	struct cfs_peer *p = (struct cfs_peer *)((char *)w - offsetof(struct cfs_peer, work));
@@ -579,13 +579,13 @@ static void service(struct cfs_work *w)
 
 		if (cc->blocked)
 			cfs_conn_want_out(&cc->c);
-		/* It takes them as soon as it can. */
+		/* The connection takes them as soon as it has room. */
 		if (cc->usable || cc->c.state < CFS_CONN_READY)
 			connect = false;
 	}
 	pthread_mutex_unlock(&p->lock);
 	if (closing) {
-		close_all(p); /* p is gone */
+		close_all(p); /* p is freed */
 		return;
 	}
 	if (expiring)
@@ -659,7 +659,7 @@ void cfs_peer_close(struct cfs_peer *p)
 	pthread_mutex_unlock(&p->lock);
 	cfs_loop_run(&p->t->loop, &p->work);
 	pthread_mutex_lock(&p->lock);
-	while (!p->closed || p->n_lent > 0) /* nobody waits on what is cut */
+	while (!p->closed || p->n_lent > 0) /* no request waits on a closed connection */
 		pthread_cond_wait(&p->closed_cond, &p->lock);
 	pthread_mutex_unlock(&p->lock);
 	pthread_cond_destroy(&p->closed_cond);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pipes through which files reach sockets. What a pipe holds can be had again from the file, so a
- * pipe whose receiver is slow is taken away when another connection needs one.
+ * Pipes through which files reach sockets. The content of a pipe can be read again from the file,
+ * so the pipe of a slow receiver is taken away when another connection needs one.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -15,8 +15,8 @@
 #define ACCEPT_BATCH   64
 #define RX_BYTES       (16u << 10) /* requests that are read at a time */
 #define SLOW_TICK_MS   250
-#define WORKING_MIN_MS 20  /* what is answered sooner is not announced */
-#define WORKING_MS     250 /* and again */
+#define WORKING_MIN_MS 20  /* answers sooner than this are not announced by WORKING */
+#define WORKING_MS     250 /* period of WORKING */
 
 static struct cfs_server *server_of(struct cfs_conn *c)
 {
@@ -127,7 +127,7 @@ void cfs_server_job_done(struct cfs_job *j)
 	cfs_conn_unref(&sc->c);
 }
 
-/* A bucket that holds one second's worth. */
+/* A token bucket with one second's worth of requests. */
 static bool is_too_fast(struct cfs_server *sc)
 {
 	uint64_t rate = sc->c.t->conf.request_rate, now_ms = sc->c.t->loop.now_ms;
@@ -227,7 +227,7 @@ static int got_frame(struct cfs_server *sc, const struct cfs_frame *f)
 	}
 }
 
-/* Requests that have arrived; 1 when there may be more, 0 when not. */
+/* Handles requests that have arrived; 1 when there may be more, 0 when not. */
 static int receive(struct cfs_server *sc)
 {
 	struct cfs_conn *c = &sc->c;
@@ -416,7 +416,8 @@ static void acceptable(struct cfs_op *op, int res)
 		return;
 	for (i = 0; i < ACCEPT_BATCH && (r == 0 || r == -ECONNABORTED || r == -EINTR); i++)
 		r = accept_one(t);
-	/* Out of descriptors or memory: when a connection closes, or with the next slow tick. */
+	/* Out of descriptors or memory: accepts again when a connection closes, or at the next slow
+	 * tick. */
 	if (r == 0 || r == -EAGAIN || r == -ECONNABORTED || r == -EINTR)
 		cfs_server_arm(t);
 	else
@@ -454,8 +455,8 @@ int cfs_server_listen(struct cfs_transport *t, char err[256])
 }
 
 /*
- * What has taken too long: a handshake, taking what was asked for, or reading the rest of an answer
- * that has begun, behind which all others wait.
+ * Closes connections on which something takes too long: a handshake, receiving requested data, or
+ * reading the rest of an answer, which blocks all behind it.
  */
 static bool is_overdue(struct cfs_transport *t, struct cfs_conn *c)
 {
@@ -491,7 +492,7 @@ void cfs_server_tick(struct cfs_transport *t, bool *ret_busy)
 		*ret_busy |= c->state < CFS_CONN_READY || c->out_armed;
 		if (is_overdue(t, c)) {
 			cfs_conn_close(c, -ETIMEDOUT);
-			next = t->conns; /* it may have taken others along */
+			next = t->conns; /* the call may have closed other connections */
 			continue;
 		}
 		if (t->draining && c->ops == &server_ops && c->state == CFS_CONN_READY &&

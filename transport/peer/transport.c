@@ -103,7 +103,7 @@ static bool tick(void *arg)
 	pthread_mutex_lock(&t->lock);
 	p = t->peers;
 	pthread_mutex_unlock(&t->lock);
-	/* Others only add, in front; only the loop takes away. */
+	/* Other threads only add at the front; only the loop removes. */
 	for (; p; p = next) {
 		next = p->next;
 		busy |= cfs_peer_tick(p);
@@ -142,7 +142,7 @@ static bool has_more(void *arg)
 
 /* --- life --- */
 
-/* What other threads want of the loop. */
+/* Runs the work that other threads left for the loop. */
 static void service(struct cfs_work *w)
 {
 	struct cfs_transport *t =

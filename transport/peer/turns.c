@@ -126,7 +126,7 @@ void cfs_turns_run(struct cfs_transport *t)
 	}
 }
 
-/* Those that have begun to be sent cannot be refused. */
+/* An answer whose header was sent cannot be refused. */
 static void refuse_overdue(const struct cfs_transport *t, struct cfs_turns *d)
 {
 	struct cfs_job *j, *next;

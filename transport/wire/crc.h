@@ -7,13 +7,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Continues a CRC over more bytes; starts with crc 0. */
+/* Continues a CRC over more bytes; the first call takes crc 0. */
 static inline uint32_t cfs_crc_add(uint32_t crc, const void *data, size_t len)
 {
 	return ~crc32_iscsi((unsigned char *)data, (int)len, ~crc);
 }
 
-/* The CRC of A followed by B, len_b bytes long. CFS_PEER_SEGMENT is by table, 5 ns. */
+/* The CRC of A followed by B, len_b bytes long. CFS_PEER_SEGMENT is looked up in a table, 5 ns. */
 uint32_t cfs_crc_join(uint32_t crc_a, uint32_t crc_b, uint32_t len_b);
 
 #endif

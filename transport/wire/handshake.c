@@ -19,7 +19,7 @@
 static const char label_id[LABEL_LEN] = "cachefs peer key id";
 static const char label_server[LABEL_LEN] = "cachefs peer server proof";
 static const char label_client[LABEL_LEN] = "cachefs peer client proof";
-/* With the block's number behind it, the text of HKDF-Expand (RFC 5869) for one block. */
+/* Input of HKDF-Expand (RFC 5869) for one block, with the block's number at its end. */
 static const char label_tls[] = "cachefs peer tls key\1";
 
 static int hmac(const uint8_t key[CFS_PEER_KEY_SIZE], const uint8_t *data, size_t len,
@@ -46,10 +46,10 @@ int cfs_handshake_tls_key(const uint8_t key[CFS_PEER_KEY_SIZE], uint8_t ret[CFS_
 }
 
 /*
- * The labels differ by role, so a proof cannot be sent back to its maker; both nonces are in the
- * text, so it is worth nothing on another connection; versions, features and both ids are, so
- * nobody in between can change them; and so is what only the two ends of a TLS connection know, so
- * nobody in between can have one with each of them.
+ * The MACs bind the whole exchange. The labels differ by role, so a proof cannot be reflected. Both
+ * nonces are covered, so it is void on another connection. Versions, features and both ids are
+ * covered, so a man in the middle cannot change them. The secret of the TLS connection is covered,
+ * so a man in the middle cannot hold one connection with each side.
  */
 static int proof(const struct cfs_handshake *h, const char label[LABEL_LEN], uint8_t ret[MAC_LEN])
 {
@@ -132,7 +132,7 @@ static int server_hello(struct cfs_handshake *h, const uint8_t *payload, uint8_t
 	if (low > high || high < CFS_WIRE_VERSION_MIN || low > CFS_WIRE_VERSION)
 		return refuse(-EPROTONOSUPPORT, out, ret_len);
 	h->peer = cfs_get_be64(payload + 16);
-	/* One's own id comes from a copy of this member, or is its own words sent back. */
+	/* Our own id comes from a copy of this member, or is our own message reflected. */
 	if (h->peer == 0 || h->peer == h->self || cfs_get_be64(payload + 24) != h->self)
 		return refuse(-EACCES, out, ret_len);
 	for (i = 0; i < h->keys->n; i++) {

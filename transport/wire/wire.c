@@ -16,7 +16,7 @@ const char *const cfs_peer_error_names[CFS_PEER_E_COUNT] = {
 	[CFS_PEER_E_CANCELED] = "canceled",
 };
 
-/* What each type may look like. */
+/* The limits of each frame type. */
 static const struct {
 	uint32_t len;
 	uint16_t flags;
@@ -65,7 +65,7 @@ static bool is_allowed(const struct cfs_frame *f)
 		return false;
 	if (f->len == 0 && f->crc)
 		return false;
-	/* Only an answer has a length of its own, and only one that brings data. */
+	/* Only an answer has a length of its own, and only if it carries data. */
 	if (f->type == CFS_FRAME_ANSWER)
 		return f->status ? f->len == 0 : f->len > 0 && f->len <= types[f->type].len;
 	return f->len == types[f->type].len;

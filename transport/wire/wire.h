@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Frames as bytes: docs/peer-protocol.md. No I/O, no state besides what is passed in.
- */
+/* Frames as bytes: docs/peer-protocol.md. No I/O, no state except the arguments. */
 #ifndef CFS_TRANSPORT_WIRE_H
 #define CFS_TRANSPORT_WIRE_H
 
@@ -12,7 +10,7 @@
 #define CFS_WIRE_VERSION     1
 #define CFS_WIRE_VERSION_MIN 1
 #define CFS_WIRE_HEADER	     32
-#define CFS_WIRE_CONTROL_MAX 96 /* longest payload of a frame that is not an answer */
+#define CFS_WIRE_CONTROL_MAX 96 /* longest payload of a frame other than ANSWER */
 
 enum cfs_frame_type {
 	CFS_FRAME_HELLO = 1,

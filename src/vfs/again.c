@@ -62,7 +62,7 @@ int again_renamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, const str
 	if (cfs_meta_lookup(v->conf.meta, ctx, req->dst_parent, req->dst_name, req->dst_len, &e) <
 	    0)
 		return r;
-	/* Still the same: it was somebody else who took the source away. */
+	/* The target is unchanged: another client removed the source. */
 	return e.ino == noted_ino(ctx) ? r : 0;
 }
 

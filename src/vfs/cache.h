@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What this mount remembers of metadata: attributes by inode, names by parent, and the ctime each
- * file had when it was last opened. Fixed size, set associative; nothing is allocated per entry.
+ * The metadata cache of this mount: attributes by inode, names by parent, and the ctime each file
+ * had when it was last opened. Fixed size, set associative; nothing is allocated per entry.
  *
- * Local changes are numbered. A reader takes the number before it asks the engine and hands it in
+ * * Local changes are numbered. A reader takes the number before it asks the engine and hands it in
  * with the answer; an answer older than a change of the same inode (or name) is not kept.
  */
 #ifndef CFS_VFS_CACHE_H
@@ -44,7 +44,7 @@ static inline uint64_t cache_seq(struct cache *c)
 	return atomic_load_explicit(&c->seq, memory_order_acquire);
 }
 
-/* False: not there. *ret_ms: how long it may still be used. */
+/* False: not cached. *ret_ms: how long it may still be used. */
 bool cache_get_attr(struct cache *c, cfs_ino_t ino, uint64_t now_ms, struct cfs_attr *ret,
 		    uint32_t *ret_ms);
 void cache_put_attr(struct cache *c, uint64_t seq, uint64_t now_ms, cfs_ino_t ino,
@@ -58,16 +58,16 @@ void cache_forget(struct cache *c, cfs_ino_t ino);
 
 bool cache_get_name(struct cache *c, cfs_ino_t parent, const char *name, size_t len,
 		    uint64_t now_ms, cfs_ino_t *ret, uint32_t *ret_ms);
-/* 0: not there. It does not count as a use. */
+/* 0: not cached. It does not count as a use. */
 cfs_ino_t cache_peek_name(struct cache *c, cfs_ino_t parent, const char *name, size_t len,
 			  uint64_t now_ms);
 void cache_put_name(struct cache *c, uint64_t seq, uint64_t expire_ms, cfs_ino_t parent,
 		    const char *name, size_t len, cfs_ino_t ino);
-/* A local change of the name, done. ino: what it names, 0 to forget. */
+/* Reports a finished local change of the name. ino: its inode, 0 to forget the name. */
 void cache_name_changed(struct cache *c, uint64_t seq, uint64_t expire_ms, cfs_ino_t parent,
 			const char *name, size_t len, cfs_ino_t ino);
 
-/* Remembers the ctime of an open; true when the one before had the same. */
+/* Stores the ctime of an open; true when the previous open saw the same. */
 bool cache_opened(struct cache *c, cfs_ino_t ino, struct timespec ctime);
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who asks: identities that the mount replaces, and what permission checks need to know of others.
- */
+/* Callers: the identities that the mount replaces, and further facts for permission checks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,10 +7,10 @@
 #include "base/bytes.h"
 #include "vfs-internal.h"
 
-#define GROUPS_MAX    1024 /* of one process; further ones give it nothing */
+#define GROUPS_MAX    1024 /* of one process; further groups give no rights */
 #define GROUPS_AGE_MS 1000
 
-/* The supplementary groups of the process that this thread has asked for last. */
+/* The supplementary groups of the process that this thread looked up last. */
 static _Thread_local struct {
 	pid_t pid;
 	uint64_t until_ms;
@@ -32,7 +31,7 @@ static void parse_groups(char *p)
 	}
 }
 
-/* A process that is gone, or not to be seen from here, has none. */
+/* A process that is gone, or invisible from here, has none. */
 static void read_groups(pid_t pid)
 {
 	char path[32], *line = NULL;

@@ -273,8 +273,7 @@ static int seek_page(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d
 	return 0;
 }
 
-/* A page is read at once and handed out in pieces: meanwhile its attributes may have become wrong.
- */
+/* A page is read at once and returned in parts; its attributes may have changed meanwhile. */
 static bool is_current(struct cfs_vfs *v, const struct dir *d, const struct page_entry *p,
 		       uint64_t age_ms)
 {

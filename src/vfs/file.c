@@ -61,8 +61,8 @@ int cfs_vfs_drop_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t f
 }
 
 /*
- * The kernel leaves set-id bits and times to us when it lets us truncate at open. The times of a
- * file that was empty before do not change by themselves.
+ * The kernel leaves set-id bits and times to us when it has us truncate at open. The times of a
+ * file that was already empty would otherwise not change.
  */
 static int truncate_at_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n,
 			    struct cfs_attr *attr)
@@ -122,7 +122,7 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 	return 0;
 }
 
-/* The kernel was not told of the handle that the process before this one has made. */
+/* The kernel was never told of the handle that the previous process made. */
 static bool opened_before(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			  struct cfs_vfs_open *ret)
 {
@@ -150,7 +150,10 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 	n = vnode_get(v, ino);
 	if (!n)
 		return -ENOMEM;
-	/* Always asked again: what others have closed is seen by who opens (close-to-open). */
+	/*
+	 * Attributes are always read again: an open sees changes that others have closed
+	 * (close-to-open).
+	 */
 	r = cfs_meta_getattr(v->conf.meta, ctx, ino, &attr);
 	if (r == 0)
 		r = open_vnode(v, ctx, n, flags, &attr, asked_ns, ret);
@@ -160,8 +163,8 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 }
 
 /*
- * A file that has appeared since the kernel looked, which takes it for one that this caller has
- * just made, and judges nothing.
+ * A file that appeared after the kernel's look-up. The kernel believes that this caller has just
+ * created it, and checks no permission.
  */
 static int open_appeared(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int flags,
 			 struct cfs_attr *attr, uint64_t asked_ns, struct cfs_vfs_open *ret)
@@ -190,7 +193,9 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 		return r;
 	if (made && opened_before(v, ctx, ret->ino, ret_open))
 		return 0;
-	/* Another mount was faster, with a link or a pipe: the kernel looks again, and follows it.
+	/*
+	 * Another mount has created a link or a pipe first: the kernel looks it up again, and
+	 * follows it.
 	 */
 	if (existed && ret->attr.type != CFS_TYPE_FILE)
 		return ret->attr.type == CFS_TYPE_DIR ? -EISDIR : -ESTALE;
@@ -198,7 +203,7 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 	if (!n)
 		return -ENOMEM;
 	attr = ret->attr;
-	/* The mode of a fresh file does not bind the open that creates it. */
+	/* The mode of a new file does not restrict the open that creates it. */
 	own = permitted(ctx);
 	r = existed ? open_appeared(v, ctx, n, flags, &attr, asked_ns, ret_open)
 		    : open_vnode(v, &own, n, flags & ~O_TRUNC, &attr, asked_ns, ret_open);
@@ -257,14 +262,14 @@ int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 }
 
 /*
- * A descriptor of the handle is closed, which a process that has inherited it does, too, and
- * nobody reads the result of that: errors are reported and stay for the fsync of those who wrote.
+ * A descriptor of the handle is closed, which a process that has inherited it does, too, and the
+ * result of that is not read: errors are reported, and stay for the fsync of the writers.
  */
 static int commit_at_close(struct handle *h, const struct cfs_ctx *ctx)
 {
 	int r = cfs_file_flush(vnode_file(h->vnode), ctx, atomic_load(&h->seen));
 
-	/* What went with the process before this one. */
+	/* Handles that ended with the previous process. */
 	if (r == 0 && h->kept && atomic_load(&h->kept->lost) == CFS_KEEP_LOST)
 		r = -EIO;
 	return r;
@@ -280,7 +285,7 @@ int cfs_vfs_flush_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 		return handle_find(&v->handles, fh, HANDLE_SPECIAL) ? 0 : -EBADF;
 	if (writable(h->flags))
 		r = commit_at_close(h, ctx);
-	/* After the data: who gets the lock next must read what was written under it. */
+	/* After the data: the next holder of the lock must read what was written under it. */
 	locks_flush(v, ctx, h, lock_owner);
 	return r;
 }
@@ -323,10 +328,13 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 	}
 	n = h->vnode;
 	file = vnode_file(n);
-	/* Written through a mapping after the descriptor was closed, or not stored by that. */
+	/*
+	 * Data written through a mapping after the close of the descriptor, or left unstored by
+	 * that close.
+	 */
 	if (writable(h->flags) && cfs_file_dirty(file)) {
 		r = commit_at_close(h, ctx);
-		/* What is kept may still be stored; nobody misses that of a file that is gone. */
+		/* Kept blocks may still be stored; those of an unlinked file do not matter. */
 		if (r < 0 && !cfs_file_dirty(file) &&
 		    cfs_meta_getattr(v->conf.meta, ctx, n->node.key, &attr) != -ENOENT)
 			cfs_err("data could not be stored after its file was closed, it is lost: "
@@ -367,7 +375,7 @@ int cfs_vfs_fsync(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, boo
 
 	if (!h)
 		return handle_find(&v->handles, fh, HANDLE_SPECIAL) ? 0 : -EBADF;
-	/* Two may do this with one handle: each error is told to at least one of them. */
+	/* Two threads may do this with one handle: at least one of them gets each error. */
 	seen = atomic_load(&h->seen);
 	r = cfs_file_fsync(vnode_file(h->vnode), ctx, &seen);
 	atomic_store(&h->seen, seen);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Directories that this mount has removed and that the kernel still knows. */
+/* Directories that this mount has removed, and that the kernel still refers to. */
 #include <stdlib.h>
 
 #include "vfs-internal.h"
 
-#define GONE_MAX 65536 /* further ones answer as what is not there */
+#define GONE_MAX 65536 /* further ones answer as missing */
 
 struct gone {
 	struct cfs_node node; /* key: inode */

@@ -76,7 +76,7 @@ int handle_alloc(struct handles *t, struct handle **ret, uint64_t *ret_fh)
 		h = slot(t, t->free - 1);
 		*ret_fh = (uint64_t)atomic_load(&h->gen) << 32 | t->free;
 		t->free = h->next_free;
-		/* Who comes after this process does not give the number away again either. */
+		/* A successor process must not reuse this handle number. */
 		if (h->kept)
 			atomic_store(&h->kept->gen, next_gen(*ret_fh));
 		h->flags = 0;
@@ -140,7 +140,7 @@ struct handle *handle_find_any(struct handles *t, uint64_t fh)
 	return h;
 }
 
-/* Under the lock the number cannot go to another handle. One that is being closed may be found. */
+/* Under the lock the number cannot be reused. A handle that is being closed may be found. */
 bool handle_hold(struct handles *t, uint64_t fh)
 {
 	struct handle *h;
@@ -179,7 +179,7 @@ bool handle_put_off(struct handles *t, uint64_t fh)
 	held = h->holds > 0;
 	h->put_off |= held;
 	pthread_mutex_unlock(&t->lock);
-	if (held) /* the kernel will not say it again */
+	if (held) /* the kernel sends it only once */
 		cfs_keep_released(t->keep, fh);
 	return held;
 }
@@ -225,7 +225,7 @@ struct handle *handle_claim(struct handles *t, uint64_t fh)
 	return h;
 }
 
-/* A late request for a handle that is closed must not meet another one with its number. */
+/* A late request for a closed handle must not reach another one with its number. */
 void handles_free_rest(struct handles *t)
 {
 	uint32_t i = t->n_chunks * HANDLES_PER_CHUNK, gen;

@@ -65,7 +65,10 @@ struct vnode *vnode_get(struct cfs_vfs *v, cfs_ino_t ino)
 			cfs_table_read_unlock();
 			return fresh;
 		}
-		/* One that is just going away: help it out of the table, and try again. */
+		/*
+		 * Another thread is removing this one: remove it from the table for that thread,
+		 * and try again.
+		 */
 		n = caa_container_of(node, struct vnode, node);
 		if (try_ref(n)) {
 			cfs_table_read_unlock();
@@ -84,7 +87,9 @@ static void forget_cached(struct vnode *n)
 		cache_changed(&n->vfs->cache, 0, 0, n->node.key, NULL);
 }
 
-/* True for the last reference. What was cached before the open goes before others look there. */
+/*
+ * True for the last reference. Entries cached before the open are dropped before others see them.
+ */
 static bool drop_ref(struct vnode *n)
 {
 	uint32_t refs = atomic_load_explicit(&n->refs, memory_order_relaxed);
@@ -109,9 +114,9 @@ void vnode_put(struct vnode *n)
 
 	if (!drop_ref(n))
 		return;
-	/* Nobody can take a reference from here on, so the flags are final. */
+	/* No thread can take a reference after this, so the flags are final. */
 	sustained = atomic_load(&n->sustained);
-	forget_cached(n); /* others may have written, and gone, meanwhile */
+	forget_cached(n); /* other mounts may have written meanwhile */
 	cfs_table_remove(v->vnodes, &n->node);
 	file = vnode_file(n);
 	mark = atomic_load(&n->mark);
@@ -172,8 +177,10 @@ void vnode_overlay(struct vnode *n, struct cfs_attr *attr, uint64_t asked_ns)
 		cfs_file_refresh(file, attr, asked_ns);
 		cfs_file_overlay_attr(file, attr);
 	}
-	/* The name in the trash is none to who has it open: by 0 links programs tell that a lock
-	 * file was removed while they waited for it. */
+	/*
+	 * The name in the trash does not count for programs that have it open: by 0 links they tell
+	 * that a lock file was removed while they waited for it.
+	 */
 	if (cfs_ino_is_trash(attr->parent))
 		attr->nlink = 0;
 }

@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 
-/* Requests of processes long gone whose answer went out with their last breath. */
+/* Slots for requests of dead processes whose answers were sent just before the end. */
 #define WORKERS_REMEMBERED 8
 
 struct layout {
@@ -32,7 +32,7 @@ _Static_assert(sizeof(struct cfs_keep_inode) == 16, "records are of the version'
 _Static_assert(sizeof(struct cfs_keep_request) == 32, "records are of the version's size");
 _Static_assert(sizeof(struct cfs_keep_dir) == 560, "records are of the version's size");
 
-/* Of those that are taken and given back one by one: how they begin. */
+/* The common start of records that are allocated and freed one by one. */
 struct slot {
 	_Atomic uint64_t key;
 	uint32_t used_by_its_kind;
@@ -46,7 +46,7 @@ struct slots {
 	char *first;
 	size_t bytes; /* of one */
 	uint32_t max;
-	_Atomic uint32_t *n_used; /* those that ever were */
+	_Atomic uint32_t *n_used; /* records ever used */
 	uint32_t free;		  /* index + 1 */
 };
 
@@ -110,7 +110,7 @@ int cfs_keep_create(struct cfs_keep **ret)
 
 	if (r == 0 && ftruncate(fd, sizeof(struct layout)) < 0)
 		r = -errno;
-	/* Nobody can pull the memory away from under its users. */
+	/* The memory is sealed: no process can shrink it under its users. */
 	if (r == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
 		r = -errno;
 	if (r == 0)
@@ -292,7 +292,10 @@ static int compare_inos(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Sorted; without memory for them every inode that was open counts: rather too often told. */
+/*
+ * Sorted. Without memory for the list every open inode counts as lost: too many rather than too
+ * few.
+ */
 static uint64_t *dirty_inodes(struct cfs_keep *k, uint32_t n_marked, size_t *ret_n)
 {
 	uint64_t *inos = NULL;
@@ -339,7 +342,10 @@ size_t cfs_keep_settle(struct cfs_keep *k, uint64_t *inos, size_t max)
 			inos[told++] = h->ino;
 	}
 	free(dirty);
-	/* From here on the handles say it: who dies before this starts over. */
+	/*
+	 * From here on the handles hold it: after a crash before this point, the next process
+	 * starts over.
+	 */
 	for (i = 0; i < n_marked; i++)
 		atomic_store(&k->at->inodes[i].ino, 0);
 	atomic_store(&k->at->header.n_marked, 0);

@@ -30,7 +30,7 @@ int cfs_vfs_flock(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 	if (!h)
 		return -EBADF;
 	owner = flock_owner(owner, fh);
-	/* Before it is taken: the release must find it whatever happens in between. */
+	/* Noted before the lock is taken: the release must find it, whatever happens in between. */
 	if (type != CFS_LOCK_NONE) {
 		atomic_store(&h->flock_owner, owner);
 		atomic_store(&h->flocked, true);
@@ -42,7 +42,7 @@ int cfs_vfs_flock(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 	return cfs_meta_flock(v->conf.meta, ctx, h->vnode->node.key, owner, type, wait);
 }
 
-/* One instead of another; 0 is a free place. */
+/* Replaces one owner by another; 0 is a free slot. */
 static void keep_owner(struct cfs_keep_handle *k, uint64_t from, uint64_t to)
 {
 	int i;
@@ -152,7 +152,7 @@ int cfs_vfs_setlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 
 	if (!h)
 		return -EBADF;
-	/* Before it is taken: the release must find it whatever happens in between. */
+	/* Noted before the lock is taken: the release must find it, whatever happens in between. */
 	if (lock->type != CFS_LOCK_NONE) {
 		int r = note_owner(v, h, owner);
 

@@ -33,8 +33,9 @@ static void keep_name(struct cfs_vfs *v, uint64_t seq, uint64_t now_ms, cfs_ino_
 }
 
 /*
- * What has just been read from the engine, with what this mount knows better. False: that may have
- * been forgotten meanwhile, with the last close of the file, and the answer be older.
+ * Corrects attributes just read from the engine by the own knowledge of this mount. False: that
+ * knowledge may have been dropped meanwhile, with the last close of the file, and the answer may be
+ * older.
  */
 static bool attr_read(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t asked_ns,
 		      struct cfs_attr *attr)
@@ -78,8 +79,10 @@ static int read_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 	int r;
 
 	*ret_ms = (uint32_t)v->conf.attr_timeout_ms;
-	/* The data of an open inode is committed behind our back: what is kept here may be
-	 * outdated. */
+	/*
+	 * The data of an open inode is committed in the background: cached attributes may be
+	 * outdated.
+	 */
 	if (!n && cache_get_attr(&v->cache, ino, to_ms(asked_ns), ret, ret_ms))
 		return 0;
 	seq = cache_seq(&v->cache);
@@ -103,7 +106,7 @@ int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct
 	int r = read_attr(v, ctx, ino, ret, ret_ms);
 	struct cfs_attr gone;
 
-	/* Back from the trash it is a directory like others. */
+	/* Moved back from the trash, it is an ordinary directory. */
 	if ((r == -ENOENT || (r == 0 && cfs_ino_is_trash(ret->parent))) &&
 	    gone_find(v, ino, &gone)) {
 		*ret = gone;
@@ -112,7 +115,7 @@ int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct
 	return r;
 }
 
-/* The core has not been asked whether the caller may search the directory. */
+/* The core did not check whether the caller may search the directory. */
 static bool may_search(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t dir)
 {
 	struct cfs_attr attr;
@@ -138,7 +141,7 @@ static bool cached_lookup(struct cfs_vfs *v, cfs_ino_t parent, const char *name,
 	return cache_get_attr(&v->cache, ret->ino, now_ms, &ret->attr, &ret->attr_ms);
 }
 
-/* What a file handle names (open_by_handle_at(2)): any inode, not only a directory. */
+/* The inode of a file handle (open_by_handle_at(2)): any inode, not only a directory. */
 static int lookup_self(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		       struct cfs_vfs_entry *ret)
 {
@@ -167,7 +170,7 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 	parent = ino_in(v, parent);
 	if (name_is_reserved(v, parent, name, len))
 		return special_lookup(v, ctx, name, len, ret);
-	/* Nothing above the root of a subdirectory mount exists. */
+	/* Above the root of a subdirectory mount is nothing. */
 	if (parent == v->conf.root && len == 2 && !memcmp(name, "..", 2))
 		len = 1;
 	if (len == 1 && name[0] == '.')
@@ -234,7 +237,7 @@ static int truncate_path(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t
 		r = attr.type == CFS_TYPE_DIR ? -EISDIR : -EINVAL;
 	if (r == 0)
 		r = cfs_meta_open_check(v->conf.meta, ctx, &attr, O_WRONLY, vnode_file(n) != NULL);
-	/* Also one that nobody has open may have bytes that could not be stored yet. */
+	/* Unstored bytes may belong to a file that is not open, too. */
 	if (r == 0)
 		r = vnode_attach(n, &attr, asked_ns);
 	if (r == 0)
@@ -257,8 +260,8 @@ static int change_size(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t i
 }
 
 /*
- * A commit after this would put the time of the last write over the one that is being set. One
- * before it has a later ctime than the request: it is set with a fresh one.
+ * A commit after this would overwrite the time being set with the time of the last write. A commit
+ * before it has a later ctime than the request, so a fresh one is set.
  */
 static void commit_before_times(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_t ino)
 {
@@ -267,7 +270,7 @@ static void commit_before_times(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_
 	uint32_t seen;
 
 	if (file && cfs_file_dirty(file)) {
-		/* An error is for those who wrote: their handles have cursors of their own. */
+		/* Errors go to the writers, whose handles have cursors of their own. */
 		seen = cfs_file_error_mark(file);
 		cfs_file_flush(file, ctx, seen);
 	}
@@ -278,8 +281,8 @@ static void commit_before_times(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_
 }
 
 /*
- * Before a write or truncate by somebody else than the owner the kernel removes setuid and setgid
- * as if by chmod(2), which is not the caller's own doing.
+ * Before a write or truncate by a caller other than the owner, the kernel removes setuid and setgid
+ * as if by chmod(2), although the caller did not ask for it.
  */
 static bool kills_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint16_t mode)
 {
@@ -292,10 +295,10 @@ static bool kills_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t
 }
 
 /*
- * chown(-1, -1): the kernel asks for nothing, or for the time of change that it has in mind, and
- * leaves the set-id bits to us. It asks the same before fallocate(2) and copy_file_range(2) by
- * somebody who would not keep the bits. Of those that are not the owner's these clear the bits
- * themselves, and chown(2) must not.
+ * chown(-1, -1): the kernel sends no attribute, or its own ctime, and leaves the set-id bits to us.
+ * It sends the same before fallocate(2) and copy_file_range(2) by a caller that may not keep the
+ * bits. For callers other than the owner these operations clear the bits themselves, and chown(2)
+ * must not.
  */
 static int change_nothing(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t *set,
 			  struct cfs_attr *want, struct cfs_vfs_attr *ret)
@@ -318,7 +321,7 @@ static int change_nothing(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_t ino,
 	*set |= CFS_SET_KILL_SUID;
 	if (ctx->uid == 0 || (mode & S_IXGRP) || !(mode & S_ISGID))
 		return 0;
-	if (!ctx->check || ctx->groups) /* one that is squashed has none */
+	if (!ctx->check || ctx->groups) /* a squashed caller has none */
 		caller_groups(ctx, true);
 	if (!cfs_ctx_in_group(ctx, ret->attr.gid))
 		*set |= CFS_SET_KILL_SGID;
@@ -351,7 +354,7 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		if (r < 0)
 			return r;
 		set &= ~CFS_VFS_SET_SIZE;
-		/* Who may not keep them truncates: of most files there is nothing to be cleared. */
+		/* A truncate by a caller that may not keep them; most files have no such bits. */
 		if (!(ret->attr.mode & (S_ISUID | S_ISGID)))
 			set &= ~(uint32_t)CFS_SET_KILL_SUID;
 	} else if (!(set & ~(uint32_t)CFS_SET_CTIME)) {
@@ -465,7 +468,10 @@ int cfs_vfs_link(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cf
 	return 0;
 }
 
-/* An inode has lost a name. If it lives on because we have it open, the last close must say so. */
+/*
+ * An inode has lost a name. If it lives on because this mount has it open, the last close must
+ * report it.
+ */
 static void removed(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_removed *what)
 {
 	struct vnode *n;
@@ -507,7 +513,7 @@ static int remove_name(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t p
 		if (known)
 			gone_add(v, ctx, &what);
 	}
-	/* Also when it failed: the engine may know better than what is kept here. */
+	/* After a failure, too: the engine may know more recent entries than this cache. */
 	cache_name_changed(&v->cache, 0, 0, parent, name, len, 0);
 	return r;
 }

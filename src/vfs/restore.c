@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The open handles of a process that is gone, under the numbers that the kernel knows. */
+/* The open handles of a previous process, under the numbers that the kernel knows. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -49,7 +49,7 @@ static int restore_kind(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino, enum
 	}
 }
 
-/* What is not to be had any more is a stale handle to those who use it. */
+/* A handle that cannot be restored answers as stale. */
 static int restore(struct cfs_vfs *v, struct cfs_keep_handle *k, struct cfs_vfs_restored *ret)
 {
 	uint64_t fh = atomic_load(&k->fh);
@@ -75,7 +75,7 @@ static int restore(struct cfs_vfs *v, struct cfs_keep_handle *k, struct cfs_vfs_
 	return 0;
 }
 
-/* Where readers of directories are; the rest is free again. */
+/* Restores the positions of directory readers; frees the other records. */
 static void resume_dirs(struct cfs_vfs *v)
 {
 	struct cfs_keep_dir *d;
@@ -97,7 +97,7 @@ static int begin(struct cfs_vfs *v, uint32_t n, struct cfs_vfs_restored *ret)
 
 	if (r < 0)
 		return r;
-	/* Without memory for it the kernel shows what is lost until it asks for attributes. */
+	/* Without memory for the list, the kernel shows lost data until it asks for attributes. */
 	ret->lost_inos = n ? malloc(n * sizeof(*ret->lost_inos)) : NULL;
 	ret->lost = cfs_keep_settle(v->conf.keep, ret->lost_inos, ret->lost_inos ? n : 0);
 	ret->n_lost_inos = ret->lost_inos ? ret->lost : 0;

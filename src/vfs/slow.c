@@ -71,7 +71,7 @@ void cfs_vfs_ended(struct cfs_vfs *v, const struct cfs_vfs_request *req, int res
 	struct slow_list *l = &v->slow;
 	struct cfs_vfs_slow s;
 
-	/* Those who talk to the mount itself may have asked for something long. */
+	/* Requests to the mount's own files may be long by intent. */
 	if (ino_is_special(req->ino))
 		return;
 	atomic_fetch_add_explicit(&v->request_ns, took_ns, memory_order_relaxed);

@@ -15,7 +15,7 @@
 
 #define REQUEST_MAX (1u << 20)
 #define TRASH_NAME  ".trash"
-/* Each has a text of some 30 KiB, and everybody may open it: more are only the owner's. */
+/* Limit for other users: each open file holds some 30 KiB of text, and any user may open it. */
 #define STATS_MAX 512
 
 enum special_kind { SPECIAL_LOG, SPECIAL_CONTROL, SPECIAL_STATS, SPECIAL_CONFIG, SPECIAL_COUNT };
@@ -183,7 +183,7 @@ static void free_open(struct cfs_vfs *v, struct special_open *s)
 	free(s);
 }
 
-/* Also where the kernel judges by mode and owner already: it may have been told not to. */
+/* Checked here even when the kernel judges by mode and owner: it may be told not to. */
 static int check_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int flags)
 {
 	struct cfs_attr attr;

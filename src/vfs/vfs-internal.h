@@ -11,15 +11,15 @@
 #include "cache.h"
 
 /*
- * An inode that somebody on this mount has open, or is just opening. Reference counted without a
- * lock; the last reference closes the inode below. It is in the table before the metadata is read,
- * so that an unlink that comes after the reading keeps the inode (cfs_meta_hooks.is_open).
+ * An inode that is open on this mount, or about to be. Reference counted without a lock; the last
+ * reference closes the inode below. It is in the table before the metadata is read, so that an
+ * unlink that comes after the reading keeps the inode (cfs_meta_hooks.is_open).
  */
 struct vnode {
 	struct cfs_node node; /* key: inode */
 	struct cfs_vfs *vfs;
 	_Atomic uint32_t refs;
-	_Atomic bool sustained; /* unlinked, and kept by metadata until we close it */
+	_Atomic bool sustained; /* unlinked, and kept by the metadata until this mount closes it */
 	_Atomic bool written;	/* through any handle: cached attributes are outdated at the end */
 	_Atomic bool plocked;	/* POSIX locks have been asked for */
 	_Atomic bool set_id;	/* its mode, as seen last, has what cfs_vfs_drop_set_id() clears */
@@ -28,12 +28,12 @@ struct vnode {
 };
 
 struct vnode *vnode_get(struct cfs_vfs *v, cfs_ino_t ino); /* NULL: no memory */
-/* NULL when nobody has it open. */
+/* NULL when it is not open. */
 struct vnode *vnode_find(struct cfs_vfs *v, cfs_ino_t ino);
 void vnode_put(struct vnode *n);
-/* The data of the inode; attr is what the metadata, asked at asked_ns, answered. */
+/* The data of the inode; attr is the metadata's answer to a request made at asked_ns. */
 int vnode_attach(struct vnode *n, const struct cfs_attr *attr, uint64_t asked_ns);
-/* Shows in *attr, from metadata that was asked at asked_ns, what this mount has written since. */
+/* Adds own writes to *attr, which the metadata returned for a request made at asked_ns. */
 void vnode_overlay(struct vnode *n, struct cfs_attr *attr, uint64_t asked_ns);
 static inline struct cfs_file *vnode_file(struct vnode *n)
 {
@@ -58,9 +58,9 @@ struct handle {
 	_Atomic uint32_t seen;	 /* errors reported, cfs_file_flush */
 	_Atomic uint64_t flock_owner;
 	unsigned holds;			/* cfs_vfs_hold(), under handles.lock */
-	bool put_off;			/* closed while it was held */
+	bool put_off;			/* closed during the hold */
 	struct lock_owner *lock_owners; /* under cfs_vfs.lock_owners_lock */
-	struct cfs_keep_handle *kept;	/* NULL: nobody could take over */
+	struct cfs_keep_handle *kept;	/* NULL: cannot be handed over */
 	union {
 		struct vnode *vnode;
 		struct dir *dir;
@@ -83,30 +83,31 @@ struct handles {
 int handles_init(struct handles *t, struct cfs_keep *keep);
 void handles_fini(struct handles *t);
 /*
- * The slot is invisible until handle_publish; a request notes the number before that (note_fh), or
- * nobody would close it. -ENFILE when a million are open.
+ * The slot is invisible until handle_publish. A request notes the number before that (note_fh);
+ * otherwise a crash in between would leave the handle open for ever. -ENFILE when a million are
+ * open.
  */
 int handle_alloc(struct handles *t, struct handle **ret, uint64_t *ret_fh);
 void handle_publish(struct handle *h, uint64_t fh, cfs_ino_t ino, enum handle_kind kind);
 /* NULL when stale, or of another kind. */
 struct handle *handle_find(struct handles *t, uint64_t fh, enum handle_kind kind);
 /*
- * Nobody here finds it any more. Who takes over does, so that a close in the middle of which the
- * process dies is done again as a whole.
+ * Hides the handle in this process. A successor process still finds it, so that a close interrupted
+ * by a crash is repeated as a whole.
  */
 void handle_hide(struct handle *h);
 void handle_free(struct handles *t, uint64_t fh, struct handle *h);
 /* NULL when stale. */
 struct handle *handle_find_any(struct handles *t, uint64_t fh);
-/* Keeps it from being closed; false: there is none, or it is closed already. */
+/* Keeps it from being closed; false: it does not exist, or is closed already. */
 bool handle_hold(struct handles *t, uint64_t fh);
-/* True: the caller closes it, as that was put off. */
+/* True: the close was put off until this moment, and the caller must do it. */
 bool handle_let_go(struct handles *t, uint64_t fh);
-/* True: somebody holds the handle, who will close it. */
+/* True: the handle is held, and its holder will close it. */
 bool handle_put_off(struct handles *t, uint64_t fh);
 /*
- * Handles of another process, before any is allocated: makes place for all records that are in use,
- * then the place of one, then what is not taken becomes free.
+ * Restores handles of another process, before any is allocated: reserves slots for all records in
+ * use, then fills one at a time, then frees the rest.
  */
 int handles_reserve(struct handles *t);
 struct handle *handle_claim(struct handles *t, uint64_t fh);
@@ -126,13 +127,13 @@ void access_log_fini(struct access_log *l);
 /* -EBUSY: too many readers. */
 int access_log_open(struct access_log *l, struct log_reader **ret);
 void access_log_close(struct access_log *l, struct log_reader *reader);
-/* What there is, whole lines or not; after a second without any an empty comment. */
+/* Available text, in whole lines or not; after a second without any an empty comment. */
 size_t access_log_read(struct access_log *l, struct log_reader *reader, cfs_deadline_t deadline,
 		       char *buf, size_t size);
 
 struct slow_list {
 	pthread_mutex_t lock; /* protects n and v; a leaf */
-	/* Nobody needs the lock who took less than floor_ns and ended before look_ns. */
+	/* A request that took less than floor_ns and ended before look_ns needs no lock. */
 	_Atomic uint64_t floor_ns, look_ns;
 	unsigned n;
 	struct cfs_vfs_slow v[CFS_VFS_SLOW_MAX]; /* slowest first */
@@ -145,15 +146,15 @@ struct told; /* watchdog.c */
 struct watchdog {
 	struct cfs_ticker *ticker;
 	_Atomic uint64_t reports;
-	/* For its thread only: requests that were reported. */
+	/* For its thread only: requests that were logged. */
 	struct told *told;
 	size_t n_told;
 };
 
-/* Nothing without conf.watchdog_ms. */
+/* Does nothing without conf.watchdog_ms. */
 int watchdog_start(struct cfs_vfs *v);
 void watchdog_stop(struct cfs_vfs *v);
-/* Fills in what it knows. */
+/* Fills in its counters. */
 void watchdog_stats(struct watchdog *w, struct cfs_vfs_stats *ret);
 
 struct cfs_vfs {
@@ -189,8 +190,10 @@ static inline cfs_ino_t ino_out(const struct cfs_vfs *v, cfs_ino_t ino)
 /* names.c; inode numbers inside the folder are the volume's. */
 int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct cfs_attr *ret,
 	     uint32_t *ret_ms);
-/* As cfs_vfs_mknod; *ret_before: by a process that died since. -EEXIST fills *ret with what is
- * there, ino 0 when that is not to be touched. */
+/*
+ * As cfs_vfs_mknod; *ret_before: made by a process that died since. -EEXIST fills *ret with the
+ * existing inode, ino 0 when that must not be touched.
+ */
 int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 	      bool *ret_before, struct cfs_vfs_entry *ret);
 uint32_t entry_timeout(const struct cfs_vfs *v, const struct cfs_attr *attr);
@@ -200,13 +203,13 @@ void inode_changed(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t aske
 		   struct cfs_attr *attr);
 
 /*
- * gone.c: a directory that is removed answers fstat(2) until the kernel forgets it: until its last
+ * gone.c: a removed directory answers fstat(2) until the kernel forgets it, that is until its last
  * descriptor is closed and no process works in it. The metadata has no place for it.
  */
 void gone_add(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_removed *what);
 void gone_forget(struct cfs_vfs *v, cfs_ino_t ino);
 void gone_forget_all(struct cfs_vfs *v);
-/* True: it was removed here, with these attributes and no links. */
+/* True: it was removed here; *ret gets its last attributes, with no links. */
 bool gone_find(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_attr *ret);
 
 /* caller.c */
@@ -216,7 +219,7 @@ struct cfs_ctx internal_ctx(const struct cfs_vfs *v);
  * valid until the thread's next request.
  */
 void caller_groups(struct cfs_ctx *ctx, bool fresh);
-/* As ctx, for what was permitted when the file was opened. */
+/* As ctx, for operations that were permitted when the file was opened. */
 static inline struct cfs_ctx permitted(const struct cfs_ctx *ctx)
 {
 	struct cfs_ctx c = *ctx;
@@ -234,7 +237,7 @@ static inline bool ino_is_special(cfs_ino_t ino)
 {
 	return ino >= CFS_SPECIAL_INO && ino < CFS_SPECIAL_INO_END;
 }
-/* A name that the mount keeps for itself, in a directory given by its number inside. */
+/* A name reserved by the mount, in a directory given by its number inside. */
 bool name_is_reserved(const struct cfs_vfs *v, cfs_ino_t parent, const char *name, size_t len);
 /* -ENOENT when there is no such file. */
 int special_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, const char *name, size_t len,
@@ -253,7 +256,7 @@ void special_release(struct cfs_vfs *v, struct handle *h);
 
 int special_restore(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino);
 
-/* again.c: requests that a process may have carried out before it died */
+/* again.c: replay of requests that a process may have carried out before it died */
 static inline void note_ino(const struct cfs_ctx *ctx, cfs_ino_t ino)
 {
 	if (ctx->noted)
@@ -264,7 +267,10 @@ static inline void note_fh(const struct cfs_ctx *ctx, uint64_t fh)
 	if (ctx->noted)
 		atomic_store(&ctx->noted->fh, fh);
 }
-/* The inode, or handle, of the first time; 0: it did not come so far, or this is the first. */
+/*
+ * The inode, or handle, of the first run; 0: the first run did not come so far, or this is the
+ * first.
+ */
 static inline cfs_ino_t noted_ino(const struct cfs_ctx *ctx)
 {
 	return ctx->again && ctx->noted ? atomic_load(&ctx->noted->ino) : 0;
@@ -276,25 +282,25 @@ static inline uint64_t noted_fh(const struct cfs_ctx *ctx)
 /* True: it was made, and *ret is it. */
 bool again_made(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
 		size_t len, cfs_ino_t ino, struct cfs_entry *ret);
-/* These take the result of doing it and return that of the first time, if that can be seen. */
+/* These take the result of the replay and return that of the first run, if it can be told. */
 int again_linked(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
 		 cfs_ino_t parent, const char *name, size_t len, struct cfs_attr *ret);
 int again_removed(const struct cfs_ctx *ctx, int r);
-/* Before a rename that is no exchange: what is there under the target's name. */
+/* Called before a rename that is no exchange: notes the target. */
 void again_note_target(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req);
 int again_renamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r,
 		  const struct cfs_rename *req);
 int again_set_xattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
 		    const char *name, const void *value, size_t size);
 int again_removed_xattr(const struct cfs_ctx *ctx, int r);
-/* An exchange that would take itself back; *ret_done: it must not be done. */
+/* For an exchange, whose repetition would undo it; *ret_done: it must not be repeated. */
 int again_exchange(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req,
 		   bool *ret_done);
-/* True: the bytes are in the file already, at off. */
+/* True: the bytes are already in the file, at off. */
 bool again_appended(const struct cfs_ctx *ctx, struct cfs_file *f, uint64_t off,
 		    const struct iovec *src, int n_src);
 
-/* lock.c: a process has closed a descriptor; the last one is closed */
+/* lock.c: a process has closed a descriptor; the last descriptor is closed */
 void locks_flush(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h, uint64_t owner);
 void locks_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h);
 int locks_restore(struct cfs_vfs *v, struct handle *h);

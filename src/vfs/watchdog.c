@@ -17,7 +17,7 @@
 #define LINES_MAX    8 /* per look; the rest is counted */
 #define DESCRIBE_MAX 512
 
-/* A request that was reported, until it ends. */
+/* A request that was logged, until it ends. */
 struct told {
 	pid_t tid;
 	uint64_t since_ms, again_ms;
@@ -42,7 +42,7 @@ void watchdog_stats(struct watchdog *w, struct cfs_vfs_stats *ret)
 	if (cfs_activity_read(-1, &all, &n) < 0)
 		return;
 	for (i = 0; i < n && all[i].op[0]; i++) {
-		/* Who asks is not what he asks for. */
+		/* The text names the target of the request, not its caller. */
 		if (all[i].tid == gettid())
 			continue;
 		ret->in_flight++;
@@ -62,7 +62,7 @@ static void report(const struct cfs_activity *all, size_t n, size_t i, uint64_t 
 		 (double)(now - all[i].since_ms) / 1000, what);
 }
 
-/* When the request is to be told of again; 0: it has not been yet. */
+/* Time of the next log line for the request; 0: there was none yet. */
 static uint64_t told_until(const struct watchdog *w, const struct cfs_activity *a)
 {
 	size_t i;

@@ -36,7 +36,7 @@ static int check(const struct cfs_vfs *v, cfs_ino_t ino, const char *name)
 	return ino_is_special(ino) || is_hidden(v, name) ? -EOPNOTSUPP : 0;
 }
 
-/* What the kernel checks, for callers whom it knows by another name. */
+/* Repeats the kernel's check, for callers whose identity the mount replaces. */
 static int check_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, const char *name)
 {
 	struct cfs_attr attr;
@@ -80,7 +80,10 @@ ssize_t cfs_vfs_listxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_
 		return n;
 	for (from = to = 0; from < (size_t)n; from += len) {
 		len = strnlen(buf + from, (size_t)n - from) + 1;
-		/* As local file systems do: who may not read them does not see their names. */
+		/*
+		 * As in local file systems, a caller without read permission does not see the
+		 * names.
+		 */
 		if (is_hidden(v, buf + from) || (ctx->uid != 0 && begins(buf + from, "trusted.")))
 			continue;
 		memmove(buf + to, buf + from, len);
@@ -101,8 +104,10 @@ int cfs_vfs_setxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 		return -E2BIG;
 	ino = ino_in(v, ino);
 	with = *ctx;
-	/* Only for an ACL does it matter who else sets it: setgid goes unless the caller is in the
-	 * group, which the kernel does not tell. */
+	/*
+	 * Only for an ACL does the caller matter: setgid is cleared unless the caller is in the
+	 * group, which the kernel does not tell.
+	 */
 	if (!ctx->check && ctx->uid != 0 && is_acl(name)) {
 		with.check = true;
 		caller_groups(&with, true);

@@ -2,10 +2,10 @@
 /*
  * Reads from a local tier: just the range, into pages that only the reader holds. The kernel keeps
  * what is behind the tier in its own cache; another copy here would cost more than it saves, while
- * few pages that are used again and again stay in the processor's cache. What is read ahead goes no
- * farther than the kernel's cache.
+ * few pages that are used again and again stay in the processor's cache. Read-ahead stops at the
+ * kernel's cache.
  *
- * What would have to wait for a disk is done by a worker for local tiers. One that takes too long
+ * * What would have to wait for a disk is done by a worker for local tiers. One that takes too long
  * is left behind with its pages, and the reader goes the long way.
  */
 #include <errno.h>

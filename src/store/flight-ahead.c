@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flights that nobody waits for yet. They take no memory and no place in a queue for which they
- * would have to wait, and an owner who goes away takes them along.
+ * Prefetches: flights without a waiting reader. They never wait for memory or for a place in a
+ * queue, and end with their owner.
  */
 #include <errno.h>
 
@@ -25,7 +25,7 @@ int cfs_flight_queue(struct flight *f, struct cfs_workers *w)
 {
 	int r;
 
-	/* Under the lock: whoever cancels it must know where it is. */
+	/* Under the lock: a cancelling thread must know where it is. */
 	pthread_mutex_lock(&f->store->prefetch_lock);
 	r = cfs_workers_try_submit(w, &f->job);
 	if (r == 0)
@@ -137,7 +137,7 @@ void cfs_flight_fill(struct cfs_store *s, const struct cfs_block *b, uint64_t ow
 	cfs_flight_release(&held);
 }
 
-/* A reader that waits for one of them fetches it himself. */
+/* A reader that waits for one of them fetches it itself. */
 void cfs_flight_cancel(struct cfs_store *s, uint64_t owner)
 {
 	struct flight_list dropped = TAILQ_HEAD_INITIALIZER(dropped);

@@ -30,7 +30,7 @@ static void log_failure(const struct flight *f, const char *what, int err)
 			cfs_errname(err), cfs_object_cause());
 }
 
-/* A tier was faster; or its owner has gone, and nobody else waits for it. */
+/* A tier was faster; or the owner has gone, and no reader waits. */
 static bool is_unwanted(void *arg)
 {
 	struct flight *f = arg;
@@ -80,7 +80,7 @@ static int fetch_object(struct flight *f, struct iovec *iov, int n_iov, bool now
 	/* One byte more than there should be tells an object that is too long. */
 	if (f->off + f->len == f->id.len)
 		iov[n_iov++] = (struct iovec){.iov_base = &beyond, .iov_len = 1};
-	/* What is said of it is said here. */
+	/* The message below is the only one about it. */
 	cfs_object_quiet(true);
 	if (nowait)
 		got = ops->get_nowait(s->object, key, f->off, iov, n_iov);
@@ -166,7 +166,7 @@ static int fetch_beside(struct cfs_hedge *base, bool (*settled)(void *arg), void
 	h->settled = settled;
 	h->settled_arg = arg;
 	f->hedge = h;
-	/* It waits for the object store, too: nobody is to leave it behind for the tier. */
+	/* It waits for the object store, too: readers must not blame the tier and abandon it. */
 	atomic_store(&f->asked_ms, 0);
 	r = fetch_object(f, iov, (int)fill_iov(f, h->pages, iov), false);
 	atomic_store(&f->asked_ms, cfs_now_ms());

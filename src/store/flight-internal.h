@@ -31,7 +31,7 @@ struct flight {
 	uint64_t owner;		     /* of a prefetch */
 	TAILQ_ENTRY(flight) link;    /* a prefetch that is in store->ahead */
 	struct cfs_workers *workers; /* under prefetch_lock: where it is queued; NULL: it runs */
-	_Atomic bool cancelled;	     /* its owner does not want it any more */
+	_Atomic bool cancelled;	     /* cancelled by its owner */
 	struct hedge *hedge;	     /* runs; its worker's only */
 	_Atomic unsigned source;     /* number of the tier that had it; n_tiers: the object store */
 	_Atomic uint64_t asked_ms;   /* since when it waits for a tier, or 0 */
@@ -42,7 +42,8 @@ struct flight {
 	unsigned refs; /* those who wait, and the worker */
 	bool done;
 	bool late; /* a tier of this machine did not answer in time */
-	int err;   /* -EAGAIN: not tried, or not for you to worry about: try yourself */
+	int err;   /* -EAGAIN: not tried, or the failure does not concern the reader, which should
+		    * try itself */
 
 	/* n to be filled, then n that memory had for these slots when it landed. */
 	struct cfs_page *pages[];
@@ -54,10 +55,10 @@ struct held {
 	bool mine[CFS_FLIGHTS_HELD]; /* to be launched by us */
 	unsigned n;
 	bool expired; /* we failed one at its deadline */
-	bool late;    /* one of them was left behind in a tier of this machine */
+	bool late;    /* one of them was abandoned in a tier of this machine */
 };
 
-/* What a reader, or a prefetch, would make of a miss. */
+/* The fetch that a reader, or a prefetch, would start on a miss. */
 struct want {
 	unsigned first, last; /* slots */
 	bool wider;	      /* a large part of a block means all of it */
@@ -80,14 +81,14 @@ int cfs_flight_join(struct cfs_store *s, struct shard *sh, struct block *block,
 		    const struct want *want, struct held *held);
 void cfs_flight_release(struct held *held);
 void cfs_flight_unref(struct flight *f);
-/* Has a worker carry it out, for a prefetch only if there is room in the queue. */
+/* Starts a worker for it; a prefetch only if there is room in the queue. */
 int cfs_flight_submit(struct flight *f, cfs_deadline_t deadline);
 /*
  * Ends a flight whose bytes are there, or not. The block is offered to the tiers nearer than the
  * one that had it once all of it is in memory: small fetches that add up count as a whole one.
  */
 void cfs_flight_land(struct flight *f, int err);
-/* The same for one that was not tried. */
+/* The same for a flight that was not tried. */
 void cfs_flight_fail(struct flight *f, int err);
 void cfs_flight_log_late(struct cfs_store *s, const struct cfs_block *b, const char *what);
 
@@ -109,12 +110,12 @@ int cfs_flight_fetch(struct flight *f, bool nowait);
 
 /* ---- flight-ahead.c ---- */
 
-/* In store->ahead, where its owner finds it. */
+/* Lists it in store->ahead, where its owner finds it. */
 void cfs_flight_list(struct flight *f);
 void cfs_flight_unlist(struct flight *f);
 /* Queues one that is listed; -EAGAIN: the queue is full. */
 int cfs_flight_queue(struct flight *f, struct cfs_workers *w);
-/* It is not queued any more. */
+/* Takes it out of its queue. */
 void cfs_flight_dequeued(struct flight *f);
 
 #endif

@@ -45,7 +45,7 @@ void cfs_flight_release(struct held *held)
 		cfs_flight_unref(held->v[--held->n]);
 }
 
-/* With the shard locked. Marks those slots of the run that nobody fetches. */
+/* With the shard locked. Marks those slots of the run that are not being fetched. */
 static struct flight *new_flight(struct cfs_store *s, struct shard *sh, struct block *block,
 				 unsigned first, unsigned n, const struct want *want)
 {
@@ -93,7 +93,7 @@ static void end_flight(struct flight *f, int err)
 		f->block->indivisible = true;
 		err = -EAGAIN;
 	}
-	/* Nobody asked for it: let the one who does find out, and have it logged. */
+	/* A failed prefetch leaves the error, and its log line, to the next reader of the block. */
 	if (err < 0 && f->prefetch)
 		err = -EAGAIN;
 	for (i = 0; i < f->n; i++) {
@@ -225,7 +225,7 @@ void cfs_flight_land(struct flight *f, int err)
 	int r = 0;
 
 	cfs_segs_init(&whole);
-	/* Before anybody is woken: memory is within its bounds when a reader goes on. */
+	/* Before readers are woken: they go on when memory is within its bounds. */
 	if (err == 0)
 		cfs_memory_shrink(f->store, f->len);
 	pthread_mutex_lock(&f->shard->lock);
@@ -284,7 +284,7 @@ static void run_far(struct cfs_job *job)
 	leave_worker(f, r);
 }
 
-/* Just the tiers of this machine, behind which there are disks that may hang. */
+/* Only the tiers of this machine, whose disks may hang. */
 static void run_near(struct cfs_job *job)
 {
 	struct flight *f = (struct flight *)job;
@@ -378,7 +378,7 @@ int cfs_flight_submit(struct flight *f, cfs_deadline_t deadline)
 	if (f->prefetch)
 		cfs_flight_list(f);
 	f->job.run = near ? run_near : run_far;
-	/* In the queue before a disk that hangs it waits for that disk, too. */
+	/* Queued behind a hanging disk, it waits for that disk, too. */
 	atomic_store(&f->asked_ms, near ? cfs_now_ms() : 0);
 	r = enqueue(f, near ? s->nearby : s->downloads, deadline);
 	if (r < 0)
@@ -386,7 +386,7 @@ int cfs_flight_submit(struct flight *f, cfs_deadline_t deadline)
 	return r;
 }
 
-/* Starts our flights; whatever happens, each of them will be done. */
+/* Starts our flights; each of them ends in every case. */
 static int launch(struct cfs_store *s, struct held *held, cfs_deadline_t deadline)
 {
 	unsigned i, mine = 0;
@@ -446,7 +446,7 @@ static bool tier_is_late(const struct flight *f, unsigned *ret_tier, bool *ret_b
 	return cfs_now_ms() - asked_ms >= (near ? s->local_timeout_ms : s->tier_timeout_ms);
 }
 
-/* A flight that waits for a cache too long is left behind: the next one will not. */
+/* Abandons a flight that waits for a cache too long; the next one will not use that cache. */
 static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct held *held)
 {
 	cfs_deadline_t until = cfs_deadline_min(deadline, f->deadline), next = until;
@@ -483,7 +483,7 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct held *h
 		r = -ETIMEDOUT;
 	held->late |= f->late;
 	pthread_mutex_unlock(&f->shard->lock);
-	/* In the queue the fault is not its own disk's, but that of one before which it stands. */
+	/* While queued it is not delayed by its own disk, but by the disk of a job before it. */
 	if (late && begun)
 		cfs_route_leave(s, tier, &f->id);
 	else if (late)
@@ -506,7 +506,7 @@ static int wait_all(struct held *held, cfs_deadline_t deadline)
 	return r;
 }
 
-/* Whether there is memory to fetch more than was asked for. */
+/* Whether there is memory to fetch more than the requested range. */
 static bool is_roomy(struct cfs_store *s)
 {
 	struct cfs_pool_stats st;

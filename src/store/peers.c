@@ -38,7 +38,7 @@ struct loan {
 	struct cfs_block
 		block; /* all of it is being fetched; length 0: what is in memory is sent */
 	uint64_t bytes;
-	unsigned refs; /* who sends it, and who keeps it */
+	unsigned refs; /* of the sender, and of the cache write */
 	bool kept;     /* until it is on disk */
 };
 
@@ -116,8 +116,9 @@ static struct cfs_block from_peer(const struct cfs_peer_block *b)
 /* ---- memory ---- */
 
 /*
- * Memory that others make us hold, for as long as they take to receive it, is bounded. block: NULL,
- * or what is to be fetched. -EAGAIN: there is none by the deadline (0: now); -ENOMEM.
+ * Reserves memory that is held for other members. It is bounded, as they decide how long they take
+ * to receive it. block: NULL, or the block to be fetched. -EAGAIN: none by the deadline (0: at
+ * once); -ENOMEM.
  */
 static int lend(struct cfs_peers *p, const struct cfs_block *block, uint64_t bytes, bool kept,
 		cfs_deadline_t deadline, struct loan **ret)
@@ -165,7 +166,7 @@ static void take_back(struct loan *l)
 		free(l);
 }
 
-/* With the lock. Lent to those who asked for all of it, or to be kept. */
+/* Called with the lock. Held for members that asked for the whole block, or until it is on disk. */
 static struct loan *find_loan(struct cfs_peers *p, const struct cfs_block *b, bool kept)
 {
 	struct loan *l;
@@ -227,7 +228,7 @@ struct warm_job {
 	struct cfs_peer_block block;
 };
 
-/* Who asks for a byte has the owner fetch all of it. */
+/* Reading one byte makes the owner fetch and keep the whole block. */
 static void run_warm(struct cfs_job *job)
 {
 	struct warm_job *j = (struct warm_job *)job;
@@ -275,7 +276,7 @@ static void run_keep(struct cfs_job *job)
 	end_keep(j);
 }
 
-/* Holds it until it is on disk. Takes over the loan's reference, whatever happens. */
+/* Holds it until it is on disk. Takes over the loan's reference in every case. */
 static int hold(struct loan *l, const struct cfs_block *b, const struct cfs_segs *data)
 {
 	struct keep_job *j = malloc(sizeof(*j));
@@ -296,8 +297,8 @@ static int hold(struct loan *l, const struct cfs_block *b, const struct cfs_segs
 }
 
 /*
- * What is fetched for others is held by the loan that it was fetched with, so that there is always
- * room to do so.
+ * Fetched blocks are held by the loan that they were fetched with, so that there is always room for
+ * them.
  */
 static void hold_fetched(struct loan *l, const struct cfs_segs *data)
 {
@@ -318,8 +319,8 @@ static void hold_fetched(struct loan *l, const struct cfs_segs *data)
 }
 
 /*
- * A disk cache that is behind drops what it is offered. What this member owns would have to be
- * fetched again by the next one who asks: it is held until it is on disk, while there is room.
+ * A disk cache that is behind drops new blocks. The next request for an own block would then fetch
+ * it again, so it is held in memory until it is on disk, while there is room.
  */
 static void tier_keep(void *tier, const struct cfs_block *b, const struct cfs_segs *data)
 {
@@ -442,7 +443,7 @@ static void free_pin(struct cfs_task *task, bool left)
 	free(c);
 }
 
-/* As cfs_disk_pin(), for as long as anybody would wait for a disk; then there is none. */
+/* As cfs_disk_pin(), with a bounded wait for the disk; after that there is none. */
 static int pin_in_time(struct cfs_peers *p, const struct cfs_block *b, struct cfs_disk_pin *ret)
 {
 	struct pin_task *c = cfs_task_new(sizeof(*c), run_pin, free_pin);
@@ -516,7 +517,7 @@ static void pages_sent(void *arg, bool mismatch)
 	free(s);
 }
 
-/* Takes over s, whose pages are what was asked for. */
+/* Takes over s, which has the requested pages. */
 static void answer_pages(struct cfs_peer_request *req, struct sent_pages *s)
 {
 	int n = cfs_segs_iov(&s->segs, &s->iov);
@@ -584,7 +585,7 @@ static int answer_from_memory(struct cfs_peers *p, struct cfs_peer_request *req,
 	return 0;
 }
 
-/* All of the block at once: others will want the rest. */
+/* Fetches the whole block at once: other members will want the rest. */
 static void answer_fetched(struct cfs_peers *p, struct cfs_peer_request *req, struct sent_pages *s)
 {
 	cfs_deadline_t deadline = cfs_deadline_in(p->fetch_timeout_ms);
@@ -674,7 +675,7 @@ static void run_get(struct cfs_job *job)
 	free(j);
 }
 
-/* As far as can be said without asking the disk. */
+/* Answers from memory only, without asking the disk. */
 static bool is_on_disk(const struct cfs_peers *p, const struct cfs_peer_request *req)
 {
 	struct cfs_block b = from_peer(&req->block);
@@ -717,7 +718,7 @@ static void serve_get(void *arg, struct cfs_peer_request *req)
 	r = answer_from_memory(p, req, 0);
 	if (r == 0)
 		return;
-	/* Said at once: it may be asked to learn whether somebody is there. */
+	/* Answered at once: the asker may only want to know whether we are alive. */
 	if (r == -ENOENT && (req->flags & CFS_PEER_ONLY_CACHED) && !is_on_disk(p, req)) {
 		refuse(req, -ENOENT);
 		return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole blocks behind reads of parts. A queue of its own, so that they never stand before what
- * somebody waits for, and a bounded one: what does not fit will be asked for again if it is wanted.
+ * Whole blocks behind reads of parts. A queue of its own, so that they never delay a waiting
+ * reader, and a bounded one: a block that does not fit is requested again by its next reader.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -95,7 +95,7 @@ void cfs_store_cancel(struct cfs_store *s, uint64_t owner)
 	}
 }
 
-/* Of nobody's interest any more. */
+/* Drops prefetches without an owner. */
 static void drop_all(struct cfs_store *s)
 {
 	struct whole *w, *next;

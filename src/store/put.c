@@ -32,7 +32,7 @@ struct cfs_put {
 	LIST_ENTRY(cfs_put) link; /* until ended */
 	cfs_deadline_t deadline;
 	unsigned refs;
-	bool ended; /* somebody reports the result */
+	bool ended; /* a thread has taken over to report the result */
 };
 
 const struct cfs_segs *cfs_put_data(const struct cfs_put *p)
@@ -54,7 +54,7 @@ static void unref_put(struct cfs_put *p)
 	free(p);
 }
 
-/* With put_lock held. False when somebody else has reported, or will. */
+/* Called with put_lock. False when another thread has reported, or will. */
 static bool claim_end(struct cfs_put *p)
 {
 	struct cfs_store *s = p->store;
@@ -182,7 +182,7 @@ int cfs_put_object(struct cfs_store *s, const struct cfs_block *b, const struct 
 }
 
 /*
- * The writer tries again, and names the block when it gives up. Here the cause is known: it is said
+ * The writer retries, and names the block when it gives up. Here the cause is known: it is logged
  * when uploads begin to fail, and when they work again.
  */
 static void log_turn(struct cfs_store *s, const struct cfs_block *b, int err)
@@ -201,7 +201,7 @@ static void log_turn(struct cfs_store *s, const struct cfs_block *b, int err)
 		cfs_info("blocks are stored again: key=%s", key);
 }
 
-/* On the local disk when that may be, else in the object store. */
+/* Stores on the local disk when allowed, else in the object store. */
 static int store_block(struct cfs_put *p, cfs_deadline_t deadline)
 {
 	uint64_t begun;
@@ -315,7 +315,7 @@ static int attach(struct cfs_store *s, struct cfs_put *p)
 	return r;
 }
 
-/* Takes back a put that was entered; false when the watch was faster and has reported it. */
+/* Withdraws a queued put; false when the watch was faster and has reported it. */
 static bool withdraw(struct cfs_put *p)
 {
 	struct cfs_store *s = p->store;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a block may be, who keeps it, and whom it is offered to. */
+/* The possible places of a block: tiers that have it, members that own it, caches that want it. */
 #include <errno.h>
 
 #include "base/task.h"

@@ -116,7 +116,7 @@ static int sync_dir(struct dir_sync *y, const struct cache_dir *dir, const char 
 	return r;
 }
 
-/* Each directory once. */
+/* Syncs each directory once. */
 static void sync_all(struct dir_sync *y, const struct cache_dir *dir, struct wait_list *list)
 {
 	struct dir_sync_wait *w, *same;
@@ -132,7 +132,7 @@ static void sync_all(struct dir_sync *y, const struct cache_dir *dir, struct wai
 	}
 }
 
-/* As long as fsync(2) takes: whoever waits for a put has a deadline of his own. */
+/* Takes as long as fsync(2) does: each waiter has a deadline of its own. */
 static int make_durable(struct dir_sync *y, const struct cache_dir *dir, const char *path)
 {
 	struct dir_sync_wait me = {.path = path}, *w;
@@ -168,7 +168,7 @@ static void cut_name(char *path)
 	*strrchr(path, '/') = '\0';
 }
 
-/* The cache has it, too, under the same bytes. Not being able to is no harm. */
+/* The cache links the same file. A failure does no harm. */
 static void link_cached(struct cache_dir *dir, const struct cfs_block *b, const char *path)
 {
 	int at = atomic_load(&dir->fd);

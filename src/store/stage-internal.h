@@ -24,7 +24,7 @@ struct cache_dir;
 enum staged_state {
 	STAGED_WAITING,
 	STAGED_UPLOADING,
-	STAGED_DAMAGED, /* kept for whoever can make sense of it */
+	STAGED_DAMAGED, /* kept for a reader of its format */
 };
 
 struct staged {
@@ -44,14 +44,13 @@ TAILQ_HEAD(staged_list, staged);
 
 #define CFS_STAGE_BUCKETS 16384
 
-/* Of a cache directory: what is in it that is to become durable. Callers that meet share the work.
- */
+/* Of a cache directory: entries that are to become durable. Concurrent callers share the work. */
 struct dir_sync {
 	pthread_mutex_t lock; /* protects it, but for `durable` */
 	pthread_cond_t changed;
 	TAILQ_HEAD(, dir_sync_wait) queue;
 	bool running;
-	/* Paths whose parents are durable, too. Whoever runs has it to himself. */
+	/* Paths whose parents are durable, too. Only the running thread uses it. */
 	uint64_t durable[16]; /* hashes of them */
 	unsigned n_durable;
 };
@@ -68,7 +67,7 @@ struct stage_write {
 	LIST_ENTRY(stage_write) link;
 };
 
-/* Looks for what was left behind in a directory. */
+/* Searches a directory for blocks that an earlier process left. */
 struct stage_scan {
 	struct cfs_job job; /* first */
 	struct cfs_stage *stage;
@@ -87,7 +86,8 @@ struct cfs_stage {
 	struct cfs_store *store;
 	struct cfs_disk *disk;
 	struct stage_scan *scans;     /* one for each directory */
-	struct dir_sync *syncs;	      /* one for each directory: one that hangs keeps nobody else */
+	struct dir_sync *syncs;	      /* one for each directory, so that a hanging one delays no
+				       * other */
 	struct cfs_workers *workers;  /* upload */
 	struct cfs_workers **writers; /* one for each directory, which scans it, too */
 	struct cfs_ticker *ticker;
@@ -99,13 +99,13 @@ struct cfs_stage {
 	struct staged_list list;	   /* oldest first */
 	uint64_t n, bytes;		   /* in the list */
 	uint64_t pending_n, pending_bytes; /* being written */
-	LIST_HEAD(, stage_write) writes;   /* these, and those that nobody waits for any more */
+	LIST_HEAD(, stage_write) writes;   /* these, and those whose waiters have given up */
 	uint64_t n_damaged;
 	uint64_t uploading_bytes, uploading_max;
 	unsigned n_busy;    /* uploaders */
-	bool failing;	    /* the last upload has failed: one tries at a time */
+	bool failing;	    /* the last upload failed: one uploader tries at a time */
 	bool taking_memory; /* one uploader at a time waits for it */
-	bool rescan;	    /* there was no room for all that was found */
+	bool rescan;	    /* some blocks that the scan found did not fit */
 	enum cfs_stage_mode mode;
 	struct stage_uploader *uploaders;
 
@@ -114,25 +114,25 @@ struct cfs_stage {
 	} stat;
 };
 
-/* ---- stage.c; a NULL stage has nothing ---- */
+/* ---- stage.c; a NULL stage stages nothing ---- */
 
-/* 0: the block is on disk for good; else it is to be uploaded at once. */
+/* 0: the block is durable on disk; else it must be uploaded at once. */
 int cfs_stage_put(struct cfs_stage *st, const struct cfs_block *b, const struct cfs_segs *data,
 		  cfs_deadline_t deadline);
-/* The block is not wanted any more: it will not be uploaded. */
+/* The block was removed: it will not be uploaded. */
 void cfs_stage_drop(struct cfs_stage *st, const struct cfs_block *b);
 void cfs_stage_stats(struct cfs_stage *st, struct cfs_store_stats *ret);
-/* Leaves what is staged where it is. */
+/* Ends, and leaves staged files where they are. */
 void cfs_stage_stop(struct cfs_stage *st);
 
-/* With the lock: readers do not find it any more. */
+/* Called with the lock: hides it from readers. */
 void cfs_stage_free_entry(struct cfs_stage *st, struct staged *e);
-/* With the lock: readers do, uploaders do not. */
+/* Called with the lock: hides it from uploaders; readers find it. */
 void cfs_stage_list_damaged(struct cfs_stage *st, struct staged *e);
 
 /* ---- stage-upload.c ---- */
 
-/* With the lock: starts one more uploader if it has something to do. */
+/* Called with the lock: starts one more uploader if there is work for it. */
 void cfs_stage_wake(struct cfs_stage *st);
 /* The job of a struct stage_uploader. */
 void cfs_stage_run_uploader(struct cfs_job *job);
@@ -151,9 +151,9 @@ int cfs_stage_file_room(struct cfs_stage *st, const struct cfs_block *b, cfs_dea
 /* Reads all of it into them and verifies. -ENOENT, -EBADMSG: damaged. */
 int cfs_stage_file_read(const struct cache_dir *dir, const struct cfs_block *b,
 			const struct cfs_segs *data);
-/* It is uploaded: what is left of it is an ordinary cached block, if there is room. */
+/* After the upload: the file becomes an ordinary cached block, if there is room. */
 void cfs_stage_file_uploaded(struct cache_dir *dir, const struct cfs_block *b);
-/* True when there is more free space than what staging leaves. */
+/* True when more space is free than staging must leave. */
 bool cfs_stage_disk_has_room(const struct cache_dir *dir, double free_ratio, uint64_t need);
 
 #endif

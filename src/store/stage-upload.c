@@ -2,8 +2,8 @@
 /*
  * Uploading what is staged, oldest first.
  *
- * An upload that fails is tried again for as long as the block is there, with growing pauses, and
- * said once per block. While uploads fail one uploader tries on behalf of all.
+ * * A failed upload is retried for as long as the block exists, with growing pauses, and logged
+ * once per block. While uploads fail one uploader tries on behalf of all.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static bool hour_is_right(const struct cfs_stage_conf *conf)
 	return tm.tm_hour >= from || tm.tm_hour < until;
 }
 
-/* The oldest block whose turn it is, with the lock. */
+/* The oldest block that is due, called with the lock. */
 static struct staged *first_due(struct cfs_stage *st)
 {
 	bool flush = st->mode == CFS_STAGE_FLUSH;
@@ -53,7 +53,7 @@ static struct staged *first_due(struct cfs_stage *st)
 	return NULL;
 }
 
-/* What is being uploaded cannot be evicted. */
+/* A block cannot be evicted during its upload. */
 static bool memory_allows(const struct cfs_stage *st, uint32_t len)
 {
 	return st->uploading_bytes == 0 || st->uploading_bytes + len <= st->uploading_max;
@@ -84,7 +84,7 @@ static void remove_object(struct cfs_stage *st, const struct cfs_block *b)
 		cfs_warn("object of a removed block is left behind: key=%s", key);
 }
 
-/* The end of a staged file. */
+/* The removal of a staged file. */
 struct stage_end {
 	struct cfs_task task; /* first */
 	struct cache_dir *dir;
@@ -105,7 +105,7 @@ static void free_end(struct cfs_task *task, bool left)
 	free(task);
 }
 
-/* Should the disk be slow the file goes later, or is uploaded once more by the next mount. */
+/* On a slow disk the file is removed later, or uploaded once more by the next mount. */
 static void end_file(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_block *b)
 {
 	struct stage_end *end = cfs_task_new(sizeof(*end), run_end, free_end);
@@ -160,8 +160,8 @@ static void log_damaged(const struct staged *e)
 }
 
 /*
- * Its file is not there any more: another mount may have uploaded it. False: it may come back, or
- * nobody can tell.
+ * Its file is missing: another mount may have uploaded it. False: it may come back, or the disk
+ * cannot tell.
  */
 static bool is_gone(struct cfs_stage *st, const struct staged *e)
 {
@@ -191,7 +191,7 @@ static void log_failure(struct cfs_stage *st, const struct staged *e, int err, c
 		 key, cfs_errname(err), cause);
 }
 
-/* local: the file, not the object store. */
+/* local: the fault is the file's, not the object store's. */
 static void not_uploaded(struct cfs_stage *st, struct staged *e, int err, bool local,
 			 const char *cause)
 {
@@ -331,10 +331,10 @@ static void upload_one(struct cfs_stage *st, struct staged *e)
 		r = cfs_put_object(s, &e->id, &data, deadline);
 	}
 	cfs_segs_release(&data);
-	/* The file goes when the object lasts. */
+	/* The file is removed once the object is durable. */
 	if (r == 0 && s->object->ops->sync)
 		r = cfs_store_sync(s, deadline);
-	/* Somebody else's sync may have been the one that heard of a failure. */
+	/* The failure may have been reported to a sync of another caller. */
 	if (r == 0)
 		r = cfs_sync_check(s, begun);
 	if (r == 0)

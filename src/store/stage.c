@@ -46,7 +46,7 @@ static struct staged *find(struct cfs_stage *st, const struct cfs_block *b)
 	return NULL;
 }
 
-/* Takes it out of the order, but readers find it. */
+/* Takes it out of the order; readers still find it. */
 static void unlist(struct cfs_stage *st, struct staged *e)
 {
 	TAILQ_REMOVE(&st->list, e, by_age);
@@ -101,7 +101,7 @@ static bool add_entry(struct cfs_stage *st, struct staged *e, bool oldest)
 
 /* ---- staging ---- */
 
-/* False: there is no room, or the same block is being written by somebody who was left behind. */
+/* False: there is no room, or the same block is being written by an abandoned job. */
 static bool reserve(struct cfs_stage *st, struct stage_write *w)
 {
 	const struct stage_write *other;
@@ -131,7 +131,7 @@ static ssize_t run_write(struct cfs_task *task)
 	struct cfs_stage *st = w->stage;
 	int r;
 
-	/* What staging leaves free is no fault of the disk, which still takes cached blocks. */
+	/* Lack of space for staging is no fault of the disk, which still takes cached blocks. */
 	if (!cfs_stage_disk_has_room(w->dir, st->conf.free_ratio / FREE_PARTS, w->id.len))
 		return -EAGAIN;
 	cfs_disk_await(w->dir, &w->id);
@@ -141,7 +141,7 @@ static ssize_t run_write(struct cfs_task *task)
 	return r;
 }
 
-/* What nobody waited for has gone to the object store. */
+/* A block whose writer gave up waiting has gone to the object store. */
 static void free_write(struct cfs_task *task, bool left)
 {
 	struct stage_write *w = (struct stage_write *)task;
@@ -180,7 +180,7 @@ static int new_write(struct cfs_stage *st, struct cache_dir *dir, const struct c
 	return 0;
 }
 
-/* Half of the time is left to the object store. */
+/* Leaves half of the time to the object store. */
 static int write_in_time(struct stage_write *w, cfs_deadline_t deadline)
 {
 	struct cfs_disk *d = w->stage->disk;

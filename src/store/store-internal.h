@@ -110,14 +110,14 @@ struct cfs_store {
 	uint64_t get_timeout_ms, put_timeout_ms, tier_timeout_ms, local_timeout_ms;
 	bool cache_large_write;
 	struct cfs_workers *downloads, *uploads;
-	struct cfs_workers *nearby; /* wait for local tiers, so that nobody else does */
+	struct cfs_workers *nearby; /* wait for local tiers, in place of other threads */
 	struct cfs_tier_slot tiers[CFS_STORE_TIERS];
 	unsigned n_tiers;
 
 	struct shard shards[CFS_STORE_SHARDS];
 	_Atomic uint64_t memory_bytes;
 	uint64_t memory_limit;
-	_Atomic uint64_t spent_bytes; /* of them, what streams have left behind */
+	_Atomic uint64_t spent_bytes; /* of them, pages that streams have already read */
 	uint64_t spent_limit;
 	_Atomic uint32_t inserted; /* pages so far */
 	uint32_t respite;	   /* of a page fetched ahead, in pages that come after it */
@@ -166,7 +166,7 @@ struct cfs_store {
 int cfs_memory_init(struct cfs_store *s);
 void cfs_memory_fini(struct cfs_store *s);
 struct shard *cfs_memory_shard(struct cfs_store *s, const struct cfs_block *b);
-/* These four with the shard locked. */
+/* The next four are called with the shard locked. */
 struct block *cfs_memory_find(struct shard *sh, const struct cfs_block *b);
 /* Finds or adds it, with one more user; NULL without memory. */
 struct block *cfs_memory_use(struct shard *sh, const struct cfs_block *b);
@@ -174,11 +174,11 @@ struct block *cfs_memory_use(struct shard *sh, const struct cfs_block *b);
 void cfs_memory_unuse(struct shard *sh, struct block *block);
 /*
  * Takes over one reference of the page when the slot is empty; false: the caller keeps it. ahead:
- * nobody has asked for it yet.
+ * it was not requested yet.
  */
 bool cfs_memory_insert(struct cfs_store *s, struct shard *sh, struct block *block, unsigned index,
 		       struct cfs_page *page, bool ahead);
-/* Nobody is likely to come back to the page of the slot: it is given up before others. */
+/* The page is unlikely to be read again: it is evicted before others. */
 void cfs_memory_spend(struct block *block, unsigned index);
 /*
  * Appends the range when all of it is in memory: 1; 0 when it is not; negative errno. With the
@@ -199,16 +199,16 @@ static inline uint32_t cfs_slot_len(const struct cfs_block *b, unsigned index)
 
 /* ---- route.c ---- */
 
-/* What the tiers have to say of a block; they are asked at most once per request. */
+/* The tiers' knowledge of a block; each is asked at most once per request. */
 struct cfs_route {
 	enum cfs_place place; /* cfs_route_place() */
 	unsigned placer;      /* the tier that knows it; n_tiers: none */
 	bool near;	      /* a local tier believes to have it */
-	bool only;	      /* it is nowhere else */
-	unsigned from;	      /* tiers before this one have missed, or are left behind */
+	bool only;	      /* no other copy exists */
+	unsigned from;	      /* tiers before this one have missed, or were abandoned */
 };
 
-/* All but the place, which is not for free and which no hit in a local tier needs. */
+/* Fills in all but the place, which costs time and which a hit in a local tier does not need. */
 struct cfs_route cfs_route_find(const struct cfs_store *s, const struct cfs_block *b);
 void cfs_route_place(const struct cfs_store *s, const struct cfs_block *b, struct cfs_route *route);
 /* The first tier that is not of this machine, or n_tiers. */
@@ -219,7 +219,7 @@ unsigned cfs_route_far(const struct cfs_store *s);
  */
 void cfs_route_offer(struct cfs_store *s, const struct cfs_route *route, const struct cfs_block *b,
 		     const struct cfs_segs *data, unsigned source);
-/* A get of tier number `tier` hangs, with a worker in it, which is replaced. */
+/* A get of tier number `tier` hangs: its worker is replaced. */
 void cfs_route_leave(struct cfs_store *s, unsigned tier, const struct cfs_block *b);
 /*
  * Has a worker for local tiers do something with a block in one of them. As cfs_task_wait(), but
@@ -251,7 +251,7 @@ int cfs_direct_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t of
 
 /* ---- flight.c, flight-ahead.c ---- */
 
-/* A range that is not wholly in memory; deadline and errors as cfs_store_fetch. */
+/* Ranges that are not wholly in memory; deadline and errors as cfs_store_fetch. */
 int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 		    cfs_deadline_t deadline, struct cfs_route *route, struct cfs_segs *ret,
 		    bool *ret_far);
@@ -261,13 +261,13 @@ bool cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_
  * Fetches what is missing of a block from afar in the calling thread, if memory can be had at once.
  */
 void cfs_flight_fill(struct cfs_store *s, const struct cfs_block *b, uint64_t owner);
-/* Drops prefetches of an owner: queued ones, and those that run, unless somebody waits for them. */
+/* Drops prefetches of an owner: queued ones, and running ones without a waiting reader. */
 void cfs_flight_cancel(struct cfs_store *s, uint64_t owner);
 
 /* ---- prefetch.c ---- */
 
 int cfs_prefetch_init(struct cfs_store *s, unsigned max);
-/* After it nothing is prefetched. */
+/* Ends prefetching for good. */
 void cfs_prefetch_fini(struct cfs_store *s);
 
 /* ---- put.c ---- */
@@ -292,7 +292,7 @@ int cfs_sync_check(struct cfs_store *s, uint64_t begun);
 int cfs_sync_note(struct cfs_store *s, uint64_t begun, uint64_t slice);
 void cfs_sync_fini(struct cfs_store *s);
 
-/* keys.c: the calling thread begins to wait for a block, or to fetch it; for base/activity.h. */
+/* keys.c: shows that the calling thread waits for a block, or fetches it; for base/activity.h. */
 void cfs_store_await_block(const struct cfs_store *s, const struct cfs_block *b);
 
 #endif

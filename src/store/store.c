@@ -47,7 +47,7 @@ int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret)
 				      ? conf->local_timeout_ms
 				      : CFS_MIN(LOCAL_TIMEOUT_MS, s->tier_timeout_ms);
 	s->cache_large_write = conf->cache_large_write;
-	/* A reader that nobody foresaw finds a worker of the other quarter. */
+	/* A reader without prefetch finds a worker in the other quarter. */
 	s->max_prefetches = CFS_DIV_UP(max_downloads * 3, 4);
 	pthread_mutex_init(&s->alloc_lock, NULL);
 	pthread_mutex_init(&s->put_lock, NULL);
@@ -104,7 +104,7 @@ void cfs_store_destroy(struct cfs_store *s)
 	/* These hand over to downloads. */
 	cfs_workers_destroy(s->nearby);
 	cfs_workers_destroy(s->downloads);
-	/* Whoever reads asks it. */
+	/* Readers look into the staging table, so it outlives the download workers. */
 	cfs_stage_stop(s->stage);
 	cfs_sync_fini(s);
 	cfs_memory_fini(s);

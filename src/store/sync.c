@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Durability of what was stored. A sync of the object store covers everybody whose puts had ended
- * when it began, so callers that meet share one; those who come while it runs share the next.
+ * Durability of what was stored. A sync of the object store covers all puts that had ended when it
+ * began, so concurrent callers share one; later callers share the next.
  *
- * Only one sync hears of a failure, and what failed is not tried again by anybody below: so what
+ * * Only one sync hears of a failure, and what failed is not tried again by anybody below: so what
  * was put since the last good one is remembered here, for all whom it concerns.
  */
 #include <errno.h>
@@ -100,7 +100,7 @@ static void add_run(struct cfs_slice_runs *l, uint64_t first, uint64_t last)
 			join_nearest(l);
 			i = find(l, first);
 		}
-		/* What lay between those two it has taken in. */
+		/* The merged range covers those between the two. */
 		if (!contains(l, first))
 			insert(l, i, first, last);
 		return;
@@ -185,7 +185,7 @@ bool cfs_store_has_suspects(struct cfs_store *s)
 
 /* ---- syncs ---- */
 
-/* With the lock: what has not been made durable. */
+/* Called with the lock: ranges that are not durable yet. */
 static void suspect_all(struct cfs_unsynced *u, const char *cause)
 {
 	if (u->covered.n || u->fresh.n)
@@ -197,7 +197,7 @@ static void suspect_all(struct cfs_unsynced *u, const char *cause)
 	move_all(&u->suspect, &u->fresh);
 }
 
-/* With the lock. What was put while it ran may have failed in it, too. */
+/* Called with the lock. Puts made during the failed sync may be lost with it. */
 static void sync_failed(struct cfs_sync *y, int err)
 {
 	y->failed = y->ended;
@@ -287,7 +287,7 @@ int cfs_store_hand_over(struct cfs_store *s, cfs_deadline_t deadline)
 	return r;
 }
 
-/* What the process before has left behind. */
+/* Restores the ranges of the previous process. */
 static void go_on(struct cfs_unsynced *u, bool hears)
 {
 	u->fresh.n = CFS_MIN(u->fresh.n, CFS_STORE_RUNS);

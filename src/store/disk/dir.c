@@ -34,7 +34,7 @@
 #define PROBE_BYTES 4096
 /* A disk that takes that long for a probe is not used yet. */
 #define PROBE_MS 1000
-/* Longer nobody waits for a file to be removed. */
+/* Limit of the wait for the removal of a file. */
 #define REMOVE_MS 1000
 
 /* ---- faults ---- */
@@ -152,7 +152,7 @@ static int make_base(struct cache_dir *dir)
 	return 0;
 }
 
-/* Below a directory like /tmp, where anybody may make something of any name. */
+/* Below a directory like /tmp, where any user may create any name. */
 static bool is_below_public(const char *path)
 {
 	cfs_auto_free char *part = strdup(path);
@@ -173,8 +173,8 @@ static bool is_trusted(uid_t owner)
 }
 
 /*
- * Somebody who was there first would read what is cached, and could have blocks read that he made:
- * checksums are in the same files. Where cache-mode lets others write that is what is wanted.
+ * A file owned by another user would let that user read cached blocks, and plant others: the
+ * checksums are in the same files. cache-mode may allow this on purpose.
  */
 static int check_owner(const struct cache_dir *dir, const struct stat *opened)
 {

@@ -192,11 +192,10 @@ struct cfs_disk_file *cfs_disk_fds_get(struct fd_cache *c, const struct cfs_bloc
 /* Keeps a reference of its own. */
 void cfs_disk_fds_add(struct fd_cache *c, struct cfs_disk_file *f);
 void cfs_disk_fds_drop(struct fd_cache *c, const struct cfs_block *b);
-/* Closes what belongs to dir and (all: anyway, else when) it was not used after `since_s` or is
- * unlinked. */
+/* Closes files of dir that are unlinked or were not used after `since_s`; with `all`, every one. */
 void cfs_disk_fds_sweep(struct fd_cache *c, const struct cache_dir *dir, bool all,
 			uint32_t since_s);
-/* Does not wait: the last user of a file that is removed leaves its end to another thread. */
+/* Does not wait: the last user of a removed file leaves its close to another thread. */
 void cfs_disk_file_unref(struct cfs_disk_file *f);
 
 /* ---- dir.c ---- */
@@ -204,7 +203,7 @@ void cfs_disk_file_unref(struct cfs_disk_file *f);
 enum dir_state {
 	DIR_OK,
 	DIR_READ_ONLY, /* full, or not writable: what it has is served */
-	DIR_FAILED,    /* left out */
+	DIR_FAILED,    /* it has failed */
 };
 
 TAILQ_HEAD(write_list, disk_write);
@@ -223,11 +222,11 @@ struct cache_dir {
 	struct cfs_workers *writer; /* one thread: what it makes room for is not taken by another */
 	struct cfs_workers *remover;
 	struct cfs_workers *closer;	    /* of files whose end may wait for the disk */
-	_Atomic uint64_t writing_since_ms;  /* what the writer does; 0: nothing */
-	_Atomic uint64_t removing_since_ms; /* the same of the remover */
+	_Atomic uint64_t writing_since_ms;  /* operation of the writer; 0: none */
+	_Atomic uint64_t removing_since_ms; /* operation of the remover */
 	struct cfs_ticker *keeper;
 
-	pthread_mutex_t lock; /* protects what follows */
+	pthread_mutex_t lock; /* protects the fields below */
 	unsigned faults;
 	uint64_t fault_ms; /* the first of them */
 	cfs_deadline_t retry_at;
@@ -246,8 +245,8 @@ void cfs_disk_dir_fault(struct cache_dir *dir, const char *what, int err, bool w
 int cfs_disk_dir_make_parents(struct cache_dir *dir, char *path);
 void cfs_disk_dir_forget(struct cache_dir *dir, const struct cfs_block *b);
 /*
- * The same for callers that must not hang with the disk: should it be slow, the file goes later;
- * one of too many stays until a scan finds it. staged: what writeback has of it, too.
+ * The same for callers that must not hang with the disk: a slow disk removes the file later; beyond
+ * a limit files stay until a scan finds them. staged: removes the staged file, too.
  */
 void cfs_disk_dir_forget_soon(struct cache_dir *dir, const struct cfs_block *b, bool staged);
 
@@ -259,7 +258,7 @@ struct ring_point {
 };
 
 struct ring {
-	struct ring *replaced; /* kept until the end: somebody may still be looking */
+	struct ring *replaced; /* kept until the end: readers may still use it */
 	unsigned n;
 	struct ring_point points[];
 };
@@ -280,7 +279,7 @@ struct disk_write {
 	struct cfs_block id;
 	struct cfs_segs data;
 	TAILQ_ENTRY(disk_write) link; /* under write_lock, while it is queued */
-	struct disk_waiter *waiter;   /* who wants to know how it ended, or NULL */
+	struct disk_waiter *waiter;   /* gets the result, or NULL */
 };
 
 /* A file of its own; makes the directories above it. The name is the caller's to rename or remove.
@@ -325,7 +324,7 @@ void cfs_disk_path(const struct cfs_disk *d, const struct cfs_block *b,
 void cfs_disk_staging_path(const struct cfs_disk *d, const struct cfs_block *b,
 			   char path[CFS_DISK_KEY_MAX]);
 void cfs_disk_remove_staged(struct cache_dir *dir, const struct cfs_block *b);
-/* The calling thread begins to wait for the disk; for base/activity.h. dir may be NULL. */
+/* Shows that the calling thread waits for the disk; for base/activity.h. dir may be NULL. */
 void cfs_disk_await(const struct cache_dir *dir, const struct cfs_block *b);
 /* All of it, -EBADMSG when the file is shorter, or (flags: RWF_NOWAIT) -EAGAIN. */
 int cfs_disk_read_all(int fd, void *dst, size_t len, uint64_t off, int flags);
@@ -339,7 +338,7 @@ int cfs_disk_file_open(struct cache_dir *dir, const struct cfs_block *b, bool no
 /* Reads [off, off + sum of dst) and verifies. As cfs_disk_file_open. */
 int cfs_disk_file_read(struct cfs_disk_file *f, uint32_t off, const struct iovec *dst, int n_dst,
 		       bool nowait);
-/* Has the kernel read the range into its cache. */
+/* Makes the kernel read the range into its cache. */
 void cfs_disk_file_ahead(const struct cfs_disk_file *f, uint32_t off, uint32_t len);
 
 /* ---- disk.c ---- */
@@ -359,7 +358,7 @@ struct cfs_disk {
 	void *stage;
 	_Atomic bool stopping;
 
-	pthread_mutex_t write_lock; /* protects what follows */
+	pthread_mutex_t write_lock; /* protects the fields below */
 	struct write_list writes;
 	uint64_t pending_bytes; /* queued and being written */
 

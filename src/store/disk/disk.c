@@ -28,7 +28,7 @@ static bool is_possible(const struct cfs_block *b)
 	       b->len <= CFS_DISK_LEN_MAX;
 }
 
-/* A file that is not the block it claims to be. */
+/* Removes a file that is not the block it claims to be. */
 static void drop_bad(struct cache_dir *dir, const struct cfs_block *b, int err)
 {
 	char path[CFS_DISK_KEY_MAX];
@@ -41,7 +41,7 @@ static void drop_bad(struct cache_dir *dir, const struct cfs_block *b, int err)
 	cfs_warn("cached block is damaged, dropped and fetched again: file=%s/%s", dir->path, path);
 }
 
-/* What went wrong with a file becomes a miss. A removal waits for the disk: not if nowait. */
+/* A damaged file becomes a miss. Its removal may wait for the disk, but not if nowait. */
 static int judge(struct cache_dir *dir, const struct cfs_block *b, const char *what, int r,
 		 bool nowait)
 {
@@ -71,7 +71,7 @@ static struct cache_dir *dir_of(struct cfs_disk *d, const struct cfs_block *b)
 	return dir ? dir : cfs_disk_ring_find(d, b);
 }
 
-/* Files that others put there, or that the scan has not reached, are as good as those we know. */
+/* Files written by others, or not reached by the scan, are as good as known ones. */
 static int get_file(struct cfs_disk *d, const struct cfs_block *b, bool nowait,
 		    struct cfs_disk_file **ret)
 {
@@ -193,7 +193,7 @@ static bool holds(void *tier, const struct cfs_block *b)
 		return false;
 	if (cfs_disk_index_has(&dir->index, b))
 		return true;
-	/* What the scan has not reached counts, as far as the kernel knows of it. */
+	/* Counts blocks that the scan has not reached, as far as the kernel has them cached. */
 	return atomic_load(&d->stat.scanned) < d->n_dirs && cfs_disk_file_is_known(dir, b);
 }
 

@@ -10,7 +10,7 @@
 #include "disk-internal.h"
 
 #define EXPIRE_BATCH 64
-/* Blocks that turn out to be kept by another client before we stop looking for others. */
+/* Blocks that prove to be pinned by another client before the search for others ends. */
 #define STAGED_MAX 64
 
 /* A second link means that another client has not uploaded the block yet: it would free nothing. */
@@ -52,7 +52,7 @@ static bool exceeds(struct cache_dir *dir, uint64_t need)
 	return state.bytes + need > dir->index.limit || state.n + (need > 0) > dir->index.max;
 }
 
-/* What is unlinked may become free only later, so the need is reckoned once. */
+/* Unlinked files may free their space only later, so the need is computed once. */
 int cfs_disk_keep_free(struct cache_dir *dir, uint64_t need)
 {
 	double ratio = dir->disk->conf.free_ratio;

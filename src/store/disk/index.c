@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a directory holds: entries in one array, found through a hash that grows by one bucket per
+ * The index of a directory: entries in one array, found through a hash that grows by one bucket per
  * entry (linear hashing), so that no insertion pays for a table of ten million. Both arrays grow by
  * realloc(), which moves pages, not bytes, at the sizes where it matters.
  */

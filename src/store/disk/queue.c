@@ -80,7 +80,7 @@ static bool was_ghost(struct index *ix, uint32_t hash)
 	return true;
 }
 
-/* What the scan finds goes to the far end: it is older than what came meanwhile. */
+/* Blocks found by the scan go to the far end: they are older than blocks that came meanwhile. */
 void cfs_disk_queue_enter(struct index *ix, uint32_t h, bool found)
 {
 	if (found)

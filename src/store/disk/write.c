@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks on their way into files. What is offered is queued with references to its pages, in
+ * Blocks on their way into files. Offered blocks are queued with references to its pages, in
  * bounded bytes, and written by the directory's one writer thread; it is dropped when the queue is
  * full or when the pool runs dry. A file appears under its name only when it is whole.
  */
@@ -16,7 +16,7 @@
 #include "base/workers.h"
 #include "disk-internal.h"
 
-/* A temporary file older than that belongs to nobody. */
+/* An older temporary file has no writer. */
 #define TMP_AGE_S 600
 
 /* Held by the one who waits and by the write. */
@@ -198,7 +198,7 @@ static void tell(struct disk_waiter *wt, int err)
 	unref_waiter(wt);
 }
 
-/* It has been written, or failed, or been given up. */
+/* Ends a job that was written, failed or given up. */
 static void free_write(struct disk_write *w, int err)
 {
 	struct cfs_disk *d = w->dir->disk;
@@ -389,6 +389,6 @@ int cfs_disk_put(void *tier, const struct cfs_block *b, const struct cfs_segs *d
 	else
 		r = wait_for(wt, deadline);
 	unref_waiter(wt);
-	/* Somebody else's write may have come first. */
+	/* Another writer may have been first. */
 	return r < 0 && cfs_disk_index_has(&dir->index, b) ? 0 : r;
 }

@@ -219,7 +219,7 @@ static int file_head(struct cfs_object_store *base, const char *key, struct cfs_
 	return 0;
 }
 
-/* The process before had the same directory open: its description number `nth`, or -1. */
+/* The previous process had the same directory open: the number of its description `nth`, or -1. */
 static int desc_before(const struct cfs_object_descs *d, int fd, unsigned nth)
 {
 	struct stat st, have;
@@ -284,7 +284,7 @@ static int file_sync(struct cfs_object_store *base, cfs_deadline_t deadline)
 		return r;
 	r = syncfs(o->fd[o->turn]) < 0 ? -errno : 0;
 	o->turn = !o->turn;
-	/* What one has reported the other is not to report of what is put later. */
+	/* One description's reported failure must not be reported by the other for later puts. */
 	if (r < 0 || o->both) {
 		other = syncfs(o->fd[o->turn]) < 0 ? -errno : 0;
 		r = r < 0 ? r : other;
@@ -352,7 +352,7 @@ int cfs_object_open_file(const struct cfs_object_conf *conf, struct cfs_object_s
 	o->base.ops = &file_ops;
 	o->fd[0] = o->fd[1] = -1;
 	o->both = true;
-	/* One that is not there yet, or may not be read, is for the first call to find. */
+	/* A missing or unreadable bucket is reported by the first call. */
 	open_bucket(o, conf->descs);
 	*ret = &o->base;
 	return 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What filters have in common: the store they wrap, and the calls that pass through. Sizes that
- * head and list report are those of the stored object.
+ * Shared by all filters: the store they wrap, and the calls that pass through. Sizes that head and
+ * list report are those of the stored object.
  */
 #ifndef CFS_OBJECT_FILTER_H
 #define CFS_OBJECT_FILTER_H

@@ -2,7 +2,7 @@
 /*
  * Limits of the bytes per second in each direction, over all threads. An object moves when those
  * before it have been paid for, and its call returns when it has been itself: no more than one is
- * ahead of the limit. What idle time saves lasts for BURST_NS.
+ * ahead of the limit. Idle time saves up to BURST_NS.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -40,8 +40,8 @@ static void sleep_until_ns(uint64_t ns)
 }
 
 /*
- * Waits until all before has been paid for; *ret_paid_ns: when these bytes will be. -ETIMEDOUT, at
- * the deadline, when that would be later.
+ * Waits until all earlier bytes are paid for; *ret_paid_ns: when these bytes will be. -ETIMEDOUT,
+ * at the deadline, when that would be later.
  */
 static int start(struct bucket *b, size_t bytes, cfs_deadline_t deadline, uint64_t *ret_paid_ns)
 {
@@ -63,7 +63,7 @@ static int start(struct bucket *b, size_t bytes, cfs_deadline_t deadline, uint64
 	return late ? -ETIMEDOUT : 0;
 }
 
-/* Waits until what has moved is paid for; the rest is given back. */
+/* Waits until the moved bytes are paid for; the rest is given back. */
 static void finish(struct bucket *b, size_t unused, uint64_t paid_ns)
 {
 	uint64_t back_ns;

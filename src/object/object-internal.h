@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of this folder share: constructors of stores and filters. */
+/* Shared by the files of this folder: constructors of stores and filters. */
 #ifndef CFS_OBJECT_INTERNAL_H
 #define CFS_OBJECT_INTERNAL_H
 
@@ -15,7 +15,7 @@ int cfs_object_open_file(const struct cfs_object_conf *conf, struct cfs_object_s
 int cfs_object_open_mem(const struct cfs_object_conf *conf, struct cfs_object_store **ret,
 			char err[CFS_OBJECT_ERRLEN]);
 
-/* What the module of a store has for cfs_module_load(). */
+/* The table of a store's module, for cfs_module_load(). */
 struct cfs_object_module {
 	cfs_object_open_fn open;
 };
@@ -31,7 +31,7 @@ int cfs_object_wrap_encrypt(const struct cfs_object_conf *conf, struct cfs_objec
 			    struct cfs_object_store **ret, char err[CFS_OBJECT_ERRLEN]);
 int cfs_object_wrap_limit(const struct cfs_object_conf *conf, struct cfs_object_store *inner,
 			  struct cfs_object_store **ret);
-/* inner has a failure function. */
+/* For an inner store that has a failure function. */
 int cfs_object_wrap_retry(struct cfs_object_store *inner, struct cfs_object_store **ret);
 
 static inline size_t cfs_iov_len(const struct iovec *iov, int n)

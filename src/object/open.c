@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store that a volume's setting names, with its filters around it. */
+/* Opens the store that a volume's setting names, with its filters around it. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -148,7 +148,7 @@ static void end(struct attempt *a, bool answered)
 	cfs_silence_listen(current ? hear_silence : NULL, current);
 }
 
-/* An answer, not a failure. */
+/* These errors are answers, not failures. */
 static bool is_answer(ssize_t r)
 {
 	return r >= 0 || r == -ENOENT || r == -CFS_OBJECT_EPART;
@@ -171,7 +171,7 @@ static bool pause_as_asked(uint32_t after_ms, cfs_deadline_t deadline)
 	return true;
 }
 
-/* resume: it makes sense to go on. */
+/* resume: a retry makes sense. */
 static bool again(struct cfs_object_store *o, struct attempt *a, int err, bool resume)
 {
 	struct cfs_object_failure f = {0};
@@ -335,7 +335,7 @@ static int retry_list(struct cfs_object_store *o, const char *prefix, const char
 	int r;
 
 	begin(&a);
-	/* Behind the last of keys that came in no order there may be some that never come. */
+	/* When keys come in no order, some may follow behind the last one, or never come. */
 	do {
 		r = inner(o)->ops->list(inner(o), prefix, l.last ? l.last : after, deliver, &l,
 					deadline);

@@ -77,7 +77,7 @@ void cfs_s3_xml_value(const char *xml, const char *name, char *ret, size_t size)
 
 /* ---- what an answer means ---- */
 
-/* By the code of the error document, where that says more than the status. */
+/* Judged by the code of the error document, if that says more than the status. */
 static const struct {
 	const char *code;
 	int err;
@@ -110,7 +110,7 @@ static const struct {
 	{"XMinioStorageFull", -ENOSPC, false},
 };
 
-/* What the server says of a body that is not the one that was sent. */
+/* The server's error codes for a body that differs from the one sent. */
 static const char *const damage_codes[] = {
 	"BadDigest",
 	"InvalidDigest",
@@ -171,8 +171,8 @@ static int errno_of_answer(const struct cfs_s3_response *resp, const char *code,
 		}
 	}
 	/*
-	 * Only a bucket's own document is its word that something is missing, or wrong with a
-	 * request: a page of something in between, or nothing at all, is not.
+	 * Only an error document of the bucket proves that something is missing, or wrong with a
+	 * request. A page of a proxy, or an empty body, does not.
 	 */
 	if ((resp->status == 404 || resp->status == 400) && has_document && !*code) {
 		*ret_retry = true;
@@ -207,7 +207,7 @@ static int judge(struct cfs_s3 *s, const struct cfs_s3_keys *keys, const struct 
 	if (is_damage(code))
 		return cfs_s3_damaged(s, "what was sent arrived otherwise: %u %s", resp->status,
 				      code);
-	/* To a HEAD there is none; a DELETE of what is missing has done its work. */
+	/* A HEAD has no document; a DELETE of a missing object has succeeded. */
 	has_document = resp->error_len ||
 		       (strcmp(call->method, "HEAD") != 0 && strcmp(call->method, "DELETE") != 0);
 	err = errno_of_answer(resp, code, has_document, &retry);
@@ -300,7 +300,9 @@ static int make_headers(struct cfs_s3 *s, const struct cfs_s3_keys *keys,
 		if (r < 0)
 			return r;
 	}
-	/* What is signed must be what is sent; libcurl leaves a port out that is the scheme's own.
+	/*
+	 * The signed and the sent text must be equal; libcurl leaves a port out that is the
+	 * scheme's own.
 	 */
 	ok = add_header(&list, "Expect", "") && add_header(&list, "Accept", "") &&
 	     add_header(&list, "Range", call->range) &&

@@ -62,7 +62,7 @@ uint32_t cfs_s3_crc(const struct iovec *iov, int n, uint64_t len)
 	return ~crc_next(&rd, len, ~0u);
 }
 
-/* What the CRC of a segment of this object begins with. */
+/* The start value of the CRC of a segment of this object. */
 static uint32_t seed_of(const char *key)
 {
 	const char *slash = strrchr(key, '/');
@@ -86,7 +86,7 @@ void cfs_s3_table_make(const char *key, const struct iovec *iov, int n, char ret
 			       ~crc_next(&rd, segment, seed));
 }
 
-/* False: it cannot be understood, or is that of an object of another length. */
+/* False: it is malformed, or belongs to an object of another length. */
 static bool parse_table(const char *text, uint64_t total, uint64_t *ret_segment,
 			const char **ret_digits)
 {
@@ -103,7 +103,7 @@ static bool parse_table(const char *text, uint64_t total, uint64_t *ret_segment,
 	return true;
 }
 
-/* The table's word on what was received from `off` on. */
+/* Checks the bytes received from `off` on against the table. */
 static enum cfs_s3_verdict judge_table(const char *key, const struct cfs_s3_response *resp,
 				       const struct iovec *iov, int n, uint64_t off, uint64_t total)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whose requests are sent: the volume's setting, else the environment, else a profile file, else
- * the instance's or container's role. What comes from a role expires and is fetched again before.
+ * The credentials of requests: from the volume's setting, else the environment, else a profile
+ * file, else the instance's or container's role. Those of a role expire, and are fetched again
+ * before that.
  */
 #include <errno.h>
 #include <openssl/crypto.h>
@@ -161,7 +162,7 @@ static bool wants_search(const struct cfs_s3_credentials *c)
 	       (c->keys->expires_s && c->keys->expires_s - REFRESH_BEFORE_S <= cfs_wall_s());
 }
 
-/* With the lock held, which is given up meanwhile. */
+/* Called with the lock, which is dropped meanwhile. */
 static void refresh(struct cfs_s3_credentials *c, cfs_deadline_t deadline)
 {
 	struct cfs_s3_keys *found = NULL;
@@ -197,7 +198,9 @@ int cfs_s3_credentials_get(struct cfs_s3_credentials *c, cfs_deadline_t deadline
 		refresh(c, deadline);
 	while (!is_usable(c) && c->searching && r == 0)
 		r = cfs_cond_wait(&c->searched, &c->lock, deadline);
-	/* Given keys are used as they are, expired or not: the server's word is clearer than ours.
+	/*
+	 * Given keys are used as they are, expired or not: the server's answer is clearer than our
+	 * own.
 	 */
 	if (is_usable(c) || (c->given && c->keys)) {
 		*ret = cfs_s3_keys_ref(c->keys);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a bucket is: the forms of volume-format section 7. */
+/* The address of a bucket: the forms of volume-format section 7. */
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>

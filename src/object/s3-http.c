@@ -276,7 +276,7 @@ static void close_connection(struct connection *c)
 	free(c);
 }
 
-/* What all requests have in common. */
+/* Sets the options common to all requests. */
 static bool set_up(struct cfs_s3_http *h, struct connection *c)
 {
 	CURL *e = c->easy;
@@ -416,7 +416,7 @@ static void set_request(struct connection *c, const struct cfs_s3_request *req)
 
 	curl_easy_setopt(e, CURLOPT_URL, req->url);
 	curl_easy_setopt(e, CURLOPT_HTTPHEADER, req->headers);
-	/* Undoes what the request before this one was. */
+	/* Resets the options of the previous request. */
 	curl_easy_setopt(e, CURLOPT_HTTPGET, 1L);
 	curl_easy_setopt(e, CURLOPT_CUSTOMREQUEST, NULL);
 	if (strcmp(req->method, "HEAD") == 0) {
@@ -430,7 +430,7 @@ static void set_request(struct connection *c, const struct cfs_s3_request *req)
 	}
 }
 
-/* -ETIMEDOUT at the deadline, or when nothing moves for too long; -ECANCELED: nobody wants it. */
+/* -ETIMEDOUT at the deadline, or when no byte moves for too long; -ECANCELED: no longer wanted. */
 static int drive(struct cfs_s3_http *h, struct connection *c, cfs_deadline_t deadline,
 		 CURLcode *ret, char cause[256])
 {
@@ -501,7 +501,7 @@ static int errno_of(CURL *easy, CURLcode code, bool *ret_retry)
 	case CURLE_NOT_BUILT_IN:
 		*ret_retry = false;
 		return -EIO;
-	/* What came is no answer that can be understood. */
+	/* The response is malformed. */
 	default:
 		return -EIO;
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keys from places of AWS's own: profile files, and the metadata services of instances (IMDSv2) and
- * containers.
+ * Keys from sources specific to AWS: profile files, and the metadata services of instances (IMDSv2)
+ * and containers.
  */
 #include <ctype.h>
 #include <curl/curl.h>

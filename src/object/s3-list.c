@@ -21,7 +21,7 @@
 
 /* ---- XML ---- */
 
-/* Called at the end of each element, with the text directly in it. Non-zero: it makes no sense. */
+/* Called at the end of each element, with the text directly in it. Non-zero: malformed. */
 typedef int (*element_fn)(void *arg, const char *parent, const char *name, char *text);
 
 struct xml {
@@ -164,7 +164,7 @@ static int add_entry(struct page *p)
 {
 	struct entry *v;
 
-	/* Without its time an object would be taken for old, and without its size for torn. */
+	/* An object without time would seem old, and one without size torn. */
 	if (!p->now.key || !p->now.has_size || !p->now.has_time)
 		return -EPROTO;
 	if (p->n == p->cap) {

@@ -15,7 +15,7 @@
 #define DEFAULT_CONNECTIONS 64
 #define DEFAULT_SILENCE_MS  15000
 
-/* What was got is the range that was asked for, as far as the object has it. */
+/* The received range must be the requested one, as far as the object has it. */
 static int check_range(const struct cfs_s3_response *resp, uint64_t off, size_t asked)
 {
 	uint64_t n = resp->range_last - resp->range_first + 1;
@@ -39,8 +39,8 @@ static int get_once(struct cfs_s3 *s, const struct cfs_s3_call *call, size_t ask
 }
 
 /*
- * Nothing that the object carries vouches for it, and the way it came does not either: its ETag
- * may; else it is fetched again, and twice the same bytes are believed.
+ * Neither the object's checksums nor the connection protect it. Its ETag may; else it is fetched
+ * again, and believed when both copies are equal.
  */
 static int check_again(struct cfs_s3 *s, const struct cfs_s3_call *call, size_t asked,
 		       struct cfs_s3_response *resp, cfs_deadline_t deadline)
@@ -112,7 +112,7 @@ static int put_once(struct cfs_s3 *s, struct cfs_s3_call *call, bool hash,
 
 	call->hash_body = hash;
 	r = cfs_s3_call(s, call, resp, deadline);
-	/* To this -ENOENT there is no meaning. */
+	/* This -ENOENT has no meaning here. */
 	if (r == -ENOENT)
 		return cfs_s3_fail(false, -EIO, "a put was answered with 404");
 	if (r == 0 && !resp->etag[0] && !resp->checksum[0])
@@ -146,7 +146,7 @@ static int put(struct cfs_s3 *s, const struct cfs_s3_classes *classes, const cha
 	uint32_t crc;
 	int r;
 
-	/* A number that nobody has defined is that of the volume's own class. */
+	/* An undefined number stands for the volume's own class. */
 	if (tier >= CFS_OBJECT_TIERS || (!classes->storage[tier] && !classes->tags[tier]))
 		tier = 0;
 	call.headers[CFS_S3_STORAGE_CLASS] = classes->storage[tier];
@@ -234,7 +234,7 @@ static int s3_head(struct cfs_object_store *o, const char *key, struct cfs_objec
 	int r;
 
 	r = cfs_s3_call((struct cfs_s3 *)o, &call, &resp, deadline);
-	/* What is missing, the object or the bucket or who asks, only a body tells. */
+	/* Only a body tells whether the object, the bucket or the credentials are missing. */
 	if (r == -ENOENT) {
 		n = s3_get(o, key, 0, &(struct iovec){.iov_base = &byte, .iov_len = 1}, 1,
 			   deadline);
@@ -284,7 +284,7 @@ static int make_bucket(struct cfs_s3 *s, cfs_deadline_t deadline)
 	return r;
 }
 
-/* Who may not look at the bucket may still use it: the first put will tell. */
+/* Credentials that may not look at the bucket may still use it: the first put will tell. */
 static int s3_create(struct cfs_object_store *o, cfs_deadline_t deadline)
 {
 	struct cfs_s3 *s = (struct cfs_s3 *)o;

@@ -25,7 +25,7 @@
 struct cfs_s3_endpoint {
 	char *origin; /* "https://host[:port]" */
 	char *host;   /* what stands behind "://" there */
-	char *path;   /* before every key: "", or "/bucket" in path style */
+	char *path;   /* prefix of every key: "", or "/bucket" in path style */
 	char *bucket, *region;
 	char *ca_certs, *ssl_cert, *ssl_key; /* files, NULL: the system's, none */
 	bool tls;			     /* on the way bodies are protected */
@@ -60,7 +60,7 @@ void cfs_s3_keys_unref(const struct cfs_s3_keys *keys);
 /* The server calls them expired. True when the next get may find others. */
 bool cfs_s3_credentials_expired(struct cfs_s3_credentials *c, const struct cfs_s3_keys *keys);
 
-/* Where they come from, one function per place: -ENOENT when there are none. */
+/* The sources of credentials, one function for each: -ENOENT when it has none. */
 int cfs_s3_keys_new(const char *access, const char *secret, const char *token, int64_t expires_s,
 		    struct cfs_s3_keys **ret);
 int cfs_s3_keys_from_profile(struct cfs_s3_keys **ret);
@@ -131,7 +131,7 @@ enum cfs_s3_verdict {
 
 /* The value of x-amz-meta-cachefs-crc32c. */
 void cfs_s3_table_make(const char *key, const struct iovec *iov, int n, char ret[CFS_S3_TABLE_MAX]);
-/* What the object's own checksums say of resp->received bytes from off on, of `total`. */
+/* Checks resp->received bytes from off on, of `total`, against the object's own checksums. */
 enum cfs_s3_verdict cfs_s3_judge_body(const char *key, const struct cfs_s3_response *resp,
 				      const struct iovec *iov, int n, uint64_t off, uint64_t total);
 /* An ETag is the MD5 of the object, unless the server has encrypted it or it came in parts. */
@@ -251,11 +251,11 @@ int cfs_s3_call(struct cfs_s3 *s, const struct cfs_s3_call *call, struct cfs_s3_
 		cfs_deadline_t deadline);
 /* Records why a call failed whose response was a success, and returns err. */
 __attribute__((format(printf, 3, 4))) int cfs_s3_fail(bool retry, int err, const char *fmt, ...);
-/* The same for a body that is not what it was when it was sent; another try may end well. */
+/* The same for a body that was damaged on its way; a retry may succeed. */
 __attribute__((format(printf, 2, 3))) int cfs_s3_damaged(struct cfs_s3 *s, const char *fmt, ...);
 void cfs_s3_failure(struct cfs_object_store *o, struct cfs_object_failure *ret);
 
-/* What stands in <name>...</name>, or "". */
+/* The text in <name>...</name>, or "". */
 void cfs_s3_xml_value(const char *xml, const char *name, char *ret, size_t size);
 
 /* ---- verbs with XML ---- */

@@ -25,7 +25,7 @@ struct cfs_scratch_buf {
 struct cfs_scratch {
 	pthread_mutex_t lock; /* protects what follows; a leaf */
 	pthread_cond_t changed;
-	size_t used, kept; /* bytes in somebody's hands, bytes in `free` */
+	size_t used, kept; /* bytes in use, bytes in `free` */
 	struct cfs_scratch_buf *free;
 };
 

@@ -123,7 +123,7 @@ static int add_to_page(void *arg, const struct cfs_object_info *info)
 		before = p->v[p->n - 1].key;
 	else if (p->last)
 		before = p->last;
-	/* What is not in order cannot be merged, nor listed on behind a page. */
+	/* Keys out of order can neither be merged nor continued behind a page. */
 	if (before && strcmp(info->key, before) <= 0)
 		return -EPROTO;
 	if (p->n == p->max)
@@ -256,7 +256,7 @@ static void shards_close(struct cfs_object_store *o)
 	free(s);
 }
 
-/* The bucket's one "%d" becomes the number. */
+/* Replaces the one "%d" of the bucket by the number. */
 static int open_shard(const struct cfs_object_conf *conf, unsigned k, cfs_object_open_fn open,
 		      struct cfs_object_store **ret, char err[CFS_OBJECT_ERRLEN])
 {

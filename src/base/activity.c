@@ -25,8 +25,8 @@
 
 /*
  * Everything is words, as another thread or process reads while the owner writes. seq is odd
- * meanwhile. The stores behind it release, and the loads acquire: who has seen any of them sees
- * that seq has changed, too.
+ * meanwhile. The stores behind it release, and the loads acquire: a reader that has seen any of
+ * them sees that seq has changed, too.
  */
 typedef _Atomic uint64_t word_t;
 
@@ -68,7 +68,7 @@ static const char *const wait_names[CFS_WAIT_COUNT] = {
 };
 
 static struct table *table; /* set once, before the threads that use it */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* who has which record; a leaf */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* assigns records to threads; a leaf */
 static unsigned n_aside;				 /* under the lock */
 static pthread_key_t at_exit;
 static _Thread_local struct record *own;
@@ -498,7 +498,7 @@ void cfs_activity_describe(const struct cfs_activity *all, size_t n, size_t i, c
 	bool first = true;
 
 	snprintf(buf, size, "nothing known");
-	/* At most two: who works for others does not wait for others. */
+	/* At most two: a thread that works for others does not wait for others. */
 	for (; a && a->n_waits && len < size; first = false) {
 		w = &a->waits[a->n_waits - 1];
 		len += (size_t)snprintf(buf + len, size - len, "%s%s%s%s (%.1f s)",

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every thread is doing: the request it carries out, and what it waits for. For those who ask
- * why a mount does not answer, so it must be readable when nothing else works: the records lie in
- * shared memory, a memfd named CFS_ACTIVITY_NAME, which another process may read through
- * /proc/PID/fd (`cachefs debug` does).
+ * The activity of every thread: the request it carries out, and the waits within. It explains why a
+ * mount does not answer, so it must be readable when nothing else works. The records lie in shared
+ * memory, a memfd named CFS_ACTIVITY_NAME, which another process may read through /proc/PID/fd
+ * (`cachefs debug` does).
  *
- * A thread writes its own record only, without locks: some plain stores per request and per wait.
- * It gets one when it first has something to say, and gives it back at its end. Threads beyond
- * CFS_ACTIVITY_THREADS go unseen.
+ * A thread writes only its own record, without locks: some plain stores per request and per wait.
+ * It gets a record with its first report, and returns it at its end. Threads beyond
+ * CFS_ACTIVITY_THREADS are not recorded.
  *
- * A record has one request and the waits of its thread, the outermost first. Somebody who waits for
- * the work of another thread names it by an id (a slice), and whoever does that work shows the same
- * id: cfs_activity_describe() follows it, so that a request that waits for a block is told by the
+ * A record has one request and the waits of its thread, the outermost first. A wait for the work of
+ * another thread names that work by an id (a slice), and the working thread shows the same id.
+ * cfs_activity_describe() follows it, so that a request that waits for a block is explained by the
  * call to the object store that fetches it.
  */
 #ifndef CFS_ACTIVITY_H
@@ -57,8 +57,8 @@ void cfs_activity_request(const char *op, uint64_t ino, pid_t caller, uint64_t s
 void cfs_activity_request_end(void);
 
 /*
- * A request that no thread has: it is put aside until one goes on with it, and shown as waiting in
- * a queue, by name. NULL: it goes unseen. Whoever goes on with it gives this back.
+ * A request without a thread: it is queued until a thread takes it up, and shown as waiting in the
+ * queue of that name. NULL: not recorded. The thread that takes it up returns the record.
  */
 struct cfs_activity_aside;
 struct cfs_activity_aside *cfs_activity_put_aside(const char *op, uint64_t ino, pid_t caller,
@@ -75,8 +75,8 @@ void cfs_activity_wait_end(void);
 void cfs_activity_wait_goes_on(const char *text);
 
 /*
- * What the calling thread has waited for the longest since cfs_activity_request(), and at least
- * that long: "metadata". Of waits within others the outermost counts. "": nothing, or nobody knows.
+ * The longest wait of the calling thread since cfs_activity_request(), and at least that long:
+ * "metadata". Of waits within others the outermost counts. "": none, or unknown.
  */
 const char *cfs_activity_waited(uint64_t least_ms);
 
@@ -98,15 +98,15 @@ struct cfs_activity {
 };
 
 /*
- * Who has a request or waits for something, oldest request first. fd: of another process' memory,
- * -1: our own. -EPROTO: that is of another version of the program. *ret is malloc'ed.
+ * Lists the threads that have a request or wait, oldest request first. fd: of another process'
+ * memory, -1: our own. -EPROTO: that is of another version of the program. *ret is malloc'ed.
  */
 int cfs_activity_read(int fd, struct cfs_activity **ret, size_t *ret_n);
 /* A file lock is waited for at any depth. */
 bool cfs_activity_waits_for_lock(const struct cfs_activity *a);
 /*
- * What all[i] waits for, through as many threads as it takes: "block KEY: object get KEY (12.3 s)".
- * Always terminated; "nothing known" when it does not wait or nobody has said.
+ * The wait of all[i], followed through as many threads as it takes: "block KEY: object get KEY
+ * (12.3 s)". Always terminated; "nothing known" when it does not wait or no thread has reported.
  */
 void cfs_activity_describe(const struct cfs_activity *all, size_t n, size_t i, char *buf,
 			   size_t size);

@@ -26,7 +26,7 @@
 
 /* Asked of a reclaim function at once, so that a full pool does not evict page by page. */
 #define RECLAIM_STEP ((uint64_t)2 << 20)
-/* A cached page becomes reclaimable when its last reader leaves, which nobody announces. */
+/* A cached page becomes reclaimable when its last reader leaves, which is not signalled. */
 #define RECLAIM_AGAIN_MS 50
 
 enum page_class { SMALL, MEDIUM, LARGE, CLASS_COUNT };
@@ -299,7 +299,7 @@ static void give_page(struct cfs_pool *p, struct page *page)
 	}
 }
 
-/* What cannot be stored may stay for long; without this nobody could read meanwhile. */
+/* Pages that cannot be stored may stay for long; this share lets readers go on. */
 static int take_for(struct cfs_pool *p, enum cfs_pool_use use, enum page_class class,
 		    struct page **ret)
 {
@@ -428,7 +428,9 @@ void cfs_page_set_use(struct cfs_page *page, enum cfs_pool_use use)
 		return;
 	atomic_fetch_sub_explicit(&p->used_by[old], page->size, memory_order_relaxed);
 	atomic_fetch_add_explicit(&p->used_by[use], page->size, memory_order_relaxed);
-	/* What was just written or read and goes to the cache can be reclaimed from there. */
+	/*
+	 * Pages that were just written or read, and go to the cache, can be reclaimed from there.
+	 */
 	if (use == CFS_USE_CACHE && p->waiters) {
 		pthread_mutex_lock(&p->lock);
 		p->freed_count++;
@@ -506,7 +508,7 @@ void cfs_pool_destroy(struct cfs_pool *p)
 	if (!p)
 		return;
 	if (p->used) {
-		/* Somebody may still touch the pages: losing the memory beats crashing. */
+		/* Other threads may still touch the pages: losing the memory beats crashing. */
 		cfs_err("buffer pool destroyed while in use, memory is lost: bytes=%llu",
 			(unsigned long long)p->used);
 		return;

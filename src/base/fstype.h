@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What kind of file system a path is on. */
+/* The kind of file system that a path is on. */
 #ifndef CFS_FSTYPE_H
 #define CFS_FSTYPE_H
 
@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 struct cfs_fstype_info {
-	const char *name; /* "ext4"; "other" when it has none here */
+	const char *name; /* "ext4"; "other" when this table has none */
 	bool network;	  /* shared with other hosts, or behind a process */
 	bool in_memory;
 	double free; /* part of the space that is free to users, 0..1 */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A hedge: another way to bytes that have been asked for, taken when the first is late, so that the
+ * A hedge: another way to bytes that have been asked for, used when the first is late, so that the
  * slowest answers cost about as much as the others (Dean and Barroso: The Tail at Scale, CACM
  * 2013).
  */
@@ -11,9 +11,9 @@
 
 struct cfs_hedge {
 	/*
-	 * Gets the bytes into memory of its own, while the first way may still write to where they
-	 * were wanted. Once at most, in the thread that waits. 0: it has them; -EAGAIN: it has no
-	 * room for them, so the first way is given up; otherwise that is waited for. Should end
+	 * Gets the bytes into memory of its own, as the first way may still write to the
+	 * destination. Called at most once, in the waiting thread. 0: it has them; -EAGAIN: it has
+	 * no room for them, so the first way is given up; otherwise that is waited for. Should end
 	 * soon, with any error, once settled(arg): the first way has brought them.
 	 */
 	int (*fetch)(struct cfs_hedge *h, bool (*settled)(void *arg), void *arg);

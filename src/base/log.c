@@ -177,8 +177,9 @@ static void put(struct target t, enum cfs_log_level level, const char *text)
 		n = snprintf(line, sizeof(line), "<%d>%s\n", (int)level, text);
 	else
 		n = snprintf(line, sizeof(line), "cachefs: %s: %s\n", level_name(level), text);
-	/* One write, so that lines of several processes do not mix; nobody can be told of a
-	 * failure. */
+	/*
+	 * One write, so that lines of several processes do not mix; a failure cannot be reported.
+	 */
 	if (write(STDERR_FILENO, line, (size_t)n) < 0)
 		return;
 }

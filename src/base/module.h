@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parts of cachefs that lean on a library which most mounts do not need, as modules loaded when
- * first asked for.
+ * Parts of cachefs that need a library which most mounts do not use are modules, loaded at the
+ * first use.
  *
  * "cachefs-NAME.so" lies beside the program (as in a build directory) or in the module directory.
  * It exports one symbol, `cfs_module`, and takes the functions of src/base from the program, so
@@ -12,7 +12,7 @@
 
 struct cfs_module {
 	const char *version; /* CFS_MODULE_VERSION of its build: it must be the program's */
-	const void *table;   /* what those who ask for this kind of module expect */
+	const void *table;   /* interface expected by the users of this kind of module */
 };
 
 #define CFS_MODULE_EXPORT(t)                                                                       \

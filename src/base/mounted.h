@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is mounted where, from /proc/self/mountinfo. */
+/* The mounts of /proc/self/mountinfo. */
 #ifndef CFS_MOUNTED_H
 #define CFS_MOUNTED_H
 
@@ -23,11 +23,11 @@ struct mounted {
  * dead mount is found too. -ENOENT: nothing is mounted there.
  */
 int mounted_at(const char *path, struct mounted *ret);
-/* The first mount of ours with this device number in the mount namespace of a process. */
+/* Our first mount with this device number in the mount namespace of a process. */
 int mounted_seen_by(const char *pid, unsigned dev_minor, struct mounted *ret);
 /*
- * The connection of what is mounted there has ended without an unmount: its process is gone. False
- * for a mount that does not answer in time.
+ * The mount there has lost its process without an unmount. False for a mount that does not answer
+ * in time.
  */
 bool mounted_is_dead(const char *point);
 /* Undoes the \ooo escapes of mountinfo, in place. */

@@ -13,7 +13,7 @@
 char cfs_table_readers;
 
 #ifdef CFS_TSAN
-/* What liburcu itself allocates and frees between its threads. */
+/* Memory that liburcu itself allocates and frees between its threads. */
 const char *__tsan_default_suppressions(void);
 __attribute__((visibility("default"))) const char *__tsan_default_suppressions(void)
 {
@@ -78,7 +78,7 @@ void cfs_table_destroy(struct cfs_table *t)
 
 	if (!t)
 		return;
-	/* Whoever destroys a table may destroy next what the free functions use. */
+	/* After the destruction the caller may free data that the free functions use. */
 	urcu_bp_barrier();
 	r = cds_lfht_destroy(t->ht, NULL);
 	if (r)

@@ -4,8 +4,8 @@
  * readers register themselves).
  *
  * Look-ups run inside cfs_table_read_lock()/unlock(); a node found there stays valid memory until
- * the unlock. Whoever removes a node must free it through cfs_table_free_rcu(). Tables have threads
- * behind them that a fork() does not copy: create them after the last one.
+ * the unlock. A removed node must be freed through cfs_table_free_rcu(). Tables have threads behind
+ * them that a fork() does not copy: create them after the last one.
  */
 #ifndef CFS_TABLE_H
 #define CFS_TABLE_H
@@ -48,7 +48,7 @@ static inline void cfs_table_read_unlock(void)
 struct cfs_node *cfs_table_find(struct cfs_table *t, uint64_t key);
 /* Adds unless the key is present; returns the node that is in the table afterwards. */
 struct cfs_node *cfs_table_add(struct cfs_table *t, struct cfs_node *node);
-/* False when somebody else has removed it already. */
+/* False when another thread has removed it already. */
 bool cfs_table_remove(struct cfs_table *t, struct cfs_node *node);
 /* Calls free_fn(node) after all current readers have left. */
 void cfs_table_free_rcu(struct cfs_node *node, void (*free_fn)(struct cfs_node *node));

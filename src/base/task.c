@@ -59,7 +59,7 @@ int cfs_task_wait(struct cfs_task *t, struct cfs_workers *w, cfs_deadline_t dead
 	bool started;
 	int r;
 
-	t->refs++; /* nobody else knows it yet */
+	t->refs++; /* no other thread knows it yet */
 	r = cfs_workers_try_submit(w, &t->job);
 	if (r < 0) {
 		t->refs--;

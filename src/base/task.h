@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Something that may hang, done by a worker for somebody who waits only so long. One that is left
- * behind goes on by itself with what it needs, and cleans up behind itself.
+ * A call that may hang, made by a worker for a caller with a bounded wait. An abandoned task goes
+ * on by itself with its own data, and cleans up at its end.
  */
 #ifndef CFS_TASK_H
 #define CFS_TASK_H
@@ -16,8 +16,8 @@
 struct cfs_task;
 typedef ssize_t (*cfs_task_run_fn)(struct cfs_task *t);
 /*
- * By whoever lets go of it last, which may be the worker. left: it has run, and nobody has taken
- * what it returned.
+ * Called by the last holder, which may be the worker. left: it has run, and its result was not
+ * collected.
  */
 typedef void (*cfs_task_free_fn)(struct cfs_task *t, bool left);
 
@@ -26,7 +26,7 @@ struct cfs_task {
 	struct cfs_job job; /* first */
 	cfs_task_run_fn run;
 	cfs_task_free_fn free;
-	bool stays; /* in the queue when nobody waits for it any more */
+	bool stays; /* abandoned while queued */
 
 	pthread_mutex_t lock; /* protects what follows; a leaf */
 	pthread_cond_t ended;

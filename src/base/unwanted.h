@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether anybody still wants what a thread is doing. A long call asks now and then and ends with
- * -ECANCELED; which calls do is theirs to say.
+ * Whether the work of a thread is still wanted. A long call checks this now and then, and ends with
+ * -ECANCELED; each such call says so.
  */
 #ifndef CFS_UNWANTED_H
 #define CFS_UNWANTED_H
 
 #include <stdbool.h>
 
-/* For this thread, until it is set again. NULL: it is wanted. */
+/* Sets the check of this thread, until it is set again. NULL: always wanted. */
 void cfs_unwanted_set(bool (*is_unwanted)(void *arg), void *arg);
 bool cfs_unwanted(void);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names are bytes that somebody else has chosen: what of them a reader can take. */
+/* Names are arbitrary bytes; these functions tell which of them are readable text. */
 #ifndef CFS_UTF8_H
 #define CFS_UTF8_H
 

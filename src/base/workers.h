@@ -39,7 +39,7 @@ int cfs_workers_try_submit(struct cfs_workers *w, struct cfs_job *job);
 bool cfs_workers_cancel(struct cfs_workers *w, struct cfs_job *job);
 /*
  * A job is stuck and its worker is given up: another may be started in its place. At most as many
- * as the pool has by right; one that returns after all stays.
+ * replacements as the pool's maximum; a worker that returns after all stays.
  */
 void cfs_workers_replace(struct cfs_workers *w);
 void cfs_workers_stats(struct cfs_workers *w, struct cfs_workers_stats *ret);

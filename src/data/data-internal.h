@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of the data layer share.
+ * Shared by the files of the data layer.
  *
  *	data.c     life, the table of files, the flusher
  *	view.c     records of a chunk -> visible pieces

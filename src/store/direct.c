@@ -5,7 +5,7 @@
  * few pages that are used again and again stay in the processor's cache. Read-ahead stops at the
  * kernel's cache.
  *
- * * What would have to wait for a disk is done by a worker for local tiers. One that takes too long
+ * Reads that would wait for a disk are done by a worker for local tiers. One that takes too long
  * is left behind with its pages, and the reader goes the long way.
  */
 #include <errno.h>

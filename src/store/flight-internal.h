@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of a flight share.
+ * Shared by the files of a flight.
  *
  *	flight.c	who wants it: joining, launching, landing and waiting
  *	flight-fetch.c	its pages, and their bytes from the tiers and the object store

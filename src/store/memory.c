@@ -2,17 +2,17 @@
 /*
  * The memory tier: a hash of blocks in shards, each with its own lock and its own clock of pages.
  *
- * * A hit takes one shard lock for as long as it takes to find the block and reference its pages
+ * A hit takes one shard lock for as long as it takes to find the block and reference its pages
  * (well below a microsecond), so that an evicted page is free the moment it leaves the clock and no
  * grace period stands between memory pressure and memory.
  *
- * * Eviction is a clock with a small counter: the hand takes the oldest page; one that was hit
+ * Eviction is a clock with a small counter: the hand takes the oldest page; one that was hit
  * since the hand's last visit, or is in somebody's hands (freeing it would free nothing), goes
  * round again. The first read of a page does not count: what streams by is read once. But it ends
  * the respite that a page has which was fetched ahead and not yet read, or pages that were read
  * would push out those that are about to be.
  *
- * * Pages that a stream of reads or writes has left behind go first, when there are more than a
+ * Pages that a stream of reads or writes has left behind go first, when there are more than a
  * few: it so passes through little memory, instead of through all that there is, the first touch of
  * which costs more than all else. A repeated read mostly finds the bytes in the kernel's cache.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of writeback share.
+ * Shared by the files of writeback.
  *
  *	stage.c		what is staged, what may be, what was left behind, life
  *	stage-upload.c	who uploads it, and when

@@ -2,7 +2,7 @@
 /*
  * Uploading what is staged, oldest first.
  *
- * * A failed upload is retried for as long as the block exists, with growing pauses, and logged
+ * A failed upload is retried for as long as the block exists, with growing pauses, and logged
  * once per block. While uploads fail one uploader tries on behalf of all.
  */
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of the block store share.
+ * Shared by the files of the block store.
  *
  *	memory.c  the memory tier: blocks, their pages, eviction
  *	route.c	  what the tiers say of a block

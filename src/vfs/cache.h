@@ -3,7 +3,7 @@
  * The metadata cache of this mount: attributes by inode, names by parent, and the ctime each file
  * had when it was last opened. Fixed size, set associative; nothing is allocated per entry.
  *
- * * Local changes are numbered. A reader takes the number before it asks the engine and hands it in
+ * Local changes are numbered. A reader takes the number before it asks the engine and hands it in
  * with the answer; an answer older than a change of the same inode (or name) is not kept.
  */
 #ifndef CFS_VFS_CACHE_H

@@ -190,7 +190,7 @@ static int parse_hosts(const char *s, size_t len, struct cfs_url *u, char err[ER
 	for (;; p = comma + 1) {
 		comma = memchr(p, ',', (size_t)(end - p));
 		one = (size_t)((comma ? comma : end) - p);
-		/* What a raw '/' or '?' in a password leads to as well. */
+		/* A raw '/' or '?' in a password ends here as well. */
 		if (!valid_host(p, one))
 			return fail(err, "bad host or port, which is 1 to 65535 (in a password"
 					 " write / as %2F, ? as %3F, @ as %40)");
@@ -473,7 +473,7 @@ static bool is_secret_key(const char *s, size_t len)
 	char *key;
 	size_t i;
 
-	/* What cannot be understood is not shown. */
+	/* Text that cannot be parsed is not shown. */
 	if (decode(s, len, true, &key) < 0)
 		return true;
 	for (i = 0; i < CFS_ARRAY_SIZE(words); i++)
@@ -505,8 +505,8 @@ static void mask_query(struct out *o, const char *s)
 }
 
 /*
- * No '@': in a sound URL every ':' leads to a port. What else follows one may be a password whose
- * '@' was forgotten. Returns the first byte that must not be shown, `len` when there is none.
+ * No '@': in a sound URL every ':' leads to a port. Any other text behind a ':' may be a password
+ * whose '@' was forgotten. Returns the first byte that must not be shown, `len` when there is none.
  */
 static size_t find_non_port(const char *s, size_t len)
 {
@@ -527,7 +527,7 @@ static size_t find_non_port(const char *s, size_t len)
 	return len;
 }
 
-/* What follows "SCHEME://", or the whole text when it does not begin like that. */
+/* The text behind "SCHEME://", or all of it when it does not begin like that. */
 static const char *after_scheme(const char *text)
 {
 	const char *s = text;
@@ -537,7 +537,7 @@ static const char *after_scheme(const char *text)
 	return s > text && strncmp(s, "://", 3) == 0 ? s + 3 : text;
 }
 
-/* What stands before the last '@'. */
+/* The text before the last '@'. */
 static void mask_userinfo(struct out *o, const char *s, size_t len, bool redis)
 {
 	const char *colon = memchr(s, ':', len);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of the disk cache share.
+ * Shared by the files of the disk cache.
  *
  *	disk.c	 life, the tier's operations, statistics
  *	dirs.c	 which directories, and which of them has a key

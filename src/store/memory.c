@@ -26,7 +26,7 @@
 #define HOT_MAX	      3
 /* Share of the pool, the rest being for what is in flight without having to evict first. */
 #define SHARE_PERCENT 80
-/* The share of pages that streams have already read. */
+/* Pages that streams have left behind may be one part in so many. */
 #define SPENT_PARTS 8
 
 static uint64_t hash_block(const struct cfs_block *b)

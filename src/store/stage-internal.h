@@ -24,7 +24,7 @@ struct cache_dir;
 enum staged_state {
 	STAGED_WAITING,
 	STAGED_UPLOADING,
-	STAGED_DAMAGED, /* kept for a reader of its format */
+	STAGED_DAMAGED, /* kept for inspection */
 };
 
 struct staged {

@@ -42,7 +42,7 @@ void watchdog_stats(struct watchdog *w, struct cfs_vfs_stats *ret)
 	if (cfs_activity_read(-1, &all, &n) < 0)
 		return;
 	for (i = 0; i < n && all[i].op[0]; i++) {
-		/* The text names the target of the request, not its caller. */
+		/* The request that asks for these numbers does not count itself. */
 		if (all[i].tid == gettid())
 			continue;
 		ret->in_flight++;

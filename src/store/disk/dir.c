@@ -173,8 +173,8 @@ static bool is_trusted(uid_t owner)
 }
 
 /*
- * A file owned by another user would let that user read cached blocks, and plant others: the
- * checksums are in the same files. cache-mode may allow this on purpose.
+ * The owner of a directory that existed before could read cached blocks, and plant others: the
+ * checksums are in the same files. A cache-mode that lets others write allows this on purpose.
  */
 static int check_owner(const struct cache_dir *dir, const struct stat *opened)
 {

@@ -245,8 +245,8 @@ void cfs_disk_dir_fault(struct cache_dir *dir, const char *what, int err, bool w
 int cfs_disk_dir_make_parents(struct cache_dir *dir, char *path);
 void cfs_disk_dir_forget(struct cache_dir *dir, const struct cfs_block *b);
 /*
- * The same for callers that must not hang with the disk: a slow disk removes the file later; beyond
- * a limit files stay until a scan finds them. staged: removes the staged file, too.
+ * The same for callers that must not hang with the disk: on a slow disk the file is removed later,
+ * and beyond a limit files stay until a scan finds them. staged: removes the staged file, too.
  */
 void cfs_disk_dir_forget_soon(struct cache_dir *dir, const struct cfs_block *b, bool staged);
 

@@ -28,7 +28,7 @@ static bool is_possible(const struct cfs_block *b)
 	       b->len <= CFS_DISK_LEN_MAX;
 }
 
-/* Removes a file that is not the block it claims to be. */
+/* Drops a file that is not the block it claims to be. */
 static void drop_bad(struct cache_dir *dir, const struct cfs_block *b, int err)
 {
 	char path[CFS_DISK_KEY_MAX];
@@ -193,7 +193,7 @@ static bool holds(void *tier, const struct cfs_block *b)
 		return false;
 	if (cfs_disk_index_has(&dir->index, b))
 		return true;
-	/* Counts blocks that the scan has not reached, as far as the kernel has them cached. */
+	/* Counts blocks that the scan has not reached, as far as the kernel knows them. */
 	return atomic_load(&d->stat.scanned) < d->n_dirs && cfs_disk_file_is_known(dir, b);
 }
 

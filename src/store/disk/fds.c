@@ -25,7 +25,7 @@ static void run_close(struct cfs_job *job)
 	free(f);
 }
 
-/* Closing it frees its space, or waits for a disk that does not answer. */
+/* Closing it frees the space of a removed file, or asks a disk that does not answer. */
 static bool may_wait_to_close(const struct cfs_disk_file *f)
 {
 	struct statx st;

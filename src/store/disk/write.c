@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks on their way into files. Offered blocks are queued with references to its pages, in
+ * Blocks on their way into files. Offered blocks are queued with references to their pages, in
  * bounded bytes, and written by the directory's one writer thread; it is dropped when the queue is
  * full or when the pool runs dry. A file appears under its name only when it is whole.
  */

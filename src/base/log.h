@@ -29,8 +29,8 @@ enum cfs_log_sink { CFS_LOG_STDERR, CFS_LOG_SYSLOG, CFS_LOG_FILE };
 void cfs_log_init(enum cfs_log_sink sink, enum cfs_log_level max);
 /*
  * From here on, and in children that are forked: lines are appended to the file at path, which is
- * absolute, in place of the sink, with time, process and level. A file that somebody has moved or
- * removed is made anew; as long as that fails, lines go where they went. -errno.
+ * absolute, in place of the sink, with time, process and level. A file that was moved or removed is
+ * created again; as long as that fails, lines go where they went. -errno.
  */
 int cfs_log_file(const char *path);
 /* "error", "warning", "info", "debug"; -EINVAL for anything else. */

@@ -156,7 +156,7 @@ static bool is_answer(ssize_t r)
 
 /*
  * The server's wish with some jitter on top. False, at once, when the deadline comes before:
- * servers ask for more than they need, and when it is over nobody asks any more.
+ * servers ask for more than they need, and after the deadline the caller does not ask again.
  */
 static bool pause_as_asked(uint32_t after_ms, cfs_deadline_t deadline)
 {

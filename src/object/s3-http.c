@@ -2,7 +2,7 @@
 /*
  * Requests over kept connections. A caller takes the connection that was used last, drives its
  * request on its own thread and puts it back; so as few connections stay warm as the load needs,
- * and those that nobody took for a while are closed.
+ * and connections that stay unused for a while are closed.
  */
 #include <curl/curl.h>
 #include <errno.h>

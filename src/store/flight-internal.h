@@ -4,7 +4,7 @@
  *
  *	flight.c	who wants it: joining, launching, landing and waiting
  *	flight-fetch.c	its pages, and their bytes from the tiers and the object store
- *	flight-ahead.c	flights that nobody waits for yet
+ *	flight-ahead.c	flights without a waiting reader
  */
 #ifndef CFS_FLIGHT_INTERNAL_H
 #define CFS_FLIGHT_INTERNAL_H
@@ -74,8 +74,8 @@ struct want {
 
 /*
  * With the shard locked: makes *held the flights that will deliver what is missing of the slots,
- * starting one for each run that nobody fetches. The first CFS_FLIGHTS_HELD of them, should there
- * be more. -ENOMEM.
+ * starting one for each run that is not being fetched. The first CFS_FLIGHTS_HELD of them, should
+ * there be more. -ENOMEM.
  */
 int cfs_flight_join(struct cfs_store *s, struct shard *sh, struct block *block,
 		    const struct want *want, struct held *held);

@@ -7,8 +7,8 @@
  * tries to fetch without waiting on its own thread, and hands the rest to a download worker. From
  * there on it waits like any other reader, with its own deadline.
  *
- * A flight that is not done at its deadline is failed by whoever notices: its slots are free for
- * another try, while its pages belong to the stuck worker until that returns.
+ * A flight that is not done at its deadline is failed by the thread that notices: its slots are
+ * free for another try, while its pages belong to the stuck worker until that returns.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -241,8 +241,8 @@ void cfs_flight_land(struct flight *f, int err)
 /* ---- workers ---- */
 
 /*
- * Lands it, unless somebody has ended it, and gives up the worker's reference. Its place among the
- * prefetches is free before a reader is woken: that reader soon asks for the next one.
+ * Lands it, unless another thread has ended it, and gives up the worker's reference. Its place
+ * among the prefetches is free before a reader is woken: that reader soon asks for the next one.
  */
 static void leave_worker(struct flight *f, int err)
 {

@@ -6,11 +6,11 @@
  * (well below a microsecond), so that an evicted page is free the moment it leaves the clock and no
  * grace period stands between memory pressure and memory.
  *
- * Eviction is a clock with a small counter: the hand takes the oldest page; one that was hit
- * since the hand's last visit, or is in somebody's hands (freeing it would free nothing), goes
- * round again. The first read of a page does not count: what streams by is read once. But it ends
- * the respite that a page has which was fetched ahead and not yet read, or pages that were read
- * would push out those that are about to be.
+ * Eviction is a clock with a small counter: the hand takes the oldest page; one that was hit since
+ * the hand's last visit, or is still in use (freeing it would free nothing), goes round again. The
+ * first read of a page does not count: streams read each page once. But it ends the respite that a
+ * page has which was fetched ahead and not yet read, or pages that were read would push out those
+ * that are about to be.
  *
  * Pages that a stream of reads or writes has left behind go first, when there are more than a
  * few: it so passes through little memory, instead of through all that there is, the first touch of
@@ -312,7 +312,7 @@ static void evict(struct cfs_store *s, uint64_t want)
 	}
 }
 
-/* One of the spent pages of the shard, past those that somebody is slow to let go of. */
+/* One of the spent pages of the shard, past those that are still in use. */
 static struct cfs_page *evict_spent(struct cfs_store *s, struct shard *sh)
 {
 	struct cfs_page *page = NULL;

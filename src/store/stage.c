@@ -20,7 +20,7 @@
 #define DRAIN_POLL_MS	200
 /* Parts of the pool that uploads may hold. */
 #define POOL_PARTS 4
-/* A temporary file older than that belongs to nobody. */
+/* A temporary file older than that has no writer. */
 #define TMP_AGE_S 600
 /* Free space of which staging takes its part: half of what the cache leaves. */
 #define FREE_PARTS 2

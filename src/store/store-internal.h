@@ -288,7 +288,7 @@ int cfs_sync_init(struct cfs_store *s, const struct cfs_store_conf *conf);
  */
 uint64_t cfs_sync_begin(struct cfs_store *s);
 int cfs_sync_check(struct cfs_store *s, uint64_t begun);
-/* The same at the end of a put that nobody makes again once it has succeeded: notes its slice. */
+/* The same at the end of a put that is not repeated once it has succeeded: notes its slice. */
 int cfs_sync_note(struct cfs_store *s, uint64_t begun, uint64_t slice);
 void cfs_sync_fini(struct cfs_store *s);
 

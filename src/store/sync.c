@@ -3,8 +3,8 @@
  * Durability of what was stored. A sync of the object store covers all puts that had ended when it
  * began, so concurrent callers share one; later callers share the next.
  *
- * Only one sync hears of a failure, and what failed is not tried again by anybody below: so what
- * was put since the last good one is remembered here, for all whom it concerns.
+ * A failure is reported to one sync only, and the layers below do not retry. So puts since the last
+ * successful sync are remembered here, for all callers that they concern.
  */
 #include <errno.h>
 #include <string.h>

@@ -20,7 +20,7 @@
  * first takes over when the head stands still for three ticks of the leader, the second when the
  * first does not; so one of the two knows who else has been silent, and since when. Any other
  * member takes over later, and has to find that out. While the leader is a new one, all read the
- * head every tick. Time counts only while reads succeed: a registry that was away makes nobody
+ * head every tick. Time counts only while reads succeed: an outage of the registry makes no member
  * gone.
  *
  * Traffic per member of n, in bytes per second, with beats of 5 s: two records per beat, two heads,

@@ -26,7 +26,7 @@
 /* So many faults within so long are no accident. */
 #define FAULTS_MAX 3
 #define FAULTS_MS  60000
-/* An open file that nobody read for so long is closed. */
+/* An open file that was not read for so long is closed. */
 #define IDLE_S 60
 /* Others may add files too. */
 #define SCAN_MS	    3600000

@@ -72,6 +72,11 @@ struct cfs_store_conf {
 };
 
 int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret);
+/*
+ * Reads of objects that are under way and those to come end with -EIO at once: the mount's own have
+ * ended, what goes on is for others or ahead of readers. Any thread.
+ */
+void cfs_store_stop_reads(struct cfs_store *s);
 /* Waits for calls under way (each has its deadline). */
 void cfs_store_destroy(struct cfs_store *s);
 

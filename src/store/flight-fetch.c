@@ -30,12 +30,16 @@ static void log_failure(const struct flight *f, const char *what, int err)
 			cfs_errname(err), cfs_object_cause());
 }
 
-/* A tier was faster; or the owner has gone, and no reader waits. */
+/* The mount ends; a tier was faster; or the owner has gone, and no reader waits. */
 static bool is_unwanted(void *arg)
 {
 	struct flight *f = arg;
 	bool alone;
 
+	if (atomic_load(&f->store->reads_stopped))
+		return true;
+	if (!f->prefetch && !f->hedge)
+		return false;
 	if (f->hedge && f->hedge->settled(f->hedge->settled_arg))
 		return true;
 	if (!atomic_load(&f->cancelled))
@@ -52,8 +56,7 @@ static ssize_t get_object(struct flight *f, const char *key, const struct iovec 
 	struct cfs_object_store *o = f->store->object;
 	ssize_t got;
 
-	if (f->prefetch || f->hedge)
-		cfs_unwanted_set(is_unwanted, f);
+	cfs_unwanted_set(is_unwanted, f);
 	cfs_activity_wait(CFS_WAIT_OBJECT_GET, f->id.slice, key);
 	got = o->ops->get(o, key, f->off, iov, n_iov, cfs_deadline_min(f->deadline, until));
 	cfs_activity_wait_end();
@@ -90,7 +93,7 @@ static int fetch_object(struct flight *f, struct iovec *iov, int n_iov, bool now
 	if (nowait && got == -EAGAIN)
 		return -EAGAIN;
 	if (got == -ECANCELED) {
-		if (!f->hedge)
+		if (f->prefetch && !f->hedge)
 			CFS_STAT_ADD(s, prefetch_cancels, 1);
 		return -EIO;
 	}

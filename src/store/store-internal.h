@@ -144,7 +144,8 @@ struct cfs_store {
 	LIST_HEAD(, cfs_put) puts;
 	uint64_t put_pending_bytes, put_limit_bytes;
 	struct cfs_ticker *put_watch;
-	_Atomic bool puts_fail;	 /* the last upload has */
+	_Atomic bool puts_fail; /* the last upload has */
+	atomic_bool reads_stopped;
 	struct cfs_stage *stage; /* NULL: none. Set before the first put */
 
 	struct cfs_sync sync;

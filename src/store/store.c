@@ -93,6 +93,11 @@ fail:
 	return r;
 }
 
+void cfs_store_stop_reads(struct cfs_store *s)
+{
+	atomic_store(&s->reads_stopped, true);
+}
+
 void cfs_store_destroy(struct cfs_store *s)
 {
 	if (!s)

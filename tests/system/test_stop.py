@@ -166,7 +166,7 @@ def close(fd):
         pass
 
 
-LOST = r"data could not be stored and is lost: volume=vol dir=\S+ bytes=(\d+) files=(\d+)"
+LOST = r"data could not be stored and is lost: volume=vol mount=\S+ bytes=(\d+) files=(\d+)"
 
 
 def stop_without_backend(mnt, size, files, code=2):
@@ -197,6 +197,31 @@ def test_bucket_is_away(ws, s3, via):
     via.clear()
     mnt = vol.mount(env=s3.keys)
     assert read(mnt / "a") == b"" == read(mnt / "b")
+
+
+@pytest.mark.deadline(120)
+def test_what_the_end_waits_for_is_told(ws, s3, via):
+    """After some seconds without progress, and again when it is something else; then all goes well."""
+    vol = S3Volume(ws, s3, url=via.url + "/bucket")
+    mnt = vol.mount(env=s3.keys)
+    content = data(100_000)
+    fd = os.open(mnt / "f", os.O_CREAT | os.O_WRONLY)
+    os.write(fd, content)
+    told = r'unmounting waits, .*: volume=vol mount=\S+ dirty_bytes=(\d+) staged_bytes=0 waits_for="(.*)"'
+    s3.process.send_signal(signal.SIGSTOP)
+    os.kill(mnt.pid(), signal.SIGTERM)
+    wait_until(lambda: re.search(told, mnt.log()), 15, "a line about what is waited for")
+    other = sqlite3.connect(vol.db, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    s3.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: len(re.findall(told, mnt.log())) > 1, 40, "another line")
+    other.execute("ROLLBACK")
+    other.close()
+    mnt.wait_end(60)
+    close(fd)
+    (dirty, first), (_, second) = re.findall(told, mnt.log())
+    assert int(dirty) == len(content) and "object put vol/chunks/" in first and "metadata" in second
+    assert read(vol.mount(env=s3.keys) / "f") == content
 
 
 @pytest.mark.deadline(180)

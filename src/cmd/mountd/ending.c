@@ -15,11 +15,14 @@
 #include "cmd/access/cmd.h"
 #include "cmd/mountd/supervise/notify.h"
 
-#define LOOK_MS	      200
-#define TELL_MS	      1000
-#define EXTRA_MS      10000 /* added to our own limit when the manager is asked for time */
-#define MIB	      (1u << 20)
-#define MIB_UP(bytes) (((bytes) + MIB - 1) / MIB)
+#define LOOK_MS	       200
+#define TELL_MS	       1000
+#define STUCK_MS       3000  /* without progress until the log is told what is waited for */
+#define STUCK_AGAIN_MS 10000 /* from one such line to the next */
+#define EXTRA_MS       10000 /* added to our own limit when the manager is asked for time */
+#define WAITS_MAX      512
+#define MIB	       (1u << 20)
+#define MIB_UP(bytes)  (((bytes) + MIB - 1) / MIB)
 
 /* The work that is left, and the counters that show progress. */
 struct work {
@@ -122,7 +125,7 @@ static void log_left(const struct ending *e, const struct work *w, const char *w
 /* The last resort. */
 __attribute__((noreturn)) static void give_up(const struct ending *e, const struct work *w)
 {
-	char waits[512], why[1024];
+	char waits[WAITS_MAX], why[1024];
 
 	describe_wait(waits, sizeof(waits));
 	snprintf(why, sizeof(why),
@@ -141,10 +144,45 @@ __attribute__((noreturn)) static void give_up(const struct ending *e, const stru
 	_exit(CMD_SYSTEM);
 }
 
+/* But for how long it has been waited for. */
+static bool is_same_wait(const char *a, const char *b)
+{
+	while (*a && *a == *b) {
+		if (*a == '(') {
+			a += strcspn(a, ")");
+			b += strcspn(b, ")");
+		} else {
+			a++;
+			b++;
+		}
+	}
+	return *a == *b;
+}
+
+/* What nothing has moved for: once, and again when it is something else. */
+static void warn_stuck(const struct ending *e, const struct work *w, cfs_deadline_t limit,
+		       char told[WAITS_MAX])
+{
+	char waits[WAITS_MAX];
+
+	describe_wait(waits, sizeof(waits));
+	if (is_same_wait(waits, told))
+		return;
+	memcpy(told, waits, sizeof(waits));
+	cfs_warn(
+		"unmounting waits, gives up when nothing moves for %llu s more: volume=%s mount=%s "
+		"dirty_bytes=%llu staged_bytes=%llu waits_for=\"%s\"",
+		(unsigned long long)(cfs_deadline_left_ms(limit) / 1000), e->conf.volume,
+		e->conf.dir, (unsigned long long)w->dirty_bytes,
+		(unsigned long long)w->staged_bytes, waits);
+}
+
 static void *watch(void *arg)
 {
 	struct ending *e = arg;
 	cfs_deadline_t limit = cfs_deadline_in(e->conf.timeout_ms), next = 0;
+	cfs_deadline_t stuck = cfs_deadline_in(STUCK_MS), quiet = 0;
+	char told[WAITS_MAX] = "";
 	struct work w, last = {0};
 	bool moved = true;
 
@@ -152,8 +190,10 @@ static void *watch(void *arg)
 	while (!e->done) {
 		w = look(e);
 		moved = moved || w.done != last.done;
-		if (w.done != last.done)
+		if (w.done != last.done) {
 			limit = cfs_deadline_in(e->conf.timeout_ms);
+			stuck = cfs_deadline_in(STUCK_MS);
+		}
 		last = w;
 		if (cfs_deadline_passed(limit))
 			give_up(e, &w);
@@ -161,6 +201,10 @@ static void *watch(void *arg)
 			tell(e, &w, moved);
 			moved = false;
 			next = cfs_deadline_in(TELL_MS);
+		}
+		if (cfs_deadline_passed(stuck) && cfs_deadline_passed(quiet)) {
+			warn_stuck(e, &w, limit, told);
+			quiet = cfs_deadline_in(STUCK_AGAIN_MS);
 		}
 		cfs_cond_wait(&e->changed, &e->lock, cfs_deadline_in(LOOK_MS));
 	}

@@ -483,6 +483,8 @@ int layers_close(struct serve *s, bool session)
 	}
 	if (s->store) {
 		cfs_stage_drain(s->store, DRAIN_PATIENCE * s->o->put_timeout_ms);
+		/* Peers that ask are sent to the bucket, which may hang. */
+		cfs_store_stop_reads(s->store);
 		peers_leave(s->peers);
 		ending_forget_store(s->ending);
 		cfs_store_destroy(s->store);

@@ -117,7 +117,7 @@ int cfs_core_access(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino
 		    const struct cfs_attr *attr);
 /*
  * Under ctx->check: permission on a directory that carries an access ACL, which engines do not
- * judge (rules.h). 0 at once otherwise.
+ * check (rules.h). 0 at once otherwise.
  */
 int cfs_core_check_acl(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, int mask);
 

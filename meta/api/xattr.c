@@ -114,7 +114,7 @@ ssize_t cfs_meta_listxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_in
 	return cfs_call_end(&c, listxattr_(m, c.ctx, ino, buf, size));
 }
 
-/* May the attributes of this inode change? */
+/* Checks whether the attributes of this inode may change. */
 static int check_change(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			const char *name)
 {

@@ -34,8 +34,8 @@ struct cfs_usage {
 	} dirs[8]; /* further names of one file are left to the repair of dir_stats */
 	unsigned n_dirs;
 	/*
-	 * Of the inode's owner. A chown reports the previous owner and the inode's whole size; the
-	 * core moves that usage to the owner in the resulting attributes.
+	 * Usage of the inode's owner. A chown reports the previous owner and the inode's whole
+	 * size; the core moves that usage to the owner in the resulting attributes.
 	 */
 	uint32_t uid, gid;
 	int64_t owner_space, owner_inodes;
@@ -247,7 +247,7 @@ struct cfs_engine_ops {
 	 * each_dead_slice. -EBUSY: a record names it.
 	 */
 	int (*orphan_slice)(CFS_ENG, CFS_CTX, uint64_t id, uint32_t size);
-	/* The objects are gone: forget the slice. */
+	/* Removes the slice's record, after its objects. */
 	int (*drop_slice)(CFS_ENG, CFS_CTX, uint64_t id, uint32_t size);
 	/*
 	 * Expires one delayed entry (delslices) older than before_s: drops its references; slices

@@ -11,8 +11,8 @@
 #include "meta/engine/engine.h"
 
 /*
- * May an entry be made in, or removed from, this directory? -ENOTDIR, -EPERM (immutable, append for
- * removal), -ENOENT (trash), -EACCES when ctx->check.
+ * Checks whether an entry may be created in, or removed from, this directory: 0, -ENOTDIR, -EPERM
+ * (immutable, append for removal), -ENOENT (trash), -EACCES when ctx->check.
  */
 int cfs_rules_add_entry(const struct cfs_ctx *ctx, cfs_ino_t dir, const struct cfs_attr *attr);
 int cfs_rules_remove_entry(const struct cfs_ctx *ctx, cfs_ino_t dir, const struct cfs_attr *attr,
@@ -31,10 +31,10 @@ void cfs_rules_new_inode(const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 int cfs_rules_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct cfs_attr *in,
 		      struct cfs_attr *attr);
 /*
- * May length or content be changed by truncate, fallocate, copy? -EPERM: immutable, append-only
- * (when not appending). Not called for commits: write(2) has accepted those bytes. The trash is
- * checked at open (cfs_meta_open_check), because a file that is open when it moves there stays
- * writable.
+ * Checks whether truncate, fallocate or copy may change length or content: 0; -EPERM: immutable,
+ * append-only (when not appending). Not called for commits: write(2) has accepted those bytes. The
+ * trash is checked at open (cfs_meta_open_check), because a file that is open when it moves there
+ * stays writable.
  */
 int cfs_rules_write(const struct cfs_ctx *ctx, const struct cfs_attr *attr, bool append);
 /*

@@ -27,7 +27,7 @@ struct cfs_seen {
 	} name[CFS_SEEN_NAMES];
 };
 
-/* Of zeroed memory. */
+/* Initialises zeroed memory. */
 void cfs_seen_init(struct cfs_seen *s);
 void cfs_seen_destroy(struct cfs_seen *s);
 

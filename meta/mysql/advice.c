@@ -6,7 +6,7 @@
 
 #include "meta/mysql/mysql-internal.h"
 
-/* One slice list of a much written chunk. */
+/* Size of the slice list of a chunk with many writes. */
 #define PACKET_MIN (16LL << 20)
 
 struct advising {

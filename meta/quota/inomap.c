@@ -27,7 +27,10 @@ static cfs_ino_t ino_of(const void *slot)
 	return *(const cfs_ino_t *)slot;
 }
 
-/* Its slot, or the free one that it would get. cap is a power of two and there is a free one. */
+/*
+ * The slot of the inode, or the free one for it. cap is a power of two, and at least one slot is
+ * free.
+ */
 static void *place(const struct cfs_inomap *map, cfs_ino_t ino)
 {
 	size_t i = (ino * 0x9E3779B97F4A7C15ULL) >> 20;

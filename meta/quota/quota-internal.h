@@ -47,7 +47,7 @@ int cfs_quotas_check_scopes(struct cfs_quotas *q, const struct scopes *s, int64_
 			    int64_t inodes);
 void cfs_quotas_add_scoped(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t dir,
 			   int64_t space, int64_t inodes);
-/* quota.c, for hold.c and promise.c; find and judge with the lock held */
+/* quota.c, for hold.c and promise.c; call find and judge with the lock held */
 struct limit *cfs_quotas_find(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key);
 bool cfs_quotas_limited(struct cfs_quotas *q);
 /* As cfs_quotas_scopes, of all directories that name the file. */

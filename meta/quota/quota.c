@@ -178,7 +178,10 @@ int cfs_quotas_scopes(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t
 		if (dir == CFS_ROOT_INO)
 			break;
 		rc = parent_of(q, ctx, dir, &dir);
-		/* Another client may have moved two directories below each other. */
+		/*
+		 * A loop of parents: another client may have moved two directories below each
+		 * other.
+		 */
 		if (!rc && dir == mark)
 			rc = -ELOOP;
 		if (rc)

@@ -10,7 +10,7 @@
 
 struct cfs_quotas;
 
-/* Of the setting. Usage is counted in 63 bits: more than that is no limit. */
+/* Limits of the setting. Usage is counted in 63 bits: a larger value means no limit. */
 struct cfs_volume_limits {
 	_Atomic uint64_t capacity, max_inodes; /* 0: none */
 	_Atomic bool user_group_quota;

@@ -217,7 +217,9 @@ static int delete_in(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	return r;
 }
 
-/* A file of so many chunks that its lists are found by a scan of the whole database. */
+/*
+ * Deletes chunks of a file with so many that its lists are found by a scan of the whole database.
+ */
 static int delete_found(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			cfs_engine_slice_fn dead, void *arg)
 {

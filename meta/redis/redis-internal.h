@@ -104,7 +104,7 @@ struct rds {
 	struct rds_target target;
 	bool read_only;
 	char prefix[24]; /* of every key */
-	uint64_t client; /* names the keys of remembered answers */
+	uint64_t client; /* part of the keys of stored answers */
 	struct rds_pipe **pipes;
 	unsigned n_pipes;
 	_Atomic uint64_t last_token;

@@ -154,7 +154,10 @@ struct cfs_attr sql_touched(const struct cfs_ctx *ctx, const struct cfs_attr *di
 int sql_write_usage(struct sql_conn *c, const struct cfs_usage *u);
 /* When it does not: writes usage that the core does not get and so cannot batch. */
 int sql_write_lone_usage(struct sql_conn *c, const struct cfs_usage *u);
-/* One changelog line (volume-format section 14) when the volume wants it (changelog.c). */
+/*
+ * Writes one changelog line (volume-format section 14) when the volume has a changelog
+ * (changelog.c).
+ */
 __attribute__((format(printf, 3, 4))) int sql_log(struct sql_conn *c, const struct cfs_ctx *ctx,
 						  const char *fmt, ...);
 /* name escaped for a changelog line; buf of at least 3 * len + 1. */

@@ -3,8 +3,8 @@
  * The disk cache: a tier of the block store that keeps whole blocks as files of one or more local
  * directories, laid out so that other clients of the format can share or inherit them.
  *
- * 	<dir>/<uuid>/raw/<block key>	data, then one big-endian CRC-32C per 32 KiB of it
- * 	<dir>/<uuid>/.lock		the directory's id, from which its share of the keys follows
+ *	<dir>/<uuid>/raw/<block key>	data, then one big-endian CRC-32C per 32 KiB of it
+ *	<dir>/<uuid>/.lock		the directory's id, from which its share of the keys follows
  *
  * Every byte returned has been checked (see enum cfs_disk_verify). A block that fails is removed,
  * counted and reported as a miss. A directory that fails, or does not answer in time, is excluded

@@ -2,8 +2,8 @@
 /*
  * Writeback: blocks that are on a local disk and not in the object store yet.
  *
- * 	<dir>/<uuid>/rawstaging/<block key>	a block, laid out as in the disk cache
- * 	<dir>/<uuid>/raw/<block key>		a hard link to it: it is also in the cache
+ *	<dir>/<uuid>/rawstaging/<block key>	a block, laid out as in the disk cache
+ *	<dir>/<uuid>/raw/<block key>		a hard link to it: it is also in the cache
  *
  * A put is answered when the block's file and its name are durable; the upload follows in the
  * background, oldest first, until it succeeds. Staged blocks are read from their files. Blocks that

@@ -6,8 +6,8 @@
  * listens) and runs the client side of every cfs_peer. It knows frames and peers, not what a block
  * means: the serve table finds the bytes, the caller decides whom to ask.
  *
- * 	asking:		cfs_peer_start() -> done(), or cfs_peer_read() which waits
- * 	answering:	ops->get() -> cfs_peer_answer()
+ *	asking:		cfs_peer_start() -> done(), or cfs_peer_read() which waits
+ *	answering:	ops->get() -> cfs_peer_answer()
  *
  * Every received byte has been checked against the CRC-32C of its frame, every byte that is sent
  * from a file with checksums is covered by them. Nothing here waits without a deadline; a circuit

@@ -4,7 +4,7 @@
  * directory would queue for its record. Therefore the times are batched here: every answer of this
  * mount shows them at once, and one thread stores them a little later.
  *
- * 	changed ──> pending ──store()──> stored ──> dropped
+ *	changed ──> pending ──store()──> stored ──> dropped
  *
  * The ctime shows concurrent changes by other clients: a time replaces, and overlays, only a record
  * whose ctime is at most `until`. `until` is the time itself, or the ctime of a later change that

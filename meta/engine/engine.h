@@ -334,14 +334,14 @@ struct cfs_engine_ops {
 	 * volume that no client uses yet; atomically where the engine can, in as few round trips as
 	 * it can. It runs after create() and finds the rows made there. It writes the rows as scan
 	 * of the same table delivers them, except:
-	 * 	NODE	root and trash are there already and are overwritten
-	 * 	REF	refs is added to what the slice has; no row: made with refs
-	 * 	PARENT	nothing to do where the directories are found from the inode anyway (SQL
-	 * 		edges)
-	 * 	EDGE	only the entry of its directory; nlink, parent, PARENT, DIR_STAT and
-	 * 		counters come on their own
-	 * 	COUNTER	absolute, by SQL name and meaning
-	 * 	ACL	with the id given; later ids are larger
+	 *	NODE	root and trash are there already and are overwritten
+	 *	REF	refs is added to what the slice has; no row: made with refs
+	 *	PARENT	nothing to do where the directories are found from the inode anyway (SQL
+	 *		edges)
+	 *	EDGE	only the entry of its directory; nlink, parent, PARENT, DIR_STAT and
+	 *		counters come on their own
+	 *	COUNTER	absolute, by SQL name and meaning
+	 *	ACL	with the id given; later ids are larger
 	 * DELAYED and DETACHED do not occur. Quotas are written by put_quota, sessions by
 	 * refresh_session.
 	 */

@@ -8,17 +8,17 @@
  * that the values the caller's decision was based on are unchanged (optimistic check), commits, and
  * returns a row of integers on request. A changed value is an error.
  *
- * 	BEGIN_CHANGE		its parameters and what a block declares
- * 	PARAM(name)		the next parameter, by this name, p_..., hereafter; others are a ?
- * 	CHANGE			its statements, each with "; " behind it
- * 	WHEN(c) ELSE END_WHEN	c: a ?, or a name, alone (not 0) or with "=" and a digit behind it
- * 	MUST			the statement before has found its one row
- * 	NOT_IF(condition)	of subqueries
- * 	LOCK(rows)		nothing but a lock, of rows that there may be
- * 	IF_DIR_IS(lock)		p_dir is there as expected: 8 parameters
- * 	READ(columns, into, from, at)	at: the place of the first of them in the answer
- * 	LEFT_CHUNKS(ino, at)	remembers a file's chunks for deletion: 2 parameters, 1 column
- * 	COMMIT_..		the end, with the answer: _DIR: if asked for by a last parameter
+ *	BEGIN_CHANGE		its parameters and what a block declares
+ *	PARAM(name)		the next parameter, by this name, p_..., hereafter; others are a ?
+ *	CHANGE			its statements, each with "; " behind it
+ *	WHEN(c) ELSE END_WHEN	c: a ?, or a name, alone (not 0) or with "=" and a digit behind it
+ *	MUST			the statement before has found its one row
+ *	NOT_IF(condition)	of subqueries
+ *	LOCK(rows)		nothing but a lock, of rows that there may be
+ *	IF_DIR_IS(lock)		p_dir is there as expected: 8 parameters
+ *	READ(columns, into, from, at)	at: the place of the first of them in the answer
+ *	LEFT_CHUNKS(ino, at)	remembers a file's chunks for deletion: 2 parameters, 1 column
+ *	COMMIT_..		the end, with the answer: _DIR: if asked for by a last parameter
  *
  * Locks are taken in the order of the generic transactions: nodes, names, and the parent last, by a
  * relative update when its nlink changes. Otherwise the parent is only locked against removal until

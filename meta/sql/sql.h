@@ -3,7 +3,7 @@
  * The SQL runner: operations are written once (names.c, remove.c, chunks.c, ...) over numbered
  * statements; a dialect implements the access to one database.
  *
- * 	op function ──> sql_txn()/sql_read() ──> sql_exec()/sql_query() ──> dialect
+ *	op function ──> sql_txn()/sql_read() ──> sql_exec()/sql_query() ──> dialect
  *
  * Statement texts live in statements.h, one per line, with {table} for "jfs_<prefix>table" and ?
  * for parameters; a dialect may replace single texts. Each connection prepares a statement at its

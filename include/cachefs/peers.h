@@ -8,7 +8,8 @@
  * shares nothing also keeps the blocks it reads in its own disk cache.)
  *
  * As owner: a cached block is sent from its file or from memory. Any other block is fetched from
- * object storage as a whole, once for all clients, and kept.
+ * object storage as a whole, once for all clients, and kept. A fetch may take the store's get
+ * timeout.
  *
  * Memory: a quarter of the mount's pool, for blocks fetched for others, bytes being sent from
  * memory, and own blocks that the disk cache has not taken yet. Beyond it, clients wait two seconds
@@ -29,7 +30,6 @@ struct cfs_peers_conf {
 	struct cfs_group_conf group; /* ops, ops_arg, cached_bytes are filled in */
 	bool fill;		     /* has owners fetch blocks that were written here */
 	unsigned workers;	     /* fetches for others at the same time; 0: 8 */
-	uint64_t fetch_timeout_ms;   /* of one; 0: 30 s */
 };
 
 /*

@@ -11,15 +11,14 @@
 #include "base/task.h"
 #include "store-internal.h"
 
-#define WORKERS		 8
-#define QUEUE_LIMIT	 256
-#define KEEPERS		 2
-#define FETCH_TIMEOUT_MS 30000
-#define KEEP_TIMEOUT_MS	 5000 /* a disk cache that is full for longer does without the block */
-#define ROOM_TIMEOUT_MS	 2000
-#define STILL_MS	 5000 /* nothing has come of object storage: what is fetched hangs */
-#define DISK_TIER	 0    /* its number, when there is a disk cache */
-#define LENT_PARTS	 4 /* of the pool: at most one of so many is being sent or fetched for others */
+#define WORKERS		8
+#define QUEUE_LIMIT	256
+#define KEEPERS		2
+#define KEEP_TIMEOUT_MS 5000 /* a disk cache that is full for longer does without the block */
+#define ROOM_TIMEOUT_MS 2000
+#define STILL_MS	5000 /* nothing has come of object storage: what is fetched hangs */
+#define DISK_TIER	0    /* its number, when there is a disk cache */
+#define LENT_PARTS	4 /* of the pool: at most one of so many is being sent or fetched for others */
 
 #define BUCKET_GETS 16 /* that its pace is taken from */
 
@@ -49,7 +48,6 @@ struct cfs_peers {
 	struct cfs_group *group;
 	struct cfs_workers *workers, *keepers;
 	struct cfs_workers *fillers; /* wait for other members, as those who serve them must not */
-	uint64_t fetch_timeout_ms;
 	atomic_bool leaving;
 	pthread_mutex_t lock; /* leaving begins between two submissions; also protects the rest */
 	pthread_cond_t room;
@@ -237,7 +235,7 @@ static void run_warm(struct cfs_job *job)
 
 	if (!atomic_load(&j->peers->leaving))
 		cfs_group_read(j->peers->group, &j->block, 0, 1, &dst, 1, false, NULL,
-			       cfs_deadline_in(j->peers->fetch_timeout_ms));
+			       cfs_deadline_in(j->peers->store->get_timeout_ms));
 	free(j);
 }
 
@@ -588,7 +586,7 @@ static int answer_from_memory(struct cfs_peers *p, struct cfs_peer_request *req,
 /* Fetches the whole block at once: other members will want the rest. */
 static void answer_fetched(struct cfs_peers *p, struct cfs_peer_request *req, struct sent_pages *s)
 {
-	cfs_deadline_t deadline = cfs_deadline_in(p->fetch_timeout_ms);
+	cfs_deadline_t deadline = cfs_deadline_in(p->store->get_timeout_ms);
 	struct cfs_block b = from_peer(&req->block);
 	struct stand_in stand_in = {.block = b};
 	bool for_another = !cfs_group_owns(p->group, &req->block);
@@ -638,7 +636,7 @@ static bool may_fetch(struct cfs_peers *p, const struct cfs_peer_request *req)
 static void answer_get(struct cfs_peers *p, struct cfs_peer_request *req)
 {
 	cfs_deadline_t deadline =
-		cfs_deadline_in(req->patient ? p->fetch_timeout_ms : ROOM_TIMEOUT_MS);
+		cfs_deadline_in(req->patient ? p->store->get_timeout_ms : ROOM_TIMEOUT_MS);
 	struct cfs_block b = from_peer(&req->block);
 	struct sent_pages *s;
 	int r;
@@ -730,7 +728,7 @@ static void serve_get(void *arg, struct cfs_peer_request *req)
 	}
 	*j = (struct get_job){.job.run = run_get, .peers = p, .req = req};
 	if (!(req->flags & CFS_PEER_ONLY_CACHED))
-		cfs_peer_working(req, cfs_deadline_in(p->fetch_timeout_ms));
+		cfs_peer_working(req, cfs_deadline_in(p->store->get_timeout_ms));
 	if (submit(p, &j->job) < 0) {
 		free(j);
 		refuse(req, -EBUSY);
@@ -761,7 +759,7 @@ static void run_hint(struct cfs_job *job)
 		forget_locally(p, &j->block);
 	else if (j->hint == CFS_PEER_WARM && !atomic_load(&p->leaving) &&
 		 cfs_group_owns(p->group, &block))
-		cfs_store_warm(p->store, &j->block, cfs_deadline_in(p->fetch_timeout_ms));
+		cfs_store_warm(p->store, &j->block, cfs_deadline_in(p->store->get_timeout_ms));
 	free(j);
 }
 
@@ -855,7 +853,6 @@ int cfs_peers_join(const struct cfs_peers_conf *conf, struct cfs_peers **ret, ch
 	p->lent_max = pool.budget / LENT_PARTS;
 	p->store = conf->store;
 	p->disk = conf->disk;
-	p->fetch_timeout_ms = conf->fetch_timeout_ms ? conf->fetch_timeout_ms : FETCH_TIMEOUT_MS;
 	pthread_mutex_init(&p->lock, NULL);
 	atomic_init(&p->leaving, true); /* until all is there */
 	r = cfs_workers_create("cfs-peers", conf->workers ? conf->workers : WORKERS, QUEUE_LIMIT,

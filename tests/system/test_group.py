@@ -111,6 +111,29 @@ def test_a_slow_bucket_is_not_asked_more(ws, members):
     assert total <= 1.02 * len(fetched)
 
 
+@pytest.mark.deadline(240)
+@pytest.mark.parametrize(("timeout", "seconds"), [(10, 7), (60, 36)] if LONG else [(10, 7)])
+def test_a_fetch_that_takes_most_of_the_time_is_waited_for(ws, timeout, seconds):
+    """However long the bucket takes, as long as a mount without group would have waited for it."""
+    proxies = []
+
+    def behind_a_proxy(s3):
+        proxies.append(SlowProxy(s3.address[0], s3.address))
+        return S3Volume(ws, s3, url=proxies[0].url + "/bucket")
+
+    team = Team(ws, 3, behind_a_proxy, patience=2)
+    with proxies[0]:
+        want = make_file(team, BLOCK)
+        mounts = team.join_all("group-hedge=2,io-timeout=%d,get-timeout=%d" % (timeout, timeout))
+        proxies[0].rate = BLOCK / seconds
+        start = time.monotonic()
+        assert read_all(mounts) == [want] * len(mounts)
+        took = time.monotonic() - start
+    assert took >= seconds / 2 + 1, "the bucket was not slow"
+    assert list(team.fetched().values()) == [1], team.account()
+    assert sum(m.stat("peer_fallbacks_total") for m in mounts) == 0
+
+
 def team_on(ws, hosts, db):
     class OnServer(S3Volume):
         def attach(self, ws, name, url, bucket):

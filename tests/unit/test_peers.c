@@ -161,9 +161,9 @@ static void set_up_both(uint64_t budget, bool fill, struct cfs_group_conf asking
 				      .volume = "vol",
 				      .block_size = BLOCK,
 				      .max_downloads = 4,
+				      .get_timeout_ms = LONG_MS,
 				      .cache_large_write = fill};
-	struct cfs_peers_conf owner = {
-		.group = group_conf(OWNER, 100), .fill = fill, .fetch_timeout_ms = LONG_MS};
+	struct cfs_peers_conf owner = {.group = group_conf(OWNER, 100), .fill = fill};
 	char err[256];
 
 	registry_open(&registry);

@@ -13,9 +13,10 @@
 #include "group-internal.h"
 #include "members.h"
 
-#define BEAT_MS	   5000
-#define TIMEOUT_MS 2000
-#define CONNECT_MS 2000
+#define BEAT_MS	      5000
+#define TIMEOUT_MS    2000
+#define CONNECT_MS    2000
+#define RESERVE_PARTS 8 /* of a read's time: one is left for object storage, whatever a peer says */
 
 /* ---- joining and leaving ---- */
 
@@ -218,21 +219,20 @@ bool cfs_group_owns(struct cfs_group *g, const struct cfs_peer_block *b)
 	return found;
 }
 
-/* A peer that works and never answers must leave as much time for object storage. */
-static cfs_deadline_t half_way(cfs_deadline_t deadline)
-{
-	return cfs_deadline_in(cfs_deadline_left_ms(deadline) / 2);
-}
-
 static ssize_t ask(struct cfs_group *g, struct group_node *n, const struct cfs_peer_block *b,
 		   uint32_t off, uint32_t len, unsigned flags, const struct iovec *dst, int n_dst,
 		   struct cfs_hedge *hedge, cfs_deadline_t deadline)
 {
+	uint64_t left_ms = cfs_deadline_left_ms(deadline);
+	/* A silent peer leaves half of the time for others. */
+	uint64_t patience_ms = CFS_MIN(g->timeout_ms, left_ms / 2);
+	/* One that works waits for object storage, as this member would have to. */
+	cfs_deadline_t limit = cfs_deadline_in(left_ms - left_ms / RESERVE_PARTS);
 	ssize_t r;
 
 	cfs_activity_wait(CFS_WAIT_PEER, b->slice, n->member.address);
 	r = cfs_hedged_read(&g->hedging, &n->pace, n->peer, b, off, len, flags, dst, n_dst, hedge,
-			    g->timeout_ms, half_way(deadline));
+			    patience_ms, limit);
 	cfs_activity_wait_end();
 	if (r >= 0) {
 		atomic_fetch_add(&g->stat.hits, 1);

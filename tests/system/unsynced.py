@@ -86,8 +86,11 @@ class Names:
 
 
 class Disk:
-    def __init__(self, ws):
-        self.ws = ws
+    """apart: a directory in it that is a file system of its own, as that of another host is; syncfs(2)
+    ends there."""
+
+    def __init__(self, ws, apart=None):
+        self.ws, self.apart = ws, apart
         self.dir = ws.path("disk")
         self.log = ws.path("disk.log")
         self.dir.mkdir()
@@ -147,6 +150,9 @@ class Disk:
         at = [i + 1 for i, r in enumerate(self.read()) if r[0] not in (WRITE, SIZE, MARK)]
         return sorted({len(self.records), *random.Random(seed).sample(at, min(n, len(at)))})
 
+    def is_apart(self, path):
+        return self.apart is not None and path.startswith("%s/%s/" % (self.dir, self.apart))
+
     def state(self, mode, cut, seed):
         """path -> bytes, or None for a directory."""
         records = self.read()[:cut]
@@ -175,14 +181,16 @@ class Disk:
                 if kind == SYNC_FILE and file:
                     file.settle(before)
                 if kind == SYNC_ALL:
-                    for f in set(live.paths.values()) | {c[4] for c in late}:
-                        if f:
+                    side = self.is_apart(path + "/")
+                    for p, f in [*live.paths.items(), *((c[2], c[4]) for c in late)]:
+                        if f and self.is_apart(p) == side:
                             f.settle(before)
                 rest = []
                 for change in late:
                     parents = {os.path.dirname(change[2]), os.path.dirname(change[3])}
                     if change[0] < before and (
-                        kind == SYNC_ALL or (kind == SYNC_DIR and path in parents)
+                        (kind == SYNC_ALL and self.is_apart(change[2]) == side)
+                        or (kind == SYNC_DIR and path in parents)
                     ):
                         durable.apply(*change[1:])
                     else:

@@ -23,6 +23,8 @@ from test_concurrency import ENGINES, engine_volume, judge
 
 WRITERS = 2  # of each mount
 NAMES = 8
+WRITER = "import sys; sys.path[:0] = sys.argv[4:]; import test_counters as t; "
+WRITER += "t.work(sys.argv[1], int(sys.argv[2]), sys.argv[3])"
 
 
 def work(root, seed, until):
@@ -88,7 +90,7 @@ def test_repair_beside_writers(ws, engine):
     assert r["found"] == 0, r["problems"]
     until = ws.path("end")
     writers = [
-        ws.popen([sys.executable, __file__, str(top), str(i * WRITERS + k), str(until)])
+        ws.python(WRITER, top, i * WRITERS + k, until, *sys.path)
         for i, top in enumerate(m / "d" for m in mounts)
         for k in range(WRITERS)
     ]
@@ -297,7 +299,3 @@ def test_repair_that_was_not_heard_of_for_too_long(ws, volume):
     assert first.returncode == 2 or json.loads(out)["repaired"] == 0, out + err
     mnt.umount()
     assert ask(ws, "fsck", volume.url)["found"] == 0
-
-
-if __name__ == "__main__":
-    work(sys.argv[1], int(sys.argv[2]), sys.argv[3])

@@ -229,6 +229,8 @@ def test_next_to_watch_and_multi(ws, db, volume):
                     p.hset("d1", "theirs%d" % i, b"\2" + ino.to_bytes(8, "big"))
                     p.incrby("usedSpace", 4096)
                     p.incrby("totalInodes", 1)
+                    p.hincrby("dirUsedSpace", 1, 4096)
+                    p.hincrby("dirUsedInodes", 1, 1)
                     p.execute()
                     made.append(i)
                     i += 1

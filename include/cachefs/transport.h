@@ -26,6 +26,7 @@
 #ifndef CFS_TRANSPORT_H
 #define CFS_TRANSPORT_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -226,8 +227,8 @@ struct cfs_peer_get {
 	uint32_t received, crc;
 	uint32_t at_off;
 	int at;
-	bool canceled;
-	bool heard; /* has expired, but its peer answered other requests meanwhile */
+	_Atomic bool canceled; /* read without the lock, where a request that was late ends */
+	bool heard;	       /* has expired, but its peer answered other requests meanwhile */
 };
 
 /*

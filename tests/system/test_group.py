@@ -594,26 +594,6 @@ def test_leaving_and_draining(ws):
     assert read_all([a, b, d]) == [want] * 3
 
 
-@pytest.mark.deadline(150)
-def test_leaving_while_the_bucket_hangs(ws):
-    """A member that fetches for others goes at once, not at the deadlines of these fetches."""
-    team = Team(ws, 2)
-    want = make_file(team, SMALL)
-    a, b = team.join_all(UNCACHED)
-    team.s3.process.send_signal(signal.SIGSTOP)
-    got = []
-    reader = threading.Thread(target=lambda: got.append(md5(a / "f")), daemon=True)
-    reader.start()
-    wait_until(lambda: "op=get key=vol/chunks" in b.log(), 20, "a fetch for the other member that waits")
-    start = time.monotonic()
-    b.umount()
-    took = time.monotonic() - start
-    team.s3.process.send_signal(signal.SIGCONT)
-    reader.join(90)
-    assert got == [want]
-    assert took < 12 * SLOW, took
-
-
 @pytest.mark.deadline(120)
 def test_fresh_member_asks_the_owner_before(ws):
     team = Team(ws, 3)

@@ -835,7 +835,7 @@ def test_full_memory_is_no_space(ws):
     s = server(ws)
     v = ws.volume(url=s.url("0"))
     mnt = v.mount()
-    mnt.allow("refuses a request")
+    mnt.allow("refused a request")
     write(mnt / "f", b"content")
     c = s.connect("0")
     c.config_set("maxmemory", "1mb")

@@ -333,6 +333,28 @@ static void abandoned(void **state)
 	assert_int_equal(get(1, BLOCK), 0);
 }
 
+/* At the end of the mount reads of a bucket that hangs end, also those that a reader waits for. */
+static void stopped(void **state)
+{
+	struct cfs_block b = {.slice = 1, .len = BLOCK}, c = {.slice = 2, .len = BLOCK};
+	pthread_t t;
+	int r = 1;
+
+	bucket.hold = true;
+	assert_true(cfs_store_prefetch_block(store, &c, 7));
+	assert_int_equal(pthread_create(&t, NULL, run_get, &r), 0);
+	WAIT_FOR(bucket.running == 2);
+	cfs_store_stop_reads(store);
+	pthread_join(t, NULL);
+	assert_int_equal(r, -EIO);
+	WAIT_FOR(bucket.cancelled == 2);
+	assert_int_equal(bucket.running, 0);
+	/* Those to come end, too. */
+	assert_int_equal(get(3, BLOCK), -EIO);
+	assert_false(cfs_store_in_memory(store, &b, 0, 1));
+	bucket.hold = false;
+}
+
 /* Whether a thread waits for another one that fetches a block of the slice. */
 static bool is_waited_for(uint64_t slice)
 {
@@ -384,6 +406,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(holes_are_one_request, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(parts_dropped_meanwhile, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(abandoned, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(stopped, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(still_wanted, set_up, tear_down),
 	};
 

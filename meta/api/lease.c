@@ -87,10 +87,13 @@ static int renew(struct cfs_lease *l)
 	make_value(l, fresh);
 	rc = cfs_meta_swap_record(l->m, &ctx, l->key, l->value, strlen(l->value), fresh,
 				  strlen(fresh));
-	/* The earlier write may have succeeded with its answer lost. */
+	/* An earlier write may have succeeded with its answer lost: the id is ours. */
 	if (rc == -ESTALE) {
 		rc = read_value(l, &ctx, &there);
-		if (rc == -ENOENT || (!rc && strcmp(there.text, fresh)))
+		if (!rc && there.id == l->id && strcmp(there.text, fresh))
+			rc = cfs_meta_swap_record(l->m, &ctx, l->key, there.text,
+						  strlen(there.text), fresh, strlen(fresh));
+		else if (rc == -ENOENT || (!rc && there.id != l->id))
 			rc = -ESTALE;
 	}
 	if (!rc)

@@ -210,15 +210,22 @@ static int run(const char *only)
 		{"crash", crash_tests, &crash_test_count},
 	};
 	int failed = 0;
-	size_t i;
+	size_t i, n = 0;
 
 	if (format_volume(NULL))
 		return 2;
-	for (i = 0; i < sizeof(groups) / sizeof(groups[0]); i++)
-		if (!only || strcmp(only, groups[i].name) == 0)
-			failed += _cmocka_run_group_tests(groups[i].name, groups[i].tests,
-							  *groups[i].count, NULL, NULL);
+	for (i = 0; i < sizeof(groups) / sizeof(groups[0]); i++) {
+		if (only && strcmp(only, groups[i].name) != 0)
+			continue;
+		failed += _cmocka_run_group_tests(groups[i].name, groups[i].tests, *groups[i].count,
+						  NULL, NULL);
+		n++;
+	}
 	destroy_volume(NULL);
+	if (n == 0) {
+		fprintf(stderr, "there is no group of tests %s\n", only);
+		return 2;
+	}
 	return failed ? 1 : 0;
 }
 

@@ -171,6 +171,23 @@ static void test_lease(void **state)
 	assert_int_equal(missing(vol.m, LEASE), -ENOENT);
 }
 
+/* What a renewal leaves whose answer was lost is the holder's own. */
+static void test_lease_renewed_unheard(void **state)
+{
+	struct cfs_ctx c = as_root();
+	struct cfs_lease *mine;
+	struct seen there;
+	char busy[256], later[64];
+
+	(void)state;
+	OK(take(vol.m, "me", &mine, busy));
+	there = record(vol.m, LEASE);
+	snprintf(later, sizeof(later), "%.16s 4000000000 me", there.value);
+	OK(cfs_meta_put_record(vol.m, &c, LEASE, later, strlen(later), false));
+	cfs_lease_drop(mine);
+	assert_int_equal(missing(vol.m, LEASE), -ENOENT);
+}
+
 struct taker {
 	struct cfs_meta *m;
 	pthread_barrier_t *begin;
@@ -235,4 +252,4 @@ static void test_many_records(void **state)
 }
 
 TEST_LIST(record, T(test_records), T(test_tables), T(test_swap), T(test_lease),
-	  T(test_lease_taken_at_once), T(test_many_records));
+	  T(test_lease_renewed_unheard), T(test_lease_taken_at_once), T(test_many_records));

@@ -368,8 +368,10 @@ static int check_old_name(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
 	return cfs_core_check_acl(m, ctx, parent, W_OK | X_OK);
 }
 
-static int do_unlink(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
-		     const char *name, size_t len, unsigned flags, struct cfs_removed *ret)
+/* After the checks. rmdir changes the parent's link count, so the engine stores its times, too. */
+static int remove_name(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
+		       const char *name, size_t len, unsigned flags, bool dir,
+		       struct cfs_removed *ret)
 {
 	struct cfs_engine_remove req = {
 		.parent = parent,
@@ -378,23 +380,34 @@ static int do_unlink(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t pa
 		.from_trash = cfs_ino_is_trash(parent),
 	};
 	struct cfs_usage usage = {0};
+	int rc = cfs_core_trash_dir(m, ctx, parent, flags & CFS_REMOVE_SKIP_TRASH, &req.trash);
+
+	if (rc)
+		return rc;
+	cfs_quotas_begin(m->quotas);
+	rc = dir ? m->eng->ops->rmdir(m->eng, ctx, &req, ret, &usage)
+		 : m->eng->ops->unlink(m->eng, ctx, &req, ret, &usage);
+	cfs_quotas_end(m->quotas, ctx, rc ? NULL : &usage);
+	if (rc)
+		return rc;
+	if (!dir)
+		cfs_dirtimes_changed(m, ctx, parent, &ret->parent);
+	cfs_dirtimes_show(m, ctx, parent, &ret->parent);
+	return 0;
+}
+
+static int do_unlink(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
+		     const char *name, size_t len, unsigned flags, struct cfs_removed *ret)
+{
 	int rc = check_old_name(m, ctx, parent, name, len);
 
 	if (!rc && (is_dot(name, len) || is_dotdot(name, len)))
 		rc = -EISDIR;
 	if (!rc)
-		rc = cfs_core_trash_dir(m, ctx, parent, flags & CFS_REMOVE_SKIP_TRASH, &req.trash);
-	if (rc)
-		return rc;
-	cfs_quotas_begin(m->quotas);
-	rc = m->eng->ops->unlink(m->eng, ctx, &req, ret, &usage);
-	cfs_quotas_end(m->quotas, ctx, rc ? NULL : &usage);
-	if (rc)
-		return rc;
-	cfs_dirtimes_changed(m, ctx, parent, &ret->parent);
-	cfs_dirtimes_show(m, ctx, parent, &ret->parent);
-	after_removal(m, ret);
-	return 0;
+		rc = remove_name(m, ctx, parent, name, len, flags, false, ret);
+	if (!rc)
+		after_removal(m, ret);
+	return rc;
 }
 
 int cfs_meta_unlink(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
@@ -409,13 +422,6 @@ int cfs_meta_unlink(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t par
 static int do_rmdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
 		    const char *name, size_t len, unsigned flags, struct cfs_removed *ret)
 {
-	struct cfs_engine_remove req = {
-		.parent = parent,
-		.name = name,
-		.name_len = len,
-		.from_trash = cfs_ino_is_trash(parent),
-	};
-	struct cfs_usage usage = {0};
 	int rc;
 
 	if (is_dot(name, len))
@@ -425,16 +431,7 @@ static int do_rmdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t par
 	rc = check_old_name(m, ctx, parent, name, len);
 	if (!rc && cfs_trash_in_use(m, parent, name, len))
 		rc = -EBUSY;
-	if (!rc)
-		rc = cfs_core_trash_dir(m, ctx, parent, flags & CFS_REMOVE_SKIP_TRASH, &req.trash);
-	if (rc)
-		return rc;
-	cfs_quotas_begin(m->quotas);
-	rc = m->eng->ops->rmdir(m->eng, ctx, &req, ret, &usage);
-	cfs_quotas_end(m->quotas, ctx, rc ? NULL : &usage);
-	if (!rc)
-		cfs_dirtimes_show(m, ctx, parent, &ret->parent);
-	return rc;
+	return rc ? rc : remove_name(m, ctx, parent, name, len, flags, true, ret);
 }
 
 int cfs_meta_rmdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,

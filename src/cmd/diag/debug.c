@@ -350,32 +350,19 @@ static void add_log(struct tar *t, pid_t pid)
 		tar_add(t, PREFIX "log.txt", text, len);
 }
 
-/* Requests in words; threads.txt has the kernel's view. */
-static void add_requests(struct tar *t, pid_t pid)
+/* The output of a function that describes the process. */
+static void add_printed(struct tar *t, pid_t pid, int (*print)(pid_t pid, FILE *out),
+			const char *name)
 {
 	struct page p;
 	int r;
 
 	if (!page_begin(&p))
 		return;
-	r = requests_print(pid, p.out);
+	r = print(pid, p.out);
 	if (r < 0)
 		fprintf(p.out, "(%s)\n", strerror(-r));
-	page_end(&p, t, PREFIX "requests.txt");
-}
-
-/* Adds the last log lines, including those of earlier processes; needs no syslog. */
-static void add_last_lines(struct tar *t, pid_t pid)
-{
-	struct page p;
-	int r;
-
-	if (!page_begin(&p))
-		return;
-	r = requests_print_log(pid, p.out);
-	if (r < 0)
-		fprintf(p.out, "(%s)\n", strerror(-r));
-	page_end(&p, t, PREFIX "last-lines.txt");
+	page_end(&p, t, name);
 }
 
 static void add_process(struct tar *t, pid_t pid)
@@ -392,9 +379,11 @@ static void add_process(struct tar *t, pid_t pid)
 	}
 	add_maps(t, pid);
 	add_descriptors(t, pid);
-	add_requests(t, pid);
+	/* Requests in words; threads.txt has the kernel's view. */
+	add_printed(t, pid, requests_print, PREFIX "requests.txt");
 	add_threads(t, pid);
-	add_last_lines(t, pid);
+	/* The last log lines, including those of earlier processes; needs no syslog. */
+	add_printed(t, pid, requests_print_log, PREFIX "last-lines.txt");
 	add_log(t, pid);
 }
 

@@ -4,11 +4,14 @@
  * and the cache of rules. Rules never change, so cached rules are only evicted.
  */
 #include <endian.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/bytes.h"
-#include "meta/api/core-internal.h"
+#include "meta/api/acl.h"
+#include "meta/api/core.h"
+#include "meta/api/dirtimes.h"
 #include "meta/engine/rules.h"
 
 enum { CACHE_SLOTS = 1024 };

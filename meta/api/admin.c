@@ -4,7 +4,10 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "meta/api/core-internal.h"
+#include "meta/api/call.h"
+#include "meta/api/clock.h"
+#include "meta/api/clone.h"
+#include "meta/api/core.h"
 
 enum { PAGE = 1000, LEFT_BEHIND_S = 3600, CLONE_LIFE_S = 24 * 3600 };
 

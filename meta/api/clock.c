@@ -2,7 +2,8 @@
 #include <inttypes.h>
 
 #include "base/log.h"
-#include "meta/api/core-internal.h"
+#include "meta/api/clock.h"
+#include "meta/api/core.h"
 
 enum { TELL_S = 60 };
 

@@ -3,12 +3,17 @@
  * Copying trees by reference (volume-format section 11). The copy grows detached, without a name,
  * and gets its name when it is complete. Memory: 16 bytes for each directory still to be visited.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/log.h"
-#include "meta/api/core-internal.h"
+#include "meta/api/call.h"
+#include "meta/api/clone.h"
+#include "meta/api/core.h"
+#include "meta/api/dirtimes.h"
+#include "meta/api/jobs.h"
 #include "meta/engine/rules.h"
 
 enum { PAGE = 256 };

@@ -5,13 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/activity.h"
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "meta/api/core-internal.h"
-#include "meta/api/setting-internal.h"
+#include "base/module.h"
+#include "meta/api/acl.h"
+#include "meta/api/call.h"
+#include "meta/api/core.h"
+#include "meta/api/dirtimes.h"
+#include "meta/api/jobs.h"
+#include "meta/api/locks.h"
+#include "meta/api/rootstat.h"
+#include "meta/api/session.h"
 #include "meta/engine/rules.h"
+#include "meta/setting/setting-internal.h"
 
 enum { INODE_BATCH = 1024, SLICE_BATCH = 4096 };
 enum { LEAVE_MS = 3000 }; /* a successor process waits to continue */
@@ -23,45 +30,6 @@ __attribute__((format(printf, 2, 3))) static void say(char err[256], const char 
 	va_start(ap, fmt);
 	vsnprintf(err, 256, fmt, ap);
 	va_end(ap);
-}
-
-/* ---- one call ---- */
-
-void cfs_call_begin(struct cfs_call *c, struct cfs_meta *m, enum cfs_meta_op op,
-		    const struct cfs_ctx *ctx)
-{
-	c->m = m;
-	c->op = op;
-	c->start_ns = cfs_now_ns();
-	cfs_activity_wait(CFS_WAIT_META, 0, cfs_meta_op_name(op));
-	c->ctx = ctx;
-	if (m->conf.squash_checks && !ctx->check) {
-		c->checking = *ctx;
-		c->checking.check = true;
-		c->ctx = &c->checking;
-	}
-}
-
-ssize_t cfs_call_end(struct cfs_call *c, ssize_t rc)
-{
-	struct cfs_op_counters *n = &c->m->host.op[c->op];
-	uint64_t took_ns = cfs_now_ns() - c->start_ns;
-
-	cfs_activity_wait_end();
-	atomic_fetch_add_explicit(&n->calls, 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&n->time_ns, took_ns, memory_order_relaxed);
-	if (c->m->trace)
-		cfs_debug("meta %s: result=%zd error=%s us=%llu", cfs_meta_op_name(c->op), rc,
-			  rc < 0 ? cfs_errname((int)rc) : "-", (unsigned long long)took_ns / 1000);
-	if (rc >= 0)
-		return rc;
-	atomic_fetch_add_explicit(&n->errors, 1, memory_order_relaxed);
-	if (rc != -ETIMEDOUT && rc != -ENOTCONN)
-		return rc;
-	cfs_err("metadata engine does not answer, the request fails with EIO: op=%s url=%s "
-		"error=%s",
-		cfs_meta_op_name(c->op), c->m->masked_url, cfs_errname((int)rc));
-	return -EIO;
 }
 
 int cfs_core_check_name(const char *name, size_t len)
@@ -188,6 +156,24 @@ static int create_parts(struct cfs_meta *m)
 	return rc;
 }
 
+/* SQLite is built in; the others come with the client library of their database. */
+static int find_engine(const char *engine, const struct cfs_engine_ops **ret, char err[256])
+{
+	const void *table;
+	int rc;
+
+	if (!engine)
+		return -EINVAL;
+	if (strcmp(engine, cfs_engine_sqlite.name) == 0) {
+		*ret = &cfs_engine_sqlite;
+		return 0;
+	}
+	rc = cfs_module_load(engine, &table, err);
+	if (!rc)
+		*ret = table;
+	return rc;
+}
+
 static int open_engine(struct cfs_meta *m, const char *url, char err[256])
 {
 	struct cfs_engine_conf conf = {.url = &m->url, .meta = &m->conf, .host = &m->host};
@@ -197,7 +183,7 @@ static int open_engine(struct cfs_meta *m, const char *url, char err[256])
 	rc = cfs_url_parse(url, &m->url, err);
 	if (rc)
 		return rc;
-	rc = cfs_engine_find(m->url.engine, &ops, err);
+	rc = find_engine(m->url.engine, &ops, err);
 	if (rc == -EINVAL)
 		say(err, "no metadata engine for the scheme of %.180s", m->masked_url);
 	if (rc)

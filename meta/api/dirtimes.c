@@ -17,7 +17,9 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "meta/api/core-internal.h"
+#include "base/workers.h"
+#include "meta/api/core.h"
+#include "meta/api/dirtimes.h"
 #include "meta/quota/inomap.h"
 
 enum {

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chunk lists, lengths, opens and space. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "meta/api/core-internal.h"
+#include "meta/api/call.h"
+#include "meta/api/core.h"
+#include "meta/api/file.h"
+#include "meta/api/jobs.h"
 #include "meta/engine/rules.h"
 
 /* When the list of a chunk is worth compacting (volume-format section 6). */

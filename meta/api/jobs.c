@@ -4,12 +4,18 @@
  * just deleted. A job removes leftovers soon after a mount has begun and then hourly, on the mount
  * that claims it.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "meta/api/core-internal.h"
+#include "base/workers.h"
+#include "meta/api/clock.h"
+#include "meta/api/core.h"
+#include "meta/api/jobs.h"
+#include "meta/api/release.h"
+#include "meta/api/trash.h"
 
 enum { MAX_QUEUED = 1024, DEFAULT_DELETES = 2, PAGE = 1000, BATCH = 512 };
 enum {

@@ -11,7 +11,9 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "meta/api/core-internal.h"
+#include "base/workers.h"
+#include "meta/api/clock.h"
+#include "meta/api/core.h"
 
 enum { TRIES = 3, RENEWALS = 8 /* per life */, HOLDER_MAX = 128, VALUE_MAX = HOLDER_MAX + 64 };
 

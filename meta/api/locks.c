@@ -6,13 +6,16 @@
  * wait for another mount polls at growing intervals. Waiters for POSIX locks on this mount form a
  * graph (owner -> the owner it waits for); a lock that would close a cycle is EDEADLK.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/activity.h"
 #include "base/bytes.h"
-#include "meta/api/core-internal.h"
+#include "meta/api/call.h"
+#include "meta/api/core.h"
+#include "meta/api/locks.h"
 #include "meta/engine/rules.h"
 
 enum { FLOCK_BUCKETS = 64 };

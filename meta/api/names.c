@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Creation, lookup and removal of names. Each function makes one engine call on its usual path. */
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
-#include "meta/api/core-internal.h"
+#include "meta/api/call.h"
+#include "meta/api/core.h"
+#include "meta/api/dirtimes.h"
+#include "meta/api/jobs.h"
+#include "meta/api/trash.h"
 #include "meta/engine/rules.h"
 
 static bool name_is(const char *name, size_t len, const char *text)

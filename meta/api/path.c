@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The paths of an inode, by following names upwards. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "meta/api/core-internal.h"
+#include "meta/api/call.h"
+#include "meta/api/core.h"
 
 /* Hard links multiply with nothing else: directories have one parent. */
 enum { MAX_NAMES = 65536, MAX_PATH_BYTES = 1 << 20 };

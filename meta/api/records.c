@@ -2,7 +2,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "meta/api/core-internal.h"
+#include "meta/api/call.h"
+#include "meta/api/core.h"
 
 static bool is_key(const char *key)
 {

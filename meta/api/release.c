@@ -7,7 +7,10 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "meta/api/core-internal.h"
+#include "meta/api/call.h"
+#include "meta/api/core.h"
+#include "meta/api/jobs.h"
+#include "meta/api/release.h"
 
 int cfs_meta_settle(struct cfs_meta *m)
 {

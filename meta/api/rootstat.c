@@ -2,7 +2,9 @@
 #include <errno.h>
 
 #include "base/log.h"
-#include "meta/api/core-internal.h"
+#include "meta/api/clock.h"
+#include "meta/api/core.h"
+#include "meta/api/rootstat.h"
 
 struct others {
 	uint64_t own;

@@ -4,6 +4,7 @@
  * volume, the flusher of usage, and the clean-up after dead sessions.
  */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <ifaddrs.h>
 #include <jansson.h>
 #include <net/if.h>
@@ -14,7 +15,15 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "meta/api/core-internal.h"
+#include "base/workers.h"
+#include "meta/api/call.h"
+#include "meta/api/clock.h"
+#include "meta/api/core.h"
+#include "meta/api/file.h"
+#include "meta/api/jobs.h"
+#include "meta/api/locks.h"
+#include "meta/api/rootstat.h"
+#include "meta/api/session.h"
 
 enum { FLUSH_QUOTA_MS = 3000, FLUSH_USAGE_MS = 1000, HEARTBEAT_MS = 12000 };
 enum { STALE_LIMIT = 1000, EXPIRE_BEATS = 5, YEAR_S = 365 * 86400 };

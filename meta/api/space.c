@@ -3,7 +3,8 @@
 #include <stdlib.h>
 
 #include "base/bytes.h"
-#include "meta/api/core-internal.h"
+#include "meta/api/call.h"
+#include "meta/api/core.h"
 
 static void statfs_volume(struct cfs_meta *m, struct cfs_statfs *s)
 {

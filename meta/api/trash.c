@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The trash: the directory of the hour, and the end of old hours. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "meta/api/core-internal.h"
+#include "meta/api/clock.h"
+#include "meta/api/core.h"
+#include "meta/api/trash.h"
 
 enum { PAGE = 1000, GRACE_H = 2 };
 

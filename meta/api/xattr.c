@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/xattr.h>
 
 #include "base/cleanup.h"
-#include "meta/api/core-internal.h"
+#include "meta/api/acl.h"
+#include "meta/api/call.h"
+#include "meta/api/core.h"
 
 static const char acl_access[] = "system.posix_acl_access";
 static const char acl_default[] = "system.posix_acl_default";

@@ -7,6 +7,8 @@
 
 #include "base/bytes.h"
 #include "conformance.h"
+#include "meta/api/clone.h"
+#include "meta/api/jobs.h"
 
 enum { BIG_DIR = 1500, FAR_CHUNKS = 1030 };
 

@@ -21,7 +21,7 @@
 
 #include <cmocka.h>
 
-#include "meta/api/core-internal.h"
+#include "meta/api/core.h"
 
 struct volume {
 	char url[1024];

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "conformance.h"
+#include "meta/api/jobs.h"
 
 enum { ROUNDS = 8, NAMES = 12, MAX_OPS = 400 };
 enum { STORM_THREADS = 4, STORM_OPS = 1000 };

@@ -8,6 +8,9 @@
 #include <unistd.h>
 
 #include "conformance.h"
+#include "meta/api/file.h"
+#include "meta/api/jobs.h"
+#include "meta/api/trash.h"
 
 static void test_data_goes(void **state)
 {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "conformance.h"
+#include "meta/api/dirtimes.h"
 
 enum { HOUR_MS = 3600 * 1000 };
 

@@ -10,6 +10,7 @@
 
 #include "base/activity.h"
 #include "conformance.h"
+#include "meta/api/locks.h"
 
 #define MAX INT64_MAX
 

@@ -7,6 +7,7 @@
 #include "base/activity.h"
 #include "base/log.h"
 #include "conformance.h"
+#include "meta/api/trash.h"
 
 struct volume vol;
 

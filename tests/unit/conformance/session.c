@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "conformance.h"
+#include "meta/api/jobs.h"
 #include "meta/engine/rules.h"
 
 struct found {

@@ -14,7 +14,7 @@
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/text/json.h"
-#include "meta/api/setting-internal.h"
+#include "meta/setting/setting-internal.h"
 
 enum kind { STRING, SECRET, FLAG, INT, U32, U64, TIERS };
 enum { OMIT_ZERO = 1, FIXED = 2 };

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "meta/api/setting-internal.h"
+#include "meta/setting/setting-internal.h"
 
 struct version {
 	unsigned long part[3];

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
-#include "meta/api/setting-internal.h"
+#include "meta/setting/setting-internal.h"
 
 enum { KEY_BYTES = 16, NONCE_BYTES = 12, TAG_BYTES = 16 };
 

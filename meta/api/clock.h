@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Times that mounts share (the expiry of a session, an hour of the trash) are also compared with
+ * the database's clock, so that a host with a wrong clock neither considers others dead nor empties
+ * the trash early. Until that clock has been read, this host's is used.
+ */
+#ifndef CFS_META_CLOCK_H
+#define CFS_META_CLOCK_H
+
+#include "meta/api/core.h"
+
+void cfs_clock_read(struct cfs_meta *m);
+int64_t cfs_clock_s(const struct cfs_meta *m); /* the database's, in seconds */
+/*
+ * earliest: the clock that is behind, for judging that a time is due. latest: the clock that is
+ * ahead, for times that must last.
+ */
+int64_t cfs_clock_earliest_s(const struct cfs_meta *m);
+int64_t cfs_clock_latest_s(const struct cfs_meta *m);
+
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An open volume: the state that the files of this folder share (engines see none of it), and the
+ * checks that most calls begin with.
+ *
+ * Lock order: every lock here is a leaf: no second lock is taken and no engine call is made while
+ * one is held.
+ */
+#ifndef CFS_META_CORE_H
+#define CFS_META_CORE_H
+
+#include <cachefs/meta.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "meta/api/ids.h"
+#include "meta/engine/engine.h"
+#include "meta/quota/inomap.h"
+#include "meta/quota/quota.h"
+
+struct cfs_acl_cache;
+struct cfs_dirtimes;
+struct cfs_jobs;
+struct cfs_locks;
+struct cfs_sessions;
+
+struct cfs_meta {
+	struct cfs_engine *eng;
+	struct cfs_engine_host host;
+	struct cfs_url url;
+	char masked_url[256];
+	struct cfs_meta_conf conf; /* mount_point is our copy */
+	char *mount_point;
+	bool trace; /* CFS_TRACE=meta: each call is a line of the debug log */
+
+	struct cfs_meta_hooks hooks;
+	_Atomic bool started; /* hooks are valid */
+
+	pthread_mutex_t setting_lock; /* protects setting and setting_text */
+	struct cfs_setting *setting;
+	char *setting_text;
+	char *load_text, *loaded_text; /* the setting during an own load, and after it */
+	/* Copies of its fields for hot paths. */
+	_Atomic int trash_days;
+	_Atomic bool enable_acl;
+
+	struct cfs_ids inode_ids, slice_ids;
+
+	pthread_mutex_t trash_lock; /* protects the cached hour directory */
+	char trash_name[16];
+	cfs_ino_t trash_ino;
+
+	pthread_mutex_t unclosed_lock; /* protects unclosed */
+	struct cfs_inomap unclosed;    /* of cfs_ino_t: closes that failed in the engine */
+
+	_Atomic int64_t clock_off_s; /* of the database, ahead of this host's; clock.c */
+	int64_t clock_told_s;	     /* as logged last; used by the heartbeat only */
+
+	uint64_t resume_sid; /* session to continue; 0: none */
+	struct cfs_acl_cache *acls;
+	struct cfs_dirtimes *dirtimes;
+	struct cfs_jobs *jobs;
+	struct cfs_locks *locks;
+	struct cfs_quotas *quotas;
+	struct cfs_sessions *sessions;
+};
+
+/* Whether this setting belongs to an unfinished load. */
+bool cfs_load_unfinished(const char *setting);
+/* Makes a setting that was just read or written the current one. */
+int cfs_core_adopt_setting(struct cfs_meta *m, const char *text, const struct cfs_setting *s);
+/* 0, or an errno for a name that cannot exist. */
+int cfs_core_check_name(const char *name, size_t len);
+bool cfs_core_trash_on(struct cfs_meta *m);
+/* 0 or -EROFS */
+int cfs_core_check_writable(const struct cfs_meta *m);
+/* rwx permission of ctx on an inode, ACL included; reads the inode when attr is NULL. */
+int cfs_core_access(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, int mask,
+		    const struct cfs_attr *attr);
+/*
+ * Under ctx->check: permission on a directory that carries an access ACL, which engines do not
+ * check (rules.h). 0 at once otherwise.
+ */
+int cfs_core_check_acl(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, int mask);
+
+#endif

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inode and slice numbers, taken from the engine in batches. */
+#ifndef CFS_META_IDS_H
+#define CFS_META_IDS_H
+
+#include <cachefs/meta.h>
+#include <pthread.h>
+
+/* Ids from a batch that the engine has allocated. */
+struct cfs_ids {
+	const char *counter;
+	int64_t batch;
+	pthread_mutex_t lock; /* protects the rest */
+	pthread_cond_t refilled;
+	uint64_t next, end;
+	bool refilling;
+};
+
+int cfs_ids_init(struct cfs_ids *ids, const char *counter, int64_t batch);
+void cfs_ids_destroy(struct cfs_ids *ids);
+int cfs_ids_next(struct cfs_meta *m, struct cfs_ids *ids, const struct cfs_ctx *ctx, uint64_t *ret);
+
+#endif

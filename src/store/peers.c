@@ -57,8 +57,9 @@ struct cfs_peers {
 	atomic_uint n_stand_ins;
 	struct bucket_seen {
 		uint64_t gets, bytes, ns;
-	} bucket_seen; /* when its pace was taken */
-	uint64_t bucket_us;
+	} bucket_seen;		      /* when its pace was taken */
+	_Atomic uint64_t bucket_next; /* GETs at which it is taken again */
+	_Atomic uint64_t bucket_us;
 };
 
 /*
@@ -819,23 +820,23 @@ static bool keeps(void *arg)
 static uint64_t bucket_us(void *arg)
 {
 	struct cfs_peers *p = arg;
-	struct bucket_seen seen = {
-		.gets = atomic_load(&p->store->stat.gets),
-		.bytes = atomic_load(&p->store->stat.get_bytes),
-		.ns = atomic_load(&p->store->stat.get_ns),
-	};
-	uint64_t gets, us;
+	struct bucket_seen *seen = &p->bucket_seen;
+	uint64_t gets = atomic_load(&p->store->stat.gets), bytes, ns;
 
+	if (gets < atomic_load(&p->bucket_next))
+		return atomic_load(&p->bucket_us);
 	pthread_mutex_lock(&p->lock);
-	gets = seen.gets - p->bucket_seen.gets;
-	if (gets >= BUCKET_GETS || (gets > 0 && p->bucket_us == 0)) {
-		p->bucket_us = cfs_group_pace_us(seen.ns - p->bucket_seen.ns,
-						 seen.bytes - p->bucket_seen.bytes, gets);
-		p->bucket_seen = seen;
+	gets = atomic_load(&p->store->stat.gets);
+	if (gets >= atomic_load(&p->bucket_next)) {
+		bytes = atomic_load(&p->store->stat.get_bytes);
+		ns = atomic_load(&p->store->stat.get_ns);
+		atomic_store(&p->bucket_us, cfs_group_pace_us(ns - seen->ns, bytes - seen->bytes,
+							      gets - seen->gets));
+		atomic_store(&p->bucket_next, gets + BUCKET_GETS);
+		*seen = (struct bucket_seen){.gets = gets, .bytes = bytes, .ns = ns};
 	}
-	us = p->bucket_us;
 	pthread_mutex_unlock(&p->lock);
-	return us;
+	return atomic_load(&p->bucket_us);
 }
 
 /* ---- life ---- */
@@ -853,6 +854,7 @@ int cfs_peers_join(const struct cfs_peers_conf *conf, struct cfs_peers **ret, ch
 	p->lent_max = pool.budget / LENT_PARTS;
 	p->store = conf->store;
 	p->disk = conf->disk;
+	atomic_init(&p->bucket_next, 1);
 	pthread_mutex_init(&p->lock, NULL);
 	atomic_init(&p->leaving, true); /* until all is there */
 	r = cfs_workers_create("cfs-peers", conf->workers ? conf->workers : WORKERS, QUEUE_LIMIT,

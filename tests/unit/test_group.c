@@ -20,6 +20,7 @@
 #define RANGE	  8192
 #define BLOCK_LEN 65536
 #define BLOCKS	  64
+#define FETCH_MS  3200
 
 /* ---- members ---- */
 
@@ -28,7 +29,9 @@ struct member {
 	struct cfs_group *g;
 	atomic_bool silent; /* what it writes is lost */
 	atomic_bool blind;  /* it does not see the key change */
-	atomic_bool busy, empty;
+	atomic_bool busy, empty, works;
+	_Atomic(struct cfs_peer_request *) held; /* the one that it works on */
+	_Atomic uint64_t bucket_us;
 	_Atomic unsigned gets, only_cached, lists;
 };
 
@@ -87,12 +90,23 @@ static void was_sent(void *arg, bool mismatch)
 	free(arg);
 }
 
+static void send_all(struct cfs_peer_request *req)
+{
+	struct cfs_peer_answer a = {.fd = -1, .n_iov = 1, .release = was_sent};
+	struct sent *s = malloc(sizeof(*s) + req->len);
+	uint32_t i;
+
+	for (i = 0; i < req->len; i++)
+		s->bytes[i] = byte_at(req->block.slice, req->off + i);
+	s->iov = (struct iovec){.iov_base = s->bytes, .iov_len = req->len};
+	a.iov = &s->iov;
+	a.arg = s;
+	cfs_peer_answer(req, &a);
+}
+
 static void serve(void *arg, struct cfs_peer_request *req)
 {
 	struct member *m = arg;
-	struct cfs_peer_answer a = {.fd = -1, .n_iov = 1, .release = was_sent};
-	struct sent *s;
-	uint32_t i;
 
 	m->gets++;
 	if (req->flags & CFS_PEER_ONLY_CACHED)
@@ -100,15 +114,17 @@ static void serve(void *arg, struct cfs_peer_request *req)
 	if (m->busy || (m->empty && (req->flags & CFS_PEER_ONLY_CACHED))) {
 		cfs_peer_answer(req, &(struct cfs_peer_answer){.err = m->busy ? -EBUSY : -ENOENT,
 							       .fd = -1});
-		return;
+	} else if (m->works && !(req->flags & CFS_PEER_ONLY_CACHED)) {
+		cfs_peer_working(req, soon());
+		m->held = req;
+	} else {
+		send_all(req);
 	}
-	s = malloc(sizeof(*s) + req->len);
-	for (i = 0; i < req->len; i++)
-		s->bytes[i] = byte_at(req->block.slice, req->off + i);
-	s->iov = (struct iovec){.iov_base = s->bytes, .iov_len = req->len};
-	a.iov = &s->iov;
-	a.arg = s;
-	cfs_peer_answer(req, &a);
+}
+
+static uint64_t bucket_us(void *arg)
+{
+	return ((struct member *)arg)->bucket_us;
 }
 
 static const struct cfs_peer_serve_ops ops = {.get = serve};
@@ -127,6 +143,7 @@ static int try_join(struct member *m, struct registry *r, uint64_t id, struct cf
 		.put = put, .swap = swap, .drop = drop, .get = get, .each = each, .arg = m};
 	conf->ops = &ops;
 	conf->ops_arg = m;
+	conf->bucket_us = bucket_us;
 	return cfs_group_join(conf, &m->g, err);
 }
 
@@ -192,7 +209,7 @@ static uint64_t block_of(struct member *m, uint64_t id)
 	return 0;
 }
 
-static ssize_t read_from(struct member *m, uint64_t slice)
+static ssize_t read_by(struct member *m, uint64_t slice, cfs_deadline_t deadline)
 {
 	uint8_t got[RANGE];
 	struct iovec dst = {.iov_base = got, .iov_len = RANGE};
@@ -200,7 +217,7 @@ static ssize_t read_from(struct member *m, uint64_t slice)
 	uint32_t off = (uint32_t)(slice % (BLOCK_LEN - RANGE)), i;
 	ssize_t n;
 
-	n = cfs_group_read(m->g, &b, off, RANGE, &dst, 1, false, NULL, soon());
+	n = cfs_group_read(m->g, &b, off, RANGE, &dst, 1, false, NULL, deadline);
 	if (n < 0) {
 		assert_int_equal(n, -ENOENT); /* nothing else is known above */
 		return n;
@@ -209,6 +226,11 @@ static ssize_t read_from(struct member *m, uint64_t slice)
 	for (i = 0; i < RANGE; i++)
 		assert_int_equal(got[i], byte_at(slice, off + i));
 	return n;
+}
+
+static ssize_t read_from(struct member *m, uint64_t slice)
+{
+	return read_by(m, slice, soon());
 }
 
 struct search {
@@ -250,6 +272,70 @@ static void write_phantom(struct registry *r, uint64_t id, uint64_t boot, int64_
 		 "\"memory_only\":false%s}",
 		 boot, number, BEAT_MS, id, more);
 	registry_put(r, key, text, strlen(text), false);
+}
+
+/* ---- waiting for the bucket ---- */
+
+struct read {
+	struct member *m;
+	uint64_t slice;
+	cfs_deadline_t deadline;
+	ssize_t result;
+	uint64_t ended_ms;
+};
+
+static void *run_read(void *arg)
+{
+	struct read *r = arg;
+
+	r->result = read_by(r->m, r->slice, r->deadline);
+	r->ended_ms = cfs_now_ms();
+	return NULL;
+}
+
+/*
+ * An owner fetches for nearly all the time that the reader has. A bucket that is as slow for the
+ * reader is asked for the block again, over the same line; or an owner that says that it fetches
+ * and does not costs the reader all of its time.
+ */
+static void test_an_owner_that_fetches_until_the_end(void **state)
+{
+	static const struct {
+		uint64_t bucket_us; /* for 128 KiB */
+		bool waits;
+	} cases[] = {{0, false}, {1000, false}, {60 * 1000 * 1000, true}};
+	struct cfs_group_conf conf = {.weight = 100, .timeout_ms = 1000};
+	struct registry r;
+	struct member m[2];
+	unsigned i;
+
+	registry_open(&r);
+	join_as(&m[0], &r, 1, conf);
+	join_as(&m[1], &r, 2, conf);
+	WAIT_FOR(seen_by(&m[0]) == 2 && seen_by(&m[1]) == 2);
+	m[1].works = true;
+	for (i = 0; i < CFS_ARRAY_SIZE(cases); i++) {
+		uint64_t start_ms = cfs_now_ms();
+		struct read read = {
+			.m = &m[0], .slice = block_of(&m[0], 2), .deadline = start_ms + FETCH_MS};
+		pthread_t reader;
+
+		m[0].bucket_us = cases[i].bucket_us;
+		m[1].held = NULL;
+		assert_int_equal(pthread_create(&reader, NULL, run_read, &read), 0);
+		WAIT_FOR(m[1].held);
+		if (!cases[i].waits)
+			pthread_join(reader, NULL);
+		WAIT_FOR(cfs_now_ms() >= start_ms + FETCH_MS / 16 * 15);
+		send_all(m[1].held);
+		if (cases[i].waits)
+			pthread_join(reader, NULL);
+		assert_int_equal(read.result, cases[i].waits ? RANGE : -ENOENT);
+		assert_true(read.ended_ms < read.deadline);
+	}
+	part(&m[0]);
+	part(&m[1]);
+	registry_close(&r);
 }
 
 /* ---- coming and going ---- */
@@ -875,6 +961,7 @@ static void test_bad_conf(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_an_owner_that_fetches_until_the_end),
 		cmocka_unit_test(test_join_and_leave),
 		cmocka_unit_test(test_beat_stops),
 		cmocka_unit_test(test_one_id_twice),

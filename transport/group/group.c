@@ -16,7 +16,7 @@
 #define BEAT_MS	      5000
 #define TIMEOUT_MS    2000
 #define CONNECT_MS    2000
-#define RESERVE_PARTS 8 /* of a read's time: one is left for object storage, whatever a peer says */
+#define RESERVE_PARTS 8 /* of a read's time: reserve_ms() */
 
 /* ---- joining and leaving ---- */
 
@@ -219,6 +219,19 @@ bool cfs_group_owns(struct cfs_group *g, const struct cfs_peer_block *b)
 	return found;
 }
 
+/*
+ * What a read leaves for object storage, whatever a peer says. Nothing when object storage would
+ * take longer for these bytes: the peer that fetches them is then the only one who may have them in
+ * time.
+ */
+static uint64_t reserve_ms(const struct cfs_group *g, uint32_t len, uint64_t left_ms)
+{
+	uint64_t part_us = g->bucket_us ? g->bucket_us(g->ops_arg) : 0;
+	uint64_t fetch_ms = part_us * (len + CFS_SLOW_ANSWER) / CFS_SLOW_PART / 1000;
+
+	return fetch_ms > left_ms / RESERVE_PARTS ? 0 : left_ms / RESERVE_PARTS;
+}
+
 static ssize_t ask(struct cfs_group *g, struct group_node *n, const struct cfs_peer_block *b,
 		   uint32_t off, uint32_t len, unsigned flags, const struct iovec *dst, int n_dst,
 		   struct cfs_hedge *hedge, cfs_deadline_t deadline)
@@ -227,7 +240,7 @@ static ssize_t ask(struct cfs_group *g, struct group_node *n, const struct cfs_p
 	/* A silent peer leaves half of the time for others. */
 	uint64_t patience_ms = CFS_MIN(g->timeout_ms, left_ms / 2);
 	/* One that works waits for object storage, as this member would have to. */
-	cfs_deadline_t limit = cfs_deadline_in(left_ms - left_ms / RESERVE_PARTS);
+	cfs_deadline_t limit = cfs_deadline_in(left_ms - reserve_ms(g, len, left_ms));
 	ssize_t r;
 
 	cfs_activity_wait(CFS_WAIT_PEER, b->slice, n->member.address);

@@ -10,7 +10,9 @@ import threading
 
 import pytest
 
-sys.path.insert(0, os.path.dirname(__file__))
+HERE = os.path.dirname(os.path.abspath(__file__))
+# The harness, and the tests: some use what others define.
+sys.path[:0] = [HERE] + [f.path for f in os.scandir(HERE) if f.is_dir() and not f.name.startswith((".", "_"))]
 
 import cachefs  # noqa: E402
 import proxy  # noqa: E402

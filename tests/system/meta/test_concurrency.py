@@ -173,12 +173,11 @@ def random_work(ws, mounts, trash_days, seconds=SECONDS):
     if trash_days == 0:
         for m in mounts:
             m.allow("an object is missing")  # of a file that the other mount has removed
-    code = "import sys; sys.path[:0] = sys.argv[4:6]; import test_concurrency as t; "
-    code += "t.worker(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[6]))"
-    here = pathlib.Path(__file__).resolve().parent
+    code = "import sys; sys.path[:0] = sys.argv[5:]; import test_concurrency as t; "
+    code += "t.worker(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))"
     runs = [
         ws.popen(
-            [sys.executable, "-c", code, m, i * 100 + k, seconds, here, here.parent / "check", trash_days],
+            [sys.executable, "-c", code, m, i * 100 + k, seconds, trash_days, *sys.path],
             stdout=-1,
             stderr=-1,
             text=True,

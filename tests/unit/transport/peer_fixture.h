@@ -20,7 +20,7 @@
 
 #include "transport/wire/handshake.h"
 #include "transport/wire/wire.h"
-#include "wait.h"
+#include "unit/wait.h"
 
 #define BLOCK	  (4u << 20)
 #define ODD_BLOCK (BLOCK - 12345) /* its last segment is short */

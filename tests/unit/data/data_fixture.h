@@ -21,7 +21,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "wait.h"
+#include "unit/wait.h"
 
 #define BLOCK  (64u << 10) /* unless the options say otherwise */
 #define CHUNKS 4

@@ -20,7 +20,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "object/s3.h"
-#include "wait.h"
+#include "unit/wait.h"
 
 #define SECRET "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 

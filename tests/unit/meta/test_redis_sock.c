@@ -20,8 +20,8 @@
 #include <cmocka.h>
 
 #include "meta/redis/redis-internal.h"
-#include "skip.h"
-#include "wait.h"
+#include "unit/skip.h"
+#include "unit/wait.h"
 
 enum { PORT = 40000 };
 

@@ -20,8 +20,8 @@
 
 #include "base/bytes.h"
 #include "filter_golden.h"
-#include "skip.h"
-#include "wait.h"
+#include "unit/skip.h"
+#include "unit/wait.h"
 
 #define PASSPHRASE "JFS_RSA_PASSPHRASE"
 #define GOLDEN_KEY "v/chunks/0/0/1_0_11"

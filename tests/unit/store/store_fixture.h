@@ -19,7 +19,7 @@
 #include <cachefs/store.h>
 
 #include "base/bytes.h"
-#include "wait.h"
+#include "unit/wait.h"
 
 #define MIB   ((uint64_t)1 << 20)
 #define BLOCK ((uint32_t)(4 * MIB))

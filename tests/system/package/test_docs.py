@@ -3,13 +3,12 @@
 
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from cachefs import tool
+from cachefs import REPO, tool
 
-MAN = Path(__file__).resolve().parents[2] / "docs" / "man"
+MAN = REPO / "docs" / "man"
 
 
 def program(*args):

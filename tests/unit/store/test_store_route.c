@@ -20,7 +20,7 @@
 #include "base/activity.h"
 #include "base/bytes.h"
 #include "base/unwanted.h"
-#include "wait.h"
+#include "unit/wait.h"
 
 #define MIB   ((uint64_t)1 << 20)
 #define BLOCK ((uint32_t)(1 * MIB))

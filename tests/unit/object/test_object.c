@@ -22,7 +22,7 @@
 #include <cachefs/object.h>
 
 #include "base/bytes.h"
-#include "wait.h"
+#include "unit/wait.h"
 
 #define N_THREADS 8
 

@@ -22,7 +22,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "peer_fixture.h"
-#include "skip.h"
+#include "unit/skip.h"
 
 /* --- limits --- */
 

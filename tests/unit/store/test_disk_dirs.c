@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "disk_fixture.h"
-#include "skip.h"
+#include "unit/skip.h"
 
 static void reopen(void)
 {

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "disk_fixture.h"
-#include "skip.h"
+#include "unit/skip.h"
 
 char top[64], cache[128];
 struct cfs_disk *disk;

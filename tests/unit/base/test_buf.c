@@ -21,7 +21,7 @@
 #include "base/buf.h"
 #include "base/bytes.h"
 #include "base/tsan.h"
-#include "wait.h"
+#include "unit/wait.h"
 
 #define MIB	((uint64_t)1 << 20)
 #define BUDGET	(8 * MIB)

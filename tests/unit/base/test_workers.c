@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "base/workers.h"
-#include "wait.h"
+#include "unit/wait.h"
 
 struct job {
 	struct cfs_job job;

@@ -15,7 +15,7 @@ import tempfile
 
 import pytest
 
-from cachefs import SLOW, missing, need_program, wait_until
+from cachefs import REPO, SLOW, missing, need_program, wait_until
 from syscalls import data, read, write
 
 FRESH = "attr-cache=0,entry-cache=0,dir-entry-cache=0"
@@ -491,11 +491,10 @@ def test_rename_storm_from_two_mounts(ws, volume, kind):
             else:
                 os.mkdir(place)
                 write(place / "inside", name.encode())
-    here = os.path.dirname(os.path.abspath(__file__))
     storms = []
     for i in range(4):
         out = ws.path("storm%d" % i)
-        argv = [sys.executable, "-c", STORM, here, mounts[i % 2] / "storm", i, n_dirs, n_files, 400]
+        argv = [sys.executable, "-c", STORM, REPO / "tests" / "system", mounts[i % 2] / "storm", i, n_dirs, n_files, 400]
         storms.append((ws.popen(argv, stdout=open(out, "wb"), stderr=-2), out))
     for p, out in storms:
         assert p.wait(80 * SLOW) == 0, read(out)[-2000:].decode()

@@ -24,7 +24,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "peer_fixture.h"
-#include "skip.h"
+#include "unit/skip.h"
 
 #define SMALL 4096u
 #define TURNS 32u /* of a disk */

@@ -12,7 +12,6 @@
 #include "base/activity.h"
 #include "base/log.h"
 #include "store-internal.h"
-#include "store/stage-internal.h"
 
 /* Parts of the pool that may wait for upload, and of the timeout between two looks of the watch. */
 #define POOL_PARTS  2
@@ -204,19 +203,20 @@ static void log_turn(struct cfs_store *s, const struct cfs_block *b, int err)
 /* Stores on the local disk when allowed, else in the object store. */
 static int store_block(struct cfs_put *p, cfs_deadline_t deadline)
 {
+	struct cfs_store *s = p->store;
 	uint64_t begun;
 	int r;
 
-	if (cfs_stage_put(p->store->stage, &p->id, &p->data, deadline) == 0) {
+	if (s->stage && s->stage_ops->put(s->stage, &p->id, &p->data, deadline) == 0) {
 		p->staged = true;
 		return 0;
 	}
 	cfs_object_quiet(true);
-	begun = cfs_sync_begin(p->store);
-	r = cfs_put_object(p->store, &p->id, &p->data, deadline);
+	begun = cfs_sync_begin(s);
+	r = cfs_put_object(s, &p->id, &p->data, deadline);
 	if (r == 0)
-		r = cfs_sync_note(p->store, begun, p->id.slice);
-	log_turn(p->store, &p->id, r);
+		r = cfs_sync_note(s, begun, p->id.slice);
+	log_turn(s, &p->id, r);
 	cfs_object_quiet(false);
 	return r;
 }

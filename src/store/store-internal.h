@@ -11,7 +11,10 @@
  *	put.c     uploads
  *	sync.c    durability
  *	store.c   life, read, prefetch, removal, statistics
+ *	peers.c	  other members of the cache group, a tier
+ *	cachedir/ directories of block files; on top of it:
  *	disk/	  the disk cache, a tier
+ *	stage/	  writeback
  *
  * Locks: a shard's lock protects its blocks with all their slots, and the flights of those blocks.
  * put_lock protects the list of uploads, alloc_lock a flag, sync.lock the syncs. They are leaves
@@ -101,6 +104,18 @@ struct cfs_sync {
 	struct cfs_unsynced own;
 };
 
+/* Writeback (stage/), as the store sees it. */
+struct stage_ops {
+	/* 0: the block is durable on disk; else it must be uploaded at once. */
+	int (*put)(struct cfs_stage *st, const struct cfs_block *b, const struct cfs_segs *data,
+		   cfs_deadline_t deadline);
+	/* The block was removed: it will not be uploaded. */
+	void (*drop)(struct cfs_stage *st, const struct cfs_block *b);
+	void (*stats)(struct cfs_stage *st, struct cfs_store_stats *ret);
+	/* Ends, and leaves staged files where they are. */
+	void (*stop)(struct cfs_stage *st);
+};
+
 struct cfs_store {
 	struct cfs_object_store *object;
 	struct cfs_pool *pool;
@@ -146,7 +161,9 @@ struct cfs_store {
 	struct cfs_ticker *put_watch;
 	_Atomic bool puts_fail; /* the last upload has */
 	atomic_bool reads_stopped;
-	struct cfs_stage *stage; /* NULL: none. Set before the first put */
+	/* NULL: none. Set before the first put. */
+	const struct stage_ops *stage_ops;
+	struct cfs_stage *stage;
 
 	struct cfs_sync sync;
 

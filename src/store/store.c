@@ -8,7 +8,6 @@
 #include "base/log.h"
 #include "base/longwait.h"
 #include "store-internal.h"
-#include "store/stage-internal.h"
 
 #define DEFAULT_WORKERS	   20
 #define DEFAULT_TIMEOUT_MS 60000
@@ -110,7 +109,8 @@ void cfs_store_destroy(struct cfs_store *s)
 	cfs_workers_destroy(s->nearby);
 	cfs_workers_destroy(s->downloads);
 	/* Readers look into the staging table, so it outlives the download workers. */
-	cfs_stage_stop(s->stage);
+	if (s->stage)
+		s->stage_ops->stop(s->stage);
 	cfs_sync_fini(s);
 	cfs_memory_fini(s);
 	pthread_cond_destroy(&s->put_room);
@@ -249,7 +249,8 @@ static int remove_objects(struct cfs_store *s, const struct cfs_block *blocks, u
 	int r;
 
 	for (i = 0; i < n; i++) {
-		cfs_stage_drop(s->stage, &blocks[i]);
+		if (s->stage)
+			s->stage_ops->drop(s->stage, &blocks[i]);
 		cfs_store_forget(s, &blocks[i]);
 		cfs_store_block_key(s, &blocks[i], keys[i]);
 		list[i] = keys[i];
@@ -318,7 +319,8 @@ void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret)
 		if (s->tiers[i].ops->stats)
 			s->tiers[i].ops->stats(s->tiers[i].tier, ret);
 	}
-	cfs_stage_stats(s->stage, ret);
+	if (s->stage)
+		s->stage_ops->stats(s->stage, ret);
 	cfs_workers_stats(s->uploads, &workers);
 	ret->uploads_queued = (unsigned)workers.queued;
 	cfs_workers_stats(s->downloads, &workers);

@@ -3,56 +3,35 @@
  * Shared by the files of the disk cache.
  *
  *	disk.c	 life, the tier's operations, statistics
- *	dirs.c	 which directories, and which of them has a key
- *	dir.c	 one directory: opening, faults, upkeep
+ *	keep.c	 the upkeep of a directory
  *	index.c	 what is in a directory, in 32 bytes per block
  *	queue.c	 in which order it leaves
  *	evict.c	 keeping size, free space and age
+ *	remove.c removing blocks
  *	file.c	 a block's file: open, read, verify
  *	fds.c	 open files of hot blocks
  *	write.c	 blocks on their way into files
  *	scan.c	 finding what is there at start
  *
- * Locks: index.lock, a lock per set of open files, write_lock, dir.lock, ring_lock. They are leaves
- * (but for write_lock, under which jobs are cancelled) and no I/O is done under them.
+ * The directories are those of store/cachedir; a struct disk_dir is what the cache knows of one.
+ *
+ * Locks: index.lock, a lock per set of open files, write_lock. They are leaves (but for write_lock,
+ * under which jobs are cancelled) and no I/O is done under them.
  */
 #ifndef CFS_DISK_INTERNAL_H
 #define CFS_DISK_INTERNAL_H
 
 #include <cachefs/disk.h>
-#include <isa-l/crc.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <sys/queue.h>
 
-#include "base/bytes.h"
-#include "base/workers.h"
+#include "disk-staged.h"
+#include "store/cachedir/cachedir.h"
 
-#define CFS_DISK_OVERHEAD  4096 /* charged per block beside its bytes, as other clients do */
-#define CFS_DISK_LEN_MAX   (16u << 20)
-#define CFS_DISK_SLICE_MAX (1ULL << 48)
-#define CFS_DISK_KEY_MAX   128
-#define CFS_DISK_TMP	   ".tmp"
-#define CFS_STAGE_ROOT	   "rawstaging"
+#define CFS_DISK_OVERHEAD 4096 /* charged per block beside its bytes, as other clients do */
 
-struct cache_dir;
+_Static_assert(CFS_DISK_SEGMENT == CFS_CACHEDIR_SEGMENT, "checksums of pinned files");
 
-static inline uint32_t cfs_disk_n_segments(uint32_t len)
-{
-	return CFS_DIV_UP(len, CFS_DISK_SEGMENT);
-}
-
-/* Running CRC-32C: starts and is kept as all ones, the complement is the value. */
-#define CFS_CRC_INIT 0xFFFFFFFFu
-static inline uint32_t cfs_disk_crc_add(uint32_t crc, const void *data, size_t len)
-{
-	return crc32_iscsi((unsigned char *)data, (int)len, crc);
-}
-
-static inline uint32_t cfs_disk_crc(const void *data, size_t len)
-{
-	return ~cfs_disk_crc_add(CFS_CRC_INIT, data, len);
-}
+struct disk_dir;
 
 /* ---- index.c ---- */
 
@@ -153,8 +132,8 @@ static inline struct cfs_block cfs_disk_entry_block(const struct entry *e)
 
 /* Checksums of the pieces of segments that were verified: a part of one then is enough to read. */
 #define CFS_DISK_PIECE	    4096u
-#define CFS_DISK_PIECES	    (CFS_DISK_SEGMENT / CFS_DISK_PIECE) /* of a segment */
-#define CFS_DISK_PIECES_MAX (8u << 20)				/* bytes, of all files */
+#define CFS_DISK_PIECES	    (CFS_CACHEDIR_SEGMENT / CFS_DISK_PIECE) /* of a segment */
+#define CFS_DISK_PIECES_MAX (8u << 20)				    /* bytes, of all files */
 
 struct segment_pieces {
 	_Atomic bool known; /* after that they do not change */
@@ -166,7 +145,7 @@ struct cfs_disk_file {
 	_Atomic unsigned refs;
 	_Atomic(struct segment_pieces *) pieces; /* of n_crcs segments; NULL: no part was read */
 	_Atomic uint32_t used_s;		 /* last use, coarse */
-	struct cache_dir *dir;
+	struct disk_dir *dir;
 	struct cfs_block id;
 	int fd;
 	unsigned n_crcs;
@@ -193,100 +172,54 @@ struct cfs_disk_file *cfs_disk_fds_get(struct fd_cache *c, const struct cfs_bloc
 void cfs_disk_fds_add(struct fd_cache *c, struct cfs_disk_file *f);
 void cfs_disk_fds_drop(struct fd_cache *c, const struct cfs_block *b);
 /* Closes files of dir that are unlinked or were not used after `since_s`; with `all`, every one. */
-void cfs_disk_fds_sweep(struct fd_cache *c, const struct cache_dir *dir, bool all,
-			uint32_t since_s);
+void cfs_disk_fds_sweep(struct fd_cache *c, const struct disk_dir *dir, bool all, uint32_t since_s);
 /* Does not wait: the last user of a removed file leaves its close to another thread. */
 void cfs_disk_file_unref(struct cfs_disk_file *f);
 
-/* ---- dir.c ---- */
-
-enum dir_state {
-	DIR_OK,
-	DIR_READ_ONLY, /* full, or not writable: what it has is served */
-	DIR_FAILED,    /* it has failed */
-};
+/* ---- keep.c ---- */
 
 TAILQ_HEAD(write_list, disk_write);
 
-struct cache_dir {
+/* A directory as a part of the cache. */
+struct disk_dir {
 	struct cfs_disk *disk;
-	char *base, *path; /* as given; with the volume's UUID below it */
-	char id[64]; /* from .lock; empty until it was opened once. Set before it is in the ring */
-	_Atomic int fd; /* of path; -1 until it was opened once, then the same number for ever */
-	_Atomic int state;
-	_Atomic bool in_memory; /* tmpfs: a read never waits, whatever RWF_NOWAIT says */
-	bool off_root;		/* was on a file system other than "/"; for the keeper only */
-
+	struct cache_dir *cd;
 	struct index index;
 	uint32_t expire_cursor;
+	cfs_deadline_t scan_at;	    /* due when passed; the keeper's */
 	struct cfs_workers *writer; /* one thread: what it makes room for is not taken by another */
 	struct cfs_workers *remover;
 	struct cfs_workers *closer;	    /* of files whose end may wait for the disk */
 	_Atomic uint64_t writing_since_ms;  /* operation of the writer; 0: none */
 	_Atomic uint64_t removing_since_ms; /* operation of the remover */
-	struct cfs_ticker *keeper;
-
-	pthread_mutex_t lock; /* protects the fields below */
-	unsigned faults;
-	uint64_t fault_ms; /* the first of them */
-	cfs_deadline_t retry_at;
-	cfs_deadline_t scan_at; /* due when passed */
 };
 
-int cfs_disk_dir_init(struct cache_dir *dir, struct cfs_disk *d, char *base, uint64_t limit,
-		      uint32_t max_items);
-/* Starts the upkeep. */
-int cfs_disk_dir_start(struct cache_dir *dir);
-void cfs_disk_dir_stop(struct cache_dir *dir);
-void cfs_disk_dir_fini(struct cache_dir *dir);
-/* Judges an error of the directory's file system and may change its state. */
-void cfs_disk_dir_fault(struct cache_dir *dir, const char *what, int err, bool writing);
-/* Creates the directories above the last '/' of a path below dir->fd. */
-int cfs_disk_dir_make_parents(struct cache_dir *dir, char *path);
-void cfs_disk_dir_forget(struct cache_dir *dir, const struct cfs_block *b);
+int cfs_disk_dir_init(struct disk_dir *dir, struct cfs_disk *d, struct cache_dir *cd,
+		      uint64_t limit, uint32_t max_items);
+/* Opens the directory, if it can be, and starts the upkeep. */
+int cfs_disk_dir_start(struct disk_dir *dir);
+void cfs_disk_dir_stop(struct disk_dir *dir);
+
+/* ---- remove.c ---- */
+
+void cfs_disk_forget(struct disk_dir *dir, const struct cfs_block *b);
 /*
  * The same for callers that must not hang with the disk: on a slow disk the file is removed later,
  * and beyond a limit files stay until a scan finds them. staged: removes the staged file, too.
  */
-void cfs_disk_dir_forget_soon(struct cache_dir *dir, const struct cfs_block *b, bool staged);
-
-/* ---- dirs.c ---- */
-
-struct ring_point {
-	uint32_t hash;
-	unsigned dir;
-};
-
-struct ring {
-	struct ring *replaced; /* kept until the end: readers may still use it */
-	unsigned n;
-	struct ring_point points[];
-};
-
-/* malloc'ed array of malloc'ed paths. Returns how many, or a negative errno. */
-int cfs_disk_expand_dirs(const char *list, char ***ret);
-/* Adds a directory that has its id. */
-int cfs_disk_ring_add(struct cfs_disk *d, const struct cache_dir *dir);
-/* The directory for a block among those that have not failed, or NULL. */
-struct cache_dir *cfs_disk_ring_find(struct cfs_disk *d, const struct cfs_block *b);
-uint32_t cfs_disk_murmur3(const void *data, size_t len);
+void cfs_disk_forget_soon(struct disk_dir *dir, const struct cfs_block *b, bool staged);
 
 /* ---- write.c ---- */
 
 struct disk_write {
 	struct cfs_job job; /* first */
-	struct cache_dir *dir;
+	struct disk_dir *dir;
 	struct cfs_block id;
 	struct cfs_segs data;
 	TAILQ_ENTRY(disk_write) link; /* under write_lock, while it is queued */
 	struct disk_waiter *waiter;   /* gets the result, or NULL */
 };
 
-/* A file of its own; makes the directories above it. The name is the caller's to rename or remove.
- */
-int cfs_disk_create_tmp(struct cache_dir *dir, char *tmp);
-/* The bytes of a block and, unless told not to, its checksums. */
-int cfs_disk_write_data(int fd, const struct cfs_segs *data, bool trailer);
 void cfs_disk_offer(void *tier, const struct cfs_block *b, const struct cfs_segs *data);
 /* As the operations of struct cfs_tier_ops. */
 int cfs_disk_put(void *tier, const struct cfs_block *b, const struct cfs_segs *data,
@@ -298,42 +231,22 @@ void cfs_disk_reclaim(void *arg, uint64_t want);
 /* ---- evict.c ---- */
 
 /* Makes room for a file of so many bytes; -ENOSPC. */
-int cfs_disk_make_room(struct cache_dir *dir, uint64_t need);
+int cfs_disk_make_room(struct disk_dir *dir, uint64_t need);
 /* -ENOSPC when the file system is too full and nothing is left to evict. */
-int cfs_disk_keep_free(struct cache_dir *dir, uint64_t need);
-void cfs_disk_expire(struct cache_dir *dir);
+int cfs_disk_keep_free(struct disk_dir *dir, uint64_t need);
+void cfs_disk_expire(struct disk_dir *dir);
 
 /* ---- scan.c ---- */
 
-/*
- * Calls visit for every file below <root>/chunks that is named like a block of its place, or like
- * one with CFS_DISK_TMP behind; fd is the directory's. Ends with what visit returns, unless 0.
- */
-typedef int (*cfs_disk_visit_fn)(void *arg, int fd, const char *name, const struct cfs_block *b,
-				 bool tmp);
-int cfs_disk_walk(struct cache_dir *dir, const char *root, cfs_disk_visit_fn visit, void *arg);
 /* 0, or the error that ended it. */
-int cfs_disk_scan(struct cache_dir *dir);
+int cfs_disk_scan(struct disk_dir *dir);
 
 /* ---- file.c ---- */
 
-/* "raw/chunks/..." below the directory. */
-void cfs_disk_path(const struct cfs_disk *d, const struct cfs_block *b,
-		   char path[CFS_DISK_KEY_MAX]);
-/* "rawstaging/chunks/...": the same while it is not uploaded. */
-void cfs_disk_staging_path(const struct cfs_disk *d, const struct cfs_block *b,
-			   char path[CFS_DISK_KEY_MAX]);
-void cfs_disk_remove_staged(struct cache_dir *dir, const struct cfs_block *b);
-/* Shows that the calling thread waits for the disk; for base/activity.h. dir may be NULL. */
-void cfs_disk_await(const struct cache_dir *dir, const struct cfs_block *b);
-/* All of it, -EBADMSG when the file is shorter, or (flags: RWF_NOWAIT) -EAGAIN. */
-int cfs_disk_read_all(int fd, void *dst, size_t len, uint64_t off, int flags);
-/* True when a file of this size may be the block's. */
-bool cfs_disk_size_fits(const struct cfs_block *b, uint64_t size);
 /* Whether there is a file for the block, without asking the disk. */
-bool cfs_disk_file_is_known(const struct cache_dir *dir, const struct cfs_block *b);
+bool cfs_disk_file_is_known(const struct disk_dir *dir, const struct cfs_block *b);
 /* A reference. -ENOENT: not here (any more), -EAGAIN: nowait, -EBADMSG: damaged; or I/O errors. */
-int cfs_disk_file_open(struct cache_dir *dir, const struct cfs_block *b, bool nowait,
+int cfs_disk_file_open(struct disk_dir *dir, const struct cfs_block *b, bool nowait,
 		       struct cfs_disk_file **ret);
 /* Reads [off, off + sum of dst) and verifies. As cfs_disk_file_open. */
 int cfs_disk_file_read(struct cfs_disk_file *f, uint32_t off, const struct iovec *dst, int n_dst,
@@ -345,18 +258,13 @@ void cfs_disk_file_ahead(const struct cfs_disk_file *f, uint32_t off, uint32_t l
 
 struct cfs_disk {
 	struct cfs_disk_conf conf; /* without the strings */
-	char *uuid;
-	unsigned dir_mode;
-	struct cache_dir *dirs;
-	unsigned n_dirs;
-	_Atomic(struct ring *) ring;
-	pthread_mutex_t ring_lock; /* one who adds at a time */
+	struct cache_dirs set;
+	struct disk_dir *dirs; /* as many as in the set, in its order */
 	struct fd_cache fds;
 	_Atomic uint64_t pieces_bytes; /* at most CFS_DISK_PIECES_MAX */
 	/* Where a block is staged, or NULL; set before the first read. NULL: no writeback. */
-	struct cache_dir *(*staged_dir)(void *stage, const struct cfs_block *b);
+	cfs_disk_staged_fn staged_dir;
 	void *stage;
-	_Atomic bool stopping;
 
 	pthread_mutex_t write_lock; /* protects the fields below */
 	struct write_list writes;
@@ -366,7 +274,7 @@ struct cfs_disk {
 		_Atomic uint64_t hits, hit_bytes, misses;
 		_Atomic uint64_t writes, write_bytes, drops;
 		_Atomic uint64_t evictions, evicted_bytes, expired;
-		_Atomic uint64_t corrupt, errors, dir_failures, scanned;
+		_Atomic uint64_t corrupt, scanned;
 	} stat;
 };
 
@@ -374,7 +282,9 @@ struct cfs_disk {
 	atomic_fetch_add_explicit(&(d)->stat.field, (n), memory_order_relaxed)
 
 uint32_t cfs_disk_now_s(void);
+/* The directory of a block's key among those that have not failed, or NULL. */
+struct disk_dir *cfs_disk_dir_of_key(struct cfs_disk *d, const struct cfs_block *b);
 /* The directory that a block is staged in, or NULL. */
-struct cache_dir *cfs_disk_staged_dir(struct cfs_disk *d, const struct cfs_block *b);
+struct disk_dir *cfs_disk_staged_dir(struct cfs_disk *d, const struct cfs_block *b);
 
 #endif

@@ -8,6 +8,7 @@
 #include "base/activity.h"
 #include "base/log.h"
 #include "disk-internal.h"
+#include "disk-staged.h"
 
 #define TICK_MS	      5000
 #define RETRY_MS      30000
@@ -22,27 +23,22 @@ uint32_t cfs_disk_now_s(void)
 
 /* ---- reading ---- */
 
-static bool is_possible(const struct cfs_block *b)
-{
-	return b->slice < CFS_DISK_SLICE_MAX && b->index <= UINT16_MAX && b->len > 0 &&
-	       b->len <= CFS_DISK_LEN_MAX;
-}
-
 /* Drops a file that is not the block it claims to be. */
-static void drop_bad(struct cache_dir *dir, const struct cfs_block *b, int err)
+static void drop_bad(struct disk_dir *dir, const struct cfs_block *b, int err)
 {
-	char path[CFS_DISK_KEY_MAX];
+	char path[CFS_CACHEDIR_PATH_MAX];
 
-	cfs_disk_dir_forget(dir, b);
+	cfs_disk_forget(dir, b);
 	if (err != -EBADMSG)
 		return;
 	CFS_DISK_COUNT(dir->disk, corrupt, 1);
-	cfs_disk_path(dir->disk, b, path);
-	cfs_warn("cached block is damaged, dropped and fetched again: file=%s/%s", dir->path, path);
+	cfs_cachedir_path(dir->cd->set, CFS_CACHEDIR_CACHED, b, path);
+	cfs_warn("cached block is damaged, dropped and fetched again: file=%s/%s", dir->cd->path,
+		 path);
 }
 
 /* A damaged file becomes a miss. Its removal may wait for the disk, but not if nowait. */
-static int judge(struct cache_dir *dir, const struct cfs_block *b, const char *what, int r,
+static int judge(struct disk_dir *dir, const struct cfs_block *b, const char *what, int r,
 		 bool nowait)
 {
 	bool bad = r == -EBADMSG || r == -ENODATA;
@@ -54,21 +50,31 @@ static int judge(struct cache_dir *dir, const struct cfs_block *b, const char *w
 	else if (bad)
 		drop_bad(dir, b, r);
 	else
-		cfs_disk_dir_fault(dir, what, r, false);
+		cfs_cachedir_fault(dir->cd, what, r, false);
 	return -ENOENT;
 }
 
-struct cache_dir *cfs_disk_staged_dir(struct cfs_disk *d, const struct cfs_block *b)
+static struct disk_dir *part_of(struct cfs_disk *d, const struct cache_dir *cd)
 {
-	return d->staged_dir ? d->staged_dir(d->stage, b) : NULL;
+	return cd ? &d->dirs[cd->number] : NULL;
+}
+
+struct disk_dir *cfs_disk_dir_of_key(struct cfs_disk *d, const struct cfs_block *b)
+{
+	return part_of(d, cfs_cachedirs_find(&d->set, b));
+}
+
+struct disk_dir *cfs_disk_staged_dir(struct cfs_disk *d, const struct cfs_block *b)
+{
+	return d->staged_dir ? part_of(d, d->staged_dir(d->stage, b)) : NULL;
 }
 
 /* Where it was staged; the ring may have changed since. NULL: nowhere. */
-static struct cache_dir *dir_of(struct cfs_disk *d, const struct cfs_block *b)
+static struct disk_dir *dir_of(struct cfs_disk *d, const struct cfs_block *b)
 {
-	struct cache_dir *dir = cfs_disk_staged_dir(d, b);
+	struct disk_dir *dir = cfs_disk_staged_dir(d, b);
 
-	return dir ? dir : cfs_disk_ring_find(d, b);
+	return dir ? dir : cfs_disk_dir_of_key(d, b);
 }
 
 /* Files written by others, or not reached by the scan, are as good as known ones. */
@@ -76,14 +82,14 @@ static int get_file(struct cfs_disk *d, const struct cfs_block *b, bool nowait,
 		    struct cfs_disk_file **ret)
 {
 	struct cfs_disk_file *f;
-	struct cache_dir *dir;
+	struct disk_dir *dir;
 	uint32_t now_s = cfs_disk_now_s();
 	int r;
 
-	if (!is_possible(b))
+	if (!cfs_cachedir_is_nameable(b))
 		return -ENOENT;
 	f = cfs_disk_fds_get(&d->fds, b);
-	if (f && atomic_load(&f->dir->state) == DIR_FAILED) {
+	if (f && atomic_load(&f->dir->cd->state) == DIR_FAILED) {
 		cfs_disk_file_unref(f);
 		f = NULL;
 	}
@@ -104,17 +110,11 @@ static int get_file(struct cfs_disk *d, const struct cfs_block *b, bool nowait,
 	return 0;
 }
 
-void cfs_disk_await(const struct cache_dir *dir, const struct cfs_block *b)
+static void await_disk(struct cfs_disk *d, const struct cfs_block *b)
 {
-	char path[CFS_DISK_KEY_MAX], text[CFS_ACTIVITY_TEXT] = "";
+	const struct disk_dir *dir = dir_of(d, b);
 
-	if (dir) {
-		cfs_disk_path(dir->disk, b, path);
-		/* The end tells one file from another. */
-		snprintf(text, sizeof(text), "%.56s%s/%s", dir->path,
-			 strlen(dir->path) > 56 ? "..." : "", path);
-	}
-	cfs_activity_wait(CFS_WAIT_DISK, b->slice, text);
+	cfs_cachedir_await(dir ? dir->cd : NULL, b);
 }
 
 static ssize_t get(void *tier, const struct cfs_block *b, uint32_t off, const struct iovec *dst,
@@ -126,7 +126,7 @@ static ssize_t get(void *tier, const struct cfs_block *b, uint32_t off, const st
 	int i, r;
 
 	if (!nowait)
-		cfs_disk_await(dir_of(d, b), b);
+		await_disk(d, b);
 	r = get_file(d, b, nowait, &f);
 	if (r == 0) {
 		r = cfs_disk_file_read(f, off, dst, n_dst, nowait);
@@ -162,10 +162,10 @@ static void ahead(void *tier, const struct cfs_block *b, uint32_t off, uint32_t 
 static void late(void *tier, const struct cfs_block *b)
 {
 	struct cfs_disk *d = tier;
-	struct cache_dir *dir = is_possible(b) ? dir_of(d, b) : NULL;
+	struct disk_dir *dir = cfs_cachedir_is_nameable(b) ? dir_of(d, b) : NULL;
 
 	if (dir)
-		cfs_disk_dir_fault(dir, "read", -ETIMEDOUT, false);
+		cfs_cachedir_fault(dir->cd, "read", -ETIMEDOUT, false);
 }
 
 static bool only(void *tier, const struct cfs_block *b)
@@ -178,23 +178,23 @@ static bool only(void *tier, const struct cfs_block *b)
 static void forget(void *tier, const struct cfs_block *b)
 {
 	struct cfs_disk *d = tier;
-	struct cache_dir *dir = is_possible(b) ? cfs_disk_ring_find(d, b) : NULL;
+	struct disk_dir *dir = cfs_cachedir_is_nameable(b) ? cfs_disk_dir_of_key(d, b) : NULL;
 
 	if (dir)
-		cfs_disk_dir_forget_soon(dir, b, false);
+		cfs_disk_forget_soon(dir, b, false);
 }
 
 static bool holds(void *tier, const struct cfs_block *b)
 {
 	struct cfs_disk *d = tier;
-	struct cache_dir *dir = is_possible(b) ? cfs_disk_ring_find(d, b) : NULL;
+	struct disk_dir *dir = cfs_cachedir_is_nameable(b) ? cfs_disk_dir_of_key(d, b) : NULL;
 
 	if (!dir)
 		return false;
 	if (cfs_disk_index_has(&dir->index, b))
 		return true;
 	/* Counts blocks that the scan has not reached, as far as the kernel knows them. */
-	return atomic_load(&d->stat.scanned) < d->n_dirs && cfs_disk_file_is_known(dir, b);
+	return atomic_load(&d->stat.scanned) < d->set.n && cfs_disk_file_is_known(dir, b);
 }
 
 /* Leaves no trace in the order of eviction. */
@@ -202,10 +202,10 @@ static int check_file(void *tier, const struct cfs_block *b)
 {
 	struct cfs_disk *d = tier;
 	struct cfs_disk_file *f;
-	struct cache_dir *dir;
+	struct disk_dir *dir;
 	int r;
 
-	if (!is_possible(b))
+	if (!cfs_cachedir_is_nameable(b))
 		return -EOPNOTSUPP;
 	dir = dir_of(d, b);
 	r = dir ? cfs_disk_file_open(dir, b, false, &f) : -ENOENT;
@@ -233,20 +233,53 @@ static void stats(void *tier, struct cfs_store_stats *ret)
 	ret->disk_evicted_bytes = atomic_load(&d->stat.evicted_bytes);
 	ret->disk_expired = atomic_load(&d->stat.expired);
 	ret->disk_corrupt = atomic_load(&d->stat.corrupt);
-	ret->disk_errors = atomic_load(&d->stat.errors);
-	ret->disk_dir_failures = atomic_load(&d->stat.dir_failures);
+	ret->disk_errors = atomic_load(&d->set.stat.errors);
+	ret->disk_dir_failures = atomic_load(&d->set.stat.failures);
 	ret->disk_scans = atomic_load(&d->stat.scanned);
-	ret->disk_dirs = d->n_dirs;
-	for (i = 0; i < d->n_dirs; i++) {
+	ret->disk_dirs = d->set.n;
+	for (i = 0; i < d->set.n; i++) {
 		struct index_state state = cfs_disk_index_state(&d->dirs[i].index);
 
 		ret->disk_bytes += state.bytes;
 		ret->disk_blocks += state.n;
-		ret->disk_dirs_bad += atomic_load(&d->dirs[i].state) != DIR_OK;
+		ret->disk_dirs_bad += atomic_load(&d->set.v[i].state) != DIR_OK;
 	}
 	pthread_mutex_lock(&d->write_lock);
 	ret->disk_pending_bytes = d->pending_bytes;
 	pthread_mutex_unlock(&d->write_lock);
+}
+
+/* ---- writeback ---- */
+
+struct cache_dirs *cfs_disk_dirs(struct cfs_disk *d)
+{
+	return &d->set;
+}
+
+void cfs_disk_set_staged(struct cfs_disk *d, cfs_disk_staged_fn staged_dir, void *stage)
+{
+	d->stage = stage;
+	d->staged_dir = staged_dir;
+}
+
+void cfs_disk_adopt(struct cfs_disk *d, struct cache_dir *cd, const struct cfs_block *b)
+{
+	struct disk_dir *dir = part_of(d, cd);
+	int r = -EAGAIN;
+
+	if (cfs_disk_index_has(&dir->index, b))
+		return;
+	if (cfs_disk_keeps(d, b))
+		r = cfs_disk_make_room(dir, cfs_disk_charge(b));
+	if (r == 0)
+		r = cfs_disk_index_add(&dir->index, b, cfs_disk_now_s(), false);
+	if (r < 0 && r != -EEXIST)
+		cfs_disk_forget(dir, b);
+}
+
+void cfs_disk_forget_staged(struct cfs_disk *d, struct cache_dir *cd, const struct cfs_block *b)
+{
+	cfs_disk_forget_soon(part_of(d, cd), b, true);
 }
 
 const struct cfs_tier_ops cfs_disk_tier = {
@@ -275,7 +308,7 @@ int cfs_disk_pin(struct cfs_disk *d, const struct cfs_block *b, bool nowait,
 		return r;
 	*ret = (struct cfs_disk_pin){
 		.fd = f->fd,
-		.dir = (unsigned)(f->dir - d->dirs),
+		.dir = f->dir->cd->number,
 		.len = b->len,
 		.n_crcs = f->n_crcs,
 		.crcs = f->n_crcs ? f->crcs : NULL,
@@ -294,7 +327,7 @@ void cfs_disk_unpin(struct cfs_disk_pin *pin)
 
 static int check(const struct cfs_disk_conf *conf, char err[256])
 {
-	if (conf->block_size == 0 || conf->block_size > CFS_DISK_LEN_MAX)
+	if (conf->block_size == 0 || conf->block_size > CFS_CACHEDIR_LEN_MAX)
 		snprintf(err, 256, "disk cache: block size %u is out of range", conf->block_size);
 	else if (conf->free_ratio < 0 || conf->free_ratio >= 1)
 		snprintf(err, 256, "free-space-ratio: must be at least 0 and less than 1");
@@ -325,28 +358,34 @@ static void set_defaults(struct cfs_disk *d, const struct cfs_disk_conf *conf)
 		cfs_pool_stats(conf->pool, &pool);
 		d->conf.pending_max = pool.budget / PENDING_PARTS;
 	}
-	d->dir_mode = d->conf.mode | (d->conf.mode & 0444) >> 2;
 }
 
-/* Takes over the paths. */
-static int add_dirs(struct cfs_disk *d, char **paths, unsigned n)
+static int add_dirs(struct cfs_disk *d, const struct cfs_disk_conf *conf)
 {
-	uint64_t limit = d->conf.size / n;
-	uint32_t items = (uint32_t)CFS_MAX(d->conf.items / n, 1);
-	unsigned i;
-	int r = 0;
+	const struct cache_dirs_conf set = {
+		.dirs = conf->dirs,
+		.uuid = conf->uuid,
+		.hash_prefix = conf->hash_prefix,
+		.checksums = conf->verify != CFS_VERIFY_NONE,
+		.block_size = conf->block_size,
+		.mode = d->conf.mode,
+		.retry_ms = d->conf.retry_ms,
+		.stall_ms = d->conf.stall_ms,
+	};
+	unsigned i, n;
+	int r;
 
+	r = cfs_cachedirs_init(&d->set, &set);
+	if (r < 0)
+		return r;
+	n = d->set.n;
 	d->dirs = calloc(n, sizeof(*d->dirs));
-	for (i = 0; i < n; i++) {
-		if (d->dirs && r == 0) {
-			d->n_dirs = i + 1;
-			r = cfs_disk_dir_init(&d->dirs[i], d, paths[i], limit, items);
-		} else {
-			free(paths[i]);
-		}
-	}
-	free(paths);
-	return d->dirs && d->uuid ? r : -ENOMEM;
+	if (!d->dirs)
+		return -ENOMEM;
+	for (i = 0; i < n && r == 0; i++)
+		r = cfs_disk_dir_init(&d->dirs[i], d, &d->set.v[i], d->conf.size / n,
+				      (uint32_t)CFS_MAX(d->conf.items / n, 1));
+	return r;
 }
 
 static int start(struct cfs_disk *d)
@@ -357,41 +396,42 @@ static int start(struct cfs_disk *d)
 	r = cfs_disk_fds_init(&d->fds);
 	if (r == 0)
 		r = cfs_pool_add_reclaim(d->conf.pool, cfs_disk_reclaim, d);
-	for (i = 0; i < d->n_dirs && r == 0; i++)
+	for (i = 0; i < d->set.n && r == 0; i++)
 		r = cfs_disk_dir_start(&d->dirs[i]);
 	return r;
+}
+
+static void explain(const struct cfs_disk *d, const struct cfs_disk_conf *conf, int err,
+		    char ret[256])
+{
+	if (d->set.n > 0)
+		snprintf(ret, 256, "disk cache: %s", strerror(-err));
+	else
+		snprintf(ret, 256, "cache-dir=%.150s: %s", conf->dirs,
+			 err == -EINVAL	  ? "not a list of absolute paths"
+			 : err == -ENOENT ? "no such directory"
+					  : strerror(-err));
 }
 
 int cfs_disk_create(const struct cfs_disk_conf *conf, struct cfs_disk **ret, char err[256])
 {
 	struct cfs_disk *d;
-	char **paths;
-	int r, n;
+	int r;
 
 	r = check(conf, err);
 	if (r < 0)
 		return r;
-	n = cfs_disk_expand_dirs(conf->dirs, &paths);
-	if (n < 0) {
-		snprintf(err, 256, "cache-dir=%.150s: %s", conf->dirs,
-			 n == -EINVAL	? "not a list of absolute paths"
-			 : n == -ENOENT ? "no such directory"
-					: strerror(-n));
-		return n;
-	}
 	d = calloc(1, sizeof(*d));
 	if (!d)
 		return -ENOMEM;
 	pthread_mutex_init(&d->write_lock, NULL);
-	pthread_mutex_init(&d->ring_lock, NULL);
 	TAILQ_INIT(&d->writes);
 	set_defaults(d, conf);
-	d->uuid = strdup(conf->uuid);
-	r = add_dirs(d, paths, (unsigned)n);
+	r = add_dirs(d, conf);
 	if (r == 0)
 		r = start(d);
 	if (r < 0) {
-		snprintf(err, 256, "disk cache: %s", strerror(-r));
+		explain(d, conf, r, err);
 		cfs_disk_destroy(d);
 		return r;
 	}
@@ -401,25 +441,19 @@ int cfs_disk_create(const struct cfs_disk_conf *conf, struct cfs_disk **ret, cha
 
 void cfs_disk_destroy(struct cfs_disk *d)
 {
-	struct ring *ring, *next;
 	unsigned i;
 
 	if (!d)
 		return;
-	atomic_store(&d->stopping, true);
+	atomic_store(&d->set.stopping, true);
 	cfs_pool_remove_reclaim(d->conf.pool, cfs_disk_reclaim, d);
-	for (i = 0; i < d->n_dirs; i++)
+	for (i = 0; d->dirs && i < d->set.n; i++)
 		cfs_disk_dir_stop(&d->dirs[i]);
 	cfs_disk_fds_fini(&d->fds);
-	for (i = 0; i < d->n_dirs; i++)
-		cfs_disk_dir_fini(&d->dirs[i]);
-	for (ring = atomic_load(&d->ring); ring; ring = next) {
-		next = ring->replaced;
-		free(ring);
-	}
+	for (i = 0; d->dirs && i < d->set.n; i++)
+		cfs_disk_index_fini(&d->dirs[i].index);
+	cfs_cachedirs_fini(&d->set);
 	free(d->dirs);
-	free(d->uuid);
-	pthread_mutex_destroy(&d->ring_lock);
 	pthread_mutex_destroy(&d->write_lock);
 	free(d);
 }

@@ -14,18 +14,18 @@
 #define STAGED_MAX 64
 
 /* A second link means that another client has not uploaded the block yet: it would free nothing. */
-static bool is_staged(struct cache_dir *dir, const struct cfs_block *b)
+static bool is_staged(struct disk_dir *dir, const struct cfs_block *b)
 {
-	char path[CFS_DISK_KEY_MAX];
+	char path[CFS_CACHEDIR_PATH_MAX];
 	struct stat st;
 
-	cfs_disk_path(dir->disk, b, path);
-	return fstatat(atomic_load(&dir->fd), path, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	cfs_cachedir_path(dir->cd->set, CFS_CACHEDIR_CACHED, b, path);
+	return fstatat(atomic_load(&dir->cd->fd), path, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
 	       st.st_nlink > 1;
 }
 
 /* Bytes that were charged for it; 0: nothing left to evict. */
-static uint64_t evict_one(struct cache_dir *dir)
+static uint64_t evict_one(struct disk_dir *dir)
 {
 	struct cfs_disk *d = dir->disk;
 	struct cfs_block b;
@@ -35,7 +35,7 @@ static uint64_t evict_one(struct cache_dir *dir)
 		if (!cfs_disk_index_take_victim(&dir->index, &b))
 			return 0;
 		if (!is_staged(dir, &b)) {
-			cfs_disk_dir_forget(dir, &b);
+			cfs_disk_forget(dir, &b);
 			CFS_DISK_COUNT(d, evictions, 1);
 			CFS_DISK_COUNT(d, evicted_bytes, b.len);
 			return cfs_disk_charge(&b);
@@ -45,7 +45,7 @@ static uint64_t evict_one(struct cache_dir *dir)
 	return 0;
 }
 
-static bool exceeds(struct cache_dir *dir, uint64_t need)
+static bool exceeds(struct disk_dir *dir, uint64_t need)
 {
 	struct index_state state = cfs_disk_index_state(&dir->index);
 
@@ -53,13 +53,13 @@ static bool exceeds(struct cache_dir *dir, uint64_t need)
 }
 
 /* Unlinked files may free their space only later, so the need is computed once. */
-int cfs_disk_keep_free(struct cache_dir *dir, uint64_t need)
+int cfs_disk_keep_free(struct disk_dir *dir, uint64_t need)
 {
 	double ratio = dir->disk->conf.free_ratio;
 	uint64_t lack = 0, lack_files = 0, keep, avail, freed;
 	struct statvfs fs;
 
-	if (fstatvfs(atomic_load(&dir->fd), &fs) < 0)
+	if (fstatvfs(atomic_load(&dir->cd->fd), &fs) < 0)
 		return -errno;
 	keep = (uint64_t)(ratio * (double)fs.f_blocks) * fs.f_frsize + need;
 	avail = (uint64_t)fs.f_bavail * fs.f_frsize;
@@ -78,7 +78,7 @@ int cfs_disk_keep_free(struct cache_dir *dir, uint64_t need)
 	return 0;
 }
 
-int cfs_disk_make_room(struct cache_dir *dir, uint64_t need)
+int cfs_disk_make_room(struct disk_dir *dir, uint64_t need)
 {
 	while (exceeds(dir, need)) {
 		if (evict_one(dir) == 0)
@@ -87,7 +87,7 @@ int cfs_disk_make_room(struct cache_dir *dir, uint64_t need)
 	return cfs_disk_keep_free(dir, need);
 }
 
-void cfs_disk_expire(struct cache_dir *dir)
+void cfs_disk_expire(struct disk_dir *dir)
 {
 	struct cfs_disk *d = dir->disk;
 	uint32_t now_s = cfs_disk_now_s(), start = dir->expire_cursor;
@@ -100,7 +100,7 @@ void cfs_disk_expire(struct cache_dir *dir)
 		n = cfs_disk_index_take_expired(&dir->index, now_s - (uint32_t)d->conf.expire_s,
 						&dir->expire_cursor, expired, EXPIRE_BATCH);
 		for (i = 0; i < n; i++)
-			cfs_disk_dir_forget(dir, &expired[i]);
+			cfs_disk_forget(dir, &expired[i]);
 		CFS_DISK_COUNT(d, expired, n);
-	} while (dir->expire_cursor > start && !atomic_load(&d->stopping));
+	} while (dir->expire_cursor > start && !atomic_load(&d->set.stopping));
 }

@@ -30,7 +30,7 @@ static bool may_wait_to_close(const struct cfs_disk_file *f)
 {
 	struct statx st;
 
-	return atomic_load(&f->dir->state) == DIR_FAILED ||
+	return atomic_load(&f->dir->cd->state) == DIR_FAILED ||
 	       statx(f->fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_NLINK, &st) < 0 ||
 	       st.stx_nlink == 0;
 }
@@ -135,7 +135,7 @@ static bool is_unlinked(const struct cfs_disk_file *f)
 	return fstat(f->fd, &st) < 0 || st.st_nlink == 0;
 }
 
-void cfs_disk_fds_sweep(struct fd_cache *c, const struct cache_dir *dir, bool all, uint32_t since_s)
+void cfs_disk_fds_sweep(struct fd_cache *c, const struct disk_dir *dir, bool all, uint32_t since_s)
 {
 	unsigned i, k;
 

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A block's file: data, then a checksum per segment (volume-format section 8). The checksums are
+ * Reading a block's file. The checksums are
  * read once, when the file is opened; the data is verified each time it is read, while it is hot.
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <linux/openat2.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,81 +20,21 @@
 /* The kernel may read no more than this of what one call announces. */
 #define AHEAD (1u << 20)
 
-void cfs_disk_path(const struct cfs_disk *d, const struct cfs_block *b, char path[CFS_DISK_KEY_MAX])
+static int read_flags(const struct disk_dir *dir, bool nowait)
 {
-	uint64_t million = b->slice / 1000 / 1000;
-
-	if (d->conf.hash_prefix)
-		snprintf(path, CFS_DISK_KEY_MAX,
-			 "raw/chunks/%02X/%" PRIu64 "/%" PRIu64 "_%" PRIu32 "_%" PRIu32,
-			 (unsigned)(b->slice % 256), million, b->slice, b->index, b->len);
-	else
-		snprintf(path, CFS_DISK_KEY_MAX,
-			 "raw/chunks/%" PRIu64 "/%" PRIu64 "/%" PRIu64 "_%" PRIu32 "_%" PRIu32,
-			 million, b->slice / 1000, b->slice, b->index, b->len);
-}
-
-void cfs_disk_staging_path(const struct cfs_disk *d, const struct cfs_block *b,
-			   char path[CFS_DISK_KEY_MAX])
-{
-	char cached[CFS_DISK_KEY_MAX];
-
-	cfs_disk_path(d, b, cached);
-	snprintf(path, CFS_DISK_KEY_MAX, "%s%.*s", CFS_STAGE_ROOT, CFS_DISK_KEY_MAX - 16,
-		 strchr(cached, '/'));
-}
-
-void cfs_disk_remove_staged(struct cache_dir *dir, const struct cfs_block *b)
-{
-	char path[CFS_DISK_KEY_MAX];
-
-	cfs_disk_staging_path(dir->disk, b, path);
-	unlinkat(atomic_load(&dir->fd), path, 0);
-}
-
-static uint64_t size_with_trailer(const struct cfs_block *b)
-{
-	return (uint64_t)b->len + cfs_disk_n_segments(b->len) * sizeof(uint32_t);
-}
-
-bool cfs_disk_size_fits(const struct cfs_block *b, uint64_t size)
-{
-	return size == b->len || size == size_with_trailer(b);
-}
-
-static int read_flags(const struct cache_dir *dir, bool nowait)
-{
-	return nowait && !atomic_load_explicit(&dir->in_memory, memory_order_relaxed) ? RWF_NOWAIT
-										      : 0;
-}
-
-int cfs_disk_read_all(int fd, void *dst, size_t len, uint64_t off, int flags)
-{
-	size_t done = 0;
-
-	while (done < len) {
-		struct iovec v = {.iov_base = (char *)dst + done, .iov_len = len - done};
-		ssize_t n = preadv2(fd, &v, 1, (off_t)(off + done), flags);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return flags ? -EAGAIN : -errno;
-		if (n == 0)
-			return -EBADMSG;
-		done += (size_t)n;
-	}
-	return 0;
+	return nowait && !atomic_load_explicit(&dir->cd->in_memory, memory_order_relaxed)
+		       ? RWF_NOWAIT
+		       : 0;
 }
 
 /* openat2(2) with RESOLVE_CACHED fails rather than wait; where it is not to be had, we wait. */
-static int open_fd(const struct cache_dir *dir, const char *path, bool nowait)
+static int open_fd(const struct disk_dir *dir, const char *path, bool nowait)
 {
 	struct open_how how = {
 		.flags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW,
 		.resolve = nowait ? RESOLVE_CACHED : 0,
 	};
-	int fd, at = atomic_load(&dir->fd);
+	int fd, at = atomic_load(&dir->cd->fd);
 
 	if (nowait)
 		fd = (int)syscall(SYS_openat2, at, path, &how, sizeof(how));
@@ -107,12 +45,12 @@ static int open_fd(const struct cache_dir *dir, const char *path, bool nowait)
 	return nowait && errno != ENOENT ? -EAGAIN : -errno;
 }
 
-bool cfs_disk_file_is_known(const struct cache_dir *dir, const struct cfs_block *b)
+bool cfs_disk_file_is_known(const struct disk_dir *dir, const struct cfs_block *b)
 {
-	char path[CFS_DISK_KEY_MAX];
+	char path[CFS_CACHEDIR_PATH_MAX];
 	int fd;
 
-	cfs_disk_path(dir->disk, b, path);
+	cfs_cachedir_path(dir->cd->set, CFS_CACHEDIR_CACHED, b, path);
 	fd = open_fd(dir, path, true);
 	if (fd >= 0)
 		close(fd);
@@ -124,26 +62,26 @@ static int read_trailer(struct cfs_disk_file *f, bool nowait)
 	unsigned i;
 	int r;
 
-	r = cfs_disk_read_all(f->fd, f->crcs, f->n_crcs * sizeof(f->crcs[0]), f->id.len,
+	r = cfs_cachedir_read(f->fd, f->crcs, f->n_crcs * sizeof(f->crcs[0]), f->id.len,
 			      read_flags(f->dir, nowait));
 	for (i = 0; r == 0 && i < f->n_crcs; i++)
 		f->crcs[i] = be32toh(f->crcs[i]);
 	return r;
 }
 
-int cfs_disk_file_open(struct cache_dir *dir, const struct cfs_block *b, bool nowait,
+int cfs_disk_file_open(struct disk_dir *dir, const struct cfs_block *b, bool nowait,
 		       struct cfs_disk_file **ret)
 {
-	unsigned n = cfs_disk_n_segments(b->len);
-	char path[CFS_DISK_KEY_MAX];
+	unsigned n = cfs_cachedir_n_segments(b->len);
+	char path[CFS_CACHEDIR_PATH_MAX];
 	struct cfs_disk_file *f;
 	struct stat st;
 	int fd, r = 0;
 
-	cfs_disk_path(dir->disk, b, path);
+	cfs_cachedir_path(dir->cd->set, CFS_CACHEDIR_CACHED, b, path);
 	fd = open_fd(dir, path, nowait);
 	if (fd == -ENOENT && cfs_disk_staged_dir(dir->disk, b) == dir) {
-		cfs_disk_staging_path(dir->disk, b, path);
+		cfs_cachedir_path(dir->cd->set, CFS_CACHEDIR_STAGED, b, path);
 		fd = open_fd(dir, path, nowait);
 	}
 	if (fd < 0)
@@ -156,7 +94,7 @@ int cfs_disk_file_open(struct cache_dir *dir, const struct cfs_block *b, bool no
 	*f = (struct cfs_disk_file){.refs = 1, .dir = dir, .id = *b, .fd = fd};
 	if (fstat(fd, &st) < 0)
 		r = -errno;
-	else if (!S_ISREG(st.st_mode) || !cfs_disk_size_fits(b, (uint64_t)st.st_size))
+	else if (!S_ISREG(st.st_mode) || !cfs_cachedir_size_fits(b, (uint64_t)st.st_size))
 		r = -EBADMSG;
 	else if (st.st_size > b->len)
 		f->n_crcs = n;
@@ -175,7 +113,7 @@ int cfs_disk_file_open(struct cache_dir *dir, const struct cfs_block *b, bool no
 /* Bytes of a segment. */
 static uint32_t segment_len(const struct cfs_disk_file *f, uint32_t segment)
 {
-	return CFS_MIN(CFS_DISK_SEGMENT, f->id.len - segment * CFS_DISK_SEGMENT);
+	return CFS_MIN(CFS_CACHEDIR_SEGMENT, f->id.len - segment * CFS_CACHEDIR_SEGMENT);
 }
 
 struct reader {
@@ -187,15 +125,15 @@ struct reader {
 /* Whole segments, or the last ones of the block, right into the caller's memory. */
 static int read_segments(const struct reader *rd, uint32_t off, uint8_t *dst, uint32_t len)
 {
-	uint32_t i = off / CFS_DISK_SEGMENT, n;
+	uint32_t i = off / CFS_CACHEDIR_SEGMENT, n;
 	int r;
 
-	r = cfs_disk_read_all(rd->f->fd, dst, len, off, rd->flags);
+	r = cfs_cachedir_read(rd->f->fd, dst, len, off, rd->flags);
 	if (r < 0 || !rd->check)
 		return r;
 	for (; len > 0; i++, dst += n, len -= n) {
 		n = segment_len(rd->f, i);
-		if (cfs_disk_crc(dst, n) != rd->f->crcs[i])
+		if (cfs_cachedir_crc(dst, n) != rd->f->crcs[i])
 			return -EBADMSG;
 	}
 	return 0;
@@ -230,9 +168,10 @@ static void note_pieces(struct segment_pieces *p, const uint8_t *segment, uint32
 	uint32_t i;
 
 	for (i = 0; i * CFS_DISK_PIECE < len; i++)
-		atomic_store_explicit(&p->crcs[i],
-				      cfs_disk_crc(segment + i * CFS_DISK_PIECE, piece_len(len, i)),
-				      memory_order_relaxed);
+		atomic_store_explicit(
+			&p->crcs[i],
+			cfs_cachedir_crc(segment + i * CFS_DISK_PIECE, piece_len(len, i)),
+			memory_order_relaxed);
 	atomic_store_explicit(&p->known, true, memory_order_release);
 }
 
@@ -243,10 +182,10 @@ static int read_pieces(const struct reader *rd, const struct segment_pieces *p, 
 	uint32_t from = first * CFS_DISK_PIECE, end = CFS_MIN(len, (last + 1) * CFS_DISK_PIECE), n;
 	int r;
 
-	r = cfs_disk_read_all(rd->f->fd, dst, end - from, off + from, rd->flags);
+	r = cfs_cachedir_read(rd->f->fd, dst, end - from, off + from, rd->flags);
 	for (; r == 0 && first <= last; first++, dst += n) {
 		n = piece_len(len, first);
-		if (cfs_disk_crc(dst, n) !=
+		if (cfs_cachedir_crc(dst, n) !=
 		    atomic_load_explicit(&p->crcs[first], memory_order_relaxed))
 			r = -EBADMSG;
 	}
@@ -260,15 +199,15 @@ static int read_pieces(const struct reader *rd, const struct segment_pieces *p, 
 static __attribute__((noinline)) int read_part(const struct reader *rd, uint32_t off, uint8_t *dst,
 					       uint32_t len)
 {
-	uint32_t i = off / CFS_DISK_SEGMENT, in = off % CFS_DISK_SEGMENT;
+	uint32_t i = off / CFS_CACHEDIR_SEGMENT, in = off % CFS_CACHEDIR_SEGMENT;
 	uint32_t start = off - in, whole = segment_len(rd->f, i);
 	uint32_t first = in / CFS_DISK_PIECE, last = (in + len - 1) / CFS_DISK_PIECE;
-	uint8_t segment[CFS_DISK_SEGMENT];
+	uint8_t segment[CFS_CACHEDIR_SEGMENT];
 	struct segment_pieces *p;
 	int r;
 
 	if (!rd->check || !rd->extend)
-		return cfs_disk_read_all(rd->f->fd, dst, len, off, rd->flags);
+		return cfs_cachedir_read(rd->f->fd, dst, len, off, rd->flags);
 	p = get_pieces(rd->f);
 	if (!p || !atomic_load_explicit(&p[i].known, memory_order_acquire)) {
 		r = read_segments(rd, start, segment, whole);
@@ -291,13 +230,13 @@ static int read_piece(const struct reader *rd, uint32_t off, uint8_t *dst, uint3
 	int r;
 
 	for (; len > 0; off += n, dst += n, len -= n) {
-		uint32_t in = off % CFS_DISK_SEGMENT;
+		uint32_t in = off % CFS_CACHEDIR_SEGMENT;
 
-		n = off + len == rd->f->id.len ? len : len - len % CFS_DISK_SEGMENT;
+		n = off + len == rd->f->id.len ? len : len - len % CFS_CACHEDIR_SEGMENT;
 		if (in == 0 && n > 0) {
 			r = read_segments(rd, off, dst, n);
 		} else {
-			n = CFS_MIN(len, CFS_DISK_SEGMENT - in);
+			n = CFS_MIN(len, CFS_CACHEDIR_SEGMENT - in);
 			r = read_part(rd, off, dst, n);
 		}
 		if (r < 0)
@@ -309,11 +248,11 @@ static int read_piece(const struct reader *rd, uint32_t off, uint8_t *dst, uint3
 /* True when each piece but the last is whole segments, and the last is or ends the block. */
 static bool is_aligned(const struct cfs_disk_file *f, uint32_t off, const struct iovec *dst, int n)
 {
-	bool whole = off % CFS_DISK_SEGMENT == 0;
+	bool whole = off % CFS_CACHEDIR_SEGMENT == 0;
 	int i;
 
 	for (i = 0; i < n; off += (uint32_t)dst[i].iov_len, i++)
-		whole = whole && (dst[i].iov_len % CFS_DISK_SEGMENT == 0 ||
+		whole = whole && (dst[i].iov_len % CFS_CACHEDIR_SEGMENT == 0 ||
 				  off + dst[i].iov_len == f->id.len);
 	return whole;
 }
@@ -325,9 +264,9 @@ static int check_pieces(const struct cfs_disk_file *f, uint32_t off, const struc
 
 	for (i = 0; i < n; i++) {
 		for (done = 0; done < dst[i].iov_len; done += len, off += len) {
-			len = segment_len(f, off / CFS_DISK_SEGMENT);
-			if (cfs_disk_crc((uint8_t *)dst[i].iov_base + done, len) !=
-			    f->crcs[off / CFS_DISK_SEGMENT])
+			len = segment_len(f, off / CFS_CACHEDIR_SEGMENT);
+			if (cfs_cachedir_crc((uint8_t *)dst[i].iov_base + done, len) !=
+			    f->crcs[off / CFS_CACHEDIR_SEGMENT])
 				return -EBADMSG;
 		}
 	}
@@ -362,7 +301,7 @@ void cfs_disk_file_ahead(const struct cfs_disk_file *f, uint32_t off, uint32_t l
 {
 	uint32_t n;
 
-	if (atomic_load_explicit(&f->dir->in_memory, memory_order_relaxed))
+	if (atomic_load_explicit(&f->dir->cd->in_memory, memory_order_relaxed))
 		return;
 	for (; len > 0; off += n, len -= n) {
 		n = CFS_MIN(len, AHEAD);

@@ -129,8 +129,10 @@ static void edges(void **state)
 {
 	struct index ix = new_index(CFS_EVICT_S3FIFO, 100);
 	struct cfs_block v[] = {
-		{.slice = CFS_DISK_SLICE_MAX - 1, .index = UINT16_MAX, .len = CFS_DISK_LEN_MAX},
-		{.slice = CFS_DISK_SLICE_MAX - 1, .index = UINT16_MAX, .len = 1},
+		{.slice = CFS_CACHEDIR_SLICE_MAX - 1,
+		 .index = UINT16_MAX,
+		 .len = CFS_CACHEDIR_LEN_MAX},
+		{.slice = CFS_CACHEDIR_SLICE_MAX - 1, .index = UINT16_MAX, .len = 1},
 		{.slice = 1ULL << 32, .index = 0, .len = 1},
 		{.slice = 0, .index = 1, .len = 1},
 		{.slice = 1, .index = 0, .len = 1},
@@ -314,29 +316,30 @@ static void murmur3(void **state)
 	size_t i;
 
 	for (i = 0; i < CFS_ARRAY_SIZE(v); i++)
-		assert_int_equal(cfs_disk_murmur3(v[i].text, strlen(v[i].text)), v[i].hash);
+		assert_int_equal(cfs_cachedir_murmur3(v[i].text, strlen(v[i].text)), v[i].hash);
 }
 
 /* Keys spread evenly, and only those of a failed directory move. */
 static void ring(void **state)
 {
 	enum { N = 20000, DIRS = 4 };
-	struct cache_dir dirs[DIRS] = {0};
-	struct cfs_disk d = {.dirs = dirs, .n_dirs = DIRS};
+	struct cache_dir *dirs = calloc(DIRS, sizeof(*dirs));
+	struct cache_dirs set = {.v = dirs, .n = DIRS};
 	unsigned count[DIRS] = {0}, i;
 	struct cache_dir **was = calloc(N, sizeof(*was));
-	struct ring *r, *next;
 
-	pthread_mutex_init(&d.ring_lock, NULL);
+	pthread_mutex_init(&set.ring_lock, NULL);
 	for (i = 0; i < DIRS; i++) {
 		snprintf(dirs[i].id, sizeof(dirs[i].id), "1e8d3c5%x-0000-4000-8000-000000000000",
 			 i);
-		assert_int_equal(cfs_disk_ring_add(&d, &dirs[i]), 0);
+		dirs[i].number = i;
+		dirs[i].fd = -1;
+		assert_int_equal(cfs_cachedirs_add(&set, &dirs[i]), 0);
 	}
 	for (i = 0; i < N; i++) {
 		struct cfs_block b = block(i);
 
-		was[i] = cfs_disk_ring_find(&d, &b);
+		was[i] = cfs_cachedirs_find(&set, &b);
 		count[was[i] - dirs]++;
 	}
 	for (i = 0; i < DIRS; i++)
@@ -345,7 +348,7 @@ static void ring(void **state)
 	dirs[2].state = DIR_READ_ONLY;
 	for (i = 0; i < N; i++) {
 		struct cfs_block b = block(i);
-		struct cache_dir *dir = cfs_disk_ring_find(&d, &b);
+		struct cache_dir *dir = cfs_cachedirs_find(&set, &b);
 
 		if (was[i] == &dirs[1])
 			assert_ptr_not_equal(dir, was[i]);
@@ -354,11 +357,8 @@ static void ring(void **state)
 	}
 	for (i = 0; i < DIRS; i++)
 		dirs[i].state = DIR_FAILED;
-	assert_null(cfs_disk_ring_find(&d, &(struct cfs_block){.slice = 1, .len = 1}));
-	for (r = d.ring; r; r = next) {
-		next = r->replaced;
-		free(r);
-	}
+	assert_null(cfs_cachedirs_find(&set, &(struct cfs_block){.slice = 1, .len = 1}));
+	cfs_cachedirs_fini(&set);
 	free(was);
 }
 

@@ -15,7 +15,7 @@
 
 #include "disk_fixture.h"
 #include "store/disk/disk-internal.h"
-#include "store/stage-internal.h"
+#include "store/stage/stage-internal.h"
 
 static struct cfs_stage_conf conf;
 
@@ -421,7 +421,8 @@ static void test_more_than_there_is_room_for(void **state)
 	open_mount();
 	for (; b.slice < 4000; b.slice += 1000)
 		assert_int_equal(put_sync(&b), 0);
-	assert_int_equal(cfs_disk_walk(&disk->dirs[0], CFS_STAGE_ROOT, visit_some, &left), 1);
+	assert_int_equal(cfs_cachedir_walk(&disk->set.v[0], CFS_CACHEDIR_STAGED, visit_some, &left),
+			 1);
 	assert_int_equal(left, 0);
 	close_disk();
 }
@@ -441,7 +442,7 @@ static unsigned faults(struct cache_dir *dir)
 static void test_blame(void **state)
 {
 	struct cfs_block b = block(1, 1000);
-	struct cache_dir *dir;
+	struct disk_dir *dir;
 	char list[160];
 
 	conf.delay_ms = 3600000;
@@ -450,14 +451,14 @@ static void test_blame(void **state)
 	open_mount();
 	do {
 		b.slice++;
-		cfs_disk_dir_fault(&disk->dirs[0], "test", -ENODEV, false);
+		cfs_cachedir_fault(&disk->set.v[0], "test", -ENODEV, false);
 		assert_int_equal(put_sync(&b), 0);
 		WAIT_FOR(stats().disk_dirs_bad == 0);
 		dir = cfs_disk_staged_dir(disk, &b);
-	} while (dir != &disk->dirs[1] || cfs_disk_ring_find(disk, &b) != &disk->dirs[0]);
+	} while (dir != &disk->dirs[1] || cfs_disk_dir_of_key(disk, &b) != &disk->dirs[0]);
 	cfs_disk_tier.late(disk, &b);
-	assert_int_equal(faults(&disk->dirs[0]), 0);
-	assert_int_equal(faults(&disk->dirs[1]), 1);
+	assert_int_equal(faults(&disk->set.v[0]), 0);
+	assert_int_equal(faults(&disk->set.v[1]), 1);
 	close_disk();
 }
 

@@ -17,7 +17,7 @@
 #include "base/longwait.h"
 #include "disk_fixture.h"
 #include "store/disk/disk-internal.h"
-#include "store/stage-internal.h"
+#include "store/stage/stage-internal.h"
 
 /* ---- system calls that hang on demand (the linker's --wrap) ---- */
 
@@ -148,7 +148,7 @@ int __wrap_openat64(int fd, const char *path, int flags, mode_t mode)
 {
 	pass();
 	/* Others follow links: they make the directory durable. */
-	if (!strcmp(path, CFS_STAGE_ROOT "/chunks") && flags & O_NOFOLLOW && !pass_scan()) {
+	if (!strcmp(path, CFS_CACHEDIR_STAGED "/chunks") && flags & O_NOFOLLOW && !pass_scan()) {
 		errno = EMFILE;
 		return -1;
 	}

@@ -3,8 +3,8 @@
  * Shared by the files of writeback.
  *
  *	stage.c		what is staged, what may be, what was left behind, life
- *	stage-upload.c	who uploads it, and when
- *	stage-file.c	a staged block's file
+ *	upload.c	uploading it
+ *	file.c		a staged block's file
  *
  * Locks: stage.lock and those of stage.syncs are leaves; no I/O is done under them.
  */
@@ -18,8 +18,8 @@
 
 #include "base/task.h"
 #include "base/workers.h"
-
-struct cache_dir;
+#include "store/cachedir/cachedir.h"
+#include "store/disk/disk-staged.h"
 
 enum staged_state {
 	STAGED_WAITING,
@@ -85,6 +85,8 @@ struct cfs_stage {
 	struct cfs_stage_conf conf;
 	struct cfs_store *store;
 	struct cfs_disk *disk;
+	struct cache_dirs *dirs;      /* its directories */
+	bool attached;		      /* to the store and the disk cache */
 	struct stage_scan *scans;     /* one for each directory */
 	struct dir_sync *syncs;	      /* one for each directory, so that a hanging one delays no
 				       * other */
@@ -114,30 +116,21 @@ struct cfs_stage {
 	} stat;
 };
 
-/* ---- stage.c; a NULL stage stages nothing ---- */
-
-/* 0: the block is durable on disk; else it must be uploaded at once. */
-int cfs_stage_put(struct cfs_stage *st, const struct cfs_block *b, const struct cfs_segs *data,
-		  cfs_deadline_t deadline);
-/* The block was removed: it will not be uploaded. */
-void cfs_stage_drop(struct cfs_stage *st, const struct cfs_block *b);
-void cfs_stage_stats(struct cfs_stage *st, struct cfs_store_stats *ret);
-/* Ends, and leaves staged files where they are. */
-void cfs_stage_stop(struct cfs_stage *st);
+/* ---- stage.c ---- */
 
 /* Called with the lock: hides it from readers. */
 void cfs_stage_free_entry(struct cfs_stage *st, struct staged *e);
 /* Called with the lock: hides it from uploaders; readers find it. */
 void cfs_stage_list_damaged(struct cfs_stage *st, struct staged *e);
 
-/* ---- stage-upload.c ---- */
+/* ---- upload.c ---- */
 
 /* Called with the lock: starts one more uploader if there is work for it. */
 void cfs_stage_wake(struct cfs_stage *st);
 /* The job of a struct stage_uploader. */
 void cfs_stage_run_uploader(struct cfs_job *job);
 
-/* ---- stage-file.c ---- */
+/* ---- file.c ---- */
 
 /* n of them. */
 int cfs_stage_syncs_new(unsigned n, struct dir_sync **ret);
@@ -151,8 +144,6 @@ int cfs_stage_file_room(struct cfs_stage *st, const struct cfs_block *b, cfs_dea
 /* Reads all of it into them and verifies. -ENOENT, -EBADMSG: damaged. */
 int cfs_stage_file_read(const struct cache_dir *dir, const struct cfs_block *b,
 			const struct cfs_segs *data);
-/* After the upload: the file becomes an ordinary cached block, if there is room. */
-void cfs_stage_file_uploaded(struct cache_dir *dir, const struct cfs_block *b);
 /* True when more space is free than staging must leave. */
 bool cfs_stage_disk_has_room(const struct cache_dir *dir, double free_ratio, uint64_t need);
 

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "store/disk/disk-internal.h"
-#include "store/stage-internal.h"
+#include "stage-internal.h"
+#include "store/store-internal.h"
 
 #define SYNC_WAIT_MS 1000
 
@@ -97,7 +97,7 @@ static bool parents_are_durable(const struct dir_sync *y, uint64_t hash)
 static int sync_dir(struct dir_sync *y, const struct cache_dir *dir, const char *path)
 {
 	uint64_t hash = hash_path(path);
-	char above[CFS_DISK_KEY_MAX];
+	char above[CFS_CACHEDIR_PATH_MAX];
 	char *slash;
 	int r;
 
@@ -172,11 +172,11 @@ static void cut_name(char *path)
 static void link_cached(struct cache_dir *dir, const struct cfs_block *b, const char *path)
 {
 	int at = atomic_load(&dir->fd);
-	char cached[CFS_DISK_KEY_MAX];
+	char cached[CFS_CACHEDIR_PATH_MAX];
 
-	cfs_disk_path(dir->disk, b, cached);
+	cfs_cachedir_path(dir->set, CFS_CACHEDIR_CACHED, b, cached);
 	if (linkat(at, path, at, cached, 0) == 0 || errno != ENOENT ||
-	    cfs_disk_dir_make_parents(dir, cached) < 0)
+	    cfs_cachedir_make_parents(dir, cached) < 0)
 		return;
 	if (linkat(at, path, at, cached, 0) < 0)
 		cfs_debug("staged block is not in the cache: file=%s error=%s", cached,
@@ -186,31 +186,18 @@ static void link_cached(struct cache_dir *dir, const struct cfs_block *b, const 
 int cfs_stage_file_write(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_block *b,
 			 const struct cfs_segs *data)
 {
-	char path[CFS_DISK_KEY_MAX], tmp[CFS_DISK_KEY_MAX + sizeof(CFS_DISK_TMP)];
-	int fd, r, at = atomic_load(&dir->fd);
+	char path[CFS_CACHEDIR_PATH_MAX];
+	int r;
 
-	cfs_disk_staging_path(dir->disk, b, path);
-	snprintf(tmp, sizeof(tmp), "%s" CFS_DISK_TMP, path);
-	fd = cfs_disk_create_tmp(dir, tmp);
-	if (fd < 0)
-		return fd;
-	r = cfs_disk_write_data(fd, data, dir->disk->conf.verify != CFS_VERIFY_NONE);
-	if (r == 0 && fdatasync(fd) < 0)
-		r = -errno;
-	if (close(fd) < 0 && r == 0)
-		r = -errno;
-	if (r == 0 && renameat(at, tmp, at, path) < 0)
-		r = -errno;
-	if (r < 0) {
-		unlinkat(at, tmp, 0);
-		return r;
-	}
-	link_cached(dir, b, path);
-	snprintf(tmp, sizeof(tmp), "%s", path);
-	cut_name(tmp);
-	r = make_durable(&st->syncs[dir - st->disk->dirs], dir, tmp);
+	r = cfs_cachedir_write(dir, CFS_CACHEDIR_STAGED, b, data, true);
 	if (r < 0)
-		cfs_disk_remove_staged(dir, b);
+		return r;
+	cfs_cachedir_path(dir->set, CFS_CACHEDIR_STAGED, b, path);
+	link_cached(dir, b, path);
+	cut_name(path);
+	r = make_durable(&st->syncs[dir->number], dir, path);
+	if (r < 0)
+		cfs_cachedir_unlink(dir, CFS_CACHEDIR_STAGED, b);
 	return r;
 }
 
@@ -221,14 +208,14 @@ static bool has_footer(int fd, uint64_t off, uint64_t len)
 	uint8_t head[FOOTER_MIN];
 
 	return len >= FOOTER_MIN && len <= FOOTER_MAX &&
-	       cfs_disk_read_all(fd, head, sizeof(head), off, 0) == 0 &&
+	       cfs_cachedir_read(fd, head, sizeof(head), off, 0) == 0 &&
 	       cfs_get_be16(head) == FOOTER_MAGIC;
 }
 
 /* Whether there are checksums, by what is behind the data; -EBADMSG: it is torn. */
 static int find_trailer(int fd, const struct cfs_block *b, uint64_t size)
 {
-	uint64_t crcs = cfs_disk_n_segments(b->len) * sizeof(uint32_t), rest;
+	uint64_t crcs = cfs_cachedir_n_segments(b->len) * sizeof(uint32_t), rest;
 
 	if (size < b->len)
 		return -EBADMSG;
@@ -244,7 +231,7 @@ static int find_trailer(int fd, const struct cfs_block *b, uint64_t size)
 int cfs_stage_file_room(struct cfs_stage *st, const struct cfs_block *b, cfs_deadline_t deadline,
 			struct cfs_segs *ret)
 {
-	struct cfs_pool *pool = st->disk->conf.pool;
+	struct cfs_pool *pool = st->store->pool;
 	struct cfs_page *page;
 	uint32_t off, n;
 	int r = 0;
@@ -278,23 +265,24 @@ int cfs_stage_file_room(struct cfs_stage *st, const struct cfs_block *b, cfs_dea
 static int read_and_verify(int fd, const struct cfs_block *b, bool trailer,
 			   const struct cfs_segs *data)
 {
-	uint32_t crcs[CFS_DISK_LEN_MAX / CFS_DISK_SEGMENT];
+	uint32_t crcs[CFS_CACHEDIR_LEN_MAX / CFS_CACHEDIR_SEGMENT];
 	uint32_t off = 0, in, n;
 	size_t i;
 	int r = 0;
 
 	if (trailer)
-		r = cfs_disk_read_all(fd, crcs, cfs_disk_n_segments(b->len) * sizeof(crcs[0]),
+		r = cfs_cachedir_read(fd, crcs, cfs_cachedir_n_segments(b->len) * sizeof(crcs[0]),
 				      b->len, 0);
 	for (i = 0; i < data->n && r == 0; i++) {
 		const struct cfs_seg *seg = &data->v[i];
 		uint8_t *p = seg->page->data + seg->off;
 
-		r = cfs_disk_read_all(fd, p, seg->len, off, 0);
+		r = cfs_cachedir_read(fd, p, seg->len, off, 0);
 		/* Pages hold whole segments, but for the last. */
 		for (in = 0; in < seg->len && r == 0 && trailer; in += n) {
-			n = CFS_MIN(CFS_DISK_SEGMENT, seg->len - in);
-			if (cfs_disk_crc(p + in, n) != be32toh(crcs[(off + in) / CFS_DISK_SEGMENT]))
+			n = CFS_MIN(CFS_CACHEDIR_SEGMENT, seg->len - in);
+			if (cfs_cachedir_crc(p + in, n) !=
+			    be32toh(crcs[(off + in) / CFS_CACHEDIR_SEGMENT]))
 				r = -EBADMSG;
 		}
 		off += seg->len;
@@ -305,11 +293,11 @@ static int read_and_verify(int fd, const struct cfs_block *b, bool trailer,
 int cfs_stage_file_read(const struct cache_dir *dir, const struct cfs_block *b,
 			const struct cfs_segs *data)
 {
-	char path[CFS_DISK_KEY_MAX];
+	char path[CFS_CACHEDIR_PATH_MAX];
 	struct stat s;
 	int fd, r;
 
-	cfs_disk_staging_path(dir->disk, b, path);
+	cfs_cachedir_path(dir->set, CFS_CACHEDIR_STAGED, b, path);
 	fd = openat(atomic_load(&dir->fd), path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 	if (fd < 0)
 		return -errno;
@@ -318,23 +306,6 @@ int cfs_stage_file_read(const struct cache_dir *dir, const struct cfs_block *b,
 		r = read_and_verify(fd, b, r > 0, data);
 	close(fd);
 	return r;
-}
-
-/* ---- leaving ---- */
-
-void cfs_stage_file_uploaded(struct cache_dir *dir, const struct cfs_block *b)
-{
-	int r = -EAGAIN;
-
-	cfs_disk_remove_staged(dir, b);
-	if (cfs_disk_index_has(&dir->index, b))
-		return;
-	if (!dir->disk->conf.partial_only || b->len < dir->disk->conf.block_size)
-		r = cfs_disk_make_room(dir, cfs_disk_charge(b));
-	if (r == 0)
-		r = cfs_disk_index_add(&dir->index, b, cfs_disk_now_s(), false);
-	if (r < 0 && r != -EEXIST)
-		cfs_disk_dir_forget(dir, b);
 }
 
 bool cfs_stage_disk_has_room(const struct cache_dir *dir, double free_ratio, uint64_t need)

@@ -10,12 +10,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "disk-internal.h"
+#include "cachedir.h"
 
-#define REPLICAS    100
-#define DIRS_MAX    256
-#define GLOB_CHARS  "*?["
-#define KEY_SKIPPED 4 /* "raw/" is not part of the key */
+#define REPLICAS   100
+#define DIRS_MAX   256
+#define GLOB_CHARS "*?["
+/* The tree is not part of the key. */
+#define KEY_SKIPPED sizeof(CFS_CACHEDIR_CACHED)
+
+struct ring_point {
+	uint32_t hash;
+	unsigned dir;
+};
+
+struct ring {
+	struct ring *replaced; /* kept until the end: readers may still use it */
+	unsigned n;
+	struct ring_point points[];
+};
 
 static uint32_t rotl(uint32_t v, unsigned n)
 {
@@ -28,7 +40,7 @@ static uint32_t scramble(uint32_t k)
 }
 
 /* MurmurHash3_x86_32 (Austin Appleby, public domain) with seed 0. */
-uint32_t cfs_disk_murmur3(const void *data, size_t len)
+uint32_t cfs_cachedir_murmur3(const void *data, size_t len)
 {
 	const uint8_t *p = data;
 	uint32_t h = 0, k;
@@ -55,19 +67,19 @@ static int by_hash(const void *a, const void *b)
 	return x->dir > y->dir ? -1 : 1; /* the one added last has it, as with other clients */
 }
 
-int cfs_disk_ring_add(struct cfs_disk *d, const struct cache_dir *dir)
+int cfs_cachedirs_add(struct cache_dirs *set, const struct cache_dir *dir)
 {
-	unsigned number = (unsigned)(dir - d->dirs), i, n;
+	unsigned i, n;
 	struct ring *old, *ring;
 	char text[96];
 	int len;
 
-	pthread_mutex_lock(&d->ring_lock);
-	old = atomic_load(&d->ring);
+	pthread_mutex_lock(&set->ring_lock);
+	old = atomic_load(&set->ring);
 	n = old ? old->n : 0;
 	ring = malloc(sizeof(*ring) + (n + REPLICAS) * sizeof(ring->points[0]));
 	if (!ring) {
-		pthread_mutex_unlock(&d->ring_lock);
+		pthread_mutex_unlock(&set->ring_lock);
 		return -ENOMEM;
 	}
 	ring->replaced = old;
@@ -77,13 +89,13 @@ int cfs_disk_ring_add(struct cfs_disk *d, const struct cache_dir *dir)
 	for (i = 0; i < REPLICAS; i++) {
 		len = snprintf(text, sizeof(text), "%u%s", i, dir->id);
 		ring->points[n + i] = (struct ring_point){
-			.hash = cfs_disk_murmur3(text, (size_t)len),
-			.dir = number,
+			.hash = cfs_cachedir_murmur3(text, (size_t)len),
+			.dir = dir->number,
 		};
 	}
 	qsort(ring->points, ring->n, sizeof(ring->points[0]), by_hash);
-	atomic_store(&d->ring, ring);
-	pthread_mutex_unlock(&d->ring_lock);
+	atomic_store(&set->ring, ring);
+	pthread_mutex_unlock(&set->ring_lock);
 	return 0;
 }
 
@@ -92,19 +104,19 @@ static bool is_usable(const struct cache_dir *dir)
 	return atomic_load_explicit(&dir->state, memory_order_relaxed) != DIR_FAILED;
 }
 
-struct cache_dir *cfs_disk_ring_find(struct cfs_disk *d, const struct cfs_block *b)
+struct cache_dir *cfs_cachedirs_find(struct cache_dirs *set, const struct cfs_block *b)
 {
-	const struct ring *ring = atomic_load(&d->ring);
+	const struct ring *ring = atomic_load(&set->ring);
 	unsigned low = 0, high, mid, i;
-	char path[CFS_DISK_KEY_MAX];
+	char path[CFS_CACHEDIR_PATH_MAX];
 	uint32_t hash;
 
-	if (d->n_dirs == 1)
-		return is_usable(&d->dirs[0]) ? &d->dirs[0] : NULL;
+	if (set->n == 1)
+		return is_usable(&set->v[0]) ? &set->v[0] : NULL;
 	if (!ring)
 		return NULL;
-	cfs_disk_path(d, b, path);
-	hash = cfs_disk_murmur3(path + KEY_SKIPPED, strlen(path) - KEY_SKIPPED);
+	cfs_cachedir_path(set, CFS_CACHEDIR_CACHED, b, path);
+	hash = cfs_cachedir_murmur3(path + KEY_SKIPPED, strlen(path) - KEY_SKIPPED);
 	for (high = ring->n; low < high;) {
 		mid = low + (high - low) / 2;
 		if (ring->points[mid].hash < hash)
@@ -113,7 +125,7 @@ struct cache_dir *cfs_disk_ring_find(struct cfs_disk *d, const struct cfs_block 
 			high = mid;
 	}
 	for (i = 0; i < ring->n; i++) {
-		struct cache_dir *dir = &d->dirs[ring->points[(low + i) % ring->n].dir];
+		struct cache_dir *dir = &set->v[ring->points[(low + i) % ring->n].dir];
 
 		if (is_usable(dir))
 			return dir;
@@ -180,7 +192,8 @@ static int expand(char *text, char ***v, unsigned *n)
 	return r;
 }
 
-int cfs_disk_expand_dirs(const char *list, char ***ret)
+/* malloc'ed array of malloc'ed paths. Returns how many, or a negative errno. */
+static int expand_list(const char *list, char ***ret)
 {
 	char *copy = strdup(list), *save = NULL, *p, **v = NULL;
 	unsigned n = 0;
@@ -200,4 +213,58 @@ int cfs_disk_expand_dirs(const char *list, char ***ret)
 	}
 	*ret = v;
 	return (int)n;
+}
+
+/* ---- life ---- */
+
+/* Takes over the paths. */
+static int add_dirs(struct cache_dirs *set, char **paths, unsigned n)
+{
+	unsigned i;
+	int r = 0;
+
+	set->v = calloc(n, sizeof(*set->v));
+	for (i = 0; i < n; i++) {
+		if (set->v && r == 0) {
+			set->n = i + 1;
+			r = cfs_cachedir_init(&set->v[i], set, paths[i]);
+		} else {
+			free(paths[i]);
+		}
+	}
+	free(paths);
+	return set->v ? r : -ENOMEM;
+}
+
+int cfs_cachedirs_init(struct cache_dirs *set, const struct cache_dirs_conf *conf)
+{
+	char **paths;
+	int n;
+
+	pthread_mutex_init(&set->ring_lock, NULL);
+	set->conf = *conf;
+	set->conf.dirs = set->conf.uuid = NULL;
+	set->dir_mode = conf->mode | (conf->mode & 0444) >> 2;
+	n = expand_list(conf->dirs, &paths);
+	if (n < 0)
+		return n;
+	set->uuid = strdup(conf->uuid);
+	n = add_dirs(set, paths, (unsigned)n);
+	return set->uuid ? n : -ENOMEM;
+}
+
+void cfs_cachedirs_fini(struct cache_dirs *set)
+{
+	struct ring *ring, *next;
+	unsigned i;
+
+	for (i = 0; i < set->n; i++)
+		cfs_cachedir_fini(&set->v[i]);
+	for (ring = atomic_load(&set->ring); ring; ring = next) {
+		next = ring->replaced;
+		free(ring);
+	}
+	free(set->v);
+	free(set->uuid);
+	pthread_mutex_destroy(&set->ring_lock);
 }

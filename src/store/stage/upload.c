@@ -11,9 +11,8 @@
 
 #include "base/activity.h"
 #include "base/log.h"
-#include "store-internal.h"
-#include "store/disk/disk-internal.h"
-#include "store/stage-internal.h"
+#include "stage-internal.h"
+#include "store/store-internal.h"
 
 #define RETRY_MIN_MS 200
 #define RETRY_MAX_MS 10000
@@ -87,6 +86,7 @@ static void remove_object(struct cfs_stage *st, const struct cfs_block *b)
 /* The removal of a staged file. */
 struct stage_end {
 	struct cfs_task task; /* first */
+	struct cfs_disk *disk;
 	struct cache_dir *dir;
 	struct cfs_block id;
 };
@@ -95,7 +95,8 @@ static ssize_t run_end(struct cfs_task *task)
 {
 	const struct stage_end *end = (struct stage_end *)task;
 
-	cfs_stage_file_uploaded(end->dir, &end->id);
+	cfs_cachedir_unlink(end->dir, CFS_CACHEDIR_STAGED, &end->id);
+	cfs_disk_adopt(end->disk, end->dir, &end->id);
 	return 0;
 }
 
@@ -115,12 +116,13 @@ static void end_file(struct cfs_stage *st, struct cache_dir *dir, const struct c
 	if (!end)
 		return;
 	end->task.stays = true;
+	end->disk = st->disk;
 	end->dir = dir;
 	end->id = *b;
-	r = cfs_task_wait(&end->task, st->writers[dir - st->disk->dirs],
-			  cfs_deadline_in(st->disk->conf.stall_ms), &ignored);
+	r = cfs_task_wait(&end->task, st->writers[dir->number],
+			  cfs_deadline_in(st->dirs->conf.stall_ms), &ignored);
 	if (r == -ETIMEDOUT)
-		cfs_disk_dir_fault(dir, "remove staged block", r, false);
+		cfs_cachedir_fault(dir, "remove staged block", r, false);
 	cfs_task_end(&end->task);
 }
 
@@ -146,15 +148,15 @@ static void uploaded(struct cfs_stage *st, struct staged *e)
 	pthread_mutex_unlock(&st->lock);
 	if (!dropped)
 		return;
-	cfs_disk_dir_forget_soon(dir, &b, true);
+	cfs_disk_forget_staged(st->disk, dir, &b);
 	remove_object(st, &b);
 }
 
 static void log_damaged(const struct staged *e)
 {
-	char path[CFS_DISK_KEY_MAX];
+	char path[CFS_CACHEDIR_PATH_MAX];
 
-	cfs_disk_staging_path(e->dir->disk, &e->id, path);
+	cfs_cachedir_path(e->dir->set, CFS_CACHEDIR_STAGED, &e->id, path);
 	cfs_err("staged block is damaged; it is not uploaded, its file is kept: file=%s/%s",
 		e->dir->path, path);
 }
@@ -203,7 +205,7 @@ static void not_uploaded(struct cfs_stage *st, struct staged *e, int err, bool l
 	if (local && err == -EBADMSG) {
 		log_damaged(e);
 	} else if (local && err != -ENOENT && err != -ETIMEDOUT && err != -ENOMEM) {
-		cfs_disk_dir_fault(dir, "read staged block", err, false);
+		cfs_cachedir_fault(dir, "read staged block", err, false);
 	}
 	if (!gone && e->tries == 0 && err != -EBADMSG && err != -ENOMEM &&
 	    !(local && err == -ETIMEDOUT))
@@ -222,7 +224,7 @@ static void not_uploaded(struct cfs_stage *st, struct staged *e, int err, bool l
 		cfs_stage_list_damaged(st, e);
 	pthread_mutex_unlock(&st->lock);
 	if (dropped && !gone) {
-		cfs_disk_dir_forget_soon(dir, &b, true);
+		cfs_disk_forget_staged(st->disk, dir, &b);
 		remove_object(st, &b); /* a put that has failed may have stored it after all */
 	}
 }
@@ -255,7 +257,7 @@ static ssize_t run_read(struct cfs_task *task)
 	struct stage_read *rd = (struct stage_read *)task;
 	int r;
 
-	cfs_disk_await(rd->dir, &rd->id);
+	cfs_cachedir_await(rd->dir, &rd->id);
 	r = cfs_stage_file_read(rd->dir, &rd->id, &rd->data);
 	cfs_activity_wait_end();
 	return r;
@@ -272,14 +274,14 @@ static void free_read(struct cfs_task *task, bool left)
 
 static int read_by(struct cfs_workers *w, struct stage_read *rd, cfs_deadline_t deadline)
 {
-	uint64_t stall_ms = rd->dir->disk->conf.stall_ms;
+	uint64_t stall_ms = rd->dir->set->conf.stall_ms;
 	ssize_t result = 0;
 	int r;
 
 	r = cfs_task_wait(&rd->task, w, cfs_deadline_min(deadline, cfs_deadline_in(stall_ms)),
 			  &result);
 	if (r == -ETIMEDOUT)
-		cfs_disk_dir_fault(rd->dir, "read staged block", r, false);
+		cfs_cachedir_fault(rd->dir, "read staged block", r, false);
 	return r < 0 ? -ETIMEDOUT : (int)result;
 }
 
@@ -291,7 +293,7 @@ static int read_by(struct cfs_workers *w, struct stage_read *rd, cfs_deadline_t 
 static int read_in_time(struct cfs_stage *st, struct staged *e, cfs_deadline_t deadline,
 			struct cfs_segs *ret)
 {
-	struct cfs_workers *w = st->writers[e->dir - st->disk->dirs];
+	struct cfs_workers *w = st->writers[e->dir->number];
 	struct stage_read *rd;
 	int r;
 

@@ -2,8 +2,6 @@
 /*
  * One cache directory. All access goes through one descriptor of <dir>/<uuid>, so that a disk that
  * was unmounted, or a tree that was removed, is noticed rather than filled in the wrong place.
- *
- * Its keeper thread looks after space, age and idle files, scans, and tries again what has failed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,31 +15,20 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "base/task.h"
-#include "base/workers.h"
-#include "disk-internal.h"
+#include "cachedir.h"
 
-#define LOCK_NAME   ".lock"
-#define QUEUE_LIMIT 4096
+#define LOCK_NAME ".lock"
 /* So many faults within so long are no accident. */
-#define FAULTS_MAX 3
-#define FAULTS_MS  60000
-/* An open file that was not read for so long is closed. */
-#define IDLE_S 60
-/* Others may add files too. */
-#define SCAN_MS	    3600000
+#define FAULTS_MAX  3
+#define FAULTS_MS   60000
 #define PARENT_MODE 0755
 #define PROBE_BYTES 4096
-/* A disk that takes that long for a probe is not used yet. */
-#define PROBE_MS 1000
-/* Limit of the wait for the removal of a file. */
-#define REMOVE_MS 1000
 
 /* ---- faults ---- */
 
 static void set_state(struct cache_dir *dir, enum dir_state state, const char *what, int err)
 {
-	uint64_t retry_ms = dir->disk->conf.retry_ms;
+	uint64_t retry_ms = dir->set->conf.retry_ms;
 	bool changed;
 
 	pthread_mutex_lock(&dir->lock);
@@ -54,7 +41,7 @@ static void set_state(struct cache_dir *dir, enum dir_state state, const char *w
 	pthread_mutex_unlock(&dir->lock);
 	if (!changed)
 		return;
-	CFS_DISK_COUNT(dir->disk, dir_failures, 1);
+	atomic_fetch_add(&dir->set->stat.failures, 1);
 	cfs_warn("cache directory %s, tried again every %llu s: dir=%s op=%s error=%s",
 		 state == DIR_FAILED ? "is dropped" : "takes no more blocks",
 		 (unsigned long long)(retry_ms + 999) / 1000, dir->base, what, cfs_errname(err));
@@ -66,7 +53,7 @@ static bool too_many_faults(struct cache_dir *dir)
 {
 	bool many;
 
-	CFS_DISK_COUNT(dir->disk, errors, 1);
+	atomic_fetch_add(&dir->set->stat.errors, 1);
 	pthread_mutex_lock(&dir->lock);
 	if (dir->faults == 0 || cfs_now_ms() - dir->fault_ms > FAULTS_MS) {
 		dir->faults = 0;
@@ -77,7 +64,7 @@ static bool too_many_faults(struct cache_dir *dir)
 	return many;
 }
 
-void cfs_disk_dir_fault(struct cache_dir *dir, const char *what, int err, bool writing)
+void cfs_cachedir_fault(struct cache_dir *dir, const char *what, int err, bool writing)
 {
 	switch (-err) {
 	case EAGAIN:
@@ -180,7 +167,7 @@ static int check_owner(const struct cache_dir *dir, const struct stat *opened)
 {
 	struct stat named;
 
-	if ((dir->disk->conf.mode & 022) || !is_below_public(dir->path))
+	if ((dir->set->conf.mode & 022) || !is_below_public(dir->path))
 		return 0;
 	if (fstatat(AT_FDCWD, dir->path, &named, AT_SYMLINK_NOFOLLOW) < 0)
 		return -errno;
@@ -217,7 +204,7 @@ static int write_id(int fd, const char *id, bool replace)
 	char tmp[80];
 	int r = 0, out;
 
-	snprintf(tmp, sizeof(tmp), LOCK_NAME ".%016llx" CFS_DISK_TMP,
+	snprintf(tmp, sizeof(tmp), LOCK_NAME ".%016llx" CFS_CACHEDIR_TMP,
 		 (unsigned long long)cfs_random_u64());
 	out = openat(fd, tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (out < 0)
@@ -257,12 +244,12 @@ static int settle_id(struct cache_dir *dir, int fd)
 	if (r < 0 || dir->id[0])
 		return r;
 	memcpy(dir->id, id, sizeof(id));
-	return cfs_disk_ring_add(dir->disk, dir);
+	return cfs_cachedirs_add(dir->set, dir);
 }
 
 static int open_dir(struct cache_dir *dir)
 {
-	unsigned mode = dir->disk->dir_mode;
+	unsigned mode = dir->set->dir_mode;
 	cfs_auto_close int fd = -1;
 	struct statfs fs;
 	struct stat st;
@@ -281,7 +268,7 @@ static int open_dir(struct cache_dir *dir)
 	r = check_owner(dir, &st);
 	if (r < 0)
 		return r;
-	if (mkdirat(fd, "raw", mode) < 0 && errno != EEXIST && errno != EROFS)
+	if (mkdirat(fd, CFS_CACHEDIR_CACHED, mode) < 0 && errno != EEXIST && errno != EROFS)
 		return -errno;
 	r = settle_id(dir, fd);
 	if (r < 0)
@@ -298,14 +285,14 @@ static int open_dir(struct cache_dir *dir)
 	return dup3(fd, old, O_CLOEXEC) < 0 ? -errno : 0;
 }
 
-int cfs_disk_dir_make_parents(struct cache_dir *dir, char *path)
+int cfs_cachedir_make_parents(struct cache_dir *dir, char *path)
 {
 	char *slash = path;
 	int r;
 
 	while ((slash = strchr(slash, '/')) != NULL) {
 		*slash = '\0';
-		r = mkdirat(atomic_load(&dir->fd), path, dir->disk->dir_mode) < 0 && errno != EEXIST
+		r = mkdirat(atomic_load(&dir->fd), path, dir->set->dir_mode) < 0 && errno != EEXIST
 			    ? -errno
 			    : 0;
 		*slash++ = '/';
@@ -315,17 +302,27 @@ int cfs_disk_dir_make_parents(struct cache_dir *dir, char *path)
 	return 0;
 }
 
-/* ---- upkeep ---- */
+/* ---- repair ---- */
+
+bool cfs_cachedir_retry_is_due(struct cache_dir *dir)
+{
+	bool due;
+
+	pthread_mutex_lock(&dir->lock);
+	due = atomic_load(&dir->state) != DIR_OK && cfs_deadline_passed(dir->retry_at);
+	pthread_mutex_unlock(&dir->lock);
+	return due;
+}
 
 /* Whether a block could be written. */
-static int probe(struct cache_dir *dir)
+static int write_probe(struct cache_dir *dir)
 {
 	static const char zeros[PROBE_BYTES];
-	uint32_t size = dir->disk->conf.block_size;
+	uint32_t size = dir->set->conf.block_size;
 	int fd, at = atomic_load(&dir->fd), r = 0;
 	char name[64];
 
-	snprintf(name, sizeof(name), ".probe.%016llx" CFS_DISK_TMP,
+	snprintf(name, sizeof(name), ".probe.%016llx" CFS_CACHEDIR_TMP,
 		 (unsigned long long)cfs_random_u64());
 	fd = openat(at, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0)
@@ -337,212 +334,67 @@ static int probe(struct cache_dir *dir)
 	close(fd);
 	if (unlinkat(at, name, 0) < 0 && r == 0)
 		r = -errno;
-	return r < 0 ? r : cfs_disk_keep_free(dir, size);
+	return r;
 }
 
-static void revive(struct cache_dir *dir)
+int cfs_cachedir_probe(struct cache_dir *dir)
 {
-	bool failed = atomic_load(&dir->state) == DIR_FAILED;
-	cfs_deadline_t until = cfs_deadline_in(PROBE_MS);
-	int r = failed ? open_dir(dir) : 0;
+	int r = atomic_load(&dir->state) == DIR_FAILED ? open_dir(dir) : 0;
 
-	if (r == 0)
-		r = probe(dir);
-	if (r == 0 && cfs_deadline_passed(until))
-		r = -ETIMEDOUT;
+	return r < 0 ? r : write_probe(dir);
+}
+
+void cfs_cachedir_retried(struct cache_dir *dir, int err)
+{
 	pthread_mutex_lock(&dir->lock);
-	dir->retry_at = cfs_deadline_in(dir->disk->conf.retry_ms);
-	if (r == 0) {
+	dir->retry_at = cfs_deadline_in(dir->set->conf.retry_ms);
+	if (err == 0) {
 		atomic_store(&dir->state, DIR_OK);
 		dir->faults = 0;
-		if (failed)
-			dir->scan_at = 0;
 	}
 	pthread_mutex_unlock(&dir->lock);
-	if (r == 0)
+	if (err == 0)
 		cfs_info("cache directory is used again: dir=%s", dir->base);
 }
 
-static bool is_due(struct cache_dir *dir, const cfs_deadline_t *when)
-{
-	bool due;
-
-	pthread_mutex_lock(&dir->lock);
-	due = cfs_deadline_passed(*when);
-	pthread_mutex_unlock(&dir->lock);
-	return due;
-}
-
-/* A tree that was removed, or cleared, while we hold its root. */
-static void check_root(struct cache_dir *dir)
+void cfs_cachedir_check_root(struct cache_dir *dir)
 {
 	int fd = atomic_load(&dir->fd);
 	struct stat st;
 
 	if (fstat(fd, &st) < 0)
-		cfs_disk_dir_fault(dir, "stat", -errno, true);
+		cfs_cachedir_fault(dir, "stat", -errno, true);
 	else if (st.st_nlink == 0)
-		cfs_disk_dir_fault(dir, "stat", -ENOENT, true);
+		cfs_cachedir_fault(dir, "stat", -ENOENT, true);
 	else if (fstatat(fd, LOCK_NAME, &st, 0) < 0 && errno == ENOENT)
 		write_id(fd, dir->id, false);
 }
 
-static void scan(struct cache_dir *dir)
-{
-	int r;
-
-	pthread_mutex_lock(&dir->lock);
-	dir->scan_at = cfs_deadline_in(SCAN_MS);
-	pthread_mutex_unlock(&dir->lock);
-	r = cfs_disk_scan(dir);
-	if (r < 0)
-		cfs_disk_dir_fault(dir, "scan", r, false);
-}
-
-static void keep(void *arg)
-{
-	struct cache_dir *dir = arg;
-	struct cfs_disk *d = dir->disk;
-	uint32_t now_s = cfs_disk_now_s();
-	int state = atomic_load(&dir->state);
-
-	if (state == DIR_FAILED) {
-		cfs_disk_fds_sweep(&d->fds, dir, true, 0);
-		cfs_disk_index_clear(&dir->index);
-	}
-	if (state != DIR_OK && is_due(dir, &dir->retry_at))
-		revive(dir);
-	if (atomic_load(&dir->state) == DIR_FAILED)
-		return;
-	check_root(dir);
-	if (is_due(dir, &dir->scan_at))
-		scan(dir);
-	cfs_disk_fds_sweep(&d->fds, dir, false, now_s > IDLE_S ? now_s - IDLE_S : 0);
-	if (atomic_load(&dir->state) == DIR_OK) {
-		cfs_disk_make_room(dir, 0);
-		cfs_disk_expire(dir);
-	}
-}
-
-void cfs_disk_dir_forget(struct cache_dir *dir, const struct cfs_block *b)
-{
-	char path[CFS_DISK_KEY_MAX];
-
-	cfs_disk_fds_drop(&dir->disk->fds, b);
-	cfs_disk_path(dir->disk, b, path);
-	unlinkat(atomic_load(&dir->fd), path, 0);
-	/* Last: a scan that still saw the file has put it into the index. */
-	cfs_disk_index_remove(&dir->index, b);
-}
-
-struct removal {
-	struct cfs_task task; /* first */
-	struct cache_dir *dir;
-	struct cfs_block id;
-	bool staged;
-};
-
-static ssize_t run_removal(struct cfs_task *task)
-{
-	const struct removal *rm = (struct removal *)task;
-
-	atomic_store(&rm->dir->removing_since_ms, cfs_now_ms());
-	if (rm->staged)
-		cfs_disk_remove_staged(rm->dir, &rm->id);
-	cfs_disk_dir_forget(rm->dir, &rm->id);
-	atomic_store(&rm->dir->removing_since_ms, 0);
-	return 0;
-}
-
-static void free_removal(struct cfs_task *task, bool left)
-{
-	(void)left;
-	free(task);
-}
-
-/* For how long to wait for a removal: not at all behind one that hangs. */
-static uint64_t removal_patience_ms(struct cache_dir *dir)
-{
-	uint64_t since_ms = atomic_load(&dir->removing_since_ms);
-
-	return since_ms && cfs_now_ms() - since_ms >= REMOVE_MS ? 0 : REMOVE_MS;
-}
-
-void cfs_disk_dir_forget_soon(struct cache_dir *dir, const struct cfs_block *b, bool staged)
-{
-	struct removal *rm = cfs_task_new(sizeof(*rm), run_removal, free_removal);
-	ssize_t ignored;
-	int r;
-
-	cfs_disk_index_remove(&dir->index, b);
-	cfs_disk_fds_drop(&dir->disk->fds, b);
-	if (!rm)
-		return;
-	rm->task.stays = true;
-	rm->dir = dir;
-	rm->id = *b;
-	rm->staged = staged;
-	r = cfs_task_wait(&rm->task, dir->remover, cfs_deadline_in(removal_patience_ms(dir)),
-			  &ignored);
-	if (r == -ETIMEDOUT)
-		cfs_disk_dir_fault(dir, "remove", r, false);
-	cfs_task_end(&rm->task);
-}
-
 /* ---- life ---- */
 
-int cfs_disk_dir_init(struct cache_dir *dir, struct cfs_disk *d, char *base, uint64_t limit,
-		      uint32_t max_items)
+int cfs_cachedir_init(struct cache_dir *dir, struct cache_dirs *set, char *base)
 {
-	int r;
-
-	dir->disk = d;
+	dir->set = set;
+	dir->number = (unsigned)(dir - set->v);
 	dir->base = base;
 	dir->fd = -1;
 	pthread_mutex_init(&dir->lock, NULL);
-	r = cfs_disk_index_init(&dir->index, d->conf.eviction, limit, max_items,
-				d->conf.block_size);
-	if (r < 0)
-		return r;
-	if (asprintf(&dir->path, "%s/%s", base, d->uuid) < 0)
-		return -ENOMEM;
-	r = cfs_workers_create("cfs-cache-rm", 1, QUEUE_LIMIT, &dir->remover);
-	if (r < 0)
-		return r;
-	/* As many as there are descriptors. */
-	r = cfs_workers_create("cfs-cache-close", 1, SIZE_MAX, &dir->closer);
-	if (r < 0)
-		return r;
-	return cfs_workers_create("cfs-cache-write", 1, QUEUE_LIMIT, &dir->writer);
+	return asprintf(&dir->path, "%s/%s", base, set->uuid) < 0 ? -ENOMEM : 0;
 }
 
-int cfs_disk_dir_start(struct cache_dir *dir)
+int cfs_cachedir_start(struct cache_dir *dir)
 {
 	int r = open_dir(dir);
 
 	if (r < 0)
 		set_state(dir, DIR_FAILED, "open", r);
-	r = cfs_ticker_start("cfs-cache-keep", dir->disk->conf.tick_ms, keep, dir, &dir->keeper);
-	if (r == 0)
-		cfs_ticker_kick(dir->keeper);
 	return r;
 }
 
-void cfs_disk_dir_stop(struct cache_dir *dir)
-{
-	if (dir->keeper)
-		cfs_ticker_stop(dir->keeper);
-	cfs_workers_destroy(dir->remover);
-	cfs_workers_destroy(dir->writer);
-	cfs_workers_destroy(dir->closer);
-	dir->closer = NULL;
-}
-
-void cfs_disk_dir_fini(struct cache_dir *dir)
+void cfs_cachedir_fini(struct cache_dir *dir)
 {
 	if (dir->fd >= 0)
 		close(dir->fd);
-	cfs_disk_index_fini(&dir->index);
 	pthread_mutex_destroy(&dir->lock);
 	free(dir->path);
 	free(dir->base);

@@ -10,9 +10,8 @@
 
 #include "base/activity.h"
 #include "base/log.h"
-#include "store-internal.h"
-#include "store/disk/disk-internal.h"
-#include "store/stage-internal.h"
+#include "stage-internal.h"
+#include "store/store-internal.h"
 
 #define DEFAULT_UPLOADS 20
 #define WRITE_QUEUE	1024
@@ -20,8 +19,6 @@
 #define DRAIN_POLL_MS	200
 /* Parts of the pool that uploads may hold. */
 #define POOL_PARTS 4
-/* A temporary file older than that has no writer. */
-#define TMP_AGE_S 600
 /* Free space of which staging takes its part: half of what the cache leaves. */
 #define FREE_PARTS 2
 
@@ -134,7 +131,7 @@ static ssize_t run_write(struct cfs_task *task)
 	/* Lack of space for staging is no fault of the disk, which still takes cached blocks. */
 	if (!cfs_stage_disk_has_room(w->dir, st->conf.free_ratio / FREE_PARTS, w->id.len))
 		return -EAGAIN;
-	cfs_disk_await(w->dir, &w->id);
+	cfs_cachedir_await(w->dir, &w->id);
 	r = cfs_stage_file_write(st, w->dir, &w->id, &w->data);
 	cfs_activity_wait_end();
 	w->written = r == 0;
@@ -148,7 +145,7 @@ static void free_write(struct cfs_task *task, bool left)
 	struct cfs_stage *st = w->stage;
 
 	if (left && w->written)
-		cfs_disk_remove_staged(w->dir, &w->id);
+		cfs_cachedir_unlink(w->dir, CFS_CACHEDIR_STAGED, &w->id);
 	pthread_mutex_lock(&st->lock);
 	if (w->listed)
 		LIST_REMOVE(w, link);
@@ -183,17 +180,17 @@ static int new_write(struct cfs_stage *st, struct cache_dir *dir, const struct c
 /* Leaves half of the time to the object store. */
 static int write_in_time(struct stage_write *w, cfs_deadline_t deadline)
 {
-	struct cfs_disk *d = w->stage->disk;
+	struct cache_dir *dir = w->dir;
 	uint64_t left_ms = cfs_deadline_left_ms(deadline) / 2;
 	ssize_t result = 0;
 	int r;
 
-	r = cfs_task_wait(&w->task, w->stage->writers[w->dir - d->dirs],
-			  cfs_deadline_in(CFS_MIN(left_ms, d->conf.stall_ms)), &result);
+	r = cfs_task_wait(&w->task, w->stage->writers[dir->number],
+			  cfs_deadline_in(CFS_MIN(left_ms, dir->set->conf.stall_ms)), &result);
 	if (r == 0)
 		r = (int)result;
 	if (r < 0 && r != -EAGAIN)
-		cfs_disk_dir_fault(w->dir, "stage", r, true);
+		cfs_cachedir_fault(dir, "stage", r, true);
 	return r;
 }
 
@@ -205,7 +202,7 @@ static int settle(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_
 	int r = written && !e ? -ENOMEM : 0;
 
 	if (r < 0)
-		cfs_disk_remove_staged(dir, b);
+		cfs_cachedir_unlink(dir, CFS_CACHEDIR_STAGED, b);
 	pthread_mutex_lock(&st->lock);
 	st->pending_n--;
 	st->pending_bytes -= b->len;
@@ -220,11 +217,11 @@ static int settle(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_
 static int stage_block(struct cfs_stage *st, const struct cfs_block *b, const struct cfs_segs *data,
 		       cfs_deadline_t deadline)
 {
-	struct cache_dir *dir = cfs_disk_ring_find(st->disk, b);
+	struct cache_dir *dir = cfs_cachedirs_find(st->dirs, b);
 	struct stage_write *w;
 	int r, err;
 
-	if (b->slice >= CFS_DISK_SLICE_MAX || b->index > UINT16_MAX)
+	if (!cfs_cachedir_is_nameable(b))
 		return -EDQUOT;
 	if (!dir || atomic_load(&dir->state) != DIR_OK)
 		return -ENODEV;
@@ -237,13 +234,13 @@ static int stage_block(struct cfs_stage *st, const struct cfs_block *b, const st
 	return r < 0 ? r : err;
 }
 
-int cfs_stage_put(struct cfs_stage *st, const struct cfs_block *b, const struct cfs_segs *data,
-		  cfs_deadline_t deadline)
+static int put(struct cfs_stage *st, const struct cfs_block *b, const struct cfs_segs *data,
+	       cfs_deadline_t deadline)
 {
 	int r;
 
 	/* Which class a staged block is for is not kept. */
-	if (!st || !st->conf.writeback || st->conf.hold || b->tier ||
+	if (!st->conf.writeback || st->conf.hold || b->tier ||
 	    (st->conf.threshold && b->len >= st->conf.threshold))
 		return -EOPNOTSUPP;
 	r = stage_block(st, b, data, deadline);
@@ -252,7 +249,7 @@ int cfs_stage_put(struct cfs_stage *st, const struct cfs_block *b, const struct 
 	return r;
 }
 
-/* As cfs_disk.staged_dir. */
+/* As cfs_disk_staged_fn. */
 static struct cache_dir *staged_dir(void *stage, const struct cfs_block *b)
 {
 	struct cache_dir *dir = NULL;
@@ -267,13 +264,11 @@ static struct cache_dir *staged_dir(void *stage, const struct cfs_block *b)
 	return dir;
 }
 
-void cfs_stage_drop(struct cfs_stage *st, const struct cfs_block *b)
+static void drop(struct cfs_stage *st, const struct cfs_block *b)
 {
 	struct cache_dir *dir = NULL;
 	struct staged *e;
 
-	if (!st)
-		return;
 	pthread_mutex_lock(&st->lock);
 	e = find(st, b);
 	if (e && e->state == STAGED_UPLOADING) {
@@ -284,15 +279,13 @@ void cfs_stage_drop(struct cfs_stage *st, const struct cfs_block *b)
 	}
 	pthread_mutex_unlock(&st->lock);
 	if (dir)
-		cfs_disk_dir_forget_soon(dir, b, true);
+		cfs_disk_forget_staged(st->disk, dir, b);
 }
 
-void cfs_stage_stats(struct cfs_stage *st, struct cfs_store_stats *ret)
+static void stats(struct cfs_stage *st, struct cfs_store_stats *ret)
 {
 	const struct staged *oldest;
 
-	if (!st)
-		return;
 	pthread_mutex_lock(&st->lock);
 	oldest = TAILQ_FIRST(&st->list);
 	ret->staged_blocks = st->n;
@@ -330,7 +323,7 @@ static int visit(void *arg, int fd, const char *name, const struct cfs_block *b,
 	if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode))
 		return 0;
 	if (tmp) {
-		if (st.st_mtim.tv_sec < cfs_wall_s() - TMP_AGE_S)
+		if (st.st_mtim.tv_sec < cfs_wall_s() - CFS_CACHEDIR_TMP_AGE_S)
 			unlinkat(fd, name, 0);
 		return 0;
 	}
@@ -394,7 +387,7 @@ static int scan_dir(struct cfs_stage *st, struct cache_dir *dir)
 	pthread_mutex_lock(&st->lock);
 	s.max = CFS_STAGE_BLOCKS_MAX - CFS_MIN(st->n + st->n_damaged, CFS_STAGE_BLOCKS_MAX);
 	pthread_mutex_unlock(&st->lock);
-	r = cfs_disk_walk(dir, CFS_STAGE_ROOT, visit, &s);
+	r = cfs_cachedir_walk(dir, CFS_CACHEDIR_STAGED, visit, &s);
 	if (s.n > 0)
 		qsort(s.v, s.n, sizeof(*s.v), newest_first);
 	if (add_found(st, &s, &added, &bytes) < s.n && r >= 0)
@@ -414,7 +407,7 @@ static void run_scan(struct cfs_job *job)
 	int r = scan_dir(st, scan->dir);
 
 	if (r < 0 && r != -ECANCELED)
-		cfs_disk_dir_fault(scan->dir, "scan", r, false);
+		cfs_cachedir_fault(scan->dir, "scan", r, false);
 	pthread_mutex_lock(&st->lock);
 	scan->running = false;
 	scan->due |= r < 0;
@@ -426,7 +419,7 @@ static void run_scan(struct cfs_job *job)
 /* With the lock. One that failed is scanned when it is back. */
 static void scan_when_due(struct cfs_stage *st, unsigned i)
 {
-	bool failed = atomic_load(&st->disk->dirs[i].state) == DIR_FAILED;
+	bool failed = atomic_load(&st->dirs->v[i].state) == DIR_FAILED;
 	struct stage_scan *scan = &st->scans[i];
 
 	scan->due |= failed;
@@ -447,7 +440,7 @@ static void tick(void *arg)
 	again = st->rescan && st->n < CFS_STAGE_BLOCKS_MAX / 2;
 	if (again)
 		st->rescan = false;
-	for (i = 0; i < st->disk->n_dirs; i++) {
+	for (i = 0; i < st->dirs->n; i++) {
 		st->scans[i].due |= again;
 		scan_when_due(st, i);
 	}
@@ -476,12 +469,12 @@ static int start(struct cfs_stage *st)
 	unsigned i;
 	int r;
 
-	st->scans = calloc(st->disk->n_dirs, sizeof(*st->scans));
+	st->scans = calloc(st->dirs->n, sizeof(*st->scans));
 	st->uploaders = calloc(st->conf.max_uploads, sizeof(*st->uploaders));
-	st->writers = calloc(st->disk->n_dirs, sizeof(struct cfs_workers *));
+	st->writers = calloc(st->dirs->n, sizeof(struct cfs_workers *));
 	if (!st->scans || !st->uploaders || !st->writers)
 		return -ENOMEM;
-	r = cfs_stage_syncs_new(st->disk->n_dirs, &st->syncs);
+	r = cfs_stage_syncs_new(st->dirs->n, &st->syncs);
 	if (r < 0)
 		return r;
 	for (i = 0; i < st->conf.max_uploads; i++) {
@@ -490,9 +483,9 @@ static int start(struct cfs_stage *st)
 	}
 	r = cfs_workers_create("cfs-stage-up", st->conf.max_uploads, st->conf.max_uploads,
 			       &st->workers);
-	for (i = 0; i < st->disk->n_dirs && r == 0; i++) {
+	for (i = 0; i < st->dirs->n && r == 0; i++) {
 		st->scans[i] = (struct stage_scan){
-			.job.run = run_scan, .stage = st, .dir = &st->disk->dirs[i], .due = true};
+			.job.run = run_scan, .stage = st, .dir = &st->dirs->v[i], .due = true};
 		r = cfs_workers_create("cfs-stage-write", st->conf.max_uploads + 1, WRITE_QUEUE,
 				       &st->writers[i]);
 	}
@@ -502,6 +495,41 @@ static int start(struct cfs_stage *st)
 		cfs_ticker_kick(st->ticker);
 	return r;
 }
+
+static void stop(struct cfs_stage *st)
+{
+	struct staged *e, *next;
+	size_t i;
+
+	atomic_store(&st->stopping, true);
+	if (st->ticker)
+		cfs_ticker_stop(st->ticker);
+	cfs_workers_destroy(st->workers);
+	for (i = 0; st->writers && i < st->dirs->n; i++)
+		cfs_workers_destroy(st->writers[i]);
+	if (st->attached)
+		cfs_disk_set_staged(st->disk, NULL, NULL);
+	for (i = 0; i < CFS_STAGE_BUCKETS; i++) {
+		for (e = LIST_FIRST(&st->buckets[i]); e; e = next) {
+			next = LIST_NEXT(e, link);
+			free(e);
+		}
+	}
+	cfs_stage_syncs_free(st->syncs, st->dirs->n);
+	pthread_cond_destroy(&st->changed);
+	pthread_mutex_destroy(&st->lock);
+	free(st->writers);
+	free(st->uploaders);
+	free(st->scans);
+	free(st);
+}
+
+static const struct stage_ops ops = {
+	.put = put,
+	.drop = drop,
+	.stats = stats,
+	.stop = stop,
+};
 
 int cfs_stage_start(struct cfs_store *s, struct cfs_disk *d, const struct cfs_stage_conf *conf)
 {
@@ -518,6 +546,7 @@ int cfs_stage_start(struct cfs_store *s, struct cfs_disk *d, const struct cfs_st
 		st->conf.tick_ms = TICK_MS;
 	st->store = s;
 	st->disk = d;
+	st->dirs = cfs_disk_dirs(d);
 	cfs_pool_stats(s->pool, &pool);
 	st->uploading_max = pool.budget / POOL_PARTS;
 	TAILQ_INIT(&st->list);
@@ -526,43 +555,14 @@ int cfs_stage_start(struct cfs_store *s, struct cfs_disk *d, const struct cfs_st
 	cfs_cond_init(&st->changed);
 	r = start(st);
 	if (r < 0) {
-		cfs_stage_stop(st);
+		stop(st);
 		return r;
 	}
-	d->stage = st;
-	d->staged_dir = staged_dir;
+	cfs_disk_set_staged(d, staged_dir, st);
+	st->attached = true;
+	s->stage_ops = &ops;
 	s->stage = st;
 	return 0;
-}
-
-void cfs_stage_stop(struct cfs_stage *st)
-{
-	struct staged *e, *next;
-	size_t i;
-
-	if (!st)
-		return;
-	atomic_store(&st->stopping, true);
-	if (st->ticker)
-		cfs_ticker_stop(st->ticker);
-	cfs_workers_destroy(st->workers);
-	for (i = 0; st->writers && i < st->disk->n_dirs; i++)
-		cfs_workers_destroy(st->writers[i]);
-	if (st->disk->stage == st)
-		st->disk->staged_dir = NULL;
-	for (i = 0; i < CFS_STAGE_BUCKETS; i++) {
-		for (e = LIST_FIRST(&st->buckets[i]); e; e = next) {
-			next = LIST_NEXT(e, link);
-			free(e);
-		}
-	}
-	cfs_stage_syncs_free(st->syncs, st->disk->n_dirs);
-	pthread_cond_destroy(&st->changed);
-	pthread_mutex_destroy(&st->lock);
-	free(st->writers);
-	free(st->uploaders);
-	free(st->scans);
-	free(st);
 }
 
 void cfs_stage_set_mode(struct cfs_store *s, enum cfs_stage_mode mode)

@@ -51,8 +51,8 @@ static bool is_lost(unsigned code)
 }
 
 /*
- * Such an error runs no handler: the block leaves its transaction open, and the next statement
- * would join it.
+ * Such an error runs no handler: the compound statement leaves its transaction open, and the next
+ * statement would join it.
  */
 static bool is_stopped(unsigned code)
 {
@@ -296,18 +296,18 @@ void mysql_disconnect(struct sql_conn *c)
 }
 
 /*
- * Multiple statements are enabled only for the packet way: no other text may execute more than one
+ * Multiple statements are enabled only for MYSQL_MULTI: no other text may execute more than one
  * statement.
  */
 static int choose_way(const struct mysql_db *db, struct mysql_conn *m, char err[256])
 {
 	m->way = MYSQL_GENERIC;
 	if (strstr(mysql_get_server_info(m->handle), "MariaDB"))
-		m->way = MYSQL_BLOCKS;
+		m->way = MYSQL_COMPOUND;
 	else if (db->sql.read_only || db->sql.missing)
 		return 0;
 	else if (!mysql_set_server_option(m->handle, MYSQL_OPTION_MULTI_STATEMENTS_ON))
-		m->way = MYSQL_PACKETS;
+		m->way = MYSQL_MULTI;
 	else if (is_lost(mysql_errno(m->handle)))
 		return connect_error(db, m->handle, err);
 	return 0;
@@ -381,8 +381,8 @@ int mysql_connect_to(struct sql_db *sql, bool writer, struct sql_conn **ret, cha
 	r = join_galera(db, m);
 	if (m->sql.guards)
 		atomic_store(&sql->in_txn_only, true);
-	/* Only blocks and single statements have certification rows. */
-	if (m->sql.guards && m->way == MYSQL_PACKETS)
+	/* Only compound and single statements have certification rows. */
+	if (m->sql.guards && m->way == MYSQL_MULTI)
 		m->way = MYSQL_GENERIC;
 	/* TiDB has no read-only transactions: there the check in the core must suffice. */
 	if (!r && (sql->read_only || m->sql.guards) && !m->tidb)

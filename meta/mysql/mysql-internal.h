@@ -8,8 +8,8 @@
 
 #include <mysql.h>
 
+#include "meta/engine/optimistic.h"
 #include "meta/engine/rules.h"
-#include "meta/engine/seen.h"
 #include "meta/sql/sql-internal.h"
 
 #if !defined(MARIADB_PACKAGE_VERSION) && MYSQL_VERSION_ID >= 80000
@@ -30,7 +30,7 @@ struct mysql_db {
 	enum mysql_tls tls;
 	char *tls_ca, *tls_cert, *tls_key;
 	int sync_wait; /* of the URL, or -1 */
-	struct cfs_seen seen;
+	struct cfs_optimistic optimistic;
 };
 
 struct mysql_value {
@@ -51,21 +51,21 @@ struct mysql_stmt {
 	bool executed;
 };
 
-/* Operations of one round trip (fused.c). */
-enum mysql_fused_id {
-#define FUSED(id, text)	 MYSQL_FUSED_##id,
-#define SINGLE(id, text) FUSED(id, text)
-#include "fused-texts.h"
-#undef FUSED
+/* Operations as a batch of statements in one round trip (batch.c). */
+enum mysql_batch_id {
+#define BATCH(id, text)	 MYSQL_BATCH_##id,
+#define SINGLE(id, text) BATCH(id, text)
+#include "batch-texts.h"
+#undef BATCH
 #undef SINGLE
-	MYSQL_FUSED_COUNT,
+	MYSQL_BATCH_COUNT,
 };
 
 /* How such an operation is sent to the server. */
 enum mysql_way {
-	MYSQL_GENERIC, /* not at all */
-	MYSQL_PACKETS, /* several statements in one text: packet.c */
-	MYSQL_BLOCKS,  /* "BEGIN NOT ATOMIC", MariaDB: block.c */
+	MYSQL_GENERIC,	/* not at all */
+	MYSQL_MULTI,	/* a multi-statement query: multi.c */
+	MYSQL_COMPOUND, /* a compound statement, MariaDB: compound.c */
 };
 
 /* A statement with its values in it (text.c). */
@@ -91,9 +91,9 @@ struct mysql_conn {
 	bool in_txn; /* of statements, begun and not ended here */
 	bool sent;   /* a one-round-trip operation was sent in this attempt */
 	struct mysql_stmt stmt[SQL_STMT_COUNT];
-	struct mysql_stmt fused[MYSQL_FUSED_COUNT];
-	char *packet[MYSQL_FUSED_COUNT]; /* texts, built at first use */
-	struct mysql_text text;		 /* the packet sent last */
+	struct mysql_stmt batch[MYSQL_BATCH_COUNT];
+	char *multi[MYSQL_BATCH_COUNT]; /* texts, built at first use */
+	struct mysql_text text;		/* the query sent last */
 	struct mysql_bulk bulk;
 };
 
@@ -155,7 +155,7 @@ int mysql_bulk_add(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_
 int mysql_bulk_flush(struct mysql_conn *m);
 void mysql_bulk_drop(struct mysql_conn *m);
 
-/* fused.c */
+/* batch.c */
 /*
  * Runs a one-round-trip operation in the connection's way, which may be MYSQL_GENERIC only for a
  * SINGLE one. Parameters as sql_exec ('i', 'b'). MYSQL_DONE: done. 0: the optimistic check failed.
@@ -163,10 +163,10 @@ void mysql_bulk_drop(struct mysql_conn *m);
  * outcome open. row: n columns, zeros without an answer; MYSQL_DONE_ROW: there is a row.
  */
 enum { MYSQL_DONE = 1, MYSQL_DONE_ROW };
-int mysql_fused_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
+int mysql_batch_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, unsigned n,
 		    const char *fmt, ...);
 /* For messages. */
-const char *mysql_fused_name(enum mysql_fused_id id);
+const char *mysql_batch_name(enum mysql_batch_id id);
 #define MYSQL_MAX_PARAMS 80
 struct mysql_params {
 	unsigned n;
@@ -176,30 +176,30 @@ struct mysql_params {
 		int64_t num;
 	} v[MYSQL_MAX_PARAMS];
 };
-/* The ways of mysql_fused_run. */
-int mysql_block_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
+/* The ways of mysql_batch_run. */
+int mysql_compound_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, unsigned n,
+		       const struct mysql_params *params);
+int mysql_multi_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, unsigned n,
 		    const struct mysql_params *params);
-int mysql_packet_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
-		     const struct mysql_params *params);
-bool mysql_is_packet(const struct mysql_conn *m, enum mysql_fused_id id);
+bool mysql_is_multi(const struct mysql_conn *m, enum mysql_batch_id id);
 /*
  * One attempt of an operation. 1: done; 0: nothing has changed, and the generic transaction must
  * decide; negative: the error of the database.
  */
-typedef int (*mysql_fused_fn)(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg);
+typedef int (*mysql_batch_fn)(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg);
 /*
  * Runs fn on a connection until it has an answer or the deadline has passed. When the answer was
  * lost with the connection, `applied` is the commit probe: it reads whether the operation was
  * executed (1) or not (0). It runs at once, and again before the operation is left to the generic
  * transaction. size: of arg; `applied` gets it as fn had left it when the answer was lost.
  */
-int mysql_fused(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op,
-		mysql_fused_fn fn, mysql_fused_fn applied, void *arg, size_t size);
+int mysql_batch(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op,
+		mysql_batch_fn fn, mysql_batch_fn applied, void *arg, size_t size);
 /* The directory for a one-round-trip operation: from the cache, or read. */
 int mysql_get_dir(struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret);
 
 /*
- * The parameters of DIR_IS and the columns of COMMIT_DIR in fused-texts.h: the attributes that
+ * The parameters of DIR_IS and the columns of COMMIT_DIR in batch-texts.h: the attributes that
  * decisions about a directory depend on, and its other attributes that may have changed.
  */
 #define MYSQL_DIR_FMT "iiiiiiii"
@@ -208,7 +208,7 @@ int mysql_get_dir(struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret);
 		(int64_t)(a)->parent, (int64_t)(a)->access_acl, (int64_t)(a)->default_acl,         \
 		(int64_t)(a)->tier
 #define MYSQL_DIR_COLUMNS 7
-/* After a change in directory ino: done is what mysql_fused_run has returned. */
+/* After a change in directory ino: done is what mysql_batch_run has returned. */
 void mysql_dir_changed(struct mysql_db *db, cfs_ino_t ino, int done,
 		       const int64_t row[MYSQL_DIR_COLUMNS], struct cfs_attr *attr);
 /* The parameters of TOUCH. */

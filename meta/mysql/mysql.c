@@ -120,7 +120,7 @@ static bool is_word(const char *word, size_t len, const char *wanted)
 
 static const char *word(const struct sql_conn *c, const char *word, size_t len)
 {
-	/* As sql_hold_dir and sql_close_dir, in a block (fused-texts.h). */
+	/* As sql_hold_dir and sql_close_dir, in a batch (batch-texts.h). */
 	if (is_word(word, len, "HOLD_DIR"))
 		return c->guards ? "INSERT INTO {flock}(inode,sid,owner,ltype) "
 				   "VALUES(p_dir,0,CONNECTION_ID() MOD 16,0); "
@@ -133,7 +133,7 @@ static const char *word(const struct sql_conn *c, const char *word, size_t len)
 					 "p_ino") "; DELETE FROM {flock} WHERE inode=p_ino AND "
 						  "sid=0; "
 			       : "";
-	/* In a block: mysql_check_txn() before COMMIT. */
+	/* In a batch: mysql_check_txn() before COMMIT. */
 	if (is_word(word, len, "STILL_IN"))
 		return c->guards ? "IF @@in_transaction=0 THEN SIGNAL SQLSTATE '45000'; END IF; "
 				 : "";
@@ -325,7 +325,7 @@ static void close_engine(struct cfs_engine *e)
 	struct mysql_db *db = (struct mysql_db *)sql_db(e);
 
 	sql_db_deinit(&db->sql);
-	cfs_seen_destroy(&db->seen);
+	cfs_optimistic_destroy(&db->optimistic);
 	free(db->user);
 	free(db->password);
 	free(db->host);
@@ -387,7 +387,7 @@ static int open_engine(const struct cfs_engine_conf *conf, struct cfs_engine **r
 	if (!db)
 		return -ENOMEM;
 	pthread_once(&once, init_library);
-	cfs_seen_init(&db->seen);
+	cfs_optimistic_init(&db->optimistic);
 	snprintf(err, 256, "mysql://: bad value of a pool option or of table_prefix");
 	r = sql_db_init(&db->sql, conf, &engine, &dialect);
 	if (!r)

@@ -17,7 +17,7 @@ int mysql_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t p
 	int r = sql_op_lookup(e, ctx, parent, name, len, ret);
 
 	if (!r)
-		cfs_seen_file_remember(&db_of(e)->seen, parent, name, len, ret);
+		cfs_optimistic_file_remember(&db_of(e)->optimistic, parent, name, len, ret);
 	return r;
 }
 
@@ -32,7 +32,7 @@ static int see_entry(void *arg, const struct cfs_dirent *d)
 {
 	const struct listing *a = arg;
 
-	cfs_seen_file_remember(&a->db->seen, a->dir, d->name, d->name_len, &d->entry);
+	cfs_optimistic_file_remember(&a->db->optimistic, a->dir, d->name, d->name_len, &d->entry);
 	return a->fn(a->arg, d);
 }
 
@@ -71,12 +71,12 @@ static int mknod_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg
 		return r == -ENOENT ? 0 : r;
 	if (cfs_rules_add_entry(ctx, req->parent, &a->parent) ||
 	    (a->parent.default_acl && req->type != CFS_TYPE_SYMLINK)) {
-		cfs_seen_dir_forget(&db->seen, req->parent);
+		cfs_optimistic_dir_forget(&db->optimistic, req->parent);
 		return 0;
 	}
 	cfs_rules_new_inode(ctx, req, &a->parent, &a->attr);
-	ask = cfs_seen_dir_ask(&db->seen, req->parent) || dir;
-	r = mysql_fused_run(m, MYSQL_FUSED_mknod, row, MYSQL_DIR_COLUMNS,
+	ask = cfs_optimistic_dir_ask(&db->optimistic, req->parent) || dir;
+	r = mysql_batch_run(m, MYSQL_BATCH_mknod, row, MYSQL_DIR_COLUMNS,
 			    "iibi"
 			    "iiiiiiiiiiiiiiiii"
 			    "iibi" MYSQL_TOUCH_FMT MYSQL_DIR_FMT "i",
@@ -93,10 +93,10 @@ static int mknod_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg
 	if (r > 0) {
 		mysql_dir_changed(db, req->parent, r, row, &a->parent);
 		if (dir)
-			cfs_seen_dir_remember(&db->seen, a->ino, t);
+			cfs_optimistic_dir_remember(&db->optimistic, a->ino, t);
 		return 1;
 	}
-	cfs_seen_dir_forget(&db->seen, req->parent);
+	cfs_optimistic_dir_forget(&db->optimistic, req->parent);
 	return r == -EEXIST ? 0 : r;
 }
 
@@ -123,14 +123,15 @@ int mysql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct
 	int r = 0;
 
 	if (!cfs_host_changelog(e->host))
-		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_mknod, mknod_once, mknod_applied, &a,
+		r = mysql_batch(sql_db(e), ctx, CFS_META_OP_mknod, mknod_once, mknod_applied, &a,
 				sizeof(a));
 	if (!r)
 		return sql_op_mknod(e, ctx, req, ino, ret, ret_usage);
 	if (r < 0)
 		return r;
 	*ret = (struct cfs_entry){.ino = ino, .attr = a.attr};
-	cfs_seen_file_remember(&db_of(e)->seen, req->parent, req->name, req->name_len, ret);
+	cfs_optimistic_file_remember(&db_of(e)->optimistic, req->parent, req->name, req->name_len,
+				     ret);
 	*ret_usage = (struct cfs_usage){0};
 	sql_usage_inode(ret_usage, &a.attr, 1);
 	sql_usage_entry(ret_usage, req->parent, &a.attr, 1);
@@ -163,17 +164,17 @@ static int link_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 	if (cfs_rules_add_entry(ctx, a->parent, &a->dir) || t->type == CFS_TYPE_DIR ||
 	    (t->flags & (CFS_FLAG_IMMUTABLE | CFS_FLAG_APPEND)) || !t->nlink ||
 	    cfs_ino_is_trash(t->parent)) {
-		cfs_seen_dir_forget(&db->seen, a->parent);
+		cfs_optimistic_dir_forget(&db->optimistic, a->parent);
 		return 0;
 	}
-	r = mysql_fused_run(m, MYSQL_FUSED_link, &none, 1,
+	r = mysql_batch_run(m, MYSQL_BATCH_link, &none, 1,
 			    "iii"
 			    "ii" MYSQL_STILL_FMT "b" MYSQL_DIR_FMT,
 			    (int64_t)a->parent, (int64_t)a->ino, (int64_t)t->type, sql_us(ctx->now),
 			    sql_sub_us(ctx->now), MYSQL_STILL_ARGS(t), a->name, a->len,
 			    MYSQL_DIR_ARGS(&a->dir));
 	if (r <= 0)
-		cfs_seen_dir_forget(&db->seen, a->parent);
+		cfs_optimistic_dir_forget(&db->optimistic, a->parent);
 	return r == -EEXIST ? 0 : r;
 }
 
@@ -195,7 +196,7 @@ int mysql_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 	int r = 0;
 
 	if (!cfs_host_changelog(e->host))
-		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_link, link_once, link_applied, &a,
+		r = mysql_batch(sql_db(e), ctx, CFS_META_OP_link, link_once, link_applied, &a,
 				sizeof(a));
 	if (!r)
 		return sql_op_link(e, ctx, ino, parent, name, len, ret, ret_usage);
@@ -236,7 +237,7 @@ static int setattr_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *a
 	a->result = r < 0 ? r : 0;
 	if (r <= 0)
 		return 1;
-	r = mysql_fused_run(m, MYSQL_FUSED_setattr, NULL, 0,
+	r = mysql_batch_run(m, MYSQL_BATCH_setattr, NULL, 0,
 			    "iiiiiiiiii"
 			    "iiiiiiiiiiiii",
 			    (int64_t)t->flags, (int64_t)t->mode, (int64_t)t->uid, (int64_t)t->gid,
@@ -247,7 +248,7 @@ static int setattr_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *a
 			    sql_us(o->ctime), sql_sub_us(o->atime), sql_sub_us(o->mtime),
 			    sql_sub_us(o->ctime), (int64_t)o->parent);
 	if (r > 0 && t->type == CFS_TYPE_DIR)
-		cfs_seen_dir_forget(&((struct mysql_db *)m->sql.db)->seen, a->ino);
+		cfs_optimistic_dir_forget(&((struct mysql_db *)m->sql.db)->optimistic, a->ino);
 	return r;
 }
 
@@ -267,7 +268,7 @@ int mysql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	int r = 0;
 
 	if (!cfs_host_changelog(e->host))
-		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_setattr, setattr_once, setattr_applied,
+		r = mysql_batch(sql_db(e), ctx, CFS_META_OP_setattr, setattr_once, setattr_applied,
 				&a, sizeof(a));
 	if (!r)
 		return sql_op_setattr(e, ctx, ino, set, in, ret, ret_usage);
@@ -275,7 +276,7 @@ int mysql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		return r;
 	if (a.result < 0)
 		return a.result;
-	cfs_seen_file_changed(&db_of(e)->seen, ino, &a.attr);
+	cfs_optimistic_file_changed(&db_of(e)->optimistic, ino, &a.attr);
 	*ret = a.attr;
 	*ret_usage = (struct cfs_usage){.uid = a.old.uid, .gid = a.old.gid};
 	if (a.attr.uid != a.old.uid || a.attr.gid != a.old.gid) {

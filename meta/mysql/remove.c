@@ -40,9 +40,9 @@ static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal
 
 	if (r < 0)
 		return r == -ENOENT ? 0 : r;
-	a->remembered =
-		!a->dir && cfs_seen_file_known(&((struct mysql_db *)m->sql.db)->seen, req->parent,
-					       req->name, req->name_len, &a->victim);
+	a->remembered = !a->dir && cfs_optimistic_file_known(
+					   &((struct mysql_db *)m->sql.db)->optimistic, req->parent,
+					   req->name, req->name_len, &a->victim);
 	r = a->remembered ? 1 : look_up(m, a);
 	if (r <= 0)
 		return r;
@@ -70,8 +70,8 @@ static int to_trash(struct mysql_conn *m, const struct cfs_ctx *ctx, struct remo
 	size_t len =
 		cfs_rules_trash_name(req->parent, a->victim.ino, req->name, req->name_len, name);
 
-	return mysql_fused_run(
-		m, MYSQL_FUSED_trash, row, MYSQL_DIR_COLUMNS,
+	return mysql_batch_run(
+		m, MYSQL_BATCH_trash, row, MYSQL_DIR_COLUMNS,
 		"iii"
 		"iii" MYSQL_STILL_FMT "ibb" MYSQL_TOUCH_FMT MYSQL_DIR_FMT "i",
 		(int64_t)req->parent, (int64_t)a->victim.ino, (int64_t)v->type,
@@ -86,7 +86,7 @@ static int for_good(struct mysql_conn *m, const struct cfs_ctx *ctx, struct remo
 	const struct cfs_engine_remove *req = a->req;
 	const struct cfs_attr *v = &a->victim.attr;
 
-	return mysql_fused_run(m, MYSQL_FUSED_remove, row, MYSQL_DIR_COLUMNS + 1,
+	return mysql_batch_run(m, MYSQL_BATCH_remove, row, MYSQL_DIR_COLUMNS + 1,
 			       "iii" MYSQL_STILL_FMT "bii" MYSQL_TOUCH_FMT MYSQL_DIR_FMT "i",
 			       (int64_t)req->parent, (int64_t)a->victim.ino, (int64_t)v->type,
 			       MYSQL_STILL_ARGS(v), req->name, req->name_len, (int64_t)v->length,
@@ -103,18 +103,19 @@ static int try_to_remove(struct mysql_conn *m, const struct cfs_ctx *ctx, struct
 	int r = m->way ? judge(m, ctx, a) : 0;
 
 	if (r > 0) {
-		ask = !cfs_ino_is_trash(dir) && (cfs_seen_dir_ask(&db->seen, dir) || a->dir);
+		ask = !cfs_ino_is_trash(dir) &&
+		      (cfs_optimistic_dir_ask(&db->optimistic, dir) || a->dir);
 		r = a->ret.fate == CFS_FATE_TRASHED ? to_trash(m, ctx, a, ask, row)
 						    : for_good(m, ctx, a, ask, row);
 	}
 	if (r > 0) {
 		mysql_dir_changed(db, dir, r, row, &a->parent);
 		a->ret.has_data = row[MYSQL_DIR_COLUMNS];
-		cfs_seen_dir_forget(&db->seen, a->victim.ino);
+		cfs_optimistic_dir_forget(&db->optimistic, a->victim.ino);
 	} else {
-		cfs_seen_dir_forget(&db->seen, dir);
+		cfs_optimistic_dir_forget(&db->optimistic, dir);
 	}
-	cfs_seen_file_forget(&db->seen, a->victim.ino);
+	cfs_optimistic_file_forget(&db->optimistic, a->victim.ino);
 	/* A trash name that exists already: the generic transaction handles it. */
 	return r == -EEXIST ? 0 : r;
 }
@@ -175,7 +176,7 @@ static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op
 	int r = 0;
 
 	if (!cfs_host_changelog(e->host))
-		r = mysql_fused(sql_db(e), ctx, op, remove_once, remove_applied, a, sizeof(*a));
+		r = mysql_batch(sql_db(e), ctx, op, remove_once, remove_applied, a, sizeof(*a));
 	if (r <= 0)
 		return r;
 	*ret_usage = (struct cfs_usage){0};

@@ -71,7 +71,7 @@ static int run(struct mysql_conn *m, const struct cfs_ctx *ctx, struct rename *a
 	if (trash)
 		len = cfs_rules_trash_name(q->dst_parent, a->dst.ino, q->dst_name, q->dst_len,
 					   name);
-	r = mysql_fused_run(m, MYSQL_FUSED_rename, &left, 1,
+	r = mysql_batch_run(m, MYSQL_BATCH_rename, &left, 1,
 			    "iiiiiiibbii"
 			    "ii" MYSQL_STILL_FMT "ii" MYSQL_STILL_FMT "b" MYSQL_STILL_FMT
 			    "ii" MYSQL_DIR_FMT MYSQL_DIR_FMT,
@@ -108,11 +108,11 @@ static int rename_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	if (r > 0)
 		r = run(m, ctx, a);
 	if (r > 0) {
-		cfs_seen_dir_forget(&db->seen, a->src.ino);
+		cfs_optimistic_dir_forget(&db->optimistic, a->src.ino);
 		return 1;
 	}
-	cfs_seen_dir_forget(&db->seen, q->src_parent);
-	cfs_seen_dir_forget(&db->seen, q->dst_parent);
+	cfs_optimistic_dir_forget(&db->optimistic, q->src_parent);
+	cfs_optimistic_dir_forget(&db->optimistic, q->dst_parent);
 	return r == -EEXIST ? 0 : r;
 }
 
@@ -166,7 +166,7 @@ int mysql_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	int r = 0;
 
 	if (!cfs_host_changelog(e->host) && !(req->r.flags & ~CFS_RENAME_NOREPLACE))
-		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_rename, rename_once, rename_applied, &a,
+		r = mysql_batch(sql_db(e), ctx, CFS_META_OP_rename, rename_once, rename_applied, &a,
 				sizeof(a));
 	if (!r)
 		return sql_op_rename(e, ctx, req, ret, ret_usage);

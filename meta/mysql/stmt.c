@@ -41,10 +41,10 @@ void mysql_close_stmts(struct mysql_conn *m)
 
 	for (i = 0; i < SQL_STMT_COUNT; i++)
 		close_stmt(&m->stmt[i]);
-	for (i = 0; i < MYSQL_FUSED_COUNT; i++) {
-		close_stmt(&m->fused[i]);
-		free(m->packet[i]);
-		m->packet[i] = NULL;
+	for (i = 0; i < MYSQL_BATCH_COUNT; i++) {
+		close_stmt(&m->batch[i]);
+		free(m->multi[i]);
+		m->multi[i] = NULL;
 	}
 }
 

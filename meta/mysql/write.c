@@ -50,7 +50,7 @@ static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	if (!m->way)
 		return 0;
 	cfs_slice_encode(s, record);
-	r = mysql_fused_run(m, MYSQL_FUSED_write, row, COLUMNS, "iiiiiiiibi", (int64_t)a->ino,
+	r = mysql_batch_run(m, MYSQL_BATCH_write, row, COLUMNS, "iiiiiiiibi", (int64_t)a->ino,
 			    (int64_t)a->indx, (int64_t)s->id, end, sql_us(a->mtime),
 			    sql_sub_us(a->mtime), sql_us(ctx->now), sql_sub_us(ctx->now), record,
 			    sizeof(record), (int64_t)s->size);
@@ -97,14 +97,14 @@ int mysql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_i
 	if (!cfs_host_changelog(e->host) && s->len <= CFS_CHUNK_SIZE &&
 	    s->pos <= CFS_CHUNK_SIZE - s->len &&
 	    ((uint64_t)indx << CFS_CHUNK_BITS) + s->pos + s->len < CFS_FILE_MAX)
-		r = mysql_fused(sql_db(e), ctx, CFS_META_OP_write, commit_once, commit_applied, &a,
+		r = mysql_batch(sql_db(e), ctx, CFS_META_OP_write, commit_once, commit_applied, &a,
 				sizeof(a));
 	if (!r)
 		return sql_op_commit_slice(e, ctx, ino, indx, s, mtime, ret, ret_records,
 					   ret_usage);
 	if (r < 0)
 		return r;
-	cfs_seen_file_changed(&((struct mysql_db *)sql_db(e))->seen, ino, &a.attr);
+	cfs_optimistic_file_changed(&((struct mysql_db *)sql_db(e))->optimistic, ino, &a.attr);
 	*ret = a.attr;
 	*ret_records = a.records;
 	*ret_usage = a.usage;

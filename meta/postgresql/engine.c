@@ -11,8 +11,8 @@ static void pg_close(struct cfs_engine *e)
 	struct pg_db *db = pg_db(sql_db(e));
 
 	sql_db_deinit(&db->sql);
-	cfs_seen_destroy(&db->seen);
-	pg_together_destroy(db);
+	cfs_optimistic_destroy(&db->optimistic);
+	pg_group_commit_destroy(db);
 	pg_free_url(db);
 	free(db->schema);
 	free(db);
@@ -48,8 +48,8 @@ static int pg_open(const struct cfs_engine_conf *conf, struct cfs_engine **ret, 
 		snprintf(err, 256, "out of memory");
 		return -ENOMEM;
 	}
-	cfs_seen_init(&db->seen);
-	pg_together_init(db);
+	cfs_optimistic_init(&db->optimistic);
+	pg_group_commit_init(db);
 	snprintf(err, 256, "postgres://: bad value of a max_ option or of table_prefix");
 	r = sql_db_init(&db->sql, conf, &engine, &pg_dialect);
 	if (!r) {

@@ -141,7 +141,7 @@ int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_
 	}
 	if (r < 0)
 		return r;
-	cfs_seen_file_changed(pg_seen(e), ino, &a.attr);
+	cfs_optimistic_file_changed(pg_optimistic(e), ino, &a.attr);
 	*ret = a.attr;
 	*ret_records = a.records;
 	*ret_usage = a.usage;
@@ -214,12 +214,12 @@ static int setattr(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return r;
 }
 
-static void see_setattr(struct cfs_seen *seen, cfs_ino_t ino, const struct cfs_attr *attr)
+static void cache_setattr(struct cfs_optimistic *cache, cfs_ino_t ino, const struct cfs_attr *attr)
 {
 	if (attr->type == CFS_TYPE_DIR)
-		cfs_seen_dir_forget(seen, ino);
+		cfs_optimistic_dir_forget(cache, ino);
 	else
-		cfs_seen_file_changed(seen, ino, attr);
+		cfs_optimistic_file_changed(cache, ino, attr);
 }
 
 int pg_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
@@ -244,6 +244,6 @@ int pg_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 		*ret_usage = (struct cfs_usage){.uid = a.attr.uid, .gid = a.attr.gid};
 	}
 	if (!r)
-		see_setattr(pg_seen(e), ino, ret);
+		cache_setattr(pg_optimistic(e), ino, ret);
 	return r == PG_UNKNOWN ? -ETIMEDOUT : r;
 }

@@ -139,9 +139,9 @@ static bool knows_parent(struct pg_db *db, const struct cfs_ctx *ctx, struct mak
 	const struct cfs_mknod *req = a->req;
 
 	return req->type != CFS_TYPE_DIR && req->type != CFS_TYPE_SYMLINK &&
-	       cfs_seen_dir_known(&db->seen, req->parent, &a->parent) &&
+	       cfs_optimistic_dir_known(&db->optimistic, req->parent, &a->parent) &&
 	       !cfs_rules_add_entry(ctx, req->parent, &a->parent) && !a->parent.default_acl &&
-	       !cfs_seen_dir_ask(&db->seen, req->parent);
+	       !cfs_optimistic_dir_ask(&db->optimistic, req->parent);
 }
 
 static void add_params(const struct make *a, struct pg_part *part)
@@ -182,9 +182,9 @@ static int create_known(struct pg_db *db, const struct cfs_ctx *ctx, struct make
 
 	cfs_rules_new_inode(ctx, a->req, &a->parent, &a->attr);
 	add_params(a, &part);
-	r = pg_together(db, ctx, &kind, &part);
+	r = pg_group_commit(db, ctx, &kind, &part);
 	if (!r)
-		cfs_seen_dir_forget(&db->seen, a->req->parent);
+		cfs_optimistic_dir_forget(&db->optimistic, a->req->parent);
 	return r;
 }
 
@@ -246,11 +246,11 @@ static int not_created(struct sql_conn *c, const struct cfs_ctx *ctx, const stru
 	return r == -ENOENT ? PG_UNUSUAL : r < 0 ? r : -EEXIST;
 }
 
-static void remember_dirs(struct cfs_seen *seen, const struct make *a)
+static void remember_dirs(struct cfs_optimistic *cache, const struct make *a)
 {
-	cfs_seen_dir_remember(seen, a->req->parent, &a->parent);
+	cfs_optimistic_dir_remember(cache, a->req->parent, &a->parent);
 	if (a->attr.type == CFS_TYPE_DIR)
-		cfs_seen_dir_remember(seen, a->ino, &a->attr);
+		cfs_optimistic_dir_remember(cache, a->ino, &a->attr);
 }
 
 static int create(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
@@ -278,7 +278,7 @@ static int create(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		return not_created(c, ctx, a);
 	cfs_rules_new_inode(ctx, req, &a->parent, &a->attr);
 	a->parent = sql_touched(ctx, &a->parent, req->type == CFS_TYPE_DIR);
-	remember_dirs(&pg_db(c->db)->seen, a);
+	remember_dirs(&pg_db(c->db)->optimistic, a);
 	return 0;
 }
 
@@ -318,7 +318,7 @@ static int create_again(struct cfs_engine *e, const struct cfs_ctx *ctx, const s
 static int create_generic(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct make *a,
 			  struct cfs_usage *ret_usage)
 {
-	cfs_seen_dir_forget(pg_seen(e), a->req->parent);
+	cfs_optimistic_dir_forget(pg_optimistic(e), a->req->parent);
 	return sql_op_mknod(e, ctx, a->req, a->ino, a->ret, ret_usage);
 }
 
@@ -345,9 +345,11 @@ int pg_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cf
 			*req->ret_parent = a.parent;
 	}
 	if (!r)
-		cfs_seen_file_remember(pg_seen(e), req->parent, req->name, req->name_len, ret);
+		cfs_optimistic_file_remember(pg_optimistic(e), req->parent, req->name,
+					     req->name_len, ret);
 	else if (r == -EEXIST)
-		cfs_seen_name_remember(pg_seen(e), req->parent, req->name, req->name_len, ret->ino);
+		cfs_optimistic_name_remember(pg_optimistic(e), req->parent, req->name,
+					     req->name_len, ret->ino);
 	return r;
 }
 

@@ -2,9 +2,9 @@
 /* Fills the optimistic cache of names and directories, which creation and removal use. */
 #include "meta/postgresql/pg-internal.h"
 
-struct cfs_seen *pg_seen(struct cfs_engine *e)
+struct cfs_optimistic *pg_optimistic(struct cfs_engine *e)
 {
-	return &pg_db(sql_db(e))->seen;
+	return &pg_db(sql_db(e))->optimistic;
 }
 
 int pg_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t parent,
@@ -13,12 +13,12 @@ int pg_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t pare
 	int r = sql_op_lookup(e, ctx, parent, name, len, ret);
 
 	if (!r)
-		cfs_seen_file_remember(pg_seen(e), parent, name, len, ret);
+		cfs_optimistic_file_remember(pg_optimistic(e), parent, name, len, ret);
 	return r;
 }
 
 struct listing {
-	struct cfs_seen *seen;
+	struct cfs_optimistic *cache;
 	cfs_ino_t dir;
 	bool attrs;
 	cfs_dirent_fn fn;
@@ -30,16 +30,16 @@ static int see_entry(void *arg, const struct cfs_dirent *d)
 	const struct listing *a = arg;
 
 	if (a->attrs)
-		cfs_seen_file_remember(a->seen, a->dir, d->name, d->name_len, &d->entry);
+		cfs_optimistic_file_remember(a->cache, a->dir, d->name, d->name_len, &d->entry);
 	else
-		cfs_seen_name_remember(a->seen, a->dir, d->name, d->name_len, d->entry.ino);
+		cfs_optimistic_name_remember(a->cache, a->dir, d->name, d->name_len, d->entry.ino);
 	return a->fn(a->arg, d);
 }
 
 int pg_op_readdir(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir, bool attrs,
 		  size_t limit, struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg)
 {
-	struct listing a = {pg_seen(e), dir, attrs, fn, arg};
+	struct listing a = {pg_optimistic(e), dir, attrs, fn, arg};
 
 	return sql_op_readdir(e, ctx, dir, attrs, limit, cursor, see_entry, &a);
 }
@@ -51,7 +51,7 @@ int pg_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 {
 	int r = sql_op_rename(e, ctx, req, ret, ret_usage);
 
-	cfs_seen_dir_forget(pg_seen(e), req->r.src_parent);
-	cfs_seen_dir_forget(pg_seen(e), req->r.dst_parent);
+	cfs_optimistic_dir_forget(pg_optimistic(e), req->r.src_parent);
+	cfs_optimistic_dir_forget(pg_optimistic(e), req->r.dst_parent);
 	return r;
 }

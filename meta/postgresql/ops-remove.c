@@ -205,7 +205,7 @@ static void read_removed(struct sql_conn *c, const struct cfs_ctx *ctx, struct r
 	v->ino = (cfs_ino_t)pg_int(st->result, 0, INO);
 	v->has_data = pg_int(st->result, 0, HAS_DATA) > 0;
 	become_removed(ctx, a);
-	cfs_seen_dir_remember(&pg_db(c->db)->seen, a->req->parent, &v->parent);
+	cfs_optimistic_dir_remember(&pg_db(c->db)->optimistic, a->req->parent, &v->parent);
 }
 
 /* ---- the optimistic path ---- */
@@ -217,12 +217,12 @@ static bool is_simple(struct pg_db *db, const struct cfs_ctx *ctx, struct remove
 	const struct cfs_attr *v = &a->ret.attr;
 	struct cfs_attr *dir = &a->ret.parent;
 
-	if (v->nlink != 1 || !cfs_seen_dir_known(&db->seen, req->parent, dir) ||
+	if (v->nlink != 1 || !cfs_optimistic_dir_known(&db->optimistic, req->parent, dir) ||
 	    cfs_ino_is_trash(dir->parent) || cfs_rules_remove_entry(ctx, req->parent, dir, v))
 		return false;
 	if (req->trash ? v->flags & CFS_FLAG_SKIP_TRASH : v->type != CFS_TYPE_FILE)
 		return false;
-	return !cfs_seen_dir_ask(&db->seen, req->parent);
+	return !cfs_optimistic_dir_ask(&db->optimistic, req->parent);
 }
 
 static void add_known(const struct remove *a, struct pg_part *part)
@@ -257,7 +257,7 @@ static int delete_known(struct pg_db *db, const struct cfs_ctx *ctx, struct pg_p
 	};
 
 	pg_add_int(part, ctx->now.tv_sec);
-	return pg_together(db, ctx, &kind, part);
+	return pg_group_commit(db, ctx, &kind, part);
 }
 
 static int trash_known(struct pg_db *db, const struct cfs_ctx *ctx, const struct remove *a,
@@ -281,7 +281,7 @@ static int trash_known(struct pg_db *db, const struct cfs_ctx *ctx, const struct
 	pg_add_int(part, a->ret.attr.parent ? (int64_t)req->trash : 0);
 	pg_add_int(part, sql_us(ctx->now));
 	pg_add_int(part, sql_sub_us(ctx->now));
-	r = pg_together(db, ctx, &kind, part);
+	r = pg_group_commit(db, ctx, &kind, part);
 	/* The name in the trash is taken. */
 	return r == -EEXIST ? PG_UNUSUAL : r;
 }
@@ -298,8 +298,8 @@ static int remove_known(struct pg_db *db, const struct cfs_ctx *ctx, struct remo
 		a->ret.has_data = !a->req->trash && a->ret.attr.length;
 		become_removed(ctx, a);
 	} else if (!r) {
-		cfs_seen_dir_forget(&db->seen, a->req->parent);
-		cfs_seen_file_forget(&db->seen, a->ret.ino);
+		cfs_optimistic_dir_forget(&db->optimistic, a->req->parent);
+		cfs_optimistic_file_forget(&db->optimistic, a->ret.ino);
 	}
 	return r;
 }
@@ -335,17 +335,17 @@ static int remove_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 static int expect(struct cfs_engine *e, const struct cfs_ctx *ctx, struct remove *a)
 {
 	const struct cfs_engine_remove *req = a->req;
-	struct cfs_seen *seen = pg_seen(e);
+	struct cfs_optimistic *cache = pg_optimistic(e);
 	struct cfs_entry there;
 	int r;
 
-	a->known =
-		!a->dir && cfs_seen_file_known(seen, req->parent, req->name, req->name_len, &there);
+	a->known = !a->dir &&
+		   cfs_optimistic_file_known(cache, req->parent, req->name, req->name_len, &there);
 	if (a->known) {
 		a->expected = a->ret.ino = there.ino;
 		a->ret.attr = there.attr;
 	} else {
-		a->expected = cfs_seen_name(seen, req->parent, req->name, req->name_len);
+		a->expected = cfs_optimistic_name(cache, req->parent, req->name, req->name_len);
 	}
 	if (a->dir || req->trash || !cfs_host_has_open(e->host))
 		return 0;
@@ -406,8 +406,8 @@ static int in_one_statement(struct cfs_engine *e, const struct cfs_ctx *ctx, enu
 		sql_usage_entry(ret_usage, req->trash, &ret->attr, 1);
 	else
 		sql_usage_inode(ret_usage, &ret->attr, -1);
-	cfs_seen_file_forget(pg_seen(e), ret->ino);
-	cfs_seen_dir_forget(pg_seen(e), ret->ino);
+	cfs_optimistic_file_forget(pg_optimistic(e), ret->ino);
+	cfs_optimistic_dir_forget(pg_optimistic(e), ret->ino);
 	return 0;
 }
 
@@ -421,7 +421,7 @@ static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op
 		r = in_one_statement(e, ctx, op, a, ret, ret_usage);
 	if (r != PG_UNUSUAL)
 		return r;
-	cfs_seen_dir_forget(pg_seen(e), req->parent);
+	cfs_optimistic_dir_forget(pg_optimistic(e), req->parent);
 	return a->dir ? sql_op_rmdir(e, ctx, req, ret, ret_usage)
 		      : sql_op_unlink(e, ctx, req, ret, ret_usage);
 }

@@ -15,7 +15,7 @@
 #include <errno.h>
 #include <libpq-fe.h>
 
-#include "meta/engine/seen.h"
+#include "meta/engine/optimistic.h"
 #include "meta/sql/sql-internal.h"
 
 #define PG_MAX_PARAMS 24
@@ -87,10 +87,10 @@ struct pg_conn {
 	int64_t insert_id;
 };
 
-/* Operations of several threads that can be combined into a group commit (together.c). */
+/* Operations of several threads that can be combined into a group commit (group-commit.c). */
 enum pg_kind_number { PG_KIND_CREATE, PG_KIND_UNLINK, PG_KIND_TRASH, PG_KINDS };
 
-struct pg_together {
+struct pg_group_commit {
 	pthread_mutex_t lock; /* protects all of it and the waiting parts */
 	struct pg_part *first, **end;
 	unsigned busy, limit; /* statements under way */
@@ -103,8 +103,8 @@ struct pg_db {
 	size_t n_values;
 	char *schema;	     /* NULL: the server's default; else part of sql.prefix */
 	atomic_bool unnamed; /* a pooler forgets named statements */
-	struct cfs_seen seen;
-	struct pg_together together[PG_KINDS];
+	struct cfs_optimistic optimistic;
+	struct pg_group_commit group_commit[PG_KINDS];
 };
 
 static inline struct pg_conn *pg_conn(struct sql_conn *c)
@@ -195,9 +195,9 @@ static inline bool pg_is_judged(const struct cfs_ctx *ctx)
 	return !ctx->check || ctx->uid == 0;
 }
 
-struct cfs_seen *pg_seen(struct cfs_engine *e);
+struct cfs_optimistic *pg_optimistic(struct cfs_engine *e);
 
-/* ---- together.c ---- */
+/* ---- group-commit.c ---- */
 struct pg_param {
 	int64_t num;
 	const char *bytes; /* NULL: num */
@@ -222,18 +222,18 @@ enum { PG_PART_INO = 2 };
 struct pg_part {
 	struct pg_param param[PG_MAX_PARAMS];
 	int n;
-	/* of together.c */
+	/* of group-commit.c */
 	struct pg_part *next;
 	enum pg_part_state state;
 	pthread_cond_t wake;
 	int result;
 };
 
-void pg_together_init(struct pg_db *db);
-void pg_together_destroy(struct pg_db *db);
+void pg_group_commit_init(struct pg_db *db);
+void pg_group_commit_destroy(struct pg_db *db);
 /* 1: done; 0: not done, and nothing has changed; PG_UNKNOWN. */
-int pg_together(struct pg_db *db, const struct cfs_ctx *ctx, const struct pg_kind *kind,
-		struct pg_part *me);
+int pg_group_commit(struct pg_db *db, const struct cfs_ctx *ctx, const struct pg_kind *kind,
+		    struct pg_part *me);
 
 static inline void pg_add_int(struct pg_part *part, int64_t v)
 {

@@ -155,7 +155,7 @@ static void close_engine(struct cfs_engine *e)
 	free(r->pipes);
 	rds_windows_destroy(r->windows);
 	rds_doomed_destroy(r->doomed);
-	cfs_seen_destroy(&r->seen);
+	cfs_optimistic_destroy(&r->optimistic);
 	rds_target_free(&r->target);
 	free(r);
 }
@@ -189,7 +189,7 @@ static int open_engine(const struct cfs_engine_conf *conf, struct cfs_engine **r
 	}
 	r->engine.ops = &rds_engine;
 	r->engine.host = conf->host;
-	cfs_seen_init(&r->seen);
+	cfs_optimistic_init(&r->optimistic);
 	r->read_only = conf->meta->read_only;
 	r->client = cfs_random_u64() ^ (uint64_t)cfs_wall().tv_nsec << 32;
 	rc = rds_target_init(&r->target, conf->url, err);

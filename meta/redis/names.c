@@ -166,7 +166,8 @@ int rds_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct c
 	if (r < 0)
 		return r;
 	ret->ino = ino;
-	cfs_seen_file_remember(&rds_of(e)->seen, req->parent, req->name, req->name_len, ret);
+	cfs_optimistic_file_remember(&rds_of(e)->optimistic, req->parent, req->name, req->name_len,
+				     ret);
 	*ret_usage = (struct cfs_usage){0};
 	rds_usage_inode(ret_usage, &ret->attr, 1);
 	rds_usage_entry(ret_usage, req->parent, &ret->attr, 1);
@@ -268,7 +269,7 @@ int rds_op_touch_atime(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_
 	rds_begin(&q, e);
 	r = rds_script(&q, ctx, CFS_META_OP_setattr, &rds_touch_atime_lua, &a, "ut", ino, atime);
 	rds_end(&q);
-	cfs_seen_file_forget(&rds_of(e)->seen, ino);
+	cfs_optimistic_file_forget(&rds_of(e)->optimistic, ino);
 	return r;
 }
 

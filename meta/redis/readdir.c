@@ -350,7 +350,8 @@ static int deliver(struct listing *l, const char *name, size_t len, const redisR
 			return r;
 		rds_see_name(rds_of(l->e), l->dir, name, len, &d.entry, attr);
 	} else {
-		cfs_seen_name_remember(&rds_of(l->e)->seen, l->dir, name, len, d.entry.ino);
+		cfs_optimistic_name_remember(&rds_of(l->e)->optimistic, l->dir, name, len,
+					     d.entry.ino);
 	}
 	d.after = &after;
 	if (l->fn(l->arg, &d)) {

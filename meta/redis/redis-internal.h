@@ -22,7 +22,7 @@
 
 #include "base/clock.h"
 #include "meta/engine/engine.h"
-#include "meta/engine/seen.h"
+#include "meta/engine/optimistic.h"
 #include "scripts.h"
 
 /* ---- target.c ---- */
@@ -110,8 +110,8 @@ struct rds {
 	_Atomic uint64_t last_token;
 	struct rds_windows *windows;
 	struct rds_doomed *doomed;
-	struct cfs_seen seen;	  /* seen.c */
-	atomic_bool info_refused; /* settle.c */
+	struct cfs_optimistic optimistic; /* seen.c */
+	atomic_bool info_refused;	  /* settle.c */
 };
 
 static inline struct rds *rds_of(struct cfs_engine *e)

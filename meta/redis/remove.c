@@ -50,7 +50,8 @@ static int remove_judged(struct cfs_engine *e, const struct cfs_ctx *ctx, bool d
 {
 	struct rds *rds = rds_of(e);
 	struct cfs_engine_host *host = e->host;
-	cfs_ino_t asked = cfs_seen_name(&rds->seen, req->parent, req->name, req->name_len);
+	cfs_ino_t asked =
+		cfs_optimistic_name(&rds->optimistic, req->parent, req->name, req->name_len);
 	uint8_t who[RDS_WHO_MAX];
 	struct rds_request q;
 	redisReply *a;
@@ -92,8 +93,8 @@ static int remove_name(struct cfs_engine *e, const struct cfs_ctx *ctx, bool dir
 	if (r < 0)
 		return r;
 	if (ret->fate == CFS_FATE_DELETED) {
-		cfs_seen_file_forget(&rds_of(e)->seen, ret->ino);
-		cfs_seen_dir_forget(&rds_of(e)->seen, ret->ino);
+		cfs_optimistic_file_forget(&rds_of(e)->optimistic, ret->ino);
+		cfs_optimistic_dir_forget(&rds_of(e)->optimistic, ret->ino);
 	}
 	*ret_usage = (struct cfs_usage){0};
 	count_victim(ret_usage, req->parent, req->trash, ret);
@@ -162,7 +163,8 @@ int rds_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	const struct cfs_rename *n = &req->r;
 	struct rds *rds = rds_of(e);
 	struct cfs_engine_host *host = e->host;
-	cfs_ino_t asked = cfs_seen_name(&rds->seen, n->dst_parent, n->dst_name, n->dst_len);
+	cfs_ino_t asked =
+		cfs_optimistic_name(&rds->optimistic, n->dst_parent, n->dst_name, n->dst_len);
 	uint8_t who[RDS_WHO_MAX];
 	struct rds_request q;
 	redisReply *a;

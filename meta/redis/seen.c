@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The optimistic path of creation and removal, from cached attributes (meta/engine/seen.h). The
+ * The optimistic path of creation and removal, from cached attributes (meta/engine/optimistic.h). The
  * rules are applied here, to the cached attributes. The script compares the stored record with
  * them, byte by byte, and changes nothing when they differ. This costs the server half the time of
  * a script that reads records, applies the rules and returns records. Unusual cases take the
@@ -32,19 +32,19 @@ void rds_see(struct rds *r, cfs_ino_t ino, const redisReply *record, const struc
 	bool tells = is_as_encoded(record, attr);
 
 	if (attr->type == CFS_TYPE_DIR && tells)
-		cfs_seen_dir_remember(&r->seen, ino, attr);
+		cfs_optimistic_dir_remember(&r->optimistic, ino, attr);
 	else if (attr->type == CFS_TYPE_DIR)
-		cfs_seen_dir_forget(&r->seen, ino);
+		cfs_optimistic_dir_forget(&r->optimistic, ino);
 	else if (tells)
-		cfs_seen_file_changed(&r->seen, ino, attr);
+		cfs_optimistic_file_changed(&r->optimistic, ino, attr);
 	else
-		cfs_seen_file_forget(&r->seen, ino);
+		cfs_optimistic_file_forget(&r->optimistic, ino);
 }
 
 void rds_see_name(struct rds *r, cfs_ino_t parent, const char *name, size_t len,
 		  const struct cfs_entry *entry, const redisReply *record)
 {
-	cfs_seen_file_remember(&r->seen, parent, name, len, entry);
+	cfs_optimistic_file_remember(&r->optimistic, parent, name, len, entry);
 	rds_see(r, entry->ino, record, &entry->attr);
 }
 
@@ -75,7 +75,7 @@ static int run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_o
 	int r = rds_script_run(q, ctx, op, &a);
 
 	if (!r)
-		cfs_seen_dir_forget(&q->r->seen, ino);
+		cfs_optimistic_dir_forget(&q->r->optimistic, ino);
 	if (r <= 0)
 		return r;
 	/* A number: an earlier attempt has done it, and its answer was lost. */
@@ -97,8 +97,8 @@ int rds_mknod_seen(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct
 
 	/* A directory also changes its parent. */
 	if (req->type == CFS_TYPE_DIR || !may_try(e, req->parent) ||
-	    !cfs_seen_dir_known(&rds->seen, req->parent, &dir) || (dir.default_acl && !link) ||
-	    cfs_rules_add_entry(ctx, req->parent, &dir))
+	    !cfs_optimistic_dir_known(&rds->optimistic, req->parent, &dir) ||
+	    (dir.default_acl && !link) || cfs_rules_add_entry(ctx, req->parent, &dir))
 		return 0;
 	cfs_rules_new_inode(ctx, req, &dir, &attr);
 	rds_entry_encode(attr.type, ino, entry);
@@ -191,8 +191,9 @@ int rds_unlink_seen(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	int r;
 
 	if (!may_try(e, req->parent) ||
-	    !cfs_seen_file_known(&rds->seen, req->parent, req->name, req->name_len, &a.victim) ||
-	    !cfs_seen_dir_known(&rds->seen, req->parent, &a.dir))
+	    !cfs_optimistic_file_known(&rds->optimistic, req->parent, req->name, req->name_len,
+				       &a.victim) ||
+	    !cfs_optimistic_dir_known(&rds->optimistic, req->parent, &a.dir))
 		return 0;
 	fate = simple_fate(e, ctx, &a);
 	if (fate == CFS_FATE_NONE)
@@ -211,7 +212,7 @@ int rds_unlink_seen(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	}
 	r = run(&q, ctx, CFS_META_OP_unlink, req->parent, &a.dir);
 	rds_end(&q);
-	cfs_seen_file_forget(&rds->seen, a.victim.ino);
+	cfs_optimistic_file_forget(&rds->optimistic, a.victim.ino);
 	if (r <= 0)
 		return r;
 	*ret = (struct cfs_removed){

@@ -3,12 +3,12 @@
  * floor_mysql PORT/USER/DATABASE COUNT CONNECTIONS: see floor.h. MariaDB only; the password is
  * META_PASSWORD.
  *
- * A create and an unlink are each one prepared block of statements in a transaction, without
+ * A create and an unlink are each one prepared compound statement with a transaction, without
  * result: a create inserts into edge and node and moves the directory's times when they are due, an
  * unlink looks up the inode and deletes the two rows likewise; a stat is a prepared join of them.
  * Usage counters and directory statistics are batched by the engine and so are not here; nor is the
- * lock against the directory's removal. Of the ways measured in docs/engines.md a block is the
- * fastest.
+ * lock against the directory's removal. Of the ways measured in docs/engines.md a compound statement
+ * is the fastest.
  */
 #include <mysql.h>
 #include <mysqld_error.h>

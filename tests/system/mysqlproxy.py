@@ -11,10 +11,10 @@ from countproxy import CountingProxy
 
 COM_QUERY, COM_PING, COM_STMT_PREPARE, COM_STMT_EXECUTE, COM_SET_OPTION = 3, 0x0E, 0x16, 0x17, 0x1B
 MORE_RESULTS = 8
-# How the engine sends an operation, and what MariaDB has to look like for it.
+# How the engine sends a batch, and what MariaDB has to look like for it.
 WAYS = {
-    "blocks": {},
-    "packets": {"version": "5.7.44"},
+    "compound": {},
+    "multi": {"version": "5.7.44"},
     "statements": {"version": "5.7.44", "several": False},
 }
 
@@ -33,8 +33,8 @@ def packet(number, payload):
     return struct.pack("<I", len(payload))[:3] + bytes([number]) + payload
 
 
-def is_packet(payload):
-    """Whether it is an operation in several statements."""
+def is_multi(payload):
+    """Whether it is a batch as a multi-statement query."""
     return payload.startswith(bytes([COM_QUERY]) + b"START TRANSACTION;")
 
 
@@ -48,18 +48,18 @@ def ends(payload):
 
 
 class MysqlProxy(CountingProxy):
-    """version: what the server says it is. A server that is not MariaDB gets no blocks, and packets
-    of several statements only with `several`.
+    """version: what the server says it is. A server that is not MariaDB gets no compound statements,
+    and multi-statement queries only with `several`.
 
     commits_fail: so many COMMITs to come are answered with `error` as a cluster's certification
-    answers them: the transaction is rolled back. in_block: SQL put before each COMMIT of a block or
-    a packet. lose: (text, function): the next prepared statement or packet with that text is carried
-    out, then the function is called, and the connection ends without the answer. spoil: what is read
-    behind the COMMIT of a packet is an error.
+    answers them: the transaction is rolled back. before_commit: SQL put before each COMMIT of a
+    batch. lose: (text, function): the next prepared statement or multi-statement query with that
+    text is carried out, then the function is called, and the connection ends without the answer.
+    spoil: what is read behind the COMMIT of such a query is an error.
     """
 
-    def __init__(self, port, version=None, in_block="", several=True):
-        self.version, self.in_block, self.several = version, in_block, several
+    def __init__(self, port, version=None, before_commit="", several=True):
+        self.version, self.before_commit, self.several = version, before_commit, several
         self.commits_fail, self.commits_failed = 0, 0
         self.lose, self.spoil = None, False
         self.error = (1213, b"Deadlock found when trying to get lock; try restarting transaction")
@@ -114,17 +114,17 @@ class MysqlProxy(CountingProxy):
         if payload[0] == COM_STMT_PREPARE:
             state["preparing"] = payload
         with self.lock:
-            text = payload if is_packet(payload) else b""
+            text = payload if is_multi(payload) else b""
             if payload[0] == COM_STMT_EXECUTE:
                 text = state["texts"].get(payload[1:5], b"")
             if self.lose and self.lose[0] in text:
                 state["lost"], self.lose = self.lose[1], None
         if payload[0] == COM_STMT_PREPARE and b"NOT ATOMIC" in payload:
-            return payload.replace(b"COMMIT;", self.in_block.encode() + b"COMMIT;")
-        if is_packet(payload) and self.spoil:
+            return payload.replace(b"COMMIT;", self.before_commit.encode() + b"COMMIT;")
+        if is_multi(payload) and self.spoil:
             return payload.replace(b"COMMIT; SELECT ", b"COMMIT; SELECT no_such_column,")
-        if is_packet(payload) and self.in_block:  # one statement, with one answer, in its place
-            block = b"BEGIN NOT ATOMIC %s COMMIT; END" % self.in_block.encode()
+        if is_multi(payload) and self.before_commit:  # one statement, with one answer, in its place
+            block = b"BEGIN NOT ATOMIC %s COMMIT; END" % self.before_commit.encode()
             return payload.replace(b"COMMIT", block)
         return payload
 

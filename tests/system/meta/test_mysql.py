@@ -210,7 +210,7 @@ def test_server_killed_and_restarted(ws, own):
     checked(ws, v.url)
 
 
-@pytest.mark.parametrize("way", ["blocks", "packets"])
+@pytest.mark.parametrize("way", ["compound", "multi"])
 def test_connection_cut_between_request_and_answer(ws, database, way):
     """The outcome is read back: a create is there once, a removal is not an error."""
     proxy = MysqlProxy(database.server.port, **WAYS[way])
@@ -235,7 +235,7 @@ def test_connection_cut_between_request_and_answer(ws, database, way):
     m.umount()
 
 
-@pytest.fixture(params=["blocks", "packets"])
+@pytest.fixture(params=["compound", "multi"])
 def lossy(request, ws, database):
     """lossy(**format options): the proxy, and two mounts, of which the first goes through it."""
 
@@ -284,9 +284,9 @@ def test_stale_removal_whose_answer_was_lost(ws, lossy, trash_days):
 
 
 def test_error_behind_the_commit(ws, database):
-    """What a packet reads afterwards is not what the operation is judged by: it was carried out, and
-    is not tried again."""
-    proxy = MysqlProxy(database.server.port, **WAYS["packets"])
+    """What a batch reads after its COMMIT is not what the operation is judged by: it was carried
+    out, and is not tried again."""
+    proxy = MysqlProxy(database.server.port, **WAYS["multi"])
     ws.cleanups.append(proxy.close)
     port = ":%d" % database.server.port
     m = Volume(ws, url=database.url.replace(port, ":%d" % proxy.port)).mount("heartbeat=60")
@@ -303,7 +303,7 @@ def test_error_behind_the_commit(ws, database):
 
 # ---- a statement that is stopped ----
 
-# Before the COMMIT of a block. Not DO, which hides the error. MyISAM: it is not rolled back.
+# Before the COMMIT of a batch. Not DO, which hides the error. MyISAM: it is not rolled back.
 STOP_HERE = "UPDATE stopping SET n=n-1 WHERE n>0; " \
             "IF ROW_COUNT()>0 THEN SET @slept=SLEEP(%d); END IF; "  # fmt: skip
 STOPPED = r"statement stopped by the server"
@@ -322,11 +322,11 @@ def kill_queries(db, where):
     return len(found)
 
 
-def stopping(ws, server, db, way="blocks", seconds=20):
+def stopping(ws, server, db, way="compound", seconds=20):
     """A mount whose operations stop before their COMMIT, as often as the table `stopping` says."""
     query(db, "CREATE TABLE stopping(n INT NOT NULL) ENGINE=MyISAM")
     query(db, "INSERT INTO stopping VALUES(0)")
-    proxy = MysqlProxy(server.port, in_block=STOP_HERE % seconds, **WAYS[way])
+    proxy = MysqlProxy(server.port, before_commit=STOP_HERE % seconds, **WAYS[way])
     ws.cleanups.append(proxy.close)
     v = Volume(ws, url=db.url.replace(":%d" % server.port, ":%d" % proxy.port))
     m = v.mount("heartbeat=60,attr-cache=0,entry-cache=0")
@@ -354,11 +354,11 @@ def as_made(ws, v, m):
 
 
 @mariadb
-@pytest.mark.parametrize("way", ["blocks", "packets"])
+@pytest.mark.parametrize("way", ["compound", "multi"])
 def test_query_killed_in_an_operation(ws, database, way):
     """It is carried out once; no transaction stays open behind it."""
     v, m, _ = stopping(ws, database.server, database, way)
-    here = {"blocks": "COMMAND='Execute'", "packets": "COMMAND='Query' AND INFO LIKE '%SLEEP%'"}[way]
+    here = {"compound": "COMMAND='Execute'", "multi": "COMMAND='Query' AND INFO LIKE '%SLEEP%'"}[way]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
 
         def step(act, *args):
@@ -378,7 +378,7 @@ def test_query_killed_in_an_operation(ws, database, way):
 
 
 @mariadb
-@pytest.mark.parametrize("way", ["blocks", "packets"])
+@pytest.mark.parametrize("way", ["compound", "multi"])
 def test_server_still_at_it_when_the_connection_was_lost(ws, database, way):
     """It is done a second after it was asked for and found undone: once, and without an error."""
     v, m, proxy = stopping(ws, database.server, database, way, 1)
@@ -418,12 +418,12 @@ def test_statement_over_its_time(ws, own):
 
 
 @pytest.mark.deadline(120)
-@pytest.mark.parametrize("way", ["blocks", "packets"])
+@pytest.mark.parametrize("way", ["compound", "multi"])
 def test_queries_killed_at_random(ws, database, way):
     """An administrator's KILL QUERY at any moment: no error, nothing lost, nothing twice."""
     proxy = MysqlProxy(database.server.port, **WAYS[way])
     ws.cleanups.append(proxy.close)
-    port = database.server.port if way == "blocks" else proxy.port
+    port = database.server.port if way == "compound" else proxy.port
     v = Volume(ws, url=database.url.replace(":%d" % database.server.port, ":%d" % port))
     m = v.mount("attr-cache=0,entry-cache=0")
     m.allow(STOPPED + "|connection lost during commit")  # a COMMIT that was killed, too
@@ -476,11 +476,11 @@ def test_hundred_threads_in_one_directory(ws, database):
     assert deadlocks <= retries and retries * 1000 < n
 
 
-@pytest.mark.parametrize("way", ["blocks", "packets"])
+@pytest.mark.parametrize("way", ["compound", "multi"])
 def test_create_keeps_its_directory(ws, database, way):
     """Who is about to remove a directory holds its row: a create in it waits, and does not vanish."""
     url = database.url
-    if way == "packets":
+    if way == "multi":
         proxy = MysqlProxy(database.server.port, **WAYS[way])
         ws.cleanups.append(proxy.close)
         url = url.replace(":%d" % database.server.port, ":%d" % proxy.port)
@@ -519,7 +519,7 @@ def test_certification_failure_at_commit(ws, database, way, code):
     query(database, "INSERT INTO failing VALUES(0)")
     proxy = MysqlProxy(
         database.server.port,
-        in_block="UPDATE failing SET n=n-1 WHERE n>0; IF ROW_COUNT()>0 THEN SIGNAL SQLSTATE "
+        before_commit="UPDATE failing SET n=n-1 WHERE n>0; IF ROW_COUNT()>0 THEN SIGNAL SQLSTATE "
         "'40001' SET MYSQL_ERRNO=%d,MESSAGE_TEXT='%s'; END IF; " % (code, AT_COMMIT[code]),
         **WAYS[way],
     )
@@ -566,10 +566,10 @@ def test_certification_failure_at_commit(ws, database, way, code):
     assert all(hit.values()), hit
 
 
-@pytest.mark.parametrize("way", ["blocks", "packets"] if MARIADB else ["packets"])
+@pytest.mark.parametrize("way", ["compound", "multi"] if MARIADB else ["multi"])
 def test_statements_of_touch_and_rm(ws, way):
     """The field's own test: touch and rm of many files, counted by the server, which counts each
-    statement of a packet; packets are counted on their way."""
+    statement of a batch; such queries are counted on their way."""
     n = 500
     with servers.Mariadb() as server, MysqlProxy(server.port, **WAYS[way]) as proxy:
         db = server.database()
@@ -580,7 +580,7 @@ def test_statements_of_touch_and_rm(ws, way):
         ws.run("rm", str(m.path / "warm"), check=True)
 
         def count():
-            return status_of(db, "Questions") if way == "blocks" else proxy.turns
+            return status_of(db, "Questions") if way == "compound" else proxy.turns
 
         counts = [count()]
         ws.run("touch", *files, check=True)

@@ -33,28 +33,28 @@ BUDGET = {
         link=1, unlink=1, rmdir=1, rename=1, write=1, readdir=2,
     ),
 }  # fmt: skip
-BUDGET["mysql-packets"] = BUDGET["mysql"]
+BUDGET["mysql-multi"] = BUDGET["mysql"]
 START = {
     "postgres": servers.postgres_server,
     "redis": servers.redis_server,
     "mysql": servers.mariadb_server,
-    "mysql-packets": servers.mariadb_server,  # as MySQL: it gets no blocks
+    "mysql-multi": servers.mariadb_server,  # as MySQL: it gets no compound statements
 }
 # At most, per 1 000 files in 100 directories, 4 rows each: load, dump, dump --binary.
 MOVE = {"mysql": (13, 6, 6), "postgres": (5, 6, 6), "redis": (6, 14, 20)}
 TRIES = 7
 CACHES = "entry-cache=60,dir-entry-cache=60,attr-cache=60,heartbeat=60,skip-dir-mtime=1h"
 
-# What is read is read in the same way, with or without packets.
+# What is read is read in the same way, as a batch or not.
 reading = pytest.mark.parametrize("engine", sorted(MOVE), indirect=True)
 
 
 @pytest.fixture(params=sorted(BUDGET))
 def engine(request, ws):
-    scheme, _, packets = request.param.partition("-")
+    scheme, _, multi = request.param.partition("-")
     need_engine(scheme)
     db = START[request.param]().database()
-    proxy = MysqlProxy(db.server.port, **WAYS["packets"]) if packets else CountingProxy(db.server.port)
+    proxy = MysqlProxy(db.server.port, **WAYS["multi"]) if multi else CountingProxy(db.server.port)
     ws.cleanups += [db.drop, proxy.close]
     url = db.url.replace(":%d" % db.server.port, ":%d" % proxy.port)
     proxy.volume = Volume(ws, url=url, trash_days=1)

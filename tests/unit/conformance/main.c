@@ -193,7 +193,7 @@ static int run(const char *only)
 		const size_t *count;
 	} groups[] = {
 		{"names", name_tests, &name_test_count},
-		{"seen", seen_tests, &seen_test_count},
+		{"optimistic", optimistic_tests, &optimistic_test_count},
 		{"rename", rename_tests, &rename_test_count},
 		{"attributes", attr_tests, &attr_test_count},
 		{"readdir", readdir_tests, &readdir_test_count},

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operations of one round trip each: FUSED(id, text), and SINGLE(id, text) for one that is a single
+ * Batches, operations of one round trip each: BATCH(id, text), and SINGLE(id, text) for one that is a single
  * statement on every server. No include guard.
  *
- * There are two ways to send an operation, and each defines these words: a prepared block
- * (block.c), or a packet of statements as text (packet.c). The operation makes its changes, checks
- * that the values the caller's decision was based on are unchanged (optimistic check), commits, and
- * returns a row of integers on request. A changed value is an error.
+ * There are two ways to send a batch, and each defines these words: a prepared compound statement
+ * (compound.c), or a multi-statement query (multi.c). The batch makes its changes, checks that the
+ * values the caller's decision was based on are unchanged (optimistic check), commits, and returns a
+ * row of integers on request. A changed value is an error.
  *
- *	BEGIN_CHANGE		its parameters and what a block declares
+ *	BEGIN_CHANGE		its parameters and what a compound statement declares
  *	PARAM(name)		the next parameter, by this name, p_..., hereafter; others are a ?
  *	CHANGE			its statements, each with "; " behind it
  *	WHEN(c) ELSE END_WHEN	c: a ?, or a name, alone (not 0) or with "=" and a digit behind it
@@ -30,8 +30,8 @@
  * Braces as in meta/sql/statements.h, {HOLD_DIR}, {CLOSE_DIR} and {STILL_IN} (mysql.c), and the
  * macros below.
  */
-#ifndef MYSQL_FUSED_MACROS
-#define MYSQL_FUSED_MACROS
+#ifndef MYSQL_BATCH_MACROS
+#define MYSQL_BATCH_MACROS
 #define TOUCH                                                                                      \
 	WHEN("?")                                                                                  \
 	"UPDATE {node} SET nlink=nlink+?,mtime=?,ctime=?,mtimensec=?,ctimensec=? WHERE "           \
@@ -61,7 +61,7 @@
 #endif
 
 /* clang-format off */
-FUSED(mknod,
+BATCH(mknod,
 	BEGIN_CHANGE PARAM("p_dir") PARAM("p_ino") CHANGE
 	"INSERT INTO {edge}(parent,name,inode,type) VALUES(p_dir,?,p_ino,?); "
 	"INSERT INTO {node}(inode,type,flags,mode,uid,gid,atime,mtime,ctime,atimensec,"
@@ -75,7 +75,7 @@ FUSED(mknod,
 	TOUCH END_WHEN KEEP_DIR COMMIT_DIR)
 
 /* Moves the name to the trash. */
-FUSED(trash,
+BATCH(trash,
 	BEGIN_CHANGE PARAM("p_dir") PARAM("p_ino") PARAM("p_type")
 	CHANGE
 	"UPDATE {node} SET parent=?,ctime=?,ctimensec=? WHERE " VICTIM_IS "; " MUST EMPTY
@@ -83,7 +83,7 @@ FUSED(trash,
 	MUST TOUCH IF_DIR_IS("") COMMIT_DIR)
 
 /* Deletes an inode with one name that is not open. The last column: it has left chunks. */
-FUSED(remove,
+BATCH(remove,
 	BEGIN_CHANGE PARAM("p_dir") PARAM("p_ino") PARAM("p_type")
 	DECLARE_LEFT CHANGE
 	"DELETE FROM {node} WHERE " VICTIM_IS "; " MUST EMPTY
@@ -97,7 +97,7 @@ FUSED(remove,
  * Not for a growing file with several names: the set of its directories must not change meanwhile.
  * Columns: the length before, {NODE} after, the length of the chunk's list.
  */
-FUSED(write,
+BATCH(write,
 	BEGIN_CHANGE PARAM("p_ino") PARAM("p_indx") PARAM("p_id")
 	PARAM("p_end") DECLARE_WRITTEN CHANGE
 	READ("length", "p_old", "{node} WHERE inode=p_ino FOR UPDATE", "0")
@@ -111,7 +111,7 @@ FUSED(write,
 	COMMIT_WRITTEN)
 
 /* Adds another name. */
-FUSED(link,
+BATCH(link,
 	BEGIN_CHANGE PARAM("p_dir") PARAM("p_ino") PARAM("p_type")
 	CHANGE
 	"UPDATE {node} SET nlink=nlink+1,parent=0,ctime=?,ctimensec=? WHERE " VICTIM_IS "; " MUST
@@ -123,7 +123,7 @@ FUSED(link,
  * the trash, or deleted as in remove. p_before: p_old is locked first. The column: it has left
  * chunks.
  */
-FUSED(rename,
+BATCH(rename,
 	BEGIN_CHANGE PARAM("p_src") PARAM("p_dir") PARAM("p_ino")
 	PARAM("p_old") PARAM("p_before") PARAM("p_type")
 	PARAM("p_trash") PARAM("p_from") PARAM("p_to")

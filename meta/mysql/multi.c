@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One-round-trip operations as packets: all statements, from START TRANSACTION to the read after
- * COMMIT, go to the server as one text. For servers without blocks: MySQL, TiDB.
+ * Batches as multi-statement queries: all statements, from START TRANSACTION to the read after
+ * COMMIT, go to the server as one text. For servers without BEGIN NOT ATOMIC: MySQL, TiDB.
  *
  * The server stops at the first error with the transaction open, and ROLLBACK is sent. A failed
  * optimistic check raises an arithmetic error, the one error that every server raises at run time.
@@ -20,7 +20,7 @@
 #define MAX_DEPTH      6
 #define MAX_STATEMENTS 24
 
-/* ---- the words of fused-texts.h ---- */
+/* ---- the words of batch-texts.h ---- */
 
 /* Marks; the text of each ends with a semicolon. */
 enum { M_PARAM = 1, M_WHEN, M_ELSE, M_END, M_TAKE, M_COMMIT };
@@ -60,21 +60,21 @@ enum { M_PARAM = 1, M_WHEN, M_ELSE, M_END, M_TAKE, M_COMMIT };
 #define COMMIT_ONLY	COMMIT
 
 static const char *const texts[] = {
-#define FUSED(id, text) [MYSQL_FUSED_##id] = text,
+#define BATCH(id, text) [MYSQL_BATCH_##id] = text,
 #define SINGLE(id, text)
-#include "fused-texts.h"
-#undef FUSED
+#include "batch-texts.h"
+#undef BATCH
 #undef SINGLE
 };
 
-bool mysql_is_packet(const struct mysql_conn *m, enum mysql_fused_id id)
+bool mysql_is_multi(const struct mysql_conn *m, enum mysql_batch_id id)
 {
-	return m->way == MYSQL_PACKETS && (size_t)id < CFS_ARRAY_SIZE(texts) && texts[id];
+	return m->way == MYSQL_MULTI && (size_t)id < CFS_ARRAY_SIZE(texts) && texts[id];
 }
 
 /* ---- writing ---- */
 
-struct packet {
+struct query {
 	const struct mysql_params *params;
 	unsigned next;
 	struct {
@@ -89,12 +89,12 @@ struct packet {
 	unsigned n_statements, commit;
 };
 
-static const struct mysql_param *next_param(struct packet *k)
+static const struct mysql_param *next_param(struct query *k)
 {
 	return k->next < k->params->n ? &k->params->v[k->next++] : NULL;
 }
 
-static const struct mysql_param *find_param(struct packet *k, const char *name, size_t len)
+static const struct mysql_param *find_param(struct query *k, const char *name, size_t len)
 {
 	unsigned i;
 
@@ -107,7 +107,7 @@ static const struct mysql_param *find_param(struct packet *k, const char *name, 
 }
 
 /* Evaluates a mark; text: behind it, of len bytes. */
-static int mark(struct packet *k, char what, const char *text, size_t len)
+static int mark(struct query *k, char what, const char *text, size_t len)
 {
 	const struct mysql_param *p;
 	size_t name;
@@ -155,7 +155,7 @@ static int put_param(struct mysql_text *out, const struct mysql_param *p)
 			: mysql_text_put_int(out, p->num);
 }
 
-static int put_next(struct packet *k, const char **p, struct mysql_text *out)
+static int put_next(struct query *k, const char **p, struct mysql_text *out)
 {
 	const struct mysql_param *param = NULL;
 	size_t n = mysql_text_word(*p);
@@ -174,7 +174,7 @@ static int put_next(struct packet *k, const char **p, struct mysql_text *out)
 	return param ? put_param(out, param) : mysql_text_put(out, text, n);
 }
 
-static int write_packet(struct packet *k, const char *text, struct mysql_text *out)
+static int write_query(struct query *k, const char *text, struct mysql_text *out)
 {
 	const char *p = text;
 	int r = 0;
@@ -235,7 +235,7 @@ static int take(struct mysql_conn *m, int at, int64_t *row, unsigned n)
  * Reads the answers of all statements. ret_committed: the COMMIT has succeeded. A later error then
  * counts as a lost answer, and the operation must not be retried.
  */
-static int run(struct mysql_conn *m, const struct packet *k, int64_t *row, unsigned n,
+static int run(struct mysql_conn *m, const struct query *k, int64_t *row, unsigned n,
 	       bool *ret_committed)
 {
 	int more = mysql_real_query(m->handle, m->text.v, m->text.len), r = MYSQL_DONE, got;
@@ -257,7 +257,7 @@ static int run(struct mysql_conn *m, const struct packet *k, int64_t *row, unsig
 	return i == k->n_statements ? r : -EPROTO;
 }
 
-static int send(struct mysql_conn *m, const struct packet *k, int64_t *row, unsigned n,
+static int send(struct mysql_conn *m, const struct query *k, int64_t *row, unsigned n,
 		const char *name)
 {
 	bool committed;
@@ -281,17 +281,17 @@ static int send(struct mysql_conn *m, const struct packet *k, int64_t *row, unsi
 	return r;
 }
 
-int mysql_packet_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
-		     const struct mysql_params *params)
+int mysql_multi_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, unsigned n,
+		    const struct mysql_params *params)
 {
-	struct packet k = {.params = params};
+	struct query k = {.params = params};
 	int r = 0;
 
-	if (!m->packet[id]) {
-		m->packet[id] = sql_expand(&m->sql, texts[id]);
-		r = m->packet[id] ? 0 : -ENOMEM;
+	if (!m->multi[id]) {
+		m->multi[id] = sql_expand(&m->sql, texts[id]);
+		r = m->multi[id] ? 0 : -ENOMEM;
 	}
 	if (!r)
-		r = write_packet(&k, m->packet[id], &m->text);
-	return r ? r : send(m, &k, row, n, mysql_fused_name(id));
+		r = write_query(&k, m->multi[id], &m->text);
+	return r ? r : send(m, &k, row, n, mysql_batch_name(id));
 }

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "meta/engine/seen.h"
+#include "meta/engine/optimistic.h"
 
 #include "base/clock.h"
 
-void cfs_seen_init(struct cfs_seen *s)
+void cfs_optimistic_init(struct cfs_optimistic *s)
 {
 	pthread_mutex_init(&s->lock, NULL);
 }
 
-void cfs_seen_destroy(struct cfs_seen *s)
+void cfs_optimistic_destroy(struct cfs_optimistic *s)
 {
 	pthread_mutex_destroy(&s->lock);
 }
 
 /* ---- directories ---- */
 
-static struct cfs_seen_dir *dir_slot(struct cfs_seen *s, cfs_ino_t ino)
+static struct cfs_optimistic_dir *dir_slot(struct cfs_optimistic *s, cfs_ino_t ino)
 {
-	return &s->dir[((ino * 0x9E3779B97F4A7C15ULL) >> 32) % CFS_SEEN_DIRS];
+	return &s->dir[((ino * 0x9E3779B97F4A7C15ULL) >> 32) % CFS_OPTIMISTIC_DIRS];
 }
 
-bool cfs_seen_dir_known(struct cfs_seen *s, cfs_ino_t ino, struct cfs_attr *ret)
+bool cfs_optimistic_dir_known(struct cfs_optimistic *s, cfs_ino_t ino, struct cfs_attr *ret)
 {
-	const struct cfs_seen_dir *d = dir_slot(s, ino);
+	const struct cfs_optimistic_dir *d = dir_slot(s, ino);
 	bool known;
 
 	pthread_mutex_lock(&s->lock);
@@ -33,21 +33,22 @@ bool cfs_seen_dir_known(struct cfs_seen *s, cfs_ino_t ino, struct cfs_attr *ret)
 	return known;
 }
 
-void cfs_seen_dir_remember(struct cfs_seen *s, cfs_ino_t ino, const struct cfs_attr *attr)
+void cfs_optimistic_dir_remember(struct cfs_optimistic *s, cfs_ino_t ino,
+				 const struct cfs_attr *attr)
 {
-	struct cfs_seen_dir *d = dir_slot(s, ino);
+	struct cfs_optimistic_dir *d = dir_slot(s, ino);
 
 	pthread_mutex_lock(&s->lock);
-	*d = (struct cfs_seen_dir){
+	*d = (struct cfs_optimistic_dir){
 		.entry = {.ino = ino, .attr = *attr},
-		.seen_ms = cfs_now_ms(),
+		.read_ms = cfs_now_ms(),
 	};
 	pthread_mutex_unlock(&s->lock);
 }
 
-void cfs_seen_dir_forget(struct cfs_seen *s, cfs_ino_t ino)
+void cfs_optimistic_dir_forget(struct cfs_optimistic *s, cfs_ino_t ino)
 {
-	struct cfs_seen_dir *d = dir_slot(s, ino);
+	struct cfs_optimistic_dir *d = dir_slot(s, ino);
 
 	pthread_mutex_lock(&s->lock);
 	if (d->entry.ino == ino)
@@ -55,24 +56,24 @@ void cfs_seen_dir_forget(struct cfs_seen *s, cfs_ino_t ino)
 	pthread_mutex_unlock(&s->lock);
 }
 
-bool cfs_seen_dir_ask(struct cfs_seen *s, cfs_ino_t ino)
+bool cfs_optimistic_dir_ask(struct cfs_optimistic *s, cfs_ino_t ino)
 {
-	struct cfs_seen_dir *d = dir_slot(s, ino);
+	struct cfs_optimistic_dir *d = dir_slot(s, ino);
 	uint64_t now_ms = cfs_now_ms();
 	bool known, late;
 
 	pthread_mutex_lock(&s->lock);
 	known = d->entry.ino == ino;
-	late = known && now_ms - d->seen_ms >= CFS_SEEN_MS;
+	late = known && now_ms - d->read_ms >= CFS_OPTIMISTIC_MS;
 	if (late)
-		d->seen_ms = now_ms;
+		d->read_ms = now_ms;
 	pthread_mutex_unlock(&s->lock);
 	return !known || late;
 }
 
-void cfs_seen_dir_times(struct cfs_seen *s, cfs_ino_t ino, const struct cfs_attr *attr)
+void cfs_optimistic_dir_times(struct cfs_optimistic *s, cfs_ino_t ino, const struct cfs_attr *attr)
 {
-	struct cfs_seen_dir *d = dir_slot(s, ino);
+	struct cfs_optimistic_dir *d = dir_slot(s, ino);
 
 	pthread_mutex_lock(&s->lock);
 	if (d->entry.ino == ino && cfs_timespec_cmp(attr->ctime, d->entry.attr.ctime) >= 0) {
@@ -86,25 +87,26 @@ void cfs_seen_dir_times(struct cfs_seen *s, cfs_ino_t ino, const struct cfs_attr
 
 /* ---- files ---- */
 
-static struct cfs_entry *file_slot(struct cfs_seen *s, cfs_ino_t ino)
+static struct cfs_entry *file_slot(struct cfs_optimistic *s, cfs_ino_t ino)
 {
-	return &s->file[ino % CFS_SEEN_FILES];
+	return &s->file[ino % CFS_OPTIMISTIC_FILES];
 }
 
 static unsigned name_slot(uint64_t hash)
 {
-	return (hash >> 32) % CFS_SEEN_NAMES;
+	return (hash >> 32) % CFS_OPTIMISTIC_NAMES;
 }
 
 /* Called with the lock held. */
-static cfs_ino_t find_name(const struct cfs_seen *s, uint64_t hash)
+static cfs_ino_t find_name(const struct cfs_optimistic *s, uint64_t hash)
 {
 	unsigned n = name_slot(hash);
 
 	return s->name[n].hash == hash ? s->name[n].ino : 0;
 }
 
-cfs_ino_t cfs_seen_name(struct cfs_seen *s, cfs_ino_t parent, const char *name, size_t len)
+cfs_ino_t cfs_optimistic_name(struct cfs_optimistic *s, cfs_ino_t parent, const char *name,
+			      size_t len)
 {
 	uint64_t hash = cfs_name_hash(parent, name, len);
 	cfs_ino_t ino;
@@ -115,8 +117,8 @@ cfs_ino_t cfs_seen_name(struct cfs_seen *s, cfs_ino_t parent, const char *name, 
 	return ino;
 }
 
-void cfs_seen_name_remember(struct cfs_seen *s, cfs_ino_t parent, const char *name, size_t len,
-			    cfs_ino_t ino)
+void cfs_optimistic_name_remember(struct cfs_optimistic *s, cfs_ino_t parent, const char *name,
+				  size_t len, cfs_ino_t ino)
 {
 	uint64_t hash = cfs_name_hash(parent, name, len);
 	unsigned n = name_slot(hash);
@@ -127,8 +129,8 @@ void cfs_seen_name_remember(struct cfs_seen *s, cfs_ino_t parent, const char *na
 	pthread_mutex_unlock(&s->lock);
 }
 
-bool cfs_seen_file_known(struct cfs_seen *s, cfs_ino_t parent, const char *name, size_t len,
-			 struct cfs_entry *ret)
+bool cfs_optimistic_file_known(struct cfs_optimistic *s, cfs_ino_t parent, const char *name,
+			       size_t len, struct cfs_entry *ret)
 {
 	uint64_t hash = cfs_name_hash(parent, name, len);
 	cfs_ino_t ino;
@@ -143,10 +145,10 @@ bool cfs_seen_file_known(struct cfs_seen *s, cfs_ino_t parent, const char *name,
 	return known;
 }
 
-void cfs_seen_file_remember(struct cfs_seen *s, cfs_ino_t parent, const char *name, size_t len,
-			    const struct cfs_entry *entry)
+void cfs_optimistic_file_remember(struct cfs_optimistic *s, cfs_ino_t parent, const char *name,
+				  size_t len, const struct cfs_entry *entry)
 {
-	cfs_seen_name_remember(s, parent, name, len, entry->ino);
+	cfs_optimistic_name_remember(s, parent, name, len, entry->ino);
 	if (entry->attr.type == CFS_TYPE_DIR)
 		return;
 	pthread_mutex_lock(&s->lock);
@@ -154,7 +156,8 @@ void cfs_seen_file_remember(struct cfs_seen *s, cfs_ino_t parent, const char *na
 	pthread_mutex_unlock(&s->lock);
 }
 
-void cfs_seen_file_changed(struct cfs_seen *s, cfs_ino_t ino, const struct cfs_attr *attr)
+void cfs_optimistic_file_changed(struct cfs_optimistic *s, cfs_ino_t ino,
+				 const struct cfs_attr *attr)
 {
 	struct cfs_entry *e = file_slot(s, ino);
 
@@ -164,7 +167,7 @@ void cfs_seen_file_changed(struct cfs_seen *s, cfs_ino_t ino, const struct cfs_a
 	pthread_mutex_unlock(&s->lock);
 }
 
-void cfs_seen_file_forget(struct cfs_seen *s, cfs_ino_t ino)
+void cfs_optimistic_file_forget(struct cfs_optimistic *s, cfs_ino_t ino)
 {
 	struct cfs_entry *e = file_slot(s, ino);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations of one round trip each; their texts: fused-texts.h. */
+/* Operations of one round trip each; their texts: batch-texts.h. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -14,13 +14,13 @@
 #define LOST_BASE_MS 16
 #define LOST_MAX_MS  1000
 
-const char *mysql_fused_name(enum mysql_fused_id id)
+const char *mysql_batch_name(enum mysql_batch_id id)
 {
 	static const char *const names[] = {
-#define FUSED(id, text)	 [MYSQL_FUSED_##id] = "fused " #id,
-#define SINGLE(id, text) FUSED(id, text)
-#include "fused-texts.h"
-#undef FUSED
+#define BATCH(id, text)	 [MYSQL_BATCH_##id] = "batch " #id,
+#define SINGLE(id, text) BATCH(id, text)
+#include "batch-texts.h"
+#undef BATCH
 #undef SINGLE
 	};
 
@@ -47,7 +47,7 @@ static int take_params(struct mysql_params *params, const char *fmt, va_list ap)
 	return 0;
 }
 
-int mysql_fused_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
+int mysql_batch_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, unsigned n,
 		    const char *fmt, ...)
 {
 	struct mysql_params params;
@@ -61,8 +61,8 @@ int mysql_fused_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, 
 	va_end(ap);
 	if (r)
 		return r;
-	r = mysql_is_packet(m, id) ? mysql_packet_run(m, id, row, n, &params)
-				   : mysql_block_run(m, id, row, n, &params);
+	r = mysql_is_multi(m, id) ? mysql_multi_run(m, id, row, n, &params)
+				  : mysql_compound_run(m, id, row, n, &params);
 	/* After an unexpected error it is unknown whether the transaction was rolled back. */
 	if (r < 0 && r != -EEXIST && r != -EAGAIN)
 		m->sql.broken = true;
@@ -74,11 +74,11 @@ int mysql_get_dir(struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret)
 	struct mysql_db *db = (struct mysql_db *)m->sql.db;
 	int r;
 
-	if (cfs_seen_dir_known(&db->seen, ino, ret))
+	if (cfs_optimistic_dir_known(&db->optimistic, ino, ret))
 		return 0;
 	r = sql_get_node(&m->sql, ino, false, ret);
 	if (!r && ret->type == CFS_TYPE_DIR)
-		cfs_seen_dir_remember(&db->seen, ino, ret);
+		cfs_optimistic_dir_remember(&db->optimistic, ino, ret);
 	return r;
 }
 
@@ -90,9 +90,9 @@ void mysql_dir_changed(struct mysql_db *db, cfs_ino_t ino, int done,
 		attr->atime = sql_time(row[1], row[4]);
 		attr->mtime = sql_time(row[2], row[5]);
 		attr->ctime = sql_time(row[3], row[6]);
-		cfs_seen_dir_times(&db->seen, ino, attr);
+		cfs_optimistic_dir_times(&db->optimistic, ino, attr);
 	} else {
-		cfs_seen_dir_known(&db->seen, ino, attr);
+		cfs_optimistic_dir_known(&db->optimistic, ino, attr);
 	}
 }
 
@@ -117,7 +117,7 @@ static int keep(struct tries *t, const void *arg)
 	return -ENOTCONN;
 }
 
-static int ask(struct mysql_conn *m, const struct cfs_ctx *ctx, mysql_fused_fn applied, void *arg,
+static int ask(struct mysql_conn *m, const struct cfs_ctx *ctx, mysql_batch_fn applied, void *arg,
 	       const struct tries *t)
 {
 	int r = applied(m, ctx, t->of);
@@ -127,8 +127,8 @@ static int ask(struct mysql_conn *m, const struct cfs_ctx *ctx, mysql_fused_fn a
 	return r;
 }
 
-static int try_once(struct sql_conn *c, const struct cfs_ctx *ctx, mysql_fused_fn fn,
-		    mysql_fused_fn applied, void *arg, struct tries *t)
+static int try_once(struct sql_conn *c, const struct cfs_ctx *ctx, mysql_batch_fn fn,
+		    mysql_batch_fn applied, void *arg, struct tries *t)
 {
 	struct mysql_conn *m = mysql_conn(c);
 	int r = 0;
@@ -153,8 +153,8 @@ static int try_once(struct sql_conn *c, const struct cfs_ctx *ctx, mysql_fused_f
 	return r;
 }
 
-int mysql_fused(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op,
-		mysql_fused_fn fn, mysql_fused_fn applied, void *arg, size_t size)
+int mysql_batch(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op,
+		mysql_batch_fn fn, mysql_batch_fn applied, void *arg, size_t size)
 {
 	struct tries t = {.size = size};
 	struct sql_conn *c;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One-round-trip operations as prepared blocks: MariaDB accepts several statements with parameters
- * in BEGIN NOT ATOMIC as one statement, which is parsed once per connection.
+ * Batches as prepared compound statements: MariaDB accepts several statements with parameters in
+ * BEGIN NOT ATOMIC as one statement, which is parsed once per connection.
  *
- * The block rolls its transaction back before an error reaches the client. The exception are
- * statements stopped from outside (KILL QUERY, max_statement_time): such errors run no handler, and
+ * It rolls its transaction back before an error reaches the client. The exception are statements
+ * stopped from outside (KILL QUERY, max_statement_time): such errors run no handler, and
  * the connection is closed to end the transaction (conn.c).
  */
 #include <errno.h>
@@ -18,7 +18,7 @@
 #define MAX_NAMES   16
 #define MAX_PLACES  100
 
-/* ---- the words of fused-texts.h ---- */
+/* ---- the words of batch-texts.h ---- */
 
 #define BEGIN_CHANGE                                                                               \
 	"BEGIN NOT ATOMIC "                                                                        \
@@ -29,7 +29,7 @@
 #define PARAM(name)	  "\001" name ";"
 #define CHANGE		  "START TRANSACTION READ WRITE; "
 #define COMMIT		  "{STILL_IN}COMMIT; "
-#define END_BLOCK	  " END; END"
+#define END_COMPOUND	  " END; END"
 #define GIVE_UP		  "SIGNAL SQLSTATE '45000'; "
 #define WHEN(condition)	  "IF " condition " THEN "
 #define ELSE		  "ELSE "
@@ -57,12 +57,12 @@
 #define COMMIT_DIR_ROW(condition, more)                                                            \
 	WHEN(condition)                                                                            \
 	READ(DIR_COLUMNS, DIR_VARIABLES, "{node} n WHERE n.inode=p_dir", 0)                        \
-	MUST COMMIT "SELECT " DIR_VARIABLES more "; " ELSE COMMIT END_WHEN END_BLOCK
+	MUST COMMIT "SELECT " DIR_VARIABLES more "; " ELSE COMMIT END_WHEN END_COMPOUND
 #define COMMIT_DIR	COMMIT_DIR_ROW("?", "")
 #define COMMIT_DIR_LEFT COMMIT_DIR_ROW("? OR p_left", ",p_left")
-#define COMMIT_LEFT	COMMIT WHEN("p_left") "SELECT p_left; " END_WHEN END_BLOCK
-#define COMMIT_WRITTEN	COMMIT "SELECT p_old," NODE_VARIABLES ",p_list;" END_BLOCK
-#define COMMIT_ONLY	COMMIT END_BLOCK
+#define COMMIT_LEFT	COMMIT WHEN("p_left") "SELECT p_left; " END_WHEN END_COMPOUND
+#define COMMIT_WRITTEN	COMMIT "SELECT p_old," NODE_VARIABLES ",p_list;" END_COMPOUND
+#define COMMIT_ONLY	COMMIT END_COMPOUND
 
 #define DECLARE_LEFT "DECLARE p_left INT DEFAULT 0; "
 #define LEFT_CHUNKS(ino, at)                                                                       \
@@ -77,10 +77,10 @@
 #define DECLARE_WRITTEN "DECLARE p_old,p_list," NODE_VARIABLES " BIGINT; "
 
 static const char *const texts[] = {
-#define FUSED(id, text)	 [MYSQL_FUSED_##id] = text,
-#define SINGLE(id, text) FUSED(id, text)
-#include "fused-texts.h"
-#undef FUSED
+#define BATCH(id, text)	 [MYSQL_BATCH_##id] = text,
+#define SINGLE(id, text) BATCH(id, text)
+#include "batch-texts.h"
+#undef BATCH
 #undef SINGLE
 };
 
@@ -88,7 +88,7 @@ static const char *const texts[] = {
 
 /*
  * Replaces each use of a named parameter by a ?, and sends its value for each: a variable of the
- * block would cost more. s gets the place of each parameter, ret the text.
+ * compound statement would cost more. s gets the place of each parameter, ret the text.
  */
 static int place_params(struct mysql_stmt *s, const char *text, char *ret)
 {
@@ -123,11 +123,11 @@ static int place_params(struct mysql_stmt *s, const char *text, char *ret)
 	return 0;
 }
 
-static int open_block(struct mysql_conn *m, enum mysql_fused_id id)
+static int open_compound(struct mysql_conn *m, enum mysql_batch_id id)
 {
 	char *marked = sql_expand(&m->sql, texts[id]);
 	char *text = marked ? malloc(strlen(marked) + 1) : NULL;
-	struct mysql_stmt *s = &m->fused[id];
+	struct mysql_stmt *s = &m->batch[id];
 	int r = -ENOMEM;
 
 	free(s->place);
@@ -136,7 +136,7 @@ static int open_block(struct mysql_conn *m, enum mysql_fused_id id)
 	if (s->place)
 		r = place_params(s, marked, text);
 	if (!r)
-		r = mysql_open_stmt(m, s, text, mysql_fused_name(id));
+		r = mysql_open_stmt(m, s, text, mysql_batch_name(id));
 	free(text);
 	free(marked);
 	return r;
@@ -158,7 +158,7 @@ static int set_params(struct mysql_stmt *s, const struct mysql_params *params)
 	return r;
 }
 
-/* Reads the result that has columns; the others belong to the block itself. */
+/* Reads the result that has columns; the others belong to the compound statement itself. */
 static int read_row(MYSQL_STMT *handle, int64_t *row, unsigned n)
 {
 	MYSQL_BIND bind[MAX_COLUMNS] = {0};
@@ -201,11 +201,11 @@ static int run(struct mysql_stmt *s, int64_t *row, unsigned n)
 	return more > 0 ? -EIO : r;
 }
 
-int mysql_block_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, unsigned n,
-		    const struct mysql_params *params)
+int mysql_compound_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, unsigned n,
+		       const struct mysql_params *params)
 {
-	struct mysql_stmt *s = &m->fused[id];
-	int r = s->handle ? 0 : open_block(m, id);
+	struct mysql_stmt *s = &m->batch[id];
+	int r = s->handle ? 0 : open_compound(m, id);
 	unsigned code;
 
 	if (!r)
@@ -218,6 +218,6 @@ int mysql_block_run(struct mysql_conn *m, enum mysql_fused_id id, int64_t *row, 
 	code = r < 0 ? mysql_stmt_errno(s->handle) : 0;
 	if (code == ER_SIGNAL_EXCEPTION)
 		return 0;
-	return code ? mysql_error_of(m, code, mysql_stmt_error(s->handle), mysql_fused_name(id))
+	return code ? mysql_error_of(m, code, mysql_stmt_error(s->handle), mysql_batch_name(id))
 		    : r;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What another mount changes between two operations of this one, which goes by what it has seen
- * (meta/engine/seen.h). A failure means that somebody gets, or removes, what he may not, or that a
+ * (meta/engine/optimistic.h). A failure means that somebody gets, or removes, what he may not, or that a
  * file is lost or counted wrongly.
  */
 #include "conformance.h"
@@ -79,7 +79,7 @@ static void truncate_there(cfs_ino_t ino, uint64_t length)
 /* ---- this one ---- */
 
 /* A directory in which this mount has made something just now. */
-static cfs_ino_t seen_dir(const char *name)
+static cfs_ino_t cached_dir(const char *name)
 {
 	cfs_ino_t d = test_dir(name);
 
@@ -97,7 +97,7 @@ static int try_file(const struct cfs_ctx *ctx, cfs_ino_t dir, const char *name,
 
 static void test_rights(void **state)
 {
-	cfs_ino_t d = seen_dir("seen-rights");
+	cfs_ino_t d = cached_dir("optimistic-rights");
 	struct cfs_ctx user = as_user(5, 6);
 
 	OK(try_file(&user, d, "a", NULL));
@@ -117,7 +117,7 @@ static void test_rights(void **state)
 
 static void test_flags_of_directory(void **state)
 {
-	cfs_ino_t d = seen_dir("seen-flags");
+	cfs_ino_t d = cached_dir("optimistic-flags");
 	struct cfs_ctx c = as_root();
 	struct cfs_entry e = {0};
 
@@ -142,7 +142,7 @@ static void test_flags_of_directory(void **state)
 
 static void test_inherited(void **state)
 {
-	cfs_ino_t d = seen_dir("seen-inherited");
+	cfs_ino_t d = cached_dir("optimistic-inherited");
 	struct cfs_ctx c = as_root(), named = as_user(1001, 1), user = as_user(3, 3);
 	struct cfs_entry e = {0};
 
@@ -166,7 +166,7 @@ static void test_inherited(void **state)
 
 static void test_directory_gone(void **state)
 {
-	cfs_ino_t d = test_dir("seen-gone"), sub = make_dir(d, "sub"), old;
+	cfs_ino_t d = test_dir("optimistic-gone"), sub = make_dir(d, "sub"), old;
 	struct cfs_ctx c = as_root();
 	struct cfs_removed r;
 
@@ -241,7 +241,7 @@ static void change_victims(cfs_ino_t d, enum cfs_fate fate)
 
 static void test_victim_changed(void **state)
 {
-	cfs_ino_t d = seen_dir("seen-victim");
+	cfs_ino_t d = cached_dir("optimistic-victim");
 
 	change_victims(d, CFS_FATE_DELETED);
 	change_setting(trash_on);
@@ -252,7 +252,7 @@ static void test_victim_changed(void **state)
 static void test_kinds_removed(void **state)
 {
 	static const uint64_t lengths[] = {0, 1, 4096, 4097, CFS_CHUNK_SIZE, CFS_CHUNK_SIZE + 1};
-	cfs_ino_t d = seen_dir("seen-kinds"), f;
+	cfs_ino_t d = cached_dir("optimistic-kinds"), f;
 	struct cfs_ctx c = as_root();
 	struct cfs_attr a;
 	uint64_t id;
@@ -303,7 +303,7 @@ static void test_kinds_removed(void **state)
 
 static void test_opened_meanwhile(void **state)
 {
-	cfs_ino_t d = seen_dir("seen-open"), f = make_file(d, "f");
+	cfs_ino_t d = cached_dir("optimistic-open"), f = make_file(d, "f");
 	struct cfs_ctx c = as_root();
 
 	set_open(f, true);
@@ -317,7 +317,7 @@ static void test_opened_meanwhile(void **state)
 /* A directory without statistics does not get any by what comes and goes. */
 static void test_no_statistics(void **state)
 {
-	cfs_ino_t d = seen_dir("seen-statistics");
+	cfs_ino_t d = cached_dir("optimistic-statistics");
 	struct cfs_ctx c = as_root();
 	struct cfs_dir_stat st;
 
@@ -332,6 +332,6 @@ static void test_no_statistics(void **state)
 	assert_int_equal(cfs_meta_get_dir_stat(vol.m, &c, d, &st), -ENODATA);
 }
 
-TEST_LIST(seen, T(test_rights), T(test_flags_of_directory), T(test_inherited),
+TEST_LIST(optimistic, T(test_rights), T(test_flags_of_directory), T(test_inherited),
 	  T(test_directory_gone), T(test_victim_changed), T(test_kinds_removed),
 	  T(test_opened_meanwhile), T(test_no_statistics));

@@ -41,10 +41,10 @@ struct arrays {
 	uint8_t bytes[BYTES_PARAMS][HEAD + PARTS_MAX * (ITEM + CFS_NAME_MAX)];
 };
 
-void pg_together_init(struct pg_db *db)
+void pg_group_commit_init(struct pg_db *db)
 {
 	for (int i = 0; i < PG_KINDS; i++) {
-		struct pg_together *t = &db->together[i];
+		struct pg_group_commit *t = &db->group_commit[i];
 
 		pthread_mutex_init(&t->lock, NULL);
 		t->end = &t->first;
@@ -52,10 +52,10 @@ void pg_together_init(struct pg_db *db)
 	}
 }
 
-void pg_together_destroy(struct pg_db *db)
+void pg_group_commit_destroy(struct pg_db *db)
 {
 	for (int i = 0; i < PG_KINDS; i++)
-		pthread_mutex_destroy(&db->together[i].lock);
+		pthread_mutex_destroy(&db->group_commit[i].lock);
 }
 
 /* ---- the statement ---- */
@@ -198,7 +198,7 @@ static int by_ino(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static struct pg_part *take_first(struct pg_together *t, enum pg_part_state state)
+static struct pg_part *take_first(struct pg_group_commit *t, enum pg_part_state state)
 {
 	struct pg_part *part = t->first;
 
@@ -209,7 +209,7 @@ static struct pg_part *take_first(struct pg_together *t, enum pg_part_state stat
 	return part;
 }
 
-static void leave(struct pg_together *t, struct pg_part *me)
+static void leave(struct pg_group_commit *t, struct pg_part *me)
 {
 	struct pg_part **p = &t->first;
 
@@ -221,7 +221,7 @@ static void leave(struct pg_together *t, struct pg_part *me)
 }
 
 /* True: this thread sends next. False: its result has arrived. */
-static bool wait_turn(struct pg_together *t, struct pg_part *me, cfs_deadline_t deadline)
+static bool wait_turn(struct pg_group_commit *t, struct pg_part *me, cfs_deadline_t deadline)
 {
 	cfs_cond_init(&me->wake);
 	me->state = PG_PART_WAITS;
@@ -242,7 +242,7 @@ static bool wait_turn(struct pg_together *t, struct pg_part *me, cfs_deadline_t 
 	return me->state == PG_PART_SENDS;
 }
 
-static void adjust(struct pg_together *t, const struct group *g, unsigned most)
+static void adjust(struct pg_group_commit *t, const struct group *g, unsigned most)
 {
 	if (!g->took_ns)
 		return;
@@ -256,7 +256,7 @@ static void adjust(struct pg_together *t, const struct group *g, unsigned most)
 		t->limit = CFS_MIN(t->limit + 1, most);
 }
 
-static void tell(struct pg_together *t, const struct group *g, const struct pg_part *me, int r)
+static void tell(struct pg_group_commit *t, const struct group *g, const struct pg_part *me, int r)
 {
 	for (unsigned k = 0; k < g->n; k++) {
 		struct pg_part *part = g->part[k];
@@ -270,10 +270,10 @@ static void tell(struct pg_together *t, const struct group *g, const struct pg_p
 	}
 }
 
-int pg_together(struct pg_db *db, const struct cfs_ctx *ctx, const struct pg_kind *kind,
-		struct pg_part *me)
+int pg_group_commit(struct pg_db *db, const struct cfs_ctx *ctx, const struct pg_kind *kind,
+		    struct pg_part *me)
 {
-	struct pg_together *t = &db->together[kind->number];
+	struct pg_group_commit *t = &db->group_commit[kind->number];
 	struct group g = {.kind = kind, .part = {me}, .n = 1};
 	int r;
 

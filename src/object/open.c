@@ -9,29 +9,30 @@
 #include "base/module.h"
 #include "filter.h"
 
-static int open_s3(const struct cfs_object_conf *conf, struct cfs_object_store **ret,
-		   char err[CFS_OBJECT_ERRLEN])
+static const struct {
+	const char *name;
+	cfs_object_open_fn open;
+	const char *module; /* has it, instead */
+} storages[] = {
+	{"file", .open = cfs_object_open_file},
+	{"mem", .open = cfs_object_open_mem},
+	{"minio", .module = "s3"},
+	{"s3", .module = "s3"},
+};
+
+static int open_module(const char *name, const struct cfs_object_conf *conf,
+		       struct cfs_object_store **ret, char err[CFS_OBJECT_ERRLEN])
 {
 	const struct cfs_object_module *module;
 	const void *table;
 	int r;
 
-	r = cfs_module_load("s3", &table, err);
+	r = cfs_module_load(name, &table, err);
 	if (r < 0)
 		return r;
 	module = table;
 	return module->open(conf, ret, err);
 }
-
-static const struct {
-	const char *name;
-	cfs_object_open_fn open;
-} storages[] = {
-	{"file", cfs_object_open_file},
-	{"mem", cfs_object_open_mem},
-	{"minio", open_s3},
-	{"s3", open_s3},
-};
 
 /* One bucket. */
 static int open_bucket(const struct cfs_object_conf *conf, struct cfs_object_store **ret,
@@ -49,7 +50,10 @@ static int open_bucket(const struct cfs_object_conf *conf, struct cfs_object_sto
 			 conf->storage ? conf->storage : "(none)");
 		return -EINVAL;
 	}
-	r = storages[i].open(conf, &o, err);
+	if (storages[i].module)
+		r = open_module(storages[i].module, conf, &o, err);
+	else
+		r = storages[i].open(conf, &o, err);
 	if (r < 0)
 		return r;
 	if (o->ops->failure) {

@@ -13,7 +13,7 @@
 #include <sys/resource.h>
 
 #include "base/clock.h"
-#include "object/s3.h"
+#include "object/s3/s3.h"
 
 #define BUFFER	      (512L << 10)
 #define IN_FLIGHT_MAX 1024

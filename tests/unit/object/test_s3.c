@@ -19,7 +19,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "object/s3.h"
+#include "object/s3/s3.h"
 #include "unit/wait.h"
 
 #define SECRET "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"

@@ -1,63 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A signed call to the bucket, and what its answer means. */
-#include <curl/curl.h>
 #include <errno.h>
 #include <openssl/evp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "s3.h"
 
 #define REDIRECT_FIRST 300
-
-static _Thread_local struct cfs_object_failure failure;
-
-void cfs_s3_failure(struct cfs_object_store *o, struct cfs_object_failure *ret)
-{
-	*ret = failure;
-}
-
-__attribute__((format(printf, 2, 0))) static void set_failure(bool retry, const char *fmt,
-							      va_list ap)
-{
-	char *p;
-
-	failure.retry = retry;
-	failure.damaged = false;
-	failure.after_ms = 0;
-	vsnprintf(failure.text, sizeof(failure.text), fmt, ap);
-	/* Servers' texts go to the log as one line. */
-	for (p = failure.text; *p; p++) {
-		if ((unsigned char)*p < ' ' || *p == 0x7f)
-			*p = ' ';
-	}
-}
-
-int cfs_s3_fail(bool retry, int err, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	set_failure(retry, fmt, ap);
-	va_end(ap);
-	return err;
-}
-
-int cfs_s3_damaged(struct cfs_s3 *s, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	set_failure(true, fmt, ap);
-	va_end(ap);
-	failure.damaged = true;
-	cfs_s3_http_distrust(s->http);
-	return -EIO;
-}
 
 void cfs_s3_xml_value(const char *xml, const char *name, char *ret, size_t size)
 {
@@ -129,39 +83,10 @@ static bool is_damage(const char *code)
 	return false;
 }
 
-static int errno_of_status(unsigned status, bool *ret_retry)
-{
-	*ret_retry = false;
-	switch (status) {
-	case 401:
-	case 403:
-		return -EACCES;
-	case 404:
-		return -ENOENT;
-	case 405:
-	case 501:
-		return -EOPNOTSUPP;
-	case 416:
-		return -ERANGE;
-	case 507:
-		return -ENOSPC;
-	case 408:
-		*ret_retry = true;
-		return -ETIMEDOUT;
-	case 429:
-	case 503:
-		*ret_retry = true;
-		return -EBUSY;
-	default:
-		*ret_retry = status >= 500;
-		return -EIO;
-	}
-}
-
 static int errno_of_answer(const struct cfs_s3_response *resp, const char *code, bool has_document,
 			   bool *ret_retry)
 {
-	int err = errno_of_status(resp->status, ret_retry);
+	int err = cfs_http_errno(resp->http.status, ret_retry);
 	size_t i;
 
 	for (i = 0; i < CFS_ARRAY_SIZE(codes); i++) {
@@ -174,7 +99,7 @@ static int errno_of_answer(const struct cfs_s3_response *resp, const char *code,
 	 * Only an error document of the bucket proves that something is missing, or wrong with a
 	 * request. A page of a proxy, or an empty body, does not.
 	 */
-	if ((resp->status == 404 || resp->status == 400) && has_document && !*code) {
+	if ((resp->http.status == 404 || resp->http.status == 400) && has_document && !*code) {
 		*ret_retry = true;
 		err = -EIO;
 	}
@@ -183,9 +108,9 @@ static int errno_of_answer(const struct cfs_s3_response *resp, const char *code,
 
 static void describe_skew(const struct cfs_s3_response *resp, char *text, size_t size)
 {
-	long skew_s = (long)(cfs_wall_s() - resp->date);
+	long skew_s = (long)(cfs_wall_s() - resp->http.date);
 
-	if (resp->date < 0)
+	if (resp->http.date < 0)
 		snprintf(text, size, "this machine's clock differs from the server's");
 	else
 		snprintf(text, size, "this machine's clock is %ld s %s the server's", labs(skew_s),
@@ -199,16 +124,16 @@ static int judge(struct cfs_s3 *s, const struct cfs_s3_keys *keys, const struct 
 	bool has_document, retry;
 	int err;
 
-	cfs_s3_xml_value(resp->error, "Code", code, sizeof(code));
-	cfs_s3_xml_value(resp->error, "Message", message, sizeof(message));
-	cfs_s3_xml_value(resp->error, "Region", region, sizeof(region));
+	cfs_s3_xml_value(resp->http.error, "Code", code, sizeof(code));
+	cfs_s3_xml_value(resp->http.error, "Message", message, sizeof(message));
+	cfs_s3_xml_value(resp->http.error, "Region", region, sizeof(region));
 	if (!region[0])
 		snprintf(region, sizeof(region), "%s", resp->region);
 	if (is_damage(code))
-		return cfs_s3_damaged(s, "what was sent arrived otherwise: %u %s", resp->status,
-				      code);
+		return cfs_http_damaged(s->http, "what was sent arrived otherwise: %u %s",
+					resp->http.status, code);
 	/* A HEAD has no document; a DELETE of a missing object has succeeded. */
-	has_document = resp->error_len ||
+	has_document = resp->http.error_len ||
 		       (strcmp(call->method, "HEAD") != 0 && strcmp(call->method, "DELETE") != 0);
 	err = errno_of_answer(resp, code, has_document, &retry);
 
@@ -217,36 +142,17 @@ static int judge(struct cfs_s3 *s, const struct cfs_s3_keys *keys, const struct 
 	else if (strcmp(code, "NoSuchBucket") == 0)
 		snprintf(message, sizeof(message), "bucket %s does not exist", s->endpoint.bucket);
 	else if (region[0] && strcmp(region, s->endpoint.region) != 0 &&
-		 (resp->status < 400 || resp->status == 400))
+		 (resp->http.status < 400 || resp->http.status == 400))
 		snprintf(message, sizeof(message), "bucket %s is in region %s, not %s",
 			 s->endpoint.bucket, region, s->endpoint.region);
 	if (strcmp(code, "ExpiredToken") == 0 || strcmp(code, "TokenRefreshRequired") == 0)
 		retry = cfs_s3_credentials_expired(s->credentials, keys);
 
-	cfs_s3_fail(retry, err, "%u %s%s%s", resp->status, code, message[0] ? ": " : "", message);
-	failure.after_ms = retry ? resp->retry_after_ms : 0;
-	return err;
+	return cfs_http_refused(&resp->http, retry, err, "%u %s%s%s", resp->http.status, code,
+				message[0] ? ": " : "", message);
 }
 
 /* ---- the request ---- */
-
-/* Frees the list when it cannot be made longer. */
-static bool add_header(struct curl_slist **list, const char *name, const char *value)
-{
-	cfs_auto_free char *line = NULL;
-	struct curl_slist *longer;
-
-	if (!value)
-		return true;
-	if (asprintf(&line, *value ? "%s: %s" : "%s:", name, value) < 0) {
-		line = NULL;
-		return false;
-	}
-	longer = curl_slist_append(*list, line);
-	if (longer)
-		*list = longer;
-	return longer != NULL;
-}
 
 /* Checksums of the body that every server knows, or the word that there are none. */
 struct hashes {
@@ -269,53 +175,54 @@ static int hash_body(const struct cfs_s3_call *call, struct hashes *ret)
 	return r;
 }
 
-static int make_headers(struct cfs_s3 *s, const struct cfs_s3_keys *keys,
-			const struct cfs_s3_call *call, const char *path, struct curl_slist **ret)
+/* What is signed, and the signature: malloc'ed, NULL without keys. */
+static int sign(struct cfs_s3 *s, const struct cfs_s3_keys *keys, const struct cfs_s3_call *call,
+		struct cfs_s3_to_sign *what, struct hashes *hashes, char ret_date[17],
+		char **ret_authorization)
 {
-	struct cfs_s3_to_sign what = {
-		.method = call->method,
-		.path = path,
-		.query = call->query ? call->query : "",
-		.now = (time_t)cfs_wall_s(),
-	};
-	cfs_auto_free char *authorization = NULL;
-	struct curl_slist *list = NULL;
-	struct hashes hashes;
-	char date[17];
-	bool ok;
-	int i, r;
+	int r;
 
-	memcpy(what.headers, call->headers, sizeof(what.headers));
-	what.headers[CFS_S3_HOST] = s->endpoint.host;
-	if (call->hash_body) {
-		r = hash_body(call, &hashes);
-		if (r < 0)
-			return r;
-		what.headers[CFS_S3_CONTENT_MD5] = hashes.md5;
-	}
-	if (keys->access) {
-		what.headers[CFS_S3_CONTENT_SHA256] =
-			call->hash_body ? hashes.sha256 : "UNSIGNED-PAYLOAD";
-		r = cfs_s3_sign(&s->signer, s->endpoint.region, keys, &what, date, &authorization);
-		if (r < 0)
-			return r;
-	}
 	/*
 	 * The signed and the sent text must be equal; libcurl leaves a port out that is the
 	 * scheme's own.
 	 */
-	ok = add_header(&list, "Expect", "") && add_header(&list, "Accept", "") &&
-	     add_header(&list, "Range", call->range) &&
-	     add_header(&list, "Authorization", authorization);
-	for (i = 0; i < CFS_S3_N_HEADERS; i++)
-		ok = ok && add_header(&list, cfs_s3_header_names[i], what.headers[i]);
-	if (!ok) {
-		curl_slist_free_all(list);
-		return -ENOMEM;
+	memcpy(what->headers, call->headers, sizeof(what->headers));
+	what->headers[CFS_S3_HOST] = s->endpoint.host;
+	if (call->hash_body) {
+		r = hash_body(call, hashes);
+		if (r < 0)
+			return r;
+		what->headers[CFS_S3_CONTENT_MD5] = hashes->md5;
 	}
-	*ret = list;
-	return 0;
+	if (!keys->access)
+		return 0;
+	what->headers[CFS_S3_CONTENT_SHA256] =
+		call->hash_body ? hashes->sha256 : "UNSIGNED-PAYLOAD";
+	return cfs_s3_sign(&s->signer, s->endpoint.region, keys, what, ret_date, ret_authorization);
 }
+
+/* ---- the response ---- */
+
+/* Headers of S3's own. */
+static void take_header(void *arg, const char *name, const char *value)
+{
+	struct cfs_s3_response *r = arg;
+
+	if (!name) {
+		r->has_crc = false;
+		r->table[0] = r->checksum[0] = r->region[0] = '\0';
+	} else if (strcasecmp(name, cfs_s3_header_names[CFS_S3_META_CRC32C]) == 0) {
+		r->has_crc = sscanf(value, "%u", &r->crc) == 1;
+	} else if (strcasecmp(name, cfs_s3_header_names[CFS_S3_META_TABLE]) == 0) {
+		snprintf(r->table, sizeof(r->table), "%s", value);
+	} else if (strcasecmp(name, cfs_s3_header_names[CFS_S3_CHECKSUM]) == 0) {
+		snprintf(r->checksum, sizeof(r->checksum), "%s", value);
+	} else if (strcasecmp(name, "x-amz-bucket-region") == 0) {
+		snprintf(r->region, sizeof(r->region), "%s", value);
+	}
+}
+
+/* ---- both ---- */
 
 /* The encoded path; malloc'ed. */
 static char *make_path(const struct cfs_s3 *s, const char *key)
@@ -337,9 +244,17 @@ static int run_call(struct cfs_s3 *s, const struct cfs_s3_keys *keys,
 		    const struct cfs_s3_call *call, struct cfs_s3_response *ret,
 		    cfs_deadline_t deadline)
 {
-	cfs_auto_free char *path = make_path(s, call->key), *url = NULL;
-	struct cfs_s3_request req = {
+	cfs_auto_free char *path = make_path(s, call->key), *url = NULL, *authorization = NULL;
+	struct cfs_http_header headers[CFS_S3_N_HEADERS + 2];
+	struct cfs_s3_to_sign what = {
 		.method = call->method,
+		.path = path,
+		.query = call->query ? call->query : "",
+		.now = (time_t)cfs_wall_s(),
+	};
+	struct cfs_http_request req = {
+		.method = call->method,
+		.headers = headers,
 		.src = call->src,
 		.n_src = call->n_src,
 		.dst = call->dst,
@@ -347,24 +262,30 @@ static int run_call(struct cfs_s3 *s, const struct cfs_s3_keys *keys,
 		.dst_off = call->dst_off,
 		.sink = call->sink,
 		.sink_arg = call->sink_arg,
+		.header_fn = take_header,
+		.header_arg = ret,
 		.deadline = deadline,
 	};
-	char cause[256];
-	bool retry;
-	int r;
+	struct hashes hashes;
+	char date[17];
+	int i, r;
 
 	if (!path || asprintf(&url, "%s%s%s%s", s->endpoint.origin, path, call->query ? "?" : "",
 			      call->query ? call->query : "") < 0)
-		return cfs_s3_fail(false, -ENOMEM, "out of memory");
-	r = make_headers(s, keys, call, path, &req.headers);
+		return cfs_http_fail(false, -ENOMEM, "out of memory");
+	r = sign(s, keys, call, &what, &hashes, date, &authorization);
 	if (r < 0)
-		return cfs_s3_fail(false, r, "the request cannot be signed");
+		return cfs_http_fail(false, r, "the request cannot be signed");
+	headers[req.n_headers++] = (struct cfs_http_header){"Range", call->range};
+	headers[req.n_headers++] = (struct cfs_http_header){"Authorization", authorization};
+	for (i = 0; i < CFS_S3_N_HEADERS; i++)
+		headers[req.n_headers++] =
+			(struct cfs_http_header){cfs_s3_header_names[i], what.headers[i]};
 	req.url = url;
-	r = cfs_s3_http_run(s->http, &req, ret, &retry, cause);
-	curl_slist_free_all(req.headers);
+	r = cfs_http_run(s->http, &req, &ret->http);
 	if (r < 0)
-		return cfs_s3_fail(retry, r, "%s", cause);
-	if (ret->status < 200 || ret->status >= REDIRECT_FIRST)
+		return r;
+	if (ret->http.status < 200 || ret->http.status >= REDIRECT_FIRST)
 		return judge(s, keys, call, ret);
 	return 0;
 }
@@ -376,11 +297,12 @@ int cfs_s3_call(struct cfs_s3 *s, const struct cfs_s3_call *call, struct cfs_s3_
 	char err[CFS_OBJECT_ERRLEN];
 	int r;
 
-	ret->status = 0;
-	ret->error[0] = '\0';
+	ret->http.status = 0;
+	ret->http.error[0] = '\0';
+	take_header(ret, NULL, NULL);
 	r = cfs_s3_credentials_get(s->credentials, deadline, &keys, err);
 	if (r < 0)
-		return cfs_s3_fail(false, r, "%s", err);
+		return cfs_http_fail(false, r, "%s", err);
 	r = run_call(s, keys, call, ret, deadline);
 	cfs_s3_keys_unref(keys);
 	return r;

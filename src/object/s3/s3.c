@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Objects in a bucket of an S3-compatible service, by libcurl. */
+/* Objects in a bucket of an S3-compatible service. */
 #include "s3.h"
 
 #include <errno.h>
@@ -16,17 +16,17 @@
 #define DEFAULT_SILENCE_MS  15000
 
 /* The received range must be the requested one, as far as the object has it. */
-static int check_range(const struct cfs_s3_response *resp, uint64_t off, size_t asked)
+static int check_range(const struct cfs_http_response *resp, uint64_t off, size_t asked)
 {
 	uint64_t n = resp->range_last - resp->range_first + 1;
 
 	if (resp->status == 200)
 		return 0;
 	if (resp->status != 206 || !resp->has_range || resp->range_first != off || n > asked)
-		return cfs_s3_fail(true, -EIO, "%u is not the answer to a range", resp->status);
+		return cfs_http_fail(true, -EIO, "%u is not the answer to a range", resp->status);
 	if (resp->received != n || (n < asked && resp->range_last + 1 != resp->range_total))
-		return cfs_s3_fail(true, -EIO, "%" PRIu64 " bytes came, %" PRIu64 " of %zu asked",
-				   resp->received, n, asked);
+		return cfs_http_fail(true, -EIO, "%" PRIu64 " bytes came, %" PRIu64 " of %zu asked",
+				     resp->received, n, asked);
 	return 0;
 }
 
@@ -35,7 +35,7 @@ static int get_once(struct cfs_s3 *s, const struct cfs_s3_call *call, size_t ask
 {
 	int r = cfs_s3_call(s, call, ret, deadline);
 
-	return r < 0 ? r : check_range(ret, call->dst_off, asked);
+	return r < 0 ? r : check_range(&ret->http, call->dst_off, asked);
 }
 
 /*
@@ -45,18 +45,19 @@ static int get_once(struct cfs_s3 *s, const struct cfs_s3_call *call, size_t ask
 static int check_again(struct cfs_s3 *s, const struct cfs_s3_call *call, size_t asked,
 		       struct cfs_s3_response *resp, cfs_deadline_t deadline)
 {
-	uint64_t len = resp->received;
+	uint64_t len = resp->http.received;
 	uint32_t crc;
 	int r;
 
-	if (cfs_s3_judge_etag(resp->etag, call->dst, call->n_dst, len) == CFS_S3_COVERED)
+	if (cfs_s3_judge_etag(resp->http.etag, call->dst, call->n_dst, len) == CFS_S3_COVERED)
 		return 0;
 	crc = cfs_s3_crc(call->dst, call->n_dst, len);
 	r = get_once(s, call, asked, resp, deadline);
 	if (r < 0)
 		return r;
-	if (resp->received != len || cfs_s3_crc(call->dst, call->n_dst, len) != crc)
-		return cfs_s3_damaged(s, "two answers differ, and no checksum says which is right");
+	if (resp->http.received != len || cfs_s3_crc(call->dst, call->n_dst, len) != crc)
+		return cfs_http_damaged(s->http,
+					"two answers differ, and no checksum says which is right");
 	return 0;
 }
 
@@ -87,20 +88,21 @@ static ssize_t s3_get(struct cfs_object_store *o, const char *key, uint64_t off,
 		return 0;
 	if (r < 0)
 		return r;
-	total = resp.has_range ? resp.range_total : resp.content_length;
+	total = resp.http.has_range ? resp.http.range_total : resp.http.content_length;
 	verdict = cfs_s3_judge_body(key, &resp, dst, n_dst, off, total);
 	if (verdict == CFS_S3_DAMAGED)
-		r = cfs_s3_damaged(
-			s, "bytes %" PRIu64 " to %" PRIu64 " do not fit the object's checksum", off,
-			off + resp.received);
-	else if (verdict == CFS_S3_UNCOVERED && !resp.received &&
-		 cfs_s3_judge_etag(resp.etag, dst, n_dst, 0) != CFS_S3_COVERED)
-		r = cfs_s3_fail(true, -EIO, "the answer is empty");
+		r = cfs_http_damaged(s->http,
+				     "bytes %" PRIu64 " to %" PRIu64
+				     " do not fit the object's checksum",
+				     off, off + resp.http.received);
+	else if (verdict == CFS_S3_UNCOVERED && !resp.http.received &&
+		 cfs_s3_judge_etag(resp.http.etag, dst, n_dst, 0) != CFS_S3_COVERED)
+		r = cfs_http_fail(true, -EIO, "the answer is empty");
 	else if (verdict == CFS_S3_UNCOVERED && !s->endpoint.tls)
-		r = off == 0 && resp.received == total
+		r = off == 0 && resp.http.received == total
 			    ? check_again(s, &call, asked, &resp, deadline)
 			    : -CFS_OBJECT_EPART;
-	return r < 0 ? r : (ssize_t)resp.received;
+	return r < 0 ? r : (ssize_t)resp.http.received;
 }
 
 /* hash: with checksums that every server verifies. */
@@ -114,15 +116,16 @@ static int put_once(struct cfs_s3 *s, struct cfs_s3_call *call, bool hash,
 	r = cfs_s3_call(s, call, resp, deadline);
 	/* This -ENOENT has no meaning here. */
 	if (r == -ENOENT)
-		return cfs_s3_fail(false, -EIO, "a put was answered with 404");
-	if (r == 0 && !resp->etag[0] && !resp->checksum[0])
-		return cfs_s3_fail(true, -EIO, "the answer does not say what was stored");
+		return cfs_http_fail(false, -EIO, "a put was answered with 404");
+	if (r == 0 && !resp->http.etag[0] && !resp->checksum[0])
+		return cfs_http_fail(true, -EIO, "the answer does not say what was stored");
 	if (r == 0 && sent && resp->checksum[0] && strcmp(resp->checksum, sent) != 0)
-		return cfs_s3_damaged(s, "what was stored has checksum %s, not %s", resp->checksum,
-				      sent);
+		return cfs_http_damaged(s->http, "what was stored has checksum %s, not %s",
+					resp->checksum, sent);
 	if (r == 0 && s->endpoint.verify_etag &&
-	    cfs_s3_judge_etag(resp->etag, call->src, call->n_src, UINT64_MAX) == CFS_S3_DAMAGED)
-		return cfs_s3_damaged(s, "what was stored has another MD5");
+	    cfs_s3_judge_etag(resp->http.etag, call->src, call->n_src, UINT64_MAX) ==
+		    CFS_S3_DAMAGED)
+		return cfs_http_damaged(s->http, "what was stored has another MD5");
 	return r;
 }
 
@@ -239,17 +242,17 @@ static int s3_head(struct cfs_object_store *o, const char *key, struct cfs_objec
 		n = s3_get(o, key, 0, &(struct iovec){.iov_base = &byte, .iov_len = 1}, 1,
 			   deadline);
 		if (n >= 0 || n == -CFS_OBJECT_EPART)
-			n = cfs_s3_fail(true, -EIO, "it is missing, and is there");
+			n = cfs_http_fail(true, -EIO, "it is missing, and is there");
 		return (int)n;
 	}
-	if (r == 0 && !resp.has_length)
-		r = cfs_s3_fail(true, -EIO, "no length in the answer");
+	if (r == 0 && !resp.http.has_length)
+		r = cfs_http_fail(true, -EIO, "no length in the answer");
 	if (r < 0)
 		return r;
 	*ret = (struct cfs_object_info){
 		.key = key,
-		.size = resp.content_length,
-		.mtime_s = resp.last_modified < 0 ? 0 : resp.last_modified,
+		.size = resp.http.content_length,
+		.mtime_s = resp.http.last_modified < 0 ? 0 : resp.http.last_modified,
 	};
 	return 0;
 }
@@ -270,14 +273,14 @@ static int make_bucket(struct cfs_s3 *s, cfs_deadline_t deadline)
 			     "<LocationConstraint>%s</LocationConstraint>"
 			     "</CreateBucketConfiguration>",
 			     s->endpoint.region) < 0)
-			return cfs_s3_fail(false, -ENOMEM, "out of memory");
+			return cfs_http_fail(false, -ENOMEM, "out of memory");
 		src = (struct iovec){.iov_base = body, .iov_len = strlen(body)};
 		call.n_src = 1;
 		call.hash_body = true;
 	}
 	r = cfs_s3_call(s, &call, &resp, deadline);
 	if (r < 0) {
-		cfs_s3_xml_value(resp.error, "Code", code, sizeof(code));
+		cfs_s3_xml_value(resp.http.error, "Code", code, sizeof(code));
 		if (strcmp(code, "BucketAlreadyOwnedByYou") == 0)
 			r = 0;
 	}
@@ -295,7 +298,7 @@ static int s3_create(struct cfs_object_store *o, cfs_deadline_t deadline)
 	r = cfs_s3_call(s, &call, &resp, deadline);
 	if (r == -ENOENT || r == -ENODEV)
 		r = make_bucket(s, deadline);
-	return r == -EACCES && resp.status == 403 ? 0 : r;
+	return r == -EACCES && resp.http.status == 403 ? 0 : r;
 }
 
 static void s3_close(struct cfs_object_store *o)
@@ -304,7 +307,7 @@ static void s3_close(struct cfs_object_store *o)
 
 	classes_free(s->classes);
 	pthread_mutex_destroy(&s->classes_lock);
-	cfs_s3_http_close(s->http);
+	cfs_http_close(s->http);
 	cfs_s3_signer_fini(&s->signer);
 	cfs_s3_credentials_close(s->credentials);
 	cfs_s3_endpoint_free(&s->endpoint);
@@ -386,14 +389,14 @@ static const struct cfs_object_ops s3_ops = {
 	.create = s3_create,
 	.close = s3_close,
 	.del_many = cfs_s3_del_many,
-	.failure = cfs_s3_failure,
+	.failure = cfs_http_failure,
 	.adopt = s3_adopt,
 };
 
 int cfs_object_open_s3(const struct cfs_object_conf *conf, struct cfs_object_store **ret,
 		       char err[CFS_OBJECT_ERRLEN])
 {
-	struct cfs_s3_http_conf http = {
+	struct cfs_http_conf http = {
 		.small_buffers = conf->small_buffers,
 		.max_connections =
 			conf->max_connections ? conf->max_connections : DEFAULT_CONNECTIONS,
@@ -418,7 +421,7 @@ int cfs_object_open_s3(const struct cfs_object_conf *conf, struct cfs_object_sto
 		http.ssl_cert = s->endpoint.ssl_cert;
 		http.ssl_key = s->endpoint.ssl_key;
 		http.insecure = s->endpoint.insecure;
-		r = cfs_s3_http_open(&http, &s->http, err);
+		r = cfs_http_open(&http, &s->http, err);
 	}
 	if (r < 0) {
 		s3_close(&s->base);

@@ -313,7 +313,7 @@ static int read_page(struct cfs_s3 *s, const char *query, struct page *p, cfs_de
 	int r;
 
 	if (!x)
-		return cfs_s3_fail(false, -ENOMEM, "out of memory");
+		return cfs_http_fail(false, -ENOMEM, "out of memory");
 	r = xml_init(x, list_element, p);
 	if (r == 0) {
 		r = cfs_s3_call(s, &call, &resp, deadline);
@@ -322,7 +322,7 @@ static int read_page(struct cfs_s3 *s, const char *query, struct page *p, cfs_de
 			if (r == 0)
 				r = check_page(p);
 			if (r < 0)
-				cfs_s3_fail(true, r, "the listing is broken");
+				cfs_http_fail(true, r, "the listing is broken");
 		}
 		XML_ParserFree(x->parser);
 	}
@@ -359,12 +359,12 @@ struct circle {
 static int check_circle(struct circle *c, const char *token)
 {
 	if (c->token && strcmp(c->token, token) == 0)
-		return cfs_s3_fail(false, -EPROTO, "the listing goes in circles");
+		return cfs_http_fail(false, -EPROTO, "the listing goes in circles");
 	if (++c->steps < c->limit)
 		return 0;
 	c->steps = 0;
 	c->limit = c->limit ? 2 * c->limit : 1;
-	return set_text(&c->token, token) < 0 ? cfs_s3_fail(false, -ENOMEM, "out of memory") : 0;
+	return set_text(&c->token, token) < 0 ? cfs_http_fail(false, -ENOMEM, "out of memory") : 0;
 }
 
 int cfs_s3_list(struct cfs_object_store *o, const char *prefix, const char *after,
@@ -381,7 +381,7 @@ int cfs_s3_list(struct cfs_object_store *o, const char *prefix, const char *afte
 		p = (struct page){0};
 		query = list_query(prefix, after, token);
 		r = query ? read_page(s, query, &p, deadline)
-			  : cfs_s3_fail(false, -ENOMEM, "out of memory");
+			  : cfs_http_fail(false, -ENOMEM, "out of memory");
 		free(query);
 		if (r == 0 && p.truncated)
 			r = check_circle(&circle, p.token);
@@ -490,18 +490,18 @@ static int post_delete(struct cfs_s3 *s, const char *body, size_t len, struct re
 	int r;
 
 	if (!x)
-		return cfs_s3_fail(false, -ENOMEM, "out of memory");
+		return cfs_http_fail(false, -ENOMEM, "out of memory");
 	r = xml_init(x, delete_element, m);
 	if (r == 0) {
 		r = cfs_s3_call(s, &call, &resp, deadline);
 		if (r == 0 && xml_finish(x, "DeleteResult") < 0)
-			r = cfs_s3_fail(true, -EPROTO, "the answer is broken");
+			r = cfs_http_fail(true, -EPROTO, "the answer is broken");
 		XML_ParserFree(x->parser);
 	}
 	free(x);
 	if (r == 0 && m->n_errors)
-		r = cfs_s3_fail(m->retry, m->denied ? -EACCES : -EIO, "%u not removed, %s",
-				m->n_errors, m->first);
+		r = cfs_http_fail(m->retry, m->denied ? -EACCES : -EIO, "%u not removed, %s",
+				  m->n_errors, m->first);
 	return r;
 }
 
@@ -533,7 +533,7 @@ int cfs_s3_del_many(struct cfs_object_store *o, const char *const *keys, size_t 
 		return delete_each(s, keys, n, deadline);
 	r = delete_body(keys, n, &body, &len);
 	if (r < 0)
-		return cfs_s3_fail(false, r, "out of memory");
+		return cfs_http_fail(false, r, "out of memory");
 	r = post_delete(s, body, len, &m, deadline);
 	if (r == -EOPNOTSUPP) {
 		atomic_store(&s->no_del_many, true);

@@ -107,7 +107,7 @@ static bool parse_table(const char *text, uint64_t total, uint64_t *ret_segment,
 static enum cfs_s3_verdict judge_table(const char *key, const struct cfs_s3_response *resp,
 				       const struct iovec *iov, int n, uint64_t off, uint64_t total)
 {
-	uint64_t segment, part, end = off + resp->received;
+	uint64_t segment, part, end = off + resp->http.received;
 	struct reader rd = {iov, n, 0};
 	uint32_t seed = seed_of(key), said;
 	const char *digits;
@@ -131,13 +131,13 @@ enum cfs_s3_verdict cfs_s3_judge_body(const char *key, const struct cfs_s3_respo
 				      const struct iovec *iov, int n, uint64_t off, uint64_t total)
 {
 	enum cfs_s3_verdict v = CFS_S3_UNCOVERED;
-	bool whole = off == 0 && resp->received == total;
+	bool whole = off == 0 && resp->http.received == total;
 
 	if (resp->table[0])
 		v = judge_table(key, resp, iov, n, off, total);
 	if (v != CFS_S3_DAMAGED && whole && resp->has_crc)
-		v = cfs_s3_crc(iov, n, resp->received) == resp->crc ? CFS_S3_COVERED
-								    : CFS_S3_DAMAGED;
+		v = cfs_s3_crc(iov, n, resp->http.received) == resp->crc ? CFS_S3_COVERED
+									 : CFS_S3_DAMAGED;
 	return v;
 }
 

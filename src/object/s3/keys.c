@@ -4,7 +4,6 @@
  * and containers.
  */
 #include <ctype.h>
-#include <curl/curl.h>
 #include <errno.h>
 #include <jansson.h>
 #include <openssl/crypto.h>
@@ -19,7 +18,7 @@
 #define IMDS		   "http://169.254.169.254"
 #define ECS		   "http://169.254.170.2"
 #define TOKEN_TTL_S	   "21600"
-#define SERVICE_TIMEOUT_MS 2000L
+#define SERVICE_TIMEOUT_MS 2000
 #define SERVICE_ANSWER_MAX 16384
 #define SERVICE_TRIES	   2
 
@@ -137,67 +136,38 @@ int cfs_s3_keys_from_profile(struct cfs_s3_keys **ret)
 
 /* ---- metadata services ---- */
 
-struct answer {
-	char text[SERVICE_ANSWER_MAX];
-	size_t len;
+/* These services are on the link: no proxy, little time. */
+struct service {
+	struct cfs_http *http;
+	cfs_deadline_t deadline;
+	char text[SERVICE_ANSWER_MAX]; /* its last answer */
 };
 
-static size_t take_answer(char *data, size_t size, size_t n, void *arg)
+/* 0 for a status of 200. */
+static int ask(struct service *s, const char *method, const char *url,
+	       const struct cfs_http_header *header)
 {
-	struct answer *a = arg;
-	size_t len = size * n;
-
-	if (len >= sizeof(a->text) - a->len)
-		return 0;
-	memcpy(a->text + a->len, data, len);
-	a->len += len;
-	a->text[a->len] = '\0';
-	return len;
-}
-
-/* 0 for a status of 200. These services are on the link: no proxy, little time. */
-static int ask_once(const char *method, const char *url, const char *header, struct answer *a,
-		    cfs_deadline_t deadline)
-{
-	long timeout_ms = CFS_MIN(SERVICE_TIMEOUT_MS, (long)cfs_deadline_left_ms(deadline));
-	struct curl_slist *headers = NULL;
-	CURL *easy = curl_easy_init();
-	long status = 0;
-	CURLcode code = CURLE_OUT_OF_MEMORY;
-
-	if (!easy)
-		return -ENOMEM;
-	a->len = 0;
-	a->text[0] = '\0';
-	if (header)
-		headers = curl_slist_append(NULL, header);
-	if (timeout_ms > 0 && (headers || !header)) {
-		curl_easy_setopt(easy, CURLOPT_URL, url);
-		curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, method);
-		curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
-		curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-		curl_easy_setopt(easy, CURLOPT_NOPROXY, "*");
-		curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, timeout_ms / 2 + 1);
-		curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, timeout_ms);
-		curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_answer);
-		curl_easy_setopt(easy, CURLOPT_WRITEDATA, a);
-		code = curl_easy_perform(easy);
-		curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
-	}
-	curl_slist_free_all(headers);
-	curl_easy_cleanup(easy);
-	if (code != CURLE_OK)
-		return -EHOSTUNREACH;
-	return status == 200 ? 0 : status == 404 ? -ENOENT : -EPROTO;
-}
-
-static int ask(const char *method, const char *url, const char *header, struct answer *a,
-	       cfs_deadline_t deadline)
-{
+	struct iovec dst = {.iov_base = s->text, .iov_len = sizeof(s->text) - 1};
+	struct cfs_http_request req = {
+		.method = method,
+		.url = url,
+		.headers = header,
+		.n_headers = 1,
+		.dst = &dst,
+		.n_dst = 1,
+		.shared = true,
+	};
+	struct cfs_http_response resp;
 	int i, r = -EHOSTUNREACH;
 
-	for (i = 0; i < SERVICE_TRIES && r < 0 && r != -ENOENT; i++)
-		r = ask_once(method, url, header, a, deadline);
+	for (i = 0; i < SERVICE_TRIES && r < 0 && r != -ENOENT; i++) {
+		req.deadline = CFS_MIN(s->deadline, cfs_deadline_in(SERVICE_TIMEOUT_MS));
+		if (cfs_http_run(s->http, &req, &resp) < 0)
+			r = -EHOSTUNREACH;
+		else
+			r = resp.status == 200 ? 0 : resp.status == 404 ? -ENOENT : -EPROTO;
+	}
+	s->text[r == 0 ? resp.received : 0] = '\0';
 	return r;
 }
 
@@ -208,9 +178,9 @@ static const char *json_text(const json_t *j, const char *name)
 
 /* {"AccessKeyId": ..., "SecretAccessKey": ..., "Token": ..., "Expiration": "2026-01-31T12:00:00Z"}
  */
-static int parse_role(const struct answer *a, struct cfs_s3_keys **ret)
+static int parse_role(const char *text, struct cfs_s3_keys **ret)
 {
-	json_t *j = json_loadb(a->text, a->len, 0, NULL);
+	json_t *j = json_loads(text, 0, NULL);
 	const char *access, *secret, *expires;
 	struct tm tm = {0};
 	int r = -EPROTO;
@@ -224,27 +194,29 @@ static int parse_role(const struct answer *a, struct cfs_s3_keys **ret)
 	return r;
 }
 
-static int from_container(struct answer *a, cfs_deadline_t deadline, struct cfs_s3_keys **ret)
+static int from_container(struct service *s, struct cfs_s3_keys **ret)
 {
 	const char *relative = env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
 	const char *full = env("AWS_CONTAINER_CREDENTIALS_FULL_URI");
-	const char *token = env("AWS_CONTAINER_AUTHORIZATION_TOKEN");
-	cfs_auto_free char *url = NULL, *header = NULL;
+	struct cfs_http_header token = {"Authorization", env("AWS_CONTAINER_AUTHORIZATION_TOKEN")};
+	cfs_auto_free char *url = NULL;
 	int r;
 
 	if (!relative && !full)
 		return -ENOENT;
-	if (asprintf(&url, "%s%s", relative ? ECS : "", relative ? relative : full) < 0 ||
-	    (token && asprintf(&header, "Authorization: %s", token) < 0))
+	if (asprintf(&url, "%s%s", relative ? ECS : "", relative ? relative : full) < 0)
 		return -ENOMEM;
-	r = ask("GET", url, header, a, deadline);
-	return r < 0 ? r : parse_role(a, ret);
+	r = ask(s, "GET", url, &token);
+	return r < 0 ? r : parse_role(s->text, ret);
 }
 
-static int from_imds(struct answer *a, cfs_deadline_t deadline, struct cfs_s3_keys **ret)
+static int from_imds(struct service *s, struct cfs_s3_keys **ret)
 {
+	static const struct cfs_http_header lifetime = {"X-aws-ec2-metadata-token-ttl-seconds",
+							TOKEN_TTL_S};
 	const char *base = env("AWS_EC2_METADATA_SERVICE_ENDPOINT"), *off;
-	cfs_auto_free char *url = NULL, *header = NULL, *role_url = NULL;
+	cfs_auto_free char *url = NULL, *token_text = NULL, *role_url = NULL;
+	struct cfs_http_header token = {"X-aws-ec2-metadata-token", NULL};
 	int r;
 
 	off = env("AWS_EC2_METADATA_DISABLED");
@@ -253,37 +225,51 @@ static int from_imds(struct answer *a, cfs_deadline_t deadline, struct cfs_s3_ke
 	base = base ? base : IMDS;
 	if (asprintf(&url, "%s/latest/api/token", base) < 0)
 		return -ENOMEM;
-	r = ask("PUT", url, "X-aws-ec2-metadata-token-ttl-seconds: " TOKEN_TTL_S, a, deadline);
+	r = ask(s, "PUT", url, &lifetime);
 	if (r < 0)
 		return r == -EHOSTUNREACH ? -ENOENT : r;
-	if (asprintf(&header, "X-aws-ec2-metadata-token: %s", trim(a->text)) < 0)
+	token.value = token_text = strdup(trim(s->text));
+	if (!token_text)
 		return -ENOMEM;
 	free(url);
 	if (asprintf(&url, "%s/latest/meta-data/iam/security-credentials/", base) < 0) {
 		url = NULL;
 		return -ENOMEM;
 	}
-	r = ask("GET", url, header, a, deadline);
+	r = ask(s, "GET", url, &token);
 	if (r < 0)
 		return r;
-	a->text[strcspn(a->text, "\r\n")] = '\0';
-	if (asprintf(&role_url, "%s%s", url, trim(a->text)) < 0)
+	s->text[strcspn(s->text, "\r\n")] = '\0';
+	if (asprintf(&role_url, "%s%s", url, trim(s->text)) < 0)
 		return -ENOMEM;
-	r = ask("GET", role_url, header, a, deadline);
-	return r < 0 ? r : parse_role(a, ret);
+	r = ask(s, "GET", role_url, &token);
+	return r < 0 ? r : parse_role(s->text, ret);
 }
 
 int cfs_s3_keys_from_instance(cfs_deadline_t deadline, struct cfs_s3_keys **ret)
 {
-	struct answer *a = calloc(1, sizeof(*a));
+	static const struct cfs_http_conf conf = {
+		.max_connections = 1,
+		.silence_ms = SERVICE_TIMEOUT_MS,
+		.connect_ms = SERVICE_TIMEOUT_MS / 2,
+		.small_buffers = true,
+		.direct = true,
+	};
+	struct service *s = calloc(1, sizeof(*s));
+	char err[CFS_OBJECT_ERRLEN];
 	int r;
 
-	if (!a)
+	if (!s)
 		return -ENOMEM;
-	r = from_container(a, deadline, ret);
-	if (r == -ENOENT)
-		r = from_imds(a, deadline, ret);
-	OPENSSL_cleanse(a->text, sizeof(a->text));
-	free(a);
+	s->deadline = deadline;
+	r = cfs_http_open(&conf, &s->http, err);
+	if (r == 0) {
+		r = from_container(s, ret);
+		if (r == -ENOENT)
+			r = from_imds(s, ret);
+	}
+	cfs_http_close(s->http);
+	OPENSSL_cleanse(s->text, sizeof(s->text));
+	free(s);
 	return r;
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The S3 store, for its source files:
+ * The S3 store on the HTTP client, for its source files:
  *
- *	s3-endpoint.c	 what a bucket setting names
- *	s3-credentials.c whose requests they are
- *	s3-sign.c	 Signature Version 4
- *	s3-checks.c	 checksums of bodies
- *	s3-http.c	 connections, one request and its response
- *	s3-call.c	 a signed call to the bucket; what its answer means
- *	s3-list.c	 ListObjectsV2 and DeleteObjects, the verbs with XML
- *	s3.c		 the store's table
+ *	endpoint.c	what a bucket setting names
+ *	credentials.c	whose requests they are
+ *	keys.c		access keys of profiles and of roles
+ *	sign.c		Signature Version 4
+ *	checks.c	checksums of bodies
+ *	call.c		a signed call to the bucket; what its answer means
+ *	list.c		ListObjectsV2 and DeleteObjects, the verbs with XML
+ *	s3.c		the store's table
  */
 #ifndef CFS_OBJECT_S3_H
 #define CFS_OBJECT_S3_H
@@ -18,7 +18,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#include "object-internal.h"
+#include "object/http/http.h"
 
 /* ---- endpoint ---- */
 
@@ -119,7 +119,14 @@ void cfs_s3_encode(const char *text, bool keep_slash, char *ret);
 #define CFS_S3_SHA256_LEN 32
 #define CFS_S3_HASH_MAX	  64
 
-struct cfs_s3_response;
+struct cfs_s3_response {
+	struct cfs_http_response http;
+	bool has_crc;
+	uint32_t crc;		      /* x-amz-meta-crc32c */
+	char table[CFS_S3_TABLE_MAX]; /* x-amz-meta-cachefs-crc32c; "" */
+	char checksum[16];	      /* x-amz-checksum-crc32c; "" */
+	char region[64];
+};
 
 enum cfs_s3_hash { CFS_S3_MD5, CFS_S3_SHA256 };
 
@@ -145,69 +152,6 @@ void cfs_s3_hex(const uint8_t *hash, size_t len, char *ret);
 /* As servers write it in x-amz-checksum-crc32c. */
 void cfs_s3_base64_crc(uint32_t crc, char ret[CFS_S3_CRC_BASE64]);
 
-/* ---- http ---- */
-
-struct cfs_s3_http;
-
-struct cfs_s3_http_conf {
-	unsigned max_connections;
-	bool small_buffers;
-	uint64_t silence_ms;
-	const char *ca_certs, *ssl_cert, *ssl_key;
-	bool insecure;
-};
-
-struct curl_slist;
-
-#define CFS_S3_ERROR_BODY 4096
-
-struct cfs_s3_response {
-	unsigned status;   /* 0: there was none */
-	uint64_t received; /* bytes of the body of a success */
-	uint64_t content_length;
-	uint64_t range_first, range_last, range_total; /* Content-Range */
-	bool has_length, has_range, has_crc;
-	uint32_t crc;		      /* x-amz-meta-crc32c */
-	char table[CFS_S3_TABLE_MAX]; /* x-amz-meta-cachefs-crc32c; "" */
-	char checksum[16];	      /* x-amz-checksum-crc32c; "" */
-	char etag[80];		      /* without quotes */
-	time_t date, last_modified;   /* -1: not sent */
-	uint32_t retry_after_ms;
-	char region[64];
-	char error[CFS_S3_ERROR_BODY]; /* beginning of the body of a failure */
-	size_t error_len;
-};
-
-/* Receives the body of a success; non-zero ends the transfer. */
-typedef int (*cfs_s3_sink_fn)(void *arg, const void *data, size_t len);
-
-struct cfs_s3_request {
-	const char *method, *url;
-	struct curl_slist *headers;
-	const struct iovec *src; /* body of PUT and POST */
-	int n_src;
-	/* Where the body of a success goes: from its byte `dst_off` on; what does not fit is not
-	 * read. */
-	const struct iovec *dst;
-	int n_dst;
-	uint64_t dst_off;    /* for servers that answer a range with the whole */
-	cfs_s3_sink_fn sink; /* or there */
-	void *sink_arg;
-	cfs_deadline_t deadline;
-};
-
-int cfs_s3_http_open(const struct cfs_s3_http_conf *conf, struct cfs_s3_http **ret,
-		     char err[CFS_OBJECT_ERRLEN]);
-void cfs_s3_http_close(struct cfs_s3_http *h);
-/* Closes connections without a request: their answers may not be those to what is asked next. */
-void cfs_s3_http_distrust(struct cfs_s3_http *h);
-/*
- * 0: there is a whole response, of whatever status. Else a negative errno and the cause;
- * *ret_retry: another try may end differently.
- */
-int cfs_s3_http_run(struct cfs_s3_http *h, const struct cfs_s3_request *req,
-		    struct cfs_s3_response *ret, bool *ret_retry, char cause[256]);
-
 /* ---- calls ---- */
 
 /* Values of headers by tier, NULL: none. They never change: adopt() puts others in their place. */
@@ -221,7 +165,7 @@ struct cfs_s3 {
 	struct cfs_s3_endpoint endpoint;
 	struct cfs_s3_credentials *credentials;
 	struct cfs_s3_signer signer;
-	struct cfs_s3_http *http;
+	struct cfs_http *http;
 	pthread_mutex_t classes_lock; /* protects `classes` and its users; a leaf */
 	struct cfs_s3_classes *classes;
 	_Atomic bool no_del_many; /* the server lacks DeleteObjects */
@@ -238,22 +182,17 @@ struct cfs_s3_call {
 	const struct iovec *src, *dst;
 	int n_src, n_dst;
 	uint64_t dst_off;
-	cfs_s3_sink_fn sink;
+	cfs_http_sink_fn sink;
 	void *sink_arg;
 };
 
 /*
- * 0 for a status of 2xx, else a negative errno, with the cause kept for the failure function:
+ * 0 for a status of 2xx, else a negative errno, with the cause recorded:
  * -ENOENT no such key, -ENODEV no such bucket, -EACCES, -ERANGE the range is beyond the end.
- * ret->status is 0 and ret->error "" when there was no answer.
+ * ret->http.status is 0 and ret->http.error "" when there was no answer.
  */
 int cfs_s3_call(struct cfs_s3 *s, const struct cfs_s3_call *call, struct cfs_s3_response *ret,
 		cfs_deadline_t deadline);
-/* Records why a call failed whose response was a success, and returns err. */
-__attribute__((format(printf, 3, 4))) int cfs_s3_fail(bool retry, int err, const char *fmt, ...);
-/* The same for a body that was damaged on its way; a retry may succeed. */
-__attribute__((format(printf, 2, 3))) int cfs_s3_damaged(struct cfs_s3 *s, const char *fmt, ...);
-void cfs_s3_failure(struct cfs_object_store *o, struct cfs_object_failure *ret);
 
 /* The text in <name>...</name>, or "". */
 void cfs_s3_xml_value(const char *xml, const char *name, char *ret, size_t size);

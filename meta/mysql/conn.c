@@ -3,6 +3,7 @@
 #include <errmsg.h>
 #include <errno.h>
 #include <mysqld_error.h>
+#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -270,9 +271,8 @@ static void set_session(const struct mysql_db *db, MYSQL *handle)
 		      "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED");
 }
 
-static void set_timeouts(const struct mysql_db *db, MYSQL *handle)
+static void set_timeouts(const struct mysql_db *db, MYSQL *handle, unsigned connect_s)
 {
-	unsigned connect_s = CONNECT_TIMEOUT_S;
 	unsigned io_s = (unsigned)CFS_MAX(db->sql.timeout_ms / 1000, LOCK_WAIT_S + 1);
 
 	mysql_options(handle, MYSQL_OPT_CONNECT_TIMEOUT, &connect_s);
@@ -347,29 +347,74 @@ static int join_galera(const struct mysql_db *db, struct mysql_conn *m)
 	return mysql_run(m, text);
 }
 
+static int open_at(const struct mysql_db *db, const char *host, unsigned connect_s, MYSQL **ret,
+		   char err[256])
+{
+	MYSQL *handle = mysql_init(NULL);
+	int r;
+
+	if (!handle)
+		return -ENOMEM;
+	set_timeouts(db, handle, connect_s);
+	set_tls(db, handle);
+	set_session(db, handle);
+	if (!mysql_real_connect(handle, host, db->user, db->password,
+				db->sql.missing ? NULL : db->database, db->port, db->socket,
+				CLIENT_FOUND_ROWS))
+		r = connect_error(db, handle, err);
+	else
+		r = check_tls(db, handle, err);
+	if (r)
+		mysql_close(handle);
+	else
+		*ret = handle;
+	return r;
+}
+
+/* The library gives its timeout to each address, MariaDB's to the first one only. */
+static int open_any(const struct mysql_db *db, MYSQL **ret, char err[256])
+{
+	cfs_deadline_t deadline = cfs_deadline_in(CONNECT_TIMEOUT_S * 1000);
+	struct addrinfo *list, *i;
+	char host[NI_MAXHOST];
+	unsigned left;
+	int r = sql_resolve(db->host, &list, &left, err);
+
+	if (r)
+		return r;
+	r = -ENOTCONN;
+	/* A silent address leaves the other addresses their share of the time. */
+	for (i = list; i && r == -ENOTCONN; i = i->ai_next, left--) {
+		uint64_t share_s = cfs_deadline_left_ms(deadline) / left / 1000;
+
+		if (!getnameinfo(i->ai_addr, i->ai_addrlen, host, sizeof(host), NULL, 0,
+				 NI_NUMERICHOST))
+			r = open_at(db, host, (unsigned)CFS_MAX(share_s, 1), ret, err);
+	}
+	freeaddrinfo(list);
+	return r;
+}
+
+/* The library takes "localhost" for its socket, and verifies a certificate for the host it gets. */
+static int open_handle(const struct mysql_db *db, MYSQL **ret, char err[256])
+{
+	if (db->socket)
+		return open_at(db, "localhost", CONNECT_TIMEOUT_S, ret, err);
+	if (!strcmp(db->host, "localhost") || db->tls == MYSQL_TLS_VERIFIED)
+		return open_at(db, db->host, CONNECT_TIMEOUT_S, ret, err);
+	return open_any(db, ret, err);
+}
+
 int mysql_connect_to(struct sql_db *sql, bool writer, struct sql_conn **ret, char err[256])
 {
 	const struct mysql_db *db = (const struct mysql_db *)sql;
 	struct mysql_conn *m = calloc(1, sizeof(*m));
-	int r = 0;
+	int r;
 
 	(void)writer;
 	if (!m)
 		return -ENOMEM;
-	m->handle = mysql_init(NULL);
-	if (!m->handle) {
-		free(m);
-		return -ENOMEM;
-	}
-	set_timeouts(db, m->handle);
-	set_tls(db, m->handle);
-	set_session(db, m->handle);
-	if (!mysql_real_connect(m->handle, db->socket ? "localhost" : db->host, db->user,
-				db->password, sql->missing ? NULL : db->database, db->port,
-				db->socket, CLIENT_FOUND_ROWS))
-		r = connect_error(db, m->handle, err);
-	else
-		r = check_tls(db, m->handle, err);
+	r = open_handle(db, &m->handle, err);
 	if (!r)
 		r = choose_way(db, m, err);
 	if (r) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From the META-URL to a connection (volume-format section 1). */
 #include <errno.h>
+#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +10,8 @@
 #include "base/log.h"
 #include "meta/postgresql/pg-internal.h"
 
-#define CONNECT_TIMEOUT_S "10"
+#define CONNECT_TIMEOUT_S     10
+#define CONNECT_TIMEOUT_MIN_S 2 /* libpq's */
 
 static int add(struct pg_db *db, const char *keyword, const char *value)
 {
@@ -171,8 +173,9 @@ int pg_parse_url(struct pg_db *db, const struct cfs_url *url, char err[256])
 	if (!r)
 		r = url->password ? add(db, "password", url->password) : add_secret(db, err);
 	/* Options of the URL come after the defaults and win. */
+	db->timeout_at = db->n_values;
 	if (!r)
-		r = add(db, "connect_timeout", CONNECT_TIMEOUT_S);
+		r = add(db, "connect_timeout", "");
 	if (!r)
 		r = add(db, "application_name", "cachefs");
 	if (!r)
@@ -247,20 +250,74 @@ static void no_notice(void *arg, const PGresult *result)
 {
 }
 
+static const char *value_of(const struct pg_db *db, const char *keyword)
+{
+	for (size_t i = 0; i < db->n_values; i++)
+		if (!strcmp(db->keywords[i], keyword))
+			return db->values[i];
+	return NULL;
+}
+
+/* At least 1: a host without address is left to libpq when there are other hosts. */
+static int count_addresses(const struct pg_db *db, unsigned *ret, char err[256])
+{
+	cfs_auto_free char *hosts = strdup(value_of(db, "host") ?: "");
+	unsigned total = 0, n, failed = 0;
+	char *host, *rest = NULL;
+	struct addrinfo *list;
+
+	if (!hosts)
+		return -ENOMEM;
+	for (host = strtok_r(hosts, ",", &rest); host; host = strtok_r(NULL, ",", &rest)) {
+		if (*host == '/' || *host == '@')
+			total++;
+		else if (sql_resolve(host, &list, &n, err))
+			failed++;
+		else {
+			total += n;
+			freeaddrinfo(list);
+		}
+	}
+	*ret = CFS_MAX(total, 1u);
+	return failed && !total ? -ENOTCONN : 0;
+}
+
+/* All addresses together get CONNECT_TIMEOUT_S, unless the URL has a timeout. */
+static int open_handle(const struct pg_db *db, PGconn **ret, char err[256])
+{
+	cfs_auto_free const char **values = calloc(db->n_values + 1, sizeof(*values));
+	char timeout_s[16];
+	unsigned n = 1;
+	int r = values ? 0 : -ENOMEM;
+
+	if (!r && !value_of(db, "hostaddr"))
+		r = count_addresses(db, &n, err);
+	if (r)
+		return r;
+	for (size_t i = 0; i < db->n_values; i++)
+		values[i] = db->values[i];
+	snprintf(timeout_s, sizeof(timeout_s), "%u",
+		 CFS_MAX(CONNECT_TIMEOUT_S / n, (unsigned)CONNECT_TIMEOUT_MIN_S));
+	values[db->timeout_at] = timeout_s;
+	*ret = PQconnectdbParams((const char *const *)db->keywords, values, 0);
+	return *ret ? 0 : -ENOMEM;
+}
+
 int pg_connect(struct sql_db *sql, bool writer, struct sql_conn **ret, char err[256])
 {
 	struct pg_db *db = pg_db(sql);
 	struct pg_conn *s = calloc(1, sizeof(*s));
-	int r = 0;
+	int r;
 
 	if (!s)
 		return -ENOMEM;
 	s->sql.db = sql;
-	s->handle = PQconnectdbParams((const char *const *)db->keywords,
-				      (const char *const *)db->values, 0);
-	if (!s->handle)
-		r = -ENOMEM;
-	else if (PQstatus(s->handle) != CONNECTION_OK)
+	r = open_handle(db, &s->handle, err);
+	if (r) {
+		free(s);
+		return r;
+	}
+	if (PQstatus(s->handle) != CONNECTION_OK)
 		r = connect_error(db, PQerrorMessage(s->handle), err);
 	if (!r)
 		r = check_server(s, writer, err);

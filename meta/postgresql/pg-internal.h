@@ -101,6 +101,7 @@ struct pg_db {
 	struct sql_db sql;	   /* first */
 	char **keywords, **values; /* for PQconnectdbParams, NULL at the end */
 	size_t n_values;
+	size_t timeout_at;   /* connect_timeout: depends on the number of addresses */
 	char *schema;	     /* NULL: the server's default; else part of sql.prefix */
 	atomic_bool unnamed; /* a pooler forgets named statements */
 	struct cfs_optimistic optimistic;

@@ -107,6 +107,13 @@ bool sql_witness_known(void);
 /* Runs the commit probe. 1: committed, 0: not committed, -EIO: the probe cannot tell. */
 int sql_witness_ask(struct sql_conn *c);
 
+/*
+ * The addresses of a host, at least one; *ret is freed with freeaddrinfo(). Client libraries give
+ * their connect timeout to each address, so engines divide it. 0, or -ENOTCONN with a message.
+ */
+struct addrinfo;
+int sql_resolve(const char *host, struct addrinfo **ret, unsigned *ret_n, char err[256]);
+
 /* META_PASSWORD, else the first line of META_PASSWORD_FILE; *ret stays NULL when there is none. */
 int sql_password(char **ret, char err[256]);
 

@@ -5,6 +5,7 @@ import itertools
 import os
 import socket
 import subprocess
+import time
 
 import pytest
 
@@ -88,33 +89,56 @@ grep -q content mnt/f
 cachefs umount mnt
 """
 
+STATUS_AT_NAME = """
+mount --bind hosts /etc/hosts
+getent ahosts "$2" | head -n 1 | grep "^127.0.0.1 "
+cachefs status "$1"
+"""
+
+
+SEVERAL = ("127.0.0.1", "127.0.0.3", "127.0.0.4", "127.0.0.5")
+
 
 class SilentFirst:
-    """A server at .address and .port whose .name has one more address, which is asked first: what is
+    """A server at .address and .port whose .name has more addresses, which are asked first: what is
     sent there gets no answer, as from a host that is away or behind a firewall."""
 
     name, address = "server.test", "127.0.0.2"
 
-    def __init__(self, ws, port):
+    def __init__(self, ws, port, silent=("127.0.0.1",)):
         self.ws = ws
-        ws.path("hosts").write_text("127.0.0.1 %s\n%s %s\n" % (self.name, self.address, self.name))
-        # The kernel drops what comes when nobody accepts and the queue is full.
-        self.sockets = [socket.create_server(("127.0.0.1", port), backlog=0)]
+        ws.path("hosts").write_text("".join("%s %s\n" % (a, self.name) for a in [*silent, self.address]))
+        self.sockets = []
         ws.cleanups.append(self.close)
+        for address in silent:
+            self.silence(address, port)
+
+    def silence(self, address, port):
+        """The kernel drops what comes when nobody accepts and the queue is full."""
+        self.sockets.append(socket.create_server((address, port), backlog=0))
         for _ in range(8):
             s = socket.socket()
             self.sockets.append(s)
             s.setblocking(False)
-            s.connect_ex(("127.0.0.1", port))
+            s.connect_ex((address, port))
         with pytest.raises(TimeoutError):
-            socket.create_connection(("127.0.0.1", port), 0.5)
+            socket.create_connection((address, port), 0.5)
 
     def mount(self, url):
         """With the server's name in the URL: what a mount in a mount namespace of its own stores is there."""
         self.ws.path("mnt").mkdir()
+        self.run(AT_NAME, url)
+
+    def status(self, url):
+        """Seconds that the command takes, with the server's name in the URL."""
+        start = time.monotonic()
+        self.run(STATUS_AT_NAME, url)
+        return time.monotonic() - start
+
+    def run(self, script, url):
         env = self.ws.env()
         env["PATH"] = "%s:%s" % (BIN, env["PATH"])
-        argv = ["unshare", "--mount", "--propagation", "private", "sh", "-euxc", AT_NAME, "sh", url, self.name]
+        argv = ["unshare", "--mount", "--propagation", "private", "sh", "-euxc", script, "sh", url, self.name]
         r = subprocess.run(
             argv, stdin=-3, stdout=-1, stderr=-2, text=True, timeout=60 * SLOW, env=env, cwd=self.ws.dir
         )

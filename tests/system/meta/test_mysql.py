@@ -14,6 +14,8 @@ import pytest
 import servers
 from cachefs import SLOW, Volume, wait_until
 from mysqlproxy import WAYS, MysqlProxy
+from network import SEVERAL, SilentFirst
+from slowproxy import SlowProxy
 from syscalls import data, read, write
 from test_fixtures import differences, manifest, nothing, wanted
 
@@ -754,6 +756,16 @@ def test_password_from_the_environment(ws, database):
     secret = ws.path("secret")
     secret.write_text(servers.PASSWORD + " \n")
     ws.run("cachefs", "status", url, check=True, env={"META_PASSWORD_FILE": str(secret)})
+
+
+def test_silent_addresses_of_the_name(ws, database):
+    """All addresses of a name together get the time of one."""
+    ws.volume(url=database.url)
+    far = SlowProxy(SilentFirst.address, ("127.0.0.1", database.server.port))
+    ws.cleanups.append(far.close)
+    named = SilentFirst(ws, far.port, SEVERAL)
+    url = database.url.replace("127.0.0.1:%d" % database.server.port, "%s:%d" % (named.name, far.port))
+    assert named.status(url) < 15
 
 
 def test_read_only_server(ws, own):

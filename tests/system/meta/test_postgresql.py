@@ -16,6 +16,8 @@ import cachefs_check
 import servers
 from cachefs import SLOW, Volume, tool, wait_until
 from countproxy import CountingProxy
+from network import SEVERAL, SilentFirst
+from slowproxy import SlowProxy
 from test_fixtures import differences, manifest, nothing, wanted
 
 pytestmark = pytest.mark.module("postgresql")
@@ -314,6 +316,16 @@ def test_no_such_database(ws, db):
 def test_nobody_listens(ws, db):
     port = servers.free_port()
     refused(ws, db.url.replace(":%d" % db.server.port, ":%d" % port), str(port), "refused")
+
+
+def test_silent_addresses_of_the_name(ws, db):
+    """All addresses of a name together get the time of one."""
+    ws.volume(url=db.url)
+    far = SlowProxy(SilentFirst.address, ("127.0.0.1", db.server.port))
+    ws.cleanups.append(far.close)
+    named = SilentFirst(ws, far.port, SEVERAL)
+    url = db.url.replace("127.0.0.1:%d" % db.server.port, "%s:%d" % (named.name, far.port))
+    assert named.status(url) < 15
 
 
 def test_unknown_option(ws, db):

@@ -25,30 +25,29 @@ static bool interrupted(void *arg)
 void call_begin(struct call *c, fuse_req_t req, const char *op)
 {
 	const struct fuse_ctx *who = fuse_req_ctx(req);
+	const struct cfs_request *rq = request_of(req);
 
 	c->req = req;
+	c->id = rq->id;
 	c->fuse = fuse_req_userdata(req);
 	c->vfs = c->fuse->vfs;
 	c->umask = c->fuse->conf.umask >= 0 ? (mode_t)c->fuse->conf.umask : who->umask;
 	c->noted = NULL;
-	c->dying = dying_begin(c->fuse);
+	c->dying = dying_begin(c->fuse, rq);
 	c->op = op;
 	c->timed = true;
 	c->logged = cfs_vfs_logging(c->vfs);
 	c->start_ns = cfs_now_ns();
-	c->ctx = cfs_vfs_ctx(c->vfs, who->uid, who->gid, who->pid);
+	c->ctx = cfs_vfs_ctx(c->vfs, who->uid, rq->gid, who->pid);
 	c->ctx.interrupted = interrupted;
 	c->ctx.interrupted_arg = req;
 }
 
 void call_begin_once(struct call *c, fuse_req_t req, const char *op)
 {
-	uint64_t unique;
-	bool resent;
-
 	call_begin(c, req, op);
-	unique = device_unique(&resent);
-	c->noted = cfs_keep_begin(c->fuse->conf.keep, unique, resent, &c->ctx.again);
+	c->noted = cfs_keep_begin(c->fuse->conf.keep, request_number(&c->id),
+				  request_is_resent(&c->id), &c->ctx.again);
 	c->ctx.noted = c->noted;
 }
 
@@ -101,73 +100,6 @@ void call_leave(void)
 struct cfs_activity_aside *call_show_aside(const struct call *c, const char *queue)
 {
 	return cfs_activity_put_aside(c->op, c->ino, c->ctx.pid, c->start_ns / 1000000, queue);
-}
-
-static void want(struct fuse_conn_info *conn, unsigned cap, bool on)
-{
-	if (on)
-		conn->want |= conn->capable & cap;
-	else
-		conn->want &= ~cap;
-}
-
-static void negotiate(struct cfs_fuse *f, struct fuse_conn_info *conn)
-{
-	conn->max_write = f->conf.max_io;
-	conn->max_read = f->conf.max_io; /* must repeat the mount option */
-	conn->time_gran = 1;
-	conn->max_background = 64;
-	conn->congestion_threshold = 48;
-	want(conn, FUSE_CAP_ASYNC_READ | FUSE_CAP_ASYNC_DIO, true);
-	want(conn, FUSE_CAP_PARALLEL_DIROPS, true);
-	want(conn, FUSE_CAP_ATOMIC_O_TRUNC, true);
-	want(conn, FUSE_CAP_EXPORT_SUPPORT, true);
-	want(conn, FUSE_CAP_IOCTL_DIR, true);
-	want(conn, FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS, !f->conf.local_locks);
-	/* A write of another client shows as a newer mtime, on which the kernel drops its pages. */
-	want(conn, FUSE_CAP_AUTO_INVAL_DATA, true);
-	want(conn, FUSE_CAP_CACHE_SYMLINKS, true);
-	/*
-	 * Listings always carry attributes: otherwise each stat after one is a metadata round trip,
-	 * and the kernel's heuristic (auto) asks for them in the first part only.
-	 */
-	want(conn, FUSE_CAP_READDIRPLUS, true);
-	want(conn, FUSE_CAP_READDIRPLUS_AUTO, false);
-	/* The umask must not be applied where the parent has a default ACL. */
-	want(conn, FUSE_CAP_DONT_MASK, true);
-	/* The kernel then checks ACLs, and turns on default_permissions. */
-	want(conn, FUSE_CAP_POSIX_ACL, f->conf.posix_acl);
-	/* The kernel then clears setuid and setgid by explicit setattr, only where they are set. */
-	want(conn, FUSE_CAP_HANDLE_KILLPRIV, false);
-	/* Requests arrive in memory and replies leave from pinned pages: pipes would add copies. */
-	want(conn, FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE, false);
-	want(conn, FUSE_CAP_WRITEBACK_CACHE, f->conf.writeback_cache);
-}
-
-/* A later process cannot change settings that the kernel got at the start. */
-void op_init(void *userdata, struct fuse_conn_info *conn)
-{
-	struct cfs_fuse *f = userdata;
-	struct cfs_keep_header *h = f->conf.keep ? cfs_keep_header(f->conf.keep) : NULL;
-
-	if (!h || f->conf.device < 0)
-		negotiate(f, conn);
-	if (!h)
-		return;
-	if (f->conf.device < 0) {
-		h->want = conn->want;
-		h->max_write = conn->max_write;
-		h->max_read = conn->max_read;
-		h->max_background = conn->max_background;
-		h->congestion_threshold = conn->congestion_threshold;
-		return;
-	}
-	conn->want = h->want;
-	conn->max_write = h->max_write;
-	conn->max_read = h->max_read;
-	conn->max_background = h->max_background;
-	conn->congestion_threshold = h->congestion_threshold;
-	conn->time_gran = 1;
 }
 
 const struct fuse_lowlevel_ops fuse_ops = {

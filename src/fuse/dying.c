@@ -19,7 +19,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/fuse.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,16 +37,12 @@
 #define PROBES	   64
 #define PF_EXITING 0x4 /* include/linux/sched.h */
 
-static _Thread_local struct {
-	uint64_t unique, fh[DYING_HANDLES];
-	pid_t pid;
-	bool leaves; /* it may be answered before it is done */
-} taken;
-
 /* Where a request has its handles; false: it must not be answered early. */
-static bool find_handles(const struct fuse_in_header *in, const uint8_t *body, size_t len,
-			 uint64_t fh[DYING_HANDLES])
+static bool find_handles(const struct cfs_request *rq, uint64_t fh[DYING_HANDLES])
 {
+	const struct fuse_in_header *in = rq->in;
+	const uint8_t *body = (const uint8_t *)(in + 1);
+	size_t len = rq->len - sizeof(*in);
 	int at = -1;
 
 	switch (in->opcode) {
@@ -117,17 +112,6 @@ static bool find_handles(const struct fuse_in_header *in, const uint8_t *body, s
 	return true;
 }
 
-void dying_note(const void *buf, size_t len)
-{
-	const struct fuse_in_header *in = buf;
-
-	taken.unique = in->unique;
-	taken.pid = (pid_t)in->pid;
-	memset(taken.fh, 0, sizeof(taken.fh));
-	taken.leaves =
-		in->pid && find_handles(in, (const uint8_t *)(in + 1), len - sizeof(*in), taken.fh);
-}
-
 static void wake(struct cfs_fuse *f)
 {
 	pthread_mutex_lock(&f->dying.sleep_lock);
@@ -136,23 +120,25 @@ static void wake(struct cfs_fuse *f)
 	pthread_mutex_unlock(&f->dying.sleep_lock);
 }
 
-struct dying_request *dying_begin(struct cfs_fuse *f)
+struct dying_request *dying_begin(struct cfs_fuse *f, const struct cfs_request *rq)
 {
+	uint64_t fh[DYING_HANDLES] = {0};
 	struct dying_request *r;
 	unsigned i, free_state;
 
-	if (!taken.leaves || !f->dying.started)
+	if (!f->dying.started || !rq->in->pid || !find_handles(rq, fh))
 		return NULL;
 	/* The kernel counts in steps of two. */
 	for (i = 0; i < PROBES; i++) {
-		r = &f->dying.request[(taken.unique / 2 + i) % DYING_MAX];
+		r = &f->dying.request[(rq->id.unique / 2 + i) % DYING_MAX];
 		free_state = DYING_FREE;
 		if (atomic_load_explicit(&r->state, memory_order_relaxed) != DYING_FREE ||
 		    !atomic_compare_exchange_strong(&r->state, &free_state, DYING_TAKEN))
 			continue;
-		r->unique = taken.unique & ~DEVICE_RESENT;
-		r->pid = taken.pid;
-		memcpy(r->fh, taken.fh, sizeof(r->fh));
+		r->unique = rq->id.unique;
+		r->entry = rq->id.entry;
+		r->pid = (pid_t)rq->in->pid;
+		memcpy(r->fh, fh, sizeof(r->fh));
 		r->start_ms = cfs_now_ms();
 		atomic_store(&r->state, DYING_RUNS);
 		if (atomic_load(&f->dying.asleep))
@@ -188,7 +174,7 @@ void dying_end(struct cfs_fuse *f, struct dying_request *r, uint64_t ino)
 		let_go(f, r->fh, r->held);
 		/* At the early answer the kernel could not know what the request would change. */
 		if (ino)
-			fuse_lowlevel_notify_inval_inode(f->session, ino, -1, 0);
+			channel_drop_inode(f->channel, ino, -1, 0);
 	}
 	atomic_store(&r->state, DYING_FREE);
 }
@@ -242,7 +228,7 @@ static bool is_killed(pid_t pid, uint64_t age_ms)
 
 static void leave(struct cfs_fuse *f, struct dying_request *r, uint64_t unique)
 {
-	struct fuse_out_header out = {.len = sizeof(out), .error = -EINTR, .unique = unique};
+	struct cfs_request_id id;
 	unsigned i, runs = DYING_RUNS;
 	uint64_t fh[DYING_HANDLES];
 	bool held[DYING_HANDLES], left = false;
@@ -256,8 +242,10 @@ static void leave(struct cfs_fuse *f, struct dying_request *r, uint64_t unique)
 	/* The slot may hold another request already. */
 	for (i = 0; i < DYING_HANDLES; i++)
 		r->held[i] = r->unique == unique && fh[i] && cfs_vfs_hold(f->vfs, fh[i]);
-	if (r->unique == unique)
-		left = write(f->device, &out, sizeof(out)) == sizeof(out);
+	if (r->unique == unique) {
+		id = (struct cfs_request_id){.unique = unique, .entry = r->entry};
+		left = channel_reply_error(f->channel, &id, -EINTR) == 0;
+	}
 	memcpy(held, r->held, sizeof(held));
 	atomic_store(&r->state, left ? DYING_LEFT : DYING_RUNS);
 	pthread_mutex_unlock(&f->dying.lock);

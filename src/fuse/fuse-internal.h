@@ -11,6 +11,8 @@
 #include <stdatomic.h>
 #include <sys/queue.h>
 
+#include "channel.h"
+
 #define WAITERS_MAX 1024
 
 /* Requests of killed callers, which may be answered before they are carried out: dying.c. */
@@ -21,11 +23,20 @@ struct dying_request {
 	 * lock held; LEFT: answered early. */
 	_Atomic unsigned state;
 	_Atomic pid_t pid;
-	_Atomic uint64_t unique, start_ms;
+	_Atomic uint64_t unique, start_ms; /* unique: of its cfs_request_id */
+	void *entry;
 	uint64_t fh[DYING_HANDLES];
 	bool held[DYING_HANDLES];
 };
 enum { DYING_FREE, DYING_TAKEN, DYING_RUNS, DYING_LOOKED, DYING_LEFT };
+
+/* device.c: the channel over /dev/fuse. fd is borrowed. */
+struct cfs_device {
+	struct cfs_channel channel; /* must be the first member */
+	int fd;
+};
+/* max_io: bytes of data in one request. */
+void device_init(struct cfs_device *d, int fd, size_t max_io);
 
 struct cfs_fuse {
 	struct cfs_fuse_conf conf;
@@ -33,7 +44,9 @@ struct cfs_fuse {
 	struct fuse_session *session;
 	char *mount_point;
 
-	int device; /* the connection, to read from; libfuse writes to a duplicate of its own */
+	/* The connection; libfuse has a duplicate, on which it answers what has no handler. */
+	struct cfs_device device;
+	struct cfs_channel *channel; /* that requests come through */
 
 	int signal_fd, event_fd;
 	sigset_t old_mask;
@@ -44,6 +57,7 @@ struct cfs_fuse {
 		pthread_mutex_t lock;	/* protects the fields below; a leaf */
 		pthread_cond_t changed; /* signalled when the loop has ended or a reader is done */
 		TAILQ_HEAD(, reader) readers;
+		struct reader **reader; /* by place; a thread reads its own without the lock */
 		unsigned n, idle, idle_max;
 		unsigned left; /* loop_left() */
 		_Atomic bool ended;
@@ -84,7 +98,8 @@ struct call {
 	struct cfs_ctx ctx;
 	struct cfs_fuse *fuse;
 	struct cfs_vfs *vfs;
-	fuse_req_t req;
+	fuse_req_t req;		  /* for libfuse */
+	struct cfs_request_id id; /* for the channel */
 	mode_t umask;
 	struct cfs_keep_request *noted;
 	struct dying_request *dying; /* NULL: cannot be answered early */
@@ -152,7 +167,7 @@ struct change {
 	struct iovec iov[CHANGE_IOV];
 	int n_iov;
 	union {
-		struct fuse_file_info open;
+		int open_flags;
 		struct {
 			unsigned mode;
 			uint64_t len;
@@ -176,12 +191,22 @@ void reply_status(struct call *c, int r);
 void reply_entry(struct call *c, int r, const struct cfs_vfs_entry *e);
 void reply_attr(struct call *c, int r, const struct cfs_vfs_attr *a);
 /* Closes the handle again if the kernel has dropped the request. */
-void reply_open(struct call *c, int r, const struct cfs_vfs_open *o, struct fuse_file_info *fi);
+void reply_open(struct call *c, int r, const struct cfs_vfs_open *o);
 void reply_create(struct call *c, int r, const struct cfs_vfs_entry *e,
-		  const struct cfs_vfs_open *o, struct fuse_file_info *fi);
+		  const struct cfs_vfs_open *o);
+void reply_opendir(struct call *c, int r, uint64_t fh);
+void reply_written(struct call *c, int r, uint64_t n);
+void reply_seek(struct call *c, int r, uint64_t off);
+void reply_statfs(struct call *c, int r, const struct cfs_statfs *s);
+/* p->type is CFS_LOCK_NONE where no lock is in the way. */
+void reply_lock(struct call *c, int r, const struct cfs_plock *p);
+/* Of an extended attribute whose length only was asked for. */
+void reply_size(struct call *c, uint64_t n);
+void reply_ioctl(struct call *c, const void *buf, size_t len);
+void reply_bytes(struct call *c, const void *buf, size_t len);
 /* Releases the pieces. */
 void reply_segs(struct call *c, int r, struct cfs_segs *s);
-void fill_entry(struct fuse_entry_param *ret, const struct cfs_vfs_entry *e);
+void fill_entry(struct fuse_entry_out *ret, const struct cfs_vfs_entry *e);
 mode_t type_mode(uint8_t type);
 
 /* Ends the call without an answer: the kernel will send the request to another process. */
@@ -191,31 +216,15 @@ void call_drop(struct call *c);
 /* Sets the kernel's read-ahead for the mount. Makes no request to the mount itself. */
 void session_tune_read_ahead(const struct cfs_fuse *f);
 
-/* device.c */
-/* A bit of the request's number: the kernel sends it for the second time. Interface 7.40; the
- * headers at build time may lack it. */
-#define DEVICE_RESENT (1ULL << 63)
-/* As read(2); -1 with ENODEV whenever the connection is over, for any reason. */
-ssize_t device_read(int device, void *buf, size_t size);
-/* Size of the largest request in bytes. */
-size_t device_buffer_size(const struct cfs_fuse *f);
-/* Reads from the session's device into a buffer of that size, and notes the request as this
- * thread's. */
-ssize_t device_take(struct cfs_fuse *f, void *buf);
-/* The number of the request that this thread read last. */
-uint64_t device_unique(bool *ret_resent);
-/* Whether that request changes content on behalf of a caller that may not keep setuid and
- * setgid. */
-bool device_drops_set_id(void);
+/* negotiate.c */
 /* Negotiates the session of a new mount with the kernel. */
-int device_open(struct cfs_fuse *f, char err[256]);
+int negotiate_mount(struct cfs_fuse *f, char err[256]);
 /* Gives the session the state that it had in the previous process. */
-int device_resume(struct cfs_fuse *f, char err[256]);
-/* Makes the kernel resend the requests that were read and not answered. */
-void device_ask_again(int device);
+int negotiate_resume(struct cfs_fuse *f, char err[256]);
+void op_init(void *userdata, struct fuse_conn_info *conn);
 
 /* loop.c */
-void loop_init(struct cfs_fuse *f);
+int loop_init(struct cfs_fuse *f);
 void loop_fini(struct cfs_fuse *f);
 /* Serves until loop_end() or the end of the connection. Finishes requests under way. 0 or
  * negative. */
@@ -227,19 +236,18 @@ void loop_end(struct cfs_fuse *f);
  * done. Each allows one more thread, and at most doubles their number.
  */
 void loop_left(struct cfs_fuse *f, int change);
+/* The request that a handler is called for; for that call. */
+const struct cfs_request *request_of(fuse_req_t req);
 
 /* dying.c */
 int dying_start(struct cfs_fuse *f);
 void dying_stop(struct cfs_fuse *f);
-/* Notes the request that this thread has read. */
-void dying_note(const void *buf, size_t len);
-/* Bracket the handling of that request; ino: the inode that it may have changed. */
-struct dying_request *dying_begin(struct cfs_fuse *f);
+/* Bracket the handling of a request; ino: the inode that it may have changed. */
+struct dying_request *dying_begin(struct cfs_fuse *f, const struct cfs_request *rq);
 void dying_end(struct cfs_fuse *f, struct dying_request *r, uint64_t ino); /* or NULL */
 
 /* dispatch.c */
 extern const struct fuse_lowlevel_ops fuse_ops;
-void op_init(void *userdata, struct fuse_conn_info *conn);
 
 /* ops-name.c */
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name);

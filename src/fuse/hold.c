@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The standby of a connection that has no serving process. Requests from the kernel stay
- * unanswered, as the next process has them resent (device_ask_again()); after a deadline each is
+ * unanswered, as the next process has them resent (channel_resend()); after a deadline each is
  * answered with EIO. A release, and a flush of a handle that nothing was written through, are
  * answered at once, and releases are noted for the next process. A wait for a file lock has no
  * deadline, here as elsewhere. Only numbers are kept of a request.
@@ -10,14 +10,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/fuse.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
@@ -26,18 +24,18 @@
 #include "base/thread.h"
 #include "fuse-internal.h"
 
-#define HELD_MAX 4096	     /* the kernel keeps further requests until there is room */
-#define MORE_MS	 5000	     /* for requests that have waited for a process before */
-#define HEADROOM (64u << 10) /* of a request, beyond its data */
+#define HELD_MAX 4096 /* the kernel keeps further requests until there is room */
+#define MORE_MS	 5000 /* for requests that have waited for a process before */
 
 struct held {
-	uint64_t unique; /* as the kernel sent it */
+	struct cfs_request_id id;
 	cfs_deadline_t until;
 };
 
 struct cfs_fuse_hold {
 	struct cfs_keep *keep;
-	int device, event;
+	struct cfs_device device;
+	int event;
 	uint64_t timeout_ms;
 	cfs_deadline_t resent_until;
 	pthread_t thread;
@@ -45,40 +43,39 @@ struct cfs_fuse_hold {
 	uint64_t failed;
 
 	void *buf;
-	size_t buf_size;
 	size_t n;
 	struct held held[HELD_MAX];
 };
 
-static void answer(struct cfs_fuse_hold *h, uint64_t unique, int err)
+static void answer(struct cfs_fuse_hold *h, const struct cfs_request_id *id, int error)
 {
-	struct fuse_out_header out = {.len = sizeof(out), .error = -err, .unique = unique};
+	int r = channel_reply_error(&h->device.channel, id, error);
 
 	/* -ENOENT: the caller no longer waits. */
-	if (write(h->device, &out, sizeof(out)) < 0 && errno != ENOENT)
-		cfs_debug("the kernel does not take an answer: error=%s", cfs_errname(errno));
+	if (r < 0 && r != -ENOENT)
+		cfs_debug("the kernel does not take an answer: error=%s", cfs_errname(r));
 }
 
 /* The previous process may have opened a handle that the caller will never learn of. */
-static void forget(struct cfs_fuse_hold *h, uint64_t unique)
+static void forget(struct cfs_fuse_hold *h, const struct cfs_request_id *id)
 {
 	struct cfs_keep_request *r;
 	uint64_t fh;
 	bool again;
 
-	if (!(unique & DEVICE_RESENT))
+	if (!request_is_resent(id))
 		return;
-	r = cfs_keep_begin(h->keep, unique & ~DEVICE_RESENT, true, &again);
+	r = cfs_keep_begin(h->keep, request_number(id), true, &again);
 	fh = r && again ? atomic_load(&r->fh) : 0;
 	if (fh)
 		cfs_keep_released(h->keep, fh);
 	cfs_keep_end(r);
 }
 
-static void fail(struct cfs_fuse_hold *h, size_t i, int err)
+static void fail(struct cfs_fuse_hold *h, size_t i, int error)
 {
-	answer(h, h->held[i].unique, err);
-	forget(h, h->held[i].unique);
+	answer(h, &h->held[i].id, error);
+	forget(h, &h->held[i].id);
 	h->held[i] = h->held[--h->n];
 	h->failed++;
 }
@@ -90,7 +87,7 @@ static void fail_late(struct cfs_fuse_hold *h)
 
 	while (i < h->n) {
 		if (h->held[i].until <= now)
-			fail(h, i, EIO);
+			fail(h, i, -EIO);
 		else
 			i++;
 	}
@@ -101,28 +98,29 @@ static void interrupt(struct cfs_fuse_hold *h, uint64_t unique)
 	size_t i;
 
 	for (i = 0; i < h->n; i++) {
-		if (h->held[i].unique == unique) {
-			fail(h, i, EINTR);
+		if (h->held[i].id.unique == unique) {
+			fail(h, i, -EINTR);
 			return;
 		}
 	}
 }
 
-static void hold(struct cfs_fuse_hold *h, const struct fuse_in_header *in)
+static void hold(struct cfs_fuse_hold *h, const struct cfs_request *rq)
 {
 	cfs_deadline_t until = cfs_deadline_in(h->timeout_ms);
 
-	if (in->opcode == FUSE_SETLKW)
+	if (rq->in->opcode == FUSE_SETLKW)
 		until = UINT64_MAX;
-	else if (in->unique & DEVICE_RESENT)
+	else if (request_is_resent(&rq->id))
 		until = h->resent_until;
-	h->held[h->n++] = (struct held){in->unique, until};
+	h->held[h->n++] = (struct held){rq->id, until};
 }
 
-static void take(struct cfs_fuse_hold *h, size_t len)
+static void take(struct cfs_fuse_hold *h, const struct cfs_request *rq)
 {
-	const struct fuse_in_header *in = h->buf;
+	const struct fuse_in_header *in = rq->in;
 	const void *arg = in + 1;
+	size_t len = rq->len;
 
 	switch (in->opcode) {
 	case FUSE_FORGET:
@@ -137,17 +135,17 @@ static void take(struct cfs_fuse_hold *h, size_t len)
 	case FUSE_RELEASEDIR:
 		if (len >= sizeof(*in) + sizeof(struct fuse_release_in))
 			cfs_keep_released(h->keep, ((const struct fuse_release_in *)arg)->fh);
-		answer(h, in->unique, 0);
+		answer(h, &rq->id, 0);
 		break;
 	case FUSE_FLUSH:
 		if (len >= sizeof(*in) + sizeof(struct fuse_flush_in) &&
 		    cfs_keep_is_clean(h->keep, ((const struct fuse_flush_in *)arg)->fh))
-			answer(h, in->unique, 0);
+			answer(h, &rq->id, 0);
 		else
-			hold(h, in);
+			hold(h, rq);
 		break;
 	default:
-		hold(h, in);
+		hold(h, rq);
 	}
 }
 
@@ -166,19 +164,21 @@ static void *run(void *arg)
 {
 	struct cfs_fuse_hold *h = arg;
 	struct pollfd p[2] = {{.fd = h->event, .events = POLLIN}, {.events = POLLIN}};
-	ssize_t n;
+	struct cfs_channel *c = &h->device.channel;
+	struct cfs_request rq;
+	int r;
 
 	for (;;) {
-		p[1].fd = h->n < HELD_MAX ? h->device : -1;
+		p[1].fd = h->n < HELD_MAX ? h->device.fd : -1;
 		if (poll(p, 2, wait_ms(h)) < 0 && errno != EINTR)
 			break;
 		if (p[0].revents)
 			break;
 		fail_late(h);
-		n = h->n < HELD_MAX ? device_read(h->device, h->buf, h->buf_size) : 0;
-		if (n >= (ssize_t)sizeof(struct fuse_in_header)) {
-			take(h, (size_t)n);
-		} else if (n < 0 && errno == ENODEV) {
+		r = h->n < HELD_MAX ? c->ops->receive(c, h->buf, &rq) : -EAGAIN;
+		if (r == 0) {
+			take(h, &rq);
+		} else if (r == -ENODEV) {
 			atomic_store(&h->ended, true);
 			break;
 		}
@@ -204,16 +204,15 @@ int cfs_fuse_hold_begin(int device, struct cfs_keep *keep, uint64_t timeout_ms, 
 
 	if (!h)
 		return r;
-	h->device = device;
+	device_init(&h->device, device, cfs_keep_header(keep)->max_write);
 	h->keep = keep;
 	h->timeout_ms = timeout_ms;
 	h->resent_until = CFS_MAX(since_ms + timeout_ms, cfs_deadline_in(more_ms));
-	h->buf_size = cfs_keep_header(keep)->max_write + HEADROOM;
-	h->buf = malloc(h->buf_size);
+	h->buf = malloc(h->device.channel.buffer_size);
 	h->event = h->buf ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1;
 	if (h->event >= 0) {
 		set_nonblocking(device, true);
-		device_ask_again(device);
+		channel_resend(&h->device.channel);
 		r = cfs_thread_start("fuse-hold", run, h, &h->thread);
 	}
 	if (r < 0) {
@@ -243,7 +242,7 @@ uint64_t cfs_fuse_hold_end(struct cfs_fuse_hold *h)
 	n = write(h->event, &one, sizeof(one));
 	(void)n; /* it is the first one */
 	pthread_join(h->thread, NULL);
-	set_nonblocking(h->device, false);
+	set_nonblocking(h->device.fd, false);
 	failed = h->failed;
 	close(h->event);
 	free(h->buf);

@@ -7,7 +7,6 @@
  * without it.
  */
 #include <errno.h>
-#include <linux/fuse.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -25,8 +24,10 @@ struct reader {
 	TAILQ_ENTRY(reader) link;
 	struct cfs_fuse *f;
 	pthread_t thread;
+	unsigned place; /* in loop.reader */
 	void *buf;
-	_Atomic bool receiving; /* in read(2), or about to be */
+	struct cfs_request request; /* received last */
+	_Atomic bool receiving;	    /* in read(2), or about to be */
 	bool done;
 };
 
@@ -42,18 +43,27 @@ static unsigned idle_threads(unsigned max_threads)
 	return CFS_MIN(max_threads, (unsigned)CFS_MAX(2 * cpus, MIN_IDLE));
 }
 
-void loop_init(struct cfs_fuse *f)
+/* With those for requests that were answered early. */
+static unsigned threads_max(const struct cfs_fuse *f)
+{
+	return 2 * f->conf.max_threads;
+}
+
+int loop_init(struct cfs_fuse *f)
 {
 	pthread_mutex_init(&f->loop.lock, NULL);
 	cfs_cond_init(&f->loop.changed);
 	TAILQ_INIT(&f->loop.readers);
 	f->loop.idle_max = idle_threads(f->conf.max_threads);
+	f->loop.reader = calloc(threads_max(f), sizeof(struct reader *));
+	return f->loop.reader ? 0 : -ENOMEM;
 }
 
 void loop_fini(struct cfs_fuse *f)
 {
 	pthread_mutex_destroy(&f->loop.lock);
 	pthread_cond_destroy(&f->loop.changed);
+	free(f->loop.reader);
 }
 
 static void end(struct cfs_fuse *f, int error)
@@ -71,29 +81,67 @@ void loop_end(struct cfs_fuse *f)
 	end(f, 0);
 }
 
-/* Length of a request; 0 when the loop has ended and the kernel may send it to another process. */
-static size_t receive(struct reader *r)
+/* False: the loop has ended, and the kernel may send the request to another process. */
+static bool receive(struct reader *r)
 {
 	struct cfs_fuse *f = r->f;
-	ssize_t n = 0;
+	int n = -EAGAIN;
 
-	while (n < (ssize_t)sizeof(struct fuse_in_header)) {
+	while (n < 0) {
 		atomic_store(&r->receiving, true);
 		if (!atomic_load(&f->loop.ended))
-			n = device_take(f, r->buf);
+			n = f->channel->ops->receive(f->channel, r->buf, &r->request);
 		atomic_store(&r->receiving, false);
 		if (atomic_load(&f->loop.ended))
-			return 0;
-		if (n >= 0 || errno == EINTR || errno == EAGAIN || errno == ENOENT)
-			continue; /* ENOENT: the caller was interrupted while the kernel handed the
-				   * request out */
-		if (errno != ENODEV)
+			return false;
+		if (n == 0 || n == -EINTR || n == -EAGAIN)
+			continue;
+		if (n != -ENODEV)
 			cfs_err("requests cannot be read, the mount ends: mount=%s error=%s",
-				f->mount_point, cfs_errname(errno));
-		end(f, errno == ENODEV ? 0 : -errno);
-		return 0;
+				f->mount_point, cfs_errname(n));
+		end(f, n == -ENODEV ? 0 : n);
+		return false;
 	}
-	return (size_t)n;
+	return true;
+}
+
+const struct cfs_request *request_of(fuse_req_t req)
+{
+	const struct cfs_fuse *f = fuse_req_userdata(req);
+
+	return &f->loop.reader[fuse_req_ctx(req)->gid]->request;
+}
+
+/*
+ * libfuse decodes the request and calls its handler. Nothing else of a request reaches a handler
+ * through every libfuse than its caller's numbers, and libfuse does not look at the group: it is
+ * replaced by the reader's place, by which the handler finds the request.
+ */
+static void handle(struct reader *r)
+{
+	struct fuse_buf buf = {.mem = r->request.in, .size = r->request.len};
+
+	r->request.in->gid = r->place;
+	fuse_session_process_buf(r->f->session, &buf);
+}
+
+/* Called with loop.lock held, for a thread that is to be started. */
+static unsigned free_place(const struct cfs_fuse *f)
+{
+	unsigned i = 0;
+
+	while (f->loop.reader[i])
+		i++;
+	return i;
+}
+
+/* Called with loop.lock held, or after the threads. */
+static void remove_reader(struct reader *r)
+{
+	TAILQ_REMOVE(&r->f->loop.readers, r, link);
+	r->f->loop.reader[r->place] = NULL;
+	free(r->buf);
+	free(r);
 }
 
 static void *read_requests(void *arg);
@@ -107,15 +155,16 @@ static int start_reader(struct cfs_fuse *f)
 	if (!r)
 		return ret;
 	r->f = f;
-	r->buf = malloc(device_buffer_size(f));
+	r->place = free_place(f);
+	r->buf = malloc(f->channel->buffer_size);
+	f->loop.reader[r->place] = r;
+	TAILQ_INSERT_TAIL(&f->loop.readers, r, link);
 	if (r->buf)
 		ret = cfs_thread_start("fuse", read_requests, r, &r->thread);
 	if (ret < 0) {
-		free(r->buf);
-		free(r);
+		remove_reader(r);
 		return ret;
 	}
-	TAILQ_INSERT_TAIL(&f->loop.readers, r, link);
 	f->loop.n++;
 	f->loop.idle++;
 	return 0;
@@ -163,11 +212,9 @@ static bool end_request(struct reader *r)
 	pthread_mutex_lock(&f->loop.lock);
 	spare = !atomic_load(&f->loop.ended) && f->loop.idle >= f->loop.idle_max;
 	if (spare) {
-		TAILQ_REMOVE(&f->loop.readers, r, link);
 		f->loop.n--;
 		pthread_detach(r->thread);
-		free(r->buf);
-		free(r);
+		remove_reader(r);
 	} else {
 		f->loop.idle++;
 	}
@@ -179,14 +226,13 @@ static void *read_requests(void *arg)
 {
 	struct reader *r = arg;
 	struct cfs_fuse *f = r->f;
-	struct fuse_buf buf = {.mem = r->buf};
 	sigset_t set;
 
 	sigemptyset(&set);
 	sigaddset(&set, WAKE_SIGNAL);
 	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
-	while ((buf.size = receive(r)) > 0 && begin_request(f)) {
-		fuse_session_process_buf(f->session, &buf);
+	while (receive(r) && begin_request(f)) {
+		handle(r);
 		if (!end_request(r))
 			return NULL;
 	}
@@ -232,10 +278,8 @@ int loop_run(struct cfs_fuse *f)
 		cfs_cond_wait(&f->loop.changed, &f->loop.lock, cfs_deadline_in(WAKE_EVERY_MS));
 	pthread_mutex_unlock(&f->loop.lock);
 	while ((r = TAILQ_FIRST(&f->loop.readers))) {
-		TAILQ_REMOVE(&f->loop.readers, r, link);
 		pthread_join(r->thread, NULL);
-		free(r->buf);
-		free(r);
+		remove_reader(r);
 	}
 	return ret < 0 ? ret : f->loop.error;
 }

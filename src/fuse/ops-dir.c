@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/bytes.h"
 #include "fuse-internal.h"
@@ -9,8 +10,7 @@
 #define LISTING_MAX (32u << 10) /* on the stack; larger replies get this much */
 
 struct listing {
-	fuse_req_t req;
-	char *buf;
+	uint8_t *buf;
 	size_t size, used;
 	bool plus;
 };
@@ -18,56 +18,47 @@ struct listing {
 void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct call c;
-	uint64_t fh;
+	uint64_t fh = 0;
 	int r;
 
 	call_begin_once(&c, req, "opendir");
 	call_args(&c, "%" PRIu64, ino);
 	r = cfs_vfs_opendir(c.vfs, &c.ctx, ino, &fh);
-	if (r < 0) {
-		reply_status(&c, r);
-		return;
-	}
-	fi->fh = fh;
-	if (fuse_reply_open(req, fi) == -ENOENT)
-		cfs_vfs_releasedir(c.vfs, &c.ctx, fh);
-	call_end(&c, 0);
+	reply_opendir(&c, r, fh);
 }
 
 static int add_entry(void *arg, const struct cfs_vfs_dirent *d)
 {
 	struct listing *l = arg;
-	struct fuse_entry_param e;
-	char name[CFS_NAME_MAX + 1];
-	size_t n, left = l->size - l->used;
+	size_t before = l->plus ? offsetof(struct fuse_direntplus, dirent) : 0;
+	size_t used = before + FUSE_NAME_OFFSET + d->name_len, size = FUSE_DIRENT_ALIGN(used);
+	uint8_t *at = l->buf + l->used;
+	/* Without an entry node id 0: "not known", the kernel looks it up. */
+	struct fuse_entry_out e = {.attr = {.ino = d->ino, .mode = type_mode(d->type)}};
+	struct fuse_dirent head;
 
-	memcpy(name, d->name, d->name_len);
-	name[d->name_len] = '\0';
-	if (d->entry) {
-		fill_entry(&e, d->entry);
-	} else {
-		/* Node id 0 in a listing with attributes: "not known", the kernel looks it up. */
-		memset(&e, 0, sizeof(e));
-		e.attr.st_ino = d->ino;
-		e.attr.st_mode = type_mode(d->type);
-	}
-	if (l->plus)
-		n = fuse_add_direntry_plus(l->req, l->buf + l->used, left, name, &e,
-					   (off_t)d->next_off);
-	else
-		n = fuse_add_direntry(l->req, l->buf + l->used, left, name, &e.attr,
-				      (off_t)d->next_off);
-	if (n > left)
+	if (size > l->size - l->used)
 		return 1;
-	l->used += n;
+	if (d->entry)
+		fill_entry(&e, d->entry);
+	head = (struct fuse_dirent){
+		.ino = e.attr.ino,
+		.off = d->next_off,
+		.namelen = (uint32_t)d->name_len,
+		.type = (e.attr.mode & S_IFMT) >> 12,
+	};
+	memcpy(at, &e, before);
+	memcpy(at + before, &head, FUSE_NAME_OFFSET);
+	memcpy(at + before + FUSE_NAME_OFFSET, d->name, d->name_len);
+	memset(at + used, 0, size - used);
+	l->used += size;
 	return 0;
 }
 
 static void list(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, uint64_t fh, bool plus)
 {
-	char buf[LISTING_MAX];
+	uint8_t buf[LISTING_MAX];
 	struct listing l = {
-		.req = req,
 		.buf = buf,
 		.size = CFS_MIN(size, sizeof(buf)),
 		.plus = plus,
@@ -78,12 +69,10 @@ static void list(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, uint64_
 	call_begin(&c, req, plus ? "readdirplus" : "readdir");
 	call_args(&c, "%" PRIu64 ",%zu,%lld", ino, size, (long long)off);
 	r = cfs_vfs_readdir(c.vfs, &c.ctx, fh, (uint64_t)off, plus, add_entry, &l);
-	if (r < 0) {
+	if (r < 0)
 		reply_status(&c, r);
-		return;
-	}
-	fuse_reply_buf(req, l.buf, l.used);
-	call_end(&c, 0);
+	else
+		reply_bytes(&c, l.buf, l.used);
 }
 
 void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)

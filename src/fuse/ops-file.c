@@ -17,13 +17,13 @@ static void apply_open(struct change *ch)
 	struct cfs_vfs_open o;
 	int r;
 
-	r = cfs_vfs_open(c->vfs, &c->ctx, ch->ino, ch->open.flags, &o);
-	reply_open(c, r, &o, &ch->open);
+	r = cfs_vfs_open(c->vfs, &c->ctx, ch->ino, ch->open_flags, &o);
+	reply_open(c, r, &o);
 }
 
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	struct change ch = {.apply = apply_open, .ino = ino, .open = *fi};
+	struct change ch = {.apply = apply_open, .ino = ino, .open_flags = fi->flags};
 
 	call_begin_once(&ch.call, req, "open");
 	call_args(&ch.call, "%" PRIu64 ",%#x", ino, (unsigned)fi->flags);
@@ -43,7 +43,7 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 	call_args(&c, "%" PRIu64 ",%s,%#o,%#x", parent, name, mode, (unsigned)fi->flags);
 	in = make_request(&c, parent, name, (mode & 07777) | S_IFREG);
 	r = cfs_vfs_create_file(c.vfs, &c.ctx, &in, fi->flags, &e, &o);
-	reply_create(&c, r, &e, &o, fi);
+	reply_create(&c, r, &e, &o);
 }
 
 /* ---- requests that may block ---- */
@@ -115,7 +115,7 @@ static int drop_set_id(struct call *c, fuse_ino_t ino, uint64_t fh)
 	int r = cfs_vfs_drop_set_id(c->vfs, &c->ctx, fh);
 
 	if (r > 0) /* drops the kernel's attributes only, not its pages */
-		fuse_lowlevel_notify_inval_inode(c->fuse->session, ino, -1, 0);
+		channel_drop_inode(c->fuse->channel, ino, -1, 0);
 	return r < 0 ? r : 0;
 }
 
@@ -129,16 +129,11 @@ static void apply_write(struct change *ch)
 		r = drop_set_id(c, ch->ino, ch->fh);
 	if (r == 0)
 		r = cfs_vfs_write(c->vfs, &c->ctx, ch->fh, at, ch->append, ch->iov, ch->n_iov, &at);
-	if (r < 0) {
-		reply_status(c, r);
-		return;
-	}
-	fuse_reply_write(c->req, ch->size);
-	call_end(c, 0);
+	reply_written(c, r, ch->size);
 	/* Another mount has extended the file: the kernel's pages hold the data at a wrong
 	 * offset. */
-	if (at != ch->off)
-		fuse_lowlevel_notify_inval_inode(c->fuse->session, ch->ino, (off_t)ch->off, 0);
+	if (r == 0 && at != ch->off)
+		channel_drop_inode(c->fuse->channel, ch->ino, (int64_t)ch->off, 0);
 }
 
 void op_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *src, off_t off,
@@ -150,7 +145,7 @@ void op_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *src, off_t
 		.fh = fi->fh,
 		.off = (uint64_t)off,
 		.size = fuse_buf_size(src),
-		.drops_set_id = device_drops_set_id(),
+		.drops_set_id = request_drops_set_id(request_of(req)),
 	};
 	struct call *c = &ch.call;
 	size_t i;
@@ -265,12 +260,7 @@ static void apply_copy(struct change *ch)
 	if (r == 0)
 		r = cfs_vfs_copy_range(c->vfs, &c->ctx, ch->copy.src_fh, ch->copy.src_off, ch->fh,
 				       ch->off, ch->copy.len, &copied);
-	if (r < 0) {
-		reply_status(c, r);
-		return;
-	}
-	fuse_reply_write(c->req, copied);
-	call_end(c, 0);
+	reply_written(c, r, copied);
 }
 
 void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
@@ -318,10 +308,5 @@ void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse
 		r = -ENXIO;
 	else
 		r = cfs_vfs_seek(c.vfs, &c.ctx, fi->fh, (uint64_t)off, whence, &at);
-	if (r < 0) {
-		reply_status(&c, r);
-		return;
-	}
-	fuse_reply_lseek(req, (off_t)at);
-	call_end(&c, 0);
+	reply_seek(&c, r, at);
 }

@@ -143,11 +143,6 @@ static int to_plock(const struct flock *in, struct cfs_plock *ret)
 
 void op_getlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lk)
 {
-	static const short types[] = {
-		[CFS_LOCK_READ] = F_RDLCK,
-		[CFS_LOCK_WRITE] = F_WRLCK,
-		[CFS_LOCK_NONE] = F_UNLCK,
-	};
 	struct cfs_plock p;
 	struct call c;
 	int r;
@@ -158,19 +153,7 @@ void op_getlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct 
 	r = to_plock(lk, &p);
 	if (r == 0)
 		r = cfs_vfs_getlk(c.vfs, &c.ctx, fi->fh, fi->lock_owner, &p);
-	if (r < 0) {
-		reply_status(&c, r);
-		return;
-	}
-	lk->l_type = types[p.type];
-	if (p.type != CFS_LOCK_NONE) {
-		lk->l_whence = SEEK_SET;
-		lk->l_pid = (pid_t)p.pid;
-		lk->l_start = (off_t)p.start;
-		lk->l_len = p.end >= INT64_MAX ? 0 : (off_t)(p.end - p.start + 1);
-	}
-	fuse_reply_lock(req, lk);
-	call_end(&c, 0);
+	reply_lock(&c, r, &p);
 }
 
 void op_setlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lk,

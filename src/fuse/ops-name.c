@@ -3,11 +3,8 @@
 #include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 
 #include "fuse-internal.h"
-
-#define STATFS_BSIZE 4096
 
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
@@ -102,7 +99,7 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 		set |= to_set & FUSE_SET_ATTR_ATIME_NOW ? CFS_SET_ATIME_NOW : CFS_SET_ATIME;
 	if (to_set & FUSE_SET_ATTR_MTIME)
 		set |= to_set & FUSE_SET_ATTR_MTIME_NOW ? CFS_SET_MTIME_NOW : CFS_SET_MTIME;
-	if (device_drops_set_id())
+	if (request_drops_set_id(request_of(req)))
 		set |= CFS_SET_KILL_SUID;
 	ch.setattr.set = set;
 	change_apply(&ch, (set & waits) && cfs_vfs_has_unstored(c->vfs, ino));
@@ -117,12 +114,10 @@ void op_readlink(fuse_req_t req, fuse_ino_t ino)
 	call_begin(&c, req, "readlink");
 	call_args(&c, "%" PRIu64, ino);
 	r = cfs_vfs_readlink(c.vfs, &c.ctx, ino, buf);
-	if (r < 0) {
+	if (r < 0)
 		reply_status(&c, r);
-		return;
-	}
-	fuse_reply_readlink(req, buf);
-	call_end(&c, 0);
+	else
+		reply_bytes(&c, buf, strlen(buf));
 }
 
 static uint8_t mode_type(mode_t mode)
@@ -274,24 +269,11 @@ void op_access(fuse_req_t req, fuse_ino_t ino, int mask)
 void op_statfs(fuse_req_t req, fuse_ino_t ino)
 {
 	struct cfs_statfs s;
-	struct statvfs st;
 	struct call c;
 	int r;
 
 	call_begin(&c, req, "statfs");
 	call_args(&c, "%" PRIu64, ino);
 	r = cfs_vfs_statfs(c.vfs, &c.ctx, ino, &s);
-	if (r < 0) {
-		reply_status(&c, r);
-		return;
-	}
-	memset(&st, 0, sizeof(st));
-	st.f_bsize = st.f_frsize = STATFS_BSIZE;
-	st.f_blocks = s.total_bytes / STATFS_BSIZE;
-	st.f_bfree = st.f_bavail = s.avail_bytes / STATFS_BSIZE;
-	st.f_files = s.total_inodes;
-	st.f_ffree = st.f_favail = s.avail_inodes;
-	st.f_namemax = CFS_NAME_MAX;
-	fuse_reply_statfs(req, &st);
-	call_end(&c, 0);
+	reply_statfs(&c, r, &s);
 }

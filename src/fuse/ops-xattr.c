@@ -12,15 +12,12 @@
 /* size 0 asks for the length only. */
 static void reply_value(struct call *c, ssize_t n, const char *buf, size_t size)
 {
-	if (n < 0) {
+	if (n < 0)
 		reply_status(c, (int)n);
-		return;
-	}
-	if (size == 0)
-		fuse_reply_xattr(c->req, (size_t)n);
+	else if (size == 0)
+		reply_size(c, (uint64_t)n);
 	else
-		fuse_reply_buf(c->req, buf, (size_t)n);
-	call_end(c, 0);
+		reply_bytes(c, buf, (size_t)n);
 }
 
 void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
@@ -80,6 +77,8 @@ void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 
 /* ---- inode flags: chattr(1), lsattr(1) ---- */
 
+/* These reply, unless they return an error. */
+
 #define FLAGS_SIZE sizeof(uint32_t) /* an int, although the number says long: ioctl_iflags(2) */
 
 static int get_flags(struct call *c, fuse_ino_t ino, size_t out_size)
@@ -91,7 +90,7 @@ static int get_flags(struct call *c, fuse_ino_t ino, size_t out_size)
 		return -EINVAL;
 	r = cfs_vfs_get_flags(c->vfs, &c->ctx, ino, &flags);
 	if (r == 0)
-		fuse_reply_ioctl(c->req, 0, &flags, FLAGS_SIZE);
+		reply_ioctl(c, &flags, FLAGS_SIZE);
 	return r;
 }
 
@@ -105,7 +104,7 @@ static int set_flags(struct call *c, fuse_ino_t ino, const void *in, size_t in_s
 	memcpy(&flags, in, FLAGS_SIZE);
 	r = cfs_vfs_set_flags(c->vfs, &c->ctx, ino, flags);
 	if (r == 0)
-		fuse_reply_ioctl(c->req, 0, NULL, 0);
+		reply_ioctl(c, NULL, 0);
 	return r;
 }
 
@@ -124,7 +123,7 @@ static int get_fsxattr(struct call *c, fuse_ino_t ino, size_t out_size)
 		x.fsx_xflags |= FS_XFLAG_IMMUTABLE;
 	if (flags & FS_APPEND_FL)
 		x.fsx_xflags |= FS_XFLAG_APPEND;
-	fuse_reply_ioctl(c->req, 0, &x, sizeof(x));
+	reply_ioctl(c, &x, sizeof(x));
 	return 0;
 }
 
@@ -151,7 +150,7 @@ static int set_fsxattr(struct call *c, fuse_ino_t ino, const void *in, size_t in
 		flags |= FS_APPEND_FL;
 	r = cfs_vfs_set_flags(c->vfs, &c->ctx, ino, flags);
 	if (r == 0)
-		fuse_reply_ioctl(c->req, 0, NULL, 0);
+		reply_ioctl(c, NULL, 0);
 	return r;
 }
 
@@ -184,6 +183,4 @@ void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int cmd, void *arg,
 	}
 	if (r < 0)
 		reply_status(&c, r);
-	else
-		call_end(&c, 0);
 }

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Replies, as fuse(4) has them. They leave through the session's channel; libfuse only forgets the
+ * request.
+ */
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "base/bytes.h"
+#include "base/log.h"
 #include "fuse-internal.h"
 
-#define BLKSIZE	   65536
-#define IOV_INLINE 32
-/* libfuse needs one of the vectors that writev(2) takes for the header; it never answers a request
- * whose reply is refused. */
-#define IOV_REPLY (IOV_MAX - 1)
-
-static int positive_errno(int r)
-{
-	return r == -ETIMEDOUT ? EIO : -r;
-}
+#define BLKSIZE	     65536
+#define STATFS_BSIZE 4096
+#define IOV_INLINE   32
+#define IOV_REPLY    (IOV_MAX - 1) /* pieces; the header takes one of what writev(2) takes */
 
 mode_t type_mode(uint8_t type)
 {
@@ -31,114 +31,263 @@ mode_t type_mode(uint8_t type)
 	return type < CFS_ARRAY_SIZE(modes) ? modes[type] : 0;
 }
 
+/* As libfuse traces requests. */
+static void trace(const struct call *c, int error, const struct iovec *iov, int n)
+{
+	size_t len = sizeof(struct fuse_out_header);
+	int i;
+
+	for (i = 1; i < n; i++)
+		len += iov[i].iov_len;
+	fuse_log(FUSE_LOG_DEBUG, "   unique: %llu, error: %d, outsize: %zu\n",
+		 (unsigned long long)c->id.unique, error, len);
+}
+
+/* iov[0] is left free. 0 or a negative errno, as cfs_channel_reply_fn. */
+static int answer(struct call *c, int error, struct iovec *iov, int n)
+{
+	struct cfs_channel *channel = c->fuse->channel;
+	int r;
+
+	if (c->fuse->conf.debug)
+		trace(c, error, iov, n);
+	r = channel->ops->reply(channel, &c->id, error, iov, n);
+	if (r < 0 && r != -ENOENT)
+		cfs_warn("the kernel refuses a reply, the caller waits for it: op=%s error=%s",
+			 c->op, cfs_errname(r));
+	fuse_reply_none(c->req);
+	return r;
+}
+
+/* Nothing is sent but the header for len 0. */
+static int answer_bytes(struct call *c, const void *buf, size_t len)
+{
+	struct iovec iov[2] = {{0}, {.iov_base = (void *)buf, .iov_len = len}};
+
+	return answer(c, 0, iov, len ? 2 : 1);
+}
+
 /* volume-format section 5: blocks count 512 bytes each of the length; only types with data have
  * any. */
-static void fill_stat(struct stat *st, cfs_ino_t ino, const struct cfs_attr *a)
+static void fill_attr(struct fuse_attr *ret, cfs_ino_t ino, const struct cfs_attr *a)
 {
-	memset(st, 0, sizeof(*st));
-	st->st_ino = ino;
-	st->st_mode = type_mode(a->type) | a->mode;
-	st->st_nlink = a->nlink;
-	st->st_uid = a->uid;
-	st->st_gid = a->gid;
-	st->st_blksize = BLKSIZE;
-	st->st_atim = a->atime;
-	st->st_mtim = a->mtime;
-	st->st_ctim = a->ctime;
+	memset(ret, 0, sizeof(*ret));
+	ret->ino = ino;
+	ret->mode = type_mode(a->type) | a->mode;
+	ret->nlink = a->nlink;
+	ret->uid = a->uid;
+	ret->gid = a->gid;
+	ret->blksize = BLKSIZE;
+	ret->atime = (uint64_t)a->atime.tv_sec;
+	ret->mtime = (uint64_t)a->mtime.tv_sec;
+	ret->ctime = (uint64_t)a->ctime.tv_sec;
+	ret->atimensec = (uint32_t)a->atime.tv_nsec;
+	ret->mtimensec = (uint32_t)a->mtime.tv_nsec;
+	ret->ctimensec = (uint32_t)a->ctime.tv_nsec;
 	switch (a->type) {
 	case CFS_TYPE_FILE:
 	case CFS_TYPE_DIR:
 	case CFS_TYPE_SYMLINK:
-		st->st_size = (off_t)a->length;
-		st->st_blocks = (blkcnt_t)CFS_DIV_UP(a->length, 512);
+		ret->size = a->length;
+		ret->blocks = CFS_DIV_UP(a->length, 512);
 		break;
 	case CFS_TYPE_BLOCK:
 	case CFS_TYPE_CHAR:
 		/* The same encoding as the kernel's. */
-		st->st_rdev = a->rdev;
+		ret->rdev = a->rdev;
 		break;
 	}
 }
 
-void fill_entry(struct fuse_entry_param *ret, const struct cfs_vfs_entry *e)
+void fill_entry(struct fuse_entry_out *ret, const struct cfs_vfs_entry *e)
 {
-	memset(ret, 0, sizeof(*ret));
-	ret->ino = e->ino;
-	fill_stat(&ret->attr, e->ino, &e->attr);
-	ret->attr_timeout = e->attr_ms / 1000.0;
-	ret->entry_timeout = e->entry_ms / 1000.0;
+	*ret = (struct fuse_entry_out){
+		.nodeid = e->ino,
+		.entry_valid = e->entry_ms / 1000,
+		.entry_valid_nsec = e->entry_ms % 1000 * 1000000,
+		.attr_valid = e->attr_ms / 1000,
+		.attr_valid_nsec = e->attr_ms % 1000 * 1000000,
+	};
+	fill_attr(&ret->attr, e->ino, &e->attr);
 }
 
 void reply_status(struct call *c, int r)
 {
-	fuse_reply_err(c->req, positive_errno(r));
+	struct iovec head;
+
+	answer(c, r == -ETIMEDOUT ? -EIO : r, &head, 1);
 	call_end(c, r);
+}
+
+/* The reply has a struct of fixed size, unless r is an error. */
+static void reply_struct(struct call *c, int r, const void *out, size_t size)
+{
+	if (r < 0) {
+		reply_status(c, r);
+		return;
+	}
+	answer_bytes(c, out, size);
+	call_end(c, 0);
 }
 
 void reply_entry(struct call *c, int r, const struct cfs_vfs_entry *e)
 {
-	struct fuse_entry_param p;
+	struct fuse_entry_out out;
 
-	if (r < 0) {
-		reply_status(c, r);
-		return;
-	}
-	fill_entry(&p, e);
-	fuse_reply_entry(c->req, &p);
-	call_end(c, 0);
+	if (r == 0)
+		fill_entry(&out, e);
+	reply_struct(c, r, &out, sizeof(out));
 }
 
 void reply_attr(struct call *c, int r, const struct cfs_vfs_attr *a)
 {
-	struct stat st;
+	struct fuse_attr_out out = {0};
+
+	if (r == 0) {
+		out.attr_valid = a->attr_ms / 1000;
+		out.attr_valid_nsec = a->attr_ms % 1000 * 1000000;
+		fill_attr(&out.attr, a->ino, &a->attr);
+	}
+	reply_struct(c, r, &out, sizeof(out));
+}
+
+static struct fuse_open_out to_open(const struct cfs_vfs_open *o)
+{
+	return (struct fuse_open_out){
+		.fh = o->fh,
+		.open_flags = (o->keep_cache ? FOPEN_KEEP_CACHE : 0) |
+			      (o->direct_io ? FOPEN_DIRECT_IO : 0),
+	};
+}
+
+void reply_open(struct call *c, int r, const struct cfs_vfs_open *o)
+{
+	struct fuse_open_out out;
 
 	if (r < 0) {
 		reply_status(c, r);
 		return;
 	}
-	fill_stat(&st, a->ino, &a->attr);
-	fuse_reply_attr(c->req, &st, a->attr_ms / 1000.0);
-	call_end(c, 0);
-}
-
-static void fill_open(struct fuse_file_info *fi, const struct cfs_vfs_open *o)
-{
-	fi->fh = o->fh;
-	fi->keep_cache = o->keep_cache;
-	fi->direct_io = o->direct_io;
-}
-
-void reply_open(struct call *c, int r, const struct cfs_vfs_open *o, struct fuse_file_info *fi)
-{
-	if (r < 0) {
-		reply_status(c, r);
-		return;
-	}
-	fill_open(fi, o);
+	out = to_open(o);
 	/* -ENOENT: the caller was interrupted, no release will come. */
-	if (fuse_reply_open(c->req, fi) == -ENOENT)
+	if (answer_bytes(c, &out, sizeof(out)) == -ENOENT)
 		cfs_vfs_release(c->vfs, &c->ctx, o->fh);
 	call_end(c, 0);
 }
 
 void reply_create(struct call *c, int r, const struct cfs_vfs_entry *e,
-		  const struct cfs_vfs_open *o, struct fuse_file_info *fi)
+		  const struct cfs_vfs_open *o)
 {
-	struct fuse_entry_param p;
+	struct fuse_entry_out entry;
+	struct fuse_open_out open;
+	struct iovec iov[3] = {
+		{0},
+		{.iov_base = &entry, .iov_len = sizeof(entry)},
+		{.iov_base = &open, .iov_len = sizeof(open)},
+	};
 
 	if (r < 0) {
 		reply_status(c, r);
 		return;
 	}
-	fill_entry(&p, e);
-	fill_open(fi, o);
-	if (fuse_reply_create(c->req, &p, fi) == -ENOENT)
+	fill_entry(&entry, e);
+	open = to_open(o);
+	if (answer(c, 0, iov, 3) == -ENOENT)
 		cfs_vfs_release(c->vfs, &c->ctx, o->fh);
 	call_end(c, 0);
 }
 
-/* True when each piece has a page and all fit into iov: the reply then needs no memory. */
-static bool inline_iov(const struct cfs_segs *s, struct iovec iov[IOV_INLINE])
+void reply_opendir(struct call *c, int r, uint64_t fh)
+{
+	const struct fuse_open_out out = {.fh = fh};
+
+	if (r < 0) {
+		reply_status(c, r);
+		return;
+	}
+	if (answer_bytes(c, &out, sizeof(out)) == -ENOENT)
+		cfs_vfs_releasedir(c->vfs, &c->ctx, fh);
+	call_end(c, 0);
+}
+
+void reply_written(struct call *c, int r, uint64_t n)
+{
+	const struct fuse_write_out out = {.size = (uint32_t)n};
+
+	reply_struct(c, r, &out, sizeof(out));
+}
+
+void reply_seek(struct call *c, int r, uint64_t off)
+{
+	const struct fuse_lseek_out out = {.offset = off};
+
+	reply_struct(c, r, &out, sizeof(out));
+}
+
+void reply_statfs(struct call *c, int r, const struct cfs_statfs *s)
+{
+	struct fuse_statfs_out out = {0};
+
+	if (r == 0)
+		out.st = (struct fuse_kstatfs){
+			.bsize = STATFS_BSIZE,
+			.frsize = STATFS_BSIZE,
+			.blocks = s->total_bytes / STATFS_BSIZE,
+			.bfree = s->avail_bytes / STATFS_BSIZE,
+			.bavail = s->avail_bytes / STATFS_BSIZE,
+			.files = s->total_inodes,
+			.ffree = s->avail_inodes,
+			.namelen = CFS_NAME_MAX,
+		};
+	reply_struct(c, r, &out, sizeof(out));
+}
+
+void reply_lock(struct call *c, int r, const struct cfs_plock *p)
+{
+	static const uint32_t types[] = {
+		[CFS_LOCK_READ] = F_RDLCK,
+		[CFS_LOCK_WRITE] = F_WRLCK,
+		[CFS_LOCK_NONE] = F_UNLCK,
+	};
+	struct fuse_lk_out out = {.lk.type = F_UNLCK};
+
+	if (r == 0 && p->type != CFS_LOCK_NONE)
+		out.lk = (struct fuse_file_lock){
+			.start = p->start,
+			.end = CFS_MIN(p->end, (uint64_t)INT64_MAX),
+			.type = types[p->type],
+			.pid = p->pid,
+		};
+	reply_struct(c, r, &out, sizeof(out));
+}
+
+void reply_size(struct call *c, uint64_t n)
+{
+	const struct fuse_getxattr_out out = {.size = (uint32_t)n};
+
+	reply_struct(c, 0, &out, sizeof(out));
+}
+
+void reply_ioctl(struct call *c, const void *buf, size_t len)
+{
+	struct fuse_ioctl_out out = {0};
+	struct iovec iov[3] = {
+		{0},
+		{.iov_base = &out, .iov_len = sizeof(out)},
+		{.iov_base = (void *)buf, .iov_len = len},
+	};
+
+	answer(c, 0, iov, len ? 3 : 2);
+	call_end(c, 0);
+}
+
+void reply_bytes(struct call *c, const void *buf, size_t len)
+{
+	reply_struct(c, 0, buf, len);
+}
+
+/* True when each piece has a page and all fit into iov[1] and on: the reply then needs no memory. */
+static bool inline_iov(const struct cfs_segs *s, struct iovec iov[1 + IOV_INLINE])
 {
 	size_t i;
 
@@ -147,50 +296,52 @@ static bool inline_iov(const struct cfs_segs *s, struct iovec iov[IOV_INLINE])
 	for (i = 0; i < s->n; i++) {
 		if (!s->v[i].page)
 			return false;
-		iov[i].iov_base = s->v[i].page->data + s->v[i].off;
-		iov[i].iov_len = s->v[i].len;
+		iov[1 + i].iov_base = s->v[i].page->data + s->v[i].off;
+		iov[1 + i].iov_len = s->v[i].len;
 	}
 	return true;
 }
 
-static int reply_joined(struct call *c, const struct cfs_segs *s)
+static int answer_joined(struct call *c, const struct cfs_segs *s)
 {
 	char *bytes = malloc(s->len);
 
 	if (!bytes)
 		return -ENOMEM;
 	cfs_segs_copy_out(s, 0, bytes, s->len);
-	fuse_reply_buf(c->req, bytes, s->len);
+	answer_bytes(c, bytes, s->len);
 	free(bytes);
 	return 0;
 }
 
-/* Copies the pieces into one allocation. */
-static int reply_copied_iov(struct call *c, const struct cfs_segs *s)
+/* Copies the vector, or the pieces into one allocation. */
+static int answer_copied(struct call *c, const struct cfs_segs *s)
 {
-	struct iovec *iov;
-	int n = cfs_segs_iov(s, &iov), r = 0;
+	struct iovec *pieces, *iov;
+	int n = cfs_segs_iov(s, &pieces), r = 0;
 
 	if (n < 0)
 		return n;
-	if (n > IOV_REPLY)
-		r = reply_joined(c, s);
-	else
-		fuse_reply_iov(c->req, iov, n);
+	iov = n > IOV_REPLY ? NULL : malloc((size_t)(1 + n) * sizeof(*iov));
+	if (iov) {
+		memcpy(iov + 1, pieces, (size_t)n * sizeof(*iov));
+		answer(c, 0, iov, 1 + n);
+	} else {
+		r = answer_joined(c, s);
+	}
 	free(iov);
+	free(pieces);
 	return r;
 }
 
 void reply_segs(struct call *c, int r, struct cfs_segs *s)
 {
-	struct iovec iov[IOV_INLINE];
+	struct iovec iov[1 + IOV_INLINE];
 
-	if (r == 0 && !inline_iov(s, iov))
-		r = reply_copied_iov(c, s);
-	else if (r == 0 && s->n == 1)
-		fuse_reply_buf(c->req, iov[0].iov_base, iov[0].iov_len);
+	if (r == 0 && inline_iov(s, iov))
+		answer(c, 0, iov, 1 + (int)s->n);
 	else if (r == 0)
-		fuse_reply_iov(c->req, iov, (int)s->n);
+		r = answer_copied(c, s);
 	if (r < 0)
 		reply_status(c, r);
 	else

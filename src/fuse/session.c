@@ -111,23 +111,26 @@ static int build_args(const struct cfs_fuse_conf *conf, struct fuse_args *args)
 
 static int fill(struct cfs_fuse *f, const struct cfs_fuse_conf *conf)
 {
+	int r;
+
 	f->conf = *conf;
 	f->vfs = conf->vfs;
 	f->signal_fd = f->event_fd = -1;
-	f->device = conf->device;
 	if (!f->conf.max_io)
 		f->conf.max_io = DEFAULT_MAX_IO;
 	if (!f->conf.max_threads)
 		f->conf.max_threads = CFS_FUSE_THREADS;
+	device_init(&f->device, conf->device, f->conf.max_io);
+	f->channel = &f->device.channel;
 	pthread_mutex_init(&f->lock, NULL);
 	cfs_cond_init(&f->idle);
 	pthread_mutex_init(&f->dying.lock, NULL);
 	pthread_mutex_init(&f->dying.sleep_lock, NULL);
 	cfs_cond_init(&f->dying.wake);
 	turns_init(f);
-	loop_init(f);
+	r = loop_init(f);
 	f->mount_point = strdup(conf->mount_point);
-	if (!f->mount_point)
+	if (r < 0 || !f->mount_point)
 		return -ENOMEM;
 	f->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	return f->event_fd < 0 ? -errno : 0;
@@ -137,8 +140,8 @@ static void free_session(struct cfs_fuse *f)
 {
 	if (f->session)
 		fuse_session_destroy(f->session);
-	if (f->device >= 0)
-		close(f->device);
+	if (f->device.fd >= 0)
+		close(f->device.fd);
 	if (f->signal_fd >= 0)
 		close(f->signal_fd);
 	if (f->event_fd >= 0)
@@ -171,7 +174,7 @@ static int check_point(const struct cfs_fuse *f, char err[256])
 static int attach(struct cfs_fuse *f)
 {
 	char name[32];
-	int fd = fcntl(f->device, F_DUPFD_CLOEXEC, 0), r;
+	int fd = fcntl(f->device.fd, F_DUPFD_CLOEXEC, 0), r;
 
 	if (fd < 0)
 		return -errno;
@@ -191,8 +194,8 @@ static int mount_there(struct cfs_fuse *f)
 	errno = 0;
 	if (fuse_session_mount(f->session, f->mount_point) != 0)
 		return errno ? -errno : -EIO;
-	f->device = fcntl(fuse_session_fd(f->session), F_DUPFD_CLOEXEC, 0);
-	if (f->device >= 0)
+	f->device.fd = fcntl(fuse_session_fd(f->session), F_DUPFD_CLOEXEC, 0);
+	if (f->device.fd >= 0)
 		return 0;
 	r = -errno;
 	fuse_session_unmount(f->session);
@@ -203,11 +206,11 @@ static int mount_there(struct cfs_fuse *f)
 static void unmount_session(struct cfs_fuse *f)
 {
 	if (f->conf.device >= 0) {
-		cfs_fuse_detach(f->mount_point, f->device);
+		cfs_fuse_detach(f->mount_point, f->device.fd);
 		return;
 	}
-	close(f->device);
-	f->device = -1;
+	close(f->device.fd);
+	f->device.fd = -1;
 	fuse_session_unmount(f->session);
 }
 
@@ -241,7 +244,7 @@ static int mount_session(struct cfs_fuse *f, char err[256])
 			 last_message[0] ? last_message : strerror(-r));
 		goto out;
 	}
-	r = resumes ? device_resume(f, err) : device_open(f, err);
+	r = resumes ? negotiate_resume(f, err) : negotiate_mount(f, err);
 	if (r == 0 && !resumes) {
 		r = forbid_symlinks(&f->conf);
 		if (r < 0)
@@ -368,7 +371,7 @@ static void *run_control(void *arg)
 		session_tune_read_ahead(f);
 	/* Not on a thread of the loop: the kernel waits here for pages that are being read. */
 	for (i = 0; i < f->conf.n_wrong; i++)
-		fuse_lowlevel_notify_inval_inode(f->session, f->conf.wrong[i], 0, 0);
+		channel_drop_inode(f->channel, f->conf.wrong[i], 0, 0);
 	while (atomic_load(&f->looping)) {
 		if (poll(fds, 2, -1) < 0 && errno != EINTR)
 			break;
@@ -410,7 +413,7 @@ int cfs_fuse_loop(struct cfs_fuse *f)
 	r = cfs_thread_start("fuse-control", run_control, f, &control);
 	if (r == 0) {
 		if (f->conf.device >= 0)
-			device_ask_again(f->device);
+			channel_resend(f->channel);
 		r = dying_start(f);
 		if (r < 0)
 			cfs_warn("killed programs wait for the answers to their requests: mount=%s "
@@ -440,12 +443,12 @@ void cfs_fuse_hand_over(struct cfs_fuse *f)
 
 int cfs_fuse_device(const struct cfs_fuse *f)
 {
-	return f->device;
+	return f->device.fd;
 }
 
 void cfs_fuse_name_changed(struct cfs_fuse *f, cfs_ino_t parent, const char *name, size_t len)
 {
-	fuse_lowlevel_notify_inval_entry(f->session, parent, name, len);
+	channel_drop_name(f->channel, parent, name, len);
 }
 
 bool cfs_fuse_has_ended(int device)

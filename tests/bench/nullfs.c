@@ -494,7 +494,7 @@ static void want(struct fuse_conn_info *conn, unsigned cap, bool on)
 		conn->want &= ~cap;
 }
 
-/* As op_init() of src/fuse/dispatch.c. */
+/* As op_init() of src/fuse/negotiate.c. */
 static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
 	conn->max_write = MAX_IO;
@@ -514,7 +514,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	want(conn, FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE, false);
 }
 
-/* As amend() of src/fuse/device.c, in the first answer, which agrees on the session. */
+/* As amend() of src/fuse/negotiate.c, in the first answer, which agrees on the session. */
 static ssize_t answer(int fd, struct iovec *iov, int count, void *userdata)
 {
 	static atomic_bool agreed;

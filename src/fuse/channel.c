@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "channel.h"
+
+#include "base/log.h"
+
+int channel_reply_error(struct cfs_channel *c, const struct cfs_request_id *id, int error)
+{
+	struct iovec head;
+
+	return c->ops->reply(c, id, error, &head, 1);
+}
+
+void channel_drop_inode(struct cfs_channel *c, uint64_t ino, int64_t off, int64_t len)
+{
+	struct fuse_notify_inval_inode_out out = {.ino = ino, .off = off, .len = len};
+	struct iovec iov[2] = {{0}, {.iov_base = &out, .iov_len = sizeof(out)}};
+
+	/* -ENOENT: the kernel does not know the inode. */
+	c->ops->notify(c, FUSE_NOTIFY_INVAL_INODE, iov, 2);
+}
+
+void channel_drop_name(struct cfs_channel *c, uint64_t parent, const char *name, size_t len)
+{
+	struct fuse_notify_inval_entry_out out = {.parent = parent, .namelen = (uint32_t)len};
+	char end = 0; /* of the name, which the kernel wants */
+	struct iovec iov[4] = {
+		{0},
+		{.iov_base = &out, .iov_len = sizeof(out)},
+		{.iov_base = (void *)name, .iov_len = len},
+		{.iov_base = &end, .iov_len = 1},
+	};
+
+	c->ops->notify(c, FUSE_NOTIFY_INVAL_ENTRY, iov, 4);
+}
+
+void channel_resend(struct cfs_channel *c)
+{
+	int r = c->ops->resend(c);
+
+	if (r < 0)
+		cfs_err("FUSE_NOTIFY_RESEND failed, requests taken before the crash wait until the "
+			"mount ends: error=%s",
+			cfs_errname(r));
+}
+
+bool request_drops_set_id(const struct cfs_request *rq)
+{
+	const void *body = rq->in + 1;
+	size_t len = rq->len - sizeof(*rq->in);
+
+	if (rq->in->opcode == FUSE_WRITE && len >= sizeof(struct fuse_write_in))
+		return ((const struct fuse_write_in *)body)->write_flags & FUSE_WRITE_KILL_SUIDGID;
+	if (rq->in->opcode == FUSE_SETATTR && len >= sizeof(struct fuse_setattr_in))
+		return ((const struct fuse_setattr_in *)body)->valid & FATTR_KILL_SUIDGID;
+	return false;
+}

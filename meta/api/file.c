@@ -65,7 +65,7 @@ static int commit_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t
 		return rc;
 	cfs_quotas_begin(m->quotas);
 	rc = m->eng->ops->commit_slice(m->eng, ctx, ino, indx, s, mtime, ret, &records, &usage);
-	cfs_quotas_end_held(m->quotas, ctx, ino, NULL, rc ? NULL : &usage);
+	cfs_quotas_end_reserved(m->quotas, ctx, ino, NULL, rc ? NULL : &usage);
 	if (rc)
 		return rc;
 	if (records % COMPACT_EVERY == COMPACT_EVERY - 1 || records > COMPACT_LONG)
@@ -87,7 +87,7 @@ static int do_truncate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 		       uint64_t length, struct cfs_attr *ret)
 {
 	struct cfs_usage usage = {0};
-	struct cfs_hold hold;
+	struct cfs_reservation reserved;
 	int rc = cfs_core_check_writable(m);
 
 	if (rc)
@@ -96,12 +96,12 @@ static int do_truncate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 		return -EFBIG;
 	rc = cfs_core_check_acl(m, ctx, ino, W_OK);
 	if (!rc)
-		rc = cfs_quotas_hold_end(m->quotas, ctx, ino, length, &hold);
+		rc = cfs_quotas_reserve_end(m->quotas, ctx, ino, length, &reserved);
 	if (rc)
 		return rc;
 	cfs_quotas_begin(m->quotas);
 	rc = m->eng->ops->truncate(m->eng, ctx, ino, length, ret, &usage);
-	cfs_quotas_end_held(m->quotas, ctx, ino, &hold, rc ? NULL : &usage);
+	cfs_quotas_end_reserved(m->quotas, ctx, ino, &reserved, rc ? NULL : &usage);
 	return rc;
 }
 
@@ -131,18 +131,18 @@ static int do_fallocate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t
 			uint64_t off, uint64_t len, struct cfs_attr *ret)
 {
 	struct cfs_usage usage = {0};
-	struct cfs_hold hold = {0};
+	struct cfs_reservation reserved = {0};
 	int rc = cfs_core_check_writable(m);
 
 	if (!rc)
 		rc = check_fallocate(mode, off, len);
 	if (!rc && !(mode & CFS_FALLOC_KEEP_SIZE))
-		rc = cfs_quotas_hold_end(m->quotas, ctx, ino, off + len, &hold);
+		rc = cfs_quotas_reserve_end(m->quotas, ctx, ino, off + len, &reserved);
 	if (rc)
 		return rc;
 	cfs_quotas_begin(m->quotas);
 	rc = m->eng->ops->fallocate(m->eng, ctx, ino, mode, off, len, ret, &usage);
-	cfs_quotas_end_held(m->quotas, ctx, ino, &hold, rc ? NULL : &usage);
+	cfs_quotas_end_reserved(m->quotas, ctx, ino, &reserved, rc ? NULL : &usage);
 	return rc;
 }
 
@@ -167,12 +167,12 @@ static int check_copy(const struct cfs_copy_range *r)
 }
 
 /* The copy ends at the source's length, which only matters when space is short. */
-static int hold_copy_space(struct cfs_meta *m, const struct cfs_ctx *ctx,
-			   const struct cfs_copy_range *r, struct cfs_hold *ret)
+static int reserve_copy_space(struct cfs_meta *m, const struct cfs_ctx *ctx,
+			      const struct cfs_copy_range *r, struct cfs_reservation *ret)
 {
 	struct cfs_attr src;
 	uint64_t len;
-	int rc = cfs_quotas_hold_end(m->quotas, ctx, r->dst, r->dst_off + r->len, ret);
+	int rc = cfs_quotas_reserve_end(m->quotas, ctx, r->dst, r->dst_off + r->len, ret);
 
 	if (rc != -ENOSPC && rc != -EDQUOT)
 		return rc;
@@ -180,7 +180,7 @@ static int hold_copy_space(struct cfs_meta *m, const struct cfs_ctx *ctx,
 	if (rc)
 		return rc;
 	len = src.length > r->src_off ? CFS_MIN(r->len, src.length - r->src_off) : 0;
-	return len ? cfs_quotas_hold_end(m->quotas, ctx, r->dst, r->dst_off + len, ret) : 0;
+	return len ? cfs_quotas_reserve_end(m->quotas, ctx, r->dst, r->dst_off + len, ret) : 0;
 }
 
 static int do_copy_range(struct cfs_meta *m, const struct cfs_ctx *ctx,
@@ -188,18 +188,18 @@ static int do_copy_range(struct cfs_meta *m, const struct cfs_ctx *ctx,
 			 struct cfs_attr *ret_dst)
 {
 	struct cfs_usage usage = {0};
-	struct cfs_hold hold;
+	struct cfs_reservation reserved;
 	int rc = cfs_core_check_writable(m);
 
 	if (!rc)
 		rc = check_copy(req);
 	if (!rc)
-		rc = hold_copy_space(m, ctx, req, &hold);
+		rc = reserve_copy_space(m, ctx, req, &reserved);
 	if (rc)
 		return rc;
 	cfs_quotas_begin(m->quotas);
 	rc = m->eng->ops->copy_range(m->eng, ctx, req, ret_copied, ret_dst, &usage);
-	cfs_quotas_end_held(m->quotas, ctx, req->dst, &hold, rc ? NULL : &usage);
+	cfs_quotas_end_reserved(m->quotas, ctx, req->dst, &reserved, rc ? NULL : &usage);
 	return rc;
 }
 

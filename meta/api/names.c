@@ -239,7 +239,7 @@ static int check_target(const struct cfs_mknod *req)
 
 /* The group comes from a setgid parent, which only matters when groups have limits. */
 static int charge_new_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
-			    struct cfs_hold *ret)
+			    struct cfs_reservation *ret)
 {
 	struct cfs_charge charge = {
 		.dir = parent,
@@ -254,14 +254,14 @@ static int charge_new_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_i
 	if (cfs_quotas_on_owners(m->quotas) && !m->eng->ops->getattr(m->eng, ctx, parent, &dir) &&
 	    (dir.mode & 02000))
 		charge.gid = dir.gid;
-	return cfs_quotas_hold(m->quotas, ctx, &charge, ret);
+	return cfs_quotas_reserve(m->quotas, ctx, &charge, ret);
 }
 
 static int do_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 		    struct cfs_entry *ret)
 {
 	struct cfs_usage usage = {0};
-	struct cfs_hold hold;
+	struct cfs_reservation reserved;
 	uint64_t ino;
 	int rc;
 
@@ -275,12 +275,12 @@ static int do_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct 
 	if (!rc && req->note_ino)
 		atomic_store(req->note_ino, ino);
 	if (!rc)
-		rc = charge_new_inode(m, ctx, req->parent, &hold);
+		rc = charge_new_inode(m, ctx, req->parent, &reserved);
 	if (rc)
 		return rc;
 	cfs_quotas_begin(m->quotas);
 	rc = m->eng->ops->mknod(m->eng, ctx, req, ino, ret, &usage);
-	cfs_quotas_end_held(m->quotas, ctx, 0, &hold, rc ? NULL : &usage);
+	cfs_quotas_end_reserved(m->quotas, ctx, 0, &reserved, rc ? NULL : &usage);
 	if (rc == -EEXIST)
 		cfs_dirtimes_show(m, ctx, ret->ino, &ret->attr);
 	if (rc)
@@ -305,7 +305,7 @@ int cfs_meta_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct c
 
 /* A second name counts in its directory's quotas, not in the volume. */
 static int charge_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
-		       cfs_ino_t parent, struct cfs_hold *ret)
+		       cfs_ino_t parent, struct cfs_reservation *ret)
 {
 	struct cfs_charge charge = {.dir = parent, .inodes = 1, .dir_only = true};
 	struct cfs_attr attr;
@@ -317,23 +317,23 @@ static int charge_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 	if (rc)
 		return rc;
 	charge.space = cfs_space_of(attr.type == CFS_TYPE_FILE ? attr.length : 0);
-	return cfs_quotas_hold(m->quotas, ctx, &charge, ret);
+	return cfs_quotas_reserve(m->quotas, ctx, &charge, ret);
 }
 
 static int do_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
 		   const char *name, size_t len, struct cfs_attr *ret)
 {
 	struct cfs_usage usage = {0};
-	struct cfs_hold hold = {0};
+	struct cfs_reservation reserved = {0};
 	int rc = check_new_name(m, ctx, parent, name, len);
 
 	if (!rc)
-		rc = charge_link(m, ctx, ino, parent, &hold);
+		rc = charge_link(m, ctx, ino, parent, &reserved);
 	if (rc)
 		return rc;
 	cfs_quotas_begin(m->quotas);
 	rc = m->eng->ops->link(m->eng, ctx, ino, parent, name, len, ret, &usage);
-	cfs_quotas_end_held(m->quotas, ctx, 0, &hold, rc ? NULL : &usage);
+	cfs_quotas_end_reserved(m->quotas, ctx, 0, &reserved, rc ? NULL : &usage);
 	if (!rc)
 		cfs_dirtimes_changed(m, ctx, parent, NULL);
 	return rc;

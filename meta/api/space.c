@@ -96,10 +96,10 @@ int cfs_meta_check_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
 int cfs_meta_claim_space(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length)
 {
-	return cfs_quotas_promise(m->quotas, ctx, ino, attr, old_length, new_length);
+	return cfs_quotas_reserve_file(m->quotas, ctx, ino, attr, old_length, new_length);
 }
 
 void cfs_meta_release_space(struct cfs_meta *m, cfs_ino_t ino)
 {
-	cfs_quotas_release_promise(m->quotas, ino);
+	cfs_quotas_release_file(m->quotas, ino);
 }

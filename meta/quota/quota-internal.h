@@ -11,11 +11,11 @@
 struct limit {
 	struct cfs_quota q; /* as last read, plus what has been flushed since */
 	int64_t pending_space, pending_inodes;
-	int64_t held_space, held_inodes;
+	int64_t reserved_space, reserved_inodes;
 };
 
-struct promise; /* promise.c */
-#define PROMISE_BUCKETS 256
+struct file_reservation; /* file-reserve.c */
+#define FILE_BUCKETS 256
 
 struct parent_slot {
 	cfs_ino_t dir, parent;
@@ -30,8 +30,8 @@ struct cfs_quotas {
 	_Atomic uint64_t begun, ended;		       /* engine calls that change usage */
 	_Atomic uint64_t flush_begun, flush_ended;     /* of the batch */
 	_Atomic bool on_dirs, on_owners;
-	_Atomic int64_t held_space, held_inodes; /* of the volume */
-	_Atomic size_t n_promises;
+	_Atomic int64_t reserved_space, reserved_inodes; /* of the volume */
+	_Atomic size_t n_reserving;
 	struct cfs_usage_batch *batch;
 
 	pthread_mutex_t lock; /* protects the rest */
@@ -40,32 +40,32 @@ struct cfs_quotas {
 	struct limit *v; /* sorted by kind and key */
 	size_t n;
 	struct parent_slot *parents; /* a direct-mapped cache, NULL until needed */
-	struct promise *promises[PROMISE_BUCKETS];
+	struct file_reservation *files[FILE_BUCKETS];
 };
 
 int cfs_quotas_check_scopes(struct cfs_quotas *q, const struct scopes *s, int64_t space,
 			    int64_t inodes);
 void cfs_quotas_add_scoped(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t dir,
 			   int64_t space, int64_t inodes);
-/* quota.c, for hold.c and promise.c; call find and judge with the lock held */
+/* quota.c, for reserve.c and file-reserve.c; call find and judge with the lock held */
 struct limit *cfs_quotas_find(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key);
 bool cfs_quotas_limited(struct cfs_quotas *q);
 /* As cfs_quotas_scopes, of all directories that name the file. */
 int cfs_quotas_file_scopes(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			   const struct cfs_attr *attr, struct scopes *ret);
 /* 0, -ENOSPC, -EDQUOT. */
-int cfs_quotas_judge(struct cfs_quotas *q, const struct cfs_hold *h);
+int cfs_quotas_judge(struct cfs_quotas *q, const struct cfs_reservation *r);
 
-/* hold.c; with the lock held */
+/* reserve.c; with the lock held */
 /* Adds to the reserved space and inodes of its scopes. */
-void cfs_quotas_set_aside(struct cfs_quotas *q, const struct cfs_hold *h, int64_t space,
-			  int64_t inodes);
+void cfs_quotas_add_reserved(struct cfs_quotas *q, const struct cfs_reservation *r, int64_t space,
+			     int64_t inodes);
 
-/* promise.c */
-int64_t cfs_quotas_promised(struct cfs_quotas *q, cfs_ino_t ino);
+/* file-reserve.c */
+int64_t cfs_quotas_file_reserved(struct cfs_quotas *q, cfs_ino_t ino);
 /* With the lock held: space becomes usage and leaves the reservation, as far as it was reserved. */
-void cfs_quotas_keep_promise(struct cfs_quotas *q, cfs_ino_t ino, int64_t space);
-void cfs_quotas_drop_promises(struct cfs_quotas *q);
+void cfs_quotas_use_reserved(struct cfs_quotas *q, cfs_ino_t ino, int64_t space);
+void cfs_quotas_drop_files(struct cfs_quotas *q);
 
 /* usage.c: volume and directory usage of engines that do not write it themselves */
 struct cfs_usage_batch;

@@ -69,7 +69,7 @@ void cfs_quotas_destroy(struct cfs_quotas *q)
 	pthread_mutex_destroy(&q->lock);
 	pthread_cond_destroy(&q->flushed);
 	cfs_usage_batch_destroy(q->batch);
-	cfs_quotas_drop_promises(q);
+	cfs_quotas_drop_files(q);
 	free(q->parents);
 	free(q->v);
 	free(q);
@@ -206,10 +206,10 @@ static bool exceeds(const struct limit *l, int64_t space, int64_t inodes)
 	const struct cfs_quota *q = &l->q;
 
 	if (space > 0 && q->max_space > 0 &&
-	    q->used_space + l->pending_space + l->held_space + space > q->max_space)
+	    q->used_space + l->pending_space + l->reserved_space + space > q->max_space)
 		return true;
 	return inodes > 0 && q->max_inodes > 0 &&
-	       q->used_inodes + l->pending_inodes + l->held_inodes + inodes > q->max_inodes;
+	       q->used_inodes + l->pending_inodes + l->reserved_inodes + inodes > q->max_inodes;
 }
 
 static int judge_limit(struct cfs_quotas *q, enum cfs_quota_kind kind, uint64_t key, int64_t space,
@@ -237,10 +237,10 @@ static int check_volume(struct cfs_quotas *q, int64_t space, int64_t inodes)
 	int64_t max_inodes = (int64_t)atomic_load(&q->limits.max_inodes);
 
 	if (space > 0 && capacity &&
-	    cfs_quotas_used_space(q) + atomic_load(&q->held_space) + space > capacity)
+	    cfs_quotas_used_space(q) + atomic_load(&q->reserved_space) + space > capacity)
 		return -ENOSPC;
 	if (inodes > 0 && max_inodes &&
-	    cfs_quotas_used_inodes(q) + atomic_load(&q->held_inodes) + inodes > max_inodes)
+	    cfs_quotas_used_inodes(q) + atomic_load(&q->reserved_inodes) + inodes > max_inodes)
 		return -ENOSPC;
 	return 0;
 }
@@ -287,17 +287,17 @@ bool cfs_quotas_limited(struct cfs_quotas *q)
 	       atomic_load(&q->on_dirs) || atomic_load(&q->on_owners);
 }
 
-int cfs_quotas_judge(struct cfs_quotas *q, const struct cfs_hold *h)
+int cfs_quotas_judge(struct cfs_quotas *q, const struct cfs_reservation *r)
 {
-	int rc = h->volume ? check_volume(q, h->space, h->inodes) : 0;
+	int rc = r->volume ? check_volume(q, r->space, r->inodes) : 0;
 	size_t i;
 
-	if (!rc && h->owned)
-		rc = judge_limit(q, CFS_QUOTA_USER, h->uid, h->space, h->inodes);
-	if (!rc && h->owned)
-		rc = judge_limit(q, CFS_QUOTA_GROUP, h->gid, h->space, h->inodes);
-	for (i = 0; i < h->dirs.n && !rc; i++)
-		rc = judge_limit(q, CFS_QUOTA_DIR, h->dirs.v[i], h->space, h->inodes);
+	if (!rc && r->owned)
+		rc = judge_limit(q, CFS_QUOTA_USER, r->uid, r->space, r->inodes);
+	if (!rc && r->owned)
+		rc = judge_limit(q, CFS_QUOTA_GROUP, r->gid, r->space, r->inodes);
+	for (i = 0; i < r->dirs.n && !rc; i++)
+		rc = judge_limit(q, CFS_QUOTA_DIR, r->dirs.v[i], r->space, r->inodes);
 	return rc;
 }
 
@@ -449,8 +449,8 @@ static void add_volume(struct cfs_quotas *q, const struct cfs_usage *u)
 /*
  * Replaces the reservation by usage atomically, so that a concurrent check counts it exactly once.
  */
-static void add_at_once(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t promised,
-			const struct cfs_hold *hold, const struct cfs_usage *u)
+static void add_at_once(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t file,
+			const struct cfs_reservation *reserved, const struct cfs_usage *u)
 {
 	struct scopes dirs[CFS_ARRAY_SIZE(u->dirs)];
 	unsigned i;
@@ -458,10 +458,10 @@ static void add_at_once(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino
 	for (i = 0; i < u->n_dirs; i++)
 		dirs[i] = scopes_of(q, ctx, u->dirs[i].dir);
 	pthread_mutex_lock(&q->lock);
-	if (promised)
-		cfs_quotas_keep_promise(q, promised, u->space);
-	if (hold && hold->active)
-		cfs_quotas_set_aside(q, hold, -hold->space, -hold->inodes);
+	if (file)
+		cfs_quotas_use_reserved(q, file, u->space);
+	if (reserved && reserved->active)
+		cfs_quotas_add_reserved(q, reserved, -reserved->space, -reserved->inodes);
 	add_volume(q, u);
 	for (i = 0; i < u->n_dirs; i++)
 		add_to_scopes(q, &dirs[i], u->dirs[i].space, u->dirs[i].inodes);
@@ -472,37 +472,37 @@ static void add_at_once(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino
 		free(dirs[i].v);
 }
 
-static void let_go(struct cfs_quotas *q, const struct cfs_hold *hold)
+static void end_reservation(struct cfs_quotas *q, const struct cfs_reservation *reserved)
 {
 	pthread_mutex_lock(&q->lock);
-	cfs_quotas_set_aside(q, hold, -hold->space, -hold->inodes);
+	cfs_quotas_add_reserved(q, reserved, -reserved->space, -reserved->inodes);
 	pthread_mutex_unlock(&q->lock);
 }
 
-void cfs_quotas_end_held(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			 struct cfs_hold *hold, const struct cfs_usage *u)
+void cfs_quotas_end_reserved(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			     struct cfs_reservation *reserved, const struct cfs_usage *u)
 {
-	bool held = hold && hold->active;
+	bool reserves = reserved && reserved->active;
 
 	if (u) {
-		if (held || atomic_load(&q->on_dirs) || atomic_load(&q->limits.user_group_quota) ||
-		    atomic_load(&q->n_promises))
-			add_at_once(q, ctx, ino, hold, u);
+		if (reserves || atomic_load(&q->on_dirs) ||
+		    atomic_load(&q->limits.user_group_quota) || atomic_load(&q->n_reserving))
+			add_at_once(q, ctx, ino, reserved, u);
 		else
 			add_volume(q, u);
 		if (!q->eng->ops->inline_usage)
 			cfs_usage_batch_add(q->batch, u);
-	} else if (held) {
-		let_go(q, hold);
+	} else if (reserves) {
+		end_reservation(q, reserved);
 	}
-	if (held)
-		free(hold->dirs.v);
+	if (reserves)
+		free(reserved->dirs.v);
 	atomic_fetch_add(&q->ended, 1);
 }
 
 void cfs_quotas_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_usage *u)
 {
-	cfs_quotas_end_held(q, ctx, 0, NULL, u);
+	cfs_quotas_end_reserved(q, ctx, 0, NULL, u);
 }
 
 void cfs_quotas_chown(struct cfs_quotas *q, const struct cfs_usage *u, const struct cfs_attr *now)
@@ -577,23 +577,23 @@ static void carry_pending(struct cfs_quotas *q, struct listing *fresh)
 		const struct limit *old = &q->v[i];
 		struct limit *now = NULL;
 
-		if (!old->pending_space && !old->pending_inodes && !old->held_space &&
-		    !old->held_inodes)
+		if (!old->pending_space && !old->pending_inodes && !old->reserved_space &&
+		    !old->reserved_inodes)
 			continue;
 		if (n)
 			now = bsearch(old, fresh->v, n, sizeof(*fresh->v), order_limits);
 		if (now) {
 			now->pending_space = old->pending_space;
 			now->pending_inodes = old->pending_inodes;
-			now->held_space = old->held_space;
-			now->held_inodes = old->held_inodes;
+			now->reserved_space = old->reserved_space;
+			now->reserved_inodes = old->reserved_inodes;
 		} else if (old->q.kind != CFS_QUOTA_DIR && collect(fresh, &old->q) == 0) {
 			now = &fresh->v[fresh->n - 1];
 			now->q.used_space = now->q.used_inodes = 0;
 			now->pending_space = old->pending_space;
 			now->pending_inodes = old->pending_inodes;
-			now->held_space = old->held_space;
-			now->held_inodes = old->held_inodes;
+			now->reserved_space = old->reserved_space;
+			now->reserved_inodes = old->reserved_inodes;
 		}
 	}
 	if (fresh->n > n)

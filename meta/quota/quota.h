@@ -44,19 +44,19 @@ struct scopes {
  * A reservation: space and inodes that an allowed operation may use until it ends. Concurrent
  * checks count it as used. Zero: none.
  */
-struct cfs_hold {
+struct cfs_reservation {
 	bool active;
 	bool volume, owned; /* other limits that it counts for */
 	uint32_t uid, gid;
 	int64_t space, inodes;
 	struct scopes dirs;
 };
-/* As cfs_quotas_check. On success cfs_quotas_end_held must follow. */
-int cfs_quotas_hold(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_charge *c,
-		    struct cfs_hold *ret);
+/* As cfs_quotas_check. On success cfs_quotas_end_reserved must follow. */
+int cfs_quotas_reserve(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struct cfs_charge *c,
+		       struct cfs_reservation *ret);
 /* The same for a file that may grow to `end`. */
-int cfs_quotas_hold_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			uint64_t end, struct cfs_hold *ret);
+int cfs_quotas_reserve_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			   uint64_t end, struct cfs_reservation *ret);
 /* A file may grow to `end`; reads its attributes only when a limit is near. */
 int cfs_quotas_check_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 uint64_t end);
@@ -70,8 +70,8 @@ void cfs_quotas_end(struct cfs_quotas *q, const struct cfs_ctx *ctx, const struc
  * The same; also ends the operation's reservation (NULL: none) and turns the file's (0: none) into
  * usage.
  */
-void cfs_quotas_end_held(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			 struct cfs_hold *hold, const struct cfs_usage *u);
+void cfs_quotas_end_reserved(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			     struct cfs_reservation *reserved, const struct cfs_usage *u);
 /* The inode's usage moves to another owner. */
 void cfs_quotas_chown(struct cfs_quotas *q, const struct cfs_usage *u, const struct cfs_attr *now);
 void cfs_quotas_learn_parent(struct cfs_quotas *q, cfs_ino_t dir, cfs_ino_t parent);
@@ -101,8 +101,8 @@ int cfs_quotas_scopes(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t
 /* As cfs_meta_check_space, cfs_meta_claim_space and cfs_meta_release_space. */
 int cfs_quotas_check_growth(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			    const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length);
-int cfs_quotas_promise(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
-		       const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length);
-void cfs_quotas_release_promise(struct cfs_quotas *q, cfs_ino_t ino);
+int cfs_quotas_reserve_file(struct cfs_quotas *q, const struct cfs_ctx *ctx, cfs_ino_t ino,
+			    const struct cfs_attr *attr, uint64_t old_length, uint64_t new_length);
+void cfs_quotas_release_file(struct cfs_quotas *q, cfs_ino_t ino);
 
 #endif

@@ -27,7 +27,7 @@
  * A name is found by (parent, name); inode+0 keeps the optimizer from considering the index on
  * inode.
  *
- * Braces as in meta/sql/statements.h, {HOLD_DIR}, {CLOSE_DIR} and {STILL_IN} (mysql.c), and the
+ * Braces as in meta/sql/statements.h, {CERTIFY_DIR}, {CLOSE_DIR} and {STILL_IN} (mysql.c), and the
  * macros below.
  */
 #ifndef MYSQL_BATCH_MACROS
@@ -44,7 +44,7 @@
 #define DIR_COLUMNS "n.nlink,n.atime,n.mtime,n.ctime,n.atimensec,n.mtimensec,n.ctimensec"
 #define KEPT	    "{KEEP_LATE}"
 /* The directory gets a name. */
-#define KEEP_DIR IF_DIR_IS(KEPT) "{HOLD_DIR}"
+#define KEEP_DIR IF_DIR_IS(KEPT) "{CERTIFY_DIR}"
 /* The attributes that decided the fate of an inode: 7 parameters. */
 #define VICTIM_IS "inode=p_ino AND type=p_type AND " STILL
 #define STILL                                                                                      \

@@ -116,7 +116,7 @@ int mysql_error_of(struct mysql_conn *m, unsigned code, const char *text, const 
 		return -ENOTCONN;
 	}
 	if (is_conflict(code, text) || (code == ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION &&
-					m->sql.guards && !m->sql.db->read_only))
+					m->sql.certifies && !m->sql.db->read_only))
 		return -EAGAIN;
 	switch (code) {
 	case ER_DUP_ENTRY:
@@ -152,14 +152,15 @@ int mysql_run(struct mysql_conn *m, const char *text)
 
 int mysql_start_txn(struct mysql_conn *m)
 {
-	return mysql_run(m, m->sql.guards ? "START TRANSACTION READ WRITE" : "START TRANSACTION");
+	return mysql_run(m,
+			 m->sql.certifies ? "START TRANSACTION READ WRITE" : "START TRANSACTION");
 }
 
 int mysql_check_txn(const struct mysql_conn *m)
 {
 	bool there = m->handle->server_status & SERVER_STATUS_IN_TRANS;
 
-	return m->in_txn && m->sql.guards && !there ? -EAGAIN : 0;
+	return m->in_txn && m->sql.certifies && !there ? -EAGAIN : 0;
 }
 
 /* ---- connecting ---- */
@@ -340,8 +341,8 @@ static int join_galera(const struct mysql_db *db, struct mysql_conn *m)
 
 	if (r <= 0)
 		return r;
-	m->sql.guards = true;
-	m->sql.guard = (unsigned)(mysql_thread_id(m->handle) % SQL_GUARDS);
+	m->sql.certifies = true;
+	m->sql.certification_row = (unsigned)(mysql_thread_id(m->handle) % SQL_CERTIFICATION_ROWS);
 	if (db->sync_wait >= 0)
 		snprintf(text, sizeof(text), "SET SESSION wsrep_sync_wait=%d", db->sync_wait);
 	return mysql_run(m, text);
@@ -424,13 +425,13 @@ int mysql_connect_to(struct sql_db *sql, bool writer, struct sql_conn **ret, cha
 	m->tidb = strstr(mysql_get_server_info(m->handle), "TiDB");
 	m->sql.db = sql;
 	r = join_galera(db, m);
-	if (m->sql.guards)
+	if (m->sql.certifies)
 		atomic_store(&sql->in_txn_only, true);
 	/* Only compound and single statements have certification rows. */
-	if (m->sql.guards && m->way == MYSQL_MULTI)
+	if (m->sql.certifies && m->way == MYSQL_MULTI)
 		m->way = MYSQL_GENERIC;
 	/* TiDB has no read-only transactions: there the check in the core must suffice. */
-	if (!r && (sql->read_only || m->sql.guards) && !m->tidb)
+	if (!r && (sql->read_only || m->sql.certifies) && !m->tidb)
 		r = mysql_run(m, "SET SESSION TRANSACTION READ ONLY");
 	if (r) {
 		mysql_disconnect(&m->sql);

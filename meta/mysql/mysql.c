@@ -38,7 +38,7 @@ static int commit(struct sql_conn *c)
 	r = mysql_run(m, "COMMIT");
 	if (r == -ENOTCONN) {
 		c->unknown = true;
-		c->txn = sql_witness_known();
+		c->txn = sql_probe_known();
 	}
 	return r;
 }
@@ -47,7 +47,7 @@ static int commit(struct sql_conn *c)
 static int resolve(struct sql_conn *c, uint64_t txn)
 {
 	(void)txn;
-	return sql_witness_ask(c);
+	return sql_probe_ask(c);
 }
 
 /* The server rolls back the transaction of a lost connection. */
@@ -120,23 +120,24 @@ static bool is_word(const char *word, size_t len, const char *wanted)
 
 static const char *word(const struct sql_conn *c, const char *word, size_t len)
 {
-	/* As sql_hold_dir and sql_close_dir, in a batch (batch-texts.h). */
-	if (is_word(word, len, "HOLD_DIR"))
-		return c->guards ? "INSERT INTO {flock}(inode,sid,owner,ltype) "
-				   "VALUES(p_dir,0,CONNECTION_ID() MOD 16,0); "
-				   "DELETE FROM {flock} WHERE inode=p_dir AND sid=0 AND "
-				   "owner=CONNECTION_ID() MOD 16; "
-				 : "";
+	/* As sql_certify_dir and sql_close_dir, in a batch (batch-texts.h). */
+	if (is_word(word, len, "CERTIFY_DIR"))
+		return c->certifies ? "INSERT INTO {flock}(inode,sid,owner,ltype) "
+				      "VALUES(p_dir,0,CONNECTION_ID() MOD 16,0); "
+				      "DELETE FROM {flock} WHERE inode=p_dir AND sid=0 AND "
+				      "owner=CONNECTION_ID() MOD 16; "
+				    : "";
 	if (is_word(word, len, "CLOSE_DIR"))
-		return c->guards
-			       ? "INSERT INTO {flock}(inode,sid,owner,ltype) VALUES" SQL_GUARD_ROWS(
+		return c->certifies
+			       ? "INSERT INTO {flock}(inode,sid,owner,ltype) "
+				 "VALUES" SQL_CERTIFICATION_VALUES(
 					 "p_ino") "; DELETE FROM {flock} WHERE inode=p_ino AND "
 						  "sid=0; "
 			       : "";
 	/* In a batch: mysql_check_txn() before COMMIT. */
 	if (is_word(word, len, "STILL_IN"))
-		return c->guards ? "IF @@in_transaction=0 THEN SIGNAL SQLSTATE '45000'; END IF; "
-				 : "";
+		return c->certifies ? "IF @@in_transaction=0 THEN SIGNAL SQLSTATE '45000'; END IF; "
+				    : "";
 	/* TiDB has no shared locks, and rejects the syntax. */
 	if (is_word(word, len, "KEEP_LATE"))
 		return ((const struct mysql_conn *)c)->tidb ? " FOR UPDATE" : NULL;

@@ -230,7 +230,7 @@ static int setattr_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *a
 	if (r)
 		return r;
 	/* On Galera, all changes must be in a transaction (mysql_start_txn). */
-	if (o->access_acl || m->sql.guards)
+	if (o->access_acl || m->sql.certifies)
 		return 0;
 	a->attr = a->old;
 	r = cfs_rules_setattr(ctx, a->set, a->in, &a->attr);

@@ -107,13 +107,13 @@ void mysql_put_table_options(struct sql_conn *c, FILE *f)
 int mysql_run_ddl(struct sql_conn *c, const char *text)
 {
 	struct mysql_conn *m = mysql_conn(c);
-	int r2, r = c->guards ? mysql_run(m, "SET SESSION TRANSACTION READ WRITE") : 0;
+	int r2, r = c->certifies ? mysql_run(m, "SET SESSION TRANSACTION READ WRITE") : 0;
 
 	m->in_txn = false;
 	if (r)
 		return r;
 	r = mysql_run(m, text);
-	r2 = c->guards ? mysql_run(m, "SET SESSION TRANSACTION READ ONLY") : 0;
+	r2 = c->certifies ? mysql_run(m, "SET SESSION TRANSACTION READ ONLY") : 0;
 	return r ? r : r2;
 }
 

@@ -517,6 +517,6 @@ int pg_resolve(struct sql_conn *c, uint64_t txn)
 	if (r <= 0 || !moved)
 		return r;
 	/* A promoted standby reuses the ids of transactions that it has not received. */
-	r = sql_witness_ask(c);
+	r = sql_probe_ask(c);
 	return r == -EIO ? 1 : r;
 }

@@ -71,7 +71,7 @@ int sql_keep_late(struct sql_conn *c, cfs_ino_t dir, const struct cfs_attr *seen
 	sql_done(c, SQL_keep_late);
 	if (trashed && !cfs_ino_is_trash(seen->parent))
 		return -ENOENT;
-	return sql_hold_dir(c, dir);
+	return sql_certify_dir(c, dir);
 }
 
 int sql_put_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *a)

@@ -193,7 +193,7 @@ static int start(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_li
 
 	if (d->resolve) {
 		va_copy(seen, ap);
-		sql_witness_see(id, fmt, seen);
+		sql_probe_note(id, fmt, seen);
 		va_end(seen);
 	}
 	if (!get_bit(c->prepared, id))
@@ -241,7 +241,7 @@ int sql_exec(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
 		return r;
 	r = step_change(c, id);
 	if (r >= 0) {
-		sql_witness_keep();
+		sql_probe_confirm();
 		r = d->changes(c, id);
 	}
 	d->reset(c, id);
@@ -262,7 +262,7 @@ static int post(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_lis
 		d->reset(c, id);
 	}
 	if (r >= 0)
-		sql_witness_keep();
+		sql_probe_confirm();
 	return r < 0 ? r : 0;
 }
 
@@ -285,14 +285,14 @@ int sql_load(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
 
 	if (d->load) {
 		va_start(ap, fmt);
-		sql_witness_see(id, fmt, ap);
+		sql_probe_note(id, fmt, ap);
 		va_end(ap);
 	}
 	va_start(ap, fmt);
 	r = d->load ? note(c, d->load(c, id, fmt, ap)) : post(c, id, fmt, ap);
 	va_end(ap);
 	if (!r)
-		sql_witness_keep();
+		sql_probe_confirm();
 	return r;
 }
 
@@ -390,7 +390,7 @@ static int run_once(struct sql_conn *c, const struct cfs_ctx *ctx, bool txn, sql
 	const struct sql_dialect *d = sql_dialect(c);
 	int r;
 
-	sql_witness_begin();
+	sql_probe_begin();
 	c->conflict = c->unknown = false;
 	c->round_trips = 0;
 	c->deadline = ctx->deadline;

@@ -26,11 +26,11 @@ struct sql_conn {
 	uint64_t txn;		 /* then: the server's transaction number, 0 when unknown */
 	cfs_deadline_t deadline; /* of the operation that uses it */
 	unsigned round_trips;
-	bool guards;	/* the server is one of a cluster: uses certification rows (guard.c) */
-	unsigned guard; /* below SQL_GUARDS; connections should differ */
-	unsigned epoch; /* of the schema and server it was made for */
-	uint64_t made_ms, idle_ms; /* since when */
-	uint64_t commits;	   /* sql_db.commits at its last read: the age of its page cache */
+	bool certifies;		    /* one server of a cluster: certification.c */
+	unsigned certification_row; /* below SQL_CERTIFICATION_ROWS; connections should differ */
+	unsigned epoch;		    /* of the schema and server it was made for */
+	uint64_t made_ms, idle_ms;  /* since when */
+	uint64_t commits;	    /* sql_db.commits at its last read: the age of its page cache */
 	uint64_t prepared[SQL_STMT_WORDS], open[SQL_STMT_WORDS];
 };
 
@@ -97,15 +97,15 @@ void sql_forget_statements(struct sql_db *db);
  */
 void sql_forget_server(const struct sql_conn *c);
 
-/* ---- witness.c: the commit probe of this thread's transaction ---- */
-void sql_witness_begin(void);
+/* ---- commit-probe.c: the commit probe of this thread's transaction ---- */
+void sql_probe_begin(void);
 /* Notes a statement before it runs, with its parameters (as sql_exec). */
-void sql_witness_see(enum sql_stmt_id id, const char *fmt, va_list ap);
+void sql_probe_note(enum sql_stmt_id id, const char *fmt, va_list ap);
 /* Notes that it was executed. */
-void sql_witness_keep(void);
-bool sql_witness_known(void);
+void sql_probe_confirm(void);
+bool sql_probe_known(void);
 /* Runs the commit probe. 1: committed, 0: not committed, -EIO: the probe cannot tell. */
-int sql_witness_ask(struct sql_conn *c);
+int sql_probe_ask(struct sql_conn *c);
 
 /*
  * The addresses of a host, at least one; *ret is freed with freeaddrinfo(). Client libraries give

@@ -26,9 +26,9 @@ typedef void (*sql_column_fn)(void *arg, const char *table, const char *column);
 struct sql_db;	 /* pool of connections to one database; the engine */
 struct sql_conn; /* one connection, used by one thread at a time */
 
-/* The guards of a directory, as rows of an INSERT (guard.c). */
-#define SQL_GUARDS 16
-#define SQL_GUARD_ROWS(ino)                                                                        \
+/* The certification rows of a directory, as rows of an INSERT (certification.c). */
+#define SQL_CERTIFICATION_ROWS 16
+#define SQL_CERTIFICATION_VALUES(ino)                                                              \
 	"(" ino ",0,0,0),(" ino ",0,1,0),(" ino ",0,2,0),(" ino ",0,3,0),(" ino ",0,4,0),"         \
 	"(" ino ",0,5,0),(" ino ",0,6,0),(" ino ",0,7,0),(" ino ",0,8,0),(" ino ",0,9,0),"         \
 	"(" ino ",0,10,0),(" ino ",0,11,0),(" ino ",0,12,0),(" ino ",0,13,0),(" ino ",0,14,0),"    \
@@ -110,15 +110,15 @@ int sql_keep_node(struct sql_conn *c, cfs_ino_t ino, struct cfs_attr *ret);
  */
 int sql_keep_late(struct sql_conn *c, cfs_ino_t dir, const struct cfs_attr *seen);
 /*
- * guard.c: certification rows, for the servers of a cluster, which replicate changed rows but no
- * locks. Elsewhere these functions do nothing. Of two conflicting operations on different servers,
- * the second fails with -EAGAIN.
+ * certification.c: certification rows, for the servers of a cluster, which replicate changed rows
+ * but no locks. Elsewhere these functions do nothing. Of two conflicting operations on different
+ * servers, the second fails with -EAGAIN.
  *
- * hold_dir: a name is created in the directory; close_dir: the directory is removed if it is empty.
- * The two conflict; hold_dir rarely conflicts with hold_dir. When close_dir returns 1, the content
- * of the directory is certain only from then on; 0: it was certain before.
+ * certify_dir: a name is created in the directory; close_dir: the directory is removed if it is
+ * empty. The two conflict; certify_dir rarely conflicts with certify_dir. When close_dir returns 1,
+ * the content of the directory is certain only from then on; 0: it was certain before.
  */
-int sql_hold_dir(struct sql_conn *c, cfs_ino_t dir);
+int sql_certify_dir(struct sql_conn *c, cfs_ino_t dir);
 int sql_close_dir(struct sql_conn *c, cfs_ino_t dir);
 /*
  * Makes a transaction that locks a node without changing it conflict with all changes of the node.

@@ -69,11 +69,12 @@ SQL(add_link, "UPDATE {node} SET nlink=nlink+1,parent=0,ctime=?,ctimensec=? WHER
 SQL(get_symlink, "SELECT target FROM {symlink} WHERE inode=?")
 SQL(put_symlink, "INSERT INTO {symlink}(inode,target) VALUES(?,?)")
 
-/* -- guards (guard.c) -- */
-SQL(put_guard, "INSERT INTO {flock}(inode,sid,owner,ltype) VALUES(?,0,?,0)")
-SQL(del_guard, "DELETE FROM {flock} WHERE inode=? AND sid=0 AND owner=?")
-SQL(put_guards, "INSERT INTO {flock}(inode,sid,owner,ltype) VALUES" SQL_GUARD_ROWS("?"))
-SQL(del_guards, "DELETE FROM {flock} WHERE inode=? AND sid=0")
+/* -- certification rows (certification.c) -- */
+SQL(put_certification, "INSERT INTO {flock}(inode,sid,owner,ltype) VALUES(?,0,?,0)")
+SQL(del_certification, "DELETE FROM {flock} WHERE inode=? AND sid=0 AND owner=?")
+SQL(put_certifications,
+    "INSERT INTO {flock}(inode,sid,owner,ltype) VALUES" SQL_CERTIFICATION_VALUES("?"))
+SQL(del_certifications, "DELETE FROM {flock} WHERE inode=? AND sid=0")
 SQL(bump_node, "UPDATE {node} SET nlink=nlink+? WHERE inode=?")
 
 /* -- edges -- */

@@ -21,7 +21,7 @@ static _Thread_local struct {
 	size_t len;
 	char name[CFS_NAME_MAX + 1];
 	struct timespec ctime;
-} witness;
+} probe;
 
 /* Upper bound of the parameters examined in a statement. */
 #define MAX_PARAMS 24
@@ -31,20 +31,20 @@ struct value {
 	size_t len;
 };
 
-void sql_witness_begin(void)
+void sql_probe_begin(void)
 {
-	witness.kind = NOTHING;
-	witness.sure = false;
+	probe.kind = NOTHING;
+	probe.sure = false;
 }
 
-bool sql_witness_known(void)
+bool sql_probe_known(void)
 {
-	return witness.kind != NOTHING && witness.sure;
+	return probe.kind != NOTHING && probe.sure;
 }
 
-void sql_witness_keep(void)
+void sql_probe_confirm(void)
 {
-	witness.sure = true;
+	probe.sure = true;
 }
 
 static bool is_telling(enum sql_stmt_id id)
@@ -82,28 +82,28 @@ static void see_name(enum kind kind, const struct value *parent, const struct va
 {
 	if (name->len > CFS_NAME_MAX)
 		return;
-	witness.kind = kind;
-	witness.parent = (cfs_ino_t)parent->num;
-	witness.ino = (cfs_ino_t)ino->num;
-	witness.len = name->len;
-	memcpy(witness.name, name->bytes, name->len);
+	probe.kind = kind;
+	probe.parent = (cfs_ino_t)parent->num;
+	probe.ino = (cfs_ino_t)ino->num;
+	probe.len = name->len;
+	memcpy(probe.name, name->bytes, name->len);
 }
 
 static void see_ctime(const struct value *us, const struct value *sub_us, const struct value *ino)
 {
-	witness.kind = CTIME;
-	witness.ino = (cfs_ino_t)ino->num;
-	witness.ctime = sql_time(us->num, sub_us->num);
+	probe.kind = CTIME;
+	probe.ino = (cfs_ino_t)ino->num;
+	probe.ctime = sql_time(us->num, sub_us->num);
 }
 
 /* The numbers are those of the parameters in statements.h. */
-void sql_witness_see(enum sql_stmt_id id, const char *fmt, va_list ap)
+void sql_probe_note(enum sql_stmt_id id, const char *fmt, va_list ap)
 {
 	struct value v[MAX_PARAMS + 1];
 
-	if (sql_witness_known())
+	if (sql_probe_known())
 		return;
-	witness.kind = NOTHING;
+	probe.kind = NOTHING;
 	if (!is_telling(id))
 		return;
 	read_values(fmt, ap, v);
@@ -122,8 +122,8 @@ void sql_witness_see(enum sql_stmt_id id, const char *fmt, va_list ap)
 		see_name(NAME_IS, &v[1], &v[2], &v[5]);
 		break;
 	case SQL_put_ref:
-		witness.kind = SLICE;
-		witness.ino = (cfs_ino_t)v[1].num;
+		probe.kind = SLICE;
+		probe.ino = (cfs_ino_t)v[1].num;
 		break;
 	case SQL_update_node:
 		see_ctime(&v[8], &v[11], &v[19]);
@@ -140,35 +140,35 @@ void sql_witness_see(enum sql_stmt_id id, const char *fmt, va_list ap)
 static int look_at_name(struct sql_conn *c)
 {
 	struct sql_edge edge = {0};
-	int r = sql_get_edge(c, witness.parent, witness.name, witness.len, &edge);
+	int r = sql_get_edge(c, probe.parent, probe.name, probe.len, &edge);
 
 	if (r && r != -ENOENT)
 		return r;
-	return (edge.ino == witness.ino) == (witness.kind == NAME_IS);
+	return (edge.ino == probe.ino) == (probe.kind == NAME_IS);
 }
 
 /* An inode that another transaction has changed since proves nothing. */
 static int look_at_ctime(struct sql_conn *c)
 {
 	struct cfs_attr attr;
-	int order, r = sql_get_node(c, witness.ino, false, &attr);
+	int order, r = sql_get_node(c, probe.ino, false, &attr);
 
 	if (r)
 		return r == -ENOENT ? -EIO : r;
-	order = cfs_timespec_cmp(attr.ctime, witness.ctime);
+	order = cfs_timespec_cmp(attr.ctime, probe.ctime);
 	return order > 0 ? -EIO : order == 0;
 }
 
-int sql_witness_ask(struct sql_conn *c)
+int sql_probe_ask(struct sql_conn *c)
 {
 	int r;
 
-	switch (sql_witness_known() ? witness.kind : NOTHING) {
+	switch (sql_probe_known() ? probe.kind : NOTHING) {
 	case NAME_IS:
 	case NAME_IS_NOT:
 		return look_at_name(c);
 	case SLICE:
-		r = sql_row(c, SQL_get_refs, "i", (int64_t)witness.ino);
+		r = sql_row(c, SQL_get_refs, "i", (int64_t)probe.ino);
 		sql_done(c, SQL_get_refs);
 		return r;
 	case CTIME:

@@ -5,24 +5,24 @@
  * locked, or set to its old value, contributes no key. Therefore the transaction inserts a row and
  * deletes it again before the commit, so that no other transaction ever sees it.
  *
- * A directory has SQL_GUARDS of them, stored as locks without a session. A transaction that creates
- * a name writes one of them, so that two creations rarely conflict. A transaction that removes an
- * empty directory writes all of them.
+ * A directory has SQL_CERTIFICATION_ROWS of them, stored as locks without a session. A transaction
+ * that creates a name writes one of them, so that two creations rarely conflict. A transaction that
+ * removes an empty directory writes all of them.
  */
 #include <string.h>
 
 #include "meta/sql/sql-internal.h"
 
-int sql_hold_dir(struct sql_conn *c, cfs_ino_t dir)
+int sql_certify_dir(struct sql_conn *c, cfs_ino_t dir)
 {
-	int64_t ino = (int64_t)dir, guard = c->guard;
+	int64_t ino = (int64_t)dir, row = c->certification_row;
 	int r;
 
-	if (!c->guards)
+	if (!c->certifies)
 		return 0;
-	r = sql_exec(c, SQL_put_guard, "ii", ino, guard);
+	r = sql_exec(c, SQL_put_certification, "ii", ino, row);
 	if (r >= 0)
-		r = sql_exec(c, SQL_del_guard, "ii", ino, guard);
+		r = sql_exec(c, SQL_del_certification, "ii", ino, row);
 	return r < 0 ? r : 0;
 }
 
@@ -31,12 +31,12 @@ int sql_close_dir(struct sql_conn *c, cfs_ino_t dir)
 	int64_t ino = (int64_t)dir;
 	int r;
 
-	if (!c->guards)
+	if (!c->certifies)
 		return 0;
-	r = sql_exec(c, SQL_put_guards, "iiiiiiiiiiiiiiii", ino, ino, ino, ino, ino, ino, ino, ino,
-		     ino, ino, ino, ino, ino, ino, ino, ino);
+	r = sql_exec(c, SQL_put_certifications, "iiiiiiiiiiiiiiii", ino, ino, ino, ino, ino, ino,
+		     ino, ino, ino, ino, ino, ino, ino, ino, ino, ino);
 	if (r >= 0)
-		r = sql_exec(c, SQL_del_guards, "i", ino);
+		r = sql_exec(c, SQL_del_certifications, "i", ino);
 	return r < 0 ? r : 1;
 }
 
@@ -45,7 +45,7 @@ int sql_claim_node(struct sql_conn *c, cfs_ino_t ino)
 {
 	int r;
 
-	if (!c->guards)
+	if (!c->certifies)
 		return 0;
 	r = sql_exec(c, SQL_bump_node, "ii", (int64_t)1, (int64_t)ino);
 	if (r >= 0)
@@ -62,7 +62,7 @@ int sql_lock_tree(struct sql_conn *c)
 	if (r < 0)
 		return r;
 	sql_done(c, SQL_get_counter);
-	if (!c->guards)
+	if (!c->certifies)
 		return 0;
 	r = sql_exec(c, SQL_add_counter, "it", (int64_t)1, row, strlen(row));
 	if (r >= 0)

@@ -324,15 +324,15 @@ int cfs_meta_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct c
 int cfs_meta_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
 		  const char *name, size_t name_len, struct cfs_attr *ret);
 
-enum cfs_fate {
-	CFS_FATE_NONE,	    /* there was nothing to remove (rename without victim) */
-	CFS_FATE_LINKED,    /* other names remain */
-	CFS_FATE_TRASHED,   /* moved to the trash */
-	CFS_FATE_SUSTAINED, /* nlink 0, kept while this client has it open */
-	CFS_FATE_DELETED,   /* gone; the data of a file follows in the background */
+enum cfs_removal_outcome {
+	CFS_REMOVED_NONE,      /* there was nothing to remove (rename without victim) */
+	CFS_REMOVED_LINKED,    /* other names remain */
+	CFS_REMOVED_TRASHED,   /* moved to the trash */
+	CFS_REMOVED_SUSTAINED, /* nlink 0, kept while this client has it open */
+	CFS_REMOVED_DELETED,   /* gone; the data of a file follows in the background */
 };
 struct cfs_removed {
-	enum cfs_fate fate;
+	enum cfs_removal_outcome outcome;
 	cfs_ino_t ino;
 	struct cfs_attr attr;	/* after the change; before it when deleted */
 	bool has_data;		/* deleted, and chunks were left behind for the background */

@@ -226,7 +226,7 @@ static int remove_entry(struct cfs_meta *m, cfs_ino_t dir, const struct item *i)
 		rc = m->eng->ops->unlink(m->eng, &ctx, &req, &gone, &usage);
 	usage.n_dirs = 0; /* rows of directories that are removed too */
 	cfs_quotas_end(m->quotas, &ctx, rc ? NULL : &usage);
-	if (!rc && gone.fate == CFS_FATE_DELETED && gone.attr.type == CFS_TYPE_FILE)
+	if (!rc && gone.outcome == CFS_REMOVED_DELETED && gone.attr.type == CFS_TYPE_FILE)
 		cfs_jobs_delete_file(m, gone.ino, gone.attr.length);
 	return rc == -ENOENT ? 0 : rc;
 }

@@ -29,8 +29,8 @@ enum {
 };
 
 /* One file or slice to remove. */
-struct doomed {
-	enum { DOOMED_FILE, DOOMED_SLICE, DOOMED_STRAY } kind;
+struct deletion {
+	enum { DELETE_FILE, DELETE_SLICE, DELETE_STRAY } kind;
 	uint64_t id; /* inode or slice */
 	uint64_t size;
 };
@@ -47,7 +47,7 @@ struct cfs_jobs {
 
 	/* Protects what follows; held for memory accesses only. */
 	pthread_mutex_t lock;
-	struct doomed queue[MAX_QUEUED]; /* a ring */
+	struct deletion queue[MAX_QUEUED]; /* a ring */
 	size_t first, n;
 };
 
@@ -109,8 +109,8 @@ static int delete_rows(struct cfs_meta *m, cfs_ino_t ino, struct cfs_release *de
  * the files are removed last. Returns the number removed; *ret_error is the error of the last that
  * failed.
  */
-static size_t delete_together(struct cfs_meta *m, struct doomed *v, size_t n,
-			      struct cfs_release *dead, int *ret_error)
+static size_t delete_batch(struct cfs_meta *m, struct deletion *v, size_t n,
+			   struct cfs_release *dead, int *ret_error)
 {
 	size_t i, done = 0;
 	int rc;
@@ -144,7 +144,7 @@ static bool time_is_up(struct cfs_meta *m, cfs_deadline_t end)
 }
 
 struct delfiles {
-	struct doomed v[PAGE];
+	struct deletion v[PAGE];
 	size_t n;
 };
 
@@ -154,7 +154,7 @@ static int keep_delfile(void *arg, cfs_ino_t ino, uint64_t length, int64_t when_
 
 	(void)when_s;
 	if (d->n < PAGE)
-		d->v[d->n++] = (struct doomed){DOOMED_FILE, ino, length};
+		d->v[d->n++] = (struct deletion){DELETE_FILE, ino, length};
 	return 0;
 }
 
@@ -179,7 +179,7 @@ static int delete_files(struct cfs_meta *m, int64_t before_s, cfs_deadline_t end
 			rc = rc2;
 		for (i = 0; i < d->n && !time_is_up(m, end); i += k) {
 			k = CFS_MIN(d->n - i, (size_t)BATCH);
-			done += delete_together(m, d->v + i, k, &dead, &rc);
+			done += delete_batch(m, d->v + i, k, &dead, &rc);
 		}
 	} while (d->n == PAGE && done && !time_is_up(m, end));
 	cfs_release_free(&dead);
@@ -188,7 +188,7 @@ static int delete_files(struct cfs_meta *m, int64_t before_s, cfs_deadline_t end
 }
 
 /* Takes a share of the queue that leaves work for each of the other workers. */
-static size_t take(struct cfs_jobs *j, struct doomed v[BATCH])
+static size_t take(struct cfs_jobs *j, struct deletion v[BATCH])
 {
 	size_t i, n;
 
@@ -206,21 +206,21 @@ static void run_task(struct cfs_job *job)
 {
 	struct cfs_meta *m = ((struct task *)job)->m;
 	struct cfs_release dead = {0}, strays = {0};
-	struct doomed v[BATCH];
+	struct deletion v[BATCH];
 	size_t i, n, files;
 	int rc = 0;
 
 	free(job);
 	while (!cfs_jobs_cut_short(m) && (n = take(m->jobs, v)) > 0) {
 		for (i = files = 0; i < n; i++) {
-			if (v[i].kind == DOOMED_FILE)
+			if (v[i].kind == DELETE_FILE)
 				v[files++] = v[i];
 			else
-				cfs_release_add(v[i].kind == DOOMED_STRAY ? &strays : &dead,
+				cfs_release_add(v[i].kind == DELETE_STRAY ? &strays : &dead,
 						v[i].id, (uint32_t)v[i].size);
 		}
 		cfs_release_slices(m, &strays, false);
-		delete_together(m, v, files, &dead, &rc);
+		delete_batch(m, v, files, &dead, &rc);
 	}
 	cfs_release_free(&strays);
 	cfs_release_free(&dead);
@@ -247,7 +247,7 @@ static bool is_working(struct cfs_meta *m)
 	return atomic_load(&m->started) && m->jobs->workers && !atomic_load(&m->jobs->stopping);
 }
 
-static void submit(struct cfs_meta *m, const struct doomed *what)
+static void submit(struct cfs_meta *m, const struct deletion *what)
 {
 	struct cfs_jobs *j = m->jobs;
 
@@ -265,12 +265,12 @@ static void submit(struct cfs_meta *m, const struct doomed *what)
 
 void cfs_jobs_delete_file(struct cfs_meta *m, cfs_ino_t ino, uint64_t length)
 {
-	submit(m, &(struct doomed){DOOMED_FILE, ino, length});
+	submit(m, &(struct deletion){DELETE_FILE, ino, length});
 }
 
 void cfs_jobs_delete_slice(struct cfs_meta *m, uint64_t id, uint32_t size, bool committed)
 {
-	submit(m, &(struct doomed){committed ? DOOMED_SLICE : DOOMED_STRAY, id, size});
+	submit(m, &(struct deletion){committed ? DELETE_SLICE : DELETE_STRAY, id, size});
 }
 
 void cfs_jobs_sweep(struct cfs_meta *m)

@@ -353,7 +353,7 @@ int cfs_meta_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, 
 /* The data of a deleted file is removed in the background. */
 static void after_removal(struct cfs_meta *m, const struct cfs_removed *r)
 {
-	if (r->fate == CFS_FATE_DELETED && r->has_data)
+	if (r->outcome == CFS_REMOVED_DELETED && r->has_data)
 		cfs_jobs_delete_file(m, r->ino, r->attr.length);
 }
 

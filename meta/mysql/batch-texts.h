@@ -45,7 +45,7 @@
 #define KEPT	    "{KEEP_LATE}"
 /* The directory gets a name. */
 #define KEEP_DIR IF_DIR_IS(KEPT) "{CERTIFY_DIR}"
-/* The attributes that decided the fate of an inode: 7 parameters. */
+/* The attributes that decided the outcome of a removal: 7 parameters. */
 #define VICTIM_IS "inode=p_ino AND type=p_type AND " STILL
 #define STILL                                                                                      \
 	"flags=? AND mode=? AND uid=? AND gid=? AND nlink=? AND "                                  \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unlink and rmdir: looks the victim up, or takes a file from the cache, decides its fate, and
+ * unlink and rmdir: looks the victim up, or takes a file from the cache, decides its outcome, and
  * executes it if the attributes are unchanged (optimistic check).
  */
 #include <errno.h>
@@ -49,9 +49,9 @@ static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal
 	if (a->dir != (v->type == CFS_TYPE_DIR) || (!a->dir && v->nlink != 1) ||
 	    cfs_rules_remove_entry(ctx, req->parent, &a->parent, v))
 		return 0;
-	a->ret.fate = req->trash && !(v->flags & CFS_FLAG_SKIP_TRASH) ? CFS_FATE_TRASHED
-								      : CFS_FATE_DELETED;
-	return a->ret.fate == CFS_FATE_TRASHED || v->type != CFS_TYPE_FILE ||
+	a->ret.outcome = req->trash && !(v->flags & CFS_FLAG_SKIP_TRASH) ? CFS_REMOVED_TRASHED
+									 : CFS_REMOVED_DELETED;
+	return a->ret.outcome == CFS_REMOVED_TRASHED || v->type != CFS_TYPE_FILE ||
 	       !cfs_host_is_open(host, a->victim.ino);
 }
 
@@ -105,8 +105,8 @@ static int try_to_remove(struct mysql_conn *m, const struct cfs_ctx *ctx, struct
 	if (r > 0) {
 		ask = !cfs_ino_is_trash(dir) &&
 		      (cfs_optimistic_dir_ask(&db->optimistic, dir) || a->dir);
-		r = a->ret.fate == CFS_FATE_TRASHED ? to_trash(m, ctx, a, ask, row)
-						    : for_good(m, ctx, a, ask, row);
+		r = a->ret.outcome == CFS_REMOVED_TRASHED ? to_trash(m, ctx, a, ask, row)
+							  : for_good(m, ctx, a, ask, row);
 	}
 	if (r > 0) {
 		mysql_dir_changed(db, dir, r, row, &a->parent);
@@ -160,12 +160,13 @@ static int remove_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void 
 	int r = sql_get_node(&m->sql, a->victim.ino, false, &there);
 
 	if (!r)
-		return a->ret.fate == CFS_FATE_TRASHED && !cfs_timespec_cmp(there.ctime, ctx->now);
+		return a->ret.outcome == CFS_REMOVED_TRASHED &&
+		       !cfs_timespec_cmp(there.ctime, ctx->now);
 	if (r == -ENOENT)
 		r = a->remembered ? is_older(m, ctx, a) : 0;
 	if (r)
 		return r < 0 ? r : 0;
-	a->ret.has_data = a->ret.fate == CFS_FATE_DELETED;
+	a->ret.has_data = a->ret.outcome == CFS_REMOVED_DELETED;
 	return 1;
 }
 
@@ -181,7 +182,7 @@ static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op
 		return r;
 	*ret_usage = (struct cfs_usage){0};
 	sql_usage_entry(ret_usage, a->req->parent, v, -1);
-	if (a->ret.fate == CFS_FATE_DELETED) {
+	if (a->ret.outcome == CFS_REMOVED_DELETED) {
 		sql_usage_inode(ret_usage, v, -1);
 	} else {
 		v->ctime = ctx->now;

@@ -46,14 +46,14 @@ static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct rename 
 	    (src->type == CFS_TYPE_DIR && q->src_parent != q->dst_parent) ||
 	    cfs_rules_remove_entry(ctx, q->src_parent, &a->src_dir, src))
 		return 0;
-	a->victim = (struct cfs_removed){.fate = CFS_FATE_NONE};
+	a->victim = (struct cfs_removed){.outcome = CFS_REMOVED_NONE};
 	if (!a->dst.ino)
 		return !cfs_rules_add_entry(ctx, q->dst_parent, &a->dst_dir);
 	if ((q->flags & CFS_RENAME_NOREPLACE) || src->type == CFS_TYPE_DIR ||
 	    dst->type == CFS_TYPE_DIR || dst->nlink != 1 ||
 	    cfs_rules_remove_entry(ctx, q->dst_parent, &a->dst_dir, dst))
 		return 0;
-	a->victim.fate = trash ? CFS_FATE_TRASHED : CFS_FATE_DELETED;
+	a->victim.outcome = trash ? CFS_REMOVED_TRASHED : CFS_REMOVED_DELETED;
 	return trash || dst->type != CFS_TYPE_FILE ||
 	       !cfs_host_is_open(m->sql.db->engine.host, a->dst.ino);
 }
@@ -62,7 +62,7 @@ static int run(struct mysql_conn *m, const struct cfs_ctx *ctx, struct rename *a
 {
 	const struct cfs_rename *q = &a->req->r;
 	const struct cfs_attr *src = &a->src.attr, *dst = &a->dst.attr;
-	cfs_ino_t trash = a->victim.fate == CFS_FATE_TRASHED ? a->req->trash : 0;
+	cfs_ino_t trash = a->victim.outcome == CFS_REMOVED_TRASHED ? a->req->trash : 0;
 	char name[CFS_NAME_MAX + 1];
 	size_t len = 0;
 	int64_t left = 0;
@@ -129,7 +129,7 @@ static int rename_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void 
 
 	if (r)
 		return r == -ENOENT ? 0 : r;
-	a->victim.has_data = a->victim.fate == CFS_FATE_DELETED;
+	a->victim.has_data = a->victim.outcome == CFS_REMOVED_DELETED;
 	return edge.ino == a->src.ino;
 }
 
@@ -145,10 +145,10 @@ static void count(struct rename *a, const struct cfs_ctx *ctx, struct cfs_usage 
 		sql_usage_entry(u, q->src_parent, src, -1);
 		sql_usage_entry(u, q->dst_parent, src, 1);
 	}
-	if (a->victim.fate == CFS_FATE_NONE)
+	if (a->victim.outcome == CFS_REMOVED_NONE)
 		return;
 	sql_usage_entry(u, q->dst_parent, dst, -1);
-	if (a->victim.fate == CFS_FATE_DELETED) {
+	if (a->victim.outcome == CFS_REMOVED_DELETED) {
 		sql_usage_inode(u, dst, -1);
 		return;
 	}

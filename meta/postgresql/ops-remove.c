@@ -186,7 +186,7 @@ static void become_removed(const struct cfs_ctx *ctx, struct remove *a)
 {
 	struct cfs_removed *v = &a->ret;
 
-	v->fate = a->req->trash ? CFS_FATE_TRASHED : CFS_FATE_DELETED;
+	v->outcome = a->req->trash ? CFS_REMOVED_TRASHED : CFS_REMOVED_DELETED;
 	if (a->req->trash) {
 		v->attr.ctime = ctx->now;
 		if (v->attr.parent)
@@ -379,7 +379,7 @@ static int remove_again(struct cfs_engine *e, const struct cfs_ctx *ctx, const s
 	cfs_warn("the connection was lost during a removal that was carried out, usage counters "
 		 "miss it: url=%s",
 		 sql_db(e)->where);
-	*ret = (struct cfs_removed){.fate = CFS_FATE_NONE};
+	*ret = (struct cfs_removed){.outcome = CFS_REMOVED_NONE};
 	*ret_usage = (struct cfs_usage){0};
 	return 0;
 }
@@ -402,7 +402,7 @@ static int in_one_statement(struct cfs_engine *e, const struct cfs_ctx *ctx, enu
 	*ret = a->ret;
 	*ret_usage = (struct cfs_usage){0};
 	sql_usage_entry(ret_usage, req->parent, &ret->attr, -1);
-	if (ret->fate == CFS_FATE_TRASHED)
+	if (ret->outcome == CFS_REMOVED_TRASHED)
 		sql_usage_entry(ret_usage, req->trash, &ret->attr, 1);
 	else
 		sql_usage_inode(ret_usage, &ret->attr, -1);

@@ -82,7 +82,7 @@ int rds_op_drop_detached(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_in
 		if (!r)
 			rds_usage_inode(ret_usage, &attr, -1);
 		if (!r && rds_int(a->element[2]))
-			rds_doomed_add(rds_of(e), ino, strtoull(a->element[3]->str, NULL, 10));
+			rds_deletions_add(rds_of(e), ino, strtoull(a->element[3]->str, NULL, 10));
 	}
 	rds_end(&q);
 	return r;

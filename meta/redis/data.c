@@ -125,7 +125,7 @@ int rds_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 		r = rds_change_reply(e, ino, a->element[1], a->element[2], a->element[4], ret,
 				     ret_usage);
 	else if (r == -ETIMEDOUT && s->id)
-		rds_doubt_add(rds, s->id, q.key, q.token);
+		rds_unknown_commit_add(rds, s->id, q.key, q.token);
 	if (!r) {
 		*ret_records = (unsigned)rds_int(a->element[3]);
 		rds_commit_note(rds, s->id);

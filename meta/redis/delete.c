@@ -17,21 +17,21 @@
  * cannot be looked up by inode. It keeps the entries last added or read; others are found by a scan
  * of the zset.
  */
-enum { DOOMED = 4096, DOUBTS = 256, COMMITS = 4096 };
+enum { DELETIONS = 4096, UNKNOWNS = 256, COMMITS = 4096 };
 
-struct rds_doomed {
+struct rds_deletions {
 	pthread_mutex_t lock; /* protects all of it */
 	struct {
 		cfs_ino_t ino;
 		uint64_t length; /* in delfiles */
 		uint64_t next;	 /* chunk */
-	} v[DOOMED];
+	} v[DELETIONS];
 	/* Commits of unknown outcome. */
 	struct {
 		uint64_t slice;
 		char key[RDS_KEY_MAX], token[17];
-	} doubts[DOUBTS];
-	unsigned n_doubts;
+	} unknowns[UNKNOWNS];
+	unsigned n_unknowns;
 	/*
 	 * Slices committed a short while ago: Redis has no key of its own for a slice with one
 	 * reference.
@@ -39,9 +39,9 @@ struct rds_doomed {
 	uint64_t commits[COMMITS];
 };
 
-int rds_doomed_create(struct rds_doomed **ret)
+int rds_deletions_create(struct rds_deletions **ret)
 {
-	struct rds_doomed *d = calloc(1, sizeof(*d));
+	struct rds_deletions *d = calloc(1, sizeof(*d));
 
 	if (!d)
 		return -ENOMEM;
@@ -50,7 +50,7 @@ int rds_doomed_create(struct rds_doomed **ret)
 	return 0;
 }
 
-void rds_doomed_destroy(struct rds_doomed *d)
+void rds_deletions_destroy(struct rds_deletions *d)
 {
 	if (!d)
 		return;
@@ -58,60 +58,60 @@ void rds_doomed_destroy(struct rds_doomed *d)
 	free(d);
 }
 
-void rds_doomed_add(struct rds *r, cfs_ino_t ino, uint64_t length)
+void rds_deletions_add(struct rds *r, cfs_ino_t ino, uint64_t length)
 {
-	struct rds_doomed *d = r->doomed;
+	struct rds_deletions *d = r->deletions;
 
 	pthread_mutex_lock(&d->lock);
-	if (d->v[ino % DOOMED].ino != ino || d->v[ino % DOOMED].length != length) {
-		d->v[ino % DOOMED].ino = ino;
-		d->v[ino % DOOMED].length = length;
-		d->v[ino % DOOMED].next = 0;
+	if (d->v[ino % DELETIONS].ino != ino || d->v[ino % DELETIONS].length != length) {
+		d->v[ino % DELETIONS].ino = ino;
+		d->v[ino % DELETIONS].length = length;
+		d->v[ino % DELETIONS].next = 0;
 	}
 	pthread_mutex_unlock(&d->lock);
 }
 
-static bool doomed_find(struct rds *r, cfs_ino_t ino, uint64_t *ret_length, uint64_t *ret_next)
+static bool deletion_find(struct rds *r, cfs_ino_t ino, uint64_t *ret_length, uint64_t *ret_next)
 {
-	struct rds_doomed *d = r->doomed;
+	struct rds_deletions *d = r->deletions;
 	bool found;
 
 	pthread_mutex_lock(&d->lock);
-	found = d->v[ino % DOOMED].ino == ino;
+	found = d->v[ino % DELETIONS].ino == ino;
 	if (found) {
-		*ret_length = d->v[ino % DOOMED].length;
-		*ret_next = d->v[ino % DOOMED].next;
+		*ret_length = d->v[ino % DELETIONS].length;
+		*ret_next = d->v[ino % DELETIONS].next;
 	}
 	pthread_mutex_unlock(&d->lock);
 	return found;
 }
 
-static void doomed_next(struct rds *r, cfs_ino_t ino, uint64_t next)
+static void deletion_next(struct rds *r, cfs_ino_t ino, uint64_t next)
 {
-	struct rds_doomed *d = r->doomed;
+	struct rds_deletions *d = r->deletions;
 
 	pthread_mutex_lock(&d->lock);
-	if (d->v[ino % DOOMED].ino == ino)
-		d->v[ino % DOOMED].next = next;
+	if (d->v[ino % DELETIONS].ino == ino)
+		d->v[ino % DELETIONS].next = next;
 	pthread_mutex_unlock(&d->lock);
 }
 
-void rds_doubt_add(struct rds *r, uint64_t slice, const char *key, const char *token)
+void rds_unknown_commit_add(struct rds *r, uint64_t slice, const char *key, const char *token)
 {
-	struct rds_doomed *d = r->doomed;
+	struct rds_deletions *d = r->deletions;
 	unsigned i;
 
 	pthread_mutex_lock(&d->lock);
-	i = d->n_doubts++ % DOUBTS;
-	d->doubts[i].slice = slice;
-	snprintf(d->doubts[i].key, sizeof(d->doubts[i].key), "%s", key);
-	snprintf(d->doubts[i].token, sizeof(d->doubts[i].token), "%s", token);
+	i = d->n_unknowns++ % UNKNOWNS;
+	d->unknowns[i].slice = slice;
+	snprintf(d->unknowns[i].key, sizeof(d->unknowns[i].key), "%s", key);
+	snprintf(d->unknowns[i].token, sizeof(d->unknowns[i].token), "%s", token);
 	pthread_mutex_unlock(&d->lock);
 }
 
 void rds_commit_note(struct rds *r, uint64_t slice)
 {
-	struct rds_doomed *d = r->doomed;
+	struct rds_deletions *d = r->deletions;
 
 	pthread_mutex_lock(&d->lock);
 	d->commits[slice % COMMITS] = slice;
@@ -120,7 +120,7 @@ void rds_commit_note(struct rds *r, uint64_t slice)
 
 static bool commit_find(struct rds *r, uint64_t slice)
 {
-	struct rds_doomed *d = r->doomed;
+	struct rds_deletions *d = r->deletions;
 	bool found;
 
 	pthread_mutex_lock(&d->lock);
@@ -129,17 +129,17 @@ static bool commit_find(struct rds *r, uint64_t slice)
 	return found;
 }
 
-static void doubt_find(struct rds *r, uint64_t slice, char key[64], char token[17])
+static void unknown_commit_find(struct rds *r, uint64_t slice, char key[64], char token[17])
 {
-	struct rds_doomed *d = r->doomed;
+	struct rds_deletions *d = r->deletions;
 	unsigned i;
 
 	key[0] = token[0] = '\0';
 	pthread_mutex_lock(&d->lock);
-	for (i = 0; i < DOUBTS; i++) {
-		if (d->doubts[i].slice == slice) {
-			memcpy(key, d->doubts[i].key, 64);
-			memcpy(token, d->doubts[i].token, 17);
+	for (i = 0; i < UNKNOWNS; i++) {
+		if (d->unknowns[i].slice == slice) {
+			memcpy(key, d->unknowns[i].key, 64);
+			memcpy(token, d->unknowns[i].token, 17);
 		}
 	}
 	pthread_mutex_unlock(&d->lock);
@@ -244,7 +244,7 @@ int rds_op_delete_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 	uint64_t length, next = 0, stop;
 	int r = 0;
 
-	if (!doomed_find(rds_of(e), ino, &length, &next))
+	if (!deletion_find(rds_of(e), ino, &length, &next))
 		r = rds_find_delfile(e, ctx, ino, &length);
 	if (r == -ENOENT) {
 		length = 0;
@@ -252,7 +252,7 @@ int rds_op_delete_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 	}
 	if (r)
 		return r;
-	rds_doomed_add(rds_of(e), ino, length);
+	rds_deletions_add(rds_of(e), ino, length);
 	stop = CFS_MAX(chunks_of(length), 1);
 	if (stop > RDS_CHUNKS_ONE_BY_ONE)
 		return delete_found(e, ctx, ino, dead, arg);
@@ -262,7 +262,7 @@ int rds_op_delete_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 		r = delete_in(e, ctx, ino, &g, dead, arg, &next);
 		if (r <= 0) {
 			if (!r)
-				doomed_next(rds_of(e), ino, next);
+				deletion_next(rds_of(e), ino, next);
 			return r;
 		}
 		next = g.stop;
@@ -279,7 +279,7 @@ int rds_op_drop_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 	redisReply *reply;
 	int r;
 
-	doomed_find(rds_of(e), ino, &other, &next);
+	deletion_find(rds_of(e), ino, &other, &next);
 	snprintf(a, sizeof(a), "%" PRIu64 ":%" PRIu64, ino, length);
 	snprintf(b, sizeof(b), "%" PRIu64 ":%" PRIu64, ino, other);
 	rds_begin(&q, e);
@@ -307,7 +307,7 @@ int rds_op_each_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t
 
 		if (!parse_member(q.reply[0]->element[i], &ino, &length))
 			continue;
-		rds_doomed_add(rds_of(e), ino, length);
+		rds_deletions_add(rds_of(e), ino, length);
 		r = fn(arg, ino, length, rds_int(q.reply[0]->element[i + 1]));
 	}
 	rds_end(&q);
@@ -338,7 +338,7 @@ static int end_sustained(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64
 		*ret_length = rds_int(a->element[2]) ? strtoull(a->element[3]->str, NULL, 10)
 						     : UINT64_MAX;
 		if (*ret_length != UINT64_MAX)
-			rds_doomed_add(rds_of(e), ino, *ret_length);
+			rds_deletions_add(rds_of(e), ino, *ret_length);
 	}
 	rds_end(&q);
 	return r;
@@ -432,7 +432,7 @@ int rds_op_orphan_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_
 
 	if (commit_find(rds_of(e), id))
 		return -EBUSY;
-	doubt_find(rds_of(e), id, key, token);
+	unknown_commit_find(rds_of(e), id, key, token);
 	rds_begin(&q, e);
 	r = rds_script(&q, ctx, CFS_META_OP_delete, &rds_orphan_slice_lua, &a, "uuss", id,
 		       (uint64_t)size, key, token);
@@ -487,7 +487,7 @@ int rds_op_compact_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_in
 		rds_commit_note(rds_of(e), merged->id);
 		rds_each_pair(a->element[1], dead, arg);
 	} else if (r == -ETIMEDOUT) {
-		rds_doubt_add(rds_of(e), merged->id, q.key, q.token);
+		rds_unknown_commit_add(rds_of(e), merged->id, q.key, q.token);
 	}
 	rds_end(&q);
 	free(list);

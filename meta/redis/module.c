@@ -154,7 +154,7 @@ static void close_engine(struct cfs_engine *e)
 		rds_pipe_destroy(r->pipes[i]);
 	free(r->pipes);
 	rds_windows_destroy(r->windows);
-	rds_doomed_destroy(r->doomed);
+	rds_deletions_destroy(r->deletions);
 	cfs_optimistic_destroy(&r->optimistic);
 	rds_target_free(&r->target);
 	free(r);
@@ -166,7 +166,7 @@ static int create_parts(struct rds *r)
 	unsigned i;
 
 	if (!rc)
-		rc = rds_doomed_create(&r->doomed);
+		rc = rds_deletions_create(&r->deletions);
 	r->pipes = calloc(r->target.max_conns, sizeof(struct rds_pipe *));
 	if (!r->pipes)
 		return -ENOMEM;

@@ -54,9 +54,9 @@ bool rds_info_field(const char *info, const char *name, char *buf, size_t size);
 CFS_ENGINE_DECLARE(rds_op_settle, settle);
 
 /* delete.c: notes a deleted file with its length in `delfiles`. */
-void rds_doomed_add(struct rds *r, cfs_ino_t ino, uint64_t length);
+void rds_deletions_add(struct rds *r, cfs_ino_t ino, uint64_t length);
 /* Notes a commit of unknown outcome, by the key and token of its request. */
-void rds_doubt_add(struct rds *r, uint64_t slice, const char *key, const char *token);
+void rds_unknown_commit_add(struct rds *r, uint64_t slice, const char *key, const char *token);
 /* Looks for the inode in delfiles; -ENOENT. */
 int rds_find_delfile(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t *ret_length);
 void rds_commit_note(struct rds *r, uint64_t slice);

@@ -97,7 +97,7 @@ void rds_pipe_renew(struct rds_pipe *p);
 /* ---- the engine ---- */
 
 struct rds_windows;
-struct rds_doomed;
+struct rds_deletions;
 
 struct rds {
 	struct cfs_engine engine; /* first */
@@ -109,7 +109,7 @@ struct rds {
 	unsigned n_pipes;
 	_Atomic uint64_t last_token;
 	struct rds_windows *windows;
-	struct rds_doomed *doomed;
+	struct rds_deletions *deletions;
 	struct cfs_optimistic optimistic; /* seen.c */
 	atomic_bool info_refused;	  /* settle.c */
 };
@@ -237,7 +237,7 @@ void rds_windows_destroy(struct rds_windows *w);
 
 /* ---- delete.c ---- */
 
-int rds_doomed_create(struct rds_doomed **ret);
-void rds_doomed_destroy(struct rds_doomed *d);
+int rds_deletions_create(struct rds_deletions **ret);
+void rds_deletions_destroy(struct rds_deletions *d);
 
 #endif

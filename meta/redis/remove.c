@@ -8,18 +8,18 @@
 
 enum { MAX_ASKED = 100 };
 
-/* Counts the usage that follows from `fate`; makes v->attr as in struct cfs_removed. */
+/* Counts the usage that follows from `outcome`; makes v->attr as in struct cfs_removed. */
 static void count_victim(struct cfs_usage *u, cfs_ino_t parent, cfs_ino_t trash,
 			 const struct cfs_removed *v)
 {
 	rds_usage_entry(u, parent, &v->attr, -1);
-	if (v->fate == CFS_FATE_TRASHED)
+	if (v->outcome == CFS_REMOVED_TRASHED)
 		rds_usage_entry(u, trash, &v->attr, 1);
-	else if (v->fate == CFS_FATE_DELETED)
+	else if (v->outcome == CFS_REMOVED_DELETED)
 		rds_usage_inode(u, &v->attr, -1);
 }
 
-static int victim_reply(struct rds *rds, const redisReply *fate, const redisReply *ino,
+static int victim_reply(struct rds *rds, const redisReply *outcome, const redisReply *ino,
 			const redisReply *attr, const redisReply *data, const redisReply *length,
 			struct cfs_removed *ret)
 {
@@ -27,12 +27,12 @@ static int victim_reply(struct rds *rds, const redisReply *fate, const redisRepl
 
 	if (r || ino->len != 8)
 		return r ? r : -EIO;
-	ret->fate = (enum cfs_fate)rds_int(fate);
+	ret->outcome = (enum cfs_removal_outcome)rds_int(outcome);
 	ret->ino = cfs_get_be64(ino->str);
 	ret->has_data = rds_int(data) != 0;
 	rds_see(rds, ret->ino, attr, &ret->attr);
 	if (ret->has_data)
-		rds_doomed_add(rds, ret->ino, strtoull(length->str, NULL, 10));
+		rds_deletions_add(rds, ret->ino, strtoull(length->str, NULL, 10));
 	return 0;
 }
 
@@ -92,7 +92,7 @@ static int remove_name(struct cfs_engine *e, const struct cfs_ctx *ctx, bool dir
 		r = remove_judged(e, ctx, dir, req, ret);
 	if (r < 0)
 		return r;
-	if (ret->fate == CFS_FATE_DELETED) {
+	if (ret->outcome == CFS_REMOVED_DELETED) {
 		cfs_optimistic_file_forget(&rds_of(e)->optimistic, ret->ino);
 		cfs_optimistic_dir_forget(&rds_of(e)->optimistic, ret->ino);
 	}
@@ -125,7 +125,7 @@ static void count_rename(struct cfs_usage *u, const struct cfs_engine_rename *re
 			return;
 		rds_usage_entry(u, q->src_parent, &ret->victim.attr, 1);
 		rds_usage_entry(u, q->dst_parent, &ret->victim.attr, -1);
-	} else if (ret->victim.fate != CFS_FATE_NONE) {
+	} else if (ret->victim.outcome != CFS_REMOVED_NONE) {
 		count_victim(u, q->dst_parent, req->trash, &ret->victim);
 	}
 	if (q->src_parent != q->dst_parent) {
@@ -148,7 +148,7 @@ static int rename_reply(struct rds *rds, const struct cfs_engine_rename *req, co
 	/* Both names are of one inode: nothing has changed. */
 	if (r || a->elements < 8)
 		return r;
-	if (rds_int(a->element[3]) != CFS_FATE_NONE)
+	if (rds_int(a->element[3]) != CFS_REMOVED_NONE)
 		r = victim_reply(rds, a->element[3], a->element[4], a->element[5], a->element[6],
 				 a->element[7], &ret->victim);
 	if (!r)

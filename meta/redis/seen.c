@@ -127,19 +127,19 @@ struct removal {
 	size_t record_len, judged_len;
 };
 
-/* The fate of the removed inode; NONE: not a simple case. */
-static enum cfs_fate simple_fate(struct cfs_engine *e, const struct cfs_ctx *ctx,
-				 const struct removal *a)
+/* The outcome of the removed inode; NONE: not a simple case. */
+static enum cfs_removal_outcome simple_outcome(struct cfs_engine *e, const struct cfs_ctx *ctx,
+					       const struct removal *a)
 {
 	const struct cfs_attr *v = &a->victim.attr;
 
 	if (v->nlink != 1 || cfs_rules_remove_entry(ctx, a->req->parent, &a->dir, v))
-		return CFS_FATE_NONE;
+		return CFS_REMOVED_NONE;
 	if (a->req->trash && !(v->flags & CFS_FLAG_SKIP_TRASH))
-		return v->parent ? CFS_FATE_TRASHED : CFS_FATE_NONE;
+		return v->parent ? CFS_REMOVED_TRASHED : CFS_REMOVED_NONE;
 	if (v->type != CFS_TYPE_FILE || cfs_host_is_open(e->host, a->victim.ino))
-		return CFS_FATE_NONE;
-	return CFS_FATE_DELETED;
+		return CFS_REMOVED_NONE;
+	return CFS_REMOVED_DELETED;
 }
 
 static void put_removal(struct rds_request *q, const struct cfs_ctx *ctx, const struct removal *a,
@@ -153,14 +153,14 @@ static void put_removal(struct rds_request *q, const struct cfs_ctx *ctx, const 
 static void put_delete(struct rds_request *q, const struct cfs_ctx *ctx, const struct removal *a)
 {
 	const struct cfs_attr *v = &a->victim.attr;
-	char doomed[64];
+	char deleted[64];
 
 	put_removal(q, ctx, a, &rds_delete_seen_lua, v->length ? 4 : 1);
 	rds_words(q, "i", -rds_space_of(v));
 	if (!v->length)
 		return;
-	snprintf(doomed, sizeof(doomed), "%" PRIu64 ":%" PRIu64, a->victim.ino, v->length);
-	rds_words(q, "isi", -rds_length_of(v), doomed, (int64_t)ctx->now.tv_sec);
+	snprintf(deleted, sizeof(deleted), "%" PRIu64 ":%" PRIu64, a->victim.ino, v->length);
+	rds_words(q, "isi", -rds_length_of(v), deleted, (int64_t)ctx->now.tv_sec);
 }
 
 static void put_trash(struct rds_request *q, const struct cfs_ctx *ctx, const struct removal *a,
@@ -186,7 +186,7 @@ int rds_unlink_seen(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	struct rds *rds = rds_of(e);
 	struct removal a = {.req = req};
 	struct cfs_attr after;
-	enum cfs_fate fate;
+	enum cfs_removal_outcome outcome;
 	struct rds_request q;
 	int r;
 
@@ -195,15 +195,15 @@ int rds_unlink_seen(struct cfs_engine *e, const struct cfs_ctx *ctx,
 				       &a.victim) ||
 	    !cfs_optimistic_dir_known(&rds->optimistic, req->parent, &a.dir))
 		return 0;
-	fate = simple_fate(e, ctx, &a);
-	if (fate == CFS_FATE_NONE)
+	outcome = simple_outcome(e, ctx, &a);
+	if (outcome == CFS_REMOVED_NONE)
 		return 0;
 	after = a.victim.attr;
 	rds_entry_encode(after.type, a.victim.ino, a.entry);
 	a.record_len = rds_attr_encode(&after, a.record);
 	a.judged_len = judged_part(&a.dir, a.judged);
 	rds_begin(&q, e);
-	if (fate == CFS_FATE_TRASHED) {
+	if (outcome == CFS_REMOVED_TRASHED) {
 		after.ctime = ctx->now;
 		after.parent = req->trash;
 		put_trash(&q, ctx, &a, &after);
@@ -216,13 +216,13 @@ int rds_unlink_seen(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	if (r <= 0)
 		return r;
 	*ret = (struct cfs_removed){
-		.fate = fate,
+		.outcome = outcome,
 		.ino = a.victim.ino,
 		.attr = after,
-		.has_data = fate == CFS_FATE_DELETED && after.length,
+		.has_data = outcome == CFS_REMOVED_DELETED && after.length,
 		.parent = a.dir,
 	};
 	if (ret->has_data)
-		rds_doomed_add(rds, ret->ino, after.length);
+		rds_deletions_add(rds, ret->ino, after.length);
 	return 1;
 }

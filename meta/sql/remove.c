@@ -101,7 +101,7 @@ static int to_trash(struct sql_conn *c, const struct cfs_ctx *ctx,
 		     (int64_t)v->attr.type);
 	if (r < 0)
 		return r;
-	v->fate = CFS_FATE_TRASHED;
+	v->outcome = CFS_REMOVED_TRASHED;
 	v->attr.ctime = ctx->now;
 	if (v->attr.parent)
 		v->attr.parent = req->trash;
@@ -117,13 +117,13 @@ static int for_real(struct sql_conn *c, const struct cfs_ctx *ctx, int has_data,
 	int r;
 
 	if (!dir && v->attr.nlink > 1) {
-		v->fate = CFS_FATE_LINKED;
+		v->outcome = CFS_REMOVED_LINKED;
 		v->attr.nlink--;
 		v->attr.ctime = ctx->now;
 		return sql_move_node(c, v->ino, &v->attr);
 	}
 	if (v->attr.type == CFS_TYPE_FILE && cfs_host_sid(host) && cfs_host_is_open(host, v->ino)) {
-		v->fate = CFS_FATE_SUSTAINED;
+		v->outcome = CFS_REMOVED_SUSTAINED;
 		v->attr.nlink = 0;
 		v->attr.ctime = ctx->now;
 		r = sql_post(c, SQL_put_sustained, "ii", cfs_host_sid(host), v->ino);
@@ -131,7 +131,7 @@ static int for_real(struct sql_conn *c, const struct cfs_ctx *ctx, int has_data,
 			r = sql_post(c, SQL_del_xattrs, "i", v->ino);
 		return r < 0 ? r : sql_move_node(c, v->ino, &v->attr);
 	}
-	v->fate = CFS_FATE_DELETED;
+	v->outcome = CFS_REMOVED_DELETED;
 	sql_usage_inode(u, &v->attr, -1);
 	return delete_rows(c, ctx, has_data, v);
 }
@@ -176,7 +176,7 @@ struct remove {
 static int log_removal(struct sql_conn *c, const struct cfs_ctx *ctx, const struct remove *a)
 {
 	const struct cfs_engine_remove *req = a->req;
-	uint64_t trash = a->ret.fate == CFS_FATE_TRASHED ? req->trash : 0;
+	uint64_t trash = a->ret.outcome == CFS_REMOVED_TRASHED ? req->trash : 0;
 	char name[3 * CFS_NAME_MAX + 1];
 
 	if (!cfs_host_changelog(sql_host(c)))
@@ -186,7 +186,7 @@ static int log_removal(struct sql_conn *c, const struct cfs_ctx *ctx, const stru
 		return sql_log(c, ctx, "RMDIR(%" PRIu64 ",%s,%" PRIu64 "):%" PRIu64, req->parent,
 			       name, trash, a->ret.ino);
 	return sql_log(c, ctx, "UNLINK(%" PRIu64 ",%s,%" PRIu64 ",%s,false):%" PRIu64, req->parent,
-		       name, trash, a->ret.fate == CFS_FATE_SUSTAINED ? "true" : "false",
+		       name, trash, a->ret.outcome == CFS_REMOVED_SUSTAINED ? "true" : "false",
 		       a->ret.ino);
 }
 

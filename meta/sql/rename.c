@@ -339,7 +339,7 @@ static int exchange(struct sql_conn *c, const struct cfs_ctx *ctx, struct rename
 		r = arrive(c, ctx, a->dst.ino, q->src_parent, dst);
 	if (r < 0)
 		return r;
-	a->ret.victim.fate = CFS_FATE_LINKED;
+	a->ret.victim.outcome = CFS_REMOVED_LINKED;
 	if (q->src_parent == q->dst_parent)
 		return 0;
 	a->dst_nlink = (src->type == CFS_TYPE_DIR) - (dst->type == CFS_TYPE_DIR);
@@ -425,11 +425,11 @@ static int log_move(struct sql_conn *c, const struct cfs_ctx *ctx, const struct 
 
 	if (!cfs_host_changelog(sql_host(c)))
 		return 0;
-	return sql_log(c, ctx,
-		       "MOVE(%" PRIu64 ",%s,%" PRIu64 ",%s,%u,%" PRIu64 ",%" PRIu64 "):%" PRIu64,
-		       q->src_parent, sql_log_name(q->src_name, q->src_len, src), q->dst_parent,
-		       sql_log_name(q->dst_name, q->dst_len, dst), q->flags, a->dst.ino,
-		       a->ret.victim.fate == CFS_FATE_TRASHED ? a->req->trash : 0, a->src.ino);
+	return sql_log(
+		c, ctx, "MOVE(%" PRIu64 ",%s,%" PRIu64 ",%s,%u,%" PRIu64 ",%" PRIu64 "):%" PRIu64,
+		q->src_parent, sql_log_name(q->src_name, q->src_len, src), q->dst_parent,
+		sql_log_name(q->dst_name, q->dst_len, dst), q->flags, a->dst.ino,
+		a->ret.victim.outcome == CFS_REMOVED_TRASHED ? a->req->trash : 0, a->src.ino);
 }
 
 static int rename_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
@@ -448,7 +448,7 @@ static int rename_entry(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	if (r < 0)
 		return r;
 	if (a->src.ino == a->dst.ino) {
-		a->ret.victim = (struct cfs_removed){.fate = CFS_FATE_NONE};
+		a->ret.victim = (struct cfs_removed){.outcome = CFS_REMOVED_NONE};
 		return 0;
 	}
 	r = 0;

@@ -21,7 +21,7 @@ void gone_add(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rem
 	struct cfs_node *there;
 	struct gone *g;
 
-	if (what->fate == CFS_FATE_NONE || what->attr.type != CFS_TYPE_DIR ||
+	if (what->outcome == CFS_REMOVED_NONE || what->attr.type != CFS_TYPE_DIR ||
 	    cfs_table_count(v->gone) >= GONE_MAX)
 		return;
 	g = calloc(1, sizeof(*g));

@@ -476,10 +476,10 @@ static void removed(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct c
 {
 	struct vnode *n;
 
-	if (what->fate == CFS_FATE_NONE)
+	if (what->outcome == CFS_REMOVED_NONE)
 		return;
 	cache_changed(&v->cache, 0, 0, what->ino, NULL);
-	if (what->fate != CFS_FATE_SUSTAINED)
+	if (what->outcome != CFS_REMOVED_SUSTAINED)
 		return;
 	n = vnode_find(v, what->ino);
 	if (n) {
@@ -498,7 +498,7 @@ static int remove_name(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t p
 		       const char *name, size_t len, unsigned flags, bool known, remove_fn fn)
 {
 	uint64_t seq = cache_seq(&v->cache), asked_ns = cfs_now_ns();
-	struct cfs_removed what = {.fate = CFS_FATE_NONE};
+	struct cfs_removed what = {.outcome = CFS_REMOVED_NONE};
 	int r = check_name(name, len);
 
 	if (r < 0)
@@ -547,7 +547,7 @@ void cfs_vfs_name_changed(struct cfs_vfs *v, cfs_ino_t parent, const char *name,
 int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req)
 {
 	struct cfs_rename in = *req;
-	struct cfs_renamed res = {.victim.fate = CFS_FATE_NONE};
+	struct cfs_renamed res = {.victim.outcome = CFS_REMOVED_NONE};
 	bool done = false;
 	int r;
 

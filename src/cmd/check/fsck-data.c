@@ -18,7 +18,7 @@
 enum { USE_RECORD = 1, USE_DELAYED = 2, USE_REF = 4 };
 
 /* A slice whose reference count does not match its records. */
-struct doubt {
+struct suspect {
 	uint64_t id;
 	uint32_t size;
 	int64_t refs, records;	       /* refs -1: no row */
@@ -28,7 +28,7 @@ struct doubt {
 struct data {
 	struct fsck *f;
 	struct sorter *uses, *objects;
-	struct doubt *doubts;
+	struct suspect *suspects;
 	size_t n, cap;
 };
 
@@ -259,18 +259,18 @@ static int check_blocks(struct data *d, const struct slice *s, struct block_obje
 
 /* ---- references ---- */
 
-static int doubt(struct data *d, const struct slice *s)
+static int add_suspect(struct data *d, const struct slice *s)
 {
 	if (d->n == d->cap) {
 		size_t cap = d->cap ? 2 * d->cap : 256;
-		struct doubt *v = reallocarray(d->doubts, cap, sizeof(*v));
+		struct suspect *v = reallocarray(d->suspects, cap, sizeof(*v));
 
 		if (!v)
 			return -ENOMEM;
-		d->doubts = v;
+		d->suspects = v;
 		d->cap = cap;
 	}
-	d->doubts[d->n++] = (struct doubt){
+	d->suspects[d->n++] = (struct suspect){
 		.id = s->id,
 		.size = s->size,
 		.refs = s->refs,
@@ -280,40 +280,40 @@ static int doubt(struct data *d, const struct slice *s)
 	return 0;
 }
 
-static struct doubt *find_doubt(struct data *d, uint64_t id)
+static struct suspect *find_suspect(struct data *d, uint64_t id)
 {
 	size_t lo = 0, hi = d->n, mid;
 
 	/* Suspects are in the order of their ids. */
 	while (lo < hi) {
 		mid = (lo + hi) / 2;
-		if (d->doubts[mid].id < id)
+		if (d->suspects[mid].id < id)
 			lo = mid + 1;
 		else
 			hi = mid;
 	}
-	return lo < d->n && d->doubts[lo].id == id ? &d->doubts[lo] : NULL;
+	return lo < d->n && d->suspects[lo].id == id ? &d->suspects[lo] : NULL;
 }
 
 static int count_list(void *arg, const struct cfs_row *row)
 {
-	struct doubt *doubt;
+	struct suspect *suspect;
 	size_t i;
 
 	for (i = 0; i < row->list.n; i++) {
-		doubt = find_doubt(arg, row->list.slices[i].id);
-		if (doubt)
-			doubt->records_now++;
+		suspect = find_suspect(arg, row->list.slices[i].id);
+		if (suspect)
+			suspect->records_now++;
 	}
 	return 0;
 }
 
 static int count_ref(void *arg, const struct cfs_row *row)
 {
-	struct doubt *doubt = find_doubt(arg, row->ref.id);
+	struct suspect *suspect = find_suspect(arg, row->ref.id);
 
-	if (doubt)
-		doubt->refs_now = row->ref.refs;
+	if (suspect)
+		suspect->refs_now = row->ref.refs;
 	return 0;
 }
 
@@ -330,7 +330,7 @@ static int judge_refs(struct data *d)
 	int r = admin_is_mounted(d->f->a, &mounted);
 
 	for (i = 0; i < d->n && r == 0; i++) {
-		const struct doubt *q = &d->doubts[i];
+		const struct suspect *q = &d->suspects[i];
 
 		if (q->refs != q->refs_now || q->records != q->records_now)
 			continue;
@@ -401,7 +401,7 @@ static int end_slice(struct data *d, const struct slice *s, struct block_object 
 				"records of slice %" PRIu64 " do not agree about its size", s->id);
 	/* A slice with no records and no references is about to be deleted: no fault. */
 	if (r == 0 && s->records != s->refs && (s->records || s->refs > 0))
-		r = doubt(d, s);
+		r = add_suspect(d, s);
 	return r < 0 ? r : check_blocks(d, s, o, more);
 }
 
@@ -446,6 +446,6 @@ int fsck_data(struct fsck *f)
 		r = check_refs(&d);
 	sorter_destroy(d.uses);
 	sorter_destroy(d.objects);
-	free(d.doubts);
+	free(d.suspects);
 	return r;
 }

@@ -372,7 +372,7 @@ int fsck_inode(struct fsck *f, cfs_ino_t ino)
 	const unsigned stats = CFS_DAMAGE_STAT | (f->sync_dir_stat ? CFS_DAMAGE_LENGTH : 0);
 	const unsigned usage = CFS_DAMAGE_STAT | CFS_DAMAGE_LENGTH | CFS_CHECK_NO_STAT;
 	struct cfs_check c = {0};
-	bool doubt = false;
+	bool suspect = false;
 	int i, r = f->repair ? admin_may_repair(f->a) : 0;
 
 	/*
@@ -383,12 +383,12 @@ int fsck_inode(struct fsck *f, cfs_ino_t ino)
 		struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
 
 		r = cfs_meta_check_inode(f->a->meta, &ctx, ino, f->repair ? ~usage : 0, &c);
-		doubt = c.damage & stats;
+		suspect = c.damage & stats;
 		c.damage &= f->again ? c.repaired : ~usage;
 		if (f->repair || !c.damage)
 			break;
 	}
-	if (r == 0 && doubt)
+	if (r == 0 && suspect)
 		r = inostack_push(&f->stats, ino);
 	return r < 0 ? r : report_damage(f, ino, &c);
 }

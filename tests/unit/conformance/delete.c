@@ -38,7 +38,7 @@ static void test_open_file(void **state)
 
 	set_open(f, true);
 	r = unlink_name(d, "f");
-	assert_int_equal(r.fate, CFS_FATE_SUSTAINED);
+	assert_int_equal(r.outcome, CFS_REMOVED_SUSTAINED);
 	assert_int_equal(r.attr.nlink, 0);
 	assert_int_equal(try_lookup(d, "f"), -ENOENT);
 	/* It reads, grows and changes as if it had a name. */
@@ -85,7 +85,7 @@ static void test_close_in_outage(void **state)
 	struct cfs_ctx c = as_root();
 
 	set_open(f, true);
-	assert_int_equal(unlink_name(d, "f").fate, CFS_FATE_SUSTAINED);
+	assert_int_equal(unlink_name(d, "f").outcome, CFS_REMOVED_SUSTAINED);
 	set_open(f, false);
 	atomic_store(&engine_hooks.end_sustained, no_answer);
 	assert_int_equal(cfs_meta_close_ino(vol.m, &c, f), -EIO);
@@ -154,11 +154,11 @@ static void test_trash(void **state)
 	id = write_at(f, 0, 10);
 	sub = make_dir(d, "sub");
 	r = unlink_name(d, "f");
-	assert_int_equal(r.fate, CFS_FATE_TRASHED);
+	assert_int_equal(r.outcome, CFS_REMOVED_TRASHED);
 	hour = hour_dir();
 	assert_int_equal(r.attr.parent, hour);
 	assert_int_equal(r.attr.nlink, 1);
-	assert_int_equal(rmdir_name(d, "sub").fate, CFS_FATE_TRASHED);
+	assert_int_equal(rmdir_name(d, "sub").outcome, CFS_REMOVED_TRASHED);
 	assert_int_equal(attr_of(d).nlink, 2);
 	assert_int_equal(attr_of(CFS_TRASH_INO).nlink, 2);
 	a = attr_of(hour);
@@ -185,12 +185,12 @@ static void test_trash(void **state)
 	/* Restored, it is what it was. */
 	OK(try_rename(&c, hour, name, d, "back", CFS_RENAME_NOREPLACE | CFS_RENAME_RESTORE, NULL));
 	assert_int_equal(attr_of(f).parent, d);
-	assert_int_equal(unlink_name(d, "back").fate, CFS_FATE_TRASHED);
+	assert_int_equal(unlink_name(d, "back").outcome, CFS_REMOVED_TRASHED);
 	wait_deletions();
 	assert_false(slice_deleted(id));
 	snprintf(name, sizeof(name), "%llu-%llu-back", (unsigned long long)d,
 		 (unsigned long long)f);
-	assert_int_equal(unlink_name(hour, name).fate, CFS_FATE_DELETED);
+	assert_int_equal(unlink_name(hour, name).outcome, CFS_REMOVED_DELETED);
 	wait_deletions();
 	assert_true(slice_deleted(id));
 }
@@ -207,31 +207,31 @@ static void test_trash_special(void **state)
 	/* the flag, the option */
 	f = make_file(d, "skip");
 	set_flags(f, CFS_FLAG_SKIP_TRASH);
-	assert_int_equal(unlink_name(d, "skip").fate, CFS_FATE_DELETED);
+	assert_int_equal(unlink_name(d, "skip").outcome, CFS_REMOVED_DELETED);
 	make_file(d, "skip2");
 	OK(cfs_meta_unlink(vol.m, &c, d, "skip2", 5, CFS_REMOVE_SKIP_TRASH, &r));
-	assert_int_equal(r.fate, CFS_FATE_DELETED);
+	assert_int_equal(r.outcome, CFS_REMOVED_DELETED);
 	/* the victim of a rename */
 	make_file(d, "a");
 	g = make_file(d, "b");
 	OK(try_rename(&c, d, "a", d, "b", 0, &rr));
-	assert_int_equal(rr.victim.fate, CFS_FATE_TRASHED);
+	assert_int_equal(rr.victim.outcome, CFS_REMOVED_TRASHED);
 	assert_int_equal(rr.victim.ino, g);
 	/* a long name is cut */
 	memset(name, 'g', CFS_NAME_MAX);
 	name[CFS_NAME_MAX] = '\0';
 	make_file(d, name);
-	assert_int_equal(unlink_name(d, name).fate, CFS_FATE_TRASHED);
+	assert_int_equal(unlink_name(d, name).outcome, CFS_REMOVED_TRASHED);
 	/* hard links: each name is kept; the same one twice is not */
 	f = make_file(d, "l");
 	OK(try_link(&c, f, d, "l2"));
 	OK(try_link(&c, f, d, "l3"));
-	assert_int_equal(unlink_name(d, "l").fate, CFS_FATE_TRASHED);
+	assert_int_equal(unlink_name(d, "l").outcome, CFS_REMOVED_TRASHED);
 	assert_int_equal(attr_of(f).nlink, 3);
 	assert_int_equal(attr_of(f).parent, 0);
 	OK(try_link(&c, f, d, "l"));
 	r = unlink_name(d, "l");
-	assert_int_equal(r.fate, CFS_FATE_LINKED);
+	assert_int_equal(r.outcome, CFS_REMOVED_LINKED);
 	assert_int_equal(r.attr.nlink, 3);
 }
 
@@ -245,7 +245,7 @@ static void test_trash_open(void **state)
 	change_setting(trash_on);
 	f = make_file(d, "tmp");
 	set_open(f, true);
-	assert_int_equal(unlink_name(d, "tmp").fate, CFS_FATE_TRASHED);
+	assert_int_equal(unlink_name(d, "tmp").outcome, CFS_REMOVED_TRASHED);
 	write_at(f, 0, 100);
 	OK(cfs_meta_truncate(vol.m, &c, f, 50, &a));
 	OK(cfs_meta_setattr(vol.m, &c, f, CFS_SET_MODE, &in, &a));

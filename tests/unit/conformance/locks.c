@@ -40,7 +40,7 @@ static void test_locks_of_a_removed_file_go(void **state)
 	OK(flock_(vol.m, f, 1, CFS_LOCK_WRITE));
 	OK(plock(vol.m, f, 2, CFS_LOCK_WRITE, 0, MAX));
 	OK(cfs_meta_unlink(vol.other, &c, d, "f", 1, 0, &r));
-	assert_int_equal(r.fate, CFS_FATE_DELETED);
+	assert_int_equal(r.outcome, CFS_REMOVED_DELETED);
 	assert_int_equal(flock_(vol.m, f, 3, CFS_LOCK_READ), -ENOENT);
 	OK(flock_(vol.m, f, 1, CFS_LOCK_NONE));
 	OK(plock(vol.m, f, 2, CFS_LOCK_NONE, 0, MAX));

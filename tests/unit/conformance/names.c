@@ -202,7 +202,7 @@ static void test_unlink(void **state)
 	assert_int_equal(try_unlink(&c, 1ULL << 40, "none"), -ENOENT);
 	assert_int_equal(try_unlink(&c, CFS_ROOT_INO, ".trash"), -EPERM);
 	r = unlink_name(d, "f");
-	assert_int_equal(r.fate, CFS_FATE_DELETED);
+	assert_int_equal(r.outcome, CFS_REMOVED_DELETED);
 	assert_int_equal(r.ino, f);
 	assert_int_equal(try_lookup(d, "f"), -ENOENT);
 	assert_int_equal(try_getattr(f), -ENOENT);
@@ -222,7 +222,7 @@ static void test_rmdir(void **state)
 	assert_int_equal(try_rmdir(&c, d, ".."), -ENOTEMPTY);
 	unlink_name(sub, "f");
 	assert_int_equal(attr_of(d).nlink, 3);
-	assert_int_equal(rmdir_name(d, "sub").fate, CFS_FATE_DELETED);
+	assert_int_equal(rmdir_name(d, "sub").outcome, CFS_REMOVED_DELETED);
 	assert_int_equal(attr_of(d).nlink, 2);
 	assert_int_equal(try_getattr(sub), -ENOENT);
 	assert_int_equal(try_make(&c, sub, "x", CFS_TYPE_FILE, 0644, NULL), -ENOENT);
@@ -247,7 +247,7 @@ static void test_links(void **state)
 	assert_int_equal(try_link(&c, f, f, "x"), -ENOTDIR);
 	assert_int_equal(try_link(&c, f, d, ""), -EINVAL);
 	r = unlink_name(d, "f");
-	assert_int_equal(r.fate, CFS_FATE_LINKED);
+	assert_int_equal(r.outcome, CFS_REMOVED_LINKED);
 	assert_int_equal(r.attr.nlink, 1);
 	/* Once hard linked, the parent stays unknown (volume-format 5). */
 	assert_int_equal(attr_of(f).parent, 0);
@@ -260,7 +260,7 @@ static void test_links(void **state)
 	assert_int_equal(try_link(&c, f, d, "x"), -EPERM);
 	assert_int_equal(try_unlink(&c, d, "h"), -EPERM);
 	set_flags(f, 0);
-	assert_int_equal(unlink_name(d, "h").fate, CFS_FATE_DELETED);
+	assert_int_equal(unlink_name(d, "h").outcome, CFS_REMOVED_DELETED);
 }
 
 static void test_sticky(void **state)

@@ -180,13 +180,13 @@ static void test_directory_gone(void **state)
 	make_file(old, "f");
 	unlink_there(old, "f");
 	OK(cfs_meta_rmdir(vol.other, &c, d, "old", 3, 0, &r));
-	assert_int_equal(r.fate, CFS_FATE_TRASHED);
+	assert_int_equal(r.outcome, CFS_REMOVED_TRASHED);
 	assert_int_equal(try_file(&c, old, "g", NULL), -ENOENT);
 }
 
 /* ---- files ---- */
 
-static void change_victims(cfs_ino_t d, enum cfs_fate fate)
+static void change_victims(cfs_ino_t d, enum cfs_removal_outcome outcome)
 {
 	struct cfs_ctx c = as_root(), user = as_user(5, 5);
 	cfs_ino_t f = make_file(d, "linked");
@@ -196,23 +196,23 @@ static void change_victims(cfs_ino_t d, enum cfs_fate fate)
 
 	OK(cfs_meta_link(vol.other, &c, f, d, "name", 4, &a));
 	r = unlink_name(d, "linked");
-	assert_int_equal(r.fate, fate == CFS_FATE_DELETED ? CFS_FATE_LINKED : fate);
+	assert_int_equal(r.outcome, outcome == CFS_REMOVED_DELETED ? CFS_REMOVED_LINKED : outcome);
 	assert_int_equal(attr_of(f).nlink, r.attr.nlink);
 	unlink_there(d, "name");
 
 	f = make_file(d, "longer");
 	truncate_there(f, 5000);
 	r = unlink_name(d, "longer");
-	assert_int_equal(r.fate, fate);
+	assert_int_equal(r.outcome, outcome);
 	assert_int_equal(r.attr.length, 5000);
 	f = make_file(d, "shorter");
 	id = write_at(f, 0, 100);
 	truncate_there(f, 0);
 	r = unlink_name(d, "shorter");
-	assert_int_equal(r.fate, fate);
+	assert_int_equal(r.outcome, outcome);
 	assert_int_equal(r.attr.length, 0);
 	wait_deletions();
-	assert_int_equal(slice_deleted(id), fate == CFS_FATE_DELETED);
+	assert_int_equal(slice_deleted(id), outcome == CFS_REMOVED_DELETED);
 
 	make_file(d, "replaced");
 	unlink_there(d, "replaced");
@@ -243,9 +243,9 @@ static void test_victim_changed(void **state)
 {
 	cfs_ino_t d = cached_dir("optimistic-victim");
 
-	change_victims(d, CFS_FATE_DELETED);
+	change_victims(d, CFS_REMOVED_DELETED);
 	change_setting(trash_on);
-	change_victims(d, CFS_FATE_TRASHED);
+	change_victims(d, CFS_REMOVED_TRASHED);
 }
 
 /* Whatever it is and has: its name, attributes and data go, or all of it is in the trash. */
@@ -258,7 +258,8 @@ static void test_kinds_removed(void **state)
 	uint64_t id;
 
 	for (int trash = 0; trash < 2; trash++) {
-		enum cfs_fate fate = trash ? CFS_FATE_TRASHED : CFS_FATE_DELETED;
+		enum cfs_removal_outcome outcome =
+			trash ? CFS_REMOVED_TRASHED : CFS_REMOVED_DELETED;
 
 		if (trash)
 			change_setting(trash_on);
@@ -267,18 +268,18 @@ static void test_kinds_removed(void **state)
 			id = write_at(f, 0, 1);
 			OK(cfs_meta_truncate(vol.m, &c, f, lengths[i], &a));
 			OK(cfs_meta_setxattr(vol.m, &c, f, "user.x", "1", 1, 0));
-			assert_int_equal(unlink_name(d, "f").fate, fate);
+			assert_int_equal(unlink_name(d, "f").outcome, outcome);
 			wait_deletions();
 			assert_int_equal(slice_deleted(id), !trash);
 			assert_int_equal(try_getattr(f), trash ? 0 : -ENOENT);
 		}
 		f = make_file(d, "sparse");
 		OK(cfs_meta_truncate(vol.m, &c, f, 1ULL << 40, &a));
-		assert_int_equal(unlink_name(d, "sparse").fate, fate);
+		assert_int_equal(unlink_name(d, "sparse").outcome, outcome);
 		f = make(d, "s", CFS_TYPE_SYMLINK);
-		assert_int_equal(unlink_name(d, "s").fate, fate);
+		assert_int_equal(unlink_name(d, "s").outcome, outcome);
 		f = make(d, "p", CFS_TYPE_FIFO);
-		assert_int_equal(unlink_name(d, "p").fate, fate);
+		assert_int_equal(unlink_name(d, "p").outcome, outcome);
 		f = make_file(d, "once");
 		OK(try_rename(&c, d, "once", d, "twice", 0, NULL));
 		assert_int_equal(unlink_name(d, "twice").ino, f);
@@ -286,19 +287,19 @@ static void test_kinds_removed(void **state)
 		OK(try_link(&c, f, d, "second"));
 		unlink_name(d, "first");
 		assert_int_equal(find(d, "second"), f);
-		assert_int_equal(unlink_name(d, "second").fate, fate);
+		assert_int_equal(unlink_name(d, "second").outcome, outcome);
 	}
 	change_setting(trash_off);
 	f = make_file(d, "one");
 	OK(try_link(&c, f, d, "other"));
-	assert_int_equal(unlink_name(d, "one").fate, CFS_FATE_LINKED);
+	assert_int_equal(unlink_name(d, "one").outcome, CFS_REMOVED_LINKED);
 	change_setting(trash_on);
 	assert_int_equal(find(d, "other"), f);
-	assert_int_equal(unlink_name(d, "other").fate, CFS_FATE_TRASHED);
+	assert_int_equal(unlink_name(d, "other").outcome, CFS_REMOVED_TRASHED);
 	assert_int_equal(attr_of(f).parent, 0);
 	f = make_file(d, "never");
 	set_flags(f, CFS_FLAG_SKIP_TRASH);
-	assert_int_equal(unlink_name(d, "never").fate, CFS_FATE_DELETED);
+	assert_int_equal(unlink_name(d, "never").outcome, CFS_REMOVED_DELETED);
 }
 
 static void test_opened_meanwhile(void **state)
@@ -307,7 +308,7 @@ static void test_opened_meanwhile(void **state)
 	struct cfs_ctx c = as_root();
 
 	set_open(f, true);
-	assert_int_equal(unlink_name(d, "f").fate, CFS_FATE_SUSTAINED);
+	assert_int_equal(unlink_name(d, "f").outcome, CFS_REMOVED_SUSTAINED);
 	assert_int_equal(attr_of(f).nlink, 0);
 	set_open(f, false);
 	OK(cfs_meta_close_ino(vol.m, &c, f));

@@ -14,7 +14,7 @@ static void test_plain(void **state)
 
 	OK(try_rename(&c, d, "f", d, "g", 0, &r));
 	assert_int_equal(r.moved.ino, f);
-	assert_int_equal(r.victim.fate, CFS_FATE_NONE);
+	assert_int_equal(r.victim.outcome, CFS_REMOVED_NONE);
 	assert_int_equal(find(d, "g"), f);
 	assert_int_equal(try_lookup(d, "f"), -ENOENT);
 	OK(try_rename(&c, d, "g", d2, "g", 0, &r));
@@ -38,7 +38,7 @@ static void test_replace(void **state)
 	struct cfs_renamed r;
 
 	OK(try_rename(&c, d, "a", d, "b", 0, &r));
-	assert_int_equal(r.victim.fate, CFS_FATE_DELETED);
+	assert_int_equal(r.victim.outcome, CFS_REMOVED_DELETED);
 	assert_int_equal(r.victim.ino, b);
 	assert_int_equal(find(d, "b"), a);
 	assert_int_equal(try_getattr(b), -ENOENT);
@@ -111,7 +111,7 @@ static void test_exchange(void **state)
 	assert_int_equal(attr_of(d).nlink, 4);
 	assert_int_equal(attr_of(d2).nlink, 2);
 	assert_int_equal(r.victim.ino, sub);
-	assert_int_equal(r.victim.fate, CFS_FATE_LINKED);
+	assert_int_equal(r.victim.outcome, CFS_REMOVED_LINKED);
 	assert_int_equal(try_rename(&c, d, "d2", d2, "sub", CFS_RENAME_EXCHANGE, NULL), -EINVAL);
 }
 
@@ -136,7 +136,7 @@ static void test_victim_linked(void **state)
 
 	OK(try_link(&c, b, d, "b2"));
 	OK(try_rename(&c, d, "a", d, "b", 0, &r));
-	assert_int_equal(r.victim.fate, CFS_FATE_LINKED);
+	assert_int_equal(r.victim.outcome, CFS_REMOVED_LINKED);
 	assert_int_equal(r.victim.attr.nlink, 1);
 	assert_int_equal(find(d, "b"), a);
 	assert_int_equal(find(d, "b2"), b);

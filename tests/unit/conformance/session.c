@@ -72,7 +72,7 @@ static void test_stale(void **state)
 	cfs_quotas_end(vol.m->quotas, &c, &usage);
 	atomic_store(&vol.m->host.sid, own);
 	set_open(g, false);
-	assert_int_equal(r.fate, CFS_FATE_SUSTAINED);
+	assert_int_equal(r.outcome, CFS_REMOVED_SUSTAINED);
 	OK(try_getattr(g));
 
 	found.sid = dead;

@@ -245,7 +245,7 @@ static void remove_file(struct fixture *f, const struct file *file)
 	req.name_len = strlen(name);
 	assert_int_equal(f->e->ops->delete_chunk(f->e, &f->ctx, file->ino, note_dead, f), -EBUSY);
 	assert_int_equal(f->e->ops->unlink(f->e, &f->ctx, &req, &removed, &usage), 0);
-	assert_int_equal(removed.fate, CFS_FATE_DELETED);
+	assert_int_equal(removed.outcome, CFS_REMOVED_DELETED);
 	assert_int_equal(
 		fixture_number(f, "SELECT length FROM jfs_delfile WHERE inode=%d", (int)file->ino),
 		removed.has_data ? (int64_t)file->n * CELL : 0);

@@ -116,7 +116,7 @@ static void test_trash(void **state)
 
 	f->ctx.now.tv_sec += 10;
 	assert_int_equal(unlink_at(f, dir, "file", hour, &removed), 0);
-	assert_int_equal(removed.fate, CFS_FATE_TRASHED);
+	assert_int_equal(removed.outcome, CFS_REMOVED_TRASHED);
 	snprintf(name, sizeof(name), "%d-%d-file", (int)dir, (int)ino);
 	assert_int_equal(lookup(f, hour, name), ino);
 	assert_int_equal(lookup(f, dir, "file"), 0);
@@ -150,12 +150,12 @@ static void test_trash(void **state)
 	assert_int_equal(unlink_at(f, hour, want, 0, &removed), -EPERM);
 	f->ctx.uid = 0;
 	assert_int_equal(unlink_at(f, hour, want, 0, &removed), 0);
-	assert_int_equal(removed.fate, CFS_FATE_DELETED);
+	assert_int_equal(removed.outcome, CFS_REMOVED_DELETED);
 
 	ino = fixture_make(f, root, "secret", CFS_TYPE_FILE);
 	assert_int_equal(set_flags(f, ino, CFS_FLAG_SKIP_TRASH), 0);
 	assert_int_equal(unlink_at(f, root, "secret", hour, &removed), 0);
-	assert_int_equal(removed.fate, CFS_FATE_DELETED);
+	assert_int_equal(removed.outcome, CFS_REMOVED_DELETED);
 }
 
 /* The second removal of the same name of a hard link in one hour must not fail. */
@@ -167,12 +167,12 @@ static void test_trash_of_hard_links(void **state)
 
 	assert_int_equal(link_at(f, ino, root, "b"), 0);
 	assert_int_equal(unlink_at(f, root, "a", hour, &removed), 0);
-	assert_int_equal(removed.fate, CFS_FATE_TRASHED);
+	assert_int_equal(removed.outcome, CFS_REMOVED_TRASHED);
 	assert_int_equal(fixture_attr(f, ino).parent, 0);
 	assert_int_equal(fixture_attr(f, ino).nlink, 2);
 	assert_int_equal(link_at(f, ino, root, "a"), 0);
 	assert_int_equal(unlink_at(f, root, "a", hour, &removed), 0);
-	assert_int_equal(removed.fate, CFS_FATE_LINKED);
+	assert_int_equal(removed.outcome, CFS_REMOVED_LINKED);
 	assert_int_equal(fixture_attr(f, ino).nlink, 2);
 	assert_int_equal(unlink_at(f, root, "b", 0, &removed), 0);
 	assert_int_equal(fixture_attr(f, ino).nlink, 1);
@@ -191,7 +191,7 @@ static void test_sustained(void **state)
 			 -ENOENT);
 	f->open_ino = ino;
 	assert_int_equal(unlink_at(f, root, "open", 0, &removed), 0);
-	assert_int_equal(removed.fate, CFS_FATE_SUSTAINED);
+	assert_int_equal(removed.outcome, CFS_REMOVED_SUSTAINED);
 	assert_int_equal(fixture_attr(f, ino).nlink, 0);
 	assert_int_equal(
 		fixture_number(f, "SELECT inode FROM jfs_sustained WHERE sid=%d", FIXTURE_SID),
@@ -341,7 +341,7 @@ static void test_rename_rules(void **state)
 	/* Two names of one file: nothing happens. */
 	assert_int_equal(link_at(f, a, d, "a2"), 0);
 	assert_int_equal(rename_at(f, root, "a", d, "a2", 0, hour, &renamed), 0);
-	assert_int_equal(renamed.victim.fate, CFS_FATE_NONE);
+	assert_int_equal(renamed.victim.outcome, CFS_REMOVED_NONE);
 	assert_int_equal(lookup(f, root, "a"), a);
 	assert_int_equal(fixture_attr(f, a).nlink, 2);
 
@@ -371,7 +371,7 @@ static void test_rename_rules(void **state)
 	assert_int_equal(rename_at(f, root, "b", d, "sub2", 0, hour, &renamed), -EISDIR);
 	assert_int_equal(unlink_at(f, d, "a2", 0, &removed), 0);
 	assert_int_equal(rename_at(f, root, "b", root, "a", 0, hour, &renamed), 0);
-	assert_int_equal(renamed.victim.fate, CFS_FATE_TRASHED);
+	assert_int_equal(renamed.victim.outcome, CFS_REMOVED_TRASHED);
 	assert_int_equal(renamed.victim.ino, a);
 	snprintf(name, sizeof(name), "1-%d-a", (int)a);
 	assert_int_equal(lookup(f, hour, name), a);

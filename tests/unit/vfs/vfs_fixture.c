@@ -115,7 +115,7 @@ int cfs_meta_unlink(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t par
 
 		meta.exists[i] = false;
 		meta.sustained[i] = open;
-		ret->fate = open ? CFS_FATE_SUSTAINED : CFS_FATE_DELETED;
+		ret->outcome = open ? CFS_REMOVED_SUSTAINED : CFS_REMOVED_DELETED;
 		ret->ino = FIRST_INO + (cfs_ino_t)i;
 		ret->attr = meta.attr[i];
 		r = 0;

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The fate of an inode whose name was removed (volume-format section 9).
+-- The outcome of a removal for its inode (volume-format section 9).
 local LINKED, TRASHED, SUSTAINED, DELETED = 1, 2, 3, 4
 -- Up to so many chunk lists are looked up; a longer file is assumed to have some.
 local MANY = 64
@@ -46,7 +46,7 @@ end
 -- open: whether this client has it open, '' when the client was not asked, or about another inode;
 -- sid: '0' without session. Both decide whether an open file is kept; nil: the client must be
 -- asked.
-local function fate_of(a, ino, trash, trash_name, open, asked, sid)
+local function outcome_of(a, ino, trash, trash_name, open, asked, sid)
 	local kind = type_of(a)
 	if trash ~= '0' and has(byte(a, 1), 32) == 0 and not (nlink_of(a) > 1 and kind ~= DIR and
 		call('HEXISTS', P .. 'd' .. trash, trash_name) == 1) then
@@ -68,16 +68,16 @@ local function trash_name_of(parent, ino, name)
 end
 -- Returns the inode's record (before it, when deleted), whether data was left, and its length in
 -- `delfiles`.
-local function dispose(fate, parent, name, ino, ino8, a, trash, trash8, now, stats, sid)
+local function dispose(outcome, parent, name, ino, ino8, a, trash, trash8, now, stats, sid)
 	use_entry(stats, parent, a, -1)
 	if type_of(a) == DIR then
 		drop_stats(ino)
 	end
-	if fate == DELETED then
+	if outcome == DELETED then
 		return a, delete_inode(ino, a, now)
 	end
 	a = set_ctime(a, now)
-	if fate == TRASHED then
+	if outcome == TRASHED then
 		call('HSET', P .. 'd' .. trash, trash_name_of(parent, ino, name), char(type_of(a)) .. ino8)
 		if has_parent(a) then
 			a = set_parent(a, trash8)
@@ -86,7 +86,7 @@ local function dispose(fate, parent, name, ino, ino8, a, trash, trash8, now, sta
 			call('HINCRBY', P .. 'p' .. ino, trash, 1)
 		end
 		use_entry(stats, trash, a, 1)
-	elseif fate == LINKED then
+	elseif outcome == LINKED then
 		a = set_nlink(a, nlink_of(a) - 1)
 		if not has_parent(a) then
 			call('HINCRBY', P .. 'p' .. ino, parent, -1)

@@ -25,22 +25,22 @@ local function op(dir, a, parent, asked, parent8, name, want_dir, trash, trash8,
 	if is_dir and call('HLEN', P .. 'd' .. ino) > 0 then
 		return {ENOTEMPTY}
 	end
-	local fate = fate_of(a, ino, trash, trash_name_of(parent, ino, name), open, asked, sid)
-	if not fate then
+	local outcome = outcome_of(a, ino, trash, trash_name_of(parent, ino, name), open, asked, sid)
+	if not outcome then
 		return {EBUSY, ino}
 	end
 	call('HDEL', P .. 'd' .. parent, name)
 	local data, length
-	a, data, length = dispose(fate, parent, name, ino, ino8, a, trash, trash8, now, stats, sid)
+	a, data, length = dispose(outcome, parent, name, ino, ino8, a, trash, trash8, now, stats, sid)
 	dir = count_dirs(parent, parent8, dir, now, is_dir and -1 or 0)
 	if LOG then
-		local there = fate == TRASHED and trash or '0'
+		local there = outcome == TRASHED and trash or '0'
 		if is_dir then
 			log('RMDIR(%s,%n,%s):%s', parent, name, there, ino)
 		else
 			log('UNLINK(%s,%n,%s,%s,false):%s', parent, name, there,
-				tostring(fate == SUSTAINED), ino)
+				tostring(outcome == SUSTAINED), ino)
 		end
 	end
-	return {0, fate, ino8, a, data and 1 or 0, dir, length}
+	return {0, outcome, ino8, a, data and 1 or 0, dir, length}
 end

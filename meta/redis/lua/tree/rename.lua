@@ -108,7 +108,7 @@ local function op(sdir, ddir, sp, dp, sp8, sname, dp8, dname, flags, trash, tras
 	if e then
 		return {e}
 	end
-	local fate = 0
+	local outcome = 0
 	if dentry and not exchange then
 		if s_dir ~= v_dir then
 			return {s_dir and ENOTDIR or EISDIR}
@@ -116,8 +116,8 @@ local function op(sdir, ddir, sp, dp, sp8, sname, dp8, dname, flags, trash, tras
 		if v_dir and call('HLEN', P .. 'd' .. v) > 0 then
 			return {ENOTEMPTY}
 		end
-		fate = fate_of(b, v, trash, trash_name_of(dp, v, dname), open, asked, sid)
-		if not fate then
+		outcome = outcome_of(b, v, trash, trash_name_of(dp, v, dname), open, asked, sid)
+		if not outcome then
 			return {EBUSY, v}
 		end
 	end
@@ -125,7 +125,7 @@ local function op(sdir, ddir, sp, dp, sp8, sname, dp8, dname, flags, trash, tras
 	if exchange then
 		call('HSET', P .. 'd' .. sp, sname, dentry)
 		call('HSET', P .. 'd' .. dp, dname, sentry)
-		fate = LINKED
+		outcome = LINKED
 		b = arrive(v, b, dp, sp, sp8, now)
 		if sp ~= dp then
 			d_nlink = (type_of(a) == DIR and 1 or 0) - (type_of(b) == DIR and 1 or 0)
@@ -138,7 +138,7 @@ local function op(sdir, ddir, sp, dp, sp8, sname, dp8, dname, flags, trash, tras
 		call('HSET', P .. 'd' .. dp, dname, sentry)
 		if dentry then
 			d_nlink = v_dir and -1 or 0
-			b, data, length = dispose(fate, dp, dname, v, v8, b, trash, trash8, now, stats, sid)
+			b, data, length = dispose(outcome, dp, dname, v, v8, b, trash, trash8, now, stats, sid)
 		end
 		if sp ~= dp and type_of(a) == DIR then
 			s_nlink = -1
@@ -157,6 +157,6 @@ local function op(sdir, ddir, sp, dp, sp8, sname, dp8, dname, flags, trash, tras
 		count_dirs(dp, dp8, ddir, now, d_nlink)
 	end
 	log('MOVE(%s,%n,%s,%n,%d,%s,%s):%s', sp, sname, dp, dname, flags, v or '0',
-		fate == TRASHED and trash or '0', s)
-	return {0, s8, a, fate, v8 or NONE8, b or '', data and 1 or 0, length}
+		outcome == TRASHED and trash or '0', s)
+	return {0, s8, a, outcome, v8 or NONE8, b or '', data and 1 or 0, length}
 end

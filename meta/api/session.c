@@ -259,7 +259,7 @@ static void clean_stale(struct cfs_meta *m)
 	free(sids);
 }
 
-static void beat(void *arg)
+static void send_heartbeat(void *arg)
 {
 	struct cfs_meta *m = arg;
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
@@ -313,7 +313,8 @@ static int start_tickers(struct cfs_meta *m)
 {
 	struct cfs_sessions *s = m->sessions;
 	uint64_t flush_ms = m->eng->ops->inline_usage ? FLUSH_QUOTA_MS : FLUSH_USAGE_MS;
-	int rc = cfs_ticker_start("meta-heartbeat", heartbeat_ms(m), beat, m, &s->heartbeat);
+	int rc = cfs_ticker_start("meta-heartbeat", heartbeat_ms(m), send_heartbeat, m,
+				  &s->heartbeat);
 
 	if (rc || m->conf.read_only)
 		return rc;

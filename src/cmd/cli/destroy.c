@@ -50,8 +50,8 @@ struct destroy {
 	FILE *keys; /* keys, NUL after each: removal starts only when the listing is complete */
 	uint64_t objects, bytes;
 	struct removed removed;
-	unsigned sessions; /* number of active ones */
-	uint64_t beats;	   /* changes when a session goes on, comes or ends */
+	unsigned sessions;   /* number of active ones */
+	uint64_t heartbeats; /* changes when a session goes on, comes or ends */
 };
 
 static int add_key(void *arg, const struct cfs_object_info *info)
@@ -94,7 +94,7 @@ static int count_live(void *arg, const struct cfs_session *s)
 	struct destroy *d = arg;
 
 	d->sessions += s->expire_s >= time(NULL);
-	d->beats += (uint64_t)s->expire_s;
+	d->heartbeats += (uint64_t)s->expire_s;
 	return 0;
 }
 
@@ -102,12 +102,12 @@ static int count_live(void *arg, const struct cfs_session *s)
 static int check_sessions(struct destroy *d)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
-	uint64_t before = d->beats;
+	uint64_t before = d->heartbeats;
 	bool again = d->keys;
 	int r;
 
 	d->sessions = 0;
-	d->beats = 0;
+	d->heartbeats = 0;
 	r = cfs_meta_each_session(d->a.meta, &ctx, count_live, d);
 	if (r < 0) {
 		cmd_error("cannot read the sessions: %s", strerror(-r));
@@ -121,7 +121,7 @@ static int check_sessions(struct destroy *d)
 		return CMD_SYSTEM;
 	}
 	/* A session that seems to have ended, by this host's clock, has sent a heartbeat. */
-	if (again && d->beats != before) {
+	if (again && d->heartbeats != before) {
 		cmd_error("sessions are active that should have ended: is the clock of this host "
 			  "right? See `cachefs status`, and unmount first");
 		return CMD_SYSTEM;

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "cmd/access/cmd.h"
-#include "cmd/usage/beats.h"
+#include "cmd/usage/heartbeats.h"
 
 /* Clients write quotas every 3 s; the rest is for writing them. */
 enum { PAUSE_MS = 4000, ROUNDS = 3 };
@@ -107,7 +107,7 @@ static int fill(struct admin *a, struct gap *g)
 struct settling {
 	struct admin *a;
 	bool repair;
-	struct beats beats; /* since the last measuring; silent sessions after the wait */
+	struct heartbeats heartbeats; /* since the last measuring; silent sessions after the wait */
 	gaps_damage_fn damage;
 	void *arg;
 };
@@ -125,7 +125,7 @@ static int judge(struct settling *s, const struct gaps *before, struct gaps *now
 		g->told = b && b->told;
 		if (g->told)
 			continue;
-		if (s->beats.n || !has_stood(b, g)) {
+		if (s->heartbeats.n || !has_stood(b, g)) {
 			open++;
 			continue;
 		}
@@ -147,16 +147,17 @@ static int pause_between(struct settling *s)
 
 	if (r == 0 && mounted)
 		poll(NULL, 0, PAUSE_MS);
-	return r < 0 ? r : beats_wait(s->a, &s->beats);
+	return r < 0 ? r : heartbeats_wait(s->a, &s->heartbeats);
 }
 
-static void tell_silent(const struct beats *b, size_t open)
+static void tell_silent(const struct heartbeats *b, size_t open)
 {
 	size_t i;
 
 	for (i = 0; i < b->n; i++)
-		cmd_error("note: session %" PRIu64 " (%s) gives no sign of life. What it has "
-			  "counted and not written is not known, so that %zu numbers of the usage "
+		cmd_error("note: session %" PRIu64
+			  " (%s) sends no heartbeat. The changes that it has "
+			  "counted and not written are unknown, so that %zu numbers of the usage "
 			  "are neither judged nor repaired. Continue or end it, or wait until it "
 			  "has expired (see `cachefs status`).",
 			  b->v[i].sid, b->v[i].who, open);
@@ -186,15 +187,15 @@ int gaps_settle(struct admin *a, bool repair, gaps_measure_fn measure, gaps_dama
 		free(before.v);
 		before = now;
 		now = (struct gaps){0};
-		if (!open || s.beats.n)
+		if (!open || s.heartbeats.n)
 			break;
-		beats_free(&s.beats);
+		heartbeats_free(&s.heartbeats);
 		if (r == 0)
-			r = beats_read(a, &s.beats);
+			r = heartbeats_read(a, &s.heartbeats);
 	}
 	if (r == 0 && open && round < ROUNDS)
-		tell_silent(&s.beats, open);
-	beats_free(&s.beats);
+		tell_silent(&s.heartbeats, open);
+	heartbeats_free(&s.heartbeats);
 	free(before.v);
 	free(now.v);
 	if (r == 0)

@@ -9,7 +9,7 @@
  * has changed meanwhile. Numbers that change in every pause are not judged.
  *
  * A mount that is stopped writes its counts when it goes on. So no gap is believed until each live
- * session has sent a heartbeat after the gap was seen (beats.h). While one sends none, nothing is
+ * session has sent a heartbeat after the gap was seen (heartbeats.h). While one sends none, nothing is
  * judged.
  */
 #ifndef CFS_CMD_GAPS_H

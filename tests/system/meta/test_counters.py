@@ -231,7 +231,7 @@ def test_mount_that_is_stopped_is_not_damage(ws, volume):
         os.kill(mnt.pid(), signal.SIGCONT)
     report = json.loads(r.stdout)
     assert report["found"] == 0 and report["not_judged"] > 0, report
-    assert "gives no sign of life" in r.stderr and str(mnt.path) in r.stderr, r.stderr
+    assert "sends no heartbeat" in r.stderr and str(mnt.path) in r.stderr, r.stderr
     judge(volume, [mnt])
     assert ask(ws, "fsck", volume.url)["found"] == 0
 

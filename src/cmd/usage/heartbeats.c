@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cmd/usage/beats.h"
+#include "cmd/usage/heartbeats.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -16,16 +16,16 @@
 enum { LOOK_MS = 500, SLOW_MS = 4000, LONGEST_MS = 60000, NEVER_S = 86400 };
 
 struct reading {
-	struct beats *b;
+	struct heartbeats *b;
 	int64_t now_s;
 };
 
-void beats_free(struct beats *b)
+void heartbeats_free(struct heartbeats *b)
 {
 	while (b->n)
 		free(b->v[--b->n].who);
 	free(b->v);
-	*b = (struct beats){0};
+	*b = (struct heartbeats){0};
 }
 
 static char *describe(const char *info)
@@ -46,9 +46,9 @@ static char *describe(const char *info)
 static int note(void *arg, const struct cfs_session *s)
 {
 	struct reading *r = arg;
-	struct beats *b = r->b;
+	struct heartbeats *b = r->b;
 	int64_t left_s = s->expire_s - r->now_s;
-	struct beat *v;
+	struct heartbeat *v;
 
 	if (left_s < 0 || left_s > NEVER_S)
 		return 0;
@@ -60,7 +60,7 @@ static int note(void *arg, const struct cfs_session *s)
 		b->v = v;
 	}
 	v = &b->v[b->n];
-	*v = (struct beat){
+	*v = (struct heartbeat){
 		.sid = s->sid,
 		.expire_s = s->expire_s,
 		.deadline = cfs_deadline_in(CFS_MIN((uint64_t)left_s * 250, LONGEST_MS) + SLOW_MS),
@@ -72,21 +72,21 @@ static int note(void *arg, const struct cfs_session *s)
 	return 0;
 }
 
-int beats_read(struct admin *a, struct beats *ret)
+int heartbeats_read(struct admin *a, struct heartbeats *ret)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
-	struct beats b = {0};
+	struct heartbeats b = {0};
 	struct reading r = {.b = &b, .now_s = cfs_meta_clock_s(a->meta)};
 	int rc = cfs_meta_each_session(a->meta, &ctx, note, &r);
 
 	if (rc < 0)
-		beats_free(&b);
+		heartbeats_free(&b);
 	else
 		*ret = b;
 	return rc < 0 ? rc : 0;
 }
 
-static bool is_silent(const struct beat *b, const struct beats *now)
+static bool is_silent(const struct heartbeat *b, const struct heartbeats *now)
 {
 	size_t i;
 
@@ -98,7 +98,7 @@ static bool is_silent(const struct beat *b, const struct beats *now)
 }
 
 /* Drops the sessions that have moved. Returns whether others still have time. */
-static bool look(struct beats *b, const struct beats *now)
+static bool look(struct heartbeats *b, const struct heartbeats *now)
 {
 	bool waiting = false;
 	size_t i, n = 0;
@@ -115,17 +115,17 @@ static bool look(struct beats *b, const struct beats *now)
 	return waiting;
 }
 
-int beats_wait(struct admin *a, struct beats *b)
+int heartbeats_wait(struct admin *a, struct heartbeats *b)
 {
 	bool waiting = b->n > 0;
 	int r = 0;
 
 	while (waiting && r == 0) {
-		struct beats now = {0};
+		struct heartbeats now = {0};
 
-		r = beats_read(a, &now);
+		r = heartbeats_read(a, &now);
 		waiting = r == 0 && look(b, &now);
-		beats_free(&now);
+		heartbeats_free(&now);
 		if (waiting)
 			poll(NULL, 0, LOOK_MS);
 	}

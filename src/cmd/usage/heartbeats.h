@@ -4,27 +4,27 @@
  * stopped, or cut off from the metadata, does not, and counts as alive until its session has
  * expired.
  */
-#ifndef CFS_CMD_BEATS_H
-#define CFS_CMD_BEATS_H
+#ifndef CFS_CMD_HEARTBEATS_H
+#define CFS_CMD_HEARTBEATS_H
 
 #include "cmd/access/admin.h"
 
-struct beat {
+struct heartbeat {
 	uint64_t sid;
 	int64_t expire_s;	 /* of the database's clock */
 	cfs_deadline_t deadline; /* a live one has moved it by then */
 	char *who;		 /* "HOST:MOUNT-POINT, process N" */
 };
 
-struct beats {
-	struct beat *v;
+struct heartbeats {
+	struct heartbeat *v;
 	size_t n, cap;
 };
 
 /* Reads sessions that have not expired, except those that never do (heartbeat=0). */
-int beats_read(struct admin *a, struct beats *ret);
+int heartbeats_read(struct admin *a, struct heartbeats *ret);
 /* Waits for a heartbeat of each session. Sessions without one in time are left in *b. */
-int beats_wait(struct admin *a, struct beats *b);
-void beats_free(struct beats *b);
+int heartbeats_wait(struct admin *a, struct heartbeats *b);
+void heartbeats_free(struct heartbeats *b);
 
 #endif

@@ -6,7 +6,7 @@
 #ifndef CFS_META_REDIS_OPS_H
 #define CFS_META_REDIS_OPS_H
 
-#include "meta/engine/engine-ops.h"
+#include "meta/engine/engine.h"
 #include "meta/redis/redis-internal.h"
 
 #define CFS_CTX const struct cfs_ctx *ctx

@@ -3,7 +3,7 @@
 #ifndef CFS_META_SQL_ENGINE_OPS_H
 #define CFS_META_SQL_ENGINE_OPS_H
 
-#include "meta/engine/engine-ops.h"
+#include "meta/engine/engine.h"
 #include "meta/sql/sql.h"
 
 #define SQL_ENGINE_MEMBER(member) .member = sql_op_##member,

@@ -342,3 +342,27 @@ void cfs_usage_add_dir(struct cfs_usage *u, cfs_ino_t dir, int64_t length, int64
 	u->dirs[i].space += space;
 	u->dirs[i].inodes += inodes;
 }
+
+/* A longer request is cut, to keep the transaction or script short; the kernel asks for 2 GiB. */
+enum { COPY_CHUNKS = 64 };
+
+int cfs_rules_copy_length(const struct cfs_copy_range *req, const struct cfs_attr *src,
+			  uint64_t *ret)
+{
+	uint64_t len;
+
+	if (src->type != CFS_TYPE_FILE)
+		return -EINVAL;
+	if (req->src_off >= src->length) {
+		*ret = 0;
+		return 0;
+	}
+	len = CFS_MIN(CFS_MIN(req->len, src->length - req->src_off), COPY_CHUNKS * CFS_CHUNK_SIZE);
+	if (req->dst_off >= CFS_FILE_MAX || len >= CFS_FILE_MAX - req->dst_off)
+		return -EFBIG;
+	if (req->src == req->dst && req->src_off < req->dst_off + len &&
+	    req->dst_off < req->src_off + len)
+		return -EINVAL;
+	*ret = len;
+	return 0;
+}

@@ -96,4 +96,11 @@ ssize_t cfs_rules_plock_apply(const struct cfs_plock *list, size_t n, const stru
 const struct cfs_plock *cfs_rules_plock_conflict(const struct cfs_plock *list, size_t n,
 						 const struct cfs_plock *lock);
 
+/*
+ * How much of a copy_file_range one call copies; 0: the source ends before it. -EINVAL: not a file,
+ * or overlapping ranges of one; -EFBIG.
+ */
+int cfs_rules_copy_length(const struct cfs_copy_range *req, const struct cfs_attr *src,
+			  uint64_t *ret);
+
 #endif

@@ -136,23 +136,3 @@ void rds_usage_inode(struct cfs_usage *u, const struct cfs_attr *attr, int sign)
 	u->owner_space += sign * rds_space_of(attr);
 	u->owner_inodes += sign;
 }
-
-const char *rds_log_name(const char *name, size_t len, char *buf)
-{
-	static const char hex[] = "0123456789ABCDEF";
-	char *p = buf;
-
-	for (size_t i = 0; i < len; i++) {
-		unsigned char ch = (unsigned char)name[i];
-
-		if (ch < 32 || ch >= 127 || strchr(",%()\"\\", ch)) {
-			*p++ = '%';
-			*p++ = hex[ch >> 4];
-			*p++ = hex[ch & 15];
-		} else {
-			*p++ = (char)ch;
-		}
-	}
-	*p = '\0';
-	return buf;
-}

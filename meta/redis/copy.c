@@ -14,9 +14,6 @@
 #include "meta/engine/rules.h"
 #include "meta/redis/ops.h"
 
-/* A longer request is cut, to keep the script short; the kernel asks for 2 GiB. */
-#define COPY_MAX (64 * CFS_CHUNK_SIZE)
-
 struct copy {
 	const struct cfs_copy_range *req;
 	/* of one attempt */
@@ -103,24 +100,6 @@ static void copy_window(struct copy *a, const struct cfs_slice *v, size_t n, uin
 	}
 }
 
-static int cut(struct copy *a)
-{
-	const struct cfs_copy_range *q = a->req;
-
-	if (a->src.type != CFS_TYPE_FILE)
-		return -EINVAL;
-	a->len = 0;
-	if (q->src_off >= a->src.length)
-		return 0;
-	a->len = CFS_MIN(CFS_MIN(q->len, a->src.length - q->src_off), COPY_MAX);
-	if (q->dst_off >= CFS_FILE_MAX || a->len >= CFS_FILE_MAX - q->dst_off)
-		return -EFBIG;
-	if (q->src == q->dst && q->src_off < q->dst_off + a->len &&
-	    q->dst_off < q->src_off + a->len)
-		return -EINVAL;
-	return 0;
-}
-
 static int check_file(const struct cfs_ctx *ctx, struct cfs_engine_host *host, cfs_ino_t ino,
 		      const struct cfs_attr *attr)
 {
@@ -188,7 +167,7 @@ static int try_copy(struct copy *a, struct cfs_engine *e, const struct cfs_ctx *
 	if (!r)
 		r = check_file(ctx, e->host, p->dst, &a->dst);
 	if (!r)
-		r = cut(a);
+		r = cfs_rules_copy_length(a->req, &a->src, &a->len);
 	if (!r && a->len)
 		r = read_lists(a, &q, ctx);
 	if (!r && a->len) {

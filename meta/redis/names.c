@@ -114,7 +114,7 @@ static char *mknod_line(struct rds *rds, const struct cfs_ctx *ctx, const struct
 	target = malloc(3 * req->target_len + 1);
 	if (!target)
 		return NULL;
-	rds_log_name(req->target, req->target_len, target);
+	cfs_changelog_name(req->target, req->target_len, target);
 	if (asprintf(&line, "%u,%u,%u,%u,%u,%s,linux,", ctx->uid, ctx->gid, (unsigned)req->type,
 		     (unsigned)req->mode, (unsigned)req->umask, target) < 0)
 		return NULL;
@@ -202,25 +202,6 @@ int rds_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, 
 
 /* ---- setattr ---- */
 
-/* The set mask in JuiceFS's bits (volume-format section 14). */
-static unsigned log_bits(uint32_t set)
-{
-	static const struct {
-		uint32_t ours;
-		unsigned theirs;
-	} bits[] = {
-		{CFS_SET_MODE, 1},	  {CFS_SET_UID, 2},	    {CFS_SET_GID, 4},
-		{CFS_SET_ATIME, 16},	  {CFS_SET_MTIME, 32},	    {CFS_SET_CTIME, 64},
-		{CFS_SET_ATIME_NOW, 128}, {CFS_SET_MTIME_NOW, 256}, {CFS_SET_FLAGS, 1 << 15},
-	};
-	unsigned out = 0;
-
-	for (size_t i = 0; i < sizeof(bits) / sizeof(bits[0]); i++)
-		if (set & bits[i].ours)
-			out |= bits[i].theirs;
-	return out;
-}
-
 /* Seconds below zero stand for "now", in the kernel's unsigned encoding (volume-format 5). */
 static struct timespec sane(struct timespec t, const struct cfs_ctx *ctx)
 {
@@ -242,7 +223,7 @@ int rds_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t in
 	r = rds_script(&q, ctx, CFS_META_OP_setattr, &rds_setattr_lua, &a, "uuubbutttbtu", ino,
 		       (uint64_t)set, (uint64_t)(in->mode & 07777), uid, (size_t)4, gid, (size_t)4,
 		       (uint64_t)in->flags, sane(in->atime, ctx), sane(in->mtime, ctx), in->ctime,
-		       who, rds_who(ctx, who), ctx->now, (uint64_t)log_bits(set));
+		       who, rds_who(ctx, who), ctx->now, (uint64_t)cfs_changelog_set_bits(set));
 	if (!r)
 		r = rds_attr_reply(a->element[1], ret);
 	if (!r)

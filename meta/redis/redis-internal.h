@@ -21,6 +21,7 @@
 #include <stdatomic.h>
 
 #include "base/clock.h"
+#include "meta/engine/changelog.h"
 #include "meta/engine/engine.h"
 #include "meta/engine/optimistic.h"
 #include "scripts.h"
@@ -226,9 +227,6 @@ void rds_usage_inode(struct cfs_usage *u, const struct cfs_attr *attr, int sign)
 
 /* A list of (id, size) as scripts return it, 12 bytes each, to fn. */
 int rds_each_pair(const redisReply *r, cfs_engine_slice_fn fn, void *arg);
-
-/* Escapes a name for the changelog. buf: 3 * len + 1 bytes; returned. */
-const char *rds_log_name(const char *name, size_t len, char *buf);
 
 /* ---- readdir.c ---- */
 

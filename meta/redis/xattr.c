@@ -77,10 +77,10 @@ static char *xattr_line(struct cfs_engine *e, cfs_ino_t ino, const char *name, c
 	buf = malloc(3 * (len + size) + 2);
 	if (!buf)
 		return NULL;
-	rds_log_name(name, len, buf);
+	cfs_changelog_name(name, len, buf);
 	if (value)
 		n = asprintf(&line, "%" PRIu64 ",%s,%s,%d", ino, buf,
-			     rds_log_name(value, size, buf + 3 * len + 1), flags);
+			     cfs_changelog_name(value, size, buf + 3 * len + 1), flags);
 	else
 		n = asprintf(&line, "%" PRIu64 ",%s", ino, buf);
 	return n < 0 ? NULL : line;

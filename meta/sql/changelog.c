@@ -37,26 +37,6 @@ int sql_log(struct sql_conn *c, const struct cfs_ctx *ctx, const char *fmt, ...)
 	return r < 0 ? r : 0;
 }
 
-const char *sql_log_name(const char *name, size_t len, char *buf)
-{
-	static const char hex[] = "0123456789ABCDEF";
-	char *p = buf;
-
-	for (size_t i = 0; i < len; i++) {
-		unsigned char ch = (unsigned char)name[i];
-
-		if (ch < 32 || ch >= 127 || strchr(",%()\"\\", ch)) {
-			*p++ = '%';
-			*p++ = hex[ch >> 4];
-			*p++ = hex[ch & 15];
-		} else {
-			*p++ = (char)ch;
-		}
-	}
-	*p = '\0';
-	return buf;
-}
-
 /* ---- housekeeping ---- */
 
 struct trim {

@@ -152,7 +152,7 @@ static int attach(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (r < 0)
 		return r;
 	return sql_log(c, ctx, "ATTACH(%" PRIu64 ",%" PRIu64 ",%s)", a->ino, a->parent,
-		       sql_log_name(a->name, a->len, buf));
+		       cfs_changelog_name(a->name, a->len, buf));
 }
 
 int sql_op_attach(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,

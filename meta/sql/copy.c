@@ -8,9 +8,6 @@
 #include "base/log.h"
 #include "meta/sql/sql.h"
 
-/* A longer request is cut, to keep the transaction small; the kernel asks for 2 GiB. */
-#define COPY_MAX (64 * CFS_CHUNK_SIZE)
-
 /* The visible pieces of a chunk: in order of pos, not overlapping, without holes. */
 struct view {
 	struct cfs_slice *v;
@@ -232,24 +229,6 @@ static int lock_nodes(const struct cfs_ctx *ctx, struct copy *a)
 	return r;
 }
 
-static int cut(struct copy *a)
-{
-	const struct cfs_copy_range *q = a->req;
-
-	if (a->src.type != CFS_TYPE_FILE)
-		return -EINVAL;
-	a->len = 0;
-	if (q->src_off >= a->src.length)
-		return 0;
-	a->len = CFS_MIN(CFS_MIN(q->len, a->src.length - q->src_off), COPY_MAX);
-	if (q->dst_off >= CFS_FILE_MAX || a->len >= CFS_FILE_MAX - q->dst_off)
-		return -EFBIG;
-	if (q->src == q->dst && q->src_off < q->dst_off + a->len &&
-	    q->dst_off < q->src_off + a->len)
-		return -EINVAL;
-	return 0;
-}
-
 static int copy_range(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct copy *a = arg;
@@ -264,7 +243,7 @@ static int copy_range(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	sql_refs_clear(&a->refs);
 	r = lock_nodes(ctx, a);
 	if (r >= 0)
-		r = cut(a);
+		r = cfs_rules_copy_length(a->req, &a->src, &a->len);
 	if (r < 0 || !a->len)
 		return r;
 	r = copy_records(a);

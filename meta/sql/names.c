@@ -172,9 +172,9 @@ static int log_create(struct sql_conn *c, const struct cfs_ctx *ctx, const struc
 	target = malloc(3 * req->target_len + 1);
 	if (!target)
 		return -ENOMEM;
-	sql_log_name(req->target, req->target_len, target);
+	cfs_changelog_name(req->target, req->target_len, target);
 	return sql_log(c, ctx, "CREATE(%" PRIu64 ",%s,%u,%u,%u,%u,%u,%s,linux,%s):%" PRIu64,
-		       req->parent, sql_log_name(req->name, req->name_len, name), ctx->uid,
+		       req->parent, cfs_changelog_name(req->name, req->name_len, name), ctx->uid,
 		       ctx->gid, (unsigned)req->type, (unsigned)req->mode, (unsigned)req->umask,
 		       target, req->type == CFS_TYPE_DIR ? "true" : "false", a->ino);
 }
@@ -308,7 +308,7 @@ static int link_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (r || !cfs_host_changelog(sql_host(c)))
 		return r;
 	return sql_log(c, ctx, "LINK(%" PRIu64 ",%" PRIu64 ",%s,false):%u", a->ino, a->parent,
-		       sql_log_name(a->name, a->len, name), a->attr.nlink);
+		       cfs_changelog_name(a->name, a->len, name), a->attr.nlink);
 }
 
 int sql_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
@@ -347,31 +347,12 @@ static int chmod_acl(struct sql_conn *c, struct cfs_attr *attr)
 	return r;
 }
 
-/* The set mask in JuiceFS's bits (volume-format section 14). */
-static unsigned log_bits(uint32_t set)
-{
-	static const struct {
-		uint32_t ours;
-		unsigned theirs;
-	} bits[] = {
-		{CFS_SET_MODE, 1},	  {CFS_SET_UID, 2},	    {CFS_SET_GID, 4},
-		{CFS_SET_ATIME, 16},	  {CFS_SET_MTIME, 32},	    {CFS_SET_CTIME, 64},
-		{CFS_SET_ATIME_NOW, 128}, {CFS_SET_MTIME_NOW, 256}, {CFS_SET_FLAGS, 1 << 15},
-	};
-	unsigned out = 0;
-
-	for (size_t i = 0; i < sizeof(bits) / sizeof(bits[0]); i++)
-		if (set & bits[i].ours)
-			out |= bits[i].theirs;
-	return out;
-}
-
 int sql_log_setattr(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
 		    const struct cfs_attr *t)
 {
 	return sql_log(
 		c, ctx, "SETATTR(%" PRIu64 ",%u,0,%u,%u,%u,%u,%lld,%lld,%ld,%ld,%lld,%ld,%u)", ino,
-		log_bits(set), t->uid, t->gid, (unsigned)t->mode, (unsigned)t->flags,
+		cfs_changelog_set_bits(set), t->uid, t->gid, (unsigned)t->mode, (unsigned)t->flags,
 		(long long)t->atime.tv_sec, (long long)t->mtime.tv_sec, t->atime.tv_nsec,
 		t->mtime.tv_nsec, (long long)t->ctime.tv_sec, t->ctime.tv_nsec, (unsigned)t->tier);
 }

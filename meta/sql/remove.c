@@ -181,7 +181,7 @@ static int log_removal(struct sql_conn *c, const struct cfs_ctx *ctx, const stru
 
 	if (!cfs_host_changelog(sql_host(c)))
 		return 0;
-	sql_log_name(req->name, req->name_len, name);
+	cfs_changelog_name(req->name, req->name_len, name);
 	if (a->dir)
 		return sql_log(c, ctx, "RMDIR(%" PRIu64 ",%s,%" PRIu64 "):%" PRIu64, req->parent,
 			       name, trash, a->ret.ino);

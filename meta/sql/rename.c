@@ -427,8 +427,8 @@ static int log_move(struct sql_conn *c, const struct cfs_ctx *ctx, const struct 
 		return 0;
 	return sql_log(
 		c, ctx, "MOVE(%" PRIu64 ",%s,%" PRIu64 ",%s,%u,%" PRIu64 ",%" PRIu64 "):%" PRIu64,
-		q->src_parent, sql_log_name(q->src_name, q->src_len, src), q->dst_parent,
-		sql_log_name(q->dst_name, q->dst_len, dst), q->flags, a->dst.ino,
+		q->src_parent, cfs_changelog_name(q->src_name, q->src_len, src), q->dst_parent,
+		cfs_changelog_name(q->dst_name, q->dst_len, dst), q->flags, a->dst.ino,
 		a->ret.victim.outcome == CFS_REMOVED_TRASHED ? a->req->trash : 0, a->src.ino);
 }
 

@@ -24,7 +24,7 @@ static int log_session(struct sql_conn *c, const struct cfs_ctx *ctx, const stru
 	if (!info)
 		return -ENOMEM;
 	return sql_log(c, ctx, "NEWSESSION(%" PRIu64 ",%" PRId64 ",%s)", a->sid, a->expire_s,
-		       sql_log_name(a->info, strlen(a->info), info));
+		       cfs_changelog_name(a->info, strlen(a->info), info));
 }
 
 static int put_session(struct sql_conn *c, const struct cfs_ctx *ctx, const struct session *a)

@@ -18,6 +18,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "meta/engine/changelog.h"
 #include "meta/engine/engine.h"
 #include "meta/engine/rules.h"
 
@@ -160,8 +161,6 @@ int sql_write_lone_usage(struct sql_conn *c, const struct cfs_usage *u);
  */
 __attribute__((format(printf, 3, 4))) int sql_log(struct sql_conn *c, const struct cfs_ctx *ctx,
 						  const char *fmt, ...);
-/* name escaped for a changelog line; buf of at least 3 * len + 1. */
-const char *sql_log_name(const char *name, size_t len, char *buf);
 
 /*
  * A dialect. Connections are made by connect; everything else works on one connection. Errors are

@@ -129,8 +129,8 @@ static int log_set(struct sql_conn *c, const struct cfs_ctx *ctx, const struct x
 	if (!buf)
 		return -ENOMEM;
 	r = sql_log(c, ctx, "SETXATTR(%" PRIu64 ",%s,%s,%d)", a->ino,
-		    sql_log_name(a->name, name_len, buf),
-		    sql_log_name(a->value, a->size, buf + 3 * name_len + 1), a->flags);
+		    cfs_changelog_name(a->name, name_len, buf),
+		    cfs_changelog_name(a->value, a->size, buf + 3 * name_len + 1), a->flags);
 	free(buf);
 	return r;
 }
@@ -181,7 +181,7 @@ static int remove_one(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (r <= 0)
 		return r < 0 ? r : -ENODATA;
 	return sql_log(c, ctx, "REMOVEXATTR(%" PRIu64 ",%s)", a->ino,
-		       sql_log_name(a->name, len, buf));
+		       cfs_changelog_name(a->name, len, buf));
 }
 
 int sql_op_removexattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,

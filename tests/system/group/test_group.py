@@ -149,7 +149,7 @@ def test_members_meet_on_every_engine(ws, engine):
     db = ENGINES[engine][0]().database()
     team = team_on(ws, 2, db)
     want = make_file(team, 16 * MIB)
-    members = team.join_all()
+    members = team.join_all(STEADY)
     assert read_all(members) == [want] * 2
     assert sum(team.fetched().values()) == 4, team.account()
     status = json.loads(ws.run("cachefs", "status", "--json", db.unix_url, check=True).stdout)
@@ -598,13 +598,13 @@ def test_leaving_and_draining(ws):
 def test_fresh_member_asks_the_owner_before(ws):
     team = Team(ws, 3)
     want = make_file(team, SMALL)
-    a = team.join(0)
-    b = team.join(1)
+    a = team.join(0, STEADY)
+    b = team.join(1, STEADY)
     team.settle(2)
     # Unlike a read, which a disk cache that is behind need not keep.
     ws.run("cachefs", "warmup", a / "f", check=True, timeout=60)
     assert sum(team.fetched().values()) == SMALL // BLOCK, team.account()
-    c = team.join(2, "group-backup=1m")
+    c = team.join(2, "group-backup=1m," + STEADY)
     team.settle(3)
     assert read_all([c]) == [want]
     assert sum(team.fetched().values()) == SMALL // BLOCK, team.account()
@@ -640,15 +640,15 @@ def test_key_rotation(ws, tls):
 def test_no_sharing_and_read_only(ws):
     team = Team(ws, 2)
     want = make_file(team, SMALL)
-    a = team.join(0)
-    b = team.join(1, "no-sharing")
+    a = team.join(0, STEADY)
+    b = team.join(1, "no-sharing," + STEADY)
     team.settle(2)
     assert read_all([b]) == [want]
     assert read_all([a]) == [want]
     assert sum(team.fetched().values()) == SMALL // BLOCK, team.account()
     assert len(owners(ws, b)) == 1
     b.umount()
-    c = team.join(1, "ro")
+    c = team.join(1, "ro," + STEADY)
     wait_until(lambda: c.stat("peer_members") >= 1, 30)
     drop_page_cache()
     assert read_all([c]) == [want]
@@ -671,7 +671,7 @@ def test_replicas(ws):
 @pytest.mark.deadline(120)
 def test_written_blocks_go_to_their_owners(ws):
     team = Team(ws, 2)
-    a, b = team.join_all("fill-group-cache")
+    a, b = team.join_all("fill-group-cache," + STEADY)
     with open(a / "f", "wb", buffering=0) as f:
         f.write(os.urandom(32 * MIB))
         os.fsync(f.fileno())

@@ -194,6 +194,7 @@ static int run(const char *only)
 	} groups[] = {
 		{"names", name_tests, &name_test_count},
 		{"optimistic", optimistic_tests, &optimistic_test_count},
+		{"permissions", permission_tests, &permission_test_count},
 		{"rename", rename_tests, &rename_test_count},
 		{"attributes", attr_tests, &attr_test_count},
 		{"readdir", readdir_tests, &readdir_test_count},

@@ -13,6 +13,7 @@
 #include "base/workers.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/volume.h"
+#include "cmd/access/waits.h"
 
 #define POOL_BUDGET  (256ULL << 20) /* mapped when needed */
 #define REMOVE_QUEUE 64
@@ -77,6 +78,7 @@ int admin_open(const char *url, const struct admin_opts *o, unsigned needs, stru
 	int r;
 
 	*ret = (struct admin){.needs = needs};
+	ret->waits = waits_begin();
 	if (o->credentials && volume_read_credentials(o->credentials, err) < 0) {
 		cmd_error("%s", err);
 		return CMD_USAGE;
@@ -112,6 +114,7 @@ int admin_close(struct admin *a)
 	if (a->pool)
 		cfs_pool_destroy(a->pool);
 	cfs_setting_free(a->setting);
+	waits_end(a->waits);
 	if (r < 0)
 		cmd_error("usage counters could not be written, run fsck: %s", strerror(-r));
 	return r < 0 ? CMD_SYSTEM : CMD_OK;

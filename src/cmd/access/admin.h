@@ -66,6 +66,7 @@ struct admin {
 	struct cfs_data *data;
 	uint32_t block_size;
 	struct cfs_lease *repair; /* admin_begin_repair */
+	struct waits *waits;
 };
 
 /* Returns CMD_OK, or an exit status after a message. The caller closes *ret in any case. */

@@ -9,7 +9,9 @@
 
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
+#include "cmd/access/patience.h"
 #include "cmd/access/volume.h"
+#include "cmd/access/waits.h"
 
 struct load_opts {
 	struct admin_opts common;
@@ -39,12 +41,18 @@ static int open_all(struct load *l, const struct load_opts *o, const char *url, 
 		.no_bgjob = true,
 		.timeout_ms = ADMIN_STEP_MS,
 	};
+	struct patience *p;
 	int r;
 
 	if (o->common.credentials && volume_read_credentials(o->common.credentials, l->err) < 0)
 		return -EINVAL;
 	r = stream_open(path, &l->in, l->err);
-	return r ? r : cfs_meta_open(url, &conf, &l->meta, l->err);
+	if (r)
+		return r;
+	p = patience_begin(url, conf.timeout_ms);
+	r = cfs_meta_open(url, &conf, &l->meta, l->err);
+	patience_end(p);
+	return r;
 }
 
 static int load_all(struct load *l)
@@ -89,6 +97,7 @@ static void say_done(const struct load *l, const struct load_opts *o)
 static int load_run(int argc, char **argv)
 {
 	struct load_opts o = {0};
+	struct waits *waits = NULL;
 	struct load l = {0};
 	const char *pos[2];
 	int r;
@@ -97,6 +106,7 @@ static int load_run(int argc, char **argv)
 	r = cmd_parse(&cmd_load, load_table, &o, argc, argv, pos, 2, 2);
 	if (r >= 0)
 		goto out;
+	waits = waits_begin();
 	l.restart = o.restart;
 	l.key_path = o.key;
 	r = open_all(&l, &o, pos[0], pos[1]);
@@ -112,6 +122,7 @@ out:
 		stream_close_in(l.in);
 	if (l.meta)
 		cfs_meta_close(l.meta);
+	waits_end(waits);
 	load_free(&l);
 	cfs_opt_free(load_table, &o);
 	return r;

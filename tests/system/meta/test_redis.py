@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import struct
+import subprocess
 import threading
 import time
 
@@ -860,6 +861,39 @@ def tls_server(ws, *options):
         *("--tls-key-file", key, "--tls-auth-clients", "no", *options),
     )
     return s, port, cert
+
+
+def test_load_says_what_it_waits_for(ws):
+    """The server answers reads and lets changes wait: without the message the command seems to hang."""
+    s = server(ws)
+    ws.volume(url=s.url("0"))
+    ws.run("cachefs", "dump", s.url("0"), str(ws.path("dump")), check=True)
+    s.connect("0").execute_command("CLIENT", "PAUSE", 5000, "WRITE")
+    r = ws.run("cachefs", "load", s.url("1"), str(ws.path("dump")))
+    assert r.returncode == 0, r.stderr
+    assert "cachefs load: waiting for an answer of" in r.stderr
+
+
+def test_an_administrators_command_says_what_it_waits_for(ws):
+    """The server stops answering while the command runs: here, while it asks for a confirmation."""
+    s = server(ws)
+    v = ws.volume(url=s.url("0"))
+    keys, terminal = os.openpty()
+    uuid = json.loads(s.connect("0").get("setting"))["UUID"]
+    argv = [BIN / "cachefs", "destroy", v.url, uuid]
+    with subprocess.Popen(argv, stdin=terminal, stdout=-1, stderr=-1, env=ws.env()) as p:
+        asked = b""
+        while not asked.endswith(b"to go on: "):
+            more = os.read(p.stderr.fileno(), 4096)
+            assert more, asked
+            asked += more
+        s.connect("0").execute_command("CLIENT", "PAUSE", 5000, "ALL")
+        os.write(keys, b"%s\n" % v.name.encode())
+        stderr = p.communicate(timeout=60 * SLOW)[1].decode()
+    os.close(keys)
+    os.close(terminal)
+    assert p.returncode == 0, stderr
+    assert re.search(r"^cachefs destroy: goes on when this ends: metadata \w+ \(3\.\d s\)$", stderr, re.M), stderr
 
 
 def test_first_address_of_the_name_is_silent(ws):

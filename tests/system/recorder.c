@@ -434,6 +434,7 @@ static int sync_fd(int fd, int all)
 {
 	static _Atomic uint64_t numbers;
 	uint64_t number = (uint64_t)getpid() << 32 | atomic_fetch_add(&numbers, 1);
+	const char *hang = getenv("RECORD_HANG"); /* a sync ends when there is no such file */
 	char path[PATH_MAX];
 	uint64_t ino;
 
@@ -441,6 +442,8 @@ static int sync_fd(int fd, int all)
 		return -1;
 	ino = fd_ino(fd);
 	record(all ? SYNC_ALL : ino ? SYNC_FILE : SYNC_DIR, ino, number, path, NULL, NULL, 0, 0);
+	while (hang && access(hang, F_OK) == 0)
+		usleep(10000);
 	record(SYNCED, number, 0, NULL, NULL, NULL, 0, 0);
 	return 0;
 }

@@ -93,6 +93,7 @@ class Disk:
         self.ws, self.apart = ws, apart
         self.dir = ws.path("disk")
         self.log = ws.path("disk.log")
+        self.hang = ws.path("disk.hang")  # while there is such a file, no sync of a server ends
         self.dir.mkdir()
         self.log.touch()
         self.log.chmod(0o666)  # servers run as other users

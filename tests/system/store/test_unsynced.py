@@ -348,7 +348,7 @@ class OnDisk:
     def _as_user(self):
         kw = super()._as_user()
         if self.disk:
-            kw["env"].update(self.disk.env())
+            kw["env"].update(self.disk.env(), RECORD_HANG=str(self.disk.hang))
         return kw
 
     def own(self):
@@ -424,4 +424,30 @@ def test_server_that_acknowledges_first(ws, kind):
     mnt = m.mount(False)
     for i in range(3):
         assert len(read(mnt / ("f%d" % i))) >= 200_000
+    mnt.umount()
+
+
+def test_redis_whose_disk_hangs(ws):
+    """Nothing is deleted until the server has synced; who waits for that is told after its time."""
+    need_engine("redis")
+    disk = Disk(ws, apart="server")
+    server = RedisOnDisk(disk)
+    ws.cleanups.append(server.close)
+    ws.cleanups.append(lambda: disk.hang.unlink(missing_ok=True))
+    server.own()
+    server.start()
+    m = Machine(ws, 0, "meta-timeout=6", disk=disk, url=server.database())
+    mnt = m.mount()
+    mnt.allow("metadata engine does not answer|cannot make changes durable")
+    rewrite(m, mnt, "f", random.Random(1), 6)
+    before = set(m.volume.objects())
+    disk.hang.touch()
+    m.run("cachefs", "compact", mnt.path)
+    wait_until(lambda: "cannot make changes durable" in mnt.log(), 60, "the end of its time")
+    assert before <= set(m.volume.objects())
+    disk.hang.unlink()
+    rewrite(m, mnt, "f", random.Random(2), 6)
+    before = set(m.volume.objects()) - before
+    m.run("cachefs", "compact", mnt.path)
+    old_objects_go(m, before)
     mnt.umount()

@@ -91,8 +91,9 @@ typedef void (*cfs_object_failure_fn)(struct cfs_object_store *o, struct cfs_obj
 typedef void (*cfs_object_close_fn)(struct cfs_object_store *o);
 struct cfs_object_conf;
 /*
- * Optional: takes the tiers from conf, which may change while other threads call. They are in force
- * when this returns; a put that has begun keeps the old ones. -ENOMEM: nothing is changed.
+ * Optional: takes tiers, access keys and limits from conf, which may change while other threads
+ * call. They are in force when this returns; a call that has begun keeps its tier and keys, and
+ * waits by the limit as it is. -ENOMEM: keys or tiers are those from before.
  */
 typedef int (*cfs_object_adopt_fn)(struct cfs_object_store *o, const struct cfs_object_conf *conf);
 
@@ -159,7 +160,7 @@ struct cfs_object_conf {
 int cfs_object_open(const struct cfs_object_conf *conf, struct cfs_object_store **ret,
 		    char err[256]);
 void cfs_object_close(struct cfs_object_store *o);
-/* As the store's adopt, of all stores in the chain; nothing to do for one that has no tiers. */
+/* As the store's adopt, of all stores in the chain. */
 int cfs_object_adopt(struct cfs_object_store *o, const struct cfs_object_conf *conf);
 
 /* As the store's get; where a part cannot be verified, reads the whole object into a copy. */

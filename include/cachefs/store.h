@@ -77,6 +77,8 @@ int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret);
  * ended, what goes on is for others or ahead of readers. Any thread.
  */
 void cfs_store_stop_reads(struct cfs_store *s);
+/* At most as many as at the start, 0: one. Transfers that run beyond a lower number end as they would. */
+void cfs_store_set_parallel(struct cfs_store *s, unsigned max_downloads, unsigned max_uploads);
 /* Waits for calls under way (each has its deadline). */
 void cfs_store_destroy(struct cfs_store *s);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "activity.h"
+#include "bytes.h"
 #include "thread.h"
 #include "workers.h"
 
@@ -19,10 +20,11 @@ struct cfs_workers {
 	pthread_cond_t left;  /* stopping and no submitter waits any more */
 	struct cfs_job *head, **tail;
 	size_t queued;
-	unsigned max, n_threads, idle, submitters_waiting;
+	unsigned max, stuck, busy; /* stuck: workers that were given up, busy too */
+	unsigned n_threads, idle, submitters_waiting;
 	uint64_t done;
 	bool stopping;
-	pthread_t threads[]; /* n_threads of cap */
+	pthread_t threads[]; /* n_threads of cap, twice the maximum at the start */
 };
 
 int cfs_workers_create(const char *name, unsigned max, size_t queue_limit, struct cfs_workers **ret)
@@ -75,7 +77,16 @@ static struct cfs_job *pop(struct cfs_workers *w)
 		w->tail = &w->head;
 	w->queued--;
 	pthread_cond_signal(&w->space);
+	/* Those that wait for others to end. */
+	if (!w->head && w->stopping)
+		pthread_cond_broadcast(&w->work);
 	return job;
+}
+
+/* Jobs that may run at the same time. */
+static unsigned may_run(const struct cfs_workers *w)
+{
+	return w->max + w->stuck;
 }
 
 static void *worker(void *arg)
@@ -85,7 +96,7 @@ static void *worker(void *arg)
 
 	pthread_mutex_lock(&w->lock);
 	for (;;) {
-		while (!w->head && !w->stopping) {
+		while (w->head ? w->busy >= may_run(w) : !w->stopping) {
 			w->idle++;
 			pthread_cond_wait(&w->work, &w->lock);
 			w->idle--;
@@ -93,9 +104,11 @@ static void *worker(void *arg)
 		if (!w->head)
 			break;
 		job = pop(w);
+		w->busy++;
 		pthread_mutex_unlock(&w->lock);
 		job->run(job); /* may free the job */
 		pthread_mutex_lock(&w->lock);
+		w->busy--;
 		w->done++;
 	}
 	pthread_mutex_unlock(&w->lock);
@@ -111,13 +124,25 @@ static int start_thread(struct cfs_workers *w)
 	return r;
 }
 
+/* More jobs may run, with the lock held. */
+static void run_more(struct cfs_workers *w)
+{
+	size_t missing = w->queued > w->idle ? w->queued - w->idle : 0;
+
+	for (; missing && w->n_threads < may_run(w) && !w->stopping; missing--) {
+		if (start_thread(w) < 0)
+			break;
+	}
+	pthread_cond_broadcast(&w->work);
+}
+
 /* With the lock held and room in the queue. */
 static int enqueue(struct cfs_workers *w, struct cfs_job *job)
 {
 	int r;
 
 	/* An idle thread that was woken but has not run yet still counts as idle. */
-	if (w->queued >= w->idle && w->n_threads < w->max) {
+	if (w->queued >= w->idle && w->n_threads < may_run(w)) {
 		r = start_thread(w);
 		if (r < 0 && w->n_threads == 0)
 			return r;
@@ -195,11 +220,18 @@ bool cfs_workers_cancel(struct cfs_workers *w, struct cfs_job *job)
 void cfs_workers_replace(struct cfs_workers *w)
 {
 	pthread_mutex_lock(&w->lock);
-	if (w->max < w->cap && !w->stopping) {
-		w->max++;
-		if (w->head)
-			start_thread(w);
+	if (w->stuck < w->cap / 2 && !w->stopping) {
+		w->stuck++;
+		run_more(w);
 	}
+	pthread_mutex_unlock(&w->lock);
+}
+
+void cfs_workers_set_max(struct cfs_workers *w, unsigned max)
+{
+	pthread_mutex_lock(&w->lock);
+	w->max = CFS_MAX(CFS_MIN(max, w->cap / 2), 1u);
+	run_more(w);
 	pthread_mutex_unlock(&w->lock);
 }
 
@@ -207,7 +239,7 @@ void cfs_workers_stats(struct cfs_workers *w, struct cfs_workers_stats *ret)
 {
 	pthread_mutex_lock(&w->lock);
 	ret->threads = w->n_threads;
-	ret->busy = w->n_threads - w->idle;
+	ret->busy = w->busy;
 	ret->queued = w->queued;
 	ret->done = w->done;
 	pthread_mutex_unlock(&w->lock);

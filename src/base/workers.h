@@ -42,6 +42,8 @@ bool cfs_workers_cancel(struct cfs_workers *w, struct cfs_job *job);
  * replacements as the pool's maximum; a worker that returns after all stays.
  */
 void cfs_workers_replace(struct cfs_workers *w);
+/* At most as many as at the start. Jobs that run beyond a lower maximum end as they would. */
+void cfs_workers_set_max(struct cfs_workers *w, unsigned max);
 void cfs_workers_stats(struct cfs_workers *w, struct cfs_workers_stats *ret);
 
 /*

@@ -2,21 +2,27 @@
 /*
  * Limits of the bytes per second in each direction, over all threads. An object moves when those
  * before it have been paid for, and its call returns when it has been itself: no more than one is
- * ahead of the limit. Idle time saves up to BURST_NS.
+ * ahead of the limit. Idle time saves up to BURST_S. A limit that is changed holds at once, for
+ * calls that wait, too.
  */
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/bytes.h"
 #include "filter.h"
 
-#define BURST_NS 10000000ULL
+#define BURST_S	  0.01
+#define UNLIMITED UINT64_MAX /* place of bytes that were let through without a limit */
 
 struct bucket {
-	pthread_mutex_t lock; /* protects paid_ns; a leaf */
-	uint64_t rate;	      /* bytes per second, 0: no limit */
-	uint64_t paid_ns;     /* when all that was let through so far is paid for */
+	_Atomic uint64_t rate;	/* bytes per second, 0: no limit; changed with the lock */
+	pthread_mutex_t lock;	/* protects the rest; a leaf */
+	pthread_cond_t changed; /* the rate */
+	uint64_t admitted;	/* bytes that were let through */
+	double paid;		/* of these, as of at_ns; more by what idle time has saved */
+	uint64_t at_ns;
 };
 
 struct limit {
@@ -25,58 +31,123 @@ struct limit {
 	struct bucket up, down;
 };
 
-static uint64_t cost_ns(const struct bucket *b, size_t bytes)
+static uint64_t to_ns(cfs_deadline_t deadline)
 {
-	return (uint64_t)((double)bytes * 1e9 / (double)b->rate);
+	return CFS_MIN(deadline, UINT64_MAX / 1000000) * 1000000;
 }
 
-static void sleep_until_ns(uint64_t ns)
+/* With the lock. */
+static void settle(struct bucket *b)
+{
+	uint64_t now = cfs_now_ns(), rate = atomic_load(&b->rate);
+	double paid = b->paid + (double)(now - b->at_ns) / 1e9 * (double)rate;
+
+	b->paid = CFS_MIN(paid, (double)b->admitted + BURST_S * (double)rate);
+	b->at_ns = now;
+}
+
+/* When `place` bytes are paid for, if the rate stays; in the past when they are. */
+static uint64_t due_ns(const struct bucket *b, uint64_t place)
+{
+	uint64_t rate = atomic_load(&b->rate);
+
+	if (!rate || (double)place <= b->paid)
+		return 0;
+	return b->at_ns + (uint64_t)(((double)place - b->paid) * 1e9 / (double)rate) + 1;
+}
+
+/* Until ns, or a change of the rate. */
+static void wait_until_ns(struct bucket *b, uint64_t ns)
 {
 	struct timespec ts = {.tv_sec = (time_t)(ns / 1000000000),
 			      .tv_nsec = (long)(ns % 1000000000)};
 
-	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL) == EINTR)
-		;
+	pthread_cond_timedwait(&b->changed, &b->lock, &ts);
+	settle(b);
+}
+
+/* Waits until `place` bytes are paid for; -ETIMEDOUT at the deadline. */
+static int wait_paid(struct bucket *b, uint64_t place, cfs_deadline_t deadline)
+{
+	uint64_t due, until_ns = to_ns(deadline);
+
+	for (;;) {
+		due = due_ns(b, place);
+		if (due <= b->at_ns)
+			return 0;
+		if (b->at_ns >= until_ns)
+			return -ETIMEDOUT;
+		wait_until_ns(b, CFS_MIN(due, until_ns));
+	}
 }
 
 /*
- * Waits until all earlier bytes are paid for; *ret_paid_ns: when these bytes will be. -ETIMEDOUT,
- * at the deadline, when that would be later.
+ * Waits until all earlier bytes are paid for; *ret_place is for finish(). -ETIMEDOUT, at the
+ * deadline, when these would be paid for later.
  */
-static int start(struct bucket *b, size_t bytes, cfs_deadline_t deadline, uint64_t *ret_paid_ns)
+static int start(struct bucket *b, size_t bytes, cfs_deadline_t deadline, uint64_t *ret_place)
 {
-	uint64_t start_ns, cost;
-	bool late;
+	uint64_t until_ns = to_ns(deadline);
+	int r = 0;
 
-	*ret_paid_ns = 0;
-	if (!b->rate)
+	*ret_place = UNLIMITED;
+	if (!atomic_load_explicit(&b->rate, memory_order_relaxed))
 		return 0;
-	cost = cost_ns(b, bytes);
 	pthread_mutex_lock(&b->lock);
-	start_ns = CFS_MAX(b->paid_ns, cfs_now_ns() - BURST_NS);
-	late = (start_ns + cost) / 1000000 >= deadline;
-	if (!late)
-		b->paid_ns = start_ns + cost;
+	settle(b);
+	while (due_ns(b, b->admitted + bytes) >= until_ns && r == 0) {
+		if (b->at_ns >= until_ns)
+			r = -ETIMEDOUT;
+		else
+			wait_until_ns(b, until_ns);
+	}
+	if (r == 0) {
+		*ret_place = b->admitted;
+		b->admitted += bytes;
+		r = wait_paid(b, *ret_place, deadline);
+		if (r < 0)
+			b->admitted -= bytes;
+	}
 	pthread_mutex_unlock(&b->lock);
-	sleep_until_ns(late ? deadline * 1000000 : start_ns);
-	*ret_paid_ns = start_ns + cost;
-	return late ? -ETIMEDOUT : 0;
+	return r;
 }
 
 /* Waits until the moved bytes are paid for; the rest is given back. */
-static void finish(struct bucket *b, size_t unused, uint64_t paid_ns)
+static void finish(struct bucket *b, uint64_t place, size_t moved, size_t unused,
+		   cfs_deadline_t deadline)
 {
-	uint64_t back_ns;
-
-	if (!b->rate)
+	if (place == UNLIMITED)
 		return;
-	back_ns = cost_ns(b, unused);
-	if (unused) {
-		pthread_mutex_lock(&b->lock);
-		b->paid_ns -= back_ns;
-		pthread_mutex_unlock(&b->lock);
-	}
-	sleep_until_ns(paid_ns - back_ns);
+	pthread_mutex_lock(&b->lock);
+	b->admitted -= unused;
+	settle(b);
+	wait_paid(b, place + moved, deadline);
+	pthread_mutex_unlock(&b->lock);
+}
+
+static void set_rate(struct bucket *b, uint64_t rate)
+{
+	pthread_mutex_lock(&b->lock);
+	settle(b);
+	if (!atomic_load(&b->rate) || !rate)
+		b->paid = (double)b->admitted;
+	atomic_store(&b->rate, rate);
+	pthread_cond_broadcast(&b->changed);
+	pthread_mutex_unlock(&b->lock);
+}
+
+static void init(struct bucket *b, uint64_t rate)
+{
+	pthread_mutex_init(&b->lock, NULL);
+	cfs_cond_init(&b->changed);
+	b->at_ns = cfs_now_ns();
+	b->rate = rate;
+}
+
+static void destroy(struct bucket *b)
+{
+	pthread_cond_destroy(&b->changed);
+	pthread_mutex_destroy(&b->lock);
 }
 
 static ssize_t limit_get(struct cfs_object_store *o, const char *key, uint64_t off,
@@ -84,23 +155,27 @@ static ssize_t limit_get(struct cfs_object_store *o, const char *key, uint64_t o
 {
 	struct limit *l = (struct limit *)o;
 	struct cfs_object_store *inner = l->f.inner;
-	size_t asked = cfs_iov_len(dst, n_dst);
-	uint64_t paid_ns;
+	size_t asked = cfs_iov_len(dst, n_dst), moved;
+	uint64_t place;
 	ssize_t n;
 
-	n = start(&l->down, asked, deadline, &paid_ns);
+	n = start(&l->down, asked, deadline, &place);
 	if (n < 0)
 		return n;
 	n = inner->ops->get(inner, key, off, dst, n_dst, deadline);
-	finish(&l->down, n < 0 ? asked : asked - (size_t)n, paid_ns);
+	moved = n < 0 ? 0 : (size_t)n;
+	finish(&l->down, place, moved, asked - moved, deadline);
 	return n;
 }
 
-static ssize_t pass_get_nowait(struct cfs_object_store *o, const char *key, uint64_t off,
-			       const struct iovec *dst, int n_dst)
+static ssize_t limit_get_nowait(struct cfs_object_store *o, const char *key, uint64_t off,
+				const struct iovec *dst, int n_dst)
 {
-	struct cfs_object_store *inner = ((struct limit *)o)->f.inner;
+	struct limit *l = (struct limit *)o;
+	struct cfs_object_store *inner = l->f.inner;
 
+	if (atomic_load_explicit(&l->down.rate, memory_order_relaxed))
+		return -EAGAIN;
 	return inner->ops->get_nowait(inner, key, off, dst, n_dst);
 }
 
@@ -110,14 +185,14 @@ static int limit_put(struct cfs_object_store *o, const char *key, const struct i
 	struct limit *l = (struct limit *)o;
 	struct cfs_object_store *inner = l->f.inner;
 	size_t len = cfs_iov_len(src, n_src);
-	uint64_t paid_ns;
+	uint64_t place;
 	int r;
 
-	r = start(&l->up, len, deadline, &paid_ns);
+	r = start(&l->up, len, deadline, &place);
 	if (r < 0)
 		return r;
 	r = inner->ops->put(inner, key, src, n_src, tier, deadline);
-	finish(&l->up, r < 0 ? len : 0, paid_ns);
+	finish(&l->up, place, r < 0 ? 0 : len, r < 0 ? len : 0, deadline);
 	return r;
 }
 
@@ -126,28 +201,34 @@ static void limit_close(struct cfs_object_store *o)
 	struct limit *l = (struct limit *)o;
 
 	cfs_object_close(l->f.inner);
-	pthread_mutex_destroy(&l->up.lock);
-	pthread_mutex_destroy(&l->down.lock);
+	destroy(&l->up);
+	destroy(&l->down);
 	free(l);
+}
+
+static int limit_adopt(struct cfs_object_store *o, const struct cfs_object_conf *conf)
+{
+	struct limit *l = (struct limit *)o;
+
+	set_rate(&l->up, conf->upload_limit);
+	set_rate(&l->down, conf->download_limit);
+	return cfs_filter_adopt(o, conf);
 }
 
 int cfs_object_wrap_limit(const struct cfs_object_conf *conf, struct cfs_object_store *in,
 			  struct cfs_object_store **ret)
 {
-	bool nowait = in->ops->get_nowait && !conf->download_limit;
 	struct limit *l = calloc(1, sizeof(*l));
 
 	if (!l)
 		return -ENOMEM;
-	pthread_mutex_init(&l->up.lock, NULL);
-	pthread_mutex_init(&l->down.lock, NULL);
-	l->up.rate = conf->upload_limit;
-	l->down.rate = conf->download_limit;
+	init(&l->up, conf->upload_limit);
+	init(&l->down, conf->download_limit);
 	l->ops = (struct cfs_object_ops){
 		.name = in->ops->name,
 		.whole = in->ops->whole,
 		.get = limit_get,
-		.get_nowait = nowait ? pass_get_nowait : NULL,
+		.get_nowait = in->ops->get_nowait ? limit_get_nowait : NULL,
 		.put = limit_put,
 		.del = cfs_filter_del,
 		.head = cfs_filter_head,
@@ -156,7 +237,7 @@ int cfs_object_wrap_limit(const struct cfs_object_conf *conf, struct cfs_object_
 		.create = in->ops->create ? cfs_filter_create : NULL,
 		.close = limit_close,
 		.del_many = cfs_filter_del_many,
-		.adopt = cfs_filter_adopt,
+		.adopt = limit_adopt,
 	};
 	l->f.base.ops = &l->ops;
 	l->f.inner = in;

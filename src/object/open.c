@@ -99,11 +99,9 @@ int cfs_object_open(const struct cfs_object_conf *conf, struct cfs_object_store 
 	if (r < 0)
 		return r;
 
-	if (conf->upload_limit || conf->download_limit) {
-		r = cfs_object_wrap_limit(conf, o, &o);
-		if (r < 0)
-			goto fail;
-	}
+	r = cfs_object_wrap_limit(conf, o, &o);
+	if (r < 0)
+		goto fail;
 	/* On its way down a block is compressed first, encrypted after: encryption is inside. */
 	if (conf->encrypt_key && conf->encrypt_key[0]) {
 		r = cfs_object_wrap_encrypt(conf, o, &o, err);

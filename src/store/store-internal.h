@@ -112,6 +112,8 @@ struct stage_ops {
 	/* The block was removed: it will not be uploaded. */
 	void (*drop)(struct cfs_stage *st, const struct cfs_block *b);
 	void (*stats)(struct cfs_stage *st, struct cfs_store_stats *ret);
+	/* As cfs_store_set_parallel(). */
+	void (*set_max_uploads)(struct cfs_stage *st, unsigned max);
 	/* Ends, and leaves staged files where they are. */
 	void (*stop)(struct cfs_stage *st);
 };
@@ -142,7 +144,7 @@ struct cfs_store {
 	pthread_mutex_t alloc_lock;
 	pthread_cond_t alloc_free;
 	bool alloc_busy;
-	unsigned max_prefetches;
+	_Atomic unsigned max_prefetches;
 	_Atomic unsigned prefetching;
 
 	struct cfs_workers *prefetchers; /* NULL: whole blocks are not prefetched */

@@ -22,6 +22,12 @@ static unsigned workers_or_default(unsigned n)
 	return n ? n : DEFAULT_WORKERS;
 }
 
+/* A reader without prefetch finds a worker in the other quarter. */
+static unsigned prefetches_of(unsigned max_downloads)
+{
+	return CFS_DIV_UP(max_downloads * 3, 4);
+}
+
 int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret)
 {
 	unsigned max_downloads = workers_or_default(conf->max_downloads);
@@ -46,8 +52,7 @@ int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret)
 				      ? conf->local_timeout_ms
 				      : CFS_MIN(LOCAL_TIMEOUT_MS, s->tier_timeout_ms);
 	s->cache_large_write = conf->cache_large_write;
-	/* A reader without prefetch finds a worker in the other quarter. */
-	s->max_prefetches = CFS_DIV_UP(max_downloads * 3, 4);
+	s->max_prefetches = prefetches_of(max_downloads);
 	pthread_mutex_init(&s->alloc_lock, NULL);
 	pthread_mutex_init(&s->put_lock, NULL);
 	pthread_mutex_init(&s->prefetch_lock, NULL);
@@ -90,6 +95,15 @@ int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret)
 fail:
 	cfs_store_destroy(s);
 	return r;
+}
+
+void cfs_store_set_parallel(struct cfs_store *s, unsigned max_downloads, unsigned max_uploads)
+{
+	cfs_workers_set_max(s->downloads, max_downloads);
+	cfs_workers_set_max(s->uploads, max_uploads);
+	if (s->stage)
+		s->stage_ops->set_max_uploads(s->stage, max_uploads);
+	s->max_prefetches = prefetches_of(max_downloads);
 }
 
 void cfs_store_stop_reads(struct cfs_store *s)

@@ -40,7 +40,11 @@ class Server:
         self.start()
 
     def start(self):
-        env = self.ws.env(ROOT_ACCESS_KEY=ACCESS, ROOT_SECRET_KEY=SECRET, HOME="/nonexistent")
+        env = self.ws.env(
+            ROOT_ACCESS_KEY=self.keys["ACCESS_KEY"],
+            ROOT_SECRET_KEY=self.keys["SECRET_KEY"],
+            HOME="/nonexistent",
+        )
         self.process = subprocess.Popen(
             [BIN, "--port", "%s:%d" % self.address, "--keep-alive", "--quiet"]
             + (["--access-log", self.log] if self.log else [])

@@ -223,16 +223,8 @@ static void set_tiers(const struct cfs_setting *s, struct cfs_object_conf *conf)
 	}
 }
 
-int volume_adopt_tiers(const struct cfs_setting *s, struct cfs_object_store *o)
-{
-	struct cfs_object_conf conf = {0};
-
-	set_tiers(s, &conf);
-	return cfs_object_adopt(o, &conf);
-}
-
-int volume_open_objects_with(const struct cfs_setting *s, const struct volume_objects *with,
-			     struct cfs_object_store **ret, char err[256])
+static struct cfs_object_conf object_conf(const struct cfs_setting *s,
+					  const struct volume_objects *with)
 {
 	struct cfs_object_conf conf = {
 		.storage = with->storage ? with->storage : s->storage,
@@ -252,6 +244,22 @@ int volume_open_objects_with(const struct cfs_setting *s, const struct volume_ob
 	};
 
 	set_tiers(s, &conf);
+	return conf;
+}
+
+int volume_adopt(const struct cfs_setting *s, const struct volume_objects *with,
+		 struct cfs_object_store *o)
+{
+	struct cfs_object_conf conf = object_conf(s, with);
+
+	return cfs_object_adopt(o, &conf);
+}
+
+int volume_open_objects_with(const struct cfs_setting *s, const struct volume_objects *with,
+			     struct cfs_object_store **ret, char err[256])
+{
+	struct cfs_object_conf conf = object_conf(s, with);
+
 	return cfs_object_open(&conf, ret, err);
 }
 

@@ -56,9 +56,11 @@ int volume_open_objects_with(const struct cfs_setting *s, const struct volume_ob
 int volume_check_id(const struct cfs_setting *s, struct cfs_object_store *o,
 		    cfs_deadline_t deadline, char err[256]);
 /*
- * Applies changed storage classes and tags of a setting to objects that are written from then on.
+ * Applies storage classes, tags, access keys and limits of a changed setting, as they would be if
+ * the objects were opened with it. -ENOMEM: classes or keys are those from before.
  */
-int volume_adopt_tiers(const struct cfs_setting *s, struct cfs_object_store *o);
+int volume_adopt(const struct cfs_setting *s, const struct volume_objects *with,
+		 struct cfs_object_store *o);
 /* Bytes per second, 0: no limit. */
 uint64_t volume_limit(int64_t given_mbps, int setting_mbps);
 

@@ -79,6 +79,21 @@ static int check_objects(struct serve *s, char err[256])
 	return 0;
 }
 
+static struct volume_objects objects_of(struct serve *s)
+{
+	return (struct volume_objects){
+		.storage = s->o->storage,
+		.bucket = s->o->bucket,
+		.upload_limit_mbps = s->o->upload_limit_mbps,
+		.download_limit_mbps = s->o->download_limit_mbps,
+		.max_connections =
+			(unsigned)(s->o->max_uploads + s->o->max_downloads + s->o->max_deletes) +
+			SPARE_CONNECTIONS,
+		.small_buffers = budget_of(s->o) < SMALL_BUDGET,
+		.descs = &s->worker->objects,
+	};
+}
+
 int layers_open_backends(struct serve *s, const char *url, const char *dir, char err[256])
 {
 	struct cfs_meta_conf conf = {
@@ -90,17 +105,7 @@ int layers_open_backends(struct serve *s, const char *url, const char *dir, char
 		.max_deletes = s->o->max_deletes,
 		.mount_point = dir,
 	};
-	struct volume_objects objects = {
-		.storage = s->o->storage,
-		.bucket = s->o->bucket,
-		.upload_limit_mbps = s->o->upload_limit_mbps,
-		.download_limit_mbps = s->o->download_limit_mbps,
-		.max_connections =
-			(unsigned)(s->o->max_uploads + s->o->max_downloads + s->o->max_deletes) +
-			SPARE_CONNECTIONS,
-		.small_buffers = budget_of(s->o) < SMALL_BUDGET,
-		.descs = &s->worker->objects,
-	};
+	struct volume_objects objects = objects_of(s);
 	int r;
 
 	s->worker->objects.n = 0;
@@ -193,7 +198,7 @@ static int open_disk(struct serve *s, char err[256])
 }
 
 /* Staged blocks of an earlier mount are uploaded even when writeback is off. */
-static int start_stage(struct serve *s, unsigned max_uploads, char err[256])
+static int start_stage(struct serve *s, char err[256])
 {
 	const struct mount_opts *o = s->o;
 	struct cfs_stage_conf conf = {
@@ -203,7 +208,7 @@ static int start_stage(struct serve *s, unsigned max_uploads, char err[256])
 		.free_ratio = o->free_space_ratio,
 		.threshold = (uint32_t)CFS_MIN(o->writeback_threshold, (uint64_t)UINT32_MAX),
 		.delay_ms = o->upload_delay_ms,
-		.max_uploads = max_uploads,
+		.max_uploads = (unsigned)o->max_uploads,
 	};
 
 	if (o->upload_hours &&
@@ -232,6 +237,18 @@ static unsigned workers_for(int64_t max, uint64_t limit, uint64_t timeout_ms, ui
 	uint64_t n = limit ? limit * timeout_ms / 4000 / block_size : (uint64_t)max;
 
 	return (unsigned)CFS_MAX(CFS_MIN(n, (uint64_t)max), 1);
+}
+
+static void set_parallel(struct serve *s, const struct cfs_setting *setting)
+{
+	const struct mount_opts *o = s->o;
+	uint64_t down = volume_limit(o->download_limit_mbps, setting->download_limit_mbps);
+	uint64_t up = volume_limit(o->upload_limit_mbps, setting->upload_limit_mbps);
+	uint32_t block_size = setting->block_size_kib << 10;
+
+	cfs_store_set_parallel(s->store,
+			       workers_for(o->max_downloads, down, o->get_timeout_ms, block_size),
+			       workers_for(o->max_uploads, up, o->put_timeout_ms, block_size));
 }
 
 /*
@@ -269,11 +286,13 @@ static int show_config(void *arg, char **ret, size_t *ret_len)
 static void adopt_setting(void *arg, const struct cfs_setting *setting)
 {
 	struct serve *s = arg;
+	struct volume_objects objects = objects_of(s);
 
-	if (volume_adopt_tiers(setting, s->objects) < 0)
-		cfs_warn("out of memory, uploads keep the storage classes from before the change: "
-			 "volume=%s",
+	if (volume_adopt(setting, &objects, s->objects) < 0)
+		cfs_warn("out of memory, storage classes or access keys stay as before the "
+			 "change: volume=%s",
 			 setting->name);
+	set_parallel(s, setting);
 }
 
 uint32_t layers_request_size(const struct mount_opts *o)
@@ -347,14 +366,8 @@ int layers_open(struct serve *s, char err[256])
 		.volume = s->setting->name,
 		.block_size = s->setting->block_size_kib << 10,
 		.hash_prefix = s->setting->hash_prefix,
-		.max_downloads = workers_for(
-			o->max_downloads,
-			volume_limit(o->download_limit_mbps, s->setting->download_limit_mbps),
-			o->get_timeout_ms, s->setting->block_size_kib << 10),
-		.max_uploads = workers_for(
-			o->max_uploads,
-			volume_limit(o->upload_limit_mbps, s->setting->upload_limit_mbps),
-			o->put_timeout_ms, s->setting->block_size_kib << 10),
+		.max_downloads = (unsigned)o->max_downloads,
+		.max_uploads = (unsigned)o->max_uploads,
 		.get_timeout_ms = o->get_timeout_ms,
 		.put_timeout_ms = o->put_timeout_ms,
 		.cache_large_write =
@@ -415,7 +428,9 @@ int layers_open(struct serve *s, char err[256])
 	if (r == 0)
 		r = open_disk(s, err);
 	if (r == 0)
-		r = start_stage(s, store.max_uploads, err);
+		r = start_stage(s, err);
+	if (r == 0)
+		set_parallel(s, s->setting);
 	if (r == 0)
 		r = join_peers(s, err);
 	if (r == 0) {

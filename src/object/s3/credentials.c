@@ -98,6 +98,17 @@ static int keys_from_environment(bool minio, struct cfs_s3_keys **ret)
 	return -ENOENT;
 }
 
+/* *ret stays NULL when the setting has none. */
+static int keys_from_setting(const struct cfs_object_conf *conf, struct cfs_s3_keys **ret)
+{
+	if (conf->access_key && strcmp(conf->access_key, ANONYMOUS) == 0)
+		return cfs_s3_keys_new(NULL, NULL, NULL, 0, ret);
+	if (conf->access_key && *conf->access_key && conf->secret_key && *conf->secret_key)
+		return cfs_s3_keys_new(conf->access_key, conf->secret_key, conf->session_token, 0,
+				       ret);
+	return 0;
+}
+
 int cfs_s3_credentials_open(const struct cfs_object_conf *conf, struct cfs_s3_credentials **ret)
 {
 	struct cfs_s3_credentials *c = calloc(1, sizeof(*c));
@@ -109,12 +120,8 @@ int cfs_s3_credentials_open(const struct cfs_object_conf *conf, struct cfs_s3_cr
 	c->minio = conf->storage && strcmp(conf->storage, "minio") == 0;
 	pthread_mutex_init(&c->lock, NULL);
 	r = cfs_cond_init(&c->searched);
-	if (r == 0 && conf->access_key && strcmp(conf->access_key, ANONYMOUS) == 0)
-		r = cfs_s3_keys_new(NULL, NULL, NULL, 0, &keys);
-	else if (r == 0 && conf->access_key && *conf->access_key && conf->secret_key &&
-		 *conf->secret_key)
-		r = cfs_s3_keys_new(conf->access_key, conf->secret_key, conf->session_token, 0,
-				    &keys);
+	if (r == 0)
+		r = keys_from_setting(conf, &keys);
 	c->given = keys != NULL;
 	c->keys = keys;
 	if (r < 0) {
@@ -122,6 +129,40 @@ int cfs_s3_credentials_open(const struct cfs_object_conf *conf, struct cfs_s3_cr
 		return r;
 	}
 	*ret = c;
+	return 0;
+}
+
+static bool same_text(const char *a, const char *b)
+{
+	return strcmp(a ? a : "", b ? b : "") == 0;
+}
+
+static bool same_keys(const struct cfs_s3_keys *a, const struct cfs_s3_keys *b)
+{
+	return same_text(a->access, b->access) && same_text(a->secret, b->secret) &&
+	       same_text(a->token, b->token);
+}
+
+int cfs_s3_credentials_adopt(struct cfs_s3_credentials *c, const struct cfs_object_conf *conf)
+{
+	const struct cfs_s3_keys *unneeded;
+	struct cfs_s3_keys *keys = NULL;
+	int r = keys_from_setting(conf, &keys);
+
+	if (r < 0)
+		return r;
+	unneeded = keys;
+	pthread_mutex_lock(&c->lock);
+	/* Keys that were searched for stay while the setting has none. */
+	if (keys ? !c->given || !same_keys(c->keys, keys) : c->given) {
+		unneeded = c->keys;
+		c->keys = keys;
+		c->given = keys != NULL;
+		c->refused = false;
+		c->not_before = 0;
+	}
+	pthread_mutex_unlock(&c->lock);
+	cfs_s3_keys_unref(unneeded);
 	return 0;
 }
 
@@ -173,7 +214,10 @@ static void refresh(struct cfs_s3_credentials *c, cfs_deadline_t deadline)
 	r = search(c, deadline, &found);
 	pthread_mutex_lock(&c->lock);
 	c->searching = false;
-	if (r == 0) {
+	if (c->given) {
+		/* The setting has got keys meanwhile. */
+		cfs_s3_keys_unref(found);
+	} else if (r == 0) {
 		cfs_s3_keys_unref(c->keys);
 		c->keys = found;
 		c->refused = false;

@@ -356,9 +356,8 @@ static int copy_class(const struct cfs_object_class *t, char **ret_storage, char
 	return t->tag && *t->tag ? encode_tag(t->tag, ret_tag) : 0;
 }
 
-static int s3_adopt(struct cfs_object_store *o, const struct cfs_object_conf *conf)
+static int adopt_classes(struct cfs_s3 *s, const struct cfs_object_conf *conf)
 {
-	struct cfs_s3 *s = (struct cfs_s3 *)o;
 	struct cfs_s3_classes *c = calloc(1, sizeof(*c)), *old;
 	int r = c ? 0 : -ENOMEM;
 	size_t i;
@@ -377,6 +376,14 @@ static int s3_adopt(struct cfs_object_store *o, const struct cfs_object_conf *co
 	if (old)
 		classes_put(s, old);
 	return 0;
+}
+
+static int s3_adopt(struct cfs_object_store *o, const struct cfs_object_conf *conf)
+{
+	struct cfs_s3 *s = (struct cfs_s3 *)o;
+	int r = adopt_classes(s, conf);
+
+	return r < 0 ? r : cfs_s3_credentials_adopt(s->credentials, conf);
 }
 
 static const struct cfs_object_ops s3_ops = {
@@ -413,7 +420,7 @@ int cfs_object_open_s3(const struct cfs_object_conf *conf, struct cfs_object_sto
 	r = cfs_s3_endpoint_parse(conf->storage, conf->bucket ? conf->bucket : "", &s->endpoint,
 				  err);
 	if (r == 0)
-		r = s3_adopt(&s->base, conf);
+		r = adopt_classes(s, conf);
 	if (r == 0)
 		r = cfs_s3_credentials_open(conf, &s->credentials);
 	if (r == 0) {

@@ -52,6 +52,8 @@ struct cfs_s3_credentials;
 
 int cfs_s3_credentials_open(const struct cfs_object_conf *conf, struct cfs_s3_credentials **ret);
 void cfs_s3_credentials_close(struct cfs_s3_credentials *c);
+/* Takes the keys of a changed setting. Requests under way keep theirs. */
+int cfs_s3_credentials_adopt(struct cfs_s3_credentials *c, const struct cfs_object_conf *conf);
 /* Keys that are valid now. -EACCES when none can be found, with the reason in err. */
 int cfs_s3_credentials_get(struct cfs_s3_credentials *c, cfs_deadline_t deadline,
 			   const struct cfs_s3_keys **ret, char err[CFS_OBJECT_ERRLEN]);

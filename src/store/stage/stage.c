@@ -524,10 +524,16 @@ static void stop(struct cfs_stage *st)
 	free(st);
 }
 
+static void set_max_uploads(struct cfs_stage *st, unsigned max)
+{
+	cfs_workers_set_max(st->workers, max);
+}
+
 static const struct stage_ops ops = {
 	.put = put,
 	.drop = drop,
 	.stats = stats,
+	.set_max_uploads = set_max_uploads,
 	.stop = stop,
 };
 

@@ -49,6 +49,73 @@ def test_limits_of_the_setting(ws, s3):
         assert least <= took <= most, (opts, took)
 
 
+def test_changed_limits_reach_a_mount(ws, s3):
+    """A limit is set, or taken away, beside a mount that moves gigabytes."""
+    vol = S3Volume(ws, s3, block_size="256K")
+    content = data(2_000_000)
+    mnt = vol.mount()
+    for i in range(12):
+        write(mnt / ("old%d" % i), content, sync=True)
+    mnt.umount()
+    mnt = vol.mount("heartbeat=1")
+    old = iter(range(12))
+
+    def config(*args):
+        ws.run("cachefs", "config", vol.url, *args, env=s3.keys, check=True)
+
+    def took(action):
+        start = time.monotonic()
+        action()
+        return time.monotonic() - start
+
+    def store():
+        write(mnt / "f", content, sync=True)
+
+    def fetch():
+        assert read(mnt / ("old%d" % next(old))) == content
+
+    config("--upload-limit", "16", "--download-limit", "32")  # 2 and 4 MB/s: 1 and 0.5 s
+    wait_until(lambda: took(store) > 0.9, 20, "the limit of uploads")
+    assert took(fetch) > 0.45
+    # Few transfers go at a time below so low a limit, and those that wait end with it.
+    config("--upload-limit", "1")  # 16 s for each file
+    little = content[:250_000]
+    wait_until(lambda: took(lambda: write(mnt / "f", little, sync=True)) > 1.5, 20, "1 Mbit/s")
+    ws.path("content").write_bytes(content)
+    start = time.monotonic()
+    # Processes of their own, as for WRITER below.
+    copy = ["dd", "if=%s" % ws.path("content"), "bs=1M", "conv=fsync", "status=none"]
+    copies = [subprocess.Popen(copy + ["of=%s" % (mnt / ("f%d" % i))]) for i in range(6)]
+    ws.children.extend(copies)
+    config("--upload-limit", "0", "--download-limit", "0")
+    assert [p.wait(60) for p in copies] == [0] * 6
+    assert time.monotonic() - start < 10 * SLOW  # it would be 96 s
+
+
+def test_changed_keys_reach_a_mount(ws, s3):
+    """Keys are rotated: mounts must go on with those of the setting, before the old ones end."""
+    vol = S3Volume(ws, s3)
+    mnt = vol.mount("heartbeat=1")
+    write(mnt / "f", b"1", sync=True)
+    s3.stop()
+    s3.keys = {"ACCESS_KEY": "another", "SECRET_KEY": "quite+another/secret"}
+    s3.start()
+    ws.run("cachefs", "config", vol.url, "--keys", env=s3.keys, check=True)
+    mnt.allow("cannot|could not|gave up|lost")
+
+    def stored():
+        try:
+            write(mnt / "f", b"2", sync=True)
+            return True
+        except OSError:
+            return False
+
+    wait_until(stored, 20, "the changed keys")
+    mnt = mnt.remount()
+    assert read(mnt / "f") == b"2"
+    assert s3.keys["SECRET_KEY"] not in mnt.log()
+
+
 # Processes of their own: a child of this one would, as it starts, close and so flush our files.
 READER = """
 import sys

@@ -115,6 +115,48 @@ static void threads_start_on_demand(void **state)
 	assert_int_equal(ran, 3);
 }
 
+static unsigned busy(struct cfs_workers *w)
+{
+	struct cfs_workers_stats stats;
+
+	cfs_workers_stats(w, &stats);
+	return stats.busy;
+}
+
+/* Otherwise transfers of a slow link take each other's time until their deadlines. */
+static void maximum_changes(void **state)
+{
+	struct job jobs[7];
+	struct cfs_workers *w;
+	int i;
+
+	assert_int_equal(cfs_workers_create("t", 3, 10, &w), 0);
+	for (i = 0; i < 7; i++) {
+		jobs[i] = (struct job){{blocking}, i};
+		assert_int_equal(cfs_workers_submit(w, &jobs[i].job, 0), 0);
+	}
+	for (i = 0; i < 3; i++)
+		wait_post(&started);
+	cfs_workers_set_max(w, 1);
+	sem_post(&may_end);
+	sem_post(&may_end);
+	WAIT_FOR(ran == 2 && busy(w) == 1);
+	/* A worker that is given up does not count. */
+	cfs_workers_replace(w);
+	wait_post(&started);
+	assert_int_equal(busy(w), 2);
+	cfs_workers_set_max(w, 100);
+	wait_post(&started);
+	wait_post(&started);
+	assert_int_equal(busy(w), 4);
+	assert_int_not_equal(sem_trywait(&started), 0);
+	cfs_workers_set_max(w, 0);
+	for (i = 0; i < 5; i++)
+		sem_post(&may_end);
+	cfs_workers_destroy(w);
+	assert_int_equal(ran, 7);
+}
+
 struct submitter {
 	struct cfs_workers *w;
 	struct job job;
@@ -283,6 +325,7 @@ int main(void)
 		WORKERS_TEST(runs_in_order_and_all_before_destroy),
 		WORKERS_TEST(queue_is_bounded),
 		WORKERS_TEST(threads_start_on_demand),
+		WORKERS_TEST(maximum_changes),
 		WORKERS_TEST(waiting_submitter_gets_in),
 		WORKERS_TEST(stopping_pool_refuses),
 		WORKERS_TEST(signals_are_blocked),

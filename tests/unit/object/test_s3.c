@@ -782,6 +782,65 @@ static void test_limits_hold(void **state)
 	}
 }
 
+/* A transfer of hours must not go on when the limit that makes it so is taken away. */
+static void test_changed_limits_hold(void **state)
+{
+	struct cfs_object_conf conf = {.storage = "mem", .bucket = "limit"};
+	struct mover m = {1000000, 1, false};
+	uint64_t start = cfs_now_ms();
+	pthread_t thread;
+
+	open_limited(200000, 0);
+	assert_int_equal(pthread_create(&thread, NULL, move, &m), 0);
+	cfs_backoff(0, 1, 1, soon());
+	assert_int_equal(cfs_object_adopt(store, &conf), 0);
+	pthread_join(thread, NULL);
+	assert_true(cfs_now_ms() - start < 4000);
+	conf.upload_limit = conf.download_limit = 8000000;
+	assert_int_equal(cfs_object_adopt(store, &conf), 0);
+	for (m.down = false;; m.down = true) {
+		m.times = 4;
+		start = cfs_now_ms();
+		move(&m);
+		assert_in_range(cfs_now_ms() - start, 475, LONG_MS / 2);
+		if (m.down)
+			break;
+	}
+	cfs_object_close(store);
+}
+
+static void test_changed_keys(void **state)
+{
+	struct cfs_object_conf conf = {.access_key = "one", .secret_key = "s1"};
+	const struct cfs_s3_keys *first, *second, *third;
+	struct cfs_s3_credentials *c;
+	char err[CFS_OBJECT_ERRLEN];
+
+	assert_int_equal(cfs_s3_credentials_open(&conf, &c), 0);
+	assert_int_equal(cfs_s3_credentials_get(c, soon(), &first, err), 0);
+	assert_int_equal(cfs_s3_credentials_adopt(c, &conf), 0);
+	assert_int_equal(cfs_s3_credentials_get(c, soon(), &second, err), 0);
+	assert_ptr_equal(first, second);
+	cfs_s3_keys_unref(second);
+	conf.secret_key = "s2";
+	assert_int_equal(cfs_s3_credentials_adopt(c, &conf), 0);
+	assert_int_equal(cfs_s3_credentials_get(c, soon(), &second, err), 0);
+	assert_string_equal(second->secret, "s2");
+	assert_string_equal(first->secret, "s1");
+	conf.access_key = conf.secret_key = NULL;
+	setenv("ACCESS_KEY", "env", 1);
+	setenv("SECRET_KEY", "s3", 1);
+	assert_int_equal(cfs_s3_credentials_adopt(c, &conf), 0);
+	assert_int_equal(cfs_s3_credentials_get(c, soon(), &third, err), 0);
+	assert_string_equal(third->access, "env");
+	unsetenv("ACCESS_KEY");
+	unsetenv("SECRET_KEY");
+	cfs_s3_keys_unref(first);
+	cfs_s3_keys_unref(second);
+	cfs_s3_keys_unref(third);
+	cfs_s3_credentials_close(c);
+}
+
 static void test_limit_and_deadline(void **state)
 {
 	char *data = calloc(1, 1000000);
@@ -965,6 +1024,8 @@ int main(void)
 		RETRY(test_the_callers_stop_is_no_failure),
 #undef RETRY
 		cmocka_unit_test(test_limits_hold),
+		cmocka_unit_test(test_changed_limits_hold),
+		cmocka_unit_test(test_changed_keys),
 		cmocka_unit_test(test_limit_and_deadline),
 		cmocka_unit_test_setup_teardown(test_shard_of_a_key, set_up_shards, tear_down),
 		cmocka_unit_test_setup_teardown(test_shards_are_one_listing, set_up_shards,

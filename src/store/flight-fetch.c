@@ -25,7 +25,7 @@ static void log_failure(const struct flight *f, const char *what, int err)
 	char key[CFS_BLOCK_KEY_MAX];
 
 	cfs_store_block_key(f->store, &f->id, key);
-	if (!f->prefetch && !f->hedge)
+	if (!f->prefetch && f->state != READ_HEDGED)
 		cfs_err("%s: key=%s off=%u len=%u error=%s cause=%s", what, key, f->off, f->len,
 			cfs_errname(err), cfs_object_cause());
 }
@@ -38,9 +38,9 @@ static bool is_unwanted(void *arg)
 
 	if (atomic_load(&f->store->reads_stopped))
 		return true;
-	if (!f->prefetch && !f->hedge)
+	if (!f->prefetch && f->state != READ_HEDGED)
 		return false;
-	if (f->hedge && f->hedge->settled(f->hedge->settled_arg))
+	if (f->state == READ_HEDGED && f->hedge->settled(f->hedge->settled_arg))
 		return true;
 	if (!atomic_load(&f->cancelled))
 		return false;
@@ -93,7 +93,7 @@ static int fetch_object(struct flight *f, struct iovec *iov, int n_iov, bool now
 	if (nowait && got == -EAGAIN)
 		return -EAGAIN;
 	if (got == -ECANCELED) {
-		if (f->prefetch && !f->hedge)
+		if (f->prefetch && f->state != READ_HEDGED)
 			CFS_STAT_ADD(s, prefetch_cancels, 1);
 		return -EIO;
 	}
@@ -171,7 +171,9 @@ static int fetch_beside(struct cfs_hedge *base, bool (*settled)(void *arg), void
 	f->hedge = h;
 	/* It waits for the object store, too: readers must not blame the tier and abandon it. */
 	atomic_store(&f->asked_ms, 0);
+	atomic_store(&f->state, READ_HEDGED);
 	r = fetch_object(f, iov, (int)fill_iov(f, h->pages, iov), false);
+	atomic_store(&f->state, READ_PEER);
 	atomic_store(&f->asked_ms, cfs_now_ms());
 	f->hedge = NULL;
 	return r;
@@ -205,45 +207,52 @@ static ssize_t get_hedged(struct flight *f, const struct cfs_tier_slot *t, const
 	return got;
 }
 
-int cfs_flight_ask_tiers(struct flight *f, unsigned end, bool nowait)
+static void enter(struct flight *f, unsigned tier)
 {
-	struct iovec iov[CFS_STORE_PAGES_MAX + 1];
-	struct cfs_store *s = f->store;
-	unsigned n = fill_iov(f, f->pages, iov);
-	ssize_t got;
-
-	for (; f->source < end; f->source++) {
-		const struct cfs_tier_slot *t = &s->tiers[f->source];
-
-		if (!nowait) {
-			atomic_store(&f->asked_ms, cfs_now_ms());
-			atomic_store(&f->begun, true);
-		}
-		if (!nowait && t->ops->get_hedged)
-			got = get_hedged(f, t, iov, (int)n);
-		else
-			got = t->ops->get(t->tier, &f->id, f->off, iov, (int)n, nowait,
-					  f->deadline);
-		atomic_store(&f->asked_ms, 0);
-		if (got == (ssize_t)f->len)
-			return 0;
-		if (got == -EALREADY) {
-			f->source = s->n_tiers;
-			return 0;
-		}
-		if (nowait && got == -EAGAIN)
-			return -EAGAIN;
-	}
-	return -ENOENT;
+	atomic_store(&f->source, tier);
+	atomic_store(&f->state, cfs_route_state(f->store, tier));
 }
 
-/* Those that have missed are not asked again when the rest has to wait. */
-int cfs_flight_fetch(struct flight *f, bool nowait)
+/* As a tier's get, of the tier it is in. */
+static ssize_t ask_tier(struct flight *f, bool nowait)
 {
+	const struct cfs_tier_slot *t = &f->store->tiers[f->source];
 	struct iovec iov[CFS_STORE_PAGES_MAX + 1];
-	int r = cfs_flight_ask_tiers(f, f->store->n_tiers, nowait);
+	int n = (int)fill_iov(f, f->pages, iov);
+	ssize_t got;
 
-	if (r != -ENOENT)
-		return r;
-	return fetch_object(f, iov, (int)fill_iov(f, f->pages, iov), nowait);
+	if (nowait)
+		return t->ops->get(t->tier, &f->id, f->off, iov, n, true, f->deadline);
+	atomic_store(&f->asked_ms, cfs_now_ms());
+	atomic_store(&f->begun, true);
+	if (t->ops->get_hedged)
+		got = get_hedged(f, t, iov, n);
+	else
+		got = t->ops->get(t->tier, &f->id, f->off, iov, n, false, f->deadline);
+	atomic_store(&f->asked_ms, 0);
+	return got;
+}
+
+/* States that were left are not entered again when the rest has to wait. */
+int cfs_flight_run(struct flight *f, const struct cfs_workers *w)
+{
+	struct cfs_store *s = f->store;
+	struct iovec iov[CFS_STORE_PAGES_MAX + 1];
+	ssize_t got;
+
+	while (f->state != READ_OBJECT) {
+		if (w && w != cfs_route_workers(s, f->state))
+			return -EAGAIN;
+		got = ask_tier(f, !w);
+		if (got == (ssize_t)f->len)
+			return 0;
+		if (!w && got == -EAGAIN)
+			return -EAGAIN;
+		enter(f, got == -EALREADY ? s->n_tiers : f->source + 1);
+		if (got == -EALREADY)
+			return 0;
+	}
+	if (w && w != cfs_route_workers(s, f->state))
+		return -EAGAIN;
+	return fetch_object(f, iov, (int)fill_iov(f, f->pages, iov), !w);
 }

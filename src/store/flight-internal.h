@@ -32,10 +32,11 @@ struct flight {
 	TAILQ_ENTRY(flight) link;    /* a prefetch that is in store->ahead */
 	struct cfs_workers *workers; /* under prefetch_lock: where it is queued; NULL: it runs */
 	_Atomic bool cancelled;	     /* cancelled by its owner */
-	struct hedge *hedge;	     /* runs; its worker's only */
-	_Atomic unsigned source;     /* number of the tier that had it; n_tiers: the object store */
-	_Atomic uint64_t asked_ms;   /* since when it waits for a tier, or 0 */
-	_Atomic bool begun;	     /* in the tier, not in the queue before it */
+	struct hedge *hedge;	     /* while READ_HEDGED; its worker's only */
+	_Atomic enum read_state state;
+	_Atomic unsigned source;   /* number of the tier it is in, or that had it; n_tiers: none */
+	_Atomic uint64_t asked_ms; /* since when it waits for a tier, or 0 */
+	_Atomic bool begun;	   /* in the tier, not in the queue before it */
 
 	/* Under the shard's lock. */
 	pthread_cond_t changed;
@@ -98,15 +99,12 @@ void cfs_flight_log_late(struct cfs_store *s, const struct cfs_block *b, const c
 int cfs_flight_take_pages(const struct flight *f, struct cfs_page **pages, cfs_deadline_t deadline);
 void cfs_flight_free_pages(const struct flight *f, struct cfs_page **pages);
 /*
- * Asks the tiers before number `end` that have not been asked. A tier that fails is a tier that
- * misses; it does its own accounting. 0: it is there; -ENOENT; nowait: -EAGAIN.
+ * Runs a flight from its state on until it has its bytes, or has failed. A tier that fails is a
+ * tier that misses; it does its own accounting. 0, -ENOENT, -EACCES, -EIO, -CFS_OBJECT_EPART: fetch
+ * the whole block. w: the workers that run it; -EAGAIN: its state is of others. w NULL: it may not
+ * wait; -EAGAIN: go on with a worker.
  */
-int cfs_flight_ask_tiers(struct flight *f, unsigned end, bool nowait);
-/*
- * All tiers, then the object store. 0, -ENOENT, -EACCES, -EIO, -CFS_OBJECT_EPART: fetch the whole
- * block; nowait: -EAGAIN, go on with a worker.
- */
-int cfs_flight_fetch(struct flight *f, bool nowait);
+int cfs_flight_run(struct flight *f, const struct cfs_workers *w);
 
 /* ---- flight-ahead.c ---- */
 

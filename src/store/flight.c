@@ -73,6 +73,7 @@ static struct flight *new_flight(struct cfs_store *s, struct shard *sh, struct b
 	f->owner = want->owner;
 	f->route = *want->route;
 	f->source = want->route->from;
+	f->state = cfs_route_state(s, want->route->from);
 	f->refs = 1;
 	block->users++;
 	for (i = first; i < first + n; i++) {
@@ -110,6 +111,8 @@ static void end_flight(struct flight *f, int err)
 			slot->stream = f->stream;
 		}
 	}
+	if (err == 0)
+		f->state = READ_MEMORY;
 	f->done = true;
 	f->err = err;
 	pthread_cond_broadcast(&f->changed);
@@ -270,42 +273,23 @@ static int enqueue(struct flight *f, struct cfs_workers *w, cfs_deadline_t deadl
 	return f->prefetch ? cfs_flight_queue(f, w) : cfs_workers_submit(w, &f->job, deadline);
 }
 
-static void run_far(struct cfs_job *job)
+/* Runs it until its state is of other workers: disks that hang keep no download worker. */
+static void run(struct cfs_job *job)
 {
 	struct flight *f = (struct flight *)job;
+	struct cfs_workers *mine = cfs_route_workers(f->store, f->state), *next;
 	int r = -EAGAIN;
 
 	if (f->prefetch)
 		cfs_flight_dequeued(f);
-	cfs_store_await_block(f->store, &f->id);
-	if (!is_done(f))
-		r = cfs_flight_fetch(f, false);
-	cfs_activity_wait_end();
-	leave_worker(f, r);
-}
-
-/* Only the tiers of this machine, whose disks may hang. */
-static void run_near(struct cfs_job *job)
-{
-	struct flight *f = (struct flight *)job;
-	struct cfs_store *s = f->store;
-	int r;
-
-	if (f->prefetch)
-		cfs_flight_dequeued(f);
-	if (is_done(f)) {
-		leave_worker(f, -EAGAIN);
-		return;
+	if (!is_done(f)) {
+		cfs_store_await_block(f->store, &f->id);
+		r = cfs_flight_run(f, mine);
+		cfs_activity_wait_end();
 	}
-	cfs_store_await_block(s, &f->id);
-	r = cfs_flight_ask_tiers(f, cfs_route_far(s), false);
-	cfs_activity_wait_end();
-	if (r < 0 && !is_done(f)) {
-		f->job.run = run_far;
-		if (enqueue(f, s->downloads, f->deadline) == 0)
-			return;
-	}
-	leave_worker(f, r < 0 ? -EAGAIN : 0);
+	next = cfs_route_workers(f->store, f->state);
+	if (next == mine || r == 0 || is_done(f) || enqueue(f, next, f->deadline) < 0)
+		leave_worker(f, r);
 }
 
 static int take_all_pages(struct held *held, cfs_deadline_t deadline)
@@ -369,7 +353,7 @@ static int allocate(struct cfs_store *s, struct held *held, cfs_deadline_t deadl
 int cfs_flight_submit(struct flight *f, cfs_deadline_t deadline)
 {
 	struct cfs_store *s = f->store;
-	bool near = f->source < cfs_route_far(s);
+	struct cfs_workers *w = cfs_route_workers(s, f->state);
 	int r;
 
 	pthread_mutex_lock(&f->shard->lock);
@@ -377,10 +361,10 @@ int cfs_flight_submit(struct flight *f, cfs_deadline_t deadline)
 	pthread_mutex_unlock(&f->shard->lock);
 	if (f->prefetch)
 		cfs_flight_list(f);
-	f->job.run = near ? run_near : run_far;
+	f->job.run = run;
 	/* Queued behind a hanging disk, it waits for that disk, too. */
-	atomic_store(&f->asked_ms, near ? cfs_now_ms() : 0);
-	r = enqueue(f, near ? s->nearby : s->downloads, deadline);
+	atomic_store(&f->asked_ms, f->state == READ_LOCAL ? cfs_now_ms() : 0);
+	r = enqueue(f, w, deadline);
 	if (r < 0)
 		leave_worker(f, -EAGAIN);
 	return r;
@@ -406,7 +390,7 @@ static int launch(struct cfs_store *s, struct held *held, cfs_deadline_t deadlin
 			cfs_flight_fail(f, -EAGAIN);
 			continue;
 		}
-		r = cfs_flight_fetch(f, true);
+		r = cfs_flight_run(f, NULL);
 		if (r != -EAGAIN) {
 			cfs_flight_land(f, r);
 			continue;
@@ -420,13 +404,6 @@ static int launch(struct cfs_store *s, struct held *held, cfs_deadline_t deadlin
 	return err;
 }
 
-static bool is_near(const struct cfs_store *s, const struct flight *f)
-{
-	unsigned source = atomic_load(&f->source);
-
-	return source < s->n_tiers && s->tiers[source].ops->local;
-}
-
 /*
  * Of two tiers at most the first may be the only one that has the block. The worker goes on
  * meanwhile: what it is in is read first, so that a time of asking that is long ago belongs to it.
@@ -437,7 +414,7 @@ static bool tier_is_late(const struct flight *f, unsigned *ret_tier, bool *ret_b
 	unsigned tier = atomic_load(&f->source);
 	bool begun = atomic_load(&f->begun);
 	uint64_t asked_ms = atomic_load(&f->asked_ms);
-	bool near = tier < cfs_route_far(s);
+	bool near = cfs_route_state(s, tier) == READ_LOCAL;
 
 	if (!asked_ms || (near && f->route.only))
 		return false;
@@ -457,7 +434,7 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct held *h
 
 	pthread_mutex_lock(&f->shard->lock);
 	while (!f->done && r == 0) {
-		if ((!is_near(s, f) || f->route.only) && !cfs_long_wait_may()) {
+		if ((f->state != READ_LOCAL || f->route.only) && !cfs_long_wait_may()) {
 			r = -EBUSY;
 			break;
 		}
@@ -468,7 +445,7 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct held *h
 			continue;
 		if (tier_is_late(f, &tier, &begun)) {
 			late = true;
-			f->late = tier < cfs_route_far(s);
+			f->late = cfs_route_state(s, tier) == READ_LOCAL;
 			end_flight(f, -EAGAIN);
 		} else if (next < until) {
 			r = 0;
@@ -574,7 +551,8 @@ int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 		if (r == 0)
 			r = wait_all(&held, deadline);
 		for (i = 0; i < held.n; i++)
-			*ret_far |= held.mine[i] && !is_near(s, held.v[i]);
+			*ret_far |=
+				held.mine[i] && cfs_route_state(s, held.v[i]->source) != READ_LOCAL;
 		expired |= held.expired;
 		if (held.late)
 			route->from = cfs_route_far(s);

@@ -15,6 +15,18 @@ unsigned cfs_route_far(const struct cfs_store *s)
 	return i;
 }
 
+enum read_state cfs_route_state(const struct cfs_store *s, unsigned tier)
+{
+	if (tier < cfs_route_far(s))
+		return READ_LOCAL;
+	return tier < s->n_tiers ? READ_PEER : READ_OBJECT;
+}
+
+struct cfs_workers *cfs_route_workers(const struct cfs_store *s, enum read_state state)
+{
+	return state == READ_LOCAL ? s->nearby : s->downloads;
+}
+
 struct cfs_route cfs_route_find(const struct cfs_store *s, const struct cfs_block *b)
 {
 	struct cfs_route route = {.place = CFS_PLACE_ANY, .placer = s->n_tiers};
@@ -71,10 +83,7 @@ void cfs_route_leave(struct cfs_store *s, unsigned tier, const struct cfs_block 
 
 	if (t->ops->late)
 		t->ops->late(t->tier, b);
-	if (t->ops->local)
-		cfs_workers_replace(s->nearby);
-	else
-		cfs_workers_replace(s->downloads);
+	cfs_workers_replace(cfs_route_workers(s, cfs_route_state(s, tier)));
 }
 
 int cfs_route_wait(struct cfs_store *s, unsigned tier, const struct cfs_block *b,

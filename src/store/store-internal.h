@@ -219,6 +219,19 @@ static inline uint32_t cfs_slot_len(const struct cfs_block *b, unsigned index)
 
 /* ---- route.c ---- */
 
+/*
+ * Where the bytes of a read are looked for; docs/architecture.md has the picture. A reader begins
+ * in MEMORY. In LOCAL it reads just its range (direct.c), or a flight reads for it (flight.c), as in
+ * all other states. A flight that has its bytes ends in MEMORY.
+ */
+enum read_state {
+	READ_MEMORY, /* pages of the memory tier, or of an upload */
+	READ_LOCAL,  /* a tier of this machine; workers: cfs-nearby */
+	READ_PEER,   /* a tier beyond it; workers of this and the rest: cfs-download */
+	READ_HEDGED, /* the same, and the object store beside it: the first answer counts */
+	READ_OBJECT, /* the object store */
+};
+
 /* The tiers' knowledge of a block; each is asked at most once per request. */
 struct cfs_route {
 	enum cfs_place place; /* cfs_route_place() */
@@ -233,6 +246,13 @@ struct cfs_route cfs_route_find(const struct cfs_store *s, const struct cfs_bloc
 void cfs_route_place(const struct cfs_store *s, const struct cfs_block *b, struct cfs_route *route);
 /* The first tier that is not of this machine, or n_tiers. */
 unsigned cfs_route_far(const struct cfs_store *s);
+/*
+ * The transition after a miss: the state of a read when all tiers before number `tier` have missed
+ * or were abandoned.
+ */
+enum read_state cfs_route_state(const struct cfs_store *s, unsigned tier);
+/* Those who make the calls of a state that may wait. */
+struct cfs_workers *cfs_route_workers(const struct cfs_store *s, enum read_state state);
 /*
  * A whole block that came from tier number `source`, or was written (n_tiers), is offered to the
  * nearer ones, as its place demands.

@@ -30,7 +30,7 @@
 
 struct cfs_stage_conf {
 	bool writeback;	    /* takes blocks; else only uploads what it finds */
-	bool hold;	    /* uploads nothing (read-only mounts): staged blocks can be read */
+	bool read_only;	    /* uploads nothing (read-only mounts): staged blocks can be read */
 	uint64_t size;	    /* most bytes that are staged; 0: no limit but the disk's */
 	double free_ratio;  /* of the disk, kept free (for staged blocks half of it) */
 	uint32_t threshold; /* only blocks shorter than that; 0: all */

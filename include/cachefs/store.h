@@ -107,9 +107,9 @@ int cfs_store_block_key(const struct cfs_store *s, const struct cfs_block *b,
  */
 int cfs_store_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 		   cfs_deadline_t deadline, struct cfs_segs *ret);
-/* The same; *ret_far: the bytes came from beyond this machine's caches. */
+/* The same; *ret_remote: the bytes came from beyond this machine's caches. */
 int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		    cfs_deadline_t deadline, struct cfs_segs *ret, bool *ret_far);
+		    cfs_deadline_t deadline, struct cfs_segs *ret, bool *ret_remote);
 /*
  * Starts fetching [off, off + len) into memory unless it is there or memory is short. Never waits.
  * False: too much is under way already, or there is no memory. owner: any number for

@@ -37,14 +37,14 @@ struct direct {
 	struct pages pages;
 };
 
-struct ahead {
+struct readahead {
 	struct cfs_job job; /* first */
 	struct cfs_store *store;
 	struct cfs_block id;
 	uint32_t off, len;
 	/* Under store->prefetch_lock. */
-	TAILQ_ENTRY(ahead) link; /* in store->aheads, unless `left` */
-	uint64_t since_ms;	 /* when it was queued, or began */
+	TAILQ_ENTRY(readahead) link; /* in store->readaheads, unless `left` */
+	uint64_t since_ms;	     /* when it was queued, or began */
 	bool begun;
 	bool left; /* hangs with the disk, and is not counted any more */
 };
@@ -151,7 +151,7 @@ int cfs_direct_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 
 	if (len > (PAGES_MAX - 1) * CFS_PAGE_LARGE || s->n_tiers == 0 || !s->tiers[0].ops->local)
 		return 0;
-	if (len > SMALL_MAX && !route->near)
+	if (len > SMALL_MAX && !route->local)
 		return 0;
 	r = get_pages(s, off, len, 0, &pages);
 	if (r == -ETIMEDOUT && len > SMALL_MAX)
@@ -179,15 +179,15 @@ int cfs_direct_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 }
 
 /* With the lock. */
-static void unlist(struct cfs_store *s, struct ahead *a)
+static void unlist(struct cfs_store *s, struct readahead *a)
 {
-	TAILQ_REMOVE(&s->aheads, a, link);
-	s->n_aheads--;
+	TAILQ_REMOVE(&s->readaheads, a, link);
+	s->n_readaheads--;
 }
 
 static void run_ahead(struct cfs_job *job)
 {
-	struct ahead *a = (struct ahead *)job;
+	struct readahead *a = (struct readahead *)job;
 	struct cfs_store *s = a->store;
 	const struct cfs_tier_slot *t = &s->tiers[0];
 
@@ -206,7 +206,7 @@ static void run_ahead(struct cfs_job *job)
 /* With the lock: takes out the oldest if it is late. True: it hangs in the tier. */
 static bool drop_late(struct cfs_store *s, struct cfs_block *ret_hangs)
 {
-	struct ahead *a = TAILQ_FIRST(&s->aheads);
+	struct readahead *a = TAILQ_FIRST(&s->readaheads);
 	bool hangs;
 
 	if (!a || cfs_now_ms() - a->since_ms < s->local_timeout_ms)
@@ -225,7 +225,7 @@ static bool drop_late(struct cfs_store *s, struct cfs_block *ret_hangs)
 int cfs_direct_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len)
 {
 	struct cfs_block stuck;
-	struct ahead *a;
+	struct readahead *a;
 	bool hangs;
 
 	if (!s->tiers[0].ops->ahead)
@@ -233,17 +233,17 @@ int cfs_direct_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t of
 	a = calloc(1, sizeof(*a));
 	if (!a)
 		return -ENOMEM;
-	*a = (struct ahead){.job.run = run_ahead,
-			    .store = s,
-			    .id = *b,
-			    .off = off,
-			    .len = len,
-			    .since_ms = cfs_now_ms()};
+	*a = (struct readahead){.job.run = run_ahead,
+				.store = s,
+				.id = *b,
+				.off = off,
+				.len = len,
+				.since_ms = cfs_now_ms()};
 	pthread_mutex_lock(&s->prefetch_lock);
-	hangs = s->n_aheads == AHEAD_MAX && drop_late(s, &stuck);
-	if (s->n_aheads < AHEAD_MAX && cfs_workers_try_submit(s->nearby, &a->job) == 0) {
-		TAILQ_INSERT_TAIL(&s->aheads, a, link);
-		s->n_aheads++;
+	hangs = s->n_readaheads == AHEAD_MAX && drop_late(s, &stuck);
+	if (s->n_readaheads < AHEAD_MAX && cfs_workers_try_submit(s->nearby, &a->job) == 0) {
+		TAILQ_INSERT_TAIL(&s->readaheads, a, link);
+		s->n_readaheads++;
 		a = NULL;
 	}
 	pthread_mutex_unlock(&s->prefetch_lock);

@@ -10,14 +10,14 @@
 void cfs_flight_list(struct flight *f)
 {
 	pthread_mutex_lock(&f->store->prefetch_lock);
-	TAILQ_INSERT_TAIL(&f->store->ahead, f, link);
+	TAILQ_INSERT_TAIL(&f->store->prefetches, f, link);
 	pthread_mutex_unlock(&f->store->prefetch_lock);
 }
 
 void cfs_flight_unlist(struct flight *f)
 {
 	pthread_mutex_lock(&f->store->prefetch_lock);
-	TAILQ_REMOVE(&f->store->ahead, f, link);
+	TAILQ_REMOVE(&f->store->prefetches, f, link);
 	pthread_mutex_unlock(&f->store->prefetch_lock);
 }
 
@@ -56,7 +56,7 @@ static bool launch(struct flight *f)
 
 /* The flights that a prefetch of the range needs; those that are mine are to be launched. */
 static void join_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		       struct want want, struct held *held)
+		       struct want want, struct awaited *awaited)
 {
 	struct shard *sh = cfs_memory_shard(s, b);
 	struct block *block;
@@ -64,11 +64,11 @@ static void join_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t 
 	want.first = off / CFS_PAGE_LARGE;
 	want.last = (off + len - 1) / CFS_PAGE_LARGE;
 	want.prefetch = true;
-	*held = (struct held){0};
+	*awaited = (struct awaited){0};
 	pthread_mutex_lock(&sh->lock);
 	block = cfs_memory_use(sh, b);
 	if (block && !block->put)
-		cfs_flight_join(s, sh, block, &want, held);
+		cfs_flight_join(s, sh, block, &want, awaited);
 	if (block)
 		cfs_memory_unuse(sh, block);
 	pthread_mutex_unlock(&sh->lock);
@@ -79,30 +79,30 @@ bool cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_
 {
 	bool all = true, whole = route->place == CFS_PLACE_HERE;
 	const struct want want = {.stream = !whole, .owner = owner, .route = route};
-	struct held held;
+	struct awaited awaited;
 	unsigned i;
 
 	if (atomic_load(&s->prefetching) >= s->max_prefetches) {
 		CFS_STAT_ADD(s, prefetch_drops, 1);
 		return false;
 	}
-	if (whole && !route->near) {
+	if (whole && !route->local) {
 		off = 0;
 		len = b->len;
 	}
-	join_ahead(s, b, off, len, want, &held);
-	for (i = 0; i < held.n; i++) {
-		if (!held.mine[i])
+	join_ahead(s, b, off, len, want, &awaited);
+	for (i = 0; i < awaited.n; i++) {
+		if (!awaited.mine[i])
 			continue;
-		if (launch(held.v[i])) {
+		if (launch(awaited.v[i])) {
 			CFS_STAT_ADD(s, prefetches, 1);
 		} else {
 			CFS_STAT_ADD(s, prefetch_drops, 1);
 			all = false;
 		}
 	}
-	cfs_flight_release(&held);
-	if (held.expired)
+	cfs_flight_release(&awaited);
+	if (awaited.expired)
 		cfs_flight_log_late(s, b, "its worker thread is abandoned");
 	return all;
 }
@@ -122,19 +122,19 @@ void cfs_flight_fill(struct cfs_store *s, const struct cfs_block *b, uint64_t ow
 {
 	struct cfs_route route = cfs_route_find(s, b);
 	const struct want want = {.owner = owner, .route = &route};
-	struct held held;
+	struct awaited awaited;
 	unsigned i;
 
-	if (route.near)
+	if (route.local)
 		return;
 	cfs_route_place(s, b, &route);
-	route.from = cfs_route_far(s);
-	join_ahead(s, b, 0, b->len, want, &held);
-	for (i = 0; i < held.n; i++) {
-		if (held.mine[i])
-			fill_one(held.v[i]);
+	route.from = cfs_route_first_remote(s);
+	join_ahead(s, b, 0, b->len, want, &awaited);
+	for (i = 0; i < awaited.n; i++) {
+		if (awaited.mine[i])
+			fill_one(awaited.v[i]);
 	}
-	cfs_flight_release(&held);
+	cfs_flight_release(&awaited);
 }
 
 /* A reader that waits for one of them fetches it itself. */
@@ -144,12 +144,12 @@ void cfs_flight_cancel(struct cfs_store *s, uint64_t owner)
 	struct flight *f, *next;
 
 	pthread_mutex_lock(&s->prefetch_lock);
-	for (f = TAILQ_FIRST(&s->ahead); f; f = next) {
+	for (f = TAILQ_FIRST(&s->prefetches); f; f = next) {
 		next = TAILQ_NEXT(f, link);
 		if (f->owner != owner)
 			continue;
 		if (f->workers && cfs_workers_cancel(f->workers, &f->job)) {
-			TAILQ_REMOVE(&s->ahead, f, link);
+			TAILQ_REMOVE(&s->prefetches, f, link);
 			TAILQ_INSERT_TAIL(&dropped, f, link);
 		} else {
 			atomic_store(&f->cancelled, true);

@@ -12,7 +12,7 @@
 #include "base/workers.h"
 #include "store-internal.h"
 
-#define CFS_FLIGHTS_HELD 8
+#define CFS_FLIGHTS_AWAITED 8
 
 struct hedge;
 
@@ -29,7 +29,7 @@ struct flight {
 	bool prefetch;
 	bool stream;		     /* as in struct want */
 	uint64_t owner;		     /* of a prefetch */
-	TAILQ_ENTRY(flight) link;    /* a prefetch that is in store->ahead */
+	TAILQ_ENTRY(flight) link;    /* a prefetch that is in store->prefetches */
 	struct cfs_workers *workers; /* under prefetch_lock: where it is queued; NULL: it runs */
 	_Atomic bool cancelled;	     /* cancelled by its owner */
 	struct hedge *hedge;	     /* while READ_HEDGED; its worker's only */
@@ -50,10 +50,10 @@ struct flight {
 	struct cfs_page *pages[];
 };
 
-/* The flights that one reader waits for. Holding them pins their pages. */
-struct held {
-	struct flight *v[CFS_FLIGHTS_HELD];
-	bool mine[CFS_FLIGHTS_HELD]; /* to be launched by us */
+/* The flights that one reader waits for. The references pin their pages. */
+struct awaited {
+	struct flight *v[CFS_FLIGHTS_AWAITED];
+	bool mine[CFS_FLIGHTS_AWAITED]; /* to be launched by us */
 	unsigned n;
 	bool expired; /* we failed one at its deadline */
 	bool late;    /* one of them was abandoned in a tier of this machine */
@@ -74,13 +74,13 @@ struct want {
 /* ---- flight.c ---- */
 
 /*
- * With the shard locked: makes *held the flights that will deliver what is missing of the slots,
- * starting one for each run that is not being fetched. The first CFS_FLIGHTS_HELD of them, should
+ * With the shard locked: makes *awaited the flights that will deliver what is missing of the slots,
+ * starting one for each run that is not being fetched. The first CFS_FLIGHTS_AWAITED, should
  * there be more. -ENOMEM.
  */
 int cfs_flight_join(struct cfs_store *s, struct shard *sh, struct block *block,
-		    const struct want *want, struct held *held);
-void cfs_flight_release(struct held *held);
+		    const struct want *want, struct awaited *awaited);
+void cfs_flight_release(struct awaited *awaited);
 void cfs_flight_unref(struct flight *f);
 /* Starts a worker for it; a prefetch only if there is room in the queue. */
 int cfs_flight_submit(struct flight *f, cfs_deadline_t deadline);
@@ -108,7 +108,7 @@ int cfs_flight_run(struct flight *f, const struct cfs_workers *w);
 
 /* ---- flight-ahead.c ---- */
 
-/* Lists it in store->ahead, where its owner finds it. */
+/* Lists it in store->prefetches, where its owner finds it. */
 void cfs_flight_list(struct flight *f);
 void cfs_flight_unlist(struct flight *f);
 /* Queues one that is listed; -EAGAIN: the queue is full. */

@@ -39,10 +39,10 @@ void cfs_flight_unref(struct flight *f)
 	free(f);
 }
 
-void cfs_flight_release(struct held *held)
+void cfs_flight_release(struct awaited *awaited)
 {
-	while (held->n > 0)
-		cfs_flight_unref(held->v[--held->n]);
+	while (awaited->n > 0)
+		cfs_flight_unref(awaited->v[--awaited->n]);
 }
 
 /* With the shard locked. Marks those slots of the run that are not being fetched. */
@@ -125,12 +125,12 @@ void cfs_flight_fail(struct flight *f, int err)
 	pthread_mutex_unlock(&f->shard->lock);
 }
 
-static bool holds(const struct held *held, const struct flight *f)
+static bool is_awaited(const struct awaited *awaited, const struct flight *f)
 {
 	unsigned i;
 
-	for (i = 0; i < held->n; i++) {
-		if (held->v[i] == f)
+	for (i = 0; i < awaited->n; i++) {
+		if (awaited->v[i] == f)
 			return true;
 	}
 	return false;
@@ -169,13 +169,13 @@ static void widen_to_all(const struct block *block, unsigned *from, unsigned *n)
 }
 
 int cfs_flight_join(struct cfs_store *s, struct shard *sh, struct block *block,
-		    const struct want *want, struct held *held)
+		    const struct want *want, struct awaited *awaited)
 {
 	cfs_deadline_t now = cfs_now_ms();
 	unsigned i;
 
-	*held = (struct held){0};
-	for (i = want->first; i <= want->last && held->n < CFS_FLIGHTS_HELD; i++) {
+	*awaited = (struct awaited){0};
+	for (i = want->first; i <= want->last && awaited->n < CFS_FLIGHTS_AWAITED; i++) {
 		struct slot *slot = &block->slots[i];
 		struct flight *f = slot->flight;
 		unsigned from = i, n = 1;
@@ -184,13 +184,13 @@ int cfs_flight_join(struct cfs_store *s, struct shard *sh, struct block *block,
 			continue;
 		if (f && f->deadline <= now) {
 			end_flight(f, -EIO);
-			held->expired = true;
+			awaited->expired = true;
 			f = NULL;
 		}
 		if (f) {
-			if (!holds(held, f)) {
+			if (!is_awaited(awaited, f)) {
 				f->refs++;
-				held->v[held->n++] = f;
+				awaited->v[awaited->n++] = f;
 			}
 			continue;
 		}
@@ -207,9 +207,9 @@ int cfs_flight_join(struct cfs_store *s, struct shard *sh, struct block *block,
 		}
 		f = new_flight(s, sh, block, from, n, want);
 		if (!f)
-			return held->n ? 0 : -ENOMEM;
-		held->mine[held->n] = true;
-		held->v[held->n++] = f;
+			return awaited->n ? 0 : -ENOMEM;
+		awaited->mine[awaited->n] = true;
+		awaited->v[awaited->n++] = f;
 	}
 	return 0;
 }
@@ -267,7 +267,7 @@ static bool is_done(struct flight *f)
 	return done;
 }
 
-/* With the worker's reference, and in store->ahead if it is a prefetch. */
+/* With the worker's reference, and in store->prefetches if it is a prefetch. */
 static int enqueue(struct flight *f, struct cfs_workers *w, cfs_deadline_t deadline)
 {
 	return f->prefetch ? cfs_flight_queue(f, w) : cfs_workers_submit(w, &f->job, deadline);
@@ -292,18 +292,18 @@ static void run(struct cfs_job *job)
 		leave_worker(f, r);
 }
 
-static int take_all_pages(struct held *held, cfs_deadline_t deadline)
+static int take_all_pages(struct awaited *awaited, cfs_deadline_t deadline)
 {
 	unsigned i;
 	int r = 0;
 
-	for (i = 0; r == 0 && i < held->n; i++) {
-		if (held->mine[i])
-			r = cfs_flight_take_pages(held->v[i], held->v[i]->pages, deadline);
+	for (i = 0; r == 0 && i < awaited->n; i++) {
+		if (awaited->mine[i])
+			r = cfs_flight_take_pages(awaited->v[i], awaited->v[i]->pages, deadline);
 	}
-	for (i = 0; r < 0 && i < held->n; i++) {
-		if (held->mine[i])
-			cfs_flight_free_pages(held->v[i], held->v[i]->pages);
+	for (i = 0; r < 0 && i < awaited->n; i++) {
+		if (awaited->mine[i])
+			cfs_flight_free_pages(awaited->v[i], awaited->v[i]->pages);
 	}
 	return r;
 }
@@ -312,7 +312,7 @@ static int take_all_pages(struct held *held, cfs_deadline_t deadline)
  * Memory for all flights of ours. Readers that have to wait for it do so one after the other: two
  * that each hold a part of what the other waits for would wait for ever.
  */
-static int allocate(struct cfs_store *s, struct held *held, cfs_deadline_t deadline)
+static int allocate(struct cfs_store *s, struct awaited *awaited, cfs_deadline_t deadline)
 {
 	bool busy;
 	int r = 0;
@@ -321,7 +321,7 @@ static int allocate(struct cfs_store *s, struct held *held, cfs_deadline_t deadl
 	busy = s->alloc_busy;
 	pthread_mutex_unlock(&s->alloc_lock);
 	if (!busy) {
-		r = take_all_pages(held, 0);
+		r = take_all_pages(awaited, 0);
 		if (r != -ETIMEDOUT)
 			return r;
 	}
@@ -342,7 +342,7 @@ static int allocate(struct cfs_store *s, struct held *held, cfs_deadline_t deadl
 	if (r < 0)
 		return r;
 
-	r = take_all_pages(held, deadline);
+	r = take_all_pages(awaited, deadline);
 	pthread_mutex_lock(&s->alloc_lock);
 	s->alloc_busy = false;
 	pthread_cond_signal(&s->alloc_free);
@@ -371,20 +371,20 @@ int cfs_flight_submit(struct flight *f, cfs_deadline_t deadline)
 }
 
 /* Starts our flights; each of them ends in every case. */
-static int launch(struct cfs_store *s, struct held *held, cfs_deadline_t deadline)
+static int launch(struct cfs_store *s, struct awaited *awaited, cfs_deadline_t deadline)
 {
 	unsigned i, mine = 0;
 	int r, err = 0;
 
-	for (i = 0; i < held->n; i++)
-		mine += held->mine[i];
+	for (i = 0; i < awaited->n; i++)
+		mine += awaited->mine[i];
 	if (mine == 0)
 		return 0;
-	err = allocate(s, held, deadline);
-	for (i = 0; i < held->n; i++) {
-		struct flight *f = held->v[i];
+	err = allocate(s, awaited, deadline);
+	for (i = 0; i < awaited->n; i++) {
+		struct flight *f = awaited->v[i];
 
-		if (!held->mine[i])
+		if (!awaited->mine[i])
 			continue;
 		if (err < 0) {
 			cfs_flight_fail(f, -EAGAIN);
@@ -414,17 +414,17 @@ static bool tier_is_late(const struct flight *f, unsigned *ret_tier, bool *ret_b
 	unsigned tier = atomic_load(&f->source);
 	bool begun = atomic_load(&f->begun);
 	uint64_t asked_ms = atomic_load(&f->asked_ms);
-	bool near = cfs_route_state(s, tier) == READ_LOCAL;
+	bool local = cfs_route_state(s, tier) == READ_LOCAL;
 
-	if (!asked_ms || (near && f->route.only))
+	if (!asked_ms || (local && f->route.only))
 		return false;
 	*ret_tier = tier;
 	*ret_begun = begun;
-	return cfs_now_ms() - asked_ms >= (near ? s->local_timeout_ms : s->tier_timeout_ms);
+	return cfs_now_ms() - asked_ms >= (local ? s->local_timeout_ms : s->tier_timeout_ms);
 }
 
 /* Abandons a flight that waits for a cache too long; the next one will not use that cache. */
-static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct held *held)
+static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct awaited *awaited)
 {
 	cfs_deadline_t until = cfs_deadline_min(deadline, f->deadline), next = until;
 	struct cfs_store *s = f->store;
@@ -451,14 +451,14 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct held *h
 			r = 0;
 		} else if (f->deadline <= until) {
 			end_flight(f, -EIO);
-			held->expired = true;
+			awaited->expired = true;
 		}
 	}
 	if (f->done)
 		r = f->err;
 	else if (r != -EBUSY)
 		r = -ETIMEDOUT;
-	held->late |= f->late;
+	awaited->late |= f->late;
 	pthread_mutex_unlock(&f->shard->lock);
 	/* While queued it is not delayed by its own disk, but by the disk of a job before it. */
 	if (late && begun)
@@ -468,14 +468,14 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct held *h
 	return r;
 }
 
-static int wait_all(struct held *held, cfs_deadline_t deadline)
+static int wait_all(struct awaited *awaited, cfs_deadline_t deadline)
 {
 	unsigned i;
 	int r = 0;
 
-	for (i = 0; r == 0 && i < held->n; i++) {
-		cfs_store_await_block(held->v[i]->store, &held->v[i]->id);
-		r = wait_flight(held->v[i], deadline, held);
+	for (i = 0; r == 0 && i < awaited->n; i++) {
+		cfs_store_await_block(awaited->v[i]->store, &awaited->v[i]->id);
+		r = wait_flight(awaited->v[i], deadline, awaited);
 		cfs_activity_wait_end();
 		if (r == -EAGAIN)
 			r = 0;
@@ -499,22 +499,22 @@ static bool is_large_part(struct cfs_store *s, const struct cfs_block *b, uint32
 	return (uint64_t)len * WIDEN_PARTS >= b->len && len < b->len && is_roomy(s);
 }
 
-/* 1: collected; 0: *held replaced by the flights that are needed for it; or negative errno. */
+/* 1: collected; 0: *awaited replaced by the flights that are needed for it; or negative errno. */
 static int collect_or_join(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
 			   uint32_t len, cfs_deadline_t deadline, const struct cfs_route *route,
-			   struct cfs_segs *ret, struct held *held)
+			   struct cfs_segs *ret, struct awaited *awaited)
 {
-	bool near = route->near && route->from == 0;
+	bool local = route->local && route->from == 0;
 	struct want want = {
 		.first = off / CFS_PAGE_LARGE,
 		.last = (off + len - 1) / CFS_PAGE_LARGE,
-		.wider = is_large_part(s, b, len) && !near,
-		.whole = route->place == CFS_PLACE_HERE && !near,
+		.wider = is_large_part(s, b, len) && !local,
+		.whole = route->place == CFS_PLACE_HERE && !local,
 		.deadline = deadline,
 		.route = route,
 	};
 	struct shard *sh = cfs_memory_shard(s, b);
-	struct held next = {0};
+	struct awaited next = {0};
 	struct block *block;
 	int r;
 
@@ -528,38 +528,38 @@ static int collect_or_join(struct cfs_store *s, const struct cfs_block *b, uint3
 	if (block)
 		cfs_memory_unuse(sh, block);
 	pthread_mutex_unlock(&sh->lock);
-	cfs_flight_release(held);
-	*held = next;
+	cfs_flight_release(awaited);
+	*awaited = next;
 	return r;
 }
 
 int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 		    cfs_deadline_t deadline, struct cfs_route *route, struct cfs_segs *ret,
-		    bool *ret_far)
+		    bool *ret_remote)
 {
-	struct held held = {0};
+	struct awaited awaited = {0};
 	bool expired = false;
 	unsigned i;
 	int r;
 
 	for (;;) {
-		r = collect_or_join(s, b, off, len, deadline, route, ret, &held);
+		r = collect_or_join(s, b, off, len, deadline, route, ret, &awaited);
 		if (r == 0)
-			r = launch(s, &held, deadline);
+			r = launch(s, &awaited, deadline);
 		else
 			break;
 		if (r == 0)
-			r = wait_all(&held, deadline);
-		for (i = 0; i < held.n; i++)
-			*ret_far |=
-				held.mine[i] && cfs_route_state(s, held.v[i]->source) != READ_LOCAL;
-		expired |= held.expired;
-		if (held.late)
-			route->from = cfs_route_far(s);
+			r = wait_all(&awaited, deadline);
+		for (i = 0; i < awaited.n; i++)
+			*ret_remote |= awaited.mine[i] &&
+				       cfs_route_state(s, awaited.v[i]->source) != READ_LOCAL;
+		expired |= awaited.expired;
+		if (awaited.late)
+			route->from = cfs_route_first_remote(s);
 		if (r < 0)
 			break;
 	}
-	cfs_flight_release(&held);
+	cfs_flight_release(&awaited);
 	if (expired)
 		cfs_flight_log_late(s, b, "its worker thread is abandoned");
 	else if (r == -ETIMEDOUT)

@@ -8,12 +8,12 @@
  *
  * Eviction is a clock with a small counter: the hand takes the oldest page; one that was hit since
  * the hand's last visit, or is still in use (freeing it would free nothing), goes round again. The
- * first read of a page does not count: streams read each page once. But it ends the respite that a
- * page has which was fetched ahead and not yet read, or pages that were read would push out those
- * that are about to be.
+ * first read of a page does not count: streams read each page once. A page that was fetched ahead
+ * has a grace period until its first read, or pages that were read would push out those that are
+ * about to be.
  *
  * Pages that a stream of reads or writes has left behind go first, when there are more than a
- * few: it so passes through little memory, instead of through all that there is, the first touch of
+ * few. So it goes through little memory, instead of through all that there is, the first touch of
  * which costs more than all else. A repeated read mostly finds the bytes in the kernel's cache.
  */
 #include <errno.h>
@@ -27,7 +27,7 @@
 /* Share of the pool, the rest being for what is in flight without having to evict first. */
 #define SHARE_PERCENT 80
 /* Pages that streams have left behind may be one part in so many. */
-#define SPENT_PARTS 8
+#define PASSED_PARTS 8
 
 static uint64_t hash_block(const struct cfs_block *b)
 {
@@ -126,10 +126,10 @@ bool cfs_memory_insert(struct cfs_store *s, struct shard *sh, struct block *bloc
 	slot->page = page;
 	slot->hot = 0;
 	slot->fresh = true;
-	slot->stream = slot->spent = false;
+	slot->stream = slot->passed = false;
 	slot->born = atomic_fetch_add_explicit(&s->inserted, 1, memory_order_relaxed);
 	if (!ahead)
-		slot->born -= s->respite;
+		slot->born -= s->grace;
 	block->users++;
 	TAILQ_INSERT_TAIL(&sh->clock, slot, link);
 	sh->n_clock++;
@@ -138,26 +138,26 @@ bool cfs_memory_insert(struct cfs_store *s, struct shard *sh, struct block *bloc
 }
 
 /* Puts the page where the hand comes first, or last. */
-static void set_spent(struct shard *sh, struct slot *slot, bool spent)
+static void set_passed(struct shard *sh, struct slot *slot, bool passed)
 {
-	if (slot->spent == spent)
+	if (slot->passed == passed)
 		return;
-	slot->spent = spent;
+	slot->passed = passed;
 	TAILQ_REMOVE(&sh->clock, slot, link);
-	if (spent) {
+	if (passed) {
 		TAILQ_INSERT_HEAD(&sh->clock, slot, link);
-		atomic_fetch_add_explicit(&sh->store->spent_bytes, slot->page->size,
+		atomic_fetch_add_explicit(&sh->store->passed_bytes, slot->page->size,
 					  memory_order_relaxed);
 	} else {
 		TAILQ_INSERT_TAIL(&sh->clock, slot, link);
-		atomic_fetch_sub_explicit(&sh->store->spent_bytes, slot->page->size,
+		atomic_fetch_sub_explicit(&sh->store->passed_bytes, slot->page->size,
 					  memory_order_relaxed);
 	}
 }
 
-void cfs_memory_spend(struct block *block, unsigned index)
+void cfs_memory_set_passed(struct block *block, unsigned index)
 {
-	set_spent(block->shard, &block->slots[index], true);
+	set_passed(block->shard, &block->slots[index], true);
 }
 
 /* The page is the caller's to release, unlocked. May free the block. */
@@ -167,7 +167,7 @@ static struct cfs_page *remove_page(struct cfs_store *s, struct shard *sh, struc
 		(struct block *)((char *)(slot - slot->index) - offsetof(struct block, slots));
 	struct cfs_page *page = slot->page;
 
-	set_spent(sh, slot, false);
+	set_passed(sh, slot, false);
 	TAILQ_REMOVE(&sh->clock, slot, link);
 	sh->n_clock--;
 	slot->page = NULL;
@@ -185,10 +185,10 @@ static void note_hit(struct block *block, struct slot *slot, bool to_end)
 		slot->hot++;
 	slot->fresh = false;
 	if (slot->stream && to_end) {
-		set_spent(block->shard, slot, true);
+		set_passed(block->shard, slot, true);
 		slot->stream = false;
 	} else {
-		set_spent(block->shard, slot, false);
+		set_passed(block->shard, slot, false);
 	}
 }
 
@@ -257,11 +257,11 @@ void cfs_memory_forget(struct cfs_store *s, const struct cfs_block *b)
 		cfs_page_unref(pages[i]);
 }
 
-static bool has_respite(const struct cfs_store *s, const struct slot *slot)
+static bool has_grace(const struct cfs_store *s, const struct slot *slot)
 {
 	uint32_t now = atomic_load_explicit(&s->inserted, memory_order_relaxed);
 
-	return slot->fresh && now - slot->born < s->respite;
+	return slot->fresh && now - slot->born < s->grace;
 }
 
 /* Evicts one page; NULL when the hand went round the shard without finding one. */
@@ -275,14 +275,14 @@ static struct cfs_page *evict_page(struct cfs_store *s, struct shard *sh, bool h
 	for (steps = sh->n_clock; steps > 0; steps--) {
 		slot = TAILQ_FIRST(&sh->clock);
 		/* One reference: ours, and others come by only under this lock. */
-		if (slot->hot == 0 && (hard || !has_respite(s, slot)) &&
+		if (slot->hot == 0 && (hard || !has_grace(s, slot)) &&
 		    atomic_load(&slot->page->refs) == 1) {
 			page = remove_page(s, sh, slot);
 			break;
 		}
 		if (slot->hot > 0)
 			slot->hot--;
-		set_spent(sh, slot, false);
+		set_passed(sh, slot, false);
 		TAILQ_REMOVE(&sh->clock, slot, link);
 		TAILQ_INSERT_TAIL(&sh->clock, slot, link);
 	}
@@ -312,30 +312,30 @@ static void evict(struct cfs_store *s, uint64_t want)
 	}
 }
 
-/* One of the spent pages of the shard, past those that are still in use. */
-static struct cfs_page *evict_spent(struct cfs_store *s, struct shard *sh)
+/* One of the passed pages of the shard that is not in use. */
+static struct cfs_page *evict_passed(struct cfs_store *s, struct shard *sh)
 {
 	struct cfs_page *page = NULL;
 	struct slot *slot;
 
 	pthread_mutex_lock(&sh->lock);
 	slot = TAILQ_FIRST(&sh->clock);
-	while (slot && slot->spent && atomic_load(&slot->page->refs) > 1)
+	while (slot && slot->passed && atomic_load(&slot->page->refs) > 1)
 		slot = TAILQ_NEXT(slot, link);
-	if (slot && slot->spent)
+	if (slot && slot->passed)
 		page = remove_page(s, sh, slot);
 	pthread_mutex_unlock(&sh->lock);
 	return page;
 }
 
-static void shrink_spent(struct cfs_store *s)
+static void shrink_passed(struct cfs_store *s)
 {
 	unsigned idle = 0;
 
 	while (idle < CFS_STORE_SHARDS &&
-	       atomic_load_explicit(&s->spent_bytes, memory_order_relaxed) > s->spent_limit) {
+	       atomic_load_explicit(&s->passed_bytes, memory_order_relaxed) > s->passed_limit) {
 		unsigned i = atomic_fetch_add_explicit(&s->hand, 1, memory_order_relaxed);
-		struct cfs_page *page = evict_spent(s, &s->shards[i % CFS_STORE_SHARDS]);
+		struct cfs_page *page = evict_passed(s, &s->shards[i % CFS_STORE_SHARDS]);
 
 		idle = page ? 0 : idle + 1;
 		cfs_page_unref(page);
@@ -346,7 +346,7 @@ void cfs_memory_shrink(struct cfs_store *s, uint32_t room)
 {
 	uint64_t bytes;
 
-	shrink_spent(s);
+	shrink_passed(s);
 	bytes = atomic_load_explicit(&s->memory_bytes, memory_order_relaxed) + room;
 	if (bytes > s->memory_limit)
 		evict(s, bytes - s->memory_limit);
@@ -364,8 +364,8 @@ int cfs_memory_init(struct cfs_store *s)
 
 	cfs_pool_stats(s->pool, &stats);
 	s->memory_limit = stats.budget / 100 * SHARE_PERCENT;
-	s->spent_limit = s->memory_limit / SPENT_PARTS;
-	s->respite = (uint32_t)(s->memory_limit / CFS_PAGE_LARGE / 2);
+	s->passed_limit = s->memory_limit / PASSED_PARTS;
+	s->grace = (uint32_t)(s->memory_limit / CFS_PAGE_LARGE / 2);
 	for (i = 0; i < CFS_STORE_SHARDS; i++) {
 		struct shard *sh = &s->shards[i];
 

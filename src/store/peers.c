@@ -18,7 +18,8 @@
 #define ROOM_TIMEOUT_MS 2000
 #define STILL_MS	5000 /* nothing has come of object storage: what is fetched hangs */
 #define DISK_TIER	0    /* its number, when there is a disk cache */
-#define LENT_PARTS	4 /* of the pool: at most one of so many is being sent or fetched for others */
+/* Of the pool: at most one of so many is being sent or fetched for others. */
+#define RESERVED_PARTS 4
 
 #define BUCKET_GETS 16 /* that its pace is taken from */
 
@@ -30,9 +31,9 @@ struct heat {
 	unsigned asked;
 };
 
-/* Memory that is held for others. */
-struct loan {
-	LIST_ENTRY(loan) link;
+/* Memory of the pool that is reserved for other members. */
+struct reservation {
+	LIST_ENTRY(reservation) link;
 	struct cfs_peers *peers;
 	struct cfs_block
 		block; /* all of it is being fetched; length 0: what is in memory is sent */
@@ -51,8 +52,8 @@ struct cfs_peers {
 	atomic_bool leaving;
 	pthread_mutex_t lock; /* leaving begins between two submissions; also protects the rest */
 	pthread_cond_t room;
-	LIST_HEAD(, loan) loans;
-	uint64_t lent, lent_max; /* bytes of the pool */
+	LIST_HEAD(, reservation) reservations;
+	uint64_t reserved, reserved_max; /* bytes of the pool */
 	LIST_HEAD(, stand_in) stand_ins;
 	atomic_uint n_stand_ins;
 	struct bucket_seen {
@@ -115,14 +116,14 @@ static struct cfs_block from_peer(const struct cfs_peer_block *b)
 /* ---- memory ---- */
 
 /*
- * Reserves memory that is held for other members. It is bounded, as they decide how long they take
+ * Reserves memory for other members. It is bounded, as they decide how long they take
  * to receive it. block: NULL, or the block to be fetched. -EAGAIN: none by the deadline (0: at
  * once); -ENOMEM.
  */
-static int lend(struct cfs_peers *p, const struct cfs_block *block, uint64_t bytes, bool kept,
-		cfs_deadline_t deadline, struct loan **ret)
+static int reserve(struct cfs_peers *p, const struct cfs_block *block, uint64_t bytes, bool kept,
+		   cfs_deadline_t deadline, struct reservation **ret)
 {
-	struct loan *l = calloc(1, sizeof(*l));
+	struct reservation *l = calloc(1, sizeof(*l));
 	int r = 0;
 
 	if (!l)
@@ -134,11 +135,11 @@ static int lend(struct cfs_peers *p, const struct cfs_block *block, uint64_t byt
 	if (block)
 		l->block = *block;
 	pthread_mutex_lock(&p->lock);
-	while (p->lent > 0 && p->lent + bytes > p->lent_max && r == 0)
+	while (p->reserved > 0 && p->reserved + bytes > p->reserved_max && r == 0)
 		r = deadline ? cfs_cond_wait(&p->room, &p->lock, deadline) : -EAGAIN;
 	if (r == 0) {
-		p->lent += bytes;
-		LIST_INSERT_HEAD(&p->loans, l, link);
+		p->reserved += bytes;
+		LIST_INSERT_HEAD(&p->reservations, l, link);
 	}
 	pthread_mutex_unlock(&p->lock);
 	if (r == 0)
@@ -148,7 +149,7 @@ static int lend(struct cfs_peers *p, const struct cfs_block *block, uint64_t byt
 	return r == 0 ? 0 : -EAGAIN;
 }
 
-static void take_back(struct loan *l)
+static void release(struct reservation *l)
 {
 	struct cfs_peers *p = l->peers;
 	bool last;
@@ -157,7 +158,7 @@ static void take_back(struct loan *l)
 	last = --l->refs == 0;
 	if (last) {
 		LIST_REMOVE(l, link);
-		p->lent -= l->bytes;
+		p->reserved -= l->bytes;
 		pthread_cond_broadcast(&p->room);
 	}
 	pthread_mutex_unlock(&p->lock);
@@ -166,11 +167,12 @@ static void take_back(struct loan *l)
 }
 
 /* Called with the lock. Held for members that asked for the whole block, or until it is on disk. */
-static struct loan *find_loan(struct cfs_peers *p, const struct cfs_block *b, bool kept)
+static struct reservation *find_reservation(struct cfs_peers *p, const struct cfs_block *b,
+					    bool kept)
 {
-	struct loan *l;
+	struct reservation *l;
 
-	LIST_FOREACH(l, &p->loans, link)
+	LIST_FOREACH(l, &p->reservations, link)
 	{
 		if (l->block.len && l->block.slice == b->slice && l->block.index == b->index &&
 		    (l->kept || !kept))
@@ -253,7 +255,7 @@ static void warm_owner(struct cfs_peers *p, const struct cfs_block *b)
 
 struct keep_job {
 	struct cfs_job job; /* first */
-	struct loan *loan;
+	struct reservation *reservation;
 	struct cfs_block block;
 	struct cfs_segs data;
 };
@@ -261,31 +263,32 @@ struct keep_job {
 static void end_keep(struct keep_job *j)
 {
 	cfs_segs_release(&j->data);
-	take_back(j->loan);
+	release(j->reservation);
 	free(j);
 }
 
 static void run_keep(struct cfs_job *job)
 {
 	struct keep_job *j = (struct keep_job *)job;
-	struct cfs_peers *p = j->loan->peers;
+	struct cfs_peers *p = j->reservation->peers;
 
 	if (!atomic_load(&p->leaving))
 		cfs_store_keep(p->store, &j->block, &j->data, cfs_deadline_in(KEEP_TIMEOUT_MS));
 	end_keep(j);
 }
 
-/* Holds it until it is on disk. Takes over the loan's reference in every case. */
-static int hold(struct loan *l, const struct cfs_block *b, const struct cfs_segs *data)
+/* Takes over the reference of the reservation in every case. */
+static int keep_until_written(struct reservation *l, const struct cfs_block *b,
+			      const struct cfs_segs *data)
 {
 	struct keep_job *j = malloc(sizeof(*j));
 	int r;
 
 	if (!j) {
-		take_back(l);
+		release(l);
 		return -ENOMEM;
 	}
-	*j = (struct keep_job){.job.run = run_keep, .loan = l, .block = *b};
+	*j = (struct keep_job){.job.run = run_keep, .reservation = l, .block = *b};
 	cfs_segs_init(&j->data);
 	r = cfs_segs_slice(&j->data, data, 0, data->len);
 	if (r == 0)
@@ -295,11 +298,8 @@ static int hold(struct loan *l, const struct cfs_block *b, const struct cfs_segs
 	return r;
 }
 
-/*
- * Fetched blocks are held by the loan that they were fetched with, so that there is always room for
- * them.
- */
-static void hold_fetched(struct loan *l, const struct cfs_segs *data)
+/* Fetched blocks stay in the reservation that they were fetched with: there is room for all. */
+static void keep_fetched(struct reservation *l, const struct cfs_segs *data)
 {
 	struct cfs_peers *p = l->peers;
 	bool kept;
@@ -307,13 +307,13 @@ static void hold_fetched(struct loan *l, const struct cfs_segs *data)
 	if (!p->disk)
 		return;
 	pthread_mutex_lock(&p->lock);
-	kept = find_loan(p, &l->block, true) != NULL;
+	kept = find_reservation(p, &l->block, true) != NULL;
 	if (!kept) {
 		l->refs++;
 		l->kept = true;
 	}
 	pthread_mutex_unlock(&p->lock);
-	if (!kept && hold(l, &l->block, data) < 0)
+	if (!kept && keep_until_written(l, &l->block, data) < 0)
 		cfs_disk_tier.offer(p->disk, &l->block, data);
 }
 
@@ -324,17 +324,17 @@ static void hold_fetched(struct loan *l, const struct cfs_segs *data)
 static void tier_keep(void *tier, const struct cfs_block *b, const struct cfs_segs *data)
 {
 	struct cfs_peers *p = tier;
-	struct loan *l;
+	struct reservation *l;
 	bool others;
 
 	if (!p->disk)
 		return;
 	pthread_mutex_lock(&p->lock);
-	others = find_loan(p, b, false) != NULL;
+	others = find_reservation(p, b, false) != NULL;
 	pthread_mutex_unlock(&p->lock);
 	if (others)
-		return; /* hold_fetched() */
-	if (lend(p, b, b->len, true, 0, &l) < 0 || hold(l, b, data) < 0)
+		return; /* keep_fetched() */
+	if (reserve(p, b, b->len, true, 0, &l) < 0 || keep_until_written(l, b, data) < 0)
 		cfs_disk_tier.offer(p->disk, b, data);
 }
 
@@ -360,10 +360,10 @@ static void tier_stats(void *tier, struct cfs_store_stats *ret)
 {
 	struct cfs_peers *p = tier;
 	struct cfs_group_stats s;
-	const struct loan *l;
+	const struct reservation *l;
 
 	pthread_mutex_lock(&p->lock);
-	LIST_FOREACH(l, &p->loans, link)
+	LIST_FOREACH(l, &p->reservations, link)
 	ret->disk_pending_bytes += l->kept ? l->bytes : 0;
 	pthread_mutex_unlock(&p->lock);
 	cfs_group_stats(p->group, &s);
@@ -500,7 +500,7 @@ static int answer_from_disk(struct cfs_peers *p, struct cfs_peer_request *req, b
 
 /* Pages that are being sent. */
 struct sent_pages {
-	struct loan *loan;
+	struct reservation *reservation;
 	struct cfs_segs segs;
 	struct iovec *iov;
 };
@@ -511,7 +511,7 @@ static void pages_sent(void *arg, bool mismatch)
 
 	(void)mismatch;
 	cfs_segs_release(&s->segs);
-	take_back(s->loan);
+	release(s->reservation);
 	free(s->iov);
 	free(s);
 }
@@ -536,7 +536,7 @@ static void answer_pages(struct cfs_peer_request *req, struct sent_pages *s)
 			     });
 }
 
-/* As lend(). */
+/* As reserve(). */
 static int new_pages(struct cfs_peers *p, const struct cfs_block *block, uint64_t bytes,
 		     cfs_deadline_t deadline, struct sent_pages **ret)
 {
@@ -545,7 +545,7 @@ static int new_pages(struct cfs_peers *p, const struct cfs_block *block, uint64_
 
 	if (!s)
 		return -ENOMEM;
-	r = lend(p, block, bytes, false, deadline, &s->loan);
+	r = reserve(p, block, bytes, false, deadline, &s->reservation);
 	if (r < 0) {
 		free(s);
 		return r;
@@ -609,7 +609,7 @@ static void answer_fetched(struct cfs_peers *p, struct cfs_peer_request *req, st
 		pthread_mutex_unlock(&p->lock);
 	}
 	if (r == 0)
-		hold_fetched(s->loan, &whole);
+		keep_fetched(s->reservation, &whole);
 	if (r == 0)
 		r = cfs_segs_slice(&s->segs, &whole, req->off, req->len);
 	if (r == 0) {
@@ -851,7 +851,7 @@ int cfs_peers_join(const struct cfs_peers_conf *conf, struct cfs_peers **ret, ch
 	if (!p || cfs_cond_init(&p->room) < 0)
 		goto no_memory;
 	cfs_pool_stats(conf->store->pool, &pool);
-	p->lent_max = pool.budget / LENT_PARTS;
+	p->reserved_max = pool.budget / RESERVED_PARTS;
 	p->store = conf->store;
 	p->disk = conf->disk;
 	atomic_init(&p->bucket_next, 1);

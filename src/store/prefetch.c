@@ -15,7 +15,7 @@ struct whole {
 	struct cfs_store *store;
 	struct cfs_block id;
 	uint64_t owner;
-	TAILQ_ENTRY(whole) link; /* in store->wholes until it runs */
+	TAILQ_ENTRY(whole) link; /* in store->block_prefetches until it runs */
 };
 
 static void run(struct cfs_job *job)
@@ -24,7 +24,7 @@ static void run(struct cfs_job *job)
 	struct cfs_store *s = w->store;
 
 	pthread_mutex_lock(&s->prefetch_lock);
-	TAILQ_REMOVE(&s->wholes, w, link);
+	TAILQ_REMOVE(&s->block_prefetches, w, link);
 	pthread_mutex_unlock(&s->prefetch_lock);
 	cfs_flight_fill(s, &w->id, w->owner);
 	free(w);
@@ -35,7 +35,7 @@ static bool is_queued(const struct cfs_store *s, const struct cfs_block *b)
 {
 	const struct whole *w;
 
-	TAILQ_FOREACH(w, &s->wholes, link)
+	TAILQ_FOREACH(w, &s->block_prefetches, link)
 	{
 		if (w->id.slice == b->slice && w->id.index == b->index)
 			return true;
@@ -60,7 +60,7 @@ bool cfs_store_prefetch_block(struct cfs_store *s, const struct cfs_block *b, ui
 	pthread_mutex_lock(&s->prefetch_lock);
 	queued = is_queued(s, b);
 	if (!queued && cfs_workers_try_submit(s->prefetchers, &w->job) == 0) {
-		TAILQ_INSERT_TAIL(&s->wholes, w, link);
+		TAILQ_INSERT_TAIL(&s->block_prefetches, w, link);
 		w = NULL;
 	}
 	pthread_mutex_unlock(&s->prefetch_lock);
@@ -80,11 +80,11 @@ void cfs_store_cancel(struct cfs_store *s, uint64_t owner)
 
 	cfs_flight_cancel(s, owner);
 	pthread_mutex_lock(&s->prefetch_lock);
-	for (w = TAILQ_FIRST(&s->wholes); w; w = next) {
+	for (w = TAILQ_FIRST(&s->block_prefetches); w; w = next) {
 		next = TAILQ_NEXT(w, link);
 		if (w->owner != owner || !cfs_workers_cancel(s->prefetchers, &w->job))
 			continue;
-		TAILQ_REMOVE(&s->wholes, w, link);
+		TAILQ_REMOVE(&s->block_prefetches, w, link);
 		TAILQ_INSERT_TAIL(&dropped, w, link);
 	}
 	pthread_mutex_unlock(&s->prefetch_lock);
@@ -101,11 +101,11 @@ static void drop_all(struct cfs_store *s)
 	struct whole *w, *next;
 
 	pthread_mutex_lock(&s->prefetch_lock);
-	for (w = TAILQ_FIRST(&s->wholes); w; w = next) {
+	for (w = TAILQ_FIRST(&s->block_prefetches); w; w = next) {
 		next = TAILQ_NEXT(w, link);
 		if (!cfs_workers_cancel(s->prefetchers, &w->job))
 			continue;
-		TAILQ_REMOVE(&s->wholes, w, link);
+		TAILQ_REMOVE(&s->block_prefetches, w, link);
 		free(w);
 	}
 	pthread_mutex_unlock(&s->prefetch_lock);

@@ -121,7 +121,7 @@ static void detach(struct cfs_put *p, bool keep)
 		pages[i] = NULL;
 		/* A part of something large, which streams by as reads do. */
 		if (p->id.len == s->block_size)
-			cfs_memory_spend(p->block, i);
+			cfs_memory_set_passed(p->block, i);
 	}
 	cfs_memory_unuse(sh, p->block);
 	pthread_mutex_unlock(&sh->lock);
@@ -184,7 +184,7 @@ int cfs_put_object(struct cfs_store *s, const struct cfs_block *b, const struct 
  * The writer retries, and names the block when it gives up. Here the cause is known: it is logged
  * when uploads begin to fail, and when they work again.
  */
-static void log_turn(struct cfs_store *s, const struct cfs_block *b, int err)
+static void log_change(struct cfs_store *s, const struct cfs_block *b, int err)
 {
 	char key[CFS_BLOCK_KEY_MAX];
 
@@ -216,7 +216,7 @@ static int store_block(struct cfs_put *p, cfs_deadline_t deadline)
 	r = cfs_put_object(s, &p->id, &p->data, deadline);
 	if (r == 0)
 		r = cfs_sync_note(s, begun, p->id.slice);
-	log_turn(s, &p->id, r);
+	log_change(s, &p->id, r);
 	cfs_object_quiet(false);
 	return r;
 }

@@ -6,7 +6,7 @@
 #include "base/workers.h"
 #include "store-internal.h"
 
-unsigned cfs_route_far(const struct cfs_store *s)
+unsigned cfs_route_first_remote(const struct cfs_store *s)
 {
 	unsigned i = 0;
 
@@ -17,7 +17,7 @@ unsigned cfs_route_far(const struct cfs_store *s)
 
 enum read_state cfs_route_state(const struct cfs_store *s, unsigned tier)
 {
-	if (tier < cfs_route_far(s))
+	if (tier < cfs_route_first_remote(s))
 		return READ_LOCAL;
 	return tier < s->n_tiers ? READ_PEER : READ_OBJECT;
 }
@@ -38,7 +38,7 @@ struct cfs_route cfs_route_find(const struct cfs_store *s, const struct cfs_bloc
 		if (!t->ops->local)
 			continue;
 		route.only |= t->ops->only && t->ops->only(t->tier, b);
-		route.near |= route.only || (t->ops->holds && t->ops->holds(t->tier, b));
+		route.local |= route.only || (t->ops->holds && t->ops->holds(t->tier, b));
 	}
 	return route;
 }

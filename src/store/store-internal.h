@@ -37,7 +37,7 @@
 #define CFS_STORE_BLOCK_MAX (16u << 20)
 #define CFS_STORE_PAGES_MAX (CFS_STORE_BLOCK_MAX / CFS_PAGE_LARGE) /* of one block */
 
-struct ahead;
+struct readahead;
 struct flight;
 struct whole;
 struct cfs_stage;
@@ -53,7 +53,7 @@ struct slot {
 	uint8_t hot;   /* hits since the clock hand came by, at most HOT_MAX */
 	bool fresh;    /* not yet read since it came */
 	bool stream;   /* fetched ahead of a stream, which has not come to its end */
-	bool spent;    /* that stream has: first in shard.clock */
+	bool passed;   /* that stream has: first in shard.clock */
 	uint32_t born; /* store->inserted then; of one that was not fetched ahead, long ago */
 };
 
@@ -71,7 +71,7 @@ struct block {
 LIST_HEAD(block_list, block);
 TAILQ_HEAD(flight_list, flight);
 TAILQ_HEAD(whole_list, whole);
-TAILQ_HEAD(ahead_list, ahead);
+TAILQ_HEAD(readahead_list, readahead);
 TAILQ_HEAD(slot_list, slot);
 
 struct shard {
@@ -134,10 +134,10 @@ struct cfs_store {
 	struct shard shards[CFS_STORE_SHARDS];
 	_Atomic uint64_t memory_bytes;
 	uint64_t memory_limit;
-	_Atomic uint64_t spent_bytes; /* of them, pages that streams have already read */
-	uint64_t spent_limit;
+	_Atomic uint64_t passed_bytes; /* of them, pages that streams have already read */
+	uint64_t passed_limit;
 	_Atomic uint32_t inserted; /* pages so far */
-	uint32_t respite;	   /* of a page fetched ahead, in pages that come after it */
+	uint32_t grace;		   /* of a page fetched ahead, in pages that come after it */
 	_Atomic unsigned hand;	   /* shard from which the next page is evicted */
 
 	/* Makes readers that found no free memory take it one after the other. */
@@ -151,10 +151,10 @@ struct cfs_store {
 	/* Protects the lists of what is read ahead. Held to put jobs in queues and take them out.
 	 */
 	pthread_mutex_t prefetch_lock;
-	struct flight_list ahead; /* prefetches, queued or running */
-	struct whole_list wholes;
-	struct ahead_list aheads; /* cfs_direct_ahead(): queued or running, oldest first */
-	unsigned n_aheads;
+	struct flight_list prefetches; /* prefetches, queued or running */
+	struct whole_list block_prefetches;
+	struct readahead_list readaheads; /* cfs_direct_ahead(): queued or running, oldest first */
+	unsigned n_readaheads;
 
 	pthread_mutex_t put_lock;
 	pthread_cond_t put_room;
@@ -199,7 +199,7 @@ void cfs_memory_unuse(struct shard *sh, struct block *block);
 bool cfs_memory_insert(struct cfs_store *s, struct shard *sh, struct block *block, unsigned index,
 		       struct cfs_page *page, bool ahead);
 /* The page is unlikely to be read again: it is evicted before others. */
-void cfs_memory_spend(struct block *block, unsigned index);
+void cfs_memory_set_passed(struct block *block, unsigned index);
 /*
  * Appends the range when all of it is in memory: 1; 0 when it is not; negative errno. With the
  * shard locked.
@@ -221,8 +221,8 @@ static inline uint32_t cfs_slot_len(const struct cfs_block *b, unsigned index)
 
 /*
  * Where the bytes of a read are looked for; docs/architecture.md has the picture. A reader begins
- * in MEMORY. In LOCAL it reads just its range (direct.c), or a flight reads for it (flight.c), as in
- * all other states. A flight that has its bytes ends in MEMORY.
+ * in MEMORY. In LOCAL it reads just its range (direct.c), or a flight reads for it, as in all other
+ * states (flight.c). A flight that has its bytes ends in MEMORY.
  */
 enum read_state {
 	READ_MEMORY, /* pages of the memory tier, or of an upload */
@@ -236,7 +236,7 @@ enum read_state {
 struct cfs_route {
 	enum cfs_place place; /* cfs_route_place() */
 	unsigned placer;      /* the tier that knows it; n_tiers: none */
-	bool near;	      /* a local tier believes to have it */
+	bool local;	      /* a local tier believes to have it */
 	bool only;	      /* no other copy exists */
 	unsigned from;	      /* tiers before this one have missed, or were abandoned */
 };
@@ -245,7 +245,7 @@ struct cfs_route {
 struct cfs_route cfs_route_find(const struct cfs_store *s, const struct cfs_block *b);
 void cfs_route_place(const struct cfs_store *s, const struct cfs_block *b, struct cfs_route *route);
 /* The first tier that is not of this machine, or n_tiers. */
-unsigned cfs_route_far(const struct cfs_store *s);
+unsigned cfs_route_first_remote(const struct cfs_store *s);
 /*
  * The transition after a miss: the state of a read when all tiers before number `tier` have missed
  * or were abandoned.
@@ -294,7 +294,7 @@ int cfs_direct_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t of
 /* Ranges that are not wholly in memory; deadline and errors as cfs_store_fetch. */
 int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 		    cfs_deadline_t deadline, struct cfs_route *route, struct cfs_segs *ret,
-		    bool *ret_far);
+		    bool *ret_remote);
 bool cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 			 uint64_t owner, const struct cfs_route *route);
 /*

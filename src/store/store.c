@@ -56,9 +56,9 @@ int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret)
 	pthread_mutex_init(&s->alloc_lock, NULL);
 	pthread_mutex_init(&s->put_lock, NULL);
 	pthread_mutex_init(&s->prefetch_lock, NULL);
-	TAILQ_INIT(&s->ahead);
-	TAILQ_INIT(&s->wholes);
-	TAILQ_INIT(&s->aheads);
+	TAILQ_INIT(&s->prefetches);
+	TAILQ_INIT(&s->block_prefetches);
+	TAILQ_INIT(&s->readaheads);
 	cfs_cond_init(&s->alloc_free);
 	cfs_cond_init(&s->put_room);
 
@@ -154,41 +154,41 @@ static bool range_is_valid(const struct cfs_store *s, const struct cfs_block *b,
 int cfs_store_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 		   cfs_deadline_t deadline, struct cfs_segs *ret)
 {
-	bool far;
+	bool remote;
 
-	return cfs_store_fetch(s, b, off, len, deadline, ret, &far);
+	return cfs_store_fetch(s, b, off, len, deadline, ret, &remote);
 }
 
 int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		    cfs_deadline_t deadline, struct cfs_segs *ret, bool *ret_far)
+		    cfs_deadline_t deadline, struct cfs_segs *ret, bool *ret_remote)
 {
 	struct shard *sh = cfs_memory_shard(s, b);
-	bool again = cfs_long_wait_repeats();
+	bool repeat = cfs_long_wait_repeats();
 	uint64_t before = ret->len;
 	struct cfs_route route;
 	struct block *block;
 	int r = 0;
 
-	*ret_far = false;
+	*ret_remote = false;
 	if (!range_is_valid(s, b, off, len))
 		return -EINVAL;
 	pthread_mutex_lock(&sh->lock);
 	block = cfs_memory_find(sh, b);
 	if (block)
 		r = cfs_memory_collect(block, off, len, ret);
-	if (r > 0 && !again) {
+	if (r > 0 && !repeat) {
 		sh->hits++;
 		sh->hit_bytes += len;
 	}
 	pthread_mutex_unlock(&sh->lock);
 	if (r == 0) {
 		route = cfs_route_find(s, b);
-		if (!again)
+		if (!repeat)
 			r = cfs_direct_read(s, b, off, len, deadline, &route, ret);
 	}
 	if (r == 0) {
 		cfs_route_place(s, b, &route);
-		r = cfs_flight_read(s, b, off, len, deadline, &route, ret, ret_far);
+		r = cfs_flight_read(s, b, off, len, deadline, &route, ret, ret_remote);
 	}
 	if (r < 0)
 		cfs_segs_truncate(ret, before);
@@ -204,7 +204,7 @@ bool cfs_store_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t
 	if (!range_is_valid(s, b, off, len) || cfs_store_in_memory(s, b, off, len))
 		return true;
 	route = cfs_route_find(s, b);
-	if (route.near)
+	if (route.local)
 		r = cfs_direct_ahead(s, b, off, len);
 	if (r != -EOPNOTSUPP)
 		return r == 0;

@@ -203,7 +203,7 @@ static int start_stage(struct serve *s, char err[256])
 	const struct mount_opts *o = s->o;
 	struct cfs_stage_conf conf = {
 		.writeback = o->writeback,
-		.hold = o->ro,
+		.read_only = o->ro,
 		.size = o->stage_size ? o->stage_size : o->cache_size,
 		.free_ratio = o->free_space_ratio,
 		.threshold = (uint32_t)CFS_MIN(o->writeback_threshold, (uint64_t)UINT32_MAX),

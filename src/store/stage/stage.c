@@ -240,7 +240,7 @@ static int put(struct cfs_stage *st, const struct cfs_block *b, const struct cfs
 	int r;
 
 	/* Which class a staged block is for is not kept. */
-	if (!st->conf.writeback || st->conf.hold || b->tier ||
+	if (!st->conf.writeback || st->conf.read_only || b->tier ||
 	    (st->conf.threshold && b->len >= st->conf.threshold))
 		return -EOPNOTSUPP;
 	r = stage_block(st, b, data, deadline);
@@ -395,7 +395,8 @@ static int scan_dir(struct cfs_stage *st, struct cache_dir *dir)
 	free(s.v);
 	if (added > 0)
 		cfs_info("staged blocks were found, %s: dir=%s blocks=%zu bytes=%llu",
-			 st->conf.hold ? "a read-only mount leaves them there" : "to be uploaded",
+			 st->conf.read_only ? "a read-only mount leaves them there"
+					    : "to be uploaded",
 			 dir->path, added, bytes);
 	return r;
 }
@@ -433,15 +434,15 @@ static void scan_when_due(struct cfs_stage *st, unsigned i)
 static void tick(void *arg)
 {
 	struct cfs_stage *st = arg;
-	bool again;
+	bool rescan;
 	unsigned i;
 
 	pthread_mutex_lock(&st->lock);
-	again = st->rescan && st->n < CFS_STAGE_BLOCKS_MAX / 2;
-	if (again)
+	rescan = st->rescan && st->n < CFS_STAGE_BLOCKS_MAX / 2;
+	if (rescan)
 		st->rescan = false;
 	for (i = 0; i < st->dirs->n; i++) {
-		st->scans[i].due |= again;
+		st->scans[i].due |= rescan;
 		scan_when_due(st, i);
 	}
 	cfs_stage_wake(st);
@@ -590,7 +591,7 @@ uint64_t cfs_stage_drain(struct cfs_store *s, uint64_t patience_ms)
 	cfs_deadline_t give_up = cfs_deadline_in(patience_ms);
 	uint64_t left, seen, bytes;
 
-	if (!st || st->conf.hold)
+	if (!st || st->conf.read_only)
 		return 0;
 	pthread_mutex_lock(&st->lock);
 	if (st->mode == CFS_STAGE_NORMAL)

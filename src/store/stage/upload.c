@@ -38,7 +38,7 @@ static struct staged *first_due(struct cfs_stage *st)
 	cfs_deadline_t now = cfs_now_ms();
 	struct staged *e;
 
-	if (st->conf.hold || atomic_load(&st->stopping) || st->mode == CFS_STAGE_LEAVE)
+	if (st->conf.read_only || atomic_load(&st->stopping) || st->mode == CFS_STAGE_LEAVE)
 		return NULL;
 	if (!flush && !hour_is_right(&st->conf))
 		return NULL;

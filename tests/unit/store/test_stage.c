@@ -343,7 +343,7 @@ static void test_hold(void **state)
 	open_mount();
 	assert_int_equal(put_sync(&a), 0);
 	close_disk();
-	conf = (struct cfs_stage_conf){.hold = true, .tick_ms = 10};
+	conf = (struct cfs_stage_conf){.read_only = true, .tick_ms = 10};
 	open_mount();
 	WAIT_FOR(stats().staged_blocks == 1);
 	assert_int_equal(read_block(&a), 0);

@@ -114,6 +114,24 @@ def children(pid):
     return [p for p in found if alive(p)]
 
 
+def waits_of(directory):
+    """For each thread of the processes that name a directory: the calls of the kernel it is in."""
+    lines = []
+    for proc in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            argv = (proc / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            if str(directory) not in argv:
+                continue
+            lines.append("%s: %s" % (proc.name, argv))
+            for task in (proc / "task").iterdir():
+                stack = (task / "stack").read_text().split("\n")
+                calls = [line.split()[-1].split("+")[0] for line in stack if line]
+                lines.append("  %s: %s" % ((task / "comm").read_text().strip(), " < ".join(calls[:8])))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return "\n".join(lines)
+
+
 class Workspace:
     """A directory under /tmp with all that one test makes; close() judges what is left of it."""
 
@@ -157,14 +175,20 @@ class Workspace:
             )
             try:
                 p.communicate(input, timeout=timeout * SLOW)
+                late = ""
             except subprocess.TimeoutExpired:
+                late = "waits:\n" + waits_of(self.dir)
                 p.kill()
                 p.wait()
-                raise AssertionError("%s did not end in %g s" % (shlex.join(argv), timeout * SLOW))
-            finally:
-                out.seek(0)
-                err.seek(0)
+            out.seek(0)
+            err.seek(0)
             text = [f.read().decode("utf-8", "replace") for f in (out, err)]
+        assert not late, "%s did not end in %g s\n%s\n%s" % (
+            shlex.join(argv),
+            timeout * SLOW,
+            "\n".join(text),
+            late,
+        )
         r = subprocess.CompletedProcess(argv, p.returncode, *text)
         assert not re.search(r"Sanitizer|runtime error:", r.stderr), r.stderr
         assert r.returncode >= 0, "%s died of signal %d\n%s" % (argv[0], -r.returncode, r.stderr)
@@ -489,7 +513,10 @@ class Mount:
             try:
                 got = self.process.wait(seconds * SLOW)
             except subprocess.TimeoutExpired:
-                raise AssertionError("the mount process did not end in %g s" % (seconds * SLOW))
+                raise AssertionError(
+                    "the mount process did not end in %g s\n%s\n%s"
+                    % (seconds * SLOW, self.log()[-4000:], waits_of(self.ws.dir))
+                )
             assert code is None or got == code, "mount process: exit %d, want %d\n%s" % (
                 got,
                 code,

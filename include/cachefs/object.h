@@ -137,7 +137,7 @@ struct cfs_object_descs {
 	unsigned n_before;
 	int fd[CFS_OBJECT_DESCS]; /* of the store, as long as it is open */
 	unsigned n;
-	bool apart; /* some of the store's are its own, although inherited ones exist */
+	bool fresh; /* some of the store's are new, although inherited ones exist */
 };
 
 struct cfs_object_conf {
@@ -177,7 +177,7 @@ uint64_t cfs_object_damaged(void);
 /*
  * The retry layer logs a call that has failed for good, with its cause, unless the calling thread
  * has set quiet and logs itself. A call that has had no success for seconds is a warning in any
- * case: one per bucket until calls succeed again.
+ * case: one per bucket until a call succeeds.
  */
 void cfs_object_quiet(bool quiet);
 /* The cause of the last failure on this thread since it became quiet; "" when unknown. */

@@ -10,7 +10,7 @@
 #define GOOD_LEN    (1u << 20)
 #define GOOD_SHARE  5 /* a good slice has at least one in this many bytes of the rest */
 #define QUEUE_MAX   1024
-#define PATIENCE    4 /* io_timeout_ms for one chunk */
+#define TIMEOUTS    4 /* io_timeout_ms for one chunk */
 
 struct cfs_compact_job {
 	struct cfs_job job;
@@ -18,8 +18,7 @@ struct cfs_compact_job {
 	struct cfs_data *data;
 	cfs_ino_t ino;
 	uint32_t indx;
-	bool again; /* requested again during a run, perhaps for records that the run has not
-		     * seen */
+	bool rerun; /* requested during a run, perhaps for records that the run has not seen */
 };
 
 /* The range that one slice would have to cover, without holes at its ends. */
@@ -271,16 +270,16 @@ static void job_add(struct cfs_data *d, struct cfs_compact_job *j, cfs_ino_t ino
 
 static void job_remove(struct cfs_data *d, struct cfs_compact_job *j)
 {
-	bool again;
+	bool rerun;
 
 	pthread_mutex_lock(&d->lock);
 	TAILQ_REMOVE(&d->compacts, j, link);
 	d->n_compacts--;
-	again = j->again;
+	rerun = j->rerun;
 	pthread_cond_broadcast(&d->compacted);
 	pthread_mutex_unlock(&d->lock);
 	/* Requests are not repeated: these may be the last records for a long time. */
-	if (again)
+	if (rerun)
 		cfs_data_queue_compact(d, j->ino, j->indx, true);
 }
 
@@ -318,7 +317,7 @@ static void compact_job(struct cfs_job *job)
 {
 	struct cfs_compact_job *j = caa_container_of(job, struct cfs_compact_job, job);
 	struct cfs_data *d = j->data;
-	struct cfs_ctx ctx = cfs_ctx_internal(PATIENCE * d->conf.io_timeout_ms);
+	struct cfs_ctx ctx = cfs_ctx_internal(TIMEOUTS * d->conf.io_timeout_ms);
 	int r;
 
 	r = compact_all(d, &ctx, j->ino, j->indx);
@@ -343,7 +342,7 @@ void cfs_data_queue_compact(struct cfs_data *d, cfs_ino_t ino, uint32_t indx, bo
 	pthread_mutex_lock(&d->lock);
 	other = job_find(d, ino, indx);
 	if (other) {
-		other->again = true;
+		other->rerun = true;
 	} else if (!atomic_load(&d->draining) && (force || d->n_compacts < QUEUE_MAX / 2)) {
 		job_add(d, j, ino, indx);
 		queued = true;

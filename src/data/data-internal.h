@@ -110,18 +110,18 @@ struct cfs_chunk {
 /* A sequential stream of reads. */
 struct cfs_session_read {
 	uint64_t stream;
-	uint64_t end;	 /* highest byte read */
-	uint64_t ahead;	 /* prefetched up to here */
-	uint64_t window; /* 0: not yet known to be sequential */
-	uint64_t run;	 /* bytes advanced since the window last grew */
-	uint64_t far;	 /* bytes advanced without gaps */
-	uint64_t way;	 /* bytes advanced lately, and ... */
-	uint64_t got;	 /* ... how many of them were read */
+	uint64_t end;	     /* highest byte read */
+	uint64_t ahead;	     /* prefetched up to here */
+	uint64_t window;     /* 0: not yet known to be sequential */
+	uint64_t run;	     /* bytes advanced since the window last grew */
+	uint64_t sequential; /* bytes advanced without gaps */
+	uint64_t way;	     /* bytes advanced lately, and ... */
+	uint64_t got;	     /* ... how many of them were read */
 	unsigned reads;
 	uint64_t used; /* file->clock; 0: free */
 };
 
-/* The recent fate of bytes that were read ahead. Ended sessions count with their waste only. */
+/* How many bytes of recent read-ahead were used. Ended sessions count with their waste only. */
 struct cfs_ahead_use {
 	uint64_t used, wasted; /* bytes */
 };

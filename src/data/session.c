@@ -66,7 +66,7 @@ static bool is_trusted(const struct cfs_file *f, const struct cfs_session_read *
 	uint64_t trust = (uint64_t)TRUST_BLOCKS * f->data->conf.block_size;
 	unsigned i;
 
-	if (s->far >= trust)
+	if (s->sequential >= trust)
 		return true;
 	for (i = 0; i < CFS_FILE_SESSIONS; i++)
 		wasted += unread(&f->sessions[i]);
@@ -118,7 +118,7 @@ static void advance(struct cfs_file *f, struct cfs_session_read *s, uint64_t off
 	uint32_t block = f->data->conf.block_size;
 
 	note_use(f, CFS_MIN(step, unread(s)), 0);
-	s->far += step;
+	s->sequential += step;
 	s->reads++;
 	s->got += len;
 	s->way += step;
@@ -132,7 +132,7 @@ static void advance(struct cfs_file *f, struct cfs_session_read *s, uint64_t off
 		s->window = s->run = 0;
 		s->reads = 1;
 		s->got = s->way = len;
-		s->far = 0;
+		s->sequential = 0;
 	} else if (off > 0 && s->reads >= STREAM_MIN && s->run >= s->window / 2 &&
 		   s->got >= s->way / 2 && step && (s->window || is_trusted(f, s))) {
 		s->window = CFS_MIN(CFS_MAX(2 * s->window, block), window_max);

@@ -26,7 +26,7 @@ struct put {
 	uint32_t index;
 	unsigned attempt;
 	bool sync;		/* the caller commits itself */
-	bool told;		/* the error is recorded on the file */
+	bool reported;		/* the error is recorded on the file */
 	uint64_t failed_ms;	/* last */
 	cfs_deadline_t give_up; /* 0 until it has failed once */
 };
@@ -220,7 +220,7 @@ static bool keep(struct put *p, int err)
 
 	if (!room_to_keep(f->data))
 		return false;
-	if (!p->told) {
+	if (!p->reported) {
 		cfs_err("block not stored in time, its bytes stay in memory: inode=%llu slice=%llu "
 			"block=%u error=%s",
 			(unsigned long long)f->node.key, (unsigned long long)p->slice->id, p->index,
@@ -231,7 +231,7 @@ static bool keep(struct put *p, int err)
 		cfs_file_wake(f);
 		pthread_mutex_unlock(&f->lock);
 	}
-	p->told = true;
+	p->reported = true;
 	p->give_up = cfs_deadline_in(f->data->conf.io_timeout_ms);
 	return true;
 }
@@ -492,7 +492,7 @@ static bool worth_retry(int err)
 	}
 }
 
-/* A commit in doubt must not be made twice. */
+/* A commit whose outcome is unknown must not be made twice. */
 static int find_record(struct cfs_chunk *c, const struct cfs_ctx *ctx, uint64_t id)
 {
 	struct cfs_slice *recs = NULL;

@@ -244,7 +244,7 @@ static int open_desc(const char *bucket, struct cfs_object_descs *d, unsigned nt
 		close(fd);
 		fd = before;
 	} else if (d && d->n_before) {
-		d->apart = true;
+		d->fresh = true;
 	}
 	if (d && fd >= 0 && d->n < CFS_OBJECT_DESCS)
 		d->fd[d->n++] = fd;

@@ -14,9 +14,9 @@ struct cfs_object_file {
 	char *bucket; /* absolute, ends in '/' */
 	/*
 	 * The bucket, -1 until there is one. syncfs(2) reports the errors since its last call for
-	 * the same description, or since that was opened: before the first put. There are two,
-	 * which take turns, so that a process that dies in a sync, and has heard of a failure that
-	 * it could not tell any more, leaves one behind that reports it again.
+	 * the same description, or since that was opened: before the first put. Syncs alternate
+	 * between two descriptions. A process that dies in a sync, after the kernel has reported a
+	 * failure to it, leaves one behind that reports the failure to its successor.
 	 */
 	int fd[2];
 	unsigned turn;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The one place where calls to an object store are made again. Every call of the table may be: a
- * put stores the same bytes, a removal of what is gone is success, a listing goes on behind the key
- * that was delivered last.
+ * Retries: the only place where calls to an object store are repeated. Each call of the table is
+ * idempotent: a put stores the same bytes, a removal of a missing object succeeds, a listing resumes
+ * after the last key that was delivered.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -18,8 +18,8 @@
 #define TRIES_MAX    100
 #define PAUSE_MIN_MS 100
 #define PAUSE_MAX_MS 10000
-#define LATE_MS	     3000  /* a call that goes on so long without success is told of */
-#define OUTAGE_MS    60000 /* from the line about one outage to that about the next, at least */
+#define LATE_MS	     3000  /* a call without success for so long is logged */
+#define OUTAGE_MS    60000 /* least time between two log lines about outages */
 
 static _Atomic uint64_t retries, damaged;
 static _Thread_local bool quiet;
@@ -30,9 +30,9 @@ struct retry {
 	struct cfs_object_ops ops;
 	/* Protects the rest, but for reading `outage`; a leaf. */
 	pthread_mutex_t lock;
-	unsigned n_late;       /* calls under way */
-	_Atomic bool outage;   /* has been told, no call has succeeded since */
-	cfs_deadline_t silent; /* until then no other one is told of */
+	unsigned n_late;	 /* calls under way */
+	_Atomic bool outage;	 /* logged, and no call has succeeded since */
+	cfs_deadline_t next_log; /* no other outage is logged before */
 };
 
 struct attempt {
@@ -42,7 +42,7 @@ struct attempt {
 	uint64_t begun_ms, failed_ms; /* the first time; 0: not yet */
 	struct attempt *outer;
 	unsigned tries;
-	bool told; /* that bytes were damaged */
+	bool damage_logged;
 	bool late; /* counted in n_late */
 };
 
@@ -85,20 +85,20 @@ static void note_late(struct attempt *a, int err, const char *why)
 {
 	uint64_t now = cfs_now_ms();
 	struct retry *rt = a->store;
-	bool tell;
+	bool report;
 
 	if (a->late && atomic_load_explicit(&rt->outage, memory_order_relaxed))
 		return;
 	pthread_mutex_lock(&rt->lock);
 	rt->n_late += !a->late;
 	a->late = true;
-	tell = !rt->outage && now >= rt->silent;
-	if (tell) {
+	report = !rt->outage && now >= rt->next_log;
+	if (report) {
 		rt->outage = true;
-		rt->silent = now + OUTAGE_MS;
+		rt->next_log = now + OUTAGE_MS;
 	}
 	pthread_mutex_unlock(&rt->lock);
-	if (tell)
+	if (report)
 		cfs_warn("object store: no success so far, the call goes on until its deadline: "
 			 "op=%s key=%s tried_s=%.1f left_s=%.1f tries=%u error=%s cause=%s",
 			 a->verb, a->key, (double)(now - a->begun_ms) / 1000,
@@ -106,26 +106,26 @@ static void note_late(struct attempt *a, int err, const char *why)
 			 cfs_errname(err), why);
 }
 
-static void hear_silence(void *arg, uint64_t silent_ms)
+static void on_silence(void *arg, uint64_t silent_ms)
 {
 	if (silent_ms >= LATE_MS)
 		note_late(arg, -ETIMEDOUT, "nothing comes or goes");
 }
 
-/* The calls of a listing's callback are within it. */
+/* Calls nest: a listing's callback may make others. */
 static void begin(struct attempt *a)
 {
 	a->begun_ms = cfs_now_ms();
 	a->outer = current;
 	current = a;
-	cfs_silence_listen(hear_silence, a);
+	cfs_silence_listen(on_silence, a);
 }
 
-/* The call has made progress, or come to its end. */
+/* The call has made progress or has ended. */
 static void settle(struct attempt *a, bool answered)
 {
 	struct retry *rt = a->store;
-	bool tell = false;
+	bool report = false;
 
 	if (!a->late && !(answered && atomic_load_explicit(&rt->outage, memory_order_relaxed)))
 		return;
@@ -133,11 +133,11 @@ static void settle(struct attempt *a, bool answered)
 	rt->n_late -= a->late;
 	a->late = false;
 	if (answered && rt->n_late == 0) {
-		tell = rt->outage;
+		report = rt->outage;
 		rt->outage = false;
 	}
 	pthread_mutex_unlock(&rt->lock);
-	if (tell)
+	if (report)
 		cfs_info("object store: calls succeed again: op=%s key=%s", a->verb, a->key);
 }
 
@@ -145,7 +145,7 @@ static void end(struct attempt *a, bool answered)
 {
 	settle(a, answered);
 	current = a->outer;
-	cfs_silence_listen(current ? hear_silence : NULL, current);
+	cfs_silence_listen(current ? on_silence : NULL, current);
 }
 
 /* These errors are answers, not failures. */
@@ -155,8 +155,8 @@ static bool is_answer(ssize_t r)
 }
 
 /*
- * The server's wish with some jitter on top. False, at once, when the deadline comes before:
- * servers ask for more than they need, and after the deadline the caller does not ask again.
+ * Sleeps for Retry-After plus jitter. False, without sleeping, when that is beyond the deadline:
+ * servers ask for more than they need, so the caller then retries after its usual pauses.
  */
 static bool pause_as_asked(uint32_t after_ms, cfs_deadline_t deadline)
 {
@@ -171,12 +171,12 @@ static bool pause_as_asked(uint32_t after_ms, cfs_deadline_t deadline)
 	return true;
 }
 
-/* resume: a retry makes sense. */
-static bool again(struct cfs_object_store *o, struct attempt *a, int err, bool resume)
+/* Whether the caller shall repeat the call, after a pause. resume: the call can be repeated. */
+static bool should_retry(struct cfs_object_store *o, struct attempt *a, int err, bool resume)
 {
 	struct cfs_object_failure f = {0};
 	uint64_t now = cfs_now_ms(), left;
-	bool tell;
+	bool warn;
 
 	if (is_answer(err))
 		return false;
@@ -191,9 +191,9 @@ static bool again(struct cfs_object_store *o, struct attempt *a, int err, bool r
 			note_late(a, err, f.text);
 		if ((f.after_ms && pause_as_asked(f.after_ms, a->deadline)) ||
 		    cfs_backoff(a->tries - 1, PAUSE_MIN_MS, PAUSE_MAX_MS, a->deadline)) {
-			tell = f.damaged && !a->told;
-			a->told |= tell;
-			cfs_log(tell ? CFS_LOG_WARN : CFS_LOG_DEBUG,
+			warn = f.damaged && !a->damage_logged;
+			a->damage_logged |= warn;
+			cfs_log(warn ? CFS_LOG_WARN : CFS_LOG_DEBUG,
 				"object store: %strying again: op=%s key=%s tries=%u error=%s "
 				"cause=%s",
 				f.damaged ? "bytes were damaged on their way, " : "", a->verb,
@@ -218,7 +218,7 @@ static ssize_t retry_get(struct cfs_object_store *o, const char *key, uint64_t o
 	begin(&a);
 	do {
 		n = inner(o)->ops->get(inner(o), key, off, dst, n_dst, deadline);
-	} while (n < 0 && again(o, &a, (int)n, true));
+	} while (n < 0 && should_retry(o, &a, (int)n, true));
 	end(&a, is_answer(n));
 	return n;
 }
@@ -232,7 +232,7 @@ static int retry_put(struct cfs_object_store *o, const char *key, const struct i
 	begin(&a);
 	do {
 		r = inner(o)->ops->put(inner(o), key, src, n_src, tier, deadline);
-	} while (r < 0 && again(o, &a, r, true));
+	} while (r < 0 && should_retry(o, &a, r, true));
 	end(&a, is_answer(r));
 	return r;
 }
@@ -245,7 +245,7 @@ static int retry_del(struct cfs_object_store *o, const char *key, cfs_deadline_t
 	begin(&a);
 	do {
 		r = inner(o)->ops->del(inner(o), key, deadline);
-	} while (r < 0 && again(o, &a, r, true));
+	} while (r < 0 && should_retry(o, &a, r, true));
 	end(&a, is_answer(r));
 	return r;
 }
@@ -259,7 +259,7 @@ static int retry_del_many(struct cfs_object_store *o, const char *const *keys, s
 	begin(&a);
 	do {
 		r = inner(o)->ops->del_many(inner(o), keys, n, deadline);
-	} while (r < 0 && again(o, &a, r, true));
+	} while (r < 0 && should_retry(o, &a, r, true));
 	end(&a, is_answer(r));
 	return r;
 }
@@ -273,7 +273,7 @@ static int retry_head(struct cfs_object_store *o, const char *key, struct cfs_ob
 	begin(&a);
 	do {
 		r = inner(o)->ops->head(inner(o), key, ret, deadline);
-	} while (r < 0 && again(o, &a, r, true));
+	} while (r < 0 && should_retry(o, &a, r, true));
 	end(&a, is_answer(r));
 	return r;
 }
@@ -286,7 +286,7 @@ static int retry_create(struct cfs_object_store *o, cfs_deadline_t deadline)
 	begin(&a);
 	do {
 		r = inner(o)->ops->create(inner(o), deadline);
-	} while (r < 0 && again(o, &a, r, true));
+	} while (r < 0 && should_retry(o, &a, r, true));
 	end(&a, is_answer(r));
 	return r;
 }
@@ -339,7 +339,7 @@ static int retry_list(struct cfs_object_store *o, const char *prefix, const char
 	do {
 		r = inner(o)->ops->list(inner(o), prefix, l.last ? l.last : after, deliver, &l,
 					deadline);
-	} while (r < 0 && !l.stopped && again(o, &a, r, !l.disorder));
+	} while (r < 0 && !l.stopped && should_retry(o, &a, r, !l.disorder));
 	end(&a, l.stopped || is_answer(r));
 	free(l.last);
 	return r;

@@ -109,7 +109,7 @@ int layers_open_backends(struct serve *s, const char *url, const char *dir, char
 	int r;
 
 	s->worker->objects.n = 0;
-	s->worker->objects.apart = false;
+	s->worker->objects.fresh = false;
 	r = volume_open(url, &conf, &s->meta, &s->setting, err);
 	if (r == 0)
 		r = volume_open_objects_with(s->setting, &objects, &s->objects, err);
@@ -374,7 +374,7 @@ int layers_open(struct serve *s, char err[256])
 			o->cache_large_write || (o->cache_group && o->fill_group_cache),
 		.prefetch = (unsigned)o->prefetch,
 		.unsynced = cfs_keep_unsynced(s->worker->keep),
-		.hears_of_unsynced = s->worker->objects.n_before && !s->worker->objects.apart,
+		.hears_of_unsynced = s->worker->objects.n_before && !s->worker->objects.fresh,
 	};
 	struct cfs_data_conf data = {
 		.meta = s->meta,

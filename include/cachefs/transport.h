@@ -3,8 +3,9 @@
  * The peer transport: members of a cache group serve each other ranges of blocks.
  *
  * A cfs_transport is one member: one thread with one io_uring that serves requests (when it
- * listens) and runs the client side of every cfs_peer. It knows frames and peers, not what a block
- * means: the serve table finds the bytes, the caller decides whom to ask.
+ * listens) and runs the client side of every cfs_peer. It does not know what a block means: the
+ * serve table finds the bytes, the caller decides whom to ask. The caller does not know what carries
+ * the bytes: a peer's connections may be byte streams or not (transport/peer/client.h).
  *
  *	asking:		cfs_peer_start() -> done(), or cfs_peer_read() which waits
  *	answering:	ops->get() -> cfs_peer_answer()
@@ -222,7 +223,7 @@ struct cfs_peer_get {
 
 	/* Private to the transport */
 	struct cfs_peer_get *next, *prev;
-	void *conn, *lent;
+	void *receiver; /* the client that its thread may receive on */
 	uint64_t id, start_ns;
 	uint32_t received, crc;
 	uint32_t at_off;

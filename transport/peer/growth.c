@@ -79,16 +79,16 @@ static void close_idle(struct cfs_peer *p)
 
 	pthread_mutex_lock(&p->lock);
 	for (i = 0; i < p->n_conns; i++) {
-		struct cfs_client *cc = p->conns[i];
+		struct cfs_client *c = p->conns[i];
 
-		if (cc->inflight > 0 || cc->c.state < CFS_CONN_READY)
+		if (c->inflight > 0 || c->connecting)
 			continue;
-		if (!cc->usable || (p->n_ready > 1 && now_ms - cc->active_ms >= SHRINK_IDLE_MS))
-			idle = cc;
+		if (!c->usable || (p->n_ready > 1 && now_ms - c->active_ms >= SHRINK_IDLE_MS))
+			idle = c;
 	}
 	pthread_mutex_unlock(&p->lock);
 	if (idle)
-		cfs_conn_close(&idle->c, 0);
+		idle->ops->close(idle, 0);
 }
 
 void cfs_growth_tick(struct cfs_peer *p)

@@ -22,65 +22,66 @@
 #include <poll.h>
 
 #include "base/bytes.h"
-#include "transport-internal.h"
+#include "stream.h"
 
 /* The least request of a mount is a page of its pool; for larger ones a wake-up costs little. */
 #define LEND_MAX (128u << 10)
 
-static struct cfs_client *client_of(struct cfs_work *w)
+static struct cfs_stream *stream_of(struct cfs_work *w)
 {
-	return (struct cfs_client *)((char *)w - offsetof(struct cfs_client, lending.back));
+	return (struct cfs_stream *)((char *)w - offsetof(struct cfs_stream, lending.back));
 }
 
 /* --- the loop --- */
 
 static void is_back(struct cfs_work *w)
 {
-	struct cfs_client *cc = client_of(w);
-	struct cfs_conn *c = &cc->c;
+	struct cfs_stream *s = stream_of(w);
+	struct cfs_conn *c = &s->c;
 
 	if (c->state == CFS_CONN_CLOSED) { /* its peer may be freed already */
 		cfs_conn_unref(c);
 		return;
 	}
-	pthread_mutex_lock(&cc->peer->lock);
-	cc->lending.away = cc->lending.lent = false;
-	pthread_mutex_unlock(&cc->peer->lock);
+	pthread_mutex_lock(&s->client.peer->lock);
+	s->lending.away = s->lending.lent = false;
+	pthread_mutex_unlock(&s->client.peer->lock);
 	cfs_conn_ref(c);
-	cfs_client_resume(cc);
+	cfs_stream_resume(s);
 	cfs_conn_unref(c);
 }
 
-void cfs_lend_init(struct cfs_client *cc)
+void cfs_lend_init(struct cfs_stream *s)
 {
-	cc->lending.back.fn = is_back;
+	s->lending.back.fn = is_back;
 }
 
-void cfs_lend_rest(struct cfs_client *cc, const struct cfs_peer_get *g)
+void cfs_lend_rest(struct cfs_stream *s, const struct cfs_peer_get *g)
 {
-	struct cfs_conn *c = &cc->c;
+	struct cfs_conn *c = &s->c;
 
-	if (g->len > LEND_MAX || cc->inflight > 0 || cc->lending.wanted ||
-	    cc->peer->pending.n > 0 || c->state != CFS_CONN_READY || c->link.unread ||
+	if (g->len > LEND_MAX || s->client.inflight > 0 || s->lending.wanted ||
+	    s->client.peer->pending.n > 0 || c->state != CFS_CONN_READY || c->link.unread ||
 	    c->link.worn || c->in_armed || c->more_in)
 		return;
-	cc->lending.away = true;
+	s->lending.away = true;
 }
 
-void cfs_lend_tick(struct cfs_client *cc)
+void cfs_lend_tick(struct cfs_client *c)
 {
-	struct cfs_lending *l = &cc->lending;
+	struct cfs_stream *s = (struct cfs_stream *)c; /* its first member */
+	struct cfs_lending *l = &s->lending;
 
 	if (l->away && !l->lent && !l->used) {
 		l->away = false;
-		cfs_conn_want_in(&cc->c);
+		cfs_conn_want_in(&s->c);
 	}
 	l->wanted = l->used = false;
 }
 
-void cfs_lend_assign(struct cfs_client *cc, struct cfs_peer_get *g, bool lend)
+void cfs_lend_assign(struct cfs_stream *s, struct cfs_peer_get *g, bool receives)
 {
-	struct cfs_lending *l = &cc->lending;
+	struct cfs_lending *l = &s->lending;
 
 	if (!l->away)
 		return;
@@ -89,29 +90,28 @@ void cfs_lend_assign(struct cfs_client *cc, struct cfs_peer_get *g, bool lend)
 		return;
 	}
 	l->lent = true;
-	if (lend && g->len <= LEND_MAX) {
-		g->lent = cc;
+	if (receives && g->len <= LEND_MAX) {
+		g->receiver = &s->client;
 		l->used = true;
-		cc->peer->n_lent++;
 		return;
 	}
 	l->wanted = true;
-	cfs_loop_run(&cc->c.t->loop, &l->back);
+	cfs_loop_run(&s->c.t->loop, &l->back);
 }
 
 /* --- the thread --- */
 
 /* 0: data, or the end of the connection, has arrived. */
-static int wait_for(struct cfs_client *cc, cfs_deadline_t until)
+static int wait_for(struct cfs_stream *s, cfs_deadline_t until)
 {
-	struct cfs_link *l = &cc->c.link;
+	struct cfs_link *l = &s->c.link;
 	struct pollfd pfd = {.fd = l->fd, .events = POLLIN | POLLRDHUP};
 	int r;
 
 	if (l->unread)
 		return 0;
 	if (l->ops->expect)
-		l->ops->expect(l, cc->rx ? cc->rx_left : 1);
+		l->ops->expect(l, s->rx ? s->rx_left : 1);
 	do
 		r = poll(&pfd, 1, (int)CFS_MIN(cfs_deadline_left_ms(until), (uint64_t)INT_MAX));
 	while (r < 0 && errno == EINTR);
@@ -119,11 +119,11 @@ static int wait_for(struct cfs_client *cc, cfs_deadline_t until)
 }
 
 /* 0: the header of our answer; -EPROTO: any other frame, left to the loop. */
-static int receive_header(struct cfs_client *cc, struct cfs_peer_get *g)
+static int receive_header(struct cfs_stream *s, struct cfs_peer_get *g)
 {
-	struct cfs_reader *rd = &cc->c.reader;
+	struct cfs_reader *rd = &s->c.reader;
 	struct iovec iov = {.iov_base = rd->buf + rd->have, .iov_len = CFS_WIRE_HEADER - rd->have};
-	ssize_t n = cc->c.link.ops->recv(&cc->c.link, &iov, 1);
+	ssize_t n = s->c.link.ops->recv(&s->c.link, &iov, 1);
 	struct cfs_frame f;
 
 	if (n <= 0)
@@ -135,82 +135,68 @@ static int receive_header(struct cfs_client *cc, struct cfs_peer_get *g)
 	    f.len != g->len)
 		return -EPROTO;
 	cfs_reader_init(rd);
-	cc->rx = g;
-	cc->rx_left = f.len;
-	cc->rx_crc = f.crc;
+	s->rx = g;
+	s->rx_left = f.len;
+	s->rx_crc = f.crc;
 	return 0;
 }
 
-static int receive(struct cfs_client *cc, struct cfs_peer_get *g)
+static int receive(struct cfs_stream *s, struct cfs_peer_get *g)
 {
 	struct iovec iov[CFS_PIECE_IOV];
-	int r = cc->rx ? 0 : receive_header(cc, g), n_iov;
+	int r = s->rx ? 0 : receive_header(s, g), n_iov;
 	ssize_t n;
 
 	if (r < 0)
 		return r;
-	cfs_client_next_piece(cc, iov, &n_iov);
-	n = cc->c.link.ops->recv(&cc->c.link, iov, n_iov);
+	cfs_stream_next_piece(s, iov, &n_iov);
+	n = s->c.link.ops->recv(&s->c.link, iov, n_iov);
 	if (n <= 0)
 		return n < 0 ? (int)n : -ECONNRESET;
-	cfs_client_advance(cc, (size_t)n);
-	if (cc->rx_left > 0)
+	cfs_stream_advance(s, (size_t)n);
+	if (s->rx_left > 0)
 		return -EAGAIN;
-	return g->crc == cc->rx_crc ? 0 : -EBADMSG;
+	return g->crc == s->rx_crc ? 0 : -EBADMSG;
 }
 
 /* Under the lock. Other effects of an answer on its peer were handled with the previous one. */
-static void end_well(struct cfs_client *cc, struct cfs_peer_get *g)
+static void end_well(struct cfs_stream *s, struct cfs_peer_get *g)
 {
-	struct cfs_peer *p = cc->peer;
-
-	cfs_client_take_out(cc, g);
-	cc->rx = NULL;
-	cc->heard_ms = cc->active_ms = cfs_now_ms();
-	p->failures = 0;
-	cfs_peer_count_end(p, g, 0);
-	atomic_fetch_add_explicit(&p->counters.direct, 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&p->t->asked.direct, 1, memory_order_relaxed);
-	if (p->pending.n > 0)
-		cfs_loop_run(&p->t->loop, &p->work);
+	cfs_stream_take_out(s, g);
+	s->rx = NULL;
+	s->client.heard_ms = s->client.active_ms = cfs_now_ms();
 }
 
-/* Under the lock, after which p may be freed if it is being closed. */
-static void give_back(struct cfs_client *cc, bool rest)
+/* Under the lock. */
+static void give_back(struct cfs_stream *s, bool rest)
 {
-	struct cfs_peer *p = cc->peer;
-
 	if (rest)
-		cc->lending.lent = false;
+		s->lending.lent = false;
 	else
-		cfs_loop_run(&p->t->loop, &cc->lending.back);
-	p->n_lent--;
-	if (p->n_lent == 0)
-		pthread_cond_signal(&p->closed_cond);
+		cfs_loop_run(&s->client.peer->t->loop, &s->lending.back);
 }
 
-void cfs_peer_receive(struct cfs_peer *p, struct cfs_peer_get *g, cfs_deadline_t until)
+void cfs_lend_receive(struct cfs_client *c, struct cfs_peer_get *g, cfs_deadline_t until)
 {
-	struct cfs_client *cc = g->lent;
-	bool received, rest;
+	struct cfs_stream *s = (struct cfs_stream *)c; /* its first member */
+	struct cfs_peer *p = c->peer;
+	bool received;
 	int r;
 
-	if (!cc)
-		return;
 	do {
-		r = wait_for(cc, until);
+		r = wait_for(s, until);
 		if (r == 0)
-			r = receive(cc, g);
+			r = receive(s, g);
 	} while (r == -EAGAIN);
-	if (r == 0 && cc->c.link.ops->expect)
-		cc->c.link.ops->expect(&cc->c.link, 1);
+	if (r == 0 && s->c.link.ops->expect)
+		s->c.link.ops->expect(&s->c.link, 1);
 
 	pthread_mutex_lock(&p->lock);
-	received = r == 0 && !cc->dead;
+	received = r == 0 && !s->dead;
 	if (received)
-		end_well(cc, g);
-	rest = received && cc->inflight == 0 && !cc->c.link.worn;
-	give_back(cc, rest);
+		end_well(s, g);
+	give_back(s, received && c->inflight == 0 && !s->c.link.worn);
+	cfs_peer_received(p, g, received);
 	pthread_mutex_unlock(&p->lock);
 	if (received)
 		g->done(g, 0);

@@ -88,7 +88,7 @@ static void leave_out(struct cfs_peer *p, int err)
 			 (unsigned long long)p->member, p->name, cfs_errname(err));
 	p->complained = true;
 	for (i = 0; i < n; i++)
-		cfs_conn_close(&conns[i]->c, -EHOSTDOWN);
+		conns[i]->ops->close(conns[i], -EHOSTDOWN);
 	finish_all(p, &list, err);
 }
 
@@ -156,7 +156,7 @@ static void note_silence(struct cfs_peer *p, const struct cfs_peer_get *g)
 
 /* --- requests --- */
 
-void cfs_peer_count_end(struct cfs_peer *p, const struct cfs_peer_get *g, int err)
+static void count_end(struct cfs_peer *p, const struct cfs_peer_get *g, int err)
 {
 	struct cfs_transport *t = p->t;
 	uint64_t ns = cfs_now_ns() - g->start_ns;
@@ -180,7 +180,7 @@ void cfs_peer_count_end(struct cfs_peer *p, const struct cfs_peer_get *g, int er
 
 void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err)
 {
-	cfs_peer_count_end(p, g, err);
+	count_end(p, g, err);
 	/*
 	 * A lost connection is one failure, however many requests waited on it. A slow answer, say
 	 * of an owner whose object storage is slow, is no failure while others come.
@@ -193,17 +193,22 @@ void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err)
 	g->done(g, err);
 }
 
+static bool has_room(const struct cfs_client *c, uint32_t len)
+{
+	return c->usable && c->inflight < c->max_inflight &&
+	       c->inflight_bytes + len <= c->max_bytes;
+}
+
 static struct cfs_client *pick(struct cfs_peer *p, uint32_t len)
 {
 	struct cfs_client *best = NULL;
 	unsigned i;
 
 	for (i = 0; i < p->n_conns; i++) {
-		struct cfs_client *cc = p->conns[i];
+		struct cfs_client *c = p->conns[i];
 
-		if (cfs_client_has_room(cc, len) &&
-		    (!best || cc->inflight_bytes < best->inflight_bytes))
-			best = cc;
+		if (has_room(c, len) && (!best || c->inflight_bytes < best->inflight_bytes))
+			best = c;
 	}
 	return best;
 }
@@ -211,12 +216,12 @@ static struct cfs_client *pick(struct cfs_peer *p, uint32_t len)
 void cfs_peer_feed(struct cfs_peer *p)
 {
 	struct cfs_peer_get *g;
-	struct cfs_client *cc;
+	struct cfs_client *c;
 
 	pthread_mutex_lock(&p->lock);
 	while ((g = p->pending.first)) {
-		cc = pick(p, g->len);
-		if (!cc || cfs_client_assign(cc, g, false) < 0)
+		c = pick(p, g->len);
+		if (!c || c->ops->start(c, g, false) < 0)
 			break;
 		p->pending.first = g->next;
 		if (g->next)
@@ -224,7 +229,7 @@ void cfs_peer_feed(struct cfs_peer *p)
 		else
 			p->pending.last = NULL;
 		p->pending.n--;
-		cfs_client_send(cc);
+		c->ops->send(c);
 	}
 	pthread_mutex_unlock(&p->lock);
 }
@@ -245,18 +250,19 @@ static bool makes_sense(const struct cfs_peer_get *g)
 /* Under the lock. */
 static int start(struct cfs_peer *p, struct cfs_peer_get *g, bool *ret_kick)
 {
-	struct cfs_client *cc;
+	struct cfs_client *c;
 	int r;
 
 	if (p->closing)
 		return -ESHUTDOWN;
 	if (p->circuit != CFS_PEER_CLOSED_CIRCUIT)
 		return -EHOSTDOWN;
-	cc = p->pending.n == 0 ? pick(p, g->len) : NULL;
-	if (cc) {
-		r = cfs_client_assign(cc, g, g->waits);
+	c = p->pending.n == 0 ? pick(p, g->len) : NULL;
+	if (c) {
+		r = c->ops->start(c, g, g->waits);
 		if (r < 0)
 			return r;
+		p->n_receiving += g->receiver != NULL;
 	} else {
 		if (p->pending.n >= PENDING_MAX)
 			return -EAGAIN;
@@ -267,8 +273,8 @@ static int start(struct cfs_peer *p, struct cfs_peer_get *g, bool *ret_kick)
 	atomic_fetch_add(&p->t->asked.inflight, 1);
 	atomic_fetch_add(&p->counters.inflight_bytes, g->len);
 	atomic_fetch_add(&p->t->asked.inflight_bytes, g->len);
-	if (cc)
-		cfs_client_send(cc);
+	if (c)
+		c->ops->send(c);
 	return 0;
 }
 
@@ -280,7 +286,7 @@ int cfs_peer_start(struct cfs_peer *p, struct cfs_peer_get *g)
 	if (!makes_sense(g))
 		return -EINVAL;
 	g->next = g->prev = NULL;
-	g->conn = g->lent = NULL;
+	g->receiver = NULL;
 	g->received = g->crc = g->at_off = 0;
 	g->at = 0;
 	while (g->at < g->n_dst && g->dst[g->at].iov_len == 0)
@@ -297,6 +303,35 @@ int cfs_peer_start(struct cfs_peer *p, struct cfs_peer_get *g)
 		cfs_loop_run(&p->t->loop, &p->work);
 	cfs_loop_touch(&p->t->loop);
 	return 0;
+}
+
+void cfs_peer_receive(struct cfs_peer *p, struct cfs_peer_get *g, cfs_deadline_t until)
+{
+	struct cfs_client *c = g->receiver;
+
+	(void)p;
+	if (c)
+		c->ops->receive(c, g, until);
+}
+
+void cfs_peer_received(struct cfs_peer *p, const struct cfs_peer_get *g, bool well)
+{
+	if (well) {
+		p->failures = 0;
+		count_end(p, g, 0);
+		atomic_fetch_add_explicit(&p->counters.direct, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&p->t->asked.direct, 1, memory_order_relaxed);
+		if (p->pending.n > 0)
+			cfs_loop_run(&p->t->loop, &p->work);
+	}
+	p->n_receiving--;
+	if (p->n_receiving == 0)
+		pthread_cond_signal(&p->closed_cond);
+}
+
+void cfs_peer_note_bytes(struct cfs_peer *p, size_t n)
+{
+	atomic_fetch_add_explicit(&p->came, n, memory_order_relaxed);
 }
 
 void cfs_peer_cancel(struct cfs_peer *p, struct cfs_peer_get *g)
@@ -368,15 +403,6 @@ uint64_t cfs_peer_came(const struct cfs_peer *p)
 	return atomic_load_explicit(&p->came, memory_order_relaxed);
 }
 
-static int send_hint(struct cfs_client *cc, const struct cfs_hint *h)
-{
-	struct cfs_frame f = {.type = CFS_FRAME_HINT};
-	uint8_t payload[CFS_WIRE_HINT_LEN];
-
-	cfs_wire_put_hint(payload, &h->block, h->what);
-	return cfs_client_put_frame(cc, &f, payload, sizeof(payload));
-}
-
 /* Under the lock: a usable connection, or NULL. */
 static struct cfs_client *find_usable(struct cfs_peer *p)
 {
@@ -390,14 +416,14 @@ static struct cfs_client *find_usable(struct cfs_peer *p)
 }
 
 /* Under the lock: sends the hints that waited for this connection. */
-static void send_hints(struct cfs_peer *p, struct cfs_client *cc)
+static void send_hints(struct cfs_peer *p, struct cfs_client *c)
 {
 	unsigned i;
 
-	for (i = 0; i < p->n_hints && (cc->c.features & CFS_FEATURE_HINTS); i++)
-		(void)send_hint(cc, &p->hints[i]);
+	for (i = 0; i < p->n_hints; i++)
+		(void)c->ops->hint(c, &p->hints[i]);
 	drop_hints(p);
-	cfs_client_send(cc);
+	c->ops->send(c);
 }
 
 /* Under the lock. -ENOBUFS: too many requests wait; -EHOSTDOWN: no connection attempt; -ENOMEM. */
@@ -418,15 +444,15 @@ static int keep_hint(struct cfs_peer *p, const struct cfs_hint *h)
 void cfs_peer_hint(struct cfs_peer *p, const struct cfs_peer_block *b, enum cfs_peer_hint hint)
 {
 	const struct cfs_hint h = {.block = *b, .what = hint};
-	struct cfs_client *cc;
+	struct cfs_client *c;
 	bool kick = false;
 
 	pthread_mutex_lock(&p->lock);
-	cc = find_usable(p);
-	if (!cc)
+	c = find_usable(p);
+	if (!c)
 		kick = keep_hint(p, &h) == 0;
-	else if ((cc->c.features & CFS_FEATURE_HINTS) && send_hint(cc, &h) == 0)
-		cfs_client_send(cc);
+	else if (c->ops->hint(c, &h) == 0)
+		c->ops->send(c);
 	pthread_mutex_unlock(&p->lock);
 	if (kick)
 		cfs_loop_run(&p->t->loop, &p->work);
@@ -454,40 +480,40 @@ void cfs_peer_connect(struct cfs_peer *p)
 
 	if (p->n_conns >= p->t->conf.max_conns_per_peer)
 		return;
-	r = cfs_client_connect(p);
+	r = cfs_stream_connect(p);
 	if (r < 0)
 		connect_failed(p, r);
 }
 
-void cfs_peer_connected(struct cfs_peer *p, struct cfs_client *cc)
+void cfs_peer_connected(struct cfs_peer *p, struct cfs_client *c)
 {
 	pthread_mutex_lock(&p->lock);
 	p->n_ready++;
 	p->circuit = CFS_PEER_CLOSED_CIRCUIT;
-	send_hints(p, cc);
+	send_hints(p, c);
 	pthread_mutex_unlock(&p->lock);
-	atomic_fetch_add(&p->counters.conns[cc->c.link.ops->tls], 1);
-	atomic_fetch_add(&p->t->asked.conns[cc->c.link.ops->tls], 1);
+	atomic_fetch_add(&p->counters.conns[c->tls], 1);
+	atomic_fetch_add(&p->t->asked.conns[c->tls], 1);
 	p->window_ms = 0;
 	cfs_peer_feed(p);
 }
 
-void cfs_peer_lost(struct cfs_peer *p, struct cfs_client *cc, int err, bool was_ready,
+void cfs_peer_lost(struct cfs_peer *p, struct cfs_client *c, int err, bool was_ready,
 		   struct cfs_get_list *list)
 {
 	bool closing, waiting;
 	unsigned i;
 
 	pthread_mutex_lock(&p->lock);
-	for (i = 0; p->conns[i] != cc; i++)
+	for (i = 0; p->conns[i] != c; i++)
 		;
 	p->conns[i] = p->conns[--p->n_conns];
 	p->n_ready -= was_ready;
 	closing = p->closing;
 	pthread_mutex_unlock(&p->lock);
 	if (was_ready) {
-		atomic_fetch_sub(&p->counters.conns[cc->c.link.ops->tls], 1);
-		atomic_fetch_sub(&p->t->asked.conns[cc->c.link.ops->tls], 1);
+		atomic_fetch_sub(&p->counters.conns[c->tls], 1);
+		atomic_fetch_sub(&p->t->asked.conns[c->tls], 1);
 	}
 	/* Each caller decides whether to ask again. */
 	if (!closing && !was_ready && err != -EHOSTDOWN)
@@ -522,8 +548,8 @@ static void expire(struct cfs_peer *p, uint64_t now_ms)
 		}
 	}
 	for (i = 0; i < p->n_conns; i++) {
-		cfs_client_expire(p->conns[i], now_ms, &list);
-		cfs_client_send(p->conns[i]);
+		p->conns[i]->ops->expire(p->conns[i], now_ms, &list);
+		p->conns[i]->ops->send(p->conns[i]);
 	}
 	pthread_mutex_unlock(&p->lock);
 	for (g = list.first; g; g = next) {
@@ -547,7 +573,7 @@ static void close_all(struct cfs_peer *p)
 	memcpy(conns, p->conns, n * sizeof(conns[0]));
 	pthread_mutex_unlock(&p->lock);
 	for (i = 0; i < n; i++)
-		cfs_conn_close(&conns[i]->c, -ESHUTDOWN);
+		conns[i]->ops->close(conns[i], -ESHUTDOWN);
 	finish_all(p, &list, -ESHUTDOWN);
 	pthread_mutex_lock(&t->lock);
 	if (p->prev)
@@ -575,12 +601,11 @@ static void service(struct cfs_work *w)
 	connect = (p->pending.n > 0 || p->n_hints > 0) && p->circuit == CFS_PEER_CLOSED_CIRCUIT;
 	expiring = p->canceling;
 	for (i = 0; i < p->n_conns; i++) {
-		struct cfs_client *cc = p->conns[i];
+		struct cfs_client *c = p->conns[i];
 
-		if (cc->blocked)
-			cfs_conn_want_out(&cc->c);
+		c->ops->service(c);
 		/* The connection takes them as soon as it has room. */
-		if (cc->usable || cc->c.state < CFS_CONN_READY)
+		if (c->usable || c->connecting)
 			connect = false;
 	}
 	pthread_mutex_unlock(&p->lock);
@@ -607,7 +632,7 @@ bool cfs_peer_tick(struct cfs_peer *p)
 	cfs_growth_tick(p);
 	pthread_mutex_lock(&p->lock);
 	for (i = 0; i < p->n_conns; i++)
-		cfs_lend_tick(p->conns[i]);
+		p->conns[i]->ops->tick(p->conns[i]);
 	probe = p->circuit == CFS_PEER_OPEN_CIRCUIT && now_ms >= p->probe_at_ms && !p->closing;
 	if (probe)
 		p->circuit = CFS_PEER_HALF_OPEN;
@@ -659,7 +684,7 @@ void cfs_peer_close(struct cfs_peer *p)
 	pthread_mutex_unlock(&p->lock);
 	cfs_loop_run(&p->t->loop, &p->work);
 	pthread_mutex_lock(&p->lock);
-	while (!p->closed || p->n_lent > 0) /* no request waits on a closed connection */
+	while (!p->closed || p->n_receiving > 0) /* no request waits on a closed connection */
 		pthread_cond_wait(&p->closed_cond, &p->lock);
 	pthread_mutex_unlock(&p->lock);
 	pthread_cond_destroy(&p->closed_cond);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ownership: the loop's thread owns every connection and everything here, except for state under
- * the two locks and connections in inline receive (lend.c). Order: transport, peer, loop's queue.
+ * the two locks and connections in inline receive (stream.h). Order: transport, peer, loop's queue.
  * No lock is held across a system call that does I/O, nor while a callback runs.
  */
 #ifndef CFS_TRANSPORT_INTERNAL_H
@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "client.h"
 #include "transport/link/link.h"
 #include "transport/link/loop.h"
 #include "transport/link/tls.h"
@@ -94,25 +95,9 @@ void cfs_conn_unref(struct cfs_conn *c);
 /* Sends a few bytes that must fit; closes the connection when they do not. */
 int cfs_conn_send_now(struct cfs_conn *c, uint8_t *data, size_t len);
 
-/* --- the client side: peer.c, client.c --- */
-
-struct cfs_client;
-
-struct cfs_get_list {
-	struct cfs_peer_get *first, *last;
-	unsigned n;
-};
-void cfs_gets_append(struct cfs_get_list *l, struct cfs_peer_get *g);
-void cfs_gets_remove(struct cfs_get_list *l, struct cfs_peer_get *g);
-
-#define CFS_PIECE_IOV 72
+/* --- peers: peer.c --- */
 
 #define CFS_PEER_HINTS_MAX 1024 /* that wait for a connection, per peer */
-
-struct cfs_hint {
-	struct cfs_peer_block block;
-	enum cfs_peer_hint what;
-};
 
 struct cfs_peer {
 	struct cfs_transport *t;
@@ -135,7 +120,7 @@ struct cfs_peer {
 	unsigned failures; /* in a row */
 	bool canceling;	   /* a request is marked */
 	bool closing, closed;
-	unsigned n_lent; /* connections, to threads */
+	unsigned n_receiving; /* threads in a client's receive */
 	pthread_cond_t closed_cond;
 
 	/* The loop's only */
@@ -150,98 +135,6 @@ struct cfs_peer {
 	unsigned growing_to;
 };
 
-/*
- * The receiver of a connection: the loop, or for a while no thread and one waiting thread in turn
- * (inline receive, lend.c). Under peer->lock.
- */
-struct cfs_lending {
-	bool away;   /* the loop does not receive; only the loop changes this, so it may read it
-		      * without the lock */
-	bool lent;   /* while away: a thread receives, or the connection is on its way back to the
-		      * loop */
-	bool wanted; /* the loop was asked to take it back since the last tick */
-	bool used;   /* a thread has received on it since the last tick */
-	struct cfs_work back; /* returns the connection to the loop */
-};
-
-struct cfs_client {
-	struct cfs_conn c;
-	struct cfs_peer *peer;
-
-	/* Under peer->lock */
-	struct cfs_peer_get **slots;
-	uint16_t *free_slots;
-	unsigned n_slots, n_free;
-	_Atomic unsigned n_small; /* in flight, to be received together */
-	uint64_t serial;
-	uint64_t inflight_bytes;
-	unsigned inflight;
-	struct cfs_wire_ready limits;
-	uint8_t *out; /* frames to be sent */
-	size_t out_len, out_cap;
-	bool usable;  /* READY */
-	bool sending; /* a thread is sending, and owns batch */
-	bool blocked; /* the loop will send once there is room */
-	bool dead;
-	uint8_t *batch;
-	size_t batch_len, batch_off, batch_cap;
-	struct cfs_lending lending;
-
-	/* The loop's only, or the receiving thread's during inline receive: lend.c */
-	struct cfs_work sent_work;
-	struct cfs_peer_get *rx; /* the request whose payload is arriving; NULL with rx_left: the
-				  * payload is discarded */
-	uint32_t rx_left, rx_crc;
-	uint64_t active_ms;
-	_Atomic uint64_t heard_ms; /* last complete answer, or WORKING */
-};
-
-/* Starts a connection attempt; its end is reported by cfs_peer_connected / _unconnected. */
-int cfs_client_connect(struct cfs_peer *p);
-/* Under the lock: whether there is room for another request of len bytes. */
-bool cfs_client_has_room(const struct cfs_client *cc, uint32_t len);
-/*
- * Under the lock: queues the request for the next send. lend: the caller will call
- * cfs_peer_receive(). -ENOMEM.
- */
-int cfs_client_assign(struct cfs_client *cc, struct cfs_peer_get *g, bool lend);
-/* Called with the lock, dropped in between: sends, unless another thread is sending. */
-void cfs_client_send(struct cfs_client *cc);
-/* Under the lock: moves expired and cancelled requests to *list. */
-void cfs_client_expire(struct cfs_client *cc, uint64_t now_ms, struct cfs_get_list *list);
-/* Under the lock: frees its slot, so that no other thread ends it. */
-void cfs_client_take_out(struct cfs_client *cc, struct cfs_peer_get *g);
-/* The next piece of the payload of rx; returns its length. */
-uint32_t cfs_client_next_piece(struct cfs_client *cc, struct iovec iov[CFS_PIECE_IOV], int *ret_n);
-/* Accounts for n payload bytes that arrived in the request's memory. */
-void cfs_client_advance(struct cfs_client *cc, size_t n);
-/* The loop receives again, from where the thread stopped. */
-void cfs_client_resume(struct cfs_client *cc);
-/* Whether an answer has come since g was started. */
-bool cfs_client_heard(const struct cfs_client *cc, const struct cfs_peer_get *g);
-int cfs_client_put_frame(struct cfs_client *cc, const struct cfs_frame *f, const void *payload,
-			 uint32_t len);
-
-/* --- inline receive, a connection lent to a waiting thread: lend.c --- */
-
-void cfs_lend_init(struct cfs_client *cc);
-/* Under the lock, on the loop: g has been received and nothing follows, so the loop may stop
- * receiving. */
-void cfs_lend_rest(struct cfs_client *cc, const struct cfs_peer_get *g);
-/* Under the lock: g will be received on this connection; lend: by its own thread, if possible. */
-void cfs_lend_assign(struct cfs_client *cc, struct cfs_peer_get *g, bool lend);
-/* Called by the loop at every tick, under the lock. */
-void cfs_lend_tick(struct cfs_client *cc);
-
-/* Reports from client.c, without the lock. */
-void cfs_peer_connected(struct cfs_peer *p, struct cfs_client *cc);
-/* The connection is gone; list: its requests. was_ready: it had been in use. */
-void cfs_peer_lost(struct cfs_peer *p, struct cfs_client *cc, int err, bool was_ready,
-		   struct cfs_get_list *list);
-/* Ends a request with 0 or an error; it is in no list. Calls done. */
-void cfs_peer_finish(struct cfs_peer *p, struct cfs_peer_get *g, int err);
-/* Updates its statistics. */
-void cfs_peer_count_end(struct cfs_peer *p, const struct cfs_peer_get *g, int err);
 /* A connection may have room again. */
 void cfs_peer_feed(struct cfs_peer *p);
 /* Called every tick. True while requests or connections are under way. */

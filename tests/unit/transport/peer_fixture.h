@@ -58,6 +58,7 @@ struct many {
 	struct owner *o;
 	sem_t *done;
 	int err;
+	struct cfs_peer *peer;
 };
 
 void give(struct owner *o, struct cfs_peer_request *req);

@@ -120,7 +120,7 @@ static void *threads_ask(void *arg)
 	for (i = 0; i < 200; i++) {
 		uint32_t off = (uint32_t)(cfs_random_u64() % (m->o->len - sizeof(dst)));
 
-		m->err = (int)ask((struct cfs_peer *)m->get.conn, m->o, off, sizeof(dst), dst);
+		m->err = (int)ask(m->peer, m->o, off, sizeof(dst), dst);
 		if (m->err != sizeof(dst) || memcmp(dst, m->o->data + off, sizeof(dst)) != 0)
 			return arg;
 	}
@@ -141,7 +141,7 @@ static void test_many_threads(void **state)
 	p = owner_meet(t, &o, BLOCK);
 	for (i = 0; i < 8; i++) {
 		m[i].o = &o;
-		m[i].get.conn = p;
+		m[i].peer = p;
 		assert_int_equal(pthread_create(&threads[i], NULL, threads_ask, &m[i]), 0);
 	}
 	for (i = 0; i < 8; i++) {

@@ -58,7 +58,7 @@ struct cfs_group_conf {
 	const char *network; /* "10.1.0.0/16": choose the address from it */
 	unsigned port;	     /* 0: any */
 	bool allow_public;
-	bool tls;			    /* TLS 1.3; no connections to members without */
+	enum cfs_peer_transport transport;
 	unsigned max_conns;		    /* to one peer; 0: the transport's */
 	uint64_t inflight_bytes;	    /* being served; 0: the transport's */
 	uint64_t request_rate;		    /* per second and connection; 0: no limit */
@@ -125,7 +125,8 @@ struct cfs_group_member {
 	unsigned weight;
 	unsigned rank;	  /* the configured weight, also while its weight is 0 */
 	bool memory_only; /* cannot keep blocks at the moment */
-	bool self, fresh, tls;
+	bool self, fresh;
+	enum cfs_peer_transport transport;
 	bool apart; /* in a separate group: TLS on one side only, or of another volume */
 	uint64_t cached_bytes;
 	double share; /* of the blocks, 0..1 */

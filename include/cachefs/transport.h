@@ -49,6 +49,17 @@ struct cfs_peer_block {
 	uint32_t len;
 };
 
+/*
+ * What carries the bytes between members. It is configured, stands in a member's record, and is
+ * counted per connection. Members with different transports do not connect to each other.
+ */
+enum cfs_peer_transport {
+	CFS_PEER_TCP,
+	CFS_PEER_TLS,  /* TLS 1.3, and no connection without it */
+	CFS_PEER_KTLS, /* of a connection only: TLS whose sent data the kernel encrypts */
+	CFS_PEER_TRANSPORTS,
+};
+
 /* --- answering --- */
 
 enum cfs_peer_flag {
@@ -129,7 +140,7 @@ struct cfs_transport_conf {
 	const struct sockaddr *listen; /* NULL: only asks. Port 0: any */
 	socklen_t listen_len;
 	bool allow_public; /* listen on an address that is not private, or on any */
-	bool tls;	   /* TLS 1.3, and no connection without it */
+	enum cfs_peer_transport transport;
 	const struct cfs_peer_serve_ops *ops;
 	void *ops_arg;
 
@@ -281,14 +292,6 @@ enum cfs_peer_error {
 };
 extern const char *const cfs_peer_error_names[CFS_PEER_E_COUNT];
 
-/* The encryption of the data sent on a connection. */
-enum cfs_peer_tls {
-	CFS_PEER_TLS_NONE,
-	CFS_PEER_TLS_OPENSSL,
-	CFS_PEER_TLS_KERNEL,
-	CFS_PEER_TLS_COUNT,
-};
-
 #define CFS_PEER_LATENCIES 24
 struct cfs_peer_stats {
 	uint64_t requests, bytes; /* that ended well */
@@ -298,7 +301,7 @@ struct cfs_peer_stats {
 	uint64_t latency_ns;			/* sum over requests */
 	uint64_t latencies[CFS_PEER_LATENCIES]; /* [i]: below 2^i us, the last: all above */
 	unsigned conns, inflight;
-	unsigned conns_by[CFS_PEER_TLS_COUNT]; /* of conns */
+	unsigned conns_by[CFS_PEER_TRANSPORTS]; /* of conns */
 	uint64_t inflight_bytes;
 };
 /* Both directions of the member; either may be NULL. */

@@ -35,9 +35,8 @@ struct all {
 	K(name, "direction=\"asked\"", store.peer_asked.field, help),                              \
 		K(name, "direction=\"served\"", store.peer_served.field, help)
 #define CONNECTIONS(way, s)                                                                        \
-	CONNECTION(way, s, "none", CFS_PEER_TLS_NONE),                                             \
-		CONNECTION(way, s, "openssl", CFS_PEER_TLS_OPENSSL),                               \
-		CONNECTION(way, s, "kernel", CFS_PEER_TLS_KERNEL)
+	CONNECTION(way, s, "none", CFS_PEER_TCP), CONNECTION(way, s, "openssl", CFS_PEER_TLS),     \
+		CONNECTION(way, s, "kernel", CFS_PEER_KTLS)
 #define CONNECTION(way, s, tls, i)                                                                 \
 	L("peer_connections", "direction=\"" way "\",tls=\"" tls "\"", store.s.conns_by[i],        \
 	  "Open connections between members")

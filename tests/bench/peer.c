@@ -180,7 +180,7 @@ static void own(enum kind kind, int report)
 		.ops = &ops,
 		.max_unauthenticated_per_addr = 1024,
 		.connect_timeout_ms = 10000,
-		.tls = kind == TLS,
+		.transport = kind == TLS ? CFS_PEER_TLS : CFS_PEER_TCP,
 	};
 	struct sockaddr_storage at;
 	struct cfs_transport *t;
@@ -403,7 +403,7 @@ static struct cfs_transport *client_transport(bool tls)
 		.member = 1,
 		.max_conns_per_peer = 1,
 		.connect_timeout_ms = 10000,
-		.tls = tls,
+		.transport = tls ? CFS_PEER_TLS : CFS_PEER_TCP,
 	};
 	struct cfs_transport *t;
 	char err[256];

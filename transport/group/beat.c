@@ -38,16 +38,16 @@ static struct group_node *find_node(struct cfs_group *g, uint64_t id)
 static bool same_place(const struct cfs_group_member *a, const struct cfs_group_member *b)
 {
 	return a->weight == b->weight && a->rank == b->rank && a->fresh == b->fresh &&
-	       a->tls == b->tls && a->memory_only == b->memory_only &&
+	       a->transport == b->transport && a->memory_only == b->memory_only &&
 	       strcmp(a->address, b->address) == 0 && strcmp(a->volume, b->volume) == 0;
 }
 
 /* The reason not to talk to each other; NULL: none. A member of unknown volume has ours. */
 static const char *set_apart(const struct cfs_group_member *us, const struct cfs_group_member *it)
 {
-	if (it->tls != us->tls)
-		return it->tls ? "it has group-tls and this one has not"
-			       : "this one has group-tls and it has not";
+	if (it->transport != us->transport)
+		return it->transport == CFS_PEER_TLS ? "it has group-tls and this one has not"
+						     : "this one has group-tls and it has not";
 	if (it->volume[0] && us->volume[0] && strcmp(it->volume, us->volume) != 0)
 		return "its volume is another one";
 	return NULL;
@@ -125,7 +125,7 @@ static int see_entry(struct cfs_group *g, const struct cfs_roster_entry *e)
 		.weight = e->weight,
 		.rank = e->rank,
 		.fresh = e->fresh,
-		.tls = e->tls,
+		.transport = e->transport,
 		.memory_only = e->memory_only,
 	};
 	struct group_node *n = find_node(g, e->id);

@@ -55,7 +55,7 @@ static int start_transport(struct cfs_group *g, const struct cfs_group_conf *con
 		.max_conns_per_peer = conf->max_conns,
 		.inflight_bytes = conf->inflight_bytes,
 		.request_rate = conf->request_rate,
-		.tls = conf->tls,
+		.transport = conf->transport,
 	};
 	struct sockaddr_storage addr;
 	int r;
@@ -87,7 +87,7 @@ static void describe_self(struct cfs_group *g, const struct cfs_group_conf *conf
 	m->weight = conf->no_sharing ? 0 : conf->weight;
 	m->rank = conf->no_sharing ? 0 : conf->weight ? conf->weight : CFS_GROUP_WEIGHT;
 	m->self = true;
-	m->tls = conf->tls;
+	m->transport = conf->transport;
 	m->memory_only = conf->keeps && !conf->keeps(conf->ops_arg);
 	cfs_group_copy_text(m->host, sizeof(m->host), conf->host);
 	cfs_group_copy_text(m->mount_point, sizeof(m->mount_point), conf->mount_point);

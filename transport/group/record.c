@@ -128,7 +128,8 @@ char *cfs_group_encode(const struct group_record *r)
 	j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:b, s:b, s:b}", "id", id, "volume",
 		      m->volume, "address", m->address, "host", m->host, "mount", m->mount_point,
 		      "version", m->version, "weight", (int)m->weight, "rank", (int)m->rank,
-		      "fresh", m->fresh, "tls", m->tls, "memory_only", m->memory_only);
+		      "fresh", m->fresh, "tls", m->transport == CFS_PEER_TLS, "memory_only",
+		      m->memory_only);
 	text = j ? json_dumps(j, JSON_COMPACT) : NULL;
 	if (text && asprintf(&ret, "%" PRIx64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %s", r->boot,
 			     r->number, m->cached_bytes, r->beat_ms, text) < 0)
@@ -172,7 +173,7 @@ static int decode(json_t *j, struct group_record *ret)
 	m->weight = (unsigned)weight;
 	m->rank = (unsigned)rank;
 	m->fresh = fresh;
-	m->tls = tls;
+	m->transport = tls ? CFS_PEER_TLS : CFS_PEER_TCP;
 	m->memory_only = memory_only;
 	return *address ? cfs_group_parse_endpoint(address, &ret->addr, &ret->addr_len) : 0;
 }

@@ -68,8 +68,9 @@ const struct cfs_roster_entry *cfs_roster_find(const struct cfs_roster *r, uint6
 bool cfs_roster_same(const struct cfs_roster_entry *a, const struct cfs_roster_entry *b)
 {
 	return a->id == b->id && a->weight == b->weight && a->rank == b->rank &&
-	       a->fresh == b->fresh && a->tls == b->tls && a->memory_only == b->memory_only &&
-	       strcmp(a->address, b->address) == 0 && strcmp(a->volume, b->volume) == 0;
+	       a->fresh == b->fresh && a->transport == b->transport &&
+	       a->memory_only == b->memory_only && strcmp(a->address, b->address) == 0 &&
+	       strcmp(a->volume, b->volume) == 0;
 }
 
 int cfs_roster_set(struct cfs_roster *r, const struct cfs_roster_entry *e)
@@ -123,12 +124,13 @@ size_t cfs_roster_begin(const char *volume, char line[CFS_ROSTER_LINE_MAX])
 size_t cfs_roster_line(const struct cfs_roster_entry *e, const char *volume,
 		       char line[CFS_ROSTER_LINE_MAX])
 {
-	bool own = strcmp(e->volume, volume) != 0, none = !e->fresh && !e->tls && !e->memory_only;
+	bool own = strcmp(e->volume, volume) != 0,
+	     none = !e->fresh && e->transport == CFS_PEER_TCP && !e->memory_only;
 
 	return fits(snprintf(line, CFS_ROSTER_LINE_MAX, "+%" PRIx64 " %u %u %s%s%s%s %s%s%s\n",
-			     e->id, e->weight, e->rank, e->fresh ? "f" : "", e->tls ? "t" : "",
-			     e->memory_only ? "m" : "", none ? "-" : "",
-			     e->address[0] ? e->address : "-", own ? " " : "",
+			     e->id, e->weight, e->rank, e->fresh ? "f" : "",
+			     e->transport == CFS_PEER_TLS ? "t" : "", e->memory_only ? "m" : "",
+			     none ? "-" : "", e->address[0] ? e->address : "-", own ? " " : "",
 			     own ? (e->volume[0] ? e->volume : "-") : ""));
 }
 
@@ -155,7 +157,7 @@ static int apply_member(struct cfs_roster *r, const char *line, const char *volu
 	if (strcmp(e.address, "-") == 0)
 		e.address[0] = '\0';
 	e.fresh = strchr(flags, 'f');
-	e.tls = strchr(flags, 't');
+	e.transport = strchr(flags, 't') ? CFS_PEER_TLS : CFS_PEER_TCP;
 	e.memory_only = strchr(flags, 'm');
 	return cfs_roster_set(r, &e);
 }

@@ -21,7 +21,8 @@ struct cfs_roster_entry {
 	uint64_t id;
 	unsigned weight;
 	unsigned rank; /* its past or future weight, while weight is 0 */
-	bool fresh, tls;
+	bool fresh;
+	enum cfs_peer_transport transport;
 	bool memory_only;	       /* cannot keep blocks at the moment */
 	char address[CFS_ADDRESS_MAX]; /* empty: it serves nobody */
 	char volume[CFS_VOLUME_SIZE];

@@ -69,7 +69,7 @@ static void describe(struct members_watch *w, const struct cfs_group_member *of)
 		.weight = of->weight,
 		.rank = of->rank,
 		.fresh = of->fresh,
-		.tls = of->tls,
+		.transport = of->transport,
 		.memory_only = of->memory_only,
 	};
 	memcpy(w->entry.address, of->address, sizeof(w->entry.address));

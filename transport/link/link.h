@@ -60,8 +60,7 @@ typedef void (*cfs_link_cut_fn)(struct cfs_link *l);
 typedef void (*cfs_link_close_fn)(struct cfs_link *l);
 
 struct cfs_link_ops {
-	const char *name;
-	enum cfs_peer_tls tls;
+	enum cfs_peer_transport transport;
 	cfs_link_listen_fn listen;
 	cfs_link_accept_fn accept;
 	cfs_link_connect_fn connect;

@@ -187,7 +187,7 @@ static void tcp_close(struct cfs_link *l)
 }
 
 const struct cfs_link_ops cfs_link_tcp = {
-	.name = "tcp",
+	.transport = CFS_PEER_TCP,
 	.listen = tcp_listen,
 	.accept = tcp_accept,
 	.connect = tcp_connect,

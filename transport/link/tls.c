@@ -440,8 +440,7 @@ static ssize_t kernel_splice(struct cfs_link *l, int pipe_fd, size_t len, bool m
 }
 
 const struct cfs_link_ops cfs_link_tls = {
-	.name = "tls",
-	.tls = CFS_PEER_TLS_OPENSSL,
+	.transport = CFS_PEER_TLS,
 	.listen = tls_listen,
 	.accept = tls_accept,
 	.connect = tls_connect,
@@ -456,8 +455,7 @@ const struct cfs_link_ops cfs_link_tls = {
 };
 
 static const struct cfs_link_ops by_kernel = {
-	.name = "tls by the kernel",
-	.tls = CFS_PEER_TLS_KERNEL,
+	.transport = CFS_PEER_KTLS,
 	.binding = tls_binding,
 	.recv = tls_recv,
 	.send = kernel_send,

@@ -81,7 +81,7 @@ struct cfs_client_ops {
 struct cfs_client {
 	const struct cfs_client_ops *ops;
 	struct cfs_peer *peer;
-	enum cfs_peer_tls tls; /* once it is connected */
+	enum cfs_peer_transport transport; /* once it is connected */
 
 	/* Under the lock */
 	bool connecting; /* until cfs_peer_connected() or cfs_peer_lost() */

@@ -492,8 +492,8 @@ void cfs_peer_connected(struct cfs_peer *p, struct cfs_client *c)
 	p->circuit = CFS_PEER_CLOSED_CIRCUIT;
 	send_hints(p, c);
 	pthread_mutex_unlock(&p->lock);
-	atomic_fetch_add(&p->counters.conns[c->tls], 1);
-	atomic_fetch_add(&p->t->asked.conns[c->tls], 1);
+	atomic_fetch_add(&p->counters.conns[c->transport], 1);
+	atomic_fetch_add(&p->t->asked.conns[c->transport], 1);
 	p->window_ms = 0;
 	cfs_peer_feed(p);
 }
@@ -512,8 +512,8 @@ void cfs_peer_lost(struct cfs_peer *p, struct cfs_client *c, int err, bool was_r
 	closing = p->closing;
 	pthread_mutex_unlock(&p->lock);
 	if (was_ready) {
-		atomic_fetch_sub(&p->counters.conns[c->tls], 1);
-		atomic_fetch_sub(&p->t->asked.conns[c->tls], 1);
+		atomic_fetch_sub(&p->counters.conns[c->transport], 1);
+		atomic_fetch_sub(&p->t->asked.conns[c->transport], 1);
 	}
 	/* Each caller decides whether to ask again. */
 	if (!closing && !was_ready && err != -EHOSTDOWN)

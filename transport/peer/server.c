@@ -288,7 +288,7 @@ static void conn_ready(struct cfs_conn *c)
 
 	sc->authenticated = true;
 	t->n_unauthenticated--;
-	atomic_fetch_add(&t->served.conns[c->link.ops->tls], 1);
+	atomic_fetch_add(&t->served.conns[c->link.ops->transport], 1);
 	if (t->draining) {
 		f = (struct cfs_frame){.type = CFS_FRAME_REFUSE, .status = CFS_STATUS_LEAVING};
 		(void)cfs_conn_send_now(c, frame, cfs_wire_control(frame, &f, NULL, 0));
@@ -311,7 +311,7 @@ static void conn_closed(struct cfs_conn *c, int err)
 
 	t->n_served--;
 	if (sc->authenticated) {
-		atomic_fetch_sub(&t->served.conns[c->link.ops->tls], 1);
+		atomic_fetch_sub(&t->served.conns[c->link.ops->transport], 1);
 	} else {
 		char from[CFS_ADDRESS_MAX];
 

@@ -596,7 +596,7 @@ static int ready(struct cfs_stream *s)
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&c->peer->lock);
-	c->tls = s->c.link.ops->tls;
+	c->transport = s->c.link.ops->transport;
 	c->max_inflight = CFS_MIN(limits.requests, (uint32_t)CFS_REQUESTS_PER_CONN);
 	c->max_bytes = limits.conn_bytes;
 	c->active_ms = s->c.t->loop.now_ms;

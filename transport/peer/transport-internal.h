@@ -32,7 +32,7 @@ struct cfs_counters {
 	_Atomic uint64_t requests, bytes, direct, misses, errors[CFS_PEER_E_COUNT], latency_ns;
 	_Atomic uint64_t latencies[CFS_PEER_LATENCIES];
 	_Atomic uint64_t inflight_bytes;
-	_Atomic unsigned conns[CFS_PEER_TLS_COUNT], inflight;
+	_Atomic unsigned conns[CFS_PEER_TRANSPORTS], inflight;
 };
 void cfs_counters_ok(struct cfs_counters *c, uint64_t bytes, uint64_t ns);
 void cfs_counters_error(struct cfs_counters *c, enum cfs_peer_error kind);

@@ -42,7 +42,7 @@ void cfs_counters_read(struct cfs_counters *c, struct cfs_peer_stats *ret)
 		.inflight = atomic_load(&c->inflight),
 		.inflight_bytes = atomic_load(&c->inflight_bytes),
 	};
-	for (i = 0; i < CFS_PEER_TLS_COUNT; i++) {
+	for (i = 0; i < CFS_PEER_TRANSPORTS; i++) {
 		ret->conns_by[i] = atomic_load(&c->conns[i]);
 		ret->conns += ret->conns_by[i];
 	}
@@ -204,7 +204,7 @@ int cfs_transport_create(const struct cfs_transport_conf *conf, struct cfs_trans
 			 char err[256])
 {
 	struct cfs_transport *t;
-	int r;
+	int r = 0;
 
 	err[0] = '\0';
 	if (conf->member == 0 || (conf->listen && !conf->ops)) {
@@ -216,14 +216,15 @@ int cfs_transport_create(const struct cfs_transport_conf *conf, struct cfs_trans
 		return -ENOMEM;
 	t->conf = *conf;
 	fill_in(&t->conf);
-	t->link = conf->tls ? &cfs_link_tls : &cfs_link_tcp;
+	t->link = conf->transport == CFS_PEER_TLS ? &cfs_link_tls : &cfs_link_tcp;
 	t->listen_fd = -1;
 	t->more_last = &t->more;
 	t->work.fn = service;
 	memcpy(t->keys.key[0], conf->key, CFS_PEER_KEY_SIZE);
 	t->keys.n = 1;
 	pthread_mutex_init(&t->lock, NULL);
-	r = conf->tls ? cfs_tls_create(&t->keys, t->conf.tls_records, &t->tls) : 0;
+	if (conf->transport == CFS_PEER_TLS)
+		r = cfs_tls_create(&t->keys, t->conf.tls_records, &t->tls);
 	if (r < 0)
 		snprintf(err, 256, "TLS is not available");
 	if (r == 0 && conf->listen)

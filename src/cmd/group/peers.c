@@ -120,7 +120,7 @@ int peers_start(const struct mount_opts *o, const char *dir, const struct cfs_se
 				.network = o->group_network,
 				.port = (unsigned)o->group_port,
 				.allow_public = o->group_allow_public,
-				.tls = o->group_tls,
+				.transport = o->group_tls ? CFS_PEER_TLS : CFS_PEER_TCP,
 				.max_conns = (unsigned)o->group_max_conns,
 				.inflight_bytes = o->group_max_inflight,
 				.request_rate = (uint64_t)o->group_max_requests,
@@ -158,8 +158,9 @@ static json_t *member_json(const struct cfs_group_member *m)
 	return json_pack("{s:s, s:s, s:o, s:o, s:o, s:i, s:b, s:b, s:b, s:I}", "id", id, "address",
 			 m->address, "host", json_text(m->host), "mount_point",
 			 json_text(m->mount_point), "version", json_text(m->version), "weight",
-			 (int)m->weight, "fresh", m->fresh, "tls", m->tls, "memory_only",
-			 m->memory_only, "cached_bytes", (json_int_t)m->cached_bytes);
+			 (int)m->weight, "fresh", m->fresh, "tls", m->transport == CFS_PEER_TLS,
+			 "memory_only", m->memory_only, "cached_bytes",
+			 (json_int_t)m->cached_bytes);
 }
 
 static int add_recorded(void *arg, const char *group, const struct cfs_group_member *m)

@@ -103,8 +103,9 @@ struct sockaddr_in loopback(void)
 /* Many key exchanges at once on a busy machine are no failure. */
 static void with_patience(struct cfs_transport_conf *conf)
 {
-	conf->tls |= with_tls;
-	if (conf->tls && !conf->connect_timeout_ms)
+	if (with_tls)
+		conf->transport = CFS_PEER_TLS;
+	if (conf->transport == CFS_PEER_TLS && !conf->connect_timeout_ms)
 		conf->connect_timeout_ms = LONG_MS;
 }
 

@@ -575,7 +575,7 @@ static void test_another_volume(void **state)
 /* While a group is changed over to TLS each kind shares among itself, and nobody is disturbed. */
 static void test_with_and_without_tls(void **state)
 {
-	struct cfs_group_conf secret = {.weight = 100, .tls = true};
+	struct cfs_group_conf secret = {.weight = 100, .transport = CFS_PEER_TLS};
 	struct member m[4];
 	struct registry r;
 	uint64_t i;
@@ -598,9 +598,9 @@ static void test_with_and_without_tls(void **state)
 	}
 	assert_int_equal(read_from(&m[0], block_of(&m[0], 2)), RANGE);
 	assert_int_equal(read_from(&m[2], block_of(&m[2], 4)), RANGE);
-	assert_int_equal(stats(&m[0]).asked.conns_by[CFS_PEER_TLS_NONE], 1);
-	assert_int_equal(stats(&m[2]).asked.conns_by[CFS_PEER_TLS_OPENSSL], 1);
-	assert_true(look(&m[0], 3).m.tls && look(&m[0], 3).m.apart);
+	assert_int_equal(stats(&m[0]).asked.conns_by[CFS_PEER_TCP], 1);
+	assert_int_equal(stats(&m[2]).asked.conns_by[CFS_PEER_TLS], 1);
+	assert_true(look(&m[0], 3).m.transport == CFS_PEER_TLS && look(&m[0], 3).m.apart);
 	assert_float_equal(look(&m[0], 2).m.share, 0.5, 0.001);
 	assert_float_equal(look(&m[0], 3).m.share, 0, 0.001);
 	/* One that comes back with TLS changes sides. */
@@ -821,7 +821,7 @@ static void fill(struct group_record *rec)
 						.weight = 100,
 						.rank = 100,
 						.fresh = true,
-						.tls = true,
+						.transport = CFS_PEER_TLS,
 						.cached_bytes = 1ull << 40};
 	snprintf(rec->member.address, sizeof(rec->member.address), "[fd00::1]:7000");
 	cfs_group_copy_text(rec->member.host, sizeof(rec->member.host), "host");
@@ -849,7 +849,7 @@ static void test_record_there_and_back(void **state)
 	assert_string_equal(got.member.mount_point, "/mnt/??\"x\"");
 	assert_string_equal(got.member.volume, "one");
 	assert_int_equal(got.boot, 99);
-	assert_true(got.member.tls);
+	assert_int_equal(got.member.transport, CFS_PEER_TLS);
 	assert_int_equal(got.addr.ss_family, AF_INET6);
 }
 

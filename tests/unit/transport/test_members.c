@@ -592,7 +592,7 @@ static void test_text_there_and_back(void **state)
 	assert_int_equal(cfs_roster_apply(&b, text, n), 0);
 	assert_int_equal(a.sum, b.sum);
 	assert_true(cfs_roster_same(&a.v[0], &b.v[0]));
-	e = (struct cfs_roster_entry){.id = 1, .tls = true, .memory_only = true};
+	e = (struct cfs_roster_entry){.id = 1, .transport = CFS_PEER_TLS, .memory_only = true};
 	assert_int_equal(cfs_roster_set(&a, &e), 0);
 	n = cfs_roster_begin("one", text);
 	n += cfs_roster_line(&e, "one", text + n);

@@ -304,7 +304,7 @@ static void relay_stop(struct relay *r)
 static void test_nothing_in_the_clear(void **state)
 {
 	bool kernel = access("/proc/net/tls_stat", F_OK) == 0;
-	enum cfs_peer_tls by = kernel ? CFS_PEER_TLS_KERNEL : CFS_PEER_TLS_OPENSSL;
+	enum cfs_peer_transport by = kernel ? CFS_PEER_KTLS : CFS_PEER_TLS;
 	struct cfs_transport *t = asker();
 	struct cfs_peer_stats st;
 	struct cfs_peer *p;
@@ -317,10 +317,10 @@ static void test_nothing_in_the_clear(void **state)
 	p = peer_at(t, &r.at, sizeof(r.at));
 	check_served(p, &o);
 	cfs_transport_stats(t, &st, NULL);
-	assert_int_equal(st.conns_by[CFS_PEER_TLS_NONE], 0);
-	assert_true(st.conns_by[CFS_PEER_TLS_OPENSSL] >= 1);
+	assert_int_equal(st.conns_by[CFS_PEER_TCP], 0);
+	assert_true(st.conns_by[CFS_PEER_TLS] >= 1);
 	cfs_transport_stats(o.t, NULL, &st);
-	assert_int_equal(st.conns_by[CFS_PEER_TLS_NONE], 0);
+	assert_int_equal(st.conns_by[CFS_PEER_TCP], 0);
 	/* The kernel encrypts what an owner sends, where it can. */
 	assert_int_equal(st.conns, st.conns_by[by]);
 	cfs_peer_close(p);

@@ -3,7 +3,7 @@
  * The seam of the transport: a client is one connection to a peer, asking side. It gets a range of
  * a block into the caller's buffers.
  *
- *	above (peer.c, growth.c): which connection gets a request and how many connections there
+ *	above (peer.c, scaling.c): which connection gets a request and how many connections there
  *		are, requests that wait for one, the circuit breaker, deadlines, counters
  *	below (stream.c: a byte stream): how a request gets to the peer and its bytes get back,
  *		whether they are correct, authentication

@@ -469,7 +469,7 @@ static void connect_failed(struct cfs_peer *p, int err)
 	cfs_counters_error(&p->counters, kind);
 	cfs_counters_error(&p->t->asked, kind);
 	/* A failed additional connection is no reason to give up the others. */
-	cfs_growth_hold(p);
+	cfs_scaling_pause(p);
 	if (p->n_ready == 0)
 		leave_out(p, err);
 }
@@ -629,7 +629,7 @@ bool cfs_peer_tick(struct cfs_peer *p)
 	bool probe;
 
 	expire(p, now_ms);
-	cfs_growth_tick(p);
+	cfs_scaling_tick(p);
 	pthread_mutex_lock(&p->lock);
 	for (i = 0; i < p->n_conns; i++)
 		p->conns[i]->ops->tick(p->conns[i]);

@@ -127,12 +127,12 @@ struct cfs_peer {
 	uint64_t probe_at_ms, probe_pause_ms;
 	bool complained;    /* a failure was logged since its last answer */
 	uint64_t silent_ms; /* since when requests are given up without any answer; or 0 */
-	uint64_t window_ms; /* connection scaling: see growth.c */
+	uint64_t window_ms; /* connection scaling: see scaling.c */
 	uint64_t window_bytes;
-	uint64_t hold_until_ms;
+	uint64_t paused_until_ms;
 	unsigned busy_ticks;
 	double rate_before;
-	unsigned growing_to;
+	unsigned scaling_to;
 };
 
 /* A connection may have room again. */
@@ -142,11 +142,11 @@ bool cfs_peer_tick(struct cfs_peer *p);
 /* Opens another connection, unless the maximum is reached. */
 void cfs_peer_connect(struct cfs_peer *p);
 
-/* --- connection scaling: growth.c --- */
+/* --- connection scaling: scaling.c --- */
 
 /* Opens no further connection for a while. */
-void cfs_growth_hold(struct cfs_peer *p);
-void cfs_growth_tick(struct cfs_peer *p);
+void cfs_scaling_pause(struct cfs_peer *p);
+void cfs_scaling_tick(struct cfs_peer *p);
 
 /* --- the server side: server.c, answer.c, turns.c, pipes.c --- */
 

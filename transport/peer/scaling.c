@@ -6,16 +6,16 @@
  */
 #include "transport-internal.h"
 
-#define GROW_WINDOW_MS	200
-#define GROW_BUSY_TICKS 5
-#define GROW_GAIN	1.1
-#define GROW_HOLD_MS	10000
-#define SHRINK_IDLE_MS	10000
+#define SCALE_WINDOW_MS	 200
+#define SCALE_BUSY_TICKS 5
+#define SCALE_GAIN	 1.1
+#define SCALE_PAUSE_MS	 10000
+#define SCALE_IDLE_MS	 10000
 
-void cfs_growth_hold(struct cfs_peer *p)
+void cfs_scaling_pause(struct cfs_peer *p)
 {
-	p->hold_until_ms = p->t->loop.now_ms + GROW_HOLD_MS;
-	p->growing_to = 0;
+	p->paused_until_ms = p->t->loop.now_ms + SCALE_PAUSE_MS;
+	p->scaling_to = 0;
 }
 
 static bool is_short_of_connections(struct cfs_peer *p)
@@ -36,20 +36,20 @@ static void judge(struct cfs_peer *p, double rate)
 {
 	uint64_t now_ms = p->t->loop.now_ms;
 
-	if (p->growing_to && p->n_ready >= p->growing_to) {
-		if (rate < p->rate_before * GROW_GAIN) {
-			cfs_growth_hold(p);
+	if (p->scaling_to && p->n_ready >= p->scaling_to) {
+		if (rate < p->rate_before * SCALE_GAIN) {
+			cfs_scaling_pause(p);
 			pthread_mutex_lock(&p->lock);
 			p->conns[p->n_conns - 1]->usable = false; /* it is closed once idle */
 			pthread_mutex_unlock(&p->lock);
 		}
-		p->growing_to = 0;
+		p->scaling_to = 0;
 	}
-	if (p->busy_ticks < GROW_BUSY_TICKS || now_ms < p->hold_until_ms ||
+	if (p->busy_ticks < SCALE_BUSY_TICKS || now_ms < p->paused_until_ms ||
 	    p->n_conns >= p->t->conf.max_conns_per_peer)
 		return;
 	p->rate_before = rate;
-	p->growing_to = p->n_conns + 1;
+	p->scaling_to = p->n_conns + 1;
 	cfs_peer_connect(p);
 }
 
@@ -63,7 +63,7 @@ static void follow_traffic(struct cfs_peer *p)
 		p->window_bytes = bytes;
 		return;
 	}
-	if (now_ms - p->window_ms < GROW_WINDOW_MS)
+	if (now_ms - p->window_ms < SCALE_WINDOW_MS)
 		return;
 	if (bytes - p->window_bytes >= p->t->conf.grow_bytes)
 		judge(p, (double)(bytes - p->window_bytes) / (double)(now_ms - p->window_ms));
@@ -83,7 +83,7 @@ static void close_idle(struct cfs_peer *p)
 
 		if (c->inflight > 0 || c->connecting)
 			continue;
-		if (!c->usable || (p->n_ready > 1 && now_ms - c->active_ms >= SHRINK_IDLE_MS))
+		if (!c->usable || (p->n_ready > 1 && now_ms - c->active_ms >= SCALE_IDLE_MS))
 			idle = c;
 	}
 	pthread_mutex_unlock(&p->lock);
@@ -91,7 +91,7 @@ static void close_idle(struct cfs_peer *p)
 		idle->ops->close(idle, 0);
 }
 
-void cfs_growth_tick(struct cfs_peer *p)
+void cfs_scaling_tick(struct cfs_peer *p)
 {
 	follow_traffic(p);
 	close_idle(p);

@@ -206,7 +206,7 @@ static bool read_cached(const struct cfs_job *j, uint32_t from, uint32_t to, uin
 	struct iovec iov = {.iov_base = dst, .iov_len = to - from};
 	int r = has_pages(j->a.fd, from, to - from);
 
-	if (r == 0 || (r < 0 && cfs_turns_hang(j->sc->c.t, j->a.disk)))
+	if (r == 0 || (r < 0 && cfs_admission_hangs(j->sc->c.t, j->a.disk)))
 		return false;
 	return preadv2(j->a.fd, &iov, 1, from, RWF_NOWAIT) == (ssize_t)iov.iov_len;
 }
@@ -243,7 +243,7 @@ static int start_read(struct cfs_job *j)
 }
 
 /*
- * Gets the bytes [from, to) of the file, at most CFS_READ_MAX, until cfs_turn_end(). IN_RING: the
+ * Gets the bytes [from, to) of the file, at most CFS_READ_MAX, until cfs_admission_leave(). IN_RING: the
  * ring reads them, or will; cfs_answer_advance() then calls again and finds them.
  */
 static int bytes_of(struct cfs_job *j, uint32_t from, uint32_t to, const uint8_t **ret)
@@ -256,11 +256,11 @@ static int bytes_of(struct cfs_job *j, uint32_t from, uint32_t to, const uint8_t
 		return j->a.err;
 	}
 	if (read_cached(j, from, to, scratch)) {
-		cfs_turn_end(j);
+		cfs_admission_leave(j);
 		*ret = scratch;
 		return 0;
 	}
-	r = cfs_turn_take(j);
+	r = cfs_admission_enter(j);
 	if (r < 0)
 		return r;
 	free(j->buf);
@@ -312,7 +312,7 @@ static int add_by_reading(struct cfs_job *j, uint32_t to)
 		return -EBADMSG;
 	j->crc = cfs_crc_add(j->crc, data + (from - all_from), to - from);
 	j->pos = to;
-	cfs_turn_end(j);
+	cfs_admission_leave(j);
 	return 0;
 }
 
@@ -412,9 +412,9 @@ static int queue_large(struct cfs_job *j)
 
 	if (r < 0)
 		return r;
-	cfs_turn_end(j); /* taken when it was to be a small one */
+	cfs_admission_leave(j); /* taken when it was to be a small one */
 	/* Once its header is on its way, an answer cannot be refused. */
-	if (j->a.fd >= 0 && cfs_turns_hang(j->sc->c.t, j->a.disk) &&
+	if (j->a.fd >= 0 && cfs_admission_hangs(j->sc->c.t, j->a.disk) &&
 	    !is_cached(j->a.fd, j->req.off, j->req.len))
 		return -EBUSY;
 	if (!put_header(j, 0, CFS_WIRE_HEADER, j->a.fd >= 0 ? j->crc : checksum_memory(j)))
@@ -457,7 +457,7 @@ void cfs_answer_advance(struct cfs_job *j)
 void cfs_answer_cancel(struct cfs_job *j)
 {
 	j->canceled = true;
-	if (j->in_line && !j->out.job)
+	if (j->queued && !j->out.job)
 		fail(j, -ECANCELED, false);
 }
 
@@ -544,7 +544,7 @@ static void spliced_in(struct cfs_op *op, int res)
 	struct cfs_job *j = (struct cfs_job *)((char *)op - offsetof(struct cfs_job, op));
 
 	j->busy = false;
-	cfs_turn_end(j);
+	cfs_admission_leave(j);
 	if (res > 0)
 		j->pipe->held = (uint32_t)res;
 	else if (res != -EINTR && res != -EAGAIN)
@@ -562,7 +562,7 @@ static int fill(struct cfs_job *j)
 	int r;
 
 	if (!is_cached(j->a.fd, (uint64_t)off, len)) {
-		r = cfs_turn_take(j);
+		r = cfs_admission_enter(j);
 		if (r < 0) {
 			/* Other jobs may use the pipe meanwhile. */
 			cfs_pipe_put(j->sc->c.t, j->pipe);
@@ -575,7 +575,7 @@ static int fill(struct cfs_job *j)
 		j->busy = true;
 		return IN_RING;
 	}
-	cfs_turn_end(j);
+	cfs_admission_leave(j);
 	n = splice(j->a.fd, &off, j->pipe->wr, NULL, len, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
 	if (n <= 0)
 		return -EIO; /* the file is shorter than its name says */
@@ -617,7 +617,7 @@ static ssize_t send_copied(struct cfs_job *j, bool more)
 	iov.iov_base = (void *)data;
 	iov.iov_len = to - from;
 	n = c->link.ops->send(&c->link, &iov, 1, more || to < j->req.off + j->req.len);
-	cfs_turn_end(j);
+	cfs_admission_leave(j);
 	return n;
 }
 
@@ -628,7 +628,7 @@ static ssize_t send_payload(struct cfs_server *sc)
 	bool more = sc->out_first->next != NULL;
 	ssize_t n;
 
-	if (j->busy || j->in_line)
+	if (j->busy || j->queued)
 		return IN_RING;
 	if (j->a.err < 0)
 		return j->a.err;
@@ -655,10 +655,10 @@ static ssize_t send_payload(struct cfs_server *sc)
 void cfs_answer_flush(struct cfs_conn *c)
 {
 	struct cfs_server *sc = (struct cfs_server *)c;
-	int64_t turn = CFS_TURN_BYTES;
+	int64_t budget = CFS_ROUND_BYTES;
 	ssize_t n;
 
-	while (sc->out_first && turn > 0) {
+	while (sc->out_first && budget > 0) {
 		n = sc->out_first->job ? send_payload(sc) : send_bytes(sc);
 		if (n == IN_RING)
 			return;
@@ -671,7 +671,7 @@ void cfs_answer_flush(struct cfs_conn *c)
 			return;
 		}
 		sc->progress_ms = c->t->loop.now_ms;
-		turn -= n;
+		budget -= n;
 	}
 	if (sc->out_first)
 		cfs_conn_again(c, false, true);
@@ -696,7 +696,7 @@ void cfs_answer_drop(struct cfs_server *sc)
 	}
 	for (j = sc->jobs; j; j = next) {
 		next = j->next;
-		if (!j->in_line)
+		if (!j->queued)
 			continue;
 		cfs_server_credit(sc, 1, j->req.len);
 		end(j, false);

@@ -120,7 +120,7 @@ void cfs_server_job_done(struct cfs_job *j)
 		sc->jobs = j->next;
 	if (j->next)
 		j->next->prev = j->prev;
-	cfs_turn_end(j);
+	cfs_admission_leave(j);
 	stop_working(j);
 	free(j);
 	sc->c.t->loop.held--;
@@ -470,8 +470,8 @@ static bool is_overdue(struct cfs_transport *t, struct cfs_conn *c)
 	if (!head)
 		return false;
 	since_ms = now_ms - server_of(c)->progress_ms;
-	reads = head->job && (head->job->busy || head->job->in_line);
-	if (reads && cfs_turns_hang(t, head->job->a.disk))
+	reads = head->job && (head->job->busy || head->job->queued);
+	if (reads && cfs_admission_hangs(t, head->job->a.disk))
 		return since_ms >= t->conf.disk_timeout_ms;
 	return (reads || c->out_armed) && since_ms >= t->conf.stall_timeout_ms;
 }
@@ -486,7 +486,7 @@ void cfs_server_tick(struct cfs_transport *t, bool *ret_busy)
 		return;
 	t->slow_tick_ms = t->loop.now_ms;
 	cfs_server_arm(t);
-	*ret_busy |= cfs_turns_tick(t);
+	*ret_busy |= cfs_admission_tick(t);
 	for (c = t->conns; c; c = next) {
 		next = c->next;
 		*ret_busy |= c->state < CFS_CONN_READY || c->out_armed;

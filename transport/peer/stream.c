@@ -539,11 +539,11 @@ static ssize_t receive(struct cfs_stream *s, bool *ret_full)
 static void readable(struct cfs_conn *c)
 {
 	struct cfs_stream *s = stream_of(c);
-	int64_t turn = CFS_TURN_BYTES;
+	int64_t budget = CFS_ROUND_BYTES;
 	bool full = true;
 	ssize_t n;
 
-	while (full && turn > 0) {
+	while (full && budget > 0) {
 		n = receive(s, &full);
 		if (c->state == CFS_CONN_CLOSED || s->lending.away)
 			return;
@@ -553,7 +553,7 @@ static void readable(struct cfs_conn *c)
 			cfs_conn_close(c, n < 0 ? (int)n : -ECONNRESET);
 			return;
 		}
-		turn -= n;
+		budget -= n;
 	}
 	if (c->link.worn)
 		stop_asking(s);
@@ -561,7 +561,7 @@ static void readable(struct cfs_conn *c)
 		cfs_conn_close(c, 0);
 		return;
 	}
-	if (turn <= 0) {
+	if (budget <= 0) {
 		cfs_conn_again(c, true, false);
 		return;
 	}

@@ -26,7 +26,7 @@
 #define CFS_SCRATCH_RX (64u << 10)
 #define CFS_READ_MAX   (128u << 10)
 /* After so many bytes a connection gives way to the others. */
-#define CFS_TURN_BYTES (4u << 20)
+#define CFS_ROUND_BYTES (4u << 20)
 
 struct cfs_counters {
 	_Atomic uint64_t requests, bytes, direct, misses, errors[CFS_PEER_E_COUNT], latency_ns;
@@ -148,7 +148,7 @@ void cfs_peer_connect(struct cfs_peer *p);
 void cfs_scaling_pause(struct cfs_peer *p);
 void cfs_scaling_tick(struct cfs_peer *p);
 
-/* --- the server side: server.c, answer.c, turns.c, pipes.c --- */
+/* --- the server side: server.c, answer.c, disk-admission.c, pipes.c --- */
 
 struct cfs_pipe {
 	int rd, wr;
@@ -197,12 +197,12 @@ struct cfs_job {
 	struct cfs_op op;
 	struct cfs_job *prev, *next; /* sc->jobs */
 
-	struct cfs_job *turn_prev, *turn_next; /* the queue of its disk */
-	bool in_line, has_turn;
-	uint64_t line_ms; /* when it was queued */
+	struct cfs_job *queue_prev, *queue_next; /* the queue of its disk */
+	bool queued, has_slot;
+	uint64_t queued_ms; /* when it was queued */
 
 	uint32_t pos, crc; /* checked so far: offset in the block */
-	uint8_t *buf;	   /* filled by the ring; only while it has_turn */
+	uint8_t *buf;	   /* filled by the ring; only while it has_slot */
 	uint32_t buf_off, buf_len, buf_have;
 
 	struct cfs_out out;
@@ -238,10 +238,11 @@ void cfs_answer_flush(struct cfs_conn *c);
 /* Drops the send queue of a closed connection. */
 void cfs_answer_drop(struct cfs_server *sc);
 
-/* --- admission to a cache disk: turns.c --- */
+/* --- admission to a cache disk: disk-admission.c --- */
 
-#define CFS_TURN_DISKS 8  /* disks whose numbers are equal modulo this share a queue */
-#define CFS_TURNS_MAX  32 /* of a disk: each takes a worker of the ring, and CFS_READ_MAX bytes */
+#define CFS_ADMISSION_DISKS 8 /* disks whose numbers are equal modulo this share a queue */
+#define CFS_ADMISSION_MAX                                                                          \
+	32 /* of a disk: each takes a worker of the ring, and CFS_READ_MAX bytes */
 
 /*
  * The admission queue of a disk. A job that must read from it waits for a slot, in which the ring
@@ -251,7 +252,7 @@ void cfs_answer_drop(struct cfs_server *sc);
  * A disk hangs when slots are taken and none was freed for disk_timeout_ms. Jobs are then refused,
  * except for one per period, which finds out whether the disk answers again.
  */
-struct cfs_turns {
+struct cfs_disk_admission {
 	struct cfs_job *first, *last; /* queued */
 	unsigned taken;
 	uint64_t heard_ms; /* last time a slot was freed, or the first one taken */
@@ -259,15 +260,15 @@ struct cfs_turns {
 };
 
 /* 0: j has a slot; -EINPROGRESS: queued, cfs_answer_advance() follows; -EBUSY: the disk hangs. */
-int cfs_turn_take(struct cfs_job *j);
+int cfs_admission_enter(struct cfs_job *j);
 /* The read is done or not needed: j gives up its slot, or leaves the queue. */
-void cfs_turn_end(struct cfs_job *j);
-bool cfs_turns_hang(struct cfs_transport *t, unsigned disk);
+void cfs_admission_leave(struct cfs_job *j);
+bool cfs_admission_hangs(struct cfs_transport *t, unsigned disk);
 /* Gives free slots to the next jobs. */
-void cfs_turns_run(struct cfs_transport *t);
-bool cfs_turns_are_due(const struct cfs_transport *t);
+void cfs_admission_run(struct cfs_transport *t);
+bool cfs_admission_is_due(const struct cfs_transport *t);
 /* Refuses jobs that have waited for disk_timeout_ms. True: a job waits, or has a slot. */
-bool cfs_turns_tick(struct cfs_transport *t);
+bool cfs_admission_tick(struct cfs_transport *t);
 
 /* NULL: none available, copy instead. */
 struct cfs_pipe *cfs_pipe_get(struct cfs_transport *t);
@@ -296,7 +297,7 @@ struct cfs_transport {
 	struct cfs_job *workings; /* with working_until */
 	uint64_t slow_tick_ms;
 
-	struct cfs_turns turns[CFS_TURN_DISKS];
+	struct cfs_disk_admission admission[CFS_ADMISSION_DISKS];
 	uint64_t copied; /* bytes of all answers' copies, including spare room */
 
 	struct cfs_pipe *pipes;

@@ -119,7 +119,7 @@ static void flush(void *arg)
 
 	t->more = NULL;
 	t->more_last = &t->more;
-	cfs_turns_run(t);
+	cfs_admission_run(t);
 	for (; c; c = next) {
 		bool in = c->more_in, out = c->more_out;
 
@@ -137,7 +137,7 @@ static bool has_more(void *arg)
 {
 	struct cfs_transport *t = arg;
 
-	return t->more != NULL || cfs_turns_are_due(t);
+	return t->more != NULL || cfs_admission_is_due(t);
 }
 
 /* --- life --- */

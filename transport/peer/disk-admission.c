@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "transport-internal.h"
+
+static struct cfs_disk_admission *admission_of(const struct cfs_job *j)
+{
+	return &j->sc->c.t->admission[j->a.disk % CFS_ADMISSION_DISKS];
+}
+
+static bool hangs(const struct cfs_transport *t, const struct cfs_disk_admission *d)
+{
+	return d->taken > 0 && t->loop.now_ms - d->heard_ms >= t->conf.disk_timeout_ms;
+}
+
+bool cfs_admission_hangs(struct cfs_transport *t, unsigned disk)
+{
+	return hangs(t, &t->admission[disk % CFS_ADMISSION_DISKS]);
+}
+
+static void begin(struct cfs_disk_admission *d, struct cfs_job *j)
+{
+	struct cfs_loop *loop = &j->sc->c.t->loop;
+
+	if (d->taken++ == 0)
+		d->heard_ms = loop->now_ms;
+	j->has_slot = true;
+	cfs_loop_touch(loop);
+}
+
+static void enqueue(struct cfs_disk_admission *d, struct cfs_job *j)
+{
+	struct cfs_loop *loop = &j->sc->c.t->loop;
+
+	j->queue_next = NULL;
+	j->queue_prev = d->last;
+	if (d->last)
+		d->last->queue_next = j;
+	else
+		d->first = j;
+	d->last = j;
+	j->queued = true;
+	j->queued_ms = loop->now_ms;
+	cfs_loop_touch(loop);
+}
+
+static void dequeue(struct cfs_disk_admission *d, struct cfs_job *j)
+{
+	if (j->queue_prev)
+		j->queue_prev->queue_next = j->queue_next;
+	else
+		d->first = j->queue_next;
+	if (j->queue_next)
+		j->queue_next->queue_prev = j->queue_prev;
+	else
+		d->last = j->queue_prev;
+	j->queued = false;
+}
+
+int cfs_admission_enter(struct cfs_job *j)
+{
+	struct cfs_transport *t = j->sc->c.t;
+	struct cfs_disk_admission *d = admission_of(j);
+
+	if (j->has_slot)
+		return 0;
+	if (hangs(t, d)) {
+		if (d->taken == CFS_ADMISSION_MAX ||
+		    t->loop.now_ms - d->tried_ms < t->conf.disk_timeout_ms)
+			return -EBUSY;
+		d->tried_ms = t->loop.now_ms;
+	} else if (d->first || d->taken == CFS_ADMISSION_MAX) {
+		enqueue(d, j);
+		return -EINPROGRESS;
+	}
+	begin(d, j);
+	return 0;
+}
+
+void cfs_admission_leave(struct cfs_job *j)
+{
+	struct cfs_disk_admission *d = admission_of(j);
+
+	if (j->queued)
+		dequeue(d, j);
+	if (!j->has_slot)
+		return;
+	free(j->buf);
+	j->buf = NULL;
+	j->has_slot = false;
+	d->taken--;
+	d->heard_ms = j->sc->c.t->loop.now_ms;
+}
+
+static bool is_due(const struct cfs_disk_admission *d)
+{
+	return d->first && d->taken < CFS_ADMISSION_MAX;
+}
+
+bool cfs_admission_is_due(const struct cfs_transport *t)
+{
+	unsigned i;
+
+	for (i = 0; i < CFS_ADMISSION_DISKS; i++) {
+		if (is_due(&t->admission[i]))
+			return true;
+	}
+	return false;
+}
+
+void cfs_admission_run(struct cfs_transport *t)
+{
+	unsigned i, n;
+
+	for (i = 0; i < CFS_ADMISSION_DISKS; i++) {
+		struct cfs_disk_admission *d = &t->admission[i];
+
+		for (n = 0; n < CFS_ADMISSION_MAX && is_due(d); n++) {
+			struct cfs_job *j = d->first;
+
+			dequeue(d, j);
+			begin(d, j);
+			cfs_answer_advance(j);
+		}
+	}
+}
+
+/* An answer whose header was sent cannot be refused. */
+static void refuse_overdue(const struct cfs_transport *t, struct cfs_disk_admission *d)
+{
+	struct cfs_job *j, *next;
+
+	for (j = d->first; j && t->loop.now_ms - j->queued_ms >= t->conf.disk_timeout_ms;
+	     j = next) {
+		next = j->queue_next;
+		if (j->out.job)
+			continue;
+		dequeue(d, j);
+		j->a.err = -EBUSY;
+		cfs_answer_advance(j);
+	}
+}
+
+bool cfs_admission_tick(struct cfs_transport *t)
+{
+	bool busy = false;
+	unsigned i;
+
+	for (i = 0; i < CFS_ADMISSION_DISKS; i++) {
+		struct cfs_disk_admission *d = &t->admission[i];
+
+		refuse_overdue(t, d);
+		busy |= d->taken > 0 || d->first;
+	}
+	return busy;
+}

@@ -3,7 +3,7 @@
  * A client over a byte stream (client.h): frames on a link. The thread that starts a request sends it, so that no
  * other thread must be woken. While one thread sends, others add to the batch that it takes next.
  *
- * Only the receiver (the loop, or a thread in inline receive: lend.c) takes a request out of its
+ * Only the receiver (the loop, or a thread in inline receive: inline.c) takes a request out of its
  * slot and writes to a request's memory: after done has run, nothing writes there.
  */
 #include <errno.h>
@@ -115,7 +115,7 @@ static int start(struct cfs_client *c, struct cfs_peer_get *g, bool receives)
 	s->client.inflight++;
 	s->client.inflight_bytes += g->len;
 	s->n_small += g->len < DIRECT_MIN;
-	cfs_lend_assign(s, g, receives);
+	cfs_inline_assign(s, g, receives);
 	return 0;
 }
 
@@ -161,11 +161,11 @@ static void expire(struct cfs_client *c, uint64_t now_ms, struct cfs_get_list *l
 
 		if (!g || (!g->canceled && g->deadline > now_ms))
 			continue;
-		if (g->receiver && s->lending.lent) /* the borrowing thread expires it */
+		if (g->receiver && s->inline_rx.taken) /* the receiving thread expires it */
 			continue;
 		f.id = g->id;
 		g->heard = cfs_client_heard(c, g);
-		if (!s->lending.lent && s->rx == g)
+		if (!s->inline_rx.taken && s->rx == g)
 			s->rx = NULL;
 		cfs_stream_take_out(s, g);
 		cfs_gets_append(list, g);
@@ -304,7 +304,7 @@ static void finish(struct cfs_stream *s, struct cfs_peer_get *g, int err, bool l
 	cfs_stream_take_out(s, g);
 	s->client.active_ms = s->c.t->loop.now_ms;
 	if (last && err == 0)
-		cfs_lend_rest(s, g);
+		cfs_inline_park(s, g);
 	pthread_mutex_unlock(&s->client.peer->lock);
 	cfs_peer_finish(s->client.peer, g, err);
 }
@@ -545,7 +545,7 @@ static void readable(struct cfs_conn *c)
 
 	while (full && budget > 0) {
 		n = receive(s, &full);
-		if (c->state == CFS_CONN_CLOSED || s->lending.away)
+		if (c->state == CFS_CONN_CLOSED || s->inline_rx.parked)
 			return;
 		if (n == -EAGAIN)
 			break;
@@ -630,8 +630,8 @@ static void conn_closed(struct cfs_conn *c, int err)
 	pthread_mutex_lock(&p->lock);
 	s->client.usable = s->client.connecting = false;
 	s->dead = true;
-	if (s->lending.lent)
-		cfs_conn_ref(c); /* held until the connection is back */
+	if (s->inline_rx.taken)
+		cfs_conn_ref(c); /* held until the receiving thread has ended */
 	else
 		s->rx = NULL;
 	for (i = 0; i < s->n_slots; i++) {
@@ -685,9 +685,9 @@ static const struct cfs_client_ops stream_ops = {
 	.start = start,
 	.hint = hint,
 	.send = send_queued,
-	.receive = cfs_lend_receive,
+	.receive = cfs_inline_receive,
 	.expire = expire,
-	.tick = cfs_lend_tick,
+	.tick = cfs_inline_tick,
 	.service = service,
 	.close = close_conn,
 };
@@ -706,7 +706,7 @@ int cfs_stream_connect(struct cfs_peer *p)
 	/* An answer recorded on another connection must not match a request of this one. */
 	s->serial = cfs_random_u64() >> (SLOT_BITS + 1);
 	s->sent_work.fn = sender_gone;
-	cfs_lend_init(s);
+	cfs_inline_init(s);
 	s->c.link.ops = t->link;
 	s->c.link.tls = t->tls;
 	r = t->link->connect(&s->c.link, (struct sockaddr *)&p->addr, p->addr_len);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A client over a byte stream: stream.c; inline receive: lend.c. */
+/* A client over a byte stream: stream.c; inline receive: inline.c. */
 #ifndef CFS_TRANSPORT_STREAM_H
 #define CFS_TRANSPORT_STREAM_H
 
@@ -9,16 +9,15 @@
 
 /*
  * The receiver of a connection: the loop, or for a while no thread and one waiting thread in turn
- * (inline receive, lend.c). Under peer->lock.
+ * (inline receive, inline.c). Under peer->lock.
  */
-struct cfs_lending {
-	bool away;   /* the loop does not receive; only the loop changes this, so it may read it
+struct cfs_inline_rx {
+	bool parked; /* the loop does not receive; only the loop changes this, so it may read it
 		      * without the lock */
-	bool lent;   /* while away: a thread receives, or the connection is on its way back to the
-		      * loop */
-	bool wanted; /* the loop was asked to take it back since the last tick */
+	bool taken;  /* while parked: a thread receives, or the loop will take over soon */
+	bool wanted; /* the loop was asked to take over since the last tick */
 	bool used;   /* a thread has received on it since the last tick */
-	struct cfs_work back; /* returns the connection to the loop */
+	struct cfs_work unpark; /* returns the connection to the loop */
 };
 
 struct cfs_stream {
@@ -38,9 +37,9 @@ struct cfs_stream {
 	bool dead;
 	uint8_t *batch;
 	size_t batch_len, batch_off, batch_cap;
-	struct cfs_lending lending;
+	struct cfs_inline_rx inline_rx;
 
-	/* The loop's only, or the receiving thread's during inline receive: lend.c */
+	/* The loop's only, or the receiving thread's during inline receive: inline.c */
 	struct cfs_work sent_work;
 	struct cfs_peer_get *rx; /* the request whose payload is arriving; NULL with rx_left: the
 				  * payload is discarded */
@@ -56,16 +55,16 @@ void cfs_stream_advance(struct cfs_stream *s, size_t n);
 /* The loop receives again, from where the thread stopped. */
 void cfs_stream_resume(struct cfs_stream *s);
 
-/* --- inline receive, a connection lent to a waiting thread: lend.c --- */
+/* --- inline receive: inline.c --- */
 
-void cfs_lend_init(struct cfs_stream *s);
+void cfs_inline_init(struct cfs_stream *s);
 /* Under the lock, on the loop: g has been received and nothing follows, so the loop may stop
  * receiving. */
-void cfs_lend_rest(struct cfs_stream *s, const struct cfs_peer_get *g);
+void cfs_inline_park(struct cfs_stream *s, const struct cfs_peer_get *g);
 /* Under the lock: g will be received on this connection; receives: by its own thread, if
  * possible. */
-void cfs_lend_assign(struct cfs_stream *s, struct cfs_peer_get *g, bool receives);
-void cfs_lend_tick(struct cfs_client *c);
-void cfs_lend_receive(struct cfs_client *c, struct cfs_peer_get *g, cfs_deadline_t until);
+void cfs_inline_assign(struct cfs_stream *s, struct cfs_peer_get *g, bool receives);
+void cfs_inline_tick(struct cfs_client *c);
+void cfs_inline_receive(struct cfs_client *c, struct cfs_peer_get *g, cfs_deadline_t until);
 
 #endif

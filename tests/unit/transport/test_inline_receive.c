@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections that are lent to the thread that waits, over real sockets: as they are, and with TLS.
+ * Inline receive by the thread that waits, over real sockets: as they are, and with TLS.
  * Whatever happens meanwhile, who waits gets the right bytes or an error in time, and so does
  * everybody else on the same connection.
  */
@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "peer_fixture.h"
 
-#define LENT_MAX (128u << 10) /* of an answer for which a connection is lent */
+#define INLINE_MAX (128u << 10) /* of an answer that is received inline */
 
 static struct cfs_peer_stats stats_of(struct cfs_peer *p)
 {
@@ -42,7 +42,7 @@ static void ask_right(struct cfs_peer *p, struct owner *o, uint32_t off, uint32_
 }
 
 /* Until an answer has been received by this thread: the next one will be. */
-static void borrow(struct cfs_peer *p, struct owner *o)
+static void take_parked(struct cfs_peer *p, struct owner *o)
 {
 	uint64_t before = stats_of(p).direct;
 
@@ -67,14 +67,14 @@ static void *run_asking(void *arg)
 	return NULL;
 }
 
-/* In a thread to which the connection is lent, until the owner is asked to give(). */
+/* In a thread that receives inline, until the owner is asked to give(). */
 static void start_asking(struct asking *a, struct cfs_peer *p, struct owner *o, uint64_t timeout_ms)
 {
 	unsigned before = o->n_held;
 
 	*a = (struct asking){
 		.p = p, .o = o, .off = 12345, .len = sizeof(a->dst), .timeout_ms = timeout_ms};
-	borrow(p, o);
+	take_parked(p, o);
 	o->how = NEVER;
 	assert_int_equal(pthread_create(&a->thread, NULL, run_asking, a), 0);
 	WAIT_FOR(o->n_held == before + 1);
@@ -92,7 +92,8 @@ static void end_asking(struct asking *a, ssize_t want)
 /* All but the first, and those after one that is too long for it. */
 static void test_every_length(void **state)
 {
-	static const uint32_t lens[] = {1, 31, 4096, 16383, 16384, 65535, LENT_MAX - 1, LENT_MAX};
+	static const uint32_t lens[] = {1,     31,    4096,	      16383,
+					16384, 65535, INLINE_MAX - 1, INLINE_MAX};
 	struct cfs_transport *t = narrow_asker();
 	struct owner o;
 	struct cfs_peer *p = owner_meet(t, &o, BLOCK);
@@ -101,7 +102,7 @@ static void test_every_length(void **state)
 
 	(void)state;
 	for (k = 0; k < 20; k++) {
-		borrow(p, &o);
+		take_parked(p, &o);
 		before = stats_of(p);
 		for (i = 0; i < sizeof(lens) / sizeof(lens[0]); i++)
 			ask_right(p, &o, 1000 * k, lens[i]);
@@ -112,9 +113,9 @@ static void test_every_length(void **state)
 			break; /* otherwise this thread was away for longer than a tick */
 	}
 	assert_true(k < 20);
-	ask_right(p, &o, 7, LENT_MAX + 1);
+	ask_right(p, &o, 7, INLINE_MAX + 1);
 	assert_int_equal(stats_of(p).direct, after.direct);
-	borrow(p, &o);
+	take_parked(p, &o);
 	owner_part(p, t, &o);
 }
 
@@ -122,7 +123,7 @@ static void test_every_length(void **state)
  */
 static void test_shared(void **state)
 {
-	static const uint32_t lens[] = {512, 4096, LENT_MAX, BLOCK};
+	static const uint32_t lens[] = {512, 4096, INLINE_MAX, BLOCK};
 	struct cfs_transport *t = narrow_asker();
 	struct owner o;
 	struct cfs_peer *p = owner_meet(t, &o, BLOCK);
@@ -217,7 +218,7 @@ static void test_deadline(void **state)
 	assert_true(cfs_now_ms() - began < LONG_MS / 4);
 	assert_int_equal(stats_of(p).errors[CFS_PEER_E_TIMEOUT], 1);
 	give(&o, o.held[0]);
-	borrow(p, &o);
+	take_parked(p, &o);
 	assert_int_equal(stats_of(p).errors[CFS_PEER_E_LOST], 0);
 	owner_part(p, t, &o);
 }
@@ -233,10 +234,10 @@ static void test_miss(void **state)
 	struct iovec iov = {dst, sizeof(dst)};
 
 	(void)state;
-	borrow(p, &o);
+	take_parked(p, &o);
 	assert_int_equal(cfs_peer_read(p, &b, 0, sizeof(dst), 0, &iov, 1, soon()), -ENOENT);
 	assert_int_equal(stats_of(p).misses, 1);
-	borrow(p, &o);
+	take_parked(p, &o);
 	owner_part(p, t, &o);
 }
 
@@ -281,7 +282,7 @@ static void test_owner_ends(void **state)
 	cfs_peer_close(p);
 
 	q = owner_meet(t, &idle, BLOCK);
-	borrow(q, &idle);
+	take_parked(q, &idle);
 	owner_close(&idle);
 	WAIT_FOR(stats_of(q).conns == 0);
 	assert_int_equal(stats_of(q).errors[CFS_PEER_E_LOST], 0);

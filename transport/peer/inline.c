@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inline receive: a connection is lent to the thread that waits for an answer. The socket itself
- * then wakes that thread, without a detour through the loop.
+ * Inline receive: the thread that waits for an answer receives it on its own stack. The socket
+ * itself then wakes that thread, without a detour through the loop.
  *
  * The loop receives on a connection until it has received the answer of a waiting thread
- * (get->waits), and nothing else is under way. Then it stops receiving: the connection is not armed
- * in the ring. The next request borrows the connection if its thread waits for it and it is not
- * large. That thread receives by the same steps as the loop would, and returns the connection. It
- * handles its own answer only. In all other cases the loop gets the connection back as it is, even
+ * (get->waits), and nothing else is under way. Then it parks the connection: it is not armed in the
+ * ring. The next request takes the parked connection if its thread waits for it and it is not
+ * large. That thread receives by the same steps as the loop would, and parks the connection again.
+ * It handles its own answer only. In all other cases the loop takes over as the connection is, even
  * in the middle of a frame, and continues: at the thread's deadline, while other requests are under
  * way, on any other frame, on a wrong checksum, or at the end of the connection. The loop also
- * takes back an unarmed connection when another kind of request is sent on it, or when it was idle
+ * takes over a parked connection when another kind of request is sent on it, or when it was idle
  * from one tick to the next; by then the end of the connection is noticed.
  *
- * While lent, the receive state (rx and its neighbours, c.reader, the link's state behind recv and
- * expect) and the request's memory belong to the thread. Other threads still send requests, and the
- * loop may close the connection: that shuts it down, and the thread sees the end.
+ * While a thread receives, the receive state (rx and its neighbours, c.reader, the link's state
+ * behind recv and expect) and the request's memory belong to the thread. Other threads still send
+ * requests, and the loop may close the connection: that shuts it down, and the thread sees the end.
  */
 #include <errno.h>
 #include <limits.h>
@@ -25,16 +25,16 @@
 #include "stream.h"
 
 /* The least request of a mount is a page of its pool; for larger ones a wake-up costs little. */
-#define LEND_MAX (128u << 10)
+#define INLINE_MAX (128u << 10)
 
 static struct cfs_stream *stream_of(struct cfs_work *w)
 {
-	return (struct cfs_stream *)((char *)w - offsetof(struct cfs_stream, lending.back));
+	return (struct cfs_stream *)((char *)w - offsetof(struct cfs_stream, inline_rx.unpark));
 }
 
 /* --- the loop --- */
 
-static void is_back(struct cfs_work *w)
+static void unpark(struct cfs_work *w)
 {
 	struct cfs_stream *s = stream_of(w);
 	struct cfs_conn *c = &s->c;
@@ -44,59 +44,59 @@ static void is_back(struct cfs_work *w)
 		return;
 	}
 	pthread_mutex_lock(&s->client.peer->lock);
-	s->lending.away = s->lending.lent = false;
+	s->inline_rx.parked = s->inline_rx.taken = false;
 	pthread_mutex_unlock(&s->client.peer->lock);
 	cfs_conn_ref(c);
 	cfs_stream_resume(s);
 	cfs_conn_unref(c);
 }
 
-void cfs_lend_init(struct cfs_stream *s)
+void cfs_inline_init(struct cfs_stream *s)
 {
-	s->lending.back.fn = is_back;
+	s->inline_rx.unpark.fn = unpark;
 }
 
-void cfs_lend_rest(struct cfs_stream *s, const struct cfs_peer_get *g)
+void cfs_inline_park(struct cfs_stream *s, const struct cfs_peer_get *g)
 {
 	struct cfs_conn *c = &s->c;
 
-	if (g->len > LEND_MAX || s->client.inflight > 0 || s->lending.wanted ||
+	if (g->len > INLINE_MAX || s->client.inflight > 0 || s->inline_rx.wanted ||
 	    s->client.peer->pending.n > 0 || c->state != CFS_CONN_READY || c->link.unread ||
 	    c->link.worn || c->in_armed || c->more_in)
 		return;
-	s->lending.away = true;
+	s->inline_rx.parked = true;
 }
 
-void cfs_lend_tick(struct cfs_client *c)
+void cfs_inline_tick(struct cfs_client *c)
 {
 	struct cfs_stream *s = (struct cfs_stream *)c; /* its first member */
-	struct cfs_lending *l = &s->lending;
+	struct cfs_inline_rx *l = &s->inline_rx;
 
-	if (l->away && !l->lent && !l->used) {
-		l->away = false;
+	if (l->parked && !l->taken && !l->used) {
+		l->parked = false;
 		cfs_conn_want_in(&s->c);
 	}
 	l->wanted = l->used = false;
 }
 
-void cfs_lend_assign(struct cfs_stream *s, struct cfs_peer_get *g, bool receives)
+void cfs_inline_assign(struct cfs_stream *s, struct cfs_peer_get *g, bool receives)
 {
-	struct cfs_lending *l = &s->lending;
+	struct cfs_inline_rx *l = &s->inline_rx;
 
-	if (!l->away)
+	if (!l->parked)
 		return;
-	if (l->lent) { /* the thread returns it when data arrives */
+	if (l->taken) { /* the thread returns it when data arrives */
 		l->wanted = true;
 		return;
 	}
-	l->lent = true;
-	if (receives && g->len <= LEND_MAX) {
+	l->taken = true;
+	if (receives && g->len <= INLINE_MAX) {
 		g->receiver = &s->client;
 		l->used = true;
 		return;
 	}
 	l->wanted = true;
-	cfs_loop_run(&s->c.t->loop, &l->back);
+	cfs_loop_run(&s->c.t->loop, &l->unpark);
 }
 
 /* --- the thread --- */
@@ -168,15 +168,15 @@ static void end_well(struct cfs_stream *s, struct cfs_peer_get *g)
 }
 
 /* Under the lock. */
-static void give_back(struct cfs_stream *s, bool rest)
+static void release(struct cfs_stream *s, bool rest)
 {
 	if (rest)
-		s->lending.lent = false;
+		s->inline_rx.taken = false;
 	else
-		cfs_loop_run(&s->client.peer->t->loop, &s->lending.back);
+		cfs_loop_run(&s->client.peer->t->loop, &s->inline_rx.unpark);
 }
 
-void cfs_lend_receive(struct cfs_client *c, struct cfs_peer_get *g, cfs_deadline_t until)
+void cfs_inline_receive(struct cfs_client *c, struct cfs_peer_get *g, cfs_deadline_t until)
 {
 	struct cfs_stream *s = (struct cfs_stream *)c; /* its first member */
 	struct cfs_peer *p = c->peer;
@@ -195,7 +195,7 @@ void cfs_lend_receive(struct cfs_client *c, struct cfs_peer_get *g, cfs_deadline
 	received = r == 0 && !s->dead;
 	if (received)
 		end_well(s, g);
-	give_back(s, received && c->inflight == 0 && !s->c.link.worn);
+	release(s, received && c->inflight == 0 && !s->c.link.worn);
 	cfs_peer_received(p, g, received);
 	pthread_mutex_unlock(&p->lock);
 	if (received)

@@ -49,14 +49,14 @@ struct cfs_group_conf {
 	const char *volume; /* its UUID; slice numbers repeat between volumes */
 	const char *host, *mount_point, *version; /* to be shown */
 	unsigned weight;
-	bool no_sharing;     /* reads from others, serves no blocks */
-	unsigned replicas;   /* owners of a block, 1 to CFS_GROUP_REPLICAS_MAX; 0: 1 */
-	uint64_t backup_ms;  /* for so long after joining, a miss asks the previous owners first */
-	uint64_t beat_ms;    /* 0: 5 s */
-	uint64_t timeout_ms; /* longest wait for a peer before object storage is asked; 0: 2 s */
-	const char *address; /* to listen on, a number; NULL: the first private one */
-	const char *network; /* "10.1.0.0/16": choose the address from it */
-	unsigned port;	     /* 0: any */
+	bool no_sharing;    /* reads from others, serves no blocks */
+	unsigned replicas;  /* owners of a block, 1 to CFS_GROUP_REPLICAS_MAX; 0: 1 */
+	uint64_t backup_ms; /* for so long after joining, a miss asks the previous owners first */
+	uint64_t heartbeat_ms; /* 0: 5 s */
+	uint64_t timeout_ms;   /* longest wait for a peer before object storage is asked; 0: 2 s */
+	const char *address;   /* to listen on, a number; NULL: the first private one */
+	const char *network;   /* "10.1.0.0/16": choose the address from it */
+	unsigned port;	       /* 0: any */
 	bool allow_public;
 	enum cfs_peer_transport transport;
 	unsigned max_conns;		    /* to one peer; 0: the transport's */
@@ -145,15 +145,15 @@ int cfs_group_map(struct cfs_group *g, const struct cfs_peer_block *b,
 		  cfs_deadline_t deadline);
 
 struct cfs_group_stats {
-	unsigned members;	     /* alive, this one included */
-	unsigned apart;		     /* of members: those in a separate group */
-	unsigned slow;		     /* of members: for which others stand in */
-	uint64_t hits, hit_bytes;    /* ranges that a peer gave */
-	uint64_t misses;	     /* that the owner did not give */
-	uint64_t previous_hits;	     /* of hits: from the previous owner */
-	uint64_t fallbacks;	     /* of misses: because of an error or a deadline */
-	uint64_t hedges, hedge_wins; /* wins: of hedges, and neither hits nor misses */
-	uint64_t beats, beat_errors; /* of the registry */
+	unsigned members;		       /* alive, this one included */
+	unsigned apart;			       /* of members: those in a separate group */
+	unsigned slow;			       /* of members: for which others stand in */
+	uint64_t hits, hit_bytes;	       /* ranges that a peer gave */
+	uint64_t misses;		       /* that the owner did not give */
+	uint64_t previous_hits;		       /* of hits: from the previous owner */
+	uint64_t fallbacks;		       /* of misses: because of an error or a deadline */
+	uint64_t hedges, hedge_wins;	       /* wins: of hedges, and neither hits nor misses */
+	uint64_t heartbeats, heartbeat_errors; /* of the registry */
 	struct cfs_peer_stats asked, served;
 };
 void cfs_group_stats(struct cfs_group *g, struct cfs_group_stats *ret);

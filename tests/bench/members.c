@@ -3,7 +3,7 @@
  * members META-URL COUNT
  *
  * What COUNT members of a cache group ask of the metadata, on a clock of its own: all of them write
- * their records, beat by beat; leader, deputies and a few others also read as members do, and stand
+ * their records, heartbeat by heartbeat; leader, deputies and a few others also read as members do, and stand
  * for the rest. One in a hundred leaves per minute and another one comes. Prints a row of
  * docs/scale.md: bytes are those of the connections' payload, both ways.
  */
@@ -21,11 +21,11 @@
 #include "base/bytes.h"
 #include "transport/group/members.h"
 
-#define BEAT_MS	    5000
-#define READERS_MAX 12 /* leader, deputies, and others */
-#define DEPUTIES    2
-#define WARM_BEATS  6
-#define BEATS	    12
+#define HEARTBEAT_MS	5000
+#define READERS_MAX	12 /* leader, deputies, and others */
+#define DEPUTIES	2
+#define WARM_HEARTBEATS 6
+#define HEARTBEATS	12
 
 struct one {
 	struct cfs_members m;
@@ -119,7 +119,7 @@ static void begin(struct one *o)
 			   .weight = 100,
 			   .rank = 100},
 		.boot = cfs_random_u64() >> 1,
-		.beat_ms = BEAT_MS,
+		.heartbeat_ms = HEARTBEAT_MS,
 	};
 	snprintf(o->self.member.address, sizeof(o->self.member.address), "10.%u.%u.%u:34567",
 		 (unsigned)(id >> 16 & 255), (unsigned)(id >> 8 & 255), (unsigned)(id & 255));
@@ -130,8 +130,10 @@ static void begin(struct one *o)
 	snprintf(o->self.member.mount_point, sizeof(o->self.member.mount_point), "/mnt/volume");
 	snprintf(o->self.member.version, sizeof(o->self.member.version), "1.0.0");
 	o->self.member.cached_bytes = 1ull << 40;
-	o->m = (struct cfs_members){
-		.name = "bench", .registry = &registry, .self = &o->self, .beat_ms = BEAT_MS};
+	o->m = (struct cfs_members){.name = "bench",
+				    .registry = &registry,
+				    .self = &o->self,
+				    .heartbeat_ms = HEARTBEAT_MS};
 	cfs_members_init(&o->m);
 }
 
@@ -140,7 +142,7 @@ static void tick(struct one *o, bool reads)
 	struct group_key key;
 	int r = 0;
 
-	if (reads && now_ms - o->key_ms >= BEAT_MS) {
+	if (reads && now_ms - o->key_ms >= HEARTBEAT_MS) {
 		o->key_ms = now_ms;
 		r = cfs_group_read_key(&registry, "bench", &key);
 	}
@@ -152,7 +154,7 @@ static void tick(struct one *o, bool reads)
 		fail("a tick", r);
 }
 
-/* A quarter of the members that only write have their beat in this tick. */
+/* A quarter of the members that only write have their heartbeat in this tick. */
 static void tick_all(unsigned part, bool count)
 {
 	size_t i;
@@ -170,7 +172,7 @@ static void tick_all(unsigned part, bool count)
 				 : cfs_members_deputy(&all[i].m) ? 1
 								 : 2] += traffic() - before;
 	}
-	now_ms += BEAT_MS / 4;
+	now_ms += HEARTBEAT_MS / 4;
 }
 
 static void replace(struct one *o)
@@ -180,12 +182,12 @@ static void replace(struct one *o)
 	begin(o);
 }
 
-static void run_beats(unsigned beats, bool count)
+static void run_heartbeats(unsigned heartbeats, bool count)
 {
 	double owed = 0;
 	unsigned i, k;
 
-	for (i = 0; i < beats; i++) {
+	for (i = 0; i < heartbeats; i++) {
 		for (k = 0; k < 4; k++)
 			tick_all(k, count);
 		if (!count || n_all == n_readers)
@@ -218,7 +220,7 @@ static double gone_after_s(void)
 int main(int argc, char **argv)
 {
 	struct cfs_meta_conf conf = {.no_bgjob = true};
-	double seconds = BEATS * BEAT_MS / 1000.0, leads, watches, reads, each_s, gone_s;
+	double seconds = HEARTBEATS * HEARTBEAT_MS / 1000.0, leads, watches, reads, each_s, gone_s;
 	struct group_key key;
 	char err[256];
 	size_t i, others;
@@ -240,8 +242,8 @@ int main(int argc, char **argv)
 	all = calloc(n_all, sizeof(*all));
 	for (i = 0; all && i < n_all; i++)
 		begin(&all[i]);
-	run_beats(WARM_BEATS, false);
-	run_beats(BEATS, true);
+	run_heartbeats(WARM_HEARTBEATS, false);
+	run_heartbeats(HEARTBEATS, true);
 	if (all[n_readers - 1].m.roster.n < n_all - n_all / 50 - 1)
 		fail("members are missing", -ENOENT);
 	others = n_readers - 1 - DEPUTIES;

@@ -4,7 +4,7 @@
  *
  *	group.c    joining and leaving, requests
  *	members.c  who is there, as the registry says
- *	beat.c     the same as nodes, at every tick
+ *	heartbeat.c     the same as nodes, at every tick
  *	view.c     the same as requests see it
  *	before.c   who else may have a block
  *	hedge.c    requests that are late
@@ -32,9 +32,9 @@ struct group_record {
 	struct cfs_group_member member;
 	struct sockaddr_storage addr; /* of member.address */
 	socklen_t addr_len;
-	uint64_t boot;	  /* random, for each life of the member */
-	uint64_t number;  /* grows by one with each heartbeat */
-	uint64_t beat_ms; /* its heartbeat period */
+	uint64_t boot;	       /* random, for each life of the member */
+	uint64_t number;       /* grows by one with each heartbeat */
+	uint64_t heartbeat_ms; /* its heartbeat period */
 };
 
 struct group_key {
@@ -68,7 +68,7 @@ struct group_view {
 struct cfs_group {
 	char name[CFS_GROUP_NAME_MAX + 1];
 	struct cfs_group_registry registry;
-	uint64_t beat_ms, timeout_ms, backup_ms, joined_ms;
+	uint64_t heartbeat_ms, timeout_ms, backup_ms, joined_ms;
 	unsigned replicas;
 	bool shares;
 	struct cfs_hedging hedging;
@@ -83,14 +83,14 @@ struct cfs_group {
 	struct group_record self;
 	struct cfs_members *members;
 	struct group_key key;
-	unsigned key_beats; /* heartbeats since it was first read */
+	unsigned key_heartbeats; /* heartbeats since it was first read */
 	uint64_t key_ms;
 	struct group_node **nodes; /* sorted by id, including our own */
 	size_t n_nodes;
 	bool had_company; /* others were present when we joined */
 	bool listed;	  /* we are in the list */
 	bool changed;	  /* an input of placement has changed since the snapshot was made */
-	bool beat_failed;
+	bool heartbeat_failed;
 	atomic_bool outcast; /* another mount has our id; set by the heartbeat */
 
 	pthread_mutex_t lock;
@@ -98,7 +98,7 @@ struct cfs_group {
 
 	struct {
 		_Atomic uint64_t hits, hit_bytes, misses, previous_hits, fallbacks;
-		_Atomic uint64_t beats, beat_errors;
+		_Atomic uint64_t heartbeats, heartbeat_errors;
 	} stat;
 };
 
@@ -140,18 +140,18 @@ unsigned cfs_group_pick_askable(struct cfs_group *g, const struct group_view *v,
 /* The judge of a node's pace.slow; arg: the group. */
 void cfs_group_judge(void *arg, struct cfs_slow *s, uint64_t us);
 
-/* ---- beat.c ---- */
+/* ---- heartbeat.c ---- */
 
 struct cfs_members;
-int cfs_group_beat_init(struct cfs_group *g);
+int cfs_group_heartbeat_init(struct cfs_group *g);
 /* Called after the ticker has ended. */
-void cfs_group_beat_leave(struct cfs_group *g);
-void cfs_group_beat_free(struct cfs_group *g);
+void cfs_group_heartbeat_leave(struct cfs_group *g);
+void cfs_group_heartbeat_free(struct cfs_group *g);
 
 /* One tick. */
-void cfs_group_beat(void *arg);
+void cfs_group_heartbeat(void *arg);
 /* The first heartbeat, whose failure goes to the caller. */
-int cfs_group_beat_once(struct cfs_group *g);
+int cfs_group_heartbeat_once(struct cfs_group *g);
 /* Gives the transport the keys that were read. */
 void cfs_group_use_key(struct cfs_group *g);
 
@@ -168,7 +168,8 @@ char *cfs_group_encode(const struct group_record *r);
 /* -EINVAL: not a record. */
 int cfs_group_decode(const void *value, size_t len, struct group_record *ret);
 /* Decodes the part that changes with each heartbeat, without the rest, which begins at *ret_at. */
-int cfs_group_decode_beat(const void *value, size_t len, struct group_record *ret, size_t *ret_at);
+int cfs_group_decode_heartbeat(const void *value, size_t len, struct group_record *ret,
+			       size_t *ret_at);
 /* Lists one group; as cfs_group_list. */
 int cfs_group_list_one(const struct cfs_group_registry *reg, const char *name,
 		       cfs_group_listed_fn fn, void *arg);

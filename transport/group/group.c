@@ -13,7 +13,7 @@
 #include "group-internal.h"
 #include "members.h"
 
-#define BEAT_MS	      5000
+#define HEARTBEAT_MS  5000
 #define TIMEOUT_MS    2000
 #define CONNECT_MS    2000
 #define RESERVE_PARTS 8 /* of a read's time: reserve_ms() */
@@ -94,7 +94,7 @@ static void describe_self(struct cfs_group *g, const struct cfs_group_conf *conf
 	cfs_group_copy_text(m->version, sizeof(m->version), conf->version);
 	cfs_group_copy_text(m->volume, sizeof(m->volume), conf->volume);
 	g->self.boot = cfs_random_u64() >> 1;
-	g->self.beat_ms = g->beat_ms;
+	g->self.heartbeat_ms = g->heartbeat_ms;
 }
 
 static int check_conf(const struct cfs_group_conf *conf, char err[256])
@@ -123,11 +123,12 @@ static int begin(struct cfs_group *g, const struct cfs_group_conf *conf, char er
 	r = start_transport(g, conf, err);
 	if (r)
 		return r;
-	r = cfs_group_beat_init(g);
+	r = cfs_group_heartbeat_init(g);
 	if (!r)
-		r = cfs_group_beat_once(g);
+		r = cfs_group_heartbeat_once(g);
 	if (!r)
-		r = cfs_ticker_start("group", g->members->tick_ms, cfs_group_beat, g, &g->ticker);
+		r = cfs_ticker_start("group", g->members->tick_ms, cfs_group_heartbeat, g,
+				     &g->ticker);
 	if (r)
 		snprintf(err, 256, "cannot join cache group %s: %s", g->name, cfs_errname(r));
 	return r;
@@ -148,7 +149,7 @@ int cfs_group_join(const struct cfs_group_conf *conf, struct cfs_group **ret, ch
 	pthread_mutex_init(&g->lock, NULL);
 	snprintf(g->name, sizeof(g->name), "%s", conf->name);
 	g->registry = conf->registry;
-	g->beat_ms = conf->beat_ms ? conf->beat_ms : BEAT_MS;
+	g->heartbeat_ms = conf->heartbeat_ms ? conf->heartbeat_ms : HEARTBEAT_MS;
 	g->timeout_ms = conf->timeout_ms ? conf->timeout_ms : TIMEOUT_MS;
 	g->backup_ms = conf->backup_ms;
 	g->replicas = conf->replicas ? conf->replicas : 1;
@@ -178,14 +179,14 @@ void cfs_group_leave(struct cfs_group *g)
 	if (g->ticker)
 		cfs_ticker_stop(g->ticker);
 	g->ticker = NULL;
-	cfs_group_beat_leave(g);
+	cfs_group_heartbeat_leave(g);
 	if (g->transport)
 		cfs_transport_drain(g->transport);
 }
 
 void cfs_group_destroy(struct cfs_group *g)
 {
-	cfs_group_beat_free(g);
+	cfs_group_heartbeat_free(g);
 	cfs_group_view_unref(g->view);
 	if (g->transport)
 		(void)cfs_transport_destroy(g->transport); /* its stop was logged */
@@ -509,8 +510,8 @@ void cfs_group_stats(struct cfs_group *g, struct cfs_group_stats *ret)
 		.fallbacks = atomic_load(&g->stat.fallbacks),
 		.hedges = atomic_load(&g->hedging.hedges),
 		.hedge_wins = atomic_load(&g->hedging.wins),
-		.beats = atomic_load(&g->stat.beats),
-		.beat_errors = atomic_load(&g->stat.beat_errors),
+		.heartbeats = atomic_load(&g->stat.heartbeats),
+		.heartbeat_errors = atomic_load(&g->stat.heartbeat_errors),
 	};
 	for (i = 0; i < v->n; i++) {
 		ret->apart += v->nodes[i]->member.apart;

@@ -11,19 +11,19 @@
 #include "base/bytes.h"
 #include "base/log.h"
 
-#define TICKS_PER_BEAT 4
-#define TICK_MIN_MS    20
-#define LOOK_TICKS     2
-#define LEASE_TICKS    3
-#define DEPUTIES       2
-#define WATCH_TICKS    2    /* of deputies */
-#define SETTLING_BEATS 3    /* then all members left by the previous leader are judged */
-#define LOST_MAX       3    /* after so many the list is written anew */
-#define LEASE_MIN_MS   1000 /* allows for a busy machine */
+#define TICKS_PER_HEARTBEAT 4
+#define TICK_MIN_MS	    20
+#define LOOK_TICKS	    2
+#define LEASE_TICKS	    3
+#define DEPUTIES	    2
+#define WATCH_TICKS	    2	 /* of deputies */
+#define SETTLING_HEARTBEATS 3	 /* then all members left by the previous leader are judged */
+#define LOST_MAX	    3	 /* after so many the list is written anew */
+#define LEASE_MIN_MS	    1000 /* allows for a busy machine */
 
 void cfs_members_init(struct cfs_members *m)
 {
-	m->tick_ms = CFS_MAX(m->beat_ms / TICKS_PER_BEAT, (uint64_t)TICK_MIN_MS);
+	m->tick_ms = CFS_MAX(m->heartbeat_ms / TICKS_PER_HEARTBEAT, (uint64_t)TICK_MIN_MS);
 }
 
 void cfs_members_free(struct cfs_members *m)
@@ -281,7 +281,7 @@ static int settle(struct cfs_members *m, const char *key, const char *text)
 		return reg->put(reg->arg, key, text, strlen(text), true);
 	if (r < 0)
 		return r;
-	if (cfs_group_decode_beat(now, strlen(now), &found, &at) == 0 &&
+	if (cfs_group_decode_heartbeat(now, strlen(now), &found, &at) == 0 &&
 	    found.boot != m->self->boot)
 		cast_out(m, now);
 	else if (strcmp(now, text) != 0)
@@ -328,7 +328,8 @@ static bool is_due(const struct cfs_members *m, uint64_t then_ms, uint64_t now_m
 
 static uint64_t look_period(const struct cfs_members *m)
 {
-	bool settled = m->known && m->looked_ms - m->led_ms >= SETTLING_BEATS * m->beat_ms;
+	bool settled =
+		m->known && m->looked_ms - m->led_ms >= SETTLING_HEARTBEATS * m->heartbeat_ms;
 
 	return m->tick_ms * (settled && !cfs_members_deputy(m) ? LOOK_TICKS : 1);
 }
@@ -365,11 +366,11 @@ int cfs_members_read(struct cfs_members *m, uint64_t now_ms)
 	return r;
 }
 
-static int beat(struct cfs_members *m, uint64_t now_ms)
+static int heartbeat(struct cfs_members *m, uint64_t now_ms)
 {
 	int r;
 
-	if (!is_due(m, m->put_ms, now_ms, m->beat_ms))
+	if (!is_due(m, m->put_ms, now_ms, m->heartbeat_ms))
 		return 0;
 	r = put_self(m);
 	if (r == 0)
@@ -388,7 +389,7 @@ int cfs_members_write(struct cfs_members *m, uint64_t now_ms)
 		m->leading = false;
 		return 0;
 	}
-	r = beat(m, now_ms);
+	r = heartbeat(m, now_ms);
 	/* Members that join next must find us. */
 	if (r >= 0 && first && m->leading)
 		r = cfs_members_watch(m, now_ms, m->tick_ms);

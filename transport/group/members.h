@@ -2,13 +2,13 @@
 /*
  * The members of a cache group, from the registry:
  *
- *	group.member.NAME/ID		a record per member, written by it at every beat
+ *	group.member.NAME/ID		a record per member, written by it at every heartbeat
  *	group.list.NAME/head		LEADER NONCE SERIAL TICK_MS VERSION LOG SNAPSHOT
  *					PIECES SUM
  *	group.list.NAME/dV.NONCE	what version V of the list changes
  *	group.list.NAME/sV.NONCE.I	piece I of the whole list of version V
  *
- * One member, the leader, reads all records every tick (a quarter of a beat), judges who is there,
+ * One member, the leader, reads all records every tick (a quarter of a heartbeat), judges who is there,
  * and publishes what has changed: first the changes as records of their own, then the head that
  * makes them valid, which is swapped for the one it knows. So of two leaders one fails, and a
  * version means one list. Others read the head every second tick, and what they lack: the changes
@@ -23,7 +23,7 @@
  * head every tick. Time counts only while reads succeed: an outage of the registry makes no member
  * gone.
  *
- * Traffic per member of n, in bytes per second, with beats of 5 s: two records per beat, two heads,
+ * Traffic per member of n, in bytes per second, with heartbeats of 5 s: two records per heartbeat, two heads,
  * and 270 * n * (1 + 2 / 2) / n / 1.25 for what leader and deputies read: independent of n.
  *
  * Threads: one at a time.
@@ -53,7 +53,7 @@ struct cfs_members {
 	const char *name;
 	const struct cfs_group_registry *registry;
 	const struct group_record *self; /* the caller's, which may change it between calls */
-	uint64_t beat_ms, tick_ms;
+	uint64_t heartbeat_ms, tick_ms;
 
 	struct cfs_roster roster;
 	bool changed; /* the roster has changed since the caller cleared this */
@@ -82,7 +82,7 @@ struct cfs_members {
 	bool complained;
 };
 
-/* The caller sets name, registry, self and beat_ms; all other fields are 0. */
+/* The caller sets name, registry, self and heartbeat_ms; all other fields are 0. */
 void cfs_members_init(struct cfs_members *m);
 void cfs_members_free(struct cfs_members *m);
 /* Both run once per tick: they read the records of others, and write our own. On failure the roster

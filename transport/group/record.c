@@ -2,8 +2,8 @@
 /*
  * The registry entries of a cache group, as JSON:
  *
- *	group.member.NAME/ID	one per member, written by it at every beat:
- *				BOOT NUMBER BYTES BEAT_MS {what it says of itself}
+ *	group.member.NAME/ID	one per member, written by it at every heartbeat:
+ *				BOOT NUMBER BYTES HEARTBEAT_MS {what it says of itself}
  *	group.list.NAME/...	who is there: members.c
  *	group.key/NAME		the key that members prove to have, and the one before
  */
@@ -21,9 +21,9 @@
 #include "base/bytes.h"
 #include "group-internal.h"
 
-#define MEMBERS_TABLE "group.member."
-#define KEYS_TABLE    "group.key"
-#define BEAT_MAX_MS   (60 * 60 * 1000)
+#define MEMBERS_TABLE	 "group.member."
+#define KEYS_TABLE	 "group.key"
+#define HEARTBEAT_MAX_MS (60 * 60 * 1000)
 
 bool cfs_group_is_name(const char *name)
 {
@@ -132,7 +132,7 @@ char *cfs_group_encode(const struct group_record *r)
 		      m->memory_only);
 	text = j ? json_dumps(j, JSON_COMPACT) : NULL;
 	if (text && asprintf(&ret, "%" PRIx64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %s", r->boot,
-			     r->number, m->cached_bytes, r->beat_ms, text) < 0)
+			     r->number, m->cached_bytes, r->heartbeat_ms, text) < 0)
 		ret = NULL;
 	free(text);
 	json_decref(j);
@@ -178,7 +178,8 @@ static int decode(json_t *j, struct group_record *ret)
 	return *address ? cfs_group_parse_endpoint(address, &ret->addr, &ret->addr_len) : 0;
 }
 
-int cfs_group_decode_beat(const void *value, size_t len, struct group_record *ret, size_t *ret_at)
+int cfs_group_decode_heartbeat(const void *value, size_t len, struct group_record *ret,
+			       size_t *ret_at)
 {
 	char text[96];
 	int at = 0;
@@ -186,8 +187,8 @@ int cfs_group_decode_beat(const void *value, size_t len, struct group_record *re
 	memcpy(text, value, CFS_MIN(len, sizeof(text) - 1));
 	text[CFS_MIN(len, sizeof(text) - 1)] = '\0';
 	if (sscanf(text, "%" SCNx64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %n", &ret->boot,
-		   &ret->number, &ret->member.cached_bytes, &ret->beat_ms, &at) < 4 ||
-	    !at || ret->beat_ms == 0 || ret->beat_ms > BEAT_MAX_MS)
+		   &ret->number, &ret->member.cached_bytes, &ret->heartbeat_ms, &at) < 4 ||
+	    !at || ret->heartbeat_ms == 0 || ret->heartbeat_ms > HEARTBEAT_MAX_MS)
 		return -EINVAL;
 	*ret_at = (size_t)at;
 	return 0;
@@ -200,7 +201,7 @@ int cfs_group_decode(const void *value, size_t len, struct group_record *ret)
 	int r;
 
 	memset(ret, 0, sizeof(*ret));
-	r = cfs_group_decode_beat(value, len, ret, &at);
+	r = cfs_group_decode_heartbeat(value, len, ret, &at);
 	if (r < 0)
 		return r;
 	j = json_loadb((const char *)value + at, len - at, 0, NULL);

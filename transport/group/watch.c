@@ -11,14 +11,14 @@
 #include "sorted.h"
 
 /* Heartbeats that may pass without a change of the number; the least time for that. */
-#define MISSED_BEATS 2
-#define QUIET_MIN_MS 1500
+#define MISSED_HEARTBEATS 2
+#define QUIET_MIN_MS	  1500
 /* Time after which an unchanging record is removed; removals at a time. */
 #define FORGOTTEN_MS  (10 * 60 * 1000)
 #define FORGOTTEN_MAX 64
 
 struct members_watch {
-	uint64_t boot, number, beat_ms;
+	uint64_t boot, number, heartbeat_ms;
 	uint64_t heard_ms; /* watched_ms when its number last changed */
 	uint64_t text;	   /* hash of the rest of its record */
 	bool seen;	   /* it is in this listing */
@@ -115,7 +115,7 @@ static int see(void *arg, const char *key, const void *value, size_t len)
 	if (rc < 0)
 		return rc;
 	w->seen = true;
-	if (cfs_group_decode_beat(value, len, &r, &at) < 0)
+	if (cfs_group_decode_heartbeat(value, len, &r, &at) < 0)
 		return see_nonsense(m, key, w, value, len);
 	text = cfs_roster_hash((const char *)value + at, len - at);
 	is_new = !w->described;
@@ -126,7 +126,7 @@ static int see(void *arg, const char *key, const void *value, size_t len)
 		w->described = true;
 		w->text = text;
 	}
-	w->beat_ms = r.beat_ms;
+	w->heartbeat_ms = r.heartbeat_ms;
 	if (is_new && id == m->silent)
 		w->heard_ms = m->watched_ms - CFS_MIN(m->silent_ms, m->watched_ms);
 	else if (is_new || w->boot != r.boot || w->number != r.number)
@@ -143,7 +143,7 @@ static uint64_t quiet_ms(const struct cfs_members *m, const struct members_watch
 
 static bool is_gone(const struct cfs_members *m, const struct members_watch *w)
 {
-	uint64_t most_ms = MISSED_BEATS * CFS_MAX(w->beat_ms, m->beat_ms);
+	uint64_t most_ms = MISSED_HEARTBEATS * CFS_MAX(w->heartbeat_ms, m->heartbeat_ms);
 
 	/* Rounded to the nearest tick. */
 	return quiet_ms(m, w) + m->tick_ms / 2 >= CFS_MAX(most_ms, (uint64_t)QUIET_MIN_MS);

@@ -114,7 +114,7 @@ int peers_start(const struct mount_opts *o, const char *dir, const struct cfs_se
 				.no_sharing = o->no_sharing || o->ro,
 				.replicas = (unsigned)o->group_replicas,
 				.backup_ms = o->group_backup_ms,
-				.beat_ms = o->group_beat_ms,
+				.heartbeat_ms = o->group_beat_ms,
 				.timeout_ms = o->group_timeout_ms,
 				.address = o->group_ip,
 				.network = o->group_network,

@@ -16,11 +16,11 @@
 #include "peer_fixture.h"
 #include "transport/group/group-internal.h"
 
-#define BEAT_MS	  100
-#define RANGE	  8192
-#define BLOCK_LEN 65536
-#define BLOCKS	  64
-#define FETCH_MS  3200
+#define HEARTBEAT_MS 100
+#define RANGE	     8192
+#define BLOCK_LEN    65536
+#define BLOCKS	     64
+#define FETCH_MS     3200
 
 /* ---- members ---- */
 
@@ -137,7 +137,7 @@ static int try_join(struct member *m, struct registry *r, uint64_t id, struct cf
 	conf->name = "team";
 	conf->member = id;
 	conf->address = "127.0.0.1";
-	conf->beat_ms = conf->beat_ms ? conf->beat_ms : BEAT_MS;
+	conf->heartbeat_ms = conf->heartbeat_ms ? conf->heartbeat_ms : HEARTBEAT_MS;
 	conf->timeout_ms = conf->timeout_ms ? conf->timeout_ms : LONG_MS;
 	conf->registry = (struct cfs_group_registry){
 		.put = put, .swap = swap, .drop = drop, .get = get, .each = each, .arg = m};
@@ -270,7 +270,7 @@ static void write_phantom(struct registry *r, uint64_t id, uint64_t boot, int64_
 		 "\"address\":\"127.0.0.1:9\",\"host\":\"h\",\"mount\":\"/m\",\"version\":\"1\","
 		 "\"weight\":100,\"rank\":100,\"fresh\":false,\"tls\":false,"
 		 "\"memory_only\":false%s}",
-		 boot, number, BEAT_MS, id, more);
+		 boot, number, HEARTBEAT_MS, id, more);
 	registry_put(r, key, text, strlen(text), false);
 }
 
@@ -378,7 +378,7 @@ static void test_join_and_leave(void **state)
 }
 
 /* A member that dies stays an owner, or one that was only slow is never used again. */
-static void test_beat_stops(void **state)
+static void test_heartbeat_stops(void **state)
 {
 	struct registry r;
 	struct member a, b;
@@ -402,7 +402,7 @@ static void test_beat_stops(void **state)
 	registry_close(&r);
 }
 
-/* Two mounts with one id fight for its record, and the others change their mind at every beat. */
+/* Two mounts with one id fight for its record, and the others change their mind at every heartbeat. */
 static void test_one_id_twice(void **state)
 {
 	struct registry r;
@@ -437,7 +437,7 @@ static void test_own_record_of_an_earlier_life(void **state)
 	registry_open(&r);
 	write_phantom(&r, 1, 12345, 77, "");
 	join(&a, &r, 1);
-	WAIT_FOR(stats(&a).beats >= 3);
+	WAIT_FOR(stats(&a).heartbeats >= 3);
 	assert_true(cfs_group_shares(a.g));
 	assert_int_equal(seen_by(&a), 1);
 	part(&a);
@@ -456,7 +456,7 @@ static void test_fresh_member_asks_the_owner_before(void **state)
 	join_as(&b, &r, 2, (struct cfs_group_conf){.weight = 100, .backup_ms = 600000});
 	WAIT_FOR(seen_by(&a) == 2);
 	assert_true(look(&a, 2).m.fresh && look(&b, 2).m.fresh); /* from its first record on */
-	WAIT_FOR(stats(&a).beats > 3);
+	WAIT_FOR(stats(&a).heartbeats > 3);
 	assert_false(look(&a, 1).m.fresh || look(&b, 1).m.fresh);
 	of_b = block_of(&b, 2);
 	assert_int_equal(read_from(&b, of_b), RANGE);
@@ -477,7 +477,7 @@ static void test_freshness_ends(void **state)
 
 	registry_open(&r);
 	join(&a, &r, 1);
-	join_as(&b, &r, 2, (struct cfs_group_conf){.weight = 100, .backup_ms = 4 * BEAT_MS});
+	join_as(&b, &r, 2, (struct cfs_group_conf){.weight = 100, .backup_ms = 4 * HEARTBEAT_MS});
 	WAIT_FOR(look(&a, 2).n == 1 && !look(&a, 2).m.fresh);
 	WAIT_FOR(!look(&b, 2).m.fresh);
 	part(&a);
@@ -673,7 +673,7 @@ static void test_rotation_while_reading(void **state)
 /* Changing the key parts those who have read it from those who have not. */
 static void test_rotation_reaches_members_one_by_one(void **state)
 {
-	struct cfs_group_conf conf = {.weight = 0, .beat_ms = 600000};
+	struct cfs_group_conf conf = {.weight = 0, .heartbeat_ms = 600000};
 	struct cfs_group_registry reg;
 	struct registry r;
 	struct member a, b, c;
@@ -689,7 +689,7 @@ static void test_rotation_reaches_members_one_by_one(void **state)
 	reg = (struct cfs_group_registry){
 		.put = put, .swap = swap, .drop = drop, .get = get, .each = each, .arg = &a};
 	assert_int_equal(cfs_group_rotate_key(&reg, "team"), 0);
-	join_as(&c, &r, 3, conf); /* knows both keys, and is in its first beat for ever */
+	join_as(&c, &r, 3, conf); /* knows both keys, and is in its first heartbeat for ever */
 	assert_int_equal(read_from(&c, of_b), RANGE);
 	assert_int_equal(read_from(&c, of_a), RANGE);
 	part(&c);
@@ -716,12 +716,12 @@ static void test_registry_fails_for_a_while(void **state)
 	WAIT_FOR(seen_by(&a) == 2 && seen_by(&b) == 2);
 	of_b = block_of(&a, 2);
 	r.err = -EIO;
-	WAIT_FOR(stats(&a).beat_errors > 6 && stats(&b).beat_errors > 6);
+	WAIT_FOR(stats(&a).heartbeat_errors > 6 && stats(&b).heartbeat_errors > 6);
 	assert_int_equal(seen_by(&a), 2);
 	assert_int_equal(read_from(&a, of_b), RANGE);
 	assert_int_equal(try_join(&c, &r, 3, &conf), -EIO);
 	r.err = 0;
-	WAIT_FOR(stats(&a).beats - stats(&a).beat_errors > 3);
+	WAIT_FOR(stats(&a).heartbeats - stats(&a).heartbeat_errors > 3);
 	WAIT_FOR(seen_by(&a) == 2 && seen_by(&b) == 2);
 	assert_int_equal(read_from(&a, of_b), RANGE);
 	part(&a);
@@ -757,7 +757,7 @@ static void test_followers_read_no_records(void **state)
 {
 	struct registry r;
 	struct member a, b, c, d;
-	uint64_t beats;
+	uint64_t heartbeats;
 	int i;
 
 	registry_open(&r);
@@ -771,8 +771,8 @@ static void test_followers_read_no_records(void **state)
 	WAIT_FOR(seen_by(&a) == 3 && seen_by(&c) == 3);
 	join(&d, &r, 4);
 	WAIT_FOR(seen_by(&a) == 4 && seen_by(&d) == 4);
-	beats = stats(&d).beats;
-	WAIT_FOR(stats(&d).beats >= beats + 20);
+	heartbeats = stats(&d).heartbeats;
+	WAIT_FOR(stats(&d).heartbeats >= heartbeats + 20);
 	assert_int_equal(d.lists, 0);
 	assert_true(a.lists > 0 && b.lists > 0 && c.lists > 0); /* leader and deputies */
 	b.silent = true;
@@ -794,7 +794,7 @@ static void test_no_clocks(void **state)
 					    ",\"time\":-1"};
 	struct registry r;
 	struct member a;
-	uint64_t beats;
+	uint64_t heartbeats;
 	int64_t number;
 
 	registry_open(&r);
@@ -802,8 +802,8 @@ static void test_no_clocks(void **state)
 	/* Its number goes backwards, its times jump: it is there as long as they change. */
 	for (number = 8; number > 0; number--) {
 		write_phantom(&r, 2, 7, number, times[number % 3]);
-		beats = stats(&a).beats;
-		WAIT_FOR(stats(&a).beats > beats + 1 && look(&a, 2).n == 1);
+		heartbeats = stats(&a).heartbeats;
+		WAIT_FOR(stats(&a).heartbeats > heartbeats + 1 && look(&a, 2).n == 1);
 	}
 	WAIT_FOR(look(&a, 2).n == 0);
 	write_phantom(&r, 2, 7, 5000, times[0]);
@@ -830,7 +830,7 @@ static void fill(struct group_record *rec)
 	snprintf(rec->member.volume, sizeof(rec->member.volume), "one");
 	rec->boot = 99;
 	rec->number = 3;
-	rec->beat_ms = 5000;
+	rec->heartbeat_ms = 5000;
 }
 
 /* A mount whose path is not text cannot join. */
@@ -916,7 +916,7 @@ static void test_record_garbage(void **state)
 			changed[(seed >> 33) % len] = (char)(seed >> 56);
 		}
 		if (cfs_group_decode(changed, i % 3 ? len : (seed >> 40) % len, &got) == 0)
-			assert_true(got.member.id != 0 && got.beat_ms > 0);
+			assert_true(got.member.id != 0 && got.heartbeat_ms > 0);
 	}
 	free(text);
 }
@@ -963,7 +963,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_an_owner_that_fetches_until_the_end),
 		cmocka_unit_test(test_join_and_leave),
-		cmocka_unit_test(test_beat_stops),
+		cmocka_unit_test(test_heartbeat_stops),
 		cmocka_unit_test(test_one_id_twice),
 		cmocka_unit_test(test_own_record_of_an_earlier_life),
 		cmocka_unit_test(test_fresh_member_asks_the_owner_before),

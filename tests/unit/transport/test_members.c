@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The list of a cache group's members on a clock of the test's own: members tick as they would,
- * with beats of 5 s, and die, freeze, and lose the registry. When a test here fails, a member that
+ * with heartbeats of 5 s, and die, freeze, and lose the registry. When a test here fails, a member that
  * is gone keeps its share for longer than 15 s, or one that is there loses it.
  */
 #include <errno.h>
@@ -19,9 +19,9 @@
 #include "group_fixture.h"
 #include "transport/group/members.h"
 
-#define BEAT_MS	 5000
-#define GONE_MS	 15000
-#define SOME_MAX 40
+#define HEARTBEAT_MS 5000
+#define GONE_MS	     15000
+#define SOME_MAX     40
 
 struct one {
 	struct cfs_members m;
@@ -92,7 +92,7 @@ static struct one *join(uint64_t id)
 	o->self = (struct group_record){
 		.member = {.id = id, .weight = 100, .rank = 100},
 		.boot = dice(1ull << 31) + 1,
-		.beat_ms = BEAT_MS,
+		.heartbeat_ms = HEARTBEAT_MS,
 	};
 	snprintf(o->self.member.address, sizeof(o->self.member.address), "10.0.%u.%u:7000",
 		 (unsigned)(id >> 8 & 255), (unsigned)(id & 255));
@@ -103,8 +103,10 @@ static struct one *join(uint64_t id)
 					     .get = registry_get,
 					     .each = registry_each,
 					     .arg = &sim.r};
-	o->m = (struct cfs_members){
-		.name = "team", .registry = &o->reg, .self = &o->self, .beat_ms = BEAT_MS};
+	o->m = (struct cfs_members){.name = "team",
+				    .registry = &o->reg,
+				    .self = &o->self,
+				    .heartbeat_ms = HEARTBEAT_MS};
 	cfs_members_init(&o->m);
 	o->there = true;
 	tick(o);
@@ -307,10 +309,10 @@ static void test_leaving(void **state)
 	run_ms(20000);
 	o = leader();
 	leave(o);
-	assert_in_range(until_forgotten(o->self.member.id, 60000), 0, BEAT_MS);
+	assert_in_range(until_forgotten(o->self.member.id, 60000), 0, HEARTBEAT_MS);
 	o = deputy(1);
 	leave(o);
-	assert_in_range(until_forgotten(o->self.member.id, 60000), 0, BEAT_MS);
+	assert_in_range(until_forgotten(o->self.member.id, 60000), 0, HEARTBEAT_MS);
 	end();
 	assert_int_equal(sim.r.n, 0);
 }
@@ -354,7 +356,7 @@ static void test_leader_is_frozen(void **state)
 		assert_non_null(other);
 		o->frozen = false;
 		o->next_ms = sim.now_ms;
-		run_ms(2 * BEAT_MS);
+		run_ms(2 * HEARTBEAT_MS);
 		assert_ptr_equal(leader(), other);
 		assert_true(agreed());
 		end();
@@ -465,7 +467,7 @@ static void put_phantom(uint64_t id, uint64_t number)
 		.member = {.id = id, .weight = 100, .rank = 100},
 		.boot = 7,
 		.number = number,
-		.beat_ms = BEAT_MS,
+		.heartbeat_ms = HEARTBEAT_MS,
 	};
 	char key[CFS_GROUP_KEY_MAX], *text;
 
@@ -477,7 +479,7 @@ static void put_phantom(uint64_t id, uint64_t number)
 	free(text);
 }
 
-/* As members of another format write them: number counts its beats. */
+/* As members of another format write them: number counts its heartbeats. */
 static void put_foreign(uint64_t id, uint64_t number)
 {
 	char key[CFS_GROUP_KEY_MAX], text[96];
@@ -505,7 +507,7 @@ static size_t records_from(uint64_t id, uint64_t end)
 static void test_records_that_make_no_sense(void **state)
 {
 	const size_t many = 150;
-	unsigned minute, beat;
+	unsigned minute, heartbeat;
 	size_t i;
 
 	begin(1, 3);
@@ -513,9 +515,9 @@ static void test_records_that_make_no_sense(void **state)
 	for (i = 0; i < many; i++)
 		put_foreign(9000 + i, 1);
 	for (minute = 0; minute < 9; minute++) {
-		for (beat = 0; beat < 12; beat++) {
-			put_foreign(8000, minute * 12 + beat); /* is alive */
-			run_ms(BEAT_MS);
+		for (heartbeat = 0; heartbeat < 12; heartbeat++) {
+			put_foreign(8000, minute * 12 + heartbeat); /* is alive */
+			run_ms(HEARTBEAT_MS);
 			assert_true(agreed());
 		}
 		/* However often others take over. */
@@ -524,9 +526,9 @@ static void test_records_that_make_no_sense(void **state)
 	}
 	assert_int_equal(records_from(9000, 9000 + many), many);
 	for (minute = 9; minute < 16; minute++) {
-		for (beat = 0; beat < 12; beat++) {
-			put_foreign(8000, minute * 12 + beat);
-			run_ms(BEAT_MS);
+		for (heartbeat = 0; heartbeat < 12; heartbeat++) {
+			put_foreign(8000, minute * 12 + heartbeat);
+			run_ms(HEARTBEAT_MS);
 		}
 	}
 	assert_int_equal(records_from(9000, 9000 + many), 0);
@@ -541,21 +543,21 @@ static void test_records_that_make_no_sense(void **state)
 static void test_traffic(void **state)
 {
 	const unsigned real = 12, phantoms = 2000;
-	uint64_t per_member[2], beat;
+	uint64_t per_member[2], heartbeat;
 	unsigned i, k;
 
 	begin(1, real);
 	for (k = 0; k < 2; k++) {
-		for (beat = 1; beat <= 12; beat++) {
+		for (heartbeat = 1; heartbeat <= 12; heartbeat++) {
 			for (i = 0; i < k * phantoms; i++)
-				put_phantom(5000 + i, beat);
-			if (beat == 4)
+				put_phantom(5000 + i, heartbeat);
+			if (heartbeat == 4)
 				sim.r.bytes = 0; /* all have been listed */
-			run_ms(BEAT_MS);
+			run_ms(HEARTBEAT_MS);
 		}
 		assert_int_equal(sim.v[3].m.roster.n, real + k * phantoms);
 		sim.r.bytes -= k * phantoms * 8 * 250; /* written by phantoms, about */
-		per_member[k] = sim.r.bytes / (real + k * phantoms) / (9 * BEAT_MS / 1000);
+		per_member[k] = sim.r.bytes / (real + k * phantoms) / (9 * HEARTBEAT_MS / 1000);
 		printf("%u members: %" PRIu64 " bytes per second and member\n", real + k * phantoms,
 		       per_member[k]);
 	}

@@ -108,7 +108,7 @@ static struct cfs_group_conf group_conf(uint64_t member, unsigned weight)
 		.member = member,
 		.weight = weight,
 		.address = "127.0.0.1",
-		.beat_ms = 100,
+		.heartbeat_ms = 100,
 		.timeout_ms = LONG_MS,
 		.keeps = keeps_nothing,
 		.registry = {.put = registry_put,

@@ -16,7 +16,7 @@
 
 /* A new key is accepted at once, and used after so many heartbeats, when the others have read
  * it. */
-#define KEY_BEATS 2
+#define KEY_HEARTBEATS 2
 
 static uint64_t id_of(const void *element)
 {
@@ -236,7 +236,7 @@ void cfs_group_use_key(struct cfs_group *g)
 {
 	if (!g->key.has_old)
 		cfs_transport_set_key(g->transport, g->key.now, NULL);
-	else if (g->key_beats < KEY_BEATS)
+	else if (g->key_heartbeats < KEY_HEARTBEATS)
 		cfs_transport_set_key(g->transport, g->key.old, g->key.now);
 	else
 		cfs_transport_set_key(g->transport, g->key.now, g->key.old);
@@ -247,15 +247,16 @@ static int refresh_key(struct cfs_group *g, uint64_t now_ms)
 	struct group_key key;
 	int r;
 
-	if (g->view && now_ms - g->key_ms + g->members->tick_ms / 2 < g->beat_ms)
+	if (g->view && now_ms - g->key_ms + g->members->tick_ms / 2 < g->heartbeat_ms)
 		return 0;
 	g->key_ms = now_ms;
 	r = cfs_group_read_key(&g->registry, g->name, &key);
 	if (r == 1 && memcmp(&key, &g->key, sizeof(key)) != 0) {
 		g->key = key;
-		g->key_beats = 0;
+		g->key_heartbeats = 0;
 		cfs_group_use_key(g);
-	} else if (r >= 0 && g->key_beats < KEY_BEATS && ++g->key_beats == KEY_BEATS) {
+	} else if (r >= 0 && g->key_heartbeats < KEY_HEARTBEATS &&
+		   ++g->key_heartbeats == KEY_HEARTBEATS) {
 		cfs_group_use_key(g);
 	}
 	explicit_bzero(&key, sizeof(key));
@@ -280,7 +281,7 @@ static int exchange(struct cfs_group *g, uint64_t now_ms)
 	return r == -EROFS && !g->shares ? 0 : r;
 }
 
-int cfs_group_beat_once(struct cfs_group *g)
+int cfs_group_heartbeat_once(struct cfs_group *g)
 {
 	int r = exchange(g, cfs_now_ms()), r2 = see_roster(g);
 
@@ -295,7 +296,7 @@ int cfs_group_beat_once(struct cfs_group *g)
 	return r < 0 ? r : r2;
 }
 
-int cfs_group_beat_init(struct cfs_group *g)
+int cfs_group_heartbeat_init(struct cfs_group *g)
 {
 	struct cfs_members *m = calloc(1, sizeof(*m));
 
@@ -304,19 +305,19 @@ int cfs_group_beat_init(struct cfs_group *g)
 	m->name = g->name;
 	m->registry = &g->registry;
 	m->self = &g->self;
-	m->beat_ms = g->beat_ms;
+	m->heartbeat_ms = g->heartbeat_ms;
 	cfs_members_init(m);
 	g->members = m;
 	return 0;
 }
 
-void cfs_group_beat_leave(struct cfs_group *g)
+void cfs_group_heartbeat_leave(struct cfs_group *g)
 {
 	if (g->members)
 		cfs_members_leave(g->members);
 }
 
-void cfs_group_beat_free(struct cfs_group *g)
+void cfs_group_heartbeat_free(struct cfs_group *g)
 {
 	while (g->n_nodes)
 		cfs_group_node_unref(g->nodes[--g->n_nodes]);
@@ -326,22 +327,22 @@ void cfs_group_beat_free(struct cfs_group *g)
 	free(g->nodes);
 }
 
-void cfs_group_beat(void *arg)
+void cfs_group_heartbeat(void *arg)
 {
 	struct cfs_group *g = arg;
-	int r = cfs_group_beat_once(g);
+	int r = cfs_group_heartbeat_once(g);
 
-	atomic_fetch_add(&g->stat.beats, 1);
+	atomic_fetch_add(&g->stat.heartbeats, 1);
 	if (r >= 0) {
-		if (g->beat_failed)
+		if (g->heartbeat_failed)
 			cfs_info("cache group is seen again: group=%s", g->name);
-		g->beat_failed = false;
+		g->heartbeat_failed = false;
 		return;
 	}
-	atomic_fetch_add(&g->stat.beat_errors, 1);
-	if (!g->beat_failed)
+	atomic_fetch_add(&g->stat.heartbeat_errors, 1);
+	if (!g->heartbeat_failed)
 		cfs_warn("cache group cannot be refreshed, its members stay as they were: "
 			 "group=%s error=%s",
 			 g->name, cfs_errname(r));
-	g->beat_failed = true;
+	g->heartbeat_failed = true;
 }

@@ -2,18 +2,18 @@
 /*
  * Shared by the files of the cache group.
  *
- *	group.c    joining and leaving, requests
- *	members.c  who is there, as the registry says
- *	heartbeat.c     the same as nodes, at every tick
- *	view.c     the same as requests see it
- *	before.c   who else may have a block
- *	hedge.c    requests that are late
- *	slow.c     peers that are slow; stand-in.c: who is asked instead
- *	record.c   what is in the registry: members and keys
- *	placement.c  whose a block is
+ *	group.c      joining and leaving, requests
+ *	members.c    the members, as the registry says
+ *	heartbeat.c  the same as nodes, at every tick
+ *	snapshot.c   the same as requests see it
+ *	before.c     members that may have a block, too
+ *	hedge.c      requests that are late
+ *	slow.c       peers that are slow; stand-in.c: the members asked instead
+ *	record.c     records of the registry: members and keys
+ *	placement.c  the owners of a block
  *
- * Locks: `lock` protects the pointer to the view and the members' figures that change while a view
- * is in use. Nothing is called under it.
+ * Locks: `lock` protects the pointer to the snapshot and the members' figures that change while a
+ * snapshot is in use. Nothing is called under it.
  */
 #ifndef CFS_GROUP_INTERNAL_H
 #define CFS_GROUP_INTERNAL_H
@@ -51,7 +51,7 @@ struct group_node {
 	bool seen; /* used by the heartbeat: it is in the list */
 };
 
-struct group_view {
+struct group_snapshot {
 	atomic_uint refs;
 	struct cfs_placement *all; /* of nodes */
 	/*
@@ -94,7 +94,7 @@ struct cfs_group {
 	atomic_bool outcast; /* another mount has our id; set by the heartbeat */
 
 	pthread_mutex_t lock;
-	struct group_view *view;
+	struct group_snapshot *snapshot;
 
 	struct {
 		_Atomic uint64_t hits, hit_bytes, misses, previous_hits, fallbacks;
@@ -102,20 +102,22 @@ struct cfs_group {
 	} stat;
 };
 
-/* ---- view.c ---- */
+/* ---- snapshot.c ---- */
 
 void cfs_group_node_unref(struct group_node *n);
 /* The membership snapshot for requests: it does not change while they hold it. */
-struct group_view *cfs_group_view_hold(struct cfs_group *g);
-void cfs_group_view_unref(struct group_view *v);
+struct group_snapshot *cfs_group_snapshot_ref(struct cfs_group *g);
+void cfs_group_snapshot_unref(struct group_snapshot *v);
 /* Publishes a snapshot of the members that are alive. Called by the heartbeat. */
-int cfs_group_view_publish(struct cfs_group *g);
+int cfs_group_snapshot_publish(struct cfs_group *g);
 /* Up to n owners of the block, best first; p: a placement of v. Valid as long as v. */
-unsigned cfs_group_view_pick(const struct group_view *v, const struct cfs_placement *p,
-			     const struct cfs_peer_block *b, unsigned n, struct group_node **ret);
+unsigned cfs_group_snapshot_pick(const struct group_snapshot *v, const struct cfs_placement *p,
+				 const struct cfs_peer_block *b, unsigned n,
+				 struct group_node **ret);
 
 /* Its weight among the owners; 0: it owns nothing. */
-unsigned cfs_group_view_weight(const struct group_view *v, const struct cfs_group_member *m);
+unsigned cfs_group_snapshot_weight(const struct group_snapshot *v,
+				   const struct cfs_group_member *m);
 
 /* ---- before.c ---- */
 
@@ -134,7 +136,7 @@ struct group_owner {
  * The block's owners and their stand-ins, best first, without slow ones; those are probed when it
  * is time. The first g->replicas of them count as owners.
  */
-unsigned cfs_group_pick_askable(struct cfs_group *g, const struct group_view *v,
+unsigned cfs_group_pick_askable(struct cfs_group *g, const struct group_snapshot *v,
 				const struct cfs_peer_block *b, bool probe,
 				struct group_owner ret[CFS_PLACEMENT_PICK_MAX]);
 /* The judge of a node's pace.slow; arg: the group. */

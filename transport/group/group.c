@@ -187,7 +187,7 @@ void cfs_group_leave(struct cfs_group *g)
 void cfs_group_destroy(struct cfs_group *g)
 {
 	cfs_group_heartbeat_free(g);
-	cfs_group_view_unref(g->view);
+	cfs_group_snapshot_unref(g->snapshot);
 	if (g->transport)
 		(void)cfs_transport_destroy(g->transport); /* its stop was logged */
 	explicit_bzero(&g->key, sizeof(g->key));
@@ -210,13 +210,13 @@ uint64_t cfs_group_pace_us(uint64_t ns, uint64_t bytes, uint64_t answers)
 bool cfs_group_owns(struct cfs_group *g, const struct cfs_peer_block *b)
 {
 	struct group_owner owners[CFS_PLACEMENT_PICK_MAX];
-	struct group_view *v = cfs_group_view_hold(g);
+	struct group_snapshot *v = cfs_group_snapshot_ref(g);
 	unsigned n = cfs_group_pick_askable(g, v, b, false, owners), i;
 	bool found = false;
 
 	for (i = 0; i < CFS_MIN(n, g->replicas); i++)
 		found = found || owners[i].node->member.self;
-	cfs_group_view_unref(v);
+	cfs_group_snapshot_unref(v);
 	return found;
 }
 
@@ -263,10 +263,10 @@ static ssize_t ask(struct cfs_group *g, struct group_node *n, const struct cfs_p
 }
 
 /* Picks other members that may have had it, the likeliest first. */
-static unsigned pick_before(const struct group_view *v, const struct cfs_peer_block *b,
+static unsigned pick_before(const struct group_snapshot *v, const struct cfs_peer_block *b,
 			    struct group_node *ret[CFS_PLACEMENT_PICK_MAX])
 {
-	unsigned n = cfs_group_view_pick(v, v->before, b, CFS_PLACEMENT_PICK_MAX, ret);
+	unsigned n = cfs_group_snapshot_pick(v, v->before, b, CFS_PLACEMENT_PICK_MAX, ret);
 	unsigned i, others = 0;
 
 	for (i = 0; i < n; i++) {
@@ -281,7 +281,7 @@ static unsigned pick_before(const struct group_view *v, const struct cfs_peer_bl
  * joined, or before they were drained. Usually the first one has it; the others are asked for a
  * byte, all at once.
  */
-static ssize_t ask_before(struct cfs_group *g, const struct group_view *v,
+static ssize_t ask_before(struct cfs_group *g, const struct group_snapshot *v,
 			  const struct cfs_peer_block *b, uint32_t off, uint32_t len,
 			  const struct iovec *dst, int n_dst, bool nowait, struct cfs_hedge *hedge,
 			  cfs_deadline_t deadline)
@@ -308,7 +308,7 @@ static ssize_t ask_before(struct cfs_group *g, const struct group_view *v,
 	return r;
 }
 
-static ssize_t ask_owners(struct cfs_group *g, const struct group_view *v,
+static ssize_t ask_owners(struct cfs_group *g, const struct group_snapshot *v,
 			  const struct cfs_peer_block *b, uint32_t off, uint32_t len,
 			  const struct iovec *dst, int n_dst, bool nowait, struct cfs_hedge *hedge,
 			  cfs_deadline_t deadline, bool *ret_asked)
@@ -350,11 +350,11 @@ ssize_t cfs_group_read(struct cfs_group *g, const struct cfs_peer_block *b, uint
 		       uint32_t len, const struct iovec *dst, int n_dst, bool nowait,
 		       struct cfs_hedge *hedge, cfs_deadline_t deadline)
 {
-	struct group_view *v = cfs_group_view_hold(g);
+	struct group_snapshot *v = cfs_group_snapshot_ref(g);
 	bool asked = false;
 	ssize_t r = ask_owners(g, v, b, off, len, dst, n_dst, nowait, hedge, deadline, &asked);
 
-	cfs_group_view_unref(v);
+	cfs_group_snapshot_unref(v);
 	if (r >= 0 || r == -EAGAIN || r == -EALREADY)
 		return r;
 	if (asked)
@@ -367,8 +367,8 @@ ssize_t cfs_group_read(struct cfs_group *g, const struct cfs_peer_block *b, uint
 void cfs_group_hint(struct cfs_group *g, const struct cfs_peer_block *b, enum cfs_peer_hint hint)
 {
 	struct group_node *owners[CFS_PLACEMENT_PICK_MAX], *had[CFS_PLACEMENT_PICK_MAX];
-	struct group_view *v = cfs_group_view_hold(g);
-	unsigned n = cfs_group_view_pick(v, v->all, b, g->replicas, owners), i, k;
+	struct group_snapshot *v = cfs_group_snapshot_ref(g);
+	unsigned n = cfs_group_snapshot_pick(v, v->all, b, g->replicas, owners), i, k;
 
 	for (i = 0; i < n; i++) {
 		if (owners[i]->peer)
@@ -382,24 +382,24 @@ void cfs_group_hint(struct cfs_group *g, const struct cfs_peer_block *b, enum cf
 		if (i == n)
 			cfs_peer_hint(had[k]->peer, b, hint);
 	}
-	cfs_group_view_unref(v);
+	cfs_group_snapshot_unref(v);
 }
 
 void cfs_group_replicate(struct cfs_group *g, const struct cfs_peer_block *b)
 {
 	struct group_node *owners[CFS_PLACEMENT_PICK_MAX];
-	struct group_view *v;
+	struct group_snapshot *v;
 	unsigned n, i;
 
 	if (g->replicas < 2)
 		return;
-	v = cfs_group_view_hold(g);
-	n = cfs_group_view_pick(v, v->all, b, g->replicas, owners);
+	v = cfs_group_snapshot_ref(g);
+	n = cfs_group_snapshot_pick(v, v->all, b, g->replicas, owners);
 	for (i = 1; i < n && owners[0]->member.self; i++) {
 		if (owners[i]->peer)
 			cfs_peer_hint(owners[i]->peer, b, CFS_PEER_WARM);
 	}
-	cfs_group_view_unref(v);
+	cfs_group_snapshot_unref(v);
 }
 
 int cfs_group_map(struct cfs_group *g, const struct cfs_peer_block *b,
@@ -407,8 +407,8 @@ int cfs_group_map(struct cfs_group *g, const struct cfs_peer_block *b,
 		  cfs_deadline_t deadline)
 {
 	struct group_node *nodes[CFS_PLACEMENT_PICK_MAX];
-	struct group_view *v = cfs_group_view_hold(g);
-	unsigned n = cfs_group_view_pick(v, v->all, b, g->replicas, nodes), i;
+	struct group_snapshot *v = cfs_group_snapshot_ref(g);
+	unsigned n = cfs_group_snapshot_pick(v, v->all, b, g->replicas, nodes), i;
 
 	for (i = 0; i < n; i++) {
 		char byte;
@@ -423,7 +423,7 @@ int cfs_group_map(struct cfs_group *g, const struct cfs_peer_block *b,
 				  cfs_deadline_min(deadline, cfs_deadline_in(g->timeout_ms)));
 		cached[i] = r == 1 ? 1 : r == -ENOENT ? 0 : (int)r;
 	}
-	cfs_group_view_unref(v);
+	cfs_group_snapshot_unref(v);
 	return (int)n;
 }
 
@@ -458,25 +458,25 @@ static int describe(void *arg, const char *group, const struct cfs_group_member 
 	return 0;
 }
 
-static void show_peer(const struct group_view *v, struct group_node *n, double sum,
+static void show_peer(const struct group_snapshot *v, struct group_node *n, double sum,
 		      struct cfs_group_member *m)
 {
 	*m = n->member;
-	m->share = sum > 0 ? cfs_group_view_weight(v, m) / sum : 0;
+	m->share = sum > 0 ? cfs_group_snapshot_weight(v, m) / sum : 0;
 	if (n->peer)
 		cfs_peer_stats(n->peer, &m->asked, &m->state);
 }
 
 int cfs_group_each_member(struct cfs_group *g, cfs_group_member_fn fn, void *arg)
 {
-	struct group_view *v = cfs_group_view_hold(g);
+	struct group_snapshot *v = cfs_group_snapshot_ref(g);
 	struct shown s = {.v = calloc(v->n + 1, sizeof(*s.v)), .n = v->n};
 	int r = s.v ? 0 : -ENOMEM, pass;
 	double sum = 0;
 	size_t i;
 
 	for (i = 0; i < v->n; i++)
-		sum += cfs_group_view_weight(v, &v->nodes[i]->member);
+		sum += cfs_group_snapshot_weight(v, &v->nodes[i]->member);
 	for (i = 0; i < v->n && !r; i++)
 		show_peer(v, v->nodes[i], sum, &s.v[i]);
 	/* Without the registry members have no names. */
@@ -492,13 +492,13 @@ int cfs_group_each_member(struct cfs_group *g, cfs_group_member_fn fn, void *arg
 		}
 	}
 	free(s.v);
-	cfs_group_view_unref(v);
+	cfs_group_snapshot_unref(v);
 	return r;
 }
 
 void cfs_group_stats(struct cfs_group *g, struct cfs_group_stats *ret)
 {
-	struct group_view *v = cfs_group_view_hold(g);
+	struct group_snapshot *v = cfs_group_snapshot_ref(g);
 	size_t i;
 
 	*ret = (struct cfs_group_stats){
@@ -517,6 +517,6 @@ void cfs_group_stats(struct cfs_group *g, struct cfs_group_stats *ret)
 		ret->apart += v->nodes[i]->member.apart;
 		ret->slow += cfs_slow_is(&v->nodes[i]->pace.slow);
 	}
-	cfs_group_view_unref(v);
+	cfs_group_snapshot_unref(v);
 	cfs_transport_stats(g->transport, &ret->asked, &ret->served);
 }

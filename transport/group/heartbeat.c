@@ -247,7 +247,7 @@ static int refresh_key(struct cfs_group *g, uint64_t now_ms)
 	struct group_key key;
 	int r;
 
-	if (g->view && now_ms - g->key_ms + g->members->tick_ms / 2 < g->heartbeat_ms)
+	if (g->snapshot && now_ms - g->key_ms + g->members->tick_ms / 2 < g->heartbeat_ms)
 		return 0;
 	g->key_ms = now_ms;
 	r = cfs_group_read_key(&g->registry, g->name, &key);
@@ -269,7 +269,7 @@ static int exchange(struct cfs_group *g, uint64_t now_ms)
 
 	if (r >= 0)
 		r = cfs_members_read(g->members, now_ms);
-	if (!g->view)
+	if (!g->snapshot)
 		g->had_company = g->members->roster.n > 0;
 	r2 = refresh_self(g);
 	if (r >= 0)
@@ -288,9 +288,9 @@ int cfs_group_heartbeat_once(struct cfs_group *g)
 	if (r >= 0)
 		r = r2;
 	/* On failure the last known members stay. */
-	if (!g->changed || (r < 0 && !g->view))
+	if (!g->changed || (r < 0 && !g->snapshot))
 		return r;
-	r2 = cfs_group_view_publish(g);
+	r2 = cfs_group_snapshot_publish(g);
 	if (r2 == 0)
 		g->changed = false;
 	return r < 0 ? r : r2;

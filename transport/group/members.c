@@ -78,7 +78,7 @@ int cfs_members_read_head(struct cfs_members *m, struct members_head *ret,
 	if (sscanf(ret_text,
 		   "%" SCNx64 " %" SCNx64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64
 		   " %" SCNu64 " %u %" SCNx64,
-		   &h.leader, &h.nonce, &h.serial, &h.tick_ms, &h.version, &h.log, &h.snapshot,
+		   &h.leader, &h.nonce, &h.serial, &h.tick_ms, &h.version, &h.log, &h.full,
 		   &h.pieces, &h.sum) != 9)
 		return -EINVAL;
 	*ret = h;
@@ -91,14 +91,14 @@ static int see_text(void *arg, const char *key, const void *value, size_t len)
 	return cfs_roster_apply(arg, value, len);
 }
 
-static int apply_snapshot(struct cfs_members *m, struct cfs_roster *to)
+static int apply_full_list(struct cfs_members *m, struct cfs_roster *to)
 {
 	char key[CFS_GROUP_KEY_MAX];
 	unsigned i;
 	int r = 0;
 
 	for (i = 0; i < m->head.pieces && r == 0; i++) {
-		cfs_members_list_key(m, key, "s%" PRIu64 ".%" PRIx64 ".%u", m->head.snapshot,
+		cfs_members_list_key(m, key, "s%" PRIu64 ".%" PRIx64 ".%u", m->head.full,
 				     m->head.nonce, i);
 		r = m->registry->get(m->registry->arg, key, see_text, to);
 	}
@@ -143,13 +143,13 @@ static int follow_changes(struct cfs_members *m)
 	return r;
 }
 
-static int follow_snapshot(struct cfs_members *m)
+static int follow_full_list(struct cfs_members *m)
 {
 	struct cfs_roster next = {0};
-	int r = apply_snapshot(m, &next);
+	int r = apply_full_list(m, &next);
 
 	if (r == 0)
-		r = apply_changes(m, m->head.snapshot, &next);
+		r = apply_changes(m, m->head.full, &next);
 	if (r == 0)
 		r = take(m, &next);
 	cfs_roster_free(&next);
@@ -166,7 +166,7 @@ int cfs_members_follow(struct cfs_members *m)
 	if (m->known && m->version >= h->log && m->version < h->version)
 		r = follow_changes(m);
 	if (r == -ENOENT || r == -EINVAL)
-		r = follow_snapshot(m);
+		r = follow_full_list(m);
 	/* It was replaced meanwhile: the next head names the replacement. */
 	return r == -ENOENT ? -EAGAIN : r;
 }

@@ -3,18 +3,18 @@
  * The members of a cache group, from the registry:
  *
  *	group.member.NAME/ID		a record per member, written by it at every heartbeat
- *	group.list.NAME/head		LEADER NONCE SERIAL TICK_MS VERSION LOG SNAPSHOT
+ *	group.list.NAME/head		LEADER NONCE SERIAL TICK_MS VERSION LOG FULL
  *					PIECES SUM
  *	group.list.NAME/dV.NONCE	what version V of the list changes
  *	group.list.NAME/sV.NONCE.I	piece I of the whole list of version V
  *
- * One member, the leader, reads all records every tick (a quarter of a heartbeat), judges who is there,
- * and publishes what has changed: first the changes as records of their own, then the head that
- * makes them valid, which is swapped for the one it knows. So of two leaders one fails, and a
- * version means one list. Others read the head every second tick, and what they lack: the changes
- * after version LOG can be had, and the whole list of version SNAPSHOT. SUM is that of the list:
- * one that does not have it afterwards reads the whole list. After LOG_MAX changes there is another
- * snapshot; then LOG is the one before, and what is older is removed.
+ * One member, the leader, reads all records every tick (a quarter of a heartbeat), judges which
+ * members are alive, and publishes what has changed: first the changes as records of their own, then
+ * the head that makes them valid, which is swapped for the one it knows. So of two leaders one
+ * fails, and a version means one list. Others read the head every second tick, and what they lack:
+ * the changes after version LOG can be had, and the full list of version FULL. SUM is that of the
+ * list: a member that does not have it afterwards reads the full list. After LOG_MAX changes there
+ * is another full list; then LOG is the one before, and what is older is removed.
  *
  * Two deputies (the first by id that share and do not lead) read the records every second tick. The
  * first takes over when the head stands still for three ticks of the leader, the second when the
@@ -23,8 +23,9 @@
  * head every tick. Time counts only while reads succeed: an outage of the registry makes no member
  * gone.
  *
- * Traffic per member of n, in bytes per second, with heartbeats of 5 s: two records per heartbeat, two heads,
- * and 270 * n * (1 + 2 / 2) / n / 1.25 for what leader and deputies read: independent of n.
+ * Traffic per member of n, in bytes per second, with heartbeats of 5 s: two records per heartbeat,
+ * two heads, and 270 * n * (1 + 2 / 2) / n / 1.25 for what leader and deputies read: independent of
+ * n.
  *
  * Threads: one at a time.
  */
@@ -42,7 +43,7 @@ struct members_head {
 	uint64_t nonce; /* the leader's boot number */
 	uint64_t serial;
 	uint64_t tick_ms; /* 0: the leader has left */
-	uint64_t version, log, snapshot;
+	uint64_t version, log, full;
 	unsigned pieces;
 	uint64_t sum;
 };

@@ -15,8 +15,8 @@
 /* Lines that become records of at most CFS_MEMBERS_TEXT_MAX. */
 struct pen {
 	struct cfs_members *m;
-	bool whole;	  /* pieces of a snapshot, not changes */
-	uint64_t version; /* of the snapshot; of the last change */
+	bool whole;	  /* pieces of the full list, not changes */
+	uint64_t version; /* of the full list; of the last change */
 	unsigned pieces;
 	size_t len, first; /* first: the length of the line that begins each record */
 	char text[CFS_MEMBERS_TEXT_MAX];
@@ -89,7 +89,7 @@ static struct pen *new_pen(struct cfs_members *m, bool whole, uint64_t version)
 	return p;
 }
 
-static int write_snapshot(struct cfs_members *m, uint64_t version, unsigned *ret_pieces)
+static int write_full_list(struct cfs_members *m, uint64_t version, unsigned *ret_pieces)
 {
 	struct pen *p = new_pen(m, true, version);
 	size_t i;
@@ -117,7 +117,7 @@ static int swap_head(struct cfs_members *m, const struct members_head *h)
 	n = snprintf(text, sizeof(text),
 		     "%" PRIx64 " %" PRIx64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64
 		     " %" PRIu64 " %u %" PRIx64,
-		     h->leader, h->nonce, h->serial, h->tick_ms, h->version, h->log, h->snapshot,
+		     h->leader, h->nonce, h->serial, h->tick_ms, h->version, h->log, h->full,
 		     h->pieces, h->sum);
 	cfs_members_list_key(m, key, "head");
 	if (m->head_text[0])
@@ -172,10 +172,10 @@ int cfs_members_claim(struct cfs_members *m, uint64_t now_ms)
 	h.tick_ms = m->tick_ms;
 	/* A list with other content is another version. */
 	h.version += !same;
-	h.log = h.snapshot = h.version;
+	h.log = h.full = h.version;
 	h.sum = m->roster.sum;
 	if (r == 0)
-		r = write_snapshot(m, h.version, &h.pieces);
+		r = write_full_list(m, h.version, &h.pieces);
 	if (r == 0)
 		r = swap_head(m, &h);
 	if (r < 0)
@@ -264,15 +264,15 @@ static int write_changes(struct cfs_members *m, struct pen *p, struct cfs_roster
 	return r == 0 ? pen_end(p) : r;
 }
 
-static int publish_snapshot(struct cfs_members *m)
+static int publish_full_list(struct cfs_members *m)
 {
 	struct members_head h = m->head;
 	int r;
 
 	h.serial++;
-	h.log = h.snapshot;
-	h.snapshot = h.version;
-	r = write_snapshot(m, h.version, &h.pieces);
+	h.log = h.full;
+	h.full = h.version;
+	r = write_full_list(m, h.version, &h.pieces);
 	if (r == 0)
 		r = swap_head(m, &h);
 	if (r == 0)
@@ -313,8 +313,8 @@ int cfs_members_publish(struct cfs_members *m)
 {
 	int r = publish_changes(m);
 
-	if (r == 0 && m->version - m->head.snapshot >= LOG_MAX)
-		r = publish_snapshot(m);
+	if (r == 0 && m->version - m->head.full >= LOG_MAX)
+		r = publish_full_list(m);
 	if (r != -ESTALE && r != -EEXIST)
 		return r;
 	cfs_debug("another member publishes the list of the cache group: group=%s", m->name);

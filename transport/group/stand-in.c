@@ -17,7 +17,7 @@
 /* ---- judging ---- */
 
 /* 0: there is nothing to compare with. */
-static uint64_t limit_of(const struct cfs_group *g, const struct group_view *v,
+static uint64_t limit_of(const struct cfs_group *g, const struct group_snapshot *v,
 			 const struct group_node *node)
 {
 	uint64_t others[COMPARED], now_ns = cfs_now_ns();
@@ -40,10 +40,10 @@ void cfs_group_judge(void *arg, struct cfs_slow *s, uint64_t us)
 	const struct group_node *node =
 		(struct group_node *)((char *)s - offsetof(struct group_node, pace.slow));
 	struct cfs_group *g = arg;
-	struct group_view *v = cfs_group_view_hold(g);
+	struct group_snapshot *v = cfs_group_snapshot_ref(g);
 	uint64_t limit_us = limit_of(g, v, node);
 
-	cfs_group_view_unref(v);
+	cfs_group_snapshot_unref(v);
 	if (limit_us == 0 || us <= limit_us || !cfs_slow_begin(s, cfs_now_ms()))
 		return;
 	cfs_warn("peer is slow, others stand in for it until it is not: group=%s member=%016" PRIx64
@@ -86,7 +86,7 @@ static void note_end(struct cfs_peer_get *get, int err)
 }
 
 /* Reads a part of the block, if a probe is due. */
-static void probe_slow(const struct cfs_group *g, const struct group_view *v,
+static void probe_slow(const struct cfs_group *g, const struct group_snapshot *v,
 		       struct group_node *node, const struct cfs_peer_block *b)
 {
 	uint32_t len = CFS_MIN(b->len, CFS_SLOW_PROBE);
@@ -120,12 +120,13 @@ static void probe_slow(const struct cfs_group *g, const struct group_view *v,
 
 /* ---- choosing ---- */
 
-unsigned cfs_group_pick_askable(struct cfs_group *g, const struct group_view *v,
+unsigned cfs_group_pick_askable(struct cfs_group *g, const struct group_snapshot *v,
 				const struct cfs_peer_block *b, bool probe,
 				struct group_owner ret[CFS_PLACEMENT_PICK_MAX])
 {
 	struct group_node *nodes[CFS_PLACEMENT_PICK_MAX];
-	unsigned n = cfs_group_view_pick(v, v->all, b, g->replicas + STAND_INS, nodes), i, k = 0;
+	unsigned n = cfs_group_snapshot_pick(v, v->all, b, g->replicas + STAND_INS, nodes), i,
+		 k = 0;
 
 	for (i = 0; i < n; i++) {
 		if (!nodes[i]->peer || !cfs_slow_is(&nodes[i]->pace.slow))
@@ -140,12 +141,12 @@ unsigned cfs_group_pick_askable(struct cfs_group *g, const struct group_view *v,
 bool cfs_group_may_stand_in(struct cfs_group *g, const struct cfs_peer_block *b)
 {
 	struct group_node *nodes[CFS_PLACEMENT_PICK_MAX];
-	struct group_view *v = cfs_group_view_hold(g);
-	unsigned n = cfs_group_view_pick(v, v->all, b, g->replicas + STAND_INS, nodes), i;
+	struct group_snapshot *v = cfs_group_snapshot_ref(g);
+	unsigned n = cfs_group_snapshot_pick(v, v->all, b, g->replicas + STAND_INS, nodes), i;
 	bool found = false;
 
 	for (i = 0; i < n; i++)
 		found = found || nodes[i]->member.self;
-	cfs_group_view_unref(v);
+	cfs_group_snapshot_unref(v);
 	return found;
 }

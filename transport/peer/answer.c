@@ -243,8 +243,8 @@ static int start_read(struct cfs_job *j)
 }
 
 /*
- * Gets the bytes [from, to) of the file, at most CFS_READ_MAX, until cfs_admission_leave(). IN_RING: the
- * ring reads them, or will; cfs_answer_advance() then calls again and finds them.
+ * Gets the bytes [from, to) of the file, at most CFS_READ_MAX, until cfs_admission_leave().
+ * IN_RING: the ring reads them, or will; cfs_answer_advance() then calls again and finds them.
  */
 static int bytes_of(struct cfs_job *j, uint32_t from, uint32_t to, const uint8_t **ret)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client over a byte stream (client.h): frames on a link. The thread that starts a request sends it, so that no
- * other thread must be woken. While one thread sends, others add to the batch that it takes next.
+ * A client over a byte stream (client.h): frames on a link. The thread that starts a request sends
+ * it, so that no other thread must be woken. While one thread sends, others add to the batch that
+ * it takes next.
  *
  * Only the receiver (the loop, or a thread in inline receive: inline.c) takes a request out of its
  * slot and writes to a request's memory: after done has run, nothing writes there.

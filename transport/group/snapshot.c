@@ -19,7 +19,7 @@ void cfs_group_node_unref(struct group_node *n)
 	free(n);
 }
 
-void cfs_group_view_unref(struct group_view *v)
+void cfs_group_snapshot_unref(struct group_snapshot *v)
 {
 	size_t i;
 
@@ -32,25 +32,25 @@ void cfs_group_view_unref(struct group_view *v)
 	free(v);
 }
 
-struct group_view *cfs_group_view_hold(struct cfs_group *g)
+struct group_snapshot *cfs_group_snapshot_ref(struct cfs_group *g)
 {
-	struct group_view *v;
+	struct group_snapshot *v;
 
 	pthread_mutex_lock(&g->lock);
-	v = g->view;
+	v = g->snapshot;
 	atomic_fetch_add(&v->refs, 1);
 	pthread_mutex_unlock(&g->lock);
 	return v;
 }
 
-unsigned cfs_group_view_weight(const struct group_view *v, const struct cfs_group_member *m)
+unsigned cfs_group_snapshot_weight(const struct group_snapshot *v, const struct cfs_group_member *m)
 {
 	if (!m->address[0] || m->apart || (v->keepers && m->memory_only))
 		return 0;
 	return m->weight;
 }
 
-static void look_round(struct group_view *v)
+static void look_round(struct group_snapshot *v)
 {
 	size_t i;
 
@@ -62,11 +62,11 @@ static void look_round(struct group_view *v)
 	for (i = 0; i < v->n; i++) {
 		const struct cfs_group_member *m = &v->nodes[i]->member;
 
-		v->drained |= m->address[0] && !m->apart && !cfs_group_view_weight(v, m);
+		v->drained |= m->address[0] && !m->apart && !cfs_group_snapshot_weight(v, m);
 	}
 }
 
-static int place(const struct group_view *v, bool before, struct cfs_placement **ret)
+static int place(const struct group_snapshot *v, bool before, struct cfs_placement **ret)
 {
 	struct cfs_placement_member *m = calloc(v->n + 1, sizeof(*m));
 	size_t i;
@@ -79,7 +79,7 @@ static int place(const struct group_view *v, bool before, struct cfs_placement *
 
 		m[i].id = of->id;
 		if (!before)
-			m[i].weight = cfs_group_view_weight(v, of);
+			m[i].weight = cfs_group_snapshot_weight(v, of);
 		else if (of->address[0] && !of->apart)
 			m[i].weight = of->rank;
 	}
@@ -88,9 +88,9 @@ static int place(const struct group_view *v, bool before, struct cfs_placement *
 	return r;
 }
 
-int cfs_group_view_publish(struct cfs_group *g)
+int cfs_group_snapshot_publish(struct cfs_group *g)
 {
-	struct group_view *v = calloc(1, sizeof(*v) + g->n_nodes * sizeof(v->nodes[0])), *old;
+	struct group_snapshot *v = calloc(1, sizeof(*v) + g->n_nodes * sizeof(v->nodes[0])), *old;
 	size_t i;
 	int r;
 
@@ -106,21 +106,22 @@ int cfs_group_view_publish(struct cfs_group *g)
 	if (!r)
 		r = place(v, true, &v->before);
 	if (r) {
-		cfs_group_view_unref(v);
+		cfs_group_snapshot_unref(v);
 		return r;
 	}
 	pthread_mutex_lock(&g->lock);
-	old = g->view;
-	g->view = v;
+	old = g->snapshot;
+	g->snapshot = v;
 	pthread_mutex_unlock(&g->lock);
 	/* Each block is asked for by all members but its owner. */
 	cfs_hedging_share(&g->hedging, (unsigned)CFS_MAX(v->n, (size_t)1) - 1);
-	cfs_group_view_unref(old);
+	cfs_group_snapshot_unref(old);
 	return 0;
 }
 
-unsigned cfs_group_view_pick(const struct group_view *v, const struct cfs_placement *p,
-			     const struct cfs_peer_block *b, unsigned n, struct group_node **ret)
+unsigned cfs_group_snapshot_pick(const struct group_snapshot *v, const struct cfs_placement *p,
+				 const struct cfs_peer_block *b, unsigned n,
+				 struct group_node **ret)
 {
 	unsigned index[CFS_PLACEMENT_PICK_MAX], i;
 

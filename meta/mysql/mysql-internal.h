@@ -46,7 +46,7 @@ struct mysql_stmt {
 	unsigned n_params, n_columns;
 	MYSQL_BIND *bind; /* parameters, then columns */
 	struct mysql_value *values;
-	uint8_t *place; /* of a one-round-trip operation: the parameter of each ? */
+	uint8_t *place; /* of a batch: the parameter of each ? */
 	unsigned n_places;
 	bool executed;
 };
@@ -89,7 +89,7 @@ struct mysql_conn {
 	enum mysql_way way;
 	bool tidb;
 	bool in_txn; /* of statements, begun and not ended here */
-	bool sent;   /* a one-round-trip operation was sent in this attempt */
+	bool sent;   /* a batch was sent in this attempt */
 	struct mysql_stmt stmt[SQL_STMT_COUNT];
 	struct mysql_stmt batch[MYSQL_BATCH_COUNT];
 	char *multi[MYSQL_BATCH_COUNT]; /* texts, built at first use */
@@ -157,7 +157,7 @@ void mysql_bulk_drop(struct mysql_conn *m);
 
 /* batch.c */
 /*
- * Runs a one-round-trip operation in the connection's way, which may be MYSQL_GENERIC only for a
+ * Runs a batch in the connection's way, which may be MYSQL_GENERIC only for a
  * SINGLE one. Parameters as sql_exec ('i', 'b'). MYSQL_DONE: done. 0: the optimistic check failed.
  * Else a negative errno. Unless it is done, nothing has changed, except that -ENOTCONN leaves the
  * outcome open. row: n columns, zeros without an answer; MYSQL_DONE_ROW: there is a row.
@@ -195,7 +195,7 @@ typedef int (*mysql_batch_fn)(struct mysql_conn *m, const struct cfs_ctx *ctx, v
  */
 int mysql_batch(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 		mysql_batch_fn fn, mysql_batch_fn applied, void *arg, size_t size);
-/* The directory for a one-round-trip operation: from the cache, or read. */
+/* The directory for a batch: from the cache, or read. */
 int mysql_get_dir(struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret);
 
 /*

@@ -76,7 +76,7 @@ int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *attr
 
 	if (r || old8->len != 8)
 		return r ? r : -EIO;
-	rds_see(rds_of(e), ino, attr, ret);
+	rds_cache_attr(rds_of(e), ino, attr, ret);
 	old = cfs_get_be64(old8->str);
 	length = (int64_t)(ret->length - old);
 	space = cfs_space_of(ret->length) - cfs_space_of(old);

@@ -41,7 +41,7 @@ int rds_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t par
 	if (!r)
 		r = a->elements == 3 ? entry_reply(a->element[1], a->element[2], ret) : -EIO;
 	if (!r)
-		rds_see_name(rds_of(e), parent, name, len, ret, a->element[2]);
+		rds_cache_name(rds_of(e), parent, name, len, ret, a->element[2]);
 	rds_end(&q);
 	return r;
 }
@@ -58,7 +58,7 @@ int rds_op_getattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t in
 	if (!r)
 		r = rds_attr_reply(q.reply[0], ret);
 	if (!r)
-		rds_see(rds_of(e), ino, q.reply[0], ret);
+		rds_cache_attr(rds_of(e), ino, q.reply[0], ret);
 	rds_end(&q);
 	return r;
 }
@@ -98,8 +98,8 @@ static int mknod_reply(struct rds *rds, const struct cfs_mknod *req, cfs_ino_t i
 		r = rds_attr_reply(a->element[2], ret_parent);
 	if (r)
 		return r;
-	rds_see(rds, ino, a->element[1], ret);
-	rds_see(rds, req->parent, a->element[2], ret_parent);
+	rds_cache_attr(rds, ino, a->element[1], ret);
+	rds_cache_attr(rds, req->parent, a->element[2], ret_parent);
 	return 0;
 }
 
@@ -159,7 +159,7 @@ int rds_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct c
 		 cfs_ino_t ino, struct cfs_entry *ret, struct cfs_usage *ret_usage)
 {
 	struct cfs_attr parent;
-	int r = rds_mknod_seen(e, ctx, req, ino, &ret->attr, &parent);
+	int r = rds_mknod_optimistic(e, ctx, req, ino, &ret->attr, &parent);
 
 	if (!r)
 		r = mknod_judged(e, ctx, req, ino, ret, &parent);
@@ -193,8 +193,8 @@ int rds_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, 
 	if (!r) {
 		*ret_usage = (struct cfs_usage){.uid = ret->uid, .gid = ret->gid};
 		rds_usage_entry(ret_usage, parent, ret, 1);
-		rds_see_name(rds, parent, name, len, &(struct cfs_entry){.ino = ino, .attr = *ret},
-			     a->element[1]);
+		rds_cache_name(rds, parent, name, len,
+			       &(struct cfs_entry){.ino = ino, .attr = *ret}, a->element[1]);
 	}
 	rds_end(&q);
 	return r;
@@ -229,7 +229,7 @@ int rds_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t in
 	if (!r)
 		r = rds_attr_reply(a->element[2], &old);
 	if (!r) {
-		rds_see(rds_of(e), ino, a->element[1], ret);
+		rds_cache_attr(rds_of(e), ino, a->element[1], ret);
 		*ret_usage = (struct cfs_usage){.uid = old.uid, .gid = old.gid};
 		if (ret->uid != old.uid || ret->gid != old.gid) {
 			ret_usage->owner_space = rds_space_of(&old);

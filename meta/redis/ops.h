@@ -22,19 +22,21 @@ DECLARE(dead_locks)
 #undef DECLARE
 
 /*
- * seen.c: updates the optimistic cache with a record just read, of a directory or of a cached file.
+ * optimistic.c: updates the optimistic cache with a record just read, of a directory or of a cached file.
  */
-void rds_see(struct rds *r, cfs_ino_t ino, const redisReply *record, const struct cfs_attr *attr);
+void rds_cache_attr(struct rds *r, cfs_ino_t ino, const redisReply *record,
+		    const struct cfs_attr *attr);
 /* The same, with the name that leads to it. */
-void rds_see_name(struct rds *r, cfs_ino_t parent, const char *name, size_t len,
-		  const struct cfs_entry *entry, const redisReply *record);
+void rds_cache_name(struct rds *r, cfs_ino_t parent, const char *name, size_t len,
+		    const struct cfs_entry *entry, const redisReply *record);
 /*
  * The optimistic path. 1: done; 0: nothing was done, because the case is not simple or the cached
  * attributes are outdated; or a negative errno.
  */
-int rds_mknod_seen(CFS_ENG, CFS_CTX, const struct cfs_mknod *req, cfs_ino_t ino,
-		   struct cfs_attr *ret, struct cfs_attr *ret_parent);
-int rds_unlink_seen(CFS_ENG, CFS_CTX, const struct cfs_engine_remove *req, struct cfs_removed *ret);
+int rds_mknod_optimistic(CFS_ENG, CFS_CTX, const struct cfs_mknod *req, cfs_ino_t ino,
+			 struct cfs_attr *ret, struct cfs_attr *ret_parent);
+int rds_unlink_optimistic(CFS_ENG, CFS_CTX, const struct cfs_engine_remove *req,
+			  struct cfs_removed *ret);
 
 /* data.c */
 int rds_records_reply(const redisReply *list, cfs_ino_t ino, uint32_t indx, struct cfs_slice **ret);

@@ -348,7 +348,7 @@ static int deliver(struct listing *l, const char *name, size_t len, const redisR
 		r = rds_attr_reply(attr, &d.entry.attr);
 		if (r)
 			return r;
-		rds_see_name(rds_of(l->e), l->dir, name, len, &d.entry, attr);
+		rds_cache_name(rds_of(l->e), l->dir, name, len, &d.entry, attr);
 	} else {
 		cfs_optimistic_name_remember(&rds_of(l->e)->optimistic, l->dir, name, len,
 					     d.entry.ino);

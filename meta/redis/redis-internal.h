@@ -111,7 +111,7 @@ struct rds {
 	_Atomic uint64_t last_token;
 	struct rds_windows *windows;
 	struct rds_deletions *deletions;
-	struct cfs_optimistic optimistic; /* seen.c */
+	struct cfs_optimistic optimistic; /* optimistic.c */
 	atomic_bool info_refused;	  /* settle.c */
 };
 

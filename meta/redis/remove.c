@@ -30,7 +30,7 @@ static int victim_reply(struct rds *rds, const redisReply *outcome, const redisR
 	ret->outcome = (enum cfs_removal_outcome)rds_int(outcome);
 	ret->ino = cfs_get_be64(ino->str);
 	ret->has_data = rds_int(data) != 0;
-	rds_see(rds, ret->ino, attr, &ret->attr);
+	rds_cache_attr(rds, ret->ino, attr, &ret->attr);
 	if (ret->has_data)
 		rds_deletions_add(rds, ret->ino, strtoull(length->str, NULL, 10));
 	return 0;
@@ -76,7 +76,7 @@ static int remove_judged(struct cfs_engine *e, const struct cfs_ctx *ctx, bool d
 		if (!r && !cfs_ino_is_trash(req->parent))
 			r = rds_attr_reply(a->element[5], &ret->parent);
 		if (!r && !cfs_ino_is_trash(req->parent))
-			rds_see(rds, req->parent, a->element[5], &ret->parent);
+			rds_cache_attr(rds, req->parent, a->element[5], &ret->parent);
 	}
 	rds_end(&q);
 	return r;
@@ -86,7 +86,7 @@ static int remove_name(struct cfs_engine *e, const struct cfs_ctx *ctx, bool dir
 		       const struct cfs_engine_remove *req, struct cfs_removed *ret,
 		       struct cfs_usage *ret_usage)
 {
-	int r = dir ? 0 : rds_unlink_seen(e, ctx, req, ret);
+	int r = dir ? 0 : rds_unlink_optimistic(e, ctx, req, ret);
 
 	if (!r)
 		r = remove_judged(e, ctx, dir, req, ret);
@@ -185,8 +185,8 @@ int rds_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	if (!r)
 		r = rename_reply(rds, req, a, ret, ret_usage);
 	if (!r)
-		rds_see_name(rds, n->dst_parent, n->dst_name, n->dst_len, &ret->moved,
-			     a->element[2]);
+		rds_cache_name(rds, n->dst_parent, n->dst_name, n->dst_len, &ret->moved,
+			       a->element[2]);
 	rds_end(&q);
 	return r;
 }

@@ -233,7 +233,7 @@ int rds_op_set_acl_id(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t
 	if (!r)
 		r = rds_attr_reply(a->element[1], ret);
 	if (!r)
-		rds_see(rds_of(e), ino, a->element[1], ret);
+		rds_cache_attr(rds_of(e), ino, a->element[1], ret);
 	rds_end(&q);
 	return r;
 }

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- bare
--- The optimistic path: makes a non-directory, from cached attributes of its parent (seen.c).
+-- The optimistic path: makes a non-directory, from cached attributes of its parent (optimistic.c).
 -- ARGV: the answer's key and number, directory, name, inode, entry, record, the expected record of
 -- the directory (flags to group, parent to end), a symlink's target
 local A, P, call, sub = ARGV, KEYS[1], redis.call, string.sub

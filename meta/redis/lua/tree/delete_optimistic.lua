@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- bare
 -- The optimistic path: deletes a file with one name that this client does not have open, from
--- cached attributes of the file and the directory (seen.c).
+-- cached attributes of the file and the directory (optimistic.c).
 -- ARGV: the answer's key and number, directory, name, inode, entry, record, the expected record of
 -- the directory (flags to group, parent to end), the space freed; of a file with length that
 -- length, both with a minus sign, and what `delfiles` gets: its name and the moment

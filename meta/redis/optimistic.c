@@ -27,7 +27,8 @@ static bool is_as_encoded(const redisReply *record, const struct cfs_attr *attr)
 	       memcmp(same, record->str, record->len) == 0;
 }
 
-void rds_see(struct rds *r, cfs_ino_t ino, const redisReply *record, const struct cfs_attr *attr)
+void rds_cache_attr(struct rds *r, cfs_ino_t ino, const redisReply *record,
+		    const struct cfs_attr *attr)
 {
 	bool tells = is_as_encoded(record, attr);
 
@@ -41,11 +42,11 @@ void rds_see(struct rds *r, cfs_ino_t ino, const redisReply *record, const struc
 		cfs_optimistic_file_forget(&r->optimistic, ino);
 }
 
-void rds_see_name(struct rds *r, cfs_ino_t parent, const char *name, size_t len,
-		  const struct cfs_entry *entry, const redisReply *record)
+void rds_cache_name(struct rds *r, cfs_ino_t parent, const char *name, size_t len,
+		    const struct cfs_entry *entry, const redisReply *record)
 {
 	cfs_optimistic_file_remember(&r->optimistic, parent, name, len, entry);
-	rds_see(r, entry->ino, record, &entry->attr);
+	rds_cache_attr(r, entry->ino, record, &entry->attr);
 }
 
 /* ---- common parts of the scripts ---- */
@@ -85,8 +86,9 @@ static int run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_o
 
 /* ---- making ---- */
 
-int rds_mknod_seen(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
-		   cfs_ino_t ino, struct cfs_attr *ret, struct cfs_attr *ret_parent)
+int rds_mknod_optimistic(struct cfs_engine *e, const struct cfs_ctx *ctx,
+			 const struct cfs_mknod *req, cfs_ino_t ino, struct cfs_attr *ret,
+			 struct cfs_attr *ret_parent)
 {
 	uint8_t record[RDS_ATTR_MAX], judged[RDS_ATTR_MAX], entry[RDS_ENTRY_BYTES];
 	bool link = req->type == CFS_TYPE_SYMLINK;
@@ -103,7 +105,7 @@ int rds_mknod_seen(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct
 	cfs_rules_new_inode(ctx, req, &dir, &attr);
 	rds_entry_encode(attr.type, ino, entry);
 	rds_begin(&q, e);
-	rds_script_begin(&q, ctx, &rds_mknod_seen_lua, link ? 7 : 6);
+	rds_script_begin(&q, ctx, &rds_mknod_optimistic_lua, link ? 7 : 6);
 	rds_words(&q, "ububbb", req->parent, req->name, req->name_len, ino, entry, sizeof(entry),
 		  record, rds_attr_encode(&attr, record), judged, judged_part(&dir, judged));
 	if (link)
@@ -155,7 +157,7 @@ static void put_delete(struct rds_request *q, const struct cfs_ctx *ctx, const s
 	const struct cfs_attr *v = &a->victim.attr;
 	char deleted[64];
 
-	put_removal(q, ctx, a, &rds_delete_seen_lua, v->length ? 4 : 1);
+	put_removal(q, ctx, a, &rds_delete_optimistic_lua, v->length ? 4 : 1);
 	rds_words(q, "i", -rds_space_of(v));
 	if (!v->length)
 		return;
@@ -173,15 +175,15 @@ static void put_trash(struct rds_request *q, const struct cfs_ctx *ctx, const st
 	size_t len =
 		cfs_rules_trash_name(req->parent, a->victim.ino, req->name, req->name_len, name);
 
-	put_removal(q, ctx, a, &rds_trash_seen_lua, length ? 7 : 5);
+	put_removal(q, ctx, a, &rds_trash_optimistic_lua, length ? 7 : 5);
 	rds_words(q, "bubii", record, rds_attr_encode(after, record), req->trash, name, len, -space,
 		  space);
 	if (length)
 		rds_words(q, "ii", -length, length);
 }
 
-int rds_unlink_seen(struct cfs_engine *e, const struct cfs_ctx *ctx,
-		    const struct cfs_engine_remove *req, struct cfs_removed *ret)
+int rds_unlink_optimistic(struct cfs_engine *e, const struct cfs_ctx *ctx,
+			  const struct cfs_engine_remove *req, struct cfs_removed *ret)
 {
 	struct rds *rds = rds_of(e);
 	struct removal a = {.req = req};

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- bare
 -- The optimistic path: moves a non-directory with one name to the trash, from cached attributes of
--- it and of the directory (seen.c).
+-- it and of the directory (optimistic.c).
 -- ARGV: the answer's key and number, directory, name, inode, entry, record, the expected record of
 -- the directory (flags to group, parent to end), the record afterwards, the trash, the name there,
 -- its space with a minus sign and without; of a file with length that length, in both ways

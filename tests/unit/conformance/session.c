@@ -10,7 +10,7 @@
 struct found {
 	uint64_t sid;
 	int64_t expire_s;
-	char info[1024];
+	char info[65536];
 	size_t n;
 };
 

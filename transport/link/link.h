@@ -5,7 +5,7 @@
  *
  * No call waits: one that would returns -EAGAIN, and poll(2) on fd tells when to retry. All calls
  * are on the loop's thread, except for a client's connection: send may be called by other threads,
- * one at a time; recv and expect by the thread in inline receive (lend.c). After -EAGAIN the next
+ * one at a time; recv and expect by the thread in inline receive (inline.c). After -EAGAIN the next
  * send must start with the same bytes.
  */
 #ifndef CFS_TRANSPORT_LINK_H

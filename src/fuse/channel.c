@@ -1,7 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "channel.h"
 
+#include <errno.h>
+
 #include "base/log.h"
+
+int channel_reply(struct cfs_channel *c, const struct cfs_request_id *id, const char *op, int error,
+		  struct iovec *iov, int n)
+{
+	int r = c->ops->reply(c, id, error, iov, n);
+
+	if (r < 0 && r != -ENOENT) {
+		cfs_warn("the kernel refuses a reply, the caller gets EIO: op=%s error=%s", op,
+			 cfs_errname(r));
+		channel_reply_error(c, id, -EIO);
+	}
+	return r;
+}
 
 int channel_reply_error(struct cfs_channel *c, const struct cfs_request_id *id, int error)
 {

@@ -84,6 +84,12 @@ struct cfs_channel {
 
 /* ---- messages ---- */
 
+/*
+ * Answers a request. The caller of one whose reply the kernel refuses gets EIO, so that it does not
+ * wait for ever. Negative: nothing of the reply has arrived, as cfs_channel_reply_fn. op: for the log.
+ */
+int channel_reply(struct cfs_channel *c, const struct cfs_request_id *id, const char *op, int error,
+		  struct iovec *iov, int n);
 /* Answers with a number only. */
 int channel_reply_error(struct cfs_channel *c, const struct cfs_request_id *id, int error);
 /* Makes the kernel drop cached pages (off and len; len 0: to the end) and attributes of an inode; off

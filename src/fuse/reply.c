@@ -43,18 +43,14 @@ static void trace(const struct call *c, int error, const struct iovec *iov, int 
 		 (unsigned long long)c->id.unique, error, len);
 }
 
-/* iov[0] is left free. 0 or a negative errno, as cfs_channel_reply_fn. */
+/* iov[0] is left free. Negative: nothing of the reply has arrived. */
 static int answer(struct call *c, int error, struct iovec *iov, int n)
 {
-	struct cfs_channel *channel = c->fuse->channel;
 	int r;
 
 	if (c->fuse->conf.debug)
 		trace(c, error, iov, n);
-	r = channel->ops->reply(channel, &c->id, error, iov, n);
-	if (r < 0 && r != -ENOENT)
-		cfs_warn("the kernel refuses a reply, the caller waits for it: op=%s error=%s",
-			 c->op, cfs_errname(r));
+	r = channel_reply(c->fuse->channel, &c->id, c->op, error, iov, n);
 	fuse_reply_none(c->req);
 	return r;
 }
@@ -169,8 +165,8 @@ void reply_open(struct call *c, int r, const struct cfs_vfs_open *o)
 		return;
 	}
 	out = to_open(o);
-	/* -ENOENT: the caller was interrupted, no release will come. */
-	if (answer_bytes(c, &out, sizeof(out)) == -ENOENT)
+	/* The kernel does not know the handle, no release will come. */
+	if (answer_bytes(c, &out, sizeof(out)) < 0)
 		cfs_vfs_release(c->vfs, &c->ctx, o->fh);
 	call_end(c, 0);
 }
@@ -192,7 +188,7 @@ void reply_create(struct call *c, int r, const struct cfs_vfs_entry *e,
 	}
 	fill_entry(&entry, e);
 	open = to_open(o);
-	if (answer(c, 0, iov, 3) == -ENOENT)
+	if (answer(c, 0, iov, 3) < 0)
 		cfs_vfs_release(c->vfs, &c->ctx, o->fh);
 	call_end(c, 0);
 }
@@ -205,7 +201,7 @@ void reply_opendir(struct call *c, int r, uint64_t fh)
 		reply_status(c, r);
 		return;
 	}
-	if (answer_bytes(c, &out, sizeof(out)) == -ENOENT)
+	if (answer_bytes(c, &out, sizeof(out)) < 0)
 		cfs_vfs_releasedir(c->vfs, &c->ctx, fh);
 	call_end(c, 0);
 }

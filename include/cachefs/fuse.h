@@ -6,7 +6,7 @@
 #ifndef CFS_FUSE_H
 #define CFS_FUSE_H
 
-#include <cachefs/keep.h>
+#include <cachefs/handoff.h>
 #include <cachefs/vfs.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,10 +18,10 @@ struct cfs_fuse;
 #define CFS_FUSE_THREADS 32
 
 struct cfs_fuse_conf {
-	struct cfs_vfs *vfs;   /* borrowed */
-	struct cfs_keep *keep; /* borrowed; records the FUSE_INIT agreement. May be NULL */
+	struct cfs_vfs *vfs;	     /* borrowed */
+	struct cfs_handoff *handoff; /* borrowed; records the FUSE_INIT agreement. May be NULL */
 	/*
-	 * The FUSE connection of a mount that a previous process served and that `keep` describes;
+	 * The FUSE connection of a mount that a previous process served and that `handoff` describes;
 	 * -1: create a mount. The session closes it at its end, also when cfs_fuse_mount() fails.
 	 */
 	int device;
@@ -76,7 +76,7 @@ void cfs_fuse_hand_over(struct cfs_fuse *f);
 /* The FUSE connection, for the successor process; borrowed. */
 int cfs_fuse_device(const struct cfs_fuse *f);
 /* True when the kernel can send again the requests that a dead process left unanswered. */
-bool cfs_fuse_can_resume(struct cfs_keep *keep);
+bool cfs_fuse_can_resume(struct cfs_handoff *handoff);
 /*
  * Stands in while no process is ready to serve the connection. A request fails with EIO
  * `timeout_ms` after it arrived. Requests that wait since before (since_ms of cfs_now_ms(), when
@@ -84,13 +84,13 @@ bool cfs_fuse_can_resume(struct cfs_keep *keep);
  * cfs_fuse_loop(), which receives all other requests again. keep records the handles that were
  * closed meanwhile.
  */
-struct cfs_fuse_hold;
-int cfs_fuse_hold_begin(int device, struct cfs_keep *keep, uint64_t timeout_ms, uint64_t since_ms,
-			struct cfs_fuse_hold **ret);
+struct cfs_fuse_standby;
+int cfs_fuse_standby_begin(int device, struct cfs_handoff *handoff, uint64_t timeout_ms,
+			   uint64_t since_ms, struct cfs_fuse_standby **ret);
 /* The connection has ended. */
-bool cfs_fuse_hold_is_ended(struct cfs_fuse_hold *h);
+bool cfs_fuse_standby_is_ended(struct cfs_fuse_standby *h);
 /* h may be NULL. Returns how many requests have failed. */
-uint64_t cfs_fuse_hold_end(struct cfs_fuse_hold *h);
+uint64_t cfs_fuse_standby_end(struct cfs_fuse_standby *h);
 /*
  * Makes the kernel drop its cached name and its directory's cached attributes. Must not run on a
  * thread that a change of that directory waits for.

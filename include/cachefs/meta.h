@@ -81,7 +81,7 @@ struct cfs_entry {
 	struct cfs_attr attr;
 };
 
-struct cfs_keep_request;
+struct cfs_handoff_request;
 
 /* The context of one operation: caller, time and deadline. Lives on the caller's stack. */
 struct cfs_ctx {
@@ -100,11 +100,11 @@ struct cfs_ctx {
 	bool (*interrupted)(void *arg);
 	void *interrupted_arg;
 	/*
-	 * again: a process that died may have executed this request already. noted: the record of
+	 * replay: a process that died may have executed this request already. record: that of
 	 * its result, to be filled in for the next replay; may be NULL. Both are for the VFS.
 	 */
-	bool again;
-	struct cfs_keep_request *noted;
+	bool replay;
+	struct cfs_handoff_request *record;
 };
 
 static inline bool cfs_ctx_in_group(const struct cfs_ctx *ctx, uint32_t gid)

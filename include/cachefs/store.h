@@ -40,7 +40,7 @@ struct cfs_slice_runs {
 
 /*
  * The blocks that the object store has accepted and not yet made durable. The record belongs to the
- * mount and outlives its processes (cachefs/keep.h). All zeros at first.
+ * mount and outlives its processes (cachefs/handoff.h). All zeros at first.
  */
 struct cfs_unsynced {
 	/*

@@ -18,7 +18,7 @@
 #define CFS_VFS_H
 
 #include <cachefs/data.h>
-#include <cachefs/keep.h>
+#include <cachefs/handoff.h>
 #include <cachefs/meta.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -37,7 +37,7 @@ struct cfs_vfs_conf {
 	struct cfs_data *data;
 	struct cfs_store *store;
 	struct cfs_pool *pool;
-	struct cfs_keep *keep; /* where the open handles are noted; may be NULL */
+	struct cfs_handoff *handoff; /* where the open handles are noted; may be NULL */
 
 	const char *build; /* of the program, for its metrics; NULL: none */
 	cfs_ino_t root;	   /* of a subdirectory mount; 0: the volume's */
@@ -103,7 +103,7 @@ int cfs_vfs_flush(struct cfs_vfs *v);
  */
 int cfs_vfs_store(struct cfs_vfs *v);
 /*
- * Restores the handles of the previous process from conf->keep, under the same numbers. Call it
+ * Restores the handles of the previous process from conf->handoff, under the same numbers. Call it
  * after cfs_meta_start() and before the first request. Handles whose inode is gone are not
  * restored. *ret is all zeros at first. After an error of the metadata, another call with the same
  * *ret continues where this one ended.
@@ -237,8 +237,8 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh);
  * handle: release and releasedir only note the close, and the last let_go() performs it. False:
  * there is no such handle.
  */
-bool cfs_vfs_hold(struct cfs_vfs *v, uint64_t fh);
-void cfs_vfs_let_go(struct cfs_vfs *v, uint64_t fh);
+bool cfs_vfs_pin(struct cfs_vfs *v, uint64_t fh);
+void cfs_vfs_unpin(struct cfs_vfs *v, uint64_t fh);
 int cfs_vfs_fsync(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, bool data_only);
 int cfs_vfs_fallocate(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, unsigned mode,
 		      uint64_t off, uint64_t len);
@@ -334,7 +334,7 @@ struct cfs_vfs_stats {
 	uint64_t requests, request_ns, read_bytes, written_bytes;
 	uint64_t handles, open_inodes;
 	uint64_t attr_hits, attr_misses, entry_hits, entry_misses;
-	uint64_t restarts, takeovers;  /* of the process, see keep.h */
+	uint64_t restarts, takeovers;  /* of the process, see handoff.h */
 	uint64_t in_flight, oldest_ns; /* requests; oldest_ns leaves out those that may take long */
 	uint64_t watchdog_reports;
 };

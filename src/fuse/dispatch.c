@@ -32,8 +32,8 @@ void call_begin(struct call *c, fuse_req_t req, const char *op)
 	c->fuse = fuse_req_userdata(req);
 	c->vfs = c->fuse->vfs;
 	c->umask = c->fuse->conf.umask >= 0 ? (mode_t)c->fuse->conf.umask : who->umask;
-	c->noted = NULL;
-	c->dying = dying_begin(c->fuse, rq);
+	c->record = NULL;
+	c->killable = killable_begin(c->fuse, rq);
 	c->op = op;
 	c->timed = true;
 	c->logged = cfs_vfs_logging(c->vfs);
@@ -46,16 +46,16 @@ void call_begin(struct call *c, fuse_req_t req, const char *op)
 void call_begin_once(struct call *c, fuse_req_t req, const char *op)
 {
 	call_begin(c, req, op);
-	c->noted = cfs_keep_begin(c->fuse->conf.keep, request_number(&c->id),
-				  request_is_resent(&c->id), &c->ctx.again);
-	c->ctx.noted = c->noted;
+	c->record = cfs_handoff_begin_request(c->fuse->conf.handoff, request_number(&c->id),
+					      request_is_resent(&c->id), &c->ctx.replay);
+	c->ctx.record = c->record;
 }
 
 void call_drop(struct call *c)
 {
 	fuse_reply_none(c->req);
-	dying_end(c->fuse, c->dying, 0);
-	cfs_keep_end(c->noted);
+	killable_end(c->fuse, c->killable, 0);
+	cfs_handoff_end_request(c->record);
 	call_leave();
 }
 
@@ -78,8 +78,8 @@ void call_end(struct call *c, int r)
 	};
 	uint64_t now_ns = cfs_now_ns();
 
-	dying_end(c->fuse, c->dying, c->ino);
-	cfs_keep_end(c->noted);
+	killable_end(c->fuse, c->killable, c->ino);
+	cfs_handoff_end_request(c->record);
 	if (c->timed)
 		cfs_vfs_ended(c->vfs, &req, r, now_ns);
 	if (c->logged)
@@ -97,7 +97,7 @@ void call_leave(void)
 	cfs_activity_request_end();
 }
 
-struct cfs_activity_aside *call_show_aside(const struct call *c, const char *queue)
+struct cfs_activity_aside *call_show_queued(const struct call *c, const char *queue)
 {
 	return cfs_activity_put_aside(c->op, c->ino, c->ctx.pid, c->start_ns / 1000000, queue);
 }

@@ -15,20 +15,20 @@
 
 #define WAITERS_MAX 1024
 
-/* Requests of killed callers, which may be answered before they are carried out: dying.c. */
-#define DYING_MAX     1024
-#define DYING_HANDLES 2
-struct dying_request {
+/* Requests of killed callers, which may be answered before they are carried out: killed.c. */
+#define KILLABLE_MAX	 1024
+#define KILLABLE_HANDLES 2
+struct killable {
 	/* FREE: unused; TAKEN: being filled in; RUNS: carried out; LOOKED: being examined, with the
-	 * lock held; LEFT: answered early. */
+	 * lock pinned; LEFT: answered early. */
 	_Atomic unsigned state;
 	_Atomic pid_t pid;
 	_Atomic uint64_t unique, start_ms; /* unique: of its cfs_request_id */
 	void *entry;
-	uint64_t fh[DYING_HANDLES];
-	bool held[DYING_HANDLES];
+	uint64_t fh[KILLABLE_HANDLES];
+	bool pinned[KILLABLE_HANDLES];
 };
-enum { DYING_FREE, DYING_TAKEN, DYING_RUNS, DYING_LOOKED, DYING_LEFT };
+enum { KILLABLE_FREE, KILLABLE_CLAIMED, KILLABLE_RUNNING, KILLABLE_EXAMINED, KILLABLE_ANSWERED };
 
 /* device.c: the channel over /dev/fuse. fd is borrowed. */
 struct cfs_device {
@@ -56,10 +56,10 @@ struct cfs_fuse {
 	struct loop {
 		pthread_mutex_t lock;	/* protects the fields below; a leaf */
 		pthread_cond_t changed; /* signalled when the loop has ended or a reader is done */
-		TAILQ_HEAD(, reader) readers;
-		struct reader **reader; /* by place; a thread reads its own without the lock */
+		TAILQ_HEAD(, receiver) readers;
+		struct receiver **reader; /* by place; a thread reads its own without the lock */
 		unsigned n, idle, idle_max;
-		unsigned left; /* loop_left() */
+		unsigned answered_early;
 		_Atomic bool ended;
 		int error;
 	} loop;
@@ -71,7 +71,7 @@ struct cfs_fuse {
 	struct {
 		pthread_mutex_t lock; /* held by a thread that changes the request of another one; a
 				       * leaf but for the handles */
-		struct dying_request *request;
+		struct killable *request;
 		pthread_t looker;
 		bool started;
 		unsigned next; /* where the next search starts */
@@ -81,14 +81,14 @@ struct cfs_fuse {
 		pthread_cond_t wake;
 		_Atomic bool asleep; /* until a request begins */
 		_Atomic bool stopping;
-	} dying;
+	} killed;
 
-	struct turns {
-		pthread_mutex_t lock;	   /* protects the fields below; a leaf */
-		TAILQ_HEAD(, aside) aside; /* the admission queue, in order of arrival */
+	struct admission {
+		pthread_mutex_t lock;	    /* protects the fields below; a leaf */
+		TAILQ_HEAD(, queued) queue; /* the admission queue, in order of arrival */
 		unsigned taken, max;
 		size_t bytes, bytes_max; /* memory of the queued requests */
-	} turns;
+	} admission;
 };
 
 #define CALL_ARGS 600 /* two names and some numbers */
@@ -101,8 +101,8 @@ struct call {
 	fuse_req_t req;		  /* for libfuse */
 	struct cfs_request_id id; /* for the channel */
 	mode_t umask;
-	struct cfs_keep_request *noted;
-	struct dying_request *dying; /* NULL: cannot be answered early */
+	struct cfs_handoff_request *record;
+	struct killable *killable; /* NULL: cannot be answered early */
 	const char *op;
 	cfs_ino_t ino;
 	uint64_t start_ns;
@@ -131,40 +131,40 @@ void call_end(struct call *c, int r);
 void call_take(const struct call *c);
 void call_leave(void);
 /* Shows the watchdog a request that is queued, until cfs_activity_take_up(). */
-struct cfs_activity_aside *call_show_aside(const struct call *c, const char *queue);
+struct cfs_activity_aside *call_show_queued(const struct call *c, const char *queue);
 
 /*
- * turns.c: admission of blocking requests. At most `max` run at a time; the rest are queued, and
+ * admission.c: admission of blocking requests. At most `max` run at a time; the rest are queued, and
  * the thread that frees a slot runs the next one. A queued request owns a copy of all it needs.
  */
-struct aside {
-	TAILQ_ENTRY(aside) link;
-	void (*run)(struct aside *a); /* answers the request, and frees a */
-	size_t bytes;		      /* of memory that the request occupies */
+struct queued {
+	TAILQ_ENTRY(queued) link;
+	void (*run)(struct queued *a); /* answers the request, and frees a */
+	size_t bytes;		       /* of memory that the request occupies */
 };
-void turns_init(struct cfs_fuse *f);
-void turns_fini(struct cfs_fuse *f);
-bool turn_begin(struct cfs_fuse *f);
+void admission_init(struct cfs_fuse *f);
+void admission_fini(struct cfs_fuse *f);
+bool admission_try(struct cfs_fuse *f);
 /* Queues the request. False: the caller has got the slot instead, and runs it itself. */
-bool turn_put_aside(struct cfs_fuse *f, struct aside *a);
+bool admission_queue(struct cfs_fuse *f, struct queued *a);
 /* Runs the next queued request, or frees the slot when there is none. */
-void turn_end(struct cfs_fuse *f);
+void admission_release(struct cfs_fuse *f);
 
-#define CHANGE_IOV 8
+#define BLOCKING_IOV 8
 
 /* A request that may block, with all that is needed to carry it out later. */
-struct change {
-	struct aside aside; /* must be the first member */
+struct blocking {
+	struct queued queued; /* must be the first member */
 	struct call call;
-	struct cfs_activity_aside *shown; /* set while the request is queued */
-	void (*apply)(struct change *ch); /* carries out the request and answers it */
+	struct cfs_activity_aside *shown;   /* set while the request is queued */
+	void (*apply)(struct blocking *ch); /* carries out the request and answers it */
 	fuse_ino_t ino;
 	uint64_t fh, off;
 	size_t size;
 	uint32_t want; /* bytes to be read */
 	bool append, data_only, drops_set_id;
 	uint64_t owner;
-	struct iovec iov[CHANGE_IOV];
+	struct iovec iov[BLOCKING_IOV];
 	int n_iov;
 	union {
 		int open_flags;
@@ -182,9 +182,9 @@ struct change {
 	};
 };
 /* Carries it out at once; with may_wait only after admission, which may queue it. */
-void change_apply(struct change *ch, bool may_wait);
+void blocking_run(struct blocking *ch, bool may_wait);
 /* Queues it: all slots are taken. */
-void change_put_off(struct change *ch);
+void blocking_queue(struct blocking *ch);
 
 /* reply.c; every request is answered exactly once. r: 0 or a negative errno. */
 void reply_status(struct call *c, int r);
@@ -235,16 +235,16 @@ void loop_end(struct cfs_fuse *f);
  * Counts requests that were answered before they were done: 1 when one is answered, -1 when it is
  * done. Each allows one more thread, and at most doubles their number.
  */
-void loop_left(struct cfs_fuse *f, int change);
+void loop_answered_early(struct cfs_fuse *f, int change);
 /* The request that a handler is called for; for that call. */
 const struct cfs_request *request_of(fuse_req_t req);
 
-/* dying.c */
-int dying_start(struct cfs_fuse *f);
-void dying_stop(struct cfs_fuse *f);
+/* killed.c */
+int killable_start(struct cfs_fuse *f);
+void killable_stop(struct cfs_fuse *f);
 /* Bracket the handling of a request; ino: the inode that it may have changed. */
-struct dying_request *dying_begin(struct cfs_fuse *f, const struct cfs_request *rq);
-void dying_end(struct cfs_fuse *f, struct dying_request *r, uint64_t ino); /* or NULL */
+struct killable *killable_begin(struct cfs_fuse *f, const struct cfs_request *rq);
+void killable_end(struct cfs_fuse *f, struct killable *r, uint64_t ino); /* or NULL */
 
 /* dispatch.c */
 extern const struct fuse_lowlevel_ops fuse_ops;

@@ -20,8 +20,8 @@
 #define WAKE_SIGNAL   SIGUSR1
 #define WAKE_EVERY_MS 20
 
-struct reader {
-	TAILQ_ENTRY(reader) link;
+struct receiver {
+	TAILQ_ENTRY(receiver) link;
 	struct cfs_fuse *f;
 	pthread_t thread;
 	unsigned place; /* in loop.reader */
@@ -55,7 +55,7 @@ int loop_init(struct cfs_fuse *f)
 	cfs_cond_init(&f->loop.changed);
 	TAILQ_INIT(&f->loop.readers);
 	f->loop.idle_max = idle_threads(f->conf.max_threads);
-	f->loop.reader = calloc(threads_max(f), sizeof(struct reader *));
+	f->loop.reader = calloc(threads_max(f), sizeof(struct receiver *));
 	return f->loop.reader ? 0 : -ENOMEM;
 }
 
@@ -82,7 +82,7 @@ void loop_end(struct cfs_fuse *f)
 }
 
 /* False: the loop has ended, and the kernel may send the request to another process. */
-static bool receive(struct reader *r)
+static bool receive(struct receiver *r)
 {
 	struct cfs_fuse *f = r->f;
 	int n = -EAGAIN;
@@ -117,7 +117,7 @@ const struct cfs_request *request_of(fuse_req_t req)
  * through every libfuse than its caller's numbers, and libfuse does not look at the group: it is
  * replaced by the reader's place, by which the handler finds the request.
  */
-static void handle(struct reader *r)
+static void handle(struct receiver *r)
 {
 	struct fuse_buf buf = {.mem = r->request.in, .size = r->request.len};
 
@@ -136,7 +136,7 @@ static unsigned free_place(const struct cfs_fuse *f)
 }
 
 /* Called with loop.lock held, or after the threads. */
-static void remove_reader(struct reader *r)
+static void remove_reader(struct receiver *r)
 {
 	TAILQ_REMOVE(&r->f->loop.readers, r, link);
 	r->f->loop.reader[r->place] = NULL;
@@ -149,7 +149,7 @@ static void *read_requests(void *arg);
 /* Called with loop.lock held, which the thread's first step takes. */
 static int start_reader(struct cfs_fuse *f)
 {
-	struct reader *r = calloc(1, sizeof(*r));
+	struct receiver *r = calloc(1, sizeof(*r));
 	int ret = -ENOMEM;
 
 	if (!r)
@@ -173,16 +173,16 @@ static int start_reader(struct cfs_fuse *f)
 /* Called with loop.lock held. On failure requests wait for the existing threads. */
 static void start_if_all_busy(struct cfs_fuse *f)
 {
-	unsigned max = f->conf.max_threads + CFS_MIN(f->loop.left, f->conf.max_threads);
+	unsigned max = f->conf.max_threads + CFS_MIN(f->loop.answered_early, f->conf.max_threads);
 
 	if (!atomic_load(&f->loop.ended) && f->loop.idle == 0 && f->loop.n < max)
 		start_reader(f);
 }
 
-void loop_left(struct cfs_fuse *f, int change)
+void loop_answered_early(struct cfs_fuse *f, int change)
 {
 	pthread_mutex_lock(&f->loop.lock);
-	f->loop.left += (unsigned)change;
+	f->loop.answered_early += (unsigned)change;
 	if (change > 0)
 		start_if_all_busy(f);
 	pthread_mutex_unlock(&f->loop.lock);
@@ -204,7 +204,7 @@ static bool begin_request(struct cfs_fuse *f)
 }
 
 /* False: this thread is surplus, and its reader is freed. */
-static bool end_request(struct reader *r)
+static bool end_request(struct receiver *r)
 {
 	struct cfs_fuse *f = r->f;
 	bool spare;
@@ -224,7 +224,7 @@ static bool end_request(struct reader *r)
 
 static void *read_requests(void *arg)
 {
-	struct reader *r = arg;
+	struct receiver *r = arg;
 	struct cfs_fuse *f = r->f;
 	sigset_t set;
 
@@ -246,7 +246,7 @@ static void *read_requests(void *arg)
 /* Called with loop.lock held. False when none is left. */
 static bool wake_readers(struct cfs_fuse *f)
 {
-	struct reader *r;
+	struct receiver *r;
 	bool any = false;
 
 	TAILQ_FOREACH(r, &f->loop.readers, link)
@@ -266,7 +266,7 @@ static void on_wake(int signo)
 int loop_run(struct cfs_fuse *f)
 {
 	struct sigaction wake_action = {.sa_handler = on_wake};
-	struct reader *r;
+	struct receiver *r;
 	int ret;
 
 	sigaction(WAKE_SIGNAL, &wake_action, NULL);

@@ -67,7 +67,7 @@ static void choose(struct cfs_fuse *f, struct fuse_conn_info *conn)
 void op_init(void *userdata, struct fuse_conn_info *conn)
 {
 	struct cfs_fuse *f = userdata;
-	struct cfs_keep_header *h = f->conf.keep ? cfs_keep_header(f->conf.keep) : NULL;
+	struct cfs_handoff_header *h = f->conf.handoff ? cfs_handoff_header(f->conf.handoff) : NULL;
 
 	if (!h || f->conf.device < 0)
 		choose(f, conn);
@@ -117,7 +117,7 @@ static int take_init(struct cfs_fuse *f, void *buf, size_t *ret_len)
 
 static void keep_init(struct cfs_fuse *f, const void *buf, size_t len)
 {
-	struct cfs_keep_header *h = cfs_keep_header(f->conf.keep);
+	struct cfs_handoff_header *h = cfs_handoff_header(f->conf.handoff);
 
 	if (len > sizeof(h->init) || atomic_load(&h->init_len))
 		return;
@@ -194,7 +194,7 @@ int negotiate_mount(struct cfs_fuse *f, char err[256])
 			 strerror(-r));
 		return r;
 	}
-	if (f->conf.keep)
+	if (f->conf.handoff)
 		keep_init(f, buf, len);
 	if (is_refusal(f, &answer, answer_len)) {
 		snprintf(err, 256, "%s: this libfuse and this kernel do not agree", f->mount_point);
@@ -215,7 +215,7 @@ int negotiate_mount(struct cfs_fuse *f, char err[256])
 
 int negotiate_resume(struct cfs_fuse *f, char err[256])
 {
-	struct cfs_keep_header *h = cfs_keep_header(f->conf.keep);
+	struct cfs_handoff_header *h = cfs_handoff_header(f->conf.handoff);
 	uint32_t len = atomic_load(&h->init_len);
 	struct init_answer answer = {0};
 	size_t answer_len = 0;
@@ -235,9 +235,9 @@ int negotiate_resume(struct cfs_fuse *f, char err[256])
 	return r;
 }
 
-bool cfs_fuse_can_resume(struct cfs_keep *keep)
+bool cfs_fuse_can_resume(struct cfs_handoff *handoff)
 {
-	const struct cfs_keep_header *h = cfs_keep_header(keep);
+	const struct cfs_handoff_header *h = cfs_handoff_header(handoff);
 	uint32_t len = atomic_load(&h->init_len);
 	struct fuse_init_in in;
 	uint64_t flags;

@@ -9,7 +9,7 @@
 
 #define LISTING_MAX (32u << 10) /* on the stack; larger replies get this much */
 
-struct listing {
+struct dir_reply {
 	uint8_t *buf;
 	size_t size, used;
 	bool plus;
@@ -29,7 +29,7 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 static int add_entry(void *arg, const struct cfs_vfs_dirent *d)
 {
-	struct listing *l = arg;
+	struct dir_reply *l = arg;
 	size_t before = l->plus ? offsetof(struct fuse_direntplus, dirent) : 0;
 	size_t used = before + FUSE_NAME_OFFSET + d->name_len, size = FUSE_DIRENT_ALIGN(used);
 	uint8_t *at = l->buf + l->used;
@@ -58,7 +58,7 @@ static int add_entry(void *arg, const struct cfs_vfs_dirent *d)
 static void list(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, uint64_t fh, bool plus)
 {
 	uint8_t buf[LISTING_MAX];
-	struct listing l = {
+	struct dir_reply l = {
 		.buf = buf,
 		.size = CFS_MIN(size, sizeof(buf)),
 		.plus = plus,

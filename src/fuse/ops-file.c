@@ -11,7 +11,7 @@
 #include "base/longwait.h"
 #include "fuse-internal.h"
 
-static void apply_open(struct change *ch)
+static void apply_open(struct blocking *ch)
 {
 	struct call *c = &ch->call;
 	struct cfs_vfs_open o;
@@ -23,11 +23,11 @@ static void apply_open(struct change *ch)
 
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	struct change ch = {.apply = apply_open, .ino = ino, .open_flags = fi->flags};
+	struct blocking ch = {.apply = apply_open, .ino = ino, .open_flags = fi->flags};
 
 	call_begin_once(&ch.call, req, "open");
 	call_args(&ch.call, "%" PRIu64 ",%#x", ino, (unsigned)fi->flags);
-	change_apply(&ch, (fi->flags & O_TRUNC) && cfs_vfs_has_unstored(ch.call.vfs, ino));
+	blocking_run(&ch, (fi->flags & O_TRUNC) && cfs_vfs_has_unstored(ch.call.vfs, ino));
 }
 
 void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
@@ -49,23 +49,23 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 /* ---- requests that may block ---- */
 
 /* The slot of a read, which takes one only when it has to wait for remote data. */
-struct turn {
+struct read_slot {
 	struct cfs_fuse *fuse;
 	bool mine, refused;
 };
 
-static bool take_turn(void *arg)
+static bool take_read_slot(void *arg)
 {
-	struct turn *t = arg;
+	struct read_slot *t = arg;
 
 	if (!t->mine && !t->refused) {
-		t->mine = turn_begin(t->fuse);
+		t->mine = admission_try(t->fuse);
 		t->refused = !t->mine;
 	}
 	return t->mine;
 }
 
-static void apply_read(struct change *ch)
+static void apply_read(struct blocking *ch)
 {
 	struct call *c = &ch->call;
 	struct cfs_segs segs;
@@ -80,7 +80,7 @@ static void apply_read(struct change *ch)
 
 void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
-	struct turn turn = {0};
+	struct read_slot turn = {0};
 	struct cfs_segs segs;
 	struct call c;
 	int r;
@@ -92,11 +92,11 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
 		c.logged = false;
 	cfs_segs_init(&segs);
 	turn.fuse = c.fuse;
-	cfs_long_wait_set(take_turn, &turn);
+	cfs_long_wait_set(take_read_slot, &turn);
 	r = cfs_vfs_read(c.vfs, &c.ctx, fi->fh, (uint64_t)off, (uint32_t)size, &segs);
 	cfs_long_wait_set(NULL, NULL);
 	if (r == -EBUSY && turn.refused) {
-		change_put_off(&(struct change){
+		blocking_queue(&(struct blocking){
 			.call = c,
 			.apply = apply_read,
 			.fh = fi->fh,
@@ -107,7 +107,7 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
 	}
 	reply_segs(&c, r, &segs);
 	if (turn.mine)
-		turn_end(turn.fuse);
+		admission_release(turn.fuse);
 }
 
 static int drop_set_id(struct call *c, fuse_ino_t ino, uint64_t fh)
@@ -119,7 +119,7 @@ static int drop_set_id(struct call *c, fuse_ino_t ino, uint64_t fh)
 	return r < 0 ? r : 0;
 }
 
-static void apply_write(struct change *ch)
+static void apply_write(struct blocking *ch)
 {
 	struct call *c = &ch->call;
 	uint64_t at = ch->off;
@@ -139,7 +139,7 @@ static void apply_write(struct change *ch)
 void op_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *src, off_t off,
 		  struct fuse_file_info *fi)
 {
-	struct change ch = {
+	struct blocking ch = {
 		.apply = apply_write,
 		.ino = ino,
 		.fh = fi->fh,
@@ -155,7 +155,7 @@ void op_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *src, off_t
 	else
 		call_begin(c, req, "write");
 	call_args(c, "%" PRIu64 ",%zu,%lld,%#" PRIx64, ino, ch.size, (long long)off, fi->fh);
-	for (i = src->idx; i < src->count && ch.n_iov < CHANGE_IOV; i++, ch.n_iov++) {
+	for (i = src->idx; i < src->count && ch.n_iov < BLOCKING_IOV; i++, ch.n_iov++) {
 		if (src->buf[i].flags & FUSE_BUF_IS_FD)
 			break;
 		ch.iov[ch.n_iov].iov_base = src->buf[i].mem;
@@ -168,10 +168,10 @@ void op_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *src, off_t
 	}
 	/* With the write-back cache the kernel chooses the offsets of pages, even for O_APPEND. */
 	ch.append = (fi->flags & O_APPEND) && !fi->writepage && !c->fuse->conf.writeback_cache;
-	change_apply(&ch, true);
+	blocking_run(&ch, true);
 }
 
-static void apply_flush(struct change *ch)
+static void apply_flush(struct blocking *ch)
 {
 	struct call *c = &ch->call;
 
@@ -180,14 +180,14 @@ static void apply_flush(struct change *ch)
 
 void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	struct change ch = {.apply = apply_flush, .fh = fi->fh, .owner = fi->lock_owner};
+	struct blocking ch = {.apply = apply_flush, .fh = fi->fh, .owner = fi->lock_owner};
 
 	call_begin(&ch.call, req, "flush");
 	call_args(&ch.call, "%" PRIu64 ",%#" PRIx64, ino, fi->fh);
-	change_apply(&ch, cfs_vfs_is_dirty(ch.call.vfs, fi->fh));
+	blocking_run(&ch, cfs_vfs_is_dirty(ch.call.vfs, fi->fh));
 }
 
-static void apply_fsync(struct change *ch)
+static void apply_fsync(struct blocking *ch)
 {
 	struct call *c = &ch->call;
 
@@ -196,14 +196,14 @@ static void apply_fsync(struct change *ch)
 
 void op_fsync(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi)
 {
-	struct change ch = {.apply = apply_fsync, .fh = fi->fh, .data_only = data_only};
+	struct blocking ch = {.apply = apply_fsync, .fh = fi->fh, .data_only = data_only};
 
 	call_begin(&ch.call, req, "fsync");
 	call_args(&ch.call, "%" PRIu64 ",%d,%#" PRIx64, ino, data_only, fi->fh);
-	change_apply(&ch, true);
+	blocking_run(&ch, true);
 }
 
-static void apply_release(struct change *ch)
+static void apply_release(struct blocking *ch)
 {
 	struct call *c = &ch->call;
 
@@ -212,14 +212,14 @@ static void apply_release(struct change *ch)
 
 void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	struct change ch = {.apply = apply_release, .fh = fi->fh};
+	struct blocking ch = {.apply = apply_release, .fh = fi->fh};
 
 	call_begin(&ch.call, req, "release");
 	call_args(&ch.call, "%" PRIu64 ",%#" PRIx64, ino, fi->fh);
-	change_apply(&ch, cfs_vfs_is_dirty(ch.call.vfs, fi->fh));
+	blocking_run(&ch, cfs_vfs_is_dirty(ch.call.vfs, fi->fh));
 }
 
-static void apply_fallocate(struct change *ch)
+static void apply_fallocate(struct blocking *ch)
 {
 	struct call *c = &ch->call;
 	int r = 0;
@@ -235,7 +235,7 @@ static void apply_fallocate(struct change *ch)
 void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len,
 		  struct fuse_file_info *fi)
 {
-	struct change ch = {
+	struct blocking ch = {
 		.apply = apply_fallocate,
 		.ino = ino,
 		.fh = fi->fh,
@@ -246,10 +246,10 @@ void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
 	call_begin(&ch.call, req, "fallocate");
 	call_args(&ch.call, "%" PRIu64 ",%#x,%lld,%lld", ino, (unsigned)mode, (long long)off,
 		  (long long)len);
-	change_apply(&ch, cfs_vfs_has_unstored(ch.call.vfs, ino));
+	blocking_run(&ch, cfs_vfs_has_unstored(ch.call.vfs, ino));
 }
 
-static void apply_copy(struct change *ch)
+static void apply_copy(struct blocking *ch)
 {
 	struct call *c = &ch->call;
 	uint64_t copied = 0;
@@ -267,7 +267,7 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 			struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t off_out,
 			struct fuse_file_info *fi_out, size_t len, int flags)
 {
-	struct change ch = {
+	struct blocking ch = {
 		.apply = apply_copy,
 		.ino = ino_out,
 		.fh = fi_out->fh,
@@ -286,7 +286,7 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 	call_args(&ch.call, "%" PRIu64 ",%lld,%" PRIu64 ",%lld,%zu", ino_in, (long long)off_in,
 		  ino_out, (long long)off_out, len);
 	v = ch.call.vfs;
-	change_apply(&ch, cfs_vfs_has_unstored(v, ino_in) || cfs_vfs_has_unstored(v, ino_out));
+	blocking_run(&ch, cfs_vfs_has_unstored(v, ino_in) || cfs_vfs_has_unstored(v, ino_out));
 }
 
 /* ---- other operations ---- */

@@ -16,14 +16,14 @@
 
 #define STOP_TIMEOUT_MS 5000
 
-struct waiter {
+struct lock_waiter {
 	struct call call;
 	uint64_t fh, owner;
 	bool posix;
 	struct cfs_plock lock; /* flock: the type only */
 };
 
-static int set_lock(struct waiter *w, bool wait)
+static int set_lock(struct lock_waiter *w, bool wait)
 {
 	struct call *c = &w->call;
 
@@ -43,7 +43,7 @@ static void waiter_done(struct cfs_fuse *f)
 
 static void *run_waiter(void *arg)
 {
-	struct waiter *w = arg;
+	struct lock_waiter *w = arg;
 	struct cfs_fuse *f = w->call.fuse;
 	int r;
 
@@ -59,10 +59,10 @@ static void *run_waiter(void *arg)
 	return NULL;
 }
 
-static int wait_for_lock(const struct waiter *what)
+static int wait_for_lock(const struct lock_waiter *what)
 {
 	struct cfs_fuse *f = what->call.fuse;
-	struct waiter *w;
+	struct lock_waiter *w;
 	pthread_t thread;
 	bool room;
 	int r;
@@ -91,7 +91,7 @@ static int wait_for_lock(const struct waiter *what)
 	return r;
 }
 
-static void lock(struct waiter *w, bool wait)
+static void lock(struct lock_waiter *w, bool wait)
 {
 	int r = set_lock(w, false);
 
@@ -159,7 +159,7 @@ void op_getlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct 
 void op_setlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lk,
 	      int sleep)
 {
-	struct waiter w = {.fh = fi->fh, .owner = fi->lock_owner, .posix = true};
+	struct lock_waiter w = {.fh = fi->fh, .owner = fi->lock_owner, .posix = true};
 	int r;
 
 	call_begin(&w.call, req, "setlk");
@@ -174,7 +174,7 @@ void op_setlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct 
 
 void op_flock(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, int op)
 {
-	struct waiter w = {.fh = fi->fh, .owner = fi->lock_owner};
+	struct lock_waiter w = {.fh = fi->fh, .owner = fi->lock_owner};
 
 	call_begin(&w.call, req, "flock");
 	call_args(&w.call, "%" PRIu64 ",%#" PRIx64 ",%d", ino, fi->fh, op);

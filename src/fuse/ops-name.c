@@ -48,7 +48,7 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	reply_attr(&c, r, &a);
 }
 
-static void apply_setattr(struct change *ch)
+static void apply_setattr(struct blocking *ch)
 {
 	struct call *c = &ch->call;
 	struct cfs_vfs_attr a;
@@ -70,7 +70,7 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 		{FUSE_SET_ATTR_GID, CFS_SET_GID},     {FUSE_SET_ATTR_SIZE, CFS_VFS_SET_SIZE},
 		{FUSE_SET_ATTR_CTIME, CFS_SET_CTIME},
 	};
-	struct change ch = {
+	struct blocking ch = {
 		.apply = apply_setattr,
 		.ino = ino,
 		.fh = fi ? fi->fh : 0,
@@ -102,7 +102,7 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 	if (request_drops_set_id(request_of(req)))
 		set |= CFS_SET_KILL_SUID;
 	ch.setattr.set = set;
-	change_apply(&ch, (set & waits) && cfs_vfs_has_unstored(c->vfs, ino));
+	blocking_run(&ch, (set & waits) && cfs_vfs_has_unstored(c->vfs, ino));
 }
 
 void op_readlink(fuse_req_t req, fuse_ino_t ino)

@@ -124,10 +124,10 @@ static int fill(struct cfs_fuse *f, const struct cfs_fuse_conf *conf)
 	f->channel = &f->device.channel;
 	pthread_mutex_init(&f->lock, NULL);
 	cfs_cond_init(&f->idle);
-	pthread_mutex_init(&f->dying.lock, NULL);
-	pthread_mutex_init(&f->dying.sleep_lock, NULL);
-	cfs_cond_init(&f->dying.wake);
-	turns_init(f);
+	pthread_mutex_init(&f->killed.lock, NULL);
+	pthread_mutex_init(&f->killed.sleep_lock, NULL);
+	cfs_cond_init(&f->killed.wake);
+	admission_init(f);
 	r = loop_init(f);
 	f->mount_point = strdup(conf->mount_point);
 	if (r < 0 || !f->mount_point)
@@ -148,11 +148,11 @@ static void free_session(struct cfs_fuse *f)
 		close(f->event_fd);
 	pthread_mutex_destroy(&f->lock);
 	pthread_cond_destroy(&f->idle);
-	pthread_mutex_destroy(&f->dying.lock);
-	pthread_mutex_destroy(&f->dying.sleep_lock);
-	pthread_cond_destroy(&f->dying.wake);
-	free(f->dying.request);
-	turns_fini(f);
+	pthread_mutex_destroy(&f->killed.lock);
+	pthread_mutex_destroy(&f->killed.sleep_lock);
+	pthread_cond_destroy(&f->killed.wake);
+	free(f->killed.request);
+	admission_fini(f);
 	loop_fini(f);
 	free(f->mount_point);
 	free(f);
@@ -414,7 +414,7 @@ int cfs_fuse_loop(struct cfs_fuse *f)
 	if (r == 0) {
 		if (f->conf.device >= 0)
 			channel_resend(f->channel);
-		r = dying_start(f);
+		r = killable_start(f);
 		if (r < 0)
 			cfs_warn("killed programs wait for the answers to their requests: mount=%s "
 				 "error=%s",
@@ -424,7 +424,7 @@ int cfs_fuse_loop(struct cfs_fuse *f)
 		wake(f);
 		pthread_join(control, NULL);
 		waiters_stop(f);
-		dying_stop(f);
+		killable_stop(f);
 	}
 	return atomic_load(&f->signo) ? atomic_load(&f->signo) : r;
 }

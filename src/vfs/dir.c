@@ -49,7 +49,7 @@ struct dir {
 	struct mark *marks;
 
 	/* For another process: the positions behind the page's entries, and where it finds them. */
-	struct cfs_keep_dir *kept;
+	struct cfs_handoff_dir *record;
 	size_t afters_len, afters_cap;
 	uint8_t *afters;
 };
@@ -99,9 +99,9 @@ int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	int r;
 
 	ino = ino_in(v, ino);
-	h = noted_fh(ctx) ? handle_find(&v->handles, noted_fh(ctx), HANDLE_DIR) : NULL;
+	h = recorded_fh(ctx) ? handle_find(&v->handles, recorded_fh(ctx), HANDLE_DIR) : NULL;
 	if (h && h->dir->ino == ino) {
-		*ret_fh = noted_fh(ctx);
+		*ret_fh = recorded_fh(ctx);
 		return 0;
 	}
 	r = check_open(v, ctx, ino);
@@ -116,7 +116,7 @@ int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		return r;
 	}
 	h->dir = d;
-	note_fh(ctx, *ret_fh);
+	record_fh(ctx, *ret_fh);
 	handle_publish(h, *ret_fh, ino, HANDLE_DIR);
 	return 0;
 }
@@ -136,9 +136,9 @@ int cfs_vfs_releasedir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 
 	if (!h)
 		return -EBADF;
-	if (handle_put_off(&v->handles, fh))
+	if (handle_defer_close(&v->handles, fh))
 		return 0;
-	cfs_keep_unlist(v->conf.keep, h->dir->kept);
+	cfs_handoff_remove_dir(v->conf.handoff, h->dir->record);
 	dir_free(h->dir);
 	handle_free(&v->handles, fh, h);
 	return 0;
@@ -184,7 +184,7 @@ static int collect(void *arg, const struct cfs_dirent *e)
 	p->name_off = (uint32_t)d->names_len;
 	p->name_len = (uint8_t)e->name_len;
 	p->after_len = 0;
-	if (d->kept &&
+	if (d->record &&
 	    reserve((void **)&d->afters, &d->afters_cap, d->afters_len + e->after->len, 1, 512)) {
 		p->after_off = (uint32_t)d->afters_len;
 		p->after_len = e->after->len;
@@ -352,23 +352,23 @@ static void keep_place(struct dir *d, uint64_t index)
 {
 	const struct page_entry *p;
 
-	if (!d->kept || index <= d->first || index > d->first + d->n)
+	if (!d->record || index <= d->first || index > d->first + d->n)
 		return;
 	p = &d->entries[index - d->first - 1];
 	if (p->after_len)
-		cfs_keep_place(d->kept, index, d->afters + p->after_off, p->after_len);
+		cfs_handoff_set_position(d->record, index, d->afters + p->after_off, p->after_len);
 }
 
-void dir_resume(struct handle *h, struct cfs_keep_dir *kept)
+void dir_resume(struct handle *h, struct cfs_handoff_dir *record)
 {
 	struct dir *d = h->dir;
 	struct mark m[2];
 	size_t i, n = 0;
 
-	d->kept = kept;
+	d->record = record;
 	d->stride = PAGE_ENTRIES;
 	for (i = 0; i < 2; i++) {
-		struct cfs_keep_place *p = &kept->place[i];
+		struct cfs_handoff_position *p = &record->position[i];
 
 		m[n].index = atomic_load(&p->index);
 		if (!m[n].index || p->len > sizeof(m[n].cursor.key))
@@ -394,8 +394,8 @@ static int list(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct dir *d, uin
 	if (off == 0) {
 		d->loaded = false;
 		d->n_marks = 0;
-		if (d->kept)
-			cfs_keep_rewind(d->kept);
+		if (d->record)
+			cfs_handoff_rewind(d->record);
 	}
 	if (off < d->n_fixed && deliver_fixed(v, ctx, d, off, fn, arg))
 		return 0;
@@ -424,8 +424,8 @@ int cfs_vfs_readdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, u
 		return -EBADF;
 	if (atomic_exchange(&h->dir->busy, true))
 		return -EBUSY;
-	if (!h->dir->kept)
-		h->dir->kept = cfs_keep_list(v->conf.keep, fh);
+	if (!h->dir->record)
+		h->dir->record = cfs_handoff_add_dir(v->conf.handoff, fh);
 	r = list(v, ctx, h->dir, off, attrs, fn, arg);
 	atomic_store(&h->dir->busy, false);
 	return r;

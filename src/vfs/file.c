@@ -112,7 +112,7 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 	h->vnode = n;
 	h->flags = flags;
 	atomic_store(&h->seen, cfs_file_error_mark(vnode_file(n)));
-	note_fh(ctx, ret->fh);
+	record_fh(ctx, ret->fh);
 	handle_publish(h, ret->fh, ino, HANDLE_FILE);
 	ret->keep_cache = cache_opened(&v->cache, ino, attr->ctime);
 	ret->direct_io = false;
@@ -126,7 +126,7 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 static bool opened_before(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			  struct cfs_vfs_open *ret)
 {
-	uint64_t fh = noted_fh(ctx);
+	uint64_t fh = recorded_fh(ctx);
 	struct handle *h = fh ? handle_find(&v->handles, fh, HANDLE_FILE) : NULL;
 
 	if (!h || h->vnode->node.key != ino)
@@ -249,9 +249,9 @@ int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 		return -EBADF;
 	if (!atomic_load_explicit(&h->vnode->written, memory_order_relaxed))
 		atomic_store_explicit(&h->vnode->written, true, memory_order_relaxed);
-	if (h->kept && !atomic_load_explicit(&h->kept->wrote, memory_order_relaxed))
-		atomic_store(&h->kept->wrote, 1);
-	if (append && again_appended(ctx, vnode_file(h->vnode), off, src, n_src)) {
+	if (h->record && !atomic_load_explicit(&h->record->wrote, memory_order_relaxed))
+		atomic_store(&h->record->wrote, 1);
+	if (append && replay_appended(ctx, vnode_file(h->vnode), off, src, n_src)) {
 		*ret_off = off;
 		return 0;
 	}
@@ -270,7 +270,7 @@ static int commit_at_close(struct handle *h, const struct cfs_ctx *ctx)
 	int r = cfs_file_flush(vnode_file(h->vnode), ctx, atomic_load(&h->seen));
 
 	/* Handles that ended with the previous process. */
-	if (r == 0 && h->kept && atomic_load(&h->kept->lost) == CFS_KEEP_LOST)
+	if (r == 0 && h->record && atomic_load(&h->record->lost) == CFS_HANDOFF_LOST)
 		r = -EIO;
 	return r;
 }
@@ -316,7 +316,7 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 	struct vnode *n;
 	int r = 0;
 
-	if (handle_put_off(&v->handles, fh))
+	if (handle_defer_close(&v->handles, fh))
 		return 0;
 	if (!h) {
 		h = handle_find(&v->handles, fh, HANDLE_SPECIAL);
@@ -349,16 +349,16 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 	return r;
 }
 
-bool cfs_vfs_hold(struct cfs_vfs *v, uint64_t fh)
+bool cfs_vfs_pin(struct cfs_vfs *v, uint64_t fh)
 {
-	return handle_hold(&v->handles, fh);
+	return handle_pin(&v->handles, fh);
 }
 
-void cfs_vfs_let_go(struct cfs_vfs *v, uint64_t fh)
+void cfs_vfs_unpin(struct cfs_vfs *v, uint64_t fh)
 {
 	struct cfs_ctx ctx;
 
-	if (!handle_let_go(&v->handles, fh))
+	if (!handle_unpin(&v->handles, fh))
 		return;
 	ctx = internal_ctx(v);
 	if (handle_find(&v->handles, fh, HANDLE_DIR))
@@ -379,7 +379,7 @@ int cfs_vfs_fsync(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, boo
 	seen = atomic_load(&h->seen);
 	r = cfs_file_fsync(vnode_file(h->vnode), ctx, &seen);
 	atomic_store(&h->seen, seen);
-	if (h->kept && cfs_keep_tell(h->kept) && r == 0)
+	if (h->record && cfs_handoff_report_loss(h->record) && r == 0)
 		r = -EIO;
 	return r;
 }

@@ -5,13 +5,13 @@
 
 #include "vfs-internal.h"
 
-int handles_init(struct handles *t, struct cfs_keep *keep)
+int handles_init(struct handles *t, struct cfs_handoff *handoff)
 {
 	t->chunks = calloc(HANDLE_CHUNKS, sizeof(*t->chunks));
 	if (!t->chunks)
 		return -ENOMEM;
 	pthread_mutex_init(&t->lock, NULL);
-	t->keep = keep;
+	t->handoff = handoff;
 	return 0;
 }
 
@@ -47,11 +47,11 @@ static int grow(struct handles *t)
 		return -ENOMEM;
 	for (i = 0; i < HANDLES_PER_CHUNK; i++) {
 		atomic_init(&chunk[i].gen, 1);
-		chunk[i].kept = cfs_keep_handle(t->keep, base + i);
+		chunk[i].record = cfs_handoff_handle(t->handoff, base + i);
 		chunk[i].next_free = i + 1 < HANDLES_PER_CHUNK ? base + i + 2 : 0;
 	}
-	if (t->keep)
-		cfs_keep_used(t->keep, base + HANDLES_PER_CHUNK - 1);
+	if (t->handoff)
+		cfs_handoff_use_handle(t->handoff, base + HANDLES_PER_CHUNK - 1);
 	atomic_store_explicit(&t->chunks[t->n_chunks++], chunk, memory_order_release);
 	t->free = base + 1;
 	return 0;
@@ -77,16 +77,16 @@ int handle_alloc(struct handles *t, struct handle **ret, uint64_t *ret_fh)
 		*ret_fh = (uint64_t)atomic_load(&h->gen) << 32 | t->free;
 		t->free = h->next_free;
 		/* A successor process must not reuse this handle number. */
-		if (h->kept)
-			atomic_store(&h->kept->gen, next_gen(*ret_fh));
+		if (h->record)
+			atomic_store(&h->record->gen, next_gen(*ret_fh));
 		h->flags = 0;
 		h->vnode = NULL;
 		atomic_store(&h->seen, 0);
 		atomic_store(&h->flocked, false);
 		atomic_store(&h->atime_s, 0);
 		h->lock_owners = NULL;
-		h->holds = 0;
-		h->put_off = false;
+		h->pins = 0;
+		h->close_deferred = false;
 		*ret = h;
 	}
 	pthread_mutex_unlock(&t->lock);
@@ -95,8 +95,8 @@ int handle_alloc(struct handles *t, struct handle **ret, uint64_t *ret_fh)
 	return r;
 }
 
-static void keep(struct cfs_keep_handle *k, const struct handle *h, uint64_t fh, cfs_ino_t ino,
-		 enum handle_kind kind)
+static void record_handle(struct cfs_handoff_handle *k, const struct handle *h, uint64_t fh,
+			  cfs_ino_t ino, enum handle_kind kind)
 {
 	int i;
 
@@ -108,15 +108,15 @@ static void keep(struct cfs_keep_handle *k, const struct handle *h, uint64_t fh,
 	atomic_store(&k->wrote, 0);
 	atomic_store(&k->lost, 0);
 	atomic_store(&k->released, 0);
-	for (i = 0; i < CFS_KEEP_OWNERS; i++)
+	for (i = 0; i < CFS_HANDOFF_OWNERS; i++)
 		atomic_store(&k->plock_owners[i], 0);
 	atomic_store(&k->fh, fh);
 }
 
 void handle_publish(struct handle *h, uint64_t fh, cfs_ino_t ino, enum handle_kind kind)
 {
-	if (h->kept)
-		keep(h->kept, h, fh, ino, kind);
+	if (h->record)
+		record_handle(h->record, h, fh, ino, kind);
 	atomic_store_explicit(&h->kind, (uint8_t)kind, memory_order_release);
 }
 
@@ -141,19 +141,19 @@ struct handle *handle_find_any(struct handles *t, uint64_t fh)
 }
 
 /* Under the lock the number cannot be reused. A handle that is being closed may be found. */
-bool handle_hold(struct handles *t, uint64_t fh)
+bool handle_pin(struct handles *t, uint64_t fh)
 {
 	struct handle *h;
 
 	pthread_mutex_lock(&t->lock);
 	h = handle_find_any(t, fh);
 	if (h)
-		h->holds++;
+		h->pins++;
 	pthread_mutex_unlock(&t->lock);
 	return h;
 }
 
-bool handle_let_go(struct handles *t, uint64_t fh)
+bool handle_unpin(struct handles *t, uint64_t fh)
 {
 	struct handle *h;
 	bool close = false;
@@ -161,14 +161,14 @@ bool handle_let_go(struct handles *t, uint64_t fh)
 	pthread_mutex_lock(&t->lock);
 	h = handle_find_any(t, fh);
 	if (h) {
-		close = --h->holds == 0 && h->put_off;
-		h->put_off &= !close;
+		close = --h->pins == 0 && h->close_deferred;
+		h->close_deferred &= !close;
 	}
 	pthread_mutex_unlock(&t->lock);
 	return close;
 }
 
-bool handle_put_off(struct handles *t, uint64_t fh)
+bool handle_defer_close(struct handles *t, uint64_t fh)
 {
 	struct handle *h = handle_find_any(t, fh);
 	bool held;
@@ -176,11 +176,11 @@ bool handle_put_off(struct handles *t, uint64_t fh)
 	if (!h)
 		return false;
 	pthread_mutex_lock(&t->lock);
-	held = h->holds > 0;
-	h->put_off |= held;
+	held = h->pins > 0;
+	h->close_deferred |= held;
 	pthread_mutex_unlock(&t->lock);
 	if (held) /* the kernel sends it only once */
-		cfs_keep_released(t->keep, fh);
+		cfs_handoff_released(t->handoff, fh);
 	return held;
 }
 
@@ -191,8 +191,8 @@ void handle_hide(struct handle *h)
 
 void handle_free(struct handles *t, uint64_t fh, struct handle *h)
 {
-	if (h->kept)
-		atomic_store(&h->kept->fh, 0);
+	if (h->record)
+		atomic_store(&h->record->fh, 0);
 	handle_hide(h);
 	atomic_store(&h->gen, next_gen(fh));
 	pthread_mutex_lock(&t->lock);
@@ -204,7 +204,7 @@ void handle_free(struct handles *t, uint64_t fh, struct handle *h)
 
 int handles_reserve(struct handles *t)
 {
-	uint32_t n_used = atomic_load(&cfs_keep_header(t->keep)->n_used);
+	uint32_t n_used = atomic_load(&cfs_handoff_header(t->handoff)->n_used);
 	int r = 0;
 
 	while (r == 0 && t->n_chunks * HANDLES_PER_CHUNK < n_used)
@@ -217,10 +217,10 @@ struct handle *handle_claim(struct handles *t, uint64_t fh)
 {
 	struct handle *h = slot(t, (uint32_t)fh - 1);
 
-	if (!h || !(fh >> 32) || h->kept != cfs_keep_handle(t->keep, (uint32_t)fh - 1))
+	if (!h || !(fh >> 32) || h->record != cfs_handoff_handle(t->handoff, (uint32_t)fh - 1))
 		return NULL;
 	atomic_store(&h->gen, (uint32_t)(fh >> 32));
-	atomic_store(&h->kept->gen, next_gen(fh));
+	atomic_store(&h->record->gen, next_gen(fh));
 	atomic_fetch_add_explicit(&t->in_use, 1, memory_order_relaxed);
 	return h;
 }
@@ -235,7 +235,7 @@ void handles_free_rest(struct handles *t)
 		h = slot(t, i);
 		if (atomic_load(&h->kind) != HANDLE_FREE)
 			continue;
-		gen = atomic_load(&h->kept->gen);
+		gen = atomic_load(&h->record->gen);
 		atomic_store(&h->gen, gen ? gen : 1);
 		h->next_free = t->free;
 		t->free = i + 1;

@@ -106,7 +106,7 @@ void vnode_put(struct vnode *n)
 {
 	struct cfs_vfs *v = n->vfs;
 	cfs_ino_t ino = n->node.key;
-	struct cfs_keep_inode *mark;
+	struct cfs_handoff_inode *mark;
 	struct cfs_file *file;
 	struct cfs_ctx ctx;
 	bool sustained;
@@ -122,7 +122,7 @@ void vnode_put(struct vnode *n)
 	mark = atomic_load(&n->mark);
 	if (file && mark)
 		cfs_file_drop_mark(file, &mark->dirty);
-	cfs_keep_unmark(v->conf.keep, mark);
+	cfs_handoff_remove_inode(v->conf.handoff, mark);
 	if (file)
 		cfs_file_put(file);
 	cfs_table_free_rcu(&n->node, free_vnode);
@@ -146,7 +146,7 @@ static void see_mode(struct vnode *n, uint16_t mode)
 int vnode_attach(struct vnode *n, const struct cfs_attr *attr, uint64_t asked_ns)
 {
 	struct cfs_file *file = vnode_file(n), *none = NULL;
-	struct cfs_keep_inode *mark;
+	struct cfs_handoff_inode *mark;
 	int r;
 
 	see_mode(n, attr->mode);
@@ -161,7 +161,7 @@ int vnode_attach(struct vnode *n, const struct cfs_attr *attr, uint64_t asked_ns
 		cfs_file_put(file);
 		return 0;
 	}
-	mark = cfs_keep_mark(n->vfs->conf.keep, n->node.key);
+	mark = cfs_handoff_add_inode(n->vfs->conf.handoff, n->node.key);
 	if (mark)
 		cfs_file_set_mark(file, &mark->dirty);
 	atomic_store(&n->mark, mark);

@@ -34,23 +34,23 @@ int cfs_vfs_flock(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 	if (type != CFS_LOCK_NONE) {
 		atomic_store(&h->flock_owner, owner);
 		atomic_store(&h->flocked, true);
-		if (h->kept) {
-			atomic_store(&h->kept->flock_owner, owner);
-			atomic_store(&h->kept->flocked, 1);
+		if (h->record) {
+			atomic_store(&h->record->flock_owner, owner);
+			atomic_store(&h->record->flocked, 1);
 		}
 	}
 	return cfs_meta_flock(v->conf.meta, ctx, h->vnode->node.key, owner, type, wait);
 }
 
 /* Replaces one owner by another; 0 is a free slot. */
-static void keep_owner(struct cfs_keep_handle *k, uint64_t from, uint64_t to)
+static void keep_owner(struct cfs_handoff_handle *k, uint64_t from, uint64_t to)
 {
 	int i;
 
 	if (!k)
 		return;
 	atomic_store(&k->plocked, 1);
-	for (i = 0; i < CFS_KEEP_OWNERS; i++) {
+	for (i = 0; i < CFS_HANDOFF_OWNERS; i++) {
 		if (atomic_load(&k->plock_owners[i]) == from) {
 			atomic_store(&k->plock_owners[i], to);
 			return;
@@ -60,7 +60,7 @@ static void keep_owner(struct cfs_keep_handle *k, uint64_t from, uint64_t to)
 
 int locks_restore(struct cfs_vfs *v, struct handle *h)
 {
-	struct cfs_keep_handle *k = h->kept;
+	struct cfs_handoff_handle *k = h->record;
 	struct lock_owner *o;
 	uint64_t owner;
 	int i;
@@ -69,7 +69,7 @@ int locks_restore(struct cfs_vfs *v, struct handle *h)
 	atomic_store(&h->flocked, atomic_load(&k->flocked));
 	if (atomic_load(&k->plocked))
 		atomic_store(&h->vnode->plocked, true);
-	for (i = 0; i < CFS_KEEP_OWNERS; i++) {
+	for (i = 0; i < CFS_HANDOFF_OWNERS; i++) {
 		owner = atomic_load(&k->plock_owners[i]);
 		if (!owner)
 			continue;
@@ -95,7 +95,7 @@ static int note_owner(struct cfs_vfs *v, struct handle *h, uint64_t owner)
 		if (o) {
 			*o = (struct lock_owner){h->lock_owners, owner};
 			h->lock_owners = o;
-			keep_owner(h->kept, 0, owner);
+			keep_owner(h->record, 0, owner);
 		} else {
 			r = -ENOLCK;
 		}
@@ -114,7 +114,7 @@ static void forget_owner(struct cfs_vfs *v, struct handle *h, uint64_t owner)
 	o = *p;
 	if (o) {
 		*p = o->next;
-		keep_owner(h->kept, owner, 0);
+		keep_owner(h->record, owner, 0);
 	}
 	pthread_mutex_unlock(&v->lock_owners_lock);
 	free(o);

@@ -108,7 +108,7 @@ int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct
 
 	/* Moved back from the trash, it is an ordinary directory. */
 	if ((r == -ENOENT || (r == 0 && cfs_ino_is_trash(ret->parent))) &&
-	    gone_find(v, ino, &gone)) {
+	    removed_dir_find(v, ino, &gone)) {
 		*ret = gone;
 		r = 0;
 	}
@@ -199,7 +199,7 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 void cfs_vfs_forget(struct cfs_vfs *v, cfs_ino_t ino)
 {
 	cache_forget(&v->cache, ino_in(v, ino));
-	gone_forget(v, ino_in(v, ino));
+	removed_dir_forget(v, ino_in(v, ino));
 }
 
 int cfs_vfs_getattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
@@ -412,11 +412,11 @@ int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mkn
 		return r;
 	in.parent = ino_in(v, req->parent);
 	in.ret_parent = &dir;
-	in.note_ino = ctx->noted ? &ctx->noted->ino : NULL;
+	in.note_ino = ctx->record ? &ctx->record->ino : NULL;
 	*ret = (struct cfs_vfs_entry){0};
 	if (name_is_reserved(v, in.parent, req->name, req->name_len))
 		return -EEXIST;
-	*ret_before = again_made(v, ctx, in.parent, in.name, in.name_len, noted_ino(ctx), &e);
+	*ret_before = replay_made(v, ctx, in.parent, in.name, in.name_len, recorded_ino(ctx), &e);
 	r = *ret_before ? 0 : cfs_meta_mknod(v->conf.meta, ctx, &in, &e);
 	if (r < 0 && r != -EEXIST)
 		return r;
@@ -455,7 +455,7 @@ int cfs_vfs_link(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cf
 	if (ino_is_special(ino) || name_is_reserved(v, parent, name, len))
 		return -EPERM;
 	r = cfs_meta_link(v->conf.meta, ctx, ino, parent, name, len, &ret->attr);
-	r = again_linked(v, ctx, r, ino, parent, name, len, &ret->attr);
+	r = replay_linked(v, ctx, r, ino, parent, name, len, &ret->attr);
 	if (r < 0)
 		return r;
 	ret->ino = ino;
@@ -506,12 +506,12 @@ static int remove_name(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t p
 	parent = ino_in(v, parent);
 	if (name_is_reserved(v, parent, name, len))
 		return -EPERM;
-	r = again_removed(ctx, fn(v->conf.meta, ctx, parent, name, len, flags, &what));
+	r = replay_removed(ctx, fn(v->conf.meta, ctx, parent, name, len, flags, &what));
 	if (r == 0) {
 		directory_changed(v, parent, seq, asked_ns, &what.parent);
 		removed(v, ctx, &what);
 		if (known)
-			gone_add(v, ctx, &what);
+			removed_dir_add(v, ctx, &what);
 	}
 	/* After a failure, too: the engine may know more recent entries than this cache. */
 	cache_name_changed(&v->cache, 0, 0, parent, name, len, 0);
@@ -559,18 +559,18 @@ int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cf
 	if (name_is_reserved(v, in.src_parent, in.src_name, in.src_len) ||
 	    name_is_reserved(v, in.dst_parent, in.dst_name, in.dst_len))
 		return -EPERM;
-	r = again_exchange(v, ctx, &in, &done);
+	r = replay_exchange(v, ctx, &in, &done);
 	if (r < 0 || done)
 		return r;
 	if (!(in.flags & CFS_RENAME_EXCHANGE))
-		again_note_target(v, ctx, &in);
-	r = again_renamed(v, ctx, cfs_meta_rename(v->conf.meta, ctx, &in, &res), &in);
+		replay_record_target(v, ctx, &in);
+	r = replay_renamed(v, ctx, cfs_meta_rename(v->conf.meta, ctx, &in, &res), &in);
 	if (r == 0) {
 		directory_changed(v, in.src_parent, 0, 0, NULL);
 		directory_changed(v, in.dst_parent, 0, 0, NULL);
 		cache_changed(&v->cache, 0, 0, res.moved.ino, NULL);
 		removed(v, ctx, &res.victim);
-		gone_add(v, ctx, &res.victim);
+		removed_dir_add(v, ctx, &res.victim);
 	}
 	cache_name_changed(&v->cache, 0, 0, in.src_parent, in.src_name, in.src_len, 0);
 	cache_name_changed(&v->cache, 0, 0, in.dst_parent, in.dst_name, in.dst_len, 0);

@@ -50,13 +50,13 @@ static int restore_kind(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino, enum
 }
 
 /* A handle that cannot be restored answers as stale. */
-static int restore(struct cfs_vfs *v, struct cfs_keep_handle *k, struct cfs_vfs_restored *ret)
+static int restore(struct cfs_vfs *v, struct cfs_handoff_handle *k, struct cfs_vfs_restored *ret)
 {
 	uint64_t fh = atomic_load(&k->fh);
 	struct handle *h = handle_claim(&v->handles, fh);
 	int r = -ENOENT;
 
-	if (h && h->kept == k) {
+	if (h && h->record == k) {
 		h->flags = (int)k->flags;
 		r = restore_kind(v, h, k->ino, (enum handle_kind)k->kind);
 	}
@@ -78,16 +78,16 @@ static int restore(struct cfs_vfs *v, struct cfs_keep_handle *k, struct cfs_vfs_
 /* Restores the positions of directory readers; frees the other records. */
 static void resume_dirs(struct cfs_vfs *v)
 {
-	struct cfs_keep_dir *d;
+	struct cfs_handoff_dir *d;
 	struct handle *h;
 	uint32_t i;
 
-	for (i = 0; (d = cfs_keep_dir(v->conf.keep, i)) != NULL; i++) {
+	for (i = 0; (d = cfs_handoff_dir(v->conf.handoff, i)) != NULL; i++) {
 		h = handle_find(&v->handles, atomic_load(&d->fh), HANDLE_DIR);
 		if (h)
 			dir_resume(h, d);
 		else
-			cfs_keep_unlist(v->conf.keep, d);
+			cfs_handoff_remove_dir(v->conf.handoff, d);
 	}
 }
 
@@ -99,7 +99,7 @@ static int begin(struct cfs_vfs *v, uint32_t n, struct cfs_vfs_restored *ret)
 		return r;
 	/* Without memory for the list, the kernel shows lost data until it asks for attributes. */
 	ret->lost_inos = n ? malloc(n * sizeof(*ret->lost_inos)) : NULL;
-	ret->lost = cfs_keep_settle(v->conf.keep, ret->lost_inos, ret->lost_inos ? n : 0);
+	ret->lost = cfs_handoff_mark_lost(v->conf.handoff, ret->lost_inos, ret->lost_inos ? n : 0);
 	ret->n_lost_inos = ret->lost_inos ? ret->lost : 0;
 	ret->begun = true;
 	return 0;
@@ -107,15 +107,15 @@ static int begin(struct cfs_vfs *v, uint32_t n, struct cfs_vfs_restored *ret)
 
 int cfs_vfs_restore(struct cfs_vfs *v, struct cfs_vfs_restored *ret)
 {
-	uint32_t n = atomic_load(&cfs_keep_header(v->conf.keep)->n_used);
-	struct cfs_keep_handle *k;
+	uint32_t n = atomic_load(&cfs_handoff_header(v->conf.handoff)->n_used);
+	struct cfs_handoff_handle *k;
 	int r;
 
-	if (n > CFS_KEEP_HANDLES)
+	if (n > CFS_HANDOFF_HANDLES)
 		return -EPROTO;
 	r = ret->begun ? 0 : begin(v, n, ret);
 	for (; ret->next < n && r == 0; ret->next += r == 0) {
-		k = cfs_keep_handle(v->conf.keep, ret->next);
+		k = cfs_handoff_handle(v->conf.handoff, ret->next);
 		if (atomic_load(&k->fh))
 			r = restore(v, k, ret);
 	}
@@ -134,7 +134,8 @@ void cfs_vfs_close_released(struct cfs_vfs *v)
 	uint64_t fh;
 
 	while ((fh = handle_next(&v->handles, &pos, &kind)) != 0) {
-		struct cfs_keep_handle *k = cfs_keep_handle(v->conf.keep, (uint32_t)fh - 1);
+		struct cfs_handoff_handle *k =
+			cfs_handoff_handle(v->conf.handoff, (uint32_t)fh - 1);
 
 		if (!k || !atomic_load(&k->released))
 			continue;

@@ -280,8 +280,9 @@ static uint64_t seconds_since(int64_t then_s)
 
 static void print_process(const struct text *t, const struct cfs_vfs *v)
 {
-	int64_t mounted_s = v->conf.keep ? (int64_t)cfs_keep_header(v->conf.keep)->started_s
-					 : (int64_t)v->started.tv_sec;
+	int64_t mounted_s = v->conf.handoff
+				    ? (int64_t)cfs_handoff_header(v->conf.handoff)->started_s
+				    : (int64_t)v->started.tv_sec;
 	unsigned long long pages, resident = 0;
 	struct rusage use;
 	char labels[256];

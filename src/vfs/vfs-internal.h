@@ -24,7 +24,7 @@ struct vnode {
 	_Atomic bool plocked;	/* POSIX locks have been asked for */
 	_Atomic bool set_id;	/* its mode, as seen last, has what cfs_vfs_drop_set_id() clears */
 	_Atomic(struct cfs_file *) file;
-	struct cfs_keep_inode *_Atomic mark; /* whether the file has bytes to lose */
+	struct cfs_handoff_inode *_Atomic mark; /* whether the file has bytes to lose */
 };
 
 struct vnode *vnode_get(struct cfs_vfs *v, cfs_ino_t ino); /* NULL: no memory */
@@ -57,10 +57,10 @@ struct handle {
 	uint32_t next_free;	 /* index + 1 */
 	_Atomic uint32_t seen;	 /* errors reported, cfs_file_flush */
 	_Atomic uint64_t flock_owner;
-	unsigned holds;			/* cfs_vfs_hold(), under handles.lock */
-	bool put_off;			/* closed during the hold */
-	struct lock_owner *lock_owners; /* under cfs_vfs.lock_owners_lock */
-	struct cfs_keep_handle *kept;	/* NULL: cannot be handed over */
+	unsigned pins;			   /* cfs_vfs_pin(), under handles.lock */
+	bool close_deferred;		   /* closed during the hold */
+	struct lock_owner *lock_owners;	   /* under cfs_vfs.lock_owners_lock */
+	struct cfs_handoff_handle *record; /* NULL: cannot be handed over */
 	union {
 		struct vnode *vnode;
 		struct dir *dir;
@@ -72,18 +72,18 @@ struct handle {
 #define HANDLE_CHUNKS	  4096u
 
 struct handles {
-	pthread_mutex_t lock; /* free list, growth and holds; a leaf */
+	pthread_mutex_t lock; /* free list, growth and pins; a leaf */
 	uint32_t n_chunks;
 	uint32_t free; /* index + 1 of the first free slot */
 	_Atomic uint64_t in_use;
 	_Atomic(struct handle *) *chunks;
-	struct cfs_keep *keep;
+	struct cfs_handoff *handoff;
 };
 
-int handles_init(struct handles *t, struct cfs_keep *keep);
+int handles_init(struct handles *t, struct cfs_handoff *handoff);
 void handles_fini(struct handles *t);
 /*
- * The slot is invisible until handle_publish. A request notes the number before that (note_fh);
+ * The slot is invisible until handle_publish. A request notes the number before that (record_fh);
  * otherwise a crash in between would leave the handle open for ever. -ENFILE when a million are
  * open.
  */
@@ -100,11 +100,11 @@ void handle_free(struct handles *t, uint64_t fh, struct handle *h);
 /* NULL when stale. */
 struct handle *handle_find_any(struct handles *t, uint64_t fh);
 /* Keeps it from being closed; false: it does not exist, or is closed already. */
-bool handle_hold(struct handles *t, uint64_t fh);
+bool handle_pin(struct handles *t, uint64_t fh);
 /* True: the close was put off until this moment, and the caller must do it. */
-bool handle_let_go(struct handles *t, uint64_t fh);
+bool handle_unpin(struct handles *t, uint64_t fh);
 /* True: the handle is held, and its holder will close it. */
-bool handle_put_off(struct handles *t, uint64_t fh);
+bool handle_defer_close(struct handles *t, uint64_t fh);
 /*
  * Restores handles of another process, before any is allocated: reserves slots for all records in
  * use, then fills one at a time, then frees the rest.
@@ -141,14 +141,14 @@ struct slow_list {
 
 void slow_init(struct slow_list *l);
 void slow_fini(struct slow_list *l);
-struct told; /* watchdog.c */
+struct reported; /* watchdog.c */
 
 struct watchdog {
 	struct cfs_ticker *ticker;
 	_Atomic uint64_t reports;
 	/* For its thread only: requests that were logged. */
-	struct told *told;
-	size_t n_told;
+	struct reported *reported;
+	size_t n_reported;
 };
 
 /* Does nothing without conf.watchdog_ms. */
@@ -161,7 +161,7 @@ struct cfs_vfs {
 	struct cfs_vfs_conf conf;
 	struct timespec started;
 	struct cfs_table *vnodes;
-	struct cfs_table *gone; /* directories, gone.c */
+	struct cfs_table *removed_dirs; /* directories, removed-dirs.c */
 	struct handles handles;
 	struct cache cache;
 	struct access_log log;
@@ -169,9 +169,9 @@ struct cfs_vfs {
 	struct watchdog watchdog;
 	_Atomic unsigned n_stats; /* open .stats */
 	/* Every request changes these: their cache line is not shared with what is only read. */
-	char apart[64];
+	char padding[64];
 	_Atomic uint64_t requests, request_ns, read_bytes, written_bytes;
-	char apart_too[64];
+	char padding2[64];
 	pthread_mutex_t lock_owners_lock; /* a leaf */
 	bool flushed;
 	int flush_err;
@@ -203,14 +203,14 @@ void inode_changed(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t aske
 		   struct cfs_attr *attr);
 
 /*
- * gone.c: a removed directory answers fstat(2) until the kernel forgets it, that is until its last
+ * removed-dirs.c: a removed directory answers fstat(2) until the kernel forgets it, that is until its last
  * descriptor is closed and no process works in it. The metadata has no place for it.
  */
-void gone_add(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_removed *what);
-void gone_forget(struct cfs_vfs *v, cfs_ino_t ino);
-void gone_forget_all(struct cfs_vfs *v);
+void removed_dir_add(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_removed *what);
+void removed_dir_forget(struct cfs_vfs *v, cfs_ino_t ino);
+void removed_dir_forget_all(struct cfs_vfs *v);
 /* True: it was removed here; *ret gets its last attributes, with no links. */
-bool gone_find(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_attr *ret);
+bool removed_dir_find(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_attr *ret);
 
 /* caller.c */
 struct cfs_ctx internal_ctx(const struct cfs_vfs *v);
@@ -256,49 +256,50 @@ void special_release(struct cfs_vfs *v, struct handle *h);
 
 int special_restore(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino);
 
-/* again.c: replay of requests that a process may have carried out before it died */
-static inline void note_ino(const struct cfs_ctx *ctx, cfs_ino_t ino)
+/* replay.c: replay of requests that a process may have carried out before it died */
+static inline void record_ino(const struct cfs_ctx *ctx, cfs_ino_t ino)
 {
-	if (ctx->noted)
-		atomic_store(&ctx->noted->ino, ino);
+	if (ctx->record)
+		atomic_store(&ctx->record->ino, ino);
 }
-static inline void note_fh(const struct cfs_ctx *ctx, uint64_t fh)
+static inline void record_fh(const struct cfs_ctx *ctx, uint64_t fh)
 {
-	if (ctx->noted)
-		atomic_store(&ctx->noted->fh, fh);
+	if (ctx->record)
+		atomic_store(&ctx->record->fh, fh);
 }
 /*
  * The inode, or handle, of the first run; 0: the first run did not come so far, or this is the
  * first.
  */
-static inline cfs_ino_t noted_ino(const struct cfs_ctx *ctx)
+static inline cfs_ino_t recorded_ino(const struct cfs_ctx *ctx)
 {
-	return ctx->again && ctx->noted ? atomic_load(&ctx->noted->ino) : 0;
+	return ctx->replay && ctx->record ? atomic_load(&ctx->record->ino) : 0;
 }
-static inline uint64_t noted_fh(const struct cfs_ctx *ctx)
+static inline uint64_t recorded_fh(const struct cfs_ctx *ctx)
 {
-	return ctx->again && ctx->noted ? atomic_load(&ctx->noted->fh) : 0;
+	return ctx->replay && ctx->record ? atomic_load(&ctx->record->fh) : 0;
 }
 /* True: it was made, and *ret is it. */
-bool again_made(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
-		size_t len, cfs_ino_t ino, struct cfs_entry *ret);
+bool replay_made(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
+		 size_t len, cfs_ino_t ino, struct cfs_entry *ret);
 /* These take the result of the replay and return that of the first run, if it can be told. */
-int again_linked(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
-		 cfs_ino_t parent, const char *name, size_t len, struct cfs_attr *ret);
-int again_removed(const struct cfs_ctx *ctx, int r);
+int replay_linked(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
+		  cfs_ino_t parent, const char *name, size_t len, struct cfs_attr *ret);
+int replay_removed(const struct cfs_ctx *ctx, int r);
 /* Called before a rename that is no exchange: notes the target. */
-void again_note_target(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req);
-int again_renamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r,
-		  const struct cfs_rename *req);
-int again_set_xattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
-		    const char *name, const void *value, size_t size);
-int again_removed_xattr(const struct cfs_ctx *ctx, int r);
+void replay_record_target(struct cfs_vfs *v, const struct cfs_ctx *ctx,
+			  const struct cfs_rename *req);
+int replay_renamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r,
+		   const struct cfs_rename *req);
+int replay_set_xattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
+		     const char *name, const void *value, size_t size);
+int replay_removed_xattr(const struct cfs_ctx *ctx, int r);
 /* For an exchange, whose repetition would undo it; *ret_done: it must not be repeated. */
-int again_exchange(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req,
-		   bool *ret_done);
+int replay_exchange(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req,
+		    bool *ret_done);
 /* True: the bytes are already in the file, at off. */
-bool again_appended(const struct cfs_ctx *ctx, struct cfs_file *f, uint64_t off,
-		    const struct iovec *src, int n_src);
+bool replay_appended(const struct cfs_ctx *ctx, struct cfs_file *f, uint64_t off,
+		     const struct iovec *src, int n_src);
 
 /* lock.c: a process has closed a descriptor; the last descriptor is closed */
 void locks_flush(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h, uint64_t owner);
@@ -308,6 +309,6 @@ int locks_restore(struct cfs_vfs *v, struct handle *h);
 /* dir.c */
 void dir_free(struct dir *d);
 int dir_restore(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino);
-void dir_resume(struct handle *h, struct cfs_keep_dir *kept);
+void dir_resume(struct handle *h, struct cfs_handoff_dir *record);
 
 #endif

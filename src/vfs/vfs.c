@@ -31,7 +31,7 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 	r = cache_init(&v->cache, v->conf.attr_timeout_ms);
 	if (r < 0)
 		goto free_vfs;
-	r = handles_init(&v->handles, conf->keep);
+	r = handles_init(&v->handles, conf->handoff);
 	if (r < 0)
 		goto free_cache;
 	r = access_log_init(&v->log);
@@ -40,7 +40,7 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 	r = cfs_table_create(64, &v->vnodes);
 	if (r < 0)
 		goto free_log;
-	r = cfs_table_create(64, &v->gone);
+	r = cfs_table_create(64, &v->removed_dirs);
 	if (r < 0)
 		goto free_vnodes;
 	slow_init(&v->slow);
@@ -53,7 +53,7 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 
 free_gone:
 	pthread_mutex_destroy(&v->lock_owners_lock);
-	cfs_table_destroy(v->gone);
+	cfs_table_destroy(v->removed_dirs);
 free_vnodes:
 	cfs_table_destroy(v->vnodes);
 free_log:
@@ -120,8 +120,8 @@ void cfs_vfs_destroy(struct cfs_vfs *v)
 		return;
 	cfs_vfs_flush(v);
 	watchdog_stop(v);
-	gone_forget_all(v);
-	cfs_table_destroy(v->gone);
+	removed_dir_forget_all(v);
+	cfs_table_destroy(v->removed_dirs);
 	cfs_table_destroy(v->vnodes);
 	pthread_mutex_destroy(&v->lock_owners_lock);
 	slow_fini(&v->slow);
@@ -210,9 +210,9 @@ void cfs_vfs_stats(struct cfs_vfs *v, struct cfs_vfs_stats *ret)
 		.entry_hits = atomic_load(&v->cache.stats.entry_hits),
 		.entry_misses = atomic_load(&v->cache.stats.entry_misses),
 	};
-	if (v->conf.keep) {
-		ret->restarts = atomic_load(&cfs_keep_header(v->conf.keep)->restarts);
-		ret->takeovers = atomic_load(&cfs_keep_header(v->conf.keep)->takeovers);
+	if (v->conf.handoff) {
+		ret->restarts = atomic_load(&cfs_handoff_header(v->conf.handoff)->restarts);
+		ret->takeovers = atomic_load(&cfs_handoff_header(v->conf.handoff)->takeovers);
 	}
 	watchdog_stats(&v->watchdog, ret);
 }

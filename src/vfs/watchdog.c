@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests that take longer than any deadline allows are told to the log, with what they wait for.
+ * Requests that take longer than any deadline allows are reported to the log, with what they wait for.
  * It reads what threads say of themselves (base/activity.h) and takes none of their locks.
  */
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 #define DESCRIBE_MAX 512
 
 /* A request that was logged, until it ends. */
-struct told {
+struct reported {
 	pid_t tid;
 	uint64_t since_ms, again_ms;
 };
@@ -63,13 +63,13 @@ static void report(const struct cfs_activity *all, size_t n, size_t i, uint64_t 
 }
 
 /* Time of the next log line for the request; 0: there was none yet. */
-static uint64_t told_until(const struct watchdog *w, const struct cfs_activity *a)
+static uint64_t reported_until(const struct watchdog *w, const struct cfs_activity *a)
 {
 	size_t i;
 
-	for (i = 0; i < w->n_told; i++) {
-		if (w->told[i].tid == a->tid && w->told[i].since_ms == a->since_ms)
-			return w->told[i].again_ms;
+	for (i = 0; i < w->n_reported; i++) {
+		if (w->reported[i].tid == a->tid && w->reported[i].since_ms == a->since_ms)
+			return w->reported[i].again_ms;
 	}
 	return 0;
 }
@@ -79,18 +79,18 @@ static void look(void *arg)
 	struct cfs_vfs *v = arg;
 	struct watchdog *w = &v->watchdog;
 	uint64_t now = cfs_now_ms(), limit = v->conf.watchdog_ms, again;
-	size_t n, i, n_told = 0, more = 0;
+	size_t n, i, n_reported = 0, more = 0;
 	unsigned lines = 0;
 	struct cfs_activity *all;
-	struct told *told;
+	struct reported *reported;
 
 	if (cfs_activity_read(-1, &all, &n) < 0)
 		return;
-	told = calloc(n + 1, sizeof(*told));
-	for (i = 0; told && i < n && all[i].op[0]; i++) {
+	reported = calloc(n + 1, sizeof(*reported));
+	for (i = 0; reported && i < n && all[i].op[0]; i++) {
 		if (now < all[i].since_ms + limit || may_take_long(&all[i]))
 			continue;
-		again = told_until(w, &all[i]);
+		again = reported_until(w, &all[i]);
 		if (now >= again) {
 			atomic_fetch_add(&w->reports, 1);
 			again = now + limit;
@@ -99,19 +99,19 @@ static void look(void *arg)
 			else
 				more++;
 		}
-		told[n_told++] = (struct told){all[i].tid, all[i].since_ms, again};
+		reported[n_reported++] = (struct reported){all[i].tid, all[i].since_ms, again};
 	}
 	free(all);
-	if (!told)
+	if (!reported)
 		return;
 	if (more > 0)
 		cfs_warn("more requests are stuck: count=%zu", more);
-	if (w->n_told > 0 && n_told == 0)
+	if (w->n_reported > 0 && n_reported == 0)
 		cfs_info("no request is stuck any more");
-	free(w->told);
-	w->told = told;
-	w->n_told = n_told;
-	if (n_told > 0 && v->conf.stuck)
+	free(w->reported);
+	w->reported = reported;
+	w->n_reported = n_reported;
+	if (n_reported > 0 && v->conf.stuck)
 		v->conf.stuck(v->conf.stuck_arg);
 }
 
@@ -129,6 +129,6 @@ void watchdog_stop(struct cfs_vfs *v)
 {
 	if (v->watchdog.ticker)
 		cfs_ticker_stop(v->watchdog.ticker);
-	free(v->watchdog.told);
+	free(v->watchdog.reported);
 	v->watchdog = (struct watchdog){0};
 }

@@ -113,7 +113,7 @@ int cfs_vfs_setxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 		caller_groups(&with, true);
 	}
 	r = cfs_meta_setxattr(v->conf.meta, &with, ino, name, value, size, flags);
-	r = again_set_xattr(v, ctx, r, ino, name, value, size);
+	r = replay_set_xattr(v, ctx, r, ino, name, value, size);
 	cache_changed(&v->cache, 0, 0, ino, NULL);
 	return r;
 }
@@ -126,7 +126,7 @@ int cfs_vfs_removexattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t 
 	if (r < 0)
 		return r == -EOPNOTSUPP && begins(name, "security.") ? -ENODATA : r;
 	ino = ino_in(v, ino);
-	r = again_removed_xattr(ctx, cfs_meta_removexattr(v->conf.meta, ctx, ino, name));
+	r = replay_removed_xattr(ctx, cfs_meta_removexattr(v->conf.meta, ctx, ino, name));
 	cache_changed(&v->cache, 0, 0, ino, NULL);
 	return r;
 }

@@ -344,11 +344,11 @@ static int find_root(struct serve *s, cfs_ino_t *ret, char err[256])
 /* Every inode number that the kernel holds depends on the root. */
 static int same_root(struct serve *s, cfs_ino_t root, char err[256])
 {
-	struct cfs_keep_header *h;
+	struct cfs_handoff_header *h;
 
-	if (!s->worker->keep)
+	if (!s->worker->handoff)
 		return 0;
-	h = cfs_keep_header(s->worker->keep);
+	h = cfs_handoff_header(s->worker->handoff);
 	if (!worker_resumes(s->worker))
 		h->root = root;
 	if (h->root == root)
@@ -373,7 +373,7 @@ int layers_open(struct serve *s, char err[256])
 		.cache_large_write =
 			o->cache_large_write || (o->cache_group && o->fill_group_cache),
 		.prefetch = (unsigned)o->prefetch,
-		.unsynced = cfs_keep_unsynced(s->worker->keep),
+		.unsynced = cfs_handoff_unsynced(s->worker->handoff),
 		.hears_of_unsynced = s->worker->objects.n_before && !s->worker->objects.fresh,
 	};
 	struct cfs_data_conf data = {
@@ -400,7 +400,7 @@ int layers_open(struct serve *s, char err[256])
 		.entry_timeout_ms = o->entry_cache_ms,
 		.dir_entry_timeout_ms = o->dir_entry_cache_ms,
 		.io_timeout_ms = o->io_timeout_ms,
-		.keep = s->worker->keep,
+		.handoff = s->worker->handoff,
 		.uid = getuid(),
 		.gid = getgid(),
 		.control = control_serve,

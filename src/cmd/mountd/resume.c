@@ -34,7 +34,7 @@ static bool is_outage(int r)
 
 bool resume_tries_again(struct serve *s, int r, char err[256])
 {
-	if (!s->hold || !is_outage(r) || cfs_fuse_hold_is_ended(s->hold))
+	if (!s->hold || !is_outage(r) || cfs_fuse_standby_is_ended(s->hold))
 		return false;
 	if (cfs_deadline_passed(s->tell)) {
 		cfs_err("the volume cannot be opened again, requests get EIO until it can: "
@@ -51,8 +51,8 @@ bool resume_tries_again(struct serve *s, int r, char err[256])
 
 int resume_open(struct serve *s, const char *url, char err[256])
 {
-	int r = cfs_fuse_hold_begin(s->worker->device, s->worker->keep, s->o->io_timeout_ms,
-				    s->worker->since_ms, &s->hold);
+	int r = cfs_fuse_standby_begin(s->worker->device, s->worker->handoff, s->o->io_timeout_ms,
+				       s->worker->since_ms, &s->hold);
 
 	if (r < 0)
 		cfs_warn("requests wait without a deadline until the mount is served: error=%s",
@@ -74,7 +74,7 @@ void resume_end_hold(struct serve *s)
 	 * meanwhile.
 	 */
 	cfs_vfs_close_released(s->vfs);
-	failed = cfs_fuse_hold_end(s->hold);
+	failed = cfs_fuse_standby_end(s->hold);
 	s->hold = NULL;
 	if (failed)
 		cfs_warn("requests have failed while nobody served the mount: mount=%s "

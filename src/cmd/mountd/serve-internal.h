@@ -34,8 +34,8 @@ struct serve {
 	struct ending *ending;
 	struct control_server control;
 	struct worker *worker;
-	struct cfs_fuse_hold *hold; /* until there is a VFS that answers */
-	cfs_deadline_t tell;	    /* when the next log line about the outage is due */
+	struct cfs_fuse_standby *hold; /* until there is a VFS that answers */
+	cfs_deadline_t tell;	       /* when the next log line about the outage is due */
 	struct cfs_vfs_restored restored;
 	_Atomic(struct cfs_fuse *) fuse;
 	_Atomic bool lost;

@@ -77,15 +77,15 @@ void serve_name_changed(void *arg, cfs_ino_t parent, const char *name, size_t le
 
 static int start_session(struct serve *s, char err[256])
 {
-	struct cfs_keep *keep = s->worker->keep;
+	struct cfs_handoff *handoff = s->worker->handoff;
 	struct cfs_meta_hooks hooks = cfs_vfs_hooks(s->vfs);
 	int r;
 
 	if (worker_resumes(s->worker))
-		cfs_meta_resume(s->meta, atomic_load(&cfs_keep_header(keep)->sid));
+		cfs_meta_resume(s->meta, atomic_load(&cfs_handoff_header(handoff)->sid));
 	r = cfs_meta_start(s->meta, &hooks);
-	if (r == 0 && keep)
-		atomic_store(&cfs_keep_header(keep)->sid, cfs_meta_sid(s->meta));
+	if (r == 0 && handoff)
+		atomic_store(&cfs_handoff_header(handoff)->sid, cfs_meta_sid(s->meta));
 	if (r < 0)
 		snprintf(err, 256, "cannot start a session on volume %s: %s", s->setting->name,
 			 strerror(-r));
@@ -118,7 +118,7 @@ static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret,
 	char source[1024], kernel_opts[512];
 	struct cfs_fuse_conf conf = {
 		.vfs = s->vfs,
-		.keep = s->worker->keep,
+		.handoff = s->worker->handoff,
 		.device = s->worker->device,
 		.wrong = s->restored.lost_inos,
 		.n_wrong = s->restored.n_lost_inos,
@@ -262,7 +262,7 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 	}
 	/* The next process resumes the mount, its session and its open files. */
 	if (r < 0 && worker_resumes(w)) {
-		cfs_fuse_hold_end(s.hold);
+		cfs_fuse_standby_end(s.hold);
 		worker_failed(w, CMD_MOUNT_FAILED, err);
 		cfs_log_flush();
 		_exit(CMD_MOUNT_FAILED);

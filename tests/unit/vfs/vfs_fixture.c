@@ -432,9 +432,9 @@ void start(uint64_t timeout_ms, cfs_ino_t root)
 	meta.hooks = cfs_vfs_hooks(vfs);
 }
 
-void start_kept(struct cfs_keep *keep)
+void start_kept(struct cfs_handoff *handoff)
 {
-	const struct cfs_vfs_conf conf = {.hide_internal = true, .pool = pool, .keep = keep};
+	const struct cfs_vfs_conf conf = {.hide_internal = true, .pool = pool, .handoff = handoff};
 
 	assert_int_equal(cfs_vfs_create(&conf, &vfs), 0);
 	meta.hooks = cfs_vfs_hooks(vfs);

@@ -57,7 +57,7 @@ int free_pool(void **state);
 /* A mount with all timeouts the same, of the directory root. */
 void start(uint64_t timeout_ms, cfs_ino_t root);
 /* Another one of the same engine and data, with what is kept of those before. */
-void start_kept(struct cfs_keep *keep);
+void start_kept(struct cfs_handoff *handoff);
 /* Forgets the mount as a crash does: its memory stays until the end of the test program. */
 void vfs_abandon(void);
 /* As teardown of each test. */

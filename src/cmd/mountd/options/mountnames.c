@@ -8,7 +8,7 @@
 #include "cmd/access/cmd.h"
 #include "cmd/mountd/options/mountopts.h"
 
-enum fate {
+enum effect {
 	IS,	 /* an option of cachefs, with the same value or that of `value` */
 	NOTHING, /* has no effect here; `text` says why */
 	REFUSED, /* would; `text` is what to do */
@@ -16,7 +16,7 @@ enum fate {
 
 static const struct other {
 	const char *name;
-	enum fate fate;
+	enum effect effect;
 	const char *text, *value;
 } others[] = {
 	{"read-only", IS, "ro", NULL},
@@ -93,7 +93,7 @@ int mount_opts_other_name(struct mount_opts *o, const char *name, const char *va
 
 	if (!other)
 		return -ENOENT;
-	switch (other->fate) {
+	switch (other->effect) {
 	case IS:
 		return cfs_opt_set(mount_table, o, other->text, other->value ? other->value : value,
 				   err);

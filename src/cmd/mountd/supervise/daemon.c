@@ -26,11 +26,11 @@
  */
 #define REPORT_MS 10000
 
-enum fate { UNDECIDED, GOES_ON, GIVEN_UP };
+enum decision { UNDECIDED, GOES_ON, GIVEN_UP };
 
 struct daemon {
-	_Atomic int *fate; /* in shared memory */
-	int report;	   /* the child's end of a socket; -1: closed */
+	_Atomic int *decision; /* in shared memory */
+	int report;	       /* the child's end of a socket; -1: closed */
 };
 
 /* A report of the child: one status byte, then the reason. */
@@ -58,11 +58,11 @@ static bool reap(pid_t pid, cfs_deadline_t deadline)
 }
 
 /* Returns true for the first caller. */
-static bool decide(struct daemon *d, enum fate fate)
+static bool decide(struct daemon *d, enum decision decision)
 {
 	int undecided = UNDECIDED;
 
-	return atomic_compare_exchange_strong(d->fate, &undecided, fate);
+	return atomic_compare_exchange_strong(d->decision, &undecided, decision);
 }
 
 static void end_child(pid_t pid)
@@ -148,13 +148,13 @@ int daemon_fork(uint64_t timeout_ms, struct daemon **ret)
 	int fds[2], r;
 	pid_t pid;
 
-	d.fate = mmap(NULL, sizeof(*d.fate), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-		      0);
-	if (d.fate == MAP_FAILED)
+	d.decision = mmap(NULL, sizeof(*d.decision), PROT_READ | PROT_WRITE,
+			  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (d.decision == MAP_FAILED)
 		return -errno;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) < 0) {
 		r = -errno;
-		munmap(d.fate, sizeof(*d.fate));
+		munmap(d.decision, sizeof(*d.decision));
 		return r;
 	}
 	d.report = fds[1];
@@ -178,7 +178,7 @@ int daemon_fork(uint64_t timeout_ms, struct daemon **ret)
 	else
 		sigprocmask(SIG_SETMASK, &mask, NULL);
 	close(fds[0]);
-	munmap(d.fate, sizeof(*d.fate));
+	munmap(d.decision, sizeof(*d.decision));
 	return r;
 }
 
@@ -192,7 +192,7 @@ void daemon_close(struct daemon *d)
 
 bool daemon_keep(struct daemon *d)
 {
-	return decide(d, GOES_ON) || atomic_load(d->fate) == GOES_ON;
+	return decide(d, GOES_ON) || atomic_load(d->decision) == GOES_ON;
 }
 
 void daemon_detach(void)

@@ -8,7 +8,7 @@
  *				supervisor: GO
  *	an upgrade		next worker: CHECKED (uuid)	next supervisor: ASK (uuid)
  *				supervisor: LEAVE		worker: LEFT, ends
- *				supervisor: GIVE (connection, keep), handed on as TAKE
+ *				supervisor: GIVE (connection, handoff), handed on as TAKE
  *				next worker: READY (those of objects)
  *				next supervisor: STARTED
  *				supervisor: BYE, ends		next supervisor: GO

@@ -80,13 +80,13 @@ static void asked(struct supervisor *s, const struct handover *m)
 {
 	char text[200];
 
-	if (strcmp(m->text, cfs_keep_header(s->keep)->uuid) != 0) {
+	if (strcmp(m->text, cfs_handoff_header(s->handoff)->uuid) != 0) {
 		snprintf(text, sizeof(text), "another volume is mounted there: uuid=%s",
-			 cfs_keep_header(s->keep)->uuid);
+			 cfs_handoff_header(s->handoff)->uuid);
 		refuse(s, text);
 		return;
 	}
-	if (!cfs_fuse_can_resume(s->keep)) {
+	if (!cfs_fuse_can_resume(s->handoff)) {
 		refuse(s, "this kernel cannot send requests again, which takes Linux 6.9");
 		return;
 	}
@@ -103,7 +103,7 @@ static void asked(struct supervisor *s, const struct handover *m)
 
 void successor_give(struct supervisor *s)
 {
-	const int fds[HANDOVER_FDS] = {s->device, cfs_keep_fd(s->keep)};
+	const int fds[HANDOVER_FDS] = {s->device, cfs_handoff_fd(s->handoff)};
 	char watchdog[32];
 
 	snprintf(watchdog, sizeof(watchdog), "%llu", (unsigned long long)notify_watchdog_ms());

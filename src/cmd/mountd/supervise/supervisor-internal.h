@@ -7,7 +7,7 @@
 #ifndef CFS_CMD_SUPERVISOR_INTERNAL_H
 #define CFS_CMD_SUPERVISOR_INTERNAL_H
 
-#include <cachefs/keep.h>
+#include <cachefs/handoff.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -44,7 +44,7 @@ struct supervisor {
 	sigset_t old_mask;
 	int signals;
 
-	struct cfs_keep *keep;
+	struct cfs_handoff *handoff;
 	int device; /* -1: not mounted yet */
 	/* The worker's descriptors of the object store; -1. */
 	int objects[CFS_OBJECT_DESCS];

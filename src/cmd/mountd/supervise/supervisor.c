@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The loop of a supervisor, and the life and death of its workers. */
 #include <cachefs/fuse.h>
-#include <cachefs/keep.h>
+#include <cachefs/handoff.h>
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
@@ -84,7 +84,7 @@ __attribute__((noreturn)) static void become_worker(struct supervisor *s, int li
 		.takes_over = s->old >= 0,
 		.leave_ms = conf->io_timeout_ms,
 		.timeout_ms = CFS_MAX(conf->mount_timeout_ms, conf->io_timeout_ms) + LEAVE_EXTRA_MS,
-		.keep = s->keep,
+		.handoff = s->handoff,
 		.device = s->device,
 		.since_ms = s->unserved_ms,
 	};
@@ -116,8 +116,8 @@ static int start_worker(struct supervisor *s)
 
 	if (r < 0)
 		return r;
-	if (s->keep)
-		atomic_fetch_add(&cfs_keep_header(s->keep)->workers, 1);
+	if (s->handoff)
+		atomic_fetch_add(&cfs_handoff_header(s->handoff)->workers, 1);
 	cfs_log_flush();
 	fflush(NULL);
 	s->worker = fork();
@@ -194,7 +194,7 @@ static void after_death(struct supervisor *s, pid_t pid)
 		supervisor_finish(s, CMD_OK);
 		return;
 	}
-	if (!cfs_fuse_can_resume(s->keep)) {
+	if (!cfs_fuse_can_resume(s->handoff)) {
 		supervisor_give_up(s,
 				   "this kernel cannot send requests again, which takes Linux 6.9");
 		return;
@@ -210,7 +210,7 @@ static void after_death(struct supervisor *s, pid_t pid)
 		"deaths=%u wait_ms=%llu",
 		s->point, (int)pid, s->last_signal ? signal_name(s->last_signal) : "none",
 		s->in_row, (unsigned long long)wait_ms);
-	atomic_fetch_add(&cfs_keep_header(s->keep)->restarts, 1);
+	atomic_fetch_add(&cfs_handoff_header(s->handoff)->restarts, 1);
 	if (s->state != RESUMING)
 		s->unserved_ms = cfs_now_ms();
 	s->state = WAITING;
@@ -516,7 +516,7 @@ int supervise(const struct supervised *conf)
 	cfs_module_hold();
 	r = take_signals(&s);
 	if (r == 0 && s.old < 0)
-		r = cfs_keep_create(&s.keep);
+		r = cfs_handoff_create(&s.handoff);
 	if (r == 0)
 		r = start_worker(&s);
 	if (r < 0) {
@@ -532,7 +532,7 @@ int supervise(const struct supervised *conf)
 	supervisor_close_fd(&s.device);
 	close_objects(&s);
 	supervisor_close_fd(&s.signals);
-	cfs_keep_close(s.keep);
+	cfs_handoff_close(s.handoff);
 	cfs_log_flush();
 	return s.status;
 }

@@ -68,7 +68,7 @@ static void serve_on(struct supervisor *s)
 		cfs_warn("the process of the mount ended when it was to begin: mount=%s", s->point);
 	snprintf(note, sizeof(note), "took over the running mount, requests waited %.3f s",
 		 (double)(cfs_now_ns() - s->since) / 1e9);
-	atomic_fetch_add(&cfs_keep_header(s->keep)->takeovers, 1);
+	atomic_fetch_add(&cfs_handoff_header(s->handoff)->takeovers, 1);
 	s->state = SERVING;
 	successor_open_door(s);
 	supervisor_report(s, note);
@@ -127,12 +127,12 @@ static void given(struct supervisor *s, struct handover *m)
 
 	s->since = m->number;
 	s->device = m->fds[0];
-	if (m->fds[1] < 0 || cfs_keep_attach(m->fds[1], &s->keep, err) < 0) {
+	if (m->fds[1] < 0 || cfs_handoff_attach(m->fds[1], &s->handoff, err) < 0) {
 		supervisor_close_fd(&m->fds[1]);
 		stay_away(s, err[0] ? err : "the running mount was handed over incompletely");
 		return;
 	}
-	atomic_fetch_add(&cfs_keep_header(s->keep)->workers, 1);
+	atomic_fetch_add(&cfs_handoff_header(s->handoff)->workers, 1);
 	notify_watchdog_every(strtoull(m->text, NULL, 10));
 	if (handover_send(s->link, HANDOVER_TAKE, 0, m->text, m->fds) < 0)
 		stay_away(s, "the process for the mount has ended");
@@ -147,7 +147,7 @@ void takeover_hear(struct supervisor *s)
 		given(s, &m);
 	else if (r == 0)
 		stay_away(s, m.text[0] ? m.text : "the running mount is not handed over");
-	else if (r != -ETIMEDOUT && s->keep)
+	else if (r != -ETIMEDOUT && s->handoff)
 		supervisor_close_fd(&s->old);
 	else if (r != -ETIMEDOUT)
 		stay_away(s, "the running mount has ended");

@@ -32,10 +32,10 @@ static int receive_take(struct worker *w, char err[256])
 	}
 	w->device = m.fds[0];
 	notify_watchdog_every(strtoull(m.text, NULL, 10));
-	return cfs_keep_attach(m.fds[1], &w->keep, err);
+	return cfs_handoff_attach(m.fds[1], &w->handoff, err);
 }
 
-static int same_mount(const struct cfs_keep_header *h, const char *uuid, bool read_only,
+static int same_mount(const struct cfs_handoff_header *h, const char *uuid, bool read_only,
 		      char err[256])
 {
 	if (strcmp(h->uuid, uuid) != 0) {
@@ -52,16 +52,16 @@ static int same_mount(const struct cfs_keep_header *h, const char *uuid, bool re
 
 int worker_checked(struct worker *w, const char *uuid, bool read_only, char err[256])
 {
-	struct cfs_keep_header *h;
+	struct cfs_handoff_header *h;
 	int r = 0;
 
 	if (w->takes_over) {
 		r = handover_send(w->link, HANDOVER_CHECKED, 0, uuid, NULL);
 		r = r < 0 ? r : receive_take(w, err);
 	}
-	if (r < 0 || !w->keep)
+	if (r < 0 || !w->handoff)
 		return r;
-	h = cfs_keep_header(w->keep);
+	h = cfs_handoff_header(w->handoff);
 	if (worker_resumes(w))
 		return same_mount(h, uuid, read_only, err);
 	snprintf(h->uuid, sizeof(h->uuid), "%s", uuid);

@@ -4,7 +4,7 @@
 #define CFS_CMD_WORKER_H
 
 #include <cachefs/fuse.h>
-#include <cachefs/keep.h>
+#include <cachefs/handoff.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -17,11 +17,11 @@ struct worker {
 	int link;	       /* connection to the supervisor; -1: there is none */
 	struct daemon *report; /* used without a supervisor; NULL: in the foreground */
 	bool daemon;	       /* leave the terminal when ready */
-	bool takes_over;       /* keep and device arrive with worker_checked() */
+	bool takes_over;       /* handoff and device arrive with worker_checked() */
 	uint64_t timeout_ms;   /* for the answers of supervisors */
 	uint64_t leave_ms;     /* deadline for the object store before the worker leaves */
 	/* The state of the mount that this process resumes; NULL and -1: it starts a mount. */
-	struct cfs_keep *keep;
+	struct cfs_handoff *handoff;
 	int device;
 	struct cfs_object_descs objects;
 	uint64_t since_ms; /* after a death: when requests were last taken, by cfs_now_ms() */

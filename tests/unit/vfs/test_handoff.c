@@ -10,148 +10,148 @@
 
 #include "vfs_fixture.h"
 
-static struct cfs_keep *attach(struct cfs_keep *k)
+static struct cfs_handoff *attach(struct cfs_handoff *k)
 {
-	struct cfs_keep *other;
+	struct cfs_handoff *other;
 	char err[256];
 
-	assert_int_equal(cfs_keep_attach(dup(cfs_keep_fd(k)), &other, err), 0);
+	assert_int_equal(cfs_handoff_attach(dup(cfs_handoff_fd(k)), &other, err), 0);
 	return other;
 }
 
 /* Without it: a newer program reads the records of an older one as something else. */
 static void other_files_are_refused(void **state)
 {
-	struct cfs_keep *k, *other;
+	struct cfs_handoff *k, *other;
 	char err[256] = "";
 	int fd;
 
-	assert_int_equal(cfs_keep_create(&k), 0);
-	cfs_keep_header(k)->version++;
-	assert_int_equal(cfs_keep_attach(cfs_keep_fd(k), &other, err), -EPROTO);
+	assert_int_equal(cfs_handoff_create(&k), 0);
+	cfs_handoff_header(k)->version++;
+	assert_int_equal(cfs_handoff_attach(cfs_handoff_fd(k), &other, err), -EPROTO);
 	assert_non_null(strstr(err, "version 3"));
-	cfs_keep_header(k)->version--;
-	cfs_keep_header(k)->handle_bytes++;
-	assert_int_equal(cfs_keep_attach(cfs_keep_fd(k), &other, err), -EPROTO);
-	cfs_keep_header(k)->handle_bytes--;
-	cfs_keep_header(k)->magic[0]++;
-	assert_int_equal(cfs_keep_attach(cfs_keep_fd(k), &other, err), -EPROTO);
-	cfs_keep_close(k);
+	cfs_handoff_header(k)->version--;
+	cfs_handoff_header(k)->handle_bytes++;
+	assert_int_equal(cfs_handoff_attach(cfs_handoff_fd(k), &other, err), -EPROTO);
+	cfs_handoff_header(k)->handle_bytes--;
+	cfs_handoff_header(k)->magic[0]++;
+	assert_int_equal(cfs_handoff_attach(cfs_handoff_fd(k), &other, err), -EPROTO);
+	cfs_handoff_close(k);
 	fd = memfd_create("short", MFD_CLOEXEC);
-	assert_int_equal(cfs_keep_attach(fd, &other, err), -EPROTO);
-	assert_int_equal(write(fd, CFS_KEEP_MAGIC, 8), 8);
-	assert_int_equal(cfs_keep_attach(fd, &other, err), -EPROTO);
+	assert_int_equal(cfs_handoff_attach(fd, &other, err), -EPROTO);
+	assert_int_equal(write(fd, CFS_HANDOFF_MAGIC, 8), 8);
+	assert_int_equal(cfs_handoff_attach(fd, &other, err), -EPROTO);
 	close(fd);
-	assert_int_equal(cfs_keep_attach(-1, &other, err), -EPROTO);
+	assert_int_equal(cfs_handoff_attach(-1, &other, err), -EPROTO);
 }
 
 /* Without it: the file of another process can be cut short, and its reader dies of SIGBUS. */
 static void the_file_cannot_shrink(void **state)
 {
-	struct cfs_keep *k;
+	struct cfs_handoff *k;
 
-	assert_int_equal(cfs_keep_create(&k), 0);
-	assert_int_equal(ftruncate(cfs_keep_fd(k), 0), -1);
-	cfs_keep_close(k);
+	assert_int_equal(cfs_handoff_create(&k), 0);
+	assert_int_equal(ftruncate(cfs_handoff_fd(k), 0), -1);
+	cfs_handoff_close(k);
 }
 
 /* Without it: a request is carried out twice, or the answer of another one is taken for its own. */
 static void requests_are_known_again(void **state)
 {
-	struct cfs_keep_request *r, *s;
-	struct cfs_keep *k, *other;
+	struct cfs_handoff_request *r, *s;
+	struct cfs_handoff *k, *other;
 	uint64_t i;
 	bool again;
 
-	assert_int_equal(cfs_keep_create(&k), 0);
-	r = cfs_keep_begin(k, 10, false, &again);
+	assert_int_equal(cfs_handoff_create(&k), 0);
+	r = cfs_handoff_begin_request(k, 10, false, &again);
 	assert_non_null(r);
 	assert_false(again);
 	atomic_store(&r->ino, 77);
 	/* Far away, but of the same place. */
-	s = cfs_keep_begin(k, 10 + 2 * CFS_KEEP_REQUESTS, false, &again);
+	s = cfs_handoff_begin_request(k, 10 + 2 * CFS_HANDOFF_REQUESTS, false, &again);
 	assert_ptr_not_equal(r, s);
 	other = attach(k);
-	assert_non_null(cfs_keep_begin(other, 12, true, &again));
+	assert_non_null(cfs_handoff_begin_request(other, 12, true, &again));
 	assert_false(again); /* the kernel sends it again, but it was not begun */
-	r = cfs_keep_begin(other, 10, true, &again);
+	r = cfs_handoff_begin_request(other, 10, true, &again);
 	assert_true(again);
 	assert_int_equal(atomic_load(&r->ino), 77);
-	cfs_keep_end(r);
-	r = cfs_keep_begin(other, 10, true, &again);
+	cfs_handoff_end_request(r);
+	r = cfs_handoff_begin_request(other, 10, true, &again);
 	assert_false(again);
 	assert_int_equal(atomic_load(&r->ino), 0);
 	/* A full table knows nothing: whatever is sent again may have been done. */
-	for (i = 0; i < CFS_KEEP_REQUESTS; i++)
-		cfs_keep_begin(k, 100000 + 2 * i, false, &again);
-	assert_null(cfs_keep_begin(k, 4, true, &again));
+	for (i = 0; i < CFS_HANDOFF_REQUESTS; i++)
+		cfs_handoff_begin_request(k, 100000 + 2 * i, false, &again);
+	assert_null(cfs_handoff_begin_request(k, 4, true, &again));
 	assert_true(again);
-	assert_null(cfs_keep_begin(k, 6, false, &again));
+	assert_null(cfs_handoff_begin_request(k, 6, false, &again));
 	assert_false(again);
-	assert_null(cfs_keep_begin(NULL, 8, true, &again));
+	assert_null(cfs_handoff_begin_request(NULL, 8, true, &again));
 	assert_true(again);
-	cfs_keep_close(other);
-	cfs_keep_close(k);
+	cfs_handoff_close(other);
+	cfs_handoff_close(k);
 }
 
 /* Without it: answers that went out with the last breath of many processes fill the table. */
 static void old_requests_are_forgotten(void **state)
 {
-	struct cfs_keep_request *r;
-	struct cfs_keep *k;
+	struct cfs_handoff_request *r;
+	struct cfs_handoff *k;
 	bool again;
 	int i;
 
-	assert_int_equal(cfs_keep_create(&k), 0);
-	r = cfs_keep_begin(k, 10, false, &again);
+	assert_int_equal(cfs_handoff_create(&k), 0);
+	r = cfs_handoff_begin_request(k, 10, false, &again);
 	atomic_store(&r->ino, 77);
 	atomic_store(&r->fh, 78);
 	for (i = 0; i < 20; i++)
-		atomic_fetch_add(&cfs_keep_header(k)->workers, 1);
-	cfs_keep_settle(k, NULL, 0);
-	assert_ptr_equal(cfs_keep_begin(k, 10, true, &again), r);
+		atomic_fetch_add(&cfs_handoff_header(k)->workers, 1);
+	cfs_handoff_mark_lost(k, NULL, 0);
+	assert_ptr_equal(cfs_handoff_begin_request(k, 10, true, &again), r);
 	assert_false(again);
 	/* What they have noted is not taken for that of the next in their place. */
 	assert_int_equal(atomic_load(&r->ino), 0);
 	assert_int_equal(atomic_load(&r->fh), 0);
-	cfs_keep_close(k);
+	cfs_handoff_close(k);
 }
 
 /* Without it: more inodes than there are records write over each other's. */
 static void records_run_out(void **state)
 {
-	struct cfs_keep_inode *m, *last = NULL;
-	struct cfs_keep *k;
+	struct cfs_handoff_inode *m, *last = NULL;
+	struct cfs_handoff *k;
 	uint32_t i;
 
-	assert_int_equal(cfs_keep_create(&k), 0);
-	for (i = 0; i < CFS_KEEP_INODES; i++) {
-		m = cfs_keep_mark(k, i + 1);
+	assert_int_equal(cfs_handoff_create(&k), 0);
+	for (i = 0; i < CFS_HANDOFF_INODES; i++) {
+		m = cfs_handoff_add_inode(k, i + 1);
 		assert_non_null(m);
 		last = m;
 	}
-	assert_null(cfs_keep_mark(k, 5));
-	cfs_keep_unmark(k, last);
-	assert_ptr_equal(cfs_keep_mark(k, 5), last);
-	assert_null(cfs_keep_handle(k, CFS_KEEP_HANDLES));
-	cfs_keep_close(k);
+	assert_null(cfs_handoff_add_inode(k, 5));
+	cfs_handoff_remove_inode(k, last);
+	assert_ptr_equal(cfs_handoff_add_inode(k, 5), last);
+	assert_null(cfs_handoff_handle(k, CFS_HANDOFF_HANDLES));
+	cfs_handoff_close(k);
 }
 
 /* ---- a VFS that goes on where another one was killed ---- */
 
-static struct cfs_keep *keep;
+static struct cfs_handoff *handoff;
 
 /* The process is gone: nothing is closed, and the memory of another one maps the file. */
 static void crash(struct cfs_vfs_restored *ret)
 {
 	static cfs_ino_t *before;
-	struct cfs_keep *next = attach(keep);
+	struct cfs_handoff *next = attach(handoff);
 
 	free(before);
 	vfs_abandon();
-	cfs_keep_close(keep);
-	keep = next;
-	start_kept(keep);
+	cfs_handoff_close(handoff);
+	handoff = next;
+	start_kept(handoff);
 	*ret = (struct cfs_vfs_restored){0};
 	assert_int_equal(cfs_vfs_restore(vfs, ret), 0);
 	before = ret->lost_inos;
@@ -159,10 +159,10 @@ static void crash(struct cfs_vfs_restored *ret)
 
 static void begin(void)
 {
-	assert_int_equal(cfs_keep_create(&keep), 0);
+	assert_int_equal(cfs_handoff_create(&handoff), 0);
 	start(0, 0);
 	vfs_abandon();
-	start_kept(keep);
+	start_kept(handoff);
 	fill_engine(3000);
 }
 
@@ -170,7 +170,7 @@ static void end(void)
 {
 	cfs_vfs_destroy(vfs);
 	vfs = NULL;
-	cfs_keep_close(keep);
+	cfs_handoff_close(handoff);
 }
 
 /* Without it: programs get EBADF from files that they have open. */
@@ -216,7 +216,7 @@ static bool kept_while_closing;
 static void look_at_closing(void)
 {
 	kept_while_closing =
-		atomic_load(&cfs_keep_handle(keep, (uint32_t)closing - 1)->fh) == closing;
+		atomic_load(&cfs_handoff_handle(handoff, (uint32_t)closing - 1)->fh) == closing;
 }
 
 /*
@@ -232,7 +232,7 @@ static void a_close_that_is_cut_short_is_done_again(void **state)
 	assert_int_equal(release(closing), 0);
 	assert_int_equal(meta.closed, 1);
 	assert_true(kept_while_closing);
-	assert_int_equal(atomic_load(&cfs_keep_handle(keep, (uint32_t)closing - 1)->fh), 0);
+	assert_int_equal(atomic_load(&cfs_handoff_handle(handoff, (uint32_t)closing - 1)->fh), 0);
 	end();
 }
 
@@ -243,8 +243,8 @@ static void a_close_that_is_cut_short_is_done_again(void **state)
 static void a_request_finds_its_own_handle_only(void **state)
 {
 	struct cfs_vfs_restored restored;
-	struct cfs_keep_request *r;
-	struct cfs_keep_handle *k;
+	struct cfs_handoff_request *r;
+	struct cfs_handoff_handle *k;
 	struct cfs_vfs_open o;
 	struct cfs_ctx c;
 	uint64_t fresh;
@@ -252,11 +252,11 @@ static void a_request_finds_its_own_handle_only(void **state)
 
 	begin();
 	c = ctx();
-	c.noted = r = cfs_keep_begin(keep, 10, false, &again);
+	c.record = r = cfs_handoff_begin_request(handoff, 10, false, &again);
 	assert_int_equal(cfs_vfs_open(vfs, &c, FIRST_INO + 1, O_RDONLY, &o), 0);
 	assert_int_equal(atomic_load(&r->fh), o.fh);
 	/* It was killed between the two. */
-	k = cfs_keep_handle(keep, (uint32_t)o.fh - 1);
+	k = cfs_handoff_handle(handoff, (uint32_t)o.fh - 1);
 	atomic_store(&k->fh, 0);
 	crash(&restored);
 	assert_int_equal(restored.handles, 0);
@@ -264,8 +264,8 @@ static void a_request_finds_its_own_handle_only(void **state)
 	assert_int_equal((uint32_t)fresh, (uint32_t)o.fh);
 	assert_int_not_equal(fresh, o.fh);
 	c = ctx();
-	c.noted = cfs_keep_begin(keep, 10, true, &c.again);
-	assert_true(c.again);
+	c.record = cfs_handoff_begin_request(handoff, 10, true, &c.replay);
+	assert_true(c.replay);
 	assert_int_equal(cfs_vfs_open(vfs, &c, FIRST_INO + 1, O_RDONLY, &o), 0);
 	assert_int_not_equal(fresh, o.fh);
 	assert_int_equal(release(fresh), 0);
@@ -283,18 +283,18 @@ static void an_attribute_that_was_made_is_known_again(void **state)
 
 	begin();
 	c = ctx();
-	c.noted = cfs_keep_begin(keep, 10, false, &c.again);
+	c.record = cfs_handoff_begin_request(handoff, 10, false, &c.replay);
 	memset(value, 'x', sizeof(value));
 	assert_int_equal(cfs_vfs_setxattr(vfs, &c, FIRST_INO + 1, "user.a", value, sizeof(value),
 					  XATTR_CREATE),
 			 0);
-	c.noted = cfs_keep_begin(keep, 10, true, &c.again);
+	c.record = cfs_handoff_begin_request(handoff, 10, true, &c.replay);
 	assert_int_equal(cfs_vfs_setxattr(vfs, &c, FIRST_INO + 1, "user.a", value, sizeof(value),
 					  XATTR_CREATE),
 			 0);
 	/* Of another request it is not. */
 	value[5]++;
-	c.noted = cfs_keep_begin(keep, 10, true, &again);
+	c.record = cfs_handoff_begin_request(handoff, 10, true, &again);
 	assert_int_equal(cfs_vfs_setxattr(vfs, &c, FIRST_INO + 1, "user.a", value, sizeof(value),
 					  XATTR_CREATE),
 			 -EEXIST);
@@ -305,19 +305,19 @@ static void an_attribute_that_was_made_is_known_again(void **state)
 static void torn_records_are_no_handles(void **state)
 {
 	struct cfs_vfs_restored restored;
-	struct cfs_keep_handle *k;
+	struct cfs_handoff_handle *k;
 	uint64_t fh;
 
 	begin();
 	fh = open_file(1, O_RDONLY);
-	k = cfs_keep_handle(keep, (uint32_t)fh); /* the next one */
+	k = cfs_handoff_handle(handoff, (uint32_t)fh); /* the next one */
 	k->ino = FIRST_INO + 2;
 	k->kind = 1;
 	crash(&restored);
 	assert_int_equal(restored.handles, 1);
 	/* Nonsense with a key, from a process that wrote where it should not. */
-	atomic_store(&cfs_keep_handle(keep, (uint32_t)fh)->fh, 77);
-	k = cfs_keep_handle(keep, (uint32_t)fh + 1);
+	atomic_store(&cfs_handoff_handle(handoff, (uint32_t)fh)->fh, 77);
+	k = cfs_handoff_handle(handoff, (uint32_t)fh + 1);
 	k->kind = 200;
 	atomic_store(&k->fh, (3ULL << 32) + (uint32_t)fh + 2);
 	crash(&restored);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <cachefs/keep.h>
+#include <cachefs/handoff.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -16,33 +16,35 @@
 #define WORKERS_REMEMBERED 8
 
 struct layout {
-	struct cfs_keep_header header;
-	char apart[1024 - sizeof(struct cfs_keep_header)];
+	struct cfs_handoff_header header;
+	char padding[1024 - sizeof(struct cfs_handoff_header)];
 	struct cfs_unsynced unsynced;
-	char behind[3072 - sizeof(struct cfs_unsynced)];
-	struct cfs_keep_request requests[CFS_KEEP_REQUESTS];
-	struct cfs_keep_handle handles[CFS_KEEP_HANDLES];
-	struct cfs_keep_inode inodes[CFS_KEEP_INODES];
-	struct cfs_keep_dir dirs[CFS_KEEP_DIRS];
+	char padding2[3072 - sizeof(struct cfs_unsynced)];
+	struct cfs_handoff_request requests[CFS_HANDOFF_REQUESTS];
+	struct cfs_handoff_handle handles[CFS_HANDOFF_HANDLES];
+	struct cfs_handoff_inode inodes[CFS_HANDOFF_INODES];
+	struct cfs_handoff_dir dirs[CFS_HANDOFF_DIRS];
 };
 
 _Static_assert(offsetof(struct layout, requests) == 4096, "tables are at the version's places");
-_Static_assert(sizeof(struct cfs_keep_handle) == 64, "records are of the version's size");
-_Static_assert(sizeof(struct cfs_keep_inode) == 16, "records are of the version's size");
-_Static_assert(sizeof(struct cfs_keep_request) == 32, "records are of the version's size");
-_Static_assert(sizeof(struct cfs_keep_dir) == 560, "records are of the version's size");
+_Static_assert(sizeof(struct cfs_handoff_handle) == 64, "records are of the version's size");
+_Static_assert(sizeof(struct cfs_handoff_inode) == 16, "records are of the version's size");
+_Static_assert(sizeof(struct cfs_handoff_request) == 32, "records are of the version's size");
+_Static_assert(sizeof(struct cfs_handoff_dir) == 560, "records are of the version's size");
 
 /* The common start of records that are allocated and freed one by one. */
-struct slot {
+struct pooled {
 	_Atomic uint64_t key;
 	uint32_t used_by_its_kind;
 	uint32_t next_free;
 };
-_Static_assert(offsetof(struct cfs_keep_inode, next_free) == offsetof(struct slot, next_free) &&
-		       offsetof(struct cfs_keep_dir, next_free) == offsetof(struct slot, next_free),
-	       "slots begin alike");
+_Static_assert(offsetof(struct cfs_handoff_inode, next_free) ==
+			       offsetof(struct pooled, next_free) &&
+		       offsetof(struct cfs_handoff_dir, next_free) ==
+			       offsetof(struct pooled, next_free),
+	       "pooled records begin alike");
 
-struct slots {
+struct record_pool {
 	char *first;
 	size_t bytes; /* of one */
 	uint32_t max;
@@ -50,31 +52,31 @@ struct slots {
 	uint32_t free;		  /* index + 1 */
 };
 
-struct cfs_keep {
+struct cfs_handoff {
 	int fd;
 	struct layout *at;
 	pthread_mutex_t lock; /* protects the free lists and growth; a leaf */
-	struct slots inodes, dirs;
+	struct record_pool inodes, dirs;
 };
 
-static void fill(struct cfs_keep_header *h)
+static void fill(struct cfs_handoff_header *h)
 {
-	memcpy(h->magic, CFS_KEEP_MAGIC, sizeof(h->magic));
-	h->version = CFS_KEEP_VERSION;
+	memcpy(h->magic, CFS_HANDOFF_MAGIC, sizeof(h->magic));
+	h->version = CFS_HANDOFF_VERSION;
 	h->bytes = sizeof(*h);
-	h->handle_bytes = sizeof(struct cfs_keep_handle);
-	h->inode_bytes = sizeof(struct cfs_keep_inode);
-	h->request_bytes = sizeof(struct cfs_keep_request);
-	h->dir_bytes = sizeof(struct cfs_keep_dir);
-	h->n_handles = CFS_KEEP_HANDLES;
-	h->n_inodes = CFS_KEEP_INODES;
-	h->n_requests = CFS_KEEP_REQUESTS;
-	h->n_dirs = CFS_KEEP_DIRS;
+	h->handle_bytes = sizeof(struct cfs_handoff_handle);
+	h->inode_bytes = sizeof(struct cfs_handoff_inode);
+	h->request_bytes = sizeof(struct cfs_handoff_request);
+	h->dir_bytes = sizeof(struct cfs_handoff_dir);
+	h->n_handles = CFS_HANDOFF_HANDLES;
+	h->n_inodes = CFS_HANDOFF_INODES;
+	h->n_requests = CFS_HANDOFF_REQUESTS;
+	h->n_dirs = CFS_HANDOFF_DIRS;
 }
 
-static int map(int fd, struct cfs_keep **ret)
+static int map(int fd, struct cfs_handoff **ret)
 {
-	struct cfs_keep *k = calloc(1, sizeof(*k));
+	struct cfs_handoff *k = calloc(1, sizeof(*k));
 	int r;
 
 	if (!k)
@@ -86,16 +88,16 @@ static int map(int fd, struct cfs_keep **ret)
 		return r;
 	}
 	k->fd = fd;
-	k->inodes = (struct slots){
+	k->inodes = (struct record_pool){
 		.first = (char *)k->at->inodes,
 		.bytes = sizeof(k->at->inodes[0]),
-		.max = CFS_KEEP_INODES,
+		.max = CFS_HANDOFF_INODES,
 		.n_used = &k->at->header.n_marked,
 	};
-	k->dirs = (struct slots){
+	k->dirs = (struct record_pool){
 		.first = (char *)k->at->dirs,
 		.bytes = sizeof(k->at->dirs[0]),
-		.max = CFS_KEEP_DIRS,
+		.max = CFS_HANDOFF_DIRS,
 		.n_used = &k->at->header.n_listed,
 	};
 	pthread_mutex_init(&k->lock, NULL);
@@ -103,7 +105,7 @@ static int map(int fd, struct cfs_keep **ret)
 	return 0;
 }
 
-int cfs_keep_create(struct cfs_keep **ret)
+int cfs_handoff_create(struct cfs_handoff **ret)
 {
 	int fd = memfd_create("cachefs-keep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	int r = fd < 0 ? -errno : 0;
@@ -125,41 +127,41 @@ int cfs_keep_create(struct cfs_keep **ret)
 	return 0;
 }
 
-static bool same_layout(const struct cfs_keep_header *have)
+static bool same_layout(const struct cfs_handoff_header *have)
 {
-	struct cfs_keep_header want = {0};
+	struct cfs_handoff_header want = {0};
 
 	fill(&want);
-	return !memcmp(have, &want, offsetof(struct cfs_keep_header, uuid));
+	return !memcmp(have, &want, offsetof(struct cfs_handoff_header, uuid));
 }
 
 /* The beginning of the header is the same in every version. */
-int cfs_keep_attach(int fd, struct cfs_keep **ret, char err[256])
+int cfs_handoff_attach(int fd, struct cfs_handoff **ret, char err[256])
 {
-	struct cfs_keep_header *h = calloc(1, sizeof(*h));
+	struct cfs_handoff_header *h = calloc(1, sizeof(*h));
 	struct stat st;
 	int r = -EPROTO;
 
 	if (!h)
 		return -ENOMEM;
 	if (fstat(fd, &st) < 0 || pread(fd, h, sizeof(*h), 0) != sizeof(*h) ||
-	    memcmp(h->magic, CFS_KEEP_MAGIC, sizeof(h->magic)) != 0)
-		snprintf(err, 256, "what the other process has kept of the mount is unreadable");
-	else if (h->version < 1 || h->version > CFS_KEEP_VERSION || !same_layout(h) ||
+	    memcmp(h->magic, CFS_HANDOFF_MAGIC, sizeof(h->magic)) != 0)
+		snprintf(err, 256, "the handoff state of the other process is unreadable");
+	else if (h->version < 1 || h->version > CFS_HANDOFF_VERSION || !same_layout(h) ||
 		 st.st_size != (off_t)sizeof(struct layout))
 		snprintf(err, 256,
-			 "what the other process has kept of the mount is of version %u, this "
+			 "the handoff state of the other process is of version %u, this "
 			 "program knows %u",
-			 h->version, CFS_KEEP_VERSION);
+			 h->version, CFS_HANDOFF_VERSION);
 	else if (!(fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK))
-		snprintf(err, 256, "what the other process has kept of the mount is not sealed");
+		snprintf(err, 256, "the handoff state of the other process is not sealed");
 	else
 		r = map(fd, ret);
 	free(h);
 	return r;
 }
 
-void cfs_keep_close(struct cfs_keep *k)
+void cfs_handoff_close(struct cfs_handoff *k)
 {
 	if (!k)
 		return;
@@ -169,17 +171,17 @@ void cfs_keep_close(struct cfs_keep *k)
 	free(k);
 }
 
-int cfs_keep_fd(const struct cfs_keep *k)
+int cfs_handoff_fd(const struct cfs_handoff *k)
 {
 	return k->fd;
 }
 
-struct cfs_unsynced *cfs_keep_unsynced(struct cfs_keep *k)
+struct cfs_unsynced *cfs_handoff_unsynced(struct cfs_handoff *k)
 {
 	return k ? &k->at->unsynced : NULL;
 }
 
-struct cfs_keep_header *cfs_keep_header(struct cfs_keep *k)
+struct cfs_handoff_header *cfs_handoff_header(struct cfs_handoff *k)
 {
 	return &k->at->header;
 }
@@ -192,72 +194,72 @@ static void raise_to(_Atomic uint32_t *n, uint32_t least)
 		;
 }
 
-struct cfs_keep_handle *cfs_keep_handle(struct cfs_keep *k, uint32_t i)
+struct cfs_handoff_handle *cfs_handoff_handle(struct cfs_handoff *k, uint32_t i)
 {
-	return k && i < CFS_KEEP_HANDLES ? &k->at->handles[i] : NULL;
+	return k && i < CFS_HANDOFF_HANDLES ? &k->at->handles[i] : NULL;
 }
 
-bool cfs_keep_is_clean(struct cfs_keep *k, uint64_t fh)
+bool cfs_handoff_is_clean(struct cfs_handoff *k, uint64_t fh)
 {
-	struct cfs_keep_handle *h = cfs_keep_handle(k, (uint32_t)fh - 1);
+	struct cfs_handoff_handle *h = cfs_handoff_handle(k, (uint32_t)fh - 1);
 
 	return h && atomic_load(&h->fh) == fh && !atomic_load(&h->wrote) &&
 	       !atomic_load(&h->lost) && !atomic_load(&h->plocked);
 }
 
-void cfs_keep_released(struct cfs_keep *k, uint64_t fh)
+void cfs_handoff_released(struct cfs_handoff *k, uint64_t fh)
 {
-	struct cfs_keep_handle *h = cfs_keep_handle(k, (uint32_t)fh - 1);
+	struct cfs_handoff_handle *h = cfs_handoff_handle(k, (uint32_t)fh - 1);
 
 	if (h && atomic_load(&h->fh) == fh)
 		atomic_store(&h->released, 1);
 }
 
-bool cfs_keep_tell(struct cfs_keep_handle *h)
+bool cfs_handoff_report_loss(struct cfs_handoff_handle *h)
 {
 	uint8_t was = atomic_load_explicit(&h->lost, memory_order_relaxed);
 
-	if (was == CFS_KEEP_LOST)
-		atomic_store(&h->lost, CFS_KEEP_TOLD);
-	else if (was == CFS_KEEP_TOLD)
-		atomic_compare_exchange_strong(&h->lost, &was, CFS_KEEP_KEPT);
-	return was == CFS_KEEP_LOST;
+	if (was == CFS_HANDOFF_LOST)
+		atomic_store(&h->lost, CFS_HANDOFF_REPORTED);
+	else if (was == CFS_HANDOFF_REPORTED)
+		atomic_compare_exchange_strong(&h->lost, &was, CFS_HANDOFF_INTACT);
+	return was == CFS_HANDOFF_LOST;
 }
 
-void cfs_keep_used(struct cfs_keep *k, uint32_t i)
+void cfs_handoff_use_handle(struct cfs_handoff *k, uint32_t i)
 {
 	raise_to(&k->at->header.n_used, i + 1);
 }
 
-/* ---- slots ---- */
+/* ---- pools of records ---- */
 
-static struct slot *slot_at(const struct slots *s, uint32_t i)
+static struct pooled *pooled_at(const struct record_pool *s, uint32_t i)
 {
-	return (struct slot *)(s->first + i * s->bytes);
+	return (struct pooled *)(s->first + i * s->bytes);
 }
 
 /* NULL when there is none left. */
-static void *take_slot(struct cfs_keep *k, struct slots *s)
+static void *pool_take(struct cfs_handoff *k, struct record_pool *s)
 {
-	struct slot *slot = NULL;
+	struct pooled *slot = NULL;
 	uint32_t n;
 
 	pthread_mutex_lock(&k->lock);
 	n = atomic_load(s->n_used);
 	if (s->free) {
-		slot = slot_at(s, s->free - 1);
+		slot = pooled_at(s, s->free - 1);
 		s->free = slot->next_free;
 	} else if (n < s->max) {
-		slot = slot_at(s, n);
+		slot = pooled_at(s, n);
 		atomic_store(s->n_used, n + 1);
 	}
 	pthread_mutex_unlock(&k->lock);
 	return slot;
 }
 
-static void give_back_slot(struct cfs_keep *k, struct slots *s, void *record)
+static void pool_put(struct cfs_handoff *k, struct record_pool *s, void *record)
 {
-	struct slot *slot = record;
+	struct pooled *slot = record;
 
 	atomic_store(&slot->key, 0);
 	pthread_mutex_lock(&k->lock);
@@ -268,9 +270,9 @@ static void give_back_slot(struct cfs_keep *k, struct slots *s, void *record)
 
 /* ---- inodes ---- */
 
-struct cfs_keep_inode *cfs_keep_mark(struct cfs_keep *k, uint64_t ino)
+struct cfs_handoff_inode *cfs_handoff_add_inode(struct cfs_handoff *k, uint64_t ino)
 {
-	struct cfs_keep_inode *m = k ? take_slot(k, &k->inodes) : NULL;
+	struct cfs_handoff_inode *m = k ? pool_take(k, &k->inodes) : NULL;
 
 	if (m) {
 		atomic_store(&m->dirty, 0);
@@ -279,10 +281,10 @@ struct cfs_keep_inode *cfs_keep_mark(struct cfs_keep *k, uint64_t ino)
 	return m;
 }
 
-void cfs_keep_unmark(struct cfs_keep *k, struct cfs_keep_inode *m)
+void cfs_handoff_remove_inode(struct cfs_handoff *k, struct cfs_handoff_inode *m)
 {
 	if (m)
-		give_back_slot(k, &k->inodes, m);
+		pool_put(k, &k->inodes, m);
 }
 
 static int compare_inos(const void *a, const void *b)
@@ -296,7 +298,7 @@ static int compare_inos(const void *a, const void *b)
  * Sorted. Without memory for the list every open inode counts as lost: too many rather than too
  * few.
  */
-static uint64_t *dirty_inodes(struct cfs_keep *k, uint32_t n_marked, size_t *ret_n)
+static uint64_t *dirty_inodes(struct cfs_handoff *k, uint32_t n_marked, size_t *ret_n)
 {
 	uint64_t *inos = NULL;
 	size_t n = 0, i;
@@ -316,27 +318,27 @@ static uint64_t *dirty_inodes(struct cfs_keep *k, uint32_t n_marked, size_t *ret
 	return inos;
 }
 
-size_t cfs_keep_settle(struct cfs_keep *k, uint64_t *inos, size_t max)
+size_t cfs_handoff_mark_lost(struct cfs_handoff *k, uint64_t *inos, size_t max)
 {
 	uint32_t n_marked = atomic_load(&k->at->header.n_marked);
 	uint32_t n_used = atomic_load(&k->at->header.n_used), i;
 	size_t n_dirty, n = 0, told = 0;
 	uint64_t *dirty;
 
-	if (n_marked > CFS_KEEP_INODES || n_used > CFS_KEEP_HANDLES)
+	if (n_marked > CFS_HANDOFF_INODES || n_used > CFS_HANDOFF_HANDLES)
 		return 0;
 	dirty = dirty_inodes(k, n_marked, &n_dirty);
 	for (i = 0; i < n_used; i++) {
-		struct cfs_keep_handle *h = &k->at->handles[i];
+		struct cfs_handoff_handle *h = &k->at->handles[i];
 
 		if (!atomic_load(&h->fh))
 			continue;
-		if (atomic_load(&h->lost) == CFS_KEEP_TOLD)
-			atomic_store(&h->lost, CFS_KEEP_LOST);
+		if (atomic_load(&h->lost) == CFS_HANDOFF_REPORTED)
+			atomic_store(&h->lost, CFS_HANDOFF_LOST);
 		if (!n_dirty ||
 		    (dirty && !bsearch(&h->ino, dirty, n_dirty, sizeof(*dirty), compare_inos)))
 			continue;
-		atomic_store(&h->lost, CFS_KEEP_LOST);
+		atomic_store(&h->lost, CFS_HANDOFF_LOST);
 		n++;
 		if (told < max)
 			inos[told++] = h->ino;
@@ -349,45 +351,46 @@ size_t cfs_keep_settle(struct cfs_keep *k, uint64_t *inos, size_t max)
 	for (i = 0; i < n_marked; i++)
 		atomic_store(&k->at->inodes[i].ino, 0);
 	atomic_store(&k->at->header.n_marked, 0);
-	for (i = 0; i < CFS_KEEP_REQUESTS; i++) {
-		struct cfs_keep_request *r = &k->at->requests[i];
+	for (i = 0; i < CFS_HANDOFF_REQUESTS; i++) {
+		struct cfs_handoff_request *r = &k->at->requests[i];
 
 		if (atomic_load(&r->unique) && atomic_load(&r->worker) + WORKERS_REMEMBERED <
 						       atomic_load(&k->at->header.workers))
-			cfs_keep_end(r);
+			cfs_handoff_end_request(r);
 	}
 	return n;
 }
 
 /* ---- directories ---- */
 
-struct cfs_keep_dir *cfs_keep_list(struct cfs_keep *k, uint64_t fh)
+struct cfs_handoff_dir *cfs_handoff_add_dir(struct cfs_handoff *k, uint64_t fh)
 {
-	struct cfs_keep_dir *d = k ? take_slot(k, &k->dirs) : NULL;
+	struct cfs_handoff_dir *d = k ? pool_take(k, &k->dirs) : NULL;
 
 	if (d) {
-		cfs_keep_rewind(d);
+		cfs_handoff_rewind(d);
 		atomic_store(&d->fh, fh);
 	}
 	return d;
 }
 
-void cfs_keep_unlist(struct cfs_keep *k, struct cfs_keep_dir *d)
+void cfs_handoff_remove_dir(struct cfs_handoff *k, struct cfs_handoff_dir *d)
 {
 	if (d)
-		give_back_slot(k, &k->dirs, d);
+		pool_put(k, &k->dirs, d);
 }
 
-struct cfs_keep_dir *cfs_keep_dir(struct cfs_keep *k, uint32_t i)
+struct cfs_handoff_dir *cfs_handoff_dir(struct cfs_handoff *k, uint32_t i)
 {
 	uint32_t n = atomic_load(&k->at->header.n_listed);
 
-	return i < n && i < CFS_KEEP_DIRS ? &k->at->dirs[i] : NULL;
+	return i < n && i < CFS_HANDOFF_DIRS ? &k->at->dirs[i] : NULL;
 }
 
-void cfs_keep_place(struct cfs_keep_dir *d, uint64_t index, const void *cursor, size_t len)
+void cfs_handoff_set_position(struct cfs_handoff_dir *d, uint64_t index, const void *cursor,
+			      size_t len)
 {
-	struct cfs_keep_place *p = &d->place[d->turn & 1];
+	struct cfs_handoff_position *p = &d->position[d->next & 1];
 
 	if (len > sizeof(p->cursor))
 		return;
@@ -395,23 +398,23 @@ void cfs_keep_place(struct cfs_keep_dir *d, uint64_t index, const void *cursor, 
 	p->len = (uint16_t)len;
 	memcpy(p->cursor, cursor, len);
 	atomic_store(&p->index, index);
-	d->turn++;
+	d->next++;
 }
 
-void cfs_keep_rewind(struct cfs_keep_dir *d)
+void cfs_handoff_rewind(struct cfs_handoff_dir *d)
 {
-	atomic_store(&d->place[0].index, 0);
-	atomic_store(&d->place[1].index, 0);
+	atomic_store(&d->position[0].index, 0);
+	atomic_store(&d->position[1].index, 0);
 }
 
 /* ---- requests ---- */
 
-static struct cfs_keep_request *find_request(struct cfs_keep *k, uint64_t unique)
+static struct cfs_handoff_request *find_request(struct cfs_handoff *k, uint64_t unique)
 {
 	uint32_t i, at = (uint32_t)(unique / 2);
 
-	for (i = 0; i < CFS_KEEP_REQUESTS; i++) {
-		struct cfs_keep_request *r = &k->at->requests[(at + i) % CFS_KEEP_REQUESTS];
+	for (i = 0; i < CFS_HANDOFF_REQUESTS; i++) {
+		struct cfs_handoff_request *r = &k->at->requests[(at + i) % CFS_HANDOFF_REQUESTS];
 
 		if (atomic_load(&r->unique) == unique)
 			return r;
@@ -419,14 +422,14 @@ static struct cfs_keep_request *find_request(struct cfs_keep *k, uint64_t unique
 	return NULL;
 }
 
-struct cfs_keep_request *cfs_keep_begin(struct cfs_keep *k, uint64_t unique, bool resent,
-					bool *ret_again)
+struct cfs_handoff_request *cfs_handoff_begin_request(struct cfs_handoff *k, uint64_t unique,
+						      bool resent, bool *ret_replay)
 {
 	uint32_t i, at = (uint32_t)(unique / 2), worker;
-	struct cfs_keep_request *r;
+	struct cfs_handoff_request *r;
 	uint64_t none;
 
-	*ret_again = resent;
+	*ret_replay = resent;
 	if (!k || !unique)
 		return NULL;
 	worker = atomic_load_explicit(&k->at->header.workers, memory_order_relaxed);
@@ -436,20 +439,20 @@ struct cfs_keep_request *cfs_keep_begin(struct cfs_keep *k, uint64_t unique, boo
 		return r;
 	}
 	/* The kernel counts in steps of two, so that neighbours in time are neighbours here. */
-	for (i = 0; i < CFS_KEEP_REQUESTS; i++) {
-		r = &k->at->requests[(at + i) % CFS_KEEP_REQUESTS];
+	for (i = 0; i < CFS_HANDOFF_REQUESTS; i++) {
+		r = &k->at->requests[(at + i) % CFS_HANDOFF_REQUESTS];
 		none = 0;
 		if (atomic_load_explicit(&r->unique, memory_order_relaxed) ||
 		    !atomic_compare_exchange_strong(&r->unique, &none, unique))
 			continue;
 		atomic_store(&r->worker, worker);
-		*ret_again = false;
+		*ret_replay = false;
 		return r;
 	}
 	return NULL;
 }
 
-void cfs_keep_end(struct cfs_keep_request *r)
+void cfs_handoff_end_request(struct cfs_handoff_request *r)
 {
 	if (!r)
 		return;

@@ -9,7 +9,7 @@
  *
  * The kernel takes the first answer to a request and refuses the second with ENOENT. After the
  * first answer the thread has no request under way, so the kernel may close handles that the
- * request still uses: they are held (cfs_vfs_hold).
+ * request still uses: they are held (cfs_vfs_pin).
  *
  * A thread searches for requests that take long. FUSE_INTERRUPT is not used: it comes once, for any
  * signal. The thread sleeps while no request is under way.
@@ -38,7 +38,7 @@
 #define PF_EXITING 0x4 /* include/linux/sched.h */
 
 /* Where a request has its handles; false: it must not be answered early. */
-static bool find_handles(const struct cfs_request *rq, uint64_t fh[DYING_HANDLES])
+static bool find_handles(const struct cfs_request *rq, uint64_t fh[KILLABLE_HANDLES])
 {
 	const struct fuse_in_header *in = rq->in;
 	const uint8_t *body = (const uint8_t *)(in + 1);
@@ -114,69 +114,69 @@ static bool find_handles(const struct cfs_request *rq, uint64_t fh[DYING_HANDLES
 
 static void wake(struct cfs_fuse *f)
 {
-	pthread_mutex_lock(&f->dying.sleep_lock);
-	atomic_store(&f->dying.asleep, false);
-	pthread_cond_signal(&f->dying.wake);
-	pthread_mutex_unlock(&f->dying.sleep_lock);
+	pthread_mutex_lock(&f->killed.sleep_lock);
+	atomic_store(&f->killed.asleep, false);
+	pthread_cond_signal(&f->killed.wake);
+	pthread_mutex_unlock(&f->killed.sleep_lock);
 }
 
-struct dying_request *dying_begin(struct cfs_fuse *f, const struct cfs_request *rq)
+struct killable *killable_begin(struct cfs_fuse *f, const struct cfs_request *rq)
 {
-	uint64_t fh[DYING_HANDLES] = {0};
-	struct dying_request *r;
+	uint64_t fh[KILLABLE_HANDLES] = {0};
+	struct killable *r;
 	unsigned i, free_state;
 
-	if (!f->dying.started || !rq->in->pid || !find_handles(rq, fh))
+	if (!f->killed.started || !rq->in->pid || !find_handles(rq, fh))
 		return NULL;
 	/* The kernel counts in steps of two. */
 	for (i = 0; i < PROBES; i++) {
-		r = &f->dying.request[(rq->id.unique / 2 + i) % DYING_MAX];
-		free_state = DYING_FREE;
-		if (atomic_load_explicit(&r->state, memory_order_relaxed) != DYING_FREE ||
-		    !atomic_compare_exchange_strong(&r->state, &free_state, DYING_TAKEN))
+		r = &f->killed.request[(rq->id.unique / 2 + i) % KILLABLE_MAX];
+		free_state = KILLABLE_FREE;
+		if (atomic_load_explicit(&r->state, memory_order_relaxed) != KILLABLE_FREE ||
+		    !atomic_compare_exchange_strong(&r->state, &free_state, KILLABLE_CLAIMED))
 			continue;
 		r->unique = rq->id.unique;
 		r->entry = rq->id.entry;
 		r->pid = (pid_t)rq->in->pid;
 		memcpy(r->fh, fh, sizeof(r->fh));
 		r->start_ms = cfs_now_ms();
-		atomic_store(&r->state, DYING_RUNS);
-		if (atomic_load(&f->dying.asleep))
+		atomic_store(&r->state, KILLABLE_RUNNING);
+		if (atomic_load(&f->killed.asleep))
 			wake(f);
 		return r;
 	}
 	return NULL;
 }
 
-static void let_go(struct cfs_fuse *f, const uint64_t fh[DYING_HANDLES],
-		   const bool held[DYING_HANDLES])
+static void unpin(struct cfs_fuse *f, const uint64_t fh[KILLABLE_HANDLES],
+		  const bool pinned[KILLABLE_HANDLES])
 {
 	unsigned i;
 
-	for (i = 0; i < DYING_HANDLES; i++)
-		if (held[i])
-			cfs_vfs_let_go(f->vfs, fh[i]);
+	for (i = 0; i < KILLABLE_HANDLES; i++)
+		if (pinned[i])
+			cfs_vfs_unpin(f->vfs, fh[i]);
 }
 
-void dying_end(struct cfs_fuse *f, struct dying_request *r, uint64_t ino)
+void killable_end(struct cfs_fuse *f, struct killable *r, uint64_t ino)
 {
-	unsigned runs = DYING_RUNS;
+	unsigned runs = KILLABLE_RUNNING;
 	bool left;
 
-	if (!r || atomic_compare_exchange_strong(&r->state, &runs, DYING_FREE))
+	if (!r || atomic_compare_exchange_strong(&r->state, &runs, KILLABLE_FREE))
 		return;
 	/* It is being examined, or was answered early. */
-	pthread_mutex_lock(&f->dying.lock);
-	left = atomic_load(&r->state) == DYING_LEFT;
-	pthread_mutex_unlock(&f->dying.lock);
+	pthread_mutex_lock(&f->killed.lock);
+	left = atomic_load(&r->state) == KILLABLE_ANSWERED;
+	pthread_mutex_unlock(&f->killed.lock);
 	if (left) {
-		loop_left(f, -1);
-		let_go(f, r->fh, r->held);
+		loop_answered_early(f, -1);
+		unpin(f, r->fh, r->pinned);
 		/* At the early answer the kernel could not know what the request would change. */
 		if (ino)
 			channel_drop_inode(f->channel, ino, -1, 0);
 	}
-	atomic_store(&r->state, DYING_FREE);
+	atomic_store(&r->state, KILLABLE_FREE);
 }
 
 /* Fields of proc(5), stat. */
@@ -226,33 +226,33 @@ static bool is_killed(pid_t pid, uint64_t age_ms)
 	return (field[STAT_FLAGS] & PF_EXITING) && (field[STAT_EXIT] & 0x7f);
 }
 
-static void leave(struct cfs_fuse *f, struct dying_request *r, uint64_t unique)
+static void leave(struct cfs_fuse *f, struct killable *r, uint64_t unique)
 {
 	struct cfs_request_id id;
-	unsigned i, runs = DYING_RUNS;
-	uint64_t fh[DYING_HANDLES];
-	bool held[DYING_HANDLES], left = false;
+	unsigned i, runs = KILLABLE_RUNNING;
+	uint64_t fh[KILLABLE_HANDLES];
+	bool pinned[KILLABLE_HANDLES], left = false;
 
-	pthread_mutex_lock(&f->dying.lock);
-	if (!atomic_compare_exchange_strong(&r->state, &runs, DYING_LOOKED)) {
-		pthread_mutex_unlock(&f->dying.lock);
+	pthread_mutex_lock(&f->killed.lock);
+	if (!atomic_compare_exchange_strong(&r->state, &runs, KILLABLE_EXAMINED)) {
+		pthread_mutex_unlock(&f->killed.lock);
 		return;
 	}
 	memcpy(fh, r->fh, sizeof(fh));
 	/* The slot may hold another request already. */
-	for (i = 0; i < DYING_HANDLES; i++)
-		r->held[i] = r->unique == unique && fh[i] && cfs_vfs_hold(f->vfs, fh[i]);
+	for (i = 0; i < KILLABLE_HANDLES; i++)
+		r->pinned[i] = r->unique == unique && fh[i] && cfs_vfs_pin(f->vfs, fh[i]);
 	if (r->unique == unique) {
 		id = (struct cfs_request_id){.unique = unique, .entry = r->entry};
 		left = channel_reply_error(f->channel, &id, -EINTR) == 0;
 	}
-	memcpy(held, r->held, sizeof(held));
-	atomic_store(&r->state, left ? DYING_LEFT : DYING_RUNS);
-	pthread_mutex_unlock(&f->dying.lock);
+	memcpy(pinned, r->pinned, sizeof(pinned));
+	atomic_store(&r->state, left ? KILLABLE_ANSWERED : KILLABLE_RUNNING);
+	pthread_mutex_unlock(&f->killed.lock);
 	if (left)
-		loop_left(f, 1);
+		loop_answered_early(f, 1);
 	else
-		let_go(f, fh, held);
+		unpin(f, fh, pinned);
 }
 
 /* False: no request is under way. */
@@ -260,12 +260,12 @@ static bool look(struct cfs_fuse *f)
 {
 	uint64_t now_ms = cfs_now_ms(), start_ms, unique;
 	unsigned i, n_looks = 0;
-	struct dying_request *r;
+	struct killable *r;
 	bool any = false;
 
-	for (i = 0; i < DYING_MAX && n_looks < LOOKS_MAX; i++) {
-		r = &f->dying.request[(f->dying.next + i) % DYING_MAX];
-		if (atomic_load(&r->state) != DYING_RUNS)
+	for (i = 0; i < KILLABLE_MAX && n_looks < LOOKS_MAX; i++) {
+		r = &f->killed.request[(f->killed.next + i) % KILLABLE_MAX];
+		if (atomic_load(&r->state) != KILLABLE_RUNNING)
 			continue;
 		any = true;
 		unique = atomic_load(&r->unique);
@@ -276,7 +276,7 @@ static bool look(struct cfs_fuse *f)
 		if (is_killed(atomic_load(&r->pid), now_ms - start_ms))
 			leave(f, r, unique);
 	}
-	f->dying.next = (f->dying.next + i) % DYING_MAX;
+	f->killed.next = (f->killed.next + i) % KILLABLE_MAX;
 	return any;
 }
 
@@ -286,23 +286,23 @@ static void look_and_sleep(struct cfs_fuse *f)
 	bool any;
 
 	/* Set before the search: a request that the search misses then sees the flag. */
-	atomic_store(&f->dying.asleep, true);
+	atomic_store(&f->killed.asleep, true);
 	any = look(f);
-	pthread_mutex_lock(&f->dying.sleep_lock);
-	while (!any && !atomic_load(&f->dying.stopping) && atomic_load(&f->dying.asleep))
-		pthread_cond_wait(&f->dying.wake, &f->dying.sleep_lock);
-	atomic_store(&f->dying.asleep, false);
+	pthread_mutex_lock(&f->killed.sleep_lock);
+	while (!any && !atomic_load(&f->killed.stopping) && atomic_load(&f->killed.asleep))
+		pthread_cond_wait(&f->killed.wake, &f->killed.sleep_lock);
+	atomic_store(&f->killed.asleep, false);
 	until = cfs_deadline_in(LOOK_MS);
-	while (!atomic_load(&f->dying.stopping) && !cfs_deadline_passed(until))
-		cfs_cond_wait(&f->dying.wake, &f->dying.sleep_lock, until);
-	pthread_mutex_unlock(&f->dying.sleep_lock);
+	while (!atomic_load(&f->killed.stopping) && !cfs_deadline_passed(until))
+		cfs_cond_wait(&f->killed.wake, &f->killed.sleep_lock, until);
+	pthread_mutex_unlock(&f->killed.sleep_lock);
 }
 
 static void *run_looker(void *arg)
 {
 	struct cfs_fuse *f = arg;
 
-	while (!atomic_load(&f->dying.stopping))
+	while (!atomic_load(&f->killed.stopping))
 		look_and_sleep(f);
 	return NULL;
 }
@@ -316,28 +316,28 @@ static bool proc_is_ours(void)
 	       strtol(text, NULL, 10) == getpid();
 }
 
-int dying_start(struct cfs_fuse *f)
+int killable_start(struct cfs_fuse *f)
 {
 	int r;
 
 	if (!proc_is_ours())
 		return -ENOTSUP;
-	f->dying.request = calloc(DYING_MAX, sizeof(*f->dying.request));
-	if (!f->dying.request)
+	f->killed.request = calloc(KILLABLE_MAX, sizeof(*f->killed.request));
+	if (!f->killed.request)
 		return -ENOMEM;
-	r = cfs_thread_start("killed", run_looker, f, &f->dying.looker);
-	f->dying.started = r == 0;
+	r = cfs_thread_start("killed", run_looker, f, &f->killed.looker);
+	f->killed.started = r == 0;
 	return r;
 }
 
-void dying_stop(struct cfs_fuse *f)
+void killable_stop(struct cfs_fuse *f)
 {
-	if (!f->dying.started)
+	if (!f->killed.started)
 		return;
-	pthread_mutex_lock(&f->dying.sleep_lock);
-	atomic_store(&f->dying.stopping, true);
-	pthread_cond_signal(&f->dying.wake);
-	pthread_mutex_unlock(&f->dying.sleep_lock);
-	pthread_join(f->dying.looker, NULL);
-	f->dying.started = false;
+	pthread_mutex_lock(&f->killed.sleep_lock);
+	atomic_store(&f->killed.stopping, true);
+	pthread_cond_signal(&f->killed.wake);
+	pthread_mutex_unlock(&f->killed.sleep_lock);
+	pthread_join(f->killed.looker, NULL);
+	f->killed.started = false;
 }

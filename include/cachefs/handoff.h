@@ -12,8 +12,8 @@
  * Every function may be called from any thread. A NULL keep or record is allowed where noted and
  * means that nothing is recorded.
  */
-#ifndef CFS_KEEP_H
-#define CFS_KEEP_H
+#ifndef CFS_HANDOFF_H
+#define CFS_HANDOFF_H
 
 #include <cachefs/store.h>
 #include <stdatomic.h>
@@ -22,23 +22,23 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-struct cfs_keep;
+struct cfs_handoff;
 
-#define CFS_KEEP_MAGIC "cfskeep"
+#define CFS_HANDOFF_MAGIC "cfskeep"
 /*
  * Version of the layout below; later ones are refused. 2: as 1, and the agreement with the kernel
  * may leave clearing setuid and setgid to the process (FUSE_HANDLE_KILLPRIV_V2).
  */
-#define CFS_KEEP_VERSION  2u
-#define CFS_KEEP_HANDLES  (1u << 20)
-#define CFS_KEEP_INODES	  (1u << 20)
-#define CFS_KEEP_REQUESTS 4096u
-#define CFS_KEEP_DIRS	  (1u << 16)
-#define CFS_KEEP_CURSOR	  256
-#define CFS_KEEP_OWNERS	  3
-#define CFS_KEEP_INIT_MAX 256
+#define CFS_HANDOFF_VERSION  2u
+#define CFS_HANDOFF_HANDLES  (1u << 20)
+#define CFS_HANDOFF_INODES   (1u << 20)
+#define CFS_HANDOFF_REQUESTS 4096u
+#define CFS_HANDOFF_DIRS     (1u << 16)
+#define CFS_HANDOFF_CURSOR   256
+#define CFS_HANDOFF_OWNERS   3
+#define CFS_HANDOFF_INIT_MAX 256
 
-struct cfs_keep_header {
+struct cfs_handoff_header {
 	char magic[8];
 	uint32_t version, bytes; /* of the header */
 	uint32_t handle_bytes, inode_bytes, request_bytes, dir_bytes;
@@ -57,7 +57,7 @@ struct cfs_keep_header {
 	/* The FUSE_INIT agreement: the kernel's request, and the reply of the process. */
 	_Atomic uint32_t init_len; /* 0: not yet */
 	uint32_t want, max_write, max_read, max_background, congestion_threshold;
-	uint8_t init[CFS_KEEP_INIT_MAX];
+	uint8_t init[CFS_HANDOFF_INIT_MAX];
 
 	_Atomic uint32_t workers;   /* processes that have served the mount */
 	_Atomic uint32_t restarts;  /* of these after the death of another */
@@ -72,10 +72,10 @@ struct cfs_keep_header {
  * returned EIO for them. When the process dies before the next fsync, that answer may not have
  * reached the caller, and the state is LOST again.
  */
-enum cfs_keep_lost { CFS_KEEP_KEPT, CFS_KEEP_LOST, CFS_KEEP_TOLD };
+enum cfs_handoff_lost { CFS_HANDOFF_INTACT, CFS_HANDOFF_LOST, CFS_HANDOFF_REPORTED };
 
 /* Record i belongs to the handle whose table index is i. */
-struct cfs_keep_handle {
+struct cfs_handoff_handle {
 	_Atomic uint64_t fh; /* the key */
 	uint64_t ino;
 	_Atomic uint64_t flock_owner;
@@ -83,26 +83,26 @@ struct cfs_keep_handle {
 	 * Some of the owners that set POSIX locks through it; 0: none. Owners whose locks no close
 	 * of a descriptor reports (OFD locks) are one per handle.
 	 */
-	_Atomic uint64_t plock_owners[CFS_KEEP_OWNERS];
+	_Atomic uint64_t plock_owners[CFS_HANDOFF_OWNERS];
 	_Atomic uint32_t gen; /* of the next handle in this place */
 	uint32_t flags;	      /* O_* */
 	uint8_t kind;
 	_Atomic uint8_t flocked, plocked;
 	_Atomic uint8_t wrote;
-	_Atomic uint8_t lost;	  /* enum cfs_keep_lost */
+	_Atomic uint8_t lost;	  /* enum cfs_handoff_lost */
 	_Atomic uint8_t released; /* the kernel closed it while no process served the mount */
 	uint8_t spare[2];
 };
 
 /* An open inode, and whether it has bytes that were accepted and are not yet committed. */
-struct cfs_keep_inode {
+struct cfs_handoff_inode {
 	_Atomic uint64_t ino; /* the key */
 	_Atomic uint32_t dirty;
 	uint32_t next_free; /* of the process that uses it */
 };
 
 /* A request under way that must not take effect twice. */
-struct cfs_keep_request {
+struct cfs_handoff_request {
 	_Atomic uint64_t unique; /* the key */
 	_Atomic uint64_t ino;	 /* the inode it creates, or found before changing it */
 	_Atomic uint64_t fh;	 /* the handle it has opened */
@@ -114,46 +114,46 @@ struct cfs_keep_request {
  * How far a directory has been read through a handle: the two latest positions that the kernel may
  * continue from, the one before the last reply included.
  */
-struct cfs_keep_dir {
+struct cfs_handoff_dir {
 	_Atomic uint64_t fh; /* the key */
-	uint32_t turn;	     /* the position written next */
+	uint32_t next;	     /* the position written next */
 	uint32_t next_free;  /* of the process that uses it */
-	struct cfs_keep_place {
+	struct cfs_handoff_position {
 		_Atomic uint64_t index; /* of the entry behind it, from 1; the key */
 		uint16_t len;		/* of the cursor */
-		uint8_t cursor[CFS_KEEP_CURSOR];
-	} place[2];
+		uint8_t cursor[CFS_HANDOFF_CURSOR];
+	} position[2];
 };
 
-int cfs_keep_create(struct cfs_keep **ret);
+int cfs_handoff_create(struct cfs_handoff **ret);
 /*
- * Attaches to the file of another process. cfs_keep_close() closes fd; a failure leaves it open.
+ * Attaches to the file of another process. cfs_handoff_close() closes fd; a failure leaves it open.
  * -EPROTO and err (one line): not such a file, or of an unknown version.
  */
-int cfs_keep_attach(int fd, struct cfs_keep **ret, char err[256]);
-void cfs_keep_close(struct cfs_keep *k); /* or NULL */
-int cfs_keep_fd(const struct cfs_keep *k);
+int cfs_handoff_attach(int fd, struct cfs_handoff **ret, char err[256]);
+void cfs_handoff_close(struct cfs_handoff *k); /* or NULL */
+int cfs_handoff_fd(const struct cfs_handoff *k);
 /* For cfs_store_create(); NULL of NULL. All zeros when an older program made the file. */
-struct cfs_unsynced *cfs_keep_unsynced(struct cfs_keep *k);
-struct cfs_keep_header *cfs_keep_header(struct cfs_keep *k);
+struct cfs_unsynced *cfs_handoff_unsynced(struct cfs_handoff *k);
+struct cfs_handoff_header *cfs_handoff_header(struct cfs_handoff *k);
 
-struct cfs_keep_handle *cfs_keep_handle(struct cfs_keep *k, uint32_t i); /* NULL of NULL */
+struct cfs_handoff_handle *cfs_handoff_handle(struct cfs_handoff *k, uint32_t i); /* NULL of NULL */
 /*
  * True when nothing was written through the handle and no POSIX lock taken: a flush has nothing to
  * do.
  */
-bool cfs_keep_is_clean(struct cfs_keep *k, uint64_t fh);
+bool cfs_handoff_is_clean(struct cfs_handoff *k, uint64_t fh);
 /* Notes that the handle has been closed; the successor then releases it. */
-void cfs_keep_released(struct cfs_keep *k, uint64_t fh);
+void cfs_handoff_released(struct cfs_handoff *k, uint64_t fh);
 /* The successor reads the records up to this one. */
-void cfs_keep_used(struct cfs_keep *k, uint32_t i);
+void cfs_handoff_use_handle(struct cfs_handoff *k, uint32_t i);
 
 /* Called before an fsync through the handle is answered. True: answer EIO, since bytes are LOST. */
-bool cfs_keep_tell(struct cfs_keep_handle *h);
+bool cfs_handoff_report_loss(struct cfs_handoff_handle *h);
 
 /* A record for an inode that is being opened; NULL of NULL, and when there is none left. */
-struct cfs_keep_inode *cfs_keep_mark(struct cfs_keep *k, uint64_t ino);
-void cfs_keep_unmark(struct cfs_keep *k, struct cfs_keep_inode *mark); /* or NULL */
+struct cfs_handoff_inode *cfs_handoff_add_inode(struct cfs_handoff *k, uint64_t ino);
+void cfs_handoff_remove_inode(struct cfs_handoff *k, struct cfs_handoff_inode *mark); /* or NULL */
 /*
  * For the successor, before anything is marked. Sets every handle of a file LOST when the previous
  * process accepted bytes of it and did not store them, and frees the inode records. All handles are
@@ -161,28 +161,29 @@ void cfs_keep_unmark(struct cfs_keep *k, struct cfs_keep_inode *mark); /* or NUL
  * one that the program used. Returns the number of such handles; at most `max` of their inodes go
  * to inos.
  */
-size_t cfs_keep_settle(struct cfs_keep *k, uint64_t *inos, size_t max);
+size_t cfs_handoff_mark_lost(struct cfs_handoff *k, uint64_t *inos, size_t max);
 
 /* A record for a directory that is being read; NULL of NULL, and when there is none left. */
-struct cfs_keep_dir *cfs_keep_list(struct cfs_keep *k, uint64_t fh);
-void cfs_keep_unlist(struct cfs_keep *k, struct cfs_keep_dir *d); /* or NULL */
+struct cfs_handoff_dir *cfs_handoff_add_dir(struct cfs_handoff *k, uint64_t fh);
+void cfs_handoff_remove_dir(struct cfs_handoff *k, struct cfs_handoff_dir *d); /* or NULL */
 /*
  * For the successor: record i of those that were in use; the caller passes a free one to
- * cfs_keep_unlist().
+ * cfs_handoff_remove_dir().
  */
-struct cfs_keep_dir *cfs_keep_dir(struct cfs_keep *k, uint32_t i);
-void cfs_keep_place(struct cfs_keep_dir *d, uint64_t index, const void *cursor, size_t len);
+struct cfs_handoff_dir *cfs_handoff_dir(struct cfs_handoff *k, uint32_t i);
+void cfs_handoff_set_position(struct cfs_handoff_dir *d, uint64_t index, const void *cursor,
+			      size_t len);
 /* The directory is read again from its beginning. */
-void cfs_keep_rewind(struct cfs_keep_dir *d);
+void cfs_handoff_rewind(struct cfs_handoff_dir *d);
 
 /*
  * Notes that a request is being executed. *ret_again: a process that died had begun it already.
  * NULL of NULL, for unique 0 and when there is no room; then *ret_again is `resent`, as nothing is
  * known.
  */
-struct cfs_keep_request *cfs_keep_begin(struct cfs_keep *k, uint64_t unique, bool resent,
-					bool *ret_again);
+struct cfs_handoff_request *cfs_handoff_begin_request(struct cfs_handoff *k, uint64_t unique,
+						      bool resent, bool *ret_again);
 /* Notes that the request is answered. */
-void cfs_keep_end(struct cfs_keep_request *r); /* or NULL */
+void cfs_handoff_end_request(struct cfs_handoff_request *r); /* or NULL */
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Requests that are sent again, as the process that had taken them died: whether it had carried
- * them out is read back. Only what it had begun (ctx->again) is looked at that way.
+ * them out is read back. Only what it had begun (ctx->replay) is looked at that way.
  *
  *	making		the number of the inode was noted before, and is under the name
  *	linking		the name exists, and is the inode's
@@ -23,74 +23,76 @@
 
 #include "vfs-internal.h"
 
-bool again_made(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
-		size_t len, cfs_ino_t ino, struct cfs_entry *ret)
+bool replay_made(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
+		 size_t len, cfs_ino_t ino, struct cfs_entry *ret)
 {
 	return ino && cfs_meta_lookup(v->conf.meta, ctx, parent, name, len, ret) == 0 &&
 	       ret->ino == ino;
 }
 
-int again_linked(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
-		 cfs_ino_t parent, const char *name, size_t len, struct cfs_attr *ret)
+int replay_linked(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
+		  cfs_ino_t parent, const char *name, size_t len, struct cfs_attr *ret)
 {
 	struct cfs_entry e;
 
-	if (!ctx->again || r != -EEXIST || !again_made(v, ctx, parent, name, len, ino, &e))
+	if (!ctx->replay || r != -EEXIST || !replay_made(v, ctx, parent, name, len, ino, &e))
 		return r;
 	*ret = e.attr;
 	return 0;
 }
 
-int again_removed(const struct cfs_ctx *ctx, int r)
+int replay_removed(const struct cfs_ctx *ctx, int r)
 {
-	return ctx->again && r == -ENOENT ? 0 : r;
+	return ctx->replay && r == -ENOENT ? 0 : r;
 }
 
-void again_note_target(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req)
+void replay_record_target(struct cfs_vfs *v, const struct cfs_ctx *ctx,
+			  const struct cfs_rename *req)
 {
-	if (ctx->noted && !ctx->again)
-		note_ino(ctx, cache_peek_name(&v->cache, req->dst_parent, req->dst_name,
-					      req->dst_len, cfs_now_ms()));
+	if (ctx->record && !ctx->replay)
+		record_ino(ctx, cache_peek_name(&v->cache, req->dst_parent, req->dst_name,
+						req->dst_len, cfs_now_ms()));
 }
 
-int again_renamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, const struct cfs_rename *req)
+int replay_renamed(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r,
+		   const struct cfs_rename *req)
 {
 	struct cfs_entry e;
 
-	if (!ctx->again || r != -ENOENT)
+	if (!ctx->replay || r != -ENOENT)
 		return r;
 	if (cfs_meta_lookup(v->conf.meta, ctx, req->dst_parent, req->dst_name, req->dst_len, &e) <
 	    0)
 		return r;
 	/* The target is unchanged: another client removed the source. */
-	return e.ino == noted_ino(ctx) ? r : 0;
+	return e.ino == recorded_ino(ctx) ? r : 0;
 }
 
-int again_exchange(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req,
-		   bool *ret_done)
+int replay_exchange(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req,
+		    bool *ret_done)
 {
 	struct cfs_entry e;
 	int r;
 
 	*ret_done = false;
-	if (!(req->flags & CFS_RENAME_EXCHANGE) || !ctx->noted)
+	if (!(req->flags & CFS_RENAME_EXCHANGE) || !ctx->record)
 		return 0;
-	*ret_done = again_made(v, ctx, req->dst_parent, req->dst_name, req->dst_len, noted_ino(ctx),
-			       &e);
+	*ret_done = replay_made(v, ctx, req->dst_parent, req->dst_name, req->dst_len,
+				recorded_ino(ctx), &e);
 	if (*ret_done)
 		return 0;
 	r = cfs_meta_lookup(v->conf.meta, ctx, req->src_parent, req->src_name, req->src_len, &e);
 	if (r == 0)
-		note_ino(ctx, e.ino);
+		record_ino(ctx, e.ino);
 	return r;
 }
 
-int again_set_xattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
-		    const char *name, const void *value, size_t size)
+int replay_set_xattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino_t ino,
+		     const char *name, const void *value, size_t size)
 {
 	char *have;
 
-	if (!ctx->again || r != -EEXIST)
+	if (!ctx->replay || r != -EEXIST)
 		return r;
 	have = malloc(size + 1);
 	if (!have)
@@ -102,9 +104,9 @@ int again_set_xattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, int r, cfs_ino
 	return r;
 }
 
-int again_removed_xattr(const struct cfs_ctx *ctx, int r)
+int replay_removed_xattr(const struct cfs_ctx *ctx, int r)
 {
-	return ctx->again && r == -ENODATA ? 0 : r;
+	return ctx->replay && r == -ENODATA ? 0 : r;
 }
 
 /* The bytes of the pieces against those of the vector, of the same length. */
@@ -131,15 +133,15 @@ static bool same_bytes(const struct cfs_segs *have, const struct iovec *src)
 	return true;
 }
 
-bool again_appended(const struct cfs_ctx *ctx, struct cfs_file *f, uint64_t off,
-		    const struct iovec *src, int n_src)
+bool replay_appended(const struct cfs_ctx *ctx, struct cfs_file *f, uint64_t off,
+		     const struct iovec *src, int n_src)
 {
 	struct cfs_segs have;
 	uint64_t size = 0;
 	bool same = false;
 	int i;
 
-	if (!ctx->again)
+	if (!ctx->replay)
 		return false;
 	for (i = 0; i < n_src; i++)
 		size += src[i].iov_len;

@@ -16,27 +16,27 @@
 #include "fuse-internal.h"
 
 #define SPARE_THREADS 4
-#define ASIDE_WRITES  32 /* of the largest size */
+#define QUEUED_WRITES 32 /* of the largest size */
 
-void turns_init(struct cfs_fuse *f)
+void admission_init(struct cfs_fuse *f)
 {
 	unsigned threads = f->conf.max_threads;
 
-	pthread_mutex_init(&f->turns.lock, NULL);
-	TAILQ_INIT(&f->turns.aside);
-	f->turns.max =
+	pthread_mutex_init(&f->admission.lock, NULL);
+	TAILQ_INIT(&f->admission.queue);
+	f->admission.max =
 		threads > 2 * SPARE_THREADS ? threads - SPARE_THREADS : CFS_DIV_UP(threads, 2);
-	f->turns.bytes_max = (size_t)ASIDE_WRITES * f->conf.max_io;
+	f->admission.bytes_max = (size_t)QUEUED_WRITES * f->conf.max_io;
 }
 
-void turns_fini(struct cfs_fuse *f)
+void admission_fini(struct cfs_fuse *f)
 {
-	pthread_mutex_destroy(&f->turns.lock);
+	pthread_mutex_destroy(&f->admission.lock);
 }
 
-bool turn_begin(struct cfs_fuse *f)
+bool admission_try(struct cfs_fuse *f)
 {
-	struct turns *t = &f->turns;
+	struct admission *t = &f->admission;
 	bool mine;
 
 	pthread_mutex_lock(&t->lock);
@@ -46,34 +46,34 @@ bool turn_begin(struct cfs_fuse *f)
 	return mine;
 }
 
-bool turn_put_aside(struct cfs_fuse *f, struct aside *a)
+bool admission_queue(struct cfs_fuse *f, struct queued *a)
 {
-	struct turns *t = &f->turns;
-	bool aside;
+	struct admission *t = &f->admission;
+	bool queued;
 
 	pthread_mutex_lock(&t->lock);
 	/* If a slot was freed meanwhile, its thread has left and would not run this request. */
-	aside = t->taken >= t->max && t->bytes + a->bytes <= t->bytes_max;
-	if (aside) {
-		TAILQ_INSERT_TAIL(&t->aside, a, link);
+	queued = t->taken >= t->max && t->bytes + a->bytes <= t->bytes_max;
+	if (queued) {
+		TAILQ_INSERT_TAIL(&t->queue, a, link);
 		t->bytes += a->bytes;
 	} else {
 		t->taken++;
 	}
 	pthread_mutex_unlock(&t->lock);
-	return aside;
+	return queued;
 }
 
-void turn_end(struct cfs_fuse *f)
+void admission_release(struct cfs_fuse *f)
 {
-	struct turns *t = &f->turns;
-	struct aside *a;
+	struct admission *t = &f->admission;
+	struct queued *a;
 
 	do {
 		pthread_mutex_lock(&t->lock);
-		a = TAILQ_FIRST(&t->aside);
+		a = TAILQ_FIRST(&t->queue);
 		if (a) {
-			TAILQ_REMOVE(&t->aside, a, link);
+			TAILQ_REMOVE(&t->queue, a, link);
 			t->bytes -= a->bytes;
 		} else {
 			t->taken--;
@@ -86,9 +86,9 @@ void turn_end(struct cfs_fuse *f)
 
 /* ---- changes ---- */
 
-static void run_aside(struct aside *a)
+static void run_queued(struct queued *a)
 {
-	struct change *ch = (struct change *)a;
+	struct blocking *ch = (struct blocking *)a;
 
 	cfs_activity_take_up(ch->shown);
 	call_take(&ch->call);
@@ -97,10 +97,10 @@ static void run_aside(struct aside *a)
 }
 
 /* Copies its data and groups too: they belong to the thread until it reads another request. */
-static struct change *copy_change(const struct change *what)
+static struct blocking *copy_blocking(const struct blocking *what)
 {
 	size_t groups_bytes = what->call.ctx.n_groups * sizeof(gid_t);
-	struct change *ch = malloc(sizeof(*ch) + groups_bytes + what->size);
+	struct blocking *ch = malloc(sizeof(*ch) + groups_bytes + what->size);
 	uint8_t *at;
 	int i;
 
@@ -117,15 +117,15 @@ static struct change *copy_change(const struct change *what)
 		memcpy(at, what->iov[i].iov_base, what->iov[i].iov_len);
 		at += what->iov[i].iov_len;
 	}
-	ch->aside.run = run_aside;
-	ch->aside.bytes = sizeof(*ch) + groups_bytes + what->size;
+	ch->queued.run = run_queued;
+	ch->queued.bytes = sizeof(*ch) + groups_bytes + what->size;
 	return ch;
 }
 
-void change_put_off(struct change *ch)
+void blocking_queue(struct blocking *ch)
 {
 	struct cfs_fuse *f = ch->call.fuse;
-	struct change *copy = copy_change(ch);
+	struct blocking *copy = copy_blocking(ch);
 
 	if (!copy) { /* no memory to queue it: it waits on this thread */
 		ch->apply(ch);
@@ -133,26 +133,26 @@ void change_put_off(struct change *ch)
 	}
 	/* Once queued, the request may be taken by another thread. */
 	call_leave();
-	copy->shown = call_show_aside(&copy->call, "requests that wait for data");
-	if (turn_put_aside(f, &copy->aside))
+	copy->shown = call_show_queued(&copy->call, "requests that wait for data");
+	if (admission_queue(f, &copy->queued))
 		return;
 	cfs_activity_take_up(copy->shown);
 	free(copy);
 	call_take(&ch->call);
 	ch->apply(ch);
-	turn_end(f);
+	admission_release(f);
 }
 
-void change_apply(struct change *ch, bool may_wait)
+void blocking_run(struct blocking *ch, bool may_wait)
 {
 	struct cfs_fuse *f = ch->call.fuse;
 
 	if (!may_wait) {
 		ch->apply(ch);
-	} else if (turn_begin(f)) {
+	} else if (admission_try(f)) {
 		ch->apply(ch);
-		turn_end(f);
+		admission_release(f);
 	} else {
-		change_put_off(ch);
+		blocking_queue(ch);
 	}
 }

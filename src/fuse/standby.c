@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The standby of a connection that has no serving process. Requests from the kernel stay
+ * unanswered, as the next process has them resent (channel_resend()); after a deadline each is
+ * answered with EIO. A release, and a flush of a handle that nothing was written through, are
+ * answered at once, and releases are noted for the next process. A wait for a file lock has no
+ * deadline, here as elsewhere. Only numbers are kept of a request.
+ */
+#include <cachefs/fuse.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "fuse-internal.h"
+
+#define UNANSWERED_MAX 4096 /* the kernel keeps further requests until there is room */
+#define MORE_MS	       5000 /* for requests that have waited for a process before */
+
+struct unanswered {
+	struct cfs_request_id id;
+	cfs_deadline_t until;
+};
+
+struct cfs_fuse_standby {
+	struct cfs_handoff *handoff;
+	struct cfs_device device;
+	int event;
+	uint64_t timeout_ms;
+	cfs_deadline_t resent_until;
+	pthread_t thread;
+	_Atomic bool ended; /* the connection */
+	uint64_t failed;
+
+	void *buf;
+	size_t n;
+	struct unanswered unanswered[UNANSWERED_MAX];
+};
+
+static void answer(struct cfs_fuse_standby *s, const struct cfs_request_id *id, int error)
+{
+	int r = channel_reply_error(&s->device.channel, id, error);
+
+	/* -ENOENT: the caller no longer waits. */
+	if (r < 0 && r != -ENOENT)
+		cfs_debug("the kernel does not take an answer: error=%s", cfs_errname(r));
+}
+
+/* The previous process may have opened a handle that the caller will never learn of. */
+static void forget(struct cfs_fuse_standby *s, const struct cfs_request_id *id)
+{
+	struct cfs_handoff_request *r;
+	uint64_t fh;
+	bool again;
+
+	if (!request_is_resent(id))
+		return;
+	r = cfs_handoff_begin_request(s->handoff, request_number(id), true, &again);
+	fh = r && again ? atomic_load(&r->fh) : 0;
+	if (fh)
+		cfs_handoff_released(s->handoff, fh);
+	cfs_handoff_end_request(r);
+}
+
+static void fail(struct cfs_fuse_standby *s, size_t i, int error)
+{
+	answer(s, &s->unanswered[i].id, error);
+	forget(s, &s->unanswered[i].id);
+	s->unanswered[i] = s->unanswered[--s->n];
+	s->failed++;
+}
+
+static void fail_late(struct cfs_fuse_standby *s)
+{
+	cfs_deadline_t now = cfs_now_ms();
+	size_t i = 0;
+
+	while (i < s->n) {
+		if (s->unanswered[i].until <= now)
+			fail(s, i, -EIO);
+		else
+			i++;
+	}
+}
+
+static void interrupt(struct cfs_fuse_standby *s, uint64_t unique)
+{
+	size_t i;
+
+	for (i = 0; i < s->n; i++) {
+		if (s->unanswered[i].id.unique == unique) {
+			fail(s, i, -EINTR);
+			return;
+		}
+	}
+}
+
+static void enqueue(struct cfs_fuse_standby *s, const struct cfs_request *rq)
+{
+	cfs_deadline_t until = cfs_deadline_in(s->timeout_ms);
+
+	if (rq->in->opcode == FUSE_SETLKW)
+		until = UINT64_MAX;
+	else if (request_is_resent(&rq->id))
+		until = s->resent_until;
+	s->unanswered[s->n++] = (struct unanswered){rq->id, until};
+}
+
+static void take(struct cfs_fuse_standby *s, const struct cfs_request *rq)
+{
+	const struct fuse_in_header *in = rq->in;
+	const void *arg = in + 1;
+	size_t len = rq->len;
+
+	switch (in->opcode) {
+	case FUSE_FORGET:
+	case FUSE_BATCH_FORGET:
+	case FUSE_NOTIFY_REPLY:
+		break;
+	case FUSE_INTERRUPT:
+		if (len >= sizeof(*in) + sizeof(struct fuse_interrupt_in))
+			interrupt(s, ((const struct fuse_interrupt_in *)arg)->unique);
+		break;
+	case FUSE_RELEASE:
+	case FUSE_RELEASEDIR:
+		if (len >= sizeof(*in) + sizeof(struct fuse_release_in))
+			cfs_handoff_released(s->handoff, ((const struct fuse_release_in *)arg)->fh);
+		answer(s, &rq->id, 0);
+		break;
+	case FUSE_FLUSH:
+		if (len >= sizeof(*in) + sizeof(struct fuse_flush_in) &&
+		    cfs_handoff_is_clean(s->handoff, ((const struct fuse_flush_in *)arg)->fh))
+			answer(s, &rq->id, 0);
+		else
+			enqueue(s, rq);
+		break;
+	default:
+		enqueue(s, rq);
+	}
+}
+
+static int wait_ms(const struct cfs_fuse_standby *s)
+{
+	cfs_deadline_t first = UINT64_MAX;
+	size_t i;
+
+	for (i = 0; i < s->n; i++)
+		first = cfs_deadline_min(first, s->unanswered[i].until);
+	return first == UINT64_MAX ? -1
+				   : (int)CFS_MIN(cfs_deadline_left_ms(first), (uint64_t)INT_MAX);
+}
+
+static void *run(void *arg)
+{
+	struct cfs_fuse_standby *s = arg;
+	struct pollfd p[2] = {{.fd = s->event, .events = POLLIN}, {.events = POLLIN}};
+	struct cfs_channel *c = &s->device.channel;
+	struct cfs_request rq;
+	int r;
+
+	for (;;) {
+		p[1].fd = s->n < UNANSWERED_MAX ? s->device.fd : -1;
+		if (poll(p, 2, wait_ms(s)) < 0 && errno != EINTR)
+			break;
+		if (p[0].revents)
+			break;
+		fail_late(s);
+		r = s->n < UNANSWERED_MAX ? c->ops->receive(c, s->buf, &rq) : -EAGAIN;
+		if (r == 0) {
+			take(s, &rq);
+		} else if (r == -ENODEV) {
+			atomic_store(&s->ended, true);
+			break;
+		}
+	}
+	return NULL;
+}
+
+/* The file is the same for every process that has the connection. */
+static void set_nonblocking(int device, bool on)
+{
+	int flags = fcntl(device, F_GETFL);
+
+	if (flags >= 0)
+		fcntl(device, F_SETFL, on ? flags | O_NONBLOCK : flags & ~O_NONBLOCK);
+}
+
+int cfs_fuse_standby_begin(int device, struct cfs_handoff *handoff, uint64_t timeout_ms,
+			   uint64_t since_ms, struct cfs_fuse_standby **ret)
+{
+	struct cfs_fuse_standby *s = calloc(1, sizeof(*s));
+	uint64_t more_ms = CFS_MIN(timeout_ms, (uint64_t)MORE_MS);
+	int r = -ENOMEM;
+
+	if (!s)
+		return r;
+	device_init(&s->device, device, cfs_handoff_header(handoff)->max_write);
+	s->handoff = handoff;
+	s->timeout_ms = timeout_ms;
+	s->resent_until = CFS_MAX(since_ms + timeout_ms, cfs_deadline_in(more_ms));
+	s->buf = malloc(s->device.channel.buffer_size);
+	s->event = s->buf ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1;
+	if (s->event >= 0) {
+		set_nonblocking(device, true);
+		channel_resend(&s->device.channel);
+		r = cfs_thread_start("fuse-standby", run, s, &s->thread);
+	}
+	if (r < 0) {
+		set_nonblocking(device, false);
+		if (s->event >= 0)
+			close(s->event);
+		free(s->buf);
+		free(s);
+		return r;
+	}
+	*ret = s;
+	return 0;
+}
+
+bool cfs_fuse_standby_is_ended(struct cfs_fuse_standby *s)
+{
+	return s && atomic_load(&s->ended);
+}
+
+uint64_t cfs_fuse_standby_end(struct cfs_fuse_standby *s)
+{
+	uint64_t one = 1, failed;
+	ssize_t n;
+
+	if (!s)
+		return 0;
+	n = write(s->event, &one, sizeof(one));
+	(void)n; /* it is the first one */
+	pthread_join(s->thread, NULL);
+	set_nonblocking(s->device.fd, false);
+	failed = s->failed;
+	close(s->event);
+	free(s->buf);
+	free(s);
+	return failed;
+}

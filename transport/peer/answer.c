@@ -35,7 +35,7 @@ static void append(struct cfs_server *sc, struct cfs_out *o)
 	o->next = NULL;
 	*sc->out_last = o;
 	sc->out_last = &o->next;
-	sc->out_open = o->job ? NULL : o;
+	sc->out_open = o->reply ? NULL : o;
 }
 
 /* Room for a small frame at the end of the queue; cap: size of a further chunk, if needed. */
@@ -71,7 +71,7 @@ static void pop(struct cfs_server *sc)
 	if (sc->out_open == o)
 		sc->out_open = NULL;
 	cfs_server_credit(sc, o->requests, o->bytes);
-	if (!o->job) {
+	if (!o->reply) {
 		sc->copied -= o->len;
 		sc->c.t->copied -= o->cap;
 		free(o->data);
@@ -79,9 +79,9 @@ static void pop(struct cfs_server *sc)
 	}
 }
 
-/* --- the end of a job --- */
+/* --- the end of a reply --- */
 
-static void end(struct cfs_job *j, bool mismatch)
+static void end(struct cfs_reply *j, bool mismatch)
 {
 	struct cfs_loop *loop = &j->sc->c.t->loop;
 
@@ -93,10 +93,10 @@ static void end(struct cfs_job *j, bool mismatch)
 		j->a.release(j->a.arg, mismatch);
 		cfs_loop_call_end(loop);
 	}
-	cfs_server_job_done(j);
+	cfs_server_reply_done(j);
 }
 
-static void count_sent(struct cfs_job *j)
+static void count_sent(struct cfs_reply *j)
 {
 	cfs_counters_ok(&j->sc->c.t->served, j->req.len, cfs_now_ns() - j->start_ns);
 }
@@ -143,7 +143,7 @@ void cfs_answer_leaving(struct cfs_server *sc)
 	cfs_conn_again(&sc->c, false, true);
 }
 
-static void fail(struct cfs_job *j, int err, bool mismatch)
+static void fail(struct cfs_reply *j, int err, bool mismatch)
 {
 	struct cfs_transport *t = j->sc->c.t;
 
@@ -201,7 +201,7 @@ static bool is_cached(int fd, uint64_t off, uint64_t len)
  * Reads from the page cache. A non-blocking read still makes the kernel ask the disk for missing
  * bytes, and that blocks once the disk's queue is full: so it is not tried on a hanging disk.
  */
-static bool read_cached(const struct cfs_job *j, uint32_t from, uint32_t to, uint8_t *dst)
+static bool read_cached(const struct cfs_reply *j, uint32_t from, uint32_t to, uint8_t *dst)
 {
 	struct iovec iov = {.iov_base = dst, .iov_len = to - from};
 	int r = has_pages(j->a.fd, from, to - from);
@@ -211,11 +211,11 @@ static bool read_cached(const struct cfs_job *j, uint32_t from, uint32_t to, uin
 	return preadv2(j->a.fd, &iov, 1, from, RWF_NOWAIT) == (ssize_t)iov.iov_len;
 }
 
-static int start_read(struct cfs_job *j);
+static int start_read(struct cfs_reply *j);
 
 static void read_done(struct cfs_op *op, int res)
 {
-	struct cfs_job *j = (struct cfs_job *)((char *)op - offsetof(struct cfs_job, op));
+	struct cfs_reply *j = (struct cfs_reply *)((char *)op - offsetof(struct cfs_reply, op));
 
 	j->busy = false;
 	if (res > 0)
@@ -230,7 +230,7 @@ static void read_done(struct cfs_op *op, int res)
 }
 
 /* On a worker from the start: the loop's thread could block on the disk's full queue. */
-static int start_read(struct cfs_job *j)
+static int start_read(struct cfs_reply *j)
 {
 	struct io_uring_sqe *sqe = cfs_loop_sqe(&j->sc->c.t->loop, &j->op);
 
@@ -246,7 +246,7 @@ static int start_read(struct cfs_job *j)
  * Gets the bytes [from, to) of the file, at most CFS_READ_MAX, until cfs_admission_leave().
  * IN_RING: the ring reads them, or will; cfs_answer_advance() then calls again and finds them.
  */
-static int bytes_of(struct cfs_job *j, uint32_t from, uint32_t to, const uint8_t **ret)
+static int bytes_of(struct cfs_reply *j, uint32_t from, uint32_t to, const uint8_t **ret)
 {
 	uint8_t *scratch = j->sc->c.t->loop.scratch + CFS_SCRATCH_RX;
 	int r;
@@ -275,13 +275,14 @@ static int bytes_of(struct cfs_job *j, uint32_t from, uint32_t to, const uint8_t
 
 /* --- checksums --- */
 
-static uint32_t segment_end(const struct cfs_job *j, uint32_t pos)
+static uint32_t segment_end(const struct cfs_reply *j, uint32_t pos)
 {
 	return CFS_MIN((pos / CFS_PEER_SEGMENT + 1) * CFS_PEER_SEGMENT, j->req.block.len);
 }
 
 /* Compares whole segments from `from` up to `to` with the file's checksums. */
-static bool segments_match(const struct cfs_job *j, const uint8_t *data, uint32_t from, uint32_t to)
+static bool segments_match(const struct cfs_reply *j, const uint8_t *data, uint32_t from,
+			   uint32_t to)
 {
 	uint32_t pos, stop;
 
@@ -295,7 +296,7 @@ static bool segments_match(const struct cfs_job *j, const uint8_t *data, uint32_
 }
 
 /* A part of a segment, or a piece of a file without checksums. */
-static int add_by_reading(struct cfs_job *j, uint32_t to)
+static int add_by_reading(struct cfs_reply *j, uint32_t to)
 {
 	uint32_t from = j->pos, all_from = from, all_to = to;
 	const uint8_t *data;
@@ -317,7 +318,7 @@ static int add_by_reading(struct cfs_job *j, uint32_t to)
 }
 
 /* The checksum of the whole range of a large answer. */
-static int checksum_file(struct cfs_job *j)
+static int checksum_file(struct cfs_reply *j)
 {
 	uint32_t last = j->req.off + j->req.len;
 
@@ -340,7 +341,7 @@ static int checksum_file(struct cfs_job *j)
 	return 0;
 }
 
-static uint32_t checksum_memory(const struct cfs_job *j)
+static uint32_t checksum_memory(const struct cfs_reply *j)
 {
 	uint32_t crc = 0;
 	int i;
@@ -352,7 +353,7 @@ static uint32_t checksum_memory(const struct cfs_job *j)
 
 /* --- queueing the frame --- */
 
-static uint8_t *put_header(struct cfs_job *j, uint32_t payload, uint32_t cap, uint32_t crc)
+static uint8_t *put_header(struct cfs_reply *j, uint32_t payload, uint32_t cap, uint32_t crc)
 {
 	struct cfs_frame f = {
 		.type = CFS_FRAME_ANSWER,
@@ -367,8 +368,8 @@ static uint8_t *put_header(struct cfs_job *j, uint32_t payload, uint32_t cap, ui
 	return p;
 }
 
-/* Queues header and payload as a copy; ends the job. */
-static int queue_small(struct cfs_job *j)
+/* Queues header and payload as a copy; ends the reply. */
+static int queue_small(struct cfs_reply *j)
 {
 	struct cfs_server *sc = j->sc;
 	uint32_t off = j->req.off, len = j->req.len, from = off, to = off + len;
@@ -406,7 +407,7 @@ static int queue_small(struct cfs_job *j)
 	return 0;
 }
 
-static int queue_large(struct cfs_job *j)
+static int queue_large(struct cfs_reply *j)
 {
 	int r = j->a.fd >= 0 ? checksum_file(j) : 0;
 
@@ -419,18 +420,18 @@ static int queue_large(struct cfs_job *j)
 		return -EBUSY;
 	if (!put_header(j, 0, CFS_WIRE_HEADER, j->a.fd >= 0 ? j->crc : checksum_memory(j)))
 		return -ENOMEM;
-	j->out = (struct cfs_out){.job = j, .requests = 1, .bytes = j->req.len};
+	j->out = (struct cfs_out){.reply = j, .requests = 1, .bytes = j->req.len};
 	append(j->sc, &j->out);
 	return 0;
 }
 
-static bool is_small(const struct cfs_job *j)
+static bool is_small(const struct cfs_reply *j)
 {
 	return j->req.len < CFS_SPLICE_MIN && j->sc->copied < COPIED_MAX &&
 	       j->sc->c.t->copied < j->sc->c.t->conf.copied_bytes;
 }
 
-void cfs_answer_advance(struct cfs_job *j)
+void cfs_answer_advance(struct cfs_reply *j)
 {
 	struct cfs_conn *c = &j->sc->c;
 	int r;
@@ -440,7 +441,7 @@ void cfs_answer_advance(struct cfs_job *j)
 		end(j, false);
 		return;
 	}
-	if (j->out.job) { /* being sent */
+	if (j->out.reply) { /* being sent */
 		cfs_answer_flush(c);
 		return;
 	}
@@ -454,10 +455,10 @@ void cfs_answer_advance(struct cfs_job *j)
 	cfs_conn_again(c, false, true);
 }
 
-void cfs_answer_cancel(struct cfs_job *j)
+void cfs_answer_cancel(struct cfs_reply *j)
 {
 	j->canceled = true;
-	if (j->queued && !j->out.job)
+	if (j->queued && !j->out.reply)
 		fail(j, -ECANCELED, false);
 }
 
@@ -470,7 +471,7 @@ static uint64_t iov_bytes(const struct iovec *iov, int n)
 	return len;
 }
 
-void cfs_answer_start(struct cfs_job *j)
+void cfs_answer_start(struct cfs_reply *j)
 {
 	struct cfs_peer_answer *a = &j->a;
 
@@ -493,7 +494,7 @@ static ssize_t send_bytes(struct cfs_server *sc)
 	size_t left;
 	int k = 0;
 
-	for (; o && !o->job && k < SEND_IOV; o = o->next, k++) {
+	for (; o && !o->reply && k < SEND_IOV; o = o->next, k++) {
 		iov[k].iov_base = o->data + o->off;
 		iov[k].iov_len = o->len - o->off;
 	}
@@ -513,7 +514,7 @@ static ssize_t send_bytes(struct cfs_server *sc)
 	return n;
 }
 
-static ssize_t send_memory(struct cfs_job *j, bool more)
+static ssize_t send_memory(struct cfs_reply *j, bool more)
 {
 	struct iovec iov[SEND_IOV];
 	struct cfs_conn *c = &j->sc->c;
@@ -541,7 +542,7 @@ static ssize_t send_memory(struct cfs_job *j, bool more)
 
 static void spliced_in(struct cfs_op *op, int res)
 {
-	struct cfs_job *j = (struct cfs_job *)((char *)op - offsetof(struct cfs_job, op));
+	struct cfs_reply *j = (struct cfs_reply *)((char *)op - offsetof(struct cfs_reply, op));
 
 	j->busy = false;
 	cfs_admission_leave(j);
@@ -553,7 +554,7 @@ static void spliced_in(struct cfs_op *op, int res)
 }
 
 /* Fills the pipe from the file. */
-static int fill(struct cfs_job *j)
+static int fill(struct cfs_reply *j)
 {
 	uint32_t len = CFS_MIN(j->req.len - j->sent, j->pipe->size);
 	off_t off = (off_t)j->req.off + j->sent;
@@ -564,7 +565,7 @@ static int fill(struct cfs_job *j)
 	if (!is_cached(j->a.fd, (uint64_t)off, len)) {
 		r = cfs_admission_enter(j);
 		if (r < 0) {
-			/* Other jobs may use the pipe meanwhile. */
+			/* Other replies may use the pipe meanwhile. */
 			cfs_pipe_put(j->sc->c.t, j->pipe);
 			j->pipe = NULL;
 			return r;
@@ -583,7 +584,7 @@ static int fill(struct cfs_job *j)
 	return 0;
 }
 
-static ssize_t send_spliced(struct cfs_job *j, bool more)
+static ssize_t send_spliced(struct cfs_reply *j, bool more)
 {
 	struct cfs_conn *c = &j->sc->c;
 	ssize_t n;
@@ -602,7 +603,7 @@ static ssize_t send_spliced(struct cfs_job *j, bool more)
 }
 
 /* Without a pipe: bytes that the socket did not take are read again. */
-static ssize_t send_copied(struct cfs_job *j, bool more)
+static ssize_t send_copied(struct cfs_reply *j, bool more)
 {
 	struct cfs_conn *c = &j->sc->c;
 	uint32_t from = j->req.off + j->sent;
@@ -624,7 +625,7 @@ static ssize_t send_copied(struct cfs_job *j, bool more)
 /* Sends some of the payload at the head of the queue. */
 static ssize_t send_payload(struct cfs_server *sc)
 {
-	struct cfs_job *j = sc->out_first->job;
+	struct cfs_reply *j = sc->out_first->reply;
 	bool more = sc->out_first->next != NULL;
 	ssize_t n;
 
@@ -659,7 +660,7 @@ void cfs_answer_flush(struct cfs_conn *c)
 	ssize_t n;
 
 	while (sc->out_first && budget > 0) {
-		n = sc->out_first->job ? send_payload(sc) : send_bytes(sc);
+		n = sc->out_first->reply ? send_payload(sc) : send_bytes(sc);
 		if (n == IN_RING)
 			return;
 		if (n == -EAGAIN) {
@@ -679,10 +680,10 @@ void cfs_answer_flush(struct cfs_conn *c)
 
 void cfs_answer_drop(struct cfs_server *sc)
 {
-	struct cfs_job *j, *next;
+	struct cfs_reply *j, *next;
 
 	while (sc->out_first) {
-		j = sc->out_first->job;
+		j = sc->out_first->reply;
 		if (j && j->busy) {
 			/* cfs_answer_advance() ends it when the ring has finished. */
 			j->out.requests = 0;
@@ -694,7 +695,7 @@ void cfs_answer_drop(struct cfs_server *sc)
 		if (j)
 			end(j, false);
 	}
-	for (j = sc->jobs; j; j = next) {
+	for (j = sc->replies; j; j = next) {
 		next = j->next;
 		if (!j->queued)
 			continue;

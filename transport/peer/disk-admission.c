@@ -4,7 +4,7 @@
 
 #include "transport-internal.h"
 
-static struct cfs_disk_admission *admission_of(const struct cfs_job *j)
+static struct cfs_disk_admission *admission_of(const struct cfs_reply *j)
 {
 	return &j->sc->c.t->admission[j->a.disk % CFS_ADMISSION_DISKS];
 }
@@ -19,7 +19,7 @@ bool cfs_admission_hangs(struct cfs_transport *t, unsigned disk)
 	return hangs(t, &t->admission[disk % CFS_ADMISSION_DISKS]);
 }
 
-static void begin(struct cfs_disk_admission *d, struct cfs_job *j)
+static void begin(struct cfs_disk_admission *d, struct cfs_reply *j)
 {
 	struct cfs_loop *loop = &j->sc->c.t->loop;
 
@@ -29,7 +29,7 @@ static void begin(struct cfs_disk_admission *d, struct cfs_job *j)
 	cfs_loop_touch(loop);
 }
 
-static void enqueue(struct cfs_disk_admission *d, struct cfs_job *j)
+static void enqueue(struct cfs_disk_admission *d, struct cfs_reply *j)
 {
 	struct cfs_loop *loop = &j->sc->c.t->loop;
 
@@ -45,7 +45,7 @@ static void enqueue(struct cfs_disk_admission *d, struct cfs_job *j)
 	cfs_loop_touch(loop);
 }
 
-static void dequeue(struct cfs_disk_admission *d, struct cfs_job *j)
+static void dequeue(struct cfs_disk_admission *d, struct cfs_reply *j)
 {
 	if (j->queue_prev)
 		j->queue_prev->queue_next = j->queue_next;
@@ -58,7 +58,7 @@ static void dequeue(struct cfs_disk_admission *d, struct cfs_job *j)
 	j->queued = false;
 }
 
-int cfs_admission_enter(struct cfs_job *j)
+int cfs_admission_enter(struct cfs_reply *j)
 {
 	struct cfs_transport *t = j->sc->c.t;
 	struct cfs_disk_admission *d = admission_of(j);
@@ -78,7 +78,7 @@ int cfs_admission_enter(struct cfs_job *j)
 	return 0;
 }
 
-void cfs_admission_leave(struct cfs_job *j)
+void cfs_admission_leave(struct cfs_reply *j)
 {
 	struct cfs_disk_admission *d = admission_of(j);
 
@@ -117,7 +117,7 @@ void cfs_admission_run(struct cfs_transport *t)
 		struct cfs_disk_admission *d = &t->admission[i];
 
 		for (n = 0; n < CFS_ADMISSION_MAX && is_due(d); n++) {
-			struct cfs_job *j = d->first;
+			struct cfs_reply *j = d->first;
 
 			dequeue(d, j);
 			begin(d, j);
@@ -129,12 +129,12 @@ void cfs_admission_run(struct cfs_transport *t)
 /* An answer whose header was sent cannot be refused. */
 static void refuse_overdue(const struct cfs_transport *t, struct cfs_disk_admission *d)
 {
-	struct cfs_job *j, *next;
+	struct cfs_reply *j, *next;
 
 	for (j = d->first; j && t->loop.now_ms - j->queued_ms >= t->conf.disk_timeout_ms;
 	     j = next) {
 		next = j->queue_next;
-		if (j->out.job)
+		if (j->out.reply)
 			continue;
 		dequeue(d, j);
 		j->a.err = -EBUSY;

@@ -55,10 +55,10 @@ static struct cfs_pipe *create(struct cfs_transport *t)
 	return NULL;
 }
 
-void cfs_pipe_blocked(struct cfs_job *j, bool blocked)
+void cfs_pipe_blocked(struct cfs_reply *j, bool blocked)
 {
 	struct cfs_transport *t = j->sc->c.t;
-	struct cfs_job **at;
+	struct cfs_reply **at;
 
 	if (j->blocked == blocked)
 		return;
@@ -82,7 +82,7 @@ void cfs_pipe_blocked(struct cfs_job *j, bool blocked)
 struct cfs_pipe *cfs_pipe_get(struct cfs_transport *t)
 {
 	struct cfs_pipe *p = t->pipes;
-	struct cfs_job *slow = t->blocked;
+	struct cfs_reply *slow = t->blocked;
 
 	if (p) {
 		t->pipes = p->next;

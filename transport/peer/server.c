@@ -25,7 +25,7 @@ static struct cfs_server *server_of(struct cfs_conn *c)
 
 /* --- requests --- */
 
-static void stop_working(struct cfs_job *j)
+static void stop_working(struct cfs_reply *j)
 {
 	if (!j->working_until)
 		return;
@@ -40,7 +40,7 @@ static void stop_working(struct cfs_job *j)
 
 static void has_answer(struct cfs_work *w)
 {
-	struct cfs_job *j = (struct cfs_job *)((char *)w - offsetof(struct cfs_job, work));
+	struct cfs_reply *j = (struct cfs_reply *)((char *)w - offsetof(struct cfs_reply, work));
 
 	stop_working(j);
 	cfs_answer_start(j);
@@ -48,7 +48,7 @@ static void has_answer(struct cfs_work *w)
 
 void cfs_peer_answer(struct cfs_peer_request *req, const struct cfs_peer_answer *a)
 {
-	struct cfs_job *j = (struct cfs_job *)req;
+	struct cfs_reply *j = (struct cfs_reply *)req;
 	struct cfs_loop *loop = &j->sc->c.t->loop;
 
 	j->a = *a;
@@ -60,7 +60,7 @@ void cfs_peer_answer(struct cfs_peer_request *req, const struct cfs_peer_answer 
 
 void cfs_peer_working(struct cfs_peer_request *req, cfs_deadline_t until)
 {
-	struct cfs_job *j = (struct cfs_job *)req;
+	struct cfs_reply *j = (struct cfs_reply *)req;
 	struct cfs_transport *t = j->sc->c.t;
 
 	if (!req->patient || j->working_until)
@@ -78,7 +78,7 @@ void cfs_peer_working(struct cfs_peer_request *req, cfs_deadline_t until)
 static void tell_workings(struct cfs_transport *t)
 {
 	uint64_t now_ms = t->loop.now_ms;
-	struct cfs_job *j, *next;
+	struct cfs_reply *j, *next;
 
 	for (j = t->workings; j; j = next) {
 		uint64_t since_ms = j->start_ns / 1000000;
@@ -110,14 +110,14 @@ void cfs_server_credit(struct cfs_server *sc, unsigned requests, uint64_t bytes)
 	cfs_conn_want_in(&sc->c);
 }
 
-void cfs_server_job_done(struct cfs_job *j)
+void cfs_server_reply_done(struct cfs_reply *j)
 {
 	struct cfs_server *sc = j->sc;
 
 	if (j->prev)
 		j->prev->next = j->next;
 	else
-		sc->jobs = j->next;
+		sc->replies = j->next;
 	if (j->next)
 		j->next->prev = j->prev;
 	cfs_admission_leave(j);
@@ -147,7 +147,7 @@ static int got_get(struct cfs_server *sc, const struct cfs_frame *f, const uint8
 {
 	struct cfs_transport *t = sc->c.t;
 	struct cfs_wire_get get;
-	struct cfs_job *j;
+	struct cfs_reply *j;
 	int r = cfs_wire_parse_get(payload, &get);
 
 	if (r < 0)
@@ -182,10 +182,10 @@ static int got_get(struct cfs_server *sc, const struct cfs_frame *f, const uint8
 	j->id = f->id;
 	j->work.fn = has_answer;
 	j->start_ns = cfs_now_ns();
-	j->next = sc->jobs;
+	j->next = sc->replies;
 	if (j->next)
 		j->next->prev = j;
-	sc->jobs = j;
+	sc->replies = j;
 	cfs_conn_ref(&sc->c);
 	t->loop.held++;
 	t->conf.ops->get(t->conf.ops_arg, &j->req);
@@ -194,9 +194,9 @@ static int got_get(struct cfs_server *sc, const struct cfs_frame *f, const uint8
 
 static void got_cancel(struct cfs_server *sc, uint64_t id)
 {
-	struct cfs_job *j, *next;
+	struct cfs_reply *j, *next;
 
-	for (j = sc->jobs; j; j = next) {
+	for (j = sc->replies; j; j = next) {
 		next = j->next;
 		if (j->id == id)
 			cfs_answer_cancel(j);
@@ -470,8 +470,8 @@ static bool is_overdue(struct cfs_transport *t, struct cfs_conn *c)
 	if (!head)
 		return false;
 	since_ms = now_ms - server_of(c)->progress_ms;
-	reads = head->job && (head->job->busy || head->job->queued);
-	if (reads && cfs_admission_hangs(t, head->job->a.disk))
+	reads = head->reply && (head->reply->busy || head->reply->queued);
+	if (reads && cfs_admission_hangs(t, head->reply->a.disk))
 		return since_ms >= t->conf.disk_timeout_ms;
 	return (reads || c->out_armed) && since_ms >= t->conf.stall_timeout_ms;
 }

@@ -67,7 +67,7 @@ struct cfs_conn {
 	struct cfs_link link;
 	enum cfs_conn_state state;
 	bool in_armed, out_armed, more_in, more_out, on_more;
-	unsigned refs; /* held by the owner, each op in the ring, each job */
+	unsigned refs; /* held by the owner, each op in the ring, each reply */
 	uint64_t peer; /* member at the other end; a server knows it once authenticated */
 	uint64_t features;
 	cfs_deadline_t deadline; /* for connecting and authenticating */
@@ -156,12 +156,12 @@ struct cfs_pipe {
 	struct cfs_pipe *next;
 };
 
-struct cfs_job;
+struct cfs_reply;
 
-/* An element of the send queue: bytes, or the payload of a job. */
+/* An element of the send queue: bytes, or the payload of a reply. */
 struct cfs_out {
 	struct cfs_out *next;
-	struct cfs_job *job;
+	struct cfs_reply *reply;
 	uint8_t *data;
 	uint32_t off, len, cap;
 	uint32_t requests; /* that end with it */
@@ -176,14 +176,14 @@ struct cfs_server {
 	uint64_t inflight_bytes;
 	uint64_t progress_ms;
 	uint64_t tokens, tokens_ms; /* of the request rate */
-	struct cfs_job *jobs;
+	struct cfs_reply *replies;
 	struct cfs_out *out_first, **out_last;
 	struct cfs_out *out_open; /* the last one, when small frames may be added */
-	uint32_t copied;	  /* bytes of those that are not a job's */
+	uint32_t copied;	  /* bytes of those that are not a reply's */
 };
 
 /* Checking and sending an answer. */
-struct cfs_job {
+struct cfs_reply {
 	struct cfs_peer_request req; /* first */
 	struct cfs_server *sc;
 	uint64_t id, start_ns;
@@ -192,12 +192,12 @@ struct cfs_job {
 	cfs_deadline_t working_until;  /* while unanswered: the asker is sent WORKING until this; or
 				        * 0 */
 	uint64_t tell_ms;	       /* time of the next WORKING */
-	struct cfs_job *working_prev, *working_next; /* t->workings */
+	struct cfs_reply *working_prev, *working_next; /* t->workings */
 	struct cfs_work work;
 	struct cfs_op op;
-	struct cfs_job *prev, *next; /* sc->jobs */
+	struct cfs_reply *prev, *next; /* sc->replies */
 
-	struct cfs_job *queue_prev, *queue_next; /* the queue of its disk */
+	struct cfs_reply *queue_prev, *queue_next; /* the queue of its disk */
 	bool queued, has_slot;
 	uint64_t queued_ms; /* when it was queued */
 
@@ -207,8 +207,8 @@ struct cfs_job {
 
 	struct cfs_out out;
 	struct cfs_pipe *pipe;
-	struct cfs_job *blocked_prev, *blocked_next; /* t->blocked */
-	bool blocked;				     /* it holds a pipe, and its receiver is slow */
+	struct cfs_reply *blocked_prev, *blocked_next; /* t->blocked */
+	bool blocked; /* it holds a pipe, and its receiver is slow */
 	uint32_t sent;
 	int iov_at;
 	size_t iov_off;
@@ -217,18 +217,18 @@ struct cfs_job {
 int cfs_server_listen(struct cfs_transport *t, char err[256]);
 void cfs_server_arm(struct cfs_transport *t);
 void cfs_server_tick(struct cfs_transport *t, bool *ret_busy);
-/* The job leaves the connection. ended: no out accounts for its bytes any more. */
-void cfs_server_job_done(struct cfs_job *j);
+/* The reply leaves the connection. ended: no out accounts for its bytes any more. */
+void cfs_server_reply_done(struct cfs_reply *j);
 /* Returns credit for finished requests, so that others may come. */
 void cfs_server_credit(struct cfs_server *sc, unsigned requests, uint64_t bytes);
 
-/* Starts sending the job's answer. */
-void cfs_answer_start(struct cfs_job *j);
-/* Continues after the job's disk slot or bytes have arrived, or after a failure (a.err). May end
- * the job. */
-void cfs_answer_advance(struct cfs_job *j);
-/* The asker no longer wants the answer. May end the job. */
-void cfs_answer_cancel(struct cfs_job *j);
+/* Starts sending the reply's answer. */
+void cfs_answer_start(struct cfs_reply *j);
+/* Continues after the reply's disk slot or bytes have arrived, or after a failure (a.err). May end
+ * the reply. */
+void cfs_answer_advance(struct cfs_reply *j);
+/* The asker no longer wants the answer. May end the reply. */
+void cfs_answer_cancel(struct cfs_reply *j);
 void cfs_answer_status(struct cfs_server *sc, uint64_t id, int err, uint64_t bytes);
 /* Sends WORKING, unless enough is queued for sending. */
 void cfs_answer_working(struct cfs_server *sc, uint64_t id);
@@ -245,35 +245,35 @@ void cfs_answer_drop(struct cfs_server *sc);
 	32 /* of a disk: each takes a worker of the ring, and CFS_READ_MAX bytes */
 
 /*
- * The admission queue of a disk. A job that must read from it waits for a slot, in which the ring
+ * The admission queue of a disk. a reply that must read from it waits for a slot, in which the ring
  * reads once; an answer has memory for its bytes only while it has a slot. So a disk takes a
  * bounded number of workers and bytes, and a hanging disk takes none from the others.
  *
- * A disk hangs when slots are taken and none was freed for disk_timeout_ms. Jobs are then refused,
+ * A disk hangs when slots are taken and none was freed for disk_timeout_ms. Replies are then refused,
  * except for one per period, which finds out whether the disk answers again.
  */
 struct cfs_disk_admission {
-	struct cfs_job *first, *last; /* queued */
+	struct cfs_reply *first, *last; /* queued */
 	unsigned taken;
 	uint64_t heard_ms; /* last time a slot was freed, or the first one taken */
 	uint64_t tried_ms; /* last trial while it hangs */
 };
 
 /* 0: j has a slot; -EINPROGRESS: queued, cfs_answer_advance() follows; -EBUSY: the disk hangs. */
-int cfs_admission_enter(struct cfs_job *j);
+int cfs_admission_enter(struct cfs_reply *j);
 /* The read is done or not needed: j gives up its slot, or leaves the queue. */
-void cfs_admission_leave(struct cfs_job *j);
+void cfs_admission_leave(struct cfs_reply *j);
 bool cfs_admission_hangs(struct cfs_transport *t, unsigned disk);
-/* Gives free slots to the next jobs. */
+/* Gives free slots to the next replies. */
 void cfs_admission_run(struct cfs_transport *t);
 bool cfs_admission_is_due(const struct cfs_transport *t);
-/* Refuses jobs that have waited for disk_timeout_ms. True: a job waits, or has a slot. */
+/* Refuses replies that have waited for disk_timeout_ms. True: a reply waits, or has a slot. */
 bool cfs_admission_tick(struct cfs_transport *t);
 
 /* NULL: none available, copy instead. */
 struct cfs_pipe *cfs_pipe_get(struct cfs_transport *t);
 void cfs_pipe_put(struct cfs_transport *t, struct cfs_pipe *p);
-void cfs_pipe_blocked(struct cfs_job *j, bool blocked);
+void cfs_pipe_blocked(struct cfs_reply *j, bool blocked);
 void cfs_pipes_free(struct cfs_transport *t);
 
 #define CFS_PIPES_MAX 60 /* an ordinary user may own 63 of 1 MiB */
@@ -294,7 +294,7 @@ struct cfs_transport {
 
 	struct cfs_conn *conns, *more, **more_last;
 	unsigned n_served, n_unauthenticated;
-	struct cfs_job *workings; /* with working_until */
+	struct cfs_reply *workings; /* with working_until */
 	uint64_t slow_tick_ms;
 
 	struct cfs_disk_admission admission[CFS_ADMISSION_DISKS];
@@ -303,7 +303,7 @@ struct cfs_transport {
 	struct cfs_pipe *pipes;
 	unsigned n_pipes;
 	uint64_t no_pipes_until_ms; /* the user's limit is reached, by any process */
-	struct cfs_job *blocked;    /* oldest first */
+	struct cfs_reply *blocked;  /* oldest first */
 
 	pthread_mutex_t lock; /* peers, and work handed to the loop below */
 	struct cfs_peer *peers;

@@ -18,8 +18,8 @@
 
 #include "base/bytes.h"
 #include "transport/wire/crc.h"
+#include "transport/wire/frame.h"
 #include "transport/wire/handshake.h"
-#include "transport/wire/wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int RAND_bytes(unsigned char *buf, int num);

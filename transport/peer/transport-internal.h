@@ -15,8 +15,8 @@
 #include "transport/link/link.h"
 #include "transport/link/loop.h"
 #include "transport/link/tls.h"
+#include "transport/wire/frame.h"
 #include "transport/wire/handshake.h"
-#include "transport/wire/wire.h"
 
 #define CFS_CONNS_PER_PEER_MAX 16
 #define CFS_REQUESTS_PER_CONN  1024

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
-#include "wire.h"
+#include "frame.h"
 
 #define LABEL_LEN 32
 #define NONCE_LEN 32

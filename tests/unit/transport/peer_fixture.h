@@ -18,8 +18,8 @@
 
 #include <cachefs/transport.h>
 
+#include "transport/wire/frame.h"
 #include "transport/wire/handshake.h"
-#include "transport/wire/wire.h"
 #include "unit/wait.h"
 
 #define BLOCK	  (4u << 20)

@@ -12,8 +12,8 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "transport/wire/crc.h"
+#include "transport/wire/frame.h"
 #include "transport/wire/handshake.h"
-#include "transport/wire/wire.h"
 
 static const struct cfs_handshake_keys keys = {.key = {"0123456789abcdef0123456789abcdef"}, .n = 1};
 static const struct cfs_handshake_keys other = {.key = {"x123456789abcdef0123456789abcdef"},

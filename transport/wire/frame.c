@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "wire.h"
+#include "frame.h"
 
 #include <errno.h>
 #include <string.h>

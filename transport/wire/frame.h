@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Frames as bytes: docs/peer-protocol.md. No I/O, no state except the arguments. */
-#ifndef CFS_TRANSPORT_WIRE_H
-#define CFS_TRANSPORT_WIRE_H
+#ifndef CFS_TRANSPORT_FRAME_H
+#define CFS_TRANSPORT_FRAME_H
 
 #include <cachefs/transport.h>
 #include <stddef.h>

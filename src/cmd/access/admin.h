@@ -10,7 +10,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-#include "base/text/opt.h"
+#include "cmd/access/options.h"
 
 /* Deadline of one metadata call, or of one page of a scan. */
 #define ADMIN_STEP_MS 60000
@@ -25,30 +25,15 @@ struct admin_opts {
 };
 
 /* Rows of an option table whose structure has a struct admin_opts called `member`. */
-#define ADMIN_OPTIONS(type, member)                                                                \
-	{.name = "json",                                                                           \
-	 .kind = CFS_OPT_FLAG,                                                                     \
-	 .offset = offsetof(type, member.json),                                                    \
-	 .help = "print JSON"},                                                                    \
-	{                                                                                          \
-		.name = "credentials", .kind = CFS_OPT_STRING,                                     \
-		.offset = offsetof(type, member.credentials), .arg = "FILE",                       \
-		.help = "KEY=VALUE lines (META_PASSWORD, ACCESS_KEY, ...), mode 0600"              \
-	}
+#define ADMIN_OPTIONS(member)                                                                      \
+	OPT_JSON(member.json), OPT_CREDENTIALS(member.credentials, "META_PASSWORD, ACCESS_KEY")
 /* The same for commands that look at objects. */
-#define ADMIN_OBJECT_OPTIONS(type, member)                                                         \
-	ADMIN_OPTIONS(type, member),                                                               \
-		{.name = "storage",                                                                \
-		 .kind = CFS_OPT_STRING,                                                           \
-		 .min = 1,                                                                         \
-		 .offset = offsetof(type, member.storage),                                         \
-		 .arg = "TYPE",                                                                    \
-		 .help = "type of the object store, instead of the volume's own"},                 \
-	{                                                                                          \
-		.name = "bucket", .kind = CFS_OPT_STRING, .min = 1,                                \
-		.offset = offsetof(type, member.bucket), .arg = "PLACE",                           \
-		.help = "where the objects are, instead of the volume's own place"                 \
-	}
+#define ADMIN_OBJECT_OPTIONS(member)                                                               \
+	ADMIN_OPTIONS(member),                                                                     \
+		OPT_STRING("storage", member.storage, "TYPE",                                      \
+			   "type of the object store, instead of the volume's own", .min = 1),     \
+		OPT_STRING("bucket", member.bucket, "PLACE",                                       \
+			   "where the objects are, instead of the volume's own place", .min = 1)
 
 enum admin_needs {
 	ADMIN_WRITE = 1 << 0,	/* the metadata will be changed */

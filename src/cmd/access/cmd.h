@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-#include "base/text/opt.h"
+#include "cmd/access/options.h"
 
 enum {
 	CMD_OK = 0,

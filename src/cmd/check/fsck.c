@@ -20,31 +20,19 @@ struct fsck_opts {
 	char *path;
 };
 
-#define OPT(f) .offset = offsetof(struct fsck_opts, f)
+#define OPTIONS struct fsck_opts
 static const struct cfs_opt fsck_table[] = {
-	{.name = "repair",
-	 .kind = CFS_OPT_FLAG,
-	 OPT(repair),
-	 .help = "put right what can be put right without losing data"},
-	{.name = "path",
-	 .kind = CFS_OPT_STRING,
-	 OPT(path),
-	 .arg = "PATH",
-	 .help = "check only this file or directory, given from the root of the volume"},
-	{.name = "recursive",
-	 .kind = CFS_OPT_FLAG,
-	 OPT(recursive),
-	 .help = "with --path: everything below it too"},
-	{.name = "sync-dir-stat",
-	 .kind = CFS_OPT_FLAG,
-	 OPT(sync_dir_stat),
-	 .help = "also compare the bytes of data that directories say they have, which clients "
-		 "keep loosely"},
-	{.name = "no-data", .kind = CFS_OPT_FLAG, OPT(no_data), .help = "do not look at objects"},
-	ADMIN_OBJECT_OPTIONS(struct fsck_opts, common),
+	OPT_FLAG("repair", repair, "put right what can be put right without losing data"),
+	OPT_STRING("path", path, "PATH",
+		   "check only this file or directory, given from the root of the volume"),
+	OPT_FLAG("recursive", recursive, "with --path: everything below it too"),
+	OPT_FLAG("sync-dir-stat", sync_dir_stat,
+		 "also compare the bytes of data that directories say they have, which clients "
+		 "keep loosely"),
+	OPT_FLAG("no-data", no_data, "do not look at objects"),
+	ADMIN_OBJECT_OPTIONS(common),
 	{0},
 };
-#undef OPT
 
 int fsck_report(struct fsck *f, const char *kind, cfs_ino_t ino, bool repaired, const char *fmt,
 		...)

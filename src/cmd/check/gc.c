@@ -26,34 +26,19 @@ struct gc_opts {
 	uint64_t age_ms;
 };
 
-#define OPT(f) .offset = offsetof(struct gc_opts, f)
+#define OPTIONS struct gc_opts
 static const struct cfs_opt gc_table[] = {
-	{.name = "delete",
-	 .kind = CFS_OPT_FLAG,
-	 OPT(delete),
-	 .help = "remove leaked objects, pending slices and clones given up; without it they are "
-		 "only counted"},
-	{.name = "compact",
-	 .kind = CFS_OPT_FLAG,
-	 OPT(compact),
-	 .help = "first merge the slices of every chunk that has several"},
-	{.name = "threads",
-	 .kind = CFS_OPT_INT,
-	 OPT(threads),
-	 .def = "10",
-	 .min = 1,
-	 .max = 256,
-	 .arg = "N",
-	 .help = "objects removed at the same time"},
-	{.name = "age",
-	 .kind = CFS_OPT_DURATION,
-	 OPT(age_ms),
-	 .arg = "TIME",
-	 .help = "objects younger than this are never leaked: 1h, or $JFS_GC_SKIPPEDTIME seconds"},
-	ADMIN_OBJECT_OPTIONS(struct gc_opts, common),
+	OPT_FLAG("delete", delete,
+		 "remove leaked objects, pending slices and clones given up; without it they are "
+		 "only counted"),
+	OPT_FLAG("compact", compact, "first merge the slices of every chunk that has several"),
+	OPT_THREADS(threads, "objects removed at the same time"),
+	OPT_DURATION(
+		"age", age_ms, "TIME",
+		"objects younger than this are never leaked: 1h, or $JFS_GC_SKIPPEDTIME seconds"),
+	ADMIN_OBJECT_OPTIONS(common),
 	{0},
 };
-#undef OPT
 
 #define DEFAULT_AGE_S 3600
 #define SKEW_TOLD_S   60

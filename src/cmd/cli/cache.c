@@ -10,11 +10,9 @@ struct cache_opts {
 	bool json;
 };
 
+#define OPTIONS struct cache_opts
 static const struct cfs_opt cache_table[] = {
-	{.name = "json",
-	 .kind = CFS_OPT_FLAG,
-	 .offset = offsetof(struct cache_opts, json),
-	 .help = "print JSON"},
+	OPT_JSON(json),
 	{0},
 };
 

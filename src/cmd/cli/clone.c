@@ -14,16 +14,12 @@ struct clone_opts {
 	bool json, preserve;
 };
 
-#define OPT(f) .offset = offsetof(struct clone_opts, f)
+#define OPTIONS struct clone_opts
 static const struct cfs_opt clone_table[] = {
-	{.name = "preserve",
-	 .kind = CFS_OPT_FLAG,
-	 OPT(preserve),
-	 .help = "keep owner, group and times"},
-	{.name = "json", .kind = CFS_OPT_FLAG, OPT(json), .help = "print JSON"},
+	OPT_FLAG("preserve", preserve, "keep owner, group and times"),
+	OPT_JSON(json),
 	{0},
 };
-#undef OPT
 
 static int clone_path(const char *src, const char *dst, const struct clone_opts *o)
 {

@@ -12,11 +12,9 @@ struct compact_opts {
 	bool json;
 };
 
+#define OPTIONS struct compact_opts
 static const struct cfs_opt compact_table[] = {
-	{.name = "json",
-	 .kind = CFS_OPT_FLAG,
-	 .offset = offsetof(struct compact_opts, json),
-	 .help = "print JSON"},
+	OPT_JSON(json),
 	{0},
 };
 

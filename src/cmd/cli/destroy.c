@@ -19,29 +19,15 @@ struct destroy_opts {
 	int64_t threads;
 };
 
-#define OPT(f) .offset = offsetof(struct destroy_opts, f)
+#define OPTIONS struct destroy_opts
 static const struct cfs_opt destroy_table[] = {
-	{.name = "yes", .kind = CFS_OPT_FLAG, OPT(yes), .help = "do not ask"},
-	{.name = "dry-run",
-	 .kind = CFS_OPT_FLAG,
-	 OPT(dry_run),
-	 .help = "only say what would be removed"},
-	{.name = "force",
-	 .kind = CFS_OPT_FLAG,
-	 OPT(force),
-	 .help = "even when the volume is mounted somewhere"},
-	{.name = "threads",
-	 .kind = CFS_OPT_INT,
-	 OPT(threads),
-	 .def = "10",
-	 .min = 1,
-	 .max = 256,
-	 .arg = "N",
-	 .help = "objects removed at the same time"},
-	ADMIN_OBJECT_OPTIONS(struct destroy_opts, common),
+	OPT_FLAG("yes", yes, "do not ask"),
+	OPT_FLAG("dry-run", dry_run, "only say what would be removed"),
+	OPT_FLAG("force", force, "even when the volume is mounted somewhere"),
+	OPT_THREADS(threads, "objects removed at the same time"),
+	ADMIN_OBJECT_OPTIONS(common),
 	{0},
 };
-#undef OPT
 
 struct destroy {
 	struct admin a;

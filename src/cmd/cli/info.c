@@ -12,11 +12,9 @@ struct info_opts {
 	bool json;
 };
 
+#define OPTIONS struct info_opts
 static const struct cfs_opt info_table[] = {
-	{.name = "json",
-	 .kind = CFS_OPT_FLAG,
-	 .offset = offsetof(struct info_opts, json),
-	 .help = "print JSON"},
+	OPT_JSON(json),
 	{0},
 };
 

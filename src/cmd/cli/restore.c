@@ -27,24 +27,14 @@ struct restore_opts {
 	int64_t threads;
 };
 
-#define OPT(f) .offset = offsetof(struct restore_opts, f)
+#define OPTIONS struct restore_opts
 static const struct cfs_opt restore_table[] = {
-	{.name = "put-back",
-	 .kind = CFS_OPT_FLAG,
-	 OPT(put_back),
-	 .help = "move everything back to where it was, unless the name is taken"},
-	{.name = "threads",
-	 .kind = CFS_OPT_INT,
-	 OPT(threads),
-	 .def = "10",
-	 .min = 1,
-	 .max = 256,
-	 .arg = "N",
-	 .help = "entries moved at the same time"},
-	ADMIN_OPTIONS(struct restore_opts, common),
+	OPT_FLAG("put-back", put_back,
+		 "move everything back to where it was, unless the name is taken"),
+	OPT_THREADS(threads, "entries moved at the same time"),
+	ADMIN_OPTIONS(common),
 	{0},
 };
-#undef OPT
 
 struct restore {
 	struct admin a;

@@ -33,28 +33,14 @@ struct rmr_opts {
 	int64_t threads;
 };
 
-#define OPT(f) .offset = offsetof(struct rmr_opts, f)
+#define OPTIONS struct rmr_opts
 static const struct cfs_opt rmr_table[] = {
-	{.name = "skip-trash",
-	 .kind = CFS_OPT_FLAG,
-	 OPT(skip_trash),
-	 .help = "remove for good; only for the user who mounted"},
-	{.name = "dry-run",
-	 .kind = CFS_OPT_FLAG,
-	 OPT(dry_run),
-	 .help = "only count what would be removed"},
-	{.name = "threads",
-	 .kind = CFS_OPT_INT,
-	 OPT(threads),
-	 .def = "10",
-	 .min = 1,
-	 .max = 256,
-	 .arg = "N",
-	 .help = "entries removed at the same time"},
-	{.name = "json", .kind = CFS_OPT_FLAG, OPT(json), .help = "print JSON"},
+	OPT_FLAG("skip-trash", skip_trash, "remove for good; only for the user who mounted"),
+	OPT_FLAG("dry-run", dry_run, "only count what would be removed"),
+	OPT_THREADS(threads, "entries removed at the same time"),
+	OPT_JSON(json),
 	{0},
 };
-#undef OPT
 
 struct rmr {
 	const struct rmr_opts *o;

@@ -20,16 +20,10 @@ struct status_opts {
 	char *credentials;
 };
 
+#define OPTIONS struct status_opts
 static const struct cfs_opt status_table[] = {
-	{.name = "json",
-	 .kind = CFS_OPT_FLAG,
-	 .offset = offsetof(struct status_opts, json),
-	 .help = "print JSON"},
-	{.name = "credentials",
-	 .kind = CFS_OPT_STRING,
-	 .offset = offsetof(struct status_opts, credentials),
-	 .arg = "FILE",
-	 .help = "KEY=VALUE lines (META_PASSWORD, ...), mode 0600"},
+	OPT_JSON(json),
+	OPT_CREDENTIALS(credentials, "META_PASSWORD"),
 	{0},
 };
 

@@ -11,32 +11,16 @@ struct summary_opts {
 	int64_t depth, entries;
 };
 
-#define OPT(f) .offset = offsetof(struct summary_opts, f)
+#define OPTIONS struct summary_opts
 static const struct cfs_opt summary_table[] = {
-	{.name = "depth",
-	 .kind = CFS_OPT_INT,
-	 OPT(depth),
-	 .def = "2",
-	 .min = 0,
-	 .max = 10,
-	 .arg = "N",
-	 .help = "levels of directories that are listed; 0: only the sum"},
-	{.name = "entries",
-	 .kind = CFS_OPT_INT,
-	 OPT(entries),
-	 .def = "10",
-	 .min = 0,
-	 .max = 100,
-	 .arg = "N",
-	 .help = "largest entries shown of each directory"},
-	{.name = "strict",
-	 .kind = CFS_OPT_FLAG,
-	 OPT(strict),
-	 .help = "look at every inode instead of the statistics of directories"},
-	{.name = "json", .kind = CFS_OPT_FLAG, OPT(json), .help = "print JSON"},
+	OPT_INT("depth", depth, "N", "levels of directories that are listed; 0: only the sum",
+		.def = "2", .min = 0, .max = 10),
+	OPT_INT("entries", entries, "N", "largest entries shown of each directory", .def = "10",
+		.min = 0, .max = 100),
+	OPT_FLAG("strict", strict, "look at every inode instead of the statistics of directories"),
+	OPT_JSON(json),
 	{0},
 };
-#undef OPT
 
 static json_int_t get(json_t *j, const char *key)
 {

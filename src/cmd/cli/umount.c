@@ -25,23 +25,16 @@ struct umount_opts {
 	uint64_t timeout_ms;
 };
 
+#define OPTIONS struct umount_opts
 static const struct cfs_opt umount_table[] = {
-	{.name = "force",
-	 .kind = CFS_OPT_FLAG,
-	 .offset = offsetof(struct umount_opts, force),
-	 .help = "detach at once even when busy; open files keep working until closed"},
-	{.name = "flush",
-	 .kind = CFS_OPT_FLAG,
-	 .offset = offsetof(struct umount_opts, flush),
-	 .def = "true",
-	 .help = "wait until blocks that writeback keeps on disk are uploaded; --no-flush leaves "
-		 "them to the next mount with this cache-dir"},
-	{.name = "timeout",
-	 .kind = CFS_OPT_DURATION,
-	 .offset = offsetof(struct umount_opts, timeout_ms),
-	 .def = "300",
-	 .arg = "TIME",
-	 .help = "how long to wait for data to be flushed"},
+	OPT_FLAG("force", force,
+		 "detach at once even when busy; open files keep working until closed"),
+	OPT_FLAG("flush", flush,
+		 "wait until blocks that writeback keeps on disk are uploaded; --no-flush leaves "
+		 "them to the next mount with this cache-dir",
+		 .def = "true"),
+	OPT_DURATION("timeout", timeout_ms, "TIME", "how long to wait for data to be flushed",
+		     .def = "300"),
 	{0},
 };
 

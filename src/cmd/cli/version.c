@@ -16,11 +16,9 @@ struct version_opts {
 	bool json;
 };
 
+#define OPTIONS struct version_opts
 static const struct cfs_opt version_table[] = {
-	{.name = "json",
-	 .kind = CFS_OPT_FLAG,
-	 .offset = offsetof(struct version_opts, json),
-	 .help = "print JSON"},
+	OPT_JSON(json),
 	{0},
 };
 

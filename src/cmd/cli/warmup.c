@@ -16,33 +16,16 @@ struct warmup_opts {
 	char *file;
 };
 
-#define OPT(f) .offset = offsetof(struct warmup_opts, f)
+#define OPTIONS struct warmup_opts
 static const struct cfs_opt warmup_table[] = {
-	{.name = "file",
-	 .kind = CFS_OPT_STRING,
-	 OPT(file),
-	 .arg = "LIST",
-	 .help = "paths, one a line; -: standard input. -f LIST is the same"},
-	{.name = "evict",
-	 .kind = CFS_OPT_FLAG,
-	 OPT(evict),
-	 .help = "drop it from the caches instead"},
-	{.name = "check",
-	 .kind = CFS_OPT_FLAG,
-	 OPT(check),
-	 .help = "only say how much of it the caches have"},
-	{.name = "threads",
-	 .kind = CFS_OPT_INT,
-	 OPT(threads),
-	 .def = "10",
-	 .min = 1,
-	 .max = 64,
-	 .arg = "N",
-	 .help = "blocks at a time"},
-	{.name = "json", .kind = CFS_OPT_FLAG, OPT(json), .help = "print JSON"},
+	OPT_STRING("file", file, "LIST",
+		   "paths, one a line; -: standard input. -f LIST is the same"),
+	OPT_FLAG("evict", evict, "drop it from the caches instead"),
+	OPT_FLAG("check", check, "only say how much of it the caches have"),
+	OPT_INT("threads", threads, "N", "blocks at a time", .def = "10", .min = 1, .max = 64),
+	OPT_JSON(json),
 	{0},
 };
-#undef OPT
 
 static const char *const counted[] = {"files", "blocks", "bytes",   "fetched",	"cached", "memory",
 				      "disk",  "group",	 "evicted", "declined", "failed"};

@@ -25,13 +25,11 @@ struct doctor_opts {
 	char *cache_dir;
 };
 
+#define OPTIONS struct doctor_opts
 static const struct cfs_opt doctor_table[] = {
-	{.name = "cache-dir",
-	 .kind = CFS_OPT_STRING,
-	 .offset = offsetof(struct doctor_opts, cache_dir),
-	 .arg = "DIR[:DIR...]",
-	 .help = "cache directories that mounts of this host use"},
-	ADMIN_OBJECT_OPTIONS(struct doctor_opts, admin),
+	OPT_STRING("cache-dir", cache_dir, "DIR[:DIR...]",
+		   "cache directories that mounts of this host use"),
+	ADMIN_OBJECT_OPTIONS(admin),
 	{0},
 };
 

@@ -32,38 +32,18 @@ struct profile_opts {
 	int64_t count;
 };
 
-#define OPT(f) .offset = offsetof(struct profile_opts, f)
+#define OPTIONS struct profile_opts
 static const struct cfs_opt profile_table[] = {
-	{.name = "by",
-	 .kind = CFS_OPT_CHOICE,
-	 OPT(by),
-	 .def = "all",
-	 .choices = by_names,
-	 .arg = "all|kind|uid|pid",
-	 .help = "what makes a row: the kind of operation, the user, the process, or all three"},
-	{.name = "interval",
-	 .kind = CFS_OPT_DURATION,
-	 OPT(interval_ms),
-	 .def = "2",
-	 .min = 100,
-	 .max = 86400000,
-	 .arg = "TIME",
-	 .help = "time between two looks at the table"},
-	{.name = "count",
-	 .kind = CFS_OPT_INT,
-	 OPT(count),
-	 .def = "0",
-	 .min = 0,
-	 .max = INT64_MAX,
-	 .arg = "N",
-	 .help = "intervals, 0: until interrupted"},
-	{.name = "json",
-	 .kind = CFS_OPT_FLAG,
-	 OPT(json),
-	 .help = "print one JSON object in the end"},
+	OPT_CHOICE("by", by, by_names, "all|kind|uid|pid",
+		   "what makes a row: the kind of operation, the user, the process, or all three",
+		   .def = "all"),
+	OPT_DURATION("interval", interval_ms, "TIME", "time between two looks at the table",
+		     .def = "2", .min = 100, .max = 86400000),
+	OPT_INT("count", count, "N", "intervals, 0: until interrupted", .def = "0", .min = 0,
+		.max = INT64_MAX),
+	OPT_FLAG("json", json, "print one JSON object in the end"),
 	{0},
 };
-#undef OPT
 
 struct row {
 	char kind[24], comm[24];

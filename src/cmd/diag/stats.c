@@ -24,28 +24,15 @@ struct stats_opts {
 	int64_t count;
 };
 
-#define OPT(f) .offset = offsetof(struct stats_opts, f)
+#define OPTIONS struct stats_opts
 static const struct cfs_opt stats_table[] = {
-	{.name = "interval",
-	 .kind = CFS_OPT_DURATION,
-	 OPT(interval_ms),
-	 .def = "1",
-	 .min = 100,
-	 .max = 86400000,
-	 .arg = "TIME",
-	 .help = "time that a line stands for"},
-	{.name = "count",
-	 .kind = CFS_OPT_INT,
-	 OPT(count),
-	 .def = "0",
-	 .min = 0,
-	 .max = INT64_MAX,
-	 .arg = "N",
-	 .help = "lines, 0: until interrupted"},
-	{.name = "json", .kind = CFS_OPT_FLAG, OPT(json), .help = "print one JSON object per line"},
+	OPT_DURATION("interval", interval_ms, "TIME", "time that a line stands for", .def = "1",
+		     .min = 100, .max = 86400000),
+	OPT_INT("count", count, "N", "lines, 0: until interrupted", .def = "0", .min = 0,
+		.max = INT64_MAX),
+	OPT_FLAG("json", json, "print one JSON object per line"),
 	{0},
 };
-#undef OPT
 
 /* The columns, each a metric of .stats: a sum over the labels, or one label. */
 enum {

@@ -42,27 +42,17 @@ struct dump_opts {
 
 static const char *const codecs[] = {"auto", "none", "gzip", "zstd", NULL};
 
-#define OPT(f) .offset = offsetof(struct dump_opts, f)
+#define OPTIONS struct dump_opts
 static const struct cfs_opt dump_table[] = {
-	{.name = "binary",
-	 .kind = CFS_OPT_FLAG,
-	 OPT(binary),
-	 .help = "the binary form: complete, smaller and faster than JSON"},
-	{.name = "keep-secrets",
-	 .kind = CFS_OPT_FLAG,
-	 OPT(keep_secrets),
-	 .help = "keep the secret key, the session token and the encryption key in the setting"},
-	{.name = "compress",
-	 .kind = CFS_OPT_CHOICE,
-	 OPT(compress),
-	 .def = "auto",
-	 .choices = codecs,
-	 .arg = "HOW",
-	 .help = "none, gzip or zstd; auto: by the end of the file's name (.gz, .zst, .zstd)"},
-	ADMIN_OPTIONS(struct dump_opts, common),
+	OPT_FLAG("binary", binary, "the binary form: complete, smaller and faster than JSON"),
+	OPT_FLAG("keep-secrets", keep_secrets,
+		 "keep the secret key, the session token and the encryption key in the setting"),
+	OPT_CHOICE("compress", compress, codecs, "HOW",
+		   "none, gzip or zstd; auto: by the end of the file's name (.gz, .zst, .zstd)",
+		   .def = "auto"),
+	ADMIN_OPTIONS(common),
 	{0},
 };
-#undef OPT
 
 /* NULL: out of memory, or the setting is not JSON. */
 static char *without_secrets(const char *setting)

@@ -19,18 +19,13 @@ struct load_opts {
 	char *key;
 };
 
+#define OPTIONS struct load_opts
 static const struct cfs_opt load_table[] = {
-	{.name = "restart",
-	 .kind = CFS_OPT_FLAG,
-	 .offset = offsetof(struct load_opts, restart),
-	 .help = "remove what a load left that did not end, and begin again"},
-	{.name = "encrypt-key",
-	 .kind = CFS_OPT_STRING,
-	 .offset = offsetof(struct load_opts, key),
-	 .arg = "FILE",
-	 .help = "PEM file of the encryption key, which a dump lacks unless it was made with "
-		 "--keep-secrets"},
-	ADMIN_OPTIONS(struct load_opts, common),
+	OPT_FLAG("restart", restart, "remove what a load left that did not end, and begin again"),
+	OPT_STRING("encrypt-key", key, "FILE",
+		   "PEM file of the encryption key, which a dump lacks unless it was made with "
+		   "--keep-secrets"),
+	ADMIN_OPTIONS(common),
 	{0},
 };
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A block's file: its name, its bytes, then a big-endian CRC-32C for each 32 KiB of them. */
+/*
+ * A block's file: its name, its bytes, then a big-endian CRC-32C for each 32 KiB of them. JuiceFS
+ * adds a footer to staged blocks of a tier: magic, length of what follows, a msgpack map.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -12,6 +15,10 @@
 
 #include "base/activity.h"
 #include "cachedir.h"
+
+#define FOOTER_MAGIC 0x4653
+#define FOOTER_HEAD  4
+#define FOOTER_MAX   256
 
 bool cfs_cachedir_is_nameable(const struct cfs_block *b)
 {
@@ -82,6 +89,80 @@ int cfs_cachedir_read(int fd, void *dst, size_t len, uint64_t off, int flags)
 		done += (size_t)n;
 	}
 	return 0;
+}
+
+/* ---- what follows the bytes ---- */
+
+/* The bytes of a msgpack value of the kinds that a footer has, or 0; *ret_number if it is one. */
+static size_t value_len(const uint8_t *p, size_t left, uint64_t *ret_number)
+{
+	size_t len = 1;
+
+	if (p[0] == 0xcc || p[0] == 0xc4) /* uint 8, bin 8 */
+		len = left < 2 ? 0 : p[0] == 0xcc ? 2 : 2 + (size_t)p[1];
+	else if (p[0] > 0x7f) /* positive fixint */
+		return 0;
+	if (len == 0 || len > left)
+		return 0;
+	if (p[0] != 0xc4)
+		*ret_number = p[len - 1];
+	return len;
+}
+
+/* A tier that cannot be told is 0, the volume's own class. */
+static uint8_t tier_of_map(const uint8_t *p, size_t left)
+{
+	static const char key[] = "tier";
+	unsigned i, n = left > 0 && (p[0] & 0xf0) == 0x80 ? p[0] & 0x0f : 0; /* fixmap */
+	size_t key_len, len;
+
+	for (i = 0, p++, left--; i < n && left > 1; i++, p += len, left -= len) {
+		uint64_t number = 0;
+		bool is_tier;
+
+		key_len = 1 + (size_t)(p[0] & 0x1f); /* fixstr */
+		if ((p[0] & 0xe0) != 0xa0 || key_len >= left)
+			break;
+		is_tier = key_len == sizeof(key) && !memcmp(p + 1, key, sizeof(key) - 1);
+		p += key_len;
+		left -= key_len;
+		len = value_len(p, left, &number);
+		if (is_tier || len == 0)
+			return number < CFS_OBJECT_TIERS ? (uint8_t)number : 0;
+	}
+	return 0;
+}
+
+static int read_footer(int fd, uint64_t off, uint64_t len, int flags, uint8_t *ret_tier)
+{
+	uint8_t footer[FOOTER_MAX];
+	int r;
+
+	if (len < FOOTER_HEAD || len > FOOTER_MAX)
+		return -EBADMSG;
+	r = cfs_cachedir_read(fd, footer, len, off, flags);
+	if (r == 0 && cfs_get_be16(footer) != FOOTER_MAGIC)
+		r = -EBADMSG;
+	if (r == 0)
+		*ret_tier = tier_of_map(footer + FOOTER_HEAD, len - FOOTER_HEAD);
+	return r;
+}
+
+int cfs_cachedir_read_tail(int fd, const struct cfs_block *b, uint64_t size, int flags,
+			   struct cfs_cachedir_tail *ret)
+{
+	/* A footer is padded so that it tells whether there are checksums before it. */
+	struct cfs_cachedir_tail tail = {.checksums = size > b->len && (size - b->len) % 4 == 0};
+	uint64_t end = tail.checksums ? size_with_trailer(b) : b->len;
+	int r = 0;
+
+	if (size < end)
+		return -EBADMSG;
+	if (size > end)
+		r = read_footer(fd, end, size - end, flags, &tail.tier);
+	if (r == 0)
+		*ret = tail;
+	return r;
 }
 
 /* ---- writing ---- */

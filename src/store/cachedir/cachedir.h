@@ -137,6 +137,14 @@ int cfs_cachedir_write(struct cache_dir *dir, const char *tree, const struct cfs
 int cfs_cachedir_read(int fd, void *dst, size_t len, uint64_t off, int flags);
 /* True when a file of this size may be the block's. */
 bool cfs_cachedir_size_fits(const struct cfs_block *b, uint64_t size);
+/* What follows the bytes in a block's file. */
+struct cfs_cachedir_tail {
+	bool checksums;
+	uint8_t tier; /* from the footer that JuiceFS writes for a tier; 0: there is none */
+};
+/* -EBADMSG: a file of this size is not the block's, or (flags: RWF_NOWAIT) -EAGAIN. */
+int cfs_cachedir_read_tail(int fd, const struct cfs_block *b, uint64_t size, int flags,
+			   struct cfs_cachedir_tail *ret);
 /* Shows that the calling thread waits for the disk; for base/activity.h. dir may be NULL. */
 void cfs_cachedir_await(const struct cache_dir *dir, const struct cfs_block *b);
 

@@ -74,9 +74,10 @@ int cfs_disk_file_open(struct disk_dir *dir, const struct cfs_block *b, bool now
 {
 	unsigned n = cfs_cachedir_n_segments(b->len);
 	char path[CFS_CACHEDIR_PATH_MAX];
+	struct cfs_cachedir_tail tail = {0};
 	struct cfs_disk_file *f;
 	struct stat st;
-	int fd, r = 0;
+	int fd, r;
 
 	cfs_cachedir_path(dir->cd->set, CFS_CACHEDIR_CACHED, b, path);
 	fd = open_fd(dir, path, nowait);
@@ -94,11 +95,15 @@ int cfs_disk_file_open(struct disk_dir *dir, const struct cfs_block *b, bool now
 	*f = (struct cfs_disk_file){.refs = 1, .dir = dir, .id = *b, .fd = fd};
 	if (fstat(fd, &st) < 0)
 		r = -errno;
-	else if (!S_ISREG(st.st_mode) || !cfs_cachedir_size_fits(b, (uint64_t)st.st_size))
+	else if (!S_ISREG(st.st_mode))
 		r = -EBADMSG;
-	else if (st.st_size > b->len)
-		f->n_crcs = n;
-	else if (dir->disk->conf.verify != CFS_VERIFY_NONE)
+	else
+		r = cfs_cachedir_read_tail(fd, b, (uint64_t)st.st_size, read_flags(dir, nowait),
+					   &tail);
+	f->n_crcs = tail.checksums ? n : 0;
+	/* There is no other copy of what is staged. */
+	if (r == 0 && !tail.checksums && dir->disk->conf.verify != CFS_VERIFY_NONE &&
+	    cfs_disk_staged_dir(dir->disk, b) != dir)
 		r = -ENODATA;
 	if (r == 0)
 		r = read_trailer(f, nowait);

@@ -18,11 +18,6 @@
 
 #define SYNC_WAIT_MS 1000
 
-/* Behind the data and the checksums of a file that JuiceFS put into a storage class. */
-#define FOOTER_MAGIC 0x4653
-#define FOOTER_MIN   4
-#define FOOTER_MAX   256
-
 /* ---- names that last ---- */
 
 struct dir_sync_wait {
@@ -203,30 +198,6 @@ int cfs_stage_file_write(struct cfs_stage *st, struct cache_dir *dir, const stru
 
 /* ---- reading ---- */
 
-static bool has_footer(int fd, uint64_t off, uint64_t len)
-{
-	uint8_t head[FOOTER_MIN];
-
-	return len >= FOOTER_MIN && len <= FOOTER_MAX &&
-	       cfs_cachedir_read(fd, head, sizeof(head), off, 0) == 0 &&
-	       cfs_get_be16(head) == FOOTER_MAGIC;
-}
-
-/* Whether there are checksums, by what is behind the data; -EBADMSG: it is torn. */
-static int find_trailer(int fd, const struct cfs_block *b, uint64_t size)
-{
-	uint64_t crcs = cfs_cachedir_n_segments(b->len) * sizeof(uint32_t), rest;
-
-	if (size < b->len)
-		return -EBADMSG;
-	rest = size - b->len;
-	if (rest == 0 || rest == crcs)
-		return rest != 0;
-	if (rest % 4 == 0 && rest > crcs && has_footer(fd, b->len + crcs, rest - crcs))
-		return 1;
-	return rest % 4 != 0 && has_footer(fd, b->len, rest) ? 0 : -EBADMSG;
-}
-
 /* One uploader at a time waits, the others hold all they need or nothing. */
 int cfs_stage_file_room(struct cfs_stage *st, const struct cfs_block *b, cfs_deadline_t deadline,
 			struct cfs_segs *ret)
@@ -294,6 +265,7 @@ int cfs_stage_file_read(const struct cache_dir *dir, const struct cfs_block *b,
 			const struct cfs_segs *data)
 {
 	char path[CFS_CACHEDIR_PATH_MAX];
+	struct cfs_cachedir_tail tail;
 	struct stat s;
 	int fd, r;
 
@@ -301,11 +273,27 @@ int cfs_stage_file_read(const struct cache_dir *dir, const struct cfs_block *b,
 	fd = openat(atomic_load(&dir->fd), path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 	if (fd < 0)
 		return -errno;
-	r = fstat(fd, &s) < 0 ? -errno : find_trailer(fd, b, (uint64_t)s.st_size);
-	if (r >= 0)
-		r = read_and_verify(fd, b, r > 0, data);
+	r = fstat(fd, &s) < 0 ? -errno
+			      : cfs_cachedir_read_tail(fd, b, (uint64_t)s.st_size, 0, &tail);
+	if (r == 0)
+		r = read_and_verify(fd, b, tail.checksums, data);
 	close(fd);
 	return r;
+}
+
+uint8_t cfs_stage_file_tier(int at, const char *name, const struct cfs_block *b, uint64_t size)
+{
+	struct cfs_cachedir_tail tail = {0};
+	int fd;
+
+	if (cfs_cachedir_size_fits(b, size))
+		return 0;
+	fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	if (fd < 0)
+		return 0;
+	cfs_cachedir_read_tail(fd, b, size, 0, &tail);
+	close(fd);
+	return tail.tier;
 }
 
 bool cfs_stage_disk_has_room(const struct cache_dir *dir, double free_ratio, uint64_t need)

@@ -144,6 +144,8 @@ int cfs_stage_file_room(struct cfs_stage *st, const struct cfs_block *b, cfs_dea
 /* Reads all of it into them and verifies. -ENOENT, -EBADMSG: damaged. */
 int cfs_stage_file_read(const struct cache_dir *dir, const struct cfs_block *b,
 			const struct cfs_segs *data);
+/* The tier that a file of this size was staged for by JuiceFS. */
+uint8_t cfs_stage_file_tier(int at, const char *name, const struct cfs_block *b, uint64_t size);
 /* True when more space is free than staging must leave. */
 bool cfs_stage_disk_has_room(const struct cache_dir *dir, double free_ratio, uint64_t need);
 

@@ -239,7 +239,7 @@ static int put(struct cfs_stage *st, const struct cfs_block *b, const struct cfs
 {
 	int r;
 
-	/* Which class a staged block is for is not kept. */
+	/* Our own files do not tell the tier of a block. */
 	if (!st->conf.writeback || st->conf.read_only || b->tier ||
 	    (st->conf.threshold && b->len >= st->conf.threshold))
 		return -EOPNOTSUPP;
@@ -336,10 +336,11 @@ static int visit(void *arg, int fd, const char *name, const struct cfs_block *b,
 			return -ENOMEM;
 		s->v = bigger;
 	}
-	s->v[s->n++] = (struct found){
+	s->v[s->n] = (struct found){
 		.id = *b,
 		.since_s = CFS_MIN((int64_t)st.st_mtim.tv_sec, cfs_wall_s()),
 	};
+	s->v[s->n++].id.tier = cfs_stage_file_tier(fd, name, b, (uint64_t)st.st_size);
 	return 0;
 }
 

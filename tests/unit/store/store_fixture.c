@@ -78,8 +78,10 @@ static int faulty_put(struct cfs_object_store *o, const char *key, const struct 
 	if (faulty.put_error)
 		return faulty.put_error;
 	i = faulty.n_keys++;
-	if (i < (int)CFS_ARRAY_SIZE(faulty.keys))
+	if (i < (int)CFS_ARRAY_SIZE(faulty.keys)) {
+		faulty.tiers[i] = tier;
 		snprintf(faulty.keys[i], sizeof(faulty.keys[i]), "%s", key);
+	}
 	return faulty.inner->ops->put(faulty.inner, key, src, n_src, tier, deadline);
 }
 

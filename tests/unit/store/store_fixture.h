@@ -34,6 +34,7 @@ extern struct faulty {
 	_Atomic int get_error, put_error, sync_error; /* returned by every call while not 0 */
 	_Atomic int n_keys;
 	char keys[256][CFS_BLOCK_KEY_MAX]; /* of the puts that came through, in order */
+	unsigned tiers[256];		   /* of the same */
 
 	pthread_mutex_t lock; /* protects what follows */
 	pthread_cond_t changed;

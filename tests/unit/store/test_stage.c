@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -192,28 +193,77 @@ static void test_damaged_is_not_uploaded(void **state)
 	close_disk();
 }
 
-/* Files of JuiceFS without checksums, or with its footer. */
+/* The tier that a block was stored with, -1: it was not. */
+static int tier_of_put(const struct cfs_block *b)
+{
+	char key[CFS_BLOCK_KEY_MAX];
+	int i;
+
+	cfs_store_block_key(store, b, key);
+	for (i = 0; i < faulty.n_keys; i++) {
+		if (!strcmp(faulty.keys[i], key))
+			return (int)faulty.tiers[i];
+	}
+	return -1;
+}
+
+/*
+ * Files of JuiceFS without checksums, or with its footer: readable as long as they are staged, then
+ * stored with their tier.
+ */
 static void test_other_clients_files(void **state)
 {
-	struct cfs_block plain = block(11, 5000), tiered = block(12, 5000);
-	static const uint8_t footer[] = {0x46, 0x53, 0, 4, 0x81, 0xA4, 't', 'i'};
-	char path[512];
-	int fd;
+	static const struct {
+		bool checksums;
+		int tier;
+		const char *footer; /* behind magic and length */
+		uint8_t len;
+	} cases[] = {
+		{false, 0, NULL, 0},
+		{true, 1, "\x82\xa4tier\xcc\x01\xa3pad\xc4\x02\0\0", 16},
+		{false, 2, "\x82\xa4tier\xcc\x02\xa3pad\xc4\x00", 14},
+		{true, 3, "\x82\xa3pad\xc4\x03\0\0\0\xa4tier\x03", 16},
+		{true, 0, "\x82\xa4tier\xcc\x04\xa3pad\xc4\x02\0\0",
+		 16},			    /* there is no such tier */
+		{true, 0, "\x81\xa4ti", 4}, /* torn */
+		{true, 0, "\x82\xa3pad\xc4\xff\0\xa4tier\x02\0\0\0", 16},
+		{true, 0, "\x8f\xbftie\0\0\0", 8},
+	};
+	struct cfs_block b[CFS_ARRAY_SIZE(cases)];
+	size_t i;
 
 	conf.delay_ms = 3600000;
 	open_mount();
-	assert_int_equal(put_sync(&plain), 0);
-	assert_int_equal(put_sync(&tiered), 0);
+	for (i = 0; i < CFS_ARRAY_SIZE(cases); i++) {
+		b[i] = block(11 + i, 5000);
+		assert_int_equal(put_sync(&b[i]), 0);
+	}
 	close_disk();
-	damage(&plain, 0, 5000);
-	path_in("rawstaging", &tiered, path);
-	fd = open(path, O_WRONLY | O_APPEND);
-	assert_int_equal(write(fd, footer, sizeof(footer)), sizeof(footer));
-	close(fd);
+	for (i = 0; i < CFS_ARRAY_SIZE(cases); i++) {
+		const uint8_t head[] = {0x46, 0x53, 0, cases[i].len};
+		char path[512];
+		int fd;
+
+		if (!cases[i].checksums)
+			damage(&b[i], 0, 5000);
+		path_in("rawstaging", &b[i], path);
+		fd = open(path, O_WRONLY | O_APPEND);
+		if (cases[i].footer) {
+			assert_int_equal(write(fd, head, sizeof(head)), sizeof(head));
+			assert_int_equal(write(fd, cases[i].footer, cases[i].len), cases[i].len);
+		}
+		close(fd);
+	}
+	open_mount();
+	WAIT_FOR(stats().staged_blocks == CFS_ARRAY_SIZE(cases));
+	for (i = 0; i < CFS_ARRAY_SIZE(cases); i++)
+		assert_int_equal(read_block(&b[i]), 0);
+	close_disk();
 	conf.delay_ms = 0;
 	open_mount();
-	WAIT_FOR(stats().stage_uploads == 2);
-	assert_true(object_exists(&plain) && object_exists(&tiered));
+	WAIT_FOR(stats().stage_uploads == CFS_ARRAY_SIZE(cases));
+	for (i = 0; i < CFS_ARRAY_SIZE(cases); i++)
+		assert_int_equal(tier_of_put(&b[i]), cases[i].tier);
 	close_disk();
 }
 

@@ -50,7 +50,7 @@ struct cfs_peer_block {
 };
 
 /*
- * What carries the bytes between members. It is configured, stands in a member's record, and is
+ * The carrier of bytes between members. It is configured, stands in a member's record, and is
  * counted per connection. Members with different transports do not connect to each other.
  */
 enum cfs_peer_transport {

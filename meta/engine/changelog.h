@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What entries of the changelog have in common on every engine (volume-format section 14). */
+/* The parts of a changelog entry that every engine writes alike (volume-format section 14). */
 #ifndef CFS_META_CHANGELOG_H
 #define CFS_META_CHANGELOG_H
 

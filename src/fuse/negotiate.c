@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a mount agrees on with the kernel in its first request, FUSE_INIT. A successor process
+ * Negotiation of a mount with the kernel in its first request, FUSE_INIT. A successor process
  * replays that request to its own libfuse. Only the first answer is read here: while libfuse
  * writes it, the session's descriptor is a socket. So the answer can carry flags that this libfuse
  * does not know.

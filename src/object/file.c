@@ -107,7 +107,7 @@ static ssize_t file_get(struct cfs_object_store *base, const char *key, uint64_t
 
 /*
  * RESOLVE_CACHED (openat2(2)) makes the path walk fail rather than wait, RWF_NOWAIT (preadv2(2))
- * the read. Whatever the kernel or a sandbox answers to either, the blocking way is the fallback.
+ * the read. On any error of the kernel or a sandbox to either, the blocking way is the fallback.
  */
 static ssize_t file_get_nowait(struct cfs_object_store *base, const char *key, uint64_t off,
 			       const struct iovec *dst, int n_dst)

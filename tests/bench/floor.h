@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the floor programs of the metadata servers share: threads, the clock and the report.
+ * Shared by the floor programs of the metadata servers: threads, the clock and the report.
  *
  *	floor_SERVER WHERE COUNT CONNECTIONS
  *
@@ -21,7 +21,7 @@
 
 struct floor_server {
 	const char *name;
-	/* One connection, used by one thread. Whatever goes wrong ends the program. */
+	/* One connection, used by one thread. Any error ends the program. */
 	void *(*connect)(const char *where);
 	void (*disconnect)(void *conn);
 	/* touch: the directory's times are due. */

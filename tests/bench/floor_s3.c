@@ -2,9 +2,8 @@
 /*
  * floor_s3 BUCKET put|get IN-FLIGHT COUNT SIZE [KEYS]: a bare libcurl multi loop, one thread, that
  * uploads the objects floor/0, floor/1, ... or downloads and discards them; or those that the file
- * KEYS names, one a line. What any client of libcurl
- * could do; the signature is that of the S3 store. Keys: ACCESS_KEY, SECRET_KEY. Prints one line
- * of JSON.
+ * KEYS names, one a line. Any client of libcurl could do the same; the signature is that of the S3
+ * store. Keys: ACCESS_KEY, SECRET_KEY. Prints one line of JSON.
  */
 #include <curl/curl.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nullfs [-t TIMEOUT_S] [-j THREADS] [-c LIST] MOUNTPOINT: the fastest file system that the same
- * use of libfuse allows. What cachefs does besides talking to the kernel is the difference to it.
+ * use of libfuse allows. The difference to it is the work of cachefs besides talking to the kernel.
  *
  * Session, capabilities, request sizes, threads and kinds of reply are those of src/fuse; keep them
  * so. Names and attributes live in tables in memory, and nodes are never freed. File data does not
@@ -10,8 +10,8 @@
  * links and permissions are missing. Serves in the foreground until unmounted.
  *
  * -c LIST: files of a disk cache, one path a line, which are the 4 MiB blocks of any file that is
- * read: each read is a pread(2) of one of them, and its checksums are verified. What any daemon has
- * to do that serves from such a cache.
+ * read: each read is a pread(2) of one of them, and its checksums are verified. Any
+ * daemon that serves from such a cache has to do that.
  */
 #define FUSE_USE_VERSION 312
 

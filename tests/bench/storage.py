@@ -40,7 +40,7 @@ def wanted(opts, *names):
 
 
 class Place:
-    """What tests/s3/server.py expects of a test: a directory and somebody who cleans up."""
+    """The part of a test that tests/s3/server.py needs: a directory and a list of cleanups."""
 
     def __init__(self, path):
         self.dir, self.children = path, []

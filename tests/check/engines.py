@@ -17,7 +17,7 @@ def _query(url):
 
 
 class ServerLoader(SqlLoader):
-    """What the SQL servers share: one snapshot, and indexes under the names the format gives."""
+    """Shared by the SQL servers: one snapshot, and indexes under the names the format gives."""
 
     def __init__(self, prefix):
         self.prefix = "jfs_%s_" % prefix if prefix else "jfs_"

@@ -10,7 +10,7 @@
  *	3	payloads of requests, hints and READY
  *	5, 6	as 1, 2, inside TLS
  *
- * Whatever comes, nobody is let in who does not have the key.
+ * No input admits a peer that does not have the key.
  */
 #include <openssl/hmac.h>
 #include <stdlib.h>
@@ -103,7 +103,7 @@ static void sealed_stream(const uint8_t *data, size_t size)
 	free(copy);
 }
 
-/* What a client may take for a server's proof: with its nonce a constant, a seed can have it. */
+/* A proof that a client accepts: its nonce is a constant, so that a seed can hold the proof. */
 static bool is_proven(const struct cfs_handshake *h)
 {
 	static const char label[32] = "cachefs peer server proof";

@@ -22,7 +22,7 @@ class Request:
 
 
 class Fault:
-    """What happens to the next `times` requests (None: all) that match.
+    """A fault of the next `times` requests (None: all) that match.
 
     status    answered with it, not forwarded; with `headers` and `body`
     delay     seconds before the answer begins

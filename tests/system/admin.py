@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of an administrator's commands share."""
+"""Helpers of the tests of administration commands."""
 
 import json
 import os

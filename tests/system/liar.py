@@ -126,7 +126,7 @@ class Conversation:
 
 
 class Between:
-    """Whatever member `asker` asks member `owner` (indices of hosts) goes through here, from now on.
+    """Sends the requests of member `asker` to member `owner` (indices of hosts) through here.
 
     The asker's host takes the owner's address for one of its own, where this listens instead. That
     goes for both directions, as packets that come from one's own address are dropped: what the
@@ -163,7 +163,7 @@ class Between:
                 self.conversations.append(c)
 
     def judge(self, c, side, head, body):
-        """What is sent for it."""
+        """The bytes that are sent for it."""
         with self.lock:
             if len(c.said[side]) < 8:
                 c.said[side].append(head + body)

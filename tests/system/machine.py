@@ -144,7 +144,7 @@ class Machine:
         return self.ws.run("nsenter", "--all", "--target", self.init, *argv, **kw)
 
     def shell(self, script, **kw):
-        """What it prints. It must succeed."""
+        """Its output. It must succeed."""
         return self.run("sh", "-euc", script, check=True, **kw).stdout
 
     def popen(self, *argv, **kw):

@@ -66,7 +66,7 @@ class Network:
         ip("link", "set", self.port(i), "up")
 
     def slow(self, i, mbit):
-        """What the host sends is held back to so much; 0: not any more."""
+        """Limits the host's sending rate; 0 removes the limit."""
         tc = ["tc", "-n", self.names[i], "qdisc"]
         if mbit:
             tc += ["replace", "dev", "eth0", "root", "tbf", "rate", "%dmbit" % mbit, "burst", "64kb", "latency", "500ms"]

@@ -298,7 +298,7 @@ class Postgres(Server):
             "full_page_writes": "off",
             "max_connections": "300",
             "shared_buffers": "64MB",
-            # What a killed server leaves in /dev/shm nobody would remove.
+            # No other code removes the files of a killed server in /dev/shm.
             "dynamic_shared_memory_type": "mmap",
             "autovacuum_naptime": "10s",
         }
@@ -539,7 +539,7 @@ class Galera:
         return self
 
     def settle(self):
-        """What any node has committed by now all have."""
+        """Waits until all nodes have the commits of every node."""
         want = max(int(n.status("wsrep_last_committed")) for n in self.nodes)
         wait_until(lambda: all(int(n.status("wsrep_last_committed")) >= want for n in self.nodes), 30)
 

@@ -3,7 +3,7 @@
 
 Programs run with `Disk.env()` have librecorder.so (recorder.c) preloaded, which writes down each change below
 Disk.dir and each sync. `Disk.lose()` then makes of the directory what a power failure at one moment
-of that log could have left. What is lost, and what is not, is up to the file system; each MODE is one
+of that log could have left. The file system chooses among the unsynced changes; each MODE is one
 that POSIX allows:
 
     all    nothing that was not synced is there: bytes, sizes, names

@@ -221,9 +221,8 @@ bool cfs_group_owns(struct cfs_group *g, const struct cfs_peer_block *b)
 }
 
 /*
- * What a read leaves for object storage, whatever a peer says. Nothing when object storage would
- * take longer for these bytes: the peer that fetches them is then the only one who may have them in
- * time.
+ * The time of a read that is kept for object storage. 0 when object storage would take longer
+ * for these bytes: the peer that fetches them is then the only one that may have them in time.
  */
 static uint64_t reserve_ms(const struct cfs_group *g, uint32_t len, uint64_t left_ms)
 {

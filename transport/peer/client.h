@@ -77,7 +77,7 @@ struct cfs_client_ops {
 	cfs_client_close_fn close;
 };
 
-/* What is known of every client, kept by the client. */
+/* State that every client keeps. */
 struct cfs_client {
 	const struct cfs_client_ops *ops;
 	struct cfs_peer *peer;

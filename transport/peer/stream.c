@@ -668,7 +668,7 @@ static const struct cfs_conn_ops conn_ops = {
 	.free = conn_free,
 };
 
-/* What flush_by_loop() left. */
+/* The rest after flush_by_loop(). */
 static void service(struct cfs_client *c)
 {
 	struct cfs_stream *s = of_client(c);

@@ -159,7 +159,7 @@ static bool is_same_wait(const char *a, const char *b)
 	return *a == *b;
 }
 
-/* What nothing has moved for: once, and again when it is something else. */
+/* Logs the stalled part once, and again when it is another one. */
 static void warn_stuck(const struct ending *e, const struct work *w, cfs_deadline_t limit,
 		       char told[WAITS_MAX])
 {

@@ -96,7 +96,7 @@ int cfs_http_run(struct cfs_http *h, const struct cfs_http_request *req,
 		 struct cfs_http_response *ret);
 
 /*
- * What a status other than 2xx means: -ENOENT, -EACCES, -ERANGE (the range is beyond the end),
+ * The errno of a status other than 2xx: -ENOENT, -EACCES, -ERANGE (the range is beyond the end),
  * -EBUSY, -ETIMEDOUT, -ENOSPC, -EOPNOTSUPP, else -EIO. *ret_retry: another try may succeed.
  */
 int cfs_http_errno(unsigned status, bool *ret_retry);

@@ -175,7 +175,7 @@ static int hash_body(const struct cfs_s3_call *call, struct hashes *ret)
 	return r;
 }
 
-/* What is signed, and the signature: malloc'ed, NULL without keys. */
+/* The signed string, and the signature: malloc'ed, NULL without keys. */
 static int sign(struct cfs_s3 *s, const struct cfs_s3_keys *keys, const struct cfs_s3_call *call,
 		struct cfs_s3_to_sign *what, struct hashes *hashes, char ret_date[17],
 		char **ret_authorization)

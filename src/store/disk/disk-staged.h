@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What writeback asks of the disk cache, in whose directories it keeps its blocks. */
+/* The disk cache's service to writeback, which keeps its blocks in the same directories. */
 #ifndef CFS_DISK_STAGED_H
 #define CFS_DISK_STAGED_H
 

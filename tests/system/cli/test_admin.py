@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all commands of an administrator have in common, and destroy. Most of them remove things: each
+"""Common behaviour of all administration commands, and destroy. Most of them remove things: each
 test says what must not be among them."""
 
 import os

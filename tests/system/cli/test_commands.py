@@ -118,7 +118,7 @@ def test_format_again(volume, ws):
 
 
 def test_format_again_changes_only_what_is_given(ws, volume):
-    """Who lets a script format a volume at each start keeps what was configured meanwhile."""
+    """A script that formats a volume at each start does not undo later configuration."""
     config = ["config", volume.url, "--capacity=9G", "--inodes=100", "--trash-days=5", "--keys"]
     keys = {"ACCESS_KEY": "a", "SECRET_KEY": "s"}
     ws.run("cachefs", *config, "--upload-limit=7", "--enable-acl=true", env=keys, check=True)

@@ -12,7 +12,7 @@ import pytest
 from cachefs import BIN, REPO, need_program, tool, wait_until
 
 SCRIPT = REPO / "completions" / "cachefs.bash"
-# What readline does to a line before it calls the function.
+# The changes that readline makes to a line before it calls the function.
 DRIVER = r"""
 source "$1"; shift
 _cachefs_conf=$1; shift
@@ -125,7 +125,7 @@ class Zsh:
         self.until("ready")
 
     def until(self, pattern):
-        """What a pattern finds in the output from here on."""
+        """The matches of a pattern in the output from here on."""
 
         def more():
             if select.select([self.fd], [], [], 0)[0]:

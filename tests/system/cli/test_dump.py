@@ -392,7 +392,7 @@ def test_a_dump_that_is_killed_leaves_nothing(ws, empty):
 
 
 def test_names_of_a_volume_in_use_have_their_inodes(ws):
-    """Who loads a backup made while files were created must not meet names that are nothing."""
+    """A backup made while files were created has no names without an inode."""
     vol = ws.volume()
     mnt = vol.mount()
     for i in range(5000):

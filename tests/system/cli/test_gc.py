@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What removes data: gc, and what mounts do by themselves. Each test says what must not be among it."""
+"""Removal of data by gc and by background jobs. Each test names the data that must stay."""
 
 import json
 import os

@@ -17,7 +17,7 @@ from syscalls import data, write
 
 
 def terminal(ws, *argv, done, seconds=30):
-    """What a command shows on a terminal until done(text); then it is interrupted."""
+    """The output of a command on a terminal until done(text); then it is interrupted."""
     leader, follower = pty.openpty()
     p = ws.popen([tool("cachefs"), *argv], stdout=follower, stdin=subprocess.DEVNULL)
     os.close(follower)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cache groups: mounts as hosts of their own that serve each other's blocks. Whatever happens to a
-member, every read returns the right bytes in time and no application sees an error."""
+"""Cache groups: mounts as hosts of their own that serve each other's blocks. Every
+read returns the right bytes in time and no application sees an error, with any fault of a member."""
 
 import hashlib
 import json
@@ -355,7 +355,7 @@ def late_owner(ws, hedge):
     while a.stat('peer_requests_total{direction="asked"}') < 64:  # it knows how fast the other is
         drop_page_cache()
         assert read_all([a, b]) == [want] * 2
-    # What a's disk could not keep while the machine was busy comes from the bucket, too.
+    # Blocks that a's disk could not keep on a busy machine come from the bucket, too.
     elsewhere = [o["id"] == member_id(ws, b) or o["cached"] is not True for o in first_owners(ws, a)]
     got = 'object_data_bytes_total{method="get"}'
     before = a.stat(got)
@@ -520,7 +520,7 @@ def test_strangers_at_the_port(ws, tls):
         for s in open_sockets:
             s.close()
     end()
-    # Who does not know the key hears nothing but the greeting.
+    # A client without the key receives nothing but the greeting.
     s = connect()
     s.settimeout(15 * SLOW)
     s.sendall(b"\0" * 64)
@@ -707,7 +707,7 @@ def test_removed_by_one_who_asked_nobody(ws):
 
 @pytest.mark.deadline(120)
 def test_evicted_blocks(ws):
-    """Who asks is not told of evictions, and need not be: the owner says what it has, and fetches the rest."""
+    """An owner does not announce evictions: it answers with the blocks it has, and fetches the rest."""
     team = Team(ws, 2)
     want = make_file(team, SMALL)
     # The owner is the one who owns more: at least eight blocks, of which its disk has room for three.
@@ -737,7 +737,7 @@ def test_evicted_blocks(ws):
 @pytest.mark.deadline(300)
 @pytest.mark.parametrize("eviction,least,most", [("s3-fifo", 0.8, 1), ("lru", 0, 0.3)])
 def test_a_scan_leaves_what_is_popular(ws, eviction, least, most):
-    """What was asked for again and again stays, although four times the group's cache passes."""
+    """Blocks that are read often stay, although four times the group's cache passes."""
     team = Team(ws, 2)
     want = make_file(team, 24 * MIB, "hot")
     scanned = make_file(team, 256 * MIB, "scan")

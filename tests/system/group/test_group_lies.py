@@ -85,7 +85,7 @@ class Reader:
 
 
 def errors(mnt):
-    """What went wrong with peers, by kind. An owner may be busy at any time."""
+    """Errors of peers, by kind. An owner may be busy at any time."""
     head = 'peer_errors_total{direction="asked",kind="'
     kinds = {k.removeprefix(head)[:-2]: v for k, v in mnt.stats().items() if k.startswith(head)}
     del kinds["busy"]

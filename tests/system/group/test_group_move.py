@@ -28,7 +28,7 @@ def fetches(team):
 
 @pytest.mark.deadline(180)
 def test_draining(ws):
-    """What a drained member has is had from it."""
+    """A drained member still serves its blocks."""
     team = Team(ws, 3)
     want = make_file(team, SMALL)
     a, b, c = team.join_all(STEADY)
@@ -104,7 +104,7 @@ def test_popular_blocks_have_copies(ws):
 
 @pytest.mark.deadline(180)
 def test_owner_that_cannot_keep(ws):
-    """Whose cache disk takes nothing owns nothing, says so, and is used again when it does."""
+    """A member whose cache disk takes nothing owns nothing, says so, and owns again afterwards."""
     team = Team(ws, 2)
     want = make_file(team, SMALL)
     disk = ws.path("cache1")

@@ -288,7 +288,7 @@ def directory_removed(a, b, path):
 @pytest.mark.parametrize("trash_days", [0, 1])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_changes_of_the_other_mount_are_not_overlooked(ws, engine, trash_days):
-    """Engines decide by what they saw last, for a while. What is so then is what counts."""
+    """Engines send attributes seen last. The result follows the state at the time of the change."""
     vol = engine_volume(ws, engine, trash_days=trash_days)
     a, b = vol.mount("attr-cache=60,entry-cache=60,dir-entry-cache=60"), vol.mount(FRESH)
     for i in range(3):

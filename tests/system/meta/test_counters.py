@@ -210,7 +210,7 @@ def quota_of(vol, ino):
 
 @pytest.mark.deadline(200)
 def test_mount_that_is_stopped_is_not_damage(ws, volume):
-    """What it has not counted yet it counts when it goes on: a repair would count it twice."""
+    """A stopped mount counts its pending changes when it goes on: a repair would count them twice."""
     mnt = volume.mount("heartbeat=8")
     os.mkdir(mnt / "d")
     d = os.stat(mnt / "d").st_ino

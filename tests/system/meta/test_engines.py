@@ -100,7 +100,7 @@ def test_host_whose_clock_is_wrong(ws, database, shift):
 
 
 def test_trash_of_a_host_whose_clock_is_behind(ws, database):
-    """What it removes does not go to an hour that is over."""
+    """Its removed files do not go to a trash hour that is over."""
     volume = ws.volume(url=database.url, trash_days=1)
     mnt = volume.mount(env=wrong_clock(ws, -8 * 86400))
     make(mnt / "f")

@@ -68,7 +68,7 @@ def both(galera, *names):
 
 
 def at_once(*calls):
-    """What each returns, or the OSError, when they begin together."""
+    """The result of each, or its OSError, when they begin together."""
     barrier, got = threading.Barrier(len(calls)), [None] * len(calls)
 
     def run(i, fn):
@@ -249,7 +249,7 @@ def test_what_is_acknowledged_has_been_done(ws, galera, database, kind):
 
 
 def test_exclusive_locks_of_two_servers(ws, galera, database):
-    """Nobody but the holder believes to have it."""
+    """A lock has one holder at a time."""
     v = Volume(ws, url=database.url)
     mounts = [mount_at(galera, v, database, i) for i in range(2)]
     write(mounts[0] / "f", b"x")

@@ -286,7 +286,7 @@ def test_stale_removal_whose_answer_was_lost(ws, lossy, trash_days):
 
 
 def test_error_behind_the_commit(ws, database):
-    """What a batch reads after its COMMIT is not what the operation is judged by: it was carried
+    """An error in the reads after a batch's COMMIT does not fail the operation: it was carried
     out, and is not tried again."""
     proxy = MysqlProxy(database.server.port, **WAYS["multi"])
     ws.cleanups.append(proxy.close)
@@ -480,7 +480,7 @@ def test_hundred_threads_in_one_directory(ws, database):
 
 @pytest.mark.parametrize("way", ["compound", "multi"])
 def test_create_keeps_its_directory(ws, database, way):
-    """Who is about to remove a directory holds its row: a create in it waits, and does not vanish."""
+    """rmdir holds the directory's row: a create in it waits, and does not vanish."""
     url = database.url
     if way == "multi":
         proxy = MysqlProxy(database.server.port, **WAYS[way])

@@ -646,7 +646,7 @@ def test_compaction_waits_for_a_clone(ws, db):
         )
         wait_until(lambda: query(db, waits) == [(1,)])
         with pytest.raises(psycopg2.errors.LockNotAvailable):
-            # What compaction begins with.
+            # The first statement of compaction.
             cur.execute("SELECT slices FROM jfs_chunk WHERE inode=%s FOR UPDATE NOWAIT", (ino,))
     assert clone.wait(60) == 0
     assert (mnt / "g").read_bytes() == b"content"

@@ -667,7 +667,7 @@ def acl_of(uid):
 
 @pytest.mark.deadline(120)
 def test_a_server_that_forgets_gives_no_number_twice(ws):
-    """What a server had not saved when it died takes back the counters, too. Numbers of inodes and blocks
+    """A server that dies before it saves loses counters, too. Numbers of inodes and blocks
     that mounts still have from before would be given to others: files would be mixed up, and the rights
     of those with ACLs, which mounts know by number."""
     s = server(ws)

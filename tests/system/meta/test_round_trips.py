@@ -45,7 +45,7 @@ MOVE = {"mysql": (13, 6, 6), "postgres": (5, 6, 6), "redis": (6, 14, 20)}
 TRIES = 7
 CACHES = "entry-cache=60,dir-entry-cache=60,attr-cache=60,heartbeat=60,skip-dir-mtime=1h"
 
-# What is read is read in the same way, as a batch or not.
+# Reads are the same, in a batch or not.
 reading = pytest.mark.parametrize("engine", sorted(MOVE), indirect=True)
 
 
@@ -164,7 +164,7 @@ def test_unlink_of_many(ws, engine):
     tree = ("--depth", "0", "--dirs", "1", "--files", "6000", "--threads", "8")
     r = ws.run("cachefs", "mdtest", "--json", *tree, v.url, timeout=80, check=True)
     (op,) = (o for o in json.loads(r.stdout)["operations"] if o["name"] == "unlink")
-    # MySQL has to look at the victim. What is beyond: numbers, usage, statements prepared.
+    # MySQL has to look at the victim. The rest: numbers, usage, statements prepared.
     assert op["round_trips"] <= (2 if db.scheme == "mysql" else 1) + 0.1
 
 
@@ -276,7 +276,7 @@ def test_readdir(engine, top):
 
 @reading
 def test_load_and_dump(ws, engine):
-    """What does not depend on the volume's size, as making the tables, is left out."""
+    """Fixed costs that do not depend on the volume's size, as making the tables, are left out."""
 
     def cost(files):
         db = engine.database.server.database()

@@ -133,7 +133,7 @@ def test_read_ahead_is_set(volume):
 
 
 def test_mounted_and_unmounted_at_once(ws, volume):
-    """Nobody but the user is in a new mount, whom its end would have to wait for."""
+    """A new mount has no other user that its end would have to wait for."""
     point = ws.path("short")
     point.mkdir()
     for _ in range(30):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of a mount, of all its processes together. What exceeds it here meets the limit of a
-container there, and the kernel kills the mount."""
+"""The memory of a mount, of all its processes together. A mount that exceeds it meets the limit of
+its container, and the kernel kills it."""
 
 import concurrent.futures
 import contextlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a service manager is told, and the end of a mount whose backends are away. A failure here is a
+"""Reports to a service manager, and the end of a mount whose backends are away. A failure here is a
 machine that does not come down, a mount that is killed while it still stores data, or data whose loss
 nobody is told of."""
 
@@ -240,7 +240,7 @@ def test_bucket_that_refuses(ws, s3, via):
 
 @pytest.mark.deadline(180)
 def test_bucket_is_away_with_writeback(ws, s3, via):
-    """What is staged is not lost: the next mount with this cache-dir stores it."""
+    """Staged blocks are not lost: the next mount with this cache-dir stores them."""
     opts = "writeback,cache-dir=%s,stop-timeout=3s,free-space-ratio=0" % ws.path("cache")
     vol = S3Volume(ws, s3, url=via.url + "/bucket")
     mnt = vol.mount(opts, env=s3.keys)

@@ -135,7 +135,7 @@ def test_killed_by_the_kernel_while_it_works(ws, volume):
 @pytest.mark.skipif(sanitized(), reason="sanitizers take memory of their own")
 @pytest.mark.deadline(120)
 def test_no_memory(ws, volume):
-    """What the process cannot get costs requests, not what was confirmed, and not the mount."""
+    """Missing resources of the process fail requests; confirmed data and the mount stay."""
     mnt = volume.mount(expect="memory|ENOMEM")
     confirmed = data(1_000_000)
     write(mnt / "f", confirmed)
@@ -320,7 +320,7 @@ def test_death_of_the_supervisor_that_has_given_the_mount(ws, half_taken):
 
 
 def test_successor_that_is_silent_is_sent_away(ws, volume):
-    """Whoever connects and asks for nothing keeps others out for a while only."""
+    """A client that connects and asks for nothing keeps others out for a limited time."""
     mnt = volume.mount("mount_timeout=10")  # the next command comes within it on a busy machine, too
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
         silent.connect("/run/cachefs/mount-%d" % os.minor(os.stat(mnt).st_dev))
@@ -361,7 +361,7 @@ def test_stop_during_an_upgrade_is_not_forgotten(ws, volume, half_taken):
 
 
 def test_stop_of_the_mount_that_is_handed_over(ws, volume, half_taken):
-    """Whoever has it then does what the one before was told."""
+    """The successor carries out the orders given to its predecessor."""
     mnt, p, unlock, supervisor, _ = half_taken("--foreground")
     mnt.process.terminate()
     wait_until(lambda: not pending(mnt.process.pid), 10, "the signal to be taken")

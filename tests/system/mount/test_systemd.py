@@ -192,7 +192,7 @@ def test_a_database_on_this_machine(ws, remote):
     assert log.rindex("Unmounted mnt-data.mount") < log.rindex("Stopping db.service")
 
 
-# Nobody answers: packets to its network vanish.
+# No answer comes: packets to its network vanish.
 SILENT = {
     "systemd/system/network.service": """[Unit]
 DefaultDependencies=no

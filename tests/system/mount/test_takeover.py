@@ -152,7 +152,7 @@ print('got', flush=True)
 
 
 def contend(path, posix):
-    """What another process gets."""
+    """The result in another process."""
     code = (
         "import fcntl, sys\n"
         "f = open(sys.argv[1], 'r+b')\n"
@@ -214,8 +214,8 @@ def test_directory_stream_stays(ws, any_volume, event):
 
 @pytest.mark.parametrize("target", ["old", "new"])
 def test_rename_whose_source_another_mount_took(ws, volume, target):
-    """It is sent again after the death. What is under the target's name is not what was renamed, and
-    nobody is told that it is: a program that saves a file that way would lose what it wrote."""
+    """The request is replayed after the death. The file under the target's name is not the renamed
+    one, and no caller is told that it is: a program that saves a file that way would lose what it wrote."""
     mnt, other = volume.mount(expect="locked|busy|does not answer"), volume.mount()
     write(mnt / "f.new", b"new")
     if target == "old":

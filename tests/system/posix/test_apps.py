@@ -121,7 +121,7 @@ while True:
 @pytest.mark.deadline(240)
 @pytest.mark.parametrize("journal", ["DELETE", "WAL"])
 def test_sqlite_survives_kill(ws, volume, journal):
-    """What was committed is there and the database is whole after each death of the mount."""
+    """Committed data is there and the database is whole after each death of the mount."""
     volume.check_options = {"leaks": "warn", "unmounted": False}
     for kill in range(3):
         mnt = volume.mount("heartbeat=1")
@@ -234,7 +234,7 @@ done
 
 @pytest.mark.deadline(300)
 def test_postgres_survives_kill(ws, volume):
-    """What was committed is there after the mount and the server die together, and again."""
+    """Committed data is there after the mount and the server die together, and again."""
     if not Postgres.programs():
         missing("postgresql is not installed (scripts/install-deps test)")
     volume.check_options = {"leaks": "warn", "unmounted": False}

@@ -102,7 +102,7 @@ def test_strictatime_of_symlinks(ws):
 
 
 def test_a_long_read_moves_the_access_time(ws):
-    """Who reads for hours is not taken for somebody who has read hours ago."""
+    """The access time of a reader that goes on for hours is recent."""
     mnt = ws.volume("vol").mount("atime-mode=strictatime,attr-cache=0")
     write(mnt / "f", data(200_000))
     fd = os.open(mnt / "f", os.O_RDONLY | os.O_DIRECT)

@@ -386,7 +386,7 @@ def test_writeback_cache_option(volume):
 
 
 def test_writeback_cache_hides_no_data(volume):
-    """Who copies only what SEEK_DATA finds must not leave out what the kernel has not written yet."""
+    """SEEK_DATA finds data that the kernel has not written back yet."""
     mnt = volume.mount("writeback_cache")
     with open(mnt / "f", "w+b", buffering=0) as f:
         f.truncate(MIB)

@@ -162,7 +162,7 @@ def removed_by(kind, mnt, path):
 
 
 def as_opened(fd):
-    """What a removed directory that is open has to say."""
+    """The answers of a removed directory that is open."""
     st = os.fstat(fd)
     said = [stat.S_ISDIR(st.st_mode), st.st_nlink, stat.S_IMODE(st.st_mode), st.st_uid]
     said.append(os.listdir(fd))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Space, holes, copies by reference, the ways around the page cache. Who gets one of them wrong
-loses the data of disk images, databases and downloads."""
+"""Space, holes, copies by reference, the ways around the page cache. A fault in
+one of them loses the data of disk images, databases and downloads."""
 
 import errno
 import mmap

@@ -214,7 +214,7 @@ def test_checks_without_the_kernels(ws):
 
 @pytest.mark.parametrize("opts", ["", "default_permissions=false", "attr-cache=0", "enable-cap"])
 def test_set_id_bits_go(ws, opts):
-    """Whoever changes a setuid program must not run what he made of it as its owner."""
+    """A changed setuid program loses its set-id bits."""
     mnt = ws.volume("vol").mount(opts)
     os.chmod(mnt.path, 0o777)
 
@@ -294,7 +294,7 @@ def fchown_nothing(path):
 
 
 def owner_nothing(root, kind, bits, who, call):
-    """What chown(-1, -1) says and does: the error, the mode after it, whether ctime moved."""
+    """The results of chown(-1, -1): the error, the mode after it, whether ctime moved."""
     path, failed = os.path.join(root, "x"), None
     KINDS[kind](path)
     try:

@@ -454,7 +454,7 @@ def test_read_only(volume):
 
 @pytest.mark.parametrize("call", ["setxattr", "link"])
 def test_answer_is_an_errno(mnt, call):
-    """Whatever is not there yet must say so and not hang or kill the mount."""
+    """An operation that is not provided returns an error; the mount neither hangs nor dies."""
     write(mnt / "f", b"x")
     try:
         if call == "setxattr":

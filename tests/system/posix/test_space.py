@@ -212,7 +212,7 @@ def test_a_write_is_taken_whole_or_not_at_all(ws):
 
 
 def test_many_files_share_what_is_left(ws):
-    """What several open files have written but not stored yet counts too."""
+    """Data that several open files have written but not stored yet counts too."""
     mnt = ws.volume("vol", capacity="2M").mount()
     taken, fds = 0, []
     for i in range(8):

@@ -328,7 +328,7 @@ def test_summary(ws, mnt):
 
 
 def test_summary_has_its_bounds_in_the_mount(mnt):
-    """Whatever the request says, the mount's process goes down ten levels and shows 100 entries."""
+    """The mount's process limits every request to ten levels and 100 entries."""
     os.makedirs(mnt / "/".join(["t"] * 13))
     for i in range(110):
         write(mnt / ("t/f%d" % i), b"")

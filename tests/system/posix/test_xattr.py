@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extended attributes and ACLs. Who relies on them loses access to files, or others gain it."""
+"""Extended attributes and ACLs. A fault here takes access from users, or gives it to others."""
 
 import ctypes
 import errno

@@ -97,7 +97,7 @@ class Cache:
 
 @contextlib.contextmanager
 def without_bucket(volume):
-    """What can be read in here was not read from the object store."""
+    """Reads in here are not served by the object store."""
     away = volume.bucket.with_name(volume.bucket.name + ".away")
     volume.bucket.rename(away)
     try:
@@ -310,7 +310,7 @@ def test_flipped_bits_are_never_seen(vol, cache):
 
 
 def test_torn_and_foreign_files(vol, cache):
-    """What a crash or somebody else left is no data, and what is not ours is not removed."""
+    """Leftovers of a crash are not data, and foreign files are not removed."""
     content, _ = warm(vol, cache, 6)
     torn = cache.files()
     for n, p in enumerate(torn):

@@ -21,7 +21,7 @@ SIZE = 1_000_000
 
 class Disk:
     """A file system for the bucket on a loop device, whose sectors have no room any more once it is
-    full. What is kept of it at the end is a plain directory, for the checker."""
+    full. Its content is kept at the end as a plain directory, for the checker."""
 
     def __init__(self, ws, bucket):
         self.below, self.bucket, self.kept = ws.path("below"), bucket, ws.path("kept")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was taken from a program and is lost before it is stored: each open file that could have
-written it hears of that from its own fsync, whatever other processes close meanwhile. A failure here
+"""Written bytes that are lost before they are stored: each open file that could have written
+them gets the error from its own fsync, whichever files other processes close meanwhile. A failure here
 is a program that believes its bytes to be safe, and they are gone."""
 
 import array

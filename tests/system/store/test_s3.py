@@ -192,8 +192,8 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_changes_of_files_that_a_dead_bucket_does_not_take(ws, s3, via, change):
-    """What stores a file's bytes first leaves threads to others, as writes and flushes do: tar and
-    rsync set the time of each file that they have just written."""
+    """An operation that stores a file's bytes first leaves threads to others, as writes and flushes
+    do: tar and rsync set the time of each file that they have just written."""
     threads, n = 8, 24
     vol = S3Volume(ws, s3, url=via.url + "/bucket")
     mnt = vol.mount("max-threads=%d,io-timeout=100,put-timeout=100,default_permissions=false" % threads)
@@ -234,7 +234,7 @@ def test_changes_of_files_that_a_dead_bucket_does_not_take(ws, s3, via, change):
 
 
 def test_read_of_many_small_pieces(ws, s3, via):
-    """What was written here and there, and waits for the bucket, is more pieces than writev takes."""
+    """Scattered writes that wait for the bucket are more pieces than writev takes."""
     vol = S3Volume(ws, s3, url=via.url + "/bucket")
     mnt = vol.mount("io-timeout=100,put-timeout=100")
     content = bytearray(data(1 << 20))
@@ -290,7 +290,7 @@ def test_file_mount_has_no_libcurl(ws, volume):
 
 
 def test_disk_cache_by_default(ws, s3):
-    """Nobody pays for the same block twice for not having named a directory."""
+    """A mount without a cache directory does not fetch the same block twice."""
     vol = S3Volume(ws, s3)
     mnt = Volume.mount(vol)
     write(mnt / "f", b"kept" * 1000_000)
@@ -698,7 +698,7 @@ GARBAGE = {
 
 @pytest.mark.parametrize("name", GARBAGE)
 def test_answer_that_is_none(ws, s3, via, stored, name):
-    """What no bucket says is asked again, for downloads, uploads and listings."""
+    """Answers that no bucket gives are tried again: downloads, uploads and listings."""
     url, content = stored
     for method in ("GET", "PUT"):
         via.add(method, times=2, raw=GARBAGE[name])

@@ -25,7 +25,7 @@ def digest(content):
 
 
 class Promises:
-    """What each file may contain, told in the log before and after each change. A file of which
+    """The allowed contents of each file, noted in the log before and after each change. A file of which
     nothing was promised may be unreadable: its bytes were never synced."""
 
     def __init__(self, disk):
@@ -71,7 +71,7 @@ class Machine:
         return self.ws.run(*argv, env=self.disk.env(), check=True, timeout=60)
 
     def look(self, mode, cut, seed):
-        """What is wrong after a power failure there."""
+        """The faults after a power failure there."""
         where = "%s, record %s, seed %d" % (mode, cut, seed)
         want = self.promises.at(cut)
         self.disk.lose(mode, cut, seed)
@@ -213,7 +213,7 @@ def change(m, mnt, what, name, content):
 @pytest.mark.parametrize("what", ("unlink", "truncate", "rename"))
 @pytest.mark.parametrize("writeback", (False, True))
 def test_files_lose_their_data(ws, what, writeback):
-    """What frees data is not durable when it is done. The data stays until it is."""
+    """A change that frees data is not durable at once. The data stays until it is."""
     m = Machine(ws, 0, "writeback,cache-dir=%s/disk/cache" % ws.dir if writeback else "")
     if writeback:
         m.volume.check_options = None  # the checker does not look into staging directories
@@ -397,7 +397,7 @@ class PostgresOnDisk(OnDisk, servers.Postgres):
 
 @pytest.mark.parametrize("kind", (RedisOnDisk, PostgresOnDisk))
 def test_server_that_acknowledges_first(ws, kind):
-    """What a server has acknowledged and may lose deletes nothing: a compacted file can be read."""
+    """A change that a server acknowledged and may lose deletes nothing: a compacted file can be read."""
     need_engine(kind.scheme)
     disk = Disk(ws, apart="server")
     server = kind(disk)

@@ -86,7 +86,7 @@ def test_tree_into_the_disk_cache(ws, vol, cache):
 
 
 def test_words(ws, vol, cache):
-    """What somebody reads who does not ask for JSON."""
+    """The output for people, without --json."""
     mnt = vol.mount(options(cache))
     write(mnt / "f", random_bytes(2 * MIB))
     warmup(ws, "--evict", mnt / "f")
@@ -351,7 +351,7 @@ def test_closing_ends_read_ahead(bucket):
 
 
 def test_closing_aborts_transfers(bucket, via):
-    """What is on its way for a file that is closed is not waited for."""
+    """Fetches for a closed file are not waited for."""
     stuck = r"_[3-9]_\d+$"
     via.add(method="GET", path=stuck, delay=600)
     mnt = bucket.mount("bucket=%s/bucket,get-timeout=600" % via.url)

@@ -125,7 +125,7 @@ def test_bad_options(world):
 
 
 def test_cap(world):
-    """What exceeds stage-size goes straight to the bucket."""
+    """Writes beyond stage-size go straight to the bucket."""
     mnt = world.mount("writeback,upload-delay=1h,stage-size=9M")
     content = data(30_000_000)
     write(mnt / "f", content, sync=True)
@@ -236,7 +236,7 @@ def test_umount_gives_up(world):
 
 
 def test_interrupted_umount_leaves_the_mount_as_it_was(world):
-    """What is written later is held back again."""
+    """Later writes are held back again."""
     mnt = world.mount("writeback,upload-delay=1h")
     mnt.allow(FAILS)
     world.via.add(refuse=True)

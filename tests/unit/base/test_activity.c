@@ -190,7 +190,7 @@ static void *busy(void *arg)
 	return NULL;
 }
 
-/* What is read was all true at one moment. */
+/* All values of one read were true at one moment. */
 static void test_reading_while_written(void **state)
 {
 	atomic_bool stop = false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the commands of an administrator ask of an engine. They delete what they believe unused and
- * overwrite what they believe wrong: a wrong answer here costs data that was in order.
+ * Engine calls of administration commands. They delete data believed unused and
+ * overwrite values believed wrong: a wrong answer here costs data that was in order.
  */
 #include <stdio.h>
 
@@ -347,7 +347,7 @@ static void test_check_healthy(void **state)
 	assert_int_equal(k.damage, 0);
 	assert_int_equal(k.attr.type, 0);
 	assert_int_equal(k.attr.nlink, 0);
-	/* What is on its way out is no damage. */
+	/* A deletion under way is no damage. */
 	set_open(one, true);
 	unlink_name(e, "one");
 	assert_int_equal(check(one, all).damage, 0);
@@ -562,7 +562,7 @@ static void test_clear_dir_stats(void **state)
 	assert_int_equal(cfs_meta_get_dir_stat(vol.m, &c, d, &st), -ENODATA);
 	assert_int_equal(cfs_meta_get_dir_stat(vol.m, &c, e, &st), -ENODATA);
 	assert_int_equal(scan(&s), 0);
-	/* What has no row is not counted from nothing. */
+	/* A counter without a row is not made from nothing. */
 	write_at(make_file(d, "g"), 0, 10);
 	flush();
 	assert_int_equal(cfs_meta_get_dir_stat(vol.m, &c, d, &st), -ENODATA);

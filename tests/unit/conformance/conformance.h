@@ -68,7 +68,7 @@ void trash_on(struct cfs_setting *s);
 void trash_off(struct cfs_setting *s);
 
 /*
- * What the engine of the mount under test does instead; NULL: what it does by itself. Its threads
+ * Replaces an operation of the engine under test; NULL: the engine's own. Its threads
  * go on meanwhile: the table is installed before there are any, and nothing in it changes but this.
  */
 #define HOOK(name) _Atomic(__typeof__(((struct cfs_engine_ops *)0)->name)) name
@@ -86,7 +86,7 @@ const struct cfs_engine_ops *real_ops(void);
 /* One more mount, loaded and not started; the caller stops and closes it. */
 struct cfs_meta *open_third(const struct cfs_meta_conf *conf);
 
-/* What this mount claims to have open (cfs_meta_hooks.is_open). */
+/* The inodes this mount claims to have open (cfs_meta_hooks.is_open). */
 void set_open(cfs_ino_t ino, bool open);
 
 /* Slices whose objects the core has had removed. */

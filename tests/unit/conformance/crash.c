@@ -352,7 +352,7 @@ static int count_slice(void *arg, uint64_t id, uint32_t size)
 	return 0;
 }
 
-/* What the killed children had unreferenced without removing the objects. */
+/* Slices that the killed children had unreferenced without removing the objects. */
 static int remove_dead(void *arg, uint64_t id, uint32_t size)
 {
 	(void)arg;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What happens to removed files: data, trash, files that are still open. A failure means lost data
+ * The fate of removed files: data, trash, files that are still open. A failure means lost data
  * or storage that is paid for and never freed.
  */
 #include <stdio.h>
@@ -361,7 +361,7 @@ static int count_dead(void *arg, uint64_t id, uint32_t size)
 	return 0;
 }
 
-/* What an outage of the bucket left: all of it goes, not a thousand objects an hour. */
+/* The backlog of an outage of the bucket: all of it goes, not a thousand objects an hour. */
 static void test_many_dead_slices(void **state)
 {
 	struct cfs_engine *e = vol.m->eng;

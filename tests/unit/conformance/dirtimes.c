@@ -280,7 +280,7 @@ static void test_in_the_background(void **state)
 	assert_int_equal(mtime_s(vol.other, d), 3000);
 }
 
-/* Whoever never stops making names does not put that off. */
+/* A thread that never stops making names does not delay that. */
 static void test_under_load(void **state)
 {
 	cfs_ino_t d = dir_at("load", 1000);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What another mount changes between two operations of this one, which goes by what it has seen
- * (meta/engine/optimistic.h). A failure means that somebody gets, or removes, what he may not, or that a
- * file is lost or counted wrongly.
+ * Changes of another mount between two operations of this one, which sends attributes seen
+ * before (meta/engine/optimistic.h). A failure means that a caller gets, or removes, a forbidden
+ * file, or that a file is lost or counted wrongly.
  */
 #include "conformance.h"
 
@@ -248,7 +248,7 @@ static void test_victim_changed(void **state)
 	change_victims(d, CFS_REMOVED_TRASHED);
 }
 
-/* Whatever it is and has: its name, attributes and data go, or all of it is in the trash. */
+/* For every type of file: its name, attributes and data go, or all of it is in the trash. */
 static void test_kinds_removed(void **state)
 {
 	static const uint64_t lengths[] = {0, 1, 4096, 4097, CFS_CHUNK_SIZE, CFS_CHUNK_SIZE + 1};

@@ -253,7 +253,7 @@ static void test_racing_creates(void **state)
 	race_for(b, ROOM);
 	limit((uint64_t)used_space() + (ROOM - 1) * PAGE + 1, 0);
 	race_for(e, ROOM - 1);
-	/* What failed holds nothing back. */
+	/* A failed operation holds no reservation. */
 	limit((uint64_t)used_space() + PAGE, 0);
 	assert_int_equal(try_make(&c, 1, "race-dir", CFS_TYPE_DIR, 0755, NULL), -EEXIST);
 	assert_int_equal(try_make(&c, 1ULL << 59, "x", CFS_TYPE_FILE, 0644, NULL), -ENOENT);

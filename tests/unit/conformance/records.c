@@ -171,7 +171,7 @@ static void test_lease(void **state)
 	assert_int_equal(missing(vol.m, LEASE), -ENOENT);
 }
 
-/* What a renewal leaves whose answer was lost is the holder's own. */
+/* The record of a renewal whose answer was lost is the holder's own. */
 static void test_lease_renewed_unheard(void **state)
 {
 	struct cfs_ctx c = as_root();

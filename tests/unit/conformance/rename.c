@@ -173,7 +173,7 @@ static void test_move_between_mounts(void **state)
 	assert_int_equal(cfs_meta_rename(vol.m, &c, &req, &r), -ENOENT);
 }
 
-/* What another mount has moved is not seen by the kernel that asks: the engine refuses. */
+/* The asking kernel has not seen another mount's move: the engine refuses. */
 static void test_below_itself(void **state)
 {
 	struct cfs_ctx c = as_root();

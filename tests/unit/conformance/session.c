@@ -47,7 +47,7 @@ static void test_record(void **state)
 	json_decref(info);
 }
 
-/* What a mount that died leaves behind, another mount cleans up. */
+/* The remains of a dead mount are removed by another mount. */
 static void test_stale(void **state)
 {
 	cfs_ino_t d = test_dir("stale"), f = make_file(d, "f"), g = make_file(d, "g");

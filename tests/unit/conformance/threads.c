@@ -97,7 +97,7 @@ static void *work(void *arg)
 	return NULL;
 }
 
-/* Whoever is told that it was he is alone with that, and what he made is what another removed. */
+/* A create that succeeds is the only one, and a later removal removes its file. */
 static void check_winners(const struct worker *w)
 {
 	for (int i = 0; i < NAMES; i++) {

@@ -469,8 +469,7 @@ int volume_free(struct volume *v)
 	int f, c, r;
 
 	r = cfs_data_destroy(v->data);
-	/* Whatever has failed meanwhile: space that was set aside and forgotten fills the volume.
-	 */
+	/* After any failure: a reservation that is forgotten fills the volume. */
 	for (f = 0; f < INODES; f++)
 		assert_int_equal(v->meta.claimed[f], 0);
 	cfs_store_destroy(v->store);

@@ -163,7 +163,7 @@ static void model_reopen(struct model *m)
 	assert_int_equal(cfs_file_length(m->f), m->length);
 	cfs_file_overlay_attr(m->f, &attr);
 	assert_int_equal(attr.length, m->length);
-	/* What is left is flushed in the background; a second open of the same file meets it. */
+	/* The rest is flushed in the background; a second open of the same file meets it. */
 	if (!cfs_file_dirty(m->f)) {
 		cfs_file_put(m->f);
 		m->f = open_file(m->v, 1);

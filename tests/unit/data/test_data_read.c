@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is fetched before anybody asks for it, and instead of what is not there any more. When these
- * fail users wait for every block of a stream, pay for bytes that they never read, or get errors
+ * Read-ahead, and reads of objects that compaction has replaced. When these
+ * fail, users wait for every block of a stream, pay for bytes that they never read, or get errors
  * for files that are whole.
  */
 #include <errno.h>
@@ -211,7 +211,7 @@ static void random_reads_in_pieces(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
-/* What is in memory is read without a request to the metadata or the store, and without a copy. */
+/* A hit in memory needs no request to the metadata or the store, and no copy. */
 static void hit_asks_nobody(void **state)
 {
 	enum { SIZE = 8 << 20 };
@@ -290,7 +290,7 @@ static void compacted_elsewhere(void **state)
 		assert_int_equal(read_at(f, 0, buf, sizeof(buf)), sizeof(buf));
 		assert_memory_equal(buf, want, sizeof(buf));
 	}
-	/* What is really missing is an error. */
+	/* A missing object is an error. */
 	cfs_store_remove_slice(v->store, merged.id, merged.size, soon());
 	for (i = 0; i < 2; i++) {
 		v->object.unlisted = i;

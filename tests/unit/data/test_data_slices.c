@@ -218,8 +218,8 @@ static void old_attributes(void **state)
 }
 
 /*
- * Two opens: the answer to the first comes last. Who opened second, after another client's close,
- * must not lose the bytes again.
+ * Two opens: the answer to the first comes last. The second open, after another client's
+ * close, must not lose the bytes again.
  */
 static void answers_in_another_order(void **state)
 {
@@ -237,7 +237,7 @@ static void answers_in_another_order(void **state)
 	assert_int_equal(cfs_file_length(f), 3);
 	assert_int_equal(seen.length, 3);
 	assert_int_equal(cfs_timespec_cmp(seen.ctime, stored->ctime), 0);
-	/* Whoever asks later knows better, whatever JuiceFS's clock says. */
+	/* The later request has the newer state, whatever JuiceFS's clock says. */
 	before.length = 1;
 	cfs_file_refresh(f, &before, second_ns + 1);
 	assert_int_equal(cfs_file_length(f), 1);
@@ -245,7 +245,7 @@ static void answers_in_another_order(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
-/* What is read after an own commit is right, also what another client did just before it. */
+/* A read after an own commit is right, also for a change of another client just before it. */
 static void foreign_truncate_before_a_commit(void **state)
 {
 	struct volume *v = volume_new((struct options){0});
@@ -332,7 +332,7 @@ static int put_into_failing_sync(struct volume *v, void *(*work)(void *arg), voi
 	return (int)(intptr_t)r;
 }
 
-/* What may be lost takes no place of what is durable. */
+/* Data that may be lost does not replace durable data. */
 static void compaction_in_a_failed_sync(void **state)
 {
 	struct volume *v = volume_new((struct options){.syncs = true});

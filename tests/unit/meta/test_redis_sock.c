@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connecting to Redis, in a network namespace in which a connection gets one port only. What fails
- * here is a client that talks to itself and keeps the server from its port.
+ * Connecting to Redis, in a network namespace in which a connection gets one port only. A
+ * failure here is a client that connects to itself and keeps the server from its port.
  */
 #include <errno.h>
 #include <fcntl.h>

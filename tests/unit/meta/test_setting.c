@@ -85,7 +85,7 @@ static void test_old_record(void **state)
 	cfs_setting_free(s);
 }
 
-/* What a rewrite by this client makes of a record. */
+/* A record after a rewrite by this client. */
 static char *rewritten(const char *text)
 {
 	struct cfs_setting *s = decode(text), *copy;

@@ -262,7 +262,7 @@ static void copy_file(const char *from, const char *to)
 	assert_int_equal(n, 0);
 }
 
-/* What was acknowledged must be there after the client was killed: files as kill -9 leaves them. */
+/* Acknowledged changes are there after the client was killed: files as kill -9 leaves them. */
 static void test_crash(void **state)
 {
 	struct fixture *f = *state;

@@ -98,7 +98,7 @@ static void other_client_s_objects(void **state)
 	close_both();
 }
 
-/* What this client writes has the format's very shape. */
+/* Objects of this client have the format's very shape. */
 static void objects_of_our_own(void **state)
 {
 	const struct variant *v = *state;

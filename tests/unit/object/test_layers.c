@@ -435,7 +435,7 @@ static void test_limit_and_deadline(void **state)
 	open_limited(100000, 0);
 	assert_int_equal(store->ops->put(store, "k", &iov, 1, 0, cfs_deadline_in(300)), -ETIMEDOUT);
 	assert_in_range(cfs_now_ms() - start, 250, LONG_MS / 4);
-	/* What was refused has not been charged. */
+	/* A refused request has not been charged. */
 	iov.iov_len = 1000;
 	assert_int_equal(store->ops->put(store, "k", &iov, 1, 0, cfs_deadline_in(2000)), 0);
 	assert_true(store->ops->get_nowait != NULL);

@@ -392,7 +392,7 @@ static void test_refused_credentials_are_looked_for_again(void **state)
 	assert_true(cfs_s3_credentials_expired(c, old));
 	assert_int_equal(cfs_s3_credentials_get(c, soon(), &new, err), 0);
 	assert_string_equal(new->access, "2");
-	/* What others have refreshed meanwhile is not refused with the old ones. */
+	/* Keys that others have refreshed meanwhile are not refused with the old ones. */
 	assert_true(cfs_s3_credentials_expired(c, old));
 	cfs_s3_keys_unref(old);
 	assert_int_equal(cfs_s3_credentials_get(c, soon(), &old, err), 0);

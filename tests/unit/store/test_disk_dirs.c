@@ -98,7 +98,7 @@ static void somebody_elses(void **state)
 	close_disk();
 }
 
-/* What a power failure leaves of a file that was just made. */
+/* The remains of a new file after a power failure. */
 static void empty_id(void **state)
 {
 	struct cfs_block b = {.slice = 650, .len = 5000};

@@ -155,7 +155,7 @@ static void flipped_bits(void **state)
 		else
 			assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
 		assert_int_equal(stats().disk_corrupt, i + 1);
-		/* What was fetched again may only now be on its way into the cache. */
+		/* A block that was fetched again may still be on its way into the cache. */
 		WAIT_FOR((cfs_store_forget(store, &b), !file_exists(&b)) &&
 			 stats().disk_pending_bytes == 0);
 	}
@@ -178,7 +178,7 @@ static void damage_is_repaired(void **state)
 	close_disk();
 }
 
-/* What each level promises, and does not. */
+/* The guarantees of each level, and their limits. */
 static void levels(void **state)
 {
 	struct cfs_block b = {.slice = 5, .len = 4 * SEGMENT};
@@ -253,7 +253,7 @@ static void files_without_checksums(void **state)
 	close_disk();
 }
 
-/* What was there is found; torn and abandoned files go; what is not ours stays. */
+/* Blocks are found; torn and abandoned files go; foreign files stay. */
 static void restart(void **state)
 {
 	struct cfs_block v[] = {

@@ -257,7 +257,7 @@ static void none(void **state)
 	cfs_disk_index_fini(&ix);
 }
 
-/* What a restart finds leaves in the order in which it was used, and before what came later. */
+/* Blocks found at a restart are evicted in the order of their use, and before later ones. */
 static void found_blocks_are_sorted(void **state)
 {
 	struct index ix = new_index(CFS_EVICT_LRU, 100);

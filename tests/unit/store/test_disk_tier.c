@@ -68,7 +68,7 @@ static void small_reads(void **state)
 	assert_int_equal(stats().memory_bytes, 0);
 	assert_int_equal(stats().disk_hits, 1);
 	assert_int_equal(stats().gets, 0);
-	/* What is not there comes from the object store, once. */
+	/* A missing block comes from the object store, once. */
 	put_object(&c);
 	assert_int_equal(read_range(&c, 100 * 4096, 4096, soon()), 0);
 	assert_int_equal(stats().gets, 1);
@@ -94,7 +94,7 @@ static void parts_add_up(void **state)
 	close_disk();
 }
 
-/* What is written is kept when it is small, or when large blocks are wanted too. */
+/* A written block is kept when it is small, or when large blocks are wanted too. */
 static void uploads(void **state)
 {
 	struct cfs_block small = {.slice = 13, .len = 5000}, large = {.slice = 13, .len = BLOCK};

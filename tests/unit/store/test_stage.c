@@ -44,7 +44,7 @@ static int read_block(const struct cfs_block *b)
 	return read_range(b, 0, b->len, soon());
 }
 
-/* What was written is on disk, readable, and uploaded when that works; then nothing is left. */
+/* A written block is on disk, readable, and uploaded when that works; then nothing is left. */
 static void test_staged_then_uploaded(void **state)
 {
 	struct cfs_block a = block(1001, BLOCK), b = block(1002, 100001);
@@ -330,7 +330,7 @@ static void test_directory_gone(void **state)
 	close_disk();
 }
 
-/* What is removed before its upload is not uploaded, and during it does not stay. */
+/* A block removed before its upload is not uploaded, and during it does not stay. */
 static void test_removed(void **state)
 {
 	struct cfs_block a = block(1, 4096), b = block(2, 4096);
@@ -461,7 +461,7 @@ static int visit_some(void *arg, int fd, const char *name, const struct cfs_bloc
 	return --*left == 0;
 }
 
-/* Who looks for as much as there is room for learns that there is more. */
+/* A scan limited to the room there is reports that there is more. */
 static void test_more_than_there_is_room_for(void **state)
 {
 	struct cfs_block b = block(1, 1000);

@@ -170,7 +170,7 @@ static void start(bool writeback)
 {
 	struct cfs_stage_conf conf = {.writeback = true, .delay_ms = 3600000, .tick_ms = 20};
 
-	/* What is staged must be able to get to the disk while nothing hangs. */
+	/* A staged block must be able to get to the disk while nothing hangs. */
 	disk_conf.stall_ms = writeback ? 2000 : 50;
 	plain_objects = false;
 	open_disk();
@@ -226,13 +226,13 @@ static void reads(void **state)
 	set_hang(false);
 	WAIT_FOR(stats().disk_dirs_bad == 0 && held() == 0);
 	hits = stats().disk_hits;
-	/* What went around the disk is in memory. */
+	/* Blocks that bypassed the disk are in memory. */
 	assert_int_equal(get(&rd[0].b, 0, 4096), 4096);
 	assert_int_equal(stats().disk_hits, hits + 1);
 	close_disk();
 }
 
-/* Who asks what is cached, or removes a file, is not kept either. */
+/* Queries of the cache and removals do not wait either. */
 static void questions_and_removals(void **state)
 {
 	struct cfs_block b = {.slice = 1, .len = BLOCK}, c = {.slice = 2, .len = BLOCK};
@@ -302,8 +302,8 @@ static void writes(void **state)
 }
 
 /*
- * What writeback cannot put on the disk in time goes to the bucket, and only there, whatever
- * becomes of its file later; the same block written again meanwhile, too.
+ * A block that writeback cannot put on the disk in time goes to the bucket, and only there,
+ * whatever becomes of its file later; the same block written again meanwhile, too.
  */
 static void staging(void **state)
 {
@@ -452,7 +452,7 @@ static void *unpin(void *arg)
 	return NULL;
 }
 
-/* Who has sent the last byte of a removed file to another member goes on with the others. */
+/* A server that has sent the last byte of a removed file goes on with other requests. */
 static void last_user_of_a_removed_file(void **state)
 {
 	struct cfs_block b = {.slice = 1, .len = BLOCK};
@@ -473,7 +473,7 @@ static void last_user_of_a_removed_file(void **state)
 	close_disk();
 }
 
-/* What is staged is uploaded while the directory hangs in which more is looked for. */
+/* Staged blocks are uploaded while the directory hangs in which more is looked for. */
 static void scan_that_hangs(void **state)
 {
 	struct cfs_stage_conf conf = {.writeback = true, .tick_ms = 20};
@@ -495,7 +495,7 @@ static void scan_that_hangs(void **state)
 	close_disk();
 }
 
-/* What could not be looked for is looked for again. */
+/* A scan that failed is done again. */
 static void scan_that_fails(void **state)
 {
 	struct cfs_block b = {.slice = 1, .len = 5000};
@@ -530,7 +530,7 @@ static void begin_reading(void)
 	pthread_mutex_unlock(&hang.lock);
 }
 
-/* Who finds a damaged file leaves its removal to a thread that may wait for the disk. */
+/* The reader of a damaged file leaves its removal to a thread that may wait for the disk. */
 static void damaged_file(void **state)
 {
 	struct cfs_block torn = {.slice = 1, .len = BLOCK}, wrong = {.slice = 2, .len = BLOCK};

@@ -57,7 +57,7 @@ static void streams_pass_by(void **state)
 	/* An eighth, what came last, and what was kept. */
 	assert_in_range(stats().memory_bytes, 2 * BLOCK, 64 * MIB / 8 + 2 * BLOCK);
 	assert_true(cfs_store_in_memory(store, &kept, 0, BLOCK));
-	/* What somebody comes back to is kept like anything else. */
+	/* A block that is read again is kept like any other. */
 	b.index = n - 1;
 	assert_int_equal(read_range(&b, 0, BLOCK, soon()), 0);
 	for (b.index = 0; b.index < n - 1; b.index++) {
@@ -144,7 +144,7 @@ static void whole_blocks_are_prefetched(void **state)
 	assert_int_equal(faulty.gets, 3);
 	assert_in_range(stats().block_prefetch_drops, 50, 100);
 	assert_int_equal(stats().block_prefetches, 1 + 1 + 64 + 0);
-	/* What a closed file had queued is not fetched. */
+	/* The queue of a closed file is not fetched. */
 	cfs_store_cancel(store, 2);
 	assert_int_equal(stats().prefetch_cancels, 0);
 	cfs_store_cancel(store, 1);

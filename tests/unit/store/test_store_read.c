@@ -165,7 +165,7 @@ static void whole_objects(void **state)
 	stop_store();
 }
 
-/* What needs no waiting is read by the thread that asks. */
+/* Reads that need no waiting run on the calling thread. */
 static void nowait_on_the_calling_thread(void **state)
 {
 	struct cfs_block b = {.slice = 8, .len = BLOCK}, absent = {.slice = 9, .len = 5};

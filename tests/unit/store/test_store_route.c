@@ -236,7 +236,7 @@ static void one_walk_ahead(void **state)
 	assert_int_equal(far.places, 1);
 }
 
-/* What is kept here for others is kept by one, what others keep by none of ours. */
+/* Blocks kept here for others are kept by one mount, blocks kept by others by none of ours. */
 static void kept_once(void **state)
 {
 	add_tiers();

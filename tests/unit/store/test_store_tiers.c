@@ -191,8 +191,8 @@ static void read_past(struct test_tier *tier, const struct cfs_tier_ops *ops, in
 }
 
 /*
- * Who stands in the queue before a disk that hangs says nothing against his own disk. Of three
- * cache directories one that hangs would take the others with it.
+ * A request that queues behind a hung disk is no sign against its own disk. Otherwise one hung
+ * cache directory of three would take the others with it.
  */
 static void queue_is_no_fault(void **state)
 {

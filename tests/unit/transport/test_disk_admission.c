@@ -293,7 +293,7 @@ static void test_disk_hangs(void **state)
 	end(&d);
 }
 
-/* Who gives up, or goes, leaves the line before the disk answers. */
+/* A request that times out, or whose client disconnects, leaves the queue before the disk answers. */
 static void test_leaving_the_line(void **state)
 {
 	enum { EACH = 500 };

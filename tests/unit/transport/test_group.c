@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cache groups: members of one process on the loopback, with a registry in memory. What is lost
- * when a test here fails is said with it; in all of them a read that a member answers has right
+ * Cache groups: members of one process on the loopback, with a registry in memory. Each
+ * test says which loss its failure means; in all of them a read that a member answers has right
  * bytes.
  */
 #include <errno.h>
@@ -444,7 +444,7 @@ static void test_own_record_of_an_earlier_life(void **state)
 	registry_close(&r);
 }
 
-/* What the owner before has is fetched from object storage again. */
+/* A block of the previous owner is fetched from object storage again. */
 static void test_fresh_member_asks_the_owner_before(void **state)
 {
 	struct registry r;
@@ -729,7 +729,7 @@ static void test_registry_fails_for_a_while(void **state)
 	registry_close(&r);
 }
 
-/* What a listing that failed has not seen is taken for gone. */
+/* A member that a failed listing did not show is taken for gone. */
 static void test_listing_is_cut_short(void **state)
 {
 	struct registry r;

@@ -240,7 +240,7 @@ static void test_silent_owner(void **state)
 	assert_in_range(cfs_now_ms() - start_ms, 131, LONG_MS / 2);
 	assert_int_equal(other.runs, 1);
 	assert_int_equal(hedging.wins, 1);
-	/* What it sends after all goes nowhere. */
+	/* Its late answer is discarded. */
 	give_all();
 	owner.manner = AT_ONCE;
 	assert_int_equal(read_in(more, LONG_MS), LEN);

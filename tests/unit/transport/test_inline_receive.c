@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Inline receive by the thread that waits, over real sockets: as they are, and with TLS.
- * Whatever happens meanwhile, who waits gets the right bytes or an error in time, and so does
- * everybody else on the same connection.
+ * With any event meanwhile, the waiting thread gets the right bytes or an error in time, and so
+ * does every other request on the same connection.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -119,8 +119,7 @@ static void test_every_length(void **state)
 	owner_part(p, t, &o);
 }
 
-/* What others ask for meanwhile on the same connection does not wait for the answer of the thread.
- */
+/* Other requests on the same connection do not wait for the answer of the thread. */
 static void test_shared(void **state)
 {
 	static const uint32_t lens[] = {512, 4096, INLINE_MAX, BLOCK};

@@ -539,7 +539,7 @@ static void test_records_that_make_no_sense(void **state)
 	end();
 }
 
-/* What a member reads grows with their number: as many of them are the square of it. */
+/* The bytes a member reads grow with their number: all together read the square of it. */
 static void test_traffic(void **state)
 {
 	const unsigned real = 12, phantoms = 2000;

@@ -118,7 +118,7 @@ static void test_many_at_a_time(void **state)
 	assert_in_range(cfs_slow_pace_us(&p.s, p.now_ns), 1, 2000);
 }
 
-/* What is far away, but answers. */
+/* A distant peer that answers. */
 static void test_way_is_long(void **state)
 {
 	ask_times(200, 9, 4096);

@@ -300,7 +300,7 @@ static void relay_stop(struct relay *r)
 	close(r->listen_fd);
 }
 
-/* Who listens in sees neither frames nor blocks. */
+/* An eavesdropper sees neither frames nor blocks. */
 static void test_nothing_in_the_clear(void **state)
 {
 	bool kernel = access("/proc/net/tls_stat", F_OK) == 0;
@@ -333,7 +333,7 @@ static void test_nothing_in_the_clear(void **state)
 	owner_close(&o);
 }
 
-/* Whatever is done to the stream: an error, never wrong bytes, and the next connection works. */
+/* Any damage to the stream is an error, never wrong bytes, and the next connection works. */
 static void test_altered_stream(void **state)
 {
 	static const enum mischief all[] = {FLIP, CUT, HALT};
@@ -455,7 +455,7 @@ static void test_certificate_is_no_key(void **state)
 
 /* --- many who say nothing --- */
 
-/* Whoever only connects, within the limits or beyond, costs no TLS session. */
+/* A client that only connects, within the limits or beyond, costs no TLS session. */
 static void test_silent_connections(void **state)
 {
 	enum { N = 12, LIMIT = 4 };

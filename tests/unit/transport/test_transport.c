@@ -176,7 +176,7 @@ static void test_miss_and_hint(void **state)
 	owner_part(p, t, &o);
 }
 
-/* Who removes a file has often never asked its owners for anything. */
+/* A member that removes a file has often never asked its owners for anything. */
 static void test_hints_make_a_connection(void **state)
 {
 	struct cfs_transport *t = asker();
@@ -345,7 +345,7 @@ static void test_file_on_disk(void **state)
 	free(dst);
 }
 
-/* What an owner holds for somebody who has left is let go, in whatever state it was. */
+/* An owner frees the state of a disconnected peer, in any state. */
 static void test_asker_leaves(void **state)
 {
 	enum { N = 8 };

@@ -147,7 +147,7 @@ static void test_owner_survives_silence(void **state)
 	owner_part(p, t, &o);
 }
 
-/* Who asks for much and takes nothing is cut off, and holds up nobody meanwhile. */
+/* A peer that asks for much and takes nothing is cut off, and delays no other peer. */
 static void test_receivers_that_take_nothing(void **state)
 {
 	enum { N = 80 }; /* more than there are pipes */
@@ -592,7 +592,7 @@ static void *destroy(void *arg)
 	return NULL;
 }
 
-/* What an answer is made of goes after the transport: it is not in use any more by then. */
+/* The sources of an answer are freed after the transport, which does not use them any more. */
 static void test_release_at_the_end(void **state)
 {
 	struct cfs_transport_conf conf = {.destroy_timeout_ms = 100};
@@ -672,7 +672,7 @@ static void take_nothing(struct cfs_transport_conf *conf, uint64_t may_use)
 	free(dst);
 }
 
-/* Who takes nothing does not take memory: of small answers, which are copied, only some wait. */
+/* A peer that takes nothing costs little memory: of small answers, which are copied, few wait. */
 static void test_small_answers_nobody_takes(void **state)
 {
 	struct cfs_transport_conf conf = {0};

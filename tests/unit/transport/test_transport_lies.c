@@ -225,7 +225,7 @@ static void liar_close(struct liar *l)
 	close(l->fd);
 }
 
-/* Whatever a peer answers, a reader gets the right bytes or an error within its deadline. */
+/* With any answer of a peer, a reader gets the right bytes or an error within its deadline. */
 static void test_lying_owners(void **state)
 {
 	static const struct {
@@ -320,7 +320,7 @@ static void test_lies_to_a_thread(void **state)
 		cfs_peer_stats(p, &st, &circuit);
 		for (k = 0; k < CFS_PEER_E_COUNT; k++)
 			assert_int_equal(st.errors[k], k == cases[i].counted);
-		/* Who only said it twice, or leaves, is believed again. */
+		/* A peer that only said it twice, or leaves, is believed again. */
 		for (k = 0; n > 0 && k < 4; k++)
 			assert_int_equal(ask_within(p, NULL, 0, 4096, dst, LONG_MS), 4096);
 		cfs_peer_close(p);
@@ -354,7 +354,7 @@ static void test_replayed_challenge(void **state)
 
 /* --- owners that die --- */
 
-/* Who proves that it is a member, and then talks nonsense, is not asked for ever. */
+/* A peer that proves its membership and then breaks the protocol is not asked for ever. */
 static void test_liar_is_left_out(void **state)
 {
 	static const struct {
@@ -385,7 +385,7 @@ static void test_liar_is_left_out(void **state)
 	}
 }
 
-/* What was answered on another connection, checksums and all, is nobody's answer on this one. */
+/* An answer of another connection, checksums and all, is no answer on this one. */
 static void test_replayed_answer(void **state)
 {
 	struct cfs_transport *t = asker();

@@ -353,7 +353,7 @@ static void test_reflection(void **state)
 	assert_int_equal(deliver(&c, &c), -EPROTO);
 }
 
-/* Nobody can have one TLS connection with each side and pass their proofs on. */
+/* A relay with one TLS connection to each side cannot pass their proofs on. */
 static void test_other_channel(void **state)
 {
 	static const uint8_t one[CFS_HANDSHAKE_BINDING] = "one", two[CFS_HANDSHAKE_BINDING] = "two";
@@ -395,7 +395,7 @@ static void test_derived_key(void **state)
 	assert_memory_equal(got, want, sizeof(want));
 }
 
-/* Nobody in between can choose an older version, fewer features or another member. */
+/* A relay cannot choose an older version, fewer features or another member. */
 static void test_every_byte_is_bound(void **state)
 {
 	struct side c, s;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is kept of a mount for another process: the memory file, and the VFS that comes from it. */
+/* Handoff state of a mount for another process: the memory file, and the VFS that comes from it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -111,7 +111,7 @@ static void old_requests_are_forgotten(void **state)
 	cfs_handoff_mark_lost(k, NULL, 0);
 	assert_ptr_equal(cfs_handoff_begin_request(k, 10, true, &again), r);
 	assert_false(again);
-	/* What they have noted is not taken for that of the next in their place. */
+	/* Their records are not taken for those of the next in their place. */
 	assert_int_equal(atomic_load(&r->ino), 0);
 	assert_int_equal(atomic_load(&r->fh), 0);
 	cfs_handoff_close(k);
@@ -348,7 +348,7 @@ static void lost_data_is_told_once_per_handle(void **state)
 	assert_int_equal(restored.lost, 2);
 	assert_int_equal(restored.n_lost_inos, 2);
 	assert_int_equal(restored.lost_inos[0], FIRST_INO + 1);
-	/* Nobody was told by the second process either. */
+	/* The second process reported it to no caller either. */
 	crash(&restored);
 	c = ctx();
 	assert_int_equal(cfs_vfs_fsync(vfs, &c, calm, false), 0);
@@ -368,7 +368,7 @@ static void lost_data_is_told_once_per_handle(void **state)
 	assert_int_equal(cfs_vfs_fsync(vfs, &c, writer, false), 0);
 	assert_int_equal(cfs_vfs_fsync(vfs, &c, other, false), -EIO);
 	assert_int_equal(cfs_vfs_fsync(vfs, &c, other, false), 0);
-	/* What was stored is not lost. */
+	/* Stored data is not lost. */
 	assert_int_equal(cfs_vfs_write(vfs, &c, writer, 0, false, &iov, 1, &off), 0);
 	atomic_store(data.mark, 1);
 	atomic_store(data.mark, 0);

@@ -137,7 +137,7 @@ int cfs_cachedir_write(struct cache_dir *dir, const char *tree, const struct cfs
 int cfs_cachedir_read(int fd, void *dst, size_t len, uint64_t off, int flags);
 /* True when a file of this size may be the block's. */
 bool cfs_cachedir_size_fits(const struct cfs_block *b, uint64_t size);
-/* What follows the bytes in a block's file. */
+/* The footer of a block file. */
 struct cfs_cachedir_tail {
 	bool checksums;
 	uint8_t tier; /* from the footer that JuiceFS writes for a tier; 0: there is none */

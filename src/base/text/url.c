@@ -537,15 +537,15 @@ static const char *after_scheme(const char *text)
 	return s > text && strncmp(s, "://", 3) == 0 ? s + 3 : text;
 }
 
-/* The text before the last '@'. */
+/* The text before the last '@', which may be in the query part. */
 static void mask_userinfo(struct out *o, const char *s, size_t len, bool redis)
 {
-	const char *colon = memchr(s, ':', len);
+	size_t shown = strcspn(s, ":?");
 
-	if (colon)
-		put(o, s, (size_t)(colon + 1 - s));
+	if (shown < len)
+		put(o, s, shown + 1);
 	/* A lone word is a user, but for Redis, where people take it for the password. */
-	if (colon || redis)
+	if (shown < len || redis)
 		put(o, MASK, strlen(MASK));
 	else
 		put(o, s, len);
@@ -570,7 +570,8 @@ void cfs_url_mask(const char *text, char *buf, size_t size)
 		mask_userinfo(&o, rest, (size_t)(at - rest), redis);
 		rest = at;
 	}
-	query = strchr(rest, '?');
+	/* Behind the last '@' the query part may have begun already. */
+	query = strpbrk(rest, at ? "?&;" : "?");
 	len = query ? (size_t)(query - rest) : strlen(rest);
 	shown = at || sqlite ? len : find_non_port(rest, len);
 	put(&o, rest, shown);

@@ -154,6 +154,11 @@ static void masked(void **state)
 		{"x://h?secret-key=s&access_key=a&keyfile=k",
 		 "x://h?secret-key=****&access_key=****&keyfile=k"},
 		{"sqlite3:///a:b@c.db?_auth_pass=secret", "sqlite3:///a:b@c.db?_auth_pass=****"},
+		{"postgres://h/db?user=a@b&password=secret",
+		 "postgres://h/db?****@b&password=****"},
+		{"postgres://h/db?password=secret&user=a@b", "postgres://h/db?****@b"},
+		{"mysql://u:p@(h:1)/db?a=b@c;password=secret&x=1",
+		 "mysql://u:****@c;password=****&x=1"},
 		/* half broken */
 		{"mysql:/root:secret@(h)/db", "mysql:****@(h)/db"},
 		{"mysql://root:secret(h:3306)/db", "mysql://root:****"},

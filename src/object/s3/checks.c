@@ -96,7 +96,7 @@ static bool parse_table(const char *text, uint64_t total, uint64_t *ret_segment,
 	segment = strtoull(text, &end, 10);
 	if (*end != ':' || segment < SEGMENT_MIN || segment > UINT32_MAX)
 		return false;
-	if (strlen(end + 1) != (total + segment - 1) / segment * DIGITS)
+	if (strlen(end + 1) != (total / segment + (total % segment != 0)) * DIGITS)
 		return false;
 	*ret_segment = segment;
 	*ret_digits = end + 1;

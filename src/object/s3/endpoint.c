@@ -249,8 +249,8 @@ static int fill(const char *storage, const char *text, const struct cfs_url *u,
 		r = parse_other(e, u, text, minio, err);
 	if (r < 0)
 		return r;
-	if (!*e->bucket)
-		return fail(err, text, "no bucket in it");
+	if (!*e->bucket || !*e->host)
+		return fail(err, text, "no bucket or no host in it");
 	if (!e->path) {
 		encoded = malloc(3 * strlen(e->bucket) + 2);
 		if (!encoded)

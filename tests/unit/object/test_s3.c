@@ -251,6 +251,7 @@ static void test_endpoints_that_are_none(void **state)
 		"http://a.example,b.example/bkt",
 		"https://vpce-1a.s3.us-east-2.vpce.amazonaws.com",
 		"http://host.example/bkt?x=%zz",
+		"http://bkt./",
 	};
 	struct cfs_s3_endpoint e;
 	char err[CFS_OBJECT_ERRLEN];
@@ -263,6 +264,39 @@ static void test_endpoints_that_are_none(void **state)
 		assert_null(strstr(err, "secret@"));
 	}
 	assert_true(cfs_s3_endpoint_parse("minio", "http://bkt.host.example", &e, err) < 0);
+}
+
+/* ---- checksums ---- */
+
+/*
+ * Without it: a server that names a length near 2^64 makes a table without checksums fit, and bytes
+ * behind the table are read.
+ */
+static void test_tables_for_another_length(void **state)
+{
+	static uint8_t segment[131072];
+	struct iovec iov = {segment, sizeof(segment)};
+	struct cfs_s3_response resp = {.http = {.received = sizeof(segment)}};
+	static const struct {
+		const char *table;
+		uint64_t total;
+	} cases[] = {
+		{"131072:", UINT64_MAX},
+		{"131072:", UINT64_MAX - 131070},
+		{"131072:", 1},
+		{"131072:00000000", UINT64_MAX},
+		{"131072:00000000", 131073},
+		{"131072:0000000000000000", 131072},
+		{"131071:00000000", 131071},
+		{"131072", 0},
+	};
+	size_t i;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(cases); i++) {
+		snprintf(resp.table, sizeof(resp.table), "%s", cases[i].table);
+		assert_int_equal(cfs_s3_judge_body("k", &resp, &iov, 1, 0, cases[i].total),
+				 CFS_S3_UNCOVERED);
+	}
 }
 
 /* ---- credentials ---- */
@@ -443,6 +477,7 @@ int main(void)
 		cmocka_unit_test(test_endpoints),
 		cmocka_unit_test(test_endpoint_options_and_environment),
 		cmocka_unit_test(test_endpoints_that_are_none),
+		cmocka_unit_test(test_tables_for_another_length),
 		cmocka_unit_test(test_order_of_credentials),
 		cmocka_unit_test(test_refused_credentials_are_looked_for_again),
 		cmocka_unit_test(test_changed_keys),

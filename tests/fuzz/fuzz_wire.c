@@ -13,15 +13,13 @@
  * No input admits a peer that does not have the key.
  */
 #include <openssl/hmac.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/bytes.h"
+#include "fuzz.h"
 #include "transport/wire/crc.h"
 #include "transport/wire/frame.h"
 #include "transport/wire/handshake.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int RAND_bytes(unsigned char *buf, int num);
 
 /* In place of libcrypto's: an input must always do the same. */
@@ -34,12 +32,6 @@ int RAND_bytes(unsigned char *buf, int num)
 static const struct cfs_handshake_keys keys = {.key = {"fuzz", "zzuf"}, .n = 2};
 
 static const uint8_t binding[CFS_HANDSHAKE_BINDING] = "of this connection";
-
-static void check(bool ok)
-{
-	if (!ok)
-		abort();
-}
 
 static void stream(const uint8_t *data, size_t size)
 {

@@ -7,7 +7,7 @@
  * counter in its own record every heartbeat interval. One of them, the leader, reads all records
  * four times per interval and publishes a membership list. A member whose counter stays the same
  * for two intervals of the leader is considered gone. The others read the changes of the list. One
- * of two deputies replaces a leader that publishes nothing. No clocks are compared. A member that
+ * of four deputies replaces a leader that publishes nothing. No clocks are compared. A member that
  * is gone loses its share within three intervals, however many members there are and fail with it.
  *
  * A block belongs to the members that weighted rendezvous hashing puts first, so that a member that

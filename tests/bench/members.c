@@ -23,7 +23,7 @@
 
 #define HEARTBEAT_MS	5000
 #define READERS_MAX	12 /* leader, deputies, and others */
-#define DEPUTIES	2
+#define DEPUTIES	4
 #define WARM_HEARTBEATS 6
 #define HEARTBEATS	12
 
@@ -133,7 +133,8 @@ static void begin(struct one *o)
 	o->m = (struct cfs_members){.name = "bench",
 				    .registry = &registry,
 				    .self = &o->self,
-				    .heartbeat_ms = HEARTBEAT_MS};
+				    .heartbeat_ms = HEARTBEAT_MS,
+				    .head.infos = 1}; /* as those that read find it */
 	cfs_members_init(&o->m);
 }
 
@@ -226,8 +227,8 @@ int main(int argc, char **argv)
 	size_t i, others;
 	int r;
 
-	if (argc != 3 || (n_all = strtoul(argv[2], NULL, 10)) < 5) {
-		fprintf(stderr, "usage: members META-URL COUNT, at least 5\n");
+	if (argc != 3 || (n_all = strtoul(argv[2], NULL, 10)) < 7) {
+		fprintf(stderr, "usage: members META-URL COUNT, at least 7\n");
 		return 2;
 	}
 	r = cfs_meta_open(argv[1], &conf, &meta, err);

@@ -35,6 +35,7 @@ struct group_record {
 	uint64_t boot;	       /* random, for each life of the member */
 	uint64_t number;       /* grows by one with each heartbeat */
 	uint64_t heartbeat_ms; /* its heartbeat period */
+	uint64_t info; /* version of the description, in a record of its own; 0: in this one */
 };
 
 struct group_key {
@@ -162,14 +163,20 @@ void cfs_group_use_key(struct cfs_group *g);
 bool cfs_group_is_name(const char *name);
 void cfs_group_member_table(const char *name, char table[CFS_GROUP_KEY_MAX]);
 void cfs_group_member_key(const char *name, uint64_t id, char key[CFS_GROUP_KEY_MAX]);
+void cfs_group_info_table(const char *name, char table[CFS_GROUP_KEY_MAX]);
+void cfs_group_info_key(const char *name, uint64_t id, char key[CFS_GROUP_KEY_MAX]);
 /* Truncates text to size and replaces bytes that JSON cannot hold: a path need not be text. src:
  * may be NULL. */
 void cfs_group_copy_text(char *dst, size_t size, const char *src);
-/* malloc'ed JSON; NULL without memory. */
+/* The record that changes with each heartbeat, and the description. malloc'ed; NULL without
+ * memory. */
 char *cfs_group_encode(const struct group_record *r);
-/* -EINVAL: not a record. */
+char *cfs_group_encode_info(const struct group_record *r);
+/* A record that has its description, or a description. -EINVAL: it is neither. */
 int cfs_group_decode(const void *value, size_t len, struct group_record *ret);
-/* Decodes the part that changes with each heartbeat, without the rest, which begins at *ret_at. */
+int cfs_group_decode_info(const void *value, size_t len, struct group_record *ret);
+/* Decodes the part that changes with each heartbeat. *ret_at: where the description begins, if
+ * ret->info is 0. */
 int cfs_group_decode_heartbeat(const void *value, size_t len, struct group_record *ret,
 			       size_t *ret_at);
 /* Lists one group; as cfs_group_list. */

@@ -15,7 +15,7 @@
 #define TICK_MIN_MS	    20
 #define LOOK_TICKS	    2
 #define LEASE_TICKS	    3
-#define DEPUTIES	    2
+#define DEPUTIES	    4
 #define WATCH_TICKS	    2	 /* of deputies */
 #define SETTLING_HEARTBEATS 3	 /* then all members left by the previous leader are judged */
 #define LOST_MAX	    3	 /* after so many the list is written anew */
@@ -31,7 +31,8 @@ void cfs_members_free(struct cfs_members *m)
 	cfs_members_forget_watch(m);
 	cfs_roster_free(&m->roster);
 	free(m->own);
-	m->own = NULL;
+	free(m->own_info);
+	m->own = m->own_info = NULL;
 }
 
 void cfs_members_hurry(struct cfs_members *m)
@@ -68,7 +69,7 @@ int cfs_members_read_head(struct cfs_members *m, struct members_head *ret,
 			  char ret_text[CFS_MEMBERS_HEAD_MAX])
 {
 	char key[CFS_GROUP_KEY_MAX];
-	struct members_head h;
+	struct members_head h = {0};
 	int r;
 
 	cfs_members_list_key(m, key, "head");
@@ -77,9 +78,9 @@ int cfs_members_read_head(struct cfs_members *m, struct members_head *ret,
 		return r;
 	if (sscanf(ret_text,
 		   "%" SCNx64 " %" SCNx64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64
-		   " %" SCNu64 " %u %" SCNx64,
+		   " %" SCNu64 " %u %" SCNx64 " %u",
 		   &h.leader, &h.nonce, &h.serial, &h.tick_ms, &h.version, &h.log, &h.full,
-		   &h.pieces, &h.sum) != 9)
+		   &h.pieces, &h.sum, &h.infos) < 9)
 		return -EINVAL;
 	*ret = h;
 	return 0;
@@ -237,6 +238,8 @@ static int look(struct cfs_members *m, uint64_t now_ms)
 		if (h.nonce != m->head.nonce)
 			m->led_ms = m->looked_ms;
 		m->heard_ms = m->looked_ms;
+		if (h.infos != m->head.infos)
+			cfs_members_hurry(m);
 		m->head = h;
 		memcpy(m->head_text, text, sizeof(text));
 	}
@@ -256,19 +259,67 @@ static int see_own(void *arg, const char *key, const void *value, size_t len)
 	return *text ? 0 : -ENOMEM;
 }
 
+static int see_own_info(void *arg, const char *key, const void *value, size_t len)
+{
+	(void)key;
+	return cfs_group_decode_info(value, len, arg);
+}
+
 static void cast_out(struct cfs_members *m, const char *text)
 {
 	struct group_record r = {0};
+	char key[CFS_GROUP_KEY_MAX];
 
-	(void)cfs_group_decode(text, strlen(text), &r);
+	cfs_group_info_key(m->name, m->self->member.id, key);
+	if (cfs_group_decode(text, strlen(text), &r) < 0)
+		(void)m->registry->get(m->registry->arg, key, see_own_info, &r);
 	cfs_err("another mount has this member's id in the cache group, so this one leaves it: "
 		"group=%s member=%016" PRIx64 " host=%s mount=%s",
 		m->name, m->self->member.id, r.member.host, r.member.mount_point);
 	m->outcast = m->changed = true;
 }
 
-/* The record is not the one we wrote last: our last answer was lost, or another mount has our
- * id. */
+static int write_own_info(const struct cfs_members *m)
+{
+	char key[CFS_GROUP_KEY_MAX];
+
+	cfs_group_info_key(m->name, m->self->member.id, key);
+	return m->registry->put(m->registry->arg, key, m->own_info, strlen(m->own_info), false);
+}
+
+/* Before the record that names its version. -ESTALE: it is not the one we wrote last. */
+static int put_info(struct cfs_members *m, struct group_record *record)
+{
+	const struct cfs_group_registry *reg = m->registry;
+	char key[CFS_GROUP_KEY_MAX], *text, *old = m->own_info;
+	int r;
+
+	record->info = m->info;
+	text = cfs_group_encode_info(record);
+	if (text && old && strcmp(text, old) == 0) {
+		free(text);
+		return 0;
+	}
+	free(text);
+	record->info = m->info + 1;
+	text = cfs_group_encode_info(record);
+	if (!text)
+		return -ENOMEM;
+	m->info++;
+	m->own_info = text;
+	cfs_group_info_key(m->name, record->member.id, key);
+	r = old ? reg->swap(reg->arg, key, old, strlen(old), text, strlen(text))
+		: write_own_info(m);
+	free(old);
+	if (r < 0 && r != -ESTALE) {
+		m->own_info = NULL;
+		free(text);
+	}
+	return r;
+}
+
+/* The record is not the one we wrote last: our last answer was lost, the registry went back in
+ * time, or another mount has our id. */
 static int settle(struct cfs_members *m, const char *key, const char *text)
 {
 	const struct cfs_group_registry *reg = m->registry;
@@ -277,14 +328,18 @@ static int settle(struct cfs_members *m, const char *key, const char *text)
 	size_t at;
 	int r = reg->get(reg->arg, key, see_own, &now);
 
-	if (r == -ENOENT)
-		return reg->put(reg->arg, key, text, strlen(text), true);
-	if (r < 0)
+	if (r < 0 && r != -ENOENT)
 		return r;
-	if (cfs_group_decode_heartbeat(now, strlen(now), &found, &at) == 0 &&
-	    found.boot != m->self->boot)
+	if (now && cfs_group_decode_heartbeat(now, strlen(now), &found, &at) == 0 &&
+	    found.boot != m->self->boot) {
 		cast_out(m, now);
-	else if (strcmp(now, text) != 0)
+		free(now);
+		return 0;
+	}
+	r = m->own_info ? write_own_info(m) : 0;
+	if (r == 0 && !now)
+		r = reg->put(reg->arg, key, text, strlen(text), true);
+	else if (r == 0 && strcmp(now, text) != 0)
 		r = reg->swap(reg->arg, key, now, strlen(now), text, strlen(text));
 	free(now);
 	return r;
@@ -295,16 +350,20 @@ static int put_self(struct cfs_members *m)
 	const struct cfs_group_registry *reg = m->registry;
 	struct group_record record = *m->self;
 	char key[CFS_GROUP_KEY_MAX], *text;
-	int r;
+	int r = 0;
 
 	record.number = ++m->number;
+	if (m->head.infos)
+		r = put_info(m, &record);
+	if (r < 0 && r != -ESTALE)
+		return r;
 	text = cfs_group_encode(&record);
 	if (!text)
 		return -ENOMEM;
 	cfs_group_member_key(m->name, record.member.id, key);
-	if (!m->own)
+	if (r == 0 && !m->own)
 		r = reg->put(reg->arg, key, text, strlen(text), false);
-	else
+	else if (r == 0)
 		r = reg->swap(reg->arg, key, m->own, strlen(m->own), text, strlen(text));
 	if (r == -ESTALE)
 		r = settle(m, key, text);
@@ -398,13 +457,22 @@ int cfs_members_write(struct cfs_members *m, uint64_t now_ms)
 	return cfs_members_publish(m);
 }
 
-void cfs_members_leave(struct cfs_members *m)
+/* The description last: no record is without one. */
+void cfs_members_drop_record(const struct cfs_members *m, uint64_t id)
 {
 	char key[CFS_GROUP_KEY_MAX];
 
+	cfs_group_member_key(m->name, id, key);
+	if (m->registry->drop(m->registry->arg, key) < 0)
+		return;
+	cfs_group_info_key(m->name, id, key);
+	m->registry->drop(m->registry->arg, key);
+}
+
+void cfs_members_leave(struct cfs_members *m)
+{
 	if (!m->own || m->outcast)
 		return;
-	cfs_group_member_key(m->name, m->self->member.id, key);
-	m->registry->drop(m->registry->arg, key);
+	cfs_members_drop_record(m, m->self->member.id);
 	cfs_members_resign(m);
 }

@@ -3,8 +3,9 @@
  * The members of a cache group, from the registry:
  *
  *	group.member.NAME/ID		a record per member, written by it at every heartbeat
+ *	group.info.NAME/ID		its description, written by it when it changes
  *	group.list.NAME/head		LEADER NONCE SERIAL TICK_MS VERSION LOG FULL
- *					PIECES SUM
+ *					PIECES SUM INFOS
  *	group.list.NAME/dV.NONCE	what version V of the list changes
  *	group.list.NAME/sV.NONCE.I	piece I of the whole list of version V
  *
@@ -16,15 +17,18 @@
  * list: a member that does not have it afterwards reads the full list. After LOG_MAX changes there
  * is another full list; then LOG is the one before, and what is older is removed.
  *
- * Two deputies (the first by id that share and do not lead) read the records every second tick. The
- * first takes over when the head stands still for three ticks of the leader, the second when the
- * first does not; so one of the two knows who else has been silent, and since when. Any other
- * member takes over later, and has to find that out. While the leader is a new one, all read the
- * head every tick. Time counts only while reads succeed: an outage of the registry makes no member
- * gone.
+ * Four deputies (the first by id that share and do not lead) read the records every second tick. The
+ * first takes over when the head stands still for three ticks of the leader, the next one when the
+ * first does not, and so on; so one of them knows which other members have been silent, and since
+ * when. Any other member takes over later, and has to find that out. While the leader is a new one,
+ * all read the head every tick. Time counts only while reads succeed: an outage of the registry
+ * makes no member gone.
+ *
+ * INFOS is 1 where the leader reads descriptions. A member whose leader does not, because it is of
+ * a version without them, has the description in its record.
  *
  * Traffic per member of n, in bytes per second, with heartbeats of 5 s: two records per heartbeat,
- * two heads, and 270 * n * (1 + 2 / 2) / n / 1.25 for what leader and deputies read: independent of
+ * two heads, and 100 * n * (1 + 4 / 2) / n / 1.25 for what leader and deputies read: independent of
  * n.
  *
  * Threads: one at a time.
@@ -35,7 +39,7 @@
 #include "group-internal.h"
 #include "roster.h"
 
-#define CFS_MEMBERS_HEAD_MAX 160
+#define CFS_MEMBERS_HEAD_MAX 192
 #define CFS_MEMBERS_TEXT_MAX 8000 /* of one record of the list */
 
 struct members_head {
@@ -46,6 +50,7 @@ struct members_head {
 	uint64_t version, log, full;
 	unsigned pieces;
 	uint64_t sum;
+	unsigned infos; /* the leader reads descriptions */
 };
 
 struct members_watch;
@@ -65,8 +70,9 @@ struct cfs_members {
 	bool read_only; /* the registry refuses our writes */
 
 	/* members.c */
-	char *own; /* our record as last written; NULL: not yet */
-	uint64_t put_ms, number;
+	char *own;	/* our record as last written; NULL: not yet */
+	char *own_info; /* the same of our description */
+	uint64_t put_ms, number, info;
 	struct members_head head;
 	char head_text[CFS_MEMBERS_HEAD_MAX]; /* empty: there is no head */
 	uint64_t look_ms, looked_ms; /* time of the last look; time covered by successful reads */
@@ -99,12 +105,14 @@ void cfs_members_leave(struct cfs_members *m);
 
 void cfs_members_list_key(const struct cfs_members *m, char key[CFS_GROUP_KEY_MAX], const char *fmt,
 			  ...) __attribute__((format(printf, 3, 4)));
+/* Removes the record and the description of a member. */
+void cfs_members_drop_record(const struct cfs_members *m, uint64_t id);
 /* -ENOENT: there is none. */
 int cfs_members_read_head(struct cfs_members *m, struct members_head *ret,
 			  char ret_text[CFS_MEMBERS_HEAD_MAX]);
 /* Brings the roster to the version of the head; it changes only when all of it could be read. */
 int cfs_members_follow(struct cfs_members *m);
-/* 1: first in line to take over; 2: next if the first does not. 0: no deputy. */
+/* 1: first in line to take over; 2: next if the first does not, and so on. 0: no deputy. */
 unsigned cfs_members_deputy(const struct cfs_members *m);
 
 /* Reads all records. Complete, or an error. period_ms: time until the next such read. */

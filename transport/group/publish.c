@@ -116,9 +116,9 @@ static int swap_head(struct cfs_members *m, const struct members_head *h)
 
 	n = snprintf(text, sizeof(text),
 		     "%" PRIx64 " %" PRIx64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64
-		     " %" PRIu64 " %u %" PRIx64,
+		     " %" PRIu64 " %u %" PRIx64 " %u",
 		     h->leader, h->nonce, h->serial, h->tick_ms, h->version, h->log, h->full,
-		     h->pieces, h->sum);
+		     h->pieces, h->sum, h->infos);
 	cfs_members_list_key(m, key, "head");
 	if (m->head_text[0])
 		r = reg->swap(reg->arg, key, m->head_text, strlen(m->head_text), text, (size_t)n);
@@ -174,6 +174,7 @@ int cfs_members_claim(struct cfs_members *m, uint64_t now_ms)
 	h.version += !same;
 	h.log = h.full = h.version;
 	h.sum = m->roster.sum;
+	h.infos = 1;
 	if (r == 0)
 		r = write_full_list(m, h.version, &h.pieces);
 	if (r == 0)

@@ -3,9 +3,14 @@
  * The registry entries of a cache group, as JSON:
  *
  *	group.member.NAME/ID	one per member, written by it at every heartbeat:
- *				BOOT NUMBER BYTES HEARTBEAT_MS {what it says of itself}
+ *				BOOT NUMBER BYTES HEARTBEAT_MS VERSION
+ *	group.info.NAME/ID	the description of a member, written by it when it changes:
+ *				BOOT VERSION {description}
  *	group.list.NAME/...	who is there: members.c
  *	group.key/NAME		the key that members prove to have, and the one before
+ *
+ * While the leader does not read descriptions (members.h), the first record has the description in
+ * place of VERSION.
  */
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -20,8 +25,10 @@
 
 #include "base/bytes.h"
 #include "group-internal.h"
+#include "sorted.h"
 
 #define MEMBERS_TABLE	 "group.member."
+#define INFOS_TABLE	 "group.info."
 #define KEYS_TABLE	 "group.key"
 #define HEARTBEAT_MAX_MS (60 * 60 * 1000)
 
@@ -44,6 +51,16 @@ void cfs_group_member_table(const char *name, char table[CFS_GROUP_KEY_MAX])
 void cfs_group_member_key(const char *name, uint64_t id, char key[CFS_GROUP_KEY_MAX])
 {
 	snprintf(key, CFS_GROUP_KEY_MAX, MEMBERS_TABLE "%s/%016" PRIx64, name, id);
+}
+
+void cfs_group_info_table(const char *name, char table[CFS_GROUP_KEY_MAX])
+{
+	snprintf(table, CFS_GROUP_KEY_MAX, INFOS_TABLE "%s", name);
+}
+
+void cfs_group_info_key(const char *name, uint64_t id, char key[CFS_GROUP_KEY_MAX])
+{
+	snprintf(key, CFS_GROUP_KEY_MAX, INFOS_TABLE "%s/%016" PRIx64, name, id);
 }
 
 /* ---- addresses ---- */
@@ -118,10 +135,10 @@ void cfs_group_copy_text(char *dst, size_t size, const char *src)
 	json_decref(text);
 }
 
-char *cfs_group_encode(const struct group_record *r)
+/* As JSON, malloc'ed. */
+static char *description_of(const struct cfs_group_member *m)
 {
-	const struct cfs_group_member *m = &r->member;
-	char id[17], *text = NULL, *ret = NULL;
+	char id[17], *text;
 	json_t *j;
 
 	snprintf(id, sizeof(id), "%016" PRIx64, m->id);
@@ -131,11 +148,34 @@ char *cfs_group_encode(const struct group_record *r)
 		      "fresh", m->fresh, "tls", m->transport == CFS_PEER_TLS, "memory_only",
 		      m->memory_only);
 	text = j ? json_dumps(j, JSON_COMPACT) : NULL;
-	if (text && asprintf(&ret, "%" PRIx64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %s", r->boot,
-			     r->number, m->cached_bytes, r->heartbeat_ms, text) < 0)
+	json_decref(j);
+	return text;
+}
+
+char *cfs_group_encode(const struct group_record *r)
+{
+	char *text = r->info ? NULL : description_of(&r->member), *ret = NULL;
+	int n;
+
+	if (r->info)
+		n = asprintf(&ret, "%" PRIx64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64,
+			     r->boot, r->number, r->member.cached_bytes, r->heartbeat_ms, r->info);
+	else
+		n = text ? asprintf(&ret, "%" PRIx64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %s",
+				    r->boot, r->number, r->member.cached_bytes, r->heartbeat_ms,
+				    text)
+			 : -1;
+	free(text);
+	return n < 0 ? NULL : ret;
+}
+
+char *cfs_group_encode_info(const struct group_record *r)
+{
+	char *text = description_of(&r->member), *ret = NULL;
+
+	if (text && asprintf(&ret, "%" PRIx64 " %" PRIu64 " %s", r->boot, r->info, text) < 0)
 		ret = NULL;
 	free(text);
-	json_decref(j);
 	return ret;
 }
 
@@ -150,7 +190,7 @@ static bool is_word(const char *text)
 	return !text[strcspn(text, " \t\n")];
 }
 
-static int decode(json_t *j, struct group_record *ret)
+static int decode_json(json_t *j, struct group_record *ret)
 {
 	const char *id, *address, *host, *mount, *version, *volume;
 	struct cfs_group_member *m = &ret->member;
@@ -181,7 +221,7 @@ static int decode(json_t *j, struct group_record *ret)
 int cfs_group_decode_heartbeat(const void *value, size_t len, struct group_record *ret,
 			       size_t *ret_at)
 {
-	char text[96];
+	char text[96], *end;
 	int at = 0;
 
 	memcpy(text, value, CFS_MIN(len, sizeof(text) - 1));
@@ -191,23 +231,45 @@ int cfs_group_decode_heartbeat(const void *value, size_t len, struct group_recor
 	    !at || ret->heartbeat_ms == 0 || ret->heartbeat_ms > HEARTBEAT_MAX_MS)
 		return -EINVAL;
 	*ret_at = (size_t)at;
-	return 0;
+	ret->info = 0;
+	if (text[at] == '{')
+		return 0;
+	ret->info = strtoull(text + at, &end, 10);
+	return isdigit((unsigned char)text[at]) && ret->info && !*end ? 0 : -EINVAL;
+}
+
+static int decode_description(const char *text, size_t len, struct group_record *ret)
+{
+	json_t *j = json_loadb(text, len, 0, NULL);
+	int r = j ? decode_json(j, ret) : -EINVAL;
+
+	json_decref(j);
+	return r;
 }
 
 int cfs_group_decode(const void *value, size_t len, struct group_record *ret)
 {
 	size_t at;
-	json_t *j;
 	int r;
 
 	memset(ret, 0, sizeof(*ret));
 	r = cfs_group_decode_heartbeat(value, len, ret, &at);
 	if (r < 0)
 		return r;
-	j = json_loadb((const char *)value + at, len - at, 0, NULL);
-	r = j ? decode(j, ret) : -EINVAL;
-	json_decref(j);
-	return r;
+	return ret->info ? -EINVAL : decode_description((const char *)value + at, len - at, ret);
+}
+
+int cfs_group_decode_info(const void *value, size_t len, struct group_record *ret)
+{
+	char text[64];
+	int at = 0;
+
+	memset(ret, 0, sizeof(*ret));
+	memcpy(text, value, CFS_MIN(len, sizeof(text) - 1));
+	text[CFS_MIN(len, sizeof(text) - 1)] = '\0';
+	if (sscanf(text, "%" SCNx64 " %" SCNu64 " %n", &ret->boot, &ret->info, &at) < 2 || !at)
+		return -EINVAL;
+	return decode_description((const char *)value + at, len - (size_t)at, ret);
 }
 
 struct list {
@@ -217,13 +279,69 @@ struct list {
 	struct list *next;
 };
 
+/* One group: its descriptions are read after its records. */
+struct listing {
+	const struct list *of;
+	struct listed {
+		uint64_t id, cached_bytes;
+	} *v; /* with a description of their own */
+	size_t n, room;
+};
+
+static uint64_t id_of(const void *element)
+{
+	return ((const struct listed *)element)->id;
+}
+
+static int note_listed(struct listing *l, uint64_t id, uint64_t cached_bytes)
+{
+	size_t i = cfs_sorted_place(l->v, l->n, sizeof(*l->v), id_of, id);
+
+	if (l->n == l->room) {
+		size_t room = CFS_MAX(2 * l->room, (size_t)16);
+		struct listed *v = reallocarray(l->v, room, sizeof(*v));
+
+		if (!v)
+			return -ENOMEM;
+		l->v = v;
+		l->room = room;
+	}
+	memmove(l->v + i + 1, l->v + i, (l->n - i) * sizeof(*l->v));
+	l->v[i] = (struct listed){.id = id, .cached_bytes = cached_bytes};
+	l->n++;
+	return 0;
+}
+
 static int list_member(void *arg, const char *key, const void *value, size_t len)
 {
-	const struct list *l = arg;
+	struct listing *l = arg;
+	struct group_record r = {0};
+	uint64_t id = strtoull(strchr(key, '/') + 1, NULL, 16);
+	size_t at;
+
+	if (cfs_group_decode_heartbeat(value, len, &r, &at) < 0)
+		return 0;
+	if (r.info)
+		return note_listed(l, id, r.member.cached_bytes);
+	if (cfs_group_decode(value, len, &r) < 0)
+		return 0;
+	return l->of->fn(l->of->arg, l->of->group, &r.member);
+}
+
+static int list_info(void *arg, const char *key, const void *value, size_t len)
+{
+	const struct listing *l = arg;
 	struct group_record r;
+	size_t i;
 
 	(void)key;
-	return cfs_group_decode(value, len, &r) < 0 ? 0 : l->fn(l->arg, l->group, &r.member);
+	if (cfs_group_decode_info(value, len, &r) < 0)
+		return 0;
+	i = cfs_sorted_place(l->v, l->n, sizeof(*l->v), id_of, r.member.id);
+	if (i == l->n || l->v[i].id != r.member.id)
+		return 0;
+	r.member.cached_bytes = l->v[i].cached_bytes;
+	return l->of->fn(l->of->arg, l->of->group, &r.member);
 }
 
 static int list_group(void *arg, const char *key, const void *value, size_t len)
@@ -243,12 +361,19 @@ static int list_group(void *arg, const char *key, const void *value, size_t len)
 int cfs_group_list_one(const struct cfs_group_registry *reg, const char *name,
 		       cfs_group_listed_fn fn, void *arg)
 {
-	struct list l = {.fn = fn, .arg = arg};
+	struct list of = {.fn = fn, .arg = arg};
+	struct listing l = {.of = &of};
 	char table[CFS_GROUP_KEY_MAX];
+	int r;
 
-	snprintf(l.group, sizeof(l.group), "%s", name);
+	snprintf(of.group, sizeof(of.group), "%s", name);
 	cfs_group_member_table(name, table);
-	return reg->each(reg->arg, table, list_member, &l);
+	r = reg->each(reg->arg, table, list_member, &l);
+	cfs_group_info_table(name, table);
+	if (r == 0 && l.n > 0)
+		r = reg->each(reg->arg, table, list_info, &l);
+	free(l.v);
+	return r;
 }
 
 int cfs_group_list(const struct cfs_group_registry *reg, cfs_group_listed_fn fn, void *arg)

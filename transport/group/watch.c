@@ -16,13 +16,16 @@
 /* Time after which an unchanging record is removed; removals at a time. */
 #define FORGOTTEN_MS  (10 * 60 * 1000)
 #define FORGOTTEN_MAX 64
+/* Descriptions that are read by name; more are read as a table. */
+#define INFOS_BY_NAME 16
 
 struct members_watch {
 	uint64_t boot, number, heartbeat_ms;
 	uint64_t heard_ms; /* watched_ms when its number last changed */
-	uint64_t text;	   /* hash of the rest of its record */
+	uint64_t info;	   /* identity of the description that its record names or has */
+	uint64_t info_has; /* the same of the one that entry was made from */
 	bool seen;	   /* it is in this listing */
-	bool described;	   /* false: its record is malformed; all of it counts for the hash */
+	bool described;	   /* entry has been made; false, too, while its record is malformed */
 	bool gone;
 	struct cfs_roster_entry entry;
 };
@@ -62,8 +65,16 @@ static int find_or_add(struct cfs_members *m, uint64_t id, struct members_watch 
 	return 0;
 }
 
-static void describe(struct members_watch *w, const struct cfs_group_member *of)
+/* Of the version of a description in a record of its own. */
+static uint64_t info_of(const struct group_record *r)
 {
+	return r->boot * 0x9e3779b97f4a7c15u + r->info;
+}
+
+static void describe(struct members_watch *w, const struct cfs_group_member *of, uint64_t info)
+{
+	w->info_has = info;
+	w->described = true;
 	w->entry = (struct cfs_roster_entry){
 		.id = of->id,
 		.weight = of->weight,
@@ -89,27 +100,34 @@ static int see_nonsense(struct cfs_members *m, const char *key, struct members_w
 {
 	uint64_t text = cfs_roster_hash(value, len);
 
-	if (w->described || !w->heard_ms || w->text != text)
+	if (w->described || !w->heard_ms || w->info != text)
 		w->heard_ms = m->watched_ms;
-	w->text = text;
+	w->info = w->info_has = text;
 	w->described = false;
 	return make_no_sense(m, key);
+}
+
+/* 0: the key of no member. */
+static uint64_t id_of_key(const char *key)
+{
+	const char *text = strchr(key, '/');
+	char *end = NULL;
+	uint64_t id = text ? strtoull(text + 1, &end, 16) : 0;
+
+	return id && end - text == 1 + 16 && !*end ? id : 0;
 }
 
 static int see(void *arg, const char *key, const void *value, size_t len)
 {
 	struct cfs_members *m = arg;
-	const char *id_text = strchr(key, '/');
 	struct group_record r = {0};
 	struct members_watch *w;
-	uint64_t id, text;
+	uint64_t id = id_of_key(key), info;
 	bool is_new;
 	size_t at;
-	char *end;
 	int rc;
 
-	id = id_text ? strtoull(id_text + 1, &end, 16) : 0;
-	if (!id || end - id_text != 1 + 16 || *end)
+	if (!id)
 		return make_no_sense(m, key);
 	rc = find_or_add(m, id, &w);
 	if (rc < 0)
@@ -117,15 +135,14 @@ static int see(void *arg, const char *key, const void *value, size_t len)
 	w->seen = true;
 	if (cfs_group_decode_heartbeat(value, len, &r, &at) < 0)
 		return see_nonsense(m, key, w, value, len);
-	text = cfs_roster_hash((const char *)value + at, len - at);
-	is_new = !w->described;
-	if (is_new || w->text != text) {
+	is_new = !w->heard_ms;
+	info = r.info ? info_of(&r) : cfs_roster_hash((const char *)value + at, len - at);
+	if (!r.info && (!w->described || w->info_has != info)) {
 		if (cfs_group_decode(value, len, &r) < 0 || r.member.id != id)
 			return see_nonsense(m, key, w, value, len);
-		describe(w, &r.member);
-		w->described = true;
-		w->text = text;
+		describe(w, &r.member, info);
 	}
+	w->info = info;
 	w->heartbeat_ms = r.heartbeat_ms;
 	if (is_new && id == m->silent)
 		w->heard_ms = m->watched_ms - CFS_MIN(m->silent_ms, m->watched_ms);
@@ -134,6 +151,51 @@ static int see(void *arg, const char *key, const void *value, size_t len)
 	w->boot = r.boot;
 	w->number = r.number;
 	return 0;
+}
+
+static bool lacks_info(const struct members_watch *w)
+{
+	return w->seen && w->info_has != w->info;
+}
+
+/* A description may be newer than the record that was read before it. */
+static int see_info(void *arg, const char *key, const void *value, size_t len)
+{
+	struct cfs_members *m = arg;
+	uint64_t id = id_of_key(key);
+	size_t i = cfs_sorted_place(m->watch, m->n_watch, sizeof(*m->watch), id_of, id);
+	struct group_record r;
+
+	if (i == m->n_watch || m->watch[i].entry.id != id || !lacks_info(&m->watch[i]))
+		return 0;
+	if (cfs_group_decode_info(value, len, &r) < 0 || r.member.id != id)
+		return make_no_sense(m, key);
+	describe(&m->watch[i], &r.member, info_of(&r));
+	return 0;
+}
+
+/* After the records: the descriptions that have changed. */
+static int read_infos(struct cfs_members *m)
+{
+	const struct cfs_group_registry *reg = m->registry;
+	char key[CFS_GROUP_KEY_MAX];
+	size_t i, n = 0;
+	int r = 0;
+
+	for (i = 0; i < m->n_watch; i++)
+		n += lacks_info(&m->watch[i]);
+	if (n > INFOS_BY_NAME) {
+		cfs_group_info_table(m->name, key);
+		return reg->each(reg->arg, key, see_info, m);
+	}
+	for (i = 0; i < m->n_watch && r >= 0; i++) {
+		if (!lacks_info(&m->watch[i]))
+			continue;
+		cfs_group_info_key(m->name, m->watch[i].entry.id, key);
+		r = reg->get(reg->arg, key, see_info, m);
+		r = r == -ENOENT ? 0 : r;
+	}
+	return r;
 }
 
 static uint64_t quiet_ms(const struct cfs_members *m, const struct members_watch *w)
@@ -160,14 +222,6 @@ static void judge(struct cfs_members *m, struct members_watch *w)
 	w->gone = gone;
 }
 
-static void forget(struct cfs_members *m, uint64_t id)
-{
-	char key[CFS_GROUP_KEY_MAX];
-
-	cfs_group_member_key(m->name, id, key);
-	m->registry->drop(m->registry->arg, key);
-}
-
 /* Goes through all members seen before: those without a record have left. */
 static void judge_all(struct cfs_members *m)
 {
@@ -184,7 +238,7 @@ static void judge_all(struct cfs_members *m)
 		judge(m, w);
 		if (w->gone && m->leading && quiet_ms(m, w) > FORGOTTEN_MS &&
 		    forgotten++ < FORGOTTEN_MAX)
-			forget(m, w->entry.id);
+			cfs_members_drop_record(m, w->entry.id);
 		m->watch[n++] = *w;
 	}
 	m->n_watch = n;
@@ -202,6 +256,8 @@ int cfs_members_watch(struct cfs_members *m, uint64_t now_ms, uint64_t period_ms
 	m->watch_ms = now_ms;
 	cfs_group_member_table(m->name, table);
 	r = m->registry->each(m->registry->arg, table, see, m);
+	if (r == 0)
+		r = read_infos(m);
 	if (r < 0) {
 		/* While the registry was unreachable, silence of the others proves nothing. */
 		m->watched_ms -= passed_ms;

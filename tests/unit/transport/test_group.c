@@ -756,33 +756,28 @@ static void test_listing_is_cut_short(void **state)
 static void test_followers_read_no_records(void **state)
 {
 	struct registry r;
-	struct member a, b, c, d;
+	struct member m[6], *last = &m[5];
 	uint64_t heartbeats;
-	int i;
+	unsigned i;
 
 	registry_open(&r);
 	for (i = 0; i < 200; i++)
-		write_phantom(&r, 1000 + (uint64_t)i, 7, 1, "");
-	join(&a, &r, 1);
-	WAIT_FOR(seen_by(&a) == 1);
-	join(&b, &r, 2);
-	WAIT_FOR(seen_by(&a) == 2 && seen_by(&b) == 2);
-	join(&c, &r, 3);
-	WAIT_FOR(seen_by(&a) == 3 && seen_by(&c) == 3);
-	join(&d, &r, 4);
-	WAIT_FOR(seen_by(&a) == 4 && seen_by(&d) == 4);
-	heartbeats = stats(&d).heartbeats;
-	WAIT_FOR(stats(&d).heartbeats >= heartbeats + 20);
-	assert_int_equal(d.lists, 0);
-	assert_true(a.lists > 0 && b.lists > 0 && c.lists > 0); /* leader and deputies */
-	b.silent = true;
-	WAIT_FOR(look(&a, 2).n == 0 && look(&d, 2).n == 0);
-	b.silent = false;
-	WAIT_FOR(look(&a, 2).n == 1 && look(&d, 2).n == 1);
-	part(&a);
-	part(&b);
-	part(&c);
-	part(&d);
+		write_phantom(&r, 1000 + i, 7, 1, "");
+	for (i = 0; i < 6; i++) {
+		join(&m[i], &r, 1 + i);
+		WAIT_FOR(seen_by(&m[0]) == 1 + i && seen_by(&m[i]) == 1 + i);
+	}
+	heartbeats = stats(last).heartbeats;
+	WAIT_FOR(stats(last).heartbeats >= heartbeats + 20);
+	assert_int_equal(last->lists, 0);
+	for (i = 0; i < 5; i++)
+		assert_true(m[i].lists > 0); /* leader and deputies */
+	m[1].silent = true;
+	WAIT_FOR(look(&m[0], 2).n == 0 && look(last, 2).n == 0);
+	m[1].silent = false;
+	WAIT_FOR(look(&m[0], 2).n == 1 && look(last, 2).n == 1);
+	for (i = 0; i < 6; i++)
+		part(&m[i]);
 	assert_int_equal(registry_members(&r), 200);
 	registry_close(&r);
 }

@@ -190,6 +190,8 @@ int cfs_group_read_key(const struct cfs_group_registry *reg, const char *name,
 /* The same, and creates a missing key. 0, or an error. */
 int cfs_group_get_key(const struct cfs_group_registry *reg, const char *name,
 		      struct group_key *ret);
+/* Removes a key in a form that this version does not read. */
+void cfs_group_drop_foreign_key(const struct cfs_group_registry *reg, const char *name);
 /* A numeric address, v4 or v6, without port. -EINVAL. */
 int cfs_group_parse_address(const char *text, unsigned port, struct sockaddr_storage *ret,
 			    socklen_t *ret_len);

@@ -156,10 +156,22 @@ static int make_roster(struct cfs_members *m, uint64_t now_ms)
 	return r;
 }
 
+/* Members of another form write records that this version cannot read. */
+static bool has_foreign_members(const struct cfs_members *m)
+{
+	const struct cfs_roster_entry *e;
+	size_t i, n = 0;
+
+	for (i = 0; i < m->n_watch; i++)
+		n += cfs_members_watched(m, i, &e);
+	return n < m->n_watch;
+}
+
 int cfs_members_claim(struct cfs_members *m, uint64_t now_ms)
 {
 	struct members_head h = m->head_text[0] ? m->head : (struct members_head){0};
 	bool same = m->head_text[0] && m->known && m->version == h.version;
+	bool first = !m->head_text[0];
 	int r = 0;
 
 	m->silent = h.leader == m->self->member.id ? 0 : h.leader;
@@ -186,6 +198,8 @@ int cfs_members_claim(struct cfs_members *m, uint64_t now_ms)
 		  m->name, h.version, m->silent);
 	m->version = h.version;
 	m->leading = m->known = true;
+	if (first && !has_foreign_members(m))
+		cfs_group_drop_foreign_key(m->registry, m->name);
 	return 0;
 }
 

@@ -489,6 +489,14 @@ int cfs_group_get_key(const struct cfs_group_registry *reg, const char *name, st
 	return r < 0 ? r : r ? 0 : -ENOENT;
 }
 
+void cfs_group_drop_foreign_key(const struct cfs_group_registry *reg, const char *name)
+{
+	char record[CFS_GROUP_KEY_MAX];
+
+	snprintf(record, sizeof(record), KEYS_TABLE ".%s/", name);
+	(void)reg->drop(reg->arg, record); /* the next list tries it again */
+}
+
 int cfs_group_rotate_key(const struct cfs_group_registry *reg, const char *name)
 {
 	struct group_key key;

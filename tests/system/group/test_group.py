@@ -18,7 +18,7 @@ import pytest
 
 from cachefs import BIN, SLOW, wait_until, wrong_clock
 from s3volume import S3Volume
-from servers import ENGINES
+from servers import ENGINES, redis_server
 from slowproxy import SlowProxy
 from syscalls import write
 from team import (
@@ -634,6 +634,18 @@ def test_key_rotation(ws, tls):
     assert sum(m.stat("peer_fallbacks_total") for m in (c, b)) <= 2
     r = ws.run("cachefs", "config", "--rotate-group-key", "nobody", team.volume.url, env=team.s3.keys)
     assert r.returncode != 0 and "no cache group nobody" in r.stderr
+
+
+def test_records_of_another_form_are_removed(ws):
+    """Redis: a hash that no member reads, with the key of a group."""
+    db = redis_server().database()
+    ws.cleanups.append(db.drop)
+    vol = ws.volume(url=db.url)
+    c = db.connect()
+    c.hset("zcachefs:record", "group.key.team/", "{}")
+    m = vol.mount("cache-group=team,group-ip=127.0.0.1")
+    assert not c.exists("zcachefs:record") and c.exists("zcachefs:record:group.key")
+    m.umount()
 
 
 @pytest.mark.deadline(120)

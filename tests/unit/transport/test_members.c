@@ -389,6 +389,43 @@ static void test_leader_that_reads_no_descriptions(void **state)
 	end();
 }
 
+/* As members of another format write them: number counts its heartbeats. */
+static void put_foreign(uint64_t id, uint64_t number)
+{
+	char key[CFS_GROUP_KEY_MAX], text[96];
+
+	snprintf(text, sizeof(text), "{\"id\":\"%016" PRIx64 "\",\"number\":%" PRIu64 "}", id,
+		 number);
+	cfs_group_member_key("team", id, key);
+	registry_put(&sim.r, key, text, strlen(text), false);
+}
+
+static bool is_there(const char *key)
+{
+	size_t i;
+
+	for (i = 0; i < sim.r.n; i++) {
+		if (strcmp(sim.r.v[i].key, key) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* A secret that no member uses stays for ever; or it goes while members of its form need it. */
+static void test_key_of_another_form(void **state)
+{
+	begin(1, 0);
+	registry_put(&sim.r, "group.key.team/", "{}", 2, true);
+	put_foreign(8000, 1);
+	leave(join(100));
+	assert_true(is_there("group.key.team/"));
+	cfs_members_drop_record(&join(101)->m, 8000);
+	leave(&sim.v[1]);
+	leave(join(102));
+	assert_false(is_there("group.key.team/"));
+	end();
+}
+
 static void test_leaving(void **state)
 {
 	struct one *o;
@@ -574,17 +611,6 @@ static void put_phantom(uint64_t id, uint64_t number)
 	free(text);
 }
 
-/* As members of another format write them: number counts its heartbeats. */
-static void put_foreign(uint64_t id, uint64_t number)
-{
-	char key[CFS_GROUP_KEY_MAX], text[96];
-
-	snprintf(text, sizeof(text), "{\"id\":\"%016" PRIx64 "\",\"number\":%" PRIu64 "}", id,
-		 number);
-	cfs_group_member_key("team", id, key);
-	registry_put(&sim.r, key, text, strlen(text), false);
-}
-
 static size_t records_from(uint64_t id, uint64_t end)
 {
 	size_t i, n = 0;
@@ -734,6 +760,7 @@ int main(void)
 		cmocka_unit_test(test_all_who_watch_die),
 		cmocka_unit_test(test_descriptions_change),
 		cmocka_unit_test(test_leader_that_reads_no_descriptions),
+		cmocka_unit_test(test_key_of_another_form),
 		cmocka_unit_test(test_leaving),
 		cmocka_unit_test(test_registry_is_away),
 		cmocka_unit_test(test_leader_is_frozen),

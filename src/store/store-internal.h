@@ -11,9 +11,9 @@
  *	put.c     uploads
  *	sync.c    durability
  *	store.c   life, read, prefetch, removal, statistics
- *	peers.c	  other members of the cache group, a tier
  *	cachedir/ directories of block files; on top of it:
  *	disk/	  the disk cache, a tier
+ *	peers/	  other members of the cache group, a tier
  *	stage/	  writeback
  *
  * Locks: a shard's lock protects its blocks with all their slots, and the flights of those blocks.

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <cachefs/disk.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "peers-internal.h"
+
+#define KEEP_TIMEOUT_MS 5000 /* a disk cache that is full for longer does without the block */
+
+int cfs_peers_reserve(struct cfs_peers *p, const struct cfs_block *block, uint64_t bytes, bool kept,
+		      cfs_deadline_t deadline, struct reservation **ret)
+{
+	struct reservation *l = calloc(1, sizeof(*l));
+	int r = 0;
+
+	if (!l)
+		return -ENOMEM;
+	l->peers = p;
+	l->bytes = bytes;
+	l->refs = 1;
+	l->kept = kept;
+	if (block)
+		l->block = *block;
+	pthread_mutex_lock(&p->lock);
+	while (p->reserved > 0 && p->reserved + bytes > p->reserved_max && r == 0)
+		r = deadline ? cfs_cond_wait(&p->room, &p->lock, deadline) : -EAGAIN;
+	if (r == 0) {
+		p->reserved += bytes;
+		LIST_INSERT_HEAD(&p->reservations, l, link);
+	}
+	pthread_mutex_unlock(&p->lock);
+	if (r == 0)
+		*ret = l;
+	else
+		free(l);
+	return r == 0 ? 0 : -EAGAIN;
+}
+
+void cfs_peers_release(struct reservation *l)
+{
+	struct cfs_peers *p = l->peers;
+	bool last;
+
+	pthread_mutex_lock(&p->lock);
+	last = --l->refs == 0;
+	if (last) {
+		LIST_REMOVE(l, link);
+		p->reserved -= l->bytes;
+		pthread_cond_broadcast(&p->room);
+	}
+	pthread_mutex_unlock(&p->lock);
+	if (last)
+		free(l);
+}
+
+/* Called with the lock: the block's, with any of these two set if they are asked for. */
+static struct reservation *find(struct cfs_peers *p, const struct cfs_block *b, bool kept,
+				bool failover)
+{
+	struct reservation *l;
+
+	LIST_FOREACH(l, &p->reservations, link)
+	{
+		if (l->block.len && l->block.slice == b->slice && l->block.index == b->index &&
+		    (l->kept || !kept) && (l->failover || !failover))
+			return l;
+	}
+	return NULL;
+}
+
+static bool has(struct cfs_peers *p, const struct cfs_block *b, bool failover)
+{
+	bool found;
+
+	pthread_mutex_lock(&p->lock);
+	found = find(p, b, false, failover);
+	pthread_mutex_unlock(&p->lock);
+	return found;
+}
+
+bool cfs_peers_fails_over(struct cfs_peers *p, const struct cfs_block *b)
+{
+	return atomic_load(&p->n_failovers) > 0 && has(p, b, true);
+}
+
+void cfs_peers_set_failover(struct reservation *l, bool failover)
+{
+	struct cfs_peers *p = l->peers;
+
+	pthread_mutex_lock(&p->lock);
+	l->failover = failover;
+	atomic_fetch_add(&p->n_failovers, failover ? 1u : -1u);
+	pthread_mutex_unlock(&p->lock);
+}
+
+/* ---- until it is on disk ---- */
+
+struct keep_job {
+	struct cfs_job job; /* first */
+	struct reservation *reservation;
+	struct cfs_block block;
+	struct cfs_segs data;
+};
+
+static void end_keep(struct keep_job *j)
+{
+	cfs_segs_release(&j->data);
+	cfs_peers_release(j->reservation);
+	free(j);
+}
+
+static void run_keep(struct cfs_job *job)
+{
+	struct keep_job *j = (struct keep_job *)job;
+	struct cfs_peers *p = j->reservation->peers;
+
+	if (!atomic_load(&p->leaving))
+		cfs_store_keep(p->store, &j->block, &j->data, cfs_deadline_in(KEEP_TIMEOUT_MS));
+	end_keep(j);
+}
+
+/* Takes over the reference of the reservation in every case. */
+static int keep_until_written(struct reservation *l, const struct cfs_block *b,
+			      const struct cfs_segs *data)
+{
+	struct keep_job *j = malloc(sizeof(*j));
+	int r;
+
+	if (!j) {
+		cfs_peers_release(l);
+		return -ENOMEM;
+	}
+	*j = (struct keep_job){.job.run = run_keep, .reservation = l, .block = *b};
+	cfs_segs_init(&j->data);
+	r = cfs_segs_slice(&j->data, data, 0, data->len);
+	if (r == 0)
+		r = cfs_peers_submit(l->peers, l->peers->keepers, &j->job);
+	if (r < 0)
+		end_keep(j);
+	return r;
+}
+
+void cfs_peers_keep_fetched(struct reservation *l, const struct cfs_segs *data)
+{
+	struct cfs_peers *p = l->peers;
+	bool kept;
+
+	if (!p->disk)
+		return;
+	pthread_mutex_lock(&p->lock);
+	kept = find(p, &l->block, true, false) != NULL;
+	if (!kept) {
+		l->refs++;
+		l->kept = true;
+	}
+	pthread_mutex_unlock(&p->lock);
+	if (!kept && keep_until_written(l, &l->block, data) < 0)
+		cfs_disk_tier.offer(p->disk, &l->block, data);
+}
+
+/*
+ * A disk cache that is behind drops new blocks. The next request for an own block would then fetch
+ * it again, so it is held in memory until it is on disk, while there is room.
+ */
+void cfs_peers_keep_own(struct cfs_peers *p, const struct cfs_block *b, const struct cfs_segs *data)
+{
+	struct reservation *l;
+
+	if (!p->disk || has(p, b, false)) /* fetched for others: cfs_peers_keep_fetched() */
+		return;
+	if (cfs_peers_reserve(p, b, b->len, true, 0, &l) < 0 || keep_until_written(l, b, data) < 0)
+		cfs_disk_tier.offer(p->disk, b, data);
+}
+
+uint64_t cfs_peers_kept_bytes(struct cfs_peers *p)
+{
+	const struct reservation *l;
+	uint64_t bytes = 0;
+
+	pthread_mutex_lock(&p->lock);
+	LIST_FOREACH(l, &p->reservations, link)
+	bytes += l->kept ? l->bytes : 0;
+	pthread_mutex_unlock(&p->lock);
+	return bytes;
+}

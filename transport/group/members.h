@@ -28,7 +28,7 @@
  * a version without them, has the description in its record.
  *
  * Traffic per member of n, in bytes per second, with heartbeats of 5 s: two records per heartbeat,
- * two heads, and 100 * n * (1 + 4 / 2) / n / 1.25 for what leader and deputies read: independent of
+ * two heads, and 90 * n * (1 + 4 / 2) / n / 1.25 for what leader and deputies read: independent of
  * n.
  *
  * Threads: one at a time.

@@ -75,6 +75,7 @@ int cfs_logring_print(int fd, FILE *out)
 	uint64_t next, number;
 	struct stat st;
 	struct ring *r;
+	unsigned i;
 
 	if (fstat(fd, &st) < 0)
 		return -errno;
@@ -89,8 +90,9 @@ int cfs_logring_print(int fd, FILE *out)
 	}
 	next = atomic_load(&r->next);
 	number = next > CFS_LOGRING_LINES ? next - CFS_LOGRING_LINES : 0;
-	for (number++; number <= next; number++) {
-		struct line *l = &r->lines[(number - 1) % CFS_LOGRING_LINES];
+	/* The count is another process's: it may be any number. */
+	for (i = 0; i < CFS_LOGRING_LINES && number < next; i++) {
+		struct line *l = &r->lines[number++ % CFS_LOGRING_LINES];
 
 		memcpy(text, l->text, sizeof(text));
 		text[sizeof(text) - 1] = '\0';

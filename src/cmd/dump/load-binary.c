@@ -18,7 +18,7 @@ struct reader {
 	size_t slices_cap;
 };
 
-/* A message by its field numbers; the last field of each kind counts. */
+/* A message by its field numbers; the last field of each kind counts. One that is absent is empty. */
 struct message {
 	struct wire_field f[MAX_FIELD + 1];
 };
@@ -27,9 +27,12 @@ static int parse(const struct wire_field *in, struct message *ret)
 {
 	const uint8_t *p = in->p, *end = in->p + in->len;
 	struct wire_field f;
+	size_t i;
 	int r;
 
 	*ret = (struct message){0};
+	for (i = 0; i <= MAX_FIELD; i++)
+		ret->f[i].p = (const uint8_t *)"";
 	while ((r = wire_next(&p, end, &f)) > 0)
 		if (f.field <= MAX_FIELD)
 			ret->f[f.field] = f;
@@ -294,8 +297,8 @@ static int read_segment(struct reader *rd, uint64_t len)
 
 	if (len > WIRE_SEGMENT_MAX)
 		return bad(rd->l, "the length of a segment");
-	if (len > rd->cap) {
-		uint8_t *v = realloc(rd->segment, (size_t)len);
+	if (len > rd->cap || !rd->segment) {
+		uint8_t *v = realloc(rd->segment, len ? (size_t)len : 1);
 
 		if (!v)
 			return -ENOMEM;

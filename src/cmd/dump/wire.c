@@ -90,7 +90,7 @@ int wire_get_varint(const uint8_t **p, const uint8_t *end, uint64_t *ret)
 
 int wire_next(const uint8_t **p, const uint8_t *end, struct wire_field *ret)
 {
-	struct wire_field f = {0};
+	struct wire_field f = {.p = *p};
 	uint64_t key, len;
 
 	if (*p == end)

@@ -71,7 +71,7 @@ struct wire_field {
 	unsigned field;
 	bool is_bytes;
 	uint64_t number;
-	const uint8_t *p;
+	const uint8_t *p; /* never NULL */
 	size_t len;
 };
 /* Returns 1 and the next field, and advances *p; 0 at the end; -EBADMSG. */

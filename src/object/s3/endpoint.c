@@ -261,7 +261,7 @@ static int fill(const char *storage, const char *text, const struct cfs_url *u,
 		encoded = NULL;
 	}
 	region = cfs_url_option(u, "region");
-	if (!e->region || (region && *region)) {
+	if (!e->region || !*e->region || (region && *region)) {
 		region = fallback_region(storage, region);
 		r = set(&e->region, region, strlen(region));
 	}

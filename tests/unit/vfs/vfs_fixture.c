@@ -161,7 +161,7 @@ int cfs_meta_readdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t di
 {
 	struct cfs_dirent e = {.name_len = 6, .type = CFS_TYPE_FILE};
 	struct cfs_cursor after;
-	char name[8];
+	char name[16];
 	size_t n = 0;
 	int i = 0;
 

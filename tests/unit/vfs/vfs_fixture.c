@@ -79,7 +79,8 @@ int cfs_meta_getattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 	meta.calls++;
 	if (ino < FIRST_INO)
 		*ret = make_attr(CFS_TYPE_DIR);
-	else if (meta.exists[ino - FIRST_INO] || meta.sustained[ino - FIRST_INO])
+	else if (ino - FIRST_INO < FILES &&
+		 (meta.exists[ino - FIRST_INO] || meta.sustained[ino - FIRST_INO]))
 		*ret = meta.attr[ino - FIRST_INO];
 	else
 		r = -ENOENT;
@@ -170,7 +171,7 @@ int cfs_meta_readdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t di
 		meta.max_limit = (int)limit;
 	if (cursor->len)
 		memcpy(&i, cursor->key, sizeof(i));
-	for (; i < FILES && n < limit; i++) {
+	for (i = i < 0 ? FILES : i; i < FILES && n < limit; i++) {
 		if (!meta.exists[i])
 			continue;
 		snprintf(name, sizeof(name), "f%05d", i % 100000);
@@ -185,7 +186,7 @@ int cfs_meta_readdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t di
 		*cursor = after;
 		n++;
 	}
-	return i == FILES;
+	return i >= FILES;
 }
 
 int cfs_meta_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,

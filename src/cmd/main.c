@@ -94,7 +94,8 @@ int main(int argc, char **argv)
 			continue;
 		snprintf(name, sizeof(name), "cachefs %s", (*c)->name);
 		cmd_set_name(name);
-		return end((*c)->run(argc - 1, args + 1));
+		return end((*c)->run_argv ? (*c)->run_argv(argc - 1, args + 1)
+					  : cmd_run(*c, argc - 1, args + 1));
 	}
 	cmd_error("unknown command '%s'; `cachefs --help` lists them", args[1]);
 	return CMD_USAGE;

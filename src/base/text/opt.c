@@ -490,9 +490,9 @@ int cfs_opt_defaults(const struct cfs_opt *table, void *dst)
 	int r;
 
 	for (o = table; o->name; o++)
-		memset(field(o, dst), 0, field_size(o));
+		memset(field(o, dst), o->flags & CFS_OPT_UNSET ? 0xff : 0, field_size(o));
 	for (o = table; o->name; o++) {
-		r = o->def ? parse_value(o, dst, o->def) : 0;
+		r = o->def && !(o->flags & CFS_OPT_UNSET) ? parse_value(o, dst, o->def) : 0;
 		if (r < 0) {
 			cfs_opt_free(table, dst);
 			return r;

@@ -79,10 +79,9 @@ int admin_open(const char *url, const struct admin_opts *o, unsigned needs, stru
 
 	*ret = (struct admin){.needs = needs};
 	ret->waits = waits_begin();
-	if (o->credentials && volume_read_credentials(o->credentials, err) < 0) {
-		cmd_error("%s", err);
-		return CMD_USAGE;
-	}
+	r = volume_use_credentials(o->credentials);
+	if (r != CMD_OK)
+		return r;
 	r = volume_open(url, &conf, &ret->meta, &ret->setting, err);
 	if (r == 0) {
 		ret->block_size = ret->setting->block_size_kib << 10;
@@ -97,7 +96,7 @@ int admin_open(const char *url, const struct admin_opts *o, unsigned needs, stru
 	return CMD_SYSTEM;
 }
 
-int admin_close(struct admin *a)
+int admin_close(struct admin *a, int status)
 {
 	int r = 0;
 
@@ -117,7 +116,7 @@ int admin_close(struct admin *a)
 	waits_end(a->waits);
 	if (r < 0)
 		cmd_error("usage counters could not be written, run fsck: %s", strerror(-r));
-	return r < 0 ? CMD_SYSTEM : CMD_OK;
+	return r < 0 ? CMD_SYSTEM : status;
 }
 
 /* ---- repairs ---- */

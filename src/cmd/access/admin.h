@@ -56,8 +56,8 @@ struct admin {
 
 /* Returns CMD_OK, or an exit status after a message. The caller closes *ret in any case. */
 int admin_open(const char *url, const struct admin_opts *o, unsigned needs, struct admin *ret);
-/* Returns CMD_OK, or CMD_SYSTEM after a message when the usage counters could not be written. */
-int admin_close(struct admin *a);
+/* Returns status, or CMD_SYSTEM after a message when the usage counters could not be written. */
+int admin_close(struct admin *a, int status);
 
 /*
  * Takes the lease under which one command at a time repairs a volume: two would both add what they

@@ -134,14 +134,13 @@ char **cmd_hide_secrets(int argc, char **argv)
 	return copy;
 }
 
-int cmd_parse(const struct cmd *cmd, const struct cfs_opt *table, void *dst, int argc, char **argv,
-	      const char **pos, int min_pos, int n_pos)
+int cmd_parse(const struct cmd *cmd, void *options, int argc, char **argv, const char **args)
 {
 	char err[CFS_OPT_ERRLEN] = "";
 	bool options_end = false;
 	int i, r, n = 0;
 
-	memset(pos, 0, sizeof(*pos) * (size_t)n_pos);
+	memset(args, 0, sizeof(*args) * (size_t)cmd->max_args);
 	for (i = 1; i < argc; i += r) {
 		r = 0;
 		if (!options_end && !strcmp(argv[i], "--")) {
@@ -152,11 +151,11 @@ int cmd_parse(const struct cmd *cmd, const struct cfs_opt *table, void *dst, int
 		if (!options_end && (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))) {
 			printf("usage: cachefs %s %s\n\n%s.\n\n", cmd->name, cmd->synopsis,
 			       cmd->summary);
-			cfs_opt_help(table, stdout);
+			cfs_opt_help(cmd->options, stdout);
 			return CMD_OK;
 		}
 		if (!options_end)
-			r = cfs_opt_arg(table, dst, argc - i, argv + i, err);
+			r = cfs_opt_arg(cmd->options, options, argc - i, argv + i, err);
 		if (r < 0) {
 			if (r == -ENOENT)
 				cmd_error("unknown option '%s'", argv[i]);
@@ -166,16 +165,36 @@ int cmd_parse(const struct cmd *cmd, const struct cfs_opt *table, void *dst, int
 		}
 		if (r > 0)
 			continue;
-		if (n == n_pos) {
+		if (n == cmd->max_args) {
 			cmd_error("unexpected argument '%s'", argv[i]);
 			return CMD_USAGE;
 		}
-		pos[n++] = argv[i];
+		args[n++] = argv[i];
 		r = 1;
 	}
-	if (n < min_pos) {
+	if (n < cmd->min_args) {
 		cmd_error("usage: cachefs %s %s", cmd->name, cmd->synopsis);
 		return CMD_USAGE;
 	}
 	return -1;
+}
+
+int cmd_run(const struct cmd *cmd, int argc, char **argv)
+{
+	const char **args = calloc((size_t)cmd->max_args + 1, sizeof(*args));
+	void *options = calloc(1, cmd->options_size + 1);
+	int r = CMD_SYSTEM;
+
+	if (!args || !options || cfs_opt_defaults(cmd->options, options) < 0) {
+		cmd_error("out of memory");
+		goto out;
+	}
+	r = cmd_parse(cmd, options, argc, argv, args);
+	if (r < 0)
+		r = cmd->run(options, args);
+	cfs_opt_free(cmd->options, options);
+out:
+	free(options);
+	free(args);
+	return r;
 }

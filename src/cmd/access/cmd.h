@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Commands of cachefs(1). Each takes its own argv (argv[0] is the command's name) and returns the
- * exit status of the process: 0 done, 1 wrong usage or bad input, 2 the system or a backend failed,
- * 3 damage was found, and for mount the codes of mount(8).
+ * Commands of cachefs(1). Each returns the exit status of the process: 0 done, 1 wrong usage or
+ * bad input, 2 the system or a backend failed, 3 damage was found, and for mount the codes of
+ * mount(8).
  */
 #ifndef CFS_CMD_H
 #define CFS_CMD_H
@@ -25,7 +25,13 @@ struct cmd {
 	const char *name;
 	const char *synopsis; /* what follows "cachefs NAME" */
 	const char *summary;  /* one sentence without full stop */
-	int (*run)(int argc, char **argv);
+	const struct cfs_opt *options;
+	size_t options_size; /* of the structure that they fill */
+	int min_args, max_args;
+	/* args: NULL after the last one. Strings of the options belong to the caller. */
+	int (*run)(void *options, const char **args);
+	/* In place of all of these, for a command line of another form. argv[0] is the name. */
+	int (*run_argv)(int argc, char **argv);
 };
 
 extern const struct cmd cmd_format, cmd_status, cmd_info, cmd_mount, cmd_umount, cmd_version;
@@ -39,12 +45,13 @@ extern const struct cmd cmd_stats, cmd_profile, cmd_debug, cmd_bench, cmd_doctor
 /* mount.cachefs(8): the helper that mount(8) calls. */
 int cmd_mount_helper(int argc, char **argv);
 
+/* Runs a command that has no run_argv: parses, calls run(), frees the options. */
+int cmd_run(const struct cmd *cmd, int argc, char **argv);
 /*
- * Parses options and up to n_pos positional arguments (NULL when absent). Prints help for --help.
- * Returns -1 to go on, else the exit status. Too few (min_pos) or too many arguments are errors.
+ * Parses what follows the name into options, which hold their defaults, and args (max_args entries,
+ * NULL when absent). Prints help for --help. Returns -1 to go on, else the exit status.
  */
-int cmd_parse(const struct cmd *cmd, const struct cfs_opt *table, void *dst, int argc, char **argv,
-	      const char **pos, int min_pos, int n_pos);
+int cmd_parse(const struct cmd *cmd, void *options, int argc, char **argv, const char **args);
 
 /* "cachefs NAME: text" on stderr; without control characters, secrets of URLs masked. */
 __attribute__((format(printf, 1, 2))) void cmd_error(const char *fmt, ...);

@@ -156,6 +156,16 @@ int volume_read_credentials(const char *path, char err[256])
 	return r;
 }
 
+int volume_use_credentials(const char *path)
+{
+	char err[256] = "out of memory";
+
+	if (!path || volume_read_credentials(path, err) == 0)
+		return CMD_OK;
+	cmd_error("%s", err);
+	return CMD_USAGE;
+}
+
 int volume_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_meta **ret_meta,
 		struct cfs_setting **ret_setting, char err[256])
 {

@@ -341,37 +341,32 @@ static int bench(struct bench *b)
 	return r;
 }
 
-static int bench_run(int argc, char **argv)
+static int bench_run(void *options, const char **args)
 {
-	struct bench_opts o = {0};
-	struct bench b = {.o = &o};
+	const struct bench_opts *o = options;
+	struct bench b = {.o = o};
 	int r, flags = FS_SECRM_FL;
-	const char *path;
 	char top[4200];
 
-	cfs_opt_defaults(bench_table, &o);
-	r = cmd_parse(&cmd_bench, bench_table, &o, argc, argv, &path, 1, 1);
-	if (r >= 0)
-		return r;
 	live_begin();
-	snprintf(top, sizeof(top), "%s/cachefs-bench.%d", path, (int)getpid());
+	snprintf(top, sizeof(top), "%s/cachefs-bench.%d", args[0], (int)getpid());
 	b.top_fd = mkdir(top, 0755) < 0 ? -1 : open(top, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (b.top_fd < 0) {
-		cmd_error("cannot work in %s: %s", path, strerror(errno));
+		cmd_error("cannot work in %s: %s", args[0], strerror(errno));
 		return CMD_USAGE;
 	}
 	/* Skips the volume's trash; other file systems ignore the flag. */
 	(void)ioctl(b.top_fd, FS_IOC_SETFLAGS, &flags);
 	b.colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
-	b.results = o.json ? json_array() : NULL;
+	b.results = o->json ? json_array() : NULL;
 	r = bench(&b);
 	clean_up(&b, top);
 	close(b.top_fd);
 	if (b.results && r == 0)
 		admin_print_json(json_pack(
-			"{s:I, s:I, s:I, s:I, s:O}", "threads", (json_int_t)o.threads, "big_size",
-			(json_int_t)o.big_size, "small_size", (json_int_t)o.small_size,
-			"small_files", (json_int_t)o.small_files, "results", b.results));
+			"{s:I, s:I, s:I, s:I, s:O}", "threads", (json_int_t)o->threads, "big_size",
+			(json_int_t)o->big_size, "small_size", (json_int_t)o->small_size,
+			"small_files", (json_int_t)o->small_files, "results", b.results));
 	json_decref(b.results);
 	return r == 0 ? CMD_OK : live_stopped() ? CMD_INTERRUPTED : CMD_SYSTEM;
 }
@@ -380,5 +375,9 @@ const struct cmd cmd_bench = {
 	.name = "bench",
 	.synopsis = "[OPTIONS] PATH",
 	.summary = "Measures big files, small files and metadata in a directory",
+	.options = bench_table,
+	.options_size = sizeof(struct bench_opts),
+	.min_args = 1,
+	.max_args = 1,
 	.run = bench_run,
 };

@@ -43,7 +43,7 @@ static const struct cfs_opt mdtest_table[] = {
 	OPT_SIZE("write", write, "SIZE", "bytes written into each file", .def = "0",
 		 .max = CFS_FILE_MAX),
 	OPT_DURATION("skip-dir-mtime", skip_dir_mtime_ms, "TIME",
-		     "of a META-URL: as the mount option", .def = "100ms"),
+		     "of a META-URL: as the mount option", .def = "100ms", .flags = CFS_OPT_UNSET),
 	ADMIN_OPTIONS(common),
 	{0},
 };
@@ -348,45 +348,35 @@ static bool make_shape(const struct mdtest_opts *o, struct mdtest_shape *ret)
 	       ret->n_files * CFS_DIV_UP(ret->write_bytes, CFS_CHUNK_SIZE) <= MAX_ITEMS;
 }
 
-static int mdtest_run(int argc, char **argv)
+static int mdtest_run(void *options, const char **args)
 {
 	struct sigaction sa = {.sa_handler = on_signal};
-	struct mdtest_opts o = {0};
+	struct mdtest_opts *o = options;
 	struct mdtest_shape shape;
 	struct mdtest *m = NULL;
-	char err[256] = "";
-	const char *where;
-	bool is_volume;
+	bool is_volume = strstr(args[0], "://");
 	int r, closed;
 
-	cfs_opt_defaults(mdtest_table, &o);
-	o.skip_dir_mtime_ms = NOT_GIVEN;
-	r = cmd_parse(&cmd_mdtest, mdtest_table, &o, argc, argv, &where, 1, 1);
-	if (r >= 0)
-		goto out;
-	r = CMD_USAGE;
-	if (!make_shape(&o, &shape)) {
+	if (!make_shape(o, &shape)) {
 		cmd_error("that is more than %d directories, files or chunks of 64 MiB", MAX_ITEMS);
-		goto out;
+		return CMD_USAGE;
 	}
-	is_volume = strstr(where, "://");
-	if (o.skip_dir_mtime_ms != NOT_GIVEN && !is_volume) {
-		cmd_error("%s: skip-dir-mtime is an option of the mount", where);
-		goto out;
+	if (o->skip_dir_mtime_ms != NOT_GIVEN && !is_volume) {
+		cmd_error("%s: skip-dir-mtime is an option of the mount", args[0]);
+		return CMD_USAGE;
 	}
-	if (o.skip_dir_mtime_ms == NOT_GIVEN)
-		o.skip_dir_mtime_ms = CFS_SKIP_DIR_MTIME_MS;
-	if (o.common.credentials && volume_read_credentials(o.common.credentials, err) < 0) {
-		cmd_error("%s", err);
-		goto out;
-	}
+	if (o->skip_dir_mtime_ms == NOT_GIVEN)
+		o->skip_dir_mtime_ms = CFS_SKIP_DIR_MTIME_MS;
+	r = volume_use_credentials(o->common.credentials);
+	if (r != CMD_OK)
+		return r;
 	r = CMD_SYSTEM;
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		goto out;
-	m->depth = (unsigned)o.depth;
-	r = is_volume ? mdtest_open_volume(where, &shape, o.skip_dir_mtime_ms, &m->t)
-		      : mdtest_open_path(where, &shape, &m->t);
+	m->depth = (unsigned)o->depth;
+	r = is_volume ? mdtest_open_volume(args[0], &shape, o->skip_dir_mtime_ms, &m->t)
+		      : mdtest_open_path(args[0], &shape, &m->t);
 	if (r != CMD_OK)
 		goto out;
 	sigaction(SIGINT, &sa, NULL);
@@ -394,7 +384,7 @@ static int mdtest_run(int argc, char **argv)
 	r = run_all(m);
 	if (r < 0)
 		cmd_error("%s", strerror(-r));
-	if (o.common.json)
+	if (o->common.json)
 		print_json(m);
 	else
 		print_table(m);
@@ -404,7 +394,6 @@ static int mdtest_run(int argc, char **argv)
 	r = r < 0 || closed < 0 ? CMD_SYSTEM : judge(m);
 out:
 	free(m);
-	cfs_opt_free(mdtest_table, &o);
 	return r;
 }
 
@@ -412,5 +401,9 @@ const struct cmd cmd_mdtest = {
 	.name = "mdtest",
 	.synopsis = "[OPTIONS] META-URL|PATH",
 	.summary = "Measures metadata operations of a volume or a mount",
+	.options = mdtest_table,
+	.options_size = sizeof(struct mdtest_opts),
+	.min_args = 1,
+	.max_args = 1,
 	.run = mdtest_run,
 };

@@ -450,44 +450,32 @@ static int run_bench(struct bench *b)
 	return r;
 }
 
-static int objbench_run(int argc, char **argv)
+static int objbench_run(void *options, const char **args)
 {
-	struct options o = {0};
-	struct bench b = {.o = &o};
-	const char *pos[1];
-	char err[256];
+	const struct options *o = options;
+	struct bench b = {.o = o};
 	int r;
 
-	cfs_opt_defaults(table, &o);
-	r = cmd_parse(&cmd_objbench, table, &o, argc, argv, pos, 1, 1);
-	if (r >= 0)
-		goto out;
-	r = CMD_USAGE;
-	if (!parse_ladder(o.ladder, &b)) {
+	if (!parse_ladder(o->ladder, &b)) {
 		cmd_error("--threads wants up to %d numbers between 1 and %d", LADDER_MAX,
 			  THREADS_MAX);
-		goto out;
+		return CMD_USAGE;
 	}
-	if (o.credentials && volume_read_credentials(o.credentials, err) < 0) {
-		cmd_error("%s", err);
-		goto out;
-	}
-	r = CMD_SYSTEM;
+	r = volume_use_credentials(o->credentials);
+	if (r != CMD_OK)
+		return r;
 	snprintf(b.prefix, sizeof(b.prefix), "cachefs-objbench-%08x/", (unsigned)cfs_random_u64());
-	if (open_store(&b, pos[0]) < 0)
-		goto out;
-	if (o.json)
+	if (open_store(&b, args[0]) < 0)
+		return CMD_SYSTEM;
+	if (o->json)
 		b.json = json_pack("{s:[], s:[]}", "tests", "speed");
 	live_begin();
-	if (run_bench(&b) == 0 && !b.failed)
-		r = CMD_OK;
+	r = run_bench(&b) == 0 && !b.failed ? CMD_OK : CMD_SYSTEM;
 	if (live_stopped())
 		r = CMD_INTERRUPTED;
 	json_decref(b.json);
 	cfs_object_close(b.store);
 	free(b.body);
-out:
-	cfs_opt_free(table, &o);
 	return r;
 }
 
@@ -495,5 +483,9 @@ const struct cmd cmd_objbench = {
 	.name = "objbench",
 	.synopsis = "[OPTIONS] BUCKET",
 	.summary = "Tests an object store and measures it",
+	.options = table,
+	.options_size = sizeof(struct options),
+	.min_args = 1,
+	.max_args = 1,
 	.run = objbench_run,
 };

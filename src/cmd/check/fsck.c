@@ -107,34 +107,29 @@ static void print_summary(struct fsck *f)
 		printf("%" PRIu64 " problems, %" PRIu64 " repaired\n", f->found, f->repaired);
 }
 
-static int fsck_run(int argc, char **argv)
+static int fsck_run(void *options, const char **args)
 {
-	struct fsck_opts o = {0};
+	const struct fsck_opts *o = options;
 	struct fsck f = {0};
 	struct admin a = {0};
-	const char *url;
 	int r;
 
-	cfs_opt_defaults(fsck_table, &o);
-	r = cmd_parse(&cmd_fsck, fsck_table, &o, argc, argv, &url, 1, 1);
-	if (r >= 0)
-		goto out;
-	r = admin_open(url, &o.common,
-		       (o.repair ? ADMIN_WRITE : 0) | (o.no_data ? 0 : ADMIN_OBJECTS), &a);
+	r = admin_open(args[0], &o->common,
+		       (o->repair ? ADMIN_WRITE : 0) | (o->no_data ? 0 : ADMIN_OBJECTS), &a);
 	if (r != CMD_OK)
 		goto out;
-	if (o.repair && admin_begin_repair(&a, "cachefs fsck --repair") < 0) {
+	if (o->repair && admin_begin_repair(&a, "cachefs fsck --repair") < 0) {
 		r = CMD_SYSTEM;
 		goto out;
 	}
 	f = (struct fsck){
 		.a = &a,
-		.repair = o.repair,
-		.sync_dir_stat = o.sync_dir_stat,
-		.json = o.common.json,
+		.repair = o->repair,
+		.sync_dir_stat = o->sync_dir_stat,
+		.json = o->common.json,
 		.problems = json_array(),
 	};
-	r = o.path ? fsck_path(&f, o.path, o.recursive) : check_volume(&f, !o.no_data);
+	r = o->path ? fsck_path(&f, o->path, o->recursive) : check_volume(&f, !o->no_data);
 	if (r < 0) {
 		cmd_error("the check could not be completed: %s", strerror(-r));
 		r = CMD_SYSTEM;
@@ -146,10 +141,7 @@ static int fsck_run(int argc, char **argv)
 out:
 	json_decref(f.problems);
 	inostack_free(&f.stats);
-	if (admin_close(&a) != CMD_OK)
-		r = CMD_SYSTEM;
-	cfs_opt_free(fsck_table, &o);
-	return r;
+	return admin_close(&a, r);
 }
 
 const struct cmd cmd_fsck = {
@@ -158,5 +150,9 @@ const struct cmd cmd_fsck = {
 	.summary =
 		"Checks names, counts, quotas and the blocks of every file; exit status 3: damage "
 		"is left",
+	.options = fsck_table,
+	.options_size = sizeof(struct fsck_opts),
+	.min_args = 1,
+	.max_args = 1,
 	.run = fsck_run,
 };

@@ -555,28 +555,23 @@ static int judge_from(struct gc *g)
 	return 0;
 }
 
-static int gc_run(int argc, char **argv)
+static int gc_run(void *options, const char **args)
 {
-	struct gc_opts o = {0};
-	struct gc g = {.o = &o};
+	const struct gc_opts *o = options;
+	struct gc g = {.o = o};
 	struct admin a = {0};
-	const char *url;
 	int r;
 
-	cfs_opt_defaults(gc_table, &o);
-	r = cmd_parse(&cmd_gc, gc_table, &o, argc, argv, &url, 1, 1);
-	if (r >= 0)
-		goto out;
-	r = admin_open(url, &o.common,
-		       ADMIN_OBJECTS | (o.delete || o.compact ? ADMIN_WRITE : 0) |
-			       (o.compact ? ADMIN_DATA : 0),
+	r = admin_open(args[0], &o->common,
+		       ADMIN_OBJECTS | (o->delete || o->compact ? ADMIN_WRITE : 0) |
+			       (o->compact ? ADMIN_DATA : 0),
 		       &a);
 	if (r != CMD_OK)
 		goto out;
 	g.a = &a;
 	r = judge_from(&g) < 0 || run(&g) < 0 ? CMD_SYSTEM : CMD_OK;
-	if (g.uses && (o.common.json || r == CMD_OK)) {
-		if (o.common.json)
+	if (g.uses && (o->common.json || r == CMD_OK)) {
+		if (o->common.json)
 			print_json(&g);
 		else
 			print_text(&g);
@@ -586,15 +581,16 @@ out:
 	inoset_free(&g.deleted);
 	sorter_destroy(g.objects);
 	sorter_destroy(g.uses);
-	if (admin_close(&a) != CMD_OK)
-		r = CMD_SYSTEM;
-	cfs_opt_free(gc_table, &o);
-	return r;
+	return admin_close(&a, r);
 }
 
 const struct cmd cmd_gc = {
 	.name = "gc",
 	.synopsis = "[--delete] [--compact] [OPTIONS] META-URL",
 	.summary = "Counts, and with --delete removes, objects that no file needs",
+	.options = gc_table,
+	.options_size = sizeof(struct gc_opts),
+	.min_args = 1,
+	.max_args = 1,
 	.run = gc_run,
 };

@@ -95,26 +95,24 @@ static int map(const char *path, bool json)
 	return r;
 }
 
-static int cache_run(int argc, char **argv)
+static int cache_run(void *options, const char **args)
 {
-	struct cache_opts o;
-	const char *args[2];
-	int r;
+	const struct cache_opts *o = options;
 
-	cfs_opt_defaults(cache_table, &o);
-	r = cmd_parse(&cmd_cache, cache_table, &o, argc, argv, args, 2, 2);
-	if (r >= 0)
-		return r;
 	if (strcmp(args[0], "map")) {
 		cmd_error("unknown action '%s'; there is only map", args[0]);
 		return CMD_USAGE;
 	}
-	return map(args[1], o.json);
+	return map(args[1], o->json);
 }
 
 const struct cmd cmd_cache = {
 	.name = "cache",
 	.synopsis = "map [--json] PATH",
 	.summary = "Shows which members of the cache group own and have each block of a file",
+	.options = cache_table,
+	.options_size = sizeof(struct cache_opts),
+	.min_args = 2,
+	.max_args = 2,
 	.run = cache_run,
 };

@@ -57,20 +57,18 @@ static int clone_path(const char *src, const char *dst, const struct clone_opts 
 	return r;
 }
 
-static int clone_run(int argc, char **argv)
+static int clone_run(void *options, const char **args)
 {
-	struct clone_opts o;
-	const char *pos[2];
-	int r;
-
-	cfs_opt_defaults(clone_table, &o);
-	r = cmd_parse(&cmd_clone, clone_table, &o, argc, argv, pos, 2, 2);
-	return r >= 0 ? r : clone_path(pos[0], pos[1], &o);
+	return clone_path(args[0], args[1], options);
 }
 
 const struct cmd cmd_clone = {
 	.name = "clone",
 	.synopsis = "[--preserve] [--json] SOURCE DESTINATION",
 	.summary = "Copies a file or tree of a mount without copying data",
+	.options = clone_table,
+	.options_size = sizeof(struct clone_opts),
+	.min_args = 2,
+	.max_args = 2,
 	.run = clone_run,
 };

@@ -54,20 +54,13 @@ static int compact_path(const char *path, bool json)
 	return r;
 }
 
-static int compact_run(int argc, char **argv)
+static int compact_run(void *options, const char **args)
 {
-	const char *pos[PATHS_MAX];
-	struct compact_opts o;
-	int i, r;
+	const struct compact_opts *o = options;
+	int r = CMD_OK, one;
 
-	cfs_opt_defaults(compact_table, &o);
-	r = cmd_parse(&cmd_compact, compact_table, &o, argc, argv, pos, 1, PATHS_MAX);
-	if (r >= 0)
-		return r;
-	r = CMD_OK;
-	for (i = 0; i < PATHS_MAX && pos[i]; i++) {
-		int one = compact_path(pos[i], o.json);
-
+	for (; *args; args++) {
+		one = compact_path(*args, o->json);
 		r = r == CMD_OK ? one : r;
 	}
 	return r;
@@ -77,5 +70,9 @@ const struct cmd cmd_compact = {
 	.name = "compact",
 	.synopsis = "[--json] PATH...",
 	.summary = "Merges the slices of files, and of all files below a directory",
+	.options = compact_table,
+	.options_size = sizeof(struct compact_opts),
+	.min_args = 1,
+	.max_args = PATHS_MAX,
 	.run = compact_run,
 };

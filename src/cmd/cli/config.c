@@ -33,8 +33,8 @@ enum { AS_IT_IS, OFF, ON };
 #define OPTIONS struct config_opts
 static const struct cfs_opt config_table[] = {
 	OPT_SIZE("capacity", capacity, "SIZE",
-		 "limit of the volume, a bare number is in GiB; 0: none", .unit = 1ULL << 30,
-		 .max = INT64_MAX),
+		 "limit of the volume, a bare number is in GiB; 0: none", .flags = CFS_OPT_UNSET,
+		 .unit = 1ULL << 30, .max = INT64_MAX),
 	OPT_INT("inodes", inodes, "N", "limit of the number of inodes; 0: none", .def = "-1",
 		.min = -1, .max = INT64_MAX),
 	OPT_INT("trash-days", trash_days, "DAYS",
@@ -375,37 +375,27 @@ static bool is_tag(const char *s)
 	return true;
 }
 
-static int config_run(int argc, char **argv)
+static int config_run(void *options, const char **args)
 {
-	struct config_opts o = {0};
-	struct admin_opts common;
+	const struct config_opts *o = options;
+	struct admin_opts common = {.credentials = o->credentials};
 	struct change c = {0};
 	struct admin a = {0};
 	char err[256] = "out of memory";
-	const char *url;
-	bool writes;
 	int r;
 
-	cfs_opt_defaults(config_table, &o);
-	o.capacity = NOT_GIVEN;
-	r = cmd_parse(&cmd_config, config_table, &o, argc, argv, &url, 1, 1);
-	if (r >= 0)
-		goto out;
-	if (o.tag && !is_tag(o.tag)) {
+	if (o->tag && !is_tag(o->tag)) {
 		cmd_error("--tag: not one KEY=VALUE of letters, digits, spaces and +-._:/@: %s",
-			  o.tag);
-		r = CMD_USAGE;
-		goto out;
+			  o->tag);
+		return CMD_USAGE;
 	}
-	writes = any_change(&o);
-	common = (struct admin_opts){.credentials = o.credentials};
-	r = admin_open(url, &common, writes ? ADMIN_WRITE : 0, &a);
+	r = admin_open(args[0], &common, any_change(o) ? ADMIN_WRITE : 0, &a);
 	if (r != CMD_OK)
 		goto out;
 	r = CMD_SYSTEM;
-	if (cfs_setting_copy(a.setting, &c.s) < 0 || apply(&c, &o) < 0 ||
-	    (c.any && change(&a, &c, &o, err) < 0) ||
-	    (o.rotate_group_key && peers_rotate_key(a.meta, o.rotate_group_key, err) < 0)) {
+	if (cfs_setting_copy(a.setting, &c.s) < 0 || apply(&c, o) < 0 ||
+	    (c.any && change(&a, &c, o, err) < 0) ||
+	    (o->rotate_group_key && peers_rotate_key(a.meta, o->rotate_group_key, err) < 0)) {
 		cmd_error("%s", err);
 		goto out;
 	}
@@ -415,13 +405,10 @@ static int config_run(int argc, char **argv)
 		cmd_error("out of memory");
 		goto out;
 	}
-	r = print_setting(c.s, o.json);
+	r = print_setting(c.s, o->json);
 out:
 	cfs_setting_free(c.s);
-	if (admin_close(&a) != CMD_OK)
-		r = CMD_SYSTEM;
-	cfs_opt_free(config_table, &o);
-	return r;
+	return admin_close(&a, r);
 }
 
 const struct cmd cmd_config = {
@@ -429,5 +416,9 @@ const struct cmd cmd_config = {
 	.synopsis = "[OPTIONS] META-URL",
 	.summary = "Shows a volume's setting, or changes what may change; mounts notice within a "
 		   "heartbeat",
+	.options = config_table,
+	.options_size = sizeof(struct config_opts),
+	.min_args = 1,
+	.max_args = 1,
 	.run = config_run,
 };

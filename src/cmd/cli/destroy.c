@@ -224,41 +224,37 @@ static void print_json(const struct destroy *d)
 				   "removed_bytes", (json_int_t)d->removed.bytes));
 }
 
-static int destroy_run(int argc, char **argv)
+static int destroy_run(void *options, const char **args)
 {
-	struct destroy_opts o = {0};
-	struct destroy d = {.o = &o};
-	const char *pos[2];
+	const struct destroy_opts *o = options;
+	struct destroy d = {.o = o};
 	int r;
 
-	cfs_opt_defaults(destroy_table, &o);
-	r = cmd_parse(&cmd_destroy, destroy_table, &o, argc, argv, pos, 2, 2);
-	if (r >= 0)
-		goto out;
-	r = admin_open(pos[0], &o.common, ADMIN_OBJECTS | (o.dry_run ? 0 : ADMIN_WRITE), &d.a);
+	r = admin_open(args[0], &o->common, ADMIN_OBJECTS | (o->dry_run ? 0 : ADMIN_WRITE), &d.a);
 	if (r != CMD_OK)
 		goto out;
-	if (strcmp(pos[1], d.a.setting->uuid)) {
+	if (strcmp(args[1], d.a.setting->uuid)) {
 		cmd_error("the volume there is %s with UUID %s", d.a.setting->name,
 			  d.a.setting->uuid);
 		r = CMD_USAGE;
 		goto out;
 	}
 	r = destroy(&d);
-	if (r == CMD_OK && o.common.json)
+	if (r == CMD_OK && o->common.json)
 		print_json(&d);
 out:
 	if (d.keys)
 		fclose(d.keys);
-	if (admin_close(&d.a) != CMD_OK)
-		r = CMD_SYSTEM;
-	cfs_opt_free(destroy_table, &o);
-	return r;
+	return admin_close(&d.a, r);
 }
 
 const struct cmd cmd_destroy = {
 	.name = "destroy",
 	.synopsis = "[--yes] [--dry-run] [OPTIONS] META-URL UUID",
 	.summary = "Removes a volume with all its objects",
+	.options = destroy_table,
+	.options_size = sizeof(struct destroy_opts),
+	.min_args = 2,
+	.max_args = 2,
 	.run = destroy_run,
 };

@@ -312,7 +312,7 @@ static int change_volume(struct format *f, struct cfs_meta *meta, const struct c
 	const char *what, *pos[2];
 	int r = begin_with(old, &f->o);
 
-	if (r == 0 && cmd_parse(&cmd_format, format_table, &f->o, f->argc, f->argv, pos, 2, 2) >= 0)
+	if (r == 0 && cmd_parse(&cmd_format, &f->o, f->argc, f->argv, pos) >= 0)
 		r = -EINVAL;
 	if (r == 0)
 		r = build_setting(f->name, &f->o, old, &f->s);
@@ -415,10 +415,13 @@ static int format_run(int argc, char **argv)
 	int r;
 
 	cfs_opt_defaults(format_table, &f.o);
-	r = cmd_parse(&cmd_format, format_table, &f.o, argc, argv, pos, 2, 2);
+	r = cmd_parse(&cmd_format, &f.o, argc, argv, pos);
 	if (r >= 0)
 		goto out;
 	f.name = pos[1];
+	r = volume_use_credentials(f.o.credentials);
+	if (r != CMD_OK)
+		goto out;
 	r = CMD_USAGE;
 	if (cfs_setting_check_name(f.name) < 0) {
 		cmd_error("volume name '%s' must be 2 to 63 characters of a-z, 0-9 and '-', not "
@@ -428,10 +431,6 @@ static int format_run(int argc, char **argv)
 	}
 	if (f.o.block_size & (f.o.block_size - 1)) {
 		cmd_error("block size must be a power of two between 64K and 16M");
-		goto out;
-	}
-	if (f.o.credentials && volume_read_credentials(f.o.credentials, err) < 0) {
-		cmd_error("%s", err);
 		goto out;
 	}
 	if (f.o.encrypt_rsa_key && read_key(&f.o, err) < 0) {
@@ -460,5 +459,9 @@ const struct cmd cmd_format = {
 	.name = "format",
 	.synopsis = "[OPTIONS] META-URL NAME",
 	.summary = "Creates a volume, or changes the setting of an existing one",
-	.run = format_run,
+	.options = format_table,
+	.options_size = sizeof(struct format_opts),
+	.min_args = 2,
+	.max_args = 2,
+	.run_argv = format_run,
 };

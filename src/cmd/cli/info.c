@@ -63,19 +63,15 @@ static void print_info(json_t *j)
 		printf("  (more chunks are not shown)\n");
 }
 
-static int info_run(int argc, char **argv)
+static int info_run(void *options, const char **args)
 {
-	struct info_opts o;
-	const char *path, *error;
+	const struct info_opts *o = options;
+	const char *path = args[0], *error;
 	char point[4096];
 	struct stat st;
 	json_t *reply;
 	int r;
 
-	cfs_opt_defaults(info_table, &o);
-	r = cmd_parse(&cmd_info, info_table, &o, argc, argv, &path, 1, 1);
-	if (r >= 0)
-		return r;
 	if (lstat(path, &st) < 0) {
 		cmd_error("%s: %s", path, strerror(errno));
 		return CMD_USAGE;
@@ -92,7 +88,7 @@ static int info_run(int argc, char **argv)
 	if (error) {
 		cmd_error("%s: %s", path, error);
 		r = CMD_SYSTEM;
-	} else if (o.json) {
+	} else if (o->json) {
 		json_dumpf(reply, stdout, JSON_INDENT(2));
 		putchar('\n');
 		r = CMD_OK;
@@ -108,5 +104,9 @@ const struct cmd cmd_info = {
 	.name = "info",
 	.synopsis = "[--json] PATH",
 	.summary = "Shows the inode, slices and objects behind a path of a mount",
+	.options = info_table,
+	.options_size = sizeof(struct info_opts),
+	.min_args = 1,
+	.max_args = 1,
 	.run = info_run,
 };

@@ -30,8 +30,8 @@ static const struct cfs_opt quota_table[] = {
 		.min = -1, .max = UINT32_MAX - 1),
 	OPT_INT("gid", gid, "GID", "a group", .def = "-1", .min = -1, .max = UINT32_MAX - 1),
 	OPT_SIZE("capacity", capacity, "SIZE",
-		 "set: limit of space, a bare number is in GiB; 0: none", .unit = 1ULL << 30,
-		 .max = INT64_MAX),
+		 "set: limit of space, a bare number is in GiB; 0: none", .flags = CFS_OPT_UNSET,
+		 .unit = 1ULL << 30, .max = INT64_MAX),
 	OPT_INT("inodes", inodes, "N", "set: limit of the number of inodes; 0: none", .def = "-1",
 		.min = -1, .max = INT64_MAX),
 	OPT_FLAG("repair", repair, "check: put the recorded usage right"),
@@ -411,42 +411,35 @@ static const struct sub {
 	{"delete", run_delete, true}, {"check", run_check, false}, {"repair", run_repair, true},
 };
 
-static int quota_run(int argc, char **argv)
+static int quota_run(void *options, const char **args)
 {
-	struct quota_opts o = {.capacity = NOT_GIVEN};
-	struct quota_cmd c = {.o = &o};
+	const struct quota_opts *o = options;
+	struct quota_cmd c = {.o = o};
 	const struct sub *sub = NULL;
-	const char *pos[2];
 	size_t i;
 	int r;
 
-	cfs_opt_defaults(quota_table, &o);
-	o.capacity = NOT_GIVEN;
-	r = cmd_parse(&cmd_quota, quota_table, &o, argc, argv, pos, 2, 2);
-	if (r >= 0)
-		goto out;
 	for (i = 0; i < sizeof(subs) / sizeof(subs[0]); i++) {
-		if (!strcmp(subs[i].name, pos[0]))
+		if (!strcmp(subs[i].name, args[0]))
 			sub = &subs[i];
 	}
-	r = CMD_USAGE;
 	if (!sub) {
-		cmd_error("'%s' is none of set, get, list, delete, check, repair", pos[0]);
-		goto out;
+		cmd_error("'%s' is none of set, get, list, delete, check, repair", args[0]);
+		return CMD_USAGE;
 	}
-	r = admin_open(pos[1], &o.common, sub->writes || o.repair ? ADMIN_WRITE : 0, &c.a);
+	r = admin_open(args[1], &o->common, sub->writes || o->repair ? ADMIN_WRITE : 0, &c.a);
 	if (r == CMD_OK)
 		r = sub->run(&c);
-out:
-	if (admin_close(&c.a) != CMD_OK)
-		r = CMD_SYSTEM;
-	cfs_opt_free(quota_table, &o);
-	return r;
+	return admin_close(&c.a, r);
 }
 
 const struct cmd cmd_quota = {
 	.name = "quota",
 	.synopsis = "set|get|list|delete|check|repair [OPTIONS] META-URL",
 	.summary = "Limits of directories, users and groups",
+	.options = quota_table,
+	.options_size = sizeof(struct quota_opts),
+	.min_args = 2,
+	.max_args = 2,
 	.run = quota_run,
 };

@@ -206,51 +206,53 @@ static int restore_hour(struct restore *r, const char *name)
 	return e;
 }
 
-static int restore_run(int argc, char **argv)
+static void print_counts(const struct restore *r)
 {
-	struct restore_opts o = {0};
-	struct restore r = {.o = &o};
-	const char *pos[HOURS_MAX + 1];
-	int i, e, rc;
+	uint64_t restored = atomic_load(&r->restored), skipped = atomic_load(&r->skipped);
+	uint64_t failed = atomic_load(&r->failed);
 
-	cfs_opt_defaults(restore_table, &o);
-	rc = cmd_parse(&cmd_restore, restore_table, &o, argc, argv, pos, 2, HOURS_MAX + 1);
-	if (rc >= 0)
-		goto out;
-	rc = admin_open(pos[0], &o.common, ADMIN_WRITE, &r.a);
+	if (r->o->common.json)
+		admin_print_json(json_pack("{s:I, s:I, s:I}", "restored", (json_int_t)restored,
+					   "skipped", (json_int_t)skipped, "failed",
+					   (json_int_t)failed));
+	else
+		printf("%" PRIu64 " restored, %" PRIu64 " skipped, %" PRIu64 " failed\n", restored,
+		       skipped, failed);
+}
+
+static int restore_run(void *options, const char **args)
+{
+	const struct restore_opts *o = options;
+	struct restore r = {.o = o};
+	const char **hour;
+	int e, rc;
+
+	rc = admin_open(args[0], &o->common, ADMIN_WRITE, &r.a);
 	/* A signal must not keep the usage of what has come under quotas from being written. */
 	live_begin();
-	for (i = 1; i <= HOURS_MAX && pos[i] && rc == CMD_OK; i++) {
-		e = restore_hour(&r, pos[i]);
+	for (hour = args + 1; *hour && rc == CMD_OK; hour++) {
+		e = restore_hour(&r, *hour);
 		if (e < 0) {
-			cmd_error("%s: %s", pos[i],
+			cmd_error("%s: %s", *hour,
 				  e == -ENOENT ? "no such hour in the trash (YYYY-MM-DD-HH, UTC)"
 					       : strerror(-e));
 			rc = e == -EINTR ? CMD_INTERRUPTED : CMD_SYSTEM;
 		}
 	}
-	if (!r.a.meta)
-		goto out;
-	if (o.common.json)
-		admin_print_json(json_pack("{s:I, s:I, s:I}", "restored",
-					   (json_int_t)atomic_load(&r.restored), "skipped",
-					   (json_int_t)atomic_load(&r.skipped), "failed",
-					   (json_int_t)atomic_load(&r.failed)));
-	else
-		printf("%" PRIu64 " restored, %" PRIu64 " skipped, %" PRIu64 " failed\n",
-		       atomic_load(&r.restored), atomic_load(&r.skipped), atomic_load(&r.failed));
+	if (r.a.meta)
+		print_counts(&r);
 	if (rc == CMD_OK && atomic_load(&r.failed))
 		rc = CMD_SYSTEM;
-out:
-	if (admin_close(&r.a) != CMD_OK)
-		rc = CMD_SYSTEM;
-	cfs_opt_free(restore_table, &o);
-	return rc;
+	return admin_close(&r.a, rc);
 }
 
 const struct cmd cmd_restore = {
 	.name = "restore",
 	.synopsis = "[--put-back] [OPTIONS] META-URL HOUR...",
 	.summary = "Puts removed trees together again in .trash/HOUR, or back to where they were",
+	.options = restore_table,
+	.options_size = sizeof(struct restore_opts),
+	.min_args = 2,
+	.max_args = HOURS_MAX + 1,
 	.run = restore_run,
 };

@@ -330,36 +330,30 @@ static void raise_files(void)
 	}
 }
 
-static int rmr_run(int argc, char **argv)
+static int rmr_run(void *options, const char **args)
 {
-	struct rmr_opts o;
-	struct rmr r = {.o = &o, .lock = PTHREAD_MUTEX_INITIALIZER};
-	const char *pos[PATHS_MAX];
-	int i, rc, one;
+	const struct rmr_opts *o = options;
+	struct rmr r = {.o = o, .lock = PTHREAD_MUTEX_INITIALIZER};
+	int rc = CMD_OK, one;
 
-	cfs_opt_defaults(rmr_table, &o);
-	rc = cmd_parse(&cmd_rmr, rmr_table, &o, argc, argv, pos, 1, PATHS_MAX);
-	if (rc >= 0)
-		return rc;
 	raise_files();
 	if (cfs_cond_init(&r.idle) < 0 ||
-	    cfs_workers_create("rmr", (unsigned)o.threads, QUEUE, &r.workers) < 0) {
+	    cfs_workers_create("rmr", (unsigned)o->threads, QUEUE, &r.workers) < 0) {
 		cmd_error("out of memory");
 		return CMD_SYSTEM;
 	}
-	rc = CMD_OK;
-	for (i = 0; i < PATHS_MAX && pos[i]; i++) {
-		one = remove_path(&r, pos[i]);
+	for (; *args; args++) {
+		one = remove_path(&r, *args);
 		rc = rc == CMD_OK ? one : rc;
 	}
 	cfs_workers_destroy(r.workers);
-	if (o.json)
+	if (o->json)
 		admin_print_json(json_pack(
 			"{s:I, s:I, s:b}", "removed", (json_int_t)atomic_load(&r.removed), "failed",
-			(json_int_t)atomic_load(&r.failed), "dry_run", o.dry_run));
+			(json_int_t)atomic_load(&r.failed), "dry_run", o->dry_run));
 	else if (rc == CMD_OK)
 		cmd_line("%" PRIu64 " entries %s", atomic_load(&r.removed),
-			 o.dry_run ? "would be removed" : "removed");
+			 o->dry_run ? "would be removed" : "removed");
 	if (rc == CMD_OK && atomic_load(&r.failed))
 		rc = CMD_SYSTEM;
 	return rc;
@@ -369,5 +363,9 @@ const struct cmd cmd_rmr = {
 	.name = "rmr",
 	.synopsis = "[--skip-trash] [--dry-run] [--threads N] [--json] PATH...",
 	.summary = "Removes files and whole trees of a mount",
+	.options = rmr_table,
+	.options_size = sizeof(struct rmr_opts),
+	.min_args = 1,
+	.max_args = PATHS_MAX,
 	.run = rmr_run,
 };

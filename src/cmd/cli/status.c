@@ -202,28 +202,21 @@ static void print_groups(json_t *groups)
 	}
 }
 
-static int status_run(int argc, char **argv)
+static int status_run(void *options, const char **args)
 {
 	struct cfs_meta_conf conf = {.read_only = true, .timeout_ms = 30000};
 	struct cfs_setting *setting = NULL;
 	struct cfs_meta *meta = NULL;
-	struct status_opts o = {0};
+	const struct status_opts *o = options;
 	char err[256] = "";
-	const char *url;
 	json_t *j = NULL;
 	int r;
 
-	cfs_opt_defaults(status_table, &o);
-	r = cmd_parse(&cmd_status, status_table, &o, argc, argv, &url, 1, 1);
-	if (r >= 0)
-		goto out;
-	r = CMD_USAGE;
-	if ((o.credentials && volume_read_credentials(o.credentials, err) < 0)) {
-		cmd_error("%s", err);
-		goto out;
-	}
+	r = volume_use_credentials(o->credentials);
+	if (r != CMD_OK)
+		return r;
 	r = CMD_SYSTEM;
-	if (volume_open(url, &conf, &meta, &setting, err) < 0) {
+	if (volume_open(args[0], &conf, &meta, &setting, err) < 0) {
 		cmd_error("%s", err);
 		goto out;
 	}
@@ -232,12 +225,12 @@ static int status_run(int argc, char **argv)
 		cmd_error("cannot read the volume's counters and sessions");
 		goto out;
 	}
-	if (o.json) {
+	if (o->json) {
 		cfs_auto_free char *text = cfs_json_dump(j, JSON_INDENT(2));
 
 		puts(text ? text : "");
 	} else {
-		print_status(j, url);
+		print_status(j, args[0]);
 		print_groups(json_object_get(j, "groups"));
 	}
 	r = CMD_OK;
@@ -246,7 +239,6 @@ out:
 	cfs_setting_free(setting);
 	if (meta)
 		cfs_meta_close(meta);
-	cfs_opt_free(status_table, &o);
 	return r;
 }
 
@@ -254,5 +246,9 @@ const struct cmd cmd_status = {
 	.name = "status",
 	.synopsis = "[--json] META-URL",
 	.summary = "Shows a volume's setting, usage and sessions",
+	.options = status_table,
+	.options_size = sizeof(struct status_opts),
+	.min_args = 1,
+	.max_args = 1,
 	.run = status_run,
 };

@@ -75,20 +75,18 @@ static int summarise(const char *path, const struct summary_opts *o)
 	return r;
 }
 
-static int summary_run(int argc, char **argv)
+static int summary_run(void *options, const char **args)
 {
-	struct summary_opts o;
-	const char *path;
-	int r;
-
-	cfs_opt_defaults(summary_table, &o);
-	r = cmd_parse(&cmd_summary, summary_table, &o, argc, argv, &path, 1, 1);
-	return r >= 0 ? r : summarise(path, &o);
+	return summarise(args[0], options);
 }
 
 const struct cmd cmd_summary = {
 	.name = "summary",
 	.synopsis = "[--depth N] [--entries N] [--strict] [--json] PATH",
 	.summary = "Shows what a directory of a mount and its largest entries weigh",
+	.options = summary_table,
+	.options_size = sizeof(struct summary_opts),
+	.min_args = 1,
+	.max_args = 1,
 	.run = summary_run,
 };

@@ -136,19 +136,15 @@ static int unmount(const char *point, const struct umount_opts *o, bool answers)
 	return CMD_SYSTEM;
 }
 
-static int umount_run(int argc, char **argv)
+static int umount_run(void *options, const char **args)
 {
-	struct umount_opts o = {0};
+	const struct umount_opts *o = options;
 	struct mounted m;
-	const char *dir;
+	const char *dir = args[0];
 	char point[4096];
 	pid_t pid;
 	int r;
 
-	cfs_opt_defaults(umount_table, &o);
-	r = cmd_parse(&cmd_umount, umount_table, &o, argc, argv, &dir, 1, 1);
-	if (r >= 0)
-		return r;
 	r = mounted_resolve(dir, point, sizeof(point));
 	if (r < 0 || mounted_at(point, &m) < 0) {
 		cmd_error("%s: not mounted", dir);
@@ -159,15 +155,19 @@ static int umount_run(int argc, char **argv)
 		return CMD_USAGE;
 	}
 	pid = control_pid(point);
-	r = unmount(point, &o, pid > 0);
+	r = unmount(point, o, pid > 0);
 	if (r != CMD_OK)
 		return r;
-	return o.force ? CMD_OK : wait_for_process(pid, m.dev_minor, o.timeout_ms);
+	return o->force ? CMD_OK : wait_for_process(pid, m.dev_minor, o->timeout_ms);
 }
 
 const struct cmd cmd_umount = {
 	.name = "umount",
 	.synopsis = "[--force] [--no-flush] DIR",
 	.summary = "Unmounts and waits until everything is stored",
+	.options = umount_table,
+	.options_size = sizeof(struct umount_opts),
+	.min_args = 1,
+	.max_args = 1,
 	.run = umount_run,
 };

@@ -68,22 +68,17 @@ static json_t *modules_json(void)
 	return j;
 }
 
-static int version_run(int argc, char **argv)
+static int version_run(void *options, const char **args)
 {
 	struct cfs_fuse_features f;
-	struct version_opts o;
+	const struct version_opts *o = options;
 	struct utsname un;
 	json_t *j;
-	int r;
 
-	cfs_opt_defaults(version_table, &o);
-	r = cmd_parse(&cmd_version, version_table, &o, argc, argv, &(const char *){NULL}, 0, 0);
-	if (r >= 0)
-		return r;
 	cfs_fuse_features(&f);
 	if (uname(&un) < 0)
 		return CMD_SYSTEM;
-	if (!o.json) {
+	if (!o->json) {
 		printf("cachefs %s (build %s, volume format %s, metadata version %d)\n",
 		       CFS_VERSION, CFS_BUILD, CFS_COMPAT_VERSION, CFS_META_VERSION);
 		printf("libfuse %s (built with %s): passthrough %s, io_uring %s\n",
@@ -113,5 +108,7 @@ const struct cmd cmd_version = {
 	.name = "version",
 	.synopsis = "[--json]",
 	.summary = "Shows the version, the modules that are there, and what this kernel can do",
+	.options = version_table,
+	.options_size = sizeof(struct version_opts),
 	.run = version_run,
 };

@@ -269,39 +269,41 @@ static int warm(const struct warmup_opts *o, const char *const *pos)
 	return r;
 }
 
-static int warmup_run(int argc, char **argv)
+static int warmup_run(void *options, const char **args)
+{
+	const struct warmup_opts *o = options;
+
+	if (o->evict && o->check) {
+		cmd_error("--evict and --check exclude each other");
+		return CMD_USAGE;
+	}
+	if (!args[0] && !o->file) {
+		cmd_error("usage: cachefs %s %s", cmd_warmup.name, cmd_warmup.synopsis);
+		return CMD_USAGE;
+	}
+	return warm(o, args);
+}
+
+/* -f is --file. */
+static int warmup_run_argv(int argc, char **argv)
 {
 	static char file_option[] = "--file";
-	const char *pos[PATHS_MAX];
-	struct warmup_opts o;
-	int i, r;
+	int i;
 
 	for (i = 1; i < argc && strcmp(argv[i], "--"); i++) {
 		if (!strcmp(argv[i], "-f"))
 			argv[i] = file_option;
 	}
-	cfs_opt_defaults(warmup_table, &o);
-	r = cmd_parse(&cmd_warmup, warmup_table, &o, argc, argv, pos, 0, PATHS_MAX);
-	if (r >= 0) {
-		cfs_opt_free(warmup_table, &o);
-		return r;
-	}
-	if (o.evict && o.check) {
-		cmd_error("--evict and --check exclude each other");
-		r = CMD_USAGE;
-	} else if (!pos[0] && !o.file) {
-		cmd_error("usage: cachefs %s %s", cmd_warmup.name, cmd_warmup.synopsis);
-		r = CMD_USAGE;
-	} else {
-		r = warm(&o, pos);
-	}
-	cfs_opt_free(warmup_table, &o);
-	return r;
+	return cmd_run(&cmd_warmup, argc, argv);
 }
 
 const struct cmd cmd_warmup = {
 	.name = "warmup",
 	.synopsis = "[--evict | --check] [--threads N] [--json] PATH... | -f LIST",
 	.summary = "Fetches files, and all files below directories, into the caches of their mount",
+	.options = warmup_table,
+	.options_size = sizeof(struct warmup_opts),
+	.max_args = PATHS_MAX,
 	.run = warmup_run,
+	.run_argv = warmup_run_argv,
 };

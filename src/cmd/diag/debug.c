@@ -422,29 +422,26 @@ static int collect(const char *point, const char *file)
 	return CMD_OK;
 }
 
-static int debug_run(int argc, char **argv)
+static int debug_run(void *options, const char **args)
 {
-	const char *pos[2], *file;
 	char point[4096], own[64];
 	struct tm tm;
 	time_t now;
-	int r;
 
-	r = cmd_parse(&cmd_debug, debug_table, NULL, argc, argv, pos, 1, 2);
-	if (r >= 0)
-		return r;
-	if (control_find_mount(pos[0], point, sizeof(point)) < 0)
+	if (control_find_mount(args[0], point, sizeof(point)) < 0)
 		return CMD_USAGE;
 	now = time(NULL);
 	localtime_r(&now, &tm);
 	strftime(own, sizeof(own), "cachefs-debug-%Y%m%d-%H%M%S.tar.gz", &tm);
-	file = pos[1] ? pos[1] : own;
-	return collect(point, file);
+	return collect(point, args[1] ? args[1] : own);
 }
 
 const struct cmd cmd_debug = {
 	.name = "debug",
 	.synopsis = "MOUNTPOINT [FILE]",
 	.summary = "Writes an archive that describes a mount and its host, without secrets",
+	.options = debug_table,
+	.min_args = 1,
+	.max_args = 2,
 	.run = debug_run,
 };

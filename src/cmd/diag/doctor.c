@@ -252,27 +252,19 @@ static int doctor(struct doctor *d, const char *url, const struct doctor_opts *o
 	return d->changes ? CMD_DAMAGED : CMD_OK;
 }
 
-static int doctor_run(int argc, char **argv)
+static int doctor_run(void *options, const char **args)
 {
-	struct doctor_opts o = {0};
+	const struct doctor_opts *o = options;
 	struct doctor d = {0};
-	char err[256] = "";
-	const char *url;
 	int r;
 
-	cfs_opt_defaults(doctor_table, &o);
-	r = cmd_parse(&cmd_doctor, doctor_table, &o, argc, argv, &url, 1, 1);
-	if (r < 0 && o.admin.credentials && volume_read_credentials(o.admin.credentials, err) < 0) {
-		cmd_error("%s", err);
-		r = CMD_USAGE;
-	}
-	if (r < 0) {
-		d.colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
-		d.checks = o.admin.json ? json_array() : NULL;
-		r = doctor(&d, url, &o);
-		json_decref(d.checks);
-	}
-	cfs_opt_free(doctor_table, &o);
+	r = volume_use_credentials(o->admin.credentials);
+	if (r != CMD_OK)
+		return r;
+	d.colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
+	d.checks = o->admin.json ? json_array() : NULL;
+	r = doctor(&d, args[0], o);
+	json_decref(d.checks);
 	return r;
 }
 
@@ -281,5 +273,9 @@ const struct cmd cmd_doctor = {
 	.synopsis = "[OPTIONS] META-URL",
 	.summary = "Checks this host, a volume's database and its object store, and says what to "
 		   "change",
+	.options = doctor_table,
+	.options_size = sizeof(struct doctor_opts),
+	.min_args = 1,
+	.max_args = 1,
 	.run = doctor_run,
 };

@@ -308,25 +308,19 @@ static int profile(struct profile *p)
 	return CMD_OK;
 }
 
-static int profile_run(int argc, char **argv)
+static int profile_run(void *options, const char **args)
 {
 	char point[4096], path[4200];
-	struct profile_opts o = {0};
 	struct profile *p;
-	const char *dir;
 	int r;
 
-	cfs_opt_defaults(profile_table, &o);
-	r = cmd_parse(&cmd_profile, profile_table, &o, argc, argv, &dir, 1, 1);
-	if (r >= 0)
-		return r;
-	if (control_find_mount(dir, point, sizeof(point)) < 0)
+	if (control_find_mount(args[0], point, sizeof(point)) < 0)
 		return CMD_USAGE;
 	snprintf(path, sizeof(path), "%s/.accesslog", point);
 	p = calloc(1, sizeof(*p));
 	if (!p)
 		return CMD_SYSTEM;
-	p->o = &o;
+	p->o = options;
 	p->path = path;
 	live_begin();
 	r = profile(p);
@@ -338,5 +332,9 @@ const struct cmd cmd_profile = {
 	.name = "profile",
 	.synopsis = "[--by all|kind|uid|pid] [--interval TIME] [--count N] [--json] MOUNTPOINT",
 	.summary = "Shows who asks a mount for what, and how long it takes",
+	.options = profile_table,
+	.options_size = sizeof(struct profile_opts),
+	.min_args = 1,
+	.max_args = 1,
 	.run = profile_run,
 };

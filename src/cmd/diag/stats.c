@@ -261,22 +261,15 @@ static int watch(const char *path, const struct stats_opts *o)
 	return CMD_SYSTEM;
 }
 
-static int stats_run(int argc, char **argv)
+static int stats_run(void *options, const char **args)
 {
 	char point[4096], path[4200];
-	struct stats_opts o = {0};
-	const char *dir;
-	int r;
 
-	cfs_opt_defaults(stats_table, &o);
-	r = cmd_parse(&cmd_stats, stats_table, &o, argc, argv, &dir, 1, 1);
-	if (r >= 0)
-		return r;
-	if (control_find_mount(dir, point, sizeof(point)) < 0)
+	if (control_find_mount(args[0], point, sizeof(point)) < 0)
 		return CMD_USAGE;
 	snprintf(path, sizeof(path), "%s/.stats", point);
 	live_begin();
-	return watch(path, &o);
+	return watch(path, options);
 }
 
 const struct cmd cmd_stats = {
@@ -284,5 +277,9 @@ const struct cmd cmd_stats = {
 	.synopsis = "[--interval TIME] [--count N] [--json] MOUNTPOINT",
 	.summary =
 		"Shows what a mount does: requests, hits of its caches, objects, metadata, memory",
+	.options = stats_table,
+	.options_size = sizeof(struct stats_opts),
+	.min_args = 1,
+	.max_args = 1,
 	.run = stats_run,
 };

@@ -135,41 +135,37 @@ static void say_done(const struct dump *d, const struct dump_opts *o, const char
 			 d->entries, path);
 }
 
-static int dump_run(int argc, char **argv)
+static int dump_run(void *options, const char **args)
 {
-	struct dump_opts o = {0};
+	const struct dump_opts *o = options;
 	struct admin a = {0};
 	struct dump d = {0};
-	const char *pos[2];
 	int r;
 
-	cfs_opt_defaults(dump_table, &o);
-	r = cmd_parse(&cmd_dump, dump_table, &o, argc, argv, pos, 1, 2);
-	if (r >= 0)
-		goto out;
-	r = admin_open(pos[0], &o.common, 0, &a);
+	r = admin_open(args[0], &o->common, 0, &a);
 	if (r != CMD_OK)
 		goto out;
 	d.meta = a.meta;
-	r = open_setting(&d, o.keep_secrets);
+	r = open_setting(&d, o->keep_secrets);
 	if (!r)
-		r = write_file(&d, &o, pos[1]);
+		r = write_file(&d, o, args[1]);
 	if (r < 0)
 		cmd_error("%s", d.err[0] ? d.err : strerror(-r));
 	else
-		say_done(&d, &o, pos[1]);
+		say_done(&d, o, args[1]);
 	r = r < 0 ? CMD_SYSTEM : CMD_OK;
 out:
 	free(d.setting);
-	if (admin_close(&a) != CMD_OK)
-		r = CMD_SYSTEM;
-	cfs_opt_free(dump_table, &o);
-	return r;
+	return admin_close(&a, r);
 }
 
 const struct cmd cmd_dump = {
 	.name = "dump",
 	.synopsis = "[--binary] [--keep-secrets] [--compress=HOW] META-URL [FILE]",
 	.summary = "Writes a volume's metadata to a file",
+	.options = dump_table,
+	.options_size = sizeof(struct dump_opts),
+	.min_args = 1,
+	.max_args = 2,
 	.run = dump_run,
 };

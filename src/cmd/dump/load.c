@@ -29,7 +29,7 @@ static const struct cfs_opt load_table[] = {
 	{0},
 };
 
-static int open_all(struct load *l, const struct load_opts *o, const char *url, const char *path)
+static int open_all(struct load *l, const char *url, const char *path)
 {
 	struct cfs_meta_conf conf = {
 		.create = true,
@@ -39,8 +39,6 @@ static int open_all(struct load *l, const struct load_opts *o, const char *url, 
 	struct patience *p;
 	int r;
 
-	if (o->common.credentials && volume_read_credentials(o->common.credentials, l->err) < 0)
-		return -EINVAL;
 	r = stream_open(path, &l->in, l->err);
 	if (r)
 		return r;
@@ -89,43 +87,39 @@ static void say_done(const struct load *l, const struct load_opts *o)
 		fputs("The dump has no secrets: set them with `cachefs config --keys`.\n", stderr);
 }
 
-static int load_run(int argc, char **argv)
+static int load_run(void *options, const char **args)
 {
-	struct load_opts o = {0};
-	struct waits *waits = NULL;
-	struct load l = {0};
-	const char *pos[2];
-	int r;
+	const struct load_opts *o = options;
+	struct load l = {.restart = o->restart, .key_path = o->key};
+	struct waits *waits;
+	int r = volume_use_credentials(o->common.credentials);
 
-	cfs_opt_defaults(load_table, &o);
-	r = cmd_parse(&cmd_load, load_table, &o, argc, argv, pos, 2, 2);
-	if (r >= 0)
-		goto out;
+	if (r != CMD_OK)
+		return r;
 	waits = waits_begin();
-	l.restart = o.restart;
-	l.key_path = o.key;
-	r = open_all(&l, &o, pos[0], pos[1]);
+	r = open_all(&l, args[0], args[1]);
 	if (!r)
 		r = load_all(&l);
 	if (r)
 		give_up(&l, r);
 	else
-		say_done(&l, &o);
-	r = r ? CMD_SYSTEM : CMD_OK;
-out:
+		say_done(&l, o);
 	if (l.in)
 		stream_close_in(l.in);
 	if (l.meta)
 		cfs_meta_close(l.meta);
 	waits_end(waits);
 	load_free(&l);
-	cfs_opt_free(load_table, &o);
-	return r;
+	return r ? CMD_SYSTEM : CMD_OK;
 }
 
 const struct cmd cmd_load = {
 	.name = "load",
 	.synopsis = "[--restart] [--encrypt-key=FILE] META-URL FILE",
 	.summary = "Makes a volume of a dump, in an empty database",
+	.options = load_table,
+	.options_size = sizeof(struct load_opts),
+	.min_args = 2,
+	.max_args = 2,
 	.run = load_run,
 };

@@ -308,17 +308,15 @@ int mount_volume(const char *url, const char *dir, const struct mount_opts *o, b
 	enum cfs_log_level level;
 	char point[4096], path[200] = "";
 	const char *old;
-	char err[256] = "";
 	int r;
 
 	if (cfs_log_level_parse(o->log_level, &level) < 0) {
 		cmd_error("log-level '%s' is not one of error, warning, info, debug", o->log_level);
 		return CMD_USAGE;
 	}
-	if (o->credentials && volume_read_credentials(o->credentials, err) < 0) {
-		cmd_error("%s", err);
-		return CMD_USAGE;
-	}
+	r = volume_use_credentials(o->credentials);
+	if (r != CMD_OK)
+		return r;
 	r = mounted_resolve(dir, point, sizeof(point));
 	if (r < 0 || !full_url) {
 		cmd_error("mount point %s: %s", dir, strerror(r < 0 ? -r : ENOMEM));
@@ -362,7 +360,7 @@ static bool run_by_name(const struct mount_opts *o, int argc, char **argv, const
 		cmd_error("%s", err);
 		*ret_r = CMD_USAGE;
 	} else if (r > 0) {
-		*ret_r = cmd_mount.run(n, args);
+		*ret_r = cmd_mount.run_argv(n, args);
 		mount_file_free(n, args);
 	}
 	return r != 0;
@@ -455,5 +453,5 @@ const struct cmd cmd_mount = {
 	.name = "mount",
 	.synopsis = "[-o OPTIONS] [--OPTION=VALUE...] META-URL|NAME [DIR]",
 	.summary = "Mounts a volume; returns when the mount answers",
-	.run = mount_run,
+	.run_argv = mount_run,
 };

@@ -355,6 +355,29 @@ static void help(void **state)
 	free(text);
 }
 
+/* What was not given must not look like a value that a user gave, and no value clears it. */
+static void unset(void **state)
+{
+	static const struct cfs_opt numbers[] = {
+		{.name = "size",
+		 .kind = CFS_OPT_SIZE,
+		 .flags = CFS_OPT_UNSET,
+		 .offset = offsetof(struct conf, buffer_size),
+		 .def = "4M"},
+		{.name = "time",
+		 .kind = CFS_OPT_DURATION,
+		 .flags = CFS_OPT_UNSET,
+		 .offset = offsetof(struct conf, attr_cache_ms)},
+		{0},
+	};
+	struct conf c = {0};
+
+	assert_int_equal(cfs_opt_defaults(numbers, &c), 0);
+	assert_true(c.buffer_size == UINT64_MAX && c.attr_cache_ms == UINT64_MAX);
+	assert_int_equal(cfs_opt_set(numbers, &c, "size", "0", err), 0);
+	assert_true(c.buffer_size == 0 && c.attr_cache_ms == UINT64_MAX);
+}
+
 #define OPT_TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void)
@@ -370,6 +393,7 @@ int main(void)
 		cmocka_unit_test(sizes),
 		cmocka_unit_test(durations),
 		cmocka_unit_test(help),
+		cmocka_unit_test(unset),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

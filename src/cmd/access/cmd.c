@@ -52,18 +52,24 @@ static void print_line(const char *text, FILE *out)
 	free(shown);
 }
 
+static char *format(const char *fmt, va_list ap)
+{
+	char *text;
+
+	return vasprintf(&text, fmt, ap) < 0 ? NULL : text;
+}
+
 void cmd_error(const char *fmt, ...)
 {
-	char *text = NULL, *shown = NULL;
+	char *text, *shown = NULL;
 	FILE *masked;
 	size_t len;
 	va_list ap;
-	int n;
 
 	va_start(ap, fmt);
-	n = vasprintf(&text, fmt, ap);
+	text = format(fmt, ap);
 	va_end(ap);
-	if (n < 0)
+	if (!text)
 		return;
 	fprintf(stderr, "%s: ", command_name);
 	masked = open_memstream(&shown, &len);
@@ -78,16 +84,14 @@ void cmd_error(const char *fmt, ...)
 
 void cmd_line(const char *fmt, ...)
 {
-	char *text = NULL;
+	char *text;
 	va_list ap;
-	int n;
 
 	va_start(ap, fmt);
-	n = vasprintf(&text, fmt, ap);
+	text = format(fmt, ap);
 	va_end(ap);
-	if (n < 0)
-		return;
-	print_line(text, stdout);
+	if (text)
+		print_line(text, stdout);
 	free(text);
 }
 

@@ -23,6 +23,7 @@
 #include "cmd/access/live.h"
 #include "cmd/access/progress.h"
 #include "cmd/access/volume.h"
+#include "cmd/sets/array.h"
 
 #define STAMP_LEN   32
 #define THREADS_MAX 1024
@@ -333,19 +334,15 @@ static void show_check(void *arg, const struct objcheck_result *result)
 struct leftovers {
 	struct cfs_object_store *o;
 	char **v;
-	size_t n;
+	size_t n, cap;
 };
 
 static int collect(void *arg, const struct cfs_object_info *info)
 {
 	struct leftovers *left = arg;
-	char **bigger = left->v;
 
-	if (left->n % 1024 == 0)
-		bigger = reallocarray(left->v, left->n + 1024, sizeof(*left->v));
-	if (!bigger)
+	if (ARRAY_ROOM(left->v, left->n, left->cap) < 0)
 		return -ENOMEM;
-	left->v = bigger;
 	left->v[left->n] = strdup(info->key);
 	return left->v[left->n++] ? 0 : -ENOMEM;
 }

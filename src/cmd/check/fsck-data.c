@@ -14,6 +14,7 @@
 #include "cmd/access/cmd.h"
 #include "cmd/check/blocks.h"
 #include "cmd/check/fsck.h"
+#include "cmd/sets/array.h"
 
 enum { USE_RECORD = 1, USE_DELAYED = 2, USE_REF = 4 };
 
@@ -261,15 +262,8 @@ static int check_blocks(struct data *d, const struct slice *s, struct block_obje
 
 static int add_suspect(struct data *d, const struct slice *s)
 {
-	if (d->n == d->cap) {
-		size_t cap = d->cap ? 2 * d->cap : 256;
-		struct suspect *v = reallocarray(d->suspects, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		d->suspects = v;
-		d->cap = cap;
-	}
+	if (ARRAY_ROOM(d->suspects, d->n, d->cap) < 0)
+		return -ENOMEM;
 	d->suspects[d->n++] = (struct suspect){
 		.id = s->id,
 		.size = s->size,

@@ -8,6 +8,7 @@
 #include "cmd/access/cmd.h"
 #include "cmd/check/blocks.h"
 #include "cmd/check/fsck.h"
+#include "cmd/sets/array.h"
 
 #define PAGE 1000
 
@@ -25,15 +26,8 @@ struct walk {
 
 static int push(struct walk *w, cfs_ino_t ino, uint8_t type)
 {
-	if (w->n == w->cap) {
-		size_t cap = w->cap ? 2 * w->cap : 64;
-		struct item *v = reallocarray(w->todo, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		w->todo = v;
-		w->cap = cap;
-	}
+	if (ARRAY_ROOM(w->todo, w->n, w->cap) < 0)
+		return -ENOMEM;
 	w->todo[w->n++] = (struct item){ino, type};
 	return 0;
 }

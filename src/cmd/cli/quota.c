@@ -9,6 +9,7 @@
 
 #include "cmd/access/cmd.h"
 #include "cmd/access/progress.h"
+#include "cmd/sets/array.h"
 
 /* Options that are not given keep the quota's values. */
 #define NOT_GIVEN UINT64_MAX
@@ -178,21 +179,18 @@ static void show(struct quota_cmd *c, json_t *list)
 
 struct collected {
 	struct cfs_quota *v;
-	size_t n;
+	size_t n, cap;
 };
 
 static int collect(void *arg, const struct cfs_quota *q)
 {
 	struct collected *l = arg;
-	struct cfs_quota *v;
 
 	if (!is_set(q))
 		return 0;
-	v = reallocarray(l->v, l->n + 1, sizeof(*v));
-	if (!v)
+	if (ARRAY_ROOM(l->v, l->n, l->cap) < 0)
 		return -ENOMEM;
-	l->v = v;
-	v[l->n++] = *q;
+	l->v[l->n++] = *q;
 	return 0;
 }
 

@@ -23,6 +23,7 @@
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/inside.h"
+#include "cmd/sets/array.h"
 
 #define PATHS_MAX  256
 #define QUEUE	   1024
@@ -141,15 +142,8 @@ static int enter(struct rmr *r, struct path *path, int at, const char *name)
 	DIR *dir;
 	int fd;
 
-	if (path->n == path->cap) {
-		size_t cap = path->cap ? 2 * path->cap : 16;
-		struct level *v = reallocarray(path->v, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		path->v = v;
-		path->cap = cap;
-	}
+	if (ARRAY_ROOM(path->v, path->n, path->cap) < 0)
+		return -ENOMEM;
 	fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;

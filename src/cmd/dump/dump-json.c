@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/text/json.h"
 #include "cmd/dump/dump-json.h"
+#include "cmd/sets/array.h"
 
 /* ---- the tree ---- */
 
@@ -38,15 +39,8 @@ static int push(struct json *j, cfs_ino_t ino)
 
 	if (at < 0)
 		return (int)at;
-	if (j->depth == j->cap) {
-		size_t cap = j->cap ? 2 * j->cap : 64;
-		struct dir *v = reallocarray(j->stack, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		j->stack = v;
-		j->cap = cap;
-	}
+	if (ARRAY_ROOM(j->stack, j->depth, j->cap) < 0)
+		return -ENOMEM;
 	j->stack[j->depth++] = (struct dir){.ino = ino, .at = (uint64_t)at};
 	return 0;
 }

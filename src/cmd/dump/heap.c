@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "cmd/sets/array.h"
 #include "cmd/sets/sorter.h"
 #include "cmd/sets/tempfile.h"
 
@@ -105,15 +106,8 @@ static int add_page(struct heap *h, const struct page *page)
 {
 	uint64_t off = (uint64_t)h->n_pages * PAGE * sizeof(struct heap_item);
 
-	if (h->n_pages == h->cap) {
-		size_t cap = h->cap ? 2 * h->cap : 1024;
-		uint64_t *v = reallocarray(h->firsts, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		h->firsts = v;
-		h->cap = cap;
-	}
+	if (ARRAY_ROOM(h->firsts, h->n_pages, h->cap) < 0)
+		return -ENOMEM;
 	h->firsts[h->n_pages++] = page->items[0].key;
 	h->n += page->n;
 	return temp_write(h->index_fd, page->items, page->n * sizeof(page->items[0]), off);

@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "cmd/dump/load-json.h"
+#include "cmd/sets/array.h"
 
 static int read_type(struct json *j, uint8_t *ret)
 {
@@ -147,15 +148,8 @@ static int read_slices(struct json *j, size_t *ret_n)
 	int r;
 
 	while ((r = pull_item(j->p, &first)) > 0) {
-		if (n == j->cap_slices) {
-			size_t cap = n ? 2 * n : 64;
-			struct cfs_slice *v = reallocarray(j->slices, cap, sizeof(*v));
-
-			if (!v)
-				return -ENOMEM;
-			j->slices = v;
-			j->cap_slices = cap;
-		}
+		if (ARRAY_ROOM(j->slices, n, j->cap_slices) < 0)
+			return -ENOMEM;
 		r = read_slice(j, &j->slices[n++]);
 		if (r)
 			return r;

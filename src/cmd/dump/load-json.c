@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "cmd/dump/load-json.h"
+#include "cmd/sets/array.h"
 
 enum { DEPTH_MAX = 10000 };
 
@@ -227,12 +228,9 @@ static int read_quota(struct json *j, struct cfs_quota *q)
 
 static int keep_dir_quota(struct json *j, const struct cfs_quota *q)
 {
-	struct cfs_quota *v = reallocarray(j->quotas, j->n_quotas + 1, sizeof(*v));
-
-	if (!v)
+	if (ARRAY_ROOM(j->quotas, j->n_quotas, j->cap_quotas) < 0)
 		return -ENOMEM;
-	j->quotas = v;
-	v[j->n_quotas++] = *q;
+	j->quotas[j->n_quotas++] = *q;
 	return 0;
 }
 

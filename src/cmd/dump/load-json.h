@@ -33,7 +33,7 @@ struct json {
 	size_t n_names, cap_names;
 	struct rulelist rules;
 	struct cfs_quota *quotas; /* of directories */
-	size_t n_quotas;
+	size_t n_quotas, cap_quotas;
 	int64_t space, inodes; /* of the volume */
 	unsigned depth;
 	uint8_t *packed; /* a rule being read */

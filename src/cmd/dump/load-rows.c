@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/text/json.h"
 #include "cmd/dump/load.h"
+#include "cmd/sets/array.h"
 
 /*
  * Slice ids that are skipped. A volume that stayed in use after its dump has given out further ids.
@@ -127,17 +128,14 @@ static void note_ids(struct load *l, enum cfs_meta_table table, const struct cfs
 
 static int note_session(struct load *l, uint64_t sid)
 {
-	uint64_t *v;
 	size_t i;
 
 	for (i = 0; i < l->n_sids; i++)
 		if (l->sids[i] == sid)
 			return 0;
-	v = reallocarray(l->sids, l->n_sids + 1, sizeof(*v));
-	if (!v)
+	if (ARRAY_ROOM(l->sids, l->n_sids, l->cap_sids) < 0)
 		return -ENOMEM;
-	l->sids = v;
-	v[l->n_sids++] = sid;
+	l->sids[l->n_sids++] = sid;
 	return 0;
 }
 
@@ -253,12 +251,9 @@ static int put_counters(struct load *l)
 
 int load_owner_quota(struct load *l, const struct cfs_quota *q)
 {
-	struct cfs_quota *v = reallocarray(l->limits, l->n_limits + 1, sizeof(*v));
-
-	if (!v)
+	if (ARRAY_ROOM(l->limits, l->n_limits, l->cap_limits) < 0)
 		return -ENOMEM;
-	l->limits = v;
-	v[l->n_limits++] = *q;
+	l->limits[l->n_limits++] = *q;
 	return 0;
 }
 

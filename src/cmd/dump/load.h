@@ -26,9 +26,9 @@ struct load {
 	/* from the dump; raised to what its rows need */
 	int64_t counters[COUNTER_COUNT];
 	uint64_t *sids; /* of sustained inodes: few */
-	size_t n_sids;
+	size_t n_sids, cap_sids;
 	struct cfs_quota *limits; /* of users and groups */
-	size_t n_limits;
+	size_t n_limits, cap_limits;
 	struct owners owners;
 	char err[256];
 };

@@ -5,19 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cmd/sets/array.h"
+
 int rulelist_add(struct rulelist *l, uint32_t id, const void *packed, size_t len)
 {
 	struct rule *rule;
 
-	if (l->n == l->cap) {
-		size_t cap = l->cap ? 2 * l->cap : 64;
-		struct rule *v = reallocarray(l->v, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		l->v = v;
-		l->cap = cap;
-	}
+	if (ARRAY_ROOM(l->v, l->n, l->cap) < 0)
+		return -ENOMEM;
 	rule = &l->v[l->n];
 	*rule = (struct rule){.id = id, .packed = malloc(len + 1), .len = len};
 	if (!rule->packed)

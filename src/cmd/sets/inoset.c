@@ -4,21 +4,15 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "cmd/sets/array.h"
 #include "cmd/sets/inostack.h"
 
 #define PAGE 1000
 
 int inoset_add(struct inoset *s, cfs_ino_t ino, uint32_t names)
 {
-	if (s->n == s->cap) {
-		size_t cap = s->cap ? 2 * s->cap : 1024;
-		struct inoset_item *v = reallocarray(s->v, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		s->v = v;
-		s->cap = cap;
-	}
+	if (ARRAY_ROOM(s->v, s->n, s->cap) < 0)
+		return -ENOMEM;
 	s->v[s->n++] = (struct inoset_item){.ino = ino, .names = names, .added = 1};
 	return 0;
 }

@@ -4,17 +4,12 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "cmd/sets/array.h"
+
 int inostack_push(struct inostack *s, cfs_ino_t ino)
 {
-	if (s->n == s->cap) {
-		size_t cap = s->cap ? 2 * s->cap : 64;
-		cfs_ino_t *v = reallocarray(s->v, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		s->v = v;
-		s->cap = cap;
-	}
+	if (ARRAY_ROOM(s->v, s->n, s->cap) < 0)
+		return -ENOMEM;
 	s->v[s->n++] = ino;
 	return 0;
 }

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -38,38 +39,27 @@ int temp_open(void)
 	return fd;
 }
 
-int temp_write(int fd, const void *data, size_t len, uint64_t off)
+static int transfer(int fd, void *data, size_t len, uint64_t off, bool out)
 {
-	const uint8_t *p = data;
+	uint8_t *p = data;
+	ssize_t n;
 
-	while (len) {
-		ssize_t n = pwrite(fd, p, len, (off_t)off);
-
+	for (; len; p += n, off += (size_t)n, len -= (size_t)n) {
+		n = out ? pwrite(fd, p, len, (off_t)off) : pread(fd, p, len, (off_t)off);
 		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
+			n = 0;
+		else if (n <= 0)
 			return temp_error(n < 0 ? -errno : -EIO);
-		p += n;
-		off += (size_t)n;
-		len -= (size_t)n;
 	}
 	return 0;
 }
 
+int temp_write(int fd, const void *data, size_t len, uint64_t off)
+{
+	return transfer(fd, (void *)data, len, off, true);
+}
+
 int temp_read(int fd, void *data, size_t len, uint64_t off)
 {
-	uint8_t *p = data;
-
-	while (len) {
-		ssize_t n = pread(fd, p, len, (off_t)off);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return temp_error(n < 0 ? -errno : -EIO);
-		p += n;
-		off += (size_t)n;
-		len -= (size_t)n;
-	}
-	return 0;
+	return transfer(fd, data, len, off, false);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cmd/access/cmd.h"
+#include "cmd/sets/array.h"
 #include "cmd/usage/heartbeats.h"
 
 /* Clients write quotas every 3 s; the rest is for writing them. */
@@ -16,15 +17,8 @@ enum { PAUSE_MS = 4000, ROUNDS = 3 };
 
 int gaps_add(struct gaps *g, const struct gap *gap)
 {
-	if (g->n == g->cap) {
-		size_t cap = g->cap ? 2 * g->cap : 16;
-		struct gap *v = reallocarray(g->v, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		g->v = v;
-		g->cap = cap;
-	}
+	if (ARRAY_ROOM(g->v, g->n, g->cap) < 0)
+		return -ENOMEM;
 	g->v[g->n++] = *gap;
 	return 0;
 }

@@ -14,6 +14,7 @@
 #include "base/bytes.h"
 #include "cmd/access/admin.h"
 #include "cmd/mountd/control/control-serve.h"
+#include "cmd/sets/array.h"
 #include "cmd/sets/inostack.h"
 
 enum { PAGE = 1000, DEPTH_MAX = 10, ENTRIES_MAX = 100, SHOWN_MAX = 100000 };
@@ -147,15 +148,8 @@ static void free_children(struct children *c)
 
 static int append(struct children *c, const struct child *k)
 {
-	if (c->n == c->cap) {
-		size_t cap = c->cap ? 2 * c->cap : 64;
-		struct child *v = reallocarray(c->v, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		c->v = v;
-		c->cap = cap;
-	}
+	if (ARRAY_ROOM(c->v, c->n, c->cap) < 0)
+		return -ENOMEM;
 	c->v[c->n++] = *k;
 	return 0;
 }

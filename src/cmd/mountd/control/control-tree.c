@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cmd/mountd/control/control-serve.h"
+#include "cmd/sets/array.h"
 #include "cmd/sets/inostack.h"
 
 enum { PAGE = 256 };
@@ -91,15 +92,8 @@ struct removal {
 
 static int push(struct removal *w, const struct item *dir)
 {
-	if (w->depth == w->cap) {
-		size_t cap = w->cap ? 2 * w->cap : 16;
-		struct level *v = reallocarray(w->path, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		w->path = v;
-		w->cap = cap;
-	}
+	if (ARRAY_ROOM(w->path, w->depth, w->cap) < 0)
+		return -ENOMEM;
 	w->path[w->depth] = (struct level){.dir = *dir};
 	w->depth++;
 	return 0;

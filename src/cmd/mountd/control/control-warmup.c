@@ -17,6 +17,7 @@
 #include "base/workers.h"
 #include "cmd/group/peers.h"
 #include "cmd/mountd/control/control-serve.h"
+#include "cmd/sets/array.h"
 
 enum { PAGE = 256, THREADS_MAX = 64, QUEUE_PER_THREAD = 4, ROOTS_MAX = 1000, DEPTH_MAX = 4096 };
 enum { CHUNKS_FEW = 16, LIST_MAX = 1024 };
@@ -273,15 +274,8 @@ static int push(struct warmup *w, cfs_ino_t dir)
 
 	if (w->depth == DEPTH_MAX)
 		return -ELOOP;
-	if (w->depth == w->cap) {
-		size_t cap = w->cap ? 2 * w->cap : 16;
-		struct level **v = reallocarray(w->path, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		w->path = v;
-		w->cap = cap;
-	}
+	if (ARRAY_ROOM(w->path, w->depth, w->cap) < 0)
+		return -ENOMEM;
 	l = malloc(sizeof(*l));
 	if (!l)
 		return -ENOMEM;

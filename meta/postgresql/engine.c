@@ -12,7 +12,6 @@ static void pg_close(struct cfs_engine *e)
 
 	sql_db_deinit(&db->sql);
 	cfs_optimistic_destroy(&db->optimistic);
-	pg_group_commit_destroy(db);
 	pg_free_url(db);
 	free(db->schema);
 	free(db);
@@ -49,7 +48,6 @@ static int pg_open(const struct cfs_engine_conf *conf, struct cfs_engine **ret, 
 		return -ENOMEM;
 	}
 	cfs_optimistic_init(&db->optimistic);
-	pg_group_commit_init(db);
 	snprintf(err, 256, "postgres://: bad value of a max_ option or of table_prefix");
 	r = sql_db_init(&db->sql, conf, &engine, &pg_dialect);
 	if (!r) {

@@ -10,9 +10,9 @@
 #include "meta/postgresql/pg-internal.h"
 
 /* pg_type.dat */
-#define OID_TEXT	25
-#define OID_BYTEA_ARRAY 1001
-#define OID_INT8_ARRAY	1016
+#define OID_BYTEA 17
+#define OID_INT8  20
+#define OID_TEXT  25
 
 static const char *stmt_name(int id)
 {
@@ -26,16 +26,13 @@ static const char *stmt_name(int id)
 		[PG_COLUMNS - PG_BEGIN] = "column list",
 		[PG_CREATE - PG_BEGIN] = "create",
 		[PG_CREATE_KNOWN - PG_BEGIN] = "create in known",
-		[PG_CREATE_MANY - PG_BEGIN] = "create several",
 		[PG_CREATE_DIR - PG_BEGIN] = "create directory",
 		[PG_CREATE_SYMLINK - PG_BEGIN] = "create symlink",
 		[PG_LINK - PG_BEGIN] = "link",
 		[PG_UNLINK - PG_BEGIN] = "unlink",
 		[PG_UNLINK_KNOWN - PG_BEGIN] = "unlink known",
-		[PG_UNLINK_MANY - PG_BEGIN] = "unlink several",
 		[PG_UNLINK_TRASH - PG_BEGIN] = "unlink to trash",
 		[PG_UNLINK_TRASH_KNOWN - PG_BEGIN] = "unlink known to trash",
-		[PG_UNLINK_TRASH_MANY - PG_BEGIN] = "unlink several to trash",
 		[PG_LOCK_DIR - PG_BEGIN] = "lock directory",
 		[PG_RMDIR - PG_BEGIN] = "rmdir",
 		[PG_RMDIR_TRASH - PG_BEGIN] = "rmdir to trash",
@@ -196,22 +193,17 @@ static void bind(struct pg_stmt *st, int n, Oid type, const void *v, size_t len)
 void pg_bind_int(struct pg_stmt *st, int n, int64_t v)
 {
 	cfs_put_be64(&st->ints[n - 1], (uint64_t)v);
-	bind(st, n, PG_OID_INT8, &st->ints[n - 1], sizeof(uint64_t));
+	bind(st, n, OID_INT8, &st->ints[n - 1], sizeof(uint64_t));
 }
 
 void pg_bind_bytes(struct pg_stmt *st, int n, const void *v, size_t len, bool text)
 {
-	bind(st, n, text ? OID_TEXT : PG_OID_BYTEA, len ? v : "", len);
-}
-
-void pg_bind_array(struct pg_stmt *st, int n, const void *v, size_t len, bool of_bytes)
-{
-	bind(st, n, of_bytes ? OID_BYTEA_ARRAY : OID_INT8_ARRAY, v, len);
+	bind(st, n, text ? OID_TEXT : OID_BYTEA, len ? v : "", len);
 }
 
 void pg_bind_null(struct pg_stmt *st, int n)
 {
-	bind(st, n, PG_OID_INT8, NULL, 0);
+	bind(st, n, OID_INT8, NULL, 0);
 }
 
 int64_t pg_int(const PGresult *result, int row, int col)

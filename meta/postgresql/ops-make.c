@@ -84,18 +84,6 @@ static const char create_known_text[] =
 	"COALESCE(p.tier_id,0)=$12 FOR KEY SHARE ON CONFLICT(parent,name) DO NOTHING RETURNING "
 	"1) " INSERT_NODE "SELECT $3,$4,$10,$5,$6,$7,$8,$8,$8,$9,$9,$9,1,0,$11,$1,0,0,$12 FROM e";
 
-/* The same for a batch, as arrays: the directories are locked and the names made in array order. */
-static const char create_many_text[] =
-	"WITH u AS (SELECT * FROM unnest($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16) "
-	"u(dir,name,inode,type,mode,uid,gid,us,ns,flags,rdev,tier,dflags,dmode,dgid,dparent)),"
-	"e AS (INSERT INTO {edge}(parent,name,inode,type) SELECT u.dir,u.name,u.inode,u.type "
-	"FROM u,LATERAL (SELECT 1 FROM {node} p WHERE p.inode=u.dir AND p.flags=u.dflags AND "
-	"p.mode=u.dmode AND p.gid=u.dgid AND COALESCE(p.parent,0)=u.dparent AND "
-	"COALESCE(p.default_acl_id,0)=0 AND COALESCE(p.tier_id,0)=u.tier FOR KEY SHARE) p "
-	"ON CONFLICT(parent,name) DO NOTHING RETURNING inode) " INSERT_NODE
-	"SELECT u.inode,u.type,u.flags,u.mode,u.uid,u.gid,u.us,u.us,u.us,u.ns,u.ns,u.ns,1,0,"
-	"u.rdev,u.dir,0,0,u.tier FROM u,e WHERE u.inode=e.inode RETURNING inode";
-
 /*
  * $1 parent, $2 name, $3 inode, $4 type, $5 mode, $6 uid, $7 gid, $8 us, $9 ns below, $10 nlink,
  * $11 length, $12 rdev, $13 set-group-id of directories
@@ -144,47 +132,38 @@ static bool knows_parent(struct pg_db *db, const struct cfs_ctx *ctx, struct mak
 	       !cfs_optimistic_dir_ask(&db->optimistic, req->parent);
 }
 
-static void add_params(const struct make *a, struct pg_part *part)
-{
-	const struct cfs_attr *t = &a->attr, *dir = &a->parent;
-
-	pg_add_int(part, (int64_t)a->req->parent);
-	pg_add_bytes(part, a->req->name, a->req->name_len);
-	pg_add_int(part, (int64_t)a->ino);
-	pg_add_int(part, t->type);
-	pg_add_int(part, t->mode);
-	pg_add_int(part, t->uid);
-	pg_add_int(part, t->gid);
-	pg_add_int(part, sql_us(t->ctime));
-	pg_add_int(part, sql_sub_us(t->ctime));
-	pg_add_int(part, t->flags);
-	pg_add_int(part, t->rdev);
-	pg_add_int(part, t->tier);
-	pg_add_int(part, dir->flags);
-	pg_add_int(part, dir->mode);
-	pg_add_int(part, dir->gid);
-	pg_add_int(part, (int64_t)dir->parent);
-}
-
 /* 1: done; 0: the name exists, or the directory has changed. */
-static int create_known(struct pg_db *db, const struct cfs_ctx *ctx, struct make *a)
+static int create_known(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	static const struct pg_kind kind = {
-		.number = PG_KIND_CREATE,
-		.op = CFS_META_OP_mknod,
-		.one = PG_CREATE_KNOWN,
-		.one_text = create_known_text,
-		.many = PG_CREATE_MANY,
-		.many_text = create_many_text,
-	};
-	struct pg_part part = {0};
-	int r;
+	struct make *a = arg;
+	const struct cfs_attr *t = &a->attr, *dir = &a->parent;
+	struct pg_stmt *st = NULL;
+	int r = pg_open_stmt(c, PG_CREATE_KNOWN, create_known_text, &st);
 
+	if (r < 0)
+		return r;
 	cfs_rules_new_inode(ctx, a->req, &a->parent, &a->attr);
-	add_params(a, &part);
-	r = pg_group_commit(db, ctx, &kind, &part);
-	if (!r)
-		cfs_optimistic_dir_forget(&db->optimistic, a->req->parent);
+	pg_bind_int(st, 1, (int64_t)a->req->parent);
+	pg_bind_bytes(st, 2, a->req->name, a->req->name_len, false);
+	pg_bind_int(st, 3, (int64_t)a->ino);
+	pg_bind_int(st, 4, t->type);
+	pg_bind_int(st, 5, t->mode);
+	pg_bind_int(st, 6, t->uid);
+	pg_bind_int(st, 7, t->gid);
+	pg_bind_int(st, 8, sql_us(t->ctime));
+	pg_bind_int(st, 9, sql_sub_us(t->ctime));
+	pg_bind_int(st, 10, t->flags);
+	pg_bind_int(st, 11, t->rdev);
+	pg_bind_int(st, 12, t->tier);
+	pg_bind_int(st, 13, dir->flags);
+	pg_bind_int(st, 14, dir->mode);
+	pg_bind_int(st, 15, dir->gid);
+	pg_bind_int(st, 16, (int64_t)dir->parent);
+	r = pg_execute(c, PG_CREATE_KNOWN);
+	if (r < 0)
+		return r;
+	r = pg_has_changed(c, PG_CREATE_KNOWN);
+	pg_close_stmt(c, PG_CREATE_KNOWN);
 	return r;
 }
 
@@ -285,10 +264,14 @@ static int create(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 static int make_name(struct cfs_engine *e, const struct cfs_ctx *ctx, struct make *a)
 {
 	struct sql_db *db = sql_db(e);
-	int r = knows_parent(pg_db(db), ctx, a) ? create_known(pg_db(db), ctx, a) : 0;
+	int r;
 
-	if (r)
-		return r < 0 ? r : 0;
+	if (knows_parent(pg_db(db), ctx, a)) {
+		r = sql_read(db, ctx, CFS_META_OP_mknod, create_known, a);
+		if (r)
+			return r < 0 ? r : 0;
+		cfs_optimistic_dir_forget(pg_optimistic(e), a->req->parent);
+	}
 	return sql_read(db, ctx, CFS_META_OP_mknod, create, a);
 }
 

@@ -97,40 +97,6 @@ static const char unlink_trash_known_text[] = REMOVE_KNOWN(
 	    "e.name=$2 AND e.inode=v.inode RETURNING e.inode) "
 	    "UPDATE {node} n SET parent=$17,ctime=$18,ctimensec=$19 FROM d WHERE n.inode=d.inode";
 
-/* The same for a batch, as arrays: the files are locked in array order. */
-#define REMOVE_MANY(params, columns, more)                                                         \
-	"WITH u AS (SELECT * FROM unnest($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14," params   \
-	") "                                                                                       \
-	"u(dir,name,inode,flags,uid,gid,length,mtime,ctime,parent,dflags,dmode,duid,"              \
-	"dparent," columns ")),v AS (SELECT u.* FROM u,LATERAL (SELECT 1 FROM {node} n WHERE "     \
-	"n.inode=u.inode AND n.flags=u.flags AND n.uid=u.uid AND n.gid=u.gid AND n.nlink=1 AND "   \
-	"n.length=u.length AND n.mtime=u.mtime AND n.ctime=u.ctime AND "                           \
-	"COALESCE(n.parent,0)=u.parent AND EXISTS (SELECT 1 FROM {node} p WHERE p.inode=u.dir "    \
-	"AND p.flags=u.dflags AND p.mode=u.dmode AND p.uid=u.duid AND "                            \
-	"COALESCE(p.parent,0)=u.dparent)" more " FOR UPDATE) n),"
-
-static const char unlink_many_text[] = REMOVE_MANY(
-	"$15", "now",
-	" AND (u.length>0 OR NOT EXISTS (SELECT 1 FROM {chunk} c WHERE "
-	"c.inode=u.inode))") "d AS (DELETE FROM {edge} e USING v WHERE e.parent=v.dir "
-			     "AND e.name=v.name AND "
-			     "e.inode=v.inode RETURNING v.inode,v.length,v.now),"
-			     "dx AS " DELETE_OF("xattr") ",f AS (INSERT INTO "
-							 "{delfile}(inode,length,expire) SELECT "
-							 "d.inode,d.length,d.now FROM d WHERE "
-							 "d.length>0 ON CONFLICT DO "
-							 "NOTHING) "
-							 "DELETE FROM {node} n USING d WHERE "
-							 "n.inode=d.inode RETURNING "
-							 "n.inode";
-static const char unlink_trash_many_text[] = REMOVE_MANY(
-	"$15,$16,$17,$18,$19", "trash,new_name,new_parent,us,ns",
-	"") "d AS (UPDATE {edge} e SET parent=v.trash,name=v.new_name FROM v WHERE "
-	    "e.parent=v.dir AND e.name=v.name AND e.inode=v.inode RETURNING "
-	    "v.inode,v.new_parent,v.us,v.ns) "
-	    "UPDATE {node} n SET parent=d.new_parent,ctime=d.us,ctimensec=d.ns FROM d WHERE "
-	    "n.inode=d.inode RETURNING n.inode";
-
 enum { INO = SQL_NODE_COLUMNS, GONE, HAS_DATA, PARENT };
 
 struct remove {
@@ -225,81 +191,61 @@ static bool is_simple(struct pg_db *db, const struct cfs_ctx *ctx, struct remove
 	return !cfs_optimistic_dir_ask(&db->optimistic, req->parent);
 }
 
-static void add_known(const struct remove *a, struct pg_part *part)
+static void bind_known(struct pg_stmt *st, const struct remove *a)
 {
 	const struct cfs_attr *v = &a->ret.attr, *dir = &a->ret.parent;
 
-	pg_add_int(part, (int64_t)a->req->parent);
-	pg_add_bytes(part, a->req->name, a->req->name_len);
-	pg_add_int(part, (int64_t)a->ret.ino);
-	pg_add_int(part, v->flags);
-	pg_add_int(part, v->uid);
-	pg_add_int(part, v->gid);
-	pg_add_int(part, (int64_t)v->length);
-	pg_add_int(part, sql_us(v->mtime));
-	pg_add_int(part, sql_us(v->ctime));
-	pg_add_int(part, (int64_t)v->parent);
-	pg_add_int(part, dir->flags);
-	pg_add_int(part, dir->mode);
-	pg_add_int(part, dir->uid);
-	pg_add_int(part, (int64_t)dir->parent);
-}
-
-static int delete_known(struct pg_db *db, const struct cfs_ctx *ctx, struct pg_part *part)
-{
-	static const struct pg_kind kind = {
-		.number = PG_KIND_UNLINK,
-		.op = CFS_META_OP_unlink,
-		.one = PG_UNLINK_KNOWN,
-		.one_text = unlink_known_text,
-		.many = PG_UNLINK_MANY,
-		.many_text = unlink_many_text,
-	};
-
-	pg_add_int(part, ctx->now.tv_sec);
-	return pg_group_commit(db, ctx, &kind, part);
-}
-
-static int trash_known(struct pg_db *db, const struct cfs_ctx *ctx, const struct remove *a,
-		       struct pg_part *part)
-{
-	static const struct pg_kind kind = {
-		.number = PG_KIND_TRASH,
-		.op = CFS_META_OP_unlink,
-		.one = PG_UNLINK_TRASH_KNOWN,
-		.one_text = unlink_trash_known_text,
-		.many = PG_UNLINK_TRASH_MANY,
-		.many_text = unlink_trash_many_text,
-	};
-	const struct cfs_engine_remove *req = a->req;
-	char name[CFS_NAME_MAX + 1];
-	size_t len = cfs_rules_trash_name(req->parent, a->ret.ino, req->name, req->name_len, name);
-	int r;
-
-	pg_add_int(part, (int64_t)req->trash);
-	pg_add_bytes(part, name, len);
-	pg_add_int(part, a->ret.attr.parent ? (int64_t)req->trash : 0);
-	pg_add_int(part, sql_us(ctx->now));
-	pg_add_int(part, sql_sub_us(ctx->now));
-	r = pg_group_commit(db, ctx, &kind, part);
-	/* The name in the trash is taken. */
-	return r == -EEXIST ? PG_UNUSUAL : r;
+	pg_bind_int(st, 1, (int64_t)a->req->parent);
+	pg_bind_bytes(st, 2, a->req->name, a->req->name_len, false);
+	pg_bind_int(st, 3, (int64_t)a->ret.ino);
+	pg_bind_int(st, 4, v->flags);
+	pg_bind_int(st, 5, v->uid);
+	pg_bind_int(st, 6, v->gid);
+	pg_bind_int(st, 7, (int64_t)v->length);
+	pg_bind_int(st, 8, sql_us(v->mtime));
+	pg_bind_int(st, 9, sql_us(v->ctime));
+	pg_bind_int(st, 10, (int64_t)v->parent);
+	pg_bind_int(st, 11, dir->flags);
+	pg_bind_int(st, 12, dir->mode);
+	pg_bind_int(st, 13, dir->uid);
+	pg_bind_int(st, 14, (int64_t)dir->parent);
 }
 
 /* 1: done; 0: the file or the directory has changed. */
-static int remove_known(struct pg_db *db, const struct cfs_ctx *ctx, struct remove *a)
+static int remove_known(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	struct pg_part part = {0};
-	int r;
+	struct remove *a = arg;
+	const struct cfs_engine_remove *req = a->req;
+	int id = req->trash ? PG_UNLINK_TRASH_KNOWN : PG_UNLINK_KNOWN;
+	char name[CFS_NAME_MAX + 1];
+	struct pg_stmt *st = NULL;
+	size_t len;
+	int r = pg_open_stmt(c, id, req->trash ? unlink_trash_known_text : unlink_known_text, &st);
 
-	add_known(a, &part);
-	r = a->req->trash ? trash_known(db, ctx, a, &part) : delete_known(db, ctx, &part);
+	if (r < 0)
+		return r;
+	bind_known(st, a);
+	if (req->trash) {
+		len = cfs_rules_trash_name(req->parent, a->ret.ino, req->name, req->name_len, name);
+		pg_bind_int(st, 15, (int64_t)req->trash);
+		pg_bind_bytes(st, 16, name, len, false);
+		pg_bind_int(st, 17, a->ret.attr.parent ? (int64_t)req->trash : 0);
+		pg_bind_int(st, 18, sql_us(ctx->now));
+		pg_bind_int(st, 19, sql_sub_us(ctx->now));
+	} else {
+		pg_bind_int(st, 15, ctx->now.tv_sec);
+	}
+	r = pg_execute(c, id);
+	/* The name in the trash is taken. */
+	if (r == -EEXIST)
+		return PG_UNUSUAL;
+	if (r < 0)
+		return r;
+	r = pg_has_changed(c, id);
+	pg_close_stmt(c, id);
 	if (r > 0) {
-		a->ret.has_data = !a->req->trash && a->ret.attr.length;
+		a->ret.has_data = !req->trash && a->ret.attr.length;
 		become_removed(ctx, a);
-	} else if (!r) {
-		cfs_optimistic_dir_forget(&db->optimistic, a->req->parent);
-		cfs_optimistic_file_forget(&db->optimistic, a->ret.ino);
 	}
 	return r;
 }
@@ -391,8 +337,13 @@ static int in_one_statement(struct cfs_engine *e, const struct cfs_ctx *ctx, enu
 	struct sql_db *db = sql_db(e);
 	int r = expect(e, ctx, a);
 
-	if (!r && a->known && is_simple(pg_db(db), ctx, a))
-		r = remove_known(pg_db(db), ctx, a);
+	if (!r && a->known && is_simple(pg_db(db), ctx, a)) {
+		r = sql_read(db, ctx, op, remove_known, a);
+		if (!r) {
+			cfs_optimistic_dir_forget(pg_optimistic(e), req->parent);
+			cfs_optimistic_file_forget(pg_optimistic(e), a->ret.ino);
+		}
+	}
 	if (!r)
 		r = sql_read(db, ctx, op, remove_name, a);
 	if (r == PG_UNKNOWN)

@@ -21,10 +21,6 @@
 #define PG_MAX_PARAMS 24
 #define PG_QUEUE_MAX  1100 /* a batch of rows that are loaded is one exchange */
 
-/* pg_type.dat */
-#define PG_OID_BYTEA 17
-#define PG_OID_INT8  20
-
 /* Statements besides those of statements.h. */
 enum pg_stmt_id {
 	PG_BEGIN = SQL_STMT_COUNT,
@@ -37,16 +33,13 @@ enum pg_stmt_id {
 	PG_OWN_FIRST, /* of the operations in one statement (ops.c) */
 	PG_CREATE = PG_OWN_FIRST,
 	PG_CREATE_KNOWN,
-	PG_CREATE_MANY,
 	PG_CREATE_DIR,
 	PG_CREATE_SYMLINK,
 	PG_LINK,
 	PG_UNLINK,
 	PG_UNLINK_KNOWN,
-	PG_UNLINK_MANY,
 	PG_UNLINK_TRASH,
 	PG_UNLINK_TRASH_KNOWN,
-	PG_UNLINK_TRASH_MANY,
 	PG_LOCK_DIR,
 	PG_RMDIR,
 	PG_RMDIR_TRASH,
@@ -87,16 +80,6 @@ struct pg_conn {
 	int64_t insert_id;
 };
 
-/* Operations of several threads that can be combined into a group commit (group-commit.c). */
-enum pg_kind_number { PG_KIND_CREATE, PG_KIND_UNLINK, PG_KIND_TRASH, PG_KINDS };
-
-struct pg_group_commit {
-	pthread_mutex_t lock; /* protects all of it and the waiting parts */
-	struct pg_part *first, **end;
-	unsigned busy, limit; /* statements under way */
-	uint64_t quick_ns;    /* time of a statement with no other under way */
-};
-
 struct pg_db {
 	struct sql_db sql;	   /* first */
 	char **keywords, **values; /* for PQconnectdbParams, NULL at the end */
@@ -105,7 +88,6 @@ struct pg_db {
 	char *schema;	     /* NULL: the server's default; else part of sql.prefix */
 	atomic_bool unnamed; /* a pooler forgets named statements */
 	struct cfs_optimistic optimistic;
-	struct pg_group_commit group_commit[PG_KINDS];
 };
 
 static inline struct pg_conn *pg_conn(struct sql_conn *c)
@@ -138,8 +120,6 @@ int pg_exchange(struct pg_conn *s);
 /* Runs a text with its braces expanded, without parameters; drops the result. */
 int pg_run(struct pg_conn *s, const char *text);
 void pg_bind_int(struct pg_stmt *st, int n, int64_t v);
-/* v: in PostgreSQL's binary format, of bigint or bytea. */
-void pg_bind_array(struct pg_stmt *st, int n, const void *v, size_t len, bool of_bytes);
 void pg_bind_bytes(struct pg_stmt *st, int n, const void *v, size_t len, bool text);
 int64_t pg_int(const PGresult *result, int row, int col);
 /* Identifies the server process: differs after a restart or a promotion. */
@@ -197,54 +177,6 @@ static inline bool pg_is_judged(const struct cfs_ctx *ctx)
 }
 
 struct cfs_optimistic *pg_optimistic(struct cfs_engine *e);
-
-/* ---- group-commit.c ---- */
-struct pg_param {
-	int64_t num;
-	const char *bytes; /* NULL: num */
-	size_t len;
-};
-
-/*
- * Two statements: one for a single part, which returns the number of rows; one with an array per
- * parameter, which returns the inodes of the parts that were done.
- */
-struct pg_kind {
-	enum pg_kind_number number;
-	enum cfs_meta_op op;
-	int one, many; /* enum pg_stmt_id */
-	const char *one_text, *many_text;
-};
-
-enum pg_part_state { PG_PART_WAITS, PG_PART_SENDS, PG_PART_TAKEN, PG_PART_DONE };
-
-/* The request of one thread: the first parameters are the parent, the name and the inode. */
-enum { PG_PART_INO = 2 };
-struct pg_part {
-	struct pg_param param[PG_MAX_PARAMS];
-	int n;
-	/* of group-commit.c */
-	struct pg_part *next;
-	enum pg_part_state state;
-	pthread_cond_t wake;
-	int result;
-};
-
-void pg_group_commit_init(struct pg_db *db);
-void pg_group_commit_destroy(struct pg_db *db);
-/* 1: done; 0: not done, and nothing has changed; PG_UNKNOWN. */
-int pg_group_commit(struct pg_db *db, const struct cfs_ctx *ctx, const struct pg_kind *kind,
-		    struct pg_part *me);
-
-static inline void pg_add_int(struct pg_part *part, int64_t v)
-{
-	part->param[part->n++] = (struct pg_param){.num = v};
-}
-
-static inline void pg_add_bytes(struct pg_part *part, const char *v, size_t len)
-{
-	part->param[part->n++] = (struct pg_param){.bytes = v, .len = len};
-}
 
 /* ---- ops-*.c ---- */
 int pg_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice_fn fn, void *arg);

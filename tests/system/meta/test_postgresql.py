@@ -655,7 +655,7 @@ def test_compaction_waits_for_a_clone(ws, db):
 
 
 def test_a_hundred_threads_in_one_directory(ws, db):
-    """No deadlock, no error, less than one request per creation."""
+    """No deadlock, no error, one request per creation."""
     Volume(ws, url=db.url)
     argv = ["--threads", "100", "--depth", "0", "--files", "3000", "--json", db.url]
     r = ws.run("cachefs", "mdtest", *argv, timeout=80, check=True)
@@ -663,9 +663,8 @@ def test_a_hundred_threads_in_one_directory(ws, db):
     rows = {row["name"]: row for row in found["operations"]}
     print(r.stdout)
     assert rows["create"]["errors"] == rows["unlink"]["errors"] == 0
-    # Those that wait for the server go to it together.
-    assert rows["create"]["round_trips"] < 0.7
-    assert rows["unlink"]["round_trips"] < 0.9
+    assert rows["create"]["round_trips"] < 1.3
+    assert rows["unlink"]["round_trips"] < 1.3
     n, retries = (sum(row[k] for row in found["operations"]) for k in ("count", "retries"))
     assert retries * 1000 < n
     stat = "SELECT deadlocks FROM pg_stat_database WHERE datname=current_database()"

@@ -145,6 +145,26 @@ def ending(write, inodes):
             f"return answer(known[1]{records}, unpack(ARGV, 4))\n")
 
 
+KNOWN = set("""and break do else elseif end false for function if in local nil not or repeat return then
+    true until while KEYS ARGV redis cmsgpack struct bit string math table ipairs pairs tonumber tostring type
+    unpack""".split())
+
+
+def check(path, text):
+    """Redis finds a name that nothing declares only when a script gets there."""
+    text = re.sub(r"'(?:[^'\\]|\\.)*'", "''", text)
+    text = re.sub(r"--.*", "", text)
+    declared = set()
+    for form in (r"\blocal (?:function )?([\w, ]+)", r"\bfunction\s*\w*\(([^)]*)\)", r"\bfor ([\w, ]+?) (?:=|in\b)"):
+        for names in re.findall(form, text):
+            declared |= set(re.findall(r"\w+", names))
+    text = re.sub(r"[{,]\s*\w+ = ", " ", text)  # fields
+    words = set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", text))
+    unknown = words - declared - KNOWN
+    if unknown:
+        sys.exit(f"{path}: not declared: {' '.join(sorted(unknown))}")
+
+
 def compose(path):
     with open(path, encoding="ascii") as f:
         next(f)
@@ -187,6 +207,7 @@ def main():
             lines.append(f"extern const struct rds_script rds_{name}_lua;")
             continue
         kind, text = compose(path)
+        check(path, text)
         sha = hashlib.sha1(text.encode()).hexdigest()
         lines.append(f'const struct rds_script rds_{name}_lua = {{"{name}", '
                      f'{str(kind != "read").lower()}, {str(kind == "bare").lower()}, '

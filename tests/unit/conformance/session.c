@@ -124,6 +124,22 @@ static void test_refresh(void **state)
 	OK(e->ops->clean_session(e, &c, sid));
 }
 
+/* After a restart of its worker a mount goes on with its session, unless that has ended meanwhile. */
+static void test_resume(void **state)
+{
+	struct cfs_engine *e = vol.m->eng;
+	struct found f = {0};
+	struct cfs_ctx c = as_root();
+
+	OK(e->ops->new_session(e, &c, "{}", c.now.tv_sec + 50, &f.sid));
+	OK(e->ops->resume_session(e, &c, f.sid, "{\"a\":1}", c.now.tv_sec + 99));
+	OK(cfs_meta_each_session(vol.m, &c, note, &f));
+	assert_int_equal(f.expire_s, c.now.tv_sec + 99);
+	assert_string_equal(f.info, "{\"a\":1}");
+	OK(e->ops->clean_session(e, &c, f.sid));
+	assert_int_equal(e->ops->resume_session(e, &c, f.sid, "{}", c.now.tv_sec + 99), -ENOENT);
+}
+
 static void test_counters(void **state)
 {
 	struct cfs_engine *e = vol.m->eng;
@@ -394,6 +410,6 @@ static void test_changelog(void **state)
 	OK(vol.m->eng->ops->trim_changelog(vol.m->eng, &c, c.now.tv_sec + 100, 0));
 }
 
-TEST_LIST(session, T(test_record), T(test_stale), T(test_clock), T(test_refresh), T(test_counters),
-	  T(test_setting), T(test_heartbeat), T(test_slow_cleaning), T(test_read_only),
-	  T(test_open_errors), T(test_changelog));
+TEST_LIST(session, T(test_record), T(test_stale), T(test_clock), T(test_refresh), T(test_resume),
+	  T(test_counters), T(test_setting), T(test_heartbeat), T(test_slow_cleaning),
+	  T(test_read_only), T(test_open_errors), T(test_changelog));

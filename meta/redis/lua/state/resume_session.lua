@@ -2,7 +2,7 @@
 -- write:
 local function op(sid, info, expire)
 	if call('HEXISTS', P .. 'sessionInfos', sid) == 0 then
-		return {ENOENT}
+		return {-2}
 	end
 	call('ZADD', P .. 'allSessions', expire, sid)
 	call('HSET', P .. 'sessionInfos', sid, info)

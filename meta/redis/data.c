@@ -155,27 +155,24 @@ static int add_index(struct rds_bytes *b, const char *key, size_t len, size_t sk
 int rds_find_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		    struct rds_bytes *ret)
 {
-	char pattern[64], cursor[32] = "0";
-	size_t skip, i;
+	char pattern[64];
+	size_t skip = (size_t)snprintf(pattern, sizeof(pattern), "%sc%" PRIu64 "_*",
+				       rds_of(e)->prefix, ino) -
+		      1;
+	const redisReply *page;
 	struct rds_request q;
+	uint64_t cursor = 0;
+	size_t i;
 	int r;
 
-	skip = (size_t)snprintf(pattern, sizeof(pattern), "%sc%" PRIu64 "_*", rds_of(e)->prefix,
-				ino) -
-	       1;
 	ret->len = 0;
 	rds_begin(&q, e);
 	do {
-		rds_again(&q);
-		rds_command(&q, "ssssss", "SCAN", cursor, "MATCH", pattern, "COUNT", "4096");
-		r = rds_run(&q, ctx, CFS_META_OP_read_chunk);
-		if (r || q.reply[0]->elements != 2)
-			break;
-		snprintf(cursor, sizeof(cursor), "%s", q.reply[0]->element[0]->str);
-		for (i = 0; i < q.reply[0]->element[1]->elements && !r; i++)
-			r = add_index(ret, q.reply[0]->element[1]->element[i]->str,
-				      q.reply[0]->element[1]->element[i]->len, skip);
-	} while (!r && strcmp(cursor, "0") != 0);
+		r = rds_page(&q, ctx, CFS_META_OP_read_chunk, &cursor, SCAN_KEYS, pattern, &page,
+			     "s", "SCAN");
+		for (i = 0; !r && i < page->elements; i++)
+			r = add_index(ret, page->element[i]->str, page->element[i]->len, skip);
+	} while (!r && cursor);
 	rds_end(&q);
 	return r;
 }

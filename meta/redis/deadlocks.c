@@ -83,11 +83,7 @@ static int read_holders(struct cfs_engine *e, const struct cfs_ctx *ctx, const c
 	struct rds_request q;
 	uint64_t sid;
 	size_t i, used;
-	int r;
-
-	rds_begin(&q, e);
-	rds_command(&q, "sk", "HKEYS", kind, ino);
-	r = rds_run(&q, ctx, CFS_META_OP_lock);
+	int r = rds_ask(&q, e, ctx, CFS_META_OP_lock, "sk", "HKEYS", kind, ino);
 	for (i = 0; !r && i < q.reply[0]->elements; i++) {
 		const redisReply *f = q.reply[0]->element[i];
 
@@ -103,11 +99,7 @@ static int read_holders(struct cfs_engine *e, const struct cfs_ctx *ctx, const c
 static int is_gone(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid)
 {
 	struct rds_request q;
-	int r;
-
-	rds_begin(&q, e);
-	rds_command(&q, "sKu", "ZSCORE", "allSessions", sid);
-	r = rds_run(&q, ctx, CFS_META_OP_session);
+	int r = rds_ask(&q, e, ctx, CFS_META_OP_session, "sKu", "ZSCORE", "allSessions", sid);
 	if (!r)
 		r = rds_is_nil(q.reply[0]);
 	rds_end(&q);

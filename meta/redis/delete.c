@@ -164,8 +164,10 @@ static bool parse_member(const redisReply *m, cfs_ino_t *ret_ino, uint64_t *ret_
 int rds_find_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		     uint64_t *ret_length)
 {
-	char pattern[40], cursor[32] = "0";
+	const redisReply *page;
 	struct rds_request q;
+	uint64_t cursor = 0;
+	char pattern[40];
 	bool found = false;
 	cfs_ino_t there;
 	size_t i;
@@ -174,17 +176,11 @@ int rds_find_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	snprintf(pattern, sizeof(pattern), "%" PRIu64 ":*", ino);
 	rds_begin(&q, e);
 	do {
-		rds_again(&q);
-		rds_command(&q, "sKsssss", "ZSCAN", "delfiles", cursor, "MATCH", pattern, "COUNT",
-			    "4096");
-		r = rds_run(&q, ctx, CFS_META_OP_delete);
-		if (r || q.reply[0]->elements != 2)
-			break;
-		snprintf(cursor, sizeof(cursor), "%s", q.reply[0]->element[0]->str);
-		for (i = 0; i < q.reply[0]->element[1]->elements; i += 2)
-			found |= parse_member(q.reply[0]->element[1]->element[i], &there,
-					      ret_length);
-	} while (!found && strcmp(cursor, "0") != 0);
+		r = rds_page(&q, ctx, CFS_META_OP_delete, &cursor, 4096, pattern, &page, "sK",
+			     "ZSCAN", "delfiles");
+		for (i = 0; !r && i < page->elements; i += 2)
+			found |= parse_member(page->element[i], &there, ret_length);
+	} while (!r && !found && cursor);
 	rds_end(&q);
 	return r ? r : found ? 0 : -ENOENT;
 }
@@ -275,17 +271,11 @@ int rds_op_drop_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 {
 	uint64_t other = length, next;
 	char a[48], b[48];
-	struct rds_request q;
-	redisReply *reply;
-	int r;
 
 	deletion_find(rds_of(e), ino, &other, &next);
 	snprintf(a, sizeof(a), "%" PRIu64 ":%" PRIu64, ino, length);
 	snprintf(b, sizeof(b), "%" PRIu64 ":%" PRIu64, ino, other);
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_delete, &rds_drop_delfile_lua, &reply, "ss", a, b);
-	rds_end(&q);
-	return r;
+	return rds_change(e, ctx, CFS_META_OP_delete, &rds_drop_delfile_lua, "ss", a, b);
 }
 
 int rds_op_each_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t before_s,
@@ -297,10 +287,8 @@ int rds_op_each_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t
 	int r;
 
 	snprintf(before, sizeof(before), "(%" PRId64, before_s);
-	rds_begin(&q, e);
-	rds_command(&q, "sKsssssu", "ZRANGEBYSCORE", "delfiles", "-inf", before, "WITHSCORES",
-		    "LIMIT", "0", (uint64_t)limit);
-	r = rds_run(&q, ctx, CFS_META_OP_delete);
+	r = rds_ask(&q, e, ctx, CFS_META_OP_delete, "sKsssssu", "ZRANGEBYSCORE", "delfiles", "-inf",
+		    before, "WITHSCORES", "LIMIT", "0", (uint64_t)limit);
 	for (i = 0; !r && i + 1 < q.reply[0]->elements; i += 2) {
 		cfs_ino_t ino;
 		uint64_t length;
@@ -391,23 +379,17 @@ bool rds_parse_ref(const char *p, size_t len, uint64_t *ret_id, uint32_t *ret_si
 int rds_op_each_dead_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, size_t limit,
 			   cfs_engine_slice_fn fn, void *arg)
 {
-	char cursor[32] = "0";
+	const redisReply *page;
 	struct rds_request q;
+	uint64_t cursor = 0;
 	size_t n = 0, i;
 	int r;
 
 	rds_begin(&q, e);
 	do {
-		const redisReply *page;
-
-		rds_again(&q);
-		rds_command(&q, "sKsss", "HSCAN", "sliceRef", cursor, "COUNT", "4096");
-		r = rds_run(&q, ctx, CFS_META_OP_delete);
-		if (r || q.reply[0]->elements != 2)
-			break;
-		page = q.reply[0]->element[1];
-		snprintf(cursor, sizeof(cursor), "%s", q.reply[0]->element[0]->str);
-		for (i = 0; i + 1 < page->elements && n < limit && !r; i += 2) {
+		r = rds_page(&q, ctx, CFS_META_OP_delete, &cursor, 4096, NULL, &page, "sK", "HSCAN",
+			     "sliceRef");
+		for (i = 0; !r && i + 1 < page->elements && n < limit; i += 2) {
 			uint64_t id;
 			uint32_t size;
 
@@ -418,7 +400,7 @@ int rds_op_each_dead_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, size
 			n++;
 			r = fn(arg, id, size);
 		}
-	} while (!r && n < limit && strcmp(cursor, "0") != 0);
+	} while (!r && n < limit && cursor);
 	rds_end(&q);
 	return r;
 }
@@ -426,31 +408,18 @@ int rds_op_each_dead_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, size
 int rds_op_orphan_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t id, uint32_t size)
 {
 	char key[RDS_KEY_MAX], token[17];
-	struct rds_request q;
-	redisReply *a;
-	int r;
 
 	if (commit_find(rds_of(e), id))
 		return -EBUSY;
 	unknown_commit_find(rds_of(e), id, key, token);
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_delete, &rds_orphan_slice_lua, &a, "uuss", id,
-		       (uint64_t)size, key, token);
-	rds_end(&q);
-	return r;
+	return rds_change(e, ctx, CFS_META_OP_delete, &rds_orphan_slice_lua, "uuss", id,
+			  (uint64_t)size, key, token);
 }
 
 int rds_op_drop_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t id, uint32_t size)
 {
-	struct rds_request q;
-	redisReply *a;
-	int r;
-
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_delete, &rds_drop_slice_lua, &a, "uu", id,
-		       (uint64_t)size);
-	rds_end(&q);
-	return r;
+	return rds_change(e, ctx, CFS_META_OP_delete, &rds_drop_slice_lua, "uu", id,
+			  (uint64_t)size);
 }
 
 /* ---- compaction ---- */
@@ -498,31 +467,25 @@ int rds_op_compact_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_in
 static int find_delayed(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t before_s,
 			char field[64])
 {
-	char cursor[32] = "0";
+	const redisReply *page;
 	struct rds_request q;
+	uint64_t cursor = 0;
 	size_t i;
 	int r;
 
 	field[0] = '\0';
 	rds_begin(&q, e);
 	do {
-		const redisReply *page;
-
-		rds_again(&q);
-		rds_command(&q, "sKsss", "HSCAN", "delSlices", cursor, "COUNT", "512");
-		r = rds_run(&q, ctx, CFS_META_OP_delete);
-		if (r || q.reply[0]->elements != 2)
-			break;
-		page = q.reply[0]->element[1];
-		snprintf(cursor, sizeof(cursor), "%s", q.reply[0]->element[0]->str);
-		for (i = 0; i + 1 < page->elements && !field[0]; i += 2) {
+		r = rds_page(&q, ctx, CFS_META_OP_delete, &cursor, 512, NULL, &page, "sK", "HSCAN",
+			     "delSlices");
+		for (i = 0; !r && i + 1 < page->elements && !field[0]; i += 2) {
 			const char *name = page->element[i]->str, *bar = strchr(name, '_');
 
 			if (bar && page->element[i]->len < 64 &&
 			    strtoll(bar + 1, NULL, 10) < before_s)
 				snprintf(field, 64, "%s", name);
 		}
-	} while (!field[0] && strcmp(cursor, "0") != 0);
+	} while (!r && !field[0] && cursor);
 	rds_end(&q);
 	return r;
 }

@@ -22,17 +22,11 @@ int rds_op_flock(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		 uint64_t owner, enum cfs_lock_type type)
 {
 	char hex[20], line[80];
-	struct rds_request q;
-	redisReply *a;
-	int r;
 
 	snprintf(hex, sizeof(hex), "%016" PRIX64, owner);
 	snprintf(line, sizeof(line), "%" PRIu64 ",%" PRIu64 ",%s", ino, owner, letter(type));
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_lock, &rds_flock_lua, &a, "uusss", ino, sid, hex,
-		       letter(type), line);
-	rds_end(&q);
-	return r;
+	return rds_change(e, ctx, CFS_META_OP_lock, &rds_flock_lua, "uusss", ino, sid, hex,
+			  letter(type), line);
 }
 
 /* ---- POSIX locks ---- */
@@ -202,9 +196,7 @@ int rds_op_getlk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	int r;
 
 	field_of(sid, owner, mine);
-	rds_begin(&q, e);
-	rds_command(&q, "sk", "HGETALL", "lockp", ino);
-	r = rds_run(&q, ctx, CFS_META_OP_lock);
+	r = rds_ask(&q, e, ctx, CFS_META_OP_lock, "sk", "HGETALL", "lockp", ino);
 	if (!r)
 		r = judge(ino, q.reply[0], mine, lock, &l, &c);
 	free(l.v);

@@ -50,11 +50,7 @@ int rds_op_getattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t in
 		   struct cfs_attr *ret)
 {
 	struct rds_request q;
-	int r;
-
-	rds_begin(&q, e);
-	rds_command(&q, "sk", "GET", "i", ino);
-	r = rds_run(&q, ctx, CFS_META_OP_getattr);
+	int r = rds_ask(&q, e, ctx, CFS_META_OP_getattr, "sk", "GET", "i", ino);
 	if (!r)
 		r = rds_attr_reply(q.reply[0], ret);
 	if (!r)
@@ -68,11 +64,7 @@ int rds_op_readlink(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t i
 {
 	struct cfs_attr attr;
 	struct rds_request q;
-	int r;
-
-	rds_begin(&q, e);
-	rds_command(&q, "sk", "GET", "s", ino);
-	r = rds_run(&q, ctx, CFS_META_OP_readlink);
+	int r = rds_ask(&q, e, ctx, CFS_META_OP_readlink, "sk", "GET", "s", ino);
 	if (!r && rds_is_nil(q.reply[0])) {
 		r = rds_op_getattr(e, ctx, ino, &attr);
 		if (!r)
@@ -243,13 +235,7 @@ int rds_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t in
 int rds_op_touch_atime(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		       struct timespec atime)
 {
-	struct rds_request q;
-	redisReply *a;
-	int r;
-
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_setattr, &rds_touch_atime_lua, &a, "ut", ino, atime);
-	rds_end(&q);
+	int r = rds_change(e, ctx, CFS_META_OP_setattr, &rds_touch_atime_lua, "ut", ino, atime);
 	cfs_optimistic_file_forget(&rds_of(e)->optimistic, ino);
 	return r;
 }

@@ -46,27 +46,13 @@ int rds_op_get_dir_stat(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 int rds_op_set_dir_stat(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir,
 			const struct cfs_dir_stat *st)
 {
-	struct rds_request q;
-	redisReply *a;
-	int r;
-
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_other, &rds_set_dir_stat_lua, &a, "uiii", dir,
-		       st->length, st->space, st->inodes);
-	rds_end(&q);
-	return r;
+	return rds_change(e, ctx, CFS_META_OP_other, &rds_set_dir_stat_lua, "uiii", dir, st->length,
+			  st->space, st->inodes);
 }
 
 int rds_op_clear_dir_stats(struct cfs_engine *e, const struct cfs_ctx *ctx)
 {
-	struct rds_request q;
-	redisReply *a;
-	int r;
-
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_other, &rds_clear_dir_stats_lua, &a, "");
-	rds_end(&q);
-	return r;
+	return rds_change(e, ctx, CFS_META_OP_other, &rds_clear_dir_stats_lua, "");
 }
 
 static int add_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t space, int64_t inodes,
@@ -178,38 +164,25 @@ static void encode(int64_t space, int64_t inodes, uint8_t out[LIMIT_BYTES])
 int rds_op_put_quota(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_quota *v)
 {
 	uint8_t limits[LIMIT_BYTES];
-	struct rds_request q;
 	char line[128];
-	redisReply *a;
-	int r;
 
 	encode(v->max_space, v->max_inodes, limits);
 	snprintf(line, sizeof(line), "%d,%" PRIu64 ",%" PRId64 ",%" PRId64, (int)v->kind, v->key,
 		 v->max_space, v->max_inodes);
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_other, &rds_put_quota_lua, &a, "subiis",
-		       hashes[v->kind], v->key, limits, sizeof(limits), v->used_space,
-		       v->used_inodes, line);
-	rds_end(&q);
-	return r;
+	return rds_change(e, ctx, CFS_META_OP_other, &rds_put_quota_lua, "subiis", hashes[v->kind],
+			  v->key, limits, sizeof(limits), v->used_space, v->used_inodes, line);
 }
 
 int rds_op_del_quota(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_quota_kind kind,
 		     uint64_t key)
 {
 	uint8_t limits[LIMIT_BYTES];
-	struct rds_request q;
 	char line[64];
-	redisReply *a;
-	int r;
 
 	encode(-1, -1, limits);
 	snprintf(line, sizeof(line), "%d,%" PRIu64, (int)kind, key);
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_other, &rds_del_quota_lua, &a, "subs", hashes[kind],
-		       key, limits, kind == CFS_QUOTA_DIR ? (size_t)0 : sizeof(limits), line);
-	rds_end(&q);
-	return r;
+	return rds_change(e, ctx, CFS_META_OP_other, &rds_del_quota_lua, "subs", hashes[kind], key,
+			  limits, kind == CFS_QUOTA_DIR ? (size_t)0 : sizeof(limits), line);
 }
 
 static int add_quota_usage(struct cfs_engine *e, const struct cfs_ctx *ctx,

@@ -269,27 +269,19 @@ static void sort_window(struct window *w)
 }
 
 static int scan_names(struct cfs_engine *e, const struct cfs_ctx *ctx, struct filling *f,
-		      const char *from)
+		      uint64_t cursor)
 {
-	char cursor[32];
+	const redisReply *page;
 	struct rds_request q;
-	int r = 0;
+	int r;
 
-	snprintf(cursor, sizeof(cursor), "%s", from);
 	rds_begin(&q, e);
-	while (!r && strcmp(cursor, "0") != 0) {
-		rds_again(&q);
-		rds_command(&q, "skssu", "HSCAN", "d", f->w->dir,
-			    strcmp(cursor, "start") == 0 ? "0" : cursor, "COUNT",
-			    (uint64_t)4 * BATCH);
-		r = rds_run(&q, ctx, CFS_META_OP_readdir);
-		if (!r && q.reply[0]->elements != 2)
-			r = -EIO;
-		if (r)
-			break;
-		snprintf(cursor, sizeof(cursor), "%s", q.reply[0]->element[0]->str);
-		r = add_batch(f, q.reply[0]->element[1]);
-	}
+	do {
+		r = rds_page(&q, ctx, CFS_META_OP_readdir, &cursor, 4 * BATCH, NULL, &page, "sk",
+			     "HSCAN", "d", f->w->dir);
+		if (!r)
+			r = add_batch(f, page);
+	} while (!r && cursor);
 	rds_end(&q);
 	return r;
 }
@@ -468,7 +460,7 @@ static int start_listing(struct listing *l)
 	struct rds *rds = rds_of(l->e);
 	struct filling f = {0};
 	struct rds_request q;
-	char cursor[32];
+	uint64_t cursor;
 	redisReply *a;
 	bool small;
 	int r;
@@ -480,8 +472,8 @@ static int start_listing(struct listing *l)
 		r = -EIO;
 	if (r)
 		goto out;
-	snprintf(cursor, sizeof(cursor), "%s", a->element[1]->str);
-	small = strcmp(cursor, "0") == 0 && a->element[2]->elements <= 2 * (size_t)BATCH &&
+	cursor = strtoull(a->element[1]->str, NULL, 10);
+	small = !cursor && a->element[2]->elements <= 2 * (size_t)BATCH &&
 		(!l->attrs || a->element[3]->elements == a->element[2]->elements / 2);
 	if (small && !a->element[2]->elements) {
 		r = 1;
@@ -489,7 +481,7 @@ static int start_listing(struct listing *l)
 	}
 	f.w = new_window(l->dir, "", 0);
 	r = f.w ? add_batch(&f, a->element[2]) : -ENOMEM;
-	if (!r)
+	if (!r && cursor)
 		r = scan_names(l->e, l->ctx, &f, cursor);
 	if (r) {
 		if (f.w)
@@ -521,7 +513,7 @@ static int go_on(struct listing *l)
 
 		if (!f.w)
 			return -ENOMEM;
-		r = scan_names(l->e, l->ctx, &f, "start");
+		r = scan_names(l->e, l->ctx, &f, 0);
 		if (r) {
 			free_window(f.w);
 			return r;

@@ -27,30 +27,18 @@ int rds_op_put_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const cha
 		      const void *value, size_t len, bool fresh)
 {
 	struct place p = place_of(key);
-	struct rds_request q;
-	redisReply *a;
-	int r;
 
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_other, &rds_put_record_lua, &a, "ssbs", p.hash, p.field,
-		       value, len, fresh ? "1" : "0");
-	rds_end(&q);
-	return r;
+	return rds_change(e, ctx, CFS_META_OP_other, &rds_put_record_lua, "ssbs", p.hash, p.field,
+			  value, len, fresh ? "1" : "0");
 }
 
 int rds_op_swap_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *key,
 		       const void *old, size_t old_len, const void *value, size_t len)
 {
 	struct place p = place_of(key);
-	struct rds_request q;
-	redisReply *a;
-	int r;
 
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_other, &rds_swap_record_lua, &a, "ssbb", p.hash,
-		       p.field, old, old_len, value, len);
-	rds_end(&q);
-	return r;
+	return rds_change(e, ctx, CFS_META_OP_other, &rds_swap_record_lua, "ssbb", p.hash, p.field,
+			  old, old_len, value, len);
 }
 
 int rds_op_drop_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *key)
@@ -61,9 +49,7 @@ int rds_op_drop_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const ch
 
 	if (rds_of(e)->read_only)
 		return -EROFS;
-	rds_begin(&q, e);
-	rds_command(&q, "sKs", "HDEL", p.hash, p.field);
-	r = rds_run(&q, ctx, CFS_META_OP_other);
+	r = rds_ask(&q, e, ctx, CFS_META_OP_other, "sKs", "HDEL", p.hash, p.field);
 	rds_end(&q);
 	return r;
 }
@@ -73,11 +59,7 @@ int rds_op_get_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const cha
 {
 	struct place p = place_of(key);
 	struct rds_request q;
-	int r;
-
-	rds_begin(&q, e);
-	rds_command(&q, "sKs", "HGET", p.hash, p.field);
-	r = rds_run(&q, ctx, CFS_META_OP_other);
+	int r = rds_ask(&q, e, ctx, CFS_META_OP_other, "sKs", "HGET", p.hash, p.field);
 	if (r == 0 && q.reply[0]->type != REDIS_REPLY_STRING)
 		r = -ENOENT;
 	if (r == 0)
@@ -93,11 +75,7 @@ int rds_op_each_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const ch
 	char key[CFS_RECORD_KEY_MAX + 1];
 	struct rds_request q;
 	size_t i;
-	int r;
-
-	rds_begin(&q, e);
-	rds_command(&q, "sK", "HGETALL", p.hash);
-	r = rds_run(&q, ctx, CFS_META_OP_other);
+	int r = rds_ask(&q, e, ctx, CFS_META_OP_other, "sK", "HGETALL", p.hash);
 	for (i = 0; !r && i + 1 < q.reply[0]->elements; i += 2) {
 		const redisReply *f = q.reply[0]->element[i], *v = q.reply[0]->element[i + 1];
 

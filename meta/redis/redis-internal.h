@@ -159,6 +159,9 @@ void rds_words_v(struct rds_request *q, const char *fmt, va_list ap);
 void rds_append(struct rds_request *q, const struct rds_request *from);
 /* Runs the commands: 0 and q->reply, none of them an error. */
 int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op);
+/* rds_begin, one command, rds_run. */
+int rds_ask(struct rds_request *q, struct cfs_engine *e, const struct cfs_ctx *ctx,
+	    enum cfs_meta_op op, const char *fmt, ...);
 /*
  * Runs a script with its arguments, alone in its request. Its answer is an array, *ret; the first
  * element is 0 or positive, or the negative errno that is returned (then *ret is set as well). Of a
@@ -171,6 +174,17 @@ void rds_script_begin(struct rds_request *q, const struct cfs_ctx *ctx,
 		      const struct rds_script *script, size_t words);
 int rds_script_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 		   redisReply **ret);
+/* A script that answers with a result only. */
+int rds_change(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,
+	       const struct rds_script *script, const char *fmt, ...);
+/*
+ * One page of SCAN, HSCAN or ZSCAN, of about `count` elements: fmt has the words before the cursor;
+ * pattern: for MATCH, or NULL. *cursor is 0 before the first page and after the last one. *ret is
+ * part of q.
+ */
+int rds_page(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op,
+	     uint64_t *cursor, uint64_t count, const char *pattern, const redisReply **ret,
+	     const char *fmt, ...);
 /* Bytes collected as one argument. */
 struct rds_bytes {
 	uint8_t *p;

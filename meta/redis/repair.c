@@ -53,28 +53,21 @@ typedef int (*entry_fn)(void *arg, cfs_ino_t dir, const redisReply *name, const 
 
 static int each_entry(struct cfs_engine *e, cfs_ino_t dir, entry_fn fn, void *arg)
 {
-	char cursor[32] = "0";
+	const redisReply *page;
 	struct rds_request q;
+	uint64_t cursor = 0;
 	size_t i;
 	int r;
 
 	rds_begin(&q, e);
 	do {
 		struct cfs_ctx ctx = page_ctx();
-		const redisReply *list;
 
-		rds_again(&q);
-		rds_command(&q, "sksss", "HSCAN", "d", dir, cursor, "COUNT", "4096");
-		r = rds_run(&q, &ctx, CFS_META_OP_other);
-		if (!r && q.reply[0]->elements != 2)
-			r = -EIO;
-		if (r)
-			break;
-		list = q.reply[0]->element[1];
-		snprintf(cursor, sizeof(cursor), "%s", q.reply[0]->element[0]->str);
-		for (i = 0; i + 1 < list->elements && !r; i += 2)
-			r = fn(arg, dir, list->element[i], list->element[i + 1]);
-	} while (!r && strcmp(cursor, "0") != 0);
+		r = rds_page(&q, &ctx, CFS_META_OP_other, &cursor, 4096, NULL, &page, "sk", "HSCAN",
+			     "d", dir);
+		for (i = 0; !r && i + 1 < page->elements; i += 2)
+			r = fn(arg, dir, page->element[i], page->element[i + 1]);
+	} while (!r && cursor);
 	rds_end(&q);
 	return r;
 }
@@ -354,11 +347,7 @@ static bool wanted(struct check *a, enum cfs_damage damage)
 static int is_there(struct check *a, const char *command, const char *key)
 {
 	struct rds_request q;
-	int r;
-
-	rds_begin(&q, a->e);
-	rds_command(&q, "sKu", command, key, a->ino);
-	r = rds_run(&q, a->ctx, CFS_META_OP_other);
+	int r = rds_ask(&q, a->e, a->ctx, CFS_META_OP_other, "sKu", command, key, a->ino);
 	if (!r)
 		r = !rds_is_nil(q.reply[0]);
 	rds_end(&q);
@@ -368,11 +357,7 @@ static int is_there(struct check *a, const char *command, const char *key)
 static int has_xattrs(struct check *a)
 {
 	struct rds_request q;
-	int r;
-
-	rds_begin(&q, a->e);
-	rds_command(&q, "sk", "EXISTS", "x", a->ino);
-	r = rds_run(&q, a->ctx, CFS_META_OP_other);
+	int r = rds_ask(&q, a->e, a->ctx, CFS_META_OP_other, "sk", "EXISTS", "x", a->ino);
 	if (!r)
 		r = rds_int(q.reply[0]) > 0;
 	rds_end(&q);
@@ -391,11 +376,7 @@ static int make_stat(struct check *a)
 {
 	int64_t entries = 0;
 	struct rds_request q;
-	int r;
-
-	rds_begin(&q, a->e);
-	rds_command(&q, "sk", "HLEN", "d", a->ino);
-	r = rds_run(&q, a->ctx, CFS_META_OP_other);
+	int r = rds_ask(&q, a->e, a->ctx, CFS_META_OP_other, "sk", "HLEN", "d", a->ino);
 	if (!r)
 		entries = rds_int(q.reply[0]);
 	rds_end(&q);
@@ -664,11 +645,7 @@ static int put_right(struct check *a, struct rds_bytes *chunks)
 static int read_node(struct check *a)
 {
 	struct rds_request q;
-	int r;
-
-	rds_begin(&q, a->e);
-	rds_command(&q, "sk", "GET", "i", a->ino);
-	r = rds_run(&q, a->ctx, CFS_META_OP_other);
+	int r = rds_ask(&q, a->e, a->ctx, CFS_META_OP_other, "sk", "GET", "i", a->ino);
 	if (!r)
 		r = rds_attr_reply(q.reply[0], &a->c.attr);
 	a->exists = r == 0;
@@ -778,13 +755,6 @@ int rds_op_check_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, struct c
 int rds_op_fix_refs(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t id, uint32_t size,
 		    int64_t have, int64_t want)
 {
-	struct rds_request q;
-	redisReply *a;
-	int r;
-
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_other, &rds_fix_refs_lua, &a, "uuii", id,
-		       (uint64_t)size, have, want);
-	rds_end(&q);
-	return r;
+	return rds_change(e, ctx, CFS_META_OP_other, &rds_fix_refs_lua, "uuii", id, (uint64_t)size,
+			  have, want);
 }

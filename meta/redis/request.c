@@ -372,7 +372,7 @@ static int run_once(struct rds_request *q, struct rds_pipe *p, cfs_deadline_t de
 	return r;
 }
 
-static int run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op)
+int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op)
 {
 	struct rds *r = q->r;
 	struct rds_pipe *p = my_pipe(r);
@@ -419,9 +419,17 @@ static int run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_o
 	return rc;
 }
 
-int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op)
+int rds_ask(struct rds_request *q, struct cfs_engine *e, const struct cfs_ctx *ctx,
+	    enum cfs_meta_op op, const char *fmt, ...)
 {
-	return run(q, ctx, op);
+	va_list ap;
+
+	rds_begin(q, e);
+	rds_command_begin(q, strlen(fmt));
+	va_start(ap, fmt);
+	rds_words_v(q, fmt, ap);
+	va_end(ap);
+	return rds_run(q, ctx, op);
 }
 
 /* ARGV[1] and [2] of each script that changes something; [3] is for lib/log.lua. */
@@ -464,7 +472,7 @@ int rds_script_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_me
 
 	if (q->script->writes && q->r->read_only)
 		return -EROFS;
-	rc = run(q, ctx, op);
+	rc = rds_run(q, ctx, op);
 	if (rc)
 		return rc;
 	a = q->reply[0];
@@ -492,6 +500,49 @@ int rds_script(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_o
 	rds_words_v(q, fmt, ap);
 	va_end(ap);
 	return rds_script_run(q, ctx, op, ret);
+}
+
+int rds_page(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op,
+	     uint64_t *cursor, uint64_t count, const char *pattern, const redisReply **ret,
+	     const char *fmt, ...)
+{
+	va_list ap;
+	int r;
+
+	rds_again(q);
+	rds_command_begin(q, strlen(fmt) + (pattern ? 5 : 3));
+	va_start(ap, fmt);
+	rds_words_v(q, fmt, ap);
+	va_end(ap);
+	rds_words(q, "usu", *cursor, "COUNT", count);
+	if (pattern)
+		rds_words(q, "ss", "MATCH", pattern);
+	r = rds_run(q, ctx, op);
+	if (!r && q->reply[0]->elements != 2)
+		r = -EIO;
+	if (r)
+		return r;
+	*cursor = strtoull(q->reply[0]->element[0]->str, NULL, 10);
+	*ret = q->reply[0]->element[1];
+	return 0;
+}
+
+int rds_change(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,
+	       const struct rds_script *script, const char *fmt, ...)
+{
+	struct rds_request q;
+	redisReply *a;
+	va_list ap;
+	int r;
+
+	rds_begin(&q, e);
+	rds_script_begin(&q, ctx, script, strlen(fmt));
+	va_start(ap, fmt);
+	rds_words_v(&q, fmt, ap);
+	va_end(ap);
+	r = rds_script_run(&q, ctx, op, &a);
+	rds_end(&q);
+	return r;
 }
 
 /* ---- replies ---- */

@@ -48,6 +48,7 @@ int rds_scan_keys(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *n
 		  uint64_t *cursor, rds_key_fn fn, void *arg)
 {
 	const size_t skip = strlen(rds_of(e)->prefix) + strlen(name);
+	const redisReply *page;
 	char pattern[64];
 	struct rds_request q;
 	size_t i;
@@ -55,20 +56,15 @@ int rds_scan_keys(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *n
 
 	snprintf(pattern, sizeof(pattern), "%s%s[0-9]*", rds_of(e)->prefix, name);
 	rds_begin(&q, e);
-	rds_command(&q, "susssu", "SCAN", *cursor, "MATCH", pattern, "COUNT", (uint64_t)4096);
-	r = rds_run(&q, ctx, CFS_META_OP_other);
-	if (!r && q.reply[0]->elements != 2)
-		r = -EIO;
-	for (i = 0; !r && i < q.reply[0]->element[1]->elements; i++) {
-		const redisReply *key = q.reply[0]->element[1]->element[i];
+	r = rds_page(&q, ctx, CFS_META_OP_other, cursor, 4096, pattern, &page, "s", "SCAN");
+	for (i = 0; !r && i < page->elements; i++) {
+		const redisReply *key = page->element[i];
 		uint64_t n;
 		size_t used;
 
 		if (key->len > skip && rds_number(key->str + skip, key->len - skip, &n, &used))
 			r = fn(arg, n, key->str + skip + used, key->len - skip - used);
 	}
-	if (!r)
-		*cursor = strtoull(q.reply[0]->element[0]->str, NULL, 10);
 	rds_end(&q);
 	return r;
 }
@@ -180,45 +176,33 @@ static int give_entries(struct scan *a, cfs_ino_t dir, const redisReply *list)
 	return r;
 }
 
-/* Delivers one part of a directory and advances the cursor. */
-static int give_part(struct scan *a, cfs_ino_t dir, const redisReply *part, char cursor[32])
-{
-	if (part->elements != 2)
-		return -EIO;
-	snprintf(cursor, 32, "%s", part->element[0]->str);
-	return give_entries(a, dir, part->element[1]);
-}
-
-/* Delivers the rest of a directory. */
-static int scan_dir(struct scan *a, cfs_ino_t dir, char cursor[32])
-{
-	struct rds_request q;
-	int r = 0;
-
-	rds_begin(&q, a->e);
-	while (!r && strcmp(cursor, "0") != 0) {
-		struct cfs_ctx ctx = page_ctx();
-
-		rds_again(&q);
-		rds_command(&q, "sksss", "HSCAN", "d", dir, cursor, "COUNT", "4096");
-		r = rds_run(&q, &ctx, CFS_META_OP_other);
-		if (!r)
-			r = give_part(a, dir, q.reply[0], cursor);
-	}
-	rds_end(&q);
-	return r;
-}
-
 /*
  * A directory is a hash of any size: its first part is read together with those of other
  * directories.
  */
 static int give_dir(struct scan *a, size_t k, const redisReply *first)
 {
-	char cursor[32];
-	int r = give_part(a, a->keys[k].n, first, cursor);
+	const cfs_ino_t dir = a->keys[k].n;
+	const redisReply *page;
+	struct rds_request q;
+	uint64_t cursor;
+	int r;
 
-	return r ? r : scan_dir(a, a->keys[k].n, cursor);
+	if (first->elements != 2)
+		return -EIO;
+	cursor = strtoull(first->element[0]->str, NULL, 10);
+	r = give_entries(a, dir, first->element[1]);
+	rds_begin(&q, a->e);
+	while (!r && cursor) {
+		struct cfs_ctx ctx = page_ctx();
+
+		r = rds_page(&q, &ctx, CFS_META_OP_other, &cursor, 4096, NULL, &page, "sk", "HSCAN",
+			     "d", dir);
+		if (!r)
+			r = give_entries(a, dir, page);
+	}
+	rds_end(&q);
+	return r;
 }
 
 static int give_value(struct scan *a, size_t k, const redisReply *v)
@@ -312,20 +296,18 @@ static int page_of_fields(struct scan *a, const struct cfs_ctx *ctx, struct cfs_
 			  const char *command, const char *key,
 			  int (*give_one)(struct scan *a, const redisReply *f, const redisReply *v))
 {
+	uint64_t cursor = pos->a;
+	const redisReply *page;
 	struct rds_request q;
 	size_t i;
 	int r;
 
 	rds_begin(&q, a->e);
-	rds_command(&q, "sKuss", command, key, pos->a, "COUNT", "4096");
-	r = rds_run(&q, ctx, CFS_META_OP_other);
-	if (!r && q.reply[0]->elements != 2)
-		r = -EIO;
-	for (i = 0; !r && i + 1 < q.reply[0]->element[1]->elements; i += 2)
-		r = give_one(a, q.reply[0]->element[1]->element[i],
-			     q.reply[0]->element[1]->element[i + 1]);
+	r = rds_page(&q, ctx, CFS_META_OP_other, &cursor, 4096, NULL, &page, "sK", command, key);
+	for (i = 0; !r && i + 1 < page->elements; i += 2)
+		r = give_one(a, page->element[i], page->element[i + 1]);
 	if (!r)
-		pos->a = strtoull(q.reply[0]->element[0]->str, NULL, 10);
+		pos->a = cursor;
 	rds_end(&q);
 	return r;
 }
@@ -406,17 +388,15 @@ static int ask_stats(struct rds_request *q, const struct cfs_ctx *ctx, const red
 static int page_of_stats(struct scan *a, const struct cfs_ctx *ctx, struct cfs_scan_pos *pos)
 {
 	struct rds_request q, more;
+	uint64_t cursor = pos->a;
 	const redisReply *page;
 	size_t i;
 	int r;
 
 	rds_begin(&q, a->e);
 	rds_begin(&more, a->e);
-	rds_command(&q, "sKuss", "HSCAN", "dirUsedInodes", pos->a, "COUNT", "4096");
-	r = rds_run(&q, ctx, CFS_META_OP_other);
-	if (!r && q.reply[0]->elements != 2)
-		r = -EIO;
-	page = r ? NULL : q.reply[0]->element[1];
+	r = rds_page(&q, ctx, CFS_META_OP_other, &cursor, 4096, NULL, &page, "sK", "HSCAN",
+		     "dirUsedInodes");
 	if (!r && page->elements)
 		r = ask_stats(&more, ctx, page);
 	for (i = 0; !r && i + 1 < page->elements; i += 2) {
@@ -430,7 +410,7 @@ static int page_of_stats(struct scan *a, const struct cfs_ctx *ctx, struct cfs_s
 		r = give(a, &row);
 	}
 	if (!r)
-		pos->a = strtoull(q.reply[0]->element[0]->str, NULL, 10);
+		pos->a = cursor;
 	rds_end(&more);
 	rds_end(&q);
 	return r;

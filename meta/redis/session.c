@@ -14,11 +14,7 @@
 int rds_op_get_setting(struct cfs_engine *e, const struct cfs_ctx *ctx, char **ret)
 {
 	struct rds_request q;
-	int r;
-
-	rds_begin(&q, e);
-	rds_command(&q, "sK", "GET", "setting");
-	r = rds_run(&q, ctx, CFS_META_OP_other);
+	int r = rds_ask(&q, e, ctx, CFS_META_OP_other, "sK", "GET", "setting");
 	if (!r && !rds_is_bytes(q.reply[0]))
 		r = -ENODATA;
 	if (!r) {
@@ -36,9 +32,7 @@ int rds_op_put_setting(struct cfs_engine *e, const struct cfs_ctx *ctx, const ch
 
 	if (rds_of(e)->read_only)
 		return -EROFS;
-	rds_begin(&q, e);
-	rds_command(&q, "sKs", "SET", "setting", setting);
-	r = rds_run(&q, ctx, CFS_META_OP_other);
+	r = rds_ask(&q, e, ctx, CFS_META_OP_other, "sKs", "SET", "setting", setting);
 	rds_end(&q);
 	return r;
 }
@@ -57,17 +51,12 @@ int rds_op_create(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *s
 	};
 	uint8_t root[RDS_ATTR_MAX], other[RDS_ATTR_MAX];
 	size_t root_len = rds_attr_encode(&attr, root), other_len;
-	struct rds_request q;
-	redisReply *a;
-	int r;
 
 	attr.mode = 0555;
 	other_len = rds_attr_encode(&attr, other);
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_other, &rds_create_lua, &a, "suubb", setting,
-		       CFS_ROOT_INO, CFS_TRASH_INO, root, root_len, other, trash ? other_len : 0);
-	rds_end(&q);
-	return r;
+	return rds_change(e, ctx, CFS_META_OP_other, &rds_create_lua, "suubb", setting,
+			  CFS_ROOT_INO, CFS_TRASH_INO, root, root_len, other,
+			  trash ? other_len : 0);
 }
 
 int rds_op_upgrade(struct cfs_engine *e, const struct cfs_ctx *ctx)
@@ -78,10 +67,12 @@ int rds_op_upgrade(struct cfs_engine *e, const struct cfs_ctx *ctx)
 }
 
 /* On a cluster, other slots may hold other volumes. */
-static int delete_by_prefix(struct cfs_engine *e, const struct cfs_ctx *ctx)
+static int delete_by_prefix(struct cfs_engine *e)
 {
-	char pattern[40], cursor[32] = "0";
 	struct rds_request q, del;
+	const redisReply *page;
+	uint64_t cursor = 0;
+	char pattern[40];
 	size_t i;
 	int r;
 
@@ -89,17 +80,11 @@ static int delete_by_prefix(struct cfs_engine *e, const struct cfs_ctx *ctx)
 	rds_begin(&q, e);
 	rds_begin(&del, e);
 	do {
-		const redisReply *page;
 		struct cfs_ctx own = cfs_ctx_internal(30000);
 
-		rds_again(&q);
-		rds_command(&q, "ssssss", "SCAN", cursor, "MATCH", pattern, "COUNT", "1000");
-		r = rds_run(&q, &own, CFS_META_OP_other);
-		if (r || q.reply[0]->elements != 2)
-			break;
-		snprintf(cursor, sizeof(cursor), "%s", q.reply[0]->element[0]->str);
-		page = q.reply[0]->element[1];
-		if (!page->elements)
+		r = rds_page(&q, &own, CFS_META_OP_other, &cursor, 1000, pattern, &page, "s",
+			     "SCAN");
+		if (r || !page->elements)
 			continue;
 		rds_again(&del);
 		rds_command_begin(&del, 1 + page->elements);
@@ -107,7 +92,7 @@ static int delete_by_prefix(struct cfs_engine *e, const struct cfs_ctx *ctx)
 		for (i = 0; i < page->elements; i++)
 			rds_words(&del, "b", page->element[i]->str, page->element[i]->len);
 		r = rds_run(&del, &own, CFS_META_OP_other);
-	} while (!r && strcmp(cursor, "0") != 0);
+	} while (!r && cursor);
 	rds_end(&q);
 	rds_end(&del);
 	return r;
@@ -119,10 +104,8 @@ int rds_op_destroy(struct cfs_engine *e, const struct cfs_ctx *ctx)
 	int r;
 
 	if (rds_of(e)->target.cluster)
-		return delete_by_prefix(e, ctx);
-	rds_begin(&q, e);
-	rds_command(&q, "s", "FLUSHDB");
-	r = rds_run(&q, ctx, CFS_META_OP_other);
+		return delete_by_prefix(e);
+	r = rds_ask(&q, e, ctx, CFS_META_OP_other, "s", "FLUSHDB");
 	rds_end(&q);
 	return r;
 }
@@ -165,11 +148,7 @@ int rds_op_get_counters(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t
 			int64_t *ret_inodes)
 {
 	struct rds_request q;
-	int r;
-
-	rds_begin(&q, e);
-	rds_command(&q, "sKK", "MGET", "usedSpace", "totalInodes");
-	r = rds_run(&q, ctx, CFS_META_OP_counter);
+	int r = rds_ask(&q, e, ctx, CFS_META_OP_counter, "sKK", "MGET", "usedSpace", "totalInodes");
 	if (!r && q.reply[0]->elements == 2) {
 		*ret_used_space = rds_int(q.reply[0]->element[0]);
 		*ret_inodes = rds_int(q.reply[0]->element[1]);
@@ -181,25 +160,14 @@ int rds_op_get_counters(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t
 int rds_op_claim_job(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *name,
 		     int64_t now_s, int64_t interval_s)
 {
-	struct rds_request q;
-	redisReply *a;
-	int r;
-
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_counter, &rds_claim_job_lua, &a, "siii", name, now_s,
-		       now_s - interval_s, now_s + interval_s);
-	rds_end(&q);
-	return r;
+	return rds_change(e, ctx, CFS_META_OP_counter, &rds_claim_job_lua, "siii", name, now_s,
+			  now_s - interval_s, now_s + interval_s);
 }
 
 int rds_op_clock(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t *ret_s)
 {
 	struct rds_request q;
-	int r;
-
-	rds_begin(&q, e);
-	rds_command(&q, "s", "TIME");
-	r = rds_run(&q, ctx, CFS_META_OP_other);
+	int r = rds_ask(&q, e, ctx, CFS_META_OP_other, "s", "TIME");
 	if (!r && (q.reply[0]->type != REDIS_REPLY_ARRAY || !q.reply[0]->elements))
 		r = -EIO;
 	if (!r)
@@ -226,30 +194,18 @@ int rds_op_new_session(struct cfs_engine *e, const struct cfs_ctx *ctx, const ch
 	return r;
 }
 
-static int touch_session(struct cfs_engine *e, const struct cfs_ctx *ctx,
-			 const struct rds_script *script, uint64_t sid, const char *info,
-			 int64_t expire_s)
-{
-	struct rds_request q;
-	redisReply *a;
-	int r;
-
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_session, script, &a, "usi", sid, info, expire_s);
-	rds_end(&q);
-	return r;
-}
-
 int rds_op_refresh_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid,
 			   const char *info, int64_t expire_s)
 {
-	return touch_session(e, ctx, &rds_new_session_lua, sid, info, expire_s);
+	return rds_change(e, ctx, CFS_META_OP_session, &rds_new_session_lua, "usi", sid, info,
+			  expire_s);
 }
 
 int rds_op_resume_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid,
 			  const char *info, int64_t expire_s)
 {
-	return touch_session(e, ctx, &rds_resume_session_lua, sid, info, expire_s);
+	return rds_change(e, ctx, CFS_META_OP_session, &rds_resume_session_lua, "usi", sid, info,
+			  expire_s);
 }
 
 int rds_op_clean_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid)
@@ -304,11 +260,9 @@ int rds_op_each_session(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t
 	int r;
 
 	snprintf(before, sizeof(before), "(%" PRId64, before_s);
-	rds_begin(&q, e);
-	rds_command(&q, "sKsssssi", "ZRANGEBYSCORE", "allSessions", "-inf",
-		    before_s ? before : "+inf", "WITHSCORES", "LIMIT", "0",
+	r = rds_ask(&q, e, ctx, CFS_META_OP_session, "sKsssssi", "ZRANGEBYSCORE", "allSessions",
+		    "-inf", before_s ? before : "+inf", "WITHSCORES", "LIMIT", "0",
 		    limit ? (int64_t)CFS_MIN(limit, (size_t)INT32_MAX) : -1);
-	r = rds_run(&q, ctx, CFS_META_OP_session);
 	if (!r && q.reply[0]->elements >= 2)
 		r = each_info(e, ctx, q.reply[0], fn, arg);
 	rds_end(&q);

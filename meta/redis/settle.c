@@ -29,11 +29,7 @@ static int ask(struct cfs_engine *e, const struct cfs_ctx *ctx, bool *ret_log, b
 {
 	char enabled[8] = "", pending[24] = "0", status[16] = "ok";
 	struct rds_request q;
-	int r;
-
-	rds_begin(&q, e);
-	rds_command(&q, "ss", "INFO", "persistence");
-	r = rds_run(&q, ctx, CFS_META_OP_delete);
+	int r = rds_ask(&q, e, ctx, CFS_META_OP_delete, "ss", "INFO", "persistence");
 	if (r == 0 && rds_is_bytes(q.reply[0])) {
 		rds_info_field(q.reply[0]->str, "aof_enabled", enabled, sizeof(enabled));
 		rds_info_field(q.reply[0]->str, "aof_pending_bio_fsync", pending, sizeof(pending));

@@ -19,9 +19,7 @@ ssize_t rds_op_getxattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 	struct rds_request q;
 	ssize_t r;
 
-	rds_begin(&q, e);
-	rds_command(&q, "sks", "HGET", "x", ino, name);
-	r = rds_run(&q, ctx, CFS_META_OP_xattr);
+	r = rds_ask(&q, e, ctx, CFS_META_OP_xattr, "sks", "HGET", "x", ino, name);
 	if (!r && !rds_is_bytes(q.reply[0]))
 		r = -ENODATA;
 	if (!r) {
@@ -41,11 +39,7 @@ ssize_t rds_op_listxattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_in
 	struct rds_bytes names = {0};
 	struct rds_request q;
 	size_t i;
-	int r;
-
-	rds_begin(&q, e);
-	rds_command(&q, "sk", "HKEYS", "x", ino);
-	r = rds_run(&q, ctx, CFS_META_OP_xattr);
+	int r = rds_ask(&q, e, ctx, CFS_META_OP_xattr, "sk", "HKEYS", "x", ino);
 	for (i = 0; !r && i < q.reply[0]->elements; i++) {
 		rds_bytes_add(&names, q.reply[0]->element[i]->str, q.reply[0]->element[i]->len);
 		rds_bytes_add(&names, "", 1);
@@ -90,40 +84,27 @@ int rds_op_setxattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t i
 		    const char *name, const void *value, size_t size, int flags)
 {
 	cfs_auto_free char *line = NULL;
-	struct rds_request q;
-	redisReply *a;
-	int r;
 
 	if (flags & ~(XATTR_CREATE | XATTR_REPLACE) || flags == (XATTR_CREATE | XATTR_REPLACE))
 		return -EINVAL;
 	line = xattr_line(e, ino, name, size ? value : "", size, flags);
 	if (!line)
 		return -ENOMEM;
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_xattr, &rds_setxattr_lua, &a, "usbis", ino, name, value,
-		       size, (int64_t)flags, line);
-	rds_end(&q);
-	return r;
+	return rds_change(e, ctx, CFS_META_OP_xattr, &rds_setxattr_lua, "usbis", ino, name, value,
+			  size, (int64_t)flags, line);
 }
 
 int rds_op_removexattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		       const char *name)
 {
 	cfs_auto_free char *line = NULL;
-	struct rds_request q;
-	redisReply *a;
-	int r;
 
 	if (strlen(name) > 255)
 		return -ENODATA;
 	line = xattr_line(e, ino, name, NULL, 0, 0);
 	if (!line)
 		return -ENOMEM;
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_xattr, &rds_removexattr_lua, &a, "uss", ino, name,
-		       line);
-	rds_end(&q);
-	return r;
+	return rds_change(e, ctx, CFS_META_OP_xattr, &rds_removexattr_lua, "uss", ino, name, line);
 }
 
 /* ---- ACL rules ---- */
@@ -173,11 +154,7 @@ int rds_op_get_acl(struct cfs_engine *e, const struct cfs_ctx *ctx, uint32_t id,
 		   struct cfs_acl *ret)
 {
 	struct rds_request q;
-	int r;
-
-	rds_begin(&q, e);
-	rds_command(&q, "sKu", "HGET", "acl", (uint64_t)id);
-	r = rds_run(&q, ctx, CFS_META_OP_xattr);
+	int r = rds_ask(&q, e, ctx, CFS_META_OP_xattr, "sKu", "HGET", "acl", (uint64_t)id);
 	if (!r)
 		r = rds_is_bytes(q.reply[0]) ? decode_rule(q.reply[0]->str, q.reply[0]->len, ret)
 					     : -ENODATA;

@@ -134,6 +134,20 @@ void cfs_rules_new_inode(const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 	*ret = a;
 }
 
+struct cfs_attr cfs_rules_directory(const struct cfs_ctx *ctx, uint16_t mode, cfs_ino_t parent)
+{
+	return (struct cfs_attr){
+		.type = CFS_TYPE_DIR,
+		.mode = mode,
+		.nlink = 2,
+		.atime = ctx->now,
+		.mtime = ctx->now,
+		.ctime = ctx->now,
+		.length = CFS_DIR_LENGTH,
+		.parent = parent,
+	};
+}
+
 /* The mode of a non-directory after a chown: clears set-id bits as ext4 does. */
 static uint16_t mode_after_chown(const struct cfs_ctx *ctx, uint16_t mode)
 {
@@ -239,6 +253,17 @@ int cfs_rules_write(const struct cfs_ctx *ctx, const struct cfs_attr *attr, bool
 	if ((attr->flags & CFS_FLAG_APPEND) && !append)
 		return -EPERM;
 	return 0;
+}
+
+int cfs_rules_change_file(const struct cfs_ctx *ctx, struct cfs_engine_host *host, cfs_ino_t ino,
+			  const struct cfs_attr *attr)
+{
+	if (attr->type != CFS_TYPE_FILE)
+		return attr->type == CFS_TYPE_DIR ? -EISDIR : -EINVAL;
+	/* A client that had it open when it was moved to the trash may continue. */
+	if (cfs_ino_is_trash(attr->parent) && !cfs_host_is_open(host, ino))
+		return -EPERM;
+	return cfs_rules_write(ctx, attr, false);
 }
 
 size_t cfs_rules_trash_name(cfs_ino_t parent, cfs_ino_t ino, const char *name, size_t len,
@@ -365,4 +390,55 @@ int cfs_rules_copy_length(const struct cfs_copy_range *req, const struct cfs_att
 		return -EINVAL;
 	*ret = len;
 	return 0;
+}
+
+/* The next len bytes of the destination, from `off` of the slice, cut where a chunk ends. */
+static int emit(const struct cfs_slice *from, uint32_t off, uint32_t len, uint64_t *at,
+		cfs_piece_fn fn, void *arg)
+{
+	int r = 0;
+
+	while (len && !r) {
+		struct cfs_slice s = {
+			.pos = (uint32_t)(*at & (CFS_CHUNK_SIZE - 1)),
+			.id = from->id,
+			.size = from->size,
+			.off = from->id ? off : 0,
+		};
+
+		s.len = CFS_MIN(len, (uint32_t)CFS_CHUNK_SIZE - s.pos);
+		r = fn(arg, (uint32_t)(*at >> CFS_CHUNK_BITS), &s);
+		*at += s.len;
+		off += s.len;
+		len -= s.len;
+	}
+	return r;
+}
+
+/*
+ * From each position the newest record that covers it, up to its end or the beginning of a newer
+ * one.
+ */
+int cfs_rules_copy_pieces(const struct cfs_slice *v, size_t n, uint32_t pos, uint32_t end,
+			  uint64_t at, cfs_piece_fn fn, void *arg)
+{
+	const struct cfs_slice hole = {0};
+	int r = 0;
+
+	while (pos < end && !r) {
+		const struct cfs_slice *s = &hole;
+		uint32_t stop = end;
+
+		for (size_t i = n; i-- > 0 && s == &hole;) {
+			if (v[i].pos > pos)
+				stop = v[i].len ? CFS_MIN(stop, v[i].pos) : stop;
+			else if ((uint64_t)v[i].pos + v[i].len > pos)
+				s = &v[i];
+		}
+		if (s != &hole)
+			stop = (uint32_t)CFS_MIN((uint64_t)stop, (uint64_t)s->pos + s->len);
+		r = emit(s, s == &hole ? 0 : s->off + (pos - s->pos), stop - pos, &at, fn, arg);
+		pos = stop;
+	}
+	return r;
 }

@@ -23,6 +23,8 @@ int cfs_rules_remove_entry(const struct cfs_ctx *ctx, cfs_ino_t dir, const struc
  */
 void cfs_rules_new_inode(const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 			 const struct cfs_attr *parent, struct cfs_attr *ret);
+/* Attributes of a directory that belongs to the volume itself: the roots, those of the trash. */
+struct cfs_attr cfs_rules_directory(const struct cfs_ctx *ctx, uint16_t mode, cfs_ino_t parent);
 /*
  * Merges a setattr; 1 when something changed, 0 when nothing, -EPERM, -EACCES. *attr in, out. When
  * attr->access_acl is set and the mode has changed, the caller then makes a rule with
@@ -37,6 +39,9 @@ int cfs_rules_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct cfs_
  * stays writable.
  */
 int cfs_rules_write(const struct cfs_ctx *ctx, const struct cfs_attr *attr, bool append);
+/* The same for the data of a file found by number: also -EISDIR, -EINVAL: not a file. */
+int cfs_rules_change_file(const struct cfs_ctx *ctx, struct cfs_engine_host *host, cfs_ino_t ino,
+			  const struct cfs_attr *attr);
 /*
  * 0 or -EACCES for a mask of R_OK, W_OK, X_OK. An inode with an access ACL passes: the core has
  * checked it, with the rule, before calling the engine.
@@ -102,5 +107,28 @@ const struct cfs_plock *cfs_rules_plock_conflict(const struct cfs_plock *list, s
  */
 int cfs_rules_copy_length(const struct cfs_copy_range *req, const struct cfs_attr *src,
 			  uint64_t *ret);
+/*
+ * The visible bytes [pos, end) of a chunk list, holes included, as records of the file that gets
+ * them at byte `at`: each is within the chunk that fn is given. The list is short, because it is
+ * compacted. Stops at fn's first result other than 0.
+ */
+typedef int (*cfs_piece_fn)(void *arg, uint32_t indx, const struct cfs_slice *piece);
+int cfs_rules_copy_pieces(const struct cfs_slice *v, size_t n, uint32_t pos, uint32_t end,
+			  uint64_t at, cfs_piece_fn fn, void *arg);
+
+/* ---- the checks of fsck, on a struct cfs_check with what the engine has found ---- */
+
+/* Notes a damage. True when it is to be repaired, which is noted as well. */
+bool cfs_check_note(struct cfs_check *c, unsigned repair, enum cfs_damage damage);
+/*
+ * Judges link count and parent of an inode that exists. subdirs: of a directory; parent: of its
+ * first name; types_differ: an entry has another type than the inode.
+ */
+void cfs_check_names(struct cfs_check *c, unsigned repair, cfs_ino_t ino, uint32_t subdirs,
+		     cfs_ino_t parent, bool types_differ);
+/* c->attr with nlink and parent as repaired. */
+struct cfs_attr cfs_check_repaired(const struct cfs_check *c);
+/* Compares the statistics c->stat with c->want; true when they are to be written. */
+bool cfs_check_stat(struct cfs_check *c, unsigned repair);
 
 #endif

@@ -18,8 +18,8 @@ struct copy {
 	const struct cfs_copy_range *req;
 	/* of one attempt */
 	struct cfs_attr src, dst;
-	uint64_t len, at; /* at: next byte of the destination */
-	uint32_t indx;	  /* of the records collected in `chunk` */
+	uint64_t len;
+	uint32_t indx; /* of the records collected in `chunk` */
 	struct rds_bytes chunk, out, refs, lists;
 };
 
@@ -46,69 +46,19 @@ static void add_ref(struct copy *a, const struct cfs_slice *s)
 	rds_bytes_add(&a->refs, ref, sizeof(ref));
 }
 
-/* Emits the next len bytes of the destination, from `off` of the slice; cut at chunk borders. */
-static void emit(struct copy *a, const struct cfs_slice *from, uint32_t off, uint32_t len)
+static int add_piece(void *arg, uint32_t indx, const struct cfs_slice *s)
 {
-	while (len) {
-		uint32_t indx = (uint32_t)(a->at >> CFS_CHUNK_BITS);
-		struct cfs_slice s = {
-			.pos = (uint32_t)(a->at & (CFS_CHUNK_SIZE - 1)),
-			.id = from->id,
-			.size = from->size,
-			.off = from->id ? off : 0,
-		};
-		uint8_t record[CFS_SLICE_BYTES];
+	struct copy *a = arg;
+	uint8_t record[CFS_SLICE_BYTES];
 
-		s.len = CFS_MIN(len, (uint32_t)CFS_CHUNK_SIZE - s.pos);
-		if (indx != a->indx)
-			flush(a);
-		a->indx = indx;
-		cfs_slice_encode(&s, record);
-		rds_bytes_add(&a->chunk, record, sizeof(record));
-		if (s.id)
-			add_ref(a, &s);
-		a->at += s.len;
-		off += s.len;
-		len -= s.len;
-	}
-}
-
-/*
- * Copies the visible pieces of [pos, end): from each position the newest record that covers it, up
- * to its end or the beginning of a newer one. The lists of chunks are short.
- */
-static void copy_window(struct copy *a, const struct cfs_slice *v, size_t n, uint32_t pos,
-			uint32_t end)
-{
-	const struct cfs_slice hole = {0};
-
-	while (pos < end) {
-		const struct cfs_slice *s = &hole;
-		uint32_t stop = end;
-		size_t i;
-
-		for (i = n; i-- > 0 && s == &hole;) {
-			if (v[i].pos > pos)
-				stop = v[i].len ? CFS_MIN(stop, v[i].pos) : stop;
-			else if ((uint64_t)v[i].pos + v[i].len > pos)
-				s = &v[i];
-		}
-		if (s != &hole)
-			stop = (uint32_t)CFS_MIN((uint64_t)stop, (uint64_t)s->pos + s->len);
-		emit(a, s, s == &hole ? 0 : s->off + (pos - s->pos), stop - pos);
-		pos = stop;
-	}
-}
-
-static int check_file(const struct cfs_ctx *ctx, struct cfs_engine_host *host, cfs_ino_t ino,
-		      const struct cfs_attr *attr)
-{
-	if (attr->type != CFS_TYPE_FILE)
-		return attr->type == CFS_TYPE_DIR ? -EISDIR : -EINVAL;
-	/* A client that had it open when it was moved to the trash may continue. */
-	if (cfs_ino_is_trash(attr->parent) && !cfs_host_is_open(host, ino))
-		return -EPERM;
-	return cfs_rules_write(ctx, attr, false);
+	if (indx != a->indx)
+		flush(a);
+	a->indx = indx;
+	cfs_slice_encode(s, record);
+	rds_bytes_add(&a->chunk, record, sizeof(record));
+	if (s->id)
+		add_ref(a, s);
+	return 0;
 }
 
 static int read_lists(struct copy *a, struct rds_request *q, const struct cfs_ctx *ctx)
@@ -124,7 +74,7 @@ static int read_lists(struct copy *a, struct rds_request *q, const struct cfs_ct
 	r = rds_run(q, ctx, CFS_META_OP_copy_range);
 	for (i = first; i <= last && !r; i++) {
 		const redisReply *list = q->reply[i - first];
-		uint64_t base = (uint64_t)i << CFS_CHUNK_BITS;
+		uint64_t base = (uint64_t)i << CFS_CHUNK_BITS, from = CFS_MAX(off, base);
 		struct cfs_slice *v = NULL;
 		uint8_t seen[8];
 
@@ -134,8 +84,9 @@ static int read_lists(struct copy *a, struct rds_request *q, const struct cfs_ct
 		cfs_put_be32(seen, i);
 		cfs_put_be32(seen + 4, (uint32_t)list->elements);
 		rds_bytes_add(&a->lists, seen, sizeof(seen));
-		copy_window(a, v, list->elements, (uint32_t)(CFS_MAX(off, base) - base),
-			    (uint32_t)(CFS_MIN(end, base + CFS_CHUNK_SIZE) - base));
+		cfs_rules_copy_pieces(v, list->elements, (uint32_t)(from - base),
+				      (uint32_t)(CFS_MIN(end, base + CFS_CHUNK_SIZE) - base),
+				      a->req->dst_off + (from - off), add_piece, a);
 		free(v);
 	}
 	flush(a);
@@ -154,7 +105,6 @@ static int try_copy(struct copy *a, struct cfs_engine *e, const struct cfs_ctx *
 	int r;
 
 	a->out.len = a->refs.len = a->lists.len = a->chunk.len = 0;
-	a->at = p->dst_off;
 	rds_begin(&nodes, e);
 	rds_begin(&q, e);
 	rds_command(&nodes, "sk", "GET", "i", p->src);
@@ -165,7 +115,7 @@ static int try_copy(struct copy *a, struct cfs_engine *e, const struct cfs_ctx *
 	if (!r)
 		r = rds_attr_reply(nodes.reply[1], &a->dst);
 	if (!r)
-		r = check_file(ctx, e->host, p->dst, &a->dst);
+		r = cfs_rules_change_file(ctx, e->host, p->dst, &a->dst);
 	if (!r)
 		r = cfs_rules_copy_length(a->req, &a->src, &a->len);
 	if (!r && a->len)

@@ -274,15 +274,7 @@ int rds_op_touch_dirs(struct cfs_engine *e, const struct cfs_ctx *ctx, const str
 int rds_op_trash_dir(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *name,
 		     cfs_ino_t *ret, struct cfs_usage *ret_usage)
 {
-	const struct cfs_attr attr = {
-		.type = CFS_TYPE_DIR,
-		.mode = 0555,
-		.nlink = 2,
-		.atime = ctx->now,
-		.mtime = ctx->now,
-		.ctime = ctx->now,
-		.length = CFS_DIR_LENGTH,
-	};
+	const struct cfs_attr attr = cfs_rules_directory(ctx, 0555, 0);
 	struct rds *rds = rds_of(e);
 	uint8_t record[RDS_ATTR_MAX];
 	size_t len = rds_attr_encode(&attr, record);

@@ -14,6 +14,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "meta/engine/rules.h"
 #include "meta/redis/ops.h"
 
 enum { MAX_NAMES = 1024, ATTEMPTS = 8 };
@@ -37,7 +38,7 @@ struct check {
 	size_t record_len;
 	struct found_name *names;
 	size_t n_names;
-	bool parent_named, types_differ;
+	bool types_differ;
 	int64_t entries, subdirs; /* of a directory */
 	struct rds_apply fix;
 };
@@ -232,7 +233,6 @@ static int read_types(struct check *a)
 					     : 0;
 
 		a->names[i].type = type;
-		a->parent_named |= a->names[i].parent == a->c.attr.parent;
 		a->types_differ |= type != (a->exists ? a->c.attr.type : a->names[0].type);
 	}
 	rds_end(&q);
@@ -337,11 +337,7 @@ static int sum_entries(struct check *a)
 
 static bool wanted(struct check *a, enum cfs_damage damage)
 {
-	a->c.damage |= damage;
-	if (!(a->repair & damage))
-		return false;
-	a->c.repaired |= damage;
-	return true;
+	return cfs_check_note(&a->c, a->repair, damage);
 }
 
 static int is_there(struct check *a, const char *command, const char *key)
@@ -390,13 +386,12 @@ static int make_stat(struct check *a)
 
 static int check_stat(struct check *a)
 {
-	struct cfs_dir_stat *have = &a->c.stat, *want = &a->c.want;
-	bool repair = false;
+	const struct cfs_dir_stat *have = &a->c.stat;
 	int r;
 
 	if (!cfs_host_dir_stats(a->e->host))
 		return 0;
-	r = rds_op_get_dir_stat(a->e, a->ctx, a->ino, have);
+	r = rds_op_get_dir_stat(a->e, a->ctx, a->ino, &a->c.stat);
 	if (r == -ENODATA)
 		return a->repair & CFS_CHECK_NO_STAT ? make_stat(a) : 0;
 	if (r)
@@ -404,11 +399,7 @@ static int check_stat(struct check *a)
 	r = sum_entries(a);
 	if (r)
 		return r;
-	if (have->space != want->space || have->inodes != want->inodes)
-		repair = wanted(a, CFS_DAMAGE_STAT);
-	else if (have->length != want->length)
-		repair = wanted(a, CFS_DAMAGE_LENGTH);
-	if (repair) {
+	if (cfs_check_stat(&a->c, a->repair)) {
 		number_is(a, "dirDataLength", have->length);
 		number_is(a, "dirUsedSpace", have->space);
 		number_is(a, "dirUsedInodes", have->inodes);
@@ -469,29 +460,6 @@ static int check_orphan(struct check *a)
 	return 0;
 }
 
-static int check_named(struct check *a)
-{
-	const struct cfs_attr *attr = &a->c.attr;
-	bool is_dir = attr->type == CFS_TYPE_DIR;
-	cfs_ino_t first = a->n_names ? a->names[0].parent : 0;
-
-	a->c.nlink = is_dir ? 2 + (uint32_t)a->subdirs : a->c.names;
-	a->c.parent = is_dir || a->c.names == 1 ? first : 0;
-	if (a->ino == CFS_ROOT_INO)
-		a->c.parent = CFS_ROOT_INO;
-	/*
-	 * Hour directories and the directories moved into them do not count in link counts of the
-	 * trash.
-	 */
-	if (a->c.nlink != attr->nlink && !cfs_ino_is_trash(a->ino))
-		wanted(a, CFS_DAMAGE_NLINK);
-	if (a->c.parent != attr->parent && a->ino != CFS_TRASH_INO && (is_dir || attr->parent != 0))
-		wanted(a, CFS_DAMAGE_PARENT);
-	if (a->types_differ)
-		wanted(a, CFS_DAMAGE_TYPE);
-	return 0;
-}
-
 /* The inode is missing, but other keys name it. */
 static int check_missing(struct check *a, struct rds_bytes *chunks)
 {
@@ -544,49 +512,42 @@ static void write_names(struct check *a)
 
 static void make_directory(struct check *a)
 {
-	const struct cfs_attr attr = {
-		.type = CFS_TYPE_DIR,
-		.mode = 0755,
-		.nlink = a->c.nlink,
-		.length = CFS_DIR_LENGTH,
-		.parent = a->names[0].parent,
-		.atime = a->ctx->now,
-		.mtime = a->ctx->now,
-		.ctime = a->ctx->now,
-	};
+	struct cfs_attr attr = cfs_rules_directory(a->ctx, 0755, a->names[0].parent);
 	uint8_t record[RDS_ATTR_MAX];
-	size_t len = rds_attr_encode(&attr, record);
 
-	rds_apply_do(&a->fix, "skb", "SET", "i", a->ino, record, len);
+	attr.nlink = a->c.nlink;
+	rds_apply_do(&a->fix, "skb", "SET", "i", a->ino, record, rds_attr_encode(&attr, record));
 	rds_usage_inode(&a->usage, &attr, 1);
 	rds_usage_entry(&a->usage, a->names[0].parent, &attr, 1);
 }
 
 static void write_node(struct check *a)
 {
-	struct cfs_attr now = a->c.attr;
+	const struct cfs_attr now = cfs_check_repaired(&a->c);
 	uint8_t record[RDS_ATTR_MAX];
 
-	if (a->c.repaired & CFS_DAMAGE_NLINK)
-		now.nlink = a->c.nlink;
-	if (a->c.repaired & CFS_DAMAGE_PARENT)
-		now.parent = a->c.parent;
 	rds_apply_do(&a->fix, "skb", "SET", "i", a->ino, record, rds_attr_encode(&now, record));
+}
+
+/* Data of at least `length` bytes is deleted by the jobs. */
+static void delete_data(struct check *a, const struct rds_bytes *chunks, uint64_t length)
+{
+	char member[48];
+
+	if (!chunks->len)
+		return;
+	length = CFS_MAX(length, (uint64_t)(cfs_get_be32(chunks->p + chunks->len - 4) + 1)
+					 << CFS_CHUNK_BITS);
+	snprintf(member, sizeof(member), "%" PRIu64 ":%" PRIu64, a->ino, length);
+	rds_apply_do(&a->fix, "sKis", "ZADD", "delfiles", (int64_t)a->ctx->now.tv_sec, member);
 }
 
 /* A file without a name is deleted like one whose last name was removed. */
 static void remove_orphan(struct check *a, const struct rds_bytes *chunks)
 {
-	char member[48];
-
 	rds_apply_do(&a->fix, "skkkk", "DEL", "i", a->ino, "x", a->ino, "p", a->ino, "s", a->ino);
 	rds_usage_inode(&a->usage, &a->c.attr, -1);
-	if (!chunks->len)
-		return;
-	snprintf(member, sizeof(member), "%" PRIu64 ":%" PRIu64, a->ino,
-		 CFS_MAX(a->c.attr.length, (uint64_t)(cfs_get_be32(chunks->p + chunks->len - 4) + 1)
-						   << CFS_CHUNK_BITS));
-	rds_apply_do(&a->fix, "sKis", "ZADD", "delfiles", (int64_t)a->ctx->now.tv_sec, member);
+	delete_data(a, chunks, a->c.attr.length);
 }
 
 static void write_usage(struct check *a)
@@ -626,15 +587,8 @@ static int put_right(struct check *a, struct rds_bytes *chunks)
 		write_names(a);
 	if (a->c.repaired & CFS_DAMAGE_ORPHAN)
 		remove_orphan(a, chunks);
-	if ((a->c.repaired & CFS_DAMAGE_DATA) && chunks->len) {
-		char member[48];
-
-		snprintf(member, sizeof(member), "%" PRIu64 ":%" PRIu64, a->ino,
-			 (uint64_t)(cfs_get_be32(chunks->p + chunks->len - 4) + 1)
-				 << CFS_CHUNK_BITS);
-		rds_apply_do(&a->fix, "sKis", "ZADD", "delfiles", (int64_t)a->ctx->now.tv_sec,
-			     member);
-	}
+	if (a->c.repaired & CFS_DAMAGE_DATA)
+		delete_data(a, chunks, 0);
 	if (a->c.repaired & CFS_DAMAGE_XATTR)
 		rds_apply_do(&a->fix, "sk", "DEL", "x", a->ino);
 	write_stat(a);
@@ -674,7 +628,8 @@ static int check_once(struct check *a)
 	if (!r && !a->exists)
 		r = check_missing(a, &chunks);
 	else if (!r && (a->c.names || a->ino == CFS_ROOT_INO || a->ino == CFS_TRASH_INO))
-		r = check_named(a);
+		cfs_check_names(&a->c, a->repair, a->ino, (uint32_t)a->subdirs,
+				a->n_names ? a->names[0].parent : 0, a->types_differ);
 	else if (!r)
 		r = check_orphan(a);
 	if (!r && a->exists && a->c.attr.type == CFS_TYPE_DIR)

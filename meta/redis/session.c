@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "meta/engine/rules.h"
 #include "meta/redis/ops.h"
 
 /* ---- setting ---- */
@@ -39,16 +40,7 @@ int rds_op_put_setting(struct cfs_engine *e, const struct cfs_ctx *ctx, const ch
 
 int rds_op_create(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *setting, bool trash)
 {
-	struct cfs_attr attr = {
-		.type = CFS_TYPE_DIR,
-		.mode = 0777,
-		.nlink = 2,
-		.atime = ctx->now,
-		.mtime = ctx->now,
-		.ctime = ctx->now,
-		.length = CFS_DIR_LENGTH,
-		.parent = CFS_ROOT_INO,
-	};
+	struct cfs_attr attr = cfs_rules_directory(ctx, 0777, CFS_ROOT_INO);
 	uint8_t root[RDS_ATTR_MAX], other[RDS_ATTR_MAX];
 	size_t root_len = rds_attr_encode(&attr, root), other_len;
 

@@ -5,46 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/bytes.h"
 #include "base/log.h"
 #include "meta/sql/sql.h"
 
-#define ENTRY_BYTES 6 /* id u32, perm u16 */
-
-static int decode(const uint8_t *p, size_t len, uint32_t *ret_n, struct cfs_acl_entry **ret)
+/* -EIO: damaged */
+static int get_entries(struct sql_conn *c, int col, struct cfs_acl_entry **ret, uint32_t *ret_n)
 {
-	size_t i, n = len / ENTRY_BYTES;
-	struct cfs_acl_entry *v = NULL;
+	size_t len;
+	const void *p = sql_blob(c, SQL_get_acl, col, &len);
+	int r = cfs_acl_unpack(p, len, ret, ret_n);
 
-	if (len % ENTRY_BYTES)
-		return -EIO;
-	if (n) {
-		v = calloc(n, sizeof(*v));
-		if (!v)
-			return -ENOMEM;
-	}
-	for (i = 0; i < n; i++, p += ENTRY_BYTES)
-		v[i] = (struct cfs_acl_entry){.id = cfs_get_be32(p), .perm = cfs_get_be16(p + 4)};
-	*ret_n = (uint32_t)n;
-	*ret = v;
-	return 0;
-}
-
-static void encode(const struct cfs_acl_entry *v, size_t n, uint8_t *out)
-{
-	size_t i;
-
-	for (i = 0; i < n; i++, out += ENTRY_BYTES) {
-		cfs_put_be32(out, v[i].id);
-		cfs_put_be16(out + 4, v[i].perm);
-	}
+	return r == -EINVAL ? -EIO : r;
 }
 
 int sql_get_acl(struct sql_conn *c, uint32_t id, struct cfs_acl *ret)
 {
 	struct cfs_acl a = {0};
-	const void *p;
-	size_t len;
 	int r = sql_row(c, SQL_get_acl, "i", (int64_t)id);
 
 	if (r <= 0)
@@ -53,17 +29,14 @@ int sql_get_acl(struct sql_conn *c, uint32_t id, struct cfs_acl *ret)
 	a.group = (uint16_t)sql_int(c, SQL_get_acl, 1);
 	a.mask = (uint16_t)sql_int(c, SQL_get_acl, 2);
 	a.other = (uint16_t)sql_int(c, SQL_get_acl, 3);
-	p = sql_blob(c, SQL_get_acl, 4, &len);
-	r = decode(p, len, &a.n_users, &a.users);
-	if (r >= 0) {
-		p = sql_blob(c, SQL_get_acl, 5, &len);
-		r = decode(p, len, &a.n_groups, &a.groups);
-	}
+	r = get_entries(c, 4, &a.users, &a.n_users);
+	if (r >= 0)
+		r = get_entries(c, 5, &a.groups, &a.n_groups);
 	sql_done(c, SQL_get_acl);
 	if (r < 0) {
 		if (r == -EIO)
 			cfs_err("ACL rule is damaged: id=%u", id);
-		free(a.users);
+		cfs_acl_release(&a);
 		return r;
 	}
 	*ret = a;
@@ -105,8 +78,8 @@ static int find_rule(struct sql_conn *c, const struct cfs_acl *rule, const struc
 int sql_put_acl(struct sql_conn *c, const struct cfs_acl *rule, uint32_t *ret_id)
 {
 	struct packed named = {
-		.users_len = rule->n_users * (size_t)ENTRY_BYTES,
-		.groups_len = rule->n_groups * (size_t)ENTRY_BYTES,
+		.users_len = rule->n_users * (size_t)CFS_ACL_ENTRY_BYTES,
+		.groups_len = rule->n_groups * (size_t)CFS_ACL_ENTRY_BYTES,
 	};
 	int r;
 
@@ -114,8 +87,8 @@ int sql_put_acl(struct sql_conn *c, const struct cfs_acl *rule, uint32_t *ret_id
 	if (!named.users)
 		return -ENOMEM;
 	named.groups = named.users + named.users_len;
-	encode(rule->users, rule->n_users, named.users);
-	encode(rule->groups, rule->n_groups, named.groups);
+	cfs_acl_pack(rule->users, rule->n_users, named.users);
+	cfs_acl_pack(rule->groups, rule->n_groups, named.groups);
 	r = find_rule(c, rule, &named, ret_id);
 	if (r == 0) {
 		r = sql_exec(c, SQL_put_acl, "iiiibb", (int64_t)rule->owner, (int64_t)rule->group,

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "meta/sql/sql.h"
 
@@ -41,25 +42,22 @@ struct read_chunk {
 	size_t n;
 };
 
-static int decode(struct sql_conn *c, struct read_chunk *a)
+int sql_decode_records(const uint8_t *p, size_t len, cfs_ino_t ino, uint32_t indx,
+		       struct cfs_slice **ret, size_t *ret_n)
 {
-	const uint8_t *p;
-	size_t len, i;
+	size_t n = len / CFS_SLICE_BYTES, i;
 
-	p = sql_blob(c, SQL_get_chunk, 0, &len);
 	if (len % CFS_SLICE_BYTES) {
-		cfs_err("chunk list is damaged: inode=%" PRIu64 " chunk=%u bytes=%zu", a->ino,
-			a->indx, len);
+		cfs_err("chunk list is damaged: inode=%" PRIu64 " chunk=%u bytes=%zu", ino, indx,
+			len);
 		return -EIO;
 	}
-	a->n = len / CFS_SLICE_BYTES;
-	if (!a->n)
-		return 0;
-	a->ret = calloc(a->n, sizeof(*a->ret));
-	if (!a->ret)
+	*ret_n = n;
+	*ret = n ? calloc(n, sizeof(**ret)) : NULL;
+	if (n && !*ret)
 		return -ENOMEM;
-	for (i = 0; i < a->n; i++)
-		cfs_slice_decode(p + i * CFS_SLICE_BYTES, &a->ret[i]);
+	for (i = 0; i < n; i++)
+		cfs_slice_decode(p + i * CFS_SLICE_BYTES, &(*ret)[i]);
 	return 0;
 }
 
@@ -67,6 +65,8 @@ static int read_chunk(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct read_chunk *a = arg;
 	struct cfs_attr attr;
+	const uint8_t *p;
+	size_t len;
 	int r;
 
 	(void)ctx;
@@ -76,7 +76,8 @@ static int read_chunk(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	/* Distinguishes a hole from a file that another client has removed. */
 	if (r == 0)
 		return sql_get_node(c, a->ino, false, &attr);
-	r = decode(c, a);
+	p = sql_blob(c, SQL_get_chunk, 0, &len);
+	r = sql_decode_records(p, len, a->ino, a->indx, &a->ret, &a->n);
 	sql_done(c, SQL_get_chunk);
 	return r;
 }
@@ -99,6 +100,7 @@ ssize_t sql_op_read_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_i
 struct change {
 	cfs_ino_t ino;
 	struct cfs_attr attr;
+	uint64_t old_length;
 	struct cfs_usage usage;
 
 	/* commit_slice */
@@ -118,25 +120,24 @@ int sql_append_records(struct sql_conn *c, cfs_ino_t ino, uint32_t indx, const v
 	return sql_post(c, SQL_append_chunk, "iib", ino, (int64_t)indx, records, bytes);
 }
 
-int sql_set_written(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr)
-{
-	return sql_post(c, SQL_set_written, "iiiiii", attr->length, sql_us(attr->mtime),
-			sql_sub_us(attr->mtime), sql_us(attr->ctime), sql_sub_us(attr->ctime), ino);
-}
-
 int sql_lock_file(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		  struct cfs_attr *ret)
 {
 	int r = sql_get_node(c, ino, true, ret);
 
-	if (r < 0)
-		return r;
-	if (ret->type != CFS_TYPE_FILE)
-		return ret->type == CFS_TYPE_DIR ? -EISDIR : -EINVAL;
-	/* A client that had it open when it was moved to the trash may continue. */
-	if (cfs_ino_is_trash(ret->parent) && !cfs_host_is_open(sql_host(c), ino))
-		return -EPERM;
-	return cfs_rules_write(ctx, ret, false);
+	return r < 0 ? r : cfs_rules_change_file(ctx, sql_host(c), ino, ret);
+}
+
+int sql_finish_change(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr,
+		      uint64_t old_length, struct cfs_usage *usage)
+{
+	int r = sql_post(c, SQL_set_written, "iiiiii", attr->length, sql_us(attr->mtime),
+			 sql_sub_us(attr->mtime), sql_us(attr->ctime), sql_sub_us(attr->ctime),
+			 ino);
+
+	if (r >= 0)
+		r = sql_usage_length(c, ino, attr, old_length, usage);
+	return r < 0 ? r : sql_write_usage(c, usage);
 }
 
 static int append_slice(struct sql_conn *c, const struct change *a)
@@ -189,13 +190,9 @@ static int commit_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 		a->attr.length = end;
 	a->attr.mtime = a->mtime;
 	a->attr.ctime = ctx->now;
-	r = sql_set_written(c, a->ino, &a->attr);
+	r = sql_finish_change(c, a->ino, &a->attr, old_length, &a->usage);
 	if (r >= 0)
 		r = count_records(c, a);
-	if (r >= 0)
-		r = sql_usage_length(c, a->ino, &a->attr, old_length, &a->usage);
-	if (r >= 0)
-		r = sql_write_usage(c, &a->usage);
 	if (r < 0 || !cfs_host_changelog(sql_host(c)))
 		return r;
 	return sql_log(c, ctx, "WRITE(%" PRIu64 ",%u,%u,%" PRIu64 ",%u,%" PRId64 ",%ld):%u", a->ino,
@@ -257,84 +254,79 @@ static int append_zeros(void *arg, const struct cfs_zero *z)
 			(int64_t)z->indx, (int64_t)z->last + 1);
 }
 
-/* Writes the length and times of a->attr, the usage and the changelog line. */
-static int finish(struct sql_conn *c, const struct cfs_ctx *ctx, struct change *a,
-		  uint64_t old_length)
+/* Locks the file of truncate and fallocate. */
+static int begin(struct sql_conn *c, const struct cfs_ctx *ctx, struct change *a)
 {
-	int r;
+	int r = sql_lock_file(c, ctx, a->ino, &a->attr);
 
-	a->attr.mtime = a->attr.ctime = ctx->now;
-	r = sql_set_written(c, a->ino, &a->attr);
-	if (r >= 0)
-		r = sql_usage_length(c, a->ino, &a->attr, old_length, &a->usage);
-	if (r >= 0)
-		r = sql_write_usage(c, &a->usage);
+	a->usage = (struct cfs_usage){0};
+	a->old_length = a->attr.length;
 	return r;
+}
+
+static int finish(struct sql_conn *c, const struct cfs_ctx *ctx, struct change *a)
+{
+	a->attr.mtime = a->attr.ctime = ctx->now;
+	return sql_finish_change(c, a->ino, &a->attr, a->old_length, &a->usage);
+}
+
+static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op, sql_fn fn,
+	       struct change *a, struct cfs_attr *ret, struct cfs_usage *ret_usage)
+{
+	int r = sql_txn(sql_db(e), ctx, op, fn, a);
+
+	if (r < 0)
+		return r;
+	*ret = a->attr;
+	*ret_usage = a->usage;
+	return 0;
 }
 
 static int truncate_file(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct change *a = arg;
 	struct zeroing zeroing = {.c = c, .ino = a->ino};
-	uint64_t old_length;
-	int r;
+	int r = begin(c, ctx, a);
 
-	a->usage = (struct cfs_usage){0};
-	r = sql_lock_file(c, ctx, a->ino, &a->attr);
-	if (r < 0)
+	if (r < 0 || a->length == a->old_length)
 		return r;
-	old_length = a->attr.length;
-	if (a->length == old_length)
-		return 0;
-	r = cfs_rules_truncate_zeros(old_length, a->length, append_zeros, &zeroing);
+	r = cfs_rules_truncate_zeros(a->old_length, a->length, append_zeros, &zeroing);
 	if (r < 0)
 		return r;
 	a->attr.length = a->length;
-	r = finish(c, ctx, a, old_length);
+	r = finish(c, ctx, a);
 	if (r < 0)
 		return r;
 	return sql_log(c, ctx, "TRUNCATE(%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",0)", a->ino,
-		       old_length, a->length);
+		       a->old_length, a->length);
 }
 
 int sql_op_truncate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t length,
 		    struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {
 	struct change a = {.ino = ino, .length = length};
-	int r;
 
 	if (length >= CFS_FILE_MAX)
 		return -EFBIG;
-	r = sql_txn(sql_db(e), ctx, CFS_META_OP_truncate, truncate_file, &a);
-	if (r < 0)
-		return r;
-	*ret = a.attr;
-	*ret_usage = a.usage;
-	return 0;
+	return run(e, ctx, CFS_META_OP_truncate, truncate_file, &a, ret, ret_usage);
 }
 
 static int fallocate_file(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct change *a = arg;
 	struct zeroing zeroing = {.c = c, .ino = a->ino};
-	uint64_t end = a->off + a->length, old_length;
-	int r;
+	uint64_t end = a->off + a->length;
+	int r = begin(c, ctx, a);
 
-	a->usage = (struct cfs_usage){0};
-	r = sql_lock_file(c, ctx, a->ino, &a->attr);
+	if (r >= 0 && (a->mode & (CFS_FALLOC_PUNCH_HOLE | CFS_FALLOC_ZERO_RANGE)) &&
+	    a->off < a->old_length)
+		r = cfs_rules_hole_zeros(a->off, CFS_MIN(end, a->old_length) - a->off, append_zeros,
+					 &zeroing);
 	if (r < 0)
 		return r;
-	old_length = a->attr.length;
-	if ((a->mode & (CFS_FALLOC_PUNCH_HOLE | CFS_FALLOC_ZERO_RANGE)) && a->off < old_length) {
-		uint64_t len = (end < old_length ? end : old_length) - a->off;
-
-		r = cfs_rules_hole_zeros(a->off, len, append_zeros, &zeroing);
-		if (r < 0)
-			return r;
-	}
-	if (!(a->mode & CFS_FALLOC_KEEP_SIZE) && end > old_length)
-		a->attr.length = end;
-	r = finish(c, ctx, a, old_length);
+	if (!(a->mode & CFS_FALLOC_KEEP_SIZE))
+		a->attr.length = CFS_MAX(end, a->old_length);
+	r = finish(c, ctx, a);
 	if (r < 0)
 		return r;
 	return sql_log(c, ctx, "FALLOCATE(%" PRIu64 ",%u,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ")",
@@ -345,16 +337,10 @@ int sql_op_fallocate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		     uint64_t off, uint64_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {
 	struct change a = {.ino = ino, .mode = mode, .off = off, .length = len};
-	int r;
 
 	if (!len)
 		return -EINVAL;
 	if (off >= CFS_FILE_MAX || len >= CFS_FILE_MAX - off)
 		return -EFBIG;
-	r = sql_txn(sql_db(e), ctx, CFS_META_OP_fallocate, fallocate_file, &a);
-	if (r < 0)
-		return r;
-	*ret = a.attr;
-	*ret_usage = a.usage;
-	return 0;
+	return run(e, ctx, CFS_META_OP_fallocate, fallocate_file, &a, ret, ret_usage);
 }

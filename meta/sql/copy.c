@@ -5,14 +5,7 @@
 #include <stdlib.h>
 
 #include "base/bytes.h"
-#include "base/log.h"
 #include "meta/sql/sql.h"
-
-/* The visible pieces of a chunk: in order of pos, not overlapping, without holes. */
-struct view {
-	struct cfs_slice *v;
-	size_t n;
-};
 
 struct copy {
 	const struct cfs_copy_range *req;
@@ -20,7 +13,6 @@ struct copy {
 	struct sql_conn *c;
 	struct cfs_attr src, dst;
 	uint64_t len;
-	uint64_t at;	   /* next byte of the destination */
 	uint8_t *records;  /* for chunk `indx`, not appended yet */
 	size_t used, size; /* bytes */
 	uint32_t indx;
@@ -28,83 +20,19 @@ struct copy {
 	struct cfs_usage usage;
 };
 
-/* The view `old` with the record s laid over it; out has room for n + 2. */
-static size_t overlay(const struct cfs_slice *old, size_t n, const struct cfs_slice *s,
-		      struct cfs_slice *out)
+static int load_records(struct sql_conn *c, cfs_ino_t ino, uint32_t indx, struct cfs_slice **ret,
+			size_t *ret_n)
 {
-	uint64_t end = (uint64_t)s->pos + s->len;
-	bool placed = false;
-	size_t i, count = 0;
-
-	for (i = 0; i < n; i++) {
-		struct cfs_slice p = old[i];
-		uint64_t p_end = (uint64_t)p.pos + p.len;
-
-		if (p.pos < s->pos) {
-			out[count] = p;
-			out[count++].len = CFS_MIN(p.len, s->pos - p.pos);
-		}
-		if (!placed && p_end > s->pos) {
-			out[count++] = *s;
-			placed = true;
-		}
-		if (p_end > end) {
-			uint32_t cut = p.pos < end ? (uint32_t)(end - p.pos) : 0;
-
-			p.pos += cut;
-			p.off += cut;
-			p.len -= cut;
-			out[count++] = p;
-		}
-	}
-	if (!placed)
-		out[count++] = *s;
-	return count;
-}
-
-static int build_view(const uint8_t *records, size_t n, struct view *ret)
-{
-	struct cfs_slice *a = calloc(2 * n + 1, sizeof(*a)), *b = calloc(2 * n + 1, sizeof(*b));
-	size_t i, count = 0;
-
-	if (!a || !b) {
-		free(a);
-		free(b);
-		return -ENOMEM;
-	}
-	for (i = 0; i < n; i++) {
-		struct cfs_slice s, *swap = a;
-
-		cfs_slice_decode(records + i * CFS_SLICE_BYTES, &s);
-		if (!s.len)
-			continue;
-		count = overlay(a, count, &s, b);
-		a = b;
-		b = swap;
-	}
-	free(b);
-	*ret = (struct view){.v = a, .n = count};
-	return 0;
-}
-
-static int load_view(struct sql_conn *c, cfs_ino_t ino, uint32_t indx, struct view *ret)
-{
-	const void *p;
+	const uint8_t *p;
 	size_t len;
 	int r = sql_row(c, SQL_lock_chunk, "ii", ino, (int64_t)indx);
 
-	if (r <= 0) {
-		*ret = (struct view){0};
+	*ret = NULL;
+	*ret_n = 0;
+	if (r <= 0)
 		return r;
-	}
 	p = sql_blob(c, SQL_lock_chunk, 0, &len);
-	if (len % CFS_SLICE_BYTES) {
-		cfs_err("chunk list is damaged: inode=%" PRIu64 " chunk=%u bytes=%zu", ino, indx,
-			len);
-		r = -EIO;
-	} else {
-		r = build_view(p, len / CFS_SLICE_BYTES, ret);
-	}
+	r = sql_decode_records(p, len, ino, indx, ret, ret_n);
 	sql_done(c, SQL_lock_chunk);
 	return r;
 }
@@ -136,58 +64,13 @@ static int put_record(struct copy *a, const struct cfs_slice *s)
 	return sql_refs_add(&a->refs, s->id, s->size);
 }
 
-/* Emits the next len bytes of the destination, from `off` of the slice; cut at chunk borders. */
-static int emit(struct copy *a, const struct cfs_slice *from, uint32_t off, uint32_t len)
+static int add_piece(void *arg, uint32_t indx, const struct cfs_slice *s)
 {
-	int r = 0;
+	struct copy *a = arg;
+	int r = indx != a->indx ? flush(a) : 0;
 
-	while (len && !r) {
-		uint32_t indx = (uint32_t)(a->at >> CFS_CHUNK_BITS);
-		struct cfs_slice s = {
-			.pos = (uint32_t)(a->at & (CFS_CHUNK_SIZE - 1)),
-			.id = from->id,
-			.size = from->size,
-			.off = from->id ? off : 0,
-		};
-
-		s.len = CFS_MIN(len, (uint32_t)CFS_CHUNK_SIZE - s.pos);
-		if (indx != a->indx)
-			r = flush(a);
-		a->indx = indx;
-		if (!r)
-			r = put_record(a, &s);
-		a->at += s.len;
-		off += s.len;
-		len -= s.len;
-	}
-	return r;
-}
-
-static int copy_window(struct copy *a, const struct view *view, uint32_t pos, uint32_t end)
-{
-	const struct cfs_slice hole = {0};
-	size_t i;
-	int r = 0;
-
-	for (i = 0; i < view->n && pos < end && !r; i++) {
-		const struct cfs_slice *p = &view->v[i];
-		uint32_t skip, len;
-
-		if (p->pos + p->len <= pos)
-			continue;
-		if (p->pos > pos) {
-			len = CFS_MIN(p->pos, end) - pos;
-			r = emit(a, &hole, 0, len);
-			pos += len;
-		}
-		if (pos >= end || r)
-			break;
-		skip = pos - p->pos;
-		len = CFS_MIN(p->len - skip, end - pos);
-		r = emit(a, p, p->off + skip, len);
-		pos += len;
-	}
-	return r || pos >= end ? r : emit(a, &hole, 0, end - pos);
+	a->indx = indx;
+	return r < 0 ? r : put_record(a, s);
 }
 
 static int copy_records(struct copy *a)
@@ -199,13 +82,15 @@ static int copy_records(struct copy *a)
 		uint32_t indx = (uint32_t)(off >> CFS_CHUNK_BITS);
 		uint64_t base = off & ~(CFS_CHUNK_SIZE - 1);
 		uint64_t stop = CFS_MIN(end, base + CFS_CHUNK_SIZE);
-		struct view view;
+		struct cfs_slice *v;
+		size_t n;
 
-		r = load_view(a->c, a->req->src, indx, &view);
+		r = load_records(a->c, a->req->src, indx, &v, &n);
 		if (r < 0)
 			break;
-		r = copy_window(a, &view, (uint32_t)(off - base), (uint32_t)(stop - base));
-		free(view.v);
+		r = cfs_rules_copy_pieces(v, n, (uint32_t)(off - base), (uint32_t)(stop - base),
+					  a->req->dst_off + (off - a->req->src_off), add_piece, a);
+		free(v);
 		off = stop;
 	}
 	if (r >= 0)
@@ -239,7 +124,6 @@ static int copy_range(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	a->c = c;
 	a->usage = (struct cfs_usage){0};
 	a->used = 0;
-	a->at = q->dst_off;
 	sql_refs_clear(&a->refs);
 	r = lock_nodes(ctx, a);
 	if (r >= 0)
@@ -252,11 +136,7 @@ static int copy_range(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	old_length = a->dst.length;
 	a->dst.length = CFS_MAX(old_length, q->dst_off + a->len);
 	a->dst.mtime = a->dst.ctime = ctx->now;
-	r = sql_set_written(c, q->dst, &a->dst);
-	if (r >= 0)
-		r = sql_usage_length(c, q->dst, &a->dst, old_length, &a->usage);
-	if (r >= 0)
-		r = sql_write_usage(c, &a->usage);
+	r = sql_finish_change(c, q->dst, &a->dst, old_length, &a->usage);
 	if (r < 0)
 		return r;
 	return sql_log(c, ctx,

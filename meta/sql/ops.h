@@ -97,11 +97,15 @@ int sql_put_delfile(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino
 int sql_move_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr);
 
 /* -- chunks.c -- */
+/* The records of a chunk list; *ret is NULL when there are none. -EIO: it is damaged. */
+int sql_decode_records(const uint8_t *p, size_t len, cfs_ino_t ino, uint32_t indx,
+		       struct cfs_slice **ret, size_t *ret_n);
+/* Writes length and times of a file whose length was old_length, and the usage of the change. */
+int sql_finish_change(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr,
+		      uint64_t old_length, struct cfs_usage *usage);
 /* Appends encoded records to a chunk, created when absent. */
 int sql_append_records(struct sql_conn *c, cfs_ino_t ino, uint32_t indx, const void *records,
 		       size_t bytes);
-/* length, mtime and ctime of *attr. */
-int sql_set_written(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr);
 /* Locks the file to be changed, and checks it with cfs_rules_write. */
 int sql_lock_file(struct sql_conn *c, CFS_CTX, cfs_ino_t ino, struct cfs_attr *ret);
 

@@ -14,17 +14,13 @@ struct check {
 	struct cfs_usage usage;
 	bool exists;
 	uint8_t name_type; /* of the first name */
-	bool types_differ, parent_named;
+	bool types_differ;
 	cfs_ino_t first_parent;
 };
 
 static bool wanted(struct check *a, enum cfs_damage damage)
 {
-	a->c.damage |= damage;
-	if (!(a->repair & damage))
-		return false;
-	a->c.repaired |= damage;
-	return true;
+	return cfs_check_note(&a->c, a->repair, damage);
 }
 
 /* 1: there is a row, 0 there is none. */
@@ -53,7 +49,6 @@ static int read_names(struct sql_conn *c, struct check *a)
 			a->first_parent = parent;
 			a->name_type = type;
 		}
-		a->parent_named |= parent == a->c.attr.parent;
 		a->types_differ |= type != (a->exists ? a->c.attr.type : a->name_type);
 	}
 	return r;
@@ -108,8 +103,7 @@ static int make_stat(struct sql_conn *c, struct check *a)
 
 static int check_stat(struct sql_conn *c, struct check *a)
 {
-	struct cfs_dir_stat *have = &a->c.stat, *want = &a->c.want;
-	bool repair = false;
+	struct cfs_dir_stat *have = &a->c.stat;
 	int r;
 
 	if (!cfs_host_dir_stats(sql_host(c)))
@@ -126,11 +120,7 @@ static int check_stat(struct sql_conn *c, struct check *a)
 	r = sum_entries(c, a);
 	if (r < 0)
 		return r;
-	if (have->space != want->space || have->inodes != want->inodes)
-		repair = wanted(a, CFS_DAMAGE_STAT);
-	else if (have->length != want->length)
-		repair = wanted(a, CFS_DAMAGE_LENGTH);
-	return repair ? put_stat(c, a) : 0;
+	return cfs_check_stat(&a->c, a->repair) ? put_stat(c, a) : 0;
 }
 
 /* An orphan: it has no name, and is neither being created or cloned nor being deleted. */
@@ -159,50 +149,29 @@ static int check_orphan(struct sql_conn *c, const struct cfs_ctx *ctx, struct ch
 
 static int check_named(struct sql_conn *c, struct check *a)
 {
-	struct cfs_attr *attr = &a->c.attr, now = *attr;
-	bool is_dir = attr->type == CFS_TYPE_DIR, repair = false;
+	const struct cfs_attr *attr = &a->c.attr;
+	struct cfs_attr now;
 	uint32_t subdirs = 0;
-	int r = is_dir ? count_subdirs(c, a->ino, &subdirs) : 0;
+	int r = attr->type == CFS_TYPE_DIR ? count_subdirs(c, a->ino, &subdirs) : 0;
 
 	if (r < 0)
 		return r;
-	a->c.nlink = is_dir ? 2 + subdirs : a->c.names;
-	a->c.parent = is_dir || a->c.names == 1 ? a->first_parent : 0;
-	if (a->ino == CFS_ROOT_INO)
-		a->c.parent = CFS_ROOT_INO;
-	/*
-	 * Hour directories and the directories moved into them do not count in link counts of the
-	 * trash.
-	 */
-	if (a->c.nlink != attr->nlink && !cfs_ino_is_trash(a->ino))
-		repair = wanted(a, CFS_DAMAGE_NLINK);
-	if (a->c.parent != attr->parent && a->ino != CFS_TRASH_INO && (is_dir || attr->parent != 0))
-		repair |= wanted(a, CFS_DAMAGE_PARENT);
-	if (a->types_differ && wanted(a, CFS_DAMAGE_TYPE))
+	cfs_check_names(&a->c, a->repair, a->ino, subdirs, a->first_parent, a->types_differ);
+	if (a->c.repaired & CFS_DAMAGE_TYPE)
 		r = sql_exec(c, SQL_set_names_type, "ii", (int64_t)attr->type, a->ino);
-	if (r < 0 || !repair)
+	if (r < 0 || !(a->c.repaired & (CFS_DAMAGE_NLINK | CFS_DAMAGE_PARENT)))
 		return r;
-	if (a->c.repaired & CFS_DAMAGE_NLINK)
-		now.nlink = a->c.nlink;
-	if (a->c.repaired & CFS_DAMAGE_PARENT)
-		now.parent = a->c.parent;
+	now = cfs_check_repaired(&a->c);
 	return sql_move_node(c, a->ino, &now);
 }
 
 static int make_directory(struct sql_conn *c, const struct cfs_ctx *ctx, struct check *a)
 {
-	struct cfs_attr attr = {
-		.type = CFS_TYPE_DIR,
-		.mode = 0755,
-		.nlink = a->c.nlink,
-		.length = CFS_DIR_LENGTH,
-		.parent = a->first_parent,
-		.atime = ctx->now,
-		.mtime = ctx->now,
-		.ctime = ctx->now,
-	};
-	int r = sql_put_node(c, a->ino, &attr);
+	struct cfs_attr attr = cfs_rules_directory(ctx, 0755, a->first_parent);
+	int r;
 
+	attr.nlink = a->c.nlink;
+	r = sql_put_node(c, a->ino, &attr);
 	if (r < 0)
 		return r;
 	sql_usage_inode(&a->usage, &attr, 1);

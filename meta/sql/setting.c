@@ -76,16 +76,7 @@ static int put_counters(struct sql_conn *c)
 static int put_directory(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 uint16_t mode)
 {
-	const struct cfs_attr attr = {
-		.type = CFS_TYPE_DIR,
-		.mode = mode,
-		.nlink = 2,
-		.atime = ctx->now,
-		.mtime = ctx->now,
-		.ctime = ctx->now,
-		.length = CFS_DIR_LENGTH,
-		.parent = CFS_ROOT_INO,
-	};
+	const struct cfs_attr attr = cfs_rules_directory(ctx, mode, CFS_ROOT_INO);
 
 	return sql_put_node(c, ino, &attr);
 }

@@ -23,20 +23,6 @@ static int find(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return r;
 }
 
-static struct cfs_attr directory(const struct cfs_ctx *ctx, cfs_ino_t parent)
-{
-	return (struct cfs_attr){
-		.type = CFS_TYPE_DIR,
-		.mode = 0555,
-		.nlink = 2,
-		.atime = ctx->now,
-		.mtime = ctx->now,
-		.ctime = ctx->now,
-		.length = CFS_DIR_LENGTH,
-		.parent = parent,
-	};
-}
-
 /* A volume that was formatted without trash gets the trash root with the first hour. */
 static int make_root(struct sql_conn *c, const struct cfs_attr *hour)
 {
@@ -56,7 +42,7 @@ static int make_root(struct sql_conn *c, const struct cfs_attr *hour)
 static int make(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct trash_dir *a = arg;
-	const struct cfs_attr attr = directory(ctx, CFS_TRASH_INO);
+	const struct cfs_attr attr = cfs_rules_directory(ctx, 0555, CFS_TRASH_INO);
 	int64_t last;
 	int r = find(c, ctx, a);
 
@@ -88,7 +74,7 @@ static int make(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 
 static int make_root_alone(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	const struct cfs_attr attr = directory(ctx, CFS_ROOT_INO);
+	const struct cfs_attr attr = cfs_rules_directory(ctx, 0555, CFS_ROOT_INO);
 	int r = make_root(c, &attr);
 
 	return r < 0 ? r : 0;

@@ -10,7 +10,7 @@ int rds_op_clone_ino(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		     cfs_ino_t parent, const char *name, size_t len, bool preserve,
 		     struct cfs_entry *ret, struct cfs_usage *ret_usage)
 {
-	struct rds_bytes seen = {0}, found = {0};
+	struct rds_chunks k = {0};
 	struct rds_request q;
 	uint8_t owner[8];
 	redisReply *a;
@@ -19,14 +19,13 @@ int rds_op_clone_ino(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	cfs_put_be32(owner, ctx->uid);
 	cfs_put_be32(owner + 4, ctx->gid);
 	rds_begin(&q, e);
-	do {
-		a = NULL;
+	do
 		r = rds_script(&q, ctx, CFS_META_OP_other, &rds_clone_ino_lua, &a, "uu8u8bsbtsbb",
 			       src, ino, ino, parent, parent, name ? name : "",
 			       name ? len : (size_t)0, preserve ? "1" : "0", owner, sizeof(owner),
-			       ctx->now, rds_stats(rds_of(e)), seen.p, seen.len, found.p,
-			       found.len);
-	} while (rds_wants_chunks(e, ctx, src, &r, a, &seen, &found));
+			       ctx->now, rds_stats(rds_of(e)), k.seen.p, k.seen.len, k.found.p,
+			       k.found.len);
+	while (rds_wants_chunks(e, ctx, src, &r, a, &k));
 	if (!r)
 		r = rds_attr_reply(a->element[1], &ret->attr);
 	if (!r) {
@@ -36,8 +35,6 @@ int rds_op_clone_ino(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		rds_usage_inode(ret_usage, &ret->attr, 1);
 	}
 	rds_end(&q);
-	free(seen.p);
-	free(found.p);
 	return r;
 }
 

@@ -177,26 +177,40 @@ int rds_find_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t i
 	return r;
 }
 
-/* Handles the question of lib/chunks.lua; true: run the script again with *seen and *found. */
 bool rds_wants_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, int *r,
-		      const redisReply *a, struct rds_bytes *seen, struct rds_bytes *found)
+		      const redisReply *a, struct rds_chunks *k)
 {
-	if (*r != -EBUSY || !a || a->elements != 2 || !rds_is_bytes(a->element[1]))
-		return false;
-	if (cfs_deadline_passed(ctx->deadline)) {
+	bool again = *r == -EBUSY && a->elements == 2 && rds_is_bytes(a->element[1]);
+
+	if (again && cfs_deadline_passed(ctx->deadline)) {
 		*r = -ETIMEDOUT;
-		return false;
+	} else if (again) {
+		k->seen.len = 0;
+		rds_bytes_add(&k->seen, a->element[1]->str, a->element[1]->len);
+		*r = k->seen.failed ? -ENOMEM : rds_find_chunks(e, ctx, ino, &k->found);
 	}
-	seen->len = 0;
-	rds_bytes_add(seen, a->element[1]->str, a->element[1]->len);
-	*r = seen->failed ? -ENOMEM : rds_find_chunks(e, ctx, ino, found);
-	return !*r;
+	if (again && !*r)
+		return true;
+	free(k->seen.p);
+	free(k->found.p);
+	return false;
+}
+
+/* The end of truncate and fallocate. */
+static int end_change(struct rds_request *q, struct cfs_engine *e, cfs_ino_t ino, int r,
+		      const redisReply *a, struct cfs_attr *ret, struct cfs_usage *ret_usage)
+{
+	if (!r)
+		r = rds_change_reply(e, ino, a->element[1], a->element[2], a->element[3], ret,
+				     ret_usage);
+	rds_end(q);
+	return r;
 }
 
 int rds_op_truncate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t length,
 		    struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {
-	struct rds_bytes seen = {0}, found = {0};
+	struct rds_chunks k = {0};
 	struct rds_request q;
 	redisReply *a;
 	int r;
@@ -204,25 +218,18 @@ int rds_op_truncate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t i
 	if (length >= CFS_FILE_MAX)
 		return -EFBIG;
 	rds_begin(&q, e);
-	do {
-		a = NULL;
+	do
 		r = rds_script(&q, ctx, CFS_META_OP_truncate, &rds_truncate_lua, &a, "u8tssbb", ino,
 			       length, ctx->now, cfs_host_is_open(e->host, ino) ? "1" : "0",
-			       rds_stats(rds_of(e)), seen.p, seen.len, found.p, found.len);
-	} while (rds_wants_chunks(e, ctx, ino, &r, a, &seen, &found));
-	if (!r)
-		r = rds_change_reply(e, ino, a->element[1], a->element[2], a->element[3], ret,
-				     ret_usage);
-	rds_end(&q);
-	free(seen.p);
-	free(found.p);
-	return r;
+			       rds_stats(rds_of(e)), k.seen.p, k.seen.len, k.found.p, k.found.len);
+	while (rds_wants_chunks(e, ctx, ino, &r, a, &k));
+	return end_change(&q, e, ino, r, a, ret, ret_usage);
 }
 
 int rds_op_fallocate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, unsigned mode,
 		     uint64_t off, uint64_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {
-	struct rds_bytes seen = {0}, found = {0};
+	struct rds_chunks k = {0};
 	struct rds_request q;
 	char line[128];
 	redisReply *a;
@@ -234,20 +241,13 @@ int rds_op_fallocate(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		return -EFBIG;
 	snprintf(line, sizeof(line), "%" PRIu64 ",%u,%" PRIu64 ",%" PRIu64, ino, mode, off, len);
 	rds_begin(&q, e);
-	do {
-		a = NULL;
+	do
 		r = rds_script(&q, ctx, CFS_META_OP_fallocate, &rds_fallocate_lua, &a, "uu88tssbbs",
 			       ino, (uint64_t)mode, off, off + len, ctx->now,
 			       cfs_host_is_open(e->host, ino) ? "1" : "0", rds_stats(rds_of(e)),
-			       seen.p, seen.len, found.p, found.len, line);
-	} while (rds_wants_chunks(e, ctx, ino, &r, a, &seen, &found));
-	if (!r)
-		r = rds_change_reply(e, ino, a->element[1], a->element[2], a->element[3], ret,
-				     ret_usage);
-	rds_end(&q);
-	free(seen.p);
-	free(found.p);
-	return r;
+			       k.seen.p, k.seen.len, k.found.p, k.found.len, line);
+	while (rds_wants_chunks(e, ctx, ino, &r, a, &k));
+	return end_change(&q, e, ino, r, a, ret, ret_usage);
 }
 
 int rds_compare_be32(const void *a, const void *b)

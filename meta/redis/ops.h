@@ -48,8 +48,15 @@ int rds_find_chunks(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct rds_bytes *ret);
 int rds_compare_be32(const void *a, const void *b);
 /* The largest number of chunks that the file can have. */
 int rds_chunk_end(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t *ret);
+/*
+ * Handles the question of lib/chunks.lua. True: run the script again, with both as arguments. Else
+ * they are freed.
+ */
+struct rds_chunks {
+	struct rds_bytes seen, found;
+};
 bool rds_wants_chunks(CFS_ENG, CFS_CTX, cfs_ino_t ino, int *r, const redisReply *a,
-		      struct rds_bytes *seen, struct rds_bytes *found);
+		      struct rds_chunks *k);
 
 /* advice.c: a line "name:value" of INFO. False: there is none. */
 bool rds_info_field(const char *info, const char *name, char *buf, size_t size);

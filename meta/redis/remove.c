@@ -36,12 +36,35 @@ static int victim_reply(struct rds *rds, const redisReply *outcome, const redisR
 	return 0;
 }
 
-/* Answers the script's question whether an inode is open here. */
-static bool answer(struct rds *rds, const redisReply *a, cfs_ino_t *asked)
+/* A script may have to know whether the inode behind the name is open here. */
+struct question {
+	cfs_ino_t asked; /* 0: none */
+	const char *open;
+	unsigned tries;
+};
+
+static struct question question(struct rds *rds, cfs_ino_t asked)
 {
-	if (!a || a->elements != 2 || !rds_is_bytes(a->element[1]))
+	bool open = asked && cfs_host_is_open(rds->engine.host, asked);
+
+	return (struct question){.asked = asked, .open = open ? "1" : "0"};
+}
+
+static struct question first_question(struct rds *rds, cfs_ino_t parent, const char *name,
+				      size_t len)
+{
+	return question(rds, cfs_optimistic_name(&rds->optimistic, parent, name, len));
+}
+
+/* True: the script asks about another inode, and is run again. */
+static bool next_question(struct rds *rds, int r, const redisReply *a, struct question *k)
+{
+	unsigned tries = k->tries + 1;
+
+	if (r != -EBUSY || a->elements != 2 || !rds_is_bytes(a->element[1]) || tries == MAX_ASKED)
 		return false;
-	*asked = strtoull(a->element[1]->str, NULL, 10);
+	*k = question(rds, strtoull(a->element[1]->str, NULL, 10));
+	k->tries = tries;
 	return true;
 }
 
@@ -49,26 +72,20 @@ static int remove_judged(struct cfs_engine *e, const struct cfs_ctx *ctx, bool d
 			 const struct cfs_engine_remove *req, struct cfs_removed *ret)
 {
 	struct rds *rds = rds_of(e);
-	struct cfs_engine_host *host = e->host;
-	cfs_ino_t asked =
-		cfs_optimistic_name(&rds->optimistic, req->parent, req->name, req->name_len);
+	struct question k = first_question(rds, req->parent, req->name, req->name_len);
 	uint8_t who[RDS_WHO_MAX];
 	struct rds_request q;
 	redisReply *a;
-	unsigned tries = 0;
 	int r;
 
 	rds_begin(&q, e);
-	do {
-		bool open = asked && cfs_host_is_open(host, asked);
-
-		a = NULL;
+	do
 		r = rds_script(&q, ctx, dir ? CFS_META_OP_rmdir : CFS_META_OP_unlink,
-			       &rds_remove_lua, &a, "uu8bsu8btsus", req->parent, asked, req->parent,
-			       req->name, req->name_len, dir ? "1" : "0", req->trash, req->trash,
-			       who, rds_who(ctx, who), ctx->now, rds_stats(rds), cfs_host_sid(host),
-			       open ? "1" : "0");
-	} while (r == -EBUSY && answer(rds, a, &asked) && ++tries < MAX_ASKED);
+			       &rds_remove_lua, &a, "uu8bsu8btsus", req->parent, k.asked,
+			       req->parent, req->name, req->name_len, dir ? "1" : "0", req->trash,
+			       req->trash, who, rds_who(ctx, who), ctx->now, rds_stats(rds),
+			       cfs_host_sid(e->host), k.open);
+	while (next_question(rds, r, a, &k));
 	if (!r && a->elements == 7) {
 		*ret = (struct cfs_removed){0};
 		r = victim_reply(rds, a->element[1], a->element[2], a->element[3], a->element[4],
@@ -162,26 +179,20 @@ int rds_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 {
 	const struct cfs_rename *n = &req->r;
 	struct rds *rds = rds_of(e);
-	struct cfs_engine_host *host = e->host;
-	cfs_ino_t asked =
-		cfs_optimistic_name(&rds->optimistic, n->dst_parent, n->dst_name, n->dst_len);
+	struct question k = first_question(rds, n->dst_parent, n->dst_name, n->dst_len);
 	uint8_t who[RDS_WHO_MAX];
 	struct rds_request q;
 	redisReply *a;
-	unsigned tries = 0;
 	int r;
 
 	rds_begin(&q, e);
-	do {
-		bool open = asked && cfs_host_is_open(host, asked);
-
-		a = NULL;
+	do
 		r = rds_script(&q, ctx, CFS_META_OP_rename, &rds_rename_lua, &a, "uu8b8buu8btsuus",
 			       n->src_parent, n->dst_parent, n->src_parent, n->src_name, n->src_len,
 			       n->dst_parent, n->dst_name, n->dst_len, (uint64_t)n->flags,
 			       req->trash, req->trash, who, rds_who(ctx, who), ctx->now,
-			       rds_stats(rds), cfs_host_sid(host), asked, open ? "1" : "0");
-	} while (r == -EBUSY && answer(rds, a, &asked) && ++tries < MAX_ASKED);
+			       rds_stats(rds), cfs_host_sid(e->host), k.asked, k.open);
+	while (next_question(rds, r, a, &k));
 	if (!r)
 		r = rename_reply(rds, req, a, ret, ret_usage);
 	if (!r)

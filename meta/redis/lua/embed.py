@@ -7,8 +7,8 @@ The second line of an operation's file says what it needs:
     -- write: rules          changes something; its answer is remembered (lib/answer.lua)
     -- write 2: attr rules   its first two arguments are numbers of inodes: their records, read
                              together with the remembered answer, come before the arguments
-    -- bare                  changes something, and is the whole script but for its end
-                             (lib/noted.lua)
+    -- bare: optimistic      changes something; is the whole script with these files before it and
+                             its end (lib/noted.lua) behind it, as they are
 Names are those of files in lib/, put before it in this order. It defines op(arguments...).
 
 A script runs from its first line each time and makes its functions anew, which costs the server more
@@ -171,10 +171,11 @@ def compose(path):
         kind, _, libs = f.readline().strip().lstrip("- ").partition(":")
     kind, _, inodes = kind.partition(" ")
     if kind not in ("read", "write", "bare"):
-        sys.exit(f"{path}: the second line must be '-- read: ...', '-- write: ...' or '-- bare'")
+        sys.exit(f"{path}: the second line must be '-- read: ...', '-- write: ...' or '-- bare: ...'")
     lib = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
     if kind == "bare":
-        return kind, "".join(source(path) + source(os.path.join(lib, "noted.lua")))
+        files = [os.path.join(lib, n + ".lua") for n in libs.split()]
+        return kind, "".join(p for n in [*files, path, os.path.join(lib, "noted.lua")] for p in source(n))
     write = kind == "write"
     names = ["base"] + (["log"] if write else []) + libs.split()
     parts = [p for n in names for p in source(os.path.join(lib, n + ".lua"))] + source(path)

@@ -42,3 +42,16 @@ local function remember_top(ino, old8, length8)
 		end
 	end
 end
+-- Writes the record of a file whose bytes up to end8 have changed. Returns it, the length before and
+-- what use_length returns.
+local function put_written(stats, ino, a, end8, mtime, now)
+	local old8 = length8_of(a)
+	local hi, lo = halves(old8)
+	local end_hi, end_lo = halves(end8)
+	if end_hi > hi or (end_hi == hi and end_lo > lo) then
+		a = set_length(a, end8)
+	end
+	a = set_mtime_ctime(a, mtime, now)
+	put(ino, a)
+	return a, old8, use_length(stats, ino, a, old8)
+end

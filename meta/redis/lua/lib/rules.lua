@@ -33,7 +33,11 @@ local function access(who, a, mask)
 	end
 	return has(bits, mask) ~= mask and EACCES or nil
 end
+-- a: its record, false: there is none.
 local function may_add(who, dir8, a)
+	if not a then
+		return ENOENT
+	end
 	if type_of(a) ~= DIR then
 		return ENOTDIR
 	end
@@ -64,6 +68,13 @@ local function may_remove(who, dir8, a, victim)
 		return EACCES
 	end
 	return has(byte(victim, 1), 3) ~= 0 and EPERM or nil
+end
+-- For a change that append-only and immutable inodes refuse.
+local function may_change(a)
+	if not a then
+		return ENOENT
+	end
+	return has(byte(a, 1), 3) ~= 0 and EPERM or nil
 end
 -- Writes the directory when its link count changes; the link count of an hour directory does not
 -- depend on its entries. Returns the record afterwards.

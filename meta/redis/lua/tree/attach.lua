@@ -1,9 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write 2: attr rules usage
 local function op(dir, a, parent, ino, parent8, ino8, name, who, now, stats)
-	if not dir then
-		return {ENOENT}
-	end
 	local e = may_add(who, parent8, dir)
 	if e then
 		return {e}

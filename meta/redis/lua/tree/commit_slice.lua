@@ -8,15 +8,8 @@ local function op(a, ino, indx, record, end8, mtime, now, stats, line)
 		return {EPERM}
 	end
 	local n = call('RPUSH', P .. 'c' .. ino .. '_' .. indx, record)
-	local old8 = length8_of(a)
-	local hi, lo = halves(old8)
-	local end_hi, end_lo = halves(end8)
-	if end_hi > hi or (end_hi == hi and end_lo > lo) then
-		a = set_length(a, end8)
-	end
-	a = set_mtime_ctime(a, mtime, now)
-	put(ino, a)
-	local parents = use_length(stats, ino, a, old8)
+	local old8, parents
+	a, old8, parents = put_written(stats, ino, a, end8, mtime, now)
 	log('WRITE(%s):%d', line, n)
 	return {0, a, old8, n, parents}
 end

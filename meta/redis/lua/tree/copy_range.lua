@@ -31,15 +31,8 @@ local function op(src, src_seen, dst, dst_seen, lists, out, refs, end8, now, sta
 		local size, n = parse('>I4I4', sub(refs, i + 8, i + 15))
 		call('HINCRBY', P .. 'sliceRef', 'k' .. dec(sub(refs, i, i + 7)) .. '_' .. int(size), n)
 	end
-	local old8 = length8_of(a)
-	local hi, lo = halves(old8)
-	local end_hi, end_lo = halves(end8)
-	if end_hi > hi or (end_hi == hi and end_lo > lo) then
-		a = set_length(a, end8)
-	end
-	a = set_mtime_ctime(a, now, now)
-	put(dst, a)
-	local parents = use_length(stats, dst, a, old8)
+	local old8, parents
+	a, old8, parents = put_written(stats, dst, a, end8, now, now)
 	log('COPYFILERANGE(%s):%s', line, dec(length8_of(a)))
 	return {0, a, old8, parents}
 end

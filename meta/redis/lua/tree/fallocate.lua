@@ -29,12 +29,8 @@ local function op(ino, mode, off8, end8, now, open, stats, seen, found, line)
 			zero(ino, last, 0, rest, 'RPUSHX')
 		end
 	end
-	if grows and has(mode, 1) == 0 then
-		a = set_length(a, end8)
-	end
-	a = set_mtime_ctime(a, now, now)
-	put(ino, a)
-	local parents = use_length(stats, ino, a, old8)
+	local parents
+	a, old8, parents = put_written(stats, ino, a, has(mode, 1) == 0 and end8 or old8, now, now)
 	log('FALLOCATE(%s,%s)', line, dec(length8_of(a)))
 	return {0, a, old8, parents}
 end

@@ -30,9 +30,6 @@ local function with_tail_of(dir, a, mode)
 end
 -- a: the inode's record as it would be in a plain directory. mode: as asked for, before umask.
 local function op(dir, parent, parent8, name, ino, ino8, a, who, now, stats, mode, target, line)
-	if not dir then
-		return {ENOENT}
-	end
 	local e = may_add(who, parent8, dir)
 	if e then
 		return {e}

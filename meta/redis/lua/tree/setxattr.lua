@@ -1,11 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write 1: attr rules
 local function op(a, ino, name, value, flags, line)
-	if not a then
-		return {ENOENT}
-	end
-	if has(byte(a, 1), 3) ~= 0 then
-		return {EPERM}
+	local e = may_change(a)
+	if e then
+		return {e}
 	end
 	local there = call('HEXISTS', P .. 'x' .. ino, name) == 1
 	if flags == '1' and there then

@@ -5,15 +5,3 @@
 local A, P, call, sub = ARGV, KEYS[1], redis.call, string.sub
 local dir, ino = A[3], A[5]
 local key = P .. A[1]
--- One name more or less (n; as text: one) in the statistics of a directory; length: nil for none.
-local function use(where, one, n, space, length)
-	if call('HINCRBY', P .. 'dirUsedInodes', where, one) == n and
-		call('HEXISTS', P .. 'dirUsedSpace', where) == 0 then
-		call('HDEL', P .. 'dirUsedInodes', where)
-		return
-	end
-	call('HINCRBY', P .. 'dirUsedSpace', where, space)
-	if length then
-		call('HINCRBY', P .. 'dirDataLength', where, length)
-	end
-end

@@ -16,4 +16,9 @@ if A[9] then
 end
 call('INCRBY', P .. 'usedSpace', '4096')
 call('INCR', P .. 'totalInodes')
-use(dir, '1', 1, '4096')
+if call('HINCRBY', P .. 'dirUsedInodes', dir, '1') == 1 and
+	call('HEXISTS', P .. 'dirUsedSpace', dir) == 0 then
+	call('HDEL', P .. 'dirUsedInodes', dir)
+else
+	call('HINCRBY', P .. 'dirUsedSpace', dir, '4096')
+end

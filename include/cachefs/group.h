@@ -70,7 +70,7 @@ struct cfs_group_conf {
 	/* Whether blocks can be kept now; with ops_arg, on any thread. NULL: always. */
 	bool (*keeps)(void *arg);
 	/*
-	 * cfs_group_pace_us() of object storage; 0: unknown. With ops_arg, on any thread. NULL:
+	 * cfs_group_service_us() of object storage; 0: unknown. With ops_arg, on any thread. NULL:
 	 * unknown.
 	 */
 	uint64_t (*bucket_us)(void *arg);
@@ -92,13 +92,13 @@ void cfs_group_destroy(struct cfs_group *g);
 
 /* This member is one of the block's owners. */
 bool cfs_group_owns(struct cfs_group *g, const struct cfs_peer_block *b);
-/* Whether this member may be asked to stand in for the block's owner. */
-bool cfs_group_may_stand_in(struct cfs_group *g, const struct cfs_peer_block *b);
+/* Whether requests for the block fail over to this member when its owner is slow. */
+bool cfs_group_may_fail_over(struct cfs_group *g, const struct cfs_peer_block *b);
 /*
  * Microseconds per 128 KiB, from the total time and bytes of some answers; each answer counts as 32
  * KiB more.
  */
-uint64_t cfs_group_pace_us(uint64_t ns, uint64_t bytes, uint64_t answers);
+uint64_t cfs_group_service_us(uint64_t ns, uint64_t bytes, uint64_t answers);
 /* True when this member keeps blocks for others; it need not keep blocks that it does not own. */
 bool cfs_group_shares(struct cfs_group *g);
 /*
@@ -127,7 +127,7 @@ struct cfs_group_member {
 	bool memory_only; /* cannot keep blocks at the moment */
 	bool self, fresh;
 	enum cfs_peer_transport transport;
-	bool apart; /* in a separate group: TLS on one side only, or of another volume */
+	bool incompatible; /* is not asked: TLS on one side only, or of another volume */
 	uint64_t cached_bytes;
 	double share; /* of the blocks, 0..1 */
 	enum cfs_peer_state state;
@@ -146,8 +146,8 @@ int cfs_group_map(struct cfs_group *g, const struct cfs_peer_block *b,
 
 struct cfs_group_stats {
 	unsigned members;		       /* alive, this one included */
-	unsigned apart;			       /* of members: those in a separate group */
-	unsigned slow;			       /* of members: for which others stand in */
+	unsigned incompatible;		       /* of members: not asked */
+	unsigned slow;			       /* of members: requests fail over to others */
 	uint64_t hits, hit_bytes;	       /* ranges that a peer gave */
 	uint64_t misses;		       /* that the owner did not give */
 	uint64_t previous_hits;		       /* of hits: from the previous owner */

@@ -50,7 +50,7 @@ struct cfs_peer_block {
 };
 
 /*
- * The carrier of bytes between members. It is configured, stands in a member's record, and is
+ * The carrier of bytes between members. It is configured, is in a member's record, and is
  * counted per connection. Members with different transports do not connect to each other.
  */
 enum cfs_peer_transport {
@@ -64,7 +64,7 @@ enum cfs_peer_transport {
 
 enum cfs_peer_flag {
 	CFS_PEER_ONLY_CACHED = 1, /* -ENOENT rather than fetch it from object storage */
-	CFS_PEER_STAND_IN =
+	CFS_PEER_FAILOVER =
 		2, /* on behalf of a slow owner; sent only to members that know this flag */
 };
 
@@ -266,7 +266,7 @@ ssize_t cfs_peer_read(struct cfs_peer *p, const struct cfs_peer_block *b, uint32
 /* True when the peer has sent an answer or a progress message since then. */
 bool cfs_peer_heard(struct cfs_peer *p, uint64_t since_ms);
 /* Block bytes received from it so far, those of incomplete answers included. */
-uint64_t cfs_peer_came(const struct cfs_peer *p);
+uint64_t cfs_peer_bytes_received(const struct cfs_peer *p);
 /* Best effort: dropped when the circuit breaker is open, or too many wait for a connection. */
 void cfs_peer_hint(struct cfs_peer *p, const struct cfs_peer_block *b, enum cfs_peer_hint hint);
 

@@ -6,9 +6,9 @@
  *	members.c    the members, as the registry says
  *	heartbeat.c  the same as nodes, at every tick
  *	snapshot.c   the same as requests see it
- *	before.c     members that may have a block, too
+ *	locate.c     finds a member that has a block
  *	hedge.c      requests that are late
- *	slow.c       peers that are slow; stand-in.c: the members asked instead
+ *	slow.c       peers that are slow; failover.c: which members are asked instead
  *	record.c     records of the registry: members and keys
  *	placement.c  the owners of a block
  *
@@ -47,7 +47,7 @@ struct group_node {
 	atomic_uint refs; /* held by snapshots and by the heartbeat's table */
 	struct cfs_group_member member;
 	struct cfs_peer *peer; /* NULL: ourselves, or a member that serves nobody */
-	struct cfs_pace pace;
+	struct cfs_latency latency;
 
 	bool seen; /* used by the heartbeat: it is in the list */
 };
@@ -59,7 +59,7 @@ struct group_snapshot {
 	 * The placement as if no member were drained. It ranks the owner of a block before others
 	 * joined, or before it was drained, next to the current owner or before it.
 	 */
-	struct cfs_placement *before;
+	struct cfs_placement *previous;
 	bool keepers; /* some members can keep blocks: those that cannot own none */
 	bool drained; /* some members own nothing, and may still have many blocks */
 	size_t n;
@@ -88,11 +88,11 @@ struct cfs_group {
 	uint64_t key_ms;
 	struct group_node **nodes; /* sorted by id, including our own */
 	size_t n_nodes;
-	bool had_company; /* others were present when we joined */
-	bool listed;	  /* we are in the list */
-	bool changed;	  /* an input of placement has changed since the snapshot was made */
+	bool had_others; /* others were present when we joined */
+	bool listed;	 /* we are in the list */
+	bool changed;	 /* an input of placement has changed since the snapshot was made */
 	bool heartbeat_failed;
-	atomic_bool outcast; /* another mount has our id; set by the heartbeat */
+	atomic_bool fenced; /* another mount has our id; set by the heartbeat */
 
 	pthread_mutex_t lock;
 	struct group_snapshot *snapshot;
@@ -120,27 +120,27 @@ unsigned cfs_group_snapshot_pick(const struct group_snapshot *v, const struct cf
 unsigned cfs_group_snapshot_weight(const struct group_snapshot *v,
 				   const struct cfs_group_member *m);
 
-/* ---- before.c ---- */
+/* ---- locate.c ---- */
 
 /* Asks up to CFS_PLACEMENT_PICK_MAX nodes, all with a peer: the first that has the block, or
  * -ENOENT. */
-int cfs_group_find(struct group_node *const *nodes, unsigned n, const struct cfs_peer_block *b,
-		   cfs_deadline_t deadline);
+int cfs_group_locate(struct group_node *const *nodes, unsigned n, const struct cfs_peer_block *b,
+		     cfs_deadline_t deadline);
 
-/* ---- stand-in.c ---- */
+/* ---- failover.c ---- */
 
 struct group_owner {
 	struct group_node *node;
-	bool stands_in; /* in place of an owner that is slow */
+	bool failover; /* is asked because an owner is slow */
 };
 /*
- * The block's owners and their stand-ins, best first, without slow ones; those are probed when it
- * is time. The first g->replicas of them count as owners.
+ * The block's owners and the members that requests fail over to, best first, without slow ones;
+ * those are probed when it is time. The first g->replicas of them count as owners.
  */
 unsigned cfs_group_pick_askable(struct cfs_group *g, const struct group_snapshot *v,
 				const struct cfs_peer_block *b, bool probe,
 				struct group_owner ret[CFS_PLACEMENT_PICK_MAX]);
-/* The judge of a node's pace.slow; arg: the group. */
+/* The judge of a node's latency.slow; arg: the group. */
 void cfs_group_judge(void *arg, struct cfs_slow *s, uint64_t us);
 
 /* ---- heartbeat.c ---- */

@@ -104,7 +104,8 @@ static int check_conf(const struct cfs_group_conf *conf, char err[256])
 		return -EINVAL;
 	}
 	if (!conf->member || conf->replicas > CFS_GROUP_REPLICAS_MAX || conf->port > 65535) {
-		snprintf(err, 256, "a setting of the cache group %.64s makes no sense", conf->name);
+		snprintf(err, 256, "a setting of the cache group %.64s is out of range",
+			 conf->name);
 		return -EINVAL;
 	}
 	return 0;
@@ -199,10 +200,10 @@ void cfs_group_destroy(struct cfs_group *g)
 
 bool cfs_group_shares(struct cfs_group *g)
 {
-	return g->shares && !atomic_load_explicit(&g->outcast, memory_order_relaxed);
+	return g->shares && !atomic_load_explicit(&g->fenced, memory_order_relaxed);
 }
 
-uint64_t cfs_group_pace_us(uint64_t ns, uint64_t bytes, uint64_t answers)
+uint64_t cfs_group_service_us(uint64_t ns, uint64_t bytes, uint64_t answers)
 {
 	return cfs_slow_part_us(ns, bytes, answers);
 }
@@ -244,8 +245,8 @@ static ssize_t ask(struct cfs_group *g, struct group_node *n, const struct cfs_p
 	ssize_t r;
 
 	cfs_activity_wait(CFS_WAIT_PEER, b->slice, n->member.address);
-	r = cfs_hedged_read(&g->hedging, &n->pace, n->peer, b, off, len, flags, dst, n_dst, hedge,
-			    patience_ms, limit);
+	r = cfs_hedged_read(&g->hedging, &n->latency, n->peer, b, off, len, flags, dst, n_dst,
+			    hedge, patience_ms, limit);
 	cfs_activity_wait_end();
 	if (r >= 0) {
 		atomic_fetch_add(&g->stat.hits, 1);
@@ -262,10 +263,10 @@ static ssize_t ask(struct cfs_group *g, struct group_node *n, const struct cfs_p
 }
 
 /* Picks other members that may have had it, the likeliest first. */
-static unsigned pick_before(const struct group_snapshot *v, const struct cfs_peer_block *b,
-			    struct group_node *ret[CFS_PLACEMENT_PICK_MAX])
+static unsigned pick_previous(const struct group_snapshot *v, const struct cfs_peer_block *b,
+			      struct group_node *ret[CFS_PLACEMENT_PICK_MAX])
 {
-	unsigned n = cfs_group_snapshot_pick(v, v->before, b, CFS_PLACEMENT_PICK_MAX, ret);
+	unsigned n = cfs_group_snapshot_pick(v, v->previous, b, CFS_PLACEMENT_PICK_MAX, ret);
 	unsigned i, others = 0;
 
 	for (i = 0; i < n; i++) {
@@ -280,13 +281,13 @@ static unsigned pick_before(const struct group_snapshot *v, const struct cfs_pee
  * joined, or before they were drained. Usually the first one has it; the others are asked for a
  * byte, all at once.
  */
-static ssize_t ask_before(struct cfs_group *g, const struct group_snapshot *v,
-			  const struct cfs_peer_block *b, uint32_t off, uint32_t len,
-			  const struct iovec *dst, int n_dst, bool nowait, struct cfs_hedge *hedge,
-			  cfs_deadline_t deadline)
+static ssize_t ask_previous(struct cfs_group *g, const struct group_snapshot *v,
+			    const struct cfs_peer_block *b, uint32_t off, uint32_t len,
+			    const struct iovec *dst, int n_dst, bool nowait,
+			    struct cfs_hedge *hedge, cfs_deadline_t deadline)
 {
 	struct group_node *had[CFS_PLACEMENT_PICK_MAX];
-	unsigned n = pick_before(v, b, had);
+	unsigned n = pick_previous(v, b, had);
 	ssize_t r;
 	int i;
 
@@ -296,8 +297,8 @@ static ssize_t ask_before(struct cfs_group *g, const struct group_snapshot *v,
 		return -EAGAIN;
 	r = ask(g, had[0], b, off, len, CFS_PEER_ONLY_CACHED, dst, n_dst, hedge, deadline);
 	if (r < 0 && r != -EALREADY && r != -ECANCELED && n > 1) {
-		i = cfs_group_find(had + 1, n - 1, b,
-				   cfs_deadline_min(deadline, cfs_deadline_in(g->timeout_ms)));
+		i = cfs_group_locate(had + 1, n - 1, b,
+				     cfs_deadline_min(deadline, cfs_deadline_in(g->timeout_ms)));
 		if (i >= 0)
 			r = ask(g, had[1 + i], b, off, len, CFS_PEER_ONLY_CACHED, dst, n_dst, hedge,
 				deadline);
@@ -318,18 +319,18 @@ static ssize_t ask_owners(struct cfs_group *g, const struct group_snapshot *v,
 
 	for (i = 0, left = g->replicas; i < n && left > 0; i++) {
 		struct group_node *node = owners[i].node;
-		unsigned stands_in = owners[i].stands_in ? CFS_PEER_STAND_IN : 0;
+		unsigned failover = owners[i].failover ? CFS_PEER_FAILOVER : 0;
 
 		if (node->member.self) {
-			if (stands_in || (!node->member.fresh && !v->drained))
+			if (failover || (!node->member.fresh && !v->drained))
 				return -ENOENT;
 			*ret_asked = true;
-			return ask_before(g, v, b, off, len, dst, n_dst, nowait, hedge, deadline);
+			return ask_previous(g, v, b, off, len, dst, n_dst, nowait, hedge, deadline);
 		}
 		if (nowait)
 			return -EAGAIN;
 		*ret_asked = true;
-		r = ask(g, node, b, off, len, flags | stands_in, dst, n_dst, hedge, deadline);
+		r = ask(g, node, b, off, len, flags | failover, dst, n_dst, hedge, deadline);
 		/* Once this owner has answered, another one is no help. */
 		if (r >= 0 || (r == -ENOENT && !flags) || r == -EALREADY || r == -ECANCELED)
 			break;
@@ -340,7 +341,7 @@ static ssize_t ask_owners(struct cfs_group *g, const struct group_snapshot *v,
 		if (cfs_deadline_passed(deadline))
 			break;
 		/* A member that became slow meanwhile does not count. */
-		left -= r != -EBUSY || !cfs_slow_is(&node->pace.slow);
+		left -= r != -EBUSY || !cfs_slow_is(&node->latency.slow);
 	}
 	return r;
 }
@@ -374,7 +375,7 @@ void cfs_group_hint(struct cfs_group *g, const struct cfs_peer_block *b, enum cf
 			cfs_peer_hint(owners[i]->peer, b, hint);
 	}
 	/* Previous owners may still have it. */
-	k = hint == CFS_PEER_FORGET ? pick_before(v, b, had) : 0;
+	k = hint == CFS_PEER_FORGET ? pick_previous(v, b, had) : 0;
 	while (k-- > 0) {
 		for (i = 0; i < n && owners[i] != had[k]; i++)
 			;
@@ -513,8 +514,8 @@ void cfs_group_stats(struct cfs_group *g, struct cfs_group_stats *ret)
 		.heartbeat_errors = atomic_load(&g->stat.heartbeat_errors),
 	};
 	for (i = 0; i < v->n; i++) {
-		ret->apart += v->nodes[i]->member.apart;
-		ret->slow += cfs_slow_is(&v->nodes[i]->pace.slow);
+		ret->incompatible += v->nodes[i]->member.incompatible;
+		ret->slow += cfs_slow_is(&v->nodes[i]->latency.slow);
 	}
 	cfs_group_snapshot_unref(v);
 	cfs_transport_stats(g->transport, &ret->asked, &ret->served);

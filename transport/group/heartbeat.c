@@ -43,7 +43,8 @@ static bool same_place(const struct cfs_group_member *a, const struct cfs_group_
 }
 
 /* The reason not to talk to each other; NULL: none. A member of unknown volume has ours. */
-static const char *set_apart(const struct cfs_group_member *us, const struct cfs_group_member *it)
+static const char *incompatibility(const struct cfs_group_member *us,
+				   const struct cfs_group_member *it)
 {
 	if (it->transport != us->transport)
 		return it->transport == CFS_PEER_TLS ? "it has group-tls and this one has not"
@@ -66,24 +67,24 @@ static int open_peer(struct cfs_group *g, struct group_node *n)
 
 static int new_node(struct cfs_group *g, const struct cfs_group_member *m, struct group_node **ret)
 {
-	const char *apart = set_apart(&g->self.member, m);
+	const char *incompatible = incompatibility(&g->self.member, m);
 	struct group_node *n = calloc(1, sizeof(*n));
 	int rc = 0;
 
 	if (!n)
 		return -ENOMEM;
 	atomic_init(&n->refs, 1);
-	cfs_slow_init(&n->pace.slow, cfs_group_judge, g);
+	cfs_slow_init(&n->latency.slow, cfs_group_judge, g);
 	n->member = *m;
-	n->member.apart = apart != NULL;
-	if (apart)
+	n->member.incompatible = incompatible != NULL;
+	if (incompatible)
 		cfs_warn("member of the cache group is not asked, %s: group=%s member=%016" PRIx64
 			 " address=%s",
-			 apart, g->name, m->id, m->address);
+			 incompatible, g->name, m->id, m->address);
 	else if (!m->self && m->address[0])
 		rc = open_peer(g, n);
 	if (rc) {
-		cfs_slow_destroy(&n->pace.slow);
+		cfs_slow_destroy(&n->latency.slow);
 		free(n);
 		return rc;
 	}
@@ -144,7 +145,7 @@ static void drop_unseen(struct cfs_group *g)
 	for (i = 0; i < g->n_nodes; i++) {
 		struct group_node *node = g->nodes[i];
 
-		if (node->seen || (node->member.self && !g->members->outcast)) {
+		if (node->seen || (node->member.self && !g->members->fenced)) {
 			node->seen = false;
 			g->nodes[n++] = node;
 			continue;
@@ -179,7 +180,7 @@ static int see_roster(struct cfs_group *g)
 
 static bool still_fresh(const struct cfs_group *g)
 {
-	return g->had_company && cfs_now_ms() - g->joined_ms < g->backup_ms;
+	return g->had_others && cfs_now_ms() - g->joined_ms < g->backup_ms;
 }
 
 /* The others worked without us for a while: they may have fetched blocks that we own. */
@@ -188,7 +189,7 @@ static void note_absence(struct cfs_group *g)
 	bool listed = cfs_roster_find(&g->members->roster, g->self.member.id);
 
 	if (g->listed && !listed) {
-		g->had_company = true;
+		g->had_others = true;
 		g->joined_ms = cfs_now_ms();
 	}
 	g->listed = listed;
@@ -217,8 +218,8 @@ static int refresh_self(struct cfs_group *g)
 	struct cfs_group_member *m = &g->self.member;
 	struct group_node *n = find_node(g, m->id);
 
-	if (g->members->outcast) {
-		atomic_store(&g->outcast, true);
+	if (g->members->fenced) {
+		atomic_store(&g->fenced, true);
 		return 0;
 	}
 	note_absence(g);
@@ -270,7 +271,7 @@ static int exchange(struct cfs_group *g, uint64_t now_ms)
 	if (r >= 0)
 		r = cfs_members_read(g->members, now_ms);
 	if (!g->snapshot)
-		g->had_company = g->members->roster.n > 0;
+		g->had_others = g->members->roster.n > 0;
 	r2 = refresh_self(g);
 	if (r >= 0)
 		r = r2;

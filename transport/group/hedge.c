@@ -22,7 +22,7 @@ static uint32_t count(const _Atomic uint32_t *v)
 }
 
 /* Concurrent additions may or may not be lost: each is one of hundreds. */
-static void forget_half(struct cfs_pace *p)
+static void forget_half(struct cfs_latency *p)
 {
 	uint32_t left = 0;
 	unsigned i;
@@ -36,7 +36,7 @@ static void forget_half(struct cfs_pace *p)
 	atomic_store_explicit(&p->n, left, memory_order_relaxed);
 }
 
-void cfs_pace_note(struct cfs_pace *p, uint64_t ns)
+void cfs_latency_note(struct cfs_latency *p, uint64_t ns)
 {
 	uint64_t us = ns / 1000;
 	unsigned i = us == 0 ? 0 : 64 - (unsigned)__builtin_clzll(us);
@@ -47,7 +47,7 @@ void cfs_pace_note(struct cfs_pace *p, uint64_t ns)
 		forget_half(p);
 }
 
-static uint64_t known(const struct cfs_pace *p)
+static uint64_t known(const struct cfs_latency *p)
 {
 	uint64_t sum = 0;
 	unsigned i;
@@ -57,7 +57,7 @@ static uint64_t known(const struct cfs_pace *p)
 	return sum;
 }
 
-uint64_t cfs_pace_late_ms(const struct cfs_pace *p, uint64_t patience_ms)
+uint64_t cfs_latency_late_ms(const struct cfs_latency *p, uint64_t patience_ms)
 {
 	uint64_t most = patience_ms / 2, late_ms;
 	uint64_t sum = known(p), seen = 0;
@@ -140,8 +140,8 @@ struct race {
 	struct iovec byte;
 	char probed;
 	bool probing;
-	bool known; /* the peer's usual time */
-	bool shed;  /* given up, because the peer is slow */
+	bool known;	/* the peer's usual time */
+	bool abandoned; /* given up, because the peer is slow */
 };
 
 static void note_end(struct cfs_peer_get *g, int err)
@@ -159,7 +159,8 @@ static void note_working(struct cfs_peer_get *g)
 	struct asked *a = (struct asked *)g;
 
 	atomic_store(&a->worked_on, true);
-	cfs_slow_works(a->race->slow, &a->race->ask, cfs_now_ns(), cfs_peer_came(a->race->peer));
+	cfs_slow_works(a->race->slow, &a->race->ask, cfs_now_ns(),
+		       cfs_peer_bytes_received(a->race->peer));
 	if (a->hedge && a->hedge->working)
 		a->hedge->working(a->hedge);
 }
@@ -196,9 +197,9 @@ static bool has_ended_by(struct race *r, cfs_deadline_t when)
 		if (sem_clockwait(&r->woken, CLOCK_MONOTONIC, &until) == 0) {
 			r->heard++;
 		} else if (errno == ETIMEDOUT) {
-			r->shed = cfs_slow_look(r->slow, &r->ask, cfs_now_ns(),
-						cfs_peer_came(r->peer));
-			if (r->shed)
+			r->abandoned = cfs_slow_look(r->slow, &r->ask, cfs_now_ns(),
+						     cfs_peer_bytes_received(r->peer));
+			if (r->abandoned)
 				stop(r, &r->first);
 			else if (cfs_deadline_passed(when))
 				break;
@@ -263,7 +264,7 @@ static bool run_hedge(struct cfs_hedging *h, struct race *r, struct cfs_hedge *h
 	return true;
 }
 
-ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs_peer *peer,
+ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_latency *latency, struct cfs_peer *peer,
 			const struct cfs_peer_block *b, uint32_t off, uint32_t len, unsigned flags,
 			const struct iovec *dst, int n_dst, struct cfs_hedge *hedge,
 			uint64_t patience_ms, cfs_deadline_t limit)
@@ -273,7 +274,7 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs
 	bool won = false, may_hedge = hedge && h->percent;
 	struct race r = {
 		.peer = peer,
-		.slow = &pace->slow,
+		.slow = &latency->slow,
 		.first.get = {.block = *b,
 			      .off = off,
 			      .len = len,
@@ -294,17 +295,17 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs
 
 	sem_init(&r.woken, 0, 0);
 	r.first.woken = &r.woken;
-	cfs_slow_start(r.slow, &r.ask, start_ns, cfs_peer_came(peer));
+	cfs_slow_start(r.slow, &r.ask, start_ns, cfs_peer_bytes_received(peer));
 	err = cfs_peer_start(peer, &r.first.get);
 	if (err < 0) {
-		cfs_slow_end(r.slow, &r.ask, cfs_now_ns(), cfs_peer_came(peer), false);
+		cfs_slow_end(r.slow, &r.ask, cfs_now_ns(), cfs_peer_bytes_received(peer), false);
 		end_race(&r, 0);
 		return err;
 	}
 	cfs_hedging_earn(h);
-	r.known = known(pace) >= CFS_HEDGE_SAMPLES;
+	r.known = known(latency) >= CFS_HEDGE_SAMPLES;
 	if (may_hedge)
-		late_ms = cfs_pace_late_ms(pace, cfs_deadline_left_ms(deadline));
+		late_ms = cfs_latency_late_ms(latency, cfs_deadline_left_ms(deadline));
 	cfs_peer_receive(peer, &r.first.get,
 			 may_hedge ? CFS_MIN(start_ms + late_ms / 2, look) : look);
 	if (may_hedge && is_late(&r, start_ms, late_ms))
@@ -314,9 +315,9 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs
 		stop(&r, &r.probe);
 	end_race(&r, 1u + r.probing);
 	err = won ? -EALREADY : r.first.err;
-	cfs_slow_end(r.slow, &r.ask, cfs_now_ns(), cfs_peer_came(peer),
+	cfs_slow_end(r.slow, &r.ask, cfs_now_ns(), cfs_peer_bytes_received(peer),
 		     r.first.err == 0 || r.first.err == -ENOENT);
-	if (r.shed && err == -ECANCELED)
+	if (r.abandoned && err == -ECANCELED)
 		err = -EBUSY;
 	/*
 	 * A request that was given up took at least so long, so a peer that became slow gets more
@@ -325,6 +326,6 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs
 	took_ns = cfs_now_ns() - start_ns;
 	if ((err == 0 || err == -ECANCELED || won) &&
 	    (!atomic_load(&r.first.worked_on) || took_ns < LONG_FETCH_MS * 1000000ull))
-		cfs_pace_note(pace, took_ns);
+		cfs_latency_note(latency, took_ns);
 	return err < 0 ? err : (ssize_t)len;
 }

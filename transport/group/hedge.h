@@ -26,15 +26,15 @@
 #define CFS_HEDGE_SAMPLES 16 /* fewer answers say nothing about a peer */
 
 /* Response times of a peer, of its last few hundred answers. Starts as zeros. */
-struct cfs_pace {
+struct cfs_latency {
 	_Atomic uint32_t n;
 	_Atomic uint32_t below[CFS_PEER_LATENCIES]; /* [i]: less than 2^i us, the last: any */
 	struct cfs_slow slow;
 };
 
-void cfs_pace_note(struct cfs_pace *p, uint64_t ns);
+void cfs_latency_note(struct cfs_latency *p, uint64_t ns);
 /* From CFS_HEDGE_MIN_MS to half of patience_ms; a quarter of that when little is known. */
-uint64_t cfs_pace_late_ms(const struct cfs_pace *p, uint64_t patience_ms);
+uint64_t cfs_latency_late_ms(const struct cfs_latency *p, uint64_t patience_ms);
 
 struct cfs_hedging {
 	unsigned percent;	  /* of requests that may be hedged; 0: none */
@@ -58,7 +58,7 @@ bool cfs_hedging_take(struct cfs_hedging *h);
  * each case dst is not written afterwards. hedge may be NULL. patience_ms: how long the peer may be
  * silent about the request. A peer that reports work on it is waited for until `limit`.
  */
-ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_pace *pace, struct cfs_peer *peer,
+ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_latency *latency, struct cfs_peer *peer,
 			const struct cfs_peer_block *b, uint32_t off, uint32_t len, unsigned flags,
 			const struct iovec *dst, int n_dst, struct cfs_hedge *hedge,
 			uint64_t patience_ms, cfs_deadline_t limit);

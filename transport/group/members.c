@@ -197,7 +197,7 @@ static bool is_left(const struct cfs_members *m)
 	uint64_t quiet_ms = m->looked_ms - m->heard_ms;
 	unsigned deputy = cfs_members_deputy(m);
 
-	if (m->read_only || m->outcast)
+	if (m->read_only || m->fenced)
 		return false;
 	if (m->lost >= LOST_MAX)
 		return true;
@@ -225,7 +225,7 @@ static int look(struct cfs_members *m, uint64_t now_ms)
 	struct members_head h;
 	int r = cfs_members_read_head(m, &h, text);
 
-	if (r == -ENOENT && !m->read_only && !m->outcast) {
+	if (r == -ENOENT && !m->read_only && !m->fenced) {
 		m->head_text[0] = '\0';
 		return claim(m, now_ms);
 	}
@@ -265,7 +265,7 @@ static int see_own_info(void *arg, const char *key, const void *value, size_t le
 	return cfs_group_decode_info(value, len, arg);
 }
 
-static void cast_out(struct cfs_members *m, const char *text)
+static void fence(struct cfs_members *m, const char *text)
 {
 	struct group_record r = {0};
 	char key[CFS_GROUP_KEY_MAX];
@@ -276,7 +276,7 @@ static void cast_out(struct cfs_members *m, const char *text)
 	cfs_err("another mount has this member's id in the cache group, so this one leaves it: "
 		"group=%s member=%016" PRIx64 " host=%s mount=%s",
 		m->name, m->self->member.id, r.member.host, r.member.mount_point);
-	m->outcast = m->changed = true;
+	m->fenced = m->changed = true;
 }
 
 static int write_own_info(const struct cfs_members *m)
@@ -332,7 +332,7 @@ static int settle(struct cfs_members *m, const char *key, const char *text)
 		return r;
 	if (now && cfs_group_decode_heartbeat(now, strlen(now), &found, &at) == 0 &&
 	    found.boot != m->self->boot) {
-		cast_out(m, now);
+		fence(m, now);
 		free(now);
 		return 0;
 	}
@@ -415,7 +415,7 @@ int cfs_members_read(struct cfs_members *m, uint64_t now_ms)
 			r = look(m, now_ms);
 		while (r == -EAGAIN && !m->known);
 	}
-	if (r < 0 || m->outcast)
+	if (r < 0 || m->fenced)
 		return r;
 	period_ms = watch_period(m);
 	if (period_ms && is_due(m, m->watch_ms, now_ms, period_ms))
@@ -444,7 +444,7 @@ int cfs_members_write(struct cfs_members *m, uint64_t now_ms)
 	bool first = !m->own;
 	int r;
 
-	if (m->outcast) {
+	if (m->fenced) {
 		m->leading = false;
 		return 0;
 	}
@@ -452,7 +452,7 @@ int cfs_members_write(struct cfs_members *m, uint64_t now_ms)
 	/* Members that join next must find us. */
 	if (r >= 0 && first && m->leading)
 		r = cfs_members_watch(m, now_ms, m->tick_ms);
-	if (r < 0 || !m->leading || m->outcast)
+	if (r < 0 || !m->leading || m->fenced)
 		return r;
 	return cfs_members_publish(m);
 }
@@ -471,7 +471,7 @@ void cfs_members_drop_record(const struct cfs_members *m, uint64_t id)
 
 void cfs_members_leave(struct cfs_members *m)
 {
-	if (!m->own || m->outcast)
+	if (!m->own || m->fenced)
 		return;
 	cfs_members_drop_record(m, m->self->member.id);
 	cfs_members_resign(m);

@@ -66,7 +66,7 @@ struct cfs_members {
 	bool known;   /* the roster matches version */
 	uint64_t version;
 	bool leading;
-	bool outcast;	/* another mount has our id: we are not a member */
+	bool fenced;	/* another mount has our id: we are not a member */
 	bool read_only; /* the registry refuses our writes */
 
 	/* members.c */
@@ -84,9 +84,9 @@ struct cfs_members {
 	struct members_watch *watch; /* sorted by id */
 	size_t n_watch, room_watch;
 	uint64_t watch_ms, watched_ms;
-	uint64_t silent;    /* the leader before us, */
+	uint64_t silent;    /* the previous leader, */
 	uint64_t silent_ms; /* and how long it has been silent */
-	bool complained;
+	bool warned;
 };
 
 /* The caller sets name, registry, self and heartbeat_ms; all other fields are 0. */

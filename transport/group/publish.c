@@ -13,7 +13,7 @@
 #define LOG_MAX 32
 
 /* Lines that become records of at most CFS_MEMBERS_TEXT_MAX. */
-struct pen {
+struct list_writer {
 	struct cfs_members *m;
 	bool whole;	  /* pieces of the full list, not changes */
 	uint64_t version; /* of the full list; of the last change */
@@ -22,7 +22,7 @@ struct pen {
 	char text[CFS_MEMBERS_TEXT_MAX];
 };
 
-static void pen_begin(struct pen *p)
+static void writer_begin(struct list_writer *p)
 {
 	char line[CFS_ROSTER_LINE_MAX];
 
@@ -30,7 +30,7 @@ static void pen_begin(struct pen *p)
 	memcpy(p->text, line, p->len);
 }
 
-static int pen_end(struct pen *p)
+static int writer_end(struct list_writer *p)
 {
 	const struct cfs_members *m = p->m;
 	char key[CFS_GROUP_KEY_MAX];
@@ -44,16 +44,16 @@ static int pen_end(struct pen *p)
 	else
 		cfs_members_list_key(m, key, "d%" PRIu64 ".%" PRIx64, ++p->version, m->self->boot);
 	r = m->registry->put(m->registry->arg, key, p->text, p->len, false);
-	pen_begin(p);
+	writer_begin(p);
 	return r;
 }
 
-static int pen_line(struct pen *p, const char *line, size_t len)
+static int writer_line(struct list_writer *p, const char *line, size_t len)
 {
 	int r = 0;
 
 	if (p->len + len > sizeof(p->text))
-		r = pen_end(p);
+		r = writer_end(p);
 	if (r == 0) {
 		memcpy(p->text + p->len, line, len);
 		p->len += len;
@@ -61,23 +61,23 @@ static int pen_line(struct pen *p, const char *line, size_t len)
 	return r;
 }
 
-static int pen_entry(struct pen *p, const struct cfs_roster_entry *e)
+static int writer_entry(struct list_writer *p, const struct cfs_roster_entry *e)
 {
 	char line[CFS_ROSTER_LINE_MAX];
 
-	return pen_line(p, line, cfs_roster_line(e, p->m->self->member.volume, line));
+	return writer_line(p, line, cfs_roster_line(e, p->m->self->member.volume, line));
 }
 
-static int pen_gone(struct pen *p, uint64_t id)
+static int writer_gone(struct list_writer *p, uint64_t id)
 {
 	char line[CFS_ROSTER_LINE_MAX];
 
-	return pen_line(p, line, cfs_roster_gone(id, line));
+	return writer_line(p, line, cfs_roster_gone(id, line));
 }
 
-static struct pen *new_pen(struct cfs_members *m, bool whole, uint64_t version)
+static struct list_writer *new_writer(struct cfs_members *m, bool whole, uint64_t version)
 {
-	struct pen *p = malloc(sizeof(*p));
+	struct list_writer *p = malloc(sizeof(*p));
 
 	if (!p)
 		return NULL;
@@ -85,22 +85,22 @@ static struct pen *new_pen(struct cfs_members *m, bool whole, uint64_t version)
 	p->whole = whole;
 	p->version = version;
 	p->pieces = 0;
-	pen_begin(p);
+	writer_begin(p);
 	return p;
 }
 
 static int write_full_list(struct cfs_members *m, uint64_t version, unsigned *ret_pieces)
 {
-	struct pen *p = new_pen(m, true, version);
+	struct list_writer *p = new_writer(m, true, version);
 	size_t i;
 	int r = 0;
 
 	if (!p)
 		return -ENOMEM;
 	for (i = 0; i < m->roster.n && r == 0; i++)
-		r = pen_entry(p, &m->roster.v[i]);
+		r = writer_entry(p, &m->roster.v[i]);
 	if (r == 0)
-		r = pen_end(p);
+		r = writer_end(p);
 	*ret_pieces = p->pieces;
 	free(p);
 	return r;
@@ -194,7 +194,7 @@ int cfs_members_claim(struct cfs_members *m, uint64_t now_ms)
 	if (r < 0)
 		return r;
 	cfs_debug("publishes the list of the cache group: group=%s version=%" PRIu64
-		  " before=%016" PRIx64,
+		  " previous=%016" PRIx64,
 		  m->name, h.version, m->silent);
 	m->version = h.version;
 	m->leading = m->known = true;
@@ -245,7 +245,7 @@ static void remove_list(struct cfs_members *m, uint64_t below)
 	free(x.keys);
 }
 
-static int write_changes(struct cfs_members *m, struct pen *p, struct cfs_roster *next)
+static int write_changes(struct cfs_members *m, struct list_writer *p, struct cfs_roster *next)
 {
 	const struct cfs_roster_entry *e, *old;
 	size_t i, at = 0;
@@ -256,7 +256,7 @@ static int write_changes(struct cfs_members *m, struct pen *p, struct cfs_roster
 
 		/* Both are sorted. */
 		for (; r == 0 && at < m->roster.n && m->roster.v[at].id < e->id; at++) {
-			r = pen_gone(p, m->roster.v[at].id);
+			r = writer_gone(p, m->roster.v[at].id);
 			cfs_roster_remove(next, m->roster.v[at].id);
 		}
 		old = at < m->roster.n && m->roster.v[at].id == e->id ? &m->roster.v[at] : NULL;
@@ -266,17 +266,17 @@ static int write_changes(struct cfs_members *m, struct pen *p, struct cfs_roster
 		if (there && (!old || !cfs_roster_same(old, e))) {
 			r = cfs_roster_set(next, e);
 			if (r == 0)
-				r = pen_entry(p, e);
+				r = writer_entry(p, e);
 		} else if (!there && old) {
-			r = pen_gone(p, e->id);
+			r = writer_gone(p, e->id);
 			cfs_roster_remove(next, e->id);
 		}
 	}
 	for (; r == 0 && at < m->roster.n; at++) {
-		r = pen_gone(p, m->roster.v[at].id);
+		r = writer_gone(p, m->roster.v[at].id);
 		cfs_roster_remove(next, m->roster.v[at].id);
 	}
-	return r == 0 ? pen_end(p) : r;
+	return r == 0 ? writer_end(p) : r;
 }
 
 static int publish_full_list(struct cfs_members *m)
@@ -299,11 +299,11 @@ static int publish_changes(struct cfs_members *m)
 {
 	struct members_head h = m->head;
 	struct cfs_roster next = {0};
-	struct pen *p = NULL;
+	struct list_writer *p = NULL;
 	int r = cfs_roster_copy(&m->roster, &next);
 
 	if (r == 0) {
-		p = new_pen(m, false, h.version);
+		p = new_writer(m, false, h.version);
 		r = p ? write_changes(m, p, &next) : -ENOMEM;
 	}
 	if (r == 0) {

@@ -33,7 +33,7 @@ uint64_t cfs_slow_part_us(uint64_t ns, uint64_t bytes, uint64_t answers)
 	return part_us(ns, bytes + answers * CFS_SLOW_ANSWER);
 }
 
-/* ---- the pace; all called with the lock ---- */
+/* ---- the service time; all called with the lock ---- */
 
 /* Silence proves nothing in either direction, nor does a peer that was hardly asked. */
 static void end_period(struct cfs_slow *s, uint64_t now_ns)
@@ -52,35 +52,35 @@ static void end_period(struct cfs_slow *s, uint64_t now_ns)
 }
 
 /* Threads may bring times and counts that are older than those of others. */
-static void account(struct cfs_slow *s, uint64_t now_ns, uint64_t came)
+static void account(struct cfs_slow *s, uint64_t now_ns, uint64_t received)
 {
-	if (s->owed > 0 && now_ns > s->at_ns) {
+	if (s->outstanding > 0 && now_ns > s->at_ns) {
 		uint64_t ns = CFS_MIN(now_ns - s->at_ns, LOOK_MAX_NS);
 
 		s->now.ns += ns;
 		s->stretch_ns += ns;
 	}
 	s->at_ns = CFS_MAX(s->at_ns, now_ns);
-	if (came > s->came) {
-		s->now.bytes += came - s->came;
-		s->came = came;
+	if (received > s->received) {
+		s->now.bytes += received - s->received;
+		s->received = received;
 	}
 	if (s->now.ns >= CFS_SLOW_PERIOD_MS * MS_NS ||
 	    s->at_ns >= s->now.begin_ns + CFS_SLOW_WINDOW_MS * MS_NS)
 		end_period(s, s->at_ns);
 }
 
-static void owe(struct cfs_slow *s, struct cfs_slow_ask *a)
+static void add_outstanding(struct cfs_slow *s, struct cfs_slow_ask *a)
 {
-	if (s->owed++ == 0)
+	if (s->outstanding++ == 0)
 		s->stretch_ns = 0;
-	a->owed = true;
+	a->outstanding = true;
 }
 
-static void settle(struct cfs_slow *s, struct cfs_slow_ask *a)
+static void remove_outstanding(struct cfs_slow *s, struct cfs_slow_ask *a)
 {
-	s->owed -= a->owed;
-	a->owed = false;
+	s->outstanding -= a->outstanding;
+	a->outstanding = false;
 }
 
 /* 0: there is nothing to judge. */
@@ -94,36 +94,36 @@ static uint64_t suspicion_us(struct cfs_slow *s)
 
 /* ---- requests ---- */
 
-void cfs_slow_start(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t came)
+void cfs_slow_start(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t received)
 {
 	pthread_mutex_lock(&s->lock);
-	account(s, now_ns, came);
-	owe(s, a);
+	account(s, now_ns, received);
+	add_outstanding(s, a);
 	pthread_mutex_unlock(&s->lock);
 }
 
-void cfs_slow_works(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t came)
+void cfs_slow_works(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t received)
 {
 	pthread_mutex_lock(&s->lock);
-	account(s, now_ns, came);
+	account(s, now_ns, received);
 	a->worked_ns = now_ns;
-	settle(s, a);
+	remove_outstanding(s, a);
 	/* For a single request, the elapsed time was the fetch. */
-	if (s->owed == 0) {
+	if (s->outstanding == 0) {
 		s->now.ns -= CFS_MIN(s->now.ns, s->stretch_ns);
 		s->stretch_ns = 0;
 	}
 	pthread_mutex_unlock(&s->lock);
 }
 
-bool cfs_slow_look(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t came)
+bool cfs_slow_look(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t received)
 {
 	uint64_t us;
 
 	pthread_mutex_lock(&s->lock);
-	account(s, now_ns, came);
-	if (!a->owed && now_ns > a->worked_ns + CFS_SLOW_STILL_MS * MS_NS)
-		owe(s, a);
+	account(s, now_ns, received);
+	if (!a->outstanding && now_ns > a->worked_ns + CFS_SLOW_STILL_MS * MS_NS)
+		add_outstanding(s, a);
 	us = suspicion_us(s);
 	pthread_mutex_unlock(&s->lock);
 	if (us > 0 && s->judge)
@@ -131,15 +131,15 @@ bool cfs_slow_look(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, 
 	return cfs_slow_is(s);
 }
 
-void cfs_slow_end(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t came,
+void cfs_slow_end(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t received,
 		  bool answered)
 {
 	uint64_t us;
 
 	pthread_mutex_lock(&s->lock);
 	s->now.bytes += answered ? CFS_SLOW_ANSWER : 0;
-	account(s, now_ns, came);
-	settle(s, a);
+	account(s, now_ns, received);
+	remove_outstanding(s, a);
 	us = suspicion_us(s);
 	pthread_mutex_unlock(&s->lock);
 	if (us > 0 && s->judge)
@@ -148,7 +148,7 @@ void cfs_slow_end(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, u
 
 /* ---- comparing ---- */
 
-uint64_t cfs_slow_pace_us(struct cfs_slow *s, uint64_t now_ns)
+uint64_t cfs_slow_service_us(struct cfs_slow *s, uint64_t now_ns)
 {
 	uint64_t since_ns = now_ns - 2 * CFS_SLOW_WINDOW_MS * MS_NS, us = 0;
 	struct cfs_slow_period p;

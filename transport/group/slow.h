@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether a peer is so slow that its blocks are better had elsewhere.
+ * Detects a peer that is so slow that its blocks are better had elsewhere.
  *
- * Its pace is the time during which it owed answers, per CFS_SLOW_PART bytes that came in
- * meanwhile: requests that wait for each other at a peer are no slower than one alone. An answer
- * counts for CFS_SLOW_ANSWER bytes more, for the way there and back. Nothing is owed for a request
- * that the peer says it works on: a slow bucket is not a slow peer. A peer of which nothing comes
- * is silent and not slow; deadlines are for that.
+ * Its service time is the time with requests outstanding at it, per CFS_SLOW_PART bytes received
+ * meanwhile: requests that queue at a peer are no slower than one alone. An answer counts for
+ * CFS_SLOW_ANSWER bytes more, for the round trip. A request that the peer reports work on is not
+ * outstanding: a slow bucket is not a slow peer. A peer that sends nothing at all is silent and not
+ * slow; deadlines are for that.
  *
- * The pace is taken over periods of CFS_SLOW_PERIOD_MS of such time. After CFS_SLOW_PERIODS in a
- * row above CFS_SLOW_MIN_US `judge` is called, which compares with others at the same time (a
+ * The service time is taken over periods of CFS_SLOW_PERIOD_MS of such time. After CFS_SLOW_PERIODS
+ * in a row above CFS_SLOW_MIN_US `judge` is called, which compares with others at the same time (a
  * machine that is overloaded makes all of them slow) and calls cfs_slow_begin() or not. From then
- * on the peer is not asked, and those who wait for it go on to the next one. A probe, which moves
- * enough bytes to tell, finds out when it is no slower than it may be. Pauses before probes double
- * while the peer stays slow, and go on from there for one that is slow again soon.
+ * on the peer is not asked, and requests that wait for it fail over to the next member. A probe of
+ * CFS_SLOW_PROBE bytes finds out when it is fast again. Pauses between probes double while the peer
+ * stays slow, and keep their length for one that is slow again soon.
  *
- * A peer that owes answers for less than CFS_SLOW_PERIOD_MS of CFS_SLOW_WINDOW_MS is not judged.
+ * A peer with requests outstanding for less than CFS_SLOW_PERIOD_MS of CFS_SLOW_WINDOW_MS is not
+ * judged.
  *
  * Threads: any. Memory: fixed. `lock` is held for a few instructions, and no other is taken in it.
  */
@@ -34,8 +35,8 @@
 #define CFS_SLOW_PERIODS      3
 #define CFS_SLOW_WINDOW_MS    1000	   /* on the clock; what is older is not compared */
 #define CFS_SLOW_LOOK_MS      100	   /* how often a waiting request checks */
-#define CFS_SLOW_STILL_MS     600	   /* after WORKING; then an answer is owed again */
-#define CFS_SLOW_KNOWN	      (512u << 10) /* bytes after which a pace can be compared */
+#define CFS_SLOW_STILL_MS     600	   /* after WORKING; then a request is outstanding again */
+#define CFS_SLOW_KNOWN	      (512u << 10) /* bytes after which a service time can be compared */
 #define CFS_SLOW_TIMES	      4		   /* slower than others, and ... */
 #define CFS_SLOW_BUCKET_TIMES 2		   /* ... than object storage: slow */
 #define CFS_SLOW_PAUSE_MS     2000	   /* before the first probe; doubles, ... */
@@ -43,12 +44,12 @@
 #define CFS_SLOW_PROBE	      (1u << 20)   /* bytes of a probe */
 
 struct cfs_slow;
-/* Judges a pace in us. Called without the lock. */
+/* Judges a service time in us. Called without the lock. */
 typedef void (*cfs_slow_judge_fn)(void *arg, struct cfs_slow *s, uint64_t us);
 
 struct cfs_slow_period {
 	uint64_t begin_ns;
-	uint64_t ns, bytes; /* owed; came */
+	uint64_t ns, bytes; /* with requests outstanding; received */
 };
 
 struct cfs_slow {
@@ -56,10 +57,10 @@ struct cfs_slow {
 	cfs_slow_judge_fn judge;   /* may be NULL */
 	void *arg;
 
-	pthread_mutex_t lock; /* the rest */
-	unsigned owed;	      /* requests */
-	uint64_t at_ns, came; /* accounted up to here */
-	uint64_t stretch_ns;  /* in now.ns: since when answers are owed without a break */
+	pthread_mutex_t lock;	  /* the rest */
+	unsigned outstanding;	  /* requests */
+	uint64_t at_ns, received; /* accounted up to here */
+	uint64_t stretch_ns;	  /* in now.ns: since requests are outstanding without a break */
 	struct cfs_slow_period now, last;
 	unsigned slow_periods;
 	uint64_t pause_ms, ended_ms;
@@ -67,28 +68,28 @@ struct cfs_slow {
 
 /* One request in this accounting. All 0 before cfs_slow_start(). */
 struct cfs_slow_ask {
-	bool owed;
+	bool outstanding;
 	uint64_t worked_ns; /* time of the peer's last WORKING; 0: none */
 };
 
 void cfs_slow_init(struct cfs_slow *s, cfs_slow_judge_fn judge, void *arg);
 void cfs_slow_destroy(struct cfs_slow *s);
 
-/* now_ns: cfs_now_ns(). came: total of bytes that the peer has ever sent. */
-void cfs_slow_start(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t came);
-void cfs_slow_works(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t came);
+/* now_ns: cfs_now_ns(). received: total of bytes that the peer has ever sent. */
+void cfs_slow_start(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t received);
+void cfs_slow_works(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t received);
 /* Called while a request waits. True: the peer is slow, and the caller should stop waiting. */
-bool cfs_slow_look(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t came);
+bool cfs_slow_look(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t received);
 /* answered: the peer sent bytes, or said that it has none. */
-void cfs_slow_end(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t came,
+void cfs_slow_end(struct cfs_slow *s, struct cfs_slow_ask *a, uint64_t now_ns, uint64_t received,
 		  bool answered);
 
 /* us per part; 0: too little is known, or only old values. */
-uint64_t cfs_slow_pace_us(struct cfs_slow *s, uint64_t now_ns);
+uint64_t cfs_slow_service_us(struct cfs_slow *s, uint64_t now_ns);
 /* The same for answers of so many bytes that took so long together. */
 uint64_t cfs_slow_part_us(uint64_t ns, uint64_t bytes, uint64_t answers);
-/* The limit above which a pace is slow, from the others' (sorted here) and object storage's; 0:
- * unknown. */
+/* The limit above which a service time is slow, from the others' (sorted here) and object
+ * storage's; 0: unknown. */
 uint64_t cfs_slow_limit_us(uint64_t *others, unsigned n, uint64_t bucket_us);
 
 bool cfs_slow_is(const struct cfs_slow *s);

@@ -15,7 +15,7 @@ void cfs_group_node_unref(struct group_node *n)
 		return;
 	if (n->peer)
 		cfs_peer_close(n->peer);
-	cfs_slow_destroy(&n->pace.slow);
+	cfs_slow_destroy(&n->latency.slow);
 	free(n);
 }
 
@@ -28,7 +28,7 @@ void cfs_group_snapshot_unref(struct group_snapshot *v)
 	for (i = 0; i < v->n; i++)
 		cfs_group_node_unref(v->nodes[i]);
 	cfs_placement_destroy(v->all);
-	cfs_placement_destroy(v->before);
+	cfs_placement_destroy(v->previous);
 	free(v);
 }
 
@@ -45,7 +45,7 @@ struct group_snapshot *cfs_group_snapshot_ref(struct cfs_group *g)
 
 unsigned cfs_group_snapshot_weight(const struct group_snapshot *v, const struct cfs_group_member *m)
 {
-	if (!m->address[0] || m->apart || (v->keepers && m->memory_only))
+	if (!m->address[0] || m->incompatible || (v->keepers && m->memory_only))
 		return 0;
 	return m->weight;
 }
@@ -57,16 +57,16 @@ static void look_round(struct group_snapshot *v)
 	for (i = 0; i < v->n; i++) {
 		const struct cfs_group_member *m = &v->nodes[i]->member;
 
-		v->keepers |= m->address[0] && !m->apart && m->weight && !m->memory_only;
+		v->keepers |= m->address[0] && !m->incompatible && m->weight && !m->memory_only;
 	}
 	for (i = 0; i < v->n; i++) {
 		const struct cfs_group_member *m = &v->nodes[i]->member;
 
-		v->drained |= m->address[0] && !m->apart && !cfs_group_snapshot_weight(v, m);
+		v->drained |= m->address[0] && !m->incompatible && !cfs_group_snapshot_weight(v, m);
 	}
 }
 
-static int place(const struct group_snapshot *v, bool before, struct cfs_placement **ret)
+static int place(const struct group_snapshot *v, bool previous, struct cfs_placement **ret)
 {
 	struct cfs_placement_member *m = calloc(v->n + 1, sizeof(*m));
 	size_t i;
@@ -78,9 +78,9 @@ static int place(const struct group_snapshot *v, bool before, struct cfs_placeme
 		const struct cfs_group_member *of = &v->nodes[i]->member;
 
 		m[i].id = of->id;
-		if (!before)
+		if (!previous)
 			m[i].weight = cfs_group_snapshot_weight(v, of);
-		else if (of->address[0] && !of->apart)
+		else if (of->address[0] && !of->incompatible)
 			m[i].weight = of->rank;
 	}
 	r = cfs_placement_create(m, v->n, ret);
@@ -104,7 +104,7 @@ int cfs_group_snapshot_publish(struct cfs_group *g)
 	look_round(v);
 	r = place(v, false, &v->all);
 	if (!r)
-		r = place(v, true, &v->before);
+		r = place(v, true, &v->previous);
 	if (r) {
 		cfs_group_snapshot_unref(v);
 		return r;

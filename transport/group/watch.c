@@ -87,16 +87,16 @@ static void describe(struct members_watch *w, const struct cfs_group_member *of,
 	memcpy(w->entry.volume, of->volume, sizeof(w->entry.volume));
 }
 
-static int make_no_sense(struct cfs_members *m, const char *key)
+static int ignore_malformed(struct cfs_members *m, const char *key)
 {
-	if (!m->complained)
-		cfs_warn("record of a cache group makes no sense and is left out: key=%s", key);
-	m->complained = true;
+	if (!m->warned)
+		cfs_warn("malformed record of a cache group is ignored: key=%s", key);
+	m->warned = true;
 	return 0;
 }
 
-static int see_nonsense(struct cfs_members *m, const char *key, struct members_watch *w,
-			const void *value, size_t len)
+static int see_malformed(struct cfs_members *m, const char *key, struct members_watch *w,
+			 const void *value, size_t len)
 {
 	uint64_t text = cfs_roster_hash(value, len);
 
@@ -104,7 +104,7 @@ static int see_nonsense(struct cfs_members *m, const char *key, struct members_w
 		w->heard_ms = m->watched_ms;
 	w->info = w->info_has = text;
 	w->described = false;
-	return make_no_sense(m, key);
+	return ignore_malformed(m, key);
 }
 
 /* 0: the key of no member. */
@@ -128,18 +128,18 @@ static int see(void *arg, const char *key, const void *value, size_t len)
 	int rc;
 
 	if (!id)
-		return make_no_sense(m, key);
+		return ignore_malformed(m, key);
 	rc = find_or_add(m, id, &w);
 	if (rc < 0)
 		return rc;
 	w->seen = true;
 	if (cfs_group_decode_heartbeat(value, len, &r, &at) < 0)
-		return see_nonsense(m, key, w, value, len);
+		return see_malformed(m, key, w, value, len);
 	is_new = !w->heard_ms;
 	info = r.info ? info_of(&r) : cfs_roster_hash((const char *)value + at, len - at);
 	if (!r.info && (!w->described || w->info_has != info)) {
 		if (cfs_group_decode(value, len, &r) < 0 || r.member.id != id)
-			return see_nonsense(m, key, w, value, len);
+			return see_malformed(m, key, w, value, len);
 		describe(w, &r.member, info);
 	}
 	w->info = info;
@@ -169,7 +169,7 @@ static int see_info(void *arg, const char *key, const void *value, size_t len)
 	if (i == m->n_watch || m->watch[i].entry.id != id || !lacks_info(&m->watch[i]))
 		return 0;
 	if (cfs_group_decode_info(value, len, &r) < 0 || r.member.id != id)
-		return make_no_sense(m, key);
+		return ignore_malformed(m, key);
 	describe(&m->watch[i], &r.member, info_of(&r));
 	return 0;
 }

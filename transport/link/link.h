@@ -24,9 +24,9 @@
 struct cfs_link {
 	const struct cfs_link_ops *ops;
 	int fd;
-	int low;	     /* value of the last expect */
-	bool unread;	     /* recv may have data that poll(2) does not see */
-	bool worn;	     /* its keys are worn out: another connection should be made */
+	int low;	/* value of the last expect */
+	bool unread;	/* recv may have data that poll(2) does not see */
+	bool key_limit; /* its keys are used up (RFC 8446 5.5): another connection should be made */
 	struct cfs_tls *tls; /* set before accept or connect; unused by tcp */
 	struct cfs_tls_session *session;
 };

@@ -33,7 +33,7 @@ struct cfs_loop {
 	pthread_t thread;
 	uint8_t *scratch;	  /* CFS_LOOP_SCRATCH bytes that stay in the CPU's cache */
 	uint64_t now_ms;	  /* when this round began */
-	_Atomic int idle;	  /* ticks are far apart: starting an operation must wake the
+	_Atomic int idle;	  /* ticks are rare: starting an operation must wake the
 				   * loop */
 	_Atomic unsigned touched; /* counts started operations */
 	uint64_t busy_until_ms;

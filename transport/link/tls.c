@@ -352,7 +352,7 @@ static ssize_t read_some(struct cfs_link *l, uint8_t *data, size_t len)
 	r = outcome(s, (int)r, errno);
 	pthread_mutex_unlock(&s->lock);
 	l->unread = r != -EAGAIN;
-	l->worn = ++s->records > s->tls->records;
+	l->key_limit = ++s->records > s->tls->records;
 	return r;
 }
 

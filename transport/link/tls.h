@@ -17,7 +17,7 @@ struct cfs_tls;
 
 /*
  * keys: borrowed, and read on the loop's thread only. records: number in one direction after which
- * a connection is worn. -ENOMEM.
+ * a connection sets key_limit. -ENOMEM.
  */
 int cfs_tls_create(const struct cfs_handshake_keys *keys, uint64_t records, struct cfs_tls **ret);
 /* Called after its last connection is closed. */

@@ -62,7 +62,7 @@ void cfs_inline_park(struct cfs_stream *s, const struct cfs_peer_get *g)
 
 	if (g->len > INLINE_MAX || s->client.inflight > 0 || s->inline_rx.wanted ||
 	    s->client.peer->pending.n > 0 || c->state != CFS_CONN_READY || c->link.unread ||
-	    c->link.worn || c->in_armed || c->more_in)
+	    c->link.key_limit || c->in_armed || c->more_in)
 		return;
 	s->inline_rx.parked = true;
 }
@@ -195,7 +195,7 @@ void cfs_inline_receive(struct cfs_client *c, struct cfs_peer_get *g, cfs_deadli
 	received = r == 0 && !s->dead;
 	if (received)
 		end_well(s, g);
-	release(s, received && c->inflight == 0 && !s->c.link.worn);
+	release(s, received && c->inflight == 0 && !s->c.link.key_limit);
 	cfs_peer_received(p, g, received);
 	pthread_mutex_unlock(&p->lock);
 	if (received)

@@ -61,7 +61,7 @@ static void drop_hints(struct cfs_peer *p)
 }
 
 /* Opens the circuit: requests fail at once while the peer does not answer. */
-static void leave_out(struct cfs_peer *p, int err)
+static void exclude(struct cfs_peer *p, int err)
 {
 	struct cfs_transport *t = p->t;
 	struct cfs_client *conns[CFS_CONNS_PER_PEER_MAX];
@@ -82,11 +82,11 @@ static void leave_out(struct cfs_peer *p, int err)
 	n = p->n_conns;
 	memcpy(conns, p->conns, n * sizeof(conns[0]));
 	pthread_mutex_unlock(&p->lock);
-	if (was_in_use && !p->complained)
+	if (was_in_use && !p->warned)
 		cfs_warn("peer does not answer, left out until it does: member=%llu address=%s "
 			 "error=%s",
 			 (unsigned long long)p->member, p->name, cfs_errname(err));
-	p->complained = true;
+	p->warned = true;
 	for (i = 0; i < n; i++)
 		conns[i]->ops->close(conns[i], -EHOSTDOWN);
 	finish_all(p, &list, err);
@@ -103,7 +103,7 @@ static bool is_failure(int err)
 	       err != -ESHUTDOWN;
 }
 
-/* A connection alone is no success: an authenticated peer may still send nonsense. */
+/* A connection alone is no success: an authenticated peer may still send garbage. */
 static void note_result(struct cfs_peer *p, int err)
 {
 	bool too_many = false;
@@ -118,14 +118,14 @@ static void note_result(struct cfs_peer *p, int err)
 			   p->circuit == CFS_PEER_CLOSED_CIRCUIT;
 	pthread_mutex_unlock(&p->lock);
 	if (too_many)
-		leave_out(p, err);
+		exclude(p, err);
 	if (!is_answer(err))
 		return;
 	p->probe_pause_ms = p->t->conf.probe_ms;
-	if (p->complained)
+	if (p->warned)
 		cfs_info("peer answers again: member=%llu address=%s",
 			 (unsigned long long)p->member, p->name);
-	p->complained = false;
+	p->warned = false;
 }
 
 static uint64_t last_heard_ms(struct cfs_peer *p)
@@ -234,7 +234,7 @@ void cfs_peer_feed(struct cfs_peer *p)
 	pthread_mutex_unlock(&p->lock);
 }
 
-static bool makes_sense(const struct cfs_peer_get *g)
+static bool is_valid(const struct cfs_peer_get *g)
 {
 	uint64_t len = 0;
 	int i;
@@ -283,7 +283,7 @@ int cfs_peer_start(struct cfs_peer *p, struct cfs_peer_get *g)
 	bool kick = false;
 	int r;
 
-	if (!makes_sense(g))
+	if (!is_valid(g))
 		return -EINVAL;
 	g->next = g->prev = NULL;
 	g->receiver = NULL;
@@ -331,7 +331,7 @@ void cfs_peer_received(struct cfs_peer *p, const struct cfs_peer_get *g, bool we
 
 void cfs_peer_note_bytes(struct cfs_peer *p, size_t n)
 {
-	atomic_fetch_add_explicit(&p->came, n, memory_order_relaxed);
+	atomic_fetch_add_explicit(&p->bytes_received, n, memory_order_relaxed);
 }
 
 void cfs_peer_cancel(struct cfs_peer *p, struct cfs_peer_get *g)
@@ -398,9 +398,9 @@ bool cfs_peer_heard(struct cfs_peer *p, uint64_t since_ms)
 	return heard;
 }
 
-uint64_t cfs_peer_came(const struct cfs_peer *p)
+uint64_t cfs_peer_bytes_received(const struct cfs_peer *p)
 {
-	return atomic_load_explicit(&p->came, memory_order_relaxed);
+	return atomic_load_explicit(&p->bytes_received, memory_order_relaxed);
 }
 
 /* Under the lock: a usable connection, or NULL. */
@@ -471,7 +471,7 @@ static void connect_failed(struct cfs_peer *p, int err)
 	/* A failed additional connection is no reason to give up the others. */
 	cfs_scaling_pause(p);
 	if (p->n_ready == 0)
-		leave_out(p, err);
+		exclude(p, err);
 }
 
 void cfs_peer_connect(struct cfs_peer *p)

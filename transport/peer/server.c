@@ -174,7 +174,7 @@ static int got_get(struct cfs_server *sc, const struct cfs_frame *f, const uint8
 		.off = get.off,
 		.len = get.len,
 		.flags = (f->flags & CFS_FRAME_F_ONLY_CACHED ? CFS_PEER_ONLY_CACHED : 0u) |
-			 (f->flags & CFS_FRAME_F_STAND_IN ? CFS_PEER_STAND_IN : 0u),
+			 (f->flags & CFS_FRAME_F_FAILOVER ? CFS_PEER_FAILOVER : 0u),
 		.from = sc->c.peer,
 		.patient = sc->c.features & CFS_FEATURE_WORKING,
 	};

@@ -97,8 +97,8 @@ static int start(struct cfs_client *c, struct cfs_peer_get *g, bool receives)
 	unsigned slot;
 	int r;
 
-	if ((g->flags & CFS_PEER_STAND_IN) && (s->c.features & CFS_FEATURE_STAND_IN))
-		f.flags |= CFS_FRAME_F_STAND_IN;
+	if ((g->flags & CFS_PEER_FAILOVER) && (s->c.features & CFS_FEATURE_FAILOVER))
+		f.flags |= CFS_FRAME_F_FAILOVER;
 	if (s->n_free == 0) {
 		r = more_slots(s);
 		if (r < 0)
@@ -556,7 +556,7 @@ static void readable(struct cfs_conn *c)
 		}
 		budget -= n;
 	}
-	if (c->link.worn)
+	if (c->link.key_limit)
 		stop_asking(s);
 	if (c->state == CFS_CONN_DRAINING && s->client.inflight == 0) {
 		cfs_conn_close(c, 0);

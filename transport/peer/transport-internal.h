@@ -106,9 +106,9 @@ struct cfs_peer {
 	socklen_t addr_len;
 	char name[CFS_ADDRESS_MAX];
 	struct cfs_counters counters;
-	_Atomic uint64_t came;	      /* bytes of answers, whole or not, wanted or not */
-	struct cfs_peer *prev, *next; /* t->peers */
-	struct cfs_work work;	      /* cfs_peer_service */
+	_Atomic uint64_t bytes_received; /* bytes of answers, whole or not, wanted or not */
+	struct cfs_peer *prev, *next;	 /* t->peers */
+	struct cfs_work work;		 /* cfs_peer_service */
 
 	pthread_mutex_t lock; /* the rest, and what cfs_client says */
 	struct cfs_client *conns[CFS_CONNS_PER_PEER_MAX];
@@ -125,7 +125,7 @@ struct cfs_peer {
 
 	/* The loop's only */
 	uint64_t probe_at_ms, probe_pause_ms;
-	bool complained;    /* a failure was logged since its last answer */
+	bool warned;	    /* a failure was logged since its last answer */
 	uint64_t silent_ms; /* since when requests are given up without any answer; or 0 */
 	uint64_t window_ms; /* connection scaling: see scaling.c */
 	uint64_t window_bytes;

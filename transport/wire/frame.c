@@ -28,7 +28,7 @@ static const struct {
 	[CFS_FRAME_READY] = {.len = CFS_WIRE_READY_LEN},
 	[CFS_FRAME_REFUSE] = {.status = true},
 	[CFS_FRAME_GET] = {.len = CFS_WIRE_GET_LEN,
-			   .flags = CFS_FRAME_F_ONLY_CACHED | CFS_FRAME_F_STAND_IN,
+			   .flags = CFS_FRAME_F_ONLY_CACHED | CFS_FRAME_F_FAILOVER,
 			   .id = true},
 	[CFS_FRAME_ANSWER] = {.len = CFS_PEER_BLOCK_MAX, .id = true, .status = true},
 	[CFS_FRAME_CANCEL] = {.id = true},

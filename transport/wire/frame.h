@@ -29,13 +29,13 @@ enum cfs_frame_type {
 
 /* Of GET. */
 #define CFS_FRAME_F_ONLY_CACHED 1u
-#define CFS_FRAME_F_STAND_IN	2u
+#define CFS_FRAME_F_FAILOVER	2u
 
 /* Feature bits of HELLO and CHALLENGE. */
 #define CFS_FEATURE_HINTS    1ull
 #define CFS_FEATURE_WORKING  2ull
-#define CFS_FEATURE_STAND_IN 4ull
-#define CFS_FEATURES	     (CFS_FEATURE_HINTS | CFS_FEATURE_WORKING | CFS_FEATURE_STAND_IN)
+#define CFS_FEATURE_FAILOVER 4ull
+#define CFS_FEATURES	     (CFS_FEATURE_HINTS | CFS_FEATURE_WORKING | CFS_FEATURE_FAILOVER)
 
 enum cfs_wire_status {
 	CFS_STATUS_OK,

@@ -191,8 +191,8 @@ static const char *state_name(const struct cfs_group_member *m)
 		return "self";
 	if (!m->address[0])
 		return "no-sharing";
-	if (m->apart)
-		return "apart";
+	if (m->incompatible)
+		return "incompatible";
 	switch (m->state) {
 	case CFS_PEER_OPEN_CIRCUIT:
 		return "left out";

@@ -126,7 +126,7 @@ static void tier_stats(void *tier, struct cfs_store_stats *ret)
 	ret->disk_pending_bytes += cfs_peers_kept_bytes(p);
 	cfs_group_stats(p->group, &s);
 	ret->peer_members = s.members;
-	ret->peer_members_apart = s.apart;
+	ret->peer_members_apart = s.incompatible;
 	ret->peer_members_slow = s.slow;
 	ret->peer_hits = s.hits;
 	ret->peer_hit_bytes = s.hit_bytes;
@@ -185,8 +185,8 @@ static uint64_t bucket_us(void *arg)
 	if (gets >= atomic_load(&p->bucket_next)) {
 		bytes = atomic_load(&p->store->stat.get_bytes);
 		ns = atomic_load(&p->store->stat.get_ns);
-		atomic_store(&p->bucket_us, cfs_group_pace_us(ns - last->ns, bytes - last->bytes,
-							      gets - last->gets));
+		atomic_store(&p->bucket_us, cfs_group_service_us(ns - last->ns, bytes - last->bytes,
+								 gets - last->gets));
 		atomic_store(&p->bucket_next, gets + BUCKET_GETS);
 		*last = (struct bucket_sample){.gets = gets, .bytes = bytes, .ns = ns};
 	}

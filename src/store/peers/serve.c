@@ -249,8 +249,8 @@ struct get_job {
 
 static bool may_fetch(struct cfs_peers *p, const struct cfs_peer_request *req)
 {
-	if (req->flags & CFS_PEER_STAND_IN)
-		return cfs_group_may_stand_in(p->group, &req->block);
+	if (req->flags & CFS_PEER_FAILOVER)
+		return cfs_group_may_fail_over(p->group, &req->block);
 	return cfs_group_owns(p->group, &req->block);
 }
 

@@ -234,7 +234,7 @@ def test_some_members_without_tls(ws):
         assert m.stat("peer_fallbacks_total") == 0
         assert len(owners(ws, m)) == 2
         states = sorted(x["state"] for x in cache_map(ws, m)["members"])
-        assert states == ["apart", "apart", "ok", "self"]
+        assert states == ["incompatible", "incompatible", "ok", "self"]
     assert sum(connections(m, "none") for m in secret) == 0
     assert sum(connections(m, "openssl") + connections(m, "kernel") for m in plain) == 0
 
@@ -301,7 +301,7 @@ def test_a_slow_owner_does_not_slow_the_group(ws, tls):
     """One of four sends 10 Mbit/s: the others do without it, and ask it again when it is well. What
     a read of its blocks takes is compared with what others' take at the same time."""
     team = Team(ws, 4, patience=2)
-    make_file(team, 3 * SMALL)  # some of the owner's blocks have another stand-in than the reader
+    make_file(team, 3 * SMALL)  # some of the owner's blocks fail over to another member than the reader
     mounts = team.join_all(",".join(filter(None, [UNCACHED, tls])))
     read_all(mounts)
     a, slow = mounts[0], mounts[3]
@@ -337,7 +337,7 @@ def test_a_slow_owner_does_not_slow_the_group(ws, tls):
         print("%d s: %d reads, %.2f" % (t, sum(start + t <= r[0] < start + t + 1 for r in reads), share(t, t + 1)))
     served = slow.stat('peer_requests_total{direction="served"}')
     try:
-        wait_until(lambda: says("as fast as others again") > 0, 60, "the owner is asked again")
+        wait_until(lambda: says("peer is no longer slow") > 0, 60, "the owner is asked again")
     finally:
         print("".join(line + "\n" for line in a.log().splitlines() if "peer is" in line))
     wait_until(lambda: slow.stat('peer_requests_total{direction="served"}') > served + 100, 20, "it serves")

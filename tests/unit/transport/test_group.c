@@ -563,8 +563,8 @@ static void test_another_volume(void **state)
 	join(&m[2], &r, 3); /* of a version that does not say */
 	for (i = 0; i < 3; i++)
 		WAIT_FOR(seen_by(&m[i]) == 3);
-	assert_true(look(&m[1], 1).m.apart && look(&m[0], 2).m.apart);
-	assert_false(look(&m[1], 3).m.apart || look(&m[2], 2).m.apart);
+	assert_true(look(&m[1], 1).m.incompatible && look(&m[0], 2).m.incompatible);
+	assert_false(look(&m[1], 3).m.incompatible || look(&m[2], 2).m.incompatible);
 	for (i = 0; i < BLOCKS; i++)
 		assert_in_range(owner_of(&m[1], i), 2, 3);
 	for (i = 0; i < 3; i++)
@@ -589,7 +589,7 @@ static void test_with_and_without_tls(void **state)
 	for (k = 0; k < 4; k++)
 		WAIT_FOR(seen_by(&m[k]) == 4);
 	for (k = 0; k < 4; k++)
-		assert_int_equal(stats(&m[k]).apart, 2);
+		assert_int_equal(stats(&m[k]).incompatible, 2);
 	for (i = 0; i < BLOCKS; i++) {
 		assert_in_range(owner_of(&m[0], i), 1, 2);
 		assert_int_equal(owner_of(&m[0], i), owner_of(&m[1], i));
@@ -600,13 +600,14 @@ static void test_with_and_without_tls(void **state)
 	assert_int_equal(read_from(&m[2], block_of(&m[2], 4)), RANGE);
 	assert_int_equal(stats(&m[0]).asked.conns_by[CFS_PEER_TCP], 1);
 	assert_int_equal(stats(&m[2]).asked.conns_by[CFS_PEER_TLS], 1);
-	assert_true(look(&m[0], 3).m.transport == CFS_PEER_TLS && look(&m[0], 3).m.apart);
+	assert_true(look(&m[0], 3).m.transport == CFS_PEER_TLS && look(&m[0], 3).m.incompatible);
 	assert_float_equal(look(&m[0], 2).m.share, 0.5, 0.001);
 	assert_float_equal(look(&m[0], 3).m.share, 0, 0.001);
 	/* One that comes back with TLS changes sides. */
 	part(&m[0]);
 	join_as(&m[0], &r, 1, secret);
-	WAIT_FOR(stats(&m[2]).apart == 1 && stats(&m[3]).apart == 1 && stats(&m[1]).apart == 3);
+	WAIT_FOR(stats(&m[2]).incompatible == 1 && stats(&m[3]).incompatible == 1 &&
+		 stats(&m[1]).incompatible == 3);
 	assert_int_equal(read_from(&m[2], block_of(&m[2], 1)), RANGE);
 	assert_int_equal(stats(&m[1]).asked.errors[CFS_PEER_E_AUTH], 0);
 	for (k = 0; k < 4; k++)
@@ -916,7 +917,7 @@ static void test_record_garbage(void **state)
 	free(text);
 }
 
-/* One record that makes no sense takes the whole group along. */
+/* One malformed record takes the whole group along. */
 static void test_garbage_in_the_registry(void **state)
 {
 	struct registry r;

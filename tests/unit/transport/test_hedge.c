@@ -18,24 +18,24 @@
 
 static void test_late(void **state)
 {
-	struct cfs_pace p = {0};
+	struct cfs_latency p = {0};
 	unsigned i;
 
-	assert_int_equal(cfs_pace_late_ms(&p, 2000), 500);
+	assert_int_equal(cfs_latency_late_ms(&p, 2000), 500);
 	for (i = 0; i < 96; i++)
-		cfs_pace_note(&p, 30 * 1000000);
+		cfs_latency_note(&p, 30 * 1000000);
 	for (i = 0; i < 4; i++)
-		cfs_pace_note(&p, 5000 * 1000000ull);
+		cfs_latency_note(&p, 5000 * 1000000ull);
 	/* 30 ms is below 2^15 us. */
-	assert_int_equal(cfs_pace_late_ms(&p, 2000), 65);
-	assert_int_equal(cfs_pace_late_ms(&p, 80), 40);
+	assert_int_equal(cfs_latency_late_ms(&p, 2000), 65);
+	assert_int_equal(cfs_latency_late_ms(&p, 80), 40);
 	/* One that becomes slow is soon known as slow, one that becomes fast as fast. */
 	for (i = 0; i < 1000; i++)
-		cfs_pace_note(&p, 200 * 1000000);
-	assert_int_equal(cfs_pace_late_ms(&p, 2000), 524);
+		cfs_latency_note(&p, 200 * 1000000);
+	assert_int_equal(cfs_latency_late_ms(&p, 2000), 524);
 	for (i = 0; i < 5000; i++)
-		cfs_pace_note(&p, 100000);
-	assert_int_equal(cfs_pace_late_ms(&p, 2000), CFS_HEDGE_MIN_MS);
+		cfs_latency_note(&p, 100000);
+	assert_int_equal(cfs_latency_late_ms(&p, 2000), CFS_HEDGE_MIN_MS);
 }
 
 static void test_credits(void **state)
@@ -125,7 +125,7 @@ static struct cfs_peer_serve_ops ops;
 static struct cfs_transport *client;
 static struct cfs_peer *peer;
 static struct cfs_hedging hedging;
-static struct cfs_pace pace;
+static struct cfs_latency latency;
 
 enum other_way { HAS_BYTES, FAILS, LOSES, NO_ROOM };
 
@@ -163,8 +163,8 @@ static int set_up(void **state)
 
 	memset(&owner, 0, sizeof(owner));
 	ops = (struct cfs_peer_serve_ops){.get = serve};
-	memset(&pace, 0, sizeof(pace));
-	cfs_slow_init(&pace.slow, NULL, NULL);
+	memset(&latency, 0, sizeof(latency));
+	cfs_slow_init(&latency.slow, NULL, NULL);
 	for (i = 0; i < LEN; i++)
 		bytes[i] = (uint8_t)(i * 31 + (i >> 8));
 	memcpy(conf.key, keys.key[0], sizeof(conf.key));
@@ -192,7 +192,7 @@ static ssize_t read_until(uint8_t *dst, uint64_t patience_ms, uint64_t limit_ms)
 	const struct iovec v = {.iov_base = dst, .iov_len = LEN};
 
 	memset(dst, 0, LEN);
-	return cfs_hedged_read(&hedging, &pace, peer, &b, 0, LEN, 0, &v, 1, &other.base,
+	return cfs_hedged_read(&hedging, &latency, peer, &b, 0, LEN, 0, &v, 1, &other.base,
 			       patience_ms, cfs_deadline_in(limit_ms));
 }
 
@@ -207,7 +207,7 @@ static void know(void)
 	unsigned i;
 
 	for (i = 0; i < CFS_HEDGE_SAMPLES; i++)
-		cfs_pace_note(&pace, 50 * 1000000); /* late from 131 ms on */
+		cfs_latency_note(&latency, 50 * 1000000); /* late from 131 ms on */
 }
 
 static void test_silence_of_a_stranger(void **state)
@@ -283,7 +283,7 @@ static void test_owner_that_works(void **state)
 	assert_true(cfs_now_ms() >= due_ms);
 	assert_int_equal(other.runs, 0);
 	/* It is not what the owner takes for an answer. */
-	assert_int_equal(cfs_pace_late_ms(&pace, 2000), 500);
+	assert_int_equal(cfs_latency_late_ms(&latency, 2000), 500);
 }
 
 /* It says so for ever. */
@@ -331,7 +331,7 @@ static void test_owner_is_faster(void **state)
 static void *find_slow(void *arg)
 {
 	WAIT_FOR(owner.n_held == 1);
-	assert_true(cfs_slow_begin(&pace.slow, cfs_now_ms()));
+	assert_true(cfs_slow_begin(&latency.slow, cfs_now_ms()));
 	return NULL;
 }
 

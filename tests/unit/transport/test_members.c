@@ -625,7 +625,7 @@ static size_t records_from(uint64_t id, uint64_t end)
 }
 
 /* Records that nobody writes any more are listed at every tick, for ever. */
-static void test_records_that_make_no_sense(void **state)
+static void test_malformed_records(void **state)
 {
 	const size_t many = 150;
 	unsigned minute, heartbeat;
@@ -768,7 +768,7 @@ int main(void)
 		cmocka_unit_test(test_list_is_lost),
 		cmocka_unit_test(test_old_changes_are_removed),
 		cmocka_unit_test(test_listings_end_early),
-		cmocka_unit_test(test_records_that_make_no_sense),
+		cmocka_unit_test(test_malformed_records),
 		cmocka_unit_test(test_traffic),
 		cmocka_unit_test(test_text_there_and_back),
 		cmocka_unit_test(test_text_garbage),

@@ -281,7 +281,7 @@ static void test_one_fetch_for_all(void **state)
 }
 
 /* A mount with little memory is taken over by those who ask it. */
-static void test_memory_lent_is_bounded(void **state)
+static void test_reserved_memory_is_bounded(void **state)
 {
 	struct cfs_block own = {.slice = 1000, .len = BLOCK};
 	struct reading r[THREADS] = {0};
@@ -429,7 +429,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_one_fetch_for_all),
-		cmocka_unit_test(test_memory_lent_is_bounded),
+		cmocka_unit_test(test_reserved_memory_is_bounded),
 		cmocka_unit_test(test_what_others_fetch_is_kept),
 		cmocka_unit_test(test_leaving_while_asked),
 		cmocka_unit_test(test_map_tells_what_is_cached),

@@ -17,7 +17,7 @@
 
 static struct {
 	struct cfs_slow s;
-	uint64_t now_ns, came;
+	uint64_t now_ns, received;
 	uint64_t judged_us; /* 0: not yet */
 } p;
 
@@ -44,27 +44,27 @@ static int tear_down(void **state)
 static void ask(struct cfs_slow_ask *a)
 {
 	*a = (struct cfs_slow_ask){0};
-	cfs_slow_start(&p.s, a, p.now_ns, p.came);
+	cfs_slow_start(&p.s, a, p.now_ns, p.received);
 }
 
 /* So many ms pass, in which bytes come in. */
 static void pass(struct cfs_slow_ask *a, unsigned ms, uint64_t bytes)
 {
-	uint64_t came = p.came, start = p.now_ns;
+	uint64_t received = p.received, start = p.now_ns;
 	unsigned t;
 
 	for (t = 0; t < ms; t += CFS_SLOW_LOOK_MS) {
 		unsigned upto = CFS_MIN(t + CFS_SLOW_LOOK_MS, ms);
 
 		p.now_ns = start + upto * MS;
-		p.came = came + bytes * upto / ms;
-		(void)cfs_slow_look(&p.s, a, p.now_ns, p.came);
+		p.received = received + bytes * upto / ms;
+		(void)cfs_slow_look(&p.s, a, p.now_ns, p.received);
 	}
 }
 
 static void end(struct cfs_slow_ask *a, bool answered)
 {
-	cfs_slow_end(&p.s, a, p.now_ns, p.came, answered);
+	cfs_slow_end(&p.s, a, p.now_ns, p.received, answered);
 }
 
 /* One request after the other. */
@@ -115,7 +115,7 @@ static void test_many_at_a_time(void **state)
 		ask(&a[i]);
 	}
 	assert_int_equal(p.judged_us, 0);
-	assert_in_range(cfs_slow_pace_us(&p.s, p.now_ns), 1, 2000);
+	assert_in_range(cfs_slow_service_us(&p.s, p.now_ns), 1, 2000);
 }
 
 /* A distant peer that answers. */
@@ -148,7 +148,7 @@ static void test_fetching_peer(void **state)
 		ask(&a);
 		for (k = 0; k < (i == 10 ? 40 : 1); k++) {
 			pass(&a, k == 0 ? 40 : 250, 0);
-			cfs_slow_works(&p.s, &a, p.now_ns, p.came);
+			cfs_slow_works(&p.s, &a, p.now_ns, p.received);
 		}
 		pass(&a, 240, 128 << 10);
 		end(&a, true);
@@ -166,7 +166,7 @@ static void test_slow_after_fetching(void **state)
 
 	ask(&a);
 	pass(&a, 30, 0);
-	cfs_slow_works(&p.s, &a, p.now_ns, p.came);
+	cfs_slow_works(&p.s, &a, p.now_ns, p.received);
 	pass(&a, 2800, 3 << 20);
 	assert_in_range(p.judged_us, 70000, 140000);
 	end(&a, false);
@@ -195,10 +195,10 @@ static void test_compared_with_others(void **state)
 	assert_int_equal(cfs_slow_limit_us(others, 4, 1000), 80000);
 	/* Little, and what was long ago, is not compared. */
 	ask_times(3, 1, 128 << 10);
-	assert_int_equal(cfs_slow_pace_us(&p.s, p.now_ns), 0);
+	assert_int_equal(cfs_slow_service_us(&p.s, p.now_ns), 0);
 	ask_times(40, 1, 128 << 10);
-	assert_true(cfs_slow_pace_us(&p.s, p.now_ns) > 0);
-	assert_int_equal(cfs_slow_pace_us(&p.s, p.now_ns + 2 * CFS_SLOW_WINDOW_MS * MS), 0);
+	assert_true(cfs_slow_service_us(&p.s, p.now_ns) > 0);
+	assert_int_equal(cfs_slow_service_us(&p.s, p.now_ns + 2 * CFS_SLOW_WINDOW_MS * MS), 0);
 }
 
 /* One at a time, and rarer while they fail. */

@@ -267,7 +267,7 @@ static void test_lying_owners(void **state)
 	free(dst);
 }
 
-/* The same on a connection that is lent to the thread that waits. */
+/* The same during inline receive. */
 static void test_lies_to_a_thread(void **state)
 {
 	static const struct {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Members that stand in for slow owners (slow.h), and the probes of those owners. */
+/* Failover from slow owners (slow.h) to the next members, and the probes of those owners. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "group-internal.h"
 
-#define STAND_INS	 2  /* that may be needed */
+#define FAILOVERS	 2  /* that may be needed */
 #define COMPARED	 64 /* members at most */
 #define PROBE_TIMEOUT_MS 2000
 #define PROBE_LIMIT_MS	 10000 /* including the time the peer needs to fetch the block */
@@ -27,9 +27,9 @@ static uint64_t limit_of(const struct cfs_group *g, const struct group_snapshot 
 	for (i = 0; i < v->n && n < COMPARED; i++) {
 		struct group_node *other = v->nodes[i];
 
-		if (other == node || !other->peer || cfs_slow_is(&other->pace.slow))
+		if (other == node || !other->peer || cfs_slow_is(&other->latency.slow))
 			continue;
-		others[n] = cfs_slow_pace_us(&other->pace.slow, now_ns);
+		others[n] = cfs_slow_service_us(&other->latency.slow, now_ns);
 		n += others[n] > 0;
 	}
 	return cfs_slow_limit_us(others, n, g->bucket_us ? g->bucket_us(g->ops_arg) : 0);
@@ -38,7 +38,7 @@ static uint64_t limit_of(const struct cfs_group *g, const struct group_snapshot 
 void cfs_group_judge(void *arg, struct cfs_slow *s, uint64_t us)
 {
 	const struct group_node *node =
-		(struct group_node *)((char *)s - offsetof(struct group_node, pace.slow));
+		(struct group_node *)((char *)s - offsetof(struct group_node, latency.slow));
 	struct cfs_group *g = arg;
 	struct group_snapshot *v = cfs_group_snapshot_ref(g);
 	uint64_t limit_us = limit_of(g, v, node);
@@ -46,8 +46,8 @@ void cfs_group_judge(void *arg, struct cfs_slow *s, uint64_t us)
 	cfs_group_snapshot_unref(v);
 	if (limit_us == 0 || us <= limit_us || !cfs_slow_begin(s, cfs_now_ms()))
 		return;
-	cfs_warn("peer is slow, others stand in for it until it is not: group=%s member=%016" PRIx64
-		 " address=%s pace_us=%" PRIu64 " limit_us=%" PRIu64,
+	cfs_warn("peer is slow, requests fail over to other members: group=%s member=%016" PRIx64
+		 " address=%s service_us=%" PRIu64 " limit_us=%" PRIu64,
 		 g->name, node->member.id, node->member.address, us, limit_us);
 }
 
@@ -74,13 +74,13 @@ static void note_end(struct cfs_peer_get *get, int err)
 	uint64_t us = cfs_slow_part_us(cfs_now_ns() - p->start_ns, get->len, 1);
 	bool well = err == 0 && us <= p->limit_us;
 
-	cfs_slow_probed(&p->node->pace.slow, well, cfs_now_ms());
+	cfs_slow_probed(&p->node->latency.slow, well, cfs_now_ms());
 	if (well)
-		cfs_info("peer is as fast as others again, and asked: member=%016" PRIx64
+		cfs_info("peer is no longer slow, it is asked again: member=%016" PRIx64
 			 " address=%s",
 			 m->id, m->address);
 	else
-		cfs_debug("peer is still slow: member=%016" PRIx64 " error=%s pace_us=%" PRIu64,
+		cfs_debug("peer is still slow: member=%016" PRIx64 " error=%s service_us=%" PRIu64,
 			  m->id, err < 0 ? cfs_errname(err) : "none", us);
 	free(p);
 }
@@ -92,11 +92,11 @@ static void probe_slow(const struct cfs_group *g, const struct group_snapshot *v
 	uint32_t len = CFS_MIN(b->len, CFS_SLOW_PROBE);
 	struct probe *p;
 
-	if (!cfs_slow_take_probe(&node->pace.slow, cfs_now_ms()))
+	if (!cfs_slow_take_probe(&node->latency.slow, cfs_now_ms()))
 		return;
 	p = malloc(sizeof(*p) + len);
 	if (!p) {
-		cfs_slow_probed(&node->pace.slow, false, cfs_now_ms());
+		cfs_slow_probed(&node->latency.slow, false, cfs_now_ms());
 		return;
 	}
 	*p = (struct probe){
@@ -125,24 +125,24 @@ unsigned cfs_group_pick_askable(struct cfs_group *g, const struct group_snapshot
 				struct group_owner ret[CFS_PLACEMENT_PICK_MAX])
 {
 	struct group_node *nodes[CFS_PLACEMENT_PICK_MAX];
-	unsigned n = cfs_group_snapshot_pick(v, v->all, b, g->replicas + STAND_INS, nodes), i,
+	unsigned n = cfs_group_snapshot_pick(v, v->all, b, g->replicas + FAILOVERS, nodes), i,
 		 k = 0;
 
 	for (i = 0; i < n; i++) {
-		if (!nodes[i]->peer || !cfs_slow_is(&nodes[i]->pace.slow))
+		if (!nodes[i]->peer || !cfs_slow_is(&nodes[i]->latency.slow))
 			ret[k++] = (struct group_owner){.node = nodes[i],
-							.stands_in = i >= g->replicas};
+							.failover = i >= g->replicas};
 		else if (probe && i < g->replicas) /* other members need not have it */
 			probe_slow(g, v, nodes[i], b);
 	}
 	return k;
 }
 
-bool cfs_group_may_stand_in(struct cfs_group *g, const struct cfs_peer_block *b)
+bool cfs_group_may_fail_over(struct cfs_group *g, const struct cfs_peer_block *b)
 {
 	struct group_node *nodes[CFS_PLACEMENT_PICK_MAX];
 	struct group_snapshot *v = cfs_group_snapshot_ref(g);
-	unsigned n = cfs_group_snapshot_pick(v, v->all, b, g->replicas + STAND_INS, nodes), i;
+	unsigned n = cfs_group_snapshot_pick(v, v->all, b, g->replicas + FAILOVERS, nodes), i;
 	bool found = false;
 
 	for (i = 0; i < n; i++)

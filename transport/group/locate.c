@@ -63,8 +63,8 @@ static void start(struct search *s, struct cfs_peer *peer, unsigned i,
 	pthread_mutex_unlock(&s->lock);
 }
 
-int cfs_group_find(struct group_node *const *nodes, unsigned n, const struct cfs_peer_block *b,
-		   cfs_deadline_t deadline)
+int cfs_group_locate(struct group_node *const *nodes, unsigned n, const struct cfs_peer_block *b,
+		     cfs_deadline_t deadline)
 {
 	struct search s = {.found = -1};
 	unsigned i;

@@ -695,8 +695,8 @@ void cfs_answer_drop(struct cfs_server *sc)
 		if (j)
 			end(j, false);
 	}
-	for (j = sc->replies; j; j = next) {
-		next = j->next;
+	for (j = LIST_FIRST(&sc->replies); j; j = next) {
+		next = LIST_NEXT(j, all);
 		if (!j->queued)
 			continue;
 		cfs_server_credit(sc, 1, j->req.len);

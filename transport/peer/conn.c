@@ -61,11 +61,7 @@ void cfs_conn_init(struct cfs_conn *c, struct cfs_transport *t, const struct cfs
 	c->in_op.fn = polled_in;
 	c->out_op.fn = polled_out;
 	cfs_reader_init(&c->reader);
-	c->prev = NULL;
-	c->next = t->conns;
-	if (c->next)
-		c->next->prev = c;
-	t->conns = c;
+	LIST_INSERT_HEAD(&t->conns, c, all);
 }
 
 void cfs_conn_want_in(struct cfs_conn *c)
@@ -108,12 +104,7 @@ void cfs_conn_close(struct cfs_conn *c, int err)
 	if (c->state == CFS_CONN_CLOSED)
 		return;
 	c->state = CFS_CONN_CLOSED;
-	if (c->prev)
-		c->prev->next = c->next;
-	else
-		c->t->conns = c->next;
-	if (c->next)
-		c->next->prev = c->prev;
+	LIST_REMOVE(c, all);
 	c->link.ops->cut(&c->link);
 	if (c->in_armed)
 		cfs_loop_cancel(&c->t->loop, &c->in_op);

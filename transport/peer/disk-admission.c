@@ -4,6 +4,14 @@
 
 #include "transport-internal.h"
 
+void cfs_admission_init(struct cfs_transport *t)
+{
+	unsigned i;
+
+	for (i = 0; i < CFS_ADMISSION_DISKS; i++)
+		TAILQ_INIT(&t->admission[i].queue);
+}
+
 static struct cfs_disk_admission *admission_of(const struct cfs_reply *j)
 {
 	return &j->sc->c.t->admission[j->a.disk % CFS_ADMISSION_DISKS];
@@ -33,13 +41,7 @@ static void enqueue(struct cfs_disk_admission *d, struct cfs_reply *j)
 {
 	struct cfs_loop *loop = &j->sc->c.t->loop;
 
-	j->queue_next = NULL;
-	j->queue_prev = d->last;
-	if (d->last)
-		d->last->queue_next = j;
-	else
-		d->first = j;
-	d->last = j;
+	TAILQ_INSERT_TAIL(&d->queue, j, queue);
 	j->queued = true;
 	j->queued_ms = loop->now_ms;
 	cfs_loop_touch(loop);
@@ -47,14 +49,7 @@ static void enqueue(struct cfs_disk_admission *d, struct cfs_reply *j)
 
 static void dequeue(struct cfs_disk_admission *d, struct cfs_reply *j)
 {
-	if (j->queue_prev)
-		j->queue_prev->queue_next = j->queue_next;
-	else
-		d->first = j->queue_next;
-	if (j->queue_next)
-		j->queue_next->queue_prev = j->queue_prev;
-	else
-		d->last = j->queue_prev;
+	TAILQ_REMOVE(&d->queue, j, queue);
 	j->queued = false;
 }
 
@@ -70,7 +65,7 @@ int cfs_admission_enter(struct cfs_reply *j)
 		    t->loop.now_ms - d->tried_ms < t->conf.disk_timeout_ms)
 			return -EBUSY;
 		d->tried_ms = t->loop.now_ms;
-	} else if (d->first || d->taken == CFS_ADMISSION_MAX) {
+	} else if (!TAILQ_EMPTY(&d->queue) || d->taken == CFS_ADMISSION_MAX) {
 		enqueue(d, j);
 		return -EINPROGRESS;
 	}
@@ -95,7 +90,7 @@ void cfs_admission_leave(struct cfs_reply *j)
 
 static bool is_due(const struct cfs_disk_admission *d)
 {
-	return d->first && d->taken < CFS_ADMISSION_MAX;
+	return !TAILQ_EMPTY(&d->queue) && d->taken < CFS_ADMISSION_MAX;
 }
 
 bool cfs_admission_is_due(const struct cfs_transport *t)
@@ -117,7 +112,7 @@ void cfs_admission_run(struct cfs_transport *t)
 		struct cfs_disk_admission *d = &t->admission[i];
 
 		for (n = 0; n < CFS_ADMISSION_MAX && is_due(d); n++) {
-			struct cfs_reply *j = d->first;
+			struct cfs_reply *j = TAILQ_FIRST(&d->queue);
 
 			dequeue(d, j);
 			begin(d, j);
@@ -131,9 +126,9 @@ static void refuse_overdue(const struct cfs_transport *t, struct cfs_disk_admiss
 {
 	struct cfs_reply *j, *next;
 
-	for (j = d->first; j && t->loop.now_ms - j->queued_ms >= t->conf.disk_timeout_ms;
-	     j = next) {
-		next = j->queue_next;
+	for (j = TAILQ_FIRST(&d->queue);
+	     j && t->loop.now_ms - j->queued_ms >= t->conf.disk_timeout_ms; j = next) {
+		next = TAILQ_NEXT(j, queue);
 		if (j->out.reply)
 			continue;
 		dequeue(d, j);
@@ -151,7 +146,7 @@ bool cfs_admission_tick(struct cfs_transport *t)
 		struct cfs_disk_admission *d = &t->admission[i];
 
 		refuse_overdue(t, d);
-		busy |= d->taken > 0 || d->first;
+		busy |= d->taken > 0 || !TAILQ_EMPTY(&d->queue);
 	}
 	return busy;
 }

@@ -223,12 +223,7 @@ void cfs_peer_feed(struct cfs_peer *p)
 		c = pick(p, g->len);
 		if (!c || c->ops->start(c, g, false) < 0)
 			break;
-		p->pending.first = g->next;
-		if (g->next)
-			g->next->prev = NULL;
-		else
-			p->pending.last = NULL;
-		p->pending.n--;
+		cfs_gets_remove(&p->pending, g);
 		c->ops->send(c);
 	}
 	pthread_mutex_unlock(&p->lock);
@@ -576,12 +571,7 @@ static void close_all(struct cfs_peer *p)
 		conns[i]->ops->close(conns[i], -ESHUTDOWN);
 	finish_all(p, &list, -ESHUTDOWN);
 	pthread_mutex_lock(&t->lock);
-	if (p->prev)
-		p->prev->next = p->next;
-	else
-		t->peers = p->next;
-	if (p->next)
-		p->next->prev = p->prev;
+	LIST_REMOVE(p, all);
 	pthread_mutex_unlock(&t->lock);
 	pthread_mutex_lock(&p->lock);
 	p->closed = true;
@@ -668,10 +658,7 @@ int cfs_peer_open(struct cfs_transport *t, uint64_t member, const struct sockadd
 	p->work.fn = service;
 	p->probe_pause_ms = t->conf.probe_ms;
 	pthread_mutex_lock(&t->lock);
-	p->next = t->peers;
-	if (p->next)
-		p->next->prev = p;
-	t->peers = p;
+	LIST_INSERT_HEAD(&t->peers, p, all);
 	pthread_mutex_unlock(&t->lock);
 	*ret = p;
 	return 0;

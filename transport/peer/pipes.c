@@ -58,31 +58,20 @@ static struct cfs_pipe *create(struct cfs_transport *t)
 void cfs_pipe_blocked(struct cfs_reply *j, bool blocked)
 {
 	struct cfs_transport *t = j->sc->c.t;
-	struct cfs_reply **at;
 
 	if (j->blocked == blocked)
 		return;
 	j->blocked = blocked;
-	if (!blocked) {
-		if (j->blocked_prev)
-			j->blocked_prev->blocked_next = j->blocked_next;
-		else
-			t->blocked = j->blocked_next;
-		if (j->blocked_next)
-			j->blocked_next->blocked_prev = j->blocked_prev;
-		return;
-	}
-	j->blocked_prev = NULL;
-	for (at = &t->blocked; *at; at = &(*at)->blocked_next)
-		j->blocked_prev = *at;
-	j->blocked_next = NULL;
-	*at = j;
+	if (blocked)
+		TAILQ_INSERT_TAIL(&t->blocked, j, block);
+	else
+		TAILQ_REMOVE(&t->blocked, j, block);
 }
 
 struct cfs_pipe *cfs_pipe_get(struct cfs_transport *t)
 {
 	struct cfs_pipe *p = t->pipes;
-	struct cfs_reply *slow = t->blocked;
+	struct cfs_reply *slow = TAILQ_FIRST(&t->blocked);
 
 	if (p) {
 		t->pipes = p->next;

@@ -30,12 +30,7 @@ static void stop_working(struct cfs_reply *j)
 	if (!j->working_until)
 		return;
 	j->working_until = 0;
-	if (j->working_prev)
-		j->working_prev->working_next = j->working_next;
-	else
-		j->sc->c.t->workings = j->working_next;
-	if (j->working_next)
-		j->working_next->working_prev = j->working_prev;
+	LIST_REMOVE(j, working);
 }
 
 static void has_answer(struct cfs_work *w)
@@ -67,11 +62,7 @@ void cfs_peer_working(struct cfs_peer_request *req, cfs_deadline_t until)
 		return;
 	j->working_until = until;
 	j->tell_ms = j->start_ns / 1000000 + WORKING_MIN_MS;
-	j->working_prev = NULL;
-	j->working_next = t->workings;
-	if (j->working_next)
-		j->working_next->working_prev = j;
-	t->workings = j;
+	LIST_INSERT_HEAD(&t->workings, j, working);
 }
 
 /* As many as there are threads and places in their queues. */
@@ -80,10 +71,10 @@ static void tell_workings(struct cfs_transport *t)
 	uint64_t now_ms = t->loop.now_ms;
 	struct cfs_reply *j, *next;
 
-	for (j = t->workings; j; j = next) {
+	for (j = LIST_FIRST(&t->workings); j; j = next) {
 		uint64_t since_ms = j->start_ns / 1000000;
 
-		next = j->working_next;
+		next = LIST_NEXT(j, working);
 		if (now_ms < j->tell_ms || j->sc->c.state != CFS_CONN_READY)
 			continue;
 		j->tell_ms = now_ms + WORKING_MS;
@@ -114,12 +105,7 @@ void cfs_server_reply_done(struct cfs_reply *j)
 {
 	struct cfs_server *sc = j->sc;
 
-	if (j->prev)
-		j->prev->next = j->next;
-	else
-		sc->replies = j->next;
-	if (j->next)
-		j->next->prev = j->prev;
+	LIST_REMOVE(j, all);
 	cfs_admission_leave(j);
 	stop_working(j);
 	free(j);
@@ -182,10 +168,7 @@ static int got_get(struct cfs_server *sc, const struct cfs_frame *f, const uint8
 	j->id = f->id;
 	j->work.fn = has_answer;
 	j->start_ns = cfs_now_ns();
-	j->next = sc->replies;
-	if (j->next)
-		j->next->prev = j;
-	sc->replies = j;
+	LIST_INSERT_HEAD(&sc->replies, j, all);
 	cfs_conn_ref(&sc->c);
 	t->loop.held++;
 	t->conf.ops->get(t->conf.ops_arg, &j->req);
@@ -196,8 +179,8 @@ static void got_cancel(struct cfs_server *sc, uint64_t id)
 {
 	struct cfs_reply *j, *next;
 
-	for (j = sc->replies; j; j = next) {
-		next = j->next;
+	for (j = LIST_FIRST(&sc->replies); j; j = next) {
+		next = LIST_NEXT(j, all);
 		if (j->id == id)
 			cfs_answer_cancel(j);
 	}
@@ -363,7 +346,8 @@ static bool is_one_too_many(struct cfs_transport *t, const struct sockaddr_stora
 		return true;
 	if (t->n_unauthenticated < t->conf.max_unauthenticated_per_addr)
 		return false;
-	for (c = t->conns; c; c = c->next) {
+	LIST_FOREACH(c, &t->conns, all)
+	{
 		if (c->ops == &server_ops && !server_of(c)->authenticated)
 			n += same_address(&server_of(c)->from, from);
 	}
@@ -480,19 +464,20 @@ void cfs_server_tick(struct cfs_transport *t, bool *ret_busy)
 {
 	struct cfs_conn *c, *next;
 
-	*ret_busy |= t->workings != NULL;
+	*ret_busy |= !LIST_EMPTY(&t->workings);
 	tell_workings(t);
 	if (t->loop.now_ms - t->slow_tick_ms < SLOW_TICK_MS)
 		return;
 	t->slow_tick_ms = t->loop.now_ms;
 	cfs_server_arm(t);
 	*ret_busy |= cfs_admission_tick(t);
-	for (c = t->conns; c; c = next) {
-		next = c->next;
+	for (c = LIST_FIRST(&t->conns); c; c = next) {
+		next = LIST_NEXT(c, all);
 		*ret_busy |= c->state < CFS_CONN_READY || c->out_armed;
 		if (is_overdue(t, c)) {
 			cfs_conn_close(c, -ETIMEDOUT);
-			next = t->conns; /* the call may have closed other connections */
+			next = LIST_FIRST(
+				&t->conns); /* the call may have closed other connections */
 			continue;
 		}
 		if (t->draining && c->ops == &server_ops && c->state == CFS_CONN_READY &&

@@ -10,6 +10,7 @@
 #include <cachefs/transport.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/queue.h>
 
 #include "client.h"
 #include "transport/link/link.h"
@@ -73,7 +74,7 @@ struct cfs_conn {
 	cfs_deadline_t deadline; /* for connecting and authenticating */
 	struct cfs_handshake *handshake;
 	struct cfs_op in_op, out_op;
-	struct cfs_conn *prev, *next; /* t->conns */
+	LIST_ENTRY(cfs_conn) all; /* t->conns */
 	struct cfs_conn *more_next;
 	struct cfs_reader reader;
 };
@@ -107,7 +108,7 @@ struct cfs_peer {
 	char name[CFS_ADDRESS_MAX];
 	struct cfs_counters counters;
 	_Atomic uint64_t bytes_received; /* bytes of answers, whole or not, wanted or not */
-	struct cfs_peer *prev, *next;	 /* t->peers */
+	LIST_ENTRY(cfs_peer) all;	 /* t->peers */
 	struct cfs_work work;		 /* cfs_peer_service */
 
 	pthread_mutex_t lock; /* the rest, and what cfs_client says */
@@ -176,7 +177,7 @@ struct cfs_server {
 	uint64_t inflight_bytes;
 	uint64_t progress_ms;
 	uint64_t tokens, tokens_ms; /* of the request rate */
-	struct cfs_reply *replies;
+	LIST_HEAD(, cfs_reply) replies;
 	struct cfs_out *out_first, **out_last;
 	struct cfs_out *out_open; /* the last one, when small frames may be added */
 	uint32_t copied;	  /* bytes of those that are not a reply's */
@@ -192,12 +193,12 @@ struct cfs_reply {
 	cfs_deadline_t working_until;  /* while unanswered: the asker is sent WORKING until this; or
 				        * 0 */
 	uint64_t tell_ms;	       /* time of the next WORKING */
-	struct cfs_reply *working_prev, *working_next; /* t->workings */
+	LIST_ENTRY(cfs_reply) working; /* t->workings */
 	struct cfs_work work;
 	struct cfs_op op;
-	struct cfs_reply *prev, *next; /* sc->replies */
+	LIST_ENTRY(cfs_reply) all; /* sc->replies */
 
-	struct cfs_reply *queue_prev, *queue_next; /* the queue of its disk */
+	TAILQ_ENTRY(cfs_reply) queue; /* of its disk */
 	bool queued, has_slot;
 	uint64_t queued_ms; /* when it was queued */
 
@@ -207,8 +208,8 @@ struct cfs_reply {
 
 	struct cfs_out out;
 	struct cfs_pipe *pipe;
-	struct cfs_reply *blocked_prev, *blocked_next; /* t->blocked */
-	bool blocked; /* it holds a pipe, and its receiver is slow */
+	TAILQ_ENTRY(cfs_reply) block; /* t->blocked */
+	bool blocked;		      /* it holds a pipe, and its receiver is slow */
 	uint32_t sent;
 	int iov_at;
 	size_t iov_off;
@@ -245,7 +246,7 @@ void cfs_answer_drop(struct cfs_server *sc);
 	32 /* of a disk: each takes a worker of the ring, and CFS_READ_MAX bytes */
 
 /*
- * The admission queue of a disk. a reply that must read from it waits for a slot, in which the ring
+ * The admission queue of a disk. A reply that must read from it waits for a slot, in which the ring
  * reads once; an answer has memory for its bytes only while it has a slot. So a disk takes a
  * bounded number of workers and bytes, and a hanging disk takes none from the others.
  *
@@ -253,12 +254,13 @@ void cfs_answer_drop(struct cfs_server *sc);
  * except for one per period, which finds out whether the disk answers again.
  */
 struct cfs_disk_admission {
-	struct cfs_reply *first, *last; /* queued */
+	TAILQ_HEAD(, cfs_reply) queue;
 	unsigned taken;
 	uint64_t heard_ms; /* last time a slot was freed, or the first one taken */
 	uint64_t tried_ms; /* last trial while it hangs */
 };
 
+void cfs_admission_init(struct cfs_transport *t);
 /* 0: j has a slot; -EINPROGRESS: queued, cfs_answer_advance() follows; -EBUSY: the disk hangs. */
 int cfs_admission_enter(struct cfs_reply *j);
 /* The read is done or not needed: j gives up its slot, or leaves the queue. */
@@ -292,9 +294,10 @@ struct cfs_transport {
 	socklen_t address_len;
 	struct cfs_op listen_op;
 
-	struct cfs_conn *conns, *more, **more_last;
+	LIST_HEAD(, cfs_conn) conns;
+	struct cfs_conn *more, **more_last;
 	unsigned n_served, n_unauthenticated;
-	struct cfs_reply *workings; /* with working_until */
+	LIST_HEAD(, cfs_reply) workings; /* with working_until */
 	uint64_t slow_tick_ms;
 
 	struct cfs_disk_admission admission[CFS_ADMISSION_DISKS];
@@ -302,11 +305,11 @@ struct cfs_transport {
 
 	struct cfs_pipe *pipes;
 	unsigned n_pipes;
-	uint64_t no_pipes_until_ms; /* the user's limit is reached, by any process */
-	struct cfs_reply *blocked;  /* oldest first */
+	uint64_t no_pipes_until_ms;	 /* the user's limit is reached, by any process */
+	TAILQ_HEAD(, cfs_reply) blocked; /* oldest first */
 
 	pthread_mutex_t lock; /* peers, and work handed to the loop below */
-	struct cfs_peer *peers;
+	LIST_HEAD(, cfs_peer) peers;
 	struct cfs_handshake_keys next_keys;
 	bool want_drain, want_keys, want_stop;
 	struct cfs_work work;

@@ -101,11 +101,11 @@ static bool tick(void *arg)
 	bool busy = false;
 
 	pthread_mutex_lock(&t->lock);
-	p = t->peers;
+	p = LIST_FIRST(&t->peers);
 	pthread_mutex_unlock(&t->lock);
 	/* Other threads only add at the front; only the loop removes. */
 	for (; p; p = next) {
-		next = p->next;
+		next = LIST_NEXT(p, all);
 		busy |= cfs_peer_tick(p);
 	}
 	cfs_server_tick(t, &busy);
@@ -165,8 +165,8 @@ static void service(struct cfs_work *w)
 		close(t->listen_fd);
 		t->listen_fd = -1;
 	}
-	while (t->conns)
-		cfs_conn_close(t->conns, -ESHUTDOWN);
+	while (!LIST_EMPTY(&t->conns))
+		cfs_conn_close(LIST_FIRST(&t->conns), -ESHUTDOWN);
 }
 
 static void fill_in(struct cfs_transport_conf *conf)
@@ -219,6 +219,8 @@ int cfs_transport_create(const struct cfs_transport_conf *conf, struct cfs_trans
 	t->link = conf->transport == CFS_PEER_TLS ? &cfs_link_tls : &cfs_link_tcp;
 	t->listen_fd = -1;
 	t->more_last = &t->more;
+	TAILQ_INIT(&t->blocked);
+	cfs_admission_init(t);
 	t->work.fn = service;
 	memcpy(t->keys.key[0], conf->key, CFS_PEER_KEY_SIZE);
 	t->keys.n = 1;

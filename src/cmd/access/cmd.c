@@ -193,6 +193,8 @@ int cmd_run(const struct cmd *cmd, int argc, char **argv)
 		cmd_error("out of memory");
 		goto out;
 	}
+	if (cmd->defaults)
+		cmd->defaults(options);
 	r = cmd_parse(cmd, options, argc, argv, args);
 	if (r < 0)
 		r = cmd->run(options, args);

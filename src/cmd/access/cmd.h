@@ -27,6 +27,8 @@ struct cmd {
 	const char *summary;  /* one sentence without full stop */
 	const struct cfs_opt *options;
 	size_t options_size; /* of the structure that they fill */
+	/* May be NULL. Sets what the environment decides, over the defaults of the table. */
+	void (*defaults)(void *options);
 	int min_args, max_args;
 	/* args: NULL after the last one. Strings of the options belong to the caller. */
 	int (*run)(void *options, const char **args);

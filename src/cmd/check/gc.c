@@ -40,8 +40,8 @@ static const struct cfs_opt gc_table[] = {
 	{0},
 };
 
-#define DEFAULT_AGE_S 3600
-#define SKEW_TOLD_S   60
+#define DEFAULT_AGE_MS (3600 * 1000)
+#define SKEW_TOLD_S    60
 
 enum { USE_LIVE = 1, USE_TRASH = 2, USE_PENDING = 4, USE_DEAD = 8, USE_COUNTED = 16 };
 
@@ -499,18 +499,19 @@ static void print_text(const struct gc *g)
 		       g->dead_slices);
 }
 
-static int64_t age_s(const struct gc_opts *o)
+static void set_default_age(void *options)
 {
+	struct gc_opts *o = options;
 	const char *env = getenv("JFS_GC_SKIPPEDTIME");
 	char *end;
 	long long v;
 
-	if (o->age_ms)
-		return (int64_t)(o->age_ms / 1000);
+	o->age_ms = DEFAULT_AGE_MS;
 	if (!env || !*env)
-		return DEFAULT_AGE_S;
+		return;
 	v = strtoll(env, &end, 10);
-	return *end || v < 0 ? DEFAULT_AGE_S : v;
+	if (!*end && v >= 0 && v <= INT64_MAX / 1000)
+		o->age_ms = (uint64_t)v * 1000;
 }
 
 /* The object store's current time. Objects carry its times, and this host's clock may be wrong. */
@@ -551,7 +552,7 @@ static int judge_from(struct gc *g)
 			  "store, by which objects are judged",
 			  here_s > there_s ? here_s - there_s : there_s - here_s,
 			  here_s > there_s ? "ahead of" : "behind");
-	g->old_s = there_s - age_s(g->o);
+	g->old_s = there_s - (int64_t)(g->o->age_ms / 1000);
 	return 0;
 }
 
@@ -590,6 +591,7 @@ const struct cmd cmd_gc = {
 	.summary = "Counts, and with --delete removes, objects that no file needs",
 	.options = gc_table,
 	.options_size = sizeof(struct gc_opts),
+	.defaults = set_default_age,
 	.min_args = 1,
 	.max_args = 1,
 	.run = gc_run,

@@ -61,6 +61,9 @@ def test_gc_counts_apart_and_deletes_only_what_leaked(ws):
     assert again["leaked"]["objects"] == 0 and again["live"] == before["live"]
     assert again["trash"] == before["trash"] and again["pending"] == before["pending"]
     assert gc(ws, vol, "--delete", age=0)["removed"]["objects"] == 1 and not young.exists()
+    young = junk(vol, "chunks/0/0/998_0_10", age_s=60)
+    assert gc(ws, vol, "--delete", "--age=2m", age=0)["removed"]["objects"] == 0 and young.exists()
+    assert gc(ws, vol, "--delete", "--age=0s")["removed"]["objects"] == 1 and not young.exists()
     assert read(vol.mount() / "live") == keep
     for p in other:
         p.unlink()

@@ -145,16 +145,7 @@ int cfs_data_compact(struct cfs_data *d, const struct cfs_ctx *ctx, cfs_ino_t in
 /* Queues it (cfs_meta_hooks.compact). */
 void cfs_data_queue_compact(struct cfs_data *d, cfs_ino_t ino, uint32_t indx, bool force);
 
-struct cfs_data_stats {
-	uint64_t open_files, read_sessions;
-	uint64_t dirty_bytes, dirty_files, open_slices, commits, commit_errors;
-	uint64_t lost_bytes,
-		lost_files; /* written data that was dropped because it could not be stored */
-	uint64_t readahead_bytes, compactions;
-	uint64_t prefetches_declined; /* whole blocks not prefetched, because too little of earlier
-					 ones was read */
-};
-void cfs_data_stats(struct cfs_data *d, struct cfs_data_stats *ret);
+extern const struct cfs_metric_table cfs_data_metrics;
 
 /*
  * The visible pieces of a chunk: the records applied in order (volume-format section 6). Used by

@@ -61,6 +61,10 @@ struct cfs_disk_conf {
 struct cfs_disk;
 
 extern const struct cfs_tier_ops cfs_disk_tier; /* with a struct cfs_disk * */
+extern const struct cfs_metric_table cfs_disk_metrics;
+/* Bytes of cached blocks; whether there is a directory that takes more. */
+uint64_t cfs_disk_bytes(struct cfs_disk *d);
+bool cfs_disk_stores(struct cfs_disk *d);
 
 /*
  * Directories that cannot be used yet are tried again later. Their contents are indexed in the

@@ -42,6 +42,7 @@ void cfs_peers_leave(struct cfs_peers *p);
 /* After the store, before the disk cache and the pool. */
 void cfs_peers_destroy(struct cfs_peers *p);
 
+extern const struct cfs_metric_table cfs_peers_metrics;
 struct cfs_group *cfs_peers_group(struct cfs_peers *p);
 /*
  * Owners of a block and whether they have it, as cfs_group_map, this member included. Returns how

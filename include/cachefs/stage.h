@@ -46,6 +46,8 @@ struct cfs_stage_conf {
  */
 int cfs_stage_start(struct cfs_store *s, struct cfs_disk *d, const struct cfs_stage_conf *conf);
 
+extern const struct cfs_metric_table cfs_stage_metrics; /* of a struct cfs_store */
+
 /* "22,6": from 22:00 until 6:00. -EINVAL */
 int cfs_stage_parse_hours(const char *text, int *ret_from, int *ret_until);
 

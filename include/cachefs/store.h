@@ -20,6 +20,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/hedge.h"
+#include "base/metric.h"
 #include "base/workers.h"
 
 struct cfs_store;
@@ -180,39 +181,7 @@ void cfs_store_held(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 /* Whether there is a disk cache. */
 bool cfs_store_has_disk(const struct cfs_store *s);
 
-struct cfs_store_stats {
-	uint64_t memory_hits, memory_hit_bytes, memory_bytes;
-	uint64_t gets, get_bytes, get_errors, get_ns;
-	uint64_t puts, put_bytes, put_errors, put_ns;
-	uint64_t deletes, delete_errors;
-	uint64_t prefetches, prefetch_drops;
-	uint64_t prefetch_cancels;			 /* of those that were queued */
-	uint64_t block_prefetches, block_prefetch_drops; /* cfs_store_prefetch_block() */
-	unsigned uploads_queued, downloads_queued;
-	/* The disk cache; all 0 without one. */
-	uint64_t disk_hits, disk_hit_bytes, disk_misses;
-	uint64_t disk_writes, disk_write_bytes,
-		disk_drops; /* drops: offers that were not written */
-	uint64_t disk_evictions, disk_evicted_bytes, disk_expired;
-	uint64_t disk_corrupt, disk_errors, disk_dir_failures;
-	uint64_t disk_scans; /* of directories, that have ended */
-	uint64_t disk_bytes, disk_blocks, disk_pending_bytes;
-	unsigned disk_dirs, disk_dirs_bad;
-	/* Writeback (cachefs/stage.h). */
-	uint64_t staged_blocks, staged_bytes, staged_oldest_s, staged_damaged;
-	uint64_t stage_uploads, stage_upload_errors;
-	uint64_t object_retries, object_damaged; /* of the process */
-	uint64_t stage_bypassed; /* blocks of writeback that were uploaded directly instead */
-	/* The cache group; all 0 without one. Hits, misses: ranges asked of peers. */
-	unsigned peer_members, peer_members_apart, peer_members_slow;
-	uint64_t peer_hits, peer_hit_bytes, peer_misses;
-	uint64_t peer_fallbacks; /* of misses: because of an error or a deadline */
-	uint64_t peer_hedges; /* ranges also requested from the object store because a peer was late
-			       */
-	uint64_t peer_hedge_wins; /* of them: the object store was faster */
-	struct cfs_peer_stats peer_asked, peer_served;
-};
-void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret);
+extern const struct cfs_metric_table cfs_store_metrics; /* of a struct cfs_store */
 
 /* The cache that keeps a block beyond memory. */
 enum cfs_place {
@@ -271,8 +240,8 @@ struct cfs_tier_ops {
 	 * is not offered to the other tiers. Required with place.
 	 */
 	void (*keep)(void *tier, const struct cfs_block *b, const struct cfs_segs *data);
-	/* Fills in the counters that it has. Optional. */
-	void (*stats)(void *tier, struct cfs_store_stats *ret);
+	/* Bytes of blocks that it has taken and not stored yet. Optional. */
+	uint64_t (*pending)(void *tier);
 };
 /* Before the first read. At most 4. */
 int cfs_store_add_tier(struct cfs_store *s, const struct cfs_tier_ops *ops, void *tier);

@@ -25,6 +25,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "base/metric.h"
 
 struct cfs_vfs;
 
@@ -35,9 +36,9 @@ struct cfs_vfs;
 struct cfs_vfs_conf {
 	struct cfs_meta *meta; /* borrowed, all of them */
 	struct cfs_data *data;
-	struct cfs_store *store;
 	struct cfs_pool *pool;
-	struct cfs_handoff *handoff; /* where the open handles are noted; may be NULL */
+	const struct cfs_metrics *metrics; /* of all layers, this one too */
+	struct cfs_handoff *handoff;	   /* where the open handles are noted; may be NULL */
 
 	const char *build; /* of the program, for its metrics; NULL: none */
 	cfs_ino_t root;	   /* of a subdirectory mount; 0: the volume's */
@@ -330,20 +331,12 @@ unsigned cfs_vfs_slowest(struct cfs_vfs *v, uint64_t now_ns,
 
 /* ---- statistics ---- */
 
-struct cfs_vfs_stats {
-	uint64_t requests, request_ns, read_bytes, written_bytes;
-	uint64_t handles, open_inodes;
-	uint64_t attr_hits, attr_misses, entry_hits, entry_misses;
-	uint64_t restarts, takeovers;  /* of the process, see handoff.h */
-	uint64_t in_flight, oldest_ns; /* requests; oldest_ns leaves out those that may take long */
-	uint64_t watchdog_reports;
-};
-void cfs_vfs_stats(struct cfs_vfs *v, struct cfs_vfs_stats *ret);
+extern const struct cfs_metric_table cfs_vfs_metrics;
 /*
  * All counters of the mount in Prometheus' text format, malloc'ed. labels: of each metric, as
  * `name="value",...`, and each metric has its HELP and TYPE lines; NULL: what .stats shows, which
  * has neither. Any thread, without waiting for a backend.
  */
-int cfs_vfs_metrics(struct cfs_vfs *v, const char *labels, char **ret, size_t *ret_len);
+int cfs_vfs_show_metrics(struct cfs_vfs *v, const char *labels, char **ret, size_t *ret_len);
 
 #endif

@@ -491,6 +491,27 @@ void cfs_pool_stats(struct cfs_pool *p, struct cfs_pool_stats *ret)
 	pthread_mutex_unlock(&p->lock);
 }
 
+static void snapshot(void *pool, void *ret)
+{
+	cfs_pool_stats(pool, ret);
+}
+
+#define M(n, h, field)	  CFS_METRIC(struct cfs_pool_stats, n, NULL, h, field)
+#define L(n, l, h, field) CFS_METRIC(struct cfs_pool_stats, n, l, h, field)
+static const struct cfs_metric metrics[] = {
+	M("pool_budget_bytes", "Limit of memory for data", budget),
+	M("pool_mapped_bytes", "Memory for data taken from the system", mapped),
+	L("pool_used_bytes", "use=\"cache\"", "Memory for data in use", used[CFS_USE_CACHE]),
+	L("pool_used_bytes", "use=\"read\"", NULL, used[CFS_USE_READ]),
+	L("pool_used_bytes", "use=\"write\"", NULL, used[CFS_USE_WRITE]),
+	L("pool_used_bytes", "use=\"peer\"", NULL, used[CFS_USE_PEER]),
+	M("pool_waits_total", "Times that somebody waited for memory", waits),
+};
+#undef M
+#undef L
+
+const struct cfs_metric_table cfs_pool_metrics = CFS_METRIC_TABLE(metrics, .snapshot = snapshot);
+
 uint64_t cfs_pool_available(struct cfs_pool *p)
 {
 	uint64_t used;

@@ -23,6 +23,7 @@
 #include <sys/uio.h>
 
 #include "clock.h"
+#include "metric.h"
 
 #define CFS_PAGE_SMALL	(4u << 10)
 #define CFS_PAGE_MEDIUM (32u << 10)
@@ -82,6 +83,7 @@ struct cfs_pool_stats {
 	uint64_t waits; /* times a caller had to wait */
 };
 void cfs_pool_stats(struct cfs_pool *p, struct cfs_pool_stats *ret);
+extern const struct cfs_metric_table cfs_pool_metrics;
 /* Bytes that could be had without waiting or reclaiming. */
 uint64_t cfs_pool_available(struct cfs_pool *p);
 

@@ -12,6 +12,7 @@
  *	flush.c    waiting for that
  *	suspect.c  files whose bytes the object store may have lost
  *	compact.c  many records -> one
+ *	metrics.c  numbers
  *
  * Lock order: d->lock, file->lock, then the leaves below this layer (pool, workers). No store,
  * metadata or page-getting call is made under either lock, but for giving back promised space.
@@ -27,6 +28,7 @@
 #include "base/buf.h"
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/metric.h"
 #include "base/table.h"
 #include "base/workers.h"
 

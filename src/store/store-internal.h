@@ -111,7 +111,6 @@ struct stage_ops {
 		   cfs_deadline_t deadline);
 	/* The block was removed: it will not be uploaded. */
 	void (*drop)(struct cfs_stage *st, const struct cfs_block *b);
-	void (*stats)(struct cfs_stage *st, struct cfs_store_stats *ret);
 	/* As cfs_store_set_parallel(). */
 	void (*set_max_uploads)(struct cfs_stage *st, unsigned max);
 	/* Ends, and leaves staged files where they are. */

@@ -163,7 +163,7 @@ static int fill(struct cfs_vfs *v, struct special_open *s)
 	case SPECIAL_LOG:
 		return access_log_open(&v->log, &s->reader);
 	case SPECIAL_STATS:
-		return cfs_vfs_metrics(v, NULL, &s->text, &s->text_len);
+		return cfs_vfs_show_metrics(v, NULL, &s->text, &s->text_len);
 	case SPECIAL_CONFIG:
 		return v->conf.config(v->conf.config_arg, &s->text, &s->text_len);
 	default:

@@ -154,8 +154,8 @@ struct watchdog {
 /* Does nothing without conf.watchdog_ms. */
 int watchdog_start(struct cfs_vfs *v);
 void watchdog_stop(struct cfs_vfs *v);
-/* Fills in its counters. */
-void watchdog_stats(struct watchdog *w, struct cfs_vfs_stats *ret);
+/* Requests under way, and the age of the oldest without those that may take long. */
+void watchdog_look(uint64_t *ret_requests, uint64_t *ret_oldest_ns);
 
 struct cfs_vfs {
 	struct cfs_vfs_conf conf;

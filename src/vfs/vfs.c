@@ -195,24 +195,3 @@ struct cfs_meta_hooks cfs_vfs_hooks(struct cfs_vfs *v)
 		.reloaded = hook_reloaded,
 	};
 }
-
-void cfs_vfs_stats(struct cfs_vfs *v, struct cfs_vfs_stats *ret)
-{
-	*ret = (struct cfs_vfs_stats){
-		.requests = atomic_load(&v->requests),
-		.request_ns = atomic_load(&v->request_ns),
-		.read_bytes = atomic_load(&v->read_bytes),
-		.written_bytes = atomic_load(&v->written_bytes),
-		.handles = atomic_load(&v->handles.in_use),
-		.open_inodes = cfs_table_count(v->vnodes),
-		.attr_hits = atomic_load(&v->cache.stats.attr_hits),
-		.attr_misses = atomic_load(&v->cache.stats.attr_misses),
-		.entry_hits = atomic_load(&v->cache.stats.entry_hits),
-		.entry_misses = atomic_load(&v->cache.stats.entry_misses),
-	};
-	if (v->conf.handoff) {
-		ret->restarts = atomic_load(&cfs_handoff_header(v->conf.handoff)->restarts);
-		ret->takeovers = atomic_load(&cfs_handoff_header(v->conf.handoff)->takeovers);
-	}
-	watchdog_stats(&v->watchdog, ret);
-}

@@ -32,22 +32,22 @@ static bool may_take_long(const struct cfs_activity *a)
 	return ino_is_special(a->ino) || cfs_activity_waits_for_lock(a);
 }
 
-void watchdog_stats(struct watchdog *w, struct cfs_vfs_stats *ret)
+void watchdog_look(uint64_t *ret_requests, uint64_t *ret_oldest_ns)
 {
 	struct cfs_activity *all;
 	uint64_t now = cfs_now_ms();
 	size_t n, i;
 
-	ret->watchdog_reports = atomic_load(&w->reports);
+	*ret_requests = *ret_oldest_ns = 0;
 	if (cfs_activity_read(-1, &all, &n) < 0)
 		return;
 	for (i = 0; i < n && all[i].op[0]; i++) {
 		/* The request that asks for these numbers does not count itself. */
 		if (all[i].tid == gettid())
 			continue;
-		ret->in_flight++;
+		++*ret_requests;
 		if (!may_take_long(&all[i]) && now > all[i].since_ms)
-			ret->oldest_ns = CFS_MAX(ret->oldest_ns, (now - all[i].since_ms) * 1000000);
+			*ret_oldest_ns = CFS_MAX(*ret_oldest_ns, (now - all[i].since_ms) * 1000000);
 	}
 	free(all);
 }

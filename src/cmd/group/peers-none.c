@@ -5,6 +5,8 @@
 
 #include "cmd/group/peers.h"
 
+const struct cfs_metric_table cfs_peers_metrics;
+
 int peers_start(const struct mount_opts *o, const char *dir, const struct cfs_setting *setting,
 		struct cfs_meta *meta, struct cfs_store *store, struct cfs_disk *disk,
 		struct cfs_peers **ret, char err[256])

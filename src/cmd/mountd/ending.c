@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/mountd/ending.h"
 
+#include <cachefs/stage.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -56,22 +57,24 @@ int ending_create(const struct ending_conf *conf, struct ending **ret)
 /* With the lock. */
 static struct work look(const struct ending *e)
 {
-	struct cfs_store_stats store;
-	struct cfs_data_stats data;
-	struct work w = {0};
+	const struct cfs_metric_table *data = &cfs_data_metrics, *stage = &cfs_stage_metrics;
+	struct cfs_data *d = e->conf.data;
+	struct cfs_store *s = e->conf.store;
+	struct work w = {
+		.dirty_bytes = cfs_metric_get(data, d, "data_dirty_bytes", NULL),
+		.dirty_files = cfs_metric_get(data, d, "data_dirty_files", NULL),
+		.staged_bytes = cfs_metric_get(stage, s, "staging_bytes", NULL),
+		.done = cfs_metric_get(data, d, "data_commits_total", NULL) +
+			cfs_metric_get(stage, s, "staging_uploads_total", NULL) +
+			cfs_metric_get(&cfs_store_metrics, s, "object_data_bytes_total",
+				       "method=\"put\""),
+	};
 
-	if (e->conf.data) {
-		cfs_data_stats(e->conf.data, &data);
-		w.dirty_bytes = data.dirty_bytes;
-		w.dirty_files = data.dirty_files;
-		w.lost_bytes = data.lost_bytes - e->lost_bytes;
-		w.lost_files = data.lost_files - e->lost_files;
-		w.done += data.commits;
-	}
-	if (e->conf.store) {
-		cfs_store_stats(e->conf.store, &store);
-		w.staged_bytes = store.staged_bytes;
-		w.done += store.put_bytes + store.stage_uploads;
+	if (d) {
+		w.lost_bytes =
+			cfs_metric_get(data, d, "data_lost_bytes_total", NULL) - e->lost_bytes;
+		w.lost_files =
+			cfs_metric_get(data, d, "data_lost_files_total", NULL) - e->lost_files;
 	}
 	return w;
 }

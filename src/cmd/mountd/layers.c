@@ -357,6 +357,18 @@ static int same_root(struct serve *s, cfs_ino_t root, char err[256])
 	return -EBUSY;
 }
 
+/* In the order in which they are shown. */
+static void add_metrics(struct serve *s)
+{
+	cfs_metrics_add(&s->numbers, &cfs_vfs_metrics, s->vfs);
+	cfs_metrics_add(&s->numbers, &cfs_data_metrics, s->data);
+	cfs_metrics_add(&s->numbers, &cfs_pool_metrics, s->pool);
+	cfs_metrics_add(&s->numbers, &cfs_store_metrics, s->store);
+	cfs_metrics_add(&s->numbers, &cfs_disk_metrics, s->disk);
+	cfs_metrics_add(&s->numbers, &cfs_stage_metrics, s->store);
+	cfs_metrics_add(&s->numbers, &cfs_peers_metrics, s->peers);
+}
+
 int layers_open(struct serve *s, char err[256])
 {
 	const struct mount_opts *o = s->o;
@@ -387,6 +399,7 @@ int layers_open(struct serve *s, char err[256])
 	};
 	struct cfs_vfs_conf vfs = {
 		.meta = s->meta,
+		.metrics = &s->numbers,
 		.build = CFS_BUILD,
 		.read_only = o->ro,
 		.hide_internal = o->hide_internal,
@@ -434,7 +447,7 @@ int layers_open(struct serve *s, char err[256])
 	if (r == 0)
 		r = join_peers(s, err);
 	if (r == 0) {
-		data.store = vfs.store = s->store;
+		data.store = s->store;
 		r = cfs_data_create(&data, &s->data);
 	}
 	if (r == 0)
@@ -445,6 +458,7 @@ int layers_open(struct serve *s, char err[256])
 		vfs.data = s->data;
 		r = cfs_vfs_create(&vfs, &s->vfs);
 	}
+	add_metrics(s);
 	s->control = (struct control_server){
 		.meta = s->meta,
 		.store = s->store,

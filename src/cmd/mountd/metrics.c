@@ -66,7 +66,7 @@ static int text(void *arg, char **ret, size_t *ret_len)
 {
 	struct metrics *m = arg;
 
-	return cfs_vfs_metrics(m->parts.vfs, m->labels, ret, ret_len);
+	return cfs_vfs_show_metrics(m->parts.vfs, m->labels, ret, ret_len);
 }
 
 static int status(void *arg, char **ret, size_t *ret_len)

@@ -73,14 +73,18 @@ static json_t *memory(struct cfs_pool *p)
 			 number(used), "waits", number(s.waits));
 }
 
-static json_t *requests(struct cfs_vfs *v)
+/* -1: there is no such metric. */
+static json_int_t value_of(const struct mount_parts *m, const char *metric)
 {
-	struct cfs_vfs_stats s;
+	return number(cfs_metrics_get(m->metrics, metric, NULL));
+}
 
-	cfs_vfs_stats(v, &s);
-	return json_pack("{s:I, s:f, s:I, s:I}", "count", number(s.requests), "seconds",
-			 seconds(s.request_ns), "read_bytes", number(s.read_bytes), "written_bytes",
-			 number(s.written_bytes));
+static json_t *requests(const struct mount_parts *m)
+{
+	return json_pack("{s:I, s:f, s:I, s:I}", "count", value_of(m, "requests_total"), "seconds",
+			 (double)value_of(m, "request_seconds_total") / 1e9, "read_bytes",
+			 value_of(m, "read_bytes_total"), "written_bytes",
+			 value_of(m, "written_bytes_total"));
 }
 
 static json_t *metadata(struct cfs_meta *m)
@@ -98,50 +102,72 @@ static json_t *metadata(struct cfs_meta *m)
 			 "retries", number(s.retries));
 }
 
-static json_t *tier(const char *name, uint64_t hits, uint64_t bytes, json_t *held)
+static json_t *tier(const struct mount_parts *m, const char *name, const char *hits,
+		    const char *bytes, const char *held)
 {
-	return json_pack("{s:s, s:I, s:I, s:o}", "name", name, "hits", number(hits), "hit_bytes",
-			 number(bytes), "bytes", held);
+	return json_pack("{s:s, s:I, s:I, s:o}", "name", name, "hits", value_of(m, hits),
+			 "hit_bytes", value_of(m, bytes), "bytes",
+			 held ? json_integer(value_of(m, held)) : json_null());
+}
+
+static json_int_t object_value(const struct mount_parts *m, const char *metric, const char *labels)
+{
+	return number(cfs_metrics_get(m->metrics, metric, labels));
+}
+
+static json_t *object_tier(const struct mount_parts *m)
+{
+	static const char get[] = "method=\"get\"";
+
+	return json_pack("{s:s, s:I, s:I, s:n}", "name", "object", "hits",
+			 object_value(m, "object_requests_total", get), "hit_bytes",
+			 object_value(m, "object_data_bytes_total", get), "bytes");
 }
 
 /* Nearest first. */
-static json_t *tiers(const struct cfs_store_stats *s)
+static json_t *tiers(const struct mount_parts *m)
 {
-	return json_pack(
-		"[o, o, o, o]",
-		tier("memory", s->memory_hits, s->memory_hit_bytes,
-		     json_integer(number(s->memory_bytes))),
-		tier("disk", s->disk_hits, s->disk_hit_bytes, json_integer(number(s->disk_bytes))),
-		tier("peer", s->peer_hits, s->peer_hit_bytes, json_null()),
-		tier("object", s->gets, s->get_bytes, json_null()));
+	return json_pack("[o, o, o, o]",
+			 tier(m, "memory", "memory_cache_hits_total",
+			      "memory_cache_hit_bytes_total", "memory_cache_bytes"),
+			 tier(m, "disk", "disk_cache_hits_total", "disk_cache_hit_bytes_total",
+			      "disk_cache_bytes"),
+			 tier(m, "peer", "peer_hits_total", "peer_hit_bytes_total", NULL),
+			 object_tier(m));
 }
 
-static json_t *object(const struct cfs_store_stats *s)
+static json_t *object_calls(const struct mount_parts *m, const char *labels)
 {
-	return json_pack("{s:{s:I, s:I, s:f, s:I}, s:{s:I, s:I, s:f, s:I}, s:I}", "get", "count",
-			 number(s->gets), "errors", number(s->get_errors), "seconds",
-			 seconds(s->get_ns), "bytes", number(s->get_bytes), "put", "count",
-			 number(s->puts), "errors", number(s->put_errors), "seconds",
-			 seconds(s->put_ns), "bytes", number(s->put_bytes), "retries",
-			 number(s->object_retries));
+	return json_pack("{s:I, s:I, s:f, s:I}", "count",
+			 object_value(m, "object_requests_total", labels), "errors",
+			 object_value(m, "object_request_errors_total", labels), "seconds",
+			 (double)object_value(m, "object_request_seconds_total", labels) / 1e9,
+			 "bytes", object_value(m, "object_data_bytes_total", labels));
 }
 
-static json_t *writes(struct cfs_data *d, const struct cfs_store_stats *store)
+static json_t *object(const struct mount_parts *m)
 {
-	struct cfs_data_stats s;
-
-	cfs_data_stats(d, &s);
-	return json_pack("{s:I, s:I, s:I, s:i}", "dirty_bytes", number(s.dirty_bytes),
-			 "commit_errors", number(s.commit_errors), "put_errors",
-			 number(store->put_errors), "uploads_queued", (int)store->uploads_queued);
+	return json_pack("{s:o, s:o, s:I}", "get", object_calls(m, "method=\"get\""), "put",
+			 object_calls(m, "method=\"put\""), "retries",
+			 value_of(m, "object_retries_total"));
 }
 
-static json_t *staging(const struct cfs_store_stats *s)
+static json_t *writes(const struct mount_parts *m)
 {
-	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "blocks", number(s->staged_blocks),
-			 "bytes", number(s->staged_bytes), "oldest_s", number(s->staged_oldest_s),
-			 "damaged_blocks", number(s->staged_damaged), "uploads",
-			 number(s->stage_uploads), "upload_errors", number(s->stage_upload_errors));
+	return json_pack("{s:I, s:I, s:I, s:I}", "dirty_bytes", value_of(m, "data_dirty_bytes"),
+			 "commit_errors", value_of(m, "data_commit_errors_total"), "put_errors",
+			 object_value(m, "object_request_errors_total", "method=\"put\""),
+			 "uploads_queued", value_of(m, "store_uploads_queued"));
+}
+
+static json_t *staging(const struct mount_parts *m)
+{
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "blocks", value_of(m, "staging_blocks"),
+			 "bytes", value_of(m, "staging_bytes"), "oldest_s",
+			 value_of(m, "staging_oldest_seconds"), "damaged_blocks",
+			 value_of(m, "staging_damaged_blocks"), "uploads",
+			 value_of(m, "staging_uploads_total"), "upload_errors",
+			 value_of(m, "staging_upload_errors_total"));
 }
 
 static json_t *group(const struct mount_parts *m)
@@ -176,19 +202,18 @@ static json_t *slow(struct cfs_vfs *v)
 
 int mount_status_json(const struct mount_parts *m, char **ret, size_t *ret_len)
 {
-	struct cfs_store_stats s;
 	char *text;
 	json_t *j;
 
-	cfs_store_stats(m->store, &s);
-	j = json_pack("{s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:{s:i, s:i}, "
+	j = json_pack("{s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:{s:I, s:I}, "
 		      "s:o, s:o}",
 		      "time_s", seconds(cfs_now_ns() - m->started_ns), "volume", volume(m), "mount",
 		      mount(m), "process", process(), "memory", memory(m->pool), "requests",
-		      requests(m->vfs), "metadata", metadata(m->meta), "tiers", tiers(&s), "object",
-		      object(&s), "writes", writes(m->data, &s), "staging", staging(&s),
-		      "fallbacks", number(s.peer_fallbacks), "cache_directories", "total",
-		      (int)s.disk_dirs, "failed", (int)s.disk_dirs_bad, "group", group(m), "slow",
+		      requests(m), "metadata", metadata(m->meta), "tiers", tiers(m), "object",
+		      object(m), "writes", writes(m), "staging", staging(m), "fallbacks",
+		      value_of(m, "peer_fallbacks_total"), "cache_directories", "total",
+		      value_of(m, "disk_cache_directories"), "failed",
+		      value_of(m, "disk_cache_directories_failed"), "group", group(m), "slow",
 		      slow(m->vfs));
 	text = j ? json_dumps(j, JSON_COMPACT) : NULL;
 	json_decref(j);

@@ -17,8 +17,7 @@ struct mount_parts {
 	const struct cfs_setting *setting;
 	struct cfs_meta *meta;
 	struct cfs_pool *pool;
-	struct cfs_store *store;
-	struct cfs_data *data;
+	const struct cfs_metrics *metrics;
 	struct cfs_vfs *vfs;
 	struct cfs_peers *peers; /* NULL: no cache group */
 	uint64_t started_ns;	 /* cfs_now_ns() */

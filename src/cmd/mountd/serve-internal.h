@@ -28,6 +28,7 @@ struct serve {
 	struct cfs_peers *peers;
 	struct cfs_data *data;
 	struct cfs_vfs *vfs;
+	struct cfs_metrics numbers; /* of the layers */
 	struct metrics *metrics;
 	struct health *health;
 	struct notify *notify;

@@ -218,35 +218,15 @@ static int check_file(void *tier, const struct cfs_block *b)
 	return cfs_disk_keeps(d, b) ? 0 : -EOPNOTSUPP;
 }
 
-static void stats(void *tier, struct cfs_store_stats *ret)
+static uint64_t pending(void *tier)
 {
 	struct cfs_disk *d = tier;
-	unsigned i;
+	uint64_t bytes;
 
-	ret->disk_hits = atomic_load(&d->stat.hits);
-	ret->disk_hit_bytes = atomic_load(&d->stat.hit_bytes);
-	ret->disk_misses = atomic_load(&d->stat.misses);
-	ret->disk_writes = atomic_load(&d->stat.writes);
-	ret->disk_write_bytes = atomic_load(&d->stat.write_bytes);
-	ret->disk_drops = atomic_load(&d->stat.drops);
-	ret->disk_evictions = atomic_load(&d->stat.evictions);
-	ret->disk_evicted_bytes = atomic_load(&d->stat.evicted_bytes);
-	ret->disk_expired = atomic_load(&d->stat.expired);
-	ret->disk_corrupt = atomic_load(&d->stat.corrupt);
-	ret->disk_errors = atomic_load(&d->set.stat.errors);
-	ret->disk_dir_failures = atomic_load(&d->set.stat.failures);
-	ret->disk_scans = atomic_load(&d->stat.scanned);
-	ret->disk_dirs = d->set.n;
-	for (i = 0; i < d->set.n; i++) {
-		struct index_state state = cfs_disk_index_state(&d->dirs[i].index);
-
-		ret->disk_bytes += state.bytes;
-		ret->disk_blocks += state.n;
-		ret->disk_dirs_bad += atomic_load(&d->set.v[i].state) != DIR_OK;
-	}
 	pthread_mutex_lock(&d->write_lock);
-	ret->disk_pending_bytes = d->pending_bytes;
+	bytes = d->pending_bytes;
 	pthread_mutex_unlock(&d->write_lock);
+	return bytes;
 }
 
 /* ---- writeback ---- */
@@ -294,7 +274,7 @@ const struct cfs_tier_ops cfs_disk_tier = {
 	.holds = holds,
 	.check = check_file,
 	.forget = forget,
-	.stats = stats,
+	.pending = pending,
 };
 
 int cfs_disk_pin(struct cfs_disk *d, const struct cfs_block *b, bool nowait,

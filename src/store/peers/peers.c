@@ -118,24 +118,9 @@ static void tier_forget(void *tier, const struct cfs_block *b)
 		cfs_group_hint(p->group, &block, CFS_PEER_FORGET);
 }
 
-static void tier_stats(void *tier, struct cfs_store_stats *ret)
+static uint64_t tier_pending(void *tier)
 {
-	struct cfs_peers *p = tier;
-	struct cfs_group_stats s;
-
-	ret->disk_pending_bytes += cfs_peers_kept_bytes(p);
-	cfs_group_stats(p->group, &s);
-	ret->peer_members = s.members;
-	ret->peer_members_apart = s.incompatible;
-	ret->peer_members_slow = s.slow;
-	ret->peer_hits = s.hits;
-	ret->peer_hit_bytes = s.hit_bytes;
-	ret->peer_misses = s.misses;
-	ret->peer_fallbacks = s.fallbacks;
-	ret->peer_hedges = s.hedges;
-	ret->peer_hedge_wins = s.hedge_wins;
-	ret->peer_asked = s.asked;
-	ret->peer_served = s.served;
+	return cfs_peers_kept_bytes(tier);
 }
 
 static const struct cfs_tier_ops peer_tier = {
@@ -146,7 +131,7 @@ static const struct cfs_tier_ops peer_tier = {
 	.forget = tier_forget,
 	.place = tier_place,
 	.keep = tier_keep,
-	.stats = tier_stats,
+	.pending = tier_pending,
 };
 
 /* ---- what the group asks of the store ---- */
@@ -154,21 +139,15 @@ static const struct cfs_tier_ops peer_tier = {
 static uint64_t cached_bytes(void *arg)
 {
 	struct cfs_peers *p = arg;
-	struct cfs_store_stats s = {0};
 
-	if (p->disk)
-		cfs_disk_tier.stats(p->disk, &s);
-	return s.disk_bytes;
+	return p->disk ? cfs_disk_bytes(p->disk) : 0;
 }
 
 static bool keeps(void *arg)
 {
 	struct cfs_peers *p = arg;
-	struct cfs_store_stats s = {0};
 
-	if (p->disk)
-		cfs_disk_tier.stats(p->disk, &s);
-	return s.disk_dirs > s.disk_dirs_bad;
+	return p->disk && cfs_disk_stores(p->disk);
 }
 
 /* From the last BUCKET_GETS or more. */

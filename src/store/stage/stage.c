@@ -282,22 +282,6 @@ static void drop(struct cfs_stage *st, const struct cfs_block *b)
 		cfs_disk_forget_staged(st->disk, dir, b);
 }
 
-static void stats(struct cfs_stage *st, struct cfs_store_stats *ret)
-{
-	const struct staged *oldest;
-
-	pthread_mutex_lock(&st->lock);
-	oldest = TAILQ_FIRST(&st->list);
-	ret->staged_blocks = st->n;
-	ret->staged_bytes = st->bytes;
-	ret->staged_damaged = st->n_damaged;
-	ret->staged_oldest_s = oldest ? (uint64_t)CFS_MAX(cfs_wall_s() - oldest->since_s, 0) : 0;
-	pthread_mutex_unlock(&st->lock);
-	ret->stage_uploads = atomic_load(&st->stat.uploads);
-	ret->stage_upload_errors = atomic_load(&st->stat.upload_errors);
-	ret->stage_bypassed = atomic_load(&st->stat.bypassed);
-}
-
 /* ---- what was left behind ---- */
 
 struct found {
@@ -534,7 +518,6 @@ static void set_max_uploads(struct cfs_stage *st, unsigned max)
 static const struct stage_ops ops = {
 	.put = put,
 	.drop = drop,
-	.stats = stats,
 	.set_max_uploads = set_max_uploads,
 	.stop = stop,
 };

@@ -64,6 +64,7 @@ def test_what_a_client_may_do(ws, volume):
     assert answer.getheader("Cache-Control") == "no-store"
     assert not answer.getheader("Access-Control-Allow-Origin")
     assert json.loads(text)["mount"]["point"] == str(mnt)
+    assert b":-1" not in text  # a number whose metric does not exist
     for url in ("/", "/status.json"):
         code, text, answer = get(c, url, "HEAD")
         assert (code, text) == (200, b"") and int(answer.getheader("Content-Length")) > 100

@@ -483,6 +483,11 @@ int volume_free(struct volume *v)
 	return r;
 }
 
+uint64_t data_metric(struct volume *v, const char *name)
+{
+	return metric_of(&cfs_data_metrics, v->data, name, NULL);
+}
+
 struct cfs_ctx ctx(void)
 {
 	return cfs_ctx_internal(30000);

@@ -21,6 +21,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "unit/metric.h"
 #include "unit/wait.h"
 
 #define BLOCK  (64u << 10) /* unless the options say otherwise */
@@ -105,6 +106,9 @@ void wait_for_put(struct faulty *f);
 void begin_failing_sync(struct volume *v);
 void wait_for_sync(void);
 void end_failing_sync(struct volume *v);
+
+/* The number of the data layer with this name. */
+uint64_t data_metric(struct volume *v, const char *name);
 
 struct cfs_ctx ctx(void);
 struct cfs_file *open_file(struct volume *v, cfs_ino_t ino);

@@ -17,12 +17,25 @@ static void forget_all(struct volume *v, uint32_t block, uint32_t n)
 		cfs_store_forget(v->store, &b);
 }
 
+static uint64_t block_prefetches(struct volume *v)
+{
+	return metric_of(&cfs_store_metrics, v->store, "store_block_prefetches_total", NULL) +
+	       metric_of(&cfs_store_metrics, v->store, "store_block_prefetch_drops_total", NULL);
+}
+
+static uint64_t fetched(struct volume *v)
+{
+	return metric_of(&cfs_store_metrics, v->store, "object_data_bytes_total", "get");
+}
+
+static uint64_t gets_of(struct volume *v)
+{
+	return metric_of(&cfs_store_metrics, v->store, "object_requests_total", "get");
+}
+
 static uint64_t declined(struct volume *v)
 {
-	struct cfs_data_stats st;
-
-	cfs_data_stats(v->data, &st);
-	return st.prefetches_declined;
+	return data_metric(v, "data_prefetches_declined_total");
 }
 
 /*
@@ -35,7 +48,6 @@ static void whole_blocks_while_they_pay(void **state)
 	struct volume *v = volume_new((struct options){.block = SIZE, .prefetch = 1});
 	struct cfs_file *f = open_file(v, 1);
 	uint8_t *buf = calloc(1, SIZE);
-	struct cfs_store_stats st;
 	uint64_t before;
 	int i, part;
 
@@ -47,9 +59,8 @@ static void whole_blocks_while_they_pay(void **state)
 	/* From the end, so that nothing looks like a stream. The first 16 or so get a chance. */
 	for (i = N - 1; i >= 0; i--)
 		assert_int_equal(read_at(f, (uint64_t)i * SIZE + SIZE / 2 + 4096, buf, 4096), 4096);
-	cfs_store_stats(v->store, &st);
-	assert_in_range(st.block_prefetches + st.block_prefetch_drops, 15, 25);
-	assert_int_equal(st.block_prefetches + st.block_prefetch_drops + declined(v), N);
+	assert_in_range(block_prefetches(v), 15, 25);
+	assert_int_equal(block_prefetches(v) + declined(v), N);
 
 	/* The same file, read in more and more parts: worth it again. */
 	for (part = 0; part < PARTS; part++) {
@@ -80,7 +91,6 @@ static void random_reads_are_no_stream(void **state)
 	struct volume *v = volume_new((struct options){.pool = 256 << 20});
 	struct cfs_file *f = open_file(v, 1);
 	uint8_t *buf = calloc(1, SIZE);
-	struct cfs_data_stats st;
 	uint64_t seed = 11;
 	uint64_t before;
 	unsigned i;
@@ -90,13 +100,11 @@ static void random_reads_are_no_stream(void **state)
 	assert_int_equal(flush(f), 0);
 	for (i = 0; i < 16; i++)
 		assert_int_equal(read_at(f, (uint64_t)i * 65536, buf, 65536), 65536);
-	cfs_data_stats(v->data, &st);
-	before = st.readahead_bytes;
+	before = data_metric(v, "data_readahead_bytes_total");
 	assert_true(before >= 1 << 20);
 	for (i = 0; i < N; i++)
 		assert_int_equal(read_at(f, (uint64_t)rnd(&seed, SIZE / LEN) * LEN, buf, LEN), LEN);
-	cfs_data_stats(v->data, &st);
-	assert_true(st.readahead_bytes - before < (uint64_t)N * LEN / 4);
+	assert_true(data_metric(v, "data_readahead_bytes_total") - before < (uint64_t)N * LEN / 4);
 	free(buf);
 	cfs_file_put(f);
 	assert_int_equal(volume_free(v), 0);
@@ -136,7 +144,6 @@ static void read_ahead(void **state)
 	struct volume *v = volume_new((struct options){0});
 	struct cfs_file *f = open_file(v, 1);
 	uint8_t *buf = calloc(1, 4 << 20);
-	struct cfs_data_stats st;
 	uint64_t seed = 5;
 	unsigned i;
 
@@ -145,17 +152,14 @@ static void read_ahead(void **state)
 	assert_int_equal(flush(f), 0);
 	for (i = 0; i < 50; i++)
 		assert_int_equal(read_at(f, (1 + rnd(&seed, 900)) * 4096, buf, 4096), 4096);
-	cfs_data_stats(v->data, &st);
-	assert_true(st.readahead_bytes <= 256 << 10);
+	assert_true(data_metric(v, "data_readahead_bytes_total") <= 256 << 10);
 	/* In pairs that arrive in the wrong order, as the kernel sends them. */
 	for (i = 0; i < 16; i++)
 		assert_int_equal(read_at(f, (i ^ 1) << 17, buf, 1 << 17), 1 << 17);
-	cfs_data_stats(v->data, &st);
-	assert_true(st.readahead_bytes >= 1 << 20);
-	assert_true(st.read_sessions > 0);
+	assert_true(data_metric(v, "data_readahead_bytes_total") >= 1 << 20);
+	assert_true(data_metric(v, "data_read_sessions") > 0);
 	cfs_file_end_stream(f, 1);
-	cfs_data_stats(v->data, &st);
-	assert_int_equal(st.read_sessions, 0);
+	assert_int_equal(data_metric(v, "data_read_sessions"), 0);
 	free(buf);
 	cfs_file_put(f);
 	assert_int_equal(volume_free(v), 0);
@@ -172,8 +176,6 @@ static void random_reads_in_pieces(void **state)
 		volume_new((struct options){.block = SIZE, .prefetch = 1, .downloads = 32});
 	struct cfs_file *f = open_file(v, 1);
 	uint8_t *buf = calloc(1, SIZE);
-	struct cfs_store_stats st;
-	struct cfs_data_stats ds;
 	uint64_t before, read = 0, ahead;
 	unsigned i, part;
 
@@ -182,8 +184,7 @@ static void random_reads_in_pieces(void **state)
 		assert_int_equal(write_at(f, (uint64_t)i * SIZE, buf, SIZE), 0);
 	assert_int_equal(flush(f), 0);
 	forget_all(v, SIZE, N);
-	cfs_store_stats(v->store, &st);
-	before = st.get_bytes;
+	before = fetched(v);
 	for (i = 0; i < N / EVERY; i++) {
 		uint64_t at = (uint64_t)(i * 37 % (N / EVERY)) * EVERY * SIZE;
 
@@ -191,21 +192,18 @@ static void random_reads_in_pieces(void **state)
 			assert_int_equal(read_at(f, at + (uint64_t)(part ^ 1) * PART, buf, PART),
 					 PART);
 	}
-	cfs_data_stats(v->data, &ds);
-	assert_true(ds.readahead_bytes <= read / 4);
-	cfs_store_stats(v->store, &st);
+	assert_true(data_metric(v, "data_readahead_bytes_total") <= read / 4);
 	print_message("read %llu fetched %llu\n", (unsigned long long)read,
-		      (unsigned long long)(st.get_bytes - before));
-	assert_true(st.get_bytes - before >= read);
-	assert_true(st.get_bytes - before <= read * 115 / 100);
+		      (unsigned long long)(fetched(v) - before));
+	assert_true(fetched(v) - before >= read);
+	assert_true(fetched(v) - before <= read * 115 / 100);
 
 	forget_all(v, SIZE, N);
-	cfs_data_stats(v->data, &ds);
-	ahead = ds.readahead_bytes;
+	ahead = data_metric(v, "data_readahead_bytes_total");
 	for (i = 0; i < N * 4; i++)
 		assert_int_equal(read_at(f, (uint64_t)i * PART, buf, PART), PART);
-	cfs_data_stats(v->data, &ds);
-	assert_true(ds.readahead_bytes - ahead >= (uint64_t)N * SIZE * 3 / 4);
+	assert_true(data_metric(v, "data_readahead_bytes_total") - ahead >=
+		    (uint64_t)N * SIZE * 3 / 4);
 	free(buf);
 	cfs_file_put(f);
 	assert_int_equal(volume_free(v), 0);
@@ -218,7 +216,7 @@ static void hit_asks_nobody(void **state)
 	struct volume *v = volume_new((struct options){.block = 1 << 20});
 	struct cfs_file *f = open_file(v, 1);
 	uint8_t *buf = calloc(1, SIZE);
-	struct cfs_store_stats st, st_after;
+	uint64_t gets;
 	struct cfs_pool_stats pool, pool_after;
 	uint64_t lists, off;
 	uint32_t size;
@@ -228,7 +226,7 @@ static void hit_asks_nobody(void **state)
 	assert_int_equal(flush(f), 0);
 	assert_int_equal(read_at(f, 0, buf, SIZE), SIZE);
 	lists = v->meta.reads;
-	cfs_store_stats(v->store, &st);
+	gets = gets_of(v);
 	cfs_pool_stats(v->pool, &pool);
 	for (size = 4096; size <= 1 << 20; size <<= 4) {
 		for (off = 0; off < SIZE; off += size) {
@@ -243,9 +241,8 @@ static void hit_asks_nobody(void **state)
 			cfs_segs_release(&segs);
 		}
 	}
-	cfs_store_stats(v->store, &st_after);
 	assert_int_equal(v->meta.reads, lists);
-	assert_int_equal(st_after.gets, st.gets);
+	assert_int_equal(gets_of(v), gets);
 	free(buf);
 	cfs_file_put(f);
 	assert_int_equal(volume_free(v), 0);

@@ -15,7 +15,6 @@ static void small_file(void **state)
 {
 	struct volume *v = volume_new((struct options){0});
 	struct cfs_file *f = open_file(v, 1);
-	struct cfs_data_stats st;
 	struct cfs_pool_stats pool;
 	char buf[10];
 
@@ -30,9 +29,8 @@ static void small_file(void **state)
 	assert_memory_equal(buf, "helloworld", 10);
 	assert_int_equal(flush(f), 0);
 	assert_false(cfs_file_dirty(f));
-	cfs_data_stats(v->data, &st);
-	assert_int_equal(st.commits, 1);
-	assert_int_equal(st.dirty_bytes, 0);
+	assert_int_equal(data_metric(v, "data_commits_total"), 1);
+	assert_int_equal(data_metric(v, "data_dirty_bytes"), 0);
 	assert_int_equal(objects(v), 1);
 	assert_int_equal(v->meta.chunk[1][0].n, 1);
 	assert_int_equal(v->meta.attr[1].length, 10);
@@ -85,13 +83,11 @@ static void scattered_writes_are_bounded(void **state)
 	struct volume *v =
 		volume_new((struct options){.flush_idle_ms = 60000, .flush_age_ms = 60000});
 	struct cfs_file *f = open_file(v, 1);
-	struct cfs_data_stats st;
 	unsigned i;
 
 	for (i = 0; i < 3000; i++) {
 		assert_int_equal(write_at(f, (3000 - i) * 10, "x", 1), 0);
-		cfs_data_stats(v->data, &st);
-		assert_true(st.open_slices <= 512);
+		assert_true(data_metric(v, "data_open_slices") <= 512);
 	}
 	assert_int_equal(flush(f), 0);
 	cfs_file_put(f);

@@ -73,6 +73,7 @@ void open_disk(void)
 	if (cfs_disk_create(&disk_conf, &disk, err) < 0)
 		fail_msg("%s", err);
 	assert_int_equal(cfs_store_add_tier(store, &cfs_disk_tier, disk), 0);
+	cfs_metrics_add(&metrics, &cfs_disk_metrics, disk);
 }
 
 void close_disk(void)
@@ -105,10 +106,11 @@ void offer(const struct cfs_block *b)
 
 void store_block(const struct cfs_block *b)
 {
-	uint64_t before = stats().disk_writes;
+	uint64_t before = metric("disk_cache_writes_total");
 
 	offer(b);
-	WAIT_FOR(stats().disk_writes == before + 1 && stats().disk_pending_bytes == 0);
+	WAIT_FOR(metric("disk_cache_writes_total") == before + 1 &&
+		 metric("disk_cache_pending_bytes") == 0);
 }
 
 ssize_t get(const struct cfs_block *b, uint32_t off, uint32_t len)

@@ -4,11 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <cachefs/stage.h>
+
 #include "store_fixture.h"
 
 struct faulty faulty;
 struct cfs_pool *pool;
 struct cfs_store *store;
+struct cfs_metrics metrics;
 
 /* ---- the object store ---- */
 
@@ -152,6 +155,9 @@ void open_store(struct setting setting)
 	assert_int_equal(cfs_pool_create(setting.budget ? setting.budget : 64 * MIB, &pool), 0);
 	conf.pool = pool;
 	assert_int_equal(cfs_store_create(&conf, &store), 0);
+	metrics.n = 0;
+	cfs_metrics_add(&metrics, &cfs_store_metrics, store);
+	cfs_metrics_add(&metrics, &cfs_stage_metrics, store);
 }
 
 void close_store(void)
@@ -184,12 +190,25 @@ void stop_store(void)
 	close_objects();
 }
 
-struct cfs_store_stats stats(void)
+static uint64_t find(const char *name, const char *labels)
 {
-	struct cfs_store_stats st;
+	uint64_t value = cfs_metrics_get(&metrics, name, labels);
 
-	cfs_store_stats(store, &st);
-	return st;
+	assert_int_not_equal(value, UINT64_MAX);
+	return value;
+}
+
+uint64_t metric(const char *name)
+{
+	return find(name, NULL);
+}
+
+uint64_t metric_for(const char *name, const char *method)
+{
+	char labels[32];
+
+	snprintf(labels, sizeof(labels), "method=\"%s\"", method);
+	return find(name, labels);
 }
 
 /* ---- blocks ---- */

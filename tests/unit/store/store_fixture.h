@@ -80,7 +80,10 @@ void close_pool(void);
 void start_store(struct setting setting);
 void stop_store(void);
 
-struct cfs_store_stats stats(void);
+/* Of the store, its staging and its disk cache; they must exist. */
+extern struct cfs_metrics metrics;
+uint64_t metric(const char *name);
+uint64_t metric_for(const char *name, const char *method); /* with this label */
 
 /* ---- blocks ---- */
 

@@ -31,7 +31,7 @@ static void several_directories(void **state)
 	}
 	disk_conf.dirs = list;
 	open_disk();
-	assert_int_equal(stats().disk_dirs, 2);
+	assert_int_equal(metric("disk_cache_directories"), 2);
 	snprintf(cache, sizeof(cache), "%s/d1/cache", top);
 	for (k = 0; k < 200; k++) {
 		struct cfs_block b = {.slice = 500 + k, .len = 100};
@@ -50,7 +50,7 @@ static void several_directories(void **state)
 	}
 	/* One goes away: its blocks are misses, then kept by the other. */
 	remove_cache();
-	WAIT_FOR(stats().disk_dir_failures >= 1);
+	WAIT_FOR(metric("disk_cache_directory_failures_total") >= 1);
 	for (k = 0; k < 200; k++) {
 		struct cfs_block b = {.slice = 500 + k, .len = 100};
 
@@ -75,7 +75,7 @@ static void somebody_elses(void **state)
 	assert_int_equal(chown(path, 1000, 1000), 0);
 	open_disk();
 	put_object(&b);
-	assert_int_equal(stats().disk_dirs_bad, 1);
+	assert_int_equal(metric("disk_cache_directories_failed"), 1);
 	assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
 	close_disk();
 	assert_int_equal(rmdir(path), 0);
@@ -84,7 +84,7 @@ static void somebody_elses(void **state)
 	assert_int_equal(symlink(other, path), 0);
 	assert_int_equal(lchown(path, 1000, 1000), 0);
 	open_disk();
-	assert_int_equal(stats().disk_dirs_bad, 1);
+	assert_int_equal(metric("disk_cache_directories_failed"), 1);
 	close_disk();
 	assert_int_equal(rmdir(other), 0);
 	assert_int_equal(unlink(path), 0);
@@ -94,7 +94,7 @@ static void somebody_elses(void **state)
 	assert_int_equal(chown(path, 1000, 1000), 0);
 	disk_conf.mode = 0666;
 	open_disk();
-	assert_int_equal(stats().disk_dirs_bad, 0);
+	assert_int_equal(metric("disk_cache_directories_failed"), 0);
 	close_disk();
 }
 
@@ -111,7 +111,7 @@ static void empty_id(void **state)
 	snprintf(lock, sizeof(lock), "%s/" UUID "/.lock", cache);
 	assert_int_equal(truncate(lock, 0), 0);
 	open_disk();
-	assert_int_equal(stats().disk_dirs_bad, 0);
+	assert_int_equal(metric("disk_cache_directories_failed"), 0);
 	assert_int_equal(get(&b, 0, b.len), b.len);
 	assert_int_equal(stat(lock, &st), 0);
 	assert_true(st.st_size > 0);
@@ -153,9 +153,9 @@ static void removed_directory(void **state)
 	assert_int_equal(get(&b, 0, 100), 100);
 	remove_cache();
 	assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
-	WAIT_FOR(stats().disk_dir_failures == 1);
-	WAIT_FOR(stats().disk_dirs_bad == 0);
-	assert_int_equal(stats().disk_bytes, 0);
+	WAIT_FOR(metric("disk_cache_directory_failures_total") == 1);
+	WAIT_FOR(metric("disk_cache_directories_failed") == 0);
+	assert_int_equal(metric("disk_cache_bytes"), 0);
 	store_block(&c);
 	assert_int_equal(get(&c, 0, c.len), c.len);
 
@@ -165,7 +165,7 @@ static void removed_directory(void **state)
 	WAIT_FOR(get(&c, 0, c.len) == -ENOENT);
 	store_block(&c);
 	assert_int_equal(get(&c, 0, c.len), c.len);
-	assert_int_equal(stats().disk_dir_failures, 1);
+	assert_int_equal(metric("disk_cache_directory_failures_total"), 1);
 	close_disk();
 }
 
@@ -176,12 +176,12 @@ static void directory_that_comes_late(void **state)
 
 	touch(cache, 5, 0);
 	open_disk();
-	assert_int_equal(stats().disk_dirs_bad, 1);
+	assert_int_equal(metric("disk_cache_directories_failed"), 1);
 	put_object(&b);
 	assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
 	cfs_store_forget(store, &b);
 	assert_int_equal(unlink(cache), 0);
-	WAIT_FOR(stats().disk_dirs_bad == 0);
+	WAIT_FOR(metric("disk_cache_directories_failed") == 0);
 	store_block(&b);
 	assert_int_equal(get(&b, 0, b.len), b.len);
 	close_disk();
@@ -198,11 +198,11 @@ static void read_only_file_system(void **state)
 	assert_int_equal(mount(NULL, cache, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
 	put_object(&c);
 	assert_int_equal(read_range(&c, 0, c.len, soon()), 0);
-	WAIT_FOR(stats().disk_dirs_bad == 1);
+	WAIT_FOR(metric("disk_cache_directories_failed") == 1);
 	assert_int_equal(get(&b, 0, b.len), b.len);
-	assert_int_equal(stats().disk_dir_failures, 1);
+	assert_int_equal(metric("disk_cache_directory_failures_total"), 1);
 	assert_int_equal(mount(NULL, cache, NULL, MS_REMOUNT, NULL), 0);
-	WAIT_FOR(stats().disk_dirs_bad == 0);
+	WAIT_FOR(metric("disk_cache_directories_failed") == 0);
 	store_block(&c);
 	close_disk();
 }

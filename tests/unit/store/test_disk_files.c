@@ -107,7 +107,7 @@ static void file_of_another_client(void **state)
 
 	open_disk();
 	/* It tidies empty directories away. */
-	WAIT_FOR(stats().disk_scans == 1);
+	WAIT_FOR(metric("disk_cache_scans_total") == 1);
 	snprintf(dir, sizeof(dir), "%s/" UUID "/raw/chunks", cache);
 	mkdir(dir, 0755);
 	strncat(dir, "/0", 3);
@@ -120,7 +120,7 @@ static void file_of_another_client(void **state)
 	/* It is found without another scan. */
 	assert_int_equal(cfs_disk_tier.get(disk, &b, 0, &iov, 1, false, soon()), 11);
 	assert_memory_equal(buf, text, 11);
-	assert_int_equal(stats().disk_blocks, 1);
+	assert_int_equal(metric("disk_cache_blocks"), 1);
 	assert_int_equal(cfs_disk_pin(disk, &b, false, &pin), 0);
 	assert_int_equal(pin.n_crcs, 1);
 	assert_int_equal(pin.crcs[0], 0x8397B4E7);
@@ -154,10 +154,10 @@ static void flipped_bits(void **state)
 			assert_int_equal(read_range(&b, at, 1, soon()), 0);
 		else
 			assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
-		assert_int_equal(stats().disk_corrupt, i + 1);
+		assert_int_equal(metric("disk_cache_corrupt_total"), i + 1);
 		/* A block that was fetched again may still be on its way into the cache. */
 		WAIT_FOR((cfs_store_forget(store, &b), !file_exists(&b)) &&
-			 stats().disk_pending_bytes == 0);
+			 metric("disk_cache_pending_bytes") == 0);
 	}
 	close_disk();
 }
@@ -172,9 +172,9 @@ static void damage_is_repaired(void **state)
 	store_block(&b);
 	flip(&b, 12345);
 	assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
-	WAIT_FOR(stats().disk_writes == 2);
+	WAIT_FOR(metric("disk_cache_writes_total") == 2);
 	assert_int_equal(get(&b, 0, b.len), b.len);
-	assert_int_equal(stats().disk_corrupt, 1);
+	assert_int_equal(metric("disk_cache_corrupt_total"), 1);
 	close_disk();
 }
 
@@ -247,7 +247,7 @@ static void files_without_checksums(void **state)
 	disk_conf.verify = CFS_VERIFY_EXTEND;
 	open_disk();
 	assert_int_equal(get(&b, 5, 60000), -ENOENT);
-	assert_int_equal(stats().disk_corrupt, 0);
+	assert_int_equal(metric("disk_cache_corrupt_total"), 0);
 	store_block(&b);
 	assert_int_equal(get(&b, 5, 60000), 60000);
 	close_disk();
@@ -283,9 +283,9 @@ static void restart(void **state)
 	touch(foreign, 5, 3600);
 
 	open_disk();
-	WAIT_FOR(stats().disk_scans == 1);
-	assert_int_equal(stats().disk_blocks, CFS_ARRAY_SIZE(v));
-	assert_int_equal(stats().disk_bytes, BLOCK + 10 + 70000 + 3 * 4096);
+	WAIT_FOR(metric("disk_cache_scans_total") == 1);
+	assert_int_equal(metric("disk_cache_blocks"), CFS_ARRAY_SIZE(v));
+	assert_int_equal(metric("disk_cache_bytes"), BLOCK + 10 + 70000 + 3 * 4096);
 	for (i = 0; i < CFS_ARRAY_SIZE(v); i++)
 		assert_int_equal(get(&v[i], 0, v[i].len), v[i].len);
 	assert_false(file_exists(&torn));

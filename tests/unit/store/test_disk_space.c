@@ -42,18 +42,20 @@ static void size_is_kept(void **state)
 			struct cfs_block b = {.slice = 200 + k, .len = 256 << 10};
 
 			offer(&b);
-			WAIT_FOR(stats().disk_pending_bytes == 0);
+			WAIT_FOR(metric("disk_cache_pending_bytes") == 0);
 			assert_true(bytes_on_disk() <= disk_conf.size);
-			assert_true(stats().disk_bytes <= disk_conf.size);
+			assert_true(metric("disk_cache_bytes") <= disk_conf.size);
 		}
 		assert_true(bytes_on_disk() >= disk_conf.size * 8 / 10);
-		assert_int_equal(stats().disk_evictions, policies[i] == CFS_EVICT_NONE ? 0 : 29);
+		assert_int_equal(metric("disk_cache_evictions_total"),
+				 policies[i] == CFS_EVICT_NONE ? 0 : 29);
 		close_disk();
 		/* A smaller size after a restart. */
 		disk_conf.size = 1 * MIB;
 		open_disk();
 		if (policies[i] != CFS_EVICT_NONE)
-			WAIT_FOR(stats().disk_scans == 1 && bytes_on_disk() <= disk_conf.size);
+			WAIT_FOR(metric("disk_cache_scans_total") == 1 &&
+				 bytes_on_disk() <= disk_conf.size);
 		close_disk();
 		disk_conf.size = 3 * MIB;
 		remove_tree(cache);
@@ -70,9 +72,9 @@ static void items_are_bounded(void **state)
 		struct cfs_block b = {.slice = 300 + k, .len = 100};
 
 		store_block(&b);
-		assert_true(stats().disk_blocks <= 10);
+		assert_true(metric("disk_cache_blocks") <= 10);
 	}
-	assert_int_equal(stats().disk_evictions, 40);
+	assert_int_equal(metric("disk_cache_evictions_total"), 40);
 	close_disk();
 }
 
@@ -86,10 +88,10 @@ static void old_blocks_expire(void **state)
 	touch(path_of(&b), 104, 7200);
 	disk_conf.expire_s = 3600;
 	open_disk();
-	WAIT_FOR(stats().disk_expired == 1);
+	WAIT_FOR(metric("disk_cache_expired_total") == 1);
 	assert_false(file_exists(&b));
 	store_block(&b);
-	WAIT_FOR(stats().disk_scans == 1);
+	WAIT_FOR(metric("disk_cache_scans_total") == 1);
 	assert_true(file_exists(&b));
 	close_disk();
 }
@@ -127,10 +129,10 @@ static void full_file_system(void **state)
 	for (k = 0; k < 20; k++) {
 		b = (struct cfs_block){.slice = 700 + k, .len = 1 << 20};
 		offer(&b);
-		WAIT_FOR(stats().disk_pending_bytes == 0);
+		WAIT_FOR(metric("disk_cache_pending_bytes") == 0);
 	}
-	assert_true(stats().disk_writes >= 15);
-	assert_true(stats().disk_evictions >= 8);
+	assert_true(metric("disk_cache_writes_total") >= 15);
+	assert_true(metric("disk_cache_evictions_total") >= 8);
 	assert_int_equal(get(&b, 0, b.len), b.len);
 
 	/* Somebody else takes the space: the cache gives all it has, then rests. */
@@ -143,14 +145,14 @@ static void full_file_system(void **state)
 	b = (struct cfs_block){.slice = 721, .len = BLOCK};
 	put_object(&b);
 	assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
-	WAIT_FOR(stats().disk_dirs_bad == 1);
-	assert_int_equal(stats().disk_blocks, 0);
+	WAIT_FOR(metric("disk_cache_directories_failed") == 1);
+	assert_int_equal(metric("disk_cache_blocks"), 0);
 	cfs_store_forget(store, &b);
 	assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
 	close(fd);
 	unlink(filler);
 	free(filler);
-	WAIT_FOR(stats().disk_dirs_bad == 0);
+	WAIT_FOR(metric("disk_cache_directories_failed") == 0);
 	store_block(&b);
 	close_disk();
 }
@@ -167,11 +169,11 @@ static void free_space_is_kept(void **state)
 	for (k = 0; k < 30; k++) {
 		b = (struct cfs_block){.slice = 740 + k, .len = 1 << 20};
 		offer(&b);
-		WAIT_FOR(stats().disk_pending_bytes == 0);
+		WAIT_FOR(metric("disk_cache_pending_bytes") == 0);
 		assert_true(bytes_on_disk() <= 8 * MIB);
 	}
 	assert_true(bytes_on_disk() >= 6 * MIB);
-	assert_int_equal(stats().disk_dirs_bad, 0);
+	assert_int_equal(metric("disk_cache_directories_failed"), 0);
 	close_disk();
 }
 
@@ -187,11 +189,11 @@ static void free_inodes_are_kept(void **state)
 	for (k = 0; k < 60; k++) {
 		b = (struct cfs_block){.slice = 780 + k, .len = 100};
 		offer(&b);
-		WAIT_FOR(stats().disk_pending_bytes == 0);
+		WAIT_FOR(metric("disk_cache_pending_bytes") == 0);
 	}
-	assert_true(stats().disk_evictions > 20);
-	assert_in_range(stats().disk_blocks, 15, 30);
-	assert_int_equal(stats().disk_dirs_bad, 0);
+	assert_true(metric("disk_cache_evictions_total") > 20);
+	assert_in_range(metric("disk_cache_blocks"), 15, 30);
+	assert_int_equal(metric("disk_cache_directories_failed"), 0);
 	close_disk();
 }
 

@@ -47,13 +47,13 @@ static void large_reads(void **state)
 		len = 1 + (uint32_t)rand_r(&seed) % CFS_MIN(b.len - off, (uint32_t)MIB);
 		assert_int_equal(read_range(&b, off, len, soon()), 0);
 	}
-	assert_int_equal(stats().memory_bytes, 0);
-	assert_int_equal(stats().disk_hits, 200);
-	assert_int_equal(stats().gets, 0);
+	assert_int_equal(metric("memory_cache_bytes"), 0);
+	assert_int_equal(metric("disk_cache_hits_total"), 200);
+	assert_int_equal(metric_for("object_requests_total", "get"), 0);
 	/* Read ahead: into the kernel's cache. */
 	assert_true(cfs_store_prefetch(store, &b, 0, b.len, 0));
 	assert_int_equal(read_range(&b, 0, CFS_MIN(b.len, (uint32_t)MIB), soon()), 0);
-	assert_int_equal(stats().memory_bytes, 0);
+	assert_int_equal(metric("memory_cache_bytes"), 0);
 	close_disk();
 }
 
@@ -65,15 +65,15 @@ static void small_reads(void **state)
 	open_disk();
 	store_block(&b);
 	assert_int_equal(read_range(&b, 100 * 4096, 4096, soon()), 0);
-	assert_int_equal(stats().memory_bytes, 0);
-	assert_int_equal(stats().disk_hits, 1);
-	assert_int_equal(stats().gets, 0);
+	assert_int_equal(metric("memory_cache_bytes"), 0);
+	assert_int_equal(metric("disk_cache_hits_total"), 1);
+	assert_int_equal(metric_for("object_requests_total", "get"), 0);
 	/* A missing block comes from the object store, once. */
 	put_object(&c);
 	assert_int_equal(read_range(&c, 100 * 4096, 4096, soon()), 0);
-	assert_int_equal(stats().gets, 1);
+	assert_int_equal(metric_for("object_requests_total", "get"), 1);
 	assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
-	assert_int_equal(stats().gets, 1);
+	assert_int_equal(metric_for("object_requests_total", "get"), 1);
 	close_disk();
 }
 
@@ -86,10 +86,10 @@ static void parts_add_up(void **state)
 	open_disk();
 	put_object(&b);
 	for (at = 0; at < BLOCK; at += CFS_PAGE_LARGE) {
-		assert_int_equal(stats().disk_writes, 0);
+		assert_int_equal(metric("disk_cache_writes_total"), 0);
 		assert_int_equal(read_range(&b, at, CFS_PAGE_LARGE, soon()), 0);
 	}
-	WAIT_FOR(stats().disk_writes == 1);
+	WAIT_FOR(metric("disk_cache_writes_total") == 1);
 	assert_int_equal(get(&b, 0, b.len), b.len);
 	close_disk();
 }
@@ -102,15 +102,15 @@ static void uploads(void **state)
 
 	open_disk();
 	assert_int_equal(put_sync(&small), 0);
-	WAIT_FOR(stats().disk_writes == 1);
+	WAIT_FOR(metric("disk_cache_writes_total") == 1);
 	assert_int_equal(get(&small, 0, small.len), small.len);
 
 	cfs_segs_init(&segs);
 	assert_int_equal(cfs_segs_add_zeros(&segs, BLOCK), 0);
 	assert_int_equal(cfs_store_put_sync(store, &large, &segs, soon()), 0);
 	cfs_segs_release(&segs);
-	assert_int_equal(stats().disk_pending_bytes, 0);
-	assert_int_equal(stats().disk_writes, 1);
+	assert_int_equal(metric("disk_cache_pending_bytes"), 0);
+	assert_int_equal(metric("disk_cache_writes_total"), 1);
 	close_disk();
 }
 
@@ -143,7 +143,7 @@ static void waiting_blocks_give_way(void **state)
 	for (n = 0; n < 512; n++)
 		assert_int_equal(
 			cfs_page_get(pool, CFS_PAGE_LARGE, CFS_USE_READ, soon(), &pages[n]), 0);
-	WAIT_FOR(stats().disk_writes + stats().disk_drops == 12);
+	WAIT_FOR(metric("disk_cache_writes_total") + metric("disk_cache_drops_total") == 12);
 	while (n > 0)
 		cfs_page_unref(pages[--n]);
 	close_disk();
@@ -159,9 +159,9 @@ static void waiting_blocks_are_bounded(void **state)
 	for (k = 0; k < 12; k++) {
 		b = (struct cfs_block){.slice = 420 + k, .len = BLOCK};
 		offer(&b);
-		assert_true(stats().disk_pending_bytes <= disk_conf.pending_max);
+		assert_true(metric("disk_cache_pending_bytes") <= disk_conf.pending_max);
 	}
-	WAIT_FOR(stats().disk_writes + stats().disk_drops == 12);
+	WAIT_FOR(metric("disk_cache_writes_total") + metric("disk_cache_drops_total") == 12);
 	close_disk();
 }
 
@@ -220,14 +220,14 @@ static void under_load(void **state)
 		default:
 			offer(&b);
 		}
-		assert_true(stats().disk_bytes <= disk_conf.size);
+		assert_true(metric("disk_cache_bytes") <= disk_conf.size);
 		cfs_backoff(0, 2, 2, soon());
 	}
 	stop = true;
 	for (k = 0; k < 4; k++)
 		pthread_join(threads[k], NULL);
 	assert_int_equal(wrong, 0);
-	WAIT_FOR(stats().disk_dirs_bad == 0);
+	WAIT_FOR(metric("disk_cache_directories_failed") == 0);
 	close_disk();
 }
 

@@ -55,8 +55,8 @@ static void test_staged_then_uploaded(void **state)
 	open_mount();
 	assert_int_equal(put_sync(&a), 0);
 	assert_int_equal(put_sync(&b), 0);
-	assert_int_equal(stats().staged_blocks, 2);
-	assert_int_equal(stats().staged_bytes, BLOCK + 100001);
+	assert_int_equal(metric("staging_blocks"), 2);
+	assert_int_equal(metric("staging_bytes"), BLOCK + 100001);
 	assert_true(in_tree("rawstaging", &a) && in_tree("rawstaging", &b));
 	/* As other clients have it: the name in raw is a link, checksums follow the data. */
 	path_in("raw", &b, path);
@@ -64,17 +64,17 @@ static void test_staged_then_uploaded(void **state)
 	assert_int_equal(st.st_nlink, 2);
 	assert_int_equal(st.st_size, 100001 + 4 * 4);
 	assert_int_equal(st.st_mode & 07777, 0600);
-	WAIT_FOR(stats().stage_upload_errors >= 3);
+	WAIT_FOR(metric("staging_upload_errors_total") >= 3);
 	assert_false(object_exists(&a) || object_exists(&b));
 	assert_int_equal(read_block(&a), 0);
 
 	faulty.put_error = 0;
-	WAIT_FOR(stats().staged_blocks == 0);
+	WAIT_FOR(metric("staging_blocks") == 0);
 	assert_true(object_exists(&a) && object_exists(&b));
 	assert_false(in_tree("rawstaging", &a) || in_tree("rawstaging", &b));
 	assert_true(in_tree("raw", &a) && in_tree("raw", &b));
-	assert_int_equal(stats().stage_uploads, 2);
-	assert_int_equal(stats().staged_bytes, 0);
+	assert_int_equal(metric("staging_uploads_total"), 2);
+	assert_int_equal(metric("staging_bytes"), 0);
 	/* The file may go only when the object lasts. */
 	assert_true(faulty.syncs >= 1);
 	assert_int_equal(read_block(&b), 0);
@@ -93,7 +93,7 @@ static void test_read_from_stage(void **state)
 	assert_int_equal(put_sync(&b), 0);
 	close_disk();
 	open_mount();
-	WAIT_FOR(stats().staged_blocks == 2);
+	WAIT_FOR(metric("staging_blocks") == 2);
 	assert_int_equal(read_block(&a), 0);
 	cfs_store_forget(store, &a);
 	cfs_store_forget(store, &b);
@@ -129,7 +129,7 @@ static void test_found_at_start(void **state)
 
 	conf = (struct cfs_stage_conf){.max_uploads = 1, .tick_ms = 10};
 	open_mount();
-	WAIT_FOR(stats().stage_uploads == 5);
+	WAIT_FOR(metric("staging_uploads_total") == 5);
 	for (i = 0; i < 5; i++) {
 		cfs_store_block_key(store, &b[i], key);
 		assert_string_equal(faulty.keys[i], key); /* oldest first */
@@ -140,7 +140,7 @@ static void test_found_at_start(void **state)
 	faulty.put_error = -EIO;
 	b[0] = block(99, 1000);
 	assert_int_equal(put_sync(&b[0]), -EIO);
-	assert_int_equal(stats().stage_bypassed, 0);
+	assert_int_equal(metric("staging_bypassed_total"), 0);
 	close_disk();
 }
 
@@ -184,7 +184,7 @@ static void test_damaged_is_not_uploaded(void **state)
 
 	conf.delay_ms = 0;
 	open_mount();
-	WAIT_FOR(stats().staged_damaged == 4 && stats().staged_blocks == 0);
+	WAIT_FOR(metric("staging_damaged_blocks") == 4 && metric("staging_blocks") == 0);
 	assert_true(object_exists(&good));
 	assert_int_equal(faulty.n_keys, 1);
 	assert_true(in_tree("rawstaging", &flipped) && in_tree("rawstaging", &torn));
@@ -255,13 +255,13 @@ static void test_other_clients_files(void **state)
 		close(fd);
 	}
 	open_mount();
-	WAIT_FOR(stats().staged_blocks == CFS_ARRAY_SIZE(cases));
+	WAIT_FOR(metric("staging_blocks") == CFS_ARRAY_SIZE(cases));
 	for (i = 0; i < CFS_ARRAY_SIZE(cases); i++)
 		assert_int_equal(read_block(&b[i]), 0);
 	close_disk();
 	conf.delay_ms = 0;
 	open_mount();
-	WAIT_FOR(stats().stage_uploads == CFS_ARRAY_SIZE(cases));
+	WAIT_FOR(metric("staging_uploads_total") == CFS_ARRAY_SIZE(cases));
 	for (i = 0; i < CFS_ARRAY_SIZE(cases); i++)
 		assert_int_equal(tier_of_put(&b[i]), cases[i].tier);
 	close_disk();
@@ -280,21 +280,21 @@ static void test_cap_and_threshold(void **state)
 	assert_int_equal(put_sync(&c), 0);
 	assert_false(object_exists(&a) || object_exists(&c));
 	assert_true(object_exists(&b));
-	assert_int_equal(stats().stage_bypassed, 1);
-	assert_int_equal(stats().staged_bytes, BLOCK + 4096);
+	assert_int_equal(metric("staging_bypassed_total"), 1);
+	assert_int_equal(metric("staging_bytes"), BLOCK + 4096);
 	close_disk();
 
 	conf.size = 0;
 	conf.threshold = 5000;
 	open_mount();
-	WAIT_FOR(stats().staged_blocks == 2);
+	WAIT_FOR(metric("staging_blocks") == 2);
 	a = block(4, 5000);
 	b = block(5, 4999);
 	assert_int_equal(put_sync(&a), 0);
 	assert_int_equal(put_sync(&b), 0);
 	assert_true(object_exists(&a));
 	assert_false(object_exists(&b));
-	assert_int_equal(stats().stage_bypassed, 0);
+	assert_int_equal(metric("staging_bypassed_total"), 0);
 	close_disk();
 }
 
@@ -307,8 +307,8 @@ static void test_full_disk(void **state)
 	open_mount();
 	assert_int_equal(put_sync(&a), 0);
 	assert_true(object_exists(&a));
-	assert_int_equal(stats().stage_bypassed, 1);
-	assert_int_equal(stats().disk_dirs_bad, 0);
+	assert_int_equal(metric("staging_bypassed_total"), 1);
+	assert_int_equal(metric("disk_cache_directories_failed"), 0);
 	close_disk();
 }
 
@@ -325,7 +325,7 @@ static void test_directory_gone(void **state)
 	assert_int_equal(read_block(&b), 0);
 	cfs_stage_set_mode(store, CFS_STAGE_FLUSH);
 	/* It was still in memory. */
-	WAIT_FOR(stats().staged_blocks == 0);
+	WAIT_FOR(metric("staging_blocks") == 0);
 	assert_true(object_exists(&a));
 	close_disk();
 }
@@ -340,7 +340,7 @@ static void test_removed(void **state)
 	assert_int_equal(put_sync(&a), 0);
 	assert_int_equal(put_sync(&b), 0);
 	assert_int_equal(cfs_store_remove_slice(store, 1, 4096, soon()), 0);
-	assert_int_equal(stats().staged_blocks, 1);
+	assert_int_equal(metric("staging_blocks"), 1);
 	assert_false(in_tree("rawstaging", &a) || in_tree("raw", &a));
 	assert_int_equal(read_block(&a), -ENOENT);
 
@@ -349,7 +349,7 @@ static void test_removed(void **state)
 	wait_held(1);
 	assert_int_equal(cfs_store_remove_slice(store, 2, 4096, soon()), 0);
 	let_go();
-	WAIT_FOR(stats().staged_blocks == 0 && !object_exists(&b));
+	WAIT_FOR(metric("staging_blocks") == 0 && !object_exists(&b));
 	WAIT_FOR(!in_tree("rawstaging", &b) && !in_tree("raw", &b));
 	assert_int_equal(faulty.n_keys, 1);
 	close_disk();
@@ -371,14 +371,14 @@ static void test_drain(void **state)
 
 	faulty.put_error = 0;
 	open_mount();
-	WAIT_FOR(stats().staged_blocks == 1);
+	WAIT_FOR(metric("staging_blocks") == 1);
 	cfs_stage_set_mode(store, CFS_STAGE_LEAVE);
 	assert_int_equal(cfs_stage_drain(store, LONG_MS), 1);
 	assert_false(object_exists(&a));
 	close_disk();
 
 	open_mount();
-	WAIT_FOR(stats().staged_blocks == 1);
+	WAIT_FOR(metric("staging_blocks") == 1);
 	assert_int_equal(cfs_stage_drain(store, LONG_MS), 0);
 	assert_true(object_exists(&a));
 	close_disk();
@@ -395,7 +395,7 @@ static void test_hold(void **state)
 	close_disk();
 	conf = (struct cfs_stage_conf){.read_only = true, .tick_ms = 10};
 	open_mount();
-	WAIT_FOR(stats().staged_blocks == 1);
+	WAIT_FOR(metric("staging_blocks") == 1);
 	assert_int_equal(read_block(&a), 0);
 	assert_int_equal(cfs_stage_drain(store, LONG_MS), 0);
 	close_disk();
@@ -503,7 +503,7 @@ static void test_blame(void **state)
 		b.slice++;
 		cfs_cachedir_fault(&disk->set.v[0], "test", -ENODEV, false);
 		assert_int_equal(put_sync(&b), 0);
-		WAIT_FOR(stats().disk_dirs_bad == 0);
+		WAIT_FOR(metric("disk_cache_directories_failed") == 0);
 		dir = cfs_disk_staged_dir(disk, &b);
 	} while (dir != &disk->dirs[1] || cfs_disk_dir_of_key(disk, &b) != &disk->dirs[0]);
 	cfs_disk_tier.late(disk, &b);
@@ -539,13 +539,13 @@ static void test_wrong_hours(void **state)
 	conf.hour_until = (tm.tm_hour + 3) % 24;
 	open_mount();
 	assert_int_equal(put_sync(&a), 0);
-	assert_int_equal(stats().staged_blocks, 1);
+	assert_int_equal(metric("staging_blocks"), 1);
 	close_disk();
 	assert_int_equal(faulty.n_keys, 0);
 	conf.hour_from = tm.tm_hour;
 	conf.hour_until = (tm.tm_hour + 2) % 24;
 	open_mount();
-	WAIT_FOR(stats().stage_uploads == 1);
+	WAIT_FOR(metric("staging_uploads_total") == 1);
 	close_disk();
 }
 

@@ -222,13 +222,13 @@ static void reads(void **state)
 	join_readers(t, N);
 	for (i = 0; i < N; i++)
 		assert_int_equal(rd[i].r, 0);
-	WAIT_FOR(stats().disk_dirs_bad == 1);
+	WAIT_FOR(metric("disk_cache_directories_failed") == 1);
 	set_hang(false);
-	WAIT_FOR(stats().disk_dirs_bad == 0 && held() == 0);
-	hits = stats().disk_hits;
+	WAIT_FOR(metric("disk_cache_directories_failed") == 0 && held() == 0);
+	hits = metric("disk_cache_hits_total");
 	/* Blocks that bypassed the disk are in memory. */
 	assert_int_equal(get(&rd[0].b, 0, 4096), 4096);
-	assert_int_equal(stats().disk_hits, hits + 1);
+	assert_int_equal(metric("disk_cache_hits_total"), hits + 1);
 	close_disk();
 }
 
@@ -248,7 +248,7 @@ static void questions_and_removals(void **state)
 	assert_false(object_exists(&b));
 	assert_true(cfs_store_warm(store, &c, cfs_deadline_in(2000)) < 0);
 	set_hang(false);
-	WAIT_FOR(stats().disk_dirs_bad == 0);
+	WAIT_FOR(metric("disk_cache_directories_failed") == 0);
 	WAIT_FOR(!file_exists(&b));
 	close_disk();
 }
@@ -268,8 +268,8 @@ static void removals(void **state)
 	set_hang(true);
 	for (i = 0; i < N; i++)
 		cfs_store_forget(store, &b[i]);
-	assert_int_equal(stats().disk_dirs_bad, 0);
-	assert_int_equal(stats().disk_errors, 1);
+	assert_int_equal(metric("disk_cache_directories_failed"), 0);
+	assert_int_equal(metric("disk_cache_errors_total"), 1);
 	set_hang(false);
 	for (i = 0; i < N; i++)
 		WAIT_FOR(!file_exists(&b[i]));
@@ -286,18 +286,19 @@ static void writes(void **state)
 	start(false);
 	fill(&b, PAGE, &data);
 	set_hang(true);
-	for (; stats().disk_dirs_bad == 0 && b.slice < 100000; b.slice++) {
+	for (; metric("disk_cache_directories_failed") == 0 && b.slice < 100000; b.slice++) {
 		cfs_disk_tier.offer(disk, &b, &data);
 		cfs_backoff(0, 1, 1, soon());
 	}
 	cfs_segs_release(&data);
-	assert_int_equal(stats().disk_dirs_bad, 1);
+	assert_int_equal(metric("disk_cache_directories_failed"), 1);
 	/* But for the one that is being written. */
-	assert_int_equal(stats().disk_pending_bytes, BLOCK);
+	assert_int_equal(metric("disk_cache_pending_bytes"), BLOCK);
 	cfs_pool_stats(pool, &st);
 	assert_int_equal(st.used[CFS_USE_READ] + st.used[CFS_USE_WRITE], BLOCK);
 	set_hang(false);
-	WAIT_FOR(stats().disk_dirs_bad == 0 && stats().disk_pending_bytes == 0);
+	WAIT_FOR(metric("disk_cache_directories_failed") == 0 &&
+		 metric("disk_cache_pending_bytes") == 0);
 	close_disk();
 }
 
@@ -312,18 +313,18 @@ static void staging(void **state)
 
 	start(true);
 	assert_int_equal(put_sync(&a), 0);
-	assert_int_equal(stats().staged_blocks, 1);
+	assert_int_equal(metric("staging_blocks"), 1);
 	set_hang(true);
 	assert_int_equal(put_sync(&b), 0);
 	assert_true(object_exists(&b));
-	assert_int_equal(stats().staged_blocks, 1);
-	WAIT_FOR(stats().disk_dirs_bad == 1);
+	assert_int_equal(metric("staging_blocks"), 1);
+	WAIT_FOR(metric("disk_cache_directories_failed") == 1);
 	assert_int_equal(put_sync(&b), 0);
 	assert_int_equal(put_sync(&c), 0);
 	assert_true(object_exists(&c));
-	assert_int_equal(stats().stage_bypassed, 3);
+	assert_int_equal(metric("staging_bypassed_total"), 3);
 	set_hang(false);
-	WAIT_FOR(stats().disk_dirs_bad == 0 && held() == 0);
+	WAIT_FOR(metric("disk_cache_directories_failed") == 0 && held() == 0);
 	WAIT_FOR(!in_tree("rawstaging", &b));
 	assert_true(object_exists(&b));
 	assert_true(in_tree("rawstaging", &a));
@@ -331,7 +332,7 @@ static void staging(void **state)
 	assert_int_equal(put_sync(&c), 0);
 	assert_false(object_exists(&c));
 	assert_true(in_tree("rawstaging", &c));
-	assert_int_equal(stats().staged_blocks, 2);
+	assert_int_equal(metric("staging_blocks"), 2);
 	close_disk();
 }
 
@@ -350,9 +351,10 @@ static void staged_block(void **state)
 	set_hang(true);
 	start_readers(&rd, &t, 1);
 	WAIT_FOR(held() > 0);
-	for (other.slice = 2; other.slice < 20 && stats().disk_dirs_bad == 0; other.slice++)
+	for (other.slice = 2; other.slice < 20 && metric("disk_cache_directories_failed") == 0;
+	     other.slice++)
 		assert_int_equal(read_range(&other, 0, 4096, soon()), 0);
-	assert_int_equal(stats().disk_dirs_bad, 1);
+	assert_int_equal(metric("disk_cache_directories_failed"), 1);
 	assert_int_equal(pthread_tryjoin_np(t, NULL), EBUSY);
 	set_hang(false);
 	join_readers(&t, 1);
@@ -422,16 +424,16 @@ static void staged_upload(void **state)
 	close_disk();
 	open_disk();
 	assert_int_equal(cfs_stage_start(store, disk, &conf), 0);
-	WAIT_FOR(stats().staged_blocks == 1);
+	WAIT_FOR(metric("staging_blocks") == 1);
 	assert_int_equal(put_sync(&in_memory), 0);
 	assert_int_equal(put_sync(&too), 0);
-	assert_int_equal(stats().staged_blocks, 3);
+	assert_int_equal(metric("staging_blocks"), 3);
 	set_hang(true);
 	cfs_stage_set_mode(store, CFS_STAGE_FLUSH);
 	WAIT_FOR(object_exists(&in_memory) && object_exists(&too));
 	assert_false(object_exists(&on_disk));
 	set_hang(false);
-	WAIT_FOR(stats().staged_blocks == 0);
+	WAIT_FOR(metric("staging_blocks") == 0);
 	assert_true(object_exists(&on_disk));
 	WAIT_FOR(!in_tree("rawstaging", &on_disk) && !in_tree("rawstaging", &in_memory) &&
 		 !in_tree("rawstaging", &too));
@@ -487,9 +489,9 @@ static void scan_that_hangs(void **state)
 	assert_int_equal(cfs_stage_start(store, disk, &conf), 0);
 	WAIT_FOR(held() == 1);
 	assert_int_equal(put_sync(&b), 0);
-	WAIT_FOR(stats().stage_upload_errors > 0);
+	WAIT_FOR(metric("staging_upload_errors_total") > 0);
 	faulty.put_error = 0;
-	WAIT_FOR(stats().staged_blocks == 0);
+	WAIT_FOR(metric("staging_blocks") == 0);
 	assert_true(object_exists(&b));
 	set_flag(&hang.scans, false);
 	close_disk();
@@ -505,7 +507,7 @@ static void scan_that_fails(void **state)
 	close_disk();
 	hang.scans_fail = 1;
 	start(true);
-	WAIT_FOR(stats().staged_blocks == 1);
+	WAIT_FOR(metric("staging_blocks") == 1);
 	assert_int_equal(hang.scans_fail, 0);
 	close_disk();
 }
@@ -550,7 +552,7 @@ static void damaged_file(void **state)
 	assert_int_equal(read_range(&torn, 0, 4096, soon()), 0);
 	assert_int_equal(read_range(&wrong, 0, 4096, soon()), 0);
 	assert_int_equal(end_reading(), 0);
-	assert_int_equal(stats().disk_corrupt, 2);
+	assert_int_equal(metric("disk_cache_corrupt_total"), 2);
 	assert_false(file_exists(&torn) || file_exists(&wrong));
 	close_disk();
 }

@@ -50,12 +50,12 @@ static void eviction_keeps_the_budget(void **state)
 		pthread_join(t[i], &bad);
 		assert_null(bad);
 	}
-	WAIT_FOR(stats().downloads_queued == 0);
+	WAIT_FOR(metric("store_downloads_queued") == 0);
 	cfs_pool_stats(pool, &st);
 	assert_true(st.mapped <= 64 * MIB + 3 * 2 * MIB);
-	assert_true(stats().memory_bytes <= 64 * MIB);
-	assert_true(stats().memory_bytes > 32 * MIB);
-	assert_true(stats().memory_hits > 0);
+	assert_true(metric("memory_cache_bytes") <= 64 * MIB);
+	assert_true(metric("memory_cache_bytes") > 32 * MIB);
+	assert_true(metric("memory_cache_hits_total") > 0);
 	stop_store();
 }
 
@@ -95,8 +95,8 @@ static void no_memory_no_read(void **state)
 		assert_int_equal(cfs_page_get(pool, PAGE, CFS_USE_PEER, 0, &pages[i]), 0);
 	assert_int_equal(read_range(&b, 0, 10, cfs_deadline_in(50)), -EIO);
 	cfs_store_prefetch(store, &b, 0, BLOCK, 0);
-	assert_int_equal(stats().prefetches, 0);
-	assert_int_equal(stats().prefetch_drops, 1);
+	assert_int_equal(metric("store_prefetches_total"), 0);
+	assert_int_equal(metric("store_prefetch_drops_total"), 1);
 	for (i = 0; i < CFS_ARRAY_SIZE(pages); i++)
 		cfs_page_unref(pages[i]);
 	assert_int_equal(read_range(&b, 0, BLOCK, soon()), 0);
@@ -115,7 +115,7 @@ static void large_misses_respect_the_budget(void **state)
 	for (i = 0; i < CFS_ARRAY_SIZE(pages); i++)
 		assert_int_equal(cfs_page_get(pool, PAGE, CFS_USE_WRITE, 0, &pages[i]), 0);
 	assert_int_equal(read_range(&b, 0, BLOCK / 4, soon()), 0);
-	assert_int_equal(stats().get_bytes, BLOCK / 4);
+	assert_int_equal(metric_for("object_data_bytes_total", "get"), BLOCK / 4);
 	for (i = 0; i < CFS_ARRAY_SIZE(pages); i++)
 		cfs_page_unref(pages[i]);
 	stop_store();

@@ -25,10 +25,10 @@ static void prefetch(void **state)
 	join_readers(&t, 1);
 	assert_int_equal(rd.r, 0);
 	assert_int_equal(faulty.gets, 1);
-	assert_int_equal(stats().prefetches, 1);
+	assert_int_equal(metric("store_prefetches_total"), 1);
 	/* A prefetch that fails decides nothing for the reader. */
 	cfs_store_prefetch(store, &absent, 0, BLOCK, 0);
-	WAIT_FOR(stats().get_errors == 1);
+	WAIT_FOR(metric_for("object_request_errors_total", "get") == 1);
 	put_object(&absent);
 	assert_int_equal(read_range(&absent, 0, 10, soon()), 0);
 	stop_store();
@@ -55,7 +55,7 @@ static void streams_pass_by(void **state)
 	}
 	assert_int_equal(faulty.gets, n + 1);
 	/* An eighth, what came last, and what was kept. */
-	assert_in_range(stats().memory_bytes, 2 * BLOCK, 64 * MIB / 8 + 2 * BLOCK);
+	assert_in_range(metric("memory_cache_bytes"), 2 * BLOCK, 64 * MIB / 8 + 2 * BLOCK);
 	assert_true(cfs_store_in_memory(store, &kept, 0, BLOCK));
 	/* A block that is read again is kept like any other. */
 	b.index = n - 1;
@@ -86,7 +86,7 @@ static void streams_pass_by_what_is_held(void **state)
 		assert_int_equal(cfs_store_read(store, &b, BLOCK - PAGE, PAGE, soon(), &s[b.index]),
 				 0);
 	}
-	assert_in_range(stats().memory_bytes, BLOCK, 64 * MIB / 8 + 2 * BLOCK);
+	assert_in_range(metric("memory_cache_bytes"), BLOCK, 64 * MIB / 8 + 2 * BLOCK);
 	for (b.index = 0; b.index < N; b.index++)
 		cfs_segs_release(&s[b.index]);
 	stop_store();
@@ -104,8 +104,8 @@ static void prefetches_are_bounded(void **state)
 	}
 	/* Three quarters of four workers; the fourth is free for a reader. */
 	wait_held(3);
-	assert_int_equal(stats().prefetches, 3);
-	assert_int_equal(stats().prefetch_drops, 17);
+	assert_int_equal(metric("store_prefetches_total"), 3);
+	assert_int_equal(metric("store_prefetch_drops_total"), 17);
 	hold(&faulty.hold_gets, 0);
 	b.index = 19;
 	assert_int_equal(read_range(&b, 0, PAGE, soon()), 0);
@@ -130,7 +130,7 @@ static void whole_blocks_are_prefetched(void **state)
 	assert_false(far);
 	cfs_segs_release(&s);
 	assert_true(cfs_store_prefetch_block(store, &b, 1));
-	WAIT_FOR(stats().get_bytes == BLOCK);
+	WAIT_FOR(metric_for("object_data_bytes_total", "get") == BLOCK);
 	assert_int_equal(faulty.gets, 2);
 
 	/* One at a time, of a queue that ends somewhere, and each block once. */
@@ -142,16 +142,16 @@ static void whole_blocks_are_prefetched(void **state)
 			wait_held(1);
 	}
 	assert_int_equal(faulty.gets, 3);
-	assert_in_range(stats().block_prefetch_drops, 50, 100);
-	assert_int_equal(stats().block_prefetches, 1 + 1 + 64 + 0);
+	assert_in_range(metric("store_block_prefetch_drops_total"), 50, 100);
+	assert_int_equal(metric("store_block_prefetches_total"), 1 + 1 + 64 + 0);
 	/* The queue of a closed file is not fetched. */
 	cfs_store_cancel(store, 2);
-	assert_int_equal(stats().prefetch_cancels, 0);
+	assert_int_equal(metric("store_prefetch_cancels_total"), 0);
 	cfs_store_cancel(store, 1);
-	assert_int_equal(stats().prefetch_cancels, 64);
+	assert_int_equal(metric("store_prefetch_cancels_total"), 64);
 	let_go();
 	b.index = 1;
-	WAIT_FOR(stats().get_bytes == 2 * (uint64_t)BLOCK);
+	WAIT_FOR(metric_for("object_data_bytes_total", "get") == 2 * (uint64_t)BLOCK);
 	assert_true(cfs_store_in_memory(store, &b, 0, BLOCK));
 	assert_int_equal(faulty.gets, 3);
 	stop_store();
@@ -182,9 +182,9 @@ static void cancelled_read_ahead(void **state)
 	assert_true(cfs_store_prefetch(store, &b, 0, PAGE, 7));
 	start_readers(&late, &t_late, 1);
 	cfs_store_cancel(store, 8);
-	assert_int_equal(stats().prefetch_cancels, 0);
+	assert_int_equal(metric("store_prefetch_cancels_total"), 0);
 	cfs_store_cancel(store, 7);
-	assert_int_equal(stats().prefetch_cancels, 1);
+	assert_int_equal(metric("store_prefetch_cancels_total"), 1);
 	let_go();
 	join_readers(t, 4);
 	join_readers(&t_late, 1);
@@ -220,8 +220,8 @@ static void pages_ahead_wait_for_their_reader(void **state)
 	start_store((struct setting){.budget = 64 * MIB});
 	put_object(&ahead);
 	assert_true(cfs_store_prefetch(store, &ahead, 0, BLOCK, 0));
-	WAIT_FOR(stats().get_bytes == BLOCK);
-	WAIT_FOR(stats().memory_bytes == BLOCK);
+	WAIT_FOR(metric_for("object_data_bytes_total", "get") == BLOCK);
+	WAIT_FOR(metric("memory_cache_bytes") == BLOCK);
 	/* 80 % of the pool are for pages, half of that is what one may wait for. */
 	for (b.index = 0; b.index < 18; b.index++) {
 		put_object(&b);

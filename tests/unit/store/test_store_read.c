@@ -42,7 +42,7 @@ static void ranges(void **state)
 	/* Only what is missing, in as many runs as it takes. */
 	assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
 	assert_int_equal(faulty.gets, 4);
-	assert_int_equal(stats().get_bytes, b.len);
+	assert_int_equal(metric_for("object_data_bytes_total", "get"), b.len);
 	assert_true(cfs_store_in_memory(store, &b, 0, b.len));
 	cfs_store_forget(store, &b);
 	assert_int_equal(read_range(&b, 3 * PAGE, PAGE, soon()), 0);
@@ -144,7 +144,7 @@ static void bad_objects(void **state)
 	faulty.get_error = -EACCES;
 	assert_int_equal(cfs_store_read(store, &b, 0, b.len, soon(), &s), -EACCES);
 	faulty.get_error = 0;
-	assert_int_equal(stats().get_errors, 6);
+	assert_int_equal(metric_for("object_request_errors_total", "get"), 6);
 	assert_true(range_is_right(&s, &other, 0, 10));
 	cfs_segs_release(&s);
 	/* Nothing of it is remembered. */
@@ -174,7 +174,7 @@ static void nowait_on_the_calling_thread(void **state)
 	put_object(&b);
 	assert_int_equal(read_range(&b, 0, BLOCK, soon()), 0);
 	assert_int_equal(read_range(&absent, 0, 5, soon()), -ENOENT);
-	assert_int_equal(stats().gets, 2);
+	assert_int_equal(metric_for("object_requests_total", "get"), 2);
 	stop_store();
 }
 
@@ -189,12 +189,13 @@ static void large_misses_fetch_the_block(void **state)
 	assert_int_equal(read_range(&b, PAGE, BLOCK / 4, soon()), 0);
 	assert_int_equal(faulty.gets, 2);
 	assert_true(cfs_store_in_memory(store, &b, 0, BLOCK - 2 * PAGE));
-	assert_int_equal(stats().get_bytes, BLOCK - 2 * PAGE);
+	assert_int_equal(metric_for("object_data_bytes_total", "get"), BLOCK - 2 * PAGE);
 	/* Not what somebody has already. */
 	assert_false(cfs_store_in_memory(store, &b, 0, BLOCK));
 	cfs_store_forget(store, &b);
 	assert_int_equal(read_range(&b, PAGE, BLOCK / 4 - PAGE, soon()), 0);
-	assert_int_equal(stats().get_bytes, BLOCK - 2 * PAGE + BLOCK / 4 - PAGE);
+	assert_int_equal(metric_for("object_data_bytes_total", "get"),
+			 BLOCK - 2 * PAGE + BLOCK / 4 - PAGE);
 	stop_store();
 }
 

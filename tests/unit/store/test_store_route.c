@@ -20,6 +20,7 @@
 #include "base/activity.h"
 #include "base/bytes.h"
 #include "base/unwanted.h"
+#include "unit/metric.h"
 #include "unit/wait.h"
 
 #define MIB   ((uint64_t)1 << 20)
@@ -185,12 +186,9 @@ static int get(uint64_t slice, uint32_t len)
 	return get_at(slice, 0, len);
 }
 
-static struct cfs_store_stats stats(void)
+static uint64_t metric(const char *name)
 {
-	struct cfs_store_stats st;
-
-	cfs_store_stats(store, &st);
-	return st;
+	return metric_of(&cfs_store_metrics, store, name, NULL);
 }
 
 /* ---- tests ---- */
@@ -324,11 +322,12 @@ static void abandoned(void **state)
 	cfs_store_cancel(store, 7);
 	WAIT_FOR(bucket.cancelled == 2);
 	assert_int_equal(bucket.running, 1);
-	WAIT_FOR(stats().prefetch_cancels == 2);
+	WAIT_FOR(metric("store_prefetch_cancels_total") == 2);
 	bucket.hold = false;
 	WAIT_FOR(cfs_store_in_memory(store, &c, 0, BLOCK));
 	assert_false(cfs_store_in_memory(store, &b, 0, 1));
-	assert_int_equal(stats().get_errors, 0);
+	assert_int_equal(metric_of(&cfs_store_metrics, store, "object_request_errors_total", "get"),
+			 0);
 	/* Nothing of it stays behind. */
 	assert_int_equal(get(1, BLOCK), 0);
 }

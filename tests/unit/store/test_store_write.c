@@ -98,12 +98,12 @@ static void small_blocks_are_small(void **state)
 
 	start_store((struct setting){0});
 	assert_int_equal(put_sync(&a), 0);
-	assert_int_equal(stats().memory_bytes, CFS_PAGE_SMALL);
+	assert_int_equal(metric("memory_cache_bytes"), CFS_PAGE_SMALL);
 	put_object(&b);
 	assert_int_equal(read_range(&b, 0, b.len, soon()), 0);
-	assert_int_equal(stats().memory_bytes, CFS_PAGE_SMALL + CFS_PAGE_MEDIUM);
+	assert_int_equal(metric("memory_cache_bytes"), CFS_PAGE_SMALL + CFS_PAGE_MEDIUM);
 	assert_int_equal(put_sync(&c), 0);
-	assert_int_equal(stats().memory_bytes, 2 * CFS_PAGE_SMALL + CFS_PAGE_MEDIUM + PAGE);
+	assert_int_equal(metric("memory_cache_bytes"), 2 * CFS_PAGE_SMALL + CFS_PAGE_MEDIUM + PAGE);
 	assert_int_equal(read_range(&a, 0, a.len, 0), 0);
 	assert_int_equal(read_range(&c, 0, c.len, 0), 0);
 	stop_store();
@@ -120,7 +120,7 @@ static void failed_put_is_reported_once(void **state)
 	faulty.put_error = -ENOSPC;
 	assert_int_equal(cfs_store_put(store, &b, &data, put_done, &o, soon()), 0);
 	assert_int_equal(wait_outcome(&o), -ENOSPC);
-	assert_int_equal(stats().put_errors, 1);
+	assert_int_equal(metric_for("object_request_errors_total", "put"), 1);
 	assert_int_equal(read_range(&b, 0, b.len, soon()), -ENOENT);
 	assert_int_equal(cfs_store_put_sync(store, &b, &data, soon()), -ENOSPC);
 	faulty.put_error = 0;
@@ -199,8 +199,8 @@ static void remove_slice(void **state)
 	assert_int_equal(read_range(&tail, 0, 7, soon()), 0);
 	assert_int_equal(cfs_store_remove_slice(store, 25, BLOCK + 7, soon()), 0);
 	assert_false(object_exists(&b) || object_exists(&tail));
-	assert_int_equal(stats().memory_bytes, 0);
-	assert_int_equal(stats().deletes, 2);
+	assert_int_equal(metric("memory_cache_bytes"), 0);
+	assert_int_equal(metric_for("object_requests_total", "delete"), 2);
 	assert_int_equal(read_range(&b, 0, BLOCK, soon()), -ENOENT);
 	assert_int_equal(cfs_store_remove_slice(store, 25, BLOCK + 7, soon()), 0);
 	stop_store();

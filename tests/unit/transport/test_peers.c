@@ -17,6 +17,7 @@
 #include "base/bytes.h"
 #include "group_fixture.h"
 #include "peer_fixture.h"
+#include "unit/metric.h"
 
 #define MIB	((uint64_t)1 << 20)
 #define THREADS 12
@@ -308,14 +309,6 @@ static void test_reserved_memory_is_bounded(void **state)
 	end_asker();
 }
 
-static struct cfs_store_stats disk_stats(void)
-{
-	struct cfs_store_stats s;
-
-	cfs_store_stats(store, &s);
-	return s;
-}
-
 /* A cache disk that is slower than the bucket: the next one who asks has a block fetched again. */
 static void test_what_others_fetch_is_kept(void **state)
 {
@@ -333,8 +326,9 @@ static void test_what_others_fetch_is_kept(void **state)
 		pthread_join(r[i].thread, NULL);
 		assert_int_equal(r[i].good, 4);
 	}
-	WAIT_FOR(disk_stats().disk_pending_bytes == 0);
-	assert_int_equal(disk_stats().disk_blocks, 4 * THREADS);
+	WAIT_FOR(metric_of(&cfs_store_metrics, store, "disk_cache_pending_bytes", NULL) == 0);
+	assert_int_equal(metric_of(&cfs_disk_metrics, disk, "disk_cache_blocks", NULL),
+			 4 * THREADS);
 	assert_int_equal(bucket.gets, 4 * THREADS);
 	end_owner();
 	end_asker();

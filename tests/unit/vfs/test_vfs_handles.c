@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "unit/metric.h"
 #include "vfs_fixture.h"
 
 /* A mount over n files. */
@@ -171,7 +172,6 @@ static void *open_and_close(void *arg)
 static void parallel_users_of_one_file(void **state)
 {
 	pthread_t t[4];
-	struct cfs_vfs_stats s;
 	int i;
 
 	start(1000, 0);
@@ -179,9 +179,8 @@ static void parallel_users_of_one_file(void **state)
 		assert_int_equal(pthread_create(&t[i], NULL, open_and_close, NULL), 0);
 	for (i = 0; i < 4; i++)
 		pthread_join(t[i], NULL);
-	cfs_vfs_stats(vfs, &s);
-	assert_int_equal(s.handles, 0);
-	assert_int_equal(s.open_inodes, 0);
+	assert_int_equal(metric_of(&cfs_vfs_metrics, vfs, "open_handles", NULL), 0);
+	assert_int_equal(metric_of(&cfs_vfs_metrics, vfs, "open_inodes", NULL), 0);
 	for (i = 0; i < 4; i++)
 		assert_false(meta.sustained[i]);
 }

@@ -5,8 +5,10 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "unit/metric.h"
 #include "vfs_fixture.h"
 
 /* ---- names that the mount keeps for itself ---- */
@@ -33,14 +35,26 @@ static void read_special(const char *name, char *buf, size_t size)
 static void numbers_stand_beside_their_names(void **state)
 {
 	static char text[65536];
+	char *described, *help;
+	size_t len;
 
 	start(0, 0);
 	read_special(".stats", text, sizeof(text));
 	assert_non_null(strstr(text, "\ncachefs_data_commits_total 77\n"));
 	assert_non_null(strstr(text, "\ncachefs_object_requests_total{method=\"get\"} 78\n"));
+	assert_non_null(strstr(text, "\ncachefs_object_requests_total{method=\"put\"} 77\n"));
 	assert_non_null(strstr(text, "\ncachefs_store_uploads_queued 79\n"));
+	assert_non_null(strstr(text, "\ncachefs_open_handles 0\n"));
 	assert_non_null(
 		strstr(text, "\ncachefs_object_request_seconds_total{method=\"get\"} 1.500000\n"));
+	assert_int_equal(cfs_vfs_show_metrics(vfs, "a=\"b\"", &described, &len), 0);
+	help = strstr(described, "# HELP cachefs_object_requests_total Gets.\n"
+				 "# TYPE cachefs_object_requests_total counter\n"
+				 "cachefs_object_requests_total{a=\"b\",method=\"get\"} 78\n"
+				 "cachefs_object_requests_total{a=\"b\",method=\"put\"} 77\n"
+				 "# HELP cachefs_data_commits_total");
+	assert_non_null(help);
+	free(described);
 }
 
 /* Without it: any user can make the mount hold as much memory as he has descriptors for. */
@@ -129,7 +143,6 @@ static void ended(uint64_t took_ms, uint64_t now_ms)
 static void the_slowest_requests_are_kept_for_a_while(void **state)
 {
 	struct cfs_vfs_slow slow[CFS_VFS_SLOW_MAX];
-	struct cfs_vfs_stats s;
 	unsigned i, n;
 
 	start(0, 0);
@@ -157,8 +170,8 @@ static void the_slowest_requests_are_kept_for_a_while(void **state)
 	assert_int_equal(n, 1);
 	assert_int_equal(slow[0].took_ns, 11 * MS);
 	assert_int_equal(cfs_vfs_slowest(vfs, (1000100 + 1200000) * MS, slow), 0);
-	cfs_vfs_stats(vfs, &s);
-	assert_int_equal(s.request_ns, (9 + 100 * 10 + 99 * 50 + 110 + 11) * MS);
+	assert_int_equal(metric_of(&cfs_vfs_metrics, vfs, "request_seconds_total", NULL),
+			 (9 + 100 * 10 + 99 * 50 + 110 + 11) * MS);
 }
 
 /* Without it: names that the format keeps for itself can be created, and break other clients. */

@@ -221,14 +221,30 @@ const char *cfs_meta_op_name(enum cfs_meta_op op)
 	return "op";
 }
 
-void cfs_data_stats(struct cfs_data *d, struct cfs_data_stats *ret)
-{
-	*ret = (struct cfs_data_stats){.commits = 77};
-}
+static const struct below {
+	uint64_t commits, gets, get_ns;
+	uint32_t uploads;
+} below = {77, 78, 1500000000, 79};
 
-void cfs_store_stats(struct cfs_store *s, struct cfs_store_stats *ret)
+/* Of the layers below; the first two share a name. */
+static const struct cfs_metric numbers_below[] = {
+	CFS_METRIC(struct below, "object_requests_total", "method=\"get\"", "Gets", gets),
+	CFS_METRIC(struct below, "object_requests_total", "method=\"put\"", NULL, commits),
+	CFS_METRIC(struct below, "data_commits_total", NULL, "Commits", commits),
+	CFS_METRIC(struct below, "store_uploads_queued", NULL, "Uploads", uploads),
+	CFS_METRIC_NS(struct below, "object_request_seconds_total", "method=\"get\"", "Time",
+		      get_ns),
+};
+static const struct cfs_metric_table below_table = CFS_METRIC_TABLE(numbers_below);
+static struct cfs_metrics metrics;
+
+static void create(const struct cfs_vfs_conf *conf)
 {
-	*ret = (struct cfs_store_stats){.gets = 78, .uploads_queued = 79, .get_ns = 1500000000};
+	assert_int_equal(cfs_vfs_create(conf, &vfs), 0);
+	metrics.n = 0;
+	cfs_metrics_add(&metrics, &below_table, (void *)&below);
+	cfs_metrics_add(&metrics, &cfs_vfs_metrics, vfs);
+	meta.hooks = cfs_vfs_hooks(vfs);
 }
 
 #define REFUSE(name, ...)                                                                          \
@@ -424,21 +440,21 @@ void start(uint64_t timeout_ms, cfs_ino_t root)
 		.dir_entry_timeout_ms = timeout_ms,
 		.hide_internal = true,
 		.pool = pool,
+		.metrics = &metrics,
 	};
 
 	memset(&meta, 0, sizeof(meta));
 	memset(&data, 0, sizeof(data));
 	pthread_mutex_init(&meta.lock, NULL);
-	assert_int_equal(cfs_vfs_create(&conf, &vfs), 0);
-	meta.hooks = cfs_vfs_hooks(vfs);
+	create(&conf);
 }
 
 void start_kept(struct cfs_handoff *handoff)
 {
-	const struct cfs_vfs_conf conf = {.hide_internal = true, .pool = pool, .handoff = handoff};
+	const struct cfs_vfs_conf conf = {
+		.hide_internal = true, .pool = pool, .metrics = &metrics, .handoff = handoff};
 
-	assert_int_equal(cfs_vfs_create(&conf, &vfs), 0);
-	meta.hooks = cfs_vfs_hooks(vfs);
+	create(&conf);
 }
 
 void vfs_abandon(void)

@@ -21,6 +21,11 @@ static json_t *hello(struct control_server *s)
 			 s->volume, "read_only", s->read_only);
 }
 
+static json_int_t staging(const struct control_server *s, const char *metric)
+{
+	return (json_int_t)cfs_metric_get(&cfs_stage_metrics, s->store, metric, NULL);
+}
+
 /*
  * Reports blocks that are staged on disk and not uploaded. {"mode": "flush", "leave" or "normal"}
  * selects how they are treated.
@@ -28,7 +33,6 @@ static json_t *hello(struct control_server *s)
 static json_t *staged(struct control_server *s, json_t *in)
 {
 	const char *mode = json_string_value(json_object_get(in, "mode"));
-	struct cfs_store_stats stats;
 
 	if (mode && !strcmp(mode, "flush"))
 		cfs_stage_set_mode(s->store, CFS_STAGE_FLUSH);
@@ -36,10 +40,9 @@ static json_t *staged(struct control_server *s, json_t *in)
 		cfs_stage_set_mode(s->store, CFS_STAGE_LEAVE);
 	else if (mode)
 		cfs_stage_set_mode(s->store, CFS_STAGE_NORMAL);
-	cfs_store_stats(s->store, &stats);
-	return json_pack("{s:I, s:I, s:I}", "blocks", (json_int_t)stats.staged_blocks, "bytes",
-			 (json_int_t)stats.staged_bytes, "uploads",
-			 (json_int_t)stats.stage_uploads);
+	return json_pack("{s:I, s:I, s:I}", "blocks", staging(s, "staging_blocks"), "bytes",
+			 staging(s, "staging_bytes"), "uploads",
+			 staging(s, "staging_uploads_total"));
 }
 
 static int add_path(void *arg, const char *path)

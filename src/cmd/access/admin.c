@@ -145,8 +145,8 @@ int admin_may_repair(struct admin *a)
 	int r = a->repair ? cfs_lease_check(a->repair) : -EPERM;
 
 	if (r == -ESTALE)
-		cmd_error("another command has begun to repair the volume, as this one was not "
-			  "heard of for too long: nothing more is repaired here");
+		cmd_error("the lease of this repair expired and another command has taken it: "
+			  "nothing more is repaired here");
 	return r;
 }
 

@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "base/text/url.h"
 #include "cmd/access/cmd.h"
-#include "cmd/access/patience.h"
+#include "cmd/access/slowstep.h"
 
 char *volume_absolute_url(const char *url)
 {
@@ -169,17 +169,17 @@ int volume_use_credentials(const char *path)
 int volume_open(const char *url, const struct cfs_meta_conf *conf, struct cfs_meta **ret_meta,
 		struct cfs_setting **ret_setting, char err[256])
 {
-	struct patience *p = patience_begin(url, conf->timeout_ms);
+	struct slow_step *s = slow_step_begin(url, conf->timeout_ms);
 	struct cfs_meta *meta;
 	int r;
 
 	r = cfs_meta_open(url, conf, &meta, err);
 	if (r < 0) {
-		patience_end(p);
+		slow_step_end(s);
 		return r;
 	}
 	r = cfs_meta_load(meta, ret_setting, err);
-	patience_end(p);
+	slow_step_end(s);
 	if (r < 0) {
 		cfs_meta_close(meta);
 		return r;
@@ -200,15 +200,16 @@ int volume_check_id(const struct cfs_setting *s, struct cfs_object_store *o,
 	if (n == -ENOENT)
 		return 0;
 	if (n < 0) {
-		snprintf(err, 256, "%s, which says whose objects these are, cannot be read: %s",
-			 key, strerror((int)-n));
+		snprintf(err, 256,
+			 "cannot read %s, the id of the volume whose objects these are: %s", key,
+			 strerror((int)-n));
 		return (int)n;
 	}
 	/* After the n bytes asked for, the buffer may hold remains of an encrypted object. */
 	uuid[n] = '\0';
 	if (n == VOLUME_UUID_LEN && !strcasecmp(uuid, s->uuid))
 		return 1;
-	snprintf(err, 256, "%s says that the objects there are of another volume, not of %s", key,
+	snprintf(err, 256, "the objects there belong to another volume: %s does not hold %s", key,
 		 s->uuid);
 	return -EEXIST;
 }

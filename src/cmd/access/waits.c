@@ -49,7 +49,7 @@ static void look(void *arg)
 	if (longest && now_ms >= longest->since_ms + WAITS_MS && longest->since_ms != w->since_ms &&
 	    (!w->told_ms || now_ms >= w->told_ms + WAITS_AGAIN_MS)) {
 		cfs_activity_describe(all, n, of, what, sizeof(what));
-		cmd_error("goes on when this ends: %s", what);
+		cmd_error("waiting for %s", what);
 		w->told_ms = now_ms;
 		w->since_ms = longest->since_ms;
 	}

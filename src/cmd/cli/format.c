@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/text/url.h"
 #include "cmd/access/cmd.h"
-#include "cmd/access/patience.h"
+#include "cmd/access/slowstep.h"
 #include "cmd/access/volume.h"
 
 #define PROBE_TIMEOUT_MS 30000
@@ -334,15 +334,15 @@ static int change_volume(struct format *f, struct cfs_meta *meta, const struct c
 static int make_volume(struct format *f, struct cfs_meta *meta, bool check, char err[256])
 {
 	struct cfs_object_store *store = NULL;
-	struct patience *p;
+	struct slow_step *p;
 	int r = build_setting(f->name, &f->o, NULL, &f->s);
 
 	if (r == 0 && (check || f->o.pem)) {
 		r = volume_open_objects(f->s, NULL, NULL, &store, err);
 		if (r == 0 && check) {
-			p = patience_begin(f->s->bucket, PROBE_TIMEOUT_MS);
+			p = slow_step_begin(f->s->bucket, PROBE_TIMEOUT_MS);
 			r = probe_store(store, f->s, err);
-			patience_end(p);
+			slow_step_end(p);
 		}
 	}
 	if (r == 0)
@@ -377,8 +377,8 @@ static int read_key(struct format_opts *o, char err[256])
 	if (!o->pem)
 		return -ENOMEM;
 	if (!strstr(o->pem, "ENCRYPTED"))
-		fprintf(stderr, "cachefs: warning: the key has no passphrase: who can read the "
-				"metadata can read the objects\n");
+		fprintf(stderr, "cachefs: warning: the key has no passphrase: anyone who can read "
+				"the metadata can read the objects\n");
 	return 0;
 }
 
@@ -387,13 +387,13 @@ static int format_volume(const char *url, struct format *f, char err[256])
 	struct cfs_meta_conf conf = {.timeout_ms = 30000, .no_bgjob = true, .create = true};
 	struct cfs_setting *old = NULL;
 	struct cfs_meta *meta = NULL;
-	struct patience *p;
+	struct slow_step *p;
 	char why[256];
 	int r;
 
-	p = patience_begin(url, conf.timeout_ms);
+	p = slow_step_begin(url, conf.timeout_ms);
 	r = cfs_meta_open(url, &conf, &meta, err);
-	patience_end(p);
+	slow_step_end(p);
 	if (r < 0)
 		return r;
 	r = cfs_meta_load(meta, &old, why);

@@ -27,7 +27,7 @@
 
 #define PATHS_MAX  256
 #define QUEUE	   1024
-#define PATIENCE_S 300 /* the queue must move within this time */
+#define PROGRESS_S 300 /* the queue must move within this time */
 
 struct rmr_opts {
 	bool json, skip_trash, dry_run;
@@ -101,7 +101,7 @@ static int submit(struct rmr *r, int dir_fd, const char *name)
 	pthread_mutex_lock(&r->lock);
 	r->pending++;
 	pthread_mutex_unlock(&r->lock);
-	e = cfs_workers_submit(r->workers, &v->job, cfs_deadline_in(PATIENCE_S * 1000));
+	e = cfs_workers_submit(r->workers, &v->job, cfs_deadline_in(PROGRESS_S * 1000));
 	if (e == 0)
 		return 0;
 	free(v);
@@ -114,7 +114,7 @@ static int submit(struct rmr *r, int dir_fd, const char *name)
 /* A directory can be removed when its entries are gone. */
 static int wait_idle(struct rmr *r)
 {
-	cfs_deadline_t deadline = cfs_deadline_in(PATIENCE_S * 1000);
+	cfs_deadline_t deadline = cfs_deadline_in(PROGRESS_S * 1000);
 	int e = 0;
 
 	pthread_mutex_lock(&r->lock);

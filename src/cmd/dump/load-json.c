@@ -322,7 +322,7 @@ int load_json(struct load *l)
 	if (!r)
 		r = read_all(&j);
 	if (r == -EBADMSG && !l->err[0])
-		snprintf(l->err, sizeof(l->err), "the dump is not right: %s", pull_error(j.p));
+		snprintf(l->err, sizeof(l->err), "the dump is damaged: %s", pull_error(j.p));
 	pull_destroy(j.p);
 	rulelist_free(&j.rules);
 	free(j.linked);

@@ -9,7 +9,7 @@
 
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
-#include "cmd/access/patience.h"
+#include "cmd/access/slowstep.h"
 #include "cmd/access/volume.h"
 #include "cmd/access/waits.h"
 
@@ -36,15 +36,15 @@ static int open_all(struct load *l, const char *url, const char *path)
 		.no_bgjob = true,
 		.timeout_ms = ADMIN_STEP_MS,
 	};
-	struct patience *p;
+	struct slow_step *p;
 	int r;
 
 	r = stream_open(path, &l->in, l->err);
 	if (r)
 		return r;
-	p = patience_begin(url, conf.timeout_ms);
+	p = slow_step_begin(url, conf.timeout_ms);
 	r = cfs_meta_open(url, &conf, &l->meta, l->err);
-	patience_end(p);
+	slow_step_end(p);
 	return r;
 }
 

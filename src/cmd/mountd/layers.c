@@ -16,9 +16,9 @@
 #include "build.h"
 #include "cmd/access/volume.h"
 #include "cmd/group/peers.h"
-#include "cmd/mountd/ending.h"
 #include "cmd/mountd/options/mountconfig.h"
 #include "cmd/mountd/serve-internal.h"
+#include "cmd/mountd/shutdown.h"
 
 /* Connections to the object store beyond uploads and downloads: for compaction and clean-up. */
 #define SPARE_CONNECTIONS 8
@@ -494,7 +494,7 @@ int layers_close(struct serve *s, bool session)
 	 */
 	if (s->data) {
 		cfs_data_drain(s->data);
-		r = ending_judge(s->ending);
+		r = shutdown_report_lost(s->shutdown);
 		first = first ? first : r;
 	}
 	if (session) {
@@ -505,7 +505,7 @@ int layers_close(struct serve *s, bool session)
 				 cfs_errname(r));
 	}
 	cfs_vfs_destroy(s->vfs);
-	ending_forget_data(s->ending);
+	shutdown_forget_data(s->shutdown);
 	if (s->data) {
 		r = cfs_data_destroy(s->data);
 		first = first ? first : r;
@@ -515,7 +515,7 @@ int layers_close(struct serve *s, bool session)
 		/* Peers that ask are sent to the bucket, which may hang. */
 		cfs_store_stop_reads(s->store);
 		peers_leave(s->peers);
-		ending_forget_store(s->ending);
+		shutdown_forget_store(s->shutdown);
 		cfs_store_destroy(s->store);
 		peers_destroy(s->peers);
 	}

@@ -77,7 +77,7 @@ void resume_end_hold(struct serve *s)
 	failed = cfs_fuse_standby_end(s->hold);
 	s->hold = NULL;
 	if (failed)
-		cfs_warn("requests have failed while nobody served the mount: mount=%s "
+		cfs_warn("requests have failed while no process served the mount: mount=%s "
 			 "requests=%llu",
 			 s->dir, (unsigned long long)failed);
 	cfs_vfs_close_released(s->vfs);
@@ -94,7 +94,7 @@ int resume_restore(struct serve *s, char err[256])
 			snprintf(err, 256, "the open files cannot be restored: %s", strerror(-r));
 	} while (r < 0 && resume_tries_again(s, r, err));
 	if (r == 0)
-		cfs_info("going on with the mount: volume=%s mount=%s sid=%llu handles=%llu",
+		cfs_info("resumed the mount: volume=%s mount=%s sid=%llu handles=%llu",
 			 s->setting->name, s->dir, (unsigned long long)cfs_meta_sid(s->meta),
 			 (unsigned long long)ret->handles);
 	if (r == 0 && ret->gone)

@@ -32,7 +32,7 @@ struct serve {
 	struct metrics *metrics;
 	struct health *health;
 	struct notify *notify;
-	struct ending *ending;
+	struct shutdown *shutdown;
 	struct control_server control;
 	struct worker *worker;
 	struct cfs_fuse_standby *hold; /* until there is a VFS that answers */

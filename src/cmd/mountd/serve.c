@@ -15,10 +15,10 @@
 #include "base/text/url.h"
 #include "cmd/access/cmd.h"
 #include "cmd/group/peers.h"
-#include "cmd/mountd/ending.h"
 #include "cmd/mountd/metrics.h"
 #include "cmd/mountd/mount.h"
 #include "cmd/mountd/serve-internal.h"
+#include "cmd/mountd/shutdown.h"
 #include "cmd/mountd/supervise/handover.h"
 #include "cmd/mountd/supervise/notify.h"
 #include "cmd/mountd/supervise/worker.h"
@@ -40,7 +40,7 @@ static void on_stopping(void *arg)
 	struct serve *s = arg;
 
 	if (!atomic_load(&s->worker->leaving))
-		ending_begin(s->ending);
+		shutdown_begin(s->shutdown);
 }
 
 /* Detaches the mount before the process exits. The thread that gets the session detaches it. */
@@ -159,7 +159,7 @@ static int mount_kernel(struct serve *s, const char *dir, struct cfs_fuse **ret,
 /* Starts the parts that report the mount's state. */
 static int start_watching(struct serve *s, char err[256])
 {
-	struct ending_conf ending = {
+	struct shutdown_conf shutdown = {
 		.volume = s->setting->name,
 		.dir = s->dir,
 		.data = s->data,
@@ -168,7 +168,7 @@ static int start_watching(struct serve *s, char err[256])
 		.abandon = abandon,
 		.arg = s,
 	};
-	int r = ending_create(&ending, &s->ending);
+	int r = shutdown_create(&shutdown, &s->shutdown);
 
 	if (r == 0 && (s->o->metrics || notify_wanted()))
 		r = health_start(s->dir, &s->health);
@@ -212,7 +212,7 @@ static int serve(struct serve *s, struct cfs_fuse *fuse)
 	worker_unwatch(s->worker);
 	if (atomic_load(&s->worker->leaving))
 		leave_mount(s);
-	ending_begin(s->ending);
+	shutdown_begin(s->shutdown);
 	cfs_info("unmounting: volume=%s mount=%s signal=%d", s->setting->name, s->dir,
 		 sig > 0 ? sig : 0);
 	if (atomic_exchange(&s->fuse, NULL))
@@ -271,7 +271,7 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 	notify_stop(s.notify);
 	health_stop(s.health);
 	closed = layers_close(&s, session);
-	ending_done(s.ending);
+	shutdown_end(s.shutdown);
 	if (closed < 0)
 		return CMD_SYSTEM;
 	if (r < 0)

@@ -557,7 +557,7 @@ def test_log_in_a_file(ws, volume):
     assert r.returncode == 0, r.stderr
     assert mnt.process.wait(60) == 0
     mnt.process = None
-    told("going on with the mount")
+    told("resumed the mount")
     mnt.umount()
     told("unmounting")
 
@@ -587,6 +587,6 @@ def test_debug_shows_the_last_lines_of_a_mount_that_hangs(ws, volume):
     for pid, said in (
         (first, "mounted: volume=vol"),
         (mnt.process.pid, "the process of the mount has died"),
-        (second, "going on with the mount"),
+        (second, "resumed the mount"),
     ):
         assert re.search(r"cachefs\[%d\] \w+: %s" % (pid, said), text), (said, text)

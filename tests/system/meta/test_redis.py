@@ -871,7 +871,7 @@ def test_load_says_what_it_waits_for(ws):
     s.connect("0").execute_command("CLIENT", "PAUSE", 5000, "WRITE")
     r = ws.run("cachefs", "load", s.url("1"), str(ws.path("dump")))
     assert r.returncode == 0, r.stderr
-    assert "cachefs load: waiting for an answer of" in r.stderr
+    assert "cachefs load: waiting for a reply from" in r.stderr
 
 
 def test_an_administrators_command_says_what_it_waits_for(ws):
@@ -893,7 +893,7 @@ def test_an_administrators_command_says_what_it_waits_for(ws):
     os.close(keys)
     os.close(terminal)
     assert p.returncode == 0, stderr
-    assert re.search(r"^cachefs destroy: goes on when this ends: metadata \w+ \(3\.\d s\)$", stderr, re.M), stderr
+    assert re.search(r"^cachefs destroy: waiting for metadata \w+ \(3\.\d s\)$", stderr, re.M), stderr
 
 
 def test_first_address_of_the_name_is_silent(ws):

@@ -35,7 +35,7 @@ def umount(ws, point):
 
 
 def one_reason(r):
-    lines = [x for x in r.stderr.splitlines() if x.strip() and "waiting for an answer of" not in x]
+    lines = [x for x in r.stderr.splitlines() if x.strip() and "waiting for a reply from" not in x]
     assert len(lines) == 1, "want one line that says why, got %r" % r.stderr
     return lines[0]
 
@@ -241,7 +241,7 @@ def test_a_wait_for_a_database_is_told(ws, point, how):
     begin = time.monotonic()
     line = p.stderr.readline()
     assert time.monotonic() - begin < 5 * SLOW
-    assert "waiting for an answer of redis://" in line and where in line and "geheim" not in line
+    assert "waiting for a reply from redis://" in line and where in line and "geheim" not in line
     p.terminate()
     p.wait(30 * SLOW)
     p.stderr.close()

@@ -251,7 +251,7 @@ def test_bucket_is_away_with_writeback(ws, s3, via):
     os.kill(mnt.pid(), signal.SIGTERM)
     mnt.wait_end(60, code=2)
     assert not re.findall(LOST, mnt.log())
-    staged = re.search(r"the process is given up: .* staged_bytes=(\d+) \(these stay on disk", mnt.log())
+    staged = re.search(r"the process exits: .* staged_bytes=(\d+) \(these stay on disk", mnt.log())
     assert int(staged.group(1)) == len(content), mnt.log()
     via.clear()
     mnt = vol.mount(opts, env=s3.keys)

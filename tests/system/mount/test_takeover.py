@@ -354,7 +354,7 @@ def test_outage_of_the_metadata_and_a_death(ws, kind, outage):
     server = servers.started(ws, kind("--appendonly", "yes") if kind is servers.Redis else kind())
     volume = ws.volume(url=server.database().url)
     opts = "io-timeout=4,meta-timeout=2,attr-cache=0,entry-cache=0,dir-entry-cache=0"
-    mnt = volume.mount(opts, expect="does not answer|away|cannot be opened again|nobody served|could not be|lost")
+    mnt = volume.mount(opts, expect="does not answer|away|cannot be opened again|no process served|could not be|lost")
     os.mkdir(mnt / "d")
     write(mnt / "d" / "f", b"x" * 100)
     stays = open(mnt / "d" / "f", "r+b", buffering=0)
@@ -398,7 +398,7 @@ def test_outage_of_the_metadata_and_a_death(ws, kind, outage):
     assert contend(mnt / "d" / "f", False) == "busy" and waiter.poll() is None
     assert contend(mnt / "d" / "g", False) == "free" and contend(mnt / "d" / "g", True) == "free"
     wait_until(lambda: mnt.stat("open_handles") == before - 101, 20, "the rest to be closed")
-    assert "requests have failed while nobody served" in mnt.log()
+    assert "requests have failed while no process served" in mnt.log()
     assert mnt.stat("worker_restarts_total") == 1
     stays.close()
     assert waiter.communicate(timeout=30 * SLOW)[0] == "got\n"
@@ -470,7 +470,7 @@ def test_outage_while_closed_files_are_given_back(ws, then):
     ws.cleanups.append(via.close)
     volume = ws.volume("via", format=False, url=url.replace(str(server.port), str(via.port)))
     opts = "io-timeout=4,meta-timeout=2,attr-cache=0,entry-cache=0"
-    mnt = volume.mount(opts, expect="cannot be opened again|could not be|lost|away|does not answer|nobody served|" + DEATH)
+    mnt = volume.mount(opts, expect="cannot be opened again|could not be|lost|away|does not answer|no process served|" + DEATH)
     files = [open(mnt / ("f%d" % i), "wb", buffering=0) for i in range(40)]
     for f in files:
         fcntl.flock(f, fcntl.LOCK_EX)
@@ -513,7 +513,7 @@ def test_database_that_is_locked_when_the_process_dies(ws, volume):
     """It can be read, but nobody can go on with the session: that is no crash either, however often."""
     mnt = volume.mount(
         "meta-timeout=500ms,io-timeout=6,attr-cache=0,entry-cache=0",
-        expect="busy|locked|cannot be opened again|nobody served|lost",
+        expect="busy|locked|cannot be opened again|no process served|lost",
     )
     write(mnt / "f", b"x")
     f = open(mnt / "f", "rb", buffering=0)

@@ -115,7 +115,7 @@ static int start_asker(struct health *h)
 	r = spawn_asker(h->dir, pair[1], &h->asker);
 	close(pair[1]);
 	if (r < 0) {
-		cfs_err("cannot ask whether the mount answers, it is taken for one that does not: "
+		cfs_err("cannot check the mount, it counts as not answering: "
 			"mount=%s error=%s",
 			h->dir, cfs_errname(r));
 		h->asker = 0;

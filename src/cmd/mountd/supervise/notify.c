@@ -77,7 +77,7 @@ void notify_init(bool use)
 	if (use && where) {
 		r = open_socket(where);
 		if (r < 0)
-			cfs_warn("the service manager is not told: NOTIFY_SOCKET=%s error=%s",
+			cfs_warn("cannot notify the service manager: NOTIFY_SOCKET=%s error=%s",
 				 where, cfs_errname(r));
 		else
 			watchdog_ms =

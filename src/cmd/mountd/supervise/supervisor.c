@@ -392,7 +392,7 @@ static void on_deadline(struct supervisor *s)
 		supervisor_resume(s);
 		break;
 	case LEAVING:
-		cfs_warn("the process of the mount does not leave, ending it: mount=%s pid=%d",
+		cfs_warn("the process of the mount does not exit, killing it: mount=%s pid=%d",
 			 s->point, (int)s->worker);
 		kill(s->worker, SIGKILL);
 		s->next = cfs_deadline_in(KILL_MS);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cmd/mountd/ending.h"
+#include "cmd/mountd/shutdown.h"
 
 #include <cachefs/stage.h>
 #include <errno.h>
@@ -31,8 +31,8 @@ struct work {
 	uint64_t done;
 };
 
-struct ending {
-	struct ending_conf conf;
+struct shutdown {
+	struct shutdown_conf conf;
 	uint64_t lost_bytes, lost_files; /* before the end began */
 	pthread_t thread;
 	/* Protects the fields below. The layers' locks are taken while it is held. */
@@ -41,45 +41,45 @@ struct ending {
 	bool begun, started, done;
 };
 
-int ending_create(const struct ending_conf *conf, struct ending **ret)
+int shutdown_create(const struct shutdown_conf *conf, struct shutdown **ret)
 {
-	struct ending *e = calloc(1, sizeof(*e));
+	struct shutdown *s = calloc(1, sizeof(*s));
 
-	if (!e)
+	if (!s)
 		return -ENOMEM;
-	e->conf = *conf;
-	pthread_mutex_init(&e->lock, NULL);
-	cfs_cond_init(&e->changed);
-	*ret = e;
+	s->conf = *conf;
+	pthread_mutex_init(&s->lock, NULL);
+	cfs_cond_init(&s->changed);
+	*ret = s;
 	return 0;
 }
 
 /* With the lock. */
-static struct work look(const struct ending *e)
+static struct work look(const struct shutdown *s)
 {
 	const struct cfs_metric_table *data = &cfs_data_metrics, *stage = &cfs_stage_metrics;
-	struct cfs_data *d = e->conf.data;
-	struct cfs_store *s = e->conf.store;
+	struct cfs_data *d = s->conf.data;
+	struct cfs_store *store = s->conf.store;
 	struct work w = {
 		.dirty_bytes = cfs_metric_get(data, d, "data_dirty_bytes", NULL),
 		.dirty_files = cfs_metric_get(data, d, "data_dirty_files", NULL),
-		.staged_bytes = cfs_metric_get(stage, s, "staging_bytes", NULL),
+		.staged_bytes = cfs_metric_get(stage, store, "staging_bytes", NULL),
 		.done = cfs_metric_get(data, d, "data_commits_total", NULL) +
-			cfs_metric_get(stage, s, "staging_uploads_total", NULL) +
-			cfs_metric_get(&cfs_store_metrics, s, "object_data_bytes_total",
+			cfs_metric_get(stage, store, "staging_uploads_total", NULL) +
+			cfs_metric_get(&cfs_store_metrics, store, "object_data_bytes_total",
 				       "method=\"put\""),
 	};
 
 	if (d) {
 		w.lost_bytes =
-			cfs_metric_get(data, d, "data_lost_bytes_total", NULL) - e->lost_bytes;
+			cfs_metric_get(data, d, "data_lost_bytes_total", NULL) - s->lost_bytes;
 		w.lost_files =
-			cfs_metric_get(data, d, "data_lost_files_total", NULL) - e->lost_files;
+			cfs_metric_get(data, d, "data_lost_files_total", NULL) - s->lost_files;
 	}
 	return w;
 }
 
-static void tell(const struct ending *e, const struct work *w, bool moved)
+static void tell(const struct shutdown *s, const struct work *w, bool moved)
 {
 	char extend[64] = "", what[128] = "closing";
 
@@ -92,8 +92,8 @@ static void tell(const struct ending *e, const struct work *w, bool moved)
 			 (unsigned long long)MIB_UP(w->staged_bytes));
 	if (moved)
 		snprintf(extend, sizeof(extend), "\nEXTEND_TIMEOUT_USEC=%llu",
-			 (unsigned long long)(e->conf.timeout_ms + EXTRA_MS) * 1000);
-	notify_send("STATUS=Stopping volume %s at %s: %s%s", e->conf.volume, e->conf.dir, what,
+			 (unsigned long long)(s->conf.timeout_ms + EXTRA_MS) * 1000);
+	notify_send("STATUS=Stopping volume %s at %s: %s%s", s->conf.volume, s->conf.dir, what,
 		    extend);
 }
 
@@ -118,15 +118,15 @@ static void describe_wait(char *buf, size_t size)
 	free(all);
 }
 
-static void log_left(const struct ending *e, const struct work *w, const char *why)
+static void log_left(const struct shutdown *s, const struct work *w, const char *why)
 {
 	cfs_err("data could not be stored and is lost: volume=%s mount=%s bytes=%llu files=%llu%s",
-		e->conf.volume, e->conf.dir, (unsigned long long)(w->dirty_bytes + w->lost_bytes),
+		s->conf.volume, s->conf.dir, (unsigned long long)(w->dirty_bytes + w->lost_bytes),
 		(unsigned long long)(w->dirty_files + w->lost_files), why);
 }
 
 /* The last resort. */
-__attribute__((noreturn)) static void give_up(const struct ending *e, const struct work *w)
+__attribute__((noreturn)) static void give_up(const struct shutdown *s, const struct work *w)
 {
 	char waits[WAITS_MAX], why[1024];
 
@@ -135,15 +135,15 @@ __attribute__((noreturn)) static void give_up(const struct ending *e, const stru
 		 " staged_bytes=%llu (these stay on disk for the next mount with this cache-dir) "
 		 "stop-timeout=%llu s, waits_for=\"%s\"",
 		 (unsigned long long)w->staged_bytes,
-		 (unsigned long long)(e->conf.timeout_ms / 1000), waits);
+		 (unsigned long long)(s->conf.timeout_ms / 1000), waits);
 	if (w->dirty_bytes + w->lost_bytes > 0)
-		log_left(e, w, why);
-	cfs_err("the mount does not come to its end, the process is given up: mount=%s%s",
-		e->conf.dir, w->dirty_bytes + w->lost_bytes > 0 ? "" : why);
-	notify_send("STATUS=Gave up volume %s at %s: %llu MiB could not be stored", e->conf.volume,
-		    e->conf.dir, (unsigned long long)MIB_UP(w->dirty_bytes + w->lost_bytes));
+		log_left(s, w, why);
+	cfs_err("unmounting makes no progress, the process exits: mount=%s%s", s->conf.dir,
+		w->dirty_bytes + w->lost_bytes > 0 ? "" : why);
+	notify_send("STATUS=Gave up volume %s at %s: %llu MiB could not be stored", s->conf.volume,
+		    s->conf.dir, (unsigned long long)MIB_UP(w->dirty_bytes + w->lost_bytes));
 	cfs_log_flush();
-	e->conf.abandon(e->conf.arg);
+	s->conf.abandon(s->conf.arg);
 	_exit(CMD_SYSTEM);
 }
 
@@ -163,7 +163,7 @@ static bool is_same_wait(const char *a, const char *b)
 }
 
 /* Logs the stalled part once, and again when it is another one. */
-static void warn_stuck(const struct ending *e, const struct work *w, cfs_deadline_t limit,
+static void warn_stuck(const struct shutdown *s, const struct work *w, cfs_deadline_t limit,
 		       char told[WAITS_MAX])
 {
 	char waits[WAITS_MAX];
@@ -175,112 +175,113 @@ static void warn_stuck(const struct ending *e, const struct work *w, cfs_deadlin
 	cfs_warn(
 		"unmounting waits, gives up when nothing moves for %llu s more: volume=%s mount=%s "
 		"dirty_bytes=%llu staged_bytes=%llu waits_for=\"%s\"",
-		(unsigned long long)(cfs_deadline_left_ms(limit) / 1000), e->conf.volume,
-		e->conf.dir, (unsigned long long)w->dirty_bytes,
+		(unsigned long long)(cfs_deadline_left_ms(limit) / 1000), s->conf.volume,
+		s->conf.dir, (unsigned long long)w->dirty_bytes,
 		(unsigned long long)w->staged_bytes, waits);
 }
 
 static void *watch(void *arg)
 {
-	struct ending *e = arg;
-	cfs_deadline_t limit = cfs_deadline_in(e->conf.timeout_ms), next = 0;
+	struct shutdown *s = arg;
+	cfs_deadline_t limit = cfs_deadline_in(s->conf.timeout_ms), next = 0;
 	cfs_deadline_t stuck = cfs_deadline_in(STUCK_MS), quiet = 0;
 	char told[WAITS_MAX] = "";
 	struct work w, last = {0};
 	bool moved = true;
 
-	pthread_mutex_lock(&e->lock);
-	while (!e->done) {
-		w = look(e);
+	pthread_mutex_lock(&s->lock);
+	while (!s->done) {
+		w = look(s);
 		moved = moved || w.done != last.done;
 		if (w.done != last.done) {
-			limit = cfs_deadline_in(e->conf.timeout_ms);
+			limit = cfs_deadline_in(s->conf.timeout_ms);
 			stuck = cfs_deadline_in(STUCK_MS);
 		}
 		last = w;
 		if (cfs_deadline_passed(limit))
-			give_up(e, &w);
+			give_up(s, &w);
 		if (cfs_deadline_passed(next)) {
-			tell(e, &w, moved);
+			tell(s, &w, moved);
 			moved = false;
 			next = cfs_deadline_in(TELL_MS);
 		}
 		if (cfs_deadline_passed(stuck) && cfs_deadline_passed(quiet)) {
-			warn_stuck(e, &w, limit, told);
+			warn_stuck(s, &w, limit, told);
 			quiet = cfs_deadline_in(STUCK_AGAIN_MS);
 		}
-		cfs_cond_wait(&e->changed, &e->lock, cfs_deadline_in(LOOK_MS));
+		cfs_cond_wait(&s->changed, &s->lock, cfs_deadline_in(LOOK_MS));
 	}
-	pthread_mutex_unlock(&e->lock);
+	pthread_mutex_unlock(&s->lock);
 	return NULL;
 }
 
-void ending_begin(struct ending *e)
+void shutdown_begin(struct shutdown *s)
 {
 	struct work w;
 	int r = 0;
 
-	if (!e)
+	if (!s)
 		return;
-	pthread_mutex_lock(&e->lock);
-	if (!e->begun) {
-		e->begun = true;
-		w = look(e);
-		e->lost_bytes = w.lost_bytes;
-		e->lost_files = w.lost_files;
+	pthread_mutex_lock(&s->lock);
+	if (!s->begun) {
+		s->begun = true;
+		w = look(s);
+		s->lost_bytes = w.lost_bytes;
+		s->lost_files = w.lost_files;
 		notify_send("STOPPING=1");
-		r = cfs_thread_start("ending", watch, e, &e->thread);
-		e->started = r == 0;
+		r = cfs_thread_start("shutdown", watch, s, &s->thread);
+		s->started = r == 0;
 	}
-	pthread_mutex_unlock(&e->lock);
+	pthread_mutex_unlock(&s->lock);
 	if (r < 0)
-		cfs_warn("the end of the mount is not watched: error=%s", cfs_errname(r));
+		cfs_warn("cannot start the thread that limits the time of unmounting: error=%s",
+			 cfs_errname(r));
 }
 
-int ending_judge(struct ending *e)
+int shutdown_report_lost(struct shutdown *s)
 {
 	struct work w;
 
-	if (!e)
+	if (!s)
 		return 0;
-	pthread_mutex_lock(&e->lock);
-	w = look(e);
-	pthread_mutex_unlock(&e->lock);
+	pthread_mutex_lock(&s->lock);
+	w = look(s);
+	pthread_mutex_unlock(&s->lock);
 	if (w.dirty_bytes + w.lost_bytes == 0)
 		return 0;
-	log_left(e, &w, "");
+	log_left(s, &w, "");
 	return -EIO;
 }
 
-void ending_forget_data(struct ending *e)
+void shutdown_forget_data(struct shutdown *s)
 {
-	if (!e)
+	if (!s)
 		return;
-	pthread_mutex_lock(&e->lock);
-	e->conf.data = NULL;
-	pthread_mutex_unlock(&e->lock);
+	pthread_mutex_lock(&s->lock);
+	s->conf.data = NULL;
+	pthread_mutex_unlock(&s->lock);
 }
 
-void ending_forget_store(struct ending *e)
+void shutdown_forget_store(struct shutdown *s)
 {
-	if (!e)
+	if (!s)
 		return;
-	pthread_mutex_lock(&e->lock);
-	e->conf.store = NULL;
-	pthread_mutex_unlock(&e->lock);
+	pthread_mutex_lock(&s->lock);
+	s->conf.store = NULL;
+	pthread_mutex_unlock(&s->lock);
 }
 
-void ending_done(struct ending *e)
+void shutdown_end(struct shutdown *s)
 {
-	if (!e)
+	if (!s)
 		return;
-	pthread_mutex_lock(&e->lock);
-	e->done = true;
-	pthread_cond_signal(&e->changed);
-	pthread_mutex_unlock(&e->lock);
-	if (e->started)
-		pthread_join(e->thread, NULL);
-	pthread_cond_destroy(&e->changed);
-	pthread_mutex_destroy(&e->lock);
-	free(e);
+	pthread_mutex_lock(&s->lock);
+	s->done = true;
+	pthread_cond_signal(&s->changed);
+	pthread_mutex_unlock(&s->lock);
+	if (s->started)
+		pthread_join(s->thread, NULL);
+	pthread_cond_destroy(&s->changed);
+	pthread_mutex_destroy(&s->lock);
+	free(s);
 }

@@ -4,13 +4,13 @@
  * nothing moves for too long, because a backend is away or a local disk hangs, the process reports
  * the data that is lost, detaches its mount and exits, whatever its threads wait for.
  */
-#ifndef CFS_CMD_ENDING_H
-#define CFS_CMD_ENDING_H
+#ifndef CFS_CMD_SHUTDOWN_H
+#define CFS_CMD_SHUTDOWN_H
 
 #include <cachefs/data.h>
 #include <cachefs/store.h>
 
-struct ending_conf {
+struct shutdown_conf {
 	const char *volume, *dir; /* borrowed, as all here */
 	struct cfs_data *data;
 	struct cfs_store *store;
@@ -20,19 +20,19 @@ struct ending_conf {
 	void *arg;
 };
 
-struct ending;
-int ending_create(const struct ending_conf *conf, struct ending **ret);
+struct shutdown;
+int shutdown_create(const struct shutdown_conf *conf, struct shutdown **ret);
 /* Starts watching the end. Repeated calls do nothing. Any thread. */
-void ending_begin(struct ending *e);
+void shutdown_begin(struct shutdown *s);
 /*
  * Called before the data layer is closed: logs how much data could not be stored. Returns -EIO when
  * there is such data, else 0.
  */
-int ending_judge(struct ending *e);
+int shutdown_report_lost(struct shutdown *s);
 /* The data layer, or the store, is about to be freed and must not be used any more. */
-void ending_forget_data(struct ending *e);
-void ending_forget_store(struct ending *e);
+void shutdown_forget_data(struct shutdown *s);
+void shutdown_forget_store(struct shutdown *s);
 /* The end is over: stops watching. NULL is fine, for the functions above too. */
-void ending_done(struct ending *e);
+void shutdown_end(struct shutdown *s);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "base/fstype.h"
+#include "base/mounted.h"
 #include "meta/sqlite/sqlite-internal.h"
 
 #define FREE_MIN_BYTES (1ULL << 30)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The mounts of /proc/self/mountinfo. */
+/* The mounts of /proc/self/mountinfo, and the kinds of their file systems. */
 #ifndef CFS_MOUNTED_H
 #define CFS_MOUNTED_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define CFS_FSTYPE "fuse.cachefs"
 
@@ -34,5 +35,16 @@ bool mounted_is_dead(const char *point);
 void mounted_unescape(char *s);
 /* An absolute path without "." and "..", its last component not followed into the mount. */
 int mounted_resolve(const char *path, char *buf, size_t size);
+
+/* The kind of file system that a path is on. */
+struct cfs_fstype_info {
+	const char *name; /* "ext4"; "other" when this table has none */
+	bool network;	  /* shared with other hosts, or behind a process */
+	bool in_memory;
+	double free; /* part of the space that is free to users, 0..1 */
+	uint64_t free_bytes;
+};
+/* 0 or a negative errno of statfs(2). */
+int cfs_fstype(const char *path, struct cfs_fstype_info *ret);
 
 #endif

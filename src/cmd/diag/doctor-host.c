@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/fstype.h"
+#include "base/mounted.h"
 #include "cmd/diag/doctor.h"
 
 /* Descriptors for handles of applications, cache files and connections together. */

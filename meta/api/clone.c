@@ -82,7 +82,7 @@ static int keep(void *arg, const struct cfs_dirent *e)
 /* The copy counts in the volume at once, and in directories when it gets its name. */
 static int charge(struct work *w, const struct cfs_ctx *ctx, const struct cfs_attr *attr)
 {
-	int64_t space = cfs_space_of(attr->type == CFS_TYPE_FILE ? attr->length : 0);
+	int64_t space = cfs_weight_of(attr);
 	struct cfs_charge all = {
 		.owned = true,
 		.uid = w->req->preserve ? attr->uid : w->who->uid,
@@ -143,7 +143,7 @@ static int copy_inode(struct work *w, cfs_ino_t src, cfs_ino_t parent, const cha
 	cfs_quotas_end(w->m->quotas, &ctx, rc ? NULL : &usage);
 	if (rc)
 		return rc;
-	w->space += cfs_space_of(ret->attr.type == CFS_TYPE_FILE ? ret->attr.length : 0);
+	w->space += cfs_weight_of(&ret->attr);
 	w->inodes++;
 	return w->req->step ? w->req->step(w->req->arg, (uint64_t)w->inodes) : 0;
 }
@@ -310,7 +310,7 @@ static int attach(struct work *w, struct cfs_entry *top)
 	const struct cfs_clone *req = w->req;
 	struct cfs_ctx ctx = step_ctx(w);
 	struct cfs_usage usage = {0};
-	int64_t own = cfs_space_of(top->attr.type == CFS_TYPE_FILE ? top->attr.length : 0);
+	int64_t own = cfs_weight_of(&top->attr);
 	struct cfs_tree_move below = {.to = req->parent};
 	int rc;
 

@@ -316,7 +316,7 @@ static int charge_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 	rc = m->eng->ops->getattr(m->eng, ctx, ino, &attr);
 	if (rc)
 		return rc;
-	charge.space = cfs_space_of(attr.type == CFS_TYPE_FILE ? attr.length : 0);
+	charge.space = cfs_weight_of(&attr);
 	return cfs_quotas_reserve(m->quotas, ctx, &charge, ret);
 }
 

@@ -368,6 +368,47 @@ void cfs_usage_add_dir(struct cfs_usage *u, cfs_ino_t dir, int64_t length, int64
 	u->dirs[i].inodes += inodes;
 }
 
+void cfs_usage_entry(struct cfs_usage *u, cfs_ino_t dir, const struct cfs_attr *attr, int sign)
+{
+	cfs_usage_add_dir(u, dir, sign * cfs_length_of(attr), sign * cfs_weight_of(attr), sign);
+}
+
+void cfs_usage_inode(struct cfs_usage *u, const struct cfs_attr *attr, int sign)
+{
+	u->space += sign * cfs_weight_of(attr);
+	u->inodes += sign;
+	u->uid = attr->uid;
+	u->gid = attr->gid;
+	u->owner_space += sign * cfs_weight_of(attr);
+	u->owner_inodes += sign;
+}
+
+void cfs_usage_removed(struct cfs_usage *u, cfs_ino_t parent, cfs_ino_t trash,
+		       const struct cfs_removed *v)
+{
+	cfs_usage_entry(u, parent, &v->attr, -1);
+	if (v->outcome == CFS_REMOVED_TRASHED)
+		cfs_usage_entry(u, trash, &v->attr, 1);
+	else if (v->outcome == CFS_REMOVED_DELETED)
+		cfs_usage_inode(u, &v->attr, -1);
+}
+
+void cfs_usage_owner(struct cfs_usage *u, const struct cfs_attr *old, const struct cfs_attr *now)
+{
+	*u = (struct cfs_usage){.uid = old->uid, .gid = old->gid};
+	if (now->uid != old->uid || now->gid != old->gid) {
+		u->owner_space = cfs_weight_of(old);
+		u->owner_inodes = 1;
+	}
+}
+
+void cfs_rules_moved(const struct cfs_ctx *ctx, cfs_ino_t to, struct cfs_attr *attr)
+{
+	attr->ctime = ctx->now;
+	if (attr->parent)
+		attr->parent = to;
+}
+
 /* A longer request is cut, to keep the transaction or script short; the kernel asks for 2 GiB. */
 enum { COPY_CHUNKS = 64 };
 

@@ -65,6 +65,30 @@ typedef int (*cfs_zero_fn)(void *arg, const struct cfs_zero *z);
 int cfs_rules_truncate_zeros(uint64_t old_length, uint64_t new_length, cfs_zero_fn fn, void *arg);
 int cfs_rules_hole_zeros(uint64_t off, uint64_t len, cfs_zero_fn fn, void *arg);
 
+/* ---- what an inode weighs, and what changes of names and owners count ---- */
+
+/* In the statistics of directories: bytes of data. */
+static inline int64_t cfs_length_of(const struct cfs_attr *attr)
+{
+	return attr->type == CFS_TYPE_FILE ? (int64_t)attr->length : 0;
+}
+/* In those and in the volume: space. */
+static inline int64_t cfs_weight_of(const struct cfs_attr *attr)
+{
+	return cfs_space_of((uint64_t)cfs_length_of(attr));
+}
+/* A name of the inode is added to (sign 1) or removed from (-1) the directory. */
+void cfs_usage_entry(struct cfs_usage *u, cfs_ino_t dir, const struct cfs_attr *attr, int sign);
+/* The inode is added to (1) or removed from (-1) the volume. */
+void cfs_usage_inode(struct cfs_usage *u, const struct cfs_attr *attr, int sign);
+/* A name in `parent` was removed; *v as in struct cfs_removed. */
+void cfs_usage_removed(struct cfs_usage *u, cfs_ino_t parent, cfs_ino_t trash,
+		       const struct cfs_removed *v);
+/* setattr: sets the usage that the owner of `old` loses to that of `now`. */
+void cfs_usage_owner(struct cfs_usage *u, const struct cfs_attr *old, const struct cfs_attr *now);
+/* The attributes of an inode whose name moves to the trash or to another directory. */
+void cfs_rules_moved(const struct cfs_ctx *ctx, cfs_ino_t to, struct cfs_attr *attr);
+
 /* ---- ACL rules (volume-format section 10); unset fields are CFS_ACL_UNSET ---- */
 
 #define CFS_ACL_UNSET 0xFFFF

@@ -71,18 +71,18 @@ int mysql_batch_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, 
 
 int mysql_get_dir(struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret)
 {
-	struct mysql_db *db = (struct mysql_db *)m->sql.db;
+	struct sql_db *db = m->sql.db;
 	int r;
 
-	if (cfs_optimistic_dir_known(&db->optimistic, ino, ret))
+	if (cfs_optimistic_dir_known(db->optimistic, ino, ret))
 		return 0;
 	r = sql_get_node(&m->sql, ino, false, ret);
 	if (!r && ret->type == CFS_TYPE_DIR)
-		cfs_optimistic_dir_remember(&db->optimistic, ino, ret);
+		cfs_optimistic_dir_remember(db->optimistic, ino, ret);
 	return r;
 }
 
-void mysql_dir_changed(struct mysql_db *db, cfs_ino_t ino, int done,
+void mysql_dir_changed(struct sql_db *db, cfs_ino_t ino, int done,
 		       const int64_t row[MYSQL_DIR_COLUMNS], struct cfs_attr *attr)
 {
 	if (done == MYSQL_DONE_ROW) {
@@ -90,9 +90,9 @@ void mysql_dir_changed(struct mysql_db *db, cfs_ino_t ino, int done,
 		attr->atime = sql_time(row[1], row[4]);
 		attr->mtime = sql_time(row[2], row[5]);
 		attr->ctime = sql_time(row[3], row[6]);
-		cfs_optimistic_dir_times(&db->optimistic, ino, attr);
+		cfs_optimistic_dir_times(db->optimistic, ino, attr);
 	} else {
-		cfs_optimistic_dir_known(&db->optimistic, ino, attr);
+		cfs_optimistic_dir_known(db->optimistic, ino, attr);
 	}
 }
 

@@ -209,7 +209,7 @@ int mysql_get_dir(struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret);
 		(int64_t)(a)->tier
 #define MYSQL_DIR_COLUMNS 7
 /* After a change in directory ino: done is what mysql_batch_run has returned. */
-void mysql_dir_changed(struct mysql_db *db, cfs_ino_t ino, int done,
+void mysql_dir_changed(struct sql_db *db, cfs_ino_t ino, int done,
 		       const int64_t row[MYSQL_DIR_COLUMNS], struct cfs_attr *attr);
 /* The parameters of TOUCH. */
 #define MYSQL_TOUCH_FMT "iiiiii"
@@ -223,30 +223,17 @@ void mysql_dir_changed(struct mysql_db *db, cfs_ino_t ino, int done,
 	(int64_t)(v)->flags, (int64_t)(v)->mode, (int64_t)(v)->uid, (int64_t)(v)->gid,             \
 		(int64_t)(v)->nlink, (int64_t)(v)->length, (int64_t)(v)->parent
 
-/* names.c remove.c rename.c write.c: members of struct cfs_engine_ops */
-int mysql_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t parent,
-		    const char *name, size_t len, struct cfs_entry *ret);
-int mysql_op_readdir(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir, bool attrs,
-		     size_t limit, struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg);
-int mysql_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice_fn fn, void *arg);
-int mysql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
-		   cfs_ino_t ino, struct cfs_entry *ret, struct cfs_usage *ret_usage);
-int mysql_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
-		  const char *name, size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage);
-int mysql_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
-		    const struct cfs_engine_rename *req, struct cfs_renamed *ret,
-		    struct cfs_usage *ret_usage);
-int mysql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
-		     const struct cfs_attr *in, struct cfs_attr *ret, struct cfs_usage *ret_usage);
-int mysql_op_unlink(struct cfs_engine *e, const struct cfs_ctx *ctx,
-		    const struct cfs_engine_remove *req, struct cfs_removed *ret,
-		    struct cfs_usage *ret_usage);
-int mysql_op_rmdir(struct cfs_engine *e, const struct cfs_ctx *ctx,
-		   const struct cfs_engine_remove *req, struct cfs_removed *ret,
-		   struct cfs_usage *ret_usage);
-int mysql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			  uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
-			  struct cfs_attr *ret, unsigned *ret_records, struct cfs_usage *ret_usage);
+/* names.c remove.c rename.c write.c advice.c: members of struct cfs_engine_ops */
+#define DECLARE(member) CFS_ENGINE_DECLARE(mysql_op_##member, member);
+DECLARE(advise)
+DECLARE(mknod)
+DECLARE(link)
+DECLARE(rename)
+DECLARE(setattr)
+DECLARE(unlink)
+DECLARE(rmdir)
+DECLARE(commit_slice)
+#undef DECLARE
 
 /* schema.c: members of the dialect */
 int mysql_each_column(struct sql_conn *c, sql_column_fn see, void *arg);

@@ -389,6 +389,7 @@ static int open_engine(const struct cfs_engine_conf *conf, struct cfs_engine **r
 		return -ENOMEM;
 	pthread_once(&once, init_library);
 	cfs_optimistic_init(&db->optimistic);
+	db->sql.optimistic = &db->optimistic;
 	snprintf(err, 256, "mysql://: bad value of a pool option or of table_prefix");
 	r = sql_db_init(&db->sql, conf, &engine, &dialect);
 	if (!r)
@@ -418,7 +419,7 @@ static const struct cfs_engine_ops engine = {
 	.close = close_engine,
 	.advise = mysql_op_advise,
 	SQL_ENGINE_SHARED_OPS,
-	.lookup = mysql_op_lookup,
+	.lookup = sql_op_lookup,
 	.setattr = mysql_op_setattr,
 	.touch_atime = sql_op_touch_atime,
 	.mknod = mysql_op_mknod,
@@ -426,7 +427,7 @@ static const struct cfs_engine_ops engine = {
 	.unlink = mysql_op_unlink,
 	.rmdir = mysql_op_rmdir,
 	.rename = mysql_op_rename,
-	.readdir = mysql_op_readdir,
+	.readdir = sql_op_readdir,
 	.commit_slice = mysql_op_commit_slice,
 };
 

@@ -1,50 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creation and setattr in one round trip, and the cache of names. */
+/* Creation and setattr in one round trip. */
 #include <errno.h>
 
 #include "mysql-internal.h"
-
-static struct mysql_db *db_of(struct cfs_engine *e)
-{
-	return (struct mysql_db *)sql_db(e);
-}
-
-/* ---- lookup, which fills the cache for removals ---- */
-
-int mysql_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t parent,
-		    const char *name, size_t len, struct cfs_entry *ret)
-{
-	int r = sql_op_lookup(e, ctx, parent, name, len, ret);
-
-	if (!r)
-		cfs_optimistic_file_remember(&db_of(e)->optimistic, parent, name, len, ret);
-	return r;
-}
-
-struct listing {
-	struct mysql_db *db;
-	cfs_ino_t dir;
-	cfs_dirent_fn fn;
-	void *arg;
-};
-
-static int see_entry(void *arg, const struct cfs_dirent *d)
-{
-	const struct listing *a = arg;
-
-	cfs_optimistic_file_remember(&a->db->optimistic, a->dir, d->name, d->name_len, &d->entry);
-	return a->fn(a->arg, d);
-}
-
-int mysql_op_readdir(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir, bool attrs,
-		     size_t limit, struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg)
-{
-	struct listing a = {.db = db_of(e), .dir = dir, .fn = fn, .arg = arg};
-
-	if (!attrs)
-		return sql_op_readdir(e, ctx, dir, attrs, limit, cursor, fn, arg);
-	return sql_op_readdir(e, ctx, dir, attrs, limit, cursor, see_entry, &a);
-}
 
 /* ---- mknod ---- */
 
@@ -56,7 +14,7 @@ struct mknod {
 
 static int mknod_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
-	struct mysql_db *db = (struct mysql_db *)m->sql.db;
+	struct sql_db *db = m->sql.db;
 	struct mknod *a = arg;
 	const struct cfs_mknod *req = a->req;
 	bool dir = req->type == CFS_TYPE_DIR, symlink = req->type == CFS_TYPE_SYMLINK, ask;
@@ -71,11 +29,11 @@ static int mknod_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg
 		return r == -ENOENT ? 0 : r;
 	if (cfs_rules_add_entry(ctx, req->parent, &a->parent) ||
 	    (a->parent.default_acl && req->type != CFS_TYPE_SYMLINK)) {
-		cfs_optimistic_dir_forget(&db->optimistic, req->parent);
+		cfs_optimistic_dir_forget(db->optimistic, req->parent);
 		return 0;
 	}
 	cfs_rules_new_inode(ctx, req, &a->parent, &a->attr);
-	ask = cfs_optimistic_dir_ask(&db->optimistic, req->parent) || dir;
+	ask = cfs_optimistic_dir_ask(db->optimistic, req->parent) || dir;
 	r = mysql_batch_run(m, MYSQL_BATCH_mknod, row, MYSQL_DIR_COLUMNS,
 			    "iibi"
 			    "iiiiiiiiiiiiiiiii"
@@ -88,15 +46,15 @@ static int mknod_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg
 			    (int64_t)t->length, (int64_t)t->rdev, (int64_t)t->access_acl,
 			    (int64_t)t->default_acl, (int64_t)t->tier, (int64_t)(dir || symlink),
 			    (int64_t)symlink, req->target, req->target_len,
-			    (int64_t)(dir && cfs_host_dir_stats(db->sql.engine.host)),
+			    (int64_t)(dir && cfs_host_dir_stats(db->engine.host)),
 			    MYSQL_TOUCH_ARGS(ctx, dir), MYSQL_DIR_ARGS(&a->parent), (int64_t)ask);
 	if (r > 0) {
 		mysql_dir_changed(db, req->parent, r, row, &a->parent);
 		if (dir)
-			cfs_optimistic_dir_remember(&db->optimistic, a->ino, t);
+			cfs_optimistic_dir_remember(db->optimistic, a->ino, t);
 		return 1;
 	}
-	cfs_optimistic_dir_forget(&db->optimistic, req->parent);
+	cfs_optimistic_dir_forget(db->optimistic, req->parent);
 	return r == -EEXIST ? 0 : r;
 }
 
@@ -130,11 +88,11 @@ int mysql_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct
 	if (r < 0)
 		return r;
 	*ret = (struct cfs_entry){.ino = ino, .attr = a.attr};
-	cfs_optimistic_file_remember(&db_of(e)->optimistic, req->parent, req->name, req->name_len,
+	cfs_optimistic_file_remember(sql_db(e)->optimistic, req->parent, req->name, req->name_len,
 				     ret);
 	*ret_usage = (struct cfs_usage){0};
-	sql_usage_inode(ret_usage, &a.attr, 1);
-	sql_usage_entry(ret_usage, req->parent, &a.attr, 1);
+	cfs_usage_inode(ret_usage, &a.attr, 1);
+	cfs_usage_entry(ret_usage, req->parent, &a.attr, 1);
 	if (req->ret_parent)
 		*req->ret_parent = a.parent;
 	return 0;
@@ -151,7 +109,7 @@ struct link {
 
 static int link_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
-	struct mysql_db *db = (struct mysql_db *)m->sql.db;
+	struct sql_db *db = m->sql.db;
 	struct link *a = arg;
 	struct cfs_attr *t = &a->attr;
 	int64_t none;
@@ -164,7 +122,7 @@ static int link_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 	if (cfs_rules_add_entry(ctx, a->parent, &a->dir) || t->type == CFS_TYPE_DIR ||
 	    (t->flags & (CFS_FLAG_IMMUTABLE | CFS_FLAG_APPEND)) || !t->nlink ||
 	    cfs_ino_is_trash(t->parent)) {
-		cfs_optimistic_dir_forget(&db->optimistic, a->parent);
+		cfs_optimistic_dir_forget(db->optimistic, a->parent);
 		return 0;
 	}
 	r = mysql_batch_run(m, MYSQL_BATCH_link, &none, 1,
@@ -174,7 +132,7 @@ static int link_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 			    sql_sub_us(ctx->now), MYSQL_STILL_ARGS(t), a->name, a->len,
 			    MYSQL_DIR_ARGS(&a->dir));
 	if (r <= 0)
-		cfs_optimistic_dir_forget(&db->optimistic, a->parent);
+		cfs_optimistic_dir_forget(db->optimistic, a->parent);
 	return r == -EEXIST ? 0 : r;
 }
 
@@ -207,7 +165,7 @@ int mysql_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 	a.attr.ctime = ctx->now;
 	*ret = a.attr;
 	*ret_usage = (struct cfs_usage){.uid = a.attr.uid, .gid = a.attr.gid};
-	sql_usage_entry(ret_usage, parent, &a.attr, 1);
+	cfs_usage_entry(ret_usage, parent, &a.attr, 1);
 	return 0;
 }
 
@@ -248,7 +206,7 @@ static int setattr_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *a
 			    sql_us(o->ctime), sql_sub_us(o->atime), sql_sub_us(o->mtime),
 			    sql_sub_us(o->ctime), (int64_t)o->parent);
 	if (r > 0 && t->type == CFS_TYPE_DIR)
-		cfs_optimistic_dir_forget(&((struct mysql_db *)m->sql.db)->optimistic, a->ino);
+		cfs_optimistic_dir_forget(m->sql.db->optimistic, a->ino);
 	return r;
 }
 
@@ -276,12 +234,8 @@ int mysql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		return r;
 	if (a.result < 0)
 		return a.result;
-	cfs_optimistic_file_changed(&db_of(e)->optimistic, ino, &a.attr);
+	cfs_optimistic_file_changed(sql_db(e)->optimistic, ino, &a.attr);
 	*ret = a.attr;
-	*ret_usage = (struct cfs_usage){.uid = a.old.uid, .gid = a.old.gid};
-	if (a.attr.uid != a.old.uid || a.attr.gid != a.old.gid) {
-		ret_usage->owner_space = sql_space_of(&a.old);
-		ret_usage->owner_inodes = 1;
-	}
+	cfs_usage_owner(ret_usage, &a.old, &a.attr);
 	return 0;
 }

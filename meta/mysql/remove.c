@@ -40,9 +40,8 @@ static int judge(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal
 
 	if (r < 0)
 		return r == -ENOENT ? 0 : r;
-	a->remembered = !a->dir && cfs_optimistic_file_known(
-					   &((struct mysql_db *)m->sql.db)->optimistic, req->parent,
-					   req->name, req->name_len, &a->victim);
+	a->remembered = !a->dir && cfs_optimistic_file_known(m->sql.db->optimistic, req->parent,
+							     req->name, req->name_len, &a->victim);
 	r = a->remembered ? 1 : look_up(m, a);
 	if (r <= 0)
 		return r;
@@ -96,7 +95,7 @@ static int for_good(struct mysql_conn *m, const struct cfs_ctx *ctx, struct remo
 
 static int try_to_remove(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a)
 {
-	struct mysql_db *db = (struct mysql_db *)m->sql.db;
+	struct sql_db *db = m->sql.db;
 	int64_t row[MYSQL_DIR_COLUMNS + 1] = {0};
 	cfs_ino_t dir = a->req->parent;
 	bool ask;
@@ -104,18 +103,18 @@ static int try_to_remove(struct mysql_conn *m, const struct cfs_ctx *ctx, struct
 
 	if (r > 0) {
 		ask = !cfs_ino_is_trash(dir) &&
-		      (cfs_optimistic_dir_ask(&db->optimistic, dir) || a->dir);
+		      (cfs_optimistic_dir_ask(db->optimistic, dir) || a->dir);
 		r = a->ret.outcome == CFS_REMOVED_TRASHED ? to_trash(m, ctx, a, ask, row)
 							  : for_good(m, ctx, a, ask, row);
 	}
 	if (r > 0) {
 		mysql_dir_changed(db, dir, r, row, &a->parent);
 		a->ret.has_data = row[MYSQL_DIR_COLUMNS];
-		cfs_optimistic_dir_forget(&db->optimistic, a->victim.ino);
+		cfs_optimistic_dir_forget(db->optimistic, a->victim.ino);
 	} else {
-		cfs_optimistic_dir_forget(&db->optimistic, dir);
+		cfs_optimistic_dir_forget(db->optimistic, dir);
 	}
-	cfs_optimistic_file_forget(&db->optimistic, a->victim.ino);
+	cfs_optimistic_file_forget(db->optimistic, a->victim.ino);
 	/* A trash name that exists already: the generic transaction handles it. */
 	return r == -EEXIST ? 0 : r;
 }
@@ -173,26 +172,19 @@ static int remove_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void 
 static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 	       struct removal *a, struct cfs_removed *ret, struct cfs_usage *ret_usage)
 {
-	struct cfs_attr *v = &a->victim.attr;
 	int r = 0;
 
 	if (!cfs_host_changelog(e->host))
 		r = mysql_batch(sql_db(e), ctx, op, remove_once, remove_applied, a, sizeof(*a));
 	if (r <= 0)
 		return r;
-	*ret_usage = (struct cfs_usage){0};
-	sql_usage_entry(ret_usage, a->req->parent, v, -1);
-	if (a->ret.outcome == CFS_REMOVED_DELETED) {
-		sql_usage_inode(ret_usage, v, -1);
-	} else {
-		v->ctime = ctx->now;
-		if (v->parent)
-			v->parent = a->req->trash;
-		sql_usage_entry(ret_usage, a->req->trash, v, 1);
-	}
 	*ret = a->ret;
 	ret->ino = a->victim.ino;
-	ret->attr = *v;
+	ret->attr = a->victim.attr;
+	if (ret->outcome == CFS_REMOVED_TRASHED)
+		cfs_rules_moved(ctx, a->req->trash, &ret->attr);
+	*ret_usage = (struct cfs_usage){0};
+	cfs_usage_removed(ret_usage, a->req->parent, a->req->trash, ret);
 	if (!cfs_ino_is_trash(a->req->parent))
 		ret->parent = a->parent;
 	return 1;

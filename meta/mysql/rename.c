@@ -90,7 +90,7 @@ static int run(struct mysql_conn *m, const struct cfs_ctx *ctx, struct rename *a
 
 static int rename_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
-	struct mysql_db *db = (struct mysql_db *)m->sql.db;
+	struct sql_db *db = m->sql.db;
 	struct rename *a = arg;
 	const struct cfs_rename *q = &a->req->r;
 	int r;
@@ -108,11 +108,11 @@ static int rename_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	if (r > 0)
 		r = run(m, ctx, a);
 	if (r > 0) {
-		cfs_optimistic_dir_forget(&db->optimistic, a->src.ino);
+		cfs_optimistic_dir_forget(db->optimistic, a->src.ino);
 		return 1;
 	}
-	cfs_optimistic_dir_forget(&db->optimistic, q->src_parent);
-	cfs_optimistic_dir_forget(&db->optimistic, q->dst_parent);
+	cfs_optimistic_dir_forget(db->optimistic, q->src_parent);
+	cfs_optimistic_dir_forget(db->optimistic, q->dst_parent);
 	return r == -EEXIST ? 0 : r;
 }
 
@@ -136,26 +136,21 @@ static int rename_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void 
 static void count(struct rename *a, const struct cfs_ctx *ctx, struct cfs_usage *u)
 {
 	const struct cfs_rename *q = &a->req->r;
-	struct cfs_attr *src = &a->src.attr, *dst = &a->dst.attr;
+	struct cfs_attr *src = &a->src.attr;
 
-	src->ctime = ctx->now;
-	if (src->parent)
-		src->parent = q->dst_parent;
+	cfs_rules_moved(ctx, q->dst_parent, src);
 	if (q->src_parent != q->dst_parent) {
-		sql_usage_entry(u, q->src_parent, src, -1);
-		sql_usage_entry(u, q->dst_parent, src, 1);
+		cfs_usage_entry(u, q->src_parent, src, -1);
+		cfs_usage_entry(u, q->dst_parent, src, 1);
 	}
-	if (a->victim.outcome == CFS_REMOVED_NONE)
+	if (!a->dst.ino)
 		return;
-	sql_usage_entry(u, q->dst_parent, dst, -1);
-	if (a->victim.outcome == CFS_REMOVED_DELETED) {
-		sql_usage_inode(u, dst, -1);
-		return;
-	}
-	dst->ctime = ctx->now;
-	if (dst->parent)
-		dst->parent = a->req->trash;
-	sql_usage_entry(u, a->req->trash, dst, 1);
+	a->victim.ino = a->dst.ino;
+	a->victim.attr = a->dst.attr;
+	if (a->victim.outcome == CFS_REMOVED_TRASHED)
+		cfs_rules_moved(ctx, a->req->trash, &a->victim.attr);
+	if (a->victim.outcome != CFS_REMOVED_NONE)
+		cfs_usage_removed(u, q->dst_parent, a->req->trash, &a->victim);
 }
 
 int mysql_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
@@ -175,8 +170,5 @@ int mysql_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	*ret_usage = (struct cfs_usage){0};
 	count(&a, ctx, ret_usage);
 	*ret = (struct cfs_renamed){.moved = a.src, .victim = a.victim};
-	ret->victim.ino = a.dst.ino;
-	if (a.dst.ino)
-		ret->victim.attr = a.dst.attr;
 	return 0;
 }

@@ -104,7 +104,7 @@ int mysql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_i
 					   ret_usage);
 	if (r < 0)
 		return r;
-	cfs_optimistic_file_changed(&((struct mysql_db *)sql_db(e))->optimistic, ino, &a.attr);
+	cfs_optimistic_file_changed(sql_db(e)->optimistic, ino, &a.attr);
 	*ret = a.attr;
 	*ret_records = a.records;
 	*ret_usage = a.usage;

@@ -26,15 +26,15 @@ static const struct cfs_engine_ops engine = {
 	.advise = pg_op_advise,
 	.settle = pg_op_settle,
 	SQL_ENGINE_SHARED_OPS,
-	.lookup = pg_op_lookup,
+	.lookup = sql_op_lookup,
 	.setattr = pg_op_setattr,
 	.touch_atime = sql_op_touch_atime,
 	.mknod = pg_op_mknod,
 	.link = pg_op_link,
 	.unlink = pg_op_unlink,
 	.rmdir = pg_op_rmdir,
-	.rename = pg_op_rename,
-	.readdir = pg_op_readdir,
+	.rename = sql_op_rename,
+	.readdir = sql_op_readdir,
 	.commit_slice = pg_op_commit_slice,
 };
 
@@ -48,6 +48,7 @@ static int pg_open(const struct cfs_engine_conf *conf, struct cfs_engine **ret, 
 		return -ENOMEM;
 	}
 	cfs_optimistic_init(&db->optimistic);
+	db->sql.optimistic = &db->optimistic;
 	snprintf(err, 256, "postgres://: bad value of a max_ option or of table_prefix");
 	r = sql_db_init(&db->sql, conf, &engine, &pg_dialect);
 	if (!r) {

@@ -141,7 +141,7 @@ int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_
 	}
 	if (r < 0)
 		return r;
-	cfs_optimistic_file_changed(pg_optimistic(e), ino, &a.attr);
+	cfs_optimistic_file_changed(sql_db(e)->optimistic, ino, &a.attr);
 	*ret = a.attr;
 	*ret_records = a.records;
 	*ret_usage = a.usage;
@@ -244,6 +244,6 @@ int pg_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 		*ret_usage = (struct cfs_usage){.uid = a.attr.uid, .gid = a.attr.gid};
 	}
 	if (!r)
-		cache_setattr(pg_optimistic(e), ino, ret);
+		cache_setattr(sql_db(e)->optimistic, ino, ret);
 	return r == PG_UNKNOWN ? -ETIMEDOUT : r;
 }

@@ -122,14 +122,14 @@ struct make {
 };
 
 /* True when the directory is cached and allows the optimistic path. */
-static bool knows_parent(struct pg_db *db, const struct cfs_ctx *ctx, struct make *a)
+static bool knows_parent(struct sql_db *db, const struct cfs_ctx *ctx, struct make *a)
 {
 	const struct cfs_mknod *req = a->req;
 
 	return req->type != CFS_TYPE_DIR && req->type != CFS_TYPE_SYMLINK &&
-	       cfs_optimistic_dir_known(&db->optimistic, req->parent, &a->parent) &&
+	       cfs_optimistic_dir_known(db->optimistic, req->parent, &a->parent) &&
 	       !cfs_rules_add_entry(ctx, req->parent, &a->parent) && !a->parent.default_acl &&
-	       !cfs_optimistic_dir_ask(&db->optimistic, req->parent);
+	       !cfs_optimistic_dir_ask(db->optimistic, req->parent);
 }
 
 /* 1: done; 0: the name exists, or the directory has changed. */
@@ -257,7 +257,7 @@ static int create(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		return not_created(c, ctx, a);
 	cfs_rules_new_inode(ctx, req, &a->parent, &a->attr);
 	a->parent = sql_touched(ctx, &a->parent, req->type == CFS_TYPE_DIR);
-	remember_dirs(&pg_db(c->db)->optimistic, a);
+	remember_dirs(c->db->optimistic, a);
 	return 0;
 }
 
@@ -266,11 +266,11 @@ static int make_name(struct cfs_engine *e, const struct cfs_ctx *ctx, struct mak
 	struct sql_db *db = sql_db(e);
 	int r;
 
-	if (knows_parent(pg_db(db), ctx, a)) {
+	if (knows_parent(db, ctx, a)) {
 		r = sql_read(db, ctx, CFS_META_OP_mknod, create_known, a);
 		if (r)
 			return r < 0 ? r : 0;
-		cfs_optimistic_dir_forget(pg_optimistic(e), a->req->parent);
+		cfs_optimistic_dir_forget(sql_db(e)->optimistic, a->req->parent);
 	}
 	return sql_read(db, ctx, CFS_META_OP_mknod, create, a);
 }
@@ -293,15 +293,15 @@ static int create_again(struct cfs_engine *e, const struct cfs_ctx *ctx, const s
 		return r;
 	a->ret->ino = a->ino;
 	*ret_usage = (struct cfs_usage){0};
-	sql_usage_inode(ret_usage, &a->ret->attr, 1);
-	sql_usage_entry(ret_usage, a->req->parent, &a->ret->attr, 1);
+	cfs_usage_inode(ret_usage, &a->ret->attr, 1);
+	cfs_usage_entry(ret_usage, a->req->parent, &a->ret->attr, 1);
 	return a->req->ret_parent ? sql_op_getattr(e, ctx, a->req->parent, a->req->ret_parent) : 0;
 }
 
 static int create_generic(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct make *a,
 			  struct cfs_usage *ret_usage)
 {
-	cfs_optimistic_dir_forget(pg_optimistic(e), a->req->parent);
+	cfs_optimistic_dir_forget(sql_db(e)->optimistic, a->req->parent);
 	return sql_op_mknod(e, ctx, a->req, a->ino, a->ret, ret_usage);
 }
 
@@ -322,16 +322,16 @@ int pg_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cf
 		ret->ino = ino;
 		ret->attr = a.attr;
 		*ret_usage = (struct cfs_usage){0};
-		sql_usage_inode(ret_usage, &a.attr, 1);
-		sql_usage_entry(ret_usage, req->parent, &a.attr, 1);
+		cfs_usage_inode(ret_usage, &a.attr, 1);
+		cfs_usage_entry(ret_usage, req->parent, &a.attr, 1);
 		if (req->ret_parent)
 			*req->ret_parent = a.parent;
 	}
 	if (!r)
-		cfs_optimistic_file_remember(pg_optimistic(e), req->parent, req->name,
+		cfs_optimistic_file_remember(sql_db(e)->optimistic, req->parent, req->name,
 					     req->name_len, ret);
 	else if (r == -EEXIST)
-		cfs_optimistic_name_remember(pg_optimistic(e), req->parent, req->name,
+		cfs_optimistic_name_remember(sql_db(e)->optimistic, req->parent, req->name,
 					     req->name_len, ret->ino);
 	return r;
 }
@@ -416,6 +416,6 @@ int pg_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, c
 		return r;
 	*ret = a.attr;
 	*ret_usage = (struct cfs_usage){.uid = a.attr.uid, .gid = a.attr.gid};
-	sql_usage_entry(ret_usage, parent, &a.attr, 1);
+	cfs_usage_entry(ret_usage, parent, &a.attr, 1);
 	return 0;
 }

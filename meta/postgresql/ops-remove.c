@@ -153,11 +153,8 @@ static void become_removed(const struct cfs_ctx *ctx, struct remove *a)
 	struct cfs_removed *v = &a->ret;
 
 	v->outcome = a->req->trash ? CFS_REMOVED_TRASHED : CFS_REMOVED_DELETED;
-	if (a->req->trash) {
-		v->attr.ctime = ctx->now;
-		if (v->attr.parent)
-			v->attr.parent = a->req->trash;
-	}
+	if (a->req->trash)
+		cfs_rules_moved(ctx, a->req->trash, &v->attr);
 	v->parent = sql_touched(ctx, &v->parent, a->dir ? -1 : 0);
 }
 
@@ -171,24 +168,24 @@ static void read_removed(struct sql_conn *c, const struct cfs_ctx *ctx, struct r
 	v->ino = (cfs_ino_t)pg_int(st->result, 0, INO);
 	v->has_data = pg_int(st->result, 0, HAS_DATA) > 0;
 	become_removed(ctx, a);
-	cfs_optimistic_dir_remember(&pg_db(c->db)->optimistic, a->req->parent, &v->parent);
+	cfs_optimistic_dir_remember(c->db->optimistic, a->req->parent, &v->parent);
 }
 
 /* ---- the optimistic path ---- */
 
 /* True when the directory is cached and the case allows the optimistic path. */
-static bool is_simple(struct pg_db *db, const struct cfs_ctx *ctx, struct remove *a)
+static bool is_simple(struct sql_db *db, const struct cfs_ctx *ctx, struct remove *a)
 {
 	const struct cfs_engine_remove *req = a->req;
 	const struct cfs_attr *v = &a->ret.attr;
 	struct cfs_attr *dir = &a->ret.parent;
 
-	if (v->nlink != 1 || !cfs_optimistic_dir_known(&db->optimistic, req->parent, dir) ||
+	if (v->nlink != 1 || !cfs_optimistic_dir_known(db->optimistic, req->parent, dir) ||
 	    cfs_ino_is_trash(dir->parent) || cfs_rules_remove_entry(ctx, req->parent, dir, v))
 		return false;
 	if (req->trash ? v->flags & CFS_FLAG_SKIP_TRASH : v->type != CFS_TYPE_FILE)
 		return false;
-	return !cfs_optimistic_dir_ask(&db->optimistic, req->parent);
+	return !cfs_optimistic_dir_ask(db->optimistic, req->parent);
 }
 
 static void bind_known(struct pg_stmt *st, const struct remove *a)
@@ -281,7 +278,7 @@ static int remove_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 static int expect(struct cfs_engine *e, const struct cfs_ctx *ctx, struct remove *a)
 {
 	const struct cfs_engine_remove *req = a->req;
-	struct cfs_optimistic *cache = pg_optimistic(e);
+	struct cfs_optimistic *cache = sql_db(e)->optimistic;
 	struct cfs_entry there;
 	int r;
 
@@ -296,7 +293,7 @@ static int expect(struct cfs_engine *e, const struct cfs_ctx *ctx, struct remove
 	if (a->dir || req->trash || !cfs_host_has_open(e->host))
 		return 0;
 	if (!a->expected) {
-		r = pg_op_lookup(e, ctx, req->parent, req->name, req->name_len, &there);
+		r = sql_op_lookup(e, ctx, req->parent, req->name, req->name_len, &there);
 		if (r < 0)
 			return r == -ENOENT ? PG_UNUSUAL : r;
 		a->expected = there.ino;
@@ -337,11 +334,11 @@ static int in_one_statement(struct cfs_engine *e, const struct cfs_ctx *ctx, enu
 	struct sql_db *db = sql_db(e);
 	int r = expect(e, ctx, a);
 
-	if (!r && a->known && is_simple(pg_db(db), ctx, a)) {
+	if (!r && a->known && is_simple(db, ctx, a)) {
 		r = sql_read(db, ctx, op, remove_known, a);
 		if (!r) {
-			cfs_optimistic_dir_forget(pg_optimistic(e), req->parent);
-			cfs_optimistic_file_forget(pg_optimistic(e), a->ret.ino);
+			cfs_optimistic_dir_forget(sql_db(e)->optimistic, req->parent);
+			cfs_optimistic_file_forget(sql_db(e)->optimistic, a->ret.ino);
 		}
 	}
 	if (!r)
@@ -352,13 +349,9 @@ static int in_one_statement(struct cfs_engine *e, const struct cfs_ctx *ctx, enu
 		return r;
 	*ret = a->ret;
 	*ret_usage = (struct cfs_usage){0};
-	sql_usage_entry(ret_usage, req->parent, &ret->attr, -1);
-	if (ret->outcome == CFS_REMOVED_TRASHED)
-		sql_usage_entry(ret_usage, req->trash, &ret->attr, 1);
-	else
-		sql_usage_inode(ret_usage, &ret->attr, -1);
-	cfs_optimistic_file_forget(pg_optimistic(e), ret->ino);
-	cfs_optimistic_dir_forget(pg_optimistic(e), ret->ino);
+	cfs_usage_removed(ret_usage, req->parent, req->trash, ret);
+	cfs_optimistic_file_forget(sql_db(e)->optimistic, ret->ino);
+	cfs_optimistic_dir_forget(sql_db(e)->optimistic, ret->ino);
 	return 0;
 }
 
@@ -372,7 +365,7 @@ static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op
 		r = in_one_statement(e, ctx, op, a, ret, ret_usage);
 	if (r != PG_UNUSUAL)
 		return r;
-	cfs_optimistic_dir_forget(pg_optimistic(e), req->parent);
+	cfs_optimistic_dir_forget(sql_db(e)->optimistic, req->parent);
 	return a->dir ? sql_op_rmdir(e, ctx, req, ret, ret_usage)
 		      : sql_op_unlink(e, ctx, req, ret, ret_usage);
 }

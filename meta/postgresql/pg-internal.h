@@ -176,33 +176,16 @@ static inline bool pg_is_judged(const struct cfs_ctx *ctx)
 	return !ctx->check || ctx->uid == 0;
 }
 
-struct cfs_optimistic *pg_optimistic(struct cfs_engine *e);
-
-/* ---- ops-*.c ---- */
-int pg_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice_fn fn, void *arg);
-/* settle.c */
-int pg_op_settle(struct cfs_engine *e, const struct cfs_ctx *ctx);
-int pg_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
-		cfs_ino_t ino, struct cfs_entry *ret, struct cfs_usage *ret_usage);
-int pg_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
-	       const char *name, size_t len, struct cfs_attr *ret, struct cfs_usage *ret_usage);
-int pg_op_unlink(struct cfs_engine *e, const struct cfs_ctx *ctx,
-		 const struct cfs_engine_remove *req, struct cfs_removed *ret,
-		 struct cfs_usage *ret_usage);
-int pg_op_rmdir(struct cfs_engine *e, const struct cfs_ctx *ctx,
-		const struct cfs_engine_remove *req, struct cfs_removed *ret,
-		struct cfs_usage *ret_usage);
-int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
-		       uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
-		       struct cfs_attr *ret, unsigned *ret_records, struct cfs_usage *ret_usage);
-int pg_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
-		  const struct cfs_attr *in, struct cfs_attr *ret, struct cfs_usage *ret_usage);
-int pg_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t parent,
-		 const char *name, size_t len, struct cfs_entry *ret);
-int pg_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
-		 const struct cfs_engine_rename *req, struct cfs_renamed *ret,
-		 struct cfs_usage *ret_usage);
-int pg_op_readdir(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t dir, bool attrs,
-		  size_t limit, struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg);
+/* ---- members of struct cfs_engine_ops: ops-*.c, advice.c, settle.c ---- */
+#define DECLARE(member) CFS_ENGINE_DECLARE(pg_op_##member, member);
+DECLARE(advise)
+DECLARE(settle)
+DECLARE(mknod)
+DECLARE(link)
+DECLARE(unlink)
+DECLARE(rmdir)
+DECLARE(commit_slice)
+DECLARE(setattr)
+#undef DECLARE
 
 #endif

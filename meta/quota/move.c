@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/bytes.h"
+#include "meta/engine/rules.h"
 #include "meta/quota/quota-internal.h"
 
 struct walk {
@@ -104,10 +105,7 @@ int cfs_quotas_check_move(struct cfs_quotas *q, const struct cfs_ctx *ctx,
 		goto out;
 	*ret = (struct cfs_tree_move){from, to, space, inodes};
 	keep_entered(&entered, &left);
-	rc = cfs_quotas_check_scopes(
-		q, &entered,
-		space + cfs_space_of(entry->attr.type == CFS_TYPE_FILE ? entry->attr.length : 0),
-		inodes + 1);
+	rc = cfs_quotas_check_scopes(q, &entered, space + cfs_weight_of(&entry->attr), inodes + 1);
 out:
 	free(left.v);
 	free(entered.v);

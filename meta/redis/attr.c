@@ -121,18 +121,3 @@ size_t rds_who(const struct cfs_ctx *ctx, uint8_t out[RDS_WHO_MAX])
 		cfs_put_be32(out + 9 + 4 * i, ctx->groups[i]);
 	return 9 + 4 * n;
 }
-
-void rds_usage_entry(struct cfs_usage *u, cfs_ino_t dir, const struct cfs_attr *attr, int sign)
-{
-	cfs_usage_add_dir(u, dir, sign * rds_length_of(attr), sign * rds_space_of(attr), sign);
-}
-
-void rds_usage_inode(struct cfs_usage *u, const struct cfs_attr *attr, int sign)
-{
-	u->space += sign * rds_space_of(attr);
-	u->inodes += sign;
-	u->uid = attr->uid;
-	u->gid = attr->gid;
-	u->owner_space += sign * rds_space_of(attr);
-	u->owner_inodes += sign;
-}

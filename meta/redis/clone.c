@@ -32,7 +32,7 @@ int rds_op_clone_ino(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		ret->ino = ino;
 		*ret_usage = (struct cfs_usage){0};
 		/* The parent's statistics were copied with the parent. */
-		rds_usage_inode(ret_usage, &ret->attr, 1);
+		cfs_usage_inode(ret_usage, &ret->attr, 1);
 	}
 	rds_end(&q);
 	return r;
@@ -55,7 +55,7 @@ int rds_op_attach(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 		r = rds_attr_reply(a->element[1], &attr);
 	if (!r) {
 		*ret_usage = (struct cfs_usage){0};
-		rds_usage_entry(ret_usage, parent, &attr, 1);
+		cfs_usage_entry(ret_usage, parent, &attr, 1);
 	}
 	rds_end(&q);
 	return r;
@@ -77,7 +77,7 @@ int rds_op_drop_detached(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_in
 	if (!r && a->elements == 4) {
 		r = rds_attr_reply(a->element[1], &attr);
 		if (!r)
-			rds_usage_inode(ret_usage, &attr, -1);
+			cfs_usage_inode(ret_usage, &attr, -1);
 		if (!r && rds_int(a->element[2]))
 			rds_deletions_add(rds_of(e), ino, strtoull(a->element[3]->str, NULL, 10));
 	}

@@ -322,7 +322,7 @@ static int end_sustained(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64
 		r = rds_attr_reply(a->element[1], &attr);
 	if (!r) {
 		*ret_usage = (struct cfs_usage){0};
-		rds_usage_inode(ret_usage, &attr, -1);
+		cfs_usage_inode(ret_usage, &attr, -1);
 		*ret_length = rds_int(a->element[2]) ? strtoull(a->element[3]->str, NULL, 10)
 						     : UINT64_MAX;
 		if (*ret_length != UINT64_MAX)

@@ -8,7 +8,6 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "meta/engine/rules.h"
 #include "meta/redis/ops.h"
 
 enum { PLOCK_BYTES = 24, RACES = 1000 };

@@ -8,7 +8,6 @@
 
 #include "base/bytes.h"
 #include "base/cleanup.h"
-#include "meta/engine/rules.h"
 #include "meta/redis/ops.h"
 
 /* ---- reads ---- */
@@ -161,8 +160,8 @@ int rds_op_mknod(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct c
 	cfs_optimistic_file_remember(&rds_of(e)->optimistic, req->parent, req->name, req->name_len,
 				     ret);
 	*ret_usage = (struct cfs_usage){0};
-	rds_usage_inode(ret_usage, &ret->attr, 1);
-	rds_usage_entry(ret_usage, req->parent, &ret->attr, 1);
+	cfs_usage_inode(ret_usage, &ret->attr, 1);
+	cfs_usage_entry(ret_usage, req->parent, &ret->attr, 1);
 	if (req->ret_parent)
 		*req->ret_parent = parent;
 	return 0;
@@ -184,7 +183,7 @@ int rds_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, 
 		r = rds_attr_reply(a->element[1], ret);
 	if (!r) {
 		*ret_usage = (struct cfs_usage){.uid = ret->uid, .gid = ret->gid};
-		rds_usage_entry(ret_usage, parent, ret, 1);
+		cfs_usage_entry(ret_usage, parent, ret, 1);
 		rds_cache_name(rds, parent, name, len,
 			       &(struct cfs_entry){.ino = ino, .attr = *ret}, a->element[1]);
 	}
@@ -222,11 +221,7 @@ int rds_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t in
 		r = rds_attr_reply(a->element[2], &old);
 	if (!r) {
 		rds_cache_attr(rds_of(e), ino, a->element[1], ret);
-		*ret_usage = (struct cfs_usage){.uid = old.uid, .gid = old.gid};
-		if (ret->uid != old.uid || ret->gid != old.gid) {
-			ret_usage->owner_space = rds_space_of(&old);
-			ret_usage->owner_inodes = 1;
-		}
+		cfs_usage_owner(ret_usage, &old, ret);
 	}
 	rds_end(&q);
 	return r;
@@ -289,7 +284,7 @@ int rds_op_trash_dir(struct cfs_engine *e, const struct cfs_ctx *ctx, const char
 	if (!r && a->element[1]->len == 8)
 		*ret = cfs_get_be64(a->element[1]->str);
 	if (!r && a->elements > 2)
-		rds_usage_inode(ret_usage, &attr, 1);
+		cfs_usage_inode(ret_usage, &attr, 1);
 	rds_end(&q);
 	return r;
 }

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "meta/engine/rules.h"
 #include "meta/redis/ops.h"
 
 /* ---- filling the cache ---- */
@@ -158,18 +157,18 @@ static void put_delete(struct rds_request *q, const struct cfs_ctx *ctx, const s
 	char deleted[64];
 
 	put_removal(q, ctx, a, &rds_delete_optimistic_lua, v->length ? 4 : 1);
-	rds_words(q, "i", -rds_space_of(v));
+	rds_words(q, "i", -cfs_weight_of(v));
 	if (!v->length)
 		return;
 	snprintf(deleted, sizeof(deleted), "%" PRIu64 ":%" PRIu64, a->victim.ino, v->length);
-	rds_words(q, "isi", -rds_length_of(v), deleted, (int64_t)ctx->now.tv_sec);
+	rds_words(q, "isi", -cfs_length_of(v), deleted, (int64_t)ctx->now.tv_sec);
 }
 
 static void put_trash(struct rds_request *q, const struct cfs_ctx *ctx, const struct removal *a,
 		      const struct cfs_attr *after)
 {
 	const struct cfs_engine_remove *req = a->req;
-	int64_t length = rds_length_of(after), space = rds_space_of(after);
+	int64_t length = cfs_length_of(after), space = cfs_weight_of(after);
 	uint8_t record[RDS_ATTR_MAX];
 	char name[CFS_NAME_MAX + 1];
 	size_t len =

@@ -24,6 +24,7 @@
 #include "meta/engine/changelog.h"
 #include "meta/engine/engine.h"
 #include "meta/engine/optimistic.h"
+#include "meta/engine/rules.h"
 #include "scripts.h"
 
 /* ---- target.c ---- */
@@ -227,17 +228,6 @@ static inline const char *rds_stats(struct rds *r)
 {
 	return cfs_host_dir_stats(r->engine.host) ? "1" : "0";
 }
-
-static inline int64_t rds_length_of(const struct cfs_attr *attr)
-{
-	return attr->type == CFS_TYPE_FILE ? (int64_t)attr->length : 0;
-}
-static inline int64_t rds_space_of(const struct cfs_attr *attr)
-{
-	return cfs_space_of((uint64_t)rds_length_of(attr));
-}
-void rds_usage_entry(struct cfs_usage *u, cfs_ino_t dir, const struct cfs_attr *attr, int sign);
-void rds_usage_inode(struct cfs_usage *u, const struct cfs_attr *attr, int sign);
 
 /* A list of (id, size) as scripts return it, 12 bytes each, to fn. */
 int rds_each_pair(const redisReply *r, cfs_engine_slice_fn fn, void *arg);

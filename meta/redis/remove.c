@@ -8,17 +8,6 @@
 
 enum { MAX_ASKED = 100 };
 
-/* Counts the usage that follows from `outcome`; makes v->attr as in struct cfs_removed. */
-static void count_victim(struct cfs_usage *u, cfs_ino_t parent, cfs_ino_t trash,
-			 const struct cfs_removed *v)
-{
-	rds_usage_entry(u, parent, &v->attr, -1);
-	if (v->outcome == CFS_REMOVED_TRASHED)
-		rds_usage_entry(u, trash, &v->attr, 1);
-	else if (v->outcome == CFS_REMOVED_DELETED)
-		rds_usage_inode(u, &v->attr, -1);
-}
-
 static int victim_reply(struct rds *rds, const redisReply *outcome, const redisReply *ino,
 			const redisReply *attr, const redisReply *data, const redisReply *length,
 			struct cfs_removed *ret)
@@ -114,7 +103,7 @@ static int remove_name(struct cfs_engine *e, const struct cfs_ctx *ctx, bool dir
 		cfs_optimistic_dir_forget(&rds_of(e)->optimistic, ret->ino);
 	}
 	*ret_usage = (struct cfs_usage){0};
-	count_victim(ret_usage, req->parent, req->trash, ret);
+	cfs_usage_removed(ret_usage, req->parent, req->trash, ret);
 	return 0;
 }
 
@@ -140,14 +129,14 @@ static void count_rename(struct cfs_usage *u, const struct cfs_engine_rename *re
 	if (q->flags & CFS_RENAME_EXCHANGE) {
 		if (q->src_parent == q->dst_parent)
 			return;
-		rds_usage_entry(u, q->src_parent, &ret->victim.attr, 1);
-		rds_usage_entry(u, q->dst_parent, &ret->victim.attr, -1);
+		cfs_usage_entry(u, q->src_parent, &ret->victim.attr, 1);
+		cfs_usage_entry(u, q->dst_parent, &ret->victim.attr, -1);
 	} else if (ret->victim.outcome != CFS_REMOVED_NONE) {
-		count_victim(u, q->dst_parent, req->trash, &ret->victim);
+		cfs_usage_removed(u, q->dst_parent, req->trash, &ret->victim);
 	}
 	if (q->src_parent != q->dst_parent) {
-		rds_usage_entry(u, q->src_parent, &ret->moved.attr, -1);
-		rds_usage_entry(u, q->dst_parent, &ret->moved.attr, 1);
+		cfs_usage_entry(u, q->src_parent, &ret->moved.attr, -1);
+		cfs_usage_entry(u, q->dst_parent, &ret->moved.attr, 1);
 	}
 }
 

@@ -14,7 +14,6 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "meta/engine/rules.h"
 #include "meta/redis/ops.h"
 
 enum { MAX_NAMES = 1024, ATTEMPTS = 8 };
@@ -297,8 +296,8 @@ static int flush_sum(struct sum *s)
 		if (r)
 			break;
 		want->inodes++;
-		want->length += rds_length_of(&attr);
-		want->space += rds_space_of(&attr);
+		want->length += cfs_length_of(&attr);
+		want->space += cfs_weight_of(&attr);
 		s->a->c.mark += cfs_mark_of(s->ino[i], &attr);
 	}
 	rds_again(&s->q);
@@ -517,8 +516,8 @@ static void make_directory(struct check *a)
 
 	attr.nlink = a->c.nlink;
 	rds_apply_do(&a->fix, "skb", "SET", "i", a->ino, record, rds_attr_encode(&attr, record));
-	rds_usage_inode(&a->usage, &attr, 1);
-	rds_usage_entry(&a->usage, a->names[0].parent, &attr, 1);
+	cfs_usage_inode(&a->usage, &attr, 1);
+	cfs_usage_entry(&a->usage, a->names[0].parent, &attr, 1);
 }
 
 static void write_node(struct check *a)
@@ -546,7 +545,7 @@ static void delete_data(struct check *a, const struct rds_bytes *chunks, uint64_
 static void remove_orphan(struct check *a, const struct rds_bytes *chunks)
 {
 	rds_apply_do(&a->fix, "skkkk", "DEL", "i", a->ino, "x", a->ino, "p", a->ino, "s", a->ino);
-	rds_usage_inode(&a->usage, &a->c.attr, -1);
+	cfs_usage_inode(&a->usage, &a->c.attr, -1);
 	delete_data(a, chunks, a->c.attr.length);
 }
 
@@ -673,7 +672,7 @@ static int add_node(void *arg, const struct cfs_row *row)
 	if (row->ino == CFS_ROOT_INO || row->ino == CFS_TRASH_INO)
 		return 0;
 	s->inodes++;
-	s->space += rds_space_of(&row->attr);
+	s->space += cfs_weight_of(&row->attr);
 	s->mark += cfs_mark_of(row->ino, &row->attr);
 	return 0;
 }

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/bytes.h"
-#include "meta/engine/rules.h"
 #include "meta/redis/ops.h"
 
 /* ---- setting ---- */

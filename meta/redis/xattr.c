@@ -10,7 +10,6 @@
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "meta/engine/rules.h"
 #include "meta/redis/ops.h"
 
 ssize_t rds_op_getxattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,

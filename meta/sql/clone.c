@@ -85,7 +85,7 @@ static int clone_ino(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (r < 0)
 		return r;
 	/* The parent's dir_stats row was copied with the parent. */
-	sql_usage_inode(&a->usage, &a->attr, 1);
+	cfs_usage_inode(&a->usage, &a->attr, 1);
 	r = sql_write_usage(c, &a->usage);
 	if (r < 0)
 		return r;
@@ -147,7 +147,7 @@ static int attach(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		r = sql_keep_late(c, a->parent, &parent);
 	if (r < 0)
 		return r;
-	sql_usage_entry(&a->usage, a->parent, &a->attr, 1);
+	cfs_usage_entry(&a->usage, a->parent, &a->attr, 1);
 	r = sql_write_usage(c, &a->usage);
 	if (r < 0)
 		return r;

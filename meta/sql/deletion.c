@@ -40,7 +40,7 @@ static int end_sustained(struct sql_conn *c, const struct cfs_ctx *ctx, void *ar
 	if (!a->deleted)
 		return 0;
 	a->length = attr.length;
-	sql_usage_inode(&a->usage, &attr, -1);
+	cfs_usage_inode(&a->usage, &attr, -1);
 	r = sql_put_delfile(c, ctx, a->ino, attr.length);
 	if (r == 0)
 		a->length = UINT64_MAX;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "meta/sql/sql.h"
+#include "meta/sql/sql-internal.h"
 
 /* ---- reads: one statement each ---- */
 
@@ -41,8 +41,12 @@ int sql_op_lookup(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t par
 		  const char *name, size_t len, struct cfs_entry *ret)
 {
 	struct lookup a = {.parent = parent, .name = name, .len = len, .ret = ret};
+	struct sql_db *db = sql_db(e);
+	int r = sql_read(db, ctx, CFS_META_OP_lookup, lookup, &a);
 
-	return sql_read(sql_db(e), ctx, CFS_META_OP_lookup, lookup, &a);
+	if (!r && db->optimistic)
+		cfs_optimistic_file_remember(db->optimistic, parent, name, len, ret);
+	return r;
 }
 
 struct getattr {
@@ -230,8 +234,8 @@ static int mknod_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (!r)
 		r = sql_keep_late(c, req->parent, &parent);
 	a->usage = (struct cfs_usage){0};
-	sql_usage_inode(&a->usage, &a->attr, 1);
-	sql_usage_entry(&a->usage, req->parent, &a->attr, 1);
+	cfs_usage_inode(&a->usage, &a->attr, 1);
+	cfs_usage_entry(&a->usage, req->parent, &a->attr, 1);
 	if (!r)
 		r = sql_write_usage(c, &a->usage);
 	if (!r)
@@ -302,7 +306,7 @@ static int link_txn(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	a->attr.ctime = ctx->now;
 	r = sql_keep_late(c, a->parent, &parent);
 	a->usage = (struct cfs_usage){.uid = a->attr.uid, .gid = a->attr.gid};
-	sql_usage_entry(&a->usage, a->parent, &a->attr, 1);
+	cfs_usage_entry(&a->usage, a->parent, &a->attr, 1);
 	if (!r)
 		r = sql_write_usage(c, &a->usage);
 	if (r || !cfs_host_changelog(sql_host(c)))
@@ -378,7 +382,7 @@ static int setattr(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (r)
 		return r;
 	if (a->attr.uid != old.uid || a->attr.gid != old.gid) {
-		a->usage.owner_space = sql_space_of(&old);
+		a->usage.owner_space = cfs_weight_of(&old);
 		a->usage.owner_inodes = 1;
 	}
 	return sql_log_setattr(c, ctx, a->ino, a->set, &a->attr);

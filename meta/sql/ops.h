@@ -49,20 +49,6 @@ static inline int64_t sql_sub_us(struct timespec t)
 }
 struct timespec sql_time(int64_t us, int64_t sub_us);
 
-/* -- what an inode weighs -- */
-/* In dir_stats: bytes of data; in dir_stats and in the volume: space. */
-static inline int64_t sql_length_of(const struct cfs_attr *attr)
-{
-	return attr->type == CFS_TYPE_FILE ? (int64_t)attr->length : 0;
-}
-static inline int64_t sql_space_of(const struct cfs_attr *attr)
-{
-	return cfs_space_of((uint64_t)sql_length_of(attr));
-}
-/* A name of the inode is added to (sign 1) or removed from (-1) the directory. */
-void sql_usage_entry(struct cfs_usage *u, cfs_ino_t dir, const struct cfs_attr *attr, int sign);
-/* The inode is added to (1) or removed from (-1) the volume. */
-void sql_usage_inode(struct cfs_usage *u, const struct cfs_attr *attr, int sign);
 /*
  * A change of length from old_length: counts in the volume and in every directory that names the
  * file.

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "meta/sql/sql.h"
+#include "meta/sql/sql-internal.h"
 
 struct listing {
 	cfs_ino_t dir;
@@ -16,6 +16,15 @@ struct listing {
 
 /* Columns of the edge behind those of the node. */
 enum { NAME, INO, TYPE, NODE_INO };
+
+static void remember(struct cfs_optimistic *cache, const struct listing *a,
+		     const struct cfs_dirent *d)
+{
+	if (cache && a->attrs)
+		cfs_optimistic_file_remember(cache, a->dir, d->name, d->name_len, &d->entry);
+	else if (cache)
+		cfs_optimistic_name_remember(cache, a->dir, d->name, d->name_len, d->entry.ino);
+}
 
 /* 1 when the reader ends the page, -EIO for an invalid name. */
 static int deliver(struct sql_conn *c, struct listing *a, enum sql_stmt_id id)
@@ -38,6 +47,7 @@ static int deliver(struct sql_conn *c, struct listing *a, enum sql_stmt_id id)
 	after.len = (uint16_t)len;
 	memcpy(after.key, name, len);
 	e.after = &after;
+	remember(c->db->optimistic, a, &e);
 	if (a->fn(a->arg, &e))
 		return 1;
 	a->cursor.len = after.len;

@@ -5,21 +5,6 @@
 
 #include "meta/sql/sql.h"
 
-void sql_usage_entry(struct cfs_usage *u, cfs_ino_t dir, const struct cfs_attr *attr, int sign)
-{
-	cfs_usage_add_dir(u, dir, sign * sql_length_of(attr), sign * sql_space_of(attr), sign);
-}
-
-void sql_usage_inode(struct cfs_usage *u, const struct cfs_attr *attr, int sign)
-{
-	u->space += sign * sql_space_of(attr);
-	u->inodes += sign;
-	u->uid = attr->uid;
-	u->gid = attr->gid;
-	u->owner_space += sign * sql_space_of(attr);
-	u->owner_inodes += sign;
-}
-
 int sql_move_node(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr)
 {
 	return sql_post(c, SQL_move_node, "iiiii", (int64_t)attr->nlink, attr->parent,
@@ -102,10 +87,8 @@ static int to_trash(struct sql_conn *c, const struct cfs_ctx *ctx,
 	if (r < 0)
 		return r;
 	v->outcome = CFS_REMOVED_TRASHED;
-	v->attr.ctime = ctx->now;
-	if (v->attr.parent)
-		v->attr.parent = req->trash;
-	sql_usage_entry(u, req->trash, &v->attr, 1);
+	cfs_rules_moved(ctx, req->trash, &v->attr);
+	cfs_usage_entry(u, req->trash, &v->attr, 1);
 	return sql_move_node(c, v->ino, &v->attr);
 }
 
@@ -132,7 +115,7 @@ static int for_real(struct sql_conn *c, const struct cfs_ctx *ctx, int has_data,
 		return r < 0 ? r : sql_move_node(c, v->ino, &v->attr);
 	}
 	v->outcome = CFS_REMOVED_DELETED;
-	sql_usage_inode(u, &v->attr, -1);
+	cfs_usage_inode(u, &v->attr, -1);
 	return delete_rows(c, ctx, has_data, v);
 }
 
@@ -145,7 +128,7 @@ int sql_dispose(struct sql_conn *c, const struct cfs_ctx *ctx, const struct cfs_
 	size_t len = 0;
 	int r;
 
-	sql_usage_entry(u, req->parent, &v->attr, -1);
+	cfs_usage_entry(u, req->parent, &v->attr, -1);
 	if (v->attr.type == CFS_TYPE_DIR) {
 		r = sql_post(c, SQL_del_dir_stat, "i", v->ino);
 		if (r >= 0)

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <sys/stat.h>
 
-#include "meta/sql/sql.h"
+#include "meta/sql/sql-internal.h"
 
 struct rename {
 	const struct cfs_engine_rename *req;
@@ -344,10 +344,10 @@ static int exchange(struct sql_conn *c, const struct cfs_ctx *ctx, struct rename
 		return 0;
 	a->dst_nlink = (src->type == CFS_TYPE_DIR) - (dst->type == CFS_TYPE_DIR);
 	a->src_nlink = -a->dst_nlink;
-	sql_usage_entry(&a->usage, q->src_parent, src, -1);
-	sql_usage_entry(&a->usage, q->src_parent, dst, 1);
-	sql_usage_entry(&a->usage, q->dst_parent, dst, -1);
-	sql_usage_entry(&a->usage, q->dst_parent, src, 1);
+	cfs_usage_entry(&a->usage, q->src_parent, src, -1);
+	cfs_usage_entry(&a->usage, q->src_parent, dst, 1);
+	cfs_usage_entry(&a->usage, q->dst_parent, dst, -1);
+	cfs_usage_entry(&a->usage, q->dst_parent, src, 1);
 	return 0;
 }
 
@@ -395,8 +395,8 @@ static int move(struct sql_conn *c, const struct cfs_ctx *ctx, struct rename *a)
 	if (q->src_parent != q->dst_parent) {
 		a->src_nlink -= src->type == CFS_TYPE_DIR;
 		a->dst_nlink += src->type == CFS_TYPE_DIR;
-		sql_usage_entry(&a->usage, q->src_parent, src, -1);
-		sql_usage_entry(&a->usage, q->dst_parent, src, 1);
+		cfs_usage_entry(&a->usage, q->src_parent, src, -1);
+		cfs_usage_entry(&a->usage, q->dst_parent, src, 1);
 	}
 	return arrive(c, ctx, a->src.ino, q->dst_parent, src);
 }
@@ -475,6 +475,7 @@ int sql_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 		  const struct cfs_engine_rename *req, struct cfs_renamed *ret,
 		  struct cfs_usage *ret_usage)
 {
+	struct cfs_optimistic *cache = sql_db(e)->optimistic;
 	struct rename a = {.req = req};
 	int r;
 
@@ -483,6 +484,11 @@ int sql_op_rename(struct cfs_engine *e, const struct cfs_ctx *ctx,
 		if (r == -EEXIST && a.takes_free_name && !(req->r.flags & CFS_RENAME_NOREPLACE))
 			a.raced = true;
 	} while (a.raced && !cfs_deadline_passed(ctx->deadline));
+	/* Link counts may have changed. */
+	if (cache) {
+		cfs_optimistic_dir_forget(cache, req->r.src_parent);
+		cfs_optimistic_dir_forget(cache, req->r.dst_parent);
+	}
 	if (r < 0)
 		return r;
 	*ret = a.ret;

@@ -174,8 +174,8 @@ static int make_directory(struct sql_conn *c, const struct cfs_ctx *ctx, struct 
 	r = sql_put_node(c, a->ino, &attr);
 	if (r < 0)
 		return r;
-	sql_usage_inode(&a->usage, &attr, 1);
-	sql_usage_entry(&a->usage, a->first_parent, &attr, 1);
+	cfs_usage_inode(&a->usage, &attr, 1);
+	cfs_usage_entry(&a->usage, a->first_parent, &attr, 1);
 	return sql_write_usage(c, &a->usage);
 }
 

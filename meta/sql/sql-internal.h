@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <sys/queue.h>
 
+#include "meta/engine/optimistic.h"
 #include "meta/sql/sql.h"
 
 #define SQL_STMT_WORDS ((SQL_STMT_COUNT + 63) / 64)
@@ -37,6 +38,7 @@ struct sql_conn {
 struct sql_db {
 	struct cfs_engine engine; /* first */
 	const struct sql_dialect *dialect;
+	struct cfs_optimistic *optimistic; /* of engines with optimistic operations, else NULL */
 	bool read_only;
 	bool missing;	     /* format is about to make the database */
 	uint64_t timeout_ms; /* of work without a context */

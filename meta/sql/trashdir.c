@@ -64,7 +64,7 @@ static int make(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		r = sql_exec(c, SQL_new_dir_stat, "i", (int64_t)a->ino);
 	if (r < 0)
 		return r;
-	sql_usage_inode(&a->usage, &attr, 1);
+	cfs_usage_inode(&a->usage, &attr, 1);
 	r = sql_write_usage(c, &a->usage);
 	if (r < 0)
 		return r;

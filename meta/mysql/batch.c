@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations of one round trip each; their texts: batch-texts.h. */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,40 +26,14 @@ const char *mysql_batch_name(enum mysql_batch_id id)
 	return names[id];
 }
 
-static int take_params(struct mysql_params *params, const char *fmt, va_list ap)
-{
-	for (params->n = 0; *fmt; fmt++) {
-		struct mysql_param *p = &params->v[params->n];
-
-		if (params->n++ == MYSQL_MAX_PARAMS)
-			return -EINVAL;
-		*p = (struct mysql_param){0};
-		if (*fmt == 'b') {
-			p->bytes = va_arg(ap, const void *);
-			p->len = va_arg(ap, size_t);
-			if (!p->len)
-				p->bytes = "";
-		} else {
-			p->num = va_arg(ap, int64_t);
-		}
-	}
-	return 0;
-}
-
 int mysql_batch_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, unsigned n,
-		    const char *fmt, ...)
+		    const struct sql_param *v, size_t n_params)
 {
-	struct mysql_params params;
-	va_list ap;
+	const struct mysql_params params = {v, n_params};
 	int r;
 
 	if (n)
 		memset(row, 0, n * sizeof(*row));
-	va_start(ap, fmt);
-	r = take_params(&params, fmt, ap);
-	va_end(ap);
-	if (r)
-		return r;
 	r = mysql_is_multi(m, id) ? mysql_multi_run(m, id, row, n, &params)
 				  : mysql_compound_run(m, id, row, n, &params);
 	/* After an unexpected error it is unknown whether the transaction was rolled back. */

@@ -80,7 +80,7 @@ struct query {
 	struct {
 		const char *name;
 		size_t len;
-		const struct mysql_param *param;
+		const struct sql_param *param;
 	} name[MAX_NAMES];
 	unsigned n_names;
 	bool on[MAX_DEPTH]; /* the body of the WHEN is sent; [0]: outside of any */
@@ -89,12 +89,12 @@ struct query {
 	unsigned n_statements, commit;
 };
 
-static const struct mysql_param *next_param(struct query *k)
+static const struct sql_param *next_param(struct query *k)
 {
 	return k->next < k->params->n ? &k->params->v[k->next++] : NULL;
 }
 
-static const struct mysql_param *find_param(struct query *k, const char *name, size_t len)
+static const struct sql_param *find_param(struct query *k, const char *name, size_t len)
 {
 	unsigned i;
 
@@ -109,7 +109,7 @@ static const struct mysql_param *find_param(struct query *k, const char *name, s
 /* Evaluates a mark; text: behind it, of len bytes. */
 static int mark(struct query *k, char what, const char *text, size_t len)
 {
-	const struct mysql_param *p;
+	const struct sql_param *p;
 	size_t name;
 
 	switch (what) {
@@ -149,15 +149,15 @@ static bool has_text(char what)
 	return what == M_PARAM || what == M_WHEN || what == M_TAKE;
 }
 
-static int put_param(struct mysql_text *out, const struct mysql_param *p)
+static int put_param(struct mysql_text *out, const struct sql_param *p)
 {
-	return p->bytes ? mysql_text_put_bytes(out, p->bytes, p->len, false)
-			: mysql_text_put_int(out, p->num);
+	return p->is_bytes ? mysql_text_put_bytes(out, p->bytes, p->len, false)
+			   : mysql_text_put_int(out, p->num);
 }
 
 static int put_next(struct query *k, const char **p, struct mysql_text *out)
 {
-	const struct mysql_param *param = NULL;
+	const struct sql_param *param = NULL;
 	size_t n = mysql_text_word(*p);
 	const char *text = *p;
 

@@ -158,23 +158,18 @@ void mysql_bulk_drop(struct mysql_conn *m);
 /* batch.c */
 /*
  * Runs a batch in the connection's way, which may be MYSQL_GENERIC only for a
- * SINGLE one. Parameters as sql_exec ('i', 'b'). MYSQL_DONE: done. 0: the optimistic check failed.
+ * SINGLE one. MYSQL_DONE: done. 0: the optimistic check failed.
  * Else a negative errno. Unless it is done, nothing has changed, except that -ENOTCONN leaves the
  * outcome open. row: n columns, zeros without an answer; MYSQL_DONE_ROW: there is a row.
  */
 enum { MYSQL_DONE = 1, MYSQL_DONE_ROW };
 int mysql_batch_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, unsigned n,
-		    const char *fmt, ...);
+		    const struct sql_param *params, size_t n_params);
 /* For messages. */
 const char *mysql_batch_name(enum mysql_batch_id id);
-#define MYSQL_MAX_PARAMS 80
 struct mysql_params {
-	unsigned n;
-	struct mysql_param {
-		const void *bytes; /* NULL: a number */
-		size_t len;
-		int64_t num;
-	} v[MYSQL_MAX_PARAMS];
+	const struct sql_param *v;
+	size_t n;
 };
 /* The ways of mysql_batch_run. */
 int mysql_compound_run(struct mysql_conn *m, enum mysql_batch_id id, int64_t *row, unsigned n,
@@ -202,26 +197,23 @@ int mysql_get_dir(struct mysql_conn *m, cfs_ino_t ino, struct cfs_attr *ret);
  * The parameters of DIR_IS and the columns of COMMIT_DIR in batch-texts.h: the attributes that
  * decisions about a directory depend on, and its other attributes that may have changed.
  */
-#define MYSQL_DIR_FMT "iiiiiiii"
-#define MYSQL_DIR_ARGS(a)                                                                          \
-	(int64_t)(a)->flags, (int64_t)(a)->mode, (int64_t)(a)->uid, (int64_t)(a)->gid,             \
-		(int64_t)(a)->parent, (int64_t)(a)->access_acl, (int64_t)(a)->default_acl,         \
-		(int64_t)(a)->tier
+#define MYSQL_DIR(a)                                                                               \
+	SQL_I((a)->flags), SQL_I((a)->mode), SQL_I((a)->uid), SQL_I((a)->gid), SQL_I((a)->parent), \
+		SQL_I((a)->access_acl), SQL_I((a)->default_acl), SQL_I((a)->tier)
 #define MYSQL_DIR_COLUMNS 7
 /* After a change in directory ino: done is what mysql_batch_run has returned. */
 void mysql_dir_changed(struct sql_db *db, cfs_ino_t ino, int done,
 		       const int64_t row[MYSQL_DIR_COLUMNS], struct cfs_attr *attr);
 /* The parameters of TOUCH. */
-#define MYSQL_TOUCH_FMT "iiiiii"
-#define MYSQL_TOUCH_ARGS(ctx, nlink_d)                                                             \
-	(int64_t)((nlink_d) != 0), (int64_t)(nlink_d), sql_us((ctx)->now), sql_us((ctx)->now),     \
-		sql_sub_us((ctx)->now), sql_sub_us((ctx)->now)
+#define MYSQL_TOUCH(ctx, nlink_d)                                                                  \
+	SQL_I((nlink_d) != 0), SQL_I(nlink_d), SQL_I(sql_us((ctx)->now)),                          \
+		SQL_I(sql_us((ctx)->now)), SQL_I(sql_sub_us((ctx)->now)),                          \
+		SQL_I(sql_sub_us((ctx)->now))
 
 /* The parameters of STILL. */
-#define MYSQL_STILL_FMT "iiiiiii"
-#define MYSQL_STILL_ARGS(v)                                                                        \
-	(int64_t)(v)->flags, (int64_t)(v)->mode, (int64_t)(v)->uid, (int64_t)(v)->gid,             \
-		(int64_t)(v)->nlink, (int64_t)(v)->length, (int64_t)(v)->parent
+#define MYSQL_STILL(v)                                                                             \
+	SQL_I((v)->flags), SQL_I((v)->mode), SQL_I((v)->uid), SQL_I((v)->gid), SQL_I((v)->nlink),  \
+		SQL_I((v)->length), SQL_I((v)->parent)
 
 /* names.c remove.c rename.c write.c advice.c: members of struct cfs_engine_ops */
 #define DECLARE(member) CFS_ENGINE_DECLARE(mysql_op_##member, member);

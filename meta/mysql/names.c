@@ -35,19 +35,18 @@ static int mknod_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg
 	cfs_rules_new_inode(ctx, req, &a->parent, &a->attr);
 	ask = cfs_optimistic_dir_ask(db->optimistic, req->parent) || dir;
 	r = mysql_batch_run(m, MYSQL_BATCH_mknod, row, MYSQL_DIR_COLUMNS,
-			    "iibi"
-			    "iiiiiiiiiiiiiiiii"
-			    "iibi" MYSQL_TOUCH_FMT MYSQL_DIR_FMT "i",
-			    (int64_t)req->parent, (int64_t)a->ino, req->name, req->name_len,
-			    (int64_t)req->type, (int64_t)t->type, (int64_t)t->flags,
-			    (int64_t)t->mode, (int64_t)t->uid, (int64_t)t->gid, sql_us(t->atime),
-			    sql_us(t->mtime), sql_us(t->ctime), sql_sub_us(t->atime),
-			    sql_sub_us(t->mtime), sql_sub_us(t->ctime), (int64_t)t->nlink,
-			    (int64_t)t->length, (int64_t)t->rdev, (int64_t)t->access_acl,
-			    (int64_t)t->default_acl, (int64_t)t->tier, (int64_t)(dir || symlink),
-			    (int64_t)symlink, req->target, req->target_len,
-			    (int64_t)(dir && cfs_host_dir_stats(db->engine.host)),
-			    MYSQL_TOUCH_ARGS(ctx, dir), MYSQL_DIR_ARGS(&a->parent), (int64_t)ask);
+			    SQL_PARAMS(SQL_I(req->parent), SQL_I(a->ino),
+				       SQL_B(req->name, req->name_len), SQL_I(req->type),
+				       SQL_I(t->type), SQL_I(t->flags), SQL_I(t->mode),
+				       SQL_I(t->uid), SQL_I(t->gid), SQL_I(sql_us(t->atime)),
+				       SQL_I(sql_us(t->mtime)), SQL_I(sql_us(t->ctime)),
+				       SQL_I(sql_sub_us(t->atime)), SQL_I(sql_sub_us(t->mtime)),
+				       SQL_I(sql_sub_us(t->ctime)), SQL_I(t->nlink),
+				       SQL_I(t->length), SQL_I(t->rdev), SQL_I(t->access_acl),
+				       SQL_I(t->default_acl), SQL_I(t->tier), SQL_I(dir || symlink),
+				       SQL_I(symlink), SQL_B(req->target, req->target_len),
+				       SQL_I(dir && cfs_host_dir_stats(db->engine.host)),
+				       MYSQL_TOUCH(ctx, dir), MYSQL_DIR(&a->parent), SQL_I(ask)));
 	if (r > 0) {
 		mysql_dir_changed(db, req->parent, r, row, &a->parent);
 		if (dir)
@@ -126,11 +125,9 @@ static int link_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 		return 0;
 	}
 	r = mysql_batch_run(m, MYSQL_BATCH_link, &none, 1,
-			    "iii"
-			    "ii" MYSQL_STILL_FMT "b" MYSQL_DIR_FMT,
-			    (int64_t)a->parent, (int64_t)a->ino, (int64_t)t->type, sql_us(ctx->now),
-			    sql_sub_us(ctx->now), MYSQL_STILL_ARGS(t), a->name, a->len,
-			    MYSQL_DIR_ARGS(&a->dir));
+			    SQL_PARAMS(SQL_I(a->parent), SQL_I(a->ino), SQL_I(t->type),
+				       SQL_I(sql_us(ctx->now)), SQL_I(sql_sub_us(ctx->now)),
+				       MYSQL_STILL(t), SQL_B(a->name, a->len), MYSQL_DIR(&a->dir)));
 	if (r <= 0)
 		cfs_optimistic_dir_forget(db->optimistic, a->parent);
 	return r == -EEXIST ? 0 : r;
@@ -196,15 +193,16 @@ static int setattr_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *a
 	if (r <= 0)
 		return 1;
 	r = mysql_batch_run(m, MYSQL_BATCH_setattr, NULL, 0,
-			    "iiiiiiiiii"
-			    "iiiiiiiiiiiii",
-			    (int64_t)t->flags, (int64_t)t->mode, (int64_t)t->uid, (int64_t)t->gid,
-			    sql_us(t->atime), sql_us(t->mtime), sql_us(t->ctime),
-			    sql_sub_us(t->atime), sql_sub_us(t->mtime), sql_sub_us(t->ctime),
-			    (int64_t)a->ino, (int64_t)o->type, (int64_t)o->flags, (int64_t)o->mode,
-			    (int64_t)o->uid, (int64_t)o->gid, sql_us(o->atime), sql_us(o->mtime),
-			    sql_us(o->ctime), sql_sub_us(o->atime), sql_sub_us(o->mtime),
-			    sql_sub_us(o->ctime), (int64_t)o->parent);
+			    SQL_PARAMS(SQL_I(t->flags), SQL_I(t->mode), SQL_I(t->uid),
+				       SQL_I(t->gid), SQL_I(sql_us(t->atime)),
+				       SQL_I(sql_us(t->mtime)), SQL_I(sql_us(t->ctime)),
+				       SQL_I(sql_sub_us(t->atime)), SQL_I(sql_sub_us(t->mtime)),
+				       SQL_I(sql_sub_us(t->ctime)), SQL_I(a->ino), SQL_I(o->type),
+				       SQL_I(o->flags), SQL_I(o->mode), SQL_I(o->uid),
+				       SQL_I(o->gid), SQL_I(sql_us(o->atime)),
+				       SQL_I(sql_us(o->mtime)), SQL_I(sql_us(o->ctime)),
+				       SQL_I(sql_sub_us(o->atime)), SQL_I(sql_sub_us(o->mtime)),
+				       SQL_I(sql_sub_us(o->ctime)), SQL_I(o->parent)));
 	if (r > 0 && t->type == CFS_TYPE_DIR)
 		cfs_optimistic_dir_forget(m->sql.db->optimistic, a->ino);
 	return r;

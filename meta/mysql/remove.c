@@ -71,12 +71,11 @@ static int to_trash(struct mysql_conn *m, const struct cfs_ctx *ctx, struct remo
 
 	return mysql_batch_run(
 		m, MYSQL_BATCH_trash, row, MYSQL_DIR_COLUMNS,
-		"iii"
-		"iii" MYSQL_STILL_FMT "ibb" MYSQL_TOUCH_FMT MYSQL_DIR_FMT "i",
-		(int64_t)req->parent, (int64_t)a->victim.ino, (int64_t)v->type,
-		(int64_t)(v->parent ? req->trash : 0), sql_us(ctx->now), sql_sub_us(ctx->now),
-		MYSQL_STILL_ARGS(v), (int64_t)req->trash, name, len, req->name, req->name_len,
-		MYSQL_TOUCH_ARGS(ctx, nlink_change(a)), MYSQL_DIR_ARGS(&a->parent), (int64_t)ask);
+		SQL_PARAMS(SQL_I(req->parent), SQL_I(a->victim.ino), SQL_I(v->type),
+			   SQL_I(v->parent ? req->trash : 0), SQL_I(sql_us(ctx->now)),
+			   SQL_I(sql_sub_us(ctx->now)), MYSQL_STILL(v), SQL_I(req->trash),
+			   SQL_B(name, len), SQL_B(req->name, req->name_len),
+			   MYSQL_TOUCH(ctx, nlink_change(a)), MYSQL_DIR(&a->parent), SQL_I(ask)));
 }
 
 static int for_good(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a, bool ask,
@@ -86,11 +85,11 @@ static int for_good(struct mysql_conn *m, const struct cfs_ctx *ctx, struct remo
 	const struct cfs_attr *v = &a->victim.attr;
 
 	return mysql_batch_run(m, MYSQL_BATCH_remove, row, MYSQL_DIR_COLUMNS + 1,
-			       "iii" MYSQL_STILL_FMT "bii" MYSQL_TOUCH_FMT MYSQL_DIR_FMT "i",
-			       (int64_t)req->parent, (int64_t)a->victim.ino, (int64_t)v->type,
-			       MYSQL_STILL_ARGS(v), req->name, req->name_len, (int64_t)v->length,
-			       (int64_t)ctx->now.tv_sec, MYSQL_TOUCH_ARGS(ctx, nlink_change(a)),
-			       MYSQL_DIR_ARGS(&a->parent), (int64_t)ask);
+			       SQL_PARAMS(SQL_I(req->parent), SQL_I(a->victim.ino), SQL_I(v->type),
+					  MYSQL_STILL(v), SQL_B(req->name, req->name_len),
+					  SQL_I(v->length), SQL_I(ctx->now.tv_sec),
+					  MYSQL_TOUCH(ctx, nlink_change(a)), MYSQL_DIR(&a->parent),
+					  SQL_I(ask)));
 }
 
 static int try_to_remove(struct mysql_conn *m, const struct cfs_ctx *ctx, struct removal *a)

@@ -71,19 +71,17 @@ static int run(struct mysql_conn *m, const struct cfs_ctx *ctx, struct rename *a
 	if (trash)
 		len = cfs_rules_trash_name(q->dst_parent, a->dst.ino, q->dst_name, q->dst_len,
 					   name);
-	r = mysql_batch_run(m, MYSQL_BATCH_rename, &left, 1,
-			    "iiiiiiibbii"
-			    "ii" MYSQL_STILL_FMT "ii" MYSQL_STILL_FMT "b" MYSQL_STILL_FMT
-			    "ii" MYSQL_DIR_FMT MYSQL_DIR_FMT,
-			    (int64_t)q->src_parent, (int64_t)q->dst_parent, (int64_t)a->src.ino,
-			    (int64_t)a->dst.ino, (int64_t)(a->dst.ino && a->dst.ino < a->src.ino),
-			    (int64_t)dst->type, (int64_t)trash, q->src_name, q->src_len,
-			    q->dst_name, q->dst_len, sql_us(ctx->now), sql_sub_us(ctx->now),
-			    (int64_t)(src->parent ? q->dst_parent : 0), (int64_t)src->type,
-			    MYSQL_STILL_ARGS(src), (int64_t)src->type,
-			    (int64_t)(dst->parent ? trash : 0), MYSQL_STILL_ARGS(dst), name, len,
-			    MYSQL_STILL_ARGS(dst), (int64_t)dst->length, (int64_t)ctx->now.tv_sec,
-			    MYSQL_DIR_ARGS(&a->src_dir), MYSQL_DIR_ARGS(&a->dst_dir));
+	r = mysql_batch_run(
+		m, MYSQL_BATCH_rename, &left, 1,
+		SQL_PARAMS(SQL_I(q->src_parent), SQL_I(q->dst_parent), SQL_I(a->src.ino),
+			   SQL_I(a->dst.ino), SQL_I(a->dst.ino && a->dst.ino < a->src.ino),
+			   SQL_I(dst->type), SQL_I(trash), SQL_B(q->src_name, q->src_len),
+			   SQL_B(q->dst_name, q->dst_len), SQL_I(sql_us(ctx->now)),
+			   SQL_I(sql_sub_us(ctx->now)), SQL_I(src->parent ? q->dst_parent : 0),
+			   SQL_I(src->type), MYSQL_STILL(src), SQL_I(src->type),
+			   SQL_I(dst->parent ? trash : 0), MYSQL_STILL(dst), SQL_B(name, len),
+			   MYSQL_STILL(dst), SQL_I(dst->length), SQL_I(ctx->now.tv_sec),
+			   MYSQL_DIR(&a->src_dir), MYSQL_DIR(&a->dst_dir)));
 	a->victim.has_data = left;
 	return r;
 }

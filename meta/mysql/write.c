@@ -50,10 +50,11 @@ static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	if (!m->way)
 		return 0;
 	cfs_slice_encode(s, record);
-	r = mysql_batch_run(m, MYSQL_BATCH_write, row, COLUMNS, "iiiiiiiibi", (int64_t)a->ino,
-			    (int64_t)a->indx, (int64_t)s->id, end, sql_us(a->mtime),
-			    sql_sub_us(a->mtime), sql_us(ctx->now), sql_sub_us(ctx->now), record,
-			    sizeof(record), (int64_t)s->size);
+	r = mysql_batch_run(m, MYSQL_BATCH_write, row, COLUMNS,
+			    SQL_PARAMS(SQL_I(a->ino), SQL_I(a->indx), SQL_I(s->id), SQL_I(end),
+				       SQL_I(sql_us(a->mtime)), SQL_I(sql_sub_us(a->mtime)),
+				       SQL_I(sql_us(ctx->now)), SQL_I(sql_sub_us(ctx->now)),
+				       SQL_B(record, sizeof(record)), SQL_I(s->size)));
 	if (r <= 0)
 		return r == -EEXIST ? 0 : r;
 	node_row(row + NODE, &a->attr);

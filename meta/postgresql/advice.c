@@ -49,12 +49,8 @@ static int advise(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	const enum sql_stmt_id id = (enum sql_stmt_id)PG_ADVICE;
 	const struct advising *a = arg;
 	struct timespec before = cfs_wall();
-	struct pg_stmt *st = NULL;
-	int r = pg_open_stmt(c, PG_ADVICE, text, &st);
+	int r = pg_execute(c, PG_ADVICE, text, NULL, 0);
 
-	if (r < 0)
-		return r;
-	r = pg_execute(c, PG_ADVICE);
 	if (r < 0)
 		return r == PG_UNKNOWN ? -EAGAIN : r;
 	cfs_advise_clock(a->fn, a->arg, sql_int(c, id, CLOCK_US), before);

@@ -35,44 +35,30 @@ struct commit {
 	struct cfs_usage usage;
 };
 
-static void bind_commit(struct pg_stmt *st, const struct cfs_ctx *ctx, const struct commit *a,
-			const uint8_t *record, uint64_t end)
-{
-	pg_bind_int(st, 1, (int64_t)a->ino);
-	pg_bind_int(st, 2, a->indx);
-	pg_bind_bytes(st, 3, record, CFS_SLICE_BYTES, false);
-	pg_bind_int(st, 4, (int64_t)a->slice->id);
-	pg_bind_int(st, 5, a->slice->size);
-	pg_bind_int(st, 6, (int64_t)end);
-	pg_bind_int(st, 7, sql_us(a->mtime));
-	pg_bind_int(st, 8, sql_sub_us(a->mtime));
-	pg_bind_int(st, 9, sql_us(ctx->now));
-	pg_bind_int(st, 10, sql_sub_us(ctx->now));
-}
-
 static int commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct commit *a = arg;
 	const struct cfs_slice *s = a->slice;
 	uint64_t end = ((uint64_t)a->indx << CFS_CHUNK_BITS) + s->pos + s->len, old_length;
 	uint8_t record[CFS_SLICE_BYTES];
-	struct pg_stmt *st = NULL;
 	bool found;
-	int r = pg_open_stmt(c, PG_COMMIT_SLICE, commit_text, &st);
+	int r;
 
-	if (r < 0)
-		return r;
 	cfs_slice_encode(s, record);
-	bind_commit(st, ctx, a, record, end);
-	r = pg_execute(c, PG_COMMIT_SLICE);
+	r = pg_execute(c, PG_COMMIT_SLICE, commit_text,
+		       SQL_PARAMS(SQL_I(a->ino), SQL_I(a->indx), SQL_B(record, sizeof(record)),
+				  SQL_I(s->id), SQL_I(s->size), SQL_I(end), SQL_I(sql_us(a->mtime)),
+				  SQL_I(sql_sub_us(a->mtime)), SQL_I(sql_us(ctx->now)),
+				  SQL_I(sql_sub_us(ctx->now))));
 	if (r == -EEXIST)
 		return sql_slice_in_use(s, a->ino);
 	if (r < 0)
 		return r;
-	found = PQntuples(st->result) > 0;
+	found = PQntuples(pg_result(c, PG_COMMIT_SLICE)) > 0;
 	if (found) {
 		sql_node_columns(c, (enum sql_stmt_id)PG_COMMIT_SLICE, 0, &a->attr);
-		a->records = (unsigned)pg_int(st->result, 0, SQL_NODE_COLUMNS) / CFS_SLICE_BYTES;
+		a->records = (unsigned)pg_int(pg_result(c, PG_COMMIT_SLICE), 0, SQL_NODE_COLUMNS) /
+			     CFS_SLICE_BYTES;
 	}
 	pg_close_stmt(c, PG_COMMIT_SLICE);
 	if (!found)
@@ -165,17 +151,6 @@ struct setattr {
 	struct cfs_attr attr;
 };
 
-static void bind_time(struct pg_stmt *st, int n, bool set, struct timespec t)
-{
-	if (set) {
-		pg_bind_int(st, n, sql_us(t));
-		pg_bind_int(st, n + 1, sql_sub_us(t));
-	} else {
-		pg_bind_null(st, n);
-		pg_bind_null(st, n + 1);
-	}
-}
-
 /*
  * Seconds below zero stand for "now", in the kernel's unsigned encoding (volume-format section 5).
  */
@@ -188,25 +163,22 @@ static int setattr(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct setattr *a = arg;
 	uint32_t set = a->set;
-	struct pg_stmt *st = NULL;
-	int r = pg_open_stmt(c, PG_SETATTR, setattr_text, &st);
+	struct timespec atime = chosen(ctx, set & CFS_SET_ATIME_NOW, a->in->atime);
+	struct timespec mtime = chosen(ctx, set & CFS_SET_MTIME_NOW, a->in->mtime);
+	struct timespec ctime = set & CFS_SET_CTIME ? a->in->ctime : ctx->now;
+	struct sql_param params[] = {SQL_I(a->ino),	   SQL_I(a->in->mode & 07777),
+				     SQL_I(sql_us(atime)), SQL_I(sql_sub_us(atime)),
+				     SQL_I(sql_us(mtime)), SQL_I(sql_sub_us(mtime)),
+				     SQL_I(sql_us(ctime)), SQL_I(sql_sub_us(ctime))};
+	int r;
 
+	params[1].null = !(set & CFS_SET_MODE);
+	params[2].null = params[3].null = !(set & (CFS_SET_ATIME | CFS_SET_ATIME_NOW));
+	params[4].null = params[5].null = !(set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW));
+	r = pg_execute(c, PG_SETATTR, setattr_text, params, CFS_ARRAY_SIZE(params));
 	if (r < 0)
 		return r;
-	pg_bind_int(st, 1, (int64_t)a->ino);
-	if (set & CFS_SET_MODE)
-		pg_bind_int(st, 2, a->in->mode & 07777);
-	else
-		pg_bind_null(st, 2);
-	bind_time(st, 3, set & (CFS_SET_ATIME | CFS_SET_ATIME_NOW),
-		  chosen(ctx, set & CFS_SET_ATIME_NOW, a->in->atime));
-	bind_time(st, 5, set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW),
-		  chosen(ctx, set & CFS_SET_MTIME_NOW, a->in->mtime));
-	bind_time(st, 7, true, set & CFS_SET_CTIME ? a->in->ctime : ctx->now);
-	r = pg_execute(c, PG_SETATTR);
-	if (r < 0)
-		return r;
-	if (PQntuples(st->result))
+	if (PQntuples(pg_result(c, PG_SETATTR)))
 		sql_node_columns(c, (enum sql_stmt_id)PG_SETATTR, 0, &a->attr);
 	else
 		r = PG_UNUSUAL;

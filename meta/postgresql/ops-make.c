@@ -8,7 +8,8 @@
 
 /* ---- common parts ---- */
 
-int pg_open_stmt(struct sql_conn *c, int id, const char *text, struct pg_stmt **ret)
+int pg_open_stmt(struct sql_conn *c, int id, const char *text, const struct sql_param *params,
+		 size_t n)
 {
 	struct pg_conn *s = pg_conn(c);
 	char *full;
@@ -19,16 +20,26 @@ int pg_open_stmt(struct sql_conn *c, int id, const char *text, struct pg_stmt **
 		r = full ? pg_prepare(s, id, full) : -ENOMEM;
 		free(full);
 	}
-	if (!r)
-		*ret = s->stmt[id];
+	for (size_t i = 0; i < n && !r; i++) {
+		if (params[i].null)
+			pg_bind_null(s->stmt[id], (int)i + 1);
+		else if (params[i].is_bytes)
+			pg_bind_bytes(s->stmt[id], (int)i + 1, params[i].bytes, params[i].len,
+				      false);
+		else
+			pg_bind_int(s->stmt[id], (int)i + 1, params[i].num);
+	}
 	return r;
 }
 
-int pg_execute(struct sql_conn *c, int id)
+int pg_execute(struct sql_conn *c, int id, const char *text, const struct sql_param *params,
+	       size_t n)
 {
 	struct pg_conn *s = pg_conn(c);
-	int r = pg_queue(s, id, true);
+	int r = pg_open_stmt(c, id, text, params, n);
 
+	if (!r)
+		r = pg_queue(s, id, true);
 	if (r < 0)
 		return r;
 	r = pg_exchange(s);
@@ -136,30 +147,18 @@ static bool knows_parent(struct sql_db *db, const struct cfs_ctx *ctx, struct ma
 static int create_known(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct make *a = arg;
+	const struct cfs_mknod *req = a->req;
 	const struct cfs_attr *t = &a->attr, *dir = &a->parent;
-	struct pg_stmt *st = NULL;
-	int r = pg_open_stmt(c, PG_CREATE_KNOWN, create_known_text, &st);
+	int r;
 
-	if (r < 0)
-		return r;
-	cfs_rules_new_inode(ctx, a->req, &a->parent, &a->attr);
-	pg_bind_int(st, 1, (int64_t)a->req->parent);
-	pg_bind_bytes(st, 2, a->req->name, a->req->name_len, false);
-	pg_bind_int(st, 3, (int64_t)a->ino);
-	pg_bind_int(st, 4, t->type);
-	pg_bind_int(st, 5, t->mode);
-	pg_bind_int(st, 6, t->uid);
-	pg_bind_int(st, 7, t->gid);
-	pg_bind_int(st, 8, sql_us(t->ctime));
-	pg_bind_int(st, 9, sql_sub_us(t->ctime));
-	pg_bind_int(st, 10, t->flags);
-	pg_bind_int(st, 11, t->rdev);
-	pg_bind_int(st, 12, t->tier);
-	pg_bind_int(st, 13, dir->flags);
-	pg_bind_int(st, 14, dir->mode);
-	pg_bind_int(st, 15, dir->gid);
-	pg_bind_int(st, 16, (int64_t)dir->parent);
-	r = pg_execute(c, PG_CREATE_KNOWN);
+	cfs_rules_new_inode(ctx, req, &a->parent, &a->attr);
+	r = pg_execute(c, PG_CREATE_KNOWN, create_known_text,
+		       SQL_PARAMS(SQL_I(req->parent), SQL_B(req->name, req->name_len),
+				  SQL_I(a->ino), SQL_I(t->type), SQL_I(t->mode), SQL_I(t->uid),
+				  SQL_I(t->gid), SQL_I(sql_us(t->ctime)),
+				  SQL_I(sql_sub_us(t->ctime)), SQL_I(t->flags), SQL_I(t->rdev),
+				  SQL_I(t->tier), SQL_I(dir->flags), SQL_I(dir->mode),
+				  SQL_I(dir->gid), SQL_I(dir->parent)));
 	if (r < 0)
 		return r;
 	r = pg_has_changed(c, PG_CREATE_KNOWN);
@@ -167,47 +166,34 @@ static int create_known(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	return r;
 }
 
-static int open_create(struct sql_conn *c, const struct cfs_mknod *req, int *ret_id,
-		       struct pg_stmt **ret)
+/* Sends the statement of the inode's type. t: the inode as it would be in a plain directory. */
+static int send_create(struct sql_conn *c, const struct cfs_ctx *ctx, const struct make *a,
+		       const struct cfs_attr *t, int *ret_id)
 {
-	if (req->type == CFS_TYPE_DIR) {
-		*ret_id = PG_CREATE_DIR;
-		return pg_open_stmt(c, PG_CREATE_DIR, create_dir_text, ret);
-	}
-	if (req->type == CFS_TYPE_SYMLINK) {
-		*ret_id = PG_CREATE_SYMLINK;
-		return pg_open_stmt(c, PG_CREATE_SYMLINK, create_symlink_text, ret);
-	}
-	*ret_id = PG_CREATE;
-	return pg_open_stmt(c, PG_CREATE, create_text, ret);
-}
-
-static void bind_create(struct sql_conn *c, const struct cfs_ctx *ctx, const struct make *a,
-			struct pg_stmt *st)
-{
-	static const struct cfs_attr plain;
 	const struct cfs_mknod *req = a->req;
-	bool dir = req->type == CFS_TYPE_DIR;
-	struct cfs_attr attr;
+	bool dir = req->type == CFS_TYPE_DIR, link = req->type == CFS_TYPE_SYMLINK;
+	const char *text = dir ? create_dir_text : link ? create_symlink_text : create_text;
+	struct sql_param params[] = {SQL_I(req->parent),
+				     SQL_B(req->name, req->name_len),
+				     SQL_I(a->ino),
+				     SQL_I(t->type),
+				     SQL_I(t->mode),
+				     SQL_I(t->uid),
+				     SQL_I(t->gid),
+				     SQL_I(sql_us(ctx->now)),
+				     SQL_I(sql_sub_us(ctx->now)),
+				     SQL_I(t->nlink),
+				     SQL_I(t->length),
+				     SQL_I(t->rdev),
+				     SQL_I(dir ? 02000 : 0),
+				     {0}};
 
-	cfs_rules_new_inode(ctx, req, &plain, &attr);
-	pg_bind_int(st, 1, (int64_t)req->parent);
-	pg_bind_bytes(st, 2, req->name, req->name_len, false);
-	pg_bind_int(st, 3, (int64_t)a->ino);
-	pg_bind_int(st, 4, attr.type);
-	pg_bind_int(st, 5, attr.mode);
-	pg_bind_int(st, 6, attr.uid);
-	pg_bind_int(st, 7, attr.gid);
-	pg_bind_int(st, 8, sql_us(ctx->now));
-	pg_bind_int(st, 9, sql_sub_us(ctx->now));
-	pg_bind_int(st, 10, attr.nlink);
-	pg_bind_int(st, 11, (int64_t)attr.length);
-	pg_bind_int(st, 12, attr.rdev);
-	pg_bind_int(st, 13, dir ? 02000 : 0);
-	if (dir)
-		pg_bind_int(st, 14, cfs_host_dir_stats(sql_host(c)));
-	else if (req->type == CFS_TYPE_SYMLINK)
-		pg_bind_bytes(st, 14, req->target, req->target_len, false);
+	if (link)
+		params[13] = (struct sql_param)SQL_B(req->target, req->target_len);
+	else
+		params[13] = (struct sql_param)SQL_I(cfs_host_dir_stats(sql_host(c)));
+	*ret_id = dir ? PG_CREATE_DIR : link ? PG_CREATE_SYMLINK : PG_CREATE;
+	return pg_execute(c, *ret_id, text, params, CFS_ARRAY_SIZE(params) - !(dir || link));
 }
 
 /*
@@ -236,22 +222,21 @@ static int create(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct make *a = arg;
 	const struct cfs_mknod *req = a->req;
-	struct pg_stmt *st = NULL;
+	static const struct cfs_attr plain;
+	struct cfs_attr t;
 	bool done;
-	int id, r = open_create(c, req, &id, &st);
+	int id, r;
 
+	cfs_rules_new_inode(ctx, req, &plain, &t);
+	r = send_create(c, ctx, a, &t, &id);
 	if (r < 0)
 		return r;
-	bind_create(c, ctx, a, st);
-	r = pg_execute(c, id);
-	if (r < 0)
-		return r;
-	if (PQntuples(st->result) == 0) {
+	if (PQntuples(pg_result(c, id)) == 0) {
 		pg_close_stmt(c, id);
 		return -ENOENT;
 	}
 	sql_node_columns(c, (enum sql_stmt_id)id, 0, &a->parent);
-	done = pg_int(st->result, 0, INSERTED) > 0;
+	done = pg_int(pg_result(c, id), 0, INSERTED) > 0;
 	pg_close_stmt(c, id);
 	if (!done)
 		return not_created(c, ctx, a);
@@ -364,20 +349,13 @@ struct link {
 static int link_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct link *a = arg;
-	struct pg_stmt *st = NULL;
-	int r = pg_open_stmt(c, PG_LINK, link_text, &st);
+	int r = pg_execute(c, PG_LINK, link_text,
+			   SQL_PARAMS(SQL_I(a->parent), SQL_B(a->name, a->len), SQL_I(a->ino),
+				      SQL_I(sql_us(ctx->now)), SQL_I(sql_sub_us(ctx->now))));
 
 	if (r < 0)
 		return r;
-	pg_bind_int(st, 1, (int64_t)a->parent);
-	pg_bind_bytes(st, 2, a->name, a->len, false);
-	pg_bind_int(st, 3, (int64_t)a->ino);
-	pg_bind_int(st, 4, sql_us(ctx->now));
-	pg_bind_int(st, 5, sql_sub_us(ctx->now));
-	r = pg_execute(c, PG_LINK);
-	if (r < 0)
-		return r;
-	if (PQntuples(st->result))
+	if (PQntuples(pg_result(c, PG_LINK)))
 		sql_node_columns(c, (enum sql_stmt_id)PG_LINK, 0, &a->attr);
 	else
 		r = PG_UNUSUAL;

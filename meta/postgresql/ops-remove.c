@@ -107,44 +107,31 @@ struct remove {
 	struct cfs_removed ret;
 };
 
-static int open_remove(struct sql_conn *c, const struct remove *a, int *ret_id,
-		       struct pg_stmt **ret)
+/* Sends the statement, for a directory behind its lock. */
+static int send_remove(struct sql_conn *c, const struct cfs_ctx *ctx, const struct remove *a,
+		       int *ret_id)
 {
-	bool trash = a->req->trash;
+	static const struct {
+		int id;
+		const char *text;
+	} statements[2][2] = {
+		{{PG_UNLINK, unlink_text}, {PG_UNLINK_TRASH, unlink_trash_text}},
+		{{PG_RMDIR, rmdir_text}, {PG_RMDIR_TRASH, rmdir_trash_text}},
+	};
+	const struct cfs_engine_remove *req = a->req;
+	const struct sql_param params[] = {
+		SQL_I(req->parent),	 SQL_B(req->name, req->name_len), SQL_I(ctx->uid),
+		SQL_I(sql_us(ctx->now)), SQL_I(sql_sub_us(ctx->now)),	  SQL_I(a->expected),
+		SQL_I(req->trash)};
+	bool trash = req->trash;
+	int r = a->dir ? pg_open_stmt(c, PG_LOCK_DIR, lock_dir_text, params, 2) : 0;
 
-	if (a->dir) {
-		*ret_id = trash ? PG_RMDIR_TRASH : PG_RMDIR;
-		return pg_open_stmt(c, *ret_id, trash ? rmdir_trash_text : rmdir_text, ret);
-	}
-	*ret_id = trash ? PG_UNLINK_TRASH : PG_UNLINK;
-	return pg_open_stmt(c, *ret_id, trash ? unlink_trash_text : unlink_text, ret);
-}
-
-static int queue_lock(struct sql_conn *c, const struct cfs_engine_remove *req)
-{
-	struct pg_stmt *st = NULL;
-	int r = pg_open_stmt(c, PG_LOCK_DIR, lock_dir_text, &st);
-
+	if (!r && a->dir)
+		r = pg_queue(pg_conn(c), PG_LOCK_DIR, false);
 	if (r < 0)
 		return r;
-	pg_bind_int(st, 1, (int64_t)req->parent);
-	pg_bind_bytes(st, 2, req->name, req->name_len, false);
-	return pg_queue(pg_conn(c), PG_LOCK_DIR, false);
-}
-
-static void bind_remove(struct sql_conn *c, const struct cfs_ctx *ctx, const struct remove *a,
-			struct pg_stmt *st)
-{
-	const struct cfs_engine_remove *req = a->req;
-
-	pg_bind_int(st, 1, (int64_t)req->parent);
-	pg_bind_bytes(st, 2, req->name, req->name_len, false);
-	pg_bind_int(st, 3, ctx->uid);
-	pg_bind_int(st, 4, sql_us(ctx->now));
-	pg_bind_int(st, 5, sql_sub_us(ctx->now));
-	pg_bind_int(st, 6, (int64_t)a->expected);
-	if (req->trash)
-		pg_bind_int(st, 7, (int64_t)req->trash);
+	*ret_id = statements[a->dir][trash].id;
+	return pg_execute(c, *ret_id, statements[a->dir][trash].text, params, trash ? 7 : 6);
 }
 
 /* Fills a->ret from the attributes before the removal. */
@@ -160,13 +147,13 @@ static void become_removed(const struct cfs_ctx *ctx, struct remove *a)
 
 static void read_removed(struct sql_conn *c, const struct cfs_ctx *ctx, struct remove *a, int id)
 {
-	const struct pg_stmt *st = pg_conn(c)->stmt[id];
+	const PGresult *result = pg_result(c, id);
 	struct cfs_removed *v = &a->ret;
 
 	sql_node_columns(c, (enum sql_stmt_id)id, 0, &v->attr);
 	sql_node_columns(c, (enum sql_stmt_id)id, PARENT, &v->parent);
-	v->ino = (cfs_ino_t)pg_int(st->result, 0, INO);
-	v->has_data = pg_int(st->result, 0, HAS_DATA) > 0;
+	v->ino = (cfs_ino_t)pg_int(result, 0, INO);
+	v->has_data = pg_int(result, 0, HAS_DATA) > 0;
 	become_removed(ctx, a);
 	cfs_optimistic_dir_remember(c->db->optimistic, a->req->parent, &v->parent);
 }
@@ -188,51 +175,40 @@ static bool is_simple(struct sql_db *db, const struct cfs_ctx *ctx, struct remov
 	return !cfs_optimistic_dir_ask(db->optimistic, req->parent);
 }
 
-static void bind_known(struct pg_stmt *st, const struct remove *a)
-{
-	const struct cfs_attr *v = &a->ret.attr, *dir = &a->ret.parent;
-
-	pg_bind_int(st, 1, (int64_t)a->req->parent);
-	pg_bind_bytes(st, 2, a->req->name, a->req->name_len, false);
-	pg_bind_int(st, 3, (int64_t)a->ret.ino);
-	pg_bind_int(st, 4, v->flags);
-	pg_bind_int(st, 5, v->uid);
-	pg_bind_int(st, 6, v->gid);
-	pg_bind_int(st, 7, (int64_t)v->length);
-	pg_bind_int(st, 8, sql_us(v->mtime));
-	pg_bind_int(st, 9, sql_us(v->ctime));
-	pg_bind_int(st, 10, (int64_t)v->parent);
-	pg_bind_int(st, 11, dir->flags);
-	pg_bind_int(st, 12, dir->mode);
-	pg_bind_int(st, 13, dir->uid);
-	pg_bind_int(st, 14, (int64_t)dir->parent);
-}
-
 /* 1: done; 0: the file or the directory has changed. */
 static int remove_known(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct remove *a = arg;
 	const struct cfs_engine_remove *req = a->req;
-	int id = req->trash ? PG_UNLINK_TRASH_KNOWN : PG_UNLINK_KNOWN;
+	const struct cfs_attr *v = &a->ret.attr, *dir = &a->ret.parent;
+	int id = req->trash ? PG_UNLINK_TRASH_KNOWN : PG_UNLINK_KNOWN, r;
 	char name[CFS_NAME_MAX + 1];
-	struct pg_stmt *st = NULL;
-	size_t len;
-	int r = pg_open_stmt(c, id, req->trash ? unlink_trash_known_text : unlink_known_text, &st);
+	size_t len = cfs_rules_trash_name(req->parent, a->ret.ino, req->name, req->name_len, name);
+	struct sql_param params[] = {SQL_I(req->parent),
+				     SQL_B(req->name, req->name_len),
+				     SQL_I(a->ret.ino),
+				     SQL_I(v->flags),
+				     SQL_I(v->uid),
+				     SQL_I(v->gid),
+				     SQL_I(v->length),
+				     SQL_I(sql_us(v->mtime)),
+				     SQL_I(sql_us(v->ctime)),
+				     SQL_I(v->parent),
+				     SQL_I(dir->flags),
+				     SQL_I(dir->mode),
+				     SQL_I(dir->uid),
+				     SQL_I(dir->parent),
+				     SQL_I(req->trash),
+				     SQL_B(name, len),
+				     SQL_I(v->parent ? req->trash : 0),
+				     SQL_I(sql_us(ctx->now)),
+				     SQL_I(sql_sub_us(ctx->now))};
+	enum { COMMON = 14 };
 
-	if (r < 0)
-		return r;
-	bind_known(st, a);
-	if (req->trash) {
-		len = cfs_rules_trash_name(req->parent, a->ret.ino, req->name, req->name_len, name);
-		pg_bind_int(st, 15, (int64_t)req->trash);
-		pg_bind_bytes(st, 16, name, len, false);
-		pg_bind_int(st, 17, a->ret.attr.parent ? (int64_t)req->trash : 0);
-		pg_bind_int(st, 18, sql_us(ctx->now));
-		pg_bind_int(st, 19, sql_sub_us(ctx->now));
-	} else {
-		pg_bind_int(st, 15, ctx->now.tv_sec);
-	}
-	r = pg_execute(c, id);
+	if (!req->trash)
+		params[COMMON] = (struct sql_param)SQL_I(ctx->now.tv_sec);
+	r = req->trash ? pg_execute(c, id, unlink_trash_known_text, params, CFS_ARRAY_SIZE(params))
+		       : pg_execute(c, id, unlink_known_text, params, COMMON + 1);
 	/* The name in the trash is taken. */
 	if (r == -EEXIST)
 		return PG_UNUSUAL;
@@ -241,7 +217,7 @@ static int remove_known(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	r = pg_has_changed(c, id);
 	pg_close_stmt(c, id);
 	if (r > 0) {
-		a->ret.has_data = !req->trash && a->ret.attr.length;
+		a->ret.has_data = !req->trash && v->length;
 		become_removed(ctx, a);
 	}
 	return r;
@@ -252,21 +228,14 @@ static int remove_known(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 static int remove_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct remove *a = arg;
-	struct pg_stmt *st = NULL;
-	int id, r = open_remove(c, a, &id, &st);
+	int id, r = send_remove(c, ctx, a, &id);
 
-	if (!r && a->dir)
-		r = queue_lock(c, a->req);
-	if (r < 0)
-		return r;
-	bind_remove(c, ctx, a, st);
-	r = pg_execute(c, id);
 	/* The name in the trash is taken. */
 	if (r == -EEXIST)
 		return PG_UNUSUAL;
 	if (r < 0)
 		return r;
-	if (PQntuples(st->result) && pg_int(st->result, 0, GONE))
+	if (PQntuples(pg_result(c, id)) && pg_int(pg_result(c, id), 0, GONE))
 		read_removed(c, ctx, a, id);
 	else
 		r = PG_UNUSUAL;

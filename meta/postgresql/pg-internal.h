@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <libpq-fe.h>
 
+#include "base/bytes.h"
 #include "meta/engine/optimistic.h"
 #include "meta/sql/sql-internal.h"
 
@@ -155,12 +156,19 @@ extern const struct sql_dialect pg_dialect;
 /* Condition: the flags and the place of directory `p` allow names to be created or removed. */
 #define PG_DIR_OPEN(flags) "p.type=2 AND p.flags&" flags "=0 AND COALESCE(p.parent,0)<" PG_TRASH
 
-/* Prepares a statement whose text has braces; *ret has no parameters bound. */
-int pg_open_stmt(struct sql_conn *c, int id, const char *text, struct pg_stmt **ret);
+/* Prepares a statement whose text has braces, and binds its parameters $1.. */
+int pg_open_stmt(struct sql_conn *c, int id, const char *text, const struct sql_param *params,
+		 size_t n);
 /*
- * Sends the queue and `id`, whose rows are read with sql_int and its neighbours. 0, or PG_UNKNOWN.
+ * The same, then sends the queue and the statement, whose rows are read with sql_int and its
+ * neighbours. 0, or PG_UNKNOWN.
  */
-int pg_execute(struct sql_conn *c, int id);
+int pg_execute(struct sql_conn *c, int id, const char *text, const struct sql_param *params,
+	       size_t n);
+static inline const PGresult *pg_result(struct sql_conn *c, int id)
+{
+	return pg_conn(c)->stmt[id]->result;
+}
 /* Frees the result. */
 void pg_close_stmt(struct sql_conn *c, int id);
 /* True when a statement without rows has changed any. */

@@ -126,6 +126,27 @@ char *sql_expand(struct sql_conn *c, const char *text);
 const char *sql_stmt_text(enum sql_stmt_id id);
 const char *sql_stmt_name(enum sql_stmt_id id);
 
+/* ---- parameters of statements that an engine has besides those of statements.h ---- */
+
+struct sql_param {
+	bool is_bytes, null;
+	const void *bytes;
+	size_t len;
+	int64_t num;
+};
+#define SQL_I(v)                                                                                   \
+	{                                                                                          \
+		.num = (int64_t)(v)                                                                \
+	}
+#define SQL_B(p, n)                                                                                \
+	{                                                                                          \
+		.is_bytes = true, .bytes = (p), .len = (n)                                         \
+	}
+/* A list of them, and their number. */
+#define SQL_PARAMS(...)                                                                            \
+	(const struct sql_param[]){__VA_ARGS__},                                                   \
+		sizeof((const struct sql_param[]){__VA_ARGS__}) / sizeof(struct sql_param)
+
 /* ---- schema (volume-format section 3) ---- */
 
 enum sql_kind { SQL_KIND_I32, SQL_KIND_I64, SQL_KIND_STRING, SQL_KIND_TEXT, SQL_KIND_BLOB };

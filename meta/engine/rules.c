@@ -255,6 +255,13 @@ int cfs_rules_write(const struct cfs_ctx *ctx, const struct cfs_attr *attr, bool
 	return 0;
 }
 
+int cfs_rules_record(uint32_t indx, const struct cfs_slice *s)
+{
+	if (s->len > CFS_CHUNK_SIZE || s->pos > CFS_CHUNK_SIZE - s->len)
+		return -EINVAL;
+	return ((uint64_t)indx << CFS_CHUNK_BITS) + s->pos + s->len >= CFS_FILE_MAX ? -EFBIG : 0;
+}
+
 int cfs_rules_change_file(const struct cfs_ctx *ctx, struct cfs_engine_host *host, cfs_ino_t ino,
 			  const struct cfs_attr *attr)
 {

@@ -42,6 +42,8 @@ int cfs_rules_write(const struct cfs_ctx *ctx, const struct cfs_attr *attr, bool
 /* The same for the data of a file found by number: also -EISDIR, -EINVAL: not a file. */
 int cfs_rules_change_file(const struct cfs_ctx *ctx, struct cfs_engine_host *host, cfs_ino_t ino,
 			  const struct cfs_attr *attr);
+/* Whether a chunk can have this record: 0, -EINVAL, -EFBIG. */
+int cfs_rules_record(uint32_t indx, const struct cfs_slice *s);
 /*
  * 0 or -EACCES for a mask of R_OK, W_OK, X_OK. An inode with an access ACL passes: the core has
  * checked it, with the rule, before calling the engine.

@@ -7,16 +7,6 @@
 /* Of its row. */
 enum { OLD_LENGTH, NODE, LIST_BYTES = NODE + SQL_NODE_COLUMNS, COLUMNS };
 
-struct commit {
-	cfs_ino_t ino;
-	uint32_t indx;
-	const struct cfs_slice *slice;
-	struct timespec mtime;
-	struct cfs_attr attr;
-	unsigned records;
-	struct cfs_usage usage;
-};
-
 static void node_row(const int64_t *row, struct cfs_attr *ret)
 {
 	*ret = (struct cfs_attr){
@@ -40,7 +30,7 @@ static void node_row(const int64_t *row, struct cfs_attr *ret)
 
 static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
-	struct commit *a = arg;
+	struct sql_commit *a = arg;
 	const struct cfs_slice *s = a->slice;
 	int64_t end = ((int64_t)a->indx << CFS_CHUNK_BITS) + s->pos + s->len;
 	uint8_t record[CFS_SLICE_BYTES];
@@ -66,38 +56,20 @@ static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	return 1;
 }
 
-/* Slice numbers are unique, so an existing reference is of this commit. Its usage is not known. */
+/* Its usage is not known. */
 static int commit_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
-	struct commit *a = arg;
-	int r;
-
-	if (!a->slice->id)
-		return 0;
-	r = sql_row(&m->sql, SQL_get_refs, "i", (int64_t)a->slice->id);
-	sql_done(&m->sql, SQL_get_refs);
-	if (r <= 0)
-		return r;
-	r = sql_get_node(&m->sql, a->ino, false, &a->attr);
-	if (!r)
-		r = sql_row(&m->sql, SQL_chunk_length, "ii", (int64_t)a->ino, (int64_t)a->indx);
-	if (r <= 0)
-		return r;
-	a->records = (unsigned)(sql_int(&m->sql, SQL_chunk_length, 0) / CFS_SLICE_BYTES);
-	sql_done(&m->sql, SQL_chunk_length);
-	return 1;
+	return sql_find_commit(&m->sql, arg);
 }
 
 int mysql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			  uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
 			  struct cfs_attr *ret, unsigned *ret_records, struct cfs_usage *ret_usage)
 {
-	struct commit a = {.ino = ino, .indx = indx, .slice = s, .mtime = mtime};
+	struct sql_commit a = {.ino = ino, .indx = indx, .slice = s, .mtime = mtime};
 	int r = 0;
 
-	if (!cfs_host_changelog(e->host) && s->len <= CFS_CHUNK_SIZE &&
-	    s->pos <= CFS_CHUNK_SIZE - s->len &&
-	    ((uint64_t)indx << CFS_CHUNK_BITS) + s->pos + s->len < CFS_FILE_MAX)
+	if (!cfs_host_changelog(e->host) && !cfs_rules_record(indx, s))
 		r = mysql_batch(sql_db(e), ctx, CFS_META_OP_write, commit_once, commit_applied, &a,
 				sizeof(a));
 	if (!r)

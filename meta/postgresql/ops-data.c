@@ -25,19 +25,9 @@ static const char commit_text[] =
 	"ctimensec=$10 FROM n,c WHERE u.inode=n.inode) "
 	"SELECT {NODE},(SELECT bytes FROM c) FROM n";
 
-struct commit {
-	cfs_ino_t ino;
-	uint32_t indx;
-	const struct cfs_slice *slice;
-	struct timespec mtime;
-	struct cfs_attr attr;
-	unsigned records;
-	struct cfs_usage usage;
-};
-
 static int commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	struct commit *a = arg;
+	struct sql_commit *a = arg;
 	const struct cfs_slice *s = a->slice;
 	uint64_t end = ((uint64_t)a->indx << CFS_CHUNK_BITS) + s->pos + s->len, old_length;
 	uint8_t record[CFS_SLICE_BYTES];
@@ -80,48 +70,35 @@ static int commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return 0;
 }
 
-/* A slice is committed once: when its reference exists, the whole commit took effect. */
-static int find_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+static int find_commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	struct commit *a = arg;
-	int r = sql_row(c, SQL_get_refs, "i", (int64_t)a->slice->id);
+	int r = sql_find_commit(c, arg);
 
-	sql_done(c, SQL_get_refs);
-	if (r <= 0)
-		return r < 0 ? r : PG_UNUSUAL;
-	r = sql_get_node(c, a->ino, false, &a->attr);
-	if (r < 0)
-		return r;
-	r = sql_row(c, SQL_chunk_length, "ii", (int64_t)a->ino, (int64_t)a->indx);
-	if (r > 0)
-		a->records = (unsigned)sql_int(c, SQL_chunk_length, 0) / CFS_SLICE_BYTES;
-	sql_done(c, SQL_chunk_length);
-	return r < 0 ? r : 0;
+	return r > 0 ? 0 : r < 0 ? r : PG_UNUSUAL;
 }
 
 int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		       uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
 		       struct cfs_attr *ret, unsigned *ret_records, struct cfs_usage *ret_usage)
 {
-	struct commit a = {.ino = ino, .indx = indx, .slice = s, .mtime = mtime};
+	struct sql_commit a = {.ino = ino, .indx = indx, .slice = s, .mtime = mtime};
 	bool lost;
-	int r = PG_UNUSUAL;
+	int r = cfs_rules_record(indx, s);
 
-	if (s->len > CFS_CHUNK_SIZE || s->pos > CFS_CHUNK_SIZE - s->len)
-		return -EINVAL;
-	if (((uint64_t)indx << CFS_CHUNK_BITS) + s->pos + s->len >= CFS_FILE_MAX)
-		return -EFBIG;
+	if (r)
+		return r;
+	r = PG_UNUSUAL;
 	if (s->id && !cfs_host_changelog(e->host))
 		r = sql_read(sql_db(e), ctx, CFS_META_OP_write, commit, &a);
 	lost = r == PG_UNKNOWN;
 	if (lost)
-		r = sql_read(sql_db(e), ctx, CFS_META_OP_write, find_slice, &a);
+		r = sql_read(sql_db(e), ctx, CFS_META_OP_write, find_commit, &a);
 	if (r == PG_UNUSUAL) {
 		r = sql_commit_slice(e, ctx, ino, indx, s, mtime, ret, ret_records, ret_usage);
 		if (r != -EEXIST)
 			return r;
 		/* The server was still executing the statement whose answer was lost. */
-		r = lost ? sql_read(sql_db(e), ctx, CFS_META_OP_write, find_slice, &a) : r;
+		r = lost ? sql_read(sql_db(e), ctx, CFS_META_OP_write, find_commit, &a) : r;
 		if (r == -EEXIST || r == PG_UNUSUAL)
 			return sql_slice_in_use(s, ino);
 	}

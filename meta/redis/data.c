@@ -107,12 +107,10 @@ int rds_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 	struct rds_request q;
 	char line[160] = "";
 	redisReply *a;
-	int r;
+	int r = cfs_rules_record(indx, s);
 
-	if (s->len > CFS_CHUNK_SIZE || s->pos > CFS_CHUNK_SIZE - s->len)
-		return -EINVAL;
-	if (end >= CFS_FILE_MAX)
-		return -EFBIG;
+	if (r)
+		return r;
 	cfs_slice_encode(s, record);
 	if (cfs_host_changelog(e->host))
 		snprintf(line, sizeof(line), "%" PRIu64 ",%u,%u,%" PRIu64 ",%u,%lld,%ld", ino, indx,

@@ -157,15 +157,28 @@ static int append_slice(struct sql_conn *c, const struct change *a)
 	return sql_exec(c, SQL_put_ref, "iii", a->slice->id, (int64_t)a->slice->size, (int64_t)1);
 }
 
-static int count_records(struct sql_conn *c, struct change *a)
+static int count_records(struct sql_conn *c, cfs_ino_t ino, uint32_t indx, unsigned *ret)
 {
-	int r = sql_row(c, SQL_chunk_length, "ii", a->ino, (int64_t)a->indx);
+	int r = sql_row(c, SQL_chunk_length, "ii", ino, (int64_t)indx);
 
 	if (r <= 0)
 		return r < 0 ? r : -EIO;
-	a->records = (unsigned)(sql_int(c, SQL_chunk_length, 0) / CFS_SLICE_BYTES);
+	*ret = (unsigned)(sql_int(c, SQL_chunk_length, 0) / CFS_SLICE_BYTES);
 	sql_done(c, SQL_chunk_length);
 	return 0;
+}
+
+int sql_find_commit(struct sql_conn *c, struct sql_commit *a)
+{
+	int r = a->slice->id ? sql_row(c, SQL_get_refs, "i", a->slice->id) : 0;
+
+	sql_done(c, SQL_get_refs);
+	if (r <= 0)
+		return r;
+	r = sql_get_node(c, a->ino, false, &a->attr);
+	if (!r)
+		r = count_records(c, a->ino, a->indx, &a->records);
+	return r < 0 ? r : 1;
 }
 
 static int commit_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
@@ -192,7 +205,7 @@ static int commit_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	a->attr.ctime = ctx->now;
 	r = sql_finish_change(c, a->ino, &a->attr, old_length, &a->usage);
 	if (r >= 0)
-		r = count_records(c, a);
+		r = count_records(c, a->ino, a->indx, &a->records);
 	if (r < 0 || !cfs_host_changelog(sql_host(c)))
 		return r;
 	return sql_log(c, ctx, "WRITE(%" PRIu64 ",%u,%u,%" PRIu64 ",%u,%" PRId64 ",%ld):%u", a->ino,
@@ -221,13 +234,10 @@ int sql_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		     unsigned *ret_records, struct cfs_usage *ret_usage)
 {
 	struct change a = {.ino = ino, .indx = indx, .slice = s, .mtime = mtime};
-	int r;
+	int r = cfs_rules_record(indx, s);
 
-	if (s->len > CFS_CHUNK_SIZE || s->pos > CFS_CHUNK_SIZE - s->len)
-		return -EINVAL;
-	if (((uint64_t)indx << CFS_CHUNK_BITS) + s->pos + s->len >= CFS_FILE_MAX)
-		return -EFBIG;
-	r = sql_txn(sql_db(e), ctx, CFS_META_OP_write, commit_slice, &a);
+	if (!r)
+		r = sql_txn(sql_db(e), ctx, CFS_META_OP_write, commit_slice, &a);
 	if (r < 0)
 		return r;
 	*ret = a.attr;

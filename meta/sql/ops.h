@@ -89,6 +89,22 @@ int sql_decode_records(const uint8_t *p, size_t len, cfs_ino_t ino, uint32_t ind
 /* Writes length and times of a file whose length was old_length, and the usage of the change. */
 int sql_finish_change(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr,
 		      uint64_t old_length, struct cfs_usage *usage);
+/* The commit of a slice by an engine's own statement. */
+struct sql_commit {
+	cfs_ino_t ino;
+	uint32_t indx;
+	const struct cfs_slice *slice;
+	struct timespec mtime;
+	/* result */
+	struct cfs_attr attr;
+	unsigned records;
+	struct cfs_usage usage;
+};
+/*
+ * Whether a commit whose answer was lost has taken effect: then its slice has a reference. 1, with
+ * attr and records; 0: it has not.
+ */
+int sql_find_commit(struct sql_conn *c, struct sql_commit *a);
 /* Appends encoded records to a chunk, created when absent. */
 int sql_append_records(struct sql_conn *c, cfs_ino_t ino, uint32_t indx, const void *records,
 		       size_t bytes);

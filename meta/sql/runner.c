@@ -228,15 +228,11 @@ static int step_change(struct sql_conn *c, enum sql_stmt_id id)
 	return note(c, r == -EEXIST && sql_is_race(id) ? -EAGAIN : r);
 }
 
-int sql_exec(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
+static int exec(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
 {
 	const struct sql_dialect *d = sql_dialect(c);
-	va_list ap;
-	int r;
+	int r = start(c, id, fmt, ap);
 
-	va_start(ap, fmt);
-	r = start(c, id, fmt, ap);
-	va_end(ap);
 	if (r)
 		return r;
 	r = step_change(c, id);
@@ -266,16 +262,40 @@ static int post(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_lis
 	return r < 0 ? r : 0;
 }
 
-int sql_post(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
+static int query(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
 {
-	va_list ap;
-	int r;
+	const struct sql_dialect *d = sql_dialect(c);
+	int r = start(c, id, fmt, ap);
 
-	va_start(ap, fmt);
-	r = post(c, id, fmt, ap);
-	va_end(ap);
-	return r;
+	if (r)
+		return r;
+	set_bit(c->open, id);
+	return d->ask ? note(c, d->ask(c, id)) : 0;
 }
+
+static int row(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
+{
+	int r = query(c, id, fmt, ap);
+
+	return r ? r : sql_next(c, id);
+}
+
+#define VARIADIC(name)                                                                             \
+	int sql_##name(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)              \
+	{                                                                                          \
+		va_list ap;                                                                        \
+		int r;                                                                             \
+                                                                                                   \
+		va_start(ap, fmt);                                                                 \
+		r = name(c, id, fmt, ap);                                                          \
+		va_end(ap);                                                                        \
+		return r;                                                                          \
+	}
+VARIADIC(exec)
+VARIADIC(post)
+VARIADIC(query)
+VARIADIC(row)
+#undef VARIADIC
 
 int sql_load(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
 {
@@ -296,28 +316,6 @@ int sql_load(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
 	return r;
 }
 
-static int query(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, va_list ap)
-{
-	const struct sql_dialect *d = sql_dialect(c);
-	int r = start(c, id, fmt, ap);
-
-	if (r)
-		return r;
-	set_bit(c->open, id);
-	return d->ask ? note(c, d->ask(c, id)) : 0;
-}
-
-int sql_query(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
-{
-	va_list ap;
-	int r;
-
-	va_start(ap, fmt);
-	r = query(c, id, fmt, ap);
-	va_end(ap);
-	return r;
-}
-
 int sql_next(struct sql_conn *c, enum sql_stmt_id id)
 {
 	int r = note(c, sql_dialect(c)->step(c, id));
@@ -333,17 +331,6 @@ void sql_done(struct sql_conn *c, enum sql_stmt_id id)
 		return;
 	clear_bit(c->open, id);
 	sql_dialect(c)->reset(c, id);
-}
-
-int sql_row(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...)
-{
-	va_list ap;
-	int r;
-
-	va_start(ap, fmt);
-	r = query(c, id, fmt, ap);
-	va_end(ap);
-	return r ? r : sql_next(c, id);
 }
 
 int64_t sql_int(struct sql_conn *c, enum sql_stmt_id id, int col)

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "meta/api/call.h"
 #include "meta/api/clock.h"
@@ -184,15 +185,8 @@ static int keep_slice(void *arg, uint64_t id, uint32_t size)
 {
 	struct dead *d = arg;
 
-	if (d->n == d->cap) {
-		size_t cap = d->cap ? d->cap * 2 : 64;
-		struct cfs_dead_slice *v = reallocarray(d->v, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		d->v = v;
-		d->cap = cap;
-	}
+	if (CFS_ARRAY_ROOM(d->v, d->n, d->cap) < 0)
+		return -ENOMEM;
 	d->v[d->n++] = (struct cfs_dead_slice){id, size};
 	return 0;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "meta/api/call.h"
 #include "meta/api/clone.h"
@@ -52,15 +53,8 @@ static struct cfs_ctx step_ctx(const struct work *w)
 
 static int push(struct work *w, cfs_ino_t src, cfs_ino_t dst)
 {
-	if (w->n == w->cap) {
-		size_t cap = w->cap ? w->cap * 2 : 64;
-		struct pair *v = reallocarray(w->todo, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		w->todo = v;
-		w->cap = cap;
-	}
+	if (CFS_ARRAY_ROOM(w->todo, w->n, w->cap) < 0)
+		return -ENOMEM;
 	w->todo[w->n++] = (struct pair){src, dst};
 	return 0;
 }
@@ -237,9 +231,9 @@ static int remove_entry(struct cfs_meta *m, cfs_ino_t dir, const struct item *i)
  */
 static int empty(struct cfs_meta *m, cfs_ino_t top)
 {
-	struct item *path = NULL, *bigger;
 	size_t depth = 0, cap = 0, i;
 	struct page *p = malloc(sizeof(*p));
+	struct item *path = NULL;
 	cfs_ino_t dir = top;
 	int rc = p ? 0 : -ENOMEM;
 	bool down, last;
@@ -259,15 +253,9 @@ static int empty(struct cfs_meta *m, cfs_ino_t top)
 				continue;
 			rc = 0;
 			down = true;
-			if (depth == cap) {
-				cap = cap ? cap * 2 : 16;
-				bigger = reallocarray(path, cap, sizeof(*path));
-				if (!bigger) {
-					rc = -ENOMEM;
-					break;
-				}
-				path = bigger;
-			}
+			rc = CFS_ARRAY_ROOM(path, depth, cap);
+			if (rc)
+				break;
 			path[depth++] = p->v[i];
 			dir = p->v[i].ino;
 		}

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "meta/api/call.h"
 #include "meta/api/core.h"
@@ -28,15 +29,8 @@ int cfs_release_add(void *arg, uint64_t id, uint32_t size)
 {
 	struct cfs_release *r = arg;
 
-	if (r->n == r->cap) {
-		size_t cap = r->cap ? r->cap * 2 : 16;
-		struct cfs_dead_slice *v = reallocarray(r->v, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		r->v = v;
-		r->cap = cap;
-	}
+	if (CFS_ARRAY_ROOM(r->v, r->n, r->cap) < 0)
+		return -ENOMEM;
 	r->v[r->n++] = (struct cfs_dead_slice){id, size};
 	return 0;
 }

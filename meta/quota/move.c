@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "meta/engine/rules.h"
 #include "meta/quota/quota-internal.h"
@@ -18,18 +19,11 @@ static int visit(void *arg, const struct cfs_dirent *e)
 	struct walk *w = arg;
 
 	w->inodes++;
-	w->space += cfs_space_of(e->type == CFS_TYPE_FILE ? e->entry.attr.length : 0);
+	w->space += cfs_weight_of(&e->entry.attr);
 	if (e->type != CFS_TYPE_DIR)
 		return 0;
-	if (w->n == w->cap) {
-		size_t cap = w->cap ? w->cap * 2 : 64;
-		cfs_ino_t *v = reallocarray(w->todo, cap, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		w->todo = v;
-		w->cap = cap;
-	}
+	if (CFS_ARRAY_ROOM(w->todo, w->n, w->cap) < 0)
+		return -ENOMEM;
 	w->todo[w->n++] = e->entry.ino;
 	return 0;
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "meta/redis/ops.h"
 
 /* 8 bytes per key: one key per locked file, and one per session. */
@@ -24,14 +25,8 @@ struct search {
 
 static int note_number(struct keys *k, uint64_t n)
 {
-	if (k->n == k->cap) {
-		uint64_t *v = reallocarray(k->v, k->cap ? 2 * k->cap : 64, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		k->v = v;
-		k->cap = k->cap ? 2 * k->cap : 64;
-	}
+	if (CFS_ARRAY_ROOM(k->v, k->n, k->cap) < 0)
+		return -ENOMEM;
 	k->v[k->n++] = n;
 	return 0;
 }

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "meta/redis/ops.h"
 
@@ -223,15 +224,9 @@ static int add_name(struct filling *f, const char *text, size_t len)
 		sift_down(w->v, w->n, 0);
 		return 0;
 	}
-	if (w->n == f->cap) {
-		struct name **v = reallocarray(w->v, f->cap ? 2 * f->cap : 64, sizeof(*v));
-
-		if (!v) {
-			free(n);
-			return -ENOMEM;
-		}
-		w->v = v;
-		f->cap = f->cap ? 2 * f->cap : 64;
+	if (CFS_ARRAY_ROOM(w->v, w->n, f->cap) < 0) {
+		free(n);
+		return -ENOMEM;
 	}
 	w->v[w->n++] = n;
 	if (w->n == WINDOW) {

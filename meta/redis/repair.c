@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "meta/redis/ops.h"
@@ -163,14 +164,8 @@ static int note_dir(void *arg, uint64_t n, const char *rest, size_t rest_len)
 	(void)rest;
 	if (rest_len)
 		return 0;
-	if (d->n == d->cap) {
-		cfs_ino_t *v = reallocarray(d->v, d->cap ? 2 * d->cap : 64, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		d->v = v;
-		d->cap = d->cap ? 2 * d->cap : 64;
-	}
+	if (CFS_ARRAY_ROOM(d->v, d->n, d->cap) < 0)
+		return -ENOMEM;
 	d->v[d->n++] = n;
 	return 0;
 }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "meta/redis/ops.h"
@@ -83,14 +84,8 @@ static int note_key(void *arg, uint64_t n, const char *rest, size_t rest_len)
 	}
 	if (used != rest_len)
 		return 0;
-	if (a->n_keys == a->cap) {
-		void *v = reallocarray(a->keys, a->cap ? 2 * a->cap : 256, sizeof(*a->keys));
-
-		if (!v)
-			return -ENOMEM;
-		a->keys = v;
-		a->cap = a->cap ? 2 * a->cap : 256;
-	}
+	if (CFS_ARRAY_ROOM(a->keys, a->n_keys, a->cap) < 0)
+		return -ENOMEM;
 	a->keys[a->n_keys].n = n;
 	a->keys[a->n_keys++].indx = indx;
 	return 0;

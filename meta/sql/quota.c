@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "meta/sql/sql-internal.h"
 
 struct quotas {
@@ -18,16 +19,8 @@ struct quota_list {
 
 static int append(struct quota_list *l, const struct cfs_quota *q)
 {
-	size_t cap = l->cap ? 2 * l->cap : 16;
-	struct cfs_quota *v;
-
-	if (l->n == l->cap) {
-		v = realloc(l->v, cap * sizeof(*v));
-		if (!v)
-			return -ENOMEM;
-		l->v = v;
-		l->cap = cap;
-	}
+	if (CFS_ARRAY_ROOM(l->v, l->n, l->cap) < 0)
+		return -ENOMEM;
 	l->v[l->n++] = *q;
 	return 0;
 }

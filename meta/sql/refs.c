@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "meta/sql/sql.h"
@@ -12,18 +13,10 @@
 
 int sql_refs_add(struct sql_refs *l, uint64_t id, uint32_t size)
 {
-	size_t cap = l->cap ? 2 * l->cap : 16;
-	struct sql_ref *v;
-
 	if (!id)
 		return 0;
-	if (l->n == l->cap) {
-		v = realloc(l->v, cap * sizeof(*v));
-		if (!v)
-			return -ENOMEM;
-		l->v = v;
-		l->cap = cap;
-	}
+	if (CFS_ARRAY_ROOM(l->v, l->n, l->cap) < 0)
+		return -ENOMEM;
 	l->v[l->n++] = (struct sql_ref){.id = id, .size = size, .n = 1};
 	return 0;
 }

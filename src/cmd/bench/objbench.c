@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -23,7 +24,6 @@
 #include "cmd/access/live.h"
 #include "cmd/access/progress.h"
 #include "cmd/access/volume.h"
-#include "cmd/sets/array.h"
 
 #define STAMP_LEN   32
 #define THREADS_MAX 1024
@@ -341,7 +341,7 @@ static int collect(void *arg, const struct cfs_object_info *info)
 {
 	struct leftovers *left = arg;
 
-	if (ARRAY_ROOM(left->v, left->n, left->cap) < 0)
+	if (CFS_ARRAY_ROOM(left->v, left->n, left->cap) < 0)
 		return -ENOMEM;
 	left->v[left->n] = strdup(info->key);
 	return left->v[left->n++] ? 0 : -ENOMEM;

@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "cmd/access/cmd.h"
 #include "cmd/check/blocks.h"
 #include "cmd/check/fsck.h"
-#include "cmd/sets/array.h"
 
 enum { USE_RECORD = 1, USE_DELAYED = 2, USE_REF = 4 };
 
@@ -262,7 +262,7 @@ static int check_blocks(struct data *d, const struct slice *s, struct block_obje
 
 static int add_suspect(struct data *d, const struct slice *s)
 {
-	if (ARRAY_ROOM(d->suspects, d->n, d->cap) < 0)
+	if (CFS_ARRAY_ROOM(d->suspects, d->n, d->cap) < 0)
 		return -ENOMEM;
 	d->suspects[d->n++] = (struct suspect){
 		.id = s->id,

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "cmd/access/cmd.h"
 #include "cmd/check/blocks.h"
 #include "cmd/check/fsck.h"
-#include "cmd/sets/array.h"
 
 #define PAGE 1000
 
@@ -26,7 +26,7 @@ struct walk {
 
 static int push(struct walk *w, cfs_ino_t ino, uint8_t type)
 {
-	if (ARRAY_ROOM(w->todo, w->n, w->cap) < 0)
+	if (CFS_ARRAY_ROOM(w->todo, w->n, w->cap) < 0)
 		return -ENOMEM;
 	w->todo[w->n++] = (struct item){ino, type};
 	return 0;

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/progress.h"
-#include "cmd/sets/array.h"
 
 /* Options that are not given keep the quota's values. */
 #define NOT_GIVEN UINT64_MAX
@@ -188,7 +188,7 @@ static int collect(void *arg, const struct cfs_quota *q)
 
 	if (!is_set(q))
 		return 0;
-	if (ARRAY_ROOM(l->v, l->n, l->cap) < 0)
+	if (CFS_ARRAY_ROOM(l->v, l->n, l->cap) < 0)
 		return -ENOMEM;
 	l->v[l->n++] = *q;
 	return 0;

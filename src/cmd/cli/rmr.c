@@ -18,12 +18,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/workers.h"
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/inside.h"
-#include "cmd/sets/array.h"
 
 #define PATHS_MAX  256
 #define QUEUE	   1024
@@ -142,7 +142,7 @@ static int enter(struct rmr *r, struct path *path, int at, const char *name)
 	DIR *dir;
 	int fd;
 
-	if (ARRAY_ROOM(path->v, path->n, path->cap) < 0)
+	if (CFS_ARRAY_ROOM(path->v, path->n, path->cap) < 0)
 		return -ENOMEM;
 	fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)

@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/text/json.h"
 #include "cmd/dump/dump-json.h"
-#include "cmd/sets/array.h"
 
 /* ---- the tree ---- */
 
@@ -39,7 +39,7 @@ static int push(struct json *j, cfs_ino_t ino)
 
 	if (at < 0)
 		return (int)at;
-	if (ARRAY_ROOM(j->stack, j->depth, j->cap) < 0)
+	if (CFS_ARRAY_ROOM(j->stack, j->depth, j->cap) < 0)
 		return -ENOMEM;
 	j->stack[j->depth++] = (struct dir){.ino = ino, .at = (uint64_t)at};
 	return 0;

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
-#include "cmd/sets/array.h"
 #include "cmd/sets/sorter.h"
 #include "cmd/sets/tempfile.h"
 
@@ -106,7 +106,7 @@ static int add_page(struct heap *h, const struct page *page)
 {
 	uint64_t off = (uint64_t)h->n_pages * PAGE * sizeof(struct heap_item);
 
-	if (ARRAY_ROOM(h->firsts, h->n_pages, h->cap) < 0)
+	if (CFS_ARRAY_ROOM(h->firsts, h->n_pages, h->cap) < 0)
 		return -ENOMEM;
 	h->firsts[h->n_pages++] = page->items[0].key;
 	h->n += page->n;

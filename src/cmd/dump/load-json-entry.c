@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "cmd/dump/load-json.h"
-#include "cmd/sets/array.h"
 
 static int read_type(struct json *j, uint8_t *ret)
 {
@@ -148,7 +148,7 @@ static int read_slices(struct json *j, size_t *ret_n)
 	int r;
 
 	while ((r = pull_item(j->p, &first)) > 0) {
-		if (ARRAY_ROOM(j->slices, n, j->cap_slices) < 0)
+		if (CFS_ARRAY_ROOM(j->slices, n, j->cap_slices) < 0)
 			return -ENOMEM;
 		r = read_slice(j, &j->slices[n++]);
 		if (r)

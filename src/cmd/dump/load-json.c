@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "cmd/dump/load-json.h"
-#include "cmd/sets/array.h"
 
 enum { DEPTH_MAX = 10000 };
 
@@ -228,7 +228,7 @@ static int read_quota(struct json *j, struct cfs_quota *q)
 
 static int keep_dir_quota(struct json *j, const struct cfs_quota *q)
 {
-	if (ARRAY_ROOM(j->quotas, j->n_quotas, j->cap_quotas) < 0)
+	if (CFS_ARRAY_ROOM(j->quotas, j->n_quotas, j->cap_quotas) < 0)
 		return -ENOMEM;
 	j->quotas[j->n_quotas++] = *q;
 	return 0;

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "base/text/json.h"
 #include "cmd/dump/load.h"
-#include "cmd/sets/array.h"
 
 /*
  * Slice ids that are skipped. A volume that stayed in use after its dump has given out further ids.
@@ -133,7 +133,7 @@ static int note_session(struct load *l, uint64_t sid)
 	for (i = 0; i < l->n_sids; i++)
 		if (l->sids[i] == sid)
 			return 0;
-	if (ARRAY_ROOM(l->sids, l->n_sids, l->cap_sids) < 0)
+	if (CFS_ARRAY_ROOM(l->sids, l->n_sids, l->cap_sids) < 0)
 		return -ENOMEM;
 	l->sids[l->n_sids++] = sid;
 	return 0;
@@ -251,7 +251,7 @@ static int put_counters(struct load *l)
 
 int load_owner_quota(struct load *l, const struct cfs_quota *q)
 {
-	if (ARRAY_ROOM(l->limits, l->n_limits, l->cap_limits) < 0)
+	if (CFS_ARRAY_ROOM(l->limits, l->n_limits, l->cap_limits) < 0)
 		return -ENOMEM;
 	l->limits[l->n_limits++] = *q;
 	return 0;

@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cmd/sets/array.h"
+#include "base/array.h"
 
 int rulelist_add(struct rulelist *l, uint32_t id, const void *packed, size_t len)
 {
 	struct rule *rule;
 
-	if (ARRAY_ROOM(l->v, l->n, l->cap) < 0)
+	if (CFS_ARRAY_ROOM(l->v, l->n, l->cap) < 0)
 		return -ENOMEM;
 	rule = &l->v[l->n];
 	*rule = (struct rule){.id = id, .packed = malloc(len + 1), .len = len};

@@ -4,14 +4,14 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "cmd/sets/array.h"
+#include "base/array.h"
 #include "cmd/sets/inostack.h"
 
 #define PAGE 1000
 
 int inoset_add(struct inoset *s, cfs_ino_t ino, uint32_t names)
 {
-	if (ARRAY_ROOM(s->v, s->n, s->cap) < 0)
+	if (CFS_ARRAY_ROOM(s->v, s->n, s->cap) < 0)
 		return -ENOMEM;
 	s->v[s->n++] = (struct inoset_item){.ino = ino, .names = names, .added = 1};
 	return 0;

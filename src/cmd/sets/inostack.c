@@ -4,11 +4,11 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "cmd/sets/array.h"
+#include "base/array.h"
 
 int inostack_push(struct inostack *s, cfs_ino_t ino)
 {
-	if (ARRAY_ROOM(s->v, s->n, s->cap) < 0)
+	if (CFS_ARRAY_ROOM(s->v, s->n, s->cap) < 0)
 		return -ENOMEM;
 	s->v[s->n++] = ino;
 	return 0;

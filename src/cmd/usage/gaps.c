@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "cmd/access/cmd.h"
-#include "cmd/sets/array.h"
 #include "cmd/usage/heartbeats.h"
 
 /* Clients write quotas every 3 s; the rest is for writing them. */
@@ -17,7 +17,7 @@ enum { PAUSE_MS = 4000, ROUNDS = 3 };
 
 int gaps_add(struct gaps *g, const struct gap *gap)
 {
-	if (ARRAY_ROOM(g->v, g->n, g->cap) < 0)
+	if (CFS_ARRAY_ROOM(g->v, g->n, g->cap) < 0)
 		return -ENOMEM;
 	g->v[g->n++] = *gap;
 	return 0;

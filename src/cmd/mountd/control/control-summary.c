@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "cmd/access/admin.h"
 #include "cmd/mountd/control/control-serve.h"
-#include "cmd/sets/array.h"
 #include "cmd/sets/inostack.h"
 
 enum { PAGE = 1000, DEPTH_MAX = 10, ENTRIES_MAX = 100, SHOWN_MAX = 100000 };
@@ -148,7 +148,7 @@ static void free_children(struct children *c)
 
 static int append(struct children *c, const struct child *k)
 {
-	if (ARRAY_ROOM(c->v, c->n, c->cap) < 0)
+	if (CFS_ARRAY_ROOM(c->v, c->n, c->cap) < 0)
 		return -ENOMEM;
 	c->v[c->n++] = *k;
 	return 0;

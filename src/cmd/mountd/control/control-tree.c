@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "cmd/mountd/control/control-serve.h"
-#include "cmd/sets/array.h"
 #include "cmd/sets/inostack.h"
 
 enum { PAGE = 256 };
@@ -92,7 +92,7 @@ struct removal {
 
 static int push(struct removal *w, const struct item *dir)
 {
-	if (ARRAY_ROOM(w->path, w->depth, w->cap) < 0)
+	if (CFS_ARRAY_ROOM(w->path, w->depth, w->cap) < 0)
 		return -ENOMEM;
 	w->path[w->depth] = (struct level){.dir = *dir};
 	w->depth++;

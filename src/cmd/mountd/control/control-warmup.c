@@ -12,12 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/workers.h"
 #include "cmd/group/peers.h"
 #include "cmd/mountd/control/control-serve.h"
-#include "cmd/sets/array.h"
 
 enum { PAGE = 256, THREADS_MAX = 64, QUEUE_PER_THREAD = 4, ROOTS_MAX = 1000, DEPTH_MAX = 4096 };
 enum { CHUNKS_FEW = 16, LIST_MAX = 1024 };
@@ -274,7 +274,7 @@ static int push(struct warmup *w, cfs_ino_t dir)
 
 	if (w->depth == DEPTH_MAX)
 		return -ELOOP;
-	if (ARRAY_ROOM(w->path, w->depth, w->cap) < 0)
+	if (CFS_ARRAY_ROOM(w->path, w->depth, w->cap) < 0)
 		return -ENOMEM;
 	l = malloc(sizeof(*l));
 	if (!l)

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Arrays that grow by doubling. */
+#ifndef CFS_BASE_ARRAY_H
+#define CFS_BASE_ARRAY_H
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Room for one element more behind the n of v, which has room for cap. 0 or -ENOMEM. */
+#define CFS_ARRAY_ROOM(v, n, cap) cfs_array_room(&(v), (n), &(cap), sizeof(*(v)))
+
+static inline int cfs_array_room(void *v_ptr, size_t n, size_t *cap, size_t size)
+{
+	size_t bigger = *cap ? 2 * *cap : 16;
+	void *v;
+
+	if (n < *cap)
+		return 0;
+	memcpy(&v, v_ptr, sizeof(v));
+	v = reallocarray(v, bigger, size);
+	if (!v)
+		return -ENOMEM;
+	memcpy(v_ptr, &v, sizeof(v));
+	*cap = bigger;
+	return 0;
+}
+
+#endif

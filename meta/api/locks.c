@@ -332,87 +332,55 @@ static bool held_here(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, enum c
 	return h;
 }
 
-static int try_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
-		     enum cfs_lock_type type)
+/* ---- both kinds ---- */
+
+/* What is asked for: a BSD lock of this type, or (lock) a POSIX lock. */
+struct wish {
+	enum cfs_lock_type type;
+	const struct cfs_plock *lock; /* NULL: BSD */
+};
+
+static int try_lock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
+		    const struct wish *k)
 {
-	int rc = m->eng->ops->flock(m->eng, ctx, ino, cfs_host_sid(&m->host), owner, type);
+	uint64_t sid = cfs_host_sid(&m->host);
+	int rc = k->lock ? m->eng->ops->setlk(m->eng, ctx, ino, sid, owner, k->lock)
+			 : m->eng->ops->flock(m->eng, ctx, ino, sid, owner, k->type);
 
 	if (rc)
 		return rc;
-	note_flock(m->locks, ino, owner, type);
-	if (type != CFS_LOCK_WRITE)
+	if (!k->lock)
+		note_flock(m->locks, ino, owner, k->type);
+	if (k->type != CFS_LOCK_WRITE)
 		released(m->locks, ino);
 	return 0;
 }
 
-static int do_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
-		    enum cfs_lock_type type, bool wait)
+/*
+ * Finds the holder of the conflicting lock and fills w; 1 when there is none any more. *ret_here: a
+ * program on this mount, whose unlock wakes the waiter.
+ */
+static int find_blocker(struct cfs_meta *m, const struct cfs_ctx *ctx, struct waiter *w,
+			const struct wish *k, bool *ret_here)
 {
-	struct waiter w = {.ino = ino, .owner = owner};
-	uint64_t poll_ms = POLL_FIRST_MS;
-	int rc = cfs_core_check_writable(m);
-	bool here;
-
-	if (rc)
-		return rc;
-	rc = cfs_cond_init(&w.cond);
-	if (rc)
-		return rc;
-	for (;;) {
-		struct cfs_ctx now = try_ctx(m, ctx);
-		uint64_t seen = atomic_load(&m->locks->releases);
-
-		rc = try_flock(m, &now, ino, owner, type);
-		if (rc != -EAGAIN || !wait)
-			break;
-		here = held_here(m->locks, ino, owner, type);
-		snprintf(w.holder, sizeof(w.holder), "held by %s mount",
-			 here ? "a program on this" : "another");
-		show(&w);
-		if (here) {
-			rc = wait_turn(m->locks, ctx, &w, seen, LOCAL_RETRY_MS);
-		} else {
-			rc = wait_turn(m->locks, ctx, &w, seen, poll_ms);
-			poll_ms = next_poll(poll_ms);
-		}
-		if (rc)
-			break;
-	}
-	end_wait(&w);
-	return rc;
-}
-
-int cfs_meta_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
-		   enum cfs_lock_type type, bool wait)
-{
-	struct cfs_call c;
+	struct cfs_plock other;
+	uint64_t sid = 0, owner = 0;
 	int rc;
 
-	cfs_call_begin(&c, m, CFS_META_OP_lock, ctx);
-	rc = type == CFS_LOCK_NONE ? 0 : drop_undone(m->locks, c.ctx, ino, owner, false);
-	if (!rc)
-		rc = do_flock(m, c.ctx, ino, owner, type, wait);
-	if (type == CFS_LOCK_NONE && no_answer(rc))
-		note_undone(m->locks, ino, owner, false);
-	return (int)cfs_call_end(&c, rc);
-}
-
-/* ---- POSIX locks ---- */
-
-/* Finds the owner of the conflicting lock and fills w; 1 when there is none any more. */
-static int find_blocker(struct cfs_meta *m, const struct cfs_ctx *ctx, struct waiter *w,
-			const struct cfs_plock *lock)
-{
-	struct cfs_plock other = *lock;
-	uint64_t sid = 0, owner = 0;
-	int rc = m->eng->ops->getlk(m->eng, ctx, w->ino, cfs_host_sid(&m->host), w->owner, &other,
-				    &sid, &owner);
-
+	if (!k->lock) {
+		*ret_here = held_here(m->locks, w->ino, w->owner, k->type);
+		snprintf(w->holder, sizeof(w->holder), "held by %s mount",
+			 *ret_here ? "a program on this" : "another");
+		return 0;
+	}
+	other = *k->lock;
+	rc = m->eng->ops->getlk(m->eng, ctx, w->ino, cfs_host_sid(&m->host), w->owner, &other, &sid,
+				&owner);
 	if (rc)
 		return rc;
 	if (other.type == CFS_LOCK_NONE)
 		return 1;
-	w->in_graph = sid == cfs_host_sid(&m->host);
+	*ret_here = w->in_graph = sid == cfs_host_sid(&m->host);
 	w->waits_for = owner;
 	if (w->in_graph)
 		snprintf(w->holder, sizeof(w->holder), "held by pid %u", other.pid);
@@ -422,16 +390,17 @@ static int find_blocker(struct cfs_meta *m, const struct cfs_ctx *ctx, struct wa
 	return 0;
 }
 
-static int do_setlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
-		    const struct cfs_plock *lock, bool wait)
+static int do_lock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
+		   const struct wish *k, bool wait)
 {
 	struct waiter w = {.ino = ino, .owner = owner};
 	uint64_t poll_ms = POLL_FIRST_MS;
 	int rc = cfs_core_check_writable(m);
+	bool here;
 
 	if (rc)
 		return rc;
-	if (lock->start > lock->end)
+	if (k->lock && k->lock->start > k->lock->end)
 		return -EINVAL;
 	rc = cfs_cond_init(&w.cond);
 	if (rc)
@@ -440,50 +409,66 @@ static int do_setlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino
 		struct cfs_ctx now = try_ctx(m, ctx);
 		uint64_t seen = atomic_load(&m->locks->releases);
 
-		rc = m->eng->ops->setlk(m->eng, &now, ino, cfs_host_sid(&m->host), owner, lock);
+		rc = try_lock(m, &now, ino, owner, k);
 		if (rc != -EAGAIN || !wait)
 			break;
-		rc = find_blocker(m, &now, &w, lock);
+		rc = find_blocker(m, &now, &w, k, &here);
 		if (rc > 0)
 			continue;
 		if (rc < 0)
 			break;
 		show(&w);
-		rc = wait_turn(m->locks, ctx, &w, seen, w.in_graph ? LOCAL_RETRY_MS : poll_ms);
-		if (!w.in_graph)
+		rc = wait_turn(m->locks, ctx, &w, seen, here ? LOCAL_RETRY_MS : poll_ms);
+		if (!here)
 			poll_ms = next_poll(poll_ms);
 		if (rc)
 			break;
 	}
-	if (!rc && lock->type != CFS_LOCK_WRITE)
-		released(m->locks, ino);
 	end_wait(&w);
 	return rc;
 }
 
-int cfs_meta_setlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
-		   const struct cfs_plock *lock, bool wait)
+/* all: the owner gives up all that it has. */
+static int lock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
+		const struct wish *k, bool wait, bool all)
 {
-	bool all = lock->type == CFS_LOCK_NONE && lock->start == 0 && lock->end == INT64_MAX;
 	struct cfs_call c;
-	int rc;
+	int rc = 0;
 
 	cfs_call_begin(&c, m, CFS_META_OP_lock, ctx);
-	rc = lock->type == CFS_LOCK_NONE ? 0 : drop_undone(m->locks, c.ctx, ino, owner, true);
+	if (k->type != CFS_LOCK_NONE)
+		rc = drop_undone(m->locks, c.ctx, ino, owner, k->lock);
 	if (!rc)
-		rc = do_setlk(m, c.ctx, ino, owner, lock, wait);
+		rc = do_lock(m, c.ctx, ino, owner, k, wait);
 	if (all && no_answer(rc))
-		note_undone(m->locks, ino, owner, true);
+		note_undone(m->locks, ino, owner, k->lock);
 	return (int)cfs_call_end(&c, rc);
+}
+
+int cfs_meta_flock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
+		   enum cfs_lock_type type, bool wait)
+{
+	const struct wish k = {.type = type};
+
+	return lock(m, ctx, ino, owner, &k, wait, type == CFS_LOCK_NONE);
+}
+
+int cfs_meta_setlk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
+		   const struct cfs_plock *lk, bool wait)
+{
+	const struct wish k = {.type = lk->type, .lock = lk};
+
+	return lock(m, ctx, ino, owner, &k, wait,
+		    lk->type == CFS_LOCK_NONE && lk->start == 0 && lk->end == INT64_MAX);
 }
 
 static int undo(struct cfs_meta *m, const struct undone *u)
 {
 	const struct cfs_plock everything = {.type = CFS_LOCK_NONE, .end = INT64_MAX};
+	const struct wish k = {.type = CFS_LOCK_NONE, .lock = u->posix ? &everything : NULL};
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 
-	return u->posix ? do_setlk(m, &ctx, u->ino, u->owner, &everything, false)
-			: do_flock(m, &ctx, u->ino, u->owner, CFS_LOCK_NONE, false);
+	return do_lock(m, &ctx, u->ino, u->owner, &k, false);
 }
 
 void cfs_locks_undo(struct cfs_meta *m, uint64_t for_ms)

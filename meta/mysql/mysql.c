@@ -414,21 +414,10 @@ static int open_engine(const struct cfs_engine_conf *conf, struct cfs_engine **r
 
 static const struct cfs_engine_ops engine = {
 	.name = "mysql",
-	.inline_usage = false,
 	.open = open_engine,
 	.close = close_engine,
-	.advise = mysql_op_advise,
-	SQL_ENGINE_SHARED_OPS,
-	.lookup = sql_op_lookup,
-	.setattr = mysql_op_setattr,
-	.touch_atime = sql_op_touch_atime,
-	.mknod = mysql_op_mknod,
-	.link = mysql_op_link,
-	.unlink = mysql_op_unlink,
-	.rmdir = mysql_op_rmdir,
+	SQL_ENGINE_OPTIMISTIC_OPS(mysql),
 	.rename = mysql_op_rename,
-	.readdir = sql_op_readdir,
-	.commit_slice = mysql_op_commit_slice,
 };
 
 CFS_MODULE_EXPORT(&engine);

@@ -23,19 +23,9 @@ static const struct cfs_engine_ops engine = {
 	.name = "postgresql",
 	.open = pg_open,
 	.close = pg_close,
-	.advise = pg_op_advise,
-	.settle = pg_op_settle,
-	SQL_ENGINE_SHARED_OPS,
-	.lookup = sql_op_lookup,
-	.setattr = pg_op_setattr,
-	.touch_atime = sql_op_touch_atime,
-	.mknod = pg_op_mknod,
-	.link = pg_op_link,
-	.unlink = pg_op_unlink,
-	.rmdir = pg_op_rmdir,
+	SQL_ENGINE_OPTIMISTIC_OPS(pg),
 	.rename = sql_op_rename,
-	.readdir = sql_op_readdir,
-	.commit_slice = pg_op_commit_slice,
+	.settle = pg_op_settle,
 };
 
 static int pg_open(const struct cfs_engine_conf *conf, struct cfs_engine **ret, char err[256])

@@ -65,22 +65,17 @@ int rds_op_drop_detached(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_in
 			 struct cfs_usage *ret_usage)
 {
 	struct rds_request q;
-	struct cfs_attr attr;
+	uint64_t length;
 	redisReply *a;
 	int r;
 
 	rds_begin(&q, e);
 	r = rds_script(&q, ctx, CFS_META_OP_other, &rds_drop_detached_lua, &a, "u8t", ino, ino,
 		       ctx->now);
-	if (!r)
+	if (!r && a->elements == 1)
 		*ret_usage = (struct cfs_usage){0};
-	if (!r && a->elements == 4) {
-		r = rds_attr_reply(a->element[1], &attr);
-		if (!r)
-			cfs_usage_inode(ret_usage, &attr, -1);
-		if (!r && rds_int(a->element[2]))
-			rds_deletions_add(rds_of(e), ino, strtoull(a->element[3]->str, NULL, 10));
-	}
+	else if (!r)
+		r = rds_deleted_reply(rds_of(e), ino, a, &length, ret_usage);
 	rds_end(&q);
 	return r;
 }

@@ -302,6 +302,24 @@ int rds_op_each_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t
 	return r;
 }
 
+int rds_deleted_reply(struct rds *rds, cfs_ino_t ino, const redisReply *a, uint64_t *ret_length,
+		      struct cfs_usage *ret_usage)
+{
+	struct cfs_attr attr;
+	int r = a->elements == 4 ? rds_attr_reply(a->element[1], &attr) : -EIO;
+
+	if (r)
+		return r;
+	*ret_usage = (struct cfs_usage){0};
+	cfs_usage_inode(ret_usage, &attr, -1);
+	*ret_length = UINT64_MAX;
+	if (rds_int(a->element[2])) {
+		*ret_length = strtoull(a->element[3]->str, NULL, 10);
+		rds_deletions_add(rds, ino, *ret_length);
+	}
+	return 0;
+}
+
 /* ---- sustained inodes ---- */
 
 static int end_sustained(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid,
@@ -309,25 +327,15 @@ static int end_sustained(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64
 			 struct cfs_usage *ret_usage)
 {
 	struct rds_request q;
-	struct cfs_attr attr;
 	redisReply *a;
 	int r;
 
 	rds_begin(&q, e);
 	r = rds_script(&q, ctx, CFS_META_OP_delete, &rds_end_sustained_lua, &a, "u8uts", ino, ino,
 		       sid, ctx->now, stale ? "1" : "0");
-	if (!r && a->elements == 1)
-		r = -ENOENT;
 	if (!r)
-		r = rds_attr_reply(a->element[1], &attr);
-	if (!r) {
-		*ret_usage = (struct cfs_usage){0};
-		cfs_usage_inode(ret_usage, &attr, -1);
-		*ret_length = rds_int(a->element[2]) ? strtoull(a->element[3]->str, NULL, 10)
-						     : UINT64_MAX;
-		if (*ret_length != UINT64_MAX)
-			rds_deletions_add(rds_of(e), ino, *ret_length);
-	}
+		r = a->elements == 1 ? -ENOENT
+				     : rds_deleted_reply(rds_of(e), ino, a, ret_length, ret_usage);
 	rds_end(&q);
 	return r;
 }

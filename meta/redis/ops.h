@@ -62,7 +62,13 @@ bool rds_wants_chunks(CFS_ENG, CFS_CTX, cfs_ino_t ino, int *r, const redisReply 
 bool rds_info_field(const char *info, const char *name, char *buf, size_t size);
 CFS_ENGINE_DECLARE(rds_op_settle, settle);
 
-/* delete.c: notes a deleted file with its length in `delfiles`. */
+/*
+ * delete.c: the answer of a script that has deleted an inode: its attributes, whether data is left,
+ * and its length in `delfiles`, UINT64_MAX without data. Notes the length.
+ */
+int rds_deleted_reply(struct rds *r, cfs_ino_t ino, const redisReply *a, uint64_t *ret_length,
+		      struct cfs_usage *ret_usage);
+/* Notes a deleted file with its length in `delfiles`. */
 void rds_deletions_add(struct rds *r, cfs_ino_t ino, uint64_t length);
 /* Notes a commit of unknown outcome, by the key and token of its request. */
 void rds_unknown_commit_add(struct rds *r, uint64_t slice, const char *key, const char *token);

@@ -51,10 +51,8 @@ int cfs_meta_scan(struct cfs_meta *m, enum cfs_meta_table table, cfs_row_fn fn, 
 ssize_t cfs_meta_list_chunks(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			     uint32_t first, struct cfs_chunk_len ret[1024])
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_read_chunk, ctx);
-	return cfs_call_end(&c, m->eng->ops->list_chunks(m->eng, c.ctx, ino, first, ret));
+	return CFS_CALL(c, m, CFS_META_OP_read_chunk, ctx,
+			m->eng->ops->list_chunks(m->eng, c.ctx, ino, first, ret));
 }
 
 /* ---- check and repair ---- */
@@ -77,10 +75,8 @@ int cfs_meta_check_inode(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
 
 int cfs_meta_check_usage(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_sums *ret)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
-	return (int)cfs_call_end(&c, m->eng->ops->check_usage(m->eng, c.ctx, ret));
+	return (int)CFS_CALL(c, m, CFS_META_OP_other, ctx,
+			     m->eng->ops->check_usage(m->eng, c.ctx, ret));
 }
 
 static int add_usage(struct cfs_meta *m, const struct cfs_ctx *ctx, int64_t space, int64_t inodes,
@@ -128,50 +124,40 @@ int cfs_meta_add_quota_usage(struct cfs_meta *m, const struct cfs_ctx *ctx,
 int cfs_meta_fix_refs(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t slice, uint32_t size,
 		      int64_t have, int64_t want)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
-	return (int)cfs_call_end(&c, m->eng->ops->fix_refs(m->eng, c.ctx, slice, size, have, want));
+	return (int)CFS_CALL(c, m, CFS_META_OP_other, ctx,
+			     m->eng->ops->fix_refs(m->eng, c.ctx, slice, size, have, want));
 }
 
 int cfs_meta_dead_locks(struct cfs_meta *m, const struct cfs_ctx *ctx, bool repair,
 			cfs_dead_lock_fn fn, void *arg)
 {
-	struct cfs_call c;
-
 	if (!m->eng->ops->dead_locks)
 		return 0;
-	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
-	return (int)cfs_call_end(&c, m->eng->ops->dead_locks(m->eng, c.ctx, repair, fn, arg));
+	return (int)CFS_CALL(c, m, CFS_META_OP_other, ctx,
+			     m->eng->ops->dead_locks(m->eng, c.ctx, repair, fn, arg));
 }
 
 int cfs_meta_drop_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t slice,
 			uint32_t size)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_delete, ctx);
-	return (int)cfs_call_end(&c, m->eng->ops->drop_slice(m->eng, c.ctx, slice, size));
+	return (int)CFS_CALL(c, m, CFS_META_OP_delete, ctx,
+			     m->eng->ops->drop_slice(m->eng, c.ctx, slice, size));
 }
 
 int cfs_meta_get_dir_stat(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir,
 			  struct cfs_dir_stat *ret)
 {
-	struct cfs_call c;
-
 	/* Rows from before DirStats was switched off are outdated. */
 	if (!cfs_host_dir_stats(&m->host))
 		return -ENODATA;
-	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
-	return (int)cfs_call_end(&c, m->eng->ops->get_dir_stat(m->eng, c.ctx, dir, ret));
+	return (int)CFS_CALL(c, m, CFS_META_OP_other, ctx,
+			     m->eng->ops->get_dir_stat(m->eng, c.ctx, dir, ret));
 }
 
 int cfs_meta_clear_dir_stats(struct cfs_meta *m, const struct cfs_ctx *ctx)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
-	return (int)cfs_call_end(&c, m->eng->ops->clear_dir_stats(m->eng, c.ctx));
+	return (int)CFS_CALL(c, m, CFS_META_OP_other, ctx,
+			     m->eng->ops->clear_dir_stats(m->eng, c.ctx));
 }
 
 /* ---- final removal of deleted data ---- */
@@ -330,33 +316,24 @@ int cfs_meta_reap(struct cfs_meta *m, dead_fn fn, void *arg, struct cfs_reaped *
 
 int cfs_meta_each_quota(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_quota_fn fn, void *arg)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
-	return (int)cfs_call_end(&c, m->eng->ops->each_quota(m->eng, c.ctx, fn, arg));
+	return (int)CFS_CALL(c, m, CFS_META_OP_other, ctx,
+			     m->eng->ops->each_quota(m->eng, c.ctx, fn, arg));
 }
 
 int cfs_meta_put_quota(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_quota *q)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
-	return (int)cfs_call_end(&c, m->eng->ops->put_quota(m->eng, c.ctx, q));
+	return (int)CFS_CALL(c, m, CFS_META_OP_other, ctx,
+			     m->eng->ops->put_quota(m->eng, c.ctx, q));
 }
 
 int cfs_meta_del_quota(struct cfs_meta *m, const struct cfs_ctx *ctx, enum cfs_quota_kind kind,
 		       uint64_t key)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
-	return (int)cfs_call_end(&c, m->eng->ops->del_quota(m->eng, c.ctx, kind, key));
+	return (int)CFS_CALL(c, m, CFS_META_OP_other, ctx,
+			     m->eng->ops->del_quota(m->eng, c.ctx, kind, key));
 }
 
 int cfs_meta_destroy_volume(struct cfs_meta *m, const struct cfs_ctx *ctx)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
-	return (int)cfs_call_end(&c, m->eng->ops->destroy(m->eng, c.ctx));
+	return (int)CFS_CALL(c, m, CFS_META_OP_other, ctx, m->eng->ops->destroy(m->eng, c.ctx));
 }

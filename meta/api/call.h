@@ -19,5 +19,13 @@ void cfs_call_begin(struct cfs_call *c, struct cfs_meta *m, enum cfs_meta_op op,
 		    const struct cfs_ctx *ctx);
 /* Counts, turns -ETIMEDOUT and -ENOTCONN into -EIO (with a log line), returns the result. */
 ssize_t cfs_call_end(struct cfs_call *c, ssize_t rc);
+/* Both, around `result`, which finds the context in c.ctx. */
+#define CFS_CALL(c, m, op, ctx, result)                                                            \
+	({                                                                                         \
+		struct cfs_call c;                                                                 \
+                                                                                                   \
+		cfs_call_begin(&c, m, op, ctx);                                                    \
+		cfs_call_end(&c, result);                                                          \
+	})
 
 #endif

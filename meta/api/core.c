@@ -248,12 +248,10 @@ const char *cfs_meta_engine_name(struct cfs_meta *m)
 
 int cfs_meta_advise(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_advice_fn fn, void *arg)
 {
-	struct cfs_call c;
-
 	if (!m->eng->ops->advise)
 		return -ENOTSUP;
-	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
-	return (int)cfs_call_end(&c, m->eng->ops->advise(m->eng, c.ctx, fn, arg));
+	return (int)CFS_CALL(c, m, CFS_META_OP_other, ctx,
+			     m->eng->ops->advise(m->eng, c.ctx, fn, arg));
 }
 
 /* ---- the setting ---- */

@@ -77,10 +77,8 @@ int cfs_meta_commit_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
 			  uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
 			  struct cfs_attr *ret)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_write, ctx);
-	return (int)cfs_call_end(&c, commit_slice(m, c.ctx, ino, indx, s, mtime, ret));
+	return (int)CFS_CALL(c, m, CFS_META_OP_write, ctx,
+			     commit_slice(m, c.ctx, ino, indx, s, mtime, ret));
 }
 
 static int do_truncate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
@@ -108,10 +106,8 @@ static int do_truncate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 int cfs_meta_truncate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t length,
 		      struct cfs_attr *ret)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_truncate, ctx);
-	return (int)cfs_call_end(&c, do_truncate(m, c.ctx, ino, length, ret));
+	return (int)CFS_CALL(c, m, CFS_META_OP_truncate, ctx,
+			     do_truncate(m, c.ctx, ino, length, ret));
 }
 
 static int check_fallocate(unsigned mode, uint64_t off, uint64_t len)
@@ -149,10 +145,8 @@ static int do_fallocate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t
 int cfs_meta_fallocate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, unsigned mode,
 		       uint64_t off, uint64_t len, struct cfs_attr *ret)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_fallocate, ctx);
-	return (int)cfs_call_end(&c, do_fallocate(m, c.ctx, ino, mode, off, len, ret));
+	return (int)CFS_CALL(c, m, CFS_META_OP_fallocate, ctx,
+			     do_fallocate(m, c.ctx, ino, mode, off, len, ret));
 }
 
 static int check_copy(const struct cfs_copy_range *r)
@@ -207,10 +201,8 @@ int cfs_meta_copy_range(struct cfs_meta *m, const struct cfs_ctx *ctx,
 			const struct cfs_copy_range *req, uint64_t *ret_copied,
 			struct cfs_attr *ret_dst)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_copy_range, ctx);
-	return (int)cfs_call_end(&c, do_copy_range(m, c.ctx, req, ret_copied, ret_dst));
+	return (int)CFS_CALL(c, m, CFS_META_OP_copy_range, ctx,
+			     do_copy_range(m, c.ctx, req, ret_copied, ret_dst));
 }
 
 /* ---- compaction ---- */
@@ -365,8 +357,5 @@ void cfs_core_close_again(struct cfs_meta *m, uint64_t for_ms)
 
 int cfs_meta_close_ino(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_delete, ctx);
-	return (int)cfs_call_end(&c, close_ino(m, c.ctx, ino));
+	return (int)CFS_CALL(c, m, CFS_META_OP_delete, ctx, close_ino(m, c.ctx, ino));
 }

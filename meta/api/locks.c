@@ -334,7 +334,7 @@ static bool held_here(struct cfs_locks *l, cfs_ino_t ino, uint64_t owner, enum c
 
 /* ---- both kinds ---- */
 
-/* What is asked for: a BSD lock of this type, or (lock) a POSIX lock. */
+/* A request for a BSD lock of this type, or for a POSIX lock. */
 struct wish {
 	enum cfs_lock_type type;
 	const struct cfs_plock *lock; /* NULL: BSD */

@@ -98,10 +98,8 @@ static int lookup(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t paren
 int cfs_meta_lookup(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
 		    const char *name, size_t name_len, struct cfs_entry *ret)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_lookup, ctx);
-	return (int)cfs_call_end(&c, lookup(m, c.ctx, parent, name, name_len, ret));
+	return (int)CFS_CALL(c, m, CFS_META_OP_lookup, ctx,
+			     lookup(m, c.ctx, parent, name, name_len, ret));
 }
 
 int cfs_meta_getattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
@@ -120,19 +118,15 @@ int cfs_meta_getattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 int cfs_meta_readlink(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		      char buf[CFS_SYMLINK_MAX + 1])
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_readlink, ctx);
-	return (int)cfs_call_end(&c, m->eng->ops->readlink(m->eng, c.ctx, ino, buf));
+	return (int)CFS_CALL(c, m, CFS_META_OP_readlink, ctx,
+			     m->eng->ops->readlink(m->eng, c.ctx, ino, buf));
 }
 
 int cfs_meta_access(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, int mask,
 		    const struct cfs_attr *attr)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_getattr, ctx);
-	return (int)cfs_call_end(&c, cfs_core_access(m, c.ctx, ino, mask, attr));
+	return (int)CFS_CALL(c, m, CFS_META_OP_getattr, ctx,
+			     cfs_core_access(m, c.ctx, ino, mask, attr));
 }
 
 struct listing {
@@ -205,10 +199,7 @@ static int setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 int cfs_meta_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
 		     const struct cfs_attr *in, struct cfs_attr *ret)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_setattr, ctx);
-	return (int)cfs_call_end(&c, setattr(m, c.ctx, ino, set, in, ret));
+	return (int)CFS_CALL(c, m, CFS_META_OP_setattr, ctx, setattr(m, c.ctx, ino, set, in, ret));
 }
 
 /* ---- making ---- */
@@ -297,10 +288,7 @@ static int do_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct 
 int cfs_meta_mknod(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 		   struct cfs_entry *ret)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_mknod, ctx);
-	return (int)cfs_call_end(&c, do_mknod(m, c.ctx, req, ret));
+	return (int)CFS_CALL(c, m, CFS_META_OP_mknod, ctx, do_mknod(m, c.ctx, req, ret));
 }
 
 /* A second name counts in its directory's quotas, not in the volume. */
@@ -342,10 +330,8 @@ static int do_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 int cfs_meta_link(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_ino_t parent,
 		  const char *name, size_t name_len, struct cfs_attr *ret)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_link, ctx);
-	return (int)cfs_call_end(&c, do_link(m, c.ctx, ino, parent, name, name_len, ret));
+	return (int)CFS_CALL(c, m, CFS_META_OP_link, ctx,
+			     do_link(m, c.ctx, ino, parent, name, name_len, ret));
 }
 
 /* ---- removing ---- */
@@ -418,10 +404,8 @@ static int do_unlink(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t pa
 int cfs_meta_unlink(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
 		    const char *name, size_t name_len, unsigned flags, struct cfs_removed *ret)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_unlink, ctx);
-	return (int)cfs_call_end(&c, do_unlink(m, c.ctx, parent, name, name_len, flags, ret));
+	return (int)CFS_CALL(c, m, CFS_META_OP_unlink, ctx,
+			     do_unlink(m, c.ctx, parent, name, name_len, flags, ret));
 }
 
 static int do_rmdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
@@ -442,10 +426,8 @@ static int do_rmdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t par
 int cfs_meta_rmdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
 		   const char *name, size_t name_len, unsigned flags, struct cfs_removed *ret)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_rmdir, ctx);
-	return (int)cfs_call_end(&c, do_rmdir(m, c.ctx, parent, name, name_len, flags, ret));
+	return (int)CFS_CALL(c, m, CFS_META_OP_rmdir, ctx,
+			     do_rmdir(m, c.ctx, parent, name, name_len, flags, ret));
 }
 
 /* ---- renaming ---- */
@@ -556,8 +538,5 @@ static int do_rename(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct
 int cfs_meta_rename(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_rename *req,
 		    struct cfs_renamed *ret)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_rename, ctx);
-	return (int)cfs_call_end(&c, do_rename(m, c.ctx, req, ret));
+	return (int)CFS_CALL(c, m, CFS_META_OP_rename, ctx, do_rename(m, c.ctx, req, ret));
 }

@@ -144,8 +144,5 @@ static int each_path(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 int cfs_meta_each_path(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, cfs_path_fn fn,
 		       void *arg)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
-	return (int)cfs_call_end(&c, each_path(m, c.ctx, ino, fn, arg));
+	return (int)CFS_CALL(c, m, CFS_META_OP_other, ctx, each_path(m, c.ctx, ino, fn, arg));
 }

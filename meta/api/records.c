@@ -39,31 +39,25 @@ int cfs_meta_swap_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const ch
 int cfs_meta_get_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key,
 			cfs_record_fn fn, void *arg)
 {
-	struct cfs_call c;
-
 	if (!is_key(key))
 		return -EINVAL;
-	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
-	return (int)cfs_call_end(&c, m->eng->ops->get_record(m->eng, c.ctx, key, fn, arg));
+	return (int)CFS_CALL(c, m, CFS_META_OP_other, ctx,
+			     m->eng->ops->get_record(m->eng, c.ctx, key, fn, arg));
 }
 
 int cfs_meta_drop_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *key)
 {
-	struct cfs_call c;
-
 	if (!is_key(key))
 		return -EINVAL;
-	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
-	return (int)cfs_call_end(&c, m->eng->ops->drop_record(m->eng, c.ctx, key));
+	return (int)CFS_CALL(c, m, CFS_META_OP_other, ctx,
+			     m->eng->ops->drop_record(m->eng, c.ctx, key));
 }
 
 int cfs_meta_each_record(struct cfs_meta *m, const struct cfs_ctx *ctx, const char *table,
 			 cfs_record_fn fn, void *arg)
 {
-	struct cfs_call c;
-
 	if (!table[0] || strchr(table, '/') || strlen(table) > CFS_RECORD_KEY_MAX - 2)
 		return -EINVAL;
-	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
-	return (int)cfs_call_end(&c, m->eng->ops->each_record(m->eng, c.ctx, table, fn, arg));
+	return (int)CFS_CALL(c, m, CFS_META_OP_other, ctx,
+			     m->eng->ops->each_record(m->eng, c.ctx, table, fn, arg));
 }

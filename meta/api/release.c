@@ -17,12 +17,9 @@ int cfs_meta_settle(struct cfs_meta *m)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	int rc = m->hooks.sync_objects ? m->hooks.sync_objects(m->hooks.arg) : 0;
-	struct cfs_call c;
-
 	if (rc || m->conf.read_only || !m->eng->ops->settle)
 		return rc ? rc : cfs_meta_sync(m, &ctx);
-	cfs_call_begin(&c, m, CFS_META_OP_delete, &ctx);
-	return (int)cfs_call_end(&c, m->eng->ops->settle(m->eng, c.ctx));
+	return (int)CFS_CALL(c, m, CFS_META_OP_delete, &ctx, m->eng->ops->settle(m->eng, c.ctx));
 }
 
 int cfs_release_add(void *arg, uint64_t id, uint32_t size)

@@ -61,10 +61,7 @@ static ssize_t getxattr_(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_
 ssize_t cfs_meta_getxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			  const char *name, void *buf, size_t size)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_xattr, ctx);
-	return cfs_call_end(&c, getxattr_(m, c.ctx, ino, name, buf, size));
+	return CFS_CALL(c, m, CFS_META_OP_xattr, ctx, getxattr_(m, c.ctx, ino, name, buf, size));
 }
 
 /* The ACLs are ids in the inode, not rows of the xattr table, but listed all the same. */
@@ -111,10 +108,7 @@ static ssize_t listxattr_(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
 ssize_t cfs_meta_listxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, char *buf,
 			   size_t size)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_xattr, ctx);
-	return cfs_call_end(&c, listxattr_(m, c.ctx, ino, buf, size));
+	return CFS_CALL(c, m, CFS_META_OP_xattr, ctx, listxattr_(m, c.ctx, ino, buf, size));
 }
 
 /* Checks whether the attributes of this inode may change. */
@@ -165,10 +159,8 @@ static int setxattr_(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 int cfs_meta_setxattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		      const char *name, const void *value, size_t size, int flags)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_xattr, ctx);
-	return (int)cfs_call_end(&c, setxattr_(m, c.ctx, ino, name, value, size, flags));
+	return (int)CFS_CALL(c, m, CFS_META_OP_xattr, ctx,
+			     setxattr_(m, c.ctx, ino, name, value, size, flags));
 }
 
 static int removexattr_(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
@@ -187,8 +179,5 @@ static int removexattr_(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t
 int cfs_meta_removexattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 const char *name)
 {
-	struct cfs_call c;
-
-	cfs_call_begin(&c, m, CFS_META_OP_xattr, ctx);
-	return (int)cfs_call_end(&c, removexattr_(m, c.ctx, ino, name));
+	return (int)CFS_CALL(c, m, CFS_META_OP_xattr, ctx, removexattr_(m, c.ctx, ino, name));
 }

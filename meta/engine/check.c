@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What fsck calls damage, for all engines. */
+/* The damage that fsck finds, by the same rules on every engine. */
 #include "meta/engine/rules.h"
 
 bool cfs_check_note(struct cfs_check *c, unsigned repair, enum cfs_damage damage)

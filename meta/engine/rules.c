@@ -231,13 +231,10 @@ int cfs_rules_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct cfs_
 	}
 	if (set & CFS_SET_FLAGS)
 		a.flags = in->flags;
-	/*
-	 * Seconds below zero stand for "now", in the kernel's unsigned encoding (volume-format 5).
-	 */
 	if (set & (CFS_SET_ATIME | CFS_SET_ATIME_NOW))
-		a.atime = (set & CFS_SET_ATIME_NOW) || in->atime.tv_sec < 0 ? ctx->now : in->atime;
+		a.atime = cfs_rules_time(ctx, set & CFS_SET_ATIME_NOW, in->atime);
 	if (set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW))
-		a.mtime = (set & CFS_SET_MTIME_NOW) || in->mtime.tv_sec < 0 ? ctx->now : in->mtime;
+		a.mtime = cfs_rules_time(ctx, set & CFS_SET_MTIME_NOW, in->mtime);
 	if (!(set & loud) && a.mode == attr->mode)
 		return 0;
 	a.ctime = set & CFS_SET_CTIME ? in->ctime : ctx->now;

@@ -33,6 +33,15 @@ struct cfs_attr cfs_rules_directory(const struct cfs_ctx *ctx, uint16_t mode, cf
 int cfs_rules_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct cfs_attr *in,
 		      struct cfs_attr *attr);
 /*
+ * The time that a setattr asks for. Seconds below zero stand for the current time, in the kernel's
+ * unsigned encoding (volume-format section 5).
+ */
+static inline struct timespec cfs_rules_time(const struct cfs_ctx *ctx, bool current,
+					     struct timespec t)
+{
+	return current || t.tv_sec < 0 ? ctx->now : t;
+}
+/*
  * Checks whether truncate, fallocate or copy may change length or content: 0; -EPERM: immutable,
  * append-only (when not appending). Not called for commits: write(2) has accepted those bytes. The
  * trash is checked at open (cfs_meta_open_check), because a file that is open when it moves there
@@ -86,8 +95,8 @@ void cfs_usage_inode(struct cfs_usage *u, const struct cfs_attr *attr, int sign)
 /* A name in `parent` was removed; *v as in struct cfs_removed. */
 void cfs_usage_removed(struct cfs_usage *u, cfs_ino_t parent, cfs_ino_t trash,
 		       const struct cfs_removed *v);
-/* setattr: sets the usage that the owner of `old` loses to that of `now`. */
-void cfs_usage_owner(struct cfs_usage *u, const struct cfs_attr *old, const struct cfs_attr *now);
+/* setattr: the usage that the owner before it loses to the one after it. */
+void cfs_usage_owner(struct cfs_usage *u, const struct cfs_attr *old, const struct cfs_attr *after);
 /* The attributes of an inode whose name moves to the trash or to another directory. */
 void cfs_rules_moved(const struct cfs_ctx *ctx, cfs_ino_t to, struct cfs_attr *attr);
 

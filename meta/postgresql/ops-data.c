@@ -128,20 +128,12 @@ struct setattr {
 	struct cfs_attr attr;
 };
 
-/*
- * Seconds below zero stand for "now", in the kernel's unsigned encoding (volume-format section 5).
- */
-static struct timespec chosen(const struct cfs_ctx *ctx, bool now, struct timespec t)
-{
-	return now || t.tv_sec < 0 ? ctx->now : t;
-}
-
 static int setattr(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct setattr *a = arg;
 	uint32_t set = a->set;
-	struct timespec atime = chosen(ctx, set & CFS_SET_ATIME_NOW, a->in->atime);
-	struct timespec mtime = chosen(ctx, set & CFS_SET_MTIME_NOW, a->in->mtime);
+	struct timespec atime = cfs_rules_time(ctx, set & CFS_SET_ATIME_NOW, a->in->atime);
+	struct timespec mtime = cfs_rules_time(ctx, set & CFS_SET_MTIME_NOW, a->in->mtime);
 	struct timespec ctime = set & CFS_SET_CTIME ? a->in->ctime : ctx->now;
 	struct sql_param params[] = {SQL_I(a->ino),	   SQL_I(a->in->mode & 07777),
 				     SQL_I(sql_us(atime)), SQL_I(sql_sub_us(atime)),

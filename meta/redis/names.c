@@ -193,12 +193,6 @@ int rds_op_link(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, 
 
 /* ---- setattr ---- */
 
-/* Seconds below zero stand for "now", in the kernel's unsigned encoding (volume-format 5). */
-static struct timespec sane(struct timespec t, const struct cfs_ctx *ctx)
-{
-	return t.tv_sec < 0 ? ctx->now : t;
-}
-
 int rds_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
 		   const struct cfs_attr *in, struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {
@@ -213,8 +207,9 @@ int rds_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t in
 	rds_begin(&q, e);
 	r = rds_script(&q, ctx, CFS_META_OP_setattr, &rds_setattr_lua, &a, "uuubbutttbtu", ino,
 		       (uint64_t)set, (uint64_t)(in->mode & 07777), uid, (size_t)4, gid, (size_t)4,
-		       (uint64_t)in->flags, sane(in->atime, ctx), sane(in->mtime, ctx), in->ctime,
-		       who, rds_who(ctx, who), ctx->now, (uint64_t)cfs_changelog_set_bits(set));
+		       (uint64_t)in->flags, cfs_rules_time(ctx, false, in->atime),
+		       cfs_rules_time(ctx, false, in->mtime), in->ctime, who, rds_who(ctx, who),
+		       ctx->now, (uint64_t)cfs_changelog_set_bits(set));
 	if (!r)
 		r = rds_attr_reply(a->element[1], ret);
 	if (!r)

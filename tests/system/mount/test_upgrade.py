@@ -3,8 +3,11 @@
 group, and with blocks that wait on the local disk for their upload. A failure here is an upgrade
 that loses a lock, an open file, a peer or data that was confirmed."""
 
+import collections
+import contextlib
 import os
 import pathlib
+import re
 import signal
 
 import pytest
@@ -67,6 +70,28 @@ def test_what_is_open_stays(ws, server_volume, event):
     other.umount()
     wait_until(lambda: not ws.processes(), 30, "the end of the processes")
     assert volume.status()["sessions"] == []
+
+
+def test_no_descriptor_is_left_by_an_upgrade(ws, volume):
+    """A mount that is upgraded for years would run out of them; and a pipe that is the input of the first
+    process would never end."""
+    mnt = volume.mount(daemon=True)
+
+    def descriptors():
+        links = collections.Counter()
+        for pid, command in ws.processes():
+            for fd in pathlib.Path("/proc/%d/fd" % pid).iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    links[re.sub(r"\d+", "N", os.readlink(fd))] += 1
+        # The engine opens connections as it needs them.
+        return collections.Counter({name: n for name, n in links.items() if str(volume.db.name) not in name})
+
+    before = descriptors()
+    for _ in range(3):
+        upgrade(ws, volume, mnt)
+        wait_until(lambda: len(ws.processes()) == 2, 20, "the end of the processes before")
+        more = descriptors() - before
+        assert not more, more
 
 
 # ---- as a service ----

@@ -58,7 +58,7 @@ struct handover {
 
 /* A connected pair for a supervisor and its worker. */
 int handover_pair(int ret[2]);
-/* Sends without waiting. text and fds may be NULL. */
+/* Sends without waiting. text and fds may be NULL; fds ends with the first that is negative. */
 int handover_send(int sock, enum handover_kind kind, uint64_t number, const char *text,
 		  const int fds[HANDOVER_FDS]);
 /* -ENOTCONN: the other side is gone; -ETIMEDOUT; -EPROTO: an unknown message. */

@@ -103,7 +103,7 @@ static void asked(struct supervisor *s, const struct handover *m)
 
 void successor_give(struct supervisor *s)
 {
-	const int fds[HANDOVER_FDS] = {s->device, cfs_handoff_fd(s->handoff)};
+	const int fds[HANDOVER_FDS] = {s->device, cfs_handoff_fd(s->handoff), -1};
 	char watchdog[32];
 
 	snprintf(watchdog, sizeof(watchdog), "%llu", (unsigned long long)notify_watchdog_ms());

@@ -630,7 +630,7 @@ class Sentinel(servers.Redis):
 @pytest.mark.deadline(180)
 def test_sentinel_failover(ws):
     master = server(ws)
-    replica = server(ws, "--replicaof", "127.0.0.1 %d" % master.port)
+    replica = server(ws, "--replicaof", "127.0.0.1", str(master.port))
     wait_until(
         lambda: replica.connect("0").info("replication")["master_link_status"] == "up", 20, "the replica"
     )
@@ -800,7 +800,7 @@ def test_passwords(ws):
 
 def test_servers_that_cannot_be_used(ws):
     s = server(ws)
-    replica = server(ws, "--replicaof", "127.0.0.1 %d" % s.port)
+    replica = server(ws, "--replicaof", "127.0.0.1", str(s.port))
     ws.volume(url=s.url("0"))
     wait_until(lambda: replica.connect("0").exists("setting"), 20, "the replica")
     assert "read-only replica" in refused(ws, replica.url("0"))

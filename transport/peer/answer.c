@@ -70,7 +70,7 @@ static void pop(struct cfs_server *sc)
 		sc->out_last = &sc->out_first;
 	if (sc->out_open == o)
 		sc->out_open = NULL;
-	cfs_server_credit(sc, o->requests, o->bytes);
+	cfs_session_credit(&sc->session, o->requests, o->bytes);
 	if (!o->reply) {
 		sc->copied -= o->len;
 		sc->c.t->copied -= o->cap;
@@ -83,22 +83,16 @@ static void pop(struct cfs_server *sc)
 
 static void end(struct cfs_reply *j, bool mismatch)
 {
-	struct cfs_loop *loop = &j->sc->c.t->loop;
+	struct cfs_server *sc = j->sc;
 
 	if (j->pipe) {
 		cfs_pipe_blocked(j, false);
-		cfs_pipe_put(j->sc->c.t, j->pipe);
+		cfs_pipe_put(sc->c.t, j->pipe);
 	}
-	if (j->a.release && cfs_loop_call_begin(loop)) {
-		j->a.release(j->a.arg, mismatch);
-		cfs_loop_call_end(loop);
-	}
-	cfs_server_reply_done(j);
-}
-
-static void count_sent(struct cfs_reply *j)
-{
-	cfs_counters_ok(&j->sc->c.t->served, j->req.len, cfs_now_ns() - j->start_ns);
+	cfs_session_done(&j->s, mismatch);
+	cfs_admission_leave(j);
+	free(j);
+	cfs_conn_unref(&sc->c);
 }
 
 void cfs_answer_status(struct cfs_server *sc, uint64_t id, int err, uint64_t bytes)
@@ -111,7 +105,7 @@ void cfs_answer_status(struct cfs_server *sc, uint64_t id, int err, uint64_t byt
 	uint8_t *p = reserve(sc, CFS_WIRE_HEADER, FEW);
 
 	if (!p) {
-		cfs_server_credit(sc, 1, bytes);
+		cfs_session_credit(&sc->session, 1, bytes);
 		cfs_conn_again(&sc->c, false, true);
 		return;
 	}
@@ -145,20 +139,11 @@ void cfs_answer_leaving(struct cfs_server *sc)
 
 static void fail(struct cfs_reply *j, int err, bool mismatch)
 {
-	struct cfs_transport *t = j->sc->c.t;
-
-	if (err == -ENOENT)
-		atomic_fetch_add(&t->served.misses, 1);
-	else if (err == -ECANCELED)
-		cfs_counters_error(&t->served, CFS_PEER_E_CANCELED);
-	else if (mismatch)
-		cfs_counters_error(&t->served, CFS_PEER_E_CHECKSUM);
-	else
-		cfs_counters_error(&t->served, err == -EBUSY ? CFS_PEER_E_BUSY : CFS_PEER_E_REMOTE);
+	cfs_session_count_failed(&j->s, err, mismatch);
 	if (err == -ECANCELED)
-		cfs_server_credit(j->sc, 1, j->req.len);
+		cfs_session_credit(&j->sc->session, 1, j->s.req.len);
 	else
-		cfs_answer_status(j->sc, j->id, err, j->req.len);
+		cfs_answer_status(j->sc, j->id, err, j->s.req.len);
 	end(j, mismatch);
 }
 
@@ -204,11 +189,11 @@ static bool is_cached(int fd, uint64_t off, uint64_t len)
 static bool read_cached(const struct cfs_reply *j, uint32_t from, uint32_t to, uint8_t *dst)
 {
 	struct iovec iov = {.iov_base = dst, .iov_len = to - from};
-	int r = has_pages(j->a.fd, from, to - from);
+	int r = has_pages(j->s.a.fd, from, to - from);
 
-	if (r == 0 || (r < 0 && cfs_admission_hangs(j->sc->c.t, j->a.disk)))
+	if (r == 0 || (r < 0 && cfs_admission_hangs(j->sc->c.t, j->s.a.disk)))
 		return false;
-	return preadv2(j->a.fd, &iov, 1, from, RWF_NOWAIT) == (ssize_t)iov.iov_len;
+	return preadv2(j->s.a.fd, &iov, 1, from, RWF_NOWAIT) == (ssize_t)iov.iov_len;
 }
 
 static int start_read(struct cfs_reply *j);
@@ -225,7 +210,7 @@ static void read_done(struct cfs_op *op, int res)
 			return;
 	}
 	if (j->buf_have < j->buf_len)
-		j->a.err = -EIO;
+		j->s.a.err = -EIO;
 	cfs_answer_advance(j);
 }
 
@@ -236,7 +221,7 @@ static int start_read(struct cfs_reply *j)
 
 	j->op.fn = read_done;
 	j->busy = true;
-	io_uring_prep_read(sqe, j->a.fd, j->buf + j->buf_have, j->buf_len - j->buf_have,
+	io_uring_prep_read(sqe, j->s.a.fd, j->buf + j->buf_have, j->buf_len - j->buf_have,
 			   j->buf_off + j->buf_have);
 	io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
 	return IN_RING;
@@ -253,7 +238,7 @@ static int bytes_of(struct cfs_reply *j, uint32_t from, uint32_t to, const uint8
 
 	if (j->buf && j->buf_off == from && j->buf_len == to - from) {
 		*ret = j->buf;
-		return j->a.err;
+		return j->s.a.err;
 	}
 	if (read_cached(j, from, to, scratch)) {
 		cfs_admission_leave(j);
@@ -277,7 +262,7 @@ static int bytes_of(struct cfs_reply *j, uint32_t from, uint32_t to, const uint8
 
 static uint32_t segment_end(const struct cfs_reply *j, uint32_t pos)
 {
-	return CFS_MIN((pos / CFS_PEER_SEGMENT + 1) * CFS_PEER_SEGMENT, j->req.block.len);
+	return CFS_MIN((pos / CFS_PEER_SEGMENT + 1) * CFS_PEER_SEGMENT, j->s.req.block.len);
 }
 
 /* Compares whole segments from `from` up to `to` with the file's checksums. */
@@ -289,7 +274,7 @@ static bool segments_match(const struct cfs_reply *j, const uint8_t *data, uint3
 	for (pos = from; pos < to; pos = stop) {
 		stop = segment_end(j, pos);
 		if (cfs_crc_add(0, data + (pos - from), stop - pos) !=
-		    j->a.crcs[pos / CFS_PEER_SEGMENT])
+		    j->s.a.crcs[pos / CFS_PEER_SEGMENT])
 			return false;
 	}
 	return true;
@@ -302,14 +287,14 @@ static int add_by_reading(struct cfs_reply *j, uint32_t to)
 	const uint8_t *data;
 	int r;
 
-	if (j->a.n_crcs > 0) {
+	if (j->s.a.n_crcs > 0) {
 		all_from = from / CFS_PEER_SEGMENT * CFS_PEER_SEGMENT;
 		all_to = segment_end(j, from);
 	}
 	r = bytes_of(j, all_from, all_to, &data);
 	if (r < 0)
 		return r;
-	if (j->a.n_crcs > 0 && !segments_match(j, data, all_from, all_to))
+	if (j->s.a.n_crcs > 0 && !segments_match(j, data, all_from, all_to))
 		return -EBADMSG;
 	j->crc = cfs_crc_add(j->crc, data + (from - all_from), to - from);
 	j->pos = to;
@@ -320,19 +305,19 @@ static int add_by_reading(struct cfs_reply *j, uint32_t to)
 /* The checksum of the whole range of a large answer. */
 static int checksum_file(struct cfs_reply *j)
 {
-	uint32_t last = j->req.off + j->req.len;
+	uint32_t last = j->s.req.off + j->s.req.len;
 
 	while (j->pos < last) {
 		uint32_t stop = segment_end(j, j->pos);
 		int r;
 
-		if (j->a.n_crcs > 0 && j->pos % CFS_PEER_SEGMENT == 0 && stop <= last) {
-			j->crc = cfs_crc_join(j->crc, j->a.crcs[j->pos / CFS_PEER_SEGMENT],
+		if (j->s.a.n_crcs > 0 && j->pos % CFS_PEER_SEGMENT == 0 && stop <= last) {
+			j->crc = cfs_crc_join(j->crc, j->s.a.crcs[j->pos / CFS_PEER_SEGMENT],
 					      stop - j->pos);
 			j->pos = stop;
 			continue;
 		}
-		if (j->a.n_crcs == 0)
+		if (j->s.a.n_crcs == 0)
 			stop = j->pos + CFS_READ_MAX;
 		r = add_by_reading(j, CFS_MIN(stop, last));
 		if (r < 0)
@@ -346,8 +331,8 @@ static uint32_t checksum_memory(const struct cfs_reply *j)
 	uint32_t crc = 0;
 	int i;
 
-	for (i = 0; i < j->a.n_iov; i++)
-		crc = cfs_crc_add(crc, j->a.iov[i].iov_base, j->a.iov[i].iov_len);
+	for (i = 0; i < j->s.a.n_iov; i++)
+		crc = cfs_crc_add(crc, j->s.a.iov[i].iov_base, j->s.a.iov[i].iov_len);
 	return crc;
 }
 
@@ -358,7 +343,7 @@ static uint8_t *put_header(struct cfs_reply *j, uint32_t payload, uint32_t cap, 
 	struct cfs_frame f = {
 		.type = CFS_FRAME_ANSWER,
 		.id = j->id,
-		.len = j->req.len,
+		.len = j->s.req.len,
 		.crc = crc,
 	};
 	uint8_t *p = reserve(j->sc, CFS_WIRE_HEADER + payload, cap);
@@ -372,21 +357,21 @@ static uint8_t *put_header(struct cfs_reply *j, uint32_t payload, uint32_t cap, 
 static int queue_small(struct cfs_reply *j)
 {
 	struct cfs_server *sc = j->sc;
-	uint32_t off = j->req.off, len = j->req.len, from = off, to = off + len;
+	uint32_t off = j->s.req.off, len = j->s.req.len, from = off, to = off + len;
 	const uint8_t *data = NULL;
 	uint8_t *p;
 	size_t at = CFS_WIRE_HEADER;
 	int i, r;
 
-	if (j->a.fd >= 0) {
-		if (j->a.n_crcs > 0) {
+	if (j->s.a.fd >= 0) {
+		if (j->s.a.n_crcs > 0) {
 			from = off / CFS_PEER_SEGMENT * CFS_PEER_SEGMENT;
 			to = segment_end(j, to - 1);
 		}
 		r = bytes_of(j, from, to, &data);
 		if (r < 0)
 			return r;
-		if (j->a.n_crcs > 0 && !segments_match(j, data, from, to))
+		if (j->s.a.n_crcs > 0 && !segments_match(j, data, from, to))
 			return -EBADMSG;
 		data += off - from;
 	}
@@ -396,38 +381,38 @@ static int queue_small(struct cfs_reply *j)
 		return -ENOMEM;
 	if (data)
 		memcpy(p + at, data, len);
-	for (i = 0; !data && i < j->a.n_iov; i++) {
-		memcpy(p + at, j->a.iov[i].iov_base, j->a.iov[i].iov_len);
-		at += j->a.iov[i].iov_len;
+	for (i = 0; !data && i < j->s.a.n_iov; i++) {
+		memcpy(p + at, j->s.a.iov[i].iov_base, j->s.a.iov[i].iov_len);
+		at += j->s.a.iov[i].iov_len;
 	}
 	sc->out_open->requests++;
 	sc->out_open->bytes += len;
-	count_sent(j);
+	cfs_session_count_sent(&j->s);
 	end(j, false);
 	return 0;
 }
 
 static int queue_large(struct cfs_reply *j)
 {
-	int r = j->a.fd >= 0 ? checksum_file(j) : 0;
+	int r = j->s.a.fd >= 0 ? checksum_file(j) : 0;
 
 	if (r < 0)
 		return r;
 	cfs_admission_leave(j); /* taken when it was to be a small one */
 	/* Once its header is on its way, an answer cannot be refused. */
-	if (j->a.fd >= 0 && cfs_admission_hangs(j->sc->c.t, j->a.disk) &&
-	    !is_cached(j->a.fd, j->req.off, j->req.len))
+	if (j->s.a.fd >= 0 && cfs_admission_hangs(j->sc->c.t, j->s.a.disk) &&
+	    !is_cached(j->s.a.fd, j->s.req.off, j->s.req.len))
 		return -EBUSY;
-	if (!put_header(j, 0, CFS_WIRE_HEADER, j->a.fd >= 0 ? j->crc : checksum_memory(j)))
+	if (!put_header(j, 0, CFS_WIRE_HEADER, j->s.a.fd >= 0 ? j->crc : checksum_memory(j)))
 		return -ENOMEM;
-	j->out = (struct cfs_out){.reply = j, .requests = 1, .bytes = j->req.len};
+	j->out = (struct cfs_out){.reply = j, .requests = 1, .bytes = j->s.req.len};
 	append(j->sc, &j->out);
 	return 0;
 }
 
 static bool is_small(const struct cfs_reply *j)
 {
-	return j->req.len < CFS_SPLICE_MIN && j->sc->copied < COPIED_MAX &&
+	return j->s.req.len < CFS_SPLICE_MIN && j->sc->copied < COPIED_MAX &&
 	       j->sc->c.t->copied < j->sc->c.t->conf.copied_bytes;
 }
 
@@ -437,7 +422,7 @@ void cfs_answer_advance(struct cfs_reply *j)
 	int r;
 
 	if (c->state == CFS_CONN_CLOSED) {
-		cfs_server_credit(j->sc, 1, j->req.len);
+		cfs_session_credit(&j->sc->session, 1, j->s.req.len);
 		end(j, false);
 		return;
 	}
@@ -445,7 +430,7 @@ void cfs_answer_advance(struct cfs_reply *j)
 		cfs_answer_flush(c);
 		return;
 	}
-	r = j->canceled ? -ECANCELED : j->a.err;
+	r = j->canceled ? -ECANCELED : j->s.a.err;
 	if (r == 0)
 		r = is_small(j) ? queue_small(j) : queue_large(j);
 	if (r == IN_RING)
@@ -473,14 +458,14 @@ static uint64_t iov_bytes(const struct iovec *iov, int n)
 
 void cfs_answer_start(struct cfs_reply *j)
 {
-	struct cfs_peer_answer *a = &j->a;
+	struct cfs_peer_answer *a = &j->s.a;
 
-	if (a->err == 0 && a->fd < 0 && iov_bytes(a->iov, a->n_iov) != j->req.len)
+	if (a->err == 0 && a->fd < 0 && iov_bytes(a->iov, a->n_iov) != j->s.req.len)
 		a->err = -EIO;
 	if (a->err == 0 && a->fd >= 0 && a->n_crcs > 0 &&
-	    a->n_crcs != CFS_DIV_UP(j->req.block.len, CFS_PEER_SEGMENT))
+	    a->n_crcs != CFS_DIV_UP(j->s.req.block.len, CFS_PEER_SEGMENT))
 		a->err = -EIO;
-	j->pos = j->req.off;
+	j->pos = j->s.req.off;
 	cfs_answer_advance(j);
 }
 
@@ -522,17 +507,17 @@ static ssize_t send_memory(struct cfs_reply *j, bool more)
 	ssize_t n;
 	int i, k = 0;
 
-	for (i = j->iov_at; i < j->a.n_iov && k < SEND_IOV; i++, off = 0) {
-		iov[k].iov_base = (uint8_t *)j->a.iov[i].iov_base + off;
-		iov[k++].iov_len = j->a.iov[i].iov_len - off;
+	for (i = j->iov_at; i < j->s.a.n_iov && k < SEND_IOV; i++, off = 0) {
+		iov[k].iov_base = (uint8_t *)j->s.a.iov[i].iov_base + off;
+		iov[k++].iov_len = j->s.a.iov[i].iov_len - off;
 	}
-	n = c->link.ops->send(&c->link, iov, k, more || i < j->a.n_iov);
+	n = c->link.ops->send(&c->link, iov, k, more || i < j->s.a.n_iov);
 	for (left = n > 0 ? (size_t)n : 0; left > 0;) {
-		size_t part = CFS_MIN(left, j->a.iov[j->iov_at].iov_len - j->iov_off);
+		size_t part = CFS_MIN(left, j->s.a.iov[j->iov_at].iov_len - j->iov_off);
 
 		j->iov_off += part;
 		left -= part;
-		if (j->iov_off == j->a.iov[j->iov_at].iov_len) {
+		if (j->iov_off == j->s.a.iov[j->iov_at].iov_len) {
 			j->iov_at++;
 			j->iov_off = 0;
 		}
@@ -549,20 +534,20 @@ static void spliced_in(struct cfs_op *op, int res)
 	if (res > 0)
 		j->pipe->held = (uint32_t)res;
 	else if (res != -EINTR && res != -EAGAIN)
-		j->a.err = -EIO;
+		j->s.a.err = -EIO;
 	cfs_answer_advance(j);
 }
 
 /* Fills the pipe from the file. */
 static int fill(struct cfs_reply *j)
 {
-	uint32_t len = CFS_MIN(j->req.len - j->sent, j->pipe->size);
-	off_t off = (off_t)j->req.off + j->sent;
+	uint32_t len = CFS_MIN(j->s.req.len - j->sent, j->pipe->size);
+	off_t off = (off_t)j->s.req.off + j->sent;
 	struct io_uring_sqe *sqe;
 	ssize_t n;
 	int r;
 
-	if (!is_cached(j->a.fd, (uint64_t)off, len)) {
+	if (!is_cached(j->s.a.fd, (uint64_t)off, len)) {
 		r = cfs_admission_enter(j);
 		if (r < 0) {
 			/* Other replies may use the pipe meanwhile. */
@@ -571,13 +556,13 @@ static int fill(struct cfs_reply *j)
 			return r;
 		}
 		sqe = cfs_loop_sqe(&j->sc->c.t->loop, &j->op);
-		io_uring_prep_splice(sqe, j->a.fd, off, j->pipe->wr, -1, len, SPLICE_F_MOVE);
+		io_uring_prep_splice(sqe, j->s.a.fd, off, j->pipe->wr, -1, len, SPLICE_F_MOVE);
 		j->op.fn = spliced_in;
 		j->busy = true;
 		return IN_RING;
 	}
 	cfs_admission_leave(j);
-	n = splice(j->a.fd, &off, j->pipe->wr, NULL, len, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
+	n = splice(j->s.a.fd, &off, j->pipe->wr, NULL, len, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
 	if (n <= 0)
 		return -EIO; /* the file is shorter than its name says */
 	j->pipe->held = (uint32_t)n;
@@ -595,7 +580,7 @@ static ssize_t send_spliced(struct cfs_reply *j, bool more)
 		if (r < 0)
 			return r;
 	}
-	more = more || j->sent + j->pipe->held < j->req.len;
+	more = more || j->sent + j->pipe->held < j->s.req.len;
 	n = c->link.ops->splice(&c->link, j->pipe->rd, j->pipe->held, more);
 	if (n > 0)
 		j->pipe->held -= (uint32_t)n;
@@ -606,8 +591,8 @@ static ssize_t send_spliced(struct cfs_reply *j, bool more)
 static ssize_t send_copied(struct cfs_reply *j, bool more)
 {
 	struct cfs_conn *c = &j->sc->c;
-	uint32_t from = j->req.off + j->sent;
-	uint32_t to = from + CFS_MIN(j->req.len - j->sent, CFS_READ_MAX);
+	uint32_t from = j->s.req.off + j->sent;
+	uint32_t to = from + CFS_MIN(j->s.req.len - j->sent, CFS_READ_MAX);
 	const uint8_t *data;
 	struct iovec iov;
 	ssize_t n;
@@ -617,7 +602,7 @@ static ssize_t send_copied(struct cfs_reply *j, bool more)
 		return r;
 	iov.iov_base = (void *)data;
 	iov.iov_len = to - from;
-	n = c->link.ops->send(&c->link, &iov, 1, more || to < j->req.off + j->req.len);
+	n = c->link.ops->send(&c->link, &iov, 1, more || to < j->s.req.off + j->s.req.len);
 	cfs_admission_leave(j);
 	return n;
 }
@@ -631,9 +616,9 @@ static ssize_t send_payload(struct cfs_server *sc)
 
 	if (j->busy || j->queued)
 		return IN_RING;
-	if (j->a.err < 0)
-		return j->a.err;
-	if (j->a.fd < 0) {
+	if (j->s.a.err < 0)
+		return j->s.a.err;
+	if (j->s.a.fd < 0) {
 		n = send_memory(j, more);
 	} else {
 		if (!j->pipe && sc->c.link.ops->splice)
@@ -645,8 +630,8 @@ static ssize_t send_payload(struct cfs_server *sc)
 	if (n <= 0)
 		return n;
 	j->sent += (uint32_t)n;
-	if (j->sent == j->req.len) {
-		count_sent(j);
+	if (j->sent == j->s.req.len) {
+		cfs_session_count_sent(&j->s);
 		pop(sc);
 		end(j, false);
 	}
@@ -680,7 +665,8 @@ void cfs_answer_flush(struct cfs_conn *c)
 
 void cfs_answer_drop(struct cfs_server *sc)
 {
-	struct cfs_reply *j, *next;
+	struct cfs_served *s, *next;
+	struct cfs_reply *j;
 
 	while (sc->out_first) {
 		j = sc->out_first->reply;
@@ -695,11 +681,12 @@ void cfs_answer_drop(struct cfs_server *sc)
 		if (j)
 			end(j, false);
 	}
-	for (j = LIST_FIRST(&sc->replies); j; j = next) {
-		next = LIST_NEXT(j, all);
+	for (s = LIST_FIRST(&sc->session.requests); s; s = next) {
+		next = LIST_NEXT(s, all);
+		j = (struct cfs_reply *)s;
 		if (!j->queued)
 			continue;
-		cfs_server_credit(sc, 1, j->req.len);
+		cfs_session_credit(&sc->session, 1, j->s.req.len);
 		end(j, false);
 	}
 }

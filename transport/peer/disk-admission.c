@@ -14,7 +14,7 @@ void cfs_admission_init(struct cfs_transport *t)
 
 static struct cfs_disk_admission *admission_of(const struct cfs_reply *j)
 {
-	return &j->sc->c.t->admission[j->a.disk % CFS_ADMISSION_DISKS];
+	return &j->sc->c.t->admission[j->s.a.disk % CFS_ADMISSION_DISKS];
 }
 
 static bool hangs(const struct cfs_transport *t, const struct cfs_disk_admission *d)
@@ -132,7 +132,7 @@ static void refuse_overdue(const struct cfs_transport *t, struct cfs_disk_admiss
 		if (j->out.reply)
 			continue;
 		dequeue(d, j);
-		j->a.err = -EBUSY;
+		j->s.a.err = -EBUSY;
 		cfs_answer_advance(j);
 	}
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Serving: connections that arrive, their requests, and the limits on both. */
+/* Sessions over byte streams: connections that arrive, the limits on them, and their requests. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -12,11 +12,9 @@
 #include "base/log.h"
 #include "transport-internal.h"
 
-#define ACCEPT_BATCH   64
-#define RX_BYTES       (16u << 10) /* requests that are read at a time */
-#define SLOW_TICK_MS   250
-#define WORKING_MIN_MS 20  /* answers sooner than this are not announced by WORKING */
-#define WORKING_MS     250 /* period of WORKING */
+#define ACCEPT_BATCH 64
+#define RX_BYTES     (16u << 10) /* requests that are read at a time */
+#define SLOW_TICK_MS 250
 
 static struct cfs_server *server_of(struct cfs_conn *c)
 {
@@ -25,137 +23,52 @@ static struct cfs_server *server_of(struct cfs_conn *c)
 
 /* --- requests --- */
 
-static void stop_working(struct cfs_reply *j)
+static struct cfs_server *server_of_session(struct cfs_session *ss)
 {
-	if (!j->working_until)
-		return;
-	j->working_until = 0;
-	LIST_REMOVE(j, working);
+	return (struct cfs_server *)((char *)ss - offsetof(struct cfs_server, session));
 }
 
-static void has_answer(struct cfs_work *w)
+static void answer(struct cfs_served *s)
 {
-	struct cfs_reply *j = (struct cfs_reply *)((char *)w - offsetof(struct cfs_reply, work));
-
-	stop_working(j);
-	cfs_answer_start(j);
+	cfs_answer_start((struct cfs_reply *)s); /* its first member */
 }
 
-void cfs_peer_answer(struct cfs_peer_request *req, const struct cfs_peer_answer *a)
+static void working(struct cfs_served *s)
 {
-	struct cfs_reply *j = (struct cfs_reply *)req;
-	struct cfs_loop *loop = &j->sc->c.t->loop;
+	struct cfs_reply *j = (struct cfs_reply *)s;
 
-	j->a = *a;
-	if (cfs_loop_is_self(loop))
-		has_answer(&j->work);
-	else
-		cfs_loop_run(loop, &j->work);
+	if (j->sc->c.state == CFS_CONN_READY)
+		cfs_answer_working(j->sc, j->id);
 }
 
-void cfs_peer_working(struct cfs_peer_request *req, cfs_deadline_t until)
+static void resume(struct cfs_session *ss)
 {
-	struct cfs_reply *j = (struct cfs_reply *)req;
-	struct cfs_transport *t = j->sc->c.t;
-
-	if (!req->patient || j->working_until)
-		return;
-	j->working_until = until;
-	j->tell_ms = j->start_ns / 1000000 + WORKING_MIN_MS;
-	LIST_INSERT_HEAD(&t->workings, j, working);
+	cfs_conn_want_in(&server_of_session(ss)->c);
 }
 
-/* As many as there are threads and places in their queues. */
-static void tell_workings(struct cfs_transport *t)
-{
-	uint64_t now_ms = t->loop.now_ms;
-	struct cfs_reply *j, *next;
-
-	for (j = LIST_FIRST(&t->workings); j; j = next) {
-		uint64_t since_ms = j->start_ns / 1000000;
-
-		next = LIST_NEXT(j, working);
-		if (now_ms < j->tell_ms || j->sc->c.state != CFS_CONN_READY)
-			continue;
-		j->tell_ms = now_ms + WORKING_MS;
-		if (j->working_until <= now_ms ||
-		    (t->conf.ops->works && !t->conf.ops->works(t->conf.ops_arg, since_ms)))
-			stop_working(j);
-		else
-			cfs_answer_working(j->sc, j->id);
-	}
-}
-
-void cfs_server_credit(struct cfs_server *sc, unsigned requests, uint64_t bytes)
-{
-	struct cfs_transport *t = sc->c.t;
-
-	sc->inflight -= requests;
-	sc->inflight_bytes -= bytes;
-	atomic_fetch_sub(&t->served.inflight, requests);
-	atomic_fetch_sub(&t->served.inflight_bytes, bytes);
-	if (!sc->paused || sc->inflight > CFS_REQUESTS_PER_CONN / 2 ||
-	    sc->inflight_bytes > t->conf.conn_bytes / 2)
-		return;
-	sc->paused = false;
-	cfs_conn_want_in(&sc->c);
-}
-
-void cfs_server_reply_done(struct cfs_reply *j)
-{
-	struct cfs_server *sc = j->sc;
-
-	LIST_REMOVE(j, all);
-	cfs_admission_leave(j);
-	stop_working(j);
-	free(j);
-	sc->c.t->loop.held--;
-	cfs_conn_unref(&sc->c);
-}
-
-/* A token bucket with one second's worth of requests. */
-static bool is_too_fast(struct cfs_server *sc)
-{
-	uint64_t rate = sc->c.t->conf.request_rate, now_ms = sc->c.t->loop.now_ms;
-
-	if (rate == 0)
-		return false;
-	sc->tokens += (now_ms - sc->tokens_ms) * rate;
-	sc->tokens_ms = now_ms;
-	sc->tokens = CFS_MIN(sc->tokens, rate * 1000);
-	if (sc->tokens < 1000)
-		return true;
-	sc->tokens -= 1000;
-	return false;
-}
+static const struct cfs_session_ops session_ops = {
+	.answer = answer,
+	.working = working,
+	.resume = resume,
+};
 
 static int got_get(struct cfs_server *sc, const struct cfs_frame *f, const uint8_t *payload)
 {
-	struct cfs_transport *t = sc->c.t;
 	struct cfs_wire_get get;
 	struct cfs_reply *j;
 	int r = cfs_wire_parse_get(payload, &get);
 
 	if (r < 0)
 		return r;
-	sc->inflight++;
-	sc->inflight_bytes += get.len;
-	atomic_fetch_add(&t->served.inflight, 1);
-	atomic_fetch_add(&t->served.inflight_bytes, get.len);
-	if (t->draining) {
-		cfs_answer_status(sc, f->id, -ESHUTDOWN, get.len);
-		return 0;
-	}
-	if (atomic_load(&t->served.inflight) > t->conf.inflight ||
-	    atomic_load(&t->served.inflight_bytes) > t->conf.inflight_bytes || is_too_fast(sc)) {
-		cfs_counters_error(&t->served, CFS_PEER_E_BUSY);
-		cfs_answer_status(sc, f->id, -EBUSY, get.len);
+	r = cfs_session_admit(&sc->session, get.len);
+	if (r < 0) {
+		cfs_answer_status(sc, f->id, r, get.len);
 		return 0;
 	}
 	j = calloc(1, sizeof(*j));
 	if (!j)
 		return -ENOMEM;
-	j->req = (struct cfs_peer_request){
+	j->s.req = (struct cfs_peer_request){
 		.block = get.block,
 		.off = get.off,
 		.len = get.len,
@@ -166,21 +79,19 @@ static int got_get(struct cfs_server *sc, const struct cfs_frame *f, const uint8
 	};
 	j->sc = sc;
 	j->id = f->id;
-	j->work.fn = has_answer;
-	j->start_ns = cfs_now_ns();
-	LIST_INSERT_HEAD(&sc->replies, j, all);
 	cfs_conn_ref(&sc->c);
-	t->loop.held++;
-	t->conf.ops->get(t->conf.ops_arg, &j->req);
+	cfs_session_serve(&sc->session, &j->s);
 	return 0;
 }
 
 static void got_cancel(struct cfs_server *sc, uint64_t id)
 {
-	struct cfs_reply *j, *next;
+	struct cfs_served *s, *next;
 
-	for (j = LIST_FIRST(&sc->replies); j; j = next) {
-		next = LIST_NEXT(j, all);
+	for (s = LIST_FIRST(&sc->session.requests); s; s = next) {
+		struct cfs_reply *j = (struct cfs_reply *)s;
+
+		next = LIST_NEXT(s, all);
 		if (j->id == id)
 			cfs_answer_cancel(j);
 	}
@@ -188,7 +99,6 @@ static void got_cancel(struct cfs_server *sc, uint64_t id)
 
 static int got_frame(struct cfs_server *sc, const struct cfs_frame *f)
 {
-	struct cfs_transport *t = sc->c.t;
 	const uint8_t *payload = cfs_reader_payload(&sc->c.reader);
 	struct cfs_peer_block b;
 	enum cfs_peer_hint hint;
@@ -202,8 +112,8 @@ static int got_frame(struct cfs_server *sc, const struct cfs_frame *f)
 		return 0;
 	case CFS_FRAME_HINT:
 		r = cfs_wire_parse_hint(payload, &b, &hint);
-		if (r == 0 && t->conf.ops->hint)
-			t->conf.ops->hint(t->conf.ops_arg, sc->c.peer, &b, hint);
+		if (r == 0)
+			cfs_session_hint(&sc->session, sc->c.peer, &b, hint);
 		return r;
 	default:
 		return -EPROTO;
@@ -247,9 +157,9 @@ static void readable(struct cfs_conn *c)
 		cfs_conn_close(c, r);
 		return;
 	}
-	if (sc->inflight >= CFS_REQUESTS_PER_CONN || sc->inflight_bytes >= c->t->conf.conn_bytes)
-		sc->paused = true;
-	else if (r > 0)
+	if (cfs_session_pause(&sc->session))
+		return;
+	if (r > 0)
 		cfs_conn_again(c, true, false);
 	else
 		cfs_conn_want_in(c);
@@ -263,7 +173,7 @@ static void conn_ready(struct cfs_conn *c)
 	struct cfs_transport *t = c->t;
 	struct cfs_wire_ready ready = {
 		.conn_bytes = t->conf.conn_bytes,
-		.requests = CFS_REQUESTS_PER_CONN,
+		.requests = CFS_REQUESTS_PER_SESSION,
 	};
 	uint8_t payload[CFS_WIRE_READY_LEN], frame[CFS_WIRE_HEADER + CFS_WIRE_CONTROL_MAX];
 	struct cfs_frame f = {.type = CFS_FRAME_READY};
@@ -376,8 +286,8 @@ static int accept_one(struct cfs_transport *t)
 	sc->c.link = link;
 	sc->from = from;
 	sc->out_last = &sc->out_first;
-	sc->progress_ms = sc->tokens_ms = t->loop.now_ms;
-	sc->tokens = t->conf.request_rate * 1000;
+	sc->progress_ms = t->loop.now_ms;
+	cfs_session_init(&sc->session, t, &session_ops);
 	t->n_served++;
 	t->n_unauthenticated++;
 	cfs_conn_init(&sc->c, t, &server_ops);
@@ -455,7 +365,7 @@ static bool is_overdue(struct cfs_transport *t, struct cfs_conn *c)
 		return false;
 	since_ms = now_ms - server_of(c)->progress_ms;
 	reads = head->reply && (head->reply->busy || head->reply->queued);
-	if (reads && cfs_admission_hangs(t, head->reply->a.disk))
+	if (reads && cfs_admission_hangs(t, head->reply->s.a.disk))
 		return since_ms >= t->conf.disk_timeout_ms;
 	return (reads || c->out_armed) && since_ms >= t->conf.stall_timeout_ms;
 }
@@ -464,8 +374,7 @@ void cfs_server_tick(struct cfs_transport *t, bool *ret_busy)
 {
 	struct cfs_conn *c, *next;
 
-	*ret_busy |= !LIST_EMPTY(&t->workings);
-	tell_workings(t);
+	*ret_busy |= cfs_session_tick(t);
 	if (t->loop.now_ms - t->slow_tick_ms < SLOW_TICK_MS)
 		return;
 	t->slow_tick_ms = t->loop.now_ms;

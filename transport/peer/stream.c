@@ -27,7 +27,7 @@
 #define PIECE	   (256u << 10)
 #define EXPECT_MAX (512u << 10)
 
-_Static_assert(CFS_REQUESTS_PER_CONN <= 1u << SLOT_BITS, "slots have numbers");
+_Static_assert(CFS_REQUESTS_PER_SESSION <= 1u << SLOT_BITS, "slots have numbers");
 
 static struct cfs_stream *stream_of(struct cfs_conn *c)
 {
@@ -598,7 +598,7 @@ static int ready(struct cfs_stream *s)
 		return r;
 	pthread_mutex_lock(&c->peer->lock);
 	c->transport = s->c.link.ops->transport;
-	c->max_inflight = CFS_MIN(limits.requests, (uint32_t)CFS_REQUESTS_PER_CONN);
+	c->max_inflight = CFS_MIN(limits.requests, (uint32_t)CFS_REQUESTS_PER_SESSION);
 	c->max_bytes = limits.conn_bytes;
 	c->active_ms = s->c.t->loop.now_ms;
 	c->connecting = false;

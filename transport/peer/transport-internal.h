@@ -13,6 +13,7 @@
 #include <sys/queue.h>
 
 #include "client.h"
+#include "session.h"
 #include "transport/link/link.h"
 #include "transport/link/loop.h"
 #include "transport/link/tls.h"
@@ -20,7 +21,6 @@
 #include "transport/wire/handshake.h"
 
 #define CFS_CONNS_PER_PEER_MAX 16
-#define CFS_REQUESTS_PER_CONN  1024
 /* Answers from this size on are spliced; below, a copy beside the header is cheaper. */
 #define CFS_SPLICE_MIN (64u << 10)
 /* Requests and small answers are received here; the rest is for reading files. */
@@ -149,7 +149,7 @@ void cfs_peer_connect(struct cfs_peer *p);
 void cfs_scaling_pause(struct cfs_peer *p);
 void cfs_scaling_tick(struct cfs_peer *p);
 
-/* --- the server side: server.c, answer.c, disk-admission.c, pipes.c --- */
+/* --- sessions over byte streams: server.c, answer.c, disk-admission.c, pipes.c --- */
 
 struct cfs_pipe {
 	int rd, wr;
@@ -170,14 +170,11 @@ struct cfs_out {
 };
 
 struct cfs_server {
-	struct cfs_conn c;
+	struct cfs_conn c; /* first */
+	struct cfs_session session;
 	struct sockaddr_storage from;
-	bool authenticated, paused, leaving;
-	unsigned inflight;
-	uint64_t inflight_bytes;
+	bool authenticated, leaving;
 	uint64_t progress_ms;
-	uint64_t tokens, tokens_ms; /* of the request rate */
-	LIST_HEAD(, cfs_reply) replies;
 	struct cfs_out *out_first, **out_last;
 	struct cfs_out *out_open; /* the last one, when small frames may be added */
 	uint32_t copied;	  /* bytes of those that are not a reply's */
@@ -185,18 +182,11 @@ struct cfs_server {
 
 /* Checking and sending an answer. */
 struct cfs_reply {
-	struct cfs_peer_request req; /* first */
+	struct cfs_served s; /* first */
 	struct cfs_server *sc;
-	uint64_t id, start_ns;
-	struct cfs_peer_answer a;
-	bool canceled, answered, busy; /* busy: op is in the ring */
-	cfs_deadline_t working_until;  /* while unanswered: the asker is sent WORKING until this; or
-				        * 0 */
-	uint64_t tell_ms;	       /* time of the next WORKING */
-	LIST_ENTRY(cfs_reply) working; /* t->workings */
-	struct cfs_work work;
+	uint64_t id;
+	bool canceled, busy; /* busy: op is in the ring */
 	struct cfs_op op;
-	LIST_ENTRY(cfs_reply) all; /* sc->replies */
 
 	TAILQ_ENTRY(cfs_reply) queue; /* of its disk */
 	bool queued, has_slot;
@@ -218,10 +208,6 @@ struct cfs_reply {
 int cfs_server_listen(struct cfs_transport *t, char err[256]);
 void cfs_server_arm(struct cfs_transport *t);
 void cfs_server_tick(struct cfs_transport *t, bool *ret_busy);
-/* The reply leaves the connection. ended: no out accounts for its bytes any more. */
-void cfs_server_reply_done(struct cfs_reply *j);
-/* Returns credit for finished requests, so that others may come. */
-void cfs_server_credit(struct cfs_server *sc, unsigned requests, uint64_t bytes);
 
 /* Starts sending the reply's answer. */
 void cfs_answer_start(struct cfs_reply *j);
@@ -297,7 +283,7 @@ struct cfs_transport {
 	LIST_HEAD(, cfs_conn) conns;
 	struct cfs_conn *more, **more_last;
 	unsigned n_served, n_unauthenticated;
-	LIST_HEAD(, cfs_reply) workings; /* with working_until */
+	LIST_HEAD(, cfs_served) workings; /* with working_until */
 	uint64_t slow_tick_ms;
 
 	struct cfs_disk_admission admission[CFS_ADMISSION_DISKS];

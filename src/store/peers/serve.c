@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this member answers to others. */
+/* Answers to the requests of other members. */
 #include <cachefs/disk.h>
 #include <errno.h>
 #include <stdlib.h>

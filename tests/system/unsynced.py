@@ -213,7 +213,9 @@ class Disk:
 
     def lose(self, mode, cut=None, seed=0):
         """The directory is as the power failure has left it."""
-        state = self.state(mode, cut, seed)
+        self.put(self.state(mode, cut, seed))
+
+    def put(self, state):
         shutil.rmtree(self.dir)
         for path, data in state.items():
             if data is None:

@@ -1,0 +1,422 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a file system may do: an executable model, to be read.
+
+A `State` is a small tree. A request is a function that returns the states it goes through, one
+for each step that is atomic, and its answer. From these follow, for a set of states that are
+possible before a request:
+
+    carried_out   the states after it, for an answer that was seen
+    restarted     the process died: bytes that were accepted and not committed are gone, but for the
+                  first of them, and who wrote them will be told
+    failed        one call of the request failed: what it had done so far stays
+    cut_short     nothing followed the request: any number of its steps were done
+
+Bytes are accepted by a write (`late`), and committed by a flush, an fsync, or any request that
+needs them; the commits of one file keep their order. A committed byte survives the death of the
+process. It survives a power failure when it is firm: written and synced, or not written but made
+zero. One that replaces a firm byte is firm, too.
+"""
+
+import errno
+import itertools
+from dataclasses import dataclass, replace
+
+SOFT, FIRM, HOLE = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Inode:
+    kind: str  # "f", "d", "l"
+    mode: int
+    data: bytes = b""  # committed; of a symbolic link its target
+    firm: bytes = b""  # SOFT, FIRM or HOLE for each byte of data
+    late: tuple = ()  # (offset, bytes), oldest first
+    xattrs: tuple = ()
+    lost: str = "no"  # bytes were lost and fsync has not said so: "no", "maybe", "yes"
+
+    @property
+    def length(self):
+        """As its writer sees it."""
+        return max([len(self.data)] + [off + len(b) for off, b in self.late])
+
+
+@dataclass(frozen=True)
+class State:
+    names: tuple = ()  # (path, number), sorted
+    inodes: tuple = ()  # (number, Inode), sorted
+    fds: tuple = ()  # (descriptor, number), sorted
+    hurt: bool = False  # a call has failed: requests on data may fail for that, later, too
+
+    # -- reading
+
+    def at(self, path):
+        return dict(self.names).get(path)
+
+    def inode(self, number):
+        return dict(self.inodes)[number]
+
+    def open(self, fd):
+        return dict(self.fds).get(fd)
+
+    def parent_is_there(self, path):
+        up = path.rpartition("/")[0]
+        return not up or (self.at(up) is not None and self.inode(self.at(up)).kind == "d")
+
+    # -- changes
+
+    def set(self, number, **what):
+        inodes = dict(self.inodes)
+        inodes[number] = replace(inodes[number], **what)
+        return replace(self, inodes=tuple(sorted(inodes.items())))
+
+    def add(self, path, inode):
+        number = max([n for n, _ in self.inodes] + [0]) + 1
+        return replace(
+            self,
+            inodes=self.inodes + ((number, inode),),
+            names=tuple(sorted(self.names + ((path, number),))),
+        )
+
+    def rename(self, changes):
+        """changes: path -> number, or None. Inodes without name and descriptor end."""
+        names = {**dict(self.names), **changes}
+        names = {p: n for p, n in names.items() if n is not None}
+        return replace(self, names=tuple(sorted(names.items()))).without_ended()
+
+    def with_fd(self, fd, number):
+        fds = {**dict(self.fds), fd: number}
+        fds = {f: n for f, n in fds.items() if n is not None}
+        return replace(self, fds=tuple(sorted(fds.items()))).without_ended()
+
+    def without_ended(self):
+        used = {n for _, n in self.names} | {n for _, n in self.fds}
+        return replace(self, inodes=tuple((n, i) for n, i in self.inodes if n in used))
+
+
+# ---- bytes ----
+
+
+def put(inode, off, data, firm=SOFT):
+    """Committed: data at off. firm: of the bytes that replace none that are firm."""
+    have, old = inode.data, inode.firm
+    if len(have) < off + len(data):
+        grown = off + len(data) - len(have)
+        have, old = have + bytes(grown), old + bytes([HOLE]) * grown
+    was = old[off : off + len(data)]
+    now = bytes(FIRM if w == FIRM else firm for w in was)
+    end = off + len(data)
+    return {"data": have[:off] + data + have[end:], "firm": old[:off] + now + old[end:]}
+
+
+def commits(state, number):
+    """Commits what is late, a write at a time."""
+    out = []
+    while state.inode(number).late:
+        inode = state.inode(number)
+        off, data = inode.late[0]
+        state = state.set(number, late=inode.late[1:], **put(inode, off, data))
+        out.append(state)
+    return out
+
+
+def commits_of_fd(state, fd):
+    number = state.open(fd)
+    return number, commits(state, number)
+
+
+def newest(state, steps):
+    return steps[-1] if steps else state
+
+
+# ---- requests: (state, arguments) -> (states it goes through, answer) ----
+
+
+def create(s, path, fd, mode):
+    if s.at(path):
+        return [], -errno.EEXIST
+    if not s.parent_is_there(path):
+        return [], -errno.ENOENT
+    made = s.add(path, Inode("f", int(mode, 8)))
+    return [made, made.with_fd(fd, made.at(path))], 0
+
+
+def open_(s, path, fd):
+    if not s.at(path):
+        return [], -errno.ENOENT
+    return [s.with_fd(fd, s.at(path))], 0
+
+
+def mkdir(s, path, mode):
+    if s.at(path):
+        return [], -errno.EEXIST
+    return [s.add(path, Inode("d", int(mode, 8)))], 0
+
+
+def symlink(s, target, path):
+    if s.at(path):
+        return [], -errno.EEXIST
+    return [s.add(path, Inode("l", 0o777, target.encode()))], 0
+
+
+def link(s, path, to):
+    if not s.at(path):
+        return [], -errno.ENOENT
+    if s.at(to):
+        return [], -errno.EEXIST
+    return [s.rename({to: s.at(path)})], 0
+
+
+def rename(s, path, to):
+    if not s.at(path) or not s.parent_is_there(to):
+        return [], -errno.ENOENT
+    if s.at(path) == s.at(to):
+        return [], 0
+    return [s.rename({path: None, to: s.at(path)})], 0
+
+
+def exchange(s, path, to):
+    if not s.at(path) or not s.at(to):
+        return [], -errno.ENOENT
+    return [s.rename({path: s.at(to), to: s.at(path)})], 0
+
+
+def unlink(s, path):
+    if not s.at(path):
+        return [], -errno.ENOENT
+    return [s.rename({path: None})], 0
+
+
+def rmdir(s, path):
+    if not s.at(path):
+        return [], -errno.ENOENT
+    if any(p.startswith(path + "/") for p, _ in s.names):
+        return [], -errno.ENOTEMPTY
+    return [s.rename({path: None})], 0
+
+
+def chmod(s, path, mode):
+    if not s.at(path):
+        return [], -errno.ENOENT
+    return [s.set(s.at(path), mode=int(mode, 8))], 0
+
+
+def setxattr(s, path, name, value):
+    if not s.at(path):
+        return [], -errno.ENOENT
+    xattrs = {**dict(s.inode(s.at(path)).xattrs), name: value}
+    return [s.set(s.at(path), xattrs=tuple(sorted(xattrs.items())))], 0
+
+
+def write(s, fd, off, length, byte):
+    number = s.open(fd)
+    if not number:
+        return [], -errno.EBADF
+    late = s.inode(number).late + ((int(off), byte.encode() * int(length)),)
+    return [s.set(number, late=late)], 0
+
+
+def append(s, fd, length, byte):
+    number = s.open(fd)
+    return write(s, fd, s.inode(number).length if number else 0, length, byte)
+
+
+def truncate(s, fd, length):
+    if not s.open(fd):
+        return [], -errno.EBADF
+    number, steps = commits_of_fd(s, fd)
+    s, length = newest(s, steps), int(length)
+    have = s.inode(number)
+    more = max(0, length - len(have.data))
+    data, firm = have.data[:length] + bytes(more), have.firm[:length] + bytes([HOLE]) * more
+    return [*steps, s.set(number, data=data, firm=firm)], 0
+
+
+def fallocate(s, fd, off, length):
+    end = int(off) + int(length)
+    if s.open(fd) and s.inode(s.open(fd)).length >= end:
+        return commits_of_fd(s, fd)[1], 0
+    return truncate(s, fd, end)
+
+
+def punch(s, fd, off, length):
+    if not s.open(fd):
+        return [], -errno.EBADF
+    number, steps = commits_of_fd(s, fd)
+    s, off = newest(s, steps), int(off)
+    have = s.inode(number)
+    end = min(off + int(length), len(have.data))
+    if off >= end:
+        return steps, 0
+    data = have.data[:off] + bytes(end - off) + have.data[end:]
+    firm = have.firm[:off] + bytes([HOLE]) * (end - off) + have.firm[end:]
+    return [*steps, s.set(number, data=data, firm=firm)], 0
+
+
+def copy(s, fd, off, to_fd, to, length):
+    if not s.open(fd) or not s.open(to_fd):
+        return [], -errno.EBADF
+    source, steps = commits_of_fd(s, fd)
+    target, more = commits_of_fd(newest(s, steps), to_fd)
+    steps += more
+    s, off, to = newest(s, steps), int(off), int(to)
+    have = s.inode(source)
+    end = min(off + int(length), len(have.data))
+    if off >= end:
+        return steps, 0
+    changed = put(s.inode(target), to, have.data[off:end])
+    was = s.inode(target).firm.ljust(to + end - off, bytes([HOLE]))
+    firm = bytes(FIRM if w == FIRM else h for w, h in zip(was[to:], have.firm[off:end]))
+    changed["firm"] = changed["firm"][:to] + firm + changed["firm"][to + end - off :]
+    return [*steps, s.set(target, **changed)], end - off
+
+
+def fsync(s, fd):
+    if not s.open(fd):
+        return [], -errno.EBADF
+    number, steps = commits_of_fd(s, fd)
+    s = newest(s, steps)
+    firm = bytes(HOLE if f == HOLE else FIRM for f in s.inode(number).firm)
+    return [*steps, s.set(number, firm=firm)], 0
+
+
+def flush(s, fd):
+    return (commits_of_fd(s, fd)[1], 0) if s.open(fd) else ([], -errno.EBADF)
+
+
+def release(s, fd):
+    if not s.open(fd):
+        return [], -errno.EBADF
+    steps = commits_of_fd(s, fd)[1]
+    return [*steps, newest(s, steps).with_fd(fd, None)], 0
+
+
+def unmount(s):
+    steps = []
+    for fd, _ in s.fds:
+        steps += release(newest(s, steps), fd)[0]
+    return steps, 0
+
+
+REQUESTS = {f.__name__.rstrip("_"): f for f in (
+    create, open_, mkdir, symlink, link, rename, exchange, unlink, rmdir, chmod, setxattr, write, append, truncate,
+    fallocate, punch, copy, fsync, flush, release, unmount)}
+ON_DATA = ("write", "append", "truncate", "fallocate", "punch", "copy", "fsync", "flush", "unmount")
+
+
+def steps_of(state, request):
+    name, *args = request.split(" ")
+    return REQUESTS[name](state, *args)
+
+
+# ---- what may be ----
+
+
+def told(before, state, request):
+    """The lost bytes of the file of an fsync or a close: (what it may say, the state after it)."""
+    name, *args = request.split(" ")
+    if name == "unmount":
+        lost = {before.inode(n).lost for _, n in before.fds}
+        return ({-errno.EIO} | ({0} if "yes" not in lost else set())) if lost - {"no"} else {0}, state
+    number = state.open(args[0]) if name in ("fsync", "flush") else None
+    if not number or state.inode(number).lost == "no":
+        return {0}, state
+    may = {-errno.EIO} if state.inode(number).lost == "yes" else {0, -errno.EIO}
+    return may, state.set(number, lost="no") if name == "fsync" else state
+
+
+def carried_out(states, request, answer):
+    """The states after a request that gave this answer; none: it must not have."""
+    out = set()
+    for s in states:
+        steps, right = steps_of(s, request)
+        after = newest(s, steps)
+        may, heard = told(s, after, request)
+        if right == 0 and answer in may:
+            out.add(heard if answer else after)
+        elif right != 0 and answer == right:
+            out.add(after)
+        if s.hurt and answer == -errno.EIO and request.split(" ")[0] in ON_DATA:
+            out |= failed([s], request, answer)
+    return out
+
+
+def restarted(states):
+    """The process died, and another one goes on."""
+    out = set()
+    for s in states:
+        with_late = [n for n, i in s.inodes if i.late]
+        for kept in itertools.product(*(range(len(s.inode(n).late) + 1) for n in with_late)):
+            after = s
+            for n, k in zip(with_late, kept):
+                inode = s.inode(n)
+                part = s.set(n, late=inode.late[:k])
+                committed = newest(part, commits(part, n)).inode(n)
+                lost = "yes" if k < len(inode.late) or inode.lost == "yes" else "maybe"
+                after = after.set(n, data=committed.data, firm=committed.firm, late=(), lost=lost)
+            out.add(after)
+    return out
+
+
+def failed(states, request, answer):
+    """One call failed in it, and it answered that, or did without."""
+    out = set()
+    for s in states:
+        steps, right = steps_of(s, request)
+        if answer != -errno.EIO:
+            out |= carried_out([s], request, answer)
+            continue
+        for after in [s, *steps]:
+            out.add(after)
+            # Bytes that could not be stored are dropped: this answer says so, but a close is
+            # not what fsync has to say.
+            for n, i in after.inodes:
+                if i.late:
+                    lost = "no" if request.startswith("fsync") else "yes"
+                    out.add(after.set(n, late=(), lost=lost))
+    return {replace(s, hurt=True) for s in out}
+
+
+def cut_short(states, request):
+    """Nothing came after it: any number of its steps were done."""
+    out = set()
+    for s in states:
+        for after in [s, *steps_of(s, request)[0]]:
+            for gone in restarted([after]):
+                out.add(gone)
+    return out
+
+
+# ---- what a later mount sees ----
+
+
+def visible(state, power=False):
+    """path -> (kind, mode, names, length, content, xattrs). content: bytes, None for those that
+    may be anything after a power failure."""
+    out = {}
+    numbers = dict(state.names)
+    for path, n in numbers.items():
+        i = state.inode(n)
+        same = sorted(p for p, m in numbers.items() if m == n)
+        if i.kind == "d":
+            below = [p for p, m in numbers.items() if p.rpartition("/")[0] == path and state.inode(m).kind == "d"]
+            out[path] = ("d", i.mode, 2 + len(below), 4096, (), i.xattrs)
+            continue
+        soft = power and SOFT in i.firm
+        content = tuple(None if f == SOFT else b for b, f in zip(i.data, i.firm)) if soft else i.data
+        out[path] = (i.kind, i.mode, tuple(same), len(i.data), content, i.xattrs)
+    return out
+
+
+def agrees(seen, allowed):
+    """Whether what was seen is what the state allows."""
+    if seen.keys() != allowed.keys():
+        return False
+    for path, (kind, mode, names, length, content, xattrs) in allowed.items():
+        have = seen[path]
+        if have[:4] != (kind, mode, names, length) or have[5] != xattrs:
+            return False
+        if have[4] != content and (
+            isinstance(content, bytes) or any(c is not None and c != h for c, h in zip(content, have[4]))
+        ):
+            return False
+    return True

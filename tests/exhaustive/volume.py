@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A volume that is put back to its beginning thousands of times, and the program that works on it."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+REPO = pathlib.Path(__file__).resolve().parents[2]
+for folder in ("check", "system"):
+    sys.path.insert(0, str(REPO / "tests" / folder))
+import servers  # noqa: E402
+
+BIN = pathlib.Path(os.environ.get("CACHEFS_BIN") or REPO / "build" / "src" / "cmd").resolve()
+CRASHPOINT = BIN.parents[1] / "tests" / "exhaustive" / "crashpoint"
+NAME = "exhaustive"
+
+
+class Sqlite:
+    """The database is a file beside the objects, and copied with them."""
+
+    def __init__(self, base):
+        self.url = "sqlite3://%s/disk/meta.db" % base
+
+    def save(self):
+        pass
+
+    def restore(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class OnServer:
+    """A database of a server of its own, which nothing here interrupts."""
+
+    def __init__(self, base):
+        self.server = self.kind()
+        self.server.start()
+        self.database = self.server.database()
+        self.url = self.database.url
+        self.connection = None
+
+    def close(self):
+        self.server.close()
+
+
+class Redis(OnServer):
+    kind = servers.Redis
+
+    def save(self):
+        self.connection = c = self.database.connect()
+        self.kept = [(key, max(0, c.pttl(key)), c.dump(key)) for key in c.keys()]
+
+    def restore(self):
+        with self.connection.pipeline(transaction=True) as p:
+            p.flushdb()
+            for key, expires_ms, value in self.kept:
+                p.restore(key, expires_ms, value)
+            p.execute()
+
+
+class Sql(OnServer):
+    def save(self):
+        self.connection = self.database.connect()
+        self.kept = []
+        with self.connection.cursor() as c:
+            c.execute("SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'jfs\\_%' OR table_name LIKE 'cfs\\_%'")
+            for (table,) in c.fetchall():
+                c.execute("SELECT * FROM %s" % table)
+                self.kept.append((table, len(c.description), c.fetchall()))
+        self.connection.commit()
+
+    def restore(self):
+        with self.connection.cursor() as c:
+            for table, columns, rows in self.kept:
+                c.execute("DELETE FROM %s" % table)
+                if rows:
+                    c.executemany("INSERT INTO %s VALUES (%s)" % (table, ",".join(["%s"] * columns)), rows)
+        self.connection.commit()
+
+
+class Postgresql(Sql):
+    kind = servers.Postgres
+
+
+class Mariadb(Sql):
+    kind = servers.Mariadb
+
+
+ENGINES = {"sqlite3": Sqlite, "redis": Redis, "postgresql": Postgresql, "mariadb": Mariadb}
+
+
+class Volume:
+    """base/disk: all local files of the volume; base/template: as they were at the beginning."""
+
+    def __init__(self, base, engine, trash, writeback):
+        self.base = pathlib.Path(base)
+        self.disk = self.base / "disk"
+        self.template = self.base / "template"
+        self.cache = self.disk / "cache" if writeback else None
+        (self.disk / "bucket").mkdir(parents=True)
+        if self.cache:
+            self.cache.mkdir()
+        self.engine = ENGINES[engine](self.base)
+        self.url = self.engine.url
+        command = [BIN / "cachefs", "format", self.url, NAME, "--storage", "file", "--bucket"]
+        command += [self.disk / "bucket", "--trash-days", "1" if trash else "0"]
+        made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        if made.returncode:
+            raise RuntimeError("format: " + made.stderr)
+
+    def save(self):
+        shutil.copytree(self.disk, self.template)
+        self.engine.save()
+
+    def restore(self):
+        shutil.rmtree(self.disk)
+        shutil.copytree(self.template, self.disk)
+        self.engine.restore()
+
+    def close(self):
+        self.engine.close()
+        shutil.rmtree(self.base, ignore_errors=True)
+
+
+class Answer:
+    """Of the driver to one command (driver.c)."""
+
+    def __init__(self, lines):
+        self.answers, self.marks, self.tree, self.calls = {}, {}, {}, 0
+        self.met, self.died, self.closed, self.wrong, self.names = False, None, None, [], []
+        for line in lines:
+            word, _, rest = line.partition(" ")
+            if word == "calls":
+                self.calls, self.met = int(rest.split()[0]), rest.split()[1] == "1"
+            elif word == "died":
+                self.died = int(rest)
+            elif word in ("answer", "mark"):
+                of = self.answers if word == "answer" else self.marks
+                of[int(rest.split()[0])] = int(rest.split()[1])
+            elif word == "closed":
+                self.closed = int(rest)
+            elif word == "call":
+                self.names.append(rest.split(" ", 1)[1])
+            elif word == "tree":
+                self.add(rest)
+            else:
+                self.wrong.append(line)
+        self.share_names()
+
+    def add(self, text):
+        if "!" in text:
+            self.wrong.append("tree " + text)
+            return
+        path, kind, mode, nlink, uid, gid, ino, length, content, xattrs = text.split(" ")
+        if (uid, gid) != ("0", "0"):
+            self.wrong.append("owner of " + text)
+        if kind == "f":
+            content = self.content(content)
+        else:
+            content = content.encode() if kind == "l" else ()
+        pairs = tuple(sorted(tuple(x.split("=")) for x in xattrs.split(",") if x != "-"))
+        self.tree[path] = [kind, int(mode, 8), int(nlink), int(length), content, pairs, ino]
+
+    @staticmethod
+    def content(text):
+        if text == "-":
+            return b""
+        runs = [run.split("*") for run in text.split(",")]
+        if all(byte != "--" for byte, _ in runs):
+            return b"".join(bytes.fromhex(byte) * int(n) for byte, n in runs)
+        return tuple(b for byte, n in runs for b in [-1 if byte == "--" else int(byte, 16)] * int(n))
+
+    def share_names(self):
+        """Of files the names in the place of their number, as model.visible() has it."""
+        by_ino = {}
+        for path, (*_, ino) in self.tree.items():
+            by_ino.setdefault(ino, []).append(path)
+        for path, (kind, mode, nlink, length, content, xattrs, ino) in self.tree.items():
+            names = tuple(sorted(by_ino[ino]))
+            if kind != "d" and nlink != len(names):
+                self.wrong.append("%s has %d links and %d names" % (path, nlink, len(names)))
+            self.tree[path] = (kind, mode, nlink if kind == "d" else names, length, content, xattrs)
+
+
+class Driver:
+    def __init__(self, volume, writeback, env=None):
+        self.errors = open(volume.base / "errors", "a+b")
+        self.process = subprocess.Popen(
+            [CRASHPOINT, volume.url, volume.disk, volume.disk / "bucket", volume.cache or "-", str(int(writeback))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            env={**os.environ, **(env or {})},
+        )
+
+    def ask(self, command):
+        os.truncate(self.errors.fileno(), 0)
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        lines = []
+        while True:
+            line = self.process.stdout.readline()
+            if not line:
+                raise RuntimeError("the driver has ended: " + self.said())
+            if line == "end\n":
+                return Answer(lines)
+            lines.append(line.rstrip("\n"))
+
+    def run(self, requests, prelude, fate="none", at=0):
+        return self.ask("run %s %d %d %s" % (fate, at, prelude, ";".join(requests)))
+
+    def said(self):
+        self.errors.seek(0)
+        return self.errors.read().decode(errors="replace")[-2000:]
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(timeout=60)
+        self.process.stdout.close()
+        self.errors.close()

@@ -91,19 +91,14 @@ static int check_rights(struct rds *r, struct rds_sock *s, cfs_deadline_t deadli
 	return rc;
 }
 
-/* A cluster answers CLUSTER INFO; its only database is 0, so volumes are told apart by a prefix. */
+/* Volumes on a cluster are in its database 0, and told apart by a prefix. */
 static int detect_cluster(struct rds *r, struct rds_sock *s, cfs_deadline_t deadline)
 {
-	redisReply *reply = NULL;
-	int rc = rds_sock_ask(s, deadline, &reply, "CLUSTER", "INFO", NULL);
+	int rc = rds_sock_is_cluster(s, deadline, &r->target.cluster);
 
-	if (rc)
-		return rc;
-	r->target.cluster = rds_is_bytes(reply) && strstr(reply->str, "cluster_state:");
-	freeReplyObject(reply);
-	if (r->target.cluster)
+	if (!rc && r->target.cluster)
 		snprintf(r->prefix, sizeof(r->prefix), "{%u}", r->target.db);
-	return 0;
+	return rc;
 }
 
 static int check_info(struct rds *r, struct rds_sock *s, cfs_deadline_t deadline, char err[256])

@@ -77,6 +77,7 @@ int rds_sock_receive(struct rds_sock *s, cfs_deadline_t deadline, redisReply **r
 /* One command of words, and its reply. */
 int rds_sock_ask(struct rds_sock *s, cfs_deadline_t deadline, redisReply **ret, ...)
 	__attribute__((sentinel));
+int rds_sock_is_cluster(struct rds_sock *s, cfs_deadline_t deadline, bool *ret);
 /* Forgets the server found last, so that Sentinel or the cluster is asked again. */
 void rds_target_forget(struct rds_target *t);
 /* Notes the volume's node from a MOVED reply: "3999 127.0.0.1:6381". */

@@ -337,10 +337,23 @@ static int log_in(struct rds_sock *s, const struct rds_addr *a, const char *user
 	return r;
 }
 
+int rds_sock_is_cluster(struct rds_sock *s, cfs_deadline_t deadline, bool *ret)
+{
+	redisReply *reply = NULL;
+	int r = rds_sock_ask(s, deadline, &reply, "CLUSTER", "INFO", NULL);
+
+	if (r)
+		return r;
+	*ret = rds_is_bytes(reply) && strstr(reply->str, "cluster_state:");
+	freeReplyObject(reply);
+	return 0;
+}
+
 static int select_db(struct rds_target *t, struct rds_sock *s, const struct rds_addr *a,
 		     cfs_deadline_t deadline, char err[256])
 {
 	redisReply *reply = NULL;
+	bool cluster = false;
 	char db[16];
 	int r;
 
@@ -361,11 +374,14 @@ static int select_db(struct rds_target *t, struct rds_sock *s, const struct rds_
 	} else if (starts(reply, "ERR max number of clients")) {
 		snprintf(err, 256, "Redis at %.100s has reached its maxclients", a->host);
 		r = -ENOTCONN;
-	} else if (reply->type == REDIS_REPLY_ERROR && !strstr(reply->str, "cluster mode")) {
+	} else if (reply->type == REDIS_REPLY_ERROR) {
 		char what[32];
 
+		/* A cluster may lack the database: volumes on it are told apart by a prefix. */
+		r = rds_sock_is_cluster(s, deadline, &cluster);
 		snprintf(what, sizeof(what), "database %u", t->db);
-		r = refused(a, reply, what, err);
+		if (!r && !cluster)
+			r = refused(a, reply, what, err);
 	}
 	freeReplyObject(reply);
 	return r;

@@ -65,6 +65,9 @@ static const char *const wait_names[CFS_WAIT_COUNT] = {
 	[CFS_WAIT_QUEUE] = "queue",
 	[CFS_WAIT_TURN] = "its turn",
 	[CFS_WAIT_LOCK] = "file lock",
+	[CFS_WAIT_OBJECT_LIST] = "object list",
+	[CFS_WAIT_OBJECT_HEAD] = "object head",
+	[CFS_WAIT_OBJECT_CREATE] = "bucket create",
 };
 
 static struct table *table; /* set once, before the threads that use it */

@@ -35,14 +35,17 @@ enum cfs_wait {
 	CFS_WAIT_OBJECT_PUT,
 	CFS_WAIT_OBJECT_DELETE,
 	CFS_WAIT_OBJECT_SYNC,
-	CFS_WAIT_BLOCK,	 /* another thread fetches it; text: key */
-	CFS_WAIT_COMMIT, /* another thread stores a slice; text: of which inode */
-	CFS_WAIT_PEER,	 /* text: address */
-	CFS_WAIT_DISK,	 /* a file of the disk cache; text: path */
-	CFS_WAIT_MEMORY, /* the budget of the pool */
-	CFS_WAIT_QUEUE,	 /* room in a queue of work; text: which */
-	CFS_WAIT_TURN,	 /* others change the same file */
-	CFS_WAIT_LOCK,	 /* a file lock; text: held by whom. Has no deadline by design */
+	CFS_WAIT_BLOCK,	      /* another thread fetches it; text: key */
+	CFS_WAIT_COMMIT,      /* another thread stores a slice; text: of which inode */
+	CFS_WAIT_PEER,	      /* text: address */
+	CFS_WAIT_DISK,	      /* a file of the disk cache; text: path */
+	CFS_WAIT_MEMORY,      /* the budget of the pool */
+	CFS_WAIT_QUEUE,	      /* room in a queue of work; text: which */
+	CFS_WAIT_TURN,	      /* others change the same file */
+	CFS_WAIT_LOCK,	      /* a file lock; text: held by whom. Has no deadline by design */
+	CFS_WAIT_OBJECT_LIST, /* text: prefix */
+	CFS_WAIT_OBJECT_HEAD,
+	CFS_WAIT_OBJECT_CREATE, /* of the bucket */
 	CFS_WAIT_COUNT
 };
 

@@ -16,6 +16,7 @@
 #include "base/text/url.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/slowstep.h"
+#include "cmd/access/waitstore.h"
 
 char *volume_absolute_url(const char *url)
 {
@@ -283,6 +284,8 @@ int volume_open_objects(const struct cfs_setting *s, const char *storage, const 
 		.upload_limit_mbps = -1,
 		.download_limit_mbps = -1,
 	};
+	struct cfs_object_store *store;
+	int r = volume_open_objects_with(s, &with, &store, err);
 
-	return volume_open_objects_with(s, &with, ret, err);
+	return r < 0 ? r : waitstore_wrap(store, bucket ? bucket : s->bucket, ret);
 }

@@ -46,7 +46,10 @@ struct volume_objects {
 	struct cfs_object_descs *descs; /* or NULL */
 };
 
-/* The object store of a setting; storage and bucket override it when not NULL. */
+/*
+ * The object store of a setting, for a command: its calls are recorded as waits. storage and bucket
+ * override the setting when not NULL.
+ */
 int volume_open_objects(const struct cfs_setting *s, const char *storage, const char *bucket,
 			struct cfs_object_store **ret, char err[256]);
 int volume_open_objects_with(const struct cfs_setting *s, const struct volume_objects *with,

@@ -17,13 +17,24 @@ struct waits {
 	uint64_t since_ms; /* of the wait that it was about */
 };
 
-static const struct cfs_activity_wait *metadata_wait(const struct cfs_activity *a)
+static const struct cfs_activity_wait *backend_wait(const struct cfs_activity *a)
 {
 	unsigned i;
 
 	for (i = 0; i < a->n_waits; i++) {
-		if (a->waits[i].what == CFS_WAIT_META)
+		switch (a->waits[i].what) {
+		case CFS_WAIT_META:
+		case CFS_WAIT_OBJECT_GET:
+		case CFS_WAIT_OBJECT_PUT:
+		case CFS_WAIT_OBJECT_DELETE:
+		case CFS_WAIT_OBJECT_SYNC:
+		case CFS_WAIT_OBJECT_LIST:
+		case CFS_WAIT_OBJECT_HEAD:
+		case CFS_WAIT_OBJECT_CREATE:
 			return &a->waits[i];
+		default:
+			break;
+		}
 	}
 	return NULL;
 }
@@ -40,7 +51,7 @@ static void look(void *arg)
 	if (cfs_activity_read(-1, &all, &n) < 0)
 		return;
 	for (i = 0; i < n; i++) {
-		wait = metadata_wait(&all[i]);
+		wait = backend_wait(&all[i]);
 		if (wait && (!longest || wait->since_ms < longest->since_ms)) {
 			longest = wait;
 			of = i;

@@ -9,8 +9,8 @@
 struct waits;
 
 /*
- * Until waits_end() stderr is told of a call of the metadata engine that has waited for WAITS_MS,
- * once per call and at most once in WAITS_AGAIN_MS. NULL: no messages.
+ * Until waits_end() stderr is told of a call of the metadata engine or the object store that has
+ * waited for WAITS_MS, once per call and at most once in WAITS_AGAIN_MS. NULL: no messages.
  */
 struct waits *waits_begin(void);
 void waits_end(struct waits *w); /* NULL is fine */

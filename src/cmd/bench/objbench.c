@@ -24,6 +24,8 @@
 #include "cmd/access/live.h"
 #include "cmd/access/progress.h"
 #include "cmd/access/volume.h"
+#include "cmd/access/waits.h"
+#include "cmd/access/waitstore.h"
 
 #define STAMP_LEN   32
 #define THREADS_MAX 1024
@@ -415,6 +417,8 @@ static int open_store(struct bench *b, const char *bucket)
 	if (r < 0)
 		return r;
 	r = cfs_object_open(&conf, &b->store, err);
+	if (r == 0)
+		r = waitstore_wrap(b->store, bucket, &b->store);
 	if (r < 0)
 		cmd_error("%s", err);
 	return r;
@@ -451,6 +455,7 @@ static int objbench_run(void *options, const char **args)
 {
 	const struct options *o = options;
 	struct bench b = {.o = o};
+	struct waits *waits;
 	int r;
 
 	if (!parse_ladder(o->ladder, &b)) {
@@ -467,9 +472,11 @@ static int objbench_run(void *options, const char **args)
 	if (o->json)
 		b.json = json_pack("{s:[], s:[]}", "tests", "speed");
 	live_begin();
+	waits = waits_begin();
 	r = run_bench(&b) == 0 && !b.failed ? CMD_OK : CMD_SYSTEM;
 	if (live_stopped())
 		r = CMD_INTERRUPTED;
+	waits_end(waits);
 	json_decref(b.json);
 	cfs_object_close(b.store);
 	free(b.body);

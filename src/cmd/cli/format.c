@@ -12,6 +12,7 @@
 #include "cmd/access/cmd.h"
 #include "cmd/access/slowstep.h"
 #include "cmd/access/volume.h"
+#include "cmd/access/waits.h"
 
 #define PROBE_TIMEOUT_MS 30000
 #define KEY_MAX		 (64 << 10)
@@ -334,16 +335,12 @@ static int change_volume(struct format *f, struct cfs_meta *meta, const struct c
 static int make_volume(struct format *f, struct cfs_meta *meta, bool check, char err[256])
 {
 	struct cfs_object_store *store = NULL;
-	struct slow_step *p;
 	int r = build_setting(f->name, &f->o, NULL, &f->s);
 
 	if (r == 0 && (check || f->o.pem)) {
 		r = volume_open_objects(f->s, NULL, NULL, &store, err);
-		if (r == 0 && check) {
-			p = slow_step_begin(f->s->bucket, PROBE_TIMEOUT_MS);
+		if (r == 0 && check)
 			r = probe_store(store, f->s, err);
-			slow_step_end(p);
-		}
 	}
 	if (r == 0)
 		r = cfs_meta_format(meta, f->s, f->o.force, err);
@@ -387,21 +384,24 @@ static int format_volume(const char *url, struct format *f, char err[256])
 	struct cfs_meta_conf conf = {.timeout_ms = 30000, .no_bgjob = true, .create = true};
 	struct cfs_setting *old = NULL;
 	struct cfs_meta *meta = NULL;
-	struct slow_step *p;
+	struct waits *waits;
+	struct slow_step *s;
 	char why[256];
 	int r;
 
-	p = slow_step_begin(url, conf.timeout_ms);
+	s = slow_step_begin(url, conf.timeout_ms);
 	r = cfs_meta_open(url, &conf, &meta, err);
-	slow_step_end(p);
+	slow_step_end(s);
 	if (r < 0)
 		return r;
 	r = cfs_meta_load(meta, &old, why);
 	snprintf(err, 256, "out of memory");
+	waits = waits_begin();
 	if (r == 0 && !strcmp(old->name, f->name))
 		r = change_volume(f, meta, old, err);
 	else
 		r = make_volume(f, meta, r == -ENODATA && !f->o.no_check, err);
+	waits_end(waits);
 	cfs_setting_free(old);
 	cfs_meta_close(meta);
 	return r;

@@ -13,6 +13,7 @@
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/volume.h"
+#include "cmd/access/waits.h"
 
 #define STEP_MS	     15000
 #define TRIES	     21
@@ -256,6 +257,7 @@ static int doctor_run(void *options, const char **args)
 {
 	const struct doctor_opts *o = options;
 	struct doctor d = {0};
+	struct waits *waits;
 	int r;
 
 	r = volume_use_credentials(o->admin.credentials);
@@ -263,7 +265,9 @@ static int doctor_run(void *options, const char **args)
 		return r;
 	d.colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
 	d.checks = o->admin.json ? json_array() : NULL;
+	waits = waits_begin();
 	r = doctor(&d, args[0], o);
+	waits_end(waits);
 	json_decref(d.checks);
 	return r;
 }

@@ -926,3 +926,41 @@ def test_delete_many_where_there_is_none(ws, s3, via, many):
     url = via.url + "/bkt"
     assert objtool(ws, s3, url, "del", *many[:20])["result"] == 0
     assert len(via.seen("DELETE")) == 20 and list_keys(ws, s3, url)["keys"] == many[20:]
+
+
+SILENT = [
+    # a command, the request that is not answered, and what the command says of it
+    (("gc",), "GET", "prefix=", r"object list vol/\S*"),
+    (("fsck",), "GET", "prefix=", r"object list vol/\S*"),
+    (("destroy", "--yes"), "POST", "delete", r"object delete vol/\S+"),
+    (("config", "--bucket"), "GET", "juicefs_uuid", r"object get vol/juicefs_uuid"),
+    (("doctor",), "PUT", "vol/", r"object put vol/\S+"),
+    (("format",), "GET", "prefix=", r"object list other/"),
+    (("objbench", "--skip-speed"), "PUT", "objbench", r"object put cachefs-objbench-\S+"),
+]
+
+
+@pytest.mark.parametrize("command, method, path, waits", SILENT, ids=[c[0][0] for c in SILENT])
+def test_a_command_says_which_request_the_bucket_does_not_answer(ws, s3, via, command, method, path, waits):
+    """Without the line a silent bucket looks like a command that hangs."""
+    vol = S3Volume(ws, s3, url=via.url + "/bucket")
+    mnt = vol.mount(env=s3.keys)
+    write(mnt / "f", b"x" * 5_000_000)
+    mnt.umount()
+    argv, where = ["cachefs", *command], vol.where
+    if command[0] == "config":
+        where = where.replace("127.0.0.1", "localhost")
+        argv += [where, vol.url]
+    elif command[0] == "objbench":
+        argv += ["--storage", "s3", vol.where]
+    elif command[0] == "format":
+        argv += ["--storage", "s3", "--bucket", vol.where, "sqlite3://%s" % ws.path("other.db"), "other"]
+    else:
+        argv += [vol.url]
+    if command[0] == "destroy":
+        argv += [vol.setting()["UUID"]]
+        ws.volumes.remove(vol)
+    via.add(method, path, times=1, delay=4.5)
+    r = ws.run(*argv, env=s3.keys)
+    told = r"^cachefs %s: waiting for %s at %s \(\d+\.\d s\)$" % (command[0], waits, re.escape(where))
+    assert len(re.findall(told, r.stderr, re.M)) == 1, r.stderr

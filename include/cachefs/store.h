@@ -103,7 +103,7 @@ int cfs_store_block_key(const struct cfs_store *s, const struct cfs_block *b,
  * Appends the bytes [off, off + len) of a block to *ret (pinned pages, to be released by the
  * caller). -ENOENT: the object is missing; -EACCES: it may be missing, too, since a bucket without
  * the right to list answers the same; -EIO: it is shorter or longer than its name says, or the
- * deadline has passed; -EBUSY: the thread may not wait for it (base/longwait.h), and a fetch that
+ * deadline has passed; -EBUSY: the thread may not wait for it (base/wouldblock.h), and a fetch that
  * has begun continues. On error *ret is unchanged.
  */
 int cfs_store_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,

@@ -20,8 +20,8 @@
 #define TEXT_WORDS (CFS_ACTIVITY_TEXT / sizeof(uint64_t))
 #define NAME_WORDS 2
 #define READ_TRIES 64
-#define TID_ASIDE  ((uint64_t)(pid_t)CFS_ACTIVITY_ASIDE)
-#define ASIDE_MAX  (CFS_ACTIVITY_THREADS / 2) /* the rest is for threads */
+#define TID_QUEUED ((uint64_t)(pid_t)CFS_ACTIVITY_QUEUED)
+#define QUEUED_MAX (CFS_ACTIVITY_THREADS / 2) /* the rest is for threads */
 
 /*
  * Everything is words, as another thread or process reads while the owner writes. seq is odd
@@ -72,7 +72,7 @@ static const char *const wait_names[CFS_WAIT_COUNT] = {
 
 static struct table *table; /* set once, before the threads that use it */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* assigns records to threads; a leaf */
-static unsigned n_aside;				 /* under the lock */
+static unsigned n_queued;				 /* under the lock */
 static pthread_key_t at_exit;
 static _Thread_local struct record *own;
 static _Thread_local uint64_t waited_ms[CFS_WAIT_COUNT]; /* since the request began */
@@ -118,7 +118,7 @@ static void end(struct record *r)
 static void free_record(struct record *r)
 {
 	pthread_mutex_lock(&lock);
-	n_aside -= mine(&r->tid) == TID_ASIDE;
+	n_queued -= mine(&r->tid) == TID_QUEUED;
 	put(&r->tid, 0);
 	pthread_mutex_unlock(&lock);
 }
@@ -247,18 +247,18 @@ void cfs_activity_request_end(void)
 	end(r);
 }
 
-struct cfs_activity_aside *cfs_activity_put_aside(const char *op, uint64_t ino, pid_t caller,
-						  uint64_t started_ms, const char *queue)
+struct cfs_activity_queued *cfs_activity_queue(const char *op, uint64_t ino, pid_t caller,
+					       uint64_t started_ms, const char *queue)
 {
 	struct record *r = NULL;
 
 	if (!table)
 		return NULL;
 	pthread_mutex_lock(&lock);
-	if (n_aside < ASIDE_MAX)
+	if (n_queued < QUEUED_MAX)
 		r = find_free();
 	if (r) {
-		n_aside++;
+		n_queued++;
 		begin(r);
 		store_text(r->thread, NAME_WORDS, NULL);
 		store_text(r->op, NAME_WORDS, op);
@@ -271,13 +271,13 @@ struct cfs_activity_aside *cfs_activity_put_aside(const char *op, uint64_t ino, 
 		store_text(r->waits[0].text, TEXT_WORDS, queue);
 		put(&r->depth, 1);
 		end(r);
-		put(&r->tid, TID_ASIDE);
+		put(&r->tid, TID_QUEUED);
 	}
 	pthread_mutex_unlock(&lock);
-	return (struct cfs_activity_aside *)r;
+	return (struct cfs_activity_queued *)r;
 }
 
-void cfs_activity_take_up(struct cfs_activity_aside *a)
+void cfs_activity_dequeue(struct cfs_activity_queued *a)
 {
 	if (a)
 		free_record((struct record *)a);

@@ -26,7 +26,7 @@
 #define CFS_ACTIVITY_THREADS 2048
 #define CFS_ACTIVITY_WAITS   4	  /* deeper ones go unseen */
 #define CFS_ACTIVITY_TEXT    192  /* longer texts are cut */
-#define CFS_ACTIVITY_ASIDE   (-1) /* in place of the thread that has it */
+#define CFS_ACTIVITY_QUEUED  (-1) /* in place of the thread that has it */
 
 enum cfs_wait {
 	CFS_WAIT_NONE,
@@ -63,10 +63,10 @@ void cfs_activity_request_end(void);
  * A request without a thread: it is queued until a thread takes it up, and shown as waiting in the
  * queue of that name. NULL: not recorded. The thread that takes it up returns the record.
  */
-struct cfs_activity_aside;
-struct cfs_activity_aside *cfs_activity_put_aside(const char *op, uint64_t ino, pid_t caller,
-						  uint64_t started_ms, const char *queue);
-void cfs_activity_take_up(struct cfs_activity_aside *a); /* or NULL */
+struct cfs_activity_queued;
+struct cfs_activity_queued *cfs_activity_queue(const char *op, uint64_t ino, pid_t caller,
+					       uint64_t started_ms, const char *queue);
+void cfs_activity_dequeue(struct cfs_activity_queued *a); /* or NULL */
 
 /*
  * Brackets a call that may block. id 0: none. text is copied and may be NULL. Calls nest; each has
@@ -86,7 +86,7 @@ const char *cfs_activity_waited(uint64_t least_ms);
 /* ---- reading ---- */
 
 struct cfs_activity {
-	pid_t tid; /* or CFS_ACTIVITY_ASIDE */
+	pid_t tid; /* or CFS_ACTIVITY_QUEUED */
 	char thread[16];
 	char op[16]; /* "": no request */
 	uint64_t ino;

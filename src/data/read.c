@@ -7,7 +7,7 @@
  */
 #include <errno.h>
 
-#include "base/longwait.h"
+#include "base/wouldblock.h"
 #include "data-internal.h"
 
 #define PLAN_MAX     32
@@ -346,7 +346,7 @@ int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream
 				goto fail;
 			continue;
 		}
-		if (first && !cfs_long_wait_repeats())
+		if (first && !cfs_is_repeated())
 			ahead = cfs_session_advance(f, stream, at, end, &span, &rd.random);
 		first = false;
 		plan.n = 0;

@@ -90,7 +90,7 @@ static void run_queued(struct queued *a)
 {
 	struct blocking *ch = (struct blocking *)a;
 
-	cfs_activity_take_up(ch->shown);
+	cfs_activity_dequeue(ch->shown);
 	call_take(&ch->call);
 	ch->apply(ch);
 	free(ch);
@@ -136,7 +136,7 @@ void blocking_queue(struct blocking *ch)
 	copy->shown = call_show_queued(&copy->call, "requests that wait for data");
 	if (admission_queue(f, &copy->queued))
 		return;
-	cfs_activity_take_up(copy->shown);
+	cfs_activity_dequeue(copy->shown);
 	free(copy);
 	call_take(&ch->call);
 	ch->apply(ch);

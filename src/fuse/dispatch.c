@@ -97,9 +97,9 @@ void call_leave(void)
 	cfs_activity_request_end();
 }
 
-struct cfs_activity_aside *call_show_queued(const struct call *c, const char *queue)
+struct cfs_activity_queued *call_show_queued(const struct call *c, const char *queue)
 {
-	return cfs_activity_put_aside(c->op, c->ino, c->ctx.pid, c->start_ns / 1000000, queue);
+	return cfs_activity_queue(c->op, c->ino, c->ctx.pid, c->start_ns / 1000000, queue);
 }
 
 const struct fuse_lowlevel_ops fuse_ops = {

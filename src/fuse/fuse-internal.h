@@ -130,8 +130,8 @@ void call_end(struct call *c, int r);
  */
 void call_take(const struct call *c);
 void call_leave(void);
-/* Shows the watchdog a request that is queued, until cfs_activity_take_up(). */
-struct cfs_activity_aside *call_show_queued(const struct call *c, const char *queue);
+/* Shows the watchdog a request that is queued, until cfs_activity_dequeue(). */
+struct cfs_activity_queued *call_show_queued(const struct call *c, const char *queue);
 
 /*
  * admission.c: admission of blocking requests. At most `max` run at a time; the rest are queued, and
@@ -156,7 +156,7 @@ void admission_release(struct cfs_fuse *f);
 struct blocking {
 	struct queued queued; /* must be the first member */
 	struct call call;
-	struct cfs_activity_aside *shown;   /* set while the request is queued */
+	struct cfs_activity_queued *shown;  /* set while the request is queued */
 	void (*apply)(struct blocking *ch); /* carries out the request and answers it */
 	fuse_ino_t ino;
 	uint64_t fh, off;

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
-#include "base/longwait.h"
+#include "base/wouldblock.h"
 #include "fuse-internal.h"
 
 static void apply_open(struct blocking *ch)
@@ -72,9 +72,9 @@ static void apply_read(struct blocking *ch)
 	int r;
 
 	cfs_segs_init(&segs);
-	cfs_long_wait_repeat(true);
+	cfs_set_repeated(true);
 	r = cfs_vfs_read(c->vfs, &c->ctx, ch->fh, ch->off, ch->want, &segs);
-	cfs_long_wait_repeat(false);
+	cfs_set_repeated(false);
 	reply_segs(c, r, &segs);
 }
 
@@ -92,9 +92,9 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
 		c.logged = false;
 	cfs_segs_init(&segs);
 	turn.fuse = c.fuse;
-	cfs_long_wait_set(take_read_slot, &turn);
+	cfs_would_block_hook(take_read_slot, &turn);
 	r = cfs_vfs_read(c.vfs, &c.ctx, fi->fh, (uint64_t)off, (uint32_t)size, &segs);
-	cfs_long_wait_set(NULL, NULL);
+	cfs_would_block_hook(NULL, NULL);
 	if (r == -EBUSY && turn.refused) {
 		blocking_queue(&(struct blocking){
 			.call = c,

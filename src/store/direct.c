@@ -12,9 +12,9 @@
 #include <stdlib.h>
 
 #include "base/activity.h"
-#include "base/longwait.h"
 #include "base/task.h"
 #include "base/workers.h"
+#include "base/wouldblock.h"
 #include "store-internal.h"
 
 /* Up to it a miss is cheap enough to be found out by trying. */
@@ -144,7 +144,7 @@ static int give(struct pages *p, struct cfs_segs *ret)
 int cfs_direct_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 		    cfs_deadline_t deadline, struct cfs_route *route, struct cfs_segs *ret)
 {
-	cfs_deadline_t patience = deadline;
+	cfs_deadline_t get_deadline = deadline;
 	struct pages pages;
 	ssize_t n;
 	int r;
@@ -156,19 +156,19 @@ int cfs_direct_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 	r = get_pages(s, off, len, 0, &pages);
 	if (r == -ETIMEDOUT && len > SMALL_MAX)
 		return 0;
-	if (r == -ETIMEDOUT && !cfs_long_wait_may())
+	if (r == -ETIMEDOUT && !cfs_may_block())
 		return -EBUSY;
 	if (r == -ETIMEDOUT)
 		r = get_pages(s, off, len, deadline, &pages);
 	if (r < 0)
 		return r == -ENOMEM ? r : -EIO;
 	if (!route->only)
-		patience = cfs_deadline_min(deadline, cfs_deadline_in(s->local_timeout_ms));
-	n = ask(s, b, off, &pages, true, patience);
-	if (n == -EAGAIN && route->only && !cfs_long_wait_may())
+		get_deadline = cfs_deadline_min(deadline, cfs_deadline_in(s->local_timeout_ms));
+	n = ask(s, b, off, &pages, true, get_deadline);
+	if (n == -EAGAIN && route->only && !cfs_may_block())
 		n = -EBUSY;
 	else if (n == -EAGAIN)
-		n = ask_worker(s, b, off, &pages, patience);
+		n = ask_worker(s, b, off, &pages, get_deadline);
 	if (n == (ssize_t)len) {
 		r = give(&pages, ret);
 		return r < 0 ? r : 1;

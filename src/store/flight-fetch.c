@@ -170,11 +170,11 @@ static int fetch_beside(struct cfs_hedge *base, bool (*settled)(void *arg), void
 	h->settled_arg = arg;
 	f->hedge = h;
 	/* It waits for the object store, too: readers must not blame the tier and abandon it. */
-	atomic_store(&f->asked_ms, 0);
+	atomic_store(&f->wait_start_ms, 0);
 	atomic_store(&f->state, READ_HEDGED);
 	r = fetch_object(f, iov, (int)fill_iov(f, h->pages, iov), false);
 	atomic_store(&f->state, READ_PEER);
-	atomic_store(&f->asked_ms, cfs_now_ms());
+	atomic_store(&f->wait_start_ms, cfs_now_ms());
 	f->hedge = NULL;
 	return r;
 }
@@ -183,10 +183,10 @@ static int fetch_beside(struct cfs_hedge *base, bool (*settled)(void *arg), void
 static void tier_works(struct cfs_hedge *base)
 {
 	struct flight *f = ((struct hedge *)base)->f;
-	uint64_t asked_ms = atomic_load(&f->asked_ms);
+	uint64_t wait_start_ms = atomic_load(&f->wait_start_ms);
 
-	if (asked_ms)
-		atomic_compare_exchange_strong(&f->asked_ms, &asked_ms, cfs_now_ms());
+	if (wait_start_ms)
+		atomic_compare_exchange_strong(&f->wait_start_ms, &wait_start_ms, cfs_now_ms());
 }
 
 /* As a tier's get. -EALREADY: the object store was faster, and the flight has its pages. */
@@ -223,13 +223,13 @@ static ssize_t ask_tier(struct flight *f, bool nowait)
 
 	if (nowait)
 		return t->ops->get(t->tier, &f->id, f->off, iov, n, true, f->deadline);
-	atomic_store(&f->asked_ms, cfs_now_ms());
+	atomic_store(&f->wait_start_ms, cfs_now_ms());
 	atomic_store(&f->begun, true);
 	if (t->ops->get_hedged)
 		got = get_hedged(f, t, iov, n);
 	else
 		got = t->ops->get(t->tier, &f->id, f->off, iov, n, false, f->deadline);
-	atomic_store(&f->asked_ms, 0);
+	atomic_store(&f->wait_start_ms, 0);
 	return got;
 }
 

@@ -34,9 +34,9 @@ struct flight {
 	_Atomic bool cancelled;	     /* cancelled by its owner */
 	struct hedge *hedge;	     /* while READ_HEDGED; its worker's only */
 	_Atomic enum read_state state;
-	_Atomic unsigned source;   /* number of the tier it is in, or that had it; n_tiers: none */
-	_Atomic uint64_t asked_ms; /* since when it waits for a tier, or 0 */
-	_Atomic bool begun;	   /* in the tier, not in the queue before it */
+	_Atomic unsigned source; /* number of the tier it is in, or that had it; n_tiers: none */
+	_Atomic uint64_t wait_start_ms; /* since when it waits for a tier, or 0 */
+	_Atomic bool begun;		/* in the tier, not in the queue before it */
 
 	/* Under the shard's lock. */
 	pthread_cond_t changed;

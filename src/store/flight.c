@@ -15,7 +15,7 @@
 
 #include "base/activity.h"
 #include "base/log.h"
-#include "base/longwait.h"
+#include "base/wouldblock.h"
 #include "flight-internal.h"
 
 #define WIDEN_PARTS 4
@@ -325,7 +325,7 @@ static int allocate(struct cfs_store *s, struct awaited *awaited, cfs_deadline_t
 		if (r != -ETIMEDOUT)
 			return r;
 	}
-	if (!cfs_long_wait_may())
+	if (!cfs_may_block())
 		return -EBUSY;
 
 	r = 0;
@@ -363,7 +363,7 @@ int cfs_flight_submit(struct flight *f, cfs_deadline_t deadline)
 		cfs_flight_list(f);
 	f->job.run = run;
 	/* Queued behind a hanging disk, it waits for that disk, too. */
-	atomic_store(&f->asked_ms, f->state == READ_LOCAL ? cfs_now_ms() : 0);
+	atomic_store(&f->wait_start_ms, f->state == READ_LOCAL ? cfs_now_ms() : 0);
 	r = enqueue(f, w, deadline);
 	if (r < 0)
 		leave_worker(f, -EAGAIN);
@@ -413,14 +413,14 @@ static bool tier_is_late(const struct flight *f, unsigned *ret_tier, bool *ret_b
 	const struct cfs_store *s = f->store;
 	unsigned tier = atomic_load(&f->source);
 	bool begun = atomic_load(&f->begun);
-	uint64_t asked_ms = atomic_load(&f->asked_ms);
+	uint64_t wait_start_ms = atomic_load(&f->wait_start_ms);
 	bool local = cfs_route_state(s, tier) == READ_LOCAL;
 
-	if (!asked_ms || (local && f->route.only))
+	if (!wait_start_ms || (local && f->route.only))
 		return false;
 	*ret_tier = tier;
 	*ret_begun = begun;
-	return cfs_now_ms() - asked_ms >= (local ? s->local_timeout_ms : s->tier_timeout_ms);
+	return cfs_now_ms() - wait_start_ms >= (local ? s->local_timeout_ms : s->tier_timeout_ms);
 }
 
 /* Abandons a flight that waits for a cache too long; the next one will not use that cache. */
@@ -434,7 +434,7 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct awaited
 
 	pthread_mutex_lock(&f->shard->lock);
 	while (!f->done && r == 0) {
-		if ((f->state != READ_LOCAL || f->route.only) && !cfs_long_wait_may()) {
+		if ((f->state != READ_LOCAL || f->route.only) && !cfs_may_block()) {
 			r = -EBUSY;
 			break;
 		}

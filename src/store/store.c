@@ -6,7 +6,7 @@
 
 #include "base/activity.h"
 #include "base/log.h"
-#include "base/longwait.h"
+#include "base/wouldblock.h"
 #include "store-internal.h"
 
 #define DEFAULT_WORKERS	   20
@@ -163,7 +163,7 @@ int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 		    cfs_deadline_t deadline, struct cfs_segs *ret, bool *ret_remote)
 {
 	struct shard *sh = cfs_memory_shard(s, b);
-	bool repeat = cfs_long_wait_repeats();
+	bool repeat = cfs_is_repeated();
 	uint64_t before = ret->len;
 	struct cfs_route route;
 	struct block *block;

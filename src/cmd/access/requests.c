@@ -122,7 +122,7 @@ int requests_print(pid_t pid, FILE *out)
 				"%s inode=%llu pid=%d seconds=%.1f thread=%s waits_for=\"%s\"\n",
 				all[i].op, (unsigned long long)all[i].ino, (int)all[i].caller,
 				now > all[i].since_ms ? (double)(now - all[i].since_ms) / 1000 : 0,
-				all[i].tid == CFS_ACTIVITY_ASIDE ? "none" : thread, what);
+				all[i].tid == CFS_ACTIVITY_QUEUED ? "none" : thread, what);
 		else
 			fprintf(out, "(%s) thread=%s waits_for=\"%s\"\n", all[i].thread, thread,
 				what);

@@ -43,7 +43,7 @@ static void free_removal(struct cfs_task *task, bool left)
 }
 
 /* For how long to wait for a removal: not at all behind one that hangs. */
-static uint64_t removal_patience_ms(struct disk_dir *dir)
+static uint64_t removal_timeout_ms(struct disk_dir *dir)
 {
 	uint64_t since_ms = atomic_load(&dir->removing_since_ms);
 
@@ -64,7 +64,7 @@ void cfs_disk_forget_soon(struct disk_dir *dir, const struct cfs_block *b, bool 
 	rm->dir = dir;
 	rm->id = *b;
 	rm->staged = staged;
-	r = cfs_task_wait(&rm->task, dir->remover, cfs_deadline_in(removal_patience_ms(dir)),
+	r = cfs_task_wait(&rm->task, dir->remover, cfs_deadline_in(removal_timeout_ms(dir)),
 			  &ignored);
 	if (r == -ETIMEDOUT)
 		cfs_cachedir_fault(dir->cd, "remove", r, false);

@@ -569,10 +569,10 @@ void cfs_stage_set_mode(struct cfs_store *s, enum cfs_stage_mode mode)
 	pthread_mutex_unlock(&st->lock);
 }
 
-uint64_t cfs_stage_drain(struct cfs_store *s, uint64_t patience_ms)
+uint64_t cfs_stage_drain(struct cfs_store *s, uint64_t idle_timeout_ms)
 {
 	struct cfs_stage *st = s->stage;
-	cfs_deadline_t give_up = cfs_deadline_in(patience_ms);
+	cfs_deadline_t give_up = cfs_deadline_in(idle_timeout_ms);
 	uint64_t left, seen, bytes;
 
 	if (!st || st->conf.read_only)
@@ -585,7 +585,7 @@ uint64_t cfs_stage_drain(struct cfs_store *s, uint64_t patience_ms)
 		cfs_stage_wake(st);
 		cfs_cond_wait(&st->changed, &st->lock, cfs_deadline_in(DRAIN_POLL_MS));
 		if (st->n < seen)
-			give_up = cfs_deadline_in(patience_ms);
+			give_up = cfs_deadline_in(idle_timeout_ms);
 		seen = st->n;
 	}
 	st->mode = CFS_STAGE_LEAVE;

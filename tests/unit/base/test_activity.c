@@ -259,42 +259,42 @@ static void test_locks(void **state)
 }
 
 /* Without a thread, and beside what its thread does next. */
-static void test_aside(void **state)
+static void test_queued(void **state)
 {
-	struct cfs_activity_aside *a, *many[CFS_ACTIVITY_THREADS];
+	struct cfs_activity_queued *a, *many[CFS_ACTIVITY_THREADS];
 	char text[300];
 	int i, n = 0;
 
-	a = cfs_activity_put_aside("read", 42, 4711, cfs_now_ms() - 5000, "things");
+	a = cfs_activity_queue("read", 42, 4711, cfs_now_ms() - 5000, "things");
 	assert_non_null(a);
 	cfs_activity_request("write", 43, 4712, 0);
 	look();
 	assert_int_equal(n_all, 2);
 	assert_string_equal(all[0].op, "read");
-	assert_int_equal(all[0].tid, CFS_ACTIVITY_ASIDE);
+	assert_int_equal(all[0].tid, CFS_ACTIVITY_QUEUED);
 	assert_int_equal(all[0].ino, 42);
 	assert_int_equal(all[0].caller, 4711);
 	cfs_activity_describe(all, n_all, 0, text, sizeof(text));
 	assert_non_null(strstr(text, "queue things ("));
-	cfs_activity_take_up(a);
+	cfs_activity_dequeue(a);
 	look();
 	assert_int_equal(n_all, 1);
 	assert_string_equal(all[0].op, "write");
 	cfs_activity_request_end();
 
 	/* However many there are, threads go on being seen. */
-	while (n < CFS_ACTIVITY_THREADS && (many[n] = cfs_activity_put_aside("r", 1, 1, 1, "")))
+	while (n < CFS_ACTIVITY_THREADS && (many[n] = cfs_activity_queue("r", 1, 1, 1, "")))
 		n++;
 	assert_in_range(n, 1, CFS_ACTIVITY_THREADS - 1);
 	look();
 	assert_int_equal(n_all, n);
 	for (i = 0; i < n; i++)
-		cfs_activity_take_up(many[i]);
+		cfs_activity_dequeue(many[i]);
 	look();
 	assert_int_equal(n_all, 0);
-	a = cfs_activity_put_aside("r", 1, 1, 1, "");
+	a = cfs_activity_queue("r", 1, 1, 1, "");
 	assert_non_null(a);
-	cfs_activity_take_up(a);
+	cfs_activity_dequeue(a);
 }
 
 static int init(void **state)
@@ -324,7 +324,7 @@ int main(void)
 		cmocka_unit_test(test_reading_while_written),
 		cmocka_unit_test(test_through_the_descriptor),
 		cmocka_unit_test(test_locks),
-		cmocka_unit_test(test_aside),
+		cmocka_unit_test(test_queued),
 	};
 
 	return cmocka_run_group_tests_name("activity", tests, init, fini);

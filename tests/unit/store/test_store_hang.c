@@ -14,7 +14,7 @@
 
 #include <cachefs/stage.h>
 
-#include "base/longwait.h"
+#include "base/wouldblock.h"
 #include "disk_fixture.h"
 #include "store/disk/disk-internal.h"
 #include "store/stage/stage-internal.h"
@@ -376,10 +376,10 @@ static void staged_block_and_few_threads(void **state)
 	assert_int_equal(put_sync(&b), 0);
 	cfs_store_forget(store, &b);
 	set_hang(true);
-	cfs_long_wait_set(refuse, NULL);
+	cfs_would_block_hook(refuse, NULL);
 	assert_int_equal(read_range(&b, 0, 4096, soon()), -EBUSY);
 	assert_int_equal(read_range(&b, 0, BLOCK, soon()), -EBUSY);
-	cfs_long_wait_set(NULL, NULL);
+	cfs_would_block_hook(NULL, NULL);
 	set_hang(false);
 	assert_int_equal(read_range(&b, 0, BLOCK, soon()), 0);
 	close_disk();

@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/longwait.h"
+#include "base/wouldblock.h"
 #include "store_fixture.h"
 
 struct test_tier {
@@ -248,11 +248,11 @@ static void no_memory_and_few_threads(void **state)
 	assert_int_equal(cfs_store_add_tier(store, &ops, &tier), 0);
 	while (cfs_page_get(pool, PAGE, CFS_USE_READ, 0, &pages[n]) == 0)
 		n++;
-	cfs_long_wait_set(refuse, NULL);
+	cfs_would_block_hook(refuse, NULL);
 	assert_int_equal(read_range(&tier.has, 0, 4096, soon()), -EBUSY);
 	cfs_page_unref(pages[--n]);
 	assert_int_equal(read_range(&tier.has, 0, 4096, soon()), 0);
-	cfs_long_wait_set(NULL, NULL);
+	cfs_would_block_hook(NULL, NULL);
 	while (n > 0)
 		cfs_page_unref(pages[--n]);
 	stop_store();

@@ -56,26 +56,33 @@ static void answer(struct cfs_fuse_standby *s, const struct cfs_request_id *id, 
 		cfs_debug("the kernel does not take an answer: error=%s", cfs_errname(r));
 }
 
-/* The previous process may have opened a handle that the caller will never learn of. */
-static void forget(struct cfs_fuse_standby *s, const struct cfs_request_id *id)
+/*
+ * The previous process may have opened a handle that the caller will never learn of. It is marked
+ * before the answer: the kernel does not send an answered request again, so a process that dies in
+ * between leaves nobody who knows the handle. Returns the record of the request, or NULL.
+ */
+static struct cfs_handoff_request *release_made(struct cfs_fuse_standby *s,
+						const struct cfs_request_id *id)
 {
 	struct cfs_handoff_request *r;
 	uint64_t fh;
 	bool again;
 
 	if (!request_is_resent(id))
-		return;
+		return NULL;
 	r = cfs_handoff_begin_request(s->handoff, request_number(id), true, &again);
 	fh = r && again ? atomic_load(&r->fh) : 0;
 	if (fh)
 		cfs_handoff_released(s->handoff, fh);
-	cfs_handoff_end_request(r);
+	return r;
 }
 
 static void fail(struct cfs_fuse_standby *s, size_t i, int error)
 {
+	struct cfs_handoff_request *r = release_made(s, &s->unanswered[i].id);
+
 	answer(s, &s->unanswered[i].id, error);
-	forget(s, &s->unanswered[i].id);
+	cfs_handoff_end_request(r);
 	s->unanswered[i] = s->unanswered[--s->n];
 	s->failed++;
 }

@@ -6,6 +6,7 @@
  */
 #include <cachefs/fuse.h>
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,6 +19,8 @@
 #include "cmd/mountd/supervise/handover.h"
 #include "cmd/mountd/supervise/notify.h"
 #include "cmd/mountd/supervise/supervisor-internal.h"
+
+#define END_MS 2000
 
 void successor_open_door(struct supervisor *s)
 {
@@ -56,9 +59,18 @@ static void refuse(struct supervisor *s, const char *why)
 	successor_drop(s);
 }
 
+/* Its worker ends with it. While that lives, it may take requests that nobody would answer. */
+static void end_successor(const struct supervisor *s)
+{
+	struct pollfd p = {.fd = s->successor_process, .events = POLLIN};
+
+	syscall(SYS_pidfd_send_signal, s->successor_process, SIGKILL, NULL, 0);
+	poll(&p, 1, END_MS);
+}
+
 void successor_take_back(struct supervisor *s, const char *why)
 {
-	syscall(SYS_pidfd_send_signal, s->successor_process, SIGKILL, NULL, 0);
+	end_successor(s);
 	successor_drop(s);
 	if (s->stopped) {
 		supervisor_give_up(s, "it is to end while it is handed over");

@@ -182,3 +182,21 @@ def test_append_by_turns(pair):
             f.write(line)
         want += line
     assert read(a / "log") == read(b / "log") == want
+
+
+@pytest.mark.parametrize("caches", [60, 0])
+def test_open_of_a_file_that_another_mount_removed(ws, volume, caches):
+    """The kernel has looked the name up, and opens an inode that is gone: it looks once more."""
+    a = volume.mount("attr-cache=%d,entry-cache=%d" % (caches, caches))
+    b = volume.mount(FRESH)
+    for name in ("made", "replaced", "gone"):
+        (a / name).write_bytes(b"old")
+        os.stat(a / name)
+        (b / "next").write_bytes(b"new")
+        os.rename(b / "next", b / name)
+        if name != "replaced":
+            os.unlink(b / name)
+    os.close(os.open(a / "made", os.O_CREAT | os.O_WRONLY, 0o644))
+    assert (a / "replaced").read_bytes() == b"new"
+    with pytest.raises(FileNotFoundError):
+        (a / "gone").read_bytes()

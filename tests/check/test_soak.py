@@ -51,6 +51,15 @@ def test_what_stays_is_no_growth(name, value):
     assert not bad, text
 
 
+def test_a_process_that_was_replaced_fills_up():
+    def rises(t, rng):
+        return 40 + t // 200
+
+    assert soak.judge_series("fds", series(rises))[0]
+    assert not soak.judge_series("fds", series(rises), steady=False)[0]
+    assert soak.judge_series("fds", series(lambda t, rng: 40 + t // 50), steady=False)[0]
+
+
 def test_few_samples_prove_nothing():
     assert soak.judge_series("fds", [(t, 10) for t in range(0, 200, 10)])[0]
 

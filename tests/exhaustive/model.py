@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file system may do: an executable model, to be read.
+"""The allowed behaviour of a file system: an executable model, to be read.
 
 A `State` is a small tree. A request is a function that returns the states it goes through, one
 for each step that is atomic, and its answer. From these follow, for a set of states that are

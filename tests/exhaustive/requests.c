@@ -310,7 +310,7 @@ static const struct verb *verb_of(const char *name)
 	_exit(9);
 }
 
-/* What the kernel knows before it sends the request. A failure of the look-up is its answer. */
+/* The kernel's knowledge before it sends the request. A failed lookup is its answer. */
 static int prepare(struct request *q, const struct verb *verb)
 {
 	struct progress *p = q->p;

@@ -18,7 +18,7 @@
 #define REQUESTS_MAX 64
 #define FDS_MAX	     8
 
-/* What the kernel and the program know: shared memory, as it outlives the file system's process. */
+/* State of kernel and program: shared memory, which outlives the file system's process. */
 struct progress {
 	_Atomic uint32_t begun; /* requests sent: the last of them is under way or answered */
 	_Atomic uint32_t done;	/* requests answered */

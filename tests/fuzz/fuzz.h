@@ -18,7 +18,7 @@ static inline void check(bool ok)
 		abort();
 }
 
-/* What is left of the input. */
+/* The rest of the input. */
 struct fuzz_in {
 	const uint8_t *p;
 	size_t left;

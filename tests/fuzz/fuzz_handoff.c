@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the processes of a mount give each other. The first byte of an input says how the rest is
+ * Data that the processes of a mount hand over. The first byte of an input says how the rest is
  * used:
  *
  *	0	the handoff state: bytes are put into its tables, and a VFS goes on from it

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a person writes for a mount. The first byte of an input says which text the rest is:
+ * Options and files that a person writes for a mount. The first byte of an input says which text the rest is:
  *
  *	0	options, as of fstab, mount(8) or a command line
  *	1	cachefs.conf, with a section [v]
@@ -23,7 +23,7 @@ static __attribute__((constructor)) void log_nothing(void)
 	cfs_log_init(CFS_LOG_STDERR, (enum cfs_log_level)0);
 }
 
-/* What is shown of an option is read back as it was. */
+/* The printed form of an option is read back as it was. */
 static void show_again(const struct mount_opts *o)
 {
 	const struct cfs_opt *opt;

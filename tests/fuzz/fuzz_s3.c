@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a bucket answers, and what names one. The first byte of an input says how the rest is used,
+ * Answers of a bucket, and URLs of one. The first byte of an input says how the rest is used,
  * the second is its parameter:
  *
  *	0	pages of a listing

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * META-URLs. What is parsed has the parts of its engine, and the masked text has no password, nor
+ * META-URLs. A parsed URL has the parts of its engine, and the masked text has no password, nor
  * the value of a query that is one.
  */
 #include "base/text/url.h"

@@ -4,7 +4,7 @@
  * joins, one is drained and one dies.
  *
  * Any member may take itself for the leader at any moment, whether the one before it is silent or
- * only seems so. Two such claims and those after a death are made. What it publishes
+ * only seems so. Two such claims and those after a death are made. Its list
  * may be old when the head is swapped, and a member may read the head late.
  *
  * Properties:

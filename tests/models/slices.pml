@@ -24,7 +24,7 @@
 #define MERGES 2
 #define SLICES (WRITES + MERGES + 1)
 
-/* What a transaction changes; each is one atomic step. */
+/* Transactions; each is one atomic step. */
 typedef Db {
 	bit node, sustained, delfile; /* of the file */
 	byte n;

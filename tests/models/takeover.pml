@@ -4,7 +4,7 @@
  *
  * A supervisor starts workers, an upgrade gives the connection to the worker of a successor or
  * takes it back, and workers are killed at any moment. The kernel has a creation, an open and, when
- * the open was answered, a release under way. What the handoff state has outlives every process.
+ * the open was answered, a release under way. The handoff state outlives every process.
  *
  * Properties:
  *	Every request is answered: in the end none waits.

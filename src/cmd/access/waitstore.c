@@ -94,7 +94,7 @@ struct listing {
 	void *arg;
 };
 
-/* What the caller does with an object is not a wait for the bucket. */
+/* The caller's own work on an object is not a wait for the bucket. */
 static int listed(void *arg, const struct cfs_object_info *info)
 {
 	struct listing *l = arg;

@@ -355,7 +355,7 @@ static void help(void **state)
 	free(text);
 }
 
-/* What was not given must not look like a value that a user gave, and no value clears it. */
+/* An option that was not given is not mistaken for a user's value, and no value clears it. */
 static void unset(void **state)
 {
 	static const struct cfs_opt numbers[] = {

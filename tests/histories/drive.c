@@ -39,7 +39,7 @@ struct team {
 	pthread_barrier_t meeting;
 };
 
-/* What a process shares with the one that waits for it. */
+/* Memory that a process shares with the one that waits for it. */
 struct diary {
 	_Atomic uint64_t begun; /* of the operation that runs, 0: none */
 	_Atomic uint64_t count;
@@ -95,7 +95,7 @@ static const char *full(const struct client *c, struct path p, char *buf, size_t
 }
 
 /*
- * What an inode is called: its number, and where there is a time of birth also its handle, because
+ * The identity of an inode: its number, and where there is a time of birth also its handle, because
  * such file systems use numbers again.
  */
 static int identity(int dir, const char *path, int flags, struct op *op)

@@ -169,7 +169,7 @@ static int parse_errno(const char *s)
 	return 0;
 }
 
-/* What follows the "=". */
+/* The part behind the "=". */
 static bool parse_result(char **save, struct op *op)
 {
 	char *w = strtok_r(NULL, " \n", save);

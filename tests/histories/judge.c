@@ -9,9 +9,9 @@
  * --deaths  processes of mounts were killed: as --faults, and docs/posix.md names the removals
  *           and renames that are answered with success although another mount was first
  *
- * A failure is shrunk to the operations that matter: what was only looked at, or changed nothing, is
- * left out, and of what changed something it is assumed that it may have happened or not. What is
- * printed cannot be explained however the operations that are left out ended.
+ * A failure is shrunk to the operations that matter: those that change nothing are left out, and of
+ * the others that are left out it is assumed that they may have happened or not. The printed
+ * history cannot be explained however the operations that are left out ended.
  *
  * Exit status: 0 explained, 1 not, 2 usage, or a history that cannot be read.
  */
@@ -59,7 +59,7 @@ static void weaken(judge_fn *judge, struct op *ops, size_t n, const struct rules
 	free(tried);
 }
 
-/* What changes nothing goes first: without it there is no branch more to follow. */
+/* Operations that change nothing go first: they add no branch. */
 static void shrink(judge_fn *judge, struct op *ops, size_t n, const struct rules *rules)
 {
 	weaken(judge, ops, n, rules, false);

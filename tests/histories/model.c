@@ -79,7 +79,7 @@ static uint8_t copy_tree(const struct config *from, uint8_t entry, struct config
 	return (uint8_t)(i + 1);
 }
 
-/* What has no name is forgotten; the rest is put into the one order that equal trees share. */
+/* Inodes without a name are forgotten; the rest gets the one order that equal trees share. */
 static void tidy(struct config *c)
 {
 	struct config t = {0};
@@ -365,7 +365,7 @@ static int look_b(struct config *c, int slot, const struct op *op)
 	return 0;
 }
 
-/* What was seen has gone meanwhile. */
+/* The inode that was seen has gone meanwhile. */
 static int gone(struct config *c, int slot, const struct op *op)
 {
 	struct slot *s = &c->slot[slot];

@@ -124,7 +124,7 @@ static int returned(struct search *s, int slot)
 	bool weak = s->open[slot]->weak;
 	s->seen = s->now;
 	s->now = t;
-	/* What was now is the beginning of what is seen. */
+	/* The present state is the beginning of the observed states. */
 	clear(&s->now);
 	for (size_t i = 0; i < s->seen.n; i++) {
 		struct config c = s->seen.items[i];

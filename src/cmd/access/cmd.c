@@ -52,7 +52,7 @@ static void print_line(const char *text, FILE *out)
 	free(shown);
 }
 
-static char *format(const char *fmt, va_list ap)
+__attribute__((format(printf, 1, 0))) static char *format(const char *fmt, va_list ap)
 {
 	char *text;
 

@@ -11,25 +11,47 @@
 #include "cmd/access/cmd.h"
 
 static const char *command_name = "cachefs";
+static char **arguments; /* with their secrets */
 
 void cmd_set_name(const char *name)
 {
 	command_name = name;
 }
 
-/* Masks the secrets of URLs in any word: arguments are easily given in the wrong order. */
-static void mask(const char *text, FILE *out)
+static char *find_url(char *text)
 {
-	const char *sep, *url;
-	char word[1024], masked[4096];
+	char *url = strstr(text, "://");
+
+	while (url && url > text && isalnum((unsigned char)url[-1]))
+		url--;
+	return url;
+}
+
+/* To the end of the word, or of an argument, whose password may have spaces. */
+static size_t url_length(const char *url)
+{
+	size_t len = strcspn(url, " \t\n"), n;
+	char **argument, *given;
+
+	while (strchr("'\",:;)", url[len - 1]))
+		len--;
+	for (argument = arguments; argument && *argument; argument++) {
+		given = find_url(*argument);
+		n = given ? strlen(given) : 0;
+		if (n > len && strncmp(url, given, n) == 0)
+			len = n;
+	}
+	return len;
+}
+
+/* Masks the secrets of URLs in any word: arguments are easily given in the wrong order. */
+static void mask(char *text, FILE *out)
+{
+	char word[1024], masked[4096], *url;
 	size_t len;
 
-	for (; (sep = strstr(text, "://")); text = url + len) {
-		for (url = sep; url > text && isalnum((unsigned char)url[-1]); url--)
-			;
-		len = strcspn(url, " \t\n");
-		while (strchr("'\",:;)", url[len - 1]))
-			len--;
+	for (; (url = find_url(text)); text = url + len) {
+		len = url_length(url);
 		snprintf(word, sizeof(word), "%.*s", (int)len, url);
 		cfs_url_mask(word, masked, sizeof(masked));
 		fprintf(out, "%.*s%s", (int)(url - text), text, masked);
@@ -110,8 +132,7 @@ char *cmd_trim(char *text)
 
 char **cmd_hide_secrets(int argc, char **argv)
 {
-	static char **copy; /* for the life of the process */
-	char *masked;
+	char **copy, *masked;
 	size_t len;
 	int i;
 
@@ -135,6 +156,7 @@ char **cmd_hide_secrets(int argc, char **argv)
 		}
 		free(masked);
 	}
+	arguments = copy;
 	return copy;
 }
 

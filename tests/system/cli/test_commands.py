@@ -346,8 +346,9 @@ def test_output_that_is_not_written_is_no_success(ws, volume, argv):
     assert r.returncode == 2 and b"No space left" in r.stderr
 
 
-def test_arguments_that_are_mixed_up_do_not_show_secrets(ws, volume):
-    url = "redis://:hidden@localhost/1"
+@pytest.mark.parametrize("password", ["hidden", "in two hidden parts"])
+def test_arguments_that_are_mixed_up_do_not_show_secrets(ws, volume, password):
+    url = "redis://:%s@localhost/1" % password
     for argv in (
         ["load", ws.path("file"), url],
         ["dump", volume.url, url],

@@ -343,6 +343,7 @@ struct wish {
 static int try_lock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
 		    const struct wish *k)
 {
+	struct cfs_locks *l = m->locks;
 	uint64_t sid = cfs_host_sid(&m->host);
 	int rc = k->lock ? m->eng->ops->setlk(m->eng, ctx, ino, sid, owner, k->lock)
 			 : m->eng->ops->flock(m->eng, ctx, ino, sid, owner, k->type);
@@ -350,9 +351,9 @@ static int try_lock(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino
 	if (rc)
 		return rc;
 	if (!k->lock)
-		note_flock(m->locks, ino, owner, k->type);
+		note_flock(l, ino, owner, k->type);
 	if (k->type != CFS_LOCK_WRITE)
-		released(m->locks, ino);
+		released(l, ino);
 	return 0;
 }
 

@@ -150,6 +150,11 @@ struct cfs_vfs_entry {
 	uint32_t attr_ms, entry_ms;
 };
 
+/*
+ * A call for an inode, and one that makes a name in a directory, answers -ESTALE when another mount
+ * has removed the inode or the directory. The kernel then looks the path up again, once, and
+ * programs get ENOENT only for a name that does not exist.
+ */
 int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent, const char *name,
 		   size_t len, struct cfs_vfs_entry *ret);
 /* Drops the cache entries of an inode that the kernel has forgotten. */

@@ -155,19 +155,11 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 	 * (close-to-open).
 	 */
 	r = cfs_meta_getattr(v->conf.meta, ctx, ino, &attr);
-	if (r == -ENOENT) {
-		/*
-		 * Another mount has removed it since the look-up. The name may be another file's,
-		 * and O_CREAT makes one: the kernel looks it up again.
-		 */
-		cache_changed(&v->cache, 0, 0, ino, NULL);
-		r = -ESTALE;
-	} else if (r == 0) {
+	if (r == 0)
 		r = open_vnode(v, ctx, n, flags, &attr, asked_ns, ret);
-	}
 	if (r < 0)
 		vnode_put(n);
-	return r;
+	return (int)stale_if_gone(v, ino, r);
 }
 
 /*
@@ -217,7 +209,7 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 		    : open_vnode(v, &own, n, flags & ~O_TRUNC, &attr, asked_ns, ret_open);
 	if (r < 0) {
 		vnode_put(n);
-		return r;
+		return (int)stale_if_gone(v, ret->ino, r);
 	}
 	ret->attr = attr;
 	if (existed)

@@ -115,6 +115,15 @@ int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct
 	return r;
 }
 
+ssize_t stale_if_gone(struct cfs_vfs *v, cfs_ino_t ino, ssize_t r)
+{
+	if (r != -ENOENT)
+		return r;
+	/* The second look-up must not meet what this cache has of it. */
+	cache_changed(&v->cache, 0, 0, ino, NULL);
+	return -ESTALE;
+}
+
 /* The core did not check whether the caller may search the directory. */
 static bool may_search(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t dir)
 {
@@ -189,7 +198,7 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 		if (!attr_read(v, e.ino, seq, asked_ns, &ret->attr))
 			r = get_attr(v, ctx, e.ino, &ret->attr, &ret->attr_ms);
 		if (r < 0)
-			return r;
+			return (int)stale_if_gone(v, e.ino, r);
 		keep_name(v, seq, now_ms, parent, name, len, ret);
 	}
 	ret->ino = ino_out(v, ret->ino);
@@ -210,7 +219,8 @@ int cfs_vfs_getattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		ret->attr_ms = 0;
 		return special_getattr(v, ino, &ret->attr);
 	}
-	return get_attr(v, ctx, ino_in(v, ino), &ret->attr, &ret->attr_ms);
+	ino = ino_in(v, ino);
+	return (int)stale_if_gone(v, ino, get_attr(v, ctx, ino, &ret->attr, &ret->attr_ms));
 }
 
 /* ---- setattr ---- */
@@ -352,7 +362,7 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	if (set & CFS_VFS_SET_SIZE) {
 		r = change_size(v, ctx, ino, fh, in->length, &ret->attr);
 		if (r < 0)
-			return r;
+			return (int)stale_if_gone(v, ino, r);
 		set &= ~CFS_VFS_SET_SIZE;
 		/* A truncate by a caller that may not keep them; most files have no such bits. */
 		if (!(ret->attr.mode & (S_ISUID | S_ISGID)))
@@ -360,7 +370,7 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	} else if (!(set & ~(uint32_t)CFS_SET_CTIME)) {
 		r = change_nothing(v, &late, ino, &set, &want, ret);
 		if (r < 0 || !set)
-			return r;
+			return (int)stale_if_gone(v, ino, r);
 		ret->attr_ms = (uint32_t)v->conf.attr_timeout_ms;
 	}
 	if (set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW))
@@ -368,7 +378,7 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	if (set)
 		r = cfs_meta_setattr(v->conf.meta, &late, ino, set, &want, &ret->attr);
 	inode_changed(v, ino, seq, asked_ns, r == 0 ? &ret->attr : NULL);
-	return r;
+	return (int)stale_if_gone(v, ino, r);
 }
 
 int cfs_vfs_readlink(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
@@ -381,7 +391,7 @@ int cfs_vfs_readlink(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 	r = cfs_meta_readlink(v->conf.meta, ctx, ino, buf);
 	if (r == 0 && keeps_atime(v, ino) && get_attr(v, ctx, ino, &attr, &ms) == 0)
 		touch_atime(v, ctx, ino, &attr);
-	return r;
+	return (int)stale_if_gone(v, ino, r);
 }
 
 int cfs_vfs_access(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int mask)
@@ -394,7 +404,9 @@ int cfs_vfs_access(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, 
 		return 0;
 	ino = ino_in(v, ino);
 	r = get_attr(v, ctx, ino, &attr, &ms);
-	return r < 0 ? r : cfs_meta_access(v->conf.meta, ctx, ino, mask, &attr);
+	if (r == 0)
+		r = cfs_meta_access(v->conf.meta, ctx, ino, mask, &attr);
+	return (int)stale_if_gone(v, ino, r);
 }
 
 /* ---- changes of the tree ---- */
@@ -419,7 +431,7 @@ int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mkn
 	*ret_before = replay_made(v, ctx, in.parent, in.name, in.name_len, recorded_ino(ctx), &e);
 	r = *ret_before ? 0 : cfs_meta_mknod(v->conf.meta, ctx, &in, &e);
 	if (r < 0 && r != -EEXIST)
-		return r;
+		return (int)stale_if_gone(v, in.parent, r);
 	*ret = (struct cfs_vfs_entry){
 		.ino = e.ino,
 		.attr = e.attr,
@@ -456,8 +468,10 @@ int cfs_vfs_link(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cf
 		return -EPERM;
 	r = cfs_meta_link(v->conf.meta, ctx, ino, parent, name, len, &ret->attr);
 	r = replay_linked(v, ctx, r, ino, parent, name, len, &ret->attr);
+	if (r == -ENOENT) /* either of the two */
+		stale_if_gone(v, parent, r);
 	if (r < 0)
-		return r;
+		return (int)stale_if_gone(v, ino, r);
 	ret->ino = ino;
 	ret->attr_ms = (uint32_t)v->conf.attr_timeout_ms;
 	ret->entry_ms = entry_timeout(v, &ret->attr);
@@ -544,6 +558,20 @@ void cfs_vfs_name_changed(struct cfs_vfs *v, cfs_ino_t parent, const char *name,
 	cache_name_changed(&v->cache, 0, 0, parent, name, len, 0);
 }
 
+/*
+ * Of the directories, only the target's matters: a source that is not there was not there when its
+ * directory was removed.
+ */
+static int rename_missed(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t dst_parent)
+{
+	struct cfs_attr attr;
+	int r = cfs_meta_getattr(v->conf.meta, ctx, dst_parent, &attr);
+
+	if (r == 0 && !cfs_ino_is_trash(attr.parent))
+		return -ENOENT;
+	return r < 0 && r != -ENOENT ? r : (int)stale_if_gone(v, dst_parent, -ENOENT);
+}
+
 int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req)
 {
 	struct cfs_rename in = *req;
@@ -574,7 +602,7 @@ int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cf
 	}
 	cache_name_changed(&v->cache, 0, 0, in.src_parent, in.src_name, in.src_len, 0);
 	cache_name_changed(&v->cache, 0, 0, in.dst_parent, in.dst_name, in.dst_len, 0);
-	return r;
+	return r == -ENOENT ? rename_missed(v, ctx, in.dst_parent) : r;
 }
 
 int cfs_vfs_statfs(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,

@@ -56,7 +56,7 @@ static int check_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t in
 ssize_t cfs_vfs_getxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 const char *name, void *buf, size_t size)
 {
-	int r = check(v, ino, name);
+	ssize_t r = check(v, ino, name);
 
 	/* The kernel asks for security.capability before every write: answered without the engine.
 	 */
@@ -64,7 +64,10 @@ ssize_t cfs_vfs_getxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t
 		return r == -EOPNOTSUPP && begins(name, "security.") ? -ENODATA : r;
 	ino = ino_in(v, ino);
 	r = check_read(v, ctx, ino, name);
-	return r < 0 ? r : cfs_meta_getxattr(v->conf.meta, ctx, ino, name, buf, size);
+	if (r < 0)
+		return stale_if_gone(v, ino, r);
+	r = cfs_meta_getxattr(v->conf.meta, ctx, ino, name, buf, size);
+	return stale_if_gone(v, ino, r);
 }
 
 ssize_t cfs_vfs_listxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, char *buf,
@@ -75,9 +78,10 @@ ssize_t cfs_vfs_listxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_
 
 	if (ino_is_special(ino))
 		return 0;
-	n = cfs_meta_listxattr(v->conf.meta, ctx, ino_in(v, ino), buf, size);
+	ino = ino_in(v, ino);
+	n = cfs_meta_listxattr(v->conf.meta, ctx, ino, buf, size);
 	if (n <= 0 || !size)
-		return n;
+		return stale_if_gone(v, ino, n);
 	for (from = to = 0; from < (size_t)n; from += len) {
 		len = strnlen(buf + from, (size_t)n - from) + 1;
 		/*
@@ -115,7 +119,7 @@ int cfs_vfs_setxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 	r = cfs_meta_setxattr(v->conf.meta, &with, ino, name, value, size, flags);
 	r = replay_set_xattr(v, ctx, r, ino, name, value, size);
 	cache_changed(&v->cache, 0, 0, ino, NULL);
-	return r;
+	return (int)stale_if_gone(v, ino, r);
 }
 
 int cfs_vfs_removexattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
@@ -128,7 +132,7 @@ int cfs_vfs_removexattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t 
 	ino = ino_in(v, ino);
 	r = replay_removed_xattr(ctx, cfs_meta_removexattr(v->conf.meta, ctx, ino, name));
 	cache_changed(&v->cache, 0, 0, ino, NULL);
-	return r;
+	return (int)stale_if_gone(v, ino, r);
 }
 
 /* ---- inode flags ---- */

@@ -2,12 +2,15 @@
 """Two mounts of one volume. A failure here is a user on machine B who does not see, or destroys,
 what was saved on machine A."""
 
+import errno
+import itertools
 import os
 
 import pytest
 
 from cachefs import SLOW, wait_until
 from syscalls import RENAME_NOREPLACE, data, fails, read, renameat2, write
+from test_concurrency import ENGINES, engine_volume
 
 FRESH = "attr-cache=0,entry-cache=0,dir-entry-cache=0"
 
@@ -200,3 +203,141 @@ def test_open_of_a_file_that_another_mount_removed(ws, volume, caches):
     assert (a / "replaced").read_bytes() == b"new"
     with pytest.raises(FileNotFoundError):
         (a / "gone").read_bytes()
+
+
+class Replaced:
+    """Two mounts: `old` knows names whose inodes `new` replaces, or removes, before each call."""
+
+    numbers = itertools.count()
+
+    def __init__(self, old, new):
+        self.old, self.new = old, new
+
+    def name(self, make, replaced):
+        name = "n%d" % next(self.numbers)
+        make(self.old / name, b"old")
+        os.stat(self.old / name, follow_symlinks=False)
+        if replaced:
+            make(self.new / "next", b"newer")
+            os.rename(self.new / "next", self.new / name)
+        elif os.path.isdir(self.new / name):
+            os.rmdir(self.new / name)
+        else:
+            os.unlink(self.new / name)
+        return str(self.old / name), str(self.new / name)
+
+    def check(self, make, call, replaced):
+        """None, or how the call went wrong."""
+        p, there = self.name(make, replaced)
+        try:
+            seen = call(p, there)
+        except OSError as e:
+            if not replaced and e.errno == errno.ENOENT:
+                return None
+            return errno.errorcode.get(e.errno, str(e.errno))
+        return "succeeded on nothing" if not replaced else None if seen else "the old inode"
+
+
+def make_file(p, content):
+    write(p, content)
+    os.setxattr(p, "user.which", content)
+
+
+def make_link(p, content):
+    os.symlink(content, p)
+
+
+def make_dir(p, content):
+    os.mkdir(p, 0o700 if content == b"old" else 0o755)
+
+
+# Each returns whether it met the inode that is there. p is at the mount that knows the old one.
+READS = {
+    "stat": (make_file, lambda p, there: os.stat(p).st_size == 5),
+    "access": (make_file, lambda p, there: may_read(p)),
+    "open": (make_file, lambda p, there: read(p) == b"newer"),
+    "getxattr": (make_file, lambda p, there: os.getxattr(p, "user.which") == b"newer"),
+    "readlink": (make_link, lambda p, there: os.readlink(p) == "newer"),
+    "stat directory": (make_dir, lambda p, there: os.stat(p).st_mode & 0o777 == 0o755),
+    "listdir": (make_dir, lambda p, there: os.listdir(p) == []),
+    "chdir": (make_dir, lambda p, there: changes_directory(p)),
+}
+CHANGES = {
+    "chmod": (make_file, lambda p, there: os.chmod(p, 0o612) or mode(there) == 0o612),
+    "chown": (make_file, lambda p, there: os.chown(p, 7, 8) or os.stat(there).st_uid == 7),
+    "chown nothing": (make_file, lambda p, there: os.chown(p, -1, -1) or os.stat(there)),
+    "utime": (make_file, lambda p, there: os.utime(p, (1, 1)) or os.stat(there).st_mtime == 1),
+    "truncate": (make_file, lambda p, there: os.truncate(p, 2) or read(there) == b"ne"),
+    "open O_TRUNC": (make_file, lambda p, there: truncating_open(p) or read(there) == b""),
+    "setxattr": (make_file, lambda p, there: set_xattr(p) in os.listxattr(there)),
+    "removexattr": (make_file, lambda p, there: not os.removexattr(p, "user.which") and not os.listxattr(there)),
+    "link": (make_file, lambda p, there: os.link(p, "%s+" % p) or os.stat(there).st_nlink == 2),
+    "chmod directory": (make_dir, lambda p, there: os.chmod(p, 0o711) or mode(there) == 0o711),
+}
+MAKES = {
+    "mkdir": (make_dir, lambda p, there: os.mkdir(p + "/x") or os.listdir(there)),
+    "mknod": (make_dir, lambda p, there: os.mknod(p + "/x") or os.listdir(there)),
+    "symlink": (make_dir, lambda p, there: os.symlink("y", p + "/x") or os.listdir(there)),
+    "create": (make_dir, lambda p, there: write(p + "/x", b"x") or os.listdir(there)),
+    "link into": (make_dir, lambda p, there: into(os.link, p) or os.listdir(there)),
+    "rename into": (make_dir, lambda p, there: into(os.rename, p) or os.listdir(there)),
+}
+
+
+def mode(p):
+    return os.stat(p).st_mode & 0o777
+
+
+def may_read(p):
+    if not os.access(p, os.R_OK):
+        raise FileNotFoundError(errno.ENOENT, "access")
+    return True
+
+
+def truncating_open(p):
+    os.close(os.open(p, os.O_WRONLY | os.O_TRUNC))
+
+
+def set_xattr(p):
+    os.setxattr(p, "user.x", b"1")
+    return "user.x"
+
+
+def changes_directory(p):
+    here = os.open(".", os.O_RDONLY)
+    try:
+        os.chdir(p)
+    finally:
+        os.fchdir(here)
+        os.close(here)
+    return True
+
+
+def into(fn, p):
+    source = p + "-source"
+    write(source, b"")
+    fn(source, p + "/x")
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_names_whose_inodes_another_mount_removes(ws, engine, replaced):
+    """The kernel knows the inode of each name, and asks for one that is gone: it looks again."""
+    vol = engine_volume(ws, engine, trash_days=0)
+    new, bad = vol.mount(FRESH), []
+    for attr_cache, calls in ((0, {**READS, **CHANGES, **MAKES}), (60, {**CHANGES, **MAKES})):
+        old = vol.mount("attr-cache=%d,entry-cache=60,dir-entry-cache=60" % attr_cache)
+        pair = Replaced(old, new)
+        for name, (make, call) in calls.items():
+            wrong = pair.check(make, call, replaced)
+            if wrong:
+                bad.append((attr_cache, name, wrong))
+        old.umount()
+    assert not bad, "\n".join(map(str, bad))
+
+
+def test_names_in_a_directory_that_another_mount_moves_to_the_trash(ws):
+    vol = engine_volume(ws, "sqlite", trash_days=1)
+    pair = Replaced(vol.mount("attr-cache=60,entry-cache=60,dir-entry-cache=60"), vol.mount(FRESH))
+    bad = {name: pair.check(make, call, True) for name, (make, call) in MAKES.items()}
+    assert not any(bad.values()), bad

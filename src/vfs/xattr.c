@@ -53,6 +53,15 @@ static int check_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t in
 	return r < 0 ? r : cfs_meta_access(v->conf.meta, ctx, ino, R_OK, &attr);
 }
 
+/* The engine finds no attributes where there is no inode. Cached attributes are believed. */
+static ssize_t found_none(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, ssize_t r)
+{
+	struct cfs_attr attr;
+	uint32_t ms;
+
+	return get_attr(v, ctx, ino, &attr, &ms) == -ENOENT ? -ENOENT : r;
+}
+
 ssize_t cfs_vfs_getxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 const char *name, void *buf, size_t size)
 {
@@ -67,6 +76,8 @@ ssize_t cfs_vfs_getxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t
 	if (r < 0)
 		return stale_if_gone(v, ino, r);
 	r = cfs_meta_getxattr(v->conf.meta, ctx, ino, name, buf, size);
+	if (r == -ENODATA)
+		r = found_none(v, ctx, ino, r);
 	return stale_if_gone(v, ino, r);
 }
 
@@ -80,6 +91,8 @@ ssize_t cfs_vfs_listxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_
 		return 0;
 	ino = ino_in(v, ino);
 	n = cfs_meta_listxattr(v->conf.meta, ctx, ino, buf, size);
+	if (n == 0)
+		n = found_none(v, ctx, ino, n);
 	if (n <= 0 || !size)
 		return stale_if_gone(v, ino, n);
 	for (from = to = 0; from < (size_t)n; from += len) {

@@ -257,6 +257,8 @@ READS = {
     "access": (make_file, lambda p, there: may_read(p)),
     "open": (make_file, lambda p, there: read(p) == b"newer"),
     "getxattr": (make_file, lambda p, there: os.getxattr(p, "user.which") == b"newer"),
+    "getxattr none": (make_file, lambda p, there: no_xattr(p)),
+    "listxattr": (make_file, lambda p, there: os.listxattr(p) == ["user.which"]),
     "readlink": (make_link, lambda p, there: os.readlink(p) == "newer"),
     "stat directory": (make_dir, lambda p, there: os.stat(p).st_mode & 0o777 == 0o755),
     "listdir": (make_dir, lambda p, there: os.listdir(p) == []),
@@ -301,6 +303,16 @@ def truncating_open(p):
 def set_xattr(p):
     os.setxattr(p, "user.x", b"1")
     return "user.x"
+
+
+def no_xattr(p):
+    try:
+        os.getxattr(p, "user.none")
+    except OSError as e:
+        if e.errno != errno.ENODATA:
+            raise
+        return True
+    return False
 
 
 def changes_directory(p):

@@ -188,8 +188,12 @@ static void release_stored(struct cfs_wslice *s, uint32_t index)
 	for (k = index * block / CFS_PAGE_LARGE; k * CFS_PAGE_LARGE < end; k++) {
 		if (!s->pages[k])
 			continue;
-		/* With blocks smaller than a page, the page waits for all of its blocks. */
-		if ((k + 1) * CFS_PAGE_LARGE > s->handed && !(s->frozen && s->handed == s->len))
+		/*
+		 * With blocks smaller than a page, the page waits for all of its blocks; a write
+		 * may be copying bytes into the next one, also when the slice is frozen.
+		 */
+		if ((k + 1) * CFS_PAGE_LARGE > s->handed &&
+		    (s->busy || !s->frozen || s->handed != s->len))
 			continue;
 		last = (CFS_MIN((k + 1) * CFS_PAGE_LARGE, s->handed) - 1) / block;
 		for (i = k * CFS_PAGE_LARGE / block; i <= last && block_stored(s, i); i++)

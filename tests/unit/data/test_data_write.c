@@ -5,9 +5,12 @@
  */
 #include <errno.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
+#include "data/data-internal.h"
 #include "data_fixture.h"
 
 /* A small file costs one object and one commit, and nothing is read back to know what it holds. */
@@ -318,6 +321,75 @@ static void memory_deadline(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
+/* The write under way in frozen_while_bytes_are_copied(). */
+static struct {
+	struct volume *v;
+	struct cfs_file *f;
+	uint8_t *src; /* one block, unreadable until the fault */
+} copied;
+
+static bool all_answered(struct cfs_file *f)
+{
+	bool answered;
+
+	pthread_mutex_lock(&f->lock);
+	answered = !TAILQ_FIRST(&f->slices)->puts;
+	pthread_mutex_unlock(&f->lock);
+	return answered;
+}
+
+static void while_bytes_are_copied(int sig, siginfo_t *info, void *context)
+{
+	if (info->si_addr != copied.src) {
+		signal(sig, SIG_DFL);
+		return;
+	}
+	pthread_mutex_lock(&copied.f->lock);
+	cfs_file_freeze(copied.f); /* as the flusher does to an old slice */
+	pthread_mutex_unlock(&copied.f->lock);
+	set_closed(&copied.v->object, false);
+	WAIT_FOR(all_answered(copied.f));
+	mprotect(copied.src, BLOCK, PROT_READ);
+}
+
+/*
+ * Two blocks share a page. The first is stored, and the slice is frozen, while a write copies its
+ * bytes into the second: the page must stay. Otherwise the bytes go into memory of another file.
+ */
+static void frozen_while_bytes_are_copied(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_file *f = open_file(v, 1);
+	struct sigaction act = {.sa_sigaction = while_bytes_are_copied, .sa_flags = SA_SIGINFO};
+	struct sigaction old;
+	uint8_t *want = malloc(2 * BLOCK), *got = malloc(2 * BLOCK);
+
+	memset(want, 'a', BLOCK);
+	memset(want + BLOCK, 'b', BLOCK);
+	copied.v = v;
+	copied.f = f;
+	copied.src = mmap(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_ptr_not_equal(copied.src, MAP_FAILED);
+	memcpy(copied.src, want + BLOCK, BLOCK);
+	set_closed(&v->object, true);
+	assert_int_equal(write_at(f, 0, want, BLOCK), 0);
+	wait_for_put(&v->object);
+	assert_int_equal(mprotect(copied.src, BLOCK, PROT_NONE), 0);
+	assert_int_equal(sigaction(SIGSEGV, &act, &old), 0);
+	assert_int_equal(write_at(f, BLOCK, copied.src, BLOCK), 0);
+	assert_int_equal(sigaction(SIGSEGV, &old, NULL), 0);
+	assert_int_equal(read_at(f, 0, got, 2 * BLOCK), 2 * BLOCK);
+	assert_memory_equal(got, want, 2 * BLOCK);
+	assert_int_equal(flush(f), 0);
+	assert_int_equal(read_at(f, 0, got, 2 * BLOCK), 2 * BLOCK);
+	assert_memory_equal(got, want, 2 * BLOCK);
+	assert_int_equal(munmap(copied.src, BLOCK), 0);
+	free(want);
+	free(got);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -333,6 +405,7 @@ int main(void)
 		cmocka_unit_test(slow_store),
 		cmocka_unit_test(slow_but_alive),
 		cmocka_unit_test(memory_deadline),
+		cmocka_unit_test(frozen_while_bytes_are_copied),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,8 +43,10 @@ struct counter {
 static int add_counter(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct counter *a = arg;
-	int r = sql_add_counter(c, a->name, a->n, &a->old);
+	int r;
 
+	sql_repeatable(); /* numbers are skipped, never given twice */
+	r = sql_add_counter(c, a->name, a->n, &a->old);
 	return r ? r : sql_log(c, ctx, "INCR_COUNTER(%s,%" PRId64 ")", a->name, a->n);
 }
 
@@ -123,8 +125,10 @@ static int claim(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	const struct claim *a = arg;
 	int64_t last;
 	bool exists;
-	int r = get_counter(c, a->name, &last, &exists);
+	int r;
 
+	sql_repeatable(); /* in doubt the claim is another client's, and the job waits */
+	r = get_counter(c, a->name, &last, &exists);
 	if (r < 0)
 		return r;
 	if (last > a->now_s - a->interval_s && last <= a->now_s + a->interval_s)

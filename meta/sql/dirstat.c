@@ -41,10 +41,11 @@ int sql_op_get_dir_stat(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 static int set(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct dir_stat *a = arg;
-	int r = sql_exec(c, SQL_put_dir_stat, "iiii", a->dir, a->st.length, a->st.space,
-			 a->st.inodes);
+	int r;
 
 	(void)ctx;
+	sql_repeatable();
+	r = sql_exec(c, SQL_put_dir_stat, "iiii", a->dir, a->st.length, a->st.space, a->st.inodes);
 	return r < 0 ? r : 0;
 }
 

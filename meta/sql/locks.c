@@ -66,6 +66,7 @@ static int flock_once(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	int r;
 
 	a->conflict = false;
+	sql_repeatable();
 	r = lock_inode(c, a->ino, a->type == CFS_LOCK_NONE);
 	if (r < 0)
 		return r;
@@ -208,6 +209,7 @@ static int setlk_once(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	size_t n_mine;
 	int r;
 
+	sql_repeatable();
 	r = lock_inode(c, a->ino, l->type == CFS_LOCK_NONE);
 	if (r < 0)
 		return r;

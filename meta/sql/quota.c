@@ -85,6 +85,7 @@ static int put(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	const struct cfs_quota *q = arg;
 	int r;
 
+	sql_repeatable();
 	if (q->kind == CFS_QUOTA_DIR)
 		r = sql_exec(c, SQL_put_dir_quota, "iiiii", q->key, q->max_space, q->max_inodes,
 			     q->used_space, q->used_inodes);
@@ -110,6 +111,7 @@ static int del(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	const struct cfs_quota *q = arg;
 	int r;
 
+	sql_repeatable();
 	if (q->kind == CFS_QUOTA_DIR)
 		r = sql_exec(c, SQL_del_dir_quota, "i", q->key);
 	else

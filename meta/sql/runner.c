@@ -406,8 +406,8 @@ static int run_once(struct sql_conn *c, const struct cfs_ctx *ctx, bool txn, sql
 }
 
 /*
- * Asks the server for the outcome of a commit whose answer was lost. 1: committed, 0: not; -EIO:
- * the outcome cannot be known.
+ * Asks the server for the outcome of a commit whose answer was lost. 1: committed; 0: not, or it
+ * may be run again in either case; -EIO: the outcome cannot be known.
  */
 static int settle(struct sql_db *db, const struct cfs_ctx *ctx, uint64_t txn)
 {

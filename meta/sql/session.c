@@ -39,8 +39,10 @@ static int new_session(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct session *a = arg;
 	int64_t last;
-	int r = sql_add_counter(c, "nextSession", 1, &last);
+	int r;
 
+	sql_repeatable(); /* a session that no client uses expires */
+	r = sql_add_counter(c, "nextSession", 1, &last);
 	if (r < 0)
 		return r;
 	a->sid = (uint64_t)last + 1;
@@ -61,8 +63,10 @@ int sql_op_new_session(struct cfs_engine *e, const struct cfs_ctx *ctx, const ch
 static int refresh_session(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct session *a = arg;
-	int r = sql_exec(c, SQL_refresh_session, "ii", a->expire_s, (int64_t)a->sid);
+	int r;
 
+	sql_repeatable();
+	r = sql_exec(c, SQL_refresh_session, "ii", a->expire_s, (int64_t)a->sid);
 	if (r < 0)
 		return r;
 	return r ? 0 : put_session(c, ctx, a);
@@ -79,9 +83,11 @@ int sql_op_refresh_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint
 static int resume_session(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	const struct session *a = arg;
-	int r = sql_exec(c, SQL_resume_session, "ibi", a->expire_s, a->info, strlen(a->info),
-			 (int64_t)a->sid);
+	int r;
 
+	sql_repeatable();
+	r = sql_exec(c, SQL_resume_session, "ibi", a->expire_s, a->info, strlen(a->info),
+		     (int64_t)a->sid);
 	if (r < 0)
 		return r;
 	return r ? 0 : -ENOENT;
@@ -97,14 +103,17 @@ int sql_op_resume_session(struct cfs_engine *e, const struct cfs_ctx *ctx, uint6
 
 static int drop_locks(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
+	sql_repeatable();
 	return sql_clean_session_locks(c, *(uint64_t *)arg);
 }
 
 static int drop_session(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	uint64_t sid = *(uint64_t *)arg;
-	int r = sql_exec(c, SQL_drop_session, "i", (int64_t)sid);
+	int r;
 
+	sql_repeatable();
+	r = sql_exec(c, SQL_drop_session, "i", (int64_t)sid);
 	return r < 0 ? r : sql_log(c, ctx, "CLEANSESSION(%" PRIu64 ")", sid);
 }
 

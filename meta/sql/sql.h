@@ -87,6 +87,11 @@ int sql_row(struct sql_conn *c, enum sql_stmt_id id, const char *fmt, ...);
 typedef int (*sql_fn)(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg);
 int sql_txn(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op, sql_fn fn,
 	    void *arg);
+/*
+ * Called by fn first: when the answer of the commit is lost, the transaction may run again although
+ * it was carried out.
+ */
+void sql_repeatable(void);
 /* Statements without a transaction. */
 int sql_read(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op, sql_fn fn,
 	     void *arg);

@@ -87,7 +87,7 @@ static int add_usage(struct cfs_meta *m, const struct cfs_ctx *ctx, int64_t spac
 
 	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
 	if (!rc)
-		rc = m->eng->ops->add_usage(m->eng, c.ctx, space, inodes, dir, dir ? 1 : 0);
+		rc = m->eng->ops->add_usage(m->eng, c.ctx, NULL, space, inodes, dir, dir ? 1 : 0);
 	return (int)cfs_call_end(&c, rc);
 }
 
@@ -117,7 +117,7 @@ int cfs_meta_add_quota_usage(struct cfs_meta *m, const struct cfs_ctx *ctx,
 
 	cfs_call_begin(&c, m, CFS_META_OP_other, ctx);
 	if (!rc)
-		rc = m->eng->ops->add_quota_usage(m->eng, c.ctx, delta, 1);
+		rc = m->eng->ops->add_quota_usage(m->eng, c.ctx, NULL, delta, 1);
 	return (int)cfs_call_end(&c, rc);
 }
 

@@ -304,6 +304,7 @@ static void flush(void *arg)
 
 static void free_sessions(struct cfs_meta *m)
 {
+	cfs_quotas_set_session(m->quotas, NULL);
 	free(m->sessions->info);
 	free(m->sessions);
 	m->sessions = NULL;
@@ -334,6 +335,7 @@ int cfs_sessions_start(struct cfs_meta *m)
 		free_sessions(m);
 		return rc;
 	}
+	cfs_quotas_set_session(m->quotas, m->sessions->info);
 	if (!m->conf.read_only && !m->resume_sid)
 		cfs_core_make_root_stat(m);
 	rc = start_tickers(m);
@@ -357,6 +359,10 @@ int cfs_sessions_stop(struct cfs_meta *m, bool leave)
 	if (!m->conf.read_only) {
 		ctx = cfs_ctx_internal(m->conf.timeout_ms);
 		rc = cfs_quotas_flush(m->quotas, &ctx);
+		if (rc)
+			cfs_warn("cannot write usage, 'cachefs fsck --repair' counts it again: "
+				 "url=%s error=%s",
+				 m->masked_url, cfs_errname(rc));
 		if (!leave)
 			rc2 = m->eng->ops->clean_session(m->eng, &ctx, cfs_host_sid(&m->host));
 		if (rc || rc2)

@@ -290,15 +290,25 @@ struct cfs_engine_ops {
 	int (*get_dir_stat)(CFS_ENG, CFS_CTX, cfs_ino_t dir,
 			    struct cfs_dir_stat *ret); /* -ENODATA */
 	int (*set_dir_stat)(CFS_ENG, CFS_CTX, cfs_ino_t dir, const struct cfs_dir_stat *st);
-	/* Relative; for batched usage. Rows that do not exist are left alone. */
-	int (*add_usage)(CFS_ENG, CFS_CTX, int64_t space, int64_t inodes,
+	/*
+	 * Relative; for batched usage. Rows that do not exist are left alone.
+	 *
+	 * mark: the session's info with a value that no other write has, or NULL. An engine that
+	 * may lose the answer to a commit stores it in the session's record with the change; a
+	 * write whose mark is found there changes nothing.
+	 */
+	int (*add_usage)(CFS_ENG, CFS_CTX, const char *mark, int64_t space, int64_t inodes,
 			 const struct cfs_usage_dir *dirs, size_t n);
 	int (*each_quota)(CFS_ENG, CFS_CTX, cfs_engine_quota_fn fn, void *arg);
 	int (*put_quota)(CFS_ENG, CFS_CTX,
 			 const struct cfs_quota *q); /* limits and usage, absolute */
 	int (*del_quota)(CFS_ENG, CFS_CTX, enum cfs_quota_kind kind, uint64_t key);
-	/* used += delta for each, in the order given (the caller sorts: no deadlocks). */
-	int (*add_quota_usage)(CFS_ENG, CFS_CTX, const struct cfs_quota *deltas, size_t n);
+	/*
+	 * used += delta for each, in the order given (the caller sorts: no deadlocks). mark: as for
+	 * add_usage.
+	 */
+	int (*add_quota_usage)(CFS_ENG, CFS_CTX, const char *mark, const struct cfs_quota *deltas,
+			       size_t n);
 
 	/* -- clone -- */
 	/* Copies one inode (attributes, xattrs, symlink, chunks with references) as `ino` under

@@ -21,8 +21,20 @@ struct parent_slot {
 	cfs_ino_t dir, parent;
 };
 
+/* One write of usage to the engine: of the volume and directories, or of limits. */
+struct usage_write {
+	bool begun; /* and not known to be stored */
+	char *mark; /* NULL without a session */
+	int64_t space, inodes;
+	struct cfs_usage_dir *dirs;
+	size_t n_dirs;
+	struct cfs_quota *deltas;
+	size_t n_deltas;
+};
+
 struct cfs_quotas {
 	struct cfs_engine *eng;
+	const char *session; /* its info, or NULL */
 	struct cfs_volume_limits limits;
 	_Atomic int64_t base_space, base_inodes;
 	_Atomic int64_t delta_space, delta_inodes;
@@ -34,8 +46,10 @@ struct cfs_quotas {
 	_Atomic size_t n_reserving;
 	struct cfs_usage_batch *batch;
 
+	struct usage_write write; /* of the one that flushes */
+
 	pthread_mutex_t lock; /* protects the rest */
-	bool flushing; /* set while pending usage of v is written, or v is read: one at a time */
+	bool flushing;	      /* set while usage is written, or v is read: one at a time */
 	pthread_cond_t flushed;
 	struct limit *v; /* sorted by kind and key */
 	size_t n;
@@ -72,8 +86,14 @@ struct cfs_usage_batch;
 int cfs_usage_batch_create(struct cfs_usage_batch **ret);
 void cfs_usage_batch_destroy(struct cfs_usage_batch *b);
 void cfs_usage_batch_add(struct cfs_usage_batch *b, const struct cfs_usage *u);
-/* On success *ret_space and *ret_inodes are the volume usage written. */
-int cfs_usage_batch_flush(struct cfs_usage_batch *b, struct cfs_engine *eng,
-			  const struct cfs_ctx *ctx, int64_t *ret_space, int64_t *ret_inodes);
+/* Takes what was added. Returns the number of directories; *ret is freed by the caller. */
+size_t cfs_usage_batch_take(struct cfs_usage_batch *b, int64_t *ret_space, int64_t *ret_inodes,
+			    struct cfs_usage_dir **ret);
+
+/* flush.c */
+/* One flush or load at a time. */
+int cfs_quotas_begin_flush(struct cfs_quotas *q, cfs_deadline_t deadline);
+void cfs_quotas_end_flush(struct cfs_quotas *q);
+void cfs_quotas_drop_write(struct cfs_quotas *q);
 
 #endif

@@ -69,6 +69,7 @@ void cfs_quotas_destroy(struct cfs_quotas *q)
 	pthread_mutex_destroy(&q->lock);
 	pthread_cond_destroy(&q->flushed);
 	cfs_usage_batch_destroy(q->batch);
+	cfs_quotas_drop_write(q);
 	cfs_quotas_drop_files(q);
 	free(q->parents);
 	free(q->v);
@@ -78,6 +79,11 @@ void cfs_quotas_destroy(struct cfs_quotas *q)
 void cfs_quotas_attach(struct cfs_quotas *q, struct cfs_engine *eng)
 {
 	q->eng = eng;
+}
+
+void cfs_quotas_set_session(struct cfs_quotas *q, const char *info)
+{
+	q->session = info;
 }
 
 struct cfs_volume_limits *cfs_quotas_volume(struct cfs_quotas *q)
@@ -515,7 +521,7 @@ void cfs_quotas_chown(struct cfs_quotas *q, const struct cfs_usage *u, const str
 	pthread_mutex_unlock(&q->lock);
 }
 
-/* ---- loading and flushing ---- */
+/* ---- loading ---- */
 
 static int load_counters(struct cfs_quotas *q, const struct cfs_ctx *ctx)
 {
@@ -600,32 +606,6 @@ static void carry_pending(struct cfs_quotas *q, struct listing *fresh)
 		qsort(fresh->v, fresh->n, sizeof(*fresh->v), order_limits);
 }
 
-/*
- * One flush at a time: two would both add the pending usage. Reading the limits is excluded, too: a
- * concurrent read may or may not contain the usage being written.
- */
-static int begin_flush(struct cfs_quotas *q, cfs_deadline_t deadline)
-{
-	int rc = 0;
-
-	pthread_mutex_lock(&q->lock);
-	while (q->flushing && !rc)
-		rc = cfs_cond_wait(&q->flushed, &q->lock, deadline);
-	if (!q->flushing)
-		rc = 0;
-	q->flushing |= !rc;
-	pthread_mutex_unlock(&q->lock);
-	return rc;
-}
-
-static void end_flush(struct cfs_quotas *q)
-{
-	pthread_mutex_lock(&q->lock);
-	q->flushing = false;
-	pthread_cond_broadcast(&q->flushed);
-	pthread_mutex_unlock(&q->lock);
-}
-
 int cfs_quotas_load(struct cfs_quotas *q, const struct cfs_ctx *ctx)
 {
 	struct listing fresh = {0};
@@ -633,7 +613,7 @@ int cfs_quotas_load(struct cfs_quotas *q, const struct cfs_ctx *ctx)
 	int rc = load_counters(q, ctx);
 
 	if (!rc)
-		rc = begin_flush(q, ctx->deadline);
+		rc = cfs_quotas_begin_flush(q, ctx->deadline);
 	if (rc)
 		return rc;
 	rc = q->eng->ops->each_quota(q->eng, ctx, collect, &fresh);
@@ -654,80 +634,7 @@ int cfs_quotas_load(struct cfs_quotas *q, const struct cfs_ctx *ctx)
 	atomic_store(&q->on_owners, fresh.on_owners);
 	fresh.v = old;
 out:
-	end_flush(q);
+	cfs_quotas_end_flush(q);
 	free(fresh.v);
 	return rc;
-}
-
-static int write_pending(struct cfs_quotas *q, const struct cfs_ctx *ctx)
-{
-	struct cfs_quota *deltas;
-	size_t i, n = 0;
-	int rc;
-
-	pthread_mutex_lock(&q->lock);
-	deltas = q->n ? calloc(q->n, sizeof(*deltas)) : NULL;
-	for (i = 0; i < q->n && deltas; i++) {
-		if (!q->v[i].pending_space && !q->v[i].pending_inodes)
-			continue;
-		deltas[n] = q->v[i].q;
-		deltas[n].used_space = q->v[i].pending_space;
-		deltas[n++].used_inodes = q->v[i].pending_inodes;
-	}
-	pthread_mutex_unlock(&q->lock);
-	if (!n) {
-		free(deltas);
-		return 0;
-	}
-	rc = q->eng->ops->add_quota_usage(q->eng, ctx, deltas, n);
-	pthread_mutex_lock(&q->lock);
-	for (i = 0; i < n && !rc; i++) {
-		struct limit *l = cfs_quotas_find(q, deltas[i].kind, deltas[i].key);
-
-		if (!l)
-			continue;
-		l->pending_space -= deltas[i].used_space;
-		l->pending_inodes -= deltas[i].used_inodes;
-		l->q.used_space += deltas[i].used_space;
-		l->q.used_inodes += deltas[i].used_inodes;
-	}
-	pthread_mutex_unlock(&q->lock);
-	free(deltas);
-	return rc;
-}
-
-static int flush_limits(struct cfs_quotas *q, const struct cfs_ctx *ctx)
-{
-	int rc = begin_flush(q, ctx->deadline);
-
-	if (rc)
-		return rc;
-	rc = write_pending(q, ctx);
-	end_flush(q);
-	return rc;
-}
-
-static int flush_batch(struct cfs_quotas *q, const struct cfs_ctx *ctx)
-{
-	int64_t space = 0, inodes = 0;
-	int rc;
-
-	if (q->eng->ops->inline_usage)
-		return 0;
-	atomic_fetch_add(&q->flush_begun, 1);
-	rc = cfs_usage_batch_flush(q->batch, q->eng, ctx, &space, &inodes);
-	if (!rc) {
-		atomic_fetch_add(&q->flushed_space, space);
-		atomic_fetch_add(&q->flushed_inodes, inodes);
-	}
-	atomic_fetch_add(&q->flush_ended, 1);
-	return rc;
-}
-
-int cfs_quotas_flush(struct cfs_quotas *q, const struct cfs_ctx *ctx)
-{
-	int rc = flush_batch(q, ctx);
-	int rc2 = flush_limits(q, ctx);
-
-	return rc ? rc : rc2;
 }

@@ -20,7 +20,12 @@ int cfs_quotas_create(struct cfs_quotas **ret);
 void cfs_quotas_destroy(struct cfs_quotas *q);
 /* Reads counters and quotas again. */
 int cfs_quotas_load(struct cfs_quotas *q, const struct cfs_ctx *ctx);
-/* Writes pending deltas. */
+/*
+ * The info of the session, a JSON object that outlives its use, or NULL. Without one, a flush whose
+ * answer is lost cannot be recognised as stored.
+ */
+void cfs_quotas_set_session(struct cfs_quotas *q, const char *info);
+/* Writes pending deltas, each exactly once. The next call writes those that this one could not. */
 int cfs_quotas_flush(struct cfs_quotas *q, const struct cfs_ctx *ctx);
 /* True when a directory, or an owner, has a limit. */
 bool cfs_quotas_on_dirs(struct cfs_quotas *q);

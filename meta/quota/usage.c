@@ -63,34 +63,16 @@ void cfs_usage_batch_add(struct cfs_usage_batch *b, const struct cfs_usage *u)
 	pthread_mutex_unlock(&b->lock);
 }
 
-int cfs_usage_batch_flush(struct cfs_usage_batch *b, struct cfs_engine *eng,
-			  const struct cfs_ctx *ctx, int64_t *ret_space, int64_t *ret_inodes)
+size_t cfs_usage_batch_take(struct cfs_usage_batch *b, int64_t *ret_space, int64_t *ret_inodes,
+			    struct cfs_usage_dir **ret)
 {
-	struct cfs_usage_dir *v;
-	int64_t space, inodes;
-	size_t i, n;
-	int rc = 0;
+	size_t n;
 
 	pthread_mutex_lock(&b->lock);
-	n = cfs_inomap_take(&b->dirs, &v);
-	space = b->space;
-	inodes = b->inodes;
+	n = cfs_inomap_take(&b->dirs, ret);
+	*ret_space = b->space;
+	*ret_inodes = b->inodes;
 	b->space = b->inodes = 0;
 	pthread_mutex_unlock(&b->lock);
-
-	if (n || space || inodes)
-		rc = eng->ops->add_usage(eng, ctx, space, inodes, v, n);
-	if (rc) {
-		pthread_mutex_lock(&b->lock);
-		b->space += space;
-		b->inodes += inodes;
-		for (i = 0; i < n; i++)
-			add_dir(b, &v[i]);
-		pthread_mutex_unlock(&b->lock);
-	} else {
-		*ret_space = space;
-		*ret_inodes = inodes;
-	}
-	free(v);
-	return rc;
+	return n;
 }

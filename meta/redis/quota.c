@@ -73,8 +73,8 @@ static int add_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t sp
 	return r;
 }
 
-int rds_op_add_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t space, int64_t inodes,
-		     const struct cfs_usage_dir *dirs, size_t n)
+int rds_op_add_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *mark,
+		     int64_t space, int64_t inodes, const struct cfs_usage_dir *dirs, size_t n)
 {
 	size_t i = CFS_MIN(n, (size_t)ONE_SCRIPT);
 	int r = add_usage(e, ctx, space, inodes, dirs, i);
@@ -206,7 +206,7 @@ static int add_quota_usage(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	return r;
 }
 
-int rds_op_add_quota_usage(struct cfs_engine *e, const struct cfs_ctx *ctx,
+int rds_op_add_quota_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *mark,
 			   const struct cfs_quota *deltas, size_t n)
 {
 	size_t i;

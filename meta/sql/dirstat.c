@@ -58,6 +58,7 @@ int sql_op_set_dir_stat(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 }
 
 struct add_usage {
+	const char *mark;
 	int64_t space, inodes;
 	const struct cfs_usage_dir *dirs;
 	size_t n;
@@ -67,9 +68,9 @@ static int add(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	const struct add_usage *a = arg;
 	size_t i;
-	int r = 0;
+	int r = sql_mark_write(c, a->mark);
 
-	if (a->space || a->inodes)
+	if (r >= 0 && (a->space || a->inodes))
 		r = sql_exec(c, SQL_add_usage, "ii", a->space, a->inodes);
 	for (i = 0; i < a->n && r >= 0; i++) {
 		const struct cfs_usage_dir *d = &a->dirs[i];
@@ -85,10 +86,11 @@ static int add(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return r < 0 ? r : 0;
 }
 
-int sql_op_add_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t space, int64_t inodes,
-		     const struct cfs_usage_dir *dirs, size_t n)
+int sql_op_add_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *mark,
+		     int64_t space, int64_t inodes, const struct cfs_usage_dir *dirs, size_t n)
 {
-	struct add_usage a = {.space = space, .inodes = inodes, .dirs = dirs, .n = n};
+	struct add_usage a = {mark, space, inodes, dirs, n};
+	int r = sql_txn(sql_db(e), ctx, CFS_META_OP_other, add, &a);
 
-	return sql_txn(sql_db(e), ctx, CFS_META_OP_other, add, &a);
+	return r == -EEXIST ? 0 : r;
 }

@@ -8,6 +8,7 @@
 #include "meta/sql/sql-internal.h"
 
 struct quotas {
+	const char *mark;
 	const struct cfs_quota *v;
 	size_t n;
 };
@@ -133,7 +134,7 @@ static int add(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	const struct quotas *a = arg;
 	size_t i;
-	int r = 0;
+	int r = sql_mark_write(c, a->mark);
 
 	(void)ctx;
 	for (i = 0; i < a->n && r >= 0; i++) {
@@ -149,10 +150,11 @@ static int add(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return r < 0 ? r : 0;
 }
 
-int sql_op_add_quota_usage(struct cfs_engine *e, const struct cfs_ctx *ctx,
+int sql_op_add_quota_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *mark,
 			   const struct cfs_quota *deltas, size_t n)
 {
-	struct quotas a = {.v = deltas, .n = n};
+	struct quotas a = {.mark = mark, .v = deltas, .n = n};
+	int r = sql_txn(sql_db(e), ctx, CFS_META_OP_other, add, &a);
 
-	return sql_txn(sql_db(e), ctx, CFS_META_OP_other, add, &a);
+	return r == -EEXIST ? 0 : r;
 }

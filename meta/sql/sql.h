@@ -161,6 +161,11 @@ int sql_write_usage(struct sql_conn *c, const struct cfs_usage *u);
 /* When it does not: writes usage that the core does not get and so cannot batch. */
 int sql_write_lone_usage(struct sql_conn *c, const struct cfs_usage *u);
 /*
+ * Marks a write of usage (meta/engine/engine.h) before its changes, in the same transaction. 0: go
+ * on; -EEXIST: it is stored already.
+ */
+int sql_mark_write(struct sql_conn *c, const char *mark);
+/*
  * Writes one changelog line (volume-format section 14) when the volume has a changelog
  * (changelog.c).
  */

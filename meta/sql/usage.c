@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Usage of the volume and of directories, inside the transaction that changes it. */
+#include <errno.h>
+#include <string.h>
+
 #include "meta/sql/sql-internal.h"
 
 static int put_usage(struct sql_conn *c, const struct cfs_usage *u)
@@ -28,4 +31,26 @@ int sql_write_usage(struct sql_conn *c, const struct cfs_usage *u)
 int sql_write_lone_usage(struct sql_conn *c, const struct cfs_usage *u)
 {
 	return c->db->engine.ops->inline_usage ? 0 : put_usage(c, u);
+}
+
+/*
+ * The update waits for an earlier try that the server has not ended yet. Without its record (the
+ * session has expired, and another client has cleaned it up) a write cannot be recognised.
+ */
+int sql_mark_write(struct sql_conn *c, const char *mark)
+{
+	int64_t sid = (int64_t)cfs_host_sid(sql_host(c));
+	size_t len = mark ? strlen(mark) : 0;
+	int r;
+
+	if (!mark || !sid || !sql_dialect(c)->resolve)
+		return 0;
+	r = sql_exec(c, SQL_mark_session, "bib", mark, len, sid, mark, len);
+	if (r > 0)
+		sql_repeatable();
+	if (r)
+		return r < 0 ? r : 0;
+	r = sql_row(c, SQL_find_mark, "ib", sid, mark, len);
+	sql_done(c, SQL_find_mark);
+	return r > 0 ? -EEXIST : r;
 }

@@ -15,12 +15,15 @@ class CountingProxy:
     A turn is what a client sends, in however many packets, before it hears from the server again.
     delay_s: each packet is held back as long, both ways. cut(): every connection ends at once.
     cut_after(n): after n more turns, and no other is taken until go_on().
+    lose(n, answered): the connection of the n-th turn from then on ends before the server gets it, or
+    after the server has answered; the client does not see the answer. `lost` says that it was done.
     """
 
     def __init__(self, port, delay_s=0.0):
         self.server_port, self.delay_s = port, delay_s
         self.turns = 0
         self.last = None
+        self.losing, self.lost = None, False
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port = self.listener.getsockname()[1]
         self.lock = threading.Lock()
@@ -58,6 +61,7 @@ class CountingProxy:
 
     def _pump(self, client, server):
         heard = True  # the server spoke last
+        lost = False  # the connection ends with this turn
         held = collections.deque()  # (when it goes on, where to, data)
         # SelectSelector: its timeouts are exact
         with contextlib.suppress(OSError, ValueError), selectors.SelectSelector() as sel:
@@ -74,6 +78,9 @@ class CountingProxy:
                             with self.lock:
                                 self.turns += 1
                                 late = self.last is not None and self.turns > self.last
+                                lost = lost or self._loses()
+                            if lost and not self.losing[1]:
+                                raise OSError
                             if late:
                                 self.refuse = True
                                 self.cut()
@@ -81,6 +88,8 @@ class CountingProxy:
                         heard = False
                     else:
                         heard = True
+                        if lost:
+                            raise OSError
                     held.append((time.monotonic() + self.delay_s, key.data, data))
                 while held and held[0][0] <= time.monotonic():
                     _, to, data = held.popleft()
@@ -101,6 +110,16 @@ class CountingProxy:
     def cut_after(self, turns):
         with self.lock:
             self.last = self.turns + turns
+
+    def lose(self, turn, answered):
+        with self.lock:
+            self.losing, self.lost = (self.turns + turn, answered), False
+
+    def _loses(self):
+        if self.lost or not self.losing or self.turns < self.losing[0]:
+            return False
+        self.lost = True
+        return True
 
     def go_on(self):
         with self.lock:

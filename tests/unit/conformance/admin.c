@@ -501,7 +501,7 @@ static void test_check_usage(void **state)
 	flush();
 	assert_int_not_equal(sums().mark, mark);
 	assert_counted(0, 0);
-	OK(OPS->add_usage(ENG, &c, 40960, -3, NULL, 0));
+	OK(OPS->add_usage(ENG, &c, NULL, 40960, -3, NULL, 0));
 	assert_counted(-40960, 3);
 	OK(cfs_meta_add_usage(vol.m, &c, -40960, 3));
 	assert_counted(0, 0);

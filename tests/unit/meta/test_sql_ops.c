@@ -662,7 +662,8 @@ static void test_quota(void **state)
 	int64_t sum[3] = {0};
 
 	assert_int_equal(ops->put_quota(f->e, &f->ctx, &dir_quota), 0);
-	assert_int_equal(ops->add_quota_usage(f->e, &f->ctx, deltas, CFS_ARRAY_SIZE(deltas)), 0);
+	assert_int_equal(ops->add_quota_usage(f->e, &f->ctx, NULL, deltas, CFS_ARRAY_SIZE(deltas)),
+			 0);
 	assert_int_equal(ops->each_quota(f->e, &f->ctx, sum_quota, sum), 0);
 	assert_int_equal(sum[CFS_QUOTA_DIR], 8192 + 4096);
 	assert_int_equal(sum[CFS_QUOTA_USER], 8192);

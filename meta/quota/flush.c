@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writes usage to the engine, each change exactly once. A write is kept as it is until it is known
+ * to be stored. When the answer is lost, the next try has the same mark, by which the engine finds
+ * out that an earlier one was carried out. A session keeps the last mark only: writes go one after
+ * the other, and one that has failed goes first.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "meta/quota/quota-internal.h"
+
+int cfs_quotas_begin_flush(struct cfs_quotas *q, cfs_deadline_t deadline)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&q->lock);
+	while (q->flushing && !rc)
+		rc = cfs_cond_wait(&q->flushed, &q->lock, deadline);
+	if (!q->flushing)
+		rc = 0;
+	q->flushing |= !rc;
+	pthread_mutex_unlock(&q->lock);
+	return rc;
+}
+
+void cfs_quotas_end_flush(struct cfs_quotas *q)
+{
+	pthread_mutex_lock(&q->lock);
+	q->flushing = false;
+	pthread_cond_broadcast(&q->flushed);
+	pthread_mutex_unlock(&q->lock);
+}
+
+void cfs_quotas_drop_write(struct cfs_quotas *q)
+{
+	free(q->write.mark);
+	free(q->write.dirs);
+	free(q->write.deltas);
+	q->write = (struct usage_write){0};
+}
+
+/* The info of the session as a JSON object, with one more member. */
+static int make_mark(struct cfs_quotas *q)
+{
+	int len = q->session ? (int)strlen(q->session) - 1 : 0;
+
+	if (len > 0 && asprintf(&q->write.mark, "%.*s,\"Flush\":\"%016llx\"}", len, q->session,
+				(unsigned long long)cfs_random_u64()) < 0) {
+		q->write.mark = NULL;
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+static int take_usage(struct cfs_quotas *q)
+{
+	struct usage_write *w = &q->write;
+	int rc = q->eng->ops->inline_usage ? 0 : make_mark(q);
+
+	if (rc || q->eng->ops->inline_usage)
+		return rc;
+	w->n_dirs = cfs_usage_batch_take(q->batch, &w->space, &w->inodes, &w->dirs);
+	w->begun = w->n_dirs || w->space || w->inodes;
+	return 0;
+}
+
+static int take_limits(struct cfs_quotas *q)
+{
+	struct usage_write *w = &q->write;
+	size_t i;
+	int rc = make_mark(q);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&q->lock);
+	w->deltas = q->n ? calloc(q->n, sizeof(*w->deltas)) : NULL;
+	if (q->n && !w->deltas)
+		rc = -ENOMEM;
+	for (i = 0; i < q->n && !rc; i++) {
+		if (!q->v[i].pending_space && !q->v[i].pending_inodes)
+			continue;
+		w->deltas[w->n_deltas] = q->v[i].q;
+		w->deltas[w->n_deltas].used_space = q->v[i].pending_space;
+		w->deltas[w->n_deltas++].used_inodes = q->v[i].pending_inodes;
+	}
+	pthread_mutex_unlock(&q->lock);
+	w->begun = w->n_deltas > 0;
+	return rc;
+}
+
+static void limits_stored(struct cfs_quotas *q)
+{
+	const struct usage_write *w = &q->write;
+	size_t i;
+
+	pthread_mutex_lock(&q->lock);
+	for (i = 0; i < w->n_deltas; i++) {
+		const struct cfs_quota *d = &w->deltas[i];
+		struct limit *l = cfs_quotas_find(q, d->kind, d->key);
+
+		if (!l)
+			continue;
+		l->pending_space -= d->used_space;
+		l->pending_inodes -= d->used_inodes;
+		l->q.used_space += d->used_space;
+		l->q.used_inodes += d->used_inodes;
+	}
+	pthread_mutex_unlock(&q->lock);
+}
+
+/* Writes what was taken. On an error it stays for the next flush. */
+static int write_taken(struct cfs_quotas *q, const struct cfs_ctx *ctx)
+{
+	const struct cfs_engine_ops *ops = q->eng->ops;
+	const struct usage_write *w = &q->write;
+	int rc = 0;
+
+	atomic_fetch_add(&q->flush_begun, 1);
+	if (w->n_deltas)
+		rc = ops->add_quota_usage(q->eng, ctx, w->mark, w->deltas, w->n_deltas);
+	else if (w->begun)
+		rc = ops->add_usage(q->eng, ctx, w->mark, w->space, w->inodes, w->dirs, w->n_dirs);
+	if (!rc) {
+		atomic_fetch_add(&q->flushed_space, w->space);
+		atomic_fetch_add(&q->flushed_inodes, w->inodes);
+		limits_stored(q);
+		cfs_quotas_drop_write(q);
+	}
+	atomic_fetch_add(&q->flush_ended, 1);
+	return rc;
+}
+
+int cfs_quotas_flush(struct cfs_quotas *q, const struct cfs_ctx *ctx)
+{
+	static int (*const takes[])(struct cfs_quotas *) = {take_usage, take_limits};
+	int rc = cfs_quotas_begin_flush(q, ctx->deadline);
+	size_t i;
+
+	if (rc)
+		return rc;
+	if (q->write.begun)
+		rc = write_taken(q, ctx);
+	for (i = 0; i < CFS_ARRAY_SIZE(takes) && !rc; i++) {
+		rc = takes[i](q);
+		if (!rc)
+			rc = write_taken(q, ctx);
+	}
+	/* Nothing was taken, for want of memory. */
+	if (!q->write.begun)
+		cfs_quotas_drop_write(q);
+	cfs_quotas_end_flush(q);
+	return rc;
+}

@@ -88,7 +88,11 @@ def test_popular_blocks_have_copies(ws):
         blocks = [x["owners"] for x in cache_map(ws, a)["blocks"]]
         return all(o["cached"] is True for x in blocks if me not in [o["id"] for o in x] for o in x)
 
-    wait_until(copied, 90, "copies of all blocks")
+    try:
+        wait_until(copied, 90, "copies of all blocks")
+    except TimeoutError:
+        print("member", me, *cache_map(ws, a)["blocks"], sep="\n")
+        raise
     assert fetches(team) == BLOCKS
     # It beats on, but answers nobody: its peers cannot tell that it is gone.
     drop_page_cache()

@@ -40,10 +40,13 @@ static int make_path(const struct cfs_object_file *o, const char *key, char path
 	return n < PATH_MAX ? 0 : -ENAMETOOLONG;
 }
 
-/* Creates the directories above the last '/' of path that are missing; others may do the same. */
-static int make_parents(char *path)
+/*
+ * Creates the directories above the last '/' of path that are missing, but for those in its first
+ * `kept` bytes; others may do the same.
+ */
+static int make_parents(char *path, size_t kept)
 {
-	char *slash = path;
+	char *slash = path + kept;
 	int r;
 
 	while ((slash = strchr(slash + 1, '/')) != NULL) {
@@ -132,7 +135,7 @@ static ssize_t file_get_nowait(struct cfs_object_store *base, const char *key, u
 	return n < 0 ? -EAGAIN : n;
 }
 
-static int write_tmp(char *tmp, const struct iovec *src, int n_src)
+static int write_tmp(const struct cfs_object_file *o, char *tmp, const struct iovec *src, int n_src)
 {
 	size_t len = cfs_iov_len(src, n_src);
 	ssize_t n;
@@ -140,13 +143,14 @@ static int write_tmp(char *tmp, const struct iovec *src, int n_src)
 
 	fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, FILE_MODE);
 	if (fd < 0 && errno == ENOENT) {
-		r = make_parents(tmp);
-		if (r < 0)
+		/* Without the bucket its disk is not mounted: objects must not go below its place. */
+		r = make_parents(tmp, strlen(o->bucket) - 1);
+		if (r < 0 && r != -ENOENT)
 			return r;
 		fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, FILE_MODE);
 	}
 	if (fd < 0)
-		return -errno;
+		return errno == ENOENT ? -ENODEV : -errno;
 	n = transfer(fd, true, 0, src, n_src, 0);
 	r = n < 0 ? (int)n : (size_t)n < len ? -EIO : 0;
 	/* Network file systems report a full disk or quota here. */
@@ -174,7 +178,7 @@ static int file_put(struct cfs_object_store *base, const char *key, const struct
 		     (unsigned long)(cfs_random_u64() >> 1));
 	if (n >= (int)sizeof(tmp))
 		return -ENAMETOOLONG;
-	r = write_tmp(tmp, src, n_src);
+	r = write_tmp(o, tmp, src, n_src);
 	if (r < 0)
 		return r;
 	if (rename(tmp, path) < 0) {
@@ -298,7 +302,7 @@ static int file_create(struct cfs_object_store *base, cfs_deadline_t deadline)
 	struct cfs_object_file *o = (struct cfs_object_file *)base;
 	int r;
 
-	r = make_parents(o->bucket);
+	r = make_parents(o->bucket, 0);
 	if (r < 0)
 		return r;
 	if (access(o->bucket, R_OK | W_OK | X_OK) < 0)

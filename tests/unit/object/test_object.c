@@ -281,6 +281,23 @@ static void files_have_the_format_s_modes(void **state)
 	assert_int_equal(st.st_mode & 07777, 0640);
 }
 
+/* The bucket's disk is not mounted any more: a put must not write to the disk below. */
+static void missing_bucket_is_not_made_again(void **state)
+{
+	static const char *const keys[] = {"a/1", "a/2"};
+	char away[160];
+
+	put_ok("a/1", "abc");
+	snprintf(away, sizeof(away), "%s.away", bucket);
+	assert_int_equal(rename(bucket, away), 0);
+	assert_int_equal(put("a/2", "xyz"), -ENODEV);
+	assert_int_equal(put("2", "xyz"), -ENODEV);
+	assert_int_equal(access(bucket, F_OK), -1);
+	assert_int_equal(rename(away, bucket), 0);
+	put_ok("a/2", "xyz");
+	expect_list("", "", keys, 2);
+}
+
 /* A put that fails leaves neither the object nor its temporary file. */
 static void failed_put_leaves_nothing(void **state)
 {
@@ -422,6 +439,7 @@ int main(void)
 		FILE_TEST(list_failure_is_an_error),
 		FILE_TEST(temporary_files_stay_hidden),
 		FILE_TEST(files_have_the_format_s_modes),
+		FILE_TEST(missing_bucket_is_not_made_again),
 		FILE_TEST(failed_put_leaves_nothing),
 		FILE_TEST(parents_appear_once),
 		cmocka_unit_test(bad_conf_is_refused),

@@ -135,94 +135,6 @@ static ssize_t file_get_nowait(struct cfs_object_store *base, const char *key, u
 	return n < 0 ? -EAGAIN : n;
 }
 
-static int write_tmp(const struct cfs_object_file *o, char *tmp, const struct iovec *src, int n_src)
-{
-	size_t len = cfs_iov_len(src, n_src);
-	ssize_t n;
-	int fd, r;
-
-	fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, FILE_MODE);
-	if (fd < 0 && errno == ENOENT) {
-		/* Without the bucket its disk is not mounted: objects must not go below its place. */
-		r = make_parents(tmp, strlen(o->bucket) - 1);
-		if (r < 0 && r != -ENOENT)
-			return r;
-		fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, FILE_MODE);
-	}
-	if (fd < 0)
-		return errno == ENOENT ? -ENODEV : -errno;
-	n = transfer(fd, true, 0, src, n_src, 0);
-	r = n < 0 ? (int)n : (size_t)n < len ? -EIO : 0;
-	/* Network file systems report a full disk or quota here. */
-	if (close(fd) < 0 && r == 0)
-		r = -errno;
-	if (r < 0)
-		unlink(tmp);
-	return r;
-}
-
-static int file_put(struct cfs_object_store *base, const char *key, const struct iovec *src,
-		    int n_src, unsigned tier, cfs_deadline_t deadline)
-{
-	struct cfs_object_file *o = (struct cfs_object_file *)base;
-	char path[PATH_MAX], tmp[PATH_MAX];
-	const char *name;
-	int n, r;
-
-	r = make_path(o, key, path);
-	if (r < 0)
-		return r;
-	name = strrchr(path, '/') + 1;
-	n = snprintf(tmp, sizeof(tmp), "%.*s" CFS_FILE_TMP_PREFIX "%.*s" CFS_FILE_TMP_INFIX "%lu",
-		     (int)(name - path), path, TMP_NAME_KEPT, name,
-		     (unsigned long)(cfs_random_u64() >> 1));
-	if (n >= (int)sizeof(tmp))
-		return -ENAMETOOLONG;
-	r = write_tmp(o, tmp, src, n_src);
-	if (r < 0)
-		return r;
-	if (rename(tmp, path) < 0) {
-		r = -errno;
-		unlink(tmp);
-	}
-	return r;
-}
-
-static int file_del(struct cfs_object_store *base, const char *key, cfs_deadline_t deadline)
-{
-	struct cfs_object_file *o = (struct cfs_object_file *)base;
-	char path[PATH_MAX];
-	int r;
-
-	r = make_path(o, key, path);
-	if (r < 0)
-		return r;
-	return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
-}
-
-static int file_head(struct cfs_object_store *base, const char *key, struct cfs_object_info *ret,
-		     cfs_deadline_t deadline)
-{
-	struct cfs_object_file *o = (struct cfs_object_file *)base;
-	char path[PATH_MAX];
-	struct stat st;
-	int r;
-
-	r = make_path(o, key, path);
-	if (r < 0)
-		return r;
-	if (stat(path, &st) < 0)
-		return -errno;
-	if (!S_ISREG(st.st_mode))
-		return -ENOENT;
-	*ret = (struct cfs_object_info){
-		.key = key,
-		.size = (uint64_t)st.st_size,
-		.mtime_s = st.st_mtim.tv_sec,
-	};
-	return 0;
-}
-
 /* The previous process had the same directory open: the number of its description `nth`, or -1. */
 static int desc_before(const struct cfs_object_descs *d, int fd, unsigned nth)
 {
@@ -268,14 +180,143 @@ static void close_bucket(struct cfs_object_file *o)
 
 static int open_bucket(struct cfs_object_file *o, struct cfs_object_descs *d)
 {
+	int r = 0;
 	unsigned i;
 
-	for (i = 0; i < CFS_ARRAY_SIZE(o->fd); i++) {
+	pthread_mutex_lock(&o->open_lock);
+	for (i = 0; i < CFS_ARRAY_SIZE(o->fd) && r == 0; i++) {
 		if (o->fd[i] < 0)
 			o->fd[i] = open_desc(o->bucket, d, i);
 		if (o->fd[i] < 0)
-			return -errno;
+			r = -errno;
 	}
+	pthread_mutex_unlock(&o->open_lock);
+	return r;
+}
+
+/* Puts the file system that has the bucket's path in the place of the one that was opened. */
+static int reopen_bucket(struct cfs_object_file *o)
+{
+	int r = 0, fd;
+	unsigned i;
+
+	for (i = 0; i < CFS_ARRAY_SIZE(o->fd) && r == 0; i++) {
+		fd = open(o->bucket, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		if (fd < 0)
+			return -errno;
+		/* Atomically: a sync may be under way. */
+		r = dup3(fd, o->fd[i], O_CLOEXEC) < 0 ? -errno : 0;
+		close(fd);
+	}
+	return r;
+}
+
+/*
+ * Objects must go to the file system that is synced. Its disk may not be mounted any more, or
+ * another one over it: -ENODEV. Before the first put the bucket may still change.
+ */
+static int check_bucket(struct cfs_object_file *o)
+{
+	bool first = !atomic_exchange(&o->used, true);
+	struct stat there, opened;
+	int r = open_bucket(o, NULL);
+
+	if (r == 0 && (stat(o->bucket, &there) < 0 || fstat(o->fd[0], &opened) < 0))
+		r = -errno;
+	if (r == 0 && there.st_dev != opened.st_dev)
+		r = first ? reopen_bucket(o) : -ENODEV;
+	if (r < 0 && first)
+		atomic_store(&o->used, false);
+	return r == -ENOENT ? -ENODEV : r;
+}
+
+static int write_tmp(const struct cfs_object_file *o, char *tmp, const struct iovec *src, int n_src)
+{
+	size_t len = cfs_iov_len(src, n_src);
+	ssize_t n;
+	int fd, r;
+
+	fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, FILE_MODE);
+	if (fd < 0 && errno == ENOENT) {
+		r = make_parents(tmp, strlen(o->bucket) - 1);
+		if (r < 0 && r != -ENOENT)
+			return r;
+		fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, FILE_MODE);
+	}
+	if (fd < 0)
+		return errno == ENOENT ? -ENODEV : -errno;
+	n = transfer(fd, true, 0, src, n_src, 0);
+	r = n < 0 ? (int)n : (size_t)n < len ? -EIO : 0;
+	/* Network file systems report a full disk or quota here. */
+	if (close(fd) < 0 && r == 0)
+		r = -errno;
+	if (r < 0)
+		unlink(tmp);
+	return r;
+}
+
+static int file_put(struct cfs_object_store *base, const char *key, const struct iovec *src,
+		    int n_src, unsigned tier, cfs_deadline_t deadline)
+{
+	struct cfs_object_file *o = (struct cfs_object_file *)base;
+	char path[PATH_MAX], tmp[PATH_MAX];
+	const char *name;
+	int n, r;
+
+	r = make_path(o, key, path);
+	if (r < 0)
+		return r;
+	name = strrchr(path, '/') + 1;
+	n = snprintf(tmp, sizeof(tmp), "%.*s" CFS_FILE_TMP_PREFIX "%.*s" CFS_FILE_TMP_INFIX "%lu",
+		     (int)(name - path), path, TMP_NAME_KEPT, name,
+		     (unsigned long)(cfs_random_u64() >> 1));
+	if (n >= (int)sizeof(tmp))
+		return -ENAMETOOLONG;
+	r = check_bucket(o);
+	if (r < 0)
+		return r;
+	r = write_tmp(o, tmp, src, n_src);
+	if (r < 0)
+		return r;
+	if (rename(tmp, path) < 0) {
+		r = -errno;
+		unlink(tmp);
+	}
+	return r;
+}
+
+static int file_del(struct cfs_object_store *base, const char *key, cfs_deadline_t deadline)
+{
+	struct cfs_object_file *o = (struct cfs_object_file *)base;
+	char path[PATH_MAX];
+	int r;
+
+	r = make_path(o, key, path);
+	if (r < 0)
+		return r;
+	return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
+}
+
+static int file_head(struct cfs_object_store *base, const char *key, struct cfs_object_info *ret,
+		     cfs_deadline_t deadline)
+{
+	struct cfs_object_file *o = (struct cfs_object_file *)base;
+	char path[PATH_MAX];
+	struct stat st;
+	int r;
+
+	r = make_path(o, key, path);
+	if (r < 0)
+		return r;
+	if (stat(path, &st) < 0)
+		return -errno;
+	if (!S_ISREG(st.st_mode))
+		return -ENOENT;
+	*ret = (struct cfs_object_info){
+		.key = key,
+		.size = (uint64_t)st.st_size,
+		.mtime_s = st.st_mtim.tv_sec,
+	};
 	return 0;
 }
 
@@ -315,6 +356,7 @@ static void file_close(struct cfs_object_store *base)
 	struct cfs_object_file *o = (struct cfs_object_file *)base;
 
 	close_bucket(o);
+	pthread_mutex_destroy(&o->open_lock);
 	free(o->bucket);
 	free(o);
 }
@@ -356,6 +398,9 @@ int cfs_object_open_file(const struct cfs_object_conf *conf, struct cfs_object_s
 	o->base.ops = &file_ops;
 	o->fd[0] = o->fd[1] = -1;
 	o->both = true;
+	pthread_mutex_init(&o->open_lock, NULL);
+	/* The process before has put objects where these descriptions are. */
+	atomic_init(&o->used, conf->descs && conf->descs->n_before);
 	/* A missing or unreadable bucket is reported by the first call. */
 	open_bucket(o, conf->descs);
 	*ret = &o->base;

@@ -3,6 +3,9 @@
 #ifndef CFS_OBJECT_FILE_H
 #define CFS_OBJECT_FILE_H
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "object-internal.h"
 
 /* Temporary files are PREFIX name INFIX random. */
@@ -18,7 +21,9 @@ struct cfs_object_file {
 	 * between two descriptions. A process that dies in a sync, after the kernel has reported a
 	 * failure to it, leaves one behind that reports the failure to its successor.
 	 */
-	int fd[2];
+	_Atomic int fd[2];
+	pthread_mutex_t open_lock; /* of the threads that open them */
+	_Atomic bool used;	   /* by a put: the bucket stays on its file system */
 	unsigned turn;
 	bool both; /* the next sync is to hear both */
 };

@@ -249,6 +249,31 @@ def test_full_object_directory(ws, small_disk):
     assert read(mnt / "after") == data(30 << 20)
 
 
+@pytest.mark.deadline(180)
+def test_object_directory_whose_disk_is_unmounted(ws, small_disk):
+    """The mount point is left: no block may go below it, where no fsync would reach it."""
+    vol = ws.volume()
+    vol.check_options = {"unmounted": True, "leaks": "warn"}
+    mnt = vol.mount("io-timeout=5,put-timeout=5", expect=r"ENODEV|EIO|object")
+    write(mnt / "before", data(100_000))
+    aside = ws.path("aside")
+    aside.mkdir()
+    subprocess.run(["mount", "--bind", small_disk, aside], check=True)
+    try:
+        subprocess.run(["umount", "-l", small_disk], check=True)
+        error, left = try_write(mnt / "during", data(1_000_000)), os.listdir(small_disk)
+        subprocess.run(["mount", "--bind", aside, small_disk], check=True)
+    finally:
+        subprocess.run(["umount", aside], check=True)
+    assert error is not None and not left
+    wait_until(
+        lambda: try_write(mnt / "after", data(1_000_000)) is None, 30, "a write after the repair"
+    )
+    assert read(mnt / "after") == data(1_000_000)
+    assert read(mnt / "before") == data(100_000)
+    os.unlink(mnt / "during")
+
+
 # -- metadata
 
 

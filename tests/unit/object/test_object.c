@@ -298,6 +298,43 @@ static void missing_bucket_is_not_made_again(void **state)
 	expect_list("", "", keys, 2);
 }
 
+/*
+ * The bucket's disk is unmounted, which leaves an empty directory, or another disk is mounted over
+ * it: syncs would not reach what is put there. Here the bucket is a link to either of two disks.
+ */
+static void bucket_stays_on_its_disk(void **state)
+{
+	char disk[] = "/dev/shm/cachefs-test-object-XXXXXX", below[160], link[160], object[200];
+	static const char *const keys[] = {"a/1", "a/2"};
+
+	assert_ptr_not_equal(mkdtemp(disk), NULL);
+	snprintf(link, sizeof(link), "%s/link", bucket);
+	snprintf(below, sizeof(below), "%s/below", bucket);
+	assert_int_equal(mkdir(below, 0700), 0);
+	assert_int_equal(symlink(below, link), 0);
+	cfs_object_close(store);
+	open_store("file", link);
+	/* Not mounted yet when the store is opened. */
+	assert_int_equal(store->ops->sync(store, soon()), 0);
+	assert_int_equal(unlink(link) + symlink(disk, link), 0);
+	put_ok("a/1", "abc");
+	assert_int_equal(unlink(link) + symlink(below, link), 0);
+	assert_int_equal(put("a/2", "xyz"), -ENODEV);
+	assert_int_equal(put("a/2", "xyz"), -ENODEV);
+	assert_int_equal(rmdir(below), 0); /* nothing is in it */
+	assert_int_equal(put("a/2", "xyz"), -ENODEV);
+	assert_int_equal(unlink(link) + symlink(disk, link), 0);
+	put_ok("a/2", "xyz");
+	expect_list("", "", keys, 2);
+	assert_int_equal(store->ops->sync(store, soon()), 0);
+	snprintf(object, sizeof(object), "%s/a/1", disk);
+	assert_int_equal(unlink(object), 0);
+	snprintf(object, sizeof(object), "%s/a/2", disk);
+	assert_int_equal(unlink(object), 0);
+	snprintf(object, sizeof(object), "%s/a", disk);
+	assert_int_equal(rmdir(object) + rmdir(disk), 0);
+}
+
 /* A put that fails leaves neither the object nor its temporary file. */
 static void failed_put_leaves_nothing(void **state)
 {
@@ -440,6 +477,7 @@ int main(void)
 		FILE_TEST(temporary_files_stay_hidden),
 		FILE_TEST(files_have_the_format_s_modes),
 		FILE_TEST(missing_bucket_is_not_made_again),
+		FILE_TEST(bucket_stays_on_its_disk),
 		FILE_TEST(failed_put_leaves_nothing),
 		FILE_TEST(parents_appear_once),
 		cmocka_unit_test(bad_conf_is_refused),

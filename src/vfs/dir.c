@@ -106,7 +106,7 @@ int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	}
 	r = check_open(v, ctx, ino);
 	if (r < 0)
-		return (int)stale_if_gone(v, ino, r);
+		return stale_if_gone(v, ino, r);
 	d = dir_new(v, ctx, ino);
 	if (!d)
 		return -ENOMEM;

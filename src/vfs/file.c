@@ -159,7 +159,7 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 		r = open_vnode(v, ctx, n, flags, &attr, asked_ns, ret);
 	if (r < 0)
 		vnode_put(n);
-	return (int)stale_if_gone(v, ino, r);
+	return stale_if_gone(v, ino, r);
 }
 
 /*
@@ -209,7 +209,7 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 		    : open_vnode(v, &own, n, flags & ~O_TRUNC, &attr, asked_ns, ret_open);
 	if (r < 0) {
 		vnode_put(n);
-		return (int)stale_if_gone(v, ret->ino, r);
+		return stale_if_gone(v, ret->ino, r);
 	}
 	ret->attr = attr;
 	if (existed)

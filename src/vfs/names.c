@@ -115,7 +115,7 @@ int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct
 	return r;
 }
 
-ssize_t stale_if_gone(struct cfs_vfs *v, cfs_ino_t ino, ssize_t r)
+int stale_if_gone(struct cfs_vfs *v, cfs_ino_t ino, int r)
 {
 	if (r != -ENOENT)
 		return r;
@@ -198,7 +198,7 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 		if (!attr_read(v, e.ino, seq, asked_ns, &ret->attr))
 			r = get_attr(v, ctx, e.ino, &ret->attr, &ret->attr_ms);
 		if (r < 0)
-			return (int)stale_if_gone(v, e.ino, r);
+			return stale_if_gone(v, e.ino, r);
 		keep_name(v, seq, now_ms, parent, name, len, ret);
 	}
 	ret->ino = ino_out(v, ret->ino);
@@ -220,7 +220,7 @@ int cfs_vfs_getattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		return special_getattr(v, ino, &ret->attr);
 	}
 	ino = ino_in(v, ino);
-	return (int)stale_if_gone(v, ino, get_attr(v, ctx, ino, &ret->attr, &ret->attr_ms));
+	return stale_if_gone(v, ino, get_attr(v, ctx, ino, &ret->attr, &ret->attr_ms));
 }
 
 /* ---- setattr ---- */
@@ -362,7 +362,7 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	if (set & CFS_VFS_SET_SIZE) {
 		r = change_size(v, ctx, ino, fh, in->length, &ret->attr);
 		if (r < 0)
-			return (int)stale_if_gone(v, ino, r);
+			return stale_if_gone(v, ino, r);
 		set &= ~CFS_VFS_SET_SIZE;
 		/* A truncate by a caller that may not keep them; most files have no such bits. */
 		if (!(ret->attr.mode & (S_ISUID | S_ISGID)))
@@ -370,7 +370,7 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	} else if (!(set & ~(uint32_t)CFS_SET_CTIME)) {
 		r = change_nothing(v, &late, ino, &set, &want, ret);
 		if (r < 0 || !set)
-			return (int)stale_if_gone(v, ino, r);
+			return stale_if_gone(v, ino, r);
 		ret->attr_ms = (uint32_t)v->conf.attr_timeout_ms;
 	}
 	if (set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW))
@@ -378,7 +378,7 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	if (set)
 		r = cfs_meta_setattr(v->conf.meta, &late, ino, set, &want, &ret->attr);
 	inode_changed(v, ino, seq, asked_ns, r == 0 ? &ret->attr : NULL);
-	return (int)stale_if_gone(v, ino, r);
+	return stale_if_gone(v, ino, r);
 }
 
 int cfs_vfs_readlink(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
@@ -391,7 +391,7 @@ int cfs_vfs_readlink(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 	r = cfs_meta_readlink(v->conf.meta, ctx, ino, buf);
 	if (r == 0 && keeps_atime(v, ino) && get_attr(v, ctx, ino, &attr, &ms) == 0)
 		touch_atime(v, ctx, ino, &attr);
-	return (int)stale_if_gone(v, ino, r);
+	return stale_if_gone(v, ino, r);
 }
 
 int cfs_vfs_access(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int mask)
@@ -406,7 +406,7 @@ int cfs_vfs_access(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, 
 	r = get_attr(v, ctx, ino, &attr, &ms);
 	if (r == 0)
 		r = cfs_meta_access(v->conf.meta, ctx, ino, mask, &attr);
-	return (int)stale_if_gone(v, ino, r);
+	return stale_if_gone(v, ino, r);
 }
 
 /* ---- changes of the tree ---- */
@@ -431,7 +431,7 @@ int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mkn
 	*ret_before = replay_made(v, ctx, in.parent, in.name, in.name_len, recorded_ino(ctx), &e);
 	r = *ret_before ? 0 : cfs_meta_mknod(v->conf.meta, ctx, &in, &e);
 	if (r < 0 && r != -EEXIST)
-		return (int)stale_if_gone(v, in.parent, r);
+		return stale_if_gone(v, in.parent, r);
 	*ret = (struct cfs_vfs_entry){
 		.ino = e.ino,
 		.attr = e.attr,
@@ -471,7 +471,7 @@ int cfs_vfs_link(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cf
 	if (r == -ENOENT) /* either of the two */
 		stale_if_gone(v, parent, r);
 	if (r < 0)
-		return (int)stale_if_gone(v, ino, r);
+		return stale_if_gone(v, ino, r);
 	ret->ino = ino;
 	ret->attr_ms = (uint32_t)v->conf.attr_timeout_ms;
 	ret->entry_ms = entry_timeout(v, &ret->attr);
@@ -569,7 +569,7 @@ static int rename_missed(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t
 
 	if (r == 0 && !cfs_ino_is_trash(attr.parent))
 		return -ENOENT;
-	return r < 0 && r != -ENOENT ? r : (int)stale_if_gone(v, dst_parent, -ENOENT);
+	return r < 0 && r != -ENOENT ? r : stale_if_gone(v, dst_parent, -ENOENT);
 }
 
 int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req)
@@ -609,5 +609,5 @@ int cfs_vfs_statfs(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		   struct cfs_statfs *ret)
 {
 	ino = ino_is_special(ino) || cfs_ino_is_trash(ino) ? v->conf.root : ino_in(v, ino);
-	return cfs_meta_statfs(v->conf.meta, ctx, ino, ret);
+	return stale_if_gone(v, ino, cfs_meta_statfs(v->conf.meta, ctx, ino, ret));
 }

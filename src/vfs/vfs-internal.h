@@ -194,7 +194,7 @@ int get_attr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, struct
  * r, but -ESTALE for -ENOENT: another mount has removed an inode that the kernel knows. The name
  * may be another inode's, and the kernel looks it up again, once.
  */
-ssize_t stale_if_gone(struct cfs_vfs *v, cfs_ino_t ino, ssize_t r);
+int stale_if_gone(struct cfs_vfs *v, cfs_ino_t ino, int r);
 /*
  * As cfs_vfs_mknod; *ret_before: made by a process that died since. -EEXIST fills *ret with the
  * existing inode, ino 0 when that must not be touched.

@@ -54,7 +54,7 @@ static int check_read(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t in
 }
 
 /* The engine finds no attributes where there is no inode. Cached attributes are believed. */
-static ssize_t found_none(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, ssize_t r)
+static int found_none(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int r)
 {
 	struct cfs_attr attr;
 	uint32_t ms;
@@ -65,7 +65,8 @@ static ssize_t found_none(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_
 ssize_t cfs_vfs_getxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			 const char *name, void *buf, size_t size)
 {
-	ssize_t r = check(v, ino, name);
+	int r = check(v, ino, name);
+	ssize_t n;
 
 	/* The kernel asks for security.capability before every write: answered without the engine.
 	 */
@@ -75,10 +76,10 @@ ssize_t cfs_vfs_getxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t
 	r = check_read(v, ctx, ino, name);
 	if (r < 0)
 		return stale_if_gone(v, ino, r);
-	r = cfs_meta_getxattr(v->conf.meta, ctx, ino, name, buf, size);
-	if (r == -ENODATA)
-		r = found_none(v, ctx, ino, r);
-	return stale_if_gone(v, ino, r);
+	n = cfs_meta_getxattr(v->conf.meta, ctx, ino, name, buf, size);
+	if (n == -ENODATA)
+		n = found_none(v, ctx, ino, -ENODATA);
+	return n < 0 ? stale_if_gone(v, ino, (int)n) : n;
 }
 
 ssize_t cfs_vfs_listxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, char *buf,
@@ -92,9 +93,11 @@ ssize_t cfs_vfs_listxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_
 	ino = ino_in(v, ino);
 	n = cfs_meta_listxattr(v->conf.meta, ctx, ino, buf, size);
 	if (n == 0)
-		n = found_none(v, ctx, ino, n);
-	if (n <= 0 || !size)
-		return stale_if_gone(v, ino, n);
+		n = found_none(v, ctx, ino, 0);
+	if (n < 0)
+		return stale_if_gone(v, ino, (int)n);
+	if (n == 0 || !size)
+		return n;
 	for (from = to = 0; from < (size_t)n; from += len) {
 		len = strnlen(buf + from, (size_t)n - from) + 1;
 		/*
@@ -132,7 +135,7 @@ int cfs_vfs_setxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 	r = cfs_meta_setxattr(v->conf.meta, &with, ino, name, value, size, flags);
 	r = replay_set_xattr(v, ctx, r, ino, name, value, size);
 	cache_changed(&v->cache, 0, 0, ino, NULL);
-	return (int)stale_if_gone(v, ino, r);
+	return stale_if_gone(v, ino, r);
 }
 
 int cfs_vfs_removexattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
@@ -145,7 +148,7 @@ int cfs_vfs_removexattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t 
 	ino = ino_in(v, ino);
 	r = replay_removed_xattr(ctx, cfs_meta_removexattr(v->conf.meta, ctx, ino, name));
 	cache_changed(&v->cache, 0, 0, ino, NULL);
-	return (int)stale_if_gone(v, ino, r);
+	return stale_if_gone(v, ino, r);
 }
 
 /* ---- inode flags ---- */
@@ -169,9 +172,10 @@ int cfs_vfs_get_flags(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t in
 
 	if (ino_is_special(ino))
 		return -ENOTTY;
-	r = get_attr(v, ctx, ino_in(v, ino), &attr, &ms);
+	ino = ino_in(v, ino);
+	r = get_attr(v, ctx, ino, &attr, &ms);
 	if (r < 0)
-		return r;
+		return stale_if_gone(v, ino, r);
 	for (i = 0; i < sizeof(flag_map) / sizeof(flag_map[0]); i++) {
 		if (attr.flags & flag_map[i].stored)
 			flags |= flag_map[i].fs;
@@ -194,7 +198,7 @@ int cfs_vfs_set_flags(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t in
 	/* The Windows bits stay as they are. */
 	r = get_attr(v, ctx, ino, &attr, &ms);
 	if (r < 0)
-		return r;
+		return stale_if_gone(v, ino, r);
 	for (i = 0; i < sizeof(flag_map) / sizeof(flag_map[0]); i++) {
 		attr.flags &= (uint8_t)~flag_map[i].stored;
 		if (flags & flag_map[i].fs)
@@ -205,5 +209,5 @@ int cfs_vfs_set_flags(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t in
 		return -EOPNOTSUPP;
 	r = cfs_meta_setattr(v->conf.meta, ctx, ino, CFS_SET_FLAGS, &attr, &attr);
 	inode_changed(v, ino, seq, 0, NULL);
-	return r;
+	return stale_if_gone(v, ino, r);
 }

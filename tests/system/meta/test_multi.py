@@ -348,6 +348,23 @@ def test_names_whose_inodes_another_mount_removes(ws, engine, replaced):
     assert not bad, "\n".join(map(str, bad))
 
 
+def test_free_space_of_a_directory_that_another_mount_replaces(ws, volume):
+    """With quotas on directories the metadata is asked for the parents of the inode."""
+    new = volume.mount(FRESH)
+    os.mkdir(new / "limited")
+    ws.run("cachefs", "quota", "set", "--path=/limited", "--inodes=9", volume.url, check=True)
+    old = volume.mount("attr-cache=60,entry-cache=60,dir-entry-cache=60")
+    for name in ("replaced", "gone"):
+        os.mkdir(new / name)
+        os.stat(old / name)
+    os.mkdir(new / "next")
+    os.rename(new / "next", new / "replaced")
+    os.rmdir(new / "gone")
+    assert os.statvfs(old / "replaced").f_files > 0
+    with fails("ENOENT"):
+        os.statvfs(old / "gone")
+
+
 def test_names_in_a_directory_that_another_mount_moves_to_the_trash(ws):
     vol = engine_volume(ws, "sqlite", trash_days=1)
     pair = Replaced(vol.mount("attr-cache=60,entry-cache=60,dir-entry-cache=60"), vol.mount(FRESH))

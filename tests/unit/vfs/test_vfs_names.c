@@ -311,6 +311,20 @@ static void any_inode_is_found_as_its_own_dot(void **state)
 	assert_int_equal(cfs_vfs_lookup(vfs, &c, FIRST_INO + 1, ".", 1, &e), -ENOENT);
 }
 
+/* Without it: an ioctl on a name that another mount has replaced answers ENOENT. */
+static void flags_of_an_inode_that_is_gone(void **state)
+{
+	struct cfs_ctx c;
+	uint32_t flags;
+
+	start(1000, 0);
+	fill_engine(1);
+	c = ctx();
+	assert_int_equal(cfs_vfs_get_flags(vfs, &c, FIRST_INO, &flags), 0);
+	assert_int_equal(cfs_vfs_get_flags(vfs, &c, FIRST_INO + 1, &flags), -ESTALE);
+	assert_int_equal(cfs_vfs_set_flags(vfs, &c, FIRST_INO + 1, 0), -ESTALE);
+}
+
 /* Without it: the memory of a mount grows with each directory that it has ever removed. */
 static void a_removed_directory_is_kept_until_it_is_forgotten(void **state)
 {
@@ -347,6 +361,7 @@ int main(void)
 		cmocka_unit_test_teardown(changes_of_names_are_seen_at_once, stop),
 		cmocka_unit_test_teardown(nothing_is_above_the_root_of_a_subdirectory, stop),
 		cmocka_unit_test_teardown(any_inode_is_found_as_its_own_dot, stop),
+		cmocka_unit_test_teardown(flags_of_an_inode_that_is_gone, stop),
 		cmocka_unit_test_teardown(a_removed_directory_is_kept_until_it_is_forgotten, stop),
 	};
 

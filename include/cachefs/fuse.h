@@ -81,16 +81,16 @@ bool cfs_fuse_can_resume(struct cfs_handoff *handoff);
  * Stands in while no process is ready to serve the connection. A request fails with EIO
  * `timeout_ms` after it arrived. Requests that wait since before (since_ms of cfs_now_ms(), when
  * the previous process died) fail `timeout_ms` after that, but not at once. It must end before
- * cfs_fuse_loop(), which receives all other requests again. keep records the handles that were
- * closed meanwhile.
+ * cfs_fuse_loop(), which receives all other requests again. handoff records the handles that
+ * were closed meanwhile.
  */
 struct cfs_fuse_standby;
 int cfs_fuse_standby_begin(int device, struct cfs_handoff *handoff, uint64_t timeout_ms,
 			   uint64_t since_ms, struct cfs_fuse_standby **ret);
 /* The connection has ended. */
-bool cfs_fuse_standby_is_ended(struct cfs_fuse_standby *h);
-/* h may be NULL. Returns how many requests have failed. */
-uint64_t cfs_fuse_standby_end(struct cfs_fuse_standby *h);
+bool cfs_fuse_standby_is_ended(struct cfs_fuse_standby *s);
+/* s may be NULL. Returns how many requests have failed. */
+uint64_t cfs_fuse_standby_end(struct cfs_fuse_standby *s);
 /*
  * Makes the kernel drop its cached name and its directory's cached attributes. Must not run on a
  * thread that a change of that directory waits for.

@@ -9,7 +9,7 @@
  * for pages that have been written. Each record has a key that is stored last and cleared first: a
  * record with a key is complete. Numbers are the machine's own, since the file never leaves it.
  *
- * Every function may be called from any thread. A NULL keep or record is allowed where noted and
+ * Every function may be called from any thread. A NULL handoff or record is allowed where noted and
  * means that nothing is recorded.
  */
 #ifndef CFS_HANDOFF_H

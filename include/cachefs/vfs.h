@@ -240,7 +240,7 @@ bool cfs_vfs_has_unstored(struct cfs_vfs *v, cfs_ino_t ino);
 int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh);
 /*
  * Takes a reference for a request that continues after its reply, when the kernel may close the
- * handle: release and releasedir only note the close, and the last let_go() performs it. False:
+ * handle: release and releasedir only note the close, and the last unpin performs it. False:
  * there is no such handle.
  */
 bool cfs_vfs_pin(struct cfs_vfs *v, uint64_t fh);

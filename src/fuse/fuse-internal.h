@@ -19,8 +19,8 @@
 #define KILLABLE_MAX	 1024
 #define KILLABLE_HANDLES 2
 struct killable {
-	/* FREE: unused; TAKEN: being filled in; RUNS: carried out; LOOKED: being examined, with the
-	 * lock pinned; LEFT: answered early. */
+	/* FREE: unused; CLAIMED: being filled in; RUNNING: carried out; EXAMINED: with the lock held;
+	 * ANSWERED: early. */
 	_Atomic unsigned state;
 	_Atomic pid_t pid;
 	_Atomic uint64_t unique, start_ms; /* unique: of its cfs_request_id */
@@ -134,8 +134,8 @@ void call_leave(void);
 struct cfs_activity_queued *call_show_queued(const struct call *c, const char *queue);
 
 /*
- * admission.c: admission of blocking requests. At most `max` run at a time; the rest are queued, and
- * the thread that frees a slot runs the next one. A queued request owns a copy of all it needs.
+ * admission.c: admission of blocking requests. At most `max` run at a time; the rest are queued,
+ * and the thread that frees a slot runs the next one. A queued request owns a copy of all it needs.
  */
 struct queued {
 	TAILQ_ENTRY(queued) link;

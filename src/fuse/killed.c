@@ -9,7 +9,7 @@
  *
  * The kernel takes the first answer to a request and refuses the second with ENOENT. After the
  * first answer the thread has no request under way, so the kernel may close handles that the
- * request still uses: they are held (cfs_vfs_pin).
+ * request still uses: they are pinned (cfs_vfs_pin).
  *
  * A thread searches for requests that take long. FUSE_INTERRUPT is not used: it comes once, for any
  * signal. The thread sleeps while no request is under way.

@@ -80,7 +80,7 @@ static void apply_read(struct blocking *ch)
 
 void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
-	struct read_slot turn = {0};
+	struct read_slot slot = {0};
 	struct cfs_segs segs;
 	struct call c;
 	int r;
@@ -91,11 +91,11 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
 	if (ino >= CFS_SPECIAL_INO && ino < CFS_SPECIAL_INO_END)
 		c.logged = false;
 	cfs_segs_init(&segs);
-	turn.fuse = c.fuse;
-	cfs_would_block_hook(take_read_slot, &turn);
+	slot.fuse = c.fuse;
+	cfs_would_block_hook(take_read_slot, &slot);
 	r = cfs_vfs_read(c.vfs, &c.ctx, fi->fh, (uint64_t)off, (uint32_t)size, &segs);
 	cfs_would_block_hook(NULL, NULL);
-	if (r == -EBUSY && turn.refused) {
+	if (r == -EBUSY && slot.refused) {
 		blocking_queue(&(struct blocking){
 			.call = c,
 			.apply = apply_read,
@@ -106,8 +106,8 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
 		return;
 	}
 	reply_segs(&c, r, &segs);
-	if (turn.mine)
-		admission_release(turn.fuse);
+	if (slot.mine)
+		admission_release(slot.fuse);
 }
 
 static int drop_set_id(struct call *c, fuse_ino_t ino, uint64_t fh)

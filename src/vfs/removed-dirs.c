@@ -19,23 +19,23 @@ static void free_removed_dir(struct cfs_node *node)
 void removed_dir_add(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_removed *what)
 {
 	struct cfs_node *there;
-	struct removed_dir *g;
+	struct removed_dir *d;
 
 	if (what->outcome == CFS_REMOVED_NONE || what->attr.type != CFS_TYPE_DIR ||
 	    cfs_table_count(v->removed_dirs) >= REMOVED_DIRS_MAX)
 		return;
-	g = calloc(1, sizeof(*g));
-	if (!g)
+	d = calloc(1, sizeof(*d));
+	if (!d)
 		return;
-	g->node.key = what->ino;
-	g->attr = what->attr;
-	g->attr.nlink = 0;
-	g->attr.ctime = ctx->now;
+	d->node.key = what->ino;
+	d->attr = what->attr;
+	d->attr.nlink = 0;
+	d->attr.ctime = ctx->now;
 	cfs_table_read_lock();
-	there = cfs_table_add(v->removed_dirs, &g->node);
+	there = cfs_table_add(v->removed_dirs, &d->node);
 	cfs_table_read_unlock();
-	if (there != &g->node)
-		free(g);
+	if (there != &d->node)
+		free(d);
 }
 
 void removed_dir_forget(struct cfs_vfs *v, cfs_ino_t ino)

@@ -101,9 +101,9 @@ void handle_free(struct handles *t, uint64_t fh, struct handle *h);
 struct handle *handle_find_any(struct handles *t, uint64_t fh);
 /* Keeps it from being closed; false: it does not exist, or is closed already. */
 bool handle_pin(struct handles *t, uint64_t fh);
-/* True: the close was put off until this moment, and the caller must do it. */
+/* True: the close was deferred until this moment, and the caller must do it. */
 bool handle_unpin(struct handles *t, uint64_t fh);
-/* True: the handle is held, and its holder will close it. */
+/* True: the handle is pinned, and the last unpin closes it. */
 bool handle_defer_close(struct handles *t, uint64_t fh);
 /*
  * Restores handles of another process, before any is allocated: reserves slots for all records in
@@ -208,8 +208,8 @@ void inode_changed(struct cfs_vfs *v, cfs_ino_t ino, uint64_t seq, uint64_t aske
 		   struct cfs_attr *attr);
 
 /*
- * removed-dirs.c: a removed directory answers fstat(2) until the kernel forgets it, that is until its last
- * descriptor is closed and no process works in it. The metadata has no place for it.
+ * removed-dirs.c: a removed directory answers fstat(2) until the kernel forgets it, that is until
+ * its last descriptor is closed and no process works in it. The metadata has no place for it.
  */
 void removed_dir_add(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_removed *what);
 void removed_dir_forget(struct cfs_vfs *v, cfs_ino_t ino);

@@ -47,11 +47,11 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 	pthread_mutex_init(&v->lock_owners_lock, NULL);
 	r = watchdog_start(v);
 	if (r < 0)
-		goto free_gone;
+		goto free_removed_dirs;
 	*ret = v;
 	return 0;
 
-free_gone:
+free_removed_dirs:
 	pthread_mutex_destroy(&v->lock_owners_lock);
 	cfs_table_destroy(v->removed_dirs);
 free_vnodes:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests that take longer than any deadline allows are reported to the log, with what they wait for.
- * It reads what threads say of themselves (base/activity.h) and takes none of their locks.
+ * Requests that take longer than any deadline allows are reported to the log, with what they wait
+ * for. It reads what threads say of themselves (base/activity.h) and takes none of their locks.
  */
 #include <stdlib.h>
 #include <unistd.h>

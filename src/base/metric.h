@@ -26,12 +26,18 @@ struct cfs_metric {
 struct cfs_metric_table {
 	const struct cfs_metric *v;
 	unsigned n;
-	/* Fills up to CFS_METRIC_SNAPSHOT_MAX bytes, to which the offsets refer. NULL: to the part */
+	/* Fills up to CFS_METRIC_SNAPSHOT_MAX bytes; the offsets are in it. NULL: in the part. */
 	void (*snapshot)(void *part, void *ret);
 };
 
 #define CFS_METRIC_AT(type, field)                                                                 \
-	.offset = offsetof(type, field), .size = sizeof(((type *)0)->field)
+	.offset = offsetof(type, field), .size = CFS_METRIC_SIZE(sizeof(((type *)0)->field))
+/* The size, which must be one that can be read. */
+#define CFS_METRIC_SIZE(size)                                                                      \
+	((size) + 0 * sizeof(struct {                                                              \
+			  _Static_assert((size) == 4 || (size) == 8, "a metric has 4 or 8 bytes"); \
+			  char none;                                                               \
+		  }))
 /* A member of `type`, the part or its snapshot: of 4 or 8 bytes. */
 #define CFS_METRIC(type, n, l, h, field)                                                           \
 	{                                                                                          \

@@ -6,6 +6,7 @@ struct numbers {
 	uint64_t blocks, bytes, oldest_s, damaged;
 	uint64_t uploads, upload_errors, bypassed;
 };
+_Static_assert(sizeof(struct numbers) <= CFS_METRIC_SNAPSHOT_MAX, "they fit");
 
 static void snapshot(void *store, void *ret)
 {

@@ -44,6 +44,9 @@ struct cfs_usage {
 void cfs_usage_add_dir(struct cfs_usage *u, cfs_ino_t dir, int64_t length, int64_t space,
 		       int64_t inodes);
 
+/* A script on Redis takes some thousand arguments at most. */
+enum { CFS_QUOTAS_AT_ONCE = 1000 };
+
 struct cfs_engine_conf {
 	const struct cfs_url *url;
 	const struct cfs_meta_conf *meta;
@@ -304,8 +307,8 @@ struct cfs_engine_ops {
 			 const struct cfs_quota *q); /* limits and usage, absolute */
 	int (*del_quota)(CFS_ENG, CFS_CTX, enum cfs_quota_kind kind, uint64_t key);
 	/*
-	 * used += delta for each, in the order given (the caller sorts: no deadlocks). mark: as for
-	 * add_usage.
+	 * used += delta for each of at most CFS_QUOTAS_AT_ONCE, in the order given (the caller
+	 * sorts: no deadlocks). mark: as for add_usage.
 	 */
 	int (*add_quota_usage)(CFS_ENG, CFS_CTX, const char *mark, const struct cfs_quota *deltas,
 			       size_t n);

@@ -69,24 +69,27 @@ static int take_usage(struct cfs_quotas *q)
 	return 0;
 }
 
-static int take_limits(struct cfs_quotas *q)
+/* From the one with the index *at on, as many as one write may have. */
+static int take_limits(struct cfs_quotas *q, size_t *at)
 {
 	struct usage_write *w = &q->write;
-	size_t i;
 	int rc = make_mark(q);
 
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&q->lock);
-	w->deltas = q->n ? calloc(q->n, sizeof(*w->deltas)) : NULL;
+	w->deltas =
+		q->n ? calloc(CFS_MIN(q->n, (size_t)CFS_QUOTAS_AT_ONCE), sizeof(*w->deltas)) : NULL;
 	if (q->n && !w->deltas)
 		rc = -ENOMEM;
-	for (i = 0; i < q->n && !rc; i++) {
-		if (!q->v[i].pending_space && !q->v[i].pending_inodes)
+	for (; *at < q->n && w->n_deltas < CFS_QUOTAS_AT_ONCE && !rc; ++*at) {
+		const struct limit *l = &q->v[*at];
+
+		if (!l->pending_space && !l->pending_inodes)
 			continue;
-		w->deltas[w->n_deltas] = q->v[i].q;
-		w->deltas[w->n_deltas].used_space = q->v[i].pending_space;
-		w->deltas[w->n_deltas++].used_inodes = q->v[i].pending_inodes;
+		w->deltas[w->n_deltas] = l->q;
+		w->deltas[w->n_deltas].used_space = l->pending_space;
+		w->deltas[w->n_deltas++].used_inodes = l->pending_inodes;
 	}
 	pthread_mutex_unlock(&q->lock);
 	w->begun = w->n_deltas > 0;
@@ -113,14 +116,12 @@ static void limits_stored(struct cfs_quotas *q)
 	pthread_mutex_unlock(&q->lock);
 }
 
-/* Writes what was taken. On an error it stays for the next flush. */
-static int write_taken(struct cfs_quotas *q, const struct cfs_ctx *ctx)
+int cfs_quotas_write(struct cfs_quotas *q, const struct cfs_ctx *ctx)
 {
 	const struct cfs_engine_ops *ops = q->eng->ops;
 	const struct usage_write *w = &q->write;
 	int rc = 0;
 
-	atomic_fetch_add(&q->flush_begun, 1);
 	if (w->n_deltas)
 		rc = ops->add_quota_usage(q->eng, ctx, w->mark, w->deltas, w->n_deltas);
 	else if (w->begun)
@@ -131,24 +132,28 @@ static int write_taken(struct cfs_quotas *q, const struct cfs_ctx *ctx)
 		limits_stored(q);
 		cfs_quotas_drop_write(q);
 	}
-	atomic_fetch_add(&q->flush_ended, 1);
 	return rc;
 }
 
 int cfs_quotas_flush(struct cfs_quotas *q, const struct cfs_ctx *ctx)
 {
-	static int (*const takes[])(struct cfs_quotas *) = {take_usage, take_limits};
 	int rc = cfs_quotas_begin_flush(q, ctx->deadline);
-	size_t i;
+	size_t at = 0;
+	bool more = true;
 
 	if (rc)
 		return rc;
 	if (q->write.begun)
-		rc = write_taken(q, ctx);
-	for (i = 0; i < CFS_ARRAY_SIZE(takes) && !rc; i++) {
-		rc = takes[i](q);
+		rc = cfs_quotas_write(q, ctx);
+	if (!rc)
+		rc = take_usage(q);
+	if (!rc)
+		rc = cfs_quotas_write(q, ctx);
+	while (!rc && more) {
+		rc = take_limits(q, &at);
+		more = q->write.n_deltas == CFS_QUOTAS_AT_ONCE;
 		if (!rc)
-			rc = write_taken(q, ctx);
+			rc = cfs_quotas_write(q, ctx);
 	}
 	/* Nothing was taken, for want of memory. */
 	if (!q->write.begun)

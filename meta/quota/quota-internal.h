@@ -40,7 +40,6 @@ struct cfs_quotas {
 	_Atomic int64_t delta_space, delta_inodes;
 	_Atomic int64_t flushed_space, flushed_inodes; /* of delta, by the batch */
 	_Atomic uint64_t begun, ended;		       /* engine calls that change usage */
-	_Atomic uint64_t flush_begun, flush_ended;     /* of the batch */
 	_Atomic bool on_dirs, on_owners;
 	_Atomic int64_t reserved_space, reserved_inodes; /* of the volume */
 	_Atomic size_t n_reserving;
@@ -94,6 +93,8 @@ size_t cfs_usage_batch_take(struct cfs_usage_batch *b, int64_t *ret_space, int64
 /* One flush or load at a time. */
 int cfs_quotas_begin_flush(struct cfs_quotas *q, cfs_deadline_t deadline);
 void cfs_quotas_end_flush(struct cfs_quotas *q);
+/* Writes what was taken, if anything. On an error it stays for the next flush. */
+int cfs_quotas_write(struct cfs_quotas *q, const struct cfs_ctx *ctx);
 void cfs_quotas_drop_write(struct cfs_quotas *q);
 
 #endif

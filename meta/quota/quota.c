@@ -526,23 +526,21 @@ void cfs_quotas_chown(struct cfs_quotas *q, const struct cfs_usage *u, const str
 static int load_counters(struct cfs_quotas *q, const struct cfs_ctx *ctx)
 {
 	bool is_inline = q->eng->ops->inline_usage;
-	_Atomic uint64_t *all_ended = is_inline ? &q->ended : &q->flush_ended;
-	_Atomic uint64_t *all_begun = is_inline ? &q->begun : &q->flush_begun;
 	int64_t space = 0, inodes = 0, own_space = 0, own_inodes = 0;
 	int i, rc = 0;
 
 	/*
-	 * A change or a flush under way may already be in the counters and not yet in our sums. A
-	 * read without concurrent changes gives an exact base; otherwise the next load corrects it.
+	 * An inline change under way may already be in the counters and not yet in our sums. A read
+	 * without concurrent changes gives an exact base; otherwise the next load corrects it.
 	 */
 	for (i = 0; i < LOAD_TRIES && !rc; i++) {
-		uint64_t ended = atomic_load(all_ended);
-		uint64_t begun = atomic_load(all_begun);
+		uint64_t ended = atomic_load(&q->ended);
+		uint64_t begun = atomic_load(&q->begun);
 
 		rc = q->eng->ops->get_counters(q->eng, ctx, &space, &inodes);
 		own_space = atomic_load(is_inline ? &q->delta_space : &q->flushed_space);
 		own_inodes = atomic_load(is_inline ? &q->delta_inodes : &q->flushed_inodes);
-		if (begun == ended && atomic_load(all_begun) == begun)
+		if (!is_inline || (begun == ended && atomic_load(&q->begun) == begun))
 			break;
 	}
 	if (rc)
@@ -610,13 +608,19 @@ int cfs_quotas_load(struct cfs_quotas *q, const struct cfs_ctx *ctx)
 {
 	struct listing fresh = {0};
 	struct limit *old;
-	int rc = load_counters(q, ctx);
+	int rc = cfs_quotas_begin_flush(q, ctx->deadline);
 
-	if (!rc)
-		rc = cfs_quotas_begin_flush(q, ctx->deadline);
 	if (rc)
 		return rc;
-	rc = q->eng->ops->each_quota(q->eng, ctx, collect, &fresh);
+	/*
+	 * Otherwise it is not known whether the rows contain a write whose answer was lost. A
+	 * server that takes no changes is still read.
+	 */
+	if (q->write.begun)
+		cfs_quotas_write(q, ctx);
+	rc = load_counters(q, ctx);
+	if (!rc)
+		rc = q->eng->ops->each_quota(q->eng, ctx, collect, &fresh);
 	if (rc)
 		goto out;
 	if (fresh.n)

@@ -185,7 +185,7 @@ int rds_op_del_quota(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_q
 			  limits, kind == CFS_QUOTA_DIR ? (size_t)0 : sizeof(limits), line);
 }
 
-static int add_quota_usage(struct cfs_engine *e, const struct cfs_ctx *ctx,
+int rds_op_add_quota_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *mark,
 			   const struct cfs_quota *deltas, size_t n)
 {
 	uint8_t limits[LIMIT_BYTES];
@@ -196,23 +196,13 @@ static int add_quota_usage(struct cfs_engine *e, const struct cfs_ctx *ctx,
 
 	encode(-1, -1, limits);
 	rds_begin(&q, e);
-	rds_script_begin(&q, ctx, &rds_add_quota_usage_lua, 5 * n);
+	rds_script_begin(&q, ctx, &rds_add_quota_usage_lua, 2 + 5 * n);
+	rds_words(&q, "us", cfs_host_sid(e->host), mark ? mark : "");
 	for (i = 0; i < n; i++)
 		rds_words(&q, "suiib", hashes[deltas[i].kind], deltas[i].key, deltas[i].used_space,
 			  deltas[i].used_inodes, limits,
 			  deltas[i].kind == CFS_QUOTA_DIR ? (size_t)0 : sizeof(limits));
 	r = rds_script_run(&q, ctx, CFS_META_OP_other, &a);
 	rds_end(&q);
-	return r;
-}
-
-int rds_op_add_quota_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *mark,
-			   const struct cfs_quota *deltas, size_t n)
-{
-	size_t i;
-	int r = 0;
-
-	for (i = 0; i < n && !r; i += ONE_SCRIPT)
-		r = add_quota_usage(e, ctx, deltas + i, CFS_MIN(n - i, (size_t)ONE_SCRIPT));
 	return r;
 }

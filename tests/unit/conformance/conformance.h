@@ -74,6 +74,7 @@ void trash_off(struct cfs_setting *s);
 #define HOOK(name) _Atomic(__typeof__(((struct cfs_engine_ops *)0)->name)) name
 extern struct engine_hooks {
 	HOOK(each_quota);
+	HOOK(add_quota_usage);
 	HOOK(end_sustained);
 	HOOK(flock);
 	HOOK(setlk);

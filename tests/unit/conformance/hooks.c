@@ -2,7 +2,7 @@
 /* The engine's table of the mount under test, with members that a test takes over for a while. */
 #include "conformance.h"
 
-#define HOOKS(X) X(each_quota) X(end_sustained) X(flock) X(setlk) X(getlk)
+#define HOOKS(X) X(each_quota) X(add_quota_usage) X(end_sustained) X(flock) X(setlk) X(getlk)
 
 struct engine_hooks engine_hooks;
 
@@ -19,6 +19,12 @@ static int each_quota(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_engin
 		      void *arg)
 {
 	return CHOSEN(each_quota)(e, ctx, fn, arg);
+}
+
+static int add_quota_usage(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *mark,
+			   const struct cfs_quota *deltas, size_t n)
+{
+	return CHOSEN(add_quota_usage)(e, ctx, mark, deltas, n);
 }
 
 static int end_sustained(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t sid,

@@ -459,6 +459,99 @@ static void test_load_and_flush(void **state)
 	drop_quota(CFS_QUOTA_DIR, d);
 }
 
+/* A server that carries out a write, does not answer, and is away until it is said to be back. */
+static struct {
+	_Atomic(enum away{CARRIES_OUT, AWAY, BACK}) state;
+	char mark[1024];
+} away;
+
+static int add_then_away(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *mark,
+			 const struct cfs_quota *deltas, size_t n)
+{
+	switch (atomic_load(&away.state)) {
+	case CARRIES_OUT:
+		OK(real_ops()->add_quota_usage(e, ctx, mark, deltas, n));
+		snprintf(away.mark, sizeof(away.mark), "%s", mark);
+		atomic_store(&away.state, AWAY);
+		return -ETIMEDOUT;
+	case AWAY:
+		return -ETIMEDOUT;
+	default:
+		/* A file is never away: its engine does not look for the mark. */
+		if (strcmp(real_ops()->name, "sqlite3") == 0 && strcmp(mark, away.mark) == 0)
+			return 0;
+		return real_ops()->add_quota_usage(e, ctx, mark, deltas, n);
+	}
+}
+
+/*
+ * An outage that is longer than the deadline begins with a lost answer: the usage is stored once,
+ * and a heartbeat that comes before the next flush does not count it twice.
+ */
+static void test_outage(void **state)
+{
+	cfs_ino_t d = test_dir("outage");
+	struct cfs_ctx c = as_root();
+	struct cfs_quota q;
+
+	set_quota(CFS_QUOTA_DIR, d, 0, 3);
+	atomic_store(&away.state, CARRIES_OUT);
+	atomic_store(&engine_hooks.add_quota_usage, add_then_away);
+	make_file(d, "1");
+	assert_int_equal(cfs_quotas_flush(vol.m->quotas, &c), -ETIMEDOUT);
+	assert_int_equal(cfs_quotas_flush(vol.m->quotas, &c), -ETIMEDOUT);
+	make_file(d, "2");
+	atomic_store(&away.state, BACK);
+	OK(cfs_quotas_load(vol.m->quotas, &c));
+	assert_true(cfs_quotas_get(vol.m->quotas, d, &q));
+	assert_int_equal(q.used_inodes, 2);
+	assert_int_equal(stored(CFS_QUOTA_DIR, d).used_inodes, 2);
+	atomic_store(&engine_hooks.add_quota_usage, NULL);
+	OK(try_make(&c, d, "3", CFS_TYPE_FILE, 0644, NULL));
+	assert_int_equal(try_make(&c, d, "4", CFS_TYPE_FILE, 0644, NULL), -EDQUOT);
+	drop_quota(CFS_QUOTA_DIR, d);
+}
+
+enum { OWNERS = CFS_QUOTAS_AT_ONCE + 100, FIRST_OWNER = 700000 };
+
+/* As many files as there are owners are given to root, or (n below 0) back to them. */
+static void give_files(int n)
+{
+	for (uint32_t i = 0; i < OWNERS; i++) {
+		struct cfs_usage u = {.uid = FIRST_OWNER + i, .owner_inodes = n};
+
+		cfs_quotas_chown(vol.m->quotas, &u, &(struct cfs_attr){.uid = 0});
+	}
+}
+
+static int sum_owners(void *arg, const struct cfs_quota *q)
+{
+	int64_t *sum = arg;
+
+	if (q->kind == CFS_QUOTA_USER && q->key >= FIRST_OWNER && q->key < FIRST_OWNER + OWNERS)
+		*sum += q->used_inodes;
+	return 0;
+}
+
+/* More owners than one write has. */
+static void test_many_owners(void **state)
+{
+	struct cfs_ctx c = as_root();
+	int64_t sum = 0;
+
+	change_setting(owners_on);
+	give_files(1);
+	OK(cfs_quotas_flush(vol.m->quotas, &c));
+	OK(vol.m->eng->ops->each_quota(vol.m->eng, &c, sum_owners, &sum));
+	assert_int_equal(sum, -OWNERS);
+	give_files(-1);
+	OK(cfs_quotas_flush(vol.m->quotas, &c));
+	OK(vol.m->eng->ops->each_quota(vol.m->eng, &c, sum_owners, &sum));
+	assert_int_equal(sum, -OWNERS);
+	change_setting(owners_off);
+}
+
 TEST_LIST(quota, T(test_volume_space), T(test_promised_space), T(test_promised_quota),
 	  T(test_racing_creates), T(test_volume_inodes), T(test_directory), T(test_move_tree),
-	  T(test_owners), T(test_flushed_once), T(test_load_and_flush));
+	  T(test_owners), T(test_flushed_once), T(test_load_and_flush), T(test_outage),
+	  T(test_many_owners));

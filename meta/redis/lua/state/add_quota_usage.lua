@@ -1,9 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write:
--- Each: hash, key, space, inodes, limits for an owner without a record ('': such an owner is left
--- alone)
-local function op(...)
+-- mark: of the session sid, '' for none (engine.h). Each: hash, key, space, inodes, limits for an
+-- owner without a record ('': such an owner is left alone)
+local function op(sid, mark, ...)
 	local v = {...}
+	local info = mark ~= '' and call('HGET', P .. 'sessionInfos', sid)
+	if info and info == mark then
+		return {0}
+	elseif info then
+		call('HSET', P .. 'sessionInfos', sid, mark)
+	end
 	for i = 1, #v, 5 do
 		local name, key = v[i], v[i + 1]
 		local known = call('HEXISTS', P .. name, key) == 1

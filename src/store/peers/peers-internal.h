@@ -16,11 +16,13 @@
 
 #include "store/store-internal.h"
 
-/* Of a hash table without chains: blocks that share an element count as one. */
+/* Of a hash table without chains: a block that shares an element with another one replaces it. */
 #define CFS_PEERS_COUNTERS 4093
 
 struct request_counter {
 	uint64_t key, from;
+	uint64_t asked; /* parts of the block that this member has asked for since it was counted */
+	uint32_t next;	/* where its last request ended */
 	unsigned requests;
 };
 

@@ -11,7 +11,8 @@
 #define ROOM_TIMEOUT_MS 2000
 #define STALL_MS	5000 /* object storage has sent nothing for so long: fetches hang */
 #define DISK_TIER	0    /* its number, when there is a disk cache */
-#define REPLICATE_AFTER 3    /* requests for a block */
+#define REPLICATE_AFTER 3    /* readers of a block */
+#define PART_MIN	(64u << 10)
 
 static void refuse(struct cfs_peer_request *req, int err)
 {
@@ -302,19 +303,39 @@ static bool is_on_disk(const struct cfs_peers *p, const struct cfs_peer_request 
 	return p->disk && cfs_disk_tier.holds(p->disk, &b);
 }
 
-/* On the transport's thread. */
+/* The parts of the block that the request is for, a bit each. goes_on: the last request ended at
+ * its beginning, and was for that part. */
+static uint64_t parts_of(const struct cfs_peer_request *req, bool goes_on)
+{
+	uint32_t part = CFS_DIV_UP(req->block.len, 64 * PART_MIN) * PART_MIN;
+	uint32_t first = goes_on ? CFS_DIV_UP(req->off, part) : req->off / part;
+	uint32_t end = CFS_DIV_UP(req->off + req->len, part);
+
+	return first < end ? UINT64_MAX >> (64 - end) >> first << first : 0;
+}
+
+/*
+ * On the transport's thread. A reader counts once for all of a block, in whatever order its
+ * requests arrive, and again when it asks for a part again. That need not be the first one, which
+ * it may have in memory.
+ */
 static void count_request(struct cfs_peers *p, const struct cfs_peer_request *req)
 {
 	uint64_t key = req->block.slice * 0x9e3779b97f4a7c15u + req->block.index;
 	struct request_counter *c = &p->counters[key % CFS_PEERS_COUNTERS];
+	bool same = c->key == key && c->from == req->from;
+	uint64_t parts = parts_of(req, same && c->next == req->off);
 
 	if (c->key != key)
 		*c = (struct request_counter){.key = key};
-	/* A reader counts once for all of a block. */
-	if (req->off == 0 || c->from != req->from)
-		c->requests++;
 	c->from = req->from;
-	if (c->requests < REPLICATE_AFTER)
+	c->next = req->off + req->len;
+	if (same && !(c->asked & parts)) {
+		c->asked |= parts;
+		return;
+	}
+	c->asked = parts;
+	if (++c->requests < REPLICATE_AFTER)
 		return;
 	c->requests = 0;
 	cfs_group_replicate(p->group, &req->block);

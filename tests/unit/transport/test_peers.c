@@ -23,6 +23,7 @@
 #define THREADS 12
 #define OWNER	1
 #define ASKER	2
+#define SECOND	3
 
 static uint8_t byte_at(uint64_t slice, uint32_t off)
 {
@@ -74,6 +75,7 @@ static struct cfs_peers *peers;
 static struct cfs_group *other;
 static struct cfs_disk *disk; /* or NULL */
 static char disk_dir[64];
+static unsigned replicas = 1;
 
 static void refuse_all(void *arg, struct cfs_peer_request *req)
 {
@@ -108,6 +110,7 @@ static struct cfs_group_conf group_conf(uint64_t member, unsigned weight)
 		.name = "team",
 		.member = member,
 		.weight = weight,
+		.replicas = replicas,
 		.address = "127.0.0.1",
 		.heartbeat_ms = 100,
 		.timeout_ms = LONG_MS,
@@ -419,6 +422,94 @@ static void test_serves_while_it_fills(void **state)
 	end_asker();
 }
 
+static struct {
+	struct cfs_group *group;
+	_Atomic unsigned hints;
+} second;
+
+static void count_warm(void *arg, uint64_t from, const struct cfs_peer_block *b,
+		       enum cfs_peer_hint hint)
+{
+	second.hints += hint == CFS_PEER_WARM;
+}
+
+static const struct cfs_peer_serve_ops second_ops = {.get = refuse_all, .hint = count_warm};
+
+static void set_up_replicas(void)
+{
+	struct cfs_group_conf conf;
+	char err[256];
+
+	replicas = 2;
+	set_up(64 * MIB);
+	conf = group_conf(SECOND, 100);
+	conf.ops = &second_ops;
+	second.hints = 0;
+	assert_int_equal(cfs_group_join(&conf, &second.group, err), 0);
+	WAIT_FOR(members_seen(other) == 3 && members_seen(cfs_peers_group(peers)) == 3);
+	replicas = 1;
+}
+
+/* The first one from there on that the store owns before the other member. */
+static uint64_t first_owned(uint64_t slice)
+{
+	uint64_t owners[CFS_GROUP_REPLICAS_MAX];
+	int cached[CFS_GROUP_REPLICAS_MAX];
+
+	for (;; slice++) {
+		struct cfs_block b = {.slice = slice, .len = BLOCK};
+
+		assert_int_equal(cfs_peers_map(peers, &b, owners, cached, soon()), 2);
+		if (owners[0] == OWNER)
+			return slice;
+	}
+}
+
+/* From there to the end of the block, in parts; scattered: not in their order. */
+static void read_block(uint64_t slice, uint32_t from, uint32_t part, bool scattered)
+{
+	struct reading r = {.first = slice, .last = slice, .len = part};
+	unsigned i, n = (BLOCK - from) / part;
+
+	for (i = 0; i < n; i++) {
+		r.off = from + (scattered ? 7 * i % n : i) * part;
+		run_reading(&r);
+	}
+	assert_int_equal(r.good, n);
+}
+
+/*
+ * A popular block has one owner for ever, as its reader has a part of it in memory; or one read of
+ * a block has it copied, as that is many requests.
+ */
+static void test_popular_blocks_are_copied(void **state)
+{
+	static const struct {
+		uint32_t from, part;
+		bool scattered;
+	} reads[] = {
+		{0, BLOCK, false},	  {0, BLOCK / 16, false},
+		{0, BLOCK / 16, true},	  {BLOCK / 4, BLOCK / 4, false},
+		{BLOCK / 2, 4096, false}, {BLOCK - 4096, 4096, false},
+	};
+	unsigned i, k;
+	uint64_t slice = 0;
+
+	set_up_replicas();
+	for (i = 0; i < sizeof(reads) / sizeof(reads[0]); i++) {
+		slice = first_owned(slice + 1);
+		for (k = 0; k < 2; k++)
+			read_block(slice, reads[i].from, reads[i].part, reads[i].scattered);
+		assert_int_equal(second.hints, i);
+		read_block(slice, reads[i].from, reads[i].part, reads[i].scattered);
+		WAIT_FOR(second.hints == i + 1);
+	}
+	cfs_group_leave(second.group);
+	cfs_group_destroy(second.group);
+	end_owner();
+	end_asker();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -428,6 +519,7 @@ int main(void)
 		cmocka_unit_test(test_leaving_while_asked),
 		cmocka_unit_test(test_map_tells_what_is_cached),
 		cmocka_unit_test(test_serves_while_it_fills),
+		cmocka_unit_test(test_popular_blocks_are_copied),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

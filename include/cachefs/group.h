@@ -30,7 +30,7 @@ struct cfs_group;
 
 /*
  * The registry of members and of the group's key; functions as cfs_meta_put_record and its
- * neighbours. Each has its own deadline.
+ * neighbours. Each has its own deadline. drop of a record that is not there: 0.
  */
 typedef int (*cfs_group_record_fn)(void *arg, const char *key, const void *value, size_t len);
 struct cfs_group_registry {

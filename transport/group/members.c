@@ -353,6 +353,11 @@ static int put_self(struct cfs_members *m)
 	int r = 0;
 
 	record.number = ++m->number;
+	/* The list has all whose records can be read: our description may be lost. */
+	if (m->own && m->known && !cfs_roster_find(&m->roster, record.member.id)) {
+		free(m->own_info);
+		m->own_info = NULL;
+	}
 	if (m->head.infos)
 		r = put_info(m, &record);
 	if (r < 0 && r != -ESTALE)
@@ -457,15 +462,18 @@ int cfs_members_write(struct cfs_members *m, uint64_t now_ms)
 	return cfs_members_publish(m);
 }
 
-/* The description last: no record is without one. */
+/*
+ * The record last: it is what is looked for, so an interrupted removal is repeated; and a member
+ * that turns out to be alive misses it, and writes both again.
+ */
 void cfs_members_drop_record(const struct cfs_members *m, uint64_t id)
 {
 	char key[CFS_GROUP_KEY_MAX];
 
-	cfs_group_member_key(m->name, id, key);
+	cfs_group_info_key(m->name, id, key);
 	if (m->registry->drop(m->registry->arg, key) < 0)
 		return;
-	cfs_group_info_key(m->name, id, key);
+	cfs_group_member_key(m->name, id, key);
 	m->registry->drop(m->registry->arg, key);
 }
 

@@ -37,6 +37,7 @@ static struct sim {
 	struct one v[SOME_MAX];
 	size_t n;
 	uint64_t now_ms, seed;
+	unsigned drops;
 } sim;
 
 static uint64_t dice(uint64_t sides)
@@ -611,6 +612,55 @@ static void put_phantom(uint64_t id, uint64_t number)
 	free(text);
 }
 
+/* A member whose description is not there is unknown to every leader that reads the records then. */
+static void test_description_is_lost(void **state)
+{
+	char key[CFS_GROUP_KEY_MAX];
+	size_t i, k;
+
+	for (i = 5; i < 7; i++) {
+		begin(i, 7);
+		run_ms(20000);
+		cfs_group_info_key("team", sim.v[i].self.member.id, key);
+		assert_int_equal(registry_drop(&sim.r, key), 0);
+		for (k = 0; k < 5; k++)
+			die(&sim.v[k]);
+		run_ms(3 * GONE_MS);
+		assert_non_null(leader());
+		assert_true(agreed());
+		end();
+	}
+}
+
+/* Of the records of member 5000 not the second one, once. */
+static int drop_but_second(void *arg, const char *key)
+{
+	if (strstr(key, "/0000000000001388") && sim.drops++ == 1)
+		return -EIO;
+	return registry_drop(arg, key);
+}
+
+/* The registry fails between two removals: a description stays for ever. */
+static void test_removal_is_interrupted(void **state)
+{
+	char record[CFS_GROUP_KEY_MAX], info[CFS_GROUP_KEY_MAX];
+	unsigned minute;
+
+	begin(1, 1);
+	run_ms(20000);
+	put_phantom(5000, 1);
+	cfs_group_member_key("team", 5000, record);
+	cfs_group_info_key("team", 5000, info);
+	assert_true(is_there(record) && is_there(info));
+	sim.v[0].reg.drop = drop_but_second;
+	for (minute = 0; minute < 12; minute++)
+		run_ms(60000);
+	assert_true(sim.drops > 1);
+	assert_false(is_there(record) || is_there(info));
+	sim.v[0].reg.drop = registry_drop;
+	end();
+}
+
 static size_t records_from(uint64_t id, uint64_t end)
 {
 	size_t i, n = 0;
@@ -768,6 +818,8 @@ int main(void)
 		cmocka_unit_test(test_list_is_lost),
 		cmocka_unit_test(test_old_changes_are_removed),
 		cmocka_unit_test(test_listings_end_early),
+		cmocka_unit_test(test_description_is_lost),
+		cmocka_unit_test(test_removal_is_interrupted),
 		cmocka_unit_test(test_malformed_records),
 		cmocka_unit_test(test_traffic),
 		cmocka_unit_test(test_text_there_and_back),

@@ -23,6 +23,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "group-internal.h"
 #include "sorted.h"
@@ -297,15 +298,8 @@ static int note_listed(struct listing *l, uint64_t id, uint64_t cached_bytes)
 {
 	size_t i = cfs_sorted_place(l->v, l->n, sizeof(*l->v), id_of, id);
 
-	if (l->n == l->room) {
-		size_t room = CFS_MAX(2 * l->room, (size_t)16);
-		struct listed *v = reallocarray(l->v, room, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		l->v = v;
-		l->room = room;
-	}
+	if (CFS_ARRAY_ROOM(l->v, l->n, l->room) < 0)
+		return -ENOMEM;
 	memmove(l->v + i + 1, l->v + i, (l->n - i) * sizeof(*l->v));
 	l->v[i] = (struct listed){.id = id, .cached_bytes = cached_bytes};
 	l->n++;

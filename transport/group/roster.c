@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "sorted.h"
 
@@ -82,15 +83,8 @@ int cfs_roster_set(struct cfs_roster *r, const struct cfs_roster_entry *e)
 		r->v[i] = *e;
 		return 0;
 	}
-	if (r->n == r->room) {
-		size_t room = CFS_MAX(2 * r->room, (size_t)16);
-		struct cfs_roster_entry *v = reallocarray(r->v, room, sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		r->v = v;
-		r->room = room;
-	}
+	if (CFS_ARRAY_ROOM(r->v, r->n, r->room) < 0)
+		return -ENOMEM;
 	memmove(r->v + i + 1, r->v + i, (r->n - i) * sizeof(*r->v));
 	r->v[i] = *e;
 	r->n++;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "members.h"
@@ -48,15 +49,8 @@ static int find_or_add(struct cfs_members *m, uint64_t id, struct members_watch 
 	size_t i = cfs_sorted_place(m->watch, m->n_watch, sizeof(*m->watch), id_of, id);
 
 	if (i == m->n_watch || m->watch[i].entry.id != id) {
-		if (m->n_watch == m->room_watch) {
-			size_t room = CFS_MAX(2 * m->room_watch, (size_t)16);
-			struct members_watch *v = reallocarray(m->watch, room, sizeof(*v));
-
-			if (!v)
-				return -ENOMEM;
-			m->watch = v;
-			m->room_watch = room;
-		}
+		if (CFS_ARRAY_ROOM(m->watch, m->n_watch, m->room_watch) < 0)
+			return -ENOMEM;
 		memmove(m->watch + i + 1, m->watch + i, (m->n_watch - i) * sizeof(*m->watch));
 		m->n_watch++;
 		m->watch[i] = (struct members_watch){.entry.id = id};

@@ -385,8 +385,8 @@ void cfs_server_tick(struct cfs_transport *t, bool *ret_busy)
 		*ret_busy |= c->state < CFS_CONN_READY || c->out_armed;
 		if (is_overdue(t, c)) {
 			cfs_conn_close(c, -ETIMEDOUT);
-			next = LIST_FIRST(
-				&t->conns); /* the call may have closed other connections */
+			/* The call may have closed other connections. */
+			next = LIST_FIRST(&t->conns);
 			continue;
 		}
 		if (t->draining && c->ops == &server_ops && c->state == CFS_CONN_READY &&

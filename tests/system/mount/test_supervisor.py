@@ -11,6 +11,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 
@@ -331,6 +332,45 @@ def test_successor_that_is_silent_is_sent_away(ws, volume):
         assert b"not asked for" in silent.recv(4096)
         assert silent.recv(4096) == b""
     upgrade(ws, volume, mnt)
+
+
+# Asks for the mount, and says so when that has been taken.
+ASKS = """
+import fcntl, socket, struct, sys, termios, time
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.connect(sys.argv[1])
+s.send(struct.pack("=IIQ256s", 1, 6, 20000, sys.argv[2].encode()))
+while struct.unpack("i", fcntl.ioctl(s, termios.TIOCOUTQ, b"0123"))[0]:
+    time.sleep(0.002)
+print("asked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_successor_that_dies_while_the_mount_is_left(ws, volume):
+    """The mount is taken back at once: there is no process to wait for."""
+    mnt = volume.mount("io-timeout=60,watchdog=0")
+    write(mnt / "f", b"x")
+    worker, supervisor = mnt.pid(), mnt.process.pid
+    door = "/run/cachefs/mount-%d" % os.minor(os.stat(mnt).st_dev)
+    os.kill(worker, signal.SIGSTOP)  # it leaves later
+    p = ws.popen([sys.executable, "-c", ASKS, door, volume.setting()["UUID"]], stdin=-1, stdout=-1, text=True)
+    assert p.stdout.readline() == "asked\n"
+    p.kill()
+    p.wait(20)
+    wait_until(lambda: not holds_a_process(supervisor), 10, "the supervisor to drop it")
+    os.kill(worker, signal.SIGCONT)
+    wait_until(lambda: not alive(worker), 20, "the end of the process that left")
+    began = time.monotonic()
+    wait_until(lambda: "going on with it" in mnt.log(), 10, "the mount to be taken back")
+    assert time.monotonic() - began < 1 * SLOW
+    assert read(mnt / "f") == b"x"
+    upgrade(ws, volume, mnt)
+
+
+def holds_a_process(pid):
+    """It has a descriptor of another process."""
+    return any(os.readlink(p) == "anon_inode:[pidfd]" for p in pathlib.Path("/proc/%d/fd" % pid).iterdir())
 
 
 def test_supervisor_that_is_late_goes_on(ws, volume, half_taken):

@@ -64,6 +64,8 @@ static void end_successor(const struct supervisor *s)
 {
 	struct pollfd p = {.fd = s->successor_process, .events = POLLIN};
 
+	if (p.fd < 0)
+		return;
 	syscall(SYS_pidfd_send_signal, s->successor_process, SIGKILL, NULL, 0);
 	poll(&p, 1, END_MS);
 }

@@ -10,7 +10,8 @@
  *            and one of them looks at all names while nothing else happens.
  * --timeout  seconds after which an operation that has not returned is a failure of its own
  *
- * Exit status: 0 recorded, 1 an operation did not return (it is named), 2 usage, 3 cannot begin.
+ * Exit status: 0 recorded, 1 an operation did not return (it is named), 2 usage, 3 cannot begin, or
+ * a process ended before its work did.
  */
 #include "history.h"
 
@@ -18,6 +19,7 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -34,6 +36,9 @@
 #define ARENA_OPS    300
 #define MEETING_OPS  30
 #define MOST_CLIENTS 64
+/* The longest wait for a mount that is away, and between two tries. */
+#define ARENA_NS 60000000000U
+#define PAUSE_MS 100
 
 struct team {
 	pthread_barrier_t meeting;
@@ -330,6 +335,19 @@ static void look(struct client *c, unsigned who)
 	pthread_barrier_wait(&c->team->meeting);
 }
 
+/* A mount may be away for a while: the directory is asked for until it is there. */
+static void make_arena(const struct client *c)
+{
+	uint64_t until = now_ns() + ARENA_NS;
+	while (mkdir(c->dir, 0755) < 0 && errno != EEXIST) {
+		if (now_ns() > until) {
+			perror(c->dir);
+			_exit(1);
+		}
+		poll(NULL, 0, PAUSE_MS);
+	}
+}
+
 static void work(struct client *c, uint64_t ops)
 {
 	uint64_t arenas = ops / ((uint64_t)ARENA_OPS * c->teams);
@@ -337,12 +355,8 @@ static void work(struct client *c, uint64_t ops)
 	for (uint64_t i = 0; i <= arenas; i++) {
 		c->arena = (uint32_t)(i * c->teams + c->team_number);
 		snprintf(c->dir, sizeof(c->dir), "%s/a%u", c->root, c->arena);
-		/* A mount may be away for a moment. */
-		for (int n = 0; c->number == 0 && n < 600; n++) {
-			if (mkdir(c->dir, 0755) == 0 || errno == EEXIST)
-				break;
-			usleep(100000);
-		}
+		if (c->number == 0)
+			make_arena(c);
 		pthread_barrier_wait(&c->team->meeting);
 		lock_file(c);
 		for (unsigned m = 0; m < ARENA_OPS / MEETING_OPS; m++) {
@@ -353,12 +367,19 @@ static void work(struct client *c, uint64_t ops)
 	}
 }
 
-static bool ended(pid_t *pids, unsigned n)
+/*
+ * Whether all have ended. One that ended without its work leaves the others at their meeting:
+ * *ret_failed is then set.
+ */
+static bool ended(pid_t *pids, unsigned n, bool *ret_failed)
 {
 	bool all = true;
+	int how;
 	for (unsigned i = 0; i < n; i++) {
-		if (pids[i] && waitpid(pids[i], NULL, WNOHANG) == pids[i])
+		if (pids[i] && waitpid(pids[i], &how, WNOHANG) == pids[i]) {
 			pids[i] = 0;
+			*ret_failed |= how != 0;
+		}
 		all &= !pids[i];
 	}
 	return all;
@@ -373,6 +394,7 @@ int main(int argc, char **argv)
 						{"timeout", 1, NULL, 'w'},
 						{"out", 1, NULL, 'o'},
 						{0}};
+	static const struct timespec look_again = {.tv_sec = 1}; /* at the time of operations */
 	uint64_t seed = now_ns(), ops = 10000, timeout = 90;
 	unsigned per_path = 2, teams = 2;
 	const char *out = NULL;
@@ -442,6 +464,10 @@ int main(int argc, char **argv)
 				return 3;
 		}
 	}
+	sigset_t child;
+	sigemptyset(&child);
+	sigaddset(&child, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &child, NULL);
 	for (unsigned i = 0; i < n; i++) {
 		pids[i] = fork();
 		if (pids[i] < 0)
@@ -451,8 +477,9 @@ int main(int argc, char **argv)
 			_exit(0);
 		}
 	}
-	while (!ended(pids, n) && !status) {
-		usleep(20000);
+	bool failed = false;
+	while (!ended(pids, n, &failed) && !failed && !status) {
+		sigtimedwait(&child, NULL, &look_again);
 		for (unsigned i = 0; i < n; i++) {
 			uint64_t begun = atomic_load(&clients[i].diary->begun);
 			if (!begun || begun + timeout * 1000000000U > now_ns())
@@ -483,5 +510,5 @@ int main(int argc, char **argv)
 		return 3;
 	}
 	printf("operations=%" PRIu64 "\n", done);
-	return status;
+	return failed ? 3 : status;
 }

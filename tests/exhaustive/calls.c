@@ -3,13 +3,11 @@
 #undef _FILE_OFFSET_BITS
 #include "calls.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +15,8 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+#include "libc.h"
 
 /* Longest wait for an answer, in milliseconds. */
 #define ANSWER_MS 10000
@@ -43,17 +43,6 @@ void calls_watch(struct calls *c, const char *path)
 		unsynced = broken + 5;
 	calls = c;
 }
-
-#define CALL(name)                                                                                 \
-	({                                                                                         \
-		static _Atomic(void *) found_;                                                     \
-		void *fn_ = atomic_load(&found_);                                                  \
-		if (!fn_) {                                                                        \
-			fn_ = dlsym(RTLD_NEXT, #name);                                             \
-			atomic_store(&found_, fn_);                                                \
-		}                                                                                  \
-		(__typeof__(&name))fn_;                                                            \
-	})
 
 /* The call of this thread is the last thing that the process does. */
 static __thread bool is_last;
@@ -127,37 +116,7 @@ static int open_at(int at, const char *path, int flags, mode_t mode)
 	return (int)ended(CALL(openat)(at, path, flags, mode));
 }
 
-#define OPEN_MODE(flags)                                                                           \
-	({                                                                                         \
-		mode_t mode_ = 0;                                                                  \
-		if ((flags) & (O_CREAT | __O_TMPFILE)) {                                           \
-			va_list ap_;                                                               \
-			va_start(ap_, flags);                                                      \
-			mode_ = (mode_t)va_arg(ap_, int);                                          \
-			va_end(ap_);                                                               \
-		}                                                                                  \
-		mode_;                                                                             \
-	})
-
-int open(const char *path, int flags, ...)
-{
-	return open_at(AT_FDCWD, path, flags, OPEN_MODE(flags));
-}
-
-int open64(const char *path, int flags, ...)
-{
-	return open_at(AT_FDCWD, path, flags, OPEN_MODE(flags));
-}
-
-int openat(int at, const char *path, int flags, ...)
-{
-	return open_at(at, path, flags, OPEN_MODE(flags));
-}
-
-int openat64(int at, const char *path, int flags, ...)
-{
-	return open_at(at, path, flags, OPEN_MODE(flags));
-}
+DEFINE_OPEN(open_at)
 
 int rename(const char *from, const char *to)
 {

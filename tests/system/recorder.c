@@ -10,12 +10,9 @@
  */
 /* The names without and with 64 are both wanted. */
 #undef _FILE_OFFSET_BITS
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdarg.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +20,8 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+#include "libc.h"
 
 enum kind {
 	MAKE = 1, /* path: a name for the file ino */
@@ -46,23 +45,6 @@ struct record {
 };
 
 #define MAGIC 0x52454331
-
-static void *find(const char *name, _Atomic(void *) *at)
-{
-	void *fn = atomic_load(at);
-
-	if (!fn) {
-		fn = dlsym(RTLD_NEXT, name);
-		atomic_store(at, fn);
-	}
-	return fn;
-}
-
-#define CALL(name)                                                                                 \
-	({                                                                                         \
-		static _Atomic(void *) at;                                                         \
-		(__typeof__(&name))find(#name, &at);                                               \
-	})
 
 static const char *root(void)
 {
@@ -207,37 +189,7 @@ static int open_at(int dir, const char *name, int flags, mode_t mode)
 	return fd;
 }
 
-#define OPEN_MODE(flags)                                                                           \
-	({                                                                                         \
-		mode_t mode_ = 0;                                                                  \
-		if ((flags) & (O_CREAT | __O_TMPFILE)) {                                           \
-			va_list ap_;                                                               \
-			va_start(ap_, flags);                                                      \
-			mode_ = (mode_t)va_arg(ap_, int);                                          \
-			va_end(ap_);                                                               \
-		}                                                                                  \
-		mode_;                                                                             \
-	})
-
-int open(const char *name, int flags, ...)
-{
-	return open_at(AT_FDCWD, name, flags, OPEN_MODE(flags));
-}
-
-int open64(const char *name, int flags, ...)
-{
-	return open_at(AT_FDCWD, name, flags, OPEN_MODE(flags));
-}
-
-int openat(int dir, const char *name, int flags, ...)
-{
-	return open_at(dir, name, flags, OPEN_MODE(flags));
-}
-
-int openat64(int dir, const char *name, int flags, ...)
-{
-	return open_at(dir, name, flags, OPEN_MODE(flags));
-}
+DEFINE_OPEN(open_at)
 
 static void note_two(enum kind kind, uint64_t ino, int r, int dir, const char *name, int to_dir,
 		     const char *to)

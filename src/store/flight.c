@@ -7,8 +7,9 @@
  * tries to fetch without waiting on its own thread, and hands the rest to a download worker. From
  * there on it waits like any other reader, with its own deadline.
  *
- * A flight that is not done at its deadline is failed by the thread that notices: its slots are
- * free for another try, while its pages belong to the stuck worker until that returns.
+ * A flight that is not done at its deadline is ended by the thread that notices: its slots are free
+ * for another try, while its pages belong to the stuck worker until that returns. Its readers try
+ * again if they have time left: each of them has a deadline of its own.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -183,7 +184,7 @@ int cfs_flight_join(struct cfs_store *s, struct shard *sh, struct block *block,
 		if (slot->page)
 			continue;
 		if (f && f->deadline <= now) {
-			end_flight(f, -EIO);
+			end_flight(f, -EAGAIN);
 			awaited->expired = true;
 			f = NULL;
 		}
@@ -450,7 +451,7 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct awaited
 		} else if (next < until) {
 			r = 0;
 		} else if (f->deadline <= until) {
-			end_flight(f, -EIO);
+			end_flight(f, -EAGAIN);
 			awaited->expired = true;
 		}
 	}

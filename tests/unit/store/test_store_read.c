@@ -105,16 +105,27 @@ static void every_reader_has_its_own_deadline(void **state)
 	stop_store();
 }
 
-/* A hanging object store costs the readers of that moment an EIO, not the block for ever. */
+/*
+ * A hanging request costs a reader an EIO at the reader's own deadline. A reader with time left,
+ * that joined before or that comes later, sends a request of its own.
+ */
 static void stuck_worker_is_left_behind(void **state)
 {
 	struct cfs_block b = {.slice = 4, .len = 100};
+	struct reader patient = {.b = b, .len = 100, .deadline = soon()};
+	struct reader hasty = {.b = b, .len = 100, .deadline = cfs_deadline_in(500)};
+	pthread_t t[2];
 
 	start_store((struct setting){.get_timeout_ms = 500});
 	put_object(&b);
 	hold(&faulty.hold_gets, 1);
-	assert_int_equal(read_range(&b, 0, 100, cfs_deadline_in(500)), -EIO);
-	assert_int_equal(faulty.gets, 1);
+	start_readers(&hasty, &t[0], 1);
+	wait_held(1);
+	start_readers(&patient, &t[1], 1);
+	join_readers(t, 2);
+	assert_int_equal(hasty.r, -EIO);
+	assert_int_equal(patient.r, 0);
+	assert_int_equal(faulty.gets, 2);
 	assert_int_equal(read_range(&b, 0, 100, soon()), 0);
 	assert_int_equal(faulty.gets, 2);
 	let_go();

@@ -246,7 +246,10 @@ int cfs_meta_setting(struct cfs_meta *m, struct cfs_setting **ret);
 void cfs_meta_resume(struct cfs_meta *m, uint64_t sid);
 /* Session (unless read-only), heartbeat, background jobs. After a successful load. */
 int cfs_meta_start(struct cfs_meta *m, const struct cfs_meta_hooks *hooks);
-/* Ends jobs and removes the session: locks, sustained inodes, pending counters included. */
+/*
+ * Ends jobs and removes the session: locks, sustained inodes, pending counters included. Logs what
+ * could not be done; the first error is returned.
+ */
 int cfs_meta_stop(struct cfs_meta *m);
 /* As cfs_meta_stop(), but the session stays for a successor process. */
 int cfs_meta_leave(struct cfs_meta *m);

@@ -365,11 +365,10 @@ int cfs_sessions_stop(struct cfs_meta *m, bool leave)
 				 m->masked_url, cfs_errname(rc));
 		if (!leave)
 			rc2 = m->eng->ops->clean_session(m->eng, &ctx, cfs_host_sid(&m->host));
-		if (rc || rc2)
+		if (rc2)
 			cfs_warn("the session was not ended cleanly, it will expire: sid=%llu "
 				 "error=%s",
-				 (unsigned long long)cfs_host_sid(&m->host),
-				 cfs_errname(rc ? rc : rc2));
+				 (unsigned long long)cfs_host_sid(&m->host), cfs_errname(rc2));
 		rc = rc ? rc : rc2;
 		atomic_store(&m->host.sid, 0);
 	}

@@ -497,13 +497,8 @@ int layers_close(struct serve *s, bool session)
 		r = shutdown_report_lost(s->shutdown);
 		first = first ? first : r;
 	}
-	if (session) {
-		r = cfs_meta_stop(s->meta);
-		if (r < 0)
-			cfs_warn("the session could not be closed, others will clean it up: "
-				 "error=%s",
-				 cfs_errname(r));
-	}
+	if (session)
+		cfs_meta_stop(s->meta);
 	cfs_vfs_destroy(s->vfs);
 	shutdown_forget_data(s->shutdown);
 	if (s->data) {

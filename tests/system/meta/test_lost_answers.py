@@ -90,3 +90,27 @@ def test_each_turn_of_a_flush(away):
     turns = each_turn(v, proxy, work)
     m.umount()
     assert usage(v.direct) == plus(start, turns), m.log()
+
+
+def test_unmount_while_the_server_is_away(away):
+    """Usage that cannot be written is said to be missing. When the session has expired, fsck counts it again."""
+    v, proxy = away
+    start, n = usage(v.direct), 0
+    m = v.mount("heartbeat=2,no-bgjob,meta-timeout=3")
+    m.allow(LOST + "|database away for too long|cannot write usage|not ended cleanly")
+    while usage(v.direct) == plus(start, n):  # the flusher may come before the cut
+        n += 1
+        os.mkdir(m / ("d%d" % n))
+        proxy.cut_after(0)
+        if usage(v.direct) == plus(start, n):
+            proxy.go_on()
+    v.ws.run("cachefs", "umount", m.path)
+    m.wait_end(code=None)
+    assert "cannot write usage, 'cachefs fsck --repair' counts it again" in m.log()
+    proxy.go_on()
+
+    def is_repaired():
+        v.ws.run("cachefs", "fsck", v.direct.url, "--repair")
+        return usage(v.direct)[:2] == plus(start, n)[:2]
+
+    wait_until(is_repaired, 60, "the end of the session, and a repair")

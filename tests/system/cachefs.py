@@ -382,8 +382,9 @@ class Volume:
         return json.loads(self.ws.run("cachefs", "status", self.url, "--json", check=True).stdout)
 
     def objects(self):
-        """Paths of all data objects."""
-        return sorted(p for p in (self.bucket / self.name / "chunks").rglob("*") if p.is_file())
+        """Paths of all data objects. Directories may be removed meanwhile."""
+        tree = os.walk(self.bucket / self.name / "chunks")
+        return sorted(pathlib.Path(folder, name) for folder, _, names in tree for name in names)
 
     def verify(self, **more):
         """Runs the checker on a private copy of the tables. Returns complaints."""

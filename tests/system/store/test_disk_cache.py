@@ -103,7 +103,6 @@ def without_bucket(volume):
     try:
         yield
     finally:
-        shutil.rmtree(volume.bucket, ignore_errors=True)
         away.rename(volume.bucket)
 
 

@@ -73,6 +73,8 @@ uint64_t cfs_file_length(struct cfs_file *f);
  * writes when newer.
  */
 void cfs_file_overlay_attr(struct cfs_file *f, struct cfs_attr *attr);
+/* As the above, for a file that the metadata has no longer: its last attributes, and no links. */
+void cfs_file_last_attr(struct cfs_file *f, struct cfs_attr *ret);
 /* The metadata was re-read (getattr, setattr...). */
 void cfs_file_refresh(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns);
 

@@ -37,6 +37,15 @@ void cfs_file_overlay_attr(struct cfs_file *f, struct cfs_attr *attr)
 	pthread_mutex_unlock(&f->lock);
 }
 
+void cfs_file_last_attr(struct cfs_file *f, struct cfs_attr *ret)
+{
+	pthread_mutex_lock(&f->lock);
+	*ret = f->attr;
+	pthread_mutex_unlock(&f->lock);
+	cfs_file_overlay_attr(f, ret);
+	ret->nlink = 0;
+}
+
 void cfs_file_compute_length(struct cfs_file *f)
 {
 	struct cfs_wslice *s;

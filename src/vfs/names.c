@@ -211,16 +211,35 @@ void cfs_vfs_forget(struct cfs_vfs *v, cfs_ino_t ino)
 	removed_dir_forget(v, ino_in(v, ino));
 }
 
+/*
+ * A file that another mount has removed while it is open here. An answer without attributes also
+ * has the kernel repeat the open(2) that has just made the file, which would make another one.
+ */
+static bool open_and_gone(struct cfs_vfs *v, cfs_ino_t ino, struct cfs_attr *ret)
+{
+	struct vnode *n = vnode_find(v, ino);
+	struct cfs_file *file = n ? vnode_file(n) : NULL;
+
+	if (file)
+		cfs_file_last_attr(file, ret);
+	if (n)
+		vnode_put(n);
+	return file;
+}
+
 int cfs_vfs_getattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		    struct cfs_vfs_attr *ret)
 {
+	int r;
+
 	ret->ino = ino;
 	if (ino_is_special(ino)) {
 		ret->attr_ms = 0;
 		return special_getattr(v, ino, &ret->attr);
 	}
 	ino = ino_in(v, ino);
-	return stale_if_gone(v, ino, get_attr(v, ctx, ino, &ret->attr, &ret->attr_ms));
+	r = stale_if_gone(v, ino, get_attr(v, ctx, ino, &ret->attr, &ret->attr_ms));
+	return r == -ESTALE && open_and_gone(v, ino, &ret->attr) ? 0 : r;
 }
 
 /* ---- setattr ---- */

@@ -162,11 +162,10 @@ static int with_file(struct client *c, const char *path, int flags, struct op *o
 	int fd = open(path, flags | O_NOFOLLOW | O_CLOEXEC, 0644);
 	if (fd < 0)
 		return -errno;
-	int r = identity(fd, "", AT_EMPTY_PATH, op);
-	if (r < 0)
+	int r = op->kind == OP_GET ? read_record(fd, &op->value) : 0;
+	/* A directory that another mount has removed has no inode any more, docs/posix.md. */
+	if (r != -EISDIR && identity(fd, "", AT_EMPTY_PATH, op) < 0)
 		r = -EIO; /* opened, and not known under which number */
-	if (!r && op->kind == OP_GET)
-		r = read_record(fd, &op->value);
 	if (!r && (op->kind == OP_PUT || op->kind == OP_PUT_CREATE))
 		r = write_record(fd, op->value, draw(c, 4) == 0);
 	if (close(fd) < 0 && !r)

@@ -5,6 +5,8 @@ what was saved on machine A."""
 import errno
 import itertools
 import os
+import threading
+import time
 
 import pytest
 
@@ -346,6 +348,70 @@ def test_names_whose_inodes_another_mount_removes(ws, engine, replaced):
                 bad.append((attr_cache, name, wrong))
         old.umount()
     assert not bad, "\n".join(map(str, bad))
+
+
+@pytest.mark.parametrize("engine, caches", [("sqlite", "")] + [(e, FRESH) for e in ENGINES])
+def test_open_file_that_another_mount_removes(ws, engine, caches):
+    """fstat goes on; the name is gone, or another file's."""
+    vol = engine_volume(ws, engine, trash_days=0)
+    a, b = vol.mount(caches), vol.mount(FRESH)
+    for replaced in (False, True):
+        write(a / "f", b"12345")
+        os.chmod(a / "f", 0o640)
+        fd = os.open(a / "f", os.O_RDWR)
+        before = os.fstat(fd)
+        os.pwrite(fd, b"6789", 5)
+        os.fsync(fd)
+        if replaced:
+            write(b / "next", b"")
+            os.rename(b / "next", b / "f")
+        else:
+            os.unlink(b / "f")
+        wait_until(lambda: os.fstat(fd).st_nlink == 0, 10 * SLOW, "nlink is 0")
+        gone = os.fstat(fd)
+        assert (gone.st_ino, gone.st_mode, gone.st_size) == (before.st_ino, before.st_mode, 9)
+        wait_until(lambda: other_inode(a / "f", gone.st_ino) is replaced, 10 * SLOW, "name is looked up")
+        os.close(fd)
+
+
+def other_inode(p, ino):
+    """False: there is no such name, None: it is that inode's."""
+    try:
+        return os.stat(p).st_ino != ino or None
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_created_once_beside_a_mount_that_removes(ws, engine):
+    """The file may be gone before the open that makes it ends: it is not made again."""
+    vol = engine_volume(ws, engine, trash_days=0)
+    a, b = vol.mount(FRESH), vol.mount(FRESH)
+    made, removed, stop = 0, [], threading.Event()
+
+    def remove():
+        while not stop.is_set():
+            try:
+                os.unlink(b / "n")
+                removed.append(1)
+            except FileNotFoundError:
+                pass
+
+    thread = threading.Thread(target=remove)
+    thread.start()
+    try:
+        end = time.monotonic() + 3 * SLOW
+        while time.monotonic() < end and made < 500:
+            try:
+                os.close(os.open(a / "n", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                made += 1
+            except FileExistsError:
+                pass
+    finally:
+        stop.set()
+        thread.join()
+    left = os.path.exists(b / "n")
+    assert made > 10 and made == len(removed) + left
 
 
 def test_free_space_of_a_directory_that_another_mount_replaces(ws, volume):

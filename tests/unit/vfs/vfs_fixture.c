@@ -349,6 +349,12 @@ void cfs_file_overlay_attr(struct cfs_file *f, struct cfs_attr *attr)
 	pthread_mutex_unlock(&meta.lock);
 }
 
+void cfs_file_last_attr(struct cfs_file *f, struct cfs_attr *ret)
+{
+	*ret = (struct cfs_attr){.type = CFS_TYPE_FILE};
+	cfs_file_overlay_attr(f, ret);
+}
+
 void cfs_file_end_stream(struct cfs_file *f, uint64_t stream)
 {
 }

@@ -237,9 +237,11 @@ struct cfs_tier_ops {
 	enum cfs_place (*place)(void *tier, const struct cfs_block *b);
 	/*
 	 * Takes a whole block whose place is CFS_PLACE_HERE: this tier has it kept, and the block
-	 * is not offered to the other tiers. Required with place.
+	 * is not offered to the other tiers. It may wait a few seconds for room, unless nowait.
+	 * Required with place.
 	 */
-	void (*keep)(void *tier, const struct cfs_block *b, const struct cfs_segs *data);
+	void (*keep)(void *tier, const struct cfs_block *b, const struct cfs_segs *data,
+		     bool nowait);
 	/* Bytes of blocks that it has taken and not stored yet. Optional. */
 	uint64_t (*pending)(void *tier);
 };

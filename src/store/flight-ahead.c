@@ -114,7 +114,7 @@ static void fill_one(struct flight *f)
 		return;
 	}
 	cfs_flight_list(f);
-	cfs_flight_land(f, cfs_flight_run(f, f->store->downloads));
+	cfs_flight_land(f, cfs_flight_run(f, f->store->downloads), false);
 	cfs_flight_unlist(f);
 }
 

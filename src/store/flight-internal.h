@@ -87,8 +87,9 @@ int cfs_flight_submit(struct flight *f, cfs_deadline_t deadline);
 /*
  * Ends a flight whose bytes are there, or not. The block is offered to the tiers nearer than the
  * one that had it once all of it is in memory: small fetches that add up count as a whole one.
+ * nowait: as for cfs_route_offer().
  */
-void cfs_flight_land(struct flight *f, int err);
+void cfs_flight_land(struct flight *f, int err, bool nowait);
 /* The same for a flight that was not tried. */
 void cfs_flight_fail(struct flight *f, int err);
 void cfs_flight_log_late(struct cfs_store *s, const struct cfs_block *b, const char *what);

@@ -223,7 +223,7 @@ void cfs_flight_log_late(struct cfs_store *s, const struct cfs_block *b, const c
 	cfs_err("block was not read in time, %s: key=%s", what, key);
 }
 
-void cfs_flight_land(struct flight *f, int err)
+void cfs_flight_land(struct flight *f, int err, bool nowait)
 {
 	struct cfs_segs whole;
 	int r = 0;
@@ -238,7 +238,7 @@ void cfs_flight_land(struct flight *f, int err)
 		r = cfs_memory_collect_block(f->block, &whole);
 	pthread_mutex_unlock(&f->shard->lock);
 	if (r > 0)
-		cfs_route_offer(f->store, &f->route, &f->id, &whole, f->source);
+		cfs_route_offer(f->store, &f->route, &f->id, &whole, f->source, nowait);
 	cfs_segs_release(&whole);
 }
 
@@ -254,7 +254,7 @@ static void leave_worker(struct flight *f, int err)
 		cfs_flight_unlist(f);
 		atomic_fetch_sub(&f->store->prefetching, 1);
 	}
-	cfs_flight_land(f, err);
+	cfs_flight_land(f, err, false);
 	cfs_flight_unref(f);
 }
 
@@ -393,7 +393,7 @@ static int launch(struct cfs_store *s, struct awaited *awaited, cfs_deadline_t d
 		}
 		r = cfs_flight_run(f, NULL);
 		if (r != -EAGAIN) {
-			cfs_flight_land(f, r);
+			cfs_flight_land(f, r, true);
 			continue;
 		}
 		r = cfs_flight_submit(f, deadline);

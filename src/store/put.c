@@ -147,7 +147,7 @@ static void offer_put(struct cfs_put *p, int err)
 	if (err < 0 || p->staged || (p->id.len == s->block_size && !s->cache_large_write))
 		return;
 	cfs_route_place(s, &p->id, &route);
-	cfs_route_offer(s, &route, &p->id, &p->data, s->n_tiers);
+	cfs_route_offer(s, &route, &p->id, &p->data, s->n_tiers, true);
 }
 
 static void report(struct cfs_put *p, int err)

@@ -60,13 +60,13 @@ void cfs_route_place(const struct cfs_store *s, const struct cfs_block *b, struc
 }
 
 void cfs_route_offer(struct cfs_store *s, const struct cfs_route *route, const struct cfs_block *b,
-		     const struct cfs_segs *data, unsigned source)
+		     const struct cfs_segs *data, unsigned source, bool nowait)
 {
 	bool placed = route->place == CFS_PLACE_ELSEWHERE;
 	unsigned i;
 
 	if (route->place == CFS_PLACE_HERE) {
-		s->tiers[route->placer].ops->keep(s->tiers[route->placer].tier, b, data);
+		s->tiers[route->placer].ops->keep(s->tiers[route->placer].tier, b, data, nowait);
 		return;
 	}
 	for (i = 0; i < source; i++) {

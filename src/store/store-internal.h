@@ -254,10 +254,10 @@ enum read_state cfs_route_state(const struct cfs_store *s, unsigned tier);
 struct cfs_workers *cfs_route_workers(const struct cfs_store *s, enum read_state state);
 /*
  * A whole block that came from tier number `source`, or was written (n_tiers), is offered to the
- * nearer ones, as its place demands.
+ * nearer ones, as its place demands. Without nowait the thread may wait for room to keep it.
  */
 void cfs_route_offer(struct cfs_store *s, const struct cfs_route *route, const struct cfs_block *b,
-		     const struct cfs_segs *data, unsigned source);
+		     const struct cfs_segs *data, unsigned source, bool nowait);
 /* A get of tier number `tier` hangs: its worker is replaced. */
 void cfs_route_leave(struct cfs_store *s, unsigned tier, const struct cfs_block *b);
 /*

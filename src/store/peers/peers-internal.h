@@ -26,11 +26,19 @@ struct request_counter {
 	unsigned requests;
 };
 
+/* Each has a limit of its own: what is sent slowly must not have own blocks dropped. */
+enum reserved_for {
+	RESERVED_OTHERS, /* blocks that are fetched for other members, or sent */
+	RESERVED_OWN,	 /* own blocks that this mount has read, until they are on disk */
+	RESERVED_USES,
+};
+
 /* Memory of the pool that is reserved for other members. */
 struct reservation {
 	LIST_ENTRY(reservation) link;
 	struct cfs_peers *peers;
 	struct cfs_block block; /* is being fetched whole; length 0: what is in memory is sent */
+	enum reserved_for use;
 	uint64_t bytes;
 	unsigned refs; /* of the sender, and of the cache write */
 	bool kept;     /* until it is on disk */
@@ -48,8 +56,9 @@ struct cfs_peers {
 	pthread_mutex_t lock; /* leaving begins between two submissions; also protects the rest */
 	pthread_cond_t room;
 	LIST_HEAD(, reservation) reservations;
-	uint64_t reserved, reserved_max; /* bytes of the pool */
-	atomic_uint n_failovers;	 /* reservations with failover */
+	uint64_t reserved[RESERVED_USES], reserved_max; /* bytes of the pool, for each use */
+	unsigned own_waiting;	 /* threads that wait to reserve own blocks */
+	atomic_uint n_failovers; /* reservations with failover */
 	struct bucket_sample {
 		uint64_t gets, bytes, ns;
 	} bucket_sample;	      /* when the service time was taken */
@@ -89,10 +98,11 @@ extern const struct cfs_peer_serve_ops cfs_peers_serve_ops;
 
 /*
  * Reserves memory for other members. It is bounded, as they decide how long they take to receive
- * it. block: NULL, or the block to be fetched. -EAGAIN: none by the deadline (0: at once); -ENOMEM.
+ * it; one block always fits. block: NULL, or the block to be fetched. -EAGAIN: none by the deadline
+ * (0: at once); -ENOMEM.
  */
-int cfs_peers_reserve(struct cfs_peers *p, const struct cfs_block *block, uint64_t bytes, bool kept,
-		      cfs_deadline_t deadline, struct reservation **ret);
+int cfs_peers_reserve(struct cfs_peers *p, enum reserved_for use, const struct cfs_block *block,
+		      uint64_t bytes, cfs_deadline_t deadline, struct reservation **ret);
 void cfs_peers_release(struct reservation *l);
 /* Whether the block is being fetched on behalf of its owner, which is slow. */
 bool cfs_peers_fails_over(struct cfs_peers *p, const struct cfs_block *b);
@@ -100,9 +110,9 @@ bool cfs_peers_fails_over(struct cfs_peers *p, const struct cfs_block *b);
 void cfs_peers_set_failover(struct reservation *l, bool failover);
 /* Writes a fetched block to the disk cache. It stays in its reservation until then. */
 void cfs_peers_keep_fetched(struct reservation *l, const struct cfs_segs *data);
-/* The same for an own block, while there is room. */
-void cfs_peers_keep_own(struct cfs_peers *p, const struct cfs_block *b,
-			const struct cfs_segs *data);
+/* The same for an own block. Without room it is dropped; a few threads wait a little before. */
+void cfs_peers_keep_own(struct cfs_peers *p, const struct cfs_block *b, const struct cfs_segs *data,
+			bool nowait);
 /* Bytes that wait for the disk. */
 uint64_t cfs_peers_kept_bytes(struct cfs_peers *p);
 

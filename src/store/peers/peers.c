@@ -9,7 +9,7 @@
 #define WORKERS	    8
 #define QUEUE_LIMIT 256
 #define KEEPERS	    2
-/* Of the pool: at most one of so many is being sent or fetched for others. */
+/* Of the pool: at most one of so many is being sent or fetched for others; the same, kept. */
 #define RESERVED_PARTS 4
 #define BUCKET_GETS    16 /* from which its service time is taken */
 
@@ -91,13 +91,10 @@ static void run_warm_owner(struct cfs_job *job)
 	free(j);
 }
 
-/*
- * A disk cache that is behind drops new blocks. The next request for an own block would then fetch
- * it again, so it is held in memory until it is on disk, while there is room.
- */
-static void tier_keep(void *tier, const struct cfs_block *b, const struct cfs_segs *data)
+static void tier_keep(void *tier, const struct cfs_block *b, const struct cfs_segs *data,
+		      bool nowait)
 {
-	cfs_peers_keep_own(tier, b, data);
+	cfs_peers_keep_own(tier, b, data, nowait);
 }
 
 static void tier_offer(void *tier, const struct cfs_block *b, const struct cfs_segs *data)

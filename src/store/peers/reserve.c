@@ -6,9 +6,11 @@
 #include "peers-internal.h"
 
 #define KEEP_TIMEOUT_MS 5000 /* a disk cache that is full for longer does without the block */
+#define OWN_TIMEOUT_MS	2000 /* the same, for a thread that fetches own blocks */
+#define OWN_WAITING	2    /* threads: the others go on fetching */
 
-int cfs_peers_reserve(struct cfs_peers *p, const struct cfs_block *block, uint64_t bytes, bool kept,
-		      cfs_deadline_t deadline, struct reservation **ret)
+int cfs_peers_reserve(struct cfs_peers *p, enum reserved_for use, const struct cfs_block *block,
+		      uint64_t bytes, cfs_deadline_t deadline, struct reservation **ret)
 {
 	struct reservation *l = calloc(1, sizeof(*l));
 	int r = 0;
@@ -16,16 +18,17 @@ int cfs_peers_reserve(struct cfs_peers *p, const struct cfs_block *block, uint64
 	if (!l)
 		return -ENOMEM;
 	l->peers = p;
+	l->use = use;
 	l->bytes = bytes;
 	l->refs = 1;
-	l->kept = kept;
+	l->kept = use == RESERVED_OWN;
 	if (block)
 		l->block = *block;
 	pthread_mutex_lock(&p->lock);
-	while (p->reserved > 0 && p->reserved + bytes > p->reserved_max && r == 0)
+	while (p->reserved[use] > 0 && p->reserved[use] + bytes > p->reserved_max && r == 0)
 		r = deadline ? cfs_cond_wait(&p->room, &p->lock, deadline) : -EAGAIN;
 	if (r == 0) {
-		p->reserved += bytes;
+		p->reserved[use] += bytes;
 		LIST_INSERT_HEAD(&p->reservations, l, link);
 	}
 	pthread_mutex_unlock(&p->lock);
@@ -45,7 +48,7 @@ void cfs_peers_release(struct reservation *l)
 	last = --l->refs == 0;
 	if (last) {
 		LIST_REMOVE(l, link);
-		p->reserved -= l->bytes;
+		p->reserved[l->use] -= l->bytes;
 		pthread_cond_broadcast(&p->room);
 	}
 	pthread_mutex_unlock(&p->lock);
@@ -158,17 +161,50 @@ void cfs_peers_keep_fetched(struct reservation *l, const struct cfs_segs *data)
 		cfs_disk_tier.offer(p->disk, &l->block, data);
 }
 
+static bool begin_waiting(struct cfs_peers *p)
+{
+	bool may;
+
+	pthread_mutex_lock(&p->lock);
+	may = p->own_waiting < OWN_WAITING && !atomic_load(&p->leaving);
+	p->own_waiting += may;
+	pthread_mutex_unlock(&p->lock);
+	return may;
+}
+
+static void end_waiting(struct cfs_peers *p)
+{
+	pthread_mutex_lock(&p->lock);
+	p->own_waiting--;
+	pthread_mutex_unlock(&p->lock);
+}
+
+static int reserve_own(struct cfs_peers *p, const struct cfs_block *b, bool nowait,
+		       struct reservation **ret)
+{
+	int r = cfs_peers_reserve(p, RESERVED_OWN, b, b->len, 0, ret);
+
+	if (r == -EAGAIN && !nowait && begin_waiting(p)) {
+		r = cfs_peers_reserve(p, RESERVED_OWN, b, b->len, cfs_deadline_in(OWN_TIMEOUT_MS),
+				      ret);
+		end_waiting(p);
+	}
+	return r;
+}
+
 /*
  * A disk cache that is behind drops new blocks. The next request for an own block would then fetch
- * it again, so it is held in memory until it is on disk, while there is room.
+ * it again, so it is held in memory until it is on disk. With little memory there is room for
+ * hardly a block, so that threads that can wait do.
  */
-void cfs_peers_keep_own(struct cfs_peers *p, const struct cfs_block *b, const struct cfs_segs *data)
+void cfs_peers_keep_own(struct cfs_peers *p, const struct cfs_block *b, const struct cfs_segs *data,
+			bool nowait)
 {
 	struct reservation *l;
 
 	if (!p->disk || has(p, b, false)) /* fetched for others: cfs_peers_keep_fetched() */
 		return;
-	if (cfs_peers_reserve(p, b, b->len, true, 0, &l) < 0 || keep_until_written(l, b, data) < 0)
+	if (reserve_own(p, b, nowait, &l) < 0 || keep_until_written(l, b, data) < 0)
 		cfs_disk_tier.offer(p->disk, b, data);
 }
 

@@ -175,7 +175,7 @@ static int new_pages(struct cfs_peers *p, const struct cfs_block *block, uint64_
 
 	if (!s)
 		return -ENOMEM;
-	r = cfs_peers_reserve(p, block, bytes, false, deadline, &s->reservation);
+	r = cfs_peers_reserve(p, RESERVED_OTHERS, block, bytes, deadline, &s->reservation);
 	if (r < 0) {
 		free(s);
 		return r;

@@ -117,7 +117,8 @@ static enum cfs_place far_place(void *tier, const struct cfs_block *b)
 	return far.place;
 }
 
-static void far_keep(void *tier, const struct cfs_block *b, const struct cfs_segs *data)
+static void far_keep(void *tier, const struct cfs_block *b, const struct cfs_segs *data,
+		     bool nowait)
 {
 	assert_int_equal(data->len, b->len);
 	far.keeps++;

@@ -36,6 +36,8 @@ static struct bucket {
 	struct cfs_object_store base;
 	_Atomic unsigned gets;
 	_Atomic int pause_ms;
+	_Atomic uint64_t held;	   /* a slice whose GETs do not end */
+	_Atomic unsigned together; /* others end when so many have begun */
 } bucket;
 
 static ssize_t bucket_get(struct cfs_object_store *o, const char *key, uint64_t off,
@@ -50,6 +52,10 @@ static ssize_t bucket_get(struct cfs_object_store *o, const char *key, uint64_t 
 	bucket.gets++;
 	if (bucket.pause_ms)
 		poll(NULL, 0, bucket.pause_ms);
+	if (slice == bucket.held)
+		WAIT_FOR(bucket.held != slice);
+	else
+		WAIT_FOR(bucket.gets >= bucket.together);
 	for (i = 0; i < n_dst; i++) {
 		for (k = 0; k < dst[i].iov_len && off < len; k++, off++, got++)
 			((uint8_t *)dst[i].iov_base)[k] = byte_at(slice, (uint32_t)off);
@@ -174,6 +180,7 @@ static void set_up_both(uint64_t budget, bool fill, struct cfs_group_conf asking
 	bucket.base.ops = &bucket_ops;
 	bucket.gets = 0;
 	bucket.pause_ms = 0;
+	bucket.held = bucket.together = 0;
 	assert_int_equal(cfs_pool_create(budget, &pool), 0);
 	conf.pool = pool;
 	assert_int_equal(cfs_store_create(&conf, &store), 0);
@@ -333,6 +340,54 @@ static void test_what_others_fetch_is_kept(void **state)
 	assert_int_equal(metric_of(&cfs_disk_metrics, disk, "disk_cache_blocks", NULL),
 			 4 * THREADS);
 	assert_int_equal(bucket.gets, 4 * THREADS);
+	end_owner();
+	end_asker();
+}
+
+static void *read_own(void *arg)
+{
+	const struct cfs_block *own = arg;
+	struct cfs_segs segs;
+
+	cfs_segs_init(&segs);
+	assert_int_equal(cfs_store_read(store, own, 0, BLOCK, soon(), &segs), 0);
+	cfs_segs_release(&segs);
+	return NULL;
+}
+
+/*
+ * With little memory, own blocks that are fetched at one time are dropped while the disk cache is
+ * at another one, and while a block is fetched for another member; who asks for them next has them
+ * fetched again.
+ */
+static void test_own_blocks_are_kept_in_little_memory(void **state)
+{
+	struct reading r = {.first = 1, .last = 1, .len = 4096};
+	struct cfs_block own[3];
+	pthread_t threads[3];
+	unsigned i;
+
+	snprintf(disk_dir, sizeof(disk_dir), "/tmp/cachefs-peers.XXXXXX");
+	assert_non_null(mkdtemp(disk_dir));
+	set_up(24 * MIB);
+	bucket.held = r.first;
+	start_reading(&r);
+	WAIT_FOR(bucket.gets == 1);
+	bucket.together = 4;
+	for (i = 0; i < 3; i++) {
+		own[i] = (struct cfs_block){.slice = 2 + i, .len = BLOCK};
+		assert_int_equal(pthread_create(&threads[i], NULL, read_own, &own[i]), 0);
+	}
+	for (i = 0; i < 3; i++)
+		pthread_join(threads[i], NULL);
+	WAIT_FOR(metric_of(&cfs_disk_metrics, disk, "disk_cache_blocks", NULL) == 3);
+	bucket.held = 0;
+	pthread_join(r.thread, NULL);
+	WAIT_FOR(metric_of(&cfs_disk_metrics, disk, "disk_cache_blocks", NULL) == 4);
+	r.last = 4;
+	run_reading(&r);
+	assert_int_equal(r.good, 1 + 4);
+	assert_int_equal(bucket.gets, 4);
 	end_owner();
 	end_asker();
 }
@@ -516,6 +571,7 @@ int main(void)
 		cmocka_unit_test(test_one_fetch_for_all),
 		cmocka_unit_test(test_reserved_memory_is_bounded),
 		cmocka_unit_test(test_what_others_fetch_is_kept),
+		cmocka_unit_test(test_own_blocks_are_kept_in_little_memory),
 		cmocka_unit_test(test_leaving_while_asked),
 		cmocka_unit_test(test_map_tells_what_is_cached),
 		cmocka_unit_test(test_serves_while_it_fills),

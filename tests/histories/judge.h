@@ -12,7 +12,8 @@
 struct rules {
 	bool faults;   /* parts of the system were stopped: EIO and the like may come at any time */
 	bool deaths;   /* processes of mounts died: a removal or rename that was done before or by
-			another mount is answered with success (docs/posix.md) */
+			another mount is answered with success, and a change may be done twice
+			when another mount has undone it in between (docs/posix.md) */
 	unsigned most; /* possibilities to follow at a time, 0: the default */
 };
 

@@ -43,6 +43,7 @@ static bool is(struct config *c, struct object *o, uint64_t ino)
 		s->dir_a = s->dir_a == old ? ino : s->dir_a;
 		s->dir_b = s->dir_b == old ? ino : s->dir_b;
 		s->found = s->found == old ? ino : s->found;
+		s->target = s->target == old ? ino : s->target;
 	}
 	return true;
 }
@@ -130,15 +131,21 @@ void model_open(struct slot *slot, const struct op *op)
 		walked(slot, op, true, ARENA);
 }
 
-static int walk(struct config *c, int slot, const struct op *op, bool first)
+static int walk(struct config out[MAX_NEXT], int slot, const struct op *op, bool first)
 {
+	struct config *c = &out[0];
 	struct object *d = at(c, c->top[first ? op->a.top : op->b.top]);
 	if (!d || d->kind == KIND_LINK) /* the links point to nothing */
 		return answer(c, slot, op, ENOENT);
 	if (d->kind == KIND_FILE)
 		return answer(c, slot, op, ENOTDIR);
+	bool dead = d->dead && op->error == ENOENT;
+	if (dead) {
+		out[1] = *c;
+		finish(&out[1], slot);
+	}
 	walked(&c->slot[slot], op, first, d->id);
-	return 1;
+	return dead ? 2 : 1;
 }
 
 /* Puts an object under a name that is free. */
@@ -339,9 +346,25 @@ static int act_rename(struct config *c, int slot, const struct op *op)
 	uint8_t moved = *from;
 	*from = swap ? *to : 0;
 	*to = moved;
+	struct object *seen = find(c, s->target);
+	if (seen && seen != t)
+		seen->dead = true;
 	finish(c, slot);
 	tidy(c);
 	return 1;
+}
+
+/* The kernel looks the target of a rename up: a directory, which it takes for removed afterwards. */
+static bool sees_target(struct config *c, int slot, const struct op *op)
+{
+	struct slot *s = &c->slot[slot];
+	uint8_t *to = entry_of(c, s->dir_b, op->b);
+	struct object *t = to ? at(c, *to) : NULL;
+	if (op->kind != OP_RENAME || op->error || op->weak || s->target || !t ||
+	    t->kind != KIND_DIR)
+		return false;
+	s->target = t->id;
+	return true;
 }
 
 /* The kernel has looked the target up, after the source: what it answers by itself. */
@@ -365,6 +388,36 @@ static int look_b(struct config *c, int slot, const struct op *op)
 	return 0;
 }
 
+static int act(struct config *c, int slot, const struct op *op, const struct rules *rules)
+{
+	if (op->kind == OP_LINK)
+		return act_link(c, slot, op);
+	if (op->kind == OP_RENAME || op->kind == OP_RENAME_NEW || op->kind == OP_EXCHANGE)
+		return act_rename(c, slot, op);
+	return act_one(c, slot, op, rules);
+}
+
+/* A change whose answer died with the process of its mount, docs/posix.md: it is tried again. */
+static bool done_before(struct config *c, int slot, const struct op *op, const struct rules *rules)
+{
+	struct slot before = c->slot[slot];
+	struct op first = *op;
+	first.error = 0;
+	if (!rules->deaths || op->weak || before.again || !op_changes(&first) ||
+	    op->kind == OP_EXCHANGE)
+		return false;
+	first.ino = NO_INODE;
+	first.id |= 1U << 31;
+	if (act(c, slot, &first, &(struct rules){0}) != 1)
+		return false;
+	before.again = true;
+	if (op->kind == OP_UNLINK || op->kind == OP_RMDIR || op->kind == OP_RENAME ||
+	    op->kind == OP_RENAME_NEW)
+		before.phase = PHASE_GONE;
+	c->slot[slot] = before;
+	return true;
+}
+
 /* The inode that was seen has gone meanwhile. */
 static int gone(struct config *c, int slot, const struct op *op)
 {
@@ -377,10 +430,12 @@ static int gone(struct config *c, int slot, const struct op *op)
 	if (op->kind == OP_UNLINK || op->kind == OP_RMDIR) {
 		if (from && *from)
 			return act_one(c, slot, op, &(struct rules){0});
-		return finish(c, slot);
+		return op->error ? 0 : finish(c, slot);
 	}
 	uint8_t *to = entry_of(c, s->dir_b, op->b);
-	return !(from && *from) && to && *to ? finish(c, slot) : 0;
+	if (!op->error && !(from && *from) && to && *to)
+		return finish(c, slot);
+	return s->again ? act_rename(c, slot, op) : 0;
 }
 
 int model_step(const struct config *c, int slot, const struct op *op, const struct rules *rules,
@@ -396,9 +451,9 @@ int model_step(const struct config *c, int slot, const struct op *op, const stru
 		return finish(&out[0], slot);
 	switch ((enum phase)s->phase) {
 	case PHASE_WALK_A:
-		return walk(&out[0], slot, op, true);
+		return walk(out, slot, op, true);
 	case PHASE_WALK_B:
-		return walk(&out[0], slot, op, false);
+		return walk(out, slot, op, false);
 	case PHASE_LOOK_A:
 		e = entry_of(&out[0], s->dir_a, op->a);
 		o = e ? at(&out[0], *e) : NULL;
@@ -415,16 +470,18 @@ int model_step(const struct config *c, int slot, const struct op *op, const stru
 		}
 		return 1;
 	case PHASE_ACT:
-		if (op->kind == OP_LINK)
-			return act_link(&out[0], slot, op);
-		if (op->kind != OP_RENAME && op->kind != OP_RENAME_NEW && op->kind != OP_EXCHANGE)
-			return act_one(&out[0], slot, op, rules);
-		r = act_rename(&out[0], slot, op);
+		r = act(&out[0], slot, op, rules);
 		if (r < 0)
 			return r;
 		n = r;
 		if (op->weak)
 			return n;
+		out[n] = *c;
+		n += done_before(&out[n], slot, op, rules);
+		if (op->kind != OP_RENAME && op->kind != OP_RENAME_NEW && op->kind != OP_EXCHANGE)
+			return n;
+		out[n] = *c;
+		n += sees_target(&out[n], slot, op);
 		out[n] = *c;
 		s = &out[n].slot[slot];
 		e = entry_of(&out[n], s->dir_a, op->a);

@@ -6,6 +6,10 @@
  * every file system does under Linux. link looks its source up before it walks to its target.
  * rename has a second way to end without a change: the kernel looks both names up, one after the
  * other, and answers by what it saw (the same inode: 0; a directory and a file: ENOTDIR, EISDIR).
+ *
+ * The kernel takes the directory that it saw under the target's name for removed by its rename. When
+ * another mount has moved that directory meanwhile, it lives on, and this kernel finds nothing in it
+ * (docs/posix.md): names below it may be answered with ENOENT from then on.
  */
 #pragma once
 
@@ -16,7 +20,7 @@
 
 #define MAX_OBJECTS 28
 #define MAX_OPEN    16
-#define MAX_NEXT    3
+#define MAX_NEXT    5
 
 /* id: the inode, or SYMBOLIC and the number of the operation that made it, until it is seen. */
 struct object {
@@ -24,7 +28,8 @@ struct object {
 	uint64_t target;
 	uint8_t kind;
 	uint8_t entry[SUB_NAMES]; /* index and 1 */
-	uint8_t pad[5];
+	bool dead;		  /* a kernel takes it for removed */
+	uint8_t pad[4];
 };
 
 enum phase {
@@ -42,9 +47,11 @@ struct slot {
 	uint64_t dir_a;
 	uint64_t dir_b;
 	uint64_t found;
+	uint64_t target; /* of rename: the directory that the kernel has seen under the new name */
 	uint8_t phase;
 	uint8_t found_kind;
-	uint8_t pad[6];
+	bool again; /* done, and not answered: another process of the mount does it once more */
+	uint8_t pad[5];
 };
 
 /* All bytes count when two are compared: what is not in use is zero. */

@@ -9,10 +9,12 @@ import random
 import shutil
 import signal
 import threading
+import urllib.parse
 
 import pytest
 
 from cachefs import BIN, SLOW
+from countproxy import CountingProxy
 from test_concurrency import ENGINES, FRESH, engine_volume
 from test_takeover import DEATH, kill_worker
 
@@ -75,6 +77,12 @@ IMPOSSIBLE = {
         "0 1 1-2 mkdir n0 = ok\n0 1 3-4 mkdir n1 = ok\n0 1 5-9 rename n0 n1/x0 = ok\n0 2 5-9 rename n1 n0/x0 = ok",
         "0 1 1-2 mkdir n0 = ok\n0 1 3-4 mkdir n1 = ok\n0 1 5-9 rename n0 n1/x0 = ok\n0 2 5-9 rename n1 n0/x0 = EINVAL",
     ),
+    "a directory that is taken for removed, without a cause": (
+        "0 1 1-2 mkdir n2 = ok\n0 1 3-4 create n2/x0 = 5\n0 1 5-6 mkdir n3 = ok\n"
+        "0 1 7-9 rename n2 n3 = ok\n0 2 10-30 rename n3 n2 = ok\n0 2 31-32 stat n2/x0 = ENOENT",
+        "0 1 1-2 mkdir n2 = ok\n0 1 3-4 create n2/x0 = 5\n0 1 5-6 mkdir n3 = ok\n"
+        "0 1 7-11 rename n2 n3 = ok\n0 2 10-30 rename n3 n2 = ok\n0 2 31-32 stat n2/x0 = ENOENT",
+    ),
     "a link to what was never there": (
         "0 1 1-2 link n0 n1 = ok",
         "0 1 1-2 link n0 n1 = ENOENT",
@@ -131,6 +139,18 @@ def test_no_answer_may_mean_done_or_not(ws):
     assert judge(ws, made + "0 1 3-4 unlink n0 = EIO\n" + again, "--faults")[0] == 1
 
 
+def test_change_may_be_done_twice_where_a_process_died(ws):
+    made = "0 1 1-9 create n0 = 5\n0 2 3-4 unlink n0 = ok\n0 2 5-6 stat n0 = ENOENT\n0 2 10-11 stat n0 = file 5"
+    seen = "0 1 1-2 create n0 = 4\n0 1 3-30 unlink n0 = ok\n0 2 5-6 stat n0 = ENOENT\n0 2 10-20 create n0 = 5\n"
+    seen += "0 1 40-41 stat n0 = ENOENT"
+    moved = "0 1 1-2 create n0 = 4\n0 1 3-30 rename n0 n1 = ok\n0 2 5-6 stat n0 = ENOENT\n0 2 10-20 create n0 = 5\n"
+    moved += "0 1 40-41 stat n0 = ENOENT\n0 1 42-43 stat n1 = file 5"
+    for history in (made, seen, moved):
+        assert judge(ws, history)[0] == 1
+        assert judge(ws, history, "--deaths")[0] == 0
+    assert judge(ws, moved.replace("3-30", "3-9"), "--deaths")[0] == 1
+
+
 def test_failure_is_shrunk(ws):
     noise = "\n".join("0 3 %d-%d stat n3 = ENOENT" % (100 + 2 * i, 101 + 2 * i) for i in range(50))
     noise += "\n0 3 300-301 mkdir n2 = ok\n0 3 302-303 rmdir n2 = ok\n"
@@ -146,9 +166,15 @@ def test_failure_is_shrunk(ws):
 # ---------------------------------------------------------------- real mounts
 
 
-def mounts_of(ws, engine, count):
+def mounts_of(ws, engine, count, faults=False):
     """Entries and attributes are not cached: with caches a name may be as old as they are."""
     vol = engine_volume(ws, engine, trash_days=0)
+    vol.way = None
+    if faults and engine != "sqlite":
+        port = urllib.parse.urlsplit(vol.url).port
+        vol.way = CountingProxy(port)
+        ws.cleanups.append(vol.way.close)
+        vol.url = vol.url.replace(":%d" % port, ":%d" % vol.way.port)
     mounts = [vol.mount(FRESH) for _ in range(count)]
     for m in mounts:
         m.allow("an object is missing")  # of a file that the other mount has removed
@@ -165,13 +191,18 @@ def frozen(mnt, rng, stop):
 
 def disturb(mounts, rng, stop, done):
     """One fault after the other: a death a round for each mount at most, or it is given up."""
+    way = mounts[0].volume.way
     for m in rng.sample(mounts, len(mounts)):
-        for fault in rng.sample(["freeze", "kill"], 2):
+        for fault in rng.sample(["freeze", "kill", "cut"], 3):
             if stop.wait(rng.uniform(0.1, 0.5)):
                 return
+            if fault == "cut" and not way:
+                continue
             done.append(fault)
             if fault == "freeze":
                 frozen(m, rng, stop)
+            elif fault == "cut":
+                way.cut()
             else:
                 kill_worker(m)
 
@@ -213,23 +244,19 @@ def one_round(ws, mounts, seed, ops, faults, keep=None):
     return count
 
 
-# docs/testing.md, "Histories": some results of the creation and removal of one name by two mounts
-# are not explained yet, so that these do not belong to the default run.
-LONG = pytest.mark.skipif(not os.environ.get("CACHEFS_LONG"), reason="only with CACHEFS_LONG=1")
+OPS = 4000 if os.environ.get("CACHEFS_LONG") else 1000
 
 
-@LONG
 @pytest.mark.deadline(240)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_histories(ws, engine):
     mounts = mounts_of(ws, engine, 2)
-    assert one_round(ws, mounts, random.SystemRandom().randrange(1 << 32), 4000, False) >= 4000
+    assert one_round(ws, mounts, random.SystemRandom().randrange(1 << 32), OPS, False) >= OPS
 
 
-@LONG
 @pytest.mark.deadline(240)
 @pytest.mark.parametrize("engine", ["sqlite", "redis"])
 def test_histories_with_faults(ws, engine):
-    mounts = mounts_of(ws, engine, 2)
+    mounts = mounts_of(ws, engine, 2, faults=True)
     mounts[0].volume.check_options = {"leaks": "warn", "unmounted": True}
-    assert one_round(ws, mounts, random.SystemRandom().randrange(1 << 32), 4000, True) >= 4000
+    assert one_round(ws, mounts, random.SystemRandom().randrange(1 << 32), 2 * OPS, True) >= 2 * OPS

@@ -567,7 +567,7 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 	while ((s = TAILQ_FIRST(&c->pending)) && slice_ready(s)) {
 		struct cfs_slice rec = {.pos = s->pos, .id = s->id, .size = s->len, .len = s->len};
 		struct timespec mtime = s->mtime;
-		bool covers = covers_stored(s);
+		bool covers = covers_stored(s), suspect = false;
 		uint64_t moment = s->moment;
 		struct cfs_attr attr;
 		int err = s->err;
@@ -579,18 +579,23 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 		pthread_mutex_unlock(&f->lock);
 		if (!err) {
 			cfs_file_await_commit(f, rec.id);
-			if (covers)
+			if (covers) {
 				err = cfs_store_sync_since(d->conf.store, moment, deadline);
-			if (!err && covers && cfs_store_is_suspect(d->conf.store, rec.id))
+				suspect = cfs_store_is_suspect(d->conf.store, rec.id);
+			}
+			/* No later sync makes a suspect durable: another try is of no use. */
+			if (suspect)
 				err = -EIO;
 			if (!err)
 				err = commit_record(c, &rec, mtime, deadline, &attr);
 			cfs_activity_wait_end();
-			if (err && worth_retry(err)) {
+			if (err && !suspect && worth_retry(err)) {
 				if (!c->attempt++)
 					c->give_up = cfs_deadline_in(d->conf.io_timeout_ms);
 				if (!cfs_deadline_passed(c->give_up)) {
 					pthread_mutex_lock(&f->lock);
+					/* A failed sync stays failed; staged bytes are still there. */
+					s->moment = cfs_store_moment(d->conf.store);
 					if (!submit_commit(c))
 						cfs_warn("commit waits for the next round: "
 							 "inode=%llu",

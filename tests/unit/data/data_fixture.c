@@ -473,6 +473,7 @@ int volume_free(struct volume *v)
 	for (f = 0; f < INODES; f++)
 		assert_int_equal(v->meta.claimed[f], 0);
 	cfs_store_destroy(v->store);
+	cfs_disk_destroy(v->disk);
 	cfs_pool_destroy(v->pool);
 	cfs_object_close(v->object.inner);
 	for (f = 0; f < INODES; f++) {

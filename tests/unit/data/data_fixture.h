@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include <cachefs/data.h>
+#include <cachefs/disk.h>
 #include <cachefs/object.h>
 
 #include "base/bytes.h"
@@ -76,6 +77,7 @@ struct volume {
 	struct cfs_pool *pool;
 	struct cfs_store *store;
 	struct cfs_data *data;
+	struct cfs_disk *disk; /* of tests that make one */
 };
 
 /* 0: a default that does not get in the way. */

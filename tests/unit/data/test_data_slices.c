@@ -4,6 +4,7 @@
  * on their way, compaction merges. When these fail users read bytes that are no longer, or not yet,
  * those of the file.
  */
+#include <cachefs/stage.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -349,18 +350,61 @@ static void compaction_in_a_failed_sync(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
+/* It ends at once: no later sync helps. */
 static void commit_in_a_failed_sync(void **state)
 {
-	struct volume *v = volume_new((struct options){.syncs = true, .io_timeout_ms = 100});
+	struct volume *v = volume_new((struct options){.syncs = true, .io_timeout_ms = 60000});
 	struct cfs_file *f = open_file(v, 1);
+	cfs_deadline_t end = cfs_deadline_in(20000);
 
 	assert_int_equal(write_at(f, 0, "aaaa", 4), 0);
 	assert_int_equal(flush(f), 0);
 	assert_int_equal(write_at(f, 0, "bbbb", 4), 0);
 	assert_int_equal(put_into_failing_sync(v, flush_file, f), -EIO);
+	assert_false(cfs_deadline_passed(end));
 	assert_int_equal(v->meta.chunk[1][0].n, 1);
 	cfs_file_put(f);
 	assert_int_equal(volume_free(v), 0);
+}
+
+/* Staged bytes are durable, so the failed sync of the object store costs another try only. */
+static void staged_commit_in_a_failed_sync(void **state)
+{
+	struct volume *v = volume_new((struct options){.syncs = true});
+	struct cfs_file *f = open_file(v, 1);
+	char dir[] = "/tmp/cachefs-test-data-XXXXXX", command[64], err[256];
+	struct cfs_disk_conf disk = {.pool = v->pool,
+				     .dirs = dir,
+				     .uuid = "test",
+				     .block_size = BLOCK,
+				     .size = 64 << 20,
+				     .free_ratio = 0.001,
+				     .tick_ms = 3600000};
+	struct cfs_stage_conf stage = {.writeback = true,
+				       .size = 64 << 20,
+				       .free_ratio = 0.001,
+				       .delay_ms = 3600000,
+				       .max_uploads = 1,
+				       .tick_ms = 3600000};
+
+	assert_non_null(mkdtemp(dir));
+	assert_int_equal(cfs_disk_create(&disk, &v->disk, err), 0);
+	assert_int_equal(cfs_store_add_tier(v->store, &cfs_disk_tier, v->disk), 0);
+	assert_int_equal(cfs_stage_start(v->store, v->disk, &stage), 0);
+	assert_int_equal(write_at(f, 0, "aaaa", 4), 0);
+	assert_int_equal(flush(f), 0);
+	assert_int_equal(objects(v), 0);
+	assert_int_equal(write_at(f, 0, "bbbb", 4), 0);
+	pthread_mutex_lock(&v->object.lock);
+	v->object.fail_syncs = 1;
+	pthread_mutex_unlock(&v->object.lock);
+	assert_int_equal(flush(f), 0);
+	assert_int_equal(v->object.fail_syncs, 0);
+	assert_int_equal(v->meta.chunk[1][0].n, 2);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+	snprintf(command, sizeof(command), "rm -rf %s", dir);
+	assert_int_equal(system(command), 0);
 }
 
 static int set_up(void **state)
@@ -382,6 +426,7 @@ int main(void)
 		cmocka_unit_test(compaction_merges),
 		cmocka_unit_test(compaction_in_a_failed_sync),
 		cmocka_unit_test(commit_in_a_failed_sync),
+		cmocka_unit_test(staged_commit_in_a_failed_sync),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, NULL);

@@ -214,6 +214,12 @@ void cfs_file_op_end(struct cfs_file *f);
 void cfs_file_wake(struct cfs_file *f);
 void cfs_file_compute_length(struct cfs_file *f);
 void cfs_file_changed(struct cfs_file *f, const struct cfs_attr *attr);
+/*
+ * Whether bytes at off lie over stored ones that fsync may have promised, or behind them in the same
+ * page: a record without its object would make these unreadable after a power failure, as the kernel
+ * reads whole pages. Called with the file's lock.
+ */
+bool cfs_file_covers_stored(const struct cfs_file *f, uint64_t off);
 
 /* session.c; with the file's lock */
 struct cfs_span {

@@ -175,13 +175,20 @@ out:
 	return r;
 }
 
+bool cfs_file_covers_stored(const struct cfs_file *f, uint64_t off)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+
+	return off - off % page < f->attr.length;
+}
+
 /* Bytes that fsync has promised must not be replaced by bytes that a power failure could take. */
 static int settle_under(struct cfs_file *dst, uint64_t off, cfs_deadline_t deadline)
 {
 	bool covers;
 
 	pthread_mutex_lock(&dst->lock);
-	covers = off < dst->attr.length;
+	covers = cfs_file_covers_stored(dst, off);
 	pthread_mutex_unlock(&dst->lock);
 	return covers ? cfs_store_sync(dst->data->conf.store, deadline) : 0;
 }

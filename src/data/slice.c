@@ -529,13 +529,10 @@ static int commit_record(struct cfs_chunk *c, const struct cfs_slice *rec, struc
 				     attr);
 }
 
-/*
- * Whether promised bytes may lie under it: a record without its object would make them unreadable
- * after a power failure. Called with the lock held.
- */
 static bool covers_stored(const struct cfs_wslice *s)
 {
-	return ((uint64_t)s->chunk->indx << CFS_CHUNK_BITS) + s->pos < s->file->attr.length;
+	return cfs_file_covers_stored(s->file,
+				      ((uint64_t)s->chunk->indx << CFS_CHUNK_BITS) + s->pos);
 }
 
 /* Called with the lock held. The slice will not be committed. */

@@ -302,6 +302,34 @@ def test_overwritten_without_fsync(ws):
     m.check(cuts=24, modes=("some",))
 
 
+@pytest.mark.parametrize("how", ["write", "copy"])
+def test_appended_without_fsync(ws, how):
+    """The kernel reads whole pages: bytes behind synced ones, in the same page, do not take these along."""
+    m = Machine(ws, 0)
+    mnt = m.mount()
+    rng = random.Random(12)
+    content = rng.randbytes(1000)
+    store(mnt / "f", content)
+    m.promises.must("f", content)
+    for _ in range(20):
+        piece = rng.randbytes(8 + 4096 * rng.randrange(3))  # never up to the end of a page
+        at, content = len(content), content + piece
+        m.promises.may("f", content)
+        if how == "copy":
+            store(mnt / "src", piece, sync=False)
+            with open(mnt / "src", "rb") as src, open(mnt / "f", "r+b") as f:
+                assert os.copy_file_range(src.fileno(), f.fileno(), len(piece), 0, at) == len(piece)
+        else:
+            with open(mnt / "f", "ab", buffering=0) as f:
+                f.write(piece)  # close(2) commits it
+        # the records are durable then, the bytes are not
+        fd = os.open(mnt, os.O_RDONLY)
+        os.fsync(fd)
+        os.close(fd)
+    mnt.kill9()
+    m.check(cuts=24, modes=("some",))
+
+
 def test_copied_without_fsync(ws):
     m = Machine(ws, 0)
     mnt = m.mount()

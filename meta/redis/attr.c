@@ -72,6 +72,8 @@ int rds_attr_decode(const void *record, size_t len, struct cfs_attr *ret)
 		.length = cfs_get_be64(p + 51),
 		.rdev = cfs_get_be32(p + 59),
 	};
+	if (ret->length > RDS_LENGTH_MAX)
+		return -EIO;
 	if (len < WITH_PARENT)
 		return 0;
 	ret->parent = cfs_get_be64(p + 63);

@@ -63,6 +63,9 @@ ssize_t rds_op_read_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_i
 
 /* ---- changes ---- */
 
+/* Names of a file in one directory whose usage is counted; a record of more is damaged. */
+#define COUNTED_MAX ((size_t)65536)
+
 /* Attributes after it, length before it, and the directories of a file with several names. */
 int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *attr,
 		     const redisReply *old8, const redisReply *parents, struct cfs_attr *ret,
@@ -78,6 +81,8 @@ int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *attr
 		return r ? r : -EIO;
 	rds_cache_attr(rds_of(e), ino, attr, ret);
 	old = cfs_get_be64(old8->str);
+	if (old > RDS_LENGTH_MAX)
+		return -EIO;
 	length = (int64_t)(ret->length - old);
 	space = cfs_space_of(ret->length) - cfs_space_of(old);
 	if (length) {
@@ -89,7 +94,8 @@ int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *attr
 		if (ret->parent)
 			cfs_usage_add_dir(&u, ret->parent, length, space, 0);
 		for (i = 0; i + 1 < parents->elements; i += 2)
-			for (k = (size_t)rds_int(parents->element[i + 1]); k; k--)
+			for (k = CFS_MIN((size_t)rds_int(parents->element[i + 1]), COUNTED_MAX); k;
+			     k--)
 				cfs_usage_add_dir(&u, strtoull(parents->element[i]->str, NULL, 10),
 						  length, space, 0);
 	}
@@ -286,7 +292,8 @@ ssize_t rds_op_list_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_
 	rds_begin(&q, e);
 	if (!r && stop > (uint64_t)first + RDS_CHUNKS_ONE_BY_ONE) {
 		r = rds_find_chunks(e, ctx, ino, &found);
-		qsort(found.p, found.len / 4, 4, rds_compare_be32);
+		if (found.len)
+			qsort(found.p, found.len / 4, 4, rds_compare_be32);
 		for (i = 0; i < found.len / 4 && !r; i++) {
 			indx = cfs_get_be32(found.p + 4 * i);
 			if (indx >= first && q.n < 1024) {

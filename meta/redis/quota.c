@@ -97,8 +97,8 @@ static int deliver(enum cfs_quota_kind kind, const redisReply *limits, const red
 		struct cfs_quota q = {
 			.kind = kind,
 			.key = strtoull(limits->element[2 * i]->str, NULL, 10),
-			.used_space = rds_int(space->element[i]),
-			.used_inodes = rds_int(inodes->element[i]),
+			.used_space = rds_int(rds_element(space, i)),
+			.used_inodes = rds_int(rds_element(inodes, i)),
 		};
 
 		if (v->len != LIMIT_BYTES)

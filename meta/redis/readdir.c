@@ -384,7 +384,7 @@ static int deliver_page(struct listing *l, const struct window *w, size_t at, si
 		rds_words(&q, "b", w->v[at + i]->text, (size_t)w->v[at + i]->len);
 	r = rds_script_run(&q, l->ctx, CFS_META_OP_readdir, &a);
 	for (i = 0; i < n && !r && !l->stopped; i++)
-		r = deliver(l, w->v[at + i]->text, w->v[at + i]->len, a->element[1]->element[i],
+		r = deliver(l, w->v[at + i]->text, w->v[at + i]->len, rds_element(a->element[1], i),
 			    i < a->element[2]->elements ? a->element[2]->element[i] : NULL);
 	rds_end(&q);
 	return r;

@@ -6,6 +6,7 @@
  * target.c	the server's address: URL options, Sentinel, Cluster
  * pipe.c	requests of many threads over one connection
  * request.c	commands and scripts, retries, meaning of errors
+ * reply.c	replies that can be read whatever the server has answered
  *
  * A change is one Lua script, meta/redis/<operation>.lua, so it is atomic next to clients that use
  * WATCH and MULTI. Each script stores its last answer for a while under the key of the calling
@@ -197,7 +198,20 @@ void rds_bytes_add(struct rds_bytes *b, const void *p, size_t len);
 
 /* ---- replies ---- */
 
-/* A number in an integer or string reply; 0 for nil. */
+/*
+ * reply.c: every reply that rds_sock_receive() returns can be read as one of any type. Its text is
+ * never NULL, but "" with len 0 where the type has none; the elements 0 to RDS_ELEMENTS - 1 are
+ * there, nil from `elements` on. So a server that is damaged, or is none of Redis, leads to an
+ * error or a wrong number, and never to a crash. Elements behind a number that comes from another
+ * reply are read by rds_element(), and bytes after a look at len.
+ */
+enum { RDS_ELEMENTS = 8 };
+/* Makes a reply such; -EPROTO: a type that is not used. The reply is then only freed. */
+int rds_reply_fill(redisReply *r);
+/* The element, nil from `elements` on. */
+const redisReply *rds_element(const redisReply *r, size_t i);
+
+/* A number in an integer or string reply, cut at +-2^62: two can be added. 0 for nil. */
 int64_t rds_int(const redisReply *r);
 static inline bool rds_is_nil(const redisReply *r)
 {
@@ -213,6 +227,8 @@ bool rds_number(const char *p, size_t len, uint64_t *ret, size_t *ret_used);
 /* ---- attr.c ---- */
 
 #define RDS_ATTR_MAX 81
+/* A record with a greater length is damaged, and its sums would not fit into numbers. */
+#define RDS_LENGTH_MAX (2 * CFS_FILE_MAX)
 size_t rds_attr_encode(const struct cfs_attr *a, uint8_t out[RDS_ATTR_MAX]);
 /* -EIO: not an attribute record */
 int rds_attr_decode(const void *p, size_t len, struct cfs_attr *ret);

@@ -272,13 +272,14 @@ static bool is_temporary(const redisReply *e)
 	       is(e, "NOREPLICAS") || strstr(e->str, "NOREPLICAS");
 }
 
-static enum verdict judge(struct rds_request *q, struct rds_pipe *p, const redisReply *e,
+static enum verdict judge(struct rds_request *q, struct rds_pipe *p, const redisReply *e, bool text,
 			  int *ret_errno)
 {
 	struct rds *r = q->r;
 
-	if (is(e, "NOSCRIPT"))
-		return RELOAD;
+	/* An answer to the text itself is tried again as any other, with pauses. */
+	if (is(e, "NOSCRIPT") && q->script)
+		return text ? AGAIN : RELOAD;
 	if (is(e, "MOVED ")) {
 		const char *to = strchr(e->str + 6, ' ');
 
@@ -394,7 +395,7 @@ int rds_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op o
 		ever_sent |= sent;
 		if (!rc) {
 			e = first_error(q);
-			v = e ? judge(q, p, e, &rc) : GIVE_UP;
+			v = e ? judge(q, p, e, text, &rc) : GIVE_UP;
 		} else {
 			memset(q->reply, 0, q->n * sizeof(redisReply *));
 			v = rc == -ENOTCONN || rc == -ETIMEDOUT ? AGAIN : GIVE_UP;
@@ -549,9 +550,12 @@ int rds_change(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op
 
 int64_t rds_int(const redisReply *r)
 {
-	if (r->type == REDIS_REPLY_INTEGER)
-		return r->integer;
-	return rds_is_bytes(r) ? strtoll(r->str, NULL, 10) : 0;
+	const int64_t most = (int64_t)1 << 62;
+	int64_t n = r->type == REDIS_REPLY_INTEGER ? r->integer
+		    : rds_is_bytes(r)		   ? strtoll(r->str, NULL, 10)
+						   : 0;
+
+	return CFS_MIN(CFS_MAX(n, -most), most - 1);
 }
 
 bool rds_number(const char *p, size_t len, uint64_t *ret, size_t *ret_used)

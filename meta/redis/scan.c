@@ -397,8 +397,8 @@ static int page_of_stats(struct scan *a, const struct cfs_ctx *ctx, struct cfs_s
 	for (i = 0; !r && i + 1 < page->elements; i += 2) {
 		const struct cfs_row row = {
 			.ino = strtoull(page->element[i]->str, NULL, 10),
-			.stat = {.length = rds_int(more.reply[0]->element[i / 2]),
-				 .space = rds_int(more.reply[1]->element[i / 2]),
+			.stat = {.length = rds_int(rds_element(more.reply[0], i / 2)),
+				 .space = rds_int(rds_element(more.reply[1], i / 2)),
 				 .inodes = rds_int(page->element[i + 1])},
 		};
 
@@ -480,7 +480,7 @@ static int give_single(struct scan *a)
 				.refs = 1},
 		};
 
-		if (rds_is_nil(q.reply[0]->element[i]))
+		if (rds_is_nil(rds_element(q.reply[0], i)))
 			r = give(a, &row);
 	}
 	rds_end(&q);

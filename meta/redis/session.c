@@ -230,7 +230,7 @@ static int each_info(struct cfs_engine *e, const struct cfs_ctx *ctx, const redi
 		rds_words(&q, "b", list->element[2 * i]->str, list->element[2 * i]->len);
 	r = rds_run(&q, ctx, CFS_META_OP_session);
 	for (i = 0; i < n && !r; i++) {
-		const redisReply *info = q.reply[0]->element[i];
+		const redisReply *info = rds_element(q.reply[0], i);
 		const struct cfs_session s = {
 			.sid = strtoull(list->element[2 * i]->str, NULL, 10),
 			.expire_s = rds_int(list->element[2 * i + 1]),

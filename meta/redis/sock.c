@@ -95,6 +95,10 @@ int rds_sock_receive(struct rds_sock *s, cfs_deadline_t deadline, redisReply **r
 
 		if (redisReaderGetReply(s->reader, &reply) != REDIS_OK)
 			return -ENOTCONN;
+		if (reply && rds_reply_fill(reply) < 0) {
+			freeReplyObject(reply);
+			return -ENOTCONN;
+		}
 		if (reply) {
 			*ret = reply;
 			return 0;

@@ -19,6 +19,7 @@ import os
 import pathlib
 import pwd
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -117,7 +118,7 @@ class Server:
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="cachefs-server.", dir=self.where))
         self.port = free_port()
         self.socket = str(self.dir / "socket")
-        self.process = None
+        self.process = self.standby = None
         self.numbers = itertools.count(1)
         self.account = None
         if os.geteuid() == 0:
@@ -160,17 +161,26 @@ class Server:
     def log(self):
         return (self.dir / "log").read_text("utf-8", "replace")
 
-    def start(self):
-        """Waits until it answers."""
+    def _stand_by(self):
+        """A process that becomes the server when it reads the command. One that is forked while the
+        server is down can wait for ever: it closes the files that threads of the test have open on a
+        mount, and closing them needs the server."""
         with open(self.dir / "log", "ab") as log:
-            self.process = subprocess.Popen(
-                [str(a) for a in self.argv()],
-                stdin=subprocess.DEVNULL,
+            return subprocess.Popen(
+                ["/bin/sh", "-c", 'read -r command && eval "exec $command </dev/null"'],
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 preexec_fn=_die_with_parent,
                 **self._as_user(),
             )
+
+    def start(self):
+        """Waits until it answers."""
+        self.process = self.standby or self._stand_by()
+        self.standby = None
+        with self.process.stdin as pipe:
+            pipe.write((shlex.join(str(a) for a in self.argv()) + "\n").encode())
 
         def ready():
             assert self.process.poll() is None, "it has ended"
@@ -181,6 +191,7 @@ class Server:
         except (AssertionError, TimeoutError) as e:
             raise RuntimeError("%s did not start: %s\n%s" % (self.scheme, e, self.log()[-3000:]))
         self.prepare()
+        self.standby = self._stand_by()
         return self
 
     def prepare(self):
@@ -224,6 +235,10 @@ class Server:
 
     def close(self):
         self.kill9()
+        if self.standby:
+            self.standby.stdin.close()
+            self.standby.kill()
+            self.standby.wait(30 * SLOW)
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def database(self):

@@ -62,7 +62,6 @@ void cfs_file_put(struct cfs_file *f);
 void cfs_file_reopen(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns);
 /* True when a handle of this mount has it open (cfs_meta_hooks.is_open). */
 bool cfs_data_is_open(struct cfs_data *d, cfs_ino_t ino);
-cfs_ino_t cfs_file_ino(const struct cfs_file *f);
 
 /*
  * The length a local reader sees: the larger of the stored length and the end of unflushed writes.

@@ -290,7 +290,6 @@ enum cfs_peer_error {
 	CFS_PEER_E_CANCELED,
 	CFS_PEER_E_COUNT,
 };
-extern const char *const cfs_peer_error_names[CFS_PEER_E_COUNT];
 
 #define CFS_PEER_LATENCIES 24
 struct cfs_peer_stats {

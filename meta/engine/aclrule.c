@@ -55,24 +55,6 @@ void cfs_acl_release(struct cfs_acl *rule)
 	*rule = (struct cfs_acl){0};
 }
 
-static bool entries_equal(const struct cfs_acl_entry *a, const struct cfs_acl_entry *b, uint32_t n)
-{
-	uint32_t i;
-
-	for (i = 0; i < n; i++)
-		if (a[i].id != b[i].id || a[i].perm != b[i].perm)
-			return false;
-	return true;
-}
-
-bool cfs_acl_equal(const struct cfs_acl *a, const struct cfs_acl *b)
-{
-	return a->owner == b->owner && a->group == b->group && a->mask == b->mask &&
-	       a->other == b->other && a->n_users == b->n_users && a->n_groups == b->n_groups &&
-	       entries_equal(a->users, b->users, a->n_users) &&
-	       entries_equal(a->groups, b->groups, a->n_groups);
-}
-
 int cfs_acl_inherit(const struct cfs_acl *def, uint16_t mode, uint16_t *ret_mode,
 		    struct cfs_acl *ret_rule)
 {

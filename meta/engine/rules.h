@@ -118,7 +118,6 @@ int cfs_acl_inherit(const struct cfs_acl *def, uint16_t mode, uint16_t *ret_mode
 void cfs_acl_chmod(struct cfs_acl *rule, uint16_t mode);
 int cfs_acl_copy(const struct cfs_acl *rule, struct cfs_acl *ret);
 void cfs_acl_release(struct cfs_acl *rule);
-bool cfs_acl_equal(const struct cfs_acl *a, const struct cfs_acl *b);
 /* 0 or -EACCES for a rwx mask. */
 int cfs_acl_access(const struct cfs_ctx *ctx, const struct cfs_attr *attr,
 		   const struct cfs_acl *rule, int mask);

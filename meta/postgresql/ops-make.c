@@ -69,13 +69,6 @@ bool pg_has_changed(struct sql_conn *c, int id)
 	return *PQcmdTuples(pg_conn(c)->stmt[id]->result) > '0';
 }
 
-bool pg_is_null(struct sql_conn *c, int id, int col)
-{
-	const struct pg_stmt *st = pg_conn(c)->stmt[id];
-
-	return PQgetisnull(st->result, st->row, col);
-}
-
 /* Each part of a statement, and each column of a part, costs more than finding the row. */
 #define INSERT_NODE                                                                                \
 	"INSERT INTO {node}(inode,type,flags,mode,uid,gid,atime,mtime,ctime,atimensec,mtimensec,"  \

@@ -173,7 +173,6 @@ static inline const PGresult *pg_result(struct sql_conn *c, int id)
 void pg_close_stmt(struct sql_conn *c, int id);
 /* True when a statement without rows has changed any. */
 bool pg_has_changed(struct sql_conn *c, int id);
-bool pg_is_null(struct sql_conn *c, int id, int col);
 void pg_bind_null(struct pg_stmt *st, int n);
 /*
  * True for the superuser, or when the kernel has checked permissions: other callers need groups and

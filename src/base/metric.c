@@ -29,7 +29,7 @@ static const char *base_of(const struct cfs_metric_table *t, void *part, char *s
 	return snapshot;
 }
 
-void cfs_metric_each(const struct cfs_metric_table *t, void *part, cfs_metric_fn fn, void *arg)
+static void each(const struct cfs_metric_table *t, void *part, cfs_metric_fn fn, void *arg)
 {
 	alignas(max_align_t) char snapshot[CFS_METRIC_SNAPSHOT_MAX];
 	const char *base = base_of(t, part, snapshot);
@@ -67,7 +67,7 @@ void cfs_metrics_each(const struct cfs_metrics *all, cfs_metric_fn fn, void *arg
 	unsigned i;
 
 	for (i = 0; i < all->n; i++)
-		cfs_metric_each(all->v[i].table, all->v[i].part, fn, arg);
+		each(all->v[i].table, all->v[i].part, fn, arg);
 }
 
 uint64_t cfs_metrics_get(const struct cfs_metrics *all, const char *name, const char *labels)

@@ -58,7 +58,6 @@ struct cfs_metric_table {
 
 /* A part that is missing (NULL) has zeros. Any thread; does not wait for a backend. */
 typedef void (*cfs_metric_fn)(void *arg, const struct cfs_metric *m, uint64_t value);
-void cfs_metric_each(const struct cfs_metric_table *t, void *part, cfs_metric_fn fn, void *arg);
 /* UINT64_MAX: the table has no such metric. labels: NULL, or those of the table. */
 uint64_t cfs_metric_get(const struct cfs_metric_table *t, void *part, const char *name,
 			const char *labels);

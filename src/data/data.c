@@ -200,11 +200,6 @@ bool cfs_data_is_open(struct cfs_data *d, cfs_ino_t ino)
 	return open;
 }
 
-cfs_ino_t cfs_file_ino(const struct cfs_file *f)
-{
-	return f->node.key;
-}
-
 void cfs_file_refresh(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns)
 {
 	pthread_mutex_lock(&f->lock);

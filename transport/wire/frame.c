@@ -8,14 +8,6 @@
 #include "crc.h"
 #include "handshake.h"
 
-const char *const cfs_peer_error_names[CFS_PEER_E_COUNT] = {
-	[CFS_PEER_E_CONNECT] = "connect",   [CFS_PEER_E_AUTH] = "auth",
-	[CFS_PEER_E_TIMEOUT] = "timeout",   [CFS_PEER_E_LOST] = "lost",
-	[CFS_PEER_E_PROTOCOL] = "protocol", [CFS_PEER_E_CHECKSUM] = "checksum",
-	[CFS_PEER_E_BUSY] = "busy",	    [CFS_PEER_E_REMOTE] = "remote",
-	[CFS_PEER_E_CANCELED] = "canceled",
-};
-
 /* The limits of each frame type. */
 static const struct {
 	uint32_t len;

@@ -35,7 +35,7 @@ struct data {
 
 /* ---- records ---- */
 
-bool fsck_possible(const struct cfs_slice *s)
+static bool possible(const struct cfs_slice *s)
 {
 	return (uint64_t)s->pos + s->len <= CFS_CHUNK_SIZE &&
 	       (!s->id || (uint64_t)s->off + s->len <= s->size) && (s->id || !s->size);
@@ -49,7 +49,7 @@ int fsck_records(struct fsck *f, cfs_ino_t ino, uint32_t indx, const struct cfs_
 		const struct cfs_slice *s = &v[i];
 
 		f->slices++;
-		if (fsck_possible(s))
+		if (possible(s))
 			continue;
 		return fsck_report(f, "record", ino, false,
 				   "chunk %u record %zu (pos %u id %" PRIu64
@@ -88,7 +88,7 @@ static int add_chunk(void *arg, const struct cfs_row *row)
 			.kind = USE_RECORD,
 		};
 
-		fine &= fsck_possible(s);
+		fine &= possible(s);
 		progress_add(&rd->d->f->p, 1);
 		if (s->id)
 			r = sorter_add(rd->d->uses, &u);

@@ -29,7 +29,6 @@ fsck_report(struct fsck *f, const char *kind, cfs_ino_t ino, bool repaired, cons
 /* Judges one inode number, repairs and reports. Doubtful statistics are noted for fsck_usage. */
 int fsck_inode(struct fsck *f, cfs_ino_t ino);
 /* Checks the records of one chunk by themselves: positions and lengths. */
-bool fsck_possible(const struct cfs_slice *s);
 int fsck_records(struct fsck *f, cfs_ino_t ino, uint32_t indx, const struct cfs_slice *v, size_t n);
 
 int fsck_tree(struct fsck *f);

@@ -159,6 +159,33 @@ def test_a_fatal_signal_ends_every_wait(ws, hung, sig):
     assert read(mnt / "next") == b"next"
 
 
+@pytest.mark.parametrize("hung", ["redis"], indirect=True)
+def test_a_fatal_signal_ends_the_wait_of_a_container(ws, hung):
+    """The program has another number in its pid namespace; its init is no part of the test."""
+    mnt, server = hung
+    inside = ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", '"$@"; echo $?', "sh", sys.executable, "-c"]
+    steps = {"create": "TERM", "mkdir": "KILL", "fsync": "INT"}
+    programs = {s: ws.popen([*inside, PROGRAM, s, mnt.path], stdin=-1, stdout=-1, text=True) for s in steps}
+    for p in programs.values():
+        assert p.stdout.readline() == "ready\n"
+    with Frozen(server):
+        for step, p in programs.items():
+            pid = grandchild(p.pid)
+            go(p)
+            wait_until(lambda: "fuse" in open("/proc/%d/stack" % pid).read(), 20 * SLOW, step + " to wait")
+            sig = getattr(signal, "SIG" + steps[step])
+            os.kill(pid, sig)
+            ended = select.select([p.stdout], [], [], 5 * SLOW)[0]
+            assert ended and p.stdout.readline() == "%d\n" % (128 + sig), step
+            p.wait(20 * SLOW)
+
+
+def grandchild(pid):
+    for _ in range(2):
+        pid = int(open("/proc/%d/task/%d/children" % (pid, pid)).read())
+    return pid
+
+
 @pytest.mark.deadline(120)
 def test_other_signals_wait_for_the_answer(ws, hung):
     mnt, server = hung

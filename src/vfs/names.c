@@ -591,6 +591,33 @@ static int rename_missed(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t
 	return r < 0 && r != -ENOENT ? r : stale_if_gone(v, dst_parent, -ENOENT);
 }
 
+/*
+ * The kernel takes the directory that it knows under the target's name for removed by the rename
+ * (vfs_rename(), S_DEAD), and knows it from this cache. If another mount has moved the directory
+ * meanwhile, it would look empty here as long as it is in use. -ESTALE: the kernel looks again.
+ */
+static int check_target(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req)
+{
+	uint64_t now_ms = to_ms(cfs_now_ns());
+	cfs_ino_t known =
+		cache_peek_name(&v->cache, req->dst_parent, req->dst_name, req->dst_len, now_ms);
+	struct cfs_attr attr;
+	struct cfs_entry e;
+	uint32_t ms;
+	int r;
+
+	if (!known || ctx->replay || req->flags)
+		return 0;
+	if (cache_get_attr(&v->cache, known, now_ms, &attr, &ms) && attr.type != CFS_TYPE_DIR)
+		return 0;
+	r = cfs_meta_lookup(v->conf.meta, ctx, req->dst_parent, req->dst_name, req->dst_len, &e);
+	if (r == 0 ? e.ino == known : r != -ENOENT)
+		return 0;
+	cache_name_changed(&v->cache, 0, 0, req->src_parent, req->src_name, req->src_len, 0);
+	cache_name_changed(&v->cache, 0, 0, req->dst_parent, req->dst_name, req->dst_len, 0);
+	return -ESTALE;
+}
+
 int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req)
 {
 	struct cfs_rename in = *req;
@@ -606,7 +633,9 @@ int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cf
 	if (name_is_reserved(v, in.src_parent, in.src_name, in.src_len) ||
 	    name_is_reserved(v, in.dst_parent, in.dst_name, in.dst_len))
 		return -EPERM;
-	r = replay_exchange(v, ctx, &in, &done);
+	r = check_target(v, ctx, &in);
+	if (r == 0)
+		r = replay_exchange(v, ctx, &in, &done);
 	if (r < 0 || done)
 		return r;
 	if (!(in.flags & CFS_RENAME_EXCHANGE))

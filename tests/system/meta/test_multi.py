@@ -414,6 +414,23 @@ def test_created_once_beside_a_mount_that_removes(ws, engine):
     assert made > 10 and made == len(removed) + left
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_rename_over_a_directory_that_another_mount_has_moved(ws, engine):
+    """The kernel takes the directory that it knows there for removed: it would look empty while it is in use."""
+    vol = engine_volume(ws, engine, trash_days=0)
+    a, b = vol.mount("attr-cache=60,entry-cache=60,dir-entry-cache=60"), vol.mount(FRESH)
+    os.mkdir(a / "full")
+    write(a / "full/file", b"content")
+    os.mkdir(a / "empty")
+    used = os.open(a / "full", os.O_RDONLY)
+    os.stat(a / "empty")
+    os.rename(b / "full", b / "empty")
+    os.rename(a / "empty", a / "full")
+    assert os.listdir(b) == ["full"] and os.listdir(used) == ["file"]
+    assert read(a / "full/file") == b"content"
+    os.close(used)
+
+
 def test_free_space_of_a_directory_that_another_mount_replaces(ws, volume):
     """With quotas on directories the metadata is asked for the parents of the inode."""
     new = volume.mount(FRESH)

@@ -44,6 +44,7 @@ static bool is(struct config *c, struct object *o, uint64_t ino)
 		s->dir_b = s->dir_b == old ? ino : s->dir_b;
 		s->found = s->found == old ? ino : s->found;
 		s->target = s->target == old ? ino : s->target;
+		s->lost = s->lost == old ? ino : s->lost;
 	}
 	return true;
 }
@@ -102,6 +103,17 @@ static int finish(struct config *c, int slot)
 	return 1;
 }
 
+/* As finish(), of an operation that took a name from the object. */
+static int finish_taken(struct config *c, int slot, uint64_t from)
+{
+	finish(c, slot);
+	tidy(c);
+	for (int i = 0; i < MAX_OPEN; i++)
+		if (c->slot[i].links && find(c, from))
+			c->slot[i].lost = from;
+	return 1;
+}
+
 static int answer(struct config *c, int slot, const struct op *op, int error)
 {
 	return says(op, error) ? finish(c, slot) : 0;
@@ -126,7 +138,7 @@ static void walked(struct slot *s, const struct op *op, bool first, uint64_t dir
 
 void model_open(struct slot *slot, const struct op *op)
 {
-	*slot = (struct slot){.phase = PHASE_WALK_A};
+	*slot = (struct slot){.phase = PHASE_WALK_A, .links = op->kind == OP_LINK};
 	if (op->a.sub < 0)
 		walked(slot, op, true, ARENA);
 }
@@ -189,10 +201,9 @@ static int drop(struct config *c, int slot, const struct op *op, uint8_t *e)
 {
 	if (!says(op, 0))
 		return 0;
+	uint64_t from = at(c, *e)->id;
 	*e = 0;
-	finish(c, slot);
-	tidy(c);
-	return 1;
+	return finish_taken(c, slot, from);
 }
 
 /* An open by name, and what follows it on the inode. */
@@ -288,6 +299,8 @@ static int act_link(struct config *c, int slot, const struct op *op)
 		return answer(c, slot, op, EPERM);
 	if (!o)
 		return answer(c, slot, op, ENOENT);
+	if (op->error == ENOENT && s->lost == s->found)
+		return finish(c, slot);
 	if (*e || !says(op, 0))
 		return 0;
 	*e = (uint8_t)(o - c->object + 1);
@@ -349,9 +362,7 @@ static int act_rename(struct config *c, int slot, const struct op *op)
 	struct object *seen = find(c, s->target);
 	if (seen && seen != t)
 		seen->dead = true;
-	finish(c, slot);
-	tidy(c);
-	return 1;
+	return finish_taken(c, slot, t && !swap ? t->id : NO_INODE);
 }
 
 /* The kernel looks the target of a rename up: a directory, which it takes for removed afterwards. */

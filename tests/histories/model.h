@@ -7,6 +7,9 @@
  * rename has a second way to end without a change: the kernel looks both names up, one after the
  * other, and answers by what it saw (the same inode: 0; a directory and a file: ENOTDIR, EISDIR).
  *
+ * The kernel counts links itself: a link whose source loses another name meanwhile may be answered
+ * with ENOENT (docs/posix.md).
+ *
  * The kernel takes the directory that it saw under the target's name for removed by its rename. When
  * another mount has moved that directory meanwhile, it lives on, and this kernel finds nothing in it
  * (docs/posix.md): names below it may be answered with ENOENT from then on.
@@ -48,10 +51,12 @@ struct slot {
 	uint64_t dir_b;
 	uint64_t found;
 	uint64_t target; /* of rename: the directory that the kernel has seen under the new name */
+	uint64_t lost;	 /* of link: the last inode that lost a name meanwhile, and kept others */
 	uint8_t phase;
 	uint8_t found_kind;
+	bool links;
 	bool again; /* done, and not answered: another process of the mount does it once more */
-	uint8_t pad[5];
+	uint8_t pad[4];
 };
 
 /* All bytes count when two are compared: what is not in use is zero. */

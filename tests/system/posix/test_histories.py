@@ -87,6 +87,10 @@ IMPOSSIBLE = {
         "0 1 1-2 link n0 n1 = ok",
         "0 1 1-2 link n0 n1 = ENOENT",
     ),
+    "a link to a file that has lost another name before": (
+        "0 1 1-2 create n0 = 5\n0 1 3-4 link n0 n1 = ok\n0 1 5-8 unlink n0 = ok\n0 2 9-12 link n1 n2 = ENOENT",
+        "0 1 1-2 create n0 = 5\n0 1 3-4 link n0 n1 = ok\n0 1 5-10 unlink n0 = ok\n0 2 9-12 link n1 n2 = ENOENT",
+    ),
     "a symbolic link with another target": (
         "0 1 1-2 symlink n0 7 = ok\n0 2 3-4 readlink n0 = 8",
         "0 1 1-2 symlink n0 7 = ok\n0 2 3-4 readlink n0 = 7",

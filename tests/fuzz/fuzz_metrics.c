@@ -26,7 +26,7 @@ extern const struct cfs_module cfs_module;
 int __wrap_listen(int fd, int backlog);
 int __real_listen(int fd, int backlog);
 
-enum { ANSWER_MS = 10000 };
+enum { ANSWER_MS = 60000 };
 
 #define SECRET "only for this machine"
 
@@ -66,32 +66,52 @@ static void set_up(void)
 	check(ops->start("127.0.0.1:0", &source, &server, err) == 0);
 }
 
+/*
+ * Each connection comes from another address of this machine: one address would soon have no port
+ * left, as the kernel keeps those of ended connections for a minute.
+ */
+static int connected(void)
+{
+	static uint32_t n;
+	const struct sockaddr_in from = {
+		.sin_family = AF_INET,
+		.sin_addr.s_addr = htonl((127u << 24) + 256 + n++ % (1u << 16)),
+	};
+	int on = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	check(fd >= 0);
+	check(setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on)) == 0);
+	check(bind(fd, (const struct sockaddr *)&from, sizeof(from)) == 0);
+	check(connect(fd, (const struct sockaddr *)&place, sizeof(place)) == 0);
+	return fd;
+}
+
 /* The beginning of what the server sends until it ends the connection. */
 static void ask(const char *request, size_t len, char *ret, size_t size)
 {
-	const struct linger reset = {.l_onoff = 1};
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	struct pollfd p = {.fd = fd, .events = POLLIN};
-	size_t got = 0;
+	struct pollfd p = {.fd = connected(), .events = POLLIN};
 	char rest[4096];
+	size_t got = 0;
 	ssize_t n = 1;
+	int ready;
 
-	check(fd >= 0 && connect(fd, (const struct sockaddr *)&place, sizeof(place)) == 0);
-	/* Ports are needed again at once. */
-	setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
 	/* The server may end the connection meanwhile. */
 	if (len)
-		(void)!send(fd, request, len, MSG_NOSIGNAL);
-	shutdown(fd, SHUT_WR);
+		(void)!send(p.fd, request, len, MSG_NOSIGNAL);
+	shutdown(p.fd, SHUT_WR);
 	while (n > 0) {
-		check(poll(&p, 1, ANSWER_MS) == 1);
-		n = got < size - 1 ? recv(fd, ret + got, size - 1 - got, 0)
-				   : recv(fd, rest, sizeof(rest), 0);
+		/* The fuzzer has a timer. */
+		do
+			ready = poll(&p, 1, ANSWER_MS);
+		while (ready < 0 && errno == EINTR);
+		check(ready == 1);
+		n = got < size - 1 ? recv(p.fd, ret + got, size - 1 - got, 0)
+				   : recv(p.fd, rest, sizeof(rest), 0);
 		if (n > 0 && got < size - 1)
 			got += (size_t)n;
 	}
 	ret[got] = '\0';
-	close(fd);
+	close(p.fd);
 }
 
 /* Digits after a colon, or nothing. */

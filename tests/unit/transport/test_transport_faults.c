@@ -120,7 +120,7 @@ static void test_owner_survives_garbage(void **state)
 /* Half a hello, half a request, then silence: others are served, the handshake has its deadline. */
 static void test_owner_survives_silence(void **state)
 {
-	struct cfs_transport_conf conf = {.connect_timeout_ms = 300};
+	struct cfs_transport_conf conf = {.connect_timeout_ms = LONG_MS / 10};
 	struct cfs_transport *t = asker();
 	uint8_t buf[CFS_HANDSHAKE_OUT], dst[4096];
 	struct cfs_handshake h;
@@ -321,7 +321,7 @@ static void test_owner_killed_in_the_middle(void **state)
 /* A frozen owner costs its deadline a few times, then nothing, and returns. */
 static void test_frozen_owner(void **state)
 {
-	struct cfs_transport_conf conf = {.connect_timeout_ms = 200, .probe_ms = 20};
+	struct cfs_transport_conf conf = {.connect_timeout_ms = LONG_MS / 10, .probe_ms = 20};
 	struct child c;
 	struct cfs_transport *t;
 	struct cfs_peer *p;

@@ -91,15 +91,15 @@ def drop_page_cache():
 def make_file(team, size, name="f"):
     """Written by a mount that is not a member, so that no member has any of it. Every block is whole:
     where a machine is so slow that a slice grows old in the middle of one, once more."""
-    mnt = team.volume.mount("buffer-size=64M")
+    mnt = team.volume.mount()  # without memory, slices end early
     for _ in range(10):
         before = set(team.volume.objects())
         h = hashlib.md5()
         with open(mnt / name, "wb", buffering=0) as f:
-            for _ in range(size // MIB):
-                piece = os.urandom(MIB)
-                h.update(piece)
-                f.write(piece)
+            for _ in range(size // BLOCK):
+                block = os.urandom(BLOCK)
+                h.update(block)
+                f.write(block)
             os.fsync(f.fileno())
         if len(set(team.volume.objects()) - before) == size // BLOCK:
             break

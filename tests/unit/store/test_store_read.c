@@ -117,10 +117,11 @@ static void stuck_worker_is_left_behind(void **state)
 	pthread_t t[2];
 	int gets;
 
-	start_store((struct setting){.get_timeout_ms = 1000});
+	/* Much later than the deadline of the hasty one, who could else find the other's bytes. */
+	start_store((struct setting){.get_timeout_ms = 3000});
 	put_object(&b);
 	hold(&faulty.hold_gets, 1);
-	hasty.deadline = cfs_deadline_in(1000);
+	hasty.deadline = cfs_deadline_in(500);
 	start_readers(&hasty, &t[0], 1);
 	wait_held(1);
 	start_readers(&patient, &t[1], 1);

@@ -295,8 +295,8 @@ static void remove_batch(struct cfs_job *job)
 				    cfs_deadline_in(ADMIN_OBJECT_MS));
 
 	if (r < 0) {
-		cfs_warn("objects not removed: first=%s count=%zu error=%s", b->keys[0], b->n,
-			 cfs_errname(r));
+		cfs_warn("objects could not be removed, they stay: first=%s count=%zu error=%s",
+			 b->keys[0], b->n, cfs_errname(r));
 		note_failure(b, r);
 	} else {
 		atomic_fetch_add(&b->r->objects_gone, b->n);

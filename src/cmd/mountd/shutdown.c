@@ -234,8 +234,9 @@ void shutdown_begin(struct shutdown *s)
 	}
 	pthread_mutex_unlock(&s->lock);
 	if (r < 0)
-		cfs_warn("cannot start the thread that limits the time of unmounting: error=%s",
-			 cfs_errname(r));
+		cfs_warn("the time of unmounting is not limited, its thread cannot start: mount=%s "
+			 "error=%s",
+			 s->conf.dir, cfs_errname(r));
 }
 
 int shutdown_report_lost(struct shutdown *s)

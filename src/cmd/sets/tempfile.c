@@ -19,7 +19,8 @@ static const char *folder(void)
 
 int temp_error(int err)
 {
-	cfs_err("temporary file: dir=%s error=%s", folder(), cfs_errname(err));
+	cfs_err("a temporary file failed, the command ends: dir=%s error=%s", folder(),
+		cfs_errname(err));
 	return err;
 }
 

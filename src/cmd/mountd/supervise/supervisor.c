@@ -153,7 +153,8 @@ void supervisor_give_up(struct supervisor *s, const char *why)
 		s->point, why, s->in_row, s->last_signal ? signal_name(s->last_signal) : "none");
 	r = cfs_fuse_detach(s->point, s->device);
 	if (r < 0)
-		cfs_err("it could not be detached: mount=%s error=%s", s->point, cfs_errname(r));
+		cfs_err("the mount could not be detached, its requests fail: mount=%s error=%s",
+			s->point, cfs_errname(r));
 	supervisor_finish(s, CMD_SYSTEM);
 }
 
@@ -162,7 +163,8 @@ void supervisor_resume(struct supervisor *s)
 	int r = start_worker(s);
 
 	if (r < 0) {
-		cfs_err("cannot start a process for the mount: error=%s", cfs_errname(r));
+		cfs_err("cannot start a process for the mount, giving up: mount=%s error=%s",
+			s->point, cfs_errname(r));
 		supervisor_give_up(s, "no process could be started");
 		return;
 	}

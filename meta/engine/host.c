@@ -4,14 +4,14 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 
-bool cfs_host_has_open(struct cfs_engine_host *host)
+static bool has_open(struct cfs_engine_host *host)
 {
 	return atomic_load(&host->opens) && host->is_open;
 }
 
 bool cfs_host_is_open(struct cfs_engine_host *host, cfs_ino_t ino)
 {
-	return cfs_host_has_open(host) && host->is_open(host->is_open_arg, ino);
+	return has_open(host) && host->is_open(host->is_open_arg, ino);
 }
 
 uint64_t cfs_host_sid(struct cfs_engine_host *host)

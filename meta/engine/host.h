@@ -29,8 +29,6 @@ struct cfs_engine_host {
 };
 
 bool cfs_host_is_open(struct cfs_engine_host *host, cfs_ino_t ino);
-/* False: this client never opens files, and is_open is always false. */
-bool cfs_host_has_open(struct cfs_engine_host *host);
 uint64_t cfs_host_sid(struct cfs_engine_host *host);
 bool cfs_host_dir_stats(struct cfs_engine_host *host);
 bool cfs_host_changelog(struct cfs_engine_host *host);

@@ -156,6 +156,19 @@ void cfs_optimistic_file_remember(struct cfs_optimistic *s, cfs_ino_t parent, co
 	pthread_mutex_unlock(&s->lock);
 }
 
+bool cfs_optimistic_file_attr(struct cfs_optimistic *s, cfs_ino_t ino, struct cfs_attr *ret)
+{
+	const struct cfs_entry *e = file_slot(s, ino);
+	bool known;
+
+	pthread_mutex_lock(&s->lock);
+	known = e->ino == ino;
+	if (known)
+		*ret = e->attr;
+	pthread_mutex_unlock(&s->lock);
+	return known;
+}
+
 void cfs_optimistic_file_changed(struct cfs_optimistic *s, cfs_ino_t ino,
 				 const struct cfs_attr *attr)
 {

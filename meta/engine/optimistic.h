@@ -52,6 +52,8 @@ bool cfs_optimistic_file_known(struct cfs_optimistic *s, cfs_ino_t parent, const
 /* Stores the name and attributes of a non-directory. */
 void cfs_optimistic_file_remember(struct cfs_optimistic *s, cfs_ino_t parent, const char *name,
 				  size_t len, const struct cfs_entry *entry);
+/* The same, by its inode. */
+bool cfs_optimistic_file_attr(struct cfs_optimistic *s, cfs_ino_t ino, struct cfs_attr *ret);
 /* Updates the attributes of a file if they are cached. */
 void cfs_optimistic_file_changed(struct cfs_optimistic *s, cfs_ino_t ino,
 				 const struct cfs_attr *attr);

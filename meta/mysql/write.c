@@ -40,6 +40,9 @@ static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	if (!m->way)
 		return 0;
 	cfs_slice_encode(s, record);
+	r = sql_prepare_commit(&m->sql, a);
+	if (r < 0)
+		return r;
 	r = mysql_batch_run(m, MYSQL_BATCH_write, row, COLUMNS,
 			    SQL_PARAMS(SQL_I(a->ino), SQL_I(a->indx), SQL_I(s->id), SQL_I(end),
 				       SQL_I(sql_us(a->mtime)), SQL_I(sql_sub_us(a->mtime)),
@@ -56,7 +59,6 @@ static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	return 1;
 }
 
-/* Its usage is not known. */
 static int commit_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
 	return sql_find_commit(&m->sql, arg);

@@ -35,6 +35,9 @@ static int commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	int r;
 
 	cfs_slice_encode(s, record);
+	r = sql_prepare_commit(c, a);
+	if (r < 0)
+		return r;
 	r = pg_execute(c, PG_COMMIT_SLICE, commit_text,
 		       SQL_PARAMS(SQL_I(a->ino), SQL_I(a->indx), SQL_B(record, sizeof(record)),
 				  SQL_I(s->id), SQL_I(s->size), SQL_I(end), SQL_I(sql_us(a->mtime)),

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "meta/postgresql/pg-internal.h"
 
 /* ---- statements ---- */
@@ -25,14 +24,14 @@
 	" FOR UPDATE),"
 
 /*
- * $1 parent, $2 name, $3 uid of the caller, $4 us, $5 ns below, $6 the inode expected or 0
+ * $1 parent, $2 name, $3 uid of the caller, $4 us, $5 ns below, $6 the inode expected
  *
  * p: the directory; v: the victim, locked, in its latest version; d: the edge that is gone.
  */
 #define REMOVE(victim)                                                                             \
 	"WITH p AS (SELECT n.* FROM {node} n WHERE n.inode=$1),"                                   \
 	"v AS (SELECT n.* FROM {edge} e JOIN {node} n ON n.inode=e.inode,p "                       \
-	"WHERE e.parent=$1 AND e.name=$2 AND ($6=0 OR e.inode=$6) AND " PG_DIR_OPEN(               \
+	"WHERE e.parent=$1 AND e.name=$2 AND e.inode=$6 AND " PG_DIR_OPEN(                         \
 		"3") " AND n.flags&3=0 AND (p.mode&512=0 OR $3=0 OR p.uid=$3 OR n.uid=$3) "        \
 		     "AND " victim " FOR UPDATE OF n),"
 
@@ -102,8 +101,7 @@ enum { INO = SQL_NODE_COLUMNS, GONE, HAS_DATA, PARENT };
 struct remove {
 	const struct cfs_engine_remove *req;
 	bool dir;
-	cfs_ino_t expected; /* 0: any */
-	bool known;	    /* the victim's attributes: in ret, with its inode */
+	struct cfs_entry victim; /* as this mount knew it; may be outdated */
 	struct cfs_removed ret;
 };
 
@@ -121,7 +119,7 @@ static int send_remove(struct sql_conn *c, const struct cfs_ctx *ctx, const stru
 	const struct cfs_engine_remove *req = a->req;
 	const struct sql_param params[] = {
 		SQL_I(req->parent),	 SQL_B(req->name, req->name_len), SQL_I(ctx->uid),
-		SQL_I(sql_us(ctx->now)), SQL_I(sql_sub_us(ctx->now)),	  SQL_I(a->expected),
+		SQL_I(sql_us(ctx->now)), SQL_I(sql_sub_us(ctx->now)),	  SQL_I(a->victim.ino),
 		SQL_I(req->trash)};
 	bool trash = req->trash;
 	int r = a->dir ? pg_open_stmt(c, PG_LOCK_DIR, lock_dir_text, params, 2) : 0;
@@ -132,6 +130,13 @@ static int send_remove(struct sql_conn *c, const struct cfs_ctx *ctx, const stru
 		return r;
 	*ret_id = statements[a->dir][trash].id;
 	return pg_execute(c, *ret_id, statements[a->dir][trash].text, params, trash ? 7 : 6);
+}
+
+static void take_victim(struct remove *a, bool has_data)
+{
+	a->ret.ino = a->victim.ino;
+	a->ret.attr = a->victim.attr;
+	a->ret.has_data = has_data && !a->req->trash;
 }
 
 /* Fills a->ret from the attributes before the removal. */
@@ -164,10 +169,11 @@ static void read_removed(struct sql_conn *c, const struct cfs_ctx *ctx, struct r
 static bool is_simple(struct sql_db *db, const struct cfs_ctx *ctx, struct remove *a)
 {
 	const struct cfs_engine_remove *req = a->req;
-	const struct cfs_attr *v = &a->ret.attr;
+	const struct cfs_attr *v = &a->victim.attr;
 	struct cfs_attr *dir = &a->ret.parent;
 
-	if (v->nlink != 1 || !cfs_optimistic_dir_known(db->optimistic, req->parent, dir) ||
+	if (a->dir || v->nlink != 1 ||
+	    !cfs_optimistic_dir_known(db->optimistic, req->parent, dir) ||
 	    cfs_ino_is_trash(dir->parent) || cfs_rules_remove_entry(ctx, req->parent, dir, v))
 		return false;
 	if (req->trash ? v->flags & CFS_FLAG_SKIP_TRASH : v->type != CFS_TYPE_FILE)
@@ -180,13 +186,14 @@ static int remove_known(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 {
 	struct remove *a = arg;
 	const struct cfs_engine_remove *req = a->req;
-	const struct cfs_attr *v = &a->ret.attr, *dir = &a->ret.parent;
+	const struct cfs_attr *v = &a->victim.attr, *dir = &a->ret.parent;
 	int id = req->trash ? PG_UNLINK_TRASH_KNOWN : PG_UNLINK_KNOWN, r;
 	char name[CFS_NAME_MAX + 1];
-	size_t len = cfs_rules_trash_name(req->parent, a->ret.ino, req->name, req->name_len, name);
+	size_t len =
+		cfs_rules_trash_name(req->parent, a->victim.ino, req->name, req->name_len, name);
 	struct sql_param params[] = {SQL_I(req->parent),
 				     SQL_B(req->name, req->name_len),
-				     SQL_I(a->ret.ino),
+				     SQL_I(a->victim.ino),
 				     SQL_I(v->flags),
 				     SQL_I(v->uid),
 				     SQL_I(v->gid),
@@ -217,7 +224,7 @@ static int remove_known(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	r = pg_has_changed(c, id);
 	pg_close_stmt(c, id);
 	if (r > 0) {
-		a->ret.has_data = !req->trash && v->length;
+		take_victim(a, v->length);
 		become_removed(ctx, a);
 	}
 	return r;
@@ -243,71 +250,101 @@ static int remove_name(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return r;
 }
 
-/* Looks up the inode to expect; PG_UNUSUAL: it is open here and stays. */
-static int expect(struct cfs_engine *e, const struct cfs_ctx *ctx, struct remove *a)
+/*
+ * Fills the victim, from the cache if it can: after a lost answer nothing else tells what was
+ * removed. PG_UNUSUAL: there is none, or it is open here and stays.
+ */
+static int find_victim(struct cfs_engine *e, const struct cfs_ctx *ctx, struct remove *a)
 {
 	const struct cfs_engine_remove *req = a->req;
 	struct cfs_optimistic *cache = sql_db(e)->optimistic;
-	struct cfs_entry there;
+	struct cfs_entry *v = &a->victim;
+	bool known;
 	int r;
 
-	a->known = !a->dir &&
-		   cfs_optimistic_file_known(cache, req->parent, req->name, req->name_len, &there);
-	if (a->known) {
-		a->expected = a->ret.ino = there.ino;
-		a->ret.attr = there.attr;
+	if (a->dir) {
+		v->ino = cfs_optimistic_name(cache, req->parent, req->name, req->name_len);
+		known = v->ino && cfs_optimistic_dir_known(cache, v->ino, &v->attr);
 	} else {
-		a->expected = cfs_optimistic_name(cache, req->parent, req->name, req->name_len);
+		known = cfs_optimistic_file_known(cache, req->parent, req->name, req->name_len, v);
 	}
-	if (a->dir || req->trash || !cfs_host_has_open(e->host))
-		return 0;
-	if (!a->expected) {
-		r = sql_op_lookup(e, ctx, req->parent, req->name, req->name_len, &there);
-		if (r < 0)
-			return r == -ENOENT ? PG_UNUSUAL : r;
-		a->expected = there.ino;
-	}
-	return cfs_host_is_open(e->host, a->expected) ? PG_UNUSUAL : 0;
+	r = known ? 0 : sql_op_lookup(e, ctx, req->parent, req->name, req->name_len, v);
+	if (r < 0)
+		return r == -ENOENT ? PG_UNUSUAL : r;
+	if (a->dir != (v->attr.type == CFS_TYPE_DIR))
+		return PG_UNUSUAL;
+	return !a->dir && !req->trash && cfs_host_is_open(e->host, v->ino) ? PG_UNUSUAL : 0;
 }
 
 /*
- * After a lost answer, a name that is missing or leads to another inode was removed by that
- * statement.
+ * After a lost answer. 1: the victim was removed; 0: it was not. A victim that is gone counts as
+ * removed by the statement.
  */
-static int remove_again(struct cfs_engine *e, const struct cfs_ctx *ctx, const struct remove *a,
+static int was_removed(struct cfs_engine *e, const struct cfs_ctx *ctx, struct remove *a)
+{
+	struct cfs_attr there;
+	int r = sql_op_getattr(e, ctx, a->victim.ino, &there);
+
+	if (r < 0)
+		return r == -ENOENT ? 1 : r;
+	if (!a->req->trash || cfs_timespec_cmp(there.ctime, ctx->now) != 0)
+		return 0;
+	a->victim.attr = there;
+	return 1;
+}
+
+/* Fills the results from a->ret. */
+static void finish(struct cfs_engine *e, const struct remove *a, struct cfs_removed *ret,
+		   struct cfs_usage *ret_usage)
+{
+	const struct cfs_engine_remove *req = a->req;
+
+	*ret = a->ret;
+	*ret_usage = (struct cfs_usage){0};
+	cfs_usage_removed(ret_usage, req->parent, req->trash, ret);
+	cfs_optimistic_file_forget(sql_db(e)->optimistic, ret->ino);
+	cfs_optimistic_dir_forget(sql_db(e)->optimistic, ret->ino);
+}
+
+static int remove_again(struct cfs_engine *e, const struct cfs_ctx *ctx, struct remove *a,
 			struct cfs_removed *ret, struct cfs_usage *ret_usage)
 {
 	const struct cfs_engine_remove *req = a->req;
-	struct cfs_entry there;
-	int r = sql_op_lookup(e, ctx, req->parent, req->name, req->name_len, &there);
+	int r = was_removed(e, ctx, a);
 
-	if (!r && a->expected && there.ino != a->expected)
-		r = -ENOENT;
-	else if (!r)
+	if (!r) {
 		r = a->dir ? sql_op_rmdir(e, ctx, req, ret, ret_usage)
 			   : sql_op_unlink(e, ctx, req, ret, ret_usage);
-	if (r != -ENOENT)
+		if (r != -ENOENT)
+			return r;
+		/* The server was still executing the statement. */
+		r = was_removed(e, ctx, a);
+		if (!r)
+			return -ENOENT;
+	}
+	if (r < 0)
 		return r;
-	cfs_warn("the connection was lost during a removal that was carried out, usage counters "
-		 "miss it: url=%s",
-		 sql_db(e)->where);
-	*ret = (struct cfs_removed){.outcome = CFS_REMOVED_NONE};
-	*ret_usage = (struct cfs_usage){0};
+	take_victim(a, a->victim.attr.type == CFS_TYPE_FILE);
+	become_removed(ctx, a);
+	r = sql_op_getattr(e, ctx, req->parent, &a->ret.parent);
+	if (r < 0)
+		a->ret.parent = (struct cfs_attr){0};
+	finish(e, a, ret, ret_usage);
 	return 0;
 }
 
 static int in_one_statement(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 			    struct remove *a, struct cfs_removed *ret, struct cfs_usage *ret_usage)
 {
-	const struct cfs_engine_remove *req = a->req;
 	struct sql_db *db = sql_db(e);
-	int r = expect(e, ctx, a);
+	int r = find_victim(e, ctx, a);
 
-	if (!r && a->known && is_simple(db, ctx, a)) {
+	if (!r && is_simple(db, ctx, a)) {
 		r = sql_read(db, ctx, op, remove_known, a);
 		if (!r) {
-			cfs_optimistic_dir_forget(sql_db(e)->optimistic, req->parent);
-			cfs_optimistic_file_forget(sql_db(e)->optimistic, a->ret.ino);
+			cfs_optimistic_dir_forget(db->optimistic, a->req->parent);
+			cfs_optimistic_file_forget(db->optimistic, a->victim.ino);
+			r = find_victim(e, ctx, a);
 		}
 	}
 	if (!r)
@@ -316,11 +353,7 @@ static int in_one_statement(struct cfs_engine *e, const struct cfs_ctx *ctx, enu
 		return remove_again(e, ctx, a, ret, ret_usage);
 	if (r < 0)
 		return r;
-	*ret = a->ret;
-	*ret_usage = (struct cfs_usage){0};
-	cfs_usage_removed(ret_usage, req->parent, req->trash, ret);
-	cfs_optimistic_file_forget(sql_db(e)->optimistic, ret->ino);
-	cfs_optimistic_dir_forget(sql_db(e)->optimistic, ret->ino);
+	finish(e, a, ret, ret_usage);
 	return 0;
 }
 

@@ -6,7 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "meta/sql/sql.h"
+#include "meta/sql/sql-internal.h"
 
 int sql_usage_length(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr,
 		     uint64_t old_length, struct cfs_usage *u)
@@ -168,8 +168,21 @@ static int count_records(struct sql_conn *c, cfs_ino_t ino, uint32_t indx, unsig
 	return 0;
 }
 
+int sql_prepare_commit(struct sql_conn *c, struct sql_commit *a)
+{
+	struct cfs_attr attr = {0};
+	int r = 0;
+
+	if (!cfs_optimistic_file_attr(c->db->optimistic, a->ino, &attr))
+		r = sql_get_node(c, a->ino, false, &attr);
+	a->known_length = attr.length;
+	return r == -ENOENT ? 0 : r;
+}
+
 int sql_find_commit(struct sql_conn *c, struct sql_commit *a)
 {
+	uint64_t end = ((uint64_t)a->indx << CFS_CHUNK_BITS) + a->slice->pos + a->slice->len;
+	struct cfs_attr then;
 	int r = a->slice->id ? sql_row(c, SQL_get_refs, "i", a->slice->id) : 0;
 
 	sql_done(c, SQL_get_refs);
@@ -178,6 +191,13 @@ int sql_find_commit(struct sql_conn *c, struct sql_commit *a)
 	r = sql_get_node(c, a->ino, false, &a->attr);
 	if (!r)
 		r = count_records(c, a->ino, a->indx, &a->records);
+	if (r < 0)
+		return r;
+	/* Later changes of the length count themselves. */
+	then = a->attr;
+	then.length = CFS_MAX(end, a->known_length);
+	a->usage = (struct cfs_usage){0};
+	r = sql_usage_length(c, a->ino, &then, a->known_length, &a->usage);
 	return r < 0 ? r : 1;
 }
 
@@ -234,12 +254,15 @@ int sql_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 		     unsigned *ret_records, struct cfs_usage *ret_usage)
 {
 	struct change a = {.ino = ino, .indx = indx, .slice = s, .mtime = mtime};
+	struct cfs_optimistic *cache = sql_db(e)->optimistic;
 	int r = cfs_rules_record(indx, s);
 
 	if (!r)
 		r = sql_txn(sql_db(e), ctx, CFS_META_OP_write, commit_slice, &a);
 	if (r < 0)
 		return r;
+	if (cache)
+		cfs_optimistic_file_changed(cache, ino, &a.attr);
 	*ret = a.attr;
 	*ret_records = a.records;
 	*ret_usage = a.usage;
@@ -283,10 +306,13 @@ static int finish(struct sql_conn *c, const struct cfs_ctx *ctx, struct change *
 static int run(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op, sql_fn fn,
 	       struct change *a, struct cfs_attr *ret, struct cfs_usage *ret_usage)
 {
+	struct cfs_optimistic *cache = sql_db(e)->optimistic;
 	int r = sql_txn(sql_db(e), ctx, op, fn, a);
 
 	if (r < 0)
 		return r;
+	if (cache)
+		cfs_optimistic_file_changed(cache, a->ino, &a->attr);
 	*ret = a->attr;
 	*ret_usage = a->usage;
 	return 0;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/bytes.h"
-#include "meta/sql/sql.h"
+#include "meta/sql/sql-internal.h"
 
 struct copy {
 	const struct cfs_copy_range *req;
@@ -149,6 +149,7 @@ int sql_op_copy_range(struct cfs_engine *e, const struct cfs_ctx *ctx,
 		      const struct cfs_copy_range *req, uint64_t *ret_copied,
 		      struct cfs_attr *ret_dst, struct cfs_usage *ret_usage)
 {
+	struct cfs_optimistic *cache = sql_db(e)->optimistic;
 	struct copy a = {.req = req};
 	int r = sql_txn(sql_db(e), ctx, CFS_META_OP_copy_range, copy_range, &a);
 
@@ -156,6 +157,8 @@ int sql_op_copy_range(struct cfs_engine *e, const struct cfs_ctx *ctx,
 	free(a.records);
 	if (r < 0)
 		return r;
+	if (cache)
+		cfs_optimistic_file_changed(cache, req->dst, &a.dst);
 	*ret_copied = a.len;
 	*ret_dst = a.dst;
 	*ret_usage = a.usage;

@@ -95,14 +95,17 @@ struct sql_commit {
 	uint32_t indx;
 	const struct cfs_slice *slice;
 	struct timespec mtime;
+	uint64_t known_length; /* before it, as this mount knew it */
 	/* result */
 	struct cfs_attr attr;
 	unsigned records;
 	struct cfs_usage usage;
 };
+/* Fills known_length, from the cache if it can. Called before the statement. */
+int sql_prepare_commit(struct sql_conn *c, struct sql_commit *a);
 /*
  * Whether a commit whose answer was lost has taken effect: then its slice has a reference. 1, with
- * attr and records; 0: it has not.
+ * attr, records and usage; 0: it has not.
  */
 int sql_find_commit(struct sql_conn *c, struct sql_commit *a);
 /* Appends encoded records to a chunk, created when absent. */

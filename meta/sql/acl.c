@@ -139,6 +139,7 @@ static int put(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	struct acl *a = arg;
 
 	(void)ctx;
+	sql_repeatable();
 	return sql_put_acl(c, a->rule, &a->id);
 }
 

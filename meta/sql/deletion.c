@@ -16,27 +16,32 @@
 struct sustained {
 	uint64_t sid;
 	cfs_ino_t ino;
-	/* of one attempt */
+	/* of the last try that has made changes */
 	bool deleted;
 	uint64_t length;
 	struct cfs_usage usage;
 };
 
+/* 1: an earlier try has done it, and its results are in *arg. */
 static int end_sustained(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct sustained *a = arg;
-	struct cfs_attr attr;
+	struct cfs_attr attr = {0};
+	bool gone;
 	int r;
 
-	a->deleted = false;
-	a->usage = (struct cfs_usage){0};
+	sql_repeatable();
 	r = sql_get_node(c, a->ino, true, &attr);
 	if (r < 0 && r != -ENOENT)
 		return r;
-	a->deleted = r >= 0 && attr.nlink == 0;
+	gone = r == -ENOENT;
 	r = sql_exec(c, SQL_del_sustained, "ii", a->sid, a->ino);
+	if (r == 0 && sql_is_repeated(c))
+		return 1;
 	if (r <= 0)
 		return r < 0 ? r : -ENOENT;
+	a->deleted = !gone && attr.nlink == 0;
+	a->usage = (struct cfs_usage){0};
 	if (!a->deleted)
 		return 0;
 	a->length = attr.length;
@@ -80,7 +85,7 @@ static int end_stale(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	const struct cfs_usage *u = &a->usage;
 	int r = end_sustained(c, ctx, arg);
 
-	if (r < 0 || !a->deleted)
+	if (r || !a->deleted)
 		return r;
 	r = sql_write_lone_usage(c, u);
 	if (r >= 0)
@@ -186,6 +191,8 @@ static int delete_chunk(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	size_t len;
 	int r;
 
+	/* The hourly job finds the slices of a chunk that an earlier try has deleted. */
+	sql_repeatable();
 	sql_refs_clear(&a->dead);
 	r = sql_get_node(c, a->ino, true, &attr);
 	if (r != -ENOENT) {
@@ -228,7 +235,10 @@ int sql_op_delete_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino
 static int drop_delfile(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	const struct chunk *a = arg;
-	int r = sql_exec(c, SQL_del_delfile, "ii", a->ino, a->length);
+	int r;
+
+	sql_repeatable();
+	r = sql_exec(c, SQL_del_delfile, "ii", a->ino, a->length);
 
 	(void)ctx;
 	return r < 0 ? r : 0;
@@ -280,8 +290,10 @@ static int orphan_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 {
 	const struct cfs_dead_slice *a = arg;
 	int64_t refs;
-	int r = sql_row(c, SQL_get_refs, "i", a->id);
+	int r;
 
+	sql_repeatable();
+	r = sql_row(c, SQL_get_refs, "i", a->id);
 	if (r < 0)
 		return r;
 	if (r > 0) {
@@ -303,8 +315,10 @@ int sql_op_orphan_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_
 static int drop_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	const struct cfs_dead_slice *a = arg;
-	int r = sql_exec(c, SQL_del_ref, "i", a->id);
+	int r;
 
+	sql_repeatable();
+	r = sql_exec(c, SQL_del_ref, "i", a->id);
 	if (r <= 0)
 		return r;
 	return sql_log(c, ctx, "DELETESLICE(%" PRIu64 ",%u)", a->id, a->size);

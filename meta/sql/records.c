@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "meta/sql/sql-internal.h"
 
 static bool has_table(struct sql_conn *c)
@@ -27,20 +28,50 @@ static int make_table(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return has_table(c) ? 0 : sql_create_table(c, &sql_record_table);
 }
 
+/* The value there. 1: it is this one, 0: another one; -ENOENT. */
+static int has_value(struct sql_conn *c, const char *key, const void *value, size_t len)
+{
+	const void *there;
+	size_t there_len = 0;
+	int r = sql_row(c, SQL_get_record, "b", key, strlen(key));
+
+	if (r > 0) {
+		there = sql_blob(c, SQL_get_record, 0, &there_len);
+		r = there_len == len && (!len || !memcmp(there, value, len));
+	} else if (!r) {
+		r = -ENOENT;
+	}
+	sql_done(c, SQL_get_record);
+	return r;
+}
+
+/* The record is not as it was read: try the transaction again. */
+static int raced(struct sql_conn *c)
+{
+	c->conflict = true;
+	return -EAGAIN;
+}
+
 static int put_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	const struct record *a = arg;
 	int r = 0;
 
+	sql_repeatable();
+	if (a->fresh && sql_is_repeated(c)) {
+		r = has_value(c, a->key, a->value, a->len);
+		if (r != -ENOENT)
+			return r ? CFS_MIN(r, 0) : -EEXIST;
+		r = 0;
+	}
 	if (!a->fresh)
 		r = sql_exec(c, SQL_set_record, "bb", a->value, a->len, a->key, strlen(a->key));
 	if (r)
 		return r < 0 ? r : 0;
 	r = sql_exec(c, SQL_new_record, "bb", a->key, strlen(a->key), a->value, a->len);
-	if (r == -EEXIST && !a->fresh) {
-		c->conflict = true; /* another client inserted it meanwhile */
-		r = -EAGAIN;
-	}
+	/* Another client inserted it meanwhile, or the earlier try did. */
+	if (r == -EEXIST && (!a->fresh || sql_is_repeated(c)))
+		r = raced(c);
 	return r < 0 ? r : 0;
 }
 
@@ -69,9 +100,21 @@ static int swap_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	const struct swap *a = arg;
 	int r = 0;
 
+	sql_repeatable();
+	if (sql_is_repeated(c)) {
+		r = has_value(c, a->key, a->value, a->len);
+		if (r)
+			return r == -ENOENT ? -ESTALE : CFS_MIN(r, 0);
+		r = has_value(c, a->key, a->old, a->old_len);
+		if (r <= 0)
+			return r ? r : -ESTALE;
+		r = 0;
+	}
 	if (has_table(c))
 		r = sql_exec(c, SQL_swap_record, "bbb", a->value, a->len, a->key, strlen(a->key),
 			     a->old, a->old_len);
+	if (!r && sql_is_repeated(c))
+		return raced(c); /* the earlier try has ended meanwhile */
 	return r < 0 ? r : r > 0 ? 0 : -ESTALE;
 }
 
@@ -86,7 +129,10 @@ int sql_op_swap_record(struct cfs_engine *e, const struct cfs_ctx *ctx, const ch
 static int drop_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	const char *key = arg;
-	int r = has_table(c) ? sql_exec(c, SQL_drop_record, "b", key, strlen(key)) : 0;
+	int r;
+
+	sql_repeatable();
+	r = has_table(c) ? sql_exec(c, SQL_drop_record, "b", key, strlen(key)) : 0;
 
 	return r < 0 ? r : 0;
 }

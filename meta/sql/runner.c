@@ -348,6 +348,11 @@ int64_t sql_insert_id(struct sql_conn *c, enum sql_stmt_id id)
 	return sql_dialect(c)->insert_id(c, id);
 }
 
+bool sql_is_repeated(const struct sql_conn *c)
+{
+	return c->repeated;
+}
+
 struct cfs_engine_host *sql_host(struct sql_conn *c)
 {
 	return c->db->engine.host;
@@ -367,6 +372,7 @@ static void end_queries(struct sql_conn *c)
 struct outcome {
 	bool again;
 	bool unknown; /* the commit got no answer; r is what fn returned */
+	bool repeated;
 	uint64_t txn;
 	unsigned round_trips;
 };
@@ -379,6 +385,7 @@ static int run_once(struct sql_conn *c, const struct cfs_ctx *ctx, bool txn, sql
 
 	sql_probe_begin();
 	c->conflict = c->unknown = false;
+	c->repeated = out->repeated;
 	c->round_trips = 0;
 	c->deadline = ctx->deadline;
 	r = txn ? note(c, d->begin(c)) : 0;
@@ -463,7 +470,7 @@ static int run(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op
 
 			if (done < 0)
 				r = done;
-			out.again = done == 0;
+			out.again = out.repeated = done == 0;
 		}
 		if (!out.again)
 			break;

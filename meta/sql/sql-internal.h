@@ -24,6 +24,7 @@ struct sql_conn {
 	bool conflict;		 /* the database asked to try the transaction again */
 	bool broken;		 /* must not be used again */
 	bool unknown;		 /* the commit got no answer */
+	bool repeated;		 /* an earlier commit of this transaction got none */
 	uint64_t txn;		 /* then: the server's transaction number, 0 when unknown */
 	cfs_deadline_t deadline; /* of the operation that uses it */
 	unsigned round_trips;

@@ -92,6 +92,8 @@ int sql_txn(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op, s
  * it was carried out.
  */
 void sql_repeatable(void);
+/* True when an earlier commit of this transaction got no answer, so its changes may be there. */
+bool sql_is_repeated(const struct sql_conn *c);
 /* Statements without a transaction. */
 int sql_read(struct sql_db *db, const struct cfs_ctx *ctx, enum cfs_meta_op op, sql_fn fn,
 	     void *arg);

@@ -135,17 +135,41 @@ static int log_set(struct sql_conn *c, const struct cfs_ctx *ctx, const struct x
 	return r;
 }
 
+/* 1: an earlier try has made the change. Called with the inode locked, so that try has ended. */
+static int is_done(struct sql_conn *c, const struct xattr *a, bool removed)
+{
+	const void *there;
+	size_t len = 0;
+	int r;
+
+	if (!sql_is_repeated(c))
+		return 0;
+	r = sql_row(c, SQL_get_xattr, "it", a->ino, a->name, strlen(a->name));
+	if (r > 0 && !removed) {
+		there = sql_blob(c, SQL_get_xattr, 0, &len);
+		r = len == a->size && (!len || !memcmp(there, a->value, len));
+	} else if (r >= 0) {
+		r = r == 0 && removed;
+	}
+	sql_done(c, SQL_get_xattr);
+	return r;
+}
+
 static int set(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct xattr *a = arg;
 	size_t name_len = strlen(a->name);
 	const void *value = a->size ? a->value : "";
-	int r = lock_inode(c, a->ino);
+	int r;
 
+	sql_repeatable();
+	r = lock_inode(c, a->ino);
 	if (r >= 0)
 		r = sql_claim_node(c, a->ino);
-	if (r < 0)
-		return r;
+	if (r >= 0)
+		r = is_done(c, a, false);
+	if (r)
+		return r < 0 ? r : 0;
 	if (a->flags == XATTR_REPLACE) {
 		r = sql_exec(c, SQL_replace_xattr, "bit", value, a->size, a->ino, a->name,
 			     name_len);
@@ -173,10 +197,14 @@ static int remove_one(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	struct xattr *a = arg;
 	size_t len = strlen(a->name);
 	char buf[3 * 255 + 1];
-	int r = lock_inode(c, a->ino);
+	int r;
 
-	if (r < 0)
-		return r;
+	sql_repeatable();
+	r = lock_inode(c, a->ino);
+	if (r >= 0)
+		r = is_done(c, a, true);
+	if (r)
+		return r < 0 ? r : 0;
 	r = sql_exec(c, SQL_del_xattr, "it", a->ino, a->name, len);
 	if (r <= 0)
 		return r < 0 ? r : -ENODATA;

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connection to the database ends at each turn of a short life of a mount, before the server gets
-the request and after it has answered. No program sees it, and usage is counted exactly once."""
+"""The connection to the database ends at each turn of a short life of a mount and of each change, before
+the server gets the request and after it has answered. No program sees it, and usage is counted exactly
+once."""
 
+import contextlib
+import ctypes
 import os
+import struct
 
 import cachefs_check
 import pytest
@@ -114,3 +118,132 @@ def test_unmount_while_the_server_is_away(away):
         return usage(v.direct)[:2] == plus(start, n)[:2]
 
     wait_until(is_repaired, 60, "the end of the session, and a repair")
+
+
+# ---- each change ----
+
+ACL = "system.posix_acl_access"
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def fill(path, size=10000):
+    path.write_bytes(b"x" * size)
+
+
+def append(path):
+    with path.open("ab") as f:
+        f.write(b"y" * 10000)
+        os.fsync(f.fileno())
+
+
+def fallocate(path):
+    with path.open("r+b") as f:
+        os.posix_fallocate(f.fileno(), 0, 40000)
+
+
+def with_xattr(path):
+    fill(path)
+    os.setxattr(path, "user.a", b"1")
+
+
+def with_two_names(path):
+    fill(path)
+    os.link(path, path.with_suffix(".second"))
+
+
+def with_target(path):
+    fill(path)
+    fill(path.with_suffix(".target"), 5000)
+
+
+def two_dirs(path):
+    path.mkdir()
+    path.with_suffix(".target").mkdir()
+
+
+def over_target(path):
+    path.rename(path.with_suffix(".target"))
+
+
+def exchange(path):
+    assert libc.renameat2(-100, bytes(path), -100, bytes(path.with_suffix(".target")), 2) == 0
+
+
+def remove_open(path):
+    with path.open("rb"):
+        path.unlink()
+
+
+def set_acl(path):
+    """Each call has another rule: its row is made."""
+    entries = ((1, 7, -1), (2, 5, path.stat().st_ino), (4, 5, -1), (16, 7, -1), (32, 5, -1))
+    os.setxattr(path, ACL, struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *e) for e in entries))
+
+
+# The state before, and the change.
+CHANGES = {
+    "create": (None, lambda p: p.touch()),
+    "mkdir": (None, lambda p: p.mkdir()),
+    "symlink": (None, lambda p: p.symlink_to("target")),
+    "link": (fill, lambda p: os.link(p, p.with_suffix(".link"))),
+    "write": (None, fill),
+    "append": (fill, append),
+    "shorten": (fill, lambda p: os.truncate(p, 4000)),
+    "lengthen": (fill, lambda p: os.truncate(p, 40000)),
+    "fallocate": (fill, fallocate),
+    "chown": (fill, lambda p: os.chown(p, 1000, 1000)),
+    "unlink": (fill, os.unlink),
+    "unlink empty": (lambda p: p.touch(), os.unlink),
+    "unlink symlink": (lambda p: p.symlink_to("target"), os.unlink),
+    "unlink one of two": (with_two_names, os.unlink),
+    "unlink open": (fill, remove_open),
+    "rmdir": (lambda p: p.mkdir(), os.rmdir),
+    "rename": (fill, lambda p: p.rename(p.with_suffix(".moved"))),
+    "rename over": (with_target, over_target),
+    "rename dir over": (two_dirs, over_target),
+    "exchange": (with_target, exchange),
+    "setxattr": (fill, lambda p: os.setxattr(p, "user.a", b"1")),
+    "setxattr create": (fill, lambda p: os.setxattr(p, "user.a", b"1", os.XATTR_CREATE)),
+    "setxattr replace": (with_xattr, lambda p: os.setxattr(p, "user.a", b"2", os.XATTR_REPLACE)),
+    "removexattr": (with_xattr, lambda p: os.removexattr(p, "user.a")),
+    "set acl": (fill, set_acl),
+}
+
+
+def findings(v):
+    return cachefs_check.check(v.direct.url, str(v.bucket), cachefs_check.Options())[0]
+
+
+@pytest.mark.parametrize("trash", [0, 1])
+def test_each_turn_of_each_change(away, trash):
+    """Each kind of change is in a directory of its own: the statistics of directories tell which was miscounted."""
+    v, proxy = away
+    v.ws.run("cachefs", "config", v.direct.url, "--trash-days", trash, "--enable-acl", "true", "--force", check=True)
+    m = v.mount("heartbeat=60,no-bgjob")
+    m.allow(LOST + "|cannot write usage")
+    failed, places = [], {}
+
+    def attempt(name, turn, answered):
+        path = m / name / ("%d%s" % (turn, "ab"[answered]))
+        prepare, change = CHANGES[name]
+        if prepare:
+            prepare(path)
+        proxy.lose(turn, answered)
+        try:
+            change(path)
+        except OSError as e:
+            failed.append((name, turn, answered, e))
+        return proxy.lost
+
+    for name in CHANGES:
+        (m / name).mkdir()
+        places[(m / name).stat().st_ino] = name
+        for answered in False, True:
+            turn = 1
+            while attempt(name, turn, answered):
+                turn += 1
+    assert not failed, failed
+    with contextlib.suppress(TimeoutError):
+        wait_until(lambda: not findings(v), 20, "usage that is right")
+    assert not findings(v), places
+    m.umount()

@@ -74,7 +74,7 @@ def test_a_big_root_is_listed_whole(ws):
 def test_stats(mnt):
     lines = read(mnt / ".stats").decode().splitlines()
     for line in lines:
-        assert re.fullmatch(r'cachefs_[a-z_]+(\{([a-z]+="[a-z0-9_.]+",?)+\})? \S+', line), line
+        assert re.fullmatch(r'cachefs_[a-z_]+(\{([a-z]+="[a-z0-9_.-]+",?)+\})? \S+', line), line
     before = mnt.stats()
     assert len(before) == len(lines)
     write(mnt / "f", data(1_000_000), sync=True)

@@ -177,10 +177,11 @@ class Server:
 
     def start(self):
         """Waits until it answers."""
+        command = shlex.join(str(a) for a in self.argv())
         self.process = self.standby or self._stand_by()
         self.standby = None
         with self.process.stdin as pipe:
-            pipe.write((shlex.join(str(a) for a in self.argv()) + "\n").encode())
+            pipe.write(command.encode() + b"\n")
 
         def ready():
             assert self.process.poll() is None, "it has ended"

@@ -252,8 +252,7 @@ def test_another_user_is_refused(ws, volume):
     )
     assert r.returncode == 32 and "user with id 0" in r.stdout, r.stdout
     assert mnt.process.poll() is None
-    socket = "/run/cachefs/mount-%d" % os.minor(os.stat(mnt).st_dev)
-    assert os.stat(socket).st_mode & 0o777 == 0o600
+    assert os.stat(door_of(mnt)).st_mode & 0o777 == 0o600
 
 
 @pytest.fixture
@@ -320,11 +319,23 @@ def test_death_of_the_supervisor_that_has_given_the_mount(ws, half_taken):
     assert p.wait(20 * SLOW) == 0
 
 
+def door_of(mnt):
+    """Where successors connect. The mount is there a moment before."""
+    door = "/run/cachefs/mount-%d" % os.minor(os.stat(mnt).st_dev)
+
+    def listens():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+            return s.connect_ex(door) == 0
+
+    wait_until(listens, 10, "the supervisor to listen")
+    return door
+
+
 def test_successor_that_is_silent_is_sent_away(ws, volume):
     """A client that connects and asks for nothing keeps others out for a limited time."""
     mnt = volume.mount("mount_timeout=10")  # the next command comes within it on a busy machine, too
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
-        silent.connect("/run/cachefs/mount-%d" % os.minor(os.stat(mnt).st_dev))
+        silent.connect(door_of(mnt))
         r = ws.run("cachefs", "mount", volume.url, mnt.path)
         assert r.returncode == 32 and "somebody else" in r.stderr, r.stderr
         wait_until(lambda: "not handed over" in mnt.log(), 40, "the end of the patience")
@@ -352,7 +363,7 @@ def test_successor_that_dies_while_the_mount_is_left(ws, volume):
     mnt = volume.mount("io-timeout=60,watchdog=0")
     write(mnt / "f", b"x")
     worker, supervisor = mnt.pid(), mnt.process.pid
-    door = "/run/cachefs/mount-%d" % os.minor(os.stat(mnt).st_dev)
+    door = door_of(mnt)
     os.kill(worker, signal.SIGSTOP)  # it leaves later
     p = ws.popen([sys.executable, "-c", ASKS, door, volume.setting()["UUID"]], stdin=-1, stdout=-1, text=True)
     assert p.stdout.readline() == "asked\n"

@@ -11,6 +11,7 @@ import pty
 import random
 import signal
 import subprocess
+import tarfile
 import threading
 import time
 
@@ -329,6 +330,15 @@ def test_damaged_is_not_uploaded(world):
 # -- an outage
 
 
+def show_state(ws, mnt):
+    """What the mount waits for, in the words of `cachefs debug`."""
+    ws.run("cachefs", "debug", mnt, ws.path("state.tar.gz"))
+    with tarfile.open(ws.path("state.tar.gz")) as archive:
+        for member in archive:
+            print("----", member.name)
+            print(archive.extractfile(member).read().decode("utf-8", "replace")[:20000])
+
+
 def random_reads(path, size, until, errors, count):
     """A reader of what the disk cache has; the page cache is told to forget it."""
     rng = random.Random(5)
@@ -402,7 +412,11 @@ def test_outage(world, mode):
         end, before = time.monotonic() + seconds, count[0]
         while time.monotonic() < end:
             last = count[0]
-            wait_until(lambda: count[0] > last + 10 or errors, 10, "reads to go on")
+            try:
+                wait_until(lambda: count[0] > last + 10 or errors, 10, "reads to go on")
+            except TimeoutError:
+                show_state(world.ws, mnt)
+                raise
             assert not errors
             time.sleep(0.2)
         assert count[0] > before + 20

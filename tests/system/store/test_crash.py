@@ -103,7 +103,7 @@ def test_what_was_synced_is_there(ws, volume):
 def test_tree_survives(ws, volume):
     crashed(volume)
     for round_ in range(4):
-        mnt = volume.mount()
+        mnt = volume.mount("heartbeat=3")
         runs = [
             ws.python(
                 STORM,
@@ -123,7 +123,7 @@ def test_tree_survives(ws, volume):
         for p in runs:
             assert p.wait(20 * SLOW) != 0
         assert volume.verify() == []
-    mnt = volume.mount()
+    mnt = volume.mount("heartbeat=3")
     ws.run("/bin/ls", "-lR", mnt.path, check=True, timeout=60)
     ws.run(
         "/bin/rm",
@@ -131,6 +131,8 @@ def test_tree_survives(ws, volume):
         *[mnt / n for n in os.listdir(mnt.path) if not n.startswith(".")],
         check=True,
     )
+    # A file that was closed and removed just before a crash is kept until its session has expired.
+    wait_until(lambda: volume.counter("totalInodes") == 0, 60, "the end of the crashed sessions")
     mnt.umount()
     assert volume.counter("totalInodes") == 0
 

@@ -331,7 +331,7 @@ def test_damaged_is_not_uploaded(world):
 
 
 def show_state(ws, mnt):
-    """What the mount waits for, in the words of `cachefs debug`."""
+    """Prints what the mount waits for, as `cachefs debug` tells it."""
     ws.run("cachefs", "debug", mnt, ws.path("state.tar.gz"))
     with tarfile.open(ws.path("state.tar.gz")) as archive:
         for member in archive:

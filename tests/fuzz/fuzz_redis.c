@@ -20,6 +20,7 @@
 #include "base/module.h"
 #include "fuzz.h"
 #include "meta/engine/engine.h"
+#include "rows.h"
 
 /* Of the module, which is linked here. */
 extern const struct cfs_module cfs_module;
@@ -184,16 +185,6 @@ bool __wrap_cfs_backoff(unsigned attempt, unsigned base_ms, unsigned max_ms,
 
 /* ---- the callbacks ---- */
 
-static volatile uint8_t sink;
-
-static void touch(const void *p, size_t len)
-{
-	const uint8_t *b = p;
-
-	while (len--)
-		sink ^= *b++;
-}
-
 static int take_dirent(void *arg, const struct cfs_dirent *e)
 {
 	touch(e->name, e->name_len);
@@ -241,30 +232,7 @@ static int take_record(void *arg, const char *key, const void *value, size_t len
 
 static int take_row(void *arg, const struct cfs_row *row)
 {
-	switch (*(const enum cfs_meta_table *)arg) {
-	case CFS_TABLE_EDGE:
-		touch(row->edge.name, row->edge.name_len);
-		break;
-	case CFS_TABLE_CHUNK:
-	case CFS_TABLE_DELAYED:
-		touch(row->list.slices, row->list.n * sizeof(*row->list.slices));
-		break;
-	case CFS_TABLE_SYMLINK:
-		touch(row->symlink.target, row->symlink.len);
-		break;
-	case CFS_TABLE_XATTR:
-		touch(row->xattr.name, row->xattr.name_len);
-		touch(row->xattr.value, row->xattr.value_len);
-		break;
-	case CFS_TABLE_ACL:
-		touch(row->acl.rule, row->acl.len);
-		break;
-	case CFS_TABLE_COUNTER:
-		touch(row->counter.name, strlen(row->counter.name));
-		break;
-	default:
-		break;
-	}
+	touch_row(*(const enum cfs_meta_table *)arg, row);
 	return 0;
 }
 

@@ -291,6 +291,7 @@ enum cfs_set {
 	CFS_SET_KILL_SUID = 1 << 9,
 	CFS_SET_KILL_SGID =
 		1 << 10, /* with the former: clear setgid also where the group may not execute */
+	CFS_SET_TIER = 1 << 11,
 	CFS_SET_IS_OPEN = 1 << 15, /* set by the core: this mount has it open, so it may be changed
 				      in the trash */
 };

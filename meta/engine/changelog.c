@@ -31,7 +31,8 @@ unsigned cfs_changelog_set_bits(uint32_t set)
 	} bits[] = {
 		{CFS_SET_MODE, 1},	  {CFS_SET_UID, 2},	    {CFS_SET_GID, 4},
 		{CFS_SET_ATIME, 16},	  {CFS_SET_MTIME, 32},	    {CFS_SET_CTIME, 64},
-		{CFS_SET_ATIME_NOW, 128}, {CFS_SET_MTIME_NOW, 256}, {CFS_SET_FLAGS, 1 << 15},
+		{CFS_SET_ATIME_NOW, 128}, {CFS_SET_MTIME_NOW, 256}, {CFS_SET_TIER, 1024},
+		{CFS_SET_FLAGS, 1 << 15},
 	};
 	unsigned out = 0;
 

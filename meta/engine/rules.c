@@ -186,7 +186,7 @@ static int check_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct c
 	}
 	if (!ctx->check || ctx->uid == 0)
 		return 0;
-	if (set & CFS_SET_FLAGS)
+	if (set & (CFS_SET_FLAGS | CFS_SET_TIER))
 		return -EPERM;
 	if ((set & CFS_SET_MODE) && ctx->uid != cur->uid)
 		return -EPERM;
@@ -231,6 +231,8 @@ int cfs_rules_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct cfs_
 	}
 	if (set & CFS_SET_FLAGS)
 		a.flags = in->flags;
+	if (set & CFS_SET_TIER)
+		a.tier = in->tier;
 	if (set & (CFS_SET_ATIME | CFS_SET_ATIME_NOW))
 		a.atime = cfs_rules_time(ctx, set & CFS_SET_ATIME_NOW, in->atime);
 	if (set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW))

@@ -223,7 +223,8 @@ int mysql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	struct setattr a = {.ino = ino, .set = set, .in = in};
 	int r = 0;
 
-	if (!cfs_host_changelog(e->host))
+	/* The batch changes no tier, which is set by hand. */
+	if (!cfs_host_changelog(e->host) && !(set & CFS_SET_TIER))
 		r = mysql_batch(sql_db(e), ctx, CFS_META_OP_setattr, setattr_once, setattr_applied,
 				&a, sizeof(a));
 	if (!r)

@@ -205,11 +205,12 @@ int rds_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t in
 	cfs_put_be32(uid, in->uid);
 	cfs_put_be32(gid, in->gid);
 	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_setattr, &rds_setattr_lua, &a, "uuubbutttbtu", ino,
+	r = rds_script(&q, ctx, CFS_META_OP_setattr, &rds_setattr_lua, &a, "uuubbuutttbtu", ino,
 		       (uint64_t)set, (uint64_t)(in->mode & 07777), uid, (size_t)4, gid, (size_t)4,
-		       (uint64_t)in->flags, cfs_rules_time(ctx, false, in->atime),
-		       cfs_rules_time(ctx, false, in->mtime), in->ctime, who, rds_who(ctx, who),
-		       ctx->now, (uint64_t)cfs_changelog_set_bits(set));
+		       (uint64_t)in->flags, (uint64_t)in->tier,
+		       cfs_rules_time(ctx, false, in->atime), cfs_rules_time(ctx, false, in->mtime),
+		       in->ctime, who, rds_who(ctx, who), ctx->now,
+		       (uint64_t)cfs_changelog_set_bits(set));
 	if (!r)
 		r = rds_attr_reply(a->element[1], ret);
 	if (!r)

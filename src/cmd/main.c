@@ -11,11 +11,11 @@
 #include "cmd/mountd/supervise/health.h"
 
 static const struct cmd *const commands[] = {
-	&cmd_format,  &cmd_config, &cmd_mount,	 &cmd_umount,  &cmd_status,   &cmd_info,
-	&cmd_summary, &cmd_rmr,	   &cmd_clone,	 &cmd_compact, &cmd_quota,    &cmd_restore,
-	&cmd_warmup,  &cmd_cache,  &cmd_gc,	 &cmd_fsck,    &cmd_objbench, &cmd_mdtest,
-	&cmd_dump,    &cmd_load,   &cmd_destroy, &cmd_version, &cmd_stats,    &cmd_profile,
-	&cmd_debug,   &cmd_bench,  &cmd_doctor,	 NULL,
+	&cmd_format,  &cmd_config, &cmd_mount, &cmd_umount,  &cmd_status,  &cmd_info,
+	&cmd_summary, &cmd_rmr,	   &cmd_clone, &cmd_compact, &cmd_quota,   &cmd_tier,
+	&cmd_restore, &cmd_warmup, &cmd_cache, &cmd_gc,	     &cmd_fsck,	   &cmd_objbench,
+	&cmd_mdtest,  &cmd_dump,   &cmd_load,  &cmd_destroy, &cmd_version, &cmd_stats,
+	&cmd_profile, &cmd_debug,  &cmd_bench, &cmd_doctor,  NULL,
 };
 
 static void usage(FILE *out)

@@ -33,6 +33,8 @@ def work(ws, volume):
     os.rmdir(mnt / "dir")
     mnt.umount()
     ws.run("cachefs", "quota", "set", volume.url, "--path", "/copy", "--inodes", "9", check=True)
+    ws.run("cachefs", "config", volume.url, "--tier", "2", "--storage-class", "COLD", check=True)
+    ws.run("cachefs", "tier", "set", volume.url, "--tier", "2", "/copy", check=True)
 
 
 def judge(lines):
@@ -51,3 +53,6 @@ def judge(lines):
     assert names("UNLINK", 1) == ["moved", "a%2C b"] and names("RMDIR", 1) == ["dir"]
     assert names("MOVE", 1) == ["link"] and names("MOVE", 3) == ["moved"]
     assert names("LINK", 2) == ["link"]
+    # the mask's bit of the tier, and the tier behind all other fields
+    changes = [m.group(2).split(",") for m in seen if m.group(1) == "SETATTR"]
+    assert [(x[1], x[-1]) for x in changes if int(x[1]) & 1024] == [("1024", "2")]

@@ -40,7 +40,7 @@ extern const struct cmd cmd_format, cmd_status, cmd_info, cmd_mount, cmd_umount,
 extern const struct cmd cmd_objbench, cmd_mdtest, cmd_dump, cmd_load;
 
 extern const struct cmd cmd_config, cmd_fsck, cmd_gc, cmd_rmr, cmd_restore, cmd_clone, cmd_compact,
-	cmd_summary, cmd_quota, cmd_destroy, cmd_warmup, cmd_cache;
+	cmd_summary, cmd_quota, cmd_tier, cmd_destroy, cmd_warmup, cmd_cache;
 
 extern const struct cmd cmd_stats, cmd_profile, cmd_debug, cmd_bench, cmd_doctor;
 

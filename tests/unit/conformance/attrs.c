@@ -125,6 +125,44 @@ static void test_flags(void **state)
 	assert_int_equal(attr_of(make_file(d, "g")).flags, CFS_FLAG_SKIP_TRASH);
 }
 
+/* The storage class of a file's objects: root's to choose, and inherited. */
+static void test_tier(void **state)
+{
+	struct cfs_ctx c = at_time(9500, 0), owner = as_user(5, 6);
+	cfs_ino_t d = test_dir("tier"), f, sub;
+	struct cfs_entry e = {0};
+	struct cfs_attr a;
+
+	OK(try_make(&owner, d, "before", CFS_TYPE_FILE, 0644, &e));
+	OK(set(&c, d, CFS_SET_TIER, (struct cfs_attr){.tier = 3}, &a));
+	assert_int_equal(a.tier, 3);
+	assert_int_equal(a.ctime.tv_sec, 9500);
+	assert_int_equal(attr_of(e.ino).tier, 0);
+	sub = make_dir(d, "sub");
+	f = make_file(sub, "f");
+	assert_int_equal(attr_of(f).tier, 3);
+	/* Other changes leave it, and it leaves them. */
+	OK(set(&c, f, CFS_SET_MODE | CFS_SET_UID, (struct cfs_attr){.mode = 0640, .uid = 8}, &a));
+	assert_int_equal(a.tier, 3);
+	OK(set(&c, f, CFS_SET_TIER, (struct cfs_attr){.tier = 1}, &a));
+	OK(set(&c, d, CFS_SET_TIER, (struct cfs_attr){0}, NULL));
+	assert_int_equal(attr_of(make_file(d, "after")).tier, 0);
+	a = attr_of(f);
+	assert_int_equal(a.tier, 1);
+	assert_int_equal(a.mode, 0640);
+	assert_int_equal(a.uid, 8);
+	assert_int_equal(attr_of(sub).tier, 3);
+	assert_int_equal(set(&owner, e.ino, CFS_SET_TIER, (struct cfs_attr){.tier = 1}, NULL),
+			 -EPERM);
+	set_flags(f, CFS_FLAG_IMMUTABLE);
+	assert_int_equal(set(&c, f, CFS_SET_TIER, (struct cfs_attr){.tier = 2}, NULL), -EPERM);
+	set_flags(f, 0);
+	/* Beside an access ACL, which stands before it in Redis's record. */
+	OK(set(&c, f, CFS_SET_TIER, (struct cfs_attr){.tier = 2}, &a));
+	assert_int_equal(attr_of(f).tier, 2);
+	assert_int_equal(set(&c, 1ULL << 40, CFS_SET_TIER, (struct cfs_attr){0}, NULL), -ENOENT);
+}
+
 static void test_kill_suid(void **state)
 {
 	struct cfs_ctx c = as_root();
@@ -173,5 +211,5 @@ static void test_access(void **state)
 	OK(cfs_meta_access(vol.m, &other, e.ino, 4, &e.attr));
 }
 
-TEST_LIST(attr, T(test_chmod_chown), T(test_denied), T(test_utimens), T(test_flags),
+TEST_LIST(attr, T(test_chmod_chown), T(test_denied), T(test_utimens), T(test_flags), T(test_tier),
 	  T(test_kill_suid), T(test_big_ids), T(test_access));

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- write 1: attr rules usage lost acl
 local MODE, UID, GID, ATIME, MTIME, CTIME, ATIME_NOW, MTIME_NOW = 1, 2, 4, 8, 16, 32, 64, 128
-local FLAGS, KILL_SUID, KILL_SGID, IS_OPEN = 256, 512, 1024, 32768
+local FLAGS, KILL_SUID, KILL_SGID, TIER, IS_OPEN = 256, 512, 1024, 2048, 32768
 local KERNEL_MADE = KILL_SUID + KILL_SGID + IS_OPEN
 local function check(who, set, a, uid4, gid4)
 	if is_trash(parent8_of(a)) and has(set, IS_OPEN) == 0 then
@@ -21,7 +21,7 @@ local function check(who, set, a, uid4, gid4)
 		return nil
 	end
 	local owner = sub(who, 1, 4) == sub(a, 4, 7)
-	if has(set, FLAGS) ~= 0 or (not owner and has(set, MODE + ATIME + MTIME) ~= 0) then
+	if has(set, FLAGS + TIER) ~= 0 or (not owner and has(set, MODE + ATIME + MTIME) ~= 0) then
 		return EPERM
 	end
 	if has(set, ATIME_NOW + MTIME_NOW) ~= 0 and not owner and access(who, a, 2) then
@@ -37,7 +37,7 @@ local function check(who, set, a, uid4, gid4)
 	return nil
 end
 -- line: the changelog text of the request
-local function op(old, ino, set, mode, uid4, gid4, flags, atime, mtime, ctime, who, now, line)
+local function op(old, ino, set, mode, uid4, gid4, flags, tier, atime, mtime, ctime, who, now, line)
 	set, mode = tonumber(set), tonumber(mode)
 	if not old then
 		return {ENOENT}
@@ -74,6 +74,9 @@ local function op(old, ino, set, mode, uid4, gid4, flags, atime, mtime, ctime, w
 	end
 	if has(set, FLAGS) ~= 0 then
 		a = set_flags(a, tonumber(flags))
+	end
+	if has(set, TIER) ~= 0 then
+		a = set_tail(a, acls_of(a), tonumber(tier))
 	end
 	if has(set, ATIME + ATIME_NOW) ~= 0 then
 		a = sub(a, 1, 11) .. (has(set, ATIME_NOW) ~= 0 and now or atime) .. sub(a, 24)

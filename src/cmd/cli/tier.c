@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The tier of files and directories: which of the volume's storage classes their objects to come
+ * get. New entries inherit that of their directory.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/workers.h"
+#include "cmd/access/admin.h"
+#include "cmd/access/cmd.h"
+#include "cmd/access/live.h"
+#include "cmd/access/progress.h"
+#include "cmd/sets/inostack.h"
+
+#define PAGE 1000
+
+struct tier_opts {
+	struct admin_opts common;
+	int64_t tier, threads;
+	bool recursive;
+};
+
+#define OPTIONS struct tier_opts
+static const struct cfs_opt tier_table[] = {
+	OPT_INT("tier", tier, "N", "set: number of the tier; 0: the volume's own class",
+		.def = "-1", .min = -1, .max = CFS_OBJECT_TIERS - 1),
+	OPT_FLAG("recursive", recursive, "set: everything below a directory as well, -r for short"),
+	OPT_THREADS(threads, "files changed at the same time"),
+	ADMIN_OPTIONS(common),
+	{0},
+};
+
+struct tier_cmd {
+	struct admin a;
+	const struct tier_opts *o;
+	struct progress p;
+	struct cfs_workers *workers;
+	struct inostack todo; /* directories */
+	_Atomic int err;      /* why a worker could not go on */
+	_Atomic uint64_t changed, failed;
+};
+
+static const struct cfs_tier *find_tier(const struct cfs_setting *s, int64_t id)
+{
+	size_t i;
+
+	for (i = 0; i < s->n_tiers; i++) {
+		if (s->tiers[i].id == id)
+			return &s->tiers[i];
+	}
+	return NULL;
+}
+
+static bool has_text(const char *text)
+{
+	return text && *text;
+}
+
+static bool is_defined(const struct cfs_tier *t)
+{
+	return t && (has_text(t->storage_class) || has_text(t->tag));
+}
+
+/* ---- list ---- */
+
+static int run_list(struct tier_cmd *c)
+{
+	json_t *list = json_array(), *j;
+	int64_t id;
+	size_t i;
+
+	for (id = 0; id < CFS_OBJECT_TIERS; id++) {
+		const struct cfs_tier *t = find_tier(c->a.setting, id);
+
+		if (id == 0 || is_defined(t))
+			json_array_append_new(
+				list,
+				json_pack("{s:I, s:s, s:s}", "id", (json_int_t)id, "storage_class",
+					  t && t->storage_class ? t->storage_class : "", "tag",
+					  t && t->tag ? t->tag : ""));
+	}
+	if (c->o->common.json) {
+		admin_print_json(list);
+		return CMD_OK;
+	}
+	json_array_foreach (list, i, j) {
+		const char *class = json_string_value(json_object_get(j, "storage_class"));
+		const char *tag = json_string_value(json_object_get(j, "tag"));
+
+		cmd_line("%lld  %s%s%s", json_integer_value(json_object_get(j, "id")),
+			 *class ? class : "the bucket's own class", *tag ? "  tag " : "", tag);
+	}
+	json_decref(list);
+	return CMD_OK;
+}
+
+/* ---- set ---- */
+
+static int stopped(struct tier_cmd *c)
+{
+	return live_stopped() ? -EINTR : atomic_load(&c->err);
+}
+
+/* 0, also for an inode that was removed meanwhile or may not be changed; else a backend failed. */
+static int set_one(struct tier_cmd *c, cfs_ino_t ino)
+{
+	struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+	struct cfs_attr in = {.tier = (uint8_t)c->o->tier};
+	int r = cfs_meta_setattr(c->a.meta, &ctx, ino, CFS_SET_TIER, &in, &in);
+	char *path;
+
+	progress_add(&c->p, 1);
+	if (r == 0)
+		atomic_fetch_add(&c->changed, 1);
+	if (r == 0 || r == -ENOENT)
+		return 0;
+	atomic_fetch_add(&c->failed, 1);
+	path = admin_path(&c->a, ino);
+	progress_end(&c->p);
+	cmd_error("%s: %s", path ? path : "?",
+		  r == -EPERM ? "immutable, append-only or in the trash" : strerror(-r));
+	free(path);
+	return r == -EPERM ? 0 : r;
+}
+
+struct change {
+	struct cfs_job job;
+	struct tier_cmd *c;
+	cfs_ino_t ino;
+};
+
+static void run_change(struct cfs_job *job)
+{
+	struct change *ch = (struct change *)job;
+	int r = 0;
+
+	if (!live_stopped() && !atomic_load(&ch->c->err))
+		r = set_one(ch->c, ch->ino);
+	if (r < 0)
+		atomic_store(&ch->c->err, r);
+	free(ch);
+}
+
+struct page {
+	struct tier_cmd *c;
+	cfs_ino_t files[PAGE];
+	size_t n;
+	int err;
+};
+
+static int note_entry(void *arg, const struct cfs_dirent *e)
+{
+	struct page *p = arg;
+
+	if (e->type == CFS_TYPE_DIR)
+		p->err = inostack_push(&p->c->todo, e->entry.ino);
+	else if (e->type == CFS_TYPE_FILE && e->entry.attr.tier != p->c->o->tier)
+		p->files[p->n++] = e->entry.ino;
+	return p->err;
+}
+
+static int submit(struct tier_cmd *c, cfs_ino_t ino)
+{
+	struct change *ch;
+	int r = stopped(c);
+
+	if (r)
+		return r;
+	ch = malloc(sizeof(*ch));
+	if (!ch)
+		return -ENOMEM;
+	*ch = (struct change){.job.run = run_change, .c = c, .ino = ino};
+	r = cfs_workers_submit(c->workers, &ch->job, cfs_deadline_in(2 * ADMIN_STEP_MS));
+	if (r < 0)
+		free(ch);
+	return r;
+}
+
+/* The directory is set before it is read, so that entries made meanwhile have inherited it. */
+static int set_directory(struct tier_cmd *c, cfs_ino_t dir, struct page *p)
+{
+	struct cfs_cursor cursor = {0};
+	int r = stopped(c);
+	size_t i;
+
+	r = r ? r : set_one(c, dir);
+
+	while (r == 0) {
+		struct cfs_ctx ctx = cfs_ctx_internal(ADMIN_STEP_MS);
+		int end;
+
+		*p = (struct page){.c = c};
+		end = cfs_meta_readdir(c->a.meta, &ctx, dir, true, PAGE, &cursor, note_entry, p);
+		r = p->err ? p->err : end < 0 && end != -ENOENT ? end : 0;
+		for (i = 0; r == 0 && i < p->n; i++)
+			r = submit(c, p->files[i]);
+		if (end != 0)
+			break;
+	}
+	return r;
+}
+
+static int set_tree(struct tier_cmd *c, cfs_ino_t root)
+{
+	struct page *p = malloc(sizeof(*p));
+	int r = p ? inostack_push(&c->todo, root) : -ENOMEM;
+
+	if (r == 0)
+		r = cfs_workers_create("tier", (unsigned)c->o->threads, 4 * PAGE, &c->workers);
+	if (r == 0) {
+		progress_begin(&c->p, "files and directories");
+		while (r == 0 && c->todo.n)
+			r = set_directory(c, inostack_pop(&c->todo), p);
+		cfs_workers_destroy(c->workers);
+		r = r ? r : atomic_load(&c->err);
+		progress_end(&c->p);
+		if (live_stopped()) /* and they have left out the rest */
+			r = -EINTR;
+	}
+	inostack_free(&c->todo);
+	free(p);
+	return r;
+}
+
+/* CMD_OK or an exit status after a message. */
+static int check_request(struct tier_cmd *c, const char *path, struct cfs_entry *ret)
+{
+	const struct tier_opts *o = c->o;
+	int r;
+
+	if (!path || o->tier < 0) {
+		cmd_error("set needs --tier N and a path, given from the root of the volume");
+		return CMD_USAGE;
+	}
+	if (o->tier > 0 && !is_defined(find_tier(c->a.setting, o->tier))) {
+		cmd_error("tier %" PRId64 " is not defined; `cachefs config --tier %" PRId64
+			  " --storage-class CLASS` defines it",
+			  o->tier, o->tier);
+		return CMD_USAGE;
+	}
+	r = admin_lookup(&c->a, path, ret);
+	if (r == 0 && (cfs_ino_is_trash(ret->ino) ||
+		       (ret->attr.type != CFS_TYPE_DIR && ret->attr.type != CFS_TYPE_FILE)))
+		r = -EINVAL;
+	if (r == -EINVAL) {
+		cmd_error("%s: only files and directories outside the trash have a tier", path);
+		return CMD_USAGE;
+	}
+	if (r < 0)
+		cmd_error("%s: %s", path, strerror(-r));
+	return r < 0 ? CMD_SYSTEM : CMD_OK;
+}
+
+static int run_set(struct tier_cmd *c, const char *path)
+{
+	struct cfs_entry e;
+	uint64_t changed;
+	int r, rc = check_request(c, path, &e);
+
+	if (rc != CMD_OK)
+		return rc;
+	live_begin();
+	r = c->o->recursive && e.attr.type == CFS_TYPE_DIR ? set_tree(c, e.ino) : set_one(c, e.ino);
+	if (r == -EINTR)
+		cmd_error("interrupted; what is left has its old tier");
+	changed = atomic_load(&c->changed);
+	if (c->o->common.json)
+		admin_print_json(json_pack("{s:I, s:I}", "changed", (json_int_t)changed, "failed",
+					   (json_int_t)atomic_load(&c->failed)));
+	else
+		printf("tier %" PRId64 " set on %" PRIu64 " inode%s\n", c->o->tier, changed,
+		       changed == 1 ? "" : "s");
+	if (r == -EINTR)
+		return CMD_INTERRUPTED;
+	if (r < 0 && !atomic_load(&c->failed))
+		cmd_error("%s: %s", path, strerror(-r));
+	return r < 0 || atomic_load(&c->failed) ? CMD_SYSTEM : CMD_OK;
+}
+
+static int tier_run(void *options, const char **args)
+{
+	const struct tier_opts *o = options;
+	struct tier_cmd c = {.o = o};
+	bool set = !strcmp(args[0], "set");
+	int r;
+
+	if (!set && (strcmp(args[0], "list") || args[2])) {
+		cmd_error("usage: cachefs %s %s", cmd_tier.name, cmd_tier.synopsis);
+		return CMD_USAGE;
+	}
+	r = admin_open(args[1], &o->common, set ? ADMIN_WRITE : 0, &c.a);
+	if (r == CMD_OK)
+		r = set ? run_set(&c, args[2]) : run_list(&c);
+	return admin_close(&c.a, r);
+}
+
+/* -r is --recursive. */
+static int tier_run_argv(int argc, char **argv)
+{
+	static char recursive_option[] = "--recursive";
+	int i;
+
+	for (i = 1; i < argc && strcmp(argv[i], "--"); i++) {
+		if (!strcmp(argv[i], "-r"))
+			argv[i] = recursive_option;
+	}
+	return cmd_run(&cmd_tier, argc, argv);
+}
+
+const struct cmd cmd_tier = {
+	.name = "tier",
+	.synopsis = "set|list [--tier N] [-r] [OPTIONS] META-URL [PATH]",
+	.summary = "Storage class of the objects to come of files and directories",
+	.options = tier_table,
+	.options_size = sizeof(struct tier_opts),
+	.min_args = 2,
+	.max_args = 3,
+	.run = tier_run,
+	.run_argv = tier_run_argv,
+};

@@ -102,6 +102,12 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 	r = vnode_attach(n, attr, asked_ns);
 	if (r < 0)
 		return r;
+	/*
+	 * The kernel keeps a running program from being written. An open that truncates and cannot
+	 * write is the exception: the kernel refuses it after it was carried out here.
+	 */
+	if ((flags & O_TRUNC) && !writable(flags) && atomic_load(&n->executed))
+		return -ETXTBSY;
 	if (flags & O_TRUNC)
 		r = truncate_at_open(v, ctx, n, attr);
 	if (r < 0)
@@ -111,6 +117,7 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 		return r;
 	h->vnode = n;
 	h->flags = flags;
+	vnode_count(n, flags, 1);
 	atomic_store(&h->seen, cfs_file_error_mark(vnode_file(n)));
 	record_fh(ctx, ret->fh);
 	handle_publish(h, ret->fh, ino, HANDLE_FILE);
@@ -344,6 +351,7 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 	locks_release(v, ctx, h);
 	cfs_file_end_stream(file, fh);
 	handle_hide(h);
+	vnode_count(n, h->flags, -1);
 	vnode_put(n);
 	handle_free(&v->handles, fh, h);
 	return r;

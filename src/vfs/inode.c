@@ -102,6 +102,15 @@ static bool drop_ref(struct vnode *n)
 	return refs == 1;
 }
 
+/* The kernel's mark of an open for execution. It closes the handle when the program ends. */
+#define OPEN_EXEC 0x20
+
+void vnode_count(struct vnode *n, int flags, int by)
+{
+	if (flags & OPEN_EXEC)
+		atomic_fetch_add(&n->executed, (uint32_t)by);
+}
+
 void vnode_put(struct vnode *n)
 {
 	struct cfs_vfs *v = n->vfs;

@@ -31,6 +31,7 @@ static int restore_file(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino)
 		vnode_put(n);
 		return r;
 	}
+	vnode_count(n, h->flags, 1);
 	atomic_store(&h->seen, cfs_file_error_mark(vnode_file(n)));
 	return 0;
 }

@@ -22,7 +22,8 @@ struct vnode {
 	_Atomic bool sustained; /* unlinked, and kept by the metadata until this mount closes it */
 	_Atomic bool written;	/* through any handle: cached attributes are outdated at the end */
 	_Atomic bool plocked;	/* POSIX locks have been asked for */
-	_Atomic bool set_id;	/* its mode, as seen last, has what cfs_vfs_drop_set_id() clears */
+	_Atomic uint32_t executed; /* handles of programs that run from it */
+	_Atomic bool set_id; /* its mode, as seen last, has what cfs_vfs_drop_set_id() clears */
 	_Atomic(struct cfs_file *) file;
 	struct cfs_handoff_inode *_Atomic mark; /* whether the file has bytes to lose */
 };
@@ -31,6 +32,8 @@ struct vnode *vnode_get(struct cfs_vfs *v, cfs_ino_t ino); /* NULL: no memory */
 /* NULL when it is not open. */
 struct vnode *vnode_find(struct cfs_vfs *v, cfs_ino_t ino);
 void vnode_put(struct vnode *n);
+/* Counts a handle with these flags of open(2), by 1 or, at its end, by -1. */
+void vnode_count(struct vnode *n, int flags, int by);
 /* The data of the inode; attr is the metadata's answer to a request made at asked_ns. */
 int vnode_attach(struct vnode *n, const struct cfs_attr *attr, uint64_t asked_ns);
 /* Adds own writes to *attr, which the metadata returned for a request made at asked_ns. */

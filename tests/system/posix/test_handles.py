@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""File handles, temporary files, and times at their limits."""
+"""File handles, running programs, temporary files, and times at their limits."""
 
 import ctypes
+import errno
 import os
+import shutil
 import time
 
-from syscalls import fails, write
+from syscalls import fails, read, write
+from test_takeover import kill_worker
+from waiting import wait_until
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -86,3 +90,30 @@ def test_directory_times_are_exact(mnt):
         write(mnt / "d" / str(i), b"")
         seen.append(os.stat(mnt / "d").st_mtime_ns)
     assert all(a < b for a, b in zip(seen, seen[1:]))
+
+
+def test_a_running_program_is_not_truncated(ws, mnt):
+    """Also not by an open that truncates and cannot write, also after the serving process was replaced."""
+    shutil.copy("/bin/sleep", mnt / "program")
+    p = ws.popen([mnt / "program", "1000"])
+    for end in (lambda: None, lambda: kill_worker(mnt)):
+        end()
+        for flags in (os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC, os.O_WRONLY | os.O_TRUNC):
+            with fails("ETXTBSY"):
+                os.open(mnt / "program", flags)
+            assert read(mnt / "program") == read("/bin/sleep")
+    assert p.poll() is None
+    p.kill()
+    p.wait(20)
+
+    def opened():
+        """The kernel closes the program's file after its end."""
+        try:
+            os.close(os.open(mnt / "program", os.O_RDONLY | os.O_TRUNC))
+            return True
+        except OSError as e:
+            assert e.errno == errno.ETXTBSY
+            return False
+
+    wait_until(opened, 10, "the end of the program's file")
+    assert read(mnt / "program") == b""

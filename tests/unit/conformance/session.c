@@ -369,7 +369,8 @@ static void test_slow_cleaning(void **state)
 	m->eng->ops = &slow.ops;
 	OK(cfs_meta_start(m, NULL));
 	for (i = 1; i < 8; i++)
-		while (session_exists(dead[i]) && !cfs_deadline_passed(end))
+		while ((session_exists(dead[i]) || !atomic_load(&slow.refused)) &&
+		       !cfs_deadline_passed(end))
 			usleep(2000);
 	for (i = 1; i < 8; i++)
 		assert_false(session_exists(dead[i]));

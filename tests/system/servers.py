@@ -200,12 +200,16 @@ class Server:
 
     def answers(self):
         try:
-            self.connect(self.admin_database).close()
-            return True
+            return self.is_ready()
         except ImportError:
             raise
         except Exception:  # each driver has its own, and any of them means: not yet
             return False
+
+    def is_ready(self):
+        """Asked until it is true; may raise whatever the driver does."""
+        self.connect(self.admin_database).close()
+        return True
 
     def _children(self):
         path = "/proc/%d/task/%d/children" % (self.process.pid, self.process.pid)
@@ -521,8 +525,8 @@ class GaleraNode(Mariadb):
         assert found, log.read_text()
         return "--wsrep-start-position=" + found[-1]
 
-    def answers(self):
-        return super().answers() and self.status("wsrep_ready") == "ON"
+    def is_ready(self):
+        return super().is_ready() and self.status("wsrep_ready") == "ON"
 
     def prepare(self):
         if self.cluster.is_new:

@@ -77,12 +77,16 @@ static int connected(void)
 		.sin_family = AF_INET,
 		.sin_addr.s_addr = htonl((127u << 24) + 256 + n++ % (1u << 16)),
 	};
-	int on = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int on = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), r;
 
 	check(fd >= 0);
 	check(setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on)) == 0);
 	check(bind(fd, (const struct sockaddr *)&from, sizeof(from)) == 0);
-	check(connect(fd, (const struct sockaddr *)&place, sizeof(place)) == 0);
+	/* The fuzzer has a timer. Asked again, connect() goes on with the same connection. */
+	do
+		r = connect(fd, (const struct sockaddr *)&place, sizeof(place));
+	while (r < 0 && errno == EINTR);
+	check(r == 0);
 	return fd;
 }
 
@@ -100,7 +104,6 @@ static void ask(const char *request, size_t len, char *ret, size_t size)
 		(void)!send(p.fd, request, len, MSG_NOSIGNAL);
 	shutdown(p.fd, SHUT_WR);
 	while (n > 0) {
-		/* The fuzzer has a timer. */
 		do
 			ready = poll(&p, 1, ANSWER_MS);
 		while (ready < 0 && errno == EINTR);

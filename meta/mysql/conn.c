@@ -32,7 +32,7 @@ enum {
 
 /* ---- errors ---- */
 
-static bool is_lost(unsigned code)
+static bool is_lost(unsigned code, const char *text)
 {
 	switch (code) {
 	case CR_CONNECTION_ERROR:
@@ -46,6 +46,12 @@ static bool is_lost(unsigned code)
 	case ER_SERVER_SHUTDOWN:
 	case CODE_CONNECTION_KILLED:
 		return true;
+	/*
+	 * A Galera node that loses its majority at COMMIT: the others may have got the transaction.
+	 * The connection is given up, and the outcome is looked up.
+	 */
+	case ER_ERROR_DURING_COMMIT:
+		return strstr(text, "Not connected to Primary Component");
 	default:
 		return false;
 	}
@@ -104,7 +110,7 @@ static int to_errno(unsigned code)
 
 int mysql_error_of(struct mysql_conn *m, unsigned code, const char *text, const char *statement)
 {
-	if (is_lost(code)) {
+	if (is_lost(code, text)) {
 		cfs_warn("connection lost: url=%s statement=%s error=%s", m->sql.db->where,
 			 statement, text);
 		return -ENOTCONN;
@@ -193,7 +199,7 @@ static int connect_error(const struct mysql_db *db, MYSQL *handle, char err[256]
 			 db->sql.where, mysql_error(handle));
 		return -EAGAIN;
 	default:
-		return is_lost(code) ? -ENOTCONN : -EIO;
+		return is_lost(code, err) ? -ENOTCONN : -EIO;
 	}
 }
 
@@ -309,7 +315,7 @@ static int choose_way(const struct mysql_db *db, struct mysql_conn *m, char err[
 		return 0;
 	else if (!mysql_set_server_option(m->handle, MYSQL_OPTION_MULTI_STATEMENTS_ON))
 		m->way = MYSQL_MULTI;
-	else if (is_lost(mysql_errno(m->handle)))
+	else if (is_lost(mysql_errno(m->handle), mysql_error(m->handle)))
 		return connect_error(db, m->handle, err);
 	return 0;
 }

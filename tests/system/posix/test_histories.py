@@ -6,26 +6,22 @@ true: two creators of one file, a rename that lost a name, a record that came ba
 import os
 import pathlib
 import random
-import shutil
-import signal
-import threading
-import urllib.parse
+import sys
 
 import pytest
 
-from cachefs import BIN, SLOW
-from countproxy import CountingProxy
-from test_concurrency import ENGINES, FRESH, engine_volume
-from test_takeover import DEATH, kill_worker
+from test_concurrency import ENGINES
 
-PROGRAMS = BIN.parents[1] / "tests" / "histories"
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "histories"))
+
+import rounds  # noqa: E402
 
 
 def judge(ws, text, *flags):
     """Exit status and output for a history that was written by hand."""
     path = ws.path("history")
     path.write_text("".join(line.strip() + "\n" for line in text.strip().splitlines()))
-    r = ws.run(PROGRAMS / "judge", *flags, path)
+    r = ws.run(rounds.PROGRAMS / "judge", *flags, path)
     return r.returncode, r.stdout
 
 
@@ -170,82 +166,12 @@ def test_failure_is_shrunk(ws):
 # ---------------------------------------------------------------- real mounts
 
 
-def mounts_of(ws, engine, count, faults=False):
-    """Entries and attributes are not cached: with caches a name may be as old as they are."""
-    vol = engine_volume(ws, engine, trash_days=0)
-    vol.way = None
-    if faults and engine != "sqlite":
-        port = urllib.parse.urlsplit(vol.url).port
-        vol.way = CountingProxy(port)
-        ws.cleanups.append(vol.way.close)
-        vol.url = vol.url.replace(":%d" % port, ":%d" % vol.way.port)
-    mounts = [vol.mount(FRESH) for _ in range(count)]
-    for m in mounts:
-        m.allow("an object is missing")  # of a file that the other mount has removed
-    return mounts
-
-
-def frozen(mnt, rng, stop):
-    """The process of a mount stands still for a moment."""
-    pid = mnt.pid()
-    os.kill(pid, signal.SIGSTOP)
-    stop.wait(rng.uniform(0.1, 1.5))  # the fault itself
-    os.kill(pid, signal.SIGCONT)
-
-
-def disturb(mounts, rng, stop, done):
-    """One fault after the other: a death a round for each mount at most, or it is given up."""
-    way = mounts[0].volume.way
-    for m in rng.sample(mounts, len(mounts)):
-        for fault in rng.sample(["freeze", "kill", "cut"], 3):
-            if stop.wait(rng.uniform(0.1, 0.5)):
-                return
-            if fault == "cut" and not way:
-                continue
-            done.append(fault)
-            if fault == "freeze":
-                frozen(m, rng, stop)
-            elif fault == "cut":
-                way.cut()
-            else:
-                kill_worker(m)
-
-
-def one_round(ws, mounts, seed, ops, faults, keep=None):
-    """Records and judges; returns the number of operations."""
-    rng, stop, done, failure = random.Random(seed), threading.Event(), [], []
-    roots = [pathlib.Path(m) / ("r%d" % seed) for m in mounts]
-    os.mkdir(roots[0])
-    history = ws.path("history-%d" % seed)
-
-    def work():
-        try:
-            disturb(mounts, rng, stop, done)
-        except Exception as e:  # told by the thread that waits
-            failure.append(e)
-
-    thread = threading.Thread(target=work, daemon=True)
-    if faults:
-        for m in mounts:
-            m.allow(DEATH)
-        thread.start()
-    flags = ["--seed", seed, "--ops", ops, "--timeout", 60 * SLOW, "--out", history]
-    r = ws.run(PROGRAMS / "drive", *map(lambda x: int(x) if isinstance(x, float) else x, flags), *roots, timeout=600)
-    stop.set()
-    if faults:
-        thread.join(60 * SLOW)
-    print(r.stdout, done)
-    assert r.returncode == 0, r.stdout + r.stderr
-    assert not failure, failure
-    r = ws.run(PROGRAMS / "judge", *(["--deaths"] if faults else []), history, timeout=300)
-    print(r.stdout)
-    if r.returncode and keep:
-        shutil.copy(history, keep)
-    assert r.returncode == 0, "seed=%d\n%s" % (seed, r.stdout)
-    assert "not_judged=0" in r.stdout or faults, r.stdout
-    count = sum(1 for _ in open(history))
-    history.unlink()
-    return count
+def one_round(ws, mounts, ops, faults):
+    seed = random.SystemRandom().randrange(1 << 32)
+    counts = rounds.Round(ws, mounts, seed, ops, faults).record().judge()
+    print("seed=%d %s" % (seed, dict(counts)))
+    assert counts["operations"] >= ops
+    return counts
 
 
 OPS = 4000 if os.environ.get("CACHEFS_LONG") else 1000
@@ -254,13 +180,20 @@ OPS = 4000 if os.environ.get("CACHEFS_LONG") else 1000
 @pytest.mark.deadline(240)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_histories(ws, engine):
-    mounts = mounts_of(ws, engine, 2)
-    assert one_round(ws, mounts, random.SystemRandom().randrange(1 << 32), OPS, False) >= OPS
+    one_round(ws, rounds.mounts_of(ws, engine, 2), OPS, False)
 
 
 @pytest.mark.deadline(240)
 @pytest.mark.parametrize("engine", ["sqlite", "redis"])
 def test_histories_with_faults(ws, engine):
-    mounts = mounts_of(ws, engine, 2, faults=True)
+    mounts = rounds.mounts_of(ws, engine, 2, faults=True)
     mounts[0].volume.check_options = {"leaks": "warn", "unmounted": True}
-    assert one_round(ws, mounts, random.SystemRandom().randrange(1 << 32), 2 * OPS, True) >= 2 * OPS
+    one_round(ws, mounts, 2 * OPS, True)
+
+
+@pytest.mark.deadline(240)
+def test_histories_with_failover(ws):
+    """The replica takes over, under the mounts that Sentinel tells of it."""
+    mounts = rounds.mounts_of(ws, "redis", 2, faults=True, fails_over=True)
+    assert one_round(ws, mounts, OPS, True)["failover"] == 1
+    assert rounds.verdict(mounts, True) == []

@@ -63,6 +63,7 @@ def each_turn(v, proxy, work):
     return turn
 
 
+@pytest.mark.deadline(300)
 @pytest.mark.parametrize("answered", [False, True])
 def test_each_turn_from_the_first_change_to_the_unmount(away, answered):
     v, proxy = away
@@ -214,6 +215,7 @@ def findings(v):
     return cachefs_check.check(v.direct.url, str(v.bucket), cachefs_check.Options())[0]
 
 
+@pytest.mark.deadline(300)
 @pytest.mark.parametrize("trash", [0, 1])
 def test_each_turn_of_each_change(away, trash):
     """Each kind of change is in a directory of its own: the statistics of directories tell which was miscounted."""

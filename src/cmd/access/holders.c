@@ -12,8 +12,16 @@
 #include "base/cleanup.h"
 #include "base/mounted.h"
 #include "cmd/access/cmd.h"
+#include "cmd/access/requests.h"
 
 #define HOLDERS_MAX 8
+#define CALLERS_MAX 256
+
+/* A program inside a request holds the mount without an open file. */
+struct callers {
+	pid_t v[CALLERS_MAX];
+	size_t n;
+};
 
 static bool is_below(const char *path, const char *point)
 {
@@ -81,6 +89,19 @@ static bool maps_hold(const char *pid, const char *point, char where[PATH_MAX])
 	return found;
 }
 
+static bool has_caller(const char *pid, const struct callers *callers)
+{
+	char path[300];
+	size_t i;
+
+	for (i = 0; i < callers->n; i++) {
+		snprintf(path, sizeof(path), "/proc/%s/task/%d", pid, (int)callers->v[i]);
+		if (access(path, F_OK) == 0)
+			return true;
+	}
+	return false;
+}
+
 static void read_comm(const char *pid, char comm[32])
 {
 	char path[300];
@@ -107,17 +128,23 @@ static void print_holder(const char *pid, const char *how, const char *where)
 void holders_print(const char *point)
 {
 	char where[PATH_MAX];
+	pid_t server = requests_find_process(point);
 	unsigned n = 0, more = 0;
+	struct callers callers;
 	struct dirent *d;
 	const char *how;
 	DIR *proc = opendir("/proc");
 
 	if (!proc)
 		return;
+	callers.n = server > 0 ? requests_callers(server, callers.v, CALLERS_MAX) : 0;
 	while ((d = readdir(proc))) {
 		if (!isdigit((unsigned char)d->d_name[0]))
 			continue;
-		if (link_holds(d->d_name, "cwd", point, where))
+		snprintf(where, sizeof(where), "%s", point);
+		if (has_caller(d->d_name, &callers))
+			how = "waits for an answer of";
+		else if (link_holds(d->d_name, "cwd", point, where))
 			how = "works in";
 		else if (link_holds(d->d_name, "root", point, where))
 			how = "has its root in";

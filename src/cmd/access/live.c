@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,8 +15,8 @@
 #include "base/bytes.h"
 
 #define PIECE 65536
-/* How long a child that has closed its pipe may take to exit. */
-#define END_MS 1000
+/* How long a child may take to exit; a mount lets killed programs go within a second. */
+#define END_MS 2000
 
 static volatile sig_atomic_t stopped;
 
@@ -45,8 +46,9 @@ bool live_wait(cfs_deadline_t deadline)
 	return !stopped;
 }
 
-__attribute__((noreturn)) static void copy(const char *path, int out)
+__attribute__((noreturn)) static void copy(const char *path, const char *request, int out)
 {
+	size_t len = request ? strlen(request) : 0;
 	static char buf[PIECE];
 	ssize_t n, done, r;
 	int in;
@@ -54,9 +56,14 @@ __attribute__((noreturn)) static void copy(const char *path, int out)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	signal(SIGINT, SIG_DFL);
 	signal(SIGTERM, SIG_DFL);
-	in = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+	in = open(path, (request ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOCTTY);
 	if (in < 0)
 		_exit(errno & 0xff);
+	if (request) {
+		r = write(in, request, len);
+		if (r != (ssize_t)len)
+			_exit(r < 0 ? errno & 0xff : EIO);
+	}
 	while ((n = read(in, buf, sizeof(buf))) > 0) {
 		for (done = 0; done < n; done += r) {
 			r = write(out, buf + done, (size_t)(n - done));
@@ -79,7 +86,7 @@ __attribute__((noreturn)) static void become(char *const argv[], int out)
 }
 
 /* Either a file or a program. */
-static int start(const char *path, char *const argv[], struct live_reader *ret)
+static int start(const char *path, const char *request, char *const argv[], struct live_reader *ret)
 {
 	int fds[2], r;
 	pid_t pid;
@@ -96,7 +103,7 @@ static int start(const char *path, char *const argv[], struct live_reader *ret)
 	if (pid == 0) {
 		close(fds[0]);
 		if (path)
-			copy(path, fds[1]);
+			copy(path, request, fds[1]);
 		become(argv, fds[1]);
 	}
 	close(fds[1]);
@@ -105,9 +112,9 @@ static int start(const char *path, char *const argv[], struct live_reader *ret)
 	return 0;
 }
 
-int live_reader_start(const char *path, struct live_reader *ret)
+int live_reader_start(const char *path, const char *request, struct live_reader *ret)
 {
-	return start(path, NULL, ret);
+	return start(path, request, NULL, ret);
 }
 
 ssize_t live_reader_read(struct live_reader *r, void *buf, size_t size, cfs_deadline_t deadline)
@@ -121,7 +128,7 @@ ssize_t live_reader_read(struct live_reader *r, void *buf, size_t size, cfs_dead
 			return n;
 		if (errno != EAGAIN && errno != EINTR)
 			return -errno;
-		if (stopped)
+		if (stopped && !r->finish)
 			return -EINTR;
 		if (cfs_deadline_passed(deadline))
 			return -ETIMEDOUT;
@@ -200,7 +207,7 @@ static int take_all(struct live_reader *reader, size_t max, uint64_t timeout_ms,
 int live_read(const char *path, size_t max, uint64_t timeout_ms, char **ret, size_t *ret_len)
 {
 	struct live_reader reader;
-	int r = start(path, NULL, &reader);
+	int r = start(path, NULL, NULL, &reader);
 
 	return r < 0 ? r : take_all(&reader, max, timeout_ms, ret, ret_len);
 }
@@ -208,7 +215,7 @@ int live_read(const char *path, size_t max, uint64_t timeout_ms, char **ret, siz
 int live_run(char *const argv[], size_t max, uint64_t timeout_ms, char **ret, size_t *ret_len)
 {
 	struct live_reader reader;
-	int r = start(NULL, argv, &reader);
+	int r = start(NULL, NULL, argv, &reader);
 
 	return r < 0 ? r : take_all(&reader, max, timeout_ms, ret, ret_len);
 }

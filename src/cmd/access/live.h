@@ -6,6 +6,7 @@
 #ifndef CFS_CMD_LIVE_H
 #define CFS_CMD_LIVE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -17,11 +18,16 @@
 struct live_reader {
 	int fd; /* non-blocking; end of file means that the child has exited */
 	pid_t pid;
+	bool finish; /* live_stopped() ends no wait */
 };
-int live_reader_start(const char *path, struct live_reader *ret);
+/* request: is written to the file before it is read; NULL: nothing is. */
+int live_reader_start(const char *path, const char *request, struct live_reader *ret);
 /* Bytes; 0 at the end of the file, -ETIMEDOUT, -EINTR when live_stopped() has become true. */
 ssize_t live_reader_read(struct live_reader *r, void *buf, size_t size, cfs_deadline_t deadline);
-/* Exit reason of the child: 0 or a negative errno. */
+/*
+ * Ends the child, so that it no longer keeps the mount busy. Its exit reason: 0 or a negative
+ * errno; -ETIMEDOUT: it hangs for good.
+ */
 int live_reader_stop(struct live_reader *r);
 
 /* Reads a whole file, malloc'ed and terminated, truncated after `max` bytes. */

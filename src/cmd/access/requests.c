@@ -100,6 +100,22 @@ int requests_print_log(pid_t pid, FILE *out)
 	return fd < 0 ? fd : cfs_logring_print(fd, out);
 }
 
+size_t requests_callers(pid_t pid, pid_t *ret, size_t max)
+{
+	cfs_auto_close int fd = open_memory(pid, MEMORY);
+	struct cfs_activity *all;
+	size_t n, i, found = 0;
+
+	if (fd < 0 || cfs_activity_read(fd, &all, &n) < 0)
+		return 0;
+	for (i = 0; i < n && found < max; i++) {
+		if (all[i].op[0] && all[i].caller > 0)
+			ret[found++] = all[i].caller;
+	}
+	free(all);
+	return found;
+}
+
 int requests_print(pid_t pid, FILE *out)
 {
 	cfs_auto_close int fd = open_memory(pid, MEMORY);

@@ -11,6 +11,8 @@
  * none that the caller may inspect.
  */
 pid_t requests_find_process(const char *point);
+/* Threads that wait for an answer of this mount: at most `max` numbers. 0: none, or not known. */
+size_t requests_callers(pid_t pid, pid_t *ret, size_t max);
 /*
  * Prints one line for each request in flight, oldest first, and one for each other thread that
  * waits. Negative errno: the process has another version, or belongs to another user.

@@ -16,6 +16,7 @@
 #include "cmd/access/holders.h"
 #include "cmd/access/live.h"
 #include "cmd/access/progress.h"
+#include "cmd/access/requests.h"
 
 #define POLL_MS 200
 #define SOON_MS 2000 /* a mount with nothing to flush ends within this time */
@@ -142,6 +143,7 @@ static int umount_run(void *options, const char **args)
 	struct mounted m;
 	const char *dir = args[0];
 	char point[4096];
+	bool answers;
 	pid_t pid;
 	int r;
 
@@ -155,7 +157,10 @@ static int umount_run(void *options, const char **args)
 		return CMD_USAGE;
 	}
 	pid = control_pid(point);
-	r = unmount(point, o, pid > 0);
+	answers = pid > 0;
+	if (!answers)
+		pid = requests_find_process(point);
+	r = unmount(point, o, answers);
 	if (r != CMD_OK)
 		return r;
 	return o->force ? CMD_OK : wait_for_process(pid, m.dev_minor, o->timeout_ms);

@@ -280,7 +280,7 @@ static int profile(struct profile *p)
 	int64_t n;
 	int r, ended;
 
-	r = live_reader_start(p->path, &p->reader);
+	r = live_reader_start(p->path, NULL, &p->reader);
 	p->start_ms = next = cfs_now_ms();
 	if (r < 0) {
 		cmd_error("%s: %s", p->path, strerror(-r));

@@ -4,8 +4,12 @@ waits and does not know for whom."""
 
 import os
 import re
+import signal
 
-from cachefs import alive, wait_until
+import pytest
+
+import servers
+from cachefs import Volume, alive, wait_until
 from syscalls import read, write
 
 
@@ -33,4 +37,31 @@ def test_a_process_that_ends_soon_is_no_complaint(ws, volume):
     r = ws.run("cachefs", "umount", mnt.path)
     assert (r.returncode, r.stderr) == (0, "")
     assert not alive(mnt.process.pid)
+    mnt.ended = True
+
+
+@pytest.mark.deadline(180)
+@pytest.mark.module("redis")
+def test_holders_while_the_metadata_is_away(ws):
+    """A program inside a request is named, and the command's own question does not hold the mount."""
+    server = servers.started(ws, servers.Redis())
+    vol = Volume(ws, url=server.database().url)
+    vol.check_options = None
+    mnt = vol.mount("attr-cache=0,entry-cache=0,dir-entry-cache=0,stop-timeout=2s")
+    mnt.allow(".")
+    server.process.send_signal(signal.SIGSTOP)
+    caller = ws.popen(["/bin/ls", "-l", mnt.path], stdout=-3, stderr=-3)
+    wait_until(lambda: "request_wait_answer" in read("/proc/%d/wchan" % caller.pid).decode(), 30, "the request")
+    r = ws.run("cachefs", "umount", mnt.path)
+    assert r.returncode == 2 and "is busy" in r.stderr
+    held = re.findall(r"held by process (\d+) \((\w+)\): waits for an answer of (\S+)", r.stderr)
+    assert held == [(str(caller.pid), "ls", str(mnt))], r.stderr
+    caller.kill()
+    caller.wait(30)
+    r = ws.run("cachefs", "umount", "--timeout", "4s", mnt.path)
+    assert "busy" not in r.stderr and not mnt.mounted(), r.stderr
+    # it has found the process that did not answer, and waits for it
+    assert r.returncode == 0 or "process %d still flushes data" % mnt.pid() in r.stderr, r.stderr
+    server.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: not alive(mnt.process.pid), 60, "the end of the mount")
     mnt.ended = True

@@ -440,6 +440,7 @@ int mysql_connect_to(struct sql_db *sql, bool writer, struct sql_conn **ret, cha
 	if (!r && (sql->read_only || m->sql.certifies) && !m->tidb)
 		r = mysql_run(m, "SET SESSION TRANSACTION READ ONLY");
 	if (r) {
+		connect_error(db, m->handle, err);
 		mysql_disconnect(&m->sql);
 		return r;
 	}

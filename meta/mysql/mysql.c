@@ -397,8 +397,10 @@ static int open_engine(const struct cfs_engine_conf *conf, struct cfs_engine **r
 	if (!r)
 		r = sql_db_probe(&db->sql, cfs_deadline_in(CFS_MIN(db->sql.timeout_ms, PROBE_MS)),
 				 err);
-	if (!r && !db->sql.read_only)
+	if (!r && !db->sql.read_only) {
+		snprintf(err, 256, "%s: the connection ended while it was made", db->sql.where);
 		r = check_writable(db, err);
+	}
 	/* Made by create(). */
 	if (r == -ENOENT && conf->meta->create) {
 		db->sql.missing = true;

@@ -391,6 +391,9 @@ static int run_once(struct sql_conn *c, const struct cfs_ctx *ctx, bool txn, sql
 	r = txn ? note(c, d->begin(c)) : 0;
 	if (!r) {
 		r = fn(c, ctx, arg);
+		/* Of a statement of the dialect itself (DDL), which note() has not seen. */
+		if (r == -ENOTCONN)
+			c->broken = true;
 		end_queries(c);
 		if (txn) {
 			int end = r < 0 ? 0 : note(c, d->commit(c));

@@ -74,8 +74,10 @@ static int trim(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	struct trim *a = arg;
 	int64_t cut;
 	unsigned n;
-	int r = last_old(c, a, &cut, &n);
+	int r;
 
+	sql_repeatable();
+	r = last_old(c, a, &cut, &n);
 	if (r < 0)
 		return r;
 	if (a->max_lines > 0) {

@@ -167,6 +167,7 @@ int sql_op_attach(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino
 	return 0;
 }
 
+/* 1: an earlier try has done it, and its results are in *arg. */
 static int drop_detached(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct clone *a = arg;
@@ -174,10 +175,13 @@ static int drop_detached(struct sql_conn *c, const struct cfs_ctx *ctx, void *ar
 	const struct cfs_engine_remove req = {.parent = 0};
 	int r;
 
-	a->usage = (struct cfs_usage){0};
+	sql_repeatable();
 	r = sql_exec(c, SQL_del_detached, "i", a->ino);
+	if (r == 0 && sql_is_repeated(c))
+		return 1;
 	if (r <= 0)
 		return r < 0 ? r : -ENOENT;
+	a->usage = (struct cfs_usage){0};
 	r = sql_get_node(c, a->ino, true, &gone.attr);
 	if (r < 0)
 		return r == -ENOENT ? 0 : r;

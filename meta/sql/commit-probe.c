@@ -2,7 +2,7 @@
 /*
  * The commit probe: finds the outcome of a COMMIT whose answer was lost with the connection. It
  * looks for one change that only this transaction makes: a name with a fresh inode number, the
- * reference of a fresh slice, the ctime it gave to an inode. The committing thread runs the probe
+ * reference of a fresh slice, a fresh inode, the end of a delayed entry, the ctime it gave to an inode. The committing thread runs the probe
  * on another connection. A repeatable transaction needs no probe.
  */
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 #include "meta/sql/sql-internal.h"
 
-enum kind { NOTHING, REPEATABLE, NAME_IS, NAME_IS_NOT, SLICE, CTIME };
+enum kind { NOTHING, REPEATABLE, NAME_IS, NAME_IS_NOT, SLICE, NODE, DELAYED, CTIME };
 
 static _Thread_local struct {
 	enum kind kind;
@@ -62,6 +62,8 @@ static bool is_telling(enum sql_stmt_id id)
 	case SQL_set_edge:
 	case SQL_move_edge:
 	case SQL_put_ref:
+	case SQL_put_node:
+	case SQL_del_delayed:
 	case SQL_update_node:
 	case SQL_set_written:
 	case SQL_move_node:
@@ -131,6 +133,14 @@ void sql_probe_note(enum sql_stmt_id id, const char *fmt, va_list ap)
 		probe.kind = SLICE;
 		probe.ino = (cfs_ino_t)v[1].num;
 		break;
+	case SQL_put_node:
+		probe.kind = NODE;
+		probe.ino = (cfs_ino_t)v[1].num;
+		break;
+	case SQL_del_delayed:
+		probe.kind = DELAYED;
+		probe.ino = (cfs_ino_t)v[1].num;
+		break;
 	case SQL_update_node:
 		see_ctime(&v[8], &v[11], &v[19]);
 		break;
@@ -167,6 +177,7 @@ static int look_at_ctime(struct sql_conn *c)
 
 int sql_probe_ask(struct sql_conn *c)
 {
+	struct cfs_attr attr;
 	int r;
 
 	switch (sql_probe_known() ? probe.kind : NOTHING) {
@@ -179,6 +190,13 @@ int sql_probe_ask(struct sql_conn *c)
 		r = sql_row(c, SQL_get_refs, "i", (int64_t)probe.ino);
 		sql_done(c, SQL_get_refs);
 		return r;
+	case NODE:
+		r = sql_get_node(c, probe.ino, false, &attr);
+		return r == -ENOENT ? 0 : r < 0 ? r : 1;
+	case DELAYED:
+		r = sql_row(c, SQL_has_delayed, "i", (int64_t)probe.ino);
+		sql_done(c, SQL_has_delayed);
+		return r < 0 ? r : !r;
 	case CTIME:
 		return look_at_ctime(c);
 	default:

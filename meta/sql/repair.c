@@ -298,8 +298,9 @@ static int fix_refs(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		r = sql_exec(c, SQL_put_ref, "iii", a->id, (int64_t)a->size, a->want);
 		return r == -EEXIST ? -EBUSY : r < 0 ? r : 0;
 	}
+	sql_repeatable();
 	r = sql_exec(c, SQL_set_refs, "iii", a->want, a->id, a->have);
-	return r == 0 ? -EBUSY : r < 0 ? r : 0;
+	return r == 0 && !sql_is_repeated(c) ? -EBUSY : r < 0 ? r : 0;
 }
 
 int sql_op_fix_refs(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t id, uint32_t size,
@@ -313,8 +314,10 @@ int sql_op_fix_refs(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_t id
 
 static int clear_dir_stats(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	int r = sql_exec(c, SQL_clear_dir_stats, "");
+	int r;
 
+	sql_repeatable();
+	r = sql_exec(c, SQL_clear_dir_stats, "");
 	return r < 0 ? r : 0;
 }
 

@@ -39,7 +39,10 @@ int sql_op_get_setting(struct cfs_engine *e, const struct cfs_ctx *ctx, char **r
 static int put_setting(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	const char *text = arg;
-	int r = sql_exec(c, SQL_set_setting, "t", text, strlen(text));
+	int r;
+
+	sql_repeatable();
+	r = sql_exec(c, SQL_set_setting, "t", text, strlen(text));
 
 	if (!r)
 		r = sql_exec(c, SQL_new_setting, "t", text, strlen(text));

@@ -6,13 +6,15 @@ once."""
 import contextlib
 import ctypes
 import os
+import re
 import struct
+import subprocess
 
 import cachefs_check
 import pytest
 
 import servers
-from cachefs import Volume, wait_until
+from cachefs import Volume, tool, wait_until
 from countproxy import CountingProxy
 
 ENGINES = {"mysql": servers.mariadb_server, "postgresql": servers.postgres_server}
@@ -181,6 +183,16 @@ def set_acl(path):
     os.setxattr(path, ACL, struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *e) for e in entries))
 
 
+def compact(path):
+    for _ in range(3):
+        append(path)
+    command("compact", path)
+
+
+def command(*args):
+    subprocess.run([tool("cachefs"), *map(str, args)], check=True, timeout=60, stdout=-3)
+
+
 # The state before, and the change.
 CHANGES = {
     "create": (None, lambda p: p.touch()),
@@ -208,7 +220,35 @@ CHANGES = {
     "setxattr replace": (with_xattr, lambda p: os.setxattr(p, "user.a", b"2", os.XATTR_REPLACE)),
     "removexattr": (with_xattr, lambda p: os.removexattr(p, "user.a")),
     "set acl": (fill, set_acl),
+    "clone": (fill, lambda p: command("clone", p, p.with_suffix(".clone"))),
+    "compact": (fill, compact),
 }
+
+
+# of the client's library, or of the server
+CONNECTING = r"(?m)^cachefs \w+: \w+://\S+: .*(connection|gone away|Lost)"
+
+
+def test_each_turn_of_a_command(away):
+    """One changes the setting, the other an inode. Only a first connection that ends while it is made ends a command, and is named."""
+    v, proxy = away
+    v.ws.run("cachefs", "config", v.direct.url, "--tier", "1", "--storage-class", "COLD", check=True)
+    changes = {
+        "config": lambda n: ("config", v.url, "--capacity", "%dG" % n),
+        "tier": lambda n: ("tier", "set", v.url, "--tier", n % 2, "/"),
+    }
+    failed = []
+    for name, args in changes.items():
+        turn, proxy.lost = 1, True
+        while proxy.lost:
+            proxy.lose(turn, answered=True)
+            r = v.ws.run("cachefs", *map(str, args(turn)))
+            if r.returncode and not re.search(CONNECTING, r.stderr):
+                failed.append((name, turn, r.stderr))
+            turn += 1
+        assert turn > 5
+    assert not failed, failed
+    assert not findings(v)
 
 
 def findings(v):

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
@@ -14,6 +15,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "libc.h"
@@ -375,10 +377,22 @@ ssize_t read(int fd, void *buf, size_t len)
 	return ended(CALL(read)(fd, buf, len));
 }
 
-/* ---- time ---- */
+/* ---- what takes time and is no part of it ---- */
+
+/* A session names the addresses of the machine. There may be hundreds. */
+int getifaddrs(struct ifaddrs **ret)
+{
+	*ret = NULL;
+	return 0;
+}
 
 /* liburcu's pause for more callbacks, twice for each unmount: there are thousands. */
 int poll(struct pollfd *fds, nfds_t n, int timeout_ms)
 {
-	return CALL(poll)(fds, n, n == 0 && timeout_ms == 10 ? 0 : timeout_ms);
+	const struct timespec pause = {.tv_nsec = 50000};
+
+	if (n || timeout_ms != 10)
+		return CALL(poll)(fds, n, timeout_ms);
+	nanosleep(&pause, NULL);
+	return 0;
 }

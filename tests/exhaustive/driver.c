@@ -18,7 +18,6 @@
  * until it was answered), "hang WHO", "failed WHO STATUS", lines of dump.h after "tree ", and
  * "closed NUMBER". The unmount counts as the last request.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -26,7 +25,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -35,10 +36,12 @@
 #include "dump.h"
 #include "mount.h"
 #include "requests.h"
+#include "threads.h"
 
 #define LINE_MAX_LEN 8192
 #define DEADLINE_S   60
-#define THREADS_MAX  256
+#define PAUSE_NS     20000
+#define PAUSES	     2000 /* before the kernel is asked */
 
 struct scene {
 	struct calls calls;
@@ -55,54 +58,24 @@ static struct sequence {
 	uint32_t n, prelude;
 } seq;
 
-/* ---- the end of what goes on in the background ---- */
-
-static bool is_asleep(const char *tid)
-{
-	char path[64], text[256], *p;
-	ssize_t n;
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/self/task/%.20s/stat", tid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return true;
-	n = read(fd, text, sizeof(text) - 1);
-	close(fd);
-	text[n > 0 ? n : 0] = '\0';
-	p = strrchr(text, ')');
-	return !p || p[2] == 'S';
-}
-
-static bool others_sleep(void)
-{
-	char self[16];
-	struct dirent *e;
-	bool all = true;
-	DIR *d = opendir("/proc/self/task");
-
-	snprintf(self, sizeof(self), "%d", gettid());
-	while (d && all && (e = readdir(d)) != NULL)
-		all = e->d_name[0] == '.' || !strcmp(e->d_name, self) || is_asleep(e->d_name);
-	if (d)
-		closedir(d);
-	return all;
-}
-
 /*
  * Waits until all other threads sleep, twice with no call in between: background work of a request
  * ends before the next one begins, so that runs are alike.
  */
 static void settle(void)
 {
+	const struct timespec pause = {.tv_nsec = PAUSE_NS};
 	cfs_deadline_t deadline = cfs_deadline_in(DEADLINE_S * 1000);
 	uint32_t before;
-	int quiet = 0;
+	int quiet = 0, n;
+	bool all;
 
-	while (quiet < 2 && !cfs_deadline_passed(deadline)) {
+	for (n = 0; quiet < 2 && !cfs_deadline_passed(deadline); n++) {
 		before = atomic_load(&scene->calls.n);
-		quiet = others_sleep() && before == atomic_load(&scene->calls.n) ? quiet + 1 : 0;
-		sched_yield();
+		all = threads_sleep() || (n >= PAUSES && threads_sleep_in_kernel());
+		quiet = all && before == atomic_load(&scene->calls.n) ? quiet + 1 : 0;
+		if (quiet < 2)
+			nanosleep(&pause, NULL);
 	}
 }
 
@@ -331,6 +304,9 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	signal(SIGPIPE, SIG_IGN);
+	/* Of thousands of short processes: no large pages to be cleared, short pauses. */
+	prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+	prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
 	cfs_log_init(CFS_LOG_STDERR, CFS_LOG_ERR);
 	scene = mmap(NULL, sizeof(*scene), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
 		     0);

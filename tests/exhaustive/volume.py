@@ -195,7 +195,8 @@ class Driver:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,
-            env={**os.environ, **(env or {})},
+            # Symbols are bound once, not in each of its processes.
+            env={**os.environ, "LD_BIND_NOW": "1", **(env or {})},
         )
 
     def ask(self, command):

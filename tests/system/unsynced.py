@@ -204,12 +204,11 @@ class Disk:
         if mode == "some":
             for f in sorted({id(f): f for f in live.paths.values() if f}.values(), key=lambda f: str(f.late[:1])[:200]):
                 f.settle_some(rng)
-        found = durable.paths
-        return {
-            p: f if f is None else bytes(f.data)
-            for p, f in sorted(found.items())
-            if all(str(up) in found for up in pathlib.Path(p).parents if self.dir in (up, *up.parents))
-        }
+        kept = {}
+        for p, f in sorted(durable.paths.items()):
+            if p == str(self.dir) or os.path.dirname(p) in kept:
+                kept[p] = f if f is None else bytes(f.data)
+        return kept
 
     def lose(self, mode, cut=None, seed=0):
         """The directory is as the power failure has left it."""

@@ -301,6 +301,7 @@ REQUESTS = {f.__name__.rstrip("_"): f for f in (
     create, open_, mkdir, symlink, link, rename, exchange, unlink, rmdir, chmod, setxattr, write, append, truncate,
     fallocate, punch, copy, fsync, flush, release, unmount)}
 ON_DATA = ("write", "append", "truncate", "fallocate", "punch", "copy", "fsync", "flush", "unmount")
+COMMIT_FIRST = ("truncate", "fallocate", "punch", "copy")
 
 
 def steps_of(state, request):
@@ -357,6 +358,16 @@ def restarted(states):
     return out
 
 
+def without_late(state, request):
+    """The bytes that it commits first could not be stored: the next fsync, and each close before it, will say so."""
+    late = [n for n, i in state.inodes if i.late]
+    if not late or request.split(" ")[0] not in COMMIT_FIRST:
+        return []
+    for n in late:
+        state = state.set(n, late=(), lost="yes")
+    return [state]
+
+
 def failed(states, request, answer):
     """One call failed in it, and it answered that, or did without."""
     out = set()
@@ -364,6 +375,7 @@ def failed(states, request, answer):
         steps, right = steps_of(s, request)
         if answer != -errno.EIO:
             out |= carried_out([s], request, answer)
+            out |= carried_out(without_late(s, request), request, answer)
             continue
         for after in [s, *steps]:
             out.add(after)

@@ -55,7 +55,7 @@ static int look_up(struct mount *m, const char *path, cfs_ino_t *ret_dir, cfs_in
 		len = strcspn(path, "/");
 		*ret_dir = e.ino;
 		r = cfs_vfs_lookup(m->vfs, &ctx, *ret_dir, path, len, &e);
-		if (!path[len])
+		if (r < 0 || !path[len])
 			break;
 	}
 	*ret_ino = r == 0 ? e.ino : 0;

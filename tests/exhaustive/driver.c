@@ -3,9 +3,9 @@
  * Runs sequences of requests in processes that die or meet failures at a given call, and shows what
  * the next process finds. It knows no right and wrong: explore.py does.
  *
- *	crashpoint URL DIR BUCKET CACHE|- WRITEBACK
+ *	crashpoint URL DIR BUCKET|- CACHE|- WRITEBACK
  *
- * DIR: below it are all local files of the volume; CACHE: with writeback. A line of the input is a
+ * DIR: below it are all local files of the volume; BUCKET: of file storage; CACHE: with writeback. A line of the input is a
  * command, and its answer ends with the line "end":
  *
  *	run FATE AT PRELUDE REQUEST;...	from request PRELUDE on, call AT has the fate: "none";
@@ -227,7 +227,7 @@ static void open_supervisor(void)
 		fprintf(stderr, "crashpoint: no handoff state\n");
 		exit(2);
 	}
-	for (i = 0; i < 2; i++)
+	for (i = 0; i < 2 && strcmp(bucket_dir, "-") != 0; i++)
 		conf.bucket[i] = open(bucket_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
@@ -300,7 +300,7 @@ int main(int argc, char **argv)
 	int used;
 
 	if (argc != 6) {
-		fprintf(stderr, "usage: crashpoint URL DIR BUCKET CACHE|- WRITEBACK\n");
+		fprintf(stderr, "usage: crashpoint URL DIR BUCKET|- CACHE|- WRITEBACK\n");
 		return 2;
 	}
 	signal(SIGPIPE, SIG_IGN);

@@ -30,6 +30,8 @@ static void open_objects(const struct mount_conf *conf, struct mount *m, bool *r
 	struct cfs_object_conf objects = {
 		.storage = m->setting->storage,
 		.bucket = m->setting->bucket,
+		.access_key = m->setting->access_key,
+		.secret_key = m->setting->secret_key,
 		.compression = m->setting->compression,
 		.descs = &descs,
 	};

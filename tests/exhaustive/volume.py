@@ -8,8 +8,9 @@ import subprocess
 import sys
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
-for folder in ("check", "system"):
+for folder in ("check", "system", "s3"):
     sys.path.insert(0, str(REPO / "tests" / folder))
+import server as s3_server  # noqa: E402
 import servers  # noqa: E402
 
 BIN = pathlib.Path(os.environ.get("CACHEFS_BIN") or REPO / "build" / "src" / "cmd").resolve()
@@ -93,37 +94,101 @@ class Mariadb(Sql):
 ENGINES = {"sqlite3": Sqlite, "redis": Redis, "postgresql": Postgresql, "mariadb": Mariadb}
 
 
+class Files:
+    """Objects in a folder beside the other local files, and copied with them."""
+
+    def __init__(self, base):
+        self.where = self.dir = base / "disk" / "bucket"
+        self.options, self.env = ["--storage", "file"], os.environ
+        self.dir.mkdir(parents=True)
+
+    def save(self):
+        pass
+
+    def restore(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class Workspace:
+    """The part of one that the server needs."""
+
+    def __init__(self, base):
+        self.dir, self.children = base, []
+
+    def path(self, name):
+        return self.dir / name
+
+    def env(self, **more):
+        return {**os.environ, **more}
+
+
+class S3:
+    """Objects on a server, which nothing here interrupts: its folder is copied while no request is under way."""
+
+    def __init__(self, base):
+        for folder in (base.parent, base):
+            folder.chmod(0o755)  # the server runs as another user
+        (base / "disk").mkdir()
+        self.server = s3_server.Server(Workspace(base))
+        self.dir, self.where = self.server.bucket("bucket"), self.server.url + "/bucket"
+        self.options, self.env = ["--storage", "s3"], {**os.environ, **self.server.keys}
+        self.kept = base / "objects"
+
+    def save(self):
+        shutil.copytree(self.dir, self.kept)
+
+    def restore(self):
+        for path in self.dir.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.copytree(self.kept, self.dir, dirs_exist_ok=True)
+        for where, _, files in os.walk(self.dir):
+            for name in ("", *files):
+                os.chown(os.path.join(where, name), self.server.user.pw_uid, self.server.user.pw_gid)
+
+    def close(self):
+        self.server.stop()
+
+
+STORES = {"file": Files, "s3": S3}
+
+
 class Volume:
     """base/disk: all local files of the volume; base/template: as they were at the beginning."""
 
-    def __init__(self, base, engine, trash, writeback):
+    def __init__(self, base, engine, trash, writeback, store="file"):
         self.base = pathlib.Path(base)
         self.disk = self.base / "disk"
         self.template = self.base / "template"
         self.cache = self.disk / "cache" if writeback else None
-        (self.disk / "bucket").mkdir(parents=True)
+        self.objects = STORES[store](self.base)
         if self.cache:
             self.cache.mkdir()
         self.trash = trash
         self.engine = ENGINES[engine](self.base)
         self.url = self.engine.url
-        command = [BIN / "cachefs", "format", self.url, NAME, "--storage", "file", "--bucket"]
-        command += [self.disk / "bucket", "--trash-days", "1" if trash else "0"]
-        made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        command = [BIN / "cachefs", "format", self.url, NAME, *self.objects.options, "--bucket"]
+        command += [self.objects.where, "--trash-days", "1" if trash else "0"]
+        made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=self.objects.env)
         if made.returncode:
             raise RuntimeError("format: " + made.stderr)
 
     def save(self):
         shutil.copytree(self.disk, self.template)
+        self.objects.save()
         self.engine.save()
 
     def restore(self):
         shutil.rmtree(self.disk)
         shutil.copytree(self.template, self.disk)
+        self.objects.restore()
         self.engine.restore()
 
     def close(self):
         self.engine.close()
+        self.objects.close()
         shutil.rmtree(self.base, ignore_errors=True)
 
 
@@ -193,8 +258,9 @@ class Driver:
     def __init__(self, volume, writeback, env=None):
         self.trash = volume.trash
         self.errors = open(volume.base / "errors", "a+b")
+        bucket = volume.objects.dir if volume.objects.dir.is_relative_to(volume.disk) else "-"
         self.process = subprocess.Popen(
-            [CRASHPOINT, volume.url, volume.disk, volume.disk / "bucket", volume.cache or "-", str(int(writeback))],
+            [CRASHPOINT, volume.url, volume.disk, bucket, volume.cache or "-", str(int(writeback))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,

@@ -11,7 +11,6 @@ import re
 import shutil
 import signal
 import threading
-import urllib.parse
 
 import cachefs_check
 import failover
@@ -38,10 +37,10 @@ def mounts_of(ws, engine, count, faults=False, fails_over=False):
         vol = engine_volume(ws, engine, trash_days=0)
         vol.servers = vol.way = None
         if faults and engine != "sqlite":
-            port = urllib.parse.urlsplit(vol.url).port
-            vol.way = CountingProxy(port)
+            port = re.search(r"127\.0\.0\.1:(\d+)", vol.url)[1]  # mysql: in parentheses
+            vol.way = CountingProxy(int(port))
             ws.cleanups.append(vol.way.close)
-            vol.url = vol.url.replace(":%d" % port, ":%d" % vol.way.port)
+            vol.url = vol.url.replace(":" + port, ":%d" % vol.way.port)
     mounts = []
     for i in range(count):
         if fails_over:

@@ -286,6 +286,6 @@ def test_each_turn_of_each_change(away, trash):
                 turn += 1
     assert not failed, failed
     with contextlib.suppress(TimeoutError):
-        wait_until(lambda: not findings(v), 20, "usage that is right")
+        wait_until(lambda: not findings(v), 60, "usage that is right")
     assert not findings(v), places
     m.umount()

@@ -14,12 +14,14 @@ class RedisPair:
     takes no changes for the moment before it dies."""
 
     LOST = test_redis.GONE
+    FOR_EVER_MS = 3_600_000
 
     def __init__(self, ws):
         self.master = servers.started(ws, servers.Redis())
         self.replica = servers.started(ws, servers.Redis())
         self._follow()
         self.sentinel = servers.started(ws, test_redis.Sentinel(self.master.port))
+        self._patience(self.FOR_EVER_MS)
         self._known()
 
     def url(self, i):
@@ -41,6 +43,11 @@ class RedisPair:
 
         wait_until(follows, 60, "the replica")
 
+    def _patience(self, ms):
+        """How long a master is silent before it counts as dead. A busy machine is silent for long, and
+        a failover that nobody asked for would lose changes."""
+        self.sentinel.connect("0").sentinel_set("main", "down-after-milliseconds", ms)
+
     def _known(self):
         def known():
             s = self.sentinel.connect("0")
@@ -59,9 +66,11 @@ class RedisPair:
         self.master.connect("0").execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
         wait_until(caught_up, 30, "the replica to catch up")
         self.master.kill9()
+        self._patience(500)
         wait_until(
             lambda: self.replica.connect("0").info("replication")["role"] == "master", 60, "the replica to be promoted"
         )
+        self._patience(self.FOR_EVER_MS)
         self.master, self.replica = self.replica, self.master
         self.replica.options = ("--replicaof", "127.0.0.1", str(self.master.port))
         self.master.options = ()

@@ -259,6 +259,7 @@ def findings(v):
 
 
 @pytest.mark.deadline(300)
+@pytest.mark.deadline(300)
 @pytest.mark.parametrize("trash", [0, 1])
 def test_each_turn_of_each_change(away, trash):
     """Each kind of change is in a directory of its own: the statistics of directories tell which was miscounted."""

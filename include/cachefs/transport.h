@@ -117,9 +117,11 @@ struct cfs_peer_serve_ops {
 		     enum cfs_peer_hint hint);
 	/*
 	 * True while a request that came at since_ms makes progress: the client should keep
-	 * waiting. Optional; the fallback is true.
+	 * waiting. *ret_left_ms, 0 at the call: the estimated time until the answer; 0: unknown.
+	 * Optional; the fallback is true.
 	 */
-	bool (*works)(void *arg, uint64_t since_ms);
+	bool (*works)(void *arg, const struct cfs_peer_request *req, uint64_t since_ms,
+		      uint64_t *ret_left_ms);
 };
 
 /*
@@ -229,8 +231,11 @@ struct cfs_peer_get {
 	 * wait; may start other requests and free this one.
 	 */
 	void (*done)(struct cfs_peer_get *get, int err);
-	/* Called on each progress message, on the transport's thread: must not wait. Optional. */
-	void (*working)(struct cfs_peer_get *get);
+	/*
+	 * Called on each progress message, on the transport's thread: must not wait. Optional.
+	 * left_ms: until the answer, as the peer estimates; 0: unknown.
+	 */
+	void (*working)(struct cfs_peer_get *get, uint64_t left_ms);
 
 	/* Private to the transport */
 	struct cfs_peer_get *next, *prev;

@@ -58,7 +58,9 @@ static ssize_t get_object(struct flight *f, const char *key, const struct iovec 
 
 	cfs_unwanted_set(is_unwanted, f);
 	cfs_activity_wait(CFS_WAIT_OBJECT_GET, f->id.slice, key);
+	cfs_arrival_follow(&f->arrival);
 	got = o->ops->get(o, key, f->off, iov, n_iov, cfs_deadline_min(f->deadline, until));
+	cfs_arrival_follow(NULL);
 	cfs_activity_wait_end();
 	cfs_unwanted_set(NULL, NULL);
 	return got;
@@ -101,7 +103,7 @@ static int fetch_object(struct flight *f, struct iovec *iov, int n_iov, bool now
 	CFS_STAT_ADD(s, gets, 1);
 	CFS_STAT_ADD(s, get_ns, cfs_now_ns() - start);
 	if (got == (ssize_t)f->len) {
-		cfs_arrival_note();
+		cfs_arrival_note(f->len, f->len);
 		CFS_STAT_ADD(s, get_bytes, f->len);
 		return 0;
 	}
@@ -255,4 +257,23 @@ int cfs_flight_run(struct flight *f, const struct cfs_workers *w)
 	if (w && w != cfs_route_workers(s, f->state))
 		return -EAGAIN;
 	return fetch_object(f, iov, (int)fill_iov(f, f->pages, iov), !w);
+}
+
+uint64_t cfs_flight_left_ms(struct cfs_store *s, const struct cfs_block *b)
+{
+	struct shard *sh = cfs_memory_shard(s, b);
+	uint64_t left_ms = 0, part_ms = 1;
+	struct block *block;
+	unsigned i;
+
+	pthread_mutex_lock(&sh->lock);
+	block = cfs_memory_find(sh, b);
+	for (i = 0; block && i < block->n_slots && part_ms > 0; i++) {
+		if (!block->slots[i].flight)
+			continue;
+		part_ms = cfs_arrival_left_ms(&block->slots[i].flight->arrival);
+		left_ms = part_ms > 0 ? CFS_MAX(left_ms, part_ms) : 0;
+	}
+	pthread_mutex_unlock(&sh->lock);
+	return left_ms;
 }

@@ -9,6 +9,7 @@
 #ifndef CFS_FLIGHT_INTERNAL_H
 #define CFS_FLIGHT_INTERNAL_H
 
+#include "base/arrival.h"
 #include "base/workers.h"
 #include "store-internal.h"
 
@@ -37,6 +38,7 @@ struct flight {
 	_Atomic unsigned source; /* number of the tier it is in, or that had it; n_tiers: none */
 	_Atomic uint64_t wait_start_ms; /* since when it waits for a tier, or 0 */
 	_Atomic bool begun;		/* in the tier, not in the queue before it */
+	struct cfs_arrival arrival;	/* from the object store */
 
 	/* Under the shard's lock. */
 	pthread_cond_t changed;

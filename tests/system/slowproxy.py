@@ -11,10 +11,12 @@ PIECE = 64 << 10
 
 class SlowProxy:
     """Between clients of (host, .port) and the server; what servers send is slow, what clients send
-    is not. rate: bytes in a second, may be changed at any time; 0: no limit."""
+    is not. rate: bytes in a second, may be changed at any time; 0: no limit. only: addresses of the clients
+    that it holds for; None: all."""
 
     def __init__(self, host, server, rate=0):
         self.server, self.rate = server, rate
+        self.only = None
         self.free_at = 0.0
         self.lock = threading.Lock()
         self.listener = socket.create_server((host, 0), backlog=256)
@@ -34,14 +36,14 @@ class SlowProxy:
     def _accept(self):
         while True:
             try:
-                client, _ = self.listener.accept()
+                client, peer = self.listener.accept()
                 server = socket.create_connection(self.server)
             except OSError:
                 return
             for s in (client, server):
                 s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=self._pump, args=(client, server, False), daemon=True).start()
-            threading.Thread(target=self._pump, args=(server, client, True), daemon=True).start()
+            for src, dst, to in ((client, server, None), (server, client, peer[0])):
+                threading.Thread(target=self._pump, args=(src, dst, to), daemon=True).start()
 
     def _pass(self, n):
         """Waits for the turn of n bytes."""
@@ -53,10 +55,10 @@ class SlowProxy:
             wait = self.free_at - now
         time.sleep(wait)  # the rate itself
 
-    def _pump(self, src, dst, slow):
+    def _pump(self, src, dst, to):
         with contextlib.suppress(OSError):
             while data := src.recv(PIECE):
-                if slow:
+                if to and (self.only is None or to in self.only):
                     self._pass(len(data))
                 dst.sendall(data)
         for s in (src, dst):

@@ -62,8 +62,9 @@ struct probe {
 	uint8_t bytes[];
 };
 
-static void note_working(struct cfs_peer_get *get)
+static void note_working(struct cfs_peer_get *get, uint64_t left_ms)
 {
+	(void)left_ms;
 	((struct probe *)get)->start_ns = cfs_now_ns();
 }
 

@@ -223,7 +223,7 @@ bool cfs_group_owns(struct cfs_group *g, const struct cfs_peer_block *b)
 
 /*
  * The time of a read that is kept for object storage. 0 when object storage would take longer
- * for these bytes: the peer that fetches them is then the only one that may have them in time.
+ * for these bytes: only the peer that fetches them may then have them in time.
  */
 static uint64_t reserve_ms(const struct cfs_group *g, uint32_t len, uint64_t left_ms)
 {
@@ -238,15 +238,18 @@ static ssize_t ask(struct cfs_group *g, struct group_node *n, const struct cfs_p
 		   struct cfs_hedge *hedge, cfs_deadline_t deadline)
 {
 	uint64_t left_ms = cfs_deadline_left_ms(deadline);
-	/* A silent peer leaves half of the time for others. */
-	uint64_t patience_ms = CFS_MIN(g->timeout_ms, left_ms / 2);
-	/* One that works waits for object storage, as this member would have to. */
-	cfs_deadline_t limit = cfs_deadline_in(left_ms - reserve_ms(g, len, left_ms));
+	const struct cfs_patience patience = {
+		/* A silent peer leaves half of the time for others. */
+		.silent_ms = CFS_MIN(g->timeout_ms, left_ms / 2),
+		/* One that works waits for object storage, as this member would have to. */
+		.reserve_ms = reserve_ms(g, len, left_ms),
+		.deadline = deadline,
+	};
 	ssize_t r;
 
 	cfs_activity_wait(CFS_WAIT_PEER, b->slice, n->member.address);
 	r = cfs_hedged_read(&g->hedging, &n->latency, n->peer, b, off, len, flags, dst, n_dst,
-			    hedge, patience_ms, limit);
+			    hedge, &patience);
 	cfs_activity_wait_end();
 	if (r >= 0) {
 		atomic_fetch_add(&g->stat.hits, 1);

@@ -124,8 +124,9 @@ struct asked {
 	struct cfs_peer_get get; /* first */
 	sem_t *woken;
 	int err;
-	atomic_bool ended;     /* err is set, and nothing but woken is touched afterwards */
-	atomic_bool worked_on; /* as the peer reports */
+	atomic_bool ended;	      /* err is set, and nothing but woken is touched afterwards */
+	atomic_bool worked_on;	      /* as the peer reports */
+	_Atomic uint64_t expected_ms; /* when it expects to answer; 0: unknown */
 	struct cfs_hedge *hedge;
 	struct race *race; /* only of the first request */
 };
@@ -142,6 +143,7 @@ struct race {
 	bool probing;
 	bool known;	/* the peer's usual time */
 	bool abandoned; /* given up, because the peer is slow */
+	bool expired;	/* given up, because the reserve begins */
 };
 
 static void note_end(struct cfs_peer_get *g, int err)
@@ -154,10 +156,11 @@ static void note_end(struct cfs_peer_get *g, int err)
 	sem_post(woken);
 }
 
-static void note_working(struct cfs_peer_get *g)
+static void note_working(struct cfs_peer_get *g, uint64_t left_ms)
 {
 	struct asked *a = (struct asked *)g;
 
+	atomic_store(&a->expected_ms, left_ms > 0 ? cfs_now_ms() + left_ms : 0);
 	atomic_store(&a->worked_on, true);
 	cfs_slow_works(a->race->slow, &a->race->ask, cfs_now_ns(),
 		       cfs_peer_bytes_received(a->race->peer));
@@ -252,8 +255,6 @@ static bool run_hedge(struct cfs_hedging *h, struct race *r, struct cfs_hedge *h
 {
 	int err;
 
-	if (!cfs_hedging_take(h))
-		return false;
 	atomic_fetch_add_explicit(&h->hedges, 1, memory_order_relaxed);
 	err = hedge->fetch(hedge, is_settled, &r->first);
 	if (err == 0 || err == -EAGAIN)
@@ -264,12 +265,35 @@ static bool run_hedge(struct cfs_hedging *h, struct race *r, struct cfs_hedge *h
 	return true;
 }
 
+static bool is_expected_in_time(struct race *r, const struct cfs_patience *p)
+{
+	uint64_t expected_ms = atomic_load(&r->first.expected_ms);
+
+	return expected_ms > 0 && expected_ms <= p->deadline &&
+	       cfs_now_ms() <= expected_ms + CFS_HEDGE_SLACK_MS;
+}
+
+/* True: the time of the peer is up. */
+static bool is_reserve_left(struct race *r, const struct cfs_patience *p)
+{
+	cfs_deadline_t begin = p->deadline - p->reserve_ms, end = p->deadline - p->reserve_ms / 4;
+	cfs_deadline_t when = p->reserve_ms > 0 ? begin : UINT64_MAX;
+
+	while (!has_ended_by(r, when)) {
+		if (cfs_deadline_passed(end) || !is_expected_in_time(r, p))
+			return true;
+		when = cfs_deadline_min(end, cfs_deadline_in(CFS_SLOW_LOOK_MS));
+	}
+	return false;
+}
+
 ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_latency *latency, struct cfs_peer *peer,
 			const struct cfs_peer_block *b, uint32_t off, uint32_t len, unsigned flags,
 			const struct iovec *dst, int n_dst, struct cfs_hedge *hedge,
-			uint64_t patience_ms, cfs_deadline_t limit)
+			const struct cfs_patience *patience)
 {
-	cfs_deadline_t deadline = cfs_deadline_min(limit, cfs_deadline_in(patience_ms));
+	cfs_deadline_t deadline =
+		cfs_deadline_min(patience->deadline, cfs_deadline_in(patience->silent_ms));
 	uint64_t start_ns = cfs_now_ns(), start_ms = start_ns / 1000000, late_ms = 0, took_ns;
 	bool won = false, may_hedge = hedge && h->percent;
 	struct race r = {
@@ -282,8 +306,8 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_latency *latency, stru
 			      .dst = dst,
 			      .n_dst = n_dst,
 			      .deadline = deadline,
-			      .patience_ms = patience_ms,
-			      .limit = limit,
+			      .patience_ms = patience->silent_ms,
+			      .limit = patience->deadline,
 			      .waits = true,
 			      .done = note_end,
 			      .working = note_working},
@@ -308,8 +332,17 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_latency *latency, stru
 		late_ms = cfs_latency_late_ms(latency, cfs_deadline_left_ms(deadline));
 	cfs_peer_receive(peer, &r.first.get,
 			 may_hedge ? CFS_MIN(start_ms + late_ms / 2, look) : look);
-	if (may_hedge && is_late(&r, start_ms, late_ms))
+	if (may_hedge && is_late(&r, start_ms, late_ms) && cfs_hedging_take(h)) {
 		won = run_hedge(h, &r, hedge);
+		hedge = NULL;
+	}
+	if (!won && is_reserve_left(&r, patience)) {
+		r.expired = !hedge;
+		if (hedge)
+			won = run_hedge(h, &r, hedge);
+		else
+			stop(&r, &r.first);
+	}
 	(void)has_ended_by(&r, UINT64_MAX); /* the loop observes the deadline */
 	if (r.probing)
 		stop(&r, &r.probe);
@@ -327,5 +360,7 @@ ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_latency *latency, stru
 	if ((err == 0 || err == -ECANCELED || won) &&
 	    (!atomic_load(&r.first.worked_on) || took_ns < LONG_FETCH_MS * 1000000ull))
 		cfs_latency_note(latency, took_ns);
+	if (r.expired && err == -ECANCELED)
+		err = -ETIMEDOUT;
 	return err < 0 ? err : (ssize_t)len;
 }

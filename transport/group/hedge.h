@@ -21,9 +21,10 @@
 #include "base/hedge.h"
 #include "slow.h"
 
-#define CFS_HEDGE_BURST	  16
-#define CFS_HEDGE_MIN_MS  20 /* nothing counts as late sooner */
-#define CFS_HEDGE_SAMPLES 16 /* fewer answers say nothing about a peer */
+#define CFS_HEDGE_BURST	   16
+#define CFS_HEDGE_MIN_MS   20	/* nothing counts as late sooner */
+#define CFS_HEDGE_SAMPLES  16	/* fewer answers say nothing about a peer */
+#define CFS_HEDGE_SLACK_MS 1000 /* after the time when a peer expected to answer */
 
 /* Response times of a peer, of its last few hundred answers. Starts as zeros. */
 struct cfs_latency {
@@ -53,14 +54,30 @@ void cfs_hedging_earn(struct cfs_hedging *h);
 bool cfs_hedging_take(struct cfs_hedging *h);
 
 /*
+ * How long a read waits for a peer.
+ *
+ * A peer that reports work on the request fetches the block. When reserve_ms are left until the
+ * deadline, object storage is asked as well, without a credit: the peer may be the slow one, and
+ * its answer may still be the first. A peer that expects to answer by the deadline gets three
+ * quarters of the reserve, too, as long as the answer is not overdue by CFS_HEDGE_SLACK_MS: so a
+ * block is fetched once even if object storage needs nearly all of the time, and a peer whose
+ * estimates are wrong still leaves the last quarter.
+ */
+struct cfs_patience {
+	uint64_t silent_ms;  /* the peer may be silent about the request */
+	uint64_t reserve_ms; /* 0: object storage would be too late anyway */
+	cfs_deadline_t deadline;
+};
+
+/*
  * As cfs_peer_read(), and: -EALREADY: hedge has the bytes; -ECANCELED: hedge has no room, and the
  * caller should use the other way itself; -EBUSY: the same, or the peer turns out to be slow. In
- * each case dst is not written afterwards. hedge may be NULL. patience_ms: how long the peer may be
- * silent about the request. A peer that reports work on it is waited for until `limit`.
+ * each case dst is not written afterwards. hedge may be NULL: -ETIMEDOUT leaves the reserve to the
+ * caller.
  */
 ssize_t cfs_hedged_read(struct cfs_hedging *h, struct cfs_latency *latency, struct cfs_peer *peer,
 			const struct cfs_peer_block *b, uint32_t off, uint32_t len, unsigned flags,
 			const struct iovec *dst, int n_dst, struct cfs_hedge *hedge,
-			uint64_t patience_ms, cfs_deadline_t limit);
+			const struct cfs_patience *patience);
 
 #endif

@@ -115,14 +115,17 @@ void cfs_answer_status(struct cfs_server *sc, uint64_t id, int err, uint64_t byt
 	cfs_conn_again(&sc->c, false, true);
 }
 
-void cfs_answer_working(struct cfs_server *sc, uint64_t id)
+void cfs_answer_working(struct cfs_server *sc, uint64_t id, uint64_t left_ms)
 {
+	uint32_t len = sc->c.features & CFS_FEATURE_LEFT ? CFS_WIRE_WORKING_LEN : 0;
 	struct cfs_frame f = {.type = CFS_FRAME_WORKING, .id = id};
-	uint8_t *p = sc->copied < CHUNK ? reserve(sc, CFS_WIRE_HEADER, FEW) : NULL;
+	uint8_t payload[CFS_WIRE_WORKING_LEN];
+	uint8_t *p = sc->copied < CHUNK ? reserve(sc, CFS_WIRE_HEADER + len, FEW) : NULL;
 
 	if (!p)
 		return;
-	cfs_wire_put(p, &f);
+	cfs_wire_put_working(payload, left_ms);
+	cfs_wire_control(p, &f, payload, len);
 	cfs_conn_again(&sc->c, false, true);
 }
 

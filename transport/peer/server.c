@@ -33,12 +33,12 @@ static void answer(struct cfs_served *s)
 	cfs_answer_start((struct cfs_reply *)s); /* its first member */
 }
 
-static void working(struct cfs_served *s)
+static void working(struct cfs_served *s, uint64_t left_ms)
 {
 	struct cfs_reply *j = (struct cfs_reply *)s;
 
 	if (j->sc->c.state == CFS_CONN_READY)
-		cfs_answer_working(j->sc, j->id);
+		cfs_answer_working(j->sc, j->id, left_ms);
 }
 
 static void resume(struct cfs_session *ss)

@@ -180,17 +180,18 @@ bool cfs_session_tick(struct cfs_transport *t)
 	struct cfs_served *s, *next;
 
 	for (s = LIST_FIRST(&t->workings); s; s = next) {
-		uint64_t since_ms = s->start_ns / 1000000;
+		uint64_t since_ms = s->start_ns / 1000000, left_ms = 0;
 
 		next = LIST_NEXT(s, working);
 		if (now_ms < s->tell_ms)
 			continue;
 		s->tell_ms = now_ms + WORKING_MS;
 		if (s->working_until <= now_ms ||
-		    (t->conf.ops->works && !t->conf.ops->works(t->conf.ops_arg, since_ms)))
+		    (t->conf.ops->works &&
+		     !t->conf.ops->works(t->conf.ops_arg, &s->req, since_ms, &left_ms)))
 			stop_working(s);
 		else
-			s->session->ops->working(s);
+			s->session->ops->working(s, left_ms);
 	}
 	return busy;
 }

@@ -45,8 +45,8 @@ struct cfs_served {
 struct cfs_session_ops {
 	/* s->a has come: sends it, and calls cfs_session_done() in the end, now or later. */
 	void (*answer)(struct cfs_served *s);
-	/* Sends a progress message. Best effort. */
-	void (*working)(struct cfs_served *s);
+	/* Sends a progress message; left_ms as of ops->works. Best effort. */
+	void (*working)(struct cfs_served *s, uint64_t left_ms);
 	/* After cfs_session_pause(): takes requests again. */
 	void (*resume)(struct cfs_session *ss);
 };

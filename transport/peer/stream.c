@@ -387,20 +387,25 @@ static int answer_begins(struct cfs_stream *s, const struct cfs_frame *f)
 	return 0;
 }
 
-static void peer_works(struct cfs_stream *s, uint64_t id)
+static int peer_works(struct cfs_stream *s, const struct cfs_frame *f)
 {
-	uint64_t now_ms = s->c.t->loop.now_ms;
+	uint64_t now_ms = s->c.t->loop.now_ms, left_ms = 0;
 	struct cfs_peer_get *g;
 
+	if ((f->len > 0) != ((s->c.features & CFS_FEATURE_LEFT) > 0))
+		return -EPROTO;
+	if (f->len > 0)
+		left_ms = cfs_wire_parse_working(cfs_reader_payload(&s->c.reader));
 	s->client.heard_ms = now_ms;
 	pthread_mutex_lock(&s->client.peer->lock);
-	g = find(s, id);
+	g = find(s, f->id);
 	if (g && g->patience_ms > 0)
 		g->deadline = CFS_MAX(g->deadline, CFS_MIN(now_ms + g->patience_ms, g->limit));
 	pthread_mutex_unlock(&s->client.peer->lock);
 	/* Only this thread could end the request. */
 	if (g && g->working)
-		g->working(g);
+		g->working(g, left_ms);
+	return 0;
 }
 
 static int got_frame(struct cfs_stream *s, const struct cfs_frame *f)
@@ -412,8 +417,7 @@ static int got_frame(struct cfs_stream *s, const struct cfs_frame *f)
 		stop_asking(s);
 		return 0;
 	case CFS_FRAME_WORKING:
-		peer_works(s, f->id);
-		return 0;
+		return peer_works(s, f);
 	default:
 		return -EPROTO;
 	}

@@ -218,7 +218,7 @@ void cfs_answer_advance(struct cfs_reply *j);
 void cfs_answer_cancel(struct cfs_reply *j);
 void cfs_answer_status(struct cfs_server *sc, uint64_t id, int err, uint64_t bytes);
 /* Sends WORKING, unless enough is queued for sending. */
-void cfs_answer_working(struct cfs_server *sc, uint64_t id);
+void cfs_answer_working(struct cfs_server *sc, uint64_t id, uint64_t left_ms);
 /* Announces the shutdown behind the answers under way. */
 void cfs_answer_leaving(struct cfs_server *sc);
 void cfs_answer_flush(struct cfs_conn *c);

@@ -13,6 +13,7 @@ static const struct {
 	uint32_t len;
 	uint16_t flags;
 	bool id, status;
+	bool may_be_empty;
 } types[CFS_FRAME_TYPES] = {
 	[CFS_FRAME_HELLO] = {.len = CFS_HELLO_LEN},
 	[CFS_FRAME_CHALLENGE] = {.len = CFS_CHALLENGE_LEN},
@@ -26,7 +27,7 @@ static const struct {
 	[CFS_FRAME_CANCEL] = {.id = true},
 	[CFS_FRAME_HINT] = {.len = CFS_WIRE_HINT_LEN},
 	[CFS_FRAME_DRAIN] = {0},
-	[CFS_FRAME_WORKING] = {.id = true},
+	[CFS_FRAME_WORKING] = {.len = CFS_WIRE_WORKING_LEN, .id = true, .may_be_empty = true},
 };
 
 _Static_assert(CFS_CHALLENGE_LEN <= CFS_WIRE_CONTROL_MAX && CFS_HELLO_LEN <= CFS_WIRE_CONTROL_MAX,
@@ -60,7 +61,7 @@ static bool is_allowed(const struct cfs_frame *f)
 	/* Only an answer has a length of its own, and only if it carries data. */
 	if (f->type == CFS_FRAME_ANSWER)
 		return f->status ? f->len == 0 : f->len > 0 && f->len <= types[f->type].len;
-	return f->len == types[f->type].len;
+	return f->len == types[f->type].len || (f->len == 0 && types[f->type].may_be_empty);
 }
 
 int cfs_wire_parse(const uint8_t src[CFS_WIRE_HEADER], struct cfs_frame *ret)
@@ -155,6 +156,16 @@ int cfs_wire_parse_hint(const uint8_t src[CFS_WIRE_HINT_LEN], struct cfs_peer_bl
 	*ret = b;
 	*ret_hint = hint;
 	return 0;
+}
+
+void cfs_wire_put_working(uint8_t dst[CFS_WIRE_WORKING_LEN], uint64_t left_ms)
+{
+	cfs_put_be32(dst, (uint32_t)CFS_MIN(left_ms, (uint64_t)UINT32_MAX));
+}
+
+uint64_t cfs_wire_parse_working(const uint8_t src[CFS_WIRE_WORKING_LEN])
+{
+	return cfs_get_be32(src);
 }
 
 void cfs_wire_put_ready(uint8_t dst[CFS_WIRE_READY_LEN], const struct cfs_wire_ready *r)

@@ -35,7 +35,9 @@ enum cfs_frame_type {
 #define CFS_FEATURE_HINTS    1ull
 #define CFS_FEATURE_WORKING  2ull
 #define CFS_FEATURE_FAILOVER 4ull
-#define CFS_FEATURES	     (CFS_FEATURE_HINTS | CFS_FEATURE_WORKING | CFS_FEATURE_FAILOVER)
+#define CFS_FEATURE_LEFT     8ull
+#define CFS_FEATURES                                                                               \
+	(CFS_FEATURE_HINTS | CFS_FEATURE_WORKING | CFS_FEATURE_FAILOVER | CFS_FEATURE_LEFT)
 
 enum cfs_wire_status {
 	CFS_STATUS_OK,
@@ -79,6 +81,11 @@ void cfs_wire_put_hint(uint8_t dst[CFS_WIRE_HINT_LEN], const struct cfs_peer_blo
 		       enum cfs_peer_hint hint);
 int cfs_wire_parse_hint(const uint8_t src[CFS_WIRE_HINT_LEN], struct cfs_peer_block *ret,
 			enum cfs_peer_hint *ret_hint);
+
+/* Of WORKING, with CFS_FEATURE_LEFT; empty without. */
+#define CFS_WIRE_WORKING_LEN 4
+void cfs_wire_put_working(uint8_t dst[CFS_WIRE_WORKING_LEN], uint64_t left_ms);
+uint64_t cfs_wire_parse_working(const uint8_t src[CFS_WIRE_WORKING_LEN]);
 
 #define CFS_WIRE_READY_LEN 16
 struct cfs_wire_ready {

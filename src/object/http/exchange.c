@@ -66,6 +66,14 @@ static void fill_dst(struct cfs_http_connection *c, const char *data, size_t len
 	c->full = done < len;
 }
 
+static void note_arrival(const struct cfs_http_connection *c, size_t len)
+{
+	curl_off_t size = -1;
+
+	(void)curl_easy_getinfo(c->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &size);
+	cfs_arrival_note(c->resp->received + len, size > 0 ? (uint64_t)size : 0);
+}
+
 size_t cfs_http_receive_body(char *data, size_t size, size_t n, void *arg)
 {
 	struct cfs_http_connection *c = arg;
@@ -79,7 +87,7 @@ size_t cfs_http_receive_body(char *data, size_t size, size_t n, void *arg)
 		resp->error[resp->error_len] = '\0';
 		return len;
 	}
-	cfs_arrival_note();
+	note_arrival(c, len);
 	if (c->req->sink) {
 		c->sink_err = c->req->sink(c->req->sink_arg, data, len);
 		resp->received += len;

@@ -399,9 +399,13 @@ static void serve_hint(void *arg, uint64_t from, const struct cfs_peer_block *b,
 			       &block);
 }
 
-static bool serve_works(void *arg, uint64_t since_ms)
+static bool serve_works(void *arg, const struct cfs_peer_request *req, uint64_t since_ms,
+			uint64_t *ret_left_ms)
 {
-	(void)arg;
+	struct cfs_block b = cfs_block_from_peer(&req->block);
+	struct cfs_peers *p = arg;
+
+	*ret_left_ms = cfs_flight_left_ms(p->store, &b);
 	return cfs_now_ms() - CFS_MAX(since_ms, cfs_arrival_last_ms()) < STALL_MS;
 }
 

@@ -320,12 +320,21 @@ static int raw_handshake(int fd, struct cfs_handshake *h, uint8_t *out, size_t l
 
 int raw_client(struct owner *o, const struct cfs_handshake_keys *k, int *ret_result)
 {
+	return raw_client_with(o, k, CFS_FEATURES, ret_result);
+}
+
+int raw_client_with(struct owner *o, const struct cfs_handshake_keys *k, uint64_t features,
+		    int *ret_result)
+{
+	struct cfs_frame hello = {.type = CFS_FRAME_HELLO};
 	uint8_t out[CFS_HANDSHAKE_OUT];
 	struct cfs_handshake h;
 	size_t len;
 	int fd = raw_connect(o);
 
 	assert_int_equal(cfs_handshake_client(&h, CLIENT, SERVER, k, out, &len), 0);
+	cfs_put_be64(h.hello + 8, features);
+	len = cfs_wire_control(out, &hello, h.hello, CFS_HELLO_LEN);
 	*ret_result = raw_handshake(fd, &h, out, len);
 	return fd;
 }

@@ -90,6 +90,9 @@ bool raw_frame(int fd, struct cfs_frame *ret, uint8_t payload[CFS_WIRE_CONTROL_M
 bool raw_is_closed(int fd);
 /* Through the handshake; *ret_result as of cfs_handshake_frame(). */
 int raw_client(struct owner *o, const struct cfs_handshake_keys *k, int *ret_result);
+/* The same with these features only. */
+int raw_client_with(struct owner *o, const struct cfs_handshake_keys *k, uint64_t features,
+		    int *ret_result);
 size_t get_frame(uint8_t *buf, uint64_t id, uint32_t block_len, uint32_t off, uint32_t len);
 
 #endif

@@ -7,7 +7,9 @@
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/bytes.h"
 #include "peer_fixture.h"
 #include "transport/group/hedge.h"
 
@@ -186,14 +188,21 @@ static int tear_down(void **state)
 	return 0;
 }
 
-static ssize_t read_until(uint8_t *dst, uint64_t patience_ms, uint64_t limit_ms)
+static ssize_t read_as(uint8_t *dst, struct cfs_hedge *hedge, const struct cfs_patience *patience)
 {
 	const struct cfs_peer_block b = {.slice = 1, .len = LEN};
 	const struct iovec v = {.iov_base = dst, .iov_len = LEN};
 
 	memset(dst, 0, LEN);
-	return cfs_hedged_read(&hedging, &latency, peer, &b, 0, LEN, 0, &v, 1, &other.base,
-			       patience_ms, cfs_deadline_in(limit_ms));
+	return cfs_hedged_read(&hedging, &latency, peer, &b, 0, LEN, 0, &v, 1, hedge, patience);
+}
+
+static ssize_t read_until(uint8_t *dst, uint64_t patience_ms, uint64_t limit_ms)
+{
+	const struct cfs_patience patience = {.silent_ms = patience_ms,
+					      .deadline = cfs_deadline_in(limit_ms)};
+
+	return read_as(dst, &other.base, &patience);
 }
 
 static ssize_t read_in(uint8_t *dst, uint64_t patience_ms)
@@ -298,7 +307,8 @@ static void test_owner_that_never_ends(void **state)
 	assert_int_equal(other.runs, 0);
 }
 
-static bool gives_up(void *arg, uint64_t since_ms)
+static bool gives_up(void *arg, const struct cfs_peer_request *req, uint64_t since_ms,
+		     uint64_t *ret_left_ms)
 {
 	return false;
 }
@@ -313,6 +323,131 @@ static void test_owner_that_hangs(void **state)
 	ops.works = gives_up;
 	assert_int_equal(read_until(dst, PATIENCE_MS, 10 * LONG_MS), -ETIMEDOUT);
 	assert_true(cfs_now_ms() - start_ms < LONG_MS);
+}
+
+/* ---- an owner that fetches for most of the time ---- */
+
+#define DEADLINE_MS 5000
+#define RESERVE_MS  4000
+
+/* When the owner says that it will answer; 0: it says nothing. */
+static _Atomic uint64_t expected_ms;
+
+static bool estimates(void *arg, const struct cfs_peer_request *req, uint64_t since_ms,
+		      uint64_t *ret_left_ms)
+{
+	uint64_t at_ms = expected_ms;
+
+	*ret_left_ms = at_ms ? CFS_MAX(cfs_deadline_left_ms(at_ms), (uint64_t)1) : 0;
+	return true;
+}
+
+/* expected_ms, give_ms: from now on; 0: never. */
+static ssize_t read_from_worker(uint8_t *dst, struct cfs_hedge *hedge, uint64_t expect_ms,
+				uint64_t give_ms)
+{
+	uint64_t start_ms = cfs_now_ms(), due_ms = start_ms + give_ms;
+	const struct cfs_patience patience = {.silent_ms = PATIENCE_MS,
+					      .reserve_ms = RESERVE_MS,
+					      .deadline = start_ms + DEADLINE_MS};
+	pthread_t giver;
+	ssize_t r;
+
+	owner.manner = WORKING;
+	ops.works = estimates;
+	expected_ms = expect_ms ? start_ms + expect_ms : 0;
+	if (give_ms)
+		assert_int_equal(pthread_create(&giver, NULL, give_when_due, &due_ms), 0);
+	r = read_as(dst, hedge, &patience);
+	assert_true(cfs_now_ms() < start_ms + DEADLINE_MS);
+	if (give_ms)
+		pthread_join(giver, NULL);
+	return r;
+}
+
+/* It is slow because object storage is: the block is not fetched twice. */
+static void test_owner_that_ends_in_the_reserve(void **state)
+{
+	uint8_t dst[LEN];
+
+	assert_int_equal(read_from_worker(dst, &other.base, 2500, 2500), LEN);
+	assert_memory_equal(dst, bytes, LEN);
+	assert_int_equal(other.runs, 0);
+}
+
+/* It is an older one, and says nothing: both ways are tried, and neither's bytes are lost. */
+static void test_owner_without_estimate(void **state)
+{
+	uint8_t dst[LEN];
+
+	cfs_hedging_init(&hedging, 0);
+	assert_int_equal(read_from_worker(dst, &other.base, 0, 0), -EALREADY);
+	assert_int_equal(other.runs, 1);
+	other = (struct other){.base.fetch = fetch, .way = LOSES};
+	give_all();
+	assert_int_equal(read_from_worker(dst, &other.base, 0, 0), LEN);
+	assert_memory_equal(dst, bytes, LEN);
+	assert_int_equal(other.runs, 1);
+}
+
+/* It alone is slow: the time that is left is enough for object storage. */
+static void test_owner_that_would_be_too_late(void **state)
+{
+	uint64_t start_ms = cfs_now_ms();
+	uint8_t dst[LEN];
+
+	assert_int_equal(read_from_worker(dst, &other.base, 2 * DEADLINE_MS, 0), -EALREADY);
+	assert_in_range(cfs_now_ms() - start_ms, DEADLINE_MS - RESERVE_MS,
+			DEADLINE_MS - RESERVE_MS / 4 - 1);
+	assert_int_equal(other.runs, 1);
+}
+
+/* It says to the end that it is about to answer. */
+static void test_owner_with_wrong_estimates(void **state)
+{
+	uint64_t start_ms = cfs_now_ms();
+	uint8_t dst[LEN];
+
+	assert_int_equal(read_from_worker(dst, &other.base, 1, 0), -EALREADY);
+	assert_true(cfs_now_ms() - start_ms >= DEADLINE_MS - RESERVE_MS / 4);
+	assert_int_equal(other.runs, 1);
+}
+
+/* There is no second destination for the bytes: the caller has the reserve. */
+static void test_reserve_without_hedge(void **state)
+{
+	uint8_t dst[LEN];
+
+	assert_int_equal(read_from_worker(dst, NULL, 0, 0), -ETIMEDOUT);
+	other.way = NO_ROOM;
+	assert_int_equal(read_from_worker(dst, &other.base, 0, 0), -ECANCELED);
+}
+
+/* A client without CFS_FEATURE_LEFT would take the payload for a wrong frame. */
+static void test_progress_of_each_feature(void **state)
+{
+	static const uint64_t features[] = {CFS_FEATURE_WORKING, CFS_FEATURES};
+	uint8_t payload[CFS_WIRE_CONTROL_MAX], get[CFS_WIRE_HEADER + CFS_WIRE_CONTROL_MAX];
+	struct owner at = {0};
+	struct cfs_frame f;
+	unsigned i;
+	int fd, r;
+
+	cfs_transport_address(owner.t, &at.addr, &at.addr_len);
+	owner.manner = WORKING;
+	ops.works = estimates;
+	expected_ms = cfs_deadline_in(10 * LONG_MS);
+	for (i = 0; i < 2; i++) {
+		fd = raw_client_with(&at, &keys, features[i], &r);
+		assert_int_equal(r, 1);
+		assert_true(raw_send(fd, get, get_frame(get, 7, LEN, 0, LEN)));
+		assert_true(raw_frame(fd, &f, payload));
+		assert_int_equal(f.type, CFS_FRAME_WORKING);
+		assert_int_equal(f.len, i * CFS_WIRE_WORKING_LEN);
+		if (i > 0)
+			assert_in_range(cfs_wire_parse_working(payload), 8 * LONG_MS, 10 * LONG_MS);
+		close(fd);
+	}
 }
 
 static void test_owner_is_faster(void **state)
@@ -422,6 +557,14 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_owner_that_never_ends, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_owner_that_hangs, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_owner_is_slow, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_owner_that_ends_in_the_reserve, set_up,
+						tear_down),
+		cmocka_unit_test_setup_teardown(test_owner_without_estimate, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_owner_that_would_be_too_late, set_up,
+						tear_down),
+		cmocka_unit_test_setup_teardown(test_owner_with_wrong_estimates, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_reserve_without_hedge, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_progress_of_each_feature, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_owner_is_faster, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_other_way_fails, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_no_room_for_another_answer, set_up, tear_down),

@@ -34,6 +34,7 @@ enum lie {
 	NOBODYS,
 	LEAVES,
 	HALF,
+	EMPTY_WORKING,
 };
 
 struct liar {
@@ -144,6 +145,12 @@ static void lie(struct liar *l, int fd)
 
 			raw_send(fd, out, cfs_wire_control(out, &drain, NULL, 0));
 		}
+		if (l->lie == EMPTY_WORKING) { /* as without CFS_FEATURE_LEFT */
+			a.type = CFS_FRAME_WORKING;
+			raw_send(fd, out, cfs_wire_control(out, &a, NULL, 0));
+			raw_is_closed(fd);
+			return;
+		}
 		if (l->lie == NOBODYS)
 			a.id++;
 		if (l->lie == REPEATS || l->lie == NOBODYS || l->lie == LEAVES) {
@@ -237,7 +244,7 @@ static void test_lying_owners(void **state)
 		{GARBAGE, -EPROTO, -EPROTO},	   {CLOSES, -ECONNRESET, -ECONNRESET},
 		{SILENT, -ETIMEDOUT, -ETIMEDOUT},  {HALF_CHALLENGE, -ETIMEDOUT, -EHOSTDOWN},
 		{WRONG_KEY, -EACCES, -EHOSTDOWN},  {WRONG_MEMBER, -EACCES, -EHOSTDOWN},
-		{ECHO, -EPROTO, -EHOSTDOWN},
+		{ECHO, -EPROTO, -EHOSTDOWN},	   {EMPTY_WORKING, -EPROTO, -EPROTO},
 	};
 	uint8_t *dst = malloc(1 << 20);
 	unsigned i;
@@ -280,6 +287,7 @@ static void test_lies_to_a_thread(void **state)
 		{LONG_BODY, -EPROTO, CFS_PEER_E_PROTOCOL},
 		{OTHER_LENGTH, -EPROTO, CFS_PEER_E_PROTOCOL},
 		{GARBAGE, -EPROTO, CFS_PEER_E_PROTOCOL},
+		{EMPTY_WORKING, -EPROTO, CFS_PEER_E_PROTOCOL},
 		{CLOSES, -ECONNRESET, CFS_PEER_E_LOST},
 		{HALF, -ECONNRESET, CFS_PEER_E_LOST},
 		{SILENT, -ETIMEDOUT, CFS_PEER_E_TIMEOUT},

@@ -568,7 +568,7 @@ def test_clocks_that_are_wrong(ws):
     """One member an hour ahead, one an hour behind: all share, and nobody takes another for gone."""
     # A bucket that is a directory, as a server judges its clients' clocks.
     team = Team(ws, 3, lambda s3: ws.volume())
-    want = make_file(team, SMALL)
+    want = make_file(team, 2 * SMALL)  # so many blocks that each member owns some
     for i, shift in enumerate((0, 3600, -3600)):
         m = team.join(i, env=wrong_clock(ws, shift))
         with open(m / str(i), "w"):

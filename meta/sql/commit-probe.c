@@ -2,8 +2,9 @@
 /*
  * The commit probe: finds the outcome of a COMMIT whose answer was lost with the connection. It
  * looks for one change that only this transaction makes: a name with a fresh inode number, the
- * reference of a fresh slice, a fresh inode, the end of a delayed entry, the ctime it gave to an inode. The committing thread runs the probe
- * on another connection. A repeatable transaction needs no probe.
+ * reference of a fresh slice, a fresh inode, the end of a delayed entry, the ctime it gave to an
+ * inode. The committing thread runs the probe on another connection. A repeatable transaction needs
+ * no probe.
  */
 #include <errno.h>
 #include <stdarg.h>

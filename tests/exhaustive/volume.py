@@ -18,11 +18,8 @@ CRASHPOINT = BIN.parents[1] / "tests" / "exhaustive" / "crashpoint"
 NAME = "exhaustive"
 
 
-class Sqlite:
-    """The database is a file beside the objects, and copied with them."""
-
-    def __init__(self, base):
-        self.url = "sqlite3://%s/disk/meta.db" % base
+class Local:
+    """Files beside the other local files of the volume, and copied with them."""
 
     def save(self):
         pass
@@ -32,6 +29,13 @@ class Sqlite:
 
     def close(self):
         pass
+
+
+class Sqlite(Local):
+    """The database is one file."""
+
+    def __init__(self, base):
+        self.url = "sqlite3://%s/disk/meta.db" % base
 
 
 class OnServer:
@@ -94,22 +98,13 @@ class Mariadb(Sql):
 ENGINES = {"sqlite3": Sqlite, "redis": Redis, "postgresql": Postgresql, "mariadb": Mariadb}
 
 
-class Files:
-    """Objects in a folder beside the other local files, and copied with them."""
+class Files(Local):
+    """Objects in a folder."""
 
     def __init__(self, base):
         self.where = self.dir = base / "disk" / "bucket"
         self.options, self.env = ["--storage", "file"], os.environ
         self.dir.mkdir(parents=True)
-
-    def save(self):
-        pass
-
-    def restore(self):
-        pass
-
-    def close(self):
-        pass
 
 
 class Workspace:

@@ -60,6 +60,14 @@ void cfs_file_put(struct cfs_file *f);
  * cfs_data_open() does so too.
  */
 void cfs_file_reopen(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns);
+/* False when a read of the first chunk needs its records from the metadata. */
+bool cfs_file_has_list(struct cfs_file *f);
+/*
+ * After cfs_data_open() or cfs_file_reopen(): the records of the first chunk that came with attr
+ * (cfs_meta_open_file). They are not used when the file has changed meanwhile. Takes recs over.
+ */
+void cfs_file_take_list(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns,
+			struct cfs_slice *recs, size_t n);
 /* True when a handle of this mount has it open (cfs_meta_hooks.is_open). */
 bool cfs_data_is_open(struct cfs_data *d, cfs_ino_t ino);
 

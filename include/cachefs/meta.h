@@ -429,6 +429,12 @@ void cfs_slice_decode(const uint8_t in[CFS_SLICE_BYTES], struct cfs_slice *ret);
 /* Records of a chunk; *ret is malloc'ed (NULL when there are none). Returns the count. */
 ssize_t cfs_meta_read_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			    uint32_t indx, struct cfs_slice **ret);
+/*
+ * For open(2): the attributes of an inode and the records of its first chunk, in one round trip. The
+ * records are as new as the attributes, or newer. *ret_recs as above; *ret_n -1: the list is damaged.
+ */
+int cfs_meta_open_file(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       struct cfs_attr *ret, struct cfs_slice **ret_recs, ssize_t *ret_n);
 /* Allocates slice ids from a local batch; one round trip per 4096 ids. */
 int cfs_meta_new_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t *ret_id);
 /*
@@ -810,6 +816,7 @@ enum cfs_meta_op {
 #define CFS_META_OPS(X)                                                                            \
 	X(lookup)                                                                                  \
 	X(getattr)                                                                                 \
+	X(open)                                                                                    \
 	X(setattr)                                                                                 \
 	X(readlink)                                                                                \
 	X(mknod)                                                                                   \

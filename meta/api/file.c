@@ -35,6 +35,13 @@ ssize_t cfs_meta_read_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_i
 	return cfs_call_end(&c, n);
 }
 
+int cfs_meta_open_file(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       struct cfs_attr *ret, struct cfs_slice **ret_recs, ssize_t *ret_n)
+{
+	return (int)CFS_CALL(c, m, CFS_META_OP_open, ctx,
+			     m->eng->ops->open_file(m->eng, c.ctx, ino, ret, ret_recs, ret_n));
+}
+
 int cfs_meta_new_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t *ret_id)
 {
 	struct cfs_call c;

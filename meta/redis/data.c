@@ -61,6 +61,29 @@ ssize_t rds_op_read_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_i
 	return r;
 }
 
+int rds_op_open_file(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		     struct cfs_attr *ret, struct cfs_slice **ret_recs, ssize_t *ret_n)
+{
+	struct rds_request q;
+	int r;
+
+	rds_begin(&q, e);
+	/* In this order: the records may be newer than the attributes, never older. */
+	rds_command(&q, "sk", "GET", "i", ino);
+	rds_command(&q, "scss", "LRANGE", ino, (uint32_t)0, "0", "-1");
+	r = rds_run(&q, ctx, CFS_META_OP_open);
+	if (!r)
+		r = rds_attr_reply(q.reply[0], ret);
+	if (!r) {
+		rds_cache_attr(rds_of(e), ino, q.reply[0], ret);
+		r = rds_records_reply(q.reply[1], ino, 0, ret_recs);
+		*ret_n = r ? -1 : (ssize_t)q.reply[1]->elements;
+		r = r == -EIO ? 0 : r;
+	}
+	rds_end(&q);
+	return r;
+}
+
 /* ---- changes ---- */
 
 /* Names of a file in one directory whose usage is counted; a record of more is damaged. */

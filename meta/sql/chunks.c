@@ -94,6 +94,45 @@ ssize_t sql_op_read_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_i
 	return (ssize_t)a.n;
 }
 
+struct open_file {
+	cfs_ino_t ino;
+	struct cfs_attr *ret;
+	struct cfs_slice *recs;
+	ssize_t n;
+};
+
+static int open_file(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct open_file *a = arg;
+	const uint8_t *p;
+	size_t len, n = 0;
+	int r;
+
+	(void)ctx;
+	r = sql_row(c, SQL_open_file, "i", (int64_t)a->ino);
+	if (r <= 0)
+		return r ? r : -ENOENT;
+	sql_node_columns(c, SQL_open_file, 0, a->ret);
+	p = sql_blob(c, SQL_open_file, SQL_NODE_COLUMNS, &len);
+	r = sql_decode_records(p, len, a->ino, 0, &a->recs, &n);
+	sql_done(c, SQL_open_file);
+	a->n = r == -EIO ? -1 : (ssize_t)n;
+	return r == -EIO ? 0 : r;
+}
+
+int sql_op_open_file(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		     struct cfs_attr *ret, struct cfs_slice **ret_recs, ssize_t *ret_n)
+{
+	struct open_file a = {.ino = ino, .ret = ret};
+	int r = sql_read(sql_db(e), ctx, CFS_META_OP_open, open_file, &a);
+
+	if (r < 0)
+		return r;
+	*ret_recs = a.recs;
+	*ret_n = a.n;
+	return 0;
+}
+
 /* ---- changing ---- */
 
 /* The common part of all changes of a file's data. */

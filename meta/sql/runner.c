@@ -443,7 +443,7 @@ static int settle(struct sql_db *db, const struct cfs_ctx *ctx, uint64_t txn)
 
 static bool is_quick(enum cfs_meta_op op)
 {
-	return op == CFS_META_OP_lookup || op == CFS_META_OP_getattr ||
+	return op == CFS_META_OP_lookup || op == CFS_META_OP_getattr || op == CFS_META_OP_open ||
 	       op == CFS_META_OP_readlink || op == CFS_META_OP_read_chunk ||
 	       op == CFS_META_OP_xattr;
 }

@@ -165,6 +165,45 @@ void cfs_chunk_append(struct cfs_chunk *c, const struct cfs_slice *r)
 		cfs_chunk_drop(c);
 }
 
+void cfs_chunk_compacted(struct cfs_file *f, uint32_t indx)
+{
+	f->compacted_ns = cfs_now_ns();
+	cfs_chunks_drop(f, indx, indx);
+}
+
+bool cfs_chunk_sure(const struct cfs_chunk *c)
+{
+	return c->cached && c->mark == c->file->own_mark;
+}
+
+/*
+ * Makes what was read the cached list, and takes both over. Called with the file's lock. True when
+ * the chunk is worth compacting.
+ */
+static bool cache_list(struct cfs_chunk *c, struct cfs_slice **recs, size_t n,
+		       struct cfs_view *view, uint64_t mark)
+{
+	c->recs = *recs;
+	c->n_recs = c->cap_recs = n;
+	c->view = *view;
+	c->mark = mark;
+	c->cached = true;
+	*recs = NULL;
+	*view = (struct cfs_view){0};
+	return c->n_recs >= COMPACT_RECORDS || c->view.n >= COMPACT_PIECES;
+}
+
+static int build_view(const struct cfs_file *f, uint32_t indx, const struct cfs_slice *recs,
+		      size_t n, struct cfs_view *ret)
+{
+	int r = cfs_view_build(recs, n, ret);
+
+	if (r == -EIO)
+		cfs_err("chunk list is damaged: inode=%llu chunk=%u",
+			(unsigned long long)f->node.key, indx);
+	return r;
+}
+
 int cfs_chunk_load(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t indx)
 {
 	struct cfs_data *d = f->data;
@@ -191,23 +230,12 @@ int cfs_chunk_load(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t indx)
 	if (n < 0)
 		r = (int)n;
 	else
-		r = cfs_view_build(recs, (size_t)n, &view);
-	if (r == -EIO && n >= 0)
-		cfs_err("chunk list is damaged: inode=%llu chunk=%u",
-			(unsigned long long)f->node.key, indx);
+		r = build_view(f, indx, recs, (size_t)n, &view);
 
 	pthread_mutex_lock(&f->lock);
 	c->pins--;
-	if (r == 0 && !c->cached && c->gen == gen) {
-		c->recs = recs;
-		c->n_recs = c->cap_recs = (size_t)n;
-		c->view = view;
-		c->mark = mark;
-		c->cached = true;
-		recs = NULL;
-		view = (struct cfs_view){0};
-		compact = c->n_recs >= COMPACT_RECORDS || c->view.n >= COMPACT_PIECES;
-	}
+	if (r == 0 && !c->cached && c->gen == gen)
+		compact = cache_list(c, &recs, (size_t)n, &view, mark);
 	pthread_mutex_unlock(&f->lock);
 
 	free(recs);
@@ -215,4 +243,49 @@ int cfs_chunk_load(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t indx)
 	if (compact && !d->conf.read_only)
 		cfs_data_queue_compact(d, f->node.key, indx, false);
 	return r;
+}
+
+bool cfs_file_has_list(struct cfs_file *f)
+{
+	struct cfs_chunk *c;
+	bool has;
+
+	pthread_mutex_lock(&f->lock);
+	c = cfs_chunk_find(f, 0);
+	has = c && cfs_chunk_sure(c);
+	pthread_mutex_unlock(&f->lock);
+	return has;
+}
+
+/*
+ * Whether a list that was read with attr is what the metadata has for the attributes in use: no
+ * change of this mount was answered since the question, and no other change is known.
+ */
+static bool list_fits(const struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns)
+{
+	return asked_ns > CFS_MAX(f->own_ns, f->compacted_ns) && asked_ns >= f->asked_ns &&
+	       cfs_timespec_cmp(attr->mtime, f->attr.mtime) == 0 &&
+	       cfs_timespec_cmp(attr->ctime, f->attr.ctime) == 0;
+}
+
+void cfs_file_take_list(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns,
+			struct cfs_slice *recs, size_t n)
+{
+	struct cfs_view view = {0};
+	struct cfs_chunk *c = NULL;
+	bool compact = false;
+
+	/* A list that cannot be kept is read again by the first read. */
+	if (build_view(f, 0, recs, n, &view) == 0) {
+		pthread_mutex_lock(&f->lock);
+		if (list_fits(f, attr, asked_ns))
+			c = cfs_chunk_get(f, 0);
+		if (c && !c->cached)
+			compact = cache_list(c, &recs, n, &view, f->own_mark);
+		pthread_mutex_unlock(&f->lock);
+	}
+	free(recs);
+	cfs_view_free(&view);
+	if (compact && !f->data->conf.read_only)
+		cfs_data_queue_compact(f->data, f->node.key, 0, false);
 }

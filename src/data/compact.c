@@ -160,7 +160,7 @@ static void forget_list(struct cfs_data *d, cfs_ino_t ino, uint32_t indx)
 	if (!f)
 		return;
 	pthread_mutex_lock(&f->lock);
-	cfs_chunks_drop(f, indx, indx);
+	cfs_chunk_compacted(f, indx);
 	pthread_mutex_unlock(&f->lock);
 	cfs_file_unref(f);
 }

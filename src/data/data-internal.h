@@ -147,6 +147,7 @@ struct cfs_file {
 	uint64_t asked_ns;	 /* when the metadata was last asked for attr */
 	uint64_t length;	 /* as readers see it */
 	uint64_t own_ns;	 /* when this client's last change was answered, 0 for none */
+	uint64_t compacted_ns;	 /* when a list was last found to be outdated by compaction */
 	uint64_t own_mark;	 /* number of own changes */
 	struct timespec written; /* time of the last write call that is not committed */
 
@@ -195,6 +196,10 @@ struct cfs_chunk *cfs_chunk_get(struct cfs_file *f, uint32_t indx); /* NULL: no 
 /* Reads the list from the metadata. Called without locks; the caller must look it up again. */
 int cfs_chunk_load(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t indx);
 void cfs_chunk_drop(struct cfs_chunk *c);
+/* The chunk was compacted: its list, and answers on their way, name slices that may soon be gone. */
+void cfs_chunk_compacted(struct cfs_file *f, uint32_t indx);
+/* True when the list is cached and an open may go on using it (close-to-open). */
+bool cfs_chunk_sure(const struct cfs_chunk *c);
 /* Drops the lists of chunks from..to. */
 void cfs_chunks_drop(struct cfs_file *f, uint32_t from, uint32_t to);
 /* The first chunk from `from` on that has uncommitted slices; UINT32_MAX: none. */

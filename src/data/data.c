@@ -125,7 +125,7 @@ static void drop_unsure(struct cfs_file *f)
 	size_t i;
 
 	for (i = 0; i < f->n_chunks; i++) {
-		if (f->chunks[i]->cached && f->chunks[i]->mark != f->own_mark)
+		if (f->chunks[i]->cached && !cfs_chunk_sure(f->chunks[i]))
 			cfs_chunk_drop(f->chunks[i]);
 	}
 }

@@ -304,12 +304,8 @@ out:
  */
 static void drop_list(struct cfs_file *f, uint32_t indx)
 {
-	struct cfs_chunk *c;
-
 	pthread_mutex_lock(&f->lock);
-	c = cfs_chunk_find(f, indx);
-	if (c)
-		cfs_chunk_drop(c);
+	cfs_chunk_compacted(f, indx);
 	pthread_mutex_unlock(&f->lock);
 }
 

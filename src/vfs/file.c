@@ -2,6 +2,7 @@
 /* Open files. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 
 #include "base/log.h"
@@ -81,13 +82,38 @@ static int truncate_at_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct
 	return r;
 }
 
+/* The answer of the metadata to an open. */
+struct answer {
+	struct cfs_attr attr;
+	uint64_t asked_ns;
+	/* The records of the first chunk; n < 0: not asked for, or not usable. */
+	struct cfs_slice *recs;
+	ssize_t n;
+};
+
 /*
- * n is referenced and belongs to the handle afterwards; attr is what the metadata, asked at
- * asked_ns, answered.
+ * Attributes are always read again: an open sees changes that others have closed (close-to-open).
+ * When it is for reading, and no list of the first chunk is known, that comes in the same round
+ * trip.
  */
-static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int flags,
-		      struct cfs_attr *attr, uint64_t asked_ns, struct cfs_vfs_open *ret)
+static int ask(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int flags,
+	       struct answer *ret)
 {
+	struct cfs_file *file = vnode_file(n);
+	bool reads = (flags & O_ACCMODE) != O_WRONLY && !(flags & O_TRUNC);
+
+	*ret = (struct answer){.asked_ns = cfs_now_ns(), .n = -1};
+	if (reads && !(file && cfs_file_has_list(file)))
+		return cfs_meta_open_file(v->conf.meta, ctx, n->node.key, &ret->attr, &ret->recs,
+					  &ret->n);
+	return cfs_meta_getattr(v->conf.meta, ctx, n->node.key, &ret->attr);
+}
+
+/* n is referenced and belongs to the handle afterwards. */
+static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int flags,
+		      struct answer *answer, struct cfs_vfs_open *ret)
+{
+	struct cfs_attr *attr = &answer->attr;
 	cfs_ino_t ino = n->node.key;
 	struct handle *h;
 	int r;
@@ -99,9 +125,14 @@ static int open_vnode(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode
 	r = cfs_meta_open_check(v->conf.meta, ctx, attr, flags, vnode_file(n) != NULL);
 	if (r < 0)
 		return r;
-	r = vnode_attach(n, attr, asked_ns);
+	r = vnode_attach(n, attr, answer->asked_ns);
 	if (r < 0)
 		return r;
+	if (answer->n >= 0) {
+		cfs_file_take_list(vnode_file(n), attr, answer->asked_ns, answer->recs,
+				   (size_t)answer->n);
+		answer->recs = NULL;
+	}
 	/*
 	 * The kernel keeps a running program from being written. An open that truncates and cannot
 	 * write is the exception: the kernel refuses it after it was carried out here.
@@ -145,8 +176,7 @@ static bool opened_before(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_
 int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, int flags,
 		 struct cfs_vfs_open *ret)
 {
-	uint64_t asked_ns = cfs_now_ns();
-	struct cfs_attr attr;
+	struct answer answer;
 	struct vnode *n;
 	int r;
 
@@ -157,13 +187,10 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 	n = vnode_get(v, ino);
 	if (!n)
 		return -ENOMEM;
-	/*
-	 * Attributes are always read again: an open sees changes that others have closed
-	 * (close-to-open).
-	 */
-	r = cfs_meta_getattr(v->conf.meta, ctx, ino, &attr);
+	r = ask(v, ctx, n, flags, &answer);
 	if (r == 0)
-		r = open_vnode(v, ctx, n, flags, &attr, asked_ns, ret);
+		r = open_vnode(v, ctx, n, flags, &answer, ret);
+	free(answer.recs);
 	if (r < 0)
 		vnode_put(n);
 	return stale_if_gone(v, ino, r);
@@ -174,21 +201,20 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
  * created it, and checks no permission.
  */
 static int open_appeared(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, int flags,
-			 struct cfs_attr *attr, uint64_t asked_ns, struct cfs_vfs_open *ret)
+			 struct answer *answer, struct cfs_vfs_open *ret)
 {
 	struct cfs_ctx judged = *ctx;
 
 	if (!ctx->check && ctx->uid != 0)
 		caller_groups(&judged, true);
 	judged.check = true;
-	return open_vnode(v, &judged, n, flags, attr, asked_ns, ret);
+	return open_vnode(v, &judged, n, flags, answer, ret);
 }
 
 int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mknod *req,
 			int flags, struct cfs_vfs_entry *ret, struct cfs_vfs_open *ret_open)
 {
-	uint64_t asked_ns = cfs_now_ns();
-	struct cfs_attr attr;
+	struct answer answer = {.asked_ns = cfs_now_ns(), .n = -1};
 	struct cfs_ctx own;
 	struct vnode *n;
 	bool existed, made;
@@ -209,18 +235,18 @@ int cfs_vfs_create_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, const stru
 	n = vnode_get(v, ret->ino);
 	if (!n)
 		return -ENOMEM;
-	attr = ret->attr;
+	answer.attr = ret->attr;
 	/* The mode of a new file does not restrict the open that creates it. */
 	own = permitted(ctx);
-	r = existed ? open_appeared(v, ctx, n, flags, &attr, asked_ns, ret_open)
-		    : open_vnode(v, &own, n, flags & ~O_TRUNC, &attr, asked_ns, ret_open);
+	r = existed ? open_appeared(v, ctx, n, flags, &answer, ret_open)
+		    : open_vnode(v, &own, n, flags & ~O_TRUNC, &answer, ret_open);
 	if (r < 0) {
 		vnode_put(n);
 		return stale_if_gone(v, ret->ino, r);
 	}
-	ret->attr = attr;
+	ret->attr = answer.attr;
 	if (existed)
-		vnode_overlay(n, &ret->attr, asked_ns);
+		vnode_overlay(n, &ret->attr, answer.asked_ns);
 	return 0;
 }
 

@@ -21,15 +21,15 @@ from waiting import SLOW
 BUDGET = {
     # Links and rmdir look at the inode first.
     "mysql": dict(
-        lookup=1, getattr=1, readlink=1, getxattr=1, create=1, mkdir=1, symlink=1,
+        lookup=1, getattr=1, open=1, readlink=1, getxattr=1, create=1, mkdir=1, symlink=1,
         link=2, unlink=1, rmdir=2, rename=2, write=1, readdir=1,
     ),
     "postgres": dict(
-        lookup=1, getattr=1, readlink=1, getxattr=1, create=1, mkdir=1, symlink=1,
+        lookup=1, getattr=1, open=1, readlink=1, getxattr=1, create=1, mkdir=1, symlink=1,
         link=1, unlink=1, rmdir=1, rename=2, write=1, readdir=1,
     ),
     "redis": dict(
-        lookup=1, getattr=1, readlink=1, getxattr=1, create=1, mkdir=1, symlink=1,
+        lookup=1, getattr=1, open=1, readlink=1, getxattr=1, create=1, mkdir=1, symlink=1,
         link=1, unlink=1, rmdir=1, rename=1, write=1, readdir=2,
     ),
 }  # fmt: skip
@@ -218,6 +218,25 @@ def test_write(engine, top):
 
     assert usual(engine, write, os.fsync) == engine.budget["write"]
     os.close(fd)
+
+
+@reading
+def test_open_and_read(engine, top):
+    """Of files that this mount has never opened: attributes and chunk list come in one round trip."""
+    for i in range(TRIES):
+        with open("%s/f%d" % (top, i), "wb") as f:
+            f.write(b"%d" % i * 4096)
+    there = str(engine.volume.mount(CACHES).path / "d")
+
+    def seen(i):
+        os.lstat("%s/f%d" % (there, i))
+        return "%s/f%d" % (there, i)
+
+    def read(path):
+        with open(path, "rb", buffering=0) as f:
+            assert f.read(5000) == path[-1].encode() * 4096
+
+    assert usual(engine, seen, read) == engine.budget["open"]
 
 
 @reading

@@ -66,6 +66,43 @@ static void test_commit(void **state)
 	assert_string_equal(records_hex(f, 2), "");
 }
 
+/* Attributes and the records of the first chunk, as the two single questions answer. */
+static void test_open_file(void **state)
+{
+	cfs_ino_t d = test_dir("open-with-records"), f = make_file(d, "f"),
+		  far = make_file(d, "far");
+	struct cfs_slice *recs = NULL;
+	struct cfs_ctx c = as_root();
+	uint8_t got[CFS_ATTR_BYTES_MAX] = {0}, want[CFS_ATTR_BYTES_MAX] = {0};
+	struct cfs_attr a, stored;
+	uint64_t first, second;
+	ssize_t n;
+
+	(void)state;
+	OK(cfs_meta_open_file(vol.m, &c, f, &a, &recs, &n));
+	assert_int_equal(n, 0);
+	first = write_at(f, 0, 100);
+	second = write_at(f, 50, 100);
+	stored = attr_of(f);
+	OK(cfs_meta_open_file(vol.m, &c, f, &a, &recs, &n));
+	assert_int_equal(cfs_attr_encode(&a, got), cfs_attr_encode(&stored, want));
+	assert_memory_equal(got, want, sizeof(want));
+	assert_int_equal(n, 2);
+	assert_int_equal(recs[0].id, first);
+	assert_int_equal(recs[1].id, second);
+	assert_int_equal(recs[1].pos, 50);
+	free(recs);
+	recs = NULL;
+	write_at(far, CHUNK, 7);
+	OK(cfs_meta_open_file(vol.m, &c, far, &a, &recs, &n));
+	assert_int_equal(n, 0);
+	assert_int_equal(a.length, CHUNK + 7);
+	OK(cfs_meta_open_file(vol.m, &c, d, &a, &recs, &n));
+	assert_int_equal(a.type, CFS_TYPE_DIR);
+	assert_int_equal(n, 0);
+	assert_int_equal(cfs_meta_open_file(vol.m, &c, 1ULL << 40, &a, &recs, &n), -ENOENT);
+}
+
 static void test_commit_errors(void **state)
 {
 	cfs_ino_t d = test_dir("commit-errors"), f = make_file(d, "f");
@@ -240,6 +277,6 @@ static void test_two_writers(void **state)
 	assert_int_equal(attr_of(f).length, 20);
 }
 
-TEST_LIST(data, T(test_commit), T(test_commit_errors), T(test_truncate), T(test_truncate_chunks),
-	  T(test_truncate_huge), T(test_fallocate), T(test_copy_range), T(test_copy_chunks),
-	  T(test_two_writers));
+TEST_LIST(data, T(test_commit), T(test_open_file), T(test_commit_errors), T(test_truncate),
+	  T(test_truncate_chunks), T(test_truncate_huge), T(test_fallocate), T(test_copy_range),
+	  T(test_copy_chunks), T(test_two_writers));

@@ -73,6 +73,102 @@ static void foreign_commit(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
+/* The list that an open brings, as the metadata has it. */
+static void bring_list(struct volume *v, struct cfs_file *f, uint64_t asked_ns)
+{
+	struct cfs_ctx cx = ctx();
+	struct cfs_slice *recs;
+	ssize_t n = cfs_meta_read_chunk(&v->meta, &cx, 1, 0, &recs);
+
+	cfs_file_take_list(f, &v->meta.attr[1], asked_ns, recs, (size_t)n);
+}
+
+/* The first read after an open asks nobody. */
+static void list_of_an_open(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_file *f = open_file(v, 1);
+	uint64_t reads;
+	char buf[4];
+
+	assert_int_equal(write_at(f, 0, "aaaa", 4), 0);
+	assert_int_equal(flush(f), 0);
+	cfs_file_put(f);
+	f = open_file(v, 1);
+	assert_false(cfs_file_has_list(f));
+	bring_list(v, f, cfs_now_ns());
+	assert_true(cfs_file_has_list(f));
+	reads = v->meta.reads;
+	assert_int_equal(read_at(f, 0, buf, 4), 4);
+	assert_memory_equal(buf, "aaaa", 4);
+	assert_int_equal(v->meta.reads, reads);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+/* A list that was read before a change is not used: it would bring back the bytes before it. */
+static void outdated_list_of_an_open(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_file *f = open_file(v, 1);
+	struct cfs_ctx cx = ctx();
+	struct cfs_slice *old, rec;
+	struct cfs_attr then;
+	uint64_t asked_ns;
+	char buf[4];
+	ssize_t n;
+
+	assert_int_equal(write_at(f, 0, "aaaa", 4), 0);
+	assert_int_equal(flush(f), 0);
+	/* a change of this mount */
+	asked_ns = cfs_now_ns();
+	n = cfs_meta_read_chunk(&v->meta, &cx, 1, 0, &old);
+	assert_int_equal(write_at(f, 0, "bbbb", 4), 0);
+	assert_int_equal(flush(f), 0);
+	cfs_file_reopen(f, &v->meta.attr[1], asked_ns);
+	cfs_file_take_list(f, &v->meta.attr[1], asked_ns, old, (size_t)n);
+	assert_int_equal(read_at(f, 0, buf, 4), 4);
+	assert_memory_equal(buf, "bbbb", 4);
+	/* one of another client, which another open has seen */
+	asked_ns = cfs_now_ns();
+	then = v->meta.attr[1];
+	n = cfs_meta_read_chunk(&v->meta, &cx, 1, 0, &old);
+	rec = v->meta.chunk[1][0].v[0];
+	list_add(&v->meta.chunk[1][0], &rec);
+	v->meta.attr[1].mtime = v->meta.attr[1].ctime = tick(&v->meta);
+	cfs_file_reopen(f, &v->meta.attr[1], cfs_now_ns());
+	cfs_file_take_list(f, &then, asked_ns, old, (size_t)n);
+	assert_int_equal(read_at(f, 0, buf, 4), 4);
+	assert_memory_equal(buf, "aaaa", 4);
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+/* Nor one that was read before a compaction, whose slices may be gone. */
+static void list_of_an_open_before_compaction(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_file *f = open_file(v, 1);
+	struct cfs_ctx cx = ctx();
+	struct cfs_slice *old;
+	uint64_t asked_ns;
+	ssize_t n;
+	int i;
+
+	for (i = 0; i < 3; i++) {
+		assert_int_equal(write_at(f, 0, "aaaa", 4), 0);
+		assert_int_equal(flush(f), 0);
+	}
+	asked_ns = cfs_now_ns();
+	n = cfs_meta_read_chunk(&v->meta, &cx, 1, 0, &old);
+	assert_int_equal(n, 3);
+	assert_int_equal(cfs_data_compact(v->data, &cx, 1, 0), 0);
+	cfs_file_take_list(f, &v->meta.attr[1], asked_ns, old, (size_t)n);
+	assert_false(cfs_file_has_list(f));
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
 struct meanwhile {
 	struct volume *v;
 	struct cfs_file *f;
@@ -417,6 +513,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(foreign_compaction),
 		cmocka_unit_test(foreign_commit),
+		cmocka_unit_test(list_of_an_open),
+		cmocka_unit_test(outdated_list_of_an_open),
+		cmocka_unit_test(list_of_an_open_before_compaction),
 		cmocka_unit_test(read_during_commit),
 		cmocka_unit_test(compaction_during_commit),
 		cmocka_unit_test(compaction_asked_for_during_one),

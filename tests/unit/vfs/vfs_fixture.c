@@ -90,6 +90,14 @@ int cfs_meta_getattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 	return r;
 }
 
+int cfs_meta_open_file(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
+		       struct cfs_attr *ret, struct cfs_slice **ret_recs, ssize_t *ret_n)
+{
+	*ret_recs = NULL;
+	*ret_n = 0;
+	return cfs_meta_getattr(m, ctx, ino, ret);
+}
+
 int cfs_meta_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
 		     const struct cfs_attr *in, struct cfs_attr *ret)
 {
@@ -338,6 +346,16 @@ void cfs_file_refresh(struct cfs_file *f, const struct cfs_attr *attr, uint64_t 
 }
 
 void cfs_file_reopen(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns)
+{
+}
+
+bool cfs_file_has_list(struct cfs_file *f)
+{
+	return false;
+}
+
+void cfs_file_take_list(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns,
+			struct cfs_slice *recs, size_t n)
 {
 }
 

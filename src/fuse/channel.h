@@ -22,6 +22,15 @@ struct cfs_request_id {
 	void *entry;	 /* the channel's own record of the request; NULL where it needs none */
 };
 
+/*
+ * copy_file_range with a reply of 64 bits, which the kernel sends first. Interface 7.45; the headers
+ * at build time may lack it.
+ */
+#define CFS_FUSE_COPY_FILE_RANGE_64 53
+struct cfs_copy_file_range_out {
+	uint64_t bytes_copied;
+};
+
 /* A bit of `unique`: the kernel sends the request for the second time. Interface 7.40; the headers
  * at build time may lack it. */
 #define CFS_REQUEST_RESENT (1ULL << 63)
@@ -48,6 +57,8 @@ struct cfs_request {
 	struct fuse_in_header *in;
 	size_t len;
 	uint32_t gid; /* the caller's; in->gid is the session's, loop.c */
+	uint32_t
+		opcode; /* as the kernel sent it; in->opcode is the one that libfuse knows, loop.c */
 };
 
 /*

@@ -24,6 +24,7 @@ static int device_receive(struct cfs_channel *c, void *buf, struct cfs_request *
 	ret->len = (size_t)n;
 	ret->id = (struct cfs_request_id){.unique = ret->in->unique};
 	ret->gid = ret->in->gid;
+	ret->opcode = ret->in->opcode;
 	return 0;
 }
 

@@ -174,6 +174,7 @@ struct blocking {
 		} fallocate;
 		struct {
 			uint64_t src_fh, src_off, len;
+			bool wide; /* the reply has 64 bits */
 		} copy;
 		struct {
 			uint32_t set;
@@ -196,6 +197,8 @@ void reply_create(struct call *c, int r, const struct cfs_vfs_entry *e,
 		  const struct cfs_vfs_open *o);
 void reply_opendir(struct call *c, int r, uint64_t fh);
 void reply_written(struct call *c, int r, uint64_t n);
+/* wide: to a CFS_FUSE_COPY_FILE_RANGE_64. */
+void reply_copied(struct call *c, int r, uint64_t n, bool wide);
 void reply_seek(struct call *c, int r, uint64_t off);
 void reply_statfs(struct call *c, int r, const struct cfs_statfs *s);
 /* p->type is CFS_LOCK_NONE where no lock is in the way. */

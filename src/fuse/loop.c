@@ -116,12 +116,17 @@ const struct cfs_request *request_of(fuse_req_t req)
  * libfuse decodes the request and calls its handler. Nothing else of a request reaches a handler
  * through every libfuse than its caller's numbers, and libfuse does not look at the group: it is
  * replaced by the reader's place, by which the handler finds the request.
+ * FUSE_COPY_FILE_RANGE_64, which libfuse does not know, has the arguments of FUSE_COPY_FILE_RANGE.
+ * A refusal is no way: the kernel takes two refusals at a time for one of each form, and then copies
+ * by reading and writing until the mount ends.
  */
 static void handle(struct receiver *r)
 {
 	struct fuse_buf buf = {.mem = r->request.in, .size = r->request.len};
 
 	r->request.in->gid = r->place;
+	if (r->request.opcode == CFS_FUSE_COPY_FILE_RANGE_64)
+		r->request.in->opcode = FUSE_COPY_FILE_RANGE;
 	fuse_session_process_buf(r->f->session, &buf);
 }
 

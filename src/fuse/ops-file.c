@@ -249,6 +249,28 @@ void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len
 	blocking_run(&ch, cfs_vfs_has_unstored(ch.call.vfs, ino));
 }
 
+#define COPY_STEP ((uint64_t)1 << 30) /* bounds the metadata transactions of a copy */
+
+/* Ends early when the source does, when the caller gives up, and at an error behind copied bytes:
+ * the caller continues with the rest, and gets the error then. */
+static int copy_range(struct blocking *ch, uint64_t *ret_copied)
+{
+	const struct cfs_ctx *ctx = &ch->call.ctx;
+	uint64_t done = 0, want, n;
+	int r;
+
+	do {
+		n = 0;
+		want = CFS_MIN(ch->copy.len - done, COPY_STEP);
+		r = cfs_vfs_copy_range(ch->call.vfs, ctx, ch->copy.src_fh, ch->copy.src_off + done,
+				       ch->fh, ch->off + done, want, &n);
+		done += n;
+	} while (r == 0 && n == want && done < ch->copy.len &&
+		 !ctx->interrupted(ctx->interrupted_arg));
+	*ret_copied = done;
+	return done ? 0 : r;
+}
+
 static void apply_copy(struct blocking *ch)
 {
 	struct call *c = &ch->call;
@@ -258,15 +280,15 @@ static void apply_copy(struct blocking *ch)
 	if (c->ctx.uid != 0)
 		r = drop_set_id(c, ch->ino, ch->fh);
 	if (r == 0)
-		r = cfs_vfs_copy_range(c->vfs, &c->ctx, ch->copy.src_fh, ch->copy.src_off, ch->fh,
-				       ch->off, ch->copy.len, &copied);
-	reply_written(c, r, copied);
+		r = copy_range(ch, &copied);
+	reply_copied(c, r, copied, ch->copy.wide);
 }
 
 void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 			struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t off_out,
 			struct fuse_file_info *fi_out, size_t len, int flags)
 {
+	bool wide = request_of(req)->opcode == CFS_FUSE_COPY_FILE_RANGE_64;
 	struct blocking ch = {
 		.apply = apply_copy,
 		.ino = ino_out,
@@ -276,8 +298,8 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 			{
 				.src_fh = fi_in->fh,
 				.src_off = (uint64_t)off_in,
-				/* The reply has 32 bits; the caller continues with the rest. */
-				.len = CFS_MIN(len, (size_t)1 << 30),
+				.len = wide ? len : CFS_MIN(len, COPY_STEP),
+				.wide = wide,
 			},
 	};
 	struct cfs_vfs *v;

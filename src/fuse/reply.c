@@ -213,6 +213,16 @@ void reply_written(struct call *c, int r, uint64_t n)
 	reply_struct(c, r, &out, sizeof(out));
 }
 
+void reply_copied(struct call *c, int r, uint64_t n, bool wide)
+{
+	const struct cfs_copy_file_range_out out = {.bytes_copied = n};
+
+	if (wide)
+		reply_struct(c, r, &out, sizeof(out));
+	else
+		reply_written(c, r, n);
+}
+
 void reply_seek(struct call *c, int r, uint64_t off)
 {
 	const struct fuse_lseek_out out = {.offset = off};

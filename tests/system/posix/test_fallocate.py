@@ -2,10 +2,13 @@
 """Space, holes, copies by reference, the ways around the page cache. A fault in
 one of them loses the data of disk images, databases and downloads."""
 
+import concurrent.futures
 import errno
 import mmap
 import os
+import pathlib
 import random
+import signal
 import subprocess
 
 import pytest
@@ -264,6 +267,61 @@ def test_copy_file_range(mnt):
     os.close(dst)
     mnt = mnt.remount()
     assert read(mnt / "b") == want
+
+
+def test_first_copies_at_once(mnt):
+    """A kernel that is refused two of them copies by reading and writing until the mount ends."""
+    n, content = 16, data(100_000)
+    pairs = []
+    for i in range(n):
+        write(mnt / ("from%d" % i), content, sync=True)
+        write(mnt / ("to%d" % i), b"x", sync=True)  # later changes ask for no attribute before
+        pairs.append((os.open(mnt / ("from%d" % i), os.O_RDONLY), os.open(mnt / ("to%d" % i), os.O_RDWR)))
+    before = mnt.stat('object_requests_total{method="put"}')
+    pid = mnt.pid()
+
+    def waiting():
+        stacks = [(task / "stack").read_text() for task in pathlib.Path("/proc/self/task").iterdir()]
+        return sum("fuse_copy_file_range" in s for s in stacks)
+
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(n) as pool:
+            copies = [pool.submit(os.copy_file_range, src, dst, len(content)) for src, dst in pairs]
+            try:
+                wait_until(lambda: waiting() == n, what="%d requests" % n)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            assert [c.result() for c in copies] == [len(content)] * n
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    for src, dst in pairs:
+        assert os.pread(dst, len(content) + 1, 0) == content
+        os.fsync(dst)
+        os.close(src)
+        os.close(dst)
+    assert mnt.stat('object_requests_total{method="put"}') == before
+
+
+def test_copy_of_more_than_32_bits(mnt):
+    """Kernels since 6.18 take the whole answer in one call, earlier ones in several."""
+    size = (5 << 30) + 5000
+    fd = os.open(mnt / "a", os.O_RDWR | os.O_CREAT)
+    places = [0, (1 << 30) - 10, (4 << 30) - 10, size - 20]
+    for off in places:
+        os.pwrite(fd, b"%020d" % off, off)
+    os.fsync(fd)
+    to = os.open(mnt / "b", os.O_RDWR | os.O_CREAT)
+    first = os.copy_file_range(fd, to, size + 1, 0, 0)
+    if tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 18):
+        assert first == size
+    assert first + copy(fd, to, size + 1 - first, first, first) == size
+    assert os.fstat(to).st_size == size
+    for off in places:
+        assert os.pread(to, 20, off) == b"%020d" % off
+    assert extents(to) == extents(fd)
+    os.close(fd)
+    os.close(to)
 
 
 def test_copy_within_a_file(mnt):

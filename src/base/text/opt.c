@@ -161,6 +161,14 @@ static const struct cfs_opt *find(const struct cfs_opt *table, const char *name)
 	return NULL;
 }
 
+static const struct cfs_opt *find_letter(const struct cfs_opt *table, char letter)
+{
+	for (; table->name; table++)
+		if (table->letter == letter)
+			return table;
+	return NULL;
+}
+
 /* The flag that "no-NAME" turns off. */
 static const struct cfs_opt *find_negated(const struct cfs_opt *table, const char *name)
 {
@@ -399,18 +407,23 @@ int cfs_opt_arg(const struct cfs_opt *table, void *dst, int argc, char *const *a
 		char err[CFS_OPT_ERRLEN])
 {
 	const struct cfs_opt *o;
-	const char *eq, *value = NULL;
+	const char *given, *eq, *value = NULL;
 	int used = 1, r;
 	char *name;
 
 	if (argc < 1 || argv[0][0] != '-' || !argv[0][1] || strcmp(argv[0], "--") == 0)
 		return 0;
+	given = argv[0] + 2;
 	if (argv[0][1] != '-') {
-		fail(err, "unknown option %.100s", argv[0]);
-		return -ENOENT;
+		o = argv[0][2] ? NULL : find_letter(table, argv[0][1]);
+		if (!o) {
+			fail(err, "unknown option %.100s", argv[0]);
+			return -ENOENT;
+		}
+		given = o->name;
 	}
-	eq = strchr(argv[0], '=');
-	name = eq ? strndup(argv[0] + 2, (size_t)(eq - argv[0] - 2)) : strdup(argv[0] + 2);
+	eq = strchr(given, '=');
+	name = eq ? strndup(given, (size_t)(eq - given)) : strdup(given);
 	if (!name) {
 		fail(err, "out of memory");
 		return -ENOMEM;
@@ -582,7 +595,7 @@ static void help_words(FILE *out, const char *text, int *column)
 
 static void help_one(const struct cfs_opt *o, FILE *out)
 {
-	char left[256], choices[160], def[160];
+	char left[256], choices[160], def[160], letter[8];
 	int column;
 
 	if (o->kind == CFS_OPT_FLAG) {
@@ -597,6 +610,10 @@ static void help_one(const struct cfs_opt *o, FILE *out)
 	if (column > HELP_COLUMN || strlen(left) >= HELP_COLUMN)
 		column = fprintf(out, "\n%*s", HELP_COLUMN, "") - 1;
 	help_words(out, o->help ? o->help : "", &column);
+	if (o->letter) {
+		snprintf(letter, sizeof(letter), "(-%c)", o->letter);
+		help_words(out, letter, &column);
+	}
 	if (o->def && o->kind != CFS_OPT_FLAG) {
 		snprintf(def, sizeof(def), "[%s]", o->def);
 		help_words(out, def, &column);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Option tables. One table describes the fields of one structure; the same table serves the
- * command line ("--name value", "--name=value"), mount options ("name=value,flag"), --help and the
- * dump of effective values. Spelling is lower case with '-'; '_' is accepted for it.
+ * command line ("--name value", "--name=value", "-l value"), mount options ("name=value,flag"),
+ * --help and the dump of effective values. Spelling is lower case with '-'; '_' is accepted for it.
  */
 #ifndef CFS_OPT_H
 #define CFS_OPT_H
@@ -32,6 +32,7 @@ enum cfs_opt_flags {
 
 struct cfs_opt {
 	const char *name;
+	char letter; /* on a command line "-l" is the same as "--name"; 0: none */
 	enum cfs_opt_kind kind;
 	unsigned flags;
 	size_t offset;	  /* of the field in the structure */

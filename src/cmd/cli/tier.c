@@ -29,7 +29,8 @@ struct tier_opts {
 static const struct cfs_opt tier_table[] = {
 	OPT_INT("tier", tier, "N", "set: number of the tier; 0: the volume's own class",
 		.def = "-1", .min = -1, .max = CFS_OBJECT_TIERS - 1),
-	OPT_FLAG("recursive", recursive, "set: everything below a directory as well, -r for short"),
+	OPT_FLAG("recursive", recursive, "set: everything below a directory as well",
+		 .letter = 'r'),
 	OPT_THREADS(threads, "files changed at the same time"),
 	ADMIN_OPTIONS(common),
 	{0},
@@ -299,19 +300,6 @@ static int tier_run(void *options, const char **args)
 	return admin_close(&c.a, r);
 }
 
-/* -r is --recursive. */
-static int tier_run_argv(int argc, char **argv)
-{
-	static char recursive_option[] = "--recursive";
-	int i;
-
-	for (i = 1; i < argc && strcmp(argv[i], "--"); i++) {
-		if (!strcmp(argv[i], "-r"))
-			argv[i] = recursive_option;
-	}
-	return cmd_run(&cmd_tier, argc, argv);
-}
-
 const struct cmd cmd_tier = {
 	.name = "tier",
 	.synopsis = "set|list [--tier N] [-r] [OPTIONS] META-URL [PATH]",
@@ -321,5 +309,4 @@ const struct cmd cmd_tier = {
 	.min_args = 2,
 	.max_args = 3,
 	.run = tier_run,
-	.run_argv = tier_run_argv,
 };

@@ -18,8 +18,7 @@ struct warmup_opts {
 
 #define OPTIONS struct warmup_opts
 static const struct cfs_opt warmup_table[] = {
-	OPT_STRING("file", file, "LIST",
-		   "paths, one a line; -: standard input. -f LIST is the same"),
+	OPT_STRING("file", file, "LIST", "paths, one a line; -: standard input", .letter = 'f'),
 	OPT_FLAG("evict", evict, "drop it from the caches instead"),
 	OPT_FLAG("check", check, "only say how much of it the caches have"),
 	OPT_INT("threads", threads, "N", "blocks at a time", .def = "10", .min = 1, .max = 64),
@@ -284,19 +283,6 @@ static int warmup_run(void *options, const char **args)
 	return warm(o, args);
 }
 
-/* -f is --file. */
-static int warmup_run_argv(int argc, char **argv)
-{
-	static char file_option[] = "--file";
-	int i;
-
-	for (i = 1; i < argc && strcmp(argv[i], "--"); i++) {
-		if (!strcmp(argv[i], "-f"))
-			argv[i] = file_option;
-	}
-	return cmd_run(&cmd_warmup, argc, argv);
-}
-
 const struct cmd cmd_warmup = {
 	.name = "warmup",
 	.synopsis = "[--evict | --check] [--threads N] [--json] PATH... | -f LIST",
@@ -305,5 +291,4 @@ const struct cmd cmd_warmup = {
 	.options_size = sizeof(struct warmup_opts),
 	.max_args = PATHS_MAX,
 	.run = warmup_run,
-	.run_argv = warmup_run_argv,
 };

@@ -26,6 +26,7 @@ static const char *const modes[] = {"none", "read", "full", NULL};
 
 static const struct cfs_opt table[] = {
 	{.name = "writeback",
+	 .letter = 'w',
 	 .kind = CFS_OPT_FLAG,
 	 .offset = offsetof(struct conf, writeback),
 	 .help = "acknowledge writes once they are on the local disk"},
@@ -66,6 +67,7 @@ static const struct cfs_opt table[] = {
 	 .arg = "RATIO",
 	 .help = "kept free"},
 	{.name = "subdir",
+	 .letter = 'd',
 	 .kind = CFS_OPT_STRING,
 	 .offset = offsetof(struct conf, subdir),
 	 .arg = "PATH",
@@ -177,6 +179,14 @@ static void command_line(void **state)
 	assert_string_equal(conf.subdir, "/x");
 	assert_int_equal(arg("--subdir=/y=z", "other"), 1);
 	assert_string_equal(conf.subdir, "/y=z");
+	assert_int_equal(arg("-d", "-w"), 2);
+	assert_string_equal(conf.subdir, "-w");
+	assert_false(conf.writeback);
+	assert_int_equal(arg("-d", NULL), -EINVAL);
+	assert_int_equal(arg("-d/x", NULL), -ENOENT);
+	assert_int_equal(arg("-w", "positional"), 1);
+	assert_true(conf.writeback);
+	assert_int_equal(arg("--no-writeback", NULL), 1);
 	assert_int_equal(arg("--writeback", "positional"), 1);
 	assert_true(conf.writeback);
 	assert_int_equal(arg("--no-writeback", NULL), 1);
@@ -346,6 +356,8 @@ static void help(void **state)
 	cfs_opt_help(table, out);
 	fclose(out);
 	assert_non_null(strstr(text, "  --writeback                   acknowledge"));
+	assert_non_null(
+		strstr(text, "  --subdir PATH                 mount this directory (-d)\n"));
 	assert_non_null(strstr(text, "[300]"));
 	assert_null(strstr(text, "verify"));
 	for (line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {

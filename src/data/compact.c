@@ -59,56 +59,95 @@ static bool good(const struct cfs_slice *recs, size_t n, const struct cfs_view *
 	return true;
 }
 
-/* Fills a page with bytes [pos, pos + len) of the view. */
-static int fill_page(struct cfs_data *d, const struct cfs_view *v, uint32_t pos, uint32_t len,
-		     cfs_deadline_t deadline, struct cfs_page *page)
+/* A range of a stored block, and its position in the chunk. */
+struct source {
+	struct cfs_block block;
+	uint32_t off, len, pos;
+};
+typedef int (*source_fn)(void *arg, const struct source *src);
+
+/* The stored ranges of bytes [pos, end) of the view. Stops at fn's first result other than 0. */
+static int each_source(const struct cfs_view *v, uint32_t block, uint32_t pos, uint32_t end,
+		       source_fn fn, void *arg)
 {
-	uint32_t block = d->conf.block_size, end = pos + len;
-	struct cfs_segs segs;
 	size_t i;
 	int r = 0;
 
-	memset(page->data, 0, len);
-	cfs_segs_init(&segs);
 	for (i = cfs_view_find(v, pos); i < v->n && v->v[i].pos < end && r == 0; i++) {
 		const struct cfs_piece *p = &v->v[i];
 		uint32_t from = CFS_MAX(pos, p->pos), to = CFS_MIN(end, p->pos + p->len);
 
 		while (from < to && r == 0) {
-			uint32_t off = p->slice_off + (from - p->pos), in = off % block, n;
-			struct cfs_block b = {.slice = p->slice, .index = off / block};
+			uint32_t off = p->slice_off + (from - p->pos);
+			struct source src = {
+				.block = {.slice = p->slice, .index = off / block},
+				.off = off % block,
+				.pos = from,
+			};
 
-			b.len = CFS_MIN(block, p->slice_size - b.index * block);
-			n = CFS_MIN(to - from, b.len - in);
-			r = cfs_store_read(d->conf.store, &b, in, n, deadline, &segs);
-			if (r == 0)
-				cfs_segs_copy_out(&segs, 0, page->data + (from - pos), n);
-			cfs_segs_release(&segs);
-			from += n;
+			src.block.len = CFS_MIN(block, p->slice_size - src.block.index * block);
+			src.len = CFS_MIN(to - from, src.block.len - src.off);
+			r = fn(arg, &src);
+			from += src.len;
 		}
 	}
 	return r;
 }
 
+struct fill {
+	struct cfs_data *data;
+	struct cfs_page *page;
+	uint32_t pos; /* of the page */
+	cfs_deadline_t deadline;
+};
+
+static int fill_range(void *arg, const struct source *src)
+{
+	const struct fill *f = arg;
+	struct cfs_segs segs;
+	int r;
+
+	cfs_segs_init(&segs);
+	r = cfs_store_read(f->data->conf.store, &src->block, src->off, src->len, f->deadline,
+			   &segs);
+	if (r == 0)
+		cfs_segs_copy_out(&segs, 0, f->page->data + (src->pos - f->pos), src->len);
+	cfs_segs_release(&segs);
+	return r;
+}
+
+/* A range that cannot be fetched ahead is read page by page. */
+static int prefetch_range(void *arg, const struct source *src)
+{
+	struct cfs_data *d = arg;
+
+	cfs_store_prefetch(d->conf.store, &src->block, src->off, src->len, 0);
+	return 0;
+}
+
 static int write_block(struct cfs_data *d, const struct cfs_view *v, uint32_t pos,
 		       const struct cfs_block *b, cfs_deadline_t deadline)
 {
-	struct cfs_page *page;
+	struct fill fill = {.data = d, .deadline = deadline};
+	const uint32_t block = d->conf.block_size;
 	struct cfs_segs data;
 	uint32_t off, n;
-	int r = 0;
+	int r;
 
 	cfs_segs_init(&data);
+	r = each_source(v, block, pos, pos + b->len, prefetch_range, d);
 	for (off = 0; off < b->len && r == 0; off += n) {
 		n = CFS_MIN(CFS_PAGE_LARGE, b->len - off);
-		r = cfs_page_get(d->conf.pool, n, CFS_USE_WRITE, deadline, &page);
+		r = cfs_page_get(d->conf.pool, n, CFS_USE_WRITE, deadline, &fill.page);
 		if (r < 0)
 			break;
-		r = fill_page(d, v, pos + off, n, deadline, page);
+		fill.pos = pos + off;
+		memset(fill.page->data, 0, n);
+		r = each_source(v, block, fill.pos, fill.pos + n, fill_range, &fill);
 		if (r == 0)
-			r = cfs_segs_add(&data, page, 0, n);
+			r = cfs_segs_add(&data, fill.page, 0, n);
 		if (r < 0)
-			cfs_page_unref(page);
+			cfs_page_unref(fill.page);
 	}
 	if (r == 0)
 		r = cfs_store_put_sync(d->conf.store, b, &data, deadline);

@@ -13,7 +13,10 @@ import cachefs
 import servers
 from admin import TRASH, contents, fsck, gc, junk, kinds, make_tree, refused
 from cachefs import wait_until
+from s3volume import S3Volume
 from syscalls import data, read, write
+
+MIB = 1 << 20
 
 
 # ---- gc
@@ -342,6 +345,27 @@ def test_deletions_left_at_an_unmount_go_on(ws):
     wait_until(lambda: len(vol.objects()) == 1, 60, "the end of what was left")
     deletes = [m.stat('object_requests_total{method="delete"}') for m in mounts]
     assert min(deletes) == 0, "both mounts did it"
+
+
+def test_compaction_asks_for_whole_ranges(ws, s3, via):
+    """A bucket is paid for its requests: one for each piece of a slice that is copied."""
+    vol = S3Volume(ws, s3)
+    mnt = vol.mount()
+    step, content = MIB - 5000, bytearray(8 * MIB)
+    with open(mnt / "f", "wb") as f:
+        for i in range(8):
+            content[i * step : i * step + MIB] = data(MIB, i)
+            os.pwrite(f.fileno(), content[i * step : i * step + MIB], i * step)
+            os.fsync(f.fileno())
+    del content[7 * step + MIB :]
+    mnt.umount()
+    mnt = vol.mount("bucket=%s/bucket" % via.url)
+    ws.run("cachefs", "compact", mnt / "f", check=True)
+    # eight slices, of which one is in both blocks of 4 MiB
+    assert len(via.seen("GET", ".*/chunks/")) == 9
+    assert len(via.seen("PUT", ".*/chunks/")) == 2
+    mnt = mnt.remount()
+    assert read(mnt / "f") == content
 
 
 def test_compaction_in_the_background(ws, volume):

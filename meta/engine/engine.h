@@ -94,7 +94,7 @@ struct cfs_dead_slice {
 
 /* The position of a scan, in the engine's own numbers. */
 struct cfs_scan_pos {
-	uint64_t a, b;
+	uint64_t a, b, c, d;
 };
 
 /* One edge of an inode; name is valid during the callback. */

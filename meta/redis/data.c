@@ -188,7 +188,7 @@ int rds_find_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t i
 		      1;
 	const redisReply *page;
 	struct rds_request q;
-	uint64_t cursor = 0;
+	struct rds_cursor cursor = {0};
 	size_t i;
 	int r;
 
@@ -199,7 +199,7 @@ int rds_find_chunks(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t i
 			     "s", "SCAN");
 		for (i = 0; !r && i < page->elements; i++)
 			r = add_index(ret, page->element[i]->str, page->element[i]->len, skip);
-	} while (!r && cursor);
+	} while (!r && cursor.at);
 	rds_end(&q);
 	return r;
 }

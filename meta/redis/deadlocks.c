@@ -59,14 +59,14 @@ static void drop_twins(struct keys *k)
 
 static int read_keys(struct cfs_engine *e, const char *kind, struct keys *ret)
 {
-	uint64_t cursor = 0;
+	struct rds_cursor cursor = {0};
 	int r;
 
 	do {
 		struct cfs_ctx ctx = cfs_ctx_internal(30000);
 
 		r = rds_scan_keys(e, &ctx, kind, &cursor, note_key, ret);
-	} while (!r && cursor);
+	} while (!r && cursor.at);
 	drop_twins(ret);
 	return r;
 }

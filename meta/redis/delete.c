@@ -166,7 +166,7 @@ int rds_find_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 {
 	const redisReply *page;
 	struct rds_request q;
-	uint64_t cursor = 0;
+	struct rds_cursor cursor = {0};
 	char pattern[40];
 	bool found = false;
 	cfs_ino_t there;
@@ -180,7 +180,7 @@ int rds_find_delfile(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 			     "ZSCAN", "delfiles");
 		for (i = 0; !r && i < page->elements; i += 2)
 			found |= parse_member(page->element[i], &there, ret_length);
-	} while (!r && !found && cursor);
+	} while (!r && !found && cursor.at);
 	rds_end(&q);
 	return r ? r : found ? 0 : -ENOENT;
 }
@@ -389,7 +389,7 @@ int rds_op_each_dead_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, size
 {
 	const redisReply *page;
 	struct rds_request q;
-	uint64_t cursor = 0;
+	struct rds_cursor cursor = {0};
 	size_t n = 0, i;
 	int r;
 
@@ -408,7 +408,7 @@ int rds_op_each_dead_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, size
 			n++;
 			r = fn(arg, id, size);
 		}
-	} while (!r && n < limit && cursor);
+	} while (!r && n < limit && cursor.at);
 	rds_end(&q);
 	return r;
 }
@@ -477,7 +477,7 @@ static int find_delayed(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t
 {
 	const redisReply *page;
 	struct rds_request q;
-	uint64_t cursor = 0;
+	struct rds_cursor cursor = {0};
 	size_t i;
 	int r;
 
@@ -493,7 +493,7 @@ static int find_delayed(struct cfs_engine *e, const struct cfs_ctx *ctx, int64_t
 			    strtoll(bar + 1, NULL, 10) < before_s)
 				snprintf(field, 64, "%s", name);
 		}
-	} while (!r && !field[0] && cursor);
+	} while (!r && !field[0] && cursor.at);
 	rds_end(&q);
 	return r;
 }

@@ -85,7 +85,8 @@ const char *rds_counter_key(const char *name, int64_t *ret_shift);
  * scan.c: delivers the keys of one page of SCAN that are `letter` and a number, with that number.
  */
 typedef int (*rds_key_fn)(void *arg, uint64_t n, const char *rest, size_t rest_len);
-int rds_scan_keys(CFS_ENG, CFS_CTX, const char *name, uint64_t *cursor, rds_key_fn fn, void *arg);
+int rds_scan_keys(CFS_ENG, CFS_CTX, const char *name, struct rds_cursor *cursor, rds_key_fn fn,
+		  void *arg);
 
 /* apply.c: conditions, and commands that are executed when all of them hold (apply.lua). */
 struct rds_apply {

@@ -264,8 +264,9 @@ static void sort_window(struct window *w)
 }
 
 static int scan_names(struct cfs_engine *e, const struct cfs_ctx *ctx, struct filling *f,
-		      uint64_t cursor)
+		      uint64_t from)
 {
+	struct rds_cursor cursor = {.at = from};
 	const redisReply *page;
 	struct rds_request q;
 	int r;
@@ -276,7 +277,7 @@ static int scan_names(struct cfs_engine *e, const struct cfs_ctx *ctx, struct fi
 			     "HSCAN", "d", f->w->dir);
 		if (!r)
 			r = add_batch(f, page);
-	} while (!r && cursor);
+	} while (!r && cursor.at);
 	rds_end(&q);
 	return r;
 }

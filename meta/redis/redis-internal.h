@@ -181,12 +181,19 @@ int rds_script_run(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_me
 int rds_change(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,
 	       const struct rds_script *script, const char *fmt, ...);
 /*
+ * The place of a scan; `at` is 0 before the first page and after the last one. A server never gives
+ * a cursor twice. One that does would keep a scan for ever: it goes round in a circle, and the mark,
+ * which is moved after 1, 2, 4, ... pages, is met again.
+ */
+struct rds_cursor {
+	uint64_t at, mark, pages;
+};
+/*
  * One page of SCAN, HSCAN or ZSCAN, of about `count` elements: fmt has the words before the cursor;
- * pattern: for MATCH, or NULL. *cursor is 0 before the first page and after the last one. *ret is
- * part of q.
+ * pattern: for MATCH, or NULL. *ret is part of q. -EIO: the server has repeated a cursor (logged).
  */
 int rds_page(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op,
-	     uint64_t *cursor, uint64_t count, const char *pattern, const redisReply **ret,
+	     struct rds_cursor *c, uint64_t count, const char *pattern, const redisReply **ret,
 	     const char *fmt, ...);
 /* Bytes collected as one argument. */
 struct rds_bytes {

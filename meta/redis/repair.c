@@ -56,7 +56,7 @@ static int each_entry(struct cfs_engine *e, cfs_ino_t dir, entry_fn fn, void *ar
 {
 	const redisReply *page;
 	struct rds_request q;
-	uint64_t cursor = 0;
+	struct rds_cursor cursor = {0};
 	size_t i;
 	int r;
 
@@ -68,7 +68,7 @@ static int each_entry(struct cfs_engine *e, cfs_ino_t dir, entry_fn fn, void *ar
 			     "d", dir);
 		for (i = 0; !r && i + 1 < page->elements; i += 2)
 			r = fn(arg, dir, page->element[i], page->element[i + 1]);
-	} while (!r && cursor);
+	} while (!r && cursor.at);
 	rds_end(&q);
 	return r;
 }
@@ -174,7 +174,7 @@ static int search_everywhere(struct check *a)
 {
 	struct name_search s = {.e = a->e, .ino = a->ino, .fn = note_name, .arg = a};
 	struct dirs d = {0};
-	uint64_t cursor = 0;
+	struct rds_cursor cursor = {0};
 	size_t i;
 	int r;
 
@@ -186,7 +186,7 @@ static int search_everywhere(struct check *a)
 		r = rds_scan_keys(a->e, &ctx, "d", &cursor, note_dir, &d);
 		for (i = 0; i < d.n && !r; i++)
 			r = each_entry(a->e, d.v[i], match_entry, &s);
-	} while (!r && cursor);
+	} while (!r && cursor.at);
 	free(d.v);
 	return r;
 }

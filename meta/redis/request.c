@@ -503,8 +503,21 @@ int rds_script(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_o
 	return rds_script_run(q, ctx, op, ret);
 }
 
+static int move_cursor(struct rds_cursor *c, uint64_t at)
+{
+	if (at && at == c->mark) {
+		cfs_err("the metadata server repeats the cursor of a scan, the operation fails");
+		return -EIO;
+	}
+	c->at = at;
+	c->pages++;
+	if (!(c->pages & (c->pages - 1)))
+		c->mark = at;
+	return 0;
+}
+
 int rds_page(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op op,
-	     uint64_t *cursor, uint64_t count, const char *pattern, const redisReply **ret,
+	     struct rds_cursor *c, uint64_t count, const char *pattern, const redisReply **ret,
 	     const char *fmt, ...)
 {
 	va_list ap;
@@ -515,17 +528,17 @@ int rds_page(struct rds_request *q, const struct cfs_ctx *ctx, enum cfs_meta_op 
 	va_start(ap, fmt);
 	rds_words_v(q, fmt, ap);
 	va_end(ap);
-	rds_words(q, "usu", *cursor, "COUNT", count);
+	rds_words(q, "usu", c->at, "COUNT", count);
 	if (pattern)
 		rds_words(q, "ss", "MATCH", pattern);
 	r = rds_run(q, ctx, op);
 	if (!r && q->reply[0]->elements != 2)
 		r = -EIO;
-	if (r)
-		return r;
-	*cursor = strtoull(q->reply[0]->element[0]->str, NULL, 10);
-	*ret = q->reply[0]->element[1];
-	return 0;
+	if (!r)
+		r = move_cursor(c, strtoull(q->reply[0]->element[0]->str, NULL, 10));
+	if (!r)
+		*ret = q->reply[0]->element[1];
+	return r;
 }
 
 int rds_change(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_op op,

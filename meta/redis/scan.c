@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Whole tables. SCAN and HSCAN deliver every key that exists throughout at least once, as the
- * contract requires. A position is a cursor of theirs (a) and the phase (b), 0 before the
+ * contract requires. A position is a cursor of theirs (a, c, d) and the phase (b), 0 before the
  * beginning.
  */
 #include <errno.h>
@@ -43,10 +43,22 @@ static struct cfs_ctx page_ctx(void)
 	return cfs_ctx_internal(30000);
 }
 
+static struct rds_cursor cursor_at(const struct cfs_scan_pos *pos)
+{
+	return (struct rds_cursor){.at = pos->a, .mark = pos->c, .pages = pos->d};
+}
+
+static void keep_cursor(struct cfs_scan_pos *pos, const struct rds_cursor *c)
+{
+	pos->a = c->at;
+	pos->c = c->mark;
+	pos->d = c->pages;
+}
+
 /* ---- keys ---- */
 
 int rds_scan_keys(struct cfs_engine *e, const struct cfs_ctx *ctx, const char *name,
-		  uint64_t *cursor, rds_key_fn fn, void *arg)
+		  struct rds_cursor *cursor, rds_key_fn fn, void *arg)
 {
 	const size_t skip = strlen(rds_of(e)->prefix) + strlen(name);
 	const redisReply *page;
@@ -180,15 +192,15 @@ static int give_dir(struct scan *a, size_t k, const redisReply *first)
 	const cfs_ino_t dir = a->keys[k].n;
 	const redisReply *page;
 	struct rds_request q;
-	uint64_t cursor;
+	struct rds_cursor cursor = {0};
 	int r;
 
 	if (first->elements != 2)
 		return -EIO;
-	cursor = strtoull(first->element[0]->str, NULL, 10);
+	cursor.at = strtoull(first->element[0]->str, NULL, 10);
 	r = give_entries(a, dir, first->element[1]);
 	rds_begin(&q, a->e);
-	while (!r && cursor) {
+	while (!r && cursor.at) {
 		struct cfs_ctx ctx = page_ctx();
 
 		r = rds_page(&q, &ctx, CFS_META_OP_other, &cursor, 4096, NULL, &page, "sk", "HSCAN",
@@ -263,7 +275,7 @@ static int page_of_keys(struct scan *a, const struct cfs_ctx *ctx, struct cfs_sc
 			int (*give_one)(struct scan *a, size_t k, const redisReply *v))
 {
 	const size_t page = sources[a->table].page;
-	uint64_t cursor = pos->a;
+	struct rds_cursor cursor = cursor_at(pos);
 	size_t i, k;
 	int r;
 
@@ -281,7 +293,7 @@ static int page_of_keys(struct scan *a, const struct cfs_ctx *ctx, struct cfs_sc
 			r = give_one(a, i + k, a->values.reply[k]);
 	}
 	if (!r)
-		pos->a = cursor;
+		keep_cursor(pos, &cursor);
 	return r;
 }
 
@@ -291,7 +303,7 @@ static int page_of_fields(struct scan *a, const struct cfs_ctx *ctx, struct cfs_
 			  const char *command, const char *key,
 			  int (*give_one)(struct scan *a, const redisReply *f, const redisReply *v))
 {
-	uint64_t cursor = pos->a;
+	struct rds_cursor cursor = cursor_at(pos);
 	const redisReply *page;
 	struct rds_request q;
 	size_t i;
@@ -302,7 +314,7 @@ static int page_of_fields(struct scan *a, const struct cfs_ctx *ctx, struct cfs_
 	for (i = 0; !r && i + 1 < page->elements; i += 2)
 		r = give_one(a, page->element[i], page->element[i + 1]);
 	if (!r)
-		pos->a = cursor;
+		keep_cursor(pos, &cursor);
 	rds_end(&q);
 	return r;
 }
@@ -383,7 +395,7 @@ static int ask_stats(struct rds_request *q, const struct cfs_ctx *ctx, const red
 static int page_of_stats(struct scan *a, const struct cfs_ctx *ctx, struct cfs_scan_pos *pos)
 {
 	struct rds_request q, more;
-	uint64_t cursor = pos->a;
+	struct rds_cursor cursor = cursor_at(pos);
 	const redisReply *page;
 	size_t i;
 	int r;
@@ -405,7 +417,7 @@ static int page_of_stats(struct scan *a, const struct cfs_ctx *ctx, struct cfs_s
 		r = give(a, &row);
 	}
 	if (!r)
-		pos->a = cursor;
+		keep_cursor(pos, &cursor);
 	rds_end(&more);
 	rds_end(&q);
 	return r;
@@ -566,7 +578,7 @@ int rds_op_scan(struct cfs_engine *e, const struct cfs_ctx *ctx, enum cfs_meta_t
 	/* The cursor is at its end; a scan of references continues with the next phase. */
 	if (table != CFS_TABLE_REF)
 		return 1;
-	pos->b += 2;
+	*pos = (struct cfs_scan_pos){.b = pos->b + 2};
 	return pos->b >> 1 == PHASES;
 }
 

@@ -62,7 +62,7 @@ static int delete_by_prefix(struct cfs_engine *e)
 {
 	struct rds_request q, del;
 	const redisReply *page;
-	uint64_t cursor = 0;
+	struct rds_cursor cursor = {0};
 	char pattern[40];
 	size_t i;
 	int r;
@@ -83,7 +83,7 @@ static int delete_by_prefix(struct cfs_engine *e)
 		for (i = 0; i < page->elements; i++)
 			rds_words(&del, "b", page->element[i]->str, page->element[i]->len);
 		r = rds_run(&del, &own, CFS_META_OP_other);
-	} while (!r && cursor);
+	} while (!r && cursor.at);
 	rds_end(&q);
 	rds_end(&del);
 	return r;

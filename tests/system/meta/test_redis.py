@@ -3,6 +3,7 @@
 mount that does not come back, or a volume that has lost or doubled a change."""
 
 import concurrent.futures
+import errno
 import fcntl
 import json
 import os
@@ -556,6 +557,68 @@ class CountingProxy(Proxy):
             pass
         c.close()
         s.close()
+
+
+class RepeatingProxy(Proxy):
+    """Gives these cursors in turn, for ever, in the answers of one kind of scan."""
+
+    def __init__(self, port, word, cursors):
+        self.word, self.given, self.cursors = b"\r\n%s\r\n" % word, 0, cursors
+        super().__init__(port)
+
+    def serve(self, c, s):
+        scans = False
+        try:
+            while True:
+                ready, _, _ = select.select([c, s], [], [])
+                d = ready[0].recv(65536)
+                if not d:
+                    break
+                if ready[0] is c:
+                    scans = self.word in d
+                elif scans:
+                    at = b"%d" % self.cursors[self.given % len(self.cursors)]
+                    cursor = b"*2\r\n$%d\r\n%s\r\n" % (len(at), at)
+                    d, n = re.subn(rb"^\*2\r\n\$\d+\r\n\d+\r\n", cursor, d)
+                    self.given += n
+                (s if ready[0] is c else c).sendall(d)
+        except OSError:
+            pass
+        c.close()
+        s.close()
+
+
+@pytest.mark.parametrize("cursors", [[7], [3, 9, 5]], ids=["the-same", "in-a-circle"])
+@pytest.mark.parametrize("word", ["SCAN", "HSCAN", "ZSCAN"])
+def test_scan_that_never_ends(ws, db, volume, word, cursors):
+    """It fails, and says why, instead of filling a dump until the disk is full."""
+    mnt = volume.mount()
+    os.mkdir(mnt / "d")
+    write(mnt / "d/f", b"data")
+    mnt.umount()
+    proxy = RepeatingProxy(db.server.port, word.encode(), cursors)
+    ws.cleanups.append(proxy.close)
+    url = db.url.replace(":%d" % db.server.port, ":%d" % proxy.port)
+    r = ws.run("cachefs", "dump", url, ws.path("dump"), timeout=20)
+    assert r.returncode == 2, r.stderr
+    assert "repeats the cursor of a scan" in r.stderr
+    assert proxy.given <= 8
+    assert ws.run("cachefs", "dump", db.url, ws.path("whole")).returncode == 0
+
+
+def test_directory_whose_listing_never_ends(ws, db, volume):
+    proxy = RepeatingProxy(db.server.port, b"HSCAN", [7])
+    ws.cleanups.append(proxy.close)
+    mnt = volume.mount()
+    for i in range(2000):
+        os.mknod(mnt / ("f%d" % i))
+    mnt.umount()
+    volume.url = db.url.replace(":%d" % db.server.port, ":%d" % proxy.port)
+    mnt = volume.mount()
+    mnt.allow("repeats the cursor of a scan")
+    with pytest.raises(OSError) as e:
+        os.listdir(mnt)
+    assert e.value.errno == errno.EIO
 
 
 def test_timeout_of_one_request_leaves_the_others_alone(ws):

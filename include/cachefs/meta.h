@@ -435,6 +435,28 @@ ssize_t cfs_meta_read_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_i
  */
 int cfs_meta_open_file(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		       struct cfs_attr *ret, struct cfs_slice **ret_recs, ssize_t *ret_n);
+/*
+ * The heads of some files: attributes, records of the first chunk and, when `parent` is set,
+ * whether that name leads to the file. One round trip. An entry's attributes are no newer than its
+ * records, so a file that has the same length, mtime and ctime later has the same bytes, read
+ * through these records. Compaction changes none of them, and removes objects that they name.
+ */
+#define CFS_HEADS_MAX 32
+struct cfs_head {
+	cfs_ino_t ino;
+	cfs_ino_t parent; /* of the name to check; 0: none */
+	const char *name;
+	size_t name_len;
+	/* results */
+	int err; /* 0; -ENOENT: no such inode; -EIO: its list is damaged; -ENOMEM */
+	bool named;
+	struct cfs_attr attr;
+	struct cfs_slice *records; /* malloc'ed, NULL when there are none; the caller frees them */
+	size_t n_records;
+};
+/* n: at most CFS_HEADS_MAX. 0: every entry has its result; on error there is nothing to free. */
+int cfs_meta_read_heads(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_head *heads,
+			size_t n);
 /* Allocates slice ids from a local batch; one round trip per 4096 ids. */
 int cfs_meta_new_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t *ret_id);
 /*

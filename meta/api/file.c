@@ -22,6 +22,14 @@ static void hint_compact(struct cfs_meta *m, cfs_ino_t ino, uint32_t indx, bool 
 		m->hooks.compact(m->hooks.arg, ino, indx, force);
 }
 
+static void clear_head(struct cfs_head *h)
+{
+	h->err = 0;
+	h->named = false;
+	h->records = NULL;
+	h->n_records = 0;
+}
+
 ssize_t cfs_meta_read_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			    uint32_t indx, struct cfs_slice **ret)
 {
@@ -40,6 +48,27 @@ int cfs_meta_open_file(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 {
 	return (int)CFS_CALL(c, m, CFS_META_OP_open, ctx,
 			     m->eng->ops->open_file(m->eng, c.ctx, ino, ret, ret_recs, ret_n));
+}
+
+int cfs_meta_read_heads(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_head *heads,
+			size_t n)
+{
+	size_t i;
+	int r;
+
+	if (n > CFS_HEADS_MAX)
+		return -EINVAL;
+	if (!n)
+		return 0;
+	for (i = 0; i < n; i++)
+		clear_head(&heads[i]);
+	r = (int)CFS_CALL(c, m, CFS_META_OP_read_chunk, ctx,
+			  m->eng->ops->read_heads(m->eng, c.ctx, heads, n));
+	for (i = 0; r < 0 && i < n; i++) {
+		free(heads[i].records);
+		clear_head(&heads[i]);
+	}
+	return r;
 }
 
 int cfs_meta_new_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t *ret_id)

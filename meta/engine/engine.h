@@ -212,6 +212,8 @@ struct cfs_engine_ops {
 	/* As cfs_meta_open_file. */
 	int (*open_file)(CFS_ENG, CFS_CTX, cfs_ino_t ino, struct cfs_attr *ret,
 			 struct cfs_slice **ret_recs, ssize_t *ret_n);
+	/* As cfs_meta_read_heads; the results are zeros before. On error they are freed by the core. */
+	int (*read_heads)(CFS_ENG, CFS_CTX, struct cfs_head *heads, size_t n);
 	/* *ret_records: how many records the chunk has afterwards. */
 	int (*commit_slice)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t indx,
 			    const struct cfs_slice *s, struct timespec mtime, struct cfs_attr *ret,
@@ -419,7 +421,7 @@ extern const struct cfs_engine_ops cfs_engine_sqlite;
 	X(create) X(upgrade) X(get_setting) X(put_setting) X(destroy) X(add_counter) \
 	X(get_counters) X(clock) X(claim_job) X(new_session) X(refresh_session) X(resume_session) \
 	X(clean_session) X(each_session) X(getattr) X(readlink) X(trash_dir) X(each_parent) \
-	X(read_chunk) X(open_file) X(truncate) X(fallocate) X(copy_range) X(compact_chunk) \
+	X(read_chunk) X(open_file) X(read_heads) X(truncate) X(fallocate) X(copy_range) X(compact_chunk) \
 	X(end_sustained) X(each_delfile) X(delete_chunk) X(drop_delfile) X(each_dead_slice) X(orphan_slice) \
 	X(drop_slice) X(expire_delayed) X(each_slice) X(getxattr) X(listxattr) X(setxattr) \
 	X(removexattr) X(get_acl) X(put_acl) X(set_acl_id) X(flock) X(setlk) X(getlk) \

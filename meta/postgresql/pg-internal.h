@@ -19,8 +19,8 @@
 #include "meta/engine/optimistic.h"
 #include "meta/sql/sql-internal.h"
 
-#define PG_MAX_PARAMS 24
-#define PG_QUEUE_MAX  1100 /* a batch of rows that are loaded is one exchange */
+#define PG_MAX_PARAMS CFS_HEADS_MAX /* the longest statement's */
+#define PG_QUEUE_MAX  1100	    /* a batch of rows that are loaded is one exchange */
 
 /* Statements besides those of statements.h. */
 enum pg_stmt_id {

@@ -84,6 +84,47 @@ int rds_op_open_file(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	return r;
 }
 
+static void head_reply(struct cfs_head *h, const redisReply *attr, const redisReply *list,
+		       const redisReply *name)
+{
+	cfs_ino_t ino;
+	uint8_t type;
+
+	if (rds_is_nil(attr)) {
+		h->err = -ENOENT;
+		return;
+	}
+	h->err = rds_attr_reply(attr, &h->attr);
+	if (h->err == 0)
+		h->err = rds_records_reply(list, h->ino, 0, &h->records);
+	if (h->err == 0)
+		h->n_records = list->elements;
+	h->named = h->parent && rds_is_bytes(name) &&
+		   rds_entry_decode(name->str, name->len, &type, &ino) == 0 && ino == h->ino;
+}
+
+/* The server carries the commands out in their order, so attributes come before records. */
+int rds_op_read_heads(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_head *heads,
+		      size_t n)
+{
+	struct rds_request q;
+	size_t i;
+	int r;
+
+	rds_begin(&q, e);
+	for (i = 0; i < n; i++) {
+		rds_command(&q, "sk", "GET", "i", heads[i].ino);
+		rds_command(&q, "scss", "LRANGE", heads[i].ino, (uint32_t)0, "0", "-1");
+		rds_command(&q, "skb", "HGET", "d", heads[i].parent,
+			    heads[i].parent ? heads[i].name : "", heads[i].name_len);
+	}
+	r = rds_run(&q, ctx, CFS_META_OP_read_chunk);
+	for (i = 0; !r && i < n; i++)
+		head_reply(&heads[i], q.reply[3 * i], q.reply[3 * i + 1], q.reply[3 * i + 2]);
+	rds_end(&q);
+	return r;
+}
+
 /* ---- changes ---- */
 
 /* Names of a file in one directory whose usage is counted; a record of more is damaged. */

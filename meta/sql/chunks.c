@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/bytes.h"
 #include "base/log.h"
@@ -131,6 +132,68 @@ int sql_op_open_file(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t 
 	*ret_recs = a.recs;
 	*ret_n = a.n;
 	return 0;
+}
+
+struct read_heads {
+	struct cfs_head *v;
+	size_t n;
+};
+
+/* The current row of SQL_read_heads. A damaged volume may have several for one file. */
+static void read_head(struct sql_conn *c, struct cfs_head *h)
+{
+	const int col = SQL_NODE_COLUMNS;
+	size_t records_len, name_len;
+	const void *p;
+
+	if (h->err == -ENOENT) {
+		sql_node_columns(c, SQL_read_heads, 0, &h->attr);
+		p = sql_blob(c, SQL_read_heads, col + 1, &records_len);
+		h->err = sql_decode_records(p, records_len, h->ino, 0, &h->records, &h->n_records);
+	}
+	p = sql_blob(c, SQL_read_heads, col + 3, &name_len);
+	if (h->parent && (cfs_ino_t)sql_int(c, SQL_read_heads, col + 2) == h->parent &&
+	    name_len == h->name_len && !memcmp(p, h->name, name_len))
+		h->named = true;
+}
+
+static int read_heads(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+#define INO(i)	(int64_t) a->v[(i) < a->n ? (i) : 0].ino
+#define INOS(i) INO(i), INO(i + 1), INO(i + 2), INO(i + 3)
+	struct read_heads *a = arg;
+	cfs_ino_t ino;
+	size_t i;
+	int r;
+
+	(void)ctx;
+	for (i = 0; i < a->n; i++) {
+		free(a->v[i].records);
+		a->v[i].records = NULL;
+		a->v[i].n_records = 0;
+		a->v[i].named = false;
+		a->v[i].err = -ENOENT;
+	}
+	r = sql_query(c, SQL_read_heads, "iiiiiiiiiiiiiiiiiiiiiiiiiiiiiiii", INOS(0), INOS(4),
+		      INOS(8), INOS(12), INOS(16), INOS(20), INOS(24), INOS(28));
+	while (r >= 0 && (r = sql_next(c, SQL_read_heads)) > 0) {
+		ino = (cfs_ino_t)sql_int(c, SQL_read_heads, SQL_NODE_COLUMNS);
+		for (i = 0; i < a->n; i++) {
+			if (a->v[i].ino == ino)
+				read_head(c, &a->v[i]);
+		}
+	}
+	return r;
+#undef INOS
+#undef INO
+}
+
+int sql_op_read_heads(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_head *heads,
+		      size_t n)
+{
+	struct read_heads a = {.v = heads, .n = n};
+
+	return sql_read(sql_db(e), ctx, CFS_META_OP_read_chunk, read_heads, &a);
 }
 
 /* ---- changing ---- */

@@ -127,6 +127,12 @@ SQL(put_delfile, "INSERT {OR_IGNORE} INTO {delfile}(inode,length,expire) VALUES(
 SQL(get_chunk, "SELECT slices FROM {chunk} WHERE inode=? AND indx=?")
 SQL(open_file, "SELECT {NODE},c.slices FROM {node} n "
 	       "LEFT JOIN {chunk} c ON c.inode=n.inode AND c.indx=0 WHERE n.inode=?")
+/* A file of several names has parent 0. */
+SQL(read_heads,
+    "SELECT {NODE},n.inode,c.slices,e.parent,e.name FROM {node} n "
+    "LEFT JOIN {chunk} c ON c.inode=n.inode AND c.indx=0 "
+    "LEFT JOIN {edge} e ON e.inode=n.inode AND e.parent=n.parent "
+    "WHERE n.inode IN (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)")
 SQL(lock_chunk, "SELECT slices FROM {chunk} WHERE inode=? AND indx=?{FOR_UPDATE}")
 SQL(any_chunk, "SELECT indx,slices FROM {chunk} WHERE inode=? LIMIT 1{FOR_UPDATE}")
 SQL(set_chunk, "UPDATE {chunk} SET slices=? WHERE inode=? AND indx=?")

@@ -356,14 +356,23 @@ static void file_data(struct cfs_engine *e, const struct cfs_ctx *c, uint8_t whi
 {
 	const struct cfs_engine_ops *ops = e->ops;
 	const struct cfs_copy_range copy = {.src = INO, .dst = 6, .len = 4096};
+	struct cfs_head heads[2] = {{.ino = INO, .parent = DIR, .name = "f", .name_len = 1},
+				    {.ino = 6}};
 	struct cfs_slice *v = NULL;
 	ssize_t n;
+	size_t i;
 
 	switch (which) {
 	case 0:
 		n = ops->read_chunk(e, c, INO, 0, &v);
 		touch(v, n > 0 ? (size_t)n * sizeof(*v) : 0);
 		free(v);
+		n = ops->read_heads(e, c, heads, 2);
+		for (i = 0; i < 2; i++) {
+			if (n == 0)
+				touch(heads[i].records, heads[i].n_records * sizeof(*v));
+			free(heads[i].records);
+		}
 		break;
 	case 1:
 		ops->commit_slice(e, c, INO, 0, &slice, now, &o->attr, &o->records, &o->usage);

@@ -4,6 +4,7 @@
  * records are compared byte for byte.
  */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "conformance.h"
 
@@ -260,6 +261,75 @@ static void test_copy_chunks(void **state)
 	assert_true(slice_deleted(id2));
 }
 
+static uint64_t chunk_round_trips(void)
+{
+	struct cfs_meta_stats st;
+
+	cfs_meta_stats(vol.m, &st);
+	return st.op[CFS_META_OP_read_chunk].round_trips;
+}
+
+/* Directory read-ahead opens files by what it is told here. */
+static void test_heads(void **state)
+{
+	cfs_ino_t d = test_dir("heads"), other = test_dir("heads-other"), f = make_file(d, "f");
+	cfs_ino_t empty = make_file(d, "empty"), late = make_file(d, "late"), tied, moved;
+	struct cfs_head v[CFS_HEADS_MAX + 1] = {0};
+	struct cfs_ctx c = as_root();
+	struct cfs_attr a;
+	uint64_t id, trips;
+	size_t i;
+
+	id = write_at(f, 10, 20);
+	write_at(f, CHUNK, 5);
+	write_at(late, CHUNK, 5);
+	tied = make_file(d, "tied");
+	OK(cfs_meta_link(vol.m, &c, tied, other, "tie", 3, &a));
+	v[0].ino = d; /* prepares the statement */
+	OK(cfs_meta_read_heads(vol.m, &c, v, 1));
+	moved = make_file(d, "moved");
+	v[0] = (struct cfs_head){.ino = f, .parent = d, .name = "f", .name_len = 1};
+	v[1] = (struct cfs_head){.ino = 1ULL << 40, .parent = d, .name = "f", .name_len = 1};
+	v[2] = (struct cfs_head){.ino = empty, .parent = d, .name = "emptx", .name_len = 5};
+	v[3] = (struct cfs_head){.ino = late};
+	v[4] = (struct cfs_head){.ino = tied};
+	v[5] = (struct cfs_head){.ino = moved, .parent = other, .name = "moved", .name_len = 5};
+	v[6] = v[0];
+	trips = chunk_round_trips();
+	OK(cfs_meta_read_heads(vol.m, &c, v, 7));
+	assert_int_equal(chunk_round_trips(), trips + 1);
+	for (i = 0; i < 7; i += 6) {
+		const struct cfs_slice want = {10, id, 20, 0, 20};
+
+		assert_int_equal(v[i].err, 0);
+		assert_true(v[i].named);
+		assert_int_equal(v[i].attr.length, CHUNK + 5);
+		assert_int_equal(v[i].attr.parent, d);
+		assert_string_equal(hex(v[i].records, v[i].n_records), hex(&want, 1));
+		free(v[i].records);
+	}
+	assert_int_equal(v[1].err, -ENOENT);
+	for (i = 2; i < 6; i++) {
+		assert_int_equal(v[i].err, 0);
+		assert_false(v[i].named);
+		assert_int_equal(v[i].n_records, 0);
+		assert_null(v[i].records);
+	}
+	assert_int_equal(v[3].attr.length, CHUNK + 5);
+	assert_int_equal(v[4].attr.nlink, 2);
+	for (i = 0; i <= CFS_HEADS_MAX; i++)
+		v[i] = (struct cfs_head){.ino = i % 2 ? f : empty};
+	trips = chunk_round_trips();
+	OK(cfs_meta_read_heads(vol.m, &c, v, CFS_HEADS_MAX));
+	assert_int_equal(chunk_round_trips(), trips + 1);
+	for (i = 0; i < CFS_HEADS_MAX; i++) {
+		assert_int_equal(v[i].n_records, i % 2);
+		free(v[i].records);
+	}
+	assert_int_equal(cfs_meta_read_heads(vol.m, &c, v, CFS_HEADS_MAX + 1), -EINVAL);
+	OK(cfs_meta_read_heads(vol.m, &c, v, 0));
+}
+
 static void test_two_writers(void **state)
 {
 	cfs_ino_t d = test_dir("two-writers"), f = make_file(d, "f");
@@ -279,4 +349,4 @@ static void test_two_writers(void **state)
 
 TEST_LIST(data, T(test_commit), T(test_open_file), T(test_commit_errors), T(test_truncate),
 	  T(test_truncate_chunks), T(test_truncate_huge), T(test_fallocate), T(test_copy_range),
-	  T(test_copy_chunks), T(test_two_writers));
+	  T(test_copy_chunks), T(test_heads), T(test_two_writers));

@@ -77,14 +77,14 @@ static size_t hash_ino(cfs_ino_t ino)
 }
 
 /* FNV-1a: names are short and most of the cost is the miss that follows. */
-static size_t hash_name(cfs_ino_t parent, const char *name, size_t len)
+uint64_t cache_hash_name(cfs_ino_t parent, const char *name, size_t len)
 {
 	uint64_t h = 0xcbf29ce484222325ULL ^ parent;
 	size_t i;
 
 	for (i = 0; i < len; i++)
 		h = (h ^ (uint8_t)name[i]) * 0x100000001b3ULL;
-	return hash_ino(h);
+	return h;
 }
 
 static uint64_t next_seq(struct cache *c)
@@ -215,7 +215,7 @@ void cache_forget(struct cache *c, cfs_ino_t ino)
 static struct name_set *name_set(struct cache *c, cfs_ino_t parent, const char *name, size_t len,
 				 pthread_mutex_t **ret_lock)
 {
-	size_t i = hash_name(parent, name, len) % CACHE_NAME_SETS;
+	size_t i = hash_ino(cache_hash_name(parent, name, len)) % CACHE_NAME_SETS;
 
 	*ret_lock = &c->locks[i % CACHE_LOCKS];
 	return &c->names[i];

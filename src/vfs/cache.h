@@ -67,6 +67,8 @@ void cache_put_name(struct cache *c, uint64_t seq, uint64_t expire_ms, cfs_ino_t
 void cache_name_changed(struct cache *c, uint64_t seq, uint64_t expire_ms, cfs_ino_t parent,
 			const char *name, size_t len, cfs_ino_t ino);
 
+uint64_t cache_hash_name(cfs_ino_t parent, const char *name, size_t len);
+
 /* Stores the ctime of an open; true when the previous open saw the same. */
 bool cache_opened(struct cache *c, cfs_ino_t ino, struct timespec ctime);
 

@@ -8,6 +8,8 @@
 
 #include "vfs-internal.h"
 
+#define LISTED_AT_ONCE 1000
+
 /* Caches count from the moment the engine is asked, in milliseconds. */
 static uint64_t to_ms(uint64_t ns)
 {
@@ -150,6 +152,53 @@ static bool cached_lookup(struct cfs_vfs *v, cfs_ino_t parent, const char *name,
 	return cache_get_attr(&v->cache, ret->ino, now_ms, &ret->attr, &ret->attr_ms);
 }
 
+struct new_dir_listing {
+	struct newdirs *dirs;
+	cfs_ino_t dir;
+	bool foreign;
+};
+
+static int compare_name(void *arg, const struct cfs_dirent *e)
+{
+	struct new_dir_listing *l = arg;
+
+	l->foreign = !newdirs_knows(l->dirs, l->dir, e->name, e->name_len);
+	return l->foreign;
+}
+
+/* True: all names in the directory are of this mount. */
+static bool list_new_dir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t dir)
+{
+	struct new_dir_listing l = {.dirs = &v->newdirs, .dir = dir};
+	uint64_t began_ms = cfs_now_ms();
+	struct cfs_cursor cursor = {0};
+	int r;
+
+	do
+		r = cfs_meta_readdir(v->conf.meta, ctx, dir, false, LISTED_AT_ONCE, &cursor,
+				     compare_name, &l);
+	while (r == 0 && !l.foreign);
+	if (r == 1 && !l.foreign) {
+		newdirs_listed(&v->newdirs, dir, began_ms);
+		return true;
+	}
+	newdirs_forget(&v->newdirs, dir);
+	return false;
+}
+
+static bool is_absent(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t dir, const char *name,
+		      size_t len, uint64_t now_ms)
+{
+	enum newdirs_answer answer;
+
+	/* Permission to search the directory would have to be checked here. */
+	if (ctx->check || (len == 2 && !memcmp(name, "..", 2)))
+		return false;
+	answer = newdirs_lookup(&v->newdirs, dir, name, len, now_ms);
+	return answer == NEWDIRS_ABSENT || (answer == NEWDIRS_LIST && list_new_dir(v, ctx, dir) &&
+					    !newdirs_knows(&v->newdirs, dir, name, len));
+}
+
 /* The inode of a file handle (open_by_handle_at(2)): any inode, not only a directory. */
 static int lookup_self(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		       struct cfs_vfs_entry *ret)
@@ -185,6 +234,8 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 	if (len == 1 && name[0] == '.')
 		return lookup_self(v, ctx, parent, ret);
 	if (!cached_lookup(v, parent, name, len, now_ms, ret) || !may_search(v, ctx, parent)) {
+		if (is_absent(v, ctx, parent, name, len, now_ms))
+			return -ENOENT;
 		seq = cache_seq(&v->cache);
 		r = cfs_meta_lookup(v->conf.meta, ctx, parent, name, len, &e);
 		if (r < 0)
@@ -208,6 +259,7 @@ int cfs_vfs_lookup(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 void cfs_vfs_forget(struct cfs_vfs *v, cfs_ino_t ino)
 {
 	cache_forget(&v->cache, ino_in(v, ino));
+	newdirs_forget(&v->newdirs, ino_in(v, ino));
 	removed_dir_forget(v, ino_in(v, ino));
 }
 
@@ -447,6 +499,7 @@ int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mkn
 	*ret = (struct cfs_vfs_entry){0};
 	if (name_is_reserved(v, in.parent, req->name, req->name_len))
 		return -EEXIST;
+	newdirs_add(&v->newdirs, in.parent, in.name, in.name_len);
 	*ret_before = replay_made(v, ctx, in.parent, in.name, in.name_len, recorded_ino(ctx), &e);
 	r = *ret_before ? 0 : cfs_meta_mknod(v->conf.meta, ctx, &in, &e);
 	if (r < 0 && r != -EEXIST)
@@ -459,6 +512,8 @@ int make_node(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_mkn
 	};
 	if (r < 0)
 		return r;
+	if (e.attr.type == CFS_TYPE_DIR && !*ret_before)
+		newdirs_made(&v->newdirs, e.ino);
 	directory_changed(v, in.parent, seq, asked_ns, &dir);
 	cache_put_attr(&v->cache, seq, now_ms, e.ino, &e.attr);
 	cache_name_changed(&v->cache, seq, now_ms + ret->entry_ms, in.parent, in.name, in.name_len,
@@ -485,6 +540,7 @@ int cfs_vfs_link(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cf
 	parent = ino_in(v, parent);
 	if (ino_is_special(ino) || name_is_reserved(v, parent, name, len))
 		return -EPERM;
+	newdirs_add(&v->newdirs, parent, name, len);
 	r = cfs_meta_link(v->conf.meta, ctx, ino, parent, name, len, &ret->attr);
 	r = replay_linked(v, ctx, r, ino, parent, name, len, &ret->attr);
 	if (r == -ENOENT) /* either of the two */
@@ -512,6 +568,7 @@ static void removed(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct c
 	if (what->outcome == CFS_REMOVED_NONE)
 		return;
 	cache_changed(&v->cache, 0, 0, what->ino, NULL);
+	newdirs_forget(&v->newdirs, what->ino);
 	if (what->outcome != CFS_REMOVED_SUSTAINED)
 		return;
 	n = vnode_find(v, what->ino);
@@ -573,6 +630,7 @@ int cfs_vfs_remove(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t paren
 void cfs_vfs_name_changed(struct cfs_vfs *v, cfs_ino_t parent, const char *name, size_t len)
 {
 	parent = ino_in(v, parent);
+	newdirs_add(&v->newdirs, parent, name, len);
 	directory_changed(v, parent, 0, 0, NULL);
 	cache_name_changed(&v->cache, 0, 0, parent, name, len, 0);
 }
@@ -640,6 +698,9 @@ int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cf
 		return r;
 	if (!(in.flags & CFS_RENAME_EXCHANGE))
 		replay_record_target(v, ctx, &in);
+	else
+		newdirs_add(&v->newdirs, in.src_parent, in.src_name, in.src_len);
+	newdirs_add(&v->newdirs, in.dst_parent, in.dst_name, in.dst_len);
 	r = replay_renamed(v, ctx, cfs_meta_rename(v->conf.meta, ctx, &in, &res), &in);
 	if (r == 0) {
 		directory_changed(v, in.src_parent, 0, 0, NULL);

@@ -71,6 +71,8 @@ static const struct cfs_metric metrics[] = {
 	M("attr_cache_misses_total", "Attributes asked of the metadata", cache.stats.attr_misses),
 	M("entry_cache_hits_total", "Names answered from memory", cache.stats.entry_hits),
 	M("entry_cache_misses_total", "Names asked of the metadata", cache.stats.entry_misses),
+	M("new_dir_absent_total", "Absent names of new directories answered from memory",
+	  newdirs.hits),
 };
 
 const struct cfs_metric_table cfs_vfs_metrics = CFS_METRIC_TABLE(metrics);

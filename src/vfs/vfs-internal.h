@@ -9,6 +9,7 @@
 #include "base/table.h"
 #include "base/workers.h"
 #include "cache.h"
+#include "newdirs.h"
 
 /*
  * An inode that is open on this mount, or about to be. Reference counted without a lock; the last
@@ -167,6 +168,7 @@ struct cfs_vfs {
 	struct cfs_table *removed_dirs; /* directories, removed-dirs.c */
 	struct handles handles;
 	struct cache cache;
+	struct newdirs newdirs;
 	struct access_log log;
 	struct slow_list slow;
 	struct watchdog watchdog;

@@ -31,9 +31,13 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 	r = cache_init(&v->cache, v->conf.attr_timeout_ms);
 	if (r < 0)
 		goto free_vfs;
-	r = handles_init(&v->handles, conf->handoff);
+	r = newdirs_init(&v->newdirs,
+			 CFS_MIN(v->conf.entry_timeout_ms, v->conf.dir_entry_timeout_ms));
 	if (r < 0)
 		goto free_cache;
+	r = handles_init(&v->handles, conf->handoff);
+	if (r < 0)
+		goto free_newdirs;
 	r = access_log_init(&v->log);
 	if (r < 0)
 		goto free_handles;
@@ -60,6 +64,8 @@ free_log:
 	access_log_fini(&v->log);
 free_handles:
 	handles_fini(&v->handles);
+free_newdirs:
+	newdirs_fini(&v->newdirs);
 free_cache:
 	cache_fini(&v->cache);
 free_vfs:
@@ -127,6 +133,7 @@ void cfs_vfs_destroy(struct cfs_vfs *v)
 	slow_fini(&v->slow);
 	access_log_fini(&v->log);
 	handles_fini(&v->handles);
+	newdirs_fini(&v->newdirs);
 	cache_fini(&v->cache);
 	free(v);
 }

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import errno
 import hashlib
+import itertools
 import os
 import pathlib
 import random
@@ -42,6 +43,59 @@ def judge(volume, mounts):
     url = volume.url
     found, _ = cachefs_check.check(url, str(volume.bucket), cachefs_check.Options(unmounted=True))
     assert not found, "\n".join("%s: %s" % f for f in found[:20])
+
+
+# ---------------------------------------------------------------- a directory that one has just made
+
+
+def make_names(mount, directory, prefix, until):
+    """Files, as an archive is unpacked."""
+    for i in itertools.count():
+        if until():
+            return
+        with open(mount / directory / ("%s%d" % (prefix, i)), "x"):
+            pass
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_names_in_a_new_directory(ws, engine):
+    """Its maker answers absent names from memory. Names of the other mount are missed for a second at
+    most, never overwritten, and seen by a program that waits for them."""
+    v = engine_volume(ws, engine)
+    a, b = v.mount(), v.mount()
+
+    def new(directory):
+        os.mkdir(a / directory)
+        before = a.stat("new_dir_absent_total")
+        deadline = time.monotonic() + 20 * SLOW
+
+        def answered():
+            assert time.monotonic() < deadline, "every name is looked up"
+            return a.stat("new_dir_absent_total") > before
+
+        make_names(a, directory, "file", answered)
+
+    new("made")
+    (b / "made" / "theirs").write_text("b")
+    with open(a / "made" / "theirs", "a+") as f:  # O_CREAT
+        f.seek(0)
+        assert f.read() == "b"
+    os.mkdir(b / "made" / "dir")
+    with pytest.raises(FileExistsError):
+        os.mkdir(a / "made" / "dir")
+    assert (a / "made" / "dir").is_dir()
+
+    new("awaited")
+    (b / "awaited" / "theirs").write_text("b")
+    found = [os.path.exists(a / "awaited" / "theirs") for _ in range(3)]
+    assert found[-1], found
+
+    new("filled")
+    (b / "filled" / "theirs").write_text("b")
+    end = time.monotonic() + 1  # trust lasts no longer
+    make_names(a, "filled", "more", lambda: time.monotonic() > end)
+    assert os.path.exists(a / "filled" / "theirs")
+    judge(v, (a, b))
 
 
 # ---------------------------------------------------------------- random work from both sides

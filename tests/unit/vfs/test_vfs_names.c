@@ -283,6 +283,102 @@ static void changes_of_names_are_seen_at_once(void **state)
 	assert_int_equal(cfs_vfs_mknod(vfs, &c, &req, &e), -EEXIST);
 }
 
+/* ---- names in a new directory ---- */
+
+static void make_in(cfs_ino_t dir, const char *name, uint8_t type, int want)
+{
+	struct cfs_mknod req = {.parent = dir, .name = name, .name_len = 6, .type = type};
+	struct cfs_vfs_entry e;
+	struct cfs_ctx c = ctx();
+
+	assert_int_equal(cfs_vfs_mknod(vfs, &c, &req, &e), want);
+}
+
+static int look_in(cfs_ino_t dir, const char *name)
+{
+	struct cfs_vfs_entry e;
+	struct cfs_ctx c = ctx();
+
+	return cfs_vfs_lookup(vfs, &c, dir, name, strlen(name), &e);
+}
+
+/* Number 0, with file 1; file 2 is absent by a listing. */
+static cfs_ino_t new_dir(void)
+{
+	make_in(CFS_ROOT_INO, "f00000", CFS_TYPE_DIR, 0);
+	make_in(FIRST_INO, "f00001", CFS_TYPE_FILE, 0);
+	assert_int_equal(look_in(FIRST_INO, "f00002"), -ENOENT);
+	return FIRST_INO;
+}
+
+/* Without it: each file of an unpacked archive costs two round trips instead of one. */
+static void absent_names_of_a_new_directory_are_known(void **state)
+{
+	cfs_ino_t dir;
+	char name[16];
+	int i, calls;
+
+	start(60000, 0);
+	dir = new_dir();
+	calls = meta.calls;
+	for (i = 2; i < 50; i++) {
+		snprintf(name, sizeof(name), "f%05d", i);
+		assert_int_equal(look_in(dir, name), -ENOENT);
+		make_in(dir, name, CFS_TYPE_FILE, 0);
+		assert_int_equal(look_in(dir, name), 0);
+	}
+	assert_int_equal(meta.calls, calls);
+	/* Handles of files need both. */
+	assert_int_equal(look_in(dir, "."), 0);
+	meta.dir_asked = 0;
+	look_in(dir, "..");
+	assert_int_equal(meta.dir_asked, dir);
+}
+
+/* Without it: a file that another mount puts into the directory can be seen by its maker only. */
+static void names_of_other_mounts_end_that(void **state)
+{
+	cfs_ino_t dir;
+	uint64_t now;
+
+	start(20, 0);
+	dir = new_dir();
+	meta.exists[40] = true;
+	make_in(dir, "f00003", CFS_TYPE_FILE, 0);
+	for (now = cfs_now_ms(); cfs_now_ms() < now + 21;)
+		sched_yield();
+	assert_int_equal(look_in(dir, "f00004"), -ENOENT); /* lists */
+	assert_int_equal(look_in(dir, "f00040"), 0);
+	meta.exists[41] = true;
+	assert_int_equal(look_in(dir, "f00041"), 0);
+}
+
+/* Without it: mkdir -p fails in a directory in which two mounts work. */
+static void a_name_that_could_not_be_made_is_looked_up(void **state)
+{
+	cfs_ino_t dir;
+
+	start(60000, 0);
+	dir = new_dir();
+	meta.exists[40] = true;
+	make_in(dir, "f00040", CFS_TYPE_FILE, -EEXIST);
+	assert_int_equal(look_in(dir, "f00040"), 0);
+}
+
+/* Without it: memory of the mount has directories that the kernel has forgotten. */
+static void a_forgotten_new_directory_is_asked_for(void **state)
+{
+	cfs_ino_t dir;
+	int calls;
+
+	start(60000, 0);
+	dir = new_dir();
+	cfs_vfs_forget(vfs, dir);
+	calls = meta.calls;
+	assert_int_equal(look_in(dir, "f00002"), -ENOENT);
+	assert_int_equal(meta.calls, calls + 1);
+}
+
 /* ---- roots ---- */
 
 /* Without it: a subdirectory mount lets its users climb into the rest of the volume. */
@@ -359,6 +455,10 @@ int main(void)
 		cmocka_unit_test_teardown(a_slow_lookup_does_not_shorten_a_file, stop),
 		cmocka_unit_test_teardown(a_close_shows_no_old_attributes, stop),
 		cmocka_unit_test_teardown(changes_of_names_are_seen_at_once, stop),
+		cmocka_unit_test_teardown(absent_names_of_a_new_directory_are_known, stop),
+		cmocka_unit_test_teardown(names_of_other_mounts_end_that, stop),
+		cmocka_unit_test_teardown(a_name_that_could_not_be_made_is_looked_up, stop),
+		cmocka_unit_test_teardown(a_forgotten_new_directory_is_asked_for, stop),
 		cmocka_unit_test_teardown(nothing_is_above_the_root_of_a_subdirectory, stop),
 		cmocka_unit_test_teardown(any_inode_is_found_as_its_own_dot, stop),
 		cmocka_unit_test_teardown(flags_of_an_inode_that_is_gone, stop),

@@ -177,6 +177,8 @@ int cfs_meta_readdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t di
 	meta.calls++;
 	if ((int)limit > meta.max_limit)
 		meta.max_limit = (int)limit;
+	if (dir >= FIRST_INO)
+		i = (int)(dir - FIRST_INO) + 1;
 	if (cursor->len)
 		memcpy(&i, cursor->key, sizeof(i));
 	for (i = i < 0 ? FILES : i; i < FILES && n < limit; i++) {

@@ -20,7 +20,10 @@
 #define FILES	  6000
 #define FIRST_INO 1000
 
-/* One directory, files named "f%05u" with inode FIRST_INO + number. */
+/*
+ * Files named "f%05u" with inode FIRST_INO + number. Look-ups find them in any directory; a listing
+ * of one that is such a file itself has those of larger numbers.
+ */
 extern struct engine {
 	pthread_mutex_t lock;
 	bool exists[FILES], sustained[FILES];

@@ -131,7 +131,8 @@ bool mounted_is_dead(const char *point)
 		kill(pid, SIGKILL);
 	if (pid > 0)
 		waitpid(pid, NULL, answered ? 0 : WNOHANG);
-	return answered && err == ENOTCONN;
+	/* ECONNABORTED: the connection ended while the question was on its way. */
+	return answered && (err == ENOTCONN || err == ECONNABORTED);
 }
 
 int mounted_resolve(const char *path, char *buf, size_t size)

@@ -5,10 +5,11 @@ that needs repair, or programs that hang on the dead mount."""
 import os
 import random
 import signal
+import tempfile
 
 import pytest
 
-from cachefs import SLOW, wait_until
+from cachefs import SLOW, children, tool, wait_until
 from syscalls import data, read, write
 
 # writes files, prints a name when its data is promised
@@ -188,6 +189,35 @@ def test_dead_mount_can_be_mounted_over(ws, volume, command):
     assert r.returncode == 0 and r.stderr.count("dead mount") == 1, r.stderr
     with open("/proc/self/mountinfo", errors="surrogateescape") as f:
         assert f.read().count(" %s " % dead.path) == 1
+    assert read(dead / "f") == b"x"
+    ws.run("cachefs", "umount", dead.path, check=True)
+
+
+def asks(pid):
+    try:
+        with open("/proc/%d/stack" % pid) as f:
+            return "fuse_statfs" in f.read()
+    except OSError:
+        return False
+
+
+def test_mount_that_dies_while_it_is_asked(ws, volume):
+    """The question whether it is dead is under way when its processes end."""
+    crashed(volume)
+    dead = volume.mount("no-supervise")
+    write(dead / "f", b"x")
+    os.kill(dead.pid(), signal.SIGSTOP)
+    with tempfile.TemporaryFile("w+") as err:
+        p = ws.popen([tool("cachefs"), "mount", volume.url, str(dead.path)], stderr=err)
+        try:
+            wait_until(lambda: any(map(asks, children(p.pid))), 20, "the question")
+        finally:
+            dead.kill_all()
+            dead.ended = True
+        p.wait(20 * SLOW)
+        err.seek(0)
+        text = err.read()
+    assert p.returncode == 0 and text.count("dead mount") == 1, text
     assert read(dead / "f") == b"x"
     ws.run("cachefs", "umount", dead.path, check=True)
 

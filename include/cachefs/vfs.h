@@ -224,8 +224,8 @@ int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 		  bool append, const struct iovec *src, int n_src, uint64_t *ret_off);
 /*
  * Called before a user changes content who may not keep these bits: clears setuid, and setgid where
- * the group may execute the file. Calls the engine only for a file that is known to have them. 1:
- * they were cleared, and the mode that the kernel caches is outdated.
+ * the group may execute the file or the user is not in it. Calls the engine only for a file that is
+ * known to have them. 1: they were cleared, and the mode that the kernel caches is outdated.
  */
 int cfs_vfs_drop_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh);
 /* One of possibly many descriptors is closed; drops lock_owner's POSIX locks. */

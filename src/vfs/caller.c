@@ -3,17 +3,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/bytes.h"
 #include "vfs-internal.h"
 
 #define GROUPS_MAX    1024 /* of one process; further groups give no rights */
 #define GROUPS_AGE_MS 1000
+#define CAP_FSETID    4 /* capabilities(7) */
 
-/* The supplementary groups of the process that this thread looked up last. */
+/* The supplementary groups of the process that this thread looked up last, and its capabilities. */
 static _Thread_local struct {
 	pid_t pid;
-	uint64_t until_ms;
+	uint64_t until_ms, caps;
 	size_t n;
 	gid_t id[GROUPS_MAX];
 } groups;
@@ -31,7 +33,7 @@ static void parse_groups(char *p)
 	}
 }
 
-/* A process that is gone, or invisible from here, has none. */
+/* A process that is gone, or invisible from here, has no groups and all capabilities. */
 static void read_groups(pid_t pid)
 {
 	char path[32], *line = NULL;
@@ -40,14 +42,17 @@ static void read_groups(pid_t pid)
 
 	groups.pid = pid;
 	groups.n = 0;
+	groups.caps = UINT64_MAX;
 	groups.until_ms = cfs_now_ms() + GROUPS_AGE_MS;
 	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
 	in = fopen(path, "re");
 	if (!in)
 		return;
 	while (getline(&line, &size, in) > 0) {
-		if (!strncmp(line, "Groups:", 7)) {
+		if (!strncmp(line, "Groups:", 7))
 			parse_groups(line + 7);
+		if (!strncmp(line, "CapEff:", 7)) {
+			groups.caps = strtoull(line + 7, NULL, 16);
 			break;
 		}
 	}
@@ -61,6 +66,36 @@ void caller_groups(struct cfs_ctx *ctx, bool fresh)
 		read_groups(ctx->pid);
 	ctx->groups = groups.id;
 	ctx->n_groups = groups.n;
+}
+
+static bool in_group(const struct cfs_ctx *ctx, uint32_t gid)
+{
+	struct cfs_ctx with = *ctx;
+
+	if (!ctx->check || ctx->groups) /* a squashed caller has none */
+		caller_groups(&with, true);
+	return cfs_ctx_in_group(&with, gid);
+}
+
+bool caller_keeps_set_id(const struct cfs_ctx *ctx)
+{
+	struct cfs_ctx with = *ctx;
+
+	if (ctx->uid != 0)
+		return false;
+	caller_groups(&with, true);
+	return groups.caps >> CAP_FSETID & 1;
+}
+
+uint32_t dropped_set_id(const struct cfs_ctx *ctx, const struct cfs_attr *attr)
+{
+	const uint16_t mode = attr->mode;
+
+	if (attr->type == CFS_TYPE_DIR || !(mode & (S_ISUID | S_ISGID)))
+		return 0;
+	if ((mode & S_ISGID) && !(mode & S_IXGRP) && !in_group(ctx, attr->gid))
+		return CFS_SET_KILL_SUID | CFS_SET_KILL_SGID;
+	return (mode & S_ISUID) || (mode & S_IXGRP) ? CFS_SET_KILL_SUID : 0;
 }
 
 struct cfs_ctx internal_ctx(const struct cfs_vfs *v)

@@ -44,8 +44,9 @@ int cfs_vfs_drop_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t f
 {
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
 	struct cfs_ctx own = permitted(ctx);
-	struct cfs_attr attr = {0};
+	struct cfs_attr attr;
 	uint64_t seq, asked_ns;
+	uint32_t set, ms;
 	cfs_ino_t ino;
 	int r;
 
@@ -54,7 +55,11 @@ int cfs_vfs_drop_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t f
 	ino = h->vnode->node.key;
 	seq = cache_seq(&v->cache);
 	asked_ns = cfs_now_ns();
-	r = cfs_meta_setattr(v->conf.meta, &own, ino, CFS_SET_KILL_SUID, &attr, &attr);
+	r = get_attr(v, &own, ino, &attr, &ms);
+	set = r == 0 ? dropped_set_id(ctx, &attr) : 0;
+	if (!set)
+		return r;
+	r = cfs_meta_setattr(v->conf.meta, &own, ino, set, &attr, &attr);
 	if (r < 0)
 		return r;
 	inode_changed(v, ino, seq, asked_ns, &attr);
@@ -74,8 +79,8 @@ static int truncate_at_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct
 
 	atomic_store_explicit(&n->written, true, memory_order_relaxed);
 	r = cfs_file_truncate(vnode_file(n), &own, 0, attr);
-	if (ctx->uid != 0 && (attr->mode & (S_ISUID | S_ISGID)))
-		set |= CFS_SET_KILL_SUID;
+	if ((attr->mode & (S_ISUID | S_ISGID)) && !caller_keeps_set_id(ctx))
+		set |= dropped_set_id(ctx, attr);
 	if (r == 0 && set)
 		r = cfs_meta_setattr(v->conf.meta, &own, n->node.key, set, attr, attr);
 	inode_changed(v, n->node.key, 0, 0, NULL);

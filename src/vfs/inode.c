@@ -147,9 +147,7 @@ void vnode_put(struct vnode *n)
 
 static void see_mode(struct vnode *n, uint16_t mode)
 {
-	bool set_id = (mode & S_ISUID) || ((mode & S_ISGID) && (mode & S_IXGRP));
-
-	atomic_store_explicit(&n->set_id, set_id, memory_order_relaxed);
+	atomic_store_explicit(&n->set_id, mode & (S_ISUID | S_ISGID), memory_order_relaxed);
 }
 
 int vnode_attach(struct vnode *n, const struct cfs_attr *attr, uint64_t asked_ns)

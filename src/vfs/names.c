@@ -399,13 +399,7 @@ static int change_nothing(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_t ino,
 		*set = 0;
 		return 0;
 	}
-	*set |= CFS_SET_KILL_SUID;
-	if (ctx->uid == 0 || (mode & S_IXGRP) || !(mode & S_ISGID))
-		return 0;
-	if (!ctx->check || ctx->groups) /* a squashed caller has none */
-		caller_groups(ctx, true);
-	if (!cfs_ctx_in_group(ctx, ret->attr.gid))
-		*set |= CFS_SET_KILL_SGID;
+	*set |= caller_keeps_set_id(ctx) ? CFS_SET_KILL_SUID : dropped_set_id(ctx, &ret->attr);
 	return 0;
 }
 
@@ -429,15 +423,17 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		set = (set & ~(uint32_t)CFS_SET_MTIME) | CFS_SET_MTIME_NOW;
 	if (ctx->check && (set & CFS_SET_MODE) && !(set & (CFS_SET_UID | CFS_SET_GID)) &&
 	    kills_set_id(v, ctx, ino, want.mode))
-		set = (set & ~(uint32_t)CFS_SET_MODE) | CFS_SET_KILL_SUID;
+		set = (set & ~(uint32_t)CFS_SET_MODE) | CFS_SET_KILL_SUID |
+		      (want.mode & S_ISGID ? 0 : CFS_SET_KILL_SGID);
 	if (set & CFS_VFS_SET_SIZE) {
 		r = change_size(v, ctx, ino, fh, in->length, &ret->attr);
 		if (r < 0)
 			return stale_if_gone(v, ino, r);
 		set &= ~CFS_VFS_SET_SIZE;
 		/* A truncate by a caller that may not keep them; most files have no such bits. */
-		if (!(ret->attr.mode & (S_ISUID | S_ISGID)))
-			set &= ~(uint32_t)CFS_SET_KILL_SUID;
+		if (set & CFS_SET_KILL_SUID)
+			set = (set & ~(uint32_t)CFS_SET_KILL_SUID) |
+			      dropped_set_id(ctx, &ret->attr);
 	} else if (!(set & ~(uint32_t)CFS_SET_CTIME)) {
 		r = change_nothing(v, &late, ino, &set, &want, ret);
 		if (r < 0 || !set)

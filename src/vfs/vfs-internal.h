@@ -24,7 +24,7 @@ struct vnode {
 	_Atomic bool written;	/* through any handle: cached attributes are outdated at the end */
 	_Atomic bool plocked;	/* POSIX locks have been asked for */
 	_Atomic uint32_t executed; /* handles of programs that run from it */
-	_Atomic bool set_id; /* its mode, as seen last, has what cfs_vfs_drop_set_id() clears */
+	_Atomic bool set_id;	   /* its mode, as seen last, has setuid or setgid */
 	_Atomic(struct cfs_file *) file;
 	struct cfs_handoff_inode *_Atomic mark; /* whether the file has bytes to lose */
 };
@@ -229,6 +229,13 @@ struct cfs_ctx internal_ctx(const struct cfs_vfs *v);
  * valid until the thread's next request.
  */
 void caller_groups(struct cfs_ctx *ctx, bool fresh);
+/* Whether the caller has CAP_FSETID. Only root is asked: others might have it in a user namespace. */
+bool caller_keeps_set_id(const struct cfs_ctx *ctx);
+/*
+ * What a change of content by a caller without CAP_FSETID takes of the set-id bits, as members of
+ * enum cfs_set: setuid; setgid where the group may execute the file, or the caller is not in it.
+ */
+uint32_t dropped_set_id(const struct cfs_ctx *ctx, const struct cfs_attr *attr);
 /* As ctx, for operations that were permitted when the file was opened. */
 static inline struct cfs_ctx permitted(const struct cfs_ctx *ctx)
 {

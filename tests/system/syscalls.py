@@ -101,6 +101,22 @@ def user(uid, gid, groups=()):
 
 
 @contextlib.contextmanager
+def without_fsetid():
+    """The calling thread as one that is not allowed to keep set-id bits: capset(2)."""
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable, twice
+    _check(_libc.capget(header, sets))
+    old = sets[0]
+    sets[0] = old & ~(1 << 4)
+    _check(_libc.capset(header, sets))
+    try:
+        yield
+    finally:
+        sets[0] = old
+        _check(_libc.capset(header, sets))
+
+
+@contextlib.contextmanager
 def fails(*names):
     """The block must fail with one of these errors: fails("ENOENT")."""
     try:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whom an operation is done as, and set-id bits. A failure lets others in, or keeps owners out."""
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -9,7 +10,7 @@ import time
 import pytest
 
 from cachefs import SLOW
-from syscalls import fails, mode, read, user, write
+from syscalls import fails, mode, read, user, without_fsetid, write
 from test_concurrency import ENGINES, engine_volume
 from test_flags import IMMUTABLE, set_flags
 from test_special import lines_of
@@ -264,7 +265,6 @@ def test_set_id_bits_go(ws, opts):
         assert after(0o6777, fn, (1000, 1000)) == 0o777
         assert after(0o6777, fn, (0, 0)) == 0o6777
     assert after(0o4666, append) == 0o666
-    assert after(0o2766, append) == 0o2766  # of a file that no group may run it is a lock's kind
     assert after(0o6777, lambda f: os.chown(f, -1, 1000), (1000, 1000)) == 0o777
     assert after(0o6777, lambda f: os.chown(f, 5, 5), (0, 0)) == 0o777
     assert after(0o6777, read) == 0o6777
@@ -272,6 +272,77 @@ def test_set_id_bits_go(ws, opts):
     os.chmod(mnt / "d", 0o6777)
     os.chown(mnt / "d", 7, 7)
     assert mode(mnt / "d") == 0o6777  # of directories setgid says something else
+
+
+def opened(flags, fn):
+    def change(path, src):
+        fd = os.open(path, flags)
+        try:
+            fn(fd, src)
+        finally:
+            os.close(fd)
+
+    return change
+
+
+CHANGES = {
+    "write": opened(os.O_WRONLY, lambda fd, src: os.pwrite(fd, b"x", 0)),
+    "append": opened(os.O_WRONLY | os.O_APPEND, lambda fd, src: os.write(fd, b"x")),
+    "ftruncate": opened(os.O_WRONLY, lambda fd, src: os.ftruncate(fd, 1)),
+    "truncate": lambda path, src: os.truncate(path, 1),
+    "open": opened(os.O_WRONLY | os.O_TRUNC, lambda fd, src: None),
+    "fallocate": opened(os.O_WRONLY, lambda fd, src: os.posix_fallocate(fd, 0, 5000)),
+    "copy": opened(os.O_WRONLY, lambda fd, src: os.copy_file_range(src, fd, 100, 0, 0)),
+}
+# user, group, other groups, keeps CAP_FSETID; of files of 1000:3000
+WRITERS = {
+    "owner": (1000, 1000, (), True),
+    "owner in the group": (1000, 1000, (3000,), True),
+    "group": (2000, 3000, (), True),
+    "supplementary group": (2000, 2000, (3000,), True),
+    "other": (2000, 2000, (), True),
+    "root": (0, 0, (), True),
+    "root without the capability": (0, 0, (), False),
+    "root of the group without the capability": (0, 3000, (), False),
+}
+
+
+@pytest.mark.parametrize(
+    "opts", ["", "default_permissions=false", "writeback_cache", "attr-cache=0"]
+)
+def test_set_id_bits_go_as_on_a_local_file_system(ws, opts):
+    mnt, local = ws.volume("vol").mount(opts), ws.path("local")
+    local.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "cachefs-test", local], check=True)
+    ws.cleanups.append(lambda: subprocess.run(["umount", local], check=False))
+    roots = (local, mnt.path)
+    sources = []
+    for root in roots:
+        os.chmod(root, 0o777)
+        write(root / "src", bytes(100))
+        sources.append(os.open(root / "src", os.O_RDONLY))
+
+    def after(root, src, bits, who, change):
+        path = root / "f"
+        write(path, b"program")
+        os.chown(path, 1000, 3000)
+        os.chmod(path, bits)
+        with user(*who[:3]), contextlib.nullcontext() if who[3] else without_fsetid():
+            change(path, src)
+        got = oct(mode(path))
+        os.unlink(path)
+        return got
+
+    wrong = []
+    for bits in (0o666, 0o2666, 0o4666, 0o6666, 0o2676, 0o6676, 0o2776, 0o6777, 0o2766, 0o4777):
+        for name, who in WRITERS.items():
+            for what, change in CHANGES.items():
+                want, got = (after(root, src, bits, who, change) for root, src in zip(roots, sources))
+                if want != got:
+                    wrong.append((oct(bits), name, what, want, got))
+    for src in sources:
+        os.close(src)
+    assert not wrong, "\n".join(map(str, wrong))
 
 
 KINDS = {

@@ -459,14 +459,19 @@ int cfs_meta_read_heads(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cf
 			size_t n);
 /* Allocates slice ids from a local batch; one round trip per 4096 ids. */
 int cfs_meta_new_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t *ret_id);
+/* A record to append to a chunk's list, and what travels with it in one atomic operation. */
+struct cfs_commit {
+	cfs_ino_t ino;
+	uint32_t indx;
+	struct cfs_slice slice;
+	struct timespec mtime; /* of the last write into the slice */
+	struct cfs_attr attr;  /* result: the attributes afterwards */
+};
 /*
- * Appends a record whose blocks are all stored. mtime: time of the last write into it. *ret: the
- * attributes afterwards. Quotas and free space are checked here. May compact when the list is very
- * long.
+ * Appends a record whose blocks are all stored. Quotas and free space are checked here. May compact
+ * when the list is very long.
  */
-int cfs_meta_commit_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			  uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
-			  struct cfs_attr *ret);
+int cfs_meta_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_commit *commit);
 /*
  * Whether growing the file from old_length to new_length fits volume and directory quotas: 0,
  * -ENOSPC or -EDQUOT. No round trip. For checks before data is buffered.

@@ -82,10 +82,10 @@ int cfs_meta_new_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t *
 	return (int)cfs_call_end(&c, rc);
 }
 
-static int commit_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx,
-			const struct cfs_slice *s, struct timespec mtime, struct cfs_attr *ret)
+static int commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_commit *c)
 {
-	uint64_t end = ((uint64_t)indx << CFS_CHUNK_BITS) + s->pos + s->len;
+	const struct cfs_slice *s = &c->slice;
+	uint64_t end = ((uint64_t)c->indx << CFS_CHUNK_BITS) + s->pos + s->len;
 	struct cfs_usage usage = {0};
 	unsigned records = 0;
 	int rc = cfs_core_check_writable(m);
@@ -96,25 +96,22 @@ static int commit_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t
 		return -EINVAL;
 	if (end >= CFS_FILE_MAX)
 		return -EFBIG;
-	rc = cfs_quotas_check_end(m->quotas, ctx, ino, end);
+	rc = cfs_quotas_check_end(m->quotas, ctx, c->ino, end);
 	if (rc)
 		return rc;
 	cfs_quotas_begin(m->quotas);
-	rc = m->eng->ops->commit_slice(m->eng, ctx, ino, indx, s, mtime, ret, &records, &usage);
-	cfs_quotas_end_reserved(m->quotas, ctx, ino, NULL, rc ? NULL : &usage);
+	rc = m->eng->ops->commit_slice(m->eng, ctx, c, &records, &usage);
+	cfs_quotas_end_reserved(m->quotas, ctx, c->ino, NULL, rc ? NULL : &usage);
 	if (rc)
 		return rc;
 	if (records % COMPACT_EVERY == COMPACT_EVERY - 1 || records > COMPACT_LONG)
-		hint_compact(m, ino, indx, records >= COMPACT_NOW);
+		hint_compact(m, c->ino, c->indx, records >= COMPACT_NOW);
 	return 0;
 }
 
-int cfs_meta_commit_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			  uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
-			  struct cfs_attr *ret)
+int cfs_meta_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_commit *c)
 {
-	return (int)CFS_CALL(c, m, CFS_META_OP_write, ctx,
-			     commit_slice(m, c.ctx, ino, indx, s, mtime, ret));
+	return (int)CFS_CALL(call, m, CFS_META_OP_write, ctx, commit(m, call.ctx, c));
 }
 
 static int do_truncate(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,

@@ -215,9 +215,8 @@ struct cfs_engine_ops {
 	/* As cfs_meta_read_heads; the results are zeros before. On error they are freed by the core. */
 	int (*read_heads)(CFS_ENG, CFS_CTX, struct cfs_head *heads, size_t n);
 	/* *ret_records: how many records the chunk has afterwards. */
-	int (*commit_slice)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t indx,
-			    const struct cfs_slice *s, struct timespec mtime, struct cfs_attr *ret,
-			    unsigned *ret_records, struct cfs_usage *ret_usage);
+	int (*commit_slice)(CFS_ENG, CFS_CTX, struct cfs_commit *c, unsigned *ret_records,
+			    struct cfs_usage *ret_usage);
 	int (*truncate)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t length, struct cfs_attr *ret,
 			struct cfs_usage *ret_usage);
 	int (*fallocate)(CFS_ENG, CFS_CTX, cfs_ino_t ino, unsigned mode, uint64_t off, uint64_t len,

@@ -31,8 +31,9 @@ static void node_row(const int64_t *row, struct cfs_attr *ret)
 static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
 	struct sql_commit *a = arg;
-	const struct cfs_slice *s = a->slice;
-	int64_t end = ((int64_t)a->indx << CFS_CHUNK_BITS) + s->pos + s->len;
+	const struct cfs_commit *c = a->req;
+	const struct cfs_slice *s = &c->slice;
+	int64_t end = ((int64_t)c->indx << CFS_CHUNK_BITS) + s->pos + s->len;
 	uint8_t record[CFS_SLICE_BYTES];
 	int64_t row[COLUMNS];
 	int r;
@@ -44,8 +45,8 @@ static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	if (r < 0)
 		return r;
 	r = mysql_batch_run(m, MYSQL_BATCH_write, row, COLUMNS,
-			    SQL_PARAMS(SQL_I(a->ino), SQL_I(a->indx), SQL_I(s->id), SQL_I(end),
-				       SQL_I(sql_us(a->mtime)), SQL_I(sql_sub_us(a->mtime)),
+			    SQL_PARAMS(SQL_I(c->ino), SQL_I(c->indx), SQL_I(s->id), SQL_I(end),
+				       SQL_I(sql_us(c->mtime)), SQL_I(sql_sub_us(c->mtime)),
 				       SQL_I(sql_us(ctx->now)), SQL_I(sql_sub_us(ctx->now)),
 				       SQL_B(record, sizeof(record)), SQL_I(s->size)));
 	if (r <= 0)
@@ -55,7 +56,7 @@ static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	/*
 	 * Only the parent's usage changes: files with several names take the generic transaction.
 	 */
-	(void)sql_usage_length(&m->sql, a->ino, &a->attr, (uint64_t)row[OLD_LENGTH], &a->usage);
+	(void)sql_usage_length(&m->sql, c->ino, &a->attr, (uint64_t)row[OLD_LENGTH], &a->usage);
 	return 1;
 }
 
@@ -64,23 +65,21 @@ static int commit_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void 
 	return sql_find_commit(&m->sql, arg);
 }
 
-int mysql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			  uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
-			  struct cfs_attr *ret, unsigned *ret_records, struct cfs_usage *ret_usage)
+int mysql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,
+			  unsigned *ret_records, struct cfs_usage *ret_usage)
 {
-	struct sql_commit a = {.ino = ino, .indx = indx, .slice = s, .mtime = mtime};
+	struct sql_commit a = {.req = c};
 	int r = 0;
 
-	if (!cfs_host_changelog(e->host) && !cfs_rules_record(indx, s))
+	if (!cfs_host_changelog(e->host) && !cfs_rules_record(c->indx, &c->slice))
 		r = mysql_batch(sql_db(e), ctx, CFS_META_OP_write, commit_once, commit_applied, &a,
 				sizeof(a));
 	if (!r)
-		return sql_op_commit_slice(e, ctx, ino, indx, s, mtime, ret, ret_records,
-					   ret_usage);
+		return sql_op_commit_slice(e, ctx, c, ret_records, ret_usage);
 	if (r < 0)
 		return r;
-	cfs_optimistic_file_changed(sql_db(e)->optimistic, ino, &a.attr);
-	*ret = a.attr;
+	cfs_optimistic_file_changed(sql_db(e)->optimistic, c->ino, &a.attr);
+	c->attr = a.attr;
 	*ret_records = a.records;
 	*ret_usage = a.usage;
 	return 0;

@@ -28,8 +28,9 @@ static const char commit_text[] =
 static int commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct sql_commit *a = arg;
-	const struct cfs_slice *s = a->slice;
-	uint64_t end = ((uint64_t)a->indx << CFS_CHUNK_BITS) + s->pos + s->len, old_length;
+	const struct cfs_commit *req = a->req;
+	const struct cfs_slice *s = &req->slice;
+	uint64_t end = ((uint64_t)req->indx << CFS_CHUNK_BITS) + s->pos + s->len, old_length;
 	uint8_t record[CFS_SLICE_BYTES];
 	bool found;
 	int r;
@@ -39,12 +40,12 @@ static int commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	if (r < 0)
 		return r;
 	r = pg_execute(c, PG_COMMIT_SLICE, commit_text,
-		       SQL_PARAMS(SQL_I(a->ino), SQL_I(a->indx), SQL_B(record, sizeof(record)),
-				  SQL_I(s->id), SQL_I(s->size), SQL_I(end), SQL_I(sql_us(a->mtime)),
-				  SQL_I(sql_sub_us(a->mtime)), SQL_I(sql_us(ctx->now)),
-				  SQL_I(sql_sub_us(ctx->now))));
+		       SQL_PARAMS(SQL_I(req->ino), SQL_I(req->indx), SQL_B(record, sizeof(record)),
+				  SQL_I(s->id), SQL_I(s->size), SQL_I(end),
+				  SQL_I(sql_us(req->mtime)), SQL_I(sql_sub_us(req->mtime)),
+				  SQL_I(sql_us(ctx->now)), SQL_I(sql_sub_us(ctx->now))));
 	if (r == -EEXIST)
-		return sql_slice_in_use(s, a->ino);
+		return sql_slice_in_use(req);
 	if (r < 0)
 		return r;
 	found = PQntuples(pg_result(c, PG_COMMIT_SLICE)) > 0;
@@ -63,13 +64,13 @@ static int commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		return PG_UNUSUAL; /* nothing was written */
 	if (end > old_length)
 		a->attr.length = end;
-	a->attr.mtime = a->mtime;
+	a->attr.mtime = req->mtime;
 	a->attr.ctime = ctx->now;
 	a->usage = (struct cfs_usage){0};
-	r = sql_usage_length(c, a->ino, &a->attr, old_length, &a->usage);
+	r = sql_usage_length(c, req->ino, &a->attr, old_length, &a->usage);
 	if (r < 0)
 		cfs_warn("statistics of directories miss a write: inode=%llu error=%d",
-			 (unsigned long long)a->ino, r);
+			 (unsigned long long)req->ino, r);
 	return 0;
 }
 
@@ -80,35 +81,34 @@ static int find_commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return r > 0 ? 0 : r < 0 ? r : PG_UNUSUAL;
 }
 
-int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
-		       uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
-		       struct cfs_attr *ret, unsigned *ret_records, struct cfs_usage *ret_usage)
+int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,
+		       unsigned *ret_records, struct cfs_usage *ret_usage)
 {
-	struct sql_commit a = {.ino = ino, .indx = indx, .slice = s, .mtime = mtime};
+	struct sql_commit a = {.req = c};
 	bool lost;
-	int r = cfs_rules_record(indx, s);
+	int r = cfs_rules_record(c->indx, &c->slice);
 
 	if (r)
 		return r;
 	r = PG_UNUSUAL;
-	if (s->id && !cfs_host_changelog(e->host))
+	if (c->slice.id && !cfs_host_changelog(e->host))
 		r = sql_read(sql_db(e), ctx, CFS_META_OP_write, commit, &a);
 	lost = r == PG_UNKNOWN;
 	if (lost)
 		r = sql_read(sql_db(e), ctx, CFS_META_OP_write, find_commit, &a);
 	if (r == PG_UNUSUAL) {
-		r = sql_commit_slice(e, ctx, ino, indx, s, mtime, ret, ret_records, ret_usage);
+		r = sql_commit_slice(e, ctx, c, ret_records, ret_usage);
 		if (r != -EEXIST)
 			return r;
 		/* The server was still executing the statement whose answer was lost. */
 		r = lost ? sql_read(sql_db(e), ctx, CFS_META_OP_write, find_commit, &a) : r;
 		if (r == -EEXIST || r == PG_UNUSUAL)
-			return sql_slice_in_use(s, ino);
+			return sql_slice_in_use(c);
 	}
 	if (r < 0)
 		return r;
-	cfs_optimistic_file_changed(sql_db(e)->optimistic, ino, &a.attr);
-	*ret = a.attr;
+	cfs_optimistic_file_changed(sql_db(e)->optimistic, c->ino, &a.attr);
+	c->attr = a.attr;
 	*ret_records = a.records;
 	*ret_usage = a.usage;
 	return 0;

@@ -167,31 +167,32 @@ int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *attr
 	return 0;
 }
 
-int rds_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
-			struct cfs_attr *ret, unsigned *ret_records, struct cfs_usage *ret_usage)
+int rds_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,
+			unsigned *ret_records, struct cfs_usage *ret_usage)
 {
-	uint64_t end = ((uint64_t)indx << CFS_CHUNK_BITS) + s->pos + s->len;
+	const struct cfs_slice *s = &c->slice;
+	uint64_t end = ((uint64_t)c->indx << CFS_CHUNK_BITS) + s->pos + s->len;
 	uint8_t record[CFS_SLICE_BYTES];
 	struct rds *rds = rds_of(e);
 	struct rds_request q;
 	char line[160] = "";
 	redisReply *a;
-	int r = cfs_rules_record(indx, s);
+	int r = cfs_rules_record(c->indx, s);
 
 	if (r)
 		return r;
 	cfs_slice_encode(s, record);
 	if (cfs_host_changelog(e->host))
-		snprintf(line, sizeof(line), "%" PRIu64 ",%u,%u,%" PRIu64 ",%u,%lld,%ld", ino, indx,
-			 s->pos, s->id, s->len, (long long)mtime.tv_sec, mtime.tv_nsec);
+		snprintf(line, sizeof(line), "%" PRIu64 ",%u,%u,%" PRIu64 ",%u,%lld,%ld", c->ino,
+			 c->indx, s->pos, s->id, s->len, (long long)c->mtime.tv_sec,
+			 c->mtime.tv_nsec);
 	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_write, &rds_commit_slice_lua, &a, "uub8ttss", ino,
-		       (uint64_t)indx, record, sizeof(record), end, mtime, ctx->now, rds_stats(rds),
-		       line);
+	r = rds_script(&q, ctx, CFS_META_OP_write, &rds_commit_slice_lua, &a, "uub8ttss", c->ino,
+		       (uint64_t)c->indx, record, sizeof(record), end, c->mtime, ctx->now,
+		       rds_stats(rds), line);
 	if (!r)
-		r = rds_change_reply(e, ino, a->element[1], a->element[2], a->element[4], ret,
-				     ret_usage);
+		r = rds_change_reply(e, c->ino, a->element[1], a->element[2], a->element[4],
+				     &c->attr, ret_usage);
 	else if (r == -ETIMEDOUT && s->id)
 		rds_unknown_commit_add(rds, s->id, q.key, q.token);
 	if (!r) {

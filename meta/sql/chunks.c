@@ -275,31 +275,32 @@ int sql_prepare_commit(struct sql_conn *c, struct sql_commit *a)
 	struct cfs_attr attr = {0};
 	int r = 0;
 
-	if (!cfs_optimistic_file_attr(c->db->optimistic, a->ino, &attr))
-		r = sql_get_node(c, a->ino, false, &attr);
+	if (!cfs_optimistic_file_attr(c->db->optimistic, a->req->ino, &attr))
+		r = sql_get_node(c, a->req->ino, false, &attr);
 	a->known_length = attr.length;
 	return r == -ENOENT ? 0 : r;
 }
 
 int sql_find_commit(struct sql_conn *c, struct sql_commit *a)
 {
-	uint64_t end = ((uint64_t)a->indx << CFS_CHUNK_BITS) + a->slice->pos + a->slice->len;
+	const struct cfs_slice *s = &a->req->slice;
+	uint64_t end = ((uint64_t)a->req->indx << CFS_CHUNK_BITS) + s->pos + s->len;
 	struct cfs_attr then;
-	int r = a->slice->id ? sql_row(c, SQL_get_refs, "i", a->slice->id) : 0;
+	int r = s->id ? sql_row(c, SQL_get_refs, "i", s->id) : 0;
 
 	sql_done(c, SQL_get_refs);
 	if (r <= 0)
 		return r;
-	r = sql_get_node(c, a->ino, false, &a->attr);
+	r = sql_get_node(c, a->req->ino, false, &a->attr);
 	if (!r)
-		r = count_records(c, a->ino, a->indx, &a->records);
+		r = count_records(c, a->req->ino, a->req->indx, &a->records);
 	if (r < 0)
 		return r;
 	/* Later changes of the length count themselves. */
 	then = a->attr;
 	then.length = CFS_MAX(end, a->known_length);
 	a->usage = (struct cfs_usage){0};
-	r = sql_usage_length(c, a->ino, &then, a->known_length, &a->usage);
+	r = sql_usage_length(c, a->req->ino, &then, a->known_length, &a->usage);
 	return r < 0 ? r : 1;
 }
 
@@ -335,37 +336,35 @@ static int commit_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 		       a->records);
 }
 
-int sql_slice_in_use(const struct cfs_slice *s, cfs_ino_t ino)
+int sql_slice_in_use(const struct cfs_commit *c)
 {
 	cfs_err("slice id is in use already, write refused: slice=%" PRIu64 " inode=%" PRIu64,
-		s->id, ino);
+		c->slice.id, c->ino);
 	return -EIO;
 }
 
-int sql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
-			struct cfs_attr *ret, unsigned *ret_records, struct cfs_usage *ret_usage)
+int sql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,
+			unsigned *ret_records, struct cfs_usage *ret_usage)
 {
-	int r = sql_commit_slice(e, ctx, ino, indx, s, mtime, ret, ret_records, ret_usage);
+	int r = sql_commit_slice(e, ctx, c, ret_records, ret_usage);
 
-	return r == -EEXIST ? sql_slice_in_use(s, ino) : r;
+	return r == -EEXIST ? sql_slice_in_use(c) : r;
 }
 
-int sql_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx,
-		     const struct cfs_slice *s, struct timespec mtime, struct cfs_attr *ret,
+int sql_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,
 		     unsigned *ret_records, struct cfs_usage *ret_usage)
 {
-	struct change a = {.ino = ino, .indx = indx, .slice = s, .mtime = mtime};
+	struct change a = {.ino = c->ino, .indx = c->indx, .slice = &c->slice, .mtime = c->mtime};
 	struct cfs_optimistic *cache = sql_db(e)->optimistic;
-	int r = cfs_rules_record(indx, s);
+	int r = cfs_rules_record(c->indx, &c->slice);
 
 	if (!r)
 		r = sql_txn(sql_db(e), ctx, CFS_META_OP_write, commit_slice, &a);
 	if (r < 0)
 		return r;
 	if (cache)
-		cfs_optimistic_file_changed(cache, ino, &a.attr);
-	*ret = a.attr;
+		cfs_optimistic_file_changed(cache, c->ino, &a.attr);
+	c->attr = a.attr;
 	*ret_records = a.records;
 	*ret_usage = a.usage;
 	return 0;

@@ -21,11 +21,10 @@ DECLARE(sync)
  * commit_slice that returns -EEXIST when the slice exists already; the caller decides what it
  * means.
  */
-int sql_commit_slice(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint32_t indx, const struct cfs_slice *s,
-		     struct timespec mtime, struct cfs_attr *ret, unsigned *ret_records,
+int sql_commit_slice(CFS_ENG, CFS_CTX, struct cfs_commit *c, unsigned *ret_records,
 		     struct cfs_usage *ret_usage);
 /* Logs that the slice is in use already. Returns -EIO. */
-int sql_slice_in_use(const struct cfs_slice *s, cfs_ino_t ino);
+int sql_slice_in_use(const struct cfs_commit *c);
 /* Adds to a counter that may not exist. */
 int sql_add_counter(struct sql_conn *c, const char *name, int64_t n, int64_t *ret_old);
 
@@ -91,10 +90,7 @@ int sql_finish_change(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *
 		      uint64_t old_length, struct cfs_usage *usage);
 /* The commit of a slice by an engine's own statement. */
 struct sql_commit {
-	cfs_ino_t ino;
-	uint32_t indx;
-	const struct cfs_slice *slice;
-	struct timespec mtime;
+	const struct cfs_commit *req;
 	uint64_t known_length; /* before it, as this mount knew it */
 	/* result */
 	struct cfs_attr attr;

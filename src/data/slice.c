@@ -511,8 +511,7 @@ static int find_record(struct cfs_chunk *c, const struct cfs_ctx *ctx, uint64_t 
 	return i < n;
 }
 
-static int commit_record(struct cfs_chunk *c, const struct cfs_slice *rec, struct timespec mtime,
-			 cfs_deadline_t deadline, struct cfs_attr *attr)
+static int commit_record(struct cfs_chunk *c, struct cfs_commit *rec, cfs_deadline_t deadline)
 {
 	struct cfs_data *d = c->file->data;
 	struct cfs_ctx ctx = cfs_ctx_internal(0);
@@ -520,13 +519,12 @@ static int commit_record(struct cfs_chunk *c, const struct cfs_slice *rec, struc
 
 	ctx.deadline = deadline;
 	if (c->attempt)
-		r = find_record(c, &ctx, rec->id);
+		r = find_record(c, &ctx, rec->slice.id);
 	if (r < 0)
 		return r;
 	if (r > 0)
-		return cfs_meta_getattr(d->conf.meta, &ctx, c->file->node.key, attr);
-	return cfs_meta_commit_slice(d->conf.meta, &ctx, c->file->node.key, c->indx, rec, mtime,
-				     attr);
+		return cfs_meta_getattr(d->conf.meta, &ctx, rec->ino, &rec->attr);
+	return cfs_meta_commit(d->conf.meta, &ctx, rec);
 }
 
 static bool covers_stored(const struct cfs_wslice *s)
@@ -562,11 +560,12 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 
 	pthread_mutex_lock(&f->lock);
 	while ((s = TAILQ_FIRST(&c->pending)) && slice_ready(s)) {
-		struct cfs_slice rec = {.pos = s->pos, .id = s->id, .size = s->len, .len = s->len};
-		struct timespec mtime = s->mtime;
+		const struct cfs_slice rec = {
+			.pos = s->pos, .id = s->id, .size = s->len, .len = s->len};
+		struct cfs_commit commit = {
+			.ino = f->node.key, .indx = c->indx, .slice = rec, .mtime = s->mtime};
 		bool covers = covers_stored(s), suspect = false;
 		uint64_t moment = s->moment;
-		struct cfs_attr attr;
 		int err = s->err;
 
 		if (!s->len) { /* there was no memory for its first byte */
@@ -584,7 +583,7 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 			if (suspect)
 				err = -EIO;
 			if (!err)
-				err = commit_record(c, &rec, mtime, deadline, &attr);
+				err = commit_record(c, &commit, deadline);
 			cfs_activity_wait_end();
 			if (err && !suspect && worth_retry(err)) {
 				if (!c->attempt++)
@@ -624,7 +623,7 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 		}
 		cfs_chunk_append(c, &rec);
 		slice_free(s);
-		cfs_file_changed(f, &attr);
+		cfs_file_changed(f, &commit.attr);
 		atomic_fetch_add(&d->commits, 1);
 	}
 	c->committing = false;

@@ -358,6 +358,7 @@ static void file_data(struct cfs_engine *e, const struct cfs_ctx *c, uint8_t whi
 	const struct cfs_copy_range copy = {.src = INO, .dst = 6, .len = 4096};
 	struct cfs_head heads[2] = {{.ino = INO, .parent = DIR, .name = "f", .name_len = 1},
 				    {.ino = 6}};
+	struct cfs_commit commit = {.ino = INO, .slice = slice, .mtime = now};
 	struct cfs_slice *v = NULL;
 	ssize_t n;
 	size_t i;
@@ -375,7 +376,7 @@ static void file_data(struct cfs_engine *e, const struct cfs_ctx *c, uint8_t whi
 		}
 		break;
 	case 1:
-		ops->commit_slice(e, c, INO, 0, &slice, now, &o->attr, &o->records, &o->usage);
+		ops->commit_slice(e, c, &commit, &o->records, &o->usage);
 		break;
 	case 2:
 		ops->truncate(e, c, INO, 1ULL << 50, &o->attr, &o->usage);

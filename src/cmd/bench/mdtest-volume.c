@@ -102,26 +102,28 @@ static int volume_mkdir(struct mdtest_target *t, uint64_t dir)
 static int write_file(struct volume_target *v, cfs_ino_t ino)
 {
 	uint64_t left = v->t.shape.write_bytes;
-	struct cfs_attr attr;
 	uint32_t indx;
 	int r = 0;
 
 	for (indx = 0; left && !r; indx++) {
 		struct cfs_ctx ctx = cfs_ctx_internal(STEP_MS);
-		struct cfs_slice s = {.size = (uint32_t)CFS_MIN(left, CFS_CHUNK_SIZE)};
+		uint32_t size = (uint32_t)CFS_MIN(left, CFS_CHUNK_SIZE);
+		struct cfs_commit c = {.ino = ino,
+				       .indx = indx,
+				       .slice = {.size = size, .len = size},
+				       .mtime = ctx.now};
 
-		s.len = s.size;
-		left -= s.size;
-		r = cfs_meta_new_slice(v->meta, &ctx, &s.id);
+		left -= size;
+		r = cfs_meta_new_slice(v->meta, &ctx, &c.slice.id);
 		if (r)
 			break;
 		pthread_mutex_lock(&v->lock);
-		v->slices[v->n_slices++] = s.id;
+		v->slices[v->n_slices++] = c.slice.id;
 		if (!v->first || ino < v->first)
 			v->first = ino;
 		v->last = CFS_MAX(v->last, ino);
 		pthread_mutex_unlock(&v->lock);
-		r = cfs_meta_commit_slice(v->meta, &ctx, ino, indx, &s, ctx.now, &attr);
+		r = cfs_meta_commit(v->meta, &ctx, &c);
 	}
 	return r;
 }

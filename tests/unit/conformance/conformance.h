@@ -47,6 +47,8 @@ struct cfs_removed unlink_name(cfs_ino_t parent, const char *name);
 struct cfs_removed rmdir_name(cfs_ino_t parent, const char *name);
 void set_flags(cfs_ino_t ino, uint8_t flags);
 /* One record of `len` bytes at `off` (within a chunk) from a slice of its own; its id. */
+int commit_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx,
+		 const struct cfs_slice *s, struct timespec mtime, struct cfs_attr *ret);
 uint64_t write_at(cfs_ino_t ino, uint64_t off, uint32_t len);
 /* The chunk's records as hex text, in a buffer that the next call reuses. */
 const char *records_hex(cfs_ino_t ino, uint32_t indx);

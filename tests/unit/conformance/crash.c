@@ -50,7 +50,7 @@ static void random_write(struct cfs_meta *m, cfs_ino_t ino, unsigned *seed)
 
 	s.size = s.len;
 	if (!cfs_meta_new_slice(m, &c, &s.id))
-		cfs_meta_commit_slice(m, &c, ino, (uint32_t)rand_r(seed) % 3, &s, c.now, &a);
+		commit_slice(m, &c, ino, (uint32_t)rand_r(seed) % 3, &s, c.now, &a);
 }
 
 /* Errors are part of it: names are there or not, directories full or not. */

@@ -48,7 +48,7 @@ static void test_commit(void **state)
 
 	OK(cfs_meta_new_slice(vol.m, &t, &s.id));
 	first = s.id;
-	OK(cfs_meta_commit_slice(vol.m, &t, f, 0, &s, (struct timespec){5999, 1001}, &a));
+	OK(commit_slice(vol.m, &t, f, 0, &s, (struct timespec){5999, 1001}, &a));
 	assert_int_equal(a.length, 150);
 	assert_int_equal(a.mtime.tv_sec, 5999);
 	assert_int_equal(a.mtime.tv_nsec, 1001);
@@ -58,7 +58,7 @@ static void test_commit(void **state)
 	s = (struct cfs_slice){.pos = 0, .size = 20, .len = 20};
 	OK(cfs_meta_new_slice(vol.m, &t, &s.id));
 	assert_int_equal(s.id, first + 1);
-	OK(cfs_meta_commit_slice(vol.m, &t, f, 0, &s, t.now, &a));
+	OK(commit_slice(vol.m, &t, f, 0, &s, t.now, &a));
 	assert_int_equal(a.length, 150);
 	RECORDS(f, 0, {100, first, 50, 0, 50}, {0, first + 1, 20, 0, 20});
 	assert_string_equal(records_hex(f, 1), "");
@@ -112,15 +112,14 @@ static void test_commit_errors(void **state)
 	struct cfs_attr a;
 
 	OK(cfs_meta_new_slice(vol.m, &c, &s.id));
-	assert_int_equal(cfs_meta_commit_slice(vol.m, &c, 1ULL << 40, 0, &s, c.now, &a), -ENOENT);
-	assert_int_equal(cfs_meta_commit_slice(vol.m, &c, d, 0, &s, c.now, &a), -EPERM);
+	assert_int_equal(commit_slice(vol.m, &c, 1ULL << 40, 0, &s, c.now, &a), -ENOENT);
+	assert_int_equal(commit_slice(vol.m, &c, d, 0, &s, c.now, &a), -EPERM);
 	s.pos = (uint32_t)CHUNK - 9;
-	assert_int_equal(cfs_meta_commit_slice(vol.m, &c, f, 0, &s, c.now, &a), -EINVAL);
+	assert_int_equal(commit_slice(vol.m, &c, f, 0, &s, c.now, &a), -EINVAL);
 	s.pos = (uint32_t)CHUNK - 10;
-	assert_int_equal(cfs_meta_commit_slice(vol.m, &c, f, (1u << 31) - 1, &s, c.now, &a),
-			 -EFBIG);
+	assert_int_equal(commit_slice(vol.m, &c, f, (1u << 31) - 1, &s, c.now, &a), -EFBIG);
 	s.pos--;
-	OK(cfs_meta_commit_slice(vol.m, &c, f, (1u << 31) - 1, &s, c.now, &a));
+	OK(commit_slice(vol.m, &c, f, (1u << 31) - 1, &s, c.now, &a));
 	assert_int_equal(a.length, CFS_FILE_MAX - 1);
 	assert_int_equal(cfs_meta_read_chunk(vol.m, &c, 1ULL << 40, 0, &list), -ENOENT);
 	OK(truncate_to(f, 0, NULL));
@@ -342,7 +341,7 @@ static void test_two_writers(void **state)
 	assert_int_not_equal(s.id, mine);
 	assert_int_not_equal(s.id, mine + 1);
 	s.pos = 10;
-	OK(cfs_meta_commit_slice(vol.other, &c, f, 0, &s, c.now, &a));
+	OK(commit_slice(vol.other, &c, f, 0, &s, c.now, &a));
 	RECORDS(f, 0, {0, mine, 10, 0, 10}, {10, s.id, 10, 0, 10});
 	assert_int_equal(attr_of(f).length, 20);
 }

@@ -53,7 +53,7 @@ static int commit(cfs_ino_t ino, uint32_t pos, uint32_t len)
 	struct cfs_attr a;
 
 	OK(cfs_meta_new_slice(vol.m, &c, &s.id));
-	return cfs_meta_commit_slice(vol.m, &c, ino, 0, &s, c.now, &a);
+	return commit_slice(vol.m, &c, ino, 0, &s, c.now, &a);
 }
 
 static void test_volume_space(void **state)

@@ -222,7 +222,7 @@ static void test_read_only(void **state)
 	assert_int_equal(cfs_meta_rmdir(m, &c, CFS_ROOT_INO, "read-only", 9, 0, &r), -EROFS);
 	assert_int_equal(cfs_meta_setattr(m, &c, f, CFS_SET_MODE, &a, &a), -EROFS);
 	assert_int_equal(cfs_meta_truncate(m, &c, f, 1, &a), -EROFS);
-	assert_int_equal(cfs_meta_commit_slice(m, &c, f, 0, &s, c.now, &a), -EROFS);
+	assert_int_equal(commit_slice(m, &c, f, 0, &s, c.now, &a), -EROFS);
 	assert_int_equal(cfs_meta_setxattr(m, &c, f, "user.a", "1", 1, 0), -EROFS);
 	assert_int_equal(cfs_meta_format(m, setting, true, err), -EROFS);
 	cfs_setting_free(setting);

@@ -171,6 +171,17 @@ void set_flags(cfs_ino_t ino, uint8_t flags)
 	assert_int_equal(after.flags, flags);
 }
 
+int commit_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t indx,
+		 const struct cfs_slice *s, struct timespec mtime, struct cfs_attr *ret)
+{
+	struct cfs_commit c = {.ino = ino, .indx = indx, .slice = *s, .mtime = mtime};
+	int r = cfs_meta_commit(m, ctx, &c);
+
+	if (!r)
+		*ret = c.attr;
+	return r;
+}
+
 uint64_t write_at(cfs_ino_t ino, uint64_t off, uint32_t len)
 {
 	struct cfs_slice s = {.pos = (uint32_t)(off % CFS_CHUNK_SIZE), .size = len, .len = len};
@@ -178,8 +189,7 @@ uint64_t write_at(cfs_ino_t ino, uint64_t off, uint32_t len)
 	struct cfs_attr after;
 
 	OK(cfs_meta_new_slice(vol.m, &c, &s.id));
-	OK(cfs_meta_commit_slice(vol.m, &c, ino, (uint32_t)(off >> CFS_CHUNK_BITS), &s, c.now,
-				 &after));
+	OK(commit_slice(vol.m, &c, ino, (uint32_t)(off >> CFS_CHUNK_BITS), &s, c.now, &after));
 	assert_true(after.length >= off + len);
 	return s.id;
 }

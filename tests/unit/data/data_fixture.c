@@ -94,11 +94,10 @@ int cfs_meta_getattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 	return 0;
 }
 
-int cfs_meta_commit_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
-			  uint32_t indx, const struct cfs_slice *s, struct timespec mtime,
-			  struct cfs_attr *ret)
+int cfs_meta_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_commit *c)
 {
-	struct cfs_attr *a = &m->attr[ino];
+	const struct cfs_slice *s = &c->slice;
+	struct cfs_attr *a = &m->attr[c->ino];
 	bool fail = false;
 
 	if (atomic_load(&m->fail_commits) > 0)
@@ -108,11 +107,11 @@ int cfs_meta_commit_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino
 	pthread_mutex_lock(&m->lock);
 	assert_true(s->off == 0 && s->len == s->size && s->id);
 	assert_false(referenced(m, s->id));
-	list_add(&m->chunk[ino][indx], s);
-	a->length = CFS_MAX(a->length, indx * CFS_CHUNK_SIZE + s->pos + s->len);
-	a->mtime = mtime;
+	list_add(&m->chunk[c->ino][c->indx], s);
+	a->length = CFS_MAX(a->length, c->indx * CFS_CHUNK_SIZE + s->pos + s->len);
+	a->mtime = c->mtime;
 	a->ctime = tick(m);
-	*ret = *a;
+	c->attr = *a;
 	pthread_mutex_unlock(&m->lock);
 	atomic_fetch_add(&m->commits, 1);
 	if (m->applied)

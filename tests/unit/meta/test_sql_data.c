@@ -69,6 +69,16 @@ static struct file *new_file(struct fixture *f, struct file *file)
 	return file;
 }
 
+static int commit_slice(struct fixture *f, cfs_ino_t ino, uint32_t indx, const struct cfs_slice *s,
+			struct cfs_attr *ret, unsigned *ret_records, struct cfs_usage *ret_usage)
+{
+	struct cfs_commit c = {.ino = ino, .indx = indx, .slice = *s, .mtime = f->ctx.now};
+	int r = f->e->ops->commit_slice(f->e, &f->ctx, &c, ret_records, ret_usage);
+
+	*ret = c.attr;
+	return r;
+}
+
 /* ---- steps ---- */
 
 static void write_slice(struct fixture *f, struct file *file)
@@ -84,9 +94,7 @@ static void write_slice(struct fixture *f, struct file *file)
 	struct cfs_attr attr;
 	unsigned records, at = indx * (unsigned)PER_CHUNK + pos;
 
-	assert_int_equal(f->e->ops->commit_slice(f->e, &f->ctx, file->ino, indx, &s, f->ctx.now,
-						 &attr, &records, &usage),
-			 0);
+	assert_int_equal(commit_slice(f, file->ino, indx, &s, &attr, &records, &usage), 0);
 	for (i = 0; i < len; i++)
 		w.tags[s.id][i] = file->cells[at + i] = w.next_tag++;
 	file->n = CFS_MAX(file->n, at + len);
@@ -451,9 +459,7 @@ static void put_slice(struct fixture *f, cfs_ino_t ino, uint32_t pos, uint64_t i
 	struct cfs_attr attr;
 	unsigned records;
 
-	assert_int_equal(f->e->ops->commit_slice(f->e, &f->ctx, ino, 0, &s, f->ctx.now, &attr,
-						 &records, &usage),
-			 0);
+	assert_int_equal(commit_slice(f, ino, 0, &s, &attr, &records, &usage), 0);
 }
 
 static void test_format_of_truncate_and_copy(void **state)
@@ -528,9 +534,7 @@ static void test_write_to_what_is_gone(void **state)
 
 	assert_int_equal(f->e->ops->read_chunk(f->e, &f->ctx, ino, 0, &list), 0);
 	assert_int_equal(f->e->ops->unlink(f->e, &f->ctx, &req, &removed, &usage), 0);
-	assert_int_equal(f->e->ops->commit_slice(f->e, &f->ctx, ino, 0, &s, f->ctx.now, &attr,
-						 &records, &usage),
-			 -ENOENT);
+	assert_int_equal(commit_slice(f, ino, 0, &s, &attr, &records, &usage), -ENOENT);
 	assert_int_equal(fixture_number(f, "SELECT count(*) FROM jfs_chunk_ref"), 0);
 	assert_int_equal(f->e->ops->read_chunk(f->e, &f->ctx, ino, 0, &list), -ENOENT);
 }
@@ -546,9 +550,7 @@ static void test_slice_id_in_use(void **state)
 	unsigned records;
 
 	put_slice(f, ino, 0, 5, 100);
-	assert_int_equal(f->e->ops->commit_slice(f->e, &f->ctx, ino, 0, &s, f->ctx.now, &attr,
-						 &records, &usage),
-			 -EIO);
+	assert_int_equal(commit_slice(f, ino, 0, &s, &attr, &records, &usage), -EIO);
 	assert_int_equal(fixture_attr(f, ino).length, 100);
 }
 

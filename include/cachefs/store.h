@@ -108,9 +108,14 @@ int cfs_store_block_key(const struct cfs_store *s, const struct cfs_block *b,
  */
 int cfs_store_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 		   cfs_deadline_t deadline, struct cfs_segs *ret);
-/* The same; *ret_remote: the bytes came from beyond this machine's caches. */
+/*
+ * The same. likely: so many bytes from off on will probably be read; a quarter of the block or more is
+ * fetched in one request. 0: not known, and reads of a quarter or more fetch the whole block.
+ * *ret_remote: the bytes came from beyond this machine's caches.
+ */
 int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		    cfs_deadline_t deadline, struct cfs_segs *ret, bool *ret_remote);
+		    uint32_t likely, cfs_deadline_t deadline, struct cfs_segs *ret,
+		    bool *ret_remote);
 /*
  * Starts fetching [off, off + len) into memory unless it is there or memory is short. Never waits.
  * False: too much is under way already, or there is no memory. owner: any number for
@@ -180,6 +185,8 @@ void cfs_store_held(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 		    struct cfs_store_held *ret);
 /* Whether there is a disk cache. */
 bool cfs_store_has_disk(const struct cfs_store *s);
+/* Whether there is one that would keep this block without dropping another. */
+bool cfs_store_has_room(const struct cfs_store *s, const struct cfs_block *b);
 
 extern const struct cfs_metric_table cfs_store_metrics; /* of a struct cfs_store */
 
@@ -228,6 +235,8 @@ struct cfs_tier_ops {
 	 */
 	int (*put)(void *tier, const struct cfs_block *b, const struct cfs_segs *data,
 		   cfs_deadline_t deadline);
+	/* Whether it would keep the block without dropping another; no disk access. Optional. */
+	bool (*has_room)(void *tier, const struct cfs_block *b);
 	/* Whether the index of the tier has the block, without disk access. Optional. */
 	bool (*holds)(void *tier, const struct cfs_block *b);
 	/* The same, verified on disk: 1, 0; -EOPNOTSUPP: it never keeps such blocks. Optional. */

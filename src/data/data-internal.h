@@ -33,6 +33,7 @@
 #include "base/workers.h"
 
 #define CFS_FILE_SESSIONS   16
+#define CFS_FILE_PAST	    16
 #define CFS_FILE_ERRORS	    8
 #define CFS_FILE_CHUNKS	    512	 /* cached lists per file */
 #define CFS_FILE_PENDING    512	 /* slices per file that are not committed; then writers wait */
@@ -112,20 +113,19 @@ struct cfs_chunk {
 /* A sequential stream of reads. */
 struct cfs_session_read {
 	uint64_t stream;
-	uint64_t end;	     /* highest byte read */
+	uint64_t start, end; /* lowest and highest byte read without gaps */
 	uint64_t ahead;	     /* prefetched up to here */
 	uint64_t window;     /* 0: not yet known to be sequential */
 	uint64_t run;	     /* bytes advanced since the window last grew */
-	uint64_t sequential; /* bytes advanced without gaps */
 	uint64_t way;	     /* bytes advanced lately, and ... */
 	uint64_t got;	     /* ... how many of them were read */
 	unsigned reads;
 	uint64_t used; /* file->clock; 0: free */
 };
 
-/* How many bytes of recent read-ahead were used. Ended sessions count with their waste only. */
-struct cfs_ahead_use {
-	uint64_t used, wasted; /* bytes */
+/* A session that has ended. */
+struct cfs_session_past {
+	uint64_t start, end; /* end 0: none */
 };
 
 struct cfs_file {
@@ -165,7 +165,9 @@ struct cfs_file {
 	uint32_t err_seq;
 	int errs[CFS_FILE_ERRORS];
 	struct cfs_session_read sessions[CFS_FILE_SESSIONS];
-	struct cfs_ahead_use ahead_use;
+	struct cfs_session_past past[CFS_FILE_PAST]; /* the last ones, in turn */
+	unsigned next_past;
+	uint64_t pause; /* reads of other sessions after which one has probably ended */
 	struct cfs_amplify *amplify; /* NULL: there was no random read */
 };
 
@@ -227,12 +229,15 @@ void cfs_file_changed(struct cfs_file *f, const struct cfs_attr *attr);
 bool cfs_file_covers_stored(const struct cfs_file *f, uint64_t off);
 
 /* session.c; with the file's lock */
-struct cfs_span {
-	uint64_t off, end;
+/* The reads that are expected after one. Offsets in the file. */
+struct cfs_forecast {
+	uint64_t off, end;   /* to be read ahead; off == end: nothing */
+	uint64_t likely_end; /* its session will probably be read up to here; 0: not known */
+	bool random;	     /* it belongs to no stream */
 };
-/* True when there is something to read ahead. *ret_random: the read belongs to no stream. */
-bool cfs_session_advance(struct cfs_file *f, uint64_t stream, uint64_t off, uint64_t end,
-			 struct cfs_span *ret, bool *ret_random);
+/* Notes a read of [off, end). repeated: it was noted before, and nothing is to be read ahead. */
+void cfs_session_advance(struct cfs_file *f, uint64_t stream, uint64_t off, uint64_t end,
+			 bool repeated, struct cfs_forecast *ret);
 /* Of the planned read-ahead up to `end`, only the part before `reached` will happen. */
 void cfs_session_withdraw(struct cfs_file *f, uint64_t stream, uint64_t end, uint64_t reached);
 /* The owner number of a handle's prefetches in the store. */

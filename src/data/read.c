@@ -141,7 +141,8 @@ static void plan_release(struct plan *p, unsigned from)
 struct reader {
 	struct cfs_file *file;
 	uint64_t stream;
-	bool random;
+	uint64_t at; /* in the file */
+	struct cfs_forecast forecast;
 	const struct cfs_ctx *ctx;
 };
 
@@ -161,6 +162,20 @@ static void note_random(const struct reader *rd, const struct cfs_block *b, uint
 		atomic_fetch_add(&f->data->prefetches_declined, 1);
 }
 
+/*
+ * How many bytes of a block will probably be read, 0: not known. Whole blocks fill a disk cache that
+ * has room.
+ */
+static uint32_t likely_part(const struct reader *rd, const struct cfs_block *b, uint32_t off,
+			    uint64_t at)
+{
+	uint64_t end = rd->forecast.likely_end;
+
+	if (end <= at || cfs_store_has_room(rd->file->data->conf.store, b))
+		return 0;
+	return (uint32_t)CFS_MIN(end - at, b->len - off);
+}
+
 static int read_blocks(const struct reader *rd, const struct part *part, struct cfs_segs *ret)
 {
 	struct cfs_data *d = rd->file->data;
@@ -170,14 +185,16 @@ static int read_blocks(const struct reader *rd, const struct part *part, struct 
 
 	while (off < end) {
 		struct cfs_block b = {.slice = part->slice, .index = off / block};
-		uint32_t in = off % block, n;
+		uint32_t in = off % block, n, likely;
 
 		b.len = CFS_MIN(block, part->size - b.index * block);
 		n = CFS_MIN(end - off, b.len - in);
-		r = cfs_store_fetch(d->conf.store, &b, in, n, rd->ctx->deadline, ret, &missed);
+		likely = likely_part(rd, &b, in, rd->at + (off - part->off));
+		r = cfs_store_fetch(d->conf.store, &b, in, n, likely, rd->ctx->deadline, ret,
+				    &missed);
 		if (r < 0)
 			return r;
-		if (rd->random && n < b.len)
+		if (rd->forecast.random && !likely && n < b.len)
 			note_random(rd, &b, in, n, missed);
 		off += n;
 	}
@@ -186,8 +203,7 @@ static int read_blocks(const struct reader *rd, const struct part *part, struct 
 
 /* Carries out the plan and empties it. On error *ret_slice names the slice that could not be
  * read. */
-static int plan_run(const struct reader *rd, struct plan *p, struct cfs_segs *ret,
-		    uint64_t *ret_slice)
+static int plan_run(struct reader *rd, struct plan *p, struct cfs_segs *ret, uint64_t *ret_slice)
 {
 	struct part *part;
 	unsigned i;
@@ -206,6 +222,7 @@ static int plan_run(const struct reader *rd, struct plan *p, struct cfs_segs *re
 			plan_release(p, i);
 			break;
 		}
+		rd->at += part->len;
 	}
 	return r;
 }
@@ -249,9 +266,10 @@ static uint32_t prefetch_part(struct cfs_data *d, const struct part *part, uint6
 }
 
 /* Reads a list that is not cached: otherwise the stream would stall at the border of a chunk. */
-static void prefetch(const struct reader *rd, struct cfs_span span)
+static void prefetch(const struct reader *rd)
 {
 	uint64_t owner = cfs_session_owner(rd->file, rd->stream), bytes = 0;
+	struct cfs_forecast span = rd->forecast;
 	struct part parts[PREFETCH_MAX];
 	struct cfs_file *f = rd->file;
 	struct cfs_data *d = f->data;
@@ -314,8 +332,7 @@ int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream
 {
 	struct reader rd = {.file = f, .stream = stream, .ctx = ctx};
 	uint64_t at = off, end = off + size, slice = 0, missing = 0;
-	bool first = true, ahead = false;
-	struct cfs_span span;
+	bool first = true;
 	struct cfs_chunk *c;
 	struct plan plan;
 	int r;
@@ -342,17 +359,18 @@ int cfs_file_read(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t stream
 				goto fail;
 			continue;
 		}
-		if (first && !cfs_is_repeated())
-			ahead = cfs_session_advance(f, stream, at, end, &span, &rd.random);
+		if (first)
+			cfs_session_advance(f, stream, at, end, cfs_is_repeated(), &rd.forecast);
 		first = false;
 		plan.n = 0;
 		plan.len = 0;
 		plan_range(&plan, c, TAILQ_LAST(&c->pending, cfs_wslice_list), pos,
 			   (uint32_t)CFS_MIN(CFS_CHUNK_SIZE, pos + (end - at)));
 		pthread_mutex_unlock(&f->lock);
-		if (ahead)
-			prefetch(&rd, span);
-		ahead = false;
+		if (rd.forecast.off < rd.forecast.end)
+			prefetch(&rd);
+		rd.forecast.off = rd.forecast.end;
+		rd.at = at;
 		r = plan_run(&rd, &plan, ret, &slice);
 		if (r == 0) {
 			at += plan.len;

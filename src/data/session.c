@@ -9,26 +9,72 @@
  * of it was read, up to max_readahead, and shrinks while fetches and dirty pages fill the pool. So
  * a stream of n bytes costs less than 3 n, and soon has many blocks in flight.
  *
- * Large random reads arrive as a few requests each, and look like many short streams. So read-ahead
- * is judged by its use over all sessions of a file. While more of it is left unread than was read,
- * and more than TRUST_BLOCKS, a window is opened only for a session that has covered that distance
- * itself.
+ * Large random reads arrive as a few requests each, and look like the beginnings of streams. So the
+ * last sessions of a file that have ended tell how far the others will go: of those that went as
+ * far as a session has, half went on to a certain length. There its read-ahead ends, and so does
+ * the fetch of a read that misses. A session that outlives all of them is read ahead as far as its
+ * window. Where too few have ended, the first blocks of a session cost at most twice what is read;
+ * a session that begins at the start of the file goes on.
+ *
+ * A session has ended when its handle is closed, or after so many reads of others. That number
+ * grows when such a session goes on after all, as those of a program do that merges many runs, and
+ * shrinks with each that does not. Short sessions tell nothing about large ones and are not kept.
  */
 #include "data-internal.h"
 
-#define WINDOW_MIN    CFS_PAGE_LARGE
-#define SLACK_MAX     ((uint64_t)8 << 20) /* several requests of the kernel */
-#define STREAM_MIN    3			  /* reads */
-#define GAP_READS     4			  /* read lengths; a shorter way says nothing about gaps */
-#define MEMORY	      ((uint64_t)16 << 20)
-#define TRUST_BLOCKS  4
-#define JUDGED_BLOCKS 16 /* bytes of use and waste that count; older ones fade */
+#define WINDOW_MIN   CFS_PAGE_LARGE
+#define SLACK_MAX    ((uint64_t)8 << 20) /* several requests of the kernel */
+#define STREAM_MIN   3			 /* reads */
+#define GAP_READS    4			 /* read lengths; a shorter way says nothing about gaps */
+#define MEMORY	     ((uint64_t)16 << 20)
+#define LARGE_PARTS  4 /* of a block: a session that is shorter is no large read */
+#define JUDGED_MIN   2 /* sessions; with fewer their length says nothing */
+#define DOUBT_BLOCKS 2 /* a longer session goes on */
+#define PAUSE_MIN    8 /* reads of other sessions; a shorter pause does not end one */
+#define PAUSE_MAX    4096
 
-static bool belongs(const struct cfs_session_read *s, uint64_t stream, uint64_t off, uint64_t end)
+/* Whether others were read for so long that it has probably ended. */
+static bool is_over(const struct cfs_file *f, const struct cfs_session_read *s)
+{
+	return s->used && f->clock - s->used >= f->pause;
+}
+
+static bool continues(uint64_t session_end, uint64_t off, uint64_t end)
+{
+	return off >= session_end && off - session_end <= end - off;
+}
+
+static bool belongs(const struct cfs_file *f, const struct cfs_session_read *s, uint64_t stream,
+		    uint64_t off, uint64_t end)
 {
 	uint64_t slack = CFS_MIN(s->window, SLACK_MAX) + (end - off);
 
-	return s->used && s->stream == stream && off <= s->end + slack && end + slack >= s->end;
+	if (!s->used || s->stream != stream)
+		return false;
+	if (is_over(f, s))
+		return continues(s->end, off, end);
+	return off <= s->end + slack && end + slack >= s->end;
+}
+
+static bool is_large(const struct cfs_file *f, const struct cfs_session_read *s)
+{
+	return (s->end - s->start) * LARGE_PARTS >= f->data->conf.block_size;
+}
+
+/* A session that was taken for ended goes on: those of this file make longer pauses. */
+static void note_resumed(struct cfs_file *f)
+{
+	f->pause = CFS_MIN(2 * f->pause, PAUSE_MAX);
+}
+
+static void session_end(struct cfs_file *f, struct cfs_session_read *s)
+{
+	if (is_large(f, s)) {
+		f->past[f->next_past] = (struct cfs_session_past){s->start, s->end};
+		f->next_past = (f->next_past + 1) % CFS_FILE_PAST;
+		f->pause = CFS_MAX(f->pause * 3 / 4, PAUSE_MIN);
+	}
+	*s = (struct cfs_session_read){0};
 }
 
 static struct cfs_session_read *session_find(struct cfs_file *f, uint64_t stream, uint64_t off,
@@ -36,47 +82,70 @@ static struct cfs_session_read *session_find(struct cfs_file *f, uint64_t stream
 {
 	unsigned i;
 
+	f->pause = CFS_MAX(f->pause, PAUSE_MIN);
 	for (i = 0; i < CFS_FILE_SESSIONS; i++) {
-		if (belongs(&f->sessions[i], stream, off, end))
-			return &f->sessions[i];
+		struct cfs_session_read *s = &f->sessions[i];
+
+		if (!belongs(f, s, stream, off, end))
+			continue;
+		if (!is_over(f, s))
+			return s;
+		note_resumed(f);
+		if (s->end - s->start >= MEMORY)
+			return s;
+		*s = (struct cfs_session_read){0};
+		return NULL;
+	}
+	for (i = 0; i < CFS_FILE_PAST; i++) {
+		if (!f->past[i].end || !continues(f->past[i].end, off, end))
+			continue;
+		note_resumed(f);
+		f->past[i].end = 0;
 	}
 	return NULL;
 }
 
-static uint64_t unread(const struct cfs_session_read *s)
+struct lengths {
+	uint64_t v[CFS_FILE_PAST + CFS_FILE_SESSIONS]; /* sorted */
+	unsigned n;
+};
+
+static void add_length(struct lengths *l, uint64_t len, uint64_t least)
 {
-	return s->used && s->ahead > s->end ? s->ahead - s->end : 0;
+	unsigned at;
+
+	if (len < least)
+		return;
+	for (at = l->n++; at > 0 && l->v[at - 1] > len; at--)
+		l->v[at] = l->v[at - 1];
+	l->v[at] = len;
 }
 
-static void note_use(struct cfs_file *f, uint64_t used, uint64_t wasted)
+/* Where half of the ended sessions have ended that went as far as this one; 0: not known. */
+static uint64_t likely_end(const struct cfs_file *f, const struct cfs_session_read *s)
 {
-	struct cfs_ahead_use *u = &f->ahead_use;
-
-	u->used += used;
-	u->wasted += wasted;
-	if (u->used + u->wasted > (uint64_t)JUDGED_BLOCKS * f->data->conf.block_size) {
-		u->used /= 2;
-		u->wasted /= 2;
-	}
-}
-
-static bool is_trusted(const struct cfs_file *f, const struct cfs_session_read *s)
-{
-	uint64_t wasted = f->ahead_use.wasted;
-	uint64_t trust = (uint64_t)TRUST_BLOCKS * f->data->conf.block_size;
+	uint64_t gone = s->end - s->start;
+	struct lengths l = {.n = 0};
 	unsigned i;
 
-	if (s->sequential >= trust)
-		return true;
-	for (i = 0; i < CFS_FILE_SESSIONS; i++)
-		wasted += unread(&f->sessions[i]);
-	return wasted <= f->ahead_use.used + trust;
+	if (!is_large(f, s))
+		return 0;
+	for (i = 0; i < CFS_FILE_PAST; i++) {
+		if (f->past[i].end)
+			add_length(&l, f->past[i].end - f->past[i].start, gone);
+	}
+	for (i = 0; i < CFS_FILE_SESSIONS; i++) {
+		if (is_over(f, &f->sessions[i]))
+			add_length(&l, f->sessions[i].end - f->sessions[i].start, gone);
+	}
+	if (l.n >= JUDGED_MIN)
+		return s->start + l.v[l.n / 2];
+	return s->start > 0 && gone < DOUBT_BLOCKS * f->data->conf.block_size ? s->end + gone : 0;
 }
 
-static void session_end(struct cfs_file *f, struct cfs_session_read *s)
+static bool is_stream(const struct cfs_file *f, const struct cfs_session_read *s)
 {
-	note_use(f, 0, unread(s));
-	*s = (struct cfs_session_read){0};
+	return s->window > 0 && !is_over(f, s);
 }
 
 /* Random reads share one slot in turn, so that they do not evict the streams. */
@@ -87,11 +156,12 @@ static struct cfs_session_read *session_new(struct cfs_file *f, uint64_t stream,
 
 	for (i = 1; i < CFS_FILE_SESSIONS; i++) {
 		t = &f->sessions[i];
-		if ((t->window == 0) == (s->window == 0) ? t->used < s->used : t->window == 0)
+		if (is_stream(f, t) == is_stream(f, s) ? t->used < s->used : is_stream(f, s))
 			s = t;
 	}
-	session_end(f, s);
-	*s = (struct cfs_session_read){.stream = stream, .end = off, .ahead = off};
+	if (is_over(f, s))
+		session_end(f, s);
+	*s = (struct cfs_session_read){.stream = stream, .start = off, .end = off, .ahead = off};
 	/* A reader that begins at the start of the file usually goes on. */
 	if (off == 0)
 		s->window = CFS_MIN(CFS_MAX(f->data->conf.block_size / 4, WINDOW_MIN),
@@ -117,8 +187,7 @@ static void advance(struct cfs_file *f, struct cfs_session_read *s, uint64_t off
 	uint64_t window_max = f->data->conf.max_readahead;
 	uint32_t block = f->data->conf.block_size;
 
-	note_use(f, CFS_MIN(step, unread(s)), 0);
-	s->sequential += step;
+	s->start = CFS_MIN(s->start, off);
 	s->reads++;
 	s->got += len;
 	s->way += step;
@@ -132,48 +201,59 @@ static void advance(struct cfs_file *f, struct cfs_session_read *s, uint64_t off
 		s->window = s->run = 0;
 		s->reads = 1;
 		s->got = s->way = len;
-		s->sequential = 0;
+		s->start = off;
 	} else if (off > 0 && s->reads >= STREAM_MIN && s->run >= s->window / 2 &&
-		   s->got >= s->way / 2 && step && (s->window || is_trusted(f, s))) {
+		   s->got >= s->way / 2 && step) {
 		s->window = CFS_MIN(CFS_MAX(2 * s->window, block), window_max);
 		s->run = 0;
 	}
 }
 
-bool cfs_session_advance(struct cfs_file *f, uint64_t stream, uint64_t off, uint64_t end,
-			 struct cfs_span *ret, bool *ret_random)
+/* Plans the read-ahead of a session, up to `most`. */
+static void plan_ahead(struct cfs_file *f, struct cfs_session_read *s, uint64_t most,
+		       struct cfs_forecast *ret)
 {
 	struct cfs_data *d = f->data;
-	struct cfs_session_read *s;
-	uint64_t target, align, space;
+	uint64_t target = s->end + s->window, align, space;
 
-	*ret_random = true;
-	if (!d->conf.max_readahead)
-		return false;
-	s = session_find(f, stream, off, end);
-	if (!s)
-		s = session_new(f, stream, off);
-	s->used = ++f->clock;
-	advance(f, s, off, end);
-	*ret_random = !s->window;
-	if (!s->window || s->end >= f->length)
-		return false;
 	s->ahead = CFS_MAX(s->ahead, s->end);
-	target = s->end + s->window;
 	if (target < s->ahead + s->window / 2)
-		return false;
+		return;
 	space = room(d);
 	if (space < s->window) {
 		s->window = CFS_MAX(s->window / 2, WINDOW_MIN);
 		target = s->end + CFS_MIN(s->window, space);
 	}
 	align = s->window >= d->conf.block_size ? d->conf.block_size : CFS_PAGE_LARGE;
-	target = CFS_MIN((target + align - 1) & ~(align - 1), f->length);
+	target = CFS_MIN((target + align - 1) & ~(align - 1), most);
 	if (target <= s->ahead)
-		return false;
-	*ret = (struct cfs_span){.off = s->ahead, .end = target};
-	s->ahead = target;
-	return true;
+		return;
+	ret->off = s->ahead;
+	ret->end = s->ahead = target;
+}
+
+void cfs_session_advance(struct cfs_file *f, uint64_t stream, uint64_t off, uint64_t end,
+			 bool repeated, struct cfs_forecast *ret)
+{
+	struct cfs_session_read *s;
+
+	*ret = (struct cfs_forecast){.random = !repeated};
+	if (!f->data->conf.max_readahead)
+		return;
+	s = session_find(f, stream, off, end);
+	if (!s && repeated)
+		return;
+	if (!s)
+		s = session_new(f, stream, off);
+	if (!repeated) {
+		s->used = ++f->clock;
+		advance(f, s, off, end);
+		ret->random = !s->window;
+	}
+	ret->likely_end = likely_end(f, s);
+	if (!repeated && s->window && s->end < f->length)
+		plan_ahead(f, s, ret->likely_end ? CFS_MIN(ret->likely_end, f->length) : f->length,
+			   ret);
 }
 
 void cfs_session_withdraw(struct cfs_file *f, uint64_t stream, uint64_t end, uint64_t reached)

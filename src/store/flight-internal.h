@@ -66,6 +66,7 @@ struct want {
 	unsigned first, last; /* slots */
 	bool wider;	      /* a large part of a block means all of it */
 	bool whole;	      /* so does any part */
+	unsigned likely_last; /* what is missing up to this slot is fetched, too */
 	bool prefetch;
 	bool stream;	/* a prefetch of what a stream will come to */
 	uint64_t owner; /* of a prefetch */

@@ -199,7 +199,8 @@ int cfs_flight_join(struct cfs_store *s, struct shard *sh, struct block *block,
 			from = 0;
 			n = block->n_slots;
 		} else {
-			while (from + n <= want->last && !slot[n].page && !slot[n].flight)
+			while (from + n <= CFS_MAX(want->last, want->likely_last) &&
+			       !slot[n].page && !slot[n].flight)
 				n++;
 			if (want->whole)
 				widen_to_all(block, &from, &n);
@@ -497,19 +498,22 @@ static bool is_roomy(struct cfs_store *s)
 
 static bool is_large_part(struct cfs_store *s, const struct cfs_block *b, uint32_t len)
 {
-	return (uint64_t)len * WIDEN_PARTS >= b->len && len < b->len && is_roomy(s);
+	return (uint64_t)len * WIDEN_PARTS >= b->len && is_roomy(s);
 }
 
 /* 1: collected; 0: *awaited replaced by the flights that are needed for it; or negative errno. */
 static int collect_or_join(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
-			   uint32_t len, cfs_deadline_t deadline, const struct cfs_route *route,
-			   struct cfs_segs *ret, struct awaited *awaited)
+			   uint32_t len, uint32_t likely, cfs_deadline_t deadline,
+			   const struct cfs_route *route, struct cfs_segs *ret,
+			   struct awaited *awaited)
 {
 	bool local = route->local && route->from == 0;
+	bool wider = is_large_part(s, b, likely ? likely : len) && !local;
 	struct want want = {
 		.first = off / CFS_PAGE_LARGE,
 		.last = (off + len - 1) / CFS_PAGE_LARGE,
-		.wider = is_large_part(s, b, len) && !local,
+		.wider = wider && !likely,
+		.likely_last = wider && likely ? (off + likely - 1) / CFS_PAGE_LARGE : 0,
 		.whole = route->place == CFS_PLACE_HERE && !local,
 		.deadline = deadline,
 		.route = route,
@@ -535,8 +539,8 @@ static int collect_or_join(struct cfs_store *s, const struct cfs_block *b, uint3
 }
 
 int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		    cfs_deadline_t deadline, struct cfs_route *route, struct cfs_segs *ret,
-		    bool *ret_remote)
+		    uint32_t likely, cfs_deadline_t deadline, struct cfs_route *route,
+		    struct cfs_segs *ret, bool *ret_remote)
 {
 	struct awaited awaited = {0};
 	bool expired = false;
@@ -544,7 +548,7 @@ int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 	int r;
 
 	for (;;) {
-		r = collect_or_join(s, b, off, len, deadline, route, ret, &awaited);
+		r = collect_or_join(s, b, off, len, likely, deadline, route, ret, &awaited);
 		if (r == 0)
 			r = launch(s, &awaited, deadline);
 		else

@@ -292,10 +292,10 @@ int cfs_direct_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t of
 
 /* Until what is being fetched of the block from the object store is there; 0: unknown. */
 uint64_t cfs_flight_left_ms(struct cfs_store *s, const struct cfs_block *b);
-/* Ranges that are not wholly in memory; deadline and errors as cfs_store_fetch. */
+/* Ranges that are not wholly in memory; likely, deadline and errors as cfs_store_fetch. */
 int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		    cfs_deadline_t deadline, struct cfs_route *route, struct cfs_segs *ret,
-		    bool *ret_remote);
+		    uint32_t likely, cfs_deadline_t deadline, struct cfs_route *route,
+		    struct cfs_segs *ret, bool *ret_remote);
 bool cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 			 uint64_t owner, const struct cfs_route *route);
 /*

@@ -156,11 +156,12 @@ int cfs_store_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
 {
 	bool remote;
 
-	return cfs_store_fetch(s, b, off, len, deadline, ret, &remote);
+	return cfs_store_fetch(s, b, off, len, 0, deadline, ret, &remote);
 }
 
 int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		    cfs_deadline_t deadline, struct cfs_segs *ret, bool *ret_remote)
+		    uint32_t likely, cfs_deadline_t deadline, struct cfs_segs *ret,
+		    bool *ret_remote)
 {
 	struct shard *sh = cfs_memory_shard(s, b);
 	bool repeat = cfs_is_repeated();
@@ -188,7 +189,7 @@ int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 	}
 	if (r == 0) {
 		cfs_route_place(s, b, &route);
-		r = cfs_flight_read(s, b, off, len, deadline, &route, ret, ret_remote);
+		r = cfs_flight_read(s, b, off, len, likely, deadline, &route, ret, ret_remote);
 	}
 	if (r < 0)
 		cfs_segs_truncate(ret, before);

@@ -26,6 +26,13 @@ bool cfs_store_has_disk(const struct cfs_store *s)
 	return disk_of(s) != NULL;
 }
 
+bool cfs_store_has_room(const struct cfs_store *s, const struct cfs_block *b)
+{
+	const struct cfs_tier_slot *disk = disk_of(s);
+
+	return disk && disk->ops->has_room && disk->ops->has_room(disk->tier, b);
+}
+
 static int put_until(const struct cfs_tier_slot *disk, const struct cfs_block *b,
 		     const struct cfs_segs *data, cfs_deadline_t deadline)
 {

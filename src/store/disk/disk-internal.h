@@ -186,7 +186,8 @@ struct disk_dir {
 	struct cache_dir *cd;
 	struct index index;
 	uint32_t expire_cursor;
-	cfs_deadline_t scan_at;	    /* due when passed; the keeper's */
+	_Atomic bool short_of_space; /* its file system has less free space than is to be kept */
+	cfs_deadline_t scan_at;	     /* due when passed; the keeper's */
 	struct cfs_workers *writer; /* one thread: what it makes room for is not taken by another */
 	struct cfs_workers *remover;
 	struct cfs_workers *closer;	    /* of files whose end may wait for the disk */
@@ -230,6 +231,8 @@ void cfs_disk_reclaim(void *arg, uint64_t want);
 
 /* ---- evict.c ---- */
 
+/* Whether a file of so many bytes is more than the directory may hold. */
+bool cfs_disk_exceeds(struct disk_dir *dir, uint64_t need);
 /* Makes room for a file of so many bytes; -ENOSPC. */
 int cfs_disk_make_room(struct disk_dir *dir, uint64_t need);
 /* -ENOSPC when the file system is too full and nothing is left to evict. */

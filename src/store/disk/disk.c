@@ -184,6 +184,15 @@ static void forget(void *tier, const struct cfs_block *b)
 		cfs_disk_forget_soon(dir, b, false);
 }
 
+static bool has_room(void *tier, const struct cfs_block *b)
+{
+	struct cfs_disk *d = tier;
+	struct disk_dir *dir = cfs_disk_keeps(d, b) ? cfs_disk_dir_of_key(d, b) : NULL;
+
+	return dir && atomic_load(&dir->cd->state) == DIR_OK &&
+	       !atomic_load(&dir->short_of_space) && !cfs_disk_exceeds(dir, cfs_disk_charge(b));
+}
+
 static bool holds(void *tier, const struct cfs_block *b)
 {
 	struct cfs_disk *d = tier;
@@ -271,6 +280,7 @@ const struct cfs_tier_ops cfs_disk_tier = {
 	.only = only,
 	.offer = cfs_disk_offer,
 	.put = cfs_disk_put,
+	.has_room = has_room,
 	.holds = holds,
 	.check = check_file,
 	.forget = forget,

@@ -45,7 +45,7 @@ static uint64_t evict_one(struct disk_dir *dir)
 	return 0;
 }
 
-static bool exceeds(struct disk_dir *dir, uint64_t need)
+bool cfs_disk_exceeds(struct disk_dir *dir, uint64_t need)
 {
 	struct index_state state = cfs_disk_index_state(&dir->index);
 
@@ -68,6 +68,7 @@ int cfs_disk_keep_free(struct disk_dir *dir, uint64_t need)
 	keep = (uint64_t)(ratio * (double)fs.f_files) + (need > 0);
 	if (fs.f_files > 0 && fs.f_favail < keep)
 		lack_files = keep - fs.f_favail;
+	atomic_store(&dir->short_of_space, lack > 0 || lack_files > 0);
 	while (lack > 0 || lack_files > 0) {
 		freed = evict_one(dir);
 		if (freed == 0)
@@ -80,7 +81,7 @@ int cfs_disk_keep_free(struct disk_dir *dir, uint64_t need)
 
 int cfs_disk_make_room(struct disk_dir *dir, uint64_t need)
 {
-	while (exceeds(dir, need)) {
+	while (cfs_disk_exceeds(dir, need)) {
 		if (evict_one(dir) == 0)
 			return -EDQUOT;
 	}

@@ -124,9 +124,9 @@ static void whole_blocks_are_prefetched(void **state)
 		put_object(&b);
 	b.index = 0;
 	cfs_segs_init(&s);
-	assert_int_equal(cfs_store_fetch(store, &b, 0, 10, soon(), &s, &far), 0);
+	assert_int_equal(cfs_store_fetch(store, &b, 0, 10, 0, soon(), &s, &far), 0);
 	assert_true(far);
-	assert_int_equal(cfs_store_fetch(store, &b, 0, 10, soon(), &s, &far), 0);
+	assert_int_equal(cfs_store_fetch(store, &b, 0, 10, 0, soon(), &s, &far), 0);
 	assert_false(far);
 	cfs_segs_release(&s);
 	assert_true(cfs_store_prefetch_block(store, &b, 1));

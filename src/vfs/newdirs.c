@@ -20,9 +20,9 @@ struct newdir {
 	cfs_ino_t ino; /* 0: unused */
 	uint64_t used;
 	uint64_t trusted_until_ms;
-	size_t made;	 /* names since the last listing */
-	size_t n, cap;	 /* cap: a power of two, or 0 */
-	uint64_t *names; /* hashes, open addressing; 0: free */
+	size_t made;				  /* names since the last listing */
+	size_t n, cap;				  /* cap: a power of two, or 0 */
+	uint64_t *names;			  /* hashes, open addressing; 0: free */
 	struct absent absent[NEWDIRS_ABSENT_MAX]; /* answered, and not made yet */
 };
 

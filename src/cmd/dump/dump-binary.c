@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "cmd/dump/dump.h"
+#include "cmd/dump/dumpnames.h"
 #include "cmd/dump/wire.h"
 
 enum { SEGMENT_BYTES = 1 << 20 };

@@ -4,6 +4,7 @@
 #define CFS_CMD_DUMP_JSON_H
 
 #include "cmd/dump/dump.h"
+#include "cmd/dump/dumpnames.h"
 #include "cmd/dump/heap.h"
 #include "cmd/dump/rulelist.h"
 

@@ -23,22 +23,4 @@ int dump_damaged(struct dump *d, const struct cfs_row *row);
 int dump_binary(struct dump *d);
 int dump_json(struct dump *d);
 
-/* The counters in a dump; other counters are times of background jobs. */
-enum dump_counter {
-	COUNTER_SPACE,
-	COUNTER_INODES,
-	COUNTER_NEXT_INODE,
-	COUNTER_NEXT_CHUNK,
-	COUNTER_NEXT_SESSION,
-	COUNTER_NEXT_TRASH,
-	COUNTER_COUNT,
-};
-extern const char *const dump_counter_names[COUNTER_COUNT];	 /* in tables and binary dumps */
-extern const char *const dump_counter_json_names[COUNTER_COUNT]; /* in JSON dumps */
-/* Names of enum cfs_type in JSON dumps. */
-extern const char *const dump_type_names[CFS_TYPE_SOCKET + 1];
-/* Returns COUNTER_COUNT for an unknown name. */
-enum dump_counter dump_counter_find(const char *const names[COUNTER_COUNT], const char *name,
-				    size_t len);
-
 #endif

@@ -5,7 +5,8 @@
 
 #include <cachefs/meta.h>
 
-#include "cmd/dump/dump.h"
+#include "cmd/access/progress.h"
+#include "cmd/dump/dumpnames.h"
 #include "cmd/dump/stream.h"
 #include "cmd/usage/owners.h"
 

@@ -112,8 +112,8 @@ static void small_reads_tell_nothing(void **state)
 
 	random_reads(x, 24, 4);
 	for (i = 0; i < 100; i++) {
-		cfs_session_advance(&x->file, 1, (40000 + i * 37) * MIB, (40000 + i * 37) * MIB + 4096,
-				    false, &c);
+		cfs_session_advance(&x->file, 1, (40000 + i * 37) * MIB,
+				    (40000 + i * 37) * MIB + 4096, false, &c);
 		assert_int_equal(c.likely_end, 0);
 		assert_int_equal(c.off, c.end);
 	}

@@ -232,7 +232,7 @@ void caller_groups(struct cfs_ctx *ctx, bool fresh);
 /* Whether the caller has CAP_FSETID. Only root is asked: others might have it in a user namespace. */
 bool caller_keeps_set_id(const struct cfs_ctx *ctx);
 /*
- * What a change of content by a caller without CAP_FSETID takes of the set-id bits, as members of
+ * The set-id bits that a change of content by a caller without CAP_FSETID clears, as members of
  * enum cfs_set: setuid; setgid where the group may execute the file, or the caller is not in it.
  */
 uint32_t dropped_set_id(const struct cfs_ctx *ctx, const struct cfs_attr *attr);

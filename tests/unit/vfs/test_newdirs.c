@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is known of the names in directories that this mount has made. */
+/* Names in directories that this mount has made. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -5,7 +5,8 @@
  * A hash has no order that survives its growing and shrinking, so listings go in the order of
  * names: HSCAN over the whole directory, of which the WINDOW smallest names behind the cursor are
  * kept. The following pages come from that window. Each page looks its names up again, so names
- * removed meanwhile are not delivered. A directory larger than a window is scanned once per window.
+ * removed meanwhile are not delivered, and a name that is of another inode by then has that one's
+ * attributes. A directory larger than a window is scanned once per window.
  *
  * A cursor is the window's number and the last name. A window that was evicted is built again. A
  * number is reused only for windows built later, so a listing never misses an entry that existed
@@ -23,6 +24,7 @@ enum { WINDOW = 256 * 1024, WINDOWS = 32, BATCH = 1000, PAGE = 1000, MAX_TOTAL =
 
 struct name {
 	uint16_t len;
+	uint8_t entry[RDS_ENTRY_BYTES]; /* as the scan found it */
 	char text[];
 };
 
@@ -198,7 +200,7 @@ struct filling {
 	bool full;
 };
 
-static int add_name(struct filling *f, const char *text, size_t len)
+static int add_name(struct filling *f, const char *text, size_t len, const redisReply *entry)
 {
 	struct window *w = f->w;
 	struct name *n;
@@ -216,6 +218,8 @@ static int add_name(struct filling *f, const char *text, size_t len)
 	if (!n)
 		return -ENOMEM;
 	n->len = (uint16_t)len;
+	memset(n->entry, 0, sizeof(n->entry));
+	memcpy(n->entry, entry->str, CFS_MIN(entry->len, sizeof(n->entry)));
 	memcpy(n->text, text, len);
 	if (f->full) {
 		w->at_end = false;
@@ -243,7 +247,7 @@ static int add_batch(struct filling *f, const redisReply *list)
 	int r = 0;
 
 	for (i = 0; i + 1 < list->elements && !r; i += 2)
-		r = add_name(f, list->element[i]->str, list->element[i]->len);
+		r = add_name(f, list->element[i]->str, list->element[i]->len, list->element[i + 1]);
 	return r;
 }
 
@@ -263,10 +267,9 @@ static void sort_window(struct window *w)
 	w->n = n;
 }
 
-static int scan_names(struct cfs_engine *e, const struct cfs_ctx *ctx, struct filling *f,
-		      uint64_t from)
+static int scan_names(struct cfs_engine *e, const struct cfs_ctx *ctx, struct filling *f)
 {
-	struct rds_cursor cursor = {.at = from};
+	struct rds_cursor cursor = {0};
 	const redisReply *page;
 	struct rds_request q;
 	int r;
@@ -370,23 +373,63 @@ static size_t position(const struct window *w, const char *name, size_t len)
 	return lo;
 }
 
-/* Names [i, i + n) of the window. */
-static int deliver_page(struct listing *l, const struct window *w, size_t at, size_t n)
+static bool same_entry(const redisReply *entry, const struct name *n)
+{
+	return rds_is_bytes(entry) && entry->len == sizeof(n->entry) &&
+	       !memcmp(entry->str, n->entry, sizeof(n->entry));
+}
+
+/* A name that is of another inode than the scan found. */
+static int deliver_replaced(struct listing *l, const struct name *n)
 {
 	struct rds_request q;
 	redisReply *a;
+	int r;
+
+	rds_begin(&q, l->e);
+	r = rds_script(&q, l->ctx, CFS_META_OP_readdir, &rds_lookup_lua, &a, "ub", l->dir, n->text,
+		       (size_t)n->len);
+	if (r == -ENOENT)
+		r = 0;
+	else if (!r)
+		r = deliver(l, n->text, n->len, a->element[1], a->element[2]);
+	rds_end(&q);
+	return r;
+}
+
+/*
+ * Names [at, at + n) of the window. The names are read after the attributes: a name that still has
+ * the inode had it before, so that the inode was there.
+ */
+static int deliver_page(struct listing *l, const struct window *w, size_t at, size_t n)
+{
+	struct name *const *v = w->v + at;
+	const redisReply *entries, *entry;
+	struct rds_request q;
 	size_t i;
 	int r;
 
 	rds_begin(&q, l->e);
-	rds_script_begin(&q, l->ctx, &rds_entries_lua, 2 + n);
-	rds_words(&q, "us", l->dir, l->attrs ? "1" : "");
+	if (l->attrs) {
+		rds_command_begin(&q, 1 + n);
+		rds_words(&q, "s", "MGET");
+		for (i = 0; i < n; i++)
+			rds_words(&q, "k", "i", cfs_get_be64(v[i]->entry + 1));
+	}
+	rds_command_begin(&q, 2 + n);
+	rds_words(&q, "sk", "HMGET", "d", l->dir);
 	for (i = 0; i < n; i++)
-		rds_words(&q, "b", w->v[at + i]->text, (size_t)w->v[at + i]->len);
-	r = rds_script_run(&q, l->ctx, CFS_META_OP_readdir, &a);
-	for (i = 0; i < n && !r && !l->stopped; i++)
-		r = deliver(l, w->v[at + i]->text, w->v[at + i]->len, rds_element(a->element[1], i),
-			    i < a->element[2]->elements ? a->element[2]->element[i] : NULL);
+		rds_words(&q, "b", v[i]->text, (size_t)v[i]->len);
+	r = rds_run(&q, l->ctx, CFS_META_OP_readdir);
+	for (i = 0; i < n && !r && !l->stopped; i++) {
+		entries = q.reply[l->attrs ? 1 : 0];
+		entry = rds_element(entries, i);
+		if (l->attrs && rds_is_bytes(entry) && !same_entry(entry, v[i]))
+			r = deliver_replaced(l, v[i]);
+		else
+			r = deliver(l, v[i]->text, v[i]->len, entry,
+				    l->attrs ? rds_element(q.reply[0], i) : NULL);
+	}
 	rds_end(&q);
 	return r;
 }
@@ -450,15 +493,36 @@ static int deliver_all(struct listing *l, const redisReply *a)
 	return !l->stopped && i == n;
 }
 
+/*
+ * Makes the window of the names behind that one, out of `all` names of the directory or, with NULL,
+ * of a scan. It has one user.
+ */
+static int make_window(struct listing *l, const char *name, size_t len, const redisReply *all,
+		       struct window **ret)
+{
+	struct filling f = {.w = new_window(l->dir, name, len)};
+	int r;
+
+	if (!f.w)
+		return -ENOMEM;
+	r = all ? add_batch(&f, all) : scan_names(l->e, l->ctx, &f);
+	if (r) {
+		free_window(f.w);
+		return r;
+	}
+	sort_window(f.w);
+	l->number = store(rds_of(l->e)->windows, f.w);
+	*ret = f.w;
+	return 0;
+}
+
 /* Starts a listing with one request, which is enough for most directories. */
 static int start_listing(struct listing *l)
 {
-	struct rds *rds = rds_of(l->e);
-	struct filling f = {0};
+	struct window *w;
 	struct rds_request q;
-	uint64_t cursor;
 	redisReply *a;
-	bool small;
+	bool large;
 	int r;
 
 	rds_begin(&q, l->e);
@@ -468,26 +532,17 @@ static int start_listing(struct listing *l)
 		r = -EIO;
 	if (r)
 		goto out;
-	cursor = strtoull(a->element[1]->str, NULL, 10);
-	small = !cursor && a->element[2]->elements <= 2 * (size_t)BATCH &&
-		(!l->attrs || a->element[3]->elements == a->element[2]->elements / 2);
-	if (small && !a->element[2]->elements) {
+	large = rds_int(a->element[1]) || a->element[2]->elements > 2 * (size_t)BATCH ||
+		(l->attrs && a->element[3]->elements != a->element[2]->elements / 2);
+	if (!large && !a->element[2]->elements) {
 		r = 1;
 		goto out;
 	}
-	f.w = new_window(l->dir, "", 0);
-	r = f.w ? add_batch(&f, a->element[2]) : -ENOMEM;
-	if (!r && cursor)
-		r = scan_names(l->e, l->ctx, &f, cursor);
-	if (r) {
-		if (f.w)
-			free_window(f.w);
+	r = make_window(l, "", 0, large ? NULL : a->element[2], &w);
+	if (r)
 		goto out;
-	}
-	sort_window(f.w);
-	l->number = store(rds->windows, f.w);
-	r = small ? deliver_all(l, a) : deliver_window(l, f.w, "", 0);
-	leave(rds->windows, f.w);
+	r = large ? deliver_window(l, w, "", 0) : deliver_all(l, a);
+	leave(rds_of(l->e)->windows, w);
 out:
 	rds_end(&q);
 	return r;
@@ -495,31 +550,21 @@ out:
 
 static int go_on(struct listing *l)
 {
-	struct rds *rds = rds_of(l->e);
+	struct rds_windows *windows = rds_of(l->e)->windows;
 	char name[CFS_NAME_MAX];
 	size_t len = l->cursor->len - 1u;
 	struct window *w;
 	int r = 0;
 
 	memcpy(name, l->cursor->key + 1, len);
-	w = take(rds->windows, l->cursor->key[0], l->dir, name, len);
 	l->number = l->cursor->key[0];
-	if (!w) {
-		struct filling f = {.w = new_window(l->dir, name, len)};
-
-		if (!f.w)
-			return -ENOMEM;
-		r = scan_names(l->e, l->ctx, &f, 0);
-		if (r) {
-			free_window(f.w);
-			return r;
-		}
-		sort_window(f.w);
-		w = f.w;
-		l->number = store(rds->windows, w);
-	}
+	w = take(windows, l->number, l->dir, name, len);
+	if (!w)
+		r = make_window(l, name, len, NULL, &w);
+	if (r)
+		return r;
 	r = deliver_window(l, w, name, len);
-	leave(rds->windows, w);
+	leave(windows, w);
 	return r;
 }
 

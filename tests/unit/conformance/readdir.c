@@ -120,6 +120,58 @@ static void test_changes_meanwhile(void **state)
 		assert_in_range(l.seen[i], 0, 1);
 }
 
+struct replaced {
+	cfs_ino_t ino[30]; /* 0: removed */
+	bool is_dir[30];
+	size_t n;
+};
+
+static int check_replaced(void *arg, const struct cfs_dirent *e)
+{
+	struct replaced *l = arg;
+	unsigned long i;
+	char name[32];
+
+	assert_in_range(e->name_len, 1, sizeof(name) - 1);
+	memcpy(name, e->name, e->name_len);
+	name[e->name_len] = '\0';
+	i = strtoul(name + 1, NULL, 10);
+	assert_true(i < 30 && l->ino[i]);
+	assert_int_equal(e->entry.ino, l->ino[i]);
+	assert_int_equal(e->type, l->is_dir[i] ? CFS_TYPE_DIR : CFS_TYPE_FILE);
+	assert_int_equal(e->entry.attr.type, e->type);
+	assert_int_equal(e->entry.attr.nlink, l->is_dir[i] ? 2 : 1);
+	l->n++;
+	return 0;
+}
+
+/* Names of a later page are removed, and made again as something else, after the first one. */
+static void test_replaced_meanwhile(void **state)
+{
+	cfs_ino_t d = test_dir("replaced");
+	struct cfs_cursor cursor = {0};
+	struct cfs_ctx c = as_root();
+	struct replaced l = {.n = 0};
+	char name[32];
+	size_t i;
+
+	for (i = 0; i < 30; i++) {
+		snprintf(name, sizeof(name), "f%02zu", i);
+		l.ino[i] = make_file(d, name);
+	}
+	assert_int_equal(cfs_meta_readdir(vol.m, &c, d, true, 3, &cursor, check_replaced, &l), 0);
+	for (i = 3; i < 30; i++) {
+		snprintf(name, sizeof(name), "f%02zu", i);
+		if (i % 3 == 0)
+			continue;
+		unlink_name(d, name);
+		l.is_dir[i] = i % 3 == 1;
+		l.ino[i] = l.is_dir[i] ? make_dir(d, name) : 0;
+	}
+	assert_int_equal(cfs_meta_readdir(vol.m, &c, d, true, 100, &cursor, check_replaced, &l), 1);
+	assert_int_equal(l.n, 3 + 18);
+}
+
 static void test_errors(void **state)
 {
 	cfs_ino_t d = test_dir("listing-errors"), f = make_file(d, "f");
@@ -162,5 +214,5 @@ static void test_long_names(void **state)
 	assert_int_equal(bytes, 20 * CFS_NAME_MAX);
 }
 
-TEST_LIST(readdir, T(test_pages), T(test_stop_and_go_on), T(test_changes_meanwhile), T(test_errors),
-	  T(test_long_names));
+TEST_LIST(readdir, T(test_pages), T(test_stop_and_go_on), T(test_changes_meanwhile),
+	  T(test_replaced_meanwhile), T(test_errors), T(test_long_names));

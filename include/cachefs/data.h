@@ -31,6 +31,7 @@ struct cfs_data_conf {
 	uint64_t flush_idle_ms; /* 1 000: without writes */
 	uint64_t max_readahead; /* bytes per file */
 	uint64_t io_timeout_ms; /* deadline of background work */
+	unsigned max_closing;	/* closed files that wait for their commit; further closes wait */
 	bool read_only;
 };
 
@@ -113,6 +114,31 @@ int cfs_file_write(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, 
  */
 uint32_t cfs_file_error_mark(struct cfs_file *f);
 int cfs_file_flush(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t seen);
+/*
+ * Starts what cfs_file_flush() waits for, and lets the file wait for its turn: files given to this
+ * call are committed one after the other, in the order of the calls. Blocks are stored in parallel.
+ * A file leaves the order when somebody waits for it in another way (flush, fsync, truncate), or
+ * when one of its blocks misses its deadline; the next one follows then.
+ *
+ * 1: `closed` will be called, once, by any thread and without locks: err is 0 or the first error
+ * since this call. It is called before cfs_data_await_closed() returns. 0: nothing is left to
+ * commit. Negative, as cfs_file_flush(): an error that `seen` is behind of, or no place in the
+ * queue of max_closing files before the deadline. `closed` is not called then.
+ */
+typedef void (*cfs_file_closed_fn)(void *arg, int err);
+int cfs_file_flush_later(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t seen,
+			 cfs_file_closed_fn closed, void *arg);
+/* Whether files wait for their turn. Never waits. */
+bool cfs_data_has_closed(struct cfs_data *d);
+/* Waits until the files given to cfs_file_flush_later() before have ended; -EIO at the deadline. */
+int cfs_data_await_closed(struct cfs_data *d, cfs_deadline_t deadline);
+/* The same, and the store made durable. */
+int cfs_data_sync_closed(struct cfs_data *d, cfs_deadline_t deadline);
+/*
+ * For the end of a mount: waits for all, as long as one of them ends within three times
+ * io_timeout_ms, and ends the others with -EIO.
+ */
+void cfs_data_end_closed(struct cfs_data *d);
 /*
  * flush, then store and metadata made durable. Moves *seen behind the errors it returned. -EIO,
  * each time, while the file has bytes that the object store may have lost after it had taken them

@@ -10,12 +10,13 @@
  *	write.c    writes into open slices
  *	slice.c    from an open slice to a committed record
  *	flush.c    waiting for that
+ *	close.c    not waiting for that: files that are committed in the order of their closes
  *	suspect.c  files whose bytes the object store may have lost
  *	compact.c  many records -> one
  *	metrics.c  numbers
  *
- * Lock order: d->lock, file->lock, then the leaves below this layer (pool, workers). No store,
- * metadata or page-getting call is made under either lock, but for giving back promised space.
+ * Lock order: d->lock, file->lock, d->closing.lock, then the leaves below this layer (pool,
+ * workers). No store, metadata or page-getting call is made under either lock, but for giving back promised space.
  */
 #ifndef CFS_DATA_INTERNAL_H
 #define CFS_DATA_INTERNAL_H
@@ -44,6 +45,29 @@ struct cfs_compact_job;
 TAILQ_HEAD(cfs_file_list, cfs_file);
 TAILQ_HEAD(cfs_wslice_list, cfs_wslice);
 TAILQ_HEAD(cfs_compact_list, cfs_compact_job);
+TAILQ_HEAD(cfs_closing_list, cfs_closing);
+
+/* A closed file whose slices are not committed yet, close.c. */
+struct cfs_closing {
+	TAILQ_ENTRY(cfs_closing) in_queue;
+	struct cfs_file *file;	    /* holds a reference */
+	uint64_t turn;		    /* its place in the order of closes */
+	uint64_t last;		    /* the slice written last before the close */
+	uint32_t err_seq, late_seq; /* of the file at the close */
+	int err;
+	cfs_file_closed_fn closed;
+	void *arg;
+};
+
+struct cfs_closing_queue {
+	pthread_mutex_t lock;
+	pthread_cond_t moved;	       /* the first one has ended */
+	struct cfs_closing_list files; /* in the order of closes; only the first one commits */
+	uint64_t turns;		       /* given out */
+	bool advancing, again;	       /* a thread looks at the first one; it must look again */
+	_Atomic uint64_t n;	       /* files, and closes about to add one; bounded */
+	_Atomic bool ending;	       /* no file is waited for any more */
+};
 
 struct cfs_data {
 	struct cfs_data_conf conf;
@@ -60,6 +84,8 @@ struct cfs_data {
 	struct cfs_compact_list compacts; /* compactions queued or running */
 	unsigned n_compacts;
 	pthread_cond_t compacted; /* signalled when a compaction has ended */
+
+	struct cfs_closing_queue closing;
 
 	_Atomic uint64_t stored_ms; /* when a block was last stored */
 	_Atomic uint64_t n_files, n_slices, dirty_bytes, lost_bytes, lost_files;
@@ -79,6 +105,7 @@ struct cfs_wslice {
 	unsigned puts;	 /* puts that the store has not answered yet */
 	bool busy;	 /* a writer copies into it */
 	bool frozen;	 /* takes no more writes */
+	bool held;	 /* waits for the turn of its closed file to be committed */
 	bool claimed;	 /* a thread has undertaken to upload its tail */
 	bool tailed;	 /* ... and has started: no bytes are left to hand over */
 	int err;
@@ -140,6 +167,7 @@ struct cfs_file {
 	pthread_cond_t cond; /* signals: op ended, slice gone, work for an idle flusher */
 	unsigned waiters;    /* threads that wait on cond */
 	unsigned flush_idle; /* of these, flushers that can take over work */
+	unsigned settling;   /* threads in cfs_file_settle() */
 	bool listed;	     /* in data->dirty; changed under both locks */
 	bool op;	     /* a write, truncate, ... is under way; see cfs_file_op_begin() */
 
@@ -156,6 +184,7 @@ struct cfs_file {
 	size_t n_chunks, cap_chunks;
 	struct cfs_wslice_list slices; /* not committed, in order of creation */
 	unsigned n_pending;
+	struct cfs_closing *closing; /* NULL: it does not wait for its turn */
 	_Atomic uint32_t *mark; /* tells others that slices are uncommitted, cfs_file_set_mark();
 				 * may be NULL */
 	bool lost;		/* accepted bytes could not be stored: the mark stays */
@@ -287,6 +316,14 @@ void cfs_file_freeze(struct cfs_file *f);
 int cfs_file_settle(struct cfs_file *f, cfs_deadline_t deadline);
 /* Shows that the calling thread waits for the commit of the slice; for base/activity.h. */
 void cfs_file_await_commit(const struct cfs_file *f, uint64_t slice);
+
+/* close.c */
+int cfs_closing_init(struct cfs_closing_queue *q);
+void cfs_closing_fini(struct cfs_closing_queue *q);
+/* Ends the turns of files that are committed, and begins the next. Called without locks. */
+void cfs_closing_advance(struct cfs_data *d);
+/* Called with the file's lock: somebody waits for its slices, which need no turn any more. */
+void cfs_closing_release(struct cfs_file *f);
 
 /* compact.c */
 /* Ends compaction for good: none runs after the return. */

@@ -297,9 +297,12 @@ int cfs_data_create(const struct cfs_data_conf *conf, struct cfs_data **ret)
 	pthread_mutex_init(&d->lock, NULL);
 	TAILQ_INIT(&d->dirty);
 	TAILQ_INIT(&d->compacts);
-	r = cfs_table_create(64, &d->files);
+	r = cfs_closing_init(&d->closing);
 	if (r < 0)
 		goto destroy_lock;
+	r = cfs_table_create(64, &d->files);
+	if (r < 0)
+		goto fini_closing;
 	r = cfs_workers_create("flush", FLUSHERS, FLUSH_QUEUE, &d->flushers);
 	if (r < 0)
 		goto free_table;
@@ -324,6 +327,8 @@ free_flushers:
 	cfs_workers_destroy(d->flushers);
 free_table:
 	cfs_table_destroy(d->files);
+fini_closing:
+	cfs_closing_fini(&d->closing);
 destroy_lock:
 	pthread_mutex_destroy(&d->lock);
 	pthread_cond_destroy(&d->compacted);
@@ -371,6 +376,7 @@ int cfs_data_drain(struct cfs_data *d)
 
 	cfs_compact_stop(d, ctx.deadline);
 	freeze_all(d);
+	cfs_data_await_closed(d, ctx.deadline);
 	while ((f = first_dirty(d))) {
 		seen = cfs_file_error_mark(f);
 		rf = cfs_file_flush(f, &ctx, seen);
@@ -403,6 +409,7 @@ int cfs_data_destroy(struct cfs_data *d)
 	if (atomic_load(&d->n_slices)) /* uploads under way still refer to d */
 		return r;
 	cfs_table_destroy(d->files);
+	cfs_closing_fini(&d->closing);
 	pthread_mutex_destroy(&d->lock);
 	pthread_cond_destroy(&d->compacted);
 	free(d);

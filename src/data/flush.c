@@ -89,7 +89,9 @@ int cfs_file_settle(struct cfs_file *f, cfs_deadline_t deadline)
 	pthread_mutex_lock(&f->lock);
 	target = f->seq;
 	late = f->late_seq;
+	f->settling++;
 	cfs_file_freeze(f);
+	cfs_closing_release(f);
 	while ((s = TAILQ_FIRST(&f->slices)) && s->seq <= target && r == 0) {
 		/* A failed block may be kept and retried for longer than any caller would wait. */
 		if (cfs_deadline_passed(deadline) || f->late_seq != late) {
@@ -104,6 +106,7 @@ int cfs_file_settle(struct cfs_file *f, cfs_deadline_t deadline)
 			f->waiters--;
 		}
 	}
+	f->settling--;
 	/* Returns the work this thread had claimed to the flushers. */
 	if (f->n_pending)
 		cfs_file_kick(f);

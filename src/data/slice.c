@@ -135,7 +135,7 @@ bool cfs_chunk_due(const struct cfs_chunk *c)
 {
 	const struct cfs_wslice *s = TAILQ_FIRST(&c->pending);
 
-	return s && !c->committing && slice_ready(s);
+	return s && !c->committing && slice_ready(s) && !s->held;
 }
 
 static bool submit_commit(struct cfs_chunk *c)
@@ -234,6 +234,7 @@ static bool keep(struct put *p, int err)
 		f->late_seq++;
 		cfs_file_wake(f);
 		pthread_mutex_unlock(&f->lock);
+		cfs_closing_advance(f->data);
 	}
 	p->reported = true;
 	p->give_up = cfs_deadline_in(f->data->conf.io_timeout_ms);
@@ -559,7 +560,7 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 	struct cfs_wslice *s;
 
 	pthread_mutex_lock(&f->lock);
-	while ((s = TAILQ_FIRST(&c->pending)) && slice_ready(s)) {
+	while ((s = TAILQ_FIRST(&c->pending)) && slice_ready(s) && !s->held) {
 		const struct cfs_slice rec = {
 			.pos = s->pos, .id = s->id, .size = s->len, .len = s->len};
 		struct cfs_commit commit = {
@@ -629,4 +630,5 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 	c->committing = false;
 	pthread_mutex_unlock(&f->lock);
 	cfs_file_list_dirty(f);
+	cfs_closing_advance(d);
 }

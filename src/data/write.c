@@ -62,6 +62,7 @@ static int wait_for_slices(struct cfs_file *f, cfs_deadline_t deadline)
 	if (f->n_pending < CFS_FILE_PENDING)
 		return 0;
 	cfs_file_freeze(f);
+	cfs_closing_release(f);
 	cfs_file_kick(f);
 	f->waiters++;
 	cfs_file_await_commit(f, TAILQ_FIRST(&f->slices)->id);

@@ -25,6 +25,7 @@
 /* Deadline for reading the object that holds the volume's id. */
 #define ID_MS 3000
 /* Staged blocks are left behind after that many upload deadlines without a successful upload. */
+#define MAX_CLOSING    1024
 #define DRAIN_PATIENCE 2
 /* Below this budget, the memory for requests and connection buffers is limited further. */
 #define SMALL_BUDGET ((uint64_t)128 << 20)
@@ -394,6 +395,7 @@ int layers_open(struct serve *s, char err[256])
 		.flush_age_ms = 5000,
 		.flush_idle_ms = 1000,
 		.max_readahead = o->max_readahead,
+		.max_closing = MAX_CLOSING,
 		.io_timeout_ms = o->io_timeout_ms,
 		.read_only = o->ro,
 	};

@@ -279,12 +279,15 @@ static int faulty_put(struct cfs_object_store *o, const char *key, const struct 
 		      int n_src, unsigned tier, cfs_deadline_t deadline)
 {
 	struct faulty *f = (struct faulty *)o;
-	int r = 0;
+	size_t bytes = 0;
+	int r = 0, i;
 
+	for (i = 0; i < n_src; i++)
+		bytes += src[i].iov_len;
 	pthread_mutex_lock(&f->lock);
 	f->waiting++;
 	pthread_cond_broadcast(&f->cond);
-	while (f->closed && r == 0)
+	while ((f->closed || bytes == f->closed_bytes) && r == 0)
 		r = cfs_cond_wait(&f->cond, &f->lock, deadline);
 	f->waiting--;
 	if (f->pace_ms && cfs_now_ms() < f->last_ms + f->pace_ms)
@@ -341,6 +344,14 @@ void set_closed(struct faulty *f, bool closed)
 {
 	pthread_mutex_lock(&f->lock);
 	f->closed = closed;
+	pthread_cond_broadcast(&f->cond);
+	pthread_mutex_unlock(&f->lock);
+}
+
+void set_closed_bytes(struct faulty *f, size_t bytes)
+{
+	pthread_mutex_lock(&f->lock);
+	f->closed_bytes = bytes;
 	pthread_cond_broadcast(&f->cond);
 	pthread_mutex_unlock(&f->lock);
 }
@@ -426,6 +437,7 @@ struct volume *volume_new(struct options o)
 				     .flush_age_ms = o.flush_age_ms ? o.flush_age_ms : 5000,
 				     .flush_idle_ms = o.flush_idle_ms ? o.flush_idle_ms : 5000,
 				     .max_readahead = 1 << 20,
+				     .max_closing = 2,
 				     .io_timeout_ms = o.io_timeout_ms ? o.io_timeout_ms : 20000};
 	char err[256];
 

@@ -65,7 +65,8 @@ struct faulty {
 	uint64_t pace_ms, last_ms; /* one put in this time comes through, the others time out */
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
-	bool closed; /* puts wait */
+	bool closed;	     /* puts wait */
+	size_t closed_bytes; /* ... those of objects of this length; 0: none */
 	unsigned waiting;
 	bool syncs_closed; /* syncs wait */
 	unsigned fail_syncs;
@@ -100,6 +101,7 @@ struct timespec tick(struct cfs_meta *m);
 void list_add(struct list *l, const struct cfs_slice *s);
 /* While closed, puts wait. */
 void set_closed(struct faulty *f, bool closed);
+void set_closed_bytes(struct faulty *f, size_t bytes);
 void wait_for_put(struct faulty *f);
 /*
  * A sync begins, and ends with an error in end_failing_sync(). wait_for_sync(): somebody wants the

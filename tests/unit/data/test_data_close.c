@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Closes that do not wait for the commit. When these fail, other mounts see a file before one that
+ * was closed earlier, a close waits for ever or too long, or nobody hears of lost bytes.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "data_fixture.h"
+
+#define NONE 77 /* the close has not ended */
+
+/* A closed file: its length tells it from others in the object store. */
+struct closed {
+	struct cfs_file *f;
+	_Atomic int err;
+};
+
+static void ended(void *arg, int err)
+{
+	struct closed *c = arg;
+
+	assert_int_equal(atomic_exchange(&c->err, err), NONE);
+}
+
+static int close_later(struct closed *c, cfs_deadline_t deadline)
+{
+	struct cfs_ctx cx = ctx();
+
+	cx.deadline = deadline;
+	atomic_store(&c->err, NONE);
+	return cfs_file_flush_later(c->f, &cx, cfs_file_error_mark(c->f), ended, c);
+}
+
+/* Inode ino with so many bytes, closed. */
+static struct closed closed_file(struct volume *v, cfs_ino_t ino, const char *bytes)
+{
+	struct closed c = {.f = open_file(v, ino)};
+
+	assert_int_equal(write_at(c.f, 0, bytes, strlen(bytes)), 0);
+	return c;
+}
+
+static size_t records(struct volume *v, cfs_ino_t ino)
+{
+	size_t n;
+
+	pthread_mutex_lock(&v->meta.lock);
+	n = v->meta.chunk[ino][0].n;
+	pthread_mutex_unlock(&v->meta.lock);
+	return n;
+}
+
+static struct volume *watched;
+static _Atomic bool overtaken;
+
+/* After each commit. */
+static void look_at_order(void *arg)
+{
+	if (records(watched, 2) && !records(watched, 1))
+		atomic_store(&overtaken, true);
+}
+
+/* Without it: another mount sees the second file, and an empty first one. */
+static void files_are_committed_in_the_order_of_their_closes(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct closed a, b, c;
+
+	watched = v;
+	atomic_store(&overtaken, false);
+	v->meta.applied = look_at_order;
+	set_closed_bytes(&v->object, 5);
+	a = closed_file(v, 1, "first");
+	b = closed_file(v, 2, "2nd");
+	c = closed_file(v, 3, "other");
+	assert_int_equal(close_later(&a, soon()), 1);
+	assert_int_equal(close_later(&b, soon()), 1);
+	/* Its block is stored meanwhile: only the commit waits. */
+	WAIT_FOR(objects(v) == 1);
+	assert_int_equal(data_metric(v, "data_closing_files"), 2);
+	set_closed_bytes(&v->object, 0);
+	assert_int_equal(cfs_data_await_closed(v->data, soon()), 0);
+	assert_int_equal(a.err, 0);
+	assert_int_equal(b.err, 0);
+	assert_false(overtaken);
+	assert_int_equal(records(v, 2), 1);
+	assert_int_equal(data_metric(v, "data_closing_files"), 0);
+	/* Nothing is left: the close has nothing to wait for. */
+	assert_int_equal(close_later(&b, soon()), 0);
+	assert_int_equal(flush(c.f), 0);
+	cfs_file_put(a.f);
+	cfs_file_put(b.f);
+	cfs_file_put(c.f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+/* Without it: fsync of one file waits for others, whose bytes may not be stored for long. */
+static void a_file_that_is_waited_for_leaves_the_order(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct closed a, b;
+
+	set_closed_bytes(&v->object, 5);
+	a = closed_file(v, 1, "first");
+	b = closed_file(v, 2, "2nd");
+	assert_int_equal(close_later(&a, soon()), 1);
+	assert_int_equal(close_later(&b, soon()), 1);
+	assert_int_equal(flush(b.f), 0);
+	assert_int_equal(records(v, 2), 1);
+	assert_int_equal(records(v, 1), 0);
+	set_closed_bytes(&v->object, 0);
+	assert_int_equal(cfs_data_await_closed(v->data, soon()), 0);
+	assert_int_equal(b.err, 0);
+	cfs_file_put(a.f);
+	cfs_file_put(b.f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+/* Without it: the bytes are gone, and no fsync tells. */
+static void an_error_ends_the_turn_of_its_file_only(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct closed a, b;
+
+	set_closed(&v->object, true);
+	a = closed_file(v, 1, "first");
+	b = closed_file(v, 2, "2nd");
+	v->meta.fail_error = -ENOSPC;
+	v->meta.fail_commits = 1;
+	assert_int_equal(close_later(&a, soon()), 1);
+	assert_int_equal(close_later(&b, soon()), 1);
+	set_closed(&v->object, false);
+	assert_int_equal(cfs_data_await_closed(v->data, soon()), 0);
+	assert_int_equal(a.err, -ENOSPC);
+	assert_int_equal(b.err, 0);
+	assert_int_equal(records(v, 1), 0);
+	assert_int_equal(records(v, 2), 1);
+	cfs_file_put(a.f);
+	cfs_file_put(b.f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+/* Without it: a block that cannot be stored keeps all later files from other mounts. */
+static void a_block_that_is_late_holds_up_nobody(void **state)
+{
+	struct volume *v =
+		volume_new((struct options){.io_timeout_ms = 200, .put_timeout_ms = 100});
+	struct closed a, b;
+
+	set_closed_bytes(&v->object, 5);
+	a = closed_file(v, 1, "first");
+	b = closed_file(v, 2, "2nd");
+	assert_int_equal(close_later(&a, soon()), 1);
+	assert_int_equal(close_later(&b, soon()), 1);
+	assert_int_equal(cfs_data_await_closed(v->data, soon()), 0);
+	assert_int_equal(a.err, -EIO);
+	assert_int_equal(b.err, 0);
+	assert_int_equal(records(v, 2), 1);
+	/* The bytes are kept, and stored when that is possible again. */
+	set_closed_bytes(&v->object, 0);
+	WAIT_FOR(records(v, 1) == 1);
+	cfs_file_put(a.f);
+	cfs_file_put(b.f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+/* Without it: closes of small files take memory without bound. */
+static void closes_wait_when_many_files_wait(void **state)
+{
+	struct volume *v = volume_new((struct options){0}); /* two files */
+	struct closed a, b, c;
+
+	set_closed(&v->object, true);
+	a = closed_file(v, 1, "first");
+	b = closed_file(v, 2, "2nd");
+	c = closed_file(v, 3, "third");
+	assert_int_equal(close_later(&a, soon()), 1);
+	assert_int_equal(close_later(&b, soon()), 1);
+	assert_int_equal(close_later(&c, cfs_deadline_in(1)), -EIO);
+	assert_int_equal(c.err, NONE);
+	set_closed(&v->object, false);
+	assert_int_equal(close_later(&c, soon()), 1);
+	assert_int_equal(cfs_data_await_closed(v->data, soon()), 0);
+	assert_int_equal(c.err, 0);
+	cfs_file_put(a.f);
+	cfs_file_put(b.f);
+	cfs_file_put(c.f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+/* Without it: two closes of a file end in one, or bytes of the second are seen too early. */
+static void a_second_close_waits_for_the_first(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct closed a, again;
+	char buf[8];
+
+	set_closed(&v->object, true);
+	a = closed_file(v, 1, "first");
+	assert_int_equal(close_later(&a, soon()), 1);
+	again.f = a.f;
+	/* Another descriptor of the same bytes is closed: they wait already. */
+	assert_int_equal(close_later(&again, soon()), 0);
+	assert_int_equal(write_at(a.f, 5, "2nd", 3), 0);
+	assert_int_equal(read_at(a.f, 0, buf, 8), 8);
+	assert_memory_equal(buf, "first2nd", 8);
+	assert_int_equal(close_later(&again, cfs_deadline_in(1)), -EIO);
+	set_closed(&v->object, false);
+	assert_int_equal(close_later(&again, soon()), 1);
+	assert_int_equal(a.err, 0);
+	assert_int_equal(cfs_data_await_closed(v->data, soon()), 0);
+	assert_int_equal(again.err, 0);
+	assert_int_equal(records(v, 1), 2);
+	cfs_file_put(a.f);
+	assert_int_equal(volume_free(v), 0);
+}
+
+/* Without it: a mount whose object store is gone never ends, or ends with a success. */
+static void the_end_of_a_mount_waits_with_a_bound(void **state)
+{
+	struct volume *v =
+		volume_new((struct options){.io_timeout_ms = 100, .put_timeout_ms = 5000});
+	struct closed a, b;
+
+	set_closed_bytes(&v->object, 5);
+	a = closed_file(v, 1, "first");
+	b = closed_file(v, 2, "2nd");
+	assert_int_equal(close_later(&a, soon()), 1);
+	assert_int_equal(close_later(&b, soon()), 1);
+	cfs_data_end_closed(v->data);
+	assert_int_equal(a.err, -EIO);
+	assert_int_not_equal(b.err, NONE);
+	set_closed_bytes(&v->object, 0);
+	cfs_file_put(a.f);
+	cfs_file_put(b.f);
+	volume_free(v);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(files_are_committed_in_the_order_of_their_closes),
+		cmocka_unit_test(a_file_that_is_waited_for_leaves_the_order),
+		cmocka_unit_test(an_error_ends_the_turn_of_its_file_only),
+		cmocka_unit_test(a_block_that_is_late_holds_up_nobody),
+		cmocka_unit_test(closes_wait_when_many_files_wait),
+		cmocka_unit_test(a_second_close_waits_for_the_first),
+		cmocka_unit_test(the_end_of_a_mount_waits_with_a_bound),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -49,7 +49,8 @@ struct cfs_handoff_header {
 	uint64_t root; /* inode */
 	uint64_t started_s;
 	uint8_t read_only;
-	uint8_t spare[7];
+	_Atomic uint8_t closed_lost; /* bytes of closed files were, and no fsync has said so */
+	uint8_t spare[6];
 
 	/* The session in the metadata; 0: none. */
 	_Atomic uint64_t sid;
@@ -158,10 +159,10 @@ void cfs_handoff_remove_inode(struct cfs_handoff *k, struct cfs_handoff_inode *m
  * For the successor, before anything is marked. Sets every handle of a file LOST when the previous
  * process accepted bytes of it and did not store them, and frees the inode records. All handles are
  * concerned: the kernel writes back through any writable handle of the file, not only through the
- * one that the program used. Returns the number of such handles; at most `max` of their inodes go
- * to inos.
+ * one that the program used. Returns the number of such handles. *ret_closed: how many such files
+ * have no handle. At most `max` inodes go to inos, those of the handles first.
  */
-size_t cfs_handoff_mark_lost(struct cfs_handoff *k, uint64_t *inos, size_t max);
+size_t cfs_handoff_mark_lost(struct cfs_handoff *k, uint64_t *inos, size_t max, size_t *ret_closed);
 
 /* A record for a directory that is being read; NULL of NULL, and when there is none left. */
 struct cfs_handoff_dir *cfs_handoff_add_dir(struct cfs_handoff *k, uint64_t fh);

@@ -62,6 +62,8 @@ struct cfs_vfs_conf {
 	} squash_all, squash_root;
 	bool check_permissions;
 	uint64_t attr_timeout_ms, entry_timeout_ms, dir_entry_timeout_ms; /* 0: never cached */
+	/* A close starts the commit of the file and does not wait for it. */
+	bool commit_later;
 	uint64_t io_timeout_ms; /* deadline of one request; 0: 60 000 */
 	uint32_t uid, gid;	/* owner of the special files */
 
@@ -112,6 +114,7 @@ int cfs_vfs_store(struct cfs_vfs *v);
 struct cfs_vfs_restored {
 	uint64_t handles, gone;
 	uint64_t lost; /* handles with data that was not stored; their fsync returns EIO */
+	size_t closed; /* files without a handle, of which the fsync of a directory tells */
 	/* Their inodes, for the caller to free: content of them that the kernel caches is wrong. */
 	cfs_ino_t *lost_inos;
 	size_t n_lost_inos;
@@ -233,6 +236,8 @@ int cfs_vfs_flush_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 		       uint64_t lock_owner);
 /* Whether a flush of this handle has data to wait for. Never waits. */
 bool cfs_vfs_is_dirty(struct cfs_vfs *v, uint64_t fh);
+/* Whether closed files wait to be committed, and a rename, unlock or fsync may with them. */
+bool cfs_vfs_has_closed(struct cfs_vfs *v);
 /*
  * Whether a change of its length or mtime, a fallocate or a copy has data to wait for. Never waits.
  */

@@ -180,6 +180,7 @@ struct blocking {
 			uint32_t set;
 			struct cfs_attr attr;
 		} setattr;
+		struct cfs_rename rename; /* without the names: they are iov[], terminated */
 	};
 };
 /* Carries it out at once; with may_wait only after admission, which may queue it. */

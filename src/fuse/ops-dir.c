@@ -95,11 +95,18 @@ void op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	reply_status(&c, cfs_vfs_releasedir(c.vfs, &c.ctx, fi->fh));
 }
 
+static void apply_fsyncdir(struct blocking *ch)
+{
+	struct call *c = &ch->call;
+
+	reply_status(c, cfs_vfs_fsyncdir(c->vfs, &c->ctx, ch->fh));
+}
+
 void op_fsyncdir(fuse_req_t req, fuse_ino_t ino, int data_only, struct fuse_file_info *fi)
 {
-	struct call c;
+	struct blocking ch = {.apply = apply_fsyncdir, .fh = fi->fh};
 
-	call_begin(&c, req, "fsyncdir");
-	call_args(&c, "%" PRIu64, ino);
-	reply_status(&c, cfs_vfs_fsyncdir(c.vfs, &c.ctx, fi->fh));
+	call_begin(&ch.call, req, "fsyncdir");
+	call_args(&ch.call, "%" PRIu64, ino);
+	blocking_run(&ch, cfs_vfs_has_closed(ch.call.vfs));
 }

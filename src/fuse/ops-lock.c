@@ -93,14 +93,18 @@ static int wait_for_lock(const struct lock_waiter *what)
 
 static void lock(struct lock_waiter *w, bool wait)
 {
-	int r = set_lock(w, false);
+	/* An unlock waits until files closed before can be seen by the next holder. */
+	bool unlocks = w->lock.type == CFS_LOCK_NONE && cfs_vfs_has_closed(w->call.vfs);
+	int r = unlocks ? -EAGAIN : set_lock(w, false);
 
-	if (r == -EAGAIN && wait) {
+	if (r == -EAGAIN && (wait || unlocks)) {
 		r = wait_for_lock(w);
 		if (r == 0) {
 			call_leave();
 			return;
 		}
+		if (unlocks)
+			r = set_lock(w, false);
 	}
 	reply_status(&w->call, r);
 }

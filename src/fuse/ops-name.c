@@ -219,30 +219,46 @@ void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 	reply_status(&c, cfs_vfs_rmdir(c.vfs, &c.ctx, parent, name, strlen(name)));
 }
 
+static void apply_rename(struct blocking *ch)
+{
+	struct call *c = &ch->call;
+	struct cfs_rename in = ch->rename;
+
+	in.src_name = ch->iov[0].iov_base;
+	in.dst_name = in.src_name + in.src_len + 1;
+	if (ch->n_iov > 1) /* not queued */
+		in.dst_name = ch->iov[1].iov_base;
+	reply_status(c, cfs_vfs_rename(c->vfs, &c->ctx, &in));
+}
+
 void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
 	       const char *new_name, unsigned int flags)
 {
-	struct cfs_rename in = {
-		.src_parent = parent,
-		.dst_parent = new_parent,
-		.src_name = name,
-		.dst_name = new_name,
-		.src_len = strlen(name),
-		.dst_len = strlen(new_name),
-		.flags = flags,
+	size_t len = strlen(name), new_len = strlen(new_name);
+	struct blocking ch = {
+		.apply = apply_rename,
+		.iov = {{(void *)(uintptr_t)name, len + 1},
+			{(void *)(uintptr_t)new_name, new_len + 1}},
+		.n_iov = 2,
+		.size = len + new_len + 2,
+		.rename =
+			{
+				.src_parent = parent,
+				.dst_parent = new_parent,
+				.src_len = len,
+				.dst_len = new_len,
+				.flags = flags,
+			},
 	};
-	struct call c;
-	int r;
 
-	call_begin_once(&c, req, "rename");
-	call_args(&c, "%" PRIu64 ",%s,%" PRIu64 ",%s,%u", parent, name, new_parent, new_name,
+	call_begin_once(&ch.call, req, "rename");
+	call_args(&ch.call, "%" PRIu64 ",%s,%" PRIu64 ",%s,%u", parent, name, new_parent, new_name,
 		  flags);
 	/* RENAME_WHITEOUT has no meaning in the format. */
 	if (flags & ~(unsigned)(CFS_RENAME_NOREPLACE | CFS_RENAME_EXCHANGE))
-		r = -EINVAL;
+		reply_status(&ch.call, -EINVAL);
 	else
-		r = cfs_vfs_rename(c.vfs, &c.ctx, &in);
-	reply_status(&c, r);
+		blocking_run(&ch, cfs_vfs_has_closed(ch.call.vfs));
 }
 
 void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name)

@@ -116,6 +116,7 @@ int cfs_vfs_opendir(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		return r;
 	}
 	h->dir = d;
+	atomic_store(&h->seen, closed_mark(v));
 	record_fh(ctx, *ret_fh);
 	handle_publish(h, *ret_fh, ino, HANDLE_DIR);
 	return 0;
@@ -146,7 +147,20 @@ int cfs_vfs_releasedir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 
 int cfs_vfs_fsyncdir(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 {
-	return cfs_meta_sync_dirs(v->conf.meta, ctx);
+	struct handle *h = handle_find(&v->handles, fh, HANDLE_DIR);
+	uint32_t seen;
+	int r = 0;
+
+	if (v->conf.commit_later)
+		r = cfs_data_sync_closed(v->conf.data, ctx->deadline);
+	if (r == 0)
+		r = cfs_meta_sync_dirs(v->conf.meta, ctx);
+	if (r < 0 || !h)
+		return r;
+	seen = atomic_load(&h->seen);
+	r = closed_report(v, &seen);
+	atomic_store(&h->seen, seen);
+	return r;
 }
 
 /* ---- pages ---- */

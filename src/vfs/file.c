@@ -303,9 +303,14 @@ int cfs_vfs_write(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
  * A descriptor of the handle is closed, which a process that has inherited it does, too, and the
  * result of that is not read: errors are reported, and stay for the fsync of the writers.
  */
-static int commit_at_close(struct handle *h, const struct cfs_ctx *ctx)
+static int commit_at_close(struct cfs_vfs *v, struct handle *h, const struct cfs_ctx *ctx)
 {
-	int r = cfs_file_flush(vnode_file(h->vnode), ctx, atomic_load(&h->seen));
+	int r;
+
+	if (v->conf.commit_later)
+		r = closed_add(v, ctx, h);
+	else
+		r = cfs_file_flush(vnode_file(h->vnode), ctx, atomic_load(&h->seen));
 
 	/* Handles that ended with the previous process. */
 	if (r == 0 && h->record && atomic_load(&h->record->lost) == CFS_HANDOFF_LOST)
@@ -322,7 +327,7 @@ int cfs_vfs_flush_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 	if (!h)
 		return handle_find(&v->handles, fh, HANDLE_SPECIAL) ? 0 : -EBADF;
 	if (writable(h->flags))
-		r = commit_at_close(h, ctx);
+		r = commit_at_close(v, h, ctx);
 	/* After the data: the next holder of the lock must read what was written under it. */
 	locks_flush(v, ctx, h, lock_owner);
 	return r;
@@ -332,7 +337,16 @@ bool cfs_vfs_is_dirty(struct cfs_vfs *v, uint64_t fh)
 {
 	struct handle *h = handle_find(&v->handles, fh, HANDLE_FILE);
 
-	return h && writable(h->flags) && cfs_file_dirty(vnode_file(h->vnode));
+	if (!h)
+		return false;
+	return (writable(h->flags) && cfs_file_dirty(vnode_file(h->vnode))) ||
+	       ((atomic_load(&h->flocked) || atomic_load(&h->vnode->plocked)) &&
+		cfs_vfs_has_closed(v));
+}
+
+bool cfs_vfs_has_closed(struct cfs_vfs *v)
+{
+	return cfs_data_has_closed(v->conf.data);
 }
 
 bool cfs_vfs_has_unstored(struct cfs_vfs *v, cfs_ino_t ino)
@@ -371,7 +385,7 @@ int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)
 	 * that close.
 	 */
 	if (writable(h->flags) && cfs_file_dirty(file)) {
-		r = commit_at_close(h, ctx);
+		r = commit_at_close(v, h, ctx);
 		/* Kept blocks may still be stored; those of an unlinked file do not matter. */
 		if (r < 0 && !cfs_file_dirty(file) &&
 		    cfs_meta_getattr(v->conf.meta, ctx, n->node.key, &attr) != -ENOENT)
@@ -419,6 +433,8 @@ int cfs_vfs_fsync(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, boo
 	r = cfs_file_fsync(vnode_file(h->vnode), ctx, &seen);
 	atomic_store(&h->seen, seen);
 	if (h->record && cfs_handoff_report_loss(h->record) && r == 0)
+		r = -EIO;
+	if (closed_take_loss(v, h->vnode->node.key) && r == 0)
 		r = -EIO;
 	return r;
 }

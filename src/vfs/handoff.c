@@ -318,13 +318,42 @@ static uint64_t *dirty_inodes(struct cfs_handoff *k, uint32_t n_marked, size_t *
 	return inos;
 }
 
-size_t cfs_handoff_mark_lost(struct cfs_handoff *k, uint64_t *inos, size_t max)
+/*
+ * Adds the dirty inodes of which no handle is lost to inos, behind the first n; at most max. Without
+ * the list none is known.
+ */
+static size_t lost_without_handle(struct cfs_handoff *k, uint64_t *dirty, size_t n_dirty,
+				  uint64_t *inos, size_t n, size_t max)
+{
+	uint32_t n_used = atomic_load(&k->at->header.n_used), i;
+	size_t found = 0, at;
+	uint64_t *p;
+
+	for (i = 0; i < n_used; i++) {
+		struct cfs_handoff_handle *h = &k->at->handles[i];
+
+		if (!atomic_load(&h->fh))
+			continue;
+		while ((p = bsearch(&h->ino, dirty, n_dirty, sizeof(*dirty), compare_inos)))
+			memmove(p, p + 1, (size_t)(dirty + --n_dirty - p) * sizeof(*p));
+	}
+	for (at = 0; at < n_dirty; at++, found++) {
+		if (n + found < max)
+			inos[n + found] = dirty[at];
+	}
+	if (found)
+		atomic_store(&k->at->header.closed_lost, 1);
+	return found;
+}
+
+size_t cfs_handoff_mark_lost(struct cfs_handoff *k, uint64_t *inos, size_t max, size_t *ret_closed)
 {
 	uint32_t n_marked = atomic_load(&k->at->header.n_marked);
 	uint32_t n_used = atomic_load(&k->at->header.n_used), i;
 	size_t n_dirty, n = 0, told = 0;
 	uint64_t *dirty;
 
+	*ret_closed = 0;
 	if (n_marked > CFS_HANDOFF_INODES || n_used > CFS_HANDOFF_HANDLES)
 		return 0;
 	dirty = dirty_inodes(k, n_marked, &n_dirty);
@@ -343,6 +372,8 @@ size_t cfs_handoff_mark_lost(struct cfs_handoff *k, uint64_t *inos, size_t max)
 		if (told < max)
 			inos[told++] = h->ino;
 	}
+	if (dirty)
+		*ret_closed = lost_without_handle(k, dirty, n_dirty, inos, told, max);
 	free(dirty);
 	/*
 	 * From here on the handles hold it: after a crash before this point, the next process

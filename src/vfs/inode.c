@@ -81,6 +81,12 @@ struct vnode *vnode_get(struct cfs_vfs *v, cfs_ino_t ino)
 	return n;
 }
 
+struct vnode *vnode_ref(struct vnode *n)
+{
+	atomic_fetch_add_explicit(&n->refs, 1, memory_order_relaxed);
+	return n;
+}
+
 static void forget_cached(struct vnode *n)
 {
 	if (atomic_load(&n->written))

@@ -38,6 +38,8 @@ int cfs_vfs_flock(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 			atomic_store(&h->record->flock_owner, owner);
 			atomic_store(&h->record->flocked, 1);
 		}
+	} else {
+		closed_await(v, ctx);
 	}
 	return cfs_meta_flock(v->conf.meta, ctx, h->vnode->node.key, owner, type, wait);
 }
@@ -125,6 +127,8 @@ void locks_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *
 	cfs_ino_t ino = h->vnode->node.key;
 	struct lock_owner *o;
 
+	if (atomic_load(&h->flocked) || h->lock_owners)
+		closed_await(v, ctx);
 	if (atomic_load(&h->flocked))
 		cfs_meta_flock(v->conf.meta, ctx, ino, atomic_load(&h->flock_owner), CFS_LOCK_NONE,
 			       false);
@@ -141,6 +145,7 @@ void locks_flush(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h,
 {
 	if (!atomic_load(&h->vnode->plocked))
 		return;
+	closed_await(v, ctx);
 	cfs_meta_setlk(v->conf.meta, ctx, h->vnode->node.key, owner, &everything, false);
 	forget_owner(v, h, owner);
 }
@@ -159,6 +164,8 @@ int cfs_vfs_setlk(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh, uin
 		if (r < 0)
 			return r;
 		atomic_store(&h->vnode->plocked, true);
+	} else {
+		closed_await(v, ctx);
 	}
 	return cfs_meta_setlk(v->conf.meta, ctx, h->vnode->node.key, owner, lock, wait);
 }

@@ -690,6 +690,8 @@ int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cf
 	r = check_target(v, ctx, &in);
 	if (r == 0)
 		r = replay_exchange(v, ctx, &in, &done);
+	if (r == 0 && !done)
+		r = closed_before_rename(v, ctx, &in);
 	if (r < 0 || done)
 		return r;
 	if (!(in.flags & CFS_RENAME_EXCHANGE))

@@ -42,6 +42,7 @@ static int restore_kind(struct cfs_vfs *v, struct handle *h, cfs_ino_t ino, enum
 	case HANDLE_FILE:
 		return restore_file(v, h, ino);
 	case HANDLE_DIR:
+		atomic_store(&h->seen, closed_mark(v));
 		return dir_restore(v, h, ino);
 	case HANDLE_SPECIAL:
 		return ino_is_special(ino) ? special_restore(v, h, ino) : -ENOENT;
@@ -94,14 +95,19 @@ static void resume_dirs(struct cfs_vfs *v)
 
 static int begin(struct cfs_vfs *v, uint32_t n, struct cfs_vfs_restored *ret)
 {
+	size_t max = n + (size_t)atomic_load(&cfs_handoff_header(v->conf.handoff)->n_marked);
 	int r = handles_reserve(&v->handles);
+	size_t i;
 
 	if (r < 0)
 		return r;
 	/* Without memory for the list, the kernel shows lost data until it asks for attributes. */
-	ret->lost_inos = n ? malloc(n * sizeof(*ret->lost_inos)) : NULL;
-	ret->lost = cfs_handoff_mark_lost(v->conf.handoff, ret->lost_inos, ret->lost_inos ? n : 0);
-	ret->n_lost_inos = ret->lost_inos ? ret->lost : 0;
+	ret->lost_inos = max ? malloc(max * sizeof(*ret->lost_inos)) : NULL;
+	ret->lost = cfs_handoff_mark_lost(v->conf.handoff, ret->lost_inos, ret->lost_inos ? max : 0,
+					  &ret->closed);
+	ret->n_lost_inos = ret->lost_inos ? ret->lost + ret->closed : 0;
+	for (i = 0; i < ret->closed; i++)
+		closed_lost(v, ret->lost_inos ? ret->lost_inos[ret->lost + i] : 0, -EIO);
 	ret->begun = true;
 	return 0;
 }

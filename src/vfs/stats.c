@@ -65,6 +65,8 @@ static const struct cfs_metric metrics[] = {
 	M("written_bytes_total", "Data of files written through the mount", written_bytes),
 	M("open_handles", "Open files and directories", handles.in_use),
 	R("open_inodes", "Inodes with open handles", open_inodes),
+	M("closed_files_failed_total", "Closed files whose data was not stored in time, or is lost",
+	  closed.n_lost),
 	R("worker_restarts_total", "Processes of the mount started after one had died", restarts),
 	R("takeovers_total", "Processes of the mount that took it over alive", takeovers),
 	M("attr_cache_hits_total", "Attributes answered from memory", cache.stats.attr_hits),

@@ -32,6 +32,8 @@ struct vnode {
 struct vnode *vnode_get(struct cfs_vfs *v, cfs_ino_t ino); /* NULL: no memory */
 /* NULL when it is not open. */
 struct vnode *vnode_find(struct cfs_vfs *v, cfs_ino_t ino);
+/* One more reference for a caller that has one. */
+struct vnode *vnode_ref(struct vnode *n);
 void vnode_put(struct vnode *n);
 /* Counts a handle with these flags of open(2), by 1 or, at its end, by -1. */
 void vnode_count(struct vnode *n, int flags, int by);
@@ -59,7 +61,7 @@ struct handle {
 	int flags;		 /* of open(2) */
 	_Atomic int64_t atime_s; /* when the access time was last looked at */
 	uint32_t next_free;	 /* index + 1 */
-	_Atomic uint32_t seen;	 /* errors reported, cfs_file_flush */
+	_Atomic uint32_t seen;	 /* errors reported: cfs_file_flush(), closed_report() */
 	_Atomic uint64_t flock_owner;
 	unsigned pins;			   /* cfs_vfs_pin(), under handles.lock */
 	bool close_deferred;		   /* closed during the hold */
@@ -161,6 +163,43 @@ void watchdog_stop(struct cfs_vfs *v);
 /* Requests under way, and the age of the oldest without those that may take long. */
 void watchdog_look(uint64_t *ret_requests, uint64_t *ret_oldest_ns);
 
+#define CLOSED_ERRORS 256u
+
+/* Losses of closed files, closed.c. */
+struct closed {
+	pthread_mutex_t lock; /* protects all but n_lost; a leaf */
+	uint32_t seq;	      /* changes with each loss */
+	int err;	      /* the last one */
+	bool reported;	      /* an fsync of a directory has returned it */
+	unsigned next;
+	cfs_ino_t ino[CLOSED_ERRORS]; /* files whose own fsync has not: the last ones; 0: none */
+	_Atomic uint64_t n_lost;
+};
+
+void closed_init(struct closed *c);
+void closed_fini(struct closed *c);
+/* A descriptor of the handle is closed: its file is committed later. As commit_at_close(). */
+int closed_add(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h);
+/* Bytes of a closed file are lost; ino 0: of one that is not known. */
+void closed_lost(struct cfs_vfs *v, cfs_ino_t ino, int err);
+/*
+ * A directory's cursor of losses starts here. closed_report() moves it to the last loss, which it
+ * returns if the cursor was not there; a loss that no directory has reported is ahead of each
+ * cursor.
+ */
+uint32_t closed_mark(struct cfs_vfs *v);
+int closed_report(struct cfs_vfs *v, uint32_t *seen);
+/* True, once for each loss: the file lost bytes after its close. */
+bool closed_take_loss(struct cfs_vfs *v, cfs_ino_t ino);
+/* Waits for the files that were closed before. An unlock does: locks order writers and readers. */
+void closed_await(struct cfs_vfs *v, const struct cfs_ctx *ctx);
+/*
+ * A rename that replaces a name waits for the bytes of what it puts there. An error keeps the old
+ * name; a loss that no fsync has reported is one.
+ */
+int closed_before_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx,
+			 const struct cfs_rename *req);
+
 struct cfs_vfs {
 	struct cfs_vfs_conf conf;
 	struct timespec started;
@@ -172,6 +211,7 @@ struct cfs_vfs {
 	struct access_log log;
 	struct slow_list slow;
 	struct watchdog watchdog;
+	struct closed closed;
 	_Atomic unsigned n_stats; /* open .stats */
 	/* Every request changes these: their cache line is not shared with what is only read. */
 	char padding[64];

@@ -48,6 +48,10 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 	if (r < 0)
 		goto free_vnodes;
 	slow_init(&v->slow);
+	closed_init(&v->closed);
+	/* A process before this one has lost some, and no fsync has reported it. */
+	if (conf->handoff && atomic_load(&cfs_handoff_header(conf->handoff)->closed_lost))
+		closed_lost(v, 0, -EIO);
 	pthread_mutex_init(&v->lock_owners_lock, NULL);
 	r = watchdog_start(v);
 	if (r < 0)
@@ -56,6 +60,7 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 	return 0;
 
 free_removed_dirs:
+	closed_fini(&v->closed);
 	pthread_mutex_destroy(&v->lock_owners_lock);
 	cfs_table_destroy(v->removed_dirs);
 free_vnodes:
@@ -77,7 +82,7 @@ int cfs_vfs_flush(struct cfs_vfs *v)
 {
 	enum handle_kind kind;
 	struct cfs_ctx ctx;
-	uint32_t pos = 0;
+	uint32_t pos = 0, seen;
 	uint64_t fh;
 	int r;
 
@@ -95,6 +100,11 @@ int cfs_vfs_flush(struct cfs_vfs *v)
 			v->flush_err = r;
 		cfs_vfs_release(v, &ctx, fh);
 	}
+	cfs_data_end_closed(v->conf.data);
+	seen = closed_mark(v);
+	r = closed_report(v, &seen);
+	if (v->flush_err == 0)
+		v->flush_err = r;
 	return v->flush_err;
 }
 
@@ -117,7 +127,9 @@ int cfs_vfs_store(struct cfs_vfs *v)
 		if (r < 0 && first == 0)
 			first = r;
 	}
-	return first;
+	ctx = internal_ctx(v);
+	r = cfs_data_await_closed(v->conf.data, ctx.deadline);
+	return first ? first : r;
 }
 
 void cfs_vfs_destroy(struct cfs_vfs *v)
@@ -131,6 +143,7 @@ void cfs_vfs_destroy(struct cfs_vfs *v)
 	cfs_table_destroy(v->vnodes);
 	pthread_mutex_destroy(&v->lock_owners_lock);
 	slow_fini(&v->slow);
+	closed_fini(&v->closed);
 	access_log_fini(&v->log);
 	handles_fini(&v->handles);
 	newdirs_fini(&v->newdirs);

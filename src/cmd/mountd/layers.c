@@ -415,6 +415,7 @@ int layers_open(struct serve *s, char err[256])
 		.entry_timeout_ms = o->entry_cache_ms,
 		.dir_entry_timeout_ms = o->dir_entry_cache_ms,
 		.io_timeout_ms = o->io_timeout_ms,
+		.commit_later = o->close_mode == MOUNT_CLOSE_COMMITTING,
 		.handoff = s->worker->handoff,
 		.uid = getuid(),
 		.gid = getgid(),

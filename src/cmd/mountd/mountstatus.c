@@ -36,10 +36,11 @@ static json_t *volume(const struct mount_parts *m)
 
 static json_t *mount(const struct mount_parts *m)
 {
-	return json_pack("{s:o, s:s, s:s, s:i, s:I, s:b, s:b}", "point", json_text(m->dir),
+	return json_pack("{s:o, s:s, s:s, s:i, s:I, s:b, s:b, s:b}", "point", json_text(m->dir),
 			 "version", CFS_VERSION, "build", CFS_BUILD, "pid", (int)getpid(),
 			 "session", number(cfs_meta_sid(m->meta)), "read_only", m->o->ro,
-			 "writeback", m->o->writeback);
+			 "writeback", m->o->writeback, "close_committing",
+			 m->o->close_mode == MOUNT_CLOSE_COMMITTING);
 }
 
 static json_t *process(void)
@@ -154,8 +155,11 @@ static json_t *object(const struct mount_parts *m)
 
 static json_t *writes(const struct mount_parts *m)
 {
-	return json_pack("{s:I, s:I, s:I, s:I}", "dirty_bytes", value_of(m, "data_dirty_bytes"),
-			 "commit_errors", value_of(m, "data_commit_errors_total"), "put_errors",
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "dirty_bytes",
+			 value_of(m, "data_dirty_bytes"), "closing_files",
+			 value_of(m, "data_closing_files"), "closed_files_failed",
+			 value_of(m, "closed_files_failed_total"), "commit_errors",
+			 value_of(m, "data_commit_errors_total"), "put_errors",
 			 object_value(m, "object_request_errors_total", "method=\"put\""),
 			 "uploads_queued", value_of(m, "store_uploads_queued"));
 }

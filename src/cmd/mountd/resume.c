@@ -104,5 +104,9 @@ int resume_restore(struct serve *s, char err[256])
 		cfs_warn("data that was written and not yet stored is lost, fsync and close will "
 			 "say so: mount=%s handles=%llu",
 			 s->dir, (unsigned long long)ret->lost);
+	if (r == 0 && ret->closed)
+		cfs_warn("data of closed files that was not yet stored is lost, fsync of a "
+			 "directory will say so: mount=%s files=%zu",
+			 s->dir, ret->closed);
 	return r;
 }

@@ -99,6 +99,7 @@ static void old_requests_are_forgotten(void **state)
 {
 	struct cfs_handoff_request *r;
 	struct cfs_handoff *k;
+	size_t closed;
 	bool again;
 	int i;
 
@@ -108,7 +109,7 @@ static void old_requests_are_forgotten(void **state)
 	atomic_store(&r->fh, 78);
 	for (i = 0; i < 20; i++)
 		atomic_fetch_add(&cfs_handoff_header(k)->workers, 1);
-	cfs_handoff_mark_lost(k, NULL, 0);
+	cfs_handoff_mark_lost(k, NULL, 0, &closed);
 	assert_ptr_equal(cfs_handoff_begin_request(k, 10, true, &again), r);
 	assert_false(again);
 	/* Their records are not taken for those of the next in their place. */

@@ -276,13 +276,17 @@ REFUSE(cfs_meta_touch_atime, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_
        enum cfs_atime mode, struct cfs_attr *attr)
 REFUSE(cfs_meta_statfs, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t root,
        struct cfs_statfs *ret)
-REFUSE(cfs_meta_sync_dirs, struct cfs_meta *m, const struct cfs_ctx *ctx)
 REFUSE(cfs_meta_truncate, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
        uint64_t length, struct cfs_attr *ret)
 REFUSE(cfs_meta_getlk, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint64_t owner,
        struct cfs_plock *lock)
 REFUSE(cfs_meta_removexattr, struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
        const char *name)
+
+int cfs_meta_sync_dirs(struct cfs_meta *m, const struct cfs_ctx *ctx)
+{
+	return 0;
+}
 
 /* Judges others only: whether they may write. */
 int cfs_meta_open_check(struct cfs_meta *m, const struct cfs_ctx *ctx, const struct cfs_attr *attr,
@@ -400,6 +404,43 @@ int cfs_file_fsync(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t *seen
 	return cfs_file_flush(f, ctx, *seen);
 }
 
+int cfs_file_flush_later(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t seen,
+			 cfs_file_closed_fn closed, void *arg)
+{
+	if (data.closed)
+		return 0;
+	data.closed = closed;
+	data.closed_arg = arg;
+	return 1;
+}
+
+bool cfs_data_has_closed(struct cfs_data *d)
+{
+	return data.closed;
+}
+
+int cfs_data_await_closed(struct cfs_data *d, cfs_deadline_t deadline)
+{
+	cfs_file_closed_fn closed = data.closed;
+
+	data.awaited++;
+	data.closed = NULL;
+	data.dirty = data.dirty && !closed;
+	if (closed)
+		closed(data.closed_arg, data.closed_err);
+	return 0;
+}
+
+int cfs_data_sync_closed(struct cfs_data *d, cfs_deadline_t deadline)
+{
+	return cfs_data_await_closed(d, deadline);
+}
+
+void cfs_data_end_closed(struct cfs_data *d)
+{
+	cfs_data_await_closed(d, 0);
+}
+
 void cfs_file_set_mark(struct cfs_file *f, _Atomic uint32_t *mark)
 {
 	data.mark = mark;
@@ -477,8 +518,11 @@ void start(uint64_t timeout_ms, cfs_ino_t root)
 
 void start_kept(struct cfs_handoff *handoff)
 {
-	const struct cfs_vfs_conf conf = {
-		.hide_internal = true, .pool = pool, .metrics = &metrics, .handoff = handoff};
+	const struct cfs_vfs_conf conf = {.hide_internal = true,
+					  .pool = pool,
+					  .metrics = &metrics,
+					  .handoff = handoff,
+					  .commit_later = data.commit_later};
 
 	create(&conf);
 }

@@ -44,7 +44,12 @@ extern struct data_layer {
 	uint64_t length;
 	_Atomic uint32_t *mark;
 	bool dirty;
-	int flushes, flush_before_setattr;
+	int flushes, flush_before_setattr, awaited;
+	/* The file whose close has not waited; it ends with the error at the next wait. */
+	cfs_file_closed_fn closed;
+	void *closed_arg;
+	int closed_err;
+	bool commit_later; /* of start_kept() */
 } data;
 
 extern struct cfs_vfs *vfs;

@@ -8,6 +8,8 @@
 
 #include "base/text/opt.h"
 
+enum mount_close { MOUNT_CLOSE_STORED, MOUNT_CLOSE_COMMITTING };
+
 struct mount_opts {
 	/* the process */
 	bool foreground, fake, debug;
@@ -46,7 +48,8 @@ struct mount_opts {
 		group_hedge;
 	uint64_t group_backup_ms, group_timeout_ms, group_beat_ms, group_max_inflight;
 	bool no_sharing, fill_group_cache, group_allow_public, group_tls;
-	/* writeback */
+	/* writes */
+	int close_mode; /* enum mount_close */
 	bool writeback;
 	uint64_t writeback_threshold, stage_size, upload_delay_ms;
 	char *upload_hours;

@@ -7,6 +7,8 @@
 #include "cmd/mountd/options/mountfile.h"
 #include "cmd/mountd/options/mountopts.h"
 
+/* In the order of enum mount_close. */
+static const char *const closes[] = {"stored", "committing", NULL};
 static const char *const atime_modes[] = {"noatime", "relatime", "strictatime", NULL};
 
 /* In the order of enum cfs_disk_eviction and enum cfs_disk_verify. */
@@ -111,6 +113,10 @@ const struct cfs_opt mount_table[] = {
 		     .flags = CFS_OPT_HIDDEN),
 	OPT_DURATION("cache-tick", cache_tick_ms, NULL, "period of the cache's upkeep", .def = "5",
 		     .flags = CFS_OPT_HIDDEN),
+	OPT_CHOICE("close", close_mode, closes, NULL,
+		   "stored: a close waits until the file is stored; committing: only fsync does, "
+		   "and the death of the mount's process loses files closed before",
+		   .def = "stored"),
 	OPT_FLAG("writeback", writeback,
 		 "answer writes when they are on the disk of cache-dir, upload them later: losing "
 		 "that disk loses them"),

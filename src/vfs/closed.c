@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files whose close did not wait for their commit (close=committing). Each keeps its inode open
+ * until it is committed: attributes, reads and the handoff see its bytes. Errors that no handle can
+ * report wait here for an fsync.
+ */
+#include <errno.h>
+
+#include "base/log.h"
+#include "vfs-internal.h"
+
+void closed_init(struct closed *c)
+{
+	pthread_mutex_init(&c->lock, NULL);
+	c->reported = true;
+}
+
+void closed_fini(struct closed *c)
+{
+	pthread_mutex_destroy(&c->lock);
+}
+
+void closed_lost(struct cfs_vfs *v, cfs_ino_t ino, int err)
+{
+	struct closed *c = &v->closed;
+
+	pthread_mutex_lock(&c->lock);
+	c->seq++;
+	c->err = err;
+	c->reported = false;
+	if (ino) {
+		c->ino[c->next] = ino;
+		c->next = (c->next + 1) % CLOSED_ERRORS;
+		atomic_fetch_add(&c->n_lost, 1);
+	}
+	pthread_mutex_unlock(&c->lock);
+	if (v->conf.handoff)
+		atomic_store(&cfs_handoff_header(v->conf.handoff)->closed_lost, 1);
+}
+
+/* The file is committed, or has failed. */
+static void ended(void *arg, int err)
+{
+	struct vnode *n = arg;
+	struct cfs_vfs *v = n->vfs;
+	struct cfs_ctx ctx = internal_ctx(v);
+	struct cfs_attr attr;
+
+	/* The data of a file that another mount has removed is nobody's loss. */
+	if (err < 0 && cfs_meta_getattr(v->conf.meta, &ctx, n->node.key, &attr) != -ENOENT) {
+		cfs_err("data of a closed file was not stored, the next fsync of it or of a "
+			"directory says so: inode=%llu error=%s",
+			(unsigned long long)n->node.key, cfs_errname(err));
+		closed_lost(v, n->node.key, err);
+	}
+	vnode_put(n);
+}
+
+int closed_add(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h)
+{
+	struct vnode *n = vnode_ref(h->vnode);
+	int r = cfs_file_flush_later(vnode_file(n), ctx, atomic_load(&h->seen), ended, n);
+
+	if (r <= 0)
+		vnode_put(n);
+	return r < 0 ? r : 0;
+}
+
+uint32_t closed_mark(struct cfs_vfs *v)
+{
+	struct closed *c = &v->closed;
+	uint32_t mark;
+
+	pthread_mutex_lock(&c->lock);
+	mark = c->reported ? c->seq : c->seq - 1;
+	pthread_mutex_unlock(&c->lock);
+	return mark;
+}
+
+int closed_report(struct cfs_vfs *v, uint32_t *seen)
+{
+	struct closed *c = &v->closed;
+	int r = 0;
+
+	pthread_mutex_lock(&c->lock);
+	if (*seen != c->seq) {
+		r = c->err;
+		*seen = c->seq;
+		c->reported = true;
+		if (v->conf.handoff)
+			atomic_store(&cfs_handoff_header(v->conf.handoff)->closed_lost, 0);
+	}
+	pthread_mutex_unlock(&c->lock);
+	return r;
+}
+
+bool closed_take_loss(struct cfs_vfs *v, cfs_ino_t ino)
+{
+	struct closed *c = &v->closed;
+	bool found = false;
+	unsigned i;
+
+	if (!atomic_load(&c->n_lost))
+		return false;
+	pthread_mutex_lock(&c->lock);
+	for (i = 0; i < CLOSED_ERRORS; i++) {
+		if (c->ino[i] != ino)
+			continue;
+		c->ino[i] = 0;
+		found = true;
+	}
+	pthread_mutex_unlock(&c->lock);
+	return found;
+}
+
+void closed_await(struct cfs_vfs *v, const struct cfs_ctx *ctx)
+{
+	if (cfs_data_has_closed(v->conf.data))
+		cfs_data_await_closed(v->conf.data, ctx->deadline);
+}
+
+/* The inode of a name; 0: the rename finds out what is wrong. */
+static cfs_ino_t ino_of(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent,
+			const char *name, size_t len)
+{
+	struct cfs_ctx own = permitted(ctx);
+	struct cfs_entry e;
+
+	return cfs_meta_lookup(v->conf.meta, &own, parent, name, len, &e) == 0 ? e.ino : 0;
+}
+
+int closed_before_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cfs_rename *req)
+{
+	struct cfs_file *file;
+	struct vnode *n;
+	cfs_ino_t ino;
+	int r = 0;
+
+	if ((req->flags & CFS_RENAME_NOREPLACE) ||
+	    (!cfs_data_has_closed(v->conf.data) && !atomic_load(&v->closed.n_lost)))
+		return 0;
+	if (req->flags & CFS_RENAME_EXCHANGE)
+		return cfs_data_await_closed(v->conf.data, ctx->deadline);
+	if (!ino_of(v, ctx, req->dst_parent, req->dst_name, req->dst_len))
+		return 0;
+	ino = ino_of(v, ctx, req->src_parent, req->src_name, req->src_len);
+	if (ino && closed_take_loss(v, ino))
+		return -EIO;
+	n = ino ? vnode_find(v, ino) : NULL;
+	if (!n)
+		return 0;
+	file = vnode_file(n);
+	if (file)
+		r = cfs_file_flush(file, ctx, cfs_file_error_mark(file));
+	vnode_put(n);
+	return r;
+}

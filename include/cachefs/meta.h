@@ -564,6 +564,8 @@ int cfs_meta_each_session(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ses
 			  void *arg);
 /* The current time for judging expiry: the earlier of the database's clock and this host's. */
 int64_t cfs_meta_clock_s(struct cfs_meta *m);
+/* The database's clock, which all clients share; this host's where it cannot be read. */
+int64_t cfs_meta_shared_clock_s(struct cfs_meta *m);
 
 /* ---- the path of an inode, for info ---- */
 

@@ -391,3 +391,9 @@ int64_t cfs_meta_clock_s(struct cfs_meta *m)
 	cfs_clock_read(m);
 	return cfs_clock_earliest_s(m);
 }
+
+int64_t cfs_meta_shared_clock_s(struct cfs_meta *m)
+{
+	cfs_clock_read(m);
+	return cfs_clock_s(m);
+}

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "cmd/access/cmd.h"
+#include "cmd/dump/dump.h"
 #include "cmd/mountd/supervise/health.h"
 
 static const struct cmd *const commands[] = {
@@ -88,6 +89,8 @@ int main(int argc, char **argv)
 	}
 	if (argc == 3 && !strcmp(args[1], HEALTH_ASKER))
 		return health_ask_for(args[2]);
+	if (argc == 2 && !strcmp(args[1], BACKUP_CHILD))
+		return end(dump_child());
 	wanted = strcmp(args[1], "--version") ? args[1] : "version";
 	for (c = commands; *c; c++) {
 		if (strcmp((*c)->name, wanted))

@@ -27,6 +27,15 @@ static bool is_hidden(const struct cfs_vfs *v, const char *name)
 	       !(v->conf.selinux_xattr && !strcmp(name, "security.selinux"));
 }
 
+/*
+ * The clients' mark of backups (volume-format section 9) can be read and set, but is not listed:
+ * its name has no namespace, so that programs that copy attributes would fail.
+ */
+static bool is_mark(cfs_ino_t ino, const char *name)
+{
+	return ino == CFS_ROOT_INO && !strcmp(name, "lastBackup");
+}
+
 static int check(const struct cfs_vfs *v, cfs_ino_t ino, const char *name)
 {
 	size_t len = strlen(name);
@@ -104,7 +113,8 @@ ssize_t cfs_vfs_listxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_
 		 * As in local file systems, a caller without read permission does not see the
 		 * names.
 		 */
-		if (is_hidden(v, buf + from) || (ctx->uid != 0 && begins(buf + from, "trusted.")))
+		if (is_hidden(v, buf + from) || is_mark(ino, buf + from) ||
+		    (ctx->uid != 0 && begins(buf + from, "trusted.")))
 			continue;
 		memmove(buf + to, buf + from, len);
 		to += len;

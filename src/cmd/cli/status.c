@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <cachefs/meta.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -10,10 +11,15 @@
 #include "base/cleanup.h"
 #include "base/text/json.h"
 #include "base/text/url.h"
+#include "cmd/access/admin.h"
+#include "cmd/access/backup.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/progress.h"
 #include "cmd/access/volume.h"
 #include "cmd/group/peers.h"
+
+/* Longest wait for the bucket. */
+#define BUCKET_MS 5000
 
 struct status_opts {
 	bool json;
@@ -63,6 +69,23 @@ static int add_session(void *arg, const struct cfs_session *s)
 	return j && json_array_append_new(arg, j) == 0 ? 0 : -1;
 }
 
+/* An outage of the bucket must not keep anybody from the rest. */
+static json_t *backup_of(const struct cfs_setting *setting)
+{
+	char err[256] = "out of memory", name[BACKUP_NAME_LEN + 1];
+	struct backup b = {0};
+	int r = backup_look(setting, BUCKET_MS, &b, err);
+	int64_t age_s = cfs_wall_s() - b.when_s;
+
+	if (r == -ENOENT)
+		return json_null();
+	if (r < 0)
+		return json_pack("{s:o}", "error", admin_text(err, strlen(err)));
+	backup_name(b.when_s, name);
+	return json_pack("{s:s, s:I, s:I}", "name", name, "age_s",
+			 (json_int_t)(age_s > 0 ? age_s : 0), "bytes", (json_int_t)b.size);
+}
+
 static json_t *collect(struct cfs_meta *meta, const struct cfs_setting *setting)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(30000);
@@ -79,11 +102,12 @@ static json_t *collect(struct cfs_meta *meta, const struct cfs_setting *setting)
 		return NULL;
 	}
 	s = cfs_json_load(shown, strlen(shown), NULL);
-	return json_pack("{s:o, s:s, s:{s:I, s:I, s:I, s:I}, s:o, s:o}", "setting", s, "engine",
-			 cfs_meta_engine_name(meta), "usage", "used_bytes",
+	return json_pack("{s:o, s:s, s:{s:I, s:I, s:I, s:I}, s:o, s:o, s:o}", "setting", s,
+			 "engine", cfs_meta_engine_name(meta), "usage", "used_bytes",
 			 (json_int_t)st.used_bytes, "available_bytes", (json_int_t)st.avail_bytes,
 			 "used_inodes", (json_int_t)st.used_inodes, "available_inodes",
-			 (json_int_t)st.avail_inodes, "sessions", sessions, "groups", groups);
+			 (json_int_t)st.avail_inodes, "sessions", sessions, "groups", groups,
+			 "backup", backup_of(setting));
 }
 
 static const char *text(json_t *j, const char *key)
@@ -128,6 +152,19 @@ static void print_session(json_t *session)
 		 json_is_true(json_object_get(session, "stale")) ? "  (stale)" : "");
 }
 
+static void print_backup(json_t *backup)
+{
+	const char *error = text(backup, "error");
+	char ago[32];
+
+	if (json_is_null(backup))
+		cmd_line("backup:      none of the metadata");
+	else if (*error)
+		cmd_line("backup:      unknown: %s", error);
+	else
+		cmd_line("backup:      %s ago: %s", age(backup, ago), text(backup, "name"));
+}
+
 static void print_limits(json_t *setting)
 {
 	uint64_t bytes, inodes;
@@ -168,6 +205,7 @@ static void print_status(json_t *j, const char *url)
 	cmd_line("used:        %s in %lld inodes", progress_size((uint64_t)used, buf),
 		 json_integer_value(json_object_get(u, "used_inodes")));
 	print_limits(s);
+	print_backup(json_object_get(j, "backup"));
 	printf("sessions:    %zu\n", json_array_size(json_object_get(j, "sessions")));
 	json_array_foreach (json_object_get(j, "sessions"), i, session)
 		print_session(session);

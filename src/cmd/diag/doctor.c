@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "cmd/access/admin.h"
+#include "cmd/access/backup.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/volume.h"
 #include "cmd/access/waits.h"
@@ -20,6 +21,7 @@
 #define META_SLOW_MS 5.0
 #define SKEW_MAX_S   5
 #define OBJECT_SIZE  4096
+#define BACKUP_OLD_S (2 * 86400)
 
 struct doctor_opts {
 	struct admin_opts admin;
@@ -208,6 +210,36 @@ static void check_objects(struct doctor *d, struct cfs_object_store *o, const ch
 	judge(d, "delete", o->ops->del(o, key, cfs_deadline_in(STEP_MS)), start_ns);
 }
 
+static void check_backup(struct doctor *d, struct cfs_object_store *o, const char *volume)
+{
+	static const char what[] = "metadata backup";
+	const struct backup *latest;
+	struct backup_list list;
+	int64_t age_s;
+	int r = backup_read_list(o, volume, cfs_deadline_in(STEP_MS), &list);
+
+	if (r < 0) {
+		doctor_say(d, CFS_ADVICE_CHANGE, what, "cannot be listed: %s", strerror(-r));
+		return;
+	}
+	latest = backup_latest(&list, cfs_wall_s());
+	age_s = latest ? CFS_MAX(cfs_wall_s() - latest->when_s, (int64_t)0) : 0;
+	if (!latest)
+		doctor_say(
+			d, CFS_ADVICE_NOTE, what,
+			"there is none: a lost database would be a lost volume; mounts make them "
+			"(backup-meta), `cachefs dump --to-bucket` does");
+	else if (age_s > BACKUP_OLD_S)
+		doctor_say(d, CFS_ADVICE_CHANGE, what,
+			   "the latest is %" PRId64 " days old: see the logs of the mounts, whose "
+			   "backup-meta makes them, or run `cachefs dump --to-bucket`",
+			   age_s / 86400);
+	else
+		doctor_say(d, CFS_ADVICE_OK, what, "the latest is %" PRId64 " minutes old",
+			   age_s / 60);
+	backup_free_list(&list);
+}
+
 static void check_bucket(struct doctor *d, const struct doctor_opts *o,
 			 const struct cfs_setting *setting)
 {
@@ -220,6 +252,7 @@ static void check_bucket(struct doctor *d, const struct doctor_opts *o,
 	}
 	cfs_object_quiet(true);
 	check_objects(d, objects, setting->name);
+	check_backup(d, objects, setting->name);
 	cfs_object_quiet(false);
 	cfs_object_close(objects);
 }

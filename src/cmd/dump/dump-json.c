@@ -256,7 +256,7 @@ int dump_json(struct dump *d)
 		r = put_quotas(&j, (enum cfs_quota_kind)i);
 	if (!r)
 		r = put_tree(&j, "FSTree", CFS_ROOT_INO);
-	if (!r)
+	if (!r && !d->skip_trash)
 		r = put_tree(&j, "Trash", CFS_TRASH_INO);
 	if (!r)
 		r = json_put(&j, "\n}\n");

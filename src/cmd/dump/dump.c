@@ -12,10 +12,11 @@
 #include "base/text/json.h"
 #include "cmd/access/admin.h"
 #include "cmd/access/cmd.h"
+#include "cmd/access/volume.h"
 
 struct dump_opts {
 	struct admin_opts common;
-	bool binary, keep_secrets;
+	bool binary, keep_secrets, to_bucket, skip_trash;
 	int compress;
 };
 
@@ -29,7 +30,11 @@ static const struct cfs_opt dump_table[] = {
 	OPT_CHOICE("compress", compress, codecs, "HOW",
 		   "none, gzip or zstd; auto: by the end of the file's name (.gz, .zst, .zstd)",
 		   .def = "auto"),
-	ADMIN_OPTIONS(common),
+	OPT_FLAG("to-bucket", to_bucket,
+		 "a backup, compressed JSON without secrets, in the volume's bucket, as mounts and "
+		 "JuiceFS make it"),
+	OPT_FLAG("skip-trash", skip_trash, "leave the trash out; for JSON"),
+	ADMIN_OBJECT_OPTIONS(common),
 	{0},
 };
 
@@ -53,7 +58,7 @@ static char *without_secrets(const char *setting)
 	return text;
 }
 
-static int open_setting(struct dump *d, bool keep)
+int dump_setting(struct dump *d, bool keep)
 {
 	char *text;
 	int r = cfs_meta_setting_text(d->meta, &text);
@@ -114,6 +119,32 @@ static void say_done(const struct dump *d, const struct dump_opts *o, const char
 			 d->entries, path);
 }
 
+static int to_bucket(const struct dump_opts *o, const char *url)
+{
+	struct dump_backup job = {.when_s = cfs_wall_s(), .skip_trash = o->skip_trash};
+	struct admin a = {0};
+	int r = admin_open(url, &o->common, 0, &a);
+
+	if (r != CMD_OK)
+		return admin_close(&a, r);
+	job.meta = a.meta;
+	job.setting = a.setting;
+	r = volume_open_objects(a.setting, o->common.storage, o->common.bucket, &job.objects,
+				job.err);
+	if (!r)
+		r = dump_backup(&job);
+	if (r)
+		cmd_error("%s", job.err[0] ? job.err : strerror(-r));
+	else if (o->common.json)
+		admin_print_json(json_pack("{s:s, s:I, s:I}", "backup", job.name, "bytes",
+					   (json_int_t)job.size, "entries",
+					   (json_int_t)job.entries));
+	else
+		cmd_line("%" PRIu64 " names backed up as %s", job.entries, job.name);
+	cfs_object_close(job.objects);
+	return admin_close(&a, r ? CMD_SYSTEM : CMD_OK);
+}
+
 static int dump_run(void *options, const char **args)
 {
 	const struct dump_opts *o = options;
@@ -121,11 +152,22 @@ static int dump_run(void *options, const char **args)
 	struct dump d = {0};
 	int r;
 
+	if (o->to_bucket && (args[1] || o->binary || o->keep_secrets || o->compress)) {
+		cmd_error("--to-bucket goes without FILE, --binary, --keep-secrets and --compress");
+		return CMD_USAGE;
+	}
+	if (o->skip_trash && o->binary) {
+		cmd_error("--skip-trash is for JSON");
+		return CMD_USAGE;
+	}
+	if (o->to_bucket)
+		return to_bucket(o, args[0]);
+	d.skip_trash = o->skip_trash;
 	r = admin_open(args[0], &o->common, 0, &a);
 	if (r != CMD_OK)
 		goto out;
 	d.meta = a.meta;
-	r = open_setting(&d, o->keep_secrets);
+	r = dump_setting(&d, o->keep_secrets);
 	if (!r)
 		r = write_file(&d, o, args[1]);
 	if (r < 0)
@@ -140,7 +182,8 @@ out:
 
 const struct cmd cmd_dump = {
 	.name = "dump",
-	.synopsis = "[--binary] [--keep-secrets] [--compress=HOW] META-URL [FILE]",
+	.synopsis = "[--binary] [--keep-secrets] [--compress=HOW] META-URL [FILE], or --to-bucket "
+		    "META-URL",
 	.summary = "Writes a volume's metadata to a file",
 	.options = dump_table,
 	.options_size = sizeof(struct dump_opts),

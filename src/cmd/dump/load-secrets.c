@@ -19,7 +19,7 @@ static bool is_removed(json_t *setting, const char *name)
 	return v && !strcmp(v, "removed");
 }
 
-static int read_key(struct load *l, char **ret)
+int load_read_key(struct load *l, char **ret)
 {
 	FILE *f = fopen(l->key_path, "re");
 	char *text = malloc(KEY_MAX + 1);
@@ -57,7 +57,7 @@ static int put_key(struct load *l, json_t *setting)
 			 "the dump is without the encryption key: give it with --encrypt-key");
 		return -EKEYREJECTED;
 	}
-	r = read_key(l, &key);
+	r = load_read_key(l, &key);
 	if (r)
 		return r;
 	json_object_set_new(setting, "EncryptKey", json_string(key));

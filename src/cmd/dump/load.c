@@ -5,19 +5,27 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cmd/access/admin.h"
+#include "cmd/access/backup.h"
 #include "cmd/access/cmd.h"
 #include "cmd/access/slowstep.h"
 #include "cmd/access/volume.h"
 #include "cmd/access/waits.h"
+#include "cmd/sets/tempfile.h"
 
 struct load_opts {
 	struct admin_opts common;
-	bool restart;
-	char *key;
+	bool restart, from_bucket;
+	char *key, *volume;
+	int cipher;
+	int64_t shards;
 };
+
+static const char *const ciphers[] = {"aes256gcm-rsa", "chacha20-rsa", NULL};
 
 #define OPTIONS struct load_opts
 static const struct cfs_opt load_table[] = {
@@ -25,11 +33,150 @@ static const struct cfs_opt load_table[] = {
 	OPT_STRING("encrypt-key", key, "FILE",
 		   "PEM file of the encryption key, which a dump lacks unless it was made with "
 		   "--keep-secrets"),
-	ADMIN_OPTIONS(common),
+	OPT_FLAG("from-bucket", from_bucket,
+		 "load a backup, NAME or `latest`, from the bucket that --storage and --bucket "
+		 "name; without it, list them"),
+	OPT_STRING("volume", volume, "NAME", "with --from-bucket: the volume's name", .min = 1),
+	OPT_CHOICE("encrypt-algo", cipher, ciphers, "CIPHER",
+		   "with --from-bucket and --encrypt-key: the volume's cipher",
+		   .def = "aes256gcm-rsa"),
+	OPT_INT("shards", shards, "N", "with --from-bucket: the volume's number of buckets",
+		.def = "0", .min = 0, .max = 256),
+	ADMIN_OBJECT_OPTIONS(common),
 	{0},
 };
 
-static int open_all(struct load *l, const char *url, const char *path)
+/* ---- from the bucket ---- */
+
+static int set(char **field, char *value)
+{
+	if (!value)
+		return -ENOMEM;
+	free(*field);
+	*field = value;
+	return 0;
+}
+
+static int set_from_env(char **field, const char *name)
+{
+	const char *v = getenv(name);
+
+	return v ? set(field, strdup(v)) : 0;
+}
+
+/* The members of a lost setting that are needed to reach the bucket. */
+static int make_setting(struct load *l, const struct load_opts *o, struct cfs_setting **ret)
+{
+	struct cfs_setting *s;
+	int r = cfs_setting_new(o->volume, &s);
+
+	if (r)
+		return r;
+	r = set(&s->storage, strdup(o->common.storage));
+	if (!r)
+		r = set(&s->bucket, volume_bucket(o->common.storage, o->common.bucket));
+	if (!r)
+		r = set_from_env(&s->access_key, "ACCESS_KEY");
+	if (!r)
+		r = set_from_env(&s->secret_key, "SECRET_KEY");
+	if (!r)
+		r = set_from_env(&s->session_token, "SESSION_TOKEN");
+	if (!r)
+		r = set(&s->encrypt_algo, strdup(ciphers[o->cipher]));
+	if (!r && l->key_path) {
+		free(s->encrypt_key);
+		s->encrypt_key = NULL;
+		r = load_read_key(l, &s->encrypt_key);
+	}
+	s->shards = (int)o->shards;
+	if (r)
+		cfs_setting_free(s);
+	else
+		*ret = s;
+	return r;
+}
+
+static void list_backups(const struct backup_list *list, bool json)
+{
+	json_t *all = json ? json_array() : NULL;
+	char name[BACKUP_NAME_LEN + 1], size[32];
+	size_t i;
+
+	for (i = 0; i < list->n; i++) {
+		backup_name(list->v[i].when_s, name);
+		if (json)
+			json_array_append_new(all,
+					      json_pack("{s:s, s:I, s:I}", "backup", name, "bytes",
+							(json_int_t)list->v[i].size, "time",
+							(json_int_t)list->v[i].when_s));
+		else
+			cmd_line("%s  %s", name, progress_size(list->v[i].size, size));
+	}
+	if (json)
+		admin_print_json(all);
+}
+
+static int open_backup(struct load *l, struct cfs_object_store *o, const char *volume,
+		       const char *wanted, const struct backup_list *list)
+{
+	const struct backup *latest = backup_latest(list, cfs_wall_s());
+	char name[BACKUP_NAME_LEN + 1];
+	int64_t when_s;
+	int fd, r;
+
+	if (!strcmp(wanted, "latest") ? !latest : !backup_time(wanted, &when_s)) {
+		snprintf(l->err, sizeof(l->err), "there is no backup %.64s of volume %.64s", wanted,
+			 volume);
+		return -ENOENT;
+	}
+	backup_name(strcmp(wanted, "latest") ? when_s : latest->when_s, name);
+	fd = temp_open();
+	if (fd < 0)
+		return fd;
+	r = backup_fetch(o, volume, name, fd, l->err);
+	if (!r && !stream_is_gzip(fd)) {
+		r = -EBADMSG;
+		snprintf(l->err, sizeof(l->err),
+			 "backup %s is not compressed JSON: that of an encrypted volume needs "
+			 "--encrypt-key",
+			 name);
+	}
+	if (r) {
+		close(fd);
+		return r;
+	}
+	return stream_open_on(fd, &l->in, l->err);
+}
+
+/* Opens l->in, or without a name prints the list. */
+static int from_bucket(struct load *l, const struct load_opts *o, const char *wanted)
+{
+	struct backup_list list = {0};
+	struct cfs_object_store *objects = NULL;
+	struct cfs_setting *s = NULL;
+	int r = make_setting(l, o, &s);
+
+	if (!r)
+		r = volume_open_objects(s, NULL, NULL, &objects, l->err);
+	if (!r) {
+		r = backup_read_list(objects, s->name, cfs_deadline_in(ADMIN_OBJECT_MS), &list);
+		if (r)
+			snprintf(l->err, sizeof(l->err), "backups cannot be listed: %s",
+				 strerror(-r));
+	}
+	if (!r && wanted)
+		r = open_backup(l, objects, s->name, wanted, &list);
+	else if (!r)
+		list_backups(&list, o->common.json);
+	backup_free_list(&list);
+	cfs_object_close(objects);
+	cfs_setting_free(s);
+	return r;
+}
+
+/* ---- */
+
+static int open_all(struct load *l, const struct load_opts *o, const char *url, const char *path)
 {
 	struct cfs_meta_conf conf = {
 		.create = true,
@@ -39,8 +186,8 @@ static int open_all(struct load *l, const char *url, const char *path)
 	struct slow_step *p;
 	int r;
 
-	r = stream_open(path, &l->in, l->err);
-	if (r)
+	r = o->from_bucket ? from_bucket(l, o, path) : stream_open(path, &l->in, l->err);
+	if (r || !path)
 		return r;
 	p = slow_step_begin(url, conf.timeout_ms);
 	r = cfs_meta_open(url, &conf, &l->meta, l->err);
@@ -87,6 +234,21 @@ static void say_done(const struct load *l, const struct load_opts *o)
 		fputs("The dump has no secrets: set them with `cachefs config --keys`.\n", stderr);
 }
 
+static bool is_usable(const struct load_opts *o, const char *file)
+{
+	if (o->from_bucket && o->common.storage && o->common.bucket && o->volume)
+		return true;
+	if (o->from_bucket)
+		cmd_error("--from-bucket needs --storage, --bucket and --volume");
+	else if (o->common.storage || o->common.bucket || o->volume || o->shards)
+		cmd_error("--storage, --bucket, --volume and --shards are for --from-bucket");
+	else if (!file)
+		cmd_error("the FILE to load is missing");
+	else
+		return true;
+	return false;
+}
+
 static int load_run(void *options, const char **args)
 {
 	const struct load_opts *o = options;
@@ -96,13 +258,15 @@ static int load_run(void *options, const char **args)
 
 	if (r != CMD_OK)
 		return r;
+	if (!is_usable(o, args[1]))
+		return CMD_USAGE;
 	waits = waits_begin();
-	r = open_all(&l, args[0], args[1]);
-	if (!r)
+	r = open_all(&l, o, args[0], args[1]);
+	if (!r && args[1])
 		r = load_all(&l);
 	if (r)
 		give_up(&l, r);
-	else
+	else if (args[1])
 		say_done(&l, o);
 	if (l.in)
 		stream_close_in(l.in);
@@ -115,11 +279,12 @@ static int load_run(void *options, const char **args)
 
 const struct cmd cmd_load = {
 	.name = "load",
-	.synopsis = "[--restart] [--encrypt-key=FILE] META-URL FILE",
+	.synopsis = "[--restart] [--encrypt-key=FILE] META-URL FILE, or --from-bucket "
+		    "--storage=TYPE --bucket=PLACE --volume=NAME META-URL [NAME|latest]",
 	.summary = "Makes a volume of a dump, in an empty database",
 	.options = load_table,
 	.options_size = sizeof(struct load_opts),
-	.min_args = 2,
+	.min_args = 1,
 	.max_args = 2,
 	.run = load_run,
 };

@@ -50,6 +50,9 @@ void load_free(struct load *l);
 /* Restores secrets that were removed from a setting, as far as they are given. Replaces *text. */
 int load_secrets(struct load *l, char **text);
 
+/* The key of key_path, malloc'ed; an error with l->err. */
+int load_read_key(struct load *l, char **ret);
+
 int load_binary(struct load *l);
 int load_json(struct load *l);
 

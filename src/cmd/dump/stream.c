@@ -143,6 +143,27 @@ int stream_create(const char *path, enum stream_codec codec, struct stream_out *
 	return 0;
 }
 
+int stream_create_on(int fd, enum stream_codec codec, struct stream_out **ret, char err[256])
+{
+	struct stream_out *s = fd < 0 ? NULL : calloc(1, sizeof(*s));
+	int r;
+
+	if (!s) {
+		r = -errno;
+		if (fd >= 0)
+			close(fd);
+		return r;
+	}
+	s->fd = fd;
+	s->codec = codec;
+	r = start_codec(s, err);
+	if (r)
+		stream_close_out(s, 0);
+	else
+		*ret = s;
+	return r;
+}
+
 static int put(struct stream_out *s, const uint8_t *p, size_t len)
 {
 	while (len) {
@@ -350,6 +371,33 @@ int stream_open(const char *path, struct stream_in **ret, char err[256])
 	}
 	if (!err[0])
 		snprintf(err, 256, "cannot read %.200s: %s", path, strerror(-r));
+	stream_close_in(s);
+	return r;
+}
+
+bool stream_is_gzip(int fd)
+{
+	uint8_t head[sizeof(gzip_magic)];
+
+	return pread(fd, head, sizeof(head), 0) == sizeof(head) &&
+	       !memcmp(head, gzip_magic, sizeof(head));
+}
+
+int stream_open_on(int fd, struct stream_in **ret, char err[256])
+{
+	struct stream_in *s = calloc(1, sizeof(*s));
+	int r;
+
+	if (!s) {
+		close(fd);
+		return -ENOMEM;
+	}
+	s->fd = fd;
+	r = lseek(fd, 0, SEEK_SET) < 0 ? -errno : detect(s, err);
+	if (!r) {
+		*ret = s;
+		return 0;
+	}
 	stream_close_in(s);
 	return r;
 }

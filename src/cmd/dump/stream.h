@@ -3,6 +3,7 @@
 #ifndef CFS_CMD_STREAM_H
 #define CFS_CMD_STREAM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -16,6 +17,8 @@ enum stream_codec { STREAM_AUTO, STREAM_PLAIN, STREAM_GZIP, STREAM_ZSTD };
 struct stream_out;
 int stream_create(const char *path, enum stream_codec codec, struct stream_out **ret,
 		  char err[256]);
+/* The same over a descriptor, which the stream closes, also when it fails. */
+int stream_create_on(int fd, enum stream_codec codec, struct stream_out **ret, char err[256]);
 int stream_write(struct stream_out *s, const void *data, size_t len);
 __attribute__((format(printf, 2, 3))) int stream_printf(struct stream_out *s, const char *fmt, ...);
 /* The first error of writing: 0 or a negative errno. */
@@ -26,6 +29,10 @@ int stream_close_out(struct stream_out *s, int complete);
 /* path "-": stdin. The compression is recognised by the first bytes. */
 struct stream_in;
 int stream_open(const char *path, struct stream_in **ret, char err[256]);
+/* Whether the file begins as gzip does. */
+bool stream_is_gzip(int fd);
+/* The same over a descriptor, from its start. The stream closes it, also when it fails. */
+int stream_open_on(int fd, struct stream_in **ret, char err[256]);
 /* Reads what is available, at most len bytes; 0 at the end. -EBADMSG: damaged or cut short. */
 ssize_t stream_read(struct stream_in *s, void *buf, size_t len);
 /*

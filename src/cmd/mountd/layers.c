@@ -368,6 +368,34 @@ static void add_metrics(struct serve *s)
 	cfs_metrics_add(&s->numbers, &cfs_disk_metrics, s->disk);
 	cfs_metrics_add(&s->numbers, &cfs_stage_metrics, s->store);
 	cfs_metrics_add(&s->numbers, &cfs_peers_metrics, s->peers);
+	cfs_metrics_add(&s->numbers, &cfs_backup_metrics, s->backups);
+}
+
+/* Blocks in the memory of this process would end with it: there is no place for backups. */
+static int create_backups(struct serve *s)
+{
+	const struct mount_opts *o = s->o;
+	const char *storage = o->storage ? o->storage : s->setting->storage;
+	bool none = o->ro || o->no_bgjob || !strcmp(storage, "mem");
+	const struct backups_conf conf = {
+		.meta = s->meta,
+		.url = s->url,
+		.volume = s->setting->name,
+		.dir = s->dir,
+		.objects =
+			{
+				.storage = o->storage,
+				.bucket = o->bucket,
+				.upload_limit_mbps = o->upload_limit_mbps,
+				.download_limit_mbps = o->download_limit_mbps,
+			},
+		.interval_ms = none ? 0 : o->backup_meta_ms,
+		.meta_timeout_ms = o->meta_timeout_ms,
+		.max_inodes = o->backup_skip_inodes,
+		.skip_trash = o->backup_skip_trash,
+	};
+
+	return backups_create(&conf, &s->backups);
 }
 
 int layers_open(struct serve *s, char err[256])
@@ -461,6 +489,8 @@ int layers_open(struct serve *s, char err[256])
 		vfs.data = s->data;
 		r = cfs_vfs_create(&vfs, &s->vfs);
 	}
+	if (r == 0)
+		r = create_backups(s);
 	add_metrics(s);
 	s->control = (struct control_server){
 		.meta = s->meta,

@@ -174,6 +174,16 @@ static json_t *staging(const struct mount_parts *m)
 			 value_of(m, "staging_upload_errors_total"));
 }
 
+static json_t *backup(const struct mount_parts *m)
+{
+	return json_pack("{s:I, s:I, s:I, s:I, s:b}", "age_s",
+			 value_of(m, "meta_backup_age_seconds"), "interval_s",
+			 value_of(m, "meta_backup_interval_seconds"), "made",
+			 value_of(m, "meta_backups_total"), "failures",
+			 value_of(m, "meta_backup_failures_total"), "skipped",
+			 value_of(m, "meta_backup_skipped") != 0);
+}
+
 static json_t *group(const struct mount_parts *m)
 {
 	if (!m->peers)
@@ -210,7 +220,7 @@ int mount_status_json(const struct mount_parts *m, char **ret, size_t *ret_len)
 	json_t *j;
 
 	j = json_pack("{s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:{s:I, s:I}, "
-		      "s:o, s:o}",
+		      "s:o, s:o, s:o}",
 		      "time_s", seconds(cfs_now_ns() - m->started_ns), "volume", volume(m), "mount",
 		      mount(m), "process", process(), "memory", memory(m->pool), "requests",
 		      requests(m), "metadata", metadata(m->meta), "tiers", tiers(m), "object",
@@ -218,7 +228,7 @@ int mount_status_json(const struct mount_parts *m, char **ret, size_t *ret_len)
 		      value_of(m, "peer_fallbacks_total"), "cache_directories", "total",
 		      value_of(m, "disk_cache_directories"), "failed",
 		      value_of(m, "disk_cache_directories_failed"), "group", group(m), "slow",
-		      slow(m->vfs));
+		      slow(m->vfs), "backup", backup(m));
 	text = j ? json_dumps(j, JSON_COMPACT) : NULL;
 	json_decref(j);
 	if (!text)

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "cmd/access/control.h"
+#include "cmd/mountd/backups.h"
 #include "cmd/mountd/options/mountopts.h"
 #include "cmd/mountd/supervise/worker.h"
 
@@ -28,6 +29,7 @@ struct serve {
 	struct cfs_peers *peers;
 	struct cfs_data *data;
 	struct cfs_vfs *vfs;
+	struct backups *backups;
 	struct cfs_metrics numbers; /* of the layers */
 	struct metrics *metrics;
 	struct health *health;

@@ -201,9 +201,13 @@ __attribute__((noreturn)) static void leave_mount(struct serve *s)
 static int serve(struct serve *s, struct cfs_fuse *fuse)
 {
 	char status[512];
-	int sig;
+	int sig, r;
 
 	atomic_store(&s->fuse, fuse);
+	r = backups_start(s->backups);
+	if (r < 0)
+		cfs_warn("this mount makes no backups of the metadata: volume=%s error=%s",
+			 s->setting->name, cfs_errname(r));
 	cfs_info("mounted: volume=%s mount=%s sid=%llu", s->setting->name, s->dir,
 		 (unsigned long long)cfs_meta_sid(s->meta));
 	snprintf(status, sizeof(status), "Volume %s is mounted at %s", s->setting->name, s->dir);
@@ -268,6 +272,7 @@ int serve_mount(const char *url, const char *dir, const struct mount_opts *o, st
 	}
 	free(s.restored.lost_inos);
 	metrics_stop(s.metrics);
+	backups_destroy(s.backups);
 	notify_stop(s.notify);
 	health_stop(s.health);
 	closed = layers_close(&s, session);

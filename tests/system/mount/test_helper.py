@@ -431,7 +431,7 @@ def test_names_of_juicefs(ws, volume, point, how):
 
 
 @pytest.mark.parametrize(
-    "option, ours", [("io-retries=3", "io-timeout"), ("open-cache=1", "attr-cache"), ("backup-meta=60", "dump")]
+    "option, ours", [("io-retries=3", "io-timeout"), ("open-cache=1", "attr-cache")]
 )
 def test_names_of_juicefs_that_are_refused(ws, volume, point, option, ours):
     r = helper(ws, volume.url, point, "-o", option)

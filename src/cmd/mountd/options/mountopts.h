@@ -58,6 +58,9 @@ struct mount_opts {
 	int atime_mode;
 	bool no_bgjob;
 	int64_t max_deletes;
+	uint64_t backup_meta_ms;
+	int64_t backup_skip_inodes;
+	bool backup_skip_trash;
 	/* data */
 	uint64_t io_timeout_ms, get_timeout_ms, put_timeout_ms;
 	uint64_t stop_timeout_ms, watchdog_ms;

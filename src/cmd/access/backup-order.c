@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The order of a mount to the process that makes its backups: a sequence of terminated strings: the
+ * fields of struct backup_order, the environment, and an empty one, without which it was cut short.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "cmd/access/backup.h"
+
+/* Longest a child takes its order. */
+#define SEND_S 10
+
+enum { CONNECTIONS = 4, ENV_MAX = 64 };
+/* Strings of an order, before the environment. */
+enum { F_URL, F_STORAGE, F_BUCKET, F_UPLOAD, F_DOWNLOAD, F_NOW, F_MAKE, F_SKIP_TRASH, FIELDS };
+
+/* ---- the mount's side ---- */
+
+/* Variables that a program needs to start; the order has all others. */
+static bool is_for_the_loader(const char *variable)
+{
+	const char *end = strchr(variable, '=');
+	size_t len = end ? (size_t)(end - variable) : 0;
+
+	return !strncmp(variable, "LD_", 3) ||
+	       (len > 8 && !strncmp(variable + len - 8, "_OPTIONS", 8)); /* of sanitizers */
+}
+
+static int write_order(FILE *out, const struct backup_order *o)
+{
+	char *const *e;
+
+	fprintf(out, "%s%c%s%c%s%c", o->url, 0, o->objects.storage ? o->objects.storage : "", 0,
+		o->objects.bucket ? o->objects.bucket : "", 0);
+	fprintf(out, "%" PRId64 "%c%" PRId64 "%c%" PRId64 "%c%d%c%d%c",
+		o->objects.upload_limit_mbps, 0, o->objects.download_limit_mbps, 0, o->now_s, 0,
+		o->make, 0, o->skip_trash, 0);
+	for (e = environ; *e; e++)
+		if (**e)
+			fprintf(out, "%s%c", *e, 0);
+	fputc(0, out);
+	return ferror(out) ? -ENOMEM : 0;
+}
+
+static int send_order(int sock, const struct backup_order *o)
+{
+	struct timeval timeout = {.tv_sec = SEND_S};
+	char *text = NULL;
+	size_t len = 0, at;
+	FILE *out = open_memstream(&text, &len);
+	ssize_t n;
+	int r = out ? write_order(out, o) : -ENOMEM;
+
+	if (out && fclose(out) && !r)
+		r = -ENOMEM;
+	if (!r && setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) < 0)
+		r = -errno;
+	for (at = 0; !r && at < len; at += (size_t)n) {
+		n = send(sock, text + at, len - at, MSG_NOSIGNAL);
+		if (n < 0)
+			r = -errno;
+	}
+	if (!r && shutdown(sock, SHUT_WR) < 0)
+		r = -errno;
+	if (text)
+		explicit_bzero(text, len);
+	free(text);
+	return r;
+}
+
+static int start(int sock, pid_t *ret)
+{
+	char name[] = "cachefs", command[] = BACKUP_CHILD;
+	char *const argv[] = {name, command, NULL};
+	char *env[ENV_MAX + 1];
+	posix_spawn_file_actions_t actions;
+	size_t i, n = 0;
+	int r = posix_spawn_file_actions_init(&actions);
+
+	if (r)
+		return -r;
+	for (i = 0; environ[i] && n < ENV_MAX; i++)
+		if (is_for_the_loader(environ[i]))
+			env[n++] = environ[i];
+	env[n] = NULL;
+	for (i = STDIN_FILENO; i <= STDERR_FILENO && !r; i++)
+		r = posix_spawn_file_actions_adddup2(&actions, sock, (int)i);
+	if (!r)
+		r = posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
+	/* /proc/self/exe is the running program, even after an upgrade of the package. */
+	if (!r)
+		r = posix_spawn(ret, "/proc/self/exe", &actions, NULL, argv, env);
+	posix_spawn_file_actions_destroy(&actions);
+	return -r;
+}
+
+int backup_spawn(const struct backup_order *order, pid_t *ret_pid, int *ret_socket)
+{
+	int pair[2], r;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+		return -errno;
+	r = start(pair[1], ret_pid);
+	close(pair[1]);
+	if (r < 0) {
+		close(pair[0]);
+		return r;
+	}
+	*ret_socket = pair[0];
+	/* Without its whole order a child ends, and the caller reads the end. */
+	if (send_order(pair[0], order) < 0)
+		shutdown(pair[0], SHUT_RDWR);
+	return 0;
+}
+
+/* ---- the child's side ---- */
+
+int backup_take_order(char *text, size_t len, struct backup_order *ret)
+{
+	const char *field[FIELDS];
+	char *p = text, *end = text + len, *value;
+	int i;
+
+	if (len < 2 || end[-1] || end[-2])
+		return -EPIPE;
+	for (i = 0; i < FIELDS; i++, p += strlen(p) + 1) {
+		if (p >= end)
+			return -EPIPE;
+		field[i] = p;
+	}
+	for (; p < end && *p; p += strlen(p) + 1) {
+		value = strchr(p, '=');
+		if (!value)
+			continue;
+		*value = '\0';
+		if (setenv(p, value + 1, 1) < 0)
+			return -errno;
+		*value = '=';
+	}
+	*ret = (struct backup_order){
+		.url = field[F_URL],
+		.objects =
+			{
+				.storage = *field[F_STORAGE] ? field[F_STORAGE] : NULL,
+				.bucket = *field[F_BUCKET] ? field[F_BUCKET] : NULL,
+				.upload_limit_mbps = atoll(field[F_UPLOAD]),
+				.download_limit_mbps = atoll(field[F_DOWNLOAD]),
+				.max_connections = CONNECTIONS,
+				.small_buffers = true,
+			},
+		.now_s = atoll(field[F_NOW]),
+		.make = atoi(field[F_MAKE]),
+		.skip_trash = atoi(field[F_SKIP_TRASH]),
+	};
+	return 0;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Dumps into the volume's bucket. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cmd/access/admin.h"
+#include "cmd/access/volume.h"
+#include "cmd/dump/dump.h"
+#include "cmd/sets/tempfile.h"
+
+static int dump_into(struct dump_backup *job, int fd)
+{
+	struct dump d = {.meta = job->meta, .skip_trash = job->skip_trash};
+	int r = dump_setting(&d, false);
+
+	if (!r)
+		r = stream_create_on(dup(fd), STREAM_GZIP, &d.out, d.err);
+	if (r) {
+		free(d.setting);
+		snprintf(job->err, sizeof(job->err), "%s", d.err[0] ? d.err : strerror(-r));
+		return r;
+	}
+	progress_begin(&d.p, "rows read");
+	r = dump_json(&d);
+	progress_end(&d.p);
+	if (!r) {
+		r = stream_close_out(d.out, true);
+		if (r)
+			temp_error(r);
+	} else {
+		stream_close_out(d.out, false);
+	}
+	if (r)
+		snprintf(job->err, sizeof(job->err), "the metadata could not be dumped: %s",
+			 d.err[0] ? d.err : strerror(-r));
+	job->entries = d.entries;
+	free(d.setting);
+	return r;
+}
+
+int dump_backup(struct dump_backup *job)
+{
+	const char *volume = job->setting->name;
+	struct stat st = {0};
+	int fd, spare_fd, r;
+
+	backup_name(job->when_s, job->name);
+	/* First, as it is quick: the bucket answers, and it is the volume's. */
+	r = volume_check_id(job->setting, job->objects, cfs_deadline_in(ADMIN_OBJECT_MS), job->err);
+	if (r < 0)
+		return r;
+	fd = temp_open();
+	spare_fd = fd < 0 ? fd : temp_open();
+	if (spare_fd < 0) {
+		r = spare_fd;
+		goto out;
+	}
+	r = dump_into(job, fd);
+	if (!r)
+		r = backup_upload(job->objects, volume, job->name, fd, spare_fd, job->err);
+	if (!r && fstat(fd, &st) == 0)
+		job->size = (uint64_t)st.st_size;
+	if (!r && job->rotate)
+		backup_remove_old(job->objects, volume, job->when_s);
+out:
+	if (spare_fd >= 0)
+		close(spare_fd);
+	if (fd >= 0)
+		close(fd);
+	return r;
+}

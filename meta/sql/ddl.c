@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "meta/sql/sql-internal.h"
 
 #define NAME_MAX_LEN 192
@@ -75,26 +76,28 @@ static bool is_known(struct sql_db *db, size_t table, unsigned bit)
 	return known;
 }
 
-bool sql_has_column(struct sql_conn *c, const char *table, const char *column)
+int sql_has_column(struct sql_conn *c, const char *table, const char *column)
 {
 	const struct sql_dialect *d = sql_dialect(c);
 	uint32_t *have;
 	unsigned bit;
 	bool known;
 	size_t t;
+	int r;
 
 	if (d->has_column)
 		return d->has_column(c, table, column);
 	if (!find_column(table, column, &t, &bit))
-		return false;
+		return 0;
 	/* Columns are only added, never dropped: only missing ones are looked up again. */
 	if (is_known(c->db, t, bit))
-		return true;
+		return 1;
 	have = calloc(count_tables(), sizeof(*have));
-	if (!have || d->each_column(c, see_column, have) < 0) {
+	r = have ? d->each_column(c, see_column, have) : -ENOMEM;
+	if (r < 0) {
 		c->conflict = true;
 		free(have);
-		return true;
+		return r;
 	}
 	/* Read before the list is published: another thread may replace it. */
 	known = have[t] >> bit & 1;
@@ -117,9 +120,11 @@ int sql_check_schema(struct sql_conn *c)
 	int r;
 
 	for (const struct sql_table *t = sql_tables; t->name; t++) {
-		for (const struct sql_column *col = t->columns; col->name; col++)
-			if (!sql_has_column(c, t->name, col->name))
-				return 1;
+		for (const struct sql_column *col = t->columns; col->name; col++) {
+			r = sql_has_column(c, t->name, col->name);
+			if (r <= 0)
+				return r ? r : 1;
+		}
 		for (const struct sql_index *x = t->indexes; x->name; x++) {
 			index_name(c, t, x, name);
 			r = sql_dialect(c)->has_index(c, t->name, name);
@@ -252,9 +257,10 @@ int sql_create_schema(struct sql_conn *c)
 	for (const struct sql_table *t = sql_tables; t->name && !r; t++)
 		r = sql_create_table(c, t);
 	for (const struct sql_table *t = sql_tables; t->name && !r; t++) {
-		for (const struct sql_column *col = t->columns; col->name && !r; col++)
-			if (!sql_has_column(c, t->name, col->name))
-				r = add_column(c, t, col);
+		for (const struct sql_column *col = t->columns; col->name && !r; col++) {
+			r = sql_has_column(c, t->name, col->name);
+			r = r ? CFS_MIN(r, 0) : add_column(c, t, col);
+		}
 		for (const struct sql_index *x = t->indexes; x->name && !r; x++)
 			r = add_index(c, t, x);
 	}

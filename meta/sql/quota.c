@@ -53,7 +53,9 @@ static int list(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	while (r >= 0 && (r = sql_next(c, SQL_each_dir_quota)) > 0)
 		r = append_row(c, SQL_each_dir_quota, 0, CFS_QUOTA_DIR, l);
 	/* A volume of an older client that is mounted read-only lacks the table. */
-	if (r < 0 || !sql_has_column(c, "user_group_quota", "qtype"))
+	if (r >= 0)
+		r = sql_has_column(c, "user_group_quota", "qtype");
+	if (r <= 0)
 		return r;
 	r = sql_query(c, SQL_each_owner_quota, "");
 	while (r >= 0 && (r = sql_next(c, SQL_each_owner_quota)) > 0) {

@@ -7,13 +7,18 @@
 #include "base/bytes.h"
 #include "meta/sql/sql-internal.h"
 
-static bool has_table(struct sql_conn *c)
+/* 1, 0 or negative. */
+static int has_table(struct sql_conn *c)
 {
 	struct sql_db *db = c->db;
+	int r;
 
-	if (!atomic_load(&db->has_records) && sql_has_column(c, "cachefs_record", "name"))
+	if (atomic_load(&db->has_records))
+		return 1;
+	r = sql_has_column(c, "cachefs_record", "name");
+	if (r > 0)
 		atomic_store(&db->has_records, true);
-	return atomic_load(&db->has_records);
+	return r;
 }
 
 struct record {
@@ -25,7 +30,9 @@ struct record {
 
 static int make_table(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	return has_table(c) ? 0 : sql_create_table(c, &sql_record_table);
+	int r = has_table(c);
+
+	return r ? CFS_MIN(r, 0) : sql_create_table(c, &sql_record_table);
 }
 
 /* The value there. 1: it is this one, 0: another one; -ENOENT. */
@@ -98,9 +105,12 @@ struct swap {
 static int swap_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	const struct swap *a = arg;
-	int r = 0;
+	int r;
 
 	sql_repeatable();
+	r = has_table(c);
+	if (r <= 0)
+		return r ? r : -ESTALE;
 	if (sql_is_repeated(c)) {
 		r = has_value(c, a->key, a->value, a->len);
 		if (r)
@@ -108,11 +118,9 @@ static int swap_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		r = has_value(c, a->key, a->old, a->old_len);
 		if (r <= 0)
 			return r ? r : -ESTALE;
-		r = 0;
 	}
-	if (has_table(c))
-		r = sql_exec(c, SQL_swap_record, "bbb", a->value, a->len, a->key, strlen(a->key),
-			     a->old, a->old_len);
+	r = sql_exec(c, SQL_swap_record, "bbb", a->value, a->len, a->key, strlen(a->key), a->old,
+		     a->old_len);
 	if (!r && sql_is_repeated(c))
 		return raced(c); /* the earlier try has ended meanwhile */
 	return r < 0 ? r : r > 0 ? 0 : -ESTALE;
@@ -132,8 +140,9 @@ static int drop_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	int r;
 
 	sql_repeatable();
-	r = has_table(c) ? sql_exec(c, SQL_drop_record, "b", key, strlen(key)) : 0;
-
+	r = has_table(c);
+	if (r > 0)
+		r = sql_exec(c, SQL_drop_record, "b", key, strlen(key));
 	return r < 0 ? r : 0;
 }
 
@@ -155,8 +164,9 @@ static int get_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	size_t len;
 	int r;
 
-	if (!has_table(c))
-		return -ENOENT;
+	r = has_table(c);
+	if (r <= 0)
+		return r ? r : -ENOENT;
 	r = sql_query(c, SQL_get_record, "b", a->of, strlen(a->of));
 	if (r == 0)
 		r = sql_next(c, SQL_get_record);
@@ -181,8 +191,9 @@ static int each_record(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	const struct reading *a = arg;
 	int r;
 
-	if (!has_table(c))
-		return 0;
+	r = has_table(c);
+	if (r <= 0)
+		return r;
 	snprintf(from, sizeof(from), "%s/", a->of);
 	snprintf(to, sizeof(to), "%s%c", a->of, '/' + 1);
 	r = sql_query(c, SQL_each_record, "bb", from, strlen(from), to, strlen(to));

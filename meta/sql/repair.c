@@ -34,7 +34,9 @@ static int has_row(struct sql_conn *c, enum sql_stmt_id id, cfs_ino_t ino)
 
 static int has_detached(struct sql_conn *c, cfs_ino_t ino)
 {
-	return sql_has_column(c, "detached_node", "inode") ? has_row(c, SQL_is_detached, ino) : 0;
+	int r = sql_has_column(c, "detached_node", "inode");
+
+	return r > 0 ? has_row(c, SQL_is_detached, ino) : r;
 }
 
 static int read_names(struct sql_conn *c, struct check *a)

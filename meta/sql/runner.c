@@ -65,6 +65,7 @@ static void put_node_columns(struct sql_conn *c, FILE *f, char alias)
 	for (unsigned i = 0; i < SQL_NODE_COLUMNS; i++) {
 		if (i)
 			fputc(',', f);
+		/* Without an answer the statement fails as well, and is made again. */
 		if (sql_has_column(c, "node", node_columns[i]))
 			fprintf(f, "%c.%s", alias, node_columns[i]);
 		else

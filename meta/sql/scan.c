@@ -222,9 +222,10 @@ static int scan(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	int64_t n = 0;
 	int r;
 
-	if (!sql_has_column(c, s->table, s->column)) {
-		a->at_end = true;
-		return 0;
+	r = sql_has_column(c, s->table, s->column);
+	if (r <= 0) {
+		a->at_end = !r;
+		return r;
 	}
 	if (a->table == CFS_TABLE_COUNTER)
 		r = sql_query(c, s->stmt, "");

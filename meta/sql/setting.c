@@ -15,9 +15,9 @@ static int get_setting(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	size_t len;
 	int r;
 
-	if (!sql_has_column(c, "setting", "value"))
-		return -ENODATA;
-	r = sql_row(c, SQL_get_setting, "");
+	r = sql_has_column(c, "setting", "value");
+	if (r > 0)
+		r = sql_row(c, SQL_get_setting, "");
 	if (r <= 0)
 		return r ? r : -ENODATA;
 	value = sql_blob(c, SQL_get_setting, 0, &len);

@@ -180,10 +180,10 @@ extern const struct sql_table sql_record_table; /* made when first needed: recor
 
 /* ddl.c */
 /*
- * Table name without prefix. Without an answer the column is assumed to exist, and the operation
- * fails and is retried.
+ * Table name without prefix. 1, 0, or negative: there was no answer, and the transaction is to be
+ * tried again.
  */
-bool sql_has_column(struct sql_conn *c, const char *table, const char *column);
+int sql_has_column(struct sql_conn *c, const char *table, const char *column);
 /* 1: a table, index or column of the list is missing, 0: none, or negative. */
 int sql_check_schema(struct sql_conn *c);
 /* Creates missing tables, indexes, columns; in the current transaction where the database can. */

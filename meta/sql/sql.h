@@ -226,7 +226,7 @@ struct sql_dialect {
 	/* Makes the database itself, empty. NULL: it must exist. */
 	int (*create_database)(struct sql_db *db);
 	/* Used by ddl.c to find and create tables. Table names without prefix. */
-	bool (*has_column)(struct sql_conn *c, const char *table, const char *column);
+	int (*has_column)(struct sql_conn *c, const char *table, const char *column); /* 1, 0 */
 	/* Without has_column: every column of every table with the prefix. */
 	int (*each_column)(struct sql_conn *c, sql_column_fn see, void *arg);
 	int (*has_index)(struct sql_conn *c, const char *table, const char *name); /* 1, 0, errno */

@@ -74,7 +74,7 @@ int sqlite_op_advise(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_advice
 /* sqlite-schema.c */
 void sqlite_put_type(FILE *f, const struct sql_column *col);
 const char *sqlite_only_key(const struct sql_column *col);
-bool sqlite_has_column(struct sql_conn *c, const char *table, const char *column);
+int sqlite_has_column(struct sql_conn *c, const char *table, const char *column);
 int sqlite_has_index(struct sql_conn *c, const char *table, const char *name);
 int sqlite_run_ddl(struct sql_conn *c, const char *text);
 

@@ -23,7 +23,7 @@ const char *sqlite_only_key(const struct sql_column *col)
 	return col->auto_id ? "PRIMARY KEY AUTOINCREMENT" : "PRIMARY KEY";
 }
 
-bool sqlite_has_column(struct sql_conn *c, const char *table, const char *column)
+int sqlite_has_column(struct sql_conn *c, const char *table, const char *column)
 {
 	char name[128];
 	int i, rc = 1;

@@ -3,6 +3,7 @@
 
 import collections
 import contextlib
+import re
 import selectors
 import socket
 import threading
@@ -17,10 +18,11 @@ class CountingProxy:
     cut_after(n): after n more turns, and no other is taken until go_on().
     lose(n, answered): the connection of the n-th turn from then on ends before the server gets it, or
     after the server has answered; the client does not see the answer. `lost` says that it was done.
+    only: a pattern; turns whose first packet does not have it are not counted.
     """
 
-    def __init__(self, port, delay_s=0.0):
-        self.server_port, self.delay_s = port, delay_s
+    def __init__(self, port, delay_s=0.0, only=b""):
+        self.server_port, self.delay_s, self.only = port, delay_s, re.compile(only)
         self.turns = 0
         self.last = None
         self.losing, self.lost = None, False
@@ -74,7 +76,7 @@ class CountingProxy:
                     if not data:
                         raise OSError
                     if key.fileobj is client:
-                        if heard:
+                        if heard and self.only.search(data):
                             with self.lock:
                                 self.turns += 1
                                 late = self.last is not None and self.turns > self.last

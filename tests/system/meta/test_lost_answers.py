@@ -16,8 +16,10 @@ import pytest
 import servers
 from cachefs import Volume, tool, wait_until
 from countproxy import CountingProxy
+from test_engines import SUITE
 
 ENGINES = {"mysql": servers.mariadb_server, "postgresql": servers.postgres_server}
+RIGHT = "[  PASSED  ] 3 test(s)"
 LOST = r"connection lost: |no connection to the database|connected to the database again"
 
 
@@ -293,3 +295,38 @@ def test_each_turn_of_each_change(away, trash):
         wait_until(lambda: not findings(v), 20, "usage that is right")
     assert not findings(v), places
     m.umount()
+
+
+# ---- records of cache groups ----
+
+# In statements that look for the table, make it, and use it; the keys of the suite.
+OF_RECORDS = rb"(?i)column_name|attname|cachefs_record|\btest/"
+
+
+@pytest.mark.deadline(300)
+@pytest.mark.parametrize("engine", [pytest.param(e, marks=pytest.mark.module(e)) for e in ENGINES])
+def test_each_turn_of_records(ws, engine):
+    """The calls keep their contract while the table is looked for, made and used: a mount that believes
+    in a table that is not there finds no other member of its cache group."""
+
+    def contract(turn):
+        """The output of the suite on an empty volume, of which it loses a turn."""
+        db = ENGINES[engine]().database()
+        with CountingProxy(db.server.port, only=OF_RECORDS) as proxy:
+            proxy.lose(turn, answered=True)
+            url = db.url.replace(":%d" % db.server.port, ":%d" % proxy.port)
+            r = ws.run(SUITE / "meta-conformance", url, "records", timeout=60)
+        db.drop()
+        return r.stdout + r.stderr, proxy
+
+    turn, wrong = 1, []
+    out, proxy = contract(turn)
+    while proxy.lost:
+        # A first connection that ends while it is made ends the program before its tests.
+        if "[ RUN" in out and RIGHT not in out:
+            wrong.append((turn, out))
+        turn += 1
+        out, proxy = contract(turn)
+    assert RIGHT in out, out
+    assert not wrong, wrong
+    assert turn > 20

@@ -206,6 +206,7 @@ static int run(const char *only)
 		{"sessions", session_tests, &session_test_count},
 		{"quotas", quota_tests, &quota_test_count},
 		{"records", record_tests, &record_test_count},
+		{"leases", lease_tests, &lease_test_count},
 		{"administration", admin_tests, &admin_test_count},
 		{"dirtimes", dirtimes_tests, &dirtimes_test_count},
 		{"threads", thread_tests, &thread_test_count},

@@ -251,5 +251,6 @@ static void test_many_records(void **state)
 	assert_int_equal(records(vol.m, "many").n, 0);
 }
 
-TEST_LIST(record, T(test_records), T(test_tables), T(test_swap), T(test_lease),
-	  T(test_lease_renewed_unheard), T(test_lease_taken_at_once), T(test_many_records));
+TEST_LIST(record, T(test_records), T(test_tables), T(test_swap));
+TEST_LIST(lease, T(test_lease), T(test_lease_renewed_unheard), T(test_lease_taken_at_once),
+	  T(test_many_records));

@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/types.h>
 #include <time.h>
 
@@ -390,6 +391,32 @@ typedef int (*cfs_dirent_fn)(void *arg, const struct cfs_dirent *e);
  */
 int cfs_meta_readdir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t dir, bool attrs,
 		     size_t limit, struct cfs_cursor *cursor, cfs_dirent_fn fn, void *arg);
+/* A page of entries, copied, for callers that change the directory while they go through it. */
+#define CFS_NAMES_MAX 256
+struct cfs_name {
+	cfs_ino_t ino;
+	uint8_t type, len;
+	char name[CFS_NAME_MAX + 1]; /* terminated */
+	struct cfs_cursor after;
+};
+struct cfs_names {
+	struct cfs_name v[CFS_NAMES_MAX];
+	size_t n; /* 0 before a page is read */
+};
+/* Appends an entry to a struct cfs_names: a cfs_dirent_fn for a limit of CFS_NAMES_MAX. */
+static inline int cfs_names_add(void *names, const struct cfs_dirent *e)
+{
+	struct cfs_names *p = names;
+	struct cfs_name *i = &p->v[p->n++];
+
+	i->ino = e->entry.ino;
+	i->type = e->type;
+	i->len = (uint8_t)e->name_len;
+	memcpy(i->name, e->name, e->name_len);
+	i->name[e->name_len] = '\0';
+	i->after = *e->after;
+	return 0;
+}
 
 /*
  * Checks an open against flags (O_*), inode flags and the trash. A truncate by path (without open

@@ -17,8 +17,6 @@
 #include "meta/api/jobs.h"
 #include "meta/engine/rules.h"
 
-enum { PAGE = 256 };
-
 struct pair {
 	cfs_ino_t src, dst;
 };
@@ -30,16 +28,6 @@ struct work {
 	struct pair *todo;
 	size_t n, cap;
 	int64_t space, inodes; /* copied so far, the top included */
-};
-
-struct item {
-	cfs_ino_t ino;
-	uint8_t type, len;
-	char name[CFS_NAME_MAX];
-};
-struct page {
-	struct item v[PAGE];
-	size_t n;
 };
 
 static struct cfs_ctx step_ctx(const struct work *w)
@@ -56,18 +44,6 @@ static int push(struct work *w, cfs_ino_t src, cfs_ino_t dst)
 	if (CFS_ARRAY_ROOM(w->todo, w->n, w->cap) < 0)
 		return -ENOMEM;
 	w->todo[w->n++] = (struct pair){src, dst};
-	return 0;
-}
-
-static int keep(void *arg, const struct cfs_dirent *e)
-{
-	struct page *p = arg;
-	struct item *i = &p->v[p->n++];
-
-	i->ino = e->entry.ino;
-	i->type = e->type;
-	i->len = (uint8_t)e->name_len;
-	memcpy(i->name, e->name, e->name_len);
 	return 0;
 }
 
@@ -142,7 +118,7 @@ static int copy_inode(struct work *w, cfs_ino_t src, cfs_ino_t parent, const cha
 	return w->req->step ? w->req->step(w->req->arg, (uint64_t)w->inodes) : 0;
 }
 
-static int copy_item(struct work *w, const struct item *i, cfs_ino_t dst)
+static int copy_item(struct work *w, const struct cfs_name *i, cfs_ino_t dst)
 {
 	struct cfs_entry copy;
 	int rc = copy_inode(w, i->ino, dst, i->name, i->len, &copy);
@@ -165,7 +141,7 @@ static int settle(struct work *w, cfs_ino_t dst)
 	return w->m->eng->ops->check_inode(w->m->eng, &ctx, dst, repair, &c, &usage);
 }
 
-static int copy_entries(struct work *w, struct page *p, const struct pair *dir)
+static int copy_entries(struct work *w, struct cfs_names *p, const struct pair *dir)
 {
 	struct cfs_cursor cursor = {0};
 	bool last = false;
@@ -176,8 +152,8 @@ static int copy_entries(struct work *w, struct page *p, const struct pair *dir)
 		struct cfs_ctx ctx = step_ctx(w);
 
 		p->n = 0;
-		rc = w->m->eng->ops->readdir(w->m->eng, &ctx, dir->src, false, PAGE, &cursor, keep,
-					     p);
+		rc = w->m->eng->ops->readdir(w->m->eng, &ctx, dir->src, false, CFS_NAMES_MAX,
+					     &cursor, cfs_names_add, p);
 		last = rc == 1;
 		rc = rc < 0 ? rc : 0;
 		for (i = 0; i < p->n && !rc; i++)
@@ -190,7 +166,7 @@ static int copy_entries(struct work *w, struct page *p, const struct pair *dir)
 
 static int copy_tree(struct work *w, cfs_ino_t src, cfs_ino_t dst)
 {
-	struct page *p = malloc(sizeof(*p));
+	struct cfs_names *p = malloc(sizeof(*p));
 	int rc = p ? push(w, src, dst) : -ENOMEM;
 
 	while (!rc && w->n) {
@@ -205,7 +181,7 @@ static int copy_tree(struct work *w, cfs_ino_t src, cfs_ino_t dst)
 /* ---- giving up ---- */
 
 /* Usage of a detached tree was not counted in directories. */
-static int remove_entry(struct cfs_meta *m, cfs_ino_t dir, const struct item *i)
+static int remove_entry(struct cfs_meta *m, cfs_ino_t dir, const struct cfs_name *i)
 {
 	const struct cfs_engine_remove req = {.parent = dir, .name = i->name, .name_len = i->len};
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
@@ -232,8 +208,8 @@ static int remove_entry(struct cfs_meta *m, cfs_ino_t dir, const struct item *i)
 static int empty(struct cfs_meta *m, cfs_ino_t top)
 {
 	size_t depth = 0, cap = 0, i;
-	struct page *p = malloc(sizeof(*p));
-	struct item *path = NULL;
+	struct cfs_names *p = malloc(sizeof(*p));
+	struct cfs_name *path = NULL;
 	cfs_ino_t dir = top;
 	int rc = p ? 0 : -ENOMEM;
 	bool down, last;
@@ -243,7 +219,8 @@ static int empty(struct cfs_meta *m, cfs_ino_t top)
 		struct cfs_cursor cursor = {0};
 
 		p->n = 0;
-		rc = m->eng->ops->readdir(m->eng, &ctx, dir, false, PAGE, &cursor, keep, p);
+		rc = m->eng->ops->readdir(m->eng, &ctx, dir, false, CFS_NAMES_MAX, &cursor,
+					  cfs_names_add, p);
 		last = rc == 1;
 		rc = rc < 0 ? rc : 0;
 		down = false;

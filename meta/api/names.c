@@ -204,14 +204,19 @@ int cfs_meta_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 
 /* ---- making ---- */
 
+static int check_name(struct cfs_meta *m, const char *name, size_t len)
+{
+	int rc = cfs_core_check_writable(m);
+
+	return rc ? rc : cfs_core_check_name(name, len);
+}
+
 /* Checks a name to be created in `parent`. */
 static int check_new_name(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
 			  const char *name, size_t len)
 {
-	int rc = cfs_core_check_writable(m);
+	int rc = check_name(m, name, len);
 
-	if (!rc)
-		rc = cfs_core_check_name(name, len);
 	if (rc)
 		return rc;
 	if (is_dot(name, len) || is_dotdot(name, len) || is_special(parent, name, len))
@@ -346,10 +351,8 @@ static void after_removal(struct cfs_meta *m, const struct cfs_removed *r)
 static int check_old_name(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent,
 			  const char *name, size_t len)
 {
-	int rc = cfs_core_check_writable(m);
+	int rc = check_name(m, name, len);
 
-	if (!rc)
-		rc = cfs_core_check_name(name, len);
 	if (rc)
 		return rc;
 	if (is_special(parent, name, len))

@@ -10,7 +10,7 @@
 #include "meta/api/core.h"
 #include "meta/api/trash.h"
 
-enum { PAGE = 1000, GRACE_H = 2 };
+enum { GRACE_H = 2 };
 
 int cfs_core_trash_dir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t parent, bool skip,
 		       cfs_ino_t *ret)
@@ -50,37 +50,7 @@ int cfs_core_trash_dir(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t 
 	return 0;
 }
 
-/* A page of a directory, copied, because entries are removed during the iteration. */
-struct page {
-	struct item {
-		cfs_ino_t ino;
-		uint8_t type;
-		uint8_t len;
-		char *name;
-	} v[PAGE];
-	size_t n;
-};
-
-static int keep(void *arg, const struct cfs_dirent *e)
-{
-	struct page *p = arg;
-	char *name = malloc(e->name_len + 1);
-
-	if (!name)
-		return -ENOMEM;
-	memcpy(name, e->name, e->name_len);
-	name[e->name_len] = '\0';
-	p->v[p->n++] = (struct item){e->entry.ino, e->type, (uint8_t)e->name_len, name};
-	return 0;
-}
-
-static void clear(struct page *p)
-{
-	while (p->n)
-		free(p->v[--p->n].name);
-}
-
-static int remove_item(struct cfs_meta *m, cfs_ino_t dir, const struct item *i)
+static int remove_item(struct cfs_meta *m, cfs_ino_t dir, const struct cfs_name *i)
 {
 	struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 	struct cfs_removed removed;
@@ -101,7 +71,7 @@ static int empty(struct cfs_meta *m, cfs_ino_t dir, unsigned depth, cfs_deadline
 {
 	const unsigned deepest = 64;
 	struct cfs_cursor cursor = {0};
-	struct page *p = calloc(1, sizeof(*p));
+	struct cfs_names *p = malloc(sizeof(*p));
 	int rc = p ? 0 : -ENOMEM;
 	bool last = false;
 	size_t i;
@@ -109,7 +79,9 @@ static int empty(struct cfs_meta *m, cfs_ino_t dir, unsigned depth, cfs_deadline
 	while (!rc && !last && !*stop && !cfs_deadline_passed(end)) {
 		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 
-		rc = cfs_meta_readdir(m, &ctx, dir, false, PAGE, &cursor, keep, p);
+		p->n = 0;
+		rc = cfs_meta_readdir(m, &ctx, dir, false, CFS_NAMES_MAX, &cursor, cfs_names_add,
+				      p);
 		last = rc == 1;
 		rc = rc < 0 ? rc : 0;
 		for (i = 0; i < p->n && !rc && !*stop; i++) {
@@ -120,7 +92,6 @@ static int empty(struct cfs_meta *m, cfs_ino_t dir, unsigned depth, cfs_deadline
 					rc = remove_item(m, dir, &p->v[i]);
 			}
 		}
-		clear(p);
 	}
 	free(p);
 	return rc;
@@ -152,14 +123,16 @@ int cfs_trash_expire(struct cfs_meta *m, cfs_deadline_t end, const _Atomic bool 
 	int64_t before_s = cfs_clock_earliest_s(m) -
 			   ((int64_t)atomic_load(&m->trash_days) * 24 + GRACE_H) * 3600;
 	struct cfs_cursor cursor = {0};
-	struct page *p = calloc(1, sizeof(*p));
+	struct cfs_names *p = malloc(sizeof(*p));
 	int rc = p ? 0 : -ENOMEM;
 	size_t i;
 
 	while (!rc && !*stop && !cfs_deadline_passed(end)) {
 		struct cfs_ctx ctx = cfs_ctx_internal(m->conf.timeout_ms);
 
-		rc = cfs_meta_readdir(m, &ctx, CFS_TRASH_INO, false, PAGE, &cursor, keep, p);
+		p->n = 0;
+		rc = cfs_meta_readdir(m, &ctx, CFS_TRASH_INO, false, CFS_NAMES_MAX, &cursor,
+				      cfs_names_add, p);
 		for (i = 0; i < p->n && rc >= 0; i++) {
 			int64_t hour_s = hour_of(p->v[i].name);
 			int rc2;
@@ -174,7 +147,6 @@ int cfs_trash_expire(struct cfs_meta *m, cfs_deadline_t end, const _Atomic bool 
 					 "again within the hour: name=%s error=%s",
 					 p->v[i].name, cfs_errname(rc2));
 		}
-		clear(p);
 	}
 	free(p);
 	/* A volume without trash has no directory of it. */

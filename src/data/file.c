@@ -123,33 +123,35 @@ static void replaced(struct cfs_file *f, const struct cfs_attr *attr, uint64_t f
 	pthread_mutex_unlock(&f->lock);
 }
 
-/* The pending slices have just been committed, with a ctime that may be later than the
- * request's. */
-static struct cfs_ctx after_commits(const struct cfs_ctx *ctx)
+/*
+ * Begins an operation on stored bytes, after what is pending. *ret_late: the context with the time
+ * after these commits, which may be later than the request.
+ */
+static int begin_on_stored(struct cfs_file *f, const struct cfs_ctx *ctx, struct cfs_ctx *ret_late)
 {
-	struct cfs_ctx late = *ctx;
+	int r = cfs_file_op_begin(f, ctx->deadline);
 
-	late.now = cfs_wall();
-	return late;
+	if (r < 0)
+		return r;
+	r = cfs_file_settle(f, ctx->deadline);
+	if (r < 0)
+		cfs_file_op_end(f);
+	*ret_late = *ctx;
+	ret_late->now = cfs_wall();
+	return r;
 }
 
 int cfs_file_truncate(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t length,
 		      struct cfs_attr *ret)
 {
 	struct cfs_ctx late;
-	int r;
+	int r = begin_on_stored(f, ctx, &late);
 
-	r = cfs_file_op_begin(f, ctx->deadline);
 	if (r < 0)
 		return r;
-	r = cfs_file_settle(f, ctx->deadline);
-	if (r < 0)
-		goto out;
-	late = after_commits(ctx);
 	r = cfs_meta_truncate(f->data->conf.meta, &late, f->node.key, length, ret);
 	if (r == 0) /* the affected chunks depend on the stored length */
 		replaced(f, ret, 0, CFS_FILE_MAX);
-out:
 	cfs_file_op_end(f);
 	return r;
 }
@@ -158,19 +160,13 @@ int cfs_file_fallocate(struct cfs_file *f, const struct cfs_ctx *ctx, unsigned m
 		       uint64_t len, struct cfs_attr *ret)
 {
 	struct cfs_ctx late;
-	int r;
+	int r = begin_on_stored(f, ctx, &late);
 
-	r = cfs_file_op_begin(f, ctx->deadline);
 	if (r < 0)
 		return r;
-	r = cfs_file_settle(f, ctx->deadline);
-	if (r < 0)
-		goto out;
-	late = after_commits(ctx);
 	r = cfs_meta_fallocate(f->data->conf.meta, &late, f->node.key, mode, off, len, ret);
 	if (r == 0)
 		replaced(f, ret, off, off + len);
-out:
 	cfs_file_op_end(f);
 	return r;
 }
@@ -203,23 +199,18 @@ int cfs_file_copy_range(struct cfs_file *src, uint64_t src_off, struct cfs_file 
 				     .dst_off = dst_off,
 				     .len = len};
 	struct cfs_ctx late;
-	int r;
+	int r = begin_on_stored(dst, ctx, &late);
 
-	r = cfs_file_op_begin(dst, ctx->deadline);
 	if (r < 0)
 		return r;
-	r = cfs_file_settle(dst, ctx->deadline);
-	if (r == 0 && src != dst)
+	if (src != dst)
 		r = cfs_file_settle(src, ctx->deadline);
 	if (r == 0)
 		r = settle_under(dst, dst_off, ctx->deadline);
-	if (r < 0)
-		goto out;
-	late = after_commits(ctx);
-	r = cfs_meta_copy_range(dst->data->conf.meta, &late, &req, ret_copied, ret_dst);
+	if (r == 0)
+		r = cfs_meta_copy_range(dst->data->conf.meta, &late, &req, ret_copied, ret_dst);
 	if (r == 0)
 		replaced(dst, ret_dst, dst_off, dst_off + *ret_copied);
-out:
 	cfs_file_op_end(dst);
 	return r;
 }

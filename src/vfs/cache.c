@@ -92,6 +92,18 @@ static uint64_t next_seq(struct cache *c)
 	return atomic_fetch_add_explicit(&c->seq, 1, memory_order_acq_rel) + 1;
 }
 
+/* The place of the entry that a new one replaces. */
+#define FIRST_TO_EXPIRE(way)                                                                       \
+	({                                                                                         \
+		size_t best_ = 0, i_;                                                              \
+                                                                                                   \
+		for (i_ = 1; i_ < CACHE_WAYS; i_++) {                                              \
+			if ((way)[i_].expire_ms < (way)[best_].expire_ms)                          \
+				best_ = i_;                                                        \
+		}                                                                                  \
+		best_;                                                                             \
+	})
+
 /* ---- attributes ---- */
 
 static struct attr_set *attr_set(struct cache *c, cfs_ino_t ino, pthread_mutex_t **ret_lock)
@@ -117,15 +129,9 @@ static void store_attr(struct attr_set *set, cfs_ino_t ino, uint64_t expire_ms,
 		       const struct cfs_attr *attr)
 {
 	struct attr_entry *e = find_attr(set, ino);
-	size_t i;
 
-	if (!e) {
-		e = &set->way[0];
-		for (i = 1; i < CACHE_WAYS; i++) {
-			if (set->way[i].expire_ms < e->expire_ms)
-				e = &set->way[i];
-		}
-	}
+	if (!e)
+		e = &set->way[FIRST_TO_EXPIRE(set->way)];
 	e->ino = ino;
 	e->expire_ms = expire_ms;
 	e->attr = *attr;
@@ -237,15 +243,9 @@ static void store_name(struct name_set *set, uint64_t expire_ms, cfs_ino_t paren
 		       size_t len, cfs_ino_t ino)
 {
 	struct name_entry *e = find_name(set, parent, name, len);
-	size_t i;
 
-	if (!e) {
-		e = &set->way[0];
-		for (i = 1; i < CACHE_WAYS; i++) {
-			if (set->way[i].expire_ms < e->expire_ms)
-				e = &set->way[i];
-		}
-	}
+	if (!e)
+		e = &set->way[FIRST_TO_EXPIRE(set->way)];
 	e->parent = parent;
 	e->ino = ino;
 	e->expire_ms = expire_ms;

@@ -172,20 +172,28 @@ static const struct {
 	{FS_SECRM_FL, CFS_FLAG_SKIP_TRASH},
 };
 
+/* The attributes of the inode that *ino, as the kernel knows it, stands for. */
+static int get_flags_of(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t *ino,
+			struct cfs_attr *ret)
+{
+	uint32_t ms;
+
+	if (ino_is_special(*ino))
+		return -ENOTTY;
+	*ino = ino_in(v, *ino);
+	return stale_if_gone(v, *ino, get_attr(v, ctx, *ino, ret, &ms));
+}
+
 int cfs_vfs_get_flags(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 		      uint32_t *ret_flags)
 {
 	struct cfs_attr attr;
-	uint32_t ms, flags = 0;
+	uint32_t flags = 0;
 	size_t i;
-	int r;
+	int r = get_flags_of(v, ctx, &ino, &attr);
 
-	if (ino_is_special(ino))
-		return -ENOTTY;
-	ino = ino_in(v, ino);
-	r = get_attr(v, ctx, ino, &attr, &ms);
 	if (r < 0)
-		return stale_if_gone(v, ino, r);
+		return r;
 	for (i = 0; i < sizeof(flag_map) / sizeof(flag_map[0]); i++) {
 		if (attr.flags & flag_map[i].stored)
 			flags |= flag_map[i].fs;
@@ -198,17 +206,12 @@ int cfs_vfs_set_flags(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t in
 {
 	uint64_t seq = cache_seq(&v->cache);
 	struct cfs_attr attr;
-	uint32_t ms;
 	size_t i;
-	int r;
+	int r = get_flags_of(v, ctx, &ino, &attr);
 
-	if (ino_is_special(ino))
-		return -ENOTTY;
-	ino = ino_in(v, ino);
-	/* The Windows bits stay as they are. */
-	r = get_attr(v, ctx, ino, &attr, &ms);
 	if (r < 0)
-		return stale_if_gone(v, ino, r);
+		return r;
+	/* The Windows bits stay as they are. */
 	for (i = 0; i < sizeof(flag_map) / sizeof(flag_map[0]); i++) {
 		attr.flags &= (uint8_t)~flag_map[i].stored;
 		if (flags & flag_map[i].fs)

@@ -60,6 +60,20 @@ static void drop_hints(struct cfs_peer *p)
 	p->n_hints = 0;
 }
 
+/*
+ * Under the lock: takes out the requests that wait for the peer, and lists its connections, for the
+ * caller to end both. Returns the number of connections.
+ */
+static unsigned give_up(struct cfs_peer *p, struct cfs_get_list *ret_pending,
+			struct cfs_client *ret_conns[CFS_CONNS_PER_PEER_MAX])
+{
+	drop_hints(p);
+	*ret_pending = p->pending;
+	p->pending = (struct cfs_get_list){0};
+	memcpy(ret_conns, p->conns, p->n_conns * sizeof(ret_conns[0]));
+	return p->n_conns;
+}
+
 /* Opens the circuit: requests fail at once while the peer does not answer. */
 static void exclude(struct cfs_peer *p, int err)
 {
@@ -76,11 +90,7 @@ static void exclude(struct cfs_peer *p, int err)
 	pthread_mutex_lock(&p->lock);
 	was_in_use = p->circuit == CFS_PEER_CLOSED_CIRCUIT;
 	p->circuit = CFS_PEER_OPEN_CIRCUIT;
-	drop_hints(p);
-	list = p->pending;
-	p->pending = (struct cfs_get_list){0};
-	n = p->n_conns;
-	memcpy(conns, p->conns, n * sizeof(conns[0]));
+	n = give_up(p, &list, conns);
 	pthread_mutex_unlock(&p->lock);
 	if (was_in_use && !p->warned)
 		cfs_warn("peer does not answer, left out until it does: member=%llu address=%s "
@@ -561,11 +571,7 @@ static void close_all(struct cfs_peer *p)
 	unsigned i, n;
 
 	pthread_mutex_lock(&p->lock);
-	drop_hints(p);
-	list = p->pending;
-	p->pending = (struct cfs_get_list){0};
-	n = p->n_conns;
-	memcpy(conns, p->conns, n * sizeof(conns[0]));
+	n = give_up(p, &list, conns);
 	pthread_mutex_unlock(&p->lock);
 	for (i = 0; i < n; i++)
 		conns[i]->ops->close(conns[i], -ESHUTDOWN);

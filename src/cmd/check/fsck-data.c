@@ -274,19 +274,17 @@ static int add_suspect(struct data *d, const struct slice *s)
 	return 0;
 }
 
+static int compare_id(const void *id, const void *suspect)
+{
+	uint64_t a = *(const uint64_t *)id, b = ((const struct suspect *)suspect)->id;
+
+	return (a > b) - (a < b);
+}
+
+/* Suspects are in the order of their ids. */
 static struct suspect *find_suspect(struct data *d, uint64_t id)
 {
-	size_t lo = 0, hi = d->n, mid;
-
-	/* Suspects are in the order of their ids. */
-	while (lo < hi) {
-		mid = (lo + hi) / 2;
-		if (d->suspects[mid].id < id)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo < d->n && d->suspects[lo].id == id ? &d->suspects[lo] : NULL;
+	return d->n ? bsearch(&id, d->suspects, d->n, sizeof(*d->suspects), compare_id) : NULL;
 }
 
 static int count_list(void *arg, const struct cfs_row *row)

@@ -10,8 +10,6 @@
 #include "cmd/mountd/control/control-serve.h"
 #include "cmd/sets/inostack.h"
 
-enum { PAGE = 256 };
-
 /* ---- clone ---- */
 
 static int clone_step(void *arg, uint64_t done)
@@ -49,34 +47,9 @@ int control_clone(struct control_server *s, struct control_job *job, json_t *in,
 
 /* ---- rmr ---- */
 
-struct item {
-	cfs_ino_t ino;
-	uint8_t type, len;
-	char name[CFS_NAME_MAX];
-	struct cfs_cursor after;
-};
-
-struct page {
-	struct item v[PAGE];
-	size_t n;
-};
-
-static int keep(void *arg, const struct cfs_dirent *e)
-{
-	struct page *p = arg;
-	struct item *i = &p->v[p->n++];
-
-	i->ino = e->entry.ino;
-	i->type = e->type;
-	i->len = (uint8_t)e->name_len;
-	memcpy(i->name, e->name, e->name_len);
-	i->after = *e->after;
-	return 0;
-}
-
 /* A directory on the path to the current one: about 600 bytes per level of the tree. */
 struct level {
-	struct item dir; /* its entry in the level above; the cursor is not used */
+	struct cfs_name dir; /* its entry in the level above; the cursor is not used */
 	struct cfs_cursor cursor;
 };
 
@@ -90,7 +63,7 @@ struct removal {
 	int first_err;
 };
 
-static int push(struct removal *w, const struct item *dir)
+static int push(struct removal *w, const struct cfs_name *dir)
 {
 	if (CFS_ARRAY_ROOM(w->path, w->depth, w->cap) < 0)
 		return -ENOMEM;
@@ -99,7 +72,7 @@ static int push(struct removal *w, const struct item *dir)
 	return 0;
 }
 
-static int remove_entry(struct removal *w, cfs_ino_t parent, const struct item *i)
+static int remove_entry(struct removal *w, cfs_ino_t parent, const struct cfs_name *i)
 {
 	struct cfs_ctx ctx = control_step(w->job);
 	int r = cfs_vfs_remove(w->s->vfs, &ctx, parent, i->name, i->len, i->type == CFS_TYPE_DIR,
@@ -122,7 +95,7 @@ static void note_failure(struct removal *w, int err)
 }
 
 /* Handles one page of the deepest directory; stops early at a subdirectory. */
-static int remove_page(struct removal *w, struct page *p)
+static int remove_page(struct removal *w, struct cfs_names *p)
 {
 	struct level *l = &w->path[w->depth - 1];
 	cfs_ino_t dir = l->dir.ino;
@@ -131,7 +104,8 @@ static int remove_page(struct removal *w, struct page *p)
 	int r, last;
 
 	p->n = 0;
-	last = cfs_meta_readdir(w->s->meta, &ctx, dir, false, PAGE, &l->cursor, keep, p);
+	last = cfs_meta_readdir(w->s->meta, &ctx, dir, false, CFS_NAMES_MAX, &l->cursor,
+				cfs_names_add, p);
 	if (last < 0 && last != -ENOENT)
 		note_failure(w, last);
 	for (i = 0; i < p->n; i++) {
@@ -150,16 +124,16 @@ static int remove_page(struct removal *w, struct page *p)
 	/* The directory is empty and can be removed itself. */
 	w->depth--;
 	if (w->depth) {
-		struct item self = w->path[w->depth].dir;
+		struct cfs_name self = w->path[w->depth].dir;
 
 		note_failure(w, remove_entry(w, w->path[w->depth - 1].dir.ino, &self));
 	}
 	return 0;
 }
 
-static int remove_tree(struct removal *w, cfs_ino_t parent, const struct item *top)
+static int remove_tree(struct removal *w, cfs_ino_t parent, const struct cfs_name *top)
 {
-	struct page *p = malloc(sizeof(*p));
+	struct cfs_names *p = malloc(sizeof(*p));
 	int r = p ? remove_entry(w, parent, top) : -ENOMEM;
 
 	if (r == -ENOTEMPTY) {
@@ -183,7 +157,7 @@ int control_rmr(struct control_server *s, struct control_job *job, json_t *in, j
 	struct cfs_ctx ctx = control_step(job);
 	char name[CFS_NAME_MAX + 1];
 	struct cfs_entry e;
-	struct item top = {0};
+	struct cfs_name top = {0};
 	size_t len;
 	int r = control_name(in, "name", name, &len);
 
@@ -216,7 +190,7 @@ struct compaction {
 	struct control_server *s;
 	struct control_job *job;
 	struct inostack todo;
-	struct page *page;
+	struct cfs_names *page;
 	uint64_t files, chunks, before, after, failed;
 };
 
@@ -284,9 +258,10 @@ static int compact_dir(struct compaction *w, cfs_ino_t dir)
 		struct cfs_ctx ctx = control_step(w->job);
 
 		w->page->n = 0;
-		last = cfs_meta_readdir(w->s->meta, &ctx, dir, false, PAGE, &cursor, keep, w->page);
+		last = cfs_meta_readdir(w->s->meta, &ctx, dir, false, CFS_NAMES_MAX, &cursor,
+					cfs_names_add, w->page);
 		for (i = 0; i < w->page->n && r == 0; i++) {
-			const struct item *e = &w->page->v[i];
+			const struct cfs_name *e = &w->page->v[i];
 
 			if (e->type == CFS_TYPE_DIR)
 				r = inostack_push(&w->todo, e->ino);

@@ -69,16 +69,16 @@ struct cfs_store_conf {
 				   smaller ones */
 	struct cfs_unsynced *unsynced; /* borrowed; NULL: the store has its own */
 	/* True: the first sync reports failures of these blocks. False: they are suspect. */
-	bool hears_of_unsynced;
+	bool reports_unsynced;
 };
 
 int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret);
 /*
- * Reads of objects that are under way and those to come end with -EIO at once: the mount's own have
- * ended, what goes on is for others or ahead of readers. Any thread.
+ * Running and later reads of objects end with -EIO at once. Called when the mount's own reads have
+ * ended: the others serve peers or are prefetches. Any thread.
  */
 void cfs_store_stop_reads(struct cfs_store *s);
-/* At most as many as at the start, 0: one. Transfers that run beyond a lower number end as they would. */
+/* At most as many as at the start, 0: one. Running transfers above a lower limit are not cancelled. */
 void cfs_store_set_parallel(struct cfs_store *s, unsigned max_downloads, unsigned max_uploads);
 /* Waits for calls under way (each has its deadline). */
 void cfs_store_destroy(struct cfs_store *s);

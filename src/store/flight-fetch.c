@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bytes of a flight: from the tiers in their order, then from the object store, or from that
- * beside a tier that is late.
+ * Fetches the bytes of a flight: from the tiers in their order, then from the object store, or from
+ * both when a tier is late.
  */
 #include <errno.h>
 
@@ -11,7 +11,7 @@
 #include "base/unwanted.h"
 #include "flight-internal.h"
 
-/* Asks the object store beside a tier, which goes on writing to the flight's pages meanwhile. */
+/* Asks the object store while a tier may still write to the flight's pages. */
 struct hedge {
 	struct cfs_hedge base; /* first */
 	struct flight *f;
@@ -30,7 +30,7 @@ static void log_failure(const struct flight *f, const char *what, int err)
 			cfs_errname(err), cfs_object_cause());
 }
 
-/* The mount ends; a tier was faster; or the owner has gone, and no reader waits. */
+/* The mount ends; a tier was faster; or the prefetch was cancelled and no reader waits. */
 static bool is_unwanted(void *arg)
 {
 	struct flight *f = arg;
@@ -171,7 +171,7 @@ static int fetch_beside(struct cfs_hedge *base, bool (*settled)(void *arg), void
 	h->settled = settled;
 	h->settled_arg = arg;
 	f->hedge = h;
-	/* It waits for the object store, too: readers must not blame the tier and abandon it. */
+	/* The flight waits for the object store, too: readers must not abandon the tier for it. */
 	atomic_store(&f->wait_start_ms, 0);
 	atomic_store(&f->state, READ_HEDGED);
 	r = fetch_object(f, iov, (int)fill_iov(f, h->pages, iov), false);
@@ -181,7 +181,7 @@ static int fetch_beside(struct cfs_hedge *base, bool (*settled)(void *arg), void
 	return r;
 }
 
-/* The tier is not late while its peer works. Unless the object store is being asked. */
+/* The tier is not late while its peer works, unless the object store was asked as well. */
 static void tier_works(struct cfs_hedge *base)
 {
 	struct flight *f = ((struct hedge *)base)->f;
@@ -235,7 +235,7 @@ static ssize_t ask_tier(struct flight *f, bool nowait)
 	return got;
 }
 
-/* States that were left are not entered again when the rest has to wait. */
+/* A flight that continues on a worker does not return to earlier states. */
 int cfs_flight_run(struct flight *f, const struct cfs_workers *w)
 {
 	struct cfs_store *s = f->store;

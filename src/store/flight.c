@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Single flight: what is missing of a block is fetched once, in runs of slots, for all who want it.
+ * Single flight: missing parts of a block are fetched once, in runs of slots, for all readers.
  *
  * The reader that finds slots without page or flight marks them with a flight of its own, takes the
  * memory for it (holding no page while it waits for memory, or readers could starve each other),
  * tries to fetch without waiting on its own thread, and hands the rest to a download worker. From
  * there on it waits like any other reader, with its own deadline.
  *
- * A flight that is not done at its deadline is ended by the thread that notices: its slots are free
- * for another try, while its pages belong to the stuck worker until that returns. Its readers try
- * again if they have time left: each of them has a deadline of its own.
+ * The first thread that notices an expired flight ends it: its slots are free for another attempt,
+ * while its pages belong to the stuck worker until that returns. Readers with time left try again;
+ * each has its own deadline.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -67,7 +67,7 @@ static struct flight *new_flight(struct cfs_store *s, struct shard *sh, struct b
 	f->n = n;
 	f->off = first * CFS_PAGE_LARGE;
 	f->len = CFS_MIN(n * CFS_PAGE_LARGE, block->id.len - f->off);
-	/* Until `deadline` it may be waiting for memory. */
+	/* It may wait for memory until `deadline`. */
 	f->deadline = CFS_MAX(want->deadline, cfs_deadline_in(s->get_timeout_ms));
 	f->prefetch = want->prefetch;
 	f->stream = want->stream;
@@ -138,8 +138,8 @@ static bool is_awaited(const struct awaited *awaited, const struct flight *f)
 }
 
 /*
- * Makes a run of missing slots as long as it can be when it is a quarter of the block or more: that
- * much costs nearly as much as the whole.
+ * Extends a run of missing slots of a quarter of the block or more in both directions: that much
+ * costs nearly as much as the whole block.
  */
 static void widen(const struct block *block, unsigned *from, unsigned *n)
 {
@@ -155,8 +155,8 @@ static void widen(const struct block *block, unsigned *from, unsigned *n)
 }
 
 /*
- * Makes it all of the block but for what is being fetched. Slots that have pages are no limit:
- * memory may drop them while the others are fetched, and every hole would be a request of its own.
+ * Extends a run up to slots that are being fetched. Slots with pages do not end it: memory may drop
+ * them during the fetch, and each hole would cost a request.
  */
 static void widen_to_all(const struct block *block, unsigned *from, unsigned *n)
 {
@@ -230,7 +230,7 @@ void cfs_flight_land(struct flight *f, int err, bool nowait)
 	int r = 0;
 
 	cfs_segs_init(&whole);
-	/* Before readers are woken: they go on when memory is within its bounds. */
+	/* Before readers are woken: memory is within its bounds when they continue. */
 	if (err == 0)
 		cfs_memory_shrink(f->store, f->len);
 	pthread_mutex_lock(&f->shard->lock);
@@ -246,8 +246,8 @@ void cfs_flight_land(struct flight *f, int err, bool nowait)
 /* ---- workers ---- */
 
 /*
- * Lands it, unless another thread has ended it, and gives up the worker's reference. Its place
- * among the prefetches is free before a reader is woken: that reader soon asks for the next one.
+ * Ends it, unless another thread has, and drops the worker's reference. Its place among the
+ * prefetches is free before a reader is woken: that reader soon starts the next prefetch.
  */
 static void leave_worker(struct flight *f, int err)
 {
@@ -275,7 +275,7 @@ static int enqueue(struct flight *f, struct cfs_workers *w, cfs_deadline_t deadl
 	return f->prefetch ? cfs_flight_queue(f, w) : cfs_workers_submit(w, &f->job, deadline);
 }
 
-/* Runs it until its state is of other workers: disks that hang keep no download worker. */
+/* Runs it until its state belongs to other workers: hanging disks occupy no download worker. */
 static void run(struct cfs_job *job)
 {
 	struct flight *f = (struct flight *)job;
@@ -311,8 +311,8 @@ static int take_all_pages(struct awaited *awaited, cfs_deadline_t deadline)
 }
 
 /*
- * Memory for all flights of ours. Readers that have to wait for it do so one after the other: two
- * that each hold a part of what the other waits for would wait for ever.
+ * Allocates memory for the flights that this thread starts. Readers wait for memory one at a time:
+ * two that each hold a part of what the other needs would deadlock.
  */
 static int allocate(struct cfs_store *s, struct awaited *awaited, cfs_deadline_t deadline)
 {
@@ -364,7 +364,7 @@ int cfs_flight_submit(struct flight *f, cfs_deadline_t deadline)
 	if (f->prefetch)
 		cfs_flight_list(f);
 	f->job.run = run;
-	/* Queued behind a hanging disk, it waits for that disk, too. */
+	/* In the queue it may wait for a hanging disk, too. */
 	atomic_store(&f->wait_start_ms, f->state == READ_LOCAL ? cfs_now_ms() : 0);
 	r = enqueue(f, w, deadline);
 	if (r < 0)
@@ -372,7 +372,7 @@ int cfs_flight_submit(struct flight *f, cfs_deadline_t deadline)
 	return r;
 }
 
-/* Starts our flights; each of them ends in every case. */
+/* Starts the flights of this thread; each of them ends in every case. */
 static int launch(struct cfs_store *s, struct awaited *awaited, cfs_deadline_t deadline)
 {
 	unsigned i, mine = 0;
@@ -407,8 +407,8 @@ static int launch(struct cfs_store *s, struct awaited *awaited, cfs_deadline_t d
 }
 
 /*
- * Of two tiers at most the first may be the only one that has the block. The worker goes on
- * meanwhile: what it is in is read first, so that a time of asking that is long ago belongs to it.
+ * Only the first tier can be the only one with the block. The worker runs concurrently: the tier is
+ * loaded before the start of the wait, so that a long wait is never charged to a later tier.
  */
 static bool tier_is_late(const struct flight *f, unsigned *ret_tier, bool *ret_begun)
 {
@@ -462,11 +462,11 @@ static int wait_flight(struct flight *f, cfs_deadline_t deadline, struct awaited
 		r = -ETIMEDOUT;
 	awaited->late |= f->late;
 	pthread_mutex_unlock(&f->shard->lock);
-	/* While queued it is not delayed by its own disk, but by the disk of a job before it. */
+	/* While it was queued, the disk of an earlier job delayed it, not its own. */
 	if (late && begun)
 		cfs_route_leave(s, tier, &f->id);
 	else if (late)
-		cfs_workers_replace(s->nearby);
+		cfs_workers_replace(s->local_workers);
 	return r;
 }
 

@@ -6,15 +6,14 @@
  * (well below a microsecond), so that an evicted page is free the moment it leaves the clock and no
  * grace period stands between memory pressure and memory.
  *
- * Eviction is a clock with a small counter: the hand takes the oldest page; one that was hit since
- * the hand's last visit, or is still in use (freeing it would free nothing), goes round again. The
- * first read of a page does not count: streams read each page once. A page that was fetched ahead
- * has a grace period until its first read, or pages that were read would push out those that are
- * about to be.
+ * Eviction is a clock with a small counter: the hand takes the oldest page; a page that was hit
+ * since the hand's last visit, or is in use (freeing it would free nothing), gets another round.
+ * The first read of a page does not count: streams read each page once. A prefetched page has a
+ * grace period until its first read, or pages already read would evict pages about to be read.
  *
- * Pages that a stream of reads or writes has left behind go first, when there are more than a
- * few. So it goes through little memory, instead of through all that there is, the first touch of
- * which costs more than all else. A repeated read mostly finds the bytes in the kernel's cache.
+ * Pages that a stream of reads or writes has passed are evicted first, when there are more than a
+ * few. So a stream uses little memory instead of all of the tier: the first touch of memory costs
+ * more than anything else. A repeated read mostly finds the bytes in the kernel's cache.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -26,7 +25,7 @@
 #define HOT_MAX	      3
 /* Share of the pool, the rest being for what is in flight without having to evict first. */
 #define SHARE_PERCENT 80
-/* Pages that streams have left behind may be one part in so many. */
+/* At most one part of the tier is pages that streams have passed. */
 #define PASSED_PARTS 8
 
 static uint64_t hash_block(const struct cfs_block *b)
@@ -61,7 +60,7 @@ struct block *cfs_memory_find(struct shard *sh, const struct cfs_block *b)
 	return NULL;
 }
 
-/* Without memory the table goes on with longer chains. */
+/* Without memory for a larger table the chains get longer. */
 static void grow(struct shard *sh)
 {
 	struct block_list *old = sh->buckets, *v;
@@ -137,7 +136,7 @@ bool cfs_memory_insert(struct cfs_store *s, struct shard *sh, struct block *bloc
 	return true;
 }
 
-/* Puts the page where the hand comes first, or last. */
+/* Inserts the page where the hand comes first, or last. */
 static void set_passed(struct shard *sh, struct slot *slot, bool passed)
 {
 	if (slot->passed == passed)
@@ -176,7 +175,7 @@ static struct cfs_page *remove_page(struct cfs_store *s, struct shard *sh, struc
 	return page;
 }
 
-/* A read has got the page, to its end or not. */
+/* A read has used the page, up to its end or not. */
 static void note_hit(struct block *block, struct slot *slot, bool to_end)
 {
 	if (slot->fresh)
@@ -274,7 +273,7 @@ static struct cfs_page *evict_page(struct cfs_store *s, struct shard *sh, bool h
 	pthread_mutex_lock(&sh->lock);
 	for (steps = sh->n_clock; steps > 0; steps--) {
 		slot = TAILQ_FIRST(&sh->clock);
-		/* One reference: ours, and others come by only under this lock. */
+		/* One reference: the tier's; others are taken under this lock only. */
 		if (slot->hot == 0 && (hard || !has_grace(s, slot)) &&
 		    atomic_load(&slot->page->refs) == 1) {
 			page = remove_page(s, sh, slot);
@@ -290,7 +289,7 @@ static struct cfs_page *evict_page(struct cfs_store *s, struct shard *sh, bool h
 	return page;
 }
 
-/* A shard has few blocks: what is cold in another one goes before what is hot in this one. */
+/* A shard has few blocks: cold pages of other shards are evicted before hot ones of this. */
 static void evict(struct cfs_store *s, uint64_t want)
 {
 	const unsigned cooled = CFS_STORE_SHARDS * (HOT_MAX + 1);

@@ -83,7 +83,7 @@ static const struct cfs_metric metrics[] = {
 	M("store_prefetches_total", "Ranges fetched ahead", stat.prefetches),
 	M("store_prefetch_drops_total", "Ranges not fetched ahead, as too many waited",
 	  stat.prefetch_drops),
-	M("store_prefetch_cancels_total", "Queued ranges that nobody needed any more",
+	M("store_prefetch_cancels_total", "Queued prefetches that were cancelled",
 	  stat.prefetch_cancels),
 	M("store_block_prefetches_total", "Whole blocks fetched after a part of them was read",
 	  stat.block_prefetches),

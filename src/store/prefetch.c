@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole blocks behind reads of parts. A queue of its own, so that they never delay a waiting
- * reader, and a bounded one: a block that does not fit is requested again by its next reader.
+ * Prefetches whole blocks after reads of parts. They have their own queue, so that they never delay
+ * a waiting reader. It is bounded: a dropped block is requested again by its next reader.
  */
 #include <errno.h>
 #include <stdlib.h>

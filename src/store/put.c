@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Uploads. From the moment it is taken until its upload has ended a block is read from the very
- * pages that are being uploaded; after success they stay behind as cache.
+ * Uploads. Until its upload has ended, a block is read from the pages that are being uploaded;
+ * after success they remain as cached pages.
  *
- * An upload whose object store does not come back at its deadline is reported as failed by a
- * watching thread; its worker keeps the pages until it returns.
+ * A watchdog thread reports an upload as failed when its call has not returned at the deadline; the
+ * worker keeps the pages until it returns.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "store-internal.h"
 
-/* Parts of the pool that may wait for upload, and of the timeout between two looks of the watch. */
+/* One part of the pool may wait for upload; the watchdog's period is one part of the timeout. */
 #define POOL_PARTS  2
 #define WATCH_PARTS 8
 
@@ -68,8 +68,8 @@ static bool claim_end(struct cfs_put *p)
 }
 
 /*
- * The page for a slot: the one that was uploaded when it holds just this slot and is not much too
- * big, else a copy. NULL when memory is short.
+ * The page for a slot: the uploaded one if it holds only this slot and wastes little memory, else a
+ * copy. NULL when memory is short.
  */
 static struct cfs_page *page_for_slot(struct cfs_put *p, const struct cfs_seg *seg, unsigned index)
 {
@@ -119,7 +119,7 @@ static void detach(struct cfs_put *p, bool keep)
 		if (!pages[i] || !cfs_memory_insert(s, sh, p->block, i, pages[i], false))
 			continue;
 		pages[i] = NULL;
-		/* A part of something large, which streams by as reads do. */
+		/* Part of a large file: evicted early, as pages of read streams are. */
 		if (p->id.len == s->block_size)
 			cfs_memory_set_passed(p->block, i);
 	}
@@ -181,8 +181,8 @@ int cfs_put_object(struct cfs_store *s, const struct cfs_block *b, const struct 
 }
 
 /*
- * The writer retries, and names the block when it gives up. Here the cause is known: it is logged
- * when uploads begin to fail, and when they work again.
+ * The writer retries, and logs the block when it gives up. The cause is known only here: it is
+ * logged when uploads begin to fail, and when they succeed again.
  */
 static void log_change(struct cfs_store *s, const struct cfs_block *b, int err)
 {
@@ -315,7 +315,7 @@ static int attach(struct cfs_store *s, struct cfs_put *p)
 	return r;
 }
 
-/* Withdraws a queued put; false when the watch was faster and has reported it. */
+/* Withdraws a queued put; false: the watchdog has reported it already. */
 static bool withdraw(struct cfs_put *p)
 {
 	struct cfs_store *s = p->store;
@@ -350,7 +350,7 @@ int cfs_store_put(struct cfs_store *s, const struct cfs_block *b, const struct c
 	p->done = done;
 	p->arg = arg;
 	p->refs = 1;
-	/* In the queue, where one round of uploads may be before it; run_put sets its own. */
+	/* For the time in the queue, behind one round of uploads; run_put() sets the next one. */
 	p->deadline = CFS_MAX(deadline, cfs_deadline_in(2 * s->put_timeout_ms));
 	cfs_segs_init(&p->data);
 	r = cfs_segs_slice(&p->data, data, 0, data->len);

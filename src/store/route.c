@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The possible places of a block: tiers that have it, members that own it, caches that want it. */
+/* Where a block may be: tiers that have it, the member that owns it, caches that take it. */
 #include <errno.h>
 
 #include "base/task.h"
@@ -24,7 +24,7 @@ enum read_state cfs_route_state(const struct cfs_store *s, unsigned tier)
 
 struct cfs_workers *cfs_route_workers(const struct cfs_store *s, enum read_state state)
 {
-	return state == READ_LOCAL ? s->nearby : s->downloads;
+	return state == READ_LOCAL ? s->local_workers : s->downloads;
 }
 
 struct cfs_route cfs_route_find(const struct cfs_store *s, const struct cfs_block *b)
@@ -89,7 +89,7 @@ void cfs_route_leave(struct cfs_store *s, unsigned tier, const struct cfs_block 
 int cfs_route_wait(struct cfs_store *s, unsigned tier, const struct cfs_block *b,
 		   struct cfs_task *task, cfs_deadline_t deadline, ssize_t *ret)
 {
-	int r = cfs_task_wait(task, s->nearby, deadline, ret);
+	int r = cfs_task_wait(task, s->local_workers, deadline, ret);
 
 	if (r == -ETIMEDOUT)
 		cfs_route_leave(s, tier, b);

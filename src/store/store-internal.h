@@ -3,10 +3,10 @@
  * Shared by the files of the block store.
  *
  *	memory.c  the memory tier: blocks, their pages, eviction
- *	route.c	  what the tiers say of a block
- *	direct.c  reads from a local tier
+ *	route.c	  the tiers that may have a block
+ *	local.c	  reads of a range from a local tier
  *	flight.c  fetches that several readers share (flight-internal.h)
- *	prefetch.c whole blocks behind reads of parts; what is dropped when a file is closed
+ *	prefetch.c whole blocks after reads of parts; cancelling prefetches at close
  *	warm.c	  filling the caches on request
  *	put.c     uploads
  *	sync.c    durability
@@ -50,11 +50,11 @@ struct slot {
 	struct flight *flight;	/* being fetched, even if memory drops the page meanwhile */
 	TAILQ_ENTRY(slot) link; /* in shard.clock while page is set */
 	uint16_t index;
-	uint8_t hot;   /* hits since the clock hand came by, at most HOT_MAX */
-	bool fresh;    /* not yet read since it came */
-	bool stream;   /* fetched ahead of a stream, which has not come to its end */
-	bool passed;   /* that stream has: first in shard.clock */
-	uint32_t born; /* store->inserted then; of one that was not fetched ahead, long ago */
+	uint8_t hot;   /* hits since the clock hand passed, at most HOT_MAX */
+	bool fresh;    /* not read since it was inserted */
+	bool stream;   /* prefetched for a stream that has not read it to its end */
+	bool passed;   /* the stream has: first in shard.clock */
+	uint32_t born; /* store->inserted when it was prefetched; else a value long ago */
 };
 
 struct block {
@@ -126,7 +126,7 @@ struct cfs_store {
 	uint64_t get_timeout_ms, put_timeout_ms, tier_timeout_ms, local_timeout_ms;
 	bool cache_large_write;
 	struct cfs_workers *downloads, *uploads;
-	struct cfs_workers *nearby; /* wait for local tiers, in place of other threads */
+	struct cfs_workers *local_workers; /* the only threads that wait for local tiers */
 	struct cfs_tier_slot tiers[CFS_STORE_TIERS];
 	unsigned n_tiers;
 
@@ -139,7 +139,7 @@ struct cfs_store {
 	uint32_t grace;		   /* of a page fetched ahead, in pages that come after it */
 	_Atomic unsigned hand;	   /* shard from which the next page is evicted */
 
-	/* Makes readers that found no free memory take it one after the other. */
+	/* Serializes readers that found no free memory. */
 	pthread_mutex_t alloc_lock;
 	pthread_cond_t alloc_free;
 	bool alloc_busy;
@@ -147,12 +147,11 @@ struct cfs_store {
 	_Atomic unsigned prefetching;
 
 	struct cfs_workers *prefetchers; /* NULL: whole blocks are not prefetched */
-	/* Protects the lists of what is read ahead. Held to put jobs in queues and take them out.
-	 */
+	/* Protects the lists of prefetches. Held while their jobs are queued and dequeued. */
 	pthread_mutex_t prefetch_lock;
 	struct flight_list prefetches; /* prefetches, queued or running */
 	struct whole_list block_prefetches;
-	struct readahead_list readaheads; /* cfs_direct_ahead(): queued or running, oldest first */
+	struct readahead_list readaheads; /* cfs_local_ahead(): queued or running, oldest first */
 	unsigned n_readaheads;
 
 	pthread_mutex_t put_lock;
@@ -160,7 +159,7 @@ struct cfs_store {
 	LIST_HEAD(, cfs_put) puts;
 	uint64_t put_pending_bytes, put_limit_bytes;
 	struct cfs_ticker *put_watch;
-	_Atomic bool puts_fail; /* the last upload has */
+	_Atomic bool puts_fail; /* the last upload failed */
 	atomic_bool reads_stopped;
 	/* NULL: none. Set before the first put. */
 	const struct stage_ops *stage_ops;
@@ -208,7 +207,7 @@ int cfs_memory_collect(struct block *block, uint32_t off, uint32_t len, struct c
 int cfs_memory_collect_block(struct block *block, struct cfs_segs *ret);
 /* Drops the pages of a block and detaches its flights. */
 void cfs_memory_forget(struct cfs_store *s, const struct cfs_block *b);
-/* Evicts what exceeds the tier's share, or will with so many bytes more. */
+/* Evicts until the tier is within its share with `room` more bytes. */
 void cfs_memory_shrink(struct cfs_store *s, uint32_t room);
 
 static inline uint32_t cfs_slot_len(const struct cfs_block *b, unsigned index)
@@ -219,13 +218,13 @@ static inline uint32_t cfs_slot_len(const struct cfs_block *b, unsigned index)
 /* ---- route.c ---- */
 
 /*
- * Where the bytes of a read are looked for; docs/architecture.md has the picture. A reader begins
- * in MEMORY. In LOCAL it reads just its range (direct.c), or a flight reads for it, as in all other
+ * Where a read looks for its bytes; docs/architecture.md has the diagram. A reader begins
+ * in MEMORY. In LOCAL it reads just its range (local.c), or a flight reads for it, as in all other
  * states (flight.c). A flight that has its bytes ends in MEMORY.
  */
 enum read_state {
 	READ_MEMORY, /* pages of the memory tier, or of an upload */
-	READ_LOCAL,  /* a tier of this machine; workers: cfs-nearby */
+	READ_LOCAL,  /* a tier of this machine; workers: cfs-local */
 	READ_PEER,   /* a tier beyond it; workers of this and the rest: cfs-download */
 	READ_HEDGED, /* the same, and the object store beside it: the first answer counts */
 	READ_OBJECT, /* the object store */
@@ -235,7 +234,7 @@ enum read_state {
 struct cfs_route {
 	enum cfs_place place; /* cfs_route_place() */
 	unsigned placer;      /* the tier that knows it; n_tiers: none */
-	bool local;	      /* a local tier believes to have it */
+	bool local;	      /* the index of a local tier has it */
 	bool only;	      /* no other copy exists */
 	unsigned from;	      /* tiers before this one have missed, or were abandoned */
 };
@@ -250,7 +249,7 @@ unsigned cfs_route_first_remote(const struct cfs_store *s);
  * or were abandoned.
  */
 enum read_state cfs_route_state(const struct cfs_store *s, unsigned tier);
-/* Those who make the calls of a state that may wait. */
+/* The workers that make the blocking calls of a state. */
 struct cfs_workers *cfs_route_workers(const struct cfs_store *s, enum read_state state);
 /*
  * A whole block that came from tier number `source`, or was written (n_tiers), is offered to the
@@ -261,8 +260,8 @@ void cfs_route_offer(struct cfs_store *s, const struct cfs_route *route, const s
 /* A get of tier number `tier` hangs: its worker is replaced. */
 void cfs_route_leave(struct cfs_store *s, unsigned tier, const struct cfs_block *b);
 /*
- * Has a worker for local tiers do something with a block in one of them. As cfs_task_wait(), but
- * one that hangs is also left behind as above.
+ * Runs a task on a block in a local tier on a worker. As cfs_task_wait(), but a worker that hangs is
+ * abandoned and replaced, as above.
  */
 int cfs_route_wait(struct cfs_store *s, unsigned tier, const struct cfs_block *b,
 		   struct cfs_task *task, cfs_deadline_t deadline, ssize_t *ret);
@@ -273,24 +272,24 @@ int cfs_route_wait(struct cfs_store *s, unsigned tier, const struct cfs_block *b
 void cfs_store_keep(struct cfs_store *s, const struct cfs_block *b, const struct cfs_segs *data,
 		    cfs_deadline_t deadline);
 
-/* ---- direct.c ---- */
+/* ---- local.c ---- */
 
 /*
  * 1: done; 0: no local tier has it, or it is large; negative errno as cfs_store_read. route->from
- * is set to what is left to be asked.
+ * is set to the next tier to ask.
  */
-int cfs_direct_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		    cfs_deadline_t deadline, struct cfs_route *route, struct cfs_segs *ret);
+int cfs_local_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
+		   cfs_deadline_t deadline, struct cfs_route *route, struct cfs_segs *ret);
 
 /*
- * 0: a local tier gets the range of a block that it has ready; -EAGAIN: too much is under way;
+ * 0: a local tier reads the range of a block into the kernel's cache; -EAGAIN: too many do already;
  * -ENOMEM; -EOPNOTSUPP: it cannot.
  */
-int cfs_direct_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len);
+int cfs_local_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len);
 
 /* ---- flight.c, flight-ahead.c ---- */
 
-/* Until what is being fetched of the block from the object store is there; 0: unknown. */
+/* The time until running fetches of the block from the object store are done; 0: unknown. */
 uint64_t cfs_flight_left_ms(struct cfs_store *s, const struct cfs_block *b);
 /* Ranges that are not wholly in memory; likely, deadline and errors as cfs_store_fetch. */
 int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
@@ -299,7 +298,7 @@ int cfs_flight_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 bool cfs_flight_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
 			 uint64_t owner, const struct cfs_route *route);
 /*
- * Fetches what is missing of a block from afar in the calling thread, if memory can be had at once.
+ * Fetches the missing parts of a block from remote tiers in the calling thread, if memory is free.
  */
 void cfs_flight_fill(struct cfs_store *s, const struct cfs_block *b, uint64_t owner);
 /* Drops prefetches of an owner: queued ones, and running ones without a waiting reader. */
@@ -324,8 +323,8 @@ int cfs_put_object(struct cfs_store *s, const struct cfs_block *b, const struct 
 
 int cfs_sync_init(struct cfs_store *s, const struct cfs_store_conf *conf);
 /*
- * Around a put to the object store. cfs_sync_begin() returns the first sync that may report what
- * becomes of it; -EIO when one of these has failed, so that the block must be put again.
+ * Around a put to the object store. cfs_sync_begin() returns the first sync that may report its
+ * failure; -EIO when one of these has failed, so that the block must be put again.
  */
 uint64_t cfs_sync_begin(struct cfs_store *s);
 int cfs_sync_check(struct cfs_store *s, uint64_t begun);

@@ -73,7 +73,7 @@ int cfs_store_create(const struct cfs_store_conf *conf, struct cfs_store **ret)
 	r = cfs_workers_create("cfs-download", max_downloads, QUEUE_LIMIT, &s->downloads);
 	if (r < 0)
 		goto fail;
-	r = cfs_workers_create("cfs-nearby", max_downloads, QUEUE_LIMIT, &s->nearby);
+	r = cfs_workers_create("cfs-local", max_downloads, QUEUE_LIMIT, &s->local_workers);
 	if (r < 0)
 		goto fail;
 	r = cfs_workers_create("cfs-upload", workers_or_default(conf->max_uploads), QUEUE_LIMIT,
@@ -120,7 +120,7 @@ void cfs_store_destroy(struct cfs_store *s)
 	cfs_put_fini(s);
 	cfs_prefetch_fini(s);
 	/* These hand over to downloads. */
-	cfs_workers_destroy(s->nearby);
+	cfs_workers_destroy(s->local_workers);
 	cfs_workers_destroy(s->downloads);
 	/* Readers look into the staging table, so it outlives the download workers. */
 	if (s->stage)
@@ -185,7 +185,7 @@ int cfs_store_fetch(struct cfs_store *s, const struct cfs_block *b, uint32_t off
 	if (r == 0) {
 		route = cfs_route_find(s, b);
 		if (!repeat)
-			r = cfs_direct_read(s, b, off, len, deadline, &route, ret);
+			r = cfs_local_read(s, b, off, len, deadline, &route, ret);
 	}
 	if (r == 0) {
 		cfs_route_place(s, b, &route);
@@ -206,7 +206,7 @@ bool cfs_store_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t
 		return true;
 	route = cfs_route_find(s, b);
 	if (route.local)
-		r = cfs_direct_ahead(s, b, off, len);
+		r = cfs_local_ahead(s, b, off, len);
 	if (r != -EOPNOTSUPP)
 		return r == 0;
 	cfs_route_place(s, b, &route);

@@ -16,9 +16,9 @@
 /*
  * ---- sets of slices ----
  *
- * The process may be killed at any store, and the next one reads on: ends of ranges never go down
- * from one to the next, a range is made wider before what it takes in goes, and whatever moves is
- * there twice meanwhile.
+ * The process may be killed between any two stores to memory, and its successor uses the sets as
+ * they are. So ends of ranges are ascending at every instruction, a range is extended before the
+ * ranges that it absorbs are removed, and a range that moves exists twice meanwhile.
  */
 
 static void set(_Atomic uint64_t *at, uint64_t value)
@@ -288,20 +288,20 @@ int cfs_store_hand_over(struct cfs_store *s, cfs_deadline_t deadline)
 }
 
 /* Restores the ranges of the previous process. */
-static void go_on(struct cfs_unsynced *u, bool hears)
+static void go_on(struct cfs_unsynced *u, bool reported)
 {
 	u->fresh.n = CFS_MIN(u->fresh.n, CFS_STORE_RUNS);
 	u->covered.n = CFS_MIN(u->covered.n, CFS_STORE_RUNS);
 	u->suspect.n = CFS_MIN(u->suspect.n, CFS_STORE_RUNS);
 	move_all(&u->fresh, &u->covered);
-	if (!atomic_exchange(&u->handed_over, 0) && !hears)
+	if (!atomic_exchange(&u->handed_over, 0) && !reported)
 		suspect_all(u, "unknown, as the process that has stored them is gone");
 }
 
 int cfs_sync_init(struct cfs_store *s, const struct cfs_store_conf *conf)
 {
 	s->sync.slices = conf->unsynced ? conf->unsynced : &s->sync.own;
-	go_on(s->sync.slices, conf->hears_of_unsynced);
+	go_on(s->sync.slices, conf->reports_unsynced);
 	pthread_mutex_init(&s->sync.lock, NULL);
 	cfs_cond_init(&s->sync.changed);
 	return cfs_workers_create("cfs-sync", 1, 1, &s->sync.worker);

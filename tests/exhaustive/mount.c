@@ -57,7 +57,7 @@ static void open_store(const struct mount_conf *conf, struct mount *m, bool hear
 		.get_timeout_ms = IO_MS,
 		.put_timeout_ms = IO_MS,
 		.unsynced = cfs_handoff_unsynced(conf->handoff),
-		.hears_of_unsynced = hears,
+		.reports_unsynced = hears,
 	};
 	struct cfs_disk_conf disk = {
 		.pool = m->pool,

@@ -415,7 +415,7 @@ int layers_open(struct serve *s, char err[256])
 			o->cache_large_write || (o->cache_group && o->fill_group_cache),
 		.prefetch = (unsigned)o->prefetch,
 		.unsynced = cfs_handoff_unsynced(s->worker->handoff),
-		.hears_of_unsynced = s->worker->objects.n_before && !s->worker->objects.fresh,
+		.reports_unsynced = s->worker->objects.n_before && !s->worker->objects.fresh,
 	};
 	struct cfs_data_conf data = {
 		.meta = s->meta,

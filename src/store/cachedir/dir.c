@@ -18,7 +18,7 @@
 #include "cachedir.h"
 
 #define LOCK_NAME ".lock"
-/* So many faults within so long are no accident. */
+/* So many faults in this time make the directory fail. */
 #define FAULTS_MAX  3
 #define FAULTS_MS   60000
 #define PARENT_MODE 0755
@@ -96,7 +96,7 @@ void cfs_cachedir_fault(struct cache_dir *dir, const char *what, int err, bool w
 		set_state(dir, DIR_FAILED, what, err);
 		return;
 	default:
-		/* A write is waited for until there is no doubt. */
+		/* A write has so much time that one timeout is conclusive. */
 		if (too_many_faults(dir) || (err == -ETIMEDOUT && writing))
 			set_state(dir, DIR_FAILED, what, err);
 	}

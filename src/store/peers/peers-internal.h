@@ -3,7 +3,7 @@
  * Shared by the files of the peer tier.
  *
  *	peers.c		joining and leaving, the tier
- *	serve.c		answers to other members
+ *	serve.c		serving other members
  *	reserve.c	memory that is reserved for other members
  *
  * Locks: `lock` is a leaf.
@@ -16,17 +16,18 @@
 
 #include "store/store-internal.h"
 
-/* Of a hash table without chains: a block that shares an element with another one replaces it. */
+/* An element of a hash table without chains: on a collision the newer block replaces the other. */
 #define CFS_PEERS_COUNTERS 4093
 
 struct request_counter {
 	uint64_t key, from;
-	uint64_t asked; /* parts of the block that this member has asked for since it was counted */
-	uint32_t next;	/* where its last request ended */
+	uint64_t
+		asked; /* parts of the block that this member requested since it was last counted */
+	uint32_t next; /* where its last request ended */
 	unsigned requests;
 };
 
-/* Each has a limit of its own: what is sent slowly must not have own blocks dropped. */
+/* Each use has its own limit: slow receivers must not cause own blocks to be dropped. */
 enum reserved_for {
 	RESERVED_OTHERS, /* blocks that are fetched for other members, or sent */
 	RESERVED_OWN,	 /* own blocks that this mount has read, until they are on disk */
@@ -37,11 +38,11 @@ enum reserved_for {
 struct reservation {
 	LIST_ENTRY(reservation) link;
 	struct cfs_peers *peers;
-	struct cfs_block block; /* is being fetched whole; length 0: what is in memory is sent */
+	struct cfs_block block; /* being fetched whole; length 0: pages in memory are being sent */
 	enum reserved_for use;
 	uint64_t bytes;
-	unsigned refs; /* of the sender, and of the cache write */
-	bool kept;     /* until it is on disk */
+	unsigned refs; /* held by the sender and by the cache write */
+	bool kept;     /* held until it is on disk */
 	bool failover; /* is being fetched for an owner that is slow: without asking that owner */
 };
 
@@ -51,7 +52,7 @@ struct cfs_peers {
 	struct cfs_disk *disk;
 	struct cfs_group *group;
 	struct cfs_workers *workers, *keepers;
-	struct cfs_workers *fillers; /* wait for other members, unlike those that serve them */
+	struct cfs_workers *fillers; /* may wait for other members; those that serve must not */
 	atomic_bool leaving;
 	pthread_mutex_t lock; /* leaving begins between two submissions; also protects the rest */
 	pthread_cond_t room;
@@ -61,8 +62,8 @@ struct cfs_peers {
 	atomic_uint n_failovers; /* reservations with failover */
 	struct bucket_sample {
 		uint64_t gets, bytes, ns;
-	} bucket_sample;	      /* when the service time was taken */
-	_Atomic uint64_t bucket_next; /* GETs at which it is taken again */
+	} bucket_sample;	      /* when the service time was last measured */
+	_Atomic uint64_t bucket_next; /* number of GETs at which it is measured next */
 	_Atomic uint64_t bucket_us;
 };
 
@@ -97,20 +98,20 @@ extern const struct cfs_peer_serve_ops cfs_peers_serve_ops;
 /* --- reserve.c --- */
 
 /*
- * Reserves memory for other members. It is bounded, as they decide how long they take to receive
- * it; one block always fits. block: NULL, or the block to be fetched. -EAGAIN: none by the deadline
- * (0: at once); -ENOMEM.
+ * Reserves memory for other members. It is bounded, because their speed decides how long it is in
+ * use; one block always fits. block: NULL, or the block to be fetched. -EAGAIN: none by the
+ * deadline (0: at once); -ENOMEM.
  */
 int cfs_peers_reserve(struct cfs_peers *p, enum reserved_for use, const struct cfs_block *block,
 		      uint64_t bytes, cfs_deadline_t deadline, struct reservation **ret);
 void cfs_peers_release(struct reservation *l);
 /* Whether the block is being fetched on behalf of its owner, which is slow. */
 bool cfs_peers_fails_over(struct cfs_peers *p, const struct cfs_block *b);
-/* Marks the block of the reservation so, or ends that. */
+/* Sets or clears that mark of the reservation. */
 void cfs_peers_set_failover(struct reservation *l, bool failover);
 /* Writes a fetched block to the disk cache. It stays in its reservation until then. */
 void cfs_peers_keep_fetched(struct reservation *l, const struct cfs_segs *data);
-/* The same for an own block. Without room it is dropped; a few threads wait a little before. */
+/* The same for an own block. It is dropped without room; up to two threads wait for room first. */
 void cfs_peers_keep_own(struct cfs_peers *p, const struct cfs_block *b, const struct cfs_segs *data,
 			bool nowait);
 /* Bytes that wait for the disk. */

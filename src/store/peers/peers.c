@@ -9,9 +9,9 @@
 #define WORKERS	    8
 #define QUEUE_LIMIT 256
 #define KEEPERS	    2
-/* Of the pool: at most one of so many is being sent or fetched for others; the same, kept. */
+/* Parts of the pool: at most one is being sent or fetched for others; at most one is kept. */
 #define RESERVED_PARTS 4
-#define BUCKET_GETS    16 /* from which its service time is taken */
+#define BUCKET_GETS    16 /* for a measurement of its service time */
 
 int cfs_peers_submit(struct cfs_peers *p, struct cfs_workers *w, struct cfs_job *job)
 {
@@ -131,7 +131,7 @@ static const struct cfs_tier_ops peer_tier = {
 	.pending = tier_pending,
 };
 
-/* ---- what the group asks of the store ---- */
+/* ---- the store for the group ---- */
 
 static uint64_t cached_bytes(void *arg)
 {
@@ -187,7 +187,7 @@ int cfs_peers_join(const struct cfs_peers_conf *conf, struct cfs_peers **ret, ch
 	p->disk = conf->disk;
 	atomic_init(&p->bucket_next, 1);
 	pthread_mutex_init(&p->lock, NULL);
-	atomic_init(&p->leaving, true); /* until all is there */
+	atomic_init(&p->leaving, true); /* until everything is initialized */
 	r = cfs_workers_create("cfs-peers", conf->workers ? conf->workers : WORKERS, QUEUE_LIMIT,
 			       &p->workers);
 	if (r == 0)

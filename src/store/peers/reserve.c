@@ -5,9 +5,9 @@
 
 #include "peers-internal.h"
 
-#define KEEP_TIMEOUT_MS 5000 /* a disk cache that is full for longer does without the block */
+#define KEEP_TIMEOUT_MS 5000 /* the longest wait for room in the disk cache's queue */
 #define OWN_TIMEOUT_MS	2000 /* the same, for a thread that fetches own blocks */
-#define OWN_WAITING	2    /* threads: the others go on fetching */
+#define OWN_WAITING	2    /* threads at most; the others drop blocks and continue fetching */
 
 int cfs_peers_reserve(struct cfs_peers *p, enum reserved_for use, const struct cfs_block *block,
 		      uint64_t bytes, cfs_deadline_t deadline, struct reservation **ret)
@@ -56,7 +56,7 @@ void cfs_peers_release(struct reservation *l)
 		free(l);
 }
 
-/* Called with the lock: the block's, with any of these two set if they are asked for. */
+/* Called with the lock: the reservation of the block that has these flags, if they are set. */
 static struct reservation *find(struct cfs_peers *p, const struct cfs_block *b, bool kept,
 				bool failover)
 {
@@ -96,7 +96,7 @@ void cfs_peers_set_failover(struct reservation *l, bool failover)
 	pthread_mutex_unlock(&p->lock);
 }
 
-/* ---- until it is on disk ---- */
+/* ---- holding blocks until they are on disk ---- */
 
 struct keep_job {
 	struct cfs_job job; /* first */
@@ -193,9 +193,9 @@ static int reserve_own(struct cfs_peers *p, const struct cfs_block *b, bool nowa
 }
 
 /*
- * A disk cache that is behind drops new blocks. The next request for an own block would then fetch
- * it again, so it is held in memory until it is on disk. With little memory there is room for
- * hardly a block, so that threads that can wait do.
+ * A disk cache with a full queue drops new blocks, and the next request for an own block would
+ * fetch it again. So own blocks stay in memory until they are on disk. A small pool has room for
+ * few of them, so threads that may block wait for room.
  */
 void cfs_peers_keep_own(struct cfs_peers *p, const struct cfs_block *b, const struct cfs_segs *data,
 			bool nowait)

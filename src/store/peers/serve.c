@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Answers to the requests of other members. */
+/* Serves the requests of other members. */
 #include <cachefs/disk.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "peers-internal.h"
 
 #define ROOM_TIMEOUT_MS 2000
-#define STALL_MS	5000 /* object storage has sent nothing for so long: fetches hang */
+#define STALL_MS	5000 /* no bytes from object storage for so long: fetches hang */
 #define DISK_TIER	0    /* its number, when there is a disk cache */
 #define REPLICATE_AFTER 3    /* readers of a block */
 #define PART_MIN	(64u << 10)
@@ -92,7 +92,7 @@ static int pin_in_time(struct cfs_peers *p, const struct cfs_block *b, struct cf
 	return r;
 }
 
-/* 0: answered; -ENOENT, -EAGAIN: not cached as a file, nowait would not do. */
+/* 0: answered; -ENOENT: not cached as a file; -EAGAIN: it would have to wait. */
 static int answer_from_disk(struct cfs_peers *p, struct cfs_peer_request *req, bool nowait)
 {
 	struct sent_file *s;
@@ -214,7 +214,7 @@ static int answer_from_memory(struct cfs_peers *p, struct cfs_peer_request *req,
 	return 0;
 }
 
-/* Fetches the whole block at once: other members will want the rest. */
+/* Fetches the whole block: other members will read the rest. */
 static void answer_fetched(struct cfs_peers *p, struct cfs_peer_request *req, struct sent_pages *s)
 {
 	cfs_deadline_t deadline = cfs_deadline_in(p->store->get_timeout_ms);
@@ -295,7 +295,7 @@ static void run_get(struct cfs_job *job)
 	free(j);
 }
 
-/* Answers from memory only, without asking the disk. */
+/* Answers from memory only, without disk access. */
 static bool is_on_disk(const struct cfs_peers *p, const struct cfs_peer_request *req)
 {
 	struct cfs_block b = cfs_block_from_peer(&req->block);
@@ -315,9 +315,9 @@ static uint64_t parts_of(const struct cfs_peer_request *req, bool goes_on)
 }
 
 /*
- * On the transport's thread. A reader counts once for all of a block, in whatever order its
- * requests arrive, and again when it asks for a part again. That need not be the first one, which
- * it may have in memory.
+ * On the transport's thread. A reader counts once per pass over a block, in whatever order its
+ * requests arrive: a repeated request for any part begins the next pass. The first part need not
+ * be requested again, since the reader may have it in memory.
  */
 static void count_request(struct cfs_peers *p, const struct cfs_peer_request *req)
 {
@@ -358,7 +358,7 @@ static void serve_get(void *arg, struct cfs_peer_request *req)
 	r = answer_from_memory(p, req, 0);
 	if (r == 0)
 		return;
-	/* Answered at once: the asker may only want to know whether we are alive. */
+	/* Answered at once: it may be a probe of this member's health. */
 	if (r == -ENOENT && (req->flags & CFS_PEER_ONLY_CACHED) && !is_on_disk(p, req)) {
 		refuse(req, -ENOENT);
 		return;

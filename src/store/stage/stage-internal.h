@@ -2,7 +2,7 @@
 /*
  * Shared by the files of writeback.
  *
- *	stage.c		what is staged, what may be, what was left behind, life
+ *	stage.c		the table of staged blocks, admission, blocks of earlier processes, life
  *	upload.c	uploading it
  *	file.c		a staged block's file
  *

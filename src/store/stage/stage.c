@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writeback: the table of what is staged, in order of age; what may be staged, what is found. */
+/* Writeback: the table of staged blocks by age; admission; blocks found after a restart. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@
 #define DRAIN_POLL_MS	200
 /* Parts of the pool that uploads may hold. */
 #define POOL_PARTS 4
-/* Free space of which staging takes its part: half of what the cache leaves. */
+/* Staging may use half of the free space that the cache leaves. */
 #define FREE_PARTS 2
 
 /* ---- the table, with the lock ---- */
@@ -43,7 +43,7 @@ static struct staged *find(struct cfs_stage *st, const struct cfs_block *b)
 	return NULL;
 }
 
-/* Takes it out of the order; readers still find it. */
+/* Removes it from the list by age; readers still find it in the table. */
 static void unlist(struct cfs_stage *st, struct staged *e)
 {
 	TAILQ_REMOVE(&st->list, e, by_age);
@@ -128,7 +128,7 @@ static ssize_t run_write(struct cfs_task *task)
 	struct cfs_stage *st = w->stage;
 	int r;
 
-	/* Lack of space for staging is no fault of the disk, which still takes cached blocks. */
+	/* Lack of space for staging is not a disk fault: the disk still takes cached blocks. */
 	if (!cfs_stage_disk_has_room(w->dir, st->conf.free_ratio / FREE_PARTS, w->id.len))
 		return -EAGAIN;
 	cfs_cachedir_await(w->dir, &w->id);
@@ -138,7 +138,7 @@ static ssize_t run_write(struct cfs_task *task)
 	return r;
 }
 
-/* A block whose writer gave up waiting has gone to the object store. */
+/* The writer of the block has timed out and stored it in the object store. */
 static void free_write(struct cfs_task *task, bool left)
 {
 	struct stage_write *w = (struct stage_write *)task;
@@ -194,7 +194,7 @@ static int write_in_time(struct stage_write *w, cfs_deadline_t deadline)
 	return r;
 }
 
-/* Ends what reserve() began, with the block in the table if it was written. */
+/* Ends the reservation of reserve(), and enters the block in the table if it was written. */
 static int settle(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_block *b,
 		  bool written)
 {
@@ -282,7 +282,7 @@ static void drop(struct cfs_stage *st, const struct cfs_block *b)
 		cfs_disk_forget_staged(st->disk, dir, b);
 }
 
-/* ---- what was left behind ---- */
+/* ---- blocks of earlier processes ---- */
 
 struct found {
 	struct cfs_block id;
@@ -335,7 +335,7 @@ static int newest_first(const void *a, const void *b)
 	return (x->since_s < y->since_s) - (x->since_s > y->since_s);
 }
 
-/* How many there was memory for; at once, for the oldest to be uploaded first. */
+/* Returns how many there was memory for. All at once, so that the oldest are uploaded first. */
 static size_t add_found(struct cfs_stage *st, const struct scan *s, size_t *ret_n,
 			unsigned long long *ret_bytes)
 {
@@ -348,7 +348,7 @@ static size_t add_found(struct cfs_stage *st, const struct scan *s, size_t *ret_
 
 		if (!e)
 			break;
-		/* They are older than all that came meanwhile. */
+		/* They are older than blocks staged since. */
 		if (add_entry(st, e, true)) {
 			n++;
 			*ret_bytes += e->id.len;
@@ -361,7 +361,7 @@ static size_t add_found(struct cfs_stage *st, const struct scan *s, size_t *ret_
 	return i;
 }
 
-/* 0; 1: there is more than there is room for; negative errno. */
+/* 0; 1: more blocks than room for them; negative errno. */
 static int scan_dir(struct cfs_stage *st, struct cache_dir *dir)
 {
 	struct scan s = {.st = st, .dir = dir};
@@ -402,7 +402,7 @@ static void run_scan(struct cfs_job *job)
 	pthread_mutex_unlock(&st->lock);
 }
 
-/* With the lock. One that failed is scanned when it is back. */
+/* With the lock. A failed directory is scanned when it works again. */
 static void scan_when_due(struct cfs_stage *st, unsigned i)
 {
 	bool failed = atomic_load(&st->dirs->v[i].state) == DIR_FAILED;

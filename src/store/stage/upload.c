@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Uploading what is staged, oldest first.
+ * Uploads of staged blocks, oldest first.
  *
  * A failed upload is retried for as long as the block exists, with growing pauses, and logged
- * once per block. While uploads fail one uploader tries on behalf of all.
+ * once per block. While uploads fail, only one uploader tries.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -106,7 +106,7 @@ static void free_end(struct cfs_task *task, bool left)
 	free(task);
 }
 
-/* On a slow disk the file is removed later, or uploaded once more by the next mount. */
+/* On a slow disk the file is removed later, or the next mount uploads it once more. */
 static void end_file(struct cfs_stage *st, struct cache_dir *dir, const struct cfs_block *b)
 {
 	struct stage_end *end = cfs_task_new(sizeof(*end), run_end, free_end);
@@ -193,7 +193,7 @@ static void log_failure(struct cfs_stage *st, const struct staged *e, int err, c
 		 key, cfs_errname(err), cause);
 }
 
-/* local: the fault is the file's, not the object store's. */
+/* local: the staged file cannot be read; else the object store failed. */
 static void not_uploaded(struct cfs_stage *st, struct staged *e, int err, bool local,
 			 const char *cause)
 {
@@ -244,7 +244,7 @@ static int collect_from_memory(struct cfs_store *s, const struct cfs_block *b, s
 	return r > 0;
 }
 
-/* A block on its way from the disk. */
+/* A staged block that is being read. */
 struct stage_read {
 	struct cfs_task task; /* first */
 	struct cache_dir *dir;
@@ -286,8 +286,8 @@ static int read_by(struct cfs_workers *w, struct stage_read *rd, cfs_deadline_t 
 }
 
 /*
- * Appends a staged block, read by one of those who wait for its disk: one that hangs keeps no
- * uploader from what is on others. -ENOENT, -EBADMSG; -ETIMEDOUT: it hangs, has failed, or there is
+ * Appends a staged block, which a worker of its directory reads: a hanging disk delays no uploads
+ * from other disks. -ENOENT, -EBADMSG; -ETIMEDOUT: it hangs, has failed, or there is
  * no memory.
  */
 static int read_in_time(struct cfs_stage *st, struct staged *e, cfs_deadline_t deadline,

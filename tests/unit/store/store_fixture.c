@@ -148,7 +148,7 @@ void open_store(struct setting setting)
 		.tier_timeout_ms = setting.tier_timeout_ms,
 		.prefetch = setting.prefetch,
 		.unsynced = setting.unsynced,
-		.hears_of_unsynced = setting.hears_of_unsynced,
+		.reports_unsynced = setting.reports_unsynced,
 	};
 
 	faulty_ops.whole = setting.whole;

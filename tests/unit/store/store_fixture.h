@@ -67,7 +67,7 @@ struct setting {
 	bool plain; /* over the store in memory itself, which never waits */
 	bool hash_prefix;
 	struct cfs_unsynced *unsynced;
-	bool hears_of_unsynced;
+	bool reports_unsynced;
 };
 
 /* A pool and a store in it, over the objects. */

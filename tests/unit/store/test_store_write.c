@@ -340,7 +340,7 @@ static void the_next_process_knows_what_is_not_synced(void **state)
 	assert_int_equal(put_sync(&b), 0);
 	stop_store();
 
-	start_store((struct setting){.unsynced = &kept, .hears_of_unsynced = true});
+	start_store((struct setting){.unsynced = &kept, .reports_unsynced = true});
 	for (i = 1; i < 40; i++)
 		assert_int_equal(cfs_store_is_suspect(store, i), i >= 10 && i < 13);
 	faulty.sync_error = -EIO;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads from a local tier: just the range, into pages that only the reader holds. The kernel keeps
- * what is behind the tier in its own cache; another copy here would cost more than it saves, while
- * few pages that are used again and again stay in the processor's cache. Read-ahead stops at the
- * kernel's cache.
+ * READ_LOCAL without a flight: reads just the range from a local tier, into pages that only the
+ * reader holds. The kernel caches the files of the tier; a second copy in memory would cost more
+ * than it saves, while a few pages that are reused stay in the processor's cache. Read-ahead only
+ * fills the kernel's cache.
  *
- * Reads that would wait for a disk are done by a worker for local tiers. One that takes too long
- * is left behind with its pages, and the reader goes the long way.
+ * A worker for local tiers does reads that would wait for a disk. When it takes too long, the
+ * reader abandons it with its pages and continues with a flight.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 #include "base/wouldblock.h"
 #include "store-internal.h"
 
-/* Up to it a miss is cheap enough to be found out by trying. */
+/* For reads up to this size a lookup on disk costs little even if it misses. */
 #define SMALL_MAX (CFS_PAGE_LARGE / 2)
 #define PAGES_MAX 9 /* a request of the kernel, 1 MiB, wherever it begins */
 #define AHEAD_MAX 4 /* ranges of blocks that are being read ahead */
@@ -28,7 +28,7 @@ struct pages {
 	int n;
 };
 
-struct direct {
+struct range_read {
 	struct cfs_task task; /* first */
 	struct cfs_store *store;
 	struct cfs_block id;
@@ -46,7 +46,7 @@ struct readahead {
 	TAILQ_ENTRY(readahead) link; /* in store->readaheads, unless `left` */
 	uint64_t since_ms;	     /* when it was queued, or began */
 	bool begun;
-	bool left; /* hangs with the disk, and is not counted any more */
+	bool left; /* abandoned: it hangs with the disk, and is not counted */
 };
 
 static void unref_pages(struct pages *p)
@@ -55,7 +55,7 @@ static void unref_pages(struct pages *p)
 		cfs_page_unref(p->v[--p->n]);
 }
 
-/* Pages that end where those of the block do, unless one is enough: the tier likes it aligned. */
+/* One page, or pages with the boundaries of the block's: aligned reads cost the tier less. */
 static int get_pages(struct cfs_store *s, uint32_t off, uint32_t len, cfs_deadline_t deadline,
 		     struct pages *ret)
 {
@@ -83,9 +83,9 @@ static ssize_t ask(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
 	return t->ops->get(t->tier, b, off, p->iov, p->n, nowait, deadline);
 }
 
-static ssize_t run_direct(struct cfs_task *task)
+static ssize_t run_range_read(struct cfs_task *task)
 {
-	struct direct *d = (struct direct *)task;
+	struct range_read *d = (struct range_read *)task;
 
 	ssize_t n;
 
@@ -95,20 +95,20 @@ static ssize_t run_direct(struct cfs_task *task)
 	return n;
 }
 
-static void free_direct(struct cfs_task *task, bool left)
+static void free_range_read(struct cfs_task *task, bool left)
 {
-	struct direct *d = (struct direct *)task;
+	struct range_read *d = (struct range_read *)task;
 
 	(void)left;
 	unref_pages(&d->pages);
 	free(d);
 }
 
-/* As ask(), or -ETIMEDOUT: a worker that hangs has been left behind; -EAGAIN: there was none. */
+/* As ask(), or -ETIMEDOUT: a hanging worker was abandoned; -EAGAIN: no worker was free. */
 static ssize_t ask_worker(struct cfs_store *s, const struct cfs_block *b, uint32_t off,
 			  const struct pages *pages, cfs_deadline_t deadline)
 {
-	struct direct *d = cfs_task_new(sizeof(*d), run_direct, free_direct);
+	struct range_read *d = cfs_task_new(sizeof(*d), run_range_read, free_range_read);
 	ssize_t n = 0;
 	int i, r;
 
@@ -141,8 +141,8 @@ static int give(struct pages *p, struct cfs_segs *ret)
 	return r;
 }
 
-int cfs_direct_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
-		    cfs_deadline_t deadline, struct cfs_route *route, struct cfs_segs *ret)
+int cfs_local_read(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len,
+		   cfs_deadline_t deadline, struct cfs_route *route, struct cfs_segs *ret)
 {
 	cfs_deadline_t get_deadline = deadline;
 	struct pages pages;
@@ -203,7 +203,7 @@ static void run_ahead(struct cfs_job *job)
 	free(a);
 }
 
-/* With the lock: takes out the oldest if it is late. True: it hangs in the tier. */
+/* With the lock: removes the oldest read-ahead if it is late. True: it hangs in the tier. */
 static bool drop_late(struct cfs_store *s, struct cfs_block *ret_hangs)
 {
 	struct readahead *a = TAILQ_FIRST(&s->readaheads);
@@ -212,7 +212,7 @@ static bool drop_late(struct cfs_store *s, struct cfs_block *ret_hangs)
 	if (!a || cfs_now_ms() - a->since_ms < s->local_timeout_ms)
 		return false;
 	hangs = a->begun;
-	if (!hangs && !cfs_workers_cancel(s->nearby, &a->job))
+	if (!hangs && !cfs_workers_cancel(s->local_workers, &a->job))
 		return false;
 	unlist(s, a);
 	a->left = true;
@@ -222,7 +222,7 @@ static bool drop_late(struct cfs_store *s, struct cfs_block *ret_hangs)
 	return hangs;
 }
 
-int cfs_direct_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len)
+int cfs_local_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t off, uint32_t len)
 {
 	struct cfs_block stuck;
 	struct readahead *a;
@@ -241,7 +241,7 @@ int cfs_direct_ahead(struct cfs_store *s, const struct cfs_block *b, uint32_t of
 				.since_ms = cfs_now_ms()};
 	pthread_mutex_lock(&s->prefetch_lock);
 	hangs = s->n_readaheads == AHEAD_MAX && drop_late(s, &stuck);
-	if (s->n_readaheads < AHEAD_MAX && cfs_workers_try_submit(s->nearby, &a->job) == 0) {
+	if (s->n_readaheads < AHEAD_MAX && cfs_workers_try_submit(s->local_workers, &a->job) == 0) {
 		TAILQ_INSERT_TAIL(&s->readaheads, a, link);
 		s->n_readaheads++;
 		a = NULL;

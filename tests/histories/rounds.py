@@ -25,7 +25,7 @@ TEAM = 4  # processes that share names: the judge follows all their orders
 REMOVED = "an object is missing"
 
 
-def mounts_of(ws, engine, count, faults=False, fails_over=False):
+def mounts_of(ws, engine, count, faults=False, fails_over=False, close="stored"):
     """Entries and attributes are not cached: with caches a name may be as old as they are.
     The volume of the first mount has `way`, whose cut() ends all connections to the database, and
     `servers`, of failover.py, or None."""
@@ -45,7 +45,7 @@ def mounts_of(ws, engine, count, faults=False, fails_over=False):
     for i in range(count):
         if fails_over:
             vol.url = vol.servers.url(i)
-        mounts.append(vol.mount(FRESH))
+        mounts.append(vol.mount("%s,close=%s" % (FRESH, close)))
         mounts[-1].allow(REMOVED)
     return mounts
 

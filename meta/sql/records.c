@@ -30,8 +30,10 @@ struct record {
 
 static int make_table(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
-	int r = has_table(c);
+	int r;
 
+	sql_repeatable();
+	r = has_table(c);
 	return r ? CFS_MIN(r, 0) : sql_create_table(c, &sql_record_table);
 }
 

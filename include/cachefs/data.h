@@ -29,7 +29,7 @@ struct cfs_data_conf {
 	uint32_t block_size;
 	uint64_t flush_age_ms;	/* 5 000: oldest an open slice gets */
 	uint64_t flush_idle_ms; /* 1 000: without writes */
-	uint64_t max_readahead; /* bytes per file */
+	uint64_t max_readahead; /* bytes per file, and of the files ahead of opens; 0: none */
 	uint64_t io_timeout_ms; /* deadline of background work */
 	unsigned max_closing;	/* closed files that wait for their commit; further closes wait */
 	bool read_only;
@@ -169,6 +169,17 @@ int cfs_file_copy_range(struct cfs_file *src, uint64_t src_off, struct cfs_file 
 /* whence SEEK_DATA or SEEK_HOLE; -ENXIO as lseek(2). */
 int cfs_file_seek(struct cfs_file *f, const struct cfs_ctx *ctx, uint64_t off, int whence,
 		  uint64_t *ret_off);
+
+/*
+ * Read-ahead over files (ahead.c). cfs_data_read_ahead() asks the metadata for these heads, in one
+ * round trip, and starts to fetch the bytes with which reads of the files begin. The attributes and
+ * `named` of the heads are for the caller; their records are freed. Waits for the metadata. 1:
+ * done. 0: nothing was asked, since most files were fetched in vain lately. cfs_data_reads_ahead():
+ * whether to call it: conf.max_readahead is not 0, and the store is far (cfs_store_is_far).
+ */
+bool cfs_data_reads_ahead(const struct cfs_data *d);
+int cfs_data_read_ahead(struct cfs_data *d, const struct cfs_ctx *ctx, struct cfs_head *heads,
+			size_t n);
 
 /* Removes the objects of a slice (cfs_meta_hooks.delete_slice). */
 int cfs_data_delete_slice(struct cfs_data *d, uint64_t slice, uint32_t size);

@@ -128,6 +128,11 @@ bool cfs_store_prefetch(struct cfs_store *s, const struct cfs_block *b, uint32_t
  * time. False: the queue is full, or there is no prefetching.
  */
 bool cfs_store_prefetch_block(struct cfs_store *s, const struct cfs_block *b, uint64_t owner);
+/*
+ * Whether blocks that are not in memory have lately taken so long (1 ms) that fetching them before
+ * they are wanted pays for itself even where they are small.
+ */
+bool cfs_store_is_far(const struct cfs_store *s);
 /* Drops the prefetches of `owner` that have not begun. */
 void cfs_store_cancel(struct cfs_store *s, uint64_t owner);
 /* True when all of the range could be read without leaving memory. */

@@ -7,6 +7,7 @@
  *	chunks.c   cached record lists of open files
  *	file.c     length and attributes; truncate, fallocate, copy, seek
  *	read.c     reads; session.c: read-ahead; amplify.c: whole blocks
+ *	ahead.c    read-ahead over files that are opened one after the other
  *	write.c    writes into open slices
  *	slice.c    from an open slice to a committed record
  *	flush.c    waiting for that
@@ -15,8 +16,8 @@
  *	compact.c  many records -> one
  *	metrics.c  numbers
  *
- * Lock order: d->lock, file->lock, d->closing.lock, then the leaves below this layer (pool,
- * workers). No store, metadata or page-getting call is made under either lock, but for giving back promised space.
+ * Lock order: d->lock, file->lock, d->closing.lock and the lock of ahead.c, then the leaves below
+ * this layer (pool, workers). No store, metadata or page-getting call is made under either lock, but for giving back promised space.
  */
 #ifndef CFS_DATA_INTERNAL_H
 #define CFS_DATA_INTERNAL_H
@@ -75,6 +76,7 @@ struct cfs_data {
 	struct cfs_workers *flushers; /* uploads of frozen slices, retries, commits */
 	struct cfs_workers *compactors;
 	struct cfs_ticker *ticker;
+	struct cfs_ahead *ahead;
 	_Atomic bool draining;	   /* no more compaction */
 	_Atomic uint64_t pressure; /* bytes that the pool asks back */
 
@@ -91,6 +93,8 @@ struct cfs_data {
 	_Atomic uint64_t n_files, n_slices, dirty_bytes, lost_bytes, lost_files;
 	_Atomic uint64_t commits, commit_errors, readahead_bytes, compactions;
 	_Atomic uint64_t prefetches_declined;
+	_Atomic uint64_t ahead_fetched_files, ahead_used_files, ahead_wasted_files;
+	_Atomic uint64_t ahead_fetched_bytes, ahead_used_bytes, ahead_wasted_bytes;
 };
 
 /* Written bytes without a record in the metadata yet: one range of one chunk. */
@@ -210,6 +214,16 @@ void cfs_file_list_dirty(struct cfs_file *f);
 /* Called with the file's lock: returns the reserved space of a file that has nothing to commit. */
 void cfs_file_release_space(struct cfs_file *f);
 
+/* ahead.c */
+int cfs_ahead_create(struct cfs_ahead **ret);
+void cfs_ahead_destroy(struct cfs_ahead *a);
+/* Called without locks: the file was opened with these attributes. */
+void cfs_ahead_opened(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr);
+/* Gives up files that were not opened in time. */
+void cfs_ahead_age(struct cfs_data *d);
+/* For the metrics: bytes of files that are not opened yet. */
+uint64_t cfs_ahead_waiting(void *part);
+
 /* suspect.c */
 /* -EIO when a record of the chunk refers to bytes that the object store may have lost. */
 int cfs_records_suspect(struct cfs_data *d, const struct cfs_slice *recs, size_t n);
@@ -267,6 +281,8 @@ struct cfs_forecast {
 /* Notes a read of [off, end). repeated: it was noted before, and nothing is to be read ahead. */
 void cfs_session_advance(struct cfs_file *f, uint64_t stream, uint64_t off, uint64_t end,
 			 bool repeated, struct cfs_forecast *ret);
+/* The share of the pool that read-ahead may use, less the bytes in flight. Any lock may be held. */
+uint64_t cfs_session_room(struct cfs_data *d);
 /* Of the planned read-ahead up to `end`, only the part before `reached` will happen. */
 void cfs_session_withdraw(struct cfs_file *f, uint64_t stream, uint64_t end, uint64_t reached);
 /* The owner number of a handle's prefetches in the store. */

@@ -156,6 +156,7 @@ int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr
 		if (node == &fresh->node) {
 			cfs_table_read_unlock();
 			atomic_fetch_add(&d->n_files, 1);
+			cfs_ahead_opened(d, ino, attr);
 			*ret = fresh;
 			return 0;
 		}
@@ -169,6 +170,7 @@ int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr
 		file_free(&fresh->node);
 	atomic_fetch_add(&f->opens, 1);
 	cfs_file_reopen(f, attr, asked_ns);
+	cfs_ahead_opened(d, ino, attr);
 	*ret = f;
 	return 0;
 }
@@ -256,6 +258,7 @@ static void tick(void *arg)
 	uint64_t want = atomic_exchange(&d->pressure, 0), now_ms = cfs_now_ms(), freed;
 	struct cfs_file *f;
 
+	cfs_ahead_age(d);
 	pthread_mutex_lock(&d->lock);
 	TAILQ_FOREACH(f, &d->dirty, in_dirty)
 	{
@@ -300,9 +303,12 @@ int cfs_data_create(const struct cfs_data_conf *conf, struct cfs_data **ret)
 	r = cfs_closing_init(&d->closing);
 	if (r < 0)
 		goto destroy_lock;
-	r = cfs_table_create(64, &d->files);
+	r = cfs_ahead_create(&d->ahead);
 	if (r < 0)
 		goto fini_closing;
+	r = cfs_table_create(64, &d->files);
+	if (r < 0)
+		goto free_ahead;
 	r = cfs_workers_create("flush", FLUSHERS, FLUSH_QUEUE, &d->flushers);
 	if (r < 0)
 		goto free_table;
@@ -327,6 +333,8 @@ free_flushers:
 	cfs_workers_destroy(d->flushers);
 free_table:
 	cfs_table_destroy(d->files);
+free_ahead:
+	cfs_ahead_destroy(d->ahead);
 fini_closing:
 	cfs_closing_fini(&d->closing);
 destroy_lock:
@@ -410,6 +418,7 @@ int cfs_data_destroy(struct cfs_data *d)
 		return r;
 	cfs_table_destroy(d->files);
 	cfs_closing_fini(&d->closing);
+	cfs_ahead_destroy(d->ahead);
 	pthread_mutex_destroy(&d->lock);
 	pthread_cond_destroy(&d->compacted);
 	free(d);

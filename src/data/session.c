@@ -169,8 +169,8 @@ static struct cfs_session_read *session_new(struct cfs_file *f, uint64_t stream,
 	return s;
 }
 
-/* The share of read-ahead: half of the pool less the bytes in flight. */
-static uint64_t room(struct cfs_data *d)
+/* Half of the pool less the bytes in flight. */
+uint64_t cfs_session_room(struct cfs_data *d)
 {
 	struct cfs_pool_stats st;
 	uint64_t busy;
@@ -219,7 +219,7 @@ static void plan_ahead(struct cfs_file *f, struct cfs_session_read *s, uint64_t 
 	s->ahead = CFS_MAX(s->ahead, s->end);
 	if (target < s->ahead + s->window / 2)
 		return;
-	space = room(d);
+	space = cfs_session_room(d);
 	if (space < s->window) {
 		s->window = CFS_MAX(s->window / 2, WINDOW_MIN);
 		target = s->end + CFS_MIN(s->window, space);

@@ -11,6 +11,8 @@
 #include "base/unwanted.h"
 #include "flight-internal.h"
 
+#define FAR_NS 1000000 /* cfs_store_is_far() */
+
 /* Asks the object store while a tier may still write to the flight's pages. */
 struct hedge {
 	struct cfs_hedge base; /* first */
@@ -235,8 +237,7 @@ static ssize_t ask_tier(struct flight *f, bool nowait)
 	return got;
 }
 
-/* A flight that continues on a worker does not return to earlier states. */
-int cfs_flight_run(struct flight *f, const struct cfs_workers *w)
+static int run(struct flight *f, const struct cfs_workers *w)
 {
 	struct cfs_store *s = f->store;
 	struct iovec iov[CFS_STORE_PAGES_MAX + 1];
@@ -257,6 +258,32 @@ int cfs_flight_run(struct flight *f, const struct cfs_workers *w)
 	if (w && w != cfs_route_workers(s, f->state))
 		return -EAGAIN;
 	return fetch_object(f, iov, (int)fill_iov(f, f->pages, iov), !w);
+}
+
+/* A moving average, without the time that the bytes take at 1 GB/s. Races lose a sample. */
+static void note_time(struct cfs_store *s, uint64_t took_ns, uint32_t len)
+{
+	uint64_t mean_ns = atomic_load_explicit(&s->miss_ns, memory_order_relaxed);
+
+	took_ns -= CFS_MIN(took_ns, (uint64_t)len);
+	atomic_store_explicit(&s->miss_ns, mean_ns - mean_ns / 8 + took_ns / 8,
+			      memory_order_relaxed);
+}
+
+/* A flight that continues on a worker does not return to earlier states. */
+int cfs_flight_run(struct flight *f, const struct cfs_workers *w)
+{
+	uint64_t start_ns = cfs_now_ns();
+	int r = run(f, w);
+
+	if (r == 0)
+		note_time(f->store, cfs_now_ns() - start_ns, f->len);
+	return r;
+}
+
+bool cfs_store_is_far(const struct cfs_store *s)
+{
+	return atomic_load_explicit(&s->miss_ns, memory_order_relaxed) >= FAR_NS;
 }
 
 uint64_t cfs_flight_left_ms(struct cfs_store *s, const struct cfs_block *b)

@@ -159,7 +159,8 @@ struct cfs_store {
 	LIST_HEAD(, cfs_put) puts;
 	uint64_t put_pending_bytes, put_limit_bytes;
 	struct cfs_ticker *put_watch;
-	_Atomic bool puts_fail; /* the last upload failed */
+	_Atomic bool puts_fail;	  /* the last upload failed */
+	_Atomic uint64_t miss_ns; /* how long a block that is not in memory takes, lately */
 	atomic_bool reads_stopped;
 	/* NULL: none. Set before the first put. */
 	const struct stage_ops *stage_ops;

@@ -196,6 +196,8 @@ int cfs_vfs_open(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, in
 	if (r == 0)
 		r = open_vnode(v, ctx, n, flags, &answer, ret);
 	free(answer.recs);
+	if (r == 0 && !writable(flags))
+		ahead_opened(v, ino, &answer.attr);
 	if (r < 0)
 		vnode_put(n);
 	return stale_if_gone(v, ino, r);

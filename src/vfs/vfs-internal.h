@@ -10,6 +10,7 @@
 #include "base/workers.h"
 #include "cache.h"
 #include "newdirs.h"
+#include "walk.h"
 
 /*
  * An inode that is open on this mount, or about to be. Reference counted without a lock; the last
@@ -212,6 +213,9 @@ struct cfs_vfs {
 	struct slow_list slow;
 	struct watchdog watchdog;
 	struct closed closed;
+	struct walks walks;
+	struct cfs_workers *ahead; /* read-ahead over directories */
+	atomic_bool ahead_stopped;
 	_Atomic unsigned n_stats; /* open .stats */
 	/* Every request changes these: their cache line is not shared with what is only read. */
 	char padding[64];
@@ -362,6 +366,13 @@ bool replay_appended(const struct cfs_ctx *ctx, struct cfs_file *f, uint64_t off
 void locks_flush(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h, uint64_t owner);
 void locks_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct handle *h);
 int locks_restore(struct cfs_vfs *v, struct handle *h);
+
+/* ahead.c */
+int ahead_start(struct cfs_vfs *v);
+/* Waits for the metadata calls that are under way. No file may be opened any more. */
+void ahead_stop(struct cfs_vfs *v);
+/* A file was opened for reading. Never waits. */
+void ahead_opened(struct cfs_vfs *v, cfs_ino_t ino, const struct cfs_attr *attr);
 
 /* dir.c */
 void dir_free(struct dir *d);

@@ -53,13 +53,19 @@ int cfs_vfs_create(const struct cfs_vfs_conf *conf, struct cfs_vfs **ret)
 	if (conf->handoff && atomic_load(&cfs_handoff_header(conf->handoff)->closed_lost))
 		closed_lost(v, 0, -EIO);
 	pthread_mutex_init(&v->lock_owners_lock, NULL);
+	r = ahead_start(v);
+	if (r < 0)
+		goto free_walks;
 	r = watchdog_start(v);
 	if (r < 0)
-		goto free_removed_dirs;
+		goto stop_ahead;
 	*ret = v;
 	return 0;
 
-free_removed_dirs:
+stop_ahead:
+	ahead_stop(v);
+free_walks:
+	walks_fini(&v->walks);
 	closed_fini(&v->closed);
 	pthread_mutex_destroy(&v->lock_owners_lock);
 	cfs_table_destroy(v->removed_dirs);
@@ -89,6 +95,7 @@ int cfs_vfs_flush(struct cfs_vfs *v)
 	if (v->flushed)
 		return v->flush_err;
 	v->flushed = true;
+	ahead_stop(v);
 	while ((fh = handle_next(&v->handles, &pos, &kind)) != 0) {
 		ctx = internal_ctx(v);
 		if (kind == HANDLE_DIR) {
@@ -138,6 +145,7 @@ void cfs_vfs_destroy(struct cfs_vfs *v)
 		return;
 	cfs_vfs_flush(v);
 	watchdog_stop(v);
+	walks_fini(&v->walks);
 	removed_dir_forget_all(v);
 	cfs_table_destroy(v->removed_dirs);
 	cfs_table_destroy(v->vnodes);

@@ -164,6 +164,17 @@ static json_t *writes(const struct mount_parts *m)
 			 "uploads_queued", value_of(m, "store_uploads_queued"));
 }
 
+static json_t *ahead(const struct mount_parts *m)
+{
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "fetched_files",
+			 value_of(m, "data_ahead_fetched_files_total"), "fetched_bytes",
+			 value_of(m, "data_ahead_fetched_bytes_total"), "used_files",
+			 value_of(m, "data_ahead_used_files_total"), "used_bytes",
+			 value_of(m, "data_ahead_used_bytes_total"), "wasted_files",
+			 value_of(m, "data_ahead_wasted_files_total"), "wasted_bytes",
+			 value_of(m, "data_ahead_wasted_bytes_total"));
+}
+
 static json_t *staging(const struct mount_parts *m)
 {
 	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "blocks", value_of(m, "staging_blocks"),
@@ -219,14 +230,14 @@ int mount_status_json(const struct mount_parts *m, char **ret, size_t *ret_len)
 	char *text;
 	json_t *j;
 
-	j = json_pack("{s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:{s:I, s:I}, "
-		      "s:o, s:o, s:o}",
+	j = json_pack("{s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, "
+		      "s:{s:I, s:I}, s:o, s:o, s:o}",
 		      "time_s", seconds(cfs_now_ns() - m->started_ns), "volume", volume(m), "mount",
 		      mount(m), "process", process(), "memory", memory(m->pool), "requests",
-		      requests(m), "metadata", metadata(m->meta), "tiers", tiers(m), "object",
-		      object(m), "writes", writes(m), "staging", staging(m), "fallbacks",
-		      value_of(m, "peer_fallbacks_total"), "cache_directories", "total",
-		      value_of(m, "disk_cache_directories"), "failed",
+		      requests(m), "metadata", metadata(m->meta), "tiers", tiers(m), "ahead",
+		      ahead(m), "object", object(m), "writes", writes(m), "staging", staging(m),
+		      "fallbacks", value_of(m, "peer_fallbacks_total"), "cache_directories",
+		      "total", value_of(m, "disk_cache_directories"), "failed",
 		      value_of(m, "disk_cache_directories_failed"), "group", group(m), "slow",
 		      slow(m->vfs), "backup", backup(m));
 	text = j ? json_dumps(j, JSON_COMPACT) : NULL;

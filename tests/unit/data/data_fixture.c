@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/activity.h"
 #include "data_fixture.h"
@@ -61,6 +62,24 @@ ssize_t cfs_meta_read_chunk(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_i
 	pthread_mutex_unlock(&m->lock);
 	*ret = copy;
 	return (ssize_t)n;
+}
+
+int cfs_meta_read_heads(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_head *heads,
+			size_t n)
+{
+	ssize_t records;
+	size_t i;
+
+	assert_true(n <= CFS_HEADS_MAX);
+	atomic_fetch_add(&m->head_reads, 1);
+	for (i = 0; i < n; i++) {
+		assert_int_equal(cfs_meta_getattr(m, ctx, heads[i].ino, &heads[i].attr), 0);
+		heads[i].attr.type = CFS_TYPE_FILE;
+		records = cfs_meta_read_chunk(m, ctx, heads[i].ino, 0, &heads[i].records);
+		heads[i].n_records = (size_t)records;
+		heads[i].err = 0;
+	}
+	return 0;
 }
 
 ssize_t cfs_meta_list_chunks(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino,
@@ -272,6 +291,9 @@ static ssize_t faulty_get(struct cfs_object_store *o, const char *key, uint64_t 
 	struct faulty *f = (struct faulty *)o;
 	ssize_t n = f->inner->ops->get(f->inner, key, off, dst, n_dst, deadline);
 
+	if (f->get_ms)
+		usleep(f->get_ms * 1000);
+	atomic_fetch_add(&f->gets, 1);
 	return n == -ENOENT && f->unlisted ? -EACCES : n;
 }
 
@@ -436,7 +458,7 @@ struct volume *volume_new(struct options o)
 	struct cfs_data_conf data = {.block_size = store.block_size,
 				     .flush_age_ms = o.flush_age_ms ? o.flush_age_ms : 5000,
 				     .flush_idle_ms = o.flush_idle_ms ? o.flush_idle_ms : 5000,
-				     .max_readahead = 1 << 20,
+				     .max_readahead = o.no_readahead ? 0 : 1 << 20,
 				     .max_closing = 2,
 				     .io_timeout_ms = o.io_timeout_ms ? o.io_timeout_ms : 20000};
 	char err[256];
@@ -444,6 +466,7 @@ struct volume *volume_new(struct options o)
 	assert_non_null(v);
 	v->object.base.ops = o.syncs ? &syncing_ops : &faulty_ops;
 	assert_int_equal(cfs_object_open(&object, &v->object.inner, err), 0);
+	v->object.get_ms = o.get_ms;
 	pthread_mutex_init(&v->object.lock, NULL);
 	assert_int_equal(cfs_cond_init(&v->object.cond), 0);
 	assert_int_equal(cfs_pool_create(o.pool ? o.pool : 64 << 20, &v->pool), 0);

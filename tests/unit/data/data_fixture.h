@@ -27,7 +27,7 @@
 
 #define BLOCK  (64u << 10) /* unless the options say otherwise */
 #define CHUNKS 4
-#define INODES 8
+#define INODES 128
 
 struct list {
 	struct cfs_slice *v;
@@ -48,7 +48,7 @@ struct cfs_meta {
 	_Atomic bool fail_applied; /* ... after they were applied */
 	_Atomic int space_error;
 	_Atomic uint64_t claimed[INODES]; /* and not given back */
-	_Atomic uint64_t reads, commits;
+	_Atomic uint64_t reads, head_reads, commits;
 	void (*applied)(void *arg); /* between a commit and its answer */
 	void *applied_arg;
 	void (*compacting)(void *arg); /* once, when a merged slice is stored and not yet named */
@@ -67,6 +67,8 @@ struct faulty {
 	pthread_cond_t cond;
 	bool closed;	     /* puts wait */
 	size_t closed_bytes; /* ... those of objects of this length; 0: none */
+	_Atomic uint64_t gets;
+	unsigned get_ms;
 	unsigned waiting;
 	bool syncs_closed; /* syncs wait */
 	unsigned fail_syncs;
@@ -87,7 +89,9 @@ struct options {
 	uint32_t block;
 	uint64_t io_timeout_ms, flush_idle_ms, flush_age_ms, put_timeout_ms;
 	unsigned prefetch, downloads;
-	bool syncs; /* what was put is durable after a sync */
+	bool no_readahead;
+	unsigned get_ms; /* how long the object store takes */
+	bool syncs;	 /* what was put is durable after a sync */
 };
 
 struct volume *volume_new(struct options o);

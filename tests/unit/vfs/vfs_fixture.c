@@ -336,6 +336,17 @@ struct cfs_file {
 };
 static struct cfs_file files[FILES];
 
+bool cfs_data_reads_ahead(const struct cfs_data *d)
+{
+	return false;
+}
+
+int cfs_data_read_ahead(struct cfs_data *d, const struct cfs_ctx *ctx, struct cfs_head *heads,
+			size_t n)
+{
+	return 0;
+}
+
 int cfs_data_open(struct cfs_data *d, cfs_ino_t ino, const struct cfs_attr *attr, uint64_t asked_ns,
 		  struct cfs_file **ret)
 {

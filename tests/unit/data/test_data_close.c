@@ -208,8 +208,8 @@ static void a_second_close_waits_for_the_first(void **state)
 	assert_int_equal(close_later(&again, cfs_deadline_in(1)), -EIO);
 	set_closed(&v->object, false);
 	assert_int_equal(close_later(&again, soon()), 1);
-	assert_int_equal(a.err, 0);
 	assert_int_equal(cfs_data_await_closed(v->data, soon()), 0);
+	assert_int_equal(a.err, 0);
 	assert_int_equal(again.err, 0);
 	assert_int_equal(records(v, 1), 2);
 	cfs_file_put(a.f);

@@ -208,13 +208,19 @@ static int setattr_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *a
 	return r;
 }
 
+/* Another client's change may have the same ctime. */
 static int setattr_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
 	const struct setattr *a = arg;
+	const struct cfs_attr *t = &a->attr;
 	struct cfs_attr there;
 	int r = sql_get_node(&m->sql, a->ino, false, &there);
 
-	return r ? r : !cfs_timespec_cmp(there.ctime, a->attr.ctime);
+	if (r)
+		return r;
+	return !cfs_timespec_cmp(there.ctime, t->ctime) && there.flags == t->flags &&
+	       there.mode == t->mode && there.uid == t->uid && there.gid == t->gid &&
+	       !cfs_timespec_cmp(there.atime, t->atime) && !cfs_timespec_cmp(there.mtime, t->mtime);
 }
 
 int mysql_op_setattr(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Preloaded: a machine whose clock is CLOCK_SHIFT seconds ahead. */
+/*
+ * Preloaded: a machine whose clock is CLOCK_SHIFT seconds ahead, or, with CLOCK_STOPPED, stands at
+ * that second.
+ */
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -17,8 +20,11 @@ int clock_gettime(clockid_t clock, struct timespec *ts)
 {
 	int r = (int)syscall(SYS_clock_gettime, clock, ts);
 
-	if (r == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
+	if (r == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) {
+		if (getenv("CLOCK_STOPPED"))
+			*ts = (struct timespec){.tv_sec = atol(getenv("CLOCK_STOPPED"))};
 		ts->tv_sec += shift();
+	}
 	return r;
 }
 

@@ -3,7 +3,6 @@
 
 import collections
 import contextlib
-import re
 import selectors
 import socket
 import threading
@@ -18,11 +17,11 @@ class CountingProxy:
     cut_after(n): after n more turns, and no other is taken until go_on().
     lose(n, answered): the connection of the n-th turn from then on ends before the server gets it, or
     after the server has answered; the client does not see the answer. `lost` says that it was done.
-    only: a pattern; turns whose first packet does not have it are not counted.
+    away: so do all other connections, and no other is taken until go_on().
     """
 
-    def __init__(self, port, delay_s=0.0, only=b""):
-        self.server_port, self.delay_s, self.only = port, delay_s, re.compile(only)
+    def __init__(self, port, delay_s=0.0):
+        self.server_port, self.delay_s = port, delay_s
         self.turns = 0
         self.last = None
         self.losing, self.lost = None, False
@@ -76,13 +75,13 @@ class CountingProxy:
                     if not data:
                         raise OSError
                     if key.fileobj is client:
-                        if heard and self.only.search(data):
+                        if heard:
                             with self.lock:
                                 self.turns += 1
                                 late = self.last is not None and self.turns > self.last
                                 lost = lost or self._loses()
                             if lost and not self.losing[1]:
-                                raise OSError
+                                self._end()
                             if late:
                                 self.refuse = True
                                 self.cut()
@@ -91,7 +90,7 @@ class CountingProxy:
                     else:
                         heard = True
                         if lost:
-                            raise OSError
+                            self._end()
                     held.append((time.monotonic() + self.delay_s, key.data, data))
                 while held and held[0][0] <= time.monotonic():
                     _, to, data = held.popleft()
@@ -113,9 +112,15 @@ class CountingProxy:
         with self.lock:
             self.last = self.turns + turns
 
-    def lose(self, turn, answered):
+    def lose(self, turn, answered, away=False):
         with self.lock:
-            self.losing, self.lost = (self.turns + turn, answered), False
+            self.losing, self.lost = (self.turns + turn, answered, away), False
+
+    def _end(self):
+        if self.losing[2]:
+            self.refuse = True
+            self.cut()
+        raise OSError
 
     def _loses(self):
         if self.lost or not self.losing or self.turns < self.losing[0]:

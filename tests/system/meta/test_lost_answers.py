@@ -10,12 +10,14 @@ import os
 import re
 import struct
 import subprocess
+import threading
+import time
 
 import cachefs_check
 import pytest
 
 import servers
-from cachefs import Volume, tool, wait_until
+from cachefs import Volume, tool, wait_until, wrong_clock
 from countproxy import CountingProxy
 from test_engines import SUITE
 
@@ -382,3 +384,45 @@ def test_each_turn_of_records(ws, engine):
     assert RIGHT in out, out
     assert not wrong, wrong
     assert turn > 20
+
+
+@pytest.mark.module("mysql")
+def test_change_of_another_client_with_the_same_ctime(ws):
+    """A change that the server did not get is made, although another client's has given the file the same ctime meanwhile."""
+    db = servers.mariadb_server().database()
+    ws.cleanups.append(db.drop)
+    proxy = CountingProxy(db.server.port)
+    ws.cleanups.append(proxy.close)
+    v = Volume(ws, url=db.url.replace(":%d" % db.server.port, ":%d" % proxy.port))
+    env = {**wrong_clock(ws, 1), "CLOCK_SHIFT": "0", "CLOCK_STOPPED": str(int(time.time()))}
+    m = v.mount("heartbeat=60,no-bgjob", env=env)
+    m.allow(LOST)
+    other = Volume(ws, format=False, url=db.url).mount("heartbeat=60,no-bgjob", env=env)
+    turn, proxy.lost = 0, True
+    while proxy.lost:
+        turn += 1
+        path = m / ("f%d" % turn)
+        path.touch()
+        inode = path.stat().st_ino
+        proxy.lose(turn, answered=False, away=True)
+        thread = threading.Thread(target=os.chmod, args=(path, 0o600))
+        thread.start()
+        wait_until(lambda: proxy.lost or not thread.is_alive(), 20, "the lost request")
+        if proxy.lost and thread.is_alive():
+            os.chmod(other / path.name, 0o640)
+        proxy.go_on()
+        thread.join(30)
+        assert mode_and_ctime(db, inode) == (0o600, 1000000 * int(env["CLOCK_STOPPED"])), "turn %d" % turn
+    proxy.losing = None
+    proxy.go_on()
+    assert turn > 2
+
+
+def mode_and_ctime(db, inode):
+    c = db.connect()
+    try:
+        with c.cursor() as cur:
+            cur.execute("SELECT mode,ctime FROM jfs_node WHERE inode=%d" % inode)
+            return cur.fetchone()
+    finally:
+        c.close()

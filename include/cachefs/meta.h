@@ -492,11 +492,24 @@ struct cfs_commit {
 	uint32_t indx;
 	struct cfs_slice slice;
 	struct timespec mtime; /* of the last write into the slice */
-	struct cfs_attr attr;  /* result: the attributes afterwards */
+	/*
+	 * An earlier attempt may have been carried out: it is looked for, and made again only if it
+	 * was not. known_length: of the file before that attempt. A failed attempt sets both.
+	 */
+	bool repeated;
+	uint64_t known_length;
+	/*
+	 * Whether the slice's blocks are stored: 1, 0 or a negative errno. A slice that was
+	 * committed, and replaced by other clients since, may have left the metadata; its blocks
+	 * are gone then. NULL: they are stored.
+	 */
+	int (*is_stored)(void *arg, const struct cfs_slice *s, cfs_deadline_t deadline);
+	void *arg;
+	struct cfs_attr attr; /* result: the attributes afterwards */
 };
 /*
  * Appends a record whose blocks are all stored. Quotas and free space are checked here. May compact
- * when the list is very long.
+ * when the list is very long. -ETIMEDOUT, -EIO: it may have been carried out.
  */
 int cfs_meta_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_commit *commit);
 /*

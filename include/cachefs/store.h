@@ -170,6 +170,12 @@ int cfs_store_sync_since(struct cfs_store *s, uint64_t moment, cfs_deadline_t de
 bool cfs_store_has_suspects(struct cfs_store *s);
 bool cfs_store_is_suspect(struct cfs_store *s, uint64_t slice);
 
+/*
+ * Whether a slice of `size` bytes that this mount has stored is still there, in the bucket or
+ * waiting to be uploaded to it: 1, 0 or a negative errno. Asks the bucket for the first block.
+ */
+int cfs_store_has_slice(struct cfs_store *s, uint64_t slice, uint32_t size,
+			cfs_deadline_t deadline);
 /* Removes every block of a slice of `size` bytes, and forgets it in all tiers. */
 int cfs_store_remove_slice(struct cfs_store *s, uint64_t slice, uint32_t size,
 			   cfs_deadline_t deadline);

@@ -82,6 +82,39 @@ int cfs_meta_new_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t *
 	return (int)cfs_call_end(&c, rc);
 }
 
+/* 1: the earlier attempt was carried out; 0: it was not. */
+static int find_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_commit *c,
+		       struct cfs_usage *ret_usage)
+{
+	int stored, rc = m->eng->ops->find_commit(m->eng, ctx, c, false, ret_usage);
+
+	if (rc || !c->slice.id || !c->is_stored)
+		return rc;
+	/* A slice leaves the metadata after its blocks: asked in this order, the answers are sure. */
+	stored = c->is_stored(c->arg, &c->slice, ctx->deadline);
+	if (stored)
+		return stored < 0 ? stored : 0;
+	cfs_info("write was stored and replaced before its answer came: inode=%llu slice=%llu",
+		 (unsigned long long)c->ino, (unsigned long long)c->slice.id);
+	return m->eng->ops->find_commit(m->eng, ctx, c, true, ret_usage);
+}
+
+static int commit_once(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_commit *c,
+		       uint64_t end, unsigned *ret_records, struct cfs_usage *ret_usage)
+{
+	int rc = c->repeated ? find_commit(m, ctx, c, ret_usage) : 0;
+
+	if (rc)
+		return rc < 0 ? rc : 0;
+	rc = cfs_quotas_check_end(m->quotas, ctx, c->ino, end);
+	if (rc)
+		return rc;
+	rc = m->eng->ops->commit_slice(m->eng, ctx, c, ret_records, ret_usage);
+	if (rc == -EINPROGRESS || rc == -ETIMEDOUT || rc == -EIO)
+		c->repeated = true;
+	return rc == -EEXIST ? -EIO : rc;
+}
+
 static int commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_commit *c)
 {
 	const struct cfs_slice *s = &c->slice;
@@ -96,11 +129,12 @@ static int commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_comm
 		return -EINVAL;
 	if (end >= CFS_FILE_MAX)
 		return -EFBIG;
-	rc = cfs_quotas_check_end(m->quotas, ctx, c->ino, end);
-	if (rc)
-		return rc;
 	cfs_quotas_begin(m->quotas);
-	rc = m->eng->ops->commit_slice(m->eng, ctx, c, &records, &usage);
+	do
+		rc = commit_once(m, ctx, c, end, &records, &usage);
+	while (rc == -EINPROGRESS && !cfs_deadline_passed(ctx->deadline));
+	if (rc == -EINPROGRESS)
+		rc = -ETIMEDOUT;
 	cfs_quotas_end_reserved(m->quotas, ctx, c->ino, NULL, rc ? NULL : &usage);
 	if (rc)
 		return rc;

@@ -214,9 +214,20 @@ struct cfs_engine_ops {
 			 struct cfs_slice **ret_recs, ssize_t *ret_n);
 	/* As cfs_meta_read_heads; the results are zeros before. On error they are freed by the core. */
 	int (*read_heads)(CFS_ENG, CFS_CTX, struct cfs_head *heads, size_t n);
-	/* *ret_records: how many records the chunk has afterwards. */
+	/*
+	 * *ret_records: how many records the chunk has afterwards. -EINPROGRESS: the answer of an
+	 * attempt was lost; its outcome is that of find_commit. -EEXIST: the slice's id is in use
+	 * already; with `repeated`, that is -EINPROGRESS, too.
+	 */
 	int (*commit_slice)(CFS_ENG, CFS_CTX, struct cfs_commit *c, unsigned *ret_records,
 			    struct cfs_usage *ret_usage);
+	/*
+	 * The outcome of a commit whose answer was lost. 1: it was carried out; 0: the metadata has
+	 * no trace of it: it was not, or the slice was released since. released: the caller knows
+	 * that it was.
+	 */
+	int (*find_commit)(CFS_ENG, CFS_CTX, struct cfs_commit *c, bool released,
+			   struct cfs_usage *ret_usage);
 	int (*truncate)(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t length, struct cfs_attr *ret,
 			struct cfs_usage *ret_usage);
 	int (*fallocate)(CFS_ENG, CFS_CTX, cfs_ino_t ino, unsigned mode, uint64_t off, uint64_t len,
@@ -420,7 +431,7 @@ extern const struct cfs_engine_ops cfs_engine_sqlite;
 	X(create) X(upgrade) X(get_setting) X(put_setting) X(destroy) X(add_counter) \
 	X(get_counters) X(clock) X(claim_job) X(new_session) X(refresh_session) X(resume_session) \
 	X(clean_session) X(each_session) X(getattr) X(readlink) X(trash_dir) X(each_parent) \
-	X(read_chunk) X(open_file) X(read_heads) X(truncate) X(fallocate) X(copy_range) X(compact_chunk) \
+	X(read_chunk) X(open_file) X(read_heads) X(find_commit) X(truncate) X(fallocate) X(copy_range) X(compact_chunk) \
 	X(end_sustained) X(each_delfile) X(delete_chunk) X(drop_delfile) X(each_dead_slice) X(orphan_slice) \
 	X(drop_slice) X(expire_delayed) X(each_slice) X(getxattr) X(listxattr) X(setxattr) \
 	X(removexattr) X(get_acl) X(put_acl) X(set_acl_id) X(flock) X(setlk) X(getlk) \

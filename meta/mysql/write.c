@@ -31,7 +31,7 @@ static void node_row(const int64_t *row, struct cfs_attr *ret)
 static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
 	struct sql_commit *a = arg;
-	const struct cfs_commit *c = a->req;
+	struct cfs_commit *c = a->req;
 	const struct cfs_slice *s = &c->slice;
 	int64_t end = ((int64_t)c->indx << CFS_CHUNK_BITS) + s->pos + s->len;
 	uint8_t record[CFS_SLICE_BYTES];
@@ -62,7 +62,7 @@ static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 
 static int commit_applied(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
-	return sql_find_commit(&m->sql, arg);
+	return -EINPROGRESS; /* asked by the caller, with find_commit */
 }
 
 int mysql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,

@@ -74,18 +74,10 @@ static int commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 	return 0;
 }
 
-static int find_commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
-{
-	int r = sql_find_commit(c, arg);
-
-	return r > 0 ? 0 : r < 0 ? r : PG_UNUSUAL;
-}
-
 int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,
 		       unsigned *ret_records, struct cfs_usage *ret_usage)
 {
 	struct sql_commit a = {.req = c};
-	bool lost;
 	int r = cfs_rules_record(c->indx, &c->slice);
 
 	if (r)
@@ -93,20 +85,10 @@ int pg_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct c
 	r = PG_UNUSUAL;
 	if (c->slice.id && !cfs_host_changelog(e->host))
 		r = sql_read(sql_db(e), ctx, CFS_META_OP_write, commit, &a);
-	lost = r == PG_UNKNOWN;
-	if (lost)
-		r = sql_read(sql_db(e), ctx, CFS_META_OP_write, find_commit, &a);
-	if (r == PG_UNUSUAL) {
-		r = sql_commit_slice(e, ctx, c, ret_records, ret_usage);
-		if (r != -EEXIST)
-			return r;
-		/* The server was still executing the statement whose answer was lost. */
-		r = lost ? sql_read(sql_db(e), ctx, CFS_META_OP_write, find_commit, &a) : r;
-		if (r == -EEXIST || r == PG_UNUSUAL)
-			return sql_slice_in_use(c);
-	}
+	if (r == PG_UNUSUAL)
+		return sql_op_commit_slice(e, ctx, c, ret_records, ret_usage);
 	if (r < 0)
-		return r;
+		return r; /* PG_UNKNOWN as it is */
 	cfs_optimistic_file_changed(sql_db(e)->optimistic, c->ino, &a.attr);
 	c->attr = a.attr;
 	*ret_records = a.records;

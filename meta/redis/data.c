@@ -167,40 +167,91 @@ int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *attr
 	return 0;
 }
 
-int rds_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,
-			unsigned *ret_records, struct cfs_usage *ret_usage)
+/* q: with the key and token of the request that is sent again, if it is. */
+static int append(struct rds_request *q, const struct cfs_ctx *ctx, struct cfs_commit *c,
+		  unsigned *ret_records, struct cfs_usage *ret_usage)
 {
 	const struct cfs_slice *s = &c->slice;
 	uint64_t end = ((uint64_t)c->indx << CFS_CHUNK_BITS) + s->pos + s->len;
+	uint64_t begun_ms = cfs_now_ms();
 	uint8_t record[CFS_SLICE_BYTES];
-	struct rds *rds = rds_of(e);
-	struct rds_request q;
+	struct rds *rds = q->r;
 	char line[160] = "";
 	redisReply *a;
-	int r = cfs_rules_record(c->indx, s);
+	int r;
 
-	if (r)
-		return r;
 	cfs_slice_encode(s, record);
-	if (cfs_host_changelog(e->host))
+	if (cfs_host_changelog(rds->engine.host))
 		snprintf(line, sizeof(line), "%" PRIu64 ",%u,%u,%" PRIu64 ",%u,%lld,%ld", c->ino,
 			 c->indx, s->pos, s->id, s->len, (long long)c->mtime.tv_sec,
 			 c->mtime.tv_nsec);
-	rds_begin(&q, e);
-	r = rds_script(&q, ctx, CFS_META_OP_write, &rds_commit_slice_lua, &a, "uub8ttss", c->ino,
+	r = rds_script(q, ctx, CFS_META_OP_write, &rds_commit_slice_lua, &a, "uub8ttss", c->ino,
 		       (uint64_t)c->indx, record, sizeof(record), end, c->mtime, ctx->now,
 		       rds_stats(rds), line);
 	if (!r)
-		r = rds_change_reply(e, c->ino, a->element[1], a->element[2], a->element[4],
-				     &c->attr, ret_usage);
-	else if (r == -ETIMEDOUT && s->id)
-		rds_unknown_commit_add(rds, s->id, q.key, q.token);
+		r = rds_change_reply(&rds->engine, c->ino, a->element[1], a->element[2],
+				     a->element[4], &c->attr, ret_usage);
+	else if (r == -ETIMEDOUT && s->id && !q->resent)
+		rds_unknown_commit_add(rds, s->id, begun_ms, q->key, q->token);
 	if (!r) {
 		*ret_records = (unsigned)rds_int(a->element[3]);
 		rds_commit_note(rds, s->id);
 	}
+	return r;
+}
+
+int rds_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,
+			unsigned *ret_records, struct cfs_usage *ret_usage)
+{
+	struct rds_request q;
+	int r = cfs_rules_record(c->indx, &c->slice);
+
+	if (r)
+		return r;
+	rds_begin(&q, e);
+	r = append(&q, ctx, c, ret_records, ret_usage);
 	rds_end(&q);
 	return r;
+}
+
+/* Attributes: those after the commit may be older than those that are cached. */
+static int newest_attr(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c)
+{
+	int r = rds_op_getattr(e, ctx, c->ino, &c->attr);
+
+	return r ? r : 1;
+}
+
+/*
+ * The request is sent again: the server repeats its answer, or carries it out. When the answer is no
+ * longer kept, the list of the chunk is all there is to ask, and the growth is not known.
+ */
+int rds_op_find_commit(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,
+		       bool released, struct cfs_usage *ret_usage)
+{
+	struct cfs_slice *list = NULL;
+	struct rds_request q;
+	unsigned records;
+	ssize_t n, i;
+	int r;
+
+	if (released)
+		return newest_attr(e, ctx, c);
+	rds_begin(&q, e);
+	q.resent = rds_unknown_commit_find(rds_of(e), c->slice.id, q.key, q.token);
+	if (q.resent) {
+		r = append(&q, ctx, c, &records, ret_usage);
+		if (!r)
+			r = newest_attr(e, ctx, c);
+		rds_end(&q);
+		return r;
+	}
+	rds_end(&q);
+	n = rds_op_read_chunk(e, ctx, c->ino, c->indx, &list);
+	for (i = 0; i < n && list[i].id != c->slice.id; i++)
+		;
+	free(list);
+	return n < 0 ? (int)n : i < n ? newest_attr(e, ctx, c) : 0;
 }
 
 /* ---- files of very many chunks ---- */

@@ -17,7 +17,7 @@
  * cannot be looked up by inode. It keeps the entries last added or read; others are found by a scan
  * of the zset.
  */
-enum { DELETIONS = 4096, UNKNOWNS = 256, COMMITS = 4096 };
+enum { DELETIONS = 4096, UNKNOWNS = 1024, COMMITS = 4096 };
 
 struct rds_deletions {
 	pthread_mutex_t lock; /* protects all of it */
@@ -28,7 +28,7 @@ struct rds_deletions {
 	} v[DELETIONS];
 	/* Commits of unknown outcome. */
 	struct {
-		uint64_t slice;
+		uint64_t slice, until_ms; /* its answer is kept that long, if there is one */
 		char key[RDS_KEY_MAX], token[17];
 	} unknowns[UNKNOWNS];
 	unsigned n_unknowns;
@@ -96,7 +96,8 @@ static void deletion_next(struct rds *r, cfs_ino_t ino, uint64_t next)
 	pthread_mutex_unlock(&d->lock);
 }
 
-void rds_unknown_commit_add(struct rds *r, uint64_t slice, const char *key, const char *token)
+void rds_unknown_commit_add(struct rds *r, uint64_t slice, uint64_t begun_ms, const char *key,
+			    const char *token)
 {
 	struct rds_deletions *d = r->deletions;
 	unsigned i;
@@ -104,6 +105,7 @@ void rds_unknown_commit_add(struct rds *r, uint64_t slice, const char *key, cons
 	pthread_mutex_lock(&d->lock);
 	i = d->n_unknowns++ % UNKNOWNS;
 	d->unknowns[i].slice = slice;
+	d->unknowns[i].until_ms = begun_ms + rds_kept_ms(key);
 	snprintf(d->unknowns[i].key, sizeof(d->unknowns[i].key), "%s", key);
 	snprintf(d->unknowns[i].token, sizeof(d->unknowns[i].token), "%s", token);
 	pthread_mutex_unlock(&d->lock);
@@ -129,8 +131,9 @@ static bool commit_find(struct rds *r, uint64_t slice)
 	return found;
 }
 
-static void unknown_commit_find(struct rds *r, uint64_t slice, char key[64], char token[17])
+bool rds_unknown_commit_find(struct rds *r, uint64_t slice, char key[RDS_KEY_MAX], char token[17])
 {
+	uint64_t until_ms = 0;
 	struct rds_deletions *d = r->deletions;
 	unsigned i;
 
@@ -138,11 +141,13 @@ static void unknown_commit_find(struct rds *r, uint64_t slice, char key[64], cha
 	pthread_mutex_lock(&d->lock);
 	for (i = 0; i < UNKNOWNS; i++) {
 		if (d->unknowns[i].slice == slice) {
-			memcpy(key, d->unknowns[i].key, 64);
+			memcpy(key, d->unknowns[i].key, RDS_KEY_MAX);
 			memcpy(token, d->unknowns[i].token, 17);
+			until_ms = d->unknowns[i].until_ms;
 		}
 	}
 	pthread_mutex_unlock(&d->lock);
+	return until_ms > cfs_now_ms();
 }
 
 static uint64_t chunks_of(uint64_t length)
@@ -419,7 +424,7 @@ int rds_op_orphan_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, uint64_
 
 	if (commit_find(rds_of(e), id))
 		return -EBUSY;
-	unknown_commit_find(rds_of(e), id, key, token);
+	rds_unknown_commit_find(rds_of(e), id, key, token);
 	return rds_change(e, ctx, CFS_META_OP_delete, &rds_orphan_slice_lua, "uuss", id,
 			  (uint64_t)size, key, token);
 }
@@ -437,6 +442,7 @@ int rds_op_compact_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_in
 			 const struct cfs_slice *merged, bool trash, cfs_engine_slice_fn dead,
 			 void *arg)
 {
+	uint64_t begun_ms = cfs_now_ms();
 	uint8_t record[CFS_SLICE_BYTES];
 	struct rds_request q;
 	uint8_t *list;
@@ -464,7 +470,7 @@ int rds_op_compact_chunk(struct cfs_engine *e, const struct cfs_ctx *ctx, cfs_in
 		rds_commit_note(rds_of(e), merged->id);
 		rds_each_pair(a->element[1], dead, arg);
 	} else if (r == -ETIMEDOUT) {
-		rds_unknown_commit_add(rds_of(e), merged->id, q.key, q.token);
+		rds_unknown_commit_add(rds_of(e), merged->id, begun_ms, q.key, q.token);
 	}
 	rds_end(&q);
 	free(list);

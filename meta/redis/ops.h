@@ -70,8 +70,11 @@ int rds_deleted_reply(struct rds *r, cfs_ino_t ino, const redisReply *a, uint64_
 		      struct cfs_usage *ret_usage);
 /* Notes a deleted file with its length in `delfiles`. */
 void rds_deletions_add(struct rds *r, cfs_ino_t ino, uint64_t length);
-/* Notes a commit of unknown outcome, by the key and token of its request. */
-void rds_unknown_commit_add(struct rds *r, uint64_t slice, const char *key, const char *token);
+/* Notes a commit of unknown outcome, by the key and token of its request, and when that began. */
+void rds_unknown_commit_add(struct rds *r, uint64_t slice, uint64_t begun_ms, const char *key,
+			    const char *token);
+/* Both are empty when it is not known. Whether the answer is kept yet, if there is one. */
+bool rds_unknown_commit_find(struct rds *r, uint64_t slice, char key[RDS_KEY_MAX], char token[17]);
 /* Looks for the inode in delfiles; -ENOENT. */
 int rds_find_delfile(CFS_ENG, CFS_CTX, cfs_ino_t ino, uint64_t *ret_length);
 void rds_commit_note(struct rds *r, uint64_t slice);

@@ -146,9 +146,12 @@ struct rds_request {
 	const struct rds_script *script;
 	unsigned n_words;
 	char key[RDS_KEY_MAX], token[17]; /* key of its stored answer */
+	bool resent;			  /* both are those of an earlier request */
 	char small[1024];
 };
 
+/* How long the server keeps an answer under that key, at least. */
+uint64_t rds_kept_ms(const char *key);
 void rds_begin(struct rds_request *q, struct cfs_engine *e);
 void rds_end(struct rds_request *q);
 /* Ready for other commands. */

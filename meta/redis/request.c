@@ -34,10 +34,18 @@ static uint64_t kept_ms(cfs_deadline_t deadline)
 	const uint64_t most = (uint64_t)1 << 40; /* no deadline: 34 years */
 	uint64_t left = CFS_MIN(cfs_deadline_left_ms(deadline), most), hold = HOLD_MS;
 
-	/* In steps, so that requests of one kind share a key. */
-	while (hold < left + LATE_MS)
+	/*
+	 * In steps, so that requests of one kind share a key. Twice: the data layer repeats a commit
+	 * for that long again.
+	 */
+	while (hold < 2 * left + LATE_MS)
 		hold *= 2;
 	return KEY_MS + hold;
+}
+
+uint64_t rds_kept_ms(const char *key)
+{
+	return strtoull(strrchr(key, ':') + 1, NULL, 10) - LATE_MS;
 }
 
 /* ---- building ---- */
@@ -51,6 +59,7 @@ void rds_begin(struct rds_request *q, struct cfs_engine *e)
 	q->reply = NULL;
 	q->failed = false;
 	q->script = NULL;
+	q->resent = false;
 }
 
 static void free_replies(struct rds_request *q)
@@ -439,10 +448,13 @@ static void put_write_words(struct rds_request *q, const struct cfs_ctx *ctx)
 	struct cfs_engine_host *host = q->r->engine.host;
 	char line[128] = "";
 
-	snprintf(q->key, sizeof(q->key),
-		 "zcachefs:done:%016" PRIx64 ":%" PRIu64 ":%" PRIu64 ":%" PRIu64, q->r->client,
-		 slot(), cfs_now_ms() / KEY_MS, kept_ms(ctx->deadline));
-	snprintf(q->token, sizeof(q->token), "%016" PRIx64, atomic_fetch_add(&q->r->last_token, 1));
+	if (!q->resent) {
+		snprintf(q->key, sizeof(q->key),
+			 "zcachefs:done:%016" PRIx64 ":%" PRIu64 ":%" PRIu64 ":%" PRIu64,
+			 q->r->client, slot(), cfs_now_ms() / KEY_MS, kept_ms(ctx->deadline));
+		snprintf(q->token, sizeof(q->token), "%016" PRIx64,
+			 atomic_fetch_add(&q->r->last_token, 1));
+	}
 	rds_words(q, "ss", q->key, q->token);
 	if (q->script->bare)
 		return;

@@ -206,9 +206,7 @@ struct change {
 	struct cfs_usage usage;
 
 	/* commit_slice */
-	uint32_t indx;
-	const struct cfs_slice *slice;
-	struct timespec mtime;
+	struct cfs_commit *commit;
 	unsigned records;
 
 	/* truncate, fallocate */
@@ -244,19 +242,21 @@ int sql_finish_change(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *
 
 static int append_slice(struct sql_conn *c, const struct change *a)
 {
-	bool expected = (uint64_t)a->indx << CFS_CHUNK_BITS < a->attr.length;
+	const struct cfs_slice *s = &a->commit->slice;
+	uint32_t indx = a->commit->indx;
+	bool expected = (uint64_t)indx << CFS_CHUNK_BITS < a->attr.length;
 	uint8_t record[CFS_SLICE_BYTES];
 	int r = 0;
 
-	cfs_slice_encode(a->slice, record);
+	cfs_slice_encode(s, record);
 	if (expected)
 		r = sql_exec(c, SQL_append_known, "bii", record, sizeof(record), a->ino,
-			     (int64_t)a->indx);
+			     (int64_t)indx);
 	if (r == 0)
-		r = sql_append_records(c, a->ino, a->indx, record, sizeof(record));
-	if (r < 0 || !a->slice->id)
+		r = sql_append_records(c, a->ino, indx, record, sizeof(record));
+	if (r < 0 || !s->id)
 		return r;
-	return sql_exec(c, SQL_put_ref, "iii", a->slice->id, (int64_t)a->slice->size, (int64_t)1);
+	return sql_exec(c, SQL_put_ref, "iii", s->id, (int64_t)s->size, (int64_t)1);
 }
 
 static int count_records(struct sql_conn *c, cfs_ino_t ino, uint32_t indx, unsigned *ret)
@@ -277,41 +277,69 @@ int sql_prepare_commit(struct sql_conn *c, struct sql_commit *a)
 
 	if (!cfs_optimistic_file_attr(c->db->optimistic, a->req->ino, &attr))
 		r = sql_get_node(c, a->req->ino, false, &attr);
-	a->known_length = attr.length;
+	a->req->known_length = attr.length;
 	return r == -ENOENT ? 0 : r;
 }
 
-int sql_find_commit(struct sql_conn *c, struct sql_commit *a)
-{
-	const struct cfs_slice *s = &a->req->slice;
-	uint64_t end = ((uint64_t)a->req->indx << CFS_CHUNK_BITS) + s->pos + s->len;
-	struct cfs_attr then;
-	int r = s->id ? sql_row(c, SQL_get_refs, "i", s->id) : 0;
+struct find {
+	struct cfs_commit *commit;
+	bool released;
+	struct cfs_usage usage;
+};
 
-	sql_done(c, SQL_get_refs);
+/*
+ * The row of its reference is written with the commit, and removed after the slice's blocks.
+ */
+static int find_commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
+{
+	struct find *a = arg;
+	struct cfs_commit *req = a->commit;
+	const struct cfs_slice *s = &req->slice;
+	uint64_t end = ((uint64_t)req->indx << CFS_CHUNK_BITS) + s->pos + s->len;
+	struct cfs_attr then;
+	int r = a->released;
+
+	if (!r && s->id) {
+		r = sql_row(c, SQL_get_refs, "i", s->id);
+		if (r > 0)
+			r = sql_int(c, SQL_get_refs, 1) == s->size;
+		sql_done(c, SQL_get_refs);
+	}
 	if (r <= 0)
 		return r;
-	r = sql_get_node(c, a->req->ino, false, &a->attr);
-	if (!r)
-		r = count_records(c, a->req->ino, a->req->indx, &a->records);
+	r = sql_get_node(c, req->ino, false, &req->attr);
 	if (r < 0)
 		return r;
 	/* Later changes of the length count themselves. */
-	then = a->attr;
-	then.length = CFS_MAX(end, a->known_length);
+	then = req->attr;
+	then.length = CFS_MAX(end, req->known_length);
 	a->usage = (struct cfs_usage){0};
-	r = sql_usage_length(c, a->req->ino, &then, a->known_length, &a->usage);
+	r = sql_usage_length(c, req->ino, &then, req->known_length, &a->usage);
 	return r < 0 ? r : 1;
+}
+
+int sql_op_find_commit(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,
+		       bool released, struct cfs_usage *ret_usage)
+{
+	struct find a = {.commit = c, .released = released};
+	int r = sql_read(sql_db(e), ctx, CFS_META_OP_write, find_commit, &a);
+
+	if (r > 0)
+		*ret_usage = a.usage;
+	return r;
 }
 
 static int commit_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct change *a = arg;
-	const struct cfs_slice *s = a->slice;
-	uint64_t end = ((uint64_t)a->indx << CFS_CHUNK_BITS) + s->pos + s->len;
+	struct cfs_commit *req = a->commit;
+	const struct cfs_slice *s = &req->slice;
+	uint64_t end = ((uint64_t)req->indx << CFS_CHUNK_BITS) + s->pos + s->len;
 	uint64_t old_length;
 	int r;
 
+	if (sql_is_repeated(c))
+		return -EINPROGRESS;
 	a->usage = (struct cfs_usage){0};
 	r = sql_get_node(c, a->ino, true, &a->attr);
 	if (r < 0)
@@ -321,26 +349,28 @@ static int commit_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 	r = append_slice(c, a);
 	if (r < 0)
 		return r;
-	old_length = a->attr.length;
+	old_length = req->known_length = a->attr.length;
 	if (end > old_length)
 		a->attr.length = end;
-	a->attr.mtime = a->mtime;
+	a->attr.mtime = req->mtime;
 	a->attr.ctime = ctx->now;
 	r = sql_finish_change(c, a->ino, &a->attr, old_length, &a->usage);
 	if (r >= 0)
-		r = count_records(c, a->ino, a->indx, &a->records);
+		r = count_records(c, a->ino, req->indx, &a->records);
 	if (r < 0 || !cfs_host_changelog(sql_host(c)))
 		return r;
 	return sql_log(c, ctx, "WRITE(%" PRIu64 ",%u,%u,%" PRIu64 ",%u,%" PRId64 ",%ld):%u", a->ino,
-		       a->indx, s->pos, s->id, s->len, (int64_t)a->mtime.tv_sec, a->mtime.tv_nsec,
-		       a->records);
+		       req->indx, s->pos, s->id, s->len, (int64_t)req->mtime.tv_sec,
+		       req->mtime.tv_nsec, a->records);
 }
 
 int sql_slice_in_use(const struct cfs_commit *c)
 {
+	if (c->repeated)
+		return -EINPROGRESS;
 	cfs_err("slice id is in use already, write refused: slice=%" PRIu64 " inode=%" PRIu64,
 		c->slice.id, c->ino);
-	return -EIO;
+	return -EEXIST;
 }
 
 int sql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,
@@ -354,7 +384,7 @@ int sql_op_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct 
 int sql_commit_slice(struct cfs_engine *e, const struct cfs_ctx *ctx, struct cfs_commit *c,
 		     unsigned *ret_records, struct cfs_usage *ret_usage)
 {
-	struct change a = {.ino = c->ino, .indx = c->indx, .slice = &c->slice, .mtime = c->mtime};
+	struct change a = {.ino = c->ino, .commit = c};
 	struct cfs_optimistic *cache = sql_db(e)->optimistic;
 	int r = cfs_rules_record(c->indx, &c->slice);
 

@@ -23,7 +23,10 @@ DECLARE(sync)
  */
 int sql_commit_slice(CFS_ENG, CFS_CTX, struct cfs_commit *c, unsigned *ret_records,
 		     struct cfs_usage *ret_usage);
-/* Logs that the slice is in use already. Returns -EIO. */
+/*
+ * The slice exists already. -EINPROGRESS: by an earlier attempt; else logs that it is in use, and
+ * returns -EEXIST.
+ */
 int sql_slice_in_use(const struct cfs_commit *c);
 /* Adds to a counter that may not exist. */
 int sql_add_counter(struct sql_conn *c, const char *name, int64_t n, int64_t *ret_old);
@@ -90,20 +93,14 @@ int sql_finish_change(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *
 		      uint64_t old_length, struct cfs_usage *usage);
 /* The commit of a slice by an engine's own statement. */
 struct sql_commit {
-	const struct cfs_commit *req;
-	uint64_t known_length; /* before it, as this mount knew it */
+	struct cfs_commit *req;
 	/* result */
 	struct cfs_attr attr;
 	unsigned records;
 	struct cfs_usage usage;
 };
-/* Fills known_length, from the cache if it can. Called before the statement. */
+/* Fills req->known_length, from the cache if it can. Called before the statement. */
 int sql_prepare_commit(struct sql_conn *c, struct sql_commit *a);
-/*
- * Whether a commit whose answer was lost has taken effect: then its slice has a reference. 1, with
- * attr, records and usage; 0: it has not.
- */
-int sql_find_commit(struct sql_conn *c, struct sql_commit *a);
 /* Appends encoded records to a chunk, created when absent. */
 int sql_append_records(struct sql_conn *c, cfs_ino_t ino, uint32_t indx, const void *records,
 		       size_t bytes);

@@ -136,7 +136,10 @@ struct cfs_chunk {
 	struct cfs_view view;
 	struct cfs_wslice_list pending; /* oldest first; commits go in this order */
 	unsigned n_open;
-	unsigned attempt; /* failed tries to commit the first slice */
+	/* Of the first slice: failed tries to commit it, and what they left in struct cfs_commit. */
+	unsigned attempt;
+	bool repeated;
+	uint64_t known_length;
 	cfs_deadline_t give_up;
 	struct cfs_job job;
 };

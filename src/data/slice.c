@@ -17,6 +17,8 @@
 
 #define BACKOFF_BASE_MS 50
 #define BACKOFF_MAX_MS	2000
+/* `cachefs gc` leaves younger objects alone, unless it is told to do otherwise; half of it. */
+#define GC_AGE_MS ((uint64_t)1800 * 1000)
 /* Part of the pool that blocks past their deadline may hold. */
 #define KEEP_PARTS 2
 
@@ -497,35 +499,37 @@ static bool worth_retry(int err)
 	}
 }
 
-/* A commit whose outcome is unknown must not be made twice. */
-static int find_record(struct cfs_chunk *c, const struct cfs_ctx *ctx, uint64_t id)
+/*
+ * Blocks that are gone say that the slice was committed, except when `cachefs gc` may have removed
+ * them, as those of no file.
+ */
+static int is_stored(void *arg, const struct cfs_slice *rec, cfs_deadline_t deadline)
 {
-	struct cfs_slice *recs = NULL;
-	ssize_t n, i;
+	const struct cfs_wslice *s = arg;
+	int r = cfs_store_has_slice(s->file->data->conf.store, rec->id, rec->size, deadline);
 
-	n = cfs_meta_read_chunk(c->file->data->conf.meta, ctx, c->file->node.key, c->indx, &recs);
-	if (n < 0)
-		return (int)n;
-	for (i = 0; i < n && recs[i].id != id; i++)
-		;
-	free(recs);
-	return i < n;
+	if (r || cfs_now_ms() - s->born_ms < GC_AGE_MS)
+		return r;
+	cfs_err("blocks of a write that may not have been stored are gone: inode=%llu slice=%llu",
+		(unsigned long long)s->file->node.key, (unsigned long long)rec->id);
+	return -EIO;
 }
 
-static int commit_record(struct cfs_chunk *c, struct cfs_commit *rec, cfs_deadline_t deadline)
+static int commit_record(struct cfs_wslice *s, struct cfs_commit *commit, cfs_deadline_t deadline)
 {
-	struct cfs_data *d = c->file->data;
+	struct cfs_chunk *c = s->chunk;
 	struct cfs_ctx ctx = cfs_ctx_internal(0);
-	int r = 0;
+	int r;
 
 	ctx.deadline = deadline;
-	if (c->attempt)
-		r = find_record(c, &ctx, rec->slice.id);
-	if (r < 0)
-		return r;
-	if (r > 0)
-		return cfs_meta_getattr(d->conf.meta, &ctx, rec->ino, &rec->attr);
-	return cfs_meta_commit(d->conf.meta, &ctx, rec);
+	commit->repeated = c->repeated;
+	commit->known_length = c->known_length;
+	commit->is_stored = is_stored;
+	commit->arg = s;
+	r = cfs_meta_commit(c->file->data->conf.meta, &ctx, commit);
+	c->repeated = commit->repeated;
+	c->known_length = commit->known_length;
+	return r;
 }
 
 static bool covers_stored(const struct cfs_wslice *s)
@@ -584,7 +588,7 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 			if (suspect)
 				err = -EIO;
 			if (!err)
-				err = commit_record(c, &commit, deadline);
+				err = commit_record(s, &commit, deadline);
 			cfs_activity_wait_end();
 			if (err && !suspect && worth_retry(err)) {
 				if (!c->attempt++)
@@ -618,11 +622,16 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 		}
 		pthread_mutex_lock(&f->lock);
 		c->attempt = 0;
+		c->repeated = false;
 		if (err) {
 			drop_slice(s, err);
 			continue;
 		}
-		cfs_chunk_append(c, &rec);
+		/* Other clients may have changed the list between the commit and its answer. */
+		if (commit.repeated)
+			cfs_chunk_drop(c);
+		else
+			cfs_chunk_append(c, &rec);
 		slice_free(s);
 		cfs_file_changed(f, &commit.attr);
 		atomic_fetch_add(&d->commits, 1);

@@ -109,6 +109,8 @@ struct stage_ops {
 	/* 0: the block is durable on disk; else it must be uploaded at once. */
 	int (*put)(struct cfs_stage *st, const struct cfs_block *b, const struct cfs_segs *data,
 		   cfs_deadline_t deadline);
+	/* Whether the block waits to be uploaded. */
+	bool (*has)(struct cfs_stage *st, const struct cfs_block *b);
 	/* The block was removed: it will not be uploaded. */
 	void (*drop)(struct cfs_stage *st, const struct cfs_block *b);
 	/* As cfs_store_set_parallel(). */

@@ -255,6 +255,20 @@ static struct cfs_block block_of_slice(const struct cfs_store *s, uint64_t slice
 	};
 }
 
+int cfs_store_has_slice(struct cfs_store *s, uint64_t slice, uint32_t size, cfs_deadline_t deadline)
+{
+	const struct cfs_block b = block_of_slice(s, slice, size, 0);
+	struct cfs_object_info info;
+	char key[CFS_BLOCK_KEY_MAX];
+	int r;
+
+	if (s->stage && s->stage_ops->has(s->stage, &b))
+		return 1;
+	cfs_store_block_key(s, &b, key);
+	r = s->object->ops->head(s->object, key, &info, deadline);
+	return r == -ENOENT ? 0 : r < 0 ? r : 1;
+}
+
 static int remove_objects(struct cfs_store *s, const struct cfs_block *blocks, uint32_t n,
 			  cfs_deadline_t deadline)
 {

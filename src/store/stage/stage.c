@@ -264,6 +264,16 @@ static struct cache_dir *staged_dir(void *stage, const struct cfs_block *b)
 	return dir;
 }
 
+static bool has(struct cfs_stage *st, const struct cfs_block *b)
+{
+	bool found;
+
+	pthread_mutex_lock(&st->lock);
+	found = find(st, b) != NULL;
+	pthread_mutex_unlock(&st->lock);
+	return found;
+}
+
 static void drop(struct cfs_stage *st, const struct cfs_block *b)
 {
 	struct cache_dir *dir = NULL;
@@ -517,6 +527,7 @@ static void set_max_uploads(struct cfs_stage *st, unsigned max)
 
 static const struct stage_ops ops = {
 	.put = put,
+	.has = has,
 	.drop = drop,
 	.set_max_uploads = set_max_uploads,
 	.stop = stop,

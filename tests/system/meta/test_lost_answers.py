@@ -426,3 +426,86 @@ def mode_and_ctime(db, inode):
             return cur.fetchone()
     finally:
         c.close()
+
+
+@pytest.fixture(params=[pytest.param(e, marks=pytest.mark.module(e)) for e in [*ENGINES, "redis"]])
+def cut_off(request, ws):
+    """The same, of each engine, without a quota."""
+    db = {**ENGINES, "redis": servers.redis_server}[request.param]().database()
+    ws.cleanups.append(db.drop)
+    proxy = CountingProxy(db.server.port)
+    ws.cleanups.append(proxy.close)
+    v = Volume(ws, url=db.url.replace(":%d" % db.server.port, ":%d" % proxy.port))
+    v.direct = db
+    return v, proxy
+
+
+@pytest.mark.deadline(300)
+@pytest.mark.parametrize("late", [False, True], ids=["in its try", "by the next try"])
+@pytest.mark.parametrize("trash", [0, 1])
+def test_commit_is_compacted_before_its_answer_comes(cut_off, trash, late):
+    """Another client merges the record whose answer was lost, and removes its objects. The network comes
+    back within the try of the commit, or is asked by the next one."""
+    v, proxy = cut_off
+    v.ws.run("cachefs", "config", v.direct.url, "--trash-days", trash, "--force", check=True)
+    io_timeout_s = 3 if late else 60
+    m = v.mount("heartbeat=60,no-bgjob,io-timeout=%d" % io_timeout_s)
+    m.allow(LOST + r"|cannot write usage|away for too long|metadata (server|engine)")
+    there = Volume(v.ws, format=False, url=v.direct.url)
+    other = there.mount("heartbeat=60,no-bgjob")
+    committed = turn = 0
+    while not committed:
+        turn, before = turn + 1, blocks(v)
+        assert turn < 20
+        name, content = "f%d" % turn, os.urandom(3 * 4096)
+        # Started before: a child that closes the file would wait for its bytes.
+        compacts = ["sh", "-c", 'read go && exec "$0" compact "$1"', tool("cachefs"), str(other / name)]
+        compacting = subprocess.Popen(compacts, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        with open(m / name, "wb", 0) as f:
+            for part in 0, 1:
+                os.pwrite(f.fileno(), content[4096 * part : 4096 * (part + 1)], 4096 * part)
+                os.fsync(f.fileno())
+            os.pwrite(f.fileno(), content[8192:], 8192)
+            proxy.lose(turn, True, away=True)
+            begun = time.monotonic()
+            synced = threading.Thread(target=answer, args=(os.fsync, f.fileno()))
+            synced.start()
+            wait_until(lambda: proxy.lost or not synced.is_alive(), 20, "the lost answer")
+            assert proxy.lost, "no commit among the %d turns" % turn
+            committed = (other / name).stat().st_size == len(content)
+            if committed:
+                compacting.communicate(b"\n", 60)
+                assert compacting.returncode == 0
+                if not trash:
+                    wait_until(lambda: blocks(v) == before + 1, 20, "the end of the merged objects")
+            if late:  # the try of the commit is over
+                wait_until(lambda: time.monotonic() > begun + 1.3 * io_timeout_s, 20, "the end of the try")
+            proxy.go_on()
+            synced.join(60)
+            if late:  # too late for the first
+                RESULTS.clear()
+                answer(os.fsync, f.fileno())
+        if not committed:
+            compacting.communicate(timeout=60)
+        assert RESULTS.pop() is None, m.log()
+    proxy.losing = None
+    for mount in m, other, there.mount("heartbeat=60,no-bgjob"):
+        assert (mount / name).read_bytes() == content
+    m.umount()
+    other.umount()
+    assert not findings(v)
+
+
+RESULTS = []
+
+
+def answer(fn, *args):
+    """RESULTS gets the error, or None."""
+    try:
+        RESULTS.append(fn(*args))
+    except OSError as e:
+        RESULTS.append(e)
+
+
+def blocks(v):
+    return sum(p.is_file() for p in (v.bucket / v.name / "chunks").rglob("*"))

@@ -119,8 +119,20 @@ int cfs_meta_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_co
 	struct cfs_attr *a = &m->attr[c->ino];
 	bool fail = false;
 
+	if (c->repeated) {
+		int r = cfs_meta_getattr(m, ctx, c->ino, &c->attr);
+
+		pthread_mutex_lock(&m->lock);
+		r = r ? r : referenced(m, s->id);
+		pthread_mutex_unlock(&m->lock);
+		if (!r)
+			r = !c->is_stored(c->arg, s, ctx->deadline);
+		if (r)
+			return 0;
+	}
 	if (atomic_load(&m->fail_commits) > 0)
 		fail = atomic_fetch_sub(&m->fail_commits, 1) > 0;
+	c->repeated = c->repeated || fail;
 	if (fail && !m->fail_applied)
 		return m->fail_error;
 	pthread_mutex_lock(&m->lock);
@@ -331,6 +343,14 @@ static int faulty_del(struct cfs_object_store *o, const char *key, cfs_deadline_
 	return f->inner->ops->del(f->inner, key, deadline);
 }
 
+static int faulty_head(struct cfs_object_store *o, const char *key, struct cfs_object_info *ret,
+		       cfs_deadline_t deadline)
+{
+	struct faulty *f = (struct faulty *)o;
+
+	return f->inner->ops->head(f->inner, key, ret, deadline);
+}
+
 static int faulty_sync(struct cfs_object_store *o, cfs_deadline_t deadline)
 {
 	struct faulty *f = (struct faulty *)o;
@@ -352,6 +372,7 @@ static const struct cfs_object_ops faulty_ops = {
 	.get = faulty_get,
 	.put = faulty_put,
 	.del = faulty_del,
+	.head = faulty_head,
 };
 
 static const struct cfs_object_ops syncing_ops = {
@@ -359,6 +380,7 @@ static const struct cfs_object_ops syncing_ops = {
 	.get = faulty_get,
 	.put = faulty_put,
 	.del = faulty_del,
+	.head = faulty_head,
 	.sync = faulty_sync,
 };
 

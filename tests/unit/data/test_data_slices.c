@@ -251,6 +251,53 @@ static void compaction_during_commit(void **state)
 	assert_int_equal(volume_free(v), 0);
 }
 
+/* Another client replaces the record that was committed last, and removes its object. */
+static void replace_elsewhere(void *arg)
+{
+	struct volume *v = arg;
+	struct list *l = &v->meta.chunk[1][0];
+	struct cfs_slice was, merged;
+
+	v->meta.applied = NULL;
+	assert_int_equal(l->n, 2);
+	was = l->v[1];
+	merged = l->v[0];
+	merged.pos = was.pos; /* its bytes lie where the new ones were */
+	pthread_mutex_lock(&v->meta.lock);
+	l->v[0] = merged;
+	l->n = 1;
+	pthread_mutex_unlock(&v->meta.lock);
+	assert_int_equal(cfs_store_remove_slice(v->store, was.id, was.size, cfs_deadline_in(10000)),
+			 0);
+}
+
+/*
+ * A commit whose record another client has compacted away before its outcome is asked for was
+ * carried out: a second record would name a slice that is deleted.
+ */
+static void replaced_before_its_answer(void **state)
+{
+	struct volume *v = volume_new((struct options){0});
+	struct cfs_file *f = open_file(v, 1);
+	char buf[4];
+
+	assert_int_equal(write_at(f, 0, "aaaa", 4), 0);
+	assert_int_equal(flush(f), 0);
+	assert_int_equal(write_at(f, 4, "bbbb", 4), 0);
+	v->meta.fail_error = -ETIMEDOUT;
+	v->meta.fail_applied = true;
+	v->meta.fail_commits = 1;
+	v->meta.applied = replace_elsewhere;
+	v->meta.applied_arg = v;
+	assert_int_equal(flush(f), 0);
+	assert_int_equal(v->meta.commits, 2);
+	assert_int_equal(v->meta.chunk[1][0].n, 1);
+	assert_int_equal(read_at(f, 4, buf, 4), 4);
+	assert_memory_equal(buf, "aaaa", 4); /* the list that the other client made */
+	cfs_file_put(f);
+	assert_int_equal(volume_free(v), 0);
+}
+
 static void write_and_ask(void *arg)
 {
 	struct volume *v = arg;
@@ -518,6 +565,7 @@ int main(void)
 		cmocka_unit_test(list_of_an_open_before_compaction),
 		cmocka_unit_test(read_during_commit),
 		cmocka_unit_test(compaction_during_commit),
+		cmocka_unit_test(replaced_before_its_answer),
 		cmocka_unit_test(compaction_asked_for_during_one),
 		cmocka_unit_test(old_attributes),
 		cmocka_unit_test(answers_in_another_order),

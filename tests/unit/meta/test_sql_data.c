@@ -550,7 +550,7 @@ static void test_slice_id_in_use(void **state)
 	unsigned records;
 
 	put_slice(f, ino, 0, 5, 100);
-	assert_int_equal(commit_slice(f, ino, 0, &s, &attr, &records, &usage), -EIO);
+	assert_int_equal(commit_slice(f, ino, 0, &s, &attr, &records, &usage), -EEXIST);
 	assert_int_equal(fixture_attr(f, ino).length, 100);
 }
 

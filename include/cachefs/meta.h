@@ -486,12 +486,20 @@ int cfs_meta_read_heads(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cf
 			size_t n);
 /* Allocates slice ids from a local batch; one round trip per 4096 ids. */
 int cfs_meta_new_slice(struct cfs_meta *m, const struct cfs_ctx *ctx, uint64_t *ret_id);
+/* Attributes to be stored with data. set: which, of CFS_SET_MODE, UID, GID and ATIME. */
+struct cfs_attr_change {
+	uint32_t set;
+	uint16_t mode;
+	uint32_t uid, gid;
+	struct timespec atime;
+};
 /* A record to append to a chunk's list, and what travels with it in one atomic operation. */
 struct cfs_commit {
 	cfs_ino_t ino;
 	uint32_t indx;
 	struct cfs_slice slice;
-	struct timespec mtime; /* of the last write into the slice */
+	struct timespec mtime;		     /* of the last write into the slice, or set after it */
+	const struct cfs_attr_change *attrs; /* NULL: none */
 	/*
 	 * An earlier attempt may have been carried out: it is looked for, and made again only if it
 	 * was not. known_length: of the file before that attempt. A failed attempt sets both.
@@ -508,10 +516,19 @@ struct cfs_commit {
 	struct cfs_attr attr; /* result: the attributes afterwards */
 };
 /*
- * Appends a record whose blocks are all stored. Quotas and free space are checked here. May compact
- * when the list is very long. -ETIMEDOUT, -EIO: it may have been carried out.
+ * Appends a record whose blocks are all stored. Quotas and free space are checked here; whether the
+ * attributes may be changed was checked by cfs_meta_keep_setattr(). May compact when the list is very
+ * long. -ETIMEDOUT, -EIO: it may have been carried out.
  */
 int cfs_meta_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_commit *commit);
+/*
+ * A setattr whose result is to be stored by a later commit of the file's data. Checks it as
+ * cfs_meta_setattr() does, but by *attr, the attributes as this mount shows them, and makes these the
+ * result. -EAGAIN: the database has a say (ACL, flags, trash, usage of owners, the change log,
+ * permissions that cachefs checks itself), or it is not of mode, owner and times. No round trip.
+ */
+int cfs_meta_keep_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, uint32_t set,
+			  const struct cfs_attr *in, struct cfs_attr *attr);
 /*
  * Whether growing the file from old_length to new_length fits volume and directory quotas: 0,
  * -ENOSPC or -EDQUOT. No round trip. For checks before data is buffered.

@@ -202,6 +202,30 @@ int cfs_meta_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 	return (int)CFS_CALL(c, m, CFS_META_OP_setattr, ctx, setattr(m, c.ctx, ino, set, in, ret));
 }
 
+int cfs_meta_keep_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, uint32_t set,
+			  const struct cfs_attr *in, struct cfs_attr *attr)
+{
+	const uint32_t owner = CFS_SET_UID | CFS_SET_GID;
+	const uint32_t kept = owner | CFS_SET_MODE | CFS_SET_ATIME | CFS_SET_ATIME_NOW |
+			      CFS_SET_MTIME | CFS_SET_MTIME_NOW;
+	int rc;
+
+	if (!(set & kept) || (set & ~(kept | CFS_SET_KILL_SUID)) || ctx->check ||
+	    m->conf.squash_checks || m->conf.read_only || cfs_host_changelog(&m->host))
+		return -EAGAIN;
+	if (attr->type != CFS_TYPE_FILE || attr->access_acl || attr->flags ||
+	    cfs_ino_is_trash(attr->parent))
+		return -EAGAIN;
+	/* The usage of owners moves in the transaction; some databases refuse large numbers. */
+	if ((set & owner) && cfs_quotas_on_owners(m->quotas))
+		return -EAGAIN;
+	if (((set & CFS_SET_UID) && in->uid > INT32_MAX) ||
+	    ((set & CFS_SET_GID) && in->gid > INT32_MAX))
+		return -EAGAIN;
+	rc = cfs_rules_setattr(ctx, set, in, attr);
+	return rc < 0 ? rc : 0;
+}
+
 /* ---- making ---- */
 
 static int check_name(struct cfs_meta *m, const char *name, size_t len)

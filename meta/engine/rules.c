@@ -244,6 +244,20 @@ int cfs_rules_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct cfs_
 	return 1;
 }
 
+void cfs_rules_apply(const struct cfs_attr_change *change, struct cfs_attr *attr)
+{
+	uint32_t set = change ? change->set : 0;
+
+	if (set & CFS_SET_MODE)
+		attr->mode = change->mode;
+	if (set & CFS_SET_UID)
+		attr->uid = change->uid;
+	if (set & CFS_SET_GID)
+		attr->gid = change->gid;
+	if (set & CFS_SET_ATIME)
+		attr->atime = change->atime;
+}
+
 int cfs_rules_write(const struct cfs_ctx *ctx, const struct cfs_attr *attr, bool append)
 {
 	(void)ctx;

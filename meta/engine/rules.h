@@ -32,6 +32,8 @@ struct cfs_attr cfs_rules_directory(const struct cfs_ctx *ctx, uint16_t mode, cf
  */
 int cfs_rules_setattr(const struct cfs_ctx *ctx, uint32_t set, const struct cfs_attr *in,
 		      struct cfs_attr *attr);
+/* Applies what travels with a commit (may be NULL). The ACL is as after cfs_rules_setattr(). */
+void cfs_rules_apply(const struct cfs_attr_change *change, struct cfs_attr *attr);
 /*
  * The time that a setattr asks for. Seconds below zero stand for the current time, in the kernel's
  * unsigned encoding (volume-format section 5).

@@ -58,6 +58,16 @@
 								   "WHERE inode=p_ino; "           \
 								   "DELETE FROM {dir_quota} "      \
 								   "WHERE inode=p_ino; " END_WHEN
+/* The rest of a commit, from the condition on the file's row. */
+#define WRITTEN_IF(condition)                                                                      \
+	"WHERE inode=p_ino AND type=1 AND (length>=p_end OR COALESCE(parent,0)<>0)" condition      \
+	"; " MUST "INSERT INTO {chunk}(inode,indx,slices) VALUES(p_ino,p_indx,?) "                 \
+	"ON DUPLICATE KEY UPDATE slices=slices||VALUES(slices); " WHEN(                            \
+		"p_id") "INSERT INTO {chunk_ref}(chunkid,size,refs) VALUES(p_id,?,1); " END_WHEN   \
+		READ("{NODE},LENGTH(c.slices)", NODE_VARIABLES ",p_list",                          \
+		     "{node} n JOIN {chunk} c ON c.inode=n.inode AND c.indx=p_indx WHERE "         \
+		     "n.inode=p_ino",                                                              \
+		     "1") COMMIT_WRITTEN
 #endif
 
 /* clang-format off */
@@ -102,13 +112,18 @@ BATCH(write,
 	PARAM("p_end") DECLARE_WRITTEN CHANGE
 	READ("length", "p_old", "{node} WHERE inode=p_ino FOR UPDATE", "0")
 	"UPDATE {node} SET length=GREATEST(length,p_end),mtime=?,mtimensec=?,ctime=?,ctimensec=? "
-	"WHERE inode=p_ino AND type=1 AND (length>=p_end OR COALESCE(parent,0)<>0); " MUST
-	"INSERT INTO {chunk}(inode,indx,slices) VALUES(p_ino,p_indx,?) "
-	"ON DUPLICATE KEY UPDATE slices=slices||VALUES(slices); "
-	WHEN("p_id") "INSERT INTO {chunk_ref}(chunkid,size,refs) VALUES(p_id,?,1); " END_WHEN
-	READ("{NODE},LENGTH(c.slices)", NODE_VARIABLES ",p_list",
-	"{node} n JOIN {chunk} c ON c.inode=n.inode AND c.indx=p_indx WHERE n.inode=p_ino", "1")
-	COMMIT_WRITTEN)
+	WRITTEN_IF(""))
+
+/* The same with attributes, each behind a condition. Not for a new mode of a file with an ACL. */
+BATCH(write_attrs,
+	BEGIN_CHANGE PARAM("p_ino") PARAM("p_indx") PARAM("p_id")
+	PARAM("p_end") PARAM("p_chmod") PARAM("p_touch") DECLARE_WRITTEN CHANGE
+	READ("length", "p_old", "{node} WHERE inode=p_ino FOR UPDATE", "0")
+	"UPDATE {node} SET length=GREATEST(length,p_end),mtime=?,mtimensec=?,ctime=?,ctimensec=?,"
+	"mode=IF(p_chmod,?,mode),uid=IF(?,?,uid),gid=IF(?,?,gid),atime=IF(p_touch,?,atime),"
+	"atimensec=IF(p_touch,?,atimensec) "
+	WRITTEN_IF(" AND (p_chmod=0 OR COALESCE(access_acl_id,0)=0)"))
+
 
 /* Adds another name. */
 BATCH(link,

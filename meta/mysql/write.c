@@ -28,27 +28,46 @@ static void node_row(const int64_t *row, struct cfs_attr *ret)
 	};
 }
 
+static int run_batch(struct mysql_conn *m, const struct cfs_ctx *ctx, const struct cfs_commit *k,
+		     int64_t row[COLUMNS])
+{
+	const struct cfs_attr_change *t = k->attrs;
+	const struct cfs_slice *s = &k->slice;
+	int64_t end = ((int64_t)k->indx << CFS_CHUNK_BITS) + s->pos + s->len;
+	uint8_t record[CFS_SLICE_BYTES];
+
+	cfs_slice_encode(s, record);
+	if (!t)
+		return mysql_batch_run(
+			m, MYSQL_BATCH_write, row, COLUMNS,
+			SQL_PARAMS(SQL_I(k->ino), SQL_I(k->indx), SQL_I(s->id), SQL_I(end),
+				   SQL_I(sql_us(k->mtime)), SQL_I(sql_sub_us(k->mtime)),
+				   SQL_I(sql_us(ctx->now)), SQL_I(sql_sub_us(ctx->now)),
+				   SQL_B(record, sizeof(record)), SQL_I(s->size)));
+	return mysql_batch_run(
+		m, MYSQL_BATCH_write_attrs, row, COLUMNS,
+		SQL_PARAMS(SQL_I(k->ino), SQL_I(k->indx), SQL_I(s->id), SQL_I(end),
+			   SQL_I(!!(t->set & CFS_SET_MODE)), SQL_I(!!(t->set & CFS_SET_ATIME)),
+			   SQL_I(sql_us(k->mtime)), SQL_I(sql_sub_us(k->mtime)),
+			   SQL_I(sql_us(ctx->now)), SQL_I(sql_sub_us(ctx->now)), SQL_I(t->mode),
+			   SQL_I(!!(t->set & CFS_SET_UID)), SQL_I(t->uid),
+			   SQL_I(!!(t->set & CFS_SET_GID)), SQL_I(t->gid), SQL_I(sql_us(t->atime)),
+			   SQL_I(sql_sub_us(t->atime)), SQL_B(record, sizeof(record)),
+			   SQL_I(s->size)));
+}
+
 static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *arg)
 {
 	struct sql_commit *a = arg;
-	struct cfs_commit *c = a->req;
-	const struct cfs_slice *s = &c->slice;
-	int64_t end = ((int64_t)c->indx << CFS_CHUNK_BITS) + s->pos + s->len;
-	uint8_t record[CFS_SLICE_BYTES];
 	int64_t row[COLUMNS];
 	int r;
 
 	if (!m->way)
 		return 0;
-	cfs_slice_encode(s, record);
 	r = sql_prepare_commit(&m->sql, a);
 	if (r < 0)
 		return r;
-	r = mysql_batch_run(m, MYSQL_BATCH_write, row, COLUMNS,
-			    SQL_PARAMS(SQL_I(c->ino), SQL_I(c->indx), SQL_I(s->id), SQL_I(end),
-				       SQL_I(sql_us(c->mtime)), SQL_I(sql_sub_us(c->mtime)),
-				       SQL_I(sql_us(ctx->now)), SQL_I(sql_sub_us(ctx->now)),
-				       SQL_B(record, sizeof(record)), SQL_I(s->size)));
+	r = run_batch(m, ctx, a->req, row);
 	if (r <= 0)
 		return r == -EEXIST ? 0 : r;
 	node_row(row + NODE, &a->attr);
@@ -56,7 +75,8 @@ static int commit_once(struct mysql_conn *m, const struct cfs_ctx *ctx, void *ar
 	/*
 	 * Only the parent's usage changes: files with several names take the generic transaction.
 	 */
-	(void)sql_usage_length(&m->sql, c->ino, &a->attr, (uint64_t)row[OLD_LENGTH], &a->usage);
+	(void)sql_usage_length(&m->sql, a->req->ino, &a->attr, (uint64_t)row[OLD_LENGTH],
+			       &a->usage);
 	return 1;
 }
 

@@ -37,6 +37,7 @@ static const char *stmt_name(int id)
 		[PG_RMDIR - PG_BEGIN] = "rmdir",
 		[PG_RMDIR_TRASH - PG_BEGIN] = "rmdir to trash",
 		[PG_COMMIT_SLICE - PG_BEGIN] = "commit slice",
+		[PG_COMMIT_ATTRS - PG_BEGIN] = "commit slice and attributes",
 		[PG_SETATTR - PG_BEGIN] = "setattr",
 	};
 

@@ -14,58 +14,96 @@
  * $1 inode, $2 chunk, $3 record, $4 slice, $5 its size, $6 end of what was written, $7 mtime and $8
  * the ns below, $9 ctime and $10 the ns below. Returns the inode before the change.
  */
-static const char commit_text[] =
-	"WITH n AS (SELECT n.* FROM {node} n WHERE n.inode=$1 FOR UPDATE),"
-	"c AS (INSERT INTO {chunk} AS c (inode,indx,slices) SELECT $1,$2,$3 FROM n "
-	"WHERE n.type=1 AND (COALESCE(n.parent,0)<>0 OR n.length>=$6) "
-	"ON CONFLICT(inode,indx) DO UPDATE SET slices=c.slices||excluded.slices "
-	"RETURNING length(c.slices) AS bytes),"
-	"r AS (INSERT INTO {chunk_ref}(chunkid,size,refs) SELECT $4,$5,1 FROM c WHERE $4<>0),"
-	"u AS (UPDATE {node} u SET length=GREATEST(n.length,$6),mtime=$7,mtimensec=$8,ctime=$9,"
-	"ctimensec=$10 FROM n,c WHERE u.inode=n.inode) "
-	"SELECT {NODE},(SELECT bytes FROM c) FROM n";
+#define COMMIT_TEXT(condition, changes)                                                            \
+	"WITH n AS (SELECT n.* FROM {node} n WHERE n.inode=$1 FOR UPDATE),"                        \
+	"c AS (INSERT INTO {chunk} AS c (inode,indx,slices) SELECT $1,$2,$3 FROM n "               \
+	"WHERE n.type=1 AND (COALESCE(n.parent,0)<>0 OR n.length>=$6)" condition " "               \
+	"ON CONFLICT(inode,indx) DO UPDATE SET slices=c.slices||excluded.slices "                  \
+	"RETURNING length(c.slices) AS bytes),"                                                    \
+	"r AS (INSERT INTO {chunk_ref}(chunkid,size,refs) SELECT $4,$5,1 FROM c WHERE $4<>0),"     \
+	"u AS (UPDATE {node} u SET length=GREATEST(n.length,$6),mtime=$7,mtimensec=$8,ctime=$9,"   \
+	"ctimensec=$10" changes " FROM n,c WHERE u.inode=n.inode) "                                \
+	"SELECT {NODE},(SELECT bytes FROM c) FROM n"
+static const char commit_text[] = COMMIT_TEXT("", "");
+/* Also $11 mode, $12 uid, $13 gid, $14 atime, $15; NULL: unchanged. A rule changes with its mode. */
+static const char commit_attrs_text[] =
+	COMMIT_TEXT(" AND ($11 IS NULL OR COALESCE(n.access_acl_id,0)=0)",
+		    ",mode=COALESCE($11,n.mode),uid=COALESCE($12,n.uid),gid=COALESCE($13,n.gid),"
+		    "atime=COALESCE($14,n.atime),atimensec=COALESCE($15,n.atimensec)");
+
+static int commit_execute(struct sql_conn *c, const struct cfs_ctx *ctx, const struct cfs_commit *k,
+			  enum pg_stmt_id id)
+{
+	static const struct cfs_attr_change none;
+	const struct cfs_attr_change *t = k->attrs ? k->attrs : &none;
+	const struct cfs_slice *s = &k->slice;
+	uint64_t end = ((uint64_t)k->indx << CFS_CHUNK_BITS) + s->pos + s->len;
+	uint8_t record[CFS_SLICE_BYTES];
+	struct sql_param params[] = {
+		SQL_I(k->ino),
+		SQL_I(k->indx),
+		SQL_B(record, sizeof(record)),
+		SQL_I(s->id),
+		SQL_I(s->size),
+		SQL_I(end),
+		SQL_I(sql_us(k->mtime)),
+		SQL_I(sql_sub_us(k->mtime)),
+		SQL_I(sql_us(ctx->now)),
+		SQL_I(sql_sub_us(ctx->now)),
+		SQL_I(t->mode),
+		SQL_I(t->uid),
+		SQL_I(t->gid),
+		SQL_I(sql_us(t->atime)),
+		SQL_I(sql_sub_us(t->atime)),
+	};
+
+	cfs_slice_encode(s, record);
+	if (id == PG_COMMIT_SLICE)
+		return pg_execute(c, id, commit_text, params, 10);
+	params[10].null = !(t->set & CFS_SET_MODE);
+	params[11].null = !(t->set & CFS_SET_UID);
+	params[12].null = !(t->set & CFS_SET_GID);
+	params[13].null = params[14].null = !(t->set & CFS_SET_ATIME);
+	return pg_execute(c, id, commit_attrs_text, params, CFS_ARRAY_SIZE(params));
+}
 
 static int commit(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct sql_commit *a = arg;
 	const struct cfs_commit *req = a->req;
-	const struct cfs_slice *s = &req->slice;
-	uint64_t end = ((uint64_t)req->indx << CFS_CHUNK_BITS) + s->pos + s->len, old_length;
-	uint8_t record[CFS_SLICE_BYTES];
+	enum pg_stmt_id id = req->attrs ? PG_COMMIT_ATTRS : PG_COMMIT_SLICE;
+	uint64_t end = ((uint64_t)req->indx << CFS_CHUNK_BITS) + req->slice.pos + req->slice.len;
+	uint64_t old_length;
 	bool found;
 	int r;
 
-	cfs_slice_encode(s, record);
 	r = sql_prepare_commit(c, a);
 	if (r < 0)
 		return r;
-	r = pg_execute(c, PG_COMMIT_SLICE, commit_text,
-		       SQL_PARAMS(SQL_I(req->ino), SQL_I(req->indx), SQL_B(record, sizeof(record)),
-				  SQL_I(s->id), SQL_I(s->size), SQL_I(end),
-				  SQL_I(sql_us(req->mtime)), SQL_I(sql_sub_us(req->mtime)),
-				  SQL_I(sql_us(ctx->now)), SQL_I(sql_sub_us(ctx->now))));
+	r = commit_execute(c, ctx, req, id);
 	if (r == -EEXIST)
 		return sql_slice_in_use(req);
 	if (r < 0)
 		return r;
-	found = PQntuples(pg_result(c, PG_COMMIT_SLICE)) > 0;
+	found = PQntuples(pg_result(c, id)) > 0;
 	if (found) {
-		sql_node_columns(c, (enum sql_stmt_id)PG_COMMIT_SLICE, 0, &a->attr);
-		a->records = (unsigned)pg_int(pg_result(c, PG_COMMIT_SLICE), 0, SQL_NODE_COLUMNS) /
-			     CFS_SLICE_BYTES;
+		sql_node_columns(c, (enum sql_stmt_id)id, 0, &a->attr);
+		a->records =
+			(unsigned)pg_int(pg_result(c, id), 0, SQL_NODE_COLUMNS) / CFS_SLICE_BYTES;
 	}
-	pg_close_stmt(c, PG_COMMIT_SLICE);
+	pg_close_stmt(c, id);
 	if (!found)
 		return -ENOENT;
 	if (a->attr.type != CFS_TYPE_FILE)
 		return -EPERM;
 	old_length = a->attr.length;
-	if (!a->attr.parent && end > old_length)
+	if (!a->records)
 		return PG_UNUSUAL; /* nothing was written */
 	if (end > old_length)
 		a->attr.length = end;
 	a->attr.mtime = req->mtime;
 	a->attr.ctime = ctx->now;
+	cfs_rules_apply(req->attrs, &a->attr);
 	a->usage = (struct cfs_usage){0};
 	r = sql_usage_length(c, req->ino, &a->attr, old_length, &a->usage);
 	if (r < 0)

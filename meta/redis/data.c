@@ -167,14 +167,29 @@ int rds_change_reply(struct cfs_engine *e, cfs_ino_t ino, const redisReply *attr
 	return 0;
 }
 
+/* Attributes that travel with a record, for commit_slice.lua: set, mode, uid, gid, atime. */
+#define CHANGE_BYTES 28
+static size_t encode_change(const struct cfs_attr_change *t, uint8_t out[CHANGE_BYTES])
+{
+	if (!t)
+		return 0;
+	cfs_put_be32(out, t->set);
+	cfs_put_be32(out + 4, t->mode);
+	cfs_put_be32(out + 8, t->uid);
+	cfs_put_be32(out + 12, t->gid);
+	cfs_put_be64(out + 16, (uint64_t)t->atime.tv_sec);
+	cfs_put_be32(out + 24, (uint32_t)t->atime.tv_nsec);
+	return CHANGE_BYTES;
+}
+
 /* q: with the key and token of the request that is sent again, if it is. */
 static int append(struct rds_request *q, const struct cfs_ctx *ctx, struct cfs_commit *c,
 		  unsigned *ret_records, struct cfs_usage *ret_usage)
 {
 	const struct cfs_slice *s = &c->slice;
 	uint64_t end = ((uint64_t)c->indx << CFS_CHUNK_BITS) + s->pos + s->len;
+	uint8_t record[CFS_SLICE_BYTES], change[CHANGE_BYTES];
 	uint64_t begun_ms = cfs_now_ms();
-	uint8_t record[CFS_SLICE_BYTES];
 	struct rds *rds = q->r;
 	char line[160] = "";
 	redisReply *a;
@@ -185,9 +200,9 @@ static int append(struct rds_request *q, const struct cfs_ctx *ctx, struct cfs_c
 		snprintf(line, sizeof(line), "%" PRIu64 ",%u,%u,%" PRIu64 ",%u,%lld,%ld", c->ino,
 			 c->indx, s->pos, s->id, s->len, (long long)c->mtime.tv_sec,
 			 c->mtime.tv_nsec);
-	r = rds_script(q, ctx, CFS_META_OP_write, &rds_commit_slice_lua, &a, "uub8ttss", c->ino,
+	r = rds_script(q, ctx, CFS_META_OP_write, &rds_commit_slice_lua, &a, "uub8ttssb", c->ino,
 		       (uint64_t)c->indx, record, sizeof(record), end, c->mtime, ctx->now,
-		       rds_stats(rds), line);
+		       rds_stats(rds), line, change, encode_change(c->attrs, change));
 	if (!r)
 		r = rds_change_reply(&rds->engine, c->ino, a->element[1], a->element[2],
 				     a->element[4], &c->attr, ret_usage);

@@ -228,16 +228,26 @@ int sql_lock_file(struct sql_conn *c, const struct cfs_ctx *ctx, cfs_ino_t ino,
 	return r < 0 ? r : cfs_rules_change_file(ctx, sql_host(c), ino, ret);
 }
 
+static int set_written(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr)
+{
+	return sql_post(c, SQL_set_written, "iiiiii", attr->length, sql_us(attr->mtime),
+			sql_sub_us(attr->mtime), sql_us(attr->ctime), sql_sub_us(attr->ctime), ino);
+}
+
+static int count_length(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr,
+			uint64_t old_length, struct cfs_usage *usage)
+{
+	int r = sql_usage_length(c, ino, attr, old_length, usage);
+
+	return r < 0 ? r : sql_write_usage(c, usage);
+}
+
 int sql_finish_change(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *attr,
 		      uint64_t old_length, struct cfs_usage *usage)
 {
-	int r = sql_post(c, SQL_set_written, "iiiiii", attr->length, sql_us(attr->mtime),
-			 sql_sub_us(attr->mtime), sql_us(attr->ctime), sql_sub_us(attr->ctime),
-			 ino);
+	int r = set_written(c, ino, attr);
 
-	if (r >= 0)
-		r = sql_usage_length(c, ino, attr, old_length, usage);
-	return r < 0 ? r : sql_write_usage(c, usage);
+	return r < 0 ? r : count_length(c, ino, attr, old_length, usage);
 }
 
 static int append_slice(struct sql_conn *c, const struct change *a)
@@ -329,6 +339,21 @@ int sql_op_find_commit(struct cfs_engine *e, const struct cfs_ctx *ctx, struct c
 	return r;
 }
 
+/* The row of the file, with what travels with the record. */
+static int write_node(struct sql_conn *c, struct change *a)
+{
+	const struct cfs_attr_change *attrs = a->commit->attrs;
+	uint16_t mode = a->attr.mode;
+	int r = 0;
+
+	if (!attrs)
+		return set_written(c, a->ino, &a->attr);
+	cfs_rules_apply(attrs, &a->attr);
+	if (a->attr.access_acl && a->attr.mode != mode)
+		r = sql_chmod_acl(c, &a->attr);
+	return r < 0 ? r : sql_update_node(c, a->ino, &a->attr);
+}
+
 static int commit_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 {
 	struct change *a = arg;
@@ -354,7 +379,9 @@ static int commit_slice(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg
 		a->attr.length = end;
 	a->attr.mtime = req->mtime;
 	a->attr.ctime = ctx->now;
-	r = sql_finish_change(c, a->ino, &a->attr, old_length, &a->usage);
+	r = write_node(c, a);
+	if (r >= 0)
+		r = count_length(c, a->ino, &a->attr, old_length, &a->usage);
 	if (r >= 0)
 		r = count_records(c, a->ino, req->indx, &a->records);
 	if (r < 0 || !cfs_host_changelog(sql_host(c)))

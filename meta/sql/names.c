@@ -338,7 +338,7 @@ struct setattr {
 	struct cfs_usage usage;
 };
 
-static int chmod_acl(struct sql_conn *c, struct cfs_attr *attr)
+int sql_chmod_acl(struct sql_conn *c, struct cfs_attr *attr)
 {
 	struct cfs_acl rule;
 	int r = sql_get_acl(c, attr->access_acl, &rule);
@@ -376,7 +376,7 @@ static int setattr(struct sql_conn *c, const struct cfs_ctx *ctx, void *arg)
 		return r;
 	r = 0;
 	if (a->attr.access_acl && a->attr.mode != old.mode)
-		r = chmod_acl(c, &a->attr);
+		r = sql_chmod_acl(c, &a->attr);
 	if (!r)
 		r = sql_update_node(c, a->ino, &a->attr);
 	if (r)

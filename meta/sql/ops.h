@@ -60,6 +60,8 @@ int sql_usage_length(struct sql_conn *c, cfs_ino_t ino, const struct cfs_attr *a
 
 /* -- names.c -- */
 /* Writes the changelog line of a setattr, when there is a changelog. */
+/* The access rule that goes with a changed mode: replaces attr->access_acl. */
+int sql_chmod_acl(struct sql_conn *c, struct cfs_attr *attr);
 int sql_log_setattr(struct sql_conn *c, CFS_CTX, cfs_ino_t ino, uint32_t set,
 		    const struct cfs_attr *attr);
 

@@ -197,6 +197,34 @@ static void test_big_ids(void **state)
 	assert_int_equal(a.gid, 4294967294u);
 }
 
+/* Changes that a mount may keep back until the file's data is stored, and others. */
+static void test_kept_back(void **state)
+{
+	struct cfs_attr in = {.mode = 0600, .uid = 9, .gid = 8, .flags = CFS_FLAG_IMMUTABLE}, a;
+	cfs_ino_t d = test_dir("kept-back"), f = make_file(d, "f");
+	struct cfs_ctx c = as_root(), checked = as_user(77, 77);
+	const uint32_t both = CFS_SET_UID | CFS_SET_GID | CFS_SET_KILL_SUID;
+
+	(void)state;
+	a = attr_of(f);
+	a.mode = 04755;
+	OK(cfs_meta_keep_setattr(vol.m, &c, both, &in, &a));
+	assert_int_equal(a.uid, 9);
+	assert_int_equal(a.gid, 8);
+	assert_int_equal(a.mode, 0755); /* chown(2) clears it */
+	OK(cfs_meta_keep_setattr(vol.m, &c, CFS_SET_MODE, &in, &a));
+	assert_int_equal(a.mode, 0600);
+	assert_int_equal(cfs_meta_keep_setattr(vol.m, &checked, CFS_SET_MODE, &in, &a), -EAGAIN);
+	assert_int_equal(cfs_meta_keep_setattr(vol.m, &c, CFS_SET_FLAGS, &in, &a), -EAGAIN);
+	assert_int_equal(cfs_meta_keep_setattr(vol.m, &c, CFS_SET_CTIME, &in, &a), -EAGAIN);
+	in.uid = 3000000000u;
+	assert_int_equal(cfs_meta_keep_setattr(vol.m, &c, CFS_SET_UID, &in, &a), -EAGAIN);
+	a.flags = CFS_FLAG_APPEND;
+	assert_int_equal(cfs_meta_keep_setattr(vol.m, &c, CFS_SET_MODE, &in, &a), -EAGAIN);
+	a = attr_of(d);
+	assert_int_equal(cfs_meta_keep_setattr(vol.m, &c, CFS_SET_MODE, &in, &a), -EAGAIN);
+}
+
 static void test_access(void **state)
 {
 	struct cfs_ctx owner = as_user(5, 6), other = as_user(7, 7);
@@ -212,4 +240,4 @@ static void test_access(void **state)
 }
 
 TEST_LIST(attr, T(test_chmod_chown), T(test_denied), T(test_utimens), T(test_flags), T(test_tier),
-	  T(test_kill_suid), T(test_big_ids), T(test_access));
+	  T(test_kill_suid), T(test_big_ids), T(test_kept_back), T(test_access));

@@ -67,6 +67,68 @@ static void test_commit(void **state)
 	assert_string_equal(records_hex(f, 2), "");
 }
 
+static struct cfs_attr commit_with(cfs_ino_t ino, uint64_t off, struct cfs_attr_change change)
+{
+	struct cfs_commit commit = {.ino = ino,
+				    .indx = (uint32_t)(off >> CFS_CHUNK_BITS),
+				    .slice = {.pos = off % CFS_CHUNK_SIZE, .size = 10, .len = 10},
+				    .mtime = {7000, 3},
+				    .attrs = &change};
+	struct cfs_ctx c = at_time(8000, 4);
+
+	OK(cfs_meta_new_slice(vol.m, &c, &commit.slice.id));
+	OK(cfs_meta_commit(vol.m, &c, &commit));
+	return commit.attr;
+}
+
+/* Attributes that are stored with a record: the answer has them, and so has the inode. */
+static void test_commit_with_attributes(void **state)
+{
+	const struct cfs_attr_change all = {
+		.set = CFS_SET_MODE | CFS_SET_UID | CFS_SET_GID | CFS_SET_ATIME,
+		.mode = 04751,
+		.uid = 11,
+		.gid = 12,
+		.atime = {6000, 5},
+	};
+	uint8_t got[CFS_ATTR_BYTES_MAX] = {0}, want[CFS_ATTR_BYTES_MAX] = {0};
+	cfs_ino_t d = test_dir("commit-attrs"), f = make_file(d, "f"), two = make_file(d, "two");
+	struct cfs_ctx c = as_root();
+	struct cfs_attr a, before;
+
+	(void)state;
+	a = commit_with(f, 0, all);
+	assert_int_equal(a.mode, 04751);
+	assert_int_equal(a.uid, 11);
+	assert_int_equal(a.gid, 12);
+	assert_int_equal(a.atime.tv_sec, 6000);
+	assert_int_equal(a.atime.tv_nsec, 5);
+	assert_int_equal(a.mtime.tv_sec, 7000);
+	assert_int_equal(a.ctime.tv_sec, 8000);
+	assert_int_equal(a.length, 10);
+	before = attr_of(f);
+	assert_int_equal(cfs_attr_encode(&a, got), cfs_attr_encode(&before, want));
+	assert_memory_equal(got, want, sizeof(want));
+	/* one alone */
+	a = commit_with(f, 10, (struct cfs_attr_change){.set = CFS_SET_GID, .gid = 13});
+	assert_int_equal(a.mode, 04751);
+	assert_int_equal(a.uid, 11);
+	assert_int_equal(a.gid, 13);
+	assert_int_equal(attr_of(f).gid, 13);
+	a = commit_with(f, 10, (struct cfs_attr_change){.set = CFS_SET_MODE, .mode = 0});
+	assert_int_equal(attr_of(f).mode, 0);
+	assert_int_equal(attr_of(f).atime.tv_sec, 6000);
+	/* a file with several names, which grows and does not */
+	OK(try_link(&c, two, d, "too"));
+	a = commit_with(two, CHUNK, all);
+	assert_int_equal(a.mode, 04751);
+	assert_int_equal(attr_of(two).uid, 11);
+	a = commit_with(two, 0, (struct cfs_attr_change){.set = CFS_SET_UID, .uid = 14});
+	assert_int_equal(attr_of(two).uid, 14);
+	assert_int_equal(attr_of(two).mode, 04751);
+	assert_int_equal(attr_of(two).length, CHUNK + 10);
+}
+
 /* Attributes and the records of the first chunk, as the two single questions answer. */
 static void test_open_file(void **state)
 {
@@ -346,6 +408,7 @@ static void test_two_writers(void **state)
 	assert_int_equal(attr_of(f).length, 20);
 }
 
-TEST_LIST(data, T(test_commit), T(test_open_file), T(test_commit_errors), T(test_truncate),
-	  T(test_truncate_chunks), T(test_truncate_huge), T(test_fallocate), T(test_copy_range),
-	  T(test_copy_chunks), T(test_heads), T(test_two_writers));
+TEST_LIST(data, T(test_commit), T(test_open_file), T(test_commit_with_attributes),
+	  T(test_commit_errors), T(test_truncate), T(test_truncate_chunks), T(test_truncate_huge),
+	  T(test_fallocate), T(test_copy_range), T(test_copy_chunks), T(test_heads),
+	  T(test_two_writers));

@@ -360,6 +360,10 @@ static void test_owners(void **state)
 	OK(cfs_meta_setattr(vol.m, &user, e.ino, CFS_SET_UID, &(struct cfs_attr){.uid = 556}, &a));
 	assert_int_equal(stored(CFS_QUOTA_USER, 555).used_space, PAGE);
 	assert_int_equal(stored(CFS_QUOTA_USER, 556).used_space, 2 * PAGE);
+	/* So a change of the owner is not kept back. */
+	assert_int_equal(cfs_meta_keep_setattr(vol.m, &user, CFS_SET_UID,
+					       &(struct cfs_attr){.uid = 557}, &a),
+			 -EAGAIN);
 	assert_int_equal(stored(CFS_QUOTA_GROUP, 666).used_space, 3 * PAGE);
 	change_setting(owners_off);
 	drop_quota(CFS_QUOTA_USER, 555);

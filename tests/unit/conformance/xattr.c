@@ -137,6 +137,30 @@ static void test_acl(void **state)
 	assert_int_equal(attr_of(g).access_acl, 0);
 }
 
+/* A mode that is stored with data changes the rule, as chmod(2) does. */
+static void test_acl_of_a_commit(void **state)
+{
+	cfs_ino_t d = test_dir("acl-commit"), f = make_file(d, "f"), g = make_file(d, "g");
+	const struct cfs_attr_change change = {.set = CFS_SET_MODE, .mode = 0604};
+	struct cfs_attr in = {.mode = 0604}, a;
+	struct cfs_commit commit = {.ino = f, .slice = {.size = 10, .len = 10}, .attrs = &change};
+	struct cfs_ctx c = as_root();
+
+	(void)state;
+	OK(set(f, access_acl, kernel_acl, sizeof(kernel_acl), 0));
+	OK(set(g, access_acl, kernel_acl, sizeof(kernel_acl), 0));
+	OK(cfs_meta_setattr(vol.m, &c, g, CFS_SET_MODE, &in, &a));
+	commit.mtime = c.now;
+	OK(cfs_meta_new_slice(vol.m, &c, &commit.slice.id));
+	OK(cfs_meta_commit(vol.m, &c, &commit));
+	assert_int_equal(commit.attr.mode, 0604);
+	assert_int_equal(commit.attr.access_acl, a.access_acl);
+	assert_int_equal(attr_of(f).access_acl, a.access_acl);
+	/* So it is not kept back in the first place. */
+	a = attr_of(f);
+	assert_int_equal(cfs_meta_keep_setattr(vol.m, &c, CFS_SET_MODE, &in, &a), -EAGAIN);
+}
+
 static void test_acl_inheritance(void **state)
 {
 	cfs_ino_t d = test_dir("acl-inherit"), sub;
@@ -192,5 +216,5 @@ static void test_acl_errors(void **state)
 	OK(set(f, access_acl, NULL, 0, 0));
 }
 
-TEST_LIST(xattr, T(test_values), T(test_gone_with_file), T(test_acl), T(test_acl_inheritance),
-	  T(test_acl_errors));
+TEST_LIST(xattr, T(test_values), T(test_gone_with_file), T(test_acl), T(test_acl_of_a_commit),
+	  T(test_acl_inheritance), T(test_acl_errors));

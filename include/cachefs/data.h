@@ -83,6 +83,24 @@ uint64_t cfs_file_length(struct cfs_file *f);
 void cfs_file_overlay_attr(struct cfs_file *f, struct cfs_attr *attr);
 /* As the above, for a file that the metadata has no longer: its last attributes, and no links. */
 void cfs_file_last_attr(struct cfs_file *f, struct cfs_attr *ret);
+/*
+ * Changes mode, owner or times (cfs_meta_setattr) of a file with bytes that are not committed: the
+ * result is shown here at once, and stored with these bytes, by the commit that comes next. When the
+ * bytes are lost, so is the change. -EAGAIN: it must be made in the metadata, after a flush, because
+ * there are no such bytes, or they are being committed already, or the metadata has a say. *ret: the
+ * attributes to show.
+ */
+int cfs_file_setattr(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t set,
+		     const struct cfs_attr *in, struct cfs_attr *ret);
+/*
+ * Stores such a change at once, without its bytes, for what must find it in the metadata. Waits for
+ * the metadata only.
+ */
+int cfs_file_store_change(struct cfs_file *f, const struct cfs_ctx *ctx);
+/* True when cfs_file_setattr() would find bytes to store a change with. */
+bool cfs_file_takes_change(struct cfs_file *f);
+/* How many files have such a change. */
+uint64_t cfs_data_changed_files(struct cfs_data *d);
 /* The metadata was re-read (getattr, setattr...). */
 void cfs_file_refresh(struct cfs_file *f, const struct cfs_attr *attr, uint64_t asked_ns);
 

@@ -238,10 +238,10 @@ int cfs_vfs_flush_file(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh
 bool cfs_vfs_is_dirty(struct cfs_vfs *v, uint64_t fh);
 /* Whether closed files wait to be committed, and a rename, unlock or fsync may with them. */
 bool cfs_vfs_has_closed(struct cfs_vfs *v);
-/*
- * Whether a change of its length or mtime, a fallocate or a copy has data to wait for. Never waits.
- */
+/* Whether a change of its length, a fallocate or a copy has data to wait for. Never waits. */
 bool cfs_vfs_has_unstored(struct cfs_vfs *v, cfs_ino_t ino);
+/* The same of a setattr. */
+bool cfs_vfs_setattr_waits(struct cfs_vfs *v, cfs_ino_t ino, uint32_t set);
 int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh);
 /*
  * Takes a reference for a request that continues after its reply, when the kernel may close the

@@ -12,6 +12,7 @@
  *	slice.c    from an open slice to a committed record
  *	flush.c    waiting for that
  *	close.c    not waiting for that: files that are committed in the order of their closes
+ *	attrs.c    mode, owner and times that are stored with the data
  *	suspect.c  files whose bytes the object store may have lost
  *	compact.c  many records -> one
  *	metrics.c  numbers
@@ -92,9 +93,20 @@ struct cfs_data {
 	_Atomic uint64_t stored_ms; /* when a block was last stored */
 	_Atomic uint64_t n_files, n_slices, dirty_bytes, lost_bytes, lost_files;
 	_Atomic uint64_t commits, commit_errors, readahead_bytes, compactions;
+	_Atomic uint64_t changed_files;
 	_Atomic uint64_t prefetches_declined;
 	_Atomic uint64_t ahead_fetched_files, ahead_used_files, ahead_wasted_files;
 	_Atomic uint64_t ahead_fetched_bytes, ahead_used_bytes, ahead_wasted_bytes;
+};
+
+/*
+ * Attributes set here that are not stored yet. set: which; besides those of struct cfs_attr_change
+ * CFS_SET_MTIME.
+ */
+struct cfs_waiting_attrs {
+	struct cfs_attr_change change;
+	struct timespec mtime, ctime;
+	uint64_t seq; /* counts the changes of this structure */
 };
 
 /* Written bytes without a record in the metadata yet: one range of one chunk. */
@@ -112,8 +124,11 @@ struct cfs_wslice {
 	bool held;	 /* waits for the turn of its closed file to be committed */
 	bool claimed;	 /* a thread has undertaken to upload its tail */
 	bool tailed;	 /* ... and has started: no bytes are left to hand over */
+	bool sent;	 /* a commit was begun; a repeated one is the same to the last attribute */
+	bool carries;	 /* ... and has attributes with it, in `attrs` */
 	int err;
 	struct timespec mtime;
+	struct cfs_waiting_attrs attrs;
 	uint64_t born_ms, touched_ms;
 	struct cfs_page **pages; /* per CFS_PAGE_LARGE; NULL when stored */
 	uint32_t n_pages;
@@ -191,7 +206,10 @@ struct cfs_file {
 	size_t n_chunks, cap_chunks;
 	struct cfs_wslice_list slices; /* not committed, in order of creation */
 	unsigned n_pending;
-	struct cfs_closing *closing; /* NULL: it does not wait for its turn */
+	struct cfs_closing *closing;	  /* NULL: it does not wait for its turn */
+	unsigned n_sent;		  /* of them, with a commit under way */
+	struct cfs_waiting_attrs waiting; /* set 0: none */
+	bool carrying;			  /* a commit with attributes is under way */
 	_Atomic uint32_t *mark; /* tells others that slices are uncommitted, cfs_file_set_mark();
 				 * may be NULL */
 	bool lost;		/* accepted bytes could not be stored: the mark stays */
@@ -263,6 +281,8 @@ void cfs_chunks_free(struct cfs_file *f);
  */
 int cfs_file_op_begin(struct cfs_file *f, cfs_deadline_t deadline);
 void cfs_file_op_end(struct cfs_file *f);
+/* As cfs_file_overlay_attr(), with the file's lock. */
+void cfs_file_overlay(const struct cfs_file *f, struct cfs_attr *attr);
 /* Called with the file's lock. */
 void cfs_file_wake(struct cfs_file *f);
 void cfs_file_compute_length(struct cfs_file *f);
@@ -326,6 +346,21 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline);
 /* Kicks every slice and chunk that is due. */
 void cfs_file_kick(struct cfs_file *f);
 void cfs_file_freeze(struct cfs_file *f);
+
+/* attrs.c; with the file's lock */
+/*
+ * Whether a commit may begin. One with attributes is alone, so that no other can be carried out
+ * before or after it in another order.
+ */
+bool cfs_attrs_may_commit(const struct cfs_file *f);
+/* A commit of s begins: it gets what waits. */
+void cfs_attrs_begin(struct cfs_wslice *s);
+/* It has ended, or never will be repeated. */
+void cfs_attrs_end(struct cfs_wslice *s, bool stored);
+/* What `set` still asks for; 0: nothing waits any more. */
+void cfs_attrs_keep(struct cfs_file *f, uint32_t set);
+/* Replaces what waits in attr. */
+void cfs_attrs_overlay(const struct cfs_file *f, struct cfs_attr *attr);
 
 /* flush.c */
 /*

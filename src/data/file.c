@@ -17,11 +17,10 @@ uint64_t cfs_file_length(struct cfs_file *f)
 	return length;
 }
 
-void cfs_file_overlay_attr(struct cfs_file *f, struct cfs_attr *attr)
+void cfs_file_overlay(const struct cfs_file *f, struct cfs_attr *attr)
 {
 	struct timespec newest;
 
-	pthread_mutex_lock(&f->lock);
 	attr->length = f->length;
 	if (f->n_pending) {
 		newest = f->written;
@@ -34,6 +33,13 @@ void cfs_file_overlay_attr(struct cfs_file *f, struct cfs_attr *attr)
 		attr->mtime = f->attr.mtime;
 		attr->ctime = f->attr.ctime;
 	}
+	cfs_attrs_overlay(f, attr);
+}
+
+void cfs_file_overlay_attr(struct cfs_file *f, struct cfs_attr *attr)
+{
+	pthread_mutex_lock(&f->lock);
+	cfs_file_overlay(f, attr);
 	pthread_mutex_unlock(&f->lock);
 }
 

@@ -43,6 +43,8 @@ static const struct cfs_metric metrics[] = {
 	M("data_dirty_bytes", "Written data that is not yet stored", dirty_bytes),
 	R("data_dirty_files", "Files with such data", dirty_files),
 	M("data_closing_files", "Closed files that wait for their turn to be committed", closing.n),
+	M("data_changed_files", "Files whose mode, owner or times are stored with such data",
+	  changed_files),
 	M("data_lost_bytes_total", "Written data that could not be stored and was dropped",
 	  lost_bytes),
 	M("data_lost_files_total", "Files that lost data in this way", lost_files),

@@ -137,7 +137,8 @@ bool cfs_chunk_due(const struct cfs_chunk *c)
 {
 	const struct cfs_wslice *s = TAILQ_FIRST(&c->pending);
 
-	return s && !c->committing && slice_ready(s) && !s->held;
+	return s && !c->committing && slice_ready(s) && !s->held &&
+	       (s->sent || cfs_attrs_may_commit(c->file));
 }
 
 static bool submit_commit(struct cfs_chunk *c)
@@ -444,8 +445,11 @@ static void slice_free(struct cfs_wslice *s)
 		cfs_page_unref(s->pages[k]);
 	TAILQ_REMOVE(&s->chunk->pending, s, in_chunk);
 	TAILQ_REMOVE(&f->slices, s, in_file);
-	if (--f->n_pending == 0 && f->mark && !f->lost)
-		atomic_store(f->mark, 0);
+	if (--f->n_pending == 0) {
+		cfs_attrs_keep(f, 0); /* they were stored, or are lost with the last bytes */
+		if (f->mark && !f->lost)
+			atomic_store(f->mark, 0);
+	}
 	atomic_fetch_sub(&f->data->n_slices, 1);
 	atomic_fetch_sub(&f->data->dirty_bytes, s->len);
 	free(s->pages);
@@ -515,6 +519,7 @@ static int is_stored(void *arg, const struct cfs_slice *rec, cfs_deadline_t dead
 	return -EIO;
 }
 
+/* Other members of *commit are filled in. */
 static int commit_record(struct cfs_wslice *s, struct cfs_commit *commit, cfs_deadline_t deadline)
 {
 	struct cfs_chunk *c = s->chunk;
@@ -532,6 +537,27 @@ static int commit_record(struct cfs_wslice *s, struct cfs_commit *commit, cfs_de
 	return r;
 }
 
+/* The commit of s, which refers to *attrs. Called with the file's lock. */
+static struct cfs_commit commit_of(const struct cfs_wslice *s, struct cfs_attr_change *attrs)
+{
+	struct cfs_commit commit = {
+		.ino = s->file->node.key,
+		.indx = s->chunk->indx,
+		.slice = {.pos = s->pos, .id = s->id, .size = s->len, .len = s->len},
+		.mtime = s->mtime,
+	};
+
+	if (!s->carries)
+		return commit;
+	*attrs = s->attrs.change;
+	if (attrs->set & CFS_SET_MTIME)
+		commit.mtime = s->attrs.mtime;
+	attrs->set &= ~(uint32_t)CFS_SET_MTIME;
+	if (attrs->set)
+		commit.attrs = attrs;
+	return commit;
+}
+
 static bool covers_stored(const struct cfs_wslice *s)
 {
 	return cfs_file_covers_stored(s->file,
@@ -546,6 +572,10 @@ static void drop_slice(struct cfs_wslice *s, int err)
 
 	if (unsure(err))
 		cfs_chunk_drop(c);
+	if (err != -ENOENT && f->n_pending == 1 && f->waiting.change.set)
+		cfs_err("mode, owner or times that waited for lost bytes are not stored: "
+			"inode=%llu",
+			(unsigned long long)f->node.key);
 	/* Data of an unlinked file is not counted as lost. */
 	if (err != -ENOENT) {
 		atomic_fetch_add(&f->data->lost_bytes, s->len);
@@ -562,14 +592,14 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 	struct cfs_file *f = c->file;
 	struct cfs_data *d = f->data;
 	struct cfs_wslice *s;
+	bool waited;
 
 	pthread_mutex_lock(&f->lock);
 	while ((s = TAILQ_FIRST(&c->pending)) && slice_ready(s) && !s->held) {
-		const struct cfs_slice rec = {
-			.pos = s->pos, .id = s->id, .size = s->len, .len = s->len};
-		struct cfs_commit commit = {
-			.ino = f->node.key, .indx = c->indx, .slice = rec, .mtime = s->mtime};
 		bool covers = covers_stored(s), suspect = false;
+		struct cfs_attr_change attrs;
+		struct cfs_commit commit;
+		struct cfs_slice rec;
 		uint64_t moment = s->moment;
 		int err = s->err;
 
@@ -577,6 +607,13 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 			slice_free(s);
 			continue;
 		}
+		/* The end of the commit under way has this chunk committed. */
+		if (!err && !s->sent && !cfs_attrs_may_commit(f))
+			break;
+		if (!err)
+			cfs_attrs_begin(s);
+		commit = commit_of(s, &attrs);
+		rec = commit.slice;
 		pthread_mutex_unlock(&f->lock);
 		if (!err) {
 			cfs_file_await_commit(f, rec.id);
@@ -623,18 +660,22 @@ void cfs_chunk_commit(struct cfs_chunk *c, cfs_deadline_t deadline)
 		pthread_mutex_lock(&f->lock);
 		c->attempt = 0;
 		c->repeated = false;
+		waited = f->carrying || f->waiting.change.set;
+		cfs_attrs_end(s, !err);
 		if (err) {
 			drop_slice(s, err);
-			continue;
+		} else {
+			/* Others may have changed the list between the commit and its answer. */
+			if (commit.repeated)
+				cfs_chunk_drop(c);
+			else
+				cfs_chunk_append(c, &rec);
+			slice_free(s);
+			cfs_file_changed(f, &commit.attr);
+			atomic_fetch_add(&d->commits, 1);
 		}
-		/* Other clients may have changed the list between the commit and its answer. */
-		if (commit.repeated)
-			cfs_chunk_drop(c);
-		else
-			cfs_chunk_append(c, &rec);
-		slice_free(s);
-		cfs_file_changed(f, &commit.attr);
-		atomic_fetch_add(&d->commits, 1);
+		if (waited)
+			cfs_file_kick(f);
 	}
 	c->committing = false;
 	pthread_mutex_unlock(&f->lock);

@@ -139,6 +139,7 @@ static void taken(struct cfs_wslice *s, const struct cfs_ctx *ctx, uint32_t end,
 	s->mtime = ctx->now;
 	s->touched_ms = cfs_now_ms();
 	f->written = ctx->now;
+	cfs_attrs_keep(f, ~(uint32_t)CFS_SET_MTIME);
 	f->length = CFS_MAX(f->length, s->chunk->indx * CFS_CHUNK_SIZE + s->pos + s->len);
 	*ret_first = s->handed / block;
 	*ret_last = s->len / block;

@@ -76,7 +76,6 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 		.fh = fi ? fi->fh : 0,
 	};
 	struct call *c = &ch.call;
-	const uint32_t waits = CFS_VFS_SET_SIZE | CFS_SET_MTIME | CFS_SET_MTIME_NOW;
 	uint32_t set = 0;
 	size_t i;
 
@@ -102,7 +101,7 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int to_set,
 	if (request_drops_set_id(request_of(req)))
 		set |= CFS_SET_KILL_SUID;
 	ch.setattr.set = set;
-	blocking_run(&ch, (set & waits) && cfs_vfs_has_unstored(c->vfs, ino));
+	blocking_run(&ch, cfs_vfs_setattr_waits(c->vfs, ino, set));
 }
 
 void op_readlink(fuse_req_t req, fuse_ino_t ino)

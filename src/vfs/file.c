@@ -53,9 +53,12 @@ int cfs_vfs_drop_set_id(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t f
 	if (!h || !atomic_load_explicit(&h->vnode->set_id, memory_order_relaxed))
 		return 0;
 	ino = h->vnode->node.key;
+	r = cfs_file_store_change(vnode_file(h->vnode), ctx);
+	own.now = cfs_wall();
 	seq = cache_seq(&v->cache);
 	asked_ns = cfs_now_ns();
-	r = get_attr(v, &own, ino, &attr, &ms);
+	if (r == 0)
+		r = get_attr(v, &own, ino, &attr, &ms);
 	set = r == 0 ? dropped_set_id(ctx, &attr) : 0;
 	if (!set)
 		return r;
@@ -106,7 +109,10 @@ static int ask(struct cfs_vfs *v, const struct cfs_ctx *ctx, struct vnode *n, in
 {
 	struct cfs_file *file = vnode_file(n);
 	bool reads = (flags & O_ACCMODE) != O_WRONLY && !(flags & O_TRUNC);
+	int r = file ? cfs_file_store_change(file, ctx) : 0;
 
+	if (r < 0)
+		return r;
 	*ret = (struct answer){.asked_ns = cfs_now_ns(), .n = -1};
 	if (reads && !(file && cfs_file_has_list(file)))
 		return cfs_meta_open_file(v->conf.meta, ctx, n->node.key, &ret->attr, &ret->recs,
@@ -360,6 +366,23 @@ bool cfs_vfs_has_unstored(struct cfs_vfs *v, cfs_ino_t ino)
 	if (n)
 		vnode_put(n);
 	return unstored;
+}
+
+bool cfs_vfs_setattr_waits(struct cfs_vfs *v, cfs_ino_t ino, uint32_t set)
+{
+	struct vnode *n;
+	bool waits;
+
+	if (set & CFS_VFS_SET_SIZE)
+		return cfs_vfs_has_unstored(v, ino);
+	if (!(set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW)))
+		return false;
+	n = vnode_find(v, ino_in(v, ino));
+	waits = n && vnode_file(n) && cfs_file_dirty(vnode_file(n)) &&
+		!cfs_file_takes_change(vnode_file(n));
+	if (n)
+		vnode_put(n);
+	return waits;
 }
 
 int cfs_vfs_release(struct cfs_vfs *v, const struct cfs_ctx *ctx, uint64_t fh)

@@ -151,7 +151,7 @@ void vnode_put(struct vnode *n)
 			 (unsigned long long)ino, cfs_errname(r));
 }
 
-static void see_mode(struct vnode *n, uint16_t mode)
+void see_mode(struct vnode *n, uint16_t mode)
 {
 	atomic_store_explicit(&n->set_id, mode & (S_ISUID | S_ISGID), memory_order_relaxed);
 }
@@ -185,11 +185,11 @@ void vnode_overlay(struct vnode *n, struct cfs_attr *attr, uint64_t asked_ns)
 {
 	struct cfs_file *file = vnode_file(n);
 
-	see_mode(n, attr->mode);
 	if (file) {
 		cfs_file_refresh(file, attr, asked_ns);
 		cfs_file_overlay_attr(file, attr);
 	}
+	see_mode(n, attr->mode); /* as shown: it may not be stored yet */
 	/*
 	 * The name in the trash does not count for programs that have it open: by 0 links they tell
 	 * that a lock file was removed while they waited for it.

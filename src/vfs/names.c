@@ -340,17 +340,65 @@ static int change_size(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t i
 	return truncate_path(v, ctx, ino, length, ret);
 }
 
+int store_change(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino)
+{
+	struct vnode *n = cfs_data_changed_files(v->conf.data) ? vnode_find(v, ino) : NULL;
+	int r = 0;
+
+	if (!n)
+		return 0;
+	if (vnode_file(n))
+		r = cfs_file_store_change(vnode_file(n), ctx);
+	vnode_put(n);
+	return r;
+}
+
+/* Of the inode under a name. */
+static int store_change_of(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t parent,
+			   const char *name, size_t len)
+{
+	struct cfs_entry e;
+	int r;
+
+	if (!cfs_data_changed_files(v->conf.data))
+		return 0;
+	r = cfs_meta_lookup(v->conf.meta, ctx, parent, name, len, &e);
+	if (r == 0)
+		r = store_change(v, ctx, e.ino);
+	return r == -ENOENT ? 0 : r; /* the operation says so */
+}
+
+/* 0: the change is shown here, and is stored with the file's data. -EAGAIN: store it. */
+static int keep_change(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
+		       const struct cfs_attr *in, struct cfs_attr *ret)
+{
+	struct vnode *n = vnode_find(v, ino);
+	int r = -EAGAIN;
+
+	if (n && vnode_file(n))
+		r = cfs_file_setattr(vnode_file(n), ctx, set, in, ret);
+	if (r == 0)
+		see_mode(n, ret->mode);
+	if (n)
+		vnode_put(n);
+	return r;
+}
+
 /*
- * A commit after this would overwrite the time being set with the time of the last write. A commit
- * before it has a later ctime than the request, so a fresh one is set.
+ * Before a setattr in the metadata. A change that waits for the data is older, and is stored before. A
+ * commit after it would overwrite the time being set with the time of the last write. A commit before
+ * it has a later ctime than the request, so a fresh one is set.
  */
-static void commit_before_times(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_t ino)
+static int make_way(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set)
 {
 	struct vnode *n = vnode_find(v, ino);
 	struct cfs_file *file = n ? vnode_file(n) : NULL;
 	uint32_t seen;
+	int r = 0;
 
-	if (file && cfs_file_dirty(file)) {
+	if (file)
+		r = cfs_file_store_change(file, ctx);
+	if (file && (set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW)) && cfs_file_dirty(file)) {
 		/* Errors go to the writers, whose handles have cursors of their own. */
 		seen = cfs_file_error_mark(file);
 		cfs_file_flush(file, ctx, seen);
@@ -359,6 +407,7 @@ static void commit_before_times(struct cfs_vfs *v, struct cfs_ctx *ctx, cfs_ino_
 		ctx->now = cfs_wall();
 	if (n)
 		vnode_put(n);
+	return r;
 }
 
 /*
@@ -440,10 +489,20 @@ int cfs_vfs_setattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino,
 			return stale_if_gone(v, ino, r);
 		ret->attr_ms = (uint32_t)v->conf.attr_timeout_ms;
 	}
-	if (set & (CFS_SET_MTIME | CFS_SET_MTIME_NOW))
-		commit_before_times(v, &late, ino);
-	if (set)
-		r = cfs_meta_setattr(v->conf.meta, &late, ino, set, &want, &ret->attr);
+	if (!set)
+		goto out;
+	r = keep_change(v, ctx, ino, set, &want, &ret->attr);
+	if (r != -EAGAIN) {
+		cache_changed(&v->cache, 0, 0, ino, NULL);
+		return r;
+	}
+	r = make_way(v, &late, ino, set);
+	if (r < 0)
+		return stale_if_gone(v, ino, r);
+	seq = cache_seq(&v->cache);
+	asked_ns = cfs_now_ns();
+	r = cfs_meta_setattr(v->conf.meta, &late, ino, set, &want, &ret->attr);
+out:
 	inode_changed(v, ino, seq, asked_ns, r == 0 ? &ret->attr : NULL);
 	return stale_if_gone(v, ino, r);
 }
@@ -536,6 +595,9 @@ int cfs_vfs_link(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino, cf
 	parent = ino_in(v, parent);
 	if (ino_is_special(ino) || name_is_reserved(v, parent, name, len))
 		return -EPERM;
+	r = store_change(v, ctx, ino);
+	if (r < 0)
+		return stale_if_gone(v, ino, r);
 	newdirs_add(&v->newdirs, parent, name, len);
 	r = cfs_meta_link(v->conf.meta, ctx, ino, parent, name, len, &ret->attr);
 	r = replay_linked(v, ctx, r, ino, parent, name, len, &ret->attr);
@@ -693,6 +755,11 @@ int cfs_vfs_rename(struct cfs_vfs *v, const struct cfs_ctx *ctx, const struct cf
 	if (r == 0 && !done)
 		r = closed_before_rename(v, ctx, &in);
 	if (r < 0 || done)
+		return r;
+	r = store_change_of(v, ctx, in.src_parent, in.src_name, in.src_len);
+	if (r == 0 && (in.flags & CFS_RENAME_EXCHANGE))
+		r = store_change_of(v, ctx, in.dst_parent, in.dst_name, in.dst_len);
+	if (r < 0)
 		return r;
 	if (!(in.flags & CFS_RENAME_EXCHANGE))
 		replay_record_target(v, ctx, &in);

@@ -42,6 +42,10 @@ void vnode_count(struct vnode *n, int flags, int by);
 int vnode_attach(struct vnode *n, const struct cfs_attr *attr, uint64_t asked_ns);
 /* Adds own writes to *attr, which the metadata returned for a request made at asked_ns. */
 void vnode_overlay(struct vnode *n, struct cfs_attr *attr, uint64_t asked_ns);
+/* Notes the mode of the file. */
+void see_mode(struct vnode *n, uint16_t mode);
+/* names.c: stores attributes that wait for the file's data (cfs_file_store_change). */
+int store_change(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino);
 static inline struct cfs_file *vnode_file(struct vnode *n)
 {
 	return atomic_load_explicit(&n->file, memory_order_acquire);

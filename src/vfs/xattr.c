@@ -142,7 +142,9 @@ int cfs_vfs_setxattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t ino
 		with.check = true;
 		caller_groups(&with, true);
 	}
-	r = cfs_meta_setxattr(v->conf.meta, &with, ino, name, value, size, flags);
+	r = store_change(v, ctx, ino);
+	if (r == 0)
+		r = cfs_meta_setxattr(v->conf.meta, &with, ino, name, value, size, flags);
 	r = replay_set_xattr(v, ctx, r, ino, name, value, size);
 	cache_changed(&v->cache, 0, 0, ino, NULL);
 	return stale_if_gone(v, ino, r);
@@ -156,7 +158,10 @@ int cfs_vfs_removexattr(struct cfs_vfs *v, const struct cfs_ctx *ctx, cfs_ino_t 
 	if (r < 0)
 		return r == -EOPNOTSUPP && begins(name, "security.") ? -ENODATA : r;
 	ino = ino_in(v, ino);
-	r = replay_removed_xattr(ctx, cfs_meta_removexattr(v->conf.meta, ctx, ino, name));
+	r = store_change(v, ctx, ino);
+	if (r == 0)
+		r = cfs_meta_removexattr(v->conf.meta, ctx, ino, name);
+	r = replay_removed_xattr(ctx, r);
 	cache_changed(&v->cache, 0, 0, ino, NULL);
 	return stale_if_gone(v, ino, r);
 }

@@ -15,6 +15,9 @@ Bytes are accepted by a write (`late`), and committed by a flush, an fsync, or a
 needs them; the commits of one file keep their order. A committed byte survives the death of the
 process. It survives a power failure when it is firm: written and synced, or not written but made
 zero. One that replaces a firm byte is firm, too.
+
+A mode that is set while a file has late bytes is late as well: it is committed with the first of them,
+or ahead of them, before a request that needs it.
 """
 
 import errno
@@ -31,6 +34,7 @@ class Inode:
     data: bytes = b""  # committed; of a symbolic link its target
     firm: bytes = b""  # SOFT, FIRM or HOLE for each byte of data
     late: tuple = ()  # (offset, bytes), oldest first
+    late_mode: int = -1  # set since; -1: none
     xattrs: tuple = ()
     lost: str = "no"  # bytes were lost and fsync has not said so: "no", "maybe", "yes"
 
@@ -77,6 +81,10 @@ class State:
             names=tuple(sorted(self.names + ((path, number),))),
         )
 
+    def forget(self, number):
+        """Late bytes and a late mode are lost."""
+        return self.set(number, late=(), late_mode=-1)
+
     def rename(self, changes):
         """changes: path -> number, or None. Inodes without name and descriptor end."""
         names = {**dict(self.names), **changes}
@@ -108,12 +116,19 @@ def put(inode, off, data, firm=SOFT):
     return {"data": have[:off] + data + have[end:], "firm": old[:off] + now + old[end:]}
 
 
+def with_mode(state, number):
+    """Commits a late mode."""
+    mode = state.inode(number).late_mode if number else -1
+    return [state.set(number, mode=mode, late_mode=-1)] if mode >= 0 else []
+
+
 def commits(state, number):
     """Commits what is late, a write at a time."""
     out = []
     while state.inode(number).late:
         inode = state.inode(number)
         off, data = inode.late[0]
+        state = newest(state, with_mode(state, number))
         state = state.set(number, late=inode.late[1:], **put(inode, off, data))
         out.append(state)
     return out
@@ -143,7 +158,8 @@ def create(s, path, fd, mode):
 def open_(s, path, fd):
     if not s.at(path):
         return [], -errno.ENOENT
-    return [s.with_fd(fd, s.at(path))], 0
+    steps = with_mode(s, s.at(path))
+    return [*steps, newest(s, steps).with_fd(fd, s.at(path))], 0
 
 
 def mkdir(s, path, mode):
@@ -163,21 +179,25 @@ def link(s, path, to):
         return [], -errno.ENOENT
     if s.at(to):
         return [], -errno.EEXIST
-    return [s.rename({to: s.at(path)})], 0
+    steps = with_mode(s, s.at(path))
+    return [*steps, newest(s, steps).rename({to: s.at(path)})], 0
 
 
 def rename(s, path, to):
     if not s.at(path) or not s.parent_is_there(to):
         return [], -errno.ENOENT
+    steps = with_mode(s, s.at(path))
     if s.at(path) == s.at(to):
-        return [], 0
-    return [s.rename({path: None, to: s.at(path)})], 0
+        return steps, 0
+    return [*steps, newest(s, steps).rename({path: None, to: s.at(path)})], 0
 
 
 def exchange(s, path, to):
     if not s.at(path) or not s.at(to):
         return [], -errno.ENOENT
-    return [s.rename({path: s.at(to), to: s.at(path)})], 0
+    steps = with_mode(s, s.at(path))
+    steps += with_mode(newest(s, steps), s.at(to))
+    return [*steps, newest(s, steps).rename({path: s.at(to), to: s.at(path)})], 0
 
 
 def unlink(s, path):
@@ -197,14 +217,16 @@ def rmdir(s, path):
 def chmod(s, path, mode):
     if not s.at(path):
         return [], -errno.ENOENT
-    return [s.set(s.at(path), mode=int(mode, 8))], 0
+    late = s.inode(s.at(path)).late
+    return [s.set(s.at(path), **{"late_mode" if late else "mode": int(mode, 8)})], 0
 
 
 def setxattr(s, path, name, value):
     if not s.at(path):
         return [], -errno.ENOENT
     xattrs = {**dict(s.inode(s.at(path)).xattrs), name: value}
-    return [s.set(s.at(path), xattrs=tuple(sorted(xattrs.items())))], 0
+    steps = with_mode(s, s.at(path))
+    return [*steps, newest(s, steps).set(s.at(path), xattrs=tuple(sorted(xattrs.items())))], 0
 
 
 def write(s, fd, off, length, byte):
@@ -344,16 +366,17 @@ def carried_out(states, request, answer):
 def restarted(states):
     """The process died, and another one goes on."""
     out = set()
-    for s in states:
+    ahead = {newest(s, with_mode(s, n)) for s in states for n, i in s.inodes if i.late_mode >= 0}
+    for s in set(states) | ahead:
         with_late = [n for n, i in s.inodes if i.late]
         for kept in itertools.product(*(range(len(s.inode(n).late) + 1) for n in with_late)):
             after = s
             for n, k in zip(with_late, kept):
                 inode = s.inode(n)
                 part = s.set(n, late=inode.late[:k])
-                committed = newest(part, commits(part, n)).inode(n)
+                done = newest(part, commits(part, n)).inode(n)
                 lost = "yes" if k < len(inode.late) or inode.lost == "yes" else "maybe"
-                after = after.set(n, data=committed.data, firm=committed.firm, late=(), lost=lost)
+                after = after.set(n, data=done.data, firm=done.firm, mode=done.mode, lost=lost).forget(n)
             out.add(after)
     return out
 
@@ -364,7 +387,7 @@ def without_late(state, request):
     if not late or request.split(" ")[0] not in COMMIT_FIRST:
         return []
     for n in late:
-        state = state.set(n, late=(), lost="yes")
+        state = state.forget(n).set(n, lost="yes")
     return [state]
 
 
@@ -384,7 +407,7 @@ def failed(states, request, answer):
             for n, i in after.inodes:
                 if i.late:
                     lost = "no" if request.startswith("fsync") else "yes"
-                    out.add(after.set(n, late=(), lost=lost))
+                    out.add(after.forget(n).set(n, lost=lost))
     return {replace(s, hurt=True) for s in out}
 
 

@@ -52,6 +52,7 @@ OPERATIONS = {
     "close": "flush 0;release 0",
     "setxattr": "setxattr a user.x y",
     "chmod": "chmod a 0600",
+    "write-chmod": "write 0 50 60 x;chmod a 0604",
 }
 
 

@@ -233,6 +233,28 @@ def test_write(engine, top):
     os.close(fd)
 
 
+def test_life_of_a_small_file(engine, top):
+    """As tar x makes each: look-up, creation, and one commit of data, times, owner and mode."""
+
+    def extract(path):
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        os.write(fd, b"x" * 4096)
+        os.utime(fd, (1000, 2000))
+        os.fchown(fd, 1234, 4321)
+        os.fchmod(fd, 0o4751)
+        os.close(fd)
+        st = os.lstat(path)
+        assert (st.st_mode & 0o7777, st.st_uid, st.st_gid) == (0o4751, 1234, 4321)
+        assert (st.st_atime, st.st_mtime, st.st_size) == (1000, 2000, 4096)
+
+    assert usual(engine, name(top, "new"), extract) == engine.budget["write"] + 2
+    there = engine.volume.mount("heartbeat=60").path / "d"
+    for i in range(TRIES):
+        st = os.lstat(there / ("new%d" % i))
+        assert (st.st_mode & 0o7777, st.st_uid, st.st_gid) == (0o4751, 1234, 4321)
+        assert (st.st_atime, st.st_mtime, st.st_size) == (1000, 2000, 4096)
+
+
 @reading
 def test_open_and_read(engine, top):
     """Of files that this mount has never opened: attributes and chunk list come in one round trip."""

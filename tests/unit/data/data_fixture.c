@@ -113,9 +113,48 @@ int cfs_meta_getattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t in
 	return 0;
 }
 
+/* The rules of permission are not tested here. */
+int cfs_meta_keep_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, uint32_t set,
+			  const struct cfs_attr *in, struct cfs_attr *attr)
+{
+	if (set & CFS_SET_MODE)
+		attr->mode = in->mode;
+	if (set & CFS_SET_UID)
+		attr->uid = in->uid;
+	if (set & CFS_SET_ATIME)
+		attr->atime = in->atime;
+	if (set & CFS_SET_MTIME)
+		attr->mtime = in->mtime;
+	attr->ctime = ctx->now;
+	return 0;
+}
+
+int cfs_meta_setattr(struct cfs_meta *m, const struct cfs_ctx *ctx, cfs_ino_t ino, uint32_t set,
+		     const struct cfs_attr *in, struct cfs_attr *ret)
+{
+	struct cfs_attr *a = &m->attr[ino], want = *in;
+
+	pthread_mutex_lock(&m->lock);
+	cfs_meta_keep_setattr(m, ctx, set, &want, a);
+	a->ctime = tick(m);
+	*ret = *a;
+	pthread_mutex_unlock(&m->lock);
+	return 0;
+}
+
+static void apply(const struct cfs_attr_change *change, struct cfs_attr *a)
+{
+	if (change && change->set & CFS_SET_MODE)
+		a->mode = change->mode;
+	if (change && change->set & CFS_SET_UID)
+		a->uid = change->uid;
+	if (change && change->set & CFS_SET_ATIME)
+		a->atime = change->atime;
+}
+
 int cfs_meta_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_commit *c)
 {
-	const struct cfs_slice *s = &c->slice;
+	struct cfs_slice *s = &c->slice;
 	struct cfs_attr *a = &m->attr[c->ino];
 	bool fail = false;
 
@@ -135,6 +174,8 @@ int cfs_meta_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_co
 	c->repeated = c->repeated || fail;
 	if (fail && !m->fail_applied)
 		return m->fail_error;
+	if (m->begins)
+		m->begins(m->begins_arg, c);
 	pthread_mutex_lock(&m->lock);
 	assert_true(s->off == 0 && s->len == s->size && s->id);
 	assert_false(referenced(m, s->id));
@@ -142,6 +183,7 @@ int cfs_meta_commit(struct cfs_meta *m, const struct cfs_ctx *ctx, struct cfs_co
 	a->length = CFS_MAX(a->length, c->indx * CFS_CHUNK_SIZE + s->pos + s->len);
 	a->mtime = c->mtime;
 	a->ctime = tick(m);
+	apply(c->attrs, a);
 	c->attr = *a;
 	pthread_mutex_unlock(&m->lock);
 	atomic_fetch_add(&m->commits, 1);

@@ -49,6 +49,8 @@ struct cfs_meta {
 	_Atomic int space_error;
 	_Atomic uint64_t claimed[INODES]; /* and not given back */
 	_Atomic uint64_t reads, head_reads, commits;
+	void (*begins)(void *arg, const struct cfs_commit *c); /* before a commit is applied */
+	void *begins_arg;
 	void (*applied)(void *arg); /* between a commit and its answer */
 	void *applied_arg;
 	void (*compacting)(void *arg); /* once, when a merged slice is stored and not yet named */

@@ -366,6 +366,27 @@ void cfs_file_reopen(struct cfs_file *f, const struct cfs_attr *attr, uint64_t a
 {
 }
 
+int cfs_file_setattr(struct cfs_file *f, const struct cfs_ctx *ctx, uint32_t set,
+		     const struct cfs_attr *in, struct cfs_attr *ret)
+{
+	return -EAGAIN;
+}
+
+int cfs_file_store_change(struct cfs_file *f, const struct cfs_ctx *ctx)
+{
+	return 0;
+}
+
+bool cfs_file_takes_change(struct cfs_file *f)
+{
+	return false;
+}
+
+uint64_t cfs_data_changed_files(struct cfs_data *d)
+{
+	return 0;
+}
+
 bool cfs_file_has_list(struct cfs_file *f)
 {
 	return false;

@@ -3,6 +3,7 @@
 
 import collections
 import contextlib
+import re
 import selectors
 import socket
 import threading
@@ -16,12 +17,13 @@ class CountingProxy:
     delay_s: each packet is held back as long, both ways. cut(): every connection ends at once.
     cut_after(n): after n more turns, and no other is taken until go_on().
     lose(n, answered): the connection of the n-th turn from then on ends before the server gets it, or
-    after the server has answered; the client does not see the answer. `lost` says that it was done.
-    away: so do all other connections, and no other is taken until go_on().
+    after the server has answered; the client does not see the answer. `lost` says that the turn has come.
+    away: so do all other connections, and no other is taken until go_on(). `refuse` says that it was done.
+    only: a pattern; turns whose first packet does not have it are not counted.
     """
 
-    def __init__(self, port, delay_s=0.0):
-        self.server_port, self.delay_s = port, delay_s
+    def __init__(self, port, delay_s=0.0, only=b""):
+        self.server_port, self.delay_s, self.only = port, delay_s, re.compile(only)
         self.turns = 0
         self.last = None
         self.losing, self.lost = None, False
@@ -62,7 +64,7 @@ class CountingProxy:
 
     def _pump(self, client, server):
         heard = True  # the server spoke last
-        lost = False  # the connection ends with this turn
+        lost = None  # how the connection ends with this turn, of `losing`
         held = collections.deque()  # (when it goes on, where to, data)
         # SelectSelector: its timeouts are exact
         with contextlib.suppress(OSError, ValueError), selectors.SelectSelector() as sel:
@@ -75,13 +77,13 @@ class CountingProxy:
                     if not data:
                         raise OSError
                     if key.fileobj is client:
-                        if heard:
+                        if heard and self.only.search(data):
                             with self.lock:
                                 self.turns += 1
                                 late = self.last is not None and self.turns > self.last
                                 lost = lost or self._loses()
-                            if lost and not self.losing[1]:
-                                self._end()
+                            if lost and not lost[1]:
+                                self._end(lost)
                             if late:
                                 self.refuse = True
                                 self.cut()
@@ -90,7 +92,7 @@ class CountingProxy:
                     else:
                         heard = True
                         if lost:
-                            self._end()
+                            self._end(lost)
                     held.append((time.monotonic() + self.delay_s, key.data, data))
                 while held and held[0][0] <= time.monotonic():
                     _, to, data = held.popleft()
@@ -116,17 +118,17 @@ class CountingProxy:
         with self.lock:
             self.losing, self.lost = (self.turns + turn, answered, away), False
 
-    def _end(self):
-        if self.losing[2]:
+    def _end(self, lost):
+        if lost[2]:
             self.refuse = True
             self.cut()
         raise OSError
 
     def _loses(self):
         if self.lost or not self.losing or self.turns < self.losing[0]:
-            return False
+            return None
         self.lost = True
-        return True
+        return self.losing
 
     def go_on(self):
         with self.lock:

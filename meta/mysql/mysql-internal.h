@@ -37,7 +37,7 @@ struct mysql_value {
 	int64_t num;
 	unsigned long len;
 	my_bool null, truncated;
-	void *buf; /* of a column of bytes, filled on request */
+	void *buf; /* of a column of bytes */
 	size_t cap;
 };
 

@@ -215,6 +215,42 @@ static int execute(struct sql_conn *c, enum sql_stmt_id id)
 	return failed(c, id);
 }
 
+/*
+ * The columns of bytes of a row. A value that there is no memory for fails the row: an empty list of
+ * records would be a hole.
+ */
+static int fetch_bytes(struct sql_conn *c, enum sql_stmt_id id)
+{
+	struct mysql_stmt *s = stmt_of(c, id);
+	struct mysql_value *v = s->values + s->n_params;
+	my_bool null = 0, truncated = 0;
+	unsigned i;
+	void *buf;
+
+	for (i = 0; i < s->n_columns; i++) {
+		unsigned long len = v[i].len;
+		MYSQL_BIND b = {.buffer_type = MYSQL_TYPE_BLOB};
+
+		if (s->bind[s->n_params + i].buffer_type != MYSQL_TYPE_BLOB || v[i].null || !len)
+			continue;
+		if (len > v[i].cap) {
+			buf = realloc(v[i].buf, len);
+			if (!buf)
+				return -ENOMEM;
+			v[i].buf = buf;
+			v[i].cap = len;
+		}
+		b.buffer = v[i].buf;
+		b.buffer_length = len;
+		b.length = &len;
+		b.is_null = &null;
+		b.error = &truncated;
+		if (mysql_stmt_fetch_column(s->handle, &b, i, 0))
+			return failed(c, id);
+	}
+	return 1;
+}
+
 int mysql_step(struct sql_conn *c, enum sql_stmt_id id)
 {
 	struct mysql_stmt *s = stmt_of(c, id);
@@ -225,7 +261,7 @@ int mysql_step(struct sql_conn *c, enum sql_stmt_id id)
 	switch (mysql_stmt_fetch(s->handle)) {
 	case 0:
 	case MYSQL_DATA_TRUNCATED:
-		return 1;
+		return fetch_bytes(c, id);
 	case MYSQL_NO_DATA:
 		return 0;
 	default:
@@ -264,31 +300,9 @@ int64_t mysql_col_int(struct sql_conn *c, enum sql_stmt_id id, int col)
 
 const void *mysql_col_bytes(struct sql_conn *c, enum sql_stmt_id id, int col, size_t *ret_len)
 {
-	struct mysql_stmt *s = stmt_of(c, id);
-	struct mysql_value *v = &s->values[s->n_params + (unsigned)col];
-	MYSQL_BIND b = {.buffer_type = MYSQL_TYPE_BLOB};
-	unsigned long len = v->len;
-	my_bool null = 0, truncated = 0;
-	void *buf;
+	const struct mysql_stmt *s = stmt_of(c, id);
+	const struct mysql_value *v = &s->values[s->n_params + (unsigned)col];
 
-	*ret_len = 0;
-	if (v->null || !len)
-		return "";
-	if (len > v->cap) {
-		buf = realloc(v->buf, len);
-		/* Read as an empty value, which no caller takes for data. */
-		if (!buf)
-			return "";
-		v->buf = buf;
-		v->cap = len;
-	}
-	b.buffer = v->buf;
-	b.buffer_length = len;
-	b.length = &len;
-	b.is_null = &null;
-	b.error = &truncated;
-	if (mysql_stmt_fetch_column(s->handle, &b, (unsigned)col, 0))
-		return "";
-	*ret_len = v->len;
-	return v->buf;
+	*ret_len = v->null ? 0 : v->len;
+	return *ret_len ? v->buf : "";
 }

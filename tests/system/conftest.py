@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every test gets a workspace; what it leaves behind is judged after it."""
 
+import contextlib
 import faulthandler
 import os
 import resource
@@ -32,7 +33,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "long: takes long, left out of sanitizer runs")
     resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     # A shell's background job ignores it, and so would every program that a test interrupts.
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and handles_signals():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -55,6 +56,23 @@ def pytest_runtest_makereport(item, call):
     setattr(item, "report_" + report.when, report)
 
 
+def handles_signals():
+    """A process of xdist that begins late runs its tests on another thread than the main one."""
+    return threading.current_thread() is threading.main_thread()
+
+
+@contextlib.contextmanager
+def alarm(seconds, late):
+    if not handles_signals():  # the watchdog ends the test
+        yield
+        return
+    old = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, old)
+
+
 @pytest.fixture
 def ws(request):
     marker = request.node.get_closest_marker("deadline")
@@ -70,14 +88,11 @@ def ws(request):
         faulthandler.dump_traceback(file=sys.__stderr__)
         work.abort()
 
-    old = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    dog = threading.Timer(seconds + 5, watch)
-    dog.daemon = True
-    dog.start()
-    yield work
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, old)
+    with alarm(seconds, late):
+        dog = threading.Timer(seconds + 5, watch)
+        dog.daemon = True
+        dog.start()
+        yield work
     dog.cancel()
     dog = threading.Timer(120 * cachefs.SLOW, watch)
     dog.daemon = True

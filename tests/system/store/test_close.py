@@ -235,3 +235,40 @@ def test_a_bucket_that_takes_nothing_is_reported(bucket):
     fsync(mnt.path)
     assert [read(bucket.volume.mount() / name) for name in "abc"] == [b"denied", b"denied", b"taken"]
 
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("opts", ["", ",writeback"])
+def test_attributes_of_closed_files(ws, engine, opts):
+    """As tar, cp -p and rsync set them: before the close or by name after it, while the bytes wait."""
+    opts = "close=committing,cache-dir=%s%s" % (ws.dir / "cache", opts)
+    mnt = engine_volume(ws, engine).mount(opts)
+    modes, n = (0o640, 0o604, 0o600), 120
+    content = [data(1000 + i, i) for i in range(n)]
+    os.mkdir(mnt / "d")
+    for i in range(n):
+        path = mnt / "d" / str(i)
+        fd = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
+        os.write(fd, content[i])
+        if i % 5 == 0:
+            os.fchown(fd, 1000, 1001)
+        if i % 3 == 0:
+            os.fchmod(fd, modes[0])
+            os.utime(fd, (100 + i, 200 + i))
+        os.close(fd)
+        if i % 3 == 1:
+            os.chmod(path, modes[1])
+            os.utime(path, (100 + i, 200 + i))
+        if i % 7 == 0:
+            os.rename(path, mnt / "name")
+            os.rename(mnt / "name", path)
+    for _ in range(2):  # as this mount shows them, and as they are stored
+        for i in range(n):
+            path = mnt / "d" / str(i)
+            st = os.stat(path)
+            assert st.st_mode & 0o777 == modes[i % 3]
+            assert i % 3 == 2 or (st.st_atime, st.st_mtime) == (100 + i, 200 + i)
+            assert (st.st_uid, st.st_gid) == ((0, 0) if i % 5 else (1000, 1001))
+        for i in range(n):
+            assert read(mnt / "d" / str(i)) == content[i]
+        mnt = mnt.remount(opts)

@@ -14,33 +14,16 @@ import time
 
 import pytest
 
-import servers
 from admin import ask, contents, make_tree, refused
 from bigdump import big_json
-from cachefs import children, need_engine, sanitized, tool, wait_until, wrong_clock
+from cachefs import children, sanitized, tool, wait_until, wrong_clock
 from proxy import xml_error
 from s3volume import S3Volume
 from syscalls import write
+from test_dump import ENGINES, empty  # noqa: F401
 
-ENGINES = ["sqlite3", *servers.ENGINES]
 NAME = "dump-%Y-%m-%d-%H%M%S.json.gz"
 HOUR, DAY = 3600, 86400
-
-
-@pytest.fixture
-def empty(ws):
-    """A META-URL of an empty database of an engine."""
-
-    def make(engine="sqlite3"):
-        ws.count += 1
-        if engine == "sqlite3":
-            return "sqlite3://%s" % ws.path("meta%d.db" % ws.count)
-        need_engine(engine)
-        db = servers.ENGINES[engine][0]().database()
-        ws.cleanups.append(db.drop)
-        return db.url
-
-    return make
 
 
 def folder(vol):

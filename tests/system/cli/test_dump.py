@@ -44,7 +44,7 @@ def passphrase(monkeypatch):
 def empty(ws):
     """A META-URL of an empty database of an engine."""
 
-    def make(engine):
+    def make(engine="sqlite3"):
         ws.count += 1
         if engine == "sqlite3":
             return "sqlite3://%s" % ws.path("meta%d.db" % ws.count)

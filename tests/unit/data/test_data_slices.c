@@ -293,7 +293,7 @@ static void replaced_before_its_answer(void **state)
 	assert_int_equal(v->meta.commits, 2);
 	assert_int_equal(v->meta.chunk[1][0].n, 1);
 	assert_int_equal(read_at(f, 4, buf, 4), 4);
-	assert_memory_equal(buf, "aaaa", 4); /* the list that the other client made */
+	assert_memory_equal(buf, "aaaa", 4); /* the list that another client made */
 	cfs_file_put(f);
 	assert_int_equal(volume_free(v), 0);
 }

@@ -18,8 +18,9 @@
 #define SEND_S 10
 
 enum { CONNECTIONS = 4, ENV_MAX = 64 };
-/* Strings of an order, before the environment. */
-enum { F_URL, F_STORAGE, F_BUCKET, F_UPLOAD, F_DOWNLOAD, F_NOW, F_MAKE, F_SKIP_TRASH, FIELDS };
+/* Strings of an order, before the environment; the numbers stand from F_NUMBERS on. */
+enum { N_UPLOAD, N_DOWNLOAD, N_NOW, N_MAKE, N_SKIP_TRASH, NUMBERS };
+enum { F_URL, F_STORAGE, F_BUCKET, F_NUMBERS, FIELDS = F_NUMBERS + NUMBERS };
 
 /* ---- the mount's side ---- */
 
@@ -124,8 +125,9 @@ int backup_spawn(const struct backup_order *order, pid_t *ret_pid, int *ret_sock
 
 int backup_take_order(char *text, size_t len, struct backup_order *ret)
 {
+	char *p = text, *end = text + len, *value, *rest;
 	const char *field[FIELDS];
-	char *p = text, *end = text + len, *value;
+	int64_t number[NUMBERS];
 	int i;
 
 	if (len < 2 || end[-1] || end[-2])
@@ -134,6 +136,11 @@ int backup_take_order(char *text, size_t len, struct backup_order *ret)
 		if (p >= end)
 			return -EPIPE;
 		field[i] = p;
+	}
+	for (i = 0; i < NUMBERS; i++) {
+		number[i] = strtoll(field[F_NUMBERS + i], &rest, 10);
+		if (rest == field[F_NUMBERS + i] || *rest)
+			return -EINVAL;
 	}
 	for (; p < end && *p; p += strlen(p) + 1) {
 		value = strchr(p, '=');
@@ -150,14 +157,14 @@ int backup_take_order(char *text, size_t len, struct backup_order *ret)
 			{
 				.storage = *field[F_STORAGE] ? field[F_STORAGE] : NULL,
 				.bucket = *field[F_BUCKET] ? field[F_BUCKET] : NULL,
-				.upload_limit_mbps = atoll(field[F_UPLOAD]),
-				.download_limit_mbps = atoll(field[F_DOWNLOAD]),
+				.upload_limit_mbps = number[N_UPLOAD],
+				.download_limit_mbps = number[N_DOWNLOAD],
 				.max_connections = CONNECTIONS,
 				.small_buffers = true,
 			},
-		.now_s = atoll(field[F_NOW]),
-		.make = atoi(field[F_MAKE]),
-		.skip_trash = atoi(field[F_SKIP_TRASH]),
+		.now_s = number[N_NOW],
+		.make = number[N_MAKE],
+		.skip_trash = number[N_SKIP_TRASH],
 	};
 	return 0;
 }

@@ -109,7 +109,7 @@ struct backup_order {
 int backup_spawn(const struct backup_order *order, pid_t *ret_pid, int *ret_socket);
 /*
  * The child's side: splits an order in place, which keeps the strings, and sets the environment.
- * -EPIPE: it was cut short.
+ * -EPIPE: it was cut short; -EINVAL: it has a number that is none.
  */
 int backup_take_order(char *text, size_t len, struct backup_order *ret);
 

@@ -10,7 +10,9 @@
 /* after those: */
 #include <cmocka.h>
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cmd/access/backup.h"
@@ -140,6 +142,44 @@ static void test_rotation_has_a_bound_and_no_gaps(void **state)
 		assert_int_equal(v[i].when_s - v[i - 1].when_s, HOUR);
 }
 
+/* An order that the mount could not finish must not become a backup of another volume. */
+static void test_order_is_whole_or_none(void **state)
+{
+	static const char whole[] = "sqlite3:///v.db\0file\0\0"
+				    "0\0"
+				    "7\0"
+				    "1790000000\0"
+				    "1\0"
+				    "0\0"
+				    "CACHEFS_TEST_ORDER=x\0";
+	static const char odd[] = "sqlite3:///v.db\0file\0\0"
+				  "0\0"
+				  "7\0"
+				  "soon\0"
+				  "1\0"
+				  "0\0";
+	struct backup_order order;
+	char text[sizeof(whole)];
+	size_t len;
+
+	memcpy(text, whole, sizeof(whole));
+	assert_int_equal(backup_take_order(text, sizeof(whole), &order), 0);
+	assert_string_equal(order.url, "sqlite3:///v.db");
+	assert_string_equal(order.objects.storage, "file");
+	assert_null(order.objects.bucket);
+	assert_int_equal(order.objects.download_limit_mbps, 7);
+	assert_int_equal(order.now_s, 1790000000);
+	assert_true(order.make);
+	assert_false(order.skip_trash);
+	assert_string_equal(getenv("CACHEFS_TEST_ORDER"), "x");
+	for (len = 0; len < sizeof(whole) - 1; len++) {
+		memcpy(text, whole, sizeof(whole));
+		assert_int_equal(backup_take_order(text, len, &order), -EPIPE);
+	}
+	memcpy(text, odd, sizeof(odd));
+	assert_int_equal(backup_take_order(text, sizeof(odd), &order), -EINVAL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -149,6 +189,7 @@ int main(void)
 		cmocka_unit_test(test_latest_is_not_from_the_future),
 		cmocka_unit_test(test_rotation_keeps_what_juicefs_keeps),
 		cmocka_unit_test(test_rotation_has_a_bound_and_no_gaps),
+		cmocka_unit_test(test_order_is_whole_or_none),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,7 +5,6 @@
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,26 +12,17 @@
 #include <unistd.h>
 
 #include "cmd/access/backup.h"
+#include "cmd/access/respawn.h"
 
 /* Longest a child takes its order. */
 #define SEND_S 10
 
-enum { CONNECTIONS = 4, ENV_MAX = 64 };
+enum { CONNECTIONS = 4 };
 /* Strings of an order, before the environment; the numbers stand from F_NUMBERS on. */
 enum { N_UPLOAD, N_DOWNLOAD, N_NOW, N_MAKE, N_SKIP_TRASH, NUMBERS };
 enum { F_URL, F_STORAGE, F_BUCKET, F_NUMBERS, FIELDS = F_NUMBERS + NUMBERS };
 
 /* ---- the mount's side ---- */
-
-/* Variables that a program needs to start; the order has all others. */
-static bool is_for_the_loader(const char *variable)
-{
-	const char *end = strchr(variable, '=');
-	size_t len = end ? (size_t)(end - variable) : 0;
-
-	return !strncmp(variable, "LD_", 3) ||
-	       (len > 8 && !strncmp(variable + len - 8, "_OPTIONS", 8)); /* of sanitizers */
-}
 
 static int write_order(FILE *out, const struct backup_order *o)
 {
@@ -76,39 +66,15 @@ static int send_order(int sock, const struct backup_order *o)
 	return r;
 }
 
-static int start(int sock, pid_t *ret)
+int backup_spawn(const struct backup_order *order, pid_t *ret_pid, int *ret_socket)
 {
 	char name[] = "cachefs", command[] = BACKUP_CHILD;
 	char *const argv[] = {name, command, NULL};
-	char *env[ENV_MAX + 1];
-	posix_spawn_file_actions_t actions;
-	size_t i, n = 0;
-	int r = posix_spawn_file_actions_init(&actions);
-
-	if (r)
-		return -r;
-	for (i = 0; environ[i] && n < ENV_MAX; i++)
-		if (is_for_the_loader(environ[i]))
-			env[n++] = environ[i];
-	env[n] = NULL;
-	for (i = STDIN_FILENO; i <= STDERR_FILENO && !r; i++)
-		r = posix_spawn_file_actions_adddup2(&actions, sock, (int)i);
-	if (!r)
-		r = posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
-	/* /proc/self/exe is the running program, even after an upgrade of the package. */
-	if (!r)
-		r = posix_spawn(ret, "/proc/self/exe", &actions, NULL, argv, env);
-	posix_spawn_file_actions_destroy(&actions);
-	return -r;
-}
-
-int backup_spawn(const struct backup_order *order, pid_t *ret_pid, int *ret_socket)
-{
 	int pair[2], r;
 
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
 		return -errno;
-	r = start(pair[1], ret_pid);
+	r = respawn(argv, pair[1], pair[1], ret_pid);
 	close(pair[1]);
 	if (r < 0) {
 		close(pair[0]);

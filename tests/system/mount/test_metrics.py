@@ -16,7 +16,7 @@ import time
 
 import pytest
 
-from cachefs import REPO, SLOW, need_program, wait_until
+from cachefs import REPO, SLOW, children, need_program, wait_until
 from syscalls import data, read, write
 
 pytestmark = pytest.mark.module("metrics")
@@ -89,6 +89,17 @@ def test_unix_socket(ws, volume):
     assert get(Unix(path), "/health")[0] == 200
     mnt.umount()
     assert not os.path.exists(path)
+
+
+def test_the_process_that_asks_knows_no_secret(ws, volume):
+    """It hangs in a mount that hangs, for as long as it takes, and needs no environment."""
+    path = ws.path("socket")
+    mnt = volume.mount("metrics=unix:%s" % path, env={"META_PASSWORD": "verysecretindeed"})
+    assert b"verysecretindeed" in read("/proc/%d/environ" % mnt.pid())
+    assert get(Unix(path), "/health")[0] == 200
+    askers = [p for p in children(mnt.pid()) if b"\0ask-mount\0" in read("/proc/%d/cmdline" % p)]
+    assert len(askers) == 1
+    assert b"verysecretindeed" not in read("/proc/%d/environ" % askers[0])
 
 
 def test_a_mount_that_does_not_answer_is_not_well(ws, volume):

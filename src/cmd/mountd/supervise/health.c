@@ -2,11 +2,9 @@
 #include "cmd/mountd/supervise/health.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/magic.h>
 #include <pthread.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/vfs.h>
@@ -16,6 +14,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "cmd/access/respawn.h"
 
 /* Longest sleep without questions. It exists because every wait has a deadline. */
 #define IDLE_MS 60000
@@ -64,31 +63,6 @@ int health_ask_for(const char *dir)
 	return 0;
 }
 
-/* posix_spawn copies no memory of this process, not even for a moment. */
-static int spawn_asker(const char *dir, int sock, pid_t *ret)
-{
-	char name[] = "cachefs", command[] = HEALTH_ASKER;
-	char *const argv[] = {name, command, (char *)dir, NULL};
-	posix_spawn_file_actions_t actions;
-	int r = posix_spawn_file_actions_init(&actions);
-
-	if (r)
-		return -r;
-	r = posix_spawn_file_actions_adddup2(&actions, sock, STDIN_FILENO);
-	if (!r)
-		r = posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_RDWR,
-						     0);
-	if (!r)
-		r = posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
-	if (!r)
-		r = posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
-	/* /proc/self/exe is the running program, even after an upgrade of the package. */
-	if (!r)
-		r = posix_spawn(ret, "/proc/self/exe", &actions, NULL, argv, environ);
-	posix_spawn_file_actions_destroy(&actions);
-	return -r;
-}
-
 static void end_asker(struct health *h)
 {
 	int sock = h->sock;
@@ -108,11 +82,13 @@ static void end_asker(struct health *h)
 
 static int start_asker(struct health *h)
 {
+	char name[] = "cachefs", command[] = HEALTH_ASKER;
+	char *const argv[] = {name, command, (char *)h->dir, NULL};
 	int pair[2], r;
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return -errno;
-	r = spawn_asker(h->dir, pair[1], &h->asker);
+	r = respawn(argv, pair[1], -1, &h->asker);
 	close(pair[1]);
 	if (r < 0) {
 		cfs_err("cannot check the mount, it counts as not answering: "

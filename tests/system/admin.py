@@ -3,9 +3,11 @@
 
 import json
 import os
+import sqlite3
 import time
 
 from syscalls import data, read, write
+from waiting import SLOW
 
 TRASH = 0x7FFFFFFF10000000
 DAMAGED = 3
@@ -76,3 +78,16 @@ def junk(vol, key, content=b"x" * 10, age_s=7200):
     then = time.time() - age_s
     os.utime(path, (then, then))
     return path
+
+
+def stand_still(vol, p, query):
+    """Locks the database as soon as query finds something that process p has made. The process cannot get
+    on before the connection that is returned is closed."""
+    db = sqlite3.connect(vol.db, timeout=30 * SLOW, isolation_level=None)
+    while True:
+        assert p.poll() is None, "it was faster than this test"
+        db.execute("BEGIN IMMEDIATE")
+        if db.execute(query).fetchone():
+            return db
+        db.execute("ROLLBACK")
+        time.sleep(0.001)  # the others' turn

@@ -103,6 +103,12 @@ def alive(pid):
         return False
 
 
+def pending(pid):
+    """The signals that the process has not taken, as a mask."""
+    with open("/proc/%d/status" % pid) as f:
+        return int(re.search(r"^ShdPnd:\s+(\w+)", f.read(), re.M)[1], 16)
+
+
 def children(pid):
     """Of any thread of the process."""
     found = []

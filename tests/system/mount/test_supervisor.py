@@ -17,7 +17,7 @@ import time
 
 import pytest
 
-from cachefs import SLOW, alive, children, sanitized, tool, wait_until
+from cachefs import SLOW, alive, children, pending, sanitized, tool, wait_until
 from syscalls import data, fails, read, write
 from test_metrics import Unix, get
 from test_takeover import DEATH, upgrade
@@ -422,12 +422,6 @@ def test_stop_of_the_mount_that_is_handed_over(ws, volume, half_taken):
     mnt.ended = True
     assert not mnt.mounted() and not ws.processes()
     assert volume.status()["sessions"] == []
-
-
-def pending(pid):
-    """The signals that the process has not taken, as a mask."""
-    with open("/proc/%d/status" % pid) as f:
-        return int(re.search(r"^ShdPnd:\s+(\w+)", f.read(), re.M)[1], 16)
 
 
 def waits_for_last_word(supervisor):
